@@ -71,19 +71,22 @@ def _pages() -> Iterator[tuple[int, Path]]:
 def _parse(pid: int, data: bytes) -> dict[str, int]:
     """Return the counters of a page; CountersError unless it belongs to running process ``pid``."""
     if len(data) < HEADER.size:
-        raise CountersError(f"process {pid}: its counters page is cut short")
+        raise CountersError(f"process {pid}: its file of counters is incomplete: try again")
     magic, version, count, owner, _zero, start, _opened = HEADER.unpack_from(data)
     if magic != MAGIC:
-        raise CountersError(f"process {pid}: its counters page is not complete or not one of ours")
+        raise CountersError(
+            f"process {pid}: its file of counters is incomplete, or from another program: try again"
+        )
     if version != VERSION:
         raise CountersError(
-            f"process {pid}: its counters page has version {version}, this siwarp reads {VERSION}"
+            f"process {pid}: its file of counters has version {version}, this siwarp reads "
+            f"{VERSION}: use the siwarp command of that release"
         )
     if len(data) < HEADER.size + count * (8 + NAME_SIZE):
-        raise CountersError(f"process {pid}: its counters page is cut short")
+        raise CountersError(f"process {pid}: its file of counters is incomplete: try again")
     alive = _start_ticks(pid)
     if owner != pid or alive is None or (start and start != alive):
-        raise CountersError(f"process {pid}: not running; its counters page was left behind")
+        raise CountersError(f"process {pid}: not running; its file of counters was not removed")
     values = struct.unpack_from(f"={count}Q", data, HEADER.size)
     names = struct.unpack_from(f"{NAME_SIZE}s" * count, data, HEADER.size + 8 * count)
     return {
@@ -97,7 +100,7 @@ def _load(path: Path) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise CountersError(f"{path} is not a file")
+            raise CountersError(f"{path} is not a file: remove it")
         return os.read(fd, 1 << 16)
     finally:
         os.close(fd)
@@ -109,8 +112,11 @@ def _why_none(pid: int) -> str:
     except OSError:
         return "no such process runs: `siwarp counters` lists those that can be read"
     if owner != os.geteuid():
-        return "it is another user's process, who alone can read them"
-    return "it has opened no siwarp device, or found no folder for its counters"
+        return "it is a process of another user, and only that user can read them"
+    return (
+        "it has opened no siwarp device, or found no directory for its counters: see "
+        "`siwarp counters`"
+    )
 
 
 def read(pid: int) -> dict[str, int]:

@@ -169,7 +169,9 @@ def _ended(process: subprocess.Popen[str], program: str) -> str:
     try:
         said, _ = process.communicate(timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
-        raise BenchError(f"{program} was not done within {LIMIT_S} s") from None
+        raise BenchError(
+            f"{program} did not finish within {LIMIT_S} s: reduce the load of the machine"
+        ) from None
     if process.returncode != 0:
         last = said.strip().rpartition("\n")[2]
         raise BenchError(f"{program} failed: exit status {process.returncode}: {last}")
@@ -185,7 +187,7 @@ def read(pair: Pair, said: str) -> float:
     """
     found = re.search(pair.result, said)
     if found is None:
-        raise BenchError(f"{pair.program} printed no results: run it by hand under siwarp run")
+        raise BenchError(f"{pair.program} printed no results: run it manually with siwarp run")
     return float(found[1]) * pair.scale
 
 
@@ -350,7 +352,7 @@ def show(results: Sequence[dict[str, Any]], console: Console | None = None) -> N
     for result in results:
         shown.add_row(*_cells(result))
     console.print(shown)
-    console.print("medians, and the least and the greatest; ratios are those of each round")
+    console.print("medians, minimum and maximum; ratios are computed per round")
     for result in results:
         if result["error"]:
             console.print(f"{result['name']}: {result['error']}", style="red", soft_wrap=True)

@@ -50,7 +50,8 @@ def _one(way: str, connections: int, size: int, trips: int) -> float:
         return 2 * connections * trips / float(json.loads(out))
     except subprocess.TimeoutExpired:
         raise BenchError(
-            f"{way} with {connections} connections: it did not end: see whether the machine is busy"
+            f"{way} with {connections} connections: did not end in time: check whether the "
+            "machine is busy"
         ) from None
     finally:
         for end in filter(None, (client, server)):
@@ -105,7 +106,7 @@ def measure(
 
 def show(points: list[dict[str, Any]]) -> None:
     """Print a line for each number of connections."""
-    print("connections   asyncio msg/s   siwarp msg/s   ratio   of the rounds")
+    print("connections   asyncio msg/s   siwarp msg/s   ratio   range of the rounds")
     for point in points:
         least, largest = point["span"]
         print(

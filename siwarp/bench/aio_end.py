@@ -155,7 +155,7 @@ def main(words: list[str]) -> int:
             took = asyncio.run(asyncio.wait_for(_be_client(way, *numbers), LIMIT_S))
             print(json.dumps(took))
     except (OSError, asyncio.TimeoutError) as e:
-        print(str(e) or f"it was not done within {LIMIT_S} s", file=sys.stderr)
+        print(str(e) or f"not finished within {LIMIT_S} s", file=sys.stderr)
         return 1
     return 0
 

@@ -196,7 +196,8 @@ static void open_ud(struct siw_bench_end *e, struct siw_bench_hello *mine, struc
 	for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++) {
 		struct siw_qp_attr attr = { .qp_state = s };
 
-		siw_bench_check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE), "moving the queue pair");
+		siw_bench_check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE),
+				"changing the state of the queue pair");
 	}
 	post_all(e);
 	siw_bench_check(siw_qp_addr(e->qp, a, NULL), "the queue pair's address");
@@ -214,7 +215,8 @@ static void open_uc(struct siw_bench_end *e, struct siw_bench_hello *mine, struc
 	struct siw_qp_attr attr = { .qp_state = SIW_QPS_INIT };
 
 	make_qp(e, a);
-	siw_bench_check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE), "moving the queue pair");
+	siw_bench_check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE),
+			"changing the state of the queue pair");
 	post_all(e);
 	siw_bench_check(siw_qp_addr(e->qp, a, NULL), "the queue pair's address");
 	mine->port = ntohs(a->port_be);
@@ -224,7 +226,8 @@ static void open_uc(struct siw_bench_end *e, struct siw_bench_hello *mine, struc
 	siw_bench_check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE | SIW_QP_AV),
 			"connecting the queue pair");
 	attr.qp_state = SIW_QPS_RTS;
-	siw_bench_check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE), "moving the queue pair");
+	siw_bench_check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE),
+			"changing the state of the queue pair");
 	siw_bench_swap(e->o->ctl, 0);
 }
 
@@ -286,7 +289,7 @@ static void open_idle(struct siw_bench_end *e)
 			struct siw_qp_attr attr = { .qp_state = s };
 
 			siw_bench_check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE),
-					"moving the queue pair");
+					"changing the state of the queue pair");
 		}
 		siw_bench_post_recv(e, 0);
 	}

@@ -206,7 +206,7 @@ static void open_ud(struct crowd *c, uint32_t number)
 		struct siw_qp_attr attr = { .qp_state = s };
 
 		siw_bench_check(siw_modify_qp(one->qp, &attr, SIW_QP_STATE),
-				"moving the queue pair");
+				"changing the state of the queue pair");
 	}
 	post_all(c, number);
 	siw_bench_check(siw_qp_addr(one->qp, &a, NULL), "the queue pair's address");

@@ -155,7 +155,8 @@ static void take(struct siw_bench_opts *o, int option, const char *text)
 		o->samples = text;
 		break;
 	default:
-		siw_bench_die(SIW_BENCH_EXIT_USAGE, "siwarp-bench is for `siwarp bench`");
+		siw_bench_die(SIW_BENCH_EXIT_USAGE,
+			      "siwarp-bench is started by `siwarp bench`: run that command");
 	}
 }
 
@@ -206,7 +207,8 @@ int main(int argc, char **argv)
 	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1)
 		take(&o, option, optarg);
 	if (optind != argc || !o.iters || !o.depth || !o.batch)
-		siw_bench_die(SIW_BENCH_EXIT_USAGE, "siwarp-bench is for `siwarp bench`");
+		siw_bench_die(SIW_BENCH_EXIT_USAGE,
+			      "siwarp-bench is started by `siwarp bench`: run that command");
 	/* End with the parent, because no other process waits for this run. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent)

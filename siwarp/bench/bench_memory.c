@@ -164,7 +164,7 @@ static struct siw_qp *make_qp(struct end *e, uint32_t sends)
 	for (int s = SIW_QPS_INIT; !connected(e) && s <= SIW_QPS_RTS; s++)
 		siw_bench_check(siw_modify_qp(qp, &(struct siw_qp_attr){ .qp_state = s },
 					      SIW_QP_STATE),
-				"moving the queue pair");
+				"changing the state of the queue pair");
 	return qp;
 }
 
@@ -302,7 +302,7 @@ static void await_completion(struct end *e)
 
 	while (!(n = siw_poll_cq(e->cq, 1, &wc)))
 		if (siw_bench_idle(&guard))
-			siw_bench_die(SIW_BENCH_EXIT_LOST, "a request does not complete");
+			siw_bench_die(SIW_BENCH_EXIT_LOST, "a request did not complete");
 	siw_bench_check(n, "polling");
 	if (wc.status != SIW_WC_SUCCESS)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "a request failed: %s",
@@ -315,7 +315,8 @@ static void expect_connected(struct end *e)
 	struct siw_qp_attr attr;
 
 	for (uint32_t i = 0; i < e->peers; i++) {
-		siw_bench_check(siw_query_qp(e->qps[i], &attr, NULL), "asking for its state");
+		siw_bench_check(siw_query_qp(e->qps[i], &attr, NULL),
+				"querying the queue pair's state");
 		if (attr.qp_state != SIW_QPS_RTS)
 			siw_bench_die(SIW_BENCH_EXIT_LOST,
 				      "connection %u was lost while its memory was measured", i);
@@ -380,7 +381,8 @@ int main(int argc, char **argv)
 
 	if (argc != 5)
 		siw_bench_die(SIW_BENCH_EXIT_USAGE,
-			      "siwarp-bench-memory is for `siwarp bench memory`");
+			      "siwarp-bench-memory is started by `siwarp bench memory`: run that "
+			      "command");
 	measured = !strcmp(argv[1], "measured");
 	e.qp = argv[2];
 	e.peers = (uint32_t)strtoul(argv[3], NULL, 10);

@@ -82,7 +82,7 @@ static void by_answer(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
 	struct siw_qp_attr attr;
 	struct turns turns = { 0 };
 
-	siw_bench_check(siw_query_qp(e->qp, &attr, &init), "asking for the persona");
+	siw_bench_check(siw_query_qp(e->qp, &attr, &init), "querying the persona");
 	turns.in_order = init.persona == SIW_PERSONA_ROCE;
 	e->signals_each = true;
 	for (uint32_t i = 0; i < n; i++) {

@@ -81,7 +81,7 @@ static void not_now(struct raw *r, const char *what, ssize_t n)
 		return;
 	if (n == 0 || errno != EAGAIN)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %s", what,
-			      n ? strerror(errno) : "the other end closed");
+			      n ? strerror(errno) : "the peer closed the connection");
 	if ((r->flags & BLOCKING) || siw_bench_idle(&r->guard))
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: nothing moves", what);
 }
@@ -225,7 +225,7 @@ void siw_bench_raw_tcp(const struct siw_bench_opts *o, struct siw_bench_result *
 		if (!strcmp(o->run, variants[i].name))
 			r.flags = variants[i].flags;
 	if (r.flags < 0)
-		siw_bench_die(SIW_BENCH_EXIT_USAGE, "TCP has no run %s", o->run);
+		siw_bench_die(SIW_BENCH_EXIT_USAGE, "there is no TCP run named %s", o->run);
 	siw_bench_buf_make(&r.buf, o->size < PIECE ? PIECE : o->size, 1);
 	open_stream(&r);
 	siw_bench_pin(o->cpu);

@@ -102,7 +102,7 @@ static void send_one(struct raw *r, const void *data, size_t size)
 			return;
 		not_now("sending");
 		if (siw_bench_idle(&r->guard))
-			siw_bench_die(SIW_BENCH_EXIT_ERROR, "the socket takes nothing");
+			siw_bench_die(SIW_BENCH_EXIT_ERROR, "the socket accepts no more data");
 	}
 }
 
@@ -181,7 +181,7 @@ static uint32_t send_mmsg(struct raw *r, uint32_t k)
 	if (n < 0) {
 		not_now("sendmmsg");
 		if (siw_bench_idle(&r->guard))
-			siw_bench_die(SIW_BENCH_EXIT_ERROR, "the socket takes nothing");
+			siw_bench_die(SIW_BENCH_EXIT_ERROR, "the socket accepts no more data");
 		return 0;
 	}
 	return (uint32_t)n;
@@ -220,7 +220,7 @@ static uint32_t send_gso(struct raw *r, uint32_t k)
 	if (sendmsg(r->fd, &msg, 0) < 0) {
 		not_now("sendmsg with UDP_SEGMENT");
 		if (siw_bench_idle(&r->guard))
-			siw_bench_die(SIW_BENCH_EXIT_ERROR, "the socket takes nothing");
+			siw_bench_die(SIW_BENCH_EXIT_ERROR, "the socket accepts no more data");
 		return 0;
 	}
 	return k;
@@ -355,7 +355,8 @@ void siw_bench_raw_udp(const struct siw_bench_opts *o, struct siw_bench_result *
 		if (!strcmp(o->run, variants[i].name))
 			r.flags = variants[i].flags;
 	if (r.flags < 0 || o->op != SIW_BENCH_SEND || !o->size || o->size > GSO_OCTETS)
-		siw_bench_die(SIW_BENCH_EXIT_USAGE, "UDP has no run %s of this kind", o->run);
+		siw_bench_die(SIW_BENCH_EXIT_USAGE, "there is no UDP run named %s of this kind",
+			      o->run);
 	siw_bench_buf_make(&r.buf, r.flags & GSO ? GSO_OCTETS : o->size, 2 * o->depth);
 	open_socket(&r);
 	siw_bench_pin(o->cpu);

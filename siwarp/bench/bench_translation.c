@@ -63,8 +63,8 @@ static void open_end(struct end *e)
 	e->qp = siw_bench_made(ibv_create_qp(e->pd, &init), "a queue pair");
 	siw_bench_check(-ibv_modify_qp(e->qp, &(struct ibv_qp_attr){ .qp_state = IBV_QPS_ERR },
 				       IBV_QP_STATE),
-			"moving the queue pair");
-	e->own_qp = siw_bench_made(siw_ibv_qp(e->qp), "the engine's queue pair");
+			"changing the state of the queue pair");
+	e->own_qp = siw_bench_made(siw_ibv_qp(e->qp), "the underlying siwarp queue pair");
 	e->own_cq = siw_bench_made(siw_ibv_cq(e->cq), "the engine's queue");
 }
 

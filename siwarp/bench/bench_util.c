@@ -56,7 +56,8 @@ void siw_bench_need_fds(uint32_t n)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "getrlimit: %s", strerror(errno));
 	if (limit.rlim_max < n + OTHER_FDS)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR,
-			      "%u descriptors are needed, and `ulimit -Hn` is %llu: raise it",
+			      "%u descriptors are needed, but `ulimit -Hn` is %llu: raise the "
+			      "limit",
 			      n + OTHER_FDS, (unsigned long long)limit.rlim_max);
 	limit.rlim_cur = limit.rlim_max;
 	if (setrlimit(RLIMIT_NOFILE, &limit))
@@ -107,7 +108,7 @@ void siw_bench_buf_check(const char *data, uint64_t size)
 {
 	for (uint64_t i = 0; i < size; i++)
 		if (data[i] != pattern(i))
-			siw_bench_die(SIW_BENCH_EXIT_ERROR, "octet %llu arrived wrong",
+			siw_bench_die(SIW_BENCH_EXIT_ERROR, "octet %llu has a wrong value",
 				      (unsigned long long)i);
 }
 
@@ -116,7 +117,7 @@ void siw_bench_buf_check(const char *data, uint64_t size)
 static void put(int ctl, const void *data, size_t length)
 {
 	if (send(ctl, data, length, MSG_NOSIGNAL) != (ssize_t)length)
-		siw_bench_die(SIW_BENCH_EXIT_ERROR, "the other end is gone");
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "the peer process has ended");
 }
 
 static void get(int ctl, void *data, size_t length)
@@ -127,7 +128,7 @@ static void get(int ctl, void *data, size_t length)
 		ssize_t n = read(ctl, (char *)data + have, length - have);
 
 		if (n <= 0)
-			siw_bench_die(SIW_BENCH_EXIT_ERROR, "the other end is gone");
+			siw_bench_die(SIW_BENCH_EXIT_ERROR, "the peer process has ended");
 		have += (size_t)n;
 	}
 }
@@ -153,7 +154,7 @@ void siw_bench_look_after(int ctl)
 	char octet;
 
 	if (recv(ctl, &octet, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
-		siw_bench_die(SIW_BENCH_EXIT_ERROR, "the other end is gone");
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "the peer process has ended");
 }
 
 static uint64_t cpu_time(void)

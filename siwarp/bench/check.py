@@ -163,8 +163,8 @@ def show(found: list[dict[str, Any]], console: Console | None = None) -> None:
         shown.add_row(each["name"], before, f"{each['ratio']:.2f}", interval, word)
     console.print(shown)
     console.print(
-        f"ratios to one raw socket; a loss: the whole interval is worse than the kept one by more "
-        f"than {LIMIT:.0%}; open: a part of it is; latency: less is better",
+        "ratios to a raw socket; loss: the complete interval is worse than the reference by more "
+        f"than {LIMIT:.0%}; open: only a part of the interval is; latency: less is better",
         soft_wrap=True,
     )
     for each in found:

@@ -126,15 +126,16 @@ def _here_or_there(kind: str, *, addr: str | None, **options: Any) -> None:
     if addr is None:
         if wrong := _given(options, between):
             raise typer.BadParameter(
-                "is for a measurement between hosts: give ADDR, where `siwarp bench --server` "
-                "runs; 127.0.0.1 will do",
+                "applies only between hosts: give ADDR, the host of `siwarp bench --server`; "
+                "127.0.0.1 is possible",
                 param_hint=wrong[0],
             )
         _do(kind, **{name: v for name, v in options.items() if name not in between.split()})
         return
     if wrong := _given(options, "rounds markers persona faults api"):
         raise typer.BadParameter(
-            "is for a measurement beside raw sockets: leave ADDR or it out", param_hint=wrong[0]
+            "applies only to a comparison with raw sockets: leave out this option or ADDR",
+            param_hint=wrong[0],
         )
     _between(kind, addr, **options)
 
@@ -185,15 +186,16 @@ def compare_with(
         None,
         "--program",
         metavar="OTHER",
-        help="Compare this build with another siwarp, both in turn: a path such as "
-        ".venv/bin/siwarp of a checkout. Exit status 1 if this one is slower for certain: "
-        "by 2% (latency), 5% (bandwidth).",
+        help="Compare this build with another siwarp, alternately: a path, for example "
+        ".venv/bin/siwarp of a checkout. Exit status 1 if this build is significantly "
+        "slower: by 2% (latency), 5% (bandwidth).",
     ),
     rounds: int | None = typer.Option(
         None,
         "--rounds",
         min=compare.LEAST_ROUNDS,
-        help=f"With --program: how often the two take turns ({compare.ROUNDS} if not given).",
+        help="With --program: number of rounds, in which both are measured (default "
+        f"{compare.ROUNDS}).",
     ),
     as_json: bool = typer.Option(
         False,
@@ -201,16 +203,25 @@ def compare_with(
         help="With --program: print everything, each round too, as JSON; with --server: the port.",
     ),
     server: bool = typer.Option(
-        False, "--server", help="Be the server of `siwarp bench lat|bw|rate ADDR`."
+        False, "--server", help="Run the server for `siwarp bench lat|bw|rate ADDR`."
     ),
     bind: str | None = typer.Option(
-        None, "--addr", help="With --server: the address to be at; default: every IPv4 address."
+        None, "--addr", help="With --server: the address to listen on; default: every IPv4 address."
     ),
     port: int = typer.Option(
-        PORT, "-p", "--port", min=0, max=65535, help="With --server: TCP port; 0 takes a free one."
+        PORT,
+        "-p",
+        "--port",
+        min=0,
+        max=65535,
+        help="With --server: TCP port; 0 selects a free one.",
     ),
     visit: float = typer.Option(
-        3600.0, "--visit", min=1, metavar="S", help="With --server: a client's most seconds."
+        3600.0,
+        "--visit",
+        min=1,
+        metavar="S",
+        help="With --server: time limit of a client in seconds.",
     ),
 ) -> None:
     """Latency, bandwidth, message rate, registration: beside raw sockets, or between hosts."""
@@ -218,8 +229,8 @@ def compare_with(
     if context.invoked_subcommand is not None:
         if program is not None or rounds is not None or as_json or server:
             raise typer.BadParameter(
-                f"--program and --server have no command beside them: give the options of "
-                f"{context.invoked_subcommand} behind that word"
+                "--program and --server cannot be combined with a command: give the options of "
+                f"{context.invoked_subcommand} after that word"
             )
         return
     if server:
@@ -245,7 +256,7 @@ def compare_with(
 def lat(**options: Any) -> None:
     """One-way latency: half a round trip, or all of it for a Read. One message at a time."""
     if options.pop("depth") not in (None, 1):
-        raise typer.BadParameter("latency has one message under way: --depth 1")
+        raise typer.BadParameter("latency has one message in flight: use --depth 1")
     _here_or_there("lat", **options)
 
 
@@ -308,9 +319,11 @@ def crowd(**options: Any) -> None:
 @app.command("memory")
 @takes("")
 def of_peers(
-    qp: str = typer.Option(",".join(memory.QPS), "--qp", help="Kinds of queue pairs, with commas."),
+    qp: str = typer.Option(
+        ",".join(memory.QPS), "--qp", help="Kinds of queue pairs, separated by commas."
+    ),
     peers: str = typer.Option(
-        ",".join(map(str, memory.PEERS)), "--peers", help="Numbers of peers, with commas."
+        ",".join(map(str, memory.PEERS)), "--peers", help="Numbers of peers, separated by commas."
     ),
     *,
     as_json: bool,
@@ -318,9 +331,11 @@ def of_peers(
     """Memory of a process and of the kernel for its sockets, by the number of peers."""
     qps = tuple(qp.split(","))
     if unknown := [name for name in qps if name not in memory.QPS]:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(memory.QPS)}")
+        raise typer.BadParameter(f"{unknown[0]!r} is not one of {', '.join(memory.QPS)}")
     if not all(word.isdecimal() and 0 < int(word) <= 16_000 for word in peers.split(",")):
-        raise typer.BadParameter("numbers from 1 to 16000, with commas", param_hint="--peers")
+        raise typer.BadParameter(
+            "give numbers from 1 to 16000, separated by commas", param_hint="--peers"
+        )
     with bar("memory") as progress, reported():
         found = memory.measure(qps, tuple(map(int, peers.split(","))), progress)
     if as_json:
@@ -331,7 +346,7 @@ def of_peers(
 
 def _show_memory(found: dict[str, Any]) -> None:
     """Print a line for each point: the total memory, and the cost of a further peer."""
-    print("octets                  in all: process, kernel's buffers   of each further peer")
+    print("octets                  total: process, kernel's buffers   per further peer")
     for qp, points in found.items():
         for point in points:
             per_peer = "".join(
@@ -344,7 +359,7 @@ def _show_memory(found: dict[str, Any]) -> None:
                 f"{point['idle_kernel']:>14,}   {per_peer}".rstrip()
             )
     if any(point["kernel_objects"] is None for points in found.values() for point in points):
-        print("without the kernel's own objects for sockets: /proc/slabinfo is root's to read")
+        print("without the kernel's objects for sockets: only root can read /proc/slabinfo")
 
 
 @app.command("personas")
@@ -353,7 +368,7 @@ def both_personas(rounds: int, iters: int | None, only: str, output: str, *, as_
     """Latency and bandwidth of RC with both personas; exit status 1 if a row failed."""
     rows = [row for row in personas.ROWS if only.lower() in row.name.lower()]
     if not rows:
-        raise typer.BadParameter(f"no row has {only!r} in its name")
+        raise typer.BadParameter(f"no row has {only!r} in its name: omit --only to print the names")
     with bar("both personas") as progress:
         results = personas.measure(rows, rounds, progress, iters=iters)
     figures.write(results, output)
@@ -373,7 +388,7 @@ def unmodified(rounds: int, only: str, output: str, *, as_json: bool) -> None:
     """
     rows = [row for row in abi.ROWS if only.lower() in row.name.lower()]
     if not rows:
-        raise typer.BadParameter(f"no row has {only!r} in its name")
+        raise typer.BadParameter(f"no row has {only!r} in its name: omit --only to print the names")
     for program in abi.missing(rows):
         package = abi.PACKAGES[program]
         typer.echo(f"siwarp bench: {program} is missing: install the package {package}", err=True)
@@ -413,9 +428,13 @@ def translated(rounds: int, *, as_json: bool) -> None:
 @takes("rounds")
 def by_asyncio(
     connections: str = typer.Option(
-        ",".join(map(str, aio.CONNECTIONS)), "--connections", help="Numbers of them, with commas."
+        ",".join(map(str, aio.CONNECTIONS)),
+        "--connections",
+        help="Numbers of connections, separated by commas.",
     ),
-    size: str = typer.Option("64", "-s", "--size", help="Octets of a message, as 64, 4K."),
+    size: str = typer.Option(
+        "64", "-s", "--size", help="Octets of a message, for example 64 or 4K."
+    ),
     *,
     rounds: int,
     as_json: bool,
@@ -424,7 +443,7 @@ def by_asyncio(
     numbers = numbers_of(connections, 1, 10_000)
     if numbers is None:
         raise typer.BadParameter(
-            "wrong number: give 1 to 10000, with commas", param_hint="--connections"
+            "give numbers from 1 to 10000, separated by commas", param_hint="--connections"
         )
     octets_each = _octets(size) or 0
     if octets_each > 65536:
@@ -440,11 +459,16 @@ def by_asyncio(
 @app.command("check")
 @takes("only")
 def against_kept(
-    file: str = typer.Argument(..., help="The ratios kept, as --write writes them."),
+    file: str = typer.Argument(..., help="File with the reference ratios, as written by --write."),
     rounds: int = typer.Option(
-        check.ROUNDS, "--rounds", min=6, help="How often siwarp and the raw socket take turns."
+        check.ROUNDS,
+        "--rounds",
+        min=6,
+        help="Number of rounds; each measures siwarp and the raw socket.",
     ),
-    write: bool = typer.Option(False, "--write", help="Keep the ratios there instead."),
+    write: bool = typer.Option(
+        False, "--write", help="Write the ratios to this file as references instead."
+    ),
     *,
     only: str,
     as_json: bool,
@@ -452,9 +476,9 @@ def against_kept(
     """Compare ratios to the raw socket with references in a file; exit status 1 after a loss."""
     checked = [one for one in check.CHECKED if only.lower() in one.name.lower()]
     if not checked:
-        raise typer.BadParameter(f"no ratio has {only!r} in its name: leave --only out to see all")
+        raise typer.BadParameter(f"no ratio has {only!r} in its name: omit --only to see all")
     if write and only:
-        raise typer.BadParameter("--write keeps all ratios: leave --only or it out")
+        raise typer.BadParameter("--write needs all ratios: leave out --only or --write")
     with reported():
         ratios = {} if write else check.kept(Path(file))
         with bar("the ratios") as progress:
@@ -474,7 +498,7 @@ def table(rounds: int, only: str, output: str, *, as_json: bool) -> None:
     """All figures that siwarp promises, with their limits; exit status 1 if one is missed."""
     rows = [row for row in figures.ROWS if only.lower() in row.name.lower()]
     if not rows:
-        raise typer.BadParameter(f"no row has {only!r} in its name")
+        raise typer.BadParameter(f"no row has {only!r} in its name: omit --only to print the names")
     with bar("the figures") as progress:
         results = figures.measure(rows, rounds, progress)
     figures.write(results, output)

@@ -128,9 +128,14 @@ class _Program:
                 env=self._env,
             )
         except OSError as e:
-            raise BenchError(f"{self.name} does not start ({e.strerror}): name a siwarp") from None
+            raise BenchError(
+                f"{self.name} does not start ({e.strerror}): name the program siwarp"
+            ) from None
         except subprocess.TimeoutExpired:
-            raise BenchError(f"{self.name}: {words[0]} was not done within {LIMIT_S} s") from None
+            raise BenchError(
+                f"{self.name}: {words[0]} did not finish within {LIMIT_S} s: reduce the "
+                "load of the machine, or --size and --depth"
+            ) from None
         if done.returncode:
             lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
             last = lines[-1] if lines else f"exit status {done.returncode}"
@@ -156,7 +161,7 @@ class _Program:
             good = False
         if not good:
             raise BenchError(
-                f"{self.name} is not a siwarp, or one too different to compare: "
+                f"{self.name} is not siwarp, or its version is too different to compare: "
                 f"`bench {' '.join(words)}` printed no result in {what.unit}"
             )
         return dict(result)
@@ -258,15 +263,15 @@ def has_loss(compared: dict[str, Any]) -> bool:
 def _notes(compared: dict[str, Any]) -> list[str]:
     rounds = compared["rounds"]
     notes = [
-        f"{rounds} rounds, both programs in turn; medians; ratio: this / other of the rounds. "
-        "A loss: the whole interval is beyond the limit"
+        f"{rounds} rounds, both programs alternately; medians; ratio: this / other per round. "
+        "Loss: the complete interval is beyond the limit"
     ]
     if any(each["verdict"] == "open" for each in compared["figures"]):
-        notes.append("open: the interval has both sides of the limit; more rounds narrow it")
+        notes.append("open: the interval contains the limit; more rounds make it narrower")
     if rounds < ROUNDS:
         confidence = compared["figures"][0]["confidence"]
         sure = "" if confidence >= CONFIDENCE else f" and hold the ratio with {confidence:.0%} only"
-        notes.append(f"a trial: with {rounds} rounds the intervals are wide{sure}; take {ROUNDS}")
+        notes.append(f"a trial: with {rounds} rounds the intervals are wide{sure}; use {ROUNDS}")
     return notes
 
 

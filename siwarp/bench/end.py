@@ -78,7 +78,7 @@ class Ctl:
         except OSError:
             got = b""
         if len(got) < len(mine):
-            sys.exit("the other end is gone")
+            sys.exit("the peer process has ended")
         return got
 
     def swap(self, number: int = 0) -> int:
@@ -89,7 +89,7 @@ class Ctl:
         """End if the other process has ended."""
         with contextlib.suppress(BlockingIOError):
             if not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
-                sys.exit("the other end is gone")
+                sys.exit("the peer process has ended")
 
     def swap_hello(self, port: int, mr: MR) -> tuple[int, RemoteBuffer]:
         """Send port and memory to the other process, and return those of the other."""
@@ -162,7 +162,7 @@ class End:
             self.id.connect((LOOPBACK, port), ConnParam())
         event = channel.get_event(10)
         if event is None or event.check().type != CMEventType.ESTABLISHED:
-            sys.exit("the connection was not made")
+            sys.exit("the connection was not established")
 
     def close(self) -> None:
         """Free all resources."""
@@ -177,7 +177,7 @@ class End:
     def check(self, at: int) -> None:
         """End if the memory at ``at`` does not hold the octets that the other process sent."""
         if self.mr.view[at : at + len(self.pattern)] != self.pattern:
-            sys.exit("the octets arrived wrong")
+            sys.exit("the received octets are wrong")
 
     # ---- steps of every run
 

@@ -78,11 +78,11 @@ class Asked:
 def _judge(asked: Asked) -> None:
     """Reject combinations of options that are not possible."""
     if asked.iters is not None and asked.duration is not None:
-        raise typer.BadParameter("messages (-n) or seconds (-D): give one of them")
+        raise typer.BadParameter("give either messages (-n) or seconds (-D)")
     if asked.plot:
         if Path(asked.plot).suffix not in (".svg", ".png"):
             raise typer.BadParameter(
-                "its format is told by its name: give one that ends with .svg or .png",
+                "the file name determines the format: give a name that ends with .svg or .png",
                 param_hint="--plot",
             )
         need_matplotlib()
@@ -95,9 +95,13 @@ def _judge(asked: Asked) -> None:
     }
     if asked.kind != "lat" and any(of_latency.values()):
         option = next(name for name, given in of_latency.items() if given)
-        raise typer.BadParameter("single messages are timed by lat alone", param_hint=option)
+        raise typer.BadParameter(
+            "only lat measures single messages: omit the option, or use lat", param_hint=option
+        )
     if asked.kind == "lat" and (asked.pairs > 1 or asked.both):
-        raise typer.BadParameter("latency has one message under way: -q and -b are of bw and rate")
+        raise typer.BadParameter(
+            "latency has one message in flight: -q and -b apply only to bw and rate"
+        )
 
 
 def _plans(asked: Asked) -> tuple[list[Plan], list[str]]:
@@ -235,8 +239,8 @@ def serve(bind: str | None, port: int, visit: float, *, as_json: bool) -> None:
         else:
             everyone = ", every IPv4 address of this machine" if host == "0.0.0.0" else ""
             print(
-                f"bench server on {host} TCP port {bound}{everyone}; what is measured takes free "
-                "TCP and UDP ports; nothing is encrypted. Ctrl-C ends it",
+                f"bench server on {host} TCP port {bound}{everyone}; the measurements use free "
+                "TCP and UDP ports; nothing is encrypted. Ctrl-C ends the server",
                 flush=True,
             )
         server.run(stop)

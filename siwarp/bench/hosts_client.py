@@ -76,7 +76,11 @@ class Visit(Closing):
             try:
                 return socket.create_connection(dest, self.CONNECT_S)
             except TimeoutError:
-                raise OSError(110, f"connecting to {self.where}: no answer") from None
+                raise OSError(
+                    110,
+                    f"connecting to {self.where}: no reply: check the host, and "
+                    "that its firewall permits the port",
+                ) from None
             except ConnectionRefusedError:
                 if time.monotonic() > end:
                     raise OSError(

@@ -47,7 +47,7 @@ class _Stranger:
             return "this is a siwarp bench server"
         if theirs.version != VERSION:
             return f"this is version {VERSION}, not {theirs.version}"
-        return "" if theirs.order == own_order() else "this host has another byte order"
+        return "" if theirs.order == own_order() else "the server's byte order differs"
 
 
 class Door(Closing):
@@ -98,7 +98,7 @@ class Door(Closing):
         except OSError:
             return  # the client has closed its connection already
         if len(self._strangers) >= self.WAITING:
-            self._turn_away(next(iter(self._strangers)), "too many are waiting")
+            self._turn_away(next(iter(self._strangers)), "too many clients are waiting")
         self._strangers[connection.fileno()] = _Stranger(connection, self.GREET_S)
 
     def _hearing(self, fd: int) -> Callable[[], None]:
@@ -111,7 +111,7 @@ class Door(Closing):
         if refusal is None:
             return
         if not refusal and (self.inside or self._welcome is not None):
-            refusal = "it is busy with another client: try again later"
+            refusal = "the server is busy with another client: try again later"
         if refusal:
             self._turn_away(fd, refusal)
             return

@@ -105,7 +105,11 @@ class _Channel(Closing):
             except BlockingIOError:
                 sent = 0
             if sent < len(content):
-                raise GoneError(71, "the other end sends more than a process takes")
+                raise GoneError(
+                    71,
+                    "the other end sent more data than a run permits: use the "
+                    "same release of siwarp at both ends",
+                )
 
     def hear(self) -> bytes | None:
         """Return octets that the process has written; None after its end, when it is reaped."""
@@ -187,7 +191,10 @@ class Run(Closing):
         deadline = time.monotonic() + self._request.limit + 2 * GRACE_S
         while not self._is_over():
             if time.monotonic() > deadline:
-                raise GoneError(110, f"{self._link.other} does not finish a run")
+                raise GoneError(
+                    110,
+                    f"{self._link.other} did not finish a run: check that host, then start again",
+                )
             self._step(watch())
             self._link.beat()
 
@@ -223,7 +230,11 @@ class Run(Closing):
         if frame.type == b"E":
             raise ValueError(printable(frame.content))
         if frame.type == b"R" or frame.channel >= len(self._channels):
-            raise GoneError(71, f"{self._link.other} breaks the protocol in a run")
+            raise GoneError(
+                71,
+                f"{self._link.other} sent an invalid frame in a run: use the same "
+                "release of siwarp at both ends",
+            )
         channel = self._channels[frame.channel]
         if frame.type == b"C":
             channel.give(frame.content)
@@ -232,7 +243,9 @@ class Run(Closing):
             channel.there = Ended.told(frame.value())
         except ValueError:
             raise GoneError(
-                71, f"{self._link.other} breaks the protocol at the end of a run"
+                71,
+                f"{self._link.other} sent an invalid frame at the end of a run: use the same "
+                "release of siwarp at both ends",
             ) from None
         if channel.ended is None:
             channel.ctl.shutdown(socket.SHUT_WR)

@@ -83,7 +83,7 @@ class Server(Closing):
             self._say(f"{peer}: a client")
             try:
                 self._runs(link, Addresses(own, peer))
-                self._say(f"{peer}: its time is over")
+                self._say(f"{peer}: its time limit is reached")
             except GoneError as e:
                 self._say(f"{peer}: done ({e.strerror})")
             finally:

@@ -158,7 +158,8 @@ class Request:
             request = cls(**said)
         except (ValueError, TypeError, RecursionError):
             raise ValueError(
-                "this is no run that this version of siwarp bench knows: take the same at both ends"
+                "this version of siwarp bench does not support this run: use the same version on "
+                "both hosts"
             ) from None
         for field in fields(cls):
             value = said[field.name]
@@ -180,13 +181,13 @@ class Request:
         }
         for name, (least, most) in bounds.items():
             if not least <= getattr(self, name) <= most:
-                raise ValueError(f"{name} of a run is from {least} to {most}")
+                raise ValueError(f"{name} of a run must be from {least} to {most}")
         if self.kind not in ("lat", "bw", "rate"):
-            raise ValueError(f"between hosts there are lat, bw and rate, not {self.kind}")
+            raise ValueError(f"between hosts only lat, bw and rate are possible, not {self.kind}")
         if (octets := self.memory()) > MOST_MEMORY:
             raise ValueError(
-                f"such a run takes {octets >> 20} MiB at each end, and {MOST_MEMORY >> 20} are "
-                "allowed: take fewer queue pairs (-q), a smaller --depth, or smaller messages"
+                f"this run needs {octets >> 20} MiB on each host, but {MOST_MEMORY >> 20} are "
+                "allowed: use fewer queue pairs (-q), a smaller --depth, or smaller messages"
             )
 
     def plan(self) -> Plan:
@@ -260,9 +261,11 @@ class Link:
         except BlockingIOError:
             sent = 0
         except OSError as e:
-            raise GoneError(e.errno, f"{self.other} is gone: {e.strerror}") from None
+            raise GoneError(e.errno, f"connection to {self.other} failed: {e.strerror}") from None
         if sent < len(data):
-            raise GoneError(110, f"{self.other} takes nothing any more")
+            raise GoneError(
+                110, f"{self.other} no longer accepts data: check that host, then start again"
+            )
         self._sent = time.monotonic()
 
     def read(self) -> None:
@@ -277,15 +280,23 @@ class Link:
         except BlockingIOError:
             return
         except OSError as e:
-            raise GoneError(e.errno, f"{self.other} is gone: {e.strerror}") from None
+            raise GoneError(e.errno, f"connection to {self.other} failed: {e.strerror}") from None
         if not data:
-            raise GoneError(104, f"{self.other} has closed the connection, or was killed")
+            raise GoneError(
+                104,
+                f"{self.other} closed the connection, or was killed: check that "
+                "host, then start again",
+            )
         self._heard = time.monotonic()
         self._data += data
         while len(self._data) >= _HEAD.size:
             kind, channel, length = _HEAD.unpack_from(self._data)
             if kind not in (b"R", b"E", b"C", b"X", b"B") or length > MOST_FRAME:
-                raise GoneError(71, f"{self.other} sends what is no frame of siwarp bench")
+                raise GoneError(
+                    71,
+                    f"{self.other} sent an invalid frame: use the same release of "
+                    "siwarp at both ends",
+                )
             end = _HEAD.size + length
             if len(self._data) < end:
                 break
@@ -306,7 +317,11 @@ class Link:
         """
         now = time.monotonic()
         if now - self._heard > SILENT_S:
-            raise GoneError(110, f"{self.other} has been silent for {SILENT_S:.0f} s: it is gone")
+            raise GoneError(
+                110,
+                f"{self.other} has been silent for {SILENT_S:.0f} s: check that "
+                "host, then start again",
+            )
         if now - self._sent >= BEAT_S:
             self.send(b"B")
 
@@ -337,23 +352,26 @@ def greet(connection: socket.socket, where: str, seconds: float) -> None:
 
     """
     end = time.monotonic() + seconds
-    no_server = f"{where} is no siwarp bench server: is `siwarp bench --server` running there?"
+    no_server = f"{where} is not a siwarp bench server: is `siwarp bench --server` running there?"
     try:
         connection.sendall(greeting())
         theirs = Greeting.unpack(_get(connection, GREETING.size, end))
         said = _get(connection, theirs.length, end)
     except TimeoutError:
-        raise OSError(110, f"{where} does not answer a greeting: {no_server}") from None
+        raise OSError(110, f"{where} did not reply to a greeting: {no_server}") from None
     except (ValueError, struct.error, ConnectionError):
         raise OSError(71, no_server) from None
     if theirs.version != VERSION:
         raise OSError(
             71,
-            f"{where} speaks version {theirs.version} of siwarp bench's protocol, this one "
-            f"{VERSION}: run the same siwarp at both ends",
+            f"{where} uses version {theirs.version} of siwarp bench's protocol, this host "
+            f"{VERSION}: run the same siwarp on both hosts",
         )
     if theirs.order != own_order():
-        raise OSError(71, f"{where} has another byte order: siwarp bench cannot measure with it")
+        raise OSError(
+            71,
+            f"{where} has another byte order, which siwarp bench does not support: use siwarp ping",
+        )
     if theirs.refused:
         raise OSError(111, f"{where} refuses: {printable(said)}")
 

@@ -62,7 +62,7 @@ def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Interval:
 
     """
     if len(pairs) < 2:
-        raise ValueError("too few pairs of values: give two at least")
+        raise ValueError("too few pairs of values: give at least two")
     logs = [math.log(first / second) for first, second in pairs]
     walsh = sorted((a + b) / 2 for i, a in enumerate(logs) for b in logs[i:])
     outside, confidence = _outside(len(logs))

@@ -79,7 +79,10 @@ def _one(qp: str, peers: int) -> dict[str, Any]:
                 if end.returncode:
                     raise BenchError(f"{qp} with {peers} peers: {why.strip() or end.returncode}")
         except subprocess.TimeoutExpired:
-            raise BenchError(f"{qp} with {peers} peers was not done within {_LIMIT_S} s") from None
+            raise BenchError(
+                f"{qp} with {peers} peers did not finish within {_LIMIT_S} s: reduce the load "
+                "of the machine"
+            ) from None
     return dict(json.loads(said[0]))
 
 

@@ -31,7 +31,8 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         typer.Argument(
             None,
             metavar="ADDR",
-            help="Where `siwarp bench --server` runs; without it, beside raw sockets, on loopback.",
+            help="Host of `siwarp bench --server`; without it, siwarp is compared with raw "
+            "sockets on loopback.",
         ),
     ),
     "qp": (
@@ -40,7 +41,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
             ["ud"],
             "--qp",
             autocompletion=_completes("ud", "uc", "rd", "rc"),
-            help="ud, uc, rd or rc; several, with commas or repeated.",
+            help="ud, uc, rd or rc; several separated by commas or repeated.",
         ),
     ),
     "op": (
@@ -49,13 +50,16 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
             "send",
             "--op",
             autocompletion=_completes("send", "write", "read"),
-            help="send; rc: write, read, too; uc, bw on rd: write, too.",
+            help="send; rc: also write and read; uc, and bw on rd: also write.",
         ),
     ),
     "size": (
         str | None,
         typer.Option(
-            None, "-s", "--size", help="Octets of a message, as 64, 4K, 1M; reg: of the region."
+            None,
+            "-s",
+            "--size",
+            help="Octets of a message, for example 64, 4K, 1M; reg: of the region.",
         ),
     ),
     "sizes": (
@@ -80,7 +84,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
             min=0.1,
             max=3600,
             metavar="S",
-            help="With ADDR: seconds of each size, 1 without it and without -n.",
+            help="With ADDR: seconds per size; default 1, unless -n is given.",
         ),
     ),
     "pairs": (
@@ -91,19 +95,25 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
             "--pairs",
             min=1,
             max=32,
-            help="With ADDR: queue pairs at the same time, each in a process of its own.",
+            help="With ADDR: number of concurrent queue pairs, each in a separate process.",
         ),
     ),
     "both": (
         bool,
         typer.Option(
-            False, "-b", "--bidirectional", help="With ADDR: the server sends, too; the sum."
+            False,
+            "-b",
+            "--bidirectional",
+            help="With ADDR: the server sends too; the result is the sum.",
         ),
     ),
     "percentiles": (
         str | None,
         typer.Option(
-            None, "--percentiles", metavar="P", help="With ADDR: print these, as 50,99,99.9."
+            None,
+            "--percentiles",
+            metavar="P",
+            help="With ADDR: print these percentiles, for example 50,99,99.9.",
         ),
     ),
     "histogram": (bool, typer.Option(False, "--histogram", help="With ADDR: print a histogram.")),
@@ -122,7 +132,10 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "samples": (
         str,
         typer.Option(
-            "", "--samples", metavar="FILE", help="With ADDR: write each sample there, in us."
+            "",
+            "--samples",
+            metavar="FILE",
+            help="With ADDR: write each sample to this file, in us.",
         ),
     ),
     "csv": (
@@ -135,7 +148,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
             "",
             "--plot",
             metavar="FILE",
-            help="With ADDR: draw the curves there, .svg or .png; needs siwarp[plot].",
+            help="With ADDR: draw the curves to this file, .svg or .png; needs siwarp[plot].",
         ),
     ),
     "port": (
@@ -149,7 +162,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
             "-n",
             "--iters",
             min=1,
-            help="Messages of one run; without it, a sixth of a second's.",
+            help="Messages of one run; default: as many as take a sixth of a second.",
         ),
     ),
     "depth": (
@@ -160,7 +173,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
             "--depth",
             "--tx-depth",
             min=1,
-            help="Messages outstanding; of sends, the window.",
+            help="Messages outstanding; for sends, the window.",
         ),
     ),
     "post_list": (
@@ -187,12 +200,14 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     ),
     "rounds": (
         int,
-        typer.Option(7, "--rounds", min=1, help="How often the raw socket and siwarp take turns."),
+        typer.Option(
+            7, "--rounds", min=1, help="Number of rounds; each measures the raw socket and siwarp."
+        ),
     ),
     "markers": (
         bool,
         typer.Option(
-            False, "--markers", help="RC: ours with MPA's Markers both ways, too, beside without."
+            False, "--markers", help="RC: measure siwarp also with MPA Markers in both directions."
         ),
     ),
     "persona": (
@@ -201,7 +216,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
             "auto",
             "--persona",
             autocompletion=_completes("iwarp", "roce", "both"),
-            help="RC: iwarp, roce, or both: ours as iwarp, and as roce beside it.",
+            help="RC: iwarp, roce, or both: measure siwarp as iwarp and as roce.",
         ),
     ),
     "faults": (
@@ -210,10 +225,10 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
             None,
             "--faults",
             metavar="PLAN",
-            help="What goes wrong on ours' way; see siwarp wan --help.",
+            help="Fault plan for siwarp's packets; see siwarp wan --help.",
         ),
     ),
-    "only": (str, typer.Option("", "--only", help="Rows whose name has these words.")),
+    "only": (str, typer.Option("", "--only", help="Only rows whose name contains this text.")),
     "output": (
         str,
         typer.Option("", "-o", "--output", help="Also write everything to this file."),

@@ -99,8 +99,9 @@ def show(results: list[dict[str, Any]], console: Console | None = None) -> None:
         shown.add_row(*_cells(result))
     console.print(shown)
     console.print(
-        "medians; roce / iwarp: the median of the rounds' ratios, the least and the largest. iwarp "
-        "completes when TCP has a request, roce when the peer has it",
+        "medians; roce / iwarp: the median of the rounds' ratios, the least and the largest. A "
+        "request completes with iwarp when TCP has accepted it, with roce when the peer has "
+        "acknowledged it",
         soft_wrap=True,
     )
     for result in results:

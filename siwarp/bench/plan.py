@@ -262,34 +262,39 @@ def _check(plan: Plan, beside: bool) -> None:
         if getattr(plan, name) not in known:
             raise UsageError(f"{name} is one of {', '.join(known)}, not {getattr(plan, name)!r}")
     if plan.markers and (plan.qp != "rc" or plan.kind in ("reg", "onesided")):
-        raise UsageError("Markers are MPA's, on TCP: they are measured with --qp rc alone")
+        raise UsageError("Markers exist only on RC (MPA over TCP): add --qp rc")
     if plan.persona != "auto" and (plan.qp != "rc" or plan.kind in ("reg", "onesided")):
-        raise UsageError("a persona is an RC queue pair's: it is measured with --qp rc alone")
+        raise UsageError("only RC queue pairs have a persona: add --qp rc")
     if plan.rounds < 1 or plan.iters < 0 or plan.size < 1:
-        raise UsageError("rounds and size are at least 1")
+        raise UsageError("rounds and size must be at least 1")
     if plan.kind in ("reg", "onesided"):
         return
     if plan.qp in ("uc", "rd") and (plan.kind not in ("lat", "bw", "rate") or plan.api != "c"):
         name = plan.qp.upper()
-        raise UsageError(f"of {name}, lat, bw and rate are measured, and in C: leave --api out")
+        raise UsageError(f"{name} supports only lat, bw and rate, in C: leave out --api")
     if plan.qp == "uc" and plan.op == "read":
         raise UsageError("UC has no RDMA Read: --op send, --op write, or --qp rc")
     if plan.qp == "ud" and plan.op != "send":
-        raise UsageError(f"UD can only send: --op {plan.op} needs --qp rc")
+        raise UsageError(f"UD supports only send: use --qp rc for --op {plan.op}")
     if plan.qp == "rd" and plan.op not in (("send", "write") if plan.kind == "bw" else ("send",)):
-        raise UsageError("of RD, Sends are measured, and for bw RDMA Writes, too")
+        raise UsageError(
+            "RD is measured with Sends, and bw also with RDMA Writes: use --op send, "
+            "or bw with --op write"
+        )
     most = RC_MOST if _controls_flow(plan.kind, plan.qp, beside) else UD_MOST
     if plan.qp == "rd" and plan.size > most:
-        raise UsageError(f"beside RD stands UD here, whose messages have at most {most} octets")
+        raise UsageError(
+            f"RD is compared with UD, whose messages have at most {most} octets: reduce --size"
+        )
     most = UC_MOST if plan.qp == "uc" else most
     if plan.size > most:
-        raise UsageError(f"a message over {plan.qp} has at most {most} octets")
+        raise UsageError(f"a message over {plan.qp} has at most {most} octets: reduce --size")
     if plan.kind == "lat" and plan.op == "write" and plan.wait == "event":
-        raise UsageError("a Write makes no event where it arrives: --op write needs --wait poll")
+        raise UsageError("a Write causes no event at the target: use --wait poll with --op write")
     if not 1 <= plan.depth <= 4096:
-        raise UsageError("depth is from 1 to 4096")
+        raise UsageError("depth must be from 1 to 4096")
     if not 1 <= plan.post_list <= 32:
-        raise UsageError("post_list is from 1 to 32")
+        raise UsageError("post_list must be from 1 to 32")
     if (
         not _controls_flow(plan.kind, plan.qp, beside)
         and plan.kind not in ("lat", "crowd")

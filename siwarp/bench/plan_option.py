@@ -41,8 +41,8 @@ def check_plan_of_line(plan: str) -> str:
     written = check_plan(plan)
     if re.search(r"\b(reset|short)=", written):
         raise typer.BadParameter(
-            "reset= and short= are of siwarp's own streams; a line has packets: say loss= or "
-            "blackout=",
+            "reset= and short= apply only to siwarp's own streams, but a link carries packets: "
+            "use loss= or blackout=",
             param_hint=_OPTION,
         )
     return written

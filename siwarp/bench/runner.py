@@ -64,7 +64,7 @@ SHORTER = 2
 #: The exit status of siwarp-bench and end.py if messages were lost.
 EXIT_LOST = 3
 #: The message of a process whose peer has failed; the peer reports the reason.
-SECOND_HAND = "the other end is gone"
+SECOND_HAND = "the peer process has ended"
 
 #: For each kind: iterations of the first, short run, and minimum and maximum of a real run.
 ITERS = {
@@ -142,7 +142,7 @@ def program() -> Path:
     for found in ("bench/bin/siwarp-bench", "siwarp/bench/siwarp-bench"):
         if (beside / found).is_file():
             return beside / found
-    raise FileNotFoundError(f"no siwarp-bench beside {_siwarp.__file__}")
+    raise FileNotFoundError(f"no siwarp-bench next to {_siwarp.__file__}: install siwarp again")
 
 
 def _cpus() -> tuple[int | None, int | None]:
@@ -190,7 +190,7 @@ def end_reason(code: int, said: str, limit: float | None = None) -> str:
     limit: the seconds that its run had; without it LIMIT_S.
     """
     if code == -signal.SIGALRM:
-        return f"it was not done within the {limit or LIMIT_S} s that a run has"
+        return f"it did not finish within {limit or LIMIT_S} s: reduce --depth or --size"
     if code < 0:
         return f"it was killed by {signal.Signals(-code).name}"
     return said.strip().splitlines()[-1] if said.strip() else f"exit status {code}"
@@ -246,7 +246,7 @@ def _measure(
     began = time.monotonic()
     left = until - began
     if left <= 0:
-        raise SlowError(f"no time is left for the run {run.name!r}")
+        raise SlowError(f"no time is left for the run {run.name!r}: reduce --depth or --size")
     # The limit is in whole seconds; half of the remaining time, so that a shorter run can follow.
     limit = math.ceil(min(left / 2, LIMIT_S))
     deadline = min(began + limit + GRACE_S, until)
@@ -278,7 +278,10 @@ def _measure(
                 for process in reversed(started)
             ]
         except subprocess.TimeoutExpired:
-            raise SlowError(f"the run {run.name!r} was not done within {limit} s") from None
+            raise SlowError(
+                f"the run {run.name!r} did not finish within {limit} s: reduce the load of the "
+                "machine, or --size and --depth"
+            ) from None
         finally:
             for process in started:
                 if process.poll() is None:
@@ -357,7 +360,10 @@ def _with_iters(
         room = max(plan.credit, int(longest / each))
         iters = min(room, plan.iters or max(least, min(most, int(TARGET_S / each))))
         if iters < plan.iters:
-            partial = f"a run had {iters} of {plan.iters} messages: more take over {longest:.3g} s"
+            partial = (
+                f"a run had {iters} of {plan.iters} messages, because more take over "
+                f"{longest:.3g} s"
+            )
     return replace(plan, iters=iters + -iters % plan.credit), partial
 
 
@@ -405,7 +411,11 @@ def _rounds(
     why, shorter = "", 0
     while len(rounds) < plan.rounds:
         if rounds and time.monotonic() >= until:
-            return plan, rounds, f"{len(rounds)} of {plan.rounds} rounds: the time was over"
+            return (
+                plan,
+                rounds,
+                f"{len(rounds)} of {plan.rounds} rounds: the time limit was reached",
+            )
         try:
             rounds.append(one(plan, len(rounds)))
         except BenchError as e:

@@ -24,14 +24,14 @@ def _describe(result: dict[str, Any]) -> str:
     elif result["kind"] == "answer":
         what += ", one way, each completion awaited"
     elif result["kind"] == "watched":
-        what += ", one way, into memory that is only looked at"
+        what += ", one way, into memory that the target polls"
     elif result["kind"] == "fair":
         what = f"{result['qp'].upper()} round trip of 64 octets on one of 200 quiet QPs, "
-        what += f"beside a flood of {result['size']} octets, {result['depth']} outstanding"
+        what += f"during a flood of {result['size']} octets, {result['depth']} outstanding"
     elif result["kind"] == "crowd":
-        what += " beside 1,000 idle QPs"
+        what += " with 1,000 idle QPs"
     elif result["kind"] == "lat":
-        what += ", there and back" if result["op"] == "read" else ", one way"
+        what += ", round trip" if result["op"] == "read" else ", one way"
     else:
         what += f", {result['depth']} outstanding"
     if result["wait"] == "event":
@@ -61,13 +61,13 @@ _FLOORS = {
 
 #: Variants of siwarp: key of the figure, key of the ratio, title, and meaning of the ratio.
 _BESIDE = (
-    ("with_markers", "markers_ratio", "siwarp, Markers both ways", "{} of without"),
+    ("with_markers", "markers_ratio", "siwarp, Markers in both directions", "{} of without"),
     ("as_roce", "roce_ratio", "siwarp, persona roce", "{} of iwarp"),
     (
         "lossless",
         "lossless_ratio",
         "siwarp, the same without the losses",
-        "the losses leave {} of it",
+        "{} of the rate without losses",
     ),
 )
 

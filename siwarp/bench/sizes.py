@@ -24,7 +24,7 @@ def octets(text: str) -> int:
     if text[-1:].upper() in _SUFFIXES:
         digits, unit = text[:-1], _SUFFIXES[text[-1].upper()]
     if not (digits.isascii() and digits.isdecimal() and len(digits) < 12 and int(digits)):
-        raise ValueError(f"{text!r} is no number of octets: say 64, 4K or 1M")
+        raise ValueError(f"{text!r} is not a number of octets: give for example 64, 4K or 1M")
     return int(digits) * unit
 
 
@@ -32,7 +32,7 @@ def _steps(text: str) -> list[int]:
     """Return the sizes of FIRST:LAST:*FACTOR or FIRST:LAST:+STEP, including both limits."""
     first, last, step = text.split(":")
     if step[:1] not in ("*", "+"):
-        raise ValueError(f"{text!r}: say *FACTOR or +OCTETS for the step, as in 1:64K:*2")
+        raise ValueError(f"{text!r}: give *FACTOR or +OCTETS as the step, for example 1:64K:*2")
     size, most, by = octets(first), octets(last), octets(step[1:])
     if step == "*1":
         raise ValueError(f"{text!r}: give a factor of 2 or more")

@@ -34,7 +34,9 @@ def measure(rounds: int) -> dict[str, dict[str, Any]]:
         try:
             done = subprocess.run([tool], capture_output=True, text=True, timeout=_LIMIT_S)
         except subprocess.TimeoutExpired:
-            raise BenchError(f"{tool.name} was not done within {_LIMIT_S} s") from None
+            raise BenchError(
+                f"{tool.name} did not finish within {_LIMIT_S} s: reduce the load of the machine"
+            ) from None
         if done.returncode != 0:
             raise BenchError(f"{tool.name} failed: {done.stderr.strip()}")
         seen.append(json.loads(done.stdout))

@@ -25,7 +25,7 @@ def busy() -> str:
     cores = len(os.sched_getaffinity(0))
     if os.getloadavg()[0] <= max(cores, OWN_LOAD):
         return ""
-    return f"before it began the load exceeded the cores ({cores})"
+    return f"before the measurement, the load exceeded the number of cores ({cores})"
 
 
 def spread(rounds: Sequence[float]) -> str:
@@ -53,5 +53,5 @@ def beaten(floor: float, others: Mapping[str, float], *, less_is_better: bool) -
     for name, value in others.items():
         factor = floor / value if less_is_better else value / floor
         if name not in _OTHER_WORK and factor > BEATEN:
-            return f"the floor is beaten by another one ({name}) by a factor of {factor:.1f}"
+            return f"another floor ({name}) is better than the floor by a factor of {factor:.1f}"
     return ""

@@ -23,7 +23,7 @@ def capture(
         0,
         min=0,
         max=1 << 20,
-        help="End each file at so many million octets; 0: when the disk is full.",
+        help="Limit of each file in millions of octets; 0: until the disk is full.",
     ),
 ) -> None:
     """Run a command and capture the packets that siwarp sends and receives in it; needs no root.
@@ -47,4 +47,8 @@ def _name(output: str, before: set[str], status: int) -> None:
             size = Path(file).stat().st_size
             typer.echo(f"siwarp capture: {file}, {size:,} octets", err=True)
     if not written and status not in (126, 127):
-        typer.echo(f"siwarp capture: no {output}: the command opened no device of siwarp", err=True)
+        typer.echo(
+            f"siwarp capture: no {output}: the command opened no siwarp device; for a "
+            "program of libibverbs, use siwarp capture -o FILE siwarp run PROGRAM",
+            err=True,
+        )

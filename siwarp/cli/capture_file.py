@@ -50,7 +50,7 @@ def capture_variables(output: str, program: str, max_mb: int = 0) -> dict[str, s
     """
     file = Path(output).absolute()
     if not file.parent.is_dir():
-        raise OSError(f"{file.parent}: no such directory")
+        raise OSError(f"{file.parent}: no such directory: make it with mkdir")
     if shutil.which(program):  # keep the older capture if there is no program
         _make_room(file)
     _try(file)

@@ -19,8 +19,8 @@ __all__ = ["GROUPS", "main"]
 _USAGE = """\
 Usage: siwarp config [OPTIONS] [NAME...]
 
-  Print the settings, or those of these names, or the flags to build a C
-  program with. What is not as by default comes first.
+  Print all settings, or the named ones, or the compiler and linker flags for
+  a C program. Settings that differ from their default come first.
 
   siwarp config crc SIWARP_RD_PEERS --mulpdu
 
@@ -46,13 +46,13 @@ GROUPS = {
     "err_rate err_source_rate",
     "reliable datagrams": "peer_timeout_ms rd_meet_ms rd_peers rd_window rd_octets rd_idle_ms "
     "rd_datagram rd_follow rd_cc",
-    "looking": "capture_mb log",
+    "diagnosis": "capture_mb log",
 }
 
 _FOOT = (
     "SIWARP_CRC=0 siwarp ping, or siwarp --crc 0 ping; siwarp config NAME has a setting's bounds.",
     "SIWARP_CAPTURE=FILE writes a capture, as siwarp capture does.",
-    "SIWARP_FAULTS=PLAN has things go wrong on the way; siwarp wan --help has the plans.",
+    "SIWARP_FAULTS=PLAN injects faults; siwarp wan --help describes the plans.",
 )
 
 
@@ -106,7 +106,7 @@ def _print_tables() -> None:
     rows = {row.name: row for row in settings()}
     changed = [row for row in rows.values() if row.value != row.default]
     if changed:
-        _print_group("not as by default", changed)
+        _print_group("different from the default", changed)
     for title, names in GROUPS.items():
         _print_group(title, [rows[name] for name in names.split()])
     for text in _FOOT:

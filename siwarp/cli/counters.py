@@ -101,15 +101,18 @@ def _list(as_json: bool) -> None:
     elif found:
         show.table(("PID", "command"), [(str(one), _command(one)) for one in found], right=(0,))
     else:
-        show.line("No process of yours has a siwarp device open.")
+        show.line("None of your processes has a siwarp device open.")
 
 
 def counters(
     pid: int | None = typer.Argument(None, help="A process that uses siwarp; default: list them."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
-    every: bool = typer.Option(False, "--all", help="Print the zeros, too."),
+    every: bool = typer.Option(False, "--all", help="Also print counters that are zero."),
     watch: float | None = typer.Option(
-        None, min=0.01, metavar="S", help="Print what moved, each S seconds, until PID ends."
+        None,
+        min=0.01,
+        metavar="S",
+        help="Print the counters that changed, every S seconds, until PID ends.",
     ),
     prometheus: bool = typer.Option(
         False, "--prometheus", help="Print Prometheus' text format; without PID, of all processes."
@@ -117,7 +120,7 @@ def counters(
 ) -> None:
     """Print the counters of another process of the same user: traffic, errors, drops by reason."""
     if watch is not None and (pid is None or as_json or prometheus):
-        raise typer.BadParameter("--watch needs a PID, and prints tables alone")
+        raise typer.BadParameter("--watch needs a PID, and cannot print JSON or Prometheus format")
     if prometheus:
         _prometheus({pid: _read(pid)} if pid is not None else _read_all())
     elif pid is None:

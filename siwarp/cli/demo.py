@@ -83,7 +83,7 @@ def _move(conn: Any, mr: Any, there: Any, opcode: Any, text: str) -> float:
                 posted = min(posted + room, len(requests))
             wcs = conn.scq.poll(_DEPTH) or conn.scq.wait(30, _DEPTH)
             if not wcs:
-                raise _Failed("nothing moved for 30 s")
+                raise _Failed("no request completed for 30 s: run siwarp doctor")
             for wc in wcs:
                 wc.check()
             done += len(wcs)
@@ -103,7 +103,7 @@ def _file_there_and_back(peer: Peer, folder: Path, size: int) -> None:
     port = peer.hear()["port"]
     with siwarp.connect(("127.0.0.1", port)) as conn:
         there = siwarp.RemoteBuffer.unpack(conn.recv(30))
-        show.tick(f"connected to process {peer.pid}, TCP port {port}; it told address and STag")
+        show.tick(f"connected to process {peer.pid}, TCP port {port}; it sent address and STag")
         with mapped(source, write=False) as m:
             with MR(conn.pd, m, AccessFlag(0)) as mr:
                 took = _move(conn, mr, there, WROpcode.RDMA_WRITE, "RDMA Write")
@@ -113,13 +113,13 @@ def _file_there_and_back(peer: Peer, folder: Path, size: int) -> None:
         peer.say("digest")
         _sure(
             peer.hear()["sha256"] == digest,
-            f"RDMA Write: {size / took / 1e9:.2f} GB/s; SHA-256 there is ours, {digest[:16]}...",
+            f"RDMA Write: {size / took / 1e9:.2f} GB/s; same SHA-256 there, {digest[:16]}...",
         )
         with mapped(back, write=True) as m:
             with MR(conn.pd, m) as mr:
                 took = _move(conn, mr, there, WROpcode.RDMA_READ, "RDMA Read")
             same = hashlib.sha256(m).hexdigest() == digest
-        _sure(same, f"RDMA Read:  {size / took / 1e9:.2f} GB/s; what came back has it, too")
+        _sure(same, f"RDMA Read:  {size / took / 1e9:.2f} GB/s; the data read back has it too")
         peer.say("done")
 
 
@@ -127,7 +127,7 @@ def _bad_key(peer: Peer) -> None:
     import siwarp
     from siwarp.verbs import ProtocolError, terminate_reason
 
-    show.heading("A key that the peer never gave")
+    show.heading("A key that the peer never issued")
     port = peer.hear()["port"]
 
     def write(conn: Any, there: Any) -> None:
@@ -159,7 +159,10 @@ def _bad_key(peer: Peer) -> None:
                     "lists it; the peer's memory is untouched"
                 )
             else:
-                raise _Failed(f"{name} with a bad STag was not refused")
+                raise _Failed(
+                    f"{name} with an invalid STag was not refused: report this with "
+                    "`siwarp doctor --json`"
+                )
 
 
 #: Time limit of the comparison in seconds. On an idle machine the comparison takes about ten.
@@ -176,11 +179,11 @@ _COMPARED: list[tuple[str, dict[str, Any]]] = [
 
 def demo(
     size: int = typer.Option(
-        256, "--size", min=1, help="MiB of the file that goes there and back."
+        256, "--size", min=1, help="Size in MiB of the file that is sent and read back."
     ),
     bench: bool = typer.Option(True, help="Measure latency and bandwidth at the end."),
     faults: str | None = typer.Option(
-        None, "--faults", metavar="PLAN", help="What goes wrong on the way; see siwarp wan --help."
+        None, "--faults", metavar="PLAN", help="Fault plan for packets; see siwarp wan --help."
     ),
     as_json: bool = typer.Option(
         False, "--json", help="Print the findings, and each measurement, as JSON."
@@ -214,7 +217,7 @@ def demo(
         raise typer.Exit(1)
     if not as_json:
         show.line()
-        show.line(f"All of it in {seconds:.0f} s.", "bold")
+        show.line(f"Completed in {seconds:.0f} s.", "bold")
         show.line("Next: siwarp ping; siwarp bench lat --qp rc; examples/python/rc_write_read.py")
 
 
@@ -225,8 +228,8 @@ def _move_data(octets: int, lossy: bool) -> None:
         free = shutil.disk_usage(folder).free
         if free < 3 * octets + 64 * _MIB:
             raise OSError(
-                f"{folder.parent} has {free // _MIB} MiB left, the demo's files take "
-                f"{3 * octets // _MIB}: set TMPDIR to a larger place, or give "
+                f"{folder.parent} has {free // _MIB} MiB left, but the demo's files need "
+                f"{3 * octets // _MIB} MiB: set TMPDIR to a larger folder, or give "
                 f"--size {free // _MIB // 4}"
             )
         show.line("siwarp demo: a software RNIC in each of two processes, on loopback")
@@ -249,7 +252,7 @@ def _compare(measured: list[dict[str, Any]]) -> None:
     from siwarp.bench import BenchError, run
     from siwarp.bench.runner import SlowError
 
-    show.heading("Beside the raw sockets, in turns within the same run (medians; CRC on)")
+    show.heading("Compared with raw sockets, alternately in the same run (medians; CRC on)")
     rows = []
     doubts: set[str] = set()
     until = time.monotonic() + _COMPARE_S
@@ -260,7 +263,7 @@ def _compare(measured: list[dict[str, Any]]) -> None:
             try:
                 result = run(**arguments, rounds=3, others=False, within=share)
             except SlowError as e:
-                doubts.add(f"{words} was not measured, as this machine is busy: {e}")
+                doubts.add(f"{words} was not measured, because this machine is busy: {e}")
                 step(1)
                 continue
             except BenchError as e:
@@ -278,8 +281,8 @@ def _compare(measured: list[dict[str, Any]]) -> None:
             step(1)
     columns = ("what", "siwarp", "raw socket", "ratio", "of the rounds")
     show.table(columns, rows, right=(1, 2, 3, 4))
-    show.note("ratio: siwarp to raw socket; of one way's time less is better, of bandwidth more")
+    show.note("ratio: siwarp to raw socket; for one-way time less is better, for bandwidth more")
     for doubt in sorted(doubts):
         show.note(f"unreliable: {doubt}")
     if len(os.sched_getaffinity(0)) == 1:
-        show.note("one core for both ends: they take turns on it, and yield it at once")
+        show.note("only one core for both processes: they alternate and yield it at once")

@@ -69,13 +69,13 @@ def unreliable(peer: Peer, lossy: bool) -> None:
             if _answered(qp, cq, mr, into, out, ah.dest, _SHORT_PATIENCE if lossy else _PATIENCE):
                 back += 1
             elif not lossy:
-                raise Lost(f"a datagram of {size} octets did not come back")
+                raise Lost(f"a datagram of {size} octets was not returned")
         if lossy:
-            show.tick(f"{back} of {len(sizes)} came back, each equal; UD does not ask for the rest")
-        else:
             show.tick(
-                f"{len(sizes)} sizes from 1 to {largest} octets, each equal when it came back"
+                f"{back} of {len(sizes)} came back unchanged; UD does not retransmit the others"
             )
+        else:
+            show.tick(f"{len(sizes)} sizes from 1 to {largest} octets, all returned unchanged")
         _part(peer)
 
 
@@ -121,19 +121,19 @@ def reliable(peer: Peer) -> None:
                     qp.post_send(sends[(len(sent) - 1) % _DEPTH])
                 wcs = cq.wait(_PATIENCE, _DEPTH)
                 if not wcs:
-                    raise Lost(f"message {back} did not come back")
+                    raise Lost(f"message {back} was not returned")
                 for wc in wcs:
                     if wc.check().opcode != WCOpcode.RECV:
                         continue
                     if mr.read(wc.byte_len, far + slots[wc.wr_id]) != sent[back]:
-                        raise Lost(f"another message came back in the place of message {back}")
+                        raise Lost(f"another message was returned instead of message {back}")
                     qp.post_recv(recvs[wc.wr_id])
                     back += 1
                     step(1)
         again = counters.own()["rd_retransmits"]
         show.tick(
             f"{_MESSAGES} messages of {_OCTETS} octets came back in order; "
-            f"{again} datagrams were sent again for that"
+            f"{again} datagrams were retransmitted"
         )
         _part(peer)
 

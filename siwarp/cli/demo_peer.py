@@ -134,7 +134,9 @@ def refuse() -> None:
                 conn.send(page.remote().pack())
                 try:
                     conn.recv(timeout=30)
-                    raise AssertionError("a message came where an error should have ended it")
+                    raise AssertionError(
+                        "a message arrived although an error should have ended the connection"
+                    )
                 except Error:
                     _say({"untouched": not any(page.view)})
 

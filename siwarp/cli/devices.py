@@ -42,10 +42,12 @@ def devices(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
         right=(3,),
     )
     if not found:
-        show.line("No interface has an address: `sudo ip link set lo up` gives loopback its own.")
+        show.line(
+            "No interface has an address: run `sudo ip link set lo up` to configure loopback."
+        )
     limits = next((entry["limits"] for entry in found if entry["limits"]), None)
     if limits:
         show.line("limits of each: " + ", ".join(f"{k} {v}" for k, v in limits.items()))
     for entry in found:
         if "error" in entry:
-            show.tick(f"{entry['name']} does not open: {entry['error']}", good=False)
+            show.tick(f"{entry['name']} cannot be opened: {entry['error']}", good=False)

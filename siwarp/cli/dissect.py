@@ -188,7 +188,11 @@ def _show(
     if as_json:
         show.data([asdict(one) for one in shown])
     elif not shown:
-        show.line("No such message in it." if found.messages else "No iWARP message in it.")
+        show.line(
+            "The capture has no such message."
+            if found.messages
+            else "The capture has no iWARP message."
+        )
     elif summary:
         _print_streams(streams)
     else:
@@ -212,34 +216,40 @@ def dissect(
     ],
     stream: Annotated[
         list[int] | None,
-        typer.Option("--stream", metavar="N", help="Only this stream's; may be given again."),
+        typer.Option(
+            "--stream", metavar="N", help="Only messages of this stream; may be repeated."
+        ),
     ] = None,
-    errors: bool = typer.Option(False, "--errors", help="Only messages with something wrong."),
-    summary: bool = typer.Option(False, "--summary", help="The streams instead of the messages."),
+    errors: bool = typer.Option(False, "--errors", help="Only messages with errors."),
+    summary: bool = typer.Option(
+        False, "--summary", help="Print the streams instead of the messages."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
     fail_on_errors: bool = typer.Option(
-        False, "--fail-on-errors", help="Exit with 1 if something is wrong in any message."
+        False, "--fail-on-errors", help="Exit with 1 if any message has an error."
     ),
     max_messages: int = typer.Option(
-        100_000, min=0, help="Read no file with more; frames: five times as many. 0: any."
+        100_000,
+        min=0,
+        help="Maximum number of messages; for frames five times as many. 0: no limit.",
     ),
     max_unpacked: int = typer.Option(
-        256, min=0, metavar="MIB", help="What a compressed file may unpack to. 0: anything."
+        256, min=0, metavar="MIB", help="Maximum MiB after decompression. 0: no limit."
     ),
-    max_seconds: float = typer.Option(120, min=0, help="What reading may take. 0: any time."),
+    max_seconds: float = typer.Option(120, min=0, help="Maximum seconds for reading. 0: no limit."),
     lua_path: bool = typer.Option(
         False,
         "--lua-path",
         callback=_print_lua_path,
         is_eager=True,
-        help="Only print where the script for Wireshark is: tshark -X lua_script:PATH.",
+        help="Only print the path of the script for Wireshark: tshark -X lua_script:PATH.",
     ),
     install_lua: bool = typer.Option(
         False,
         "--install-lua",
         callback=_install_lua,
         is_eager=True,
-        help="Only copy that script to where your Wireshark and tshark find it by themselves.",
+        help="Only copy that script to the personal plugin folder of Wireshark and tshark.",
     ),
 ) -> None:
     """Print the messages in a capture: requests with their responses, errors with their clause."""

@@ -55,13 +55,16 @@ def _ports() -> Finding:
     if taken:
         which = " and ".join(taken)
         return Finding(
-            "ports", "fair", f"{which} port {PORT} is in use: give `siwarp ping` another by --port"
+            "ports",
+            "fair",
+            f"{which} port {PORT} is in use: give `siwarp ping` another one with --port",
         )
     span = (_proc("net/ipv4/ip_local_port_range") or "?").replace("\t", " to ")
     return Finding(
         "ports",
         "good",
-        f"{PORT} is free, others are taken from {span}; open them in a firewall between two hosts",
+        f"{PORT} is free, other ports are selected from {span}; open them in a firewall between "
+        "two hosts",
     )
 
 
@@ -95,10 +98,11 @@ def _buffers() -> Finding:
         return Finding(
             "buffers",
             "fair",
-            "the kernel allows less than siwarp asks for, and bursts of datagrams get lost: "
+            "the kernel allows smaller buffers than siwarp requests, and bursts of datagrams are "
+            "lost: "
             f"sudo sysctl -w {' '.join(low)}{where}",
         )
-    return Finding("buffers", "good", f"sockets get the {values['rcvbuf']} octets asked for")
+    return Finding("buffers", "good", f"sockets get the requested {values['rcvbuf']} octets")
 
 
 def _drops() -> Finding:
@@ -116,9 +120,9 @@ def _drops() -> Finding:
     if lossy:
         asked = ", ".join(f"`siwarp counters {pid}`" for pid in lossy[:3])
         return Finding(
-            "drops", "fair", f"a running process of yours has lost messages: {asked} says why"
+            "drops", "fair", f"one of your running processes has lost messages: see {asked}"
         )
-    return Finding("drops", "good", "no running process of yours has lost a datagram")
+    return Finding("drops", "good", "none of your running processes has lost a datagram")
 
 
 def _gso() -> Finding:
@@ -130,9 +134,9 @@ def _gso() -> Finding:
                 "GSO",
                 "fair",
                 f"the kernel has no UDP segmentation offload ({e.strerror}): lists of small "
-                "datagrams go slower; Linux 4.18 or newer has it",
+                "datagrams are slower: use Linux 4.18 or newer",
             )
-    return Finding("GSO", "good", "the kernel cuts one long send into datagrams")
+    return Finding("GSO", "good", "the kernel splits one long send into datagrams")
 
 
 def _remedy() -> str:
@@ -154,7 +158,9 @@ def _namespaces() -> Finding:
     tool = shutil.which("unshare")
     if tool is None:
         return Finding(
-            "namespaces", "fair", "no `unshare` for the tests with two hosts: install util-linux"
+            "namespaces",
+            "fair",
+            "`unshare` is missing, which tests with two hosts need: install util-linux",
         )
     arguments = (
         [tool, "--net"] if os.geteuid() == 0 else [tool, "--user", "--map-root-user", "--net"]
@@ -163,11 +169,13 @@ def _namespaces() -> Finding:
         [*arguments, "true"], stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False
     )
     if done.returncode == 0:
-        return Finding("namespaces", "good", "network namespaces can be made: two hosts in one")
+        return Finding(
+            "namespaces", "good", "network namespaces can be created: two hosts on one machine"
+        )
     return Finding(
         "namespaces",
         "fair",
-        f"network namespaces cannot be made (only tests need them): {_remedy()}",
+        f"network namespaces cannot be created (only tests need them): {_remedy()}",
     )
 
 
@@ -184,9 +192,12 @@ def _cores() -> Finding:
     usable = len(os.sched_getaffinity(0))
     if usable < 2:
         return Finding(
-            "cores", "fair", "one core for both ends: polling ones take turns, latency suffers"
+            "cores",
+            "fair",
+            "both ends share one core, so polling increases latency: use two "
+            "cores, or wait for events",
         )
-    return Finding("cores", "good", f"{usable} cores: one for each end, and they may poll")
+    return Finding("cores", "good", f"{usable} cores: client and server can poll at the same time")
 
 
 def _device() -> Finding:
@@ -198,8 +209,8 @@ def _device() -> Finding:
             QP(pd, QPInitAttr(QPType.UD, scq=cq)).close()
     except Error as e:
         up = "; is lo up? sudo ip link set lo up" if e.errno == errno.ENODEV else ""
-        return Finding("devices", "bad", f"loopback's device does not work: {e.strerror}{up}")
-    return Finding("devices", "good", f"{names}; a queue pair opens on loopback")
+        return Finding("devices", "bad", f"the loopback device does not work: {e.strerror}{up}")
+    return Finding("devices", "good", f"{names}; a queue pair can be created on loopback")
 
 
 _CHECKS: tuple[Callable[[], Finding], ...] = (

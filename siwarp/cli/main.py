@@ -40,7 +40,7 @@ def take_settings(arguments: list[str]) -> list[str]:
         setting = table[option]
         if not setting.set(value):
             raise UsageError(
-                f"{option} {value}: not a value from {setting.minimum} to {setting.maximum} "
+                f"{option} {value}: give a value from {setting.minimum} to {setting.maximum} "
                 f"({setting.help})"
             )
         os.environ[setting.variable] = value

@@ -208,21 +208,21 @@ def _tell(told: _Times, result: Result, times: list[int], as_json: bool) -> None
 
 def _report(result: Result, own: bool) -> None:
     what = {
-        "send": "sent and sent back",
+        "send": "sent and returned",
         "write": "RDMA Write, its last octet fetched by RDMA Read",
         "read": "RDMA Read",
     }[result.op]
     if (result.qp, result.op) == ("uc", "write"):
         what = "RDMA Write with immediate data, and one back"
     octets = f"{result.size} octet{'s' if result.size > 1 else ''}"
-    whose = "a peer process of its own, " if own else ""
+    whose = "a peer process that it started, " if own else ""
     show.line(f"{result.qp.upper()} {result.op} to {whose}{result.peer}: {octets}, {what}")
     lost = f", {result.wrong} wrong" if result.wrong else ""
     show.line(f"{result.sent} sent, {result.received} back, {result.lost} lost{lost}")
     if not result.received:
         show.line(
-            f"nobody answers: is `siwarp ping --server --qp {result.qp}` running there, with the "
-            "same --crc, and was its --qkey given?"
+            f"no server answers: is `siwarp ping --server --qp {result.qp}` running there, with "
+            "the same --crc, and was its --qkey given?"
         )
     if result.rtt_us:
         times = "  ".join(f"{name} {value:.1f}" for name, value in result.rtt_us.items())
@@ -266,11 +266,11 @@ def _serve(
                 transport = "TCP" if qp == "rc" else "UDP"
                 everyone = ", every address of this machine" if host in ("0.0.0.0", "::") else ""
                 if everyone and qp == "rd":  # RD peers identify the server by its address
-                    everyone += " (if it has several, name one by --addr)"
+                    everyone += " (if it has several, select one with --addr)"
                 known = f"; clients need --qkey {qkey:#x}" if qkey else ""
                 print(
                     f"{qp.upper()} ping server on {host} {transport} port {bound}{everyone}"
-                    f"{known}; nothing is encrypted. Ctrl-C ends it",
+                    f"{known}; nothing is encrypted. Ctrl-C ends the server",
                     flush=True,
                 )
             server.run(stop)
@@ -283,13 +283,15 @@ def _judge(
 ) -> None:
     """Reject combinations of options that are not possible."""
     if persona is not PersonaKind.auto and qp is not QPKind.rc:
-        raise typer.BadParameter("is RC's: use --qp rc", param_hint="--persona")
+        raise typer.BadParameter("applies only to RC: use --qp rc", param_hint="--persona")
     if server:
         if addr is not None:
-            raise typer.BadParameter("a server's address is given by --addr", param_hint="ADDR")
+            raise typer.BadParameter("give a server's address with --addr", param_hint="ADDR")
         return
     if bind is not None:
-        raise typer.BadParameter("is for a server; a client's is ADDR", param_hint="--addr")
+        raise typer.BadParameter(
+            "applies only to a server: give a client's peer as ADDR", param_hint="--addr"
+        )
     if qp is QPKind.ud and op is not Op.send:
         raise typer.BadParameter(
             f"UD has no RDMA {op.value.title()}: use --qp rd or rc", param_hint="--op"
@@ -303,7 +305,7 @@ def _take_qkey(text: str, qp: QPKind) -> None:
     from siwarp.cli.main import take_settings
 
     if qp is QPKind.rc:
-        raise typer.BadParameter("RC has no Q_Key: leave it out", param_hint="--qkey")
+        raise typer.BadParameter("RC has no Q_Key: leave out --qkey", param_hint="--qkey")
     try:
         number = int(text, 0)
     except ValueError:
@@ -351,24 +353,28 @@ def _take(persona: PersonaKind, qkey: str | None, qp: QPKind, faults: str | None
 
 def ping(
     addr: str | None = typer.Argument(
-        None, metavar="ADDR", help="The server's address; without it, a peer process is made."
+        None, metavar="ADDR", help="The server's address; without it, a peer process is started."
     ),
     server: bool = typer.Option(False, "--server", help="Be the server."),
     bind: str | None = typer.Option(
-        None, "--addr", help="Server: the address to be at; default: every IPv4 address."
+        None, "--addr", help="Server: the address to listen on; default: every IPv4 address."
     ),
     port: int = typer.Option(
-        PORT, "--port", "-p", min=0, max=65535, help="Port; 0 takes a free one (server)."
+        PORT, "--port", "-p", min=0, max=65535, help="Port; 0 selects a free one (server)."
     ),
     qp: Annotated[QPKind, typer.Option("--qp", help="The kind of queue pair.")] = QPKind.ud,
     op: Annotated[
-        Op, typer.Option("--op", help="What a ping is; UD: send only; UC: no read.")
+        Op, typer.Option("--op", help="The operation; UD: only send; UC: no read.")
     ] = Op.send,
     size: int = typer.Option(64, "--size", "-s", help="Octets of a ping."),
     iters: int = typer.Option(1000, "--iters", "-n", min=1, help="How many pings."),
     persona: Annotated[
         PersonaKind,
-        typer.Option("--persona", help="RC: when sends complete, TCP or the peer has them."),
+        typer.Option(
+            "--persona",
+            help="RC: whether sends complete when TCP has accepted them "
+            "(iwarp) or when the peer has (roce).",
+        ),
     ] = PersonaKind.auto,
     device: str | None = typer.Option(
         None, "--device", "-d", help="The device, by name; default: by address."
@@ -377,14 +383,19 @@ def ping(
         None, "--qkey", metavar="N", help="UD, UC, RD: the server's Q_Key, which it prints."
     ),
     faults: str | None = typer.Option(
-        None, "--faults", metavar="PLAN", help="What goes wrong on the way; see siwarp wan --help."
+        None, "--faults", metavar="PLAN", help="Fault plan for packets; see siwarp wan --help."
     ),
     percentiles: str | None = typer.Option(
-        None, "--percentiles", metavar="P", help="Print these of the round trips, as 50,99,99.9."
+        None,
+        "--percentiles",
+        metavar="P",
+        help="Print these percentiles of the round trips, for example 50,99,99.9.",
     ),
-    histogram: bool = typer.Option(False, "--histogram", help="Print one of the round trips."),
+    histogram: bool = typer.Option(
+        False, "--histogram", help="Print a histogram of the round trips."
+    ),
     samples: str = typer.Option(
-        "", "--samples", metavar="FILE", help="Write each round trip there, in us, in order."
+        "", "--samples", metavar="FILE", help="Write each round trip to this file, in us, in order."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
     until_eof: bool = typer.Option(False, "--until-eof", hidden=True),

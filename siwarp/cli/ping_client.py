@@ -149,7 +149,9 @@ class DatagramPinger(_OneSided):
         self._cq = part(CQ(context, 64))
         most = context.query_device().max_ud_msg if op == "send" else MAX_SIZE
         if not 1 <= size <= most:
-            raise typer.BadParameter(f"a {kind} ping has 1 to {most} octets", param_hint="--size")
+            raise typer.BadParameter(
+                f"the size of a {kind} ping must be from 1 to {most} octets", param_hint="--size"
+            )
         slots = 8 if op == "send" else 1  # Sends need slots; read data follows written data
         # The queue pair uses the memory until it is closed, so create it later and close it first.
         self._mr = part(MR(pd, size * (slots + 1)))
@@ -183,10 +185,12 @@ class DatagramPinger(_OneSided):
                 try:
                     return RemoteBuffer.unpack(mr.read(max(wc.byte_len - 1, 0), 65))
                 except ValueError:
-                    raise OSError(
-                        "the ping server has no memory to lend: try again later"
-                    ) from None
-        raise Timeout(110, f"asking {dest[0]} port {dest[1]} for memory: no answer")
+                    raise OSError("the ping server has no memory left: try again later") from None
+        raise Timeout(
+            110,
+            f"requesting memory from {dest[0]} port {dest[1]}: no reply: start "
+            "`siwarp ping --server --qp rd` there, with the same --crc",
+        )
 
     def _send(self, count: int) -> bool | None:
         size = self._size
@@ -234,7 +238,9 @@ class RCPinger(_OneSided):
 
     def __init__(self, dest: tuple[str, int], op: str, size: int, device: str | None) -> None:
         if not 1 <= size <= MAX_SIZE:
-            raise typer.BadParameter(f"an RC ping has 1 to {MAX_SIZE} octets", param_hint="--size")
+            raise typer.BadParameter(
+                f"the size of an RC ping must be from 1 to {MAX_SIZE} octets", param_hint="--size"
+            )
         self._size = size
         self._parts = contextlib.ExitStack()
         part = self._parts.enter_context
@@ -257,7 +263,10 @@ class RCPinger(_OneSided):
             there = RemoteBuffer.unpack(event.check().private_data)
         except ValueError:
             self._parts.close()
-            raise OSError(f"{dest[0]} port {dest[1]} is no siwarp ping server") from None
+            raise OSError(
+                f"{dest[0]} port {dest[1]} is not a siwarp ping server: start `siwarp "
+                "ping --server` there, with the same --qp"
+            ) from None
         except BaseException:
             self._parts.close()
             raise

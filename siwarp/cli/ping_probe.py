@@ -45,7 +45,7 @@ class PortProbe:
             raise PeerGone(
                 errno.ECONNREFUSED,
                 f"{host} refuses UDP port {port}: start `siwarp ping --server --qp {self._qp}` "
-                "there, or mend the port",
+                "there, or correct the port",
             ) from None
         except OSError:
             return  # # no answer yet, or no route for the probe: no proof, so pinging continues

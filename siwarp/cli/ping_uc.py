@@ -142,7 +142,9 @@ class UCPinger:
 
     def __init__(self, dest: Address, op: str, size: int, device: str | None, wait: float) -> None:
         if not 1 <= size <= MOST:
-            raise typer.BadParameter(f"a UC ping has 1 to {MOST} octets", param_hint="--size")
+            raise typer.BadParameter(
+                f"the size of a UC ping must be from 1 to {MOST} octets", param_hint="--size"
+            )
         self._wait, self._size = wait, size
         self._parts = contextlib.ExitStack()
         part = self._parts.enter_context
@@ -194,8 +196,8 @@ class UCPinger:
                 return (wc.source[0], port), RemoteBuffer.unpack(memory)
         raise Timeout(
             110,
-            f"meeting {dest[0]} port {dest[1]}: no answer; "
-            "is `siwarp ping --server --qp uc` there?",
+            f"connecting to {dest[0]} port {dest[1]}: no reply: start `siwarp ping --server --qp "
+            "uc` there",
         )
 
     def _completion(self, seconds: float) -> WC | None:

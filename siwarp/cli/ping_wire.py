@@ -49,7 +49,7 @@ class Hello(NamedTuple):
         if magic != _MAGIC or op >= len(OPS):
             raise ValueError("this is a siwarp ping server")
         if size > MAX_SIZE:
-            raise ValueError(f"at most {MAX_SIZE} octets a ping")
+            raise ValueError(f"a ping has at most {MAX_SIZE} octets")
         return cls(OPS[op], size)
 
 

@@ -59,11 +59,11 @@ Options:
 """,
 }
 _USAGE_END = """\
-  --faults PLAN    Lose, delay or change what is sent; `siwarp wan --help` has
-                   the language.
-  --capture FILE   Write what is sent and received to a pcapng file; %p stands
-                   for the PID.
-  --SETTING VALUE  Any setting that `siwarp config` lists, as in
+  --faults PLAN    Lose, delay or change packets; `siwarp wan --help`
+                   describes the plans.
+  --capture FILE   Write all packets sent and received to a pcapng file; %p
+                   is replaced by the PID.
+  --SETTING VALUE  Any setting that `siwarp config` lists, for example
                    --persona iwarp.
   -h, --help       Show this message.
 """
@@ -141,12 +141,12 @@ def main(name: str, arguments: list[str]) -> int:
         return 0
     if name == "env":
         if options.command:
-            raise UsageError("env takes no program: use siwarp run")
+            raise UsageError("env accepts no program: use siwarp run")
         for variable, value in sorted(_variables(options).items()):
             print(f"export {variable}={shlex.quote(value)}")
         return 0
     if not options.command:
-        raise UsageError("run: no program: name one behind the options")
+        raise UsageError("run: no program: give one after the options")
     try:
         environment = {**os.environ, **_variables(options)}
     except ValueError as e:

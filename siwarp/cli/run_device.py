@@ -124,13 +124,13 @@ def _describe(lib: Any, device: Any) -> Device:
     lib.ibv_open_device.restype = ctypes.c_void_p
     context = lib.ibv_open_device(device)
     if not context:
-        raise OSError(f"ibv_open_device({device.contents.name.decode()}) failed")
+        raise OSError(f"ibv_open_device({device.contents.name.decode()}) failed: run siwarp doctor")
     context = ctypes.c_void_p(context)
     attr, port = _DeviceAttr(), _PortAttr()
     if lib.ibv_query_device(context, ctypes.byref(attr)):
-        raise OSError("ibv_query_device failed")
+        raise OSError("ibv_query_device failed: run siwarp doctor")
     if lib.ibv_query_port(context, ctypes.c_uint8(1), ctypes.byref(port)):
-        raise OSError("ibv_query_port failed")
+        raise OSError("ibv_query_port failed: run siwarp doctor")
     entries = (_GidEntry * max(port.gid_tbl_len, 1))()
     lib._ibv_query_gid_table.restype = ctypes.c_ssize_t
     count = lib._ibv_query_gid_table(
@@ -170,7 +170,7 @@ def _ask(library: Path) -> list[Device]:
     count = ctypes.c_int()
     found = lib.ibv_get_device_list(ctypes.byref(count))
     if not found:
-        raise OSError("ibv_get_device_list failed")
+        raise OSError("ibv_get_device_list failed: run siwarp doctor")
     return [_describe(lib, found[i]) for i in range(count.value)]
 
 
@@ -211,7 +211,7 @@ def devices(library: Path) -> list[Device]:
     with os.fdopen(mine) as answer:
         text = answer.read()
     os.waitpid(pid, 0)
-    said = json.loads(text) if text else f"{library} ended the process that asked it"
+    said = json.loads(text) if text else f"{library} ended the process that queried it"
     if isinstance(said, str):
         raise OSError(said)
     return [Device(**{**device, "gids": [Gid(**gid) for gid in device["gids"]]}) for device in said]

@@ -46,7 +46,8 @@ def preloaded(environment: Mapping[str, str], folder: Path | None = None) -> dic
     folder = folder or _paths.abi_dir()
     if re.search(r"[:;]", str(folder)):
         raise ValueError(
-            f"{folder}: LD_LIBRARY_PATH takes no path with : or ; in it: move siwarp elsewhere"
+            f"{folder}: LD_LIBRARY_PATH accepts no path that contains : or ;: install siwarp in "
+            "another folder"
         )
     ours = [_preloadable(library) for library in _libraries(folder)]
     theirs = [name for name in re.split(r"[\s:]+", environment.get(PRELOAD, "")) if name]

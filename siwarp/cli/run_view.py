@@ -209,10 +209,13 @@ def show_devices() -> str | None:
         advice = ""
         if refusal.startswith("/proc/self/uid_map") and os.geteuid() == 0:
             # Since Linux 5.12 only a process with CAP_SETFCAP may map user 0.
-            advice = " (root takes CAP_SYS_ADMIN or CAP_SETFCAP for this: run it as another user)"
+            advice = (
+                " (root needs CAP_SYS_ADMIN or CAP_SETFCAP for this: run the command as another "
+                "user)"
+            )
         elif refusal.startswith(("unshare", "mount", "/proc/self/")):
             advice = (
-                " (this takes CAP_SYS_ADMIN or unprivileged user namespaces, which a container's "
+                " (this needs CAP_SYS_ADMIN or unprivileged user namespaces, which a container's "
                 "seccomp profile, AppArmor or user.max_user_namespaces may forbid)"
             )
         return f"{nothing}: {refusal}{advice}"

@@ -145,7 +145,7 @@ def _tell(workload: str, seed: int, outcome: dict[str, Any], out: Path) -> None:
     print(f"FAILED seed {seed} of workload {workload}: {outcome['failure']}", flush=True)
     length, short = _shortest(workload, seed, outcome["failed_at"] or 1 << 20)
     if not short["failure"]:
-        print("  it did not fail again in a process of its own", flush=True)
+        print("  it did not fail again in a new process", flush=True)
     elif short["failed_at"]:
         print(f"  the shortest prefix that fails has {length} operations: {short['failure']}")
     out.mkdir(parents=True, exist_ok=True)
@@ -154,7 +154,7 @@ def _tell(workload: str, seed: int, outcome: dict[str, Any], out: Path) -> None:
     worker.run(workload, seed, length, str(path))
     worker.close()
     more = f" --operations {length}" if short["failed_at"] else ""
-    print(f"  again: siwarp sim --workload {workload} --seed {seed}{more}")
+    print(f"  reproduce: siwarp sim --workload {workload} --seed {seed}{more}")
     print(f"  capture: {path}", flush=True)
 
 
@@ -172,17 +172,17 @@ def sim(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 1,
     workload: Annotated[
-        Name | None, typer.Option(help="Which programs; without it all in turn, a seed each.")
+        Name | None, typer.Option(help="Workload; default: all, alternating by seed.")
     ] = None,
     operations: Annotated[
-        int | None, typer.Option(min=0, help="Only so many operations of each program.")
+        int | None, typer.Option(min=0, help="Limit of operations per program.")
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(min=0, help="Go on with further seeds for so long.")
+        float | None, typer.Option(min=0, help="Continue with further seeds for this time.")
     ] = None,
     jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each CPU.")] = 0,
     out: Annotated[
-        Path, typer.Option(file_okay=False, help="Where captures of failures go.")
+        Path, typer.Option(file_okay=False, help="Folder for captures of failures.")
     ] = Path("siwarp-sim"),
 ) -> None:
     """Run random verbs programs in simulated worlds, and check the guarantees of the verbs.
@@ -225,7 +225,10 @@ def sim(
     print(f"siwarp sim: {run.seeds} seeds from {seed}, {run.failures} failed, {_words(run)}")
     missing = [] if operations is not None else [n for n in COUNTED if not run.sums[n]]
     if missing:
-        print(f"siwarp sim: nothing was tried, as this run had no {', no '.join(missing)}")
+        print(
+            "siwarp sim: the run does not test everything, because it had no "
+            + ", no ".join(missing)
+        )
     raise typer.Exit(1 if run.failures or missing else 0)
 
 

@@ -12,7 +12,9 @@ from siwarp.cli import requirements, show
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="What siwarp's own specification asks for.")
+app = typer.Typer(
+    no_args_is_help=True, help="Print the requirements of siwarp's own specification."
+)
 
 
 @app.callback()
@@ -35,7 +37,7 @@ def dgram(
         return
     if show.fancy():
         rows = [(r.id, r.level, r.text, "\n".join(map(_short, r.tests))) for r in found]
-        show.table(("requirement", "level", "what it asks for", "shown by"), rows)
+        show.table(("requirement", "level", "text", "shown by"), rows)
     else:
         for r in found:
             print(f"{r.id} {r.level}: {r.text} [{' '.join(r.tests)}]")

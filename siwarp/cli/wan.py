@@ -45,7 +45,7 @@ def _enter(end: End, pid: str | None, command: list[str]) -> None:
     pid = pid or os.environ.get(VARIABLE)
     if not pid:
         raise typer.BadParameter(
-            f"say --pid, the PID of siwarp-wan; what runs in a or b has it in {VARIABLE}",
+            f"give --pid, the PID of siwarp-wan; programs in a or b have it in {VARIABLE}",
             param_hint="--enter",
         )
     os.execv(_program(), ["siwarp-wan", "--enter", pid, end.value, *command])
@@ -95,20 +95,22 @@ def _run(plan: str, mtu: int, in_b: str, command: list[str]) -> tuple[int, Any]:
 def wan(
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- COMMAND...]", help="What to run in a; default: a shell."),
+        typer.Argument(metavar="[-- COMMAND...]", help="Command to run in a; default: a shell."),
     ] = None,
-    faults: str = typer.Option("", "--faults", metavar="PLAN", help="What goes wrong on the way."),
+    faults: str = typer.Option("", "--faults", metavar="PLAN", help="Fault plan of the link."),
     in_a: str | None = typer.Option(
-        None, "--in-a", metavar="COMMAND", help="The same as COMMAND, for a shell to read."
+        None, "--in-a", metavar="COMMAND", help="Like COMMAND, but run by a shell."
     ),
     in_b: str | None = typer.Option(
-        None, "--in-b", metavar="COMMAND", help="What to run in b; ended when a's is over."
+        None, "--in-b", metavar="COMMAND", help="Command to run in b; ended when a's command ends."
     ),
-    mtu: int = typer.Option(1500, "--mtu", min=1280, max=65535, help="Octets of a packet."),
+    mtu: int = typer.Option(1500, "--mtu", min=1280, max=65535, help="MTU in octets."),
     enter: Annotated[
-        End | None, typer.Option("--enter", help="Run COMMAND in one that runs.")
+        End | None, typer.Option("--enter", help="Run COMMAND in an existing namespace.")
     ] = None,
-    pid: str | None = typer.Option(None, "--pid", help="Which one: the PID of siwarp-wan."),
+    pid: str | None = typer.Option(
+        None, "--pid", help="PID of the siwarp-wan that owns the namespace."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print the statistics as JSON."),
 ) -> None:
     """Run commands in two network namespaces with an emulated lossy link between them, without
@@ -137,7 +139,10 @@ def wan(
     if enter is not None:
         _enter(enter, pid, command or [os.environ.get("SHELL", "/bin/sh")])
     if in_a is not None and command:
-        raise typer.BadParameter("it is given twice, by --in-a too", param_hint="COMMAND")
+        raise typer.BadParameter(
+            "the command for a is given twice: omit --in-a or the command behind --",
+            param_hint="COMMAND",
+        )
     check_plan_of_line(faults)
     words = ["/bin/sh", "-c", in_a] if in_a is not None else command
     status, statistics = _run(

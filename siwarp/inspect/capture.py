@@ -177,9 +177,9 @@ def _match_atomics(requests: list[Message], responses: list[Message]) -> None:
         if asked is not None:
             _answer(asked, response)
         if asked is None and not holes:
-            response.blame("an Atomic Response that nobody asked for", "RFC7306-5.2.2-08")
+            response.blame("an unsolicited Atomic Response", "RFC7306-5.2.2-08")
         elif asked is not None and asked.fields.get("request") != number:
-            response.blame("not what the Atomic Request is called", "RFC7306-5.2.1-13")
+            response.blame("its identifier differs from the Atomic Request's", "RFC7306-5.2.1-13")
 
 
 def _match_reads(stream: Stream, requests: list[Message], responses: list[Message]) -> None:
@@ -201,13 +201,13 @@ def _match_reads(stream: Stream, requests: list[Message], responses: list[Messag
                 waiting.popleft()
         asked = waiting.popleft() if waiting else None
         if asked is None:
-            response.blame("a Read Response that nobody asked for", "RFC5040-5.2-01")
+            response.blame("an unsolicited Read Response", "RFC5040-5.2-01")
             continue
         _answer(asked, response)
         if response.latency is not None:
             latencies.append(response.latency)
         if not _fits(asked, response):
-            response.blame("not what the Read Request asked for", "RFC5040-5.2.2-07")
+            response.blame("differs from the Read Request", "RFC5040-5.2.2-07")
     if latencies:
         stream.read_latency = {
             "min": min(latencies),

@@ -49,24 +49,24 @@ class _Spent:
         limits = self.limits
         if limits.messages and self.messages > limits.messages:
             raise TooMuch(
-                f"more than {limits.messages} messages are in it: give --max-messages N to read "
-                "more (about 1 kB of memory each), 0 for all"
+                f"the capture has more than {limits.messages} messages: give --max-messages N to "
+                "read more (about 1 kB of memory each), 0 for all"
             )
         if limits.messages and self.frames > FRAMES_A_MESSAGE * limits.messages:
             raise TooMuch(
-                f"more than {FRAMES_A_MESSAGE * limits.messages} frames are in it: give "
+                f"the capture has more than {FRAMES_A_MESSAGE * limits.messages} frames: give "
                 f"--max-messages N to read {FRAMES_A_MESSAGE} times N, 0 for all"
             )
         if limits.unpacked and self.unpacked > limits.unpacked:
             raise TooMuch(
-                f"it unpacks to more than {limits.unpacked >> 20} MiB: give --max-unpacked MIB, "
-                "0 for all, or unpack it yourself"
+                f"the file unpacks to more than {limits.unpacked >> 20} MiB: give --max-unpacked "
+                "MIB, 0 for all, or decompress the file first"
             )
         self._looks += 1
         if self._looks % LOOK == 0 and time.monotonic() > self._until:
             raise TooMuch(
-                f"reading it took more than {limits.seconds:g} s: give --max-seconds N, 0 for "
-                "no limit"
+                f"reading the file took more than {limits.seconds:g} s: give --max-seconds N, 0 "
+                "for no limit"
             )
 
 

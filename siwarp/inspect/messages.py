@@ -263,7 +263,7 @@ def judge_terminate(message: Message, payload: bytes) -> Header | None:
     """Record a Terminate's numbers, as fields and in words; return the header that it quotes."""
     found = parse_terminate(payload)
     if found is None:
-        message.blame("a Terminate that is cut short", "RFC5040-4.8-01")
+        message.blame("a truncated Terminate", "RFC5040-4.8-01")
         return None
     layer, code = found.layer, found.code
     message.fields.update(layer=layer, etype=found.etype, code=code)

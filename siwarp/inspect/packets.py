@@ -65,7 +65,7 @@ class Packet:
         """Description of the missing octets."""
         if self.fragmented:
             return f"{self.missing} of its octets were in IP fragments that the capture lacks"
-        return f"the capture cut {self.missing} octets off it"
+        return f"the capture truncated it by {self.missing} octets"
 
 
 def _ip_of(link: int, octets: bytes) -> bytes:

@@ -87,7 +87,7 @@ class CaptureFile:
         elif magic in PCAP:
             yield from self._pcap(*PCAP[magic])
         elif not magic:
-            raise ValueError(f"{self.name} is empty: no capture was written to it")
+            raise ValueError(f"{self.name} is empty: check that the command opens a siwarp device")
         else:
             raise ValueError(f"{self.name} is not a pcapng or pcap file")
 
@@ -114,11 +114,13 @@ class CaptureFile:
     def _pcap(self, order: str, parts: int) -> Iterator[Frame]:
         head = self._read(20)
         if len(head) < 20:
-            raise ValueError(f"{self.name} ends within its head: no frame is in it")
+            raise ValueError(
+                f"{self.name} ends within its header and contains no packet: run the capture again"
+            )
         link = struct.unpack(order + "I", head[16:])[0] & 0xFFFF
         while record := self._read(16):
             if len(record) < 16:
-                self._cut("the file ends within a record's head")
+                self._cut("the file ends within a record's header")
                 return
             seconds, fraction, size, length = struct.unpack(order + "IIII", record)
             if size > BLOCK_MAX:
@@ -138,7 +140,7 @@ class CaptureFile:
         kind = PCAPNG
         while kind:
             if len(kind) < 4:
-                self._cut("the file ends within a block's head")
+                self._cut("the file ends within a block's header")
                 return
             if kind == PCAPNG:
                 body = self._section()
@@ -164,13 +166,15 @@ class CaptureFile:
                 break
         else:
             if not self.frames:
-                raise ValueError(f"{self.name} begins like a pcapng file and is none")
-            self._cut("a damaged section head")
+                raise ValueError(f"{self.name} has a damaged pcapng header: run the capture again")
+            self._cut("a damaged section header")
             return None
         self._interfaces = []
         body = self._rest(raw, 4)
         if body is None and not self.frames:
-            raise ValueError(f"{self.name} ends within its head: no frame is in it")
+            raise ValueError(
+                f"{self.name} ends within its header and contains no packet: run the capture again"
+            )
         return body
 
     def _block(self) -> bytes | None:
@@ -179,7 +183,7 @@ class CaptureFile:
     def _rest(self, head: bytes, already: int) -> bytes | None:
         """Return a block's body; `head` holds the block's length and the first `already` octets."""
         if len(head) < 4 + already:
-            self._cut("the file ends within a block's head")
+            self._cut("the file ends within a block's header")
             return None
         (size,) = struct.unpack(self._order + "I", head[:4])
         if size % 4 or not 12 + already <= size <= BLOCK_MAX:

@@ -163,7 +163,9 @@ class HalfReader:
         self._close_open(CUT)
         message = self._new(GAP, upto - since, since, upto)
         message.whole = False
-        message.note = "octets that the capture does not have, and what cannot be cut without them"
+        message.note = (
+            "octets that the capture lacks, and following octets that cannot be parsed without them"
+        )
         self.missing += message.length
         self._put(message, upto)
 
@@ -224,7 +226,7 @@ class HalfReader:
     def _judge(self, message: Message, header: Header | None, payload: bytes, fresh: bool) -> None:
         judge_header(message, header)
         if self._over:
-            message.blame("sent behind its own Terminate", "RFC5040-5.4-08")
+            message.blame("sent after its own Terminate", "RFC5040-5.4-08")
         if header is None:
             return
         before = self._next
@@ -249,11 +251,11 @@ class HalfReader:
         if fresh:
             msn = self._msn.get(header.b)
             if msn is not None and header.msn != msn:
-                message.blame(f"MSN {header.msn} where {msn} is due", "RFC5041-4.3-08")
+                message.blame(f"MSN {header.msn}, expected {msn}", "RFC5041-4.3-08")
             self._msn[header.b] = (header.msn + 1) % (1 << 32)
         mo = 0 if fresh else self._next.mo if self._next is not None else header.mo
         if header.mo != mo and (not fresh or msn is not None or header.msn == 1):
-            message.blame(f"MO {header.mo} where {mo} is due", "RFC5041-5.2-05")
+            message.blame(f"MO {header.mo}, expected {mo}", "RFC5041-5.2-05")
 
     def count_retransmissions(self) -> int:
         """Count for each message the packets that retransmitted its octets. Return their total."""

@@ -143,7 +143,7 @@ def _quoted_ddp(octets: bytes) -> Packet:
     """Parse the quoted DDP header by its T bit; ValueError (shown as Raw) if it is truncated."""
     tagged = bool(octets and octets[0] & 0x80)
     if len(octets) < (TAGGED_HDR_LEN if tagged else UNTAGGED_HDR_LEN):
-        raise ValueError("the quoted DDP header is cut short")
+        raise ValueError("the quoted DDP header is truncated")
     return QuotedTagged(octets) if tagged else QuotedUntagged(octets)
 
 

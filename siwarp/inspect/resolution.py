@@ -70,7 +70,7 @@ def _wrong_field(octets: bytes) -> str | None:
         f"unknown type {kind}": kind not in list(SIDRType),
         f"{data_len} octets of private data": data_len > most,
         "a refusal without status": kind == SIDRType.REFUSAL and not status,
-        "a cookie that is none": kind == SIDRType.COOKIE and not cookie,
+        "a cookie frame without a cookie": kind == SIDRType.COOKIE and not cookie,
         f"QPN {qpn:#x}": kind == SIDRType.ANSWER and not 0 < qpn <= MAX_QPN,
         "a group's GID": kind == SIDRType.ANSWER and (address.ipv4_mapped or address).is_multicast,
     }
@@ -80,7 +80,7 @@ def _wrong_field(octets: bytes) -> str | None:
 def _judge(message: Message, octets: bytes) -> None:
     """Record the reason why a receiver drops a frame, in the order of spec/cm-udp.md."""
     if len(octets) != SIDR_LEN:
-        message.blame(f"{len(octets)} octets in place of {SIDR_LEN}", None)
+        message.blame(f"{len(octets)} octets instead of {SIDR_LEN}", None)
     elif not is_whole(octets):
         message.blame("wrong CRC", None)
     elif octets[:5] != MAGIC + bytes([VERSION]):

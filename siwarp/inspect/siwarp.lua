@@ -230,7 +230,7 @@ f.rd_acked = ProtoField.uint32("siwarp.rd.acknowledged", "Acknowledged: all befo
 f.rd_response_acked = ProtoField.uint32("siwarp.rd.response_acknowledged", "Acknowledged responses: all before")
 f.rd_credit = ProtoField.uint16("siwarp.rd.credit", "Credit in KiB")
 f.rd_response_credit = ProtoField.uint16("siwarp.rd.response_credit", "Credit for responses in KiB")
-f.rd_delay = ProtoField.uint16("siwarp.rd.delay", "Microseconds since the newest acknowledged one came")
+f.rd_delay = ProtoField.uint16("siwarp.rd.delay", "Microseconds since the newest acknowledged datagram arrived")
 f.rd_ird = ProtoField.uint8("siwarp.rd.ird", "IRD")
 f.rd_flags = ProtoField.uint8("siwarp.rd.flags", "RD flags", base.HEX)
 f.rd_probed = ProtoField.bool("siwarp.rd.probed", "Answers the probe of this PSN", 8, nil, 0x01)
@@ -239,11 +239,11 @@ f.rd_response = ProtoField.bool("siwarp.rd.response", "In the space of responses
 f.rd_not_ready = ProtoField.bool("siwarp.rd.not_ready", "A message waits for a receive", 8, nil, 0x08)
 f.rd_reason = ProtoField.uint8("siwarp.rd.reason", "Reason", base.DEC, { [0] = "the endpoint closes",
 	"the pair of epochs is not known", "sequence error", "idle or evicted", "refused", "not ready for too long" })
-f.rd_ce = ProtoField.uint32("siwarp.rd.ce", "Datagrams that came with CE")
+f.rd_ce = ProtoField.uint32("siwarp.rd.ce", "Datagrams received with CE")
 f.rd_rnr_timer = ProtoField.uint8("siwarp.rd.rnr_timer", "RNR timer", base.DEC, nil, 0x1f)
-f.rd_ranges = ProtoField.bytes("siwarp.rd.ranges", "Datagrams that came beyond")
-f.rd_early = ProtoField.uint32("siwarp.rd.early", "Datagrams beyond a gap")
-f.rd_versions = ProtoField.uint8("siwarp.rd.versions", "Versions, a bit each", base.HEX)
+f.rd_ranges = ProtoField.bytes("siwarp.rd.ranges", "Datagrams received after a gap")
+f.rd_early = ProtoField.uint32("siwarp.rd.early", "Number of datagrams after a gap")
+f.rd_versions = ProtoField.uint8("siwarp.rd.versions", "Versions, one bit each", base.HEX)
 f.rd_option = ProtoField.uint8("siwarp.rd.option", "Option", base.DEC, {
 	[1] = "longest segment", [2] = "window", [3] = "features", [4] = "instance",
 })
@@ -256,8 +256,8 @@ f.rd_cookie = ProtoField.bytes("siwarp.rd.cookie", "Cookie")
 f.rd_padding = ProtoField.uint32("siwarp.rd.padding", "Octets of padding")
 f.rec_solicited = ProtoField.bool("siwarp.record.solicited", "Solicited", 8, nil, 0x01)
 f.rec_id = ProtoField.uint32("siwarp.record.id", "Message id")
-f.report_datagrams = ProtoField.uint64("siwarp.report.datagrams", "Datagrams that came")
-f.report_octets = ProtoField.uint64("siwarp.report.octets", "Octets that came")
+f.report_datagrams = ProtoField.uint64("siwarp.report.datagrams", "Datagrams received")
+f.report_octets = ProtoField.uint64("siwarp.report.octets", "Octets received")
 f.report_next = ProtoField.uint32("siwarp.report.next", "Next PSN")
 f.rec_to = ProtoField.uint64("siwarp.record.to", "TO of the message", base.HEX)
 f.rec_length = ProtoField.uint32("siwarp.record.length", "Octets of the message")
@@ -286,22 +286,22 @@ local too_short = ProtoExpert.new("siwarp.short", "Shorter than the headers and 
 	expert.group.MALFORMED, expert.severity.ERROR)
 local bad_llp = ProtoExpert.new("siwarp.bad_llp", "An LLP header that no receiver accepts",
 	expert.group.MALFORMED, expert.severity.WARN)
-local no_answer = ProtoExpert.new("siwarp.no_answer", "Shorter than what answers it, so nothing does",
+local no_answer = ProtoExpert.new("siwarp.no_answer", "Shorter than its answer, so it is not answered",
 	expert.group.PROTOCOL, expert.severity.WARN)
 local bad_sidr = ProtoExpert.new("siwarp.bad_sidr", "A frame of UD resolution that no receiver accepts",
 	expert.group.MALFORMED, expert.severity.WARN)
 local bad_offer = ProtoExpert.new("siwarp.bad_offer", "Versions or options that no receiver accepts",
 	expert.group.MALFORMED, expert.severity.WARN)
-local bad_cookie = ProtoExpert.new("siwarp.bad_cookie", "No cookie is so long",
+local bad_cookie = ProtoExpert.new("siwarp.bad_cookie", "A cookie cannot have this length",
 	expert.group.MALFORMED, expert.severity.WARN)
 local unknown = ProtoExpert.new("siwarp.unknown_pair",
-	"The sender knows nothing of this pair of epochs: it has started anew, or forgotten it",
+	"The sender does not know this pair of epochs: it has restarted, or discarded the pair",
 	expert.group.SEQUENCE, expert.severity.NOTE)
 local again = ProtoExpert.new("siwarp.again", "This PSN was seen before",
 	expert.group.SEQUENCE, expert.severity.NOTE)
-local bad_private = ProtoExpert.new("siwarp.bad_private", "A private message that nobody knows",
+local bad_private = ProtoExpert.new("siwarp.bad_private", "An unknown private message",
 	expert.group.PROTOCOL, expert.severity.WARN)
-local bad_record = ProtoExpert.new("siwarp.bad_record", "It does not lie in its message as it says",
+local bad_record = ProtoExpert.new("siwarp.bad_record", "The segment does not fit in its message",
 	expert.group.PROTOCOL, expert.severity.WARN)
 siwarp.experts = {
 	bad_crc, bad_header, too_short, bad_llp, no_answer, bad_offer, bad_cookie, unknown, again, bad_private,

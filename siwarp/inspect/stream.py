@@ -223,9 +223,15 @@ def tcp_streams(packets: Iterable[ScapyPacket]) -> dict[Direction, bytes]:
     for connection in connections(packets_of_scapy(packets)):
         for direction, half in connection.halves.items():
             if half.gap:
-                raise ValueError(f"octets missing after {len(half.octets)} of {direction}")
+                raise ValueError(
+                    f"octets are missing after {len(half.octets)} of {direction}: "
+                    "use examine(), which continues after a gap"
+                )
             if half.octets and direction in streams:
-                raise ValueError(f"more than one connection has the ports of {direction}")
+                raise ValueError(
+                    f"more than one connection used the ports of {direction}: use "
+                    "examine(), which separates them"
+                )
             if half.octets:
                 streams[direction] = bytes(half.octets)
     return streams

@@ -103,7 +103,7 @@ def test_the_command_measures_and_says_so(tmp_path: Path) -> None:
     assert done.returncode == 1
     for wrong, why in (
         ([file, "--only", "no such"], "no ratio has"),
-        ([file, "--write", "--only", "UD"], "leave --only or it out"),
+        ([file, "--write", "--only", "UD"], "leave out --only or --write"),
         ([tmp_path / "none"], "no ratios in"),
     ):
         done = siwarp_here("bench", "check", *wrong)

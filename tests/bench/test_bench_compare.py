@@ -39,7 +39,7 @@ def test_fewer_than_six_pairs_have_the_widest_interval_and_say_how_sure_it_is() 
     assert (found.low, found.high) == pytest.approx((0.5, 2.0))
     assert found.ratio == pytest.approx(1)
     assert found.confidence == 0.75
-    with pytest.raises(ValueError, match="two at least"):
+    with pytest.raises(ValueError, match="at least two"):
         ratio_interval([(1.0, 1.0)])
 
 
@@ -139,7 +139,7 @@ def test_a_build_that_is_slower_for_certain_is_a_loss_and_exit_status_1(
     bandwidths = [line for line in said.splitlines() if "bandwidth" in line and "│" in line]
     assert len(bandwidths) == 3
     assert all("0.960" in line and "no loss" in line for line in bandwidths)
-    assert "a trial: with 6 rounds the intervals are wide; take 40" in said
+    assert "a trial: with 6 rounds the intervals are wide; use 40" in said
 
 
 def test_a_build_that_is_as_fast_is_no_loss_and_exit_status_0(
@@ -158,7 +158,7 @@ def test_three_rounds_are_a_trial_that_judges_nothing(
     status, said = invoke("--program", fake("other"), "--rounds", "3")
     assert status == 0
     assert said.count("│ open") == len(compare.FIGURES)
-    assert "hold the ratio with 75% only; take 40" in said
+    assert "hold the ratio with 75% only; use 40" in said
 
 
 def test_the_programs_take_turns_the_order_changes_and_both_move_as_many_messages(
@@ -222,17 +222,17 @@ def test_a_program_that_is_not_there_or_no_program_is_refused(
         ("echo siwarp: no such option >&2; exit 2", "cannot run `bench lat --qp ud"),
         ("echo siwarp: no such option >&2; exit 2", "siwarp: no such option"),
         ("exit 5", "exit status 5"),
-        ("echo hello; exit 0", "is not a siwarp, or one too different to compare"),
-        ("echo '{}'; exit 0", "is not a siwarp, or one too different to compare"),
+        ("echo hello; exit 0", "is not siwarp, or its version is too different to compare"),
+        ("echo '{}'; exit 0", "is not siwarp, or its version is too different to compare"),
         (
             """echo '{"ours": NaN, "unit": "us", "iters": 1}'; exit 0""",
-            "is not a siwarp, or one too different to compare",
+            "is not siwarp, or its version is too different to compare",
         ),
         (
             """echo '{"ours": 1, "unit": "ms", "iters": 1}'; exit 0""",
             "printed no result in us",
         ),
-        ("exec sleep 60", "lat was not done within 2 s"),
+        ("exec sleep 60", "lat did not finish within 2 s"),
     ],
 )
 def test_a_program_that_does_not_measure_is_named_with_what_it_said(

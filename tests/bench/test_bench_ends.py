@@ -108,7 +108,7 @@ def test_an_end_whose_peer_leaves_ends_too(ctl: tuple[socket.socket, socket.sock
         process.kill()
         process.wait()
     assert process.returncode == 1
-    assert said == "the other end is gone\n"
+    assert said == "the peer process has ended\n"
 
 
 def fake(tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -124,7 +124,7 @@ def test_lost_messages_are_an_error_of_their_own_and_name_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = 'case "$*" in *server*) echo "lost 1 of 9 messages" >&2; exit 3;; esac\n'
-    script += 'echo "the other end is gone" >&2; exit 1'
+    script += 'echo "the peer process has ended" >&2; exit 1'
     path = fake(tmp_path, script, monkeypatch)
     monkeypatch.setattr(runner, "program", lambda: path)
 

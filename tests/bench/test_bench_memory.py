@@ -74,7 +74,7 @@ def test_the_table_has_a_line_for_each_point() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--qp", "xx"), "'xx' is none of"),
+        (("--qp", "xx"), "'xx' is not one of"),
         (("--peers", "0"), "1 to 16000"),
         (("--peers", "x"), "1 to"),
     ],

@@ -180,15 +180,15 @@ def test_progress_is_told_from_nothing_to_everything() -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"kind": "lat", "qp": "ud", "op": "write"}, "UD can only send"),
+        ({"kind": "lat", "qp": "ud", "op": "write"}, "UD supports only send"),
         ({"kind": "lat", "qp": "rc", "op": "write", "wait": "event"}, "no event"),
         ({"kind": "bw", "qp": "ud", "size": 65507}, "at most 65485"),
         ({"kind": "bw", "qp": "ud", "size": 60000, "depth": 4096}, "receive buffer"),
         ({"kind": "bw", "qp": "tcp"}, "qp is one of ud, uc, rd, rc"),
         ({"kind": "bw", "post_list": 33}, "from 1 to 32"),
-        ({"kind": "fair", "qp": "rd"}, "of RD, lat, bw and rate are measured"),
-        ({"kind": "bw", "qp": "rd", "op": "read"}, "Sends are measured"),
-        ({"kind": "lat", "qp": "rd", "op": "write"}, "Sends are measured"),
+        ({"kind": "fair", "qp": "rd"}, "RD supports only lat, bw and rate"),
+        ({"kind": "bw", "qp": "rd", "op": "read"}, "RD is measured with Sends"),
+        ({"kind": "lat", "qp": "rd", "op": "write"}, "RD is measured with Sends"),
         ({"kind": "lat", "qp": "rd", "size": 65507}, "at most 65485"),
         ({"kind": "lat", "rounds": 0}, "at least 1"),
     ],
@@ -232,4 +232,4 @@ def test_a_limit_of_descriptors_that_is_too_low_is_said() -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr == "1100 descriptors are needed, and `ulimit -Hn` is 300: raise it\n"
+    assert done.stderr == "1100 descriptors are needed, but `ulimit -Hn` is 300: raise the limit\n"

@@ -27,7 +27,7 @@ def test_a_load_above_the_cores_is_a_doubt(monkeypatch: pytest.MonkeyPatch) -> N
     cores = len(os.sched_getaffinity(0))
     most = max(cores, trust.OWN_LOAD)
     monkeypatch.setattr(os, "getloadavg", lambda: (most + 0.5, 0.0, 0.0))
-    assert f"exceeded the cores ({cores})" in trust.busy()
+    assert f"exceeded the number of cores ({cores})" in trust.busy()
     monkeypatch.setattr(os, "getloadavg", lambda: (most - 0.5, 0.0, 0.0))
     assert trust.busy() == ""
 

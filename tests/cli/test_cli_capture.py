@@ -143,7 +143,9 @@ def test_a_command_without_a_device_leaves_no_file_and_is_told(tmp_path: Path) -
     done = siwarp("capture", "-o", tmp_path / "x", "true")
     assert list(tmp_path.iterdir()) == []
     assert (
-        done.stderr == f"siwarp capture: no {tmp_path}/x: the command opened no device of siwarp\n"
+        done.stderr
+        == f"siwarp capture: no {tmp_path}/x: the command opened no siwarp device; for a program "
+        "of libibverbs, use siwarp capture -o FILE siwarp run PROGRAM\n"
     )
 
 
@@ -401,5 +403,5 @@ def test_a_folder_costs_one_line_that_names_it(tmp_path: Path) -> None:
 def test_a_capture_without_iwarp_says_that(tmp_path: Path) -> None:
     with package.capture(tmp_path / "x"):
         pass
-    assert siwarp_here("dissect", tmp_path / "x").stdout == "No iWARP message in it.\n"
+    assert siwarp_here("dissect", tmp_path / "x").stdout == "The capture has no iWARP message.\n"
     assert json.loads(siwarp_here("dissect", tmp_path / "x", "--json").stdout) == []

@@ -179,7 +179,7 @@ def test_each_setting_is_in_one_group() -> None:
 def test_config_prints_first_what_is_not_as_by_default() -> None:
     plain = {"SIWARP_CRC": "0", "SIWARP_QKEY": "0", "SIWARP_STRICT": "0"}
     lines = siwarp("--budget", 9, "config", env=plain).stdout.splitlines()
-    assert lines[0].startswith("not as by default")
+    assert lines[0].startswith("different from the default")
     assert [line.split()[:3] for line in lines[1:3]] == [
         ["SIWARP_BUDGET", "9", "64"],
         ["SIWARP_CRC", "0", "1"],
@@ -298,7 +298,7 @@ def test_counters_says_why_there_are_none(monkeypatch: pytest.MonkeyPatch) -> No
         counters.read(1 << 22 | 1)  # a PID beyond the largest possible one
     with monkeypatch.context() as other:
         other.setattr(os, "geteuid", lambda: -1)
-        with pytest.raises(counters.CountersError, match="another user's process"):
+        with pytest.raises(counters.CountersError, match="a process of another user"):
             counters.read(os.getppid())
 
 
@@ -306,7 +306,7 @@ def test_a_process_has_its_own_counters_where_there_is_no_folder_for_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(counters, "folders", list)
-    with Context(), pytest.raises(counters.CountersError, match="found no folder"):
+    with Context(), pytest.raises(counters.CountersError, match="found no directory"):
         counters.read(os.getpid())
     before = counters.own()
     lib.siw_counters_test_count(list(before).index("rd_retransmits"), 3)
@@ -463,7 +463,7 @@ def test_the_demos_findings_and_measurements_as_json(
     findings = [finding for each in shown for finding in each["findings"]]
     assert len(findings) == len(re.findall(r"^ok: ", plain, re.MULTILINE))
     assert all(finding["good"] for finding in findings)
-    assert (beside["title"].split(",")[0], beside["findings"]) == ("Beside the raw sockets", [])
+    assert (beside["title"].split(",")[0], beside["findings"]) == ("Compared with raw sockets", [])
     assert [(each["kind"], each["qp"]) for each in told["bench"]] == [
         ("lat", "ud"), ("lat", "rc"), ("bw", "ud"), ("bw", "rc"), ("bw", "rc"),
     ]  # fmt: skip

@@ -15,14 +15,14 @@ def test_what_a_busy_machine_does_not_finish_is_a_remark_and_no_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def slow(*_: Any, **__: Any) -> dict[str, Any]:
-        raise SlowError("the run 'ours' was not done within 20 s")
+        raise SlowError("the run 'ours' did not finish within 20 s")
 
     monkeypatch.setattr(bench, "run", slow)
     measured: list[dict[str, Any]] = []
     demo._compare(measured)
     said = " ".join(capsys.readouterr().out.split())
     assert measured == []
-    assert said.count("was not measured, as this machine is busy") == len(demo._COMPARED)
+    assert said.count("was not measured, because this machine is busy") == len(demo._COMPARED)
 
 
 def test_the_comparison_has_a_limit_over_all_and_says_what_was_cut(

@@ -55,7 +55,8 @@ def test_streams_and_errors_can_be_asked_for_alone(file: Path) -> None:
     (wrong,) = dissected(file, "--errors")
     assert (wrong["error"], wrong["stream"]) == ("wrong CRC", 2)
     assert (
-        siwarp_here("dissect", file, "--errors", "--stream", 1).stdout == "No such message in it.\n"
+        siwarp_here("dissect", file, "--errors", "--stream", 1).stdout
+        == "The capture has no such message.\n"
     )
 
 

@@ -144,7 +144,7 @@ def test_ping_prints_lines_for_people() -> None:
     done = siwarp("ping", "-n", 5)
     assert done.returncode == 0, done.stderr
     assert re.match(
-        r"UD send to a peer process of its own, 127\.0\.0\.1:\d+: 64 octets", done.stdout
+        r"UD send to a peer process that it started, 127\.0\.0\.1:\d+: 64 octets", done.stdout
     )
     assert "5 sent, 5 back, 0 lost" in done.stdout
     assert "median" in done.stdout
@@ -182,7 +182,7 @@ def test_of_a_names_addresses_ping_takes_ipv4s_where_servers_are(
             assert numeric("fe80::1%eth0") == "fe80::1%eth0"
 
 
-@pytest.mark.parametrize(("qp", "more"), [("ud", ""), ("rd", " (if it has several, name one")])
+@pytest.mark.parametrize(("qp", "more"), [("ud", ""), ("rd", " (if it has several, select one")])
 def test_a_server_says_where_it_is_and_that_nothing_is_encrypted(qp: str, more: str) -> None:
     words = [*COMMAND, "ping", "--server", "--port", "0", "--qp", qp]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd="/") as process:
@@ -417,7 +417,7 @@ def test_a_ping_that_nobody_answers_is_lost_and_the_status_is_1() -> None:
             done = siwarp_here("ping", "127.0.0.1", "-p", s.getsockname()[1], "-n", asked)
             assert done.returncode == 1
             assert f"{sent} sent, 0 back, {sent} lost" in done.stdout
-            assert "nobody answers: is `siwarp ping --server --qp ud` running" in done.stdout
+            assert "no server answers: is `siwarp ping --server --qp ud` running" in done.stdout
 
 
 @pytest.mark.parametrize("qp", ["ud", "uc", "rd"])
@@ -481,7 +481,7 @@ def test_an_rc_ping_of_another_kind_of_server_says_so() -> None:
         done = siwarp("ping", "127.0.0.1", "-p", listener.address[1], "--qp", "rc")
         accepted.result(20).close()
     assert done.returncode == 1
-    assert "no siwarp ping server" in done.stderr
+    assert "is not a siwarp ping server" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -494,7 +494,7 @@ def test_an_rc_ping_of_another_kind_of_server_says_so() -> None:
         (["--server", "127.0.0.1"], "--addr"),
         (["--qp", "xx"], "--qp"),
         (["--qp", "uc", "--op", "read"], "UC has no RDMA Read"),
-        (["--qp", "uc", "-s", "0"], "UC ping has 1 to"),
+        (["--qp", "uc", "-s", "0"], "UC ping must be from 1 to"),
         (["--port", "70000"], "65535"),
     ],
 )

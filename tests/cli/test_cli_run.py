@@ -115,7 +115,7 @@ def test_what_cannot_be_run_has_the_shells_status(tmp_path: Path) -> None:
         (["run", "--faults", "loss=nonsense", "true"], "no plan of faults"),
         (["run", "--persona", "nobody", "true"], "--persona"),
         (["run", "--capture", "/nonsense/x", "true"], "/nonsense"),
-        (["env", "true"], "env takes no program"),
+        (["env", "true"], "env accepts no program"),
         (["env", "--no-view"], "--no-view"),
     ],
 )

@@ -190,7 +190,7 @@ def test_watching_needs_a_process_and_prints_tables(more: list[str]) -> None:
     words = [str(os.getpid()), *more] if more else []
     done = siwarp_here("counters", *words, "--watch", 1)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--watch needs a PID, and prints tables alone" in done.stderr
+    assert "--watch needs a PID, and cannot print JSON or Prometheus format" in done.stderr
 
 
 def test_prometheus_reads_the_counters_of_each_process() -> None:

@@ -295,7 +295,7 @@ def test_where_namespaces_are_refused_it_says_so_and_goes_on(
         seconds=30,
     )
     assert (done.stdout, done.returncode) == ("went on\n", 6)
-    assert done.stderr.startswith(f"{LINE}unshare: {refusal} (this takes CAP_SYS_ADMIN or ")
+    assert done.stderr.startswith(f"{LINE}unshare: {refusal} (this needs CAP_SYS_ADMIN or ")
     assert len(done.stderr.splitlines()) == 1
 
 

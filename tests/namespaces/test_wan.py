@@ -195,7 +195,7 @@ def test_faults_of_streams_are_refused_where_there_are_packets(plan: str) -> Non
     done = wan(plan, "true")
     assert done.returncode == 2
     said = " ".join(done.stderr.replace("│", " ").split())
-    assert "reset= and short= are of siwarp's own streams" in said
+    assert "reset= and short= apply only to siwarp's own streams" in said
 
 
 def test_the_help_has_the_language_of_plans() -> None:

@@ -33,7 +33,7 @@ class Control:
         self.write.write(json.dumps(mine) + "\n")
         self.write.flush()
         line = self.read.readline()
-        assert line, "the other end is gone"
+        assert line, "the peer process has ended"
         return json.loads(line)
 
 

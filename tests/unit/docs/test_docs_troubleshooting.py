@@ -33,7 +33,7 @@ EXEMPT = {
     r"^pyverbs/": "errors of pyverbs: they repeat its text, then add the reason",
     r"^inspect/(dgram|rdmap)\.py": "raised inside scapy, which then shows the octets as Raw",
     r"^siwarp capture: …, … octets": "reports a file that was written",
-    r"judged a success|should have ended it|has no attribute|asked for 1 completion": (
+    r"judged a success|should have ended|has no attribute|asked for 1 completion": (
         "reports a defect of siwarp itself"
     ),
 }

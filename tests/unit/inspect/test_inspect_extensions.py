@@ -155,8 +155,13 @@ def test_counts_and_requesters_are_told_with_their_fields(tmp_path: Path) -> Non
 WRONG = {
     "queue": (fpdu(Opcode.IMMEDIATE, ImmediateData(), qn=1), b"", "queue 1", "RFC7306-4.1-01"),
     "tagged": (tagged(Opcode.IMMEDIATE, 1, 0, b""), b"", "tagged segments", "RFC7306-4.1-01"),
-    "unasked": (b"", answered(1), "nobody asked for", "RFC7306-5.2.2-08"),
-    "identifier": (asked(1), answered(1, 2), "is called", "RFC7306-5.2.1-13"),
+    "unasked": (b"", answered(1), "an unsolicited Atomic Response", "RFC7306-5.2.2-08"),
+    "identifier": (
+        asked(1),
+        answered(1, 2),
+        "its identifier differs from the Atomic Request's",
+        "RFC7306-5.2.1-13",
+    ),
 }
 
 

@@ -68,10 +68,20 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]
 @pytest.mark.parametrize(
     ("name", "options", "most_kb", "said"),
     [
-        ("messages", TENTH, 103_000, "more than 10000 messages are in it: give --max-messages N"),
-        ("frames", TENTH, 103_000, "more than 50000 frames are in it: give --max-messages N"),
-        ("interfaces", TENTH, 103_000, "more than 50000 frames are in it: give --max-messages N"),
-        ("unpacked", [], 400_000, "it unpacks to more than 256 MiB: give --max-unpacked MIB"),
+        (
+            "messages",
+            TENTH,
+            103_000,
+            "the capture has more than 10000 messages: give --max-messages N",
+        ),
+        ("frames", TENTH, 103_000, "the capture has more than 50000 frames: give --max-messages N"),
+        (
+            "interfaces",
+            TENTH,
+            103_000,
+            "the capture has more than 50000 frames: give --max-messages N",
+        ),
+        ("unpacked", [], 400_000, "the file unpacks to more than 256 MiB: give --max-unpacked MIB"),
     ],
 )
 def test_a_small_file_that_unpacks_to_much_is_refused_and_takes_little_memory(

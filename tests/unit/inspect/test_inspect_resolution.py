@@ -82,8 +82,8 @@ def test_each_answer_belongs_to_the_last_question_with_its_id() -> None:
 @pytest.mark.parametrize(
     ("octets", "why"),
     [
-        (frame(id=7)[:-1], "231 octets in place of 232"),
-        (frame(id=7)[:20], "20 octets in place of 232"),
+        (frame(id=7)[:-1], "231 octets instead of 232"),
+        (frame(id=7)[:20], "20 octets instead of 232"),
         (frame(id=7, crc=5), "wrong CRC"),
         (spoiled(frame(id=7), 4, 2), "not the magic and version of UD resolution"),
         (spoiled(frame(id=7), 0, 0x54), "not the magic and version of UD resolution"),
@@ -93,7 +93,7 @@ def test_each_answer_belongs_to_the_last_question_with_its_id() -> None:
         (spoiled(frame(**ANSWER), 7, 137), "137 octets of private data"),
         (spoiled(frame(**COOKIE), 7, 1), "1 octets of private data"),
         (frame(**(REFUSAL | {"status": 0})), "a refusal without status"),
-        (frame(**(COOKIE | {"cookie": 0})), "a cookie that is none"),
+        (frame(**(COOKIE | {"cookie": 0})), "a cookie frame without a cookie"),
         (frame(**(ANSWER | {"qpn": 0})), "QPN 0x0"),
         (frame(**(ANSWER | {"qpn": 0xFFFFFF})), "QPN 0xffffff"),
         (frame(**(ANSWER | {"gid": "ff02::1"})), "a group's GID"),

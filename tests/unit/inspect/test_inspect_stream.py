@@ -82,7 +82,7 @@ def test_retransmitted_and_overlapping_segments_count_once() -> None:
 def test_missing_octets_are_an_error_that_names_the_place() -> None:
     packets = [segment(1 + at, piece) for at, piece in cut(STREAM, [16])]
     del packets[2]
-    with pytest.raises(ValueError, match="octets missing after 32 of"):
+    with pytest.raises(ValueError, match="octets are missing after 32 of"):
         tcp_streams([segment(0, flags="S"), *packets])
 
 
