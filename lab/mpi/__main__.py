@@ -16,26 +16,31 @@ app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
 @app.command()
 def main(
     parts: str = typer.Option(
-        ",".join(command.PARTS), "--part", help="What is measured, with commas."
+        ",".join(command.PARTS), "--part", help="Parts to measure, separated by commas."
     ),
-    rounds: int = typer.Option(5, "--rounds", min=1, help="How often the transports take turns."),
+    rounds: int = typer.Option(
+        5, "--rounds", min=1, help="Number of rounds; each measures every transport."
+    ),
     sizes: str = typer.Option(
-        "", "--sizes", metavar="OCTETS", help="Sizes of the messages, with commas."
+        "", "--sizes", metavar="OCTETS", help="Message sizes, separated by commas."
     ),
     ranks: str = typer.Option(
-        "", "--ranks", metavar="N", help="Numbers of ranks, with commas; wire has two."
+        "",
+        "--ranks",
+        metavar="N",
+        help="Numbers of ranks, separated by commas; wire always has two.",
     ),
     netif: str = typer.Option(
-        "", "--netif", help="Network interface; without it, the first that is up and not lo."
+        "", "--netif", help="Network interface; default: the first that is up, except lo."
     ),
     limit: int = typer.Option(
-        hybrid.LIMIT, "--limit", min=1, max=256, help="Of hybrid: RC connections of a rank."
+        hybrid.LIMIT, "--limit", min=1, max=256, help="hybrid: maximum RC connections of a rank."
     ),
     mpich: str = typer.Option(
         "",
         "--mpich",
         metavar="FOLDER",
-        help="Of an MPICH, with bin/mpicc; without it, that of this Python.",
+        help="Folder of an MPICH with bin/mpicc; default: the one of this Python.",
     ),
     plot: str = typer.Option(
         "", "--plot", metavar="FOLDER", help="Draw the curves there; needs matplotlib."

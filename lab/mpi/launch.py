@@ -85,9 +85,9 @@ def interface() -> str:
         if device.netdev != "lo" and device.up:
             return device.netdev
     raise BenchError(
-        "no interface but lo has an address, and MPICH wants another one: in a network namespace "
-        "make a pair by 'ip link add mpi0 type veth peer name mpi1', give mpi0 an address and set "
-        "both up"
+        "no interface except lo has an address, but MPICH needs another interface: in a network "
+        "namespace create a pair with 'ip link add mpi0 type veth peer name mpi1', give mpi0 an "
+        "address and set both up"
     )
 
 
@@ -193,7 +193,7 @@ def result(process: subprocess.Popen[str], what: str, limit: float) -> Any:
     try:
         out, err = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        raise BenchError(f"{what} was not done within {limit:.0f} s") from None
+        raise BenchError(f"{what} did not finish within {limit:.0f} s") from None
     finally:
         # Also after an interrupt: the ranks would otherwise keep running.
         if process.poll() is None:

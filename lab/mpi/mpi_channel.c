@@ -76,7 +76,7 @@ static void post(struct siw_channel *c, struct siw_channel_peer *peer, bool rc,
 		if (!began)
 			began = siw_bench_now();
 		if (!reap(c) && siw_bench_now() - began > c->plan.patience_ms * 1000000ull)
-			siw_bench_die(SIW_BENCH_EXIT_LOST, "rank %u takes nothing any more",
+			siw_bench_die(SIW_BENCH_EXIT_LOST, "rank %u no longer accepts messages",
 				      peer->rank);
 	}
 	siw_bench_check(r, "posting a send");
@@ -273,7 +273,7 @@ static void take_frame(struct siw_channel *c, const char *data, uint32_t octets)
 		return;
 	}
 	if (peer->left && head.left != peer->left)
-		siw_bench_die(SIW_BENCH_EXIT_ERROR, "rank %u sent a part of another message",
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "rank %u sent a part of a different message",
 			      peer->rank);
 	peer->expected++;
 	peer->left = head.left - head.length;
@@ -303,8 +303,8 @@ static int take_receives(struct siw_channel *c)
 		struct siw_channel_peer *peer = of ? &c->peers[of - 1] : NULL;
 
 		if (wc[i].status != SIW_WC_SUCCESS && peer)
-			siw_bench_die(SIW_BENCH_EXIT_ERROR, "rank %u is gone: %s", peer->rank,
-				      siw_wc_status_str(wc[i].status));
+			siw_bench_die(SIW_BENCH_EXIT_ERROR, "connection to rank %u failed: %s",
+				      peer->rank, siw_wc_status_str(wc[i].status));
 		if (peer)
 			peer->from_rc = true;
 		if (wc[i].status == SIW_WC_SUCCESS)
@@ -449,7 +449,7 @@ static void make_ud(struct siw_channel *c, uint16_t *port)
 	for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++)
 		siw_bench_check(siw_modify_qp(c->ud, &(struct siw_qp_attr){ .qp_state = s },
 					      SIW_QP_STATE),
-				"moving the queue pair");
+				"changing the state of the queue pair");
 	for (uint32_t i = 0; i < UD_RECVS; i++)
 		siw_channel_post_recv(c, NULL, i);
 	siw_bench_check(siw_qp_addr(c->ud, &a, NULL), "the queue pair's address");

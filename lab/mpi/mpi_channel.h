@@ -126,7 +126,7 @@ struct siw_channel_head {
 	uint32_t unused;
 	uint64_t left; /* remaining octets of the message, including this payload */
 };
-_Static_assert(sizeof(struct siw_channel_head) == 32, "both ends are one program");
+_Static_assert(sizeof(struct siw_channel_head) == 32, "both sides run the same program");
 
 /*
  * ---- mpi_channel.c. All functions exit with an error message if an operation fails.

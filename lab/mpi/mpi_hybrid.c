@@ -335,7 +335,7 @@ static void watch(const struct options *o, pid_t *pids)
 			rank++;
 		if (rank < o->ranks && siw_bench_now() - began > o->limit_s * 1000000000ull) {
 			kill_all(pids, o->ranks);
-			siw_bench_die(SIW_BENCH_EXIT_ERROR, "rank %u was not done within %u s",
+			siw_bench_die(SIW_BENCH_EXIT_ERROR, "rank %u did not finish within %u s",
 				      rank, o->limit_s);
 		}
 		usleep(LOOK_US);
@@ -381,7 +381,7 @@ static struct shared *make_shared(const struct options *o)
 	pthread_barrierattr_t attr;
 
 	if (shared == MAP_FAILED)
-		siw_bench_die(SIW_BENCH_EXIT_ERROR, "no memory to share");
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "no shared memory");
 	pthread_barrierattr_init(&attr);
 	pthread_barrierattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
 	pthread_barrier_init(&shared->barrier, &attr, o->ranks);

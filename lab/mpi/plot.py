@@ -39,7 +39,7 @@ def _memory(found: dict[str, Any], folder: Path) -> list[Path]:
         for of, words in (("whole", ""), ("siwarp_and_kernel", ", siwarp's and the kernel's")):
             octets = [point[name][of] / (1 << 20) for point in points]
             curves[f"{TRANSPORTS[name].name}{words}"] = (ranks, octets)
-    labels = ("ranks, each of which talked to all", "MiB of each rank")
+    labels = ("ranks, all communicating with each other", "MiB of each rank")
     return [draw_curves(folder / "mpi-memory.png", "MPI: memory", labels, curves)]
 
 

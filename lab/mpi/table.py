@@ -48,8 +48,8 @@ def _curves(console: Console, found: dict[str, Any]) -> None:
         console.print(f"{words} ({'less' if less else 'more'} is better)", style="bold")
         console.print(shown)
     console.print(
-        "2 ranks, no shared memory, medians; x: beside the same library's tcp, the median of the "
-        "rounds' ratios",
+        "2 ranks, no shared memory, medians; x: ratio to the same library's tcp, median of the "
+        "rounds",
         soft_wrap=True,
     )
 
@@ -89,7 +89,9 @@ def _memory(console: Console, found: dict[str, Any]) -> None:
                 f"{sockets['udp'] + sockets['tcp']:.0f}",
                 f"{saving:.0%}" if name == "rc" and saving is not None else "",
             )
-    console.print("memory of each rank in MiB, every rank having talked to all", style="bold")
+    console.print(
+        "memory of each rank in MiB, after each rank has communicated with all others", style="bold"
+    )
     console.print(shown)
     if any(
         point[name]["kernel_objects"] is None
@@ -114,7 +116,7 @@ def _kernels(console: Console, found: dict[str, Any]) -> None:
         ratios = [row.get(f"ud_to_{name}") for name in ("rc", "tcp")]
         told = [f"{ratio['median']:.2f}" if ratio else "" for ratio in ratios]
         shown.add_row(f"{row['kernel']} {row['size']}", str(row["ranks"]), *cells, *told)
-    console.print("time in communication, of the whole (less is better)", style="bold")
+    console.print("time in communication, of the total time (less is better)", style="bold")
     console.print(shown)
 
 
@@ -152,7 +154,7 @@ def _hybrid(console: Console, found: dict[str, Any]) -> None:
     console.print(shown)
     console.print(
         "latency one way between two; messages of all ranks, nine of ten to four neighbours; "
-        "memory of a rank in MiB (siwarp's: what it asked for, touched or not)",
+        "memory of a rank in MiB (siwarp's: all allocated memory, used or not)",
         soft_wrap=True,
     )
 

@@ -22,22 +22,31 @@ app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
 def main(
     flows: str = typer.Option("rd,tcp", "--flows", help="rd, tcp, or both with a comma."),
     seconds: float | None = typer.Option(
-        None, "--seconds", min=1, max=600, help="How long they run: 60, in a matrix 3."
+        None, "--seconds", min=1, max=600, help="Duration in seconds: 60, in a matrix 3."
     ),
     faults: str = typer.Option(
-        "rate=50Mbit,delay=20ms", "--faults", metavar="PLAN", help="Of the line; see siwarp wan."
+        "rate=50Mbit,delay=20ms",
+        "--faults",
+        metavar="PLAN",
+        help="Fault plan of the link; see siwarp wan.",
     ),
     congestion: str = typer.Option(
-        "", "--tcp", metavar="NAME", help="TCP's congestion control; else the kernel's choice."
+        "", "--tcp", metavar="NAME", help="TCP's congestion control; default: the kernel's."
     ),
     matrix: bool = typer.Option(
-        False, "--matrix", help="Bottlenecks of many rates, queues and round trips. Takes root."
+        False, "--matrix", help="Bottlenecks of many rates, queues and round trips. Needs root."
     ),
     cells: str = typer.Option(
-        "", "--cells", metavar="NAMES", help="Of the matrix only these, as 20M/15000/4ms; or short."
+        "",
+        "--cells",
+        metavar="NAMES",
+        help="Only these cells of the matrix, for example 20M/15000/4ms; or short.",
     ),
     results: str = typer.Option(
-        "", "--results", metavar="FILE", help="Keeps what is measured; goes on where it ended."
+        "",
+        "--results",
+        metavar="FILE",
+        help="File for the results; an interrupted run continues from it.",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
 ) -> None:

@@ -101,7 +101,7 @@ def _until_there(connect: Callable[[], socket.socket]) -> socket.socket:
             return connect()
         except ConnectionRefusedError:
             time.sleep(0.02)
-    raise ConnectionRefusedError("nobody listens at the other end")
+    raise ConnectionRefusedError("no sink is listening")
 
 
 def _rd_source(there: tuple[str, int], seconds: float) -> None:
@@ -133,7 +133,7 @@ def _rd_source(there: tuple[str, int], seconds: float) -> None:
 
         qp.post_send(wr)
         if not any(wc.ok for wc in cq.wait(10, 1)):
-            raise TimeoutError("nobody answers at the other end")
+            raise TimeoutError("the sink does not answer")
         flow = threading.Thread(target=pour)
         _report(seconds, flow, lambda: done * MESSAGE, lambda: own()["rd_retransmits"])
         stop.set()

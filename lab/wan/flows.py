@@ -59,7 +59,7 @@ def measure(
             command, capture_output=True, text=True, check=False, timeout=seconds + _MARGIN_S
         )
     except subprocess.TimeoutExpired:
-        raise BenchError(f"the flows were not done within {seconds + _MARGIN_S:.0f} s") from None
+        raise BenchError(f"the flows did not finish within {seconds + _MARGIN_S:.0f} s") from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise BenchError(f"the flows failed: {last}")
@@ -97,7 +97,7 @@ def sources(host: str, seconds: float, congestion: str, flows: list[str]) -> dic
         for kind, flow in zip(flows, started, strict=True):
             assert flow.stdout is not None
             if flow.stdout.readline() != "ready\n":
-                raise SystemExit(f"the flow {kind} found no other end")
+                raise SystemExit(f"the flow {kind} did not reach its sink")
         for flow in started:
             assert flow.stdin is not None
             flow.stdin.write("go\n")

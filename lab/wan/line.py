@@ -93,7 +93,7 @@ class Line:
         pids = self._relay.stdout.readline().split()
         if not pids:
             raise BenchError(
-                "siwarp wan did not start: its words are above; try `siwarp wan -- true`"
+                "siwarp wan did not start: its message is above; try `siwarp wan -- true`"
             )
         for end, pid in zip("ba", pids, strict=True):
             _run("ip", "netns", "attach", self._names[end], pid)

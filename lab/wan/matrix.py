@@ -107,7 +107,7 @@ def measure(
             timeout=seconds + _MARGIN_S,
         )
     except subprocess.TimeoutExpired:
-        raise BenchError(f"the flows were not done within {seconds + _MARGIN_S:.0f} s") from None
+        raise BenchError(f"the flows did not finish within {seconds + _MARGIN_S:.0f} s") from None
     finally:
         for sink in sinks:
             sink.kill()

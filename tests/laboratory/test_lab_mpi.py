@@ -186,7 +186,7 @@ def test_a_job_that_does_not_end_is_killed_whole(tmp_path: Path) -> None:
     tools = pretended(tmp_path, {}) / "bin"
     (tools / "mpiexec").write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nsleep 1000\n")
     mpich = launch.Mpich(tools, tmp_path, "9.9", ("ucx",))
-    with pytest.raises(BenchError, match=r"x over UCX tcp was not done within 1 s"):
+    with pytest.raises(BenchError, match=r"x over UCX tcp did not finish within 1 s"):
         mpich.run(launch.TRANSPORTS["tcp"], "eth7", 2, ["x"], limit=1)
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
