@@ -92,7 +92,8 @@ int main(void)
 	struct ibv_wc wc;
 
 	if (!siw_ibv_qp) {
-		fprintf(stderr, "this libibverbs.so.1 is not siwarp's: start by siwarp run\n");
+		fprintf(stderr,
+			"this libibverbs.so.1 is not siwarp's: start the program with siwarp run\n");
 		return 1;
 	}
 	need(list && list[0], "ibv_get_device_list");

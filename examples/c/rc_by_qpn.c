@@ -110,7 +110,7 @@ int main(int argc, char **argv)
 	printf("%s %u\n", argv[1], siw_qp_num(qp));
 	fflush(stdout);
 	must(scanf("%63s %u", host, &qpn) == 2 && !siw_addr_parse(host, 0, &peer),
-	     "the other one's line is its ADDRESS and QPN");
+	     "enter the line of the other process: its ADDRESS and QPN");
 	snprintf(out, SIZE, "hello from QPN %u", siw_qp_num(qp));
 	connect_to(qp, &own, &peer, qpn);
 	exchange(qp, init.send_cq, out_mr);

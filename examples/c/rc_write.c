@@ -175,7 +175,7 @@ static void write_to(const char *host, const char *port, const char *text)
 	}
 	memcpy(&offer, event.private_data, sizeof(offer));
 	if (sge.length > offer.length) {
-		fprintf(stderr, "the server takes %u octets\n", offer.length);
+		fprintf(stderr, "the server accepts at most %u octets\n", offer.length);
 		exit(1);
 	}
 	snprintf(memory, SIZE, "%s", text);
@@ -194,7 +194,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	if (argc == 4 && strlen(argv[3]) >= SIZE) {
-		fprintf(stderr, "the text has %d octets at the most\n", SIZE - 1);
+		fprintf(stderr, "the text may have at most %d octets\n", SIZE - 1);
 		return 2;
 	}
 	open_all();

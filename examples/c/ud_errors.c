@@ -104,7 +104,7 @@ static void drain(struct siw_qp *qp)
 				printf("the peer refused request %llu",
 				       (unsigned long long)errors[i].wr_id);
 			else
-				printf("refused what a peer sent");
+				printf("refused a peer's message");
 			printf(": layer %d, type %d, code %#x\n", errors[i].layer, errors[i].type,
 			       errors[i].code);
 		}

@@ -118,7 +118,7 @@ static void ask(struct siw_pd *pd, const struct siw_addr *dest, int count)
 		post_send(ah, 0);
 		slot = complete(receives, &source).wr_id;
 		if (memcmp(memory[slot], memory[SLOTS], SIZE)) {
-			fprintf(stderr, "message %d came back as another\n", i);
+			fprintf(stderr, "message %d came back with other contents\n", i);
 			exit(1);
 		}
 		post_recv(slot);

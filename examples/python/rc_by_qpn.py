@@ -32,7 +32,7 @@ def run(host: str, context: Context) -> None:
 
     said = sys.stdin.readline().split()
     if len(said) != 2 or not said[1].isdigit():
-        sys.exit("enter the line that the other one printed: its address and its QPN")
+        sys.exit("enter the line that the other process printed: its address and QPN")
     peer, number = said
     # Either side may start first: posted requests wait for the other side, here 4.3 s times eight.
     where = AHAttr(peer, source=host)

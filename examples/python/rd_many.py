@@ -46,7 +46,7 @@ def count(pd: PD, cq: CQ) -> None:
             cq.wait(timeout=30)
             qp.post_recv(RecvWR(0, sg=[mr.sge(32, 32)]))
             cq.wait(timeout=30)
-        print(f"{int.from_bytes(mr.read(8), sys.byteorder)} were counted")
+        print(f"counted {int.from_bytes(mr.read(8), sys.byteorder)} queue pairs")
 
 
 def be_counted(pd: PD, cq: CQ, server: tuple[str, int]) -> None:

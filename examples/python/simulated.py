@@ -65,7 +65,7 @@ def main() -> None:
             receiver = world.spawn(receive, world, b)
             world.spawn(send, a, b)
             world.run_for("500ms")
-            print(f"{world.now:9.6f} s  nothing passes for two seconds")
+            print(f"{world.now:9.6f} s  the network is partitioned for two seconds")
             world.partition("10.0.0.1", "10.0.0.2")
             world.run_for("2s")
             world.heal()

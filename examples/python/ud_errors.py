@@ -35,7 +35,7 @@ def drain(qp: QP) -> None:
             if report.origin == ErrorOrigin.REPORTED:
                 print(f"the peer refused request {report.wr_id}: {report.reason}")
             else:
-                print(f"refused what a peer sent: {report.reason}")
+                print(f"refused a peer's message: {report.reason}")
 
 
 def recover(qp: QP, cq: CQ, receive: RecvWR) -> None:
