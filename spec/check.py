@@ -84,7 +84,7 @@ def load_clauses(spec: Path) -> tuple[dict[str, Clause], list[str]]:
             where = f"{path.parent.name}/{path.name}"
             wrong = list(_entry_problems(entry, path))
             if entry.get("id") in clauses:
-                wrong.append(f"{entry['id']} stands twice")
+                wrong.append(f"{entry['id']} is defined twice")
             problems += [f"{where}: {text}" for text in wrong]
             if not wrong:
                 listed = item_ids(entry["id"], len(entry.get("items", [])))
@@ -119,9 +119,9 @@ def _entry_problems(entry: dict[str, Any], path: Path) -> Iterator[str]:
         return
     place = f"RFC{path.parent.name[3:]}-{path.stem[1:]}-"
     if not CLAUSE_ID.fullmatch(name) or not name.startswith(place):
-        yield f"{name} does not belong into this file ({place}NN)"
+        yield f"{name} does not belong in this file (ids here begin with {place})"
     if entry["level"] not in LEVELS:
-        yield f"{name}: no such level as {entry['level']!r}"
+        yield f"{name}: unknown level {entry['level']!r}"
     if not HASH.fullmatch(entry["hash"]):
         yield f"{name}: the hash is not 10 hexadecimal digits"
     if not entry["summary"].strip() or not entry.get("reason", "-").strip():
@@ -131,7 +131,7 @@ def _entry_problems(entry: dict[str, Any], path: Path) -> Iterator[str]:
     if "items" in entry and (len(letters) < 2 or not all(i.strip() for i in entry["items"])):
         yield f"{name}: items are two or more, none of them empty"
     if not exceptions.keys() <= letters or not all(r.strip() for r in exceptions.values()):
-        yield f"{name}: an exception is a reason for one of the items"
+        yield f"{name}: each exception must give a reason for one of the items"
 
 
 def scan(root: Path, known: Iterable[str], listing: Iterable[str] = ()) -> Citations:
@@ -147,7 +147,7 @@ def scan(root: Path, known: Iterable[str], listing: Iterable[str] = ()) -> Citat
         for number, line in enumerate(text.splitlines(), 1):
             for clause_id in CITED.findall(line):
                 if clause_id not in known:
-                    found.problems.append(f"{name}:{number}: no such clause as {clause_id}")
+                    found.problems.append(f"{name}:{number}: unknown clause {clause_id}")
                 elif not name.startswith("tests/"):
                     found.code.setdefault(clause_id, []).append(f"{name}:{number}")
         if name.startswith("tests/") and path.suffix == ".py" and "clause" in text:
@@ -179,7 +179,7 @@ def _scan_tests(tree: ast.Module, name: str, found: Citations) -> None:
             marks.append(mark)
     for mark in marks:
         if mark not in on_tests:
-            found.problems.append(f"{name}:{mark.lineno}: a clause marker on no test function")
+            found.problems.append(f"{name}:{mark.lineno}: clause marker outside a test function")
 
 
 def _scan_test(
@@ -235,7 +235,9 @@ def _ids(mark: ast.Call, where: str, found: Citations) -> list[str]:
         if isinstance(value, str) and CITED.fullmatch(value):
             ids.append(value)
         else:
-            found.problems.append(f"{where}: a clause marker takes literal clause ids")
+            found.problems.append(
+                f"{where}: the arguments of a clause marker must be literal clause ids"
+            )
     if not mark.args:
         found.problems.append(f"{where}: a clause marker without an id")
     return ids
@@ -379,13 +381,13 @@ def judge(
             problems.append(f"{requirement.id} follows {topic}-{last.get(topic, 0)}")
         last[topic] = int(number)
         if requirement.level not in LEVELS:
-            problems.append(f"{requirement.id}: no such level as {requirement.level!r}")
+            problems.append(f"{requirement.id}: unknown level {requirement.level!r}")
         for cited in requirement_ids(requirement):
             tests = found.tests.get(cited, [])
             if not tests or not (partial or ran.shows(cited)):
                 problems.append(f"{cited}: not shown: {ran.why_not(cited, tests)}")
     unknown = sorted(set(CLAUSE_ID.findall(markdown)) - set(known))
-    return problems + [f"{DGRAM.name}: no such clause as {clause_id}" for clause_id in unknown]
+    return problems + [f"{DGRAM.name}: unknown clause {clause_id}" for clause_id in unknown]
 
 
 def citable(clauses: dict[str, Clause], wanted: list[Requirement]) -> list[str]:
@@ -420,7 +422,7 @@ def main(argv: list[str] | None = None) -> int:
         "--clauses", type=Path, help="clauses.json (default: ../shared/rfc/ beside the tree)"
     )
     parser.add_argument(
-        "--open", action="store_true", help="list all open clauses, not the MUSTs alone"
+        "--open", action="store_true", help="list the open clauses of all levels, not only MUST"
     )
     parser.add_argument(
         "--write", action="store_true", help=f"write the table of tests into {DGRAM.name}"
@@ -440,7 +442,9 @@ def main(argv: list[str] | None = None) -> int:
     if args.write:
         (args.root / DGRAM).write_text(fresh, encoding="utf-8")
     elif wanted and fresh != markdown:
-        problems.append(f"{DGRAM.name}: its table of tests is old: spec/check.py --write")
+        problems.append(
+            f"{DGRAM.name}: the table of tests is out of date: run spec/check.py --write"
+        )
     extracted = args.clauses or args.root.parent / "shared" / "rfc" / "clauses.json"
     if args.clauses or extracted.is_file():
         problems += compare(clauses, json.loads(extracted.read_text(encoding="utf-8")))
@@ -454,7 +458,7 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{name} {clauses[name].level}: {clauses[name].summary} ({why})")
         cited = all(i in found.tests for i in missing(clauses[name], ran))
         if clauses[name].level in DUTIES and not (partial and cited):
-            problems.append(f"{name}: an open {clauses[name].level}: {why}")
+            problems.append(f"{name}: open {clauses[name].level}: {why}")
     problems += [f"{i}: {test} failed" for i in sorted(found.tests) for test in ran.failed(i)]
     print(table(clauses, found, ran))
     shown = sum(all(map(ran.shows, requirement_ids(requirement))) for requirement in wanted)

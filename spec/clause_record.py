@@ -85,7 +85,7 @@ def add(root: Path, other: Path) -> None:
     """
     content = _read(other)
     if content is None:
-        raise ValueError(f"{other} is no record of clauses")
+        raise ValueError(f"{other} is not a clause record")
     write(root, content["tree"], content["tests"])
 
 

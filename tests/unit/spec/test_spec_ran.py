@@ -65,9 +65,7 @@ def test_a_test_that_was_skipped_shows_nothing(tree: Tree, capsys: Captured) -> 
     tree.outcomes["tests/unit/test_x.py::test_it"] = "skipped"
     status, last, err = run(tree, capsys)
     assert (status, last) == (1, "shown 0, reasoned 0, open 1")
-    assert err == (
-        f"{cid(1)}: an open MUST NOT: {cid(1)}: tests/unit/test_x.py::test_it: skipped\n"
-    )
+    assert err == (f"{cid(1)}: open MUST NOT: {cid(1)}: tests/unit/test_x.py::test_it: skipped\n")
 
 
 def test_a_run_of_a_part_of_the_suite_fails_and_says_what_to_do(
@@ -109,7 +107,7 @@ def test_an_open_duty_fails(tree: Tree, capsys: Captured, level: str) -> None:
     tree.section("1", clause(1, level=level), clause(2, level="MAY"))
     status, last, err = run(tree, capsys)
     assert (status, last) == (1, "shown 0, reasoned 0, open 2")
-    assert err == f"{cid(1)}: an open {level}: {cid(1)}: no test cites it\n"
+    assert err == f"{cid(1)}: open {level}: {cid(1)}: no test cites it\n"
 
 
 ITEMS = '["One.", "Two."]'
@@ -148,7 +146,7 @@ def test_an_item_that_there_is_not_is_unknown(tree: Tree, capsys: Captured, name
     tree.test(name)
     status, _, err = run(tree, capsys)
     assert status == 1
-    assert f"no such clause as {name}" in err
+    assert f"unknown clause {name}" in err
 
 
 def test_items_of_one_clause_count_as_one_citation(tree: Tree, capsys: Captured) -> None:
@@ -249,8 +247,8 @@ def test_a_requirement_that_a_test_shows_passes(tree: Tree, capsys: Captured) ->
         ([item(1), item(2)], (1,), f"{rid(2)}: not shown: no test cites it"),
         ([item(2)], (2,), f"{rid(2)} follows {rid(0)}"),
         ([item(1), item(1)], (1,), f"{rid(1)} follows {rid(1)}"),
-        ([item(1, "OUGHT")], (1,), f"{rid(1)}: no such level as 'OUGHT'"),
-        ([item(1, words=f"See {cid(66)}.")], (1,), f"no such clause as {cid(66)}"),
+        ([item(1, "OUGHT")], (1,), f"{rid(1)}: unknown level 'OUGHT'"),
+        ([item(1, words=f"See {cid(66)}.")], (1,), f"unknown clause {cid(66)}"),
     ],
     ids=["not shown", "a gap", "twice", "level", "an unknown clause"],
 )
@@ -268,7 +266,7 @@ def test_a_requirement_that_is_none_fails_where_it_is_cited(tree: Tree, capsys: 
     tree.code(f"/* {rid(9)} */")
     status, _, err = run(tree, capsys)
     assert status == 1
-    assert f"siwarp/ddp/ddp_rx.c:1: no such clause as {rid(9)}" in err
+    assert f"siwarp/ddp/ddp_rx.c:1: unknown clause {rid(9)}" in err
 
 
 def test_an_old_table_fails_and_is_written_anew(tree: Tree, capsys: Captured) -> None:
@@ -277,7 +275,7 @@ def test_an_old_table_fails_and_is_written_anew(tree: Tree, capsys: Captured) ->
     status, _, err = run(tree, capsys)
     assert (status, err) == (
         1,
-        "datagram-iwarp.md: its table of tests is old: spec/check.py --write\n",
+        "datagram-iwarp.md: the table of tests is out of date: run spec/check.py --write\n",
     )
     assert run(tree, capsys, "--write")[0] == 0
     assert run(tree, capsys)[0] == 0
@@ -335,5 +333,5 @@ def test_a_clones_record_of_the_same_tree_is_added_and_one_of_another_takes_its_
     clause_record.write(clone, "another", one)
     clause_record.add(tmp_path, clause_record.record_path(clone))
     assert clause_record.load(tmp_path) == {"tree": "another", "tests": one}
-    with pytest.raises(ValueError, match="no record"):
+    with pytest.raises(ValueError, match="is not a clause record"):
         clause_record.add(tmp_path, tmp_path / "none")
