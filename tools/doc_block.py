@@ -18,7 +18,7 @@ def blocks(page: Path) -> dict[str, str]:
     found = _NAMED.findall(page.read_text("utf-8"))
     named: dict[str, str] = dict(found)
     if len(named) != len(found):
-        raise ValueError(f"{page} has two blocks of one name")
+        raise ValueError(f"{page} has two blocks with the same name")
     return named
 
 

@@ -69,7 +69,7 @@ def too_large(wheel: Path) -> list[str]:
         simulator = sum(f.compress_size for f in archive.infolist() if SIMULATOR.match(f.filename))
     parts = {
         "the simulator": (simulator, MOST_OF_SIMULATOR),
-        "what is not the simulator": (wheel.stat().st_size - simulator, MOST_OCTETS),
+        "the rest": (wheel.stat().st_size - simulator, MOST_OCTETS),
     }
     return [
         f"has {octets:,} octets of {name}, more than {most:,}"
@@ -152,7 +152,7 @@ def try_sdist() -> None:
             raise SystemExit(f"{sdist.name} cannot be installed")
         ping = [f"{folder}/bin/siwarp", "ping", "--qp", "rc", "--iters", "1000"]
         subprocess.run(ping, cwd=folder, check=True, timeout=LIMIT_S)
-    print(f"siwarp: {sdist.name} builds, and what it builds works", flush=True)
+    print(f"siwarp: {sdist.name} builds, and the result works", flush=True)
 
 
 def main() -> None:

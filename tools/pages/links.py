@@ -54,7 +54,7 @@ def _wrong(link: str, path: Path, pages: dict[Path, _Page]) -> str:
         return "there is no such file"
     fragment = unquote(url.fragment)
     if fragment and target in pages and fragment not in pages[target].ids:
-        return "nothing there has this id"
+        return "the page has no such id"
     return ""
 
 

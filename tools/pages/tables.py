@@ -30,9 +30,9 @@ def settings_page() -> str:
     lines = [
         "# Settings",
         "",
-        "A call of the program beats an option of the command, that beats a variable of the",
-        "environment, and that beats the default. Options stand before the command:",
-        "`siwarp --crc 0 ping`. `siwarp config` prints this table with the values of the moment.",
+        "A call by the program overrides an option of the command, which overrides an environment",
+        "variable, which overrides the default. Options precede the command:",
+        "`siwarp --crc 0 ping`. `siwarp config` prints this table with the current values.",
         "",
     ]
     for row in settings():
@@ -55,7 +55,8 @@ def counters_page(troubleshooting: str) -> str:
         "# Counters",
         "",
         "What a process has sent, received and dropped since it began. `siwarp counters PID`",
-        "prints those of another process of yours, `siwarp counters` says which have some.",
+        "prints those of another process of the same user, `siwarp counters` lists the processes",
+        "that have counters.",
         "",
         "| counter | what it counts | what to do when it grows |",
         "|---|---|---|",
@@ -92,9 +93,9 @@ def exceptions_page(header: Path) -> str:
     lines = [
         "# Exceptions",
         "",
-        "Every exception of siwarp is a `siwarp.Error`, which is an `OSError`: its text says what",
-        "was tried, why it failed and what to do, and `errno` has the number that a C program gets",
-        "from the same call.",
+        "Every exception of siwarp is a `siwarp.Error`, which is an `OSError`: its text",
+        "describes the call, the reason for its failure and the remedy, and `errno` is the value",
+        "that a C program gets from the same call.",
         "",
         "## Classes",
         "",
@@ -137,8 +138,8 @@ def _reasons(header: Path) -> list[str]:
         "",
         "Why a call was refused: in C `siw_reason()` is the text, `siw_reason_name()` the name. In",
         "Python the text is that of the exception and the name its `reason`; from Python 3.11 on a",
-        "traceback ends with the name of the heading below. Where a text has a number in braces,",
-        "the call puts in its own values.",
+        "traceback ends with the name of the heading below. Numbers in braces are replaced by",
+        "the values of the call.",
         "",
     ]
     for name, number, text in reasons(header):

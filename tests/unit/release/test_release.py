@@ -90,7 +90,7 @@ def test_a_version_is_prepared_made_and_tagged(tree: Tree) -> None:
     assert done.returncode == 0, done.stderr
     assert "git push --follow-tags" in done.stderr
     assert tree.git("tag", "--points-at", "HEAD", "--format=%(subject)") == "siwarp 0.2.0\n"
-    assert "there is a v0.2.0 already" in tree.refuses("0.2.0")
+    assert "the tag v0.2.0 exists already" in tree.refuses("0.2.0")
 
 
 @pytest.mark.parametrize("words", [(), ("0.2",), ("v0.2.0",), ("0.2.0", "0.3.0"), ("01.2.0",)])
@@ -118,5 +118,5 @@ def test_what_is_not_prepared_is_refused(tree: Tree) -> None:
 def test_files_of_another_version_are_not_tagged(tree: Tree) -> None:
     tree.release("--prepare", "0.2.0")
     tree.commit("siwarp 0.2.0")
-    assert "is not of 0.2.0" in tree.refuses("0.2.0", made="0.1.0")
+    assert "is not a file of version 0.2.0" in tree.refuses("0.2.0", made="0.1.0")
     assert tree.git("tag") == ""
