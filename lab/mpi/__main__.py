@@ -43,7 +43,7 @@ def main(
         help="Folder of an MPICH with bin/mpicc; default: the one of this Python.",
     ),
     plot: str = typer.Option(
-        "", "--plot", metavar="FOLDER", help="Draw the curves there; needs matplotlib."
+        "", "--plot", metavar="FOLDER", help="Draw the curves to this folder; needs matplotlib."
     ),
     output: str = typer.Option("", "-o", "--output", help="Also write everything to this file."),
     as_json: bool = typer.Option(
@@ -59,14 +59,18 @@ def main(
     wanted = tuple(parts.split(","))
     if unknown := [name for name in wanted if name not in command.PARTS]:
         raise typer.BadParameter(
-            f"{unknown[0]!r} is none of {', '.join(command.PARTS)}", param_hint="--part"
+            f"{unknown[0]!r} is not one of {', '.join(command.PARTS)}", param_hint="--part"
         )
     octets = numbers_of(sizes, 8, 1 << 30)
     if octets is None:
-        raise typer.BadParameter("octets from 8 to 2**30, with commas", param_hint="--sizes")
+        raise typer.BadParameter(
+            "give octets from 8 to 2**30, separated by commas", param_hint="--sizes"
+        )
     numbers = numbers_of(ranks, 2, 256)
     if numbers is None:
-        raise typer.BadParameter("ranks from 2 to 256, with commas", param_hint="--ranks")
+        raise typer.BadParameter(
+            "give ranks from 2 to 256, separated by commas", param_hint="--ranks"
+        )
     with bar("MPI") as progress:
         options = command.Options(wanted, rounds, octets, numbers, netif, mpich, limit, progress)
         status = command.run(options, as_json=as_json, plot=plot, output=output)

@@ -21,7 +21,7 @@ from siwarp.bench.runner import program as bench_program
 
 __all__ = ["CHANNELS", "LIMIT", "RANKS", "SIZE", "THRESHOLD", "measure"]
 
-CHANNELS = {"ud": "UD alone", "rc": "RC alone", "hybrid": "UD, then RC"}
+CHANNELS = {"ud": "UD only", "rc": "RC only", "hybrid": "UD, then RC"}
 RANKS = (2, 4, 8, 16, 32, 64)
 SIZE = 64
 #: Maximum number of connections of a rank in the hybrid: one for each neighbour in the pattern.

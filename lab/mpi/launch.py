@@ -21,7 +21,7 @@ __all__ = ["HOW_TO_INSTALL", "TRANSPORTS", "Mpich", "Transport", "find", "interf
 
 #: Advice if there is no MPICH; the wheel includes mpicc, UCX and libfabric.
 HOW_TO_INSTALL = (
-    "run 'pip install mpich' for the Python that runs siwarp, or name the folder of one by --mpich"
+    "run 'pip install mpich' for the Python that runs siwarp, or name its folder with --mpich"
 )
 _SOURCES = Path(__file__).resolve().parent
 #: The folder relative to which headers are included.

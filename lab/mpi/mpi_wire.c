@@ -61,7 +61,8 @@ static void check_stamp(const struct wire *w, const unsigned char *message, unsi
 	memcpy(&first, message, sizeof(first));
 	memcpy(&last, message + w->size - sizeof(last), sizeof(last));
 	if (first != number || last != number)
-		give_up("message %u of %zu octets came as %u to %u", number, w->size, first, last);
+		give_up("message %u of %zu octets arrived as %u to %u", number, w->size, first,
+			last);
 }
 
 static void send(const struct wire *w, const void *message)

@@ -56,7 +56,7 @@ def _hybrid(found: dict[str, Any], folder: Path) -> list[Path]:
         draw_curves(folder / f"hybrid-{name}.png", f"A channel: {words}", ("ranks", unit), curves)
         for name, words, unit, curves in (
             ("memory", "memory", "MiB of each rank", memory),
-            ("rate", "message rate", "messages a second of all ranks", rate),
+            ("rate", "message rate", "messages per second, all ranks", rate),
         )
     ]
 
@@ -72,5 +72,5 @@ def draw(found: dict[str, Any], folder: Path) -> list[Path]:
         if found.get(part):
             drawn += draw_part(found[part], folder)
     for path in drawn:
-        typer.echo(f"drawn: {path}", err=True)
+        typer.echo(f"written: {path}", err=True)
     return drawn

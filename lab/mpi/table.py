@@ -99,7 +99,7 @@ def _memory(console: Console, found: dict[str, Any]) -> None:
         for name in found["transports"]
         if name in point
     ):
-        console.print("without the kernel's own objects for sockets: /proc/slabinfo is root's")
+        console.print("without the kernel's objects for sockets: only root can read /proc/slabinfo")
 
 
 def _kernels(console: Console, found: dict[str, Any]) -> None:
@@ -123,7 +123,7 @@ def _kernels(console: Console, found: dict[str, Any]) -> None:
 def _hybrid(console: Console, found: dict[str, Any]) -> None:
     shown = _table(
         *("ranks, size", "", "latency", "messages/s", "process", "of it siwarp's", "kernel"),
-        *("connections", "over RC", "sent again", "saves of RC"),
+        *("connections", "over RC", "retransmitted", "saves of RC"),
     )
     for row in found["rows"]:
         for name in found["channels"]:
@@ -153,7 +153,7 @@ def _hybrid(console: Console, found: dict[str, Any]) -> None:
     )
     console.print(shown)
     console.print(
-        "latency one way between two; messages of all ranks, nine of ten to four neighbours; "
+        "one-way latency between two ranks; messages of all ranks, nine of ten to four neighbours; "
         "memory of a rank in MiB (siwarp's: all allocated memory, used or not)",
         soft_wrap=True,
     )

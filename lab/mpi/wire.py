@@ -18,7 +18,7 @@ SIZES = (64, 256, 1024, 4096, 8192, 16384, 65536, 262144, 1048576)
 METRICS = {
     "lat": ("latency, one way", "us", True),
     "bw": ("bandwidth, one way", "GB/s", False),
-    "bibw": ("bandwidth, both ways together", "GB/s", False),
+    "bibw": ("bandwidth, both directions together", "GB/s", False),
 }
 #: Seconds that each metric of each size takes in a round, and seconds until a round is given up.
 TARGET_S = 0.03

@@ -20,7 +20,7 @@ app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
 
 @app.command()
 def main(
-    flows: str = typer.Option("rd,tcp", "--flows", help="rd, tcp, or both with a comma."),
+    flows: str = typer.Option("rd,tcp", "--flows", help="rd, tcp, or both separated by a comma."),
     seconds: float | None = typer.Option(
         None, "--seconds", min=1, max=600, help="Duration in seconds: 60, in a matrix 3."
     ),

@@ -261,4 +261,4 @@ def test_the_table_names_each_channel_and_what_failed(tmp_path: Path) -> None:
         assert name in shown.stdout
     failed = lab("mpi", *words, env={"SIWARP_FAULTS": "nonsense"}, timeout=120)
     assert failed.returncode == 1
-    assert "ud, 2 ranks, 64 B: NOT SHOWN: the channel over UD alone failed:" in failed.stdout
+    assert "ud, 2 ranks, 64 B: NOT SHOWN: the channel over UD only failed:" in failed.stdout

@@ -52,12 +52,12 @@ def test_a_missing_mpich_is_named_with_how_to_install_it(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (("--part", "weather"), "'weather' is none of wire"),
-        (("--part", ""), "'' is none of wire"),
-        (("--sizes", "64,big"), "octets from 8 to 2**30, with commas"),
-        (("--sizes", "7"), "octets from 8 to 2**30, with commas"),
-        (("--ranks", "1"), "ranks from 2 to 256, with commas"),
-        (("--ranks", "2,,4"), "ranks from 2 to 256, with commas"),
+        (("--part", "weather"), "'weather' is not one of wire"),
+        (("--part", ""), "'' is not one of wire"),
+        (("--sizes", "64,big"), "octets from 8 to 2**30, separated by commas"),
+        (("--sizes", "7"), "octets from 8 to 2**30, separated by commas"),
+        (("--ranks", "1"), "ranks from 2 to 256, separated by commas"),
+        (("--ranks", "2,,4"), "ranks from 2 to 256, separated by commas"),
         (("--rounds", "0"), "0 is not in the range x>=1"),
         (("--mpi", "x"), "No such option: --mpi"),
     ],
@@ -122,7 +122,7 @@ def test_each_figure_of_the_wire_is_drawn_with_a_curve_of_each_transport(tmp_pat
     assert done.returncode == 0, done.stderr
     files = sorted(path.name for path in drawn.iterdir())
     assert files == ["mpi-bibw.png", "mpi-bw.png", "mpi-lat.png"]
-    assert all(f"drawn: {drawn / name}" in done.stderr for name in files)
+    assert all(f"written: {drawn / name}" in done.stderr for name in files)
     figure = json.loads((drawn / "mpi-lat.png").read_text())
     names = [transport.name for transport in launch.TRANSPORTS.values()]
     assert figure["curves"] == {name: [sizes, [4.0, 4.0]] for name in names}
