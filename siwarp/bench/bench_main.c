@@ -80,7 +80,7 @@ static enum siw_bench_op op_of(const char *text)
 	for (int i = 0; i < 3; i++)
 		if (!strcmp(text, names[i]))
 			return (enum siw_bench_op)i;
-	siw_bench_die(SIW_BENCH_EXIT_USAGE, "no operation: %s", text);
+	siw_bench_die(SIW_BENCH_EXIT_USAGE, "unknown operation: %s", text);
 }
 
 /* Store a numeric option; return false if the option is not numeric. */
@@ -175,7 +175,7 @@ static siw_bench_fn *run_of(const struct siw_bench_opts *o)
 	if (!strcmp(o->kind, "done") || !strcmp(o->kind, "answer") || !strcmp(o->kind, "watched"))
 		return siw_bench_ours_lat;
 	if (strcmp(o->kind, "lat") && strcmp(o->kind, "bw") && strcmp(o->kind, "rate"))
-		siw_bench_die(SIW_BENCH_EXIT_USAGE, "no kind: %s", o->kind);
+		siw_bench_die(SIW_BENCH_EXIT_USAGE, "unknown kind: %s", o->kind);
 	if (!ours)
 		return o->rc ? siw_bench_raw_tcp : siw_bench_raw_udp;
 	return strcmp(o->kind, "lat") ? siw_bench_ours_stream : siw_bench_ours_lat;

@@ -65,7 +65,8 @@ static uint64_t await_this(struct siw_bench_end *e, struct turns *t, int opcode)
 		if ((int)wc.opcode == opcode)
 			return wc.wr_id;
 		if (t->in_order || t->has_early)
-			siw_bench_die(SIW_BENCH_EXIT_ERROR, "an answer overtook a completion");
+			siw_bench_die(SIW_BENCH_EXIT_ERROR,
+				      "an answer arrived before a completion");
 		t->early = wc;
 		t->has_early = true;
 	}

@@ -124,7 +124,8 @@ static uint32_t sink(struct siw_bench_end *e, uint32_t n)
 			if (!is_message(&wc[i]))
 				continue;
 			if (wc[i].byte_len != e->o->size)
-				siw_bench_die(SIW_BENCH_EXIT_ERROR, "a message of %u octets",
+				siw_bench_die(SIW_BENCH_EXIT_ERROR,
+					      "a message has %u octets, the wrong length",
 					      wc[i].byte_len);
 			/* Do not check memory that later Writes overwrite meanwhile. */
 			if (seen++ == 0 && wc[i].opcode == SIW_WC_RECV)

@@ -83,7 +83,7 @@ static void not_now(struct raw *r, const char *what, ssize_t n)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %s", what,
 			      n ? strerror(errno) : "the peer closed the connection");
 	if ((r->flags & BLOCKING) || siw_bench_idle(&r->guard))
-		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: nothing moves", what);
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: the peer sends and accepts no data", what);
 }
 
 static int call_flags(const struct raw *r)

@@ -65,7 +65,7 @@ static void open_end(struct end *e)
 				       IBV_QP_STATE),
 			"changing the state of the queue pair");
 	e->own_qp = siw_bench_made(siw_ibv_qp(e->qp), "the underlying siwarp queue pair");
-	e->own_cq = siw_bench_made(siw_ibv_cq(e->cq), "the engine's queue");
+	e->own_cq = siw_bench_made(siw_ibv_cq(e->cq), "the underlying siwarp completion queue");
 }
 
 static void close_end(struct end *e)

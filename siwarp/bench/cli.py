@@ -224,7 +224,7 @@ def compare_with(
         help="With --server: time limit of a client in seconds.",
     ),
 ) -> None:
-    """Latency, bandwidth, message rate, registration: beside raw sockets, or between hosts."""
+    """Measure siwarp: compared with raw sockets, or between hosts."""
     signal.signal(signal.SIGTERM, end_by_signal)
     if context.invoked_subcommand is not None:
         if program is not None or rounds is not None or as_json or server:

@@ -90,7 +90,9 @@ def other_program(named: str) -> str:
 
     """
     if Path(named).is_dir():
-        raise BenchError(f"{named} is a folder: name the program in it, as .venv/bin/siwarp")
+        raise BenchError(
+            f"{named} is a folder: name the program in it, for example .venv/bin/siwarp"
+        )
     found = shutil.which(named)
     if found is None:
         why = "cannot be executed" if Path(named).exists() else "is not there"

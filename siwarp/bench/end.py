@@ -382,7 +382,7 @@ def _sink(end: End, n: int) -> int:
             if wc.opcode != WCOpcode.RECV:
                 continue
             if wc.byte_len != size:
-                sys.exit(f"a message of {wc.byte_len} octets")
+                sys.exit(f"a message has {wc.byte_len} octets, the wrong length")
             if not seen:
                 end.check(end.at(wc.wr_id))
             seen += 1

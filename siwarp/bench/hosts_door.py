@@ -83,7 +83,7 @@ class Door(Closing):
         """Disconnect clients that took too long; return descriptors to poll and their callbacks."""
         now = time.monotonic()
         for fd in [fd for fd, one in self._strangers.items() if now > one.until]:
-            self._turn_away(fd, "no greeting came")
+            self._turn_away(fd, "no greeting arrived")
         found: dict[int, Callable[[], None]] = {self._socket.fileno(): self._accept}
         return found | {fd: self._hearing(fd) for fd in self._strangers}
 
@@ -133,7 +133,7 @@ class Door(Closing):
     def close(self) -> None:
         """Stop listening."""
         for fd in list(self._strangers):
-            self._turn_away(fd, "the server ends")
+            self._turn_away(fd, "the server is shutting down")
         if self._welcome is not None:
             self._welcome.close()
         self._socket.close()

@@ -68,7 +68,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
             None,
             "--sizes",
             metavar="SIZES",
-            help="With ADDR: all (2 to 8M), or sizes with commas, or 1:64K:*2, 1K:9K:+2K.",
+            help="With ADDR: all (2 to 8M), or sizes separated by commas, or 1:64K:*2, 1K:9K:+2K.",
         ),
     ),
     "all_sizes": (

@@ -31,7 +31,7 @@ ROWS: tuple[Row, ...] = (
     Row("Send 64 B, one-way latency", {"kind": "lat", "op": "send"}),
     Row("Send 64 B, and its completion", {"kind": "answer"}),
     Row("Write 64 B, one-way latency", {"kind": "lat", "op": "write"}),
-    Row("Read 64 B, there and back", {"kind": "lat", "op": "read"}),
+    Row("Read 64 B, round trip", {"kind": "lat", "op": "read"}),
     Row("Send 1 MiB", {"kind": "bw", "op": "send", "size": MIB}),
     Row("Write 1 MiB, 16 outstanding", {"kind": "bw", "op": "write", "size": MIB}),
     Row("Read 1 MiB, 16 outstanding", {"kind": "bw", "op": "read", "size": MIB}),

@@ -39,10 +39,10 @@ def _describe(result: dict[str, Any]) -> str:
     if result["api"] == "python":
         what += ", Python API"
     if result["faults"]:
-        what += f", siwarp's line under {result['faults']}"
+        what += f", siwarp with faults {result['faults']}"
     rounds = len(result["rounds"])
     times = f"{rounds} rounds, medians" if rounds > 1 else "1 round"
-    return f"{what}: {result['iters']} a run, {times}"
+    return f"{what}: {result['iters']} per run, {times}"
 
 
 _FLOORS = {
@@ -51,7 +51,7 @@ _FLOORS = {
     "mmsg": "raw UDP, sendmmsg and recvmmsg",
     "blocking-mmsg": "raw UDP, sendmmsg and recvmmsg, blocking",
     "gso": "raw UDP, batches by GSO and GRO",
-    "coalesced": "raw TCP, 64 KiB a send",
+    "coalesced": "raw TCP, 64 KiB per send",
     "c": "the same in C",
     "ud": "siwarp, UD",
     "quiet": "the same without the flood",
@@ -76,7 +76,7 @@ def floor_words(name: str, qp: str) -> str:
     """Return the description of a floor, the raw-socket run for comparison."""
     if name in _FLOORS:
         return _FLOORS[name]
-    words = {"single": "one send a message", "polling": "polling", "blocking": "blocking"}[name]
+    words = {"single": "one send per message", "polling": "polling", "blocking": "blocking"}[name]
     return f"raw {'TCP' if qp == 'rc' else 'UDP'}, {words}"
 
 
@@ -133,7 +133,7 @@ def show(result: dict[str, Any]) -> None:
     if result["kind"] == "watched":
         for name in sorted(result["rounds"][0]["p99"]):
             late = statistics.median(each["p99"][name] for each in result["rounds"])
-            words = f"99 of 100 of {'persona roce' if name == 'roce' else 'these'} within"
+            words = f"99th percentile of {'persona roce' if name == 'roce' else 'these'}"
             _figure(words, late, unit)
     for name, value in result["floors"].items():
         _figure(floor_words(name, result["qp"]), value, unit)

@@ -40,7 +40,7 @@ def _steps(text: str) -> list[int]:
     while size <= most:
         found.append(size)
         if len(found) > MOST:
-            raise ValueError(f"{text!r} are more than {MOST} sizes: take larger steps")
+            raise ValueError(f"{text!r} has more than {MOST} sizes: use larger steps")
         size = size * by if step[0] == "*" else size + by
     return found
 

@@ -100,7 +100,7 @@ ROWS: tuple[Row, ...] = (
         {"kind": "rate", "qp": "ud", "size": 64},
     ),
     Row(
-        "RD 64 B latency beside UD",
+        "RD 64 B latency compared with UD",
         "siwarp, UD",
         1.15,
         1.03,
@@ -108,7 +108,7 @@ ROWS: tuple[Row, ...] = (
         {"kind": "lat", "qp": "rd", "size": 64},
     ),
     Row(
-        "RD 64 B posted one by one, beside UD",
+        "RD 64 B posted one by one, compared with UD",
         "siwarp, UD",
         0.60,
         1.00,
@@ -116,7 +116,7 @@ ROWS: tuple[Row, ...] = (
         {"kind": "rate", "qp": "rd", "size": 64},
     ),
     Row(
-        "RD 1 MiB bandwidth beside raw UDP 60 KB",
+        "RD 1 MiB bandwidth compared with raw UDP 60 KB",
         "raw UDP, windowed",
         0.60,
         0.85,
@@ -161,7 +161,7 @@ ROWS: tuple[Row, ...] = (
         {"kind": "onesided"},
     ),
     Row(
-        "UD round trip of a quiet QP beside a flood",
+        "UD round trip of a quiet QP during a flood",
         "without the flood",
         10,
         5,
@@ -169,7 +169,7 @@ ROWS: tuple[Row, ...] = (
         {"kind": "fair", "qp": "ud"},
     ),
     Row(
-        "RC round trip of a quiet QP beside a flood",
+        "RC round trip of a quiet QP during a flood",
         "without the flood",
         10,
         5,

@@ -15,9 +15,13 @@ from siwarp.cli.execute import die_as, run_beside
 
 
 def capture(
-    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="What to run.")],
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="Command to run.")],
     output: str = typer.Option(
-        ..., "-o", "--output", metavar="FILE", help="pcapng file; %p stands for the PID."
+        ...,
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="Output file (pcapng); %p is replaced by the PID.",
     ),
     max_mb: int = typer.Option(
         0,

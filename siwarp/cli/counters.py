@@ -57,7 +57,7 @@ def _watch(pid: int, seconds: float, values: dict[str, int]) -> None:
         ]
         if moved:
             show.table(("counter", "value", "a second"), moved, right=(1, 2))
-        show.line("" if moved else "Nothing moved.")
+        show.line("" if moved else "No counter changed.")
         sys.stdout.flush()
 
 

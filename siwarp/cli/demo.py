@@ -113,7 +113,8 @@ def _file_there_and_back(peer: Peer, folder: Path, size: int) -> None:
         peer.say("digest")
         _sure(
             peer.hear()["sha256"] == digest,
-            f"RDMA Write: {size / took / 1e9:.2f} GB/s; same SHA-256 there, {digest[:16]}...",
+            f"RDMA Write: {size / took / 1e9:.2f} GB/s; "
+            f"the peer computes the same SHA-256, {digest[:16]}...",
         )
         with mapped(back, write=True) as m:
             with MR(conn.pd, m) as mr:

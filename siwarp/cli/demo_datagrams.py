@@ -53,7 +53,7 @@ def unreliable(peer: Peer, lossy: bool) -> None:
     """
     from siwarp.verbs import RecvWR, SendWR
 
-    show.heading("Datagrams over UD (iWARP on UDP), both ways through address handles")
+    show.heading("Datagrams over UD (iWARP on UDP), in both directions through address handles")
     told = peer.hear()
     largest = told["size"]
     sizes = [1 << n for n in range(largest.bit_length()) if 1 << n < largest] + [largest]
@@ -101,7 +101,7 @@ def reliable(peer: Peer) -> None:
     from siwarp.base import counters
     from siwarp.verbs import RecvWR, SendWR, WCOpcode
 
-    show.heading("Reliable datagrams (RD): the same socket, but every message, once and in order")
+    show.heading("Reliable datagrams (RD): every message arrives once and in order")
     port = peer.hear()["port"]
     with _end("RD", 2 * _DEPTH * _OCTETS, port) as (qp, cq, mr, ah):
         slots = range(0, _DEPTH * _OCTETS, _OCTETS)

@@ -36,7 +36,7 @@ def _microseconds(seconds: float) -> str:
 def _startup(fields: dict[str, int | str]) -> list[str]:
     """Describe the fields of an MPA start-up frame in words."""
     parts = [f"rev {fields['rev']}", "CRC" if fields["c"] else "no CRC"]
-    parts.append("asks for markers" if fields["m"] else "no markers")
+    parts.append("requests markers" if fields["m"] else "no markers")
     if "ird" in fields:
         parts.append(f"IRD {fields['ird']} ORD {fields['ord']}")
         ways = [
@@ -80,7 +80,7 @@ def _details(message: Message) -> str:
     if message.note is not None:
         parts.append(message.note)
     elif not message.whole and message.error is None:
-        parts.append("not whole")
+        parts.append("incomplete")
     return _plain("; ".join(parts))
 
 
@@ -212,7 +212,9 @@ def _needs_crc32c() -> None:
 def dissect(
     file: Annotated[
         Path,
-        typer.Argument(help="A pcapng or pcap file, as of siwarp capture; -: standard input."),
+        typer.Argument(
+            help="A pcapng or pcap file, for example from siwarp capture; -: standard input."
+        ),
     ],
     stream: Annotated[
         list[int] | None,

@@ -209,11 +209,11 @@ def _tell(told: _Times, result: Result, times: list[int], as_json: bool) -> None
 def _report(result: Result, own: bool) -> None:
     what = {
         "send": "sent and returned",
-        "write": "RDMA Write, its last octet fetched by RDMA Read",
+        "write": "RDMA Write, then RDMA Read of its last octet",
         "read": "RDMA Read",
     }[result.op]
     if (result.qp, result.op) == ("uc", "write"):
-        what = "RDMA Write with immediate data, and one back"
+        what = "RDMA Write with immediate data, in both directions"
     octets = f"{result.size} octet{'s' if result.size > 1 else ''}"
     whose = "a peer process that it started, " if own else ""
     show.line(f"{result.qp.upper()} {result.op} to {whose}{result.peer}: {octets}, {what}")
@@ -355,7 +355,7 @@ def ping(
     addr: str | None = typer.Argument(
         None, metavar="ADDR", help="The server's address; without it, a peer process is started."
     ),
-    server: bool = typer.Option(False, "--server", help="Be the server."),
+    server: bool = typer.Option(False, "--server", help="Run the server."),
     bind: str | None = typer.Option(
         None, "--addr", help="Server: the address to listen on; default: every IPv4 address."
     ),
@@ -367,7 +367,7 @@ def ping(
         Op, typer.Option("--op", help="The operation; UD: only send; UC: no read.")
     ] = Op.send,
     size: int = typer.Option(64, "--size", "-s", help="Octets of a ping."),
-    iters: int = typer.Option(1000, "--iters", "-n", min=1, help="How many pings."),
+    iters: int = typer.Option(1000, "--iters", "-n", min=1, help="Number of pings."),
     persona: Annotated[
         PersonaKind,
         typer.Option(
@@ -380,7 +380,7 @@ def ping(
         None, "--device", "-d", help="The device, by name; default: by address."
     ),
     qkey: str | None = typer.Option(
-        None, "--qkey", metavar="N", help="UD, UC, RD: the server's Q_Key, which it prints."
+        None, "--qkey", metavar="N", help="UD, UC, RD: the Q_Key that the server prints."
     ),
     faults: str | None = typer.Option(
         None, "--faults", metavar="PLAN", help="Fault plan for packets; see siwarp wan --help."

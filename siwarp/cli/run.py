@@ -35,15 +35,16 @@ Usage: siwarp run [OPTIONS] [--] PROGRAM [ARGUMENT]...
   siwarp run ibv_rc_pingpong -g 0 -d siw_eth0
   siwarp run --faults 'loss=1%' -- ib_send_bw -c UD -d siw_eth0
 
-  The program takes this process's place: its exit status, signals, terminal
-  and arguments are its own. It finds the libraries by LD_LIBRARY_PATH and
-  LD_PRELOAD, and the devices' files under /sys/class/infiniband and
-  /dev/infiniband in a mount namespace of its own, in which setuid programs
-  (sudo, ping) gain nothing unless you are root. Where the system refuses such
-  a namespace, one line says so and the program runs without these files.
+  The program replaces this process, so its exit status, signals, terminal and
+  arguments are as without siwarp. It finds the libraries through
+  LD_LIBRARY_PATH and LD_PRELOAD, and the devices' files under
+  /sys/class/infiniband and /dev/infiniband in a private mount namespace, in
+  which setuid programs (sudo, ping) gain no privileges unless you are root. If
+  the system refuses this namespace, a message is printed and the program runs
+  without these files.
 
 Options:
-  --no-view        Do without the namespace and the files in it.
+  --no-view        Create no namespace and no files in it.
 """,
     "env": """\
 Usage: siwarp env [OPTIONS]

@@ -169,7 +169,7 @@ def _jobs(
 
 
 def sim(
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 1,
     workload: Annotated[
         Name | None, typer.Option(help="Workload; default: all, alternating by seed.")

@@ -646,7 +646,7 @@ local function add_of_rd(tree, tvb, kind)
 	local range = length > 0 and tvb(RD, length)
 	if kind == ACK then
 		local early = add_ack(tree, range)
-		return early > 0 and string.format(", and %d beyond", early) or ""
+		return early > 0 and string.format(", and %d after a gap", early) or ""
 	elseif kind >= HELLO and kind <= ECHO or kind == VERSIONS then
 		return add_handshake(tree, range or nil, kind)
 	elseif kind == BYE and length ~= 0 then
@@ -688,7 +688,7 @@ local function add_report(tree, tvb)
 	tree:add(f.report_datagrams, tvb(12, 8))
 	tree:add(f.report_octets, tvb(20, 8))
 	tree:add(f.report_next, tvb(28, 4))
-	return string.format(", %s datagrams came", tostring(tvb(12, 8):uint64()))
+	return string.format(", %s datagrams received", tostring(tvb(12, 8):uint64()))
 end
 
 local function add_llp(tvb, pinfo, root)
@@ -793,7 +793,7 @@ local function add_sidr(tvb, pinfo, root)
 	local tree = root:add(siwarp, tvb(), "UD resolution")
 	if tvb:len() ~= SIDR then
 		tree:add_proto_expert_info(tvb:reported_len() > tvb:len() and too_short or bad_sidr)
-		pinfo.cols.info = string.format("UD resolution: %d octets in place of %d", tvb:len(), SIDR)
+		pinfo.cols.info = string.format("UD resolution: %d octets instead of %d", tvb:len(), SIDR)
 		return
 	end
 	local kind, octets = tvb(5, 1):uint(), tvb(7, 1):uint()
@@ -828,7 +828,7 @@ function siwarp.dissector(tvb, pinfo, root)
 		one(tvb(at, math.min(size or tvb:len(), tvb:len() - at)):tvb(), pinfo, root)
 	end
 	if tvb:reported_len() > tvb:len() then
-		pinfo.cols.info:append(" [cut by the capture]")
+		pinfo.cols.info:append(" [truncated by the capture]")
 	end
 	return tvb:len()
 end
@@ -1095,7 +1095,7 @@ DissectorTable.get("tcp.port"):add_for_decode_as(mpa)
 
 -- ---- in addition to the stock dissectors --------------------------------------------------------
 
-local more = Proto("siwarp_more", "iWARP, what else is there")
+local more = Proto("siwarp_more", "iWARP, additional fields")
 local rev_field, term_field = Field.new("iwarp_mpa.rev"), Field.new("iwarp_rdma.term_layer")
 local opcode_field = Field.new("iwarp_rdma.opcode")
 local own_crc_field = Field.new("siwarp.crc")

@@ -70,7 +70,7 @@ def test_a_stream_of_rd_loses_nothing_on_a_line_that_does() -> None:
     assert result["lossless_ratio"] == pytest.approx(one["ours"] / one["lossless"])
     said = CliRunner().invoke(app, asked).stdout
     assert "raw UDP, unconnected, polling, 60 KB" in said
-    assert "siwarp's line under loss=2%" in said
+    assert "siwarp with faults loss=2%" in said
     assert re.search(
         r"siwarp, the same without the losses .* \d\.\d+ of the rate without losses", said
     )

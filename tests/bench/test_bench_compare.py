@@ -210,7 +210,9 @@ def test_a_program_that_is_not_there_or_no_program_is_refused(
     status, said = invoke("--program", tmp_path / "siwarp")
     assert status == 1 and "siwarp is not there: name an installed siwarp, or .venv" in said
     status, said = invoke("--program", tmp_path)
-    assert status == 1 and "is a folder: name the program in it, as .venv/bin/siwarp" in said
+    assert (
+        status == 1 and "is a folder: name the program in it, for example .venv/bin/siwarp" in said
+    )
     (tmp_path / "text").write_text("", "ascii")
     status, said = invoke("--program", tmp_path / "text")
     assert status == 1 and "text cannot be executed" in said

@@ -135,11 +135,16 @@ def test_lost_messages_are_an_error_of_their_own_and_name_the_run(
 def test_the_reasons_of_both_ends_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = 'case "$*" in *server*) echo "an answer overtook a completion" >&2; exit 1;; esac\n'
+    script = (
+        'case "$*" in *server*) echo "an answer arrived before a completion" >&2; exit 1;; esac\n'
+    )
     script += 'echo "a request failed: work request flushed" >&2; exit 1'
     path = fake(tmp_path, script, monkeypatch)
     monkeypatch.setattr(runner, "program", lambda: path)
-    both = "client: a request failed: work request flushed; server: an answer overtook a completion"
+    both = (
+        "client: a request failed: work request flushed; "
+        "server: an answer arrived before a completion"
+    )
     with pytest.raises(runner.BenchError, match=f"'floor' failed: {both}$") as told:
         bench.run("lat", "ud", iters=10, rounds=1)
     assert not isinstance(told.value, runner.LostError)

@@ -185,7 +185,7 @@ def test_a_stranger_is_told_what_this_is_and_keeps_nobody_waiting(port: int) -> 
     with call(port) as silent, call(port, b"GET / HTTP/1.0\r\n\r\n") as browser:
         assert MAGIC in all_of(browser)
         assert points(port, "lat", "-n", 10)[0]["n"] == 10
-        assert b"no greeting came" in all_of(silent)
+        assert b"no greeting arrived" in all_of(silent)
 
 
 def test_a_second_client_is_told_that_the_server_is_busy(port: int) -> None:

@@ -25,8 +25,8 @@ def test_both_personas_and_their_tails_are_shown() -> None:
     assert [line.split("  ")[1] for line in rows] == [
         "siwarp",
         "siwarp, persona roce",
-        "99 of 100 of these within",
-        "99 of 100 of persona roce within",
+        "99th percentile of these",
+        "99th percentile of persona roce",
     ]
     (values,) = json.loads(siwarp(*words, "--json").stdout)["rounds"]
     assert set(values["p99"]) == {"ours", "roce"}

@@ -178,7 +178,7 @@ SOUND = {
     "DATA": (rd(RDType.DATA, SEGMENT, psn=7), "RD DATA PSN=7 Ack=0 Send MSN=3, 6 octets"),
     "ACK": (
         rd(RDType.ACK, ack_body(5, [7, 8, 20]), acknowledged=5, rd_flags=1),
-        "RD ACK PSN=0 Ack=5, and 3 beyond",
+        "RD ACK PSN=0 Ack=5, and 3 after a gap",
     ),
     "HELLO": (rd(RDType.HELLO, OFFER.ljust(64, b"\0"), dest_epoch=0), "RD HELLO PSN=0 Ack=0"),
     "CHALLENGE": (rd(RDType.CHALLENGE, OFFER + bytes(20)), "RD CHALLENGE PSN=0 Ack=0"),
