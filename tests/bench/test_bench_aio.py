@@ -42,11 +42,11 @@ def test_a_point_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--connections", "0"], "give 1 to 10000"),
-        (["--connections", "1,x"], "give 1 to 10000"),
-        (["-s", "0"], "no number of octets"),
+        (["--connections", "0"], "give numbers from 1 to 10000"),
+        (["--connections", "1,x"], "give numbers from 1 to 10000"),
+        (["-s", "0"], "not a number of octets"),
         (["-s", "65537"], "1 to 64K"),
-        (["-s", "x"], "no number of octets"),
+        (["-s", "x"], "not a number of octets"),
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(words: list[str], why: str) -> None:
