@@ -112,7 +112,10 @@ def points(root: Path) -> set[tuple[str, str, str]]:
             text = COMMENT.sub("", source.read_text())
             name = str(source.relative_to(root))
             for function in FUNCTION.finditer(text):
-                if re.search(r"\b(siw|abi)_cancel_disable\(\)", function[2]) or name in UNDER_ANOTHER:
+                if (
+                    re.search(r"\b(siw|abi)_cancel_disable\(\)", function[2])
+                    or name in UNDER_ANOTHER
+                ):
                     continue
                 found |= {(name, function[1], call) for call in CALL.findall(function[2])}
     return found
