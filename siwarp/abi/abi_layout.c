@@ -71,7 +71,7 @@ _Static_assert(offsetof(struct ibv_cq_ex, async_events_completed) ==
 		       offsetof(struct ibv_cq, async_events_completed),
 	       "ibv_cq_ex");
 _Static_assert(offsetof(struct ibv_qp_ex, qp_base) == 0, "ibv_qp_ex");
-_Static_assert(sizeof(struct ibv_ah) <= 64, "an ibv_ah lies in the room of a siw_ah");
+_Static_assert(sizeof(struct ibv_ah) <= 64, "struct ibv_ah fits into the room in struct siw_ah");
 /* Properties of the binary interface that must not change with the headers. */
 _Static_assert(offsetof(struct ibv_device, name) == 24, "ibv_device");
 _Static_assert(offsetof(struct ibv_context, ops.post_send) == 208, "ibv_context");

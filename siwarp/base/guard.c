@@ -99,7 +99,7 @@ __attribute__((noinline)) int siw_guard_crc_write(uint32_t *crc, void *theirs, c
 /* ---- 64-bit atomic accesses ------------------------------------------------------------------ */
 
 _Static_assert(sizeof(_Atomic uint64_t) == sizeof(uint64_t) && ATOMIC_LLONG_LOCK_FREE == 2,
-	       "an atomic word of the user's is a plain one");
+	       "an atomic 64-bit word has the layout of a plain one");
 
 /* Accesses a word of user memory that other threads of the program may change concurrently. */
 static inline _Atomic uint64_t *guard_atomic_word(uint64_t *word)

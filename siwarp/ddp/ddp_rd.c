@@ -85,7 +85,7 @@ struct saved {
 	uint32_t sent[SIW_DDP_QUEUES], received[SIW_DDP_QUEUES];
 	uint32_t note;
 };
-_Static_assert(sizeof(struct saved) <= SIW_RD_ROOM, "rd has room for it");
+_Static_assert(sizeof(struct saved) <= SIW_RD_ROOM, "SIW_RD_ROOM holds struct saved");
 
 int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void *user,
 		      struct siw_ddp_stream **out)

@@ -8,7 +8,7 @@
 
 #include "qp/qp_impl.h"
 
-_Static_assert(SIW_MAX_READS == SIW_RDMAP_MAX_READS, "the public limit is rdmap's");
+_Static_assert(SIW_MAX_READS == SIW_RDMAP_MAX_READS, "SIW_MAX_READS equals the limit of rdmap");
 
 int siw_qp_enter(const struct siw_qp *qp)
 {

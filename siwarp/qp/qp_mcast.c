@@ -9,7 +9,7 @@
 #include "base/addr.h"
 #include "qp/qp_impl.h"
 
-_Static_assert(SIW_MCAST_PORT == 62607, "the default of setting mcast_port");
+_Static_assert(SIW_MCAST_PORT == 62607, "SIW_MCAST_PORT is the default of setting mcast_port");
 
 /* A group, in list ctx->groups. The detach of the last member frees it. */
 struct siw_group {

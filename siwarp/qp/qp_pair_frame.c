@@ -36,7 +36,7 @@ struct frame {
 	uint8_t from_gid[16], to_gid[16];
 };
 
-_Static_assert(sizeof(struct frame) == 48, "as the figure has it");
+_Static_assert(sizeof(struct frame) == 48, "the size in the figure");
 
 uint16_t siw_pair_hello_build(uint8_t *out, const struct siw_pair_hello *hello)
 {

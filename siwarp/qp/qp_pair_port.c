@@ -13,7 +13,7 @@
 
 _Static_assert(sizeof(((struct siw_pair_port *)0)->listeners) / sizeof(struct siw_qp_conn *) ==
 		       SIW_MAX_ADDRS,
-	       "one for each address");
+	       "one listener for each address");
 
 struct siw_pair *siw_pair_port_find(const struct siw_pair_port *port, uint32_t qpn)
 {

@@ -12,7 +12,7 @@
 #include "qp/qp_impl.h"
 
 _Static_assert(sizeof(struct siw_record_range) == sizeof(struct siw_rdmap_range),
-	       "the same values");
+	       "both structs have the same size");
 
 /* ---- sending --------------------------------------------------------------------------------- */
 

@@ -116,7 +116,7 @@ static uint64_t hash_of(const struct siw_sidr_port *port, const struct siw_addr 
 		uint32_t scope, number;
 	} in = { .id = id, .slot = slot, .scope = from->scope, .number = siw_addr_port(from) };
 
-	_Static_assert(sizeof(in) == 40, "no octet that is not set");
+	_Static_assert(sizeof(in) == 40, "no uninitialized octets");
 	siw_addr_to_gid(from, in.gid);
 	return siw_siphash(&port->key, &in, sizeof(in));
 }

@@ -23,7 +23,7 @@ struct wire {
 	uint8_t crc[4];
 } __attribute__((packed));
 
-_Static_assert(sizeof(struct wire) == SIW_SIDR_FRAME, "as the figure has it");
+_Static_assert(sizeof(struct wire) == SIW_SIDR_FRAME, "the size in the figure");
 
 void siw_sidr_build(const struct siw_sidr_frame *frame, uint8_t out[SIW_SIDR_FRAME])
 {
@@ -50,7 +50,8 @@ uint64_t siw_sidr_quoted_id(const uint8_t *in, size_t len)
 {
 	struct wire wire;
 
-	_Static_assert(offsetof(struct wire, cookie) == SIW_SIDR_QUOTED, "the id is before it");
+	_Static_assert(offsetof(struct wire, cookie) == SIW_SIDR_QUOTED,
+		       "the quoted octets include the id");
 	if (len < SIW_SIDR_QUOTED || memcmp(in, magic, sizeof(magic)) != 0)
 		return 0;
 	memcpy(&wire, in, SIW_SIDR_QUOTED);

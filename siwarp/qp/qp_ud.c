@@ -8,7 +8,8 @@
 #include "rdmap/rdmap_record.h"
 #include "qp/qp_impl.h"
 
-_Static_assert(SIW_MAX_SHARERS == SIW_RDMAP_MAX_SHARERS, "the public limit is rdmap's");
+_Static_assert(SIW_MAX_SHARERS == SIW_RDMAP_MAX_SHARERS,
+	       "SIW_MAX_SHARERS equals the limit of rdmap");
 
 static int ud_serve(struct siw_io_handler *self);
 static int ud_serve_sock(struct siw_addr_sock *end);

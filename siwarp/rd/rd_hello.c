@@ -315,7 +315,7 @@ static uint32_t epoch_for(const struct siw_rd *rd, const struct siw_rd_peer *pee
 	} in = { *from, its_epoch, (uint32_t)(made >> EPOCH_MS_BITS) };
 	uint32_t epoch;
 
-	_Static_assert(sizeof(in) == sizeof(struct siw_addr) + 8, "no octet that is not set");
+	_Static_assert(sizeof(in) == sizeof(struct siw_addr) + 8, "no uninitialized octets");
 	if (peer && (peer->state != SIW_RD_OPEN || peer->peer_epoch == its_epoch))
 		return peer->epoch;
 	epoch = (uint32_t)siw_siphash(&rd->key, &in, sizeof(in));

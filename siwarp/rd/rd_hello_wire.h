@@ -44,7 +44,7 @@ struct siw_rd_option_instance {
 	uint8_t length; /* octets of instance */
 	uint64_t instance;
 } __attribute__((packed));
-_Static_assert(sizeof(struct siw_rd_option_instance) == 10, "option of an instance");
+_Static_assert(sizeof(struct siw_rd_option_instance) == 10, "instance option");
 
 enum siw_rd_option_type {
 	SIW_RD_LONGEST = 1, /* octets of the longest segment that the sender accepts */

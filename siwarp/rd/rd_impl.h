@@ -356,7 +356,7 @@ struct siw_rd {
 	} pool[SIW_RD_CLASSES];
 };
 
-_Static_assert(sizeof(struct siw_rd_peer) + sizeof(void *) <= 640, "an idle peer's record");
+_Static_assert(sizeof(struct siw_rd_peer) + sizeof(void *) <= 640, "size of an idle peer record");
 
 /* ---- rd_peer.c ------------------------------------------------------------------------------- */
 

@@ -26,7 +26,7 @@
 #define FEWEST_SENTS 16
 #define HDRCT	     offsetof(struct siw_rdmap_wire_terminate, hdrct)
 
-_Static_assert(SIW_DDP_MAX_ERROR >= SIW_RDMAP_TERM_MAX, "an error message fits");
+_Static_assert(SIW_DDP_MAX_ERROR >= SIW_RDMAP_TERM_MAX, "SIW_DDP_MAX_ERROR holds an error message");
 
 /* ---- errors found by this end ---------------------------------------------------------------- */
 

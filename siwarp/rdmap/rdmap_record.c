@@ -38,7 +38,7 @@ _Static_assert(sizeof(struct record_wire) == SIW_RDMAP_RECORD_HEAD &&
 		       SIW_RDMAP_RECORD_HEAD == SIW_DDP_ULP_TAGGED,
 	       "figure 8.1");
 _Static_assert(sizeof(((struct siw_rdmap_event *)0)->quoted_more) == SIW_RDMAP_RECORD_HEAD,
-	       "all of it is quoted");
+	       "quoted_more holds the complete header");
 
 enum slot_state { FREE, OPEN, DUE, REPORTED };
 

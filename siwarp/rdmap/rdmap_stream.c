@@ -86,7 +86,7 @@ static int stream_alloc_rings(struct siw_rdmap_stream *stream, uint32_t ird, uin
 _Static_assert(_Alignof(struct siw_rdmap_read) >= _Alignof(struct siw_rdmap_request) &&
 		       _Alignof(struct siw_rdmap_request) >=
 			       _Alignof(union siw_rdmap_wire_atomic_request),
-	       "each part of the block is aligned if the one before it is");
+	       "each part of the block is aligned if the preceding part is");
 
 /*
  * Creates queue 1, with as many buffers as the peer may have Read and Atomic Requests outstanding

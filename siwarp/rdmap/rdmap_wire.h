@@ -107,7 +107,8 @@ struct siw_rdmap_wire_send_imm {
 } __attribute__((packed));
 #define SIW_RDMAP_IMM_LEN 8
 _Static_assert(sizeof(struct siw_rdmap_wire_imm) == SIW_RDMAP_IMM_LEN, "RFC 7306 figure 7");
-_Static_assert(sizeof(struct siw_rdmap_wire_send_imm) == SIW_RDMAP_IMM_LEN, "one size for both");
+_Static_assert(sizeof(struct siw_rdmap_wire_send_imm) == SIW_RDMAP_IMM_LEN,
+	       "both immediate data headers have the same size");
 
 /* Writes the header of a Send with immediate data. */
 static inline void siw_rdmap_put_send_imm(void *at, bool solicited, uint32_t data)
