@@ -66,8 +66,8 @@ static void *rsocket_look_up(const char *name, struct forwarded *of)
 	pthread_once(&once, open_genuine);
 	function = genuine ? dlsym(genuine, name) : NULL;
 	if (!function && !atomic_exchange(&of->said, true))
-		fprintf(stderr, "siwarp: %s: rsockets are the system's librdmacm's, which %s\n",
-			name, genuine ? "does not have it" : "is not installed");
+		fprintf(stderr, "siwarp: %s: rsockets require the system's librdmacm, which %s\n",
+			name, genuine ? "does not contain this function" : "is not installed");
 	abi_cancel_restore(cancel);
 	if (!function)
 		errno = EOPNOTSUPP;

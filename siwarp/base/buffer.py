@@ -34,7 +34,7 @@ def octets(data: Buffer) -> memoryview:
     try:
         view = memoryview(whole)
     except TypeError:
-        what = f"octets come from bytes, a bytearray, an array or the like, not {data!r:.60}"
+        what = f"expected bytes, a bytearray, an array or another buffer, not {data!r:.60}"
         advice = ": call its encode() first" if isinstance(data, str) else ""
         raise TypeError(what + advice) from None
     return view.cast("B") if view.nbytes else memoryview(b"")

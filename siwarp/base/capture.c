@@ -142,7 +142,7 @@ static int capture_write_block(void)
 		 * which terminates most programs.
 		 */
 		errno = EFBIG;
-		capture_abort("its file has the size that SIWARP_CAPTURE_MB or ulimit -f allows");
+		capture_abort("the file has reached the limit of SIWARP_CAPTURE_MB or ulimit -f");
 		return -EFBIG;
 	}
 	do
@@ -324,10 +324,10 @@ static void capture_from_environment(void)
 
 	if (rv == -EEXIST)
 		siw_trace_warn_user(
-			"no capture to %s, nor to %s: both exist; remove them, or write %%p for the PID",
+			"cannot capture to %s or %s: both exist; remove them, or use %%p for the PID",
 			path, cap.file);
 	else if (rv < 0 && rv != -EBUSY)
-		siw_trace_warn_user("no capture to %s: %s", path, strerror(-rv));
+		siw_trace_warn_user("cannot capture to %s: %s", path, strerror(-rv));
 }
 
 void siw_capture_init(void)
@@ -369,7 +369,7 @@ uint32_t siw_capture_generation(void)
 	cap.generation = 0;
 	rv = open_file(!strstr(cap.path, "%p"), O_EXCL);
 	if (rv < 0) {
-		siw_trace_warn_user("no capture of this child to %s: %s", cap.file, strerror(-rv));
+		siw_trace_warn_user("cannot capture this child to %s: %s", cap.file, strerror(-rv));
 		atomic_store_explicit(&siw_capture_active, 0, memory_order_relaxed);
 	}
 	return cap.generation;

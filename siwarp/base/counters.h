@@ -24,98 +24,98 @@
 	X(drop_short, "datagrams dropped: shorter than the headers and the CRC")                   \
 	X(drop_crc, "datagrams dropped: wrong CRC")                                                \
 	X(drop_version, "datagrams dropped: unknown DDP or RDMAP version")                         \
-	X(drop_header, "datagrams dropped: a DDP header no whole message has")                     \
+	X(drop_header, "datagrams dropped: a DDP header that no complete message has")             \
 	X(drop_qn, "datagrams dropped: unknown queue number")                                      \
 	X(drop_opcode, "datagrams dropped: unknown or unexpected RDMAP opcode")                    \
 	X(drop_qkey, "datagrams dropped: wrong Q_Key")                                             \
 	X(drop_no_buffer, "datagrams dropped: no receive was posted")                              \
 	X(drop_too_long, "datagrams dropped: longer than the posted receive")                      \
 	X(drop_rxq_overflow, "datagrams dropped by the kernel: socket buffer full")                \
-	X(drop_source, "datagrams dropped: not from a source this queue pair listens to")          \
-	X(err_found, "messages of peers on datagrams that broke a rule")                           \
-	X(err_sent, "error messages sent about them")                                              \
-	X(err_limited, "error messages not sent: the limit to one source or in all")               \
+	X(drop_source, "datagrams dropped: from a source that the queue pair does not accept")     \
+	X(err_found, "invalid messages received on datagram queue pairs")                          \
+	X(err_sent, "error messages sent")                                                         \
+	X(err_limited, "error messages not sent: rate limit reached, per source or in total")      \
 	X(err_unsent, "error messages not sent: no receiver, or the socket refused")               \
-	X(err_received, "error messages received about messages sent")                             \
-	X(err_stale, "datagrams dropped: errors about nothing sent there lately")                  \
-	X(err_malformed, "datagrams dropped: errors that are not laid out as one")                 \
+	X(err_received, "error messages received about sent messages")                             \
+	X(err_stale, "datagrams dropped: error messages about no recently sent message")           \
+	X(err_malformed, "datagrams dropped: malformed error messages")                            \
 	X(err_lost, "errors lost because a queue pair's error queue was full")                     \
-	X(drop_late, "UC datagrams dropped: another came before that was sent later")              \
-	X(drop_partial, "datagrams dropped: UC, others of its message are missing")                \
-	X(drop_access, "datagrams dropped: Writes to what this end does not grant")                \
-	X(uc_missing, "UC datagrams that did not come, by the gaps in their numbers")              \
+	X(drop_late, "UC datagrams dropped: a later one arrived before")                           \
+	X(drop_partial, "datagrams dropped: UC, other parts of the message are missing")           \
+	X(drop_access, "datagrams dropped: Writes to memory without access rights")                \
+	X(uc_missing, "UC datagrams lost, according to gaps in their numbers")                     \
 	X(record_partial, "Write-Records completed with octets missing")                           \
-	X(record_early, "Write-Records ended early: too many were in process")                     \
-	X(record_full, "datagrams dropped: no room for one more Write-Record")                     \
-	X(record_ranges, "datagrams of Write-Records not noted: too many gaps")                    \
+	X(record_early, "Write-Records ended early: too many were in progress")                    \
+	X(record_full, "datagrams dropped: no room for another Write-Record")                      \
+	X(record_ranges, "datagrams of Write-Records not recorded: too many gaps")                 \
 	X(send_errors, "sends that the socket refused")                                            \
 	X(terminate_tx, "Terminate messages sent")                                                 \
 	X(terminate_rx, "Terminate messages received")                                             \
 	X(crc_errors, "streams ended by a wrong CRC")                                              \
-	X(marker_errors, "streams ended by a Marker that points elsewhere")                        \
+	X(marker_errors, "streams ended by an invalid Marker")                                     \
 	X(connects, "connections made as initiator")                                               \
 	X(accepts, "connections made as responder")                                                \
 	X(rejects, "connection requests rejected, by either end")                                  \
-	X(startups_paused, "times a listener had too many pending to accept")                      \
-	X(startups_refused, "connections closed: too many pending, or of one source")              \
-	X(startup_timeouts, "MPA start-ups given up because the peer was silent")                  \
-	X(startup_strangers, "connections closed: what came first was no MPA Request")             \
-	X(addrs_unbound, "addresses that came up where a queue pair's port is not free")           \
-	X(pair_retries, "RC by QPN: tries to connect that came to nothing, and another")           \
-	X(pair_refused, "RC by QPN: requests rejected: no QP has the number, or it has a peer")    \
-	X(pair_addresses, "RC by QPN: requests closed: sent from another address than they say")   \
-	X(pair_strangers, "RC by QPN: requests or replies closed: not of siwarp's pairing")        \
-	X(sidr_questions, "UD resolution: questions sent")                                         \
-	X(sidr_repeats, "UD resolution: of them, sent again since no answer came")                 \
-	X(sidr_answers, "UD resolution: questions of peers that were answered or refused")         \
-	X(sidr_replays, "UD resolution: answers sent again to who asked again")                    \
-	X(sidr_cookies, "UD resolution: questions that have to come again with a cookie")          \
-	X(drop_sidr_length, "datagrams dropped: not as long as a frame of UD resolution")          \
-	X(drop_sidr_version, "datagrams dropped: UD resolution, other magic or version")           \
-	X(drop_sidr_field, "datagrams dropped: UD resolution, a value that its type cannot have")  \
-	X(drop_sidr_id, "datagrams dropped: UD resolution, an answer to nothing that was asked")   \
-	X(drop_sidr_cookie, "datagrams dropped: UD resolution, a cookie that is wrong or old")     \
+	X(startups_paused, "times a listener stopped accepting: too many connections pending")     \
+	X(startups_refused, "connections closed: too many pending, in total or of one source")     \
+	X(startup_timeouts, "MPA start-ups aborted because the peer was silent")                   \
+	X(startup_strangers, "connections closed: the first frame was not an MPA Request")         \
+	X(addrs_unbound, "new addresses not bound: the queue pair's port is in use there")         \
+	X(pair_retries, "RC by QPN: failed connection attempts that were retried")                 \
+	X(pair_refused, "RC by QPN: requests rejected: unknown QPN, or the QP has a peer")         \
+	X(pair_addresses, "RC by QPN: requests closed: source address is not the stated one")      \
+	X(pair_strangers, "RC by QPN: requests and replies closed: not siwarp's pairing protocol") \
+	X(sidr_questions, "UD resolution: queries sent")                                           \
+	X(sidr_repeats, "UD resolution: queries retransmitted")                                    \
+	X(sidr_answers, "UD resolution: queries of peers answered or rejected")                    \
+	X(sidr_replays, "UD resolution: responses retransmitted to repeated queries")              \
+	X(sidr_cookies, "UD resolution: queries that must be repeated with a cookie")              \
+	X(drop_sidr_length, "datagrams dropped: UD resolution, wrong frame length")                \
+	X(drop_sidr_version, "datagrams dropped: UD resolution, wrong magic or version")           \
+	X(drop_sidr_field, "datagrams dropped: UD resolution, a value invalid for the type")       \
+	X(drop_sidr_id, "datagrams dropped: UD resolution, a response to no pending query")        \
+	X(drop_sidr_cookie, "datagrams dropped: UD resolution, wrong or expired cookie")           \
 	X(drop_sidr_share, "datagrams dropped: UD resolution, too many pending of one source")     \
 	X(drop_sidr_full, "datagrams dropped: UD resolution, too many pending, or no memory")      \
-	X(confirm_reads, "Reads of nothing sent, to learn what the peer has (roce)")               \
-	X(confirm_none, "roce connections that complete as iwarp: no Read is granted")             \
-	X(delivery_counts_tx, "delivery counts sent: what this end has of a roce peer's messages") \
-	X(delivery_counts_rx, "delivery counts received, in place of confirm_reads (roce)")        \
-	X(rnr_unexpected, "Sends that came before a receive was posted, and waited (roce)")        \
-	X(rnr_expired, "connections, or RD peers, given up: no receive in time (roce, RD)")        \
+	X(confirm_reads, "zero-length Reads sent as acknowledgement requests (roce)")              \
+	X(confirm_none, "roce connections that complete as iwarp: the peer allows no Read")        \
+	X(delivery_counts_tx, "delivery counts sent to roce peers")                                \
+	X(delivery_counts_rx, "delivery counts received, instead of confirm_reads (roce)")         \
+	X(rnr_unexpected, "Sends that arrived before a receive was posted and waited (roce)")      \
+	X(rnr_expired, "connections or RD peers ended: no receive in time (roce, RD)")             \
 	X(cq_overflow, "completions lost because a completion queue was full")                     \
-	X(rd_hellos, "handshakes of reliable datagrams: datagrams sent")                           \
-	X(rd_ce, "reliable datagrams that came with CE: a queue on the way is growing")            \
-	X(rd_acks, "acknowledgements of reliable datagrams sent by themselves")                    \
-	X(rd_probes, "probes of reliable datagrams sent")                                          \
-	X(rd_retransmits, "reliable datagrams sent again")                                         \
-	X(rd_duplicates, "datagrams dropped: reliable ones that were here before")                 \
-	X(rd_not_ready, "messages of reliable datagrams that wait for a receive at their peer")    \
-	X(rd_gone, "peers of reliable datagrams found gone")                                       \
-	X(rd_restarted, "peers of reliable datagrams met as another instance than before")         \
-	X(rd_evicted, "idle peers of reliable datagrams forgotten, for new ones")                  \
-	X(rd_mtu_lowered, "times a path turned out to take shorter datagrams only")                \
-	X(drop_rd_window, "datagrams dropped: reliable ones past the window")                      \
-	X(drop_rd_ack, "datagrams dropped: they acknowledge what was not sent")                    \
-	X(drop_rd_epoch, "datagrams dropped: of reliable ones, wrong epoch")                       \
-	X(drop_rd_hello, "datagrams dropped: handshakes too short or too many")                    \
-	X(drop_rd_cookie, "datagrams dropped: a cookie that is wrong, old or used")                \
+	X(rd_hellos, "reliable datagrams: handshake datagrams sent")                               \
+	X(rd_ce, "reliable datagrams received with CE: congestion on the path")                    \
+	X(rd_acks, "reliable datagrams: pure acknowledgements sent")                               \
+	X(rd_probes, "reliable datagrams: probes sent")                                            \
+	X(rd_retransmits, "reliable datagrams retransmitted")                                      \
+	X(rd_duplicates, "datagrams dropped: reliable datagrams received before")                  \
+	X(rd_not_ready, "reliable datagrams: messages that wait for a receive at the peer")        \
+	X(rd_gone, "reliable datagrams: peers declared lost")                                      \
+	X(rd_restarted, "reliable datagrams: peers that came back as another instance")            \
+	X(rd_evicted, "reliable datagrams: idle peer records evicted for new peers")               \
+	X(rd_mtu_lowered, "reliable datagrams: times the path MTU was lowered")                    \
+	X(drop_rd_window, "datagrams dropped: reliable datagrams beyond the window")               \
+	X(drop_rd_ack, "datagrams dropped: acknowledgement of data not sent")                      \
+	X(drop_rd_epoch, "datagrams dropped: reliable datagrams of a wrong epoch")                 \
+	X(drop_rd_hello, "datagrams dropped: handshakes that are too short or too many")           \
+	X(drop_rd_cookie, "datagrams dropped: wrong, expired or reused cookie")                    \
 	X(drop_rd_peers, "datagrams dropped: no room for another reliable peer")                   \
 	X(epoll_waits, "calls of epoll_wait")                                                      \
 	X(progress_wakeups, "times a progress thread woke up")                                     \
-	X(tx_partial, "writes of which the socket took a part")                                    \
-	X(tx_eagain, "writes of which the socket took nothing")                                    \
-	X(icmp_errors, "errors that ICMP brought to a socket")                                     \
+	X(tx_partial, "partial writes to a socket")                                                \
+	X(tx_eagain, "writes refused by a full socket")                                            \
+	X(icmp_errors, "ICMP errors reported to a socket")                                         \
 	X(fault_loss, "datagrams dropped: fault plan, loss")                                       \
 	X(fault_blackout, "datagrams dropped: fault plan, blackout")                               \
-	X(fault_limit, "datagrams dropped: fault plan, no room to hold them")                      \
-	X(fault_dup, "datagrams that came twice by a fault plan")                                  \
-	X(fault_reorder, "datagrams overtaken by a fault plan")                                    \
+	X(fault_limit, "datagrams dropped: fault plan, limit reached")                             \
+	X(fault_dup, "datagrams duplicated by a fault plan")                                       \
+	X(fault_reorder, "datagrams reordered by a fault plan")                                    \
 	X(fault_corrupt, "bits flipped by a fault plan, in datagrams and streams")                 \
-	X(fault_delay, "datagrams and pieces of streams that a fault plan delayed")                \
+	X(fault_delay, "datagrams and pieces of streams delayed by a fault plan")                  \
 	X(fault_reset, "connections reset by a fault plan")                                        \
-	X(fault_short, "reads and writes of streams cut short by a fault plan")                    \
-	X(fault_closed, "datagrams and pieces held by a fault plan when their socket closed")
+	X(fault_short, "reads and writes of streams shortened by a fault plan")                    \
+	X(fault_closed, "datagrams and pieces held by a fault plan when the socket closed")
 
 enum siw_counter {
 #define X(name, help) SIW_COUNTER_##name,

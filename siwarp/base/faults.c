@@ -71,7 +71,7 @@ static void faults_read_environment(void)
 	if (!text || siw_faults_install(text) == 0)
 		return;
 	snprintf(why_environment, sizeof(why_environment), "%s", why);
-	siw_trace_warn_user("SIWARP_FAULTS is no plan of faults: %s", why_environment);
+	siw_trace_warn_user("SIWARP_FAULTS is not a valid fault plan: %s", why_environment);
 }
 
 int siw_faults_init(void)

@@ -126,19 +126,19 @@ static int read_number(struct reader *r, const char *at, const char *word, const
 	case 0:
 		return 0;
 	case -EDOM:
-		return parse_fail(r, at, "\"%s\" is finer than can be told apart", word);
+		return parse_fail(r, at, "\"%s\" has more decimal places than supported", word);
 	case -ERANGE:
-		return parse_fail(r, at, "\"%s\" is too much", word);
+		return parse_fail(r, at, "\"%s\" exceeds the maximum", word);
 	default:
-		return parse_fail(r, at, "\"%s\" where %s is expected", word, expected);
+		return parse_fail(r, at, "\"%s\" is not %s", word, expected);
 	}
 }
 
 static int read_share(struct reader *r, const char *at, const char *word, uint32_t *out)
 {
 	uint64_t value = 0;
-	int rv = read_number(r, at, word, shares, SIW_FAULTS_WHOLE, "a share, as 1% or 0.05%,",
-			     &value);
+	int rv = read_number(r, at, word, shares, SIW_FAULTS_WHOLE,
+			     "a percentage such as 1% or 0.05%", &value);
 
 	*out = (uint32_t)value;
 	return rv;
@@ -146,7 +146,7 @@ static int read_share(struct reader *r, const char *at, const char *word, uint32
 
 static int read_time(struct reader *r, const char *at, const char *word, uint64_t *out)
 {
-	return read_number(r, at, word, times, MAX_TIME, "a time, as 2s, 0.1ms or 50us,", out);
+	return read_number(r, at, word, times, MAX_TIME, "a time such as 2s, 0.1ms or 50us", out);
 }
 
 static int read_positive(struct reader *r, const char *at, const char *word, uint64_t most,
@@ -154,7 +154,7 @@ static int read_positive(struct reader *r, const char *at, const char *word, uin
 {
 	if (parse_count(word, most, out) == 0 && *out)
 		return 0;
-	return parse_fail(r, at, "\"%s\" where a number from 1 to %llu is expected", word,
+	return parse_fail(r, at, "\"%s\" is not a number from 1 to %llu", word,
 			  (unsigned long long)most);
 }
 
@@ -165,8 +165,7 @@ static int read_limit(struct reader *r, const char *at, const char *word,
 	if ((c->limit_octets || parse_count(word, UINT32_MAX, &c->limit) == 0) && c->limit)
 		return 0;
 	return parse_fail(
-		r, at,
-		"\"%s\" where a number of packets, as 100, or octets, as 256KB, are expected",
+		r, at, "\"%s\" is not a number of packets such as 100, or of octets such as 256KB",
 		word);
 }
 
@@ -175,7 +174,8 @@ static int read_blackout(struct reader *r, const char *at, char *word, struct si
 	char *sign = strchr(word, '@');
 
 	if (!sign)
-		return parse_fail(r, at, "\"%s\" where length@start is expected, as 2s@10s", word);
+		return parse_fail(r, at, "\"%s\" is not of the form length@start, such as 2s@10s",
+				  word);
 	*sign = '\0';
 	c->has_blackout = true;
 	if (read_time(r, at, word, &c->blackout_for) < 0)
@@ -191,8 +191,8 @@ static int read_reset(struct reader *r, const char *at, const char *word,
 	c->has_reset_at = parse_number(word, times, MAX_TIME, &c->reset_at) == 0;
 	if (c->has_reset_at)
 		return 0;
-	return parse_fail(r, at, "\"%s\" where octets, as 1MB, or a time, as 5s, are expected",
-			  word);
+	return parse_fail(
+		r, at, "\"%s\" is not a number of octets such as 1MB, or a time such as 5s", word);
 }
 
 /* Parses ADDR[/LEN][:PORT] or [ADDR][/LEN][:PORT]. IPv6 needs the brackets if there is a port. */
@@ -219,27 +219,24 @@ static int read_peer(struct reader *r, const char *at, char *word, struct siw_fa
 	slash = *rest == '/' ? rest : NULL;
 	colon = strchr(rest, ':');
 	if ((*rest && !slash && colon != rest))
-		return parse_fail(r, at, "\"%s\" where an address is expected, as 10.0.0.0/8:4791",
-				  word);
+		return parse_fail(r, at, "\"%s\" is not an address such as 10.0.0.0/8:4791", word);
 	if (slash)
 		*slash = '\0';
 	if (colon)
 		*colon = '\0';
 	if (siw_addr_parse(addr, 0, &c->peer) < 0)
-		return parse_fail(r, at, "\"%s\" where a numeric address is expected", addr);
+		return parse_fail(r, at, "\"%s\" is not a numeric address", addr);
 	most = c->peer.family == AF_INET ? 32 : 128;
 	c->prefix = (uint8_t)most;
 	if (slash) {
 		if (parse_count(slash + 1, (uint64_t)most, &number) < 0)
-			return parse_fail(r, at,
-					  "\"%s\" where a prefix length up to %d is expected",
+			return parse_fail(r, at, "\"%s\" is not a prefix length up to %d",
 					  slash + 1, most);
 		c->prefix = (uint8_t)number;
 	}
 	if (colon) {
 		if (parse_count(colon + 1, 65535, &number) < 0 || !number)
-			return parse_fail(r, at, "\"%s\" where a port from 1 to 65535 is expected",
-					  colon + 1);
+			return parse_fail(r, at, "\"%s\" is not a port from 1 to 65535", colon + 1);
 		c->peer.port_be = htons((uint16_t)number);
 	}
 	return 0;
@@ -282,11 +279,11 @@ static int read_value(struct reader *r, int name, const char *at, char *word,
 	case 6:
 		return read_time(r, at, word, &c->jitter);
 	case 7:
-		rv = read_number(r, at, word, rates, MAX_RATE, "a rate, as 50Mbit or 1.5Gbit,",
+		rv = read_number(r, at, word, rates, MAX_RATE, "a rate such as 50Mbit or 1.5Gbit",
 				 &c->rate);
 		return rv || c->rate
 			       ? rv
-			       : parse_fail(r, at, "a rate of 0: say blackout= or loss=100%%");
+			       : parse_fail(r, at, "a rate of 0: use blackout= or loss=100%%");
 	case 8:
 		return read_limit(r, at, word, c);
 	case 9:
@@ -301,7 +298,7 @@ static int read_value(struct reader *r, int name, const char *at, char *word,
 		return read_peer(r, at, word, c);
 	default:
 		if (parse_count(word, INT64_MAX, &c->seed) < 0)
-			return parse_fail(r, at, "\"%s\" where a number is expected as the seed",
+			return parse_fail(r, at, "\"%s\" is not a number, as required for the seed",
 					  word);
 		return 0;
 	}
@@ -318,18 +315,19 @@ static int read_item(struct reader *r, struct siw_fault_clause *c, uint32_t *see
 	if (parse_word(r, "=,; \t\n", name, sizeof(name)) < 0)
 		return -EINVAL;
 	if (!name[0])
-		return parse_fail(r, at, "a fault is expected, as loss=1%%");
+		return parse_fail(r, at, "expected a fault such as loss=1%%");
 	i = find_fault_name(name);
 	if (i < 0)
 		return parse_fail(
 			r, at,
-			"\"%s\" is no fault; there are loss, burst, dup, reorder, corrupt, "
+			"\"%s\" is not a fault; faults are loss, burst, dup, reorder, corrupt, "
 			"delay, jitter, rate, limit, blackout, reset, short, mark, peer, seed",
 			name);
 	if (*r->at != '=')
-		return parse_fail(r, r->at, "= and a value are expected behind \"%s\"", name);
+		return parse_fail(r, r->at, "expected = and a value after \"%s\"", name);
 	if (*seen & 1u << i)
-		return parse_fail(r, at, "\"%s\" stands here twice; begin another clause with ;",
+		return parse_fail(r, at,
+				  "\"%s\" occurs twice in this clause; start another clause with ;",
 				  name);
 	*seen |= 1u << i;
 	at = ++r->at;
@@ -362,10 +360,10 @@ static int read_clause(struct reader *r, struct siw_fault_clause *c)
 		else if (*at == ';' || !*at)
 			break;
 		else
-			return parse_fail(r, at, "a comma, a semicolon or the end is expected");
+			return parse_fail(r, at, "expected a comma, a semicolon or the end");
 	}
 	if (c->burst && !c->loss)
-		return parse_fail(r, r->at, "burst= says how loss= comes, and there is no loss=");
+		return parse_fail(r, r->at, "burst= requires loss= in the same clause");
 	return 0;
 }
 
@@ -382,7 +380,7 @@ int siw_faults_parse(const char *text, struct siw_faults *out, char *why, size_t
 	for (;;) {
 		r.clause++;
 		if (out->n == SIW_FAULTS_CLAUSES)
-			return parse_fail(&r, r.at, "a plan has up to %d clauses",
+			return parse_fail(&r, r.at, "a plan has at most %d clauses",
 					  SIW_FAULTS_CLAUSES);
 		if (read_clause(&r, &out->clause[out->n]) < 0)
 			return -EINVAL;

@@ -23,7 +23,7 @@ def numeric(host: str) -> str:
             found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
         except OSError as e:
             raise OSError(
-                f"{host!r} is no numeric address and no known host name ({e.strerror})"
+                f"{host!r} is neither a numeric address nor a known host name ({e.strerror})"
             ) from None
         return str(min(found, key=lambda info: info[0] != socket.AF_INET)[4][0])
     return host

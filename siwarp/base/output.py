@@ -47,7 +47,7 @@ def unbroken(command: Callable[[], int]) -> int:
         python = shlex.quote(sys.executable)
         print(
             f"siwarp: this command needs {e.name}: run {python} -m pip install 'siwarp[cli]' "
-            "(siwarp run, env and config do without)",
+            "(siwarp run, env and config work without it)",
             file=complaints,
         )
         status = 1

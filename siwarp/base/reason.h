@@ -27,315 +27,348 @@
  */
 #define SIW_REASONS(X)                                                                             \
 	/* ---- all objects */                                                                     \
-	X(NULL_ARGUMENT, EINVAL, "{0:text} is NULL: give one")                                     \
+	X(NULL_ARGUMENT, EINVAL, "{0:text} is NULL: pass a valid pointer")                         \
 	X(STALE, ESTALE,                                                                           \
-	  "it was opened before fork, in the parent, and works only there, or its device was "     \
+	  "the object belongs to a device that was opened before fork, in the parent process, or " \
 	  "closed by force: open the device in this process")                                      \
-	X(DESTROYED, EINVAL, "it was destroyed before: make a new one")                            \
-	X(NEGATIVE, EINVAL, "{0:text} is {1}: give 0 or more")                                     \
+	X(DESTROYED, EINVAL, "the object was destroyed before: create a new one")                  \
+	X(NEGATIVE, EINVAL, "{0:text} is {1}: pass 0 or more")                                     \
 	X(DEVICE_FULL, ENOMEM,                                                                     \
-	  "the device holds {1} of them at the most ({0:text}): end one that is not needed first") \
-	X(RANGE, EINVAL, "{0:text}={1} is not from {2} to {3}: give one of these")                 \
-	X(NOT_CONNECTED, ENOTCONN, "it is not connected: connect it first")                        \
-	X(TIME_OVER, EAGAIN, "nothing came in the time allowed: wait longer, or ask again")        \
-	X(INTERRUPTED, EINTR, "a signal came while waiting: call again")                           \
+	  "the device limit of {1} ({0:text}) is reached: destroy an object that is no longer "    \
+	  "needed")                                                                                \
+	X(RANGE, EINVAL,                                                                           \
+	  "{0:text}={1} is not in the range {2} to {3}: pass a value in this range")               \
+	X(NOT_CONNECTED, ENOTCONN, "there is no connection: connect first")                        \
+	X(TIME_OVER, EAGAIN,                                                                       \
+	  "no event arrived within the time-out: use a longer time-out or call again")             \
+	X(INTERRUPTED, EINTR, "the wait was interrupted by a signal: call again")                  \
 	/* ---- devices, faults, captures */                                                       \
 	X(NO_DEVICE, ENODEV, "no device has this address: see siw_get_device_list")                \
 	X(CONTEXT_BUSY, EBUSY,                                                                     \
-	  "{0} PDs, {1} CQs, {2} completion channels and {3} event channels of it are open: end "  \
-	  "them first")                                                                            \
-	X(FAULTS_PLAN, EINVAL, "it is no plan of faults: {0:text}")                                \
-	X(FAULTS_SETTING, EINVAL, "SIWARP_FAULTS is no plan of faults: {0:text}")                  \
+	  "{0} PDs, {1} CQs, {2} completion channels and {3} event channels of the device exist: " \
+	  "destroy them first")                                                                    \
+	X(FAULTS_PLAN, EINVAL, "invalid fault plan: {0:text}")                                     \
+	X(FAULTS_SETTING, EINVAL, "SIWARP_FAULTS is not a valid fault plan: {0:text}")             \
 	X(CAPTURE_ON, EBUSY,                                                                       \
-	  "a capture is on already: SIWARP_CAPTURE or another siw_capture_start began it, and "    \
-	  "siw_capture_stop ends it")                                                              \
-	X(CAPTURE_FILE, ESPIPE, "it is no regular file: capture to one, and read that")            \
+	  "a capture is already running, started by SIWARP_CAPTURE or siw_capture_start: call "    \
+	  "siw_capture_stop first")                                                                \
+	X(CAPTURE_FILE, ESPIPE,                                                                    \
+	  "the path is not a regular file: capture to a regular file and read that")               \
 	X(ADDRESS_TEXT, EINVAL,                                                                    \
-	  "it is no numeric IPv4 or IPv6 address: give one like 127.0.0.1 or fe80::1%eth0")        \
-	X(ADDRESS_FAMILY, EINVAL, "the address has family {0}: give one of AF_INET or AF_INET6")   \
+	  "the text is not a numeric IPv4 or IPv6 address: use the form 127.0.0.1 or "             \
+	  "fe80::1%eth0")                                                                          \
+	X(ADDRESS_FAMILY, EINVAL, "the address family is {0}: use AF_INET or AF_INET6")            \
 	/* ---- protection domains, memory, windows */                                             \
 	X(PD_BUSY, EBUSY,                                                                          \
-	  "{0} MRs, {1} MWs, {2} QPs or SRQs and {3} AHs of it are open: end them first")          \
-	X(MR_LENGTH, EINVAL, "{0} octets, but max_mr_size is {1}: register it in parts")           \
-	X(MR_WRAPS, EINVAL, "{0} octets from there on reach beyond the last address: give fewer")  \
+	  "{0} MRs, {1} MWs, {2} QPs or SRQs and {3} AHs of the PD exist: destroy them first")     \
+	X(MR_LENGTH, EINVAL,                                                                       \
+	  "the length of {0} octets exceeds max_mr_size ({1}): register the memory in parts")      \
+	X(MR_WRAPS, EINVAL,                                                                        \
+	  "{0} octets from this address exceed the address space: reduce the length")              \
 	X(MR_ABSENT, EFAULT,                                                                       \
-	  "the memory is not there, or not writable as the access asks: register memory that "     \
-	  "exists, with rights that it has")                                                       \
+	  "the memory is not mapped, or not writable as the access flags require: register "       \
+	  "mapped memory with suitable page protection")                                           \
 	X(MR_ACCESS, EINVAL,                                                                       \
-	  "access {0:hex} has bits that are no rights: give a set of "                             \
-	  "enum siw_access_flags")                                                                 \
+	  "access {0:hex} contains unknown flags: use a set of enum siw_access_flags")             \
 	X(MR_LOCAL_WRITE, EINVAL,                                                                  \
-	  "access {0:hex} lets peers write and this end not: give SIW_ACCESS_LOCAL_WRITE too")     \
+	  "access {0:hex} allows remote but not local writes: add SIW_ACCESS_LOCAL_WRITE")         \
 	X(MR_INVALIDATE, EINVAL,                                                                   \
-	  "only the peer of one QP may invalidate a region: say which, with siw_reg_mr_qp")        \
+	  "SIW_ACCESS_REMOTE_INVALIDATE requires a region for one QP: use siw_reg_mr_qp")          \
 	X(MR_NO_WINDOWS, EINVAL,                                                                   \
-	  "a region that its peer may invalidate takes no windows: leave SIW_ACCESS_MW_BIND or "   \
-	  "SIW_ACCESS_REMOTE_INVALIDATE out")                                                      \
+	  "a region that its peer may invalidate cannot have windows: omit SIW_ACCESS_MW_BIND or " \
+	  "SIW_ACCESS_REMOTE_INVALIDATE")                                                          \
 	X(MR_ZERO_BASED, EINVAL,                                                                   \
-	  "its offsets cannot count from 0 and from {0:hex}: leave SIW_ACCESS_ZERO_BASED out, or " \
-	  "give iova 0")                                                                           \
+	  "SIW_ACCESS_ZERO_BASED requires iova 0, not {0:hex}: omit the flag, or pass iova 0")     \
 	X(MR_QP_TYPE, EINVAL,                                                                      \
-	  "a region for one QP is for an RC, UC or RD one, not for UD: use siw_reg_mr")            \
+	  "a region for one QP requires an RC, UC or RD QP, not a UD QP: use siw_reg_mr")          \
 	X(MR_BUSY, EBUSY,                                                                          \
-	  "a request that uses it is on its way: poll for its completion, or end that QP, first")  \
+	  "a request that uses the region is not complete: poll for its completion, or destroy "   \
+	  "its QP, first")                                                                         \
 	X(MR_WINDOWS, EBUSY,                                                                       \
-	  "a window is bound to it, or a bind to it is posted: end or invalidate the "             \
-	  "window first")                                                                          \
-	X(MR_GONE, ENOENT, "it was deregistered before: register the memory anew")                 \
-	X(REREG_FLAGS, EINVAL, "flags {0:hex}: say what to change, by enum siw_rereg_mr_flags")    \
-	X(REREG_PD, EINVAL, "the new PD is none of the same context: give one of that")            \
+	  "a window is bound to the region, or a bind to it is posted: deallocate or invalidate "  \
+	  "the window first")                                                                      \
+	X(MR_GONE, ENOENT, "the region was deregistered before: register the memory again")        \
+	X(REREG_FLAGS, EINVAL, "flags {0:hex} is invalid: use a set of enum siw_rereg_mr_flags")   \
+	X(REREG_PD, EINVAL,                                                                        \
+	  "the new PD belongs to another context: pass a PD of the same context")                  \
 	X(REREG_OF_QP, EINVAL,                                                                     \
-	  "a region that is bound to a QP stays in that one's PD: leave the "                      \
-	  "PD as it is")                                                                           \
-	X(MW_TYPE, EINVAL, "type is SIW_MW_TYPE_1 or SIW_MW_TYPE_2, not {0}")                      \
+	  "the PD of a region for one QP cannot be changed: omit SIW_REREG_MR_CHANGE_PD")          \
+	X(MW_TYPE, EINVAL, "type is {0}: use SIW_MW_TYPE_1 or SIW_MW_TYPE_2")                      \
 	X(MW_BUSY, EBUSY,                                                                          \
-	  "a bind of it is posted and has not taken effect: poll for its completion, or end that " \
-	  "QP, first")                                                                             \
+	  "a posted bind of the window has not taken effect: poll for its completion, or destroy " \
+	  "its QP, first")                                                                         \
 	X(AH_BUSY, EBUSY,                                                                          \
-	  "a message to it is posted that UDP has not taken: poll for its completion, or "         \
-	  "end that QP, first")                                                                    \
+	  "a posted message with this handle has not been accepted by UDP: poll for its "          \
+	  "completion, or destroy its QP, first")                                                  \
 	/* ---- completion queues, channels, shared receive queues */                              \
-	X(CHANNEL_BUSY, EBUSY, "{0} CQs use it: end them first")                                   \
-	X(CQ_SIZE, EINVAL, "cqe is from 1 to {1} (max_cqe), not {0}")                              \
-	X(CQ_VECTOR, EINVAL, "comp_vector is {0}: a device has one, which is 0")                   \
+	X(CHANNEL_BUSY, EBUSY, "{0} CQs use the channel: destroy them first")                      \
+	X(CQ_SIZE, EINVAL, "cqe is {0}: use a value from 1 to {1} (max_cqe)")                      \
+	X(CQ_VECTOR, EINVAL, "comp_vector is {0}: a device has one completion vector, 0")          \
 	X(CQ_CHANNEL, EINVAL,                                                                      \
-	  "the channel is another device's: give a channel of the same context")                   \
-	X(CQ_BUSY, EBUSY, "{0} queues of QPs use it: destroy these first")                         \
+	  "the channel belongs to another device: use a channel of the same context")              \
+	X(CQ_BUSY, EBUSY, "{0} queues of QPs use the CQ: destroy the QPs first")                   \
 	X(CQ_HOLDS, EINVAL,                                                                        \
-	  "{1} completions are in it, and cqe is {0}: poll it first, or give more")                \
+	  "the CQ contains {1} completions, but cqe is {0}: poll the CQ first, or use a larger "   \
+	  "cqe")                                                                                   \
 	X(CQ_OVERFLOW, EOVERFLOW,                                                                  \
-	  "more completed than the CQ holds: its QPs are in the error state; make them anew on a " \
-	  "CQ that holds all their requests")                                                      \
-	X(CQ_NO_CHANNEL, EINVAL, "it has no channel: make it with one of siw_create_comp_channel") \
+	  "the CQ has overflowed and its QPs are in ERR: create them again with a CQ that has "    \
+	  "room for all their requests")                                                           \
+	X(CQ_NO_CHANNEL, EINVAL,                                                                   \
+	  "the CQ has no channel: create the CQ with a channel of siw_create_comp_channel")        \
 	X(SRQ_LIMIT, EINVAL,                                                                       \
-	  "srq_limit={0} is not from 0 to {1} (max_wr): give less, or make a larger SRQ")          \
+	  "srq_limit={0} is not in the range 0 to {1} (max_wr): use a lower limit, or a larger "   \
+	  "SRQ")                                                                                   \
 	X(SRQ_MASK, EINVAL,                                                                        \
-	  "mask {0:hex} has bits that are no attributes: give a limit, a size, or both")           \
+	  "attribute mask {0:hex} contains unknown bits: use a set of enum siw_srq_attr_mask")     \
 	X(SRQ_SHRINKS, EINVAL,                                                                     \
-	  "max_wr {0} is less than the {1} receives that are posted: give at least that")          \
-	X(SRQ_BUSY, EBUSY, "{0} QPs use it: destroy these first")                                  \
+	  "max_wr {0} is less than the {1} posted receives: use at least that number")             \
+	X(SRQ_BUSY, EBUSY, "{0} QPs use the SRQ: destroy them first")                              \
 	X(SRQ_FULL, ENOMEM, "all {0} receives are posted: poll the CQs first")                     \
-	X(SRQ_SGE, EINVAL, "{0} elements, but the SRQ takes {1} (max_sge): make it with more")     \
-	X(SGE_LIST, EINVAL,                                                                        \
-	  "the request has {0} elements, but its sg_list is NULL: say where they are")             \
+	X(SRQ_SGE, EINVAL,                                                                         \
+	  "{0} elements exceed the SRQ's max_sge of {1}: create the SRQ with a larger max_sge")    \
+	X(SGE_LIST, EINVAL, "the request has {0} elements, but its sg_list is NULL: set sg_list")  \
 	/* ---- queue pairs: creation, changes, end */                                             \
-	X(QP_TYPE, EINVAL, "qp_type is SIW_QPT_RC, UC, UD or RD, not {0}")                         \
-	X(QP_RECORDS, EINVAL, "max_write_records={0}: it is a UD or RD QP's, from 0 to {1}")       \
-	X(QP_PERSONA, EINVAL, "persona is one of enum siw_persona, not {0}")                       \
-	X(QP_POLICY, EINVAL, "error_policy is one of enum siw_error_policy, not {0}")              \
+	X(QP_TYPE, EINVAL, "qp_type is {0}: use SIW_QPT_RC, UC, UD or RD")                         \
+	X(QP_RECORDS, EINVAL,                                                                      \
+	  "max_write_records={0}: only UD and RD QPs have it, with a value from 0 to {1}")         \
+	X(QP_PERSONA, EINVAL, "persona is {0}: use a value of enum siw_persona")                   \
+	X(QP_POLICY, EINVAL, "error_policy is {0}: use a value of enum siw_error_policy")          \
 	X(QP_POLICY_QKEY, EINVAL,                                                                  \
-	  "error_policy error needs a Q_Key that is not 0: else anybody's datagram ends it; "      \
-	  "give a random Q_Key, or policy message")                                                \
-	X(QP_CQ, EINVAL,                                                                           \
-	  "{0:text} is NULL: a QP needs a CQ for its sends and one for its receives")              \
+	  "error_policy ERROR requires a Q_Key other than 0, because otherwise any datagram "      \
+	  "could end the QP: use a random Q_Key, or policy MESSAGE")                               \
+	X(QP_CQ, EINVAL, "{0:text} is NULL: a QP requires a send CQ and a receive CQ")             \
 	X(QP_CONTEXT, EINVAL,                                                                      \
-	  "{0:text} is of another context than the PD: make both on one context")                  \
-	X(QP_CAP, EINVAL, "{0:text}={1}: the device's limits (siw_query_device) say {2:text}={3}") \
+	  "{0:text} belongs to another context than the PD: create both on one context")           \
+	X(QP_CAP, EINVAL,                                                                          \
+	  "{0:text}={1} exceeds the device limit {2:text}={3} (siw_query_device): use a lower "    \
+	  "value")                                                                                 \
 	X(QP_NO_DESCRIPTORS, EMFILE,                                                               \
-	  "no file descriptors are left, and a UD QP takes one for its socket: raise "             \
-	  "`ulimit -n`, or let up to 256 share one by siw_qp_init_attr.shared_socket_qp")          \
-	X(SHARE_TYPE, EINVAL, "only UD QPs share a socket: leave shared_socket_qp out")            \
+	  "no file descriptor is left for the socket of the UD QP: raise `ulimit -n`, or share a " \
+	  "socket among up to 256 QPs by siw_qp_init_attr.shared_socket_qp")                       \
+	X(SHARE_TYPE, EINVAL, "only UD QPs can share a socket: omit shared_socket_qp")             \
 	X(SHARE_ADDRESS, EINVAL,                                                                   \
-	  "shared_socket_qp and addr are both given: the socket has its address already, "         \
-	  "so leave addr out")                                                                     \
-	X(SHARE_CRC, EINVAL,                                                                       \
-	  "the QP that gives its socket as shared_socket_qp has no_crc={0}: give the same")        \
-	X(SHARE_CLOSED, EINVAL, "the QP that shared_socket_qp names has no socket: make it anew")  \
+	  "shared_socket_qp and addr exclude each other, because the shared socket is already "    \
+	  "bound: omit addr")                                                                      \
+	X(SHARE_CRC, EINVAL, "the QP of shared_socket_qp has no_crc={0}: use the same value")      \
+	X(SHARE_CLOSED, EINVAL, "the QP of shared_socket_qp has no socket: create that QP again")  \
 	X(SHARE_FULL, ENOSPC,                                                                      \
-	  "{0} QPs share this socket: begin another one with a QP that has no shared_socket_qp")   \
-	X(QP_IN_GROUPS, EBUSY, "it is a member of {0} multicast groups: siw_detach_mcast first")   \
-	X(QP_STATE_VALUE, EINVAL, "{0} is no state: use enum siw_qp_state")                        \
+	  "{0} QPs share this socket already: create another QP without shared_socket_qp and "     \
+	  "share its socket")                                                                      \
+	X(QP_IN_GROUPS, EBUSY,                                                                     \
+	  "the QP is a member of {0} multicast groups: call siw_detach_mcast first")               \
+	X(QP_STATE_VALUE, EINVAL, "qp_state {0} is not a state: use a value of enum siw_qp_state") \
 	X(QP_STEP, EINVAL,                                                                         \
-	  "no step leads to {1:state} from {0:state}: it goes to {2:states}, or to RESET "         \
-	  "or ERR as from any: step there first")                                                  \
+	  "there is no transition from {0:state} to {1:state}: move the QP to {2:states}, or to "  \
+	  "RESET or ERR as from any state, first")                                                 \
 	X(QP_STEP_OUT, EINVAL,                                                                     \
-	  "no step leads to {1:state} from {0:state}: it goes to RESET or ERR as from any: step "  \
-	  "there first")                                                                           \
+	  "there is no transition from {0:state} to {1:state}: move the QP to RESET or ERR "       \
+	  "first, as from any state")                                                              \
 	X(QP_STEP_RC, EINVAL,                                                                      \
-	  "no step leads to {1:state} from {0:state}: <siwarp/cm.h> connects an RC QP: "           \
-	  "siw_cm_bind_qp, then siw_cm_connect or siw_cm_accept")                                  \
-	X(QP_MASK, EINVAL, "{0:hex} of the mask is no attribute: use enum siw_qp_attr_mask")       \
-	X(QP_ATTR_TYPE, EINVAL, "this step does not take {0:attrs}: no {1:type} QP has it")        \
-	X(QP_ATTR_STEP, EINVAL, "this step does not take {0:attrs}: set it in {1:steps}")          \
+	  "there is no transition from {0:state} to {1:state}: <siwarp/cm.h> connects an RC QP: "  \
+	  "use siw_cm_bind_qp, then siw_cm_connect or siw_cm_accept")                              \
+	X(QP_MASK, EINVAL,                                                                         \
+	  "attribute mask bits {0:hex} are unknown: use a set of enum siw_qp_attr_mask")           \
+	X(QP_ATTR_TYPE, EINVAL,                                                                    \
+	  "this transition does not accept {0:attrs}, because {1:type} QPs have no such "          \
+	  "attribute: omit it from the mask")                                                      \
+	X(QP_ATTR_STEP, EINVAL, "this transition does not accept {0:attrs}: set it in {1:steps}")  \
 	X(QP_CUR_STATE, EINVAL,                                                                    \
-	  "cur_qp_state is {1:state}, not {0:state}: look at qp_state first")                      \
+	  "cur_qp_state is {0:state}, but the QP is in {1:state}: query qp_state first")           \
 	X(QP_ACCESS, EINVAL,                                                                       \
-	  "qp_access_flags {0:hex} has bits that are no rights: use enum siw_access_flags")        \
+	  "qp_access_flags {0:hex} contains unknown flags: use a set of enum siw_access_flags")    \
 	X(QP_ORD, EINVAL,                                                                          \
-	  "max_rd_atomic={0}: of a connection it is from {1} to {2}, what both ends agreed on, "   \
-	  "which initiator_depth of siw_cm_connect asks for")                                      \
+	  "max_rd_atomic={0} of a connected QP must be from {1} to {2}, the negotiated maximum: "  \
+	  "request more with initiator_depth of siw_cm_connect")                                   \
 	X(QP_PATH_MTU, EINVAL,                                                                     \
-	  "path_mtu={0} is neither 256 to 65535 octets nor 1 to 5 nor 0: leave it out, and the "   \
-	  "route says")                                                                            \
-	X(QP_FD, EINVAL, "fd {0} must be a UDP socket that is bound: bind it first")               \
-	X(QP_FD_CLOSED, EBADF, "fd {0} is no open descriptor: give a UDP socket that is bound")    \
+	  "path_mtu={0} is not 256 to 65535 octets, 1 to 5, or 0: omit it to use the MTU of the "  \
+	  "route")                                                                                 \
+	X(QP_FD, EINVAL, "fd {0} is not a bound UDP socket: pass a UDP socket that is bound")      \
+	X(QP_FD_CLOSED, EBADF,                                                                     \
+	  "fd {0} is not an open descriptor: pass a UDP socket that is bound")                     \
 	X(QP_FD_SHARED, EINVAL,                                                                    \
-	  "a QP that shares its socket keeps it: give fd to a QP that has one of its own")         \
+	  "the QP shares its socket, so it accepts no fd: use a QP with a socket of its own")      \
 	X(QP_FD_GROUPS, EINVAL,                                                                    \
-	  "a QP that is a member of a multicast group keeps its socket: siw_detach_mcast first")   \
-	X(UC_PEER, EINVAL, "to RTR a UC QP needs to know its peer: give ah_addr (SIW_QP_AV)")      \
-	X(UC_PORT, EINVAL, "neither dest_qp_num nor ah_addr has a port: give one of them")         \
+	  "the QP is a member of a multicast group, so it accepts no fd: call siw_detach_mcast "   \
+	  "first")                                                                                 \
+	X(UC_PEER, EINVAL,                                                                         \
+	  "a UC QP needs its peer for the transition to RTR: set ah_addr (SIW_QP_AV)")             \
+	X(UC_PORT, EINVAL, "neither dest_qp_num nor ah_addr contains a port: set one of them")     \
 	X(UC_FAMILY, EAFNOSUPPORT,                                                                 \
-	  "the peer's address is IPv6 and the QP's IPv4, or the other way round: make the "        \
-	  "QP with siw_qp_init_attr.addr of the peer's kind")                                      \
-	X(GRH_TYPE, EINVAL, "grh is a UD QP's, and this is a {0:type} one: leave it out")          \
+	  "the peer's address and the QP's address are of different families: create the QP with " \
+	  "siw_qp_init_attr.addr of the peer's family")                                            \
+	X(GRH_TYPE, EINVAL, "grh is for UD QPs only, and this QP has type {0:type}: omit grh")     \
 	X(EVERY_TYPE, EINVAL,                                                                      \
-	  "every_addr is a UD or UC QP's, and this is a {0:type} one: leave it out")               \
+	  "every_addr is for UD and UC QPs only, and this QP has type {0:type}: omit every_addr")  \
 	X(EVERY_ADDRESS, EINVAL,                                                                   \
-	  "every_addr and an address are both given: leave one of them out; addr.port_be alone "   \
-	  "says the port")                                                                         \
-	X(QP_FD_EVERY, EINVAL, "a QP with every_addr has a socket at each address: leave fd out")  \
+	  "every_addr and an address exclude each other: omit one of them (addr.port_be alone "    \
+	  "selects the port)")                                                                     \
+	X(QP_FD_EVERY, EINVAL,                                                                     \
+	  "a QP with every_addr has one socket per address, so it accepts no fd: omit fd")         \
 	X(UC_SOURCE, EINVAL,                                                                       \
-	  "the QP has no socket at ah_source, or none for a peer of that kind: give the address "  \
-	  "that it is bound to, or make it with every_addr")                                       \
-	X(PAIR_TYPE, EINVAL, "by_qpn is an RC QP's, and this is a {0:type} one: leave it out")     \
+	  "the QP has no socket at ah_source, or none of the peer's family: use the address that " \
+	  "the QP is bound to, or create the QP with every_addr")                                  \
+	X(PAIR_TYPE, EINVAL,                                                                       \
+	  "by_qpn is for RC QPs only, and this QP has type {0:type}: omit by_qpn")                 \
 	X(PAIR_PEER, EINVAL,                                                                       \
-	  "to RTR an RC QP with by_qpn needs its peer: give ah_addr (SIW_QP_AV) and dest_qp_num "  \
-	  "(SIW_QP_DEST_QPN)")                                                                     \
-	X(PAIR_QPN, EINVAL, "dest_qp_num={0} is no QPN: give siw_qp_num of the peer's QP")         \
+	  "an RC QP with by_qpn needs its peer for the transition to RTR: set ah_addr "            \
+	  "(SIW_QP_AV) and dest_qp_num (SIW_QP_DEST_QPN)")                                         \
+	X(PAIR_QPN, EINVAL, "dest_qp_num={0} is not a valid QPN: use siw_qp_num of the peer's QP") \
 	X(PAIR_SOURCE, EINVAL,                                                                     \
-	  "the device has no address as ah_source says, of the peer's family: give one of "        \
+	  "ah_source is not an address of the device in the peer's family: use an address of "     \
 	  "siw_query_device_info")                                                                 \
 	X(PAIR_PORTS, EADDRINUSE,                                                                  \
-	  "no TCP port is free for its QPN: end QPs, or let settings rc_port_first and "           \
-	  "rc_port_last allow more ports")                                                         \
-	X(MCAST_TYPE, EINVAL, "only UD QPs receive from groups, and this is a {0:type} one")       \
+	  "no TCP port is free for the QPN: destroy QPs, or extend the range of settings "         \
+	  "rc_port_first and rc_port_last")                                                        \
+	X(MCAST_TYPE, EINVAL,                                                                      \
+	  "only UD QPs can join groups, and this QP has type {0:type}: use a UD QP")               \
 	X(MCAST_ADDRESS, EINVAL,                                                                   \
-	  "it is no multicast address: give one of 224.0.0.0/4 or ff00::/8")                       \
+	  "the address is not a multicast address: use an address in 224.0.0.0/4 or ff00::/8")     \
 	X(MCAST_FAMILY, EINVAL,                                                                    \
-	  "the QP is bound to an {0:text} address: a group has to be of the same family")          \
-	X(MCAST_MEMBER, EINVAL, "it is no member: leave only groups that it joined")               \
+	  "the QP is bound to an {0:text} address: use a group of the same family")                \
+	X(MCAST_MEMBER, EINVAL,                                                                    \
+	  "the QP is not a member of the group: leave only groups that the QP has joined")         \
 	X(MCAST_PORT, EADDRINUSE,                                                                  \
-	  "another program has the port of all groups (setting mcast_port) for every "             \
-	  "address: end it, or set another one at all members")                                    \
-	X(DATAGRAMS_ONLY, EINVAL, "only {0:text} QPs have that, and this is a {1:type} one")       \
-	X(RECORD_ID, EINVAL, "wr_id 0 is no Write-Record's: give that of its completion")          \
+	  "another program has bound the multicast port (setting mcast_port) on all addresses: "   \
+	  "stop that program, or change the setting for all members")                              \
+	X(DATAGRAMS_ONLY, EINVAL,                                                                  \
+	  "only {0:text} QPs support this function, and this QP has type {1:type}: use a QP of a " \
+	  "supported type")                                                                        \
+	X(RECORD_ID, EINVAL,                                                                       \
+	  "wr_id 0 is not the wr_id of a Write-Record: use that of its completion")                \
 	X(RECORD_GONE, ENOENT,                                                                     \
-	  "it is not kept any more: ask when its completion is polled: max_write_records / "       \
-	  "2 are kept at least")                                                                   \
+	  "the Write-Record is no longer stored: query it when its completion is polled (at "      \
+	  "least the last max_write_records / 2 are stored)")                                      \
 	/* ---- queue pairs: posting */                                                            \
 	X(SEND_STATE, EINVAL, "the QP is in {0:state}: move it to RTS with siw_modify_qp first")   \
 	X(SEND_STATE_RC, EINVAL,                                                                   \
 	  "the QP is in {0:state}: connect it first (siw_cm_connect, or siw_cm_accept)")           \
 	X(RECV_STATE, EINVAL, "the QP is in RESET: move it to INIT first (siw_modify_qp)")         \
-	X(RECV_SRQ, EINVAL, "its receives are posted to its SRQ: use siw_post_srq_recv")           \
+	X(RECV_SRQ, EINVAL, "the QP uses an SRQ: post receives with siw_post_srq_recv")            \
 	X(SEND_FULL, ENOMEM,                                                                       \
-	  "the send queue of {0} is full: poll the CQ first, and let some requests be "            \
-	  "signalled: a silent one keeps its slot until a later one reports")                      \
-	X(RECV_FULL, ENOMEM, "the receive queue of {0} is full: poll the CQ first")                \
+	  "the send queue of {0} requests is full: poll the CQ first, and post some requests as "  \
+	  "signaled, because an unsignaled request keeps its slot until a later one completes")    \
+	X(RECV_FULL, ENOMEM, "the receive queue of {0} requests is full: poll the CQ first")       \
 	X(PEERS_FULL, ENOMEM,                                                                      \
-	  "the QP has requests to as many peers as it remembers (max_peers): poll the CQ "         \
-	  "first, or make it with more")                                                           \
+	  "the QP has pending requests to max_peers peers: poll the CQ first, or create the QP "   \
+	  "with a larger max_peers")                                                               \
 	X(SEND_SGE, EINVAL,                                                                        \
-	  "a send request has at most {1} elements (max_send_sge of this QP), this one has {0}: "  \
-	  "make the QP with more, or send it in parts")                                            \
+	  "the send request has {0} elements, but max_send_sge of the QP is {1}: create the QP "   \
+	  "with more, or split the request")                                                       \
 	X(RECV_SGE, EINVAL,                                                                        \
-	  "a receive request has at most {1} elements (max_recv_sge of this QP), this one "        \
-	  "has {0}: make the QP with more")                                                        \
+	  "the receive request has {0} elements, but max_recv_sge of the QP is {1}: create the "   \
+	  "QP with more")                                                                          \
 	X(SEND_FLAGS, EINVAL,                                                                      \
-	  "send_flags {0:hex} has bits that are no flags: use enum siw_send_flags")                \
-	X(OPCODE, EINVAL, "{0} is no opcode of this device: use enum siw_wr_opcode")               \
+	  "send_flags {0:hex} contains unknown flags: use a set of enum siw_send_flags")           \
+	X(OPCODE, EINVAL, "opcode {0} is not supported: use a value of enum siw_wr_opcode")        \
 	X(UD_OPCODE, EINVAL,                                                                       \
-	  "a UD QP can only SEND, SEND_WITH_IMM and RDMA_WRITE_RECORD: connect an RC QP "          \
-	  "for the rest")                                                                          \
+	  "a UD QP supports only SEND, SEND_WITH_IMM and RDMA_WRITE_RECORD: use an RC QP for "     \
+	  "other operations")                                                                      \
 	X(UC_OPCODE, EINVAL,                                                                       \
-	  "a UC QP can SEND and RDMA_WRITE, both with immediate data too, and bind "               \
-	  "windows: connect an RC QP for the rest")                                                \
+	  "a UC QP supports only SEND and RDMA_WRITE, with or without immediate data, and window " \
+	  "operations: use an RC QP for other operations")                                         \
 	X(RD_LOCAL, EINVAL,                                                                        \
-	  "an RD QP binds and invalidates nothing of its own: use an RC QP for that")              \
+	  "an RD QP supports no window binds and no local invalidation: use an RC QP")             \
 	X(RC_RECORD, EINVAL,                                                                       \
-	  "an RC QP has no Write-Records: use SIW_WR_RDMA_WRITE, or a UD or RD QP")                \
+	  "an RC QP does not support Write-Records: use SIW_WR_RDMA_WRITE, or a UD or RD QP")      \
 	X(UD_HANDLE, EINVAL,                                                                       \
-	  "a UD message needs an open address handle: siw_create_ah, then wr.ud.ah")               \
+	  "a UD message requires a valid address handle: create one with siw_create_ah and set "   \
+	  "wr.ud.ah")                                                                              \
 	X(RD_HANDLE, EINVAL,                                                                       \
-	  "an RD request needs an open address handle: siw_create_ah, then rd.ah")                 \
+	  "an RD request requires a valid address handle: create one with siw_create_ah and set "  \
+	  "rd.ah")                                                                                 \
 	X(RECORD_HANDLE, EINVAL,                                                                   \
-	  "a Write-Record needs an open address handle: siw_create_ah, then rd.ah")                \
+	  "a Write-Record requires a valid address handle: create one with siw_create_ah and set " \
+	  "rd.ah")                                                                                 \
 	X(HANDLE_PD, EINVAL,                                                                       \
-	  "its address handle is of another PD: make one with siw_create_ah and the QP's PD")      \
+	  "the address handle belongs to another PD: create one with the QP's PD")                 \
 	X(HANDLE_GROUP, EINVAL,                                                                    \
-	  "a Write-Record goes to one peer, and its address handle is a multicast group's: give "  \
-	  "that of a peer")                                                                        \
+	  "the address handle of a Write-Record is a multicast group: use the handle of one peer") \
 	X(HANDLE_SOURCE, EINVAL,                                                                   \
-	  "the device has no such source, of the destination's family: give one of "               \
-	  "siw_query_device_info")                                                                 \
+	  "the address handle's source is not an address of the device in the destination's "      \
+	  "family: use an address of siw_query_device_info")                                       \
 	X(HANDLE_END, EINVAL,                                                                      \
-	  "the QP has no socket at the address handle's source, or none for a destination of "     \
-	  "that kind: make it with every_addr, or bind it to that address")                        \
+	  "the QP has no socket at the address handle's source, or none of the destination's "     \
+	  "family: create the QP with every_addr, or bind it to that address")                     \
 	X(HANDLE_PORT, EINVAL,                                                                     \
-	  "neither remote_qpn nor the address handle has a port: give one of them")                \
+	  "neither remote_qpn nor the address handle contains a port: set one of them")            \
 	X(INLINE_LENGTH, EINVAL,                                                                   \
-	  "{0} octets inline, but max_inline_data of the QP is {1}: send them without "            \
-	  "SIW_SEND_INLINE, or make the QP with more")                                             \
-	X(MESSAGE_LENGTH, EINVAL,                                                                  \
-	  "{0} octets in one message, but max_rc_msg is {1}: send them in parts")                  \
+	  "{0} octets of inline data exceed max_inline_data of the QP ({1}): omit "                \
+	  "SIW_SEND_INLINE, or create the QP with more")                                           \
+	X(MESSAGE_LENGTH, EINVAL, "the message of {0} octets exceeds max_rc_msg ({1}): split it")  \
 	X(READ_INLINE, EINVAL,                                                                     \
-	  "a Read has nothing to send inline, nor has an atomic: leave SIW_SEND_INLINE out")       \
+	  "a Read or an atomic has no data to send inline: omit SIW_SEND_INLINE")                  \
 	X(NO_READS, EINVAL,                                                                        \
-	  "no RDMA Reads were agreed on with the peer: connect with an initiator_depth, and the "  \
-	  "peer with responder_resources")                                                         \
+	  "the connection allows no RDMA Reads: connect with an initiator_depth, and the peer "    \
+	  "with responder_resources")                                                              \
 	X(NO_READS_RD, EINVAL,                                                                     \
-	  "the QP has max_rd_atomic=0, so no RDMA Reads nor atomics: set it on the step to INIT")  \
+	  "the QP has max_rd_atomic=0, which allows no RDMA Reads and atomics: set it in the "     \
+	  "transition to INIT")                                                                    \
 	X(ATOMIC_LENGTH, EINVAL,                                                                   \
-	  "the elements of an atomic have 8 octets in all, where the old value goes: these "       \
-	  "have {0}")                                                                              \
+	  "the elements of an atomic must have 8 octets in total for the original value, not {0}") \
 	X(PRIVATE_MESSAGE, EINVAL,                                                                 \
-	  "Send with Immediate is a message of siwarp's own, and this peer did not announce that " \
-	  "it is siwarp: use RDMA_WRITE_WITH_IMM, or set SIWARP_PRIVATE_MESSAGES=1 at both ends "  \
-	  "if it is")                                                                              \
+	  "Send with Immediate is specific to siwarp, and the peer has not announced that it is "  \
+	  "siwarp: use RDMA_WRITE_WITH_IMM, or set SIWARP_PRIVATE_MESSAGES=1 at both ends if it "  \
+	  "is")                                                                                    \
 	/* ---- queue pairs: windows */                                                            \
 	X(BIND_TYPE, EINVAL,                                                                       \
-	  "windows are for the peers of RC and UC queue pairs, and this is a {0:type} one")        \
+	  "only RC and UC QPs support memory windows, and this QP has type {0:type}: use one of "  \
+	  "those")                                                                                 \
 	X(LOCAL_INLINE, EINVAL,                                                                    \
-	  "this request sends nothing: leave SIW_SEND_INLINE out (send_flags are SIGNALED, FENCE " \
-	  "and SOLICITED here)")                                                                   \
-	X(BIND_WINDOW, EINVAL, "a bind needs an open window: siw_alloc_mw, then bind_mw.mw")       \
+	  "the request sends no data: omit SIW_SEND_INLINE (its valid send_flags are SIGNALED, "   \
+	  "FENCE and SOLICITED)")                                                                  \
+	X(BIND_WINDOW, EINVAL,                                                                     \
+	  "a bind requires an allocated window: use siw_alloc_mw and set bind_mw.mw")              \
 	X(BIND_TYPE_1, EINVAL, "a window of type 1 is bound by siw_bind_mw")                       \
 	X(BIND_TYPE_2, EINVAL,                                                                     \
 	  "a window of type 2 is bound by siw_post_send, with SIW_WR_BIND_MW")                     \
 	X(BIND_ACCESS, EINVAL,                                                                     \
-	  "mw_access_flags {0:hex}: a window takes REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC and "  \
-	  "ZERO_BASED alone")                                                                      \
-	X(BIND_REGION, EINVAL, "there is no open memory region to bind to: give bind_info.mr")     \
-	X(BIND_CONTEXT, EINVAL, "window and region must be of the QP's context")                   \
+	  "mw_access_flags {0:hex} is invalid: use only REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC " \
+	  "and ZERO_BASED")                                                                        \
+	X(BIND_REGION, EINVAL, "the bind requires a registered memory region: set bind_info.mr")   \
+	X(BIND_CONTEXT, EINVAL,                                                                    \
+	  "window or region belongs to another context than the QP: use objects of the QP's "      \
+	  "context")                                                                               \
 	/* ---- connections */                                                                     \
-	X(CM_CHANNEL_BUSY, EBUSY, "{0} ids of it are open: destroy them first")                    \
-	X(CM_QP_TYPE, EINVAL, "this is a {0:type} QP: an id takes one RC QP, one for UD a UD QP")  \
-	X(CM_QP_CONTEXT, EINVAL, "the QP is another device's: an id takes one of its own device")  \
-	X(CM_HAS_QP, EINVAL, "the id has a QP already: bind this one to an id of its own")         \
-	X(CM_LISTENS, EINVAL, "the id listens: bind the QP to the id of a CONNECT_REQUEST")        \
-	X(CM_USED, EINVAL, "the id has a connection, or listens, or has a QP: use a new one")      \
-	X(CM_NO_DEVICE, EINVAL, "the id has no device yet: siw_cm_set_device first")               \
-	X(CM_HAS_DEVICE, EINVAL, "the id has another device, or listens: use a new one")           \
+	X(CM_CHANNEL_BUSY, EBUSY, "{0} ids of the channel exist: destroy them first")              \
+	X(CM_QP_TYPE, EINVAL,                                                                      \
+	  "the QP has type {0:type}: an id requires an RC QP, a UD id a UD QP")                    \
+	X(CM_QP_CONTEXT, EINVAL, "the QP belongs to another device: use a QP of the id's device")  \
+	X(CM_HAS_QP, EINVAL, "the id already has a QP: bind this QP to another id")                \
+	X(CM_LISTENS, EINVAL, "the id is listening: bind the QP to the id of a CONNECT_REQUEST")   \
+	X(CM_USED, EINVAL, "the id is connected, is listening or has a QP: use a new id")          \
+	X(CM_NO_DEVICE, EINVAL, "the id has no device: call siw_cm_set_device first")              \
+	X(CM_HAS_DEVICE, EINVAL, "the id has another device or is listening: use a new id")        \
 	X(CM_CHANNEL_DEVICE, EINVAL,                                                               \
-	  "the channel belongs to a device that is not this id's: make one of no device")          \
-	X(CM_NO_QP, EINVAL, "the id has no QP: siw_cm_bind_qp first")                              \
+	  "the channel belongs to another device: use a channel of the id's device, or of no "     \
+	  "device")                                                                                \
+	X(CM_NO_QP, EINVAL, "the id has no QP: call siw_cm_bind_qp first")                         \
 	X(CM_NO_REQUEST, EINVAL,                                                                   \
-	  "the id brings no CONNECT_REQUEST that is still to be answered: take one from "          \
+	  "the id has no pending CONNECT_REQUEST: use the id of such an event from "               \
 	  "siw_cm_get_event")                                                                      \
-	X(CM_NO_RESPONSE, EINVAL, "the id has no CONNECT_RESPONSE that is still to be completed")  \
+	X(CM_NO_RESPONSE, EINVAL,                                                                  \
+	  "the id has no pending CONNECT_RESPONSE: connect with hold set and wait for that event " \
+	  "first")                                                                                 \
 	X(CM_QP_PAIRS, EINVAL,                                                                     \
-	  "the QP connects to its peer by number already: give it to an id in RESET or INIT")      \
+	  "the QP already connects to its peer by QPN: bind it in RESET or INIT")                  \
 	X(CM_QP_STATE, EINVAL,                                                                     \
-	  "the QP of the id is in {0:state}: it has to be in INIT, where "                         \
-	  "siw_cm_bind_qp put it")                                                                 \
+	  "the QP of the id is in {0:state}: it must be in INIT, as siw_cm_bind_qp leaves it")     \
 	X(CM_PRIVATE_DATA, EINVAL,                                                                 \
-	  "{0} octets of private data, but a frame of MPA revision {2} takes {1}: send the rest "  \
+	  "{0} octets of private data exceed the limit of {1} in MPA revision {2}: send the rest " \
 	  "over the connection")                                                                   \
 	X(CM_UD_DATA, EINVAL,                                                                      \
-	  "{0} octets of private data, but a frame of UD resolution takes {1}: send the rest as "  \
+	  "{0} octets of private data exceed the limit of {1} in UD resolution: send the rest as " \
 	  "a message")                                                                             \
-	X(CM_RTR_REVISION, EINVAL, "peer_to_peer needs MPA revision 2, and rev is {0}")            \
+	X(CM_RTR_REVISION, EINVAL,                                                                 \
+	  "peer_to_peer requires MPA revision 2, but rev is {0}: set rev to 2")                    \
 	X(CM_RTR, EINVAL,                                                                          \
-	  "peer_to_peer {0:hex} has bits that open no connection: give a set of "                  \
-	  "enum siw_cm_rtr")                                                                       \
+	  "peer_to_peer {0:hex} contains unknown flags: use a set of enum siw_cm_rtr")             \
 	/* ---- reasons derived from errno */                                                      \
-	X(NO_MEMORY, ENOMEM, "the system has no memory left for it: free some")                    \
-	X(NO_DESCRIPTORS, EMFILE, "no file descriptors are left: raise `ulimit -n`")               \
-	X(ADDRESS_IN_USE, EADDRINUSE, "another program has this port: take another, or port 0")    \
+	X(NO_MEMORY, ENOMEM, "the system is out of memory: free memory")                           \
+	X(NO_DESCRIPTORS, EMFILE, "no file descriptor is left: raise `ulimit -n`")                 \
+	X(ADDRESS_IN_USE, EADDRINUSE, "the port is in use: choose another port, or port 0")        \
 	X(ADDRESS_ABSENT, EADDRNOTAVAIL,                                                           \
-	  "this machine has no such address: see siw_get_device_list")                             \
-	X(SYSTEM, EIO, "the system refused it: {0:errno}")
+	  "the machine does not have this address: see siw_get_device_list")                       \
+	X(SYSTEM, EIO, "the system refused the operation: {0:errno}")
 
 enum siw_reason_code {
 	SIW_REASON_NONE,

@@ -31,7 +31,7 @@ def parse_percentiles(text: str) -> tuple[float, ...]:
         except ValueError:
             value = 0.0
         if not 0 < value <= 100:
-            raise ValueError(f"{word!r} is no percentile: say 50,99,99.9")
+            raise ValueError(f"{word!r} is not a percentile: use a list such as 50,99,99.9")
         found.append(value)
     return tuple(found)
 

@@ -149,7 +149,7 @@ static void env_apply_variable(const char *var)
 	    !strncmp(var, SIMULATED, strlen(SIMULATED)))
 		return;
 	if (!s)
-		siw_trace_warn_user("no setting is called %.*s; ignored", (int)len, var);
+		siw_trace_warn_user("there is no setting %.*s; ignored", (int)len, var);
 	else if (!var[len])
 		return;
 	else if (store_text(s, var + len + 1) == 0)
@@ -160,7 +160,7 @@ static void env_apply_variable(const char *var)
 		siw_trace_warn_user("%s is not %s, %s or %s; ignored", var, names[0], names[1],
 				    names[2]);
 	else
-		siw_trace_warn_user("%s is not a number of %lld..%lld; using %lld", var,
+		siw_trace_warn_user("%s is not a number from %lld to %lld; using %lld", var,
 				    (long long)s->min, (long long)s->max, (long long)s->def);
 }
 

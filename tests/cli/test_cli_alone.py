@@ -78,7 +78,7 @@ def test_another_command_says_what_it_lacks_and_how_this_python_gets_it(words: l
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         f"siwarp: this command needs typer: run {shlex.quote(sys.executable)} -m pip install "
-        "'siwarp[cli]' (siwarp run, env and config do without)\n"
+        "'siwarp[cli]' (siwarp run, env and config work without it)\n"
     )
 
 

@@ -299,7 +299,7 @@ def test_a_variable_that_names_no_place_costs_one_line_and_no_more(tmp_path: Pat
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0
-    assert done.stderr == f"siwarp: no capture to {tmp_path}/no/x: No such file or directory\n"
+    assert done.stderr == f"siwarp: cannot capture to {tmp_path}/no/x: No such file or directory\n"
 
 
 def test_what_a_queue_pair_dropped_is_dissected_with_reason_and_clause(tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ def test_a_terminate_is_dissected_with_its_words_and_clause(tmp_path: Path) -> N
 def test_python_captures_once_at_a_time_and_says_so(tmp_path: Path) -> None:
     with (
         package.capture(tmp_path / "a"),
-        pytest.raises(StateError, match="a capture is on already"),
+        pytest.raises(StateError, match="a capture is already running"),
         package.capture(tmp_path / "b"),
     ):
         raise AssertionError("a second capture began")

@@ -536,7 +536,7 @@ def test_what_keeps_the_server_from_starting_is_said_and_it_ends_by_itself(
     monkeypatch.setenv("SIWARP_FAULTS", "loss=lots")
     done = siwarp("ping", "-n", "1")
     assert done.returncode == 1
-    assert 'clause 1, character 6: "lots" where a share' in done.stderr
+    assert 'clause 1, character 6: "lots" is not a percentage' in done.stderr
     assert "the peer process ended with status 1" in done.stderr
     assert "Fatal" not in done.stderr
 

@@ -112,7 +112,7 @@ def test_what_cannot_be_run_has_the_shells_status(tmp_path: Path) -> None:
         (["run"], "no program"),
         (["run", "--nonsense", "1", "true"], "--nonsense"),
         (["run", "--faults"], "needs a value"),
-        (["run", "--faults", "loss=nonsense", "true"], "no plan of faults"),
+        (["run", "--faults", "loss=nonsense", "true"], "invalid fault plan"),
         (["run", "--persona", "nobody", "true"], "--persona"),
         (["run", "--capture", "/nonsense/x", "true"], "/nonsense"),
         (["env", "true"], "env accepts no program"),

@@ -273,7 +273,7 @@ def test_an_example_that_is_refused_says_why_and_what_to_do(built) -> None:
     )
     assert done.returncode == 1
     assert re.search(
-        r"siw_open_device_by_addr: Invalid argument: SIWARP_FAULTS is no plan of faults: \w+",
+        r"siw_open_device_by_addr: Invalid argument: SIWARP_FAULTS is not a valid fault plan: \w+",
         done.stderr,
     )
 

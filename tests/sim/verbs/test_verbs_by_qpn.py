@@ -197,12 +197,12 @@ def test_settings_bound_the_ports(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("attr", "words"),
     [
-        ({"dest_qp_num": 5}, "give ah_attr and dest_qp_num"),
-        ({"ah_attr": AHAttr(HOST)}, "give ah_attr and dest_qp_num"),
-        ({"ah_attr": AHAttr(HOST), "dest_qp_num": 1 << 16}, "no QPN"),
-        ({"ah_attr": AHAttr(HOST), "dest_qp_num": 1 << 24 | 7}, "no QPN"),
+        ({"dest_qp_num": 5}, "set ah_attr and dest_qp_num"),
+        ({"ah_attr": AHAttr(HOST)}, "set ah_attr and dest_qp_num"),
+        ({"ah_attr": AHAttr(HOST), "dest_qp_num": 1 << 16}, "not a valid QPN"),
+        ({"ah_attr": AHAttr(HOST), "dest_qp_num": 1 << 24 | 7}, "not a valid QPN"),
         ({"ah_attr": AHAttr(HOST, source="192.0.2.9"), "dest_qp_num": 65543}, "AHAttr(source=...)"),
-        ({"ah_attr": AHAttr(HOST, source=net.HERE_V6), "dest_qp_num": 65543}, "no address"),
+        ({"ah_attr": AHAttr(HOST, source=net.HERE_V6), "dest_qp_num": 65543}, "is not an address"),
         ({"ah_attr": AHAttr("239.1.2.3"), "dest_qp_num": 65543}, "family"),
     ],
 )

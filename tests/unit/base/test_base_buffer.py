@@ -40,6 +40,6 @@ def test_the_buffer_can_be_resized_after_the_view_is_released() -> None:
 
 @pytest.mark.parametrize("data", ["text", 5, None, [1]])
 def test_what_is_no_buffer_is_a_type_error_that_says_what_to_give(data: object) -> None:
-    with pytest.raises(TypeError, match=r"octets come from bytes, a bytearray, .*, not ") as raised:
+    with pytest.raises(TypeError, match=r"expected bytes, a bytearray, .*, not ") as raised:
         octets(data)  # type: ignore[arg-type]
     assert ("encode()" in str(raised.value)) == isinstance(data, str)

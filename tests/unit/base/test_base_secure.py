@@ -119,6 +119,6 @@ def test_a_second_capture_overwrites_no_file_and_follows_no_link(
     assert own.is_symlink() or own.read_text() == "somebody's"
     assert not victim.exists()
     assert done.stderr == (
-        f"siwarp: no capture to {file}, nor to {own}: both exist; "
-        "remove them, or write %p for the PID\n"
+        f"siwarp: cannot capture to {file} or {own}: both exist; "
+        "remove them, or use %p for the PID\n"
     )

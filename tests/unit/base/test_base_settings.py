@@ -141,7 +141,7 @@ def test_each_variable_sets_its_own_setting_to_either_bound(child: Child) -> Non
 def test_a_bad_value_costs_one_line_and_leaves_the_default(child: Child, text: str) -> None:
     done = child(VALUES, SIWARP_BUDGET=text)
     assert values(done)["budget"] == 64
-    head = f"siwarp: SIWARP_BUDGET={text} is not a number of 1..4096; using 64\n"
+    head = f"siwarp: SIWARP_BUDGET={text} is not a number from 1 to 4096; using 64\n"
     assert done.stderr == head
 
 
@@ -170,8 +170,8 @@ def test_an_unknown_persona_costs_one_line_and_leaves_the_default(child: Child, 
 def test_an_unknown_variable_costs_one_line_and_changes_nothing(child: Child) -> None:
     done = child(VALUES, SIWARP_BUDGETS="7", SIWARP_="1", SIWARPED="1")
     assert sorted(done.stderr.splitlines()) == [
-        "siwarp: no setting is called SIWARP_; ignored",
-        "siwarp: no setting is called SIWARP_BUDGETS; ignored",
+        "siwarp: there is no setting SIWARP_; ignored",
+        "siwarp: there is no setting SIWARP_BUDGETS; ignored",
     ]
     assert values(done) == {name: row[0] for name, row in PROMISED.items()}
 
@@ -201,7 +201,7 @@ print(seen)
 """
     done = child(code, SIWARP_BUDGET="17", SIWARP_NONSENSE="1")
     assert done.stdout.strip() == str([17] * 8)
-    assert done.stderr == "siwarp: no setting is called SIWARP_NONSENSE; ignored\n"
+    assert done.stderr == "siwarp: there is no setting SIWARP_NONSENSE; ignored\n"
 
 
 def test_a_call_beats_the_environment_even_when_it_comes_first(child: Child) -> None:

@@ -339,7 +339,7 @@ def test_a_call_that_lacks_an_argument_names_it(rig: Rig) -> None:
             ffi.errno = 0
             said = call(*arguments)
             assert -errno.EINVAL in (said, -ffi.errno), call
-            assert reason() == f"{argument} is NULL: give one", call
+            assert reason() == f"{argument} is NULL: pass a valid pointer", call
 
 
 def test_an_id_is_bound_once_and_to_an_address_of_a_known_family(rig: Rig) -> None:

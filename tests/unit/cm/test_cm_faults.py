@@ -174,7 +174,7 @@ def test_the_environment_sets_a_plan_and_a_malformed_one_lets_no_device_open() -
     assert child("loss=1%; rx:dup=2%").stdout == "plan loss=1%;rx:dup=2%\n"
     done = child("loss=1%;delay=x")
     assert done.stdout.startswith("22 ")
-    assert 'SIWARP_FAULTS is no plan of faults: clause 2, character 15: "x"' in done.stderr
+    assert 'SIWARP_FAULTS is not a valid fault plan: clause 2, character 15: "x"' in done.stderr
 
 
 def test_a_plan_that_is_none_is_an_error_that_names_the_place_and_plans_nest() -> None:

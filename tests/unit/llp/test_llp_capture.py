@@ -442,7 +442,7 @@ assert port.poll_until(a) and all(a.recvfrom()[0] == 100 for _ in range(10))
 port.close()
 """)
     assert done.returncode == 0, done.stderr
-    line = f"siwarp: the capture to {tmp_path}/x.pcapng ends here: its file has the size that "
+    line = f"siwarp: the capture to {tmp_path}/x.pcapng ends here: the file has reached the "
     assert [text.startswith(line) for text in done.stderr.splitlines()] == [True]
     packets = read(tmp_path / "x.pcapng")
     assert [payload(p) for p in packets] == [b"x" * 100] * len(packets)

@@ -110,8 +110,14 @@ POSTING: list[Row] = [
         "INIT first",
     ),
     ("a receive on RC in RESET", lambda w: w.rc().post_recv(RecvWR()), State, EINVAL, "INIT first"),
-    ("a full send queue", full_send, Limit, ENOMEM, "queue of 2 is full: poll the CQ.*signalled"),
-    ("a full receive queue", full_recv, Limit, ENOMEM, "queue of 2 is full: poll the CQ"),
+    (
+        "a full send queue",
+        full_send,
+        Limit,
+        ENOMEM,
+        "queue of 2 requests is full: poll the CQ.*signaled",
+    ),
+    ("a full receive queue", full_recv, Limit, ENOMEM, "queue of 2 requests is full: poll the CQ"),
     (
         "too many elements to send",
         lambda w: w.ud().post_send(w.send(sg=[w.sge] * 2)),
@@ -131,7 +137,7 @@ POSTING: list[Row] = [
         lambda w: w.ud().post_send(w.send(send_flags=SendFlag.INLINE)),
         Plain,
         EINVAL,
-        "8 octets inline.*max_inline_data",
+        "8 octets of inline data.*max_inline_data",
     ),
     (
         "unknown flags",
@@ -145,7 +151,7 @@ POSTING: list[Row] = [
         lambda w: w.connected().qp.post_send(SendWR(opcode=77)),
         Plain,
         EINVAL,
-        "77 is no opcode.*WROpcode",
+        "opcode 77 is not supported.*WROpcode",
     ),
     (
         "a Write on UD",
@@ -173,7 +179,7 @@ POSTING: list[Row] = [
         lambda w: w.ud().post_send((w.send(), w.ah.close())[0]),
         Plain,
         EINVAL,
-        r"open address handle",
+        r"valid address handle",
     ),
     (
         "an address handle of another PD",
@@ -203,7 +209,7 @@ POSTING: list[Row] = [
         ),
         Plain,
         EINVAL,
-        "leave SendFlag.INLINE out",
+        "omit SendFlag.INLINE",
     ),
     (
         "a Read that was not agreed on",
@@ -219,7 +225,7 @@ POSTING: list[Row] = [
         lambda w: w.connected(max_send_sge=2).qp.post_send(SendWR(sg=[SGE(0, 1 << 31, 0)])),
         Plain,
         EINVAL,
-        "max_rc_msg.*parts",
+        "max_rc_msg.*split it",
     ),
     (
         "a receive beside an SRQ",
@@ -258,7 +264,7 @@ STATES: list[Row] = [
         lambda w: w.ud(QPState.RESET).modify(QPAttr(qp_state=QPState.RTS)),
         State,
         EINVAL,
-        "goes to INIT.*first",
+        "move the QP to INIT.*first",
     ),
     *(
         (
@@ -271,11 +277,15 @@ STATES: list[Row] = [
             says,
         )
         for what, attr, says in (
-            ("without its peer", {}, "needs its peer: give ah_attr and dest_qp_num"),
+            (
+                "without its peer",
+                {},
+                "needs its peer for the transition to RTR: set ah_attr and dest_qp_num",
+            ),
             (
                 "to a number that is none",
                 {"ah_attr": ("127.0.0.1", 0), "dest_qp_num": 0x10000},
-                "give qp_num of the peer's QP",
+                "use qp_num of the peer's QP",
             ),
             (
                 "from an address of another family",
@@ -289,35 +299,35 @@ STATES: list[Row] = [
         lambda w: w.rc(QPState.INIT, by_qpn=True).modify(QPAttr(qp_state=QPState.RTS)),
         State,
         EINVAL,
-        "goes to RTR",
+        "move the QP to RTR",
     ),
     (
         "INIT to RTS",
         lambda w: w.ud(QPState.INIT).modify(QPAttr(qp_state=QPState.RTS)),
         State,
         EINVAL,
-        "goes to RTR",
+        "move the QP to RTR",
     ),
     (
         "RTS to INIT",
         lambda w: w.ud().modify(QPAttr(qp_state=QPState.INIT)),
         State,
         EINVAL,
-        "no step leads to INIT from RTS: it goes to SQD, or to RESET or ERR",
+        "no transition from RTS to INIT: move the QP to SQD, or to RESET or ERR",
     ),
     (
         "to SQE by hand",
         lambda w: w.ud().modify(QPAttr(qp_state=QPState.SQE)),
         State,
         EINVAL,
-        "no step leads to SQE",
+        "no transition from RTS to SQE",
     ),
     (
         "SQE to SQD",
         lambda w: sqe(w).modify(QPAttr(qp_state=QPState.SQD)),
         State,
         EINVAL,
-        "from SQE: it goes to RTS",
+        "from SQE to SQD: move the QP to RTS",
     ),
     (
         "RC to RTR by hand",
@@ -327,20 +337,26 @@ STATES: list[Row] = [
         r"bind_qp\(\)",
     ),
     ("RC from RESET to RTS", lambda w: w.rc().to_rts(), State, EINVAL, "connect"),
-    ("no state at all", lambda w: w.ud().modify(QPAttr(qp_state=99)), Plain, EINVAL, "use QPState"),
+    (
+        "no state at all",
+        lambda w: w.ud().modify(QPAttr(qp_state=99)),
+        Plain,
+        EINVAL,
+        "use a value of QPState",
+    ),
     (
         "an attribute that RC has not",
         lambda w: w.rc().modify(QPAttr(qkey=1)),
         Plain,
         EINVAL,
-        "QKEY: no RC QP has it",
+        "QKEY, because RC QPs have no such",
     ),
     (
         "an attribute that UD has not",
         lambda w: w.ud().modify(QPAttr(max_rd_atomic=1)),
         Plain,
         EINVAL,
-        "MAX_QP_RD_ATOMIC: no UD",
+        "MAX_QP_RD_ATOMIC, because UD QPs",
     ),
     (
         "an attribute at the wrong time",
@@ -361,21 +377,21 @@ STATES: list[Row] = [
         lambda w: w.ud().modify(QPAttr(), 1 << 29),
         Plain,
         EINVAL,
-        "use QPAttrMask",
+        "use a set of QPAttrMask",
     ),
     (
         "too many outstanding Reads",
         lambda w: w.rc().modify(QPAttr(max_rd_atomic=1000)),
         Limit,
         EINVAL,
-        "max_rd_atomic=1000 is not from 0 to 128",
+        "max_rd_atomic=1000 is not in the range 0 to 128",
     ),
     (
         "less than no Reads",
         lambda w: w.rc().modify(QPAttr(max_dest_rd_atomic=-1)),
         Limit,
         EINVAL,
-        "from 0 to 128",
+        "range 0 to 128",
     ),
     (
         "a Q_Key that is no number of 32 bits",
@@ -389,21 +405,21 @@ STATES: list[Row] = [
         lambda w: w.rc().modify(QPAttr(qp_access_flags=1 << 20)),
         Plain,
         EINVAL,
-        "use AccessFlag",
+        "use a set of AccessFlag",
     ),
     (
         "another state than was thought",
         lambda w: w.ud().modify(QPAttr(qp_state=QPState.RTS, cur_qp_state=QPState.SQD)),
         State,
         EINVAL,
-        "cur_qp_state is RTS",
+        "cur_qp_state is SQD, but the QP is in RTS",
     ),
     (
         "a socket that is none",
         lambda w: w.ud(QPState.RESET).modify(QPAttr(qp_state=QPState.INIT, fd=999)),
         State,
         EBADF,
-        "give a UDP socket",
+        "pass a UDP socket",
     ),
 ]
 
@@ -434,35 +450,35 @@ MAKING: list[Row] = [
         lambda w: QP(w.pd, QPInitAttr(scq=w.cq, by_qpn=True)),
         Plain,
         EINVAL,
-        "by_qpn is an RC QP's",
+        "by_qpn is for RC QPs only",
     ),
     (
         "an RC QP at every address",
         lambda w: QP(w.pd, QPInitAttr(QPType.RC, scq=w.cq, every_addr=True)),
         Plain,
         EINVAL,
-        "every_addr is a UD or UC QP's",
+        "every_addr is for UD and UC QPs only",
     ),
     (
         "a QP at every address and at one",
         lambda w: QP(w.pd, QPInitAttr(scq=w.cq, every_addr=True, addr=("127.0.0.1", 0))),
         Plain,
         EINVAL,
-        "leave one of them out",
+        "omit one of them",
     ),
     (
         "an AH with a source that the device has not",
         lambda w: AH(w.pd, ("127.0.0.1", 9), source="192.0.2.77"),
         Plain,
         EINVAL,
-        "no such source",
+        "source is not an address of the device",
     ),
     (
         "an RC QP with GRHs",
         lambda w: QP(w.pd, QPInitAttr(QPType.RC, scq=w.cq, grh=True)),
         Plain,
         EINVAL,
-        "grh is a UD QP's",
+        "grh is for UD QPs only",
     ),
     ("a QP without a CQ", lambda w: QP(w.pd, QPInitAttr()), Plain, EINVAL, "QPInitAttr.scq="),
     (
@@ -477,14 +493,14 @@ MAKING: list[Row] = [
         lambda w: QP(w.pd, QPInitAttr(scq=w.cq, rcq=w.other.cq())),
         Plain,
         EINVAL,
-        "rcq is of another context",
+        "rcq belongs to another context",
     ),
     (
         "a QP on another PD's SRQ",
         lambda w: QP(w.pd, QPInitAttr(scq=w.cq, srq=SRQ(w.other.pd))),
         Plain,
         EINVAL,
-        "srq is of another context than the PD",
+        "srq belongs to another context than the PD",
     ),
     (
         "a QP too deep",
@@ -544,7 +560,7 @@ MAKING: list[Row] = [
         lambda w: MR(w.pd, 8, AccessFlag.REMOTE_WRITE),
         Plain,
         EINVAL,
-        "LOCAL_WRITE too",
+        "add AccessFlag.LOCAL_WRITE",
     ),
     ("access that is none", lambda w: MR(w.pd, 8, 1 << 20), Plain, EINVAL, "set of AccessFlag"),
     (
@@ -561,7 +577,7 @@ MAKING: list[Row] = [
         EINVAL,
         "use that PD",
     ),
-    ("a change of nothing", lambda w: w.mr.rereg(), Plain, EINVAL, "say what to change"),
+    ("a change of nothing", lambda w: w.mr.rereg(), Plain, EINVAL, "use pd=, buffer= or access="),
     (
         "a change to another device's PD",
         lambda w: w.mr.rereg(pd=w.other.pd),
@@ -583,7 +599,7 @@ MAKING: list[Row] = [
         lambda w: SRQ(w.pd, SrqAttr(max_wr=0)),
         Limit,
         EINVAL,
-        "max_wr=0 is not from 1 to 262144",
+        "max_wr=0 is not in the range 1 to 262144",
     ),
     ("a PD in use", in_use, State, EBUSY, "Close them first"),
     ("a context in use", lambda w: w.ctx.close(), State, EBUSY, "Close them first"),
@@ -593,7 +609,13 @@ MAKING: list[Row] = [
 ]
 
 CONNECTING: list[Row] = [
-    ("binding a UD QP", lambda w: w.id().bind_qp(w.ud(QPState.RESET)), State, EINVAL, "one RC QP"),
+    (
+        "binding a UD QP",
+        lambda w: w.id().bind_qp(w.ud(QPState.RESET)),
+        State,
+        EINVAL,
+        "requires an RC QP",
+    ),
     (
         "binding a QP by QPN that is in RTR",
         lambda w: w.id().bind_qp(pairing(w)),
@@ -606,7 +628,7 @@ CONNECTING: list[Row] = [
         lambda w: w.id().bind_qp(w.other.qp(qp_type=QPType.RC)),
         State,
         EINVAL,
-        "its own device",
+        "QP of the id's device",
     ),
     (
         "connecting without a QP",
@@ -622,14 +644,14 @@ CONNECTING: list[Row] = [
         lambda w: w.id().disconnect(),
         State,
         errno.ENOTCONN,
-        "connect it first",
+        "connect first",
     ),
     (
         "the address of what is not connected",
         lambda w: w.rc().addr,
         State,
         errno.ENOTCONN,
-        "connect it first",
+        "connect first",
     ),
 ]
 

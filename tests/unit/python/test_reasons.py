@@ -167,8 +167,8 @@ def test_a_reason_is_of_the_last_call_and_gone_after_one_that_was_not_refused(
     assert lib.siw_resize_cq(cq, 0) == -errno.EINVAL
     name, text = reason()
     assert name == "CQ_SIZE"
-    assert text == "cqe is from 1 to 1048576 (max_cqe), not 0"
-    assert reason() == (name, text)  # reading the reason does not change it
+    assert text == "cqe is 0: use a value from 1 to 1048576 (max_cqe)"
+    assert reason() == (name, text)  # asking does not change it
     assert lib.siw_query_device(world.ctx._live(), ffi.new("struct siw_device_attr *")) == 0
     assert reason() == ("", "")
 
@@ -200,7 +200,7 @@ def test_each_thread_has_a_reason_of_its_own(cq: Any) -> None:
     thread = threading.Thread(target=other)
     thread.start()
     thread.join()
-    assert seen == [("", ""), ("NULL_ARGUMENT", "pd is NULL: give one")]
+    assert seen == [("", ""), ("NULL_ARGUMENT", "pd is NULL: pass a valid pointer")]
     assert reason()[0] == "CQ_SIZE"
 
 
@@ -224,7 +224,7 @@ def test_a_full_queue_says_how_many_it_holds(world: World) -> None:
         pass
     assert rc == -errno.ENOMEM
     assert reason()[0] == "SEND_FULL"
-    assert "send queue of 2 is full" in reason()[1]
+    assert "send queue of 2 requests is full" in reason()[1]
 
 
 def test_a_refused_call_of_python_shows_pythons_names(world: World) -> None:
@@ -236,5 +236,5 @@ def test_a_refused_call_of_python_shows_pythons_names(world: World) -> None:
 
 def test_names_in_a_reason_are_replaced_whole() -> None:
     assert words("siw_cm_bind_qp first") == "CMID.bind_qp() first"
-    assert words("give SIW_ACCESS_LOCAL_WRITE too") == "give AccessFlag.LOCAL_WRITE too"
+    assert words("add SIW_ACCESS_LOCAL_WRITE") == "add AccessFlag.LOCAL_WRITE"
     assert words("see siw_something_else") == "see siw_something_else"

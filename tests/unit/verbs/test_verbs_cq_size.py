@@ -38,7 +38,7 @@ def test_a_queue_cannot_be_smaller_than_what_is_in_it(rig: Rig) -> None:
     cq = rig.cq(16)
     qp = filler(rig, cq)
     qp.post_recv([RecvWR(i) for i in range(5)])
-    with pytest.raises(OSError, match="poll it first") as caught:
+    with pytest.raises(OSError, match="poll the CQ first") as caught:
         cq.resize(4)
     assert caught.value.errno == errno.EINVAL
     assert cq.capacity == 16
@@ -109,7 +109,7 @@ def test_an_overflow_is_told_fails_the_queue_pairs_and_keeps_what_was_there(rig:
     assert other.qp_state == QPState.ERR and apart.qp_state == QPState.RTS
     assert ids(small, 4) == [0, 1, 2, 3]
     for use in (small.poll, lambda: small.poll(8), lambda: small.resize(64), lambda: rig.qp(small)):
-        with pytest.raises(StateError, match="on a CQ that holds all") as caught:
+        with pytest.raises(StateError, match="with a CQ that has room for all") as caught:
             use()
         assert caught.value.errno == errno.EOVERFLOW
     for t in told:
@@ -143,6 +143,6 @@ def test_who_waits_for_a_completion_of_a_queue_that_overflowed_is_told(rig: Rig)
     qp.post_recv(RecvWR(2))
     assert channel.get_cq_event(5) is cq
     assert ids(cq, 1) == [1]
-    with pytest.raises(StateError, match="on a CQ that holds all"):
+    with pytest.raises(StateError, match="with a CQ that has room for all"):
         cq.wait(5)
     assert refused(cq.req_notify) == errno.EOVERFLOW

@@ -478,7 +478,7 @@ def test_a_member_of_a_group_notes_errors_unless_it_is_told_otherwise(rig: Rig) 
 
 @pytest.mark.parametrize("policy", [3, -1, "fatal", ""])
 def test_a_policy_that_there_is_not_is_refused(rig: Rig, policy: int | str) -> None:
-    with pytest.raises(OSError, match="error_policy is one of") as e:
+    with pytest.raises(OSError, match="error_policy is ") as e:
         rig.qp(error_policy=policy)
     assert e.value.errno == errno.EINVAL
 
@@ -532,8 +532,8 @@ def test_a_capture_tells_what_was_wrong_what_was_answered_and_what_was_dropped(
     assert found == {
         (False, "drop_opcode: unknown or unexpected RDMAP opcode", "RFC5040-7.2-07"),
         (True, "", "RFC5040-4.8-03"),
-        (False, "err_malformed: errors that are not laid out as one", "DGRAM-ERR-12"),
-        (False, "err_stale: errors about nothing sent there lately", "DGRAM-ERR-9"),
+        (False, "err_malformed: malformed error messages", "DGRAM-ERR-12"),
+        (False, "err_stale: error messages about no recently sent message", "DGRAM-ERR-9"),
     }
     (answer,) = (m for m in examine(file).messages if m.source == qp_name(qp))
     (cause,) = (m for m in examine(file).messages if m.fields.get("msn") == 9)

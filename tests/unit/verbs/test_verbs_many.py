@@ -146,7 +146,8 @@ def test_without_a_descriptor_a_queue_pair_says_what_to_do_and_sharing_is_that(r
             except OSError:
                 break
         with pytest.raises(
-            LimitError, match=r"a UD QP takes one.*share one by QPInitAttr\(shared_socket_qp="
+            LimitError,
+            match=r"socket of the UD QP.*among up to 256 QPs by QPInitAttr\(shared_socket_qp=",
         ):
             rig.qp(cq)
         second = rig.qp(cq, shared_socket_qp=first)

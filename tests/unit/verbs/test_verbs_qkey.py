@@ -79,11 +79,11 @@ def test_a_queue_pair_that_errors_end_needs_a_q_key_that_not_everybody_has(
 ) -> None:
     attr = QPInitAttr(kind, scq=rig.cq(), error_policy="error", qkey=0)
     with QP(rig.pd, attr) as qp:
-        with pytest.raises(Error, match="error needs a Q_Key that is not 0"):
+        with pytest.raises(Error, match="ERROR requires a Q_Key other than 0"):
             qp.to_init()
         assert qp.qp_state == QPState.RESET
         qp.to_rts(QPAttr(qkey=5))
-        with pytest.raises(Error, match="error needs a Q_Key that is not 0"):
+        with pytest.raises(Error, match="ERROR requires a Q_Key other than 0"):
             qp.modify(QPAttr(qkey=0))
         assert (_qkey(qp), _policy(qp), qp.qp_state) == (5, ErrorPolicy.ERROR, QPState.RTS)
 

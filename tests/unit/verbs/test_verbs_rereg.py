@@ -236,7 +236,7 @@ def test_memory_that_cannot_be_written_is_refused_when_writing_is_asked_for_late
 
 def test_there_must_be_something_to_change(rig: Rig) -> None:
     mr = rig.mr(8)
-    with pytest.raises(Error, match="say what to change") as caught:
+    with pytest.raises(Error, match="use pd=, buffer= or access=") as caught:
         mr.rereg()
     assert caught.value.errno == errno.EINVAL
 

@@ -16,6 +16,6 @@ def test_the_two_attributes_are_kept_and_bounded(rig: Rig) -> None:
     attr, _ = qp.query()
     assert (attr.rnr_retry, attr.min_rnr_timer) == (3, 31)
     for bad in (QPAttr(rnr_retry=8), QPAttr(rnr_retry=-1), QPAttr(min_rnr_timer=32)):
-        with pytest.raises(OSError, match="is not from 0 to"):
+        with pytest.raises(OSError, match="is not in the range 0 to"):
             qp.modify(bad)
     assert qp.query()[0].rnr_retry == 3

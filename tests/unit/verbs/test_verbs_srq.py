@@ -53,7 +53,7 @@ def test_what_it_cannot_hold_is_refused_from_the_first_such_receive_on(rig: Rig)
     shared = Shared(rig)
     good = RecvWR(1, sg=[shared.mr.sge(0, 1)])
     bad = RecvWR(2, sg=[shared.mr.sge(0, 1)] * 2)
-    with pytest.raises(OSError, match="2 elements, but the SRQ takes 1") as caught:
+    with pytest.raises(OSError, match="2 elements exceed the SRQ's max_sge of 1") as caught:
         shared.srq.post_recv([good, bad, good])
     assert caught.value.errno == errno.EINVAL
     assert caught.value.bad_wr is bad
@@ -218,13 +218,13 @@ def test_a_size_or_limit_that_does_not_fit_changes_nothing(rig: Rig) -> None:
     shared.post(*range(10))
     shared.srq.modify(SrqAttr(srq_limit=10))
     for attr, mask, words in [
-        (SrqAttr(srq_limit=17), SrqAttrMask.LIMIT, "make a larger SRQ"),
-        (SrqAttr(max_wr=32, srq_limit=33), BOTH, "make a larger SRQ"),
-        (SrqAttr(max_wr=9), SrqAttrMask.MAX_WR, "give at least that"),
-        (SrqAttr(max_wr=8, srq_limit=4), BOTH, "10 receives that are posted"),
+        (SrqAttr(srq_limit=17), SrqAttrMask.LIMIT, "or a larger SRQ"),
+        (SrqAttr(max_wr=32, srq_limit=33), BOTH, "or a larger SRQ"),
+        (SrqAttr(max_wr=9), SrqAttrMask.MAX_WR, "use at least that"),
+        (SrqAttr(max_wr=8, srq_limit=4), BOTH, "10 posted receives"),
         (SrqAttr(max_wr=0), SrqAttrMask.MAX_WR, "max_wr"),
         (SrqAttr(max_wr=most + 1), SrqAttrMask.MAX_WR, "max_wr"),
-        (SrqAttr(), 4, "no attributes"),
+        (SrqAttr(), 4, "unknown bits"),
     ]:
         with pytest.raises(OSError, match=words) as caught:
             shared.srq.modify(attr, mask)
