@@ -71,17 +71,19 @@ def _pages() -> Iterator[tuple[int, Path]]:
 def _parse(pid: int, data: bytes) -> dict[str, int]:
     """Return the counters of a page; CountersError unless it belongs to running process ``pid``."""
     if len(data) < HEADER.size:
-        raise CountersError(f"process {pid}: the counters page is truncated")
+        raise CountersError(f"process {pid}: its file of counters is incomplete: try again")
     magic, version, count, owner, _zero, start, _opened = HEADER.unpack_from(data)
     if magic != MAGIC:
-        raise CountersError(f"process {pid}: the counters page is incomplete or not from siwarp")
+        raise CountersError(
+            f"process {pid}: its file of counters is incomplete, or from another program: try again"
+        )
     if version != VERSION:
         raise CountersError(
             f"process {pid}: its file of counters has version {version}, this siwarp reads "
             f"{VERSION}: use the siwarp command of that release"
         )
     if len(data) < HEADER.size + count * (8 + NAME_SIZE):
-        raise CountersError(f"process {pid}: the counters page is truncated")
+        raise CountersError(f"process {pid}: its file of counters is incomplete: try again")
     alive = _start_ticks(pid)
     if owner != pid or alive is None or (start and start != alive):
         raise CountersError(f"process {pid}: not running; its file of counters was not removed")
@@ -108,10 +110,13 @@ def _why_none(pid: int) -> str:
     try:
         owner = Path(f"/proc/{pid}").stat().st_uid
     except OSError:
-        return "there is no such process: `siwarp counters` lists those that can be read"
+        return "no such process runs: `siwarp counters` lists those that can be read"
     if owner != os.geteuid():
-        return "the process belongs to another user, and only that user can read its counters"
-    return "the process has opened no siwarp device, or found no folder for its counters"
+        return "it is a process of another user, and only that user can read them"
+    return (
+        "it has opened no siwarp device, or found no directory for its counters: see "
+        "`siwarp counters`"
+    )
 
 
 def read(pid: int) -> dict[str, int]:

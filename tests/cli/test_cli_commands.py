@@ -294,11 +294,11 @@ def test_counters_of_a_process_without_a_device_says_so() -> None:
 
 
 def test_counters_says_why_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(counters.CountersError, match="there is no such process"):
-        counters.read(1 << 22 | 1)  # beyond the largest PID
+    with pytest.raises(counters.CountersError, match="no such process runs"):
+        counters.read(1 << 22 | 1)  # a PID beyond the largest possible one
     with monkeypatch.context() as other:
         other.setattr(os, "geteuid", lambda: -1)
-        with pytest.raises(counters.CountersError, match="belongs to another user"):
+        with pytest.raises(counters.CountersError, match="a process of another user"):
             counters.read(os.getppid())
 
 

@@ -352,9 +352,9 @@ def test_the_reader_shows_counters_that_only_the_writer_knows(own_file: Path) ->
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"magic": b"\0" * 8}, "incomplete"),
+        ({"magic": b"\0" * 8}, "is incomplete, or from another program"),
         ({"version": 2}, "has version 2"),
-        ({"count": 3}, "truncated"),
+        ({"count": 3}, "is incomplete: try again"),
         ({"pid": 1}, "not running"),
         ({"start": 1}, "not running"),
     ],
@@ -380,7 +380,7 @@ def test_the_reader_refuses_links_pipes_and_scraps(own_file: Path) -> None:
         counters.read(os.getpid())
     own_file.unlink()
     own_file.write_bytes(b"siwcntrs")
-    with pytest.raises(counters.CountersError, match="truncated"):
+    with pytest.raises(counters.CountersError, match="is incomplete: try again"):
         counters.read(os.getpid())
 
 
