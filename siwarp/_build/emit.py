@@ -56,11 +56,13 @@ def blocks(header: Path) -> str:
             out.append(f'# {number + 1} "{header.name}"')
         elif line.strip() == END:
             if not inside:
-                raise BlockError(f"{header}:{number}: a cffi block ends that did not begin")
+                raise BlockError(f"{header}:{number}: end of a cffi block without a beginning")
             inside = False
         elif inside:
             if re.match(r"\s*#\s*(if|ifdef|ifndef|else|elif|endif|include)\b", line):
-                raise BlockError(f"{header}:{number}: no conditions or includes in a cffi block")
+                raise BlockError(
+                    f"{header}:{number}: a cffi block must not contain #if or #include"
+                )
             out.append(MARKS.sub("", line))
     if inside:
         raise BlockError(f"{header}: the last cffi block does not end")
@@ -116,9 +118,13 @@ def main() -> int:
     parser.add_argument("--root", required=True, type=Path, help="the folder siwarp/")
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--depfile", required=True, type=Path)
-    parser.add_argument("--public", action="store_true", help="take the public headers")
-    parser.add_argument("--also", action="append", default=[], help="take this header, too")
-    parser.add_argument("layers", nargs="*", help="take the headers of these folders")
+    parser.add_argument(
+        "--public", action="store_true", help="use the blocks of the public headers"
+    )
+    parser.add_argument(
+        "--also", action="append", default=[], help="also use the blocks of this header"
+    )
+    parser.add_argument("layers", nargs="*", help="use the blocks of the headers in these folders")
     args = parser.parse_args()
 
     root: Path = args.root.resolve()

@@ -13,7 +13,8 @@ from pathlib import Path
 _USAGE = """usage: python -m siwarp.pyverbs PROGRAM [ARGS]
 
 Runs a Python program that imports pyverbs on siwarp's devices, as `python PROGRAM ARGS` would
-run it on adapters. `siwarp devices` lists the devices; programs take one by its name, as siw_lo.
+run it on adapters. `siwarp devices` lists the devices; programs select a device by its name, for
+example siw_lo.
 """
 
 

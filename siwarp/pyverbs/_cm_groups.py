@@ -72,13 +72,15 @@ class Groups(Wrapper[cm.CMID]):
         flags = int(ce.RDMA_MC_JOIN_FLAG_FULLMEMBER)
         if mc_attr is not None:
             if mc_attr.comp_mask & ~_MASKS or mc_attr.join_flags > 1:
-                refuse("such ways to join a group", "there are members, and those that only send")
+                refuse("such join options", "members are full members or send-only full members")
             if mc_attr.comp_mask & ce.RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS:
                 flags = mc_attr.join_flags
             addr = mc_attr._addr
         host = self._host(addr)
         if not self._is_ud:
-            raise PyverbsRDMAError("Failed to join: the CMID is not of datagrams", errno.EINVAL)
+            raise PyverbsRDMAError(
+                "Failed to join: the CMID is not a datagram id (RDMA_PS_UDP)", errno.EINVAL
+            )
         send_only = flags == ce.RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
         self._groups.append(_Group(host, send_only))
         with rdma("Failed to join multicast"):
@@ -90,7 +92,7 @@ class Groups(Wrapper[cm.CMID]):
         ends = [] if addr is None else [one[0] for one in (addr._src, addr._dst) if one]
         found = next((host for host in ends if is_group(host)), None)
         if found is None:
-            raise PyverbsRDMAError("The address is no multicast group's", errno.EINVAL)
+            raise PyverbsRDMAError("The address is not a multicast address", errno.EINVAL)
         return found
 
     def _joined(self) -> int | None:
@@ -123,7 +125,9 @@ class Groups(Wrapper[cm.CMID]):
         host = self._host(addr)
         group = next((one for one in self._groups if one.host == host), None)
         if group is None:
-            raise PyverbsRDMAError(f"Failed to leave {host}: no member", errno.EADDRNOTAVAIL)
+            raise PyverbsRDMAError(
+                f"Failed to leave {host}: the CMID has not joined this group", errno.EADDRNOTAVAIL
+            )
         self._groups.remove(group)
         if group.member and self._qp is not None and not self._qp._is_closed:
             with rdma("Failed to leave multicast"):

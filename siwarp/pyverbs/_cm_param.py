@@ -110,7 +110,9 @@ class ConnParam(PyverbsObject):
         """
         data = val.encode() if isinstance(val, str) else bytes(val)
         if len(data) > MOST_PRIVATE:
-            raise PyverbsUserError(f"{len(data)} octets of private data, of at most {MOST_PRIVATE}")
+            raise PyverbsUserError(
+                f"{len(data)} octets of private data exceed the limit of {MOST_PRIVATE}"
+            )
         self._data = data
 
     def _native(self, hold: bool, tos: int, most_ord: int, most_ird: int) -> cm.ConnParam:
@@ -217,7 +219,7 @@ class UDParam(PyverbsObject):
 
     def __init__(self, cm_event: CMEvent) -> None:
         if cm_event._ud is None:
-            raise PyverbsUserError(f"{cm_event.event_str()} says nothing of a queue pair")
+            raise PyverbsUserError(f"{cm_event.event_str()} contains no datagram parameters")
         self._qp_num, self._qkey, self._ah = cm_event._ud
 
     @property

@@ -52,7 +52,8 @@ class Posting(Wrapper[cm.CMID]):
         what = "Failed to create QP"
         if self._qp is not None or qp_init.qp_type != self._qp_type:
             raise PyverbsRDMAError(
-                f"{what}: it has one, or the type is not that of its port space", errno.EINVAL
+                f"{what}: the CMID already has one, or the type does not match its port space",
+                errno.EINVAL,
             )
         refuse_type(qp_init.qp_type)
         pd = self.pd

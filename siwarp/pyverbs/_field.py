@@ -34,7 +34,7 @@ class UInt:
         # Accept float values as Cython does, in which pyverbs is written: max_cqe / 2 is a float.
         number = int(value) if isinstance(value, float) else operator.index(value)
         if not 0 <= number < self._limit:
-            raise OverflowError(f"{self._name} is one of 0 to {self._limit - 1}, not {number}")
+            raise OverflowError(f"{self._name} must be from 0 to {self._limit - 1}, not {number}")
         of.__dict__[self._name] = number
 
 

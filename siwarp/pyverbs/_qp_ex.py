@@ -154,7 +154,7 @@ class QPEx(QP):
 
     def _last(self) -> _Request:
         if not self._requests:
-            self._refuse("There is no request to set something of", errno.EINVAL)
+            self._refuse("There is no request to modify: begin one first", errno.EINVAL)
             return _Request(0, 0, 0)
         return self._requests[-1]
 
@@ -205,11 +205,11 @@ class QPEx(QP):
 
     def wr_send_tso(self, hdr: int, hdr_sz: int, mss: int) -> None:
         """Not supported: ``wr_complete`` raises an error."""
-        self._refuse("siwarp has no TSO: it is about frames of Ethernet", errno.EOPNOTSUPP)
+        self._refuse("siwarp has no TSO: it applies to Ethernet frames", errno.EOPNOTSUPP)
 
     def wr_atomic_write(self, rkey: int, remote_addr: int, atomic_wr: object) -> None:
         """Not supported: ``wr_complete`` raises an error."""
-        self._refuse("siwarp has no atomic write: RFC 7306 has none", errno.EOPNOTSUPP)
+        self._refuse("siwarp has no atomic write: RFC 7306 does not define it", errno.EOPNOTSUPP)
 
     # ---- setters for the last request
 
@@ -219,7 +219,7 @@ class QPEx(QP):
 
     def wr_set_xrc_srqn(self, remote_srqn: int) -> None:
         """Not supported: ``wr_complete`` raises an error."""
-        self._refuse("siwarp has no XRC: queues are memory of one process", errno.EOPNOTSUPP)
+        self._refuse("siwarp has no XRC: queues are in the memory of one process", errno.EOPNOTSUPP)
 
     def wr_set_sge(self, sge: SGE) -> None:
         """Set a single scatter/gather element."""
@@ -244,7 +244,9 @@ class QPEx(QP):
         chosen = list(buf_list)[:num_buf]
         total = sum(one.length for one in chosen)
         if total > most:
-            self._refuse(f"{total} octets are more than max_inline_data, {most}", errno.ENOMEM)
+            self._refuse(
+                f"{total} octets of inline data exceed max_inline_data, {most}", errno.ENOMEM
+            )
             return
         data = b"".join(bytes(memory_at(one.addr, one.length)[:]) for one in chosen)
         last.keep = ffi.new("uint8_t[]", data or b"\0")

@@ -302,12 +302,12 @@ def native_vector(context: Context, attr: AHAttr, what: str) -> NativeAHAttr:
     elif attr.port_num != _PORT:
         reason = f"the device has one port, {_PORT}"
     elif index >= len(own):
-        reason = f"the device has {len(own)} GIDs, and none with index {index}"
+        reason = f"the device has {len(own)} GIDs, so there is no index {index}"
     else:
         dest = address_of_raw(attr._gr._dgid, context._netdev)
         if (":" in dest) == (":" in own[index]):
             return NativeAHAttr(dest, 0, own[index])
-        reason = f"GID {index}, {own[index]}, is of another family than {dest}"
+        reason = f"GID {index}, {own[index]}, and {dest} are of different address families"
     raise PyverbsRDMAError(f"{what}: {reason}", errno.EINVAL)
 
 
@@ -334,12 +334,12 @@ def _vector_of_wc(context: Context, wc: WC, grh: GRH | int | None, port_num: int
     """Return an address vector to the sender of a datagram."""
     reason, ends = "", None
     if not wc.wc_flags & 1:  # IBV_WC_GRH
-        reason = "the completion is of no datagram"
+        reason = "the completion does not belong to a datagram"
     elif grh is None:
-        reason = "give the memory of its receive as grh"
+        reason = "pass the address of its receive buffer as grh"
     else:
         ends = _reversed(_octets_of(grh))
-        reason = "what grh points to is no header of a datagram"
+        reason = "grh does not point to a datagram header"
     if ends is None:
         raise PyverbsRDMAError(f"Failed to create AH of a WC: {reason}", errno.EINVAL)
     source, came_to = ends
@@ -364,7 +364,7 @@ class AH(Wrapper[NativeAH]):
         if attr is None:
             wc = kwargs.get("wc")
             if wc is None:
-                raise PyverbsUserError("An AH is made of attr=AHAttr(...), or of wc= and grh=")
+                raise PyverbsUserError("An AH requires attr=AHAttr(...), or wc= and grh=")
             attr = _vector_of_wc(pd._context, wc, kwargs.get("grh"), kwargs.get("port_num", 0))
         what = "Failed to create AH"
         native = native_vector(pd._context, attr, what)

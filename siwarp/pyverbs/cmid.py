@@ -111,7 +111,7 @@ class CMID(Posting, Groups):
         elif isinstance(creator, CMEventChannel):
             self._make(creator, port_space)
         elif listen_id is None:
-            raise PyverbsUserError("A CMID is made of an AddrInfo, a CMEventChannel or a CMEvent")
+            raise PyverbsUserError("A CMID requires an AddrInfo, a CMEventChannel or a CMEvent")
 
     # ---- creation
 
@@ -145,7 +145,7 @@ class CMID(Posting, Groups):
         """Take ownership of the new id in a connection request."""
         native = event._native
         if event._kind != ce.RDMA_CM_EVENT_CONNECT_REQUEST:
-            raise PyverbsUserError(f"{event.event_str()} brings no new CMID")
+            raise PyverbsUserError(f"{event.event_str()} is not a connection request")
         self._h, self._ps, self._tos = native.id, listener._ps, listener._tos
         self._asks = self._bound = True
         self._resources, self._depth = native.responder_resources, native.initiator_depth
@@ -277,7 +277,9 @@ class CMID(Posting, Groups):
     def bind_addr(self, lai: AddrInfo) -> None:
         """Bind the id to the local address ``src``."""
         if lai._src is None or self._bound:
-            raise PyverbsRDMAError("Failed to bind ID: no source, or bound already", errno.EINVAL)
+            raise PyverbsRDMAError(
+                "Failed to bind ID: no source address, or already bound", errno.EINVAL
+            )
         self._bind(lai._src)
 
     def _bind(self, source: Address) -> None:
@@ -295,7 +297,7 @@ class CMID(Posting, Groups):
         dest = rai._dst
         if dest is None or is_any(dest[0]) or self._asks or self._listening or self._resolved:
             raise PyverbsRDMAError(
-                "Failed to resolve address: no destination, or resolved already", errno.EINVAL
+                "Failed to resolve address: no destination, or already resolved", errno.EINVAL
             )
         try:
             self._choose_source(rai._src, dest)
@@ -329,7 +331,9 @@ class CMID(Posting, Groups):
         """Resolve the route; ROUTE_RESOLVED is raised at once."""
         if not self._resolved or self._routed:
             raise PyverbsRDMAError(
-                "Failed to resolve route: resolve the address first, once", errno.EINVAL
+                "Failed to resolve route: the address is not resolved, or the route is already "
+                "resolved",
+                errno.EINVAL,
             )
         with rdma("Failed to resolve route"):
             self._native().tell(cm.CMEventType.ROUTE_RESOLVED)
@@ -341,7 +345,7 @@ class CMID(Posting, Groups):
     def listen(self, backlog: int = 0) -> None:
         """Listen for connection requests at the bound address, or at all addresses."""
         if self._listening or self._asks or self._qp is not None:
-            raise PyverbsRDMAError("Failed to listen: it is in use", errno.EINVAL)
+            raise PyverbsRDMAError("Failed to listen: the CMID is already in use", errno.EINVAL)
         if not self._bound:
             self._bind(("::", 0))
         native, most = self._native(), backlog if backlog > 0 else 128
@@ -375,7 +379,7 @@ class CMID(Posting, Groups):
         """
         if not self._sync or not self._listening:
             raise PyverbsRDMAError(
-                "Failed to get request: it is no synchronous CMID that listens", errno.EINVAL
+                "Failed to get request: the CMID is not a synchronous listener", errno.EINVAL
             )
         event = self._channel._next()
         new = CMID(event, pd=self._given_pd, listen_id=self)
@@ -397,7 +401,9 @@ class CMID(Posting, Groups):
     def accept(self, param: ConnParam | None = None) -> None:
         """Accept the connection request of this id."""
         if not self._asks:
-            raise PyverbsRDMAError("Failed to accept: it has no request", errno.EINVAL)
+            raise PyverbsRDMAError(
+                "Failed to accept: the CMID has no connection request", errno.EINVAL
+            )
         if self._qp is None:
             self._take_other(param)
         if param is None:
@@ -420,7 +426,9 @@ class CMID(Posting, Groups):
         if private_data_len:
             data = data[:private_data_len]
         if not self._asks:
-            raise PyverbsRDMAError("Failed to reject: it has no request", errno.EINVAL)
+            raise PyverbsRDMAError(
+                "Failed to reject: the CMID has no connection request", errno.EINVAL
+            )
         with rdma("Failed to reject"):
             self._native().reject(data)
         self._asks = False
@@ -440,10 +448,11 @@ class CMID(Posting, Groups):
         qp = find(self._device(), param.qpn) if param is not None else None
         if qp is None:
             raise PyverbsRDMAError(
-                "It has no queue pair: create_qp, or the number of one as ConnParam(qp_num=)",
+                "The CMID has no queue pair: call create_qp, or pass the number of one as "
+                "ConnParam(qp_num=)",
                 errno.EINVAL,
             )
-        with rdma("Failed to take the queue pair"):
+        with rdma("Failed to use the queue pair"):
             self._native().bind_qp(qp._native())
 
     def _set_retries(self, param: ConnParam) -> None:
@@ -475,14 +484,18 @@ class CMID(Posting, Groups):
     def establish(self) -> None:
         """Complete the connection of a queue pair that the program made itself."""
         if not self._holds:
-            raise PyverbsRDMAError("Failed to establish: the CMID does that", errno.EINVAL)
+            raise PyverbsRDMAError(
+                "Failed to establish: the CMID has its own queue pair and "
+                "establishes the connection itself",
+                errno.EINVAL,
+            )
         with rdma("Failed to establish"):
             self._native().establish()
 
     def disconnect(self) -> None:
         """Disconnect. For datagrams the queue pair moves to ERR, and the peer is not notified."""
         if self._asks or self._listening:
-            raise PyverbsRDMAError("Failed to disconnect: it is not connected", errno.EINVAL)
+            raise PyverbsRDMAError("Failed to disconnect: the CMID is not connected", errno.EINVAL)
         if self._is_ud:
             if self._qp is not None:
                 self._qp.modify(QPAttr(qp_state=e.IBV_QPS_ERR), e.IBV_QP_STATE)
@@ -538,7 +551,7 @@ class CMID(Posting, Groups):
     def set_local_ece(self, ece: ECE) -> None:
         """Refuse vendor options: siwarp has none."""
         if ece.vendor_id or ece.options:
-            raise PyverbsRDMAError("siwarp has no options of that vendor", errno.EOPNOTSUPP)
+            raise PyverbsRDMAError("siwarp has no vendor options", errno.EOPNOTSUPP)
 
     def get_remote_ece(self) -> ECE:
         """Return the peer's vendor options: none, as MPA frames have no place for them."""

@@ -248,11 +248,15 @@ class CQEX(_Queue):
         attr = init_attr
         flags = attr.flags if attr.comp_mask & e.IBV_CQ_INIT_ATTR_MASK_FLAGS else 0
         if attr.comp_mask & ~_MASKS:
-            raise PyverbsRDMAError("Failed to create extended CQ: no such mask", errno.EINVAL)
+            raise PyverbsRDMAError(
+                "Failed to create extended CQ: comp_mask has undefined bits", errno.EINVAL
+            )
         if attr.wc_flags & ~_READERS:
-            refuse("such readers of completions", "there are no frames and no matched tags")
+            refuse("such wc_flags", "there are no Ethernet frames and no tag matching")
         if flags & ~e.IBV_CREATE_CQ_ATTR_SINGLE_THREADED:
-            refuse("IGNORE_OVERRUN", "an overflow ends a queue and its queue pairs")
+            refuse(
+                "IGNORE_OVERRUN", "an overflow puts the CQ and its queue pairs into the error state"
+            )
         native = _make(context, attr.cqe, attr.comp_channel, attr.comp_vector)
         self._begin(context, native, attr.comp_channel)
         self._wc = _NONE

@@ -247,7 +247,7 @@ class Context(Wrapper[verbs_device.Context]):
         elif kwargs.get("cmd_fd") is not None:
             self._import(int(kwargs["cmd_fd"]))
         elif kwargs.get("attr") is not None:
-            refuse("provider's own way to open a device", "it has no attributes of a vendor")
+            refuse("provider-specific open", "there are no vendor attributes")
         elif kwargs.get("name") is None:
             raise PyverbsUserError("Device name must be provided")
         else:
@@ -263,7 +263,8 @@ class Context(Wrapper[verbs_device.Context]):
             known = [one.name for one in verbs_device.get_device_list()]
         if name not in known:
             raise PyverbsRDMAError(
-                f"Failed to find the device {name}: there are {', '.join(known)}", errno.ENODEV
+                f"Failed to find the device {name}: the devices are {', '.join(known)}",
+                errno.ENODEV,
             )
         with rdma(f"Failed to open device {name}"):
             self._h = verbs_device.Context(name)
@@ -279,7 +280,7 @@ class Context(Wrapper[verbs_device.Context]):
                 self._cmd_fd = fd
                 return
         raise PyverbsRDMAError(
-            f"Failed to import the device of descriptor {fd}: it is none of this process",
+            f"Failed to import the device of descriptor {fd}: this process has no such device",
             errno.EINVAL,
         )
 
@@ -363,7 +364,7 @@ class Context(Wrapper[verbs_device.Context]):
         """Return the device's limits and extended attributes."""
         if ex_input is not None and ex_input.comp_mask:
             raise PyverbsRDMAError(
-                "Failed to query extended device attributes: comp_mask is 0", errno.EINVAL
+                "Failed to query extended device attributes: comp_mask must be 0", errno.EINVAL
             )
         attr = DeviceAttrEx()
         fill(attr, orig_attr=self.query_device())
@@ -434,7 +435,7 @@ class Context(Wrapper[verbs_device.Context]):
         own = self._addresses()
         if gid_index >= len(own):
             raise PyverbsRDMAError(
-                f"Failed to query GID {gid_index}: the device has {len(own)}", errno.ENODATA
+                f"Failed to query GID {gid_index}: the device has {len(own)} GIDs", errno.ENODATA
             )
         return self._entry(gid_index, own[gid_index])
 
@@ -461,7 +462,9 @@ class Context(Wrapper[verbs_device.Context]):
         """Return the only P_Key."""
         self._check_port(port_num, f"P_Key {index} of port")
         if index:
-            raise PyverbsRDMAError(f"Failed to query P_Key {index}: there is one", errno.EINVAL)
+            raise PyverbsRDMAError(
+                f"Failed to query P_Key {index}: there is only index 0", errno.EINVAL
+            )
         return _PKEY
 
     def query_rt_values_ex(
@@ -505,15 +508,15 @@ class DM(PyverbsCM):
 
     def copy_to_dm(self, dm_offset: int, data: bytes | str, length: int) -> NoReturn:
         """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
-        refuse("device memory", "a device in software has none of its own")
+        refuse("device memory", "a software device has no memory of its own")
 
     def copy_from_dm(self, dm_offset: int, length: int) -> NoReturn:
         """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
-        refuse("device memory", "a device in software has none of its own")
+        refuse("device memory", "a software device has no memory of its own")
 
     def unimport(self) -> NoReturn:
         """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
-        refuse("device memory", "a device in software has none of its own")
+        refuse("device memory", "a software device has no memory of its own")
 
 
 def __getattr__(name: str) -> Any:

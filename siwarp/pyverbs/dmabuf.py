@@ -25,7 +25,7 @@ class DmaBuf:
     map_offset = Shown(0)
 
     def __init__(self, size: int, gpu: int = 0, gtt: int = 0) -> None:
-        refuse("DmaBuf", "it asks no graphics card for memory; DmaBufMR takes a descriptor")
+        refuse("DmaBuf", "it cannot allocate GPU memory; pass a descriptor to DmaBufMR")
 
     def close(self) -> None:
         """Do nothing: no memory was allocated."""

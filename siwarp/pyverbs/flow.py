@@ -56,7 +56,7 @@ class Flow(PyverbsCM):
     """
 
     def __init__(self, qp: QP, flow_attr: FlowAttr) -> None:
-        refuse("Flow", "an adapter steers frames, and a socket has none")
+        refuse("Flow", "flow steering applies to Ethernet frames, which sockets do not provide")
 
 
 class FlowAction(PyverbsObject):

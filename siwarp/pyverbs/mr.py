@@ -67,7 +67,7 @@ def rights_of(access: int, what: str) -> int:
     """
     unknown = int(access) & ~(_RIGHTS | _IGNORED)
     if unknown:
-        raise PyverbsRDMAError(f"{what}: access flags {unknown:#x} do not exist", errno.EINVAL)
+        raise PyverbsRDMAError(f"{what}: access flags {unknown:#x} are not defined", errno.EINVAL)
     return int(access) & _RIGHTS
 
 
@@ -106,7 +106,7 @@ class MR(Wrapper[verbs_mr.MR]):
             self._import(int(kwargs["handle"]))
         else:
             if implicit:
-                refuse("implicit MR", "a region is memory of a certain length")
+                refuse("implicit MR", "a region has a fixed address and length")
             memory = int(length) if address is None else memory_at(int(address), int(length))
             self._register(memory, access)
         self._made_from(pd)
@@ -172,7 +172,7 @@ class MR(Wrapper[verbs_mr.MR]):
         own = self._native().length
         if length < 0 or offset < 0 or offset + length > own:
             raise PyverbsUserError(
-                f"Octets {offset} to {offset + length} are not inside this MR of {own}"
+                f"Octets {offset} to {offset + length} are outside this MR of {own} octets"
             )
 
     def write(self, data: bytes | str, length: int, offset: int = 0) -> None:
@@ -353,7 +353,7 @@ class DmaBufMR(MR):
         gtt: int = 0,
     ) -> None:
         if dmabuf is None:
-            refuse("DmaBufMR without a descriptor", "it asks no graphics card for memory")
+            refuse("DmaBufMR without a descriptor", "it cannot allocate GPU memory")
         fd = dmabuf if isinstance(dmabuf, int) else dmabuf.fd
         try:
             mapped = mmap.mmap(fd, length + offset)

@@ -110,7 +110,7 @@ class PD(Wrapper[NativePD]):
         """
         reason = ""
         if advise not in _PREFETCHES or flags & ~e._IBV_ADVISE_MR_FLAG_FLUSH:
-            reason = "no such advice or flag"
+            reason = "the advice or flag is not defined"
         elif not sg_list:
             reason = "no elements"
         elif not all(any(mr._has(one) for mr in self._regions()) for one in sg_list):
@@ -161,7 +161,7 @@ class ParentDomain(PD):
 
     def __init__(self, context: Context, attr: ParentDomainInitAttr) -> None:
         if attr._pd_context is not None:
-            refuse("allocators of a parent domain", "memory for queues is the engine's own")
+            refuse("allocators for parent domains", "the engine allocates the memory of queues")
         self._context = context
         self._h, self._shared = attr._pd._native(), True
         self._show()

@@ -64,10 +64,10 @@ __all__ = [
 #: Minimum granted capacities of a queue pair, as with adapters.
 _LEAST_WR, _INLINE = 32, 64
 _MISSING = {
-    e.IBV_QPT_RAW_PACKET: "a socket is no Ethernet port",
-    e.IBV_QPT_XRC_SEND: "queues here are memory of one process",
-    e.IBV_QPT_XRC_RECV: "queues here are memory of one process",
-    e.IBV_QPT_DRIVER: "it is a vendor's transport",
+    e.IBV_QPT_RAW_PACKET: "sockets do not provide raw Ethernet frames",
+    e.IBV_QPT_XRC_SEND: "queues are in the memory of one process",
+    e.IBV_QPT_XRC_RECV: "queues are in the memory of one process",
+    e.IBV_QPT_DRIVER: "it is a vendor-specific transport",
 }
 _TYPES = (e.IBV_QPT_RC, e.IBV_QPT_UC, e.IBV_QPT_UD)
 _KNOWN_INIT = (
@@ -92,8 +92,8 @@ _STEPS = {
 _STATES = {e.IBV_QPS_INIT: "INIT", e.IBV_QPS_RTR: "RTR", e.IBV_QPS_RTS: "RTS"}
 _MIGRATION = e.IBV_QP_PATH_MIG_STATE
 _NOT_OURS = {
-    e.IBV_QP_ALT_PATH: ("alternate path", "a queue pair has one"),
-    e.IBV_QP_CAP: ("queue that changes its size", "make a new queue pair"),
+    e.IBV_QP_ALT_PATH: ("alternate path", "a queue pair has only one path"),
+    e.IBV_QP_CAP: ("resizing of the queues of a queue pair", "create a new one"),
 }
 _ALL_MASKS = sum(e.ibv_qp_attr_mask)
 #: Attributes set by the program that the engine does not keep for all types.
@@ -136,9 +136,9 @@ def native_init(init: QPInitAttr | QPInitAttrEx, by_qpn: bool) -> qpattr.QPInitA
     """Convert creation parameters to those of ``siwarp.verbs``."""
     what = "Failed to create QP"
     if init.send_cq is None or init.recv_cq is None:
-        raise PyverbsRDMAError(f"{what}: it needs a CQ for sends, one for receives", errno.EINVAL)
+        raise PyverbsRDMAError(f"{what}: a send CQ and a receive CQ are required", errno.EINVAL)
     if init.srq is not None and init.qp_type == e.IBV_QPT_UC:
-        raise PyverbsRDMAError(f"{what}: UC uses no shared receive queue", errno.EINVAL)
+        raise PyverbsRDMAError(f"{what}: UC does not support shared receive queues", errno.EINVAL)
     cap = init.cap
     return qpattr.QPInitAttr(
         qp_type=init.qp_type,
@@ -235,17 +235,17 @@ class QP(Wrapper[verbs_qp.QP]):
 
     def _create_qp_ex(self, context: Context, init_attr: QPInitAttr | QPInitAttrEx) -> None:
         if not isinstance(init_attr, QPInitAttrEx):
-            raise PyverbsUserError("A QP of a Context is made with a QPInitAttrEx")
+            raise PyverbsUserError("A QP of a Context requires a QPInitAttrEx")
         refuse_type(init_attr.qp_type)
         mask = init_attr.comp_mask
         if mask & ~_KNOWN_INIT:
-            refuse("such extended QP", "XRC, receive side scaling and TSO are of other hardware")
+            refuse("such extended QP", "XRC, receive side scaling and TSO are not supported")
         if mask & e.IBV_QP_INIT_ATTR_CREATE_FLAGS and init_attr.create_flags:
-            refuse("create_flags", "they are about frames of Ethernet")
+            refuse("create_flags", "they apply to Ethernet frames")
         pd = init_attr.pd
         if not mask & e.IBV_QP_INIT_ATTR_PD or pd is None or pd._context is not context:
             raise PyverbsRDMAError(
-                "Failed to create QP: it needs a PD of this device, and IBV_QP_INIT_ATTR_PD",
+                "Failed to create QP: a PD of this device and IBV_QP_INIT_ATTR_PD are required",
                 errno.EINVAL,
             )
         self._create_qp(pd, init_attr)
@@ -322,9 +322,9 @@ class QP(Wrapper[verbs_qp.QP]):
             if mask & bit:
                 refuse(name, why)
         if mask & e.IBV_QP_RATE_LIMIT and self._type == e.IBV_QPT_RC:
-            refuse("limit of the rate of RC", "TCP decides it; `tc` limits it")
+            refuse("rate limit for RC", "TCP determines the rate; use `tc` to limit it")
         if mask & _MIGRATION and attr.path_mig_state != e.IBV_MIG_MIGRATED:
-            refuse("migration of paths", "a queue pair has one")
+            refuse("path migration", "a queue pair has only one path")
         wrong = {
             "the mask": bool(mask & ~_ALL_MASKS),
             "port_num": mask & e.IBV_QP_PORT and attr.port_num != 1,
@@ -437,9 +437,9 @@ class QP(Wrapper[verbs_qp.QP]):
         """Set vendor options: only empty options, as ``query_ece`` returns, are accepted."""
         self._native()
         if ece.comp_mask:
-            raise PyverbsRDMAError("Failed to set ECE: comp_mask is 0", errno.EINVAL)
+            raise PyverbsRDMAError("Failed to set ECE: comp_mask must be 0", errno.EINVAL)
         if ece.vendor_id or ece.options:
-            refuse("options of that vendor", "siwarp has none of its own, and takes no other's")
+            refuse("vendor options", "it defines none and supports none of others")
 
     def query_ece(self) -> ECE:
         """Return the vendor options, which are empty."""

@@ -45,7 +45,7 @@ class Spec(PyverbsObject):
         return val, default_mask if val_mask is None else val_mask
 
     def _copy_data(self, addr: int) -> NoReturn:
-        refuse("Flow", "an adapter steers frames, and a socket has none")
+        refuse("Flow", "flow steering applies to Ethernet frames, which sockets do not provide")
 
     def __str__(self) -> str:
         names = [name for name in vars(self) if name not in ("spec_type", "size")]

@@ -145,12 +145,13 @@ class SRQ(Wrapper[verbs_srq.SRQ]):
             )
         kind = attr.srq_type if attr.comp_mask & e.IBV_SRQ_INIT_ATTR_TYPE else e.IBV_SRQT_BASIC
         if kind == e.IBV_SRQT_XRC:
-            refuse("SRQ of type XRC", "queues here are memory of one process")
+            refuse("SRQ of type XRC", "queues are in the memory of one process")
         if kind == e.IBV_SRQT_TM:
-            refuse("SRQ of type TM", "adapters match tags")
+            refuse("SRQ of type TM", "tag matching is a feature of adapters")
         if kind != e.IBV_SRQT_BASIC or attr.pd is None or attr.pd._context is not context:
             raise PyverbsRDMAError(
-                "Failed to create SRQ: it needs a PD of this device, and a type", errno.EINVAL
+                "Failed to create SRQ: a PD of this device and type IBV_SRQT_BASIC are required",
+                errno.EINVAL,
             )
         self._create_srq(attr.pd, attr)
 
@@ -187,4 +188,4 @@ class SRQ(Wrapper[verbs_srq.SRQ]):
 
     def post_srq_ops(self, wr: OpsWr, bad_wr: OpsWr | None = None) -> NoReturn:
         """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
-        refuse("matching of tags", "adapters do that")
+        refuse("tag matching", "it is a feature of adapters")

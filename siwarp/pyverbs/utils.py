@@ -69,8 +69,8 @@ def gid_str_to_array(val: str) -> list[str]:
         words = []
     if len(words) != 8 or any(len(word) != 4 for word in words):
         raise PyverbsUserError(
-            f"Invalid GID value ({val}): it is eight words of four digits, as "
-            "0000:0000:0000:0000:0000:ffff:7f00:0001"
+            f"Invalid GID value ({val}): it must be eight words of four hexadecimal "
+            "digits, such as 0000:0000:0000:0000:0000:ffff:7f00:0001"
         )
     return [word[i : i + 2] for word in words for i in (0, 2)]
 

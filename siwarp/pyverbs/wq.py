@@ -29,7 +29,7 @@ __all__ = [
     "WQInitAttr",
 ]
 
-_WHY = "receive side scaling is about frames of Ethernet"
+_WHY = "receive side scaling applies to Ethernet frames"
 
 
 class WQInitAttr(PyverbsObject):

@@ -87,7 +87,7 @@ def chain(first: W) -> list[W]:
     seen = {id(first)}
     while here is not None:
         if id(here) in seen:
-            raise PyverbsUserError("The list of work requests goes in a circle")
+            raise PyverbsUserError("The list of work requests is circular")
         seen.add(id(here))
         found.append(here)
         here = here.next_wr
@@ -230,7 +230,7 @@ class SendWR(PyverbsCM):
 
     def set_qp_type_xrc(self, remote_srqn: int) -> NoReturn:
         """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
-        refuse("XRC", "queues here are memory of one process")
+        refuse("XRC", "queues are in the memory of one process")
 
     def _become(self, other: SendWR) -> None:
         self._wr, self.next_wr = other._wr, other.next_wr

@@ -31,4 +31,4 @@ class XRCD(PyverbsCM):
     """
 
     def __init__(self, context: Context, init_attr: XRCDInitAttr) -> None:
-        refuse("XRC domain", "queues here are memory of one process")
+        refuse("XRC domain", "queues are in the memory of one process")

@@ -73,7 +73,7 @@ def _sleep(seconds: float) -> None:
 
 def _process_qkey(address: str) -> int:
     if _qkey_of is None:
-        raise RuntimeError("no host has a Q_Key: make a siwarp.sim.World")
+        raise RuntimeError("no world is open, so there is no Q_Key: create a siwarp.sim.World")
     return _qkey_of(address)
 
 
@@ -125,7 +125,7 @@ def _addresses(host: str | None, port: str | int | None, kind: int, flags: int) 
         return socket.getaddrinfo(host, port, type=kind, flags=numeric)
     except socket.gaierror as e:
         raise socket.gaierror(
-            e.errno, f"{e.strerror}; a world has no names: give numbers"
+            e.errno, f"{e.strerror}; a simulated world has no host names: use numeric addresses"
         ) from None
 
 
@@ -141,7 +141,7 @@ def _interface_index(name: str) -> int:
 def _check_loop(loop: object) -> None:
     if not isinstance(loop, Loop):
         raise RuntimeError(
-            "this event loop has the machine's time, not the world's: run the coroutine with "
+            "this event loop uses the machine's clock, not the world's: run the coroutine with "
             "world.run(main())"
         )
 
@@ -150,15 +150,19 @@ def _source_address(name: str, port: int) -> str:
     try:
         address = str(ipaddress.ip_address(name.partition("%")[0]))
     except ValueError:
-        raise OSError(errno.EHOSTUNREACH, "a world has no names: give the address") from None
+        raise OSError(
+            errno.EHOSTUNREACH, "a simulated world has no host names: use the address"
+        ) from None
     if _route is None:
-        raise OSError(errno.ENETUNREACH, "there is no world: make a siwarp.sim.World")
+        raise OSError(errno.ENETUNREACH, "no world is open: create a siwarp.sim.World")
     return _route(address)
 
 
 def _start_thread(call: Callable[[], object], name: str) -> None:
     if _start is None:
-        raise RuntimeError(f"no thread {name}: make a siwarp.sim.World")
+        raise RuntimeError(
+            f"cannot start thread {name}, no world is open: create a siwarp.sim.World"
+        )
     _start(call, name)
 
 

@@ -45,7 +45,7 @@ class _Selector:
         """
         if lib.siw_sim_set_add(self._set, fd) < 0:
             raise OSError(
-                errno.EBADF, "a world's event loop has siwarp's descriptors alone: use siwarp.aio"
+                errno.EBADF, "a world's event loop supports only siwarp descriptors: use siwarp.aio"
             )
         self._readers[fd] = handle
 
@@ -195,7 +195,9 @@ class Loop(asyncio.BaseEventLoop):
 
 
 def _no_sockets() -> OSError:
-    return OSError(errno.EOPNOTSUPP, "a world has no sockets of the system: use siwarp.aio")
+    return OSError(
+        errno.EOPNOTSUPP, "a simulated world has no operating system sockets: use siwarp.aio"
+    )
 
 
 def _number(fd: Any) -> int:

@@ -52,7 +52,7 @@ void *sim_alloc(size_t octets)
 	void *got = sim_calloc(1, octets);
 
 	if (!got)
-		sim_abort("no memory is left");
+		sim_abort("out of memory");
 	return got;
 }
 
@@ -63,7 +63,7 @@ void *sim_grow(void *array, uint32_t n, uint32_t *room, size_t size)
 	*room = *room ? 2 * *room : 16;
 	array = sim_realloc(array, *room * size);
 	if (!array)
-		sim_abort("no memory is left");
+		sim_abort("out of memory");
 	return array;
 }
 
@@ -201,9 +201,10 @@ static void pass_turn(struct sim_task *task)
 struct sim_task *sim_current_task(void)
 {
 	if (!own || own != sim.running)
-		sim_abort("a thread that is no task of the world made a call that blocks or polls");
+		sim_abort("a thread that is not a task of the world made a blocking or polling "
+			  "call");
 	if (sim.in_round)
-		sim_abort("a round of a device would block");
+		sim_abort("a progress round of a device would block");
 	return own;
 }
 
@@ -272,7 +273,7 @@ static void advance_or_end_step(void)
 	if (steps && steps->until < to)
 		to = steps->until > sim.now ? steps->until : sim.now;
 	if (to == SIM_NEVER && !steps)
-		sim_abort("nothing will ever happen: every task waits for something else");
+		sim_abort("deadlock: every task waits, and no event will occur");
 	if (to != SIM_NEVER)
 		clock_advance(to);
 	if (steps && (!steps->runs || to == SIM_NEVER || sim.now >= steps->until))
@@ -299,7 +300,8 @@ static void port_make_round(uint32_t which)
 	port->rounds = port->round_at == sim.now ? port->rounds + 1 : 0;
 	port->round_at = sim.now;
 	if (port->rounds > MOST_ROUNDS)
-		sim_abort("a device is served without end at one instant");
+		sim_abort("endless loop: a device's progress rounds find work without end at "
+			  "one instant");
 	sim.stats.rounds++;
 	sim.in_round = true;
 	if (sim_device_round(port)) {

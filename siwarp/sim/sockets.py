@@ -73,7 +73,9 @@ class _Socket:
         tasks.leave_if_over()
         if rc == -errno.EAGAIN:
             if self._timeout:
-                raise TimeoutError("timed out: see why, or give it more by settimeout")
+                raise TimeoutError(
+                    "timed out: find the cause, or increase the time-out with settimeout"
+                )
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         return check(rc)
 
@@ -165,7 +167,9 @@ class TCPSocket(_Socket):
 
         """
         if how != socket.SHUT_WR:
-            raise OSError(errno.EOPNOTSUPP, "a world has SHUT_WR alone: use that, or close")
+            raise OSError(
+                errno.EOPNOTSUPP, "a simulated socket supports only SHUT_WR: use SHUT_WR, or close"
+            )
         check(lib.siw_sim_tcp_shutdown(self._open()))
 
     def setsockopt(self, level: int, option: int, value: int | bytes) -> None:
@@ -180,7 +184,10 @@ class TCPSocket(_Socket):
         if (level, option) == (socket.SOL_SOCKET, socket.SO_LINGER) and isinstance(value, bytes):
             self._reset = any(value[:4]) and not any(value[4:])
         elif (level, option) != (socket.IPPROTO_TCP, socket.TCP_NODELAY):
-            raise OSError(errno.ENOPROTOOPT, "a world has TCP_NODELAY and SO_LINGER alone: use it")
+            raise OSError(
+                errno.ENOPROTOOPT,
+                "a simulated socket supports only TCP_NODELAY and SO_LINGER: use one of these",
+            )
 
     def close(self) -> None:
         """Close the socket: sent data still arrives, unless SO_LINGER requests a reset."""

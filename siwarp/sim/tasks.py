@@ -94,7 +94,7 @@ def start(task: Task, call: Callable[[], Any], ended: Callable[[Task], None]) ->
     """
     number = lib.siw_sim_task_new()
     if number < 0:
-        raise MemoryError(f"no memory for the task {task.name}: end others first")
+        raise MemoryError(f"out of memory for the task {task.name}: end other tasks first")
     task.number = number
 
     def run() -> None:
@@ -152,7 +152,7 @@ class SimLock:
 
         """
         if self._owner is None:
-            raise RuntimeError("release of a lock that no task holds: take it first")
+            raise RuntimeError("release of a lock that no task holds: acquire it first")
         self._depth -= 1
         if self._depth:
             return

@@ -37,9 +37,10 @@ def nanoseconds(duration: Duration) -> int:
         match = _TEXT.fullmatch(duration.strip())
         if match is None:
             raise ValueError(
-                f"{duration!r} is no duration: give a number and ns, us, ms, s, min or h: '2h'"
+                f"{duration!r} is not a duration: use a number with ns, us, ms, s, min or h, such "
+                "as '2h'"
             )
         return int(Decimal(match[1]) * _UNITS[match[2]])
     if not math.isfinite(duration) or duration < 0:
-        raise ValueError(f"{duration!r} is no duration: give seconds, 0 or more")
+        raise ValueError(f"{duration!r} is not a duration: use seconds, 0 or more")
     return round(duration * 1_000_000_000)

@@ -105,21 +105,23 @@ class World:
     def __init__(self, seed: int = 1, faults: str = "", *, near_wrap: bool = False) -> None:
         if not system.simulated:
             raise RuntimeError(
-                "this process is a real one, since siwarp.verbs was imported before siwarp.sim: "
-                "import siwarp.sim first, or set SIWARP_SIM=1 in the environment"
+                "this process is not simulated, because siwarp.verbs was imported before "
+                "siwarp.sim: import siwarp.sim first, or set SIWARP_SIM=1 in the environment"
             )
         if os.environ.get("SIWARP_FAULTS"):
             raise Error(
                 errno.EOPNOTSUPP,
-                "SIWARP_FAULTS is for the machine's network: unset it, and give a world its plan "
-                "by World(faults=...) or world.faults",
+                "SIWARP_FAULTS applies to the machine's network: unset it, and set the plan of a "
+                "world by World(faults=...) or world.faults",
             )
         self.seed = seed
         self._before = set(map(id, open_handles()))
         rc = lib.siw_sim_open(seed & NEVER, faults.encode())
         if rc == -errno.EBUSY:
-            raise StateError(errno.EBUSY, "a process has one world at a time: end the other first")
-        self._plan(rc, f"making a world of faults {faults!r}")
+            raise StateError(
+                errno.EBUSY, "a process can have only one open world: close the other one first"
+            )
+        self._plan(rc, f"creating a world with faults {faults!r}")
         lib.siw_sim_near_wrap(near_wrap)
         #: Argument of the last ``fail_memory`` call.
         self.memory_failing = 0
@@ -272,7 +274,7 @@ class World:
                             self._cut(b, a)
 
     def _cut(self, a: int, b: int) -> None:
-        self._check(lib.siw_sim_cut(a, b, 1), "parting devices")
+        self._check(lib.siw_sim_cut(a, b, 1), "partitioning hosts")
         self._cuts.add((a, b))
 
     def heal(self) -> None:
@@ -324,14 +326,14 @@ class World:
         if len(hosts) != 1:
             raise Error(
                 errno.ENODEV,
-                f"a world of {len(hosts)} devices: give an address, or say where the task runs by "
+                f"the world has {len(hosts)} devices: pass an address, or set the task's host by "
                 "world.spawn(..., on=device)",
             )
         family = ipaddress.ip_address(wildcard).version if wildcard else None
         for address, host in self._hosts.items():
             if host in hosts and family in {None, ipaddress.ip_address(address).version}:
                 return address
-        raise Error(errno.ENODEV, f"this host has no IPv{family} address: give it one")
+        raise Error(errno.ENODEV, f"this host has no IPv{family} address: add one")
 
     def _qkey_of(self, address: str) -> int:
         """Return the default Q_Key of a host; the Q_Key changes when the host restarts."""
@@ -402,7 +404,8 @@ class World:
         if rc == -errno.EAGAIN:
             raise TimeoutError(
                 errno.ETIMEDOUT,
-                f"{to[0]}:{to[1]} did not answer within {within}: see why, or give it more time",
+                f"{to[0]}:{to[1]} did not answer within {within}: find the cause, or "
+                "increase the time",
             )
         sockets.check(rc)
         return self._keep(TCPSocket(out[0]))
@@ -463,8 +466,8 @@ class World:
         if not self._run(end, condition, each_instant):
             raise Timeout(
                 errno.ETIMEDOUT,
-                f"what the world was to run until did not come within {within}"
-                f"{self._waiting()}, seed {self.seed}: see why, or give it more time",
+                f"the condition did not become true within {within}{self._waiting()}, seed "
+                f"{self.seed}: find the cause, or increase the time",
             )
 
     def _run(
@@ -476,7 +479,7 @@ class World:
         checked at each instant, otherwise only when a task has ended.
         """
         if tasks.current() is not None:
-            raise RuntimeError("a task cannot run the world: let others go on with world.sleep")
+            raise RuntimeError("a task cannot run the world: let other tasks run with world.sleep")
         go_on = lib.siw_sim_step if each_instant else lib.siw_sim_run
         while True:
             # Run everything that can run at this instant; the clock does not advance.
@@ -488,7 +491,7 @@ class World:
                 return False
             rc = go_on(until)
             if rc == -errno.EDEADLK:
-                raise Deadlock(errno.EDEADLK, f"nothing will ever happen{self._waiting()}")
+                raise Deadlock(errno.EDEADLK, f"deadlock: no event will occur{self._waiting()}")
             self._check(rc, "running the world")
 
     def _waiting(self) -> str:
@@ -639,7 +642,8 @@ class World:
         rc = lib.siw_sim_close()
         if rc < 0:
             raise StateError(
-                -rc, f"the world cannot end{self._waiting()}: end tasks, close devices"
+                -rc,
+                f"the world cannot be closed{self._waiting()}: end its tasks and close its devices",
             )
         self._closed = True
         tasks.ending = False

@@ -206,11 +206,11 @@ def test_sockets_of_the_system_are_refused(
 
 def test_a_name_is_no_address_in_a_world(world: World, hosts: tuple[Context, Context]) -> None:
     async def main() -> None:
-        with pytest.raises(Error, match="a world has no names"):
+        with pytest.raises(Error, match="a simulated world has no host names"):
             await aio.open_ud(("localhost", 0))
 
     world.run(main())
-    with pytest.raises(Error, match="a world has no names"):
+    with pytest.raises(Error, match="a simulated world has no host names"):
         CMID(CMEventChannel(hosts[0]), ud=True).connect(("localhost", 7000))
 
 

@@ -634,7 +634,7 @@ def test_a_wildcard_address_needs_a_task_of_a_host(world: World, hosts: Hosts) -
     with pytest.raises(Error, match=r"world\.spawn\(\.\.\., on=device\)"):
         siwarp.listen(("", PORT))
     world.spawn(siwarp.listen, ("::", PORT), on=B)
-    with pytest.raises(Error, match="no IPv6 address: give it one"):
+    with pytest.raises(Error, match="no IPv6 address: add one"):
         world.run_tasks()
 
 

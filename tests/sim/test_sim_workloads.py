@@ -103,7 +103,7 @@ def test_a_hole_in_an_rc_stream_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
         end.last_taken[message.source.number << 16 | message.life, end.number << 16] = 0
 
     monkeypatch.setattr(rc.Connections, "arrived", skip)
-    assert "number 2 of its stream, came after number 0" in run(generate("rc", 2)).failure
+    assert "number 2 of its stream, arrived after number 0" in run(generate("rc", 2)).failure
 
 
 def test_an_rc_connection_that_ends_without_a_cause_is_noticed(

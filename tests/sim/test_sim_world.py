@@ -101,7 +101,7 @@ def test_tasks_that_still_wait_end_with_their_world() -> None:
 
 
 def test_a_process_has_one_world_at_a_time(world) -> None:
-    with pytest.raises(StateError, match="one world at a time"):
+    with pytest.raises(StateError, match="only one open world"):
         World()
 
 

@@ -28,7 +28,7 @@ class _Missing(type):
     def __call__(cls, *args: object, **more: object) -> object:
         # an Attr class only describes an object, so instances are allowed
         if not cls.__name__.endswith("Attr"):
-            refuse(f"{cls.__name__} of a vendor", "it is no adapter")
+            refuse(f"vendor-specific {cls.__name__}", "it is not an adapter")
         return types.SimpleNamespace(args=args, **more)
 
     def __index__(cls) -> int:

@@ -29,11 +29,14 @@ def twice(workload: str, seed: int, operations: int | None, capture: str | None)
     grown = lib.siw_sim_blocks() - held
     failure = second.failure
     if not failure and second != first:
-        failure = f"the second run had another trace: {second.hash:016x}, not {first.hash:016x}"
+        failure = f"the second run had a different trace: {second.hash:016x}, not {first.hash:016x}"
     # The structs of objects that were open on crashed hosts remain allocated, two structs for some
     # objects. Freelists may grow a little.
     if not failure and grown > second.stale * 5 // 4 + SPARE:
-        failure = f"the second run left {grown} blocks of memory behind, {second.stale} of crashes"
+        failure = (
+            f"the second run leaked {grown} blocks of memory, {second.stale} of them explained by "
+            "crashes"
+        )
     return dataclasses.replace(second, failure=failure, failed_at=second.operations * bool(failure))
 
 

@@ -118,7 +118,7 @@ class Endings:
                     run.world.heal()
                     for request in posted:
                         if request is not None:
-                            self._must(request, "the way was interrupted for a moment")
+                            self._must(request, "the path was interrupted briefly")
 
     def read(self, end: End, peer: End, length: int = 4096) -> Request | None:
         """Post a Read of a peer's target; None: the target is closed, or posting failed."""
@@ -136,12 +136,15 @@ class Endings:
         what = f"{request.verb} {request.wr_id} of {request.end!r} to {request.dest}"
         require(
             self.done(request, 60) and request.status == WCStatus.SUCCESS,
-            f"{what} did not complete, and only {why}",
+            f"{what} did not complete, although nothing happened except: {why}",
         )
         message = request.message
         if message is not None:
             self._arrives(message)
-            require(bool(message.taken), f"{what} completed, did not arrive, and only {why}")
+            require(
+                bool(message.taken),
+                f"{what} completed but did not arrive, although nothing happened except: {why}",
+            )
 
     def _arrives(self, message: Message) -> None:
         """Poll until a message has arrived, for up to 5 s, because TCP may retransmit late."""
@@ -171,7 +174,7 @@ class Endings:
                 run.world.run_for(0.0001)
             require(
                 sent.done or not answer.message.taken,
-                f"{end!r} has the answer of {peer!r}, and its own Send is not complete",
+                f"{end!r} received the answer of {peer!r} before its own Send completed",
             )
 
     def count(self) -> None:
@@ -185,7 +188,7 @@ class Endings:
                 if sent is None:
                     return
                 if number % 8 == 7:
-                    self._must(sent, "many were sent before")
+                    self._must(sent, "many messages were sent before")
             run.poll_everything()
             run.world.run_for(REST_S)
             run.receive_everywhere()
@@ -226,7 +229,7 @@ class Endings:
         came = sum(any(octets[n * RECORD : (n + 1) * RECORD]) for n in range(RECORDS))
         require(
             run.reports - before == came,
-            f"of {came} Write-Records of {end!r} something came to {peer!r}, and "
+            f"{came} Write-Records of {end!r} arrived at {peer!r} at least in part, but "
             f"{run.reports - before} were reported",
         )
 
@@ -264,8 +267,8 @@ class Endings:
         limit = retry * timer + 0.02
         require(
             self.done(second, limit, end.host),
-            f"{second.verb} {second.wr_id} of {end!r} had {retry} times {timer} s to wait for its "
-            f"receive, and has not ended after {limit} s",
+            f"{second.verb} {second.wr_id} of {end!r} may wait {retry} times {timer} s for its "
+            f"receive, but has not ended after {limit} s",
         )
 
     def share(self) -> None:
@@ -294,8 +297,8 @@ class Endings:
         for request in waiting:
             require(
                 self.done(request, 1),
-                f"{request.verb} {request.wr_id} of {request.end!r} has a receive of the shared "
-                f"queue of {host.address}, and did not complete",
+                f"{request.verb} {request.wr_id} of {request.end!r} has a receive in the shared "
+                f"queue of {host.address}, but did not complete",
             )
 
     def _sharers(self, source: Host, host: Host, rng: random.Random) -> Iterator[tuple[End, End]]:
@@ -348,8 +351,8 @@ class Endings:
         for message in messages:
             require(
                 bool(message.taken) or message.status != WCStatus.SUCCESS,
-                f"message {message.number} of {end!r} completed before that was closed, and did "
-                f"not arrive at {peer!r}",
+                f"message {message.number} of {end!r} completed before the queue pair was "
+                f"closed, but did not arrive at {peer!r}",
             )
 
     # ---- deregistration
@@ -398,7 +401,7 @@ class Endings:
         sent = self.run.greet(end, dest=peer.address)
         if sent is not None:
             self.run.receive_everywhere()
-            self._must(sent, "it is the first")
+            self._must(sent, "it was the first message")
 
     def done(self, request: Request, within: float, only: Host | None = None) -> bool:
         """Poll all hosts, or ``only`` one, until a request has completed; return whether it has."""

@@ -1038,7 +1038,10 @@ class Execution:
             self._recorded(host, wc)
             return
         request = self.requests.get(wc.wr_id)
-        require(request is not None, f"a completion on {host.address} of nothing posted: {wc!r}")
+        require(
+            request is not None,
+            f"a completion on {host.address} for a request that was not posted: {wc!r}",
+        )
         assert request is not None
         require(not request.done, f"{request.verb} {wc.wr_id} completed again, or too late: {wc!r}")
         request.done, request.status = True, wc.status
@@ -1055,7 +1058,9 @@ class Execution:
         what = f"{request.verb} {request.wr_id} of {end!r} to {request.dest}"
         require(wc.qp_num == end.qp_num, f"{what} completed with QP {wc.qp_num}")
         key = request.dest if end.kind == QPType.RD else None
-        require(end.last_done.get(key, 0) < request.order, f"{what} completed after a later one")
+        require(
+            end.last_done.get(key, 0) < request.order, f"{what} completed after a later request"
+        )
         end.last_done[key] = request.order
         # Earlier unsignaled requests have completed as well.
         for other in [r for r in end.posted.values() if r.order < request.order]:
@@ -1066,7 +1071,7 @@ class Execution:
                 other.done = True
                 del end.posted[other.wr_id]
                 self._free(other)
-        require(not wc.ok or request.signaled, f"{what} is silent, and completed")
+        require(not wc.ok or request.signaled, f"{what} is unsignaled, but completed")
         self._judge(request, end, wc, what)
         self.objects.completed(request, wc)
         if request.message is not None:
@@ -1106,7 +1111,7 @@ class Execution:
         elif end.kind == QPType.RD:
             self._may_lose(request, end, status, what)
         elif status == WCStatus.WR_FLUSH_ERR:
-            require(end.may_err, f"{what} was flushed, and nothing went wrong")
+            require(end.may_err, f"{what} was flushed without a cause")
         else:
             disturbed = end.host.disturbance.last_ns(0) >= 0 or self.program.memory > 0
             require(status == WCStatus.GENERAL_ERR and disturbed, f"{what}: {status.name}")
@@ -1124,12 +1129,15 @@ class Execution:
             short = peer is not None and peer.short and request.message is not None
             require(
                 closed or short or end.may_err,
-                f"{what}: {status.name}, and nothing is wrong with it",
+                f"{what}: {status.name}, although the request is valid",
             )
             return
         limited = [e for e in (end, peer) if e is not None and e.rnr_retry is not None]
         if status == WCStatus.RNR_RETRY_EXC_ERR:
-            require(end.rnr_retry is not None, f"{what} waits without limit, and does not")
+            require(
+                end.rnr_retry is not None,
+                f"{what} has no RNR retry limit, but failed with RNR_RETRY_EXC_ERR",
+            )
             self.waited(request, end.rnr_retry or 0, peer, what)
             return
         require(status in LOSS, f"{what}: {status.name}")
@@ -1138,7 +1146,7 @@ class Execution:
             or bool(limited)
             or peer is None
             or self._may_be_lost(end, peer),
-            f"{what}: {status.name}, and nothing happened to either end",
+            f"{what}: {status.name}, although neither end was disturbed",
         )
 
     def _may_be_lost(self, end: End, peer: End) -> bool:
@@ -1175,7 +1183,7 @@ class Execution:
         # A liar has the target's key, and may overwrite what others read (Target.check).
         if request.expected is not None and not request.bad and not self.program.liars:
             got = slots.read(request.slot, len(request.expected))
-            require(got == request.expected, f"{what} got octets that are not there")
+            require(got == request.expected, f"{what} returned wrong octets")
         if request.counter is not None:
             request.counter.done += 1
             request.counter.unknown -= 1
@@ -1197,7 +1205,7 @@ class Execution:
             target.cells.get((end.number, dest, False)) is not cell
             or (end.kind == QPType.RC and end.persona != Persona.ROCE)
             or target.octets(cell) == cell.expected,
-            f"{what} completed, and its octets are not there",
+            f"{what} completed, but its octets are not in the target",
         )
 
     def _received(self, host: Host, request: Request, wc: WC) -> None:
@@ -1212,11 +1220,11 @@ class Execution:
         what = f"receive {request.wr_id} of {end!r}"
         require(wc.qp_num == end.qp_num, f"{what} completed with QP {wc.qp_num}")
         if request.end is not None and end.kind != QPType.RD:
-            require(end.last_received < request.order, f"{what} completed after a later one")
+            require(end.last_received < request.order, f"{what} completed after a later request")
             end.last_received = request.order
         status = WCStatus(wc.status)
         if status == WCStatus.WR_FLUSH_ERR:
-            require(end.may_err, f"{what} was flushed, and nothing went wrong")
+            require(end.may_err, f"{what} was flushed without a cause")
         elif status == WCStatus.LOC_PROT_ERR:
             require(request.bad == "closed", f"{what} found its memory closed: {wc!r}")
         elif status == WCStatus.LOC_LEN_ERR:
@@ -1241,10 +1249,13 @@ class Execution:
         imm = wc.imm_data if wc.wc_flags & WCFlag.WITH_IMM else None
         number = imm if imm is not None else number_of(octets)
         message = self.messages.get(number) if number is not None else None
-        require(message is not None, f"{what} has a message that nobody sent: {wc!r}")
+        require(message is not None, f"{what} contains a message that was not sent: {wc!r}")
         assert message is not None and number is not None
         what = f"{what}: message {number} of {message.source!r}"
-        require(message.imm == imm and message.wide == wide, f"{what} came as another kind")
+        require(
+            message.imm == imm and message.wide == wide,
+            f"{what} arrived as a different kind of message",
+        )
         require(
             wc.byte_len == message.length + front,
             f"{what} came with {wc.byte_len} octets, not {message.length}",
@@ -1257,7 +1268,10 @@ class Execution:
             require(wc.source == message.source.address, f"{what} came from {wc.source}")
         if end.kind == QPType.UD:
             rest = slots.read(request.slot, request.length)[wc.byte_len :]
-            require(not rest.strip(bytes([BLANK])), f"{what}: octets behind it were written")
+            require(
+                not rest.strip(bytes([BLANK])),
+                f"{what}: octets behind the message were overwritten",
+            )
         life = end.number << 16 | end.life
         # The network may duplicate a UD message, and UD does not detect duplicates.
         again = sum(message.taken.values()) if end.kind == QPType.RD else message.taken.get(life, 0)
@@ -1267,10 +1281,10 @@ class Execution:
         if end.kind != QPType.UD:
             key = (message.source.number << 16 | message.life, life)
             last = end.last_taken.get(key, 0)
-            require(last < message.index, f"{what} came after a later one")
+            require(last < message.index, f"{what} arrived after a later message")
             require(
                 end.kind != QPType.RC or message.index == last + 1,
-                f"{what}, number {message.index} of its stream, came after number {last}",
+                f"{what}, number {message.index} of its stream, arrived after number {last}",
             )
             end.last_taken[key] = message.index
         if end.kind == QPType.RC:
@@ -1281,7 +1295,7 @@ class Execution:
             span = slice(message.offset, message.offset + message.length)
             require(
                 now[span] == bytes(cell.expected[span]) or end.host.target.closed_at > 0,
-                f"{what}: its octets are not there",
+                f"{what}: its octets are not in the target",
             )
 
     def _recorded(self, host: Host, wc: WC) -> None:
@@ -1293,7 +1307,7 @@ class Execution:
             return
         what = f"Write-Record {record.message_id} of {record.source} at {end!r}"
         source = self.at.get(record.source)
-        require(source is not None, f"{what}: nobody has that address")
+        require(source is not None, f"{what}: no queue pair has that address")
         assert source is not None
         require(record.length == wc.byte_len, f"{what}: {wc.byte_len} octets of {record.length}")
         key = end.number, end.life, source.number, source.life, record.message_id
@@ -1305,7 +1319,7 @@ class Execution:
         if end.kind == QPType.RD:
             require(record.whole, f"{what}: only {record.valid} octets of {record.length} came")
         cell = host.target.cells.get((source.number, end.address, True))
-        require(cell is not None, f"{what}: {source!r} wrote none to this host")
+        require(cell is not None, f"{what}: {source!r} posted no Write-Record to this host")
         assert cell is not None
         mr = host.target.memory
         start = record.addr - _address(mr) - cell.at
@@ -1313,7 +1327,7 @@ class Execution:
         now = host.target.octets(cell)
         for first, last in record.ranges:
             span = slice(start + first, start + last)
-            require(now[span] == bytes(cell.expected[span]), f"{what}: octets are not there")
+            require(now[span] == bytes(cell.expected[span]), f"{what}: wrong octets")
 
     # ---- lives of queue pairs
 
@@ -1573,7 +1587,7 @@ class Execution:
             elif end.qp.qp_state == QPState.RESET and not (end.pair and end.id):
                 self._reset(end, on=True)  # RD makes its peers wait while it is in RESET
         self._settle(
-            "to complete",
+            "complete",
             lambda end: any(r.signaled for r in end.posted.values()) and self.rc.busy(end),
         )
         self._burst()
@@ -1596,7 +1610,7 @@ class Execution:
             if self.world.now - began > END_S:
                 request = next(iter(left[0].posted.values()), None)
                 what = f"{request.verb} {request.wr_id} to {request.dest}" if request else "it"
-                raise Violation(f"{what} of {left[0]!r} was {doing}, and has not in {END_S} s")
+                raise Violation(f"{what} of {left[0]!r} did not {doing} within {END_S} s")
             self.receive_everywhere()
             self.world.run_for(pause)
             pause = min(pause * 1.3, 2)
@@ -1648,9 +1662,7 @@ class Execution:
             message = self.message(request, 16000, imm=False)
             request.slots.fill(request.slot, content(message.number, 16000))
             self.post(end, [(request, self.wr(request, WROpcode.SEND, 16000))])
-        self._settle(
-            "to complete", lambda e: e is end and any(r.signaled for r in e.posted.values())
-        )
+        self._settle("complete", lambda e: e is end and any(r.signaled for r in e.posted.values()))
 
     def _arrivals(self) -> None:
         """Check that completed RD messages arrived, or were lost or refused by their receivers.
@@ -1669,10 +1681,10 @@ class Execution:
             refused = any(e.short for e in takers)
             if message.wide:  # a Write with Immediate to a region that was closed in the meantime
                 refused |= any(e.host.target.closed_at > message.number for e in takers)
-            require(refused, f"{what}, and did not arrive")
+            require(refused, f"{what} but did not arrive")
             if not source.gone and not source.lost:
                 source.errors += len(source.qp.errors())
-                require(source.errors > 0, f"{what}, was refused, and no error says so")
+                require(source.errors > 0, f"{what} and was refused, but no error was reported")
 
     def _flush(self) -> None:
         """Move all queue pairs to ERR: all posted requests must complete."""

@@ -304,7 +304,7 @@ class Target:
         memory = self.memory
         require(
             memory.octets(0, self.STATIC) == self._present,
-            f"{memory.name}: a write that nobody posted",
+            f"{memory.name}: a write that was not posted",
         )
         now = memory.octets(self.STATIC + 8 * self.COUNTERS, len(self._seen))
         if now != self._seen:
@@ -325,7 +325,7 @@ class Target:
             if cell.steady and now != cell.expected:
                 require(
                     all(a in (0, b) for a, b in zip(now, cell.expected, strict=True)),
-                    f"{self.memory.name}: octets in cell {cell.number} that nobody wrote",
+                    f"{self.memory.name}: cell {cell.number} contains octets that were not written",
                 )
 
 

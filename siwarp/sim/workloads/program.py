@@ -110,7 +110,7 @@ _CHURN = {
 
 WORKLOADS: dict[str, Workload] = {
     "mixed": Workload(
-        "all of it",
+        "all operations",
         ("UD", "UC", "RD", "RC"),
         {**_FAULTS, **_QUEUES, **_MESSAGES, **_ONE_SIDED, **_CHURN},
     ),
@@ -123,7 +123,7 @@ WORKLOADS: dict[str, Workload] = {
         {**_FAULTS, **_QUEUES, "send": 40, **_ONE_SIDED},
     ),
     "churn": Workload(
-        "queue pairs and devices that come and go",
+        "creation and destruction of queue pairs and devices",
         ("UD", "UC", "RD", "RC"),
         {
             **_FAULTS,
@@ -150,13 +150,13 @@ WORKLOADS: dict[str, Workload] = {
         },
     ),
     "rd-many": Workload(
-        "RD from each to many",
+        "RD, each queue pair to many peers",
         ("RD",),
         {**_FAULTS, **_QUEUES, **_MESSAGES, **_ONE_SIDED},
         devices=(6, 8),
     ),
     "liars": Workload(
-        "a peer whose datagrams are mutated, with a CRC that is right",
+        "a peer whose datagrams are mutated, with a valid CRC",
         ("UD", "UC", "RD"),
         {**_FAULTS, **_QUEUES, **_MESSAGES, **_ONE_SIDED, "recover": 30, "create": 20},
         devices=(3, 6),

@@ -302,13 +302,13 @@ class Connections:
             # fails. A bind takes effect at once, before earlier requests complete.
             local = request.verb in ("bind", "invalidate")
             passed = local or (end.waits and request.message is None)
-            require(not end.failed or passed, f"{what} succeeded after one that failed")
-            require(request.bad != "local", f"{what} from no region succeeded")
+            require(not end.failed or passed, f"{what} succeeded after a failed request")
+            require(request.bad != "local", f"{what} from unregistered memory succeeded")
             # With persona iwarp a Write completes when TCP has accepted its octets.
             early = request.verb == "write" and end.persona == Persona.IWARP
             require(
                 request.bad != "remote" or early,
-                f"{what}, from memory that is not granted, succeeded",
+                f"{what} succeeded without permission for the memory",
             )
             return
         causes = pair.causes
@@ -322,18 +322,18 @@ class Connections:
             return
         # A request that needs no receive may fail while earlier ones still wait.
         first |= request.bad == "local" or end.waits
-        require(first, f"{what}: {status.name} after one that failed, and not flushed")
+        require(first, f"{what}: {status.name} after a failed request, not a flush")
         if status == WCStatus.RNR_RETRY_EXC_ERR:
-            require("rnr" in causes, f"{what}: {status.name}, and receives were posted")
+            require("rnr" in causes, f"{what}: {status.name}, although receives were posted")
             peer = end.peer
             assert peer is not None
             if peer.persona == Persona.ROCE:
                 retry = min(self._retries(end))
-                require(retry < ENDLESS, f"{what} waits without limit, and does not")
+                require(retry < ENDLESS, f"{what} has no RNR retry limit, but failed")
                 self.run.waited(request, retry, peer, what)
         elif status in _REFUSED:
             refusing = causes & {"refused", "local", "corrupt", "memory"}
-            require(bool(refusing), f"{what}: {status.name}, and it asked for nothing wrong")
+            require(bool(refusing), f"{what}: {status.name}, although the request is valid")
         elif status == WCStatus.LOC_PROT_ERR:
             require("local" in causes, f"{what}: {status.name}")
         else:

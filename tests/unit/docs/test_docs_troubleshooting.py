@@ -59,6 +59,7 @@ REMEDY = re.compile(
     r"(?:^|: |; |\(|, or |\. |, and |, )(?:`|'|--?\w|(?:run|install|use|give|make|take|set|see|look"
     r"|call|check|connect|open|close|poll|leave|raise|lower|increase|reduce|start|say|send|ask|reset"
     r"|mend|correct|wait|try|begin|end|accept|read|register|post|bind|step|move|keep|put|let|have|name"
+    r"|acquire|create|find|split"
     r"|drop|add|free|pass|permit|remove|omit|listen|specify|choose|sudo|pip|apt|srq|cmid|asyncio)\b)",
     re.IGNORECASE,
 )

@@ -37,7 +37,7 @@ def test_durations_are_seconds_or_have_a_unit(duration: float | str, ns: int) ->
 
 @pytest.mark.parametrize("duration", ["", "10", "5 minutes", "-1s", -1, float("inf"), float("nan")])
 def test_what_is_no_duration_is_refused(duration: float | str) -> None:
-    with pytest.raises(ValueError, match="is no duration"):
+    with pytest.raises(ValueError, match="is not a duration"):
         nanoseconds(duration)
 
 
