@@ -382,11 +382,12 @@ class Connection(User):
             return self._gone(what)
         return PeerGone(
             errno.ECONNRESET,
-            f"{what}: the connection broke, and what the peer sent last may be lost; connect again",
+            f"{what}: the connection broke, and the peer's last messages may be lost; connect "
+            "again",
         )
 
     def _gone(self, what: str) -> PeerGone:
-        return PeerGone(errno.ECONNRESET, f"{what}: the connection is over; connect again for more")
+        return PeerGone(errno.ECONNRESET, f"{what}: the connection has ended; connect again")
 
     def _alive(self) -> None:
         if self._closed:

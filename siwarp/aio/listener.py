@@ -36,7 +36,7 @@ class Request:
 
     def _answer(self) -> None:
         if self._answered:
-            raise StateError(errno.EINVAL, "this request is answered already")
+            raise StateError(errno.EINVAL, "this request has already been accepted or rejected")
         self._answered = True
 
     def begin(self, private_data: bytes) -> Connection:
@@ -56,7 +56,9 @@ class Request:
             event = await conn.established()
             event.check()
             if event.type != CMEventType.ESTABLISHED:
-                raise PeerGone(errno.ECONNRESET, "accepting: the peer left meanwhile")
+                raise PeerGone(
+                    errno.ECONNRESET, "accepting: the peer closed the connection during start-up"
+                )
         except BaseException:
             conn.abandon()
             raise

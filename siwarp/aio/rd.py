@@ -58,14 +58,14 @@ class RDEndpoint(Endpoint):
             if len(view) > SEND_SIZE:
                 raise LimitError(
                     errno.EMSGSIZE,
-                    f"{len(view)} octets are more than {SEND_SIZE}: send them in parts",
+                    f"a message of {len(view)} octets exceeds the limit of {SEND_SIZE}: split it",
                 )
             wc = await self._post(view, to, 0)
         if wc.status in _LOST:
             raise PeerGone(
                 errno.ECONNRESET,
-                f"the peer at {to[0]} port {to[1]} is gone or began anew: it may have the message "
-                "or not",
+                f"the peer at {to[0]} port {to[1]} is gone or has restarted: it may or "
+                "may not have received the message",
             )
         wc.check()
 

@@ -226,7 +226,7 @@ async def _numeric(host: str, port: int) -> str:
     try:
         infos = await running_loop().getaddrinfo(host, port)
     except OSError as e:
-        raise Error(errno.EHOSTUNREACH, f"no way to {host!r}: {e} (mend the name)") from None
+        raise Error(errno.EHOSTUNREACH, f"cannot resolve {host!r}: {e} (check the name)") from None
     return str(infos[0][4][0])
 
 

@@ -286,7 +286,10 @@ class UDEndpoint(Endpoint):
         self._alive()
         with octets(data) as view:
             if len(view) > SEND_SIZE:
-                raise LimitError(errno.EMSGSIZE, f"{len(view)} octets do not fit a datagram")
+                raise LimitError(
+                    errno.EMSGSIZE,
+                    f"{len(view)} octets do not fit into a datagram (at most {SEND_SIZE})",
+                )
             for _ in range(TRIES):
                 wc = await self._post(view, to, qpn)
                 # Another message was refused, and this one was flushed without being sent.

@@ -162,8 +162,8 @@ def running_loop() -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
     except RuntimeError:
         raise RuntimeError(
-            "siwarp.aio works inside an event loop: asyncio.run(main()); siwarp.connect and its "
-            "like work without one"
+            "siwarp.aio requires a running event loop: asyncio.run(main()); siwarp.connect and "
+            "siwarp.listen work without one"
         ) from None
     system.check_loop(loop)
     return loop

@@ -297,22 +297,20 @@ class Connection(Closing):
                 break
         if not wcs:
             if cq is self.rcq:
-                raise Timeout(errno.ETIMEDOUT, f"{what}: nothing came within {timeout} s")
+                raise Timeout(errno.ETIMEDOUT, f"{what}: no message arrived within {timeout} s")
             # The request is outstanding and may still use the memory, so the connection must be
             # closed.
             self.close()
             raise Timeout(
                 errno.ETIMEDOUT,
-                f"{what}: nothing happened within {timeout} s; perhaps the peer takes nothing: "
-                "have it receive, or give more time. This end is closed, as the request would "
-                "still use its memory",
+                f"{what}: not completed within {timeout} s; the peer may not be receiving: let it "
+                "receive, or use a longer timeout. The connection was closed, because the request "
+                "would still use its memory",
             )
         wc = wcs[0]
         if wc.status == WCStatus.WR_FLUSH_ERR and not wc.vendor_err:
             self._alive()
-            raise PeerGone(
-                errno.ECONNRESET, f"{what}: the connection is over; connect again for more"
-            )
+            raise PeerGone(errno.ECONNRESET, f"{what}: the connection has ended; connect again")
         return wc.check()
 
     def _alive(self) -> None:
@@ -367,8 +365,8 @@ def within(remote: RemoteBuffer, offset: int, length: int, what: str) -> None:
         return
     raise LimitError(
         errno.EINVAL,
-        f"{what} {length} octets at offset {offset}: the peer's memory, as its RemoteBuffer says, "
-        f"has {remote.length} octets; stay within them, or have the peer register more",
+        f"{what} {length} octets at offset {offset}: the peer's memory has {remote.length} octets "
+        "according to its RemoteBuffer; stay within them, or let the peer register more",
     )
 
 
@@ -408,7 +406,8 @@ def connect(
         event = home.channel.get_event(None if timeout is None else timeout + 1)
         if event is None:
             raise Timeout(
-                errno.ETIMEDOUT, f"connecting to {address[0]} port {address[1]}: no answer"
+                errno.ETIMEDOUT,
+                f"connecting to {address[0]} port {address[1]}: the peer did not answer",
             )
         conn.private_data = event.check().private_data
     except BaseException:
@@ -468,7 +467,9 @@ class Listener(Closing):
                 if conn is not None:
                     return conn
                 if system.monotonic() >= deadline:
-                    raise Timeout(errno.ETIMEDOUT, f"no connection came within {timeout} s")
+                    raise Timeout(
+                        errno.ETIMEDOUT, f"no connection was established within {timeout} s"
+                    )
 
     def _on_event(self, event: CMEvent, private_data: bytes) -> Connection | None:
         """Accept a request; return a connection that has become established."""

@@ -182,7 +182,7 @@ class CMEvent:
         advice = None
         if self.type == CMEventType.REJECTED and self.rev:
             number = errno.ECONNREFUSED
-            said = f", saying {self.private_data!r}" if self.private_data else ""
+            said = f" with private data {self.private_data!r}" if self.private_data else ""
             advice = f"the peer rejected the connection{said}"
         elif number == errno.ECONNRESET:
             advice = _RESET
@@ -193,9 +193,9 @@ class CMEvent:
 
 #: Advice for a reset during the start-up, which does not always mean that the peer has exited.
 _RESET = (
-    "the peer ended it before it answered: if its counter startups_refused grows, too many of this "
-    "address wait there to be taken: have its program accept them faster, raise its setting "
-    "SIWARP_SOURCE_SHARE, or connect again later"
+    "the peer closed the connection before it answered: if the peer's counter startups_refused "
+    "grows, too many connections from this address are waiting to be accepted: let the peer's "
+    "program accept them faster, raise its setting SIWARP_SOURCE_SHARE, or connect again later"
 )
 
 _FAILURES = (CMEventType.CONNECT_ERROR, CMEventType.UNREACHABLE, CMEventType.REJECTED)
@@ -217,15 +217,15 @@ class CMEventChannel(Waitable):
     def __init__(self, context: Context | None = None) -> None:
         reap()
         c_context = ffi.NULL if context is None else context._live()
-        where = "of no device" if context is None else f"on {context!r}"
-        c = check_pointer(lib.siw_cm_create_channel(c_context), f"making a CM channel {where}")
+        where = "without a device" if context is None else f"on {context!r}"
+        c = check_pointer(lib.siw_cm_create_channel(c_context), f"creating a CM channel {where}")
         self.context = context
         self._ids: weakref.WeakValueDictionary[int, CMID] = weakref.WeakValueDictionary()
         self._open(c, *(() if context is None else (context,)))
 
     def fileno(self) -> int:
         """Return the channel's descriptor; read it only through ``get_event``."""
-        return check(lib.siw_cm_channel_fd(self._live()), "asking for the channel's descriptor")
+        return check(lib.siw_cm_channel_fd(self._live()), "getting the channel's descriptor")
 
     def _has_thread(self) -> bool:
         return self.context is None or self.context._threaded
@@ -312,7 +312,7 @@ class CMID(Handle):
     def __init__(self, channel: CMEventChannel, context: Any = None, *, ud: bool = False) -> None:
         reap()
         create = lib.siw_cm_create_ud_id if ud else lib.siw_cm_create_id
-        c = check_pointer(create(channel._live(), ffi.NULL), "making a CM id")
+        c = check_pointer(create(channel._live(), ffi.NULL), "creating a CM id")
         self._begin(channel, c)
         self.context = context
 
@@ -376,7 +376,9 @@ class CMID(Handle):
             StateError: the id has another device (EINVAL).
 
         """
-        check(self._call(lib.siw_cm_set_device, context._live()), f"giving {self!r} to {context!r}")
+        check(
+            self._call(lib.siw_cm_set_device, context._live()), f"assigning {context!r} to {self!r}"
+        )
         self._depend(context)
 
     def _depend(self, on: Handle) -> None:
@@ -426,7 +428,10 @@ class CMID(Handle):
 
     def tell(self, event: CMEventType, status: int = 0) -> None:
         """Post a program-defined event to the id's channel; ``status``: 0 or an errno value."""
-        check(self._call(lib.siw_cm_tell, int(event), -status), f"telling {self!r}'s channel")
+        check(
+            self._call(lib.siw_cm_tell, int(event), -status),
+            f"posting an event to the channel of {self!r}",
+        )
 
     def listen(
         self, address: Address | None = None, backlog: int = 128, *, every_addr: bool = False
@@ -505,7 +510,7 @@ class CMID(Handle):
 
     def _addr(self, which: int) -> Address:
         both = ffi.new("struct siw_addr[2]")
-        check(self._call(lib.siw_cm_addr, both, both + 1), f"asking {self!r} for its address")
+        check(self._call(lib.siw_cm_addr, both, both + 1), f"querying the address of {self!r}")
         found = addr_from_c(both[which])
         if found is None:
             raise Error(errno.ENOTCONN, f"{self!r} has no such address: it is not connected")

@@ -257,7 +257,8 @@ void siw_llp_sock_stall(struct siw_llp_sock *sock)
 	sock->stalled = true;
 	if (port->n_stalled++ == 0)
 		port->stalled_until = siw_now_ns() + STALL_NS;
-	siw_log(llp, warn, "no descriptor for a connection that waits; again in %d ms",
+	siw_log(llp, warn,
+		"no file descriptor for a pending connection; the listener retries in %d ms",
 		(int)(STALL_NS / 1000000));
 }
 

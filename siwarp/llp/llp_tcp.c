@@ -396,7 +396,7 @@ void siw_llp_tcp_reset(struct siw_llp_sock *sock)
 	if (siw_capture_on())
 		siw_llp_capture_end_now(sock, true, true);
 	if (syscall(SYS_connect, sock->fd, &nobody, sizeof(nobody)))
-		siw_log(llp, warn, "a connection could not be reset: %s", strerror(errno));
+		siw_log(llp, warn, "resetting a connection failed: %s", strerror(errno));
 }
 
 void siw_llp_tcp_abort(struct siw_llp_sock *sock)

@@ -142,8 +142,8 @@ class End(Closing):
         if not self._recvs:
             raise StateError(
                 errno.EINVAL,
-                "this pair was made with receives=0: post your own and wait() for them, or make "
-                "it with some",
+                "this pair has receives=0: post receives and wait() for them, or create the pair "
+                "with receives > 0",
             )
         wc = self._await(lambda wc: wc.wr_id >= _RECEIVES, timeout, "receiving")
         slot = self._checked(wc, "receiving").wr_id ^ _RECEIVES
@@ -225,8 +225,9 @@ class End(Closing):
             if not wcs and left <= 0:
                 raise Timeout(
                     errno.ETIMEDOUT,
-                    f"{what}: nothing within {timeout:g} s; see whether there is a receive, the "
-                    "peer is there, and no plan of faults loses it: a capture shows what was sent",
+                    f"{what}: timed out after {timeout:g} s; check that a receive is posted, that "
+                    "the peer is open, and that no fault plan drops packets: a capture shows what "
+                    "was sent",
                 )
             self._kept += [wc for wc in wcs if self._returned(wc) or wanted(wc)]
 
@@ -244,7 +245,7 @@ class End(Closing):
         flushed = wc.status == WCStatus.WR_FLUSH_ERR and not wc.vendor_err
         if flushed and self.qp.qp_type == QPType.RC:
             raise PeerGone(
-                errno.ECONNRESET, f"{what}: the connection is over; make another pair for more"
+                errno.ECONNRESET, f"{what}: the connection has ended; create another pair"
             )
         return wc.check()
 

@@ -54,7 +54,7 @@ def pair(
 
     """
     if kind not in get_args(Kind):
-        raise ValueError(f"no kind {kind!r}: take one of {', '.join(get_args(Kind))}")
+        raise ValueError(f"unknown kind {kind!r}: use one of {', '.join(get_args(Kind))}")
     qp_type = QPType[kind.upper()]
     with contextlib.ExitStack() as stack:
         opened = device if isinstance(device, Context) else stack.enter_context(Context(device))
@@ -107,8 +107,8 @@ def _connect(ends: Pair, host: str, stack: contextlib.ExitStack) -> None:
             if event is None:
                 raise Timeout(
                     errno.ETIMEDOUT,
-                    f"connecting a pair took more than {LIMIT_S:g} s; see whether a plan of faults "
-                    "holds it up",
+                    f"connecting a pair took more than {LIMIT_S:g} s; check whether a fault "
+                    "plan delays it",
                 )
             if event.check().type == CMEventType.CONNECT_REQUEST:
                 ends.b.take_id(event.id)

@@ -99,7 +99,7 @@ def addr_to_c(address: Address | tuple[Any, ...] | None) -> Any:
         found = system.addresses(host, port, socket.SOCK_DGRAM, 0)
     except (socket.gaierror, UnicodeError) as e:
         raise Error(
-            errno.EINVAL, f"{host!r} is no numeric address and no known host name ({e})"
+            errno.EINVAL, f"{host!r} is neither a numeric address nor a known host name ({e})"
         ) from None
     for _family, _type, _proto, _name, sockaddr in found:
         if lib.siw_addr_parse(str(sockaddr[0]).encode(), port, out) == 0:
@@ -246,8 +246,8 @@ class Handle(Closing):
             more = ", ..." if len(users) > 5 else ""
             raise StateError(
                 errno.EBUSY,
-                f"{self!r} cannot close: {kinds} made from it still open ({names}{more}). "
-                "Close them first; a with block does that by itself",
+                f"{self!r} cannot be closed: {kinds} created from it are still open "
+                f"({names}{more}). Close them first; a with block closes them automatically",
             )
         self._shut()
 
@@ -515,7 +515,8 @@ class Waitable(Handle):
     def _may_end(self) -> None:
         if self._waiters:
             raise StateError(
-                errno.EBUSY, f"{self!r} cannot close: a thread waits on it; end that wait first"
+                errno.EBUSY,
+                f"{self!r} cannot be closed while a thread waits on it: end the wait first",
             )
         self._wake()  # tasks that wait for events now find the handle closed
 

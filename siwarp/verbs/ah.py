@@ -92,14 +92,14 @@ class AH(Handle):
         source: str | Address | None = None,
     ) -> None:
         reap()
-        instance(pd, PD, "an AH is made in a PD, as AH(pd, ('127.0.0.1', 4791))")
+        instance(pd, PD, "an AH is created in a PD, for example AH(pd, ('127.0.0.1', 4791))")
         dest = (attr.host, attr.port) if isinstance(attr, AHAttr) else attr
         if source is None and isinstance(attr, AHAttr):
             source = attr.source
         elif isinstance(source, tuple):
             source = source[0]
         if source is not None:
-            instance(source, str, "source is an address of the device, as '127.0.0.1'")
+            instance(source, str, "source is an address of the device, for example '127.0.0.1'")
         self.qpn = 0
         if dest is None and wc is not None:
             try:
@@ -146,8 +146,8 @@ class AH(Handle):
 
     def _busy(self) -> str:
         return (
-            f"a send to it is still posted, to one of {self.pd._queue_pairs()}: poll for its "
-            "completion, or close that QP, first"
+            "a send to this address handle is still posted on one of "
+            f"{self.pd._queue_pairs()}: poll for its completion, or close that QP, first"
         )
 
     def _name(self) -> str:

@@ -37,38 +37,39 @@ _ADVICE: dict[int, tuple[type[Error], int, str]] = {
     WCStatus.WR_FLUSH_ERR: (
         StateError,
         errno.ECANCELED,
-        "its QP is in the error state: reset or reconnect it; a UD QP in SQE goes on with "
-        "to_rts(); an RD QP goes on by itself, but the peer is lost",
+        "the QP is in the error state: reset or reconnect it; a UD QP in SQE continues after "
+        "to_rts(); an RD QP continues by itself, but the peer is lost",
     ),
     WCStatus.LOC_LEN_ERR: (
         LimitError,
         errno.EMSGSIZE,
-        "a receive must be as long as the message that it meets, and a UD message is at most "
+        "a receive must be at least as long as its message, and a UD message has at most "
         "max_ud_msg octets: see Context.query_device()",
     ),
     WCStatus.LOC_PROT_ERR: (
         Error,
         errno.EIO,
-        "an element reaches outside of its memory region, lacks a right, or its region is closed "
-        "or of another PD: take elements from MR.sge() and keep the MR open; a UD QP goes on with "
-        "to_rts()",
+        "an element is not inside its memory region, lacks an access right, or its region is "
+        "closed or in another PD: create elements with MR.sge() and keep the MR open; a UD QP "
+        "continues after to_rts()",
     ),
     WCStatus.MW_BIND_ERR: (
         Error,
         errno.EIO,
-        "window, MR and QP must be of one PD, the MR made with AccessFlag.MW_BIND (and LOCAL_WRITE "
-        "for remote writing), the octets inside of it, and a window of type 2 invalid before",
+        "window, MR and QP must be in one PD, the MR needs AccessFlag.MW_BIND (and LOCAL_WRITE "
+        "for remote writing), the octets must be inside the MR, and a window of type 2 must be "
+        "unbound",
     ),
     WCStatus.RETRY_EXC_ERR: (
         PeerGone,
         errno.ETIMEDOUT,
-        "the peer left or did not answer in time: is it there, and is that the address it answers "
-        "from? Move an RD queue pair out of RESET first",
+        "the peer has closed or did not answer in time: the peer must run and answer from this "
+        "address, and its RD queue pair must not be in RESET",
     ),
     WCStatus.GENERAL_ERR: (
         Error,
         errno.EIO,
-        "the network refused it: look at `ip route` and the counter send_errors",
+        "the network refused the message: check `ip route` and the counter send_errors",
     ),
 }
 
@@ -246,7 +247,7 @@ class CompChannel(Waitable):
 
     def fileno(self) -> int:
         """Return the channel's descriptor; read events only with ``get_cq_event``."""
-        return check(lib.siw_comp_channel_fd(self._live()), "asking for the channel's descriptor")
+        return check(lib.siw_comp_channel_fd(self._live()), "getting the channel's descriptor")
 
     def _has_thread(self) -> bool:
         return self.context._threaded
@@ -329,11 +330,11 @@ class CQ(Handle):
         comp_vector: int = 0,
     ) -> None:
         reap()
-        instance(context, Context, "a CQ is made on an open device, as CQ(Context())")
+        instance(context, Context, "a CQ is created on an open device, for example CQ(Context())")
         c_channel = ffi.NULL if channel is None else channel._live()
         c = check_pointer(
             lib.siw_create_cq(context._live(), as_int(cqe), ffi.NULL, c_channel, comp_vector),
-            f"making a CQ for {cqe} completions",
+            f"creating a CQ for {cqe} completions",
         )
         self.context = context
         self.channel = channel
@@ -414,7 +415,7 @@ class CQ(Handle):
         Poll once more afterwards, because completions before this call raise no event.
         """
         rc = lib.siw_req_notify_cq(self._live(), int(solicited_only))
-        check(rc, f"asking {self!r} for an event")
+        check(rc, f"arming {self!r}")
 
     def ack_events(self, num_events: int) -> None:
         """Acknowledge up to ``num_events`` events read from the channel; a larger number has no
@@ -443,7 +444,8 @@ class CQ(Handle):
         """Like ``wait``; return an empty list also if ``over``, called after ``_wake``, is true."""
         if self.channel is None:
             raise StateError(
-                errno.EINVAL, f"{self!r} has no channel: make it with channel=CompChannel(context)"
+                errno.EINVAL,
+                f"{self!r} has no channel: create the CQ with channel=CompChannel(context)",
             )
         deadline = None if timeout is None else system.monotonic() + timeout
         while True:
@@ -479,7 +481,7 @@ class CQ(Handle):
     @property
     def capacity(self) -> int:
         """The number of completions that the queue can hold: at least the requested number."""
-        return check(lib.siw_cq_capacity(self._live()), "asking a CQ for its size")
+        return check(lib.siw_cq_capacity(self._live()), "querying the capacity of a CQ")
 
     #: pyverbs' name of ``capacity``.
     cqe = capacity
@@ -491,7 +493,7 @@ class CQ(Handle):
         ``poll()`` on an empty queue makes progress, and makes the device's progress thread pause
         for about a millisecond, so an event loop reads ``pending`` first.
         """
-        return check(lib.siw_cq_pending(self._live()), f"looking at {self!r}")
+        return check(lib.siw_cq_pending(self._live()), f"querying {self!r}")
 
     def _shut(self) -> None:
         self.ack_events(self._unacked)

@@ -122,7 +122,7 @@ def source_toward(peer: Address) -> str:
         number = errno.EHOSTUNREACH if isinstance(e, socket.gaierror) else e.errno
         raise Error(
             number or errno.EHOSTUNREACH,
-            f"no way to {name!r}: {e.strerror or e} (mend the name, or look at `ip route`)",
+            f"no route to {name!r}: {e.strerror or e} (correct the name, or check `ip route`)",
         ) from None
 
 
@@ -153,7 +153,7 @@ class Context(Waitable):
 
     def __init__(self, name: str | None = None) -> None:
         reap()
-        name = instance(name or "", str, "a device is named by a text, as 'siw_eth0'")
+        name = instance(name or "", str, "a device name is a string, for example 'siw_eth0'")
         name = system.device_name(name)
         what = f"opening device {name!r}"
         if _is_address(name):
@@ -178,7 +178,8 @@ class Context(Waitable):
                     return check_pointer(c, what)
                 known.append(info.name)
         raise Error(
-            errno.ENODEV, f"{what}: there is none of this name; there are {', '.join(known)}"
+            errno.ENODEV,
+            f"{what}: no device has this name; use one of {', '.join(known)}",
         )
 
     @classmethod
@@ -213,13 +214,13 @@ class Context(Waitable):
     def query_device(self) -> DeviceAttr:
         """Return the device's limits."""
         attr = ffi.new("struct siw_device_attr *")
-        check(lib.siw_query_device(self._live(), attr), f"asking {self!r} for its limits")
+        check(lib.siw_query_device(self._live(), attr), f"querying the limits of {self!r}")
         return DeviceAttr(**{name: getattr(attr, name) for name in DeviceAttr.__annotations__})
 
     def query_info(self) -> Device:
         """Return the device's current state: whether its interface is up, and its addresses."""
         info = ffi.new("struct siw_device_info *")
-        check(lib.siw_query_device_info(self._live(), info), f"asking {self!r} for its port")
+        check(lib.siw_query_device_info(self._live(), info), f"querying the port of {self!r}")
         return _device(info)
 
     # ---- asynchronous events
@@ -229,7 +230,7 @@ class Context(Waitable):
 
         For ``select``, ``poll`` and ``asyncio``; read it only through ``get_async_event``.
         """
-        return check(lib.siw_async_fd(self._live()), "asking for the device's event descriptor")
+        return check(lib.siw_async_fd(self._live()), "getting the device's event descriptor")
 
     fileno = async_fd
 

@@ -73,8 +73,8 @@ class ProtocolError(Error):
         layer, kind, code = vendor_err >> 16 & 0xFF, vendor_err >> 8 & 0xFF, vendor_err & 0xFF
         reason = terminate_reason(layer, kind, code)
         return cls(
-            f"{what}: {reason} ({terminate_clause(layer, kind, code)}). The connection is over; "
-            "mend the request and connect again",
+            f"{what}: {reason} ({terminate_clause(layer, kind, code)}). The connection has "
+            "ended; correct the request and connect again",
             layer,
             kind,
             code,
@@ -149,38 +149,41 @@ def terminate_clause(layer: int, type: int, code: int) -> str:
 
 # The exception class and the default advice for each errno value.
 _BY_ERRNO: dict[int, tuple[type[Error], str]] = {
-    _errno.EBUSY: (StateError, "something still uses it: close that first"),
-    _errno.ENOTCONN: (StateError, "it is not connected: connect it first"),
-    _errno.EISCONN: (StateError, "it is connected already: use a new one"),
-    _errno.EBADF: (StateError, "it is closed: open it again"),
+    _errno.EBUSY: (StateError, "the object is still in use: close its users first"),
+    _errno.ENOTCONN: (StateError, "the object is not connected: connect it first"),
+    _errno.EISCONN: (StateError, "the object is already connected: use a new one"),
+    _errno.EBADF: (StateError, "the object is closed: open it again"),
     _errno.ESTALE: (
         StateError,
-        "it was opened before fork, in the parent, and works only there: "
-        "open the device in this process",
+        "the object was created before fork() and works only in the parent process: open the "
+        "device in this process",
     ),
     _errno.EOVERFLOW: (
         StateError,
-        "more completed than the CQ holds: its queue pairs are in the error state; "
-        "make them anew on a CQ that holds all their requests",
+        "more requests completed than the CQ can hold: its queue pairs are in the error state; "
+        "create them again on a CQ that can hold all their requests",
     ),
     _errno.ENOMEM: (LimitError, "a limit is reached: `siwarp devices` lists them"),
     _errno.ENOBUFS: (LimitError, "the kernel's buffers are full: poll, then try again"),
     _errno.EMFILE: (LimitError, "no file descriptors are left: raise `ulimit -n`"),
-    _errno.ENOSPC: (LimitError, "there is no room for one more"),
+    _errno.ENOSPC: (LimitError, "there is no space for another one"),
     _errno.ENFILE: (LimitError, "the machine has no file descriptors left"),
-    _errno.EAGAIN: (LimitError, "the machine has no resources for it now: try again"),
+    _errno.EAGAIN: (LimitError, "the machine is temporarily out of resources: try again"),
     _errno.EMSGSIZE: (LimitError, "the message is too long: see max_ud_msg and max_rc_msg"),
-    _errno.ECONNREFUSED: (PeerGone, "nobody listens there: start the peer or mend the port"),
+    _errno.ECONNREFUSED: (
+        PeerGone,
+        "no listener at this address: start the peer or correct the port",
+    ),
     _errno.ECONNRESET: (PeerGone, "the peer reset the connection: connect again"),
     _errno.ECONNABORTED: (PeerGone, "the connection was aborted: connect again"),
     _errno.EPIPE: (PeerGone, "the peer closed the connection: connect again"),
-    _errno.ETIMEDOUT: (PeerGone, "the peer did not answer in time: is it there?"),
+    _errno.ETIMEDOUT: (PeerGone, "the peer did not answer in time: check that it runs"),
     _errno.EHOSTUNREACH: (PeerGone, "no route leads there: look at `ip route`"),
-    _errno.ENETUNREACH: (PeerGone, "no route leads there: look at `ip route`"),
-    _errno.EADDRINUSE: (Error, "another program has this port: take another, or port 0"),
+    _errno.ENETUNREACH: (PeerGone, "no route to the address: check `ip route`"),
+    _errno.EADDRINUSE: (Error, "another program uses this port: choose another port, or port 0"),
     _errno.EADDRNOTAVAIL: (Error, "this machine has no such address: see `siwarp devices`"),
     _errno.EACCES: (Error, "permission denied: a port below 1024 needs a privilege"),
-    _errno.EFAULT: (Error, "the memory is not there, or not writable as the access asks"),
+    _errno.EFAULT: (Error, "the memory is not mapped, or not writable as the access flags require"),
     _errno.ENODEV: (Error, "no device has this name or address: see `siwarp devices`"),
 }
 
@@ -188,7 +191,7 @@ _BY_ERRNO: dict[int, tuple[type[Error], str]] = {
 def from_errno(number: int, what: str, advice: str | None = None) -> Error:
     """Return the exception for an errno value, with ``what`` failed, the cause and advice."""
     if number == _errno.EPROTO:
-        return ProtocolError(f"{what}: {advice or 'the peer broke the protocol'}")
+        return ProtocolError(f"{what}: {advice or 'the peer violated the protocol'}")
     kind, usual = _BY_ERRNO.get(number, (Error, ""))
     advice = advice or usual
     text = f"{what}: {os.strerror(number)}"

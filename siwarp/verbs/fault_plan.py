@@ -33,9 +33,10 @@ def set_faults(plan: str) -> None:
     if system.simulated:
         raise Error(
             errno.EOPNOTSUPP,
-            "the network of a simulated process is its world's: use world.faults or world.link",
+            "a simulated process uses the network of its simulated world: use world.faults or "
+            "world.link",
         )
-    check(lib.siw_faults_set(plan.encode()), "setting a plan of faults")
+    check(lib.siw_faults_set(plan.encode()), "setting a fault plan")
 
 
 @contextlib.contextmanager

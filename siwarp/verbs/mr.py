@@ -61,7 +61,7 @@ class RemoteBuffer(NamedTuple):
 def _memory(buffer: Buffer | int) -> memoryview:
     if isinstance(buffer, int):
         if buffer < 0:
-            raise ValueError(f"a length of {buffer} octets")
+            raise ValueError(f"the length must not be negative, as {buffer} is")
         buffer = mmap.mmap(-1, buffer) if buffer else bytearray()
     return octets(buffer) or memoryview(bytearray())
 
@@ -144,12 +144,14 @@ class MR(Handle):
         iova: int | None = None,
     ) -> None:
         reap()
-        instance(pd, PD, "memory is registered in a PD, as MR(pd, bytearray(64))")._live()
+        instance(pd, PD, "memory is registered in a PD, for example MR(pd, bytearray(64))")._live()
         if qp is not None and iova is not None:
-            raise Error(errno.EINVAL, "a region of one QP has no iova of its own: leave one out")
+            raise Error(errno.EINVAL, "a region of one QP cannot have an iova: omit qp or iova")
         view, access = _memory(buffer), AccessFlag(access)
         if qp is not None and qp.pd is not pd:
-            raise Error(errno.EINVAL, f"{qp!r} is of another PD than {pd!r}: use that PD")
+            raise Error(
+                errno.EINVAL, f"{qp!r} belongs to another PD than {pd!r}: use the PD of the QP"
+            )
         export = _export(view, access, buffer)
         if qp is not None:
             c = lib.siw_reg_mr_qp(qp._live(), export, view.nbytes, int(access))
@@ -211,7 +213,7 @@ class MR(Handle):
         )
         if rc:
             number = ffi.errno
-            what = f"registering {self!r} anew"
+            what = f"re-registering {self!r}"
             if number == errno.EBUSY:
                 raise from_errno(number, what, self._busy())
             raise refused(number, what)
@@ -289,12 +291,12 @@ class MR(Handle):
         windows = [repr(user) for user in self.pd._users() if user._what == "MW"]
         if self.access & AccessFlag.MW_BIND and windows:
             return (
-                f"a window is bound to it, or a request on its way still uses it: close or "
-                f"invalidate what is bound of {', '.join(windows[:5])} first, and poll"
+                "a window is bound to the region, or an outstanding request uses it: first close "
+                f"or invalidate the bound windows among {', '.join(windows[:5])}, and poll"
             )
         return (
-            f"a request on its way still uses it, of one of {self.pd._queue_pairs()}: poll for its "
-            "completion, or close that QP, first"
+            f"an outstanding request of one of {self.pd._queue_pairs()} uses the region: poll for "
+            "its completion, or close that QP, first"
         )
 
     def _name(self) -> str:

@@ -145,8 +145,8 @@ class MW(Handle):
 
     def _busy(self) -> str:
         return (
-            f"a bind of it is posted and has not taken effect, to one of {self.pd._queue_pairs()}: "
-            "poll for its completion, or close that QP, first"
+            f"a bind of this window is outstanding on one of {self.pd._queue_pairs()}: poll for "
+            "its completion, or close that QP, first"
         )
 
     def _name(self) -> str:

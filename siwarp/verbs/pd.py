@@ -26,7 +26,7 @@ class PD(Handle):
 
     def __init__(self, context: Context) -> None:
         reap()
-        instance(context, Context, "a PD is made on an open device, as PD(Context())")
+        instance(context, Context, "a PD is created on an open device, for example PD(Context())")
         c = check_pointer(lib.siw_alloc_pd(context._live()), f"making a PD on {context!r}")
         self.context = context
         self._open(c, context)

@@ -108,8 +108,12 @@ class QP(Handle):
 
     def __init__(self, pd: PD, init_attr: QPInitAttr) -> None:
         reap()
-        instance(pd, PD, "a QP is made in a PD, as QP(pd, QPInitAttr(scq=cq))")
-        instance(init_attr, QPInitAttr, "a QP is made from a QPInitAttr, as QPInitAttr(scq=cq)")
+        instance(pd, PD, "a QP is created in a PD, for example QP(pd, QPInitAttr(scq=cq))")
+        instance(
+            init_attr,
+            QPInitAttr,
+            "a QP is created from a QPInitAttr, for example QPInitAttr(scq=cq)",
+        )
         scq = init_attr.scq or init_attr.rcq
         rcq = init_attr.rcq or init_attr.scq
         if scq is None or rcq is None:
@@ -121,7 +125,9 @@ class QP(Handle):
         for name in _CAP_NAMES:
             value = getattr(init_attr.cap, name)
             if not 0 <= value < 1 << 32:
-                raise LimitError(errno.EINVAL, f"making a QP: {name}={value} is no such number")
+                raise LimitError(
+                    errno.EINVAL, f"creating a QP: {name}={value} must be from 0 to 2**32-1"
+                )
             setattr(c_init.cap, name, value)
         c_init.qp_type = init_attr.qp_type
         c_init.sq_sig_all = init_attr.sq_sig_all
@@ -193,7 +199,7 @@ class QP(Handle):
                 setattr(c_attr, name, value.fileno() if isinstance(value, socket.socket) else value)
             except OverflowError:
                 raise LimitError(
-                    errno.EINVAL, f"modifying {self!r}: {name}={value} is no such number"
+                    errno.EINVAL, f"modifying {self!r}: {name}={value} is out of range"
                 ) from None
         check(lib.siw_modify_qp(self._live(), c_attr, mask), f"modifying {self!r}")
         if mask & QPAttrMask.QKEY:
@@ -249,7 +255,7 @@ class QP(Handle):
 
         """
         out = ffi.new("struct siw_source_drops[]", 32)
-        n = check(lib.siw_query_drops(self._live(), out, 32), f"asking {self!r} for its drops")
+        n = check(lib.siw_query_drops(self._live(), out, 32), f"querying the drops of {self!r}")
         found = [(addr_from_c(d.source), d) for d in out[0:n]]
         return [SourceDrops(a[0], int(d.drops), int(d.over)) for a, d in found if a]
 
@@ -263,7 +269,10 @@ class QP(Handle):
 
         """
         out = ffi.new("struct siw_rd_wait[]", 1024)
-        n = check(lib.siw_query_waits(self._live(), out, 1024), f"asking who waits at {self!r}")
+        n = check(
+            lib.siw_query_waits(self._live(), out, 1024),
+            f"querying the waiting messages of {self!r}",
+        )
         found = [(addr_from_c(w.peer), w) for w in out[0:n]]
         return [ReceiveWait(a, bool(w.here), int(w.ms) / 1000) for a, w in found if a]
 
@@ -279,7 +288,10 @@ class QP(Handle):
 
         """
         out = ffi.new("struct siw_rd_restart[]", 1024)
-        n = check(lib.siw_poll_restarts(self._live(), out, 1024), f"asking {self!r} who restarted")
+        n = check(
+            lib.siw_poll_restarts(self._live(), out, 1024),
+            f"querying the restarted peers of {self!r}",
+        )
         found = [(addr_from_c(r.peer), r) for r in out[0:n]]
         return [PeerRestart(a, int(r.instance)) for a, r in found if a]
 
@@ -308,7 +320,7 @@ class QP(Handle):
 
         """
         out = ffi.new("struct siw_err_entry[]", max(n, 1))
-        got = check(lib.siw_poll_err(self._live(), n, out), f"asking {self!r} for its errors")
+        got = check(lib.siw_poll_err(self._live(), n, out), f"reading the errors of {self!r}")
         return [report_of(e) for e in out[0:got]]
 
     def errors(self) -> list[ErrorReport]:
@@ -349,7 +361,9 @@ class QP(Handle):
         self._groups -= {self._membership(lib.siw_detach_mcast, group, "detaching")}
 
     def _membership(self, call: Any, name: str, doing: str) -> str:
-        c_group = addr_to_c((instance(name, str, "a group is an address, as '239.1.1.1'"), 0))
+        c_group = addr_to_c(
+            (instance(name, str, "a group is an IP address, for example '239.1.1.1'"), 0)
+        )
         # The group is joined on the device's interface, even if the address has a scope.
         group = (addr_from_c(c_group) or (name, 0))[0].partition("%")[0]
         check(call(self._live(), c_group), f"{doing} {self!r}: group {group}")
@@ -367,7 +381,7 @@ class QP(Handle):
         ranges = ffi.new("struct siw_record_range[]", 32)
         n = check(
             lib.siw_query_record(self._live(), wc.wr_id, c, ranges, 32),
-            f"asking {self!r} for Write-Record {wc.wr_id}",
+            f"querying Write-Record {wc.wr_id} of {self!r}",
         )
         return Record(
             source=addr_from_c(c.source) or ("", 0),
@@ -384,7 +398,7 @@ class QP(Handle):
         """Return the current attributes, and the attributes from creation."""
         attr = ffi.new("struct siw_qp_attr *")
         init = ffi.new("struct siw_qp_init_attr *")
-        check(lib.siw_query_qp(self._live(), attr, init), f"asking {self!r}")
+        check(lib.siw_query_qp(self._live(), attr, init), f"querying {self!r}")
         return (
             QPAttr(
                 qp_state=QPState(attr.qp_state),
@@ -435,7 +449,7 @@ class QP(Handle):
         """The current state of the queue pair."""
         attr = ffi.new("struct siw_qp_attr *")
         init = ffi.new("struct siw_qp_init_attr *")
-        check(lib.siw_query_qp(self._live(), attr, init), "asking a QP for its state")
+        check(lib.siw_query_qp(self._live(), attr, init), "querying the state of a QP")
         return QPState(attr.qp_state)
 
     @property
@@ -463,7 +477,7 @@ class QP(Handle):
     def _addrs(self) -> tuple[Address, Address]:
         local = ffi.new("struct siw_addr *")
         peer = ffi.new("struct siw_addr *")
-        check(lib.siw_qp_addr(self._live(), local, peer), f"asking {self!r} for its address")
+        check(lib.siw_qp_addr(self._live(), local, peer), f"querying the address of {self!r}")
         return addr_from_c(local) or ("", 0), addr_from_c(peer) or ("", 0)
 
     # ---- posting

@@ -78,7 +78,7 @@ class SRQ(Handle):
         c_init.attr.srq_limit = as_uint(init_attr.attr.srq_limit)
         c = check_pointer(
             lib.siw_create_srq(pd._live(), c_init),
-            f"making an SRQ for {init_attr.attr.max_wr} receives",
+            f"creating an SRQ for {init_attr.attr.max_wr} receives",
         )
         self.pd = pd
         self.attr = SrqAttr(c_init.attr.max_wr, c_init.attr.max_sge)
@@ -110,7 +110,7 @@ class SRQ(Handle):
     def query(self) -> SrqAttr:
         """Return the queue's size, and the limit while it is armed (``siw_query_srq``)."""
         c_attr = ffi.new("struct siw_srq_attr *")
-        check(lib.siw_query_srq(self._live(), c_attr), f"asking {self!r}")
+        check(lib.siw_query_srq(self._live(), c_attr), f"querying {self!r}")
         return SrqAttr(c_attr.max_wr, c_attr.max_sge, c_attr.srq_limit)
 
     def post_recv(self, wr: RecvWR | Iterable[RecvWR]) -> None:

@@ -27,7 +27,7 @@ def an_address(value: Any) -> tuple[str, int]:
         host, port = value[0], value[1]
         if isinstance(host, str) and isinstance(port, int):
             return host, port
-    raise wanted("an address is (host, port), as ('127.0.0.1', 4791)", value)
+    raise wanted("an address is (host, port), for example ('127.0.0.1', 4791)", value)
 
 
 def instance(value: object, kind: type[T], what: str) -> T:

@@ -113,14 +113,14 @@ class _WR:
 
     def _set_sg(self, sg: Sequence[SGE], num_sge: int | None) -> None:
         if num_sge is not None:
-            instance(num_sge, int, "num_sge is a number, and elements are given as sg=[mr.sge()]")
+            instance(num_sge, int, "num_sge is an int; pass the elements as sg=[mr.sge()]")
         try:
             chosen = list(sg)[:num_sge]
             array = ffi.new("struct siw_sge[]", len(chosen))
             for i, element in enumerate(chosen):
                 array[i] = element._c[0]
         except (AttributeError, TypeError):
-            raise wanted("sg is a list of elements, as [mr.sge(0, 64)]", sg) from None
+            raise wanted("sg is a list of elements, for example [mr.sge(0, 64)]", sg) from None
         if num_sge is not None and num_sge > len(chosen):
             raise ValueError(f"num_sge is {num_sge}, but there are {len(chosen)} elements")
         self._c.sg_list = array if chosen else _null
@@ -236,7 +236,9 @@ class SendWR(_WR):
         try:
             self._remote = (0, 0) if remote is None else (remote.rkey, remote.addr)
         except AttributeError:
-            raise wanted("remote is what RemoteBuffer.unpack() returns", remote) from None
+            raise wanted(
+                "remote is a RemoteBuffer, for example from RemoteBuffer.unpack()", remote
+            ) from None
         self._operands = (compare_add, swap)
         self._masks = (compare_add_mask, swap_mask)
         self._bind: tuple[Any, int, Any, int, int, int] = (_null, 0, _null, 0, 0, 0)
@@ -283,7 +285,7 @@ class SendWR(_WR):
         try:
             to = ah._live(), rqpn or ah.qpn, rqkey
         except AttributeError:
-            raise wanted("ah is an address handle, as AH(pd, (host, port))", ah) from None
+            raise wanted("ah is an address handle, for example AH(pd, (host, port))", ah) from None
         if ah is not self._ah:
             ah._wrs.add(self)
             self._ah = ah

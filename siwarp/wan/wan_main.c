@@ -127,7 +127,7 @@ int main(int argc, char **argv)
 	if (argc < 6)
 		return 2;
 	if (siw_faults_parse(argv[1], &plan, why, sizeof(why))) {
-		fprintf(stderr, "siwarp wan: this is no plan of faults: %s\n", why);
+		fprintf(stderr, "siwarp wan: invalid fault plan: %s\n", why);
 		return 2;
 	}
 	stats = atoi(argv[3]);

@@ -53,7 +53,7 @@ static int become_root(void)
 
 	if (unshare(CLONE_NEWUSER))
 		return wan_fail(
-			"this system gives no user namespace, and without one it takes root");
+			"creating a user namespace, which siwarp wan needs unless it runs as root");
 	write_file("/proc/self/setgroups",
 		   "deny"); /* older kernels have no such file and do not need it */
 	snprintf(text, sizeof(text), "0 %u 1", uid);
@@ -70,7 +70,7 @@ static int open_tun(void)
 
 	if (fd < 0)
 		return wan_fail(
-			"/dev/net/tun must be there and this user must be let open it, but");
+			"opening /dev/net/tun, which must exist and be accessible to this user");
 	if (ioctl(fd, TUNSETIFF, &request) == 0)
 		return fd;
 	wan_fail("making the interface wan0");
@@ -128,7 +128,7 @@ static int configure(const struct wan_space *space, const char *v4, const char *
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
 		return 0;
 	errno = EINVAL;
-	return wan_fail("ip could not set up an interface; is iproute2 there?");
+	return wan_fail("ip could not configure an interface; is iproute2 installed?");
 }
 
 int wan_spaces_open(struct wan_space spaces[2], int mtu)
@@ -182,7 +182,7 @@ static int join_namespace(pid_t pid, const char *what, int type)
 	snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, what);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
-		return wan_fail("%s; is that the PID of a siwarp wan that runs?", path);
+		return wan_fail("%s; is this the PID of a running siwarp wan?", path);
 	rv = setns(fd, type);
 	if (rv)
 		wan_fail("entering the namespace %s", path);
@@ -197,7 +197,7 @@ int wan_enter(pid_t pid, int which, char *const argv[])
 
 	snprintf(path, sizeof(path), "/proc/%d/ns/user", (int)pid);
 	if (stat(path, &theirs) || stat("/proc/self/ns/user", &ours)) {
-		wan_fail("%s; is that the PID of a siwarp wan that runs?", path);
+		wan_fail("%s; is this the PID of a running siwarp wan?", path);
 		return 126;
 	}
 	if (ours.st_ino != theirs.st_ino && join_namespace(pid, "ns/user", CLONE_NEWUSER))

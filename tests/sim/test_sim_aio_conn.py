@@ -88,7 +88,7 @@ def test_requests_are_decided_one_by_one(world: World) -> None:
                     request.reject(b"not you")
 
             deciding = asyncio.create_task(decide())
-            with pytest.raises(PeerGone, match="saying b'not you'"):
+            with pytest.raises(PeerGone, match="with private data b'not you'"):
                 await aio.connect((B, PORT), private_data=b"foe")
             assert world.now == 0.04
             async with aio.connect((B, PORT), private_data=b"friend") as conn:

@@ -220,7 +220,7 @@ def test_a_queue_pair_may_be_closed_amid_a_message_and_its_peer_is_told_and_goes
         b.qp.close()
         (lost,) = a.done()
     assert (lost.status, lost.source) == (WCStatus.RETRY_EXC_ERR, where)
-    with pytest.raises(PeerGone, match="left or did not answer in time"):
+    with pytest.raises(PeerGone, match="has closed or did not answer in time"):
         lost.check()
     c.recv()
     a.send(c, b"on")

@@ -122,7 +122,10 @@ def test_what_lies_beyond_the_peers_memory_is_refused_here_and_the_connection_go
                     a.read(there, length, offset),
                     a.read_into(there, bytearray(length), offset),
                 ):
-                    with pytest.raises(LimitError, match="has 100 octets; stay within them"):
+                    with pytest.raises(
+                        LimitError,
+                        match="has 100 octets according to its RemoteBuffer; stay",
+                    ):
                         await attempt
             await a.write(there, b"x" * 50, 50)
             assert await a.read(there, 1, 99) == b"x"

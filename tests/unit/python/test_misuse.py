@@ -398,7 +398,7 @@ STATES: list[Row] = [
         lambda w: w.ud().modify(QPAttr(qkey=-1)),
         Limit,
         EINVAL,
-        "qkey=-1 is no such number",
+        "qkey=-1 is out of range",
     ),
     (
         "rights that are none",
@@ -575,7 +575,7 @@ MAKING: list[Row] = [
         lambda w: MR(PD(w.ctx), 8, qp=w.rc()),
         Plain,
         EINVAL,
-        "use that PD",
+        "use the PD of the QP",
     ),
     ("a change of nothing", lambda w: w.mr.rereg(), Plain, EINVAL, "use pd=, buffer= or access="),
     (
@@ -593,7 +593,7 @@ MAKING: list[Row] = [
         EINVAL,
         "host",
     ),
-    ("an unknown device", lambda w: Context("siw_nothing"), Plain, errno.ENODEV, "there are siw_"),
+    ("an unknown device", lambda w: Context("siw_nothing"), Plain, errno.ENODEV, "use one of siw_"),
     (
         "an SRQ of nothing",
         lambda w: SRQ(w.pd, SrqAttr(max_wr=0)),
@@ -695,6 +695,6 @@ def test_a_key_that_is_not_good_here_is_told_by_the_completion(world: World, whi
 def test_what_comes_after_a_failure_says_how_to_go_on(world: World) -> None:
     qp = sqe(world)
     qp.post_send(world.send())
-    with pytest.raises(State, match=r"SQE goes on with to_rts") as caught:
+    with pytest.raises(State, match=r"SQE continues after to_rts") as caught:
         poll(world.cq)[0].check()
     assert caught.value.errno == errno.ECANCELED

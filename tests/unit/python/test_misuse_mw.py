@@ -187,14 +187,14 @@ ROWS: list[Row] = [
         lambda w: (lambda held: held[1].close())(bound(w)),
         State,
         EBUSY,
-        "a window is bound to it.*close or invalidate",
+        "a window is bound to the region.*close or invalidate",
     ),
     (
         "a window with a posted bind",
         lambda w: (lambda held: held[0].close())(posted(w)),
         State,
         EBUSY,
-        "a bind of it is posted.*poll",
+        "a bind of this window is outstanding.*poll",
     ),
 ]
 

@@ -27,9 +27,9 @@ from siwarp.verbs import (
     source_toward,
 )
 
-ADDRESS = r"an address is \(host, port\), as \('127\.0\.0\.1', 4791\), not "
-SG = r"sg is a list of elements, as \[mr\.sge\(0, 64\)\], not "
-HANDLE = r"ah is an address handle, as AH\(pd, \(host, port\)\), not "
+ADDRESS = r"an address is \(host, port\), for example \('127\.0\.0\.1', 4791\), not "
+SG = r"sg is a list of elements, for example \[mr\.sge\(0, 64\)\], not "
+HANDLE = r"ah is an address handle, for example AH\(pd, \(host, port\)\), not "
 
 #: Wrong values that users pass as an address.
 NO_ADDRESSES = (
@@ -68,14 +68,14 @@ TAKE_ADDRESSES: dict[str, Callable[[End, object], object]] = {
 }
 
 OTHERS: dict[str, tuple[Callable[[End], object], str]] = {
-    "no device by number": (lambda end: Context(5), "a device is named by a text"),
-    "no PD on a name": (lambda end: PD("siw_lo"), r"as PD\(Context\(\)\), not 'siw_lo'"),
-    "no CQ on a PD": (lambda end: CQ(end.pd), "a CQ is made on an open device"),
+    "no device by number": (lambda end: Context(5), "a device name is a string"),
+    "no PD on a name": (lambda end: PD("siw_lo"), r"for example PD\(Context\(\)\), not 'siw_lo'"),
+    "no CQ on a PD": (lambda end: CQ(end.pd), "a CQ is created on an open device"),
     "no MR on a device": (lambda end: MR(end.device, 64), "memory is registered in a PD"),
     "no MR of text": (lambda end: MR(end.pd, "text"), r"call its encode\(\) first"),
-    "no QP on a device": (lambda end: QP(end.device, QPInitAttr()), "a QP is made in a PD"),
-    "no QP of a type": (lambda end: QP(end.pd, QPType.UD), "a QP is made from a QPInitAttr"),
-    "no AH on a device": (lambda end: AH(end.device, end.qp.addr), "an AH is made in a PD"),
+    "no QP on a device": (lambda end: QP(end.device, QPInitAttr()), "a QP is created in a PD"),
+    "no QP of a type": (lambda end: QP(end.pd, QPType.UD), "a QP is created from a QPInitAttr"),
+    "no AH on a device": (lambda end: AH(end.device, end.qp.addr), "an AH is created in a PD"),
     "no AH to a QP": (lambda end: AH(end.pd, end.qp), ADDRESS + "<QP"),
     "no AH to a port's name": (lambda end: AH(end.pd, AHAttr("::1", "http")), ADDRESS),
     "no AH from an address as wc": (
@@ -91,11 +91,11 @@ OTHERS: dict[str, tuple[Callable[[End], object], str]] = {
     "no request to a QP": (lambda end: SendWR(ah=end.qp), HANDLE),
     "no request to packed memory": (
         lambda end: SendWR(opcode=WROpcode.RDMA_READ, remote=end.mr.remote().pack()),
-        r"remote is what RemoteBuffer\.unpack\(\) returns",
+        r"remote is a RemoteBuffer, for example from RemoteBuffer\.unpack\(\)",
     ),
     "no group with a port": (
         lambda end: end.qp.attach_mcast(("239.1.1.1", 0)),
-        "a group is an address",
+        "a group is an IP address",
     ),
     "an MR is no sg list": (lambda end: SendWR(sg=end.mr), SG),
     "a list of MRs is no sg list": (lambda end: SendWR(sg=[end.mr]), SG),
@@ -104,7 +104,7 @@ OTHERS: dict[str, tuple[Callable[[End], object], str]] = {
     "a list of octets is no sg list": (lambda end: SendWR(sg=[b"octets"]), SG),
     "tuples are no elements": (lambda end: SendWR(sg=[(end.mr.addr, 4, end.mr.lkey)]), SG),
     "nothing is no sg list": (lambda end: RecvWR(1, sg=None), SG),
-    "an sg list is no count": (lambda end: RecvWR(1, [end.mr.sge()]), "num_sge is a number"),
+    "an sg list is no count": (lambda end: RecvWR(1, [end.mr.sge()]), "num_sge is an int"),
 }
 
 
