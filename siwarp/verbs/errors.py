@@ -178,7 +178,7 @@ _BY_ERRNO: dict[int, tuple[type[Error], str]] = {
     _errno.ECONNABORTED: (PeerGone, "the connection was aborted: connect again"),
     _errno.EPIPE: (PeerGone, "the peer closed the connection: connect again"),
     _errno.ETIMEDOUT: (PeerGone, "the peer did not answer in time: check that it runs"),
-    _errno.EHOSTUNREACH: (PeerGone, "no route leads there: look at `ip route`"),
+    _errno.EHOSTUNREACH: (PeerGone, "no route to the address: check `ip route`"),
     _errno.ENETUNREACH: (PeerGone, "no route to the address: check `ip route`"),
     _errno.EADDRINUSE: (Error, "another program uses this port: choose another port, or port 0"),
     _errno.EADDRNOTAVAIL: (Error, "this machine has no such address: see `siwarp devices`"),
