@@ -76,6 +76,17 @@ def _imported() -> None:
         gc.enable()
 
 
+def _was_interrupted(error: BaseException) -> bool:
+    """Return whether an error was raised while a KeyboardInterrupt was handled.
+
+    An object that was being created when Ctrl-C was pressed may keep its parent from closing.
+    """
+    context = error.__context__
+    return context is not None and (
+        isinstance(context, KeyboardInterrupt) or _was_interrupted(context)
+    )
+
+
 def _run(arguments: list[str] | None) -> int:
     try:
         rest = take_settings(sys.argv[1:] if arguments is None else arguments)
@@ -98,7 +109,9 @@ def _run(arguments: list[str] | None) -> int:
         return 130
     except BrokenPipeError:
         raise
-    except OSError as e:  # # includes siwarp.Error, whose message names the remedy
+    except OSError as e:  # includes siwarp.Error, whose message names the remedy
+        if _was_interrupted(e):
+            return 130
         where = f"{e.filename}: " if e.filename is not None and e.strerror else ""
         print(f"siwarp: {where}{e.strerror or e}", file=sys.stderr)
         return 1

@@ -509,6 +509,20 @@ def test_import_of_the_package_alone_loads_no_c_library() -> None:
     assert done.stdout == "False\n"
 
 
+def test_an_error_while_ctrl_c_is_handled_is_that_of_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> int:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise OSError(errno.EBUSY, "1 MRs of the PD exist")
+
+    monkeypatch.setattr("siwarp.cli.version.main", interrupted)
+    assert main(["--version"]) == 130
+    assert capsys.readouterr().err == ""
+
+
 def test_ctrl_c_at_the_terminal_ends_the_demo_and_its_peer_without_a_traceback() -> None:
     with subprocess.Popen(
         [*COMMAND, "demo", "--size", "64", "--no-bench"],
