@@ -196,13 +196,13 @@ def _scan_test(
             found.problems.append(
                 f"{where}: cites {len(cited)} clauses, at most {MAX_IDS_PER_TEST}"
             )
-    if not _never_shows(test):
+    if not _is_skip_or_xfail(test):
         for clause_id in sorted({i for ids in [own, *by_param] for i in ids}):
             found.tests.setdefault(clause_id, []).append(where)
     return marks
 
 
-def _never_shows(test: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def _is_skip_or_xfail(test: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Return whether the test is marked to be skipped or to fail."""
     decorators = (d.func if isinstance(d, ast.Call) else d for d in test.decorator_list)
     return any(_is_mark(decorator, {"skip", "skipif", "xfail"}) for decorator in decorators)

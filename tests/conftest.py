@@ -357,7 +357,7 @@ def _threads() -> set[int]:
     return tasks - {thread.native_id for thread in threading.enumerate()}
 
 
-def let_threads_end(limit: float = 10) -> None:
+def wait_for_device_threads(limit: float = 10) -> None:
     """Wait for threads that Python does not know: those of devices that have just been closed.
 
     LeakSanitizer crashes if it examines the stack of a thread that ends meanwhile. Waits `limit`
@@ -381,5 +381,5 @@ def pytest_sessionfinish() -> None:
     # the other processes.
     if os.environ.get("SANITIZER") == "asan" and "TEST_ALONE" not in os.environ:
         gc.collect()
-        let_threads_end()
+        wait_for_device_threads()
         ctypes.CDLL(None).__lsan_do_recoverable_leak_check()

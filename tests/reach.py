@@ -64,7 +64,7 @@ APART = ("docs/", "examples/", "spec/", "LICENSES/", "tests/interop/", "tests/ts
 APART_ENDS = (".md", ".rst")
 
 
-def standing_on(layer: str) -> set[str]:
+def dependent_layers(layer: str) -> set[str]:
     """Return a layer and all layers that use it, directly or indirectly."""
     found = {layer}
     while True:
@@ -83,7 +83,7 @@ def inside(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder + "/")
 
 
-def reached_by(path: str) -> list[str] | None:
+def tests_affected_by(path: str) -> list[str] | None:
     """Return the test files and folders that a changed file affects; None means all of them."""
     if path.endswith(APART_ENDS) or path.startswith(APART) or path == RECORD:
         return []
@@ -94,7 +94,7 @@ def reached_by(path: str) -> list[str] | None:
         return None
     known = layers(ROOT / "tests" / "mutants")
     found = []
-    for layer in standing_on(part[1]):
+    for layer in dependent_layers(part[1]):
         found.append(f"tests/unit/{layer}")
         found += known[layer].tests if layer in known else []
     return found
@@ -107,7 +107,7 @@ def select(kind: str, changed: Iterable[str] | None) -> list[str]:
     """
     wanted = list(ALWAYS[kind])
     for path in changed if changed is not None else ["?"]:
-        found = reached_by(path)
+        found = tests_affected_by(path)
         if found is None:
             return list(GATE[kind])
         wanted += found

@@ -66,13 +66,14 @@ def python_prose(text: str) -> Iterator[tuple[int, str]]:
         if token.type != tokenize.COMMENT:
             continue
         line = token.start[0]
-        if line != last + 1 and lines:
+        alone = token.line[: token.start[1]].isspace() or token.start[1] == 0
+        if lines and (line != last + 1 or not alone):
             yield begun, _plain("\n".join(lines))
             lines = []
         if not lines:
             begun = line
         lines.append(token.string)
-        last = line
+        last = line if alone else -1
     if lines:
         yield begun, _plain("\n".join(lines))
     for node in ast.walk(ast.parse(text)):

@@ -20,7 +20,7 @@ FRAMES = 12  # maximum frames per stack
 TESTS = "tests"
 
 
-def what_counts(text: str) -> str:
+def relevant_part(text: str) -> str:
     """Return the part of a report that is about siwarp; empty if there is none."""
     if "ERROR: LeakSanitizer" not in text:
         return text
@@ -48,7 +48,7 @@ def main() -> int:
     """Print the reports in the folder given as argument."""
     folder = Path(sys.argv[1])
     files = sorted(f for f in folder.iterdir() if f.name != TESTS)
-    counted = [(f, text) for f in files if (text := what_counts(f.read_text(errors="replace")))]
+    counted = [(f, text) for f in files if (text := relevant_part(f.read_text(errors="replace")))]
     for file, text in counted[:SHOWN]:
         print(f"===== {file.name}")
         print(shown(text))

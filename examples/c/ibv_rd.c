@@ -23,7 +23,7 @@ static void need(int ok, const char *what)
 }
 
 /* Create a reliable datagram queue pair that accepts up to 16 Write-Records, in state RTS. */
-static struct ibv_qp *make(struct ibv_pd *pd, struct ibv_cq *cq)
+static struct ibv_qp *create_rd_qp(struct ibv_pd *pd, struct ibv_cq *cq)
 {
 	struct ibv_qp_init_attr init = { .send_cq = cq,
 					 .recv_cq = cq,
@@ -61,7 +61,8 @@ static struct ibv_wc wait_for(struct ibv_cq *cq, int opcode)
 	exit(1);
 }
 
-static void post(struct ibv_qp *qp, struct siw_send_wr *wr, struct ibv_mr *from, const char *text)
+static void post_request(struct ibv_qp *qp, struct siw_send_wr *wr, struct ibv_mr *from,
+			 const char *text)
 {
 	static struct siw_sge sge;
 	struct siw_send_wr *bad;
@@ -103,8 +104,8 @@ int main(void)
 	pd = ibv_alloc_pd(ctx);
 	cq = ibv_create_cq(ctx, 64, NULL, NULL, 0);
 	need(pd && cq, "pd and cq");
-	a = make(pd, cq);
-	b = make(pd, cq);
+	a = create_rd_qp(pd, cq);
+	b = create_rd_qp(pd, cq);
 	sent = ibv_reg_mr(pd, from, sizeof(from), 0);
 	received = ibv_reg_mr(pd, to, sizeof(to), IBV_ACCESS_LOCAL_WRITE);
 	target = ibv_reg_mr(pd, at, sizeof(at), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
@@ -118,14 +119,14 @@ int main(void)
 	room = (struct ibv_sge){ (uintptr_t)to, sizeof(to), received->lkey };
 	recv.sg_list = &room;
 	need(!ibv_post_recv(b, &recv, &bad), "ibv_post_recv");
-	post(a, &wr, sent, "a reliable datagram");
+	post_request(a, &wr, sent, "a reliable datagram");
 	wait_for(cq, IBV_WC_RECV);
 	printf("received: %s\n", to);
 
 	wr.opcode = SIW_WR_RDMA_WRITE_RECORD;
 	wr.wr.rdma.remote_addr = (uintptr_t)at;
 	wr.wr.rdma.rkey = target->rkey;
-	post(a, &wr, sent, "a Write-Record");
+	post_request(a, &wr, sent, "a Write-Record");
 	wc = wait_for(cq, SIW_WC_RECV_WRITE_RECORD);
 	need(siw_query_record(siw_ibv_qp(b), wc.wr_id, &record, &range, 1) == 1,
 	     "siw_query_record");

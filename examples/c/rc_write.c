@@ -113,7 +113,7 @@ static void complete(struct siw_wc *wc)
 	exit(1);
 }
 
-static void serve(void)
+static void run_server(void)
 {
 	struct siw_cm_id *listener = siw_cm_create_id(events, NULL), *id;
 	struct siw_recv_wr recv = { .wr_id = 1 }, *bad;
@@ -201,7 +201,7 @@ int main(int argc, char **argv)
 	if (argc == 4)
 		write_to(argv[1], argv[2], argv[3]);
 	else
-		serve();
+		run_server();
 	close_all();
 	return 0;
 }

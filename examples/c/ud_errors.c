@@ -41,7 +41,7 @@ static void check(int result, const char *what)
 	must(result >= 0, what);
 }
 
-static struct siw_wc completion(void)
+static struct siw_wc wait_for_completion(void)
 {
 	struct siw_wc wc;
 	int n;
@@ -73,7 +73,7 @@ static void start(struct siw_qp *qp)
 /* Reap the flushed receive first, because after a reset it would not complete. */
 static void recover(struct siw_qp *qp)
 {
-	struct siw_wc wc = completion();
+	struct siw_wc wc = wait_for_completion();
 
 	printf("receive %llu: %s\n", (unsigned long long)wc.wr_id, siw_wc_status_str(wc.status));
 	check(siw_modify_qp(qp, &(struct siw_qp_attr){ .qp_state = SIW_QPS_RESET }, SIW_QP_STATE),
@@ -82,7 +82,7 @@ static void recover(struct siw_qp *qp)
 }
 
 /* Wait for the next asynchronous event; return its queue pair. */
-static struct siw_qp *event(void)
+static struct siw_qp *wait_async_event(void)
 {
 	struct siw_async_event e;
 
@@ -166,14 +166,14 @@ int main(void)
 	strcpy(memory[0], "after the error");
 	post(sender, to, SIW_WR_RDMA_WRITE_RECORD, 17);
 	for (int i = 0; i < 2; i++) { /* each queue pair has an event, in either order */
-		struct siw_qp *qp = event();
+		struct siw_qp *qp = wait_async_event();
 
 		drain(qp);
 		if (qp == target)
 			recover(target);
 	}
 	post(sender, to, SIW_WR_SEND, 18);
-	check(completion().status ? -EIO : 0, "the message after the error");
+	check(wait_for_completion().status ? -EIO : 0, "the message after the error");
 	printf("received: %s\n", memory[1]);
 
 	siw_destroy_ah(to);

@@ -103,7 +103,7 @@ static void answer(struct siw_pd *pd)
 	}
 }
 
-static void ask(struct siw_pd *pd, const struct siw_addr *dest, int count)
+static void run_client(struct siw_pd *pd, const struct siw_addr *dest, int count)
 {
 	struct siw_ah *ah = siw_create_ah(pd, dest);
 	struct siw_addr source;
@@ -168,7 +168,7 @@ int main(int argc, char **argv)
 		post_recv(slot);
 
 	if (argc > 2) {
-		ask(pd, &dest, argc > 3 ? atoi(argv[3]) : 1000);
+		run_client(pd, &dest, argc > 3 ? atoi(argv[3]) : 1000);
 	} else {
 		check(siw_qp_addr(qp, &self, NULL), "siw_qp_addr");
 		printf("%s\n", siw_addr_format(&self, text, sizeof(text)));

@@ -24,7 +24,7 @@ static int partner(int whole, int row, int k)
 	return k % 2 ? (row + distance) % whole : (row + whole - distance) % whole;
 }
 
-static double sum(double own)
+static double cg_global_sum(double own)
 {
 	double all;
 
@@ -38,11 +38,11 @@ static double dot(const struct cg *g, const double *a, const double *b)
 
 	for (int i = 0; i < g->rows; i++)
 		own += a[i] * b[i];
-	return sum(own);
+	return cg_global_sum(own);
 }
 
 /* Distributes each rank's part of a vector to all ranks. */
-static void gather(const struct cg *g, const double *p)
+static void cg_gather_vector(const struct cg *g, const double *p)
 {
 	int n = 0;
 
@@ -60,7 +60,7 @@ static void gather(const struct cg *g, const double *p)
 
 static void multiply(const struct cg *g, const double *p, double *result)
 {
-	gather(g, p);
+	cg_gather_vector(g, p);
 	for (int i = 0; i < g->rows; i++) {
 		int row = g->rank * g->rows + i;
 		double of_row = (ENTRIES + 1.0) * g->whole_p[row];
@@ -72,10 +72,11 @@ static void multiply(const struct cg *g, const double *p, double *result)
 }
 
 /* Solves A x = b with a fixed number of steps; the vectors contain this rank's rows. */
-static void solve(const struct cg *g, const double *b, double *x)
+static void cg_solve(const struct cg *g, const double *b, double *x)
 {
-	double *r = made((size_t)g->rows, sizeof(*r)), *p = made((size_t)g->rows, sizeof(*p)),
-	       *q = made((size_t)g->rows, sizeof(*q)), rho, before, alpha;
+	double *r = alloc_zeroed((size_t)g->rows, sizeof(*r)),
+	       *p = alloc_zeroed((size_t)g->rows, sizeof(*p)),
+	       *q = alloc_zeroed((size_t)g->rows, sizeof(*q)), rho, before, alpha;
 
 	memcpy(r, b, g->rows * sizeof(*r));
 	memcpy(p, b, g->rows * sizeof(*p));
@@ -103,14 +104,14 @@ double kernel_cg(int rows)
 	double *b, *x, *product, off;
 
 	g.rows = rows / g.ranks;
-	g.whole_p = made((size_t)rows, sizeof(double));
-	g.requests = made((size_t)g.ranks * 2, sizeof(*g.requests));
-	b = made((size_t)g.rows, sizeof(*b));
-	x = made((size_t)g.rows, sizeof(*x));
-	product = made((size_t)g.rows, sizeof(*product));
+	g.whole_p = alloc_zeroed((size_t)rows, sizeof(double));
+	g.requests = alloc_zeroed((size_t)g.ranks * 2, sizeof(*g.requests));
+	b = alloc_zeroed((size_t)g.rows, sizeof(*b));
+	x = alloc_zeroed((size_t)g.rows, sizeof(*x));
+	product = alloc_zeroed((size_t)g.rows, sizeof(*product));
 	for (int i = 0; i < g.rows; i++)
 		b[i] = sin(0.37 * (g.rank * g.rows + i)) + 0.1;
-	solve(&g, b, x);
+	cg_solve(&g, b, x);
 	multiply(&g, x, product);
 	for (int i = 0; i < g.rows; i++)
 		product[i] -= b[i];

@@ -14,19 +14,19 @@
 #define UD_SENDS (POOL + 64u)
 #define OWN_QKEY 0x80000000u
 /* wr_id of an acknowledgement's send; smaller wr_ids are the peer's rank */
-#define OF_ACK	    (1ull << 63)
-#define RTO_NS	    100000000ull
-#define RTO_MOST_NS 800000000ull
-#define SLEEP_MS    10
-#define BATCH	    32
-#define LOOK_AFTER  64u /* progress rounds between checks of timers and connections */
+#define OF_ACK		   (1ull << 63)
+#define RTO_NS		   100000000ull
+#define RTO_MOST_NS	   800000000ull
+#define SLEEP_MS	   10
+#define BATCH		   32
+#define TIMER_CHECK_ROUNDS 64u /* progress rounds between checks of timers and connections */
 
-static char *frame_at(const struct siw_channel *c, uint32_t frame)
+static char *channel_frame_data(const struct siw_channel *c, uint32_t frame)
 {
 	return c->pool + frame * c->stride;
 }
 
-static void let_go(struct siw_channel *c, uint32_t frame)
+static void channel_release_frame(struct siw_channel *c, uint32_t frame)
 {
 	c->frames[frame].next = c->free;
 	c->free = frame;
@@ -38,7 +38,7 @@ static void let_go(struct siw_channel *c, uint32_t frame)
  * Handles send completions. A frame is free when it is acknowledged and no post of it is
  * outstanding.
  */
-static int reap(struct siw_channel *c)
+static int channel_reap_sends(struct siw_channel *c)
 {
 	struct siw_wc wc[BATCH];
 	int n = siw_poll_cq(c->send_cq, BATCH, wc);
@@ -53,14 +53,14 @@ static int reap(struct siw_channel *c)
 				      frame ? frame->to : (uint32_t)wc[i].wr_id,
 				      siw_wc_status_str(wc[i].status));
 		if (frame && --frame->posted == 0 && frame->acked)
-			let_go(c, (uint32_t)wc[i].wr_id);
+			channel_release_frame(c, (uint32_t)wc[i].wr_id);
 	}
 	return n;
 }
 
 /* Posts a work request; if the queue is full, waits for completions to make room. */
-static void post(struct siw_channel *c, struct siw_channel_peer *peer, bool rc,
-		 struct siw_send_wr *wr)
+static void channel_post_send(struct siw_channel *c, struct siw_channel_peer *peer, bool rc,
+			      struct siw_send_wr *wr)
 {
 	uint64_t began = 0;
 	struct siw_send_wr *bad;
@@ -75,29 +75,30 @@ static void post(struct siw_channel *c, struct siw_channel_peer *peer, bool rc,
 	while ((r = siw_post_send(rc ? peer->qp : c->ud, wr, &bad)) == -ENOMEM) {
 		if (!began)
 			began = siw_bench_now();
-		if (!reap(c) && siw_bench_now() - began > c->plan.patience_ms * 1000000ull)
+		if (!channel_reap_sends(c) &&
+		    siw_bench_now() - began > c->plan.patience_ms * 1000000ull)
 			siw_bench_die(SIW_BENCH_EXIT_LOST, "rank %u no longer accepts messages",
 				      peer->rank);
 	}
 	siw_bench_check(r, "posting a send");
 }
 
-static void post_frame(struct siw_channel *c, struct siw_channel_peer *peer, uint32_t frame)
+static void channel_post_frame(struct siw_channel *c, struct siw_channel_peer *peer, uint32_t frame)
 {
 	struct siw_channel_frame *f = &c->frames[frame];
-	struct siw_sge sge = { (uintptr_t)frame_at(c, frame), f->length, c->mr->lkey };
+	struct siw_sge sge = { (uintptr_t)channel_frame_data(c, frame), f->length, c->mr->lkey };
 	struct siw_send_wr wr = { .wr_id = frame, .sg_list = &sge, .num_sge = 1 };
 
 	f->posted++;
 	peer->sent_ns = siw_bench_now();
-	post(c, peer, peer->over_rc, &wr);
+	channel_post_send(c, peer, peer->over_rc, &wr);
 }
 
 /*
  * Sends an acknowledgement. Over RC each one must confirm at least one frame; an acknowledgement
  * that may have been lost is repeated over UD.
  */
-static void acknowledge(struct siw_channel *c, struct siw_channel_peer *peer)
+static void channel_send_ack(struct siw_channel *c, struct siw_channel_peer *peer)
 {
 	struct siw_channel_head head = {
 		.magic = MAGIC,
@@ -114,10 +115,10 @@ static void acknowledge(struct siw_channel *c, struct siw_channel_peer *peer)
 
 	peer->told = peer->expected;
 	peer->again = false;
-	post(c, peer, rc, &wr);
+	channel_post_send(c, peer, rc, &wr);
 }
 
-static void owe(struct siw_channel *c, struct siw_channel_peer *peer)
+static void channel_mark_ack_pending(struct siw_channel *c, struct siw_channel_peer *peer)
 {
 	if (!peer->owed)
 		c->owed[c->n_owed++] = peer->rank;
@@ -125,7 +126,7 @@ static void owe(struct siw_channel *c, struct siw_channel_peer *peer)
 }
 
 /* Sends acknowledgements to all waiting peers, or only to those with half a window to confirm. */
-static void acknowledge_owed(struct siw_channel *c, bool all)
+static void channel_send_pending_acks(struct siw_channel *c, bool all)
 {
 	uint32_t kept = 0;
 
@@ -140,12 +141,12 @@ static void acknowledge_owed(struct siw_channel *c, bool all)
 		}
 		peer->owed = false;
 		if (frames || peer->again)
-			acknowledge(c, peer);
+			channel_send_ack(c, peer);
 	}
 	c->n_owed = kept;
 }
 
-bool siw_channel_over_rc(struct siw_channel_peer *peer)
+bool siw_channel_uses_rc(struct siw_channel_peer *peer)
 {
 	if (peer->rc == CHANNEL_RC_UP && peer->acked == peer->next_seq)
 		peer->over_rc = true;
@@ -156,15 +157,15 @@ bool siw_channel_over_rc(struct siw_channel_peer *peer)
  * Whether a frame can be sent: a frame and the peer's window are free, and the pair is not
  * switching to RC.
  */
-static bool may_send(const struct siw_channel *c, struct siw_channel_peer *peer)
+static bool channel_may_send(const struct siw_channel *c, struct siw_channel_peer *peer)
 {
 	if (c->free == SIW_CHANNEL_NONE || peer->next_seq - peer->acked >= SIW_CHANNEL_WINDOW)
 		return false;
-	return siw_channel_over_rc(peer) || peer->rc != CHANNEL_RC_UP;
+	return siw_channel_uses_rc(peer) || peer->rc != CHANNEL_RC_UP;
 }
 
-static void send_frame(struct siw_channel *c, struct siw_channel_peer *peer, const char *data,
-		       uint32_t length, uint64_t left)
+static void channel_send_frame(struct siw_channel *c, struct siw_channel_peer *peer,
+			       const char *data, uint32_t length, uint64_t left)
 {
 	uint32_t frame = c->free;
 	struct siw_channel_frame *f = &c->frames[frame];
@@ -183,8 +184,8 @@ static void send_frame(struct siw_channel *c, struct siw_channel_peer *peer, con
 					 .length = (uint32_t)sizeof(head) + length,
 					 .to = peer->rank };
 	peer->told = peer->expected;
-	memcpy(frame_at(c, frame), &head, sizeof(head));
-	memcpy(frame_at(c, frame) + sizeof(head), data, length);
+	memcpy(channel_frame_data(c, frame), &head, sizeof(head));
+	memcpy(channel_frame_data(c, frame) + sizeof(head), data, length);
 	if (peer->first == SIW_CHANNEL_NONE) {
 		peer->first = frame;
 		peer->news_ns = siw_bench_now();
@@ -192,7 +193,7 @@ static void send_frame(struct siw_channel *c, struct siw_channel_peer *peer, con
 		c->frames[peer->last].next = frame;
 	}
 	peer->last = frame;
-	post_frame(c, peer, frame);
+	channel_post_frame(c, peer, frame);
 	if (peer->over_rc)
 		c->sums.by_rc++;
 	else
@@ -206,9 +207,9 @@ void siw_channel_send(struct siw_channel *c, uint32_t to, const char *data, uint
 	for (uint64_t left = size; left;) {
 		uint32_t length = left < SIW_CHANNEL_PAYLOAD ? (uint32_t)left : SIW_CHANNEL_PAYLOAD;
 
-		while (!may_send(c, peer))
+		while (!channel_may_send(c, peer))
 			siw_channel_progress(c);
-		send_frame(c, peer, data + (size - left), length, left);
+		channel_send_frame(c, peer, data + (size - left), length, left);
 		left -= length;
 		if (!peer->over_rc && peer->rc == CHANNEL_RC_NONE && peer->by_ud >= peer->try_at)
 			siw_channel_connect(c, peer);
@@ -218,7 +219,7 @@ void siw_channel_send(struct siw_channel *c, uint32_t to, const char *data, uint
 /* ---- receiving frames ------------------------------------------------------------------------ */
 
 /* The peer has received all frames below ack, which must not exceed the frames sent to it. */
-static void take_ack(struct siw_channel *c, struct siw_channel_peer *peer, uint32_t ack)
+static void channel_handle_ack(struct siw_channel *c, struct siw_channel_peer *peer, uint32_t ack)
 {
 	if (ack == peer->acked || ack - peer->acked > peer->next_seq - peer->acked)
 		return;
@@ -233,13 +234,13 @@ static void take_ack(struct siw_channel *c, struct siw_channel_peer *peer, uint3
 		peer->acked++;
 		f->acked = true;
 		if (!f->posted)
-			let_go(c, frame);
+			channel_release_frame(c, frame);
 	}
 }
 
 /* Whether this is a valid frame from a peer; sets *peer. */
-static bool valid(struct siw_channel *c, const struct siw_channel_head *head, uint32_t octets,
-		  struct siw_channel_peer **peer)
+static bool channel_frame_is_valid(struct siw_channel *c, const struct siw_channel_head *head,
+				   uint32_t octets, struct siw_channel_peer **peer)
 {
 	if (octets < sizeof(*head) || head->magic != MAGIC || head->to != c->plan.rank ||
 	    head->from >= c->plan.ranks || head->from == c->plan.rank ||
@@ -251,20 +252,20 @@ static bool valid(struct siw_channel *c, const struct siw_channel_head *head, ui
 	return head->left >= head->length && head->left <= c->plan.size;
 }
 
-static void take_frame(struct siw_channel *c, const char *data, uint32_t octets)
+static void channel_handle_frame(struct siw_channel *c, const char *data, uint32_t octets)
 {
 	struct siw_channel_head head;
 	struct siw_channel_peer *peer;
 
 	memcpy(&head, data, octets < sizeof(head) ? octets : sizeof(head));
-	if (!valid(c, &head, octets, &peer)) {
+	if (!channel_frame_is_valid(c, &head, octets, &peer)) {
 		c->sums.strange++;
 		return;
 	}
-	take_ack(c, peer, head.ack);
+	channel_handle_ack(c, peer, head.ack);
 	if (!head.length)
 		return;
-	owe(c, peer);
+	channel_mark_ack_pending(c, peer);
 	if (head.seq != peer->expected) {
 		/*
 		 * an earlier frame was lost, or this is a duplicate whose acknowledgement was lost
@@ -292,7 +293,7 @@ void siw_channel_post_recv(struct siw_channel *c, struct siw_channel_peer *peer,
 	siw_bench_check(siw_post_recv(peer ? peer->qp : c->ud, &wr, &bad), "posting a receive");
 }
 
-static int take_receives(struct siw_channel *c)
+static int channel_reap_receives(struct siw_channel *c)
 {
 	struct siw_wc wc[BATCH];
 	int n = siw_poll_cq(c->recv_cq, BATCH, wc);
@@ -308,8 +309,9 @@ static int take_receives(struct siw_channel *c)
 		if (peer)
 			peer->from_rc = true;
 		if (wc[i].status == SIW_WC_SUCCESS)
-			take_frame(c, (peer ? peer->slots : c->ud_slots) + slot * c->stride,
-				   wc[i].byte_len);
+			channel_handle_frame(c,
+					     (peer ? peer->slots : c->ud_slots) + slot * c->stride,
+					     wc[i].byte_len);
 		else
 			c->sums.strange++; /* a UD message longer than any frame */
 		siw_channel_post_recv(c, peer, slot);
@@ -319,24 +321,24 @@ static int take_receives(struct siw_channel *c)
 
 /* ---- timers ---------------------------------------------------------------------------------- */
 
-static void send_again(struct siw_channel *c, struct siw_channel_peer *peer)
+static void channel_retransmit(struct siw_channel *c, struct siw_channel_peer *peer)
 {
 	for (uint32_t i = peer->first; i != SIW_CHANNEL_NONE; i = c->frames[i].next) {
 		if (c->frames[i].posted)
 			continue; /* the previous send of the frame has not completed */
-		post_frame(c, peer, i);
+		channel_post_frame(c, peer, i);
 		c->sums.again++;
 	}
 	peer->sent_ns = siw_bench_now();
 	peer->rto_ns = peer->rto_ns * 2 > RTO_MOST_NS ? RTO_MOST_NS : peer->rto_ns * 2;
 }
 
-static void look_after(struct siw_channel *c)
+static void channel_check_timers(struct siw_channel *c)
 {
 	uint64_t now = siw_bench_now();
 
 	if (c->cm)
-		siw_channel_take_events(c, 0);
+		siw_channel_handle_events(c, 0);
 	for (uint32_t i = 0; i < c->plan.ranks; i++) {
 		struct siw_channel_peer *peer = &c->peers[i];
 
@@ -347,17 +349,17 @@ static void look_after(struct siw_channel *c)
 				      "rank %u has acknowledged nothing for %u ms", i,
 				      c->plan.patience_ms);
 		if (!peer->over_rc && now > peer->sent_ns + peer->rto_ns)
-			send_again(c, peer);
+			channel_retransmit(c, peer);
 	}
 }
 
-static void sleep_for_news(struct siw_channel *c)
+static void channel_sleep(struct siw_channel *c)
 {
 	struct siw_cq *cq;
 	int r;
 
 	siw_bench_check(siw_req_notify_cq(c->recv_cq, 0), "arming the queue");
-	if (take_receives(c)) {
+	if (channel_reap_receives(c)) {
 		c->empty = 0;
 		return;
 	}
@@ -366,23 +368,23 @@ static void sleep_for_news(struct siw_channel *c)
 		siw_bench_check(r, "waiting for an event");
 		siw_ack_cq_events(cq, 1);
 	}
-	look_after(c);
+	channel_check_timers(c);
 }
 
 void siw_channel_progress(struct siw_channel *c)
 {
-	int n = take_receives(c);
+	int n = channel_reap_receives(c);
 
-	reap(c);
+	channel_reap_sends(c);
 	c->empty = n ? 0 : c->empty + 1;
-	acknowledge_owed(c, !n);
-	if (++c->turns % LOOK_AFTER == 0)
-		look_after(c);
+	channel_send_pending_acks(c, !n);
+	if (++c->turns % TIMER_CHECK_ROUNDS == 0)
+		channel_check_timers(c);
 	if (c->empty > c->plan.spins)
-		sleep_for_news(c);
+		channel_sleep(c);
 }
 
-bool siw_channel_settled(const struct siw_channel *c)
+bool siw_channel_is_idle(const struct siw_channel *c)
 {
 	for (uint32_t i = 0; i < c->plan.ranks; i++)
 		if (c->peers[i].first != SIW_CHANNEL_NONE ||
@@ -393,27 +395,27 @@ bool siw_channel_settled(const struct siw_channel *c)
 
 /* ---- opening a channel ----------------------------------------------------------------------- */
 
-static bool has_ud(const struct siw_channel *c)
+static bool channel_has_ud(const struct siw_channel *c)
 {
 	return c->plan.threshold || !c->plan.limit;
 }
 
-static void make_memory(struct siw_channel *c)
+static void channel_create_memory(struct siw_channel *c)
 {
-	uint32_t slots = has_ud(c) ? POOL + UD_RECVS : POOL;
+	uint32_t slots = channel_has_ud(c) ? POOL + UD_RECVS : POOL;
 	uint64_t most = c->plan.size < SIW_CHANNEL_PAYLOAD ? c->plan.size : SIW_CHANNEL_PAYLOAD;
 
 	c->stride = (sizeof(struct siw_channel_head) + most + 63) & ~(size_t)63;
-	c->pool = siw_bench_made(calloc(slots, c->stride), "memory");
+	c->pool = siw_bench_check_object(calloc(slots, c->stride), "memory");
 	c->ud_slots = c->pool + POOL * c->stride;
-	c->mr = siw_bench_made(
+	c->mr = siw_bench_check_object(
 		siw_reg_mr(c->pd, c->pool, slots * c->stride, SIW_ACCESS_LOCAL_WRITE), "a region");
-	c->frames = siw_bench_made(calloc(POOL, sizeof(*c->frames)), "memory");
+	c->frames = siw_bench_check_object(calloc(POOL, sizeof(*c->frames)), "memory");
 	c->free = SIW_CHANNEL_NONE;
 	for (uint32_t i = POOL; i > 0; i--)
-		let_go(c, i - 1);
-	c->peers = siw_bench_made(calloc(c->plan.ranks, sizeof(*c->peers)), "memory");
-	c->owed = siw_bench_made(calloc(c->plan.ranks, sizeof(*c->owed)), "memory");
+		channel_release_frame(c, i - 1);
+	c->peers = siw_bench_check_object(calloc(c->plan.ranks, sizeof(*c->peers)), "memory");
+	c->owed = siw_bench_check_object(calloc(c->plan.ranks, sizeof(*c->owed)), "memory");
 	for (uint32_t i = 0; i < c->plan.ranks; i++)
 		c->peers[i] = (struct siw_channel_peer){ .rank = i,
 							 .first = SIW_CHANNEL_NONE,
@@ -421,21 +423,22 @@ static void make_memory(struct siw_channel *c)
 							 .try_at = c->plan.threshold };
 }
 
-static void make_cqs(struct siw_channel *c)
+static void channel_create_cqs(struct siw_channel *c)
 {
 	uint32_t connections = c->plan.limit < c->plan.ranks ? c->plan.limit : c->plan.ranks;
 	int windows = (int)(connections * SIW_CHANNEL_WINDOW);
 
-	c->events = siw_bench_made(siw_create_comp_channel(c->context), "a completion channel");
-	c->send_cq = siw_bench_made(siw_create_cq(c->context, (int)UD_SENDS + 4 * windows, NULL,
-						  NULL, 0),
-				    "a completion queue");
-	c->recv_cq = siw_bench_made(siw_create_cq(c->context, (int)UD_RECVS + 2 * windows, NULL,
-						  c->events, 0),
-				    "a completion queue");
+	c->events =
+		siw_bench_check_object(siw_create_comp_channel(c->context), "a completion channel");
+	c->send_cq = siw_bench_check_object(siw_create_cq(c->context, (int)UD_SENDS + 4 * windows,
+							  NULL, NULL, 0),
+					    "a completion queue");
+	c->recv_cq = siw_bench_check_object(siw_create_cq(c->context, (int)UD_RECVS + 2 * windows,
+							  NULL, c->events, 0),
+					    "a completion queue");
 }
 
-static void make_ud(struct siw_channel *c, uint16_t *port)
+static void channel_create_ud_qp(struct siw_channel *c, uint16_t *port)
 {
 	struct siw_qp_init_attr init = { .qp_type = SIW_QPT_UD,
 					 .cap = { UD_SENDS, UD_RECVS, 1, 1,
@@ -445,7 +448,7 @@ static void make_ud(struct siw_channel *c, uint16_t *port)
 	siw_addr_parse("127.0.0.1", 0, &init.addr);
 	init.send_cq = c->send_cq;
 	init.recv_cq = c->recv_cq;
-	c->ud = siw_bench_made(siw_create_qp(c->pd, &init), "a queue pair");
+	c->ud = siw_bench_check_object(siw_create_qp(c->pd, &init), "a queue pair");
 	for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++)
 		siw_bench_check(siw_modify_qp(c->ud, &(struct siw_qp_attr){ .qp_state = s },
 					      SIW_QP_STATE),
@@ -465,25 +468,28 @@ void siw_channel_open(struct siw_channel *c, const struct siw_channel_plan *plan
 	c->plan = *plan;
 	siw_bench_need_fds(plan->limit < plan->ranks ? plan->limit : plan->ranks);
 	siw_addr_parse("127.0.0.1", 0, &loopback);
-	c->context = siw_bench_made(siw_open_device_by_addr(&loopback), "the loopback device");
-	c->pd = siw_bench_made(siw_alloc_pd(c->context), "a protection domain");
-	make_memory(c);
-	make_cqs(c);
+	c->context =
+		siw_bench_check_object(siw_open_device_by_addr(&loopback), "the loopback device");
+	c->pd = siw_bench_check_object(siw_alloc_pd(c->context), "a protection domain");
+	channel_create_memory(c);
+	channel_create_cqs(c);
 	*ud_port = 0;
 	*cm_port = 0;
-	if (has_ud(c))
-		make_ud(c, ud_port);
+	if (channel_has_ud(c))
+		channel_create_ud_qp(c, ud_port);
 	if (plan->limit)
 		siw_channel_listen(c, cm_port);
 }
 
-void siw_channel_meet(struct siw_channel *c, const uint16_t *ud_ports, const uint16_t *cm_ports)
+void siw_channel_set_ports(struct siw_channel *c, const uint16_t *ud_ports,
+			   const uint16_t *cm_ports)
 {
 	struct siw_addr a;
 
 	c->cm_ports = cm_ports;
 	for (uint32_t i = 0; c->ud && i < c->plan.ranks; i++) {
 		siw_addr_parse("127.0.0.1", ud_ports[i], &a);
-		c->peers[i].ah = siw_bench_made(siw_create_ah(c->pd, &a), "an address handle");
+		c->peers[i].ah =
+			siw_bench_check_object(siw_create_ah(c->pd, &a), "an address handle");
 	}
 }

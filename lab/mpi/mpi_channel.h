@@ -84,7 +84,7 @@ struct siw_channel_frame {
 	bool acked;
 };
 
-struct siw_channel_sums {
+struct siw_channel_stats {
 	uint64_t by_ud, by_rc; /* frames sent, without retransmissions */
 	uint64_t again;	       /* frames retransmitted */
 	uint64_t strange;      /* received frames that are not valid frames of a peer */
@@ -95,7 +95,7 @@ struct siw_channel_sums {
 struct siw_channel {
 	struct siw_channel_plan plan;
 	struct siw_channel_peer *peers;
-	struct siw_channel_sums sums;
+	struct siw_channel_stats sums;
 	struct siw_context *context;
 	struct siw_pd *pd;
 	struct siw_comp_channel *events;
@@ -136,17 +136,18 @@ _Static_assert(sizeof(struct siw_channel_head) == 32, "both sides run the same p
 void siw_channel_open(struct siw_channel *c, const struct siw_channel_plan *plan, uint16_t *ud_port,
 		      uint16_t *cm_port);
 /* Sets the ports of all ranks; the arrays must stay valid. Messages can be sent from now on. */
-void siw_channel_meet(struct siw_channel *c, const uint16_t *ud_ports, const uint16_t *cm_ports);
+void siw_channel_set_ports(struct siw_channel *c, const uint16_t *ud_ports,
+			   const uint16_t *cm_ports);
 /* Sends size octets, at least 1; returns when they have been copied. */
 void siw_channel_send(struct siw_channel *c, uint32_t to, const char *data, uint64_t size);
 /* Handles what has arrived, acknowledges, retransmits; sleeps if there is nothing to do. */
 void siw_channel_progress(struct siw_channel *c);
 /* Whether each peer has acknowledged all frames, and no connection is in progress. */
-bool siw_channel_settled(const struct siw_channel *c);
+bool siw_channel_is_idle(const struct siw_channel *c);
 /* Post a receive of UD (peer NULL) or of a connection. */
 void siw_channel_post_recv(struct siw_channel *c, struct siw_channel_peer *peer, uint32_t slot);
 /* Whether the pair uses RC: the connection is established and all UD frames are acknowledged. */
-bool siw_channel_over_rc(struct siw_channel_peer *peer);
+bool siw_channel_uses_rc(struct siw_channel_peer *peer);
 
 /* ---- mpi_channel_rc.c */
 
@@ -156,6 +157,6 @@ void siw_channel_connect(struct siw_channel *c, struct siw_channel_peer *peer);
 /* Connects to every peer, and waits until all connections are established. */
 void siw_channel_connect_all(struct siw_channel *c);
 /* Handles pending connection events; waits up to timeout_ms for one. */
-void siw_channel_take_events(struct siw_channel *c, int timeout_ms);
+void siw_channel_handle_events(struct siw_channel *c, int timeout_ms);
 
 #endif

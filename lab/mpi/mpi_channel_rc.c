@@ -11,16 +11,16 @@
 #include "bench/bench.h"
 #include "lab/mpi/mpi_channel.h"
 
-#define CONNECT_MS 20000
-#define BACKLOG	   256
-#define LATER	   8 /* a rejected request is repeated after this many further thresholds */
-#define RECVS	   (2 * SIW_CHANNEL_WINDOW)
-#define SENDS	   (4 * SIW_CHANNEL_WINDOW)
+#define CONNECT_MS	 20000
+#define BACKLOG		 256
+#define RETRY_THRESHOLDS 8 /* a rejected request is repeated after this many further thresholds */
+#define RECVS		 (2 * SIW_CHANNEL_WINDOW)
+#define SENDS		 (4 * SIW_CHANNEL_WINDOW)
 
 /* Reasons for a rejection, in its private data. */
 enum { NO_ROOM = 'n', HAVE_ONE = 'h' };
 
-static void make_qp(struct siw_channel *c, struct siw_channel_peer *peer)
+static void channel_create_rc_qp(struct siw_channel *c, struct siw_channel_peer *peer)
 {
 	struct siw_qp_init_attr init = {
 		.send_cq = c->send_cq,
@@ -29,11 +29,11 @@ static void make_qp(struct siw_channel *c, struct siw_channel_peer *peer)
 		.cap = { SENDS, RECVS, 1, 1, sizeof(struct siw_channel_head) },
 	};
 
-	peer->qp = siw_bench_made(siw_create_qp(c->pd, &init), "a queue pair");
-	peer->slots = siw_bench_made(calloc(RECVS, c->stride), "memory");
-	peer->mr = siw_bench_made(siw_reg_mr(c->pd, peer->slots, RECVS * c->stride,
-					     SIW_ACCESS_LOCAL_WRITE),
-				  "a region");
+	peer->qp = siw_bench_check_object(siw_create_qp(c->pd, &init), "a queue pair");
+	peer->slots = siw_bench_check_object(calloc(RECVS, c->stride), "memory");
+	peer->mr = siw_bench_check_object(siw_reg_mr(c->pd, peer->slots, RECVS * c->stride,
+						     SIW_ACCESS_LOCAL_WRITE),
+					  "a region");
 	siw_bench_check(siw_cm_bind_qp(peer->id, peer->qp), "binding the queue pair");
 	for (uint32_t i = 0; i < RECVS; i++)
 		siw_channel_post_recv(c, peer, i);
@@ -42,7 +42,7 @@ static void make_qp(struct siw_channel *c, struct siw_channel_peer *peer)
 }
 
 /* Destroys a connection on which nothing was sent, so that no frame is lost. */
-static void drop(struct siw_channel *c, struct siw_channel_peer *peer)
+static void channel_free_connection(struct siw_channel *c, struct siw_channel_peer *peer)
 {
 	siw_bench_check(siw_cm_destroy_id(peer->id), "destroying the id");
 	siw_bench_check(siw_destroy_qp(peer->qp), "destroying the queue pair");
@@ -60,8 +60,9 @@ void siw_channel_listen(struct siw_channel *c, uint16_t *port)
 {
 	struct siw_addr a;
 
-	c->cm = siw_bench_made(siw_cm_create_channel(c->context), "a channel of connections");
-	c->listener = siw_bench_made(siw_cm_create_id(c->cm, NULL), "an id");
+	c->cm = siw_bench_check_object(siw_cm_create_channel(c->context),
+				       "a channel of connections");
+	c->listener = siw_bench_check_object(siw_cm_create_id(c->cm, NULL), "an id");
 	siw_addr_parse("127.0.0.1", 0, &a);
 	siw_bench_check(siw_cm_listen(c->listener, &a, BACKLOG), "listening");
 	siw_bench_check(siw_cm_addr(c->listener, &a, NULL), "the listener's address");
@@ -86,19 +87,19 @@ void siw_channel_connect(struct siw_channel *c, struct siw_channel_peer *peer)
 	if (c->slots_used >= c->plan.limit)
 		return;
 	siw_addr_parse("127.0.0.1", c->cm_ports[peer->rank], &a);
-	peer->id = siw_bench_made(siw_cm_create_id(c->cm, peer), "an id");
-	make_qp(c, peer);
+	peer->id = siw_bench_check_object(siw_cm_create_id(c->cm, peer), "an id");
+	channel_create_rc_qp(c, peer);
 	siw_bench_check(siw_cm_connect(peer->id, &a, NULL, &param), "connecting");
 }
 
-static void reject(struct siw_cm_id *id, char why)
+static void channel_reject_request(struct siw_cm_id *id, char why)
 {
 	siw_bench_check(siw_cm_reject(id, &why, 1), "rejecting");
 	siw_bench_check(siw_cm_destroy_id(id), "destroying the id");
 }
 
 /* Answers a connection request. If two requests cross, the one of the lower rank survives. */
-static void answer(struct siw_channel *c, const struct siw_cm_event *event)
+static void channel_handle_request(struct siw_channel *c, const struct siw_cm_event *event)
 {
 	struct siw_cm_param param = { .initiator_depth = -1, .responder_resources = -1 };
 	struct siw_channel_peer *peer;
@@ -107,48 +108,48 @@ static void answer(struct siw_channel *c, const struct siw_cm_event *event)
 	memcpy(&rank, event->private_data, sizeof(rank));
 	if (event->private_data_len < sizeof(rank) || rank >= c->plan.ranks ||
 	    rank == c->plan.rank) {
-		reject(event->id, HAVE_ONE);
+		channel_reject_request(event->id, HAVE_ONE);
 		return;
 	}
 	peer = &c->peers[rank];
 	if (peer->rc == CHANNEL_RC_UP ||
 	    (peer->rc == CHANNEL_RC_CONNECTING && c->plan.rank < rank)) {
-		reject(event->id, HAVE_ONE);
+		channel_reject_request(event->id, HAVE_ONE);
 		return;
 	}
 	if (peer->rc == CHANNEL_RC_CONNECTING)
-		drop(c, peer);
+		channel_free_connection(c, peer);
 	if (c->slots_used >= c->plan.limit) {
-		reject(event->id, NO_ROOM);
+		channel_reject_request(event->id, NO_ROOM);
 		return;
 	}
 	peer->id = event->id;
 	siw_cm_set_context(peer->id, peer);
-	make_qp(c, peer);
+	channel_create_rc_qp(c, peer);
 	siw_bench_check(siw_cm_accept(peer->id, &param), "accepting");
 }
 
-static void take_event(struct siw_channel *c, const struct siw_cm_event *event)
+static void channel_handle_event(struct siw_channel *c, const struct siw_cm_event *event)
 {
 	struct siw_channel_peer *peer = event->context;
 
 	switch (event->event) {
 	case SIW_CM_CONNECT_REQUEST:
-		answer(c, event);
+		channel_handle_request(c, event);
 		return;
 	case SIW_CM_ESTABLISHED:
 		peer->rc = CHANNEL_RC_UP;
 		c->sums.connections++;
 		return;
 	case SIW_CM_REJECTED:
-		drop(c, peer);
+		channel_free_connection(c, peer);
 		peer->try_at = peer->by_ud + c->plan.threshold;
 		if (event->private_data_len && event->private_data[0] == HAVE_ONE)
 			return; /* a connection requested by the peer is in progress */
 		/*
 		 * The peer may have room later, because some of its own requests may be rejected.
 		 */
-		peer->try_at += LATER * c->plan.threshold;
+		peer->try_at += RETRY_THRESHOLDS * c->plan.threshold;
 		c->sums.refused++;
 		return;
 	default:
@@ -158,20 +159,20 @@ static void take_event(struct siw_channel *c, const struct siw_cm_event *event)
 	}
 }
 
-void siw_channel_take_events(struct siw_channel *c, int timeout_ms)
+void siw_channel_handle_events(struct siw_channel *c, int timeout_ms)
 {
 	struct siw_cm_event event;
 	int r;
 
 	while ((r = siw_cm_get_event(c->cm, &event, timeout_ms)) == 0) {
-		take_event(c, &event);
+		channel_handle_event(c, &event);
 		timeout_ms = 0;
 	}
 	if (r != -EAGAIN && r != -EINTR)
 		siw_bench_check(r, "waiting for connections");
 }
 
-static bool all_up(const struct siw_channel *c)
+static bool channel_all_connected(const struct siw_channel *c)
 {
 	for (uint32_t i = 0; i < c->plan.ranks; i++)
 		if (i != c->plan.rank && c->peers[i].rc != CHANNEL_RC_UP)
@@ -185,8 +186,8 @@ void siw_channel_connect_all(struct siw_channel *c)
 
 	for (uint32_t i = c->plan.rank + 1; i < c->plan.ranks; i++)
 		siw_channel_connect(c, &c->peers[i]);
-	while (!all_up(c)) {
-		siw_channel_take_events(c, 10);
+	while (!channel_all_connected(c)) {
+		siw_channel_handle_events(c, 10);
 		if (siw_bench_now() - began > (CONNECT_MS + c->plan.patience_ms) * 1000000ull)
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "not every rank could be connected");
 	}

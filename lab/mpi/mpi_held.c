@@ -10,11 +10,11 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
 
 /* A sanitizer replaces malloc, and other C libraries have no second name for it. */
-void held_begin(void)
+void heap_count_begin(void)
 {
 }
 
-int64_t held_now(void)
+int64_t heap_count_now(void)
 {
 	return 0;
 }
@@ -36,7 +36,7 @@ static struct range {
 static int libraries;
 static _Atomic int64_t held;
 
-static int note_library(struct dl_phdr_info *info, size_t size, void *unused)
+static int heap_add_library(struct dl_phdr_info *info, size_t size, void *unused)
 {
 	static const char *const names[] = { "/libsiwarp.so.0", "/libibverbs.so.1",
 					     "/librdmacm.so.1" };
@@ -60,18 +60,18 @@ static int note_library(struct dl_phdr_info *info, size_t size, void *unused)
 	return 0;
 }
 
-void held_begin(void)
+void heap_count_begin(void)
 {
-	dl_iterate_phdr(note_library, NULL);
+	dl_iterate_phdr(heap_add_library, NULL);
 }
 
-int64_t held_now(void)
+int64_t heap_count_now(void)
 {
 	return atomic_load_explicit(&held, memory_order_relaxed);
 }
 
 /* Counts a block that is allocated or freed if the caller's code belongs to siwarp. */
-static void count(const void *caller, void *memory, int sign)
+static void heap_count_block(const void *caller, void *memory, int sign)
 {
 	for (int i = 0; memory && i < libraries; i++)
 		if ((uintptr_t)caller >= ours[i].from && (uintptr_t)caller < ours[i].to)
@@ -83,7 +83,7 @@ void *malloc(size_t size)
 {
 	void *memory = __libc_malloc(size);
 
-	count(__builtin_return_address(0), memory, 1);
+	heap_count_block(__builtin_return_address(0), memory, 1);
 	return memory;
 }
 
@@ -91,21 +91,21 @@ void *calloc(size_t n, size_t size)
 {
 	void *memory = __libc_calloc(n, size);
 
-	count(__builtin_return_address(0), memory, 1);
+	heap_count_block(__builtin_return_address(0), memory, 1);
 	return memory;
 }
 
 void *realloc(void *memory, size_t size)
 {
-	count(__builtin_return_address(0), memory, -1);
+	heap_count_block(__builtin_return_address(0), memory, -1);
 	memory = __libc_realloc(memory, size);
-	count(__builtin_return_address(0), memory, 1);
+	heap_count_block(__builtin_return_address(0), memory, 1);
 	return memory;
 }
 
 void free(void *memory)
 {
-	count(__builtin_return_address(0), memory, -1);
+	heap_count_block(__builtin_return_address(0), memory, -1);
 	__libc_free(memory);
 }
 

@@ -9,12 +9,12 @@
 #include <stdint.h>
 
 /* Starts counting. Without siwarp in the process, nothing is counted. */
-void held_begin(void);
+void heap_count_begin(void);
 
 /*
  * Octets allocated by siwarp's libraries: the requested sizes, rounded up as the C library does. 0
  * in a build with a sanitizer, or with another C library than glibc.
  */
-int64_t held_now(void);
+int64_t heap_count_now(void);
 
 #endif

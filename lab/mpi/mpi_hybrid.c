@@ -33,7 +33,7 @@
 #define NEIGHBOURS   4
 #define SPINS_ALONE  2000 /* polls before sleeping if each rank has a CPU */
 #define SPINS_SHARED 20
-#define LOOK_US	     2000
+#define WAIT_POLL_US 2000
 
 struct options {
 	uint32_t ranks, messages, limit, threshold, pings, patience_ms, limit_s;
@@ -49,7 +49,7 @@ struct shared {
 	struct figures {
 		long long pss, held;
 		struct process_sockets sockets;
-		struct siw_channel_sums sums;
+		struct siw_channel_stats sums;
 		uint64_t ns;
 	} of[MOST_RANKS];
 	struct siw_bench_result lat;
@@ -68,27 +68,29 @@ struct rank {
 
 /* ---- sending and checking messages ----------------------------------------------------------- */
 
-static unsigned char octet(uint32_t from, uint32_t to, uint32_t number, uint64_t at)
+static unsigned char hybrid_expected_octet(uint32_t from, uint32_t to, uint32_t number, uint64_t at)
 {
 	return (unsigned char)(from * 31 + to * 7 + number * 3 + at * 13 + (at >> 8));
 }
 
-static void send_one(struct rank *r, uint32_t to)
+static void hybrid_send_message(struct rank *r, uint32_t to)
 {
 	uint32_t number = r->numbers_out[to]++;
 
 	for (uint64_t at = 0; at < r->o->size; at++)
-		r->out[at] = octet(r->own, to, number, at);
+		r->out[at] = hybrid_expected_octet(r->own, to, number, at);
 	siw_channel_send(&r->channel, to, (const char *)r->out, r->o->size);
 }
 
-static void check(void *arg, uint32_t from, const char *data, uint32_t length, uint64_t left)
+static void hybrid_deliver(void *arg, uint32_t from, const char *data, uint32_t length,
+			   uint64_t left)
 {
 	struct rank *r = arg;
 	uint64_t at = r->o->size - left;
 
 	for (uint32_t i = 0; i < length; i++)
-		if ((unsigned char)data[i] != octet(from, r->own, r->numbers_in[from], at + i))
+		if ((unsigned char)data[i] !=
+		    hybrid_expected_octet(from, r->own, r->numbers_in[from], at + i))
 			siw_bench_die(SIW_BENCH_EXIT_ERROR,
 				      "from rank %u to %u: octet %llu of message %u is wrong", from,
 				      r->own, (unsigned long long)(at + i), r->numbers_in[from]);
@@ -101,7 +103,7 @@ static void check(void *arg, uint32_t from, const char *data, uint32_t length, u
 /* ---- the skewed message pattern -------------------------------------------------------------- */
 
 /* The distance of a rank to one of its neighbours in a ring; with few ranks, distances repeat. */
-static uint32_t distance(uint32_t ranks, uint32_t which)
+static uint32_t hybrid_neighbour_distance(uint32_t ranks, uint32_t which)
 {
 	const uint32_t distances[NEIGHBOURS] = { 1, ranks - 1, 2, ranks - 2 };
 
@@ -109,7 +111,7 @@ static uint32_t distance(uint32_t ranks, uint32_t which)
 }
 
 /* The next destination of a rank; the initial state is the rank + 1. */
-static uint32_t destination(uint32_t rank, uint32_t ranks, uint32_t *state)
+static uint32_t hybrid_next_destination(uint32_t rank, uint32_t ranks, uint32_t *state)
 {
 	uint32_t x = *state;
 
@@ -118,12 +120,12 @@ static uint32_t destination(uint32_t rank, uint32_t ranks, uint32_t *state)
 	x ^= x << 5;
 	*state = x;
 	if (x % 10)
-		return (rank + distance(ranks, x >> 8)) % ranks;
+		return (rank + hybrid_neighbour_distance(ranks, x >> 8)) % ranks;
 	return (rank + 1 + (x >> 8) % (ranks - 1)) % ranks;
 }
 
 /* The number of messages of the pattern that all other ranks send to this rank. */
-static uint64_t due(const struct rank *r)
+static uint64_t hybrid_expected_messages(const struct rank *r)
 {
 	uint64_t n = 0;
 
@@ -131,7 +133,7 @@ static uint64_t due(const struct rank *r)
 		uint32_t state = from + 1;
 
 		for (uint32_t i = 0; from != r->own && i < r->o->messages; i++)
-			n += destination(from, r->o->ranks, &state) == r->own;
+			n += hybrid_next_destination(from, r->o->ranks, &state) == r->own;
 	}
 	return n;
 }
@@ -143,74 +145,74 @@ static uint64_t due(const struct rank *r)
  * same holds for all other ranks: until then a peer may need an acknowledgement again, because the
  * first one was lost.
  */
-static void settle(struct rank *r, _Atomic uint32_t *arrived, uint32_t wanted)
+static void hybrid_wait_until_idle(struct rank *r, _Atomic uint32_t *arrived, uint32_t wanted)
 {
-	while (r->received < r->expected || !siw_channel_settled(&r->channel))
+	while (r->received < r->expected || !siw_channel_is_idle(&r->channel))
 		siw_channel_progress(&r->channel);
 	atomic_fetch_add(arrived, 1);
 	while (atomic_load(arrived) < wanted)
 		siw_channel_progress(&r->channel);
 }
 
-static void end_phase(struct rank *r)
+static void hybrid_end_phase(struct rank *r)
 {
-	settle(r, &r->shared->arrived, ++r->phase * r->o->ranks);
+	hybrid_wait_until_idle(r, &r->shared->arrived, ++r->phase * r->o->ranks);
 }
 
-static void send_pattern(struct rank *r)
+static void hybrid_send_pattern(struct rank *r)
 {
 	uint32_t state = r->own + 1;
 	uint64_t began = siw_bench_now();
 
-	r->expected += due(r);
+	r->expected += hybrid_expected_messages(r);
 	for (uint32_t i = 0; i < r->o->messages; i++)
-		send_one(r, destination(r->own, r->o->ranks, &state));
-	end_phase(r);
+		hybrid_send_message(r, hybrid_next_destination(r->own, r->o->ranks, &state));
+	hybrid_end_phase(r);
 	r->shared->of[r->own].ns = siw_bench_now() - began;
 }
 
-static void look_at_memory(struct rank *r)
+static void hybrid_measure_memory(struct rank *r)
 {
 	struct figures *figures = &r->shared->of[r->own];
 
 	figures->pss = process_pss();
-	figures->held = held_now();
+	figures->held = heap_count_now();
 	if (figures->pss < 0 || process_sockets(&figures->sockets))
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "/proc/self cannot be read");
 }
 
-static void await_from(struct rank *r, uint32_t from, uint32_t number)
+static void hybrid_wait_for_message(struct rank *r, uint32_t from, uint32_t number)
 {
 	while (r->numbers_in[from] == number)
 		siw_channel_progress(&r->channel);
 }
 
-static void ping(struct rank *r)
+static void hybrid_ping_pong(struct rank *r)
 {
 	uint32_t pings = r->o->pings, other = 1 - r->own, warmup = pings / 10;
-	uint64_t *ns = siw_bench_made(calloc(pings, sizeof(*ns)), "memory");
+	uint64_t *ns = siw_bench_check_object(calloc(pings, sizeof(*ns)), "memory");
 
 	for (uint32_t i = 0; i < warmup + pings; i++) {
 		uint64_t began = siw_bench_now();
 		uint32_t number = r->numbers_in[other];
 
 		if (r->own == 0)
-			send_one(r, other);
-		await_from(r, other, number);
+			hybrid_send_message(r, other);
+		hybrid_wait_for_message(r, other, number);
 		if (r->own == 1)
-			send_one(r, other);
+			hybrid_send_message(r, other);
 		if (i >= warmup)
 			ns[i - warmup] = siw_bench_now() - began;
 	}
-	settle(r, &r->shared->pinged, 2);
+	hybrid_wait_until_idle(r, &r->shared->pinged, 2);
 	if (r->own == 0) {
-		siw_bench_samples(ns, pings, 2, &r->shared->lat);
-		r->shared->pinged_over_rc = siw_channel_over_rc(&r->channel.peers[other]);
+		siw_bench_summarize_samples(ns, pings, 2, &r->shared->lat);
+		r->shared->pinged_over_rc = siw_channel_uses_rc(&r->channel.peers[other]);
 	}
 	free(ns);
 }
 
-static void wait_for_all(struct rank *r)
+static void hybrid_barrier(struct rank *r)
 {
 	int e = pthread_barrier_wait(&r->shared->barrier);
 
@@ -218,7 +220,7 @@ static void wait_for_all(struct rank *r)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "waiting for all ranks: %s", strerror(e));
 }
 
-static uint32_t cpus(void)
+static uint32_t hybrid_count_cpus(void)
 {
 	cpu_set_t set;
 
@@ -226,7 +228,7 @@ static uint32_t cpus(void)
 }
 
 /* Binds this thread to the CPU with this index among those that the program may use. */
-static void pin(uint32_t index)
+static void hybrid_pin_thread(uint32_t index)
 {
 	cpu_set_t set;
 	int cpu = 0;
@@ -240,7 +242,7 @@ static void pin(uint32_t index)
 		}
 }
 
-static void open_channel(struct rank *r)
+static void hybrid_open_channel(struct rank *r)
 {
 	const struct options *o = r->o;
 	struct siw_channel_plan plan = {
@@ -250,48 +252,48 @@ static void open_channel(struct rank *r)
 		.limit = o->limit,
 		.threshold = o->threshold,
 		.patience_ms = o->patience_ms,
-		.spins = cpus() >= o->ranks ? SPINS_ALONE : SPINS_SHARED,
-		.deliver = check,
+		.spins = hybrid_count_cpus() >= o->ranks ? SPINS_ALONE : SPINS_SHARED,
+		.deliver = hybrid_deliver,
 		.arg = r,
 	};
 
 	siw_channel_open(&r->channel, &plan, &r->shared->ud_ports[r->own],
 			 &r->shared->cm_ports[r->own]);
-	wait_for_all(r);
-	siw_channel_meet(&r->channel, r->shared->ud_ports, r->shared->cm_ports);
+	hybrid_barrier(r);
+	siw_channel_set_ports(&r->channel, r->shared->ud_ports, r->shared->cm_ports);
 	if (o->limit && !o->threshold)
 		siw_channel_connect_all(&r->channel);
-	wait_for_all(r);
+	hybrid_barrier(r);
 }
 
 static void run_rank(const struct options *o, struct shared *shared, uint32_t own)
 {
 	struct rank r = { .o = o, .shared = shared, .own = own };
 
-	r.out = siw_bench_made(calloc(1, o->size), "memory");
-	held_begin();
-	open_channel(&r);
+	r.out = siw_bench_check_object(calloc(1, o->size), "memory");
+	heap_count_begin();
+	hybrid_open_channel(&r);
 	r.expected = o->ranks - 1;
 	for (uint32_t step = 1; step < o->ranks; step++)
-		send_one(&r, (own + step) % o->ranks);
-	end_phase(&r);
-	send_pattern(&r);
-	look_at_memory(&r);
+		hybrid_send_message(&r, (own + step) % o->ranks);
+	hybrid_end_phase(&r);
+	hybrid_send_pattern(&r);
+	hybrid_measure_memory(&r);
 	shared->of[own].sums = r.channel.sums;
-	wait_for_all(&r);
+	hybrid_barrier(&r);
 	/* Only two ranks are awake now, and their polling disturbs no other rank. */
-	if (own < 2 && cpus() > 1) {
-		pin(own);
+	if (own < 2 && hybrid_count_cpus() > 1) {
+		hybrid_pin_thread(own);
 		r.channel.plan.spins = SPINS_ALONE;
 	}
 	if (own < 2)
-		ping(&r);
-	wait_for_all(&r);
+		hybrid_ping_pong(&r);
+	hybrid_barrier(&r);
 }
 
 /* ---- the parent process ---------------------------------------------------------------------- */
 
-static void kill_all(pid_t *pids, uint32_t ranks)
+static void hybrid_kill_ranks(pid_t *pids, uint32_t ranks)
 {
 	for (uint32_t i = 0; i < ranks; i++)
 		if (pids[i])
@@ -302,7 +304,7 @@ static void kill_all(pid_t *pids, uint32_t ranks)
 }
 
 /* Whether a rank has ended. A rank that failed ends the other ranks and this program. */
-static bool has_ended(pid_t *pids, uint32_t ranks, uint32_t rank)
+static bool hybrid_rank_has_ended(pid_t *pids, uint32_t ranks, uint32_t rank)
 {
 	int status;
 
@@ -313,14 +315,14 @@ static bool has_ended(pid_t *pids, uint32_t ranks, uint32_t rank)
 	pids[rank] = 0;
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
 		return true;
-	kill_all(pids, ranks);
+	hybrid_kill_ranks(pids, ranks);
 	if (WIFSIGNALED(status))
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "rank %u was killed by signal %d", rank,
 			      WTERMSIG(status));
 	exit(WEXITSTATUS(status)); /* the rank has printed the reason */
 }
 
-static void watch(const struct options *o, pid_t *pids)
+static void hybrid_wait_for_ranks(const struct options *o, pid_t *pids)
 {
 	uint64_t began = siw_bench_now();
 	uint32_t rank = 0;
@@ -330,19 +332,19 @@ static void watch(const struct options *o, pid_t *pids)
 		 * All ranks are checked each time, because the first one that ends knows the cause.
 		 */
 		for (uint32_t i = rank; i < o->ranks; i++)
-			has_ended(pids, o->ranks, i);
+			hybrid_rank_has_ended(pids, o->ranks, i);
 		while (rank < o->ranks && !pids[rank])
 			rank++;
 		if (rank < o->ranks && siw_bench_now() - began > o->limit_s * 1000000000ull) {
-			kill_all(pids, o->ranks);
+			hybrid_kill_ranks(pids, o->ranks);
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "rank %u did not finish within %u s",
 				      rank, o->limit_s);
 		}
-		usleep(LOOK_US);
+		usleep(WAIT_POLL_US);
 	}
 }
 
-static void print(const struct options *o, const struct shared *s)
+static void hybrid_print_result(const struct options *o, const struct shared *s)
 {
 	struct figures all = { 0 };
 
@@ -374,7 +376,7 @@ static void print(const struct options *o, const struct shared *s)
 	       (unsigned long long)all.sums.strange, all.sums.connections, all.sums.refused);
 }
 
-static struct shared *make_shared(const struct options *o)
+static struct shared *hybrid_create_shared(const struct options *o)
 {
 	struct shared *shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE,
 				     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -389,7 +391,7 @@ static struct shared *make_shared(const struct options *o)
 	return shared;
 }
 
-static struct options read_options(int argc, char **argv)
+static struct options hybrid_parse_options(int argc, char **argv)
 {
 	unsigned long long n[8] = { 0 };
 
@@ -410,8 +412,8 @@ static struct options read_options(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	struct options o = read_options(argc, argv);
-	struct shared *shared = make_shared(&o);
+	struct options o = hybrid_parse_options(argc, argv);
+	struct shared *shared = hybrid_create_shared(&o);
 	pid_t pids[MOST_RANKS] = { 0 };
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -421,7 +423,7 @@ int main(int argc, char **argv)
 			int e = errno;
 
 			pids[i] = 0;
-			kill_all(pids, o.ranks);
+			hybrid_kill_ranks(pids, o.ranks);
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "rank %u cannot be started: %s", i,
 				      strerror(e));
 		}
@@ -431,7 +433,7 @@ int main(int argc, char **argv)
 			return 0; /* the end of the process releases all its resources */
 		}
 	}
-	watch(&o, pids);
-	print(&o, shared);
+	hybrid_wait_for_ranks(&o, pids);
+	hybrid_print_result(&o, shared);
 	return 0;
 }

@@ -20,7 +20,7 @@ static const struct kernel {
 	{ "lu", kernel_lu, 1e-6 },
 };
 
-static void measure(const struct kernel *k, int size)
+static void kernel_measure(const struct kernel *k, int size)
 {
 	double began, residual, own[2], longest[2], sums[2];
 	long long calls, all_calls;
@@ -33,8 +33,8 @@ static void measure(const struct kernel *k, int size)
 	own[1] = time_seconds();
 	calls = time_calls();
 	if (!(residual <= k->most))
-		give_up("%s of %d: the residual is %g, more than %g", k->name, size, residual,
-			k->most);
+		abort_job("%s of %d: the residual is %g, more than %g", k->name, size, residual,
+			  k->most);
 	PMPI_Reduce(own, longest, 2, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
 	PMPI_Reduce(own, sums, 2, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
 	PMPI_Reduce(&calls, &all_calls, 1, MPI_LONG_LONG, MPI_SUM, 0, MPI_COMM_WORLD);
@@ -55,8 +55,8 @@ int main(int argc, char **argv)
 		if (strcmp(argv[1], kernels[i].name) == 0)
 			found = &kernels[i];
 	if (!found || size < 8 || size % all_ranks())
-		give_up("mpi_kernels cg|mg|lu SIZE, a multiple of the ranks");
-	measure(found, size);
-	finish();
+		abort_job("mpi_kernels cg|mg|lu SIZE, a multiple of the ranks");
+	kernel_measure(found, size);
+	finalize_job();
 	return 0;
 }

@@ -22,38 +22,40 @@ struct lu {
 	double *b;
 };
 
-static size_t at(const struct lu *l, int z, int y, int x)
+static size_t lu_index(const struct lu *l, int z, int y, int x)
 {
 	return ((size_t)z * (l->columns + 2) + y) * (l->n + 2) + x;
 }
 
-static double around(const struct lu *l, int z, int y, int x)
+static double lu_sum_neighbours(const struct lu *l, int z, int y, int x)
 {
-	return l->x[at(l, z - 1, y, x)] + l->x[at(l, z + 1, y, x)] + l->x[at(l, z, y - 1, x)] +
-	       l->x[at(l, z, y + 1, x)] + l->x[at(l, z, y, x - 1)] + l->x[at(l, z, y, x + 1)];
+	return l->x[lu_index(l, z - 1, y, x)] + l->x[lu_index(l, z + 1, y, x)] +
+	       l->x[lu_index(l, z, y - 1, x)] + l->x[lu_index(l, z, y + 1, x)] +
+	       l->x[lu_index(l, z, y, x - 1)] + l->x[lu_index(l, z, y, x + 1)];
 }
 
 /* Sends one line of a plane to a neighbour; the first and the last rank have only one neighbour. */
 static void send_line(const struct lu *l, int z, int y, int to, int tag)
 {
 	if (to >= 0 && to < l->ranks)
-		MPI_Send(&l->x[at(l, z, y, 1)], l->n, MPI_DOUBLE, to, tag, MPI_COMM_WORLD);
+		MPI_Send(&l->x[lu_index(l, z, y, 1)], l->n, MPI_DOUBLE, to, tag, MPI_COMM_WORLD);
 }
 
 static void receive_line(const struct lu *l, int z, int y, int from, int tag)
 {
 	if (from >= 0 && from < l->ranks)
-		MPI_Recv(&l->x[at(l, z, y, 1)], l->n, MPI_DOUBLE, from, tag, MPI_COMM_WORLD,
+		MPI_Recv(&l->x[lu_index(l, z, y, 1)], l->n, MPI_DOUBLE, from, tag, MPI_COMM_WORLD,
 			 MPI_STATUS_IGNORE);
 }
 
 static void relax(const struct lu *l, int z, int y, int x)
 {
-	l->x[at(l, z, y, x)] = (l->b[at(l, z, y, x)] + around(l, z, y, x)) / 7;
+	l->x[lu_index(l, z, y, x)] =
+		(l->b[lu_index(l, z, y, x)] + lu_sum_neighbours(l, z, y, x)) / 7;
 }
 
 /* A wavefront from the first rank to the last, plane by plane. */
-static void forward(const struct lu *l)
+static void lu_sweep_forward(const struct lu *l)
 {
 	for (int z = 1; z <= l->n; z++) {
 		receive_line(l, z, 0, l->rank - 1, TAG_FORE);
@@ -65,7 +67,7 @@ static void forward(const struct lu *l)
 }
 
 /* A wave from the last rank back to the first. */
-static void backward(const struct lu *l)
+static void lu_sweep_backward(const struct lu *l)
 {
 	for (int z = l->n; z >= 1; z--) {
 		receive_line(l, z, l->columns + 1, l->rank + 1, TAG_BACK);
@@ -77,7 +79,7 @@ static void backward(const struct lu *l)
 }
 
 /* Exchanges the current boundary values with both neighbours. */
-static void sides(const struct lu *l)
+static void lu_exchange_borders(const struct lu *l)
 {
 	for (int z = 1; z <= l->n; z++) {
 		send_line(l, z, l->columns, l->rank + 1, TAG_SIDES);
@@ -95,23 +97,24 @@ double kernel_lu(int n)
 
 	l.columns = n / l.ranks;
 	points = (size_t)(n + 2) * (size_t)(l.columns + 2) * (size_t)(n + 2);
-	l.x = made(points, sizeof(double));
-	l.b = made(points, sizeof(double));
+	l.x = alloc_zeroed(points, sizeof(double));
+	l.b = alloc_zeroed(points, sizeof(double));
 	for (int z = 1; z <= n; z++)
 		for (int y = 1; y <= l.columns; y++)
 			for (int x = 1; x <= n; x++)
-				l.b[at(&l, z, y, x)] =
+				l.b[lu_index(&l, z, y, x)] =
 					cos(0.3 * z + 0.7 * (l.rank * l.columns + y) + 1.1 * x);
 	for (int i = 0; i < SWEEPS; i++) {
-		forward(&l);
-		backward(&l);
-		sides(&l);
+		lu_sweep_forward(&l);
+		lu_sweep_backward(&l);
+		lu_exchange_borders(&l);
 	}
 	for (int z = 1; z <= n; z++)
 		for (int y = 1; y <= l.columns; y++)
 			for (int x = 1; x <= n; x++) {
-				double b = l.b[at(&l, z, y, x)];
-				double r = b - (7 * l.x[at(&l, z, y, x)] - around(&l, z, y, x));
+				double b = l.b[lu_index(&l, z, y, x)];
+				double r = b - (7 * l.x[lu_index(&l, z, y, x)] -
+						lu_sum_neighbours(&l, z, y, x));
 
 				own[0] += r * r;
 				own[1] += b * b;

@@ -37,7 +37,7 @@ static size_t plane(const struct level *l)
 	return (size_t)l->n * (size_t)l->n;
 }
 
-static size_t at(const struct level *l, int z, int y, int x)
+static size_t mg_index(const struct level *l, int z, int y, int x)
 {
 	int n = l->n;
 
@@ -45,7 +45,7 @@ static size_t at(const struct level *l, int z, int y, int x)
 }
 
 /* Sets planes 0 and planes + 1 to those of the neighbours. */
-static void exchange(const struct mg *m, const struct level *l, double *v)
+static void mg_exchange_planes(const struct mg *m, const struct level *l, double *v)
 {
 	int up = (m->rank + 1) % m->ranks, down = (m->rank + m->ranks - 1) % m->ranks;
 	int octets = (int)(plane(l) * sizeof(*v));
@@ -63,15 +63,16 @@ static void exchange(const struct mg *m, const struct level *l, double *v)
 /* r = b - A x, where A is the seven-point Laplacian plus the identity. */
 static void residual(const struct mg *m, const struct level *l)
 {
-	exchange(m, l, l->x);
+	mg_exchange_planes(m, l, l->x);
 	for (int z = 1; z <= l->planes; z++)
 		for (int y = 0; y < l->n; y++)
 			for (int x = 0; x < l->n; x++) {
-				size_t i = at(l, z, y, x);
+				size_t i = mg_index(l, z, y, x);
 				double around = l->x[i - plane(l)] + l->x[i + plane(l)] +
-						l->x[at(l, z, y - 1, x)] +
-						l->x[at(l, z, y + 1, x)] +
-						l->x[at(l, z, y, x - 1)] + l->x[at(l, z, y, x + 1)];
+						l->x[mg_index(l, z, y - 1, x)] +
+						l->x[mg_index(l, z, y + 1, x)] +
+						l->x[mg_index(l, z, y, x - 1)] +
+						l->x[mg_index(l, z, y, x + 1)];
 
 				l->r[i] = l->b[i] - (l->scale * (6 * l->x[i] - around) + l->x[i]);
 			}
@@ -97,9 +98,10 @@ static void restrict_to(const struct level *fine, const struct level *coarse)
 				double mean = 0;
 
 				for (int k = 0; k < 8; k++)
-					mean += fine->r[at(fine, 2 * z + 1 + (k & 1),
-							   2 * y + (k >> 1 & 1), 2 * x + (k >> 2))];
-				coarse->b[at(coarse, z + 1, y, x)] = mean / 8;
+					mean += fine->r[mg_index(fine, 2 * z + 1 + (k & 1),
+								 2 * y + (k >> 1 & 1),
+								 2 * x + (k >> 2))];
+				coarse->b[mg_index(coarse, z + 1, y, x)] = mean / 8;
 			}
 }
 
@@ -109,11 +111,11 @@ static void prolong(const struct level *coarse, const struct level *fine)
 	for (int z = 0; z < fine->planes; z++)
 		for (int y = 0; y < fine->n; y++)
 			for (int x = 0; x < fine->n; x++)
-				fine->x[at(fine, z + 1, y, x)] +=
-					coarse->x[at(coarse, z / 2 + 1, y / 2, x / 2)];
+				fine->x[mg_index(fine, z + 1, y, x)] +=
+					coarse->x[mg_index(coarse, z / 2 + 1, y / 2, x / 2)];
 }
 
-static void cycle(const struct mg *m, int depth)
+static void mg_cycle(const struct mg *m, int depth)
 {
 	const struct level *l = &m->level[depth];
 
@@ -125,7 +127,7 @@ static void cycle(const struct mg *m, int depth)
 	residual(m, l);
 	restrict_to(l, l + 1);
 	memset(l[1].x, 0, (size_t)(l[1].planes + 2) * plane(l + 1) * sizeof(*l[1].x));
-	cycle(m, depth + 1);
+	mg_cycle(m, depth + 1);
 	prolong(l + 1, l);
 	smooth(m, l, SMOOTHS);
 }
@@ -154,9 +156,9 @@ static void make_levels(struct mg *m, int n)
 		l->planes = n / m->ranks;
 		l->scale = (double)n * n / 1000;
 		points = (size_t)(l->planes + 2) * plane(l);
-		l->x = made(points, sizeof(double));
-		l->b = made(points, sizeof(double));
-		l->r = made(points, sizeof(double));
+		l->x = alloc_zeroed(points, sizeof(double));
+		l->b = alloc_zeroed(points, sizeof(double));
+		l->r = alloc_zeroed(points, sizeof(double));
 	}
 }
 
@@ -170,7 +172,7 @@ double kernel_mg(int n)
 	for (size_t i = plane(top); i < (size_t)(top->planes + 1) * plane(top); i++)
 		top->b[i] = sin(0.11 * (double)(i + (size_t)m.rank * top->planes * plane(top)));
 	for (int i = 0; i < CYCLES; i++)
-		cycle(&m, 0);
+		mg_cycle(&m, 0);
 	residual(&m, top);
 	off = norm(top, top->r) / norm(top, top->b);
 	for (int i = 0; i < m.levels; i++) {

@@ -13,24 +13,25 @@ enum { PSS, HELD, UDP, TCP, KERNEL, SECONDS_US, FIGURES };
 
 static const char *const names[FIGURES] = { "pss", "held", "udp", "tcp", "kernel", "us" };
 
-static unsigned char octet(int from, int to, int lap, int at)
+static unsigned char peers_expected_octet(int from, int to, int lap, int at)
 {
 	return (unsigned char)(from * 31 + to * 7 + lap * 3 + at * 13);
 }
 
 /* Sends a message to one rank and receives one from another; checks each octet. */
-static void exchange(int to, int from, int lap, unsigned char *out, unsigned char *in, int size)
+static void peers_exchange(int to, int from, int lap, unsigned char *out, unsigned char *in,
+			   int size)
 {
 	int rank = own_rank();
 
 	for (int at = 0; at < size; at++)
-		out[at] = octet(rank, to, lap, at);
+		out[at] = peers_expected_octet(rank, to, lap, at);
 	memset(in, 0, (size_t)size);
 	MPI_Sendrecv(out, size, MPI_BYTE, to, lap, in, size, MPI_BYTE, from, lap, MPI_COMM_WORLD,
 		     MPI_STATUS_IGNORE);
 	for (int at = 0; at < size; at++)
-		if (in[at] != octet(from, rank, lap, at))
-			give_up("from %d to %d: octet %d is wrong", from, rank, at);
+		if (in[at] != peers_expected_octet(from, rank, lap, at))
+			abort_job("from %d to %d: octet %d is wrong", from, rank, at);
 }
 
 int main(int argc, char **argv)
@@ -41,25 +42,25 @@ int main(int argc, char **argv)
 	unsigned char *out, *in;
 	double began;
 
-	held_begin();
+	heap_count_begin();
 	MPI_Init(&argc, &argv);
 	if (size < 1)
-		give_up("mpi_peers SIZE");
+		abort_job("mpi_peers SIZE");
 	rank = own_rank();
 	ranks = all_ranks();
-	out = made(1, (size_t)size);
-	in = made(1, (size_t)size);
+	out = alloc_zeroed(1, (size_t)size);
+	in = alloc_zeroed(1, (size_t)size);
 	began = MPI_Wtime();
 	for (int lap = 0; lap < LAPS; lap++)
 		for (int step = 1; step < ranks; step++)
-			exchange((rank + step) % ranks, (rank + ranks - step) % ranks, lap, out, in,
-				 size);
+			peers_exchange((rank + step) % ranks, (rank + ranks - step) % ranks, lap,
+				       out, in, size);
 	MPI_Barrier(MPI_COMM_WORLD);
 	figures[SECONDS_US] = (long long)((MPI_Wtime() - began) * 1e6);
 	figures[PSS] = process_pss();
-	figures[HELD] = held_now();
+	figures[HELD] = heap_count_now();
 	if (figures[PSS] < 0 || process_sockets(&sockets))
-		give_up("/proc/self cannot be read");
+		abort_job("/proc/self cannot be read");
 	figures[UDP] = sockets.udp;
 	figures[TCP] = sockets.tcp;
 	figures[KERNEL] = sockets.kernel;
@@ -72,6 +73,6 @@ int main(int argc, char **argv)
 			printf(", \"%s\": %lld", names[i], sums[i]);
 		printf("}\n");
 	}
-	finish();
+	finalize_job();
 	return 0;
 }

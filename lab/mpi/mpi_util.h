@@ -13,7 +13,8 @@
 #include <string.h>
 
 /* Prints a reason and aborts the job; does not return. */
-__attribute__((format(printf, 1, 2), noreturn)) static inline void give_up(const char *format, ...)
+__attribute__((format(printf, 1, 2), noreturn)) static inline void abort_job(const char *format,
+									     ...)
 {
 	va_list args;
 
@@ -26,12 +27,12 @@ __attribute__((format(printf, 1, 2), noreturn)) static inline void give_up(const
 }
 
 /* Allocates zeroed memory for n objects of a size. */
-static inline void *made(size_t n, size_t size)
+static inline void *alloc_zeroed(size_t n, size_t size)
 {
 	void *memory = calloc(n ? n : 1, size);
 
 	if (!memory)
-		give_up("no memory for %zu x %zu octets", n, size);
+		abort_job("no memory for %zu x %zu octets", n, size);
 	return memory;
 }
 
@@ -56,7 +57,7 @@ static inline int all_ranks(void)
  * sends are acknowledged leaves MPI_Finalize, and ranks that still wait for its acknowledgements
  * retransmit for 30 s. So all ranks make progress for some time after the last message.
  */
-static inline void finish(void)
+static inline void finalize_job(void)
 {
 	double seconds = 0.2 + 0.02 * all_ranks(), began;
 	int flag;

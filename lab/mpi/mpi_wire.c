@@ -26,23 +26,24 @@ struct wire {
 	MPI_Request *requests; /* requests of both directions */
 };
 
-static unsigned char octet(int from, unsigned int number, size_t at)
+static unsigned char wire_expected_octet(int from, unsigned int number, size_t at)
 {
 	return (unsigned char)(from * 101 + number * 29 + at * 13 + (at >> 8));
 }
 
-static void fill(const struct wire *w, unsigned char *message, unsigned int number)
+static void wire_fill_message(const struct wire *w, unsigned char *message, unsigned int number)
 {
 	for (size_t at = 0; at < w->size; at++)
-		message[at] = octet(w->rank, number, at);
+		message[at] = wire_expected_octet(w->rank, number, at);
 }
 
-static void check(const struct wire *w, const unsigned char *message, unsigned int number)
+static void wire_check_message(const struct wire *w, const unsigned char *message,
+			       unsigned int number)
 {
 	for (size_t at = 0; at < w->size; at++)
-		if (message[at] != octet(w->peer, number, at))
-			give_up("message %u of %zu octets: octet %zu is wrong", number, w->size,
-				at);
+		if (message[at] != wire_expected_octet(w->peer, number, at))
+			abort_job("message %u of %zu octets: octet %zu is wrong", number, w->size,
+				  at);
 }
 
 /*
@@ -61,23 +62,23 @@ static void check_stamp(const struct wire *w, const unsigned char *message, unsi
 	memcpy(&first, message, sizeof(first));
 	memcpy(&last, message + w->size - sizeof(last), sizeof(last));
 	if (first != number || last != number)
-		give_up("message %u of %zu octets arrived as %u to %u", number, w->size, first,
-			last);
+		abort_job("message %u of %zu octets arrived as %u to %u", number, w->size, first,
+			  last);
 }
 
-static void send(const struct wire *w, const void *message)
+static void wire_send(const struct wire *w, const void *message)
 {
 	MPI_Send(message, (int)w->size, MPI_BYTE, w->peer, TAG_DATA, MPI_COMM_WORLD);
 }
 
-static void receive(const struct wire *w, void *message)
+static void wire_receive(const struct wire *w, void *message)
 {
 	MPI_Recv(message, (int)w->size, MPI_BYTE, w->peer, TAG_DATA, MPI_COMM_WORLD,
 		 MPI_STATUS_IGNORE);
 }
 
 /* Returns the seconds of n round trips. */
-static double ping_pong(const struct wire *w, int n)
+static double wire_ping_pong(const struct wire *w, int n)
 {
 	double began;
 
@@ -86,12 +87,12 @@ static double ping_pong(const struct wire *w, int n)
 	for (int i = 0; i < n; i++) {
 		if (w->rank == 0) {
 			stamp(w, w->out, (unsigned int)i);
-			send(w, w->out);
-			receive(w, w->in);
+			wire_send(w, w->out);
+			wire_receive(w, w->in);
 		} else {
-			receive(w, w->in);
+			wire_receive(w, w->in);
 			stamp(w, w->out, (unsigned int)i);
-			send(w, w->out);
+			wire_send(w, w->out);
 		}
 		check_stamp(w, w->in, (unsigned int)i);
 	}
@@ -117,7 +118,7 @@ static int post_window(const struct wire *w, int turn, int sends, int receives)
  * Returns the seconds of n windows from rank 0 to rank 1, or in both directions; each window is
  * answered.
  */
-static double windows(const struct wire *w, int n, int both)
+static double wire_send_windows(const struct wire *w, int n, int both)
 {
 	int receives = both || w->rank == 1, done = 0, requests;
 	double began;
@@ -140,18 +141,19 @@ static double windows(const struct wire *w, int n, int both)
 
 static double one_way(const struct wire *w, int n)
 {
-	return windows(w, n, 0);
+	return wire_send_windows(w, n, 0);
 }
 
 static double two_way(const struct wire *w, int n)
 {
-	return windows(w, n, 1);
+	return wire_send_windows(w, n, 1);
 }
 
 /*
  * Returns the seconds of one round trip or window, from a run that takes about this many seconds.
  */
-static double timed(const struct wire *w, double seconds, double (*run)(const struct wire *, int))
+static double wire_measure(const struct wire *w, double seconds,
+			   double (*run)(const struct wire *, int))
 {
 	double trial;
 	int n;
@@ -167,14 +169,14 @@ static void check_data(const struct wire *w)
 {
 	for (unsigned int i = 0; i < CHECKED; i++) {
 		memset(w->in, 0, w->size);
-		fill(w, w->out, i);
+		wire_fill_message(w, w->out, i);
 		MPI_Sendrecv(w->out, (int)w->size, MPI_BYTE, w->peer, TAG_DATA, w->in, (int)w->size,
 			     MPI_BYTE, w->peer, TAG_DATA, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-		check(w, w->in, i);
+		wire_check_message(w, w->in, i);
 	}
 }
 
-static void measure(struct wire *w, double seconds, int last)
+static void wire_measure_sizes(struct wire *w, double seconds, int last)
 {
 	double latency, one, two;
 	size_t octets;
@@ -182,13 +184,13 @@ static void measure(struct wire *w, double seconds, int last)
 	w->window = w->size * WINDOW > IN_FLIGHT ? (int)(IN_FLIGHT / w->size) : WINDOW;
 	w->window = w->window ? w->window : 1;
 	octets = w->size * (size_t)w->window;
-	w->out = made((size_t)w->window, w->size);
-	w->in = made((size_t)w->window, w->size);
-	w->requests = made((size_t)w->window * 2, sizeof(*w->requests));
+	w->out = alloc_zeroed((size_t)w->window, w->size);
+	w->in = alloc_zeroed((size_t)w->window, w->size);
+	w->requests = alloc_zeroed((size_t)w->window * 2, sizeof(*w->requests));
 	check_data(w);
-	latency = timed(w, seconds, ping_pong) / 2 * 1e6;
-	one = (double)octets / timed(w, seconds, one_way) / 1e9;
-	two = 2.0 * (double)octets / timed(w, seconds, two_way) / 1e9;
+	latency = wire_measure(w, seconds, wire_ping_pong) / 2 * 1e6;
+	one = (double)octets / wire_measure(w, seconds, one_way) / 1e9;
+	two = 2.0 * (double)octets / wire_measure(w, seconds, two_way) / 1e9;
 	if (w->rank == 0)
 		printf("{\"size\": %zu, \"lat\": %.4f, \"bw\": %.5f, \"bibw\": %.5f}%s", w->size,
 		       latency, one, two, last ? "" : ", ");
@@ -207,17 +209,17 @@ int main(int argc, char **argv)
 	w.peer = !w.rank;
 	seconds = argc > 1 ? strtod(argv[1], NULL) : 0;
 	if (all_ranks() != 2 || argc < 3 || seconds <= 0)
-		give_up("mpi_wire SECONDS SIZE..., with two ranks");
+		abort_job("mpi_wire SECONDS SIZE..., with two ranks");
 	if (w.rank == 0)
 		printf("[");
 	for (int i = 2; i < argc; i++) {
 		w.size = strtoul(argv[i], NULL, 10);
 		if (w.size < 8 || w.size > 1u << 30)
-			give_up("%s: from 8 octets to 1 GiB", argv[i]);
-		measure(&w, seconds, i + 1 == argc);
+			abort_job("%s: from 8 octets to 1 GiB", argv[i]);
+		wire_measure_sizes(&w, seconds, i + 1 == argc);
 	}
 	if (w.rank == 0)
 		printf("]\n");
-	finish();
+	finalize_job();
 	return 0;
 }

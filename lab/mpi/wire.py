@@ -11,7 +11,7 @@ from typing import Any
 from lab.mpi.launch import TRANSPORTS, Mpich
 from siwarp.bench.runner import BenchError, Progress
 
-__all__ = ["METRICS", "MUSTS", "SIZES", "Must", "judge", "measure", "spread"]
+__all__ = ["METRICS", "PROMISES", "SIZES", "Promise", "judge", "measure", "spread"]
 
 SIZES = (64, 256, 1024, 4096, 8192, 16384, 65536, 262144, 1048576)
 #: The metrics: description, unit, and whether less is better.
@@ -26,7 +26,7 @@ LIMIT_S = 60
 
 
 @dataclass(frozen=True)
-class Must:
+class Promise:
     """A promise: a figure's ratio to that of another transport is at most, or at least, 1."""
 
     transport: str
@@ -48,7 +48,7 @@ class Must:
         return ratio <= 1 if METRICS[self.metric][2] else ratio >= 1
 
 
-MUSTS = (Must("ud", "lat", 64), Must("rc", "lat", 64), Must("rc", "bw", 1 << 20))
+PROMISES = (Promise("ud", "lat", 64), Promise("rc", "lat", 64), Promise("rc", "bw", 1 << 20))
 
 
 def spread(values: Iterable[float]) -> dict[str, float]:
@@ -124,7 +124,7 @@ def judge(found: dict[str, Any]) -> list[dict[str, Any]]:
     kept.
     """
     verdicts = []
-    for must in MUSTS:
+    for must in PROMISES:
         point = found["transports"].get(must.transport, {}).get(str(must.size), {})
         ratio = point.get(f"{must.metric}_ratio")
         verdicts.append(

@@ -84,14 +84,14 @@ def _tcp_source(there: tuple[str, int], seconds: float, congestion: str) -> None
         info = conn.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO)
         return int(struct.unpack_from("=Q", info, _BYTES_ACKED)[0])
 
-    def pour() -> None:
+    def send_continuously() -> None:
         while True:
             conn.sendall(bytes(MESSAGE))
 
     conn = _until_there(lambda: socket.create_connection(there))
     if congestion:
         conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
-    _report(seconds, threading.Thread(target=pour, daemon=True), acked)
+    _report(seconds, threading.Thread(target=send_continuously, daemon=True), acked)
 
 
 def _until_there(connect: Callable[[], socket.socket]) -> socket.socket:
@@ -121,7 +121,7 @@ def _rd_source(there: tuple[str, int], seconds: float) -> None:
         stop = threading.Event()
         done = 0
 
-        def pour() -> None:
+        def send_continuously() -> None:
             nonlocal done
             for _ in range(DEPTH - 1):
                 qp.post_send(wr)
@@ -134,7 +134,7 @@ def _rd_source(there: tuple[str, int], seconds: float) -> None:
         qp.post_send(wr)
         if not any(wc.ok for wc in cq.wait(10, 1)):
             raise TimeoutError("the sink does not answer")
-        flow = threading.Thread(target=pour)
+        flow = threading.Thread(target=send_continuously)
         _report(seconds, flow, lambda: done * MESSAGE, lambda: own()["rd_retransmits"])
         stop.set()
         flow.join()

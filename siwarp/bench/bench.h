@@ -82,7 +82,7 @@ _Noreturn void siw_bench_die(int code, const char *format, ...)
  * reason is errno); the second returns object.
  */
 void siw_bench_check(int r, const char *what);
-void *siw_bench_made(void *object, const char *what);
+void *siw_bench_check_object(void *object, const char *what);
 uint64_t siw_bench_now(void); /* monotonic time in ns */
 void siw_bench_pin(int cpu);
 /* Raise the soft limit of descriptors to the hard limit; die if it is too low for n sockets. */
@@ -97,53 +97,54 @@ static inline char *siw_bench_slot(const struct siw_bench_buf *buf, uint32_t i)
 void siw_bench_buf_check(const char *data, uint64_t size);
 
 /* Send the own value and return the other side's; die if the other side has ended or is silent. */
-void siw_bench_swap_hello(int ctl, const struct siw_bench_hello *mine,
-			  struct siw_bench_hello *theirs);
-uint64_t siw_bench_swap(int ctl, uint64_t mine);
+void siw_bench_exchange_hello(int ctl, const struct siw_bench_hello *mine,
+			      struct siw_bench_hello *theirs);
+uint64_t siw_bench_exchange(int ctl, uint64_t mine);
 /* Die if the other side has ended. */
-void siw_bench_look_after(int ctl);
+void siw_bench_check_peer(int ctl);
 
 /*
- * Time without a message: call siw_bench_idle in a spin loop, and siw_bench_busy when a message
+ * Time without a message: call siw_bench_idle in a spin loop, and siw_bench_reset_idle when a message
  * arrived.
  */
 struct siw_bench_guard {
 	uint64_t since; /* CPU time of this thread at the last reset, in ns */
 	uint32_t spins;
 };
-static inline void siw_bench_busy(struct siw_bench_guard *guard)
+static inline void siw_bench_reset_idle(struct siw_bench_guard *guard)
 {
 	guard->spins = 0;
 }
 /* Only one CPU is allowed; the peer may need it, so a spinning process yields at once. */
-extern bool siw_bench_yields;
+extern bool siw_bench_spin_yields;
 /* Limit of CPU time in ms for spinning without a message; --patience. */
 extern unsigned int siw_bench_patience_ms;
 bool siw_bench_idle_slow(struct siw_bench_guard *guard);
 /* Return true after that time without a message; checks the clock in every 4096th call. */
 static inline bool siw_bench_idle(struct siw_bench_guard *guard)
 {
-	if (siw_bench_yields)
+	if (siw_bench_spin_yields)
 		sched_yield();
 	return (++guard->spins & 4095) == 0 && siw_bench_idle_slow(guard);
 }
 
 /* With --samples: write the samples to that file, in ns and in measured order. */
-void siw_bench_keep_samples(const struct siw_bench_opts *o, const uint64_t *ns);
+void siw_bench_write_samples(const struct siw_bench_opts *o, const uint64_t *ns);
 /*
  * Store the median and the 99th percentile of n samples (ns) in us, divided by parts. Sorts the
  * samples.
  */
-void siw_bench_samples(uint64_t *ns, uint32_t n, double parts, struct siw_bench_result *result);
+void siw_bench_summarize_samples(uint64_t *ns, uint32_t n, double parts,
+				 struct siw_bench_result *result);
 /* Store octets per ns (GB/s) or messages per second, according to kind. */
-void siw_bench_volume(const struct siw_bench_opts *o, uint32_t n, uint64_t ns,
-		      struct siw_bench_result *result);
+void siw_bench_set_rate(const struct siw_bench_opts *o, uint32_t n, uint64_t ns,
+			struct siw_bench_result *result);
 /*
  * At the end of a windowed run: both sides exchange how many messages they sent or received, and
  * die with EXIT_LOST if the numbers differ, or differ from expected.
  */
-void siw_bench_account(const struct siw_bench_opts *o, uint64_t done, uint64_t expected);
-static inline uint32_t siw_bench_half(const struct siw_bench_opts *o)
+void siw_bench_check_counts(const struct siw_bench_opts *o, uint64_t done, uint64_t expected);
+static inline uint32_t siw_bench_credit_size(const struct siw_bench_opts *o)
 {
 	return o->depth > 1 ? o->depth / 2 : 1; /* number of messages per credit */
 }
@@ -157,7 +158,7 @@ siw_bench_fn siw_bench_ours_lat;    /* bench_ours_lat.c */
 siw_bench_fn siw_bench_ours_stream; /* bench_ours_stream.c */
 siw_bench_fn siw_bench_onesided;    /* bench_onesided.c */
 siw_bench_fn siw_bench_fair;	    /* bench_fair.c */
-siw_bench_fn siw_bench_crowd;	    /* bench_crowd.c */
+siw_bench_fn siw_bench_idle_qps;    /* bench_crowd.c */
 siw_bench_fn siw_bench_reg;	    /* bench_reg.c */
 
 #endif

@@ -6,7 +6,7 @@
 
 #define IDLE 1000
 
-void siw_bench_crowd(const struct siw_bench_opts *o, struct siw_bench_result *result)
+void siw_bench_idle_qps(const struct siw_bench_opts *o, struct siw_bench_result *result)
 {
 	struct siw_bench_opts crowded = *o;
 

@@ -12,7 +12,7 @@
 
 /* ---- posting and waiting --------------------------------------------------------------------- */
 
-void siw_bench_post_recv(struct siw_bench_end *e, uint64_t slot)
+void siw_bench_post_recv(struct siw_bench_side *e, uint64_t slot)
 {
 	struct siw_sge sge = { .addr = (uintptr_t)siw_bench_slot(&e->buf, (uint32_t)slot),
 			       .length = (uint32_t)e->buf.stride,
@@ -22,7 +22,7 @@ void siw_bench_post_recv(struct siw_bench_end *e, uint64_t slot)
 	siw_bench_check(siw_post_recv(e->qp, &wr, &bad), "posting a receive");
 }
 
-static void post(struct siw_bench_end *e, struct siw_send_wr *wr)
+static void bench_post_send(struct siw_bench_side *e, struct siw_send_wr *wr)
 {
 	struct siw_send_wr *bad;
 
@@ -31,7 +31,7 @@ static void post(struct siw_bench_end *e, struct siw_send_wr *wr)
 	siw_bench_check(siw_post_send(e->qp, wr, &bad), "posting a send");
 }
 
-void siw_bench_address(const struct siw_bench_end *e, struct siw_send_wr *wr)
+void siw_bench_address(const struct siw_bench_side *e, struct siw_send_wr *wr)
 {
 	if (e->o->rd) {
 		wr->rd.ah = e->ah;
@@ -41,7 +41,7 @@ void siw_bench_address(const struct siw_bench_end *e, struct siw_send_wr *wr)
 	}
 }
 
-void siw_bench_post_send(struct siw_bench_end *e, uint32_t size)
+void siw_bench_post_send(struct siw_bench_side *e, uint32_t size)
 {
 	struct siw_sge sge = { .addr = (uintptr_t)e->buf.base,
 			       .length = size,
@@ -49,10 +49,10 @@ void siw_bench_post_send(struct siw_bench_end *e, uint32_t size)
 	struct siw_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = SIW_WR_SEND };
 
 	siw_bench_address(e, &wr);
-	post(e, &wr);
+	bench_post_send(e, &wr);
 }
 
-void siw_bench_post_rdma(struct siw_bench_end *e, int opcode, uint64_t size, char *local,
+void siw_bench_post_rdma(struct siw_bench_side *e, int opcode, uint64_t size, char *local,
 			 uint64_t remote)
 {
 	struct siw_sge sge = { .addr = (uintptr_t)local,
@@ -66,10 +66,10 @@ void siw_bench_post_rdma(struct siw_bench_end *e, int opcode, uint64_t size, cha
 
 	if (e->o->rd)
 		siw_bench_address(e, &wr);
-	post(e, &wr);
+	bench_post_send(e, &wr);
 }
 
-int siw_bench_poll(struct siw_bench_end *e, struct siw_wc *wc, int max)
+int siw_bench_poll(struct siw_bench_side *e, struct siw_wc *wc, int max)
 {
 	int n = siw_poll_cq(e->cq, max, wc);
 
@@ -79,12 +79,12 @@ int siw_bench_poll(struct siw_bench_end *e, struct siw_wc *wc, int max)
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "a request failed: %s (0x%06x)",
 				      siw_wc_status_str(wc[i].status), wc[i].vendor_err);
 	if (n)
-		siw_bench_busy(&e->guard);
+		siw_bench_reset_idle(&e->guard);
 	return n;
 }
 
 /* Arm the queue, poll once more, and then sleep. Return false after a time-out without event. */
-static bool sleep_on_channel(struct siw_bench_end *e, struct siw_wc *wc, int max, int *n)
+static bool bench_sleep_on_channel(struct siw_bench_side *e, struct siw_wc *wc, int max, int *n)
 {
 	struct siw_cq *cq;
 	int r;
@@ -107,15 +107,15 @@ static bool sleep_on_channel(struct siw_bench_end *e, struct siw_wc *wc, int max
  * Called after a time-out. With UD and UC a message was lost. RC and RD complete in error if the
  * peer is gone; otherwise the peer is slow, or has ended, which is detected on ctl.
  */
-static bool gives_up(const struct siw_bench_end *e)
+static bool bench_wait_timed_out(const struct siw_bench_side *e)
 {
 	if (!e->o->rc && !e->o->rd)
 		return true;
-	siw_bench_look_after(e->o->ctl);
+	siw_bench_check_peer(e->o->ctl);
 	return false;
 }
 
-int siw_bench_wait(struct siw_bench_end *e, struct siw_wc *wc, int max)
+int siw_bench_wait(struct siw_bench_side *e, struct siw_wc *wc, int max)
 {
 	for (;;) {
 		int n = siw_bench_poll(e, wc, max);
@@ -123,18 +123,18 @@ int siw_bench_wait(struct siw_bench_end *e, struct siw_wc *wc, int max)
 		if (n)
 			return n;
 		if (!e->channel) {
-			if (siw_bench_idle(&e->guard) && gives_up(e))
+			if (siw_bench_idle(&e->guard) && bench_wait_timed_out(e))
 				return 0;
 			continue;
 		}
-		if (!sleep_on_channel(e, wc, max, &n) && gives_up(e))
+		if (!bench_sleep_on_channel(e, wc, max, &n) && bench_wait_timed_out(e))
 			return 0;
 		if (n)
 			return n;
 	}
 }
 
-uint64_t siw_bench_await_slot(struct siw_bench_end *e, uint32_t *length)
+uint64_t siw_bench_await_slot(struct siw_bench_side *e, uint32_t *length)
 {
 	struct siw_wc wc;
 
@@ -146,7 +146,7 @@ uint64_t siw_bench_await_slot(struct siw_bench_end *e, uint32_t *length)
 	return wc.wr_id;
 }
 
-uint32_t siw_bench_await_recv(struct siw_bench_end *e)
+uint32_t siw_bench_await_recv(struct siw_bench_side *e)
 {
 	uint32_t length;
 
@@ -156,7 +156,7 @@ uint32_t siw_bench_await_recv(struct siw_bench_end *e)
 
 /* ---- set-up ---------------------------------------------------------------------------------- */
 
-static void make_qp(struct siw_bench_end *e, const struct siw_addr *loopback)
+static void bench_create_qp(struct siw_bench_side *e, const struct siw_addr *loopback)
 {
 	uint32_t sends = 2 * e->o->depth + 64;
 	struct siw_qp_init_attr init = {
@@ -175,63 +175,65 @@ static void make_qp(struct siw_bench_end *e, const struct siw_addr *loopback)
 
 	if (!e->o->rc)
 		init.addr = *loopback;
-	e->qp = siw_bench_made(siw_create_qp(e->pd, &init), "a queue pair");
+	e->qp = siw_bench_check_object(siw_create_qp(e->pd, &init), "a queue pair");
 }
 
-static void post_all(struct siw_bench_end *e)
+static void bench_post_all_recvs(struct siw_bench_side *e)
 {
 	for (uint32_t i = 0; i < e->buf.slots; i++)
 		siw_bench_post_recv(e, i);
 }
 
-static void peer_addr(const struct siw_bench_end *e, struct siw_addr *a)
+static void bench_peer_addr(const struct siw_bench_side *e, struct siw_addr *a)
 {
 	siw_bench_check(siw_addr_parse(e->o->remote, e->peer.port, a), "the peer's address");
 }
 
 /* Set-up of UD and RD, whose peers need only an address. */
-static void open_ud(struct siw_bench_end *e, struct siw_bench_hello *mine, struct siw_addr *a)
+static void bench_open_ud(struct siw_bench_side *e, struct siw_bench_hello *mine,
+			  struct siw_addr *a)
 {
-	make_qp(e, a);
+	bench_create_qp(e, a);
 	for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++) {
 		struct siw_qp_attr attr = { .qp_state = s };
 
 		siw_bench_check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE),
 				"changing the state of the queue pair");
 	}
-	post_all(e);
+	bench_post_all_recvs(e);
 	siw_bench_check(siw_qp_addr(e->qp, a, NULL), "the queue pair's address");
 	mine->port = ntohs(a->port_be);
-	siw_bench_swap_hello(e->o->ctl, mine, &e->peer);
-	peer_addr(e, a);
-	e->ah = siw_bench_made(siw_create_ah(e->pd, a), "an address handle");
+	siw_bench_exchange_hello(e->o->ctl, mine, &e->peer);
+	bench_peer_addr(e, a);
+	e->ah = siw_bench_check_object(siw_create_ah(e->pd, a), "an address handle");
 }
 
 /*
  * Like UD, but the change to RTR sets the peer's address; no side sends before both have done so.
  */
-static void open_uc(struct siw_bench_end *e, struct siw_bench_hello *mine, struct siw_addr *a)
+static void bench_open_uc(struct siw_bench_side *e, struct siw_bench_hello *mine,
+			  struct siw_addr *a)
 {
 	struct siw_qp_attr attr = { .qp_state = SIW_QPS_INIT };
 
-	make_qp(e, a);
+	bench_create_qp(e, a);
 	siw_bench_check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE),
 			"changing the state of the queue pair");
-	post_all(e);
+	bench_post_all_recvs(e);
 	siw_bench_check(siw_qp_addr(e->qp, a, NULL), "the queue pair's address");
 	mine->port = ntohs(a->port_be);
-	siw_bench_swap_hello(e->o->ctl, mine, &e->peer);
-	peer_addr(e, &attr.ah_addr);
+	siw_bench_exchange_hello(e->o->ctl, mine, &e->peer);
+	bench_peer_addr(e, &attr.ah_addr);
 	attr.qp_state = SIW_QPS_RTR;
 	siw_bench_check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE | SIW_QP_AV),
 			"connecting the queue pair");
 	attr.qp_state = SIW_QPS_RTS;
 	siw_bench_check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE),
 			"changing the state of the queue pair");
-	siw_bench_swap(e->o->ctl, 0);
+	siw_bench_exchange(e->o->ctl, 0);
 }
 
-static void expect(struct siw_bench_end *e, struct siw_cm_event *event, int type)
+static void bench_expect_cm_event(struct siw_bench_side *e, struct siw_cm_event *event, int type)
 {
 	siw_bench_check(siw_cm_get_event(e->cm, event, CM_WAIT_MS), "waiting for the connection");
 	if (event->event != type)
@@ -239,51 +241,52 @@ static void expect(struct siw_bench_end *e, struct siw_cm_event *event, int type
 			      siw_cm_event_str(event->event), strerror(-event->status));
 }
 
-static void open_rc_server(struct siw_bench_end *e, struct siw_bench_hello *mine,
-			   struct siw_addr *a)
+static void bench_open_rc_server(struct siw_bench_side *e, struct siw_bench_hello *mine,
+				 struct siw_addr *a)
 {
 	struct siw_cm_event event;
 
-	e->listener = siw_bench_made(siw_cm_create_id(e->cm, NULL), "a CM id");
+	e->listener = siw_bench_check_object(siw_cm_create_id(e->cm, NULL), "a CM id");
 	siw_bench_check(siw_cm_listen(e->listener, a, 1), "listening");
 	siw_bench_check(siw_cm_addr(e->listener, a, NULL), "the listener's address");
 	mine->port = ntohs(a->port_be);
-	siw_bench_swap_hello(e->o->ctl, mine, &e->peer);
-	expect(e, &event, SIW_CM_CONNECT_REQUEST);
+	siw_bench_exchange_hello(e->o->ctl, mine, &e->peer);
+	bench_expect_cm_event(e, &event, SIW_CM_CONNECT_REQUEST);
 	e->id = event.id;
-	make_qp(e, a);
+	bench_create_qp(e, a);
 	siw_bench_check(siw_cm_bind_qp(e->id, e->qp), "binding the queue pair");
-	post_all(e);
+	bench_post_all_recvs(e);
 	siw_bench_check(siw_cm_accept(e->id, NULL), "accepting");
-	expect(e, &event, SIW_CM_ESTABLISHED);
+	bench_expect_cm_event(e, &event, SIW_CM_ESTABLISHED);
 }
 
-static void open_rc_client(struct siw_bench_end *e, struct siw_bench_hello *mine,
-			   struct siw_addr *a)
+static void bench_open_rc_client(struct siw_bench_side *e, struct siw_bench_hello *mine,
+				 struct siw_addr *a)
 {
 	struct siw_cm_param param = { 0 };
 	struct siw_cm_event event;
 
-	siw_bench_swap_hello(e->o->ctl, mine, &e->peer);
-	e->id = siw_bench_made(siw_cm_create_id(e->cm, NULL), "a CM id");
-	make_qp(e, a);
+	siw_bench_exchange_hello(e->o->ctl, mine, &e->peer);
+	e->id = siw_bench_check_object(siw_cm_create_id(e->cm, NULL), "a CM id");
+	bench_create_qp(e, a);
 	siw_bench_check(siw_cm_bind_qp(e->id, e->qp), "binding the queue pair");
-	post_all(e);
-	peer_addr(e, a);
+	bench_post_all_recvs(e);
+	bench_peer_addr(e, a);
 	siw_bench_check(siw_cm_connect(e->id, a, NULL, &param), "connecting");
-	expect(e, &event, SIW_CM_ESTABLISHED);
+	bench_expect_cm_event(e, &event, SIW_CM_ESTABLISHED);
 }
 
 /* Open idle queue pairs: bound, and with a receive posted, like one that waits for messages. */
-static void open_idle(struct siw_bench_end *e)
+static void bench_open_idle_qps(struct siw_bench_side *e)
 {
 	struct siw_qp *own = e->qp;
 	struct siw_addr a;
 
-	e->idle = siw_bench_made(calloc(e->o->idle, sizeof(*e->idle)), "the idle queue pairs");
+	e->idle = siw_bench_check_object(calloc(e->o->idle, sizeof(*e->idle)),
+					 "the idle queue pairs");
 	siw_bench_check(siw_addr_parse(e->o->local, 0, &a), "the address");
 	for (uint32_t i = 0; i < e->o->idle; i++) {
-		make_qp(e, &a);
+		bench_create_qp(e, &a);
 		e->idle[i] = e->qp;
 		for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++) {
 			struct siw_qp_attr attr = { .qp_state = s };
@@ -296,7 +299,7 @@ static void open_idle(struct siw_bench_end *e)
 	e->qp = own;
 }
 
-void siw_bench_end_open(struct siw_bench_end *e, const struct siw_bench_opts *o, uint32_t slots,
+void siw_bench_end_open(struct siw_bench_side *e, const struct siw_bench_opts *o, uint32_t slots,
 			uint16_t side_port)
 {
 	int access = SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ;
@@ -307,36 +310,37 @@ void siw_bench_end_open(struct siw_bench_end *e, const struct siw_bench_opts *o,
 	e->o = o;
 	siw_bench_check(siw_addr_parse(o->local, 0, &a), "the address");
 	siw_bench_buf_make(&e->buf, o->size, slots);
-	e->context = siw_bench_made(siw_open_device_by_addr(&a), "opening the device");
-	e->pd = siw_bench_made(siw_alloc_pd(e->context), "a protection domain");
+	e->context = siw_bench_check_object(siw_open_device_by_addr(&a), "opening the device");
+	e->pd = siw_bench_check_object(siw_alloc_pd(e->context), "a protection domain");
 	if (o->event)
-		e->channel =
-			siw_bench_made(siw_create_comp_channel(e->context), "a completion channel");
-	e->cq = siw_bench_made(siw_create_cq(e->context, (int)(2 * slots + 2 * o->depth + 128),
-					     NULL, e->channel, 0),
-			       "a completion queue");
-	e->mr = siw_bench_made(siw_reg_mr(e->pd, e->buf.base, e->buf.length, access),
-			       "registering");
+		e->channel = siw_bench_check_object(siw_create_comp_channel(e->context),
+						    "a completion channel");
+	e->cq = siw_bench_check_object(siw_create_cq(e->context,
+						     (int)(2 * slots + 2 * o->depth + 128), NULL,
+						     e->channel, 0),
+				       "a completion queue");
+	e->mr = siw_bench_check_object(siw_reg_mr(e->pd, e->buf.base, e->buf.length, access),
+				       "registering");
 	mine.rkey = e->mr->rkey;
 	mine.addr = (uintptr_t)e->buf.base;
 	mine.length = e->buf.length;
 	if (o->rc) {
-		e->cm = siw_bench_made(siw_cm_create_channel(e->context), "a CM channel");
+		e->cm = siw_bench_check_object(siw_cm_create_channel(e->context), "a CM channel");
 		if (o->server)
-			open_rc_server(e, &mine, &a);
+			bench_open_rc_server(e, &mine, &a);
 		else
-			open_rc_client(e, &mine, &a);
+			bench_open_rc_client(e, &mine, &a);
 	} else if (o->uc) {
-		open_uc(e, &mine, &a);
+		bench_open_uc(e, &mine, &a);
 	} else {
-		open_ud(e, &mine, &a);
+		bench_open_ud(e, &mine, &a);
 	}
 	if (o->idle)
-		open_idle(e);
+		bench_open_idle_qps(e);
 	siw_bench_pin(o->cpu);
 }
 
-void siw_bench_end_close(struct siw_bench_end *e)
+void siw_bench_end_close(struct siw_bench_side *e)
 {
 	if (e->o->rc) {
 		siw_cm_disconnect(e->id);

@@ -46,7 +46,7 @@ struct crowd {
 
 /* ---- requests: wr_id is the QP's number, then the slot --------------------------------------- */
 
-static void post_recv(struct crowd *c, uint32_t number, uint32_t slot)
+static void fair_post_recv(struct crowd *c, uint32_t number, uint32_t slot)
 {
 	struct one *one = &c->all[number];
 	struct siw_sge sge = { .addr = (uintptr_t)one->slots + (uint64_t)slot * one->stride,
@@ -58,7 +58,7 @@ static void post_recv(struct crowd *c, uint32_t number, uint32_t slot)
 	siw_bench_check(siw_post_recv(one->qp, &wr, &bad), "posting a receive");
 }
 
-static void post_send(struct crowd *c, uint32_t number, uint32_t size, bool signalled)
+static void fair_post_send(struct crowd *c, uint32_t number, uint32_t size, bool signalled)
 {
 	struct one *one = &c->all[number];
 	struct siw_sge sge = { .addr = (uintptr_t)c->buf.base,
@@ -78,30 +78,31 @@ static void post_send(struct crowd *c, uint32_t number, uint32_t size, bool sign
 
 /* ---- sending the flood ----------------------------------------------------------------------- */
 
-static uint32_t flood_slots(const struct siw_bench_opts *o)
+static uint32_t fair_flood_slots(const struct siw_bench_opts *o)
 {
 	return 2 * o->depth + 2;
 }
 
-static void keep_flooding(struct crowd *c)
+static void fair_post_flood(struct crowd *c)
 {
 	for (int i = 0; i < FILL && c->sent - c->credited < c->o->depth; i++) {
 		c->sent++;
-		post_send(c, FLOOD, (uint32_t)c->o->size, c->sent % SIW_BENCH_SIGNAL_EVERY == 0);
+		fair_post_send(c, FLOOD, (uint32_t)c->o->size,
+			       c->sent % SIW_BENCH_SIGNAL_EVERY == 0);
 	}
 }
 
-static void repay(struct crowd *c)
+static void fair_send_credits(struct crowd *c)
 {
-	uint32_t half = siw_bench_half(c->o);
+	uint32_t half = siw_bench_credit_size(c->o);
 
 	for (; c->flooded - c->repaid >= half; c->repaid += half)
-		post_send(c, FLOOD, 1, true);
+		fair_post_send(c, FLOOD, 1, true);
 }
 
 /* ---- completions ----------------------------------------------------------------------------- */
 
-static void take(struct crowd *c, const struct siw_wc *wc)
+static void fair_handle_completion(struct crowd *c, const struct siw_wc *wc)
 {
 	uint32_t number = (uint32_t)(wc->wr_id >> 32);
 
@@ -110,41 +111,41 @@ static void take(struct crowd *c, const struct siw_wc *wc)
 			      siw_wc_status_str(wc->status), wc->vendor_err);
 	if (wc->opcode != SIW_WC_RECV)
 		return;
-	post_recv(c, number, (uint32_t)wc->wr_id);
+	fair_post_recv(c, number, (uint32_t)wc->wr_id);
 	if (number != FLOOD && c->o->server) {
-		post_send(c, number, QUIET_SIZE, true);
+		fair_post_send(c, number, QUIET_SIZE, true);
 		c->served++;
 	} else if (number != FLOOD) {
 		c->echoed = true;
 	} else if (c->o->server) {
 		c->flooded++;
-		repay(c);
+		fair_send_credits(c);
 	} else {
-		c->credited += siw_bench_half(c->o);
+		c->credited += siw_bench_credit_size(c->o);
 	}
 }
 
-static void look(struct crowd *c)
+static void fair_poll(struct crowd *c)
 {
 	struct siw_wc wc[SIW_BENCH_BATCH];
 	int n = siw_poll_cq(c->cq, SIW_BENCH_BATCH, wc);
 
 	siw_bench_check(n, "polling");
 	for (int i = 0; i < n; i++)
-		take(c, &wc[i]);
+		fair_handle_completion(c, &wc[i]);
 	if (n)
-		siw_bench_busy(&c->guard);
+		siw_bench_reset_idle(&c->guard);
 	else if (siw_bench_idle(&c->guard))
 		siw_bench_die(SIW_BENCH_EXIT_LOST, "a message did not arrive");
 }
 
-static void serve(struct crowd *c, uint32_t n)
+static void fair_run_server(struct crowd *c, uint32_t n)
 {
 	for (uint32_t until = c->served + n; c->served < until;)
-		look(c);
+		fair_poll(c);
 }
 
-static void ask(struct crowd *c, uint32_t n, uint64_t *ns)
+static void fair_run_client(struct crowd *c, uint32_t n, uint64_t *ns)
 {
 	bool flood = strcmp(c->o->run, "quiet") != 0;
 
@@ -152,11 +153,11 @@ static void ask(struct crowd *c, uint32_t n, uint64_t *ns)
 		uint64_t start = siw_bench_now();
 
 		c->echoed = false;
-		post_send(c, i % QUIET, QUIET_SIZE, true);
+		fair_post_send(c, i % QUIET, QUIET_SIZE, true);
 		while (!c->echoed) {
 			if (flood)
-				keep_flooding(c);
-			look(c);
+				fair_post_flood(c);
+			fair_poll(c);
 		}
 		if (ns)
 			ns[i] = siw_bench_now() - start;
@@ -165,10 +166,10 @@ static void ask(struct crowd *c, uint32_t n, uint64_t *ns)
 
 /* ---- set-up ---------------------------------------------------------------------------------- */
 
-static void make_qp(struct crowd *c, uint32_t number)
+static void fair_create_qp(struct crowd *c, uint32_t number)
 {
 	struct one *one = &c->all[number];
-	uint32_t slots = number == FLOOD ? flood_slots(c->o) : QUIET_SLOTS;
+	uint32_t slots = number == FLOOD ? fair_flood_slots(c->o) : QUIET_SLOTS;
 	struct siw_qp_init_attr init = {
 		.send_cq = c->cq,
 		.recv_cq = c->cq,
@@ -181,40 +182,40 @@ static void make_qp(struct crowd *c, uint32_t number)
 
 	one->stride = number == FLOOD ? (uint32_t)c->buf.stride : QUIET_SIZE;
 	one->slots = number == FLOOD ? siw_bench_slot(&c->buf, 0)
-				     : siw_bench_slot(&c->buf, flood_slots(c->o)) +
+				     : siw_bench_slot(&c->buf, fair_flood_slots(c->o)) +
 					       (size_t)number * QUIET_SLOTS * QUIET_SIZE;
 	if (!c->o->rc)
 		siw_bench_check(siw_addr_parse("127.0.0.1", 0, &init.addr), "the address");
-	one->qp = siw_bench_made(siw_create_qp(c->pd, &init), "a queue pair");
+	one->qp = siw_bench_check_object(siw_create_qp(c->pd, &init), "a queue pair");
 }
 
-static void post_all(struct crowd *c, uint32_t number)
+static void fair_post_all_recvs(struct crowd *c, uint32_t number)
 {
-	uint32_t slots = number == FLOOD ? flood_slots(c->o) : QUIET_SLOTS;
+	uint32_t slots = number == FLOOD ? fair_flood_slots(c->o) : QUIET_SLOTS;
 
 	for (uint32_t i = 0; i < slots; i++)
-		post_recv(c, number, i);
+		fair_post_recv(c, number, i);
 }
 
-static void open_ud(struct crowd *c, uint32_t number)
+static void fair_open_ud(struct crowd *c, uint32_t number)
 {
 	struct one *one = &c->all[number];
 	struct siw_addr a;
 
-	make_qp(c, number);
+	fair_create_qp(c, number);
 	for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++) {
 		struct siw_qp_attr attr = { .qp_state = s };
 
 		siw_bench_check(siw_modify_qp(one->qp, &attr, SIW_QP_STATE),
 				"changing the state of the queue pair");
 	}
-	post_all(c, number);
+	fair_post_all_recvs(c, number);
 	siw_bench_check(siw_qp_addr(one->qp, &a, NULL), "the queue pair's address");
-	a.port_be = htons((uint16_t)siw_bench_swap(c->o->ctl, ntohs(a.port_be)));
-	one->ah = siw_bench_made(siw_create_ah(c->pd, &a), "an address handle");
+	a.port_be = htons((uint16_t)siw_bench_exchange(c->o->ctl, ntohs(a.port_be)));
+	one->ah = siw_bench_check_object(siw_create_ah(c->pd, &a), "an address handle");
 }
 
-static struct siw_cm_id *expect(struct crowd *c, int type)
+static struct siw_cm_id *fair_expect_cm_event(struct crowd *c, int type)
 {
 	struct siw_cm_event event;
 
@@ -225,40 +226,40 @@ static struct siw_cm_id *expect(struct crowd *c, int type)
 	return event.id;
 }
 
-static uint16_t listen_rc(struct crowd *c)
+static uint16_t fair_listen(struct crowd *c)
 {
 	struct siw_addr a;
 
 	siw_bench_check(siw_addr_parse("127.0.0.1", 0, &a), "the address");
-	c->listener = siw_bench_made(siw_cm_create_id(c->cm, NULL), "a CM id");
+	c->listener = siw_bench_check_object(siw_cm_create_id(c->cm, NULL), "a CM id");
 	siw_bench_check(siw_cm_listen(c->listener, &a, 1), "listening");
 	siw_bench_check(siw_cm_addr(c->listener, &a, NULL), "the listener's address");
 	return ntohs(a.port_be);
 }
 
-static void open_rc(struct crowd *c, uint32_t number, uint16_t port)
+static void fair_open_rc(struct crowd *c, uint32_t number, uint16_t port)
 {
 	struct one *one = &c->all[number];
 	struct siw_addr a;
 
-	one->id = c->o->server ? expect(c, SIW_CM_CONNECT_REQUEST)
-			       : siw_bench_made(siw_cm_create_id(c->cm, NULL), "a CM id");
-	make_qp(c, number);
+	one->id = c->o->server ? fair_expect_cm_event(c, SIW_CM_CONNECT_REQUEST)
+			       : siw_bench_check_object(siw_cm_create_id(c->cm, NULL), "a CM id");
+	fair_create_qp(c, number);
 	siw_bench_check(siw_cm_bind_qp(one->id, one->qp), "binding the queue pair");
-	post_all(c, number);
+	fair_post_all_recvs(c, number);
 	siw_bench_check(siw_addr_parse("127.0.0.1", port, &a), "the address");
 	if (c->o->server)
 		siw_bench_check(siw_cm_accept(one->id, NULL), "accepting");
 	else
 		siw_bench_check(siw_cm_connect(one->id, &a, NULL, NULL), "connecting");
-	expect(c, SIW_CM_ESTABLISHED);
+	fair_expect_cm_event(c, SIW_CM_ESTABLISHED);
 	/* Otherwise the next connection request could arrive before this ESTABLISHED event. */
-	siw_bench_swap(c->o->ctl, 0);
+	siw_bench_exchange(c->o->ctl, 0);
 }
 
-static void open_all(struct crowd *c)
+static void fair_open_all(struct crowd *c)
 {
-	uint32_t slots = flood_slots(c->o);
+	uint32_t slots = fair_flood_slots(c->o);
 	uint64_t quiet = (uint64_t)QUIET * QUIET_SLOTS * QUIET_SIZE / c->o->size + 1;
 	struct siw_addr a;
 	uint16_t port = 0;
@@ -266,28 +267,28 @@ static void open_all(struct crowd *c)
 	siw_bench_need_fds(QUIET + 1);
 	siw_bench_buf_make(&c->buf, c->o->size, slots + (uint32_t)quiet);
 	siw_bench_check(siw_addr_parse("127.0.0.1", 0, &a), "the address");
-	c->context = siw_bench_made(siw_open_device_by_addr(&a), "opening the device");
-	c->pd = siw_bench_made(siw_alloc_pd(c->context), "a protection domain");
-	c->cq = siw_bench_made(siw_create_cq(c->context, (int)(4 * slots + 16 * QUIET + 256), NULL,
-					     NULL, 0),
-			       "a completion queue");
-	c->mr = siw_bench_made(siw_reg_mr(c->pd, c->buf.base, c->buf.length,
-					  SIW_ACCESS_LOCAL_WRITE),
-			       "registering");
+	c->context = siw_bench_check_object(siw_open_device_by_addr(&a), "opening the device");
+	c->pd = siw_bench_check_object(siw_alloc_pd(c->context), "a protection domain");
+	c->cq = siw_bench_check_object(
+		siw_create_cq(c->context, (int)(4 * slots + 16 * QUIET + 256), NULL, NULL, 0),
+		"a completion queue");
+	c->mr = siw_bench_check_object(siw_reg_mr(c->pd, c->buf.base, c->buf.length,
+						  SIW_ACCESS_LOCAL_WRITE),
+				       "registering");
 	if (c->o->rc) {
-		c->cm = siw_bench_made(siw_cm_create_channel(c->context), "a CM channel");
-		port = (uint16_t)siw_bench_swap(c->o->ctl, c->o->server ? listen_rc(c) : 0);
+		c->cm = siw_bench_check_object(siw_cm_create_channel(c->context), "a CM channel");
+		port = (uint16_t)siw_bench_exchange(c->o->ctl, c->o->server ? fair_listen(c) : 0);
 	}
 	for (uint32_t i = 0; i <= QUIET; i++) {
 		if (c->o->rc)
-			open_rc(c, i, port);
+			fair_open_rc(c, i, port);
 		else
-			open_ud(c, i);
+			fair_open_ud(c, i);
 	}
 	siw_bench_pin(c->o->cpu);
 }
 
-static void close_all(struct crowd *c)
+static void fair_close_all(struct crowd *c)
 {
 	for (uint32_t i = 0; i <= QUIET; i++) {
 		struct one *one = &c->all[i];
@@ -311,21 +312,21 @@ static void close_all(struct crowd *c)
 
 void siw_bench_fair(const struct siw_bench_opts *o, struct siw_bench_result *result)
 {
-	struct crowd *c = siw_bench_made(calloc(1, sizeof(*c)), "the queue pairs");
-	uint64_t *ns = siw_bench_made(calloc(o->iters, sizeof(*ns)), "the samples");
+	struct crowd *c = siw_bench_check_object(calloc(1, sizeof(*c)), "the queue pairs");
+	uint64_t *ns = siw_bench_check_object(calloc(o->iters, sizeof(*ns)), "the samples");
 
 	c->o = o;
-	open_all(c);
-	siw_bench_swap(o->ctl, 0);
+	fair_open_all(c);
+	siw_bench_exchange(o->ctl, 0);
 	if (o->server) {
-		serve(c, o->warmup + o->iters);
+		fair_run_server(c, o->warmup + o->iters);
 	} else {
-		ask(c, o->warmup, NULL);
-		ask(c, o->iters, ns);
+		fair_run_client(c, o->warmup, NULL);
+		fair_run_client(c, o->iters, ns);
 	}
-	siw_bench_swap(o->ctl, 0);
-	siw_bench_samples(ns, o->iters, 1, result);
-	close_all(c);
+	siw_bench_exchange(o->ctl, 0);
+	siw_bench_summarize_samples(ns, o->iters, 1, result);
+	fair_close_all(c);
 	free(ns);
 	free(c);
 }

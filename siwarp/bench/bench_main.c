@@ -54,7 +54,7 @@ static const struct option options[] = {
 	{ 0 },
 };
 
-static unsigned long long number(const char *text, unsigned long long most)
+static unsigned long long main_parse_number(const char *text, unsigned long long most)
 {
 	char *end;
 	unsigned long long n;
@@ -66,14 +66,14 @@ static unsigned long long number(const char *text, unsigned long long most)
 	return n;
 }
 
-static bool is_second(const char *text, const char *first, const char *second)
+static bool main_is_second_word(const char *text, const char *first, const char *second)
 {
 	if (strcmp(text, first) && strcmp(text, second))
 		siw_bench_die(SIW_BENCH_EXIT_USAGE, "neither %s nor %s: %s", first, second, text);
 	return !strcmp(text, second);
 }
 
-static enum siw_bench_op op_of(const char *text)
+static enum siw_bench_op main_parse_op(const char *text)
 {
 	static const char *const names[] = { "send", "write", "read" };
 
@@ -84,35 +84,35 @@ static enum siw_bench_op op_of(const char *text)
 }
 
 /* Store a numeric option; return false if the option is not numeric. */
-static bool take_number(struct siw_bench_opts *o, int option, const char *text)
+static bool main_set_number(struct siw_bench_opts *o, int option, const char *text)
 {
 	switch (option) {
 	case OPT_SIZE:
-		o->size = number(text, 1ull << 40);
+		o->size = main_parse_number(text, 1ull << 40);
 		break;
 	case OPT_ITERS:
-		o->iters = (uint32_t)number(text, 100000000);
+		o->iters = (uint32_t)main_parse_number(text, 100000000);
 		break;
 	case OPT_WARMUP:
-		o->warmup = (uint32_t)number(text, 100000000);
+		o->warmup = (uint32_t)main_parse_number(text, 100000000);
 		break;
 	case OPT_DEPTH:
-		o->depth = (uint32_t)number(text, 1 << 16);
+		o->depth = (uint32_t)main_parse_number(text, 1 << 16);
 		break;
 	case OPT_BATCH:
-		o->batch = (uint32_t)number(text, SIW_BENCH_BATCH);
+		o->batch = (uint32_t)main_parse_number(text, SIW_BENCH_BATCH);
 		break;
 	case OPT_CPU:
-		o->cpu = (int)number(text, 1 << 16);
+		o->cpu = (int)main_parse_number(text, 1 << 16);
 		break;
 	case OPT_CTL:
-		o->ctl = (int)number(text, 1 << 20);
+		o->ctl = (int)main_parse_number(text, 1 << 20);
 		break;
 	case OPT_LIMIT:
-		o->limit_s = (unsigned int)number(text, 600);
+		o->limit_s = (unsigned int)main_parse_number(text, 600);
 		break;
 	case OPT_PATIENCE:
-		siw_bench_patience_ms = (unsigned int)number(text, 60000);
+		siw_bench_patience_ms = (unsigned int)main_parse_number(text, 60000);
 		break;
 	default:
 		return false;
@@ -120,9 +120,9 @@ static bool take_number(struct siw_bench_opts *o, int option, const char *text)
 	return true;
 }
 
-static void take(struct siw_bench_opts *o, int option, const char *text)
+static void main_set_option(struct siw_bench_opts *o, int option, const char *text)
 {
-	if (take_number(o, option, text))
+	if (main_set_number(o, option, text))
 		return;
 	switch (option) {
 	case OPT_KIND:
@@ -132,18 +132,18 @@ static void take(struct siw_bench_opts *o, int option, const char *text)
 		o->run = text;
 		break;
 	case OPT_SIDE:
-		o->server = is_second(text, "client", "server");
+		o->server = main_is_second_word(text, "client", "server");
 		break;
 	case OPT_QP:
 		o->uc = !strcmp(text, "uc");
 		o->rd = !strcmp(text, "rd");
-		o->rc = !o->uc && !o->rd && is_second(text, "ud", "rc");
+		o->rc = !o->uc && !o->rd && main_is_second_word(text, "ud", "rc");
 		break;
 	case OPT_OP:
-		o->op = op_of(text);
+		o->op = main_parse_op(text);
 		break;
 	case OPT_WAIT:
-		o->event = is_second(text, "poll", "event");
+		o->event = main_is_second_word(text, "poll", "event");
 		break;
 	case OPT_LOCAL:
 		o->local = text;
@@ -160,7 +160,7 @@ static void take(struct siw_bench_opts *o, int option, const char *text)
 	}
 }
 
-static siw_bench_fn *run_of(const struct siw_bench_opts *o)
+static siw_bench_fn *main_select_run(const struct siw_bench_opts *o)
 {
 	bool ours = !strcmp(o->run, "ours");
 
@@ -171,7 +171,7 @@ static siw_bench_fn *run_of(const struct siw_bench_opts *o)
 	if (!strcmp(o->kind, "fair"))
 		return siw_bench_fair;
 	if (!strcmp(o->kind, "crowd"))
-		return siw_bench_crowd;
+		return siw_bench_idle_qps;
 	if (!strcmp(o->kind, "done") || !strcmp(o->kind, "answer") || !strcmp(o->kind, "watched"))
 		return siw_bench_ours_lat;
 	if (strcmp(o->kind, "lat") && strcmp(o->kind, "bw") && strcmp(o->kind, "rate"))
@@ -205,7 +205,7 @@ int main(int argc, char **argv)
 	int option;
 
 	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1)
-		take(&o, option, optarg);
+		main_set_option(&o, option, optarg);
 	if (optind != argc || !o.iters || !o.depth || !o.batch)
 		siw_bench_die(SIW_BENCH_EXIT_USAGE,
 			      "siwarp-bench is started by `siwarp bench`: run that command");
@@ -214,8 +214,8 @@ int main(int argc, char **argv)
 	if (getppid() != parent)
 		return SIW_BENCH_EXIT_ERROR;
 	alarm(o.limit_s);
-	siw_bench_yields = has_one_cpu();
-	run_of (&o)(&o, &result);
+	siw_bench_spin_yields = has_one_cpu();
+	main_select_run (&o)(&o, &result);
 	if (!o.server)
 		printf("{\"value\": %.6g, \"p99\": %.6g, \"n\": %llu}\n", result.value, result.p99,
 		       (unsigned long long)result.n);

@@ -51,12 +51,12 @@ struct end {
 	struct siw_cm_id **ids;
 };
 
-static bool connected(const struct end *e)
+static bool memory_uses_rc(const struct end *e)
 {
 	return !strcmp(e->qp, "rc");
 }
 
-static bool reliable(const struct end *e)
+static bool memory_uses_rd(const struct end *e)
 {
 	return !strcmp(e->qp, "rd");
 }
@@ -65,7 +65,7 @@ static bool reliable(const struct end *e)
  * Whether a request completes without action by the peer: UD. RC requests do so too, but RC has a
  * queue pair per peer.
  */
-static bool at_once(const struct end *e)
+static bool memory_uses_ud(const struct end *e)
 {
 	return !strcmp(e->qp, "ud");
 }
@@ -76,10 +76,10 @@ static bool at_once(const struct end *e)
  * Octets of this process's own memory. Pages of files (code, libraries) are excluded: the share of
  * them depends on how many other processes map them, and peers do not add to them.
  */
-static uint64_t own_memory(void)
+static uint64_t memory_of_process(void)
 {
-	FILE *file =
-		siw_bench_made(fopen("/proc/self/smaps_rollup", "r"), "/proc/self/smaps_rollup");
+	FILE *file = siw_bench_check_object(fopen("/proc/self/smaps_rollup", "r"),
+					    "/proc/self/smaps_rollup");
 	unsigned long long kib = 0;
 	char line[256];
 
@@ -95,7 +95,7 @@ static uint64_t own_memory(void)
  * Uses the system call directly: the device may close one of its descriptors meanwhile, which is
  * harmless here, but ThreadSanitizer would report the libc function.
  */
-static int64_t of_socket(int fd)
+static int64_t memory_of_socket(int fd)
 {
 	uint32_t info[SK_MEMINFO_VARS] = { 0 };
 	socklen_t size = sizeof(info);
@@ -108,16 +108,16 @@ static int64_t of_socket(int fd)
 }
 
 /* Octets of kernel memory for all sockets of this process; also counts the sockets. */
-static uint64_t of_sockets(const struct end *e, uint32_t *sockets)
+static uint64_t memory_of_sockets(const struct end *e, uint32_t *sockets)
 {
-	DIR *fds = siw_bench_made(opendir("/proc/self/fd"), "/proc/self/fd");
+	DIR *fds = siw_bench_check_object(opendir("/proc/self/fd"), "/proc/self/fd");
 	struct dirent *entry;
 	uint64_t octets = 0;
 
 	*sockets = 0;
 	while ((entry = readdir(fds))) {
 		int fd = atoi(entry->d_name);
-		int64_t its = entry->d_name[0] == '.' || fd == e->ctl ? -1 : of_socket(fd);
+		int64_t its = entry->d_name[0] == '.' || fd == e->ctl ? -1 : memory_of_socket(fd);
 
 		if (its < 0)
 			continue;
@@ -131,37 +131,38 @@ static uint64_t of_sockets(const struct end *e, uint32_t *sockets)
 /* ---- both processes -------------------------------------------------------------------------- */
 
 /* cqe: number of completions that stay unpolled in the queue. */
-static void open_end(struct end *e, uint32_t cqe)
+static void memory_open_side(struct end *e, uint32_t cqe)
 {
 	struct siw_addr loopback;
 
 	siw_addr_parse("127.0.0.1", 0, &loopback);
-	e->context = siw_bench_made(siw_open_device_by_addr(&loopback), "the loopback device");
-	e->pd = siw_bench_made(siw_alloc_pd(e->context), "a protection domain");
-	e->cq = siw_bench_made(siw_create_cq(e->context, (int)(cqe + RING), NULL, NULL, 0),
-			       "a completion queue");
-	e->memory = siw_bench_made(calloc(1, MESSAGE), "memory");
-	e->mr = siw_bench_made(siw_reg_mr(e->pd, e->memory, MESSAGE, SIW_ACCESS_LOCAL_WRITE),
-			       "a region");
-	if (connected(e))
-		e->cm = siw_bench_made(siw_cm_create_channel(e->context), "a channel");
+	e->context =
+		siw_bench_check_object(siw_open_device_by_addr(&loopback), "the loopback device");
+	e->pd = siw_bench_check_object(siw_alloc_pd(e->context), "a protection domain");
+	e->cq = siw_bench_check_object(siw_create_cq(e->context, (int)(cqe + RING), NULL, NULL, 0),
+				       "a completion queue");
+	e->memory = siw_bench_check_object(calloc(1, MESSAGE), "memory");
+	e->mr = siw_bench_check_object(
+		siw_reg_mr(e->pd, e->memory, MESSAGE, SIW_ACCESS_LOCAL_WRITE), "a region");
+	if (memory_uses_rc(e))
+		e->cm = siw_bench_check_object(siw_cm_create_channel(e->context), "a channel");
 }
 
-static struct siw_qp *make_qp(struct end *e, uint32_t sends)
+static struct siw_qp *memory_create_qp(struct end *e, uint32_t sends)
 {
 	struct siw_qp_init_attr init = {
 		.send_cq = e->cq,
 		.recv_cq = e->cq,
-		.qp_type = connected(e)	 ? SIW_QPT_RC
-			   : reliable(e) ? SIW_QPT_RD
-					 : SIW_QPT_UD,
+		.qp_type = memory_uses_rc(e)   ? SIW_QPT_RC
+			   : memory_uses_rd(e) ? SIW_QPT_RD
+					       : SIW_QPT_UD,
 		.cap = { sends, RING, 1, 1, 0 },
 	};
 	struct siw_qp *qp;
 
 	siw_addr_parse("127.0.0.1", 0, &init.addr);
-	qp = siw_bench_made(siw_create_qp(e->pd, &init), "a queue pair");
-	for (int s = SIW_QPS_INIT; !connected(e) && s <= SIW_QPS_RTS; s++)
+	qp = siw_bench_check_object(siw_create_qp(e->pd, &init), "a queue pair");
+	for (int s = SIW_QPS_INIT; !memory_uses_rc(e) && s <= SIW_QPS_RTS; s++)
 		siw_bench_check(siw_modify_qp(qp, &(struct siw_qp_attr){ .qp_state = s },
 					      SIW_QP_STATE),
 				"changing the state of the queue pair");
@@ -169,7 +170,7 @@ static struct siw_qp *make_qp(struct end *e, uint32_t sends)
 }
 
 /* One receive per expected message; a further message would end a connection. */
-static void post_recvs(struct end *e, struct siw_qp *qp)
+static void memory_post_recvs(struct end *e, struct siw_qp *qp)
 {
 	struct siw_sge sge = { (uintptr_t)e->memory, MESSAGE, e->mr->lkey };
 	struct siw_recv_wr *bad, wr = { .sg_list = &sge, .num_sge = 1 };
@@ -178,7 +179,7 @@ static void post_recvs(struct end *e, struct siw_qp *qp)
 		siw_bench_check(siw_post_recv(qp, &wr, &bad), "posting a receive");
 }
 
-static uint16_t port_of(struct siw_qp *qp)
+static uint16_t memory_qp_port(struct siw_qp *qp)
 {
 	struct siw_addr a;
 
@@ -188,69 +189,69 @@ static uint16_t port_of(struct siw_qp *qp)
 
 /* ---- the process with the peers -------------------------------------------------------------- */
 
-static void have_datagram_peers(struct end *e)
+static void memory_create_dgram_peers(struct end *e)
 {
 	for (uint32_t i = 0; i < e->peers; i++) {
-		struct siw_qp *qp = make_qp(e, RING);
+		struct siw_qp *qp = memory_create_qp(e, RING);
 
-		post_recvs(e, qp);
-		siw_bench_swap(e->ctl, port_of(qp));
+		memory_post_recvs(e, qp);
+		siw_bench_exchange(e->ctl, memory_qp_port(qp));
 	}
 }
 
-static void accept_one(struct end *e, struct siw_cm_id *id)
+static void memory_accept_peer(struct end *e, struct siw_cm_id *id)
 {
-	struct siw_qp *qp = make_qp(e, RING);
+	struct siw_qp *qp = memory_create_qp(e, RING);
 
 	siw_bench_check(siw_cm_bind_qp(id, qp), "binding");
-	post_recvs(e, qp);
+	memory_post_recvs(e, qp);
 	siw_bench_check(siw_cm_accept(id, NULL), "accepting");
 }
 
-static void have_connected_peers(struct end *e)
+static void memory_accept_rc_peers(struct end *e)
 {
-	struct siw_cm_id *listener = siw_bench_made(siw_cm_create_id(e->cm, NULL), "an id");
+	struct siw_cm_id *listener = siw_bench_check_object(siw_cm_create_id(e->cm, NULL), "an id");
 	struct siw_addr a;
 	uint32_t there = 0;
 
 	siw_addr_parse("127.0.0.1", 0, &a);
 	siw_bench_check(siw_cm_listen(listener, &a, BACKLOG), "listening");
 	siw_bench_check(siw_cm_addr(listener, &a, NULL), "the listener's address");
-	siw_bench_swap(e->ctl, ntohs(a.port_be));
+	siw_bench_exchange(e->ctl, ntohs(a.port_be));
 	while (there < e->peers) {
 		struct siw_cm_event event;
 
 		siw_bench_check(siw_cm_get_event(e->cm, &event, CM_WAIT_MS),
 				"waiting for a connection");
 		if (event.event == SIW_CM_CONNECT_REQUEST)
-			accept_one(e, event.id);
+			memory_accept_peer(e, event.id);
 		else if (event.event == SIW_CM_ESTABLISHED)
 			there++;
 	}
 }
 
-static void be_peers(struct end *e)
+static void memory_run_peers(struct end *e)
 {
-	siw_bench_swap(e->ctl, (uint64_t)getpid());
-	if (connected(e))
-		have_connected_peers(e);
+	siw_bench_exchange(e->ctl, (uint64_t)getpid());
+	if (memory_uses_rc(e))
+		memory_accept_rc_peers(e);
 	else
-		have_datagram_peers(e);
-	siw_bench_swap(e->ctl, 0); /* all peers exist now */
-	siw_bench_swap(e->ctl, 0); /* the measurement is done */
+		memory_create_dgram_peers(e);
+	siw_bench_exchange(e->ctl, 0); /* all peers exist now */
+	siw_bench_exchange(e->ctl, 0); /* the measurement is done */
 }
 
 /* ---- the measured process -------------------------------------------------------------------- */
 
-static void meet_datagram_peers(struct end *e)
+static void memory_add_dgram_peers(struct end *e)
 {
 	struct siw_addr a;
 
 	/* An RD request keeps its slot until the peer has acknowledged it. */
-	e->qps[0] = make_qp(e, reliable(e) && e->peers > RING ? e->peers : RING);
+	e->qps[0] = memory_create_qp(e, memory_uses_rd(e) && e->peers > RING ? e->peers : RING);
 	for (uint32_t i = 0; i < e->peers; i++) {
-		siw_addr_parse("127.0.0.1", (uint16_t)siw_bench_swap(e->ctl, 0), &a);
-		e->ahs[i] = siw_bench_made(siw_create_ah(e->pd, &a), "an address handle");
+		siw_addr_parse("127.0.0.1", (uint16_t)siw_bench_exchange(e->ctl, 0), &a);
+		e->ahs[i] = siw_bench_check_object(siw_create_ah(e->pd, &a), "an address handle");
 	}
 }
 
@@ -258,16 +259,16 @@ static void meet_datagram_peers(struct end *e)
  * Connect one after another: the measurement is of memory, and concurrent connection attempts would
  * need some.
  */
-static void meet_connected_peers(struct end *e)
+static void memory_connect_rc_peers(struct end *e)
 {
 	struct siw_addr a;
 
-	siw_addr_parse("127.0.0.1", (uint16_t)siw_bench_swap(e->ctl, 0), &a);
+	siw_addr_parse("127.0.0.1", (uint16_t)siw_bench_exchange(e->ctl, 0), &a);
 	for (uint32_t i = 0; i < e->peers; i++) {
 		struct siw_cm_event event;
 
-		e->ids[i] = siw_bench_made(siw_cm_create_id(e->cm, NULL), "an id");
-		e->qps[i] = make_qp(e, RING);
+		e->ids[i] = siw_bench_check_object(siw_cm_create_id(e->cm, NULL), "an id");
+		e->qps[i] = memory_create_qp(e, RING);
 		siw_bench_check(siw_cm_bind_qp(e->ids[i], e->qps[i]), "binding");
 		siw_bench_check(siw_cm_connect(e->ids[i], &a, NULL, NULL), "connecting");
 		siw_bench_check(siw_cm_get_event(e->cm, &event, CM_WAIT_MS),
@@ -278,23 +279,23 @@ static void meet_connected_peers(struct end *e)
 	}
 }
 
-static void send_to(struct end *e, uint32_t peer, int flags)
+static void memory_send_to(struct end *e, uint32_t peer, int flags)
 {
 	struct siw_sge sge = { (uintptr_t)e->memory, MESSAGE, e->mr->lkey };
 	struct siw_send_wr *bad,
 		wr = { .sg_list = &sge, .num_sge = 1, .opcode = SIW_WR_SEND, .send_flags = flags };
 
-	if (reliable(e)) {
+	if (memory_uses_rd(e)) {
 		wr.rd.ah = e->ahs[peer];
-	} else if (!connected(e)) {
+	} else if (!memory_uses_rc(e)) {
 		wr.wr.ud.ah = e->ahs[peer];
 		wr.wr.ud.remote_qkey = OWN_QKEY;
 	}
-	siw_bench_check(siw_post_send(connected(e) ? e->qps[peer] : e->qps[0], &wr, &bad),
+	siw_bench_check(siw_post_send(memory_uses_rc(e) ? e->qps[peer] : e->qps[0], &wr, &bad),
 			"posting a send");
 }
 
-static void await_completion(struct end *e)
+static void memory_wait_completion(struct end *e)
 {
 	struct siw_bench_guard guard = { 0 };
 	struct siw_wc wc;
@@ -310,7 +311,7 @@ static void await_completion(struct end *e)
 }
 
 /* The measured figure covers all connections only if all still exist. */
-static void expect_connected(struct end *e)
+static void memory_check_connected(struct end *e)
 {
 	struct siw_qp_attr attr;
 
@@ -324,7 +325,7 @@ static void expect_connected(struct end *e)
 }
 
 /* Wait until temporary memory is freed, and return free memory to the system. */
-static void settle(void)
+static void memory_trim_heap(void)
 {
 	usleep(SETTLE_US);
 #ifdef __GLIBC__ /* C libraries other than glibc return memory at once */
@@ -332,46 +333,46 @@ static void settle(void)
 #endif
 }
 
-static void be_measured(struct end *e)
+static void memory_run_measured(struct end *e)
 {
 	uint64_t idle, idle_kernel, loaded, loaded_kernel;
 	uint32_t sockets;
 
-	e->other = (pid_t)siw_bench_swap(e->ctl, 0);
-	if (connected(e))
-		meet_connected_peers(e);
+	e->other = (pid_t)siw_bench_exchange(e->ctl, 0);
+	if (memory_uses_rc(e))
+		memory_connect_rc_peers(e);
 	else
-		meet_datagram_peers(e);
-	siw_bench_swap(e->ctl, 0);
+		memory_add_dgram_peers(e);
+	siw_bench_exchange(e->ctl, 0);
 	/* Send one message to each peer, so that memory allocated at the first message exists. */
 	for (uint32_t i = 0; i < e->peers; i++) {
-		send_to(e, i, SIW_SEND_SIGNALED);
-		await_completion(e);
+		memory_send_to(e, i, SIW_SEND_SIGNALED);
+		memory_wait_completion(e);
 	}
-	if (reliable(e))
-		settle();
-	idle = own_memory();
-	idle_kernel = of_sockets(e, &sockets);
+	if (memory_uses_rd(e))
+		memory_trim_heap();
+	idle = memory_of_process();
+	idle_kernel = memory_of_sockets(e, &sockets);
 	/* Enlarge the queue only now, because the used part of a queue counts as memory too. */
-	if (!at_once(e))
+	if (!memory_uses_ud(e))
 		siw_bench_check(siw_resize_cq(e->cq, (int)e->peers + RING),
 				"a larger completion queue");
 	kill(e->other, SIGSTOP);
 	for (uint32_t i = 0; i < e->peers; i++) {
-		send_to(e, i, SIW_SEND_SIGNALED);
-		if (at_once(e))
-			await_completion(e);
+		memory_send_to(e, i, SIW_SEND_SIGNALED);
+		if (memory_uses_ud(e))
+			memory_wait_completion(e);
 	}
-	loaded = own_memory();
-	loaded_kernel = of_sockets(e, &sockets);
+	loaded = memory_of_process();
+	loaded_kernel = memory_of_sockets(e, &sockets);
 	kill(e->other, SIGCONT);
-	if (connected(e))
-		expect_connected(e);
+	if (memory_uses_rc(e))
+		memory_check_connected(e);
 	printf("{\"peers\": %u, \"sockets\": %u, \"idle\": %llu, \"idle_kernel\": %llu, "
 	       "\"loaded\": %llu, \"loaded_kernel\": %llu}\n",
 	       e->peers, sockets, (unsigned long long)idle, (unsigned long long)idle_kernel,
 	       (unsigned long long)loaded, (unsigned long long)loaded_kernel);
-	siw_bench_swap(e->ctl, 0);
+	siw_bench_exchange(e->ctl, 0);
 }
 
 int main(int argc, char **argv)
@@ -390,13 +391,13 @@ int main(int argc, char **argv)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	alarm(LIMIT_S);
 	siw_bench_need_fds(e.peers);
-	e.qps = siw_bench_made(calloc(e.peers, sizeof(*e.qps)), "memory");
-	e.ahs = siw_bench_made(calloc(e.peers, sizeof(*e.ahs)), "memory");
-	e.ids = siw_bench_made(calloc(e.peers, sizeof(*e.ids)), "memory");
-	open_end(&e, measured ? 0 : MESSAGES * e.peers);
+	e.qps = siw_bench_check_object(calloc(e.peers, sizeof(*e.qps)), "memory");
+	e.ahs = siw_bench_check_object(calloc(e.peers, sizeof(*e.ahs)), "memory");
+	e.ids = siw_bench_check_object(calloc(e.peers, sizeof(*e.ids)), "memory");
+	memory_open_side(&e, measured ? 0 : MESSAGES * e.peers);
 	if (measured)
-		be_measured(&e);
+		memory_run_measured(&e);
 	else
-		be_peers(&e);
+		memory_run_peers(&e);
 	return 0; /* the end of the process frees everything; exit() ends the device */
 }

@@ -47,7 +47,7 @@ static void side_send(struct side *s, uint64_t number)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "the side channel: %s", strerror(errno));
 }
 
-static void side_expect(struct side *s, uint64_t number)
+static void side_wait_for(struct side *s, uint64_t number)
 {
 	uint64_t got;
 	ssize_t n;
@@ -60,7 +60,7 @@ static void side_expect(struct side *s, uint64_t number)
 			      (unsigned long long)number);
 }
 
-static void target(struct siw_bench_end *e, struct side *s, uint32_t n)
+static void onesided_run_target(struct siw_bench_side *e, struct side *s, uint32_t n)
 {
 	const volatile uint64_t *word = (const void *)siw_bench_slot(&e->buf, 0);
 	bool before = strcmp(e->o->run, "idle") != 0, after = !strcmp(e->o->run, "polling");
@@ -74,7 +74,7 @@ static void target(struct siw_bench_end *e, struct side *s, uint32_t n)
 			if (before)
 				siw_bench_poll(e, &wc, 1);
 		side_send(s, i);
-		while (siw_bench_look64(word) != i) {
+		while (siw_bench_read_u64(word) != i) {
 			if (after)
 				siw_bench_poll(e, &wc, 1);
 			if (siw_bench_idle(&guard))
@@ -85,7 +85,8 @@ static void target(struct siw_bench_end *e, struct side *s, uint32_t n)
 	}
 }
 
-static void initiator(struct siw_bench_end *e, struct side *s, uint32_t n, uint64_t *ns)
+static void onesided_run_initiator(struct siw_bench_side *e, struct side *s, uint32_t n,
+				   uint64_t *ns)
 {
 	struct siw_wc wc;
 
@@ -93,11 +94,11 @@ static void initiator(struct siw_bench_end *e, struct side *s, uint32_t n, uint6
 		uint64_t start;
 
 		memcpy(e->buf.base, &i, sizeof(i));
-		side_expect(s, i);
+		side_wait_for(s, i);
 		start = siw_bench_now();
 		siw_bench_post_rdma(e, SIW_WR_RDMA_WRITE, sizeof(i), e->buf.base,
 				    e->peer.addr + e->buf.stride);
-		side_expect(s, i);
+		side_wait_for(s, i);
 		ns[i - 1] = siw_bench_now() - start;
 		if (!siw_bench_wait(e, &wc, 1))
 			siw_bench_die(SIW_BENCH_EXIT_LOST, "a Write did not complete");
@@ -108,7 +109,7 @@ void siw_bench_onesided(const struct siw_bench_opts *o, struct siw_bench_result 
 {
 	uint64_t *ns = calloc(o->iters, sizeof(*ns));
 	struct siw_bench_opts fixed = *o;
-	struct siw_bench_end e;
+	struct siw_bench_side e;
 	struct side side;
 
 	if (!ns)
@@ -119,13 +120,13 @@ void siw_bench_onesided(const struct siw_bench_opts *o, struct siw_bench_result 
 	siw_bench_end_open(&e, &fixed, 1, side_open(&side));
 	memset(siw_bench_slot(&e.buf, 0), 0, sizeof(uint64_t));
 	side.peer.sin_port = htons(e.peer.side_port);
-	siw_bench_swap(o->ctl, 0);
+	siw_bench_exchange(o->ctl, 0);
 	if (o->server)
-		target(&e, &side, o->iters);
+		onesided_run_target(&e, &side, o->iters);
 	else
-		initiator(&e, &side, o->iters, ns);
-	siw_bench_swap(o->ctl, 0);
-	siw_bench_samples(ns, o->iters, 1, result);
+		onesided_run_initiator(&e, &side, o->iters, ns);
+	siw_bench_exchange(o->ctl, 0);
+	siw_bench_summarize_samples(ns, o->iters, 1, result);
 	siw_bench_end_close(&e);
 	close(side.fd);
 	free(ns);

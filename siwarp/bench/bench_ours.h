@@ -13,7 +13,7 @@
 
 #define SIW_BENCH_SIGNAL_EVERY 16
 
-struct siw_bench_end {
+struct siw_bench_side {
 	const struct siw_bench_opts *o;
 	struct siw_context *context;
 	struct siw_pd *pd;
@@ -36,7 +36,8 @@ struct siw_bench_end {
  * Read memory that the peer may be writing. Reading memory into which an RNIC places data is not
  * ordered with the placement, on any RNIC, so ThreadSanitizer is disabled here and nowhere else.
  */
-static inline __attribute__((no_sanitize("thread"))) char siw_bench_look(const volatile char *at)
+static inline __attribute__((no_sanitize("thread"))) char
+siw_bench_read_octet(const volatile char *at)
 {
 	return *at;
 }
@@ -45,29 +46,29 @@ static inline __attribute__((no_sanitize("thread"))) char siw_bench_look(const v
  * Clear an octet before the peer is allowed to write it. The peer is another process, whose order
  * ThreadSanitizer cannot see.
  */
-static inline __attribute__((no_sanitize("thread"))) void siw_bench_clear(volatile char *at)
+static inline __attribute__((no_sanitize("thread"))) void siw_bench_clear_octet(volatile char *at)
 {
 	*at = 0;
 }
 
 static inline __attribute__((no_sanitize("thread"))) uint64_t
-siw_bench_look64(const volatile uint64_t *at)
+siw_bench_read_u64(const volatile uint64_t *at)
 {
 	return *at;
 }
 
 /* bench_end.c. Posts receives for all slots before the peer can send. */
-void siw_bench_end_open(struct siw_bench_end *e, const struct siw_bench_opts *o, uint32_t slots,
+void siw_bench_end_open(struct siw_bench_side *e, const struct siw_bench_opts *o, uint32_t slots,
 			uint16_t side_port);
-void siw_bench_end_close(struct siw_bench_end *e);
+void siw_bench_end_close(struct siw_bench_side *e);
 /* Post the receive of this slot (again); wr_id is the slot. */
-void siw_bench_post_recv(struct siw_bench_end *e, uint64_t slot);
+void siw_bench_post_recv(struct siw_bench_side *e, uint64_t slot);
 /* Set the peer's address, which UD and RD need in every request; a Write has one only on RD. */
-void siw_bench_address(const struct siw_bench_end *e, struct siw_send_wr *wr);
+void siw_bench_address(const struct siw_bench_side *e, struct siw_send_wr *wr);
 /* Send size octets from the buffer's start. */
-void siw_bench_post_send(struct siw_bench_end *e, uint32_t size);
+void siw_bench_post_send(struct siw_bench_side *e, uint32_t size);
 /* Post an RDMA Write or Read of size octets; a Write takes the first octets of the buffer. */
-void siw_bench_post_rdma(struct siw_bench_end *e, int opcode, uint64_t size, char *local,
+void siw_bench_post_rdma(struct siw_bench_side *e, int opcode, uint64_t size, char *local,
 			 uint64_t remote);
 /*
  * Return 1 to max completions, polling or, with --wait event, sleeping on the channel; die on a
@@ -75,12 +76,12 @@ void siw_bench_post_rdma(struct siw_bench_end *e, int opcode, uint64_t size, cha
  * without a completion; with RC and RD, which lose no messages, only a completion or the exit of
  * the other process ends the wait.
  */
-int siw_bench_wait(struct siw_bench_end *e, struct siw_wc *wc, int max);
+int siw_bench_wait(struct siw_bench_side *e, struct siw_wc *wc, int max);
 /* Like siw_bench_wait, but return at once, with 0 if there is no completion. */
-int siw_bench_poll(struct siw_bench_end *e, struct siw_wc *wc, int max);
+int siw_bench_poll(struct siw_bench_side *e, struct siw_wc *wc, int max);
 /* Wait for one receive, skipping other completions; return its slot, which is not posted again. */
-uint64_t siw_bench_await_slot(struct siw_bench_end *e, uint32_t *length);
+uint64_t siw_bench_await_slot(struct siw_bench_side *e, uint32_t *length);
 /* Like siw_bench_await_slot, but post the receive again; return the number of octets. */
-uint32_t siw_bench_await_recv(struct siw_bench_end *e);
+uint32_t siw_bench_await_recv(struct siw_bench_side *e);
 
 #endif

@@ -14,10 +14,10 @@
 #define NO_SLOT UINT64_MAX
 
 /* Exchange n messages; store the time of each in ns[], if ns is not NULL. */
-typedef void siw_bench_lat_fn(struct siw_bench_end *e, uint32_t n, uint64_t *ns);
+typedef void siw_bench_lat_fn(struct siw_bench_side *e, uint32_t n, uint64_t *ns);
 
 /* Receives are posted again after the send, while the message is in transit. */
-static void by_send(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
+static void lat_run_send(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 {
 	uint32_t size = (uint32_t)e->o->size, length;
 	uint64_t slot = NO_SLOT;
@@ -51,7 +51,7 @@ struct turns {
 };
 
 /* Wait for a completion with this opcode. Return its wr_id. */
-static uint64_t await_this(struct siw_bench_end *e, struct turns *t, int opcode)
+static uint64_t lat_wait_opcode(struct siw_bench_side *e, struct turns *t, int opcode)
 {
 	struct siw_wc wc;
 
@@ -76,7 +76,7 @@ static uint64_t await_this(struct siw_bench_end *e, struct turns *t, int opcode)
  * Like by_send, but each Send is signalled and its completion awaited. With persona roce the
  * completion precedes the answer; with iwarp the answer may arrive before the post has returned.
  */
-static void by_answer(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
+static void lat_run_answer(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 {
 	uint32_t size = (uint32_t)e->o->size;
 	struct siw_qp_init_attr init;
@@ -90,54 +90,54 @@ static void by_answer(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
 		uint64_t start = siw_bench_now();
 
 		if (e->o->server)
-			siw_bench_post_recv(e, await_this(e, &turns, SIW_WC_RECV));
+			siw_bench_post_recv(e, lat_wait_opcode(e, &turns, SIW_WC_RECV));
 		siw_bench_post_send(e, size);
-		await_this(e, &turns, SIW_WC_SEND);
+		lat_wait_opcode(e, &turns, SIW_WC_SEND);
 		if (!e->o->server)
-			siw_bench_post_recv(e, await_this(e, &turns, SIW_WC_RECV));
+			siw_bench_post_recv(e, lat_wait_opcode(e, &turns, SIW_WC_RECV));
 		if (ns)
 			ns[i] = siw_bench_now() - start;
 	}
 }
 
-static void await_octet(struct siw_bench_end *e, const volatile char *octet, char value)
+static void lat_wait_octet(struct siw_bench_side *e, const volatile char *octet, char value)
 {
 	struct siw_wc wc[4];
 
 	bool only_looks = !strcmp(e->o->kind, "watched");
 
 	siw_bench_poll(e, wc, 4);
-	while (siw_bench_look(octet) != value)
+	while (siw_bench_read_octet(octet) != value)
 		if ((only_looks || !siw_bench_poll(e, wc, 4)) && siw_bench_idle(&e->guard))
 			siw_bench_die(SIW_BENCH_EXIT_LOST, "a Write did not arrive");
-	siw_bench_busy(&e->guard);
+	siw_bench_reset_idle(&e->guard);
 }
 
-static void by_write(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
+static void lat_run_write(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 {
 	uint64_t size = e->o->size;
 	volatile char *seen = siw_bench_slot(&e->buf, 0) + size - 1;
 	uint64_t there = e->peer.addr + e->buf.stride;
 
-	siw_bench_clear(seen);
-	siw_bench_swap(e->o->ctl, 0);
+	siw_bench_clear_octet(seen);
+	siw_bench_exchange(e->o->ctl, 0);
 	for (uint32_t i = 0; i < n; i++) {
 		char value = (char)(i % 100 + 1);
 		uint64_t start = siw_bench_now();
 
 		if (e->o->server)
-			await_octet(e, seen, value);
+			lat_wait_octet(e, seen, value);
 		e->buf.base[size - 1] = value;
 		siw_bench_post_rdma(e, SIW_WR_RDMA_WRITE, size, e->buf.base, there);
 		if (!e->o->server)
-			await_octet(e, seen, value);
+			lat_wait_octet(e, seen, value);
 		if (ns)
 			ns[i] = siw_bench_now() - start;
 	}
 }
 
 /* The server makes progress by polling until the client reports that it has finished. */
-static void by_read(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
+static void lat_run_read(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 {
 	struct siw_wc wc;
 	uint32_t length;
@@ -163,13 +163,13 @@ static void by_read(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
 }
 
 /* Time from posting a Write to its completion. The server is the same as for Reads. */
-static void by_completion(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
+static void lat_run_done(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 {
 	uint64_t there = e->peer.addr + e->buf.stride;
 	struct siw_wc wc;
 
 	if (e->o->server) {
-		by_read(e, n, ns);
+		lat_run_read(e, n, ns);
 		return;
 	}
 	for (uint32_t i = 0; i < n; i++) {
@@ -189,29 +189,29 @@ static void by_completion(struct siw_bench_end *e, uint32_t n, uint64_t *ns)
 void siw_bench_ours_lat(const struct siw_bench_opts *o, struct siw_bench_result *result)
 {
 	static siw_bench_lat_fn *const by[] = {
-		[SIW_BENCH_SEND] = by_send,
-		[SIW_BENCH_WRITE] = by_write,
-		[SIW_BENCH_READ] = by_read,
+		[SIW_BENCH_SEND] = lat_run_send,
+		[SIW_BENCH_WRITE] = lat_run_write,
+		[SIW_BENCH_READ] = lat_run_read,
 	};
 	bool done = !strcmp(o->kind, "done");
-	siw_bench_lat_fn *run = done			     ? by_completion
-				: !strcmp(o->kind, "answer") ? by_answer
+	siw_bench_lat_fn *run = done			     ? lat_run_done
+				: !strcmp(o->kind, "answer") ? lat_run_answer
 							     : by[o->op];
 	uint64_t *ns = calloc(o->iters, sizeof(*ns));
-	struct siw_bench_end e;
+	struct siw_bench_side e;
 
 	if (!ns)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "no memory for the samples");
 	if (o->op != SIW_BENCH_SEND && !o->size)
 		siw_bench_die(SIW_BENCH_EXIT_USAGE, "a Write or Read has at least one octet");
 	siw_bench_end_open(&e, o, RECVS, 0);
-	siw_bench_swap(o->ctl, 0);
+	siw_bench_exchange(o->ctl, 0);
 	run(&e, o->warmup, NULL);
-	siw_bench_swap(o->ctl, 0);
+	siw_bench_exchange(o->ctl, 0);
 	run(&e, o->iters, ns);
-	siw_bench_swap(o->ctl, 0);
-	siw_bench_keep_samples(o, ns);
-	siw_bench_samples(ns, o->iters, done || o->op == SIW_BENCH_READ ? 1 : 2, result);
+	siw_bench_exchange(o->ctl, 0);
+	siw_bench_write_samples(o, ns);
+	siw_bench_summarize_samples(ns, o->iters, done || o->op == SIW_BENCH_READ ? 1 : 2, result);
 	siw_bench_end_close(&e);
 	free(ns);
 }

@@ -18,7 +18,7 @@ struct list {
 	struct siw_send_wr wr[SIW_BENCH_BATCH];
 };
 
-static void list_make(struct siw_bench_end *e, struct list *l)
+static void bench_list_init(struct siw_bench_side *e, struct list *l)
 {
 	memset(l, 0, sizeof(*l));
 	l->sge = (struct siw_sge){ .addr = (uintptr_t)e->buf.base,
@@ -33,11 +33,12 @@ static void list_make(struct siw_bench_end *e, struct list *l)
 }
 
 /* Prepare a list of Writes to the peer's memory, or of Reads from it. */
-static void list_make_rdma(struct siw_bench_end *e, struct list *l, enum siw_wr_opcode opcode)
+static void bench_list_init_rdma(struct siw_bench_side *e, struct list *l,
+				 enum siw_wr_opcode opcode)
 {
 	bool reads = opcode == SIW_WR_RDMA_READ;
 
-	list_make(e, l);
+	bench_list_init(e, l);
 	if (reads)
 		l->sge.addr = (uintptr_t)siw_bench_slot(&e->buf, 0);
 	for (int i = 0; i < SIW_BENCH_BATCH; i++) {
@@ -48,7 +49,7 @@ static void list_make_rdma(struct siw_bench_end *e, struct list *l, enum siw_wr_
 }
 
 /* Post a list; its last request is signalled at intervals, to detect errors and to free slots. */
-static void list_post(struct siw_bench_end *e, struct list *l, uint32_t k, bool report)
+static void bench_list_post(struct siw_bench_side *e, struct list *l, uint32_t k, bool report)
 {
 	struct siw_send_wr *bad;
 	int r;
@@ -63,32 +64,32 @@ static void list_post(struct siw_bench_end *e, struct list *l, uint32_t k, bool 
 	e->posted += k;
 }
 
-static uint32_t least(uint32_t a, uint32_t b)
+static uint32_t bench_min_u32(uint32_t a, uint32_t b)
 {
 	return a < b ? a : b;
 }
 
 /* Send n messages; return the number sent, less than n if a credit did not arrive. */
-static uint32_t source(struct siw_bench_end *e, uint32_t n)
+static uint32_t bench_stream_send(struct siw_bench_side *e, uint32_t n)
 {
-	uint32_t sent = 0, credited = 0, half = siw_bench_half(e->o);
+	uint32_t sent = 0, credited = 0, half = siw_bench_credit_size(e->o);
 	struct siw_wc wc[SIW_BENCH_BATCH];
 	struct list list;
 	int got;
 
 	if (e->o->op == SIW_BENCH_WRITE) /* UC: credits count the completions of immediate data */
-		list_make_rdma(e, &list, SIW_WR_RDMA_WRITE_WITH_IMM);
+		bench_list_init_rdma(e, &list, SIW_WR_RDMA_WRITE_WITH_IMM);
 	else
-		list_make(e, &list);
+		bench_list_init(e, &list);
 	while (credited < n) {
-		uint32_t room = least(e->o->depth - (sent - credited), n - sent);
+		uint32_t room = bench_min_u32(e->o->depth - (sent - credited), n - sent);
 
 		if (room) {
-			uint32_t k = least(room, e->o->batch);
+			uint32_t k = bench_min_u32(room, e->o->batch);
 
-			list_post(e, &list, k,
-				  e->posted / SIW_BENCH_SIGNAL_EVERY !=
-					  (e->posted + k) / SIW_BENCH_SIGNAL_EVERY);
+			bench_list_post(e, &list, k,
+					e->posted / SIW_BENCH_SIGNAL_EVERY !=
+						(e->posted + k) / SIW_BENCH_SIGNAL_EVERY);
 			sent += k;
 			continue;
 		}
@@ -105,14 +106,14 @@ static uint32_t source(struct siw_bench_end *e, uint32_t n)
 	return sent;
 }
 
-static bool is_message(const struct siw_wc *wc)
+static bool bench_wc_is_message(const struct siw_wc *wc)
 {
 	return wc->opcode == SIW_WC_RECV || wc->opcode == SIW_WC_RECV_RDMA_WITH_IMM;
 }
 
-static uint32_t sink(struct siw_bench_end *e, uint32_t n)
+static uint32_t bench_stream_receive(struct siw_bench_side *e, uint32_t n)
 {
-	uint32_t seen = 0, credited = 0, half = e->o->rd ? n : siw_bench_half(e->o);
+	uint32_t seen = 0, credited = 0, half = e->o->rd ? n : siw_bench_credit_size(e->o);
 	struct siw_wc wc[SIW_BENCH_BATCH];
 
 	while (seen < n) {
@@ -121,7 +122,7 @@ static uint32_t sink(struct siw_bench_end *e, uint32_t n)
 		if (!got)
 			break;
 		for (int i = 0; i < got; i++) {
-			if (!is_message(&wc[i]))
+			if (!bench_wc_is_message(&wc[i]))
 				continue;
 			if (wc[i].byte_len != e->o->size)
 				siw_bench_die(SIW_BENCH_EXIT_ERROR,
@@ -144,23 +145,24 @@ static uint32_t sink(struct siw_bench_end *e, uint32_t n)
  * number of requests completed with it. At the end the peer sends one message when it has received
  * all.
  */
-static uint32_t rd_source(struct siw_bench_end *e, uint32_t n)
+static uint32_t bench_stream_send_rd(struct siw_bench_side *e, uint32_t n)
 {
-	uint32_t sent = 0, done = 0, half = siw_bench_half(e->o);
+	uint32_t sent = 0, done = 0, half = siw_bench_credit_size(e->o);
 	struct siw_wc wc[SIW_BENCH_BATCH];
 	bool answered = false;
 	struct list list;
 
-	list_make(e, &list);
+	bench_list_init(e, &list);
 	while (!answered || done < n) {
-		uint32_t room = least(e->o->depth - (sent - done), n - sent);
+		uint32_t room = bench_min_u32(e->o->depth - (sent - done), n - sent);
 		int got;
 
 		if (room) {
-			uint32_t k = least(room, e->o->batch);
+			uint32_t k = bench_min_u32(room, e->o->batch);
 
 			list.wr[k - 1].wr_id = sent + k;
-			list_post(e, &list, k, sent / half != (sent + k) / half || sent + k == n);
+			bench_list_post(e, &list, k,
+					sent / half != (sent + k) / half || sent + k == n);
 			sent += k;
 			continue;
 		}
@@ -179,37 +181,39 @@ static uint32_t rd_source(struct siw_bench_end *e, uint32_t n)
 	return done;
 }
 
-static uint64_t by_send(struct siw_bench_end *e, uint32_t n)
+static uint64_t bench_stream_run_send(struct siw_bench_side *e, uint32_t n)
 {
 	uint64_t start = siw_bench_now(), ns;
-	uint32_t done = e->o->server ? sink(e, n) : e->o->rd ? rd_source(e, n) : source(e, n);
+	uint32_t done = e->o->server ? bench_stream_receive(e, n)
+			: e->o->rd   ? bench_stream_send_rd(e, n)
+				     : bench_stream_send(e, n);
 
 	ns = siw_bench_now() - start;
-	siw_bench_account(e->o, done, n);
+	siw_bench_check_counts(e->o, done, n);
 	return ns;
 }
 
 /* ---- RDMA ------------------------------------------------------------------------------------ */
 
 /* Keep depth requests outstanding until n have completed; the last one of a list is signalled. */
-static void keep_going(struct siw_bench_end *e, enum siw_wr_opcode opcode, uint32_t n)
+static void bench_stream_post_rdma(struct siw_bench_side *e, enum siw_wr_opcode opcode, uint32_t n)
 {
 	int wanted = opcode == SIW_WR_RDMA_READ ? SIW_WC_RDMA_READ : SIW_WC_RDMA_WRITE;
 	struct siw_wc wc[SIW_BENCH_BATCH];
 	uint32_t posted = 0, done = 0;
 	struct list list;
 
-	list_make_rdma(e, &list, opcode);
+	bench_list_init_rdma(e, &list, opcode);
 	while (done < n) {
-		uint32_t room = least(e->o->depth - (posted - done), n - posted);
+		uint32_t room = bench_min_u32(e->o->depth - (posted - done), n - posted);
 		int got;
 
 		if (room) {
-			uint32_t k = least(room, e->o->batch);
+			uint32_t k = bench_min_u32(room, e->o->batch);
 
 			posted += k;
 			list.wr[k - 1].wr_id = posted;
-			list_post(e, &list, k, true);
+			bench_list_post(e, &list, k, true);
 			continue;
 		}
 		got = siw_bench_wait(e, wc, SIW_BENCH_BATCH);
@@ -221,7 +225,7 @@ static void keep_going(struct siw_bench_end *e, enum siw_wr_opcode opcode, uint3
 	}
 }
 
-static uint64_t by_write(struct siw_bench_end *e, uint32_t n)
+static uint64_t bench_stream_run_write(struct siw_bench_side *e, uint32_t n)
 {
 	uint64_t start = siw_bench_now(), ns, slot;
 	uint32_t length;
@@ -235,14 +239,14 @@ static uint64_t by_write(struct siw_bench_end *e, uint32_t n)
 		siw_bench_post_recv(e, slot);
 		return 1;
 	}
-	keep_going(e, SIW_WR_RDMA_WRITE, n);
+	bench_stream_post_rdma(e, SIW_WR_RDMA_WRITE, n);
 	siw_bench_post_send(e, 0);
 	siw_bench_await_recv(e);
 	ns = siw_bench_now() - start;
 	return ns;
 }
 
-static uint64_t by_read(struct siw_bench_end *e, uint32_t n)
+static uint64_t bench_stream_run_read(struct siw_bench_side *e, uint32_t n)
 {
 	uint64_t start = siw_bench_now(), ns;
 	uint32_t length;
@@ -251,7 +255,7 @@ static uint64_t by_read(struct siw_bench_end *e, uint32_t n)
 		siw_bench_post_recv(e, siw_bench_await_slot(e, &length));
 		return 1;
 	}
-	keep_going(e, SIW_WR_RDMA_READ, n);
+	bench_stream_post_rdma(e, SIW_WR_RDMA_READ, n);
 	ns = siw_bench_now() - start;
 	siw_bench_buf_check(siw_bench_slot(&e->buf, 0), e->o->size);
 	memset(siw_bench_slot(&e->buf, 0), 0, e->o->size);
@@ -261,15 +265,15 @@ static uint64_t by_read(struct siw_bench_end *e, uint32_t n)
 
 void siw_bench_ours_stream(const struct siw_bench_opts *o, struct siw_bench_result *result)
 {
-	static uint64_t (*const by[])(struct siw_bench_end *, uint32_t) = {
-		[SIW_BENCH_SEND] = by_send,
-		[SIW_BENCH_WRITE] = by_write,
-		[SIW_BENCH_READ] = by_read,
+	static uint64_t (*const by[])(struct siw_bench_side *, uint32_t) = {
+		[SIW_BENCH_SEND] = bench_stream_run_send,
+		[SIW_BENCH_WRITE] = bench_stream_run_write,
+		[SIW_BENCH_READ] = bench_stream_run_read,
 	};
 	/* UC Writes have no flow control either. */
 	bool windowed = o->op == SIW_BENCH_SEND || o->uc;
 	uint32_t parts[] = { o->warmup, o->iters };
-	struct siw_bench_end e;
+	struct siw_bench_side e;
 
 	if (o->depth > 4096)
 		siw_bench_die(SIW_BENCH_EXIT_USAGE, "the depth is more than 4096");
@@ -277,10 +281,10 @@ void siw_bench_ours_stream(const struct siw_bench_opts *o, struct siw_bench_resu
 	for (int i = 0; i < 2; i++) {
 		uint64_t ns;
 
-		siw_bench_swap(o->ctl, 0);
-		ns = (windowed ? by_send : by[o->op])(&e, parts[i]);
-		siw_bench_volume(o, parts[i], ns, result);
+		siw_bench_exchange(o->ctl, 0);
+		ns = (windowed ? bench_stream_run_send : by[o->op])(&e, parts[i]);
+		siw_bench_set_rate(o, parts[i], ns, result);
 	}
-	siw_bench_swap(o->ctl, 0);
+	siw_bench_exchange(o->ctl, 0);
 	siw_bench_end_close(&e);
 }

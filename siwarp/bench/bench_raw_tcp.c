@@ -32,7 +32,7 @@ struct raw {
 	struct siw_bench_guard guard;
 };
 
-static int accept_one(struct raw *r, struct sockaddr_in *local)
+static int raw_tcp_accept(struct raw *r, struct sockaddr_in *local)
 {
 	struct siw_bench_hello mine = { 0 }, theirs;
 	socklen_t length = sizeof(*local);
@@ -42,32 +42,32 @@ static int accept_one(struct raw *r, struct sockaddr_in *local)
 	    listen(listener, 1) || getsockname(listener, (struct sockaddr *)local, &length))
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "listening: %s", strerror(errno));
 	mine.port = ntohs(local->sin_port);
-	siw_bench_swap_hello(r->o->ctl, &mine, &theirs);
+	siw_bench_exchange_hello(r->o->ctl, &mine, &theirs);
 	fd = accept(listener, NULL, NULL);
 	close(listener);
 	return fd;
 }
 
-static int connect_one(struct raw *r, struct sockaddr_in *peer)
+static int raw_tcp_connect(struct raw *r, struct sockaddr_in *peer)
 {
 	struct siw_bench_hello mine = { 0 }, theirs;
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-	siw_bench_swap_hello(r->o->ctl, &mine, &theirs);
+	siw_bench_exchange_hello(r->o->ctl, &mine, &theirs);
 	peer->sin_port = htons(theirs.port);
 	if (fd >= 0 && connect(fd, (struct sockaddr *)peer, sizeof(*peer)))
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "connecting: %s", strerror(errno));
 	return fd;
 }
 
-static void open_stream(struct raw *r)
+static void raw_tcp_open(struct raw *r)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET,
 				       .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	struct timeval limit = { .tv_sec = SIW_BENCH_SLEEP_MS / 1000 };
 	int on = 1;
 
-	r->fd = r->o->server ? accept_one(r, &address) : connect_one(r, &address);
+	r->fd = r->o->server ? raw_tcp_accept(r, &address) : raw_tcp_connect(r, &address);
 	if (r->fd < 0 || setsockopt(r->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)))
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "a TCP connection: %s", strerror(errno));
 	setsockopt(r->fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
@@ -75,7 +75,7 @@ static void open_stream(struct raw *r)
 }
 
 /* After a send or recv without progress: return only for EAGAIN or EINTR, otherwise die. */
-static void not_now(struct raw *r, const char *what, ssize_t n)
+static void raw_tcp_check_retry(struct raw *r, const char *what, ssize_t n)
 {
 	if (n < 0 && errno == EINTR)
 		return;
@@ -86,40 +86,40 @@ static void not_now(struct raw *r, const char *what, ssize_t n)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: the peer sends and accepts no data", what);
 }
 
-static int call_flags(const struct raw *r)
+static int raw_tcp_msg_flags(const struct raw *r)
 {
 	return MSG_NOSIGNAL | (r->flags & BLOCKING ? 0 : MSG_DONTWAIT);
 }
 
-static void send_all(struct raw *r, const char *data, size_t size)
+static void raw_tcp_send_all(struct raw *r, const char *data, size_t size)
 {
 	while (size) {
-		ssize_t n = send(r->fd, data, size, call_flags(r));
+		ssize_t n = send(r->fd, data, size, raw_tcp_msg_flags(r));
 
 		if (n <= 0) {
-			not_now(r, "sending", n);
+			raw_tcp_check_retry(r, "sending", n);
 			continue;
 		}
-		siw_bench_busy(&r->guard);
+		siw_bench_reset_idle(&r->guard);
 		data += n;
 		size -= (size_t)n;
 	}
 }
 
 /* Receive total octets, wrapping to the buffer's start after size octets. */
-static void recv_all(struct raw *r, char *data, size_t size, uint64_t total)
+static void raw_tcp_recv_all(struct raw *r, char *data, size_t size, uint64_t total)
 {
 	size_t at = 0;
 
 	while (total) {
 		size_t most = size - at < total ? size - at : (size_t)total;
-		ssize_t n = recv(r->fd, data + at, most, call_flags(r));
+		ssize_t n = recv(r->fd, data + at, most, raw_tcp_msg_flags(r));
 
 		if (n <= 0) {
-			not_now(r, "receiving", n);
+			raw_tcp_check_retry(r, "receiving", n);
 			continue;
 		}
-		siw_bench_busy(&r->guard);
+		siw_bench_reset_idle(&r->guard);
 		total -= (uint64_t)n;
 		at += (size_t)n;
 		if (at == size)
@@ -130,7 +130,7 @@ static void recv_all(struct raw *r, char *data, size_t size, uint64_t total)
 /* ---- latency of round trips ------------------------------------------------------------------ */
 
 /* Messages in both directions, or for Read a request in one direction and the data in the other. */
-static void ping_pong(struct raw *r, uint32_t n, uint64_t *ns)
+static void raw_tcp_ping_pong(struct raw *r, uint32_t n, uint64_t *ns)
 {
 	size_t size = r->o->size;
 	size_t there = r->o->op == SIW_BENCH_READ ? REQUEST : size;
@@ -139,81 +139,81 @@ static void ping_pong(struct raw *r, uint32_t n, uint64_t *ns)
 		uint64_t start = siw_bench_now();
 
 		if (!r->o->server)
-			send_all(r, r->buf.base, there);
-		recv_all(r, siw_bench_slot(&r->buf, i), r->o->server ? there : size,
-			 r->o->server ? there : size);
+			raw_tcp_send_all(r, r->buf.base, there);
+		raw_tcp_recv_all(r, siw_bench_slot(&r->buf, i), r->o->server ? there : size,
+				 r->o->server ? there : size);
 		if (r->o->server)
-			send_all(r, r->buf.base, size);
+			raw_tcp_send_all(r, r->buf.base, size);
 		if (ns)
 			ns[i] = siw_bench_now() - start;
 	}
 }
 
-static void latency(struct raw *r, struct siw_bench_result *result)
+static void raw_tcp_latency(struct raw *r, struct siw_bench_result *result)
 {
 	uint64_t *ns = calloc(r->o->iters, sizeof(*ns));
 
 	if (!ns)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "no memory for the samples");
-	siw_bench_swap(r->o->ctl, 0);
-	ping_pong(r, r->o->warmup, NULL);
-	ping_pong(r, r->o->iters, ns);
-	siw_bench_samples(ns, r->o->iters, r->o->op == SIW_BENCH_READ ? 1 : 2, result);
+	siw_bench_exchange(r->o->ctl, 0);
+	raw_tcp_ping_pong(r, r->o->warmup, NULL);
+	raw_tcp_ping_pong(r, r->o->iters, ns);
+	siw_bench_summarize_samples(ns, r->o->iters, r->o->op == SIW_BENCH_READ ? 1 : 2, result);
 	free(ns);
 }
 
 /* ---- streams of messages --------------------------------------------------------------------- */
 
-static void source(struct raw *r, uint32_t n)
+static void raw_tcp_send_stream(struct raw *r, uint32_t n)
 {
 	size_t piece = r->flags & COALESCED ? PIECE : r->o->size;
 
 	for (uint64_t left = n * r->o->size; left;) {
 		size_t size = left < piece ? (size_t)left : piece;
 
-		send_all(r, r->buf.base, size);
+		raw_tcp_send_all(r, r->buf.base, size);
 		left -= size;
 	}
 }
 
-static void sink(struct raw *r, uint32_t n)
+static void raw_tcp_recv_stream(struct raw *r, uint32_t n)
 {
 	size_t size = r->o->size < PIECE ? PIECE : r->o->size;
 
-	recv_all(r, siw_bench_slot(&r->buf, 0), size, n * r->o->size);
+	raw_tcp_recv_all(r, siw_bench_slot(&r->buf, 0), size, n * r->o->size);
 }
 
 /* Transfer the data, with an octet in the other direction as its request or its acknowledgement. */
-static void part(struct raw *r, uint32_t n)
+static void raw_tcp_run_part(struct raw *r, uint32_t n)
 {
 	bool pull = r->o->op == SIW_BENCH_READ;
 	char octet = 0;
 
 	if (pull && !r->o->server)
-		send_all(r, &octet, 1);
+		raw_tcp_send_all(r, &octet, 1);
 	if (pull && r->o->server)
-		recv_all(r, &octet, 1, 1);
+		raw_tcp_recv_all(r, &octet, 1, 1);
 	if (pull == r->o->server)
-		source(r, n);
+		raw_tcp_send_stream(r, n);
 	else
-		sink(r, n);
+		raw_tcp_recv_stream(r, n);
 	if (!pull && r->o->server)
-		send_all(r, &octet, 1);
+		raw_tcp_send_all(r, &octet, 1);
 	if (!pull && !r->o->server)
-		recv_all(r, &octet, 1, 1);
+		raw_tcp_recv_all(r, &octet, 1, 1);
 }
 
-static void stream(struct raw *r, struct siw_bench_result *result)
+static void raw_tcp_stream(struct raw *r, struct siw_bench_result *result)
 {
 	uint32_t parts[] = { r->o->warmup, r->o->iters };
 
 	for (int i = 0; i < 2; i++) {
 		uint64_t start;
 
-		siw_bench_swap(r->o->ctl, 0);
+		siw_bench_exchange(r->o->ctl, 0);
 		start = siw_bench_now();
-		part(r, parts[i]);
-		siw_bench_volume(r->o, parts[i], siw_bench_now() - start, result);
+		raw_tcp_run_part(r, parts[i]);
+		siw_bench_set_rate(r->o, parts[i], siw_bench_now() - start, result);
 	}
 }
 
@@ -227,13 +227,13 @@ void siw_bench_raw_tcp(const struct siw_bench_opts *o, struct siw_bench_result *
 	if (r.flags < 0)
 		siw_bench_die(SIW_BENCH_EXIT_USAGE, "there is no TCP run named %s", o->run);
 	siw_bench_buf_make(&r.buf, o->size < PIECE ? PIECE : o->size, 1);
-	open_stream(&r);
+	raw_tcp_open(&r);
 	siw_bench_pin(o->cpu);
 	if (!strcmp(o->kind, "lat"))
-		latency(&r, result);
+		raw_tcp_latency(&r, result);
 	else
-		stream(&r, result);
-	siw_bench_swap(o->ctl, 0);
+		raw_tcp_stream(&r, result);
+	siw_bench_exchange(o->ctl, 0);
 	close(r.fd);
 	siw_bench_buf_free(&r.buf);
 }

@@ -46,7 +46,7 @@ struct raw {
 	struct siw_bench_guard guard;
 };
 
-static void buffer(int fd, int force, int plain)
+static void raw_udp_set_buffer(int fd, int force, int plain)
 {
 	int octets = BUFFER;
 
@@ -54,7 +54,7 @@ static void buffer(int fd, int force, int plain)
 		setsockopt(fd, SOL_SOCKET, plain, &octets, sizeof(octets));
 }
 
-static void open_socket(struct raw *r)
+static void raw_udp_open(struct raw *r)
 {
 	struct sockaddr_in local = { .sin_family = AF_INET,
 				     .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -69,14 +69,14 @@ static void open_socket(struct raw *r)
 	if (r->fd < 0 || bind(r->fd, (struct sockaddr *)&local, sizeof(local)) ||
 	    getsockname(r->fd, (struct sockaddr *)&local, &length))
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "a UDP socket: %s", strerror(errno));
-	buffer(r->fd, SO_RCVBUFFORCE, SO_RCVBUF);
-	buffer(r->fd, SO_SNDBUFFORCE, SO_SNDBUF);
+	raw_udp_set_buffer(r->fd, SO_RCVBUFFORCE, SO_RCVBUF);
+	raw_udp_set_buffer(r->fd, SO_SNDBUFFORCE, SO_SNDBUF);
 	setsockopt(r->fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
 	if ((r->flags & GSO) && r->o->server &&
 	    setsockopt(r->fd, IPPROTO_UDP, UDP_GRO, &on, sizeof(on)))
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "this kernel has no UDP_GRO");
 	mine.port = ntohs(local.sin_port);
-	siw_bench_swap_hello(r->o->ctl, &mine, &theirs);
+	siw_bench_exchange_hello(r->o->ctl, &mine, &theirs);
 	r->peer = local;
 	r->peer.sin_port = htons(theirs.port);
 	if ((r->flags & CONNECTED) && connect(r->fd, (struct sockaddr *)&r->peer, sizeof(r->peer)))
@@ -84,13 +84,13 @@ static void open_socket(struct raw *r)
 }
 
 /* Return if the error is temporary (EAGAIN, ENOBUFS, EINTR); otherwise die. */
-static void not_now(const char *what)
+static void raw_udp_check_retry(const char *what)
 {
 	if (errno != EAGAIN && errno != ENOBUFS && errno != EINTR)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %s", what, strerror(errno));
 }
 
-static void send_one(struct raw *r, const void *data, size_t size)
+static void raw_udp_send(struct raw *r, const void *data, size_t size)
 {
 	for (;;) {
 		ssize_t n = r->flags & CONNECTED
@@ -100,14 +100,14 @@ static void send_one(struct raw *r, const void *data, size_t size)
 
 		if (n >= 0)
 			return;
-		not_now("sending");
+		raw_udp_check_retry("sending");
 		if (siw_bench_idle(&r->guard))
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "the socket accepts no more data");
 	}
 }
 
 /* Receive a datagram; false after a time-out, which a blocking socket reports itself. */
-static bool recv_one(struct raw *r, void *data, size_t size)
+static bool raw_udp_recv(struct raw *r, void *data, size_t size)
 {
 	struct sockaddr_in from;
 
@@ -118,10 +118,10 @@ static bool recv_one(struct raw *r, void *data, size_t size)
 							    (struct sockaddr *)&from, &length);
 
 		if (n >= 0) {
-			siw_bench_busy(&r->guard);
+			siw_bench_reset_idle(&r->guard);
 			return true;
 		}
-		not_now("receiving");
+		raw_udp_check_retry("receiving");
 		if ((r->flags & BLOCKING) || siw_bench_idle(&r->guard))
 			return false;
 	}
@@ -129,7 +129,7 @@ static bool recv_one(struct raw *r, void *data, size_t size)
 
 /* ---- latency of round trips ------------------------------------------------------------------ */
 
-static void ping_pong(struct raw *r, uint32_t n, uint64_t *ns)
+static void raw_udp_ping_pong(struct raw *r, uint32_t n, uint64_t *ns)
 {
 	const char *out = r->buf.base;
 	size_t size = r->o->size;
@@ -138,32 +138,32 @@ static void ping_pong(struct raw *r, uint32_t n, uint64_t *ns)
 		uint64_t start = siw_bench_now();
 
 		if (!r->o->server)
-			send_one(r, out, size);
-		if (!recv_one(r, siw_bench_slot(&r->buf, i), size))
+			raw_udp_send(r, out, size);
+		if (!raw_udp_recv(r, siw_bench_slot(&r->buf, i), size))
 			siw_bench_die(SIW_BENCH_EXIT_LOST, "a datagram was lost");
 		if (r->o->server)
-			send_one(r, out, size);
+			raw_udp_send(r, out, size);
 		if (ns)
 			ns[i] = siw_bench_now() - start;
 	}
 }
 
-static void latency(struct raw *r, struct siw_bench_result *result)
+static void raw_udp_latency(struct raw *r, struct siw_bench_result *result)
 {
 	uint64_t *ns = calloc(r->o->iters, sizeof(*ns));
 
 	if (!ns)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "no memory for the samples");
-	siw_bench_swap(r->o->ctl, 0);
-	ping_pong(r, r->o->warmup, NULL);
-	ping_pong(r, r->o->iters, ns);
-	siw_bench_samples(ns, r->o->iters, 2, result);
+	siw_bench_exchange(r->o->ctl, 0);
+	raw_udp_ping_pong(r, r->o->warmup, NULL);
+	raw_udp_ping_pong(r, r->o->iters, ns);
+	siw_bench_summarize_samples(ns, r->o->iters, 2, result);
 	free(ns);
 }
 
 /* ---- streams of messages --------------------------------------------------------------------- */
 
-static uint32_t send_mmsg(struct raw *r, uint32_t k)
+static uint32_t raw_udp_send_mmsg(struct raw *r, uint32_t k)
 {
 	struct iovec iov = { .iov_base = r->buf.base, .iov_len = r->o->size };
 	struct mmsghdr msgs[SIW_BENCH_BATCH] = { 0 };
@@ -179,7 +179,7 @@ static uint32_t send_mmsg(struct raw *r, uint32_t k)
 	}
 	n = sendmmsg(r->fd, msgs, k, 0);
 	if (n < 0) {
-		not_now("sendmmsg");
+		raw_udp_check_retry("sendmmsg");
 		if (siw_bench_idle(&r->guard))
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "the socket accepts no more data");
 		return 0;
@@ -187,14 +187,14 @@ static uint32_t send_mmsg(struct raw *r, uint32_t k)
 	return (uint32_t)n;
 }
 
-static uint32_t gso_most(const struct siw_bench_opts *o)
+static uint32_t raw_udp_max_gso_segments(const struct siw_bench_opts *o)
 {
 	uint64_t most = GSO_OCTETS / o->size;
 
 	return most > GSO_SEGMENTS ? GSO_SEGMENTS : (uint32_t)most;
 }
 
-static uint32_t send_gso(struct raw *r, uint32_t k)
+static uint32_t raw_udp_send_gso(struct raw *r, uint32_t k)
 {
 	union {
 		char space[CMSG_SPACE(sizeof(uint16_t))];
@@ -210,15 +210,15 @@ static uint32_t send_gso(struct raw *r, uint32_t k)
 	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
 	uint16_t segment = (uint16_t)r->o->size;
 
-	if (k > gso_most(r->o))
-		k = gso_most(r->o);
+	if (k > raw_udp_max_gso_segments(r->o))
+		k = raw_udp_max_gso_segments(r->o);
 	iov.iov_len = k * r->o->size;
 	c->cmsg_level = IPPROTO_UDP;
 	c->cmsg_type = UDP_SEGMENT;
 	c->cmsg_len = CMSG_LEN(sizeof(segment));
 	memcpy(CMSG_DATA(c), &segment, sizeof(segment));
 	if (sendmsg(r->fd, &msg, 0) < 0) {
-		not_now("sendmsg with UDP_SEGMENT");
+		raw_udp_check_retry("sendmsg with UDP_SEGMENT");
 		if (siw_bench_idle(&r->guard))
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "the socket accepts no more data");
 		return 0;
@@ -226,20 +226,20 @@ static uint32_t send_gso(struct raw *r, uint32_t k)
 	return k;
 }
 
-static uint32_t send_some(struct raw *r, uint32_t k)
+static uint32_t raw_udp_send_batch(struct raw *r, uint32_t k)
 {
 	if (r->flags & MMSG)
-		return send_mmsg(r, k);
+		return raw_udp_send_mmsg(r, k);
 	if (r->flags & GSO)
-		return send_gso(r, k);
-	send_one(r, r->buf.base, r->o->size);
+		return raw_udp_send_gso(r, k);
+	raw_udp_send(r, r->buf.base, r->o->size);
 	return 1;
 }
 
 /* Send n messages; return the number sent, less than n if a credit did not arrive. */
-static uint32_t source(struct raw *r, uint32_t n)
+static uint32_t raw_udp_send_stream(struct raw *r, uint32_t n)
 {
-	uint32_t sent = 0, credited = 0, half = siw_bench_half(r->o);
+	uint32_t sent = 0, credited = 0, half = siw_bench_credit_size(r->o);
 	char credit[CREDIT_OCTETS];
 
 	while (credited < n) {
@@ -248,17 +248,17 @@ static uint32_t source(struct raw *r, uint32_t n)
 		if (room > n - sent)
 			room = n - sent;
 		if (room) {
-			sent += send_some(r, room);
+			sent += raw_udp_send_batch(r, room);
 			continue;
 		}
-		if (!recv_one(r, credit, sizeof(credit)))
+		if (!raw_udp_recv(r, credit, sizeof(credit)))
 			break;
 		credited += half;
 	}
 	return sent;
 }
 
-static uint32_t recv_mmsg(struct raw *r, uint32_t at, uint32_t most)
+static uint32_t raw_udp_recv_mmsg(struct raw *r, uint32_t at, uint32_t most)
 {
 	struct sockaddr_in from[SIW_BENCH_BATCH];
 	struct iovec iov[SIW_BENCH_BATCH];
@@ -278,17 +278,17 @@ static uint32_t recv_mmsg(struct raw *r, uint32_t at, uint32_t most)
 		int n = recvmmsg(r->fd, msgs, most, r->flags & BLOCKING ? MSG_WAITFORONE : 0, NULL);
 
 		if (n > 0) {
-			siw_bench_busy(&r->guard);
+			siw_bench_reset_idle(&r->guard);
 			return (uint32_t)n;
 		}
-		not_now("recvmmsg");
+		raw_udp_check_retry("recvmmsg");
 		if ((r->flags & BLOCKING) || siw_bench_idle(&r->guard))
 			return 0;
 	}
 }
 
 /* Receive; a batch that GRO received as one packet counts as its number of datagrams. */
-static uint32_t recv_gso(struct raw *r)
+static uint32_t raw_udp_recv_gro(struct raw *r)
 {
 	static char batch[1 << 16];
 
@@ -296,40 +296,40 @@ static uint32_t recv_gso(struct raw *r)
 		ssize_t n = recv(r->fd, batch, sizeof(batch), 0);
 
 		if (n >= 0) {
-			siw_bench_busy(&r->guard);
+			siw_bench_reset_idle(&r->guard);
 			return (uint32_t)(((uint64_t)n + r->o->size - 1) / r->o->size);
 		}
-		not_now("receiving a batch");
+		raw_udp_check_retry("receiving a batch");
 		if (siw_bench_idle(&r->guard))
 			return 0;
 	}
 }
 
-static uint32_t recv_some(struct raw *r, uint32_t at, uint32_t most)
+static uint32_t raw_udp_recv_batch(struct raw *r, uint32_t at, uint32_t most)
 {
 	if (r->flags & MMSG)
-		return recv_mmsg(r, at, most);
+		return raw_udp_recv_mmsg(r, at, most);
 	if (r->flags & GSO)
-		return recv_gso(r);
-	return recv_one(r, siw_bench_slot(&r->buf, at), r->o->size) ? 1 : 0;
+		return raw_udp_recv_gro(r);
+	return raw_udp_recv(r, siw_bench_slot(&r->buf, at), r->o->size) ? 1 : 0;
 }
 
-static uint32_t sink(struct raw *r, uint32_t n)
+static uint32_t raw_udp_recv_stream(struct raw *r, uint32_t n)
 {
-	uint32_t seen = 0, credited = 0, half = siw_bench_half(r->o);
+	uint32_t seen = 0, credited = 0, half = siw_bench_credit_size(r->o);
 
 	while (seen < n) {
-		uint32_t k = recv_some(r, seen, n - seen);
+		uint32_t k = raw_udp_recv_batch(r, seen, n - seen);
 
 		if (!k)
 			break;
 		for (seen += k; seen - credited >= half; credited += half)
-			send_one(r, &seen, CREDIT_OCTETS);
+			raw_udp_send(r, &seen, CREDIT_OCTETS);
 	}
 	return seen;
 }
 
-static void stream(struct raw *r, struct siw_bench_result *result)
+static void raw_udp_stream(struct raw *r, struct siw_bench_result *result)
 {
 	const struct siw_bench_opts *o = r->o;
 	uint32_t parts[] = { o->warmup, o->iters };
@@ -338,12 +338,13 @@ static void stream(struct raw *r, struct siw_bench_result *result)
 		uint64_t start, ns;
 		uint32_t done;
 
-		siw_bench_swap(o->ctl, 0);
+		siw_bench_exchange(o->ctl, 0);
 		start = siw_bench_now();
-		done = o->server ? sink(r, parts[i]) : source(r, parts[i]);
+		done = o->server ? raw_udp_recv_stream(r, parts[i])
+				 : raw_udp_send_stream(r, parts[i]);
 		ns = siw_bench_now() - start;
-		siw_bench_account(o, done, parts[i]);
-		siw_bench_volume(o, parts[i], ns, result);
+		siw_bench_check_counts(o, done, parts[i]);
+		siw_bench_set_rate(o, parts[i], ns, result);
 	}
 }
 
@@ -358,13 +359,13 @@ void siw_bench_raw_udp(const struct siw_bench_opts *o, struct siw_bench_result *
 		siw_bench_die(SIW_BENCH_EXIT_USAGE, "there is no UDP run named %s of this kind",
 			      o->run);
 	siw_bench_buf_make(&r.buf, r.flags & GSO ? GSO_OCTETS : o->size, 2 * o->depth);
-	open_socket(&r);
+	raw_udp_open(&r);
 	siw_bench_pin(o->cpu);
 	if (!strcmp(o->kind, "lat"))
-		latency(&r, result);
+		raw_udp_latency(&r, result);
 	else
-		stream(&r, result);
-	siw_bench_swap(o->ctl, 0);
+		raw_udp_stream(&r, result);
+	siw_bench_exchange(o->ctl, 0);
 	close(r.fd);
 	siw_bench_buf_free(&r.buf);
 }

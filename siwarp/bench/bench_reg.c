@@ -7,7 +7,7 @@
 
 #include "bench/bench_ours.h"
 
-static void pairs(struct siw_pd *pd, char *memory, size_t size, uint32_t n, uint64_t *ns)
+static void reg_run_pairs(struct siw_pd *pd, char *memory, size_t size, uint32_t n, uint64_t *ns)
 {
 	int access = SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ;
 
@@ -46,9 +46,9 @@ void siw_bench_reg(const struct siw_bench_opts *o, struct siw_bench_result *resu
 	if (!pd)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "opening the device: %s", strerror(errno));
 	siw_bench_pin(o->cpu);
-	pairs(pd, memory, o->size, o->warmup, NULL);
-	pairs(pd, memory, o->size, o->iters, ns);
-	siw_bench_samples(ns, o->iters, 1, result);
+	reg_run_pairs(pd, memory, o->size, o->warmup, NULL);
+	reg_run_pairs(pd, memory, o->size, o->iters, ns);
+	siw_bench_summarize_samples(ns, o->iters, 1, result);
 	siw_dealloc_pd(pd);
 	siw_close_device(context);
 	munmap(memory, o->size);

@@ -22,7 +22,7 @@
 enum what { SEND, RECV, POLL, KINDS };
 
 /* Read the time in cycles, or in nanoseconds on machines where programs cannot read cycles. */
-static uint64_t ticks(void)
+static uint64_t translation_ticks(void)
 {
 #ifdef __x86_64__
 	return __builtin_ia32_rdtsc();
@@ -44,31 +44,32 @@ struct end {
 	char memory[SIZE];
 };
 
-static void open_end(struct end *e)
+static void translation_open(struct end *e)
 {
 	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC,
 					 .cap = { POSTS, POSTS, 1, 1, 0 },
 					 .sq_sig_all = 1 };
 	struct ibv_device **list = ibv_get_device_list(NULL);
 
-	siw_bench_made(list ? list[0] : NULL, "a device");
-	e->context = siw_bench_made(ibv_open_device(list[0]), "opening the device");
+	siw_bench_check_object(list ? list[0] : NULL, "a device");
+	e->context = siw_bench_check_object(ibv_open_device(list[0]), "opening the device");
 	ibv_free_device_list(list);
-	e->pd = siw_bench_made(ibv_alloc_pd(e->context), "a protection domain");
-	e->cq = siw_bench_made(ibv_create_cq(e->context, 4 * POSTS, NULL, NULL, 0),
-			       "a completion queue");
-	e->mr = siw_bench_made(ibv_reg_mr(e->pd, e->memory, SIZE, IBV_ACCESS_LOCAL_WRITE),
-			       "a region");
+	e->pd = siw_bench_check_object(ibv_alloc_pd(e->context), "a protection domain");
+	e->cq = siw_bench_check_object(ibv_create_cq(e->context, 4 * POSTS, NULL, NULL, 0),
+				       "a completion queue");
+	e->mr = siw_bench_check_object(ibv_reg_mr(e->pd, e->memory, SIZE, IBV_ACCESS_LOCAL_WRITE),
+				       "a region");
 	init.send_cq = init.recv_cq = e->cq;
-	e->qp = siw_bench_made(ibv_create_qp(e->pd, &init), "a queue pair");
+	e->qp = siw_bench_check_object(ibv_create_qp(e->pd, &init), "a queue pair");
 	siw_bench_check(-ibv_modify_qp(e->qp, &(struct ibv_qp_attr){ .qp_state = IBV_QPS_ERR },
 				       IBV_QP_STATE),
 			"changing the state of the queue pair");
-	e->own_qp = siw_bench_made(siw_ibv_qp(e->qp), "the underlying siwarp queue pair");
-	e->own_cq = siw_bench_made(siw_ibv_cq(e->cq), "the underlying siwarp completion queue");
+	e->own_qp = siw_bench_check_object(siw_ibv_qp(e->qp), "the underlying siwarp queue pair");
+	e->own_cq =
+		siw_bench_check_object(siw_ibv_cq(e->cq), "the underlying siwarp completion queue");
 }
 
-static void close_end(struct end *e)
+static void translation_close(struct end *e)
 {
 	siw_bench_check(-ibv_destroy_qp(e->qp), "destroying the queue pair");
 	siw_bench_check(-ibv_dereg_mr(e->mr), "deregistering");
@@ -78,7 +79,7 @@ static void close_end(struct end *e)
 }
 
 /* Return the cycles per call over POSTS calls; die if a call fails or finds no completion. */
-static double once(struct end *e, enum what what, bool by_abi)
+static double translation_measure(struct end *e, enum what what, bool by_abi)
 {
 	struct ibv_sge sge = { (uintptr_t)e->memory, SIZE, e->mr->lkey };
 	struct ibv_send_wr *bad_send,
@@ -88,7 +89,7 @@ static double once(struct end *e, enum what what, bool by_abi)
 	struct siw_recv_wr *own_bad_recv, *own_recv = (struct siw_recv_wr *)&recv;
 	struct ibv_wc wc;
 	int good = 0;
-	uint64_t start = ticks();
+	uint64_t start = translation_ticks();
 
 	for (int i = 0; i < POSTS; i++)
 		switch (what) {
@@ -104,22 +105,22 @@ static double once(struct end *e, enum what what, bool by_abi)
 			good += by_abi ? ibv_poll_cq(e->cq, 1, &wc)
 				       : siw_poll_cq(e->own_cq, 1, (struct siw_wc *)&wc);
 		}
-	start = ticks() - start;
+	start = translation_ticks() - start;
 	if (good != POSTS)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %d of %d", names[what], good, POSTS);
 	return (double)start / POSTS;
 }
 
-static int by_value(const void *a, const void *b)
+static int translation_compare(const void *a, const void *b)
 {
 	double x = *(const double *)a, y = *(const double *)b;
 
 	return (x > y) - (x < y);
 }
 
-static double median(double *values)
+static double translation_median(double *values)
 {
-	qsort(values, ROUNDS, sizeof(*values), by_value);
+	qsort(values, ROUNDS, sizeof(*values), translation_compare);
 	return values[ROUNDS / 2];
 }
 
@@ -128,21 +129,21 @@ int main(void)
 	static double cycles[KINDS][2][ROUNDS];
 	static struct end e;
 
-	open_end(&e);
+	translation_open(&e);
 	for (int i = 0; i < 2 * ROUNDS; i++) {
 		bool by_abi = i & 1;
 		int n = i / 2;
 
-		cycles[SEND][by_abi][n] = once(&e, SEND, by_abi);
-		cycles[POLL][by_abi][n] = once(&e, POLL, by_abi);
-		cycles[RECV][by_abi][n] = once(&e, RECV, by_abi);
-		cycles[POLL][by_abi][n] += once(&e, POLL, by_abi);
+		cycles[SEND][by_abi][n] = translation_measure(&e, SEND, by_abi);
+		cycles[POLL][by_abi][n] = translation_measure(&e, POLL, by_abi);
+		cycles[RECV][by_abi][n] = translation_measure(&e, RECV, by_abi);
+		cycles[POLL][by_abi][n] += translation_measure(&e, POLL, by_abi);
 		cycles[POLL][by_abi][n] /= 2;
 	}
-	close_end(&e);
+	translation_close(&e);
 	for (int what = 0; what < KINDS; what++)
 		printf("%s\"%s\": {\"siw\": %.1f, \"ibv\": %.1f}", what ? ", " : "{", names[what],
-		       median(cycles[what][0]), median(cycles[what][1]));
+		       translation_median(cycles[what][0]), translation_median(cycles[what][1]));
 	puts("}");
 	return 0;
 }

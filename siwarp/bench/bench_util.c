@@ -31,7 +31,7 @@ void siw_bench_check(int r, const char *what)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %s", what, strerror(-r));
 }
 
-void *siw_bench_made(void *object, const char *what)
+void *siw_bench_check_object(void *object, const char *what)
 {
 	if (!object)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "%s: %s", what, strerror(errno));
@@ -79,7 +79,7 @@ void siw_bench_pin(int cpu)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static char pattern(uint64_t i)
+static char buf_pattern_octet(uint64_t i)
 {
 	return (char)(i * 31 + (i >> 8) + 7);
 }
@@ -96,7 +96,7 @@ void siw_bench_buf_make(struct siw_bench_buf *buf, uint64_t size, uint32_t slots
 	if (buf->base == MAP_FAILED)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "no memory for %zu octets", buf->length);
 	for (uint64_t i = 0; i < size; i++)
-		buf->base[i] = pattern(i);
+		buf->base[i] = buf_pattern_octet(i);
 }
 
 void siw_bench_buf_free(struct siw_bench_buf *buf)
@@ -107,20 +107,20 @@ void siw_bench_buf_free(struct siw_bench_buf *buf)
 void siw_bench_buf_check(const char *data, uint64_t size)
 {
 	for (uint64_t i = 0; i < size; i++)
-		if (data[i] != pattern(i))
+		if (data[i] != buf_pattern_octet(i))
 			siw_bench_die(SIW_BENCH_EXIT_ERROR, "octet %llu has a wrong value",
 				      (unsigned long long)i);
 }
 
 /* ---- control messages ------------------------------------------------------------------------ */
 
-static void put(int ctl, const void *data, size_t length)
+static void ctl_write(int ctl, const void *data, size_t length)
 {
 	if (send(ctl, data, length, MSG_NOSIGNAL) != (ssize_t)length)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "the peer process has ended");
 }
 
-static void get(int ctl, void *data, size_t length)
+static void ctl_read(int ctl, void *data, size_t length)
 {
 	size_t have = 0;
 
@@ -133,23 +133,23 @@ static void get(int ctl, void *data, size_t length)
 	}
 }
 
-void siw_bench_swap_hello(int ctl, const struct siw_bench_hello *mine,
-			  struct siw_bench_hello *theirs)
+void siw_bench_exchange_hello(int ctl, const struct siw_bench_hello *mine,
+			      struct siw_bench_hello *theirs)
 {
-	put(ctl, mine, sizeof(*mine));
-	get(ctl, theirs, sizeof(*theirs));
+	ctl_write(ctl, mine, sizeof(*mine));
+	ctl_read(ctl, theirs, sizeof(*theirs));
 }
 
-uint64_t siw_bench_swap(int ctl, uint64_t mine)
+uint64_t siw_bench_exchange(int ctl, uint64_t mine)
 {
 	uint64_t theirs;
 
-	put(ctl, &mine, sizeof(mine));
-	get(ctl, &theirs, sizeof(theirs));
+	ctl_write(ctl, &mine, sizeof(mine));
+	ctl_read(ctl, &theirs, sizeof(theirs));
 	return theirs;
 }
 
-void siw_bench_look_after(int ctl)
+void siw_bench_check_peer(int ctl)
 {
 	char octet;
 
@@ -157,7 +157,7 @@ void siw_bench_look_after(int ctl)
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "the peer process has ended");
 }
 
-static uint64_t cpu_time(void)
+static uint64_t thread_cpu_time_ns(void)
 {
 	struct timespec t;
 
@@ -166,11 +166,11 @@ static uint64_t cpu_time(void)
 }
 
 unsigned int siw_bench_patience_ms = 3000;
-bool siw_bench_yields;
+bool siw_bench_spin_yields;
 
 bool siw_bench_idle_slow(struct siw_bench_guard *guard)
 {
-	uint64_t now = cpu_time();
+	uint64_t now = thread_cpu_time_ns();
 
 	if (guard->spins == 4096) {
 		guard->since = now;
@@ -183,34 +183,35 @@ bool siw_bench_idle_slow(struct siw_bench_guard *guard)
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 
-static int compare(const void *a, const void *b)
+static int compare_samples(const void *a, const void *b)
 {
 	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 
 	return (x > y) - (x < y);
 }
 
-void siw_bench_keep_samples(const struct siw_bench_opts *o, const uint64_t *ns)
+void siw_bench_write_samples(const struct siw_bench_opts *o, const uint64_t *ns)
 {
 	FILE *file;
 
 	if (!o->samples)
 		return;
-	file = siw_bench_made(fopen(o->samples, "wbe"), "the file of samples");
+	file = siw_bench_check_object(fopen(o->samples, "wbe"), "the file of samples");
 	if (fwrite(ns, sizeof(*ns), o->iters, file) != o->iters || fclose(file))
 		siw_bench_die(SIW_BENCH_EXIT_ERROR, "writing the samples: %s", strerror(errno));
 }
 
-void siw_bench_samples(uint64_t *ns, uint32_t n, double parts, struct siw_bench_result *result)
+void siw_bench_summarize_samples(uint64_t *ns, uint32_t n, double parts,
+				 struct siw_bench_result *result)
 {
-	qsort(ns, n, sizeof(*ns), compare);
+	qsort(ns, n, sizeof(*ns), compare_samples);
 	result->value = (double)ns[n / 2] / parts / 1000;
 	result->p99 = (double)ns[(uint64_t)n * 99 / 100] / parts / 1000;
 	result->n = n;
 }
 
-void siw_bench_volume(const struct siw_bench_opts *o, uint32_t n, uint64_t ns,
-		      struct siw_bench_result *result)
+void siw_bench_set_rate(const struct siw_bench_opts *o, uint32_t n, uint64_t ns,
+			struct siw_bench_result *result)
 {
 	double per_ns = (double)n / (double)ns;
 
@@ -218,9 +219,9 @@ void siw_bench_volume(const struct siw_bench_opts *o, uint32_t n, uint64_t ns,
 	result->n = n;
 }
 
-void siw_bench_account(const struct siw_bench_opts *o, uint64_t done, uint64_t expected)
+void siw_bench_check_counts(const struct siw_bench_opts *o, uint64_t done, uint64_t expected)
 {
-	uint64_t theirs = siw_bench_swap(o->ctl, done);
+	uint64_t theirs = siw_bench_exchange(o->ctl, done);
 	uint64_t sent = o->server ? theirs : done, seen = o->server ? done : theirs;
 
 	if (sent < seen)

@@ -108,7 +108,7 @@ def _listed(words: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(name for word in words for name in word.split(",")))
 
 
-def _given(options: dict[str, Any], names: str) -> list[str]:
+def _non_default_options(options: dict[str, Any], names: str) -> list[str]:
     """Return the command-line spelling of those options in ``names`` that differ from their
     default.
     """
@@ -120,11 +120,11 @@ def _given(options: dict[str, Any], names: str) -> list[str]:
     return found
 
 
-def _here_or_there(kind: str, *, addr: str | None, **options: Any) -> None:
+def _local_or_between(kind: str, *, addr: str | None, **options: Any) -> None:
     """Measure together with raw sockets on this host, or with a server on another host."""
     between = f"{HOSTS} {TIMES} pairs both"
     if addr is None:
-        if wrong := _given(options, between):
+        if wrong := _non_default_options(options, between):
             raise typer.BadParameter(
                 "applies only between hosts: give ADDR, the host of `siwarp bench --server`; "
                 "127.0.0.1 is possible",
@@ -132,7 +132,7 @@ def _here_or_there(kind: str, *, addr: str | None, **options: Any) -> None:
             )
         _do(kind, **{name: v for name, v in options.items() if name not in between.split()})
         return
-    if wrong := _given(options, "rounds markers persona faults api"):
+    if wrong := _non_default_options(options, "rounds markers persona faults api"):
         raise typer.BadParameter(
             "applies only to a comparison with raw sockets: leave out this option or ADDR",
             param_hint=wrong[0],
@@ -257,21 +257,21 @@ def lat(**options: Any) -> None:
     """One-way latency: half a round trip, or all of it for a Read. One message at a time."""
     if options.pop("depth") not in (None, 1):
         raise typer.BadParameter("latency has one message in flight: use --depth 1")
-    _here_or_there("lat", **options)
+    _local_or_between("lat", **options)
 
 
 @app.command()
 @takes(f"addr {STREAM} {HOSTS} pairs both")
 def bw(**options: Any) -> None:
     """Bandwidth in GB/s (10^9 octets a second)."""
-    _here_or_there("bw", **options)
+    _local_or_between("bw", **options)
 
 
 @app.command()
 @takes(f"addr {STREAM} {HOSTS} pairs both")
 def rate(**options: Any) -> None:
     """Messages per second."""
-    _here_or_there("rate", **options)
+    _local_or_between("rate", **options)
 
 
 @app.command()
@@ -318,7 +318,7 @@ def crowd(**options: Any) -> None:
 
 @app.command("memory")
 @takes("")
-def of_peers(
+def memory_command(
     qp: str = typer.Option(
         ",".join(memory.QPS), "--qp", help="Kinds of queue pairs, separated by commas."
     ),

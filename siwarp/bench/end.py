@@ -85,13 +85,13 @@ class Ctl:
         """Exchange numbers with the other process."""
         return int(_NUMBER.unpack(self._swap(_NUMBER.pack(number)))[0])
 
-    def look_after(self) -> None:
+    def check_peer(self) -> None:
         """End if the other process has ended."""
         with contextlib.suppress(BlockingIOError):
             if not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
                 sys.exit("the peer process has ended")
 
-    def swap_hello(self, port: int, mr: MR) -> tuple[int, RemoteBuffer]:
+    def exchange_hello(self, port: int, mr: MR) -> tuple[int, RemoteBuffer]:
         """Send port and memory to the other process, and return those of the other."""
         mine = _HELLO.pack(port, 0, mr.rkey, mr.addr, mr.length)
         port, _side_port, rkey, addr, length = _HELLO.unpack(self._swap(mine))
@@ -134,7 +134,7 @@ class End:
         self.qp = QP(self.pd, init)
         self.qp.to_rts()
         self.qp.post_recv(self.recvs)
-        port, self.peer = self.ctl.swap_hello(self.qp.addr[1], self.mr)
+        port, self.peer = self.ctl.exchange_hello(self.qp.addr[1], self.mr)
         self.ah = AH(self.pd, (LOOPBACK, port))
 
     def _connect(self) -> None:
@@ -143,13 +143,13 @@ class End:
         self.parts = [own, channel]
         if self.server:
             own.listen((LOOPBACK, 0), 1)
-            _, self.peer = self.ctl.swap_hello(own.local_addr[1], self.mr)
+            _, self.peer = self.ctl.exchange_hello(own.local_addr[1], self.mr)
             request = channel.get_event(5)
             assert request is not None and request.type == CMEventType.CONNECT_REQUEST
             self.id = request.id
             self.parts.insert(0, self.id)
         else:
-            port, self.peer = self.ctl.swap_hello(0, self.mr)
+            port, self.peer = self.ctl.exchange_hello(0, self.mr)
             self.id = own
         # The peer is also this program and understands private messages.
         init = QPInitAttr(QPType.RC, cap=self.cap, scq=self.cq, rcq=self.cq, private_messages=True)
@@ -247,7 +247,7 @@ class End:
         """
         while not (wcs := self.wait(1)) or wcs[0].opcode != WCOpcode.RECV:
             if not wcs:
-                self.ctl.look_after()
+                self.ctl.check_peer()
         self.qp.post_recv(self.recvs[wcs[0].wr_id])
 
     def rdma(self, opcode: WROpcode) -> SendWR:

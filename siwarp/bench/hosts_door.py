@@ -19,7 +19,7 @@ from siwarp.bench.hosts_wire import GREETING, VERSION, Greeting, greeting, own_o
 __all__ = ["Door"]
 
 
-class _Stranger:
+class _PendingClient:
     """A connection that has not sent its greeting yet."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
@@ -76,7 +76,7 @@ class Door(Closing):
             raise
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         self.inside = False
-        self._strangers: dict[int, _Stranger] = {}
+        self._strangers: dict[int, _PendingClient] = {}
         self._welcome: socket.socket | None = None
 
     def watch(self) -> dict[int, Callable[[], None]]:
@@ -99,12 +99,12 @@ class Door(Closing):
             return  # the client has closed its connection already
         if len(self._strangers) >= self.WAITING:
             self._turn_away(next(iter(self._strangers)), "too many clients are waiting")
-        self._strangers[connection.fileno()] = _Stranger(connection, self.GREET_S)
+        self._strangers[connection.fileno()] = _PendingClient(connection, self.GREET_S)
 
     def _hearing(self, fd: int) -> Callable[[], None]:
-        return lambda: self._hear(fd)
+        return lambda: self._read_greeting(fd)
 
-    def _hear(self, fd: int) -> None:
+    def _read_greeting(self, fd: int) -> None:
         if fd not in self._strangers:
             return
         refusal = self._strangers[fd].refusal()

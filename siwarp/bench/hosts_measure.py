@@ -39,7 +39,7 @@ class Amount:
     seconds: float
 
 
-class Visiting(Protocol):
+class SessionProtocol(Protocol):
     """The interface that does the runs: ``hosts_client.Visit``."""
 
     def run(self, plan: Plan, load: Load, *, keep: bool = False) -> Round:
@@ -113,7 +113,7 @@ def _iters(plan: Plan, seconds: float) -> int:
     return iters + -iters % plan.credit
 
 
-def _probe(visit: Visiting, plan: Plan, load: Load, most: int | None) -> float:
+def _probe(visit: SessionProtocol, plan: Plan, load: Load, most: int | None) -> float:
     """Return the seconds per message, measured by short runs."""
     short = ITERS[plan.kind][0]
     each = 0.0
@@ -130,7 +130,7 @@ def _probe(visit: Visiting, plan: Plan, load: Load, most: int | None) -> float:
 
 
 def measure(
-    visit: Visiting,
+    visit: SessionProtocol,
     plan: Plan,
     amount: Amount,
     load: Load,

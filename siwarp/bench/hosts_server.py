@@ -53,7 +53,7 @@ class Server(Closing):
             while True:
                 self._wait()
                 if (client := self._door.take()) is not None:
-                    self._visit(client)
+                    self._serve_client(client)
 
     def _watch(self) -> dict[int, Callable[[], None]]:
         if self._stop.is_set():
@@ -71,7 +71,7 @@ class Server(Closing):
         for fd, _ in poll.poll(1000):
             watch[fd]()
 
-    def _visit(self, client: socket.socket) -> None:
+    def _serve_client(self, client: socket.socket) -> None:
         """Do one client's runs. No behaviour of the client ends the server."""
         with client:
             try:

@@ -64,7 +64,7 @@ MOST_TEXT = 512
 _HEAD = struct.Struct("!cBH")
 MOST_FRAME = 4096
 #: Seconds between two keep-alives, and without any frame until the other side counts as dead.
-BEAT_S, SILENT_S = 1.0, 10.0
+KEEP_ALIVE_S, SILENT_S = 1.0, 10.0
 
 #: Limits of a run: octets of memory in total, samples and messages, processes, and seconds.
 MOST_MEMORY = 1 << 30
@@ -233,7 +233,7 @@ class Frame(NamedTuple):
 
 
 class Link:
-    """The connection after the greetings; used by one thread and never blocking.
+    """A connection on which both sides have exchanged their first message; used by one thread.
 
     Attributes:
         socket: the connection; the caller waits until it is readable.
@@ -322,7 +322,7 @@ class Link:
                 f"{self.other} has been silent for {SILENT_S:.0f} s: check that "
                 "host, then start again",
             )
-        if now - self._sent >= BEAT_S:
+        if now - self._sent >= KEEP_ALIVE_S:
             self.send(b"B")
 
     def close(self) -> None:

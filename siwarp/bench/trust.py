@@ -6,16 +6,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-__all__ = ["APART", "beaten", "busy", "span", "spread"]
+__all__ = ["SPREAD_FACTOR", "beaten", "busy", "span", "spread"]
 
 #: Rounds that differ by more than this factor indicate a disturbed machine.
-APART = 1.5
+SPREAD_FACTOR = 1.5
 
 
 #: Load average that a measurement leaves behind for the next one.
 OWN_LOAD = 2.5
 #: A floor (raw-socket run) that an equivalent one beats by more than this factor is unreliable.
-BEATEN = 1.5
+SLOWER_FACTOR = 1.5
 #: Floors (raw-socket runs) that are not equivalent, because they send many messages in one call.
 _OTHER_WORK = ("gso", "coalesced")
 
@@ -29,10 +29,10 @@ def busy() -> str:
 
 
 def spread(rounds: Sequence[float]) -> str:
-    """Return a doubt if rounds differ by more than APART."""
-    if len(rounds) < 2 or max(rounds) <= APART * min(rounds):
+    """Return a doubt if rounds differ by more than SPREAD_FACTOR."""
+    if len(rounds) < 2 or max(rounds) <= SPREAD_FACTOR * min(rounds):
         return ""
-    return f"the rounds differ by more than a factor of {APART:g}"
+    return f"the rounds differ by more than a factor of {SPREAD_FACTOR:g}"
 
 
 def span(values: Sequence[float]) -> list[float]:
@@ -52,6 +52,6 @@ def beaten(floor: float, others: Mapping[str, float], *, less_is_better: bool) -
     """
     for name, value in others.items():
         factor = floor / value if less_is_better else value / floor
-        if name not in _OTHER_WORK and factor > BEATEN:
+        if name not in _OTHER_WORK and factor > SLOWER_FACTOR:
             return f"another floor ({name}) is better than the floor by a factor of {factor:.1f}"
     return ""

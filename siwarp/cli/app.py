@@ -51,7 +51,7 @@ _COMMANDS = {
 }
 
 #: Arguments after the program that ``siwarp capture`` runs belong to that program.
-_CONTEXT = {"capture": {"allow_interspersed_args": False}}
+_CONTEXT_SETTINGS = {"capture": {"allow_interspersed_args": False}}
 
 
 def build_app(wanted: str | None = None) -> typer.Typer:
@@ -72,5 +72,5 @@ def build_app(wanted: str | None = None) -> typer.Typer:
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name, cls=Group)
         else:
-            app.command(name, context_settings=_CONTEXT.get(name))(command)
+            app.command(name, context_settings=_CONTEXT_SETTINGS.get(name))(command)
     return app

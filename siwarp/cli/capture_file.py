@@ -26,7 +26,7 @@ def _make_room(path: Path) -> None:
     path.unlink()
 
 
-def _try(path: Path) -> None:
+def _check_writable(path: Path) -> None:
     """Fail now if the file cannot be created; the library would run without a capture."""
     path = Path(str(path).replace("%p", str(os.getpid())))
     try:
@@ -53,7 +53,7 @@ def capture_variables(output: str, program: str, max_mb: int = 0) -> dict[str, s
         raise OSError(f"{file.parent}: no such directory: make it with mkdir")
     if shutil.which(program):  # keep the older capture if there is no program
         _make_room(file)
-    _try(file)
+    _check_writable(file)
     return {VARIABLE: str(file), **({LIMIT: str(max_mb)} if max_mb else {})}
 
 

@@ -57,7 +57,7 @@ def _empty_file(path: Path, size: int) -> None:
         os.posix_fallocate(file.fileno(), 0, size)
 
 
-def _move(conn: Any, mr: Any, there: Any, opcode: Any, text: str) -> float:
+def _transfer(conn: Any, mr: Any, there: Any, opcode: Any, text: str) -> float:
     """Transfer all of ``mr`` by RDMA, several pieces at a time; return the duration in seconds."""
     from siwarp.verbs import SendWR
 
@@ -106,7 +106,7 @@ def _file_there_and_back(peer: Peer, folder: Path, size: int) -> None:
         show.tick(f"connected to process {peer.pid}, TCP port {port}; it sent address and STag")
         with mapped(source, write=False) as m:
             with MR(conn.pd, m, AccessFlag(0)) as mr:
-                took = _move(conn, mr, there, WROpcode.RDMA_WRITE, "RDMA Write")
+                took = _transfer(conn, mr, there, WROpcode.RDMA_WRITE, "RDMA Write")
             # When a Read posted after the Writes has completed, their octets are in the peer's
             # memory.
             conn.read(there.part(size - 1, 1))
@@ -118,7 +118,7 @@ def _file_there_and_back(peer: Peer, folder: Path, size: int) -> None:
         )
         with mapped(back, write=True) as m:
             with MR(conn.pd, m) as mr:
-                took = _move(conn, mr, there, WROpcode.RDMA_READ, "RDMA Read")
+                took = _transfer(conn, mr, there, WROpcode.RDMA_READ, "RDMA Read")
             same = hashlib.sha256(m).hexdigest() == digest
         _sure(same, f"RDMA Read:  {size / took / 1e9:.2f} GB/s; the data read back has it too")
         peer.say("done")

@@ -76,7 +76,7 @@ def hold_file(path: Path) -> None:
             _say({"sha256": hashlib.sha256(memory).hexdigest()})
 
 
-class _Enough:
+class _StdinStop:
     """A stop flag that is set when the demo sends the message that ends a part."""
 
     def is_set(self) -> bool:
@@ -118,7 +118,7 @@ def echo_datagrams(kind: QPType) -> None:
                     qp.post_send(SendWR(wc.wr_id, sg=back, ah=ah))
 
             _say({"port": qp.qp_num, "size": size})
-            serve(cq, echo, _Enough())
+            serve(cq, echo, _StdinStop())
         for ah in ways.values():
             ah.close()
     _say("closed")

@@ -28,10 +28,10 @@ def execute(command: list[str], environment: Mapping[str, str]) -> int:
     try:
         os.execvpe(command[0], command, environment)
     except OSError as e:
-        return _refused(command[0], e)
+        return _exec_error(command[0], e)
 
 
-def _refused(program: str, error: OSError) -> int:
+def _exec_error(program: str, error: OSError) -> int:
     print(f"siwarp: cannot run {program}: {error.strerror}", file=sys.stderr)
     return 127 if isinstance(error, FileNotFoundError) else 126
 
@@ -90,7 +90,7 @@ def run_beside(command: list[str], environment: Mapping[str, str]) -> int:
         try:
             return child.run(command, environment)
         except OSError as e:
-            return _refused(command[0], e)
+            return _exec_error(command[0], e)
 
 
 def die_as(status: int) -> int:

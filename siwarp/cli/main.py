@@ -17,7 +17,7 @@ class UsageError(Exception):
     """The command line is wrong; the text says why."""
 
 
-def take_settings(arguments: list[str]) -> list[str]:
+def apply_settings(arguments: list[str]) -> list[str]:
     """Apply the settings at the start of the arguments, and return the remaining arguments.
 
     The settings are also put into the environment, for the processes that a command starts.
@@ -48,7 +48,7 @@ def take_settings(arguments: list[str]) -> list[str]:
 
 
 #: Commands and options that need no typer, and the modules that implement them.
-_ALONE = {
+_WITHOUT_TYPER = {
     "run": "siwarp.cli.run",
     "env": "siwarp.cli.run",
     "config": "siwarp.cli.config",
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     return unbroken(lambda: _run(arguments))
 
 
-def _imported() -> None:
+def _enable_gc() -> None:
     """Enable the garbage collector again, and exempt the objects that imports created."""
     if not gc.isenabled():
         gc.freeze()
@@ -89,18 +89,18 @@ def _was_interrupted(error: BaseException) -> bool:
 
 def _run(arguments: list[str] | None) -> int:
     try:
-        rest = take_settings(sys.argv[1:] if arguments is None else arguments)
-        alone = _ALONE.get(rest[0]) if rest else None
+        rest = apply_settings(sys.argv[1:] if arguments is None else arguments)
+        alone = _WITHOUT_TYPER.get(rest[0]) if rest else None
         if alone is not None:
             run = importlib.import_module(alone).main
-            _imported()
+            _enable_gc()
             status: int = run(rest[0], rest[1:])
             return status
         from siwarp.cli.app import build_app
 
         wanted = next((word for word in rest if not word.startswith("-")), None)
         app = build_app(wanted)
-        _imported()
+        _enable_gc()
         return int(app(args=rest, prog_name="siwarp", standalone_mode=True) or 0)
     except UsageError as e:
         print(f"siwarp: {e}", file=sys.stderr)

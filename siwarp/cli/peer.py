@@ -17,7 +17,7 @@ import siwarp
 from siwarp.base.closing import Closing
 from siwarp.verbs.qkey import shared_qkey
 
-__all__ = ["Peer", "when_starter_is_gone"]
+__all__ = ["Peer", "on_stdin_end"]
 
 
 class Peer(Closing):
@@ -81,7 +81,7 @@ class Peer(Closing):
         self.close()
 
 
-def when_starter_is_gone(call: Callable[[], None]) -> None:
+def on_stdin_end(call: Callable[[], None]) -> None:
     """Call ``call`` in a thread when standard input ends."""
 
     def watch() -> None:

@@ -18,7 +18,7 @@ import typer
 
 from siwarp.base.numeric import numeric
 from siwarp.cli import show
-from siwarp.cli.peer import Peer, when_starter_is_gone
+from siwarp.cli.peer import Peer, on_stdin_end
 
 #: The default port, the same as perftest's.
 PORT = 18515
@@ -65,7 +65,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class _Times:
+class _Output:
     """The output about single round trips, in addition to the summary.
 
     Attributes:
@@ -79,7 +79,7 @@ class _Times:
     file: str
 
     @classmethod
-    def of(cls, percentiles: str | None, histogram: bool, file: str) -> _Times:
+    def of(cls, percentiles: str | None, histogram: bool, file: str) -> _Output:
         """Create from the command-line options."""
         if percentiles is None:
             return cls((), histogram, file)
@@ -117,7 +117,7 @@ def _summary(times: list[int]) -> dict[str, float] | None:
 
 #: Number of consecutive lost pings after which a run ends, because no server answers. An RC
 #: connection never loses one ping and delivers the next.
-_HOPE = {"ud": 5, "uc": 5, "rd": 1, "rc": 1}
+_LOST_LIMIT = {"ud": 5, "uc": 5, "rd": 1, "rc": 1}
 
 
 def _run(pinger: _Pinger, iters: int, label: str, hope: int) -> tuple[int, list[int], int]:
@@ -166,7 +166,7 @@ def _client(
     else:
         pinger = DatagramPinger(dest, qp, op, size, device)
     try:
-        sent, times, wrong = _run(pinger, iters, f"{qp.upper()} {op}", _HOPE[qp])
+        sent, times, wrong = _run(pinger, iters, f"{qp.upper()} {op}", _LOST_LIMIT[qp])
     finally:
         pinger.close()
     result = Result(
@@ -183,7 +183,7 @@ def _client(
     return result, times
 
 
-def _tell(told: _Times, result: Result, times: list[int], as_json: bool) -> None:
+def _print_details(told: _Output, result: Result, times: list[int], as_json: bool) -> None:
     """Print the result, and the requested output about single round trips."""
     from siwarp.base import samples
 
@@ -240,7 +240,7 @@ def _serve(
 
     stop = Stop()
     if until_eof:
-        when_starter_is_gone(stop.set)
+        on_stdin_end(stop.set)
 
     def end(_signal: int, _frame: FrameType | None) -> None:
         stop.set()
@@ -300,9 +300,9 @@ def _judge(
         raise typer.BadParameter("UC has no RDMA Read: use --qp rd or rc", param_hint="--op")
 
 
-def _take_qkey(text: str, qp: QPKind) -> None:
+def _apply_qkey(text: str, qp: QPKind) -> None:
     """Set the Q_Key of the queue pairs of this process and of its peer process."""
-    from siwarp.cli.main import take_settings
+    from siwarp.cli.main import apply_settings
 
     if qp is QPKind.rc:
         raise typer.BadParameter("RC has no Q_Key: leave out --qkey", param_hint="--qkey")
@@ -314,7 +314,7 @@ def _take_qkey(text: str, qp: QPKind) -> None:
         raise typer.BadParameter(
             f"give a number from 1 to 0x7fffffff, not {text}", param_hint="--qkey"
         )
-    take_settings(["--qkey", str(number)])
+    apply_settings(["--qkey", str(number)])
 
 
 def _with_own_peer(
@@ -340,11 +340,11 @@ def _measure(
 def _take(persona: PersonaKind, qkey: str | None, qp: QPKind, faults: str | None) -> None:
     """Apply the settings that belong to options; the peer process inherits them."""
     if persona is not PersonaKind.auto:
-        from siwarp.cli.main import take_settings
+        from siwarp.cli.main import apply_settings
 
-        take_settings(["--persona", persona.value])
+        apply_settings(["--persona", persona.value])
     if qkey is not None:
-        _take_qkey(qkey, qp)
+        _apply_qkey(qkey, qp)
     if faults is not None:
         from siwarp.bench.plan_option import set_plan
 
@@ -409,13 +409,13 @@ def ping(
     """
     _judge(addr, server, bind, qp, op, persona)
     _take(persona, qkey, qp, faults)
-    told = _Times.of(percentiles, histogram, samples)
+    told = _Output.of(percentiles, histogram, samples)
     if server:
         _serve(numeric(bind or "0.0.0.0"), port, qp.value, device, as_json, until_eof)
         return
     result, times = _measure(addr, port, qp.value, op.value, size, iters, device)
     if not as_json:
         _report(result, own=addr is None)
-    _tell(told, result, times, as_json)
+    _print_details(told, result, times, as_json)
     if not result.received or result.wrong:
         sys.exit(1)

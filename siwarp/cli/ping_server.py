@@ -94,7 +94,7 @@ class Loans:
     #: Seconds without a Write after which a loan may be given to another client.
     IDLE = 30.0
     #: Seconds between two checks of the loans.
-    LOOK = 1.0
+    CHECK_INTERVAL = 1.0
 
     def __init__(self, pd: PD) -> None:
         self._pd = pd
@@ -108,7 +108,7 @@ class Loans:
         refused.
         """
         if not asked:
-            self.take_back(client)
+            self.end_loan(client)
             return b""
         if not self._ration.take(client):
             return b""
@@ -116,7 +116,7 @@ class Loans:
             hello = Hello.unpack(asked)
             if hello.op == "read":
                 return self._pattern().remote().part(0, hello.size).pack()
-            self.take_back(client)
+            self.end_loan(client)
             if not self._has_room(client, hello.size):
                 return b""
             mr = _memory(self._pd, hello)
@@ -130,11 +130,11 @@ class Loans:
         loans.
         """
         now = system.monotonic()
-        if now - self._looked >= self.LOOK:
+        if now - self._looked >= self.CHECK_INTERVAL:
             self._looked = now
             for loan in self._lent.values():
                 loan.look(now)
-        return self._looked + self.LOOK - now if self._lent else None
+        return self._looked + self.CHECK_INTERVAL - now if self._lent else None
 
     def _pattern(self) -> MR:
         """Return the memory that all clients read; it is created at the first request."""
@@ -142,7 +142,7 @@ class Loans:
             self._readable = _memory(self._pd, Hello("read", MAX_SIZE))
         return self._readable
 
-    def take_back(self, client: Address) -> None:
+    def end_loan(self, client: Address) -> None:
         """End a client's loan if there is one."""
         if client in self._lent:
             self._lent.pop(client).mr.close()
@@ -163,13 +163,13 @@ class Loans:
         for loan in self._lent.values():
             loan.look(now)
         for who in [who for who, loan in self._lent.items() if now - loan.used >= self.IDLE]:
-            self.take_back(who)
+            self.end_loan(who)
         return self._fits(client, octets)
 
     def close(self) -> None:
         """End all loans and free the memory."""
         for client in list(self._lent):
-            self.take_back(client)
+            self.end_loan(client)
         if self._readable is not None:
             self._readable.close()
 
@@ -253,7 +253,7 @@ class DatagramServer:
                 self._restart()
                 return None
             if wc.wr_id & _SEND_ID:
-                self._give(wc.wr_id & ~_SEND_ID)
+                self._release_buffer(wc.wr_id & ~_SEND_ID)
             elif not wc.ok or wc.source is None:
                 self._receive(wc)
             else:
@@ -269,7 +269,7 @@ class DatagramServer:
         with contextlib.suppress(Error):
             self._qp.post_recv(self._recvs[wc.wr_id])
 
-    def _give(self, place: int) -> None:
+    def _release_buffer(self, place: int) -> None:
         client = self._whose.pop(place)
         self._shares.give(client)
         self._free.append(place)
@@ -351,7 +351,7 @@ class DatagramServer:
             wr.set_wr_ud(self._to(wc))
             self._qp.post_send(wr)
         except Error:  # only this client's answer is lost, as a datagram may be
-            self._give(place)
+            self._release_buffer(place)
 
     def _to(self, wc: WC) -> AH:
         who = (wc.source, wc.src_qp)  # several queue pairs may share one socket
@@ -474,7 +474,7 @@ class RCServer:
             if turn % 64 == 0:
                 for event in self._pending():
                     active = time.monotonic()
-                    self._happened(event)
+                    self._handle_event(event)
 
     def _pending(self) -> Iterator[CMEvent]:
         for _ in range(64):
@@ -501,7 +501,7 @@ class RCServer:
         self._clients.pop(client.id, None)
         client.close()
 
-    def _happened(self, event: CMEvent) -> None:
+    def _handle_event(self, event: CMEvent) -> None:
         if event.type == CMEventType.CONNECT_REQUEST:
             self._welcome(event)
         elif event.type != CMEventType.ESTABLISHED:

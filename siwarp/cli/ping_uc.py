@@ -64,7 +64,7 @@ _MEET_ID = 1 << 40
 _PLACES = 4
 
 
-class _Half:
+class _UCEndpoint:
     """A UC queue pair with its memory: ``size`` octets to send, then the slots for received
     messages.
     """
@@ -153,7 +153,7 @@ class UCPinger:
             context = part(Context(device or source))
             pd = part(PD(context))
             self._cq = part(CQ(context, 64))
-            self._half = half = _Half(pd, self._cq, source, op, size, 0)
+            self._half = half = _UCEndpoint(pd, self._cq, source, op, size, 0)
             self._parts.callback(half.close)
             half.mr.view[:size] = pattern(size)
             half.meet(*self._meet(pd, dest, source, half))
@@ -162,7 +162,7 @@ class UCPinger:
             raise
 
     def _meet(
-        self, pd: PD, dest: Address, source: str, half: _Half
+        self, pd: PD, dest: Address, source: str, half: _UCEndpoint
     ) -> tuple[Address, RemoteBuffer]:
         """Request a queue pair until the server answers with its port and its memory."""
         ask = _ASK.pack(
@@ -251,7 +251,7 @@ class UCServer:
         self._host = address[0]
         self._parts = contextlib.ExitStack()
         part = self._parts.enter_context
-        self._clients: dict[Address, tuple[_Half, bytes]] = {}
+        self._clients: dict[Address, tuple[_UCEndpoint, bytes]] = {}
         self._by_id: dict[int, Address] = {}
         self._seen: dict[Address, float] = {}
         self._next = 1
@@ -325,7 +325,7 @@ class UCServer:
         if not self._make_room():
             return full
         try:
-            half = _Half(self._pd, self._cq, self._host, op, size, self._next)
+            half = _UCEndpoint(self._pd, self._cq, self._host, op, size, self._next)
         except Error:
             return full
         try:

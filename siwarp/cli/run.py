@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from siwarp.cli.capture_file import capture_variables
 from siwarp.cli.execute import execute
-from siwarp.cli.main import UsageError, take_settings
+from siwarp.cli.main import UsageError, apply_settings
 from siwarp.cli.run_preload import preloaded
 from siwarp.cli.run_view import show_devices
 
@@ -105,7 +105,7 @@ def _parse(name: str, arguments: list[str]) -> _Options:
         elif option == "--capture":
             options.capture = _value(option, equals, value, rest)
         else:
-            rest = take_settings(before)
+            rest = apply_settings(before)
             if rest == before:
                 raise UsageError(f"{name}: no such option: {option}")
     options.command = rest

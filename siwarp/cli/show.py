@@ -26,7 +26,7 @@ __all__ = ["bar", "data", "fancy", "heading", "line", "note", "recorded", "table
 
 #: Minimum width of a table's last column. If the terminal has less room, the column is printed
 #: below the others, indented by INDENT.
-LEAST = 24
+MIN_LAST_WIDTH = 24
 INDENT = " " * 4
 
 
@@ -75,11 +75,11 @@ def line(text: str = "", style: str = "") -> None:
         return
     from rich.text import Text
 
-    for each in _broken(text):
+    for each in _wrapped(text):
         _console().print(Text(each, style=style))
 
 
-def _broken(text: str) -> Iterator[str]:
+def _wrapped(text: str) -> Iterator[str]:
     """Yield the terminal lines for a text; continuation lines are indented further."""
     indent = text[: len(text) - len(text.lstrip())]
     room = _room()
@@ -115,7 +115,7 @@ def tick(text: str, good: bool = True) -> None:
     from rich.text import Text
 
     style, mark = ("bold green", "✓") if good else ("bold red", "✗")
-    for each in _broken(f"  {mark} {text}"):
+    for each in _wrapped(f"  {mark} {text}"):
         shown = Text(each)
         shown.highlight_words([mark], style)
         _console().print(shown)
@@ -163,7 +163,7 @@ def _row(
         return
     fit = sum(end <= room for end in ends[:-1])
     head = "  ".join(cells[:fit])
-    if fit == len(cells) - 1 and room - len(head) - 2 >= LEAST:
+    if fit == len(cells) - 1 and room - len(head) - 2 >= MIN_LAST_WIDTH:
         yield from _hanging(head + "  ", " " * (len(head) + 2), row[-1], room)
         return
     yield head.rstrip()

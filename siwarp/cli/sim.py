@@ -25,9 +25,9 @@ __all__ = ["NAMES", "sim"]
 #: Real-time limit of a seed in seconds; a seed takes about one second.
 PATIENCE_S = 120
 #: Number of failures that are reported with their shortest failing prefix.
-TOLD = 5
+MAX_REPORTED = 5
 #: Counters that must not be zero at the end of every run.
-COUNTED = ("operations", "packets", "drops", "crashes", "refusals")
+REQUIRED_COUNTERS = ("operations", "packets", "drops", "crashes", "refusals")
 
 
 class Name(str, Enum):
@@ -72,7 +72,7 @@ class Worker:
         else:
             why = f"its process ended with status {process.wait()}"
         self.close()
-        return dict.fromkeys(COUNTED, 0) | {"hash": 0, "failure": why, "failed_at": 0}
+        return dict.fromkeys(REQUIRED_COUNTERS, 0) | {"hash": 0, "failure": why, "failed_at": 0}
 
     def _start(self) -> subprocess.Popen[str]:
         self._process = subprocess.Popen(
@@ -101,7 +101,7 @@ class Run:
 
     seeds: int = 0
     failures: int = 0
-    sums: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
+    sums: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REQUIRED_COUNTERS, 0))
     hash: int = 0
 
     def add(self, outcome: dict[str, Any]) -> None:
@@ -109,7 +109,7 @@ class Run:
         self.seeds += 1
         self.failures += bool(outcome["failure"])
         self.hash ^= outcome["hash"]
-        for name in COUNTED:
+        for name in REQUIRED_COUNTERS:
             self.sums[name] += outcome[name]
 
 
@@ -140,7 +140,7 @@ def _shortest(workload: str, seed: int, failed_at: int) -> tuple[int, dict[str, 
     return most, outcome
 
 
-def _tell(workload: str, seed: int, outcome: dict[str, Any], out: Path) -> None:
+def _report_failure(workload: str, seed: int, outcome: dict[str, Any], out: Path) -> None:
     """Print a failure with everything that is needed to reproduce it."""
     print(f"FAILED seed {seed} of workload {workload}: {outcome['failure']}", flush=True)
     length, short = _shortest(workload, seed, outcome["failed_at"] or 1 << 20)
@@ -214,8 +214,8 @@ def sim(
                 idle.append(worker)
                 outcome = future.result()
                 run.add(outcome)
-                if outcome["failure"] and run.failures <= TOLD:
-                    _tell(name, number, outcome, out)
+                if outcome["failure"] and run.failures <= MAX_REPORTED:
+                    _report_failure(name, number, outcome, out)
                 elif outcome["failure"]:
                     print(f"FAILED seed {number} of workload {name}: {outcome['failure']}")
                 if alone:
@@ -223,7 +223,7 @@ def sim(
     for worker in workers:
         worker.close()
     print(f"siwarp sim: {run.seeds} seeds from {seed}, {run.failures} failed, {_words(run)}")
-    missing = [] if operations is not None else [n for n in COUNTED if not run.sums[n]]
+    missing = [] if operations is not None else [n for n in REQUIRED_COUNTERS if not run.sums[n]]
     if missing:
         print(
             "siwarp sim: the run does not test everything, because it had no "
@@ -233,5 +233,5 @@ def sim(
 
 
 def _words(run: Run) -> str:
-    sums = ", ".join(f"{run.sums[name]} {name}" for name in COUNTED)
+    sums = ", ".join(f"{run.sums[name]} {name}" for name in REQUIRED_COUNTERS)
     return f"{sums}, trace {run.hash:016x}"

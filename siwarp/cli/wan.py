@@ -61,7 +61,7 @@ _WORDS = {
 }
 
 
-def _tell(statistics: dict[str, dict[str, int]]) -> None:
+def _print_statistics(statistics: dict[str, dict[str, int]]) -> None:
     """Print the relay's statistics on standard error; standard output belongs to the command."""
     for way, name in (("a_to_b", "a to b"), ("b_to_a", "b to a")):
         of = statistics[way]
@@ -151,5 +151,5 @@ def wan(
     if statistics is not None and as_json:
         show.data(statistics)
     elif statistics is not None:
-        _tell(statistics)
+        _print_statistics(statistics)
     raise typer.Exit(status)

@@ -10,8 +10,8 @@
  * CRC.
  *
  * What this does NOT do: transmit or queue datagrams. A sender that exceeds the rate keeps its
- * request, as with a full socket; the timer of a socket then makes a poll return that socket's
- * handler.
+ * request, as with a full socket. When the rate permits the next datagram, a timer of the socket
+ * expires, and a poll returns the socket's handler.
  *
  * Locks: the QP's send lock; siw_ddp_pace_set also requires the progress lock.
  */

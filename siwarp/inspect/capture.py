@@ -31,10 +31,10 @@ from siwarp.inspect.messages import (
     Header,
     Message,
     Stream,
+    check_header,
+    check_plain,
+    check_terminate,
     fields_of,
-    judge_header,
-    judge_plain,
-    judge_terminate,
     kind_of,
     name_of,
     parse_header,
@@ -297,7 +297,7 @@ def _kind_behind(kind: str, header: Header | None) -> str:
     return kind_of(header)
 
 
-def _sound(packet: Packet) -> bool:
+def _is_datagram_iwarp(packet: Packet) -> bool:
     """Whether a payload is certainly datagram-iWARP, by its CRC or by its complete header."""
     octets = packet.payload
     if resolution.is_frame(octets):
@@ -349,11 +349,11 @@ def _datagram(packet: Packet, sound: bool) -> tuple[Message, Header | None]:
     elif not packet.missing and not sound and header is not None:
         message.blame("wrong CRC", "RFC5041-3-07")
     if packet.comment is None and not packet.missing:
-        judge_header(message, header)
+        check_header(message, header)
         if header is not None:
-            judge_plain(message, header)
+            check_plain(message, header)
     if not packet.missing and header is not None and header.opcode == Opcode.TERMINATE:
-        quoted = judge_terminate(message, payload)
+        quoted = check_terminate(message, payload)
     return message, quoted
 
 
@@ -378,7 +378,7 @@ def _batch(packet: Packet) -> list[Packet]:
                 replace(packet, payload=octets[at : at + size])
                 for at in range(0, len(octets), size)
             ]
-            return cut if all(map(_sound, cut)) else [packet]
+            return cut if all(map(_is_datagram_iwarp, cut)) else [packet]
         crc = crc32c(octets[end : end + 1], crc)
     return [packet]
 
@@ -396,7 +396,7 @@ def _ud(packets: list[Packet]) -> list[_Found]:
     judged = []
     # Datagrams that lack fragments come last, whenever they were sent.
     for packet in sorted(packets, key=lambda packet: packet.frame):
-        sound = _sound(packet)
+        sound = _is_datagram_iwarp(packet)
         whole = sound or packet.missing or packet.comment is not None
         for one in [packet] if whole else _batch(packet):
             spend(messages=1)

@@ -225,14 +225,14 @@ def fields_of(header: Header, payload: bytes, ud: bool = False) -> dict[str, int
     return found
 
 
-def due_queue(opcode: int) -> int | None:
+def expected_queue(opcode: int) -> int | None:
     """Return the queue for a message with this opcode; None for tagged and unknown opcodes."""
     if opcode in _TAGGED_OPCODES or opcode not in OPCODES:
         return None
     return int(_QUEUES.get(opcode, Queue.SEND))
 
 
-def judge_header(message: Message, header: Header | None) -> None:
+def check_header(message: Message, header: Header | None) -> None:
     """Record errors in a header that every receiver would reject."""
     if header is None:
         message.blame("no DDP header", "RFC5041-4.3-01")
@@ -244,13 +244,13 @@ def judge_header(message: Message, header: Header | None) -> None:
         message.blame(f"unknown opcode {header.opcode:#x}", "RFC5040-7.2-02")
     elif header.opcode == Opcode.PRIVATE:
         pass  # the subcode in the payload determines the kind and the queue
-    elif header.tagged != (due_queue(header.opcode) is None):
+    elif header.tagged != (expected_queue(header.opcode) is None):
         word = "tagged" if header.tagged else "untagged"
         clause = EXTENSION_CLAUSE if header.opcode > Opcode.TERMINATE else "RFC5040-4.1-05"
         message.blame(f"{kind_of(header)} in {word} segments", clause)
 
 
-def judge_plain(message: Message, header: Header) -> None:
+def check_plain(message: Message, header: Header) -> None:
     """Record errors of a DDP segment on UD."""
     private = header.opcode == Opcode.PRIVATE and message.fields.get("subcode") in PRIVATE_CODES
     if header.opcode not in (Opcode.SEND, Opcode.SEND_SE, Opcode.TERMINATE) and not private:
@@ -259,7 +259,7 @@ def judge_plain(message: Message, header: Header) -> None:
         message.blame("a part of a message on UD", "DGRAM-UD-1")
 
 
-def judge_terminate(message: Message, payload: bytes) -> Header | None:
+def check_terminate(message: Message, payload: bytes) -> Header | None:
     """Record a Terminate's numbers, as fields and in words; return the header that it quotes."""
     found = parse_terminate(payload)
     if found is None:

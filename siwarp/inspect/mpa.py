@@ -264,7 +264,7 @@ def frame_class(octets: bytes) -> type[Packet]:
 
 
 @dataclass
-class _Way:
+class _DirectionState:
     """State of one direction of a TCPSession's stream between two packets."""
 
     started: bool = False  # the start-up frame has been parsed
@@ -298,8 +298,8 @@ class MPA(Packet):
         if ident is None and "relative_seq" in metadata:
             return None  # scapy repeats the call for octets that were incomplete before
         # Different connections may have the same session object; `ident` distinguishes them.
-        way = session.setdefault((cls, ident), _Way())
-        back = session.get((cls, _turned(ident)), _Way()) if ident else _Way()
+        way = session.setdefault((cls, ident), _DirectionState())
+        back = session.get((cls, _turned(ident)), _DirectionState()) if ident else _DirectionState()
         frames: list[Packet] = []
         at = 0
         end = 0 if way.started else startup_end(data)

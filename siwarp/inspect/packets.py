@@ -101,7 +101,7 @@ class Fragments:
     ) -> bytes | None:
         """Add a fragment. Return the datagram when it is complete, otherwise None."""
         if key not in self._parts and len(self._parts) >= FRAGMENTS_MAX:
-            self._give_up(next(iter(self._parts)))
+            self._abandon(next(iter(self._parts)))
         parts = self._parts.setdefault(key, {})
         parts[offset] = part
         self._last[key] = frame
@@ -122,7 +122,7 @@ class Fragments:
     def incomplete(self) -> list[Packet]:
         """Return the datagrams that stayed incomplete, and forget them."""
         for key in list(self._parts):
-            self._give_up(key)
+            self._abandon(key)
         found, self._incomplete = self._incomplete, []
         return found
 
@@ -140,7 +140,7 @@ class Fragments:
         del self._parts[key], self._last[key]
         self._ends.pop(key, None)
 
-    def _give_up(self, key: FragmentKey) -> None:
+    def _abandon(self, key: FragmentKey) -> None:
         """Keep the beginning of a UDP datagram as a packet, and discard the rest."""
         source, dest, protocol, _ = key
         parts, frame = self._parts[key], self._last[key]

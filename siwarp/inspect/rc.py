@@ -18,10 +18,10 @@ from siwarp.inspect.messages import (
     TERM_CLAUSES,
     Header,
     Message,
-    due_queue,
+    check_header,
+    check_terminate,
+    expected_queue,
     fields_of,
-    judge_header,
-    judge_terminate,
     kind_of,
     name_of,
     parse_header,
@@ -224,7 +224,7 @@ class HalfReader:
         return (False, header.opcode, header.b, header.msn)
 
     def _judge(self, message: Message, header: Header | None, payload: bytes, fresh: bool) -> None:
-        judge_header(message, header)
+        check_header(message, header)
         if self._over:
             message.blame("sent after its own Terminate", "RFC5040-5.4-08")
         if header is None:
@@ -238,13 +238,13 @@ class HalfReader:
             self._judge_untagged(message, header, fresh)
             self._next = header._replace(mo=header.mo + len(payload))
         if header.opcode == Opcode.TERMINATE and not header.tagged and fresh:
-            quoted = judge_terminate(message, payload)
+            quoted = check_terminate(message, payload)
             if not self._over:  # messages after a Terminate have no meaning
                 self.quoted.append((message, quoted))
             self._over = True
 
     def _judge_untagged(self, message: Message, header: Header, fresh: bool) -> None:
-        due = due_queue(header.opcode)
+        due = expected_queue(header.opcode)
         if due is not None and header.b != due:
             clause = EXTENSION_CLAUSE if header.opcode > Opcode.TERMINATE else "RFC5040-4.1-07"
             message.blame(f"queue {header.b} instead of {due}", clause)

@@ -223,7 +223,7 @@ int siw_rdmap_dgram_send_some(struct siw_rdmap_dgram *dgram, const struct siw_rd
 	return taken;
 }
 
-/* Whether a private message is a Send with immediate data. */
+/* Whether a message with siwarp's private opcode is a Send with immediate data. */
 static __attribute__((cold, noinline)) bool is_send_imm(const struct siw_rdmap_dgram *dgram,
 							const struct siw_ddp_seg *seg)
 {

@@ -139,7 +139,8 @@ static inline bool siw_rdmap_is_send_imm(const struct siw_rdmap_wire_send_imm *h
  *                    +----------+-------+----------+
  */
 #define SIW_RDMAP_NOTICE_SHIFT 24 /* bit position of the subcode in the STag */
-#define SIW_RDMAP_SENDS_SHIFT  32 /* bit position of the number of Sends in the TO */
+#define SIW_RDMAP_SENDS_SHIFT \
+	32 /* bit position, in the TO of a delivery count, of its number of Sends */
 #define SIW_RDMAP_WANTS_COUNTS 0x100u
 #define SIW_RDMAP_RNR_MASK     0xffu
 #define SIW_RDMAP_RNR_MAX      7

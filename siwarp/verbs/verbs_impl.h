@@ -39,9 +39,9 @@ void siw_verbs_context_retire(struct siw_context *ctx);
  */
 void siw_verbs_single_round(struct siw_context *ctx);
 /*
- * Sends the posted requests that are delayed for a batch or wait for their turn, because the caller
- * may not poll soon. polls: do nothing if another thread is making progress and no posts are
- * delayed for a batch.
+ * Sends the posted requests that are delayed for a batch or wait for their turn. The next poll
+ * would send them, but the program may not poll again soon. polls: the caller is a poll; it does
+ * nothing if another thread is making progress and no posts are delayed for a batch.
  */
 void siw_verbs_send_posted(struct siw_context *ctx, bool polls);
 /*

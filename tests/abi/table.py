@@ -263,7 +263,7 @@ def free_port(machine: Machine, row: Row) -> None:
         time.sleep(0.02)
 
 
-def survived(row: Row, status: list[int | str], text: str) -> bool:
+def other_end_ok(row: Row, status: list[int | str], text: str) -> bool:
     """Whether one end was killed, and the other one ended with the expected output."""
     if row.itself:
         others = [status[row.kill == "server"]]
@@ -279,7 +279,9 @@ def judged(row: Row, status: list[int | str], text: str) -> str:
     told = f"exit status {', '.join(map(str, status))}"
     if row.kill:
         return (
-            "" if survived(row, status, text) else f"{told}: the other end should end, and say why"
+            ""
+            if other_end_ok(row, status, text)
+            else f"{told}: the other end should end, and say why"
         )
     if any(s != 0 for s in status):
         return told

@@ -26,7 +26,7 @@ PYTHON = "/usr/bin/python3"
 
 
 @pytest.fixture(scope="module")
-def apart() -> Iterator[Namespace]:
+def private_namespace() -> Iterator[Namespace]:
     """A separate network namespace, so that the ports of the pingpongs are free."""
     namespace = Namespace("lo", "127.0.0.1", "::1")
     namespace.ip("link", "set", "lo", "up")
@@ -48,9 +48,11 @@ def pyverbs() -> None:
 @pytest.mark.programs
 @pytest.mark.usefixtures("pyverbs")
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_script_of_pyverbs_does_what_it_says(apart: Namespace, script: str) -> None:
+def test_a_script_of_pyverbs_does_what_it_says(private_namespace: Namespace, script: str) -> None:
     done = pace.run(
-        apart.inside(*COMMAND, "run", "--no-view", PYTHON, str(FOLDER / f"{script}.py"), "siw_lo"),
+        private_namespace.inside(
+            *COMMAND, "run", "--no-view", PYTHON, str(FOLDER / f"{script}.py"), "siw_lo"
+        ),
         capture_output=True,
         text=True,
         seconds=60,
@@ -103,10 +105,10 @@ def test_every_class_of_pyverbs_is_in_a_script() -> None:
     assert classes - named - unnamed == set()
 
 
-def until_listening(apart: Namespace, server: subprocess.Popen[str]) -> None:
+def until_listening(private_namespace: Namespace, server: subprocess.Popen[str]) -> None:
     """Wait until a pingpong server listens."""
     end = time.monotonic() + scaled(30)
-    while not apart.listens(PINGPONG):
+    while not private_namespace.listens(PINGPONG):
         assert server.poll() is None, server.communicate()
         assert time.monotonic() < end, "it does not listen"
         time.sleep(0.02)
@@ -115,19 +117,22 @@ def until_listening(apart: Namespace, server: subprocess.Popen[str]) -> None:
 @pytest.mark.programs
 @pytest.mark.parametrize("options", [[], ["-e"]], ids=["polled", "events"])
 @pytest.mark.parametrize("kind", ["rc", "uc", "ud", "srq"])
-def test_a_pingpong_ends_well(apart: Namespace, kind: str, options: list[str]) -> None:
+def test_a_pingpong_ends_well(private_namespace: Namespace, kind: str, options: list[str]) -> None:
     program = f"ibv_{kind}_pingpong"
     if not shutil.which(program):
         pytest.skip("needs ibverbs-utils: make abi installs it")
     command = [*COMMAND, "run", "--no-view", program, "-d", "siw_lo", "-g", "0", "-c", "-n", "200"]
     command += options
     with subprocess.Popen(
-        apart.inside(*command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        private_namespace.inside(*command),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     ) as server:
         try:
-            until_listening(apart, server)
+            until_listening(private_namespace, server)
             client = pace.run(
-                apart.inside(*command, "127.0.0.1"),
+                private_namespace.inside(*command, "127.0.0.1"),
                 capture_output=True,
                 text=True,
                 seconds=60,

@@ -653,7 +653,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: sim_tcp [twice] SCENARIO SEED\n");
 		return 2;
 	}
-	/* the scenario `window` needs this limit: with more buffered octets TCP stops the peer */
+	/* The scenario `window` reaches this limit on waiting Sends before TCP's window closes. */
 	setenv("SIWARP_RNR_OCTETS", "131072", 1);
 	for (int i = 0; i < (twice ? 2 : 1); i++)
 		run(argv[1], strtoull(argv[2], NULL, 0));

@@ -148,7 +148,7 @@ def test_the_script_for_wireshark_is_where_the_command_says() -> None:
     assert 'Proto("siwarp"' in path.read_text("utf-8")
 
 
-def lacking(module: str, file: Path) -> subprocess.CompletedProcess[str]:
+def dissect_without_module(module: str, file: Path) -> subprocess.CompletedProcess[str]:
     """Run dissect in a Python in which this module cannot be imported."""
     return pace.run(
         [sys.executable, "-c", f"import sys; sys.modules[{module!r}] = None\n"
@@ -158,13 +158,13 @@ def lacking(module: str, file: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_without_crc32c_it_says_how_this_python_gets_it(file: Path) -> None:
-    done = lacking("crc32c", file)
+    done = dissect_without_module("crc32c", file)
     assert done.returncode == 1
     python = shlex.quote(sys.executable)
     assert done.stderr == f"siwarp: dissecting needs crc32c: run {python} -m pip install crc32c\n"
 
 
 def test_without_scapy_it_prints_the_same(file: Path) -> None:
-    done = lacking("scapy", file)
+    done = dissect_without_module("scapy", file)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == siwarp_here("dissect", file).stdout

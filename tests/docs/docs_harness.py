@@ -20,7 +20,7 @@ def block(page: str, name: str) -> str:
     return doc_block.block(ROOT / page, name)
 
 
-def said_alone(script: str, folder: Path, first: Path | None = None) -> str:
+def run_in_namespace(script: str, folder: Path, first: Path | None = None) -> str:
     """Run a script in a folder and in a new network namespace; return all of its output.
 
     In a shared namespace, another test might use its ports. Programs are searched in the folder

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from docs.docs_harness import block, said_alone
+from docs.docs_harness import block, run_in_namespace
 from pace import scaled
 
 
@@ -33,7 +33,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.programs
 @pytest.mark.timeout(300)
 def test_mooncakes_benchmark_runs_as_the_page_says(environment: Path, tmp_path: Path) -> None:
-    said = said_alone(
+    said = run_in_namespace(
         block("docs/mooncake-ucx.md", "mooncake-bench"), tmp_path, environment / "bin"
     )
     moved = re.search(r"Test completed: .*batch count (\d+)", said)
@@ -43,7 +43,7 @@ def test_mooncakes_benchmark_runs_as_the_page_says(environment: Path, tmp_path: 
 @pytest.mark.programs
 @pytest.mark.timeout(scaled(60))
 def test_mooncakes_engine_starts_in_python(environment: Path, tmp_path: Path) -> None:
-    said = said_alone(
+    said = run_in_namespace(
         block("docs/mooncake-ucx.md", "mooncake-python"), tmp_path, environment / "bin"
     )
     assert re.search(r"its peers know it as 127\.0\.0\.1:\d+", said), said
@@ -53,6 +53,6 @@ def test_mooncakes_engine_starts_in_python(environment: Path, tmp_path: Path) ->
 def test_ucx_runs_as_the_page_says(tmp_path: Path) -> None:
     if not shutil.which("ucx_perftest"):
         pytest.skip("no ucx_perftest on this machine: make abi installs it")
-    said = said_alone(block("docs/mooncake-ucx.md", "ucx"), tmp_path)
+    said = run_in_namespace(block("docs/mooncake-ucx.md", "ucx"), tmp_path)
     assert "Transport: rc_verbs" in said and "Transport: ud_verbs" in said
     assert re.search(r"Final:\s+1000", said), said

@@ -6,12 +6,12 @@ import shutil
 import sys
 from pathlib import Path
 
-from docs.docs_harness import ROOT, block, said_alone
+from docs.docs_harness import ROOT, block, run_in_namespace
 
 
 def python(code: str, folder: Path) -> str:
     (folder / "program.py").write_text(code)
-    return said_alone(f'"{sys.executable}" program.py', folder)
+    return run_in_namespace(f'"{sys.executable}" program.py', folder)
 
 
 def test_a_pair_is_a_line(tmp_path: Path) -> None:
@@ -24,13 +24,13 @@ def test_a_pair_for_asyncio_is_a_line(tmp_path: Path) -> None:
 
 
 def pytest_alone(script: str, folder: Path) -> str:
-    """Like said_alone, for a script that runs pytest.
+    """Like run_in_namespace, for a script that runs pytest.
 
     pytest names its temporary folder after the user, which is root in the namespace, and the real
     root may have created that folder before.
     """
     (folder / "tmp").mkdir()
-    return said_alone(f'export TMPDIR="$PWD/tmp"\n{script}', folder)
+    return run_in_namespace(f'export TMPDIR="$PWD/tmp"\n{script}', folder)
 
 
 def test_the_capture_of_the_test_that_fails_is_dissected(tmp_path: Path) -> None:

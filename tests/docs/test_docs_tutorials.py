@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from docs.docs_harness import ROOT, block, said_alone
+from docs.docs_harness import ROOT, block, run_in_namespace
 
 
 def example(name: str) -> str:
@@ -67,12 +67,12 @@ def save(files: dict[str, str], folder: Path) -> None:
 def test_a_tutorial_prints_what_its_page_says(name: str, tmp_path: Path) -> None:
     files, script, output = TUTORIALS[name]
     save(files, tmp_path)
-    assert said_alone(script, tmp_path) == output
+    assert run_in_namespace(script, tmp_path) == output
 
 
 def test_a_client_without_a_server_is_told_what_the_page_says(tmp_path: Path) -> None:
     save(messages(), tmp_path)
-    refused = said_alone("! " + block("docs/tutorials/messages.md", "refused"), tmp_path)
+    refused = run_in_namespace("! " + block("docs/tutorials/messages.md", "refused"), tmp_path)
     last = refused.splitlines()[-1]
     assert f"{last}\n" == block("docs/tutorials/messages.md", "refused-output")
 
@@ -80,6 +80,6 @@ def test_a_client_without_a_server_is_told_what_the_page_says(tmp_path: Path) ->
 def test_the_ping_pong_in_c_is_compiled_and_measures(tmp_path: Path) -> None:
     save({"ud_pingpong.c": example("c/ud_pingpong.c")}, tmp_path)
     compile_it = block("docs/tutorials/c-ping-pong.md", "compile").strip()
-    said_alone(f'eval "{compile_it}"', tmp_path)  # the path of this tree may contain a blank
-    said = said_alone(block("docs/tutorials/c-ping-pong.md", "both"), tmp_path)
+    run_in_namespace(f'eval "{compile_it}"', tmp_path)  # the path of this tree may contain a blank
+    said = run_in_namespace(block("docs/tutorials/c-ping-pong.md", "both"), tmp_path)
     assert re.fullmatch(r"1000 round trips, \d+\.\d\d us each\n", said)

@@ -320,7 +320,7 @@ def fpdu_verdict(octets: bytes) -> tuple[bool, bool]:
     return True, crc32c(octets[:covered]).to_bytes(4, "little") == octets[covered : covered + 4]
 
 
-def throw(target: Target, session: Session, octets: bytes, what: str) -> None:
+def send_invalid_fpdu(target: Target, session: Session, octets: bytes, what: str) -> None:
     """Send an invalid FPDU: a wrong CRC causes a Terminate, a truncated FPDU the end of
     the stream.
     """
@@ -347,7 +347,7 @@ def test_fpdu(target: Target, layer: str, name: str) -> None:
         if fpdu_verdict(octets) == (True, True):
             assert value == sound.getfieldval(name)
             continue
-        throw(target, target.session(), octets, f"fpdu: {name}={value:#x}")
+        send_invalid_fpdu(target, target.session(), octets, f"fpdu: {name}={value:#x}")
 
 
 def test_a_wrong_crc_of_a_large_fpdu(target: Target) -> None:
@@ -389,7 +389,7 @@ def test_a_pad_of_any_octets_is_covered_by_the_crc_and_otherwise_nobodys_busines
 def test_streams_cut_at_every_octet_of_an_fpdu(target: Target) -> None:
     whole = bytes(FPDU(ulpdu=write(target, 6)))
     for n in range(1, len(whole)):
-        throw(target, target.session(), whole[:n], f"{n} of {len(whole)} octets")
+        send_invalid_fpdu(target, target.session(), whole[:n], f"{n} of {len(whole)} octets")
 
 
 # ---- Markers

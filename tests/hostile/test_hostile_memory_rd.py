@@ -67,7 +67,7 @@ def post(one: Peer, to: Peer, wr_id: int, opcode: WROpcode, *sg: Any, **more: An
     one.qp.post_send(SendWR(wr_id, opcode, sg=list(sg), ah=one.ah(to), **more))
 
 
-def mend(one: Peer) -> None:
+def to_rts_after_error(one: Peer) -> None:
     until(lambda: one.qp.qp_state == QPState.SQE)
     one.qp.modify(QPAttr(qp_state=QPState.RTS))
 
@@ -85,7 +85,7 @@ def test_a_message_from_memory_that_is_gone_is_a_protection_error_and_none_of_it
     post(a, b, 1, opcode, trio.gone.sge(PAGE, 100_000), remote=remote)
     post(a, b, 2, SEND, a.out.sge(0, 4))
     assert [(w.wr_id, w.status) for w in a.done(2)] == [(1, PROT), (2, FLUSHED)]
-    mend(a)
+    to_rts_after_error(a)
     a.send(b, b"fine", 3)
     assert a.done()[0].ok
     assert [(w.wr_id, w.byte_len) for w in b.got()] == [(7, 4)]
@@ -106,7 +106,7 @@ def test_a_message_whose_memory_ends_in_its_middle_is_given_up_and_its_peer_is_n
     first, torn, last = a.done(3)
     assert first.wr_id == 1 and first.status in (WCStatus.SUCCESS, FLUSHED)
     assert [(w.wr_id, w.status) for w in (torn, last)] == [(2, PROT), (3, FLUSHED)]
-    mend(a)
+    to_rts_after_error(a)
     trio.talk(a, trio.c)
     a.send(b, b"fine", 4, offset=SIZE - 32)
     assert a.done()[0].ok

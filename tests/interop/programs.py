@@ -53,7 +53,7 @@ def copy(source: socket.socket, sink: socket.socket) -> None:
         sink.shutdown(socket.SHUT_WR)
 
 
-class Doorman:
+class DelayingForwarder:
     """A port of 127.0.0.1 that forwards one connection to the guest's rping.
 
     It delays what the client sends after its MPA Request until siw is ready for FPDUs, like a path
@@ -88,9 +88,9 @@ class Doorman:
 
 
 @contextlib.contextmanager
-def doorman(guest: vm.Guest) -> Iterator[Doorman]:
+def doorman(guest: vm.Guest) -> Iterator[DelayingForwarder]:
     """Forward one connection to the guest's rping."""
-    one = Doorman(guest)
+    one = DelayingForwarder(guest)
     try:
         yield one
     finally:

@@ -55,7 +55,7 @@ def packets_of(path: Path3, a: End, b: End) -> float:
     return float(octets_now - octets) / (n_now - n)
 
 
-def grows_to(path: Path3, a: End, b: End, mtu: int) -> None:
+def wait_for_packet_size(path: Path3, a: End, b: End, mtu: int) -> None:
     """Send until the packets reach this length: only long messages raise the path MTU."""
     end = time.monotonic() + WAIT
     while not mtu - 60 < (mean := packets_of(path, a, b)) <= mtu:
@@ -95,13 +95,15 @@ def test_datagrams_follow_the_path_down_and_up_again_as_routers_tell(
     path: Path3, ends: tuple[End, End]
 ) -> None:
     a, b = ends
-    grows_to(path, a, b, 1500)
+    wait_for_packet_size(path, a, b, 1500)
     path.middle(1280)
     deliver(a, b, [100_000])
     assert a.do("count", "rd_mtu_lowered")[0] >= 1
-    grows_to(path, a, b, 1280)
+    wait_for_packet_size(path, a, b, 1280)
     path.middle(1500)
-    grows_to(path, a, b, 1500)  # although the kernel caches the lower path MTU for minutes
+    wait_for_packet_size(
+        path, a, b, 1500
+    )  # although the kernel caches the lower path MTU for minutes
 
 
 @pytest.mark.clause("DGRAM-PMTU-4")
@@ -109,7 +111,7 @@ def test_what_a_router_is_said_to_tell_counts_only_when_something_is_missing(
     path: Path3, ends: tuple[End, End]
 ) -> None:
     a, b = ends
-    grows_to(path, a, b, 1500)
+    wait_for_packet_size(path, a, b, 1500)
     here, there = a.do("address"), b.do("address")
     addresses = socket.inet_aton(V4["a"]) + socket.inet_aton(V4["b"])
     quoted = struct.pack("!BBHHHBBH", 0x45, 0, 1500, 1, 0x4000, 64, 17, 0) + addresses

@@ -236,7 +236,7 @@ def unreachable(
     return (message[:2] + struct.pack("!H", checksum(message)) + message[4:]).hex()
 
 
-def liar_of(at: Namespace, to: str) -> tuple[subprocess.Popen[str], tuple[str, int]]:
+def start_forger(at: Namespace, to: str) -> tuple[subprocess.Popen[str], tuple[str, int]]:
     liar = at.python(LIAR, at.v4, to)
     assert liar.stdout is not None
     host, port = json.loads(liar.stdout.readline())
@@ -249,7 +249,7 @@ def test_icmp_that_does_not_quote_the_question_ends_nothing(
 ) -> None:
     a, b = cable
     asker = end(a)
-    liar, where = liar_of(b, a.v4)
+    liar, where = start_forger(b, a.v4)
     assert liar.stdout is not None and liar.stdin is not None
     try:
         asker.do("ask", *where, 2)
@@ -287,7 +287,7 @@ def test_icmp_that_does_not_quote_the_question_ends_nothing(
 def test_icmp_that_quotes_the_question_counts_once_for_each(cable: Cable, end: Make) -> None:
     a, b = cable
     asker = end(a)
-    liar, where = liar_of(b, a.v4)
+    liar, where = start_forger(b, a.v4)
     assert liar.stdout is not None and liar.stdin is not None
     try:
         asker.do("ask", *where, 0.09)  # the query times out after 90 ms, so it is sent only once

@@ -56,7 +56,7 @@ BAD = Faults(loss=0.08, double=0.05, reorder=0.1, damage=0.04)
 
 
 @dataclass
-class _Way:
+class _Direction:
     """One direction of the line: delayed datagrams, and those forwarded, in order."""
 
     faults: Faults
@@ -79,8 +79,8 @@ class Line:
         self.far: Address = self._far.getsockname()
         self.peer: Address | None = None
         self.siwarp: Address | None = None
-        self.to_siwarp = _Way(faults, random.Random(f"{seed}/to"))
-        self.from_siwarp = _Way(faults, random.Random(f"{seed}/from"))
+        self.to_siwarp = _Direction(faults, random.Random(f"{seed}/to"))
+        self.from_siwarp = _Direction(faults, random.Random(f"{seed}/from"))
 
     def close(self) -> None:
         """Close both sockets of the line."""
@@ -116,7 +116,7 @@ class Line:
         waits = select.select(self.sockets(), [], [], 0)[0]
         return not waits and not self.to_siwarp.held and not self.from_siwarp.held
 
-    def _pass(self, way: _Way, sock: socket.socket, to: Address | None) -> None:
+    def _pass(self, way: _Direction, sock: socket.socket, to: Address | None) -> None:
         now = net.now()
         while way.held and way.held[0][0] <= now and to is not None:
             datagram = heapq.heappop(way.held)[2]
@@ -128,7 +128,7 @@ class Line:
                 sock.sendto(datagram, to)
 
 
-def _take(way: _Way, datagram: bytes) -> None:
+def _take(way: _Direction, datagram: bytes) -> None:
     """Decide the fate of a datagram, always with the same number of random values."""
     faults, rng = way.faults, way.rng
     lost, doubled, late, damaged = (rng.random() for _ in range(4))

@@ -180,7 +180,7 @@ class Pair:
             self.due = 0.0
         if datagram.type in (DATA, ACK, PROBE):
             self.talk.peer_ird = datagram.ird_or_reason
-            self.talk.begin_what_may()
+            self.talk.start_requests()
         body = parse_ack(datagram.body) if datagram.type == ACK else AckBody()
         if datagram.flags & NOT_READY and datagram.type == ACK:
             self.peer_not_ready += 1
@@ -257,9 +257,9 @@ class Pair:
             if sent.came:
                 later += 1
             elif later >= 3 and now - sent.when > max(self.srtt, 0.005):
-                self._again(sent, now)
+                self._retransmit(sent, now)
 
-    def _again(self, sent: Sent, now: float) -> None:
+    def _retransmit(self, sent: Sent, now: float) -> None:
         if now - self.shrunk > self.srtt:
             self.window, self.shrunk = max(self.window * 0.7, 4.0), now
         sent.when, sent.again = now, True
@@ -275,9 +275,9 @@ class Pair:
             return
         self.newest = net.now()
         way.stored[datagram.psn] = datagram.body
-        self.upward()
+        self.deliver_segments()
 
-    def upward(self) -> None:
+    def deliver_segments(self) -> None:
         """Deliver the next segments of each space, as long as they can be accepted."""
         for way in self.incoming:
             while way.psn in way.stored:
@@ -324,9 +324,9 @@ class Pair:
             return
         if self.state in ("hello", "echo"):
             if now >= self.due and (self.state == "echo" or self.wants()):
-                self._greet(now)
+                self._send_handshake(now)
             return
-        self.upward()
+        self.deliver_segments()
         self._send_waiting(now)
         if self.owes_ack:
             self._acknowledge(0, self.out[REQUESTS].psn)
@@ -337,7 +337,7 @@ class Pair:
         """Whether the peer has not yet accepted some segment."""
         return any(out.waiting or out.outstanding for out in self.out)
 
-    def _greet(self, now: float) -> None:
+    def _send_handshake(self, now: float) -> None:
         self.repeated += 1
         if self.state == "echo" and self.repeated > 3:
             # three ECHOs got no answer, so request another CHALLENGE
@@ -400,7 +400,7 @@ class Pair:
         self.due = now + self.rto
         missing = [sent for out in self.out for sent in out.outstanding if not sent.came]
         if missing:
-            self._again(missing[0], now)
+            self._retransmit(missing[0], now)
             return
         self.probe_psn += 1
         self.send(self.datagram(PROBE, psn=self.probe_psn))

@@ -182,7 +182,7 @@ class Conversation:
             self._untagged("read", Q_REQUEST, READ_REQUEST, payload, request=request)
 
         self._waiting.append((request, begin))
-        self.begin_what_may()
+        self.start_requests()
         return request
 
     def atomic(
@@ -206,10 +206,10 @@ class Conversation:
             self._untagged("atomic", Q_REQUEST, ATOMIC_REQUEST, payload, request=request)
 
         self._waiting.append((request, begin))
-        self.begin_what_may()
+        self.start_requests()
         return request
 
-    def begin_what_may(self) -> None:
+    def start_requests(self) -> None:
         """Send queued Read and Atomic Requests up to the peer's IRD (DGRAM-RDV-9)."""
         self._outstanding = [request for request in self._outstanding if not request.done()]
         while self._waiting and len(self._outstanding) < max(self.peer_ird, 1):
@@ -272,7 +272,7 @@ class Conversation:
             request = self._atomics.pop(identifier)
             request.result[:] = value.to_bytes(8, sys.byteorder)
             request.response_due = False
-            self.begin_what_may()
+            self.start_requests()
         else:
             raise WireError(f"opcode {segment.opcode} on queue {segment.qn}")
         return True
@@ -318,7 +318,7 @@ class Conversation:
             if segment.last:
                 del self._reading[segment.stag]
                 request.response_due = False
-                self.begin_what_may()
+                self.start_requests()
         elif segment.opcode == PRIVATE:
             self._take_record(segment)
         elif segment.opcode == WRITE:
@@ -428,7 +428,7 @@ class Conversation:
         request.error, request.response_due = error, False
         self._reading = {k: r for k, r in self._reading.items() if r is not request}
         self._atomics = {k: r for k, r in self._atomics.items() if r is not request}
-        self.begin_what_may()
+        self.start_requests()
 
 
 def masked_add(old: int, operand: int, mask: int) -> int:

@@ -119,9 +119,9 @@ class UdPeer:
         elif segment.opcode == TERMINATE:
             self.dropped.append("Terminate")  # row g
         elif not segment.last or segment.mo:
-            self._complain(segment, source, (1, 2, 4))  # row h
+            self._send_error(segment, source, (1, 2, 4))  # row h
         elif segment.opcode not in (SEND, SEND_SE, PRIVATE):
-            self._complain(segment, source, (0, 2, 6))  # row i
+            self._send_error(segment, source, (0, 2, 6))  # row i
         else:
             self._deliver(segment, source)
 
@@ -130,18 +130,18 @@ class UdPeer:
         solicited = segment.opcode == SEND_SE
         if segment.opcode == PRIVATE:
             if len(payload) < 8 or payload[0] not in (SEND_IMM, SEND_IMM_SE):
-                self._complain(segment, source, (0, 2, 6))  # row i
+                self._send_error(segment, source, (0, 2, 6))  # row i
                 return
             solicited = payload[0] == SEND_IMM_SE
             immediate, payload = payload[4:8], payload[8:]
         if len(payload) > self.receive_octets:
             self.too_long += 1
-            self._complain(segment, source, (1, 2, 5))  # row k
+            self._send_error(segment, source, (1, 2, 5))  # row k
             return
         index = segment.qn >> 16 & 0xFF
         self.messages.append(Message(payload, immediate, solicited, source, index, segment.msn))
 
-    def _complain(self, wrong: Untagged, source: Address, what: tuple[int, int, int]) -> None:
+    def _send_error(self, wrong: Untagged, source: Address, what: tuple[int, int, int]) -> None:
         if self.group:
             return
         self._error_msn += 1

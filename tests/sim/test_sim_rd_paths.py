@@ -82,7 +82,7 @@ def deliver(world: World, a: End, b: End, *sizes: int) -> None:
     assert got == list(sizes)
 
 
-def swallow(world: World, a: End, b: End, mtu: int) -> None:
+def drop_long_datagrams(world: World, a: End, b: End, mtu: int) -> None:
     """Make the path between two ends silently drop longer datagrams; 0: all datagrams."""
     for one, other in ((a, b), (b, a)):
         world.path_mtu(one.device, other.device, mtu, told=False)
@@ -149,7 +149,7 @@ def test_everything_crosses_a_path_that_drops_long_datagrams_in_silence(
 ) -> None:
     world.faults("delay=1ms")
     a, b = pair(world, host)
-    swallow(world, a, b, 1280)
+    drop_long_datagrams(world, a, b, 1280)
     before = counters()["rd_mtu_lowered"]
     deliver(world, a, b, 100_000, 64, 5000)
     # No segment was in a datagram that was dropped.
@@ -165,7 +165,7 @@ def test_a_path_that_begins_to_drop_long_datagrams_in_silence_is_found_out_in_ti
     a, b = pair(world, host)
     for _ in range(20):  # repeat until datagrams have the length of the path's MTU
         deliver(world, a, b, 100_000)
-    swallow(world, a, b, 1280)
+    drop_long_datagrams(world, a, b, 1280)
     before = counters()["rd_mtu_lowered"]
     b.qp.post_recv(RecvWR(0, sg=[b.mr.sge(0, 100_000)]))
     # Over IPv4, segments already built are sent in fragments; IPv6 routers do not fragment.
@@ -229,11 +229,11 @@ def test_datagrams_grow_again_and_short_ones_that_pass_say_nothing_about_long_on
     world.faults("delay=1ms")
     a, b = pair(world, V4)
     for _ in range(2):
-        swallow(world, a, b, 1500)
+        drop_long_datagrams(world, a, b, 1500)
         for _ in range(20):  # repeat until datagrams have the length of the path's MTU
             deliver(world, a, b, 100_000)
             world.run_for(0.1)
-        swallow(world, a, b, 1280)
+        drop_long_datagrams(world, a, b, 1280)
         before = counters()["rd_mtu_lowered"]
         deliver(world, a, b, 64, 2000, 64, 5000, *[64] * 40)
         assert counters()["rd_mtu_lowered"] > before
@@ -256,7 +256,7 @@ def test_an_interface_with_the_mtu_of_loopback_leads_to_a_path_nevertheless(
 ) -> None:
     world.faults("delay=1ms")
     a, b = pair(world, host, mtu=mtu)
-    swallow(world, a, b, 1500)
+    drop_long_datagrams(world, a, b, 1500)
     before = counters()["rd_mtu_lowered"]
     deliver(world, a, b, 64, 60_000)
     assert counters()["rd_mtu_lowered"] == before

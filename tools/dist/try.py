@@ -33,7 +33,7 @@ SIMULATOR = re.compile(r"siwarp/(sim/|lib/libsiwarp-sim\.so$|_siwarp_sim\.)")
 LIMIT_S = 120
 
 
-def wrongs(platform: Platform, name: str, file: Path) -> list[str]:
+def elf_errors(platform: Platform, name: str, file: Path) -> list[str]:
     """Return the forbidden requirements of an ELF file; [] for a file in another format."""
     with file.open("rb") as octets:
         if octets.read(4) != b"\x7fELF":
@@ -84,7 +84,7 @@ def judge(platform: Platform, wheel: Path, unpacked: Path) -> None:
         wrong
         for file in sorted(unpacked.rglob("*"))
         if file.is_file()
-        for wrong in wrongs(platform, str(file.relative_to(unpacked)), file)
+        for wrong in elf_errors(platform, str(file.relative_to(unpacked)), file)
     ]
     found += too_large(wheel)
     if found:

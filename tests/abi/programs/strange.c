@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdma_cm peers that are not RNICs, or that speak another version, are refused; and queue pairs
- * that a program resets. Usage: strange servers, clients or resets.
+ * "strange servers" and "strange clients": rdma_cm refuses peers that are not RNICs or that use
+ * another version. "strange resets": a program resets its queue pairs.
  */
 #include <pthread.h>
 #include <stdbool.h>

@@ -82,7 +82,7 @@ def connect(port, server):
     return mine, active, passive
 
 
-def moved(active, passive):
+def check_transfers(active, passive):
     """A Send, a Write and a Read between two ids; the data of each is checked."""
     data = pattern(SIZE)
     here, there = active.reg_msgs(SIZE), passive.reg_msgs(SIZE)
@@ -124,7 +124,7 @@ with device() as ctx:
     came.ack_cm_event()
     event(server[0], RDMA_CM_EVENT_ESTABLISHED).ack_cm_event()
     assert active.qpn and passive.pd and active.context.name == active.dev_name
-    moved(active, passive)
+    check_transfers(active, passive)
     active.disconnect()
     event(mine, RDMA_CM_EVENT_DISCONNECTED).ack_cm_event()
     event(server[0], RDMA_CM_EVENT_DISCONNECTED).ack_cm_event()

@@ -139,7 +139,7 @@ def mpi4py() -> Iterator[Row]:
                     )
 
 
-def apart(name: str, transport: str, program: str) -> tuple[str, dict[str, str]]:
+def two_namespace_command(name: str, transport: str, program: str) -> tuple[str, dict[str, str]]:
     """Return a command line that starts one rank in each of two namespaces, and its environment.
 
     MPICH has a command for each rank; Open MPI uses an agent instead of a remote shell.
@@ -166,7 +166,7 @@ def across() -> Iterator[Row]:
     """One rank in each of two namespaces; only root may start a process in another namespace."""
 
     def row(title: str, name: str, transport: str, program: str, **more: Any) -> Row:
-        command, env = apart(name, transport, program)
+        command, env = two_namespace_command(name, transport, program)
         return Row(
             title,
             BELOW[transport],

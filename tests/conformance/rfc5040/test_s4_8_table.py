@@ -199,14 +199,14 @@ def _local_key_that_dies(peer: Peer, size: int) -> None:
     """A long Write of siwarp's blocks because the peer reads nothing; then the peer invalidates its
     source.
     """
-    mr = mortal(peer, 64 << 20)
+    mr = invalidatable_region(peer, 64 << 20)
     peer.end.qp.post_send(
         SendWR(5, WROpcode.RDMA_WRITE, sg=[mr.sge()], remote=RemoteBuffer(0, 1 << 30, 0x77))
     )
     peer.put(send(opcode=Opcode.SEND_INVALIDATE, inv_stag=mr.rkey))
 
 
-def mortal(peer: Peer, size: int) -> MR:
+def invalidatable_region(peer: Peer, size: int) -> MR:
     """Return memory that the peer may invalidate, even while this end uses it."""
     access = ALL_ACCESS | AccessFlag.REMOTE_INVALIDATE
     mr = MR(peer.end.rig.pd, bytearray(size), access, qp=peer.end.qp)
@@ -318,7 +318,7 @@ def _untagged_version(peer: Peer, size: int) -> Packet:
 
 def _receive_whose_key_died(peer: Peer, size: int) -> None:
     """The receive that the peer's second Send consumes has an invalidated local key."""
-    mr = mortal(peer, 40_000)
+    mr = invalidatable_region(peer, 40_000)
     peer.end.qp.post_recv(RecvWR(2, sg=[mr.sge()]))
     peer.put(send(1, opcode=Opcode.SEND_INVALIDATE, inv_stag=mr.rkey))
     peer.put(send(2) / Raw(pattern(size)))

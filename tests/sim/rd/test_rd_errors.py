@@ -90,7 +90,7 @@ def test_a_write_that_runs_out_of_its_region_ends_where_it_does(rig: Rig) -> Non
         assert b.got()[0].byte_len == 6
         assert b.into.read(6) == b"behind" and b.into.read(4, end - 4) == b"good"
         assert not any(b.into.read(end - 68, 64))
-        assert not s.hears_more(0.02), "one error message for one message"
+        assert not s.has_datagram(0.02), "one error message for one message"
 
 
 @pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
@@ -116,7 +116,7 @@ def test_what_does_not_go_on_where_a_refused_write_was_is_judged_by_itself(
             s.put(s.untagged(Opcode.SEND, b"behind it"))
             assert b.got()[0].byte_len == 9  # the data before that message has been placed
             assert (b.into.read(4, 100) if what == "another place" else other.read(4)) == b"good"
-        assert not s.hears_more(0.02)
+        assert not s.has_datagram(0.02)
 
 
 @pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
@@ -223,7 +223,7 @@ def test_an_error_message_whatever_it_says_is_answered_with_none(
         s.put(s.untagged(Opcode.SEND, b"on"), s.read(8))
         assert b.got()[0].byte_len == 2
         assert s.pull()[0].opcode == Opcode.RDMA_READ_RESPONSE
-        assert not s.hears_more(0.02)
+        assert not s.has_datagram(0.02)
     assert b.qp.qp_state == QPState.RTS
 
 
@@ -300,7 +300,7 @@ def test_a_message_out_of_sequence_ends_the_incarnation_and_says_so(
         (found,) = until(b.qp.errors)
         assert (found.origin, found.source) == (ErrorOrigin.FOUND, s.addr)
         assert b.qp.qp_state == QPState.RTS
-        s.live_anew()
+        s.restart_and_connect()
         s.put(s.untagged(Opcode.SEND, b"two"))
         assert b.got()[0].wr_id == 2
     b.recv(3, 64)

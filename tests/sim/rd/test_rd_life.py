@@ -83,7 +83,7 @@ def test_requests_that_were_not_begun_do_not_go_to_another_instance(
         assert restarted(rig, a) == [PeerRestart(s.addr, 2)]
         a.qp.post_send(SendWR(7, sg=[a.out.sge(0, 20)], ah=ah))
         head, octets = s.pull()
-        assert (head.msn, len(octets)) == (1, 20) and not s.hears_more()
+        assert (head.msn, len(octets)) == (1, 20) and not s.has_datagram()
         assert a.done()[0].ok
 
 
@@ -102,7 +102,7 @@ def test_requests_move_when_the_pair_begins_anew_with_the_same_instance(
             s.say(RDType.BYE)
             s.forget()
         else:
-            s.live_anew()
+            s.restart_and_connect()
         nothing(a.scq)
         a.qp.modify(QPAttr(qp_state=QPState.RTS))
         got = [s.pull() for _ in range(3)]
@@ -122,7 +122,7 @@ def test_with_rd_follow_they_go_to_another_instance_and_the_event_comes(
         met(a, s, ah)
         post_while_drained(a, ah)
         if begins == "peer":
-            s.live_anew(2)
+            s.restart_and_connect(2)
         else:
             s.say(RDType.BYE)
             s.forget(2)
@@ -142,7 +142,7 @@ def test_a_peer_that_told_none_is_no_other_and_one_that_tells_none_any_more_is(
     with stranger(a, instance=first) as s, AH(rig.pd, s.addr) as ah:
         met(a, s, ah)
         post_while_drained(a, ah)
-        s.live_anew(then)
+        s.restart_and_connect(then)
         if moves:
             nothing(a.scq)
             a.qp.modify(QPAttr(qp_state=QPState.RTS))
@@ -156,9 +156,9 @@ def test_a_peer_that_told_none_is_no_other_and_one_that_tells_none_any_more_is(
 def test_the_event_comes_where_nothing_is_in_progress_with_the_peer(rig: Rig) -> None:
     a = Peer(rig)
     with stranger(a, instance=1) as s:
-        s.live_anew(2)
+        s.restart_and_connect(2)
         assert restarted(rig, a) == [PeerRestart(s.addr, 2)]
-        s.live_anew(2)
+        s.restart_and_connect(2)
         nothing(a.scq)
         assert a.qp.restarts() == []
 
@@ -169,7 +169,7 @@ def test_completions_tell_which_instance_sent(rig: Rig) -> None:
     with stranger(a, instance=1) as s:
         for instance in (1, 2, 3):
             if instance > 1:
-                s.live_anew(instance)
+                s.restart_and_connect(instance)
             a.recv()
             s.put(s.untagged(3, b"data"))
             assert [(w.source, w.source_instance) for w in a.got()] == [(s.addr, instance)]
@@ -198,7 +198,7 @@ def test_a_peer_that_is_another_each_time_harms_itself_alone(rig: Rig) -> None:
     before = counter("rd_restarted")
     with stranger(a, instance=1) as s:
         for i in range(2, 202):
-            s.live_anew(i)
+            s.restart_and_connect(i)
             if i % 20 == 0:
                 b.recv()
                 a.send(b, pattern(5000, i))

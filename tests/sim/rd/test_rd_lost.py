@@ -81,7 +81,7 @@ def test_what_a_peer_that_lives_anew_has_not_acknowledged_is_flushed_and_named(r
         for _ in range(3):
             s.pull()
         nothing(a.scq)
-        s.live_anew()
+        s.restart_and_connect()
         flushed = WCStatus.WR_FLUSH_ERR
         assert [(w.wr_id, w.status, w.source) for w in a.done(3)] == [
             (i, flushed, s.addr) for i in range(3)
@@ -107,7 +107,7 @@ def test_requests_that_were_not_begun_move_to_the_next_life_of_the_pair(rig: Rig
             a.qp.post_send(SendWR(i, sg=[a.out.sge(0, 4 + i)], ah=ah))
         nothing(a.scq)
         if how == "lives anew":
-            s.live_anew()
+            s.restart_and_connect()
         else:
             s.say(RDType.BYE)
             s.epoch += 0x1000

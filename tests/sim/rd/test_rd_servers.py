@@ -177,7 +177,7 @@ def test_a_server_of_aio_answers_a_good_client(
 # ---- memory that a server lends
 
 
-def borrow(rig: Rig, server: DatagramServer, size: int) -> tuple[Peer, RemoteBuffer | None]:
+def request_memory(rig: Rig, server: DatagramServer, size: int) -> tuple[Peer, RemoteBuffer | None]:
     """Request memory as a new client; return the client and the memory it got."""
     client = Peer(rig, size=1 << 12, host=rig.ctx.device.addresses[0])
     client.recv()
@@ -205,19 +205,19 @@ def test_a_loan_in_use_is_never_taken_and_greedy_sources_leave_some(
 ) -> None:
     server = ping_server(world)
     good = rig_at(world, GOOD)
-    client, loan = borrow(good, server, 64)
+    client, loan = request_memory(good, server, 64)
     assert loan is not None
     for i in range(5):
         greedy = rig_at(world, f"10.0.1.{i + 1}")
         for _ in range(8):
-            borrow(greedy, server, MAX_SIZE)
-            borrow(greedy, server, 1 << 20)
+            request_memory(greedy, server, MAX_SIZE)
+            request_memory(greedy, server, 1 << 20)
         assert writes(client, server, loan, i + 1)
     began = net.now()
-    newcomer, other = borrow(rig_at(world, "10.0.0.3"), server, 64)
+    newcomer, other = request_memory(rig_at(world, "10.0.0.3"), server, 64)
     assert other is not None and writes(newcomer, server, other, 1)
     # A request for too much memory is refused immediately.
-    assert borrow(rig_at(world, "10.0.0.4"), server, MAX_SIZE)[1] is None
+    assert request_memory(rig_at(world, "10.0.0.4"), server, MAX_SIZE)[1] is None
     assert net.now() - began < SERVED
     assert writes(client, server, loan, 9)
 
@@ -225,16 +225,16 @@ def test_a_loan_in_use_is_never_taken_and_greedy_sources_leave_some(
 def test_loans_end_when_they_are_returned_and_when_nobody_writes(world: siwarp.sim.World) -> None:
     server = ping_server(world)
     good = rig_at(world, GOOD)
-    client, loan = borrow(good, server, MAX_SIZE)
+    client, loan = request_memory(good, server, MAX_SIZE)
     assert loan is not None
-    assert borrow(good, server, MAX_SIZE)[1] is not None
-    assert borrow(good, server, MAX_SIZE)[1] is None, "a source has half"
+    assert request_memory(good, server, MAX_SIZE)[1] is not None
+    assert request_memory(good, server, MAX_SIZE)[1] is None, "a source has half"
     client.send(SimpleNamespace(qp=SimpleNamespace(addr=server.address)), bytes([MEMORY]))  # type: ignore[arg-type]
     assert client.done()[0].ok
-    client, loan = borrow(good, server, MAX_SIZE)
+    client, loan = request_memory(good, server, MAX_SIZE)
     assert loan is not None, "one was returned"
     for i in range(int(Loans.IDLE) + 2):
         net.sleep(1.0)
         assert writes(client, server, loan, i + 1)
-    assert borrow(good, server, MAX_SIZE)[1] is not None, "one was idle"
+    assert request_memory(good, server, MAX_SIZE)[1] is not None, "one was idle"
     assert writes(client, server, loan, 99)

@@ -176,7 +176,7 @@ def test_whatever_comes_of_the_pair_says_that_its_echo_came(end):
     s.close()
 
 
-def echoed(s: Stranger, e: Endpoint) -> RDDatagram:
+def let_echoes_expire(s: Stranger, e: Endpoint) -> RDDatagram:
     """Leave the ECHOs of an endpoint unanswered; return the HELLO that requests another cookie."""
     assert e.send(e.peer(s.address), b"x") == 1
     s.other = s.hear(RDType.HELLO).source_epoch
@@ -187,7 +187,7 @@ def echoed(s: Stranger, e: Endpoint) -> RDDatagram:
 @pytest.mark.clause("DGRAM-RD-36")
 def test_a_late_answer_to_an_echo_counts_although_another_cookie_was_asked_for(strange):
     e, s = strange
-    again = echoed(s, e)
+    again = let_echoes_expire(s, e)
     assert (again.source_epoch, again.dest_epoch) == (s.other, 0)
     s.say(RDType.ACK)
     data = s.hear()
@@ -200,7 +200,7 @@ def test_a_late_answer_to_an_echo_counts_although_another_cookie_was_asked_for(s
 @pytest.mark.clause("DGRAM-RD-36")
 def test_another_challenge_takes_the_place_of_one_whose_echoes_were_not_answered(strange):
     e, s = strange
-    echoed(s, e)
+    let_echoes_expire(s, e)
     old, s.epoch = s.epoch, s.epoch + 1
     s.say(RDType.CHALLENGE, body=OFFER + b"2" * COOKIE_LEN)
     echo = s.hear(RDType.ECHO)

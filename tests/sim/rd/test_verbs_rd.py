@@ -157,14 +157,14 @@ def test_a_peer_is_asked_for_no_more_at_a_time_than_it_tells(
             a.qp.post_send(SendWR(i, kinds[i], sg=sg, ah=ah, remote=remote))
         asked = [s.pull() for _ in range(most)]
         assert [head.opcode for head, _ in asked] == opcodes[:most]
-        assert not s.hears_more()
+        assert not s.has_datagram()
         for i in range(2):  # each response makes room for one request
             s.answer(*asked[i], b"%08d" % i)
             assert a.done()[0].wr_id == i
             asked.append(s.pull())
             assert asked[-1][0].opcode == opcodes[most + i]
             assert asked[-1][0].msn == most + i + 1
-            assert not s.hears_more(0.02)
+            assert not s.has_datagram(0.02)
         assert a.out.read(8) == b"00000000"
         assert int.from_bytes(a.out.read(8, 64), sys.byteorder) == int.from_bytes(
             b"00000001", "big"
@@ -338,7 +338,7 @@ def test_numbers_of_messages_outlast_silence_and_begin_at_1_with_each_life(rig: 
                 nothing(a.scq, 0.15)  # longer than the time after which idle streams are released
 
         numbers()
-        s.live_anew()
+        s.restart_and_connect()
         numbers()
 
 

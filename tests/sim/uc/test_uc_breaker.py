@@ -173,7 +173,7 @@ def test_who_is_not_the_peer_reports_nothing(peer: Peer, rig: Rig) -> None:
     assert rig.ctx.get_async_event(0) is None
 
 
-def speak(told: Told, seconds: float, until_event: bool) -> bool:
+def send_for(told: Told, seconds: float, until_event: bool) -> bool:
     """Send for ``seconds``; return whether there was an event of the breaker."""
     began = net.now()
     while not over(began, seconds) if until_event else net.now() - began < seconds:
@@ -191,10 +191,10 @@ def test_a_peer_that_reports_no_longer_is_sent_little(peer: Peer) -> None:
     told.send()
     told.report(ROUND)
     settled(peer)
-    assert speak(told, 10.0, until_event=True)
+    assert send_for(told, 10.0, until_event=True)
     assert is_slow(told)
 
 
 @pytest.mark.clause("DGRAM-CB-8")
 def test_a_peer_that_never_reports_is_sent_to_as_ever(peer: Peer) -> None:
-    assert not speak(Told(peer), 4.5, until_event=False)
+    assert not send_for(Told(peer), 4.5, until_event=False)

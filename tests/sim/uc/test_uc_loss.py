@@ -31,7 +31,7 @@ def peer(rig: Rig) -> Iterator[Peer]:
     made.close()
 
 
-def on_the_way(datagrams: list[bytes], seed: int, trouble: float) -> list[int]:
+def arrival_order(datagrams: list[bytes], seed: int, trouble: float) -> list[int]:
     """Return the indices of the datagrams that arrive, in the order of arrival."""
     rng = random.Random(seed)
     arriving: list[tuple[float, int]] = []
@@ -72,7 +72,7 @@ def test_a_message_is_delivered_if_and_only_if_each_of_its_datagrams_came_in_its
         parts.append(range(start, len(said)))
     taken: set[int] = set()
     newest = -1
-    arriving = on_the_way(said, seed, trouble)
+    arriving = arrival_order(said, seed, trouble)
     for i in arriving:
         if i > newest:
             taken.add(i)

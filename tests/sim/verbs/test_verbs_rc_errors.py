@@ -30,7 +30,7 @@ def wire_err(layer: int, kind: int, code: int) -> int:
     return layer << 16 | kind << 8 | code
 
 
-def both_over(a: End, b: End, err: int) -> None:
+def check_both_terminated(a: End, b: End, err: int) -> None:
     """Check that both ends are in ERR and that both report the Terminate."""
     a.is_over()
     b.is_over()
@@ -106,7 +106,7 @@ def test_a_peer_that_reaches_for_what_it_may_not_is_terminated_by_the_rfcs_code(
     err = wire_err(*(for_write if opcode == WRITE else for_read))
     with counted("terminate_tx", 1), counted("terminate_rx", 1):
         a.post(opcode, 1, length=64, remote=remote)
-        both_over(a, b, err)
+        check_both_terminated(a, b, err)
     (wc,) = poll(a.scq)
     assert wc.wr_id == 1
     if opcode == READ:
@@ -141,7 +141,7 @@ def test_a_queue_pair_that_denies_an_operation_denies_it_under_any_key(
     a.post(opcode, 2, length=0, remote=b.mem.remote(0, 0))
     assert poll(a.scq)[0].ok
     a.post(opcode, 3, length=length, remote=b.mem.remote(0, length))
-    both_over(a, b, wire_err(RDMAP, 1, 2))
+    check_both_terminated(a, b, wire_err(RDMAP, 1, 2))
     assert set(b.mem.read(64)) == {0x33}
 
 
@@ -185,7 +185,7 @@ def test_a_send_without_a_receive_is_terminated(two: Wire) -> None:
     a, b = two.connect()
     err = wire_err(DDP, 2, 2)
     a.post(SEND, 1, length=100)
-    both_over(a, b, err)
+    check_both_terminated(a, b, err)
     assert poll(a.scq)[0].status in (WCStatus.SUCCESS, WCStatus.RNR_RETRY_EXC_ERR)
 
 
@@ -198,7 +198,7 @@ def test_a_send_longer_than_its_receive_is_terminated_and_writes_nothing_behind_
     b.recv(wr_id=7, length=size - 1)
     b.recv(wr_id=8, offset=1 << 19, length=1 << 19)
     a.post(SEND, 1, length=size)
-    both_over(a, b, wire_err(DDP, 2, 5))
+    check_both_terminated(a, b, wire_err(DDP, 2, 5))
     done = poll(b.rcq, 2)
     assert [w.wr_id for w in done] == [7, 8]
     assert [w.status for w in done] == [WCStatus.LOC_LEN_ERR, FLUSHED]

@@ -24,7 +24,7 @@ RV = {**PLACE, "ddp_rv": 2}
 DV = {**RV, "ddp_dv": 2}
 
 
-def meets(
+def check_datagram(
     target: Target, who: Stranger, octets: bytes, why: str, told: Err | None = None,
     noted: Err | None = None,
 ) -> None:  # fmt: skip
@@ -58,7 +58,7 @@ def wrong(target: Target, **fields: int) -> bytes:
 def credible(rig: Rig, who: Stranger) -> None:
     def meet(why: str, spoil: Callable[[Target], bytes]) -> None:
         target = made(rig)
-        meets(target, who, spoil(target), why)
+        check_datagram(target, who, spoil(target), why)
         assert not any(target.memory.read(8))
 
     meet("drop_short", lambda t: wrong(t, **DV)[:21])
@@ -78,12 +78,14 @@ def of_the_kind(rig: Rig, who: Stranger) -> None:
     for fields in ({"ddp_opcode": 0}, {"ddp_opcode": 7}, {"head_subcode": 2}):
         target = made(rig)
         # The segment also has the mistake of the next row of the table.
-        meets(target, who, wrong(target, head_length=3, **fields), "drop_opcode", OPCODE)
+        check_datagram(target, who, wrong(target, head_length=3, **fields), "drop_opcode", OPCODE)
     target = made(rig)
     cut = bytes(RecordDatagram(wrong(target)).segment)[: 14 + 19]
-    meets(target, who, bytes(RecordDatagram(q_key=QKEY, segment=cut)), "drop_opcode", OPCODE)
+    check_datagram(
+        target, who, bytes(RecordDatagram(q_key=QKEY, segment=cut)), "drop_opcode", OPCODE
+    )
     target = made(rig, max_write_records=0)
-    meets(target, who, wrong(target), "drop_opcode", OPCODE)
+    check_datagram(target, who, wrong(target), "drop_opcode", OPCODE)
 
 
 def in_its_message(rig: Rig, who: Stranger) -> None:
@@ -95,7 +97,7 @@ def in_its_message(rig: Rig, who: Stranger) -> None:
         target.told()
         # Belongs to a message already reported, and has an invalid STag.
         octets = wrong(target, ddp_stag=target.memory.rkey ^ 0x100, **fields)
-        meets(target, who, octets, "drop_header", UNSPECIFIED)
+        check_datagram(target, who, octets, "drop_header", UNSPECIFIED)
 
 
 def told_of(rig: Rig, who: Stranger) -> None:
@@ -103,7 +105,7 @@ def told_of(rig: Rig, who: Stranger) -> None:
     who.sendto(target.segment(b"whole", 0, 5, 5, 0), target.qp.addr)
     target.told()
     # Also contradicts the earlier segments, and has an invalid STag.
-    meets(target, who, wrong(target, ddp_stag=target.memory.rkey ^ 0x100), "drop_late")
+    check_datagram(target, who, wrong(target, ddp_stag=target.memory.rkey ^ 0x100), "drop_late")
 
 
 def something_else(rig: Rig, who: Stranger) -> None:
@@ -117,22 +119,22 @@ def something_else(rig: Rig, who: Stranger) -> None:
                 "place": target.segment(b"half", 8, 5, 100, 4),
                 "STag": target.segment(b"half", 0, 5, 100, 4, ddp_stag=stag),
             }[change]
-            meets(target, who, octets, "drop_header", UNSPECIFIED)
+            check_datagram(target, who, octets, "drop_header", UNSPECIFIED)
 
 
 def access(rig: Rig, who: Stranger) -> None:
     target = made(rig)
     octets = wrong(target, ddp_stag=target.memory.rkey ^ 0x100)
-    meets(target, who, octets, "drop_access", noted=(1, 1, 0))
+    check_datagram(target, who, octets, "drop_access", noted=(1, 1, 0))
     target = made(rig)
     octets = target.segment(b"evil", (1 << 16) - 3, 5, 4, 0)
-    meets(target, who, octets, "drop_access", noted=(1, 1, 1))
+    check_datagram(target, who, octets, "drop_access", noted=(1, 1, 1))
     target = made(rig)
     target.memory = MR(PD(rig.ctx), bytearray(100), GRANTED)
-    meets(target, who, wrong(target), "drop_access", noted=(1, 1, 2))
+    check_datagram(target, who, wrong(target), "drop_access", noted=(1, 1, 2))
     target = made(rig)
     target.memory = rig.mr(bytearray(100), AccessFlag.LOCAL_WRITE)
-    meets(target, who, wrong(target), "drop_access", noted=(0, 1, 2))
+    check_datagram(target, who, wrong(target), "drop_access", noted=(0, 1, 2))
 
 
 def room(rig: Rig, who: Stranger) -> None:

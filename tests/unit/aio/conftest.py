@@ -8,6 +8,6 @@ from siwarp.verbs import Context
 
 
 @pytest.fixture(scope="session", autouse=True)
-def once_opened() -> None:
+def open_device_once() -> None:
     """Open and close a device: the first one creates the page of counters, which stays open."""
     Context().close()

@@ -65,7 +65,7 @@ def test_a_server_that_is_slow_with_each_message_gets_them_all() -> None:
     run(main)
 
 
-def test_a_peer_that_takes_nothing_holds_up_its_sender_and_a_deadline_ends_that() -> None:
+def test_send_to_a_peer_that_does_not_read_blocks_until_the_deadline() -> None:
     async def main() -> None:
         async with connected() as (a, b):
             sent = 0
@@ -100,7 +100,9 @@ asyncio.run(main())
 
 
 @contextlib.asynccontextmanager
-async def with_peer(what: str) -> AsyncIterator[tuple[aio.Connection, asyncio.subprocess.Process]]:
+async def connected_peer_process(
+    what: str,
+) -> AsyncIterator[tuple[aio.Connection, asyncio.subprocess.Process]]:
     """Provide a connection to a process that ``sends`` without end, or ``takes nothing``."""
     async with aio.listen(LOOPBACK) as listener:
         port = str(listener.address[1])
@@ -114,9 +116,9 @@ async def with_peer(what: str) -> AsyncIterator[tuple[aio.Connection, asyncio.su
             await process.wait()
 
 
-def test_a_sender_that_waits_for_a_peer_hears_that_it_was_killed() -> None:
+def test_a_blocked_send_fails_when_the_peer_is_killed() -> None:
     async def main() -> None:
-        async with with_peer("takes nothing") as (conn, peer):
+        async with connected_peer_process("takes nothing") as (conn, peer):
             asyncio.get_running_loop().call_later(1, peer.kill)
             with pytest.raises(PeerGone):
                 while True:
@@ -125,9 +127,9 @@ def test_a_sender_that_waits_for_a_peer_hears_that_it_was_killed() -> None:
     run(main)
 
 
-def test_what_a_killed_peer_sent_is_received_and_then_its_end_is_told() -> None:
+def test_messages_of_a_killed_peer_are_received_before_the_disconnect() -> None:
     async def main() -> None:
-        async with with_peer("sends") as (conn, peer):
+        async with connected_peer_process("sends") as (conn, peer):
             # by now the peer has stopped sending and waits for this process to read
             await asyncio.sleep(0.5)
             peer.kill()

@@ -155,7 +155,7 @@ def test_many_tasks_share_a_connection_and_each_message_is_whole() -> None:
     run(main)
 
 
-def test_nobody_there_a_name_that_is_none_and_no_loop_are_said() -> None:
+def test_connect_errors_name_their_cause() -> None:
     async def main() -> None:
         with socket.socket() as s:
             s.bind(LOOPBACK)
@@ -301,7 +301,7 @@ def test_a_cancelled_send_leaves_whole_messages_and_the_connection(size: int) ->
     run(main)
 
 
-def test_cancelling_where_memory_is_lent_closes_and_gives_it_back() -> None:
+def test_cancelling_a_read_or_write_closes_and_releases_the_memory() -> None:
     async def main() -> None:
         async with connected() as (a, b):
             there = b.register(32 << 20).remote()
@@ -349,7 +349,7 @@ async def _first_request(listener: aio.Listener) -> aio.Request | None:
     return None
 
 
-def test_without_a_loop_it_says_what_to_do() -> None:
+def test_without_an_event_loop_the_error_names_the_remedy() -> None:
     opening = aio.connect(("127.0.0.1", 1)).__await__()
     with pytest.raises(RuntimeError, match=r"asyncio\.run"):
         next(opening)

@@ -11,7 +11,7 @@ from siwarp import ProtocolError, RemoteBuffer, aio
 from siwarp.verbs import Persona
 
 
-def test_each_end_has_the_persona_that_it_was_given() -> None:
+def test_each_endpoint_has_its_configured_persona() -> None:
     async def main() -> None:
         async with aio.listen(LOOPBACK, persona=Persona.ROCE) as listener:
             accepting = asyncio.create_task(listener.accept())
@@ -46,7 +46,7 @@ def test_a_sender_of_roce_waits_until_its_peer_receives() -> None:
     run(main)
 
 
-def test_a_write_of_roce_that_is_refused_says_so_itself() -> None:
+def test_with_persona_roce_a_refused_write_raises() -> None:
     async def main() -> None:
         async with connected(persona=Persona.ROCE) as (a, b):
             there = b.register(bytearray(100)).remote()

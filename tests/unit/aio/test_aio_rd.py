@@ -84,7 +84,7 @@ def test_a_peer_that_is_gone_fails_its_own_messages_and_others_go_on() -> None:
     run(main)
 
 
-def test_cancelling_loses_no_message_and_what_cannot_be_sent_says_why() -> None:
+def test_cancelling_loses_no_message_and_invalid_sends_raise() -> None:
     async def main() -> None:
         async with aio.open_rd(recv_size=100) as end, aio.open_rd() as other:
             with pytest.raises(LimitError, match="split it"):

@@ -14,7 +14,7 @@ from siwarp.inspect import DDPDatagram, UDDatagram
 from siwarp.verbs import AH, CQ, MR, QP, WC, QPInitAttr, QPType, RecvWR, SendWR
 
 
-def test_messages_tell_whom_to_answer() -> None:
+def test_received_messages_have_their_source() -> None:
     async def main() -> None:
         async with aio.open_ud() as server, aio.open_ud() as a, aio.open_ud() as b:
 
@@ -85,7 +85,7 @@ def test_an_answer_goes_to_the_queue_pair_that_asked_of_several_on_a_socket() ->
 
 
 @pytest.mark.clause("DGRAM-ERR-15")
-def test_an_endpoint_outlives_who_has_its_q_key_and_breaks_the_rules() -> None:
+def test_protocol_errors_of_a_peer_with_the_q_key_leave_the_endpoint_usable() -> None:
     async def main() -> None:
         async with aio.open_ud() as end, aio.open_ud() as good:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bad:
@@ -98,7 +98,7 @@ def test_an_endpoint_outlives_who_has_its_q_key_and_breaks_the_rules() -> None:
     run(main)
 
 
-def test_what_cannot_be_sent_says_why_and_the_endpoint_goes_on() -> None:
+def test_invalid_sends_raise_and_leave_the_endpoint_usable() -> None:
     async def main() -> None:
         async with aio.open_ud() as end:
             with pytest.raises(LimitError):

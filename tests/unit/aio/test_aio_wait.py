@@ -219,7 +219,7 @@ def test_connections_are_awaited_as_events() -> None:
     rig.close()
 
 
-def test_a_queue_without_a_channel_says_so() -> None:
+def test_waiting_on_a_cq_without_a_channel_raises() -> None:
     rig = Rig()
 
     async def main() -> None:
@@ -230,7 +230,7 @@ def test_a_queue_without_a_channel_says_so() -> None:
     rig.close()
 
 
-def test_looking_at_a_queue_takes_nothing_and_moves_nothing() -> None:
+def test_pending_neither_polls_nor_makes_progress() -> None:
     rig = Rig()
     pair = Pair(rig)
     assert pair.scq.pending == 0

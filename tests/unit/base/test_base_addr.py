@@ -111,5 +111,5 @@ def test_less_room_cuts_the_text_and_no_room_writes_nothing() -> None:
     assert ffi.string(out) == b"abc"
 
 
-def test_no_address_is_printed_as_such() -> None:
+def test_an_unset_address_is_printed_as_none() -> None:
     assert show(ffi.new("struct siw_addr *")) == "(none)"

@@ -143,7 +143,7 @@ def test_another_process_reads_the_counters_while_they_run(run_dir: Path) -> Non
     assert p.process.pid not in counters.pids()
 
 
-def test_the_file_goes_when_the_process_ends(run_dir: Path) -> None:
+def test_the_page_is_deleted_at_process_exit(run_dir: Path) -> None:
     with Living() as p:
         assert p.path.exists()
     assert not p.path.exists()
@@ -253,7 +253,7 @@ def test_the_page_of_a_killed_process_is_named_dead_and_swept_by_the_next(run_di
             assert p.process.pid not in counters.pids()
 
 
-def test_sweeping_leaves_what_lives_and_what_is_not_ours(run_dir: Path) -> None:
+def test_sweeping_keeps_live_pages_and_foreign_files(run_dir: Path) -> None:
     with Living() as p:
         folder = p.path.parent
         (folder / "notes").write_text("x")
@@ -368,7 +368,7 @@ def test_the_reader_refuses_a_page_that_is_not_the_living_processs(
     assert os.getpid() not in counters.pids()
 
 
-def test_the_reader_refuses_links_pipes_and_scraps(own_file: Path) -> None:
+def test_the_reader_refuses_links_pipes_and_truncated_files(own_file: Path) -> None:
     other = own_file.with_name("real")
     other.write_bytes(page())
     own_file.symlink_to(other)

@@ -27,7 +27,7 @@ def left(run_dir: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("call", REFUSED, ids=IDS)
-def test_where_one_folder_cannot_have_a_page_the_other_has_it(
+def test_the_page_falls_back_to_the_other_directory(
     build_dir: Path, tmp_path: Path, call: tuple[str, int]
 ) -> None:
     code = OPEN.format(call=call, times=1)
@@ -45,7 +45,9 @@ def test_where_no_folder_can_have_a_page_counting_goes_on_without(
     assert left(tmp_path) == []
 
 
-def test_a_page_whose_file_is_somebody_elses_is_not_opened(build_dir: Path, tmp_path: Path) -> None:
+def test_a_page_file_locked_by_another_process_is_not_opened(
+    build_dir: Path, tmp_path: Path
+) -> None:
     """The second flock call is on the new page file itself."""
     code = OPEN.format(call=("flock", 11), times=1).replace("times=1", "nth=2")
     told = run_failing(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path)).strip()
@@ -60,7 +62,7 @@ def test_a_lock_that_a_signal_interrupts_is_asked_for_again(
     assert Path(told).parent == tmp_path / "siwarp"
 
 
-def test_without_chance_from_the_kernel_keys_differ_all_the_same(build_dir: Path) -> None:
+def test_keys_differ_when_getrandom_fails(build_dir: Path) -> None:
     run_failing(
         build_dir,
         """
@@ -74,9 +76,7 @@ assert first[:8] != second[:8] and first[8:] != second[8:] and bytes(8) not in (
     )
 
 
-def test_a_process_whose_forks_cannot_be_followed_has_no_page(
-    build_dir: Path, tmp_path: Path
-) -> None:
+def test_without_pthread_atfork_there_is_no_counter_page(build_dir: Path, tmp_path: Path) -> None:
     """A child created by such a fork would count in its parent's page."""
     code = """
 with failing("__register_atfork", errno.ENOMEM):
@@ -88,7 +88,7 @@ assert lib.siw_counter_get(4) == 3 and lib.siw_counters_path() == ffi.NULL
     assert not (tmp_path / "siwarp").exists()
 
 
-def test_sockets_need_forks_to_be_followed_and_are_there_once_they_can_be(build_dir: Path) -> None:
+def test_sockets_are_refused_until_pthread_atfork_succeeds(build_dir: Path) -> None:
     run_failing(
         build_dir,
         """

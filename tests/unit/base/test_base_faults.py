@@ -112,7 +112,7 @@ def test_every_fault_of_a_plan_is_read_with_its_unit() -> None:
         ("delay=" + "9" * 90, 1, 7, "too long"),
     ],
 )
-def test_a_plan_that_is_none_is_refused_naming_clause_and_character(
+def test_an_invalid_plan_is_refused_naming_clause_and_character(
     text: str, clause: int, character: int, words: str
 ) -> None:
     rv, _, why = parse(text)
@@ -201,7 +201,7 @@ def test_the_same_seed_has_the_same_fates_and_another_seed_others() -> None:
     assert run(7, flow=1) != first
 
 
-def test_a_seed_has_the_fates_that_it_has_always_had() -> None:
+def test_fates_of_a_seed_are_stable_across_versions() -> None:
     """A plan and its seed give the same fates with every later version."""
     path = Path("loss=5%,dup=5%,reorder=5%,corrupt=5%,jitter=1ms,seed=7")
     fates = [path.fate() for _ in range(100)]
@@ -343,7 +343,7 @@ def corrupted(text: str, cuts: list[int]) -> bytes:
 
 
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=40))
-def test_a_streams_corrupted_octets_do_not_depend_on_how_calls_cut_it(cuts: list[int]) -> None:
+def test_stream_corruption_is_independent_of_call_sizes(cuts: list[int]) -> None:
     assert corrupted("corrupt=30%", cuts) == corrupted("corrupt=30%", [sum(cuts)])
 
 

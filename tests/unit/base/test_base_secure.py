@@ -44,7 +44,7 @@ def found(program: Path, folder: Path, **how: Any) -> dict[str, str]:
     return said | {"stderr": done.stderr}
 
 
-def with_more_rights(program: Path, folder: Path) -> tuple[Path, dict[str, Any]]:
+def setuid_copy(program: Path, folder: Path) -> tuple[Path, dict[str, Any]]:
     """Return a setuid copy (setgid unless root runs this), and the parameters to run it with."""
     copy = folder / "program"
     shutil.copy(program, copy)
@@ -63,7 +63,7 @@ def with_more_rights(program: Path, folder: Path) -> tuple[Path, dict[str, Any]]
 def test_a_setuid_program_takes_nothing_from_its_callers_environment(
     build_dir: Path, folder: Path
 ) -> None:
-    program, how = with_more_rights(build_dir / "tests/c/siw-test-secure", folder)
+    program, how = setuid_copy(build_dir / "tests/c/siw-test-secure", folder)
     said = found(program, folder, **how)
     assert said["secure"] == "1", f"{folder} is on a file system without setuid programs"
     assert (said["crc"], said["capture"], said["faults"]) == ("1", "none 0", "none")

@@ -104,7 +104,7 @@ def test_every_default_lies_within_its_bounds() -> None:
 
 
 @pytest.mark.parametrize("i", [-1, len(NAMES), 1 << 30])
-def test_there_is_nothing_outside_of_the_table(i: int) -> None:
+def test_an_index_out_of_range_has_no_setting(i: int) -> None:
     for text in (
         lib.siw_setting_name,
         lib.siw_setting_env,
@@ -121,7 +121,7 @@ def test_there_is_nothing_outside_of_the_table(i: int) -> None:
         assert number(i) == -1
 
 
-def test_without_variables_the_defaults_hold_and_nothing_is_said(child: Child) -> None:
+def test_without_variables_defaults_apply_without_output(child: Child) -> None:
     done = child(VALUES)
     assert values(done) == {name: row[0] for name, row in PROMISED.items()}
     assert done.stderr == ""

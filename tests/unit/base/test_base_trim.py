@@ -47,7 +47,7 @@ def test_memory_is_returned_once_when_three_quarters_of_a_crowd_have_left() -> N
     assert not lib.siw_trim(), "there was no crowd since"
 
 
-def test_few_objects_are_no_crowd_however_often_they_come_and_go() -> None:
+def test_few_objects_never_trigger_siw_trim() -> None:
     crowd = Crowd()
     for _ in range(3):
         crowd.join(CROWD - 1)

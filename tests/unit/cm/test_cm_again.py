@@ -35,7 +35,7 @@ def test_a_connect_that_is_reset_is_tried_again_and_succeeds(wire: Wire) -> None
 
 
 @pytest.mark.parametrize("refused", [0, 0.001])
-def test_it_is_reset_until_its_time_is_over_or_at_once_if_it_does_not_try_again(
+def test_a_reset_connect_fails_after_its_time_out_or_at_once_without_retries(
     wire: Wire, refused: float
 ) -> None:
     with plain_listener() as s:

@@ -282,7 +282,7 @@ def test_depths_set_on_the_queue_pair_bound_those_of_the_connection(wire: Wire) 
 # ---- invalid use
 
 
-def test_what_makes_no_sense_is_refused(wire: Wire) -> None:
+def test_invalid_calls_are_refused(wire: Wire) -> None:
     a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
     where = wire.address
     for wrong in (
@@ -347,7 +347,7 @@ def test_a_channel_with_ids_and_a_device_with_a_channel_are_busy(rig: Rig) -> No
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_a_port_where_nobody_listens_is_told_as_refused(rig: Rig, host: str) -> None:
+def test_connect_without_a_listener_is_refused(rig: Rig, host: str) -> None:
     wire = Wire(rig, host=host)
     with plain_listener(host) as s:
         gone = s.getsockname()[:2]
@@ -434,7 +434,7 @@ def test_ids_close_in_one_thread_while_another_waits_for_events(two: Wire) -> No
 # ---- siwarp.connect and siwarp.listen
 
 
-def test_a_few_lines_send_write_and_read() -> None:
+def test_siwarp_connect_and_listen_send_write_and_read() -> None:
     done: list[bytes] = []
 
     def serve(listener: cm.Listener) -> None:

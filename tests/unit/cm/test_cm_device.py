@@ -61,7 +61,7 @@ def test_one_channel_has_the_events_of_ids_of_two_devices(pair: tuple[Rig, Rig])
         assert poll(b.rcq)[0].byte_len == 100
 
 
-def test_what_is_told_comes_in_order_with_the_rest(rig: Rig) -> None:
+def test_injected_events_are_ordered_with_others(rig: Rig) -> None:
     channel = CMEventChannel()
     id = CMID(channel)
     id.tell(CMEventType.ADDR_RESOLVED)
@@ -97,7 +97,7 @@ def test_a_device_is_given_once_and_stays_while_the_id_does(pair: tuple[Rig, Rig
     assert lib.siw_close_device(pair[0].ctx._live()) == -errno.EBUSY
 
 
-def test_an_id_moves_with_the_events_that_nobody_has_taken(rig: Rig) -> None:
+def test_migrating_an_id_moves_its_unread_events(rig: Rig) -> None:
     first = CMEventChannel()
     door = CMID(first)
     door.set_device(rig.ctx)
@@ -122,7 +122,7 @@ def test_an_id_moves_with_the_events_that_nobody_has_taken(rig: Rig) -> None:
     assert event_of(third).type == CMEventType.DISCONNECTED
 
 
-def test_a_channel_of_another_device_takes_no_id(pair: tuple[Rig, Rig]) -> None:
+def test_an_id_cannot_migrate_to_a_channel_of_another_device(pair: tuple[Rig, Rig]) -> None:
     id = CMID(CMEventChannel(pair[0].ctx))
     assert refused(id.migrate, CMEventChannel(pair[1].ctx)) == errno.EINVAL
     id.migrate(CMEventChannel())
@@ -148,7 +148,7 @@ def test_a_port_is_known_before_it_is_listened_on(rig: Rig, host: str) -> None:
     a.id.close()
 
 
-def test_where_it_was_bound_it_listens(rig: Rig) -> None:
+def test_an_id_listens_at_its_bound_address(rig: Rig) -> None:
     id = CMID(CMEventChannel())
     id.bind_addr(("127.0.0.1", 0))
     bound = id.local_addr
@@ -162,7 +162,7 @@ def test_where_it_was_bound_it_listens(rig: Rig) -> None:
     assert refused(CMID(CMEventChannel(rig.ctx)).listen) == errno.EINVAL
 
 
-def test_who_is_second_at_a_port_learns_it_at_the_latest_when_it_listens(rig: Rig) -> None:
+def test_a_port_conflict_is_reported_at_listen_at_the_latest(rig: Rig) -> None:
     first, second = CMID(CMEventChannel(rig.ctx)), CMID(CMEventChannel(rig.ctx))
     first.bind_addr(("127.0.0.1", 0))
     second.bind_addr(first.local_addr)
@@ -251,7 +251,7 @@ def by_number(rig: Rig) -> QP:
     return QP(rig.pd, QPInitAttr(QPType.RC, scq=cq, rcq=cq, by_qpn=True))
 
 
-def test_who_holds_a_connect_completes_it_with_a_queue_pair_of_by_qpn(rig: Rig) -> None:
+def test_a_held_connect_is_completed_with_a_queue_pair_connected_by_qpn(rig: Rig) -> None:
     wire = Wire(rig)
     qp = by_number(rig)
     number = qp.qp_num
@@ -274,7 +274,7 @@ def test_who_holds_a_connect_completes_it_with_a_queue_pair_of_by_qpn(rig: Rig) 
     id.disconnect()
 
 
-def test_a_peer_that_goes_before_a_held_connect_is_completed_is_noticed(rig: Rig) -> None:
+def test_a_peer_that_disconnects_before_a_held_connect_completes_is_reported(rig: Rig) -> None:
     wire = Wire(rig)
     a = wire.dial(ConnParam(hold=True))
     b = End(rig, wire.request().id, wire.p_channel, size=4096)

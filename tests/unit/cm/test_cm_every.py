@@ -55,7 +55,7 @@ def test_requests_come_to_each_address_and_tell_which(rig: Rig) -> None:
         assert poll(b.rcq)[0].byte_len == 100
 
 
-def test_closing_it_closes_each_listener_and_what_is_pending_there(rig: Rig) -> None:
+def test_closing_closes_each_listener_and_its_pending_requests(rig: Rig) -> None:
     wire = Everywhere(rig)
     before = descriptors()
     clients = [plain_client((host, wire.port)) for host in HOSTS]
@@ -89,7 +89,7 @@ def test_the_interface_in_c_takes_an_address_without_a_family(rig: Rig) -> None:
     assert lib.siw_cm_listen(CMID(CMEventChannel(rig.ctx))._live(), bad, 8) == -errno.EINVAL
 
 
-def test_a_liar_at_one_address_does_not_disturb_who_comes_to_another(rig: Rig) -> None:
+def test_an_invalid_request_at_one_address_does_not_disturb_other_addresses(rig: Rig) -> None:
     wire = Everywhere(rig)
     liars = [plain_client((host, wire.port)) for host in HOSTS for _ in range(5)]
     for liar in liars:

@@ -76,7 +76,7 @@ def echoing(plan: str) -> Iterator[Echo]:
         "rx:rate=300Mbit,delay=1ms,short=20%",
     ],
 )
-def test_a_connection_carries_everything_right_through_what_a_stream_may_suffer(plan: str) -> None:
+def test_data_is_correct_under_every_stream_fault(plan: str) -> None:
     data = pattern(SIZE, 3)
     with (
         echoing(plan) as echo,
@@ -177,7 +177,7 @@ def test_the_environment_sets_a_plan_and_a_malformed_one_lets_no_device_open() -
     assert 'SIWARP_FAULTS is not a valid fault plan: clause 2, character 15: "x"' in done.stderr
 
 
-def test_a_plan_that_is_none_is_an_error_that_names_the_place_and_plans_nest() -> None:
+def test_an_invalid_plan_names_the_position_and_plans_nest() -> None:
     with siwarp.faults("loss=1%") as outer:
         assert outer == "loss=1%"
         with pytest.raises(Error, match="clause 1, character 7"), siwarp.faults("delay=1"):

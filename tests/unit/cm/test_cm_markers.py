@@ -48,7 +48,7 @@ def test_bulk_goes_both_ways_at_once_with_markers(two: Wire) -> None:
     assert b.mem.read(size, size) == a.mem.read(size)
 
 
-def test_the_setting_asks_where_the_program_does_not(wire: Wire) -> None:
+def test_the_setting_markers_is_the_default_for_programs(wire: Wire) -> None:
     with Peer.asking(wire) as peer:
         assert peer.ours.m == 0
     assert peer.end.event().type == CMEventType.DISCONNECTED
@@ -68,7 +68,7 @@ def test_the_setting_asks_where_the_program_does_not(wire: Wire) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 400, 5000, 60_000])
 @pytest.mark.parametrize("how", ["asking", "answering"])
-def test_a_scapy_peer_and_we_understand_each_other(wire: Wire, how: str, size: int) -> None:
+def test_markers_interoperate_with_a_scapy_peer(wire: Wire, how: str, size: int) -> None:
     data = pattern(size, 5)
     frame = {
         "asking": MPARequest(rev=2, m=1, s=1, ird=4, ord=4),

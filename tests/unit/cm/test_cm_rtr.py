@@ -50,7 +50,7 @@ PLAIN = [
 @pytest.mark.parametrize("param", PLAIN, ids=range(len(PLAIN)))
 @pytest.mark.parametrize("roce", [False, True])
 @pytest.mark.clause("RFC6581-10-03")
-def test_who_wants_nothing_enhanced_asks_in_the_format_of_rfc_5044(
+def test_a_request_without_enhanced_parameters_has_rfc_5044_format(
     wire: Wire, param: ConnParam, roce: bool
 ) -> None:
     """Without enhanced parameters the Request is plain RFC 5044, whatever the program sets.

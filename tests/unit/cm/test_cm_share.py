@@ -78,7 +78,7 @@ def test_a_share_that_is_set_is_loopbacks_too() -> None:
     assert refused_and_paused("127.0.0.1", SIWARP_SOURCE_SHARE="75") == "3 0"
 
 
-def test_who_is_reset_while_connecting_reads_of_the_share() -> None:
+def test_the_error_of_a_reset_connect_mentions_the_share() -> None:
     which = mock.Mock(_dest=("192.0.2.9", 7))
     event = CMEvent(
         type=CMEventType.CONNECT_ERROR, id=which, listen_id=None, status=errno.ECONNRESET, rev=2,

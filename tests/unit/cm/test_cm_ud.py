@@ -69,7 +69,7 @@ def test_one_queue_pair_answers_many(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize("how", ["reject", "destroy", "close", "owe"])
-def test_a_refused_question_says_so_and_why(ends: Ends, how: str) -> None:
+def test_a_refused_query_reports_the_reason(ends: Ends, how: str) -> None:
     ends.ask()
     if how == "close":
         assert select.select([ends.answering], [], [], LIMIT)[0]
@@ -91,7 +91,7 @@ def test_a_refused_question_says_so_and_why(ends: Ends, how: str) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("time_limit", [{}, {"timeout": 0.25}], ids=["patient", "hasty"])
-def test_nobody_at_the_port_is_told_soon(
+def test_a_query_to_a_port_without_listener_fails_soon(
     ends: Ends, host: str, time_limit: dict[str, float]
 ) -> None:
     with plain(host) as gone:
@@ -131,7 +131,7 @@ def test_a_lost_answer_is_asked_for_again_and_the_program_is_asked_once(ends: En
     assert ends.answering.get_event(0) is None
 
 
-def test_a_listener_that_closes_says_its_last_answers_again(ends: Ends) -> None:
+def test_a_closed_listener_still_retransmits_its_last_answers(ends: Ends) -> None:
     with plain() as s:
         s.sendto(question(7), ends.door.local_addr)
         ends.accept(ends.request(), ends.qp())

@@ -14,18 +14,18 @@ def ends(rig: Rig) -> Ends:
     return Ends(rig)
 
 
-def numbered(id: int, template: bytes = question()) -> bytes:
+def fast_question(id: int, template: bytes = question()) -> bytes:
     """Return question(id), without the milliseconds that scapy needs."""
     head = template[:8] + id.to_bytes(8, "big") + template[16:-4]
     return head + crc32c(head).to_bytes(4, "little")
 
 
-def test_a_flood_of_made_up_questions_makes_half_of_what_may_be_pending(rig: Rig) -> None:
+def test_a_flood_of_forged_queries_occupies_half_of_the_pending_limit(rig: Rig) -> None:
     ends = Ends(rig)
     before = counter("sidr_cookies") + counter("drop_rxq_overflow")
     with plain() as s:
         for i in range(1, 2001):
-            s.sendto(numbered(i), ends.door.local_addr)
+            s.sendto(fast_question(i), ends.door.local_addr)
         until(lambda: counter("sidr_cookies") + counter("drop_rxq_overflow") - before >= 2000 - 512)
     found = 0
     while ends.answering.get_event(0):

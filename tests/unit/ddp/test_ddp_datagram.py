@@ -207,7 +207,7 @@ def test_a_header_that_no_ud_message_has_is_dropped(
 
 @pytest.mark.clause("DGRAM-UD-1")
 @pytest.mark.parametrize("fields", [{"l": 0}, {"mo": 1}])
-def test_what_is_no_whole_message_comes_up_as_such(w: DdpWorld, fields: dict[str, int]) -> None:
+def test_an_incomplete_message_is_reported(w: DdpWorld, fields: dict[str, int]) -> None:
     d = w.dgram()
     d.send(segment(b"abcd", q_key=77, **fields))
     seg, _ = d.receive()
@@ -265,7 +265,7 @@ def test_a_buffer_with_a_bad_key_is_used_up_and_nothing_written(w: DdpWorld) -> 
     assert q.take() is None
 
 
-def test_a_datagram_that_nobody_places_goes_with_the_next(w: DdpWorld) -> None:
+def test_an_unplaced_datagram_is_dropped_by_the_next_receive(w: DdpWorld) -> None:
     d, q = w.dgram(), w.queue()
     m = w.memory(4)
     q.post(1, m.sge())
@@ -277,7 +277,7 @@ def test_a_datagram_that_nobody_places_goes_with_the_next(w: DdpWorld) -> None:
     assert m.octets() == b"kept"
 
 
-def test_what_one_sends_another_receives(w: DdpWorld) -> None:
+def test_a_sent_message_is_received_by_another_endpoint(w: DdpWorld) -> None:
     a, b, q = w.dgram(), w.dgram(), w.queue()
     source, sink = w.memory(9000, pattern(9000)), w.memory(9000)
     q.post(3, sink.sge())

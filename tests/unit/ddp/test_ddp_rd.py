@@ -71,7 +71,7 @@ def end(w: DdpWorld) -> Iterator[Callable[[], RDEnd]]:
         one.close()
 
 
-def test_a_stream_is_nobodys_before_it_is_shown(end: Callable[[], RDEnd]) -> None:
+def test_a_stream_is_invisible_to_receive_until_siw_ddp_rd_show(end: Callable[[], RDEnd]) -> None:
     """The receiving side must not see a stream that the sending side is still setting up."""
     a, b = end(), end()
     out = a.stream(a.peer(b.addr), ffi.cast("void *", 1))

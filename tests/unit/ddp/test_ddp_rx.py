@@ -104,14 +104,14 @@ def test_a_segment_stays_until_it_is_placed(w: DdpWorld) -> None:
     assert stream.head().to == 5
 
 
-def test_placing_what_was_not_seen_is_refused(w: DdpWorld) -> None:
+def test_placing_without_a_head_is_refused(w: DdpWorld) -> None:
     stream = w.receiver()
     seg = ffi.new("struct siw_ddp_seg *")
     with pytest.raises(StreamError, match="EINVAL"):
         stream.place_once(seg, WRITE)
 
 
-def test_an_fpdu_without_a_segment_is_told_apart(w: DdpWorld) -> None:
+def test_an_empty_fpdu_is_reported_as_such(w: DdpWorld) -> None:
     stream = w.receiver()
     m = w.memory(10)
     stream.sock.sendall(fpdu(b""))
@@ -120,7 +120,7 @@ def test_an_fpdu_without_a_segment_is_told_apart(w: DdpWorld) -> None:
     assert stream.receive() == (0, 3)
 
 
-def test_queues_count_apart(w: DdpWorld) -> None:
+def test_each_queue_has_its_own_msns(w: DdpWorld) -> None:
     stream = w.receiver()
     m = w.memory(10)
     for qn in range(4):
@@ -213,7 +213,7 @@ def test_a_corrupted_segment_is_not_delivered(w: DdpWorld, size: int) -> None:
 
 
 @pytest.mark.fast_path
-def test_a_refused_large_segment_is_told_when_all_of_it_came(w: DdpWorld) -> None:
+def test_a_refused_large_segment_is_reported_after_its_crc_check(w: DdpWorld) -> None:
     stream = w.receiver()
     octets = fpdu(tagged(pattern(LARGE), stag=1))
     stream.sock.sendall(octets[:-1])

@@ -77,7 +77,7 @@ def test_a_queue_that_there_is_not_is_refused(w: DdpWorld) -> None:
         stream.begin(stream.message(qn=4))
 
 
-def test_a_message_with_a_bad_key_never_was(w: DdpWorld) -> None:
+def test_a_message_with_a_bad_key_leaves_no_trace(w: DdpWorld) -> None:
     stream = w.sender()
     m = w.memory(10, pattern(10))
     with pytest.raises(StreamError, match="EACCES"):
@@ -257,7 +257,7 @@ def test_a_response_reads_what_its_stag_names(w: DdpWorld) -> None:
         ({}, 2**64 - 1, 10, (1, 1, lib.SIW_DDP_TO_WRAP)),
     ],
 )
-def test_a_source_that_may_not_be_read_is_not(
+def test_a_read_response_needs_the_remote_read_right(
     w: DdpWorld, how: dict[str, int], to: int, length: int, error: tuple[int, int, int]
 ) -> None:
     stream = w.sender()
@@ -298,7 +298,7 @@ def test_a_region_half_sent_is_in_use(w: DdpWorld) -> None:
     assert lib.siw_ddp_tx_revoke(stream.handle, m.stag) == 1
 
 
-def test_a_dead_connection_is_told(w: DdpWorld) -> None:
+def test_a_dead_connection_is_reported(w: DdpWorld) -> None:
     stream = w.sender()
     m = w.memory(1000)
     linger = struct.pack("ii", 1, 0)  # a reset, so that a later write fails

@@ -23,7 +23,7 @@ RUNNERS = [p for p in (ROOT / "tests").rglob("*") if p.suffix in (".py", "") and
 FENCE = re.compile(r"^```(\w*)\n.*?^```$", re.DOTALL | re.MULTILINE)
 
 
-def made() -> set[Path]:
+def generated_pages() -> set[Path]:
     """Return the pages of docs that `make site` generates from the code; they may be linked to."""
     return {(ROOT / "docs" / name).resolve() for name in stage.pages()}
 
@@ -63,13 +63,13 @@ def test_each_named_block_is_run_by_a_test() -> None:
 def test_each_link_to_a_file_leads_to_one(page: Path) -> None:
     text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text("utf-8")))
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
-    may_be_made = made() if page.is_relative_to(ROOT / "docs") else set()
+    may_be_made = generated_pages() if page.is_relative_to(ROOT / "docs") else set()
     there = [(page.parent / link).resolve() for link in links]
     missing = [str(path) for path in there if not path.exists() and path not in may_be_made]
     assert not missing, f"{named(page)} has links that lead nowhere: {missing}"
 
 
-def test_a_block_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_an_unknown_block_name_is_an_error(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("<!-- tried: here -->\n```sh\ntrue\n```\n")
     assert block(page, "here") == "true\n"

@@ -49,7 +49,7 @@ def test_a_comment_stands_with_the_declaration_behind_it(tmp_path: Path) -> None
     ]
 
 
-def test_what_is_no_declaration_is_an_error(tmp_path: Path) -> None:
+def test_an_unparsable_declaration_is_an_error(tmp_path: Path) -> None:
     header = tmp_path / "x.h"
     header.write_text("/* a license */\n/* for tests */\nint siw_number;\n")
     with pytest.raises(ValueError, match="siw_number"):

@@ -36,26 +36,26 @@ def test_each_of_the_gates_tests_is_there(root: Path, kind: str) -> None:
         "tests/mutants/layers.toml",
     ],
 )
-def test_what_all_stands_on_reaches_all(kind: str, path: str) -> None:
+def test_a_change_of_base_or_llp_selects_all_tests(kind: str, path: str) -> None:
     assert reach.select(kind, ["docs/index.md", path]) == reach.GATE[kind]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_not_known_reaches_all(kind: str) -> None:
+def test_an_unknown_path_selects_all_tests(kind: str) -> None:
     assert reach.select(kind, None) == reach.GATE[kind]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pages_reach_nothing_and_something_runs_nevertheless(kind: str) -> None:
+def test_a_change_of_pages_selects_only_the_fixed_tests(kind: str) -> None:
     pages = ["docs/index.md", "spec/clauses/rfc5040.toml", "README.md", reach.RECORD]
     assert reach.select(kind, pages) == sorted(reach.ALWAYS[kind])
     assert reach.select(kind, []) == sorted(reach.ALWAYS[kind])
 
 
 def test_a_layer_reaches_the_tests_of_those_that_stand_on_it() -> None:
-    assert reach.standing_on("rdmap") >= {"rdmap", "qp", "cm", "aio"}
-    assert reach.standing_on("cm").isdisjoint({"base", "mem", "rd", "ddp", "verbs", "qp"})
-    assert reach.standing_on("base") >= {"mem", "rd", "ddp", "qp", "cm", "sim", "wan"}
+    assert reach.dependent_layers("rdmap") >= {"rdmap", "qp", "cm", "aio"}
+    assert reach.dependent_layers("cm").isdisjoint({"base", "mem", "rd", "ddp", "verbs", "qp"})
+    assert reach.dependent_layers("base") >= {"mem", "rd", "ddp", "qp", "cm", "sim", "wan"}
 
     chosen = reach.select("asan", ["siwarp/rd/rd_timer.c"])
     assert {"tests/unit/rd", "tests/unit/ddp", "tests/unit/rdmap", "tests/hostile"} <= set(chosen)

@@ -362,7 +362,7 @@ def test_other_traffic_is_no_stream(tmp_path: Path) -> None:
         ({"opcode": 5}, None, None),
     ],
 )
-def test_what_ud_has_not_is_told_with_its_requirement(
+def test_segments_invalid_on_ud_are_reported_with_their_requirement(
     tmp_path: Path, fields: dict[str, int], error: str | None, clause: str | None
 ) -> None:
     link = Link()
@@ -504,7 +504,7 @@ def test_datagrams_that_the_capture_took_before_they_were_cut_are_told_one_by_on
     assert errors(found) == [("wrong CRC", "RFC5041-3-07")]
 
 
-def test_what_a_snapshot_length_cut_off_is_told_and_no_error(tmp_path: Path) -> None:
+def test_truncation_by_the_snapshot_length_is_reported_without_error(tmp_path: Path) -> None:
     link = startup(Link().open()).send(0, send(1, b"x" * 400)).send(0, send(2))
     link.packets += [datagram(ud(1)), datagram(ud(2, b"y" * 400))]
     file = written(link.packets, tmp_path / "x.pcap")

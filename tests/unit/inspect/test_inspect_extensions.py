@@ -106,7 +106,7 @@ def test_atomics_are_told_with_their_fields_and_answers(tmp_path: Path) -> None:
     assert all(m.latency is not None for m in answers)
 
 
-def test_immediate_data_is_told(tmp_path: Path) -> None:
+def test_immediate_data_is_reported(tmp_path: Path) -> None:
     there = tagged(Opcode.RDMA_WRITE, 5, 0, b"abc")
     there += fpdu(Opcode.IMMEDIATE, ImmediateData(data=0x41424344))
     there += fpdu(Opcode.PRIVATE, PrivateHead(subcode=PrivateCode.SEND_IMM, data=6) / b"hi", 2)

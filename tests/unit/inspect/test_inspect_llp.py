@@ -48,7 +48,7 @@ def test_a_segment_of_a_write_record_is_shown_as_one() -> None:
 
 
 @pytest.mark.parametrize("spoil", [False, True])
-def test_what_has_no_sound_crc_is_not_taken_for_one(spoil: bool) -> None:
+def test_a_datagram_with_a_wrong_crc_is_not_dissected_as_llp(spoil: bool) -> None:
     segment = bytes(DDPUntagged(opcode=3)) + bytes(50)
     assert len(one(UCDatagram(segment=segment), spoil)) == (0 if spoil else 1)
 
@@ -65,7 +65,7 @@ def test_a_segment_on_rd_tells_its_numbers_and_those_of_rd() -> None:
 
 
 @pytest.mark.parametrize("kind", [t for t in RDType if t != RDType.DATA])
-def test_what_reliable_datagrams_say_of_themselves_is_shown_too(kind: RDType) -> None:
+def test_rd_options_are_shown(kind: RDType) -> None:
     body = ack_body(5, [7, 8, 300]) if kind == RDType.ACK else bytes(20)
     (found,) = one(RDDatagram(type=kind, psn=3, rd_flags=2, body=body, **EPOCHS))
     assert (found.transport, found.kind, found.error) == ("rd", f"RD_{kind.name}", None)

@@ -68,7 +68,7 @@ def test_a_marker_points_to_its_fpdu_wherever_it_falls(
 
 
 @given(st.lists(st.integers(0, 700) | st.integers(0, 64768 - 18), max_size=6))
-def test_what_was_marked_is_cut_again(sizes: list[int]) -> None:
+def test_marking_and_splitting_are_inverse(sizes: list[int]) -> None:
     fpdus = [send(i, size) for i, size in enumerate(sizes, 1)]
     marked = mark_stream(fpdus)
     frames = split_stream(marked, markers=True)

@@ -100,7 +100,7 @@ def test_each_answer_belongs_to_the_last_question_with_its_id() -> None:
         (frame(**(ANSWER | {"gid": "::ffff:224.0.0.1"})), "a group's GID"),
     ],
 )
-def test_what_no_receiver_takes_is_shown_with_why(octets: bytes, why: str) -> None:
+def test_invalid_frames_are_shown_with_the_reason(octets: bytes, why: str) -> None:
     _, bad = of(("ask", frame(id=1)), ("ask", octets))
     assert bad.error == why
 

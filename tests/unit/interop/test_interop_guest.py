@@ -40,7 +40,7 @@ def test_a_report_of_the_kernel_is_found_in_the_console(line: str) -> None:
     assert vm.kernel_fault(f"interop: ready\n{line}\n[    1.1] Modules linked in: siw\n") == line
 
 
-def test_what_siw_says_is_no_fault() -> None:
+def test_console_messages_of_siw_are_not_faults() -> None:
     assert (
         vm.kernel_fault("interop: ready\n[ 1.0] siw: MPA: CRC error\n[ 1.1] siw: DEBUG: x\n") == ""
     )

@@ -15,10 +15,10 @@ import pytest
         "#define LOAD(p) __atomic_load_n(p, 0)",
     ],
 )
-def test_the_compiler_s_own_are_found(line: str) -> None:
+def test_compiler_atomics_are_found(line: str) -> None:
     assert [number for number, _ in c_atomics.builtins(f"int x;\n{line}\n")] == [2]
 
 
-def test_those_of_c11_pass() -> None:
+def test_c11_atomics_are_accepted() -> None:
     text = "_Atomic int a;\n\tatomic_load_explicit(&a, memory_order_relaxed);\n"
     assert c_atomics.builtins(text) == []

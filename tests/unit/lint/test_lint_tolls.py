@@ -211,12 +211,12 @@ def tolls_of(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("text", TOLLS.values(), ids=TOLLS.keys())
-def test_a_toll_is_known_in_disguise(text: str) -> None:
+def test_disguised_pass_through_functions_are_found(text: str) -> None:
     assert tolls_of(text) == ["siw_up_do"]
 
 
 @pytest.mark.parametrize("text", WORK.values(), ids=WORK.keys())
-def test_what_does_work_is_no_toll(text: str) -> None:
+def test_functions_that_do_work_are_accepted(text: str) -> None:
     assert tolls_of(text) == []
 
 

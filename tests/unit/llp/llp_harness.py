@@ -245,12 +245,12 @@ class Port:
         """Return both ends of a TCP connection within this port; the listener is closed."""
         listener = self.listen(where)
         a = self.connect(listener.local())
-        b = until(lambda: self.try_accept(listener))
+        b = until(lambda: self.accept_once(listener))
         until(lambda: a.connected() == 0)
         listener.close()
         return a, b
 
-    def try_accept(self, listener: Sock) -> Sock | None:
+    def accept_once(self, listener: Sock) -> Sock | None:
         try:
             return self.accept(listener)
         except BlockingIOError:

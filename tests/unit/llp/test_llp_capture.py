@@ -260,7 +260,7 @@ def test_a_stream_to_another_program_is_written_with_both_directions(
         if who == "accepted":
             listener = port.listen()
             peer = socket.create_connection(("127.0.0.1", port_of(listener.local())))
-            ours = until(lambda: port.try_accept(listener))
+            ours = until(lambda: port.accept_once(listener))
         else:
             with socket.create_server(("127.0.0.1", 0)) as server:
                 ours = port.connect(addr("127.0.0.1", server.getsockname()[1]))
@@ -289,7 +289,7 @@ def test_each_direction_of_each_stream_has_a_first_number_of_its_own(
         listener = port.listen()
         for _ in range(2):
             a = port.connect(listener.local())
-            until(lambda: port.try_accept(listener))
+            until(lambda: port.accept_once(listener))
             until(lambda a=a: a.connected() == 0)
     firsts = {flow(p): p[TCP].seq for p in read(path) if "S" in str(p[TCP].flags)}
     assert len(firsts) == 4 == len(set(firsts.values()))

@@ -89,7 +89,7 @@ def test_a_call_that_the_system_refuses_is_told_and_leaves_nothing_open(
     run_failing(build_dir, TOLD.format(name=name, error=error, nth=n, call=call))
 
 
-def test_what_only_a_batch_is_refused_with_is_for_single_datagrams_to_try(
+def test_a_refused_batch_is_retried_as_single_datagrams(
     build_dir: Path,
 ) -> None:
     run_failing(
@@ -186,7 +186,7 @@ assert found[0].up and found[0].mtu
     )
 
 
-def test_what_the_kernel_does_not_tell_of_a_path_or_a_buffer_is_0(build_dir: Path) -> None:
+def test_unknown_path_mtu_and_buffer_size_are_0(build_dir: Path) -> None:
     run_failing(
         build_dir,
         """
@@ -248,7 +248,7 @@ def test_without_a_socket_to_ask_by_a_capture_has_the_address_that_was_bound(
     assert [flow(packet)[0] for packet in read(file)] == ["0.0.0.0"]
 
 
-def test_descriptor_0_is_one_like_any_other(build_dir: Path, tmp_path: Path) -> None:
+def test_descriptor_0_is_valid(build_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "x.pcapng"
     run_failing(build_dir, CAPTURED.format(file=file, how="os.close(0)\nif True:"))
     assert [flow(packet)[0] for packet in read(file)] == ["127.0.0.1"]

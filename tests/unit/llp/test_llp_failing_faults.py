@@ -68,7 +68,7 @@ p.close()
     )
 
 
-def test_what_is_due_waits_for_room_and_comes(build_dir: Path) -> None:
+def test_a_held_datagram_is_sent_when_the_socket_has_room(build_dir: Path) -> None:
     run_failing(
         build_dir,
         BEGIN
@@ -195,7 +195,7 @@ p.close()
     )
 
 
-def test_a_held_stream_that_breaks_is_told_to_who_sends(build_dir: Path) -> None:
+def test_an_error_of_a_held_stream_is_reported_to_the_sender(build_dir: Path) -> None:
     run_failing(
         build_dir,
         STREAM

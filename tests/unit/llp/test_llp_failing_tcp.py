@@ -27,7 +27,7 @@ p.close()
 """
 
 
-def test_what_ended_before_it_was_accepted_is_passed_over(build_dir: Path) -> None:
+def test_accept_skips_connections_that_have_ended(build_dir: Path) -> None:
     run_failing(
         build_dir,
         LISTENER

@@ -61,7 +61,7 @@ def send_all(sock, dest, datagrams):
         assert sock.sendto(dest, data) == 0
 
 
-def test_a_plan_that_is_none_changes_nothing_and_says_why(kit):
+def test_an_invalid_plan_changes_nothing_and_is_explained(kit):
     with plan(kit, "loss=1%"):
         assert kit.lib.siw_faults_install(b"loss=1%;delay=2") == -errno.EINVAL
         why = kit.ffi.string(kit.lib.siw_faults_reason()).decode()

@@ -27,7 +27,7 @@ def test_loopback_is_listed_with_its_addresses_ipv4_first(kit):
     del keep
 
 
-def test_mtus_are_the_system_s(kit):
+def test_mtus_equal_the_systems(kit):
     found, keep = interfaces()
     assert found
     for name, i in found.items():
@@ -76,5 +76,5 @@ assert all(out[0].addrs[i].family == 2 for i in range(16))
 
 
 @pytest.mark.parametrize("most", [0])
-def test_room_for_none_gives_none(most):
+def test_a_capacity_of_zero_returns_no_interface(most):
     assert lib.siw_llp_interfaces(ffi.NULL, most) == 0

@@ -12,7 +12,7 @@ import pytest
 ASK_EVERY, STALE, COOL = 32, 256, 1024
 
 
-def heat(port, sender, sock):
+def make_hot(port, sender, sock):
     """Make a socket hot and drain it."""
     assert sender.sendto(sock.local(), b"x") == 0
     port.poll_until(sock)
@@ -49,7 +49,7 @@ def test_while_nothing_is_hot_each_poll_asks_epoll(port, kit):
 
 def test_a_hot_socket_is_handed_out_unasked_and_epoll_asked_every_32nd_time(port, kit, sender):
     a = port.udp()
-    heat(port, sender, a)
+    make_hot(port, sender, a)
     c = kit.Counters()
     assert all(port.poll() == [a] for _ in range(ASK_EVERY * 10))
     assert c["epoll_waits"] == 10
@@ -59,7 +59,7 @@ def test_a_cold_socket_waits_for_microseconds_and_not_for_32_long_polls(kit, sen
     with kit.setting("hot_sockets", 1):
         port = kit.Port()
     flooded, quiet = port.udp(), port.udp()
-    heat(port, sender, flooded)
+    make_hot(port, sender, flooded)
     for _ in range(20):
         sender.sendto(flooded.local(), b"x")
         sender.sendto(quiet.local(), b"x")
@@ -73,7 +73,7 @@ def test_a_cold_socket_waits_for_microseconds_and_not_for_32_long_polls(kit, sen
 
 def test_a_hot_socket_is_out_of_the_epoll_set(port, sender):
     a = port.udp()
-    heat(port, sender, a)
+    make_hot(port, sender, a)
     s = port.fill()
     assert [s.fds[i] for i in range(s.n - 1)] == [a.fd]
     info = Path(f"/proc/self/fdinfo/{s.fds[s.n - 1]}").read_text()
@@ -85,7 +85,7 @@ def test_a_hot_socket_is_out_of_the_epoll_set(port, sender):
 def test_a_ping_pong_of_two_sockets_hardly_ever_asks_epoll(port, kit):
     a, b = port.udp(), port.udp()
     a.sendto(b.local(), b"x")
-    heat(port, b, a)
+    make_hot(port, b, a)
     c = kit.Counters()
     rounds = polls = 0
     while rounds < 1000:
@@ -97,10 +97,10 @@ def test_a_ping_pong_of_two_sockets_hardly_ever_asks_epoll(port, kit):
     assert c["epoll_waits"] <= polls // ASK_EVERY + 1
 
 
-def test_cold_sockets_that_have_nothing_are_asked_for_ever_less(port, kit, sender):
+def test_idle_cold_sockets_are_checked_less_and_less_often(port, kit, sender):
     """The interval between checks of an idle cold socket grows from 10 us to 20, 40 and 80 us."""
     hot, _cold = port.udp(), port.udp()
-    heat(port, sender, hot)
+    make_hot(port, sender, hot)
     c = kit.Counters()
     began = time.monotonic()
     for _ in range(200):
@@ -136,43 +136,43 @@ def test_a_hot_socket_that_had_nothing_for_256_polls_gives_up_its_place(kit, sen
         port = kit.Port()
     a, b, c = (port.udp() for _ in range(3))
     for s in (a, b):
-        heat(port, sender, s)
-    heat(port, sender, c)
+        make_hot(port, sender, s)
+    make_hot(port, sender, c)
     assert c.fd not in port.hot_fds()
     for _ in range(STALE):
         port.poll()
-    heat(port, sender, b)
-    heat(port, sender, c)
+    make_hot(port, sender, b)
+    make_hot(port, sender, c)
     assert sorted(port.hot_fds()) == sorted([b.fd, c.fd])
-    heat(port, sender, a)  # the poller still reports a cold socket
+    make_hot(port, sender, a)  # the poller still reports a cold socket
     port.close()
 
 
 def test_a_hot_socket_that_is_idle_while_another_works_turns_cold(port, sender):
     a, b = port.udp(), port.udp()
-    heat(port, sender, a)
-    heat(port, sender, b)
+    make_hot(port, sender, a)
+    make_hot(port, sender, b)
     for _ in range(COOL // 10 + 20):
         sender.sendto(b.local(), b"x")
         for _ in range(10):
             for s in port.poll():
                 s.drain()
     assert port.hot_fds() == [b.fd]
-    heat(port, sender, a)
+    make_hot(port, sender, a)
     assert sorted(port.hot_fds()) == sorted([a.fd, b.fd])
 
 
 def test_a_hot_socket_stays_hot_while_nobody_has_anything(port, sender):
     a = port.udp()
-    heat(port, sender, a)
+    make_hot(port, sender, a)
     for _ in range(COOL * 5):
         assert port.poll() == [a]
 
 
 def test_a_socket_that_wants_to_write_stays_hot(port, sender):
     a, b = port.udp(), port.udp()
-    heat(port, sender, a)
-    heat(port, sender, b)
+    make_hot(port, sender, a)
+    make_hot(port, sender, b)
     a.want(True)
     for _ in range(COOL // 10 + 20):
         sender.sendto(b.local(), b"x")
@@ -187,11 +187,11 @@ def test_a_datagram_that_comes_while_its_socket_turns_cold_is_handed_out(kit, se
     with kit.setting("hot_sockets", 1):
         port = kit.Port()
     a, b = port.udp(), port.udp()
-    heat(port, sender, a)
+    make_hot(port, sender, a)
     for _ in range(STALE):
         port.poll()
     sender.sendto(a.local(), b"unread")
-    heat(port, sender, b)
+    make_hot(port, sender, b)
     assert port.hot_fds() == [b.fd]
     port.poll_until(a)
     assert a.recvfrom()[1] == b"unread"
@@ -207,7 +207,7 @@ def busy_port(kit, sender):
     with kit.setting("hot_sockets", 1):
         port = kit.Port()
     port.hot = port.udp()
-    heat(port, sender, port.hot)
+    make_hot(port, sender, port.hot)
     yield port
     port.close()
 
@@ -234,7 +234,7 @@ def test_a_cold_socket_is_handed_out_again_when_asked_for(busy_port, sender):
     assert a not in port.poll()
 
 
-def test_the_ready_ring_goes_round(busy_port, sender):
+def test_the_ready_ring_is_fair(busy_port, sender):
     port = busy_port
     socks = [port.udp() for _ in range(5)]
     for s in socks:
@@ -255,7 +255,7 @@ def test_hot_sockets_and_the_ring_both_get_their_share_of_any_room(kit, sender, 
         port = kit.Port()
     hot, cold = [port.udp() for _ in range(4)], [port.udp() for _ in range(4)]
     for s in hot:
-        heat(port, sender, s)
+        make_hot(port, sender, s)
     for s in cold:
         s.again()
     seen = [s for _ in range(64) for s in port.poll(room)]
@@ -270,7 +270,7 @@ def test_200_quiet_sockets_are_served_beside_one_that_floods(kit, sender, room, 
     with kit.setting("hot_sockets", hot):
         port = kit.Port()
     flooding, quiet = port.udp(), [port.udp() for _ in range(200)]
-    heat(port, sender, flooding)
+    make_hot(port, sender, flooding)
     waiting, polls, served = set(quiet), 0, 0
     for s in quiet:
         sender.sendto(s.local(), b"hello")
@@ -300,7 +300,7 @@ def test_200_quiet_sockets_are_served_beside_one_that_floods(kit, sender, room, 
 
 def test_the_handler_can_be_changed(port, kit, sender):
     a = port.udp()
-    heat(port, sender, a)
+    make_hot(port, sender, a)
     port.socks[777] = a
     port.lib.siw_llp_set_handler(a.c, kit.ffi.cast("void *", 777))
     handlers = kit.ffi.new("struct siw_io_handler *[]", 8)
@@ -347,7 +347,7 @@ def test_no_descriptor_is_left_after_a_thousand_sockets_and_a_hundred_ports(kit,
         port = kit.Port()
         socks = [port.udp() for _ in range(10)]
         for s in socks[:6]:
-            heat(port, sender, s)
+            make_hot(port, sender, s)
         port.arm()
         port.close()
     assert kit.open_fds() == before

@@ -33,7 +33,7 @@ def test_a_connection_is_made_and_carries_octets_both_ways(port, kit, family):
         assert y.recv() == (-errno.EAGAIN, b"")
 
 
-def test_connecting_to_a_closed_port_tells_the_same_each_time_it_is_asked(port, kit):
+def test_a_failed_connect_returns_the_same_error_each_time(port, kit):
     with socket.create_server(("127.0.0.1", 0)) as s:
         dest = kit.addr(*s.getsockname())
     a = port.connect(dest)
@@ -47,7 +47,7 @@ def test_connecting_to_a_closed_port_tells_the_same_each_time_it_is_asked(port, 
 def test_a_connection_comes_from_the_source_that_is_asked_for(port, kit):
     listener = port.listen("127.0.0.1")
     a = port.connect(listener.local(), kit.addr("127.0.0.2"))
-    b = kit.until(lambda: port.try_accept(listener))
+    b = kit.until(lambda: port.accept_once(listener))
     assert kit.text_of(b.peer()).startswith("127.0.0.2:")
     assert kit.text_of(a.local()) == kit.text_of(b.peer())
 
@@ -59,7 +59,7 @@ def test_a_source_that_is_not_ours_is_refused(port, kit):
 
 
 @pytest.fixture
-def deaf():
+def full_listener():
     """Yield the address of a listener with a full queue: a further connect stays pending."""
     s = socket.socket()
     s.bind(("127.0.0.1", 0))
@@ -70,8 +70,8 @@ def deaf():
     s.close()
 
 
-def test_a_pending_connect_stays_cold_and_is_not_handed_out(port, kit, deaf):
-    a = port.connect(kit.addr(*deaf))
+def test_a_pending_connect_stays_cold_and_is_not_handed_out(port, kit, full_listener):
+    a = port.connect(kit.addr(*full_listener))
     c = kit.Counters()
     assert all(port.poll() == [] for _ in range(300))
     assert c["epoll_waits"] == 300, "something was hot"
@@ -79,9 +79,9 @@ def test_a_pending_connect_stays_cold_and_is_not_handed_out(port, kit, deaf):
     assert port.wait(1000) == 0
 
 
-def test_a_socket_can_be_closed_while_its_connect_is_pending(port, kit, deaf):
+def test_a_socket_can_be_closed_while_its_connect_is_pending(port, kit, full_listener):
     for _ in range(50):
-        port.connect(kit.addr(*deaf)).close()
+        port.connect(kit.addr(*full_listener)).close()
         assert port.poll() == []
 
 
@@ -109,7 +109,7 @@ def test_a_listener_is_handed_out_until_its_last_connection_was_accepted(port):
     got = []
     for _ in range(20):
         if listener in port.poll():
-            got.append(port.try_accept(listener))
+            got.append(port.accept_once(listener))
         if got and got[-1] is None:
             break
     assert len(got) == len(clients) + 1
@@ -139,7 +139,7 @@ def test_a_listener_comes_back_while_old_connections_linger(port, kit):
     listener = port.listen()
     number = kit.port_of(listener.local())
     a = port.connect(listener.local())
-    b = kit.until(lambda: port.try_accept(listener))
+    b = kit.until(lambda: port.accept_once(listener))
     b.close()  # the side that closes first keeps the port in TIME-WAIT
     a.close()
     listener.close()
@@ -248,7 +248,7 @@ def test_a_full_stream_wakes_the_sleeper_when_it_has_room(port, kit, state):
     other = kit.Port()
     listener = other.listen()
     a = port.connect(listener.local())
-    b = kit.until(lambda: other.try_accept(listener))
+    b = kit.until(lambda: other.accept_once(listener))
     kit.until(lambda: a in port.poll() and a.connected() == 0)
     if state != "cold":
         b.send(b"x")
@@ -275,7 +275,7 @@ def test_a_paused_stream_that_waits_for_room_is_not_handed_out_for_what_comes(po
     other = kit.Port()
     listener = other.listen()
     a = port.connect(listener.local())
-    b = kit.until(lambda: other.try_accept(listener))
+    b = kit.until(lambda: other.accept_once(listener))
     kit.until(lambda: a in port.poll() and a.connected() == 0)
     port.settle()
     fill(a)
@@ -335,7 +335,7 @@ def test_the_segment_size_is_what_the_kernel_says(port):
     assert port.lib.siw_llp_tcp_emss(a.c) == want > 536
 
 
-def test_the_segment_size_of_what_is_no_stream_is_an_error(port):
+def test_the_segment_size_of_a_non_stream_socket_is_an_error(port):
     assert port.lib.siw_llp_tcp_emss(port.udp().c) == -errno.EOPNOTSUPP
 
 
@@ -422,7 +422,7 @@ def test_no_descriptor_is_left_after_a_thousand_connections(port, kit, family):
     before = kit.open_fds()
     for _ in range(1000):
         a = port.connect(listener.local())
-        b = kit.until(lambda: port.try_accept(listener))
+        b = kit.until(lambda: port.accept_once(listener))
         port.lib.siw_llp_tcp_abort(a.c)
         a.close()
         b.close()

@@ -208,7 +208,7 @@ def test_receiving_goes_on_after_an_icmp_error(connected, kit, port):
     assert c["icmp_errors"] == 1
 
 
-def test_an_unconnected_socket_hears_nothing_of_closed_ports(port, kit, connected):
+def test_icmp_errors_are_not_reported_on_unconnected_sockets(port, kit, connected):
     dest = kit.addr(*connected[1])
     a = port.udp()
     c = kit.Counters()
@@ -367,7 +367,7 @@ other.close()
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_who_gets_through_on_a_shared_socket_wakes_those_who_did_not(namespace, shared):
+def test_a_send_that_succeeds_on_a_shared_socket_wakes_blocked_senders(namespace, shared):
     # Another thread may have asked for writability first; nothing else would wake that thread.
     namespace(
         SLOW,

@@ -114,7 +114,7 @@ def test_when_hardly_anything_comes_batches_are_not_asked_for_any_more(watched: 
     watched.make_dense()
 
 
-def test_many_at_once_between_lulls_keep_them(watched: Watched) -> None:
+def test_bursts_between_pauses_keep_batching_on(watched: Watched) -> None:
     watched.make_dense()
     for i in range(3 * SPARSE):
         if i % (SPARSE // 2) == 0:
@@ -130,7 +130,7 @@ def test_many_at_once_between_lulls_keep_them(watched: Watched) -> None:
 def each_alone(
     request: pytest.FixtureRequest, kit: SimpleNamespace, tmp_path: Any
 ) -> Iterator[Callable[[], None]]:
-    """Yield a call that starts a feature which processes each datagram separately."""
+    """Yield a function that starts a fault plan or a capture; both process datagrams one by one."""
 
     def begin() -> None:
         if request.param == "faults":

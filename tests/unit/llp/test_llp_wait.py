@@ -15,7 +15,7 @@ from pace import scaled
 STATES = pytest.mark.parametrize("state", ["cold", "hot", "armed"])
 
 
-def bring(port, sender, sock, state):
+def bring_to_state(port, sender, sock, state):
     """Bring a socket into one of the three states in which a sleeping thread may find it."""
     if state != "cold":
         sender.sendto(sock.local(), b"x")
@@ -38,7 +38,7 @@ def other(kit):
 @STATES
 @pytest.mark.parametrize("ms", [0, 5, 50])
 def test_a_wait_ends_when_its_time_is_over(port, other, state, ms):
-    bring(port, other.udp(), port.udp(), state)
+    bring_to_state(port, other.udp(), port.udp(), state)
     start = time.monotonic()
     assert port.wait(ms * 1000) == 0
     assert ms / 1000 <= time.monotonic() - start < ms / 1000 + scaled(1)
@@ -47,7 +47,7 @@ def test_a_wait_ends_when_its_time_is_over(port, other, state, ms):
 @STATES
 def test_a_wait_ends_when_a_datagram_comes(port, other, state):
     sender, a = other.udp(), port.udp()
-    bring(port, sender, a, state)
+    bring_to_state(port, sender, a, state)
     t = threading.Timer(0.05, lambda: sender.sendto(a.local(), b"wake up"))
     t.start()
     start = time.monotonic()
@@ -61,14 +61,14 @@ def test_a_wait_ends_when_a_datagram_comes(port, other, state):
 @STATES
 def test_a_wait_ends_at_once_if_a_datagram_is_there(port, other, state):
     sender, a = other.udp(), port.udp()
-    bring(port, sender, a, state)
+    bring_to_state(port, sender, a, state)
     sender.sendto(a.local(), b"x")
     assert port.wait(-1) == 1
 
 
 @STATES
 def test_a_wait_ends_when_a_connection_comes(port, other, state):
-    bring(port, other.udp(), port.udp(), state)
+    bring_to_state(port, other.udp(), port.udp(), state)
     listener = port.listen()
     asleep = port.fill()
     client = other.connect(listener.local())
@@ -155,7 +155,7 @@ p.close()
 
 def test_sleeping_costs_no_system_call_more_than_the_hot_socket_itself(port, kit, other):
     sender, a = other.udp(), port.udp()
-    bring(port, sender, a, "hot")
+    bring_to_state(port, sender, a, "hot")
     for turn in range(321):
         if turn == 1:
             # the first turn is not counted, because no sleep that a socket ended precedes it
@@ -167,9 +167,9 @@ def test_sleeping_costs_no_system_call_more_than_the_hot_socket_itself(port, kit
     assert c["epoll_waits"] == 10, "epoll was asked though the hot socket had what ended the sleep"
 
 
-def test_an_event_of_a_cold_socket_keeps_nobody_awake_beside_an_idle_hot_one(port, other):
+def test_a_handled_cold_event_does_not_prevent_sleeping(port, other):
     sender, a, b = other.udp(), port.udp(), port.udp()
-    bring(port, sender, a, "hot")
+    bring_to_state(port, sender, a, "hot")
     sender.sendto(b.local(), b"x")
     turns = 0
     while b not in (port.poll() if port.wait(-1) == 1 else []):
@@ -185,7 +185,7 @@ def test_an_event_of_a_cold_socket_keeps_nobody_awake_beside_an_idle_hot_one(por
 @STATES
 def test_arming_and_disarming_while_somebody_sleeps_hides_nothing(port, other, state):
     sender, a = other.udp(), port.udp()
-    bring(port, sender, a, state)
+    bring_to_state(port, sender, a, state)
     asleep = port.fill()
     port.disarm()
     sender.sendto(a.local(), b"x")
@@ -198,7 +198,7 @@ def test_arming_and_disarming_while_somebody_sleeps_hides_nothing(port, other, s
     assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
 
 
-def test_a_socket_that_turns_hot_while_somebody_sleeps_is_not_hidden_from_him(port, other):
+def test_a_socket_that_turns_hot_still_wakes_a_sleeping_thread(port, other):
     sender, a = other.udp(), port.udp()
     asleep = port.fill()  # the socket is cold, so it is watched through epoll
     sender.sendto(a.local(), b"x")
@@ -213,7 +213,7 @@ def test_a_socket_that_is_left_half_read_lets_nobody_sleep(kit, other, armed):
     with kit.setting("hot_sockets", 1):
         port = kit.Port()
     sender, hot, a = other.udp(), port.udp(), port.udp()
-    bring(port, sender, hot, "armed" if armed else "hot")
+    bring_to_state(port, sender, hot, "armed" if armed else "hot")
     asleep = port.fill()
     for _ in range(2):
         sender.sendto(a.local(), b"x")
@@ -232,7 +232,7 @@ def test_a_socket_that_is_left_half_read_lets_nobody_sleep(kit, other, armed):
 
 def test_a_hot_socket_that_is_left_half_read_while_armed_lets_nobody_sleep(port, other):
     sender, a = other.udp(), port.udp()
-    bring(port, sender, a, "armed")
+    bring_to_state(port, sender, a, "armed")
     for _ in range(2):
         sender.sendto(a.local(), b"x")
     port.poll_until(a)
@@ -248,7 +248,7 @@ def test_a_hot_socket_that_is_left_half_read_while_armed_lets_nobody_sleep(port,
 @pytest.mark.parametrize("state", ["hot", "armed"])
 def test_a_socket_that_was_not_found_empty_lets_nobody_sleep(port, other, state):
     sender, a = other.udp(), port.udp()
-    bring(port, sender, a, state)
+    bring_to_state(port, sender, a, state)
     asleep = port.fill()
     sender.sendto(a.local(), b"x")
     port.poll_until(a)
@@ -268,7 +268,7 @@ def test_a_socket_that_was_not_found_empty_lets_nobody_sleep(port, other, state)
 
 def test_a_wish_to_write_reaches_who_sleeps_on_the_hot_sockets_themselves(port, other):
     sender, a = other.udp(), port.udp()
-    bring(port, sender, a, "hot")
+    bring_to_state(port, sender, a, "hot")
     asleep = port.fill()
     t = threading.Timer(0.05, lambda: a.want(True))
     t.start()

@@ -58,7 +58,7 @@ comes(ADDRS)
     )
 
 
-def test_what_happens_to_other_interfaces_is_no_news(namespace):
+def test_changes_of_other_interfaces_are_not_reported(namespace):
     namespace(
         f"ip link set lo up; {MAKE}",
         WATCH
@@ -105,7 +105,7 @@ comes(UP)
     )
 
 
-def test_one_that_is_not_there_yet_may_come(namespace):
+def test_an_interface_created_later_is_reported(namespace):
     namespace(
         f"{QUIET}; ip link set lo up",
         WATCH
@@ -120,7 +120,7 @@ comes(UP)
     )
 
 
-def test_more_news_than_there_is_room_for_are_lost_and_that_is_told(namespace):
+def test_an_overflow_of_notifications_is_reported(namespace):
     namespace(
         MAKE,
         WATCH

@@ -53,7 +53,7 @@ def test_what_the_peer_may_not_invalidate_stays_as_it_is(w: DdpWorld, which: str
         assert w.get(m.stag, WRITE, 0, 1, stream=owner) == [(m.addr, 1)]
 
 
-def test_an_invalidated_stag_is_nobody_elses_before_its_owner_frees_it(w: DdpWorld) -> None:
+def test_an_invalidated_stag_is_not_reused_before_it_is_freed(w: DdpWorld) -> None:
     stream = w.receiver()
     m = w.memory(10, rights=ALL, stream=stream)
     assert invalidate(w, m.stag, stream) == 0
@@ -64,7 +64,7 @@ def test_an_invalidated_stag_is_nobody_elses_before_its_owner_frees_it(w: DdpWor
     assert w.free(dead) == 0
 
 
-def test_an_identity_other_than_the_streams_own_binds_as_well(w: DdpWorld) -> None:
+def test_an_stag_can_be_bound_to_an_identity_other_than_the_stream(w: DdpWorld) -> None:
     stream = w.receiver()
     m = w.memory(10, rights=ALL, stream=stream)
     identity = ffi.cast("void *", 4711)

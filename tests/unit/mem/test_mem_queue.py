@@ -42,7 +42,7 @@ def test_a_queue_of_more_elements_than_there_can_be_is_refused(w: DdpWorld) -> N
 
 
 @given(st.lists(st.one_of(st.integers(0, 2**64 - 1), st.none()), max_size=200))
-def test_a_queue_does_what_a_list_does(steps: list[int | None]) -> None:
+def test_a_queue_matches_a_list_model(steps: list[int | None]) -> None:
     with ddp_world() as w:
         q = w.queue(depth=8)
         model: list[int] = []

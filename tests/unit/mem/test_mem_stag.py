@@ -47,7 +47,7 @@ def test_a_range_past_the_end_of_offsets_is_a_wrap(w: DdpWorld) -> None:
     assert w.get(m.stag, WRITE, TOP - 1, 3) == WRAP
 
 
-def test_checks_come_in_their_order(w: DdpWorld) -> None:
+def test_the_first_failed_check_determines_the_error(w: DdpWorld) -> None:
     m = w.memory(100, rights=lib.SIW_MEM_LOCAL_READ)
     assert w.get(m.stag ^ 1, WRITE, 999, 9, pd=PD + 1) == INVALID
     assert w.get(m.stag, WRITE, 999, 9, pd=PD + 1) == NOT_OF_STREAM
@@ -85,7 +85,7 @@ def test_a_freed_stag_is_invalid_and_cannot_be_freed_again(w: DdpWorld) -> None:
 
 
 @pytest.mark.parametrize("stag", [0, 1, 2**32 - 1])
-def test_what_was_never_given_out_is_invalid(w: DdpWorld, stag: int) -> None:
+def test_an_stag_that_was_never_allocated_is_invalid(w: DdpWorld, stag: int) -> None:
     assert w.get(stag, WRITE, 0, 1) == INVALID
     assert w.free(stag) == -errno.ENOENT
 

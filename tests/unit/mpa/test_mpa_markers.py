@@ -186,7 +186,7 @@ def test_the_head_is_in_one_piece_whatever_marker_falls_into_it(w: World, at: in
     assert stream.receive(64) == pattern(100, 2)
 
 
-def test_what_is_not_wanted_is_thrown_away_and_the_next_one_found(w: World) -> None:
+def test_a_discarded_fpdu_is_skipped_and_the_next_one_found(w: World) -> None:
     stream = w.receiver(markers=True)
     stream.sock.sendall(marked([pattern(3000), b"next"]))
     until(stream.look)
@@ -286,7 +286,7 @@ def test_a_length_beyond_what_a_marker_can_point_over_ends_the_stream(w: World) 
     assert stream.error == MARKER
 
 
-def test_unmarked_fpdus_to_who_asked_for_markers_end_the_stream(w: World) -> None:
+def test_missing_markers_end_the_stream(w: World) -> None:
     stream = w.receiver(markers=True)
     assert judged(stream, fpdu(b"no marker") * 4000) in (CRC, MARKER)
 

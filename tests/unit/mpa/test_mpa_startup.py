@@ -163,7 +163,7 @@ def test_a_peer_that_leaves_in_its_request_is_a_reset(w: World, sent: int) -> No
     assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CLOSED)
 
 
-def test_a_peer_that_leaves_while_its_request_is_thought_over_is_noticed(w: World) -> None:
+def test_a_disconnect_while_the_request_is_pending_is_reported(w: World) -> None:
     stream, _ = w.requested(REQUEST)
     assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
     stream.sock.close()
@@ -192,9 +192,7 @@ def waiting(sock: socket.socket) -> int:
 
 @pytest.mark.clause("RFC5044-7.1.2-06#c", "RFC5044-7.1.2-11")
 @pytest.mark.parametrize("piecemeal", [False, True])
-def test_of_what_a_peer_sends_before_our_reply_4_kib_are_read_and_none_is_lost(
-    w: World, piecemeal: bool
-) -> None:
+def test_up_to_4_kib_sent_before_the_reply_are_read_and_kept(w: World, piecemeal: bool) -> None:
     ulpdus = [pattern(1000, i) for i in range(20)]
     octets = b"".join(fpdu(ulpdu) for ulpdu in ulpdus)
     stream, _ = w.requested(MPARequest(rev=2))
@@ -305,7 +303,7 @@ def test_no_fpdu_is_framed_or_received_before_start_up_is_over(w: World) -> None
         assert e.value.errno == errno.ENOTCONN
 
 
-def stuff(stream: Stream) -> int:
+def fill_send_buffer(stream: Stream) -> int:
     """Fill the send buffer of the stream's own socket with octets that the peer reads first.
 
     The buffer counts as full once it stays full: a window smaller than a segment is used only by
@@ -326,7 +324,7 @@ def stuff(stream: Stream) -> int:
 
 def test_a_reply_that_tcp_does_not_take_at_once_follows_when_it_can(w: World) -> None:
     stream, _ = w.requested(MPARequest(rev=2))
-    before = stuff(stream)
+    before = fill_send_buffer(stream)
     stream.reply(params(pdata=b"late"))
     assert stream.state == lib.SIW_MPA_ST_ACCEPTING
     stream.sock.sendall(fpdu(b"eager"))
@@ -345,7 +343,7 @@ def test_a_reply_that_tcp_does_not_take_at_once_follows_when_it_can(w: World) ->
 @pytest.mark.parametrize("rejected", [0, 1])
 def test_a_shutdown_waits_for_a_reply_that_tcp_has_not_taken(w: World, rejected: int) -> None:
     stream, _ = w.requested(MPARequest(rev=2))
-    before = stuff(stream)
+    before = fill_send_buffer(stream)
     stream.reply(params(rejected=rejected, pdata=b"late"))
     assert lib.siw_mpa_shutdown(stream.handle) == 0
     recv_exactly(stream.sock, before)
@@ -356,7 +354,7 @@ def test_a_shutdown_waits_for_a_reply_that_tcp_has_not_taken(w: World, rejected:
 
 def test_a_request_that_tcp_does_not_take_at_once_follows_when_it_can(w: World) -> None:
     stream = w.initiator(params(pdata=b"late"))
-    before = stuff(stream)
+    before = fill_send_buffer(stream)
     for _ in range(3):
         assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
     assert stream.state == lib.SIW_MPA_ST_SENDING_REQUEST
@@ -367,7 +365,7 @@ def test_a_request_that_tcp_does_not_take_at_once_follows_when_it_can(w: World) 
 
 def test_a_peer_that_leaves_before_it_took_the_reply_is_noticed(w: World) -> None:
     stream, _ = w.requested(MPARequest(rev=2))
-    stuff(stream)
+    fill_send_buffer(stream)
     stream.reply(params())
     stream.sock.close()  # closes with unread input, so the connection is reset
     with pytest.raises(StreamError) as e:

@@ -50,7 +50,7 @@ def test_each_state_and_event_has_the_action_and_next_state_of_the_plan(
     assert (action, after) == LEGAL[state, event]
 
 
-def test_there_is_nothing_outside_the_table() -> None:
+def test_states_and_events_out_of_range_are_illegal() -> None:
     assert len(STATES) == lib.SIW_MPA_N_STATES
     assert len(EVENTS) == lib.SIW_MPA_N_EVENTS
     for state, event in [(-1, 0), (0, -1), (lib.SIW_MPA_N_STATES, 0), (0, lib.SIW_MPA_N_EVENTS)]:

@@ -152,7 +152,7 @@ def test_how_a_run_ended_is_read_from_its_status_and_its_lines(
     assert _judge(status, out) == run
 
 
-def test_a_run_that_had_no_tests_is_no_verdict() -> None:
+def test_a_run_without_tests_gives_no_verdict() -> None:
     with pytest.raises(Trouble):
         _judge(5, "no tests ran")
 

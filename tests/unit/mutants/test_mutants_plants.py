@@ -62,7 +62,7 @@ def test_how_a_run_ended_is_read_from_its_status_and_its_lines(
 
 
 @pytest.mark.parametrize(("status", "out"), [(1, "Traceback\n"), (2, "No such command 'sim'.\n")])
-def test_a_run_that_says_no_seed_is_no_verdict(status: int, out: str) -> None:
+def test_a_run_without_a_seed_gives_no_verdict(status: int, out: str) -> None:
     with pytest.raises(Trouble):
         judge(status, out)
 
@@ -96,12 +96,12 @@ def test_a_run_that_hangs_and_names_no_seed_counts_as_all_of_them() -> None:
     assert (found.seeds, found.how) == (50, "hung")
 
 
-def test_a_run_that_names_a_seed_of_another_run_is_trouble() -> None:
+def test_a_run_that_names_a_seed_of_another_run_is_an_error() -> None:
     with pytest.raises(Trouble, match="seed 99"):
         seek(lambda first, seeds: Ran("failed", 99, "seed 99"), 1, 50)
 
 
-def test_the_copy_is_mended_after_a_fault_and_after_trouble(
+def test_the_copy_is_restored_after_a_fault_and_after_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant = Plant("one", "lost", "siw_one", "a < b", "a <= b", "It is.", "It is.")

@@ -278,7 +278,7 @@ NOTHING_IS_FINE = {
 }
 
 
-def test_every_function_of_c_refuses_nothing_instead_of_crashing() -> None:
+def test_every_c_function_refuses_null_arguments() -> None:
     """Every function with pointers is called with NULL for each pointer and 0 for every number."""
     found = subprocess.run(
         [sys.executable, "-c", NULLS], capture_output=True, text=True, timeout=120, check=False
@@ -291,7 +291,7 @@ def test_every_function_of_c_refuses_nothing_instead_of_crashing() -> None:
         assert answer in ({NOTHING_IS_FINE[name]} if name in NOTHING_IS_FINE else refusal), name
 
 
-def test_a_list_of_nothing_is_posted_and_elements_that_are_not_there_are_refused(
+def test_an_empty_list_is_posted_and_null_elements_are_refused(
     world: World,
 ) -> None:
     qp = world.ud()._live()
@@ -308,7 +308,7 @@ def test_a_list_of_nothing_is_posted_and_elements_that_are_not_there_are_refused
     assert world.cq.poll(1) == []
 
 
-def test_steps_and_their_attributes_can_be_asked_for() -> None:
+def test_transitions_and_their_attributes_can_be_queried() -> None:
     ask = lib.siw_qp_step_attrs
     assert ask(QPType.UD, QPState.RESET, QPState.INIT) == QPAttrMask.QKEY | QPAttrMask.FD
     assert ask(QPType.UD, QPState.RESET, QPState.RTS) == -EINVAL
@@ -318,7 +318,7 @@ def test_steps_and_their_attributes_can_be_asked_for() -> None:
     assert ask(7, 0, 0) == ask(QPType.UD, 9, 1) == ask(QPType.UD, 0, 9) == -EINVAL
 
 
-def test_memory_that_goes_away_is_no_misuse_that_crashes(world: World) -> None:
+def test_sending_from_unmapped_memory_fails_without_a_crash(world: World) -> None:
     """Sending from registered memory that the program has unmapped fails; the process continues."""
     memory = Vanishing(PAGE, "unmapped")
     mr = lib.siw_reg_mr(world.pd._live(), ffi.cast("void *", memory.addr), PAGE, 0)

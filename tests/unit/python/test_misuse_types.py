@@ -131,7 +131,7 @@ def test_what_is_of_the_wrong_kind_is_told_with_what_to_give(
         call(end)
 
 
-def test_a_long_value_does_not_drown_the_advice() -> None:
+def test_long_values_are_shortened_in_messages() -> None:
     with pytest.raises(TypeError) as raised:
         SendWR(sg=bytes(10_000))
     assert len(str(raised.value)) < 200

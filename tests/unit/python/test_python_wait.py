@@ -96,9 +96,7 @@ def on_the_device(ud: UD) -> Callable[[], Any]:
     os.environ.get("SANITIZER") == "tsan", reason="ThreadSanitizer's own thread wakes by itself"
 )
 @pytest.mark.parametrize("what", [on_a_queue, on_a_channel, on_connections, on_the_device])
-def test_who_waits_for_what_does_not_come_does_not_run(
-    ud: UD, what: Callable[[UD], Callable[[], Any]]
-) -> None:
+def test_a_wait_without_events_uses_no_cpu(ud: UD, what: Callable[[UD], Callable[[], Any]]) -> None:
     wait = what(ud)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(wait)
@@ -192,7 +190,7 @@ def test_a_signal_right_before_the_sleep_ends_it_and_a_loop_keeps_its_descriptor
 
 
 @pytest.mark.timeout(20)  # if the event were not acknowledged, closing the CQ would wait for ever
-def test_an_event_that_came_when_a_signal_raised_holds_up_no_close(
+def test_an_event_interrupted_by_a_signal_does_not_block_close(
     ud: UD, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with Ctrl-C after the library has returned the event and before it is acknowledged."""

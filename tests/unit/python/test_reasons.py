@@ -119,7 +119,7 @@ def reads_well(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("expected", ALONE)
-def test_a_reason_of_a_process_of_its_own_reads_well(expected: str) -> None:
+def test_reasons_provoked_in_a_separate_process_read_well(expected: str) -> None:
     program, environment = ALONE[expected]
     name, text = elsewhere(program, **environment)
     assert name == expected
@@ -161,9 +161,7 @@ def cq(world: World) -> Any:
     return world.cq._live()
 
 
-def test_a_reason_is_of_the_last_call_and_gone_after_one_that_was_not_refused(
-    world: World, cq: Any
-) -> None:
+def test_the_reason_describes_the_last_call_only(world: World, cq: Any) -> None:
     assert lib.siw_resize_cq(cq, 0) == -errno.EINVAL
     name, text = reason()
     assert name == "CQ_SIZE"

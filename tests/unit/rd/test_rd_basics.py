@@ -42,7 +42,7 @@ def test_segments_of_all_lengths_arrive_in_order_and_are_accepted(end):
 
 
 @pytest.mark.clause("DGRAM-RD-27")
-def test_both_directions_at_once_and_both_beginning(end):
+def test_simultaneous_handshakes_and_data_in_both_directions(end):
     a, b = end(), end()
     to_b, to_a = a.peer(b.local), b.peer(a.local)
     for i in range(200):

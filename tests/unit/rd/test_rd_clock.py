@@ -49,7 +49,7 @@ def run(build_dir: Path, row: str, program: str = "siw-test-rd-clock") -> None:
         pytest.param("byes", marks=pytest.mark.clause("DGRAM-RD-35")),
     ],
 )
-def test_what_is_due_comes_at_its_time_and_not_before(build_dir: Path, row: str) -> None:
+def test_timers_expire_exactly_on_time(build_dir: Path, row: str) -> None:
     run(build_dir, row)
 
 
@@ -61,7 +61,7 @@ def test_an_acknowledgement_of_what_is_queued_and_was_never_sent_counts_for_noth
 
 
 @pytest.mark.clause("DGRAM-RD-14")
-def test_each_range_speaks_of_its_own_datagrams(build_dir: Path) -> None:
+def test_an_acknowledged_range_covers_only_its_own_datagrams(build_dir: Path) -> None:
     run(build_dir, "ack-by-ranges")
 
 

@@ -58,7 +58,7 @@ def test_both_ends_tell_versions_and_options_and_the_echo_repeats_the_hellos(str
 
 @pytest.mark.clause("DGRAM-EXT-1")
 @pytest.mark.parametrize("at", [0, 1, 5, 9, 10, 15])
-def test_an_echo_with_another_head_or_option_than_its_hello_makes_nothing(strange, at):
+def test_an_echo_that_differs_from_its_hello_creates_no_peer(strange, at):
     e, s = strange
     c = s.challenge()
     s.other = c.source_epoch
@@ -176,7 +176,7 @@ def test_a_hello_of_another_version_is_told_which_there_are(strange, version):
 
 @pytest.mark.clause("DGRAM-EXT-5")
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_who_is_told_that_there_is_no_version_of_its_own_gives_the_peer_up(strange, version):
+def test_versions_without_a_common_version_ends_the_handshake(strange, version):
     e, s = strange
     assert e.send(e.peer(s.address), b"x") == 1
     s.other = s.hear(RDType.HELLO).source_epoch
@@ -301,7 +301,7 @@ def knows(s: Stranger, psn: int = 0) -> bool:
 
 @pytest.mark.clause("DGRAM-MEET-7", "DGRAM-RD-25")
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2"])
-def test_a_newcomer_takes_the_place_of_one_that_gave_nothing(end, strangers, host):
+def test_a_new_peer_evicts_an_unused_record(end, strangers, host):
     e = end(max_peers=6)
     lone, giver, *many = [*strangers(e, 1, "127.0.0.3"), *strangers(e, 5)]
     lone.meet()
@@ -318,7 +318,7 @@ def test_a_newcomer_takes_the_place_of_one_that_gave_nothing(end, strangers, hos
 
 
 @pytest.mark.clause("DGRAM-MEET-8", "DGRAM-RD-32")
-def test_a_source_that_has_most_records_gives_one_to_another_and_not_to_itself(end, strangers):
+def test_the_source_with_most_records_is_evicted_first(end, strangers):
     e = end(max_peers=4)
     many, others = strangers(e, 5), strangers(e, 2, "127.0.0.2")
     *first, late = many
@@ -369,7 +369,7 @@ def test_a_flood_from_one_address_leaves_challenges_and_byes_to_others(end, stra
 
 
 @pytest.mark.clause("DGRAM-BYE-1")
-def test_what_a_bye_acknowledges_was_taken_and_the_rest_was_not(met):
+def test_a_bye_completes_acknowledged_segments_and_fails_the_rest(met):
     e, s = met
     peer = e.peer(s.address)
     s.say(RDType.ACK)

@@ -150,7 +150,9 @@ def together(*works: Callable[[], None]) -> None:
     "rtr", [0, lib.SIW_MPA_RTR_FPDU, lib.SIW_MPA_RTR_WRITE, lib.SIW_MPA_RTR_READ]
 )
 @pytest.mark.parametrize("mulpdu", [500, 64768])
-def test_everything_at_once_in_both_directions(w: RdmapWorld, rtr: int, mulpdu: int) -> None:
+def test_all_operations_concurrently_in_both_directions(
+    w: RdmapWorld, rtr: int, mulpdu: int
+) -> None:
     rounds, size = 40, 30_000
     with setting("mulpdu", mulpdu):
         a, b = pair(w, rtr=rtr)
@@ -201,7 +203,7 @@ def test_everything_at_once_in_both_directions(w: RdmapWorld, rtr: int, mulpdu: 
             assert end.accepted[0] >= end.last.end
 
 
-def test_both_ends_hear_of_one_error(w: RdmapWorld) -> None:
+def test_an_error_is_reported_on_both_sides(w: RdmapWorld) -> None:
     a, b = pair(w, rtr=lib.SIW_MPA_RTR_FPDU)
     m, n = w.memory(100_000), w.memory(100_000, rights=0)
     with Progress(a, b):

@@ -79,7 +79,7 @@ def test_a_message_comes_up_with_its_source(w: RdmapWorld, opcode: int, solicite
         ({"opcode": 7, "l": 0}, "drop_header"),
     ],
 )
-def test_what_is_not_for_us_is_dropped_and_uses_no_receive(
+def test_a_wrong_q_key_is_dropped_without_using_a_receive(
     w: RdmapWorld, fields: dict[str, int], name: str
 ) -> None:
     d = w.dgram(qkey=QKEY)
@@ -107,7 +107,7 @@ OPCODE, NOT_WHOLE, TOO_LONG = (0, 2, 6), (1, 2, 4), (1, 2, 5)
         ({"mo": 4, "opcode": 9}, "drop_header", NOT_WHOLE),
     ],
 )
-def test_who_has_the_q_key_and_breaks_a_rule_is_known_and_uses_no_receive(
+def test_protocol_errors_with_the_q_key_are_reported_without_using_a_receive(
     w: RdmapWorld, fields: dict[str, int], name: str, err: tuple[int, int, int]
 ) -> None:
     d = w.dgram(qkey=QKEY)

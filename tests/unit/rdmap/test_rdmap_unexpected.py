@@ -29,7 +29,7 @@ ROOM = 128 << 10
 NO_BUFFER, TOO_LONG = (1, 2, 2), (1, 2, 5)
 
 
-def starved(stream: Stream) -> int | None:
+def waiting_send_msn(stream: Stream) -> int | None:
     """Return the MSN of the Send that waits for a receive, or None."""
     msn = ffi.new("uint32_t *")
     return int(msn[0]) if lib.siw_rdmap_send_waits(stream.handle, msn) else None
@@ -61,13 +61,13 @@ def test_an_unexpected_send_is_received_when_a_receive_is_posted(w: RdmapWorld) 
     stream = w.initiator(unexpected_octets=ROOM)
     stream.put(send(pattern(100), opcode=Opcode.SEND_SE))
     assert stream.event().kind == "PARKED"
-    assert is_quiet(stream) and starved(stream) == 1
+    assert is_quiet(stream) and waiting_send_msn(stream) == 1
     m = w.memory(100)
     stream.recvs.post(17, m.sge())
     e = stream.event()
     assert (e.kind, e.user_data, e.length, e.msn, e.solicited) == ("RECV", 17, 100, 1, True)
     assert m.octets() == pattern(100)
-    assert is_quiet(stream) and starved(stream) is None
+    assert is_quiet(stream) and waiting_send_msn(stream) is None
 
 
 def test_writes_reads_and_a_terminate_behind_an_unexpected_send_go_on(w: RdmapWorld) -> None:
@@ -86,7 +86,7 @@ def test_writes_reads_and_a_terminate_behind_an_unexpected_send_go_on(w: RdmapWo
     assert m.octets()[:8] == b"written!"
     stream.flush()
     assert stream.pull()[1] == b"written!"
-    assert starved(stream) == 1
+    assert waiting_send_msn(stream) == 1
     stream.put(terminate(b"\x00\x00\x00\x00"))
     assert stream.event().kind == "TERMINATED"
 
@@ -98,7 +98,7 @@ def test_sends_are_received_in_their_order_each_by_the_next_receive(w: RdmapWorl
         stream.put(send(pattern(i * 10, i), msn=i))
     assert stream.event().kind == "PARKED"
     for i in range(1, 6):
-        assert is_quiet(stream) and starved(stream) == i
+        assert is_quiet(stream) and waiting_send_msn(stream) == i
         stream.recvs.post(i, m.sge((i - 1) * 100, 100))
         e = stream.event()
         assert (e.kind, e.user_data, e.length, e.msn) == ("RECV", i, i * 10, i)
@@ -170,7 +170,7 @@ def test_a_read_of_nothing_is_answered_after_the_send_before_it_was_received(
     assert stream.event().kind == "REQUESTED"
     # the Read Response is sent although the second Send still waits for a receive
     assert answers(stream) == [0, 4]
-    assert starved(stream) == 2
+    assert waiting_send_msn(stream) == 2
 
 
 def test_a_full_staging_stops_reading_and_loses_nothing(w: RdmapWorld) -> None:
@@ -191,7 +191,7 @@ def test_a_full_staging_stops_reading_and_loses_nothing(w: RdmapWorld) -> None:
     pump()
     while stream.event_once():
         pass
-    assert starved(stream) == 1
+    assert waiting_send_msn(stream) == 1
     m = w.memory(4000)
     for i, n in enumerate(sizes):
         stream.recvs.post(i, m.sge())
@@ -265,7 +265,7 @@ def test_a_receive_whose_key_died_is_an_error_of_this_end(w: RdmapWorld) -> None
     assert m.untouched()
 
 
-def test_who_waited_too_long_is_told_in_a_terminate_which_send_it_was(w: RdmapWorld) -> None:
+def test_the_terminate_after_the_rnr_time_names_the_send(w: RdmapWorld) -> None:
     stream = w.initiator(unexpected_octets=ROOM)
     m = w.memory(64)
     for i in range(1, 4):
@@ -288,7 +288,7 @@ def test_a_wait_that_ends_behind_an_error_of_ours_does_not_change_what_is_told(
     stream = w.initiator(unexpected_octets=ROOM)
     stream.put(send(b"early"))
     assert stream.event().kind == "PARKED"
-    until(lambda: is_quiet(stream) and starved(stream) == 1)
+    until(lambda: is_quiet(stream) and waiting_send_msn(stream) == 1)
     m = w.memory(4 << 20)
     stream.begin(lib.SIW_RDMAP_SEND, [m.sge()])
     w.free(m.stag)

@@ -78,6 +78,6 @@ def test_idle_time_is_free(build_dir: Path) -> None:
 
 
 @pytest.mark.skipif(SANITIZED, reason="the rate is promised without sanitizers")
-def test_rate(build_dir: Path) -> None:
+def test_a_hundred_thousand_datagrams_per_second(build_dir: Path) -> None:
     """The simulator handles at least 100,000 datagrams per second of real time."""
     assert float(run(build_dir, "speed", 1)["rate"][0]) >= 100_000

@@ -72,7 +72,7 @@ def test_sends_over_a_lossy_slow_link(build_dir: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3, 8))
-def test_disorder(build_dir: Path, seed: int) -> None:
+def test_duplicated_and_reordered_segments_are_harmless(build_dir: Path, seed: int) -> None:
     """Duplicated and reordered segments do no harm."""
     got = run(build_dir, "disorder", seed)
     assert number(got, "lost") > 20
@@ -80,7 +80,7 @@ def test_disorder(build_dir: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3, 8))
-def test_congestion(build_dir: Path, seed: int) -> None:
+def test_a_full_queue_drops_and_the_sender_adapts(build_dir: Path, seed: int) -> None:
     """A queue of eight packets drops segments, and the sender adapts without only timing out."""
     got = run(build_dir, "queue", seed)
     assert number(got, "lost") > 10
@@ -90,7 +90,7 @@ def test_congestion(build_dir: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3, 8))
 @pytest.mark.parametrize("scenario", ["one_sided", "half", "ring", "window", "pair"])
-def test_scenario(build_dir: Path, scenario: str, seed: int) -> None:
+def test_scenarios_complete_despite_loss(build_dir: Path, scenario: str, seed: int) -> None:
     """Writes and Reads; data sent before a disconnect arrives; several connections.
 
     Also a receiver that does not read for a minute, and queue pairs that connect by address and
@@ -106,7 +106,7 @@ def test_connect_takes_round_trips(build_dir: Path) -> None:
     assert number(got, "connections") == 1
 
 
-def test_refused(build_dir: Path) -> None:
+def test_a_connect_without_listener_is_refused_in_one_round_trip(build_dir: Path) -> None:
     """Without a listener, a connect fails after one round trip."""
     got = run(build_dir, "refused", 1)
     assert number(got, "event") in {CM_REJECTED, CM_UNREACHABLE}
@@ -122,7 +122,7 @@ def test_slow_connect(build_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
-def test_crash(build_dir: Path, seed: int) -> None:
+def test_a_crashed_host_resets_its_connections(build_dir: Path, seed: int) -> None:
     """A reset ends the connection; then there is no listener."""
     got = run(build_dir, "crash", seed)
     assert number(got, "event") == CM_DISCONNECTED
@@ -131,18 +131,18 @@ def test_crash(build_dir: Path, seed: int) -> None:
     assert number(got, "status") == -errno.ECONNREFUSED
 
 
-def test_partition(build_dir: Path) -> None:
+def test_retransmission_recovers_after_a_partition(build_dir: Path) -> None:
     """After a minute of silence the next retransmission arrives, at most a minute later."""
     assert number(run(build_dir, "partition", 1), "took") < 60 * SECOND
 
 
-def test_silence(build_dir: Path) -> None:
+def test_an_unanswered_connection_ends_after_924_s(build_dir: Path) -> None:
     """Without an answer a connection ends at the first retransmission time-out after 924.6 s."""
     took = number(run(build_dir, "silence", 1), "took")
     assert 924_600 * MS <= took < 924_600 * MS + 120 * SECOND
 
 
-def test_smaller_path(build_dir: Path) -> None:
+def test_segments_shrink_to_the_path_mtu(build_dir: Path) -> None:
     """Segments that are too long for the path are lost, and segmented again; over IPv6."""
     got = run(build_dir, "mtu", 1)
     assert number(got, "lost") > 0

@@ -142,7 +142,7 @@ def test_what_a_test_left_open_closes_with_the_pair() -> None:
     assert mr.closed
 
 
-def test_a_kind_that_is_none_and_a_limit_are_refused() -> None:
+def test_an_unknown_kind_and_an_invalid_limit_are_refused() -> None:
     with pytest.raises(ValueError, match="'tcp': use one of rc, uc, ud, rd"), pair("tcp"):  # type: ignore[arg-type]
         pass
     with pytest.raises(Error, match="max_cqe"), pair(receives=1 << 30):

@@ -37,7 +37,7 @@ def project(tmp_path: Path):
     return run
 
 
-def test_each_fixture_is_there_without_a_word_of_configuration(project) -> None:
+def test_fixtures_need_no_configuration(project) -> None:
     code, said = project(
         """
 import pytest, siwarp

@@ -23,7 +23,7 @@ def reruns(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return seen
 
 
-def test_what_passes_on_the_quiet_machine_was_load(reruns: list[list[str]]) -> None:
+def test_a_rerun_that_passes_is_reported_as_load(reruns: list[list[str]]) -> None:
     kind, why = verdict(FIRST, may_be_unjudged=True)
     assert kind == "LOAD"
     assert "2.00 s" in why and "1.00 s" in why

@@ -138,7 +138,7 @@ class Stranger:
         while (d := self.take()).type != RDType.ACK or d.dest_epoch != self.epoch:
             pass
 
-    def live_anew(self, instance: int | None = None) -> None:
+    def restart_and_connect(self, instance: int | None = None) -> None:
         """Restart with a new epoch and no state, optionally with another instance id; connect."""
         self.forget(instance)
         self.meet()
@@ -154,7 +154,7 @@ class Stranger:
         self.got.clear()
         self.keeps = lambda _head: False
 
-    def hears_more(self, seconds: float = 0.1) -> bool:
+    def has_datagram(self, seconds: float = 0.1) -> bool:
         """Return whether another segment arrives within this time."""
         deadline = net.now() + seconds
         try:

@@ -224,7 +224,7 @@ def test_destroying_waits_until_another_thread_acknowledges(
 
 
 @KINDS
-def test_an_object_that_goes_takes_its_events_that_nobody_took_along(
+def test_destroying_an_object_discards_its_unread_events(
     rig: Rig, make: Callable[[Rig], Handle], kind: EventType
 ) -> None:
     one = make(rig)

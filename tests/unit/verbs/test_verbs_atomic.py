@@ -287,7 +287,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("opcode", [ADD, SWAP, MASKED_ADD], ids=["add", "swap", "masked"])
 @pytest.mark.parametrize("why", REFUSED)
-def test_what_may_not_be_done_is_not_and_both_ends_hear(
+def test_refused_atomics_change_nothing_and_terminate(
     wire: Wire, why: str, opcode: WROpcode
 ) -> None:
     where, status, error = REFUSED[why]
@@ -359,7 +359,7 @@ def test_a_dead_local_key_is_this_ends_error(wire: Wire) -> None:
     assert at(b) == 0
 
 
-def test_a_place_for_the_result_that_went_away_is_this_ends_error(wire: Wire) -> None:
+def test_an_unmapped_result_buffer_is_a_local_error(wire: Wire) -> None:
     with answering(wire, gone=True) as (a, peer):
         gone = Vanishing(PAGE, "unmapped")
         mr = a.rig.mr(gone.buffer, AccessFlag.LOCAL_WRITE)

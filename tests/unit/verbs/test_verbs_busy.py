@@ -126,7 +126,7 @@ def test_memory_is_free_as_soon_as_tcp_has_what_was_sent_from_it(silent: Silent)
     assert silent.end.qp.qp_state == QPState.RTS
 
 
-def test_a_queue_pair_that_was_found_quiet_is_asked_again_once_it_posts(silent: Silent) -> None:
+def test_an_idle_queue_pair_is_checked_again_after_a_post(silent: Silent) -> None:
     rig, qp = silent.end.rig, silent.end.qp
     mr = rig.mr(BIG)
     for _ in range(3):
@@ -149,7 +149,7 @@ def fastest(rig: Rig) -> float:
     return min(found)
 
 
-def test_idle_queue_pairs_are_not_asked_whether_they_use_memory(rig: Rig) -> None:
+def test_deregistering_does_not_check_idle_queue_pairs(rig: Rig) -> None:
     alone = fastest(rig)
     idle = [rig.qp(qp_type=QPType.RC) for _ in range(2000)]
     assert fastest(rig) <= 3 * alone + 5e-6  # would take 0.1 ms if each queue pair were checked

@@ -92,7 +92,7 @@ def test_a_number_is_an_index_and_a_port_that_255_share(rig: Rig) -> None:
     assert descriptors() == before
 
 
-def test_it_is_destroyed_at_every_stage(rig: Rig) -> None:
+def test_a_queue_pair_is_destroyed_at_every_stage_of_connecting(rig: Rig) -> None:
     fds = descriptors()
     for stage in ("RESET", "INIT", "connecting", "kept", "paired", "posted", "lost", "ERR"):
         a, b = sorted((End(rig), End(rig)), key=lambda end: end.qp.qp_num)

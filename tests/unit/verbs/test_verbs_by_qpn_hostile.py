@@ -11,7 +11,7 @@ from unit.verbs.verbs_harness import Rig, settings, until
 
 
 @pytest.mark.parametrize("who", ["the peer", "time", "the queue pair"])
-def test_a_kept_request_goes(rig: Rig, who: str) -> None:
+def test_a_held_request_is_released(rig: Rig, who: str) -> None:
     fds = len(list(Path("/proc/self/fd").iterdir()))
     with settings(mpa_timeout_ms=round(1000 * scaled(0.15))):
         end = End(rig)

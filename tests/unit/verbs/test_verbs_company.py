@@ -174,7 +174,7 @@ def destroy(s: Sender) -> None:
 
 
 @pytest.mark.parametrize("act", [arm, poll, wait, an_attribute, to_error, to_reset, destroy])
-def test_what_waits_for_company_is_sent_when_its_program(
+def test_a_batched_post_is_flushed_when_its_program(
     sender: Sender, act: Callable[[Sender], None]
 ) -> None:
     if act is arm and sender.kind == QPType.UC:
@@ -194,7 +194,7 @@ def test_the_first_post_of_a_queue_pair_waits_for_nothing(kind: QPType) -> None:
         made.rig.close()
 
 
-def test_what_is_posted_behind_an_arming_waits_for_nothing(sender: Sender) -> None:
+def test_a_post_after_arming_is_sent_at_once(sender: Sender) -> None:
     cq = sender.rig.cq(16, sender.channel)
     sender.wait_for_company()
     cq.req_notify()
@@ -204,7 +204,7 @@ def test_what_is_posted_behind_an_arming_waits_for_nothing(sender: Sender) -> No
     sender.wait_for_company()
 
 
-def test_an_event_that_is_there_keeps_nobody_from_sending(sender: Sender) -> None:
+def test_a_pending_event_does_not_prevent_flushing(sender: Sender) -> None:
     other = sender.rig.cq(16, sender.channel)
     qp = sender.rig.ud(other)
     other.req_notify()
@@ -291,14 +291,14 @@ def test_posts_wait_also_where_no_poll_ever_finds_nothing(kind: QPType) -> None:
         made.rig.close()
 
 
-def test_a_lone_message_waits_for_nothing_however_dense_traffic_was(lively: Sender) -> None:
+def test_a_single_message_is_sent_at_once_after_dense_traffic(lively: Sender) -> None:
     dense_until_one_waits(lively)
     for _ in range(20):
         poll(lively)
         assert lively.has_sent(lively.post())
 
 
-def test_three_dense_rounds_are_not_enough(lively: Sender) -> None:
+def test_three_dense_rounds_do_not_start_batching(lively: Sender) -> None:
     lively.hear()
     for _ in range(4):  # four rounds, because the first one only starts the count
         poll(lively)
@@ -320,7 +320,7 @@ def test_posts_that_are_never_to_wait_leave_at_once(kind: QPType) -> None:
 
 # RD is left out, because its handshake needs the progress thread
 @pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RC])
-def test_without_a_thread_of_the_device_nothing_waits(kind: QPType) -> None:
+def test_without_a_progress_thread_posts_are_not_batched(kind: QPType) -> None:
     with settings(progress=0, company=ALWAYS):
         made = Sender(Rig(), kind)
         for _ in range(3):
@@ -330,7 +330,7 @@ def test_without_a_thread_of_the_device_nothing_waits(kind: QPType) -> None:
 
 
 @pytest.mark.parametrize(("kind", "size", "fit"), [(QPType.UD, 15_000, 4), (QPType.RC, 60_000, 4)])
-def test_what_fills_a_system_call_waits_no_longer(kind: QPType, size: int, fit: int) -> None:
+def test_a_full_batch_is_sent_at_once(kind: QPType, size: int, fit: int) -> None:
     """A post that fills 60 KiB of datagrams or 256 KiB of a stream flushes all posts held back."""
     with settings(nap_us=NAP_US, company=ALWAYS):
         made = Sender(Rig(), kind)
@@ -374,7 +374,7 @@ def test_a_program_with_an_epoll_of_its_own_waits_no_nap_after_it_armed() -> Non
 
 
 @pytest.mark.parametrize("program", ["company", "rounds"])
-def test_the_same_of_a_program_in_c(build_dir: Path, program: str) -> None:
+def test_batching_of_a_c_program(build_dir: Path, program: str) -> None:
     done = subprocess.run(
         [build_dir / f"tests/c/siw-test-{program}"], capture_output=True, text=True, timeout=60
     )

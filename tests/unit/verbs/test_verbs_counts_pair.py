@@ -76,7 +76,7 @@ def test_counts_are_used_if_both_ends_offer_them_and_reads_if_not(rig: Rig, feat
         assert [(w.wr_id, w.status) for w in poll(end.cq)] == [(1, WCStatus.SUCCESS)]
 
 
-def test_the_rtr_is_no_write_that_counts(rig: Rig) -> None:
+def test_the_rtr_does_not_count_as_a_write(rig: Rig) -> None:
     end = End(rig, persona=ROCE)
     end.begin()
     with initiator(end, 1) as peer:

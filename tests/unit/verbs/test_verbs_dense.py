@@ -83,7 +83,7 @@ def test_every_message_comes_whole_and_in_its_place(
 
 
 @pytest.mark.parametrize("kind", [QPType.UD, QPType.UC])
-def test_what_finds_no_receive_is_counted_one_by_one(rig: Rig, kind: QPType) -> None:
+def test_each_message_without_a_receive_is_counted(rig: Rig, kind: QPType) -> None:
     flood = Flood(rig, kind, 4 * LIST)
     messages = [pattern(64, i) for i in range(LIST)]
     for _ in range(4):  # after a few rounds the kernel delivers in batches

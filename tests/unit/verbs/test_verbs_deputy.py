@@ -93,7 +93,7 @@ def a_busy_cpu(cpu: int) -> Iterator[None]:
 
 
 @contextmanager
-def starved(task: int, cpu: int) -> Iterator[None]:
+def restrict_to_cpu(task: int, cpu: int) -> Iterator[None]:
     """Restrict a thread to one CPU at the lowest scheduling priority."""
     cpus = os.sched_getaffinity(task)
     os.sched_setaffinity(task, {cpu})
@@ -154,7 +154,7 @@ def test_short_writes_and_reads_have_deputies(
 
 
 @pytest.mark.parametrize(("messages", "opcode"), KINDS)
-def test_longer_writes_and_reads_have_none(
+def test_longer_writes_and_reads_start_no_watchdogs(
     watched: Watched, messages: Messages, opcode: WROpcode
 ) -> None:
     sent = messages(watched, LONGEST_SINGLE + 1, opcode)
@@ -197,6 +197,6 @@ def test_deputies_serve_while_the_devices_thread_does_not_get_its_cpu(watched: W
     with a_busy_cpu(cpu):
         for _ in range(10):
             watched.on_duty(watched.begin())
-            with starved(watched.thread, cpu):
+            with restrict_to_cpu(watched.thread, cpu):
                 took += [watched.write() for _ in range(10)]
     assert sorted(took)[50] < scaled(0.003)

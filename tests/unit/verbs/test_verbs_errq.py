@@ -170,9 +170,7 @@ NO_ORACLE = {
 
 @pytest.mark.clause("DGRAM-ERR-2", "DGRAM-ERR-3")
 @pytest.mark.parametrize("what", NO_ORACLE)
-def test_what_is_not_credible_and_error_messages_are_answered_by_nothing(
-    rig: Rig, what: str
-) -> None:
+def test_invalid_datagrams_and_error_messages_cause_no_report(rig: Rig, what: str) -> None:
     qp = rig.ud(qkey=QKEY)
     with Stranger() as who:
         before = counter("err_found")
@@ -423,7 +421,7 @@ def test_errors_come_and_are_read_in_several_threads_while_the_queue_pair_is_res
     assert sum(e.origin == ErrorOrigin.FOUND for e in found) >= resets
 
 
-def test_so_many_are_told_and_no_more(rig: Rig) -> None:
+def test_error_reports_are_rate_limited(rig: Rig) -> None:
     with settings(err_source_rate=3, err_queue=64):
         mine = Rig()
         qp = mine.ud(qkey=QKEY, error_policy=MESSAGE)
@@ -483,7 +481,7 @@ def test_a_policy_that_there_is_not_is_refused(rig: Rig, policy: int | str) -> N
     assert e.value.errno == errno.EINVAL
 
 
-def test_errors_are_taken_in_portions_and_none_is_asked_for_in_vain(rig: Rig) -> None:
+def test_errors_are_polled_in_portions(rig: Rig) -> None:
     qp = rig.ud(qkey=QKEY, error_policy=MESSAGE)
     with Stranger() as who:
         before = counter("err_found")
@@ -496,7 +494,7 @@ def test_errors_are_taken_in_portions_and_none_is_asked_for_in_vain(rig: Rig) ->
     assert qp.errors() == []
 
 
-def test_nonsense_is_refused(rig: Rig) -> None:
+def test_invalid_arguments_are_refused(rig: Rig) -> None:
     qp = rig.ud()
     assert lib.siw_poll_err(ffi.NULL, 0, ffi.NULL) == -errno.EINVAL
     assert lib.siw_poll_err(qp._c, 1, ffi.NULL) == -errno.EINVAL

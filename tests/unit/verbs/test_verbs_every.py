@@ -42,7 +42,7 @@ def descriptors() -> int:
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_its_number_is_reached_at_each_address_and_answers_from_there(rig: Rig, host: str) -> None:
+def test_a_queue_pair_receives_and_answers_at_each_address(rig: Rig, host: str) -> None:
     a, b = End(rig), End(rig)
     for i in range(20):
         b.recv()
@@ -197,7 +197,7 @@ def test_a_source_that_the_device_has_not_is_refused_when_the_handle_is_made(rig
     assert AH(rig.pd, ("::1", 9)).source is None
 
 
-def test_what_it_refuses(rig: Rig) -> None:
+def test_invalid_combinations_are_refused(rig: Rig) -> None:
     for kwargs, why in (
         ({"qp_type": QPType.RC}, "EVERY_TYPE"),
         ({"qp_type": QPType.RD}, "EVERY_TYPE"),

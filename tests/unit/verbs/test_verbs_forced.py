@@ -61,7 +61,7 @@ def test_a_post_that_stalls_is_waited_for(build_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [10, 1 << 20])
-def test_what_completed_before_reaches_the_peer(size: int) -> None:
+def test_completed_data_reaches_the_peer(size: int) -> None:
     active, passive = Rig("siw_lo"), Rig("siw_lo")
     a, b = Wire(active, passive).connect(size=size)
     data = os.urandom(size)
@@ -139,7 +139,7 @@ def test_with_blocks_end_after_a_forced_close() -> None:
         view[0]
 
 
-def test_threads_that_wait_poll_and_post_are_sent_home() -> None:
+def test_threads_that_wait_poll_and_post_get_an_error() -> None:
     rig = Rig("siw_lo")
     channel, ids = CompChannel(rig.ctx), CMEventChannel(rig.ctx)
     a, b = Wire(rig, rig).connect()

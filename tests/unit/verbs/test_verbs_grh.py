@@ -96,7 +96,7 @@ def test_the_addresses_in_it_are_those_of_either_end(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_immediate_data_comes_beside_it(rig: Rig, host: str) -> None:
+def test_immediate_data_arrives_with_a_grh(rig: Rig, host: str) -> None:
     pair = GrhPair(rig, host)
     pair.recv(1, 1000)
     pair.say(pattern(100), WROpcode.SEND_WITH_IMM)
@@ -110,7 +110,7 @@ def test_immediate_data_comes_beside_it(rig: Rig, host: str) -> None:
 @pytest.mark.parametrize(
     "parts", [(40, 64), (1, 39, 64), (20, 84), (41, 63), (104,), (8,) * 13, (0, 40, 0, 64)]
 )
-def test_it_lies_across_elements_as_any_octets_do(rig: Rig, parts: tuple[int, ...]) -> None:
+def test_a_grh_may_span_elements(rig: Rig, parts: tuple[int, ...]) -> None:
     pair = GrhPair(rig)
     at, sges = 0, []
     for part in parts:
@@ -213,7 +213,7 @@ def test_a_message_to_a_group_has_the_group_as_its_destination(rig: Rig) -> None
         qp.detach_mcast(group)
 
 
-def test_a_write_record_has_none(rig: Rig) -> None:
+def test_a_write_record_has_no_grh(rig: Rig) -> None:
     pair = GrhPair(rig)
     target = rig.mr(bytearray(64), 3)
     b = rig.ud(scq=pair.idle, rcq=pair.rcq, addr=("127.0.0.1", 0), grh=True, max_write_records=4)

@@ -284,7 +284,7 @@ def test_one_octet_more_than_the_receive_is_too_long(wire: Wire) -> None:
 
 
 @pytest.mark.clause("DGRAM-IMM-7")
-def test_to_peers_that_may_be_anybody_it_is_not_posted(wire: Wire) -> None:
+def test_send_with_immediate_is_refused_for_unknown_peers(wire: Wire) -> None:
     with (
         answering(wire) as (a, _),
         pytest.raises(Error, match="SIWARP_PRIVATE_MESSAGES=1"),
@@ -293,7 +293,7 @@ def test_to_peers_that_may_be_anybody_it_is_not_posted(wire: Wire) -> None:
 
 
 @pytest.mark.clause("DGRAM-IMM-8")
-def test_from_peers_that_may_be_anybody_it_is_an_unexpected_opcode(wire: Wire) -> None:
+def test_send_with_immediate_from_unknown_peers_is_an_unexpected_opcode(wire: Wire) -> None:
     with answering(wire, gone=True) as (a, peer):
         a.mem.view[:100] = bytes(100)
         a.recv(wr_id=4, length=100)

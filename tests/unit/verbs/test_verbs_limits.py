@@ -38,7 +38,7 @@ def until_full(make: Any, destroy: Any, limit: int) -> Iterator[list[Any]]:
             assert destroy(c) == 0
 
 
-def test_protection_domains(rig: Rig) -> None:
+def test_the_limit_of_protection_domains(rig: Rig) -> None:
     limit = rig.ctx.query_device().max_pd - 1  # minus the PD that the fixture `rig` has
     with until_full(lambda: lib.siw_alloc_pd(rig.ctx._live()), lib.siw_dealloc_pd, limit):
         pass

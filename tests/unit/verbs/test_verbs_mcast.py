@@ -60,7 +60,7 @@ def test_messages_go_to_the_one_port_of_groups_whatever_else_is_said(rig: Rig, g
     assert socket.ntohs(at.port_be) == MCAST_PORT
 
 
-def test_what_goes_to_the_port_of_a_group_at_an_address_is_nobodys(rig: Rig, group: str) -> None:
+def test_unicast_to_the_group_port_is_not_delivered(rig: Rig, group: str) -> None:
     member = Member(rig, group)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.connect(("127.0.0.1", MCAST_PORT))
@@ -133,7 +133,7 @@ STEP = st.tuples(
 @pytest.mark.clause("DGRAM-MCAST-1")
 @settings(max_examples=15)
 @given(steps=st.lists(STEP, max_size=25))
-def test_whoever_is_a_member_at_the_time_gets_it_and_nobody_else(
+def test_only_current_members_receive_a_message(
     steps: list[tuple[str, int, int]],
 ) -> None:
     rig = Rig()

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 
-def test_a_poll_sends_what_waits_for_company_also_beside_a_round_of_another_thread(
+def test_a_poll_flushes_batched_posts_during_another_threads_round(
     build_dir: Path,
 ) -> None:
     done = subprocess.run(

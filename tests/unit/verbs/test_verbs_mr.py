@@ -103,7 +103,7 @@ def test_one_page_that_cannot_be_written_at_either_end_is_found(rig: Rig, pages:
     assert reg(rig, pages.first, 2 * PAGE, LOCAL) == 0
 
 
-def test_a_hole_in_the_middle_is_found_by_who_reaches_into_it(rig: Rig, pair: Pair) -> None:
+def test_an_access_to_unmapped_pages_inside_a_region_fails(rig: Rig, pair: Pair) -> None:
     """Registering pins nothing and probes only the first and the last page."""
     hole = libc.mmap(None, 5 * PAGE, PROT_RW, MAP_FLAGS, -1, 0)
     # an unmapped page could be filled by another mapping
@@ -153,7 +153,7 @@ def test_a_region_of_no_octets_needs_no_memory(rig: Rig) -> None:
 @pytest.mark.parametrize(
     "access", [REMOTE_W, REMOTE_W | REMOTE_R, 8, 64, 1 << 30, REMOTE_W | 32, -1]
 )
-def test_access_that_makes_no_sense_is_refused(rig: Rig, access: int) -> None:
+def test_invalid_access_flags_are_refused(rig: Rig, access: int) -> None:
     memory = ffi.new("char[64]")
     assert reg(rig, int(ffi.cast("uintptr_t", memory)), 64, access) == errno.EINVAL
 

@@ -68,7 +68,7 @@ def bad_bind(b: End, mw: MW, info: MWBindInfo, rkey: int | None = None) -> WCSta
 @pytest.mark.parametrize(
     "why", ["no right", "before", "behind", "wraps", "read-only", "mr's domain", "mw's domain"]
 )
-def test_a_bind_that_reaches_too_far_fails_in_its_turn(two: Wire, kind: MWType, why: str) -> None:
+def test_an_out_of_range_bind_fails_in_order(two: Wire, kind: MWType, why: str) -> None:
     _, b = opened(two)
     mr = region(
         b, 4096, LOCAL if why == "no right" else BIND if why == "read-only" else LOCAL | BIND
@@ -323,7 +323,7 @@ def test_a_fence_lets_reads_end_before_the_invalidation(ends: tuple[End, End]) -
     mw.close()
 
 
-def test_bind_flags_of_requests(ends: tuple[End, End]) -> None:
+def test_bind_requests_honour_their_flags(ends: tuple[End, End]) -> None:
     _, b = ends
     mr, mw = region(b), MW(b.rig.pd)
     wr = SendWR(1, WROpcode.BIND_MW, send_flags=SendFlag.INLINE)

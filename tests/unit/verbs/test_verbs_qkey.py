@@ -37,7 +37,7 @@ def _policy(qp: QP) -> int | str:
 
 @pytest.mark.clause("DGRAM-ERR-20")
 @pytest.mark.parametrize("kind", _DATAGRAMS)
-def test_who_gives_no_q_key_gets_that_of_the_process(rig: Rig, kind: QPType) -> None:
+def test_the_default_q_key_is_that_of_the_process(rig: Rig, kind: QPType) -> None:
     attr = QPInitAttr(kind, scq=rig.cq(), addr=("127.0.0.1", 0))
     with QP(rig.pd, attr) as first, QP(rig.pd, attr) as second:
         first.to_rts()

@@ -15,7 +15,7 @@ from siwarp.verbs import SRQ, AccessFlag, Persona, QPAttr, QPState, QPType, Send
 ALL = AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ | AccessFlag.REMOTE_ATOMIC
 
 
-def test_a_fresh_ud_queue_pair(rig: Rig) -> None:
+def test_querying_a_new_ud_queue_pair(rig: Rig) -> None:
     qp = rig.qp(max_send_wr=5, max_recv_wr=9, max_send_sge=3, max_recv_sge=2, max_inline_data=20)
     attr, init = qp.query()
     assert (attr.qp_state, attr.cur_qp_state, attr.qkey) == (QPState.RESET, QPState.RESET, 0)

@@ -80,7 +80,7 @@ def test_a_write_of_any_size_is_there_before_the_send_behind_it(
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_read_of_any_size_brings_what_lies_there(ends: tuple[End, End], size: int) -> None:
+def test_a_read_of_any_size_returns_the_memory_content(ends: tuple[End, End], size: int) -> None:
     a, b = ends
     data = pattern(size, size + 2)
     b.mem.write(data, offset=24)

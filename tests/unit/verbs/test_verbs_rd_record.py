@@ -22,7 +22,7 @@ def counted_from(first: int, n: int) -> list[int]:
 
 
 @pytest.mark.clause("DGRAM-REC-17")
-def test_they_keep_their_order_with_all_else_of_their_peer(rig: Rig) -> None:
+def test_write_records_are_ordered_with_other_messages_of_a_peer(rig: Rig) -> None:
     target, peers = Peer(rig, 1 << 18, max_write_records=64), [Peer(rig, 1 << 18) for _ in range(3)]
     for i in range(12):
         target.recv(i, 64, 200_000)

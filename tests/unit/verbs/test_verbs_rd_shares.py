@@ -72,7 +72,7 @@ def test_messages_in_segments_leave_a_quarter_of_the_receives_and_the_others_fol
 
 
 @pytest.mark.clause("DGRAM-FAIR-1")
-def test_one_source_has_half_of_them(end: Peer) -> None:
+def test_one_source_may_use_half_of_the_receives(end: Peer) -> None:
     with beginners(end, 7, "127.0.0.2"), beginners(end, 1, "127.0.0.3") as others:
         for _ in range(3):
             single(end, "127.0.0.2")

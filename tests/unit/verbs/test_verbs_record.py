@@ -186,7 +186,9 @@ def test_a_message_goes_from_one_queue_pair_to_another_and_uses_no_receive(rig: 
     ],
     ids=["behind the last segment", "without the last segment", "the one that is over first"],
 )
-def test_either_time_ends_a_message_by_itself(rig: Rig, lost: str, times: dict[str, int]) -> None:
+def test_each_time_out_ends_an_incomplete_message(
+    rig: Rig, lost: str, times: dict[str, int]
+) -> None:
     # The shorter time is longer than the pause between two datagrams on a busy machine.
     with set_to(**times):
         target = Target(rig)
@@ -242,7 +244,7 @@ def test_the_last_that_were_told_of_are_remembered_half_as_many_as_may_be_in_pro
         ("drop_access", {"ddp_stag": 1}),
     ],
 )
-def test_a_segment_that_cannot_be_is_dropped_and_begins_nothing(
+def test_an_invalid_segment_is_dropped_and_starts_no_message(
     target: Target, name: str, fields: dict[str, int]
 ) -> None:
     sock = target.sock()
@@ -256,7 +258,7 @@ def test_a_segment_that_cannot_be_is_dropped_and_begins_nothing(
 
 
 @pytest.mark.clause("DGRAM-LLP-8", "DGRAM-REC-20")
-def test_what_has_no_meaning_is_not_looked_at(target: Target) -> None:
+def test_reserved_fields_are_ignored(target: Target) -> None:
     nonsense = {"llp_flags": 0xFF, "llp_psn": 0xDEADBEEF, "ddp_ddp_rsvd": 15}
     sock = target.sock()
     sock.send(
@@ -298,7 +300,7 @@ def test_one_host_that_begins_many_ends_its_own(patience: None, rig: Rig) -> Non
 
 
 @pytest.mark.clause("DGRAM-REC-11")
-def test_who_does_not_poll_is_told_no_more_until_he_does(rig: Rig) -> None:
+def test_unpolled_records_stop_further_reports(rig: Rig) -> None:
     target = Target(rig, max_write_records=8)
     sock = target.sock()
     behind = counter("drop_qkey")

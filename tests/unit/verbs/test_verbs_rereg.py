@@ -189,7 +189,7 @@ def c_rereg(mr: Any, flags: int, pd: Any, address: int, length: int, access: int
     return int(lib.siw_rereg_mr(mr, flags, pd, ffi.cast("void *", address), length, access))
 
 
-def test_what_cannot_be_is_refused_and_leaves_the_region_as_it_was(rig: Rig, pair: Pair) -> None:
+def test_an_invalid_rereg_leaves_the_region_unchanged(rig: Rig, pair: Pair) -> None:
     memory = ffi.new("char[64]")
     here = int(ffi.cast("uintptr_t", memory))
     pd = rig.pd._live()
@@ -234,7 +234,7 @@ def test_memory_that_cannot_be_written_is_refused_when_writing_is_asked_for_late
     assert mr.access == AccessFlag.LOCAL_WRITE
 
 
-def test_there_must_be_something_to_change(rig: Rig) -> None:
+def test_rereg_without_flags_is_refused(rig: Rig) -> None:
     mr = rig.mr(8)
     with pytest.raises(Error, match="use pd=, buffer= or access=") as caught:
         mr.rereg()

@@ -8,7 +8,7 @@ from unit.verbs.verbs_harness import Rig
 from siwarp.verbs import QPAttr, QPType
 
 
-def test_the_two_attributes_are_kept_and_bounded(rig: Rig) -> None:
+def test_rnr_retry_and_min_rnr_timer_are_kept_and_bounded(rig: Rig) -> None:
     qp = rig.qp(qp_type=QPType.RC)
     attr, _ = qp.query()
     assert (attr.rnr_retry, attr.min_rnr_timer) == (7, 12)

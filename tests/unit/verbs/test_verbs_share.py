@@ -72,7 +72,7 @@ def test_indexes_and_counts_are_in_the_header_as_specified(rig: Rig) -> None:
 @pytest.mark.clause("DGRAM-SHARE-6")
 @pytest.mark.parametrize("state", [QPState.RESET, QPState.INIT, QPState.ERR])
 @pytest.mark.parametrize("down", [0, 1, 2])
-def test_one_that_is_down_drops_its_own_and_the_others_go_on(
+def test_a_stopped_queue_pair_drops_only_its_own_messages(
     rig: Rig, state: QPState, down: int
 ) -> None:
     b = Shared(rig, 3)
@@ -234,7 +234,7 @@ def test_threads_send_side_by_side_on_one_socket_and_each_counts_its_own(rig: Ri
 
 
 @pytest.mark.clause("DGRAM-SHARE-6")
-def test_they_may_have_other_domains_receive_queues_and_memory(rig: Rig) -> None:
+def test_sharing_queue_pairs_may_have_different_domains_and_srqs(rig: Rig) -> None:
     cq, other = rig.cq(), PD(rig.ctx)
     srq = rig.srq()
     first = rig.ud(cq, addr=("127.0.0.1", 0))

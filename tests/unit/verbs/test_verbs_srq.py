@@ -38,7 +38,7 @@ from siwarp.verbs import (
 )
 
 
-def test_it_has_the_size_that_was_granted_and_tells_it(rig: Rig) -> None:
+def test_query_returns_the_granted_size(rig: Rig) -> None:
     srq = SRQ(rig.pd, SrqInitAttr(SrqAttr(max_wr=100, max_sge=3)))
     assert srq.attr.max_wr >= 100 and srq.attr.max_sge >= 3
     assert srq.query() == srq.attr
@@ -167,7 +167,7 @@ def test_a_limit_that_is_passed_already_is_told_at_once(rig: Rig) -> None:
 
 
 @pytest.mark.clause("RFC5040-8.1.2-08", "RFC5041-8.3.2-07")
-def test_who_takes_more_than_its_share_is_noticed_named_and_shut_out(two: Wire) -> None:
+def test_a_greedy_queue_pair_is_identified_and_stopped(two: Wire) -> None:
     """The limit event comes while receives are left; completions name the queue pair to stop."""
     shared = Shared(two.passive)
     ends = [connect(two, shared, persona=Persona.IWARP) for _ in range(3)]

@@ -180,7 +180,7 @@ def test_other_types_have_no_steps(kind: int) -> None:
 
 
 @pytest.mark.parametrize("kind", list(QPType), ids=lambda k: k.name)
-def test_states_and_events_outside_the_table_have_no_steps(kind: QPType) -> None:
+def test_states_and_events_out_of_range_have_no_transition(kind: QPType) -> None:
     action = layer_ffi.new("int *")
     for state, event in [(-1, 0), (7, 0), (1 << 30, 0), (0, -1), (0, 99), (0, 1 << 30)]:
         assert layer.siw_qp_state_next(kind, state, event, action) == -errno.EINVAL

@@ -165,7 +165,7 @@ def read_to_end(peer: PlainPeer) -> bytes:
     return bytes(octets)
 
 
-def test_what_tcp_took_arrives_and_what_it_did_not_take_is_never_sent() -> None:
+def test_only_data_accepted_by_tcp_reaches_the_peer() -> None:
     size, iwarp = 32 * MIB, Persona.IWARP
     with (
         device(linger_ms=PATIENT) as wire,
@@ -249,7 +249,7 @@ def test_a_peer_that_sends_for_ever_is_reset_at_a_limit(limit: str) -> None:
             assert 4 * MIB <= sent[0] < 40 * MIB
 
 
-def test_what_a_peer_takes_too_late_is_never_sent() -> None:
+def test_data_not_read_within_the_linger_time_is_discarded() -> None:
     size = 32 * MIB
     with device(linger_ms=300) as wire, answering(wire, size=size) as (a, peer):
         a.mem.view[:] = b"\x11" * size

@@ -135,7 +135,7 @@ def test_numbers_that_no_rfc_has_are_told_as_they_are(
 
 
 @pytest.mark.parametrize("what", ["another MSN", "another queue", "tagged"])
-def test_a_header_of_nothing_that_is_out_blames_nobody(wire: Wire, what: str) -> None:
+def test_a_quoted_header_of_no_outstanding_request_fails_no_request(wire: Wire, what: str) -> None:
     peer, _ = reading(wire)
     header = {
         "another MSN": QuotedUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=1, msn=4),
@@ -147,7 +147,7 @@ def test_a_header_of_nothing_that_is_out_blames_nobody(wire: Wire, what: str) ->
 
 
 @pytest.mark.clause("RFC5040-6.2.1-03")
-def test_who_got_or_sent_a_terminate_ends_the_stream_without_waiting_for_the_other(
+def test_both_sides_close_the_stream_after_a_terminate(
     wire: Wire,
 ) -> None:
     with Peer.answering(wire) as peer:

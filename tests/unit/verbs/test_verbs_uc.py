@@ -270,9 +270,7 @@ def test_a_datagram_without_room_for_its_headers_is_dropped(peer: Peer, octets: 
         ("drop_access", DDPTagged(opcode=0, stag=1)),
     ],
 )
-def test_a_segment_that_means_nothing_here_is_dropped_and_changes_nothing(
-    peer: Peer, name: str, head: object
-) -> None:
+def test_an_invalid_segment_is_dropped_without_effect(peer: Peer, name: str, head: object) -> None:
     peer.recv(1)
     with counted(name, 1):
         peer.put(peer.datagram(bytes(head) + b"bad", first=True))  # type: ignore[call-overload]
@@ -284,7 +282,7 @@ def test_a_segment_that_means_nothing_here_is_dropped_and_changes_nothing(
 
 @pytest.mark.clause("DGRAM-UC-23")
 @pytest.mark.parametrize("policy", ["error", "message"])
-def test_who_breaks_a_rule_on_uc_is_not_told_and_nor_is_the_owner(rig: Rig, policy: str) -> None:
+def test_protocol_errors_on_uc_are_not_reported(rig: Rig, policy: str) -> None:
     with contextlib.closing(Peer(rig, error_policy=policy)) as peer:
         peer.recv(1)
         for head in (DDPUntagged(opcode=Opcode.TERMINATE), DDPTagged(opcode=0, stag=1)):
@@ -300,9 +298,7 @@ def test_who_breaks_a_rule_on_uc_is_not_told_and_nor_is_the_owner(rig: Rig, poli
 
 @pytest.mark.clause("DGRAM-UC-24")
 @pytest.mark.parametrize("change", [{"mo": 101}, {"msn": 99}, {"opcode": Opcode.SEND_SE}])
-def test_a_segment_that_does_not_go_on_with_its_message_ends_it(
-    peer: Peer, change: dict[str, int]
-) -> None:
+def test_a_segment_out_of_sequence_ends_its_message(peer: Peer, change: dict[str, int]) -> None:
     peer.recv(1)
     head = {"opcode": Opcode.SEND, "msn": 1, "mo": 100, **change}
     with counted("drop_header", 1):

@@ -46,7 +46,7 @@ def by_clock(build_dir: Path, row: str) -> None:
 
 @pytest.mark.clause("DGRAM-CB-7")
 @pytest.mark.parametrize("kbits", [0, 5000])
-def test_after_ten_seconds_the_rate_is_its_users_again(build_dir: Path, kbits: int) -> None:
+def test_the_breaker_lifts_its_rate_limit_after_ten_seconds(build_dir: Path, kbits: int) -> None:
     by_clock(build_dir, str(kbits))
 
 

@@ -214,7 +214,7 @@ def test_what_is_no_bound_udp_socket_is_refused_and_stays_the_callers(rig: Rig) 
 
 
 @pytest.mark.clause("DGRAM-UD-15", "DGRAM-UD-18")
-def test_a_send_to_nobody_is_no_error_of_the_queue_pair(rig: Rig, pair: Pair) -> None:
+def test_a_send_to_a_closed_port_is_no_error(rig: Rig, pair: Pair) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as gone:
         gone.bind(("127.0.0.1", 0))
         port = gone.getsockname()[1]

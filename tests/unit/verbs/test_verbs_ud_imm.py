@@ -96,7 +96,9 @@ def test_the_completion_tells_immediate_data_and_the_users_octets(rig: Rig) -> N
 
 @pytest.mark.clause("DGRAM-UD-20")
 @pytest.mark.parametrize(("host", "most"), [("127.0.0.1", 65_477), ("::1", 65_497)])
-def test_the_largest_is_eight_octets_less(rig: Rig, host: str, most: int) -> None:
+def test_the_maximum_send_with_immediate_is_8_octets_shorter(
+    rig: Rig, host: str, most: int
+) -> None:
     ends = Pair(rig, host=host)
     ends.recv()
     ends.send(pattern(most), opcode=WITH_IMM, imm_data=IMM)
@@ -131,9 +133,7 @@ def test_a_solicited_one_alone_wakes_who_waits_for_such(rig: Rig, subcode: int) 
 
 
 @pytest.mark.parametrize("inline", [False, True])
-def test_lists_of_them_and_of_others_go_in_batches_as_single_datagrams(
-    rig: Rig, inline: bool
-) -> None:
+def test_batches_may_mix_sends_with_and_without_immediate(rig: Rig, inline: bool) -> None:
     qp, who = ready(rig, "127.0.0.1", max_send_wr=128)
     data = pattern(200)
     mr = rig.mr(bytearray(data))
@@ -245,7 +245,7 @@ def test_what_is_not_for_ud_is_refused_when_it_is_posted(rig: Rig) -> None:
         assert who.silent()
 
 
-def test_a_capture_shows_them_with_their_data_and_no_complaint(rig: Rig, tmp_path: Path) -> None:
+def test_a_capture_shows_immediate_data_without_errors(rig: Rig, tmp_path: Path) -> None:
     file = tmp_path / "imm.pcapng"
     ends = Pair(rig)
     with capture(file):

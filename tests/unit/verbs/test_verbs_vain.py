@@ -53,25 +53,25 @@ def be_idle(cq: CQ) -> None:
         cq.poll(1)
 
 
-def test_polls_of_one_queue_all_look(cq: CQ) -> None:
+def test_every_poll_of_a_single_cq_examines_the_sockets(cq: CQ) -> None:
     assert rounds(cq) in about(POLLS)
     be_idle(cq)
     assert rounds(cq) in about(POLLS)
 
 
 @pytest.mark.parametrize("n", [2, 4, 8])
-def test_of_queues_in_turn_one_looks(rig: Rig, cq: CQ, n: int) -> None:
+def test_polls_of_several_cqs_in_turn_share_one_examination(rig: Rig, cq: CQ, n: int) -> None:
     assert rounds(cq, *(rig.cq() for _ in range(n - 1))) in about(POLLS)
 
 
-def test_a_queue_that_is_polled_alone_looks_again_soon(rig: Rig, cq: CQ) -> None:
+def test_a_cq_polled_by_itself_soon_examines_the_sockets_again(rig: Rig, cq: CQ) -> None:
     other = rig.cq()
     for _ in range(10):  # the first polls may find a new device's own events
         other.poll(1)
     assert rounds(cq) in about(POLLS - 7)
 
 
-def test_an_idle_device_stands_behind_a_busy_one(cq: CQ) -> None:
+def test_an_idle_device_is_examined_less_often_than_a_busy_one(cq: CQ) -> None:
     busy = threadless()
     a, b = Wire(busy).connect()
     be_idle(cq)

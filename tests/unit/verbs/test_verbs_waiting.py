@@ -130,7 +130,7 @@ def test_a_wait_without_limit_blocks_unless_the_descriptor_has_o_nonblock(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_who_reads_the_descriptor_instead_of_asking_blocks_nobody(
+def test_reading_the_descriptor_directly_does_not_block_others(
     rig: Rig, kind: Callable[[Rig], Waits]
 ) -> None:
     wait = kind(rig)
@@ -212,7 +212,7 @@ def test_a_thread_that_waits_for_rare_events_is_not_woken_by_messages(
 
 
 @pytest.mark.parametrize("program", ["leaving", "left"])
-def test_what_the_last_call_leaves_to_do_is_done_by_who_sleeps(
+def test_a_sleeping_thread_finishes_the_work_of_the_last_call(
     build_dir: Path, program: str
 ) -> None:
     done = pace.run(
