@@ -125,7 +125,7 @@ def rd_pair(device: Context) -> Iterator[Pair]:
 
 @pytest.fixture
 def faults() -> Iterator[Callable[[str], str]]:
-    """Apply plans of faults: ``faults("loss=5%,seed=7")`` holds for the rest of the test.
+    """Apply fault plans: ``faults("loss=5%,seed=7")`` holds for the rest of the test.
 
     A later plan takes the place of an earlier one; ``faults("")`` ends it. Each call returns the
     plan as siwarp writes it.

@@ -107,7 +107,7 @@ def sleep(seconds: float) -> None:
 
 @contextlib.contextmanager
 def faults(plan: str) -> Iterator[None]:
-    """Apply a plan of faults to packets between endpoints at ``HERE`` in a block."""
+    """Apply a fault plan to packets between endpoints at ``HERE`` in a block."""
     if SIMULATED:
         # The link of a host with itself has only one direction.
         the_world().link(HERE, HERE, plan.replace("rx:", "tx:"))

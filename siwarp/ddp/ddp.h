@@ -34,8 +34,8 @@ struct siw_ddp_stream;
 struct siw_ddp_dgram;
 
 #define SIW_DDP_MAX_HEAD   18 /* length of the untagged header, the longer of the two */
-#define SIW_DDP_ULP_HEAD   8  /* octets reserved by siw_ddp_stream_set_headed */
-#define SIW_DDP_ULP_TAGGED 20 /* octets reserved by siw_ddp_rd_headed */
+#define SIW_DDP_ULP_HEAD   8  /* octets left free in front of an untagged payload */
+#define SIW_DDP_ULP_TAGGED 20 /* octets left free in front of a tagged payload */
 
 /* ---- parsed segments ------------------------------------------------------------------------- */
 

@@ -139,7 +139,7 @@ int siw_llp_watch_read(struct siw_llp_watch *watch)
 	} buf;
 	int tries = 0;
 
-	/* Limited, because most messages may be about other interfaces. */
+	/* Reads at most 64 messages per call, because most may be about other interfaces. */
 	while (tries++ < 64) {
 		ssize_t len =
 			siw_llp_recvfrom(watch->sock->fd, &buf, sizeof(buf), MSG_TRUNC, NULL, NULL);

@@ -317,7 +317,7 @@ struct siw_qp_class {
 struct siw_wq {
 	struct siw_qp qp; /* must be first */
 	void *user;
-	/* list of struct siw_qp_hold of connection ids; under the progress lock */
+	/* connection ids that use the QP, each with a struct siw_qp_hold; under the progress lock */
 	struct siw_link holds;
 	bool sig_all, no_crc;
 	bool grh;	      /* UD: each received message is preceded by a GRH */

@@ -147,7 +147,7 @@ struct siw_deputies {
 	unsigned int row;
 };
 
-/* State of the polls whose progress round found no work, since the last round that found work. */
+/* Counts the polls without work since the last poll that found work, to decide when to wait. */
 struct siw_vain {
 	uint32_t rounds;
 	bool idle;	   /* polls have found no work for longer than a message exchange takes */

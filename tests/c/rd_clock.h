@@ -51,7 +51,7 @@ struct says {
 	int type;
 	/* relative to the initial sequence numbers, which are the epochs */
 	uint32_t psn, acknowledged;
-	/* acknowledged PSN of the response space, relative to the epoch */
+	/* acknowledged PSN of the response space, relative to its initial PSN */
 	uint32_t responses;
 	uint16_t credit; /* credit that is granted in both sequence spaces */
 	uint16_t delay;	 /* acknowledgement delay in µs */

@@ -83,7 +83,7 @@ void siw_capture_stop(void);
 /* ---- faults ---------------------------------------------------------------------------------- */
 
 /*
- * Sets a plan of faults to inject between the queue pairs of this process and their peers from now
+ * Sets a fault plan to inject between the queue pairs of this process and their peers from now
  * on. Datagrams: loss, bursts, duplication, reordering, corruption, delay, jitter, rate, blackout.
  * Streams: delay, jitter, rate, blackout, reset, short reads and writes, corruption. Example:
  * "loss=1%,burst=5,delay=0.1ms; rx:rate=50Mbit,peer=10.0.0.0/8,seed=7"; `siwarp wan --help`
@@ -98,7 +98,7 @@ void siw_capture_stop(void);
  * position and the cause.
  */
 int siw_faults_set(const char *plan);
-/* Removes the current plan of faults, if any. */
+/* Removes the current fault plan, if any. */
 void siw_faults_clear(void);
 /* Returns one line about the error in the plan of this thread's last failed call, or "". */
 const char *siw_faults_error(void);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * An rdma_cm peer is killed with SIGKILL or stopped: lost idle, busy, asked, asking, stopped or
- * datagrams. This end must receive an event within the time that the comment of each part states.
+ * Tests that an rdma_cm peer is lost: killed with SIGKILL or stopped. The argument names its state:
+ * "idle", "busy", "asked" (it has a connection request), "asking" (it has sent one), "stopped", or
+ * "datagrams" (its id is of RDMA_PS_UDP). This end must receive an event within the time that the
+ * comment of each part states.
  */
 #include <signal.h>
 #include <stdbool.h>

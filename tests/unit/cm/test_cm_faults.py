@@ -95,7 +95,7 @@ def test_data_is_correct_under_every_stream_fault(plan: str) -> None:
 def test_corruption_is_found_by_the_crc_and_ends_the_connection_with_a_terminate(way: str) -> None:
     errors, terminates = counter("crc_errors"), counter("terminate_tx")
     data = pattern(SIZE, 3)
-    # Start-up frames have no CRC, so the plan of faults is set only after start-up.
+    # Start-up frames have no CRC, so the fault plan is set only after start-up.
     with (
         echoing("seed=1") as echo,
         siwarp.connect(("127.0.0.1", echo.port), recv_size=SIZE, timeout=PATIENCE) as conn,

@@ -1,4 +1,4 @@
-"""A plan of faults when memory or socket buffer space is short."""
+"""A fault plan when memory or socket buffer space is short."""
 
 from __future__ import annotations
 

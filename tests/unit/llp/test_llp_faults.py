@@ -1,4 +1,4 @@
-"""A plan of faults between the upper layers and real sockets on loopback."""
+"""A fault plan between the upper layers and real sockets on loopback."""
 
 from __future__ import annotations
 
