@@ -384,7 +384,7 @@ static ssize_t stream_read_and_hold(struct siw_llp_sock *sock, struct siw_llp_fa
 }
 
 /*
- * Receives directly from the kernel. The scratch buffer is used only if octets have to be changed.
+ * Receives directly from the kernel. The scratch buffer is used only if the fault plan corrupts octets.
  */
 static ssize_t recv_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 			   const struct iovec *iov, int n, size_t share)

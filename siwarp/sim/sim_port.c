@@ -310,7 +310,7 @@ struct member {
 	struct siw_sim_set *set;
 	int fd;
 	struct siw_link of_set, of_event;
-	struct siw_link readable; /* link in the set's list readable */
+	struct siw_link readable; /* link in the list of the set's readable descriptors */
 };
 
 static void event_add_to_sets(struct sim_fd *event)

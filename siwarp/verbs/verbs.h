@@ -394,8 +394,9 @@ struct siw_qp {
 
 /* A memory window bind that was posted and not carried out yet. */
 struct siw_bind {
-	struct siw_window *window; /* pinned; NULL: the bind was carried out or dropped */
-	/* pinned; NULL: no region, or one that no window may be bound to */
+	struct siw_window
+		*window; /* protected from destruction; NULL: the bind was carried out or dropped */
+	/* protected from deregistration; NULL: no region, or one that permits no windows */
 	struct siw_region *region;
 	uint64_t addr, length; /* in octets */
 	uint32_t rkey;	       /* the window's rkey after the bind */

@@ -25,7 +25,7 @@ from mutants.data import HERE, ROOT, replaced, tomllib
 from mutants.run import HOME, say
 from mutants.tree import Copy, Trouble
 
-#: The target that ninja builds for a fault.
+#: The ninja target to build in order to test one planted fault.
 LIBRARY = "libsiwarp-sim.so"
 #: The file that `--record` writes.
 RECORD = HERE / "plants.md"

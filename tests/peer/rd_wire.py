@@ -17,7 +17,7 @@ REST = struct.Struct("!IIIIHHHBB")
 ACK_HEAD = struct.Struct("!IBBBB")
 RANGE = struct.Struct("!HH")
 HEADER_OCTETS = 36
-#: The longest segment: 1200 octets without RD's header and CRC (DGRAM-RD-29).
+#: The longest segment: 1200 octets minus RD's header and CRC (DGRAM-RD-29).
 SEGMENT_OCTETS = 1200 - HEADER_OCTETS - 4
 MOST_RANGES = 256
 

@@ -155,7 +155,7 @@ def test_messages_of_each_length(clean: Ends, length: int) -> None:
 
 @pytest.mark.clause("DGRAM-ERR-1", "DGRAM-ERR-8")
 def test_an_error_of_ours_comes_back_as_figure_6_1_has_it(clean: Ends) -> None:
-    """A peer that breaks rule h gets an error message that identifies its message."""
+    """A message that breaks rule h of table 6.1 is answered by an error message that names it."""
     peer = clean.peer
     wrong = Untagged(SEND, qn(0, 0, 7), 41, mo=4, payload=b"beyond", word=QKEY)
     peer.index = 7

@@ -54,7 +54,7 @@ def addr(host: str = "127.0.0.1", port: int = 9) -> Any:
 
 
 def send_wr(w: World, **members: Any) -> Any:
-    """Return a C work request without a Python object."""
+    """Return a work request as the C struct, not wrapped in a Python object."""
     wr = ffi.new("struct siw_send_wr *", {"opcode": WROpcode.SEND, **members})
     wr.wr.ud.ah = w.ah._live()
     return wr
