@@ -90,8 +90,8 @@ if "SANITIZER" in os.environ:
         "unit/llp/test_llp_failing.py",
         "unit/llp/test_llp_failing_faults.py",
         "unit/llp/test_llp_failing_tcp.py",
-        "unit/verbs/test_verbs_failing.py",
-        "unit/verbs/test_verbs_failing_sends.py",
+        "unit/device/test_device_failing.py",
+        "unit/qp/test_qp_failing_sends.py",
     ]
 # Under ThreadSanitizer, `siwarp run` and `siwarp bench` start shells and other programs, which die
 # in ThreadSanitizer's library. The programs in tests/abi that are part of siwarp are run.

@@ -38,22 +38,22 @@ GATE = {
     "tsan": [
         "tests/unit/aio",
         "tests/unit/mem",
-        "tests/unit/verbs/test_verbs_threads.py",
-        "tests/unit/verbs/test_verbs_async.py",
-        "tests/unit/verbs/test_verbs_cancel.py",
-        "tests/unit/verbs/test_verbs_forced.py",
-        "tests/unit/verbs/test_verbs_mw_races.py",
-        "tests/unit/verbs/test_verbs_objects.py",
-        "tests/unit/verbs/test_verbs_waiting.py",
-        "tests/unit/verbs/test_verbs_rc.py",
-        "tests/unit/verbs/test_verbs_rd.py",
+        "tests/unit/device/test_device_threads.py",
+        "tests/unit/device/test_device_async.py",
+        "tests/unit/device/test_device_cancel.py",
+        "tests/unit/device/test_device_forced.py",
+        "tests/unit/device/test_device_mw_races.py",
+        "tests/unit/device/test_device_objects.py",
+        "tests/unit/device/test_device_waiting.py",
+        "tests/unit/qp/rc/test_qp_rc.py",
+        "tests/unit/qp/rd/test_qp_rd.py",
     ],
 }
 #: Tests that run whatever has changed: hostile peers reach every layer, and a sanitized build must
 #: work.
 ALWAYS = {
     "asan": ["tests/hostile"],
-    "tsan": ["tests/unit/mem", "tests/unit/verbs/test_verbs_threads.py"],
+    "tsan": ["tests/unit/mem", "tests/unit/device/test_device_threads.py"],
 }
 #: The C layers that each Python layer uses.
 PYTHON = {"aio": {"cm"}, "pyverbs": {"cm"}, "testing": {"cm"}, "cli": {"cm"}, "bench": {"cm"}}

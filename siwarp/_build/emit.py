@@ -129,7 +129,7 @@ def main() -> int:
 
     root: Path = args.root.resolve()
     folders = [root / "include" / "siwarp"] if args.public else [root / x for x in args.layers]
-    start = [header for folder in folders for header in sorted(folder.glob("*.h"))]
+    start = [header for folder in folders for header in sorted(folder.rglob("*.h"))]
     if args.public:
         start += [root / header for header in PACKAGE_TOO]
     start += [root / header for header in args.also]

@@ -15,7 +15,7 @@ int siw_cm_set_device(struct siw_cm_id *id, struct siw_context *context)
 	int err = siw_cm_id_enter(id);
 
 	if (!err)
-		err = context ? siw_verbs_stale(context) : siw_refuse_null("context");
+		err = context ? siw_device_stale(context) : siw_refuse_null("context");
 	if (err)
 		return err;
 	if (id->context == context)
@@ -56,7 +56,7 @@ int siw_cm_migrate_id(struct siw_cm_id *id, struct siw_cm_channel *to)
 	siw_lock(&first->lock);
 	siw_lock(&second->lock);
 	for (struct siw_cm_id *one = id; one; one = one == id ? id->doors : one->next_door) {
-		siw_qp_evq_move(from->evq, to->evq, one, one->reporter);
+		siw_evq_move(from->evq, to->evq, one, one->reporter);
 		one->channel = to;
 		atomic_fetch_add(&to->n_ids, 1);
 		atomic_fetch_sub(&from->n_ids, 1);
@@ -95,7 +95,7 @@ int siw_cm_bind_addr(struct siw_cm_id *id, const struct siw_addr *addr)
 		return siw_refuse(CM_USED);
 	if (!siw_addr_len(addr))
 		return siw_refuse(ADDRESS_FAMILY, addr->family);
-	err = siw_qp_reserve_addr(&id->place, addr, id->ud, id->v6_only);
+	err = siw_connect_reserve_addr(&id->place, addr, id->ud, id->v6_only);
 	if (err == -EADDRINUSE && id->ud) {
 		id->ud_local = *addr;
 		err = 0;
@@ -110,7 +110,7 @@ int siw_cm_listen_also(struct siw_cm_id *id, struct siw_context *context,
 	int err = siw_cm_id_enter(id);
 
 	if (!err)
-		err = context ? siw_verbs_stale(context) : siw_refuse_null("context");
+		err = context ? siw_device_stale(context) : siw_refuse_null("context");
 	if (err)
 		return err;
 	if (!addr)
@@ -143,5 +143,5 @@ int siw_cm_tell(struct siw_cm_id *id, int event, int status)
 
 	if (err)
 		return err;
-	return siw_refused(siw_qp_evq_tell(id->channel->evq, event, status, id));
+	return siw_refused(siw_evq_tell(id->channel->evq, event, status, id));
 }

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/reason.h"
 #include "cm/cm_impl.h"
-#include "verbs/verbs.h"
+#include "device/device.h"
 
 /*
  * RFC6581-9.1-09: sent in a Terminate if the responder's ORD exceeds the maximum IRD of this end.
@@ -47,7 +47,7 @@ void siw_cm_report_params(struct siw_cm_event *ev, const struct siw_mpa_params *
  * Creates an id for the connection that a peer requested; the user owns the id from now on. Returns
  * 0 or -ENOMEM.
  */
-static int event_on_request(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
+static int event_on_request(struct siw_cm_channel *ch, const struct siw_conn_event *e,
 			    struct siw_cm_event *ev)
 {
 	struct siw_cm_id *door = e->user_data;
@@ -55,13 +55,13 @@ static int event_on_request(struct siw_cm_channel *ch, const struct siw_qp_conn_
 	struct siw_cm_id *id = siw_cm_new_id(ch, e->ctx, listener->user);
 
 	if (!id) {
-		siw_qp_conn_destroy(e->conn);
+		siw_conn_destroy(e->conn);
 		return -ENOMEM;
 	}
 	id->conn = e->conn;
 	id->passive = true;
 	id->request = e->params;
-	siw_qp_conn_set_reporter(e->conn, id->reporter);
+	siw_conn_set_reporter(e->conn, id->reporter);
 	ev->event = SIW_CM_CONNECT_REQUEST;
 	ev->id = id;
 	ev->listen_id = listener;
@@ -105,7 +105,7 @@ static int match_ird(struct siw_cm_id *id, uint16_t peer_ord)
 static int connect_complete(struct siw_cm_id *id, const struct siw_mpa_params *reply,
 			    struct siw_wire_err *why)
 {
-	struct siw_qp_attach at = { .initiator = true, .rnr_retry = id->rnr_retry };
+	struct siw_connect_attach at = { .initiator = true, .rnr_retry = id->rnr_retry };
 	int err = 0;
 
 	*why = SIW_CM_LOCAL_ERROR;
@@ -123,9 +123,9 @@ static int connect_complete(struct siw_cm_id *id, const struct siw_mpa_params *r
 	at.ord = id->ord;
 	at.ord_known = reply->enhanced || id->ord_asked;
 	if (!err)
-		err = siw_qp_attach(id->conn, &id->qp, &at);
+		err = siw_connect_attach(id->conn, &id->qp, &at);
 	if (err) {
-		siw_qp_refuse(id->conn, why);
+		siw_connect_refuse(id->conn, why);
 		return err;
 	}
 	/* SIW_CONN_ESTABLISHED follows at once; the user's event then reports these parameters. */
@@ -133,7 +133,7 @@ static int connect_complete(struct siw_cm_id *id, const struct siw_mpa_params *r
 	return 0;
 }
 
-static void event_on_reply(struct siw_cm_id *id, const struct siw_qp_conn_event *e,
+static void event_on_reply(struct siw_cm_id *id, const struct siw_conn_event *e,
 			   struct siw_cm_event *ev)
 {
 	struct siw_wire_err why;
@@ -182,7 +182,7 @@ static void event_on_established(struct siw_cm_id *id, struct siw_cm_event *ev)
 		ev->markers = id->request.markers;
 		ev->peer_to_peer = id->request.p2p ? choose_rtr(id->request.rtr) : 0;
 	}
-	ev->crc = siw_qp_conn_crc(id->conn);
+	ev->crc = siw_conn_crc(id->conn);
 }
 
 static int connect_failure_event(int status)
@@ -199,7 +199,7 @@ static int connect_failure_event(int status)
 }
 
 /* Translates a connection's event for the user. Returns 0, or 1 if there is nothing to report. */
-static int event_translate(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
+static int event_translate(struct siw_cm_channel *ch, const struct siw_conn_event *e,
 			   struct siw_cm_event *ev)
 {
 	struct siw_cm_id *id = e->user_data;
@@ -258,7 +258,7 @@ static int ms_left(uint64_t deadline)
 int siw_cm_get_event(struct siw_cm_channel *ch, struct siw_cm_event *event, int timeout_ms)
 {
 	uint64_t deadline = siw_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000;
-	struct siw_qp_conn_event e;
+	struct siw_conn_event e;
 	int err = siw_cm_channel_enter(ch);
 
 	if (err)
@@ -270,12 +270,12 @@ int siw_cm_get_event(struct siw_cm_channel *ch, struct siw_cm_event *event, int 
 	 * MPA Reply alone is not reported, because SIW_CONN_ESTABLISHED follows it.
 	 */
 	for (;;) {
-		int r = siw_qp_evq_wait(ch->evq, timeout_ms < 0 ? -1 : ms_left(deadline));
+		int r = siw_evq_wait(ch->evq, timeout_ms < 0 ? -1 : ms_left(deadline));
 
 		if (r)
 			return siw_refused(r);
 		siw_lock(&ch->lock);
-		r = siw_qp_evq_take(ch->evq, &e) && !event_translate(ch, &e, event);
+		r = siw_evq_take(ch->evq, &e) && !event_translate(ch, &e, event);
 		siw_unlock(&ch->lock);
 		if (r)
 			/* an error of the connection is reported in the event, not as the result */

@@ -10,22 +10,21 @@
 
 #include "base/addr.h"
 #include "base/reason.h"
-#include "base/rnr.h"
 #include "base/settings.h"
 #include "cm/cm_impl.h"
-#include "verbs/verbs.h"
+#include "device/device.h"
 
 #define MAX_PDATA_REV1 512
 #define MAX_PDATA_REV2 508
 
 bool siw_cm_channel_stale(const struct siw_cm_channel *ch)
 {
-	return ch->context ? siw_verbs_inherited(ch->context) : ch->pid != getpid();
+	return ch->context ? siw_device_inherited(ch->context) : ch->pid != getpid();
 }
 
 bool siw_cm_id_stale(const struct siw_cm_id *id)
 {
-	return id->context ? siw_verbs_inherited(id->context) : siw_cm_channel_stale(id->channel);
+	return id->context ? siw_device_inherited(id->context) : siw_cm_channel_stale(id->channel);
 }
 
 int siw_cm_id_enter(const struct siw_cm_id *id)
@@ -48,7 +47,7 @@ static void cm_channel_end(struct siw_child *child)
 {
 	struct siw_cm_channel *ch = siw_container(child, struct siw_cm_channel, child);
 
-	siw_qp_evq_close(ch->evq);
+	siw_evq_close(ch->evq);
 }
 
 struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context)
@@ -57,10 +56,10 @@ struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context)
 	int err;
 
 	siw_reason_begin();
-	if (context && siw_verbs_stale(context))
+	if (context && siw_device_stale(context))
 		return siw_refused_null(-ESTALE);
 	ch = calloc(1, sizeof(*ch));
-	err = ch ? siw_qp_evq_open(context, &ch->evq) : -ENOMEM;
+	err = ch ? siw_evq_open(context, &ch->evq) : -ENOMEM;
 	if (err) {
 		free(ch);
 		return siw_refused_null(err);
@@ -69,8 +68,8 @@ struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context)
 	ch->context = context;
 	ch->pid = getpid();
 	if (context)
-		siw_verbs_child_add(context, &ch->child, SIW_CHILD_CM_CHANNEL, cm_channel_end,
-				    siw_qp_evq_fd(ch->evq));
+		siw_device_child_add(context, &ch->child, SIW_CHILD_CM_CHANNEL, cm_channel_end,
+				     siw_evq_fd(ch->evq));
 	return ch;
 }
 
@@ -83,9 +82,9 @@ int siw_cm_destroy_channel(struct siw_cm_channel *ch)
 	if (atomic_load(&ch->n_ids))
 		return siw_refuse(CM_CHANNEL_BUSY, atomic_load(&ch->n_ids));
 	if (ch->context)
-		siw_verbs_child_del(ch->context, &ch->child);
+		siw_device_child_del(ch->context, &ch->child);
 	cm_channel_end(&ch->child);
-	siw_qp_evq_free(ch->evq);
+	siw_evq_free(ch->evq);
 	siw_lock_destroy(&ch->lock);
 	free(ch);
 	return 0;
@@ -97,23 +96,23 @@ int siw_cm_channel_fd(struct siw_cm_channel *ch)
 
 	if (err)
 		return err;
-	return siw_qp_evq_fd(ch->evq);
+	return siw_evq_fd(ch->evq);
 }
 
 /* Ends the id's use of its device and drops its events. The channel's lock is held. */
 static void id_release(struct siw_cm_id *id)
 {
 	if (id->conn)
-		siw_qp_conn_destroy(id->conn);
+		siw_conn_destroy(id->conn);
 	id->conn = NULL;
 	siw_cm_ud_release(id);
 	if (id->context)
 		siw_qp_hold_end(id->context, &id->qp);
-	siw_qp_evq_drop(id->channel->evq, id);
+	siw_evq_drop(id->channel->evq, id);
 	if (id->reporter)
-		siw_qp_reporter_close(id->reporter);
+		siw_reporter_close(id->reporter);
 	id->reporter = NULL;
-	siw_qp_release_addr(&id->place);
+	siw_connect_release_addr(&id->place);
 }
 
 /* The id's device is closed by force: the id's struct is kept, but its channel may be destroyed. */
@@ -129,12 +128,12 @@ static void id_end_by_force(struct siw_child *child)
 
 int siw_cm_assign_device(struct siw_cm_id *id, struct siw_context *context)
 {
-	int err = siw_qp_reporter_open(context, id->channel->evq, id, &id->reporter);
+	int err = siw_reporter_open(context, id->channel->evq, id, &id->reporter);
 
 	if (err)
 		return err;
 	id->context = context;
-	siw_verbs_child_add(context, &id->child, SIW_CHILD_CM_ID, id_end_by_force, -1);
+	siw_device_child_add(context, &id->child, SIW_CHILD_CM_ID, id_end_by_force, -1);
 	return 0;
 }
 
@@ -187,7 +186,7 @@ void siw_cm_end_id(struct siw_cm_id *id)
 		siw_cm_end_id(door);
 	}
 	if (id->context)
-		siw_verbs_child_del(id->context, &id->child);
+		siw_device_child_del(id->context, &id->child);
 	siw_lock(&ch->lock);
 	id_release(id);
 	free(id);
@@ -233,7 +232,7 @@ int siw_cm_addr(struct siw_cm_id *id, struct siw_addr *local, struct siw_addr *p
 
 	if (err)
 		return err;
-	err = id->conn ? siw_qp_conn_addrs(id->conn, &l, &p) : id_reserved_addrs(id, &l, &p);
+	err = id->conn ? siw_conn_addrs(id->conn, &l, &p) : id_reserved_addrs(id, &l, &p);
 	if (err)
 		return siw_refused(err);
 	if (local)
@@ -296,7 +295,7 @@ int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog
 	if (addr->family && !siw_addr_len(addr))
 		return siw_refuse(ADDRESS_FAMILY, addr->family);
 	err = id->ud ? siw_cm_ud_listen(id, addr)
-		     : siw_qp_listen(id->reporter, addr, backlog, &id->conn);
+		     : siw_connect_listen(id->reporter, addr, backlog, &id->conn);
 	id->listening = !err;
 	return siw_refused(err);
 }
@@ -438,11 +437,11 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 		return err;
 	id->holds = param->hold != 0;
 	id->rnr_retry = param->rnr_retry;
-	err = siw_qp_connect(id->reporter, dest, source, &id->request, param->timeout_ms,
-			     param->refused_ms, &id->conn);
-	siw_qp_release_addr(&id->place);
+	err = siw_connect_start(id->reporter, dest, source, &id->request, param->timeout_ms,
+				param->refused_ms, &id->conn);
+	siw_connect_release_addr(&id->place);
 	if (!err && param->tos)
-		siw_qp_conn_tos(id->conn, param->tos);
+		siw_conn_tos(id->conn, param->tos);
 	return siw_refused(err);
 }
 
@@ -501,7 +500,7 @@ static int check_accept(struct siw_cm_id *id)
 int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 {
 	static const struct siw_cm_param defaults;
-	struct siw_qp_attach at = { .rnr_retry = param ? param->rnr_retry : 0 };
+	struct siw_connect_attach at = { .rnr_retry = param ? param->rnr_retry : 0 };
 	struct siw_mpa_params reply;
 	int err = siw_cm_id_enter(id);
 
@@ -514,9 +513,9 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 	if (!err)
 		err = param_to_reply(id, param ? param : &defaults, &reply);
 	if (!err && param && param->tos)
-		siw_qp_conn_tos(id->conn, param->tos);
+		siw_conn_tos(id->conn, param->tos);
 	if (!err)
-		err = siw_qp_reply(id->conn, &reply);
+		err = siw_connect_reply(id->conn, &reply);
 	if (err)
 		return siw_refused(err);
 	at.ird = id->ird;
@@ -524,9 +523,9 @@ int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 	at.rtr = reply.rtr;
 	siw_cm_set_features(&at, reply.features);
 	at.ord_known = reply.enhanced || id->ord_asked;
-	err = siw_qp_attach(id->conn, &id->qp, &at);
+	err = siw_connect_attach(id->conn, &id->qp, &at);
 	if (err)
-		siw_qp_refuse(id->conn, &SIW_CM_LOCAL_ERROR);
+		siw_connect_refuse(id->conn, &SIW_CM_LOCAL_ERROR);
 	return siw_refused(err);
 }
 
@@ -546,7 +545,7 @@ int siw_cm_reject(struct siw_cm_id *id, const void *private_data, uint32_t priva
 	p.enhanced = id->request.enhanced;
 	p.p2p = id->request.p2p;
 	err = copy_pdata(&p, private_data, private_data_len);
-	return siw_refused(err ? err : siw_qp_reply(id->conn, &p));
+	return siw_refused(err ? err : siw_connect_reply(id->conn, &p));
 }
 
 int siw_cm_disconnect(struct siw_cm_id *id)
@@ -557,5 +556,5 @@ int siw_cm_disconnect(struct siw_cm_id *id)
 		return err;
 	if (!id->conn || id->listening)
 		return siw_refuse(NOT_CONNECTED);
-	return siw_refused(siw_qp_disconnect(id->conn));
+	return siw_refused(siw_connect_disconnect(id->conn));
 }

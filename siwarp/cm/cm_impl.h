@@ -14,9 +14,9 @@
 #include <siwarp/cm.h>
 
 #include "base/lock.h"
-#include "qp/qp.h"
-#include "qp/qp_sidr.h"
-#include "verbs/verbs.h"
+#include "connect/connect.h"
+#include "connect/connect_sidr.h"
+#include "device/device.h"
 
 /* value of an IRD or ORD that is left to the ULP (RFC 6581 section 4.1) */
 #define SIW_CM_NOT_NEGOTIATED 0x3fff
@@ -27,7 +27,7 @@ static const struct siw_wire_err SIW_CM_LOCAL_ERROR = { SIW_LAYER_LLP, 0, SIW_MP
 struct siw_cm_channel {
 	struct siw_context *context; /* NULL: the channel belongs to no device */
 	pid_t pid;		     /* the process that created the channel */
-	struct siw_qp_evq *evq;
+	struct siw_evq *evq;
 	/*
 	 * Held from when an event is read from the queue until it is returned to the user, so that
 	 * the event's id cannot be destroyed meanwhile.
@@ -41,11 +41,11 @@ struct siw_cm_id {
 	struct siw_cm_channel *channel;
 	struct siw_context *context; /* the id's device; NULL: none yet */
 	/* reports events of the id's connections on its device; NULL: no device */
-	struct siw_qp_reporter *reporter;
+	struct siw_reporter *reporter;
 	void *user;
 	struct siw_child child; /* child of the id's device */
-	struct siw_qp_conn *conn;
-	struct siw_qp_reserved_addr place; /* the reserved address and port, if the id was bound */
+	struct siw_conn *conn;
+	struct siw_reserved_addr place; /* the reserved address and port, if the id was bound */
 	/* NULL, or the listener for which this id listens on another device */
 	struct siw_cm_id *door_of;
 	/* of a listener: the ids with this one as door_of, linked by next_door */
@@ -110,9 +110,9 @@ void siw_cm_ud_release(struct siw_cm_id *id);
  * Translate a peer's query (siw_cm_ud_on_query; returns 0 or -ENOMEM) or the answer to our query
  * (siw_cm_ud_on_answer) to an event for the user.
  */
-int siw_cm_ud_on_query(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
+int siw_cm_ud_on_query(struct siw_cm_channel *ch, const struct siw_conn_event *e,
 		       struct siw_cm_event *ev);
-void siw_cm_ud_on_answer(struct siw_cm_id *id, const struct siw_qp_conn_event *e,
+void siw_cm_ud_on_answer(struct siw_cm_id *id, const struct siw_conn_event *e,
 			 struct siw_cm_event *ev);
 
 /* Whether the id is connecting, connected or listening, or has a request to answer. */
@@ -131,7 +131,7 @@ static inline uint16_t siw_cm_limit_depth(uint16_t own, uint16_t peer)
 }
 
 /* Enables for the connection the features that both ends announced. */
-static inline void siw_cm_set_features(struct siw_qp_attach *at, uint8_t features)
+static inline void siw_cm_set_features(struct siw_connect_attach *at, uint8_t features)
 {
 	at->siwarp = features & SIW_MPA_SIWARP;
 	at->counts = features & SIW_MPA_COUNTS;

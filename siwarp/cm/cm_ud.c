@@ -33,7 +33,7 @@ void siw_cm_ud_release_port(struct siw_cm_id *id)
 {
 	if (id->place.fd >= 0)
 		id->ud_local = id->place.addr;
-	siw_qp_release_addr(&id->place);
+	siw_connect_release_addr(&id->place);
 }
 
 static int check_private_data(const void *data, uint32_t len, uint32_t most)
@@ -164,7 +164,7 @@ void siw_cm_ud_release(struct siw_cm_id *id)
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-int siw_cm_ud_on_query(struct siw_cm_channel *ch, const struct siw_qp_conn_event *e,
+int siw_cm_ud_on_query(struct siw_cm_channel *ch, const struct siw_conn_event *e,
 		       struct siw_cm_event *ev)
 {
 	static const struct siw_sidr_data nothing;
@@ -186,7 +186,7 @@ int siw_cm_ud_on_query(struct siw_cm_channel *ch, const struct siw_qp_conn_event
 	return 0;
 }
 
-void siw_cm_ud_on_answer(struct siw_cm_id *id, const struct siw_qp_conn_event *e,
+void siw_cm_ud_on_answer(struct siw_cm_id *id, const struct siw_conn_event *e,
 			 struct siw_cm_event *ev)
 {
 	id->ud_peer = e->addr;

@@ -5,7 +5,7 @@
 
 #include "base/list.h"
 #include "ddp/ddp_impl.h"
-#include "base/dgram_wire.h"
+#include "llp/llp_dgram_wire.h"
 #include "llp/llp.h"
 
 #define SIW_DDP_DGRAM_CRC 4

@@ -2,7 +2,7 @@
 /*
  * ddp/ddp_uc.h - part of ddp/ddp.h: endpoints of unreliable connections (datagram-iWARP, "UC"). A
  * message is cut into segments, each of which is sent in one datagram: LLP header
- * (base/dgram_wire.h, type UC), DDP segment, CRC32C. Datagrams are numbered (PSN), so that a
+ * (llp/llp_dgram_wire.h, type UC), DDP segment, CRC32C. Datagrams are numbered (PSN), so that a
  * receiver detects missing ones.
  *
  * An operation is one message, or several that belong together; its first datagram is marked. An

@@ -5,7 +5,7 @@
 
 #include "ddp/ddp_impl.h"
 #include "ddp/ddp_uc.h"
-#include "base/dgram_wire.h"
+#include "llp/llp_dgram_wire.h"
 #include "llp/llp.h"
 
 #define SIW_UC_TAGGED	(SIW_DGRAM_LEN + SIW_DDP_TAGGED)

@@ -20,7 +20,7 @@
 #include <siwarp/types.h>
 
 #include "base/err.h"
-#include "base/mpa_params.h"
+#include "mpa/mpa_params.h"
 
 struct siw_llp_port;
 struct siw_llp_waitset;

@@ -12,7 +12,7 @@
 #include <sys/uio.h>
 
 #include "base/err.h"
-#include "base/mpa_params.h"
+#include "mpa/mpa_params.h"
 #include "mpa/mpa.h"
 #include "mpa/mpa_wire.h"
 

@@ -24,99 +24,11 @@ static int qp_class_index(int type)
 	return i;
 }
 
-static const struct siw_qp_class *qp_class_of_type(int type)
+const struct siw_qp_class *siw_qp_class_of_type(int type)
 {
 	int i = qp_class_index(type);
 
 	return i < SIW_QP_TYPES ? types[i] : NULL;
-}
-
-static int qp_check_type_attrs(const struct siw_qp_init_attr *init)
-{
-	const struct siw_qp_class *class = qp_class_of_type(init->qp_type);
-
-	if (!class)
-		return siw_refuse(QP_TYPE, (uint64_t)init->qp_type);
-	if (init->max_write_records &&
-	    (!class->has_records || init->max_write_records > SIW_MAX_WRITE_RECORDS))
-		return siw_refuse(QP_RECORDS, init->max_write_records, SIW_MAX_WRITE_RECORDS);
-	if (init->grh && init->qp_type != SIW_QPT_UD)
-		return siw_refuse(GRH_TYPE, (uint64_t)init->qp_type);
-	if (init->every_addr && init->qp_type != SIW_QPT_UD && init->qp_type != SIW_QPT_UC)
-		return siw_refuse(EVERY_TYPE, (uint64_t)init->qp_type);
-	if (init->every_addr && init->addr.family)
-		return siw_refuse(EVERY_ADDRESS);
-	if (init->by_qpn && init->qp_type != SIW_QPT_RC)
-		return siw_refuse(PAIR_TYPE, (uint64_t)init->qp_type);
-	if (init->persona < SIW_PERSONA_AUTO || init->persona > SIW_PERSONA_ROCE)
-		return siw_refuse(QP_PERSONA, (uint64_t)init->persona);
-	if (init->error_policy < SIW_ERROR_POLICY_AUTO ||
-	    init->error_policy > SIW_ERROR_POLICY_MESSAGE)
-		return siw_refuse(QP_POLICY, (uint64_t)init->error_policy);
-	return 0;
-}
-
-static int other_context(const char *what)
-{
-	return siw_refuse(QP_CONTEXT, siw_reason_text(what));
-}
-
-static int check_cqs(const struct siw_pd *pd, const struct siw_qp_init_attr *init)
-{
-	if (!init->send_cq || !init->recv_cq)
-		return siw_refuse(QP_CQ, siw_reason_text(init->send_cq ? "recv_cq" : "send_cq"));
-	if (!siw_verbs_cq_has_context(init->send_cq, pd->ctx))
-		return other_context("send_cq");
-	if (!siw_verbs_cq_has_context(init->recv_cq, pd->ctx))
-		return other_context("recv_cq");
-	if (siw_verbs_cq_is_overrun(init->send_cq) || siw_verbs_cq_is_overrun(init->recv_cq))
-		return siw_refuse(CQ_OVERFLOW);
-	return 0;
-}
-
-static int check_shared(const struct siw_pd *pd, const struct siw_qp_init_attr *init)
-{
-	if (init->srq && init->srq->ctx != pd->ctx)
-		return other_context("srq");
-	if (!init->shared_socket_qp)
-		return 0;
-	if (!qp_class_of_type(init->qp_type)->shares_socket)
-		return siw_refuse(SHARE_TYPE);
-	if (init->shared_socket_qp->ctx != pd->ctx)
-		return other_context("shared_socket_qp");
-	return init->addr.family || init->addr.port_be ? siw_refuse(SHARE_ADDRESS) : 0;
-}
-
-static int check_caps(const struct siw_device_attr *max, const struct siw_qp_cap *cap, bool srq)
-{
-	const struct {
-		const char *name, *limit;
-		uint32_t asked, most;
-	} caps[] = {
-		{ "max_send_wr", "max_qp_wr", cap->max_send_wr, max->max_qp_wr },
-		{ "max_send_sge", "max_sge", cap->max_send_sge, max->max_sge },
-		{ "max_inline_data", "max_inline_data", cap->max_inline_data,
-		  max->max_inline_data },
-		{ "max_recv_wr", "max_qp_wr", srq ? 0 : cap->max_recv_wr, max->max_qp_wr },
-		{ "max_recv_sge", "max_sge", srq ? 0 : cap->max_recv_sge, max->max_sge },
-	};
-
-	for (size_t i = 0; i < sizeof(caps) / sizeof(caps[0]); i++)
-		if (caps[i].asked > caps[i].most)
-			return siw_refuse(QP_CAP, siw_reason_text(caps[i].name), caps[i].asked,
-					  siw_reason_text(caps[i].limit), caps[i].most);
-	return 0;
-}
-
-static int check_init(const struct siw_pd *pd, const struct siw_qp_init_attr *init)
-{
-	int err = qp_check_type_attrs(init);
-
-	if (!err)
-		err = check_cqs(pd, init);
-	if (!err)
-		err = check_shared(pd, init);
-	return err ? err : check_caps(&pd->ctx->attr, &init->cap, init->srq);
 }
 
 static uint32_t power_of_two(uint32_t n)
@@ -198,12 +110,13 @@ static void wq_clear_range(struct siw_wq *wq, size_t from, size_t to)
  */
 static struct siw_wq *qp_alloc_zeroed(struct siw_context *ctx, const struct siw_qp_class *class)
 {
-	struct siw_link *old = siw_verbs_freelist_take(&ctx->free_qps[qp_class_index(class->type)]);
+	struct siw_link *old =
+		siw_device_freelist_take(&ctx->free_qps[qp_class_index(class->type)]);
 	struct siw_wq *wq;
 
 	if (old) {
 		wq = siw_container(old, struct siw_wq, qp.in_freelist);
-		siw_verbs_forget_unsent(&wq->qp);
+		siw_device_forget_unsent(&wq->qp);
 		siw_lock(&wq->qp.send_lock);
 		siw_lock(&wq->qp.recv_lock);
 		wq_clear_range(wq, AT(qp.handler), AT(qp.ops));
@@ -267,12 +180,12 @@ static void set_attributes(struct siw_wq *wq, struct siw_pd *pd,
 	siw_link_init(&wq->flow.ready);
 	if (!siw_class_of(wq)->many_flows)
 		siw_link_add(&wq->flows, &wq->flow.busy);
-	siw_verbs_async_init(&qp->async, qp->ctx, qp, wq->user);
+	siw_device_async_init(&qp->async, qp->ctx, qp, wq->user);
 }
 
 static struct siw_wq *new_qp(struct siw_pd *pd, const struct siw_qp_init_attr *init)
 {
-	struct siw_wq *wq = qp_alloc_zeroed(pd->ctx, qp_class_of_type(init->qp_type));
+	struct siw_wq *wq = qp_alloc_zeroed(pd->ctx, siw_qp_class_of_type(init->qp_type));
 
 	if (!wq)
 		return NULL;
@@ -293,16 +206,16 @@ static void qp_release_memory(struct siw_wq *wq)
 	qp_free_queues(wq);
 	siw_set_teardown(wq, SIW_DEAD);
 	siw_unlock(&ctx->progress);
-	siw_verbs_freelist_give(&ctx->free_qps[qp_class_index(siw_class_of(wq)->type)],
-				&wq->qp.in_freelist);
+	siw_device_freelist_give(&ctx->free_qps[qp_class_index(siw_class_of(wq)->type)],
+				 &wq->qp.in_freelist);
 }
 
 static void count_qp(struct siw_wq *wq, int by)
 {
 	atomic_fetch_add(&wq->qp.ctx->n_qp, (uint32_t)by);
 	atomic_fetch_add(&wq->qp.pd->n_qp, (uint32_t)by);
-	siw_verbs_cq_count(wq->qp.send_cq, by);
-	siw_verbs_cq_count(wq->qp.recv_cq, by);
+	siw_device_cq_count(wq->qp.send_cq, by);
+	siw_device_cq_count(wq->qp.recv_cq, by);
 	if (wq->qp.srq)
 		atomic_fetch_add(&wq->qp.srq->n_qp, (uint32_t)by);
 }
@@ -342,7 +255,7 @@ static int qp_remove(struct siw_wq *wq)
 	siw_qp_drop_work(wq);
 	qp_clear_holds(wq);
 	siw_link_del(&qp->in_ctx);
-	siw_verbs_busy_list_forget(qp);
+	siw_device_busy_list_forget(qp);
 	class->close(wq);
 	return 0;
 }
@@ -358,37 +271,31 @@ static void end_by_force(struct siw_child *child)
 		siw_qp_leave_groups(siw_ud_of(wq));
 	qp_remove(wq);
 	siw_unlock(&qp->ctx->progress);
-	siw_verbs_async_drop(&qp->async);
+	siw_device_async_drop(&qp->async);
 	count_qp(wq, -1);
 	qp_release_memory(wq);
 }
 
-struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init)
+int siw_qp_create(struct siw_pd *pd, struct siw_qp_init_attr *init, int (*pair)(struct siw_rc *rc),
+		  struct siw_qp **out)
 {
-	struct siw_context *ctx;
-	struct siw_wq *wq = NULL;
-	int err = siw_verbs_create_begin(pd, init);
+	struct siw_context *ctx = pd->ctx;
+	struct siw_wq *wq = new_qp(pd, init);
+	int err;
 
-	if (!err)
-		err = check_init(pd, init);
-	if (err)
-		return siw_refused_null(err);
-	ctx = pd->ctx;
-	err = -ENOMEM;
-	wq = new_qp(pd, init);
 	if (!wq)
-		goto fail;
+		return -ENOMEM;
 	err = qp_create_queues(wq);
 	if (err)
 		goto fail;
 	siw_lock(&ctx->progress);
 	err = atomic_load(&ctx->n_qp) < ctx->attr.max_qp
 		      ? 0
-		      : siw_verbs_refuse_full("max_qp", ctx->attr.max_qp);
+		      : siw_device_refuse_full("max_qp", ctx->attr.max_qp);
 	if (!err)
 		err = siw_class_of(wq)->create(wq, init);
 	if (!err && init->by_qpn)
-		err = siw_qp_pair_open(siw_rc_of(wq));
+		err = pair(siw_rc_of(wq));
 	if (!err) {
 		siw_link_add(&ctx->qps, &wq->qp.in_ctx);
 		count_qp(wq, 1);
@@ -396,15 +303,13 @@ struct siw_qp *siw_create_qp(struct siw_pd *pd, struct siw_qp_init_attr *init)
 	siw_unlock(&ctx->progress);
 	if (err)
 		goto fail;
-	siw_verbs_child_add(ctx, &wq->qp.child, SIW_CHILD_QP, end_by_force, -1);
+	siw_device_child_add(ctx, &wq->qp.child, SIW_CHILD_QP, end_by_force, -1);
 	init->cap = wq->cap;
-	return &wq->qp;
+	*out = &wq->qp;
+	return 0;
 fail:
-	if (err == -EMFILE && init->qp_type == SIW_QPT_UD)
-		siw_refuse(QP_NO_DESCRIPTORS);
-	if (wq)
-		qp_release_memory(wq);
-	return siw_refused_null(err);
+	qp_release_memory(wq);
+	return err;
 }
 
 int siw_destroy_qp(struct siw_qp *qp)
@@ -419,9 +324,9 @@ int siw_destroy_qp(struct siw_qp *qp)
 	siw_unlock(&qp->ctx->progress);
 	if (err)
 		return err;
-	siw_verbs_child_del(qp->ctx, &qp->child);
+	siw_device_child_del(qp->ctx, &qp->child);
 	/* Waits until no event handler uses the QP any more. */
-	siw_verbs_async_end(&qp->async);
+	siw_device_async_end(&qp->async);
 	count_qp(wq, -1);
 	qp_release_memory(wq);
 	return 0;

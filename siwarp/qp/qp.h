@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * qp/qp.h - queue pairs and connection start-up, as the connection manager above uses them. The
- * public interface is <siwarp/siw.h>.
- *
- * What this layer does NOT do: decide about cm's connections. It passes start-up frames up and down
- * as values, and hands a started stream to a QP. RC by QPN (qp_pair.h) decides for itself.
+ * qp/qp.h - queue pairs as the layers above use them. The public interface is <siwarp/siw.h>.
  *
  * Lock order: context progress lock, QP send lock, QP receive lock, CQ lock, channel lock.
  */
@@ -15,161 +11,18 @@
 
 #include <siwarp/siw_ext.h>
 
-#include "base/err.h"
 #include "base/list.h"
-#include "base/mpa_params.h"
+#include "rd/rd_rnr.h"
 
-/* A queue of connection events with a descriptor to wait on. */
-struct siw_qp_evq;
-/* The link between one user's connections on one device and the event queue that they report to. */
-struct siw_qp_reporter;
-/* A listener, or one end of a connection in start-up or in use. */
-struct siw_qp_conn;
-/* A connection id's reference to its QP. */
-struct siw_qp_hold;
-/* A query that arrived at a UDP port (qp_sidr.h). */
-struct siw_sidr_request;
-
-/* cffi: begin */
-enum siw_qp_conn_kind {
-	/* a Request arrived at a listener: conn is new, params holds the Request */
-	SIW_CONN_REQUEST = 1,
-	/* the peer accepted: params holds its Reply; the user calls siw_qp_attach() next */
-	SIW_CONN_REPLY,
-	SIW_CONN_REJECTED,     /* the peer's Reply has R=1 */
-	SIW_CONN_FAILED,       /* start-up failed: status */
-	SIW_CONN_ESTABLISHED,  /* the attached QP may send */
-	SIW_CONN_DISCONNECTED, /* the attached QP's stream has ended: status, err */
-	SIW_CONN_NOTIFIED,     /* queued by siw_qp_evq_tell(): told holds the caller's number */
-	/* UD (qp_sidr.h): a query arrived: asked is new, params holds its private data */
-	SIW_CONN_ASKED,
-	/* this end's query was answered: qpn, qkey, addr; params holds private data */
-	SIW_CONN_ANSWERED,
-};
-/* cffi: end */
-
-struct siw_qp_conn_event {
-	int kind; /* enum siw_qp_conn_kind */
-	int status;
-	int told; /* of a refused query: enum siw_sidr_status */
-	struct siw_sidr_request *asked;
-	/* called when the event of the query is taken; progress lock held */
-	void (*taken)(struct siw_sidr_request *asked);
-	uint32_t qpn, qkey;
-	struct siw_addr addr; /* the address at which that queue pair receives; no port */
-	struct siw_qp_conn *conn;
-	struct siw_qp_conn *listener; /* only in a REQUEST event */
-	struct siw_context *ctx;      /* the device of conn */
-	/* user_data of conn's reporter; in a REQUEST, of listener's reporter */
-	void *user_data;
-	struct siw_wire_err err;
-	struct siw_mpa_params params;
-};
-
-/* Opens a queue. context NULL: the queue accepts events of connections on any device. */
-int siw_qp_evq_open(struct siw_context *context, struct siw_qp_evq **out);
-/*
- * All reporters of the queue must have been closed. A late siw_qp_evq_wait() may still use the
- * queue until it is freed.
- */
-void siw_qp_evq_close(struct siw_qp_evq *evq);
-void siw_qp_evq_free(struct siw_qp_evq *evq);
-int siw_qp_evq_fd(struct siw_qp_evq *evq);
-/*
- * Waits until there is an event, as siw_get_async_event() does, but does not take it. A queue
- * without a device leaves progress to the devices' threads.
- */
-int siw_qp_evq_wait(struct siw_qp_evq *evq, int timeout_ms);
-/*
- * Takes the oldest event: 1; 0: there is none. No reporter of the queue may be closed or moved at
- * the same time.
- */
-int siw_qp_evq_take(struct siw_qp_evq *evq, struct siw_qp_conn_event *event);
-/* Queues an event of kind TOLD with the number told: 0 or -ENOMEM. */
-int siw_qp_evq_tell(struct siw_qp_evq *evq, int told, int status, void *user_data);
-/* Drops the events that have this user_data. */
-void siw_qp_evq_drop(struct siw_qp_evq *evq, const void *user_data);
+struct siw_rc;
 
 /*
- * Opens a reporter: connections of user_data on that device report to the queue evq. 0 or -ENOMEM.
+ * Creates a queue pair whose attributes have been checked, and sets init->cap to the capacities
+ * that it has. pair: called with the progress lock held for a queue pair with init->by_qpn, to make
+ * it connect by GID and QPN; 0 or -errno. Returns 0 or -errno.
  */
-int siw_qp_reporter_open(struct siw_context *context, struct siw_qp_evq *evq, void *user_data,
-			 struct siw_qp_reporter **out);
-/* Queues an event with the reporter's device and user_data: 0 or -ENOMEM. Progress lock held. */
-int siw_qp_report(struct siw_qp_reporter *reporter, const struct siw_qp_conn_event *event);
-/* Drops the event of a request that ends before the event was taken. Progress lock held. */
-void siw_qp_report_cancel(struct siw_qp_reporter *reporter, const struct siw_sidr_request *asked);
-/* All connections of the reporter must have been destroyed. */
-void siw_qp_reporter_close(struct siw_qp_reporter *reporter);
-/*
- * Moves the events of user_data to another queue, and makes reporter, unless it is NULL, report to
- * that queue.
- */
-void siw_qp_evq_move(struct siw_qp_evq *from, struct siw_qp_evq *to, const void *user_data,
-		     struct siw_qp_reporter *reporter);
-/* Assigns the connection of a REQUEST event to a reporter. */
-void siw_qp_conn_set_reporter(struct siw_qp_conn *conn, struct siw_qp_reporter *reporter);
-
-/*
- * An address that is reserved for a listener or a connection by a socket that is bound and does not
- * listen.
- */
-struct siw_qp_reserved_addr {
-	int fd;		      /* -1: none */
-	struct siw_addr addr; /* the reserved address, including the port */
-};
-/*
- * Reserves an address of TCP or UDP. Port 0: any free port. An IPv6 wildcard address also reserves
- * the port for IPv4, unless v6_only is set. 0 or -errno.
- */
-int siw_qp_reserve_addr(struct siw_qp_reserved_addr *place, const struct siw_addr *addr, bool udp,
-			bool v6_only);
-void siw_qp_release_addr(struct siw_qp_reserved_addr *place);
-
-/*
- * Listens at addr, or, if its family is 0, at every address of the device on one port; *out then
- * represents all of these listeners.
- */
-int siw_qp_listen(struct siw_qp_reporter *reporter, const struct siw_addr *addr, int backlog,
-		  struct siw_qp_conn **out);
-/*
- * refused_ms: for this long, a connect that is refused because nothing listens at dest is retried.
- */
-int siw_qp_connect(struct siw_qp_reporter *reporter, const struct siw_addr *dest,
-		   const struct siw_addr *source, const struct siw_mpa_params *params,
-		   int timeout_ms, int refused_ms, struct siw_qp_conn **out);
-/* The responder sends its Reply. */
-int siw_qp_reply(struct siw_qp_conn *conn, const struct siw_mpa_params *params);
-/*
- * Sets the IP type of service, 0 to 255, of everything that the connection sends, before and after
- * a QP owns the stream.
- */
-void siw_qp_conn_tos(struct siw_qp_conn *conn, int tos);
-/* Whether CRCs are in use. For a connection with an attached QP, also valid after its end. */
-int siw_qp_conn_crc(struct siw_qp_conn *conn);
-int siw_qp_conn_addrs(struct siw_qp_conn *conn, struct siw_addr *local, struct siw_addr *peer);
-
-struct siw_qp_attach {
-	uint16_t ird, ord;
-	uint8_t rtr; /* set of enum siw_mpa_rtr: the RTR to send, or the RTRs to accept */
-	bool initiator;
-	bool ord_known; /* ord was set by the peer or the user, not by default */
-	bool siwarp;	/* the start-up frames showed that the peer is siwarp */
-	bool counts;	/* with siwarp: both ends offer delivery counts */
-	int rnr_retry;	/* for the peer's Sends, as in struct siw_cm_param */
-};
-/* Hands the started stream to the QP of hold: INIT -> RTR -> RTS. An ESTABLISHED event follows. */
-int siw_qp_attach(struct siw_qp_conn *conn, const struct siw_qp_hold *hold,
-		  const struct siw_qp_attach *attach);
-/* Instead of siw_qp_attach: sends a Terminate with the error, if possible, and closes. */
-void siw_qp_refuse(struct siw_qp_conn *conn, const struct siw_wire_err *err);
-/*
- * Moves the attached QP to ERR; completed requests still reach the peer. -ENOTCONN: no QP is
- * attached.
- */
-int siw_qp_disconnect(struct siw_qp_conn *conn);
-/* Ends the connection in any state and drops its events. */
-void siw_qp_conn_destroy(struct siw_qp_conn *conn);
+int siw_qp_create(struct siw_pd *pd, struct siw_qp_init_attr *init, int (*pair)(struct siw_rc *rc),
+		  struct siw_qp **out);
 
 /*
  * A connection id's reference to its QP, cleared when the QP is destroyed. All zero: refers to no

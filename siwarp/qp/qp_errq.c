@@ -83,21 +83,21 @@ void siw_qp_err_found(struct siw_wq *wq, const struct siw_rdmap_event *event)
 	if (wq->errs_fatal)
 		siw_qp_abort(wq, siw_qp_event_of(&event->err));
 	else
-		siw_verbs_async_raise(&wq->qp.async, SIW_EVENT_QP_ERR_QUEUED);
+		siw_device_async_raise(&wq->qp.async, SIW_EVENT_QP_ERR_QUEUED);
 }
 
 void siw_qp_err_access(struct siw_wq *wq, const struct siw_rdmap_event *event)
 {
 	siw_count(SIW_COUNTER_err_found, 1);
 	errq_put(wq, event, SIW_ERR_FOUND, 0);
-	siw_verbs_async_raise(&wq->qp.async, SIW_EVENT_QP_ERR_QUEUED);
+	siw_device_async_raise(&wq->qp.async, SIW_EVENT_QP_ERR_QUEUED);
 }
 
 void siw_qp_err_reported(struct siw_wq *wq, const struct siw_rdmap_event *event, uint64_t wr_id)
 {
 	siw_count(SIW_COUNTER_err_received, 1);
 	errq_put(wq, event, SIW_ERR_REPORTED, wr_id);
-	siw_verbs_async_raise(&wq->qp.async, SIW_EVENT_QP_ERR_QUEUED);
+	siw_device_async_raise(&wq->qp.async, SIW_EVENT_QP_ERR_QUEUED);
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */
@@ -144,6 +144,6 @@ int siw_poll_err(struct siw_qp *qp, int num_entries, struct siw_err_entry *entri
 	n = errq_take_locked(siw_wq_of(qp), num_entries, entries);
 	if (n || !num_entries)
 		return n;
-	siw_verbs_poll(qp->ctx, NULL);
+	siw_device_poll(qp->ctx, NULL);
 	return errq_take_locked(siw_wq_of(qp), num_entries, entries);
 }

@@ -178,7 +178,7 @@ static inline void siw_qp_receive_turn_done(struct siw_wq *wq, int n, uint32_t o
 {
 	siw_qp_next_burst(wq, octets < SIW_TURN_OCTETS ? n : wq->burst);
 	if (wq->qp.srq)
-		siw_verbs_srq_taken(wq->qp.srq);
+		siw_device_srq_taken(wq->qp.srq);
 }
 /* up to this many octets, a message's latency matters more than its bandwidth */
 #define SIW_LONGEST_SINGLE 65536
@@ -292,7 +292,7 @@ enum siw_run siw_qp_flow_left(struct siw_wq *wq, int r, bool blocked);
 /* The request in progress whose header the peer's error quotes, or NULL. */
 struct siw_wqe *siw_qp_flow_quoted(const struct siw_flow *flow, const struct siw_rdmap_event *ev);
 
-/* ---- qp_end.c: Progress lock held ------------------------------------------------------------ */
+/* ---- qp_flush.c: Progress lock held ---------------------------------------------------------- */
 /* Completes every posted send and receive with WR_FLUSH_ERR. */
 void siw_qp_flush(struct siw_wq *wq);
 /* Drops all posted sends and receives without completions. */
@@ -329,7 +329,7 @@ bool siw_qp_still_uses(struct siw_wq *wq, siw_qp_wqe_uses_fn *uses, const void *
 void siw_qp_fail(struct siw_qp *qp, int status);
 void siw_qp_dgram_leave(struct siw_qp *qp);
 
-/* ---- qp_mcast.c; progress lock held ---------------------------------------------------------- */
+/* ---- qp_ud_mcast.c; progress lock held ------------------------------------------------------- */
 /* Ends all multicast memberships of the QP. */
 void siw_qp_leave_groups(struct siw_ud *ud);
 
@@ -355,11 +355,11 @@ void siw_qp_err_reported(struct siw_wq *wq, const struct siw_rdmap_event *event,
  */
 void siw_qp_err_policy(struct siw_wq *wq, bool in_group);
 
-/* ---- qp_err_limit.c; progress lock held ------------------------------------------------------ */
+/* ---- qp_ud_err_limit.c; progress lock held --------------------------------------------------- */
 /* Whether the rate limits allow another error message to this address; if so, counts it. */
 bool siw_qp_err_limit_admit(struct siw_context *ctx, const struct siw_addr *to);
 
-/* ---- qp_device.c; progress lock held, except for siw_qp_enter -------------------------------- */
+/* ---- qp_number.c; progress lock held, except for siw_qp_enter -------------------------------- */
 /*
  * Every public call on a queue pair starts with this. 0, or -errno: qp is NULL, or was inherited
  * over fork().
@@ -439,12 +439,5 @@ bool siw_qp_ud_uses_ah(struct siw_qp *qp, const struct siw_ah *ah);
 /* ---- qp_ud.c --------------------------------------------------------------------------------- */
 /* Completes the receive of a RECV or BAD_RECV event; as siw_qp_received(). */
 void siw_qp_ud_received(struct siw_ud *ud, const struct siw_rdmap_event *ev);
-
-/* ---- qp_pair.c; progress lock held ----------------------------------------------------------- */
-/*
- * Makes the RC QP connect by GID and QPN, without a connection manager: 0, -EADDRINUSE,
- * -EADDRNOTAVAIL, -EMFILE, -ENOMEM or another -errno.
- */
-int siw_qp_pair_open(struct siw_rc *rc);
 
 #endif

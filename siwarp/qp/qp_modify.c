@@ -40,7 +40,7 @@ int siw_qp_step_attrs(int qp_type, int from, int to)
 
 /*
  * Whether a connection manager has negotiated the number of outstanding Reads with the peer. With
- * RC by QPN, the program only states the number it wants (qp_pair.c).
+ * RC by QPN, the program only states the number it wants (connect_pair.c).
  */
 static bool has_negotiated_reads(const struct siw_wq *wq)
 {

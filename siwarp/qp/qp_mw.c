@@ -50,7 +50,7 @@ int siw_qp_mw_post(struct siw_wq *wq, const struct siw_send_wr *wr, int type)
 	if (siw_qp_sq_full(wq))
 		return siw_qp_refuse_slot(wq);
 	if (wr->opcode == SIW_WR_BIND_MW)
-		err = siw_verbs_bind_pin(wq->qp.ctx, wr, type, &bind);
+		err = siw_device_bind_pin(wq->qp.ctx, wr, type, &bind);
 	if (err)
 		return err;
 	plain.num_sge = 0;
@@ -85,7 +85,7 @@ static int bind_type_1(struct siw_wq *wq, struct siw_send_wr *wr)
 	err = siw_mem_stag_reserve(ctx->mem, false, &wr->bind_mw.rkey);
 	if (err) {
 		siw_unlock(&wq->qp.send_lock);
-		return siw_verbs_refuse_full("max_mr", ctx->attr.max_mr);
+		return siw_device_refuse_full("max_mr", ctx->attr.max_mr);
 	}
 	err = siw_qp_mw_post(wq, wr, SIW_MW_TYPE_1);
 	if (err)
@@ -132,14 +132,14 @@ int siw_qp_mw_begin(struct siw_wq *wq, struct siw_wqe *wqe)
 	int r;
 
 	if (wqe->opcode == SIW_WR_LOCAL_INV) {
-		if (siw_mem_stag_invalidate(wq->qp.ctx->mem, wqe->rkey, siw_verbs_owner(&wq->qp)))
+		if (siw_mem_stag_invalidate(wq->qp.ctx->mem, wqe->rkey, siw_device_owner(&wq->qp)))
 			return SIW_WC_LOC_PROT_ERR;
 		/* The STag belongs to this QP, so no other QP's peer can be using it. */
 		return cut_if_sending(wq, wqe->rkey) ? -EINPROGRESS : 0;
 	}
 	if (wq->revoke.due)
 		return -EINPROGRESS;
-	r = siw_verbs_bind(&wq->qp, &wqe->bind, &wq->revoke.rest);
+	r = siw_device_bind(&wq->qp, &wqe->bind, &wq->revoke.rest);
 	if (r == -EINPROGRESS) {
 		wq->revoke.due = SIW_REVOKE_DUE;
 		wq->revoke.wqe = wqe;
@@ -167,7 +167,7 @@ void siw_qp_mw_settle(struct siw_wq *wq, bool last)
 	siw_unlock(&wq->qp.send_lock);
 	if (revoke.due != SIW_REVOKE_DUE)
 		return;
-	siw_verbs_bind_end(wq->qp.ctx, &revoke.rest, last ? &wq->qp : NULL);
+	siw_device_bind_end(wq->qp.ctx, &revoke.rest, last ? &wq->qp : NULL);
 	siw_lock(&wq->qp.send_lock);
 	/* The request may have been flushed meanwhile. */
 	if (wq->revoke.due == SIW_REVOKE_BEGUN) {
@@ -176,5 +176,5 @@ void siw_qp_mw_settle(struct siw_wq *wq, bool last)
 			siw_qp_local_done(wq);
 	}
 	siw_unlock(&wq->qp.send_lock);
-	siw_verbs_mark_unsent(&wq->qp);
+	siw_device_mark_unsent(&wq->qp);
 }

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * qp/qp_objects.h - the structs of queue pairs by type, and of their send queues; private to this
- * folder.
+ * qp/qp_objects.h - the structs of queue pairs by type, and of their send queues. Only the folders
+ * that create or connect queue pairs (verbs, connect) use them from outside.
  */
 #ifndef SIW_QP_OBJECTS_H
 #define SIW_QP_OBJECTS_H
 
 #include "qp/qp.h"
-#include "qp/qp_everywhere.h"
+#include "qp/qp_sockets.h"
 #include "qp/qp_state.h"
 #include "ddp/ddp.h"
 #include "ddp/ddp_uc.h"
 #include "mpa/mpa.h"
 #include "rdmap/rdmap.h"
-#include "verbs/verbs.h"
+#include "device/device.h"
 
 enum siw_wqe_state {
 	SIW_WQE_POSTED,
@@ -313,6 +313,9 @@ struct siw_qp_class {
 	void (*did_local)(struct siw_wq *wq, struct siw_wqe *wqe);
 };
 
+/* The class of a type (enum siw_qp_type), or NULL. */
+const struct siw_qp_class *siw_qp_class_of_type(int type);
+
 /* The work queues, and the other state common to all types. */
 struct siw_wq {
 	struct siw_qp qp; /* must be first */
@@ -389,7 +392,7 @@ struct siw_records {
 struct siw_rc;
 
 /*
- * Functions of qp_pair.c that an RC queue pair without a connection manager calls. Progress lock
+ * Functions of connect_pair.c that an RC queue pair without a connection manager calls. Progress lock
  * held.
  */
 struct siw_pair_ops {
@@ -441,13 +444,12 @@ struct siw_rc {
 	bool left_pairing;	   /* created for RC by QPN, now connected by cm; keeps its QPN */
 	bool counted;		   /* included in ctx->n_rc */
 	/*
-	 * The connection of the QP, or NULL, and the connection's callback. kind:
-	 * SIW_CONN_ESTABLISHED, or at the end SIW_CONN_DISCONNECTED with the cause. Progress lock
-	 * held.
+	 * The connection of the QP, or NULL, and its callbacks, called with the progress lock held:
+	 * the stream has started, and the stream has ended for this cause (-errno or 0).
 	 */
-	struct siw_qp_conn *conn;
-	void (*on_end)(struct siw_qp_conn *conn, int kind, int status,
-		       const struct siw_wire_err *err);
+	struct siw_conn *conn;
+	void (*on_started)(struct siw_conn *conn);
+	void (*on_ended)(struct siw_conn *conn, int status, const struct siw_wire_err *err);
 	bool has_cause;
 	int cause; /* -errno */
 	struct siw_wire_err cause_err;

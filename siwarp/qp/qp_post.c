@@ -59,7 +59,7 @@ int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr 
 	bool list, later;
 	int err = 0;
 
-	if (__builtin_expect(!qp, 0) || siw_verbs_inherited(qp->ctx)) {
+	if (__builtin_expect(!qp, 0) || siw_device_inherited(qp->ctx)) {
 		if (bad_wr)
 			*bad_wr = wr;
 		return qp ? siw_refuse(STALE) : siw_refuse_null("qp");
@@ -92,7 +92,7 @@ int siw_post_send_all(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send
 	struct siw_send_wr *bad = wr;
 	int err;
 
-	if (!qp || siw_verbs_inherited(qp->ctx)) {
+	if (!qp || siw_device_inherited(qp->ctx)) {
 		if (bad_wr)
 			*bad_wr = wr;
 		return qp ? siw_refuse(STALE) : siw_refuse_null("qp");
@@ -148,7 +148,7 @@ int siw_post_recv(struct siw_qp *qp, struct siw_recv_wr *wr, struct siw_recv_wr 
 	int state, err = 0;
 	bool late;
 
-	if (__builtin_expect(!qp, 0) || siw_verbs_inherited(qp->ctx)) {
+	if (__builtin_expect(!qp, 0) || siw_device_inherited(qp->ctx)) {
 		if (bad_wr)
 			*bad_wr = wr;
 		return qp ? siw_refuse(STALE) : siw_refuse_null("qp");

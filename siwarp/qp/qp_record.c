@@ -77,7 +77,7 @@ void siw_qp_record_report(struct siw_ud *ud, uint64_t now_ns)
 	 * time is kept.
 	 */
 	if (due && (siw_link_empty(&ud->wq.timed.link) || due < ud->wq.timed.due_ns))
-		siw_verbs_timed_at(ud->wq.qp.ctx, &ud->wq.timed, due);
+		siw_device_timed_at(ud->wq.qp.ctx, &ud->wq.timed, due);
 }
 
 void siw_qp_record_tick(struct siw_timed *timed, uint64_t now_ns)
@@ -86,9 +86,9 @@ void siw_qp_record_tick(struct siw_timed *timed, uint64_t now_ns)
 	uint64_t due = ud->dgram ? record_report_complete(ud, now_ns) : 0;
 
 	if (due)
-		siw_verbs_timed_at(ud->wq.qp.ctx, &ud->wq.timed, due);
+		siw_device_timed_at(ud->wq.qp.ctx, &ud->wq.timed, due);
 	else
-		siw_verbs_timed_del(ud->wq.qp.ctx, &ud->wq.timed);
+		siw_device_timed_del(ud->wq.qp.ctx, &ud->wq.timed);
 }
 
 void siw_qp_record_clear(struct siw_ud *ud)
@@ -96,7 +96,7 @@ void siw_qp_record_clear(struct siw_ud *ud)
 	if (!ud->records.max || !ud->dgram)
 		return;
 	siw_rdmap_record_abandon(ud->dgram);
-	siw_verbs_timed_del(ud->wq.qp.ctx, &ud->wq.timed);
+	siw_device_timed_del(ud->wq.qp.ctx, &ud->wq.timed);
 }
 
 static int record_query(struct siw_wq *wq, uint64_t wr_id, struct siw_record *record,

@@ -12,7 +12,7 @@ static inline void recv_raise_comm_est(struct siw_wq *wq)
 		    atomic_load_explicit(&wq->qp.state, memory_order_relaxed) == SIW_QPS_RTR, 0) &&
 	    !wq->heard) {
 		wq->heard = true;
-		siw_verbs_async_raise(&wq->qp.async, SIW_EVENT_COMM_EST);
+		siw_device_async_raise(&wq->qp.async, SIW_EVENT_COMM_EST);
 	}
 }
 
@@ -60,8 +60,8 @@ void siw_qp_received(struct siw_wq *wq, const struct siw_rdmap_event *ev, int st
 	}
 	if (__builtin_expect(wq->grh, 0) && ev->kind == SIW_RDMAP_RECV)
 		put_grh(&wc, source);
-	siw_verbs_complete(&wq->qp, wq->qp.recv_cq, &wc, source ? &way : NULL, ++wq->rq_done,
-			   ev->solicited);
+	siw_device_complete(&wq->qp, wq->qp.recv_cq, &wc, source ? &way : NULL, ++wq->rq_done,
+			    ev->solicited);
 	recv_raise_comm_est(wq);
 }
 
@@ -77,7 +77,7 @@ void siw_qp_record_received(struct siw_wq *wq, const struct siw_rdmap_record *re
 	};
 	struct siw_way way = { .source = &rec->source, .instance = instance };
 
-	siw_verbs_complete(&wq->qp, wq->qp.recv_cq, &wc, &way, wq->rq_done, rec->solicited);
+	siw_device_complete(&wq->qp, wq->qp.recv_cq, &wc, &way, wq->rq_done, rec->solicited);
 	recv_raise_comm_est(wq);
 }
 
@@ -89,7 +89,7 @@ void siw_qp_flush_recv(struct siw_wq *wq, uint64_t wr_id)
 			     .vendor_err = wq->wire_err,
 			     .qp_num = wq->qp.qpn };
 
-	siw_verbs_complete(&wq->qp, wq->qp.recv_cq, &wc, NULL, ++wq->rq_done, false);
+	siw_device_complete(&wq->qp, wq->qp.recv_cq, &wc, NULL, ++wq->rq_done, false);
 }
 
 /*

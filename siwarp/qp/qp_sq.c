@@ -102,7 +102,7 @@ struct siw_wqe *siw_qp_sq_append(struct siw_wq *wq, struct siw_flow *flow,
 		copy_list(wqe, wr);
 	wq->sq_tail++;
 	flow_append(wq, flow, wqe);
-	siw_verbs_mark_busy(&wq->qp);
+	siw_device_mark_busy(&wq->qp);
 	return wqe;
 }
 
@@ -143,8 +143,8 @@ static void sq_put_completion(struct siw_wq *wq, uint64_t wr_id, int wr_opcode, 
 	};
 	struct siw_way way = { .source = peer };
 
-	siw_verbs_complete(&wq->qp, wq->qp.send_cq, &wc, peer ? &way : NULL, wq->sq_head + 1,
-			   false);
+	siw_device_complete(&wq->qp, wq->qp.send_cq, &wc, peer ? &way : NULL, wq->sq_head + 1,
+			    false);
 }
 
 void siw_qp_sq_bypass(struct siw_wq *wq, const struct siw_send_wr *wr, uint64_t length, int status,
@@ -163,7 +163,7 @@ void siw_qp_sq_bypass(struct siw_wq *wq, const struct siw_send_wr *wr, uint64_t 
 static void wqe_release_bind(struct siw_wq *wq, struct siw_wqe *wqe)
 {
 	if (__builtin_expect(wqe->opcode == SIW_WR_BIND_MW, 0))
-		siw_verbs_bind_drop(wq->qp.ctx, &wqe->bind);
+		siw_device_bind_drop(wq->qp.ctx, &wqe->bind);
 }
 
 void siw_qp_flow_finish(struct siw_wq *wq, struct siw_flow *flow, int status)

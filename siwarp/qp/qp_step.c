@@ -42,7 +42,7 @@ void siw_qp_drained(struct siw_wq *wq)
 		return;
 	wq->draining = false;
 	if (wq->sqd_notify)
-		siw_verbs_async_raise(&wq->qp.async, SIW_EVENT_SQ_DRAINED);
+		siw_device_async_raise(&wq->qp.async, SIW_EVENT_SQ_DRAINED);
 }
 
 int siw_qp_event_of(const struct siw_wire_err *err)
@@ -60,8 +60,8 @@ int siw_qp_event_of(const struct siw_wire_err *err)
 
 void siw_qp_wake(struct siw_wq *wq)
 {
-	siw_verbs_mark_unsent(&wq->qp);
-	siw_verbs_nudge(wq->qp.ctx);
+	siw_device_mark_unsent(&wq->qp);
+	siw_device_nudge(wq->qp.ctx);
 }
 
 void siw_qp_run_and_mark(struct siw_wq *wq)
@@ -72,7 +72,7 @@ void siw_qp_run_and_mark(struct siw_wq *wq)
 	run = siw_class_of(wq)->run(wq);
 	siw_unlock(&wq->qp.send_lock);
 	if (run != SIW_RUN_DONE)
-		siw_verbs_mark_unsent(&wq->qp);
+		siw_device_mark_unsent(&wq->qp);
 }
 
 void siw_qp_send_delayed(struct siw_wq *wq)

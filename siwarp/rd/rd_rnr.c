@@ -4,7 +4,7 @@
  * ACKs, together with its RNR timer. The sender decides how long its requests may wait at the peer:
  * it gives up only when, after that time, another ACK still reports NOT READY.
  */
-#include "base/rnr.h"
+#include "rd/rd_rnr.h"
 #include "rd/rd_impl.h"
 
 /* Ends the incarnation, because a request of this end waited too long for a receive at the peer. */

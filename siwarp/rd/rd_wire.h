@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rd/rd_wire.h - the header of reliable datagrams, which follows the common header (dgram_wire.h):
+ * rd/rd_wire.h - the header of reliable datagrams, which follows the common header (llp_dgram_wire.h):
  *
  *   12       16       20       24         28       30        32      34     35    36
  *  +--------+--------+--------+----------+--------+---------+-------+------+-----+
@@ -29,7 +29,7 @@
 #ifndef SIW_RD_WIRE_H
 #define SIW_RD_WIRE_H
 
-#include "base/dgram_wire.h"
+#include "llp/llp_dgram_wire.h"
 
 struct siw_rd_wire {
 	struct siw_dgram_wire llp;

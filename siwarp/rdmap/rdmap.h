@@ -21,7 +21,7 @@
 #include <siwarp/types.h>
 
 #include "base/err.h"
-#include "base/mpa_params.h"
+#include "mpa/mpa_params.h"
 #include "mem/mem.h"
 
 /* cffi: begin */

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * sim/sim_device.c - devices without threads: the scheduler does between tasks what a progress
- * thread (verbs_thread.c) does on a real machine; and polls, which are scheduling points. The
+ * thread (device_thread.c) does on a real machine; and polls, which are scheduling points. The
  * linker's --wrap replaces the functions of verbs by the functions here.
  */
 #include "base/settings.h"
 #include "sim/sim_impl.h"
-#include "verbs/verbs.h"
+#include "device/device.h"
 
-int __wrap_siw_verbs_thread_start(struct siw_context *ctx);
-void __wrap_siw_verbs_thread_stop(struct siw_context *ctx);
-void __wrap_siw_verbs_poll(struct siw_context *ctx, const struct siw_cq *cq);
-void __real_siw_verbs_poll(struct siw_context *ctx, const struct siw_cq *cq);
+int __wrap_siw_device_thread_start(struct siw_context *ctx);
+void __wrap_siw_device_thread_stop(struct siw_context *ctx);
+void __wrap_siw_device_poll(struct siw_context *ctx, const struct siw_cq *cq);
+void __real_siw_device_poll(struct siw_context *ctx, const struct siw_cq *cq);
 
-int __wrap_siw_verbs_thread_start(struct siw_context *ctx)
+int __wrap_siw_device_thread_start(struct siw_context *ctx)
 {
 	ctx->sleep_fd = -1;
 	ctx->port->context = ctx;
@@ -24,7 +24,7 @@ int __wrap_siw_verbs_thread_start(struct siw_context *ctx)
 	return 0;
 }
 
-void __wrap_siw_verbs_thread_stop(struct siw_context *ctx)
+void __wrap_siw_device_thread_stop(struct siw_context *ctx)
 {
 	ctx->has_thread = false;
 	ctx->port->served = false;
@@ -32,12 +32,12 @@ void __wrap_siw_verbs_thread_stop(struct siw_context *ctx)
 	ctx->port->context = NULL;
 }
 
-void __wrap_siw_verbs_poll(struct siw_context *ctx, const struct siw_cq *cq)
+void __wrap_siw_device_poll(struct siw_context *ctx, const struct siw_cq *cq)
 {
 	uint64_t handed = sim.handed;
 
 	sim.in_poll = true;
-	__real_siw_verbs_poll(ctx, cq);
+	__real_siw_device_poll(ctx, cq);
 	sim.in_poll = false;
 	if (!sim.open)
 		return;
@@ -63,7 +63,7 @@ bool sim_device_round(struct siw_llp_port *port)
 	 */
 	if (!siw_trylock(&ctx->progress))
 		return false;
-	moved = siw_verbs_progress_once(ctx);
+	moved = siw_device_progress_once(ctx);
 	siw_unlock(&ctx->progress);
 	return moved > 0;
 }

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "sim/sim_impl.h"
-#include "verbs/verbs.h"
+#include "device/device.h"
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t n, size_t size);
@@ -143,16 +143,16 @@ int64_t siw_sim_blocks(void)
  * success or failure, exactly once, whether an object is reused or allocated, so that the same
  * seed produces the same run in any process.
  */
-struct siw_link *__real_siw_verbs_freelist_take(struct siw_freelist *list);
-struct siw_link *__wrap_siw_verbs_freelist_take(struct siw_freelist *list);
+struct siw_link *__real_siw_device_freelist_take(struct siw_freelist *list);
+struct siw_link *__wrap_siw_device_freelist_take(struct siw_freelist *list);
 
-struct siw_link *__wrap_siw_verbs_freelist_take(struct siw_freelist *list)
+struct siw_link *__wrap_siw_device_freelist_take(struct siw_freelist *list)
 {
-	struct siw_link *kept = __real_siw_verbs_freelist_take(list);
+	struct siw_link *kept = __real_siw_device_freelist_take(list);
 
 	/* the caller now allocates an object, and that allocation must fail */
 	if (kept && allocation_fails()) {
-		siw_verbs_freelist_give(list, kept);
+		siw_device_freelist_give(list, kept);
 		sim.stats.allocations_failed--;
 		sim.memory_decided = SIM_MEMORY_FAILS;
 		return NULL;
@@ -160,29 +160,29 @@ struct siw_link *__wrap_siw_verbs_freelist_take(struct siw_freelist *list)
 	return kept;
 }
 
-void __real_siw_verbs_free_freelist_memory(struct siw_context *ctx);
-void __wrap_siw_verbs_free_freelist_memory(struct siw_context *ctx);
+void __real_siw_device_free_freelist_memory(struct siw_context *ctx);
+void __wrap_siw_device_free_freelist_memory(struct siw_context *ctx);
 
 /*
  * This function empties the freelists to free the objects and allocates nothing, so nothing may
  * fail.
  */
-void __wrap_siw_verbs_free_freelist_memory(struct siw_context *ctx)
+void __wrap_siw_device_free_freelist_memory(struct siw_context *ctx)
 {
 	uint32_t before = sim.memory_fails;
 
 	sim.memory_fails = 0;
-	__real_siw_verbs_free_freelist_memory(ctx);
+	__real_siw_device_free_freelist_memory(ctx);
 	sim.memory_fails = before;
 }
 
-struct siw_context *__real_siw_verbs_context_take(void);
-struct siw_context *__wrap_siw_verbs_context_take(void);
+struct siw_context *__real_siw_device_context_take(void);
+struct siw_context *__wrap_siw_device_context_take(void);
 
 /* The struct of a device must be available, whether it is reused or newly allocated. */
-struct siw_context *__wrap_siw_verbs_context_take(void)
+struct siw_context *__wrap_siw_device_context_take(void)
 {
-	struct siw_context *kept = __real_siw_verbs_context_take();
+	struct siw_context *kept = __real_siw_device_context_take();
 
 	if (!kept && sim.memory_fails && sim.open)
 		sim.memory_decided = SIM_MEMORY_SUCCEEDS;

@@ -4,7 +4,7 @@
 
 #include "base/capture.h"
 #include "base/crc32c.h"
-#include "base/dgram_wire.h"
+#include "llp/llp_dgram_wire.h"
 #include "base/faults_queue.h"
 #include "base/settings.h"
 #include "sim/sim_impl.h"

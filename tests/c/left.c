@@ -15,7 +15,7 @@
 #include <time.h>
 
 #include "rig.h"
-#include "verbs/verbs_impl.h"
+#include "device/device_impl.h"
 
 #define SLOTS 8
 
@@ -62,7 +62,7 @@ int __wrap_siw_llp_port_arm(struct siw_llp_port *port)
 	if (ctx && port == ctx->port && !siw_llp_port_armed(port) && !waits &&
 	    atomic_exchange(&holds, false)) {
 		hold_thread();
-		must(siw_verbs_progress_once(ctx) == 1);
+		must(siw_device_progress_once(ctx) == 1);
 	}
 	return __real_siw_llp_port_arm(port);
 }
@@ -97,7 +97,7 @@ static void check_device_thread(void)
 	 */
 	for (long deadline = now_ms() + LIMIT_MS; !held; sleep_ms(2)) {
 		must(siw_poll_cq(b.cq, 1, &wc) == 0);
-		siw_verbs_nudge(two.ctx);
+		siw_device_nudge(two.ctx);
 		must(now_ms() < deadline);
 	}
 	send_one();
@@ -127,7 +127,7 @@ static void check_waiting_thread(void)
 	holds = true;
 	must(pthread_create(&thread, NULL, wait_for_event, NULL) == 0);
 	for (long deadline = now_ms() + LIMIT_MS; !held; sleep_ms(2)) {
-		siw_verbs_nudge(two.ctx);
+		siw_device_nudge(two.ctx);
 		must(now_ms() < deadline);
 	}
 	send_one();

@@ -13,7 +13,7 @@
 #include <time.h>
 
 #include "rig.h"
-#include "verbs/verbs_impl.h"
+#include "device/device_impl.h"
 
 #define TIMES 10
 #define SLOTS 8

@@ -24,8 +24,8 @@ struct siw_rc;
 static __thread bool stalls;
 static _Atomic bool inside, done, waits;
 
-void __real_siw_verbs_nudge(struct siw_context *ctx);
-void __wrap_siw_verbs_nudge(struct siw_context *ctx);
+void __real_siw_device_nudge(struct siw_context *ctx);
+void __wrap_siw_device_nudge(struct siw_context *ctx);
 bool __real_siw_llp_port_armed(const struct siw_llp_port *port);
 bool __wrap_siw_llp_port_armed(const struct siw_llp_port *port);
 void __real_siw_qp_rnr_begin(struct siw_rc *rc);
@@ -38,13 +38,13 @@ static void sleep_ms(long ms)
 	nanosleep(&t, NULL);
 }
 
-void __wrap_siw_verbs_nudge(struct siw_context *ctx)
+void __wrap_siw_device_nudge(struct siw_context *ctx)
 {
 	if (stalls) {
 		inside = true;
 		sleep_ms(STALL_MS);
 	}
-	__real_siw_verbs_nudge(ctx);
+	__real_siw_device_nudge(ctx);
 	if (stalls)
 		done = true;
 }

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from cli.cli_harness import COMMAND, dissected, key, server, siwarp, siwarp_here
 from scapy.utils import rdpcap
-from unit.verbs.verbs_harness import until
+from harness.verbs_harness import until
 
 import siwarp as package
 from siwarp.base import counters

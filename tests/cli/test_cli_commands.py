@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import typer
 from cli.cli_harness import COMMAND, key, server, siwarp, siwarp_json, unsanitized
-from unit.verbs.verbs_harness import until
+from harness.verbs_harness import until
 
 from siwarp import bench, verbs
 from siwarp._siwarp import lib

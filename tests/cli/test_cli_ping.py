@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from cli.cli_harness import COMMAND, QKEY, key, server, siwarp, siwarp_here, siwarp_json
 from scapy.packet import Raw
-from unit.verbs.verbs_harness import until
+from harness.verbs_harness import until
 
 import siwarp as library
 from siwarp.base import counters

@@ -15,7 +15,7 @@ import pytest
 
 #: Set by `make stress`.
 LONG = "SIWARP_STRESS_MESSAGES" in os.environ
-PARTS = ("tests/unit/verbs/test_verbs_model.py", "tests/stress", *(("tests/hostile",) * LONG))
+PARTS = ("tests/unit/qp/test_qp_model.py", "tests/stress", *(("tests/hostile",) * LONG))
 SIMULATED = ("tests/sim/verbs/test_verbs_model.py",)
 
 

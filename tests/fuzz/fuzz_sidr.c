@@ -5,7 +5,7 @@
  */
 #include "base/crc32c.h"
 #include "fuzz.h"
-#include "qp/qp_sidr_wire.h"
+#include "connect/connect_sidr_wire.h"
 
 static void fuzz_sidr_check_frame(const struct siw_sidr_frame *frame)
 {

@@ -9,8 +9,8 @@ import termios
 import time
 
 from scapy.packet import Packet
-from unit.verbs.rc_harness import SEND, End, Wire, plain_client
-from unit.verbs.verbs_harness import LIMIT, pattern, poll
+from harness.rc_harness import SEND, End, Wire, plain_client
+from harness.verbs_harness import LIMIT, pattern, poll
 
 from siwarp.cm import CMEventType, ConnParam
 from siwarp.inspect import FPDU, DDPTagged, MPAReply, MPARequest, Opcode, Terminate, split_stream

@@ -9,8 +9,8 @@ from pathlib import Path
 from hostile.oracle import IMMEDIATES, Numbers, Reading, State, after, judge
 from hostile.peer import HELLO, RawPeer, accept_raw_with
 from scapy.packet import Packet, Raw
-from unit.verbs.rc_harness import READ, SEND, End, Wire
-from unit.verbs.verbs_harness import ALL_ACCESS, Rig, pattern, poll, until
+from harness.rc_harness import READ, SEND, End, Wire
+from harness.verbs_harness import ALL_ACCESS, Rig, pattern, poll, until
 
 from siwarp.cm import ConnParam
 from siwarp.inspect import (

@@ -10,7 +10,7 @@ import pytest
 from hostile.fields import cases, field_of, layers, values
 from hostile.target import CANARY, PAGE, open_files
 from scapy.packet import Packet, Raw
-from unit.verbs.verbs_harness import Rig, counter, pattern, poll, until
+from harness.verbs_harness import Rig, counter, pattern, poll, until
 
 from siwarp.inspect import DDPDatagram, Opcode, PrivateCode, PrivateHead, UDDatagram, crc32c
 from siwarp.verbs import ErrorPolicy, RecvWR, SendWR, WCFlag, WCStatus

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from unit.verbs.errq_harness import (
+from harness.errq_harness import (
     OPCODE,
     QKEY,
     WRONG,
@@ -19,7 +19,7 @@ from unit.verbs.errq_harness import (
     datagram,
     error_message,
 )
-from unit.verbs.verbs_harness import Rig, counter, poll, settings, until
+from harness.verbs_harness import Rig, counter, poll, settings, until
 
 from siwarp.inspect import crc32c
 from siwarp.verbs import QP, ErrorOrigin, ErrorPolicy, QPState, RecvWR, SendWR, WCStatus

@@ -16,7 +16,7 @@ import pytest
 from hostile.fields import cases, field_of, layers, values, width
 from hostile.target import PAGE, SINK, SOURCE, WRITES, Session, Target
 from scapy.packet import Packet, Raw
-from unit.verbs.verbs_harness import pattern
+from harness.verbs_harness import pattern
 
 from siwarp._siwarp import ffi, lib
 from siwarp.inspect import (
@@ -48,7 +48,7 @@ IN_STARTUP = {"MPARequest", "MPAReply"}  # test_hostile_frames.py
 ON_DATAGRAMS = {"DDPDatagram", "UDDatagram"}  # test_hostile_datagrams.py
 ON_RD = {"RDDatagram"}  # tests/sim/rd/test_rd_wire_acks.py
 ON_UC = {"LLPDatagram", "UCDatagram", "UCReport"}  # tests/unit/verbs/test_verbs_uc*.py
-IN_RECORDS = {"RecordDatagram", "RecordHeader"}  # tests/unit/verbs/test_verbs_record.py
+IN_RECORDS = {"RecordDatagram", "RecordHeader"}  # tests/unit/qp/ud/test_qp_ud_record.py
 IN_COUNTS = {"DeliveryCount", "Requester"}  # tests/sim/verbs/test_verbs_counts.py
 IN_RESOLUTION = {"SIDR"}  # tests/unit/cm/test_cm_ud_hostile.py
 

@@ -10,8 +10,8 @@ from hostile.fields import cases, field_of, layers, values
 from hostile.peer import RawPeer, dial_raw
 from hostile.target import Target, open_files
 from scapy.packet import Packet
-from unit.verbs.rc_harness import End, plain_listener
-from unit.verbs.verbs_harness import until
+from harness.rc_harness import End, plain_listener
+from harness.verbs_harness import until
 
 from siwarp.cm import CMID, CMEvent, CMEventType
 from siwarp.inspect import MPAReply, MPARequest

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 from hostile.peer import accept_raw, serves_others
 from hostile.vanishing import PAGE, Vanishing
-from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire
-from unit.verbs.verbs_harness import ALL_ACCESS, Pair, Rig, pattern, poll, until
+from harness.rc_harness import READ, SEND, WRITE, End, Wire
+from harness.verbs_harness import ALL_ACCESS, Pair, Rig, pattern, poll, until
 
 from siwarp._siwarp import ffi, lib
 from siwarp.cm import ConnParam
@@ -289,8 +289,8 @@ import ctypes, faulthandler, os, signal, sys, threading
 sys.path[:0] = {path!r}
 from hostile.peer import accept_raw, serves_others
 from hostile.vanishing import PAGE, Vanishing
-from unit.verbs.verbs_harness import ALL_ACCESS, Rig, poll
-from unit.verbs.rc_harness import WRITE, Wire
+from harness.verbs_harness import ALL_ACCESS, Rig, poll
+from harness.rc_harness import WRITE, Wire
 from siwarp.verbs import QPState
 {before}
 rig = Rig()

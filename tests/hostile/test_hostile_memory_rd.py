@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from hostile.vanishing import PAGE, Vanishing
-from unit.verbs.rd_harness import Peer
-from unit.verbs.rd_stranger import stranger
-from unit.verbs.verbs_harness import ALL_ACCESS, Rig, until
+from harness.rd_harness import Peer
+from harness.rd_stranger import stranger
+from harness.verbs_harness import ALL_ACCESS, Rig, until
 
 from siwarp.inspect import Opcode, Queue, Terminate
 from siwarp.verbs import (

@@ -21,7 +21,7 @@ from hostile.test_hostile_datagrams import DROPS, QKEY, RECV, verdict
 from hostile.test_hostile_frames import verdict_on_request
 from scapy.packet import Raw
 from scapy.utils import rdpcap
-from unit.verbs.verbs_harness import LIMIT, Rig, counter, pattern, until
+from harness.verbs_harness import LIMIT, Rig, counter, pattern, until
 
 from siwarp.cm import CMID, CMEventType
 from siwarp.inspect import (

@@ -20,9 +20,9 @@ import pytest
 from cli.cli_harness import server
 from pace import scaled
 from unit.cm.ud_harness import Ends, plain, question
-from unit.verbs.rd_harness import QKEY
-from unit.verbs.rd_stranger import Stranger
-from unit.verbs.verbs_harness import Rig, settings
+from harness.rd_harness import QKEY
+from harness.rd_stranger import Stranger
+from harness.verbs_harness import Rig, settings
 
 from siwarp import aio
 from siwarp.cli.ping_client import DatagramPinger

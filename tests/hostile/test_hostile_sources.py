@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from scapy.packet import Raw
-from unit.verbs.rc_harness import Wire
-from unit.verbs.verbs_harness import Rig, counted, counter, poll, refused, until
+from harness.rc_harness import Wire
+from harness.verbs_harness import Rig, counted, counter, poll, refused, until
 
 from siwarp.inspect import DDPDatagram, UDDatagram
 from siwarp.verbs import QP, QPType, RecvWR, SourceDrops

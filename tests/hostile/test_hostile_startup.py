@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 from hostile.peer import HELLO, RawPeer, accept_raw, dial_raw, request_frame, serves_others
 from pace import scaled
-from unit.verbs.rc_harness import SEND, End, Wire, plain_listener
-from unit.verbs.verbs_harness import Rig, counted, counter, pattern, poll, until
+from harness.rc_harness import SEND, End, Wire, plain_listener
+from harness.verbs_harness import Rig, counted, counter, pattern, poll, until
 
 from siwarp._siwarp import ffi, lib
 from siwarp.cm import CMID, CMEventType

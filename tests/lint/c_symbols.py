@@ -58,7 +58,7 @@ def members(archive: Path) -> Iterator[tuple[str, str, str]]:
 def declared(folder: Path, which: str = "*.h") -> set[str]:
     """Return the functions declared in the cffi blocks of a folder's headers."""
     names: set[str] = set()
-    for header in folder.glob(which):
+    for header in folder.rglob(which):
         for block in re.findall(
             r"/\* cffi: begin \*/(.*?)/\* cffi: end \*/", header.read_text("utf-8"), re.DOTALL
         ):
@@ -111,7 +111,7 @@ def main() -> int:
         if symbol.startswith("siw_") and symbol not in home:
             bad.append(f"{folder}/{source} calls {symbol}, which nobody defines")
     for folder in sorted({folder for folder, _, _ in calls}):
-        for path in sorted((PACKAGE / folder).glob("*.[ch]")):
+        for path in sorted((PACKAGE / folder).rglob("*.[ch]")):
             bad += clocks(folder, path.name, path.read_text("utf-8"))
     for folder in MAY_USE:
         for name in sorted(declared(PACKAGE / folder) - set(home)):

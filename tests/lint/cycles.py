@@ -1,4 +1,4 @@
-"""No cyclic calls among the C files of verbs, nor among those of qp: each folder has a call order.
+"""No cyclic calls among the C files of device, of qp and of connect: each folder has a call order.
 
 Reads, with nm, the layers' archives in meson's build folder (the argument). A lower file reaches a
 higher one through a const table of functions (struct siw_qp_class), which does not count as a call.
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from c_symbols import members
 
-FOLDERS = ("verbs", "qp")
+FOLDERS = ("device", "qp", "connect")
 # Data, not calls: the tables of the queue pair types, which files that create queue pairs refer to.
 TABLES = tuple(f"siw_qp_{kind}_class" for kind in ("rc", "ud", "uc", "rd"))
 

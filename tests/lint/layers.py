@@ -15,13 +15,16 @@ MAY_USE: dict[str, set[str]] = {
     "mpa": {"base", "llp"},
     "rd": {"base", "llp"},
     "ddp": {"base", "llp", "mem", "mpa", "rd"},
-    "rdmap": {"base", "mem", "ddp"},
-    # verbs accesses queue pairs only through struct siw_qp_ops.
-    "verbs": {"base", "llp", "mem"},
-    "qp": {"base", "llp", "mem", "mpa", "rd", "ddp", "rdmap", "verbs"},
-    "cm": {"base", "verbs", "qp"},
+    # rdmap uses only mpa_params.h of mpa.
+    "rdmap": {"base", "mem", "mpa", "ddp"},
+    # device accesses queue pairs only through struct siw_qp_ops.
+    "device": {"base", "llp", "mem"},
+    "qp": {"base", "llp", "mem", "mpa", "rd", "ddp", "rdmap", "device"},
+    "connect": {"base", "llp", "mpa", "rdmap", "device", "qp"},
+    "verbs": {"base", "device", "qp", "connect"},
+    "cm": {"base", "device", "qp", "connect", "verbs"},
     # The simulator, which replaces llp and a device's thread.
-    "sim": {"base", "llp", "verbs"},
+    "sim": {"base", "llp", "device"},
     # The program siwarp-wan, which uses only plain values.
     "wan": {"base"},
     # Folders that may use only the public headers.
@@ -35,10 +38,16 @@ MAY_USE: dict[str, set[str]] = {
 }
 # A folder's interface is the header with the folder's name, and these additional headers.
 PARTS: set[str] = {
+    "connect/connect_sidr.h",
     "ddp/ddp_rd.h",
     "ddp/ddp_uc.h",
+    "llp/llp_dgram_wire.h",
     "mem/mem_queue.h",
-    "qp/qp_sidr.h",
+    "mpa/mpa_params.h",
+    "qp/qp_objects.h",
+    "qp/qp_sockets.h",
+    "qp/rc/qp_rc.h",
+    "rd/rd_rnr.h",
     "rdmap/rdmap_record.h",
     "rdmap/rdmap_uc.h",
 }

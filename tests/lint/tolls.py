@@ -202,7 +202,7 @@ def main() -> int:
     everything = [
         f
         for folder in MAY_USE
-        for path in sorted((PACKAGE / folder).glob("*.[ch]"))
+        for path in sorted((PACKAGE / folder).rglob("*.[ch]"))
         # abi implements the names of verbs on siw.h, so forwarding is its purpose. sim defines the
         # names of llp again.
         if folder not in {"abi", "bench", "sim", "wan"}

@@ -161,8 +161,8 @@ def test_rc_sends_writes_and_reads_cross_the_cable(
 BY_QPN = """
 import json, sys
 sys.path.insert(0, sys.argv[2])
-from unit.verbs.pair_harness import End
-from unit.verbs.verbs_harness import Rig
+from harness.pair_harness import End
+from harness.verbs_harness import Rig
 rig = Rig(sys.argv[1])
 end = End(rig, sys.argv[1])
 end.begin()

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from unit.verbs import pair_harness
-from unit.verbs.pair_harness import LONG
-from unit.verbs.verbs_harness import Rig, counter
+from harness import pair_harness
+from harness.pair_harness import LONG
+from harness.verbs_harness import Rig, counter
 
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.sim import World

@@ -12,7 +12,7 @@ import pytest
 from scapy.layers.inet import UDP
 from scapy.utils import PcapNgReader
 from sim.rc_harness import counted
-from unit.verbs.verbs_harness import settings
+from harness.verbs_harness import settings
 
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.inspect import SIDR, SIDRType

@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 from sim.rc_harness import counted
-from unit.verbs.verbs_harness import pattern
+from harness.verbs_harness import pattern
 
 import siwarp
 import siwarp.pyverbs.cm_enums as ce

@@ -23,7 +23,7 @@ from sim.rc_harness import (
     listen,
     nothing,
 )
-from unit.verbs.verbs_harness import pattern
+from harness.verbs_harness import pattern
 
 import siwarp
 from siwarp.cm import CMEventType, ConnParam

@@ -25,7 +25,7 @@ from sim.rc_harness import (
     dial,
     listen,
 )
-from unit.verbs.verbs_harness import settings
+from harness.verbs_harness import settings
 
 from siwarp.cm import CMID, CMEventType, ConnParam
 from siwarp.inspect import FPDU, DDPTagged, DeliveryCount, MPAReply, MPARequest, Opcode, Requester

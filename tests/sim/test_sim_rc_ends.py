@@ -16,7 +16,7 @@ from sim.rc_harness import (
     connect,
     nothing,
 )
-from unit.verbs.verbs_harness import pattern, settings
+from harness.verbs_harness import pattern, settings
 
 from siwarp.cm import CMEventType
 from siwarp.sim import World

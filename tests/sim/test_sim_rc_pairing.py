@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 from sim.rc_harness import MS, NAP, SECOND, WRITE, End, counted, nothing
-from unit.verbs.pair_harness import exchange, meet
-from unit.verbs.verbs_harness import counter, pattern, settings
+from harness.pair_harness import exchange, meet
+from harness.verbs_harness import counter, pattern, settings
 
 from siwarp.sim import World
 from siwarp.verbs import MR, MW, AccessFlag, Persona, QPAttr, QPState, RecvWR, WCStatus
 
 FLUSHED, GONE = WCStatus.WR_FLUSH_ERR, WCStatus.RETRY_EXC_ERR
 DELAY = 5 * MS
-#: Minimum time for which posted requests wait for a peer (qp_pair.c).
+#: Minimum time for which posted requests wait for a peer (connect_pair.c).
 LEAST_WAIT = 3 * SECOND
 
 

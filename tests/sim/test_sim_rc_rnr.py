@@ -15,7 +15,7 @@ from sim.rc_harness import (
     counted,
     nothing,
 )
-from unit.verbs.verbs_harness import pattern, settings
+from harness.verbs_harness import pattern, settings
 
 from siwarp.cm import CMEventType
 from siwarp.sim import World

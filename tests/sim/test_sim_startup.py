@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from sim.rc_harness import counter
-from unit.verbs.verbs_harness import settings
+from harness.verbs_harness import settings
 
 from siwarp.cm import CMID, CMEventChannel, CMEventType
 from siwarp.inspect import MPARequest

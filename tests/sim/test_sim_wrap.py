@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sim import rc_harness
 from sim.test_sim_types import MakeEnd, N, both, receive, send, text
-from unit.verbs.pair_harness import meet
+from harness.pair_harness import meet
 
 from siwarp.inspect import examine
 from siwarp.sim import World

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from unit.verbs.verbs_harness import ALL_ACCESS, refused
+from harness.verbs_harness import ALL_ACCESS, refused
 
 from siwarp.verbs import (
     AH,

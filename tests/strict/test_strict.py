@@ -31,7 +31,7 @@ ABOUT_THE_WIRE = (
     "tests/conformance/rfc5044/test_s4_5.py",
     "tests/conformance/rfc5044/test_s6.py",
     "tests/conformance/rfc5044/test_s7_1_2.py",
-    "tests/unit/verbs/test_verbs_rc.py",
+    "tests/unit/qp/rc/test_qp_rc.py",
 )
 
 

@@ -11,10 +11,10 @@ import pytest
 from scapy.packet import Packet, Raw
 from tshark.tshark_harness import check_packets, fields, lua, tshark
 from unit.inspect.inspect_harness import datagram, written
-from unit.verbs.rd_harness import Peer
-from unit.verbs.record_harness import Target
-from unit.verbs.uc_harness import Ends
-from unit.verbs.verbs_harness import Pair, Rig, pattern, poll
+from harness.rd_harness import Peer
+from harness.record_harness import Target
+from harness.uc_harness import Ends
+from harness.verbs_harness import Pair, Rig, pattern, poll
 
 import siwarp as package
 from siwarp.inspect import (

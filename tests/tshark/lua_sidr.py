@@ -19,7 +19,7 @@ from unit.inspect.test_inspect_resolution import (
     frame,
     spoiled,
 )
-from unit.verbs.verbs_harness import Rig
+from harness.verbs_harness import Rig
 
 import siwarp as package
 from siwarp.cm import CMEventType

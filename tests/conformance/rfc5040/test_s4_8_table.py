@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import pytest
 from scapy.packet import Packet, Raw
-from unit.verbs.rc_harness import End, Wire, plain_client, plain_listener, read_all
-from unit.verbs.verbs_harness import ALL_ACCESS, Rig, pattern, poll, until
-from unit.verbs.wire_peer import (
+from harness.rc_harness import End, Wire, plain_client, plain_listener, read_all
+from harness.verbs_harness import ALL_ACCESS, Rig, pattern, poll, until
+from harness.wire_peer import (
     Peer,
     read_request,
     read_response,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from scapy.packet import Raw
-from unit.verbs.rc_harness import SEND, WRITE, Wire, read_all
-from unit.verbs.verbs_harness import ALL_ACCESS, Rig, pattern, poll
-from unit.verbs.wire_peer import Peer, read_request, send, write
+from harness.rc_harness import SEND, WRITE, Wire, read_all
+from harness.verbs_harness import ALL_ACCESS, Rig, pattern, poll
+from harness.wire_peer import Peer, read_request, send, write
 
 from siwarp.inspect import Opcode, split_stream
 from siwarp.verbs import MR, AccessFlag, SendFlag, SendWR, WCFlag, WCStatus, WROpcode

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 from scapy.packet import Raw
-from unit.verbs.rc_harness import READ, SEND, WRITE, Wire
-from unit.verbs.verbs_harness import ALL_ACCESS, Rig, poll
-from unit.verbs.wire_peer import Peer, read_request, read_response, send, write
+from harness.rc_harness import READ, SEND, WRITE, Wire
+from harness.verbs_harness import ALL_ACCESS, Rig, poll
+from harness.wire_peer import Peer, read_request, read_response, send, write
 
 from siwarp.cm import CMEventType, ConnParam
 from siwarp.inspect import MPARequest, Opcode, ReadRequest

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 from scapy.packet import Raw
-from unit.verbs.rc_harness import SEND, Wire
-from unit.verbs.verbs_harness import ALL_ACCESS, Rig, pattern, poll
-from unit.verbs.wire_peer import Peer, read_request, send, write
+from harness.rc_harness import SEND, Wire
+from harness.verbs_harness import ALL_ACCESS, Rig, pattern, poll
+from harness.wire_peer import Peer, read_request, send, write
 
 from siwarp.cm import ConnParam
 from siwarp.inspect import DDPTagged, Opcode

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from scapy.packet import Raw
-from unit.verbs.rc_harness import (
+from harness.rc_harness import (
     READ,
     SEND,
     WRITE,
@@ -20,8 +20,8 @@ from unit.verbs.rc_harness import (
     plain_listener,
     read_all,
 )
-from unit.verbs.verbs_harness import Rig, pattern, poll
-from unit.verbs.wire_peer import Peer, recv_frame, send
+from harness.verbs_harness import Rig, pattern, poll
+from harness.wire_peer import Peer, recv_frame, send
 
 from siwarp._siwarp import lib
 from siwarp.cm import CMID, CMEventType, ConnParam

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import net
 import pytest
 from unit.rd.conftest import end, met, strange, strangers
-from unit.verbs.conftest import rig
+from harness.fixtures import rig
 
 import siwarp.sim
 

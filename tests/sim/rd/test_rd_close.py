@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import net
 import pytest
-from unit.verbs.rd_harness import Peer
-from unit.verbs.rd_stranger import Stranger, stranger
-from unit.verbs.verbs_harness import Rig, nothing, pattern, settings, until
+from harness.rd_harness import Peer
+from harness.rd_stranger import Stranger, stranger
+from harness.verbs_harness import Rig, nothing, pattern, settings, until
 
 from siwarp.inspect.rd import RDDatagram, RDFlag, RDReason, RDType
 from siwarp.verbs import WROpcode

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from unit.verbs.rd_harness import QKEY, Peer
-from unit.verbs.rd_stranger import stranger
-from unit.verbs.verbs_harness import ALL_ACCESS, Rig, pattern, until
+from harness.rd_harness import QKEY, Peer
+from harness.rd_stranger import stranger
+from harness.verbs_harness import ALL_ACCESS, Rig, pattern, until
 
 from siwarp.inspect import (
     DDPUntagged,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from unit.verbs.rd_harness import QKEY, Peer
-from unit.verbs.rd_stranger import Stranger, stranger
-from unit.verbs.verbs_harness import Rig, counter, nothing, pattern, settings, until
+from harness.rd_harness import QKEY, Peer
+from harness.rd_stranger import Stranger, stranger
+from harness.verbs_harness import Rig, counter, nothing, pattern, settings, until
 
 from siwarp.inspect.rd import RDType
 from siwarp.verbs import (

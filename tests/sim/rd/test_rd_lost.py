@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import net
 import pytest
-from unit.verbs.rd_harness import QKEY, Peer
-from unit.verbs.rd_stranger import stranger
-from unit.verbs.verbs_harness import Rig, counter, nothing, pattern, until
+from harness.rd_harness import QKEY, Peer
+from harness.rd_stranger import stranger
+from harness.verbs_harness import Rig, counter, nothing, pattern, until
 
 from siwarp.inspect.rd import RDType
 from siwarp.verbs import AH, PeerGone, QPAttr, QPState, SendWR, WCStatus, WROpcode

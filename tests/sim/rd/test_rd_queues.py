@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from unit.llp.llp_harness import setting
-from unit.verbs.rd_harness import Peer
-from unit.verbs.rd_stranger import EPOCH, stranger
-from unit.verbs.verbs_harness import ALL_ACCESS, Rig, nothing, pattern
+from harness.rd_harness import Peer
+from harness.rd_stranger import EPOCH, stranger
+from harness.verbs_harness import ALL_ACCESS, Rig, nothing, pattern
 
 from siwarp.inspect import DDPTagged, Opcode, Queue
 from siwarp.inspect.rd import RDFlag, RDType

@@ -5,8 +5,8 @@ from __future__ import annotations
 import net
 import pytest
 from unit.rd.rd_kit import HELLO, OFFER
-from unit.verbs.rd_harness import QKEY, Peer
-from unit.verbs.verbs_harness import Rig, counter
+from harness.rd_harness import QKEY, Peer
+from harness.verbs_harness import Rig, counter
 
 from siwarp.inspect.rd import RDDatagram, RDType, cookie_of
 

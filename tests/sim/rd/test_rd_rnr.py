@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import net
 import pytest
-from unit.verbs.rd_harness import QKEY, Peer
-from unit.verbs.rd_stranger import stranger
-from unit.verbs.verbs_harness import Rig, counter, nothing, until
+from harness.rd_harness import QKEY, Peer
+from harness.rd_stranger import stranger
+from harness.verbs_harness import Rig, counter, nothing, until
 
 from siwarp.inspect import Opcode
 from siwarp.inspect.rd import RDFlag, RDReason, RDType, ack_body

@@ -10,9 +10,9 @@ from typing import Any
 import net
 import pytest
 from unit.llp.conftest import setting
-from unit.verbs.rd_harness import QKEY, Peer
-from unit.verbs.rd_stranger import Stranger
-from unit.verbs.verbs_harness import Rig
+from harness.rd_harness import QKEY, Peer
+from harness.rd_stranger import Stranger
+from harness.verbs_harness import Rig
 
 import siwarp.sim
 from siwarp import aio

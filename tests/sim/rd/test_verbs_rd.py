@@ -7,9 +7,9 @@ import sys
 
 import net
 import pytest
-from unit.verbs.rd_harness import QKEY, Peer
-from unit.verbs.rd_stranger import stranger
-from unit.verbs.verbs_harness import ALL_ACCESS, Rig, nothing, pattern, poll, refused, until
+from harness.rd_harness import QKEY, Peer
+from harness.rd_stranger import stranger
+from harness.verbs_harness import ALL_ACCESS, Rig, nothing, pattern, poll, refused, until
 
 from siwarp.inspect import (
     AtomicRequest,

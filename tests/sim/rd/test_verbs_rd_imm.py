@@ -7,9 +7,9 @@ import sys
 
 import net
 import pytest
-from unit.verbs.rd_harness import Peer
-from unit.verbs.rd_stranger import Stranger, stranger
-from unit.verbs.verbs_harness import Rig, nothing, pattern, until
+from harness.rd_harness import Peer
+from harness.rd_stranger import Stranger, stranger
+from harness.verbs_harness import Rig, nothing, pattern, until
 
 from siwarp.inspect import DDP, Opcode, Queue
 from siwarp.verbs import (

@@ -6,9 +6,9 @@ import os
 
 import net
 import pytest
-from unit.verbs.rd_harness import Peer
-from unit.verbs.rd_stranger import Stranger, stranger
-from unit.verbs.verbs_harness import Rig, nothing, pattern, poll, refused, until
+from harness.rd_harness import Peer
+from harness.rd_stranger import Stranger, stranger
+from harness.verbs_harness import Rig, nothing, pattern, poll, refused, until
 
 from siwarp.inspect import DDPTagged, Opcode, RecordHeader
 from siwarp.verbs import (

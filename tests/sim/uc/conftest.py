@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import net
 import pytest
-from unit.verbs.verbs_harness import Rig
+from harness.verbs_harness import Rig
 
 import siwarp.sim
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import net
 import pytest
 from pace import over
-from unit.verbs.uc_harness import QKEY, ROUND, Peer, Told, crc32c, settled
-from unit.verbs.verbs_harness import LIMIT, Rig, counted, until
+from harness.uc_harness import QKEY, ROUND, Peer, Told, crc32c, settled
+from harness.verbs_harness import LIMIT, Rig, counted, until
 
 from siwarp.base.library import lib
 from siwarp.inspect import UCReport

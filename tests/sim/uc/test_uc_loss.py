@@ -9,8 +9,8 @@ import net
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from unit.verbs.uc_harness import Ends, Peer
-from unit.verbs.verbs_harness import Rig, counter, pattern, until
+from harness.uc_harness import Ends, Peer
+from harness.verbs_harness import Rig, counter, pattern, until
 
 SLOT = 1024
 SLOTS = 24

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import net
 import pytest
-from unit.verbs.uc_harness import Ends
-from unit.verbs.verbs_harness import LIMIT, Rig, nothing, poll, refused, until
+from harness.uc_harness import Ends
+from harness.verbs_harness import LIMIT, Rig, nothing, poll, refused, until
 
 from siwarp.verbs import QP, QPAttr, QPState, QPType, SendWR, WCStatus, WROpcode
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import net
 import pytest
-from unit.verbs.rc_harness import Wire
-from unit.verbs.verbs_harness import MCAST_PORT, Pair, Rig, settings
+from harness.rc_harness import Wire
+from harness.verbs_harness import MCAST_PORT, Pair, Rig, settings
 
 import siwarp.sim
 

@@ -8,13 +8,13 @@ import struct
 
 import pytest
 from unit.cm.cm_harness import GARBAGE, exchange
-from unit.verbs.rc_harness import (
+from harness.rc_harness import (
     End,
     Wire,
     plain_client,
     read_all,
 )
-from unit.verbs.verbs_harness import refused
+from harness.verbs_harness import refused
 
 from siwarp.cm import CMEventType
 from siwarp.inspect import MPARequest

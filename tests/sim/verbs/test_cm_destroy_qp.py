@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 
-from unit.verbs.rc_harness import SEND, End, Wire
-from unit.verbs.verbs_harness import poll, refused
+from harness.rc_harness import SEND, End, Wire
+from harness.verbs_harness import poll, refused
 
 from siwarp.base.library import lib
 from siwarp.cm import CMEventType

@@ -7,7 +7,7 @@ import contextlib
 import net
 import pytest
 from unit.cm.ud_harness import FRAME, HOST, Ends, plain, question, read, silent
-from unit.verbs.verbs_harness import Rig, counted, counter, settings, until
+from harness.verbs_harness import Rig, counted, counter, settings, until
 
 from siwarp.cm import CMEventType
 from siwarp.inspect import SIDR, SIDRType

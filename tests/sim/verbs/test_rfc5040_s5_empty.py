@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 from scapy.packet import Packet, Raw
-from unit.verbs.rc_harness import SEND, Wire
-from unit.verbs.verbs_harness import Rig, nothing, poll
-from unit.verbs.wire_peer import Peer, read_request, read_response, send, write
+from harness.rc_harness import SEND, Wire
+from harness.verbs_harness import Rig, nothing, poll
+from harness.wire_peer import Peer, read_request, read_response, send, write
 
 from siwarp.cm import RTR, CMEventType, ConnParam
 from siwarp.inspect import MPAReply, MPARequest, Opcode, ReadRequest

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 from scapy.packet import Raw
-from unit.verbs.rc_harness import (
+from harness.rc_harness import (
     End,
     Wire,
     plain_client,
 )
-from unit.verbs.verbs_harness import Rig, nothing, poll
-from unit.verbs.wire_peer import Peer, recv_frame, send
+from harness.verbs_harness import Rig, nothing, poll
+from harness.wire_peer import Peer, recv_frame, send
 
 from siwarp.inspect import FPDU, MPAReply, MPARequest
 

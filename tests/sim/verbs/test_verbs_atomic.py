@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from unit.verbs.atomic_harness import ADD, THERE, at, atomic, pull_atomic, put, response
-from unit.verbs.peer_harness import answering
-from unit.verbs.rc_harness import READ, SEND, Wire
-from unit.verbs.verbs_harness import counter, nothing, poll, until
+from harness.atomic_harness import ADD, THERE, at, atomic, pull_atomic, put, response
+from harness.peer_harness import answering
+from harness.rc_harness import READ, SEND, Wire
+from harness.verbs_harness import counter, nothing, poll, until
 
 from siwarp.inspect import Opcode
 from siwarp.verbs import (

@@ -11,8 +11,8 @@ from typing import Any
 
 import net
 import pytest
-from unit.verbs.pair_harness import HOST, End, exchange, in_state, meet
-from unit.verbs.verbs_harness import Rig, pattern, refused, settings
+from harness.pair_harness import HOST, End, exchange, in_state, meet
+from harness.verbs_harness import Rig, pattern, refused, settings
 
 from siwarp.cm import CMID, CMEventChannel
 from siwarp.verbs import QP as QueuePair

@@ -8,7 +8,7 @@ from typing import Any
 
 import net
 import pytest
-from unit.verbs.pair_harness import (
+from harness.pair_harness import (
     HOST,
     LOW,
     US,
@@ -22,8 +22,8 @@ from unit.verbs.pair_harness import (
     meet,
     request,
 )
-from unit.verbs.verbs_harness import LIMIT, Rig, counter, nothing, settings, until
-from unit.verbs.wire_peer import recv_frame, send, write
+from harness.verbs_harness import LIMIT, Rig, counter, nothing, settings, until
+from harness.wire_peer import recv_frame, send, write
 
 from siwarp.inspect import FPDU, MPAReply, MPARequest
 from siwarp.verbs import AHAttr, QPAttr, QPState, WCStatus

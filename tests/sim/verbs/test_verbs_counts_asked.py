@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from unit.verbs.peer_harness import PlainPeer, answering
-from unit.verbs.rc_harness import SEND, WRITE, End, Wire
-from unit.verbs.verbs_harness import counted, nothing, poll, settings
+from harness.peer_harness import PlainPeer, answering
+from harness.rc_harness import SEND, WRITE, End, Wire
+from harness.verbs_harness import counted, nothing, poll, settings
 
 from siwarp.cm import CMEventType
 from siwarp.inspect import DeliveryCount, Opcode

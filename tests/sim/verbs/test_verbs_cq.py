@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from unit.verbs.cq_harness import Told
-from unit.verbs.verbs_harness import Pair, Rig, nothing, poll
+from harness.cq_harness import Told
+from harness.verbs_harness import Pair, Rig, nothing, poll
 
 from siwarp.base.library import ffi, lib
 from siwarp.verbs import SendFlag

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from unit.verbs.verbs_harness import Rig, nothing, poll, until
+from harness.verbs_harness import Rig, nothing, poll, until
 
 from siwarp.verbs import (
     CQ,

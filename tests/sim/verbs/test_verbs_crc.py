@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from unit.verbs.errq_harness import QKEY, WHERE, Stranger, datagram, spoilt
-from unit.verbs.uc_harness import Peer
-from unit.verbs.verbs_harness import Rig, counted, nothing, pattern, poll
+from harness.errq_harness import QKEY, WHERE, Stranger, datagram, spoilt
+from harness.uc_harness import Peer
+from harness.verbs_harness import Rig, counted, nothing, pattern, poll
 
 from siwarp.verbs import RecvWR
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from unit.verbs.errq_harness import QKEY, WHERE, Stranger, datagram, spoilt
-from unit.verbs.record_harness import Target
-from unit.verbs.verbs_harness import MCAST_PORT, Rig, counted, nothing, pattern, poll
+from harness.errq_harness import QKEY, WHERE, Stranger, datagram, spoilt
+from harness.record_harness import Target
+from harness.verbs_harness import MCAST_PORT, Rig, counted, nothing, pattern, poll
 
 from siwarp.verbs import RecvWR
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from unit.verbs.errq_harness import (
+from harness.errq_harness import (
     NOT_WHOLE,
     OPCODE,
     QKEY,
@@ -17,7 +17,7 @@ from unit.verbs.errq_harness import (
     error_message,
     read_error,
 )
-from unit.verbs.verbs_harness import Rig, counted, nothing, poll, until
+from harness.verbs_harness import Rig, counted, nothing, poll, until
 
 from siwarp.inspect import ud_qn
 from siwarp.verbs import MR, QP, ErrorPolicy, QPState, RecvWR, WCStatus

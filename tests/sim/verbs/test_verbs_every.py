@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 
 import net
-from unit.verbs.every_harness import HOSTS, QKEY, End, Uc, datagram, reason
-from unit.verbs.verbs_harness import (
+from harness.every_harness import HOSTS, QKEY, End, Uc, datagram, reason
+from harness.verbs_harness import (
     Rig,
     counted,
     nothing,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from unit.verbs.flush_harness import FLUSHED, flushed
-from unit.verbs.rc_harness import SEND, End, Wire
-from unit.verbs.verbs_harness import nothing, poll
+from harness.flush_harness import FLUSHED, flushed
+from harness.rc_harness import SEND, End, Wire
+from harness.verbs_harness import nothing, poll
 
 from siwarp.cm import CMEventType
 from siwarp.verbs import Persona, QPAttr, QPState

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from unit.verbs.rc_harness import SEND, WRITE, Wire
-from unit.verbs.verbs_harness import counter, nothing, poll, until
+from harness.rc_harness import SEND, WRITE, Wire
+from harness.verbs_harness import counter, nothing, poll, until
 
 from siwarp.verbs import (
     Persona,

@@ -6,8 +6,8 @@ import errno
 from collections.abc import Iterator
 
 import pytest
-from unit.verbs.mcast_harness import QKEY, Member, datagram, raw
-from unit.verbs.verbs_harness import (
+from harness.mcast_harness import QKEY, Member, datagram, raw
+from harness.verbs_harness import (
     Rig,
     counted,
     nothing,

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from unit.verbs.verbs_harness import Rig, nothing, poll
+from harness.verbs_harness import Rig, nothing, poll
 
 from siwarp.verbs import (
     SGE,

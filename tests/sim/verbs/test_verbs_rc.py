@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 
 import pytest
-from unit.verbs.rc_harness import READ, SEND, WRITE, Wire
-from unit.verbs.verbs_harness import nothing, poll
+from harness.rc_harness import READ, SEND, WRITE, Wire
+from harness.verbs_harness import nothing, poll
 
 from siwarp.verbs import (
     RecvWR,

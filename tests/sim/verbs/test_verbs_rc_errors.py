@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire
-from unit.verbs.verbs_harness import ALL_ACCESS, counted, nothing, pattern, poll
+from harness.rc_harness import READ, SEND, WRITE, End, Wire
+from harness.verbs_harness import ALL_ACCESS, counted, nothing, pattern, poll
 
 from siwarp.cm import CMEventType
 from siwarp.verbs import (

@@ -11,8 +11,8 @@ import net
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from unit.verbs.record_harness import CUT, GRANTED, QKEY, Target
-from unit.verbs.verbs_harness import (
+from harness.record_harness import CUT, GRANTED, QKEY, Target
+from harness.verbs_harness import (
     Rig,
     counted,
     counter,
@@ -20,7 +20,7 @@ from unit.verbs.verbs_harness import (
     pattern,
     poll,
 )
-from unit.verbs.verbs_harness import settings as set_to
+from harness.verbs_harness import settings as set_to
 
 from siwarp.base.library import lib
 from siwarp.verbs import (

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from scapy.packet import Raw
-from unit.verbs.errq_harness import (
+from harness.errq_harness import (
     Stranger,
     crc32c,
 )
-from unit.verbs.record_harness import GRANTED, QKEY, Target
-from unit.verbs.verbs_harness import Rig, counted, counter, nothing, poll, settings, until
+from harness.record_harness import GRANTED, QKEY, Target
+from harness.verbs_harness import Rig, counted, counter, nothing, poll, settings, until
 
 from siwarp.inspect import (
     DDPDatagram,

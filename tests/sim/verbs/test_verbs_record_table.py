@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 from sim.verbs.test_verbs_record_err import OPCODE, UNSPECIFIED, read_error
-from unit.verbs.errq_harness import (
+from harness.errq_harness import (
     Stranger,
 )
-from unit.verbs.record_harness import GRANTED, QKEY, Target
-from unit.verbs.verbs_harness import Rig, counted, counter, nothing, settings, until
+from harness.record_harness import GRANTED, QKEY, Target
+from harness.verbs_harness import Rig, counted, counter, nothing, settings, until
 
 from siwarp.inspect import DDPDatagram, RecordDatagram
 from siwarp.verbs import MR, PD, AccessFlag, ErrorOrigin, ErrorPolicy, QPState

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 
 import net
-from unit.verbs.peer_harness import answering
-from unit.verbs.rc_harness import Wire
+from harness.peer_harness import answering
+from harness.rc_harness import Wire
 
 from siwarp.verbs import (
     AccessFlag,

@@ -8,9 +8,9 @@ import socket
 import net
 import pytest
 from hostile.vanishing import PAGE, Vanishing
-from unit.verbs.peer_harness import answering
-from unit.verbs.rc_harness import SEND, Wire
-from unit.verbs.verbs_harness import ALL_ACCESS, counted, nothing, pattern, poll
+from harness.peer_harness import answering
+from harness.rc_harness import SEND, Wire
+from harness.verbs_harness import ALL_ACCESS, counted, nothing, pattern, poll
 
 from siwarp.cm import CMEventType
 from siwarp.verbs import Persona, QPAttr, RecvWR, WCStatus

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from unit.verbs.peer_harness import PlainPeer, answering
-from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire
-from unit.verbs.verbs_harness import (
+from harness.peer_harness import PlainPeer, answering
+from harness.rc_harness import READ, SEND, WRITE, End, Wire
+from harness.verbs_harness import (
     Rig,
     counted,
     counter,

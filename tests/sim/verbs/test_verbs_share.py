@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import net
 import pytest
-from unit.verbs.share_harness import QKEY, Shared, say
-from unit.verbs.verbs_harness import Rig, counted, nothing, poll
+from harness.share_harness import QKEY, Shared, say
+from harness.verbs_harness import Rig, counted, nothing, poll
 
 from siwarp.inspect import DDPDatagram, UDDatagram, ud_qn
 

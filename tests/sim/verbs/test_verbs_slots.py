@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 
 import pytest
-from unit.verbs.rc_harness import SEND, WRITE, Wire
-from unit.verbs.slots_harness import SIGNALED, SILENT, posted
-from unit.verbs.verbs_harness import Pair, Rig, nothing, poll, refused
+from harness.rc_harness import SEND, WRITE, Wire
+from harness.slots_harness import SIGNALED, SILENT, posted
+from harness.verbs_harness import Pair, Rig, nothing, poll, refused
 
 from siwarp.verbs import QPAttr, QPState, SendFlag, SendWR
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import net
 import pytest
-from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire, plain_listener
-from unit.verbs.sqd_harness import drained
-from unit.verbs.verbs_harness import Pair, Rig, counted, nothing, pattern, poll, refused
+from harness.rc_harness import READ, SEND, WRITE, End, Wire, plain_listener
+from harness.sqd_harness import drained
+from harness.verbs_harness import Pair, Rig, counted, nothing, pattern, poll, refused
 
 from siwarp.cm import CMID, CMEventChannel, CMEventType, ConnParam
 from siwarp.inspect import MPAReply

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import socket
 
-from unit.verbs.rc_harness import SEND, End, Wire, plain_client
-from unit.verbs.srq_harness import LAST_WQE, LIMIT_REACHED, Shared, connect, taken
-from unit.verbs.verbs_harness import (
+from harness.rc_harness import SEND, End, Wire, plain_client
+from harness.srq_harness import LAST_WQE, LIMIT_REACHED, Shared, connect, taken
+from harness.verbs_harness import (
     Pair,
     Rig,
     counted,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from unit.verbs.uc_harness import QKEY, Ends, Peer
-from unit.verbs.verbs_harness import Rig, counted, nothing, pattern
+from harness.uc_harness import QKEY, Ends, Peer
+from harness.verbs_harness import Rig, counted, nothing, pattern
 
 from siwarp.verbs import (
     QPAttr,

@@ -6,8 +6,8 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from unit.verbs.uc_harness import Peer
-from unit.verbs.verbs_harness import Rig, counted, nothing, pattern
+from harness.uc_harness import Peer
+from harness.verbs_harness import Rig, counted, nothing, pattern
 
 from siwarp.inspect import DDPUntagged
 from siwarp.verbs import WCOpcode

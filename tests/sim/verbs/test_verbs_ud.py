@@ -6,7 +6,7 @@ import errno
 
 import net
 import pytest
-from unit.verbs.verbs_harness import (
+from harness.verbs_harness import (
     Pair,
     Rig,
     bad_keys,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unit.verbs.verbs_harness import (
+from harness.verbs_harness import (
     Pair,
     Rig,
     counted,

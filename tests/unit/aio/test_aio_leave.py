@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from unit.aio.aio_harness import LIMIT
-from unit.verbs.verbs_harness import Pair, Rig
+from harness.verbs_harness import Pair, Rig
 
 from siwarp import StateError, aio
 from siwarp.aio.wait import _watched

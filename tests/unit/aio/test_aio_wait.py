@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from unit.aio.aio_harness import LOOPBACK, gone, run
-from unit.verbs.verbs_harness import Pair, Rig, until
+from harness.verbs_harness import Pair, Rig, until
 
 from siwarp import StateError, aio
 from siwarp.base.system import readable_now

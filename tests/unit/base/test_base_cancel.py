@@ -92,13 +92,13 @@ UNDER_ANOTHER = {
 #: The sleeping calls of waits, which are meant to be cancellation points.
 WAITS = {
     ("siwarp/llp/llp_wait.c", "sleep_on"),
-    ("siwarp/verbs/verbs_wait.c", "begin_wait"),
-    ("siwarp/verbs/verbs_wait.c", "wait_loop"),
-    ("siwarp/qp/qp_conn_events.c", "evq_wait_no_device"),
-    ("siwarp/abi/rdmacm_event.c", "channel_wait"),
-    ("siwarp/abi/rdmacm_event.c", "rdma_get_cm_event"),
+    ("siwarp/device/device_wait.c", "begin_wait"),
+    ("siwarp/device/device_wait.c", "wait_loop"),
+    ("siwarp/connect/connect_events.c", "evq_wait_no_device"),
+    ("siwarp/abi/rdmacm/rdmacm_event.c", "channel_wait"),
+    ("siwarp/abi/rdmacm/rdmacm_event.c", "rdma_get_cm_event"),
     # Runs in a thread of the device, which the program does not cancel.
-    ("siwarp/verbs/verbs_deputy.c", "watchdog_thread"),
+    ("siwarp/device/device_watchdog.c", "watchdog_thread"),
 }
 COMMENT = re.compile(r"/\*.*?\*/|\"(?:[^\"\\\n]|\\.)*\"", re.DOTALL)
 FUNCTION = re.compile(r"^[a-z][^\n;={}]*?(\w+)\([^;{}]*\)\n\{\n(.*?)^\}", re.DOTALL | re.MULTILINE)

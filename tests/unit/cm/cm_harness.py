@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from unit.verbs.rc_harness import (
+from harness.rc_harness import (
     READ,
     SEND,
     WRITE,
     End,
 )
-from unit.verbs.verbs_harness import pattern, poll
+from harness.verbs_harness import pattern, poll
 
 
 def exchange(a: End, b: End, size: int = 300) -> None:

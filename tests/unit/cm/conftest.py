@@ -1,5 +1,5 @@
 """Fixtures of the tests of cm/: the devices and endpoints of the tests of verbs/."""
 
-from unit.verbs.conftest import rig, two, wire
+from harness.fixtures import rig, two, wire
 
 __all__ = ["rig", "two", "wire"]

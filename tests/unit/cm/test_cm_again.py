@@ -6,7 +6,7 @@ import socket
 import struct
 
 import pytest
-from unit.verbs.rc_harness import End, Wire, plain_listener
+from harness.rc_harness import End, Wire, plain_listener
 
 from siwarp.cm import CMID, CMEventType, ConnParam
 from siwarp.inspect import MPAReply

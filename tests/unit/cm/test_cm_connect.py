@@ -11,7 +11,7 @@ import time
 
 import pytest
 from unit.cm.cm_harness import GARBAGE, exchange
-from unit.verbs.rc_harness import (
+from harness.rc_harness import (
     READ,
     SEND,
     WRITE,
@@ -21,7 +21,7 @@ from unit.verbs.rc_harness import (
     plain_listener,
     read_all,
 )
-from unit.verbs.verbs_harness import Rig, counted, pattern, poll, refused, until
+from harness.verbs_harness import Rig, counted, pattern, poll, refused, until
 
 from siwarp import cm
 from siwarp._siwarp import ffi, lib

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from unit.verbs.rc_harness import End, Wire, plain_client, plain_listener
-from unit.verbs.verbs_harness import settings
-from unit.verbs.wire_peer import recv_frame, terminate
+from harness.rc_harness import End, Wire, plain_client, plain_listener
+from harness.verbs_harness import settings
+from harness.wire_peer import recv_frame, terminate
 
 from siwarp.cm import CMID, RTR, CMEventType, ConnParam
 from siwarp.inspect import FPDU, DDPTagged, MPAReply, MPARequest, Opcode

@@ -6,8 +6,8 @@ import errno
 import functools
 import threading
 
-from unit.verbs.rc_harness import End, Wire
-from unit.verbs.verbs_harness import refused, until
+from harness.rc_harness import End, Wire
+from harness.verbs_harness import refused, until
 
 from siwarp._siwarp import lib
 from siwarp.cm import CMEventType

@@ -10,8 +10,8 @@ import threading
 import time
 
 import pytest
-from unit.verbs.rc_harness import SEND, End, Wire
-from unit.verbs.verbs_harness import LIMIT, Rig, pattern, poll, refused
+from harness.rc_harness import SEND, End, Wire
+from harness.verbs_harness import LIMIT, Rig, pattern, poll, refused
 
 from siwarp._siwarp import ffi, lib
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam

@@ -8,8 +8,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from unit.verbs.rc_harness import SEND, End, Wire, plain_client
-from unit.verbs.verbs_harness import Rig, counted, pattern, poll, refused
+from harness.rc_harness import SEND, End, Wire, plain_client
+from harness.verbs_harness import Rig, counted, pattern, poll, refused
 
 from siwarp._siwarp import lib
 from siwarp.cm import CMID, CMEventChannel, CMEventType

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pace
 import pytest
 from pace import scaled
-from unit.verbs.verbs_harness import Pair, Rig, counter, pattern, poll
+from harness.verbs_harness import Pair, Rig, counter, pattern, poll
 
 import siwarp
 from siwarp.verbs import Error, RecvWR, SendWR

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from scapy.packet import Raw
 from unit.cm.test_cm_connect import exchange
-from unit.verbs.rc_harness import READ, SEND, WRITE, End, Wire
-from unit.verbs.verbs_harness import pattern, poll
-from unit.verbs.wire_peer import Peer, read_request, send, write
+from harness.rc_harness import READ, SEND, WRITE, End, Wire
+from harness.verbs_harness import pattern, poll
+from harness.wire_peer import Peer, read_request, send, write
 
 from siwarp._siwarp import lib
 from siwarp.cm import CMEventType, ConnParam

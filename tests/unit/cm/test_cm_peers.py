@@ -6,14 +6,14 @@ import errno
 import socket
 
 import pytest
-from unit.verbs.rc_harness import (
+from harness.rc_harness import (
     End,
     Wire,
     plain_client,
     plain_listener,
     read_all,
 )
-from unit.verbs.verbs_harness import poll
+from harness.verbs_harness import poll
 
 from siwarp.cm import CMID, RTR, CMEventType, ConnParam
 from siwarp.inspect import FPDU, MPAReply, MPARequest, split_stream

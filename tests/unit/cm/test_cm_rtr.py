@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from unit.verbs.rc_harness import End, Wire, plain_client, plain_listener
-from unit.verbs.verbs_harness import settings
-from unit.verbs.wire_peer import recv_frame
+from harness.rc_harness import End, Wire, plain_client, plain_listener
+from harness.verbs_harness import settings
+from harness.wire_peer import recv_frame
 
 from siwarp.cm import CMID, RTR, CMEventType, ConnParam
 from siwarp.inspect import (

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from unit.verbs.rc_harness import End, Wire
+from harness.rc_harness import End, Wire
 
 from siwarp.cm import CMID, CMEventType, ConnParam
 from siwarp.verbs import Error

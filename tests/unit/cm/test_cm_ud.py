@@ -8,7 +8,7 @@ import select
 import pytest
 from pace import scaled
 from unit.cm.ud_harness import HOST, Ends, plain, question, read
-from unit.verbs.verbs_harness import LIMIT, Rig, counted, counter, poll, refused, until
+from harness.verbs_harness import LIMIT, Rig, counted, counter, poll, refused, until
 
 from siwarp.cm import CMID, CMEventChannel, CMEventType, ConnParam
 from siwarp.inspect import SIDRType

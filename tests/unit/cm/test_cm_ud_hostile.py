@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from unit.cm.ud_harness import Ends, plain, question
-from unit.verbs.verbs_harness import Rig, counter, until
+from harness.verbs_harness import Rig, counter, until
 
 from siwarp.inspect import crc32c
 

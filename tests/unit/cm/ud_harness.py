@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import net
-from unit.verbs.verbs_harness import LIMIT, Rig
+from harness.verbs_harness import LIMIT, Rig
 
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.inspect import SIDR, SIDRType

@@ -51,7 +51,7 @@ def follows(before: Hop, hop: Hop) -> bool:
     if not hop.via:
         return re.search(rf"\b{hop.function}\(", body(before.function, before.file)) is not None
     called = re.search(rf"(->|\.){hop.via}\(", body(before.function, before.file))
-    tables = "\n".join(p.read_text("utf-8") for p in (ROOT / "siwarp").glob("*/*.[ch]"))
+    tables = "\n".join(p.read_text("utf-8") for p in (ROOT / "siwarp").rglob("*.[ch]"))
     filled = re.search(rf"\.{hop.via}\s*=\s*{hop.function}\b|{hop.via} = {hop.function};", tables)
     return called is not None and filled is not None
 

@@ -11,7 +11,7 @@ import pytest
 from cli.cli_harness import dissected, siwarp_here
 from unit.cm.ud_harness import Ends
 from unit.inspect.inspect_harness import datagram, written
-from unit.verbs.verbs_harness import Rig
+from harness.verbs_harness import Rig
 
 import siwarp as package
 from siwarp.cm import CMEventType

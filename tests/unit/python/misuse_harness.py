@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 from typing import Any
 
-from unit.verbs.rc_harness import End, Wire
-from unit.verbs.verbs_harness import Rig
+from harness.rc_harness import End, Wire
+from harness.verbs_harness import Rig
 
 import siwarp
 from siwarp.cm import CMID, CMEventChannel

@@ -11,8 +11,8 @@ from typing import Any
 
 from unit.python import test_misuse_mw
 from unit.python.misuse_harness import World
-from unit.verbs.rc_harness import Wire
-from unit.verbs.verbs_harness import settings
+from harness.rc_harness import Wire
+from harness.verbs_harness import settings
 
 from siwarp._siwarp import ffi, lib
 from siwarp.cm import CMID, CMEventChannel, ConnParam

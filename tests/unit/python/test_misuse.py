@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from unit.python.misuse_harness import World
-from unit.verbs.verbs_harness import poll
+from harness.verbs_harness import poll
 
 import siwarp
 from siwarp.cm import ConnParam

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hostile.vanishing import PAGE, Vanishing
 from unit.python.misuse_harness import World
-from unit.verbs.rc_harness import End
-from unit.verbs.verbs_harness import poll
+from harness.rc_harness import End
+from harness.verbs_harness import poll
 
 import siwarp
 from siwarp._siwarp import ffi, lib

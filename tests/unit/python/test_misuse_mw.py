@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 from unit.python.misuse_harness import EBUSY, EINVAL, Plain, State, World
-from unit.verbs.rc_harness import End, Wire
-from unit.verbs.verbs_harness import poll
+from harness.rc_harness import End, Wire
+from harness.verbs_harness import poll
 
 from siwarp.verbs import (
     MR,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from unit.python.misuse_harness import World
-from unit.verbs.verbs_harness import poll, refused, until
+from harness.verbs_harness import poll, refused, until
 
 import siwarp
 from siwarp.cm import CMID, CMEventChannel

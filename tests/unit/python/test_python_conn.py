@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from unit.verbs.verbs_harness import until
+from harness.verbs_harness import until
 
 import siwarp
 from siwarp.cm import Connection

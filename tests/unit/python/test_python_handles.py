@@ -10,7 +10,7 @@ import threading
 
 import pytest
 from unit.python.python_harness import UD
-from unit.verbs.test_verbs_fork import settle
+from unit.device.test_device_fork import settle
 
 import siwarp
 from siwarp.verbs import (

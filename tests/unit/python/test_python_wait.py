@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from unit.python.python_harness import UD
-from unit.verbs.verbs_harness import until
+from harness.verbs_harness import until
 
 from siwarp.cm import CMEventChannel
 from siwarp.verbs import AH, CQ, QP, CompChannel, QPInitAttr, QPType, RecvWR, SendWR

@@ -102,7 +102,7 @@ ALONE: dict[str, tuple[str, dict[str, str]]] = {
         {},
     ),
     "STALE": (
-        "import os\nfrom unit.verbs.test_verbs_fork import settle\ncontext = Context()\nsettle()\n"
+        "import os\nfrom unit.device.test_device_fork import settle\ncontext = Context()\nsettle()\n"
         "if os.fork():\n    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
         "lib.siw_alloc_pd(context._c)",
         {},

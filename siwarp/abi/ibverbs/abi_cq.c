@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* abi/ibverbs/abi_cq.c - completion queues and completion channels. */
+#include "abi/ibverbs/abi.h"
+
+struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
+{
+	struct abi_channel *channel;
+	int why;
+
+	if (!abi_live(ABI_CONTEXT, context))
+		return NULL;
+	channel = abi_alloc(ABI_CHANNEL);
+	if (!channel)
+		return NULL;
+	channel->siw = siw_create_comp_channel(abi_context_of(context)->siw);
+	why = errno;
+	if (channel->siw) {
+		channel->ibv.context = context;
+		channel->ibv.fd = siw_comp_channel_fd(channel->siw);
+		if (abi_add(ABI_CHANNEL, channel, context))
+			return &channel->ibv;
+		why = ENOMEM;
+		siw_destroy_comp_channel(channel->siw);
+	}
+	abi_free(ABI_CHANNEL, channel);
+	return abi_null(why);
+}
+
+int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
+{
+	int r;
+
+	if (!abi_live(ABI_CHANNEL, channel))
+		return EINVAL;
+	r = siw_destroy_comp_channel(((struct abi_channel *)channel)->siw);
+	if (r == 0)
+		abi_end(ABI_CHANNEL, channel);
+	return abi_result(r);
+}
+
+/* Creates a CQ with the members of struct ibv_cq; abi_cq_ex.c sets the rest of struct ibv_cq_ex. */
+static struct abi_cq *cq_create(struct ibv_context *context, int cqe, void *cq_context,
+				struct ibv_comp_channel *channel, int comp_vector)
+{
+	struct abi_cq *cq;
+	int why;
+
+	if (!abi_live(ABI_CONTEXT, context) || (channel && !abi_live(ABI_CHANNEL, channel)))
+		return NULL;
+	if (cqe > 0 && cqe < ABI_MIN_CQE)
+		cqe = ABI_MIN_CQE;
+	cq = abi_alloc(ABI_CQ);
+	if (!cq)
+		return NULL;
+	cq->siw = siw_create_cq(abi_context_of(context)->siw, cqe, cq,
+				channel ? ((struct abi_channel *)channel)->siw : NULL, comp_vector);
+	if (!cq->siw) {
+		why = errno;
+		abi_free(ABI_CQ, cq);
+		return abi_null(why);
+	}
+	cq->ibv.context = context;
+	cq->ibv.channel = channel;
+	cq->ibv.cq_context = cq_context;
+	cq->ibv.cqe = siw_cq_capacity(cq->siw);
+	pthread_mutex_init(&cq->ibv.mutex, NULL);
+	pthread_cond_init(&cq->ibv.cond, NULL);
+	abi_init_checked_mutex(&cq->polling);
+	cq->forks = abi_forks;
+	return cq;
+}
+
+static struct abi_cq *cq_register(struct abi_cq *cq)
+{
+	if (!cq || abi_add(ABI_CQ, cq, cq->ibv.context))
+		return cq;
+	siw_destroy_cq(cq->siw);
+	abi_free(ABI_CQ, cq);
+	return abi_null(ENOMEM);
+}
+
+struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
+			     struct ibv_comp_channel *channel, int comp_vector)
+{
+	return (struct ibv_cq *)cq_register(
+		cq_create(context, cqe, cq_context, channel, comp_vector));
+}
+
+struct ibv_cq_ex *abi_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr)
+{
+	const uint64_t readers = IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
+				 IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+	const uint32_t masks = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
+	uint32_t flags;
+	struct abi_cq *cq;
+
+	if (!attr || attr->comp_mask & ~masks || attr->cqe > INT32_MAX)
+		return abi_null(EINVAL);
+	flags = attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? attr->flags : 0;
+	if (attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD &&
+	    (!abi_live(ABI_PD, attr->parent_domain) || attr->parent_domain->context != context))
+		return abi_null(EINVAL);
+	/* An overflow ends the CQ and its queue pairs, so IGNORE_OVERRUN is not supported. */
+	if (attr->wc_flags & ~readers || flags & ~(uint32_t)IBV_CREATE_CQ_ATTR_SINGLE_THREADED)
+		return abi_null(EOPNOTSUPP);
+	cq = cq_create(context, (int)attr->cqe, attr->cq_context, attr->channel,
+		       (int)attr->comp_vector);
+	if (cq) {
+		cq->single_threaded = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
+		abi_cq_set_readers(cq, attr->wc_flags);
+	}
+	return (struct ibv_cq_ex *)cq_register(cq);
+}
+
+int abi_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr)
+{
+	if (!abi_live(ABI_CQ, cq) || !attr || attr->attr_mask >= IBV_CQ_ATTR_RESERVED)
+		return abi_fail(EINVAL);
+	/*
+	 * Moderation is not supported (cq_mod_caps of query_device_ex is 0): each completion raises
+	 * its event at once.
+	 */
+	return abi_fail(EOPNOTSUPP);
+}
+
+int ibv_resize_cq(struct ibv_cq *cq, int cqe)
+{
+	int r;
+
+	if (!abi_live(ABI_CQ, cq))
+		return EINVAL;
+	/* Not rounded up: a program that shrinks a CQ wants the size that it requests. */
+	r = siw_resize_cq(abi_cq_of(cq)->siw, cqe);
+	if (r == 0)
+		cq->cqe = siw_cq_capacity(abi_cq_of(cq)->siw);
+	return abi_result(r);
+}
+
+int ibv_destroy_cq(struct ibv_cq *cq)
+{
+	int r;
+
+	if (!abi_live(ABI_CQ, cq))
+		return EINVAL;
+	r = siw_destroy_cq(abi_cq_of(cq)->siw);
+	if (r == 0)
+		abi_end(ABI_CQ, cq);
+	return abi_result(r);
+}
+
+int abi_poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc)
+{
+	return siw_poll_cq(abi_cq_of(cq)->siw, num_entries, (struct siw_wc *)wc);
+}
+
+int abi_req_notify_cq(struct ibv_cq *cq, int solicited_only)
+{
+	/* Arming a CQ without a channel has no effect, and is not an error for adapters. */
+	if (!cq->channel)
+		return 0;
+	return abi_result(siw_req_notify_cq(abi_cq_of(cq)->siw, solicited_only));
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * abi/ibverbs/abi_cq_ex.c - extended completion queues, which return one completion at a time and one
+ * member per function.
+ *
+ * Time stamps are those of the poll that returned the completion, not of the completion itself.
+ */
+#include <time.h>
+
+#include "abi/ibverbs/abi.h"
+
+static struct abi_cq *cq_of_ex(struct ibv_cq_ex *cq)
+{
+	return (struct abi_cq *)cq;
+}
+
+static uint64_t now_ns(clockid_t clock)
+{
+	struct timespec t;
+
+	clock_gettime(clock, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Polls the next completion. Returns 0, ENOENT if there is none, or an errno value. */
+static int next_poll(struct ibv_cq_ex *ibv)
+{
+	struct abi_cq *cq = cq_of_ex(ibv);
+	int n = siw_poll_cq(cq->siw, 1, (struct siw_wc *)&cq->wc);
+
+	if (n <= 0)
+		return n < 0 ? -n : ENOENT;
+	ibv->wr_id = cq->wc.wr_id;
+	ibv->status = cq->wc.status;
+	if (cq->wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP)
+		cq->monotonic_ns = now_ns(CLOCK_MONOTONIC);
+	if (cq->wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+		cq->wallclock_ns = now_ns(CLOCK_REALTIME);
+	return 0;
+}
+
+/* Ends a batch; has no effect unless start_poll has begun one. */
+static void end_poll(struct ibv_cq_ex *cq)
+{
+	if (cq_of_ex(cq)->single_threaded || !cq_of_ex(cq)->open)
+		return;
+	cq_of_ex(cq)->open = false;
+	pthread_mutex_unlock(&cq_of_ex(cq)->polling);
+}
+
+/*
+ * Begins a batch. After an error, including ENOENT, no lock is held and end_poll must not be
+ * called. EINVAL: the calling thread has not ended its previous batch.
+ */
+static int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
+{
+	int r;
+
+	if (attr && attr->comp_mask)
+		return EINVAL;
+	if (cq_of_ex(cq)->forks != abi_forks)
+		return ESTALE;
+	if (!cq_of_ex(cq)->single_threaded) {
+		if (pthread_mutex_lock(&cq_of_ex(cq)->polling))
+			return EINVAL;
+		cq_of_ex(cq)->open = true;
+	}
+	r = next_poll(cq);
+	if (r)
+		end_poll(cq);
+	return r;
+}
+
+static enum ibv_wc_opcode read_opcode(struct ibv_cq_ex *cq)
+{
+	return cq_of_ex(cq)->wc.opcode;
+}
+
+static uint32_t read_vendor_err(struct ibv_cq_ex *cq)
+{
+	return cq_of_ex(cq)->wc.vendor_err;
+}
+
+static uint32_t read_byte_len(struct ibv_cq_ex *cq)
+{
+	return cq_of_ex(cq)->wc.byte_len;
+}
+
+static __be32 read_imm_data(struct ibv_cq_ex *cq)
+{
+	return cq_of_ex(cq)->wc.imm_data;
+}
+
+static uint32_t read_qp_num(struct ibv_cq_ex *cq)
+{
+	return cq_of_ex(cq)->wc.qp_num;
+}
+
+static uint32_t read_src_qp(struct ibv_cq_ex *cq)
+{
+	return cq_of_ex(cq)->wc.src_qp;
+}
+
+static unsigned int read_wc_flags(struct ibv_cq_ex *cq)
+{
+	return cq_of_ex(cq)->wc.wc_flags;
+}
+
+static uint32_t read_slid(struct ibv_cq_ex *cq)
+{
+	return cq_of_ex(cq)->wc.slid;
+}
+
+static uint8_t read_sl(struct ibv_cq_ex *cq)
+{
+	return cq_of_ex(cq)->wc.sl;
+}
+
+static uint8_t read_dlid_path_bits(struct ibv_cq_ex *cq)
+{
+	return cq_of_ex(cq)->wc.dlid_path_bits;
+}
+
+static uint64_t read_completion_ts(struct ibv_cq_ex *cq)
+{
+	return cq_of_ex(cq)->monotonic_ns;
+}
+
+static uint64_t read_wallclock_ns(struct ibv_cq_ex *cq)
+{
+	return cq_of_ex(cq)->wallclock_ns;
+}
+
+/* VLANs, flow tags and tag matching are not supported, so these values are always 0. */
+static uint16_t read_cvlan(struct ibv_cq_ex *cq)
+{
+	(void)cq;
+	return 0;
+}
+
+static uint32_t read_flow_tag(struct ibv_cq_ex *cq)
+{
+	(void)cq;
+	return 0;
+}
+
+static void read_tm_info(struct ibv_cq_ex *cq, struct ibv_wc_tm_info *tm_info)
+{
+	(void)cq;
+	memset(tm_info, 0, sizeof(*tm_info));
+}
+
+void abi_cq_set_readers(struct abi_cq *cq, uint64_t wc_flags)
+{
+	struct ibv_cq_ex *ibv = &cq->ibv;
+
+	cq->wc_flags = wc_flags;
+	ibv->start_poll = start_poll;
+	ibv->next_poll = next_poll;
+	ibv->end_poll = end_poll;
+	ibv->read_opcode = read_opcode;
+	ibv->read_vendor_err = read_vendor_err;
+	ibv->read_byte_len = read_byte_len;
+	ibv->read_imm_data = read_imm_data;
+	ibv->read_qp_num = read_qp_num;
+	ibv->read_src_qp = read_src_qp;
+	ibv->read_wc_flags = read_wc_flags;
+	ibv->read_slid = read_slid;
+	ibv->read_sl = read_sl;
+	ibv->read_dlid_path_bits = read_dlid_path_bits;
+	ibv->read_completion_ts = read_completion_ts;
+	ibv->read_completion_wallclock_ns = read_wallclock_ns;
+	ibv->read_cvlan = read_cvlan;
+	ibv->read_flow_tag = read_flow_tag;
+	ibv->read_tm_info = read_tm_info;
+}
+
+static int start_poll_dead(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
+{
+	(void)cq;
+	(void)attr;
+	return EINVAL;
+}
+
+static int next_poll_dead(struct ibv_cq_ex *cq)
+{
+	(void)cq;
+	return EINVAL;
+}
+
+void abi_cq_end(struct abi_cq *cq)
+{
+	cq->ibv.start_poll = start_poll_dead;
+	cq->ibv.next_poll = next_poll_dead;
+}

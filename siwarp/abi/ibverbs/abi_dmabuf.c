@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* abi/ibverbs/abi_dmabuf.c - dma-bufs, which are mapped so that the CPU can access them. */
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "abi/ibverbs/abi.h"
+
+struct abi_mapping *abi_map(struct abi_context *ctx, int fd, uint64_t offset, size_t length,
+			    bool writable, void **at)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE), before = offset % page;
+	struct abi_mapping *mapping;
+
+	if (!length || length > SIZE_MAX - before)
+		return abi_null(EINVAL);
+	mapping = malloc(sizeof(*mapping));
+	if (!mapping)
+		return abi_null(ENOMEM);
+	mapping->size = before + length;
+	mapping->addr = mmap(NULL, mapping->size, PROT_READ | (writable ? PROT_WRITE : 0),
+			     MAP_SHARED, fd, (off_t)(offset - before));
+	if (mapping->addr == MAP_FAILED) {
+		free(mapping);
+		/*
+		 * Memory that the CPU cannot map, such as most of a graphics card's memory, is not
+		 * supported.
+		 */
+		return abi_null(errno == EBADF || errno == EINVAL ? errno : EOPNOTSUPP);
+	}
+	*at = (char *)mapping->addr + before;
+	pthread_mutex_lock(&ctx->lock);
+	mapping->next = ctx->mappings;
+	ctx->mappings = mapping;
+	pthread_mutex_unlock(&ctx->lock);
+	return mapping;
+}
+
+void abi_unmap(struct abi_context *ctx, struct abi_mapping *mapping)
+{
+	struct abi_mapping **at = &ctx->mappings;
+
+	pthread_mutex_lock(&ctx->lock);
+	while (*at != mapping)
+		at = &(*at)->next;
+	*at = mapping->next;
+	pthread_mutex_unlock(&ctx->lock);
+	mapping->next = NULL;
+	abi_unmap_all(mapping);
+}
+
+void abi_unmap_all(struct abi_mapping *mappings)
+{
+	while (mappings) {
+		struct abi_mapping *next = mappings->next;
+
+		munmap(mappings->addr, mappings->size);
+		free(mappings);
+		mappings = next;
+	}
+}
+
+/* The access flags that ibv_reg_mr(3) allows for a dma-buf. */
+#define TAKEN                                                               \
+	((unsigned int)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |  \
+			IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | \
+			IBV_ACCESS_OPTIONAL_RANGE))
+
+struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova,
+				 int fd, int access)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	struct abi_mapping *mapping;
+	struct abi_context *ctx;
+	struct ibv_mr *mr;
+	void *at;
+	int why;
+
+	if (!abi_live(ABI_PD, pd))
+		return NULL;
+	if ((unsigned int)access & ~TAKEN || (offset ^ iova) % page)
+		return abi_null(EINVAL);
+	ctx = abi_context_of(pd->context);
+	if (ctx->forks != abi_forks)
+		return abi_null(ESTALE);
+	mapping = abi_map(ctx, fd, offset, length, access & IBV_ACCESS_LOCAL_WRITE, &at);
+	if (!mapping)
+		return NULL;
+	mr = ibv_reg_mr_iova2(pd, at, length, iova, (unsigned int)access);
+	if (!mr) {
+		why = errno;
+		abi_unmap(ctx, mapping);
+		return abi_null(why);
+	}
+	((struct abi_mr *)mr)->mapping = mapping;
+	return mr;
+}

@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* abi/ibverbs/abi_mr.c - protection domains and memory regions. */
+#include <sys/mman.h>
+
+#include "abi/ibverbs/abi.h"
+
+/* The flags that the engine implements. This library accepts ABI_ACCESS_IGNORED as well. */
+#define ENGINE                                                                                   \
+	((unsigned int)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |                       \
+			IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | \
+			IBV_ACCESS_ZERO_BASED))
+
+struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
+{
+	struct abi_pd *pd;
+	int why;
+
+	if (!abi_live(ABI_CONTEXT, context))
+		return NULL;
+	pd = abi_alloc(ABI_PD);
+	if (!pd)
+		return NULL;
+	pd->siw = siw_alloc_pd(abi_context_of(context)->siw);
+	why = errno;
+	if (pd->siw) {
+		static atomic_uint handles;
+
+		pd->ibv.context = context;
+		pd->ibv.handle = atomic_fetch_add(&handles, 1) + 1;
+		if (abi_add(ABI_PD, pd, context))
+			return &pd->ibv;
+		why = ENOMEM;
+		siw_dealloc_pd(pd->siw);
+	}
+	abi_free(ABI_PD, pd);
+	return abi_null(why);
+}
+
+static void parent_domain_release(struct abi_pd *pd)
+{
+	atomic_fetch_sub(&pd->parent_of->users, 1);
+	if (pd->td)
+		atomic_fetch_sub(&pd->td->users, 1);
+}
+
+/* Whether an MR, MW or AH, whose pd is the second member, belongs to the protection domain. */
+static bool has_pd_second(void *handle, const void *wanted)
+{
+	return ((struct ibv_mr *)handle)->pd == wanted;
+}
+
+/* Whether a QP or SRQ, whose pd is the third member, belongs to the protection domain. */
+static bool has_pd_third(void *handle, const void *wanted)
+{
+	return ((struct ibv_srq *)handle)->pd == wanted;
+}
+
+_Static_assert(offsetof(struct ibv_mw, pd) == offsetof(struct ibv_mr, pd), "ibv_mw");
+_Static_assert(offsetof(struct ibv_ah, pd) == offsetof(struct ibv_mr, pd), "ibv_ah");
+_Static_assert(offsetof(struct ibv_qp, pd) == offsetof(struct ibv_srq, pd), "ibv_qp");
+
+/*
+ * Whether objects exist that were created with this parent domain. The engine knows only the real
+ * domain.
+ */
+static bool parent_domain_in_use(const struct abi_pd *parent)
+{
+	return abi_find(ABI_MR, has_pd_second, parent) || abi_find(ABI_MW, has_pd_second, parent) ||
+	       abi_find(ABI_AH, has_pd_second, parent) || abi_find(ABI_QP, has_pd_third, parent) ||
+	       abi_find(ABI_SRQ, has_pd_third, parent);
+}
+
+int ibv_dealloc_pd(struct ibv_pd *ibv)
+{
+	struct abi_pd *pd = (struct abi_pd *)ibv;
+	int r;
+
+	if (!abi_live(ABI_PD, ibv))
+		return EINVAL;
+	if (pd->users || (pd->parent_of && parent_domain_in_use(pd)))
+		return abi_fail(EBUSY);
+	/* A parent domain is an alias of the domain that it refers to. */
+	if (!pd->parent_of) {
+		r = siw_dealloc_pd(pd->siw);
+		if (r < 0)
+			return abi_result(r);
+	} else {
+		parent_domain_release(pd);
+	}
+	abi_end(ABI_PD, pd);
+	return 0;
+}
+
+struct ibv_td *abi_alloc_td(struct ibv_context *context, struct ibv_td_init_attr *attr)
+{
+	struct abi_td *td;
+
+	if (!abi_live(ABI_CONTEXT, context))
+		return NULL;
+	if (!attr || attr->comp_mask)
+		return abi_null(EINVAL);
+	td = abi_alloc(ABI_TD);
+	if (!td)
+		return NULL;
+	td->ibv.context = context;
+	if (abi_add(ABI_TD, td, context))
+		return &td->ibv;
+	abi_free(ABI_TD, td);
+	return abi_null(ENOMEM);
+}
+
+int abi_dealloc_td(struct ibv_td *td)
+{
+	if (!abi_live(ABI_TD, td))
+		return EINVAL;
+	if (((struct abi_td *)td)->users)
+		return abi_fail(EBUSY);
+	abi_end(ABI_TD, td);
+	return 0;
+}
+
+struct ibv_pd *abi_alloc_parent_domain(struct ibv_context *context,
+				       struct ibv_parent_domain_init_attr *attr)
+{
+	struct abi_pd *pd;
+
+	if (!abi_live(ABI_CONTEXT, context))
+		return NULL;
+	if (!attr || !abi_live(ABI_PD, attr->pd) || attr->pd->context != context ||
+	    (attr->td && (!abi_live(ABI_TD, attr->td) || attr->td->context != context)) ||
+	    ((struct abi_pd *)attr->pd)->parent_of)
+		return abi_null(EINVAL);
+	/* The engine allocates all queue memory, so custom allocators would never be called. */
+	if (attr->comp_mask & ~(uint32_t)IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT)
+		return abi_null(EOPNOTSUPP);
+	pd = abi_alloc(ABI_PD);
+	if (!pd)
+		return NULL;
+	pd->ibv = *attr->pd;
+	pd->parent_of = (struct abi_pd *)attr->pd;
+	pd->siw = pd->parent_of->siw;
+	pd->td = (struct abi_td *)attr->td;
+	atomic_fetch_add(&pd->parent_of->users, 1);
+	if (pd->td)
+		atomic_fetch_add(&pd->td->users, 1);
+	if (abi_add(ABI_PD, pd, context))
+		return &pd->ibv;
+	parent_domain_release(pd);
+	abi_free(ABI_PD, pd);
+	return abi_null(ENOMEM);
+}
+
+static bool has_pd_handle(void *handle, const void *wanted)
+{
+	const struct ibv_pd *pd = handle, *looked_for = wanted;
+
+	return pd->context == looked_for->context && pd->handle == looked_for->handle;
+}
+
+struct ibv_pd *ibv_import_pd(struct ibv_context *context, uint32_t pd_handle)
+{
+	struct ibv_pd wanted = { context, pd_handle }, *pd;
+
+	if (!abi_live(ABI_CONTEXT, context))
+		return NULL;
+	pd = abi_find(ABI_PD, has_pd_handle, &wanted);
+	return pd ? pd : abi_null(EINVAL);
+}
+
+void ibv_unimport_pd(struct ibv_pd *pd)
+{
+	(void)pd; /* an import returns the object itself, so there is nothing to undo */
+}
+
+/* Copies the public members of the region from the engine's. */
+static void mr_show(struct abi_mr *mr, struct ibv_pd *pd)
+{
+	mr->ibv.context = pd->context;
+	mr->ibv.pd = pd;
+	mr->ibv.addr = mr->siw->addr;
+	mr->ibv.length = mr->siw->length;
+	mr->ibv.handle = mr->siw->handle;
+	mr->ibv.lkey = mr->siw->lkey;
+	mr->ibv.rkey = mr->siw->rkey;
+}
+
+static int mr_check_access(unsigned int access)
+{
+	return access & ~(ENGINE | ABI_ACCESS_IGNORED) ? EINVAL : 0;
+}
+
+static struct abi_mr *mr_register(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+				  unsigned int access)
+{
+	struct abi_mr *mr;
+	int why;
+
+	if (!abi_live(ABI_PD, pd))
+		return NULL;
+	why = mr_check_access(access);
+	if (why)
+		return abi_null(why);
+	if (access & IBV_ACCESS_ZERO_BASED)
+		iova = 0;
+	mr = abi_alloc(ABI_MR);
+	if (!mr)
+		return NULL;
+	mr->siw = siw_reg_mr_iova(((struct abi_pd *)pd)->siw, addr, length, iova,
+				  (int)(access & ENGINE));
+	why = errno;
+	if (mr->siw) {
+		mr_show(mr, pd);
+		mr->iova = iova;
+		mr->access = access;
+		if (abi_add(ABI_MR, mr, pd->context))
+			return mr;
+		why = ENOMEM;
+		siw_dereg_mr(mr->siw);
+	}
+	abi_free(ABI_MR, mr);
+	return abi_null(why);
+}
+
+struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
+{
+	return (struct ibv_mr *)mr_register(pd, addr, length, (uintptr_t)addr,
+					    (unsigned int)access);
+}
+
+struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+			       int access)
+{
+	return (struct ibv_mr *)mr_register(pd, addr, length, iova, (unsigned int)access);
+}
+
+struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, uint64_t iova,
+				unsigned int access)
+{
+	return (struct ibv_mr *)mr_register(pd, addr, length, iova, access);
+}
+
+/* Returns the address at which the engine's offsets start after ibv_rereg_mr. */
+static uint64_t new_base(const struct abi_mr *mr, int flags, unsigned int access)
+{
+	if (!(flags & IBV_REREG_MR_CHANGE_TRANSLATION) &&
+	    !((access ^ mr->access) & IBV_ACCESS_ZERO_BASED))
+		return mr->iova;
+	return access & IBV_ACCESS_ZERO_BASED ? 0 : (uintptr_t)mr->ibv.addr;
+}
+
+int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, void *addr, size_t length,
+		 int access)
+{
+	struct abi_mr *mr = (struct abi_mr *)ibv;
+	bool new_pd = flags & IBV_REREG_MR_CHANGE_PD;
+	unsigned int now;
+	int r;
+
+	errno = EINVAL;
+	if (!abi_live(ABI_MR, ibv) || (new_pd && !abi_live(ABI_PD, pd)) || mr->mapping)
+		return IBV_REREG_MR_ERR_INPUT;
+	now = flags & IBV_REREG_MR_CHANGE_ACCESS ? (unsigned int)access : mr->access;
+	if (mr_check_access(now))
+		return IBV_REREG_MR_ERR_INPUT;
+	r = siw_rereg_mr(mr->siw, flags, new_pd ? ((struct abi_pd *)pd)->siw : NULL, addr, length,
+			 access & (int)ENGINE);
+	if (r)
+		return r;
+	mr_show(mr, new_pd ? pd : ibv->pd);
+	mr->iova = new_base(mr, flags, now);
+	mr->access = now;
+	return 0;
+}
+
+int ibv_dereg_mr(struct ibv_mr *ibv)
+{
+	struct abi_mr *mr = (struct abi_mr *)ibv;
+	struct abi_mapping *mapping;
+	struct abi_context *ctx;
+	int r;
+
+	if (!abi_live(ABI_MR, ibv))
+		return EINVAL;
+	r = siw_dereg_mr(mr->siw);
+	if (r < 0)
+		return abi_result(r);
+	mapping = mr->mapping;
+	ctx = abi_context_of(ibv->context);
+	abi_end(ABI_MR, mr);
+	if (mapping)
+		abi_unmap(ctx, mapping);
+	return 0;
+}
+
+static bool has_mr_handle(void *handle, const void *wanted)
+{
+	const struct ibv_mr *mr = handle, *looked_for = wanted;
+
+	return mr->context == looked_for->context && mr->handle == looked_for->handle;
+}
+
+struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t mr_handle)
+{
+	struct ibv_mr wanted = { .handle = mr_handle }, *mr;
+
+	if (!abi_live(ABI_PD, pd))
+		return NULL;
+	wanted.context = pd->context;
+	mr = abi_find(ABI_MR, has_mr_handle, &wanted);
+	return mr ? mr : abi_null(EINVAL);
+}
+
+void ibv_unimport_mr(struct ibv_mr *mr)
+{
+	(void)mr; /* an import returns the object itself, so there is nothing to undo */
+}
+
+struct advice {
+	const struct ibv_pd *pd;
+	uint32_t lkey;
+};
+
+static bool has_lkey(void *handle, const void *wanted)
+{
+	const struct advice *advice = wanted;
+	const struct ibv_mr *mr = handle;
+
+	return mr->context == advice->pd->context && mr->lkey == advice->lkey;
+}
+
+/* Checks one element of ibv_advise_mr. Returns 0 or an errno value. */
+static int check_advice(const struct ibv_pd *pd, bool writes, const struct ibv_sge *sge)
+{
+	const struct abi_mr *mr = abi_find(ABI_MR, has_lkey, &(struct advice){ pd, sge->lkey });
+	uint64_t base;
+
+	if (!mr)
+		return EFAULT;
+	if (((struct abi_pd *)mr->ibv.pd)->siw != ((const struct abi_pd *)pd)->siw)
+		return EPERM;
+	if (writes && !(mr->access & IBV_ACCESS_LOCAL_WRITE))
+		return EPERM;
+	base = mr->iova;
+	if (sge->addr < base || sge->addr - base > mr->ibv.length ||
+	    mr->ibv.length - (sge->addr - base) < sge->length)
+		return EFAULT;
+	return 0;
+}
+
+/* Advice is only checked, because the kernel loads pages on demand. */
+int abi_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags,
+		  struct ibv_sge *sg_list, uint32_t num_sge)
+{
+	bool writes = advice == IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE;
+	int r = 0;
+
+	if (!abi_live(ABI_PD, pd) || (!sg_list && num_sge) ||
+	    flags & ~(uint32_t)IBV_ADVISE_MR_FLAG_FLUSH)
+		return abi_fail(EINVAL);
+	if ((unsigned int)advice > IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT)
+		return abi_fail(EOPNOTSUPP);
+	for (uint32_t i = 0; i < num_sge && !r; i++)
+		r = check_advice(pd, writes, &sg_list[i]);
+	return r ? abi_fail(r) : 0;
+}
+
+struct ibv_mr *abi_alloc_null_mr(struct ibv_pd *pd)
+{
+	return abi_live(ABI_PD, pd) ? abi_null(EOPNOTSUPP) : NULL;
+}

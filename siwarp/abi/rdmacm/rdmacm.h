@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * abi/rdmacm/rdmacm.h - librdmacm.so.1 on top of <siwarp/cm.h> and siwarp's libibverbs.so.1: the binary
+ * interface of programs that connect by rdma_cm.
+ *
+ * Ids and channels wrap engine objects and begin with the public structs of <rdma/rdma_cma.h>.
+ * Addresses are resolved here without delay; the resulting events are queued on the engine's
+ * channel, which keeps all events in order.
+ *
+ * Functions return what their man pages specify: 0, or -1 with errno, or NULL with errno.
+ */
+#ifndef SIW_RDMACM_H
+#define SIW_RDMACM_H
+
+#include "abi/ibverbs/abi.h"
+
+#pragma GCC visibility push(default)
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
+#pragma GCC visibility pop
+
+#include <siwarp/cm.h>
+#include <siwarp/ibv_ext.h>
+
+#define CM_MAX_PRIVATE 255 /* maximum private data in octets, limited by struct rdma_conn_param */
+#define CM_RETRIES     7   /* as rnr_retry_count: no limit */
+#define CM_RNR_TIMER   0   /* InfiniBand's RNR timer code for 655 ms, as in rdma_connect(3) */
+
+enum cm_kind {
+	CM_CHANNEL = 1,
+	CM_ID,
+	CM_EVENT,
+};
+
+/* Registry entry, embedded in every object that programs hold a pointer to. */
+struct cm_object {
+	const void *handle;
+	enum cm_kind kind;
+};
+
+struct cm_channel {
+	struct rdma_event_channel ev; /* must be first */
+	struct cm_object object;
+	struct siw_cm_channel *siw;
+};
+
+struct cm_id {
+	struct rdma_cm_id id; /* must be first */
+	/*
+	 * The system's librdmacm, whose rsockets may run on siwarp's ids, reads its own private
+	 * device data at this place to determine queue sizes. Points to cm_long_queues.
+	 */
+	const uint32_t *foreign_device;
+	struct cm_object object;
+	struct siw_cm_id *siw;
+	struct cm_channel *own; /* private channel of a synchronous id; else NULL */
+	/* events that the program has not acknowledged; protected by cm_lock */
+	unsigned int unacked;
+	bool bound, listening, asks; /* asks: id of a CONNECT_REQUEST that is not answered yet */
+	bool resolved, routed;	     /* active side: address resolved, route resolved */
+	/*
+	 * State of the connection according to its events: accepted locally but not yet
+	 * established; established; over. ends: the local program has called rdma_disconnect.
+	 */
+	bool accepted, established, over, ends;
+	bool any; /* bound to a wildcard address */
+	bool v6_only;
+	/* active side with a QP that the program manages: rdma_establish is still to be called */
+	atomic_bool completes;
+	/* depths of the CONNECT_REQUEST; once established, the negotiated depths */
+	uint8_t resources, depth;
+	/* The queue pair bound to the engine's id. The program may store another one in id.qp. */
+	struct ibv_qp *taken;
+	/* Queue pair of a connection without an RC queue pair of the program: see cm_stand_in. */
+	struct ibv_qp *stand_in;
+	struct ibv_cq *stand_in_cq;
+	/* RDMA_OPTION_ID_TOS; an id of a CONNECT_REQUEST inherits it from the listener */
+	uint8_t tos;
+	struct ibv_sa_path_rec path; /* path record shown in the id's route */
+	uint8_t ack_timeout;	     /* RDMA_OPTION_ID_ACK_TIMEOUT */
+	struct cm_group *groups;     /* groups that the id has joined; protected by cm_lock */
+	/* arguments of rdma_write_cm_event, oldest first; protected by cm_lock */
+	struct cm_arg *args;
+	struct rdma_addrinfo *info; /* result of rdma_resolve_addrinfo */
+	/* Set by rdma_create_ep on the passive side, for the ids of connection requests. */
+	struct ibv_pd *ep_pd;
+	struct ibv_qp_init_attr *ep_attr;
+};
+
+/* Events that <rdma/rdma_cma.h> introduced after release 44. */
+enum {
+	CM_EVENT_ADDRINFO_RESOLVED = 16,
+	CM_EVENT_ADDRINFO_ERROR = 17,
+	CM_EVENT_USER = 18,
+};
+
+/* Argument of an event that the program wrote by rdma_write_cm_event. */
+struct cm_arg {
+	struct cm_arg *next;
+	uint64_t arg;
+};
+
+struct cm_event {
+	struct rdma_cm_event ev; /* must be first */
+	struct cm_object object;
+	struct cm_id *of; /* id whose unacked includes this event */
+	uint8_t private_data[512];
+};
+
+/* ---- rdmacm_object.c ------------------------------------------------------------------------- */
+
+/* The library's lock. Only locks of the engine may be taken while it is held. */
+void cm_lock(void);
+void cm_unlock(void);
+/* Registers the object as alive, under its handle. Returns false with errno ENOMEM. */
+bool cm_add(struct cm_object *object, enum cm_kind kind, const void *handle);
+bool cm_add_locked(struct cm_object *object, enum cm_kind kind, const void *handle);
+bool cm_live(enum cm_kind kind, const void *handle); /* false with errno EINVAL */
+bool cm_live_locked(enum cm_kind kind, const void *handle);
+void cm_end(struct cm_object *object);
+void cm_end_locked(struct cm_object *object);
+/* cm_acked records that an event of the id was acknowledged; cm_wait_acked waits until all are. */
+void cm_acked(struct cm_id *id);
+void cm_wait_acked(struct cm_id *id);
+
+/* ---- rdmacm_device.c ------------------------------------------------------------------------- */
+
+/*
+ * Returns the open device that has the address, which may be a loopback address; NULL with errno
+ * ENODEV if there is none.
+ */
+struct ibv_context *cm_device_of(const struct siw_addr *local);
+/*
+ * Returns the first address of the first device at which other machines can reach it; false if
+ * there is none.
+ */
+bool cm_first_addr(sa_family_t family, struct siw_addr *addr);
+/* Returns the open device with that engine context, or NULL if this library has not opened it. */
+struct ibv_context *cm_device_by(const struct siw_context *siw);
+/* Returns the library's default protection domain of the device, or NULL with errno. */
+struct ibv_pd *cm_default_pd(struct ibv_context *verbs);
+/*
+ * Calls visit(device, address) for every address of every device until visit returns false.
+ * Loopback addresses are reported with the first device. Returns 0 or an errno value.
+ */
+int cm_each_address(bool (*visit)(struct ibv_context *verbs, const struct siw_addr *addr,
+				  void *arg),
+		    void *arg);
+/* Determines the local source address of packets to dest. Returns 0 or an errno value. */
+int cm_local_for(const struct siw_addr *dest, struct siw_addr *local);
+
+/* ---- rdmacm_addr.c --------------------------------------------------------------------------- */
+
+/* Converts a struct sockaddr of the program. Returns 0 or an errno value. */
+int cm_addr_from(const struct sockaddr *from, struct siw_addr *to);
+bool cm_addr_is_any(const struct siw_addr *addr);
+bool cm_addr_is_loopback(const struct siw_addr *addr);
+bool cm_addr_is_group(const struct siw_addr *addr);
+void cm_gid_of(const struct siw_addr *addr, union ibv_gid *gid);
+/* Stores addresses and their GIDs in the id's route. NULL leaves an address unchanged. */
+void cm_set_route_addrs(struct cm_id *id, const struct siw_addr *source,
+			const struct siw_addr *dest);
+/*
+ * Copies the first element of info. rdma_freeaddrinfo frees the copy. Returns NULL if memory is
+ * exhausted.
+ */
+struct rdma_addrinfo *cm_copy_info(const struct rdma_addrinfo *info);
+const struct siw_addr *cm_source(const struct cm_id *id);
+const struct siw_addr *cm_dest(const struct cm_id *id);
+
+/* ---- rdmacm_newer.c -------------------------------------------------------------------------- */
+
+/*
+ * Removes and returns the argument of the oldest event that the program wrote. The caller holds
+ * cm_lock.
+ */
+uint64_t cm_pop_event_arg(struct cm_id *id);
+/* Frees the data that rdmacm_newer.c stores in an id, when the id is destroyed. */
+void cm_free_newer(struct cm_id *id);
+
+/* ---- rdmacm_ud.c: functions for datagram ids; the caller has checked the arguments ----------- */
+
+static inline bool cm_is_ud(const struct cm_id *id)
+{
+	return id->id.ps == RDMA_PS_UDP || id->id.ps == RDMA_PS_IPOIB;
+}
+
+int cm_ud_connect(struct cm_id *id, const struct rdma_conn_param *from);
+int cm_ud_accept(struct cm_id *id, const struct rdma_conn_param *from);
+int cm_ud_disconnect(struct cm_id *id);
+/* Stores for ibv_query_qp the attributes with which the id has moved its RC queue pair to RTS. */
+void cm_store_qp_attr(const struct cm_id *id);
+int cm_ud_init_attr(const struct cm_id *id, struct ibv_qp_attr *attr, int *mask);
+/* Fills in the address vector for sending from the id's address to dgid. */
+void cm_ud_fill_path(const struct cm_id *id, const union ibv_gid *dgid, struct rdma_ud_param *ud);
+/* Fills in the event data of a UD connection request or response. */
+void cm_ud_fill_event(const struct cm_id *id, const struct siw_cm_event *from,
+		      struct cm_event *event);
+
+/* ---- rdmacm_mcast.c -------------------------------------------------------------------------- */
+
+/*
+ * Fills in the event of the oldest join that has none yet, and makes the queue pair a member of the
+ * group. Returns false if there is no such join. The caller holds cm_lock.
+ */
+bool cm_fill_join_event(struct cm_id *id, struct cm_event *event);
+/* Leaves all groups, when the id's queue pair or the id is destroyed. */
+void cm_leave_all(struct cm_id *id);
+
+/* ---- rdmacm_rsocket.c ------------------------------------------------------------------------ */
+
+/* Data that the system's librdmacm interprets as device limits: large values at every offset. */
+extern const uint32_t cm_fake_device_data[64];
+
+/* ---- rdmacm_qp.c ----------------------------------------------------------------------------- */
+
+/*
+ * Returns the substitute queue pair of a connection that only carries private data, creating it at
+ * the first call; NULL if it cannot be created. cm_end_stand_in destroys it, after the engine's id
+ * was destroyed.
+ */
+struct ibv_qp *cm_stand_in(struct cm_id *id);
+void cm_end_stand_in(struct cm_id *id);
+
+/* ---- rdmacm_id.c ----------------------------------------------------------------------------- */
+
+/*
+ * Creates the id of a CONNECT_REQUEST that arrived at listener. Returns NULL with errno on failure.
+ * The caller holds cm_lock.
+ */
+struct cm_id *cm_id_of_request(struct cm_id *listener, struct siw_cm_id *siw);
+/* Sets the device of a new id. Must be called after cm_lock was released. */
+void cm_set_device_of(struct cm_id *id);
+/* Acknowledges the event that a synchronous id still exposes in id.event. */
+void cm_ack_pending_event(struct cm_id *id);
+/*
+ * For a synchronous id, waits for the result of the operation just started. Returns 0, or -1 with
+ * errno.
+ */
+int cm_complete(struct cm_id *id);
+
+static inline struct cm_id *cm_id_of(struct rdma_cm_id *id)
+{
+	return (struct cm_id *)id;
+}
+
+/* Sets errno and returns -1, as most functions of rdma_cm do on failure. */
+static inline int cm_fail(int why)
+{
+	errno = why;
+	return -1;
+}
+
+/*
+ * Converts an engine result (0 or a negative errno value) to the return value of an rdma_cm
+ * function.
+ */
+static inline int cm_result(int r)
+{
+	return r < 0 ? cm_fail(-r) : 0;
+}
+
+/* Copies a program's private data to the engine's parameters. -EINVAL: a length without data. */
+static inline int cm_take_private(const struct rdma_conn_param *from, struct siw_cm_param *to)
+{
+	if (from->private_data_len && !from->private_data)
+		return -EINVAL;
+	to->private_data = from->private_data;
+	to->private_data_len = from->private_data_len;
+	return 0;
+}
+
+#endif

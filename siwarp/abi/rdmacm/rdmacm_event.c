@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* abi/rdmacm/rdmacm_event.c - event channels, and conversion of engine events to rdma_cm events. */
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "abi/rdmacm/rdmacm.h"
+#include "abi/ibverbs/abi_cancel.h"
+
+/* InfiniBand rejection reasons (section 12.6.7.2), which programs for Ethernet adapters expect. */
+enum {
+	REJ_INVALID_SERVICE_ID = 8,
+	REJ_CONSUMER_DEFINED = 28,
+};
+
+/*
+ * Programs such as rping end in this way: one thread destroys the channel and returns from main(),
+ * while another has acknowledged its last event and calls rdma_get_cm_event again. With an adapter
+ * the second thread usually calls first and then waits forever. Therefore rdma_get_cm_event on a
+ * channel that was destroyed fails only after a second, by which time such a program has exited.
+ */
+#define GONE	    16 /* number of destroyed channels that are remembered */
+#define LAST_WAIT_S 1
+static const void *gone[GONE]; /* protected by cm_lock */
+static unsigned int n_gone;
+
+static bool channel_was_destroyed(const void *channel)
+{
+	bool found = false;
+
+	cm_lock();
+	for (int i = 0; i < GONE; i++)
+		found |= channel && gone[i] == channel;
+	cm_unlock();
+	return found;
+}
+
+struct rdma_event_channel *rdma_create_event_channel(void)
+{
+	struct cm_channel *channel = calloc(1, sizeof(*channel));
+	int why;
+
+	if (!channel)
+		return NULL;
+	channel->siw = siw_cm_create_channel(NULL);
+	if (channel->siw) {
+		channel->ev.fd = siw_cm_channel_fd(channel->siw);
+		if (cm_add(&channel->object, CM_CHANNEL, channel))
+			return &channel->ev;
+	}
+	why = errno;
+	if (channel->siw)
+		siw_cm_destroy_channel(channel->siw);
+	free(channel);
+	return abi_null(why);
+}
+
+void rdma_destroy_event_channel(struct rdma_event_channel *ev)
+{
+	struct cm_channel *channel = (struct cm_channel *)ev;
+	bool over;
+
+	/*
+	 * Checked and destroyed under one lock, because a thread that waits for an event may be
+	 * about to access the channel.
+	 */
+	cm_lock();
+	/* A channel that still has ids is kept, because the program might use those ids. */
+	over = cm_live_locked(CM_CHANNEL, ev) && siw_cm_destroy_channel(channel->siw) == 0;
+	if (over) {
+		gone[n_gone++ % GONE] = channel;
+		cm_end_locked(&channel->object);
+	}
+	cm_unlock();
+	if (over)
+		free(channel);
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static uint8_t depth_to_uint8(int value)
+{
+	return value < 0 ? 0 : value > UINT8_MAX ? UINT8_MAX : (uint8_t)value;
+}
+
+/*
+ * Sets the depths in an event: the values in the peer's frame if it contains them, otherwise the
+ * values that this end may use. Events of connection requests always use the latter.
+ */
+static void event_fill_depths(struct rdma_conn_param *conn, const struct siw_cm_event *from)
+{
+	bool said = from->event == SIW_CM_ESTABLISHED || from->event == SIW_CM_CONNECT_RESPONSE;
+
+	conn->responder_resources = depth_to_uint8(
+		said && from->peer_ord >= 0 ? from->peer_ord : from->responder_resources);
+	conn->initiator_depth = depth_to_uint8(said && from->peer_ird >= 0 ? from->peer_ird
+									   : from->initiator_depth);
+}
+
+static void event_fill_conn(struct cm_event *event, const struct siw_cm_event *from)
+{
+	struct rdma_conn_param *conn = &event->ev.param.conn;
+	uint32_t len = from->private_data_len > CM_MAX_PRIVATE ? CM_MAX_PRIVATE
+							       : from->private_data_len;
+
+	memcpy(event->private_data, from->private_data, from->private_data_len);
+	conn->private_data = len ? event->private_data : NULL;
+	conn->private_data_len = (uint8_t)len;
+	event_fill_depths(conn, from);
+	conn->rnr_retry_count = 7;
+	conn->retry_count = 7;
+	conn->flow_control = 1;
+	conn->qp_num = SIW_IBV_QPN_OF_CM;
+}
+
+static int event_status(const struct cm_id *id, const struct siw_cm_event *from)
+{
+	/*
+	 * 0, as for adapters: no operation has failed. rsockets accepts no other status for the end
+	 * of a connection.
+	 */
+	if (from->event == SIW_CM_DISCONNECTED)
+		return 0;
+	/* Status of InfiniBand's SIDR response, as specified for UNREACHABLE in the man page. */
+	if (from->event == SIW_CM_REJECTED && cm_is_ud(id))
+		return (int)from->wire_error;
+	if (from->event != SIW_CM_REJECTED ||
+	    id->id.verbs->device->transport_type == IBV_TRANSPORT_IWARP)
+		return from->status;
+	return from->rev ? REJ_CONSUMER_DEFINED : REJ_INVALID_SERVICE_ID;
+}
+
+static void id_update_state(struct cm_id *id, int event, const struct siw_cm_event *from)
+{
+	struct siw_addr local, peer;
+
+	id->over |= event == RDMA_CM_EVENT_DISCONNECTED || event == RDMA_CM_EVENT_CONNECT_ERROR;
+	if (event != RDMA_CM_EVENT_ESTABLISHED)
+		return;
+	id->established = true;
+	if (id->id.qp) {
+		id->id.qp->state = IBV_QPS_RTS;
+		if (!cm_is_ud(id)) {
+			id->depth = depth_to_uint8(from->initiator_depth);
+			id->resources = depth_to_uint8(from->responder_resources);
+			cm_store_qp_attr(id);
+		}
+	}
+	if (siw_cm_addr(id->siw, &local, &peer) == 0)
+		cm_set_route_addrs(id, &local, NULL);
+}
+
+/*
+ * Whether a connection was accepted but ended before it was established, without rdma_disconnect at
+ * this end. To the program such a connection never existed.
+ */
+static bool ended_before_established(const struct cm_id *id, const struct siw_cm_event *from)
+{
+	return from->event == SIW_CM_DISCONNECTED && id->accepted && !id->established && !id->ends;
+}
+
+/*
+ * Fills in the data of an event. Returns false if the event belongs to a group that the program has
+ * left.
+ */
+static bool event_fill_data(struct cm_id *id, struct cm_event *event,
+			    const struct siw_cm_event *from)
+{
+	if (from->event == CM_EVENT_USER)
+		memcpy(&event->ev.param, &(uint64_t){ cm_pop_event_arg(id) }, sizeof(uint64_t));
+	else if (from->event == RDMA_CM_EVENT_MULTICAST_JOIN)
+		return cm_fill_join_event(id, event);
+	else if (cm_is_ud(id))
+		cm_ud_fill_event(id, from, event);
+	else
+		event_fill_conn(event, from);
+	return true;
+}
+
+/*
+ * Fills in the program's event. Returns false if it is to be suppressed, or the id of a request
+ * cannot be created.
+ */
+static bool event_fill(struct cm_event *event, const struct siw_cm_event *from)
+{
+	struct cm_id *id = from->context;
+
+	/* A program that completes a connection by rdma_establish gets no ESTABLISHED event. */
+	if (id->completes && from->event == SIW_CM_ESTABLISHED) {
+		id->established = true;
+		return false;
+	}
+	event->ev.event = (enum rdma_cm_event_type)from->event;
+	event->ev.status = event_status(id, from);
+	if (ended_before_established(id, from)) {
+		event->ev.event = RDMA_CM_EVENT_CONNECT_ERROR;
+		event->ev.status = from->status ? from->status : -ECONNRESET;
+	}
+	event->of = id;
+	if (from->event == SIW_CM_REJECTED && cm_is_ud(id))
+		event->ev.event = RDMA_CM_EVENT_UNREACHABLE;
+	if (!event_fill_data(id, event, from))
+		return false;
+	if (from->event == SIW_CM_CONNECT_REQUEST) {
+		struct cm_id *new = cm_id_of_request(id, from->id);
+
+		if (!new) {
+			siw_cm_destroy_id(from->id);
+			return false;
+		}
+		new->resources = event->ev.param.conn.responder_resources;
+		new->depth = event->ev.param.conn.initiator_depth;
+		event->ev.id = &new->id;
+		event->ev.listen_id = &id->id;
+	} else {
+		event->ev.id = &id->id;
+		id_update_state(id, event->ev.event, from);
+	}
+	id->unacked++;
+	return true;
+}
+
+/*
+ * Gets the next event without waiting. Returns 0; -EAGAIN, with *fd set to the descriptor to wait
+ * for; -EINVAL: the channel was destroyed; or another negative errno value.
+ */
+static int channel_poll_event(struct cm_channel *channel, struct cm_event *event, int *fd)
+{
+	struct siw_cm_event from;
+	int r = -EINVAL;
+
+	/*
+	 * The lock ensures that the event is counted in unacked before a thread that destroys the
+	 * event's id waits for unacked. That thread has destroyed the engine's id by then, so no
+	 * other event of the id can follow.
+	 */
+	cm_lock();
+	if (cm_live_locked(CM_CHANNEL, channel)) {
+		*fd = channel->ev.fd;
+		do
+			r = siw_cm_get_event(channel->siw, &from, 0);
+		while (r == 0 && !event_fill(event, &from));
+	}
+	cm_unlock();
+	return r;
+}
+
+/* Waits until the channel may have an event. Returns 0 or a negative errno value. */
+static int channel_wait(int fd)
+{
+	struct pollfd one = { .fd = fd, .events = POLLIN };
+	int flags = fcntl(fd, F_GETFL);
+
+	if (flags < 0)
+		return -errno;
+	if (flags & O_NONBLOCK)
+		return -EAGAIN;
+	/* The only cancellation point of this file: the thread holds no lock and no event. */
+	return poll(&one, 1, -1) < 0 ? -errno : 0;
+}
+
+static int channel_get_event(struct cm_channel *channel, struct cm_event *event)
+{
+	for (;;) {
+		int cancel, r, fd;
+
+		cancel = abi_cancel_disable();
+		r = channel_poll_event(channel, event, &fd);
+		abi_cancel_restore(cancel);
+		if (r != -EAGAIN)
+			return r;
+		r = channel_wait(fd);
+		if (r && !(r == -EINTR && abi_should_restart()))
+			return r;
+	}
+}
+
+int rdma_get_cm_event(struct rdma_event_channel *ev, struct rdma_cm_event **out)
+{
+	struct cm_channel *channel = (struct cm_channel *)ev;
+	struct cm_event *event;
+	int r;
+
+	if (!out)
+		return cm_fail(EINVAL);
+	event = calloc(1, sizeof(*event));
+	if (!event)
+		return -1;
+	pthread_cleanup_push(free, event);
+	r = channel_get_event(channel, event);
+	pthread_cleanup_pop(0);
+	/* Do not mistake a new event channel for a destroyed one at the same address. */
+	if (r && !cm_live(CM_CHANNEL, ev) && channel_was_destroyed(ev)) {
+		r = -EINVAL;
+		sleep(LAST_WAIT_S);
+	}
+	if (r == 0 && event->ev.listen_id)
+		cm_set_device_of(cm_id_of(event->ev.id));
+	if (r == 0 && cm_add(&event->object, CM_EVENT, event)) {
+		*out = &event->ev;
+		return 0;
+	}
+	if (r == 0) {
+		cm_acked(event->of);
+		r = -ENOMEM;
+	}
+	free(event);
+	return cm_result(r);
+}
+
+int rdma_ack_cm_event(struct rdma_cm_event *ev)
+{
+	struct cm_event *event = (struct cm_event *)ev;
+
+	if (!cm_live(CM_EVENT, ev))
+		return cm_fail(EINVAL);
+	cm_end(&event->object);
+	cm_acked(event->of);
+	free(event);
+	return 0;
+}
+
+const char *rdma_event_str(enum rdma_cm_event_type event)
+{
+	static const char *const names[] = {
+		[RDMA_CM_EVENT_ADDR_RESOLVED] = "RDMA_CM_EVENT_ADDR_RESOLVED",
+		[RDMA_CM_EVENT_ADDR_ERROR] = "RDMA_CM_EVENT_ADDR_ERROR",
+		[RDMA_CM_EVENT_ROUTE_RESOLVED] = "RDMA_CM_EVENT_ROUTE_RESOLVED",
+		[RDMA_CM_EVENT_ROUTE_ERROR] = "RDMA_CM_EVENT_ROUTE_ERROR",
+		[RDMA_CM_EVENT_CONNECT_REQUEST] = "RDMA_CM_EVENT_CONNECT_REQUEST",
+		[RDMA_CM_EVENT_CONNECT_RESPONSE] = "RDMA_CM_EVENT_CONNECT_RESPONSE",
+		[RDMA_CM_EVENT_CONNECT_ERROR] = "RDMA_CM_EVENT_CONNECT_ERROR",
+		[RDMA_CM_EVENT_UNREACHABLE] = "RDMA_CM_EVENT_UNREACHABLE",
+		[RDMA_CM_EVENT_REJECTED] = "RDMA_CM_EVENT_REJECTED",
+		[RDMA_CM_EVENT_ESTABLISHED] = "RDMA_CM_EVENT_ESTABLISHED",
+		[RDMA_CM_EVENT_DISCONNECTED] = "RDMA_CM_EVENT_DISCONNECTED",
+		[RDMA_CM_EVENT_DEVICE_REMOVAL] = "RDMA_CM_EVENT_DEVICE_REMOVAL",
+		[RDMA_CM_EVENT_MULTICAST_JOIN] = "RDMA_CM_EVENT_MULTICAST_JOIN",
+		[RDMA_CM_EVENT_MULTICAST_ERROR] = "RDMA_CM_EVENT_MULTICAST_ERROR",
+		[RDMA_CM_EVENT_ADDR_CHANGE] = "RDMA_CM_EVENT_ADDR_CHANGE",
+		[RDMA_CM_EVENT_TIMEWAIT_EXIT] = "RDMA_CM_EVENT_TIMEWAIT_EXIT",
+		[CM_EVENT_ADDRINFO_RESOLVED] = "RDMA_CM_EVENT_ADDRINFO_RESOLVED",
+		[CM_EVENT_ADDRINFO_ERROR] = "RDMA_CM_EVENT_ADDRINFO_ERROR",
+		[CM_EVENT_USER] = "RDMA_CM_EVENT_USER",
+	};
+	size_t i = (size_t)event;
+
+	return i < sizeof(names) / sizeof(names[0]) ? names[i] : "UNKNOWN EVENT";
+}

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * abi/rdmacm/rdmacm_mcast.c - multicast groups of an id. Joining an IP group needs no permission, so the
+ * event of a join is queued at once; the queue pair becomes a member when the program gets that
+ * event.
+ */
+#include <stdlib.h>
+
+#include "abi/rdmacm/rdmacm.h"
+
+/* A group that an id has joined. The list is ordered oldest first and protected by cm_lock. */
+struct cm_group {
+	struct cm_group *next;
+	struct siw_addr addr;
+	union ibv_gid gid;
+	void *context;
+	bool send_only;
+	bool told;	   /* the program has received the event of the join */
+	struct ibv_qp *qp; /* queue pair that is a member through this join, or NULL */
+};
+
+/*
+ * Removes the group from the id's list and returns it; NULL if it is not in the list. The caller
+ * holds cm_lock.
+ */
+static struct cm_group *group_unlink(struct cm_id *id, const struct siw_addr *addr)
+{
+	for (struct cm_group **at = &id->groups; *at; at = &(*at)->next) {
+		struct cm_group *group = *at;
+
+		if (memcmp(&group->addr, addr, sizeof(*addr)) != 0)
+			continue;
+		*at = group->next;
+		return group;
+	}
+	return NULL;
+}
+
+static void group_leave(struct cm_group *group)
+{
+	if (group->qp)
+		ibv_detach_mcast(group->qp, &group->gid, 0);
+	free(group);
+}
+
+void cm_leave_all(struct cm_id *id)
+{
+	struct cm_group *group;
+
+	for (;;) {
+		cm_lock();
+		group = id->groups;
+		id->groups = group ? group->next : NULL;
+		cm_unlock();
+		if (!group)
+			return;
+		group_leave(group);
+	}
+}
+
+bool cm_fill_join_event(struct cm_id *id, struct cm_event *event)
+{
+	struct rdma_ud_param *ud = &event->ev.param.ud;
+	struct cm_group *group = id->groups;
+
+	while (group && group->told)
+		group = group->next;
+	if (!group) /* the group was left meanwhile */
+		return false;
+	group->told = true;
+	event->ev.event = RDMA_CM_EVENT_MULTICAST_JOIN;
+	if (id->id.qp && !group->send_only) {
+		event->ev.status = -ibv_attach_mcast(id->id.qp, &group->gid, 0);
+		if (event->ev.status)
+			event->ev.event = RDMA_CM_EVENT_MULTICAST_ERROR;
+		else
+			group->qp = id->id.qp;
+	}
+	ud->private_data = group->context;
+	cm_ud_fill_path(id, &group->gid, ud);
+	ud->qp_num = 0xffffff;
+	ud->qkey = SIW_CM_UD_QKEY;
+	return true;
+}
+
+static int group_from_sockaddr(const struct sockaddr *from, struct siw_addr *addr)
+{
+	int why = cm_addr_from(from, addr);
+
+	if (why)
+		return why;
+	/* All multicast messages use one UDP port, which is a setting. */
+	addr->port_be = 0;
+	addr->scope = 0;
+	return cm_addr_is_group(addr) ? 0 : EINVAL;
+}
+
+static int group_join(struct cm_id *id, const struct sockaddr *from, bool send_only, void *context)
+{
+	struct cm_group *group, **at = &id->groups;
+	struct siw_addr addr;
+	int why = group_from_sockaddr(from, &addr);
+
+	if (!why && (!cm_is_ud(id) || !id->id.verbs))
+		why = EINVAL;
+	group = why ? NULL : calloc(1, sizeof(*group));
+	if (!group)
+		return cm_fail(why ? why : ENOMEM);
+	group->addr = addr;
+	cm_gid_of(&addr, &group->gid);
+	group->context = context;
+	group->send_only = send_only;
+	cm_lock();
+	while (*at)
+		at = &(*at)->next;
+	*at = group;
+	cm_unlock();
+	why = -siw_cm_tell(id->siw, RDMA_CM_EVENT_MULTICAST_JOIN, 0);
+	if (!why)
+		return cm_complete(id);
+	cm_lock();
+	group_unlink(id, &addr);
+	cm_unlock();
+	free(group);
+	return cm_fail(why);
+}
+
+int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, void *context)
+{
+	if (!cm_live(CM_ID, id))
+		return -1;
+	return group_join(cm_id_of(id), addr, false, context);
+}
+
+int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex *attr,
+			   void *context)
+{
+	uint32_t flags = RDMA_MC_JOIN_FLAG_FULLMEMBER;
+
+	if (!cm_live(CM_ID, id))
+		return -1;
+	if (!attr || !(attr->comp_mask & RDMA_CM_JOIN_MC_ATTR_ADDRESS))
+		return cm_fail(EINVAL);
+	if (attr->comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED)
+		return cm_fail(EOPNOTSUPP);
+	if (attr->comp_mask & RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS)
+		flags = attr->join_flags;
+	if (flags >= RDMA_MC_JOIN_FLAG_RESERVED)
+		return cm_fail(EOPNOTSUPP);
+	return group_join(cm_id_of(id), attr->addr, flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER,
+			  context);
+}
+
+int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *addr)
+{
+	struct cm_group *group;
+	struct siw_addr which;
+	int why;
+
+	if (!cm_live(CM_ID, id))
+		return -1;
+	why = group_from_sockaddr(addr, &which);
+	if (why)
+		return cm_fail(why);
+	cm_lock();
+	group = group_unlink(cm_id_of(id), &which);
+	cm_unlock();
+	if (!group)
+		return cm_fail(EADDRNOTAVAIL);
+	group_leave(group);
+	return 0;
+}

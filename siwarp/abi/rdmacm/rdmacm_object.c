@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * abi/rdmacm/rdmacm_object.c - registry of live ids, channels and events, and waiting for
+ * acknowledgements.
+ */
+#include <search.h>
+
+#include "abi/rdmacm/rdmacm.h"
+#include "abi/ibverbs/abi_cancel.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t acked = PTHREAD_COND_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static void *alive; /* binary tree of struct cm_object, ordered by handle */
+
+static void cm_lock_raw(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+void cm_unlock(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+/*
+ * Registers fork handlers: the child of fork() must find the lock free. Handlers that prepare a fork
+ * run in the reverse order of their registration. libibverbs takes its lock while this one is held,
+ * so its handlers must be registered first.
+ */
+static void cm_registry_init(void)
+{
+	ibv_fork_init();
+	pthread_atfork(cm_lock_raw, cm_unlock, cm_unlock);
+}
+
+void cm_lock(void)
+{
+	pthread_once(&once, cm_registry_init);
+	cm_lock_raw();
+}
+
+static int by_handle(const void *a, const void *b)
+{
+	uintptr_t one = (uintptr_t)((const struct cm_object *)a)->handle;
+	uintptr_t two = (uintptr_t)((const struct cm_object *)b)->handle;
+
+	return (one > two) - (one < two);
+}
+
+bool cm_add_locked(struct cm_object *object, enum cm_kind kind, const void *handle)
+{
+	object->handle = handle;
+	object->kind = kind;
+	if (tsearch(object, &alive, by_handle))
+		return true;
+	errno = ENOMEM;
+	return false;
+}
+
+bool cm_add(struct cm_object *object, enum cm_kind kind, const void *handle)
+{
+	bool ok;
+
+	cm_lock();
+	ok = cm_add_locked(object, kind, handle);
+	cm_unlock();
+	return ok;
+}
+
+bool cm_live_locked(enum cm_kind kind, const void *handle)
+{
+	const struct cm_object wanted = { .handle = handle };
+	struct cm_object *const *found = handle ? tfind(&wanted, &alive, by_handle) : NULL;
+
+	if (found && (*found)->kind == kind)
+		return true;
+	errno = EINVAL;
+	return false;
+}
+
+bool cm_live(enum cm_kind kind, const void *handle)
+{
+	bool live;
+
+	cm_lock();
+	live = cm_live_locked(kind, handle);
+	cm_unlock();
+	return live;
+}
+
+void cm_end_locked(struct cm_object *object)
+{
+	tdelete(object, &alive, by_handle);
+}
+
+void cm_end(struct cm_object *object)
+{
+	cm_lock();
+	cm_end_locked(object);
+	cm_unlock();
+}
+
+void cm_acked(struct cm_id *id)
+{
+	cm_lock();
+	id->unacked--;
+	pthread_cond_broadcast(&acked);
+	cm_unlock();
+}
+
+void cm_wait_acked(struct cm_id *id)
+{
+	int cancel;
+
+	/*
+	 * The wait has no time limit. Cancellation is disabled, because a cancelled thread would
+	 * keep the lock.
+	 */
+	cancel = abi_cancel_disable();
+	cm_lock();
+	while (id->unacked)
+		pthread_cond_wait(&acked, &lock);
+	cm_unlock();
+	abi_cancel_restore(cancel);
+}

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* abi/rdmacm/rdmacm_qp.c - queue pairs and shared receive queues of ids, and the CQs created for them. */
+#include <stdlib.h>
+
+#include "abi/rdmacm/rdmacm.h"
+
+#define ACK_TIMEOUT 14 /* 67 ms */
+
+/* Converts a verbs result to 0, or -1 with errno. */
+static int cm_errno_result(int why)
+{
+	return why ? cm_fail(why) : 0;
+}
+
+static int cm_create_cq(struct rdma_cm_id *id, uint32_t wr, struct ibv_comp_channel **channel,
+			struct ibv_cq **cq)
+{
+	*channel = ibv_create_comp_channel(id->verbs);
+	if (!*channel)
+		return -1;
+	*cq = ibv_create_cq(id->verbs, wr ? (int)wr : 1, id, *channel, 0);
+	return *cq ? 0 : -1;
+}
+
+static void cm_destroy_cq(struct ibv_comp_channel **channel, struct ibv_cq **cq)
+{
+	if (*cq)
+		ibv_destroy_cq(*cq);
+	if (*channel)
+		ibv_destroy_comp_channel(*channel);
+	*cq = NULL;
+	*channel = NULL;
+}
+
+static void cm_destroy_cqs(struct rdma_cm_id *id)
+{
+	int why = errno;
+
+	cm_destroy_cq(&id->send_cq_channel, &id->send_cq);
+	if (!id->srq)
+		cm_destroy_cq(&id->recv_cq_channel, &id->recv_cq);
+	errno = why;
+}
+
+/* Creates the CQs that the program did not specify. Returns 0, or -1 with errno. */
+static int complete_attr(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
+{
+	if (!attr->send_cq) {
+		if (cm_create_cq(id, attr->cap.max_send_wr, &id->send_cq_channel, &id->send_cq))
+			return -1;
+		attr->send_cq = id->send_cq;
+	}
+	if (!attr->srq && id->srq)
+		attr->srq = id->srq;
+	if (!attr->recv_cq && id->srq && id->recv_cq)
+		attr->recv_cq = id->recv_cq;
+	if (!attr->recv_cq) {
+		if (cm_create_cq(id, attr->cap.max_recv_wr, &id->recv_cq_channel, &id->recv_cq))
+			return -1;
+		attr->recv_cq = id->recv_cq;
+	}
+	return 0;
+}
+
+static int cm_create_qp(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
+{
+	struct ibv_qp *qp;
+	int r;
+
+	if (id->qp || cm_id_of(id)->listening)
+		return cm_fail(EINVAL);
+	if (!id->verbs)
+		return cm_fail(ENODEV);
+	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !attr->pd) {
+		attr->pd = id->pd;
+		attr->comp_mask |= IBV_QP_INIT_ATTR_PD;
+	}
+	if (!attr->pd || attr->pd->context != id->verbs)
+		return cm_fail(EINVAL);
+	if (attr->qp_type != (cm_is_ud(cm_id_of(id)) ? IBV_QPT_UD : IBV_QPT_RC))
+		return cm_fail(EINVAL);
+	if (complete_attr(id, attr))
+		goto failed;
+	qp = siw_ibv_create_cm_qp(id->verbs, attr);
+	if (!qp)
+		goto failed;
+	r = siw_cm_bind_qp(cm_id_of(id)->siw, siw_ibv_qp(qp));
+	if (r < 0) {
+		ibv_destroy_qp(qp);
+		errno = -r;
+		goto failed;
+	}
+	qp->state = cm_is_ud(cm_id_of(id)) ? IBV_QPS_RTS : IBV_QPS_INIT;
+	id->qp = qp;
+	cm_id_of(id)->taken = qp;
+	id->pd = attr->pd;
+	id->qp_type = attr->qp_type;
+	return 0;
+
+failed:
+	cm_destroy_cqs(id);
+	return -1;
+}
+
+int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
+{
+	if (!attr || !cm_live(CM_ID, id))
+		return cm_fail(EINVAL);
+	return cm_create_qp(id, attr);
+}
+
+int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+{
+	struct ibv_qp_init_attr_ex ex = { 0 };
+	int r;
+
+	if (!attr || !cm_live(CM_ID, id))
+		return cm_fail(EINVAL);
+	memcpy(&ex, attr, sizeof(*attr));
+	ex.comp_mask = IBV_QP_INIT_ATTR_PD;
+	ex.pd = pd;
+	r = cm_create_qp(id, &ex);
+	if (r == 0)
+		memcpy(attr, &ex, sizeof(*attr));
+	return r;
+}
+
+void rdma_destroy_qp(struct rdma_cm_id *id)
+{
+	if (!cm_live(CM_ID, id) || !id->qp)
+		return;
+	cm_leave_all(cm_id_of(id));
+	ibv_destroy_qp(id->qp);
+	id->qp = NULL;
+	cm_id_of(id)->taken = NULL;
+	cm_destroy_cqs(id);
+}
+
+struct ibv_qp *cm_stand_in(struct cm_id *id)
+{
+	struct ibv_qp_init_attr_ex attr = {
+		.qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
+		.comp_mask = IBV_QP_INIT_ATTR_PD,
+		.pd = cm_default_pd(id->id.verbs),
+	};
+
+	if (id->stand_in || !attr.pd)
+		return id->stand_in;
+	id->stand_in_cq = ibv_create_cq(id->id.verbs, 1, NULL, NULL, 0);
+	attr.send_cq = attr.recv_cq = id->stand_in_cq;
+	if (id->stand_in_cq)
+		id->stand_in = siw_ibv_create_cm_qp(id->id.verbs, &attr);
+	return id->stand_in;
+}
+
+void cm_end_stand_in(struct cm_id *id)
+{
+	if (id->stand_in)
+		ibv_destroy_qp(id->stand_in);
+	if (id->stand_in_cq)
+		ibv_destroy_cq(id->stand_in_cq);
+}
+
+/* ---- shared receive queues ------------------------------------------------------------------- */
+
+int rdma_create_srq_ex(struct rdma_cm_id *id, struct ibv_srq_init_attr_ex *attr)
+{
+	struct ibv_srq *srq;
+
+	if (!attr || !cm_live(CM_ID, id))
+		return cm_fail(EINVAL);
+	if (id->srq)
+		return cm_fail(EINVAL);
+	if (!id->verbs)
+		return cm_fail(ENODEV);
+	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attr->pd) {
+		attr->pd = id->pd;
+		attr->comp_mask |= IBV_SRQ_INIT_ATTR_PD;
+	}
+	if (attr->pd->context != id->verbs)
+		return cm_fail(EINVAL);
+	srq = ibv_create_srq_ex(id->verbs, attr);
+	if (!srq)
+		return -1;
+	id->srq = srq;
+	id->pd = attr->pd;
+	return 0;
+}
+
+int rdma_create_srq(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
+{
+	struct ibv_srq_init_attr_ex ex = { 0 };
+	int r;
+
+	if (!attr)
+		return cm_fail(EINVAL);
+	memcpy(&ex, attr, sizeof(*attr));
+	ex.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+	ex.srq_type = IBV_SRQT_BASIC;
+	ex.pd = pd;
+	r = rdma_create_srq_ex(id, &ex);
+	if (r == 0)
+		memcpy(attr, &ex, sizeof(*attr));
+	return r;
+}
+
+void rdma_destroy_srq(struct rdma_cm_id *id)
+{
+	if (!cm_live(CM_ID, id) || !id->srq)
+		return;
+	if (ibv_destroy_srq(id->srq))
+		return;
+	id->srq = NULL;
+	if (!id->qp)
+		cm_destroy_cq(&id->recv_cq_channel, &id->recv_cq);
+}
+
+/* ---- attributes ------------------------------------------------------------------------------ */
+
+/*
+ * Fills in the attributes of the transition to attr->qp_state. Returns 0, or EINVAL for another
+ * state.
+ */
+static int attr_of_step(const struct cm_id *id, struct ibv_qp_attr *attr, int *mask)
+{
+	*mask = IBV_QP_STATE;
+	switch (attr->qp_state) {
+	case IBV_QPS_INIT:
+		attr->pkey_index = 0;
+		attr->port_num = ABI_PORT;
+		attr->qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+					IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+		*mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+		return 0;
+	case IBV_QPS_RTR:
+		attr->ah_attr = (struct ibv_ah_attr){ .is_global = 1, .port_num = ABI_PORT };
+		attr->ah_attr.grh.dgid = id->id.route.addr.addr.ibaddr.dgid;
+		attr->path_mtu = IBV_MTU_1024;
+		attr->dest_qp_num = SIW_IBV_QPN_OF_CM;
+		attr->rq_psn = 0;
+		attr->max_dest_rd_atomic = id->resources;
+		attr->min_rnr_timer = CM_RNR_TIMER;
+		*mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+			 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+		return 0;
+	case IBV_QPS_RTS:
+		attr->timeout = id->ack_timeout ? id->ack_timeout : ACK_TIMEOUT;
+		attr->retry_cnt = attr->rnr_retry = CM_RETRIES;
+		attr->sq_psn = 0;
+		attr->max_rd_atomic = id->depth;
+		*mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+			 IBV_QP_MAX_QP_RD_ATOMIC;
+		return 0;
+	default:
+		return EINVAL;
+	}
+}
+
+void cm_store_qp_attr(const struct cm_id *id)
+{
+	struct ibv_qp_attr attr;
+	int mask;
+
+	for (int state = IBV_QPS_INIT; state <= IBV_QPS_RTS; state++) {
+		attr = (struct ibv_qp_attr){ .qp_state = (enum ibv_qp_state)state };
+		if (attr_of_step(id, &attr, &mask) == 0)
+			siw_ibv_show_attr(id->id.qp, &attr, mask);
+	}
+}
+
+/*
+ * For a queue pair that the program made itself. The id moves it to RTR and RTS when the connection
+ * is established; ibv_modify_qp with the attributes that this function returns only stores them.
+ */
+int rdma_init_qp_attr(struct rdma_cm_id *rdma_id, struct ibv_qp_attr *attr, int *mask)
+{
+	struct cm_id *id = cm_id_of(rdma_id);
+	int why;
+
+	if (!attr || !mask || !cm_live(CM_ID, rdma_id))
+		return cm_fail(EINVAL);
+	if (!id->id.verbs)
+		return cm_fail(EINVAL);
+	if (cm_is_ud(id))
+		return cm_ud_init_attr(id, attr, mask);
+	why = attr_of_step(id, attr, mask);
+	return why ? cm_errno_result(why) : 0;
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * abi/rdmacm/rdmacm_ud.c - ids of RDMA_PS_UDP and RDMA_PS_IPOIB: rdma_connect queries the queue pair of a
+ * service (spec/cm-udp.md), and the event contains the parameters for sending to it.
+ */
+#include <sys/socket.h>
+
+#include "abi/rdmacm/rdmacm.h"
+
+#define HOPS 64
+
+static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
+
+static bool is_v4(const union ibv_gid *gid)
+{
+	return memcmp(gid->raw, mapped, sizeof(mapped)) == 0;
+}
+
+/*
+ * Returns the GID index of the id's address if that has the family of dgid, otherwise of the
+ * device's first address of that family; 0 if there is none.
+ */
+static uint8_t ud_gid_index(const struct cm_id *id, const union ibv_gid *dgid)
+{
+	const union ibv_gid *own = &id->id.route.addr.addr.ibaddr.sgid;
+	union ibv_gid one;
+	int found = -1;
+
+	for (int i = 0; ibv_query_gid(id->id.verbs, ABI_PORT, i, &one) == 0; i++) {
+		if (memcmp(&one, own, sizeof(one)) == 0 && is_v4(&one) == is_v4(dgid))
+			return (uint8_t)i;
+		if (found < 0 && is_v4(&one) == is_v4(dgid))
+			found = i;
+	}
+	return found < 0 ? 0 : (uint8_t)found;
+}
+
+void cm_ud_fill_path(const struct cm_id *id, const union ibv_gid *dgid, struct rdma_ud_param *ud)
+{
+	ud->ah_attr = (struct ibv_ah_attr){ .is_global = 1, .port_num = ABI_PORT };
+	ud->ah_attr.grh.dgid = *dgid;
+	ud->ah_attr.grh.sgid_index = ud_gid_index(id, dgid);
+	ud->ah_attr.grh.hop_limit = HOPS;
+	ud->ah_attr.grh.traffic_class = id->tos;
+}
+
+void cm_ud_fill_event(const struct cm_id *id, const struct siw_cm_event *from,
+		      struct cm_event *event)
+{
+	struct rdma_ud_param *ud = &event->ev.param.ud;
+	struct siw_addr local, peer;
+	union ibv_gid dgid;
+
+	memcpy(event->private_data, from->private_data, from->private_data_len);
+	ud->private_data = from->private_data_len ? event->private_data : NULL;
+	ud->private_data_len = (uint8_t)from->private_data_len;
+	if (from->event != SIW_CM_ESTABLISHED || siw_cm_addr(id->siw, &local, &peer))
+		return;
+	cm_gid_of(&peer, &dgid);
+	cm_ud_fill_path(id, &dgid, ud);
+	ud->qp_num = from->qpn;
+	ud->qkey = from->qkey;
+}
+
+static int ud_param_to_engine(const struct rdma_conn_param *from, struct siw_cm_param *to)
+{
+	*to = (struct siw_cm_param){ 0 };
+	return from ? cm_take_private(from, to) : 0;
+}
+
+int cm_ud_connect(struct cm_id *id, const struct rdma_conn_param *from)
+{
+	struct siw_addr source = *cm_source(id);
+	struct siw_cm_param param;
+	int r = ud_param_to_engine(from, &param);
+
+	if (r == 0)
+		r = siw_cm_connect(id->siw, cm_dest(id), &source, &param);
+	/*
+	 * Ports of rdma_cm are separate from UDP ports, so the program may use a UDP socket on this
+	 * port.
+	 */
+	if (r == -EADDRINUSE) {
+		source.port_be = 0;
+		r = siw_cm_connect(id->siw, cm_dest(id), &source, &param);
+	}
+	return r < 0 ? cm_fail(-r) : cm_complete(id);
+}
+
+int cm_ud_accept(struct cm_id *id, const struct rdma_conn_param *from)
+{
+	struct siw_cm_param param;
+	int r = ud_param_to_engine(from, &param);
+
+	if (r == 0)
+		r = siw_cm_accept(id->siw, &param);
+	if (r < 0)
+		return cm_fail(-r);
+	/*
+	 * The responder is not notified whether its response arrived, so there is no event to wait
+	 * for.
+	 */
+	id->asks = false;
+	cm_ack_pending_event(id);
+	return 0;
+}
+
+int cm_ud_disconnect(struct cm_id *id)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+
+	/*
+	 * There is no connection to end; the queue pair goes to ERR and neither sends nor receives
+	 * any more.
+	 */
+	return id->id.qp ? cm_result(-ibv_modify_qp(id->id.qp, &attr, IBV_QP_STATE)) : 0;
+}
+
+int cm_ud_init_attr(const struct cm_id *id, struct ibv_qp_attr *attr, int *mask)
+{
+	*mask = IBV_QP_STATE;
+	switch (attr->qp_state) {
+	case IBV_QPS_INIT:
+		attr->pkey_index = 0;
+		attr->port_num = id->id.port_num;
+		attr->qkey = SIW_CM_UD_QKEY;
+		*mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+		return 0;
+	case IBV_QPS_RTR:
+		return 0;
+	case IBV_QPS_RTS:
+		attr->sq_psn = 0;
+		*mask |= IBV_QP_SQ_PSN;
+		return 0;
+	default:
+		return cm_fail(EINVAL);
+	}
+}

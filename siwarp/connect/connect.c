@@ -1,0 +1,705 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Listeners, and connections from start-up until a QP takes the stream. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/os.h"
+#include "connect/connect_impl.h"
+
+/*
+ * Maximum number of connections accepted in a listener's turn, so that earlier connections are
+ * served in between.
+ */
+#define ACCEPTS 16
+/*
+ * A start-up that has not sent its complete Request after this time, in nanoseconds, may be closed
+ * to make room.
+ */
+#define SAFE_NS 500000000ull
+#define NEVER	UINT64_MAX
+
+/* ---- start-up -------------------------------------------------------------------------------- */
+
+static int conn_report(struct siw_conn *conn, struct siw_conn *listener, int kind, int status,
+		       const struct siw_mpa_params *params)
+{
+	return conn->user->report(conn, listener, kind, status, params);
+}
+
+static void conn_end_stream(struct siw_conn *conn, bool abort)
+{
+	if (conn->mpa)
+		siw_mpa_close(conn->mpa, abort);
+	conn->mpa = NULL;
+	conn->stage = OVER;
+	siw_device_timed_del(conn->user->ctx, &conn->timed);
+}
+
+void siw_conn_free(struct siw_conn *conn)
+{
+	while (!siw_link_empty(&conn->children))
+		siw_conn_free(siw_container(conn->children.next, struct siw_conn, of_listener));
+	if (conn->also)
+		siw_conn_free(conn->also);
+	if (conn->lsock)
+		siw_llp_close(conn->lsock);
+	conn_end_stream(conn, false);
+	conn->user->forget(conn);
+	siw_conn_leave_listener(conn);
+	free(conn->admission);
+	free(conn->again);
+	free(conn);
+}
+
+/* Opens ddp and RDMAP on a started connection: 0 or -ENOMEM. */
+static int open_stream(struct siw_conn *conn, struct siw_ddp_stream **ddp,
+		       struct siw_rdmap_stream **stream)
+{
+	struct siw_mem *mem = conn->user->ctx->mem;
+	int err = siw_ddp_stream_open(mem, conn->mpa, ddp);
+
+	if (err)
+		return err;
+	err = siw_rdmap_open(mem, *ddp, stream);
+	if (err)
+		siw_ddp_stream_close(*ddp);
+	return err;
+}
+
+/* Sends a Terminate as the stream's only message. Returns whether it was sent. */
+static bool conn_send_terminate(struct siw_conn *conn, const struct siw_wire_err *err)
+{
+	struct siw_rdmap_stream *stream;
+	struct siw_ddp_stream *ddp;
+	bool sent;
+
+	if (open_stream(conn, &ddp, &stream))
+		return false;
+	sent = siw_rdmap_refuse(stream, err) == 1 && siw_mpa_shutdown(conn->mpa) == 0;
+	siw_rdmap_close(stream);
+	return sent;
+}
+
+/*
+ * Ends a start-up with a Terminate, if one can be sent now, and lingers so that the peer can read
+ * it.
+ */
+static void conn_refuse_with_terminate(struct siw_conn *conn, const struct siw_wire_err *err)
+{
+	conn->err = *err;
+	if (conn_send_terminate(conn, err) && siw_qp_linger(conn->user->ctx, conn->mpa) == 0)
+		conn->mpa = NULL;
+	conn_end_stream(conn, false);
+}
+
+/*
+ * Handles a failed start-up. A responder's connection, which the user has not seen yet, is dropped;
+ * an initiator's user gets an event.
+ */
+static void conn_startup_failed(struct siw_conn *conn, int status)
+{
+	struct siw_wire_err err;
+
+	if (!conn->initiator) {
+		if (status == -EPROTO)
+			siw_count(SIW_COUNTER_startup_strangers, 1);
+		siw_conn_free(conn);
+		return;
+	}
+	if (siw_conn_retry_schedule(conn, status))
+		return;
+	err = conn->mpa ? siw_mpa_error(conn->mpa) : (struct siw_wire_err){ 0 };
+	/* RFC6581-9.2-10, -11: the only failure after which the peer can understand a Terminate. */
+	if (status == -EPROTO && err.layer == SIW_LAYER_LLP && err.code == SIW_MPA_NO_RTR_MATCH)
+		conn_refuse_with_terminate(conn, &err);
+	else
+		conn_end_stream(conn, false);
+	/* report an error for which no Terminate can be sent any more (RFC5044-8-01) */
+	if (status == -EPROTO)
+		conn->err = err;
+	conn_report(conn, NULL, SIW_CONN_FAILED, status, NULL);
+}
+
+static int conn_serve_startup(struct siw_conn *conn)
+{
+	struct siw_mpa_params params;
+	int r = siw_mpa_startup(conn->mpa, &params);
+
+	if (r == SIW_MPA_STARTING)
+		return 0;
+	if (r < 0) {
+		conn_startup_failed(conn, r);
+		return 1;
+	}
+	siw_device_timed_del(conn->user->ctx, &conn->timed);
+	if (r == SIW_MPA_REQUEST) {
+		conn->stage = REQUESTED;
+		siw_conn_set_admission(conn, SIW_ADMISSION_REQUEST);
+		if (conn_report(conn, conn->listener, SIW_CONN_REQUEST, 0, &params))
+			siw_conn_free(conn);
+	} else if (r == SIW_MPA_REPLY) {
+		conn->stage = STARTED;
+		siw_count(SIW_COUNTER_connects, 1);
+		conn_report(conn, NULL, SIW_CONN_REPLY, 0, &params);
+	} else {
+		siw_count(SIW_COUNTER_rejects, 1);
+		conn_end_stream(conn, false);
+		conn_report(conn, NULL, SIW_CONN_REJECTED, -ECONNREFUSED, &params);
+	}
+	return 1;
+}
+
+/* The user has not answered the Request yet: checks whether the peer is still connected. */
+static int conn_serve_requested(struct siw_conn *conn)
+{
+	struct siw_mpa_params unused;
+	int r = siw_mpa_startup(conn->mpa, &unused);
+
+	if (r >= 0)
+		return 0;
+	if (conn->listener) { /* the user has not taken the Request yet */
+		siw_conn_free(conn);
+		return 1;
+	}
+	conn->cause = r;
+	conn_end_stream(conn, false);
+	return 1;
+}
+
+static void conn_start_timer(struct siw_conn *conn, int timeout_ms)
+{
+	if (timeout_ms <= 0)
+		timeout_ms = (int)siw_settings()->mpa_timeout_ms;
+	conn->deadline_ns = siw_now_ns() + (uint64_t)timeout_ms * 1000000;
+	siw_device_timed_at(conn->user->ctx, &conn->timed, conn->deadline_ns);
+}
+
+static void conn_tick(struct siw_timed *timed, uint64_t now_ns)
+{
+	struct siw_conn *conn = siw_container(timed, struct siw_conn, timed);
+	int err;
+
+	if (now_ns < conn->deadline_ns)
+		return;
+	if (conn->stage == OVER) { /* startup_drop_deferred() has set this timer */
+		siw_conn_free(conn);
+		return;
+	}
+	/* a start-up is now old enough to be closed for a newcomer */
+	if (conn->stage == LISTENING) {
+		conn->admission->shut = false;
+		siw_llp_resume(conn->lsock);
+		return;
+	}
+	if (conn->again && conn->stage == STARTING && !conn->mpa) {
+		err = siw_conn_retry_start(conn);
+		if (err)
+			conn_startup_failed(conn, err);
+		else
+			conn_start_timer(conn, conn->again->timeout_ms);
+		return;
+	}
+	siw_count(SIW_COUNTER_startup_timeouts, 1);
+	if (conn->stage == ATTACHED) /* the initiator's RTR has not arrived in time */
+		siw_qp_rc_stream_lost(conn->rc, -ETIMEDOUT);
+	else
+		conn_startup_failed(conn, -ETIMEDOUT);
+}
+
+static int serve_listener(struct siw_conn *listener);
+
+static int conn_serve(struct siw_io_handler *self)
+{
+	struct siw_conn *conn = siw_container(self, struct siw_conn, handler);
+
+	switch (conn->stage) {
+	case LISTENING:
+		return serve_listener(conn);
+	case STARTING:
+		return conn_serve_startup(conn);
+	case REQUESTED:
+		return conn_serve_requested(conn);
+	default: /* unread data stays in the socket until a QP resumes it and is served */
+		if (conn->mpa)
+			siw_llp_pause(siw_mpa_sock(conn->mpa));
+		return 0;
+	}
+}
+
+static struct siw_conn *new_conn(const struct siw_conn_user *user, enum siw_conn_stage stage,
+				 void *user_data)
+{
+	struct siw_conn *conn = calloc(1, sizeof(*conn));
+
+	if (!conn)
+		return NULL;
+	conn->handler.serve = conn_serve;
+	conn->user = user;
+	conn->stage = stage;
+	conn->user_data = user_data;
+	conn->timed.tick = conn_tick;
+	siw_link_init(&conn->timed.link);
+	siw_link_init(&conn->children);
+	siw_link_init(&conn->of_listener);
+	return conn;
+}
+
+/* ---- listeners ------------------------------------------------------------------------------- */
+
+#define ANY_SOURCE UINT32_MAX
+
+/*
+ * Ends a start-up in its listener's turn. The current progress round may be about to serve the
+ * start-up, too, so the struct is freed later, by its timer.
+ */
+static void startup_drop_deferred(struct siw_conn *conn)
+{
+	conn_end_stream(conn, true);
+	siw_conn_set_admission(conn, SIW_ADMISSION_NOWHERE);
+	conn->deadline_ns = 0;
+	siw_device_timed_at(conn->user->ctx, &conn->timed, 0);
+}
+
+/*
+ * Returns the start-up to close for a newcomer: the oldest start-up of that source, or, with
+ * ANY_SOURCE, the oldest of the source that has most; only start-ups older than SAFE_NS are
+ * eligible. If there is none, returns NULL and sets *next to the time at which there will be one,
+ * or NEVER.
+ */
+static struct siw_conn *startup_to_close(struct siw_conn *listener, uint32_t source, uint64_t *next)
+{
+	const struct siw_admission_count *of = listener->admission->source;
+	struct siw_conn *chosen = NULL;
+	uint64_t now = siw_now_ns();
+
+	*next = NEVER;
+	for (struct siw_link *l = listener->children.next; l != &listener->children; l = l->next) {
+		struct siw_conn *conn = siw_container(l, struct siw_conn, of_listener);
+
+		if (conn->place != SIW_ADMISSION_STARTING ||
+		    (source != ANY_SOURCE && conn->source != source))
+			continue;
+		if (now < conn->began_ns + SAFE_NS) { /* later entries of the list are younger */
+			*next = conn->began_ns + SAFE_NS;
+			break;
+		}
+		if (!chosen || of[conn->source].starting > of[chosen->source].starting)
+			chosen = conn;
+	}
+	return chosen;
+}
+
+/* Closes a start-up of the source for a newcomer. Returns whether there was one to close. */
+static bool startup_displace(struct siw_conn *listener, uint32_t source)
+{
+	uint64_t next;
+	struct siw_conn *conn = startup_to_close(listener, source, &next);
+
+	if (!conn)
+		return false;
+	siw_count(SIW_COUNTER_startups_refused, 1);
+	startup_drop_deferred(conn);
+	return true;
+}
+
+static bool conn_peer_expected(const struct siw_conn *listener, const struct siw_addr *peer)
+{
+	return listener->user->expects && listener->user->expects(listener, peer);
+}
+
+/* Admits or refuses an accepted connection, depending on its source. */
+static void listener_admit(struct siw_conn *listener, struct siw_conn *conn)
+{
+	struct siw_admission *admission = listener->admission;
+	int timeout_ms = (int)siw_settings()->mpa_timeout_ms;
+	struct siw_addr local, peer;
+
+	/* The address of a peer that has already disconnected is not available. */
+	if (siw_mpa_addrs(conn->mpa, &local, &peer)) {
+		siw_conn_free(conn);
+		return;
+	}
+	conn->source = siw_admission_source(admission, &peer);
+	while (!siw_admission_fair(admission, conn->source) && !conn_peer_expected(listener, &peer))
+		if (!startup_displace(listener, conn->source)) {
+			siw_count(SIW_COUNTER_startups_refused, 1);
+			conn_end_stream(conn, true);
+			siw_conn_free(conn);
+			return;
+		}
+	if (!siw_admission_has_room(admission))
+		startup_displace(listener, ANY_SOURCE);
+	conn->listener = listener;
+	siw_link_add(&listener->children, &conn->of_listener);
+	siw_conn_set_admission(conn, SIW_ADMISSION_STARTING);
+	conn->began_ns = siw_now_ns();
+	conn_start_timer(conn, siw_admission_pressed(admission) ? timeout_ms / 4 + 1 : timeout_ms);
+}
+
+/*
+ * Whether another connection can be admitted: there is room, or a start-up that may be closed for
+ * it. If not, further connections stay in the kernel's queue; when that is full, the kernel drops
+ * SYNs, and the peers retransmit them.
+ */
+static bool listener_may_accept(struct siw_conn *listener)
+{
+	struct siw_admission *admission = listener->admission;
+	uint64_t next;
+
+	if (siw_admission_has_room(admission) || startup_to_close(listener, ANY_SOURCE, &next))
+		return true;
+	admission->shut = true;
+	siw_llp_pause(listener->lsock);
+	siw_count(SIW_COUNTER_startups_paused, 1);
+	if (next != NEVER) {
+		listener->deadline_ns = next;
+		siw_device_timed_at(listener->user->ctx, &listener->timed, next);
+	}
+	return false;
+}
+
+static int serve_listener(struct siw_conn *listener)
+{
+	for (int n = 0; n < ACCEPTS; n++) {
+		struct siw_conn *conn;
+
+		if (!listener_may_accept(listener))
+			return n;
+		conn = new_conn(listener->user, STARTING, NULL);
+		if (!conn)
+			return n;
+		if (siw_mpa_accept(listener->lsock, &conn->handler, &conn->mpa)) {
+			free(conn);
+			return n;
+		}
+		listener_admit(listener, conn);
+	}
+	return ACCEPTS;
+}
+
+/* ---- calls of the connection manager --------------------------------------------------------- */
+
+int siw_conn_listen(const struct siw_conn_user *user, const struct siw_addr *addr, int backlog,
+		    void *user_data, struct siw_conn **out)
+{
+	struct siw_conn *conn = new_conn(user, LISTENING, user_data);
+	int err = -ENOMEM;
+
+	if (!conn)
+		return -ENOMEM;
+	conn->admission = siw_admission_new();
+	if (conn->admission)
+		err = siw_llp_tcp_listen(user->ctx->port, addr, backlog, &conn->handler,
+					 &conn->lsock);
+	if (err)
+		siw_conn_free(conn);
+	else
+		*out = conn;
+	return err;
+}
+
+int siw_conn_start(const struct siw_conn_user *user, const struct siw_addr *dest,
+		   const struct siw_addr *source, const struct siw_mpa_params *params,
+		   int timeout_ms, void *user_data, struct siw_conn **out)
+{
+	struct siw_conn *conn = new_conn(user, STARTING, user_data);
+	struct siw_llp_port *port = user->ctx->port;
+	int err;
+
+	if (!conn)
+		return -ENOMEM;
+	conn->initiator = true;
+	if (dest)
+		err = siw_mpa_connect(port, dest, source, params, &conn->handler, &conn->mpa);
+	else
+		err = siw_mpa_connect_itself(port, source, params, &conn->handler, &conn->mpa);
+	if (err) {
+		free(conn);
+		return err;
+	}
+	conn_start_timer(conn, timeout_ms);
+	*out = conn;
+	return 0;
+}
+
+int siw_connect_start(struct siw_reporter *reporter, const struct siw_addr *dest,
+		      const struct siw_addr *source, const struct siw_mpa_params *params,
+		      int timeout_ms, int refused_ms, struct siw_conn **out)
+{
+	struct siw_context *ctx = reporter->user.ctx;
+	int err;
+
+	/*
+	 * *out is set under the lock, because another thread may take the connection's first event
+	 * and use *out.
+	 */
+	siw_lock(&ctx->progress);
+	err = siw_conn_start(&reporter->user, dest, source, params, timeout_ms, NULL, out);
+	if (!err && refused_ms > 0) {
+		err = siw_conn_retry_enable(*out, dest, source, params, timeout_ms, refused_ms);
+		if (err) {
+			siw_conn_free(*out);
+			*out = NULL;
+		}
+	}
+	siw_unlock(&ctx->progress);
+	return err;
+}
+
+/*
+ * The result of a reply to a peer that has disconnected meanwhile: cause, except that a rejection
+ * counts as successful.
+ */
+static int reply_to_lost_peer(const struct siw_mpa_params *params, int cause)
+{
+	return params->rejected ? 0 : cause;
+}
+
+int siw_conn_reply(struct siw_conn *conn, const struct siw_mpa_params *params)
+{
+	int err;
+
+	if (conn->stage == OVER && conn->cause)
+		return reply_to_lost_peer(params, conn->cause);
+	if (conn->stage != REQUESTED)
+		return siw_refuse(CM_NO_REQUEST);
+	err = siw_mpa_reply(conn->mpa, params);
+	if (err == -ECONNRESET || err == -EPIPE)
+		return reply_to_lost_peer(params, err);
+	if (err)
+		return err;
+	conn->stage = STARTED;
+	siw_count(params->rejected ? SIW_COUNTER_rejects : SIW_COUNTER_accepts, 1);
+	if (params->rejected)
+		conn_end_stream(conn, false);
+	return 0;
+}
+
+int siw_connect_reply(struct siw_conn *conn, const struct siw_mpa_params *params)
+{
+	struct siw_context *ctx = conn->user->ctx;
+	int err;
+
+	siw_lock(&ctx->progress);
+	err = siw_conn_reply(conn, params);
+	siw_unlock(&ctx->progress);
+	return err;
+}
+
+void siw_conn_set_timeout(struct siw_conn *conn, int timeout_ms)
+{
+	conn_start_timer(conn, timeout_ms);
+}
+
+int siw_conn_addrs(struct siw_conn *conn, struct siw_addr *local, struct siw_addr *peer)
+{
+	struct siw_context *ctx = conn->user->ctx;
+	int err = -ENOTCONN;
+
+	memset(local, 0, sizeof(*local));
+	memset(peer, 0, sizeof(*peer));
+	siw_lock(&ctx->progress);
+	if (conn->lsock)
+		err = siw_llp_local(conn->lsock, local);
+	else if (conn->mpa)
+		err = siw_mpa_addrs(conn->mpa, local, peer);
+	else if (conn->rc && conn->rc->wq.flow.stream)
+		err = siw_mpa_addrs(conn->rc->mpa, local, peer);
+	siw_unlock(&ctx->progress);
+	return err;
+}
+
+int siw_conn_crc(struct siw_conn *conn)
+{
+	struct siw_context *ctx = conn->user->ctx;
+	int on;
+
+	siw_lock(&ctx->progress);
+	on = conn->crc;
+	siw_unlock(&ctx->progress);
+	return on;
+}
+
+static void establish(struct siw_conn *conn)
+{
+	if (conn->established)
+		return;
+	conn->established = true;
+	siw_device_timed_del(conn->user->ctx, &conn->timed);
+	conn_report(conn, NULL, SIW_CONN_ESTABLISHED, 0, NULL);
+}
+
+/* The on_ended callback of struct siw_rc. */
+static void conn_ended(struct siw_conn *conn, int status, const struct siw_wire_err *err)
+{
+	conn->rc = NULL;
+	conn->stage = OVER;
+	conn->cause = status;
+	conn->err = *err;
+	siw_device_timed_del(conn->user->ctx, &conn->timed);
+	conn_report(conn, NULL, SIW_CONN_DISCONNECTED, status, NULL);
+}
+
+static int start_stream(struct siw_conn *conn, struct siw_rc *rc,
+			const struct siw_connect_attach *at)
+{
+	struct siw_rdmap_start start = {
+		.recvs = rc->wq.recvs,
+		.pd = rc->wq.qp.pd->number,
+		.ird = at->ird,
+		.ord = at->ord,
+		.rtr = at->rtr,
+		.initiator = at->initiator,
+		.denied = ~(uint32_t)rc->wq.access,
+		.owner = siw_device_owner(&rc->wq.qp),
+		.unexpected_octets = rc->wq.roce || rc->wq.keep_unexpected
+					     ? (uint64_t)siw_settings()->rnr_octets
+					     : 0,
+		.deliver_before_end = rc->wq.keep_unexpected || rc->pairs,
+		.private = siw_settings()->private_messages || rc->wq.private_always || at->siwarp,
+	};
+	struct siw_rdmap_stream *stream;
+	struct siw_ddp_stream *ddp;
+	int err;
+
+	start.counts = at->siwarp ? at->counts : start.private && siw_settings()->delivery_counts;
+	start.offers = !start.private && siw_settings()->delivery_counts;
+	if (!rc->linger)
+		rc->linger = calloc(1, sizeof(*rc->linger));
+	if (!rc->linger)
+		return -ENOMEM;
+	err = open_stream(conn, &ddp, &stream);
+	if (err)
+		return err;
+	siw_lock(&rc->wq.qp.send_lock);
+	err = siw_rdmap_start(stream, &start);
+	if (err) {
+		siw_rdmap_close(stream);
+	} else {
+		rc->mpa = conn->mpa;
+		rc->wq.flow.ddp = ddp;
+		rc->wq.flow.stream = stream;
+		/* A responder that expects an RTR may not send before the RTR arrives. */
+		rc->may_send = at->initiator;
+		rc->wq.connected = true;
+		rc->wq.granted_ord = rc->wq.reads_max = at->ord;
+		rc->wq.granted_ird = at->ird;
+		rc->wq.private = start.private;
+		rc->wq.wire_err = 0;
+		rc->sends_begun = siw_initial_sequence(1) - 1;
+		rc->peer_confirms = false;
+		siw_qp_rc_counts_start(rc, start.counts, at->rnr_retry);
+		rc->confirm = (struct siw_confirm){
+			.on = rc->wq.roce && !rc->counts.on && at->ord && at->ord_known,
+			.wanted = rc->wq.sq_head,
+			.covered = rc->wq.sq_head,
+			.sends = rc->wq.sq_head,
+		};
+	}
+	siw_unlock(&rc->wq.qp.send_lock);
+	if (!err && rc->wq.roce && !rc->confirm.on && !rc->counts.on)
+		siw_count(SIW_COUNTER_confirm_none, 1);
+	return err;
+}
+
+/* Hands the stream to the QP. */
+static void conn_hand_stream_to_qp(struct siw_conn *conn, struct siw_rc *rc)
+{
+	/* Without a connection manager, the program moves the QP through its states. */
+	if (!rc->pairs) {
+		siw_qp_step(&rc->wq, SIW_QPE_ATTACHED);
+		siw_qp_step(&rc->wq, SIW_QPE_STARTED);
+	}
+	conn->crc = siw_mpa_crc_on(rc->mpa);
+	conn->mpa = NULL;
+	conn->stage = ATTACHED;
+	conn->rc = rc;
+	rc->conn = conn;
+	rc->on_started = establish;
+	rc->on_ended = conn_ended;
+	rc->has_cause = false;
+	rc->cause = 0;
+	rc->cause_err = (struct siw_wire_err){ 0 };
+	siw_llp_set_handler(siw_mpa_sock(rc->mpa), &rc->wq.qp.handler);
+	siw_llp_resume(siw_mpa_sock(rc->mpa));
+	siw_qp_wake(&rc->wq); /* the initiator's RTR may still have to be sent */
+}
+
+int siw_conn_attach(struct siw_conn *conn, struct siw_rc *rc, const struct siw_connect_attach *at)
+{
+	int err = start_stream(conn, rc, at);
+
+	if (err)
+		return err;
+	conn_hand_stream_to_qp(conn, rc);
+	if (at->initiator || !at->rtr)
+		establish(conn);
+	else /* limits the wait for the RTR */
+		conn_start_timer(conn, 0);
+	return 0;
+}
+
+int siw_connect_attach(struct siw_conn *conn, const struct siw_qp_hold *hold,
+		       const struct siw_connect_attach *at)
+{
+	struct siw_context *ctx = conn->user->ctx;
+	struct siw_rc *rc;
+	int action, err;
+
+	siw_lock(&ctx->progress);
+	rc = hold->qp ? siw_rc_of(siw_wq_of(hold->qp)) : NULL;
+	if (!rc)
+		err = siw_refuse(CM_NO_QP);
+	else if (conn->stage != STARTED || rc->conn || rc->wq.flow.stream ||
+		 siw_qp_state_next(SIW_QPT_RC, rc->wq.qp.state, SIW_QPE_ATTACHED, &action) < 0)
+		err = siw_refuse(CM_QP_STATE, (uint64_t)rc->wq.qp.state);
+	else
+		err = siw_conn_attach(conn, rc, at);
+	siw_unlock(&ctx->progress);
+	return err;
+}
+
+void siw_connect_refuse(struct siw_conn *conn, const struct siw_wire_err *err)
+{
+	struct siw_context *ctx = conn->user->ctx;
+
+	siw_lock(&ctx->progress);
+	if (conn->stage == STARTED)
+		conn_refuse_with_terminate(conn, err);
+	siw_unlock(&ctx->progress);
+}
+
+int siw_connect_disconnect(struct siw_conn *conn)
+{
+	struct siw_context *ctx = conn->user->ctx;
+	int err = 0;
+
+	siw_lock(&ctx->progress);
+	if (conn->rc)
+		siw_qp_rc_settle(&conn->rc->wq);
+	if (conn->rc) /* the data just received may have ended the stream */
+		siw_qp_rc_fail(conn->rc, SIW_SHUTTING_DOWN, 0, NULL);
+	else if (conn->stage != OVER)
+		err = -ENOTCONN;
+	siw_unlock(&ctx->progress);
+	return err;
+}
+
+void siw_conn_destroy(struct siw_conn *conn)
+{
+	struct siw_context *ctx = conn->user->ctx;
+
+	siw_lock(&ctx->progress);
+	if (conn->rc)
+		siw_qp_rc_settle(&conn->rc->wq);
+	if (conn->rc) {
+		struct siw_rc *rc = conn->rc;
+
+		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, 0, NULL);
+		/* The QP may still have to flush, but has no connection to report to any more. */
+		rc->conn = NULL;
+	}
+	siw_conn_free(conn);
+	siw_unlock(&ctx->progress);
+}

@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Queues of connection events, with a descriptor to wait on. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "connect/connect_impl.h"
+
+struct event_node {
+	struct siw_link link;
+	struct siw_conn_event event;
+};
+
+static void evq_update_fd(struct siw_evq *q)
+{
+	bool any = !siw_link_empty(&q->events);
+
+	if (any == q->fd_set)
+		return;
+	if (any)
+		siw_llp_event_set(q->fd);
+	else
+		siw_llp_event_clear(q->fd);
+	q->fd_set = any;
+}
+
+static struct siw_reporter *reporter_of(const struct siw_conn *conn)
+{
+	return siw_container(conn->user, struct siw_reporter, user);
+}
+
+/* Queues a copy of the event: 0 or -ENOMEM. */
+static int evq_add_event(struct siw_evq *q, const struct siw_conn_event *event)
+{
+	struct event_node *node = calloc(1, sizeof(*node));
+
+	if (!node)
+		return -ENOMEM;
+	node->event = *event;
+	siw_lock(&q->lock);
+	siw_link_add(&q->events, &node->link);
+	evq_update_fd(q);
+	siw_unlock(&q->lock);
+	return 0;
+}
+
+static int conn_event_raise(struct siw_conn *conn, struct siw_conn *listener, int kind, int status,
+			    const struct siw_mpa_params *params)
+{
+	struct siw_reporter *reporter = reporter_of(conn);
+	struct siw_conn_event event = {
+		.kind = kind,
+		.status = status,
+		.conn = conn,
+		.listener = listener,
+		.ctx = conn->user->ctx,
+		.user_data = reporter->user_data,
+		.err = conn->err,
+	};
+
+	if (params)
+		event.params = *params;
+	return evq_add_event(reporter->evq, &event);
+}
+
+int siw_evq_tell(struct siw_evq *q, int told, int status, void *user_data)
+{
+	struct siw_conn_event event = {
+		.kind = SIW_CONN_NOTIFIED,
+		.told = told,
+		.status = status,
+		.user_data = user_data,
+	};
+
+	return evq_add_event(q, &event);
+}
+
+int siw_reporter_report(struct siw_reporter *reporter, const struct siw_conn_event *event)
+{
+	struct siw_conn_event its = *event;
+
+	its.ctx = reporter->user.ctx;
+	its.user_data = reporter->user_data;
+	return evq_add_event(reporter->evq, &its);
+}
+
+/*
+ * Whether the event concerns the object that what points to: a connection, its listener, or a
+ * request.
+ */
+static bool event_concerns(const struct siw_conn_event *event, const void *what)
+{
+	return event->conn == what || event->listener == what || event->asked == what;
+}
+
+/*
+ * Drops the queued events that concern the object that what points to, or, if what is NULL, the
+ * events of user_data.
+ */
+static void evq_drop_events(struct siw_evq *q, const void *what, const void *user_data)
+{
+	struct siw_link *l, *next;
+
+	siw_lock(&q->lock);
+	for (l = q->events.next; l != &q->events; l = next) {
+		struct event_node *node = siw_container(l, struct event_node, link);
+		bool its = what ? event_concerns(&node->event, what)
+				: node->event.user_data == user_data;
+
+		next = l->next;
+		if (!its)
+			continue;
+		siw_link_del(l);
+		free(node);
+	}
+	evq_update_fd(q);
+	siw_unlock(&q->lock);
+}
+
+void siw_evq_drop(struct siw_evq *q, const void *user_data)
+{
+	evq_drop_events(q, NULL, user_data);
+}
+
+void siw_reporter_cancel(struct siw_reporter *reporter, const struct siw_sidr_request *asked)
+{
+	evq_drop_events(reporter->evq, asked, NULL);
+}
+
+static void conn_events_drop(struct siw_conn *conn)
+{
+	evq_drop_events(reporter_of(conn)->evq, conn, NULL);
+}
+
+int siw_evq_open(struct siw_context *ctx, struct siw_evq **out)
+{
+	struct siw_evq *q;
+
+	if (ctx && siw_device_inherited(ctx))
+		return -ESTALE;
+	q = calloc(1, sizeof(*q));
+	if (!q)
+		return -ENOMEM;
+	q->fd = siw_llp_event_open();
+	if (q->fd < 0) {
+		int err = q->fd;
+
+		free(q);
+		return err;
+	}
+	q->ctx = ctx;
+	siw_lock_init(&q->lock);
+	siw_link_init(&q->events);
+	if (ctx)
+		atomic_fetch_add(&ctx->n_evq, 1);
+	*out = q;
+	return 0;
+}
+
+void siw_evq_close(struct siw_evq *q)
+{
+	if (q->ctx)
+		atomic_fetch_sub(&q->ctx->n_evq, 1);
+	siw_llp_event_close(q->fd);
+}
+
+void siw_evq_free(struct siw_evq *q)
+{
+	siw_lock_destroy(&q->lock);
+	free(q);
+}
+
+/*
+ * Counts a user of the device if the queue is not bound to a device: each connection id that uses
+ * the device then keeps the device from being closed.
+ */
+static void count_user(struct siw_context *ctx, const struct siw_evq *q, uint32_t by)
+{
+	if (!q->ctx)
+		atomic_fetch_add(&ctx->n_evq, by);
+}
+
+int siw_reporter_open(struct siw_context *ctx, struct siw_evq *q, void *user_data,
+		      struct siw_reporter **out)
+{
+	struct siw_reporter *reporter = calloc(1, sizeof(*reporter));
+
+	if (!reporter)
+		return -ENOMEM;
+	reporter->user = (struct siw_conn_user){ .ctx = ctx,
+						 .report = conn_event_raise,
+						 .forget = conn_events_drop };
+	reporter->evq = q;
+	reporter->user_data = user_data;
+	count_user(ctx, q, 1);
+	*out = reporter;
+	return 0;
+}
+
+void siw_reporter_close(struct siw_reporter *reporter)
+{
+	count_user(reporter->user.ctx, reporter->evq, (uint32_t)-1);
+	free(reporter);
+}
+
+/*
+ * Moves the events of user_data to another queue. Progress lock held if these events are raised by
+ * connections, not only by the user.
+ */
+static void evq_move_events(struct siw_evq *from, struct siw_evq *to, const void *user_data)
+{
+	struct siw_link moved, *l, *next;
+
+	siw_link_init(&moved);
+	siw_lock(&from->lock);
+	for (l = from->events.next; l != &from->events; l = next) {
+		next = l->next;
+		if (siw_container(l, struct event_node, link)->event.user_data != user_data)
+			continue;
+		siw_link_del(l);
+		siw_link_add(&moved, l);
+	}
+	evq_update_fd(from);
+	siw_unlock(&from->lock);
+	siw_lock(&to->lock);
+	while (!siw_link_empty(&moved)) {
+		l = moved.next;
+		siw_link_del(l);
+		siw_link_add(&to->events, l);
+	}
+	evq_update_fd(to);
+	siw_unlock(&to->lock);
+}
+
+void siw_evq_move(struct siw_evq *from, struct siw_evq *to, const void *user_data,
+		  struct siw_reporter *reporter)
+{
+	struct siw_context *ctx = reporter ? reporter->user.ctx : NULL;
+
+	if (!ctx) {
+		evq_move_events(from, to, user_data);
+		return;
+	}
+	siw_lock(&ctx->progress);
+	evq_move_events(from, to, user_data);
+	reporter->evq = to;
+	count_user(ctx, to, 1);
+	count_user(ctx, from, (uint32_t)-1);
+	siw_unlock(&ctx->progress);
+}
+
+void siw_conn_set_reporter(struct siw_conn *conn, struct siw_reporter *reporter)
+{
+	siw_lock(&reporter->user.ctx->progress);
+	conn->user = &reporter->user;
+	siw_unlock(&reporter->user.ctx->progress);
+}
+
+int siw_evq_fd(struct siw_evq *q)
+{
+	return q->fd;
+}
+
+void siw_conn_set_admission(struct siw_conn *conn, enum siw_admission_place place)
+{
+	struct siw_conn *listener = conn->listener;
+	struct siw_admission *admission = listener->admission;
+
+	siw_admission_move(admission, conn->source, conn->place, place);
+	conn->place = place;
+	if (!admission->shut || !siw_admission_has_room(admission))
+		return;
+	admission->shut = false;
+	siw_llp_resume(listener->lsock);
+}
+
+void siw_conn_leave_listener(struct siw_conn *conn)
+{
+	if (!conn->listener)
+		return;
+	siw_conn_set_admission(conn, SIW_ADMISSION_NOWHERE);
+	siw_link_del(&conn->of_listener);
+	conn->listener = NULL;
+}
+
+static int has_event(void *arg)
+{
+	struct siw_evq *q = arg;
+	bool any;
+
+	siw_lock(&q->lock);
+	any = q->fd_set;
+	siw_unlock(&q->lock);
+	return any;
+}
+
+/*
+ * Waits for an event on the queue's descriptor only, without making progress. The wait is a
+ * cancellation point.
+ */
+static int evq_wait_no_device(struct siw_evq *q, int timeout_ms)
+{
+	static const struct siw_llp_waitset nothing;
+	uint64_t deadline = UINT64_MAX;
+
+	if (timeout_ms < 0 && siw_llp_event_nonblocking(q->fd))
+		timeout_ms = 0;
+	if (timeout_ms >= 0)
+		deadline = siw_now_ns() + (uint64_t)timeout_ms * 1000000;
+	for (;;) {
+		uint64_t now = siw_now_ns();
+		int r;
+
+		if (has_event(q))
+			return 0;
+		if (now >= deadline)
+			return siw_refuse(TIME_OVER);
+		pthread_testcancel();
+		r = siw_llp_wait_cancel(
+			&nothing, q->fd,
+			deadline == UINT64_MAX ? -1 : (int64_t)(deadline - now) / 1000 + 1);
+		if (r == -EINTR)
+			return siw_refuse(INTERRUPTED);
+		if (r < 0)
+			return r;
+	}
+}
+
+int siw_evq_wait(struct siw_evq *q, int timeout_ms)
+{
+	int r = q->ctx ? siw_device_wait_on_fd(q->ctx, has_event, q, q->fd, timeout_ms)
+		       : evq_wait_no_device(q, timeout_ms);
+
+	return r < 0 ? r : 0;
+}
+
+/* The device of the oldest event, or NULL. */
+static struct siw_context *evq_oldest_device(struct siw_evq *q)
+{
+	struct siw_context *ctx = NULL;
+
+	siw_lock(&q->lock);
+	if (!siw_link_empty(&q->events))
+		ctx = siw_container(q->events.next, struct event_node, link)->event.ctx;
+	siw_unlock(&q->lock);
+	return ctx;
+}
+
+/*
+ * Takes the oldest event if it belongs to device ctx, else returns NULL. ctx's progress lock held,
+ * unless ctx is NULL.
+ */
+static struct event_node *evq_take_of_device(struct siw_evq *q, const struct siw_context *ctx)
+{
+	struct event_node *node = NULL;
+
+	siw_lock(&q->lock);
+	if (!siw_link_empty(&q->events))
+		node = siw_container(q->events.next, struct event_node, link);
+	if (node && node->event.ctx == ctx) {
+		siw_link_del(&node->link);
+		evq_update_fd(q);
+	} else {
+		node = NULL;
+	}
+	siw_unlock(&q->lock);
+	return node;
+}
+
+int siw_evq_take(struct siw_evq *q, struct siw_conn_event *event)
+{
+	struct siw_context *ctx = evq_oldest_device(q);
+	struct event_node *node;
+
+	/*
+	 * The lock order is progress, then the queue's lock; siw_conn_leave_listener needs progress.
+	 */
+	if (ctx)
+		siw_lock(&ctx->progress);
+	node = evq_take_of_device(q, ctx);
+	if (node) {
+		*event = node->event;
+		if (event->kind == SIW_CONN_REQUEST)
+			siw_conn_leave_listener(event->conn);
+		if (event->kind == SIW_CONN_ASKED)
+			event->taken(event->asked);
+	}
+	if (ctx)
+		siw_unlock(&ctx->progress);
+	free(node);
+	return node != NULL;
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * connect/connect_impl.h - a connection and its event queue; private to this folder.
+ */
+#ifndef SIW_CONNECT_IMPL_H
+#define SIW_CONNECT_IMPL_H
+
+#include "connect/connect.h"
+#include "connect/connect_admission.h"
+#include "mpa/mpa.h"
+#include "qp/rc/qp_rc.h"
+
+enum siw_conn_stage {
+	LISTENING,
+	STARTING,  /* MPA start-up frames are exchanged */
+	REQUESTED, /* responder: a Request has arrived; the user accepts or rejects it */
+	/* start-up is complete and FPDUs may be sent; the user calls siw_connect_attach() next */
+	STARTED,
+	ATTACHED, /* a QP owns the stream */
+	OVER,
+};
+
+/*
+ * The receiver of connection events: an event queue for cm, or the queue pairs that connect by QPN.
+ * Progress lock held.
+ */
+struct siw_conn_user {
+	struct siw_context *ctx;
+	/*
+	 * Reports an event of conn; parameters as in struct siw_conn_event. For a REQUEST, a
+	 * result other than 0 means that nobody handles it and conn is to be freed; other results
+	 * are ignored.
+	 */
+	int (*report)(struct siw_conn *conn, struct siw_conn *listener, int kind, int status,
+		      const struct siw_mpa_params *params);
+	/* Called when conn is being freed. */
+	void (*forget)(struct siw_conn *conn);
+	/*
+	 * Whether this end expects connections from peer, which are then not limited by the
+	 * source's share.
+	 */
+	bool (*expects)(const struct siw_conn *listener, const struct siw_addr *peer);
+};
+
+struct siw_evq {
+	struct siw_context *ctx; /* NULL: not bound to a device */
+	siw_lock_t lock;
+	struct siw_link events; /* list of struct event_node; protected by lock */
+	int fd;
+	bool fd_set; /* protected by lock */
+};
+
+struct siw_reporter {
+	struct siw_conn_user user; /* must be first */
+	struct siw_evq *evq;	   /* written with the progress lock held */
+	void *user_data;
+};
+
+/* The parameters of a connect that is retried. */
+struct siw_conn_retry {
+	struct siw_addr dest, source; /* source: family 0 if the user specified none */
+	struct siw_mpa_params params;
+	uint64_t until_ns, reset_until_ns;
+	uint32_t wait_us; /* wait before the next attempt */
+	int timeout_ms, tos;
+};
+
+struct siw_conn {
+	struct siw_io_handler handler; /* must be first */
+	const struct siw_conn_user *user;
+	struct siw_conn *listener;   /* NULL after the user has taken the Request */
+	struct siw_link of_listener; /* link in its listener's children */
+	/*
+	 * index of the source in the listener's admission table, and the count that includes this
+	 * connection
+	 */
+	uint32_t source;
+	enum siw_admission_place place;
+	/* connections of this listener; used only by listeners, as is admission */
+	struct siw_link children;
+	struct siw_admission *admission;
+	enum siw_conn_stage stage;
+	struct siw_llp_sock *lsock;
+	struct siw_conn *also;	    /* the listener at the device's next address, or NULL */
+	struct siw_mpa_stream *mpa; /* NULL once a QP owns the stream */
+	struct siw_rc *rc;	    /* the QP that owns the stream */
+	void *user_data;
+	struct siw_conn_retry *again; /* NULL: the connect is not retried */
+	bool initiator;
+	bool established;
+	bool crc; /* CRCs are in use on the stream that a QP owns or owned */
+	uint64_t deadline_ns;
+	uint64_t began_ns; /* responder: when it was accepted */
+	struct siw_timed timed;
+	int cause; /* reason why the connection ended, -errno */
+	struct siw_wire_err err;
+};
+
+/* ---- connect.c; progress lock held, as for all below ----------------------------------------- */
+/* As siw_connect_listen() and siw_connect_start(). dest NULL: connects source to itself. */
+int siw_conn_listen(const struct siw_conn_user *user, const struct siw_addr *addr, int backlog,
+		    void *user_data, struct siw_conn **out);
+int siw_conn_start(const struct siw_conn_user *user, const struct siw_addr *dest,
+		   const struct siw_addr *source, const struct siw_mpa_params *params,
+		   int timeout_ms, void *user_data, struct siw_conn **out);
+int siw_conn_reply(struct siw_conn *conn, const struct siw_mpa_params *params);
+/* Hands the started stream to the queue pair: 0 or -ENOMEM. */
+int siw_conn_attach(struct siw_conn *conn, struct siw_rc *rc, const struct siw_connect_attach *at);
+/* Limits how long a Request may wait for the user's answer. */
+void siw_conn_set_timeout(struct siw_conn *conn, int timeout_ms);
+/*
+ * Frees a connection that has no queue pair, or a listener with its pending connections and with
+ * the listeners chained by also.
+ */
+void siw_conn_free(struct siw_conn *conn);
+
+/* ---- connect_retry.c ------------------------------------------------------------------------- */
+/* Makes a connect that was just started be retried if it is refused: 0 or -ENOMEM. */
+int siw_conn_retry_enable(struct siw_conn *conn, const struct siw_addr *dest,
+			  const struct siw_addr *source, const struct siw_mpa_params *params,
+			  int timeout_ms, int refused_ms);
+/* The connect failed with status: returns whether it will be retried later. */
+bool siw_conn_retry_schedule(struct siw_conn *conn, int status);
+/*
+ * Retries the connect: 0, and the caller sets the start-up timer; or the -errno with which the
+ * connect fails.
+ */
+int siw_conn_retry_start(struct siw_conn *conn);
+
+/* ---- connect_events.c ------------------------------------------------------------------------ */
+/*
+ * Removes a connection from its listener, after the user took the Request or the connection ended.
+ */
+void siw_conn_leave_listener(struct siw_conn *conn);
+/* Moves the connection to another count of its listener's admission. */
+void siw_conn_set_admission(struct siw_conn *conn, enum siw_admission_place place);
+#endif

@@ -1,0 +1,683 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The answering end of spec/cm-udp.md. A query is PENDING until the program takes its event, then
+ * TAKEN until the program answers. The answer is kept for a while, because it may be lost and the
+ * query repeated. All of this is limited: pending queries by connect_admission.h, in total and per
+ * source, and answers by setting max_startups. When several queries are pending, a source has to
+ * prove with a cookie that it receives at its address.
+ *
+ * Only one event of a port is in the program's queue at a time. When it is taken, the next query is
+ * chosen: sources take turns, queries with a cookie come first, and a query that is no longer
+ * repeated is forgotten.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/addr.h"
+#include "base/capture.h"
+#include "base/clock.h"
+#include "base/siphash.h"
+#include "connect/connect_impl.h"
+#include "qp/qp_sockets.h"
+#include "connect/connect_sidr.h"
+#include "connect/connect_sidr_wire.h"
+
+#define BUCKETS 1024
+/* cookies are required from this many pending queries on, or from half of their limit */
+#define PRESSED 16
+/*
+ * A query is repeated at least once a second; one that was not repeated for this long is forgotten.
+ */
+#define REPEAT_NS 3500000000ull
+#define TIDY_NS	  10000000ull	/* arriving queries trigger a search for expired ones this often */
+#define COOKIE_NS 4000000000ull /* a cookie is valid for this long, and for up to twice as long */
+/*
+ * Number of times that a kept answer is sent again when its port closes, because repeated queries
+ * will find no listener.
+ */
+#define LAST_WORDS 2
+#define LAST_NS	   1000000000ull /* maximum age of an answer that is sent again */
+
+enum stage {
+	PENDING,  /* waits for the program to take its event */
+	TAKEN,	  /* the program has taken the event and not answered yet */
+	ANSWERED, /* the answer is kept for repeated queries */
+	STAGES,
+};
+
+/* Queries without and with a valid cookie are queued separately. */
+enum kind {
+	WITHOUT_COOKIE,
+	WITH_COOKIE,
+	KINDS,
+};
+
+struct siw_sidr_request {
+	struct siw_link in_stage, in_bucket;
+	struct siw_link in_source, in_heard; /* linked only while PENDING */
+	struct siw_sidr_port *port;
+	enum stage stage;
+	struct siw_addr from;
+	uint64_t id;
+	uint32_t source; /* index of its source in the port's admission table */
+	enum kind kind;
+	uint64_t since_ns; /* when it entered this stage */
+	uint64_t heard_ns; /* when the query was last received */
+	union {
+		struct { /* PENDING */
+			uint8_t len, octets[SIW_SIDR_DATA];
+		} data;
+		uint8_t answer[SIW_SIDR_FRAME]; /* ANSWERED */
+	};
+};
+
+/* A source's pending queries. All zero until the first one. */
+struct sidr_source {
+	struct siw_link questions[KINDS]; /* oldest first */
+	/* link in the port's turns; not linked if there are no queries */
+	struct siw_link in_turn[KINDS];
+	/* value of the port's turn when a query of the source was last offered */
+	uint64_t last_turn;
+};
+
+struct siw_sidr_port {
+	struct siw_io_handler handler; /* must be first */
+	struct siw_context *ctx;
+	/* NULL: the port is closed, and waits for its last answers */
+	struct siw_reporter *reporter;
+	struct siw_llp_sock *sock;
+	struct siw_addr addr;
+	struct siw_sidr_port *also; /* the port at the device's next address, or NULL */
+	struct siw_admission *admission;
+	struct siw_sipkey key;
+	uint32_t n_answered;
+	uint64_t tidied_ns;
+	struct siw_sidr_request *offered; /* the request whose event is in the queue, or NULL */
+	uint64_t turn;			  /* number of queries offered so far */
+	struct sidr_source sources[SIW_SOURCES + 1];
+	struct siw_link turns[KINDS];	/* sources with queries of the kind, ordered by last_turn */
+	struct siw_link heard;		/* pending requests, by heard_ns */
+	struct siw_link stages[STAGES]; /* requests by stage, oldest first */
+	struct siw_link buckets[BUCKETS];
+};
+
+#define NO_SLOT UINT64_MAX
+
+/*
+ * A keyed hash, so that a peer cannot compute it. slot: a time slot for a cookie, NO_SLOT for the
+ * hash table.
+ */
+static uint64_t hash_of(const struct siw_sidr_port *port, const struct siw_addr *from, uint64_t id,
+			uint64_t slot)
+{
+	struct {
+		uint8_t gid[16];
+		uint64_t id, slot;
+		uint32_t scope, number;
+	} in = { .id = id, .slot = slot, .scope = from->scope, .number = siw_addr_port(from) };
+
+	_Static_assert(sizeof(in) == 40, "no uninitialized octets");
+	siw_addr_to_gid(from, in.gid);
+	return siw_siphash(&port->key, &in, sizeof(in));
+}
+
+static struct siw_link *bucket_of(struct siw_sidr_port *port, const struct siw_addr *from,
+				  uint64_t id)
+{
+	return &port->buckets[hash_of(port, from, id, NO_SLOT) % BUCKETS];
+}
+
+static struct siw_sidr_request *sidr_port_find(struct siw_sidr_port *port,
+					       const struct siw_addr *from, uint64_t id)
+{
+	struct siw_link *bucket = bucket_of(port, from, id);
+
+	for (struct siw_link *l = bucket->next; l != bucket; l = l->next) {
+		struct siw_sidr_request *request =
+			siw_container(l, struct siw_sidr_request, in_bucket);
+
+		if (request->id == id && siw_addr_same(&request->from, from))
+			return request;
+	}
+	return NULL;
+}
+
+/*
+ * Sends a frame. If the socket is full, the frame counts as lost, and the peer repeats its query.
+ */
+static void send_frame(struct siw_sidr_port *port, const struct siw_addr *to,
+		       uint8_t octets[SIW_SIDR_FRAME])
+{
+	struct iovec iov = { octets, SIW_SIDR_FRAME };
+
+	if (siw_llp_udp_send(port->sock, to, &iov, 1))
+		siw_count(SIW_COUNTER_send_errors, 1);
+}
+
+static void sidr_port_refuse(struct siw_sidr_port *port, const struct siw_addr *to, uint64_t id,
+			     int status)
+{
+	struct siw_sidr_frame frame = {
+		.type = SIW_SIDR_REFUSAL,
+		.status = (uint8_t)status,
+		.id = id,
+	};
+	uint8_t octets[SIW_SIDR_FRAME];
+
+	siw_sidr_build(&frame, octets);
+	siw_count(SIW_COUNTER_sidr_answers, 1);
+	send_frame(port, to, octets);
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+/*
+ * Moves the source to its position in turns, ordered by last_turn, or removes it if it has no query
+ * of the kind.
+ */
+static void sidr_source_set_turn(struct siw_sidr_port *port, struct sidr_source *source,
+				 enum kind kind)
+{
+	struct siw_link *link = &source->in_turn[kind], *at = &port->turns[kind];
+
+	siw_link_del(link);
+	if (siw_link_empty(&source->questions[kind]))
+		return;
+	/*
+	 * Most sources go to the end. A source whose last turn was long ago is placed before
+	 * sources with a later turn.
+	 */
+	while (at->prev != &port->turns[kind] &&
+	       siw_container(at->prev, struct sidr_source, in_turn[kind])->last_turn >
+		       source->last_turn)
+		at = at->prev;
+	siw_link_add(at, link);
+}
+
+static void sidr_request_enqueue(struct siw_sidr_request *request)
+{
+	struct siw_sidr_port *port = request->port;
+	struct sidr_source *source = &port->sources[request->source];
+	bool first;
+
+	if (!source->questions[0].next)
+		for (int i = 0; i < KINDS; i++) {
+			siw_link_init(&source->questions[i]);
+			siw_link_init(&source->in_turn[i]);
+		}
+	first = siw_link_empty(&source->questions[request->kind]);
+	siw_link_add(&source->questions[request->kind], &request->in_source);
+	if (first)
+		sidr_source_set_turn(port, source, request->kind);
+}
+
+static void sidr_request_dequeue(struct siw_sidr_request *request)
+{
+	struct sidr_source *source = &request->port->sources[request->source];
+
+	siw_link_del(&request->in_source);
+	if (siw_link_empty(&source->questions[request->kind]))
+		siw_link_del(&source->in_turn[request->kind]);
+}
+
+static void sidr_request_set_stage(struct siw_sidr_request *request, enum stage stage)
+{
+	struct siw_sidr_port *port = request->port;
+
+	if (request->stage == PENDING) {
+		siw_admission_move(port->admission, request->source, SIW_ADMISSION_REQUEST,
+				   SIW_ADMISSION_NOWHERE);
+		sidr_request_dequeue(request);
+		siw_link_del(&request->in_heard);
+	}
+	port->n_answered -= request->stage == ANSWERED;
+	siw_link_del(&request->in_stage);
+	request->stage = stage;
+	if (stage == STAGES)
+		return;
+	port->n_answered += stage == ANSWERED;
+	request->since_ns = siw_llp_port_clock(port->ctx->port);
+	siw_link_add(&port->stages[stage], &request->in_stage);
+}
+
+static void sidr_request_free(struct siw_sidr_request *request)
+{
+	struct siw_sidr_port *port = request->port;
+
+	if (port->offered == request) {
+		siw_reporter_cancel(port->reporter, request);
+		port->offered = NULL;
+	}
+	sidr_request_set_stage(request, STAGES);
+	siw_link_del(&request->in_bucket);
+	free(request);
+}
+
+static struct siw_sidr_request *sidr_port_oldest(struct siw_sidr_port *port, enum stage stage)
+{
+	struct siw_link *list = &port->stages[stage];
+
+	return siw_link_empty(list) ? NULL
+				    : siw_container(list->next, struct siw_sidr_request, in_stage);
+}
+
+/* Drops queries that are no longer repeated, and the oldest answers beyond the limit. */
+static void sidr_port_expire(struct siw_sidr_port *port)
+{
+	uint64_t now = siw_llp_port_clock(port->ctx->port);
+	uint64_t most = (uint64_t)siw_settings()->sidr_timeout_ms * 1000000;
+	uint64_t repeat = most < REPEAT_NS ? most : REPEAT_NS;
+	struct siw_sidr_request *request;
+
+	port->tidied_ns = now;
+	while ((request = sidr_port_oldest(port, PENDING)) && request->since_ns + most < now)
+		sidr_request_free(request);
+	while (!siw_link_empty(&port->heard)) {
+		request = siw_container(port->heard.next, struct siw_sidr_request, in_heard);
+		if (request->heard_ns + repeat >= now)
+			break;
+		sidr_request_free(request);
+	}
+	while ((request = sidr_port_oldest(port, ANSWERED)) &&
+	       (request->since_ns + most < now ||
+		port->n_answered > (uint32_t)siw_settings()->max_startups))
+		sidr_request_free(request);
+}
+
+/* Never 0, which means no cookie. */
+static uint64_t cookie_of(const struct siw_sidr_port *port, const struct siw_addr *from,
+			  uint64_t id, uint64_t slot)
+{
+	return hash_of(port, from, id, slot) | 1;
+}
+
+static uint64_t cookie_slot(uint64_t now_ns)
+{
+	return now_ns / COOKIE_NS;
+}
+
+/* Whether the query has a valid cookie, which proves its source address. */
+static bool sidr_has_valid_cookie(const struct siw_sidr_port *port, const struct siw_addr *from,
+				  const struct siw_sidr_frame *question)
+{
+	uint64_t slot = cookie_slot(siw_llp_port_clock(port->ctx->port));
+
+	return question->cookie &&
+	       (question->cookie == cookie_of(port, from, question->id, slot) ||
+		question->cookie == cookie_of(port, from, question->id, slot - 1));
+}
+
+/* As sidr_has_valid_cookie(); if there is no valid cookie, sends one to the source. */
+static bool sidr_require_cookie(struct siw_sidr_port *port, const struct siw_addr *from,
+				const struct siw_sidr_frame *question)
+{
+	uint64_t slot = cookie_slot(siw_llp_port_clock(port->ctx->port));
+	struct siw_sidr_frame frame = { .type = SIW_SIDR_COOKIE, .id = question->id };
+	uint8_t octets[SIW_SIDR_FRAME];
+
+	if (sidr_has_valid_cookie(port, from, question))
+		return true;
+	if (question->cookie)
+		siw_drop(SIW_COUNTER_drop_sidr_cookie);
+	frame.cookie = cookie_of(port, from, question->id, slot);
+	siw_sidr_build(&frame, octets);
+	siw_count(SIW_COUNTER_sidr_cookies, 1);
+	send_frame(port, from, octets);
+	return false;
+}
+
+static bool sidr_needs_cookies(const struct siw_admission *admission)
+{
+	uint32_t half = (admission->max.requests + 1) / 2;
+
+	return admission->all.requests >= (half < PRESSED ? half : PRESSED);
+}
+
+/*
+ * Chooses the next query: queries with a cookie first; within each kind, sources take turns. NULL:
+ * there is none.
+ */
+static struct siw_sidr_request *sidr_port_choose_next(struct siw_sidr_port *port)
+{
+	for (int kind = KINDS - 1; kind >= 0; kind--) {
+		struct siw_link *turns = &port->turns[kind];
+		struct sidr_source *source;
+
+		if (siw_link_empty(turns))
+			continue;
+		source = siw_container(turns->next, struct sidr_source, in_turn[kind]);
+		return siw_container(source->questions[kind].next, struct siw_sidr_request,
+				     in_source);
+	}
+	return NULL;
+}
+
+static void sidr_port_offer_next(struct siw_sidr_port *port);
+
+/* The program has taken the query's event. */
+static void sidr_request_taken(struct siw_sidr_request *request)
+{
+	struct siw_sidr_port *port = request->port;
+
+	port->offered = NULL;
+	sidr_request_set_stage(request, TAKEN);
+	sidr_port_offer_next(port);
+}
+
+/* Queues an event for the next query, unless an event is in the queue already. */
+static void sidr_port_offer_next(struct siw_sidr_port *port)
+{
+	struct siw_conn_event event = { .kind = SIW_CONN_ASKED, .taken = sidr_request_taken };
+	struct siw_sidr_request *next;
+	struct sidr_source *source;
+
+	sidr_port_expire(port);
+	if (!port->reporter || port->offered)
+		return;
+	next = sidr_port_choose_next(port);
+	if (!next)
+		return;
+	event.asked = next;
+	event.params.rev = 1;
+	event.params.pdata_len = next->data.len;
+	memcpy(event.params.pdata, next->data.octets, next->data.len);
+	if (siw_reporter_report(port->reporter, &event)) {
+		sidr_request_free(next);
+		siw_drop(SIW_COUNTER_drop_sidr_full);
+		return;
+	}
+	port->offered = next;
+	source = &port->sources[next->source];
+	source->last_turn = ++port->turn;
+	for (int kind = 0; kind < KINDS; kind++)
+		sidr_source_set_turn(port, source, kind);
+}
+
+static void sidr_port_admit(struct siw_sidr_port *port, const struct siw_addr *from,
+			    const struct siw_sidr_frame *question)
+{
+	uint32_t source = siw_admission_source(port->admission, from);
+	struct siw_sidr_request *request;
+
+	if (!siw_admission_fair(port->admission, source)) {
+		siw_drop(SIW_COUNTER_drop_sidr_share);
+		return;
+	}
+	request = siw_admission_has_room(port->admission) ? calloc(1, sizeof(*request)) : NULL;
+	if (!request) {
+		siw_drop(SIW_COUNTER_drop_sidr_full);
+		return;
+	}
+	request->port = port;
+	request->from = *from;
+	request->id = question->id;
+	request->source = source;
+	request->kind = sidr_has_valid_cookie(port, from, question) ? WITH_COOKIE : WITHOUT_COOKIE;
+	request->since_ns = request->heard_ns = siw_llp_port_clock(port->ctx->port);
+	request->data.len = (uint8_t)question->data_len;
+	memcpy(request->data.octets, question->data, question->data_len);
+	siw_link_add(&port->stages[PENDING], &request->in_stage);
+	siw_link_add(&port->heard, &request->in_heard);
+	sidr_request_enqueue(request);
+	siw_link_add(bucket_of(port, from, question->id), &request->in_bucket);
+	siw_admission_move(port->admission, source, SIW_ADMISSION_NOWHERE, SIW_ADMISSION_REQUEST);
+	sidr_port_offer_next(port);
+}
+
+/*
+ * A pending query was received again. If it has a cookie now, it moves before the queries without
+ * one.
+ */
+static void sidr_request_repeated(struct siw_sidr_request *request,
+				  const struct siw_sidr_frame *question)
+{
+	struct siw_sidr_port *port = request->port;
+
+	request->heard_ns = siw_llp_port_clock(port->ctx->port);
+	siw_link_del(&request->in_heard);
+	siw_link_add(&port->heard, &request->in_heard);
+	if (request->kind == WITHOUT_COOKIE && sidr_needs_cookies(port->admission) &&
+	    sidr_require_cookie(port, &request->from, question)) {
+		sidr_request_dequeue(request);
+		request->kind = WITH_COOKIE;
+		sidr_request_enqueue(request);
+	}
+}
+
+static void sidr_port_on_frame(struct siw_sidr_port *port, const struct siw_addr *from,
+			       const struct siw_sidr_frame *question)
+{
+	struct siw_sidr_request *request;
+
+	if (question->type != SIW_SIDR_QUERY) {
+		siw_drop(SIW_COUNTER_drop_sidr_id);
+		return;
+	}
+	if (siw_llp_port_clock(port->ctx->port) - port->tidied_ns >= TIDY_NS)
+		sidr_port_offer_next(port);
+	request = sidr_port_find(port, from, question->id);
+	if (request && request->stage == ANSWERED) {
+		siw_count(SIW_COUNTER_sidr_replays, 1);
+		sidr_request_set_stage(request,
+				       ANSWERED); /* restarts the time that the answer is kept */
+		send_frame(port, from, request->answer);
+	} else if (request && request->stage == PENDING) {
+		sidr_request_repeated(request, question);
+	} else if (!request && !port->reporter) {
+		sidr_port_refuse(port, from, question->id, SIW_SIDR_NO_SERVICE);
+	} else if (!request && (!sidr_needs_cookies(port->admission) ||
+				sidr_require_cookie(port, from, question))) {
+		sidr_port_admit(port, from, question);
+	}
+}
+
+static int sidr_port_serve(struct siw_io_handler *self)
+{
+	struct siw_sidr_port *port = siw_container(self, struct siw_sidr_port, handler);
+	uint8_t *room = siw_llp_port_room(port->ctx->port);
+	int n, max = (int)siw_settings()->budget;
+
+	for (n = 0; n < max; n++) {
+		struct siw_sidr_frame frame;
+		struct siw_addr from;
+		ssize_t len = siw_llp_udp_recv(port->sock, &from, room, SIW_LLP_ROOM);
+
+		if (len < 0)
+			break;
+		if (siw_sidr_parse(room, (size_t)len, &frame))
+			sidr_port_on_frame(port, &from, &frame);
+	}
+	return n;
+}
+
+/* ---- ports ----------------------------------------------------------------------------------- */
+
+/* Progress lock held, as for all functions below that do not take it themselves. */
+static int sidr_port_open(struct siw_reporter *reporter, const struct siw_addr *addr,
+			  struct siw_sidr_port **out)
+{
+	struct siw_sidr_port *port = calloc(1, sizeof(*port));
+	int err = -ENOMEM;
+
+	if (!port)
+		return err;
+	port->handler.serve = sidr_port_serve;
+	port->ctx = reporter->user.ctx;
+	port->reporter = reporter;
+	siw_link_init(&port->heard);
+	for (int i = 0; i < KINDS; i++)
+		siw_link_init(&port->turns[i]);
+	for (int i = 0; i < STAGES; i++)
+		siw_link_init(&port->stages[i]);
+	for (int i = 0; i < BUCKETS; i++)
+		siw_link_init(&port->buckets[i]);
+	siw_siphash_key(&port->key);
+	port->admission = siw_admission_new();
+	if (port->admission)
+		err = siw_llp_udp_open(port->ctx->port, addr, &port->handler, &port->sock);
+	if (err)
+		goto failed;
+	err = siw_llp_local(port->sock, &port->addr);
+	if (err)
+		goto close_sock;
+	*out = port;
+	return 0;
+
+close_sock:
+	siw_llp_close(port->sock);
+failed:
+	free(port->admission);
+	free(port);
+	return err;
+}
+
+static void sidr_port_free(struct siw_sidr_port *port)
+{
+	siw_llp_close(port->sock);
+	free(port->admission);
+	free(port);
+}
+
+static void sidr_request_resend(struct siw_sidr_port *port, struct siw_sidr_request *request)
+{
+	for (int i = 0; i < LAST_WORDS; i++)
+		send_frame(port, &request->from, request->answer);
+}
+
+static void sidr_port_close_one(struct siw_sidr_port *port)
+{
+	uint64_t now = siw_llp_port_clock(port->ctx->port);
+	struct siw_sidr_request *request;
+
+	while ((request = sidr_port_oldest(port, PENDING))) {
+		sidr_port_refuse(port, &request->from, request->id, SIW_SIDR_NO_SERVICE);
+		sidr_request_free(request);
+	}
+	while ((request = sidr_port_oldest(port, ANSWERED))) {
+		if (now < request->since_ns + LAST_NS)
+			sidr_request_resend(port, request);
+		sidr_request_free(request);
+	}
+	port->reporter = NULL;
+	if (!sidr_port_oldest(port, TAKEN))
+		sidr_port_free(port);
+}
+
+static void sidr_ports_close(struct siw_sidr_port *port)
+{
+	while (port) {
+		struct siw_sidr_port *next = port->also;
+
+		sidr_port_close_one(port);
+		port = next;
+	}
+}
+
+/* The state of a listen call in progress: its ports, chained by also. */
+struct listening {
+	struct siw_every_addr how; /* must be first */
+	struct siw_reporter *reporter;
+	struct siw_sidr_port *first, *last;
+};
+
+static int sidr_port_open_next(struct siw_every_addr *how, struct siw_addr *addr)
+{
+	struct listening *l = siw_container(how, struct listening, how);
+	struct siw_sidr_port *port;
+	int err = sidr_port_open(l->reporter, addr, &port);
+
+	if (err)
+		return err;
+	if (l->last)
+		l->last->also = port;
+	else
+		l->first = port;
+	l->last = port;
+	*addr = port->addr;
+	return 0;
+}
+
+static void sidr_ports_undo(struct siw_every_addr *how)
+{
+	struct listening *l = siw_container(how, struct listening, how);
+
+	sidr_ports_close(l->first);
+	l->first = l->last = NULL;
+}
+
+int siw_sidr_listen(struct siw_reporter *reporter, const struct siw_addr *addr,
+		    struct siw_sidr_port **out)
+{
+	struct listening l = { .how = { sidr_port_open_next, sidr_ports_undo },
+			       .reporter = reporter };
+	struct siw_context *ctx = reporter->user.ctx;
+	struct siw_addr at = *addr;
+	uint16_t number = siw_addr_port(addr);
+	int err;
+
+	siw_lock(&ctx->progress);
+	err = addr->family ? sidr_port_open_next(&l.how, &at)
+			   : siw_open_every_addr(ctx, &number, &l.how);
+	/*
+	 * Set under the lock, because another thread may take the port's first event and use *out.
+	 */
+	if (!err)
+		*out = l.first;
+	siw_unlock(&ctx->progress);
+	return err;
+}
+
+struct siw_addr siw_sidr_port_addr(const struct siw_sidr_port *port)
+{
+	return port->addr;
+}
+
+void siw_sidr_port_close(struct siw_sidr_port *port)
+{
+	struct siw_context *ctx = port->ctx;
+
+	siw_lock(&ctx->progress);
+	sidr_ports_close(port);
+	siw_unlock(&ctx->progress);
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+void siw_sidr_request_addrs(const struct siw_sidr_request *request, struct siw_addr *local,
+			    struct siw_addr *peer)
+{
+	*local = request->port->addr;
+	*peer = request->from;
+}
+
+void siw_sidr_answer(struct siw_sidr_request *request, const struct siw_sidr_data *say, int status)
+{
+	struct siw_sidr_port *port = request->port;
+	struct siw_context *ctx = port->ctx;
+	struct siw_sidr_frame frame = {
+		.type = status ? SIW_SIDR_REFUSAL : SIW_SIDR_ANSWER,
+		.status = (uint8_t)status,
+		.id = request->id,
+		.qpn = say->qpn,
+		.qkey = say->qkey,
+		.addr = say->addr,
+		.data_len = say->data_len,
+	};
+
+	if (say->data_len)
+		memcpy(frame.data, say->data, say->data_len);
+	siw_lock(&ctx->progress);
+	siw_sidr_build(&frame, request->answer);
+	siw_count(SIW_COUNTER_sidr_answers, 1);
+	send_frame(port, &request->from, request->answer);
+	if (port->reporter) {
+		sidr_request_set_stage(request, ANSWERED);
+		sidr_port_expire(port);
+	} else {
+		sidr_request_resend(port, request);
+		sidr_request_free(request);
+		if (!sidr_port_oldest(port, TAKEN))
+			sidr_port_free(port);
+	}
+	siw_unlock(&ctx->progress);
+}

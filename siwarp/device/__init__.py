@@ -1,0 +1,1 @@
+"""The software RNIC: progress, timers, threads, and the objects of a device."""

@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Devices, one for each network interface that has an address. Opening a device turns it into an
+ * RNIC.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/addr.h"
+#include "base/capture.h"
+#include "base/faults.h"
+#include "base/guard.h"
+#include "device/device_impl.h"
+
+static void device_of_interface(struct siw_device *dev, const struct siw_llp_interface *netif)
+{
+	struct siw_device_info *info = &dev->info;
+
+	memset(info, 0, sizeof(*info));
+	snprintf(info->name, sizeof(info->name), "siw_%.15s", netif->name);
+	memcpy(info->netdev, netif->name, sizeof(info->netdev));
+	info->mtu = netif->mtu;
+	info->up = netif->up;
+	info->n_addrs = netif->n_addrs;
+	memcpy(info->addrs, netif->addrs, sizeof(info->addrs));
+}
+
+struct siw_device **siw_get_device_list(int *num_devices)
+{
+	struct siw_llp_interface *netifs;
+	struct siw_device **list = NULL;
+	struct siw_device *devices;
+	int n = siw_device_interfaces(&netifs);
+
+	siw_reason_begin();
+	if (n < 0)
+		goto out;
+	/* One allocation: the array of pointers, followed by the devices. */
+	list = calloc(1, (size_t)(n + 1) * sizeof(*list) + (size_t)n * sizeof(*devices));
+	if (!list) {
+		n = -ENOMEM;
+		goto out;
+	}
+	devices = (struct siw_device *)(list + n + 1);
+	for (int i = 0; i < n; i++) {
+		device_of_interface(&devices[i], &netifs[i]);
+		list[i] = &devices[i];
+	}
+out:
+	free(netifs);
+	if (n < 0)
+		return siw_refused_null(n);
+	if (num_devices)
+		*num_devices = n;
+	return list;
+}
+
+void siw_free_device_list(struct siw_device **list)
+{
+	free(list);
+}
+
+const struct siw_device_info *siw_device_info(struct siw_device *device)
+{
+	return device ? &device->info : NULL;
+}
+
+static void set_limits(struct siw_device_attr *attr)
+{
+	*attr = (struct siw_device_attr){
+		.max_mr_size = UINT64_MAX >> 1,
+		.max_qp = SIW_MAX_QP,
+		.max_qp_wr = SIW_MAX_QP_WR,
+		.max_sge = SIW_MEM_MAX_SGE,
+		.max_inline_data = SIW_MAX_INLINE,
+		.max_cq = SIW_MAX_CQ,
+		.max_cqe = SIW_MAX_CQE,
+		.max_mr = SIW_MAX_MR,
+		.max_pd = SIW_MAX_PD,
+		.max_ah = SIW_MAX_AH,
+		.max_srq = SIW_MAX_SRQ,
+		.max_srq_wr = SIW_MAX_SRQ_WR,
+		.max_srq_sge = SIW_MEM_MAX_SGE,
+		.max_qp_rd_atom = SIW_MAX_READS,
+		.atomic_cap = SIW_ATOMIC_GLOB,
+		.max_qp_init_rd_atom = SIW_MAX_READS,
+		.max_ud_msg = 65507 - 18 - 4,
+		.max_rc_msg = SIW_MAX_RC_MSG,
+		.max_mw = SIW_MAX_MW,
+	};
+}
+
+/*
+ * Another thread may be making progress in a late poll. After this function such a poll finds no
+ * port.
+ */
+static void close_port(struct siw_context *ctx)
+{
+	struct siw_llp_port *port = ctx->port;
+
+	siw_lock(&ctx->progress);
+	ctx->port = NULL;
+	siw_unlock(&ctx->progress);
+	free(ctx->err_limit);
+	ctx->err_limit = NULL;
+	siw_mem_close(ctx->mem);
+	siw_llp_port_close(port);
+}
+
+/*
+ * Resets the state that a closed context gathered about its program, before the context is reused.
+ */
+static void context_reset_state(struct siw_context *ctx)
+{
+	ctx->has_thread = ctx->async_fd_set = false;
+	atomic_store(&ctx->stop, false);
+	atomic_store(&ctx->cq_overrun, false);
+	atomic_store(&ctx->polls, 0);
+	atomic_store(&ctx->takes, 0);
+	atomic_store(&ctx->crowded, false);
+	atomic_store(&ctx->spin_skip, 0);
+	atomic_store(&ctx->spin_left, 0);
+	atomic_store(&ctx->armed_at, 0);
+	atomic_store(&ctx->next_pd, 0);
+	atomic_store(&ctx->next_srq, 0);
+	ctx->vain = (struct siw_vain){ 0 };
+	ctx->turns = ctx->rounds = 0;
+	ctx->sends_more = false;
+	ctx->one_sided = 0;
+}
+
+/* Returns a context ready to be opened: a new one or a closed one. */
+static struct siw_context *new_context(void)
+{
+	struct siw_context *ctx = siw_device_context_take();
+
+	if (ctx) {
+		context_reset_state(ctx);
+		return ctx;
+	}
+	ctx = calloc(1, sizeof(*ctx));
+	if (!ctx)
+		return NULL;
+	siw_lock_init(&ctx->progress);
+	siw_lock_init(&ctx->unsent_lock);
+	siw_lock_init(&ctx->busy_lock);
+	siw_lock_init(&ctx->mw_lock);
+	siw_link_init(&ctx->unsent);
+	siw_link_init(&ctx->busy);
+	siw_link_init(&ctx->timed);
+	siw_link_init(&ctx->partings);
+	siw_link_init(&ctx->qps);
+	siw_link_init(&ctx->groups);
+	siw_link_init(&ctx->pair_ports);
+	siw_link_init(&ctx->open);
+	siw_lock_init(&ctx->children_lock);
+	for (int i = 0; i < SIW_CHILD_RANKS; i++)
+		siw_link_init(&ctx->children[i]);
+	for (int i = 0; i < SIW_QP_TYPES; i++)
+		siw_device_freelist_init(&ctx->free_qps[i]);
+	siw_device_freelist_init(&ctx->free_cqs);
+	siw_device_freelist_init(&ctx->free_srqs);
+	siw_device_freelist_init(&ctx->free_ahs);
+	siw_device_freelist_init(&ctx->free_regions);
+	siw_device_freelist_init(&ctx->free_windows);
+	return ctx;
+}
+
+static int open_port(struct siw_context *ctx)
+{
+	struct siw_llp_port *port;
+	int err = siw_llp_port_open(&port);
+
+	if (err)
+		return err;
+	err = siw_mem_open(&ctx->mem);
+	if (err)
+		goto close_port;
+	siw_lock(&ctx->progress);
+	ctx->port = port;
+	siw_unlock(&ctx->progress);
+	return 0;
+
+close_port:
+	siw_llp_port_close(port);
+	return err;
+}
+
+struct siw_context *siw_open_device(struct siw_device *device)
+{
+	struct siw_context *ctx = device ? new_context() : NULL;
+	int err;
+
+	siw_reason_begin();
+	if (!ctx)
+		return siw_refused_null(device ? -ENOMEM : siw_refuse_null("device"));
+	siw_counters_init();
+	siw_capture_init();
+	siw_guard_install();
+	err = siw_faults_init();
+	if (err == -EINVAL)
+		siw_refuse(FAULTS_SETTING, siw_reason_text(siw_faults_reason()));
+	if (err)
+		goto fail;
+	ctx->info = device->info;
+	set_limits(&ctx->attr);
+	ctx->next_rc_qpn = SIW_FIRST_RC_QPN;
+	err = open_port(ctx);
+	if (err)
+		goto fail;
+	err = siw_device_async_open(ctx);
+	if (err)
+		goto close_port;
+	err = siw_device_port_open(ctx);
+	if (err)
+		goto close_async;
+	err = siw_device_exit_watch();
+	if (!err)
+		err = siw_device_fork_watch(ctx);
+	if (err)
+		goto close_port_watch;
+	err = siw_device_thread_start(ctx);
+	if (!err)
+		return ctx;
+	siw_device_fork_unwatch(ctx);
+close_port_watch:
+	siw_llp_watch_close(ctx->watch.watch);
+close_async:
+	siw_device_async_close(ctx);
+close_port:
+	close_port(ctx);
+fail:
+	siw_guard_remove();
+	siw_device_context_keep(ctx);
+	return siw_refused_null(err);
+}
+
+static bool addr_is_any(const struct siw_addr *addr)
+{
+	static const uint8_t zero[16];
+
+	return addr->family == AF_INET ? !memcmp(addr->v4, zero, 4) : !memcmp(addr->v6, zero, 16);
+}
+
+static bool device_has_addr(const struct siw_device_info *info, const struct siw_addr *addr)
+{
+	struct siw_addr a = *addr;
+
+	a.port_be = 0;
+	for (uint32_t i = 0; i < info->n_addrs; i++) {
+		if (siw_addr_same(&info->addrs[i], &a))
+			return true;
+		/* All of 127.0.0.0/8 belongs to the loopback interface. */
+		if (a.family == AF_INET && info->addrs[i].family == AF_INET && a.v4[0] == 127 &&
+		    info->addrs[i].v4[0] == 127)
+			return true;
+	}
+	return false;
+}
+
+struct siw_context *siw_open_device_by_addr(const struct siw_addr *addr)
+{
+	struct siw_device **list, **d;
+	struct siw_context *ctx;
+	struct siw_addr wanted;
+	int err;
+
+	siw_reason_begin();
+	if (!addr)
+		return siw_refused_null(siw_refuse_null("addr"));
+	list = siw_get_device_list(NULL);
+	if (!list)
+		return NULL;
+	wanted = *addr;
+	if (addr_is_any(addr))
+		siw_addr_parse(addr->family == AF_INET ? "127.0.0.1" : "::1", 0, &wanted);
+	d = list;
+	while (*d && !device_has_addr(&(*d)->info, &wanted))
+		d++;
+	ctx = *d ? siw_open_device(*d) : siw_refused_null(siw_refuse(NO_DEVICE));
+	err = errno;
+	siw_free_device_list(list);
+	errno = err;
+	return ctx;
+}
+
+/* Runs the timers until none is left. Streams wait up to linger_ms for the peer's end of stream. */
+static void wait_for_timers(struct siw_context *ctx)
+{
+	while (atomic_load(&ctx->n_timed)) {
+		struct siw_llp_waitset set;
+
+		siw_lock(&ctx->progress);
+		siw_device_progress_once(ctx);
+		siw_llp_waitset_fill(ctx->port, &set);
+		siw_unlock(&ctx->progress);
+		siw_llp_wait(&set, -1, 5000);
+	}
+}
+
+void siw_device_close_rest(struct siw_context *ctx)
+{
+	wait_for_timers(ctx);
+	siw_device_fork_unwatch(ctx);
+	siw_llp_watch_close(ctx->watch.watch);
+	close_port(ctx);
+	siw_device_async_close(ctx);
+	siw_guard_remove();
+}
+
+int siw_close_device(struct siw_context *ctx)
+{
+	int err = siw_device_enter(ctx, "context");
+
+	if (err)
+		return err;
+	if (atomic_load(&ctx->n_pd) || atomic_load(&ctx->n_cq) || atomic_load(&ctx->n_channel) ||
+	    atomic_load(&ctx->n_evq))
+		return siw_refuse(CONTEXT_BUSY, atomic_load(&ctx->n_pd), atomic_load(&ctx->n_cq),
+				  atomic_load(&ctx->n_channel), atomic_load(&ctx->n_evq));
+	siw_device_thread_stop(ctx);
+	siw_device_close_rest(ctx);
+	siw_device_free_freelist_memory(ctx);
+	siw_device_context_keep(ctx);
+	return 0;
+}
+
+int siw_query_device(struct siw_context *ctx, struct siw_device_attr *attr)
+{
+	int err = siw_device_enter(ctx, "context");
+
+	if (err)
+		return err;
+	if (!attr)
+		return siw_refuse_null("attr");
+	*attr = ctx->attr;
+	return 0;
+}
+
+const struct siw_device_info *siw_context_info(struct siw_context *ctx)
+{
+	return ctx ? &ctx->info : NULL;
+}
+
+int siw_capture_start(const char *path)
+{
+	int err;
+
+	siw_reason_begin();
+	if (!path)
+		return siw_refuse_null("path");
+	err = siw_capture_open(path);
+	if (err == -EBUSY)
+		return siw_refuse(CAPTURE_ON);
+	return err == -ESPIPE ? siw_refuse(CAPTURE_FILE) : siw_refused(err);
+}
+
+void siw_capture_stop(void)
+{
+	siw_capture_close();
+}
+
+int siw_faults_set(const char *plan)
+{
+	int err;
+
+	siw_reason_begin();
+	if (!plan)
+		return siw_refuse_null("plan");
+	err = siw_faults_install(plan);
+	return err == -EINVAL ? siw_refuse(FAULTS_PLAN, siw_reason_text(siw_faults_reason()))
+			      : siw_refused(err);
+}
+
+void siw_faults_clear(void)
+{
+	siw_faults_install(NULL);
+}
+
+const char *siw_faults_error(void)
+{
+	return siw_faults_reason();
+}
+
+size_t siw_faults_get(char *plan, size_t size)
+{
+	return siw_faults_current(plan, size);
+}
+
+const char *siw_version(void)
+{
+	return SIW_VERSION;
+}

@@ -1,0 +1,592 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * device/device.h - the device context and the objects that belong to it: the port with its progress
+ * engine, timers, events, protection domains, memory regions, memory windows, completion queues and
+ * shared receive queues. This header is for the queue pair layer (qp/) and the connection manager
+ * (cm/); applications use <siwarp/siw.h>.
+ *
+ * This layer does not know the queue pair types or their protocols. It calls queue pairs only
+ * through struct siw_qp_ops.
+ *
+ * Functions return 0 or a count on success and -errno on failure, unless stated otherwise. Times
+ * are nanoseconds of the clock in base/clock.h.
+ *
+ * Lock order: context progress lock, QP send lock, QP receive lock, SRQ lock, CQ lock, channel
+ * lock.
+ */
+#ifndef SIW_DEVICE_H
+#define SIW_DEVICE_H
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include <siwarp/siw_ext.h>
+
+#include "base/counters.h"
+#include "base/err.h"
+#include "base/list.h"
+#include "base/lock.h"
+#include "base/reason.h"
+#include "base/settings.h"
+#include "llp/llp.h"
+#include "mem/mem.h"
+#include "mem/mem_queue.h"
+
+#define SIW_QP_TYPES	      4
+#define SIW_MAX_READS	      128 /* maximum of IRD and of ORD */
+#define SIW_MAX_RC_MSG	      (1u << 30)
+#define SIW_MAX_WRITE_RECORDS 1024
+
+/*
+ * QP numbers (24 bits). UD: index << 16 | UDP port, where the index numbers the QPs that share one
+ * socket. RC with connection manager: numbers whose top bit is set. RC connected by QPN: index <<
+ * 16 | TCP port. Indexes of 128 and above overlap the range of the RC QPs with connection manager;
+ * a new QP whose number is already in use gets another one.
+ */
+#define SIW_QPN_INDEX_BIT 16
+#define SIW_FIRST_RC_QPN  0x800000u
+#define SIW_LAST_RC_QPN	  0xfffffeu
+
+/*
+ * A timer. While it is linked into its context's timer list, progress rounds call tick at the due
+ * time.
+ */
+struct siw_timed {
+	struct siw_link link;
+	void (*tick)(struct siw_timed *self, uint64_t now_ns);
+	uint64_t due_ns, by_ns, step_ns; /* used only in device_progress.c */
+};
+
+/* Monitors the device's network interface for changes; the port's progress rounds read them. */
+struct siw_port_watch {
+	struct siw_io_handler handler; /* must be the first member */
+	struct siw_context *ctx;
+	struct siw_llp_watch *watch;
+};
+
+/*
+ * One pending kind of asynchronous event of one object. It is linked into ctx->async_events from
+ * when the event is raised until it is read. Protected by ctx->async_lock.
+ */
+struct siw_async_note {
+	struct siw_link link;
+	struct siw_async *of;
+	int type; /* enum siw_event_type; -1: unused */
+};
+
+#define SIW_ASYNC_KINDS 9 /* the highest number of event kinds of any object: that of a QP */
+
+/* The asynchronous events of one object. */
+struct siw_async {
+	struct siw_context *ctx;
+	void *object;
+	/* the user context given at the object's creation; NULL for the device itself */
+	void *user;
+	uint32_t unacked; /* events read and not yet acknowledged; async_lock */
+	struct siw_async_note note[SIW_ASYNC_KINDS];
+};
+
+/*
+ * The freelist of one kind of object. A thread may call a verb on an object that another thread has
+ * just destroyed; such a late call must find a destroyed object of the same kind. The memory is
+ * therefore not freed but reused for the next object of that kind, and the members that such a call
+ * reads first (ctx, the locks, list membership) stay valid.
+ */
+struct siw_freelist {
+	siw_lock_t lock;
+	struct siw_link objects;
+};
+
+/* The order in which a device's children are ended when the device is closed by force. */
+enum siw_child_rank {
+	SIW_CHILD_CM_ID,
+	SIW_CHILD_CM_CHANNEL,
+	SIW_CHILD_QP,
+	SIW_CHILD_SRQ,
+	SIW_CHILD_CQ,
+	SIW_CHILD_CHANNEL,
+	SIW_CHILD_PASSIVE, /* children that need no action when the device is closed */
+	SIW_CHILD_RANKS,
+};
+
+/*
+ * An object that must be ended when its device is closed by force; linked into its context's
+ * children.
+ */
+struct siw_child {
+	struct siw_link link;
+	/*
+	 * Ends the object as its destructor does, but does not wait and does not free the struct.
+	 * Called without locks.
+	 */
+	void (*end)(struct siw_child *self);
+	int fd; /* descriptor on which threads wait for this object, or -1 */
+};
+
+/*
+ * Number of watchdog threads per device, in addition to the device's progress thread, which starts
+ * them (device_watchdog.c).
+ */
+#define SIW_WATCHDOGS 2
+
+struct siw_deputies {
+	struct siw_deputy {
+		struct siw_context *ctx;
+		pthread_t thread;
+		sem_t wake; /* wakes the thread when the watchdogs are activated or must end */
+	} each[SIW_WATCHDOGS];
+	unsigned int n; /* number of running watchdog threads */
+	bool asked;	/* creation of the threads was attempted */
+	_Atomic bool on;
+	_Atomic uint32_t served; /* number of wake-ups in which one-sided traffic was served */
+	uint64_t last_ns;	 /* when the progress thread last served one-sided traffic */
+	/* consecutive wake-ups with one-sided traffic, each soon after the one before */
+	unsigned int row;
+};
+
+/* Counts the polls without work since the last poll that found work, to decide when to wait. */
+struct siw_vain {
+	uint32_t rounds;
+	bool idle;	   /* polls have found no work for longer than a message exchange takes */
+	uint64_t since_ns; /* time at which FEW rounds without work had been made */
+	/* the CQ whose poll made the last progress round; NULL: unknown */
+	const struct siw_cq *by;
+	unsigned int passed; /* number of polls of other CQs since the progress round of by */
+	uint32_t moves;	     /* copy of the global count of rounds with work, while idle */
+	/* number of further polls with rare rounds only, because another device is busy */
+	uint32_t aside;
+	uint64_t round_ns; /* time of the last of these rare rounds */
+};
+
+/*
+ * Number of polls that end a burst of posts although each returned completions. A burst also ends
+ * with a poll of an empty CQ.
+ */
+#define SIW_POLLS_PER_BURST 8
+
+/* An open device: one RNIC with its own poller and progress thread. */
+struct siw_context {
+	siw_lock_t progress; /* the thread that holds it makes progress */
+	/* NULL: the device is closed; written under the progress lock */
+	struct siw_llp_port *_Atomic port;
+	struct siw_mem *mem;
+	/*
+	 * number of polls; while it increases, the progress thread leaves progress to the pollers
+	 */
+	_Atomic uint32_t polls;
+	/* number of polls that returned completions without a progress round */
+	_Atomic uint32_t takes;
+	_Atomic bool crowded; /* posts are dense enough to be delayed for a batch */
+	/* posts were delayed for a batch since the last round over the unsent list */
+	_Atomic bool held_back;
+	struct siw_vain vain;	  /* protected by the progress lock */
+	_Atomic uint32_t waiters; /* threads inside siw_device_wait */
+	/*
+	 * Spinning of waits: after a spin that found no completion, the next spin_skip waits do not
+	 * spin; spin_left of these are still to come. Hints only: relaxed accesses.
+	 */
+	_Atomic uint32_t spin_skip, spin_left;
+	_Atomic uint32_t aside;	   /* threads inside siw_device_wait_on_fd */
+	_Atomic uint32_t n_armed;  /* number of armed CQs */
+	_Atomic uint32_t armed_at; /* value of polls when a CQ was last armed */
+	_Atomic bool cq_overrun;   /* a CQ overflowed and its QPs have not been moved to ERR yet */
+	_Atomic uint32_t n_unsent; /* number of QPs in the unsent list */
+	/*
+	 * Set in a forked child before the child runs, because the child's copy of the device is
+	 * unusable, and set when the device is closed by force.
+	 */
+	_Atomic bool inherited;
+	siw_lock_t children_lock; /* innermost lock: no lock is taken under it */
+	struct siw_link children[SIW_CHILD_RANKS];
+	siw_lock_t unsent_lock;
+	struct siw_link unsent; /* QPs with requests left to send; unsent_lock */
+	uint64_t turns;		/* number of rounds over the unsent list; progress lock */
+	siw_lock_t busy_lock;	/* innermost lock: no lock is taken under it */
+	struct siw_link busy;	/* QPs that may be using memory or address handles; busy_lock */
+	uint32_t n_busy;	/* number of QPs in busy; busy_lock */
+	uint64_t rounds;	/* number of progress rounds that polled sockets; progress lock */
+	/* the last round left requests for which the sockets have room; progress lock */
+	bool sends_more;
+	struct siw_link timed;	  /* list of struct siw_timed; progress lock */
+	_Atomic uint32_t n_timed; /* number of timers in timed */
+	/* number of timers of streams and endpoints that wait for their peers to close */
+	_Atomic uint32_t n_linger;
+	/* when the first timer is due; written under the progress lock */
+	_Atomic uint64_t next_tick_ns;
+	struct siw_link qps;	/* protected by the progress lock */
+	struct siw_link groups; /* list of multicast groups with member QPs; progress lock */
+	/* owned by qp: RD endpoints whose queue pairs are destroyed; progress lock */
+	struct siw_link partings;
+	/* owned by qp: TCP ports of RC QPs that connect by QPN; progress lock */
+	struct siw_link pair_ports;
+
+	siw_lock_t async_lock;	      /* innermost lock: may be taken with any other lock held */
+	struct siw_link async_events; /* list of struct siw_async_note, oldest first; async_lock */
+	struct siw_async async;	      /* the asynchronous events of the device itself */
+	int async_fd;
+	bool async_fd_set; /* protected by async_lock */
+
+	/* link in the list of open or of closed contexts (device_fork.c) */
+	struct siw_link open;
+	struct siw_device_info info; /* interface state when the device was opened */
+	struct siw_device_info now;  /* current interface state; progress lock */
+	struct siw_port_watch watch;
+	struct siw_device_attr attr;
+	_Atomic uint32_t n_pd, n_cq, n_ah, n_qp, n_rc, n_channel, n_evq, n_srq, n_mw;
+	siw_lock_t mw_lock; /* innermost lock; protects the bindings of windows to regions */
+	_Atomic uint32_t next_pd, next_srq;
+	_Atomic uint64_t next_qp; /* serial of the next QP */
+	uint32_t next_rc_qpn;	  /* protected by the progress lock */
+	/*
+	 * number of UD QPs, and of RC QPs connected by QPN, whose QPN lies in the range of the
+	 * other RC QPs; progress lock
+	 */
+	uint32_t n_high;
+
+	bool has_thread;
+	pthread_t thread;
+	_Atomic bool stop;
+	uint32_t one_sided; /* number of short Writes and Reads by peers; progress lock */
+	_Atomic bool naps;  /* the progress thread leaves progress to others for a short nap */
+	/* the progress thread sleeps long, because a waiter sleeps on the sockets */
+	_Atomic bool asleep;
+	int sleep_fd;
+	/* the watchdog threads; except for the atomics, only the progress thread uses it */
+	struct siw_deputies deputies;
+
+	/*
+	 * Error message rate limits shared by the device's queue pairs; owned by qp, allocated with
+	 * the first error message.
+	 */
+	struct siw_err_limit *err_limit;	    /* protected by the progress lock */
+	struct siw_freelist free_qps[SIW_QP_TYPES]; /* indexed by QP type; used by qp */
+	struct siw_freelist free_cqs, free_srqs, free_ahs, free_regions, free_windows;
+};
+
+struct siw_pd {
+	struct siw_context *ctx;
+	struct siw_child child;
+	uint32_t number;
+	_Atomic uint32_t n_mr, n_qp, n_ah, n_srq, n_mw;
+};
+
+struct siw_ah {
+	/*
+	 * Space for the caller's data (siw_ah_room). First member, so that the space and the handle
+	 * have the same address.
+	 */
+	_Alignas(16) unsigned char room[SIW_AH_ROOM];
+	struct siw_pd *_Atomic pd; /* NULL: the object is destroyed */
+	struct siw_addr dest;
+	struct siw_addr source; /* source address of outgoing messages; family 0: any */
+	struct siw_child child;
+	bool group;	     /* dest is the address of a multicast group, including the port */
+	_Atomic bool queued; /* a send to this handle has been left in a send queue at least once */
+	struct siw_link in_freelist;
+};
+
+struct siw_srq {
+	struct siw_context *ctx;
+	struct siw_pd *pd;
+	uint32_t number;
+	void *user;
+	siw_lock_t lock;	     /* protects the posting of receives */
+	struct siw_mem_queue *recvs; /* NULL: the object is destroyed */
+	struct siw_link waiting;     /* QPs with received Sends that have no receive yet */
+	struct siw_srq_attr attr;    /* srq_limit: protected by progress; 0 after the limit event */
+	_Atomic uint32_t n_qp;
+	struct siw_async async;
+	struct siw_child child;
+	struct siw_link in_freelist;
+};
+
+/* The requests left in a send queue after the queue pair's turn. */
+enum siw_turn {
+	SIW_TURN_DONE,	  /* no request is left */
+	SIW_TURN_MORE,	  /* requests are left for the next turn */
+	SIW_TURN_BLOCKED, /* requests wait for room in a socket */
+	/* like SIW_TURN_BLOCKED, and no request completed: the next round starts with this QP */
+	SIW_TURN_STARVED,
+};
+
+/*
+ * The operations of a queue pair that verbs calls: one const table per QP type. An operation that a
+ * type does not need is NULL. All are called with the progress lock held, except record_polled.
+ */
+struct siw_qp_ops {
+	/* the QP has one peer at a time, so a region may be restricted to this QP */
+	bool owns_regions;
+	/*
+	 * The QP was marked unsent: sends more of its requests, and delivers messages that were
+	 * waiting for receives. turn: number of this round over all marked QPs.
+	 */
+	enum siw_turn (*turn)(struct siw_qp *qp, uint64_t turn);
+	/*
+	 * uses_key: whether a request that the socket has not accepted, or a Read without a
+	 * response, uses this memory. uses_ah: whether a send that the socket has not accepted uses
+	 * this address handle. Both first send the requests that were only delayed for a batch.
+	 */
+	bool (*uses_key)(struct siw_qp *qp, uint32_t lkey);
+	bool (*uses_ah)(struct siw_qp *qp, const struct siw_ah *ah);
+	/*
+	 * Whether no posted request and no response to the peer is waiting or being sent. send_lock
+	 * held.
+	 */
+	bool (*is_quiet)(const struct siw_qp *qp);
+	/*
+	 * Called after the STag was invalidated: resets the connection if a Read Response from that
+	 * memory has not been sent completely.
+	 */
+	void (*revoke)(struct siw_qp *qp, uint32_t stag);
+	/* Regions or windows have been destroyed: continues requests that waited for that. */
+	void (*settle)(struct siw_qp *qp);
+	/* The addresses of the device may have changed. */
+	void (*readdress)(struct siw_qp *qp);
+	/* Moves the QP to ERR; status: the reason, -errno. */
+	void (*fail)(struct siw_qp *qp, int status);
+	/*
+	 * The process is exiting. leave: sends the posted requests and shuts the connection down.
+	 * is_leaving: whether that is still in progress.
+	 */
+	void (*leave)(struct siw_qp *qp);
+	bool (*is_leaving)(const struct siw_qp *qp);
+	/* The completion of a Write-Record was polled. Called with a CQ lock held. */
+	void (*record_polled)(struct siw_qp *qp);
+};
+
+/*
+ * The part of a queue pair that verbs uses: the first member of each QP type's struct
+ * (qp/qp_objects.h).
+ */
+struct siw_qp {
+	struct siw_io_handler handler; /* must be the first member */
+	const struct siw_qp_ops *ops;
+	struct siw_context *ctx;
+	struct siw_pd *pd;
+	struct siw_cq *send_cq, *recv_cq;
+	struct siw_srq *srq; /* SRQ that supplies the receives; NULL: the QP has its own queue */
+	uint64_t serial;     /* unique among all QPs ever made on the device */
+	/*
+	 * enum siw_qp_state. Written under send_lock and progress; UD's step from RTS to SQE, under
+	 * send_lock only.
+	 */
+	_Atomic int state;
+	_Atomic uint32_t qpn;
+	siw_lock_t send_lock;
+	siw_lock_t recv_lock;
+	/* Slots of each queue below this number are free, because a later completion was polled. */
+	_Atomic uint32_t sq_freed, rq_freed;
+	struct siw_link unsent; /* protected by ctx->unsent_lock */
+	bool on_unsent;		/* protected by ctx->unsent_lock */
+	bool on_busy;		/* protected by send_lock */
+	struct siw_link busy;	/* protected by ctx->busy_lock */
+	bool has_unexpected;	/* Sends wait for receives; written under progress and recv_lock */
+	/* in its SRQ's waiting list while has_unexpected; protected by the SRQ's lock */
+	struct siw_link in_srq;
+	struct siw_link in_ctx;
+	struct siw_async async;
+	struct siw_child child;
+	struct siw_link in_freelist;
+};
+
+/* A memory window bind that was posted and not carried out yet. */
+struct siw_bind {
+	struct siw_window
+		*window; /* protected from destruction; NULL: the bind was carried out or dropped */
+	/* protected from deregistration; NULL: no region, or one that permits no windows */
+	struct siw_region *region;
+	uint64_t addr, length; /* in octets */
+	uint32_t rkey;	       /* the window's rkey after the bind */
+	int access;	       /* set of enum siw_access_flags */
+};
+
+/* A window's previous binding, replaced by a new bind, until no stream uses it any more. */
+struct siw_bind_rest {
+	uint32_t stag; /* the invalidated STag; streams may still have responses to send from it */
+	struct siw_region *region; /* the region of the previous binding, pinned; or NULL */
+};
+
+/* ---- the context; any thread ----------------------------------------------------------------- */
+
+/*
+ * Whether the device is unusable: this is a forked child and the parent opened the device, or the
+ * device was closed by force. Lock-free.
+ */
+static inline bool siw_device_inherited(const struct siw_context *ctx)
+{
+	return __builtin_expect(atomic_load_explicit(&ctx->inherited, memory_order_relaxed), 0);
+}
+/* Returns -ESTALE, with its reason, if siw_device_inherited(), otherwise 0. */
+int siw_device_stale(const struct siw_context *ctx);
+/*
+ * The first step of every verb: forgets the reason of the thread's previous call and checks the
+ * object that the verb is called on. ctx: the object's device, or NULL if the object is NULL. name:
+ * the object's parameter, for the reason. Returns 0, -EINVAL for NULL, or -ESTALE.
+ */
+int siw_device_enter(const struct siw_context *ctx, const char *name);
+/*
+ * First step of a verb that creates an object of a PD from init attributes. Returns 0, or -errno if
+ * an argument is NULL or the device is unusable (siw_device_inherited).
+ */
+int siw_device_create_begin(const struct siw_pd *pd, const void *init);
+
+/*
+ * The identity of the QP that a region is bound to. The value is odd, so it never equals an
+ * object's address.
+ */
+static inline const void *siw_device_owner(const struct siw_qp *qp)
+{
+	return (const void *)(uintptr_t)(qp->serial << 1 | 1);
+}
+
+/*
+ * Adds a new child of the device to the list of objects that closing by force ends, or removes a
+ * child that is being destroyed. end may be NULL for SIW_CHILD_PASSIVE.
+ */
+void siw_device_child_add(struct siw_context *ctx, struct siw_child *child,
+			  enum siw_child_rank rank, void (*end)(struct siw_child *self), int fd);
+void siw_device_child_del(struct siw_context *ctx, struct siw_child *child);
+
+/* Removes and returns the object that was added first, or NULL if the list is empty. */
+struct siw_link *siw_device_freelist_take(struct siw_freelist *list);
+void siw_device_freelist_give(struct siw_freelist *list, struct siw_link *link);
+
+/* ---- progress -------------------------------------------------------------------------------- */
+
+/*
+ * Counts a poll of cq (NULL: a poll that is not of a CQ) and makes a progress round, unless another
+ * thread is making one or a recent round found no work.
+ */
+void siw_device_poll(struct siw_context *ctx, const struct siw_cq *cq);
+/*
+ * Makes one progress round: serves each socket that may have work once. Returns the number of
+ * messages moved. Called with the progress lock held.
+ */
+int siw_device_progress_once(struct siw_context *ctx);
+/*
+ * Waits until ready(arg) returns non-zero and returns that value; -EAGAIN after timeout_ms
+ * milliseconds (-1: no limit); -EINTR. The calling thread makes progress while it waits. fd must
+ * become readable when another thread causes ready() to return non-zero. With a non-zero timeout_ms
+ * this is a cancellation point (base/cancel.h), so the caller must hold no lock.
+ */
+int siw_device_wait(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
+		    int timeout_ms);
+/*
+ * Like siw_device_wait(), but the calling thread sleeps on fd only if the device has a progress
+ * thread. For rare events: a thread that waits for them must not be woken by every message.
+ */
+int siw_device_wait_on_fd(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
+			  int timeout_ms);
+/* Marks the QP as having requests left to send: each following progress round gives it a turn. */
+void siw_device_mark_unsent(struct siw_qp *qp);
+void siw_device_forget_unsent(struct siw_qp *qp);
+/*
+ * Records that the QP may use memory or an address handle from now on, until a check finds it
+ * quiet. Only recorded QPs are checked before memory or an address handle is destroyed. send_lock
+ * held.
+ */
+void siw_device_busy_list_add(struct siw_qp *qp);
+static inline void siw_device_mark_busy(struct siw_qp *qp)
+{
+	if (__builtin_expect(!qp->on_busy, 0))
+		siw_device_busy_list_add(qp);
+}
+/* Removes the record before the QP is destroyed. Progress lock held. */
+void siw_device_busy_list_forget(struct siw_qp *qp);
+/*
+ * Wakes a sleeping thread to make progress. Any thread; the caller holds a lock that is also taken
+ * when its object is ended, because closing a device by force frees the port after ending the
+ * objects.
+ */
+void siw_device_nudge(struct siw_context *ctx);
+/*
+ * Timers. siw_device_timed_add: ticks after 5 ms, then after intervals that grow fourfold, and also
+ * at by_ns unless by_ns is 0; calling it again restarts at 5 ms. siw_device_timed_at: ticks at by_ns
+ * only. siw_device_timed_del: stops the timer if it is running. Progress lock held.
+ */
+void siw_device_timed_add(struct siw_context *ctx, struct siw_timed *timed, uint64_t by_ns);
+void siw_device_timed_at(struct siw_context *ctx, struct siw_timed *timed, uint64_t by_ns);
+void siw_device_timed_del(struct siw_context *ctx, struct siw_timed *timed);
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+void siw_device_async_init(struct siw_async *async, struct siw_context *ctx, void *object,
+			   void *user);
+/*
+ * Raises an event (enum siw_event_type). An event that is raised again before it was read is
+ * reported once, in the position of the last raise. Cannot fail. Called with any locks held.
+ */
+void siw_device_async_raise(struct siw_async *async, int type);
+/*
+ * Called before the object is destroyed: drops its unread events and waits until the read ones are
+ * acknowledged. No further event may be raised. Called without locks.
+ */
+void siw_device_async_end(struct siw_async *async);
+/*
+ * Like siw_device_async_end() when the device is closed by force, without waiting: no
+ * acknowledgements will arrive.
+ */
+void siw_device_async_drop(struct siw_async *async);
+
+/* ---- completion and receive queues ----------------------------------------------------------- */
+
+/* Returns -ENOMEM and records the reason: the device limit of this name is reached. */
+int siw_device_refuse_full(const char *limit, uint32_t max);
+
+/*
+ * cq_is_of: whether the CQ belongs to this context. cq_is_overrun: whether the CQ has overflowed.
+ */
+bool siw_device_cq_has_context(const struct siw_cq *cq, const struct siw_context *ctx);
+bool siw_device_cq_is_overrun(const struct siw_cq *cq);
+/*
+ * Adjusts the number of queue pairs that use the CQ: by is 1 when one is created, -1 when one is
+ * destroyed.
+ */
+void siw_device_cq_count(struct siw_cq *cq, int by);
+/* The addresses of a received message. */
+struct siw_way {
+	/* source and destination; dest may be NULL: unknown */
+	const struct siw_addr *source, *dest;
+	uint64_t instance; /* RD: instance of the source endpoint; 0: unknown */
+};
+/*
+ * Queues the completion of a send (send_lock held) or of a receive (progress held). slot: polling
+ * the completion frees the send or receive slots before that number. way: the addresses of the
+ * message, or NULL.
+ */
+void siw_device_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,
+			 const struct siw_way *way, uint32_t slot, bool solicited);
+/* Removes the completions of a QP that is reset or destroyed. They count as polled. */
+void siw_device_cq_purge(struct siw_cq *cq, struct siw_qp *qp);
+/*
+ * Called after receives were taken from the SRQ: raises SRQ_LIMIT_REACHED if fewer are left than
+ * the limit. Progress lock held.
+ */
+void siw_device_srq_taken(struct siw_srq *srq);
+
+/* ---- memory windows -------------------------------------------------------------------------- */
+
+/*
+ * Called when a bind of a window of this type is posted: fills *bind and pins window and region.
+ * Returns 0, or -EINVAL if the window no longer exists; nothing is pinned then.
+ */
+int siw_device_bind_pin(struct siw_context *ctx, const struct siw_send_wr *wr, int type,
+			struct siw_bind *bind);
+/* Drops a bind that will not be carried out. */
+void siw_device_bind_drop(struct siw_context *ctx, struct siw_bind *bind);
+/*
+ * Carries out a bind. Returns 0; -EINPROGRESS: the window is bound, but the request completes only
+ * after siw_device_bind_end() has ended the previous binding *rest; or SIW_WC_MW_BIND_ERR.
+ */
+int siw_device_bind(struct siw_qp *qp, struct siw_bind *bind, struct siw_bind_rest *rest);
+/*
+ * Resets all streams that still send from the previous binding, except the stream of the QP except.
+ * Progress lock held, send_lock not held.
+ */
+void siw_device_bind_end(struct siw_context *ctx, const struct siw_bind_rest *rest,
+			 const struct siw_qp *except);
+
+#endif

@@ -1,0 +1,493 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Completion queues. Their events are raised in device_channel.c. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "device/device_impl.h"
+
+static uint32_t cq_round_up(uint32_t n)
+{
+	uint32_t p = 1;
+
+	while (p < n)
+		p <<= 1;
+	return p;
+}
+
+/*
+ * Creates a CQ with an empty ring. If the memory belonged to a destroyed CQ, a late poll on that CQ
+ * finds an empty queue.
+ */
+static struct siw_cq *cq_alloc(struct siw_context *ctx, uint32_t size)
+{
+	struct siw_cqe *ring = calloc(size, sizeof(*ring));
+	struct siw_link *old = ring ? siw_device_freelist_take(&ctx->free_cqs) : NULL;
+	struct siw_cq *cq;
+
+	if (!ring)
+		return NULL;
+	if (old) {
+		cq = siw_container(old, struct siw_cq, in_freelist);
+	} else {
+		cq = calloc(1, sizeof(*cq));
+		if (!cq) {
+			free(ring);
+			return NULL;
+		}
+		cq->ctx = ctx;
+		siw_lock_init(&cq->lock);
+		siw_link_init(&cq->in_freelist);
+	}
+	siw_lock(&cq->lock);
+	cq->ring = ring;
+	cq->mask = size - 1;
+	siw_unlock(&cq->lock);
+	return cq;
+}
+
+/*
+ * Sets the arming state. A program that arms a CQ may sleep on a descriptor next, so posts are not
+ * delayed for a batch until the program has polled often again (siw_qp_may_delay_post). cq->lock held.
+ */
+static void cq_set_armed(struct siw_cq *cq, int how)
+{
+	int by = !!how - !!cq->armed;
+
+	cq->armed = how;
+	if (how)
+		atomic_store_explicit(&cq->ctx->armed_at,
+				      atomic_load_explicit(&cq->ctx->polls, memory_order_relaxed),
+				      memory_order_relaxed);
+	if (by)
+		atomic_fetch_add_explicit(&cq->ctx->n_armed, (uint32_t)by, memory_order_relaxed);
+}
+
+/* Ends a CQ. Late calls to poll or arm it find no completion and no channel. */
+static void cq_end(struct siw_cq *cq)
+{
+	struct siw_cqe *ring = cq->ring;
+
+	siw_lock(&cq->lock);
+	atomic_store(&cq->head, atomic_load(&cq->tail));
+	atomic_store(&cq->overrun, false);
+	cq->ring = NULL;
+	cq->channel = NULL;
+	cq_set_armed(cq, 0);
+	siw_unlock(&cq->lock);
+	free(ring);
+	siw_device_freelist_give(&cq->ctx->free_cqs, &cq->in_freelist);
+}
+
+static void cq_end_by_force(struct siw_child *child)
+{
+	struct siw_cq *cq = siw_container(child, struct siw_cq, child);
+
+	if (cq->channel) {
+		siw_lock(&cq->channel->lock);
+		cq->unacked = 0; /* do not wait for acknowledgements: none will arrive */
+		siw_unlock(&cq->channel->lock);
+		siw_device_channel_leave(cq);
+	}
+	siw_device_async_drop(&cq->async);
+	cq_end(cq);
+}
+
+static int cq_check_size(const struct siw_context *ctx, int cqe)
+{
+	if (cqe < 1 || (uint32_t)cqe > ctx->attr.max_cqe)
+		return siw_refuse(CQ_SIZE, (uint64_t)cqe, ctx->attr.max_cqe);
+	return 0;
+}
+
+static int cq_check_args(const struct siw_context *ctx, int cqe,
+			 const struct siw_comp_channel *channel, int comp_vector)
+{
+	int err = cq_check_size(ctx, cqe);
+
+	if (err)
+		return err;
+	if (comp_vector)
+		return siw_refuse(CQ_VECTOR, (uint64_t)comp_vector);
+	return channel && channel->ctx != ctx ? siw_refuse(CQ_CHANNEL) : 0;
+}
+
+struct siw_cq *siw_create_cq(struct siw_context *ctx, int cqe, void *cq_context,
+			     struct siw_comp_channel *channel, int comp_vector)
+{
+	struct siw_cq *cq = NULL;
+	int err = siw_device_enter(ctx, "context");
+
+	if (err)
+		return siw_refused_null(err);
+	err = cq_check_args(ctx, cqe, channel, comp_vector);
+	if (err)
+		return siw_refused_null(err);
+	if (atomic_fetch_add(&ctx->n_cq, 1) >= ctx->attr.max_cq)
+		err = siw_device_refuse_full("max_cq", ctx->attr.max_cq);
+	else
+		cq = cq_alloc(ctx, cq_round_up((uint32_t)cqe));
+	if (!cq) {
+		atomic_fetch_sub(&ctx->n_cq, 1);
+		return siw_refused_null(err ? err : -ENOMEM);
+	}
+	cq->user = cq_context;
+	cq->channel = channel;
+	siw_link_init(&cq->in_channel);
+	siw_device_async_init(&cq->async, ctx, cq, cq_context);
+	if (channel)
+		atomic_fetch_add(&channel->n_cq, 1);
+	siw_device_child_add(ctx, &cq->child, SIW_CHILD_CQ, cq_end_by_force, -1);
+	return cq;
+}
+
+static bool cq_is_destroyed(struct siw_cq *cq)
+{
+	bool dead;
+
+	siw_lock(&cq->lock);
+	dead = !cq->ring;
+	siw_unlock(&cq->lock);
+	return dead;
+}
+
+int siw_destroy_cq(struct siw_cq *cq)
+{
+	int err = siw_device_enter(cq ? cq->ctx : NULL, "cq");
+
+	if (err)
+		return err;
+	if (cq_is_destroyed(cq))
+		return siw_refuse(DESTROYED);
+	if (atomic_load(&cq->n_qp))
+		return siw_refuse(CQ_BUSY, atomic_load(&cq->n_qp));
+	if (cq->channel)
+		siw_device_channel_leave(cq);
+	siw_device_async_end(&cq->async);
+	atomic_fetch_sub(&cq->ctx->n_cq, 1);
+	siw_device_child_del(cq->ctx, &cq->child);
+	cq_end(cq);
+	return 0;
+}
+
+int siw_cq_capacity(struct siw_cq *cq)
+{
+	int capacity;
+
+	if (!cq)
+		return siw_refuse_null("cq");
+	if (siw_device_inherited(cq->ctx))
+		return siw_refuse(STALE);
+	siw_lock(&cq->lock);
+	capacity = (int)cq->mask + 1;
+	siw_unlock(&cq->lock);
+	return capacity;
+}
+
+int siw_cq_pending(struct siw_cq *cq)
+{
+	uint32_t head;
+
+	if (!cq)
+		return siw_refuse_null("cq");
+	if (siw_device_inherited(cq->ctx))
+		return siw_refuse(STALE);
+	/* Read head before tail; tail is then never behind head. */
+	head = atomic_load_explicit(&cq->head, memory_order_acquire);
+	return (int)(atomic_load_explicit(&cq->tail, memory_order_acquire) - head);
+}
+
+/*
+ * Copies the completions to a new ring and switches to it. Each completion keeps its number, so
+ * readers of head and tail without the lock see no change.
+ */
+static int cq_move_to_ring(struct siw_cq *cq, struct siw_cqe *ring, uint32_t mask, uint32_t cqe)
+{
+	uint32_t head = atomic_load_explicit(&cq->head, memory_order_relaxed);
+	uint32_t tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
+
+	if (cq->overrun)
+		return siw_refuse(CQ_OVERFLOW);
+	if (!cq->ring)
+		return siw_refuse(DESTROYED);
+	if (tail - head > cqe)
+		return siw_refuse(CQ_HOLDS, cqe, tail - head);
+	for (; head != tail; head++)
+		ring[head & mask] = cq->ring[head & cq->mask];
+	cq->ring = ring;
+	cq->mask = mask;
+	return 0;
+}
+
+int siw_resize_cq(struct siw_cq *cq, int cqe)
+{
+	struct siw_cqe *ring, *old;
+	uint32_t mask;
+	int err = siw_device_enter(cq ? cq->ctx : NULL, "cq");
+
+	if (err)
+		return err;
+	err = cq_check_size(cq->ctx, cqe);
+	if (err)
+		return err;
+	mask = cq_round_up((uint32_t)cqe) - 1;
+	ring = calloc((size_t)mask + 1, sizeof(*ring));
+	if (!ring)
+		return siw_refused(-ENOMEM);
+	/*
+	 * Send the delayed posts first: their completions count towards what the resized CQ has to
+	 * hold.
+	 */
+	siw_device_send_posted(cq->ctx, true);
+	siw_lock(&cq->lock);
+	old = cq->ring;
+	err = cq_move_to_ring(cq, ring, mask, (uint32_t)cqe);
+	siw_unlock(&cq->lock);
+	free(err ? ring : old);
+	return err;
+}
+
+bool siw_device_cq_has_context(const struct siw_cq *cq, const struct siw_context *ctx)
+{
+	return cq && cq->ctx == ctx;
+}
+
+bool siw_device_cq_is_overrun(const struct siw_cq *cq)
+{
+	return atomic_load(&cq->overrun);
+}
+
+void siw_device_cq_count(struct siw_cq *cq, int by)
+{
+	atomic_fetch_add(&cq->n_qp, (uint32_t)by);
+}
+
+/*
+ * A completion was lost, so the CQ is unusable. The next progress round moves its QPs to ERR,
+ * because the caller may hold locks of any of them. cq->lock held.
+ */
+static void __attribute__((cold, noinline)) overrun(struct siw_cq *cq)
+{
+	siw_count(SIW_COUNTER_cq_overflow, 1);
+	if (!cq->overrun)
+		siw_device_async_raise(&cq->async, SIW_EVENT_CQ_ERR);
+	cq->overrun = true;
+	/*
+	 * Set on every overflow, because a QP may have been reset since the previous overflow.
+	 * Pairs with the exchange in fail_overrun().
+	 */
+	atomic_store(&cq->ctx->cq_overrun, true);
+	siw_device_nudge(cq->ctx);
+}
+
+static inline void cqe_set_addresses(struct siw_cqe *cqe, const struct siw_way *way)
+{
+	if (!way) {
+		cqe->source.family = cqe->dest.family = 0;
+		cqe->instance = 0;
+		return;
+	}
+	cqe->instance = way->instance;
+	cqe->source = *way->source;
+	if (way->dest)
+		cqe->dest = *way->dest;
+	else
+		cqe->dest.family = 0;
+}
+
+void siw_device_complete(struct siw_qp *qp, struct siw_cq *cq, const struct siw_wc *wc,
+			 const struct siw_way *way, uint32_t slot, bool solicited)
+{
+	uint32_t head, tail;
+	bool announce = false;
+
+	siw_lock(&cq->lock);
+	head = atomic_load_explicit(&cq->head, memory_order_relaxed);
+	tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
+	if (__builtin_expect(tail - head > cq->mask || cq->overrun, 0)) {
+		overrun(cq);
+	} else {
+		struct siw_cqe *cqe = &cq->ring[tail & cq->mask];
+
+		cqe->wc = *wc;
+		cqe->owner = qp;
+		cqe->slot = slot;
+		cqe_set_addresses(cqe, way);
+		/* Pairs with the read of tail in cq_take(), which holds no lock. */
+		atomic_store_explicit(&cq->tail, tail + 1, memory_order_release);
+	}
+	if (cq->armed &&
+	    (cq->armed == 1 || solicited || wc->status != SIW_WC_SUCCESS || cq->overrun)) {
+		cq_set_armed(cq, 0);
+		announce = true;
+	}
+	siw_unlock(&cq->lock);
+	if (announce)
+		siw_device_channel_raise(cq);
+}
+
+/*
+ * Frees the queue slots of a polled completion. Called under the CQ's lock, so that slots are freed
+ * in order and the QP still exists.
+ */
+static void cqe_free_slots(const struct siw_cqe *cqe)
+{
+	struct siw_qp *qp = cqe->owner;
+
+	/*
+	 * Pairs with the loads in the post functions. The value is only a count, so relaxed order
+	 * suffices.
+	 */
+	atomic_store_explicit(cqe->wc.opcode & SIW_WC_RECV ? &qp->rq_freed : &qp->sq_freed,
+			      cqe->slot, memory_order_relaxed);
+	if (__builtin_expect(cqe->wc.opcode == SIW_WC_RECV_WRITE_RECORD, 0))
+		qp->ops->record_polled(qp);
+}
+
+static int cq_take(struct siw_cq *cq, int max, struct siw_wc *wc, struct siw_addr *sources,
+		   struct siw_addr *dests, uint64_t *instances)
+{
+	uint32_t head, tail;
+	int n = 0;
+
+	if (atomic_load_explicit(&cq->tail, memory_order_acquire) ==
+	    atomic_load_explicit(&cq->head, memory_order_relaxed))
+		return 0;
+	siw_lock(&cq->lock);
+	head = atomic_load_explicit(&cq->head, memory_order_relaxed);
+	tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
+	for (; n < max && head != tail; n++, head++) {
+		const struct siw_cqe *cqe = &cq->ring[head & cq->mask];
+
+		wc[n] = cqe->wc;
+		if (sources)
+			sources[n] = cqe->source;
+		if (dests)
+			dests[n] = cqe->dest;
+		if (instances)
+			instances[n] = cqe->instance;
+		cqe_free_slots(cqe);
+	}
+	atomic_store_explicit(&cq->head, head, memory_order_relaxed);
+	siw_unlock(&cq->lock);
+	return n;
+}
+
+int siw_poll_cq_instances(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
+			  struct siw_addr *sources, struct siw_addr *dests, uint64_t *instances)
+{
+	int n;
+
+	if (__builtin_expect(!cq, 0))
+		return siw_refuse_null("cq");
+	if (__builtin_expect(num_entries < 0, 0))
+		return siw_refuse(NEGATIVE, siw_reason_text("num_entries"), (uint64_t)num_entries);
+	if (__builtin_expect(!wc && num_entries, 0))
+		return siw_refuse_null("wc");
+	if (siw_device_inherited(cq->ctx))
+		return siw_refuse(STALE);
+	n = cq_take(cq, num_entries, wc, sources, dests, instances);
+	if (n) {
+		siw_device_polled_without_round(cq->ctx, n == num_entries);
+		return n;
+	}
+	siw_device_poll(cq->ctx, cq);
+	n = cq_take(cq, num_entries, wc, sources, dests, instances);
+	if (!n && num_entries && atomic_load_explicit(&cq->overrun, memory_order_relaxed))
+		return siw_refuse(CQ_OVERFLOW);
+	return n;
+}
+
+int siw_poll_cq_between(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
+			struct siw_addr *sources, struct siw_addr *dests)
+{
+	return siw_poll_cq_instances(cq, num_entries, wc, sources, dests, NULL);
+}
+
+int siw_poll_cq_from(struct siw_cq *cq, int num_entries, struct siw_wc *wc,
+		     struct siw_addr *sources)
+{
+	return siw_poll_cq_instances(cq, num_entries, wc, sources, NULL, NULL);
+}
+
+int siw_poll_cq(struct siw_cq *cq, int num_entries, struct siw_wc *wc)
+{
+	return siw_poll_cq_instances(cq, num_entries, wc, NULL, NULL, NULL);
+}
+
+int siw_req_notify_cq(struct siw_cq *cq, int solicited_only)
+{
+	struct siw_context *ctx;
+	int err = siw_device_enter(cq ? cq->ctx : NULL, "cq");
+
+	if (err)
+		return err;
+	ctx = cq->ctx;
+	siw_lock(&cq->lock); /* another thread may be destroying the CQ */
+	if (!cq->channel)
+		err = siw_refuse(CQ_NO_CHANNEL);
+	else if (atomic_load(&cq->overrun))
+		err = siw_refuse(CQ_OVERFLOW);
+	/* Arming for solicited events does not narrow an earlier arming for all events. */
+	else if (cq->armed != 1)
+		cq_set_armed(cq, solicited_only ? 2 : 1);
+	siw_unlock(&cq->lock);
+	/*
+	 * The delayed posts are sent after arming, so that their completions raise an event: the
+	 * program may sleep on its own descriptor now.
+	 */
+	if (!err)
+		siw_device_send_posted(ctx, false);
+	return err;
+}
+
+/* The completions of other QPs keep their order. */
+void siw_device_cq_purge(struct siw_cq *cq, struct siw_qp *qp)
+{
+	uint32_t head, tail, to;
+
+	siw_lock(&cq->lock);
+	head = atomic_load_explicit(&cq->head, memory_order_relaxed);
+	tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
+	for (to = head; head != tail; head++) {
+		const struct siw_cqe *cqe = &cq->ring[head & cq->mask];
+
+		if (cqe->owner != qp)
+			cq->ring[to++ & cq->mask] = *cqe;
+		else if (cqe->wc.opcode == SIW_WC_RECV_WRITE_RECORD)
+			qp->ops->record_polled(qp);
+	}
+	atomic_store_explicit(&cq->tail, to, memory_order_release);
+	siw_unlock(&cq->lock);
+}
+
+const char *siw_wc_status_str(int status)
+{
+	static const char *const text[] = {
+		"success",
+		"local length error",
+		"local QP operation error",
+		"local EE context operation error",
+		"local protection error",
+		"work request flushed",
+		"memory window bind error",
+		"bad response",
+		"local access error",
+		"remote invalid request",
+		"remote access error",
+		"remote operation error",
+		"transport retries exceeded",
+		"receiver-not-ready retries exceeded",
+		"local RDD violation",
+		"remote invalid RD request",
+		"aborted by the remote end",
+		"invalid EE context number",
+		"invalid EE context state",
+		"fatal error",
+		"response timed out",
+		"general error",
+	};
+
+	if (status < 0 || status >= (int)(sizeof(text) / sizeof(text[0])))
+		return "unknown status";
+	return text[status];
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Exit of a process that has not closed its devices. Completed requests must reach the peer, but
+ * the kernel resets a connection that is closed with unread input, and drops the data it has not
+ * sent yet. So exit() closes connections as siw_close_device() does, within linger_ms. For a
+ * process that is killed or calls _exit(), the kernel's behaviour remains.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/os.h"
+#include "base/clock.h"
+#include "device/device_impl.h"
+
+/*
+ * Number of attempts. The thread that called exit() may hold the lock itself, in a call interrupted
+ * by a signal.
+ */
+#define LOCK_TRIES 100
+#define MS_NS	   1000000
+
+static bool trylock_for_100ms(siw_lock_t *lock)
+{
+	for (int i = 0; i < LOCK_TRIES; i++) {
+		if (siw_trylock(lock))
+			return true;
+		siw_sleep_ns(MS_NS);
+	}
+	return false;
+}
+
+static void context_begin_shutdown(struct siw_context *ctx, uint64_t deadline_ns)
+{
+	struct siw_link *l;
+
+	(void)deadline_ns;
+	if (!trylock_for_100ms(&ctx->progress))
+		return;
+	for (l = ctx->qps.next; l != &ctx->qps; l = l->next) {
+		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
+
+		qp->ops->leave(qp);
+	}
+	siw_unlock(&ctx->progress);
+}
+
+/* Whether a connection is still being shut down. Progress lock held. */
+static bool context_is_closing(const struct siw_context *ctx)
+{
+	struct siw_link *l;
+
+	if (atomic_load(&ctx->n_linger))
+		return true;
+	for (l = ctx->qps.next; l != &ctx->qps; l = l->next) {
+		const struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
+
+		if (qp->ops->is_leaving && qp->ops->is_leaving(qp))
+			return true;
+	}
+	return false;
+}
+
+static void context_wait_shutdown(struct siw_context *ctx, uint64_t deadline_ns)
+{
+	struct siw_llp_waitset set;
+	bool busy;
+
+	while (siw_now_ns() < deadline_ns && trylock_for_100ms(&ctx->progress)) {
+		siw_device_progress_once(ctx);
+		busy = context_is_closing(ctx);
+		siw_llp_waitset_fill(ctx->port, &set);
+		siw_unlock(&ctx->progress);
+		if (!busy)
+			return;
+		siw_llp_wait(&set, -1, 5000);
+	}
+}
+
+void siw_device_shutdown_connections(struct siw_context *ctx, uint64_t deadline_ns)
+{
+	context_begin_shutdown(ctx, deadline_ns);
+	context_wait_shutdown(ctx, deadline_ns);
+}
+
+static void close_at_exit(void)
+{
+	uint64_t deadline = siw_now_ns() + (uint64_t)siw_settings()->linger_ms * 1000000;
+
+	siw_device_context_each(context_begin_shutdown, deadline);
+	siw_device_context_each(context_wait_shutdown, deadline);
+}
+
+static bool watching;
+
+static void register_at_exit(void)
+{
+	watching = atexit(close_at_exit) == 0;
+}
+
+int siw_device_exit_watch(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, register_at_exit);
+	return watching ? 0 : -ENOMEM;
+}

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* device/device_impl.h - functions shared by the files of this folder; private to verbs/. */
+#ifndef SIW_DEVICE_IMPL_H
+#define SIW_DEVICE_IMPL_H
+
+#include "device/device_objects.h"
+
+/* ---- device_exit.c --------------------------------------------------------------------------- */
+/*
+ * Registers the exit handler through which exit() closes connections gracefully. Returns 0 or
+ * -ENOMEM.
+ */
+int siw_device_exit_watch(void);
+
+/* ---- device_fork.c --------------------------------------------------------------------------- */
+/*
+ * Registers the context, so that fork() marks the child's copy as inherited. Returns 0 or -ENOMEM.
+ */
+int siw_device_fork_watch(struct siw_context *ctx);
+void siw_device_fork_unwatch(struct siw_context *ctx);
+/* Runs call for every open device. No device is opened or closed meanwhile. */
+void siw_device_context_each(void (*call)(struct siw_context *ctx, uint64_t arg), uint64_t arg);
+/*
+ * siw_device_context_take() returns a closed context for reuse, or NULL. siw_device_context_keep()
+ * stores a closed context for reuse.
+ */
+struct siw_context *siw_device_context_take(void);
+void siw_device_context_keep(struct siw_context *ctx);
+/*
+ * Stores a context that was closed by force. The context and the structs of its children are never
+ * reused.
+ */
+void siw_device_context_retire(struct siw_context *ctx);
+
+/* ---- device_progress.c ----------------------------------------------------------------------- */
+/*
+ * Makes one progress round for a thread that may make no further round. Wakes a sleeping thread if
+ * the round left work.
+ */
+void siw_device_single_round(struct siw_context *ctx);
+/*
+ * Sends the posted requests that are delayed for a batch or wait for their turn. The next poll
+ * would send them, but the program may not poll again soon. polls: the caller is a poll; it does
+ * nothing if another thread is making progress and no posts are delayed for a batch.
+ */
+void siw_device_send_posted(struct siw_context *ctx, bool polls);
+/*
+ * Records that a poll returned completions without a progress round. all: the poll filled its array
+ * of completions, so the caller will poll again soon.
+ */
+void siw_device_polled_without_round(struct siw_context *ctx, bool all);
+/*
+ * Gives a turn to each QP that was marked unsent. Returns how many QPs sent something. Progress
+ * lock held.
+ */
+int siw_device_send_unsent(struct siw_context *ctx);
+
+/* ---- device_thread.c ------------------------------------------------------------------------- */
+int siw_device_thread_start(struct siw_context *ctx);
+void siw_device_thread_stop(struct siw_context *ctx);
+
+/* ---- device_slice.c -------------------------------------------------------------------------- */
+/* Requests the shortest scheduler time slice that the kernel allows, for the calling thread. */
+void siw_device_short_slice(void);
+
+/* ---- device_watchdog.c ----------------------------------------------------------------------- */
+/* Called by the progress thread after a wake-up in which it served short one-sided messages. */
+void siw_device_watchdogs_note(struct siw_context *ctx);
+/* Ends the watchdog threads. The progress thread has ended already. */
+void siw_device_watchdogs_stop(struct siw_context *ctx);
+
+/* ---- device_channel.c; all for a CQ that has a channel --------------------------------------- */
+/* Queues a completion event: a completion was added to the CQ while the CQ was armed. */
+void siw_device_channel_raise(struct siw_cq *cq);
+/* Removes the CQ from its channel, after the user has acknowledged all its events. */
+void siw_device_channel_leave(struct siw_cq *cq);
+
+/* ---- device.c -------------------------------------------------------------------------------- */
+/*
+ * Closes the remaining parts of a device without children. The progress thread has ended already.
+ */
+void siw_device_close_rest(struct siw_context *ctx);
+
+/* ---- device_exit.c --------------------------------------------------------------------------- */
+/*
+ * Closes the device's connections gracefully, so that completed requests reach the peers; returns
+ * at deadline_ns at the latest.
+ */
+void siw_device_shutdown_connections(struct siw_context *ctx, uint64_t deadline_ns);
+
+/* ---- device_async.c -------------------------------------------------------------------------- */
+int siw_device_async_open(struct siw_context *ctx);
+void siw_device_async_close(struct siw_context *ctx);
+
+/* ---- device_port.c --------------------------------------------------------------------------- */
+/*
+ * Lists all interfaces that have an address. Returns their number and sets *out, which the caller
+ * frees; or -errno.
+ */
+int siw_device_interfaces(struct siw_llp_interface **out);
+int siw_device_port_open(struct siw_context *ctx);
+
+/* ---- device_busy.c; called without locks ----------------------------------------------------- */
+/*
+ * Whether a send that the socket has not accepted, or a Read without a response, uses this memory.
+ */
+bool siw_device_key_in_use(struct siw_context *ctx, uint32_t lkey);
+/* Whether a send that the socket has not accepted uses this address handle. */
+bool siw_device_ah_in_use(struct siw_ah *ah);
+
+/*
+ * Called after an STag was invalidated. Resets the streams that still have to send a Read Response
+ * from the STag's memory, except the stream of the QP except. On return, no other thread uses that
+ * memory. siw_device_revoke_stag() is called without locks, the _locked variant with the progress
+ * lock held.
+ */
+void siw_device_revoke_stag(struct siw_context *ctx, uint32_t stag);
+void siw_device_revoke_stag_locked(struct siw_context *ctx, uint32_t stag,
+				   const struct siw_qp *except);
+
+/* ---- device_limits.c ------------------------------------------------------------------------- */
+/* Increments the count if it is below max. Returns whether the count was incremented. */
+bool siw_device_count_up(_Atomic uint32_t *count, uint32_t max);
+
+/* ---- device_mr.c ----------------------------------------------------------------------------- */
+/* Converts a set of enum siw_access_flags to one of enum siw_mem_right. */
+static inline uint32_t siw_device_rights(int access)
+{
+	return (uint32_t)access &
+	       (SIW_MEM_LOCAL_WRITE | SIW_MEM_REMOTE_WRITE | SIW_MEM_REMOTE_READ |
+		SIW_MEM_REMOTE_ATOMIC | SIW_MEM_REMOTE_INVALIDATE);
+}
+/* Frees the memory in all freelists when the device is closed. */
+void siw_device_free_freelist_memory(struct siw_context *ctx);
+
+/* ---- device_mw.c ----------------------------------------------------------------------------- */
+/* Allows binding windows to the region if its access flags contain SIW_ACCESS_MW_BIND. */
+void siw_device_mw_allow(struct siw_region *region);
+/*
+ * Called before the region is destroyed. Returns 0: no window is or can be bound to the region, and
+ * previous bindings are no longer used; -EBUSY: a window is bound. Called without locks.
+ */
+int siw_device_mw_forbid(struct siw_region *region);
+
+/* ---- device_progress.c ----------------------------------------------------------------------- */
+/* Microseconds from now until a later deadline; -1: no deadline. */
+static inline int64_t siw_device_left_us(uint64_t now, uint64_t deadline)
+{
+	return deadline == UINT64_MAX ? -1 : (int64_t)((deadline - now + 999) / 1000);
+}
+/* Microseconds until the deadline or the next timer, whichever is earlier; -1: neither exists. */
+int64_t siw_device_sleep_us(struct siw_context *ctx, uint64_t now, uint64_t deadline);
+
+/* ---- device_freelist.c ----------------------------------------------------------------------- */
+void siw_device_freelist_init(struct siw_freelist *list);
+
+#endif

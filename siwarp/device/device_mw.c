@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Memory windows, and invalidation by local requests. Only the STag table records whether a window
+ * is bound: when a peer invalidates a window's key, the window itself is not updated. Each region
+ * lists the windows that were last bound to it.
+ *
+ * The form of a bind is checked when the bind is posted. Access rights may change until the bind is
+ * carried out, so they are checked then. A posted bind pins its window and region meanwhile.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "device/device_impl.h"
+
+#define OCTET 0xffu /* the octet of a type 2 key that the program chooses */
+
+static struct siw_window *window_of(struct siw_mw *mw)
+{
+	return siw_container(mw, struct siw_window, mw);
+}
+
+uint32_t siw_inc_rkey(uint32_t rkey)
+{
+	return (rkey & ~OCTET) | ((rkey + 1) & OCTET);
+}
+
+/* ---- regions with windows -------------------------------------------------------------------- */
+
+void siw_device_mw_allow(struct siw_region *region)
+{
+	if (!(region->access & SIW_ACCESS_MW_BIND))
+		return;
+	siw_lock(&region->mr.context->mw_lock);
+	atomic_store(&region->bindable, true);
+	siw_unlock(&region->mr.context->mw_lock);
+}
+
+/* Removes a window from its region's list. mw_lock held. */
+static void window_leave_region(struct siw_window *w)
+{
+	if (!w->region)
+		return;
+	siw_link_del(&w->in_region);
+	w->region = NULL;
+}
+
+static bool has_windows(struct siw_region *region)
+{
+	struct siw_mem *mem = region->mr.context->mem;
+
+	for (struct siw_link *l = region->windows.next; l != &region->windows; l = l->next)
+		if (siw_mem_stag_alive(mem, siw_container(l, struct siw_window, in_region)->stag))
+			return true;
+	return false;
+}
+
+/* Makes every QP end the previous bindings that its binds have replaced. */
+static void qps_settle(struct siw_context *ctx)
+{
+	struct siw_link *l, *next;
+
+	siw_lock(&ctx->progress);
+	for (l = ctx->qps.next; l != &ctx->qps; l = next) {
+		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
+
+		next = l->next;
+		if (qp->ops->settle)
+			qp->ops->settle(qp);
+	}
+	siw_unlock(&ctx->progress);
+}
+
+int siw_device_mw_forbid(struct siw_region *region)
+{
+	struct siw_context *ctx = region->mr.context;
+	bool ended = false;
+
+	if (!atomic_load(&region->bindable))
+		return 0;
+	siw_lock(&ctx->mw_lock);
+	if (region->pins || has_windows(region)) {
+		siw_unlock(&ctx->mw_lock);
+		return siw_refuse(MR_WINDOWS);
+	}
+	atomic_store(&region->bindable, false);
+	while (!siw_link_empty(&region->windows)) {
+		window_leave_region(
+			siw_container(region->windows.next, struct siw_window, in_region));
+		ended = true;
+	}
+	siw_unlock(&ctx->mw_lock);
+	if (ended)
+		qps_settle(ctx);
+	return 0;
+}
+
+/* ---- windows --------------------------------------------------------------------------------- */
+
+static struct siw_window *new_window(struct siw_pd *pd, int type, uint32_t stag)
+{
+	struct siw_link *old = siw_device_freelist_take(&pd->ctx->free_windows);
+	struct siw_window *w = old ? siw_container(old, struct siw_window, in_freelist)
+				   : calloc(1, sizeof(*w));
+
+	if (!w)
+		return NULL;
+	if (!old) {
+		w->mw.context = pd->ctx;
+		siw_link_init(&w->in_region);
+		siw_link_init(&w->in_freelist);
+	}
+	/* A late post may be reading the window. */
+	siw_lock(&pd->ctx->mw_lock);
+	w->mw.pd = pd;
+	w->mw.rkey = w->mw.handle = w->stag = stag;
+	w->mw.type = type;
+	w->live = true;
+	siw_unlock(&pd->ctx->mw_lock);
+	return w;
+}
+
+struct siw_mw *siw_alloc_mw(struct siw_pd *pd, int type)
+{
+	struct siw_context *ctx = pd ? pd->ctx : NULL;
+	struct siw_window *w;
+	uint32_t stag;
+	int err = siw_device_enter(ctx, "pd");
+
+	if (err)
+		return siw_refused_null(err);
+	if (type != SIW_MW_TYPE_1 && type != SIW_MW_TYPE_2)
+		return siw_refused_null(siw_refuse(MW_TYPE, (uint64_t)type));
+	if (!siw_device_count_up(&ctx->n_mw, ctx->attr.max_mw))
+		return siw_refused_null(siw_device_refuse_full("max_mw", ctx->attr.max_mw));
+	if (siw_mem_stag_reserve(ctx->mem, type == SIW_MW_TYPE_2, &stag)) {
+		siw_device_refuse_full("max_mr", SIW_MAX_MR);
+		goto give_back;
+	}
+	w = new_window(pd, type, stag);
+	if (w) {
+		atomic_fetch_add(&pd->n_mw, 1);
+		siw_device_child_add(ctx, &w->child, SIW_CHILD_PASSIVE, NULL, -1);
+		return &w->mw;
+	}
+	siw_mem_stag_free(ctx->mem, stag);
+give_back:
+	atomic_fetch_sub(&ctx->n_mw, 1);
+	return siw_refused_null(-ENOMEM);
+}
+
+/*
+ * Makes a window unusable. Returns 0, -EBUSY or -EINVAL. *region: the window's region, pinned, or
+ * NULL.
+ */
+static int window_end(struct siw_window *w, struct siw_region **region)
+{
+	struct siw_context *ctx = w->mw.context;
+	int err = 0;
+
+	siw_lock(&ctx->mw_lock);
+	if (!w->live) {
+		err = siw_refuse(DESTROYED);
+	} else if (w->pins) {
+		err = siw_refuse(MW_BUSY);
+	} else {
+		w->live = false;
+		*region = w->region;
+		if (w->region)
+			w->region->pins++;
+		window_leave_region(w);
+		siw_mem_stag_free(ctx->mem, w->stag);
+	}
+	siw_unlock(&ctx->mw_lock);
+	return err;
+}
+
+static void unpin_region(struct siw_context *ctx, struct siw_region *region)
+{
+	if (!region)
+		return;
+	siw_lock(&ctx->mw_lock);
+	region->pins--;
+	siw_unlock(&ctx->mw_lock);
+}
+
+int siw_dealloc_mw(struct siw_mw *mw)
+{
+	struct siw_region *region = NULL;
+	struct siw_context *ctx;
+	struct siw_window *w;
+	struct siw_pd *pd;
+	int err = siw_device_enter(mw ? mw->context : NULL, "mw");
+
+	if (err)
+		return err;
+	w = window_of(mw);
+	ctx = mw->context;
+	pd = mw->pd;
+	err = window_end(w, &region);
+	if (err)
+		return err;
+	if (region) {
+		siw_device_revoke_stag(ctx, w->stag);
+		unpin_region(ctx, region);
+	}
+	atomic_fetch_sub(&pd->n_mw, 1);
+	atomic_fetch_sub(&ctx->n_mw, 1);
+	siw_device_child_del(ctx, &w->child);
+	siw_device_freelist_give(&ctx->free_windows, &w->in_freelist);
+	return 0;
+}
+
+/* ---- binds ----------------------------------------------------------------------------------- */
+
+int siw_device_bind_pin(struct siw_context *ctx, const struct siw_send_wr *wr, int type,
+			struct siw_bind *bind)
+{
+	const struct siw_mw_bind_info *info = &wr->bind_mw.bind_info;
+	struct siw_window *w = window_of(wr->bind_mw.mw);
+	struct siw_region *r =
+		info->mr && info->length ? siw_container(info->mr, struct siw_region, mr) : NULL;
+	int err = 0;
+
+	siw_lock(&ctx->mw_lock);
+	if (r && !atomic_load(&r->bindable))
+		r = NULL; /* the bind will fail when it begins */
+	if (!w->live) {
+		err = siw_refuse(BIND_WINDOW);
+	} else if (w->mw.type != type) {
+		err = type == SIW_MW_TYPE_1 ? siw_refuse(BIND_TYPE_2) : siw_refuse(BIND_TYPE_1);
+	} else {
+		w->pins++;
+		if (r)
+			r->pins++;
+		if (type == SIW_MW_TYPE_1)
+			w->mw.rkey = wr->bind_mw.rkey;
+	}
+	siw_unlock(&ctx->mw_lock);
+	*bind = (struct siw_bind){
+		.window = w,
+		.region = r,
+		.addr = info->addr,
+		.length = info->length,
+		.rkey = wr->bind_mw.rkey,
+		.access = (int)info->mw_access_flags,
+	};
+	return err;
+}
+
+void siw_device_bind_drop(struct siw_context *ctx, struct siw_bind *bind)
+{
+	struct siw_window *w = bind->window;
+	bool own_key;
+
+	if (!w)
+		return;
+	siw_lock(&ctx->mw_lock);
+	w->pins--;
+	if (bind->region)
+		bind->region->pins--;
+	own_key = w->mw.type == SIW_MW_TYPE_1;
+	siw_unlock(&ctx->mw_lock);
+	bind->window = NULL;
+	if (own_key)
+		siw_mem_stag_free(ctx->mem, bind->rkey);
+}
+
+static bool range_in_region(const struct siw_region *r, uint64_t addr, uint64_t length)
+{
+	uint64_t start = r->iova, size = r->mr.length;
+
+	return addr >= start && addr - start <= size && length <= size - (addr - start);
+}
+
+/* Whether the bind is allowed. mw_lock held, also in the two functions below. */
+static bool may_bind(const struct siw_qp *qp, const struct siw_bind *bind)
+{
+	const struct siw_window *w = bind->window;
+	const struct siw_region *r = bind->region;
+	bool of_qp = w->mw.type == SIW_MW_TYPE_2;
+
+	if (w->mw.pd != qp->pd)
+		return false;
+	if (of_qp && ((bind->rkey ^ w->stag) & ~OCTET || siw_mem_stag_alive(qp->ctx->mem, w->stag)))
+		return false;
+	if (!bind->length)
+		return !of_qp;
+	if (!r || r->mr.pd != qp->pd || !range_in_region(r, bind->addr, bind->length))
+		return false;
+	/* A region that belongs to one QP must not become accessible to others. */
+	if (of_qp && r->owner && r->owner != siw_device_owner(qp))
+		return false;
+	return !(bind->access & (SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_ATOMIC)) ||
+	       r->access & SIW_ACCESS_LOCAL_WRITE;
+}
+
+/* Creates the new binding; a bind of length 0 creates none. */
+static int window_bind(const struct siw_qp *qp, const struct siw_bind *bind)
+{
+	const struct siw_window *w = bind->window;
+	bool of_qp = w->mw.type == SIW_MW_TYPE_2;
+	struct siw_mem_region region = {
+		.length = bind->length,
+		.to_base = bind->access & SIW_ACCESS_ZERO_BASED ? 0 : bind->addr,
+		.rights = siw_device_rights(bind->access),
+		.pd = qp->pd->number,
+	};
+
+	if (!bind->length)
+		return 0;
+	region.addr = (uint8_t *)bind->region->mr.addr + (bind->addr - bind->region->iova);
+	if (of_qp)
+		region.rights |= SIW_MEM_REMOTE_INVALIDATE;
+	region.stream = of_qp ? siw_device_owner(qp) : bind->region->owner;
+	return siw_mem_stag_bind(qp->ctx->mem, bind->rkey, &region);
+}
+
+/*
+ * Ends the previous binding. Returns whether streams may still be sending Read Responses from it.
+ */
+static bool window_unbind(const struct siw_qp *qp, struct siw_window *w, struct siw_bind_rest *rest)
+{
+	struct siw_mem *mem = qp->ctx->mem;
+	bool bound;
+
+	/* the window was not bound; otherwise may_bind() would have failed */
+	if (w->mw.type == SIW_MW_TYPE_2)
+		return false;
+	bound = siw_mem_stag_alive(mem, w->stag);
+	siw_mem_stag_free(mem, w->stag);
+	if (!bound)
+		return false;
+	w->region->pins++;
+	*rest = (struct siw_bind_rest){ w->stag, w->region };
+	return true;
+}
+
+int siw_device_bind(struct siw_qp *qp, struct siw_bind *bind, struct siw_bind_rest *rest)
+{
+	struct siw_window *w = bind->window;
+	struct siw_region *r = bind->region;
+	int result = SIW_WC_MW_BIND_ERR;
+
+	siw_lock(&qp->ctx->mw_lock);
+	if (may_bind(qp, bind) && !window_bind(qp, bind)) {
+		result = window_unbind(qp, w, rest) ? -EINPROGRESS : 0;
+		window_leave_region(w);
+		w->stag = bind->rkey;
+		w->region = bind->length ? r : NULL;
+		if (w->region)
+			siw_link_add(&r->windows, &w->in_region);
+		w->pins--;
+		if (r)
+			r->pins--;
+		bind->window = NULL;
+	}
+	siw_unlock(&qp->ctx->mw_lock);
+	if (result == SIW_WC_MW_BIND_ERR)
+		siw_device_bind_drop(qp->ctx, bind);
+	return result;
+}
+
+void siw_device_bind_end(struct siw_context *ctx, const struct siw_bind_rest *rest,
+			 const struct siw_qp *except)
+{
+	siw_device_revoke_stag_locked(ctx, rest->stag, except);
+	unpin_region(ctx, rest->region);
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* device/device_objects.h - structs used only in this folder; private to verbs/. */
+#ifndef SIW_DEVICE_OBJECTS_H
+#define SIW_DEVICE_OBJECTS_H
+
+#include "device/device.h"
+
+#define SIW_MAX_QP	 16384
+#define SIW_MAX_QP_WR	 16384
+#define SIW_MAX_INLINE	 1024
+#define SIW_MAX_CQ	 16384
+#define SIW_MAX_CQE	 (1 << 20)
+#define SIW_MAX_PD	 16384
+#define SIW_MAX_AH	 (1 << 20)
+#define SIW_MAX_MR	 (1 << 20)
+#define SIW_MAX_MW	 (1 << 16)
+#define SIW_MAX_CHANNELS 16384
+#define SIW_MAX_SRQ	 16384
+#define SIW_MAX_SRQ_WR	 (1 << 18)
+
+struct siw_device {
+	struct siw_device_info info;
+};
+
+/* A memory region: the user's struct, and copies of the values that the user must not change. */
+struct siw_region {
+	struct siw_mr mr; /* must be the first member */
+	int access;
+	uint64_t iova;	       /* the tagged offset of the region's first octet */
+	const void *owner;     /* identity of the QP that the region is bound to; NULL: none */
+	_Atomic bool bindable; /* windows may be bound to the region; written under mw_lock */
+	uint32_t pins; /* number of posted binds and of previous bindings being ended; mw_lock */
+	/* windows bound to the region, or invalidated since and not bound again; mw_lock */
+	struct siw_link windows;
+	struct siw_child child;
+	struct siw_link in_freelist;
+};
+
+/* A memory window. All members except mw are protected by mw_lock. */
+struct siw_window {
+	struct siw_mw mw; /* must be the first member */
+	bool live;	  /* the window has not been deallocated */
+	/* STag reserved for the window or of its current binding; mw.rkey is the user's copy */
+	uint32_t stag;
+	uint32_t pins;		   /* number of posted binds of this window */
+	struct siw_region *region; /* the region in whose windows list this window is, or NULL */
+	struct siw_link in_region;
+	struct siw_child child;
+	struct siw_link in_freelist;
+};
+
+struct siw_cqe {
+	struct siw_wc wc;
+	struct siw_qp *owner; /* valid, because destroying a QP first removes its completions */
+	/* polling the completion frees the owner's send or receive slots up to this number */
+	uint32_t slot;
+	struct siw_addr source;
+	struct siw_addr dest;
+	uint64_t instance; /* RD: instance of the source endpoint; 0: unknown */
+};
+
+struct siw_cq {
+	siw_lock_t lock;
+	_Atomic uint32_t tail; /* number of the next completion to store; written under lock */
+	_Atomic uint32_t head; /* number of the next completion to poll; written under lock */
+	uint32_t mask;
+	struct siw_cqe *ring;
+	struct siw_context *ctx;
+	struct siw_comp_channel *channel;
+	void *user;
+	int armed; /* 0: not armed, 1: for any completion, 2: for solicited ones only; lock */
+	/* the CQ overflowed and accepts no more completions; written under lock */
+	_Atomic bool overrun;
+	_Atomic uint32_t n_qp;
+	/* link in channel->cqs; this and the next two: under the channel's lock */
+	struct siw_link in_channel;
+	uint32_t events;  /* number of events raised and not yet read */
+	uint32_t unacked; /* number of events read and not yet acknowledged */
+	struct siw_async async;
+	struct siw_child child;
+	struct siw_link in_freelist;
+};
+
+struct siw_comp_channel {
+	struct siw_context *ctx;
+	siw_lock_t lock;
+	struct siw_link cqs; /* list of the CQs with unread events */
+	int fd;
+	bool fd_set;
+	struct siw_child child;
+	_Atomic uint32_t n_cq;
+};
+
+#endif

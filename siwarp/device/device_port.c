@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The port of an open device: the state of its network interface, and the events that report
+ * changes.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "device/device_impl.h"
+
+#define FIRST_INTERFACES 32
+#define MAX_NEWS	 64 /* maximum number of interface changes handled in one turn */
+
+int siw_device_interfaces(struct siw_llp_interface **out)
+{
+	int room = FIRST_INTERFACES, n;
+
+	*out = NULL;
+	do { /* if the array is full, interfaces may be missing from it */
+		room *= 2;
+		free(*out);
+		*out = calloc((size_t)room, sizeof(**out));
+		n = *out ? siw_llp_interfaces(*out, room) : -ENOMEM;
+	} while (n == room);
+	if (n < 0) {
+		free(*out);
+		*out = NULL;
+	}
+	return n;
+}
+
+/* Reads the interface's state. Returns whether its addresses have changed, or -errno. */
+static int interface_reread(struct siw_context *ctx)
+{
+	struct siw_llp_interface *netifs, *own = NULL;
+	int n = siw_device_interfaces(&netifs);
+	struct siw_device_info now = ctx->now;
+
+	for (int i = 0; i < n; i++)
+		if (!strncmp(netifs[i].name, now.netdev, sizeof(now.netdev)))
+			own = &netifs[i];
+	if (n >= 0) {
+		memset(now.addrs, 0, sizeof(now.addrs));
+		now.n_addrs = own ? own->n_addrs : 0;
+		memcpy(now.addrs, own ? own->addrs : now.addrs, now.n_addrs * sizeof(now.addrs[0]));
+		now.mtu = own ? own->mtu : now.mtu;
+		now.up = own ? own->up : now.up;
+	}
+	free(netifs);
+	if (n < 0)
+		return n;
+	n = now.n_addrs != ctx->now.n_addrs ||
+	    memcmp(now.addrs, ctx->now.addrs, sizeof(now.addrs)) != 0;
+	ctx->now = now;
+	return n;
+}
+
+/* Queue pairs that are bound to every address of the device open or close sockets accordingly. */
+static void qps_readdress(struct siw_context *ctx)
+{
+	for (struct siw_link *l = ctx->qps.next; l != &ctx->qps; l = l->next) {
+		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
+
+		if (qp->ops->readdress)
+			qp->ops->readdress(qp);
+	}
+}
+
+static void port_set_up(struct siw_context *ctx, uint32_t before, uint32_t up)
+{
+	ctx->now.up = up;
+	if (before != up)
+		siw_device_async_raise(&ctx->async,
+				       up ? SIW_EVENT_PORT_ACTIVE : SIW_EVENT_PORT_ERR);
+}
+
+/* Handles the pending interface changes. Progress lock held. */
+static int port_watch_serve(struct siw_io_handler *self)
+{
+	struct siw_port_watch *watch = siw_container(self, struct siw_port_watch, handler);
+	struct siw_context *ctx = watch->ctx;
+	int n, news;
+
+	for (n = 0; n < MAX_NEWS && (news = siw_llp_watch_read(watch->watch)); n++) {
+		uint32_t up = ctx->now.up;
+
+		if (news == SIW_LLP_WATCH_UP || news == SIW_LLP_WATCH_DOWN) {
+			port_set_up(ctx, up, news == SIW_LLP_WATCH_UP);
+			up = ctx->now.up;
+		}
+		/*
+		 * A report about the link may be a change of the MTU, which the address reports do
+		 * not cover. If reading the state failed for lack of memory, the addresses may have
+		 * changed.
+		 */
+		if (interface_reread(ctx))
+			siw_device_async_raise(&ctx->async, SIW_EVENT_GID_CHANGE);
+		/*
+		 * Called even if no address changed: an address that can be bound only now may have
+		 * been listed before.
+		 */
+		qps_readdress(ctx);
+		if (news == SIW_LLP_WATCH_LOST)
+			port_set_up(ctx, up, ctx->now.up);
+		else
+			/* a change of the link state is reported by a message of its own */
+			ctx->now.up = up;
+	}
+	return n;
+}
+
+int siw_device_port_open(struct siw_context *ctx)
+{
+	int err;
+
+	ctx->watch.handler.serve = port_watch_serve;
+	ctx->watch.ctx = ctx;
+	ctx->now = ctx->info;
+	err = siw_llp_watch_open(ctx->port, ctx->info.netdev, &ctx->watch.handler,
+				 &ctx->watch.watch);
+	if (err)
+		return err;
+	/* The device list from which the program chose may be outdated, so read the state again. */
+	err = interface_reread(ctx);
+	if (err < 0)
+		siw_llp_watch_close(ctx->watch.watch);
+	return err < 0 ? err : 0;
+}
+
+int siw_query_device_info(struct siw_context *ctx, struct siw_device_info *info)
+{
+	int err = siw_device_enter(ctx, "context");
+
+	if (err)
+		return err;
+	if (!info)
+		return siw_refuse_null("info");
+	siw_lock(&ctx->progress);
+	*info = ctx->now;
+	siw_unlock(&ctx->progress);
+	return 0;
+}

@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Progress: which thread runs the device's traffic. A thread that polls makes progress rounds under
+ * the progress lock. A thread that waits for an event makes rounds and then sleeps on the sockets
+ * (device_wait.c). If no thread polls or waits, the device's progress thread makes the rounds
+ * (device_thread.c).
+ */
+#include <errno.h>
+
+#include "base/clock.h"
+#include "base/os.h"
+#include "device/device_impl.h"
+
+#define POLL_BATCH	32
+#define TICK_NS		5000000ull
+#define LONGEST_TICK_NS (64 * TICK_NS)
+#define FEW		16 /* rounds without work between two clock reads */
+/* after idle rounds for this time the device counts as idle, and polls offer the CPU */
+#define IDLE_NS 50000
+/* polls of other CQs that may skip their round after an idle round of one CQ */
+#define MAX_SKIPPED_POLLS 7
+/* polls for which an idle device makes rare rounds, after another was found busy */
+#define RARE_POLLS    64
+#define RARE_ROUND_NS 25000 /* minimum time between two rounds of an idle device */
+
+static _Atomic uint32_t moves; /* number of rounds that moved messages, of all devices */
+
+/* ---- unsent queue pairs ---------------------------------------------------------------------- */
+
+void siw_device_mark_unsent(struct siw_qp *qp)
+{
+	struct siw_context *ctx = qp->ctx;
+
+	siw_lock(&ctx->unsent_lock);
+	if (!qp->on_unsent) {
+		qp->on_unsent = true;
+		siw_link_add(&ctx->unsent, &qp->unsent);
+		atomic_fetch_add(&ctx->n_unsent, 1);
+	}
+	siw_unlock(&ctx->unsent_lock);
+}
+
+/* Whether a thread may be sleeping on the sockets. */
+static bool has_sleeper(struct siw_context *ctx)
+{
+	return siw_llp_port_armed(ctx->port) || atomic_load(&ctx->waiters);
+}
+
+void siw_device_nudge(struct siw_context *ctx)
+{
+	if (ctx->port && has_sleeper(ctx))
+		siw_llp_port_wake(ctx->port);
+}
+
+void siw_device_forget_unsent(struct siw_qp *qp)
+{
+	struct siw_context *ctx = qp->ctx;
+
+	siw_lock(&ctx->unsent_lock);
+	if (qp->on_unsent) {
+		qp->on_unsent = false;
+		siw_link_del(&qp->unsent);
+		atomic_fetch_sub(&ctx->n_unsent, 1);
+	}
+	siw_unlock(&ctx->unsent_lock);
+}
+
+static struct siw_qp *next_unsent(struct siw_context *ctx)
+{
+	struct siw_qp *qp = NULL;
+
+	siw_lock(&ctx->unsent_lock);
+	if (!siw_link_empty(&ctx->unsent)) {
+		qp = siw_container(ctx->unsent.next, struct siw_qp, unsent);
+		qp->on_unsent = false;
+		siw_link_del(&qp->unsent);
+		atomic_fetch_sub(&ctx->n_unsent, 1);
+	}
+	siw_unlock(&ctx->unsent_lock);
+	return qp;
+}
+
+/* Moves n QPs from the head of the unsent list to its end. */
+static void rotate_unsent(struct siw_context *ctx, uint32_t n)
+{
+	siw_lock(&ctx->unsent_lock);
+	for (; n && !siw_link_empty(&ctx->unsent); n--) {
+		struct siw_link *first = ctx->unsent.next;
+
+		siw_link_del(first);
+		siw_link_add(&ctx->unsent, first);
+	}
+	siw_unlock(&ctx->unsent_lock);
+}
+
+/*
+ * A QP is removed from the list before its turn, so that a post during the turn can add it again.
+ * Several QPs may share a full socket; the first QP that found no room at all is the first in the
+ * next round.
+ */
+int siw_device_send_unsent(struct siw_context *ctx)
+{
+	uint32_t ahead = 0; /* number of QPs in the list before the first QP that found no room */
+	bool starved = false;
+	int moved = 0;
+
+	/*
+	 * Pairs with the store in siw_post_send(): a thread that reads true also sees the queue
+	 * pair.
+	 */
+	if (atomic_load_explicit(&ctx->held_back, memory_order_acquire))
+		atomic_store(&ctx->held_back, false);
+	ctx->turns++;
+	ctx->sends_more = false;
+	for (uint32_t n = atomic_load(&ctx->n_unsent); n; n--) {
+		struct siw_qp *qp = next_unsent(ctx);
+		enum siw_turn turn;
+
+		if (!qp)
+			break;
+		turn = qp->ops->turn(qp, ctx->turns);
+		if (turn != SIW_TURN_DONE) {
+			siw_device_mark_unsent(qp);
+			starved |= turn == SIW_TURN_STARVED;
+			ctx->sends_more |= turn == SIW_TURN_MORE;
+			ahead += !starved;
+		}
+		moved += turn <= SIW_TURN_MORE;
+	}
+	if (starved && ahead)
+		rotate_unsent(ctx, ahead);
+	return moved;
+}
+
+/*
+ * Called after a round of a thread that may make no further round. The round has consumed
+ * edge-triggered epoll reports, so a thread sleeping on the sockets would miss them. Wakes such a
+ * thread if there is more work.
+ */
+static void wake_before_leaving(struct siw_context *ctx)
+{
+	if (has_sleeper(ctx))
+		siw_llp_port_leave(ctx->port,
+				   ctx->sends_more && atomic_load_explicit(&ctx->n_unsent,
+									   memory_order_relaxed));
+}
+
+/*
+ * Takes the progress lock for a poll. A poll normally does not wait for a round of another thread.
+ * But a poll must send the posts that are delayed for a batch, and the other thread's round may
+ * already be past its sending step.
+ */
+static bool lock_to_poll(struct siw_context *ctx)
+{
+	if (siw_trylock(&ctx->progress))
+		return true;
+	if (!atomic_load_explicit(&ctx->held_back, memory_order_relaxed))
+		return false;
+	siw_lock(&ctx->progress);
+	return true;
+}
+
+void siw_device_send_posted(struct siw_context *ctx, bool polls)
+{
+	if (!atomic_load_explicit(&ctx->n_unsent, memory_order_relaxed))
+		return;
+	if (!polls)
+		siw_lock(&ctx->progress);
+	else if (!lock_to_poll(ctx))
+		return;
+	if (ctx->port) {
+		siw_device_send_unsent(ctx);
+		wake_before_leaving(ctx);
+	}
+	siw_unlock(&ctx->progress);
+}
+
+/* ---- timers ---------------------------------------------------------------------------------- */
+
+static void timer_schedule(struct siw_context *ctx, struct siw_timed *timed, uint64_t due_ns)
+{
+	bool first = siw_link_empty(&ctx->timed);
+
+	timed->due_ns = timed->by_ns && timed->by_ns < due_ns ? timed->by_ns : due_ns;
+	if (first || timed->due_ns < atomic_load_explicit(&ctx->next_tick_ns, memory_order_relaxed))
+		atomic_store_explicit(&ctx->next_tick_ns, timed->due_ns, memory_order_relaxed);
+	if (siw_link_empty(&timed->link)) {
+		siw_link_add(&ctx->timed, &timed->link);
+		atomic_fetch_add(&ctx->n_timed, 1);
+	}
+	siw_llp_port_wake(ctx->port);
+}
+
+void siw_device_timed_add(struct siw_context *ctx, struct siw_timed *timed, uint64_t by_ns)
+{
+	timed->by_ns = by_ns;
+	timed->step_ns = TICK_NS;
+	timer_schedule(ctx, timed, siw_now_ns() + TICK_NS);
+}
+
+void siw_device_timed_at(struct siw_context *ctx, struct siw_timed *timed, uint64_t by_ns)
+{
+	timed->by_ns = by_ns;
+	timed->step_ns = LONGEST_TICK_NS;
+	timer_schedule(ctx, timed, by_ns);
+}
+
+void siw_device_timed_del(struct siw_context *ctx, struct siw_timed *timed)
+{
+	if (siw_link_empty(&timed->link))
+		return;
+	siw_link_del(&timed->link);
+	atomic_fetch_sub(&ctx->n_timed, 1);
+}
+
+/*
+ * Sets a timer's next due time. The interval grows fourfold each time, up to a third of a second,
+ * because the checks in most ticks are also triggered by socket events, and an idle device must
+ * sleep. All timers expire on one grid, so that many timers cause no more wake-ups than one.
+ */
+static void timer_plan(struct siw_timed *timed, uint64_t now)
+{
+	if (timed->step_ns < LONGEST_TICK_NS)
+		timed->step_ns *= 4;
+	timed->due_ns = (now / timed->step_ns + 1) * timed->step_ns;
+	if (timed->by_ns > now && timed->by_ns < timed->due_ns)
+		timed->due_ns = timed->by_ns;
+}
+
+static void tick(struct siw_context *ctx)
+{
+	uint64_t now = siw_llp_port_clock(ctx->port), next = UINT64_MAX;
+	struct siw_link turn;
+
+	if (now < atomic_load_explicit(&ctx->next_tick_ns, memory_order_relaxed))
+		return;
+	/* Run each timer once, whatever timers the callbacks remove or add. */
+	siw_link_init(&turn);
+	while (!siw_link_empty(&ctx->timed)) {
+		struct siw_link *l = ctx->timed.next;
+
+		siw_link_del(l);
+		siw_link_add(&turn, l);
+	}
+	while (!siw_link_empty(&turn)) {
+		struct siw_link *l = turn.next;
+		struct siw_timed *t = siw_container(l, struct siw_timed, link);
+
+		siw_link_del(l);
+		siw_link_add(&ctx->timed, l);
+		if (now < t->due_ns)
+			continue;
+		timer_plan(t,
+			   now); /* before tick(), which may set another time or free the timer */
+		t->tick(t, now);
+	}
+	for (struct siw_link *l = ctx->timed.next; l != &ctx->timed; l = l->next) {
+		uint64_t due = siw_container(l, struct siw_timed, link)->due_ns;
+
+		next = due < next ? due : next;
+	}
+	atomic_store_explicit(&ctx->next_tick_ns, next, memory_order_relaxed);
+}
+
+int64_t siw_device_sleep_us(struct siw_context *ctx, uint64_t now, uint64_t deadline)
+{
+	int64_t us = siw_device_left_us(now, deadline);
+	uint64_t tick = atomic_load_explicit(&ctx->next_tick_ns, memory_order_relaxed);
+	int64_t tick_us;
+
+	if (!atomic_load(&ctx->n_timed))
+		return us;
+	/* A timer that is added later wakes the sleeping threads. */
+	tick_us = tick > now ? (int64_t)((tick - now) / 1000) + 1 : 0;
+	return us < 0 || us > tick_us ? tick_us : us;
+}
+
+/* ---- one round ------------------------------------------------------------------------------- */
+
+/* Moves the QPs of an overflowed CQ to ERR. */
+static void fail_overrun(struct siw_context *ctx)
+{
+	struct siw_link *l, *next;
+
+	if (!atomic_exchange(&ctx->cq_overrun, false))
+		return;
+	for (l = ctx->qps.next; l != &ctx->qps; l = next) {
+		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
+
+		next = l->next;
+		if (qp->state != SIW_QPS_ERR &&
+		    (atomic_load(&qp->send_cq->overrun) || atomic_load(&qp->recv_cq->overrun)))
+			qp->ops->fail(qp, -EOVERFLOW);
+	}
+}
+
+static void count_round_with_work(struct siw_context *ctx)
+{
+	uint32_t count = atomic_load_explicit(&moves, memory_order_relaxed) + 1;
+
+	/*
+	 * Not an atomic add: a lost increment does no harm, because readers only check for a
+	 * change.
+	 */
+	atomic_store_explicit(&moves, count, memory_order_relaxed);
+	ctx->vain = (struct siw_vain){ 0 };
+}
+
+int siw_device_progress_once(struct siw_context *ctx)
+{
+	struct siw_io_handler *ready[POLL_BATCH];
+	int n = siw_llp_port_poll(ctx->port, ready, POLL_BATCH);
+	int moved = 0;
+
+	ctx->rounds++;
+	for (int i = 0; i < n; i++)
+		moved += ready[i]->serve(ready[i]);
+	if (atomic_load_explicit(&ctx->n_unsent, memory_order_relaxed))
+		moved += siw_device_send_unsent(ctx);
+	if (atomic_load_explicit(&ctx->n_timed, memory_order_relaxed))
+		tick(ctx);
+	if (__builtin_expect(atomic_load_explicit(&ctx->cq_overrun, memory_order_relaxed), 0))
+		fail_overrun(ctx);
+	if (moved)
+		count_round_with_work(ctx);
+	return moved;
+}
+
+void siw_device_single_round(struct siw_context *ctx)
+{
+	siw_device_progress_once(ctx);
+	wake_before_leaving(ctx);
+}
+
+static void count_poll(struct siw_context *ctx)
+{
+	/*
+	 * Not an atomic add: readers only check for a change, and the next poll makes up for a lost
+	 * increment.
+	 */
+	uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
+
+	atomic_store_explicit(&ctx->polls, polls + 1, memory_order_relaxed);
+}
+
+/*
+ * A program with dense posts whose requests complete at once, such as RC Writes, never polls an
+ * empty CQ, and only polls of an empty CQ make progress. Therefore one in eight of its polls makes
+ * a progress round here, to serve the sockets. The round also wakes the progress thread, which then
+ * naps instead of sleeping on the sockets: posts may be delayed for a batch only while the progress
+ * thread naps.
+ */
+static void dense_posts_round(struct siw_context *ctx)
+{
+	count_poll(ctx);
+	if (!lock_to_poll(ctx))
+		return;
+	if (ctx->port) {
+		siw_device_single_round(ctx);
+		if (siw_llp_port_armed(ctx->port))
+			siw_llp_port_wake(ctx->port);
+	}
+	siw_unlock(&ctx->progress);
+}
+
+void siw_device_polled_without_round(struct siw_context *ctx, bool all)
+{
+	/* Not an atomic add, for the reasons in count_poll(). */
+	uint32_t takes = atomic_load_explicit(&ctx->takes, memory_order_relaxed) + 1;
+
+	atomic_store_explicit(&ctx->takes, takes, memory_order_relaxed);
+	if (takes % SIW_POLLS_PER_BURST == 0 &&
+	    atomic_load_explicit(&ctx->crowded, memory_order_relaxed)) {
+		atomic_store_explicit(&ctx->crowded, false, memory_order_relaxed);
+		dense_posts_round(ctx);
+	} else if (!all) { /* a poll with unused entries may be the last for a while */
+		siw_device_send_posted(ctx, true);
+	}
+}
+
+/*
+ * For an idle device while the program also polls a busy device: whether to skip this poll's round.
+ * Rare rounds are enough for the idle device.
+ */
+static bool skip_round_of_idle_device(struct siw_vain *vain)
+{
+	uint32_t count = atomic_load_explicit(&moves, memory_order_relaxed);
+	uint64_t now;
+
+	if (vain->moves != count) {
+		vain->moves = count;
+		vain->aside = RARE_POLLS;
+	}
+	if (!vain->aside)
+		return false;
+	vain->aside--;
+	now = siw_now_ns();
+	if (now - vain->round_ns < RARE_ROUND_NS)
+		return true;
+	vain->round_ns = now;
+	return false;
+}
+
+/*
+ * Whether a poll of cq is to make a round. Programs poll several CQs, and several devices, in turn,
+ * most of them idle; a round that has just found no work is not repeated for each of them.
+ */
+static bool poll_makes_round(struct siw_context *ctx, const struct siw_cq *cq)
+{
+	struct siw_vain *vain = &ctx->vain;
+	bool other = cq && vain->by && vain->by != cq;
+
+	if (atomic_load_explicit(&ctx->n_unsent, memory_order_relaxed))
+		return true;
+	if (other && vain->passed < MAX_SKIPPED_POLLS) {
+		vain->passed++;
+		return false;
+	}
+	vain->by = cq;
+	vain->passed = 0;
+	return !vain->idle || !skip_round_of_idle_device(vain);
+}
+
+/*
+ * Counts a round of a poll that moved no message. Returns whether to offer the CPU to other
+ * threads. If idle rounds continue, the peer's thread may be waiting for this CPU, because more
+ * processes poll than there are CPUs.
+ */
+static bool count_idle_round(struct siw_vain *vain)
+{
+	bool lasts;
+	uint64_t now;
+
+	if (++vain->rounds % FEW)
+		return false;
+	if (vain->idle)
+		return !vain->aside;
+	now = siw_now_ns();
+	if (vain->rounds == FEW)
+		vain->since_ns = now;
+	lasts = now - vain->since_ns >= IDLE_NS;
+	if (lasts) {
+		vain->idle = true;
+		vain->moves = atomic_load_explicit(&moves, memory_order_relaxed);
+	}
+	return lasts;
+}
+
+void siw_device_poll(struct siw_context *ctx, const struct siw_cq *cq)
+{
+	bool offer = false;
+
+	count_poll(ctx);
+	if (!lock_to_poll(ctx))
+		return;
+	if (__builtin_expect(ctx->port != NULL, 1) && poll_makes_round(ctx, cq)) {
+		if (!siw_device_progress_once(ctx))
+			offer = count_idle_round(&ctx->vain);
+		wake_before_leaving(ctx);
+	}
+	siw_unlock(&ctx->progress);
+	if (__builtin_expect(offer, 0))
+		siw_yield();
+}

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Shared receive queues: one queue of receives for several queue pairs. The next message of any of
+ * these queue pairs takes the oldest receive, under the progress lock. Receives are posted under
+ * the SRQ's own lock.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "device/device_impl.h"
+
+static uint32_t srq_round_up(uint32_t max_wr)
+{
+	uint32_t granted = 1;
+
+	while (granted < max_wr)
+		granted *= 2;
+	return granted;
+}
+
+static int srq_check_size(const struct siw_context *ctx, uint32_t max_wr)
+{
+	uint32_t most = ctx->attr.max_srq_wr;
+
+	return max_wr && max_wr <= most
+		       ? 0
+		       : siw_refuse(RANGE, siw_reason_text("max_wr"), max_wr, 1, most);
+}
+
+static int check_limit(uint32_t limit, uint32_t max_wr)
+{
+	return limit > max_wr ? siw_refuse(SRQ_LIMIT, limit, max_wr) : 0;
+}
+
+static int srq_check_args(const struct siw_pd *pd, const struct siw_srq_attr *attr)
+{
+	const struct siw_device_attr *max = &pd->ctx->attr;
+
+	int err = srq_check_size(pd->ctx, attr->max_wr);
+
+	if (err)
+		return err;
+	if (attr->max_sge > max->max_srq_sge)
+		return siw_refuse(RANGE, siw_reason_text("max_sge"), attr->max_sge, 0,
+				  max->max_srq_sge);
+	return check_limit(attr->srq_limit, attr->max_wr);
+}
+
+/*
+ * Returns an SRQ struct without a queue. If the memory belonged to a destroyed SRQ, a late post on
+ * that SRQ finds no queue.
+ */
+static struct siw_srq *srq_alloc_struct(struct siw_context *ctx)
+{
+	struct siw_link *old = siw_device_freelist_take(&ctx->free_srqs);
+	struct siw_srq *srq;
+
+	if (old)
+		return siw_container(old, struct siw_srq, in_freelist);
+	srq = calloc(1, sizeof(*srq));
+	if (!srq)
+		return NULL;
+	srq->ctx = ctx;
+	siw_lock_init(&srq->lock);
+	siw_link_init(&srq->in_freelist);
+	siw_link_init(&srq->waiting);
+	return srq;
+}
+
+static struct siw_srq *srq_alloc(struct siw_pd *pd, const struct siw_srq_init_attr *init)
+{
+	struct siw_srq_attr attr = { .max_sge = init->attr.max_sge ? init->attr.max_sge : 1 };
+	struct siw_srq *srq = srq_alloc_struct(pd->ctx);
+	struct siw_mem_queue_attr queue = { .pd = pd->number };
+	struct siw_mem_queue *recvs;
+
+	if (!srq)
+		return NULL;
+	attr.max_wr = srq_round_up(init->attr.max_wr);
+	queue.depth = attr.max_wr;
+	queue.max_sge = attr.max_sge;
+	if (siw_mem_queue_create(&queue, &recvs)) {
+		siw_device_freelist_give(&pd->ctx->free_srqs, &srq->in_freelist);
+		return NULL;
+	}
+	siw_device_async_init(&srq->async, pd->ctx, srq, init->srq_context);
+	siw_lock(&pd->ctx->progress);
+	siw_lock(&srq->lock);
+	srq->pd = pd;
+	srq->number = atomic_fetch_add(&pd->ctx->next_srq, 1) + 1;
+	srq->user = init->srq_context;
+	srq->attr = attr;
+	srq->recvs = recvs;
+	siw_unlock(&srq->lock);
+	siw_unlock(&pd->ctx->progress);
+	return srq;
+}
+
+static bool srq_is_destroyed(struct siw_srq *srq)
+{
+	bool dead;
+
+	siw_lock(&srq->lock);
+	dead = !srq->recvs;
+	siw_unlock(&srq->lock);
+	return dead;
+}
+
+/* Ends an SRQ: later calls to post to it, query it or modify it are refused. */
+static void srq_end(struct siw_srq *srq)
+{
+	struct siw_mem_queue *recvs = srq->recvs;
+
+	siw_lock(&srq->ctx->progress);
+	siw_lock(&srq->lock);
+	srq->recvs = NULL;
+	siw_unlock(&srq->lock);
+	siw_unlock(&srq->ctx->progress);
+	siw_mem_queue_destroy(recvs);
+	siw_device_freelist_give(&srq->ctx->free_srqs, &srq->in_freelist);
+}
+
+static void srq_end_by_force(struct siw_child *child)
+{
+	struct siw_srq *srq = siw_container(child, struct siw_srq, child);
+
+	siw_device_async_drop(&srq->async);
+	srq_end(srq);
+}
+
+struct siw_srq *siw_create_srq(struct siw_pd *pd, struct siw_srq_init_attr *init)
+{
+	struct siw_context *ctx;
+	struct siw_srq *srq = NULL;
+	int err = siw_device_create_begin(pd, init);
+
+	if (!err)
+		err = srq_check_args(pd, &init->attr);
+	if (err)
+		return siw_refused_null(err);
+	ctx = pd->ctx;
+	if (atomic_fetch_add(&ctx->n_srq, 1) >= ctx->attr.max_srq)
+		err = siw_device_refuse_full("max_srq", ctx->attr.max_srq);
+	else
+		srq = srq_alloc(pd, init);
+	if (!srq) {
+		atomic_fetch_sub(&ctx->n_srq, 1);
+		return siw_refused_null(err ? err : -ENOMEM);
+	}
+	atomic_fetch_add(&pd->n_srq, 1);
+	siw_device_child_add(ctx, &srq->child, SIW_CHILD_SRQ, srq_end_by_force, -1);
+	init->attr.max_wr = srq->attr.max_wr;
+	init->attr.max_sge = srq->attr.max_sge;
+	return srq;
+}
+
+int siw_destroy_srq(struct siw_srq *srq)
+{
+	int err = siw_device_enter(srq ? srq->ctx : NULL, "srq");
+
+	if (err)
+		return err;
+	if (srq_is_destroyed(srq))
+		return siw_refuse(DESTROYED);
+	if (atomic_load(&srq->n_qp))
+		return siw_refuse(SRQ_BUSY, atomic_load(&srq->n_qp));
+	siw_device_async_end(&srq->async);
+	atomic_fetch_sub(&srq->pd->n_srq, 1);
+	atomic_fetch_sub(&srq->ctx->n_srq, 1);
+	siw_device_child_del(srq->ctx, &srq->child);
+	srq_end(srq);
+	return 0;
+}
+
+void siw_device_srq_taken(struct siw_srq *srq)
+{
+	if (siw_mem_queue_used(srq->recvs) >= srq->attr.srq_limit)
+		return;
+	srq->attr.srq_limit = 0; /* the event is raised only once until the limit is set again */
+	siw_device_async_raise(&srq->async, SIW_EVENT_SRQ_LIMIT_REACHED);
+}
+
+/* Checks a modification of the SRQ. Progress lock held. */
+static int srq_check_modify(const struct siw_srq *srq, const struct siw_srq_attr *attr, int mask)
+{
+	uint32_t max_wr = srq->attr.max_wr;
+
+	if (!srq->recvs)
+		return siw_refuse(DESTROYED);
+	if (mask & ~(SIW_SRQ_LIMIT | SIW_SRQ_MAX_WR))
+		return siw_refuse(SRQ_MASK, (uint64_t)mask);
+	if (mask & SIW_SRQ_MAX_WR) {
+		int err = srq_check_size(srq->ctx, attr->max_wr);
+
+		if (err)
+			return err;
+		max_wr = srq_round_up(attr->max_wr);
+	}
+	return check_limit(mask & SIW_SRQ_LIMIT ? attr->srq_limit : srq->attr.srq_limit, max_wr);
+}
+
+/*
+ * Changes the queue's size. Receives are taken under the progress lock and posted under the SRQ's
+ * lock, so with both held no thread accesses the ring. Called with the progress lock held.
+ */
+static int srq_resize(struct siw_srq *srq, uint32_t max_wr)
+{
+	int err;
+
+	siw_lock(&srq->lock);
+	err = siw_mem_queue_resize(srq->recvs, max_wr);
+	if (!err)
+		srq->attr.max_wr = srq_round_up(max_wr);
+	siw_unlock(&srq->lock);
+	return err == -EINVAL ? siw_refuse(SRQ_SHRINKS, max_wr, siw_mem_queue_used(srq->recvs))
+			      : err;
+}
+
+int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int mask)
+{
+	int err = siw_device_enter(srq ? srq->ctx : NULL, "srq");
+
+	if (err)
+		return err;
+	if (!attr)
+		return siw_refuse_null("attr");
+	siw_lock(&srq->ctx->progress);
+	err = srq_check_modify(srq, attr, mask);
+	if (!err && (mask & SIW_SRQ_MAX_WR))
+		err = srq_resize(srq, attr->max_wr);
+	if (!err && (mask & SIW_SRQ_LIMIT)) {
+		srq->attr.srq_limit = attr->srq_limit;
+		siw_device_srq_taken(srq);
+	}
+	siw_unlock(&srq->ctx->progress);
+	return siw_refused(err);
+}
+
+uint32_t siw_srq_num(struct siw_srq *srq)
+{
+	return srq ? srq->number : 0; /* no SRQ has number 0 */
+}
+
+int siw_query_srq(struct siw_srq *srq, struct siw_srq_attr *attr)
+{
+	int err = siw_device_enter(srq ? srq->ctx : NULL, "srq");
+
+	if (err)
+		return err;
+	if (!attr)
+		return siw_refuse_null("attr");
+	siw_lock(&srq->ctx->progress);
+	*attr = srq->attr;
+	siw_unlock(&srq->ctx->progress);
+	return 0;
+}
+
+/*
+ * Gives the waiting QPs a turn: their Sends arrived before these receives were posted. The first QP
+ * to be served takes the first receive.
+ */
+static void srq_give_turns(struct siw_srq *srq)
+{
+	for (struct siw_link *l = srq->waiting.next; l != &srq->waiting; l = l->next)
+		siw_device_mark_unsent(siw_container(l, struct siw_qp, in_srq));
+	siw_device_nudge(srq->ctx);
+}
+
+/* Posts one receive. srq->lock held. */
+static int srq_post_one(struct siw_srq *srq, const struct siw_recv_wr *wr)
+{
+	int err;
+
+	if (__builtin_expect(!srq->recvs, 0))
+		return siw_refuse(DESTROYED);
+	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > srq->attr.max_sge)
+		return siw_refuse(SRQ_SGE, (uint64_t)wr->num_sge, srq->attr.max_sge);
+	if (wr->num_sge && !wr->sg_list)
+		return siw_refuse(SGE_LIST, (uint64_t)wr->num_sge);
+	err = siw_mem_queue_post(srq->recvs, wr->wr_id, wr->sg_list, wr->num_sge);
+	return err ? siw_refuse_full(SRQ_FULL, srq->attr.max_wr) : 0;
+}
+
+int siw_post_srq_recv(struct siw_srq *srq, struct siw_recv_wr *wr, struct siw_recv_wr **bad_wr)
+{
+	int err = 0;
+
+	if (!srq || siw_device_inherited(srq->ctx)) {
+		if (bad_wr)
+			*bad_wr = wr;
+		return srq ? siw_refuse(STALE) : siw_refuse_null("srq");
+	}
+	siw_lock(&srq->lock);
+	for (; wr; wr = wr->next) {
+		err = srq_post_one(srq, wr);
+		if (err)
+			break;
+	}
+	if (__builtin_expect(!siw_link_empty(&srq->waiting), 0))
+		srq_give_turns(srq);
+	siw_unlock(&srq->lock);
+	if (err && bad_wr)
+		*bad_wr = wr;
+	return err;
+}

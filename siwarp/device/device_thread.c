@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The device's progress thread: makes progress when no other thread polls or waits. */
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+
+#include "base/cancel.h"
+#include "base/clock.h"
+#include "base/os.h"
+#include "base/trim.h"
+#include "device/device_impl.h"
+
+/* naps next to a sleeping waiter before the thread sleeps LONG_SLEEP_US */
+#define NAPS_TO_LONG_SLEEP 100
+#define SHORT_NAPS	   3 /* number of short naps: an eighth, a quarter and a half of nap_us */
+#define LONG_SLEEP_US	   250000
+#define MOST_SKIPPED	   255 /* maximum number of wake-ups without a spin */
+#define STREAM		   2   /* this many rounds with messages count as a stream */
+/* at most so many rounds with messages: one or a few short messages */
+#define FEW 16
+
+/*
+ * The first naps after this thread has served the device are shorter, so that a program that pauses
+ * polling for a moment need not wait for a long nap to end.
+ */
+static int64_t nap_us(unsigned int naps)
+{
+	return siw_settings()->nap_us >> (naps < SHORT_NAPS ? SHORT_NAPS - naps : 0);
+}
+
+/*
+ * Naps once. naps: number of previous naps; waits: how many of these passed without a poll while a
+ * waiter slept.
+ */
+static void progress_thread_nap(struct siw_context *ctx, unsigned int naps, unsigned int waits)
+{
+	static const struct siw_llp_waitset nothing;
+	int64_t us = nap_us(naps);
+
+	if (waits > NAPS_TO_LONG_SLEEP && atomic_load(&ctx->waiters)) {
+		/* The waiter sleeps on the sockets, and wakes this thread when it stops waiting. */
+		atomic_store(&ctx->asleep, true);
+		if (atomic_load(&ctx->waiters))
+			us = LONG_SLEEP_US;
+	}
+	/*
+	 * A waiter may set the descriptor after the nap; the next nap then ends at once and clears
+	 * it.
+	 */
+	atomic_store(&ctx->naps, true);
+	if (siw_llp_wait(&nothing, ctx->sleep_fd, us) > 0)
+		siw_llp_event_clear(ctx->sleep_fd);
+	atomic_store(&ctx->naps, false);
+	atomic_store(&ctx->asleep, false);
+}
+
+/*
+ * Returns false if the thread did not sleep, because there were requests to send or the thread is
+ * to stop.
+ */
+static bool sleep_on_sockets(struct siw_context *ctx)
+{
+	struct siw_llp_waitset set;
+	int64_t us;
+	int moved;
+
+	siw_lock(&ctx->progress);
+	siw_llp_port_arm(ctx->port);
+	/*
+	 * Data that arrived after the last round ends the wait by itself; posted requests do not,
+	 * so they are sent here. Pairs with siw_device_mark_unsent(), whose caller marks the QP and
+	 * then checks whether the port is armed.
+	 */
+	moved = atomic_load(&ctx->n_unsent) ? siw_device_send_unsent(ctx) : 0;
+	siw_llp_waitset_fill(ctx->port, &set);
+	us = siw_device_sleep_us(ctx, siw_now_ns(), UINT64_MAX);
+	siw_unlock(&ctx->progress);
+	if (moved)
+		return false;
+	siw_trim();
+	/* A wake-up that arrived too late for progress_thread_nap() is still set on the descriptor. */
+	siw_llp_event_clear(ctx->sleep_fd);
+	if (atomic_load(&ctx->stop))
+		return false;
+	siw_llp_wait(&set, ctx->sleep_fd, us);
+	siw_count(SIW_COUNTER_progress_wakeups, 1);
+	return true;
+}
+
+static void disarm_port(struct siw_context *ctx)
+{
+	if (!siw_llp_port_armed(ctx->port))
+		return;
+	siw_lock(&ctx->progress);
+	siw_llp_port_disarm(ctx->port);
+	siw_unlock(&ctx->progress);
+}
+
+/*
+ * State of the spin after a round that moved messages.
+ *
+ * A stream of one-sided traffic has gaps of a few microseconds, and epoll reports a socket writable
+ * only when much room is free; sleeping in each gap would halve the bandwidth. So the thread spins
+ * for a moment after a round that moved messages. Between single messages on a machine whose CPUs
+ * are all busy, a spin has two disadvantages: it keeps the program that has to respond off its CPU,
+ * and it uses up the CPU time that the scheduler would grant this thread at its next wake-up. So
+ * after a spin that found no work following a single message, some of the next wake-ups for single
+ * messages do not spin: one, then about twice as many each time.
+ */
+struct spin {
+	uint64_t until_ns;  /* end of the spin; 0: no spin since the last wake-up */
+	unsigned int moved; /* number of rounds since the wake-up that moved messages */
+	unsigned int skip;  /* number of wake-ups without a spin after an unsuccessful spin */
+	unsigned int left;  /* number of wake-ups without a spin still to come */
+	/* paused: a round since the wake-up moved no message; paid: a later round did */
+	bool paused, paid;
+	/* a round since the wake-up served one-sided traffic, which no CQ reports */
+	bool one_sided;
+};
+
+/* Called after each round. Returns whether to make another round before the thread sleeps. */
+static bool spin_continues(struct spin *spin, bool moved)
+{
+	uint64_t ns = (uint64_t)siw_settings()->spin_us * 1000, now;
+
+	if (!moved && !spin->until_ns)
+		return false;
+	spin->moved += moved;
+	spin->paid |= moved && spin->paused;
+	spin->paused |= !moved;
+	if (spin->left && spin->moved < STREAM)
+		return moved;
+	now = siw_now_ns();
+	if (moved)
+		spin->until_ns = now + (spin->skip && spin->moved < STREAM ? ns / 4 : ns);
+	return now < spin->until_ns;
+}
+
+static void spin_begin_wake(struct spin *spin)
+{
+	bool spun = spin->until_ns != 0;
+
+	if (spin->left)
+		spin->left--;
+	if (spun && spin->paid) {
+		spin->skip = spin->left = 0;
+	} else if (spun && spin->moved < STREAM) {
+		spin->skip = spin->skip < MOST_SKIPPED ? 2 * spin->skip + 1 : MOST_SKIPPED;
+		spin->left = spin->skip;
+	}
+	spin->until_ns = 0;
+	spin->moved = 0;
+	spin->paused = spin->paid = spin->one_sided = false;
+}
+
+static int progress_thread_round(struct siw_context *ctx, struct spin *spin)
+{
+	uint32_t before;
+	int moved;
+
+	siw_lock(&ctx->progress);
+	before = ctx->one_sided;
+	moved = siw_device_progress_once(ctx);
+	spin->one_sided |= ctx->one_sided != before;
+	siw_unlock(&ctx->progress);
+	return moved;
+}
+
+static void *progress_thread(void *arg)
+{
+	struct siw_context *ctx = arg;
+	uint32_t seen = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
+	struct spin spin = { 0 };
+	unsigned int naps = 0, waits = 0;
+
+	siw_device_short_slice();
+	while (!atomic_load(&ctx->stop)) {
+		uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed);
+
+		if (polls != seen || atomic_load(&ctx->waiters)) {
+			waits = polls == seen ? waits + 1 : 0;
+			seen = polls;
+			disarm_port(ctx);
+			progress_thread_nap(ctx, naps++, waits);
+			continue;
+		}
+		naps = 0;
+		if (!spin_continues(&spin, progress_thread_round(ctx, &spin)) &&
+		    sleep_on_sockets(ctx)) {
+			if (spin.one_sided && spin.moved <= FEW)
+				siw_device_watchdogs_note(ctx);
+			spin_begin_wake(&spin);
+		}
+	}
+	return NULL;
+}
+
+/*
+ * Starts the thread one priority level above the caller if the caller has a real-time policy. Under
+ * such a policy threads of equal priority are not time-sliced: a thread that polls endlessly would
+ * keep the progress thread off its CPU forever, even while the progress thread holds a lock.
+ */
+static int start_with_higher_priority(pthread_t *thread, void *arg)
+{
+	struct sched_param param;
+	pthread_attr_t attr;
+	int policy, err;
+
+	if (pthread_getschedparam(pthread_self(), &policy, &param) ||
+	    (policy != SCHED_FIFO && policy != SCHED_RR) ||
+	    ++param.sched_priority > sched_get_priority_max(policy) || pthread_attr_init(&attr))
+		return EINVAL;
+	err = pthread_attr_setinheritsched(&attr, PTHREAD_EXPLICIT_SCHED);
+	if (!err)
+		err = pthread_attr_setschedpolicy(&attr, policy);
+	if (!err)
+		err = pthread_attr_setschedparam(&attr, &param);
+	if (!err)
+		err = siw_thread_start(thread, &attr, progress_thread, arg);
+	pthread_attr_destroy(&attr);
+	return err;
+}
+
+int siw_device_thread_start(struct siw_context *ctx)
+{
+	sigset_t all, before;
+	int err;
+
+	ctx->sleep_fd = siw_llp_event_open();
+	if (ctx->sleep_fd < 0)
+		return ctx->sleep_fd;
+	if (!siw_settings()->progress)
+		return 0;
+	/*
+	 * Signals sent to the process are for the program's own threads. SIGSEGV and SIGBUS are not
+	 * blocked, because a blocked fault kills the process; guard.h describes which faults this
+	 * thread survives.
+	 */
+	sigfillset(&all);
+	sigdelset(&all, SIGSEGV);
+	sigdelset(&all, SIGBUS);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	err = start_with_higher_priority(&ctx->thread, ctx);
+	if (err) /* no real-time policy, or no permission: start with the default priority */
+		err = siw_thread_start(&ctx->thread, NULL, progress_thread, ctx);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (err) {
+		siw_llp_event_close(ctx->sleep_fd);
+		return -err;
+	}
+	ctx->has_thread = true;
+	return 0;
+}
+
+void siw_device_thread_stop(struct siw_context *ctx)
+{
+	int cancel;
+
+	if (ctx->has_thread) {
+		atomic_store(&ctx->stop, true);
+		siw_llp_event_set(ctx->sleep_fd);
+		cancel = siw_cancel_disable();
+		pthread_join(ctx->thread, NULL);
+		siw_device_watchdogs_stop(ctx);
+		siw_cancel_restore(cancel);
+	}
+	siw_llp_event_close(ctx->sleep_fd);
+}

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Watchdog threads: two additional threads of a device, for programs that watch their memory for
+ * one-sided Writes and do not poll.
+ *
+ * A message wakes the device's progress thread. If every CPU is busy, the scheduler compares the
+ * woken thread with the program that spins on its CPU. The progress thread mostly gets the CPU at
+ * once, but not if the program's time slice ends earlier than the thread's own would. In that case
+ * the scheduler does not compare again until the timer tick, 1 to 10 ms later. So while such
+ * messages arrive, the watchdog threads are woken alternately by a timer. Each wake-up makes the
+ * scheduler compare again, and a watchdog that runs serves the messages that still wait. Two
+ * threads are needed because a single one that wakes just after the progress thread, on the same
+ * CPU, ends up waiting behind it.
+ *
+ * The watchdogs are activated when such messages arrive in quick succession, and sleep without a
+ * time-out when no message has arrived for a while. A device that is idle or polled therefore has
+ * no wake-ups for watchdogs, and a device that never received such messages has no watchdog
+ * threads.
+ */
+#include <sched.h>
+
+#include "base/cancel.h"
+#include "base/clock.h"
+#include "base/os.h"
+#include "base/settings.h"
+#include "device/device_impl.h"
+
+#define PERIOD_NS 200000u /* from a wake-up of one watchdog to the next wake-up of the other */
+/*
+ * Watchdogs start after this many messages in a row, each within SIWARP_DEPUTIES_US of the one
+ * before.
+ */
+#define BEGIN 16
+/* watchdogs stop after this many wake-ups without a message: a tenth of a second */
+#define END 250
+
+/* Sleeps until this watchdog's next wake-up. The watchdogs alternate, PERIOD_NS apart. */
+static void watchdog_sleep(uint64_t which)
+{
+	uint64_t now = siw_now_ns(), turn = now / PERIOD_NS + 1;
+
+	if (turn % SIW_WATCHDOGS != which)
+		turn++;
+	siw_sleep_ns((long)(turn * PERIOD_NS - now));
+}
+
+/*
+ * Makes a progress round, unless a polling or waiting thread serves the device. polls: the poll
+ * count at the previous wake-up.
+ */
+static void watchdog_poll(struct siw_context *ctx, uint32_t polls)
+{
+	uint32_t before;
+	bool served;
+
+	if (atomic_load_explicit(&ctx->polls, memory_order_relaxed) != polls ||
+	    atomic_load(&ctx->waiters) || !siw_trylock(&ctx->progress))
+		return;
+	before = ctx->one_sided;
+	siw_device_single_round(ctx);
+	served = ctx->one_sided != before;
+	siw_unlock(&ctx->progress);
+	if (served)
+		atomic_fetch_add_explicit(&ctx->deputies.served, 1, memory_order_relaxed);
+}
+
+static void watchdog_loop(struct siw_context *ctx, uint64_t which)
+{
+	struct siw_deputies *deputies = &ctx->deputies;
+	uint32_t seen = atomic_load_explicit(&deputies->served, memory_order_relaxed);
+	unsigned int quiet = 0;
+
+	while (atomic_load(&deputies->on) && !atomic_load(&ctx->stop)) {
+		uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed), served;
+
+		watchdog_sleep(which);
+		watchdog_poll(ctx, polls);
+		served = atomic_load_explicit(&deputies->served, memory_order_relaxed);
+		quiet = served == seen ? quiet + 1 : 0;
+		seen = served;
+		if (which == 0 && quiet == END)
+			atomic_store(&deputies->on, false);
+	}
+}
+
+static void *watchdog_thread(void *arg)
+{
+	struct siw_deputy *self = arg;
+	struct siw_context *ctx = self->ctx;
+
+	siw_device_short_slice();
+	while (!atomic_load(&ctx->stop)) {
+		/* a spurious wake-up does no harm: the loop checks deputies->on */
+		sem_wait(&self->wake);
+		watchdog_loop(ctx, (uint64_t)(self - ctx->deputies.each));
+	}
+	return NULL;
+}
+
+/*
+ * Creates the watchdog threads. None are needed under a real-time policy. A failed creation is not
+ * tried again.
+ */
+static bool watchdogs_start(struct siw_context *ctx)
+{
+	struct siw_deputies *deputies = &ctx->deputies;
+	int policy = sched_getscheduler(0);
+
+	deputies->asked = true;
+	if (policy == SCHED_FIFO || policy == SCHED_RR)
+		return false;
+	for (; deputies->n < SIW_WATCHDOGS; deputies->n++) {
+		struct siw_deputy *deputy = &deputies->each[deputies->n];
+
+		deputy->ctx = ctx;
+		sem_init(&deputy->wake, 0, 0);
+		if (siw_thread_start(&deputy->thread, NULL, watchdog_thread, deputy)) {
+			sem_destroy(&deputy->wake);
+			break;
+		}
+	}
+	return deputies->n > 0;
+}
+
+static void watchdogs_wake(struct siw_deputies *deputies)
+{
+	for (unsigned int i = 0; i < deputies->n; i++)
+		sem_post(&deputies->each[i].wake);
+}
+
+void siw_device_watchdogs_note(struct siw_context *ctx)
+{
+	struct siw_deputies *deputies = &ctx->deputies;
+	uint64_t now, gap_ns;
+
+	if (deputies->asked && !deputies->n)
+		return;
+	atomic_fetch_add_explicit(&deputies->served, 1, memory_order_relaxed);
+	if (atomic_load(&deputies->on))
+		return;
+	now = siw_now_ns();
+	gap_ns = (uint64_t)siw_settings()->deputies_us * 1000;
+	deputies->row = now - deputies->last_ns < gap_ns ? deputies->row + 1 : 0;
+	deputies->last_ns = now;
+	if (deputies->row < BEGIN || (!deputies->asked && !watchdogs_start(ctx)))
+		return;
+	deputies->row = 0;
+	atomic_store(&deputies->on, true);
+	watchdogs_wake(deputies);
+}
+
+void siw_device_watchdogs_stop(struct siw_context *ctx)
+{
+	struct siw_deputies *deputies = &ctx->deputies;
+	int cancel = siw_cancel_disable();
+
+	watchdogs_wake(deputies);
+	for (unsigned int i = 0; i < deputies->n; i++) {
+		pthread_join(deputies->each[i].thread, NULL);
+		sem_destroy(&deputies->each[i].wake);
+	}
+	siw_cancel_restore(cancel);
+	deputies->n = 0;
+	deputies->asked = false;
+	atomic_store(&deputies->on, false);
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Resources of a device that queue pairs share: UDP sockets, QP numbers, the device's first
+ * address.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "qp/qp_impl.h"
+
+_Static_assert(SIW_MAX_READS == SIW_RDMAP_MAX_READS, "SIW_MAX_READS equals the limit of rdmap");
+
+int siw_qp_enter(const struct siw_qp *qp)
+{
+	return siw_device_enter(qp ? qp->ctx : NULL, "qp");
+}
+
+int siw_qp_open_udp(struct siw_wq *wq, const struct siw_addr *addr, int fd,
+		    struct siw_llp_sock **out)
+{
+	if (fd >= 0)
+		return siw_llp_udp_adopt(wq->qp.ctx->port, fd, &wq->qp.handler, out);
+	return siw_llp_udp_open(wq->qp.ctx->port, addr, &wq->qp.handler, out);
+}
+
+bool siw_qp_qpn_taken(const struct siw_context *ctx, uint32_t qpn)
+{
+	for (const struct siw_link *l = ctx->qps.next; l != &ctx->qps; l = l->next)
+		if (siw_container(l, const struct siw_qp, in_ctx)->qpn == qpn)
+			return true;
+	return false;
+}
+
+uint32_t siw_qp_rc_number(struct siw_context *ctx)
+{
+	uint32_t qpn;
+	bool taken;
+
+	do {
+		qpn = ctx->next_rc_qpn;
+		ctx->next_rc_qpn = qpn == SIW_LAST_RC_QPN ? SIW_FIRST_RC_QPN : qpn + 1;
+		taken = ctx->n_high && siw_qp_qpn_taken(ctx, qpn);
+	} while (taken);
+	return qpn;
+}
+
+int siw_qp_first_addr(const struct siw_wq *wq, const struct siw_addr *wanted, struct siw_addr *addr)
+{
+	*addr = *wanted;
+	if (wanted->family)
+		return 0;
+	if (!wq->qp.ctx->now.n_addrs)
+		return -EADDRNOTAVAIL;
+	*addr = wq->qp.ctx->now.addrs[0];
+	addr->port_be = wanted->port_be;
+	return 0;
+}

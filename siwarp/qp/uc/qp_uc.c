@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * UC queue pairs: one peer, messages of any length; losses are not reported. A request stays in the
+ * send queue until UDP has accepted all of it.
+ */
+#include <errno.h>
+
+#include "base/addr.h"
+#include "ddp/ddp_uc.h"
+#include "rdmap/rdmap_uc.h"
+#include "qp/qp_impl.h"
+
+static int uc_serve(struct siw_io_handler *self);
+static int uc_serve_sock(struct siw_addr_sock *end);
+
+static void uc_close_socket(struct siw_wq *wq)
+{
+	struct siw_uc *uc = siw_uc_of(wq);
+
+	if (!uc->end)
+		return;
+	siw_device_timed_del(wq->qp.ctx, &wq->timed);
+	siw_rdmap_uc_close(uc->end);
+	if (uc->ends)
+		siw_addr_socks_close(uc->ends);
+	else
+		siw_llp_close(uc->sock);
+	uc->ends = NULL;
+	uc->end = NULL;
+	uc->ddp = NULL;
+	uc->sock = NULL;
+}
+
+/* Opens DDP and RDMAP on a socket, which remains the caller's on failure. */
+static int uc_open_endpoint(struct siw_wq *wq, struct siw_llp_sock *sock)
+{
+	struct siw_context *ctx = wq->qp.ctx;
+	struct siw_uc *uc = siw_uc_of(wq);
+	struct siw_rdmap_uc *end;
+	struct siw_ddp_uc *ddp;
+	struct siw_addr bound;
+	int err = siw_ddp_uc_open(ctx->port, ctx->mem, sock, !wq->no_crc, &ddp);
+
+	if (err)
+		return err;
+	err = siw_rdmap_uc_open(ddp, &end);
+	if (err) {
+		siw_ddp_uc_close(ddp);
+		return err;
+	}
+	siw_llp_local(sock, &bound);
+	uc_close_socket(wq);
+	uc->sock = sock;
+	uc->ddp = ddp;
+	uc->end = end;
+	wq->qp.handler.serve = uc_serve;
+	wq->private = true; /* all UC messages are siwarp-private */
+	atomic_store(&wq->qp.qpn, siw_addr_port(&bound));
+	return 0;
+}
+
+static int uc_open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
+{
+	struct siw_llp_sock *sock;
+	int err;
+
+	if (siw_uc_of(wq)->ends)
+		return siw_refuse(QP_FD_EVERY);
+	err = siw_qp_open_udp(wq, addr, fd, &sock);
+	if (err)
+		return err;
+	err = uc_open_endpoint(wq, sock);
+	if (err)
+		siw_llp_close(sock);
+	return err;
+}
+
+static int uc_open_every_addr(struct siw_wq *wq, uint16_t port)
+{
+	struct siw_addr_socks *ends;
+	int err = siw_addr_socks_open(wq->qp.ctx, port, wq, uc_serve_sock, &ends);
+
+	if (err)
+		return err;
+	err = uc_open_endpoint(wq, ends->at[0]->sock);
+	if (err)
+		siw_addr_socks_close(ends);
+	else
+		siw_uc_of(wq)->ends = ends;
+	return err;
+}
+
+static int uc_create(struct siw_wq *wq, const struct siw_qp_init_attr *init)
+{
+	struct siw_addr addr;
+	int err;
+
+	wq->timed.tick = siw_qp_breaker_tick;
+	if (init->every_addr)
+		return uc_open_every_addr(wq, siw_addr_port(&init->addr));
+	err = siw_qp_first_addr(wq, &init->addr, &addr);
+	return err ? err : uc_open_socket(wq, &addr, -1);
+}
+
+static int uc_addr(const struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
+{
+	const struct siw_uc *uc = siw_uc_of(wq);
+
+	if (!uc->end)
+		return -ENOTCONN;
+	*peer = uc->peer;
+	return siw_llp_local(uc->sock, own);
+}
+
+/* ---- the path -------------------------------------------------------------------------------- */
+
+#define LEAST_MTU 256
+
+/* Converts an enum ibv_mtu to octets: 1 is 256 octets, 5 is 4096. Larger values are octets. */
+static uint32_t uc_mtu_octets(int path_mtu)
+{
+	return path_mtu >= 1 && path_mtu <= 5 ? 128u << path_mtu : (uint32_t)path_mtu;
+}
+
+static bool mtu_valid(int path_mtu)
+{
+	return path_mtu == 0 || (uc_mtu_octets(path_mtu) >= LEAST_MTU && path_mtu <= 65535);
+}
+
+/*
+ * Selects the socket to send from to this peer: 0, or -errno: there is no socket at the source
+ * address.
+ */
+static int uc_set_source(struct siw_uc *uc, struct siw_addr *peer, const struct siw_addr *source)
+{
+	const struct siw_addr_sock *end;
+	struct siw_addr own;
+
+	if (!uc->ends) {
+		if (!source->family ||
+		    (!siw_llp_local(uc->sock, &own) && siw_addr_same_host(&own, source)))
+			return 0;
+		return siw_refuse(UC_SOURCE);
+	}
+	end = siw_addr_socks_find(uc->ends, peer, source);
+	if (!end)
+		return siw_refuse(UC_SOURCE);
+	/* A link-local address of the peer is on this device's link. */
+	if (siw_addr_is_link_local(peer) && !peer->scope)
+		peer->scope = end->addr.scope;
+	uc->sock = end->sock;
+	return siw_ddp_uc_send_by(uc->ddp, end->sock);
+}
+
+static int uc_set_peer(struct siw_uc *uc, const struct siw_qp_attr *attr, int mask)
+{
+	struct siw_addr peer = attr->ah_addr;
+	uint32_t psn = mask & SIW_QP_RQ_PSN ? attr->rq_psn : 0;
+	uint32_t payload = mask & SIW_QP_PATH_MTU ? uc_mtu_octets(attr->path_mtu) : 0;
+	int err;
+
+	if (!(mask & SIW_QP_AV))
+		return siw_refuse(UC_PEER);
+	if ((mask & SIW_QP_DEST_QPN) && attr->dest_qp_num)
+		peer.port_be = htons((uint16_t)attr->dest_qp_num);
+	if (!siw_addr_len(&peer))
+		return siw_refuse(ADDRESS_FAMILY, peer.family);
+	if (!peer.port_be)
+		return siw_refuse(UC_PORT);
+	siw_lock(&uc->wq.qp.send_lock);
+	err = uc_set_source(uc, &peer, &attr->ah_source);
+	if (!err)
+		err = siw_rdmap_uc_connect(uc->end, &peer, psn, payload);
+	if (!err) {
+		uc->peer = peer;
+		uc->dest_qpn = mask & SIW_QP_DEST_QPN ? attr->dest_qp_num : 0;
+		if (!uc->dest_qpn)
+			uc->dest_qpn = siw_addr_port(&peer);
+	}
+	siw_unlock(&uc->wq.qp.send_lock);
+	return err == -EAFNOSUPPORT ? siw_refuse(UC_FAMILY) : err;
+}
+
+static int uc_prepare(struct siw_wq *wq, int event, const struct siw_qp_attr *attr, int mask)
+{
+	struct siw_uc *uc = siw_uc_of(wq);
+
+	if ((mask & SIW_QP_PATH_MTU) && !mtu_valid(attr->path_mtu))
+		return siw_refuse(QP_PATH_MTU, (uint64_t)attr->path_mtu);
+	if (event == SIW_QPE_TO_RTR)
+		return uc_set_peer(uc, attr, mask);
+	if (event == SIW_QPE_TO_RTS && uc->wq.qp.state == SIW_QPS_RTR) {
+		siw_lock(&uc->wq.qp.send_lock);
+		siw_ddp_uc_set_tx_psn(uc->ddp, mask & SIW_QP_SQ_PSN ? attr->sq_psn : 0);
+		siw_qp_breaker_begin(uc, mask & SIW_QP_SQ_PSN ? attr->sq_psn : 0);
+		siw_unlock(&uc->wq.qp.send_lock);
+	}
+	return 0;
+}
+
+static void uc_set_receiving(struct siw_wq *wq)
+{
+	struct siw_uc *uc = siw_uc_of(wq);
+	bool on = uc->wq.qp.state >= SIW_QPS_RTR && uc->wq.qp.state <= SIW_QPS_SQE;
+	struct siw_rdmap_uc_start start = {
+		.recvs = on ? uc->wq.recvs : NULL,
+		.pd = uc->wq.qp.pd->number,
+		.qkey = uc->wq.qkey,
+		.denied = ~(uint32_t)uc->wq.access,
+		.owner = siw_device_owner(&uc->wq.qp),
+	};
+
+	/* The send path reads these settings, too. */
+	siw_lock(&uc->wq.qp.send_lock);
+	siw_rdmap_uc_start(uc->end, &start);
+	siw_qp_breaker_pace(uc);
+	if (uc->wq.qp.state == SIW_QPS_RESET)
+		uc->peer = (struct siw_addr){ 0 };
+	siw_unlock(&uc->wq.qp.send_lock);
+	if (!on)
+		siw_device_timed_del(uc->wq.qp.ctx, &uc->wq.timed);
+}
+
+static void query_attr(const struct siw_wq *wq, struct siw_qp_attr *attr)
+{
+	const struct siw_uc *uc = siw_uc_of(wq);
+
+	if (!uc->end || !uc->peer.family)
+		return;
+	attr->ah_addr = uc->peer;
+	if (uc->ends)
+		siw_llp_local(uc->sock, &attr->ah_source);
+	attr->dest_qp_num = uc->dest_qpn;
+	attr->path_mtu = (int)siw_ddp_uc_payload(uc->ddp);
+	siw_ddp_uc_numbers(uc->ddp, &attr->rq_psn, &attr->sq_psn);
+}
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+static int uc_begin_request(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe)
+{
+	struct siw_rdmap_uc *end = siw_uc_of(wq)->end;
+	struct siw_rdmap_op op;
+	int err;
+
+	(void)flow;
+	siw_qp_breaker_sends(siw_uc_of(wq));
+	siw_qp_op_make(wqe, &op);
+	err = siw_rdmap_uc_send(end, &op);
+	wqe->seq = siw_rdmap_uc_begun(end);
+	return err;
+}
+
+/*
+ * A request that failed because of a local error stops the queue; one that the network refused
+ * counts as lost.
+ */
+static void uc_request_failed(struct siw_wq *wq, struct siw_flow *flow, int status)
+{
+	(void)flow;
+	if (status != SIW_WC_GENERAL_ERR)
+		siw_tear(wq, SIW_FAILING);
+}
+
+/*
+ * Marks requests with numbers first to last as failed: requests that the network refused
+ * (GENERAL_ERR), or the last request, which could not continue.
+ */
+static __attribute__((cold, noinline)) void uc_mark_failed(struct siw_wq *wq, uint64_t first,
+							   uint64_t last, int status)
+{
+	for (struct siw_wqe *wqe = wq->flow.first; wqe; wqe = wqe->chain) {
+		if (wqe->state != SIW_WQE_BEGUN || wqe->seq < first || wqe->seq > last)
+			continue;
+		wqe->state = SIW_WQE_DONE;
+		wqe->status = (uint8_t)status;
+		uc_request_failed(wq, &wq->flow, status);
+	}
+}
+
+static int uc_flush(struct siw_wq *wq, struct siw_flow *flow)
+{
+	struct siw_uc *uc = siw_uc_of(wq);
+	uint64_t first, last = siw_rdmap_uc_begun(uc->end);
+	int r = siw_rdmap_uc_flush(uc->end);
+
+	if (__builtin_expect(r < 0, 0)) {
+		uc_mark_failed(wq, last, last, siw_qp_sq_status(wq, r));
+		r = 0;
+	}
+	if (__builtin_expect(siw_rdmap_uc_refused(uc->end, &first, &last), 0)) {
+		uc_mark_failed(wq, first, last, SIW_WC_GENERAL_ERR);
+		r = siw_rdmap_uc_flush(uc->end);
+	}
+	flow->accepted = flow->taken = siw_ddp_uc_accepted(uc->ddp);
+	return r;
+}
+
+static enum siw_run uc_run(struct siw_wq *wq)
+{
+	int r;
+
+	if (!wq->flow.first)
+		return SIW_RUN_DONE;
+	r = siw_qp_flow_send(wq, &wq->flow);
+	siw_qp_flow_reap(wq, &wq->flow);
+	return siw_qp_flow_left(wq, r, siw_ddp_uc_tx_blocked(siw_uc_of(wq)->ddp));
+}
+
+static void uc_abandon(struct siw_wq *wq)
+{
+	if (siw_uc_of(wq)->end)
+		siw_rdmap_uc_cut(siw_uc_of(wq)->end);
+}
+
+/* ---- receiving ------------------------------------------------------------------------------- */
+
+static void uc_handle_event(struct siw_uc *uc, const struct siw_rdmap_event *ev)
+{
+	if (ev->kind == SIW_RDMAP_PROGRESS)
+		siw_qp_one_sided(&uc->wq, ev->length);
+	else
+		siw_qp_received(&uc->wq, ev, siw_qp_recv_status(ev), uc->dest_qpn, NULL, 0);
+}
+
+static int uc_receive_some(struct siw_uc *uc)
+{
+	struct siw_rdmap_event ev;
+	uint32_t octets = 0, more;
+	int n = 0, got = 1;
+
+	while (got && ((n < uc->wq.burst && octets < SIW_TURN_OCTETS) ||
+		       siw_llp_port_more(uc->wq.qp.ctx->port))) {
+		got = siw_rdmap_uc_recv(uc->end, &ev, &more);
+		if (got)
+			uc_handle_event(uc, &ev);
+		octets += more;
+		n += got;
+	}
+	siw_qp_receive_turn_done(&uc->wq, n, octets);
+	siw_qp_breaker_check(uc);
+	/*
+	 * Segments that complete no message count, too, because the poller must not sleep while
+	 * segments arrive.
+	 */
+	return n + (octets != 0);
+}
+
+static int uc_serve(struct siw_io_handler *self)
+{
+	return uc_receive_some(siw_container(self, struct siw_uc, wq.qp.handler));
+}
+
+/*
+ * Datagrams are accepted at all of the QP's addresses, not only at the one that the peer should
+ * use.
+ */
+static int uc_serve_sock(struct siw_addr_sock *end)
+{
+	struct siw_uc *uc = siw_uc_of(end->ends->server);
+
+	siw_ddp_uc_receive_at(uc->ddp, end->sock);
+	return uc_receive_some(uc);
+}
+
+/* ---- the type -------------------------------------------------------------------------------- */
+
+static void uc_readdress(struct siw_qp *qp)
+{
+	if (siw_uc_of(siw_wq_of(qp))->ends)
+		siw_addr_socks_update(siw_uc_of(siw_wq_of(qp))->ends);
+}
+
+static void uc_settle_binds(struct siw_qp *qp)
+{
+	siw_qp_mw_settle(siw_wq_of(qp), false);
+}
+
+static int uc_take_recv(struct siw_wq *wq, uint64_t *wr_id)
+{
+	return siw_uc_of(wq)->end ? siw_ddp_uc_release_buffer(siw_uc_of(wq)->ddp, wr_id) : 0;
+}
+
+const struct siw_qp_class siw_qp_uc_class = {
+	.ops = {
+		.owns_regions = true,
+		.turn = siw_qp_turn,
+		.uses_key = siw_qp_uses_key,
+		.is_quiet = siw_qp_is_quiet,
+		.settle = uc_settle_binds,
+		.readdress = uc_readdress,
+		.fail = siw_qp_fail,
+		.leave = siw_qp_dgram_leave,
+	},
+	.size = sizeof(struct siw_uc),
+	.type = SIW_QPT_UC,
+	.opcodes = 1 << SIW_WR_SEND | 1 << SIW_WR_SEND_WITH_IMM | 1 << SIW_WR_RDMA_WRITE |
+		   1 << SIW_WR_RDMA_WRITE_WITH_IMM,
+	.turn_octets = SIW_TURN_OCTETS,
+	.failure = SIW_WC_GENERAL_ERR,
+	.has_errors = true,
+	.wait_octets = SIW_DELAY_OCTETS_DGRAM,
+	.binds = true,
+	.has_rights = true,
+	.create = uc_create,
+	.open = uc_open_socket,
+	.close = uc_close_socket,
+	.addr = uc_addr,
+	.query_attr = query_attr,
+	.prepare = uc_prepare,
+	.receive = uc_set_receiving,
+	.end = siw_qp_flush,
+	.post = siw_qp_flow_post,
+	.check = siw_qp_flow_check,
+	.run = uc_run,
+	.begin = uc_begin_request,
+	.failed = uc_request_failed,
+	.flush = uc_flush,
+	.abandon = uc_abandon,
+	.take_recv = uc_take_recv,
+};

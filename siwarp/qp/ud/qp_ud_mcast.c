@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Multicast groups of a device's UD queue pairs. Each group has a socket that receives only the
+ * group's messages; each message is delivered to every member, each with its own receive.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/addr.h"
+#include "qp/qp_impl.h"
+
+_Static_assert(SIW_MCAST_PORT == 62607, "SIW_MCAST_PORT is the default of setting mcast_port");
+
+/* A group, in list ctx->groups. The detach of the last member frees it. */
+struct siw_group {
+	struct siw_io_handler handler; /* must be first */
+	struct siw_link link;
+	struct siw_addr addr; /* port and scope 0 */
+	struct siw_llp_port *port;
+	struct siw_llp_sock *sock;
+	struct siw_rdmap_group *rdmap;
+	int burst;
+};
+
+static void group_deliver(const struct siw_rdmap_event *ev)
+{
+	struct siw_ud *ud = ev->user;
+
+	siw_qp_ud_received(ud, ev);
+	if (ud->wq.qp.srq)
+		siw_device_srq_taken(ud->wq.qp.srq);
+}
+
+static int group_serve(struct siw_io_handler *self)
+{
+	struct siw_group *group = siw_container(self, struct siw_group, handler);
+	int n, max = (int)siw_settings()->budget;
+	struct siw_rdmap_event ev = { 0 };
+	uint64_t octets = 0;
+
+	for (n = 0;
+	     ((n < group->burst && octets < SIW_TURN_OCTETS) || siw_llp_port_more(group->port)) &&
+	     siw_rdmap_group_next(group->rdmap);
+	     n++) {
+		/*
+		 * A message is delivered to all members before the next message is received into
+		 * the same buffer.
+		 */
+		while (siw_rdmap_group_copy(group->rdmap, &ev)) {
+			group_deliver(&ev);
+			octets += ev.length;
+		}
+	}
+	group->burst = n < group->burst ? 1 : group->burst * 2 < max ? group->burst * 2 : max;
+	return n;
+}
+
+static struct siw_group *group_find(struct siw_context *ctx, const struct siw_addr *addr)
+{
+	for (struct siw_link *l = ctx->groups.next; l != &ctx->groups; l = l->next) {
+		struct siw_group *group = siw_container(l, struct siw_group, link);
+
+		if (siw_addr_same(&group->addr, addr))
+			return group;
+	}
+	return NULL;
+}
+
+/* Opens the endpoint that receives on the group's socket. */
+static int group_open_endpoint(struct siw_context *ctx, struct siw_group *group)
+{
+	struct siw_ddp_dgram *ddp;
+	int err;
+
+	group->port = ctx->port;
+	err = siw_ddp_dgram_open(ctx->port, ctx->mem, group->sock, false, &ddp);
+
+	if (err)
+		return err;
+	err = siw_rdmap_group_open(ddp, &group->rdmap);
+	if (err)
+		siw_ddp_dgram_close(ddp);
+	return err;
+}
+
+static int group_create(struct siw_context *ctx, const struct siw_addr *addr,
+			struct siw_group **out)
+{
+	struct siw_group *group = calloc(1, sizeof(*group));
+	struct siw_addr bound = *addr;
+	int err;
+
+	if (!group)
+		return -ENOMEM;
+	group->handler.serve = group_serve;
+	group->addr = *addr;
+	group->burst = 1;
+	bound.port_be = htons((uint16_t)siw_settings()->mcast_port);
+	err = siw_llp_udp_join(ctx->port, &bound, ctx->info.netdev, &group->handler, &group->sock);
+	if (err)
+		goto free_group;
+	err = group_open_endpoint(ctx, group);
+	if (err)
+		goto close_sock;
+	siw_link_add(&ctx->groups, &group->link);
+	*out = group;
+	return 0;
+
+close_sock:
+	siw_llp_close(group->sock);
+free_group:
+	free(group);
+	return err;
+}
+
+static void group_destroy(struct siw_group *group)
+{
+	siw_link_del(&group->link);
+	siw_rdmap_group_close(group->rdmap);
+	siw_llp_close(group->sock);
+	free(group);
+}
+
+/* Progress lock held. */
+static int group_attach(struct siw_ud *ud, const struct siw_addr *addr)
+{
+	struct siw_group *group = group_find(ud->wq.qp.ctx, addr);
+	struct siw_addr any = { 0 }, own;
+	bool fresh = !group;
+	int err;
+
+	if (!ud->dgram || siw_llp_local(ud->sock, &own))
+		return siw_refuse(DESTROYED);
+	if (own.family != addr->family && !(ud->ends && siw_addr_socks_find(ud->ends, addr, &any)))
+		return siw_refuse(MCAST_FAMILY,
+				  siw_reason_text(own.family == AF_INET ? "IPv4" : "IPv6"));
+	err = fresh ? group_create(ud->wq.qp.ctx, addr, &group) : 0;
+	if (err)
+		return err == -EADDRINUSE ? siw_refuse(MCAST_PORT) : err;
+	err = siw_rdmap_group_attach(group->rdmap, ud->dgram);
+	if (err && fresh)
+		group_destroy(group);
+	if (err == -EEXIST)
+		return 0;
+	ud->n_groups += !err;
+	siw_qp_err_policy(&ud->wq, ud->n_groups);
+	return err;
+}
+
+/* Progress lock held. */
+static int group_detach(struct siw_ud *ud, const struct siw_addr *addr)
+{
+	struct siw_group *group = group_find(ud->wq.qp.ctx, addr);
+	int left = group && ud->dgram ? siw_rdmap_group_detach(group->rdmap, ud->dgram) : -ENOENT;
+
+	if (left < 0)
+		return siw_refuse(MCAST_MEMBER);
+	ud->n_groups--;
+	siw_qp_err_policy(&ud->wq, ud->n_groups);
+	if (!left)
+		group_destroy(group);
+	return 0;
+}
+
+void siw_qp_leave_groups(struct siw_ud *ud)
+{
+	struct siw_context *ctx = ud->wq.qp.ctx;
+	struct siw_link *l, *next;
+
+	for (l = ctx->groups.next; ud->n_groups && l != &ctx->groups; l = next) {
+		struct siw_group *group = siw_container(l, struct siw_group, link);
+		struct siw_addr addr = group->addr;
+
+		next = l->next;
+		group_detach(ud, &addr);
+	}
+}
+
+static int group_change_member(struct siw_qp *qp, const struct siw_addr *addr,
+			       int (*how)(struct siw_ud *ud, const struct siw_addr *addr))
+{
+	struct siw_addr key;
+	int err = siw_qp_enter(qp);
+
+	if (err)
+		return err;
+	if (!addr)
+		return siw_refuse_null("group");
+	if (siw_class_of(siw_wq_of(qp)) != &siw_qp_ud_class)
+		return siw_refuse(MCAST_TYPE, (uint64_t)siw_class_of(siw_wq_of(qp))->type);
+	if (!siw_addr_is_group(addr))
+		return siw_refuse(MCAST_ADDRESS);
+	key = *addr;
+	key.port_be = 0;
+	key.scope = 0;
+	siw_lock(&qp->ctx->progress);
+	err = siw_teardown_of(siw_wq_of(qp)) == SIW_DEAD ? siw_refuse(DESTROYED)
+							 : how(siw_ud_of(siw_wq_of(qp)), &key);
+	siw_unlock(&qp->ctx->progress);
+	return siw_refused(err);
+}
+
+int siw_attach_mcast(struct siw_qp *qp, const struct siw_addr *group)
+{
+	return group_change_member(qp, group, group_attach);
+}
+
+int siw_detach_mcast(struct siw_qp *qp, const struct siw_addr *group)
+{
+	return group_change_member(qp, group, group_detach);
+}

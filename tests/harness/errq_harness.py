@@ -1,0 +1,113 @@
+"""Shared by the tests of datagram errors: error messages built and parsed by siwarp.inspect."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import crcmod
+import net
+from scapy.packet import Raw
+from harness.verbs_harness import LIMIT, Rig
+
+from siwarp.inspect import DDPDatagram, Opcode, QuotedUntagged, Terminate, UDDatagram
+from siwarp.verbs import QP, QPAttr, QPState
+
+QKEY = 0x51C0FFEE
+crc32c = crcmod.predefined.mkCrcFun("crc-32c")
+
+#: Octets of the header and of the CRC of a UD segment.
+HEAD, CRC = 18, 4
+#: The places at which ``spoilt`` corrupts a datagram.
+WHERE = ["head", "first", "middle", "last", "crc"]
+
+OPCODE, NOT_WHOLE, TOO_LONG = (0, 2, 6), (1, 2, 4), (1, 2, 5)
+#: Protocol errors that a peer with the right Q_Key can make: header fields, and the resulting error
+#: code.
+WRONG: dict[str, tuple[dict[str, int], tuple[int, int, int]]] = {
+    **{
+        f"opcode {op:#x}": ({"opcode": op}, OPCODE)
+        for op in range(16)
+        if op not in (Opcode.SEND, Opcode.SEND_SE, Opcode.TERMINATE)
+    },
+    "L=0": ({"l": 0}, NOT_WHOLE),
+    "MO=1": ({"mo": 1}, NOT_WHOLE),
+}
+
+
+def datagram(payload: bytes = b"", **fields: Any) -> bytes:
+    """Return a UD segment for QKEY, with its CRC."""
+    return bytes(UDDatagram(segment=DDPDatagram(**{"q_key": QKEY, **fields}) / Raw(payload)))
+
+
+def spoilt(octets: bytes, where: str) -> bytes:
+    """Return a datagram with one bit inverted."""
+    at = {"head": 5, "first": HEAD, "middle": len(octets) // 2, "last": -CRC - 1, "crc": -1}[where]
+    changed = bytearray(octets)
+    changed[at] ^= 0x10
+    return bytes(changed)
+
+
+def error_message(
+    msn: int,
+    err: tuple[int, int, int] = OPCODE,
+    *,
+    quoted: dict[str, Any] | None = None,
+    bits: tuple[int, int, int] = (1, 1, 0),
+    **fields: Any,
+) -> bytes:
+    """Return an error message about the Send with this MSN, as a correct peer would build it."""
+    head = QuotedUntagged(**{"msn": msn, "inv_stag": QKEY, **(quoted or {})})
+    body = Terminate(
+        layer=err[0],
+        etype=err[1],
+        code=err[2],
+        m=bits[0],
+        d=bits[1],
+        r=bits[2],
+        ddp_seg_len=18,
+        quoted_ddp=head,
+    )
+    return datagram(bytes(body), **{"opcode": Opcode.TERMINATE, "qn": 2, **fields})
+
+
+def read_error(octets: bytes) -> tuple[Any, Any]:
+    """Parse an error message and check every field; return its header and its Terminate."""
+    assert crc32c(octets[:-4]) == int.from_bytes(octets[-4:], "little")
+    head = DDPDatagram(octets[:18])
+    assert (head.t, head.l, head.ddp_rsvd, head.dv, head.mo) == (0, 1, 0, 1, 0)
+    assert (head.rv, head.rdmap_rsvd, head.opcode, head.queue) == (1, 0, Opcode.TERMINATE, 2)
+    told = Terminate(octets[18:-4])
+    assert (told.m, told.d, told.r, told.reserved) == (1, 1, 0, 0)
+    assert len(octets) == 18 + 4 + 2 + 18 + 4
+    return head, told
+
+
+class Stranger:
+    """A plain UDP socket on this host; its methods are those of ``socket.socket``."""
+
+    def __init__(self, host: str = net.HERE) -> None:
+        self.sock = net.udp(host)
+        self.sock.settimeout(LIMIT)
+
+    def silent(self) -> bool:
+        """Return whether no datagram is in the socket's receive buffer."""
+        return net.hears(self.sock, 0) is None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.sock, name)
+
+    def __enter__(self) -> Stranger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sock.close()
+
+
+def double(rig: Rig, **kwargs: Any) -> tuple[QP, Stranger]:
+    """Return a UD queue pair in RTS, and a duplicate of its socket that can send any datagram."""
+    theirs = Stranger()
+    qp = rig.qp(**kwargs)
+    qp.modify(QPAttr(qp_state=QPState.INIT, fd=os.dup(theirs.fileno()), qkey=QKEY))
+    qp.to_rts()
+    return qp, theirs

@@ -1,0 +1,150 @@
+"""Run by test_device_failing.py with failing.c preloaded: failing_calls.py SCENARIO.
+
+The scenario is repeated. In the first run no call fails; in the second, the first system call that
+the library makes fails; in the third, the second call; and so on, until a run ends before the call
+that should fail. Every run must end in success, in an error returned to the program, or in a
+completion that never arrives, and must leave no file descriptor open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from harness.rc_harness import READ, SEND, WRITE, End, Wire
+from harness.rd_harness import Peer
+from harness.verbs_harness import ALL_ACCESS, Rig
+
+from siwarp.verbs import CQ, AccessFlag, QPAttr, QPType, RecvWR, RemoteBuffer, SendWR
+
+#: More calls than any scenario makes.
+BOUND = 5000
+
+
+class NothingCame(Exception):
+    """A completion or event did not arrive because a call failed."""
+
+
+def completions(cq: CQ, n: int = 1) -> None:
+    """Wait at least a quarter of a second for n completions, sleeping between polls."""
+    for _ in range(1000):
+        n -= len(cq.poll(n))
+        if n <= 0:
+            return
+        time.sleep(0.00025)
+    raise NothingCame
+
+
+def ud(rig: Rig) -> None:
+    """Send a message between two UD queue pairs, with a channel, an SRQ and a resized CQ."""
+    channel = rig.channel()
+    cq = rig.cq(64, channel)
+    srq = rig.srq(16)
+    mem = rig.mr(1 << 14, AccessFlag.LOCAL_WRITE)
+    a, b = rig.ud(cq), rig.ud(cq, srq=srq)
+    srq.post_recv([RecvWR(1, sg=[mem.sge(8192, 8192)])])
+    cq.resize(128)
+    cq.req_notify()
+    for size in (4, 6000):
+        a.post_send(SendWR(2, sg=[mem.sge(0, size)], ah=rig.ah(b)))
+        completions(cq, 2 if size == 4 else 1)
+        srq.post_recv([RecvWR(1, sg=[mem.sge(8192, 8192)])])
+
+
+def rc(rig: Rig) -> None:
+    """Connect, and do a Send, a Write and a Read."""
+    wire = Wire(rig)
+    a = wire.dial(size=1 << 12)
+    event = wire.p_channel.get_event(0.25)
+    if event is None:
+        raise NothingCame
+    b = End(rig, event.id, wire.p_channel, size=1 << 12)
+    b.recv(1)
+    b.id.accept()
+    if wire.a_channel.get_event(0.25) is None:
+        raise NothingCame
+    a.post(SEND, 2, length=100)
+    completions(b.rcq)
+    completions(a.scq)
+    remote = RemoteBuffer(b.mem.addr, 100, b.mem.rkey)
+    for opcode in (WRITE, READ):
+        a.post(opcode, 3, length=100, remote=remote)
+        completions(a.scq)
+
+
+def rd(rig: Rig) -> None:
+    """Let two RD queue pairs connect, and send 8000 octets each way."""
+    a, b = Peer(rig, 1 << 14), Peer(rig, 1 << 14)
+    for one, other in ((a, b), (b, a)):
+        other.recv(1)
+        one.send(other, bytes(8000))
+        completions(one.scq)
+        completions(other.rcq)
+
+
+def uc(rig: Rig) -> None:
+    """Send a message over UC."""
+    cq = rig.cq(64)
+    mem = rig.mr(1 << 14, ALL_ACCESS)
+    a, b = rig.qp(cq, qp_type=QPType.UC), rig.qp(cq, qp_type=QPType.UC)
+    for one, other in ((a, b), (b, a)):
+        one.to_rts(QPAttr(ah_attr=other.addr))
+    b.post_recv(RecvWR(1, sg=[mem.sge(8192, 8192)]))
+    a.post_send(SendWR(2, sg=[mem.sge(0, 6000)]))
+    completions(cq, 2)
+
+
+SCENARIOS: dict[str, Callable[[Rig], None]] = {"ud": ud, "rc": rc, "rd": rd, "uc": uc}
+
+
+def descriptors() -> int:
+    """Return the number of open file descriptors."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def once(scenario: Callable[[Rig], None]) -> str:
+    """Run a scenario; return "ok" or a description of the failure."""
+    try:
+        rig = Rig()
+    except OSError as e:
+        return f"no device: {e}"
+    try:
+        scenario(rig)
+        return "ok"
+    except (OSError, MemoryError, NothingCame) as e:
+        return f"{type(e).__name__}: {e}"
+    finally:
+        with contextlib.suppress(OSError, MemoryError):
+            rig.close()
+
+
+def main() -> None:
+    """Fail one call after the other, in one run each."""
+    preloaded = ctypes.CDLL(None)
+    preloaded.failing_arm.restype = ctypes.c_long
+    arm = preloaded.failing_arm
+    scenario = SCENARIOS[sys.argv[1]]
+    assert once(scenario) == "ok"
+    before = descriptors()
+    failed = 0
+    for n in range(1, BOUND):
+        arm(n)
+        outcome = once(scenario)
+        calls = arm(0)
+        failed += outcome != "ok"
+        if calls < n:
+            break
+    else:
+        raise AssertionError(f"more than {BOUND} calls")
+    assert failed > 10, f"{failed} failures of {n} calls: nothing failed"
+    assert once(scenario) == "ok", "what failed has left something behind"
+    assert descriptors() <= before, "a descriptor is left open"
+    print(f"{n} calls, {failed} told")
+
+
+if __name__ == "__main__":
+    main()

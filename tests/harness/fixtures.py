@@ -1,0 +1,48 @@
+"""Fixtures for tests of devices, queue pairs and connections on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from unit.llp.conftest import namespace
+from harness.rc_harness import Wire
+from harness.verbs_harness import MCAST_PORT, Pair, Rig, settings
+
+__all__ = ["namespace", "own_mcast_port", "pair", "rig", "two", "wire"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_mcast_port() -> Iterator[None]:
+    """Give multicast groups a port that only this process uses."""
+    with settings(mcast_port=MCAST_PORT):
+        yield
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    """Provide the loopback device with a PD."""
+    made = Rig()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pair(rig: Rig) -> Pair:
+    """Provide two UD queue pairs on 127.0.0.1."""
+    return Pair(rig)
+
+
+@pytest.fixture
+def wire(rig: Rig) -> Wire:
+    """Provide a listener on 127.0.0.1 and functions to connect to it."""
+    return Wire(rig)
+
+
+@pytest.fixture
+def two() -> Iterator[Wire]:
+    """Provide a listener on one device, and connections to it from another."""
+    a, b = Rig(), Rig()
+    yield Wire(a, b)
+    a.close()
+    b.close()

@@ -1,0 +1,230 @@
+"""RC queue pairs that connect by GID and QPN, in this process and in others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import net
+from harness.verbs_harness import ALL_ACCESS, LIMIT, Rig, poll
+
+from siwarp import inspect
+from siwarp.verbs import (
+    CQ,
+    MR,
+    WC,
+    AHAttr,
+    Error,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    QPState,
+    QPType,
+    RecvWR,
+    RemoteBuffer,
+    SendFlag,
+    SendWR,
+    WROpcode,
+)
+from siwarp.verbs import QP as QueuePair
+
+HOST = net.HERE
+SIZE = 1 << 16
+CAP = QPCap(max_send_wr=32, max_recv_wr=32)
+#: Seconds that a blocking wait may take. In a simulated world this is longer than anything that a
+#: test waits for.
+LONG = 10_000.0 if net.SIMULATED else LIMIT
+
+
+class End:
+    """An RC queue pair with its own CQs and memory; ``one_cq``: one CQ for sends and receives."""
+
+    def __init__(
+        self,
+        rig: Rig,
+        host: str = HOST,
+        size: int = SIZE,
+        *,
+        cap: QPCap = CAP,
+        one_cq: bool = True,
+        by_qpn: bool = True,
+        **init: Any,
+    ) -> None:
+        self.rig, self.host = rig, host
+        self.cq: CQ = rig.cq(256, rig.channel())
+        self.rcq: CQ = self.cq if one_cq else rig.cq(256, rig.channel())
+        self.mr: MR = rig.mr(bytearray(size), ALL_ACCESS)
+        attr = QPInitAttr(QPType.RC, scq=self.cq, rcq=self.rcq, cap=cap, by_qpn=by_qpn, **init)
+        self.qp = QueuePair(rig.pd, attr)
+
+    @property
+    def name(self) -> tuple[str, int]:
+        return self.host, self.qp.qp_num
+
+    @property
+    def state(self) -> QPState:
+        return self.qp.qp_state
+
+    def begin(self, receives: int = 8) -> None:
+        """Move to INIT, with receives of 1 KiB posted, whose wr_ids begin with 100."""
+        self.qp.to_init()
+        for i in range(receives):
+            self.recv(100 + i, i << 10, 1 << 10)
+
+    def to_rts(self, peer: tuple[str, int], **attr: Any) -> None:
+        where = AHAttr(peer[0], source=self.host)
+        self.qp.to_rts(QPAttr(ah_attr=where, dest_qp_num=peer[1], **attr))
+
+    # ---- work
+
+    def recv(self, wr_id: int = 1, offset: int = 0, length: int | None = None) -> None:
+        self.qp.post_recv(RecvWR(wr_id, sg=[self.mr.sge(offset, length)]))
+
+    def post(
+        self,
+        opcode: WROpcode,
+        wr_id: int = 1,
+        *,
+        offset: int = 0,
+        length: int = 0,
+        remote: RemoteBuffer | None = None,
+    ) -> None:
+        sg = [self.mr.sge(offset, length)] if length else []
+        wr = SendWR(wr_id, opcode, sg=sg, remote=remote, send_flags=SendFlag.SIGNALED)
+        self.qp.post_send(wr)
+
+    def send(self, data: bytes, wr_id: int = 1, at: int | None = None) -> None:
+        """Send data from offset ``at`` of the memory, by default from its upper half."""
+        at = self.mr.length // 2 if at is None else at
+        self.mr.write(data, len(data), at)
+        self.post(WROpcode.SEND, wr_id, offset=at, length=len(data))
+
+    def write(self, data: bytes, to: End, offset: int, wr_id: int = 1) -> None:
+        """Write data into another End's memory; the request completes only if it fails."""
+        at = self.mr.length // 2
+        self.mr.write(data, len(data), at)
+        remote = RemoteBuffer(to.mr.addr + offset, to.mr.length - offset, to.mr.rkey)
+        sg = [self.mr.sge(at, len(data))]
+        self.qp.post_send(SendWR(wr_id, WROpcode.RDMA_WRITE, sg=sg, remote=remote))
+
+    def poll(self, n: int = 1, limit: float = LIMIT) -> list[WC]:
+        return poll(self.cq, n, limit)
+
+    def sent(self, n: int = 1, limit: float = LONG) -> list[WC]:
+        """Block until n completions of sends have arrived; with one CQ, of sends or receives."""
+        return _wait(self.cq, n, limit)
+
+    def received(self, n: int = 1, limit: float = LONG) -> list[WC]:
+        """Block until n completions of receives have arrived; with one CQ, of sends or receives."""
+        return _wait(self.rcq, n, limit)
+
+    def close(self) -> None:
+        self.qp.close()
+
+
+def _wait(cq: CQ, n: int, limit: float) -> list[WC]:
+    found: list[WC] = []
+    while len(found) < n:
+        came = cq.wait(limit, n - len(found))
+        assert came, f"{len(found)} of {n} completions within {limit} s"
+        found += came
+    return found
+
+
+def meet(a: End, b: End, **attr: Any) -> None:
+    """Bring both queue pairs to RTS, a first, so that they connect by address and QPN."""
+    a.to_rts(b.name, **attr)
+    b.to_rts(a.name, **attr)
+
+
+def exchange(a: End, b: End) -> None:
+    """Exchange one Send each way and check the data; needs the receives posted by ``begin``."""
+    a.send(b"there")
+    b.send(b"and back")
+    for end, text in ((a, b"and back"), (b, b"there")):
+        done = end.sent(2) if end.rcq is end.cq else end.sent() + end.received()
+        assert all(wc.ok for wc in done), done
+        came = next(wc for wc in done if wc.wr_id >= 100)
+        assert end.mr.read(came.byte_len, (came.wr_id - 100) << 10) == text
+
+
+def hello(
+    own: tuple[bytes, int],
+    peer: tuple[bytes, int],
+    magic: bytes = b"SIWP",
+    version: int = 1,
+    features: int = 1,
+    rnr_retry: int = 7,
+) -> bytes:
+    """Return the private data of spec/rc-pairing.md, encoded independently of the library."""
+    head = magic + bytes([version, rnr_retry, 0, features])
+    numbers = own[1].to_bytes(4, "big") + peer[1].to_bytes(4, "big")
+    return head + numbers + own[0] + peer[0]
+
+
+def gid(host: str) -> bytes:
+    if ":" in host:
+        return socket.inet_pton(socket.AF_INET6, host)
+    return bytes(10) + b"\xff\xff" + socket.inet_aton(host)
+
+
+def request(private: bytes, **fields: Any) -> bytes:
+    """Return an MPA Request of revision 2 that offers Write or Read as RTR."""
+    given = {"rev": 2, "s": 1, "a": 1, "c_rtr": 1, "ird": 16, "ord": 16, "private_data": private}
+    return bytes(inspect.MPARequest(**{**given, **fields}))
+
+
+US = gid(HOST)
+#: A QPN below all others at the same address; the queue pair with the lower QPN connects.
+LOW = 0x010001
+
+
+def call(end: End, source: str = HOST) -> Any:
+    return net.tcp_connect((HOST, end.qp.qp_num & 0xFFFF), source, LIMIT)
+
+
+def genuine(end: End, qpn: int = LOW, **fields: int) -> bytes:
+    return request(hello((US, qpn), (US, end.qp.qp_num)), **fields)
+
+
+class Process:
+    """Another process that runs pair_child.py and executes commands sent line by line."""
+
+    def __init__(self, *arguments: str, **kwargs: Any) -> None:
+        child = Path(__file__).with_name("pair_child.py")
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", child, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            **kwargs,
+        )
+
+    def ask(self, *words: Any) -> Any:
+        """Send the process a command; return its answer."""
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(json.dumps(words) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        assert answer, f"it ended at {words}"
+        return json.loads(answer)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def has_stream(end: End) -> bool:
+    """Return whether the queue pair has a connection."""
+    with contextlib.suppress(Error):
+        return bool(end.qp.peer)
+    return False
+
+
+def in_state(end: End, state: QPState) -> bool:
+    return end.qp.qp_state == state

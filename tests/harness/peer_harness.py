@@ -1,0 +1,190 @@
+"""A queue pair's peer that is a plain TCP socket and sends any message that a test wants."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import net
+from scapy.packet import Raw
+from harness.rc_harness import End, Wire, plain_listener
+from harness.verbs_harness import LIMIT, until
+
+from siwarp.cm import CMID, CMEventType, ConnParam
+from siwarp.inspect import (
+    DDP,
+    FPDU,
+    DDPTagged,
+    DDPUntagged,
+    MPAReply,
+    MPARequest,
+    Opcode,
+    Queue,
+    ReadRequest,
+    Terminate,
+)
+from siwarp.inspect.rdmap import QuotedTagged, QuotedUntagged
+
+
+class PlainPeer:
+    """The remote end of a connection, with its own message sequence numbers."""
+
+    def __init__(self, sock: Any) -> None:
+        self.sock = sock
+        self._came: bytes | None = None  # octets received but not yet read by the test
+        sock.settimeout(LIMIT)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sends = 0
+        self.reads = 0
+
+    # ---- transmit
+
+    def put(self, *segments: bytes) -> None:
+        """Send segments, each in an FPDU, in one write."""
+        self.sock.sendall(b"".join(map(self.segment, segments)))
+
+    @staticmethod
+    def segment(segment: bytes) -> bytes:
+        """Return an FPDU that contains the segment."""
+        return bytes(FPDU(ulpdu=Raw(segment)))
+
+    def send(self, payload: bytes = b"", **fields: Any) -> bytes:
+        self.sends += 1
+        head: dict[str, Any] = {
+            "qn": Queue.SEND,
+            "opcode": Opcode.SEND,
+            "msn": self.sends,
+            **fields,
+        }
+        return bytes(DDPUntagged(**head)) + payload
+
+    @staticmethod
+    def write(payload: bytes, stag: int, to: int, **fields: Any) -> bytes:
+        return bytes(DDPTagged(opcode=Opcode.RDMA_WRITE, stag=stag, to=to, **fields)) + payload
+
+    def read(self, size: int, stag: int, to: int) -> bytes:
+        self.reads += 1
+        head = DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=Queue.READ_REQUEST, msn=self.reads)
+        return bytes(head) + bytes(ReadRequest(sink_stag=0x77, size=size, src_stag=stag, src_to=to))
+
+    @staticmethod
+    def response(request: ReadRequest, payload: bytes = b"") -> bytes:
+        head = DDPTagged(
+            opcode=Opcode.RDMA_READ_RESPONSE, stag=request.sink_stag, to=request.sink_to
+        )
+        return bytes(head) + payload
+
+    @staticmethod
+    def terminate(layer: int, etype: int, code: int, quoted: bytes = b"") -> bytes:
+        """Return a Terminate that quotes the header of the segment ``quoted``."""
+        head = DDPUntagged(opcode=Opcode.TERMINATE, qn=Queue.TERMINATE)
+        told: dict[str, Any] = {"layer": layer, "etype": etype, "code": code}
+        if quoted:
+            kind = QuotedTagged if quoted[0] & 0x80 else QuotedUntagged
+            size = 14 if quoted[0] & 0x80 else 18
+            told |= {"m": 1, "d": 1, "ddp_seg_len": len(quoted), "quoted_ddp": kind(quoted[:size])}
+        return bytes(head) + bytes(Terminate(**told))
+
+    # ---- receive
+
+    def pull_segment(self) -> bytes:
+        """Read one FPDU; return its segment."""
+        length = self._exactly(2)
+        ulpdu = int.from_bytes(length, "big")
+        frame: Any = FPDU(length + self._exactly(ulpdu + -(2 + ulpdu) % 4 + 4))
+        assert frame.crc == frame.crc_expected()
+        return bytes(frame)[2 : 2 + ulpdu]
+
+    def pull(self) -> tuple[Any, bytes]:
+        """Read one FPDU; return its segment's header as dissected by scapy, and its payload."""
+        segment = self.pull_segment()
+        head: Any = DDP(segment).copy()
+        head.remove_payload()
+        return head, segment[len(bytes(head)) :]
+
+    def pull_read(self) -> ReadRequest:
+        """Read up to a Read Request, skipping Sends and Writes."""
+        while True:
+            head, rest = self.pull()
+            if head.opcode == Opcode.RDMA_READ_REQUEST:
+                assert head.qn == Queue.READ_REQUEST
+                return ReadRequest(rest)
+            assert head.opcode in (Opcode.SEND, Opcode.SEND_SE, Opcode.RDMA_WRITE)
+
+    def pull_terminate(self) -> Terminate:
+        """Read up to a Terminate."""
+        while True:
+            head, rest = self.pull()
+            if head.opcode == Opcode.TERMINATE:
+                return Terminate(rest)
+
+    def rest(self, seconds: float = 0.02) -> list[bytes]:
+        """Return all segments that arrive, until none has arrived for `seconds`."""
+        found = []
+        while self.has_heard(seconds):
+            found.append(self.pull_segment())
+        return found
+
+    def is_silent(self, seconds: float = 0.05) -> bool:
+        """Return whether neither data nor the end of the stream arrives within `seconds`."""
+        return not self.has_heard(seconds)
+
+    def has_heard(self, seconds: float) -> bool:
+        """Return whether data or the end of the stream arrives within `seconds`."""
+        if self._came is None:
+            self._came = net.hears(self.sock, seconds)
+        return self._came is not None
+
+    def take(self, n: int) -> bytes:
+        """Read at most n octets; none at the end of the stream."""
+        came, self._came = self._came, None
+        if came is None:
+            return bytes(self.sock.recv(n))
+        if len(came) > n:
+            self._came = came[n:]
+        return came[:n]
+
+    def _exactly(self, n: int) -> bytes:
+        octets = b""
+        while len(octets) < n:
+            part = self.take(n - len(octets))
+            assert part, f"end of stream after {octets!r}"
+            octets += part
+        return octets
+
+
+@contextlib.contextmanager
+def answering(
+    wire: Wire,
+    *,
+    ird: int = 4,
+    ord: int = 4,
+    rev: int = 2,
+    ask: ConnParam | None = None,
+    gone: bool = False,
+    **end: Any,
+) -> Iterator[tuple[End, PlainPeer]]:
+    """Connect a queue pair to a plain peer that accepts with this IRD and ORD.
+
+    At the end of the block the peer closes, and the queue pair must report the disconnect, unless
+    the test says that the queue pair is ``gone`` by then.
+    """
+    size = end.pop("size", 1 << 16)
+    with plain_listener() as s:
+        a = End(wire.active, CMID(wire.a_channel), wire.a_channel, size, **end)
+        a.id.connect(s.getsockname(), ask)
+        sock, _ = s.accept()
+        with sock:
+            peer = PlainPeer(sock)
+            # Wait by polling: a device without a progress thread sends nothing otherwise.
+            until(lambda: a.rcq.poll(1) or peer.has_heard(0))
+            request: Any = MPARequest(peer.take(1000))
+            enhanced: dict[str, Any] = {"s": 1, "ird": ird, "ord": ord} if rev == 2 else {}
+            assert request.rev == rev
+            sock.sendall(bytes(MPAReply(rev=rev, **enhanced)))
+            assert a.event().type == CMEventType.ESTABLISHED
+            yield a, peer
+        if not gone:
+            a.is_over()

@@ -1,0 +1,159 @@
+"""Shared by the tests of RD queue pairs: peers, each with a queue pair, memory and CQs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from net import HERE
+from harness.verbs_harness import ALL_ACCESS, Rig, poll
+
+from siwarp.verbs import (
+    AH,
+    CQ,
+    QP,
+    SRQ,
+    WC,
+    CompChannel,
+    ErrorPolicy,
+    QPAttr,
+    QPCap,
+    QPInitAttr,
+    QPType,
+    RecvWR,
+    SendFlag,
+    SendWR,
+    WROpcode,
+)
+
+QKEY = 0x51A5
+
+
+class Peer:
+    """An RD queue pair in RTS with its own CQs, and memory to send from and to receive into.
+
+    ``view`` is its memory: requests use the octets from 0 on, receives those of ``into``.
+    """
+
+    def __init__(
+        self,
+        rig: Rig,
+        size: int = 1 << 16,
+        *,
+        host: str = HERE,
+        port: int = 0,
+        attr: QPAttr | None = None,
+        sig_all: bool = False,
+        crc: bool = True,
+        srq: SRQ | None = None,
+        policy: int | str = ErrorPolicy.MESSAGE,
+        peer_timeout: float = 0.0,
+        max_peers: int = 0,
+        ready: bool = True,
+        access: int = ALL_ACCESS,
+        depth: int = 64,
+        inline: int = 64,
+        channel: CompChannel | None = None,
+        cq: CQ | None = None,
+        max_write_records: int = 0,
+    ) -> None:
+        self.rig = rig
+        self.size = size
+        self.scq = cq or rig.cq(4 * depth)
+        self.rcq = cq or rig.cq(4 * depth, channel)
+        self.qp = QP(
+            rig.pd,
+            QPInitAttr(
+                QPType.RD,
+                scq=self.scq,
+                rcq=self.rcq,
+                cap=QPCap(depth, depth, 4, 4, inline),
+                sq_sig_all=sig_all,
+                crc=crc,
+                addr=(host, port),
+                srq=srq,
+                error_policy=policy,
+                peer_timeout=peer_timeout,
+                max_peers=max_peers,
+                max_write_records=max_write_records,
+            ),
+        )
+        if ready:
+            self.qp.to_rts(attr or QPAttr(qkey=QKEY))
+        self.out, self.into = rig.mr(size, access), rig.mr(size, access)
+        self._ah: dict[Any, AH] = {}
+
+    def ah(self, to: Peer) -> AH:
+        """Return the address handle for a peer."""
+        where = to.qp.addr
+        if where not in self._ah:
+            self._ah[where] = AH(self.rig.pd, where)
+        return self._ah[where]
+
+    def recv(self, wr_id: int = 1, size: int | None = None, offset: int = 0) -> None:
+        """Post a receive into ``into``."""
+        length = self.size - offset if size is None else size
+        self.qp.post_recv(RecvWR(wr_id, sg=[self.into.sge(offset, length)]))
+
+    def send(
+        self,
+        to: Peer,
+        data: bytes = b"",
+        wr_id: int = 2,
+        *,
+        offset: int = 0,
+        flags: int = SendFlag.SIGNALED,
+        opcode: WROpcode = WROpcode.SEND,
+        invalidate: int = 0,
+        imm_data: int = 0,
+    ) -> None:
+        """Send ``data`` from ``offset`` of ``out``, where it stays until the request completes.
+
+        Memory that already holds this data is not rewritten: an earlier request may still be
+        reading it.
+        """
+        if self.out.view[offset : offset + len(data)] != data:
+            self.out.view[offset : offset + len(data)] = data
+        self.qp.post_send(
+            SendWR(
+                wr_id,
+                opcode,
+                send_flags=flags,
+                sg=[self.out.sge(offset, len(data))],
+                ah=self.ah(to),
+                invalidate_rkey=invalidate,
+                imm_data=imm_data,
+            )
+        )
+
+    def rdma(
+        self,
+        to: Peer,
+        opcode: WROpcode,
+        length: int,
+        wr_id: int = 3,
+        *,
+        offset: int = 0,
+        remote: Any = None,
+        flags: int = SendFlag.SIGNALED,
+        **more: int,
+    ) -> None:
+        """Post a Write from ``out``, or a Read or Atomic into it; `remote`: default ``to.into``."""
+        self.qp.post_send(
+            SendWR(
+                wr_id,
+                opcode,
+                send_flags=flags,
+                sg=[self.out.sge(offset, length)],
+                ah=self.ah(to),
+                remote=to.into.remote(offset) if remote is None else remote,
+                **more,
+            )
+        )
+
+    def done(self, n: int = 1) -> list[WC]:
+        """Return the completions of ``n`` requests."""
+        return poll(self.scq, n)
+
+    def got(self, n: int = 1) -> list[WC]:
+        """Return the completions of ``n`` receives."""
+        return poll(self.rcq, n)

@@ -1,0 +1,45 @@
+"""Shared by the tests of several queue pairs on one socket."""
+
+from __future__ import annotations
+
+import net
+from harness.verbs_harness import Rig
+
+from siwarp.verbs import (
+    QP,
+    QPAttr,
+    RecvWR,
+    SendFlag,
+    SendWR,
+)
+
+QKEY = 0x1234
+
+
+class Shared:
+    """Several queue pairs in RTS on one socket, each with its own CQ and memory."""
+
+    def __init__(self, rig: Rig, n: int, host: str = net.HERE, **cap: int) -> None:
+        self.rig = rig
+        self.cqs = [rig.cq() for _ in range(n)]
+        self.mrs = [rig.mr(bytearray(256)) for _ in range(n)]
+        first = rig.qp(self.cqs[0], addr=(host, 0), **cap)
+        self.qps = [first, *(rig.qp(cq, shared_socket_qp=first, **cap) for cq in self.cqs[1:])]
+        for i, qp in enumerate(self.qps):
+            qp.to_rts(QPAttr(qkey=QKEY + i))
+
+    def recv(self, i: int, wr_id: int = 0) -> None:
+        self.qps[i].post_recv(RecvWR(wr_id or i, sg=[self.mrs[i].sge()]))
+
+
+def say(rig: Rig, source: QP, target: QP, octets: bytes, qkey: int) -> None:
+    mr = rig.mr(bytearray(octets))
+    source.post_send(
+        SendWR(
+            sg=[mr.sge()],
+            send_flags=SendFlag(0),
+            ah=rig.ah(target),
+            remote_qpn=target.qp_num,
+            remote_qkey=qkey,
+        )
+    )

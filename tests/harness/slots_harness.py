@@ -1,0 +1,25 @@
+"""Shared by the tests of send queue slots."""
+
+from __future__ import annotations
+
+import errno
+
+from harness.verbs_harness import Pair
+
+from siwarp.verbs import SendFlag, SendWR
+
+SIGNALED = SendFlag.SIGNALED
+SILENT = SendFlag(0)
+
+
+def posted(pair: Pair, flags: SendFlag) -> int:
+    """Post sends until one is refused; return how many were accepted."""
+    n = 0
+    while n < 1000:
+        try:
+            pair.a.post_send(SendWR(n, ah=pair.to_b, send_flags=flags))
+        except OSError as e:
+            assert e.errno == errno.ENOMEM
+            return n
+        n += 1
+    raise AssertionError("a queue without an end")

@@ -1,0 +1,68 @@
+"""Shared by the tests of shared receive queues: queue pairs on one, and their peers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.rc_harness import End, Wire
+from harness.verbs_harness import (
+    Rig,
+    poll,
+)
+
+from siwarp.verbs import (
+    AH,
+    CQ,
+    EventType,
+    RecvWR,
+    SendWR,
+)
+
+LIMIT_REACHED, LAST_WQE = EventType.SRQ_LIMIT_REACHED, EventType.QP_LAST_WQE_REACHED
+
+
+class Shared:
+    """An SRQ on ``rig``, memory for its receives, and the CQ where they complete."""
+
+    def __init__(self, rig: Rig, max_wr: int = 16) -> None:
+        self.rig = rig
+        self.srq = rig.srq(max_wr)
+        self.mr = rig.mr(1 << 14)
+        self.cq: CQ = rig.cq(1024)
+
+    def post(self, *wr_ids: int, length: int = 64) -> None:
+        self.srq.post_recv([RecvWR(i, sg=[self.mr.sge(64 * (i % 256), length)]) for i in wr_ids])
+
+    def take_one(self, rig: Rig) -> int:
+        """Send a message to a queue pair on the SRQ; return the wr_id of the receive it used."""
+        cq = rig.cq()
+        sender, receiver = rig.ud(cq), rig.ud(self.cq, srq=self.srq)
+        sender.post_send(SendWR(sg=[self.mr.sge(0, 4)], ah=AH(rig.pd, receiver.addr)))
+        assert poll(cq)[0].ok
+        taken = poll(self.cq)[0].check().wr_id
+        receiver.close()
+        return taken
+
+    def data(self, wr_id: int, length: int) -> bytes:
+        return self.mr.read(length, 64 * wr_id)
+
+
+def connect(wire: Wire, shared: Shared, **kw: Any) -> tuple[End, End]:
+    """Connect two endpoints; the passive one uses receives of the SRQ."""
+    a = wire.dial(size=4096, **kw)
+    request = wire.request()
+    b = End(wire.passive, request.id, wire.p_channel, srq=shared.srq, **kw)
+    b.id.accept()
+    a.event()
+    b.event()
+    return a, b
+
+
+def taken(rig: Rig, shared: Shared, n: int) -> None:
+    """Consume ``n`` receives with datagrams."""
+    qp = rig.ud(shared.cq, srq=shared.srq)
+    sender = rig.ud()
+    to = AH(rig.pd, qp.addr)
+    for _ in range(n):
+        sender.post_send(SendWR(sg=[shared.mr.sge(0, 4)], ah=to))
+        poll(shared.cq)

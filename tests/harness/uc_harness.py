@@ -1,0 +1,209 @@
+"""Two connected UC queue pairs, and a plain UDP socket that acts as the peer of one."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import crcmod.predefined
+import net
+from harness.verbs_harness import ALL_ACCESS, LIMIT, Rig, counter, poll, until
+
+from siwarp import inspect
+from siwarp.verbs import (
+    QP,
+    WC,
+    AccessFlag,
+    QPAttr,
+    QPType,
+    RecvWR,
+    SendFlag,
+    SendWR,
+    WROpcode,
+)
+
+crc32c = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
+QKEY = 0x11
+#: For tests of peers that send loss reports: octets of a message, and messages between two reports.
+SIZE = 1000
+ROUND = 100
+
+
+def connect(a: QP, b: QP, **attrs: Any) -> None:
+    """Bring two queue pairs to RTS, each with the other as its peer."""
+    for one, other in ((a, b), (b, a)):
+        one.to_rts(QPAttr(ah_attr=other.addr, **attrs))
+
+
+class Ends:
+    """Two connected UC queue pairs of one device, `a` and `b`, with ``size`` octets each."""
+
+    def __init__(
+        self,
+        rig: Rig,
+        size: int = 1 << 17,
+        host: str = net.HERE,
+        *,
+        connected: bool = True,
+        crc: bool = True,
+        attrs: dict[str, Any] | None = None,
+        **cap: int,
+    ) -> None:
+        self.rig, self.size = rig, size
+        self.out = rig.mr(bytearray(size), ALL_ACCESS)
+        self.into = rig.mr(bytearray(size), ALL_ACCESS)
+        self.scq, self.rcq, self.idle = rig.cq(1024), rig.cq(1024), rig.cq()
+        kind: dict[str, Any] = {"qp_type": QPType.UC, "crc": crc, "addr": (host, 0), **cap}
+        self.a = rig.qp(scq=self.scq, rcq=self.idle, **kind)
+        self.b = rig.qp(scq=self.idle, rcq=self.rcq, **kind)
+        if connected:
+            connect(self.a, self.b, **(attrs or {}))
+
+    def recv(self, wr_id: int = 1, length: int | None = None, offset: int = 0) -> None:
+        self.b.post_recv(RecvWR(wr_id, sg=[self.into.sge(offset, length)]))
+
+    def send(self, data: bytes, wr_id: int = 2, flags: int = SendFlag.SIGNALED, **kw: Any) -> None:
+        self.out.write(data)
+        self.a.post_send(SendWR(wr_id, sg=[self.out.sge(0, len(data))], send_flags=flags, **kw))
+
+    def write(self, data: bytes, to: int = 0, wr_id: int = 3, **kw: Any) -> None:
+        """Write into the peer's memory at an offset."""
+        remote = self.into.remote(to, len(data))
+        self.send(data, wr_id, opcode=WROpcode.RDMA_WRITE, remote=remote, **kw)
+
+    def sent(self, n: int = 1) -> list[WC]:
+        return poll(self.scq, n)
+
+    def received(self, n: int = 1) -> list[WC]:
+        return poll(self.rcq, n)
+
+
+class Peer:
+    """The peer of a UC queue pair, built with scapy; `psn` is the PSN of its next datagram."""
+
+    def __init__(self, rig: Rig, *, psn: int = 0, rq_psn: int = 0, **kind: Any) -> None:
+        self.sock = net.udp()
+        if not net.SIMULATED:
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+        self.sock.settimeout(LIMIT)
+        self.psn, self.msn = psn, 0
+        self.rig = rig
+        self.cq = rig.cq(1024)
+        attrs = kind.pop("attrs", {})
+        self.memory = rig.mr(
+            bytearray(kind.pop("size", 1 << 16)),
+            AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE,
+        )
+        self.qp = rig.qp(self.cq, qp_type=QPType.UC, addr=(net.HERE, 0), **kind)
+        self.qp.to_rts(
+            QPAttr(
+                **{
+                    "ah_attr": self.sock.getsockname(),
+                    "qkey": QKEY,
+                    "rq_psn": psn,
+                    "sq_psn": rq_psn,
+                    **attrs,
+                }
+            )
+        )
+
+    # ---- transmit
+
+    def put(self, *datagrams: bytes) -> None:
+        for datagram in datagrams:
+            self.sock.sendto(datagram, self.qp.addr)
+
+    def datagram(self, segment: bytes, *, first: bool = False, **fields: Any) -> bytes:
+        """Return a datagram with a segment, with the next PSN unless ``psn`` sets another."""
+        if "psn" not in fields:
+            fields["psn"] = self.psn
+            self.psn = (self.psn + 1) % (1 << 32)
+        flags = inspect.UC_FIRST if first else 0
+        head = {"q_key": QKEY, "flags": flags, **fields}
+        return bytes(inspect.UCDatagram(segment=segment, **head))
+
+    def message(self, data: bytes, size: int = 1 << 14, **fields: Any) -> list[bytes]:
+        """Return the datagrams of a Send, with `size` octets of payload each."""
+        self.msn += 1
+        found = []
+        for at in range(0, max(len(data), 1), size):
+            last = at + size >= len(data)
+            named = {
+                "opcode": inspect.Opcode.SEND,
+                "l": int(last),
+                "msn": self.msn,
+                "mo": at,
+                **fields,
+            }
+            segment = bytes(inspect.DDPUntagged(**named)) + data[at : at + size]
+            found.append(self.datagram(segment, first=at == 0))
+        return found
+
+    def writes(
+        self, data: bytes, stag: int, to: int, size: int = 1 << 14, **fields: Any
+    ) -> list[bytes]:
+        """Return the datagrams of an RDMA Write, with `size` octets of payload each."""
+        found = []
+        for at in range(0, max(len(data), 1), size):
+            last = at + size >= len(data)
+            named = {
+                "opcode": inspect.Opcode.RDMA_WRITE,
+                "l": int(last),
+                "stag": stag,
+                "to": to + at,
+                **fields,
+            }
+            segment = bytes(inspect.DDPTagged(**named)) + data[at : at + size]
+            found.append(self.datagram(segment, first=at == 0))
+        return found
+
+    # ---- receive
+
+    def get(self) -> bytes:
+        return self.sock.recv(1 << 16)
+
+    def is_silent(self, seconds: float = 0.05) -> bool:
+        return net.hears(self.sock, seconds) is None
+
+    def recv(self, wr_id: int = 1, offset: int = 0, length: int | None = None) -> None:
+        self.qp.post_recv(RecvWR(wr_id, sg=[self.memory.sge(offset, length)]))
+
+    def received(self, n: int = 1) -> list[WC]:
+        return poll(self.cq, n)
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+class Told:
+    """The peer's report of how much it has received."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.out = peer.rig.mr(bytearray(SIZE))
+        self.psn = self.datagrams = self.octets = 0
+
+    def send(self, n: int = ROUND) -> None:
+        self.peer.qp.post_send([SendWR(1, sg=[self.out.sge()])] * n)
+        assert all(wc.ok for wc in poll(self.peer.cq, n))
+        self.psn += n
+
+    def report(self, came: int, **fields: int) -> None:
+        """Report that the peer has received `came` more datagrams."""
+        self.datagrams += came
+        self.octets += came * SIZE
+        named = {
+            "q_key": QKEY,
+            "datagrams": self.datagrams,
+            "octets": self.octets,
+            "next_psn": self.psn,
+            **fields,
+        }
+        self.peer.put(bytes(inspect.UCReport(**named)))
+
+
+def settled(peer: Peer) -> None:
+    """Wait until all datagrams that the peer sent so far have been processed."""
+    before = counter("drop_version")
+    peer.put(peer.datagram(bytes(20), type=15, psn=0))
+    until(lambda: peer.cq.poll(1) == [] and counter("drop_version") > before)

@@ -1,0 +1,226 @@
+"""A scapy peer, over a real TCP socket, of one RC queue pair of siwarp."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from scapy.packet import Packet
+from harness.rc_harness import End, Wire, plain_client, plain_listener, read_all
+from harness.verbs_harness import LIMIT
+
+from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
+from siwarp.inspect import (
+    FPDU,
+    DDPTagged,
+    DDPUntagged,
+    Frames,
+    MPAReply,
+    MPARequest,
+    Opcode,
+    Queue,
+    ReadRequest,
+    Terminate,
+    mark,
+    split_stream,
+)
+
+#: Octets of the fixed part of a start-up frame.
+FRAME = 20
+
+
+def send(msn: int = 1, **fields: Any) -> DDPUntagged:
+    return DDPUntagged(**{"opcode": Opcode.SEND, "qn": Queue.SEND, "msn": msn, **fields})
+
+
+def write(stag: int, to: int, **fields: Any) -> DDPTagged:
+    return DDPTagged(**{"opcode": Opcode.RDMA_WRITE, "stag": stag, "to": to, **fields})
+
+
+def read_response(stag: int, to: int = 0, **fields: Any) -> DDPTagged:
+    return DDPTagged(**{"opcode": Opcode.RDMA_READ_RESPONSE, "stag": stag, "to": to, **fields})
+
+
+def read_request(
+    size: int, stag: int, to: int, *, msn: int = 1, sink: int = 7, sink_to: int = 0, **fields: Any
+) -> Packet:
+    head = {"opcode": Opcode.RDMA_READ_REQUEST, "qn": Queue.READ_REQUEST, "msn": msn, **fields}
+    request = ReadRequest(sink_stag=sink, sink_to=sink_to, size=size, src_stag=stag, src_to=to)
+    return DDPUntagged(**head) / request
+
+
+def terminate(layer: int, etype: int, code: int, **fields: Any) -> Packet:
+    head = DDPUntagged(opcode=Opcode.TERMINATE, qn=Queue.TERMINATE, msn=1)
+    return head / Terminate(layer=layer, etype=etype, code=code, **fields)
+
+
+def recv_exactly(s: socket.socket, n: int) -> bytes:
+    out = bytearray()
+    while len(out) < n:
+        got = s.recv(n - len(out))
+        assert got, f"end of stream after {len(out)} of {n} octets"
+        out += got
+    return bytes(out)
+
+
+def recv_frame(s: socket.socket) -> bytes:
+    """Read one start-up frame."""
+    octets = recv_exactly(s, FRAME)
+    return octets + recv_exactly(s, int.from_bytes(octets[18:20], "big"))
+
+
+def _next_event(channel: CMEventChannel, kind: CMEventType) -> CMEvent:
+    """Return the next event of a kind, skipping disconnect events."""
+    while True:
+        event = channel.get_event(LIMIT)
+        assert event is not None, f"no {kind.name}"
+        if event.type == kind:
+            return event
+        assert event.type == CMEventType.DISCONNECTED, event
+
+
+class Peer:
+    """The remote end of a connection: `sock`, and siwarp's endpoint as `end`.
+
+    The stream that it sends has Markers if siwarp requested them, and the stream that it reads has
+    Markers if the peer requested them.
+    """
+
+    def __init__(self, sock: socket.socket, end: End, mine: Packet, ours: Packet) -> None:
+        self.sock, self.end = sock, end
+        self.mine, self.ours = mine, ours
+        self._at = 0
+        self._got = b""
+        self._taken = 0
+
+    @classmethod
+    def asking(
+        cls,
+        wire: Wire,
+        request: MPARequest | None = None,
+        param: ConnParam | None = None,
+        *,
+        size: int = 1 << 16,
+        before_accept: Callable[[End], object] = lambda end: None,
+        established: bool = True,
+        **cap: Any,
+    ) -> Peer:
+        """Connect to a listener of siwarp, which accepts.
+
+        established: wait until the queue pair is established before anything is sent (there is no
+        RTR).
+        """
+        request = request or MPARequest(rev=2, s=1, ird=4, ord=4)
+        sock = plain_client(wire.address)
+        sock.sendall(bytes(request))
+        # Disconnect events of earlier connections may still be on the channel.
+        request_event = _next_event(wire.p_channel, CMEventType.CONNECT_REQUEST)
+        end = End(wire.passive, request_event.id, wire.p_channel, size=size, **cap)
+        before_accept(end)
+        end.id.accept(param)
+        reply = MPAReply(recv_frame(sock))
+        peer = cls(sock, end, request, reply)
+        if established:
+            _next_event(wire.p_channel, CMEventType.ESTABLISHED)
+        return peer
+
+    @classmethod
+    def answering(
+        cls,
+        wire: Wire,
+        reply: MPAReply | None = None,
+        param: ConnParam | None = None,
+        *,
+        size: int = 1 << 16,
+        established: bool = True,
+        **cap: Any,
+    ) -> Peer:
+        """Accept a connection made by siwarp."""
+        reply = reply or MPAReply(rev=2, s=1, ird=4, ord=4)
+        with plain_listener(wire.host) as listener:
+            channel = CMEventChannel(wire.active.ctx)
+            end = End(wire.active, CMID(channel), channel, size=size, **cap)
+            end.id.connect(listener.getsockname()[:2], param)
+            sock, _ = listener.accept()
+        sock.settimeout(LIMIT)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        request = MPARequest(recv_frame(sock))
+        sock.sendall(bytes(reply))
+        peer = cls(sock, end, reply, request)
+        if established:
+            assert end.event().type == CMEventType.ESTABLISHED
+        return peer
+
+    # Transmit path.
+
+    def framed(self, segment: Packet | bytes | None, **fields: Any) -> bytes:
+        """Return a segment's FPDU for the current position in this peer's stream."""
+        if isinstance(segment, bytes):
+            from scapy.packet import Raw
+
+            segment = Raw(segment)
+        fpdu = FPDU(ulpdu=segment, **fields)
+        octets = mark(fpdu, self._at) if self.ours.m else bytes(fpdu)
+        self._at += len(octets)
+        return octets
+
+    def put(self, *segments: Packet | bytes | None, **fields: Any) -> None:
+        """Send segments, each in an FPDU; None is an FPDU with an empty ULPDU."""
+        self.sock.sendall(b"".join(self.framed(s, **fields) for s in segments))
+
+    # Receive path.
+
+    def take(self) -> FPDU:
+        """Read the next FPDU."""
+        while True:
+            frames = self._cut()
+            if len(frames.fpdus) > self._taken:
+                self._taken += 1
+                return frames.fpdus[self._taken - 1]
+            got = self.sock.recv(1 << 20)
+            assert got, "end of stream"
+            self._got += got
+
+    def rest(self) -> Frames:
+        """Read up to the end of the stream; return everything that siwarp sent since start-up."""
+        self._got += read_all(self.sock)
+        frames = self._cut()
+        assert frames.rest == b""
+        assert all(f.crc == f.crc_expected() for f in frames.fpdus)
+        assert all(m.agrees for m in frames.markers)
+        return frames
+
+    def _cut(self) -> Frames:
+        return split_stream(self._got, markers=bool(self.mine.m))
+
+    def terminated(self) -> Terminate:
+        """Read up to the end of the stream; return the Terminate, which must be the last FPDU."""
+        fpdus = self.rest().fpdus
+        assert fpdus, "end of stream without a Terminate"
+        head = fpdus[-1].ulpdu
+        assert (head.t, head.l, head.opcode, head.qn) == (0, 1, Opcode.TERMINATE, Queue.TERMINATE)
+        assert (head.msn, head.mo, head.inv_stag, head.rv, head.dv) == (1, 0, 0, 1, 1)
+        assert all(f.ulpdu is None or f.ulpdu.opcode != Opcode.TERMINATE for f in fpdus[:-1])
+        return Terminate(bytes(head.payload))
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+__all__ = [
+    "Peer",
+    "read_request",
+    "read_response",
+    "recv_exactly",
+    "recv_frame",
+    "send",
+    "terminate",
+    "write",
+]

@@ -1,0 +1,38 @@
+"""MPA Requests that a queue pair holds, and their descriptors; tests/sim/verbs has more tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pace import scaled
+from harness.pair_harness import LOW, End, call, genuine
+from harness.verbs_harness import Rig, settings, until
+
+
+@pytest.mark.parametrize("who", ["the peer", "time", "the queue pair"])
+def test_a_held_request_is_released(rig: Rig, who: str) -> None:
+    fds = len(list(Path("/proc/self/fd").iterdir()))
+    with settings(mpa_timeout_ms=round(1000 * scaled(0.15))):
+        end = End(rig)
+        end.begin()
+        mine = len(list(Path("/proc/self/fd").iterdir()))
+        callers = [call(end) for _ in range(20)]
+        for i, s in enumerate(callers):
+            s.sendall(genuine(end, LOW + i))
+        until(lambda: len(list(Path("/proc/self/fd").iterdir())) == mine + 40)
+        if who == "the peer":
+            for s in callers:
+                s.close()
+        elif who == "the queue pair":
+            end.close()
+        until(lambda: len(list(Path("/proc/self/fd").iterdir())) <= mine + 20)
+        for s in callers:
+            s.close()
+        if who != "the queue pair":
+            end.close()
+    channel = end.cq.channel
+    end.cq.close()
+    assert channel is not None
+    channel.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == fds

@@ -1,0 +1,148 @@
+"""Completion queues that are resized, that overflow, and that lose a queue pair."""
+
+from __future__ import annotations
+
+import errno
+import threading
+
+import pytest
+from harness.rc_harness import SEND, Wire
+from harness.verbs_harness import Rig, counter, poll, refused, until
+
+from siwarp._siwarp import ffi, lib
+from siwarp.verbs import (
+    CQ,
+    QP,
+    EventType,
+    QPAttr,
+    QPState,
+    RecvWR,
+    SendWR,
+    StateError,
+)
+
+
+def filler(rig: Rig, cq: CQ, state: QPState = QPState.ERR) -> QP:
+    """Return a queue pair whose receives complete on ``cq`` as soon as they are posted."""
+    qp = rig.qp(scq=rig.cq(), rcq=cq)
+    qp.to_init()
+    qp.modify(QPAttr(qp_state=state))
+    return qp
+
+
+def ids(cq: CQ, n: int) -> list[int]:
+    return [wc.wr_id for wc in poll(cq, n)]
+
+
+def test_a_queue_cannot_be_smaller_than_what_is_in_it(rig: Rig) -> None:
+    cq = rig.cq(16)
+    qp = filler(rig, cq)
+    qp.post_recv([RecvWR(i) for i in range(5)])
+    with pytest.raises(OSError, match="poll the CQ first") as caught:
+        cq.resize(4)
+    assert caught.value.errno == errno.EINVAL
+    assert cq.capacity == 16
+    assert ids(cq, 1) == [0]
+    cq.resize(4)
+    assert cq.capacity == 4
+    assert ids(cq, 4) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("cqe", [0, -1, (1 << 20) + 1])
+def test_sizes_that_no_queue_has_are_refused(rig: Rig, cqe: int) -> None:
+    assert refused(rig.cq(8).resize, cqe) == errno.EINVAL
+
+
+def test_a_queue_is_resized_while_others_fill_and_empty_it(rig: Rig) -> None:
+    cq = rig.cq(64)
+    qp = filler(rig, cq)
+    total, got = 3000, []
+    stop = threading.Event()
+
+    def resize() -> None:
+        while not stop.is_set():
+            for cqe in (64, 256, 128, 512):
+                try:
+                    cq.resize(cqe)
+                except OSError as e:
+                    assert e.errno == errno.EINVAL
+
+    thread = threading.Thread(target=resize)
+    thread.start()
+    try:
+        for i in range(0, total, 20):
+            qp.post_recv([RecvWR(i + k) for k in range(20)])
+            got += ids(cq, 20)
+    finally:
+        stop.set()
+        thread.join()
+    assert got == list(range(total))
+
+
+def test_a_destroyed_queue_refuses_to_be_resized_and_destroyed_again(rig: Rig) -> None:
+    cq = lib.siw_create_cq(rig.ctx._live(), 4, ffi.NULL, ffi.NULL, 0)
+    assert lib.siw_destroy_cq(cq) == 0
+    assert lib.siw_resize_cq(cq, 8) == -errno.EINVAL
+    assert lib.siw_destroy_cq(cq) == -errno.EINVAL
+    assert lib.siw_poll_cq(cq, 1, ffi.new("struct siw_wc[1]")) == 0
+
+
+# ---- overflow
+
+
+def test_an_overflow_is_told_fails_the_queue_pairs_and_keeps_what_was_there(rig: Rig) -> None:
+    small = rig.cq(4)
+    qp = rig.ud(scq=rig.cq(), rcq=small)
+    other = rig.ud(scq=small, rcq=rig.cq())
+    apart = rig.ud(rig.cq())
+    into, out = rig.mr(64), rig.mr(64)
+    qp.post_recv([RecvWR(i, sg=[into.sge()]) for i in range(8)])
+    lost = counter("cq_overflow")
+    for i in range(5):
+        apart.post_send(SendWR(i, sg=[out.sge(0, 4)], ah=rig.ah(qp), send_flags=0))
+    told = [rig.event() for _ in range(3)]
+    # The completions of the fifth message and of the three flushed receives are lost.
+    until(lambda: counter("cq_overflow") == lost + 4)
+    assert [(t.event_type, t.element) for t in told[:1]] == [(EventType.CQ_ERR, small)]
+    fatal = EventType.QP_FATAL
+    assert {(t.event_type, t.element) for t in told[1:]} == {(fatal, qp), (fatal, other)}
+    assert other.qp_state == QPState.ERR and apart.qp_state == QPState.RTS
+    assert ids(small, 4) == [0, 1, 2, 3]
+    for use in (small.poll, lambda: small.poll(8), lambda: small.resize(64), lambda: rig.qp(small)):
+        with pytest.raises(StateError, match="with a CQ that has room for all") as caught:
+            use()
+        assert caught.value.errno == errno.EOVERFLOW
+    for t in told:
+        t.ack()
+    other.close()
+    qp.close()
+    small.close()
+
+
+def test_a_stream_whose_queue_overflows_ends_and_the_other_end_hears_of_it(two: Wire) -> None:
+    a, b = two.connect()
+    b.rcq.resize(2)
+    for i in range(4):
+        b.recv(i, length=64)
+    for i in range(3):
+        a.post(SEND, i, length=4)
+    until(lambda: b.scq.poll() or b.qp.qp_state == QPState.ERR)
+    kinds = {two.passive.event().event_type for _ in range(2)}
+    assert kinds == {EventType.CQ_ERR, EventType.QP_FATAL}
+    a.is_over()
+    assert ids(b.rcq, 2) == [0, 1]
+    assert refused(b.rcq.poll) == errno.EOVERFLOW
+
+
+def test_who_waits_for_a_completion_of_a_queue_that_overflowed_is_told(rig: Rig) -> None:
+    channel = rig.channel()
+    cq = rig.cq(1, channel)
+    qp = filler(rig, cq)
+    qp.post_recv(RecvWR(1))
+    cq.req_notify(solicited_only=True)
+    qp.post_recv(RecvWR(2))
+    assert channel.get_cq_event(5) is cq
+    assert ids(cq, 1) == [1]
+    with pytest.raises(StateError, match="with a CQ that has room for all"):
+        cq.wait(5)
+    assert refused(cq.req_notify) == errno.EOVERFLOW

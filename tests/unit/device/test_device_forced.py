@@ -1,0 +1,191 @@
+"""A device closed by force together with its child objects (``siw_close_device_forced``)."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pace
+import pytest
+from pace import scaled
+from harness.rc_harness import SEND, Wire
+from harness.verbs_harness import Rig, poll
+
+from siwarp._siwarp import lib
+from siwarp.cm import CMID, CMEventChannel, CMEventType
+from siwarp.verbs import (
+    AH,
+    CQ,
+    MR,
+    MW,
+    PD,
+    SRQ,
+    AccessFlag,
+    CompChannel,
+    Context,
+    Error,
+    LimitError,
+    MWType,
+    SendWR,
+    StateError,
+)
+from siwarp.verbs._ffi import Handle
+
+
+def test_threads_leave_their_waits_and_every_handle_is_stale(build_dir: Path) -> None:
+    done = pace.run(
+        [build_dir / "tests/c/siw-test-forced"],
+        capture_output=True,
+        text=True,
+        seconds=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_post_that_stalls_is_waited_for(build_dir: Path) -> None:
+    done = pace.run(
+        [build_dir / "tests/c/siw-test-stalled"],
+        env={**os.environ, "SIWARP_PERSONA": "roce", "SIWARP_COMPANY": "always"},
+        capture_output=True,
+        text=True,
+        seconds=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("size", [10, 1 << 20])
+def test_completed_data_reaches_the_peer(size: int) -> None:
+    active, passive = Rig("siw_lo"), Rig("siw_lo")
+    a, b = Wire(active, passive).connect(size=size)
+    data = os.urandom(size)
+    a.mem.write(data)
+    b.recv(7)
+    a.post(SEND, length=size)
+    assert poll(a.scq)[0].ok
+    assert lib.siw_close_device_forced(active.ctx._live()) == 0
+    wc = poll(b.rcq)[0]
+    assert wc.ok and b.mem.read(size) == data
+    assert b.event().type == CMEventType.DISCONNECTED
+    passive.close()
+
+
+# ---- Context.close(force=True)
+
+
+def everything(rig: Rig) -> list[Handle]:
+    """Return one of each kind of object that can be created on a device."""
+    a, b = Wire(rig, rig).connect()
+    channel = CompChannel(rig.ctx)
+    pd = PD(rig.ctx)
+    mr = MR(pd, 4096, AccessFlag.LOCAL_WRITE | AccessFlag.MW_BIND)
+    ids = CMEventChannel(rig.ctx)
+    return [
+        channel,
+        pd,
+        mr,
+        MW(pd, MWType.TYPE_1),
+        CQ(rig.ctx, 16, channel=channel),
+        SRQ(pd),
+        AH(pd, ("127.0.0.1", 9)),
+        ids,
+        CMID(ids),
+        rig.pd,
+        a.qp,
+        b.qp,
+    ]
+
+
+def test_a_forced_close_takes_all_handles_along() -> None:
+    rig, other = Rig("siw_lo"), Rig("siw_lo")
+    made = everything(rig)
+    send = SendWR(1, ah=made[6], remote_qpn=7)
+    with pytest.raises(StateError, match="still open"):
+        rig.ctx.close()
+    assert not any(one.closed for one in made)
+    rig.ctx.close(force=True)
+    assert rig.ctx.closed and all(one.closed for one in made)
+    for one in (rig.ctx, *made):
+        one.close()
+        with pytest.raises(StateError) as told:
+            one._live()
+        assert told.value.errno == errno.EBADF
+    rig.ctx.close(force=True)
+    with pytest.raises(StateError):
+        PD(rig.ctx)
+    # A request that refers to a handle destroyed by the forced close is refused.
+    with pytest.raises(Error):
+        other.ud().post_send(send)
+    # Another device is not affected.
+    a, b = Wire(other, other).connect()
+    b.recv(7)
+    a.post(SEND, length=8)
+    assert poll(b.rcq)[0].ok
+    other.close()
+
+
+def test_with_blocks_end_after_a_forced_close() -> None:
+    with Context("siw_lo") as ctx, PD(ctx) as pd, MR(pd, 64) as mr:
+        view = mr.view
+        ctx.close(force=True)
+    assert ctx.closed and pd.closed and mr.closed
+    with pytest.raises(ValueError, match="released"):
+        view[0]
+
+
+def test_threads_that_wait_poll_and_post_get_an_error() -> None:
+    rig = Rig("siw_lo")
+    channel, ids = CompChannel(rig.ctx), CMEventChannel(rig.ctx)
+    a, b = Wire(rig, rig).connect()
+    told: dict[str, BaseException] = {}
+
+    def post() -> None:
+        with contextlib.suppress(LimitError):
+            a.post(SEND, length=8)
+
+    def forever(call: Callable[[], object]) -> None:
+        while True:
+            call()
+
+    def run(name: str, call: Callable[[], object]) -> None:
+        try:
+            forever(call)
+        except BaseException as e:
+            told[name] = e
+
+    calls = {
+        "completion event": channel.get_cq_event,
+        "a second one": channel.get_cq_event,
+        "asynchronous event": rig.ctx.get_async_event,
+        "connection event": ids.get_event,
+        "poll": lambda: b.rcq.poll(4),
+        "post": post,
+    }
+    threads = [threading.Thread(target=run, args=item, daemon=True) for item in calls.items()]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)  # longer than a waiting call stays in the library at a time
+    rig.ctx.close(force=True)
+    for thread in threads:
+        thread.join(scaled(10))
+    assert {name: type(e) for name, e in told.items()} == dict.fromkeys(calls, StateError)
+
+
+def test_a_forked_child_closes_nothing_of_its_parents() -> None:
+    rig = Rig("siw_lo")
+    a, b = Wire(rig, rig).connect()
+    pid = os.fork()
+    if not pid:
+        rig.ctx.close(force=True)
+        os._exit(0 if rig.ctx.closed and a.qp.closed else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    b.recv(7)
+    a.post(SEND, length=8)
+    assert poll(b.rcq)[0].ok
+    rig.close()

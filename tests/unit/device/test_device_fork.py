@@ -1,0 +1,408 @@
+"""fork: the parent is not disturbed, and objects that the child inherited fail with ESTALE."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scapy.utils import rdpcap
+from harness.rc_harness import SEND, Wire
+from harness.verbs_harness import Pair, Rig, poll
+
+from siwarp import cm
+from siwarp._siwarp import ffi, lib
+from siwarp.verbs import SRQ, StateError
+
+SANITIZED = "SANITIZER" in os.environ
+
+
+def no_threads() -> None:
+    """Turn progress threads off under ThreadSanitizer; its forked children cannot start them."""
+    if os.environ.get("SANITIZER") == "tsan":
+        lib.siw_setting_set(b"progress", 0)
+
+
+def settle() -> None:
+    """Under AddressSanitizer, wait until no other thread runs.
+
+    Its allocator is not safe across fork: a lock that another thread holds at the fork stays
+    locked.
+    """
+    if os.environ.get("SANITIZER") != "asan":
+        return
+    deadline = time.monotonic() + 10
+    asleep = 0
+    while asleep < 3:
+        assert time.monotonic() < deadline
+        others = [t for t in Path("/proc/self/task").iterdir() if t.name != str(os.getpid())]
+        states = [(t / "stat").read_text().rpartition(")")[2].split()[0] for t in others]
+        asleep = asleep + 1 if set(states) <= {"S"} else 0
+        time.sleep(0.01)
+
+
+def forked(work: Callable[[], Any], meanwhile: Callable[[], None] = lambda: None) -> Any:
+    """Return the result of ``work`` in a forked child, which may take a minute at most."""
+    r, w = os.pipe()
+    settle()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.alarm(60)
+            no_threads()
+            with os.fdopen(w, "w") as out:
+                json.dump(work(), out)
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    os.close(w)
+    try:
+        meanwhile()
+    finally:
+        with os.fdopen(r) as answer:
+            said = answer.read()
+        _, status = os.waitpid(pid, 0)
+    assert status == 0, f"the child ended with {status:#x}"
+    return json.loads(said)
+
+
+def an_argument(kind: Any, inherited: dict[str, Any]) -> Any:
+    """Return an argument of this C type: an object that the child inherited, or zeros."""
+    if kind.kind != "pointer":
+        return 0 if kind.kind == "primitive" else ffi.new(f"{kind.cname} *")[0]
+    if kind.item.cname in inherited:
+        return inherited[kind.item.cname]
+    if kind.item.kind == "void" or kind.item.kind == "pointer" or kind.item.cname == "char":
+        return ffi.NULL
+    return ffi.new(f"{kind.item.cname}[1]")
+
+
+#: These functions cannot report an error, and only read memory.
+CANNOT_FAIL = {
+    "siw_qp_num",
+    "siw_ah_room",
+    "siw_srq_num",
+    "siw_context_info",
+    "siw_ack_cq_events",
+    "siw_cm_set_context",
+    "siw_cm_device",
+}
+
+
+def test_every_call_on_what_a_forked_child_inherited_says_estale(two: Wire) -> None:
+    a, _ = two.connect(size=64)
+    ud = Pair(two.active)
+    inherited = {
+        "struct siw_context": two.active.ctx._live(),
+        "struct siw_pd": two.active.pd._live(),
+        "struct siw_comp_channel": a.events._live(),
+        "struct siw_cq": a.scq._live(),
+        "struct siw_qp": a.qp._live(),
+        "struct siw_mr": a.mem._live(),
+        "struct siw_ah": ud.to_b._live(),
+        "struct siw_srq": SRQ(two.active.pd)._live(),
+        "struct siw_cm_channel": a.channel._live(),
+        "struct siw_cm_id": a.id._live(),
+    }
+
+    def wrong() -> list[str]:
+        found, tried = [], 0
+        for name in dir(lib):
+            call = getattr(lib, name)
+            kind = ffi.typeof(call) if callable(call) else None
+            if kind is None or not any(
+                arg.kind == "pointer" and arg.item.cname in inherited for arg in kind.args
+            ):
+                continue
+            tried += 1
+            ffi.errno = 0
+            said = call(*[an_argument(arg, inherited) for arg in kind.args])
+            # siw_rereg_mr returns -1 and sets errno, as ibv_rereg_mr does.
+            number = ffi.errno if said in (ffi.NULL, -1) else said
+            if name not in CANNOT_FAIL and abs(number) != errno.ESTALE:
+                found.append(f"{name}: {said}, errno {ffi.errno}")
+        return found if tried > 35 else [f"only {tried} calls tried"]
+
+    assert forked(wrong) == []
+    a.post(SEND, length=0)
+    assert poll(a.scq)[0].ok
+
+
+def test_python_says_in_a_forked_child_what_to_do_and_closes_handles_silently(rig: Rig) -> None:
+    pair = Pair(rig)
+
+    def use() -> list[str]:
+        said = []
+        for call in (lambda: pair.scq.poll(), lambda: pair.send(b"x"), lambda: rig.mr(8)):
+            try:
+                call()
+            except StateError as e:
+                assert e.errno == errno.ESTALE
+                said.append(str(e))
+        rig.close()
+        assert rig.ctx.closed and pair.a.closed
+        return said
+
+    said = forked(use)
+    assert len(said) == 3
+    assert all("before fork" in text and "open the device in this process" in text for text in said)
+    pair.recv()
+    pair.send(b"still here")
+    assert poll(pair.rcq)[0].byte_len == 10
+
+
+def test_a_forked_child_has_none_of_the_descriptors_while_it_lives(two: Wire) -> None:
+    a, b = two.connect()
+    ud = Rig()
+    host = "127.3.3.3"  # an address at which no other program takes the port meanwhile
+    qp = ud.ud(addr=(host, 0))
+    port = qp.qp_num
+
+    def ours() -> list[str]:
+        names = []
+        for fd in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # the descriptor of the directory listing
+                names.append(str(fd.readlink()))
+        return [name for name in names if name.startswith(("socket:", "anon_inode:"))]
+
+    pipes = [*os.pipe(), *os.pipe()]
+    go_r, go_w, here_r, here_w = pipes
+    before = len(ours())
+
+    def look_and_wait() -> int:
+        left = len(ours())
+        os.write(here_w, b"x")
+        os.read(go_r, 1)
+        return left
+
+    def parent_takes_its_port_again() -> None:
+        try:
+            os.read(here_r, 1)
+            qp.close()
+            ud.ud(addr=(host, port)).close()
+            # The peer receives the end of the stream although the child still runs.
+            a.close()
+            b.is_over()
+        finally:
+            os.write(go_w, b"x")
+
+    left = forked(look_and_wait, parent_takes_its_port_again)
+    assert before - left >= 8  # the epoll and wake-up descriptors of three devices alone are six
+    for fd in pipes:
+        os.close(fd)
+    b.close()
+    ud.close()
+
+
+def test_a_forked_child_opens_a_device_itself_and_talks_to_its_parent(two: Wire) -> None:
+    a, b = two.connect()
+    listener = cm.listen(("127.0.0.1", 0))
+    address = listener.address
+
+    def child() -> str:
+        with cm.connect(address) as conn:
+            conn.send(b"from the child")
+            return conn.recv(20).decode()
+
+    def parent() -> None:
+        with listener.accept(20) as conn:
+            assert conn.recv(20) == b"from the child"
+            b.recv()
+            a.post(SEND, length=8)
+            assert poll(b.rcq)[0].ok
+            conn.send(b"from the parent", 20)
+            with contextlib.suppress(OSError):
+                conn.recv(20)  # waits until the child exits
+
+    assert forked(child, parent) == "from the parent"
+    listener.close()
+
+
+def test_children_that_fork_again_and_exec_leave_threads_and_streams_alone(build_dir: Path) -> None:
+    done = subprocess.run(
+        [build_dir / "tests/c/siw-test-fork", "9" if SANITIZED else "24"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+MULTIPROCESSING = """
+import multiprocessing as mp, os, sys, threading
+import siwarp, siwarp._siwarp
+
+def square(address, n):
+    if sys.argv[1] == "fork" and os.environ.get("SANITIZER") == "tsan":
+        # It cannot start a thread in the child of a process that has some.
+        siwarp._siwarp.lib.siw_setting_set(b"progress", 0)
+    with siwarp.connect(address) as conn:
+        conn.send(str(n).encode(), 30)
+        return int(conn.recv(30))
+
+def serve(listener, n):
+    for _ in range(n):
+        with listener.accept(60) as conn:
+            conn.send(str(int(conn.recv(30)) ** 2).encode(), 30)
+            try:
+                conn.recv(30)
+            except OSError:
+                pass  # it left
+
+def echo(conn):
+    try:
+        while True:
+            conn.send(conn.recv(60), 60)
+    except OSError:
+        pass
+
+if __name__ == "__main__":
+    with siwarp.listen(("127.0.0.1", 0)) as listener, siwarp.listen(("127.0.0.1", 0)) as for_live:
+        accepted = []
+        waiter = threading.Thread(target=lambda: accepted.append(for_live.accept(30)))
+        waiter.start()
+        live = siwarp.connect(for_live.address)
+        waiter.join()
+        other = threading.Thread(target=echo, args=accepted)
+        other.start()
+        server = threading.Thread(target=serve, args=(listener, 4))
+        server.start()
+        over, rounds = threading.Event(), 0
+
+        def talk():
+            global rounds
+            while not over.is_set():
+                text = b"%d" % rounds
+                live.send(text, 60)
+                assert live.recv(60) == text
+                rounds += 1
+
+        talker = threading.Thread(target=talk)
+        talker.start()
+        with mp.get_context(sys.argv[1]).Pool(2) as pool:
+            print(pool.starmap(square, [(listener.address, n) for n in range(4)], chunksize=1))
+        over.set()
+        talker.join(60)
+        assert rounds > 0 and not talker.is_alive()
+        live.send(b"after all", 30)
+        assert live.recv(30) == b"after all"
+        live.close()
+        other.join(30)
+        accepted[0].close()
+        server.join(30)
+        print("undisturbed")
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_live_stream_goes_on_across_multiprocessing(method: str, tmp_path: Path) -> None:
+    if method == "fork" and os.environ.get("SANITIZER") == "asan":
+        pytest.skip("AddressSanitizer's allocator is not kept whole over fork beside busy threads")
+    script = tmp_path / "pool.py"
+    script.write_text(MULTIPROCESSING)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", script, method],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd="/",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "[0, 1, 4, 9]\nundisturbed\n"
+
+
+def test_capture_and_counters_of_parent_and_child_are_apart(tmp_path: Path) -> None:
+    script = f"""
+import os
+from unit.device.test_device_fork import no_threads, settle
+from harness.verbs_harness import Pair, Rig, counter, poll, until
+from siwarp.verbs import capture
+
+def talk(pair, n, seen):
+    for i in range(n):
+        pair.recv()
+        pair.send(b"x" * 100)
+        poll(pair.rcq), poll(pair.scq)
+    # Counted when a receive finds nothing.
+    until(lambda: pair.rcq.poll(1) or counter("rx_msgs") >= seen)
+    assert counter("rx_msgs") == seen, counter("rx_msgs")
+
+rig = Rig()
+pair = Pair(rig)
+with capture("{tmp_path}/it.pcapng"):
+    talk(pair, 3, 3)
+    settle()
+    pid = os.fork()
+    if pid == 0:
+        no_threads()
+        assert counter("rx_msgs") == 0
+        own = Rig()
+        talk(Pair(own), 2, 2)
+        own.close()
+        os._exit(0)
+    talk(pair, 5, 8)
+    assert os.waitpid(pid, 0)[1] == 0
+    talk(pair, 1, 9)
+print(pid)
+rig.close()
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    # A datagram that one process sends and receives is captured twice.
+    assert len(rdpcap(str(tmp_path / "it.pcapng"))) == 2 * 9
+    assert len(rdpcap(str(tmp_path / f"it-{done.stdout.strip()}.pcapng"))) == 2 * 2
+
+
+def test_a_child_made_while_a_thread_waits_and_the_lock_is_held_gets_an_answer(rig: Rig) -> None:
+    pair = Pair(rig)
+    # The lock word as left by a thread that does not exist in the child: locked for ever.
+    progress = ffi.cast("uint32_t *", rig.ctx._live())
+
+    def child() -> bool:
+        progress[0] = 1
+        start = time.monotonic()
+        assert lib.siw_poll_cq(pair.rcq._live(), 1, ffi.new("struct siw_wc *")) == -errno.ESTALE
+        assert lib.siw_destroy_qp(pair.a._live()) == -errno.ESTALE
+        assert lib.siw_close_device(rig.ctx._live()) == -errno.ESTALE
+        return time.monotonic() - start < 5
+
+    assert forked(child)
+
+
+def test_the_posts_of_a_child_do_not_reach_the_wire(two: Wire) -> None:
+    a, b = two.connect()
+    b.recv()
+
+    def child() -> int:
+        try:
+            a.post(SEND, length=8)
+        except StateError as e:
+            return e.errno or 0
+        return 0
+
+    assert forked(child) == errno.ESTALE
+    assert b.rcq.poll(1) == []
+    a.post(SEND, length=16)
+    assert poll(b.rcq)[0].byte_len == 16

@@ -1,0 +1,183 @@
+"""Open devices without traffic sleep, whatever state their objects are in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.rc_harness import SEND, WRITE, Wire, plain_listener
+from harness.verbs_harness import Rig, poll, until
+from harness.wire_peer import Peer
+
+from siwarp.cm import CMID, CMEventChannel, ConnParam
+from siwarp.verbs import RecvWR, RemoteBuffer, SendWR
+
+
+def tasks() -> set[int]:
+    return {int(t.name) for t in Path("/proc/self/task").iterdir()}
+
+
+def switches(task: int) -> int:
+    """Return how often a thread has gone to sleep (voluntary context switches)."""
+    for line in Path(f"/proc/self/task/{task}/status").read_text().splitlines():
+        if line.startswith("voluntary_ctxt_switches:"):
+            return int(line.split()[1])
+    raise AssertionError("no such line")
+
+
+def just_open(rig: Rig) -> Any:
+    return None
+
+
+def listening(rig: Rig) -> Any:
+    return Wire(rig)
+
+
+def with_idle_connections(rig: Rig) -> Any:
+    wire = Wire(rig)
+    return wire, [wire.connect() for _ in range(10)]
+
+
+def with_a_hundred_ud_queue_pairs(rig: Rig) -> Any:
+    return [rig.ud() for _ in range(100)]
+
+
+def with_armed_queues(rig: Rig) -> Any:
+    channel = rig.channel()
+    queues = [rig.cq(16, channel) for _ in range(10)]
+    for cq in queues:
+        cq.req_notify()
+    return rig.ud(queues[0])
+
+
+def after_traffic(rig: Rig) -> Any:
+    wire = Wire(rig)
+    a, b = wire.connect()
+    cq = rig.cq(256, rig.channel())
+    qp = rig.ud(cq)
+    ah = rig.ah(qp)
+    for i in range(100):
+        b.recv()
+        a.post(SEND, length=8)
+        poll(b.rcq), poll(a.scq)
+        qp.post_recv(RecvWR(i))
+        qp.post_send(SendWR(i, ah=ah))
+        poll(cq, 2)
+    return wire
+
+
+def starting_up_with_a_silent_peer(rig: Rig) -> Any:
+    silent = plain_listener()
+    channel = CMEventChannel(rig.ctx)
+    ids = [CMID(channel) for _ in range(10)]
+    for cm_id in ids:
+        cm_id.bind_qp(rig.qp(qp_type=2))
+        cm_id.connect(silent.getsockname())
+    return silent, ids
+
+
+def closing_to_a_silent_peer(rig: Rig) -> Any:
+    peers = [Peer.asking(Wire(rig)) for _ in range(10)]
+    for peer in peers:
+        peer.end.id.disconnect()
+    return peers
+
+
+def lingering_after_the_queue_pair(rig: Rig) -> Any:
+    peers = [Peer.asking(Wire(rig)) for _ in range(10)]
+    for peer in peers:
+        peer.end.close()
+    return peers
+
+
+def blocked_by_a_peer_that_does_not_read(rig: Rig) -> Any:
+    peer = Peer.asking(Wire(rig), size=1 << 20, max_send_wr=64)
+    for _ in range(64):
+        peer.end.post(WRITE, length=1 << 20, remote=RemoteBuffer(0, 1 << 20, 1))
+    until(lambda: not peer.end.scq.poll(64))
+    return peer
+
+
+STATES: list[Callable[[Rig], Any]] = [
+    just_open,
+    listening,
+    with_idle_connections,
+    with_a_hundred_ud_queue_pairs,
+    with_armed_queues,
+    after_traffic,
+    starting_up_with_a_silent_peer,
+    closing_to_a_silent_peer,
+    lingering_after_the_queue_pair,
+    blocked_by_a_peer_that_does_not_read,
+]
+
+
+@pytest.fixture(scope="module")
+def slept() -> Iterator[dict[str, int]]:
+    """Measure how often each device's thread wakes in one second, for all states at once."""
+    rigs, kept, threads = [], [], {}
+    for state in STATES:
+        others = tasks()
+        rigs.append(Rig())
+        (threads[state.__name__],) = tasks() - others
+        kept.append(state(rigs[-1]))
+    time.sleep(0.4)
+    before = {name: switches(task) for name, task in threads.items()}
+    time.sleep(1.0)
+    after = {name: switches(task) for name, task in threads.items()}
+    yield {name: after[name] - before[name] for name in threads}
+    del kept
+    for rig in rigs:
+        rig.close()
+    assert not set(threads.values()) & tasks()
+
+
+@pytest.mark.parametrize("state", [state.__name__ for state in STATES])
+def test_an_idle_open_device_wakes_at_most_five_times_a_second(
+    slept: dict[str, int], state: str
+) -> None:
+    assert slept[state] <= 5
+
+
+def test_a_start_up_that_waits_ends_in_time_though_the_device_sleeps() -> None:
+    rig = Rig()
+    with plain_listener() as silent:
+        channel = CMEventChannel(rig.ctx)
+        cm_id = CMID(channel)
+        cm_id.bind_qp(rig.qp(qp_type=2))
+        start = time.monotonic()
+        cm_id.connect(silent.getsockname(), ConnParam(timeout=0.3))
+        event = channel.get_event(10)
+        assert event is not None and event.status == 110
+        assert time.monotonic() - start >= 0.3
+    rig.close()
+
+
+def test_under_a_real_time_policy_the_progress_thread_goes_above_whoever_polls() -> None:
+    """Otherwise a polling thread could keep the progress thread off the CPU, holding a lock."""
+    code = """
+import os
+from siwarp.verbs import Context
+before = set(os.listdir("/proc/self/task"))
+try:
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(3))
+except PermissionError:
+    print("not allowed")
+    raise SystemExit
+with Context():
+    # A sanitizer may have a thread of its own.
+    threads = [int(name) for name in set(os.listdir("/proc/self/task")) - before]
+    print(max((os.sched_getparam(t).sched_priority, os.sched_getscheduler(t)) for t in threads))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    if done.stdout == "not allowed\n":
+        pytest.skip("a real-time policy needs a privilege here")
+    assert done.stdout == f"{(4, os.SCHED_FIFO)}\n"

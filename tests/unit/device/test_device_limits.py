@@ -1,0 +1,211 @@
+"""The limits that a device reports: each can be reached, and none exceeded."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.rc_harness import SEND, WRITE, Wire
+from harness.verbs_harness import Rig, poll, refused
+
+from siwarp._siwarp import ffi, lib
+from siwarp.verbs import Context, QPType, RecvWR, SendWR
+
+
+@contextlib.contextmanager
+def until_full(make: Any, destroy: Any, limit: int) -> Iterator[list[Any]]:
+    """Create objects up to the limit, assert that one more is refused, and destroy all."""
+    made: list[Any] = []
+    try:
+        for _ in range(limit):
+            c = make()
+            assert c, f"errno {ffi.errno} at {len(made)} of {limit}"
+            made.append(c)
+        assert not make()
+        assert ffi.errno == errno.ENOMEM
+        yield made
+        # Destroying one object makes room for another one.
+        assert destroy(made.pop()) == 0
+        made.append(make())
+        assert made[-1]
+    finally:
+        for c in reversed(made):
+            assert destroy(c) == 0
+
+
+def test_the_limit_of_protection_domains(rig: Rig) -> None:
+    limit = rig.ctx.query_device().max_pd - 1  # minus the PD that the fixture `rig` has
+    with until_full(lambda: lib.siw_alloc_pd(rig.ctx._live()), lib.siw_dealloc_pd, limit):
+        pass
+
+
+def test_completion_queues(rig: Rig) -> None:
+    c = rig.ctx._live()
+    limit = rig.ctx.query_device().max_cq
+
+    def make() -> Any:
+        return lib.siw_create_cq(c, 1, ffi.NULL, ffi.NULL, 0)
+
+    with until_full(make, lib.siw_destroy_cq, limit):
+        pass
+
+
+def test_the_largest_completion_queue(rig: Rig) -> None:
+    most = rig.ctx.query_device().max_cqe
+    assert rig.cq(most).capacity >= most
+    assert refused(rig.cq, most + 1) == errno.EINVAL
+
+
+def test_queue_pairs(rig: Rig) -> None:
+    cq = rig.cq()
+    init = ffi.new(
+        "struct siw_qp_init_attr *", {"send_cq": cq._live(), "recv_cq": cq._live(), "qp_type": 2}
+    )
+
+    def make() -> Any:
+        init.cap = {"max_send_wr": 1, "max_recv_wr": 1}
+        return lib.siw_create_qp(rig.pd._live(), init)
+
+    limit = rig.ctx.query_device().max_qp
+    with until_full(make, lib.siw_destroy_qp, limit) as made:
+        assert len({lib.siw_qp_num(qp) for qp in made}) == limit
+
+
+def test_shared_receive_queues(rig: Rig) -> None:
+    pd, destroy = rig.pd._live(), lib.siw_destroy_srq
+    init = ffi.new("struct siw_srq_init_attr *")
+
+    def make() -> Any:
+        init.attr = {"max_wr": 1, "max_sge": 1}
+        return lib.siw_create_srq(pd, init)
+
+    with until_full(make, destroy, rig.ctx.query_device().max_srq):
+        pass
+
+
+@pytest.mark.scales
+def test_address_handles(rig: Rig) -> None:
+    addr = ffi.new("struct siw_addr *")
+    assert lib.siw_addr_parse(b"127.0.0.1", 5, addr) == 0
+    pd, make, destroy = rig.pd._live(), lib.siw_create_ah, lib.siw_destroy_ah
+    with until_full(lambda: make(pd, addr), destroy, rig.ctx.query_device().max_ah):
+        pass
+
+
+# The test makes a million registrations, each of which takes microseconds under a sanitizer.
+@pytest.mark.scales
+def test_memory_regions(rig: Rig) -> None:
+    pd, reg, limit = rig.pd._live(), lib.siw_reg_mr, rig.ctx.query_device().max_mr
+    with until_full(lambda: reg(pd, ffi.NULL, 0, 0), lib.siw_dereg_mr, limit) as made:
+        assert len({mr.lkey for mr in made}) == limit
+
+
+@pytest.mark.parametrize("kind", [QPType.RC, QPType.UD], ids=lambda k: k.name)
+def test_queue_pairs_hold_as_many_requests_as_the_device_says_and_no_more(
+    rig: Rig, kind: QPType
+) -> None:
+    most = rig.ctx.query_device()
+    for name, limit in [
+        ("max_send_wr", most.max_qp_wr),
+        ("max_recv_wr", most.max_qp_wr),
+        ("max_send_sge", most.max_sge),
+        ("max_recv_sge", most.max_sge),
+        ("max_inline_data", most.max_inline_data),
+    ]:
+        qp = rig.qp(qp_type=kind, **{name: limit})
+        assert getattr(qp.cap, name) == limit
+        qp.close()
+        assert refused(rig.qp, qp_type=kind, **{name: limit + 1}) == errno.EINVAL
+
+
+def test_everything_at_its_largest_works_together(rig: Rig) -> None:
+    most = rig.ctx.query_device()
+    a, b = Wire(rig).connect(
+        size=1 << 16,
+        max_send_wr=most.max_qp_wr,
+        max_recv_wr=most.max_qp_wr,
+        max_send_sge=most.max_sge,
+        max_recv_sge=most.max_sge,
+        max_inline_data=most.max_inline_data,
+    )
+    wrs = [RecvWR(i, sg=[b.mem.sge(0, 1)] * most.max_sge) for i in range(64)]
+    for i in range(most.max_qp_wr // 64):
+        b.qp.post_recv(wrs)
+        if not i:
+            a.post(SEND, 1, length=most.max_sge)
+    assert poll(b.rcq)[0].byte_len == most.max_sge
+    assert refused(b.qp.post_recv, [RecvWR(0), RecvWR(1)]) == errno.ENOMEM
+    inline = SendWR(3, sg=[a.mem.sge(0, most.max_inline_data)], send_flags=8 | 2)
+    a.qp.post_send(inline)
+    # These receives hold 16 octets, so the message is too long for them.
+    assert poll(b.rcq)[0].status in (1, 5)
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_a_message_of_the_largest_size_is_taken_by_rc(rig: Rig, size: int) -> None:
+    a, b = Wire(rig).connect(max_send_sge=16)
+    most = rig.ctx.query_device().max_rc_msg
+    wr = SendWR(1, WRITE, sg=[a.mem.sge(0, 1)] * 16, remote=b.mem.remote())
+    for sge in wr.sg:
+        sge.length = most // 16
+    wr.sg[0].length += size
+    if size:
+        assert refused(a.qp.post_send, wr) == errno.EINVAL
+        assert a.scq.poll(1) == []
+    else:
+        # the post was accepted; that its memory is not mapped is a different error
+        a.qp.post_send(wr)
+        assert poll(a.scq)[0].status == 4
+
+
+def test_two_thousand_ud_queue_pairs_on_one_device_each_hear_their_own(rig: Rig) -> None:
+    n = 2000
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    want = n + 200
+    if soft < want:
+        assert hard >= want, f"needs {want} descriptors: raise `ulimit -Hn` ({hard})"
+        resource.setrlimit(resource.RLIMIT_NOFILE, (want, hard))
+    try:
+        cq = rig.cq(8192)
+        mr = rig.mr(8 * n)
+        qps = [rig.ud(cq, max_send_wr=1, max_recv_wr=1) for _ in range(n)]
+        sender = rig.ud(max_send_wr=n)
+        for i, qp in enumerate(qps):
+            qp.post_recv(RecvWR(i, sg=[mr.sge(8 * i, 8)]))
+        out = rig.mr(8 * n)
+        for i in range(n):
+            out.write(i.to_bytes(8, "big"), offset=8 * i)
+            sender.post_send(SendWR(i, sg=[out.sge(8 * i, 8)], ah=rig.ah(qps[i]), send_flags=0))
+        got = poll(cq, n)
+        assert {(w.wr_id, w.qp_num) for w in got} == {(i, qp.qp_num) for i, qp in enumerate(qps)}
+        assert all(mr.read(8, 8 * i) == i.to_bytes(8, "big") for i in range(n))
+        for qp in qps:
+            qp.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_running_out_of_descriptors_is_told_and_forgotten(rig: Rig) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    cq = rig.cq()
+    qps = []
+    used = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 3, hard))
+    try:
+        number = 0
+        for _ in range(20):
+            try:
+                qps.append(rig.qp(cq))
+            except OSError as e:
+                number = e.errno or 0
+                break
+        assert number == errno.EMFILE
+        assert refused(Context) == errno.EMFILE
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    rig.ud(cq).close()

@@ -1,0 +1,334 @@
+"""Memory windows: refused binds, which object keeps which in use, and posting binds."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+import pytest
+from harness.mw_harness import (
+    BIND,
+    BOTH,
+    LOCAL,
+    NOT_OF_STREAM,
+    RW,
+    bound,
+    ended,
+    opened,
+    read,
+    region,
+    terminated,
+    write,
+)
+from harness.rc_harness import READ, SEND, End, Wire
+from harness.verbs_harness import Rig, poll, refused
+
+from siwarp._siwarp import ffi, lib
+from siwarp.verbs import (
+    MR,
+    MW,
+    PD,
+    AccessFlag,
+    MWBind,
+    MWBindInfo,
+    MWType,
+    Persona,
+    QPAttr,
+    QPState,
+    QPType,
+    RemoteBuffer,
+    SendFlag,
+    SendWR,
+    WCStatus,
+    WROpcode,
+    inc_rkey,
+)
+
+
+@pytest.fixture
+def ends(two: Wire) -> Iterator[tuple[End, End]]:
+    """Two connected endpoints on two devices, of which both may send."""
+    yield opened(two)
+
+
+def bad_bind(b: End, mw: MW, info: MWBindInfo, rkey: int | None = None) -> WCStatus:
+    """Bind, and return the completion status of the error; the queue pair is in ERR."""
+    if mw.type == MWType.TYPE_1:
+        b.qp.bind_mw(mw, MWBind(info))
+    else:
+        wr = SendWR(1, WROpcode.BIND_MW)
+        wr.set_bind_wr(mw, info, rkey)
+        b.qp.post_send(wr)
+    status = WCStatus(poll(b.scq)[0].status)
+    b.is_over()
+    return status
+
+
+@pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize(
+    "why", ["no right", "before", "behind", "wraps", "read-only", "mr's domain", "mw's domain"]
+)
+def test_an_out_of_range_bind_fails_in_order(two: Wire, kind: MWType, why: str) -> None:
+    _, b = opened(two)
+    mr = region(
+        b, 4096, LOCAL if why == "no right" else BIND if why == "read-only" else LOCAL | BIND
+    )
+    other = PD(b.rig.ctx)
+    if why == "mr's domain":
+        mr = MR(other, bytearray(4096), LOCAL | BIND)
+    mw = MW(other if why == "mw's domain" else b.rig.pd, kind)
+    addr, length = {
+        "before": (mr.addr - 1, 10),
+        "behind": (mr.addr + 1, 4096),
+        "wraps": (mr.addr, 2**64 - 1),
+    }.get(why, (mr.addr, 4096))
+    assert bad_bind(b, mw, MWBindInfo(mr, addr, length, RW)) == WCStatus.MW_BIND_ERR
+    mw.close()
+    mr.close()
+
+
+def test_under_persona_roce_what_came_before_a_bad_bind_is_confirmed_first(two: Wire) -> None:
+    a, b = opened(two, persona=Persona.ROCE)
+    mr, mw = region(b, 4096, LOCAL), MW(b.rig.pd)
+    a.recv(1)
+    b.post(SEND, 1, length=8, flags=0)
+    b.post(SEND, 2, length=0)
+    a.recv(2)
+    mw.bind(b.qp, mr, wr_id=3)
+    done = [(wc.wr_id, wc.status) for wc in poll(b.scq, 2)]
+    assert done == [(2, WCStatus.SUCCESS), (3, WCStatus.MW_BIND_ERR)]
+    assert [wc.ok for wc in poll(a.rcq, 2)] == [True, True]
+    mw.close()
+    mr.close()
+
+
+def test_remote_reading_needs_no_local_writing(ends: tuple[End, End]) -> None:
+    a, b = ends
+    mr = MR(b.rig.pd, b"for reading", BIND)
+    mw, remote = bound(b, mr, access=AccessFlag.REMOTE_READ)
+    assert read(a, remote, 11) == b"for reading"
+    mw.close()
+    mr.close()
+
+
+@pytest.mark.parametrize("why", ["bound", "key", "nothing"])
+def test_a_window_of_type_2_is_bound_when_it_is_invalid_and_under_its_own_key(
+    two: Wire, why: str
+) -> None:
+    _, b = opened(two)
+    mr = region(b)
+    mw = MW(b.rig.pd)
+    rkey = inc_rkey(mw.rkey)
+    if why == "bound":
+        mw.bind(b.qp, mr)
+        assert poll(b.scq)[0].ok
+        rkey = inc_rkey(rkey)
+    if why == "key":
+        rkey ^= 0x100
+    info = MWBindInfo(mr, mr.addr, 0 if why == "nothing" else 8, RW)
+    assert bad_bind(b, mw, info, rkey) == WCStatus.MW_BIND_ERR
+    mw.close()
+
+
+def test_any_low_octet_makes_a_key_of_type_2(ends: tuple[End, End]) -> None:
+    a, b = ends
+    mr = region(b)
+    mw = MW(b.rig.pd)
+    base = mw.rkey & ~0xFF
+    for octet in (0, 255, 128, 1, 0):
+        wr = SendWR(1, WROpcode.BIND_MW)
+        wr.set_bind_wr(mw, MWBindInfo(mr, mr.addr, 8, RW), base | octet)
+        mw.rkey = wr.rkey
+        b.qp.post_send(wr)
+        assert poll(b.scq)[0].ok
+        mr.write(bytes([octet]) * 8)
+        assert read(a, RemoteBuffer(mr.addr, 8, base | octet), 8) == bytes([octet]) * 8
+        ended(mw, b)
+    mw.close()
+
+
+@pytest.mark.parametrize("why", ["never", "type 1", "region", "other queue pair", "twice"])
+def test_what_is_not_of_this_queue_pair_cannot_be_invalidated(two: Wire, why: str) -> None:
+    _a, b = opened(two)
+    mr = region(b)
+    mws = []
+    rkey = mr.rkey if why == "region" else 0x12345678
+    if why == "type 1":
+        mw, remote = bound(b, mr, MWType.TYPE_1)
+        mws, rkey = [mw], remote.rkey
+    elif why == "other queue pair":
+        # a second connection; the first one must not be garbage-collected
+        _c, d = opened(two)
+        mw, remote = bound(d, mr)
+        mws, rkey = [mw], remote.rkey
+    elif why == "twice":
+        mw, remote = bound(b, mr)
+        ended(mw, b)
+        mws, rkey = [mw], remote.rkey
+    b.qp.post_send(SendWR(1, WROpcode.LOCAL_INV, invalidate_rkey=rkey))
+    assert poll(b.scq)[0].status == WCStatus.LOC_PROT_ERR
+    b.is_over()
+    if why in ("type 1", "other queue pair"):
+        assert refused(mr.close) == errno.EBUSY
+    for mw in mws:
+        mw.close()
+    mr.close()
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_region_and_a_domain_stay_while_a_window_is_bound(
+    ends: tuple[End, End], kind: MWType
+) -> None:
+    _, b = ends
+    mr = region(b)
+    mw, _ = bound(b, mr, kind)
+    assert refused(mr.close) == refused(mr.rereg, access=LOCAL) == errno.EBUSY
+    ended(mw, b)
+    mr.rereg(access=LOCAL | BIND)
+    mw.bind(b.qp, mr)
+    assert poll(b.scq)[0].ok
+    assert refused(mr.close) == errno.EBUSY
+    mw.close()
+    mr.close()
+    other = PD(b.rig.ctx)
+    kept = MW(other, kind)
+    assert lib.siw_dealloc_pd(other._c) == -errno.EBUSY
+    kept.close()
+    other.close()
+
+
+@pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize("end", ["reset", "error", "close"])
+def test_a_bind_that_is_posted_holds_window_and_region_until_it_is_flushed(
+    two: Wire, kind: MWType, end: str
+) -> None:
+    _, b = opened(two)
+    mr, mw = region(b), MW(b.rig.pd, kind)
+    b.qp.modify(QPAttr(qp_state=QPState.SQD))
+    mw.bind(b.qp, mr)
+    assert refused(mr.close) == refused(mw.close) == errno.EBUSY
+    if end == "error":
+        b.qp.modify(QPAttr(qp_state=QPState.ERR))
+        assert poll(b.scq)[0].status == WCStatus.WR_FLUSH_ERR
+        mw.bind(b.qp, mr)  # a bind posted in the state ERR is flushed, too
+        assert poll(b.scq)[0].status == WCStatus.WR_FLUSH_ERR
+    elif end == "reset":
+        b.qp.modify(QPAttr(qp_state=QPState.RESET))
+    else:
+        b.close()
+    mr.close()
+    mw.close()
+
+
+def test_a_bind_waits_in_sqd_for_its_turn(ends: tuple[End, End]) -> None:
+    a, b = ends
+    mr, mw = region(b), MW(b.rig.pd)
+    b.qp.modify(QPAttr(qp_state=QPState.SQD))
+    remote = mw.bind(b.qp, mr)
+    assert b.scq.poll() == []
+    b.qp.modify(QPAttr(qp_state=QPState.RTS))
+    assert poll(b.scq)[0].ok
+    assert read(a, remote, 8) == bytes(8)
+    mw.close()
+
+
+# ---- creating windows and posting binds
+
+
+def test_windows_have_a_limit_that_can_be_reached(rig: Rig) -> None:
+    most = rig.ctx.query_device().max_mw
+    made = [lib.siw_alloc_mw(rig.pd._live(), 1 + i % 2) for i in range(most)]
+    assert all(made)
+    assert len({mw.rkey for mw in made}) == most
+    assert not lib.siw_alloc_mw(rig.pd._live(), 1)
+    assert ffi.errno == errno.ENOMEM
+    assert [lib.siw_dealloc_mw(mw) for mw in made] == [0] * most
+    MW(rig.pd).close()
+
+
+def test_windows_are_of_two_types_and_end_once(rig: Rig) -> None:
+    for kind in (0, 3, -1):
+        assert refused(MW, rig.pd, kind) == errno.EINVAL
+    assert lib.siw_alloc_mw(ffi.NULL, 1) == ffi.NULL
+    assert lib.siw_dealloc_mw(ffi.NULL) == -errno.EINVAL
+    mw = MW(rig.pd)
+    c = mw._c
+    mw.close()
+    assert lib.siw_dealloc_mw(c) == -errno.EINVAL
+
+
+def test_a_region_that_the_peer_may_end_takes_no_windows(rig: Rig) -> None:
+    qp = rig.qp(qp_type=QPType.RC)
+    access = LOCAL | BIND | AccessFlag.REMOTE_INVALIDATE
+    assert refused(MR, rig.pd, bytearray(10), access, qp=qp) == errno.EINVAL
+    MR(rig.pd, bytearray(10), LOCAL | BIND, qp=qp).close()
+
+
+def test_a_window_does_not_open_a_region_of_one_queue_pair_to_others(two: Wire) -> None:
+    a, b = opened(two)
+    c, d = opened(two)
+    mr = MR(b.rig.pd, bytearray(100), LOCAL | BIND, qp=b.qp)
+    mw, remote = bound(d, mr, MWType.TYPE_1)
+    assert read(a, remote, 4) == bytes(4)
+    write(c, remote, b"no")
+    terminated(c, d, NOT_OF_STREAM)
+    other = MW(b.rig.pd)
+    e, f = opened(two)
+    assert bad_bind(f, other, MWBindInfo(mr, mr.addr, 8, RW)) == WCStatus.MW_BIND_ERR
+    assert e.qp.qp_state is not None
+    for window in (mw, other):
+        window.close()
+    mr.close()
+
+
+def test_the_last_queue_pair_of_a_window_may_go_first(two: Wire) -> None:
+    _, b = opened(two)
+    mr = region(b)
+    mw, _ = bound(b, mr)
+    b.close()
+    assert refused(mr.close) == errno.EBUSY
+    mw.close()
+    mr.close()
+
+
+def test_the_layout_of_requests_is_that_of_ibv() -> None:
+    assert ffi.sizeof("struct siw_send_wr") == 128
+    assert ffi.offsetof("struct siw_send_wr", "bind_mw") == 80
+    assert ffi.sizeof("struct siw_mw_bind_info") == 32
+    offsets = {"mr": 0, "addr": 8, "length": 16, "mw_access_flags": 24}
+    for name, offset in offsets.items():
+        assert ffi.offsetof("struct siw_mw_bind_info", name) == offset
+    bind = ffi.typeof("struct siw_send_wr").fields
+    assert dict(bind)["bind_mw"].type.fields[2][1].offset == 16
+    for name, offset in {"context": 0, "pd": 8, "rkey": 16, "handle": 20, "type": 24}.items():
+        assert ffi.offsetof("struct siw_mw", name) == offset
+    assert ffi.offsetof("struct siw_mw_bind", "bind_info") == 16
+
+
+def test_the_next_key_differs_in_the_low_octet_alone() -> None:
+    assert [inc_rkey(k) for k in (0, 0x1FF, 0xFFFFFFFF)] == [1, 0x100, 0xFFFFFF00]
+
+
+def test_a_fence_lets_reads_end_before_the_invalidation(ends: tuple[End, End]) -> None:
+    a, b = ends
+    far = MR(a.rig.pd, bytearray(1 << 20), LOCAL | RW)
+    mr = region(b, 1 << 20)
+    mw, remote = bound(b, mr)
+    b.qp.post_send(SendWR(1, READ, send_flags=0, sg=[mr.sge()], remote=far.remote()))
+    mw.invalidate(b.qp, wr_id=2)
+    b.recv(1)
+    write(a, remote, b"still")  # the error message has not been received, because no thread polled
+    assert poll(b.scq)[0].wr_id == 2
+    assert mr.read(5) in (b"still", bytes(5))
+    mw.close()
+
+
+def test_bind_requests_honour_their_flags(ends: tuple[End, End]) -> None:
+    _, b = ends
+    mr, mw = region(b), MW(b.rig.pd)
+    wr = SendWR(1, WROpcode.BIND_MW, send_flags=SendFlag.INLINE)
+    wr.set_bind_wr(mw, MWBindInfo(mr, mr.addr, 8, RW))
+    assert refused(b.qp.post_send, wr) == errno.EINVAL
+    inv = SendWR(1, WROpcode.LOCAL_INV, send_flags=SendFlag.INLINE, invalidate_rkey=1)
+    assert refused(b.qp.post_send, inv) == errno.EINVAL
+    mw.close()

@@ -1,0 +1,388 @@
+"""Polling, posting and destroying from different threads: at worst an error, never a crash."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import random
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from harness.rc_harness import SEND, WRITE, End, Wire
+from unit.device.test_device_idle import tasks
+from harness.verbs_harness import LIMIT, Rig, poll, until
+
+from siwarp._siwarp import ffi, lib
+from siwarp.cm import CMID, CMEventChannel
+from siwarp.verbs import (
+    AH,
+    CQ,
+    MR,
+    PD,
+    QP,
+    SGE,
+    CompChannel,
+    Context,
+    Persona,
+    QPAttr,
+    QPInitAttr,
+    QPState,
+    QPType,
+    RecvWR,
+    SendWR,
+    StateError,
+)
+from siwarp.verbs._ffi import Handle
+
+#: Errors that a call may return for an object that another thread is destroying.
+LATE = {errno.EINVAL, errno.EBADF, errno.ENOMEM}
+
+
+class Team:
+    """Threads that call a function again and again until they are stopped."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.threads: list[threading.Thread] = []
+        self.failures: list[BaseException] = []
+
+    def add(self, call: Callable[[], object]) -> None:
+        def run() -> None:
+            try:
+                while not self.stop.is_set():
+                    try:
+                        call()
+                    except OSError as e:
+                        assert e.errno in LATE, e
+            except BaseException as e:
+                self.failures.append(e)
+
+        self.threads.append(threading.Thread(target=run))
+
+    def during(self, seconds: float, least: int, call: Callable[[], object]) -> None:
+        """Start all threads; call `call` here for `seconds`, and at least `least` times.
+
+        Without a sanitizer, which also reports races that do no harm yet, half as long.
+        """
+        n = 0
+        seconds /= 1 if "SANITIZER" in os.environ else 2
+        for t in self.threads:
+            t.start()
+        try:
+            start = time.monotonic()
+            while not self.failures and (n < least or time.monotonic() < start + seconds):
+                assert time.monotonic() < start + 60, f"{n} of {least} times in a minute"
+                call()
+                n += 1
+        finally:
+            self.stop.set()
+            for t in self.threads:
+                t.join(20)
+        assert not any(t.is_alive() for t in self.threads)
+        assert not self.failures, self.failures
+
+
+def test_a_ud_queue_pair_is_destroyed_while_two_threads_post_to_it_and_two_poll(
+    rig: Rig,
+) -> None:
+    cq = rig.cq(4096)
+    mr = rig.mr(4096)
+    target = rig.ah(("127.0.0.1", 9))
+    current = [rig.ud(cq)]
+    team = Team()
+    team.add(lambda: current[0].post_send(SendWR(1, sg=[mr.sge(0, 64)], ah=target)))
+    team.add(lambda: current[0].post_recv([RecvWR(2, sg=[mr.sge(64, 64)])] * 3))
+    team.add(lambda: cq.poll(64))
+    team.add(lambda: cq.poll(1))
+
+    def replace() -> None:
+        old, current[0] = current[0], rig.ud(cq)
+        if len(old._parents) and old.qp_num % 2:
+            old.modify(QPAttr(qp_state=QPState.ERR))
+        old.close()
+
+    team.during(1.0, 20, replace)
+
+
+def test_a_connected_queue_pair_is_destroyed_while_others_post_and_poll(two: Wire) -> None:
+    a, b = two.connect(size=4096)
+    ends = [a, b]
+    team = Team()
+
+    def post(i: int) -> None:
+        me, other = ends[i], ends[1 - i]
+        remote = other.mem.remote(0, 64)
+        me.qp.post_send(SendWR(1, WRITE, sg=[me.mem.sge(0, 64)], remote=remote))
+
+    team.add(lambda: post(0))
+    team.add(lambda: ends[0].qp.post_recv(RecvWR(1)))
+    team.add(lambda: ends[0].scq.poll(16))
+    team.add(lambda: ends[1].scq.poll(16))
+
+    def replace() -> None:
+        old = tuple(ends)
+        ends[:] = two.connect(size=4096)
+        for end in old:
+            end.close()
+
+    team.during(1.0, 2, replace)
+
+
+def test_every_request_completes_once_while_others_drain_break_and_mend_the_queue(
+    rig: Rig,
+) -> None:
+    cq, rcq = rig.cq(4096), rig.cq(16)
+    mr = rig.mr(64)
+    qp = rig.ud(scq=cq, rcq=rcq, max_send_wr=64)
+    target = rig.ah(rig.ud())
+    taken: list[list[int]] = [[], []]
+    found: list[int] = []
+
+    def poster(me: int) -> Callable[[], object]:
+        count = 0
+
+        def post() -> None:
+            nonlocal count
+            count += 1
+            number = count * 2 + me
+            key = 0xBAD if me and count % 8 == 0 else mr.lkey
+            wr = SendWR(number, sg=[SGE(mr.addr, 8, key)], ah=target)
+            qp.post_send([wr] if count % 3 else wr)
+            taken[me].append(number)
+
+        return post
+
+    team = Team()
+    team.add(poster(0))
+    team.add(poster(1))
+    team.add(lambda: found.extend(w.wr_id for w in cq.poll(16)))
+    states = itertools.cycle([QPState.SQD, QPState.RTS, QPState.RTS])
+
+    def change() -> None:
+        with contextlib.suppress(StateError):  # SQE has no transition to SQD
+            qp.modify(QPAttr(qp_state=next(states)))
+
+    team.during(1.0, 100, change)
+    qp.modify(QPAttr(qp_state=QPState.ERR))
+    until(lambda: found.extend(w.wr_id for w in cq.poll(64)) or len(found) >= sum(map(len, taken)))
+    for me in (0, 1):
+        assert [n for n in found if n % 2 == me] == taken[me], "each once, and in its order"
+
+
+@contextlib.contextmanager
+def on_one_cpu() -> Iterator[None]:
+    cpus = os.sched_getaffinity(0)
+
+    def let_run(on: set[int]) -> None:
+        for task in tasks():
+            with contextlib.suppress(ProcessLookupError):  # the process has just ended
+                os.sched_setaffinity(task, on)
+
+    let_run({min(cpus)})
+    yield
+    let_run(cpus)
+
+
+def answer(end: End, rounds: int) -> None:
+    """Answer each message from a thread that sleeps meanwhile; the first receive is posted."""
+    for _ in range(rounds):
+        end.rcq.req_notify()
+        while not end.rcq.poll(1):
+            assert end.events.get_cq_event(LIMIT), "no message came"
+            end.rcq.req_notify()
+        # posted before the answer, because the next message may arrive directly after the answer
+        end.recv(1, 8)
+        end.post(SEND, length=8)
+        poll(end.scq)
+
+
+@pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE])
+def test_a_send_completes_before_the_answer_comes_also_if_its_thread_has_lost_the_cpu(
+    two: Wire, persona: Persona
+) -> None:
+    """The answering thread preempts a nice sender before the sender's system call returns."""
+    one = two.dial(size=64, one_cq=True, persona=persona)
+    other = End(two.passive, two.request().id, two.p_channel, 64, persona=persona)
+    other.id.accept()
+    one.event(), other.event()
+    other.recv(1, 8)
+    rounds = 30
+
+    def post() -> None:
+        os.nice(19)
+        for _ in range(rounds):
+            one.recv(1, 8)
+            one.post(SEND, 2, length=8)
+            until(lambda: one.scq.pending == 2)
+            assert [(wc.wr_id, wc.status) for wc in one.scq.poll(2)] == [(2, 0), (1, 0)]
+
+    with on_one_cpu(), ThreadPoolExecutor() as pool:
+        for done in [pool.submit(answer, other, rounds), pool.submit(post)]:
+            done.result()
+
+
+def test_a_completion_queue_is_destroyed_while_others_poll_it(rig: Rig) -> None:
+    current = [rig.cq(16)]
+    team = Team()
+    for _ in range(3):
+        team.add(lambda: current[0].poll(4))
+
+    def replace() -> None:
+        old, current[0] = current[0], rig.cq(16)
+        old.close()
+
+    team.during(0.5, 20, replace)
+
+
+def test_a_device_is_closed_while_others_post_to_it_and_poll_it() -> None:
+    class World:
+        def __init__(self) -> None:
+            self.ctx = Context()
+            self.pd = PD(self.ctx)
+            self.cq = CQ(self.ctx, 256)
+            self.mr = MR(self.pd, 64)
+            self.qp = QP(self.pd, QPInitAttr(QPType.UD, scq=self.cq))
+            self.qp.to_rts()
+            self.wr = SendWR(1, sg=[self.mr.sge()], ah=AH(self.pd, ("127.0.0.1", 9)))
+
+    current = [World()]
+    team = Team()
+    # A request belongs to one thread at a time, so only one thread posts.
+    team.add(lambda: current[0].qp.post_send(current[0].wr))
+    team.add(lambda: current[0].cq.poll(16))
+    team.add(lambda: current[0].cq.poll(1))
+
+    def replace() -> None:
+        old, current[0] = current[0], World()
+        old.ctx.__exit__(None, None, None)
+
+    team.during(1.0, 5, replace)
+
+
+def test_handles_of_every_kind_close_in_any_order_while_others_use_and_wait_for_them() -> None:
+    """A thread that waits for an event of a closing object neither blocks the close nor crashes."""
+    rng = random.Random(7)
+
+    class World:
+        def __init__(self) -> None:
+            self.ctx = Context()
+            self.pd = PD(self.ctx)
+            self.channel = CompChannel(self.ctx)
+            self.cq = CQ(self.ctx, 256, channel=self.channel)
+            self.out, self.into = MR(self.pd, 64), MR(self.pd, 64)
+            self.qp = QP(self.pd, QPInitAttr(QPType.UD, scq=self.cq))
+            self.qp.to_rts()
+            self.ah = AH(self.pd, self.qp.addr)
+            self.events = CMEventChannel(self.ctx)
+            self.id = CMID(self.events)
+            self.id.listen(("127.0.0.1", 0))
+
+        def parts(self) -> list[Handle]:
+            return [self.pd, self.channel, self.cq, self.out, self.into, self.qp, self.ah,
+                    self.events, self.id]  # fmt: skip
+
+    current = [World()]
+
+    def look() -> None:
+        w = current[0]
+        w.qp.query()
+        assert w.id.local_addr[0] == "127.0.0.1" and w.cq.capacity >= 256
+
+    def await_events() -> None:
+        current[0].ctx.get_async_event(0.002)
+        current[0].events.get_event(0.002)
+
+    team = Team()
+    for call in (look, await_events, lambda: current[0].cq.wait(0.01)):
+        team.add(call)
+
+    def replace() -> None:
+        w = current[0]
+        for _ in range(5):  # objects whose events threads wait for
+            w.qp.post_recv(RecvWR(1, sg=[w.into.sge()]))
+            w.qp.post_send(SendWR(2, sg=[w.out.sge(0, 8)], ah=w.ah))
+        old, current[0] = w, World()
+        parts = old.parts()
+        rng.shuffle(parts)
+        for part in parts:
+            # the object is in use, or a thread waits for its events
+            with contextlib.suppress(StateError):
+                part.close()
+        until(lambda: closed(old.ctx))
+
+    def closed(ctx: Context) -> bool:
+        with contextlib.suppress(StateError):
+            ctx.__exit__(None, None, None)
+        return ctx.closed
+
+    team.during(1.0, 5, replace)
+
+
+def test_a_wait_whose_time_is_over_before_the_thread_sleeps_ends_at_once(build_dir: Path) -> None:
+    done = subprocess.run(
+        [build_dir / "tests/c/siw-test-late"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("kind", [QPType.RC, QPType.UD], ids=lambda k: k.name)
+def test_a_destroyed_queue_pair_is_dead_to_c_programs_too(rig: Rig, kind: QPType) -> None:
+    cq = rig.cq()
+    init = ffi.new("struct siw_qp_init_attr *", {"qp_type": kind})
+    init.send_cq = init.recv_cq = cq._live()
+    qp = lib.siw_create_qp(rig.pd._live(), init)
+    attr = ffi.new("struct siw_qp_attr *", {"qp_state": 1})
+    assert lib.siw_modify_qp(qp, attr, 1) == 0
+    recv, send = ffi.new("struct siw_recv_wr *"), ffi.new("struct siw_send_wr *")
+    assert lib.siw_post_recv(qp, recv, ffi.NULL) == 0
+    assert lib.siw_destroy_qp(qp) == 0
+    bad = ffi.new("struct siw_recv_wr **")
+    assert lib.siw_post_recv(qp, recv, bad) == -errno.EINVAL
+    assert bad[0] == recv
+    assert lib.siw_post_send(qp, send, ffi.NULL) == -errno.EINVAL
+    assert lib.siw_modify_qp(qp, attr, 1) == -errno.EINVAL
+    assert lib.siw_query_qp(qp, attr, ffi.NULL) == -errno.EINVAL
+    assert lib.siw_destroy_qp(qp) == -errno.EINVAL
+    # The next queue pair may use the same memory and must inherit nothing from the destroyed one.
+    again = lib.siw_create_qp(rig.pd._live(), init)
+    got = ffi.new("struct siw_qp_attr *")
+    assert lib.siw_query_qp(again, got, ffi.NULL) == 0
+    assert got.qp_state == QPState.RESET
+    assert lib.siw_post_recv(again, recv, ffi.NULL) == -errno.EINVAL
+    assert lib.siw_modify_qp(again, attr, 1) == 0
+    assert lib.siw_post_recv(again, recv, ffi.NULL) == 0
+    attr.qp_state = QPState.ERR
+    assert lib.siw_modify_qp(again, attr, 1) == 0
+    assert len(poll(cq)) == 1
+    assert lib.siw_destroy_qp(again) == 0
+
+
+def test_a_closed_handle_says_so_to_a_thread_that_still_posts(rig: Rig) -> None:
+    qp = rig.ud()
+    qp.close()
+    with pytest.raises(StateError, match="closed"):
+        qp.post_recv(RecvWR(1))
+
+
+def test_four_threads_on_shared_and_own_queue_pairs_lose_nothing(build_dir: Path) -> None:
+    """RC and UD; posting, polling, sleeping on channels. Runs 30 s under ThreadSanitizer."""
+    seconds = {"tsan": 30, "asan": 2}.get(os.environ.get("SANITIZER", ""), 1)
+    done = subprocess.run(
+        [build_dir / "tests/c/siw-test-threads", str(seconds)],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    # Requests and messages on the shared connection, datagrams, operations of each thread, waits.
+    counts = [int(n) for n in re.findall(r"\d+", done.stdout)]
+    assert len(counts) == 6 and min(counts) > 10, done.stdout

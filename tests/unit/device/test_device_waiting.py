@@ -1,0 +1,239 @@
+"""Waiting for events: non-blocking descriptors, and which thread makes progress meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pace
+import pytest
+from harness.rc_harness import SEND, Wire, plain_listener
+from harness.verbs_harness import LIMIT, Rig, poll, settings, until
+
+from siwarp._siwarp import ffi, lib
+from siwarp.cm import CMID, CMEventChannel
+from siwarp.verbs import SendWR, SrqAttr
+
+
+def switch(fd: int, on: bool) -> None:
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_NONBLOCK if on else flags & ~os.O_NONBLOCK)
+
+
+class Waits:
+    """One kind of wait: its descriptor, its call, and an action that causes an event."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+
+    fd: int
+
+    def get(self, ms: int) -> int:
+        raise NotImplementedError
+
+    def cause(self) -> None:
+        raise NotImplementedError
+
+
+class WaitsForCompletions(Waits):
+    def __init__(self, rig: Rig) -> None:
+        super().__init__(rig)
+        self.channel = rig.channel()
+        self.cq = rig.cq(16, self.channel)
+        self.qp = rig.ud(self.cq)
+        self.to = rig.ah(self.qp)
+        self.fd = self.channel.fileno()
+
+    def get(self, ms: int) -> int:
+        cq = ffi.new("struct siw_cq **")
+        r = int(lib.siw_get_cq_event(self.channel._live(), cq, ffi.NULL, ms))
+        if not r:
+            lib.siw_ack_cq_events(cq[0], 1)
+        return r
+
+    def cause(self) -> None:
+        self.cq.req_notify()
+        self.qp.post_send(SendWR(1, ah=self.to))
+
+
+class WaitsForAsync(Waits):
+    def __init__(self, rig: Rig) -> None:
+        super().__init__(rig)
+        self.srq = rig.srq()
+        self.fd = rig.ctx.async_fd()
+
+    def get(self, ms: int) -> int:
+        event = ffi.new("struct siw_async_event *")
+        r = int(lib.siw_get_async_event(self.rig.ctx._live(), event, ms))
+        if not r:
+            lib.siw_ack_async_event(event)
+        return r
+
+    def cause(self) -> None:
+        # no receive is posted, so the limit event is raised at once
+        self.srq.modify(SrqAttr(srq_limit=4))
+
+
+class WaitsForConnections(Waits):
+    def __init__(self, rig: Rig) -> None:
+        super().__init__(rig)
+        self.channel = CMEventChannel(rig.ctx)
+        self.fd = self.channel.fileno()
+        self.nobody = plain_listener()
+        self.ids: list[CMID] = []
+
+    def get(self, ms: int) -> int:
+        return int(lib.siw_cm_get_event(self.channel._live(), ffi.new("struct siw_cm_event *"), ms))
+
+    def cause(self) -> None:
+        self.nobody.close()
+        self.ids.append(CMID(self.channel))
+        self.ids[-1].bind_qp(self.rig.qp(qp_type=2))
+        self.ids[-1].connect(("127.0.0.1", 1))
+
+
+KINDS: list[Callable[[Rig], Waits]] = [WaitsForCompletions, WaitsForAsync, WaitsForConnections]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_wait_without_limit_blocks_unless_the_descriptor_has_o_nonblock(
+    rig: Rig, kind: Callable[[Rig], Waits]
+) -> None:
+    wait = kind(rig)
+    assert not fcntl.fcntl(wait.fd, fcntl.F_GETFL) & os.O_NONBLOCK
+    switch(wait.fd, True)
+    assert wait.get(-1) == -errno.EAGAIN
+    start = time.monotonic()
+    # a time-out applies even if the descriptor is non-blocking
+    assert wait.get(50) == -errno.EAGAIN
+    assert time.monotonic() - start >= 0.05
+    switch(wait.fd, False)
+    got: list[int] = []
+    waiter = threading.Thread(target=lambda: got.append(wait.get(-1)))
+    waiter.start()
+    waiter.join(0.1)
+    assert waiter.is_alive()
+    wait.cause()
+    waiter.join(LIMIT)
+    assert got == [0]
+    switch(wait.fd, True)
+    assert wait.get(-1) == -errno.EAGAIN
+    wait.cause()
+    until(lambda: wait.get(-1) == 0)
+    assert wait.get(-1) == -errno.EAGAIN
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_reading_the_descriptor_directly_does_not_block_others(
+    rig: Rig, kind: Callable[[Rig], Waits]
+) -> None:
+    wait = kind(rig)
+    wait.cause()
+    os.read(wait.fd, 8)
+    until(lambda: wait.get(0) == 0)
+    assert wait.get(0) == -errno.EAGAIN
+
+
+def test_an_async_event_has_the_users_pointer_of_its_object(rig: Rig) -> None:
+    cq = lib.siw_create_cq(rig.ctx._live(), 1, ffi.cast("void *", 0x11), ffi.NULL, 0)
+    init = ffi.new("struct siw_srq_init_attr *")
+    init.srq_context = ffi.cast("void *", 0x22)
+    init.attr.max_wr = 4
+    srq = lib.siw_create_srq(rig.pd._live(), init)
+    qps = []
+    for user in (0x33, 0x44):  # the second object may use the memory of the destroyed one
+        qp_init = ffi.new("struct siw_qp_init_attr *")
+        qp_init.qp_context = ffi.cast("void *", user)
+        qp_init.send_cq = qp_init.recv_cq = cq
+        qp_init.srq = srq
+        qp_init.qp_type = lib.SIW_QPT_UD
+        qps.append(lib.siw_create_qp(rig.pd._live(), qp_init))
+        if user == 0x33:
+            assert lib.siw_destroy_qp(qps.pop()) == 0
+    attr = ffi.new("struct siw_qp_attr *", {"qp_state": lib.SIW_QPS_ERR})
+    assert lib.siw_modify_qp(qps[0], attr, lib.SIW_QP_STATE) == 0
+    limit = ffi.new("struct siw_srq_attr *", {"srq_limit": 4})
+    assert lib.siw_modify_srq(srq, limit, lib.SIW_SRQ_LIMIT) == 0
+    event = ffi.new("struct siw_async_event *")
+    for kind, user in (
+        (lib.SIW_EVENT_QP_LAST_WQE_REACHED, 0x44),
+        (lib.SIW_EVENT_SRQ_LIMIT_REACHED, 0x22),
+    ):
+        assert lib.siw_get_async_event(rig.ctx._live(), event, 1000) == 0
+        assert (event.event_type, int(ffi.cast("uintptr_t", event.user_context))) == (kind, user)
+        lib.siw_ack_async_event(event)
+    assert lib.siw_destroy_qp(qps[0]) == lib.siw_destroy_srq(srq) == lib.siw_destroy_cq(cq) == 0
+
+
+def sleeps_of(task: int) -> int:
+    text = Path(f"/proc/self/task/{task}/status").read_text()
+    (line,) = [x for x in text.splitlines() if x.startswith("voluntary_ctxt_switches:")]
+    return int(line.split()[1])
+
+
+@pytest.fixture
+def asleep(rig: Rig, request: Any) -> Iterator[int]:
+    """A thread that waits for rare events without a time-out; yields its task id."""
+    wait: Waits = request.param(rig)
+    task: list[int] = []
+
+    def sleep() -> None:
+        task.append(threading.get_native_id())
+        assert wait.get(-1) == 0
+
+    waiter = threading.Thread(target=sleep)
+    waiter.start()
+    until(lambda: task)
+    time.sleep(0.05)
+    yield task[0]
+    wait.cause()
+    waiter.join(LIMIT)
+    assert not waiter.is_alive()
+
+
+@pytest.mark.parametrize("asleep", KINDS[1:], indirect=True)
+def test_a_thread_that_waits_for_rare_events_is_not_woken_by_messages(
+    rig: Rig, asleep: int
+) -> None:
+    a, b = Wire(rig).connect(size=64)
+    before = sleeps_of(asleep)
+    for _ in range(200):
+        b.recv(length=8)
+        a.post(SEND, length=8)
+        assert poll(b.rcq)[0].ok and poll(a.scq)[0].ok
+        time.sleep(0.001)  # long enough for a thread that waits on the sockets to go to sleep again
+    assert sleeps_of(asleep) - before <= 2
+
+
+@pytest.mark.parametrize("program", ["leaving", "left"])
+def test_a_sleeping_thread_finishes_the_work_of_the_last_call(
+    build_dir: Path, program: str
+) -> None:
+    done = pace.run(
+        [build_dir / f"tests/c/siw-test-{program}"],
+        capture_output=True,
+        text=True,
+        seconds=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def spent(waits: Waits, times: int) -> float:
+    """Return the CPU seconds of this many waits of 20 ms that time out."""
+    began = time.thread_time()
+    for _ in range(times):
+        assert waits.get(20) == -errno.EAGAIN
+    return time.thread_time() - began
+
+
+def test_after_spins_in_vain_most_waits_sleep_at_once(rig: Rig) -> None:
+    waits = WaitsForCompletions(rig)
+    with settings(spin_us=10_000):
+        assert spent(waits, 50) < 0.25  # only six of the waits spin, for 10 ms each

@@ -1,0 +1,37 @@
+"""Delivery counts: requests complete when the siwarp peer reports that it has received them.
+
+These run on real sockets; the other tests are in tests/sim/verbs/test_verbs_counts.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.rc_harness import SEND, WRITE, Wire
+from harness.verbs_harness import counted, poll
+
+from siwarp.verbs import (
+    Persona,
+    QPAttr,
+    WCStatus,
+)
+
+FLUSHED = WCStatus.WR_FLUSH_ERR
+ROCE: dict[str, Any] = {"persona": Persona.ROCE, "private_messages": True}
+
+
+def test_a_program_that_polls_nothing_counts_by_its_progress_thread(two: Wire) -> None:
+    a, b = two.connect(**ROCE)
+    with counted("delivery_counts_rx", 20):
+        for i in range(20):
+            a.post(WRITE, i, length=64, remote=b.mem.remote(0, 64))
+            assert poll(a.scq)[0].wr_id == i
+
+
+def test_a_send_that_waited_too_long_says_so_to_its_sender(two: Wire) -> None:
+    a, b = two.connect(**ROCE)
+    b.qp.modify(QPAttr(min_rnr_timer=1))
+    a.qp.modify(QPAttr(rnr_retry=1))
+    a.post(SEND, 1, length=8)
+    a.post(WRITE, 2, length=8, remote=b.mem.remote(0, 8))
+    assert [w.status for w in poll(a.scq, 2)] == [WCStatus.RNR_RETRY_EXC_ERR, FLUSHED]

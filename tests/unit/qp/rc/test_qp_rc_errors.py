@@ -1,0 +1,112 @@
+"""RC queue pairs in error: Terminates, statuses, flushing, disconnects, lost peers.
+
+These run on real sockets; the other tests are in tests/sim/verbs/test_verbs_rc_errors.py.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+from hostile.peer import accept_raw
+from harness.rc_harness import READ, WRITE, End, Wire
+from harness.verbs_harness import ALL_ACCESS, poll, until
+
+from siwarp.cm import CMEventType
+from siwarp.inspect import DDPUntagged, Opcode, ReadRequest
+from siwarp.verbs import (
+    RemoteBuffer,
+    WCStatus,
+)
+
+FLUSHED = WCStatus.WR_FLUSH_ERR
+
+
+def test_deregistering_what_the_peer_reads_ends_the_stream_and_no_octet_more_is_sent(
+    two: Wire,
+) -> None:
+    size = 16 << 20  # more than TCP accepts while the peer does not read
+    peer, end = accept_raw(two)
+    mr = end.rig.mr(bytearray(b"\x11") * size, ALL_ACCESS)
+    memory = mr.view.obj
+    peer.fpdu(
+        DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=1, msn=1)
+        / ReadRequest(sink_stag=1, size=size, src_stag=mr.rkey, src_to=mr.addr)
+    )
+    until(lambda: peer.unread() > 0)
+    mr.close()
+    memory[:] = b"\x22" * size  # memory that the program owns again
+    got = peer.rest()
+    assert b"\x11" * 1000 in got
+    assert b"\x22" * 16 not in got
+    assert len(got) < size
+    end.is_over()
+    peer.close()
+
+
+PEER = """
+import sys
+from siwarp import cm
+from siwarp.verbs import *
+conn = cm.connect((sys.argv[1], int(sys.argv[2])))
+mr = conn.register(64 << 20)
+conn.send(mr.remote().pack())
+print("ready", flush=True)
+while True:
+    conn.recv(60)
+"""
+
+
+@pytest.mark.parametrize("opcode", [WRITE, READ], ids=["write", "read"])
+def test_a_peer_that_is_killed_in_the_middle_leaves_this_end_in_error(
+    two: Wire, opcode: int
+) -> None:
+    host, port = two.address
+    peer = subprocess.Popen(
+        [sys.executable, "-c", PEER, host, str(port)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        request = two.request(20)
+        b = End(two.passive, request.id, two.p_channel, size=64 << 20)
+        b.recv(wr_id=1, length=4096)
+        b.id.accept()
+        assert b.event().type == CMEventType.ESTABLISHED
+        assert poll(b.rcq)[0].ok
+        remote = RemoteBuffer.unpack(b.mem.read(20))
+        for i in range(20):
+            b.post(opcode, 10 + i, length=64 << 20, remote=remote)
+        poll(b.scq, 1, 20)
+        peer.kill()
+        rest = poll(b.scq, 19, 20)
+        assert [w.wr_id for w in rest] == [11 + i for i in range(19)]
+        assert rest[-1].status == FLUSHED
+        event = b.event()
+        assert event.type == CMEventType.DISCONNECTED
+        b.is_over()
+    finally:
+        peer.kill()
+        peer.wait()
+        if peer.stdout:
+            peer.stdout.close()
+
+
+def test_a_connection_between_two_threads_that_end_at_the_same_time(two: Wire) -> None:
+    for _ in range(20):
+        a, b = two.connect(size=1 << 16)
+        a.post(WRITE, 1, length=1 << 16, remote=b.mem.remote())
+        barrier = threading.Barrier(2)
+
+        def end(which: End, barrier: threading.Barrier = barrier) -> None:
+            barrier.wait()
+            which.close()
+
+        threads = [threading.Thread(target=end, args=(x,)) for x in (a, b)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(10)
+            assert not t.is_alive()
+        a.mem.close()
+        b.mem.close()

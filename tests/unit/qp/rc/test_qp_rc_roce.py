@@ -1,0 +1,55 @@
+"""Persona roce: completed requests have reached the peer, failed ones report the reason.
+
+These run on real sockets; the other tests are in tests/sim/verbs/test_verbs_roce.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from harness.rc_harness import READ, SEND, WRITE, End, Wire
+from harness.verbs_harness import (
+    poll,
+    settings,
+)
+
+from siwarp.verbs import (
+    Persona,
+)
+
+#: How the peer acknowledges data: by answering Reads or, if it is siwarp, by delivery counts.
+HOW = {"by Reads": {}, "by counts": {"private_messages": True}}
+
+
+@pytest.fixture(params=HOW.values(), ids=list(HOW))
+def how(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+    found: dict[str, Any] = request.param
+    # without the announcement, the peer is what the program declares it to be, or unknown
+    with settings(mpa_announce=0):
+        yield found
+
+
+def roce(wire: Wire, **kw: object) -> tuple[End, End]:
+    return wire.connect(persona=Persona.ROCE, **kw)  # type: ignore[arg-type]
+
+
+def test_both_ends_send_at_once_and_all_of_it_completes_in_order(
+    two: Wire, how: dict[str, Any]
+) -> None:
+    a, b = roce(two, size=2 << 20, max_send_wr=64, max_recv_wr=64, **how)
+    for end in (a, b):
+        for i in range(40):
+            end.recv(i, offset=1 << 20, length=1 << 16)
+    # Separate memory areas for data sent, data read into, data that the peer writes to and data
+    # that it reads from.
+    sink, target, source, size = 1 << 18, 2 << 18, 3 << 18, 1 << 14
+    for i in range(40):
+        for end, other in ((a, b), (b, a)):
+            opcode = (SEND, WRITE, READ)[i % 3]
+            remote = other.mem.remote(source if opcode == READ else target, size)
+            offset = sink if opcode == READ else 0
+            end.post(opcode, i, offset=offset, length=size, remote=remote)
+    for end in (a, b):
+        assert [(w.wr_id, w.status) for w in poll(end.scq, 40)] == [(i, 0) for i in range(40)]

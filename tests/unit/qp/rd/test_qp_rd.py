@@ -1,0 +1,97 @@
+"""RD queue pairs: Send, Write, Read and atomics to any number of peers, order and errors.
+
+These run on real sockets; the other tests are in tests/sim/rd/test_verbs_rd.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+from harness.rd_harness import Peer
+from harness.verbs_harness import Rig, pattern
+
+from siwarp.verbs import (
+    WCOpcode,
+    WROpcode,
+)
+
+SIZES = [0, 1, 3, 64, 1023, 1024, 1025, 1400, 1500, 4096, 9000, 65507, 65536, 200_000]
+
+
+# ---- Send
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("crc", [True, False], ids=["crc", "no_crc"])
+def test_messages_of_every_size_arrive_whole_with_their_source(
+    rig: Rig, host: str, crc: bool
+) -> None:
+    a, b = (Peer(rig, 1 << 18, host=host, crc=crc) for _ in range(2))
+    for i, size in enumerate(SIZES):
+        data = pattern(size, i)
+        b.into.view[:] = b"\xee" * b.size
+        b.recv(1000 + i)
+        a.send(b, data, 2000 + i)
+        (got,) = b.got()
+        assert (got.wr_id, got.ok, got.opcode) == (1000 + i, True, WCOpcode.RECV)
+        assert (got.byte_len, got.src_qp) == (size, a.qp.qp_num)
+        assert got.source == a.qp.addr
+        assert b.into.read(size) == data
+        assert set(b.into.read(256, size)) <= {0xEE}
+        (sent,) = a.done()
+        assert (sent.wr_id, sent.ok, sent.opcode) == (2000 + i, True, WCOpcode.SEND)
+
+
+@pytest.mark.clause("DGRAM-RDV-1")
+def test_one_queue_pair_talks_to_any_number_of_peers_each_in_its_order(rig: Rig) -> None:
+    a, others = Peer(rig, depth=256), [Peer(rig) for _ in range(8)]
+    for other in others:
+        for i in range(16):
+            other.recv(i, 64, 64 * i)
+    for i in range(16):
+        for k, other in enumerate(others):
+            a.send(other, bytes([k, i]) * 4, 100 * k + i, offset=64 * (16 * k + i))
+    done = [w.wr_id for w in a.done(128)]
+    for k in range(8):
+        assert [i for i in done if i // 100 == k] == [100 * k + i for i in range(16)]
+    for k, other in enumerate(others):
+        assert [w.wr_id for w in other.got(16)] == list(range(16))
+        assert [other.into.read(8, 64 * i) for i in range(16)] == [
+            bytes([k, i]) * 4 for i in range(16)
+        ]
+
+
+# ---- Write, Read, atomics
+
+
+@pytest.mark.parametrize("size", [0, 1, 1500, 65536, 1 << 20])
+def test_a_write_lies_at_the_peer_when_it_completes(rig: Rig, size: int) -> None:
+    a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
+    a.out.view[:size] = pattern(size)
+    a.rdma(b, WROpcode.RDMA_WRITE, size)
+    (sent,) = a.done()
+    assert (sent.ok, sent.opcode) == (True, WCOpcode.RDMA_WRITE)
+    assert b.into.read(size) == pattern(size)
+
+
+@pytest.mark.parametrize("size", [0, 1, 1500, 65536, 1 << 20])
+def test_a_read_brings_the_peers_memory(rig: Rig, size: int) -> None:
+    a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
+    b.into.view[:size] = pattern(size)
+    a.rdma(b, WROpcode.RDMA_READ, size)
+    (done,) = a.done()
+    assert (done.ok, done.opcode, done.byte_len) == (True, WCOpcode.RDMA_READ, size)
+    assert a.out.read(size) == pattern(size)
+
+
+def test_atomics_of_several_peers_add_up(rig: Rig) -> None:
+    target, peers = Peer(rig), [Peer(rig) for _ in range(3)]
+    for i in range(20):
+        for peer in peers:
+            peer.rdma(target, WROpcode.ATOMIC_FETCH_AND_ADD, 8, i, compare_add=i)
+    for peer in peers:
+        assert all(w.ok for w in peer.done(20))
+    assert int.from_bytes(target.into.read(8), "little") == 3 * sum(range(20))
+    target.into.view[:8] = (5).to_bytes(8, "little")
+    peers[0].rdma(target, WROpcode.ATOMIC_CMP_AND_SWP, 8, compare_add=5, swap=9)
+    assert peers[0].done()[0].opcode == WCOpcode.COMP_SWAP
+    assert int.from_bytes(target.into.read(8), "little") == 9

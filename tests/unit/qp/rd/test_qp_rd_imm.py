@@ -1,0 +1,48 @@
+"""Immediate data on RD: in the same message as a Send, in a second message after a Write.
+
+These run on real sockets; the other tests are in tests/sim/rd/test_verbs_rd_imm.py.
+"""
+
+from __future__ import annotations
+
+from harness.rd_harness import Peer
+from harness.verbs_harness import Rig
+
+from siwarp.verbs import (
+    RecvWR,
+    WROpcode,
+)
+
+SEND, READ = WROpcode.SEND, WROpcode.RDMA_READ
+WRITE_IMM, SEND_IMM = WROpcode.RDMA_WRITE_WITH_IMM, WROpcode.SEND_WITH_IMM
+IMM = 0x01C2_83FE
+
+
+def write_imm(a: Peer, b: Peer, length: int, wr_id: int = 3, **more: int) -> None:
+    a.rdma(b, WRITE_IMM, length, wr_id, imm_data=more.pop("imm", IMM), **more)
+
+
+def test_all_kinds_of_requests_of_several_peers_stay_in_their_order(rig: Rig) -> None:
+    target, peers = Peer(rig, 1 << 20, depth=256), [Peer(rig, 1 << 20) for _ in range(3)]
+    target.qp.post_recv([RecvWR(i, sg=[target.into.sge(1 << 19, 4096)]) for i in range(60)])
+    kinds = [(SEND, 10), (WRITE_IMM, 200_000), (READ, 30), (WRITE_IMM, 0), (SEND_IMM, 20)]
+    for turn in range(4):
+        for peer in peers:
+            for i, (opcode, length) in enumerate(kinds):
+                # The three memory areas are separate: none is written locally while it is read, or
+                # the reverse.
+                at = {SEND: 1 << 18, SEND_IMM: 1 << 18, READ: 1 << 19}.get(opcode, 0) + 64 * turn
+                if opcode in (SEND, SEND_IMM):
+                    more = {} if opcode == SEND else {"imm_data": turn}
+                    peer.send(target, bytes(length), 5 * turn + i, opcode=opcode, offset=at, **more)
+                elif opcode == READ:
+                    peer.rdma(target, opcode, length, 5 * turn + i, offset=at)
+                else:
+                    write_imm(peer, target, length, 5 * turn + i, imm=turn)
+    got = target.got(48)
+    for peer in peers:
+        assert [w.wr_id for w in peer.done(20)] == list(range(20))
+        mine = [w for w in got if w.source == peer.qp.addr]
+        assert [w.byte_len for w in mine] == [10, 200_000, 0, 20] * 4
+        assert [w.imm_data for w in mine if w.wc_flags] == [t for t in range(4) for _ in range(3)]
+    assert sorted(w.wr_id for w in got) == list(range(48))

@@ -1,0 +1,129 @@
+"""Peers of RD queue pairs whose port another process takes over, and peers that only reconnect."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+
+import pytest
+from harness.rd_harness import Peer
+from harness.verbs_harness import Rig
+
+from siwarp.verbs import (
+    AH,
+    EventType,
+    PeerRestart,
+    QPAttr,
+    QPState,
+    SendWR,
+    faults,
+)
+
+LISTENER = """
+    import sys
+    sys.path.insert(0, "tests")
+    from harness.rd_harness import Peer
+    from harness.verbs_harness import Rig
+    rig = Rig()
+    peer = Peer(rig, port=int(sys.argv[1]))
+    for i in range(16):
+        peer.recv(i, 64, 64 * i)
+    print(peer.qp.addr[1], flush=True)
+    for line in sys.stdin:  # so many messages are waited for
+        for w in peer.got(int(line)):
+            print(peer.into.read(w.byte_len, 64 * w.wr_id).decode(), flush=True)
+"""
+
+
+class Listener:
+    """A peer in a process of its own."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(LISTENER), str(port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+
+    def got(self, n: int) -> list[str]:
+        """Wait for `n` messages; return their octets."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(f"{n}\n")
+        self.process.stdin.flush()
+        return [self.process.stdout.readline().strip() for _ in range(n)]
+
+    def kill(self) -> None:
+        """Kill the process without notice to its peers."""
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        """Kill the process and close its pipes."""
+        self.kill()
+        assert self.process.stdin is not None and self.process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def listeners() -> Iterator[list[Listener]]:
+    """A list of listeners that are closed at the end."""
+    made: list[Listener] = []
+    yield made
+    for listener in made:
+        listener.close()
+
+
+def restarted(rig: Rig, end: Peer) -> list[PeerRestart]:
+    """Wait for the PEER_RESTARTED event; return the restarts that the queue pair reports."""
+    event = rig.ctx.get_async_event(10)
+    assert event is not None
+    with event:
+        assert (event.event_type, event.element) == (EventType.PEER_RESTARTED, end.qp)
+    return end.qp.restarts()
+
+
+@pytest.mark.clause("DGRAM-INST-3", "DGRAM-INST-4")
+@pytest.mark.parametrize("loss", [0, 30])
+def test_what_was_posted_for_a_killed_process_does_not_reach_the_next_one(
+    rig: Rig, listeners: list[Listener], loss: int
+) -> None:
+    a = Peer(rig)
+    for i in range(16):
+        a.out.write(f"n{i:02}".encode(), offset=8 * i)
+    first = Listener()
+    listeners.append(first)
+
+    def post(i: int) -> None:
+        a.qp.post_send(SendWR(i, sg=[a.out.sge(8 * i, 3)], ah=ah))
+
+    with AH(rig.pd, ("127.0.0.1", first.port)) as ah, faults(f"loss={loss}%,seed=4"):
+        post(0)
+        assert a.done()[0].ok
+        assert first.got(1) == ["n00"]
+        a.qp.modify(QPAttr(qp_state=QPState.SQD))
+        for i in (1, 2, 3):
+            post(i)
+        first.kill()
+        second = Listener(first.port)
+        listeners.append(second)
+        a.qp.modify(QPAttr(qp_state=QPState.RTS))
+        old = a.done(3)
+        assert [w.wr_id for w in old] == [1, 2, 3]
+        assert not any(w.ok for w in old)
+        assert {w.source for w in old} == {("127.0.0.1", first.port)}
+        for i in (4, 5):
+            post(i)
+        assert [(w.wr_id, w.ok) for w in a.done(2)] == [(4, True), (5, True)]
+        assert second.got(2) == ["n04", "n05"]
+        (told,) = restarted(rig, a)
+        assert told.peer == ("127.0.0.1", first.port) and told.instance
+        assert a.qp.restarts() == []
+    assert a.qp.qp_state == QPState.RTS

@@ -1,0 +1,99 @@
+"""RD queue pairs whose peers exit, restart or stop answering; and a bad network."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from harness.rd_harness import Peer
+from harness.rd_stranger import stranger
+from harness.verbs_harness import Rig, nothing, until
+
+from siwarp.inspect.rd import RDType
+from siwarp.verbs import AH, SendWR
+
+
+@pytest.fixture
+def other() -> Iterator[list[subprocess.Popen[str]]]:
+    """A list of processes that are killed at the end."""
+    made: list[subprocess.Popen[str]] = []
+    yield made
+    for p in made:
+        p.kill()
+        p.wait()
+        assert p.stdin is not None and p.stdout is not None
+        p.stdin.close()
+        p.stdout.close()
+
+
+def start(
+    made: list[subprocess.Popen[str]], number: int, code: str
+) -> tuple[subprocess.Popen[str], int]:
+    """Start a peer with this many receives in another process; return the process and its port."""
+    p = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), str(number)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    made.append(p)
+    assert p.stdout is not None
+    return p, int(p.stdout.readline())
+
+
+EXITS = """
+    import ctypes, sys
+    sys.path.insert(0, "tests")
+    from harness.rd_harness import Peer
+    from harness.verbs_harness import Rig
+    rig = Rig()
+    peer = Peer(rig)
+    print(peer.qp.addr[1], flush=True)
+    sys.stdin.readline()
+    ctypes.CDLL(None).exit(0)  # as a program in C ends: what Python does at its end does not happen
+"""
+
+
+class Elsewhere:
+    """A stand-in for the endpoint that a scripted peer talks to, when another process has it."""
+
+    def __init__(self, port: int) -> None:
+        self.qp = SimpleNamespace(addr=("127.0.0.1", port))
+
+
+@pytest.mark.clause("DGRAM-RD-10")
+def test_peers_are_told_when_a_program_ends_without_closing_its_queue_pair(
+    other: list[subprocess.Popen[str]],
+) -> None:
+    p, port = start(other, 0, EXITS)
+    with stranger(cast("Peer", Elsewhere(port))) as s:
+        assert p.stdin is not None
+        p.stdin.write("now\n")
+        p.stdin.flush()
+        until(lambda: s.take().type == RDType.BYE)
+
+
+@pytest.mark.clause("DGRAM-RD-20")
+@pytest.mark.parametrize("what", ["request", "response"])
+def test_a_device_sleeps_while_what_it_has_waits_for_a_peers_credit(rig: Rig, what: str) -> None:
+    a = Peer(rig)
+    with stranger(a) as s:
+        s.say(RDType.ACK, credit=0)
+        if what == "request":
+            a.qp.post_send(SendWR(1, sg=[a.out.sge(0, 4)], ah=AH(rig.pd, s.addr)))
+        else:
+            s.say(RDType.DATA, body=s.read(64), credit=0)
+            s.psn[0] += 1
+        nothing(a.scq, 0.1)
+        time.sleep(0.1)  # the device's thread takes over from the polling thread
+        used = time.process_time()
+        time.sleep(1.0)
+        assert time.process_time() - used < 0.15
+        s.say(RDType.ACK, credit=64)
+        until(lambda: s.take().type == RDType.DATA)

@@ -1,0 +1,39 @@
+"""Write-Records on RD: the messages of UD, delivered completely, once and in order.
+
+These run on real sockets; the other tests are in tests/sim/rd/test_verbs_rd_record.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+from harness.rd_harness import Peer
+from harness.verbs_harness import Rig
+
+from siwarp.verbs import (
+    WCOpcode,
+    WROpcode,
+)
+
+RECORD = WROpcode.RDMA_WRITE_RECORD
+
+
+def counted_from(first: int, n: int) -> list[int]:
+    return [(first + i) & 0xFFFFFFFF for i in range(n)]
+
+
+@pytest.mark.clause("DGRAM-REC-17")
+def test_write_records_are_ordered_with_other_messages_of_a_peer(rig: Rig) -> None:
+    target, peers = Peer(rig, 1 << 18, max_write_records=64), [Peer(rig, 1 << 18) for _ in range(3)]
+    for i in range(12):
+        target.recv(i, 64, 200_000)
+    for turn in range(4):
+        for peer in peers:
+            peer.rdma(target, RECORD, 100_000, 10 * turn)
+            peer.send(target, bytes([turn]), 10 * turn + 1, offset=100_000 + turn)
+    got = target.got(24)
+    for peer in peers:
+        mine = [w for w in got if w.source == peer.qp.addr]
+        assert [w.opcode for w in mine] == [WCOpcode.RECV_WRITE_RECORD, WCOpcode.RECV] * 4
+        ids = [target.qp.record(w).message_id for w in mine[::2]]
+        assert ids == counted_from(ids[0], 4)
+        assert [w.wr_id for w in peer.done(8)] == [10 * t + i for t in range(4) for i in range(2)]

@@ -1,0 +1,543 @@
+"""Errors on datagrams: reported to the sender, queued for the program, fatal by the policy."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import select
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+from harness.errq_harness import (
+    QKEY,
+    TOO_LONG,
+    WRONG,
+    Stranger,
+    datagram,
+    double,
+    error_message,
+    read_error,
+)
+from harness.verbs_harness import Rig, counted, counter, poll, refused, settings, until
+
+from siwarp._siwarp import ffi, lib
+from siwarp.inspect import examine, ud_qn
+from siwarp.verbs import (
+    QP,
+    ErrorOrigin,
+    ErrorPolicy,
+    ErrorReport,
+    EventType,
+    QPAttr,
+    QPState,
+    RecvWR,
+    SendWR,
+    StateError,
+    WCStatus,
+    capture,
+)
+
+ERROR, MESSAGE = ErrorPolicy.ERROR, ErrorPolicy.MESSAGE
+
+
+def errors(qp: QP, n: int = 1) -> list[ErrorReport]:
+    """Return exactly `n` errors of a queue pair."""
+    found: list[ErrorReport] = []
+    until(lambda: found.extend(qp.errors()) or len(found) >= n)
+    assert len(found) == n
+    return found
+
+
+def receives(qp: QP, rig: Rig, who: Stranger) -> None:
+    """Assert that the queue pair still receives a message."""
+    mr = rig.mr(bytearray(8))
+    qp.post_recv(RecvWR(77, sg=[mr.sge()]))
+    who.sendto(datagram(b"good"), qp.addr)
+    (wc,) = poll(qp.rcq)
+    assert (wc.wr_id, wc.status, mr.read(4)) == (77, WCStatus.SUCCESS, b"good")
+
+
+# ---- errors that the receiver detects
+
+
+@pytest.mark.clause("DGRAM-ERR-1", "DGRAM-ERR-7", "DGRAM-ERR-8")
+@pytest.mark.parametrize("policy", [ERROR, MESSAGE])
+@pytest.mark.parametrize("what", WRONG)
+def test_the_senders_mistake_is_told_to_it_and_ends_the_queue_pair_or_not(
+    rig: Rig, what: str, policy: ErrorPolicy
+) -> None:
+    fields, err = WRONG[what]
+    qp = rig.ud(qkey=QKEY, error_policy=policy)
+    qp.post_recv(RecvWR(5))
+    with Stranger() as who:
+        wrong = datagram(b"some octets", msn=4711, qn=ud_qn(0, 0, 9), **fields)
+        with counted("err_found", 1), counted("err_sent", 1):
+            who.sendto(wrong, qp.addr)
+            (found,) = errors(qp)
+        answer, source = who.recvfrom(1 << 16)
+        head, told = read_error(answer)
+        assert source == qp.addr
+        assert (head.q_key, head.qn, head.msn) == (QKEY, ud_qn(2, 9, 0), 1)
+        assert (told.layer, told.etype, told.code) == err
+        assert (told.ddp_seg_len, bytes(told.quoted_ddp)) == (len(wrong) - 4, wrong[:18])
+        assert found == ErrorReport(
+            ErrorOrigin.FOUND,
+            who.getsockname(),
+            9 << 16 | who.getsockname()[1],
+            *err,
+            msn=4711,
+            wr_id=None,
+            header=wrong[:18],
+            seg_len=len(wrong) - 4,
+        )
+        with rig.event() as event:
+            assert event.element is qp
+            abortive = policy == ERROR
+            assert event.event_type == (
+                EventType.QP_REQ_ERR if abortive else EventType.QP_ERR_QUEUED
+            )
+        assert qp.qp_state == (QPState.ERR if abortive else QPState.RTS)
+        if abortive:
+            assert [(w.wr_id, w.status) for w in poll(qp.rcq)] == [(5, WCStatus.WR_FLUSH_ERR)]
+            return
+        who.sendto(datagram(), qp.addr)
+        assert [(w.wr_id, w.status) for w in poll(qp.rcq)] == [(5, WCStatus.SUCCESS)]
+
+
+@pytest.mark.clause("DGRAM-ERR-7")
+def test_after_an_abortive_error_the_queue_pair_is_reset_and_goes_on(rig: Rig) -> None:
+    qp = rig.ud(qkey=QKEY)
+    with Stranger() as who:
+        who.sendto(datagram(opcode=4), qp.addr)
+        with rig.event() as event:
+            assert event.event_type == EventType.QP_REQ_ERR
+        assert qp.qp_state == QPState.ERR
+        for state in (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS):
+            attr = QPAttr(qp_state=state)
+            if state == QPState.INIT:
+                attr.qkey = QKEY
+            qp.modify(attr)
+        assert [e.msn for e in errors(qp)] == [1], "an error stays over a reset"
+        receives(qp, rig, who)
+        out = rig.mr(bytearray(b"and sends"))
+        qp.post_send(SendWR(1, sg=[out.sge()], ah=rig.ah(who.getsockname())))
+        poll(qp.scq)
+        read_error(who.recv(1 << 16))
+        assert who.recv(1 << 16)[18:-4] == b"and sends"
+
+
+@pytest.mark.clause("DGRAM-ERR-14")
+@pytest.mark.parametrize("policy", [ERROR, MESSAGE])
+def test_a_message_longer_than_its_receive_is_told_of_and_ends_nothing(
+    rig: Rig, policy: ErrorPolicy
+) -> None:
+    qp = rig.ud(qkey=QKEY, error_policy=policy)
+    mr = rig.mr(bytearray(3))
+    qp.post_recv(RecvWR(5, sg=[mr.sge()]))
+    with Stranger() as who:
+        who.sendto(datagram(b"long", msn=12), qp.addr)
+        (wc,) = poll(qp.rcq)
+        assert (wc.wr_id, wc.status) == (5, WCStatus.LOC_LEN_ERR)
+        _, told = read_error(who.recv(1 << 16))
+        assert (told.layer, told.etype, told.code) == TOO_LONG
+        assert (told.quoted_ddp.msn, told.ddp_seg_len) == (12, 22)
+        assert qp.errors() == [] and qp.qp_state == QPState.RTS
+        receives(qp, rig, who)
+    assert rig.ctx.get_async_event(0) is None
+
+
+NO_ORACLE = {
+    "wrong Q_Key": datagram(q_key=QKEY ^ 1, opcode=4),
+    "no Q_Key": datagram(q_key=0, l=0),
+    "queue 1": datagram(qn=1),
+    "queue 3": datagram(qn=3),
+    "a destination that is not there": datagram(qn=ud_qn(0, 5, 0), opcode=4),
+    "DDP version": datagram(dv=2),
+    "RDMAP version": datagram(rv=2),
+    "tagged": datagram(t=1),
+    "wrong CRC": datagram(opcode=4)[:-1] + b"!",
+    "short": datagram()[:21],
+    "a Terminate among the Sends": datagram(opcode=7),
+    "a Terminate among the Sends, in parts": datagram(opcode=7, l=0),
+    "an error message": error_message(1),
+    "a part of an error message": error_message(1, l=0),
+    "an error message cut short": datagram(b"\0\0", opcode=7, qn=2),
+    "a Send among the error messages": datagram(qn=2),
+}
+
+
+@pytest.mark.clause("DGRAM-ERR-2", "DGRAM-ERR-3")
+@pytest.mark.parametrize("what", NO_ORACLE)
+def test_invalid_datagrams_and_error_messages_cause_no_report(rig: Rig, what: str) -> None:
+    qp = rig.ud(qkey=QKEY)
+    with Stranger() as who:
+        before = counter("err_found")
+        who.sendto(NO_ORACLE[what], qp.addr)
+        receives(qp, rig, who)
+        assert who.silent() and counter("err_found") == before
+    assert (qp.qp_state, qp.errors()) == (QPState.RTS, [])
+    assert rig.ctx.get_async_event(0) is None
+
+
+def test_nobody_is_told_before_the_queue_pair_receives(rig: Rig) -> None:
+    qp = rig.qp()
+    qp.to_init(QPAttr(qkey=QKEY))
+    with Stranger() as who:
+        before = counter("drop_no_buffer")
+        who.sendto(datagram(opcode=4), qp.addr)
+        until(lambda: qp.errors() or counter("drop_no_buffer") == before + 1)
+        assert qp.qp_state == QPState.INIT and who.silent()
+
+
+# ---- errors that peers report
+
+
+def sent(rig: Rig, qp: QP, to: Stranger, wr_id: int = 1, **kwargs: int) -> int:
+    """Send a message; return its MSN."""
+    qp.post_send(SendWR(wr_id, ah=rig.ah(to.getsockname()), remote_qkey=QKEY, **kwargs))
+    poll(qp.scq)
+    return int.from_bytes(to.recv(1 << 16)[10:14], "big")
+
+
+@pytest.mark.clause("DGRAM-ERR-11")
+def test_a_peers_error_message_lands_in_the_queue_and_moves_no_state(rig: Rig) -> None:
+    qp = rig.ud(qkey=1)
+    with Stranger() as who, counted("err_received", 1):
+        msn = sent(rig, qp, who, wr_id=0xFEDCBA9876543210)
+        assert not select.select([rig.ctx.async_fd()], [], [], 0)[0]
+        message = error_message(msn, (1, 2, 5), qn=ud_qn(2, 0, 3))
+        who.sendto(message, qp.addr)
+        assert select.select([rig.ctx.async_fd()], [], [], 10)[0]
+        with rig.event() as event:
+            assert (event.event_type, event.element) == (EventType.QP_ERR_QUEUED, qp)
+        (told,) = qp.errors()
+        assert told == ErrorReport(
+            ErrorOrigin.REPORTED,
+            who.getsockname(),
+            3 << 16 | who.getsockname()[1],
+            1,
+            2,
+            5,
+            msn=msn,
+            wr_id=0xFEDCBA9876543210,
+            header=message[24:42],
+            seg_len=18,
+        )
+        assert "too long" in told.reason and told.clause == "RFC5041-7.2-01"
+        assert qp.qp_state == QPState.RTS and qp.errors() == []
+        assert who.silent(), "an error message is never answered"
+
+
+@pytest.mark.clause("DGRAM-ERR-9", "DGRAM-ERR-10")
+@pytest.mark.parametrize(
+    "what", ["another MSN", "MSN 0", "another source", "another Q_Key", "Q_Keys that differ",
+             "another queue", "twice", "tagged"],
+)  # fmt: skip
+def test_a_report_of_nothing_that_was_sent_there_is_stale(rig: Rig, what: str) -> None:
+    qp = rig.ud(qkey=1)
+    with Stranger() as who, Stranger() as other:
+        msn = sent(rig, qp, who)
+        says = who
+        stale = {
+            "another MSN": error_message(msn + 1),
+            "MSN 0": error_message(0),
+            "another source": error_message(msn),
+            "another Q_Key": error_message(msn, quoted={"inv_stag": 7}, q_key=7),
+            "Q_Keys that differ": error_message(msn, q_key=7),
+            "another queue": error_message(msn, quoted={"qn": 2}),
+            "twice": error_message(msn),
+            "tagged": error_message(msn, quoted={"t": 1}),
+        }[what]
+        if what == "another source":
+            says = other
+        if what == "twice":
+            who.sendto(stale, qp.addr)
+            errors(qp)
+        before = counter("err_stale")
+        says.sendto(stale, qp.addr)
+        until(lambda: qp.errors() or counter("err_stale") == before + 1)
+        assert qp.errors() == []
+        if what != "twice":
+            who.sendto(error_message(msn), qp.addr)
+            assert errors(qp)[0].msn == msn, "what is stale spoils nothing"
+
+
+def test_only_the_last_messages_can_be_reported(rig: Rig) -> None:
+    with settings(err_window=4):
+        qp = rig.ud(qkey=1)
+        with Stranger() as who:
+            msns = [sent(rig, qp, who, wr_id=i) for i in range(9)]
+            before = counter("err_stale")
+            for msn in msns:
+                who.sendto(error_message(msn), qp.addr)
+            found = errors(qp, 4)
+            assert [(e.msn, e.wr_id) for e in found] == [(m, m - 1) for m in msns[-4:]]
+            assert counter("err_stale") == before + 5
+
+
+def test_messages_that_go_in_a_batch_can_be_reported_each(rig: Rig) -> None:
+    qp = rig.ud(qkey=1)
+    with Stranger() as who:
+        ah = rig.ah(who.getsockname())
+        qp.post_send([SendWR(100 + i, ah=ah, remote_qkey=QKEY) for i in range(20)])
+        poll(qp.scq, 20)
+        msns = [int.from_bytes(who.recv(1 << 16)[10:14], "big") for _ in range(20)]
+        for msn in (msns[7], msns[0], msns[19]):
+            who.sendto(error_message(msn), qp.addr)
+        assert [e.wr_id for e in errors(qp, 3)] == [107, 100, 119]
+
+
+def test_what_a_queue_pair_sent_wrong_to_another_is_told_from_end_to_end(rig: Rig) -> None:
+    a, b = rig.ud(qkey=1), rig.ud(qkey=QKEY)
+    out, into = rig.mr(bytearray(b"too long")), rig.mr(bytearray(4))
+    b.post_recv(RecvWR(1, sg=[into.sge()]))
+    a.post_send(SendWR(42, sg=[out.sge()], ah=rig.ah(b), remote_qkey=QKEY))
+    assert poll(b.rcq)[0].status == WCStatus.LOC_LEN_ERR
+    (told,) = errors(a)
+    assert (told.origin, told.source, told.qpn) == (ErrorOrigin.REPORTED, b.addr, b.qp_num)
+    assert ((told.layer, told.type, told.code), told.wr_id) == (TOO_LONG, 42)
+    assert a.qp_state == b.qp_state == QPState.RTS
+
+
+def test_over_ipv6_errors_are_told_and_reported_too(rig: Rig) -> None:
+    qp = rig.ud(qkey=QKEY, error_policy=MESSAGE, addr=("::1", 0))
+    with Stranger("::1") as who:
+        who.sendto(datagram(opcode=9, msn=3), qp.addr)
+        (found,) = errors(qp)
+        assert (found.origin, found.msn) == (ErrorOrigin.FOUND, 3)
+        assert found.source == who.getsockname()[:2]
+        assert read_error(who.recv(1 << 16))[1].quoted_ddp.msn == 3
+        msn = sent(rig, qp, who, wr_id=8)
+        who.sendto(error_message(msn), qp.addr)
+        assert [(e.wr_id, e.source) for e in errors(qp)] == [(8, who.getsockname()[:2])]
+
+
+# ---- messages that cause no error report, and limits
+
+
+@pytest.mark.clause("DGRAM-ERR-3")
+def test_two_queue_pairs_that_answer_each_others_errors_fall_silent(rig: Rig) -> None:
+    a, as_a = double(rig, error_policy=MESSAGE)
+    b, as_b = double(rig, error_policy=MESSAGE)
+    with counted("err_sent", 2), counted("err_found", 2):
+        before = counter("err_stale")
+        as_a.sendto(datagram(opcode=4), b.addr)
+        as_b.sendto(datagram(opcode=4), a.addr)
+        # Each queue pair reports the other's error and ignores that report, which is about a
+        # message that it never sent.
+        assert [e.code for e in errors(a) + errors(b)] == [6, 6]
+        until(lambda: a.errors() or b.errors() or counter("err_stale") == before + 2)
+        as_a.sendto(error_message(1), b.addr)
+        as_b.sendto(error_message(1), a.addr)
+        until(lambda: a.errors() or b.errors() or counter("err_stale") == before + 4)
+        for _ in range(50):
+            assert a.errors() == b.errors() == []
+        assert as_a.silent() and as_b.silent()
+    as_a.close()
+    as_b.close()
+
+
+@pytest.mark.clause("DGRAM-ERR-13")
+def test_a_full_queue_keeps_its_first_errors_and_counts_the_rest(rig: Rig) -> None:
+    with settings(err_queue=8):
+        qp = rig.ud(qkey=QKEY, error_policy=MESSAGE)
+        with Stranger() as who, counted("err_lost", 6):
+            msn = sent(rig, qp, who)
+            before = counter("err_found")
+            for i in range(10):
+                who.sendto(datagram(opcode=4, msn=100 + i), qp.addr)
+            until(lambda: qp.rcq.poll(1) == [] and counter("err_found") == before + 10)
+            # Found and received errors have separate limits: a flood of one kind leaves room for
+            # the other.
+            stale = counter("err_received")
+            who.sendto(error_message(msn), qp.addr)
+            until(lambda: qp.rcq.poll(1) == [] and counter("err_received") == stale + 1)
+            assert [e.msn for e in qp.errors()] == [100, 101, 102, 103, msn]
+
+
+def test_of_those_that_share_a_socket_an_error_ends_its_own(rig: Rig) -> None:
+    first = rig.ud(qkey=QKEY, addr=("127.0.0.1", 0))
+    second = rig.ud(qkey=QKEY, shared_socket_qp=first)
+    index = second.qp_num >> 16
+    with Stranger() as who:
+        who.sendto(datagram(opcode=4, msn=5, qn=ud_qn(0, index, 7)), second.addr)
+        (found,) = errors(second)
+        assert (found.msn, found.qpn) == (5, 7 << 16 | who.getsockname()[1])
+        head, told = read_error(who.recv(1 << 16))
+        assert (head.qn, told.quoted_ddp.msn) == (ud_qn(2, 7, index), 5)
+        assert (first.qp_state, second.qp_state) == (QPState.RTS, QPState.ERR)
+        receives(first, rig, who)
+        # A reported error goes to the queue pair that sent the message.
+        msn = sent(rig, first, who)
+        who.sendto(error_message(msn, qn=ud_qn(2, index, 0)), first.addr)
+        who.sendto(error_message(msn), first.addr)
+        assert errors(first)[0].msn == msn
+        assert second.errors() == []
+
+
+def test_errors_come_and_are_read_in_several_threads_while_the_queue_pair_is_reset(
+    rig: Rig,
+) -> None:
+    qp = rig.ud(qkey=QKEY)
+    stop = threading.Event()
+    found: list[ErrorReport] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            found.extend(qp.poll_errors(3))
+
+    def send() -> None:
+        with Stranger() as who:
+            ah = rig.ah(who.getsockname())
+            while not stop.is_set():
+                who.sendto(datagram(opcode=4), qp.addr)
+                # fails while the queue pair is in RESET, INIT or RTR
+                with contextlib.suppress(OSError):
+                    qp.post_send(SendWR(1, ah=ah, send_flags=0, remote_qkey=QKEY))
+                who.sendto(error_message(1), qp.addr)
+                qp.scq.poll(16)
+
+    threads = [threading.Thread(target=f) for f in (read, read, send, send)]
+    for thread in threads:
+        thread.start()
+    try:
+        resets = 0
+        while resets < 20:
+            with rig.event() as event:
+                if event.event_type == EventType.QP_ERR_QUEUED:
+                    continue
+            qp.modify(QPAttr(qp_state=QPState.RESET))
+            # another error may arrive before the queue pair is in RTS
+            with contextlib.suppress(StateError):
+                qp.to_rts(QPAttr(qkey=QKEY))
+            resets += 1
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    found += qp.errors()
+    assert sum(e.origin == ErrorOrigin.FOUND for e in found) >= resets
+
+
+def test_error_reports_are_rate_limited(rig: Rig) -> None:
+    with settings(err_source_rate=3, err_queue=64):
+        mine = Rig()
+        qp = mine.ud(qkey=QKEY, error_policy=MESSAGE)
+        with Stranger() as who:
+            limited = counter("err_limited")
+            for _ in range(20):
+                who.sendto(datagram(opcode=4), qp.addr)
+            errors(qp, 20)
+            told = 20 - (counter("err_limited") - limited)
+            # The limit allows three at once, and one more for each third of a second.
+            assert 3 <= told <= 3 + 30
+            for _ in range(told):
+                read_error(who.recv(1 << 16))
+            assert who.silent()
+        mine.close()
+
+
+# ---- the interface
+
+
+def test_the_policy_is_queried_as_it_was_asked_for(rig: Rig) -> None:
+    def policy(qp: QP) -> int | str:
+        return qp.query()[1].error_policy
+
+    assert policy(rig.ud(qkey=QKEY)) == ERROR
+    assert policy(rig.qp(error_policy="message")) == MESSAGE
+    assert policy(rig.qp(error_policy="error")) == ERROR
+    with settings(error_policy=MESSAGE):
+        assert policy(rig.qp()) == MESSAGE
+        assert policy(rig.qp(error_policy=ERROR)) == ERROR
+
+
+@pytest.mark.clause("DGRAM-ERR-16")
+def test_a_member_of_a_group_notes_errors_unless_it_is_told_otherwise(rig: Rig) -> None:
+    member, strict = rig.ud(qkey=QKEY), rig.ud(qkey=QKEY, error_policy=ERROR)
+
+    def policies() -> list[int | str]:
+        return [qp.query()[1].error_policy for qp in (member, strict)]
+
+    for qp in (member, strict):
+        qp.attach_mcast("239.192.7.92")
+    assert policies() == [MESSAGE, ERROR]
+    with Stranger() as who:
+        for qp in (member, strict):
+            who.sendto(datagram(opcode=4), qp.addr)
+            errors(qp)
+    assert [member.qp_state, strict.qp_state] == [QPState.RTS, QPState.ERR]
+    for qp in (member, strict):
+        qp.detach_mcast("239.192.7.92")
+    assert policies() == [ERROR, ERROR]
+
+
+@pytest.mark.parametrize("policy", [3, -1, "fatal", ""])
+def test_a_policy_that_there_is_not_is_refused(rig: Rig, policy: int | str) -> None:
+    with pytest.raises(OSError, match="error_policy is ") as e:
+        rig.qp(error_policy=policy)
+    assert e.value.errno == errno.EINVAL
+
+
+def test_errors_are_polled_in_portions(rig: Rig) -> None:
+    qp = rig.ud(qkey=QKEY, error_policy=MESSAGE)
+    with Stranger() as who:
+        before = counter("err_found")
+        for i in range(5):
+            who.sendto(datagram(opcode=0, msn=i), qp.addr)
+        until(lambda: qp.rcq.poll(1) == [] and counter("err_found") == before + 5)
+    assert qp.poll_errors(0) == []
+    assert [e.msn for e in qp.poll_errors(2)] == [0, 1]
+    assert [e.msn for e in qp.errors()] == [2, 3, 4]
+    assert qp.errors() == []
+
+
+def test_invalid_arguments_are_refused(rig: Rig) -> None:
+    qp = rig.ud()
+    assert lib.siw_poll_err(ffi.NULL, 0, ffi.NULL) == -errno.EINVAL
+    assert lib.siw_poll_err(qp._c, 1, ffi.NULL) == -errno.EINVAL
+    assert lib.siw_poll_err(qp._c, -1, ffi.new("struct siw_err_entry *")) == -errno.EINVAL
+    from siwarp.verbs import QPType
+
+    assert refused(rig.qp(qp_type=QPType.RC).errors) == errno.EINVAL
+
+
+def test_a_program_in_c_meets_errors_reads_them_and_goes_on(build_dir: Path) -> None:
+    done = subprocess.run(
+        [build_dir / "tests/c/siw-test-errors"], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_capture_tells_what_was_wrong_what_was_answered_and_what_was_dropped(
+    rig: Rig, tmp_path: Path
+) -> None:
+    file = tmp_path / "errors.pcapng"
+    with capture(file), Stranger() as who:
+        qp = rig.ud(qkey=QKEY, error_policy=MESSAGE)
+        before = counter("err_stale")
+        for octets in (
+            datagram(b"x", opcode=4, msn=9),
+            datagram(b"short", opcode=7, qn=2),
+            error_message(77),
+        ):
+            who.sendto(octets, qp.addr)
+        until(lambda: qp.rcq.poll(1) or counter("err_stale") == before + 1)
+        read_error(who.recv(1 << 16))
+    found = {(m.source == qp_name(qp), m.dropped or "", m.clause) for m in examine(file).messages}
+    assert found == {
+        (False, "drop_opcode: unknown or unexpected RDMAP opcode", "RFC5040-7.2-07"),
+        (True, "", "RFC5040-4.8-03"),
+        (False, "err_malformed: malformed error messages", "DGRAM-ERR-12"),
+        (False, "err_stale: error messages about no recently sent message", "DGRAM-ERR-9"),
+    }
+    (answer,) = (m for m in examine(file).messages if m.source == qp_name(qp))
+    (cause,) = (m for m in examine(file).messages if m.fields.get("msn") == 9)
+    assert answer.about == cause.number
+
+
+def qp_name(qp: QP) -> str:
+    """Return a queue pair's address as it is named in captures."""
+    return f"{qp.addr[0]}:{qp.addr[1]}"

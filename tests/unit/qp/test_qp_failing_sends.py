@@ -1,0 +1,102 @@
+"""When send calls fail, all posted messages are sent nevertheless, once and in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from failing import run_failing
+
+BEGIN = """
+from harness.uc_harness import Ends
+from harness.record_harness import Target
+from harness.verbs_harness import Rig, Pair, counted, pattern, poll
+from siwarp.verbs import QPState, RecvWR, SendWR, WROpcode
+rig = Rig()
+"""
+N = 20
+
+
+@pytest.mark.parametrize("error", ["EOPNOTSUPP", "EINVAL", "ECONNREFUSED", "EAGAIN", "ENOBUFS"])
+@pytest.mark.parametrize("kind", ["Pair", "Ends"])
+def test_a_batch_that_is_refused_goes_datagram_by_datagram(
+    build_dir: Path, kind: str, error: str
+) -> None:
+    run_failing(
+        build_dir,
+        BEGIN
+        + f"""
+ends = {kind}(rig, max_send_wr=64, max_recv_wr=64)
+more = {{"ah": ends.to_b}} if {kind!r} == "Pair" else {{}}
+ends.out.write(pattern({N} * 500))
+for i in range({N}):
+    ends.recv(i, 500, i * 500)
+with failing("sendmsg", errno.{error}, times=3):
+    ends.a.post_send(
+        [SendWR(i, sg=[ends.out.sge(i * 500, 500)], **more) for i in range({N})]
+    )
+    assert [wc.ok for wc in poll(ends.scq, {N})] == [True] * {N}
+got = poll(ends.rcq, {N})
+assert [(wc.wr_id, wc.byte_len) for wc in got] == [(i, 500) for i in range({N})]
+assert ends.into.read({N} * 500) == pattern({N} * 500)
+assert ends.a.qp_state == QPState.RTS
+rig.close()
+""",
+    )
+
+
+@pytest.mark.parametrize("error", ["EAGAIN", "ENOBUFS", "EINTR"])
+@pytest.mark.parametrize(
+    ("size", "call"), [(100, "sendto"), (5000, "sendmsg"), (200_000, "sendmsg")]
+)
+def test_a_message_of_uc_that_finds_no_room_goes_when_there_is_some(
+    build_dir: Path, size: int, call: str, error: str
+) -> None:
+    run_failing(
+        build_dir,
+        BEGIN
+        + f"""
+ends = Ends(rig, size=1 << 18)
+ends.out.write(pattern({size}))
+ends.recv(1, {size}, 0)
+with failing({call!r}, errno.{error}, times=2):
+    ends.a.post_send(SendWR(2, sg=[ends.out.sge(0, {size})]))
+    assert poll(ends.scq)[0].ok
+assert poll(ends.rcq)[0].byte_len == {size}
+assert ends.into.read({size}) == pattern({size})
+rig.close()
+""",
+    )
+
+
+@pytest.mark.parametrize("size", [10, 4097, 200_000])
+@pytest.mark.parametrize("how", ["unmapped", "protected"])
+def test_a_write_record_from_memory_that_is_gone_is_a_protection_error(
+    build_dir: Path, how: str, size: int
+) -> None:
+    run_failing(
+        build_dir,
+        BEGIN
+        + f"""
+from hostile.vanishing import Vanishing
+from siwarp.verbs import QPAttr, WCStatus
+target = Target(rig, size=1 << 18)
+qp = rig.ud(qkey=0x2345)
+memory = Vanishing(1 << 18, {how!r})
+gone, good = rig.mr(memory.buffer), rig.mr(bytearray(pattern({size})))
+memory.vanish()
+def post(wr_id, mr):
+    qp.post_send(SendWR(
+        wr_id, WROpcode.RDMA_WRITE_RECORD, sg=[mr.sge(0, {size})], ah=rig.ah(target.qp),
+        remote=target.memory.remote(0, {size}), remote_qkey=0x2345,
+    ))
+    return poll(qp.scq)[0].status
+assert post(1, gone) == WCStatus.LOC_PROT_ERR and qp.qp_state == QPState.SQE
+qp.modify(QPAttr(qp_state=QPState.RTS))
+assert post(2, good) == WCStatus.SUCCESS
+((_, record),) = target.told()
+assert record.whole and target.memory.read({size}) == pattern({size})
+gone.close()
+rig.close()
+""",
+    )

@@ -1,0 +1,324 @@
+"""The states of a queue pair: the complete transition table, and how modify follows it."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+
+import pytest
+from _siwarp_layers import ffi as layer_ffi
+from _siwarp_layers import lib as layer
+from harness.verbs_harness import Rig, poll, refused
+
+from siwarp._siwarp import ffi, lib
+from siwarp.verbs import (
+    QP,
+    SGE,
+    QPAttr,
+    QPAttrMask,
+    QPState,
+    QPType,
+    RecvWR,
+    SendWR,
+    StateError,
+    WCStatus,
+)
+
+RESET, INIT, RTR, RTS, SQD, SQE, ERR = range(7)
+NONE, BIND, RECEIVE, DRAIN, RESUME, FLUSH_SENDS, FLUSH, FORGET = (
+    layer.SIW_QPA_NONE,
+    layer.SIW_QPA_BIND,
+    layer.SIW_QPA_RECEIVE,
+    layer.SIW_QPA_DRAIN,
+    layer.SIW_QPA_RESUME,
+    layer.SIW_QPA_FLUSH_SENDS,
+    layer.SIW_QPA_FLUSH,
+    layer.SIW_QPA_FORGET,
+)
+EVENTS = {
+    name: getattr(layer, f"SIW_QPE_{name}")
+    for name in (
+        "STAY",
+        "TO_RESET",
+        "TO_INIT",
+        "TO_RTR",
+        "TO_RTS",
+        "TO_SQD",
+        "TO_ERR",
+        "ATTACHED",
+        "STARTED",
+        "FAILED",
+        "SEND_FAILED",
+    )
+}
+
+
+def expected(kind: int, state: int, event: str) -> tuple[int, int] | None:
+    """Return (next state, action) by the verbs' rules, stated per event instead of per state."""
+    ud = kind != QPType.RC  # UC and RD have the same transitions as UD
+    alive = state in (INIT, RTR, RTS, SQD, SQE)
+    if state == SQE and not ud:
+        return None  # an RC queue pair goes to ERR instead of SQE
+    if event == "STAY":
+        return state, NONE
+    if event == "TO_RESET":
+        return RESET, FORGET
+    if event == "TO_ERR":
+        return ERR, NONE if state == ERR else FLUSH
+    if event == "FAILED":
+        return (ERR, FLUSH) if alive else (ERR, NONE) if state == ERR else None
+    steps = {
+        # event: ({from: to}, action for UD, action for RC); None: RC has no such transition
+        "TO_INIT": ({RESET: INIT, INIT: INIT}, BIND, BIND),
+        # For an RC queue pair that connects by QPN.
+        "TO_RTR": ({INIT: RTR}, RECEIVE, RECEIVE),
+        "ATTACHED": ({INIT: RTR}, None, NONE),
+        "STARTED": ({RTR: RTS}, None, NONE),
+        "TO_RTS": (
+            {RTR: RTS, RTS: RTS, SQD: RTS, SQE: RTS},
+            RESUME if state == SQD else NONE,
+            RESUME if state == SQD else NONE,
+        ),
+        "TO_SQD": ({RTS: SQD, SQD: SQD}, *[NONE if state == SQD else DRAIN] * 2),
+        "SEND_FAILED": (
+            {RTS: SQE, SQD: SQE, SQE: SQE},
+            NONE if state == SQE else FLUSH_SENDS,
+            None,
+        ),
+    }[event]
+    action = steps[1] if ud else steps[2]
+    if action is None or state not in steps[0]:
+        return None
+    return steps[0][state], action
+
+
+@pytest.mark.parametrize("kind", list(QPType), ids=lambda k: k.name)
+def test_every_state_and_event_gives_what_verbs_says(kind: QPType) -> None:
+    action = layer_ffi.new("int *")
+    assert len(EVENTS) == layer.SIW_QPE_COUNT
+    for state, (name, event) in itertools.product(range(7), EVENTS.items()):
+        got = layer.siw_qp_state_next(kind, state, event, action)
+        wanted = expected(kind, state, name)
+        if wanted is None:
+            assert got == -errno.EINVAL, (state, name)
+        else:
+            assert (got, action[0]) == wanted, (state, name)
+
+
+CUR, NOTIFY, ACCESS, QKEY = (
+    QPAttrMask.CUR_STATE,
+    QPAttrMask.EN_SQD_ASYNC_NOTIFY,
+    QPAttrMask.ACCESS_FLAGS,
+    QPAttrMask.QKEY,
+)
+AV, PATH_MTU, DEST_QPN, RQ_PSN, SQ_PSN = (
+    QPAttrMask.AV,
+    QPAttrMask.PATH_MTU,
+    QPAttrMask.DEST_QPN,
+    QPAttrMask.RQ_PSN,
+    QPAttrMask.SQ_PSN,
+)
+RNR = QPAttrMask.RNR_RETRY | QPAttrMask.MIN_RNR_TIMER
+ORD, IRD, FD = QPAttrMask.MAX_QP_RD_ATOMIC, QPAttrMask.MAX_DEST_RD_ATOMIC, QPAttrMask.FD
+
+
+def attributes(kind: int, state: int, event: str) -> int:
+    """Return the attributes of a transition: InfiniBand's table, stated per kind of attribute."""
+    ud, uc, rd = kind != QPType.RC, kind == QPType.UC, kind == QPType.RD
+    if event not in ("STAY", "TO_INIT", "TO_RTR", "TO_RTS", "TO_SQD"):
+        return 0
+    mask = 0
+    if ud and not (event == "STAY" and state in (RESET, RTR, SQE, ERR)):
+        if not (event == "TO_SQD" and state == RTS):
+            mask |= QKEY | (ACCESS if uc or rd else 0) | (RNR if rd else 0)
+        if event == "TO_INIT":
+            mask |= FD
+        if rd and (event == "TO_INIT" or (event == "STAY" and state == INIT)):
+            mask |= ORD | IRD
+        if uc and event == "TO_RTR":
+            mask |= AV | PATH_MTU | DEST_QPN | RQ_PSN
+        if uc and event == "TO_RTS" and state == RTR:
+            mask |= SQ_PSN
+        if not rd and mask and (event == "TO_RTS" or state in (RTS, SQD)):
+            mask |= QPAttrMask.RATE_LIMIT
+    if not ud:
+        before = state in (RESET, INIT)
+        if before or state in (RTS, SQD):
+            mask |= ACCESS | RNR
+        if before:
+            mask |= ORD | IRD
+        if state == SQD and event != "TO_RTS":
+            mask |= ORD
+        if event == "TO_RTR":
+            mask |= AV | PATH_MTU | DEST_QPN | RQ_PSN
+        if event == "TO_RTS" and state == RTR:
+            mask |= ACCESS | RNR
+            mask |= SQ_PSN | ORD | QPAttrMask.TIMEOUT | QPAttrMask.RETRY_CNT
+    if event == "TO_RTS" or (event == "STAY" and state == RTS):
+        mask |= CUR
+    if event == "TO_SQD" and state == RTS:
+        mask = NOTIFY
+    return mask
+
+
+@pytest.mark.parametrize("kind", list(QPType), ids=lambda k: k.name)
+def test_every_step_takes_the_attributes_that_verbs_says(kind: QPType) -> None:
+    for state, (name, event) in itertools.product(range(7), EVENTS.items()):
+        got = layer.siw_qp_state_attrs(kind, state, event)
+        if expected(kind, state, name) is None:
+            assert got == -errno.EINVAL, (state, name)
+        else:
+            assert got == attributes(kind, state, name), (state, name)
+
+
+@pytest.mark.parametrize("kind", [0, 1, 6, 9, -1])
+def test_other_types_have_no_steps(kind: int) -> None:
+    action = layer_ffi.new("int *")
+    for state, event in itertools.product(range(7), EVENTS.values()):
+        assert layer.siw_qp_state_next(kind, state, event, action) == -errno.EINVAL
+        assert layer.siw_qp_state_attrs(kind, state, event) == -errno.EINVAL
+
+
+@pytest.mark.parametrize("kind", list(QPType), ids=lambda k: k.name)
+def test_states_and_events_out_of_range_have_no_transition(kind: QPType) -> None:
+    action = layer_ffi.new("int *")
+    for state, event in [(-1, 0), (7, 0), (1 << 30, 0), (0, -1), (0, 99), (0, 1 << 30)]:
+        assert layer.siw_qp_state_next(kind, state, event, action) == -errno.EINVAL
+        assert layer.siw_qp_state_attrs(kind, state, event) == -errno.EINVAL
+
+
+WAYS = {  # how a UD queue pair reaches each state
+    RESET: (),
+    INIT: (INIT,),
+    RTR: (INIT, RTR),
+    RTS: (INIT, RTR, RTS),
+    SQD: (INIT, RTR, RTS, SQD),
+    SQE: (INIT, RTR, RTS),
+    ERR: (ERR,),
+}
+
+
+def walk(rig: Rig, qp: QP, state: int) -> None:
+    for step in WAYS[state]:
+        qp.modify(QPAttr(qp_state=step))
+    if state == SQE:  # SQE is reached by an error, not by modify
+        qp.post_send(SendWR(1, sg=[SGE(8, 8, 0xBAD)], ah=rig.ah(qp)))
+        assert poll(qp.scq)[0].status == WCStatus.LOC_PROT_ERR
+    assert qp.qp_state == state
+
+
+TARGETS = {
+    RESET: "TO_RESET",
+    INIT: "TO_INIT",
+    RTR: "TO_RTR",
+    RTS: "TO_RTS",
+    SQD: "TO_SQD",
+    ERR: "TO_ERR",
+}
+
+
+def raw_modify(qp: QP, mask: int, **attrs: int) -> int:
+    """Call siwarp's C function siw_modify_qp with any mask."""
+    c = ffi.new("struct siw_qp_attr *", {"fd": -1, **attrs})
+    return int(lib.siw_modify_qp(qp._live(), c, mask))
+
+
+@pytest.mark.parametrize("start", WAYS)
+@pytest.mark.parametrize("target", range(-1, 9))
+def test_modify_walks_a_ud_queue_pair_by_the_table(rig: Rig, start: int, target: int) -> None:
+    qp = rig.qp()
+    walk(rig, qp, start)
+    wanted = expected(QPType.UD, start, TARGETS[target]) if target in TARGETS else None
+    rc = raw_modify(qp, QPAttrMask.STATE, qp_state=target)
+    assert rc == (-errno.EINVAL if wanted is None else 0)
+    assert qp.qp_state == (start if wanted is None else wanted[0])
+
+
+@pytest.mark.parametrize("start", [RESET, INIT, ERR])
+@pytest.mark.parametrize("target", range(-1, 9))
+def test_modify_walks_an_unconnected_rc_queue_pair_by_the_table(
+    rig: Rig, start: int, target: int
+) -> None:
+    qp = rig.qp(qp_type=QPType.RC)
+    walk(rig, qp, start)
+    wanted = expected(QPType.RC, start, TARGETS[target]) if target in TARGETS else None
+    if target == RTR:
+        wanted = None  # the attribute belongs to queue pairs that connect by QPN
+    rc = raw_modify(qp, QPAttrMask.STATE, qp_state=target)
+    assert rc == (-errno.EINVAL if wanted is None else 0)
+    assert qp.qp_state == (start if wanted is None else wanted[0])
+
+
+@pytest.mark.parametrize("kind", list(QPType), ids=lambda k: k.name)
+def test_a_mask_with_a_bit_that_the_step_has_not_is_refused_and_changes_nothing(
+    rig: Rig, kind: QPType
+) -> None:
+    qp = rig.qp(qp_type=kind)
+    known = QPAttrMask.STATE | attributes(kind, RESET, "TO_INIT")
+    for bit in range(31):
+        if 1 << bit & known:
+            continue
+        own = QPAttrMask.QKEY if kind != QPType.RC else QPAttrMask.MAX_QP_RD_ATOMIC
+        rc = raw_modify(
+            qp, 1 << bit | QPAttrMask.STATE | own, qp_state=INIT, qkey=77, max_rd_atomic=7
+        )
+        assert rc == -errno.EINVAL, bit
+        attr, _ = qp.query()
+        assert (attr.qp_state, attr.qkey, attr.max_rd_atomic) == (RESET, 0, 0)
+
+
+@pytest.mark.parametrize("name", ["max_rd_atomic", "max_dest_rd_atomic"])
+@pytest.mark.parametrize(("value", "fine"), [(-1, False), (0, True), (128, True), (129, False)])
+def test_depths_beyond_the_devices_are_refused(rig: Rig, name: str, value: int, fine: bool) -> None:
+    qp = rig.qp(qp_type=QPType.RC)
+    dev = rig.ctx.query_device()
+    assert (dev.max_qp_rd_atom, dev.max_qp_init_rd_atom) == (128, 128)
+    if fine:
+        qp.modify(QPAttr(**{name: value}))
+        assert getattr(qp.query()[0], name) == value
+    else:
+        assert refused(qp.modify, QPAttr(**{name: value})) == errno.EINVAL
+        assert getattr(qp.query()[0], name) == 0
+
+
+def test_attributes_of_a_refused_step_are_not_taken(rig: Rig) -> None:
+    qp = rig.qp()
+    assert refused(qp.modify, QPAttr(qp_state=QPState.RTS, qkey=5)) == errno.EINVAL
+    assert (qp.query()[0].qp_state, qp.query()[0].qkey) == (RESET, 0)
+    qp.modify(QPAttr(qp_state=QPState.INIT, qkey=6))
+    assert (qp.query()[0].qp_state, qp.query()[0].qkey) == (INIT, 6)
+
+
+@pytest.mark.parametrize("state", [None, QPState.RTR, QPState.RTS, QPState.ERR, QPState.RESET])
+def test_a_socket_is_taken_only_on_the_way_to_init(rig: Rig, state: QPState | None) -> None:
+    import socket
+
+    qp = rig.qp()
+    qp.to_init()
+    number = qp.qp_num
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mine:
+        mine.bind(("127.0.0.1", 0))
+        assert refused(qp.modify, QPAttr(qp_state=state, fd=mine)) == errno.EINVAL
+        assert (qp.qp_num, qp.qp_state) == (number, INIT)
+        assert mine.getsockname()[0] == "127.0.0.1"  # the descriptor still belongs to the test
+
+
+@pytest.mark.parametrize("kind", [QPType.RC, QPType.UD], ids=lambda k: k.name)
+def test_posting_is_refused_before_the_state_for_it(rig: Rig, kind: QPType) -> None:
+    qp = rig.qp(qp_type=kind)
+    mr = rig.mr(bytearray(8))
+    recv = RecvWR(1, sg=[mr.sge()])
+    send = SendWR(2, sg=[mr.sge()])
+    if kind == QPType.UD:
+        send.set_wr_ud(rig.ah(qp))
+    with pytest.raises(StateError):
+        qp.post_recv(recv)
+    states = (INIT, RTR) if kind == QPType.UD else (INIT,)
+    with pytest.raises(StateError):
+        qp.post_send(send)
+    for state in states:
+        qp.modify(QPAttr(qp_state=state))
+        with pytest.raises(StateError) as e:
+            qp.post_send(send)
+        assert e.value.errno == errno.EINVAL and e.value.bad_wr is send
+        qp.post_recv(recv)

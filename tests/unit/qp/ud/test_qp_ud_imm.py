@@ -1,0 +1,261 @@
+"""Send with Immediate on UD: one datagram whose payload begins with a header of 8 octets."""
+
+from __future__ import annotations
+
+import errno
+import struct
+from pathlib import Path
+
+import crcmod.predefined
+import pytest
+from harness.errq_harness import OPCODE, QKEY, TOO_LONG, Stranger, datagram, read_error
+from harness.verbs_harness import Pair, Rig, counted, pattern, poll, refused, until
+
+from siwarp.inspect import DDPDatagram, Opcode, PrivateHead, UDDatagram, dissect
+from siwarp.verbs import (
+    QP,
+    ErrorPolicy,
+    QPAttr,
+    QPState,
+    RecvWR,
+    SendFlag,
+    SendWR,
+    WCFlag,
+    WCOpcode,
+    WCStatus,
+    WROpcode,
+    capture,
+)
+
+crc32c = crcmod.predefined.mkCrcFun("crc-32c")
+IMM = 0x01020304
+SIGNALED, SOLICITED, INLINE = SendFlag.SIGNALED, SendFlag.SOLICITED, SendFlag.INLINE
+WITH_IMM = WROpcode.SEND_WITH_IMM
+
+
+def head(subcode: int = 1, imm: int = IMM) -> bytes:
+    """Return the header before the user's octets (figure 10.2 of the specification)."""
+    return bytes([subcode, 0, 0, 0]) + struct.pack("=I", imm)
+
+
+def check(octets: bytes, payload: bytes, msn: int, subcode: int = 1) -> None:
+    """Check every field of a datagram as captured on the wire."""
+    assert int.from_bytes(octets[-4:], "little") == crc32c(octets[:-4])
+    seg = UDDatagram(octets).segment
+    assert (seg.t, seg.l, seg.dv, seg.rv, seg.opcode) == (0, 1, 1, 1, Opcode.PRIVATE)
+    assert (seg.q_key, seg.qn, seg.msn, seg.mo) == (QKEY, 0, msn, 0)
+    assert seg[PrivateHead].subcode == subcode
+    assert octets[18:-4] == head(subcode) + payload
+
+
+def ready(rig: Rig, host: str, **kwargs: int) -> tuple[QP, Stranger]:
+    qp = rig.ud(qkey=QKEY, addr=(host, 0), max_inline_data=300, **kwargs)
+    return qp, Stranger(host)
+
+
+@pytest.mark.clause("DGRAM-UD-19")
+@pytest.mark.parametrize("flags", [SIGNALED, SIGNALED | SOLICITED, SIGNALED | INLINE])
+@pytest.mark.parametrize("size", [0, 1, 64, 300, 4080, 4088, 4089, 9000])
+def test_a_send_with_immediate_is_one_datagram_that_begins_with_a_head(
+    rig: Rig, size: int, flags: SendFlag
+) -> None:
+    if flags & INLINE and size > 300:
+        size = 299
+    qp, who = ready(rig, "127.0.0.1")
+    mr = rig.mr(bytearray(pattern(size + 1)))
+    with who:
+        wr = SendWR(
+            1, WITH_IMM, sg=[mr.sge(0, size)], send_flags=flags, imm_data=IMM,
+            ah=rig.ah(who.getsockname()),
+        )  # fmt: skip
+        qp.post_send(wr)
+        (done,) = poll(qp.scq)
+        assert (done.wr_id, done.status, done.opcode) == (1, WCStatus.SUCCESS, WCOpcode.SEND)
+        check(who.recv(1 << 16), pattern(size), 1, 2 if flags & SOLICITED else 1)
+
+
+@pytest.mark.clause("DGRAM-UD-19")
+def test_the_completion_tells_immediate_data_and_the_users_octets(rig: Rig) -> None:
+    ends = Pair(rig)
+    for i, size in enumerate([0, 1, 64, 5000, 65_477]):
+        data = pattern(size, i)
+        ends.recv(i)
+        ends.send(data, opcode=WITH_IMM, imm_data=IMM + i)
+        assert poll(ends.scq)[0].ok
+        (wc,) = poll(ends.rcq)
+        assert (wc.wr_id, wc.opcode, wc.byte_len) == (i, WCOpcode.RECV, size)
+        assert (wc.wc_flags, wc.imm_data) == (WCFlag.WITH_IMM, IMM + i)
+        assert (wc.source, wc.src_qp) == (ends.a.addr, ends.a.qp_num)
+        assert ends.into.read(size) == data
+        ends.recv(9)
+        ends.send(data[:100])
+        (wc,) = poll(ends.rcq)
+        assert (wc.byte_len, wc.wc_flags, wc.imm_data) == (len(data[:100]), 0, 0)
+        assert poll(ends.scq)[0].ok
+
+
+@pytest.mark.clause("DGRAM-UD-20")
+@pytest.mark.parametrize(("host", "most"), [("127.0.0.1", 65_477), ("::1", 65_497)])
+def test_the_maximum_send_with_immediate_is_8_octets_shorter(
+    rig: Rig, host: str, most: int
+) -> None:
+    ends = Pair(rig, host=host)
+    ends.recv()
+    ends.send(pattern(most), opcode=WITH_IMM, imm_data=IMM)
+    assert poll(ends.scq)[0].ok
+    assert (poll(ends.rcq)[0].byte_len, ends.into.read(most)) == (most, pattern(most))
+    ends.send(pattern(most + 1), opcode=WITH_IMM, imm_data=IMM)
+    assert poll(ends.scq)[0].status == WCStatus.LOC_LEN_ERR
+    ends.a.to_rts()
+    ends.recv()
+    ends.send(pattern(most + 1))
+    assert (poll(ends.scq)[0].status, poll(ends.rcq)[0].byte_len) == (WCStatus.SUCCESS, most + 1)
+
+
+@pytest.mark.clause("DGRAM-UD-2")
+@pytest.mark.parametrize("subcode", [1, 2])
+def test_a_solicited_one_alone_wakes_who_waits_for_such(rig: Rig, subcode: int) -> None:
+    channel = rig.channel()
+    cq = rig.cq(channel=channel)
+    qp = rig.ud(cq, qkey=QKEY)
+    qp.post_recv([RecvWR(1), RecvWR(2)])
+    cq.req_notify(solicited_only=True)
+    with Stranger() as who:
+        who.sendto(datagram(head(subcode), opcode=Opcode.PRIVATE), qp.addr)
+        if subcode == 1:
+            until(lambda: cq.poll(1))
+            assert channel.get_cq_event(0) is None
+            who.sendto(datagram(head(2), opcode=Opcode.PRIVATE), qp.addr)
+        assert channel.get_cq_event(10) is cq
+        cq.ack_events(1)
+        (wc,) = poll(cq)
+        assert (wc.wr_id, wc.imm_data) == (3 - subcode, IMM)
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_batches_may_mix_sends_with_and_without_immediate(rig: Rig, inline: bool) -> None:
+    qp, who = ready(rig, "127.0.0.1", max_send_wr=128)
+    data = pattern(200)
+    mr = rig.mr(bytearray(data))
+    flags = SIGNALED | (INLINE if inline else 0)
+    with who:
+        ah = rig.ah(who.getsockname())
+        # Messages of one size on the wire, with or without the header; then some of other sizes.
+        sizes = [64, 72] * 20 + [64, 64, 200, 0, 5]
+        wrs = [
+            SendWR(
+                i, WITH_IMM if i % 2 == 0 else WROpcode.SEND, sg=[mr.sge(0, size)],
+                send_flags=flags, imm_data=IMM if i % 2 == 0 else 0, ah=ah,
+            )
+            for i, size in enumerate(sizes)
+        ]  # fmt: skip
+        qp.post_send(wrs)
+        assert [w.wr_id for w in poll(qp.scq, len(wrs)) if w.ok] == list(range(len(wrs)))
+        for i, size in enumerate(sizes):
+            octets = who.recv(1 << 16)
+            if i % 2 == 0:
+                check(octets, data[:size], i + 1)
+            else:
+                assert DDPDatagram(octets).opcode == Opcode.SEND
+                assert octets[18:-4] == data[:size]
+
+
+@pytest.mark.clause("DGRAM-UD-21", "DGRAM-ERR-1")
+@pytest.mark.parametrize(
+    "payload", [b"", head()[:7], head(0), head(3), head(0xFF), head(4) + b"more"]
+)
+def test_a_private_message_that_nobody_knows_is_an_unexpected_opcode(
+    rig: Rig, payload: bytes
+) -> None:
+    qp = rig.ud(qkey=QKEY, error_policy=ErrorPolicy.MESSAGE)
+    qp.post_recv(RecvWR(1))
+    with Stranger() as who, counted("drop_opcode", 1):
+        who.sendto(datagram(payload, opcode=Opcode.PRIVATE, msn=5), qp.addr)
+        (found,) = until(qp.errors)
+        _, told = read_error(who.recv(1 << 16))
+        assert (told.layer, told.etype, told.code) == OPCODE
+        assert (found.layer, found.type, found.code, found.msn) == (*OPCODE, 5)
+        assert qp.rcq.poll(1) == []
+
+
+def test_one_longer_than_its_receive_without_the_head_is_a_length_error(rig: Rig) -> None:
+    qp = rig.ud(qkey=QKEY)
+    mr = rig.mr(bytearray(b"." * 20))
+    qp.post_recv([RecvWR(1, sg=[mr.sge(0, 10)]), RecvWR(2, sg=[mr.sge(10, 10)])])
+    with Stranger() as who, counted("drop_too_long", 1):
+        who.sendto(datagram(head() + b"x" * 10, opcode=Opcode.PRIVATE), qp.addr)
+        who.sendto(datagram(head() + b"y" * 11, opcode=Opcode.PRIVATE), qp.addr)
+        good, bad = poll(qp.rcq, 2)
+        assert (good.status, good.byte_len, good.imm_data) == (WCStatus.SUCCESS, 10, IMM)
+        assert (bad.status, bad.byte_len, bad.wc_flags) == (WCStatus.LOC_LEN_ERR, 11, 0)
+        assert mr.read(20) == b"x" * 10 + b"." * 10
+        _, told = read_error(who.recv(1 << 16))
+        assert (told.layer, told.etype, told.code) == TOO_LONG
+
+
+def test_queue_pairs_that_share_a_socket_get_each_their_own(rig: Rig) -> None:
+    first = rig.ud(qkey=QKEY)
+    second = rig.ud(qkey=QKEY, shared_socket_qp=first)
+    sender = rig.ud(qkey=QKEY, shared_socket_qp=first)
+    ah = rig.ah(first)
+    for n, qp in enumerate((first, second)):
+        qp.post_recv(RecvWR(7))
+        wr = SendWR(1, WITH_IMM, ah=ah, remote_qpn=qp.qp_num, imm_data=IMM + n)
+        sender.post_send(wr)
+        (wc,) = poll(qp.rcq)
+        assert (wc.wr_id, wc.imm_data, wc.src_qp) == (7, IMM + n, sender.qp_num)
+
+
+@pytest.mark.clause("DGRAM-MCAST-10")
+def test_every_member_of_a_group_gets_the_immediate_data(rig: Rig) -> None:
+    group = "239.192.7.92"
+    members = [rig.ud(qkey=QKEY) for _ in range(3)]
+    mr = rig.mr(bytearray(16 * 3))
+    for i, qp in enumerate(members):
+        qp.attach_mcast(group)
+        qp.post_recv(RecvWR(i, sg=[mr.sge(16 * i, 16)]))
+    sender = rig.ud(qkey=QKEY)
+    out = rig.mr(bytearray(b"all of you"))
+    sender.post_send(SendWR(1, WITH_IMM, sg=[out.sge()], ah=rig.ah((group, 0)), imm_data=IMM))
+    for i, qp in enumerate(members):
+        (wc,) = poll(qp.rcq)
+        assert (wc.wr_id, wc.byte_len, wc.wc_flags, wc.imm_data) == (i, 10, WCFlag.WITH_IMM, IMM)
+        assert mr.read(10, 16 * i) == b"all of you"
+
+
+def test_one_that_waits_while_the_queue_is_drained_keeps_its_immediate_data(rig: Rig) -> None:
+    qp, who = ready(rig, "127.0.0.1")
+    out = rig.mr(bytearray(b"later"))
+    with who:
+        qp.modify(QPAttr(qp_state=QPState.SQD))
+        wr = SendWR(1, WITH_IMM, sg=[out.sge()], ah=rig.ah(who.getsockname()), imm_data=IMM)
+        qp.post_send(wr)
+        assert qp.scq.poll(1) == []
+        qp.to_rts()
+        assert poll(qp.scq)[0].ok
+        check(who.recv(1 << 16), b"later", 1)
+
+
+def test_what_is_not_for_ud_is_refused_when_it_is_posted(rig: Rig) -> None:
+    qp, who = ready(rig, "127.0.0.1")
+    with who:
+        ah = rig.ah(who.getsockname())
+        for opcode in (WROpcode.RDMA_WRITE_WITH_IMM, WROpcode.SEND_WITH_INV, WROpcode.RDMA_READ):
+            assert refused(qp.post_send, SendWR(1, opcode, ah=ah)) == errno.EINVAL
+        assert who.silent()
+
+
+def test_a_capture_shows_immediate_data_without_errors(rig: Rig, tmp_path: Path) -> None:
+    file = tmp_path / "imm.pcapng"
+    ends = Pair(rig)
+    with capture(file):
+        ends.recv()
+        ends.send(b"seen", opcode=WITH_IMM, imm_data=IMM)
+        poll(ends.rcq)
+        poll(ends.scq)
+    found = [m for m in dissect(file) if m.source.endswith(f":{ends.a.addr[1]}")]
+    assert found
+    for message in found:
+        assert (message.kind, message.error, message.length) == ("PRIVATE", None, 12)
+        assert message.fields["subcode"] == 1
+        assert message.fields["data"] == int.from_bytes(struct.pack("=I", IMM), "big")
