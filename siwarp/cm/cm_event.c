@@ -105,7 +105,7 @@ static int match_ird(struct siw_cm_id *id, uint16_t peer_ord)
 static int connect_complete(struct siw_cm_id *id, const struct siw_mpa_params *reply,
 			    struct siw_wire_err *why)
 {
-	struct siw_connect_attach at = { .initiator = true, .rnr_retry = id->rnr_retry };
+	struct siw_rc_start at = { .initiator = true, .rnr_retry = id->rnr_retry };
 	int err = 0;
 
 	*why = SIW_CM_LOCAL_ERROR;

@@ -500,7 +500,7 @@ static int check_accept(struct siw_cm_id *id)
 int siw_cm_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 {
 	static const struct siw_cm_param defaults;
-	struct siw_connect_attach at = { .rnr_retry = param ? param->rnr_retry : 0 };
+	struct siw_rc_start at = { .rnr_retry = param ? param->rnr_retry : 0 };
 	struct siw_mpa_params reply;
 	int err = siw_cm_id_enter(id);
 

@@ -131,7 +131,7 @@ static inline uint16_t siw_cm_limit_depth(uint16_t own, uint16_t peer)
 }
 
 /* Enables for the connection the features that both ends announced. */
-static inline void siw_cm_set_features(struct siw_connect_attach *at, uint8_t features)
+static inline void siw_cm_set_features(struct siw_rc_start *at, uint8_t features)
 {
 	at->siwarp = features & SIW_MPA_SIWARP;
 	at->counts = features & SIW_MPA_COUNTS;

@@ -1,11 +1,114 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Listeners, and connections from start-up until a QP takes the stream. */
+/* Connections of the connection manager: retries of connects, start-up, listening. */
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/addr.h"
 #include "base/clock.h"
 #include "base/os.h"
 #include "connect/connect_impl.h"
+#include "qp/qp_sockets.h"
+
+/* ==== retries of connects ===================================================================== */
+
+/*
+ * Retries of connects. A connect is retried for a limited time if it was refused, because nothing
+ * listens at the address yet, or reset, because the listener already has as many start-ups from
+ * this source as it admits.
+ */
+
+#define FIRST_WAIT_US 1000
+#define LAST_WAIT_US  64000
+
+/* Makes a connect that was just started be retried if it is refused: 0 or -ENOMEM. */
+static int conn_retry_enable(struct siw_conn *conn, const struct siw_addr *dest,
+			     const struct siw_addr *source, const struct siw_mpa_params *params,
+			     int timeout_ms, int refused_ms)
+{
+	struct siw_conn_retry *again = calloc(1, sizeof(*again));
+
+	if (!again)
+		return -ENOMEM;
+	again->dest = *dest;
+	if (source)
+		again->source = *source;
+	again->params = *params;
+	again->until_ns = siw_now_ns() + (uint64_t)refused_ms * 1000000;
+	again->reset_until_ns =
+		siw_now_ns() +
+		(uint64_t)(timeout_ms > 0 ? timeout_ms : siw_settings()->mpa_timeout_ms) * 1000000;
+	again->wait_us = FIRST_WAIT_US;
+	again->timeout_ms = timeout_ms;
+	conn->again = again;
+	return 0;
+}
+
+/* The time until which a connect that failed with status is retried; 0: it is not retried. */
+static uint64_t retry_deadline(const struct siw_conn_retry *again, int status)
+{
+	switch (status) {
+	case -ECONNREFUSED:
+		return again->until_ns;
+	case -ECONNRESET:
+		return again->reset_until_ns;
+	default:
+		return 0;
+	}
+}
+
+/* The connect failed with status: returns whether it will be retried later. */
+static bool conn_retry_schedule(struct siw_conn *conn, int status)
+{
+	struct siw_conn_retry *again = conn->again;
+	uint64_t next = siw_now_ns(), end = again ? retry_deadline(again, status) : 0;
+
+	if (next >= end)
+		return false;
+	next += (uint64_t)again->wait_us * 1000;
+	if (next > end)
+		next = end;
+	if (again->wait_us < LAST_WAIT_US)
+		again->wait_us *= 2;
+	siw_mpa_close(conn->mpa, false);
+	conn->mpa = NULL;
+	siw_device_timed_del(conn->user->ctx, &conn->timed);
+	conn->deadline_ns = next;
+	siw_device_timed_at(conn->user->ctx, &conn->timed, next);
+	return true;
+}
+
+/*
+ * Retries the connect: 0, and the caller sets the start-up timer; or the -errno with which the
+ * connect fails.
+ */
+static int conn_retry_start(struct siw_conn *conn)
+{
+	struct siw_conn_retry *again = conn->again;
+	const struct siw_addr *source = again->source.family ? &again->source : NULL;
+	int err = siw_mpa_connect(conn->user->ctx->port, &again->dest, source, &again->params,
+				  &conn->handler, &conn->mpa);
+
+	siw_device_timed_del(conn->user->ctx, &conn->timed);
+	if (!err && again->tos)
+		siw_llp_tcp_tos(siw_mpa_sock(conn->mpa), again->tos);
+	return err;
+}
+
+void siw_conn_tos(struct siw_conn *conn, int tos)
+{
+	struct siw_context *ctx = conn->user->ctx;
+
+	siw_lock(&ctx->progress);
+	if (conn->again)
+		conn->again->tos = tos;
+	if (conn->mpa)
+		siw_llp_tcp_tos(siw_mpa_sock(conn->mpa), tos);
+	siw_unlock(&ctx->progress);
+}
+
+/* ==== connections ============================================================================= */
+
+/* Listeners, and connections from start-up until a QP takes the stream. */
 
 /*
  * Maximum number of connections accepted in a listener's turn, so that earlier connections are
@@ -52,35 +155,6 @@ void siw_conn_free(struct siw_conn *conn)
 	free(conn);
 }
 
-/* Opens ddp and RDMAP on a started connection: 0 or -ENOMEM. */
-static int open_stream(struct siw_conn *conn, struct siw_ddp_stream **ddp,
-		       struct siw_rdmap_stream **stream)
-{
-	struct siw_mem *mem = conn->user->ctx->mem;
-	int err = siw_ddp_stream_open(mem, conn->mpa, ddp);
-
-	if (err)
-		return err;
-	err = siw_rdmap_open(mem, *ddp, stream);
-	if (err)
-		siw_ddp_stream_close(*ddp);
-	return err;
-}
-
-/* Sends a Terminate as the stream's only message. Returns whether it was sent. */
-static bool conn_send_terminate(struct siw_conn *conn, const struct siw_wire_err *err)
-{
-	struct siw_rdmap_stream *stream;
-	struct siw_ddp_stream *ddp;
-	bool sent;
-
-	if (open_stream(conn, &ddp, &stream))
-		return false;
-	sent = siw_rdmap_refuse(stream, err) == 1 && siw_mpa_shutdown(conn->mpa) == 0;
-	siw_rdmap_close(stream);
-	return sent;
-}
-
 /*
  * Ends a start-up with a Terminate, if one can be sent now, and lingers so that the peer can read
  * it.
@@ -88,7 +162,7 @@ static bool conn_send_terminate(struct siw_conn *conn, const struct siw_wire_err
 static void conn_refuse_with_terminate(struct siw_conn *conn, const struct siw_wire_err *err)
 {
 	conn->err = *err;
-	if (conn_send_terminate(conn, err) && siw_qp_linger(conn->user->ctx, conn->mpa) == 0)
+	if (siw_qp_rc_refuse(conn->user->ctx, conn->mpa, err) == 0)
 		conn->mpa = NULL;
 	conn_end_stream(conn, false);
 }
@@ -107,7 +181,7 @@ static void conn_startup_failed(struct siw_conn *conn, int status)
 		siw_conn_free(conn);
 		return;
 	}
-	if (siw_conn_retry_schedule(conn, status))
+	if (conn_retry_schedule(conn, status))
 		return;
 	err = conn->mpa ? siw_mpa_error(conn->mpa) : (struct siw_wire_err){ 0 };
 	/* RFC6581-9.2-10, -11: the only failure after which the peer can understand a Terminate. */
@@ -193,7 +267,7 @@ static void conn_tick(struct siw_timed *timed, uint64_t now_ns)
 		return;
 	}
 	if (conn->again && conn->stage == STARTING && !conn->mpa) {
-		err = siw_conn_retry_start(conn);
+		err = conn_retry_start(conn);
 		if (err)
 			conn_startup_failed(conn, err);
 		else
@@ -437,7 +511,7 @@ int siw_connect_start(struct siw_reporter *reporter, const struct siw_addr *dest
 	siw_lock(&ctx->progress);
 	err = siw_conn_start(&reporter->user, dest, source, params, timeout_ms, NULL, out);
 	if (!err && refused_ms > 0) {
-		err = siw_conn_retry_enable(*out, dest, source, params, timeout_ms, refused_ms);
+		err = conn_retry_enable(*out, dest, source, params, timeout_ms, refused_ms);
 		if (err) {
 			siw_conn_free(*out);
 			*out = NULL;
@@ -541,99 +615,23 @@ static void conn_ended(struct siw_conn *conn, int status, const struct siw_wire_
 	conn_report(conn, NULL, SIW_CONN_DISCONNECTED, status, NULL);
 }
 
-static int start_stream(struct siw_conn *conn, struct siw_rc *rc,
-			const struct siw_connect_attach *at)
+int siw_conn_attach(struct siw_conn *conn, struct siw_rc *rc, const struct siw_rc_start *start)
 {
-	struct siw_rdmap_start start = {
-		.recvs = rc->wq.recvs,
-		.pd = rc->wq.qp.pd->number,
-		.ird = at->ird,
-		.ord = at->ord,
-		.rtr = at->rtr,
-		.initiator = at->initiator,
-		.denied = ~(uint32_t)rc->wq.access,
-		.owner = siw_device_owner(&rc->wq.qp),
-		.unexpected_octets = rc->wq.roce || rc->wq.keep_unexpected
-					     ? (uint64_t)siw_settings()->rnr_octets
-					     : 0,
-		.deliver_before_end = rc->wq.keep_unexpected || rc->pairs,
-		.private = siw_settings()->private_messages || rc->wq.private_always || at->siwarp,
-	};
-	struct siw_rdmap_stream *stream;
-	struct siw_ddp_stream *ddp;
-	int err;
+	int err = siw_qp_rc_start(rc, conn->mpa, start);
 
-	start.counts = at->siwarp ? at->counts : start.private && siw_settings()->delivery_counts;
-	start.offers = !start.private && siw_settings()->delivery_counts;
-	if (!rc->linger)
-		rc->linger = calloc(1, sizeof(*rc->linger));
-	if (!rc->linger)
-		return -ENOMEM;
-	err = open_stream(conn, &ddp, &stream);
 	if (err)
 		return err;
-	siw_lock(&rc->wq.qp.send_lock);
-	err = siw_rdmap_start(stream, &start);
-	if (err) {
-		siw_rdmap_close(stream);
-	} else {
-		rc->mpa = conn->mpa;
-		rc->wq.flow.ddp = ddp;
-		rc->wq.flow.stream = stream;
-		/* A responder that expects an RTR may not send before the RTR arrives. */
-		rc->may_send = at->initiator;
-		rc->wq.connected = true;
-		rc->wq.granted_ord = rc->wq.reads_max = at->ord;
-		rc->wq.granted_ird = at->ird;
-		rc->wq.private = start.private;
-		rc->wq.wire_err = 0;
-		rc->sends_begun = siw_initial_sequence(1) - 1;
-		rc->peer_confirms = false;
-		siw_qp_rc_counts_start(rc, start.counts, at->rnr_retry);
-		rc->confirm = (struct siw_confirm){
-			.on = rc->wq.roce && !rc->counts.on && at->ord && at->ord_known,
-			.wanted = rc->wq.sq_head,
-			.covered = rc->wq.sq_head,
-			.sends = rc->wq.sq_head,
-		};
-	}
-	siw_unlock(&rc->wq.qp.send_lock);
-	if (!err && rc->wq.roce && !rc->confirm.on && !rc->counts.on)
-		siw_count(SIW_COUNTER_confirm_none, 1);
-	return err;
-}
-
-/* Hands the stream to the QP. */
-static void conn_hand_stream_to_qp(struct siw_conn *conn, struct siw_rc *rc)
-{
-	/* Without a connection manager, the program moves the QP through its states. */
-	if (!rc->pairs) {
-		siw_qp_step(&rc->wq, SIW_QPE_ATTACHED);
-		siw_qp_step(&rc->wq, SIW_QPE_STARTED);
-	}
-	conn->crc = siw_mpa_crc_on(rc->mpa);
+	conn->crc = siw_mpa_crc_on(conn->mpa);
 	conn->mpa = NULL;
 	conn->stage = ATTACHED;
 	conn->rc = rc;
 	rc->conn = conn;
 	rc->on_started = establish;
 	rc->on_ended = conn_ended;
-	rc->has_cause = false;
-	rc->cause = 0;
-	rc->cause_err = (struct siw_wire_err){ 0 };
 	siw_llp_set_handler(siw_mpa_sock(rc->mpa), &rc->wq.qp.handler);
 	siw_llp_resume(siw_mpa_sock(rc->mpa));
 	siw_qp_wake(&rc->wq); /* the initiator's RTR may still have to be sent */
-}
-
-int siw_conn_attach(struct siw_conn *conn, struct siw_rc *rc, const struct siw_connect_attach *at)
-{
-	int err = start_stream(conn, rc, at);
-
-	if (err)
-		return err;
-	conn_hand_stream_to_qp(conn, rc);
-	if (at->initiator || !at->rtr)
+	if (start->initiator || !start->rtr)
 		establish(conn);
 	else /* limits the wait for the RTR */
 		conn_start_timer(conn, 0);
@@ -641,7 +639,7 @@ int siw_conn_attach(struct siw_conn *conn, struct siw_rc *rc, const struct siw_c
 }
 
 int siw_connect_attach(struct siw_conn *conn, const struct siw_qp_hold *hold,
-		       const struct siw_connect_attach *at)
+		       const struct siw_rc_start *start)
 {
 	struct siw_context *ctx = conn->user->ctx;
 	struct siw_rc *rc;
@@ -655,7 +653,7 @@ int siw_connect_attach(struct siw_conn *conn, const struct siw_qp_hold *hold,
 		 siw_qp_state_next(SIW_QPT_RC, rc->wq.qp.state, SIW_QPE_ATTACHED, &action) < 0)
 		err = siw_refuse(CM_QP_STATE, (uint64_t)rc->wq.qp.state);
 	else
-		err = siw_conn_attach(conn, rc, at);
+		err = siw_conn_attach(conn, rc, start);
 	siw_unlock(&ctx->progress);
 	return err;
 }
@@ -702,4 +700,91 @@ void siw_conn_destroy(struct siw_conn *conn)
 	}
 	siw_conn_free(conn);
 	siw_unlock(&ctx->progress);
+}
+
+/* ==== listening =============================================================================== */
+
+/* Listening for a connection manager, at one address or at every address of the device. */
+
+/* The state of a listen call in progress: its listeners, chained by also. */
+struct listening {
+	struct siw_every_addr how; /* must be first */
+	const struct siw_conn_user *user;
+	int backlog;
+	struct siw_conn *first, *last;
+};
+
+static int open_listener(struct siw_every_addr *how, struct siw_addr *addr)
+{
+	struct listening *l = siw_container(how, struct listening, how);
+	struct siw_conn *conn;
+	int err = siw_conn_listen(l->user, addr, l->backlog, NULL, &conn);
+
+	if (err)
+		return err;
+	if (l->last)
+		l->last->also = conn;
+	else
+		l->first = conn;
+	l->last = conn;
+	return siw_llp_local(conn->lsock, addr);
+}
+
+static void close_listeners(struct siw_every_addr *how)
+{
+	struct listening *l = siw_container(how, struct listening, how);
+
+	if (l->first)
+		siw_conn_free(l->first);
+	l->first = l->last = NULL;
+}
+
+/* Progress lock held. */
+static int listen_everywhere(struct listening *l, uint16_t port, struct siw_conn **out)
+{
+	int err;
+
+	l->how = (struct siw_every_addr){ open_listener, close_listeners };
+	err = siw_open_every_addr(l->user->ctx, &port, &l->how);
+	if (!err)
+		*out = l->first;
+	return err;
+}
+
+int siw_connect_listen(struct siw_reporter *reporter, const struct siw_addr *addr, int backlog,
+		       struct siw_conn **out)
+{
+	struct listening l = { .user = &reporter->user, .backlog = backlog };
+	struct siw_context *ctx = reporter->user.ctx;
+	int err;
+
+	/*
+	 * *out is set under the lock, because another thread may take the listener's first event
+	 * and use *out.
+	 */
+	siw_lock(&ctx->progress);
+	err = addr->family ? siw_conn_listen(l.user, addr, backlog, NULL, out)
+			   : listen_everywhere(&l, siw_addr_port(addr), out);
+	siw_unlock(&ctx->progress);
+	return err;
+}
+
+int siw_connect_reserve_addr(struct siw_reserved_addr *place, const struct siw_addr *addr, bool udp,
+			     bool v6_only)
+{
+	struct siw_addr kept = *addr;
+	int fd = udp ? siw_llp_udp_reserve(&kept, v6_only) : siw_llp_tcp_reserve(&kept, v6_only);
+
+	if (fd < 0)
+		return fd;
+	place->fd = fd;
+	place->addr = kept;
+	return 0;
+}
+
+void siw_connect_release_addr(struct siw_reserved_addr *place)
+{
+	if (place->fd >= 0)
+		siw_llp_event_close(place->fd);
+	place->fd = -1;
 }

@@ -147,18 +147,9 @@ void siw_conn_tos(struct siw_conn *conn, int tos);
 int siw_conn_crc(struct siw_conn *conn);
 int siw_conn_addrs(struct siw_conn *conn, struct siw_addr *local, struct siw_addr *peer);
 
-struct siw_connect_attach {
-	uint16_t ird, ord;
-	uint8_t rtr; /* set of enum siw_mpa_rtr: the RTR to send, or the RTRs to accept */
-	bool initiator;
-	bool ord_known; /* ord was set by the peer or the user, not by default */
-	bool siwarp;	/* the start-up frames showed that the peer is siwarp */
-	bool counts;	/* with siwarp: both ends offer delivery counts */
-	int rnr_retry;	/* for the peer's Sends, as in struct siw_cm_param */
-};
 /* Hands the started stream to the QP of hold: INIT -> RTR -> RTS. An ESTABLISHED event follows. */
 int siw_connect_attach(struct siw_conn *conn, const struct siw_qp_hold *hold,
-		       const struct siw_connect_attach *attach);
+		       const struct siw_rc_start *start);
 /* Instead of siw_connect_attach: sends a Terminate with the error, if possible, and closes. */
 void siw_connect_refuse(struct siw_conn *conn, const struct siw_wire_err *err);
 /*

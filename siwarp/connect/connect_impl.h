@@ -105,7 +105,7 @@ int siw_conn_start(const struct siw_conn_user *user, const struct siw_addr *dest
 		   int timeout_ms, void *user_data, struct siw_conn **out);
 int siw_conn_reply(struct siw_conn *conn, const struct siw_mpa_params *params);
 /* Hands the started stream to the queue pair: 0 or -ENOMEM. */
-int siw_conn_attach(struct siw_conn *conn, struct siw_rc *rc, const struct siw_connect_attach *at);
+int siw_conn_attach(struct siw_conn *conn, struct siw_rc *rc, const struct siw_rc_start *start);
 /* Limits how long a Request may wait for the user's answer. */
 void siw_conn_set_timeout(struct siw_conn *conn, int timeout_ms);
 /*
@@ -115,17 +115,6 @@ void siw_conn_set_timeout(struct siw_conn *conn, int timeout_ms);
 void siw_conn_free(struct siw_conn *conn);
 
 /* ---- connect_retry.c ------------------------------------------------------------------------- */
-/* Makes a connect that was just started be retried if it is refused: 0 or -ENOMEM. */
-int siw_conn_retry_enable(struct siw_conn *conn, const struct siw_addr *dest,
-			  const struct siw_addr *source, const struct siw_mpa_params *params,
-			  int timeout_ms, int refused_ms);
-/* The connect failed with status: returns whether it will be retried later. */
-bool siw_conn_retry_schedule(struct siw_conn *conn, int status);
-/*
- * Retries the connect: 0, and the caller sets the start-up timer; or the -errno with which the
- * connect fails.
- */
-int siw_conn_retry_start(struct siw_conn *conn);
 
 /* ---- connect_events.c ------------------------------------------------------------------------ */
 /*

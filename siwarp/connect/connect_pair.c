@@ -1,5 +1,324 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
+ * RC queue pairs that connect by GID and QPN, without a connection manager (spec/rc-pairing.md). All
+ * functions are called with the progress lock held.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/addr.h"
+#include "base/clock.h"
+#include "connect/connect_impl.h"
+#include "qp/qp_sockets.h"
+
+/* ==== private data of Request and Reply ======================================================= */
+
+/*
+ * The private data by which two RC queue pairs that connect by GID and QPN identify each other, in
+ * network byte order (spec/rc-pairing.md):
+ *
+ *    0                   1                   2                   3
+ *    0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+ *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+ *   |                        "SIWP" (magic)                         |
+ *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+ *   |    version    |   rnr_retry   |           features            |
+ *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+ *   |                       the sender's QPN                        |
+ *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+ *   |                      the receiver's QPN                       |
+ *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+ *   |                 the sender's GID (16 octets)                  |
+ *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+ *   |                the receiver's GID (16 octets)                 |
+ *   +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+ */
+
+/* Identifies one end: its address (without port) and its QPN. */
+struct siw_pair_id {
+	struct siw_addr addr;
+	uint32_t qpn;
+};
+
+enum siw_pair_features {
+	SIW_PAIR_COUNTS = 1, /* supports delivery counts (spec/delivery-counts.md) */
+};
+
+struct siw_pair_hello {
+	uint32_t features; /* set of enum siw_pair_features */
+	uint8_t rnr_retry; /* the sender's, as in struct siw_qp_attr */
+	struct siw_pair_id from, to;
+};
+
+#define VERSION 1
+
+static const uint8_t magic[4] = { 'S', 'I', 'W', 'P' };
+
+struct frame {
+	uint8_t magic[4];
+	uint8_t version, rnr_retry;
+	uint16_t features;
+	uint32_t from_qpn, to_qpn;
+	uint8_t from_gid[16], to_gid[16];
+};
+
+_Static_assert(sizeof(struct frame) == 48, "the size in the figure");
+
+/* Builds the private data; returns its length in octets. */
+static uint16_t pair_hello_build(uint8_t *out, const struct siw_pair_hello *hello)
+{
+	struct frame frame = {
+		.version = VERSION,
+		.rnr_retry = hello->rnr_retry,
+		.features = htons((uint16_t)hello->features),
+		.from_qpn = htonl(hello->from.qpn),
+		.to_qpn = htonl(hello->to.qpn),
+	};
+
+	memcpy(frame.magic, magic, sizeof(magic));
+	siw_addr_to_gid(&hello->from.addr, frame.from_gid);
+	siw_addr_to_gid(&hello->to.addr, frame.to_gid);
+	memcpy(out, &frame, sizeof(frame));
+	return sizeof(frame);
+}
+
+/* Parses private data: 0, or -EPROTO: not from siwarp, or of an unknown version. */
+static int pair_hello_parse(const uint8_t *in, size_t len, struct siw_pair_hello *hello)
+{
+	struct frame frame;
+
+	if (len != sizeof(frame))
+		return -EPROTO;
+	memcpy(&frame, in, sizeof(frame));
+	if (memcmp(frame.magic, magic, sizeof(magic)) || frame.version != VERSION)
+		return -EPROTO;
+	hello->features = ntohs(frame.features);
+	hello->rnr_retry = frame.rnr_retry;
+	hello->from =
+		(struct siw_pair_id){ siw_addr_of_gid(frame.from_gid), ntohl(frame.from_qpn) };
+	hello->to = (struct siw_pair_id){ siw_addr_of_gid(frame.to_gid), ntohl(frame.to_qpn) };
+	return 0;
+}
+
+static int compare(const struct siw_pair_id *a, const struct siw_pair_id *b)
+{
+	uint8_t gid_a[16], gid_b[16];
+	int order;
+
+	siw_addr_to_gid(&a->addr, gid_a);
+	siw_addr_to_gid(&b->addr, gid_b);
+	order = memcmp(gid_a, gid_b, sizeof(gid_a));
+	return order ? order : (a->qpn > b->qpn) - (a->qpn < b->qpn);
+}
+
+static bool pair_id_same(const struct siw_pair_id *a, const struct siw_pair_id *b)
+{
+	return compare(a, b) == 0;
+}
+
+/*
+ * Whether a is ordered before b, in which case a connects. The order is total and the same at both
+ * ends.
+ */
+static bool pair_id_before(const struct siw_pair_id *a, const struct siw_pair_id *b)
+{
+	return compare(a, b) < 0;
+}
+
+/* ==== ports, and the listeners behind them ==================================================== */
+
+/*
+ * The TCP ports in the low 16 bits of RC QPNs. Each port serves up to 255 queue pairs of one device
+ * and process; the kernel ensures that no other process uses the same port.
+ */
+
+#define SIW_PAIR_INDEXES 255 /* queue pairs of one port: indexes 1 to 255 */
+
+struct siw_pair;
+
+/*
+ * A TCP port of this device, shared by queue pairs with QPNs index << 16 | port. It listens at each
+ * of the device's addresses.
+ */
+struct siw_pair_port {
+	struct siw_conn_user user; /* first; user of its listeners and their connections */
+	struct siw_every_addr how; /* used to open the listeners */
+	struct siw_link link;	   /* link in ctx->pair_ports */
+	uint16_t port;
+	uint8_t last; /* the index assigned last; indexes are assigned round-robin */
+	uint32_t n_pairs, n_listeners;
+	struct siw_conn *listeners[16];
+	struct siw_pair *pairs[SIW_PAIR_INDEXES + 1];
+};
+
+/*
+ *            to RTR              the stream runs             the stream ended,
+ *  UNPAIRED --------> AWAITING --------------------> PAIRED -- with nothing posted --> LOST
+ *     ^                                                                                  |
+ *     +---------------- RESET; or ERR, with what was posted flushed ---------------------+
+ */
+enum siw_pair_stage {
+	SIW_PAIR_UNPAIRED, /* RESET or INIT: Requests for this QP are kept until it is in RTR */
+	SIW_PAIR_AWAITING, /* the end with the lower id connects, the other end listens */
+	SIW_PAIR_PAIRED,
+	SIW_PAIR_LOST, /* the stream has ended: the next request fails */
+};
+
+struct siw_pair {
+	struct siw_rc *rc;
+	struct siw_pair_port *at;
+	uint8_t index;
+	enum siw_pair_stage stage;
+	struct siw_pair_id own, peer; /* from RTR on */
+	struct siw_conn *conn;	      /* in start-up as initiator, or attached */
+	struct siw_timed timed;	      /* timer for the two times below */
+	uint64_t retry_ns;	      /* time of the next connection attempt; 0: none */
+	/* time at which posted requests fail; 0: nothing is posted, or no limit */
+	uint64_t fail_ns;
+	uint64_t began_ns;	/* when the QP went to RTR, or the first request was posted */
+	uint32_t wait_us;	/* wait between the last attempt and the next */
+	int timeout, retry_cnt; /* as in struct siw_qp_attr */
+};
+
+#define BACKLOG 1024
+
+_Static_assert(sizeof(((struct siw_pair_port *)0)->listeners) / sizeof(struct siw_conn *) ==
+		       SIW_MAX_ADDRS,
+	       "one listener for each address");
+
+/* The pair that has this QPN, or NULL. */
+static struct siw_pair *pair_port_find(const struct siw_pair_port *port, uint32_t qpn)
+{
+	uint32_t index = qpn >> SIW_QPN_INDEX_BIT;
+
+	return (qpn & 0xffff) == port->port && index <= SIW_PAIR_INDEXES ? port->pairs[index]
+									 : NULL;
+}
+
+static void pair_port_close_listeners(struct siw_every_addr *how)
+{
+	struct siw_pair_port *port = siw_container(how, struct siw_pair_port, how);
+
+	for (uint32_t i = 0; i < port->n_listeners; i++)
+		siw_conn_free(port->listeners[i]);
+	port->n_listeners = 0;
+}
+
+static int pair_port_listen_at(struct siw_every_addr *how, struct siw_addr *addr)
+{
+	struct siw_pair_port *port = siw_container(how, struct siw_pair_port, how);
+	struct siw_conn **listener = &port->listeners[port->n_listeners];
+	int err = siw_conn_listen(&port->user, addr, BACKLOG, port, listener);
+
+	if (err)
+		return err;
+	port->n_listeners++;
+	return siw_llp_local((*listener)->lsock, addr);
+}
+
+/*
+ * Opens listeners at a port. Settings rc_port_first and rc_port_last restrict the port, for
+ * firewalls; 0: any port.
+ */
+static int pair_port_listen(struct siw_pair_port *port)
+{
+	int64_t first = siw_settings()->rc_port_first, last = siw_settings()->rc_port_last;
+	int err;
+
+	do {
+		port->port = (uint16_t)first;
+		err = siw_open_every_addr(port->user.ctx, &port->port, &port->how);
+	} while (err == -EADDRINUSE && first && ++first <= last);
+	return err;
+}
+
+static int pair_port_open(struct siw_context *ctx, const struct siw_conn_user *user,
+			  struct siw_pair_port **out)
+{
+	struct siw_pair_port *port = calloc(1, sizeof(*port));
+	int err;
+
+	if (!port)
+		return -ENOMEM;
+	port->user = *user;
+	port->user.ctx = ctx;
+	port->how = (struct siw_every_addr){ pair_port_listen_at, pair_port_close_listeners };
+	err = pair_port_listen(port);
+	if (err) {
+		free(port);
+		return err;
+	}
+	siw_link_add(&ctx->pair_ports, &port->link);
+	*out = port;
+	return 0;
+}
+
+/* A free index of this port whose QPN is unused, or 0: there is none. */
+static uint8_t pair_port_free_index(const struct siw_context *ctx, const struct siw_pair_port *port)
+{
+	for (uint32_t i = 0, index = port->last; i < SIW_PAIR_INDEXES; i++) {
+		uint32_t qpn;
+
+		index = index % SIW_PAIR_INDEXES + 1;
+		qpn = index << SIW_QPN_INDEX_BIT | port->port;
+		if (!port->pairs[index] && qpn <= SIW_LAST_RC_QPN && !siw_qp_qpn_taken(ctx, qpn))
+			return (uint8_t)index;
+	}
+	return 0;
+}
+
+static void pair_port_assign(struct siw_pair_port *port, uint8_t index, struct siw_pair *pair)
+{
+	port->pairs[index] = pair;
+	port->last = index;
+	port->n_pairs++;
+	pair->at = port;
+	pair->index = index;
+	pair->own.qpn = (uint32_t)index << SIW_QPN_INDEX_BIT | port->port;
+	port->user.ctx->n_high += pair->own.qpn >= SIW_FIRST_RC_QPN;
+}
+
+/* Assigns a QPN to pair: 0, -EADDRNOTAVAIL, -EADDRINUSE, -EMFILE, -ENOMEM, or another -errno. */
+static int pair_port_join(struct siw_context *ctx, const struct siw_conn_user *user,
+			  struct siw_pair *pair)
+{
+	struct siw_pair_port *port = NULL;
+	uint8_t index = 0;
+	int err;
+
+	for (struct siw_link *l = ctx->pair_ports.next; l != &ctx->pair_ports && !index;
+	     l = l->next) {
+		port = siw_container(l, struct siw_pair_port, link);
+		index = port->n_pairs < SIW_PAIR_INDEXES ? pair_port_free_index(ctx, port) : 0;
+	}
+	if (!index) {
+		err = pair_port_open(ctx, user, &port);
+		if (err)
+			return err;
+		index = pair_port_free_index(ctx, port);
+	}
+	if (!index)
+		return -EADDRINUSE;
+	pair_port_assign(port, index, pair);
+	return 0;
+}
+
+static void pair_port_leave(struct siw_pair *pair)
+{
+	struct siw_pair_port *port = pair->at;
+
+	port->pairs[pair->index] = NULL;
+	port->user.ctx->n_high -= pair->own.qpn >= SIW_FIRST_RC_QPN;
+	if (--port->n_pairs)
+		return;
+	pair_port_close_listeners(&port->how);
+	siw_link_del(&port->link);
+	free(port);
+}
+
+/* ==== pairing ================================================================================= */
+
+/*
  * RC queue pairs that connect by GID and QPN (spec/rc-pairing.md). The program tells both ends the
  * id of the other by siw_modify_qp(). The end with the lower id connects, from its own address to
  * the other's address, with the port in the other's QPN; both identify themselves in MPA's private
@@ -10,12 +329,6 @@
  * change the state either. Requests that are outstanding then or posted later fail at their
  * time-out.
  */
-#include <errno.h>
-#include <stdlib.h>
-
-#include "base/addr.h"
-#include "base/clock.h"
-#include "connect/connect_pair.h"
 
 #define FIRST_WAIT_US 1000u
 #define LAST_WAIT_US  64000u
@@ -106,7 +419,7 @@ static void pair_fill_params(const struct siw_pair *pair, struct siw_mpa_params 
 		.ird = pair_own_ird(pair),
 		.ord = SIW_RDMAP_MAX_READS,
 	};
-	params->pdata_len = siw_pair_hello_build(params->pdata, &hello);
+	params->pdata_len = pair_hello_build(params->pdata, &hello);
 }
 
 /*
@@ -127,7 +440,7 @@ static int pair_attach(struct siw_pair *pair, struct siw_conn *conn,
 		       const struct siw_mpa_params *theirs, const struct siw_pair_hello *hello,
 		       bool initiator, uint8_t rtr)
 {
-	struct siw_connect_attach at = {
+	struct siw_rc_start at = {
 		.ird = pair_own_ird(pair),
 		.ord = theirs->ird < SIW_RDMAP_MAX_READS ? theirs->ird : SIW_RDMAP_MAX_READS,
 		.rtr = rtr,
@@ -157,7 +470,7 @@ static int pair_attach(struct siw_pair *pair, struct siw_conn *conn,
 
 static void pair_connect(struct siw_pair *pair)
 {
-	bool itself = siw_pair_same(&pair->own, &pair->peer);
+	bool itself = pair_id_same(&pair->own, &pair->peer);
 	struct siw_addr dest = pair->peer.addr;
 	struct siw_mpa_params params;
 
@@ -183,11 +496,11 @@ static void pair_drop_conn(struct siw_pair *pair, struct siw_conn *conn)
 static void on_reply(struct siw_pair *pair, struct siw_conn *conn,
 		     const struct siw_mpa_params *params)
 {
-	bool itself = siw_pair_same(&pair->own, &pair->peer);
+	bool itself = pair_id_same(&pair->own, &pair->peer);
 	struct siw_pair_hello hello;
 
-	if (!params->ird || siw_pair_hello_parse(params->pdata, params->pdata_len, &hello) ||
-	    !siw_pair_same(&hello.from, &pair->peer) || !siw_pair_same(&hello.to, &pair->own)) {
+	if (!params->ird || pair_hello_parse(params->pdata, params->pdata_len, &hello) ||
+	    !pair_id_same(&hello.from, &pair->peer) || !pair_id_same(&hello.to, &pair->own)) {
 		siw_count(SIW_COUNTER_pair_strangers, 1);
 	} else if (pair_attach(pair, conn, params, &hello, true, itself ? 0 : params->rtr) == 0) {
 		return;
@@ -263,8 +576,8 @@ static int pair_handle_request(struct siw_pair *pair, struct siw_conn *conn,
 			       const struct siw_mpa_params *params)
 {
 	if (pair->stage != SIW_PAIR_AWAITING || pair->conn ||
-	    !siw_pair_before(&pair->peer, &pair->own) ||
-	    !siw_pair_same(&hello->from, &pair->peer) || !siw_pair_same(&hello->to, &pair->own))
+	    !pair_id_before(&pair->peer, &pair->own) || !pair_id_same(&hello->from, &pair->peer) ||
+	    !pair_id_same(&hello->to, &pair->own))
 		return pair_reject_request(conn, params);
 	return accept_request(pair, conn, hello, params);
 }
@@ -295,7 +608,7 @@ static int on_request(struct siw_conn *conn, struct siw_conn *listener,
 	 * one.
 	 */
 	if (!params->enhanced || !params->p2p || !params->ird ||
-	    siw_pair_hello_parse(params->pdata, params->pdata_len, &hello)) {
+	    pair_hello_parse(params->pdata, params->pdata_len, &hello)) {
 		siw_count(SIW_COUNTER_pair_strangers, 1);
 		return -EPROTO;
 	}
@@ -303,7 +616,7 @@ static int on_request(struct siw_conn *conn, struct siw_conn *listener,
 		siw_count(SIW_COUNTER_pair_addresses, 1);
 		return -EACCES;
 	}
-	pair = siw_pair_port_find(port, hello.to.qpn);
+	pair = pair_port_find(port, hello.to.qpn);
 	if (!pair)
 		return pair_reject_request(conn, params);
 	if (pair->stage == SIW_PAIR_UNPAIRED)
@@ -403,17 +716,12 @@ static const struct siw_conn_user user = {
 /* ---- calls of the queue pair: struct siw_pair_ops -------------------------------------------- */
 
 /* Fails all posted requests; the oldest one with RETRY_EXC_ERR, the others are flushed. */
-static void pair_fail_posted(struct siw_pair *pair)
-{
-	siw_qp_rc_stream_lost(pair->rc, -ETIMEDOUT);
-}
-
 static void pair_tick(struct siw_timed *timed, uint64_t now_ns)
 {
 	struct siw_pair *pair = siw_container(timed, struct siw_pair, timed);
 
 	if (pair->fail_ns && now_ns >= pair->fail_ns) {
-		pair_fail_posted(pair);
+		siw_qp_rc_stream_lost(pair->rc, -ETIMEDOUT);
 	} else if (pair->retry_ns && now_ns >= pair->retry_ns) {
 		pair_connect(pair);
 		pair_set_timer(pair);
@@ -504,7 +812,7 @@ static void pair_start_connecting(struct siw_pair *pair)
 	pair->stage = SIW_PAIR_AWAITING;
 	pair->began_ns = siw_now_ns();
 	pair->wait_us = FIRST_WAIT_US / 2;
-	if (siw_pair_before(&pair->peer, &pair->own))
+	if (pair_id_before(&pair->peer, &pair->own))
 		pair_handle_kept_requests(pair);
 	else
 		pair_connect(pair);
@@ -551,7 +859,7 @@ static void close_pair(struct siw_rc *rc)
 	struct siw_pair *pair = rc->pair;
 
 	pair_stop(rc);
-	siw_pair_port_leave(pair);
+	pair_port_leave(pair);
 	rc->pair = NULL;
 	rc->pairs = NULL;
 	free(pair);
@@ -579,7 +887,7 @@ int siw_pair_open(struct siw_rc *rc)
 	pair->retry_cnt = 7;
 	pair->timed.tick = pair_tick;
 	siw_link_init(&pair->timed.link);
-	err = siw_pair_port_join(rc->wq.qp.ctx, &user, pair);
+	err = pair_port_join(rc->wq.qp.ctx, &user, pair);
 	if (err) {
 		free(pair);
 		return err == -EADDRINUSE ? siw_refuse(PAIR_PORTS) : err;

@@ -24,6 +24,17 @@ struct siw_rc;
 int siw_qp_create(struct siw_pd *pd, struct siw_qp_init_attr *init, int (*pair)(struct siw_rc *rc),
 		  struct siw_qp **out);
 
+/* What start-up has negotiated for the stream of an RC QP. */
+struct siw_rc_start {
+	uint16_t ird, ord;
+	uint8_t rtr; /* set of enum siw_mpa_rtr: the RTR to send, or the RTRs to accept */
+	bool initiator;
+	bool ord_known; /* ord was set by the peer or the user, not by default */
+	bool siwarp;	/* the start-up frames showed that the peer is siwarp */
+	bool counts;	/* with siwarp: both ends offer delivery counts */
+	int rnr_retry;	/* for the peer's Sends, as in struct siw_cm_param */
+};
+
 /*
  * A connection id's reference to its QP, cleared when the QP is destroyed. All zero: refers to no
  * QP. Protected by the progress lock, which the functions take.

@@ -355,10 +355,6 @@ void siw_qp_err_reported(struct siw_wq *wq, const struct siw_rdmap_event *event,
  */
 void siw_qp_err_policy(struct siw_wq *wq, bool in_group);
 
-/* ---- qp_ud_err_limit.c; progress lock held --------------------------------------------------- */
-/* Whether the rate limits allow another error message to this address; if so, counts it. */
-bool siw_qp_err_limit_admit(struct siw_context *ctx, const struct siw_addr *to);
-
 /* ---- qp_number.c; progress lock held, except for siw_qp_enter -------------------------------- */
 /*
  * Every public call on a queue pair starts with this. 0, or -errno: qp is NULL, or was inherited
@@ -382,7 +378,7 @@ int siw_qp_first_addr(const struct siw_wq *wq, const struct siw_addr *wanted,
 /* ---- queue pair types ------------------------------------------------------------------------ */
 extern const struct siw_qp_class siw_qp_rc_class, siw_qp_ud_class, siw_qp_uc_class, siw_qp_rd_class;
 
-/* ---- qp_uc_breaker.c; progress lock held ----------------------------------------------------- */
+/* ---- qp_uc.c: the circuit breaker; progress lock held ---------------------------------------- */
 /* Resets the breaker. psn: number of the first datagram sent. send_lock held. */
 void siw_qp_breaker_begin(struct siw_uc *uc, uint32_t psn);
 /* Applies the rate limit after the user or the breaker has changed it. send_lock held. */
@@ -416,25 +412,6 @@ void siw_qp_record_tick(struct siw_timed *timed, uint64_t now_ns);
 void siw_qp_record_polled(struct siw_wq *wq, struct siw_records *records);
 /* Drops the unfinished Write-Records. Progress lock held. */
 void siw_qp_record_clear(struct siw_ud *ud);
-
-/* ---- qp_ud_err.c; progress lock held --------------------------------------------------------- */
-/*
- * An erroneous message arrived (BAD_MSG, or BAD_RECV of a message that is too long): sends its
- * sender an error message, within the rate limits, then acts as siw_qp_err_found().
- */
-void siw_qp_ud_err_found(struct siw_ud *ud, const struct siw_rdmap_event *event);
-/*
- * A peer's error message arrived: queues an error entry if it quotes a message that this QP has
- * sent.
- */
-void siw_qp_ud_err_reported(struct siw_ud *ud, const struct siw_rdmap_event *event);
-
-/* ---- qp_ud_tx.c: as struct siw_qp_class and struct siw_qp_ops have them ---------------------- */
-int siw_qp_ud_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait);
-int64_t siw_qp_ud_check(struct siw_wq *wq, const struct siw_send_wr *wr);
-enum siw_run siw_qp_ud_run(struct siw_wq *wq);
-enum siw_turn siw_qp_ud_turn(struct siw_qp *qp, uint64_t round);
-bool siw_qp_ud_uses_ah(struct siw_qp *qp, const struct siw_ah *ah);
 
 /* ---- qp_ud.c --------------------------------------------------------------------------------- */
 /* Completes the receive of a RECV or BAD_RECV event; as siw_qp_received(). */

@@ -19,7 +19,7 @@
 #define STALL_MS 300
 
 struct siw_llp_port;
-struct siw_rc;
+struct siw_wq;
 
 static __thread bool stalls;
 static _Atomic bool inside, done, waits;
@@ -28,8 +28,8 @@ void __real_siw_device_nudge(struct siw_context *ctx);
 void __wrap_siw_device_nudge(struct siw_context *ctx);
 bool __real_siw_llp_port_armed(const struct siw_llp_port *port);
 bool __wrap_siw_llp_port_armed(const struct siw_llp_port *port);
-void __real_siw_qp_rnr_begin(struct siw_rc *rc);
-void __wrap_siw_qp_rnr_begin(struct siw_rc *rc);
+void __real_siw_qp_set_unexpected(struct siw_wq *wq, bool any);
+void __wrap_siw_qp_set_unexpected(struct siw_wq *wq, bool any);
 
 static void sleep_ms(long ms)
 {
@@ -60,10 +60,10 @@ bool __wrap_siw_llp_port_armed(const struct siw_llp_port *port)
 }
 
 /* Records that a Send has begun to wait for its receive. */
-void __wrap_siw_qp_rnr_begin(struct siw_rc *rc)
+void __wrap_siw_qp_set_unexpected(struct siw_wq *wq, bool any)
 {
-	__real_siw_qp_rnr_begin(rc);
-	waits = true;
+	__real_siw_qp_set_unexpected(wq, any);
+	waits = waits || any;
 }
 
 static void *post_recv_stalled(void *end)

@@ -20,7 +20,7 @@ MAY_USE: dict[str, set[str]] = {
     # device accesses queue pairs only through struct siw_qp_ops.
     "device": {"base", "llp", "mem"},
     "qp": {"base", "llp", "mem", "mpa", "rd", "ddp", "rdmap", "device"},
-    "connect": {"base", "llp", "mpa", "rdmap", "device", "qp"},
+    "connect": {"base", "llp", "mpa", "device", "qp"},
     "verbs": {"base", "device", "qp", "connect"},
     "cm": {"base", "device", "qp", "connect", "verbs"},
     # The simulator, which replaces llp and a device's thread.

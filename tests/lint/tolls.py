@@ -31,6 +31,8 @@ ALLOWED: dict[str, str] = {
     "siw_ddp_dgram_tagged_max": "takes this layer's own headers off what llp says of the path",
 }
 MOST = 10
+#: Headers whose inline functions only compute values, such as fields of a header on the wire.
+OF_VALUES = re.compile(r"_wire\.h$|^rd_rnr\.h$")
 
 FUNCTION = re.compile(
     r"^(?P<head>[A-Za-z_][^\n;{}#=]*(?:\n[ \t]+[^\n;{}#=]*)*)\n\{\n(?P<body>.*?)^\}$", re.M | re.S
@@ -161,7 +163,11 @@ def does_work(statement: str, far: set[str], trivial: set[str], own: set[str]) -
 def find(everything: list[Function]) -> list[str]:
     """Return the names of the tolls among these functions."""
     # A static function of a source file belongs to its folder, even if others have the same name.
-    home = {f.name: f.folder for f in everything if not f.static or f.file.endswith(".h")}
+    home = {
+        f.name: f.folder
+        for f in everything
+        if not f.static or (f.file.endswith(".h") and not OF_VALUES.search(f.file))
+    }
     trivial: set[tuple[str, str]] = set()
     for _ in range(3):  # supports up to three levels of helper functions
         for f in everything:

@@ -1,10 +1,992 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* RC queue pairs with a stream: handling of the stream's events, and the type's ops. */
+/*
+ * RC queue pairs: sending, delivery counts, receiver not ready, closing, and the events of the
+ * stream. The sections are in call order.
+ */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/os.h"
 #include "qp/rc/qp_rc.h"
+#include "rd/rd_rnr.h"
+
+/* ==== sending ================================================================================= */
+
+/*
+ * Whether the response to this Read or atomic shows that the peer has received the earlier Sends.
+ */
+static inline bool rc_confirms_sends(const struct siw_wqe *wqe)
+{
+	return wqe->opcode != SIW_WR_RDMA_READ || !wqe->length;
+}
+
+/*
+ * Sending on RC queue pairs: through RDMAP while there is a stream; with persona roce also finding
+ * out what the peer has received.
+ */
+
+/*
+ * A request of at least this many octets is confirmed by its own Read, not together with later
+ * requests.
+ */
+#define LONG_OCTETS (64u << 10)
+
+static bool rc_is_signaled(const struct siw_wq *wq, const struct siw_wqe *wqe)
+{
+	return wq->sig_all || (wqe->flags & SIW_SEND_SIGNALED);
+}
+
+/* The number of requests begun since the QP was created. */
+static uint32_t rc_requests_begun(const struct siw_wq *wq)
+{
+	return wq->sq_head + wq->begun;
+}
+
+/*
+ * Requests confirmation of a request. Unsignaled requests are confirmed only when they fill half of
+ * the queue.
+ */
+static void want_confirmation(struct siw_rc *rc, const struct siw_wqe *wqe)
+{
+	if (rc_is_signaled(&rc->wq, wqe) || rc->wq.begun >= rc->wq.sq_mask / 2)
+		rc->confirm.wanted = rc_requests_begun(&rc->wq) + 1;
+	rc->confirm.due = wqe->length >= LONG_OCTETS;
+}
+
+/*
+ * Sends an empty Read behind the last request begun, so that both leave in one write. Returns
+ * whether the Read was needed and sent.
+ */
+static bool send_confirm_read(struct siw_rc *rc)
+{
+	struct siw_confirm *c = &rc->confirm;
+
+	if (c->asked || (int32_t)(c->covered - c->wanted) >= 0 ||
+	    (rc->wq.qp.state != SIW_QPS_RTS && rc->wq.qp.state != SIW_QPS_SQD))
+		return false;
+	/* On failure a later call retries: when an outstanding Read ends, or TCP has room. */
+	if (siw_rdmap_confirm(rc->wq.flow.stream, rc_requests_begun(&rc->wq)))
+		return false;
+	c->asked = true;
+	c->due = false;
+	c->covered = rc_requests_begun(&rc->wq);
+	return true;
+}
+
+/*
+ * Assigns the numbers by which counts refer to a request. A Write with immediate data is a Write
+ * followed by a message on the Send queue, and is numbered as both.
+ */
+static void rc_number_request(struct siw_rc *rc, struct siw_wqe *wqe)
+{
+	if (siw_qp_op_flags(wqe->opcode) & SIW_OP_WRITES)
+		wqe->msn = ++rc->counts.writes_begun;
+	if (wqe->opcode != SIW_WR_RDMA_WRITE) {
+		wqe->msn = ++rc->sends_begun;
+		rc->confirm.sends = rc_requests_begun(&rc->wq) + 1;
+	}
+}
+
+/*
+ * Records what the response to this Read or atomic will confirm: all earlier requests, unless
+ * earlier Sends are unconfirmed and the response does not cover Sends.
+ */
+static void rc_record_confirmation(struct siw_rc *rc, const struct siw_wqe *wqe)
+{
+	struct siw_confirm *c = &rc->confirm;
+
+	if (rc_confirms_sends(wqe) || (int32_t)(c->sends - c->covered) <= 0)
+		c->covered = rc_requests_begun(&rc->wq) + 1;
+}
+
+static int rc_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe)
+{
+	struct siw_rc *rc = siw_rc_of(wq);
+	struct siw_rdmap_op op;
+	int err;
+
+	if (__builtin_expect(rc->confirm.due, 0))
+		send_confirm_read(rc);
+	if (__builtin_expect(rc->counts.tell, 0)) {
+		siw_rdmap_announce(flow->stream, rc->counts.on, (uint8_t)wq->rnr_retry);
+		rc->counts.tell = false;
+	}
+	siw_qp_op_make(wqe, &op);
+	err = siw_rdmap_send(flow->stream, &op);
+	if (err)
+		return err;
+	if (siw_qp_awaits_response(wqe)) {
+		wqe->msn = siw_rdmap_reads(flow->stream);
+		rc_record_confirmation(rc, wqe);
+	} else {
+		rc_number_request(rc, wqe);
+	}
+	if (rc->confirm.on)
+		want_confirmation(rc, wqe);
+	return 0;
+}
+
+/*
+ * A failed request ends the connection; with persona roce, only after the peer has received the
+ * earlier requests.
+ */
+static void rc_failed(struct siw_wq *wq, struct siw_flow *flow, int status)
+{
+	struct siw_rc *rc = siw_rc_of(wq);
+
+	(void)flow;
+	(void)status;
+	siw_tear(wq, rc->confirm.on || rc->counts.on ? SIW_FAILING : SIW_BROKEN);
+	rc->confirm.wanted = rc_requests_begun(wq) - 1;
+}
+
+/* See siw_qp_local_done. */
+static void rc_did_local(struct siw_wq *wq, struct siw_wqe *wqe)
+{
+	struct siw_rc *rc = siw_rc_of(wq);
+
+	/*
+	 * A local request completes after the earlier requests, which may be unsignaled and thus
+	 * not confirmed yet.
+	 */
+	if (rc->confirm.on && rc_is_signaled(wq, wqe))
+		rc->confirm.wanted = rc_requests_begun(wq) - 1;
+}
+
+static int rc_flush(struct siw_wq *wq, struct siw_flow *flow)
+{
+	struct siw_rc *rc = siw_rc_of(wq);
+	int r;
+
+	/* To drain the send queue, unsignaled requests must be confirmed, too. */
+	if (__builtin_expect(wq->draining, 0) && wq->begun)
+		rc->confirm.wanted = rc_requests_begun(wq);
+	if (rc->confirm.on)
+		send_confirm_read(rc);
+	r = siw_rdmap_flush(flow->stream, &flow->taken);
+	/*
+	 * If confirmations are on, mark_delivered() makes requests DONE instead; with delivery
+	 * counts, rc_delivered() sets accepted.
+	 */
+	if (!rc->counts.on)
+		flow->accepted = rc->confirm.on ? 0 : flow->taken;
+	return r;
+}
+
+/*
+ * TCP could not read the memory of the data at that position of the stream: marks the request that
+ * contains the position as failed, and ends the stream. The position may lie in a Read Response
+ * instead.
+ */
+static __attribute__((cold, noinline)) void rc_fail_at_position(struct siw_wq *wq, uint64_t at)
+{
+	for (struct siw_wqe *wqe = wq->flow.first; wqe; wqe = wqe->chain) {
+		if (wqe->state != SIW_WQE_BEGUN || siw_qp_awaits_response(wqe) ||
+		    wqe->stamp.begin > at || wqe->stamp.end <= at)
+			continue;
+		wqe->state = SIW_WQE_DONE;
+		wqe->status = SIW_WC_LOC_PROT_ERR;
+	}
+	siw_tear(wq, SIW_BROKEN);
+}
+
+static enum siw_run rc_run(struct siw_wq *wq)
+{
+	struct siw_flow *flow = &wq->flow;
+	struct siw_rc *rc = siw_rc_of(wq);
+	int r;
+
+	/* SIW_RUN_MORE causes a turn, which starts the time-out for a missing stream */
+	if (!flow->stream)
+		return rc->pairs && flow->first ? SIW_RUN_MORE : SIW_RUN_DONE;
+	if (siw_rdmap_responses_pending(flow->stream))
+		siw_device_mark_busy(&wq->qp);
+	/*
+	 * With RC by QPN, requests wait in the send queue for the RTR, since a start-up may break
+	 * off.
+	 */
+	if (__builtin_expect(rc->pairs && !rc->may_send, 0))
+		r = rc_flush(wq, flow);
+	else
+		r = siw_qp_flow_send(wq, flow);
+	/*
+	 * A long message may have left no room for the confirming Read before, and nothing else
+	 * would send it.
+	 */
+	if (r == 1 && rc->confirm.on && send_confirm_read(rc))
+		r = rc_flush(wq, flow);
+	siw_qp_flow_reap(wq, flow);
+	if (__builtin_expect(r == -EFAULT, 0) && !siw_is_closing(wq))
+		rc_fail_at_position(wq, flow->taken);
+	/* This end found an error in data that it was sending; the receiving side reports it. */
+	if (r == -EACCES && !siw_is_closing(wq))
+		siw_tear(wq, SIW_BROKEN);
+	/*
+	 * If memory runs out, no event would send the rest later, and both ends would wait: ends
+	 * the stream.
+	 */
+	if (__builtin_expect(r == -ENOMEM, 0) && !siw_is_closing(wq))
+		siw_tear(wq, SIW_BROKEN);
+	return siw_qp_flow_left(wq, r, r == 0 && siw_mpa_tx_blocked(rc->mpa));
+}
+
+/* ==== delivery counts ========================================================================= */
+
+/*
+ * Delivery counts on RC (spec/delivery-counts.md): counts of the peer complete requests of this
+ * end, and this end decides when to send its own counts.
+ *
+ * A count precedes a message that is sent anyway. It is sent without a message after 64 KiB, or
+ * when a progress round has found the socket empty. It is not sent alone in the round that received
+ * data, nor in polls before the next round, because the program has not seen that data yet and may
+ * answer it; nor in the next few rounds while a CQ of the queue pair holds completions that the
+ * program has not polled. (UCX polls the CQ of receives once more before it polls the CQ of Sends.)
+ * Counts without a message keep a minimum distance, so that a peer that streams small messages gets
+ * one count for several messages.
+ */
+
+/* A count is sent after this many octets were received without one. */
+#define COUNT_OCTETS (64u << 10)
+/*
+ * Minimum distance in nanoseconds between counts without a message: about the transfer time of a
+ * small message and its count.
+ */
+#define DISTANCE_NS 5000u
+/* A count waits this many progress rounds for a program that has not polled all its completions. */
+#define UNSEEN_ROUNDS 4u
+
+/* ---- counts received from the peer ----------------------------------------------------------- */
+
+/*
+ * Called when a stream starts. agreed: the peer is siwarp, and both ends offer delivery counts.
+ * rnr_retry: as in struct siw_connect_attach. Both locks held.
+ */
+static void rc_counts_start(struct siw_rc *rc, bool agreed, int rnr_retry)
+{
+	rc->counts = (struct siw_delivery_counts){
+		.on = agreed && rc->wq.roce,
+		.tell = agreed && rc->wq.roce,
+		.sends = rc->sends_begun,
+		.rnr_retry = rnr_retry > 0   ? rnr_retry
+			     : rnr_retry < 0 ? 0
+					     : -1,
+		.rnr_fixed = rnr_retry != 0,
+	};
+	rc->wq.flow.accepted = 0;
+}
+
+/* Whether the peer's counts cover this Send or Write. */
+static bool rc_count_covers(const struct siw_delivery_counts *c, const struct siw_wqe *wqe)
+{
+	uint32_t count = wqe->opcode == SIW_WR_RDMA_WRITE ? c->writes : c->sends;
+
+	return (int32_t)(count - wqe->msn) >= 0;
+}
+
+/*
+ * Whether a count is plausible: it does not decrease, reports something new, and does not exceed
+ * what was sent.
+ */
+static bool rc_count_is_plausible(const struct siw_rc *rc, const struct siw_rdmap_event *ev)
+{
+	const struct siw_delivery_counts *c = &rc->counts;
+	uint32_t sends = ev->sends - c->sends, writes = ev->writes - c->writes;
+
+	return (c->on || siw_rdmap_requested_counts(rc->wq.flow.stream)) && (sends || writes) &&
+	       sends <= rc->sends_begun - c->sends && writes <= c->writes_begun - c->writes;
+}
+
+/*
+ * The peer has answered an offer of counts, so it is siwarp: delivery counts replace confirming
+ * Reads.
+ */
+static void rc_enable_counts(struct siw_rc *rc)
+{
+	rc->counts.on = true;
+	rc->confirm.on = rc->confirm.due = false;
+}
+
+/* Handles a delivery count of the peer. Returns whether the count is plausible. send_lock held. */
+static bool rc_delivered(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+{
+	struct siw_flow *flow = &rc->wq.flow;
+	uint64_t out = siw_ddp_tx_accepted(flow->ddp);
+
+	if (!rc_count_is_plausible(rc, ev))
+		return false;
+	if (__builtin_expect(!rc->counts.on, 0))
+		rc_enable_counts(rc);
+	rc->counts.sends = ev->sends;
+	rc->counts.writes = ev->writes;
+	/* In order: a Write behind a Send that waits for its receive is not complete either. */
+	for (const struct siw_wqe *wqe = flow->first; wqe; wqe = wqe->chain) {
+		if (wqe->state == SIW_WQE_DONE || siw_qp_awaits_response(wqe))
+			continue;
+		if (wqe->state == SIW_WQE_POSTED || !rc_count_covers(&rc->counts, wqe))
+			break;
+		/* the request has not completely left this end, so the count is wrong */
+		if (wqe->stamp.end > out)
+			return false;
+		flow->accepted = wqe->stamp.end;
+	}
+	return true;
+}
+
+/* ---- counts sent to the peer ----------------------------------------------------------------- */
+
+static bool rc_count_is_due(const struct siw_rc *rc)
+{
+	return rc->wq.flow.stream && !siw_is_closing(&rc->wq) &&
+	       siw_rdmap_count_pending(rc->wq.flow.stream);
+}
+
+/* Sends the peer a count now, before this end closes. */
+static void rc_counts_send(struct siw_rc *rc)
+{
+	enum siw_run left;
+
+	if (!rc_count_is_due(rc))
+		return;
+	siw_lock(&rc->wq.qp.send_lock);
+	siw_rdmap_send_count(rc->wq.flow.stream);
+	left = rc_run(&rc->wq);
+	siw_unlock(&rc->wq.qp.send_lock);
+	rc->counts.octets = 0;
+	if (left != SIW_RUN_DONE)
+		siw_device_mark_unsent(&rc->wq.qp);
+}
+
+/*
+ * Whether the program may still answer the received data, because it has not polled all resulting
+ * completions.
+ */
+static bool rc_program_may_answer(struct siw_rc *rc)
+{
+	const struct siw_qp *qp = &rc->wq.qp;
+	uint64_t round = qp->ctx->rounds;
+
+	if (round - rc->counts.came >= UNSEEN_ROUNDS ||
+	    (siw_cq_pending(qp->send_cq) <= 0 && siw_cq_pending(qp->recv_cq) <= 0))
+		return false;
+	rc->counts.seen = round;
+	return true;
+}
+
+/*
+ * Sends the peer a count without a message, unless an answer may still carry it, or the last one
+ * was sent a short time ago.
+ */
+static void rc_send_count_alone(struct siw_rc *rc)
+{
+	uint64_t now;
+
+	if (rc_program_may_answer(rc))
+		return;
+	now = siw_now_ns();
+	if (now - rc->counts.alone_ns < DISTANCE_NS)
+		return;
+	rc->counts.alone_ns = now;
+	rc_counts_send(rc);
+}
+
+/*
+ * Called after a receiving turn with n segments of octets in total: sends the peer a count, now or
+ * in a later turn, if the peer requested counts. Progress lock held, as for the functions below.
+ */
+static void rc_counts_received(struct siw_rc *rc, int n, uint32_t octets)
+{
+	if (!rc_count_is_due(rc))
+		return;
+	if (n)
+		rc->counts.came = rc->counts.seen = rc->wq.qp.ctx->rounds;
+	rc->counts.octets += octets;
+	if (rc->counts.octets >= COUNT_OCTETS) {
+		rc_counts_send(rc);
+		return;
+	}
+	if (n == rc->wq.burst) /* the socket is served again, with n = 0 if it is empty */
+		return;
+	if (!n)
+		rc_send_count_alone(rc);
+	if (rc_count_is_due(rc))
+		siw_device_mark_unsent(&rc->wq.qp);
+}
+
+/*
+ * Called in a sending turn: sends the peer a count, if one is due. Returns whether another turn is
+ * needed.
+ */
+static bool rc_counts_turn(struct siw_rc *rc)
+{
+	if (rc_count_is_due(rc) && rc->wq.qp.ctx->rounds != rc->counts.seen)
+		rc_send_count_alone(rc);
+	return rc_count_is_due(rc);
+}
+
+/* ==== receiver not ready ====================================================================== */
+
+/*
+ * Receiver not ready, with persona roce: ddp keeps Sends that arrived before their receives.
+ * Posting a receive wakes every QP with such a Send on that receive queue. A Send that waits too
+ * long ends the connection.
+ */
+
+/* The number of retries: the sender's rnr_retry if it is known, else this end's. */
+static int rnr_retries(const struct siw_rc *rc)
+{
+	return rc->counts.rnr_retry >= 0 ? rc->counts.rnr_retry : rc->wq.rnr_retry;
+}
+
+static uint64_t rnr_patience_ns(const struct siw_rc *rc)
+{
+	return siw_rnr_timeout_ns((uint32_t)rnr_retries(rc), (uint32_t)rc->wq.min_rnr_timer);
+}
+
+/* Sets the timer for the deadline. */
+static void rnr_set_timer(struct siw_rc *rc)
+{
+	if (rnr_retries(rc) != SIW_RNR_NO_LIMIT && rc->rnr_deadline_ns)
+		siw_device_timed_at(rc->wq.qp.ctx, &rc->wq.timed, rc->rnr_deadline_ns);
+}
+
+/* A Send found no receive: starts the receiver-not-ready time. */
+static void rnr_begin(struct siw_rc *rc)
+{
+	siw_qp_set_unexpected(&rc->wq, true);
+	if (siw_rdmap_send_waits(rc->wq.flow.stream, &rc->rnr_msn))
+		rc->rnr_deadline_ns = siw_now_ns() + rnr_patience_ns(rc);
+	rnr_set_timer(rc);
+	siw_llp_resume(siw_mpa_sock(rc->mpa));
+}
+
+/* No Send waits for a receive any more. */
+static void rnr_end(struct siw_rc *rc)
+{
+	if (!rc->wq.qp.has_unexpected)
+		return;
+	siw_qp_set_unexpected(&rc->wq, false);
+}
+
+/*
+ * Called after waiting Sends were served: whether one of them has waited too long; if so, RDMAP
+ * delivers an ERROR event.
+ */
+static bool rnr_has_expired(struct siw_rc *rc, uint64_t now_ns)
+{
+	uint32_t msn;
+
+	if (!siw_rdmap_send_waits(rc->wq.flow.stream, &msn)) {
+		/* More Sends may be ready for their receives: the socket gets another turn. */
+		siw_llp_resume(siw_mpa_sock(rc->mpa));
+		if (!siw_rdmap_unexpected(rc->wq.flow.stream)) {
+			rnr_end(rc);
+			siw_device_timed_del(rc->wq.qp.ctx, &rc->wq.timed);
+		} else if (rc->wq.qp.srq) {
+			/*
+			 * Another QP may use the SRQ's receive first; then this QP's Send still
+			 * waits.
+			 */
+			rc->rnr_deadline_ns = now_ns + rnr_patience_ns(rc);
+			rnr_set_timer(rc);
+		}
+		return false;
+	}
+	if (msn != rc->rnr_msn) { /* another Send is the oldest now, and gets a new deadline */
+		rc->rnr_msn = msn;
+		rc->rnr_deadline_ns = now_ns + rnr_patience_ns(rc);
+	}
+	rnr_set_timer(rc);
+	if (rnr_retries(rc) == SIW_RNR_NO_LIMIT || now_ns < rc->rnr_deadline_ns)
+		return false;
+	siw_rdmap_expire(rc->wq.flow.stream);
+	siw_count(SIW_COUNTER_rnr_expired, 1);
+	return true;
+}
+
+/* ==== closing ================================================================================= */
+
+/*
+ * How an RC queue pair gives up its stream. Completed requests must reach the peer. Closing a
+ * socket with unread input resets the connection and discards data that the peer has not read yet;
+ * so the sending side is shut down first, and this end waits for the peer's end of stream. Requests
+ * are flushed when the stream no longer refers to their memory.
+ */
+
+static uint64_t linger_until(void)
+{
+	return siw_now_ns() + (uint64_t)siw_settings()->linger_ms * 1000000;
+}
+
+/* ---- after the QP: a stream that waits for the peer's end of stream -------------------------- */
+
+static void linger_end(struct siw_linger *linger)
+{
+	siw_device_timed_del(linger->ctx, &linger->timed);
+	atomic_fetch_sub(&linger->ctx->n_linger, 1);
+	siw_mpa_close(linger->mpa, false);
+	free(linger);
+}
+
+static int linger_serve(struct siw_io_handler *self)
+{
+	struct siw_linger *linger = siw_container(self, struct siw_linger, handler);
+
+	if (siw_mpa_drain(linger->mpa))
+		linger_end(linger);
+	return 0;
+}
+
+static void linger_tick(struct siw_timed *timed, uint64_t now_ns)
+{
+	struct siw_linger *linger = siw_container(timed, struct siw_linger, timed);
+
+	if (siw_mpa_drain(linger->mpa) || now_ns >= linger->deadline_ns)
+		linger_end(linger);
+}
+
+/* Closes RDMAP and ddp; returns the connection below them. */
+static struct siw_mpa_stream *rc_detach_stream(struct siw_rc *rc)
+{
+	struct siw_mpa_stream *mpa = rc->mpa;
+
+	siw_lock(&rc->wq.qp.send_lock);
+	siw_rdmap_close(rc->wq.flow.stream);
+	rc->wq.flow.stream = NULL;
+	rc->wq.flow.ddp = NULL;
+	rc->mpa = NULL;
+	rc->wq.connected = false;
+	if (siw_teardown_of(&rc->wq) < SIW_FLUSHED)
+		siw_set_teardown(&rc->wq, SIW_ALIVE);
+	siw_unlock(&rc->wq.qp.send_lock);
+	rnr_end(rc);
+	siw_device_timed_del(rc->wq.qp.ctx, &rc->wq.timed);
+	return mpa;
+}
+
+static void start_linger(struct siw_linger *linger, struct siw_context *ctx,
+			 struct siw_mpa_stream *mpa)
+{
+	linger->handler.serve = linger_serve;
+	linger->ctx = ctx;
+	linger->mpa = mpa;
+	linger->deadline_ns = linger_until();
+	linger->timed.tick = linger_tick;
+	siw_link_init(&linger->timed.link);
+	siw_llp_set_handler(siw_mpa_sock(mpa), &linger->handler);
+	siw_llp_resume(siw_mpa_sock(mpa)); /* the socket may have been paused */
+	siw_device_timed_add(linger->ctx, &linger->timed, linger->deadline_ns);
+	atomic_fetch_add(&ctx->n_linger, 1);
+}
+
+/*
+ * Waits, independently of any QP, for the peer's end of a stream whose sending side is shut down. 0
+ * or -ENOMEM.
+ */
+static int rc_linger(struct siw_context *ctx, struct siw_mpa_stream *mpa)
+{
+	struct siw_linger *linger = calloc(1, sizeof(*linger));
+
+	if (!linger)
+		return -ENOMEM;
+	start_linger(linger, ctx, mpa);
+	return 0;
+}
+
+static void rc_start_linger(struct siw_rc *rc)
+{
+	struct siw_linger *linger = rc->linger;
+
+	rc->linger = NULL;
+	start_linger(linger, rc->wq.qp.ctx, rc_detach_stream(rc));
+}
+
+static void rc_report_conn_end(struct siw_rc *rc)
+{
+	struct siw_conn *conn = rc->conn;
+
+	rc->conn = NULL;
+	if (conn)
+		rc->on_ended(conn, rc->cause, &rc->cause_err);
+}
+
+/* ---- with the QP ----------------------------------------------------------------------------- */
+
+static void rc_finish_close(struct siw_rc *rc, bool dead)
+{
+	siw_qp_flush(&rc->wq);
+	if (dead)
+		siw_mpa_close(rc_detach_stream(rc), false);
+	else
+		rc_start_linger(rc);
+	rc_report_conn_end(rc);
+}
+
+/*
+ * Sends the remaining data, then shuts down the sending side. 1: done; 0: not yet; -errno.
+ * send_lock held.
+ */
+static int rc_shut_sending(struct siw_rc *rc)
+{
+	uint64_t accepted;
+	int r = siw_teardown_of(&rc->wq) == SIW_TERMINATING
+			? siw_rdmap_terminate(rc->wq.flow.stream)
+			: siw_rdmap_flush(rc->wq.flow.stream, &accepted);
+
+	if (r != 1)
+		return r;
+	r = siw_mpa_shutdown(rc->mpa); /* RFC5040-6.2.1-04: a graceful close */
+	return r < 0 ? r : 1;
+}
+
+/* Continues a close when the socket is ready. */
+static void rc_close_step(struct siw_rc *rc)
+{
+	int r;
+
+	siw_lock(&rc->wq.qp.send_lock);
+	r = rc_shut_sending(rc);
+	/* Requests that have been sent meanwhile complete successfully. */
+	rc_run(&rc->wq);
+	siw_unlock(&rc->wq.qp.send_lock);
+	/*
+	 * Both ends may have full socket buffers, and if neither reads, neither can send. So this
+	 * end reads and discards. A responder that has not received the initiator's first FPDU may
+	 * not send at all.
+	 */
+	if (!r) {
+		siw_ddp_stream_drop_unexpected(rc->wq.flow.ddp);
+		siw_mpa_drain(rc->mpa);
+		if (!rc->may_send)
+			r = -ENOTCONN;
+	}
+	if (r)
+		rc_finish_close(rc, r < 0);
+}
+
+/*
+ * Ends sending at once: data that TCP does not accept now is dropped, since its memory is returned
+ * to the user. The peer reads the data that TCP has accepted, then an end of stream, perhaps within
+ * an FPDU.
+ */
+static int end_sending(struct siw_rc *rc)
+{
+	int r;
+
+	siw_lock(&rc->wq.qp.send_lock);
+	r = rc_shut_sending(rc);
+	if (!r)
+		r = siw_mpa_shutdown(rc->mpa) < 0 ? -EPIPE : 1;
+	siw_unlock(&rc->wq.qp.send_lock);
+	return r;
+}
+
+/* Continues a close at the timer. */
+static void rc_close_tick(struct siw_rc *rc, uint64_t now_ns)
+{
+	if (now_ns >= rc->close_by_ns)
+		rc_finish_close(rc, end_sending(rc) != 1);
+	else
+		rc_close_step(rc);
+}
+
+static void rc_close(struct siw_rc *rc, enum siw_teardown how)
+{
+	if (!rc->wq.flow.stream) {
+		if (rc->pairs)
+			rc->pairs->stop(rc);
+		siw_qp_flush(&rc->wq);
+		return;
+	}
+	siw_lock(&rc->wq.qp.send_lock);
+	siw_set_teardown(&rc->wq, how);
+	siw_unlock(&rc->wq.qp.send_lock);
+	rc->close_by_ns = linger_until();
+	siw_device_timed_add(rc->wq.qp.ctx, &rc->wq.timed, rc->close_by_ns);
+	rc_close_step(rc);
+}
+
+/*
+ * Sets an error code for RDMAP's local catastrophic error, which has no codes; any value may be
+ * sent (RFC 5040 figure 9). With code 0, vendor_err would be 0, which means no error.
+ */
+static void rc_set_error_code(struct siw_wire_err *err)
+{
+	if (!err->layer && !err->type && !err->code)
+		err->code = SIW_RDMAP_UNSPECIFIED;
+}
+
+/*
+ * Raises an asynchronous event for a failure that no completion reports. -EFAULT: the request's
+ * completion reports it. With persona roce, completions also report failures caused by the peer or
+ * the network, as with InfiniBand channel adapters; an RNIC raises an event for its stream.
+ */
+static void raise_failure(struct siw_rc *rc, enum siw_teardown how, int status,
+			  const struct siw_wire_err *err)
+{
+	if (err && how == SIW_TERMINATING)
+		siw_device_async_raise(&rc->wq.qp.async, siw_qp_event_of(err));
+	else if (rc->wq.roce && status != -EOVERFLOW)
+		return;
+	else if (err || (status && status != -EFAULT))
+		siw_device_async_raise(&rc->wq.qp.async, SIW_EVENT_QP_FATAL);
+}
+
+/*
+ * Sets the cause that on_ended reports. The first call has the cause; later calls report its
+ * consequences and are ignored.
+ */
+static void rc_cause(struct siw_rc *rc, int status, const struct siw_wire_err *err)
+{
+	if (rc->has_cause)
+		return;
+	rc->has_cause = true;
+	rc->cause = status;
+	if (err)
+		rc->cause_err = *err;
+}
+
+/* Resets the connection, for data that TCP has not accepted and that must not be sent any more. */
+static void rc_abort(struct siw_rc *rc)
+{
+	uint64_t wr_id;
+	bool taken;
+
+	if (siw_qp_step(&rc->wq, SIW_QPE_FAILED) == SIW_QPA_FLUSH)
+		siw_device_async_raise(&rc->wq.qp.async, SIW_EVENT_QP_FATAL);
+	/* An unfinished message has already consumed the oldest receive. */
+	taken = siw_ddp_stream_take(rc->wq.flow.ddp, SIW_RDMAP_QN_SEND, &wr_id) == 1;
+	siw_mpa_close(rc_detach_stream(rc), true);
+	if (taken)
+		siw_qp_flush_recv(&rc->wq, wr_id);
+	siw_qp_flush(&rc->wq);
+	rc_report_conn_end(rc);
+}
+
+void siw_qp_rc_fail(struct siw_rc *rc, enum siw_teardown how, int status,
+		    const struct siw_wire_err *err)
+{
+	struct siw_wire_err coded;
+
+	if (err) {
+		coded = *err;
+		rc_set_error_code(&coded);
+		err = &coded;
+	}
+	if (err)
+		rc->wq.wire_err = (uint32_t)err->layer << 16 | (uint32_t)err->type << 8 | err->code;
+	rc_cause(rc, status, err);
+	if (siw_qp_step(&rc->wq, SIW_QPE_FAILED) == SIW_QPA_FLUSH) {
+		raise_failure(rc, how, status, err);
+		if (siw_teardown_of(&rc->wq) == SIW_RESETTING)
+			rc_abort(rc);
+		else
+			rc_close(rc, how);
+	}
+}
+
+static void rc_release_stream(struct siw_rc *rc)
+{
+	if (rc->wq.flow.stream) {
+		if (end_sending(rc) == 1)
+			rc_start_linger(rc);
+		else
+			siw_mpa_close(rc_detach_stream(rc), false);
+	}
+	rc_report_conn_end(rc);
+	rc->wq.wire_err = 0;
+}
+
+/* Gives up the stream at once; data that TCP has accepted still reaches the peer. */
+static void rc_release(struct siw_wq *wq)
+{
+	struct siw_rc *rc = siw_rc_of(wq);
+
+	rc_release_stream(rc);
+	if (rc->pairs)
+		rc->pairs->stop(rc);
+}
+
+/*
+ * Completes the requests that are DONE. Returns the oldest request that is not, or NULL. send_lock
+ * held.
+ */
+static struct siw_wqe *rc_oldest_incomplete(struct siw_rc *rc)
+{
+	siw_qp_flow_reap(&rc->wq, &rc->wq.flow);
+	return rc->wq.flow.first;
+}
+
+/*
+ * Marks the oldest incomplete request as failed with status. Returns whether there is an incomplete
+ * request.
+ */
+static bool rc_fail_oldest(struct siw_rc *rc, int status)
+{
+	struct siw_wqe *oldest;
+
+	siw_lock(&rc->wq.qp.send_lock);
+	oldest = rc_oldest_incomplete(rc);
+	if (oldest && oldest->state != SIW_WQE_DONE) {
+		oldest->state = SIW_WQE_DONE;
+		oldest->status = (uint8_t)status;
+	}
+	siw_unlock(&rc->wq.qp.send_lock);
+	return oldest != NULL;
+}
+
+/* As take_recv of struct siw_qp_class. */
+static int rc_take_recv(struct siw_wq *wq, uint64_t *wr_id)
+{
+	struct siw_rc *rc = siw_rc_of(wq);
+	bool torn = rc->has_torn;
+
+	rc->has_torn = false;
+	if (torn)
+		*wr_id = rc->torn;
+	if (torn || !rc->wq.flow.stream)
+		return torn;
+	return siw_ddp_stream_take(rc->wq.flow.ddp, SIW_RDMAP_QN_SEND, wr_id);
+}
+
+/*
+ * The stream of a QP that connects by QPN has ended, and the QP keeps its state. The peer may have
+ * disconnected with all its work done before this end's requests were acknowledged, so incomplete
+ * requests get the time-out of requests without a peer. The receive of an unfinished message is
+ * kept.
+ */
+static void rc_keep_state_after_stream(struct siw_rc *rc)
+{
+	bool open;
+
+	siw_lock(&rc->wq.qp.send_lock);
+	open = rc_oldest_incomplete(rc);
+	siw_unlock(&rc->wq.qp.send_lock);
+	rc->has_torn = rc_take_recv(&rc->wq, &rc->torn) == 1;
+	rc_release_stream(rc);
+	if (open)
+		rc->pairs->turn(rc);
+}
+
+void siw_qp_rc_stream_lost(struct siw_rc *rc, int status)
+{
+	if (!rc->pairs)
+		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, status, NULL);
+	else if (rc->wq.flow.stream && rc->wq.qp.state == SIW_QPS_RTS)
+		rc_keep_state_after_stream(
+			rc); /* also if its start-up broke off: nothing was sent on it */
+	else if (rc_fail_oldest(rc, SIW_WC_RETRY_EXC_ERR))
+		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, -EFAULT, NULL);
+	else
+		rc_release_stream(rc);
+}
+
+/* ==== starting a stream ======================================================================= */
+
+/* Opens ddp and RDMAP on an MPA stream whose start-up is complete: 0 or -ENOMEM. */
+static int rc_open_stream(struct siw_context *ctx, struct siw_mpa_stream *mpa,
+			  struct siw_ddp_stream **ddp, struct siw_rdmap_stream **stream)
+{
+	int err = siw_ddp_stream_open(ctx->mem, mpa, ddp);
+
+	if (err)
+		return err;
+	err = siw_rdmap_open(ctx->mem, *ddp, stream);
+	if (err)
+		siw_ddp_stream_close(*ddp);
+	return err;
+}
+
+int siw_qp_rc_start(struct siw_rc *rc, struct siw_mpa_stream *mpa, const struct siw_rc_start *start)
+{
+	struct siw_rdmap_start rdmap = {
+		.recvs = rc->wq.recvs,
+		.pd = rc->wq.qp.pd->number,
+		.ird = start->ird,
+		.ord = start->ord,
+		.rtr = start->rtr,
+		.initiator = start->initiator,
+		.denied = ~(uint32_t)rc->wq.access,
+		.owner = siw_device_owner(&rc->wq.qp),
+		.unexpected_octets = rc->wq.roce || rc->wq.keep_unexpected
+					     ? (uint64_t)siw_settings()->rnr_octets
+					     : 0,
+		.deliver_before_end = rc->wq.keep_unexpected || rc->pairs,
+		.private = siw_settings()->private_messages || rc->wq.private_always ||
+			   start->siwarp,
+	};
+	struct siw_rdmap_stream *stream;
+	struct siw_ddp_stream *ddp;
+	int err;
+
+	rdmap.counts = start->siwarp ? start->counts
+				     : rdmap.private && siw_settings()->delivery_counts;
+	rdmap.offers = !rdmap.private && siw_settings()->delivery_counts;
+	if (!rc->linger)
+		rc->linger = calloc(1, sizeof(*rc->linger));
+	if (!rc->linger)
+		return -ENOMEM;
+	err = rc_open_stream(rc->wq.qp.ctx, mpa, &ddp, &stream);
+	if (err)
+		return err;
+	siw_lock(&rc->wq.qp.send_lock);
+	err = siw_rdmap_start(stream, &rdmap);
+	if (err) {
+		siw_rdmap_close(stream);
+	} else {
+		rc->mpa = mpa;
+		rc->wq.flow.ddp = ddp;
+		rc->wq.flow.stream = stream;
+		/* A responder that expects an RTR may not send before the RTR arrives. */
+		rc->may_send = start->initiator;
+		rc->wq.connected = true;
+		rc->wq.granted_ord = rc->wq.reads_max = start->ord;
+		rc->wq.granted_ird = start->ird;
+		rc->wq.private = rdmap.private;
+		rc->wq.wire_err = 0;
+		rc->sends_begun = siw_initial_sequence(1) - 1;
+		rc->peer_confirms = false;
+		rc_counts_start(rc, rdmap.counts, start->rnr_retry);
+		rc->confirm = (struct siw_confirm){
+			.on = rc->wq.roce && !rc->counts.on && start->ord && start->ord_known,
+			.wanted = rc->wq.sq_head,
+			.covered = rc->wq.sq_head,
+			.sends = rc->wq.sq_head,
+		};
+	}
+	siw_unlock(&rc->wq.qp.send_lock);
+	if (err)
+		return err;
+	if (rc->wq.roce && !rc->confirm.on && !rc->counts.on)
+		siw_count(SIW_COUNTER_confirm_none, 1);
+	rc->has_cause = false;
+	rc->cause = 0;
+	rc->cause_err = (struct siw_wire_err){ 0 };
+	/* Without a connection manager, the program moves the QP through its states. */
+	if (!rc->pairs) {
+		siw_qp_step(&rc->wq, SIW_QPE_ATTACHED);
+		siw_qp_step(&rc->wq, SIW_QPE_STARTED);
+	}
+	return 0;
+}
+
+int siw_qp_rc_refuse(struct siw_context *ctx, struct siw_mpa_stream *mpa,
+		     const struct siw_wire_err *err)
+{
+	struct siw_rdmap_stream *stream;
+	struct siw_ddp_stream *ddp;
+	bool sent;
+
+	if (rc_open_stream(ctx, mpa, &ddp, &stream))
+		return -ENOMEM;
+	sent = siw_rdmap_refuse(stream, err) == 1 && siw_mpa_shutdown(mpa) == 0;
+	siw_rdmap_close(stream);
+	return sent ? rc_linger(ctx, mpa) : -EPIPE;
+}
+
+/* ==== the stream's events, and the type ======================================================= */
+
+/* RC queue pairs with a stream: handling of the stream's events, and the type's ops. */
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
@@ -37,7 +1019,7 @@ static void on_read_done(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 
 	siw_lock(&rc->wq.qp.send_lock);
 	if (rc->confirm.on)
-		mark_delivered(rc, wqe, siw_qp_rc_confirms_sends(wqe));
+		mark_delivered(rc, wqe, rc_confirms_sends(wqe));
 	wqe->state = SIW_WQE_DONE;
 	rc->wq.flow.reads_out--;
 	siw_unlock(&rc->wq.qp.send_lock);
@@ -49,7 +1031,7 @@ static void on_delivered(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 	bool can_be;
 
 	siw_lock(&rc->wq.qp.send_lock);
-	can_be = siw_qp_rc_delivered(rc, ev);
+	can_be = rc_delivered(rc, ev);
 	siw_unlock(&rc->wq.qp.send_lock);
 	if (can_be)
 		siw_qp_run_and_mark(&rc->wq);
@@ -64,7 +1046,7 @@ static void rc_on_rnr_retry(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 		return;
 	rc->counts.rnr_retry = ev->rnr_retry;
 	if (rc->wq.qp.has_unexpected)
-		siw_qp_rnr_begin(rc);
+		rnr_begin(rc);
 }
 
 /*
@@ -193,9 +1175,9 @@ rc_reset_if_inv_region_sent(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 	if (!in_flight)
 		return false;
 	rc->wq.wire_err = SIW_RDMAP_REMOTE_PROTECTION << 8 | SIW_RDMAP_CANNOT_INVALIDATE;
-	siw_qp_rc_cause(rc, -EPROTO, &err);
+	rc_cause(rc, -EPROTO, &err);
 	siw_qp_flush_recv(&rc->wq, ev->user_data);
-	siw_qp_rc_abort(rc);
+	rc_abort(rc);
 	return true;
 }
 
@@ -234,7 +1216,7 @@ static bool rc_handle_event(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 		siw_qp_run_and_mark(&rc->wq);
 		return true;
 	case SIW_RDMAP_UNEXPECTED:
-		siw_qp_rnr_begin(rc);
+		rnr_begin(rc);
 		return true;
 	case SIW_RDMAP_STARTED:
 		siw_lock(&rc->wq.qp.send_lock);
@@ -283,7 +1265,7 @@ static int rc_serve(struct siw_io_handler *self)
 	int n = 0;
 
 	if (siw_is_closing(&rc->wq)) {
-		siw_qp_rc_close_step(rc);
+		rc_close_step(rc);
 		return 0;
 	}
 	while (n < rc->wq.burst && octets < SIW_TURN_OCTETS &&
@@ -300,7 +1282,7 @@ static int rc_serve(struct siw_io_handler *self)
 	if (__builtin_expect(rc->peer_confirms, 0) &&
 	    (n == rc->wq.burst || octets >= SIW_TURN_OCTETS) && !rc_answer_confirm_read(rc))
 		return n;
-	siw_qp_rc_counts_received(rc, n, octets);
+	rc_counts_received(rc, n, octets);
 	siw_qp_receive_turn_done(&rc->wq, n, octets);
 	return n + counted;
 }
@@ -315,7 +1297,7 @@ static void rc_serve_waiting_sends(struct siw_rc *rc, uint64_t now_ns)
 	rc_serve(&rc->wq.qp.handler);
 	if (siw_is_closing(&rc->wq) || !rc->wq.flow.stream)
 		return;
-	if (siw_qp_rnr_has_expired(rc, now_ns))
+	if (rnr_has_expired(rc, now_ns))
 		rc_serve(&rc->wq.qp.handler);
 }
 
@@ -324,7 +1306,7 @@ static void rc_tick(struct siw_timed *timed, uint64_t now_ns)
 	struct siw_rc *rc = siw_container(timed, struct siw_rc, wq.timed);
 
 	if (siw_is_closing(&rc->wq))
-		siw_qp_rc_close_tick(rc, now_ns);
+		rc_close_tick(rc, now_ns);
 	else
 		rc_serve_waiting_sends(rc, now_ns);
 }
@@ -335,7 +1317,7 @@ static void rc_tick(struct siw_timed *timed, uint64_t now_ns)
 static void rc_end_broken(struct siw_rc *rc)
 {
 	if (rc->wq.flow.stream && siw_teardown_of(&rc->wq) == SIW_RESETTING)
-		siw_qp_rc_abort(rc);
+		rc_abort(rc);
 	if (!rc->wq.flow.stream || siw_is_closing(&rc->wq))
 		return;
 	/*
@@ -380,7 +1362,7 @@ static enum siw_turn rc_turn(struct siw_qp *qp, uint64_t round)
 		rc_serve_waiting_sends(rc, siw_now_ns());
 	if (broken)
 		return SIW_TURN_DONE;
-	return siw_qp_rc_counts_turn(rc) && left == SIW_TURN_DONE ? SIW_TURN_MORE : left;
+	return rc_counts_turn(rc) && left == SIW_TURN_DONE ? SIW_TURN_MORE : left;
 }
 
 #define SETTLE_TURNS 8
@@ -398,7 +1380,7 @@ void siw_qp_rc_settle(struct siw_wq *wq)
 	for (int i = 0; i < SETTLE_TURNS && rc->wq.flow.stream && !siw_is_closing(&rc->wq); i++)
 		if (!rc_serve(&rc->wq.qp.handler))
 			break;
-	siw_qp_rc_counts_send(rc);
+	rc_counts_send(rc);
 }
 
 static bool rc_is_sending(struct siw_wq *wq, uint32_t stag)
@@ -430,7 +1412,7 @@ static void rc_revoke(struct siw_qp *qp, uint32_t stag)
 	in_flight = rc_is_sending(siw_wq_of(qp), stag);
 	siw_unlock(&qp->send_lock);
 	if (in_flight)
-		siw_qp_rc_abort(siw_rc_of(siw_wq_of(qp)));
+		rc_abort(siw_rc_of(siw_wq_of(qp)));
 }
 
 static void settle_binds(struct siw_qp *qp)
@@ -442,7 +1424,7 @@ static void settle_binds(struct siw_qp *qp)
 	cut = siw_teardown_of(&rc->wq) == SIW_RESETTING && rc->wq.flow.stream;
 	siw_unlock(&qp->send_lock);
 	if (cut)
-		siw_qp_rc_abort(rc);
+		rc_abort(rc);
 	else
 		siw_qp_mw_settle(&rc->wq, false);
 }
@@ -536,7 +1518,7 @@ static void rc_modified(struct siw_wq *wq, int mask)
 		siw_unlock(&wq->qp.send_lock);
 	}
 	if (wq->qp.has_unexpected && (mask & (SIW_QP_RNR_RETRY | SIW_QP_MIN_RNR_TIMER)))
-		siw_qp_rnr_begin(siw_rc_of(wq));
+		rnr_begin(siw_rc_of(wq));
 	if (rc->pairs)
 		rc->pairs->modified(siw_rc_of(wq));
 }
@@ -557,12 +1539,7 @@ static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *init)
 
 static void rc_end(struct siw_wq *wq)
 {
-	siw_qp_rc_close(siw_rc_of(wq), SIW_SHUTTING_DOWN);
-}
-
-static void rc_release(struct siw_wq *wq)
-{
-	siw_qp_rc_release(siw_rc_of(wq));
+	rc_close(siw_rc_of(wq), SIW_SHUTTING_DOWN);
 }
 
 const struct siw_qp_class siw_qp_rc_class = {
@@ -596,11 +1573,11 @@ const struct siw_qp_class siw_qp_rc_class = {
 	.release = rc_release,
 	.post = siw_qp_flow_post,
 	.check = siw_qp_flow_check,
-	.run = siw_qp_rc_run,
-	.begin = siw_qp_rc_begin,
-	.failed = siw_qp_rc_failed,
-	.flush = siw_qp_rc_flush,
-	.take_recv = siw_qp_rc_take_recv,
+	.run = rc_run,
+	.begin = rc_begin,
+	.failed = rc_failed,
+	.flush = rc_flush,
+	.take_recv = rc_take_recv,
 	.is_sending = rc_is_sending,
-	.did_local = siw_qp_rc_did_local,
+	.did_local = rc_did_local,
 };

@@ -1,17 +1,122 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
+ * RD queue pairs: closing of endpoints, sending to peers, and the events of the endpoint. The
+ * sections are in call order.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/addr.h"
+#include "base/clock.h"
+#include "ddp/ddp_rd.h"
+#include "qp/qp_impl.h"
+#include "rd/rd.h"
+#include "rdmap/rdmap_record.h"
+
+/* ==== endpoints without a queue pair ========================================================== */
+
+/*
+ * An RD endpoint whose queue pair was destroyed or got another socket. It remains open until the
+ * peers have received everything that was sent, including responses, and have answered the BYE, for
+ * at most linger_ms. If a new RD queue pair needs its port, the endpoint is closed at once.
+ */
+
+struct rd_linger {
+	struct siw_io_handler handler;
+	struct siw_context *ctx;
+	struct siw_rd *endpoint;
+	uint64_t deadline_ns;
+	struct siw_timed timed;
+	struct siw_link link; /* in ctx->partings */
+};
+
+static void parting_end(struct rd_linger *rd_linger)
+{
+	siw_device_timed_del(rd_linger->ctx, &rd_linger->timed);
+	siw_link_del(&rd_linger->link);
+	atomic_fetch_sub(&rd_linger->ctx->n_linger, 1);
+	siw_rd_close(rd_linger->endpoint);
+	free(rd_linger);
+}
+
+static int parting_serve(struct siw_io_handler *self)
+{
+	struct rd_linger *rd_linger = siw_container(self, struct rd_linger, handler);
+
+	if (siw_rd_shutdown_done(rd_linger->endpoint))
+		parting_end(rd_linger);
+	return 0;
+}
+
+static void parting_tick(struct siw_timed *timed, uint64_t now_ns)
+{
+	struct rd_linger *rd_linger = siw_container(timed, struct rd_linger, timed);
+
+	if (siw_rd_shutdown_done(rd_linger->endpoint) || now_ns >= rd_linger->deadline_ns)
+		parting_end(rd_linger);
+}
+
+/*
+ * Closes an endpoint that no longer has a queue pair, after the peers have received everything sent
+ * before.
+ */
+static void rd_linger(struct siw_context *ctx, struct siw_rd *endpoint)
+{
+	uint64_t linger_ns = (uint64_t)siw_settings()->linger_ms * 1000000;
+	struct rd_linger *rd_linger = NULL;
+
+	siw_rd_shutdown(endpoint);
+	if (linger_ns && !siw_rd_shutdown_done(endpoint))
+		rd_linger = calloc(1, sizeof(*rd_linger));
+	if (!rd_linger) { /* without memory to linger: each peer has been sent one BYE */
+		siw_rd_close(endpoint);
+		return;
+	}
+	rd_linger->handler.serve = parting_serve;
+	rd_linger->ctx = ctx;
+	rd_linger->endpoint = endpoint;
+	rd_linger->deadline_ns = siw_now_ns() + linger_ns;
+	rd_linger->timed.tick = parting_tick;
+	siw_link_init(&rd_linger->timed.link);
+	siw_link_add(&ctx->partings, &rd_linger->link);
+	siw_llp_set_handler(siw_rd_sock(endpoint), &rd_linger->handler);
+	siw_llp_resume(siw_rd_sock(endpoint));
+	siw_device_timed_add(ctx, &rd_linger->timed, rd_linger->deadline_ns);
+	atomic_fetch_add(&ctx->n_linger, 1);
+}
+
+/*
+ * Closes at once an endpoint without a queue pair that uses the port of addr. false: there is none.
+ */
+static bool rd_free_port(struct siw_context *ctx, const struct siw_addr *addr)
+{
+	struct siw_addr bound;
+
+	for (struct siw_link *l = ctx->partings.next; l != &ctx->partings; l = l->next) {
+		struct rd_linger *rd_linger = siw_container(l, struct rd_linger, link);
+
+		if (siw_llp_local(siw_rd_sock(rd_linger->endpoint), &bound) ||
+		    bound.port_be != addr->port_be)
+			continue;
+		parting_end(rd_linger);
+		return true;
+	}
+	return false;
+}
+
+/* ==== sending ================================================================================= */
+
+/*
  * Sending on RD queue pairs: requests to any number of peers through one send queue. Each peer has
  * its own flow, so a slow or lost peer does not delay requests to others. A completion means that
  * the peer has received the message.
  */
-#include <errno.h>
 
-#include "base/addr.h"
-#include "rdmap/rdmap_record.h"
-#include "rd/rd.h"
-#include "qp/rd/qp_rd.h"
-
-struct siw_flow *siw_qp_rd_flow_of(struct siw_rdmap_stream *stream)
+/*
+ * The functions of this section are called with send_lock held. The flow of a stream, which is
+ * stored with the stream.
+ */
+static struct siw_flow *rd_flow_of(struct siw_rdmap_stream *stream)
 {
 	struct siw_flow *flow = siw_rdmap_rd_user(stream);
 
@@ -25,21 +130,23 @@ struct siw_flow *siw_qp_rd_flow_of(struct siw_rdmap_stream *stream)
 	return flow;
 }
 
-void siw_qp_rd_ready(struct siw_rd_qp *rd, struct siw_flow *flow)
+/* Marks a flow as having requests to begin or to continue. */
+static void rd_ready(struct siw_rd_qp *rd, struct siw_flow *flow)
 {
 	if (siw_link_empty(&flow->ready))
 		siw_link_add(&rd->ready, &flow->ready);
 }
 
-void siw_qp_rd_resume(struct siw_wq *wq)
+/* Marks every flow with requests as ready. */
+static void rd_resume(struct siw_wq *wq)
 {
 	for (struct siw_link *l = wq->flows.next; l != &wq->flows; l = l->next)
-		siw_qp_rd_ready(siw_rd_of(wq), siw_container(l, struct siw_flow, busy));
+		rd_ready(siw_rd_of(wq), siw_container(l, struct siw_flow, busy));
 }
 
 /* ---- posting --------------------------------------------------------------------------------- */
 
-int64_t siw_qp_rd_check(struct siw_wq *wq, const struct siw_send_wr *wr)
+static int64_t rd_check(struct siw_wq *wq, const struct siw_send_wr *wr)
 {
 	const struct siw_ah *ah = wr->rd.ah;
 
@@ -87,17 +194,18 @@ post_flushed(struct siw_rd_qp *rd, const struct siw_send_wr *wr, uint64_t length
 	if (flow) {
 		siw_qp_sq_append(&rd->wq, flow, wr, length);
 		siw_qp_flow_advance(&rd->wq, flow, SIW_WQE_DONE, SIW_WC_WR_FLUSH_ERR);
-		siw_qp_rd_ready(rd, flow);
+		rd_ready(rd, flow);
 	} else {
 		siw_qp_sq_bypass(&rd->wq, wr, 0, SIW_WC_WR_FLUSH_ERR, &dest);
 	}
 	return 0;
 }
 
-int siw_qp_rd_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
+/* Members of struct siw_qp_class. */
+static int rd_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 {
 	struct siw_rd_qp *rd = siw_rd_of(wq);
-	int64_t length = siw_qp_rd_check(wq, wr);
+	int64_t length = rd_check(wq, wr);
 	struct siw_rdmap_stream *stream;
 	struct siw_flow *flow;
 	struct siw_addr dest;
@@ -114,15 +222,15 @@ int siw_qp_rd_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 	if (siw_rdmap_rd_stream(rd->end, &dest, &stream))
 		/* no peer record can be evicted, since all have requests */
 		return siw_refuse(PEERS_FULL);
-	flow = siw_qp_rd_flow_of(stream);
+	flow = rd_flow_of(stream);
 	siw_qp_op_store(siw_qp_sq_append(wq, flow, wr, (uint64_t)length), wr);
-	siw_qp_rd_ready(rd, flow);
+	rd_ready(rd, flow);
 	return 0;
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-int siw_qp_rd_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe)
+static int rd_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe)
 {
 	struct siw_rdmap_op op;
 	int err;
@@ -156,17 +264,17 @@ static __attribute__((cold, noinline)) void rd_send_failed(struct siw_wq *wq)
 		while (flow->next)
 			siw_qp_flow_advance(wq, flow, SIW_WQE_DONE, SIW_WC_WR_FLUSH_ERR);
 	}
-	siw_qp_rd_resume(wq);
+	rd_resume(wq);
 }
 
-void siw_qp_rd_failed(struct siw_wq *wq, struct siw_flow *flow, int status)
+static void rd_failed(struct siw_wq *wq, struct siw_flow *flow, int status)
 {
 	(void)status;
 	rd_send_failed(wq);
 	flow->torn = siw_rdmap_rd_is_torn(flow->stream);
 }
 
-int siw_qp_rd_flush(struct siw_wq *wq, struct siw_flow *flow)
+static int rd_flush(struct siw_wq *wq, struct siw_flow *flow)
 {
 	(void)wq;
 	/* the data was copied when the request was framed, so the memory is free */
@@ -174,7 +282,8 @@ int siw_qp_rd_flush(struct siw_wq *wq, struct siw_flow *flow)
 	return siw_rdmap_flush(flow->stream, &flow->accepted);
 }
 
-void siw_qp_rd_reap(struct siw_rd_qp *rd, struct siw_flow *flow)
+/* Completes, in order, the requests that the peer has accepted or that are DONE. */
+static void rd_reap(struct siw_rd_qp *rd, struct siw_flow *flow)
 {
 	flow->accepted = siw_ddp_tx_accepted(flow->ddp);
 	siw_qp_flow_reap(&rd->wq, flow);
@@ -213,7 +322,7 @@ static bool rd_run_flow(struct siw_wq *wq, struct siw_flow *flow)
 	return r >= 0 && siw_rdmap_rd_has_more(flow->stream);
 }
 
-enum siw_run siw_qp_rd_run(struct siw_wq *wq)
+static enum siw_run rd_run(struct siw_wq *wq)
 {
 	struct siw_rd_qp *rd = siw_rd_of(wq);
 	struct siw_link turn;
@@ -232,14 +341,15 @@ enum siw_run siw_qp_rd_run(struct siw_wq *wq)
 
 		siw_link_del(&flow->ready);
 		if (rd_run_flow(wq, flow))
-			siw_qp_rd_ready(rd, flow);
+			rd_ready(rd, flow);
 	}
 	if (__builtin_expect(wq->draining, 0))
 		siw_qp_drained(wq);
 	return siw_link_empty(&rd->ready) ? SIW_RUN_DONE : SIW_RUN_MORE;
 }
 
-void siw_qp_rd_abandon(struct siw_wq *wq)
+/* Ends all work in progress with peers. Progress lock held, too. */
+static void rd_abandon(struct siw_wq *wq)
 {
 	struct siw_rd_qp *rd = siw_rd_of(wq);
 
@@ -303,3 +413,634 @@ int siw_poll_restarts(struct siw_qp *qp, struct siw_rd_restart *out, int max)
 	siw_unlock(&qp->ctx->progress);
 	return n;
 }
+
+/* ==== the endpoint's events, and the type ===================================================== */
+
+/* RD queue pairs: handling of events from the peers, completion of requests, and the socket. */
+
+/* Default ORD and IRD per peer. */
+#define DEPTH 16
+
+/*
+ * Completes the requests that the peer had accepted when it sent this message. They complete before
+ * the message, so that a program that polls a reply has already polled the completion of its
+ * request.
+ */
+static struct siw_flow *rd_qp_reap_flow(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
+{
+	struct siw_flow *flow;
+
+	siw_lock(&rd->wq.qp.send_lock);
+	flow = rd_flow_of(stream);
+	rd_reap(rd, flow);
+	siw_unlock(&rd->wq.qp.send_lock);
+	return flow;
+}
+
+/*
+ * The instance number of the peer. A stream ends when the peer appears with another instance
+ * number.
+ */
+static uint64_t instance_of(struct siw_rd_qp *rd, struct siw_flow *flow)
+{
+	if (__builtin_expect(!flow->instance, 0))
+		flow->instance = siw_rd_instance(rd->endpoint, flow->peer);
+	return flow->instance;
+}
+
+static void on_recv(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
+		    const struct siw_rdmap_event *ev, int status)
+{
+	struct siw_flow *flow = rd_qp_reap_flow(rd, stream);
+
+	siw_qp_received(&rd->wq, ev, status, ev->src_qpn, &ev->source, instance_of(rd, flow));
+}
+
+static void on_record(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, uint64_t number)
+{
+	struct siw_flow *flow = rd_qp_reap_flow(rd, stream);
+
+	siw_qp_record_received(&rd->wq, siw_rdmap_rd_record_find(rd->end, number),
+			       instance_of(rd, flow));
+	rd->records.reported++;
+}
+
+static void err_found(struct siw_rd_qp *rd, const struct siw_rdmap_event *ev)
+{
+	siw_count(SIW_COUNTER_err_found, 1);
+	siw_qp_err_found(&rd->wq, ev);
+}
+
+static void rd_qp_run_and_mark(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
+{
+	enum siw_run run;
+
+	siw_lock(&rd->wq.qp.send_lock);
+	rd_ready(rd, rd_flow_of(stream));
+	run = rd_run(&rd->wq);
+	siw_unlock(&rd->wq.qp.send_lock);
+	if (run != SIW_RUN_DONE)
+		siw_device_mark_unsent(&rd->wq.qp);
+}
+
+/* A Read or atomic request of this end has completed. */
+static void on_read_done(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, uint64_t user_data,
+			 int status)
+{
+	struct siw_wqe *wqe = (struct siw_wqe *)(uintptr_t)user_data;
+
+	siw_lock(&rd->wq.qp.send_lock);
+	/*
+	 * The end of the flow may already have completed the request, while its response was in
+	 * flight.
+	 */
+	if (wqe->state == SIW_WQE_BEGUN) {
+		wqe->state = SIW_WQE_DONE;
+		wqe->status = (uint8_t)status;
+		rd_flow_of(stream)->reads_out--;
+	}
+	siw_unlock(&rd->wq.qp.send_lock);
+	rd_qp_run_and_mark(rd, stream);
+}
+
+/*
+ * Marks a request that the peer has refused. For a Read or atomic, the error takes the place of the
+ * response. Any other request may still be in the middle of being sent from the user's memory; it
+ * ends when the peer has discarded all of it.
+ */
+static void rd_qp_mark_refused(struct siw_flow *flow, struct siw_wqe *wqe, uint8_t status)
+{
+	wqe->status = status;
+	if (!siw_qp_awaits_response(wqe))
+		return;
+	flow->reads_out--;
+	wqe->state = SIW_WQE_DONE;
+}
+
+/*
+ * The peer has reported an error: marks the request that the error quotes, or, if that has
+ * completed, queues an error entry.
+ */
+static void on_error(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
+		     const struct siw_rdmap_event *ev)
+{
+	struct siw_flow *flow;
+	struct siw_wqe *wqe;
+
+	siw_lock(&rd->wq.qp.send_lock);
+	flow = rd_flow_of(stream);
+	/* Requests that the peer has accepted are complete, and the error does not concern them. */
+	rd_reap(rd, flow);
+	wqe = siw_qp_flow_quoted(flow, ev);
+	if (wqe)
+		rd_qp_mark_refused(flow, wqe, (uint8_t)siw_qp_status_of(&ev->err));
+	siw_unlock(&rd->wq.qp.send_lock);
+	if (!wqe)
+		siw_qp_err_reported(&rd->wq, ev, 0);
+	rd_qp_run_and_mark(rd, stream);
+}
+
+/* Moves requests, none of which has begun, to the next stream to the same peer. */
+static void move_requests(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
+			  enum siw_rdmap_rd_ending how)
+{
+	struct siw_flow *flow = rd_flow_of(stream), old;
+	struct siw_addr peer = *flow->peer;
+
+	siw_link_del(&flow->busy);
+	siw_link_del(&flow->ready);
+	old = *flow;
+	old.peer = &peer;
+	siw_link_init(&old.busy);
+	siw_link_init(&old.ready);
+	siw_rdmap_rd_end(stream, how);
+	/*
+	 * The peer's record exists, so this fails only if there is no memory; then the requests are
+	 * flushed.
+	 */
+	if (siw_rdmap_rd_stream(rd->end, &peer, &stream)) {
+		siw_qp_flow_finish_all(&rd->wq, &old, SIW_WC_WR_FLUSH_ERR);
+		return;
+	}
+	flow = rd_flow_of(stream);
+	flow->first = flow->next = old.first;
+	flow->last = old.last;
+	siw_link_add(&rd->wq.flows, &flow->busy);
+	rd_ready(rd, flow);
+}
+
+/*
+ * Handles the end of a stream. first: the status of the oldest begun request whose outcome is
+ * unknown. moves: requests move to the next stream if none of them has begun. send_lock held.
+ */
+static void rd_qp_end_stream(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, int first,
+			     enum siw_rdmap_rd_ending how, bool moves)
+{
+	struct siw_flow *flow = rd_flow_of(stream);
+
+	rd_reap(rd, flow);
+	if (moves && flow->first && flow->first->state == SIW_WQE_POSTED) {
+		move_requests(rd, stream, how);
+	} else {
+		siw_qp_flow_finish_all(&rd->wq, flow, first);
+		siw_rdmap_rd_end(stream, how);
+	}
+	if (__builtin_expect(rd->wq.draining, 0))
+		siw_qp_drained(&rd->wq);
+}
+
+/* The peer is lost, or has restarted. status: as in event SIW_DDP_RD_LOST. */
+static __attribute__((cold, noinline)) void on_lost(struct siw_rd_qp *rd,
+						    struct siw_rdmap_stream *stream, int status)
+{
+	siw_lock(&rd->wq.qp.send_lock);
+	rd_qp_end_stream(rd, stream,
+			 status == -ETIMEDOUT ? SIW_WC_RETRY_EXC_ERR
+			 : status == -ENOBUFS ? SIW_WC_RNR_RETRY_EXC_ERR
+					      : SIW_WC_WR_FLUSH_ERR,
+			 SIW_RDMAP_RD_LOST_PEER, status != -ESTALE);
+	siw_unlock(&rd->wq.qp.send_lock);
+	siw_device_mark_unsent(&rd->wq.qp);
+}
+
+/*
+ * The peer's MSNs are wrong, so its messages can no longer be told apart: both ends restart with a
+ * new stream.
+ */
+static __attribute__((cold, noinline)) void
+on_sequence(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, const struct siw_rdmap_event *ev)
+{
+	err_found(rd, ev);
+	siw_lock(&rd->wq.qp.send_lock);
+	rd_qp_end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, SIW_RDMAP_RD_SEQUENCE, true);
+	siw_unlock(&rd->wq.qp.send_lock);
+	siw_device_mark_unsent(&rd->wq.qp);
+}
+
+/* This end has refused a message of the peer. */
+static void on_refused(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
+		       const struct siw_rdmap_event *ev)
+{
+	bool local = ev->err.layer == SIW_LAYER_DDP && ev->err.type == SIW_DDP_LOCAL_CATASTROPHIC;
+
+	if (ev->of_response) {
+		on_read_done(rd, stream, ev->user_data,
+			     local ? SIW_WC_LOC_PROT_ERR : SIW_WC_BAD_RESP_ERR);
+		return;
+	}
+	if (ev->blamed)
+		on_recv(rd, stream, ev, local ? SIW_WC_LOC_PROT_ERR : SIW_WC_LOC_LEN_ERR);
+	rd_qp_run_and_mark(rd, stream); /* sends the error message to the peer */
+	if (!ev->blamed)
+		err_found(rd, ev);
+}
+
+/*
+ * Ends streams in which a message of this end cannot be finished. A BYE informs the peer, and both
+ * ends restart with a new stream.
+ */
+static void rd_qp_end_torn_streams(struct siw_rd_qp *rd)
+{
+	struct siw_rdmap_stream *stream;
+
+	siw_lock(&rd->wq.qp.send_lock);
+	if (siw_teardown_of(&rd->wq) == SIW_BROKEN)
+		siw_set_teardown(&rd->wq, SIW_ALIVE);
+	rd_resume(&rd->wq); /* while BROKEN, the flows have not begun any request */
+	while ((stream = siw_rdmap_rd_first_torn(rd->end)))
+		rd_qp_end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, SIW_RDMAP_RD_RESET, true);
+	siw_unlock(&rd->wq.qp.send_lock);
+	siw_device_mark_unsent(&rd->wq.qp);
+}
+
+/*
+ * Reports to RDMAP how many completions of Write-Records were polled; as many more may be queued.
+ */
+static void count_polled(struct siw_rd_qp *rd)
+{
+	rd->records.seen = atomic_load(&rd->records.polled);
+	siw_rdmap_rd_record_polled(rd->end, rd->records.seen);
+}
+
+/*
+ * A Write-Record is paused until the program polls a completion, which may have happened just now.
+ */
+static __attribute__((cold, noinline)) void rd_qp_on_paused_record(struct siw_rd_qp *rd)
+{
+	siw_qp_set_unexpected(&rd->wq, true);
+	atomic_store(&rd->records.waits, true);
+	if (rd->records.seen == atomic_load(&rd->records.polled))
+		return;
+	count_polled(rd);
+	siw_rdmap_rd_resume(rd->end);
+}
+
+/* A message is paused until a receive is posted, which may have happened just now. */
+static void rd_qp_on_paused(struct siw_rd_qp *rd)
+{
+	siw_qp_set_unexpected(&rd->wq, true);
+	if (rd->wq.qp.state >= SIW_QPS_RTR && siw_ddp_rd_may_resume(rd->ddp, rd->wq.recvs))
+		siw_rdmap_rd_resume(rd->end);
+}
+
+static int rd_qp_serve(struct siw_io_handler *self);
+
+/* Whether a paused segment could be accepted now. */
+static bool rd_qp_may_resume(struct siw_rd_qp *rd)
+{
+	if (rd->wq.qp.state >= SIW_QPS_RTR && siw_ddp_rd_may_resume(rd->ddp, rd->wq.recvs))
+		return true;
+	if (!rd->records.max)
+		return false;
+	count_polled(rd);
+	return atomic_load(&rd->records.waits) && siw_rdmap_rd_record_has_room(rd->end);
+}
+
+/*
+ * Resumes paused messages after a receive was posted, a completion was polled, or another message
+ * has ended.
+ */
+static bool rd_qp_resume(struct siw_rd_qp *rd)
+{
+	if (!rd_qp_may_resume(rd))
+		return false;
+	atomic_store(&rd->records.waits, false);
+	siw_qp_set_unexpected(&rd->wq, false);
+	siw_rdmap_rd_resume(rd->end);
+	return true;
+}
+
+static void rd_qp_serve_paused(struct siw_rd_qp *rd)
+{
+	if (rd_qp_resume(rd))
+		rd_qp_serve(&rd->wq.qp.handler);
+}
+
+static void rd_qp_handle_event(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
+			       const struct siw_rdmap_event *ev)
+{
+	switch (ev->kind) {
+	case SIW_RDMAP_RECV:
+		on_recv(rd, stream, ev, SIW_WC_SUCCESS);
+		break;
+	case SIW_RDMAP_BAD_RECV:
+		on_recv(rd, stream, ev, SIW_WC_LOC_PROT_ERR);
+		rd_qp_run_and_mark(rd, stream); /* sends the error message to the peer */
+		err_found(rd, ev);
+		break;
+	case SIW_RDMAP_RECORD:
+		on_record(rd, stream, ev->user_data);
+		break;
+	case SIW_RDMAP_READ_DONE:
+		on_read_done(rd, stream, ev->user_data, SIW_WC_SUCCESS);
+		break;
+	case SIW_RDMAP_REQUESTED:
+	case SIW_RDMAP_ACKED:
+		rd_qp_run_and_mark(rd, stream);
+		break;
+	case SIW_RDMAP_TERMINATED:
+		on_error(rd, stream, ev);
+		break;
+	case SIW_RDMAP_REFUSED:
+		on_refused(rd, stream, ev);
+		break;
+	case SIW_RDMAP_SEQUENCE:
+		on_sequence(rd, stream, ev);
+		break;
+	case SIW_RDMAP_PAUSED:
+		if (ev->status == -EBUSY)
+			rd_qp_on_paused_record(rd);
+		else
+			rd_qp_on_paused(rd);
+		break;
+	case SIW_RDMAP_LOST:
+		on_lost(rd, stream, ev->status);
+		break;
+	default:
+		break;
+	}
+}
+
+static int rd_qp_serve(struct siw_io_handler *self)
+{
+	struct siw_rd_qp *rd = siw_container(self, struct siw_rd_qp, wq.qp.handler);
+	struct siw_rdmap_stream *stream;
+	struct siw_rdmap_event ev = { 0 };
+	uint32_t octets = 0;
+	int n = 0;
+
+	if (__builtin_expect(rd->records.max, 0))
+		count_polled(rd);
+	while (n < rd->wq.burst && octets < SIW_TURN_OCTETS &&
+	       siw_rdmap_rd_recv(rd->end, &stream, &ev) == 1) {
+		n++;
+		octets += ev.placed;
+		rd_qp_handle_event(rd, stream, &ev);
+	}
+	if (n == rd->wq.burst || octets >= SIW_TURN_OCTETS)
+		siw_llp_resume(siw_rd_sock(rd->endpoint));
+	if (__builtin_expect(rd->wq.qp.has_unexpected, 0))
+		rd_qp_resume(rd);
+	if (__builtin_expect(siw_rd_restarted(rd->endpoint), 0))
+		siw_device_async_raise(&rd->wq.qp.async, SIW_EVENT_PEER_RESTARTED);
+	siw_qp_receive_turn_done(&rd->wq, n, octets);
+	if (siw_rdmap_rd_streams(rd->end) && siw_link_empty(&rd->wq.timed.link))
+		siw_device_timed_add(rd->wq.qp.ctx, &rd->wq.timed, 0);
+	return n;
+}
+
+/* ---- the endpoint ---------------------------------------------------------------------------- */
+
+static uint16_t depth(int asked)
+{
+	return asked < 0 ? DEPTH : (uint16_t)asked;
+}
+
+static void rd_qp_set_receiving(struct siw_wq *wq)
+{
+	struct siw_rd_qp *rd = siw_rd_of(wq);
+	struct siw_rdmap_start start = {
+		.recvs = rd->wq.recvs,
+		.pd = rd->wq.qp.pd->number,
+		.ird = depth(rd->wq.ird),
+		.ord = depth(rd->wq.ord),
+		.denied = ~(uint32_t)rd->wq.access,
+		.owner = siw_device_owner(&rd->wq.qp),
+	};
+	enum siw_rdmap_rd_mode mode = SIW_RDMAP_RD_WAIT;
+
+	if (rd->wq.qp.state >= SIW_QPS_RTR && rd->wq.qp.state <= SIW_QPS_SQE)
+		mode = SIW_RDMAP_RD_ON;
+	else if (rd->wq.qp.state == SIW_QPS_ERR)
+		mode = SIW_RDMAP_RD_REJECT;
+	if (!rd->end)
+		return;
+	siw_lock(&rd->wq.qp.send_lock);
+	rd->wq.granted_ord = rd->wq.reads_max = depth(rd->wq.ord);
+	rd->wq.granted_ird = depth(rd->wq.ird);
+	siw_rd_set_qkey(rd->endpoint, rd->wq.qkey);
+	siw_rd_set_unreachable(rd->endpoint, rd->wq.qp.state == SIW_QPS_RESET);
+	siw_rd_set_ird(rd->endpoint, (uint8_t)start.ird);
+	siw_rd_set_rnr(rd->endpoint, (uint8_t)rd->wq.rnr_retry, (uint8_t)rd->wq.min_rnr_timer);
+	siw_rdmap_rd_start(rd->end, mode, &start);
+	siw_unlock(&rd->wq.qp.send_lock);
+}
+
+static void rd_qp_close_socket(struct siw_wq *wq)
+{
+	struct siw_rd_qp *rd = siw_rd_of(wq);
+
+	if (!rd->end)
+		return;
+	siw_device_timed_del(rd->wq.qp.ctx, &rd->wq.timed);
+	if (rd->wq.qp.has_unexpected)
+		siw_qp_set_unexpected(&rd->wq, false);
+	siw_lock(&rd->wq.qp.send_lock);
+	siw_rd_shutdown(rd->endpoint);
+	siw_rdmap_rd_close(rd->end);
+	rd_linger(rd->wq.qp.ctx, rd->endpoint);
+	rd->end = NULL;
+	rd->ddp = NULL;
+	rd->endpoint = NULL;
+	siw_unlock(&rd->wq.qp.send_lock);
+}
+
+/* Called before the queue pair is destroyed, so that everything sent still reaches the peers. */
+static void rd_qp_before_destroy(struct siw_wq *wq)
+{
+	if (siw_rd_of(wq)->endpoint)
+		siw_rd_shutdown(siw_rd_of(wq)->endpoint);
+}
+
+static bool has_requests(void *user)
+{
+	return ((struct siw_flow *)user)->first;
+}
+
+/* Ends streams that were not used since the last tick. */
+static void rd_qp_tick(struct siw_timed *timed, uint64_t now_ns)
+{
+	struct siw_rd_qp *rd = siw_container(timed, struct siw_rd_qp, wq.timed);
+	uint32_t left;
+
+	(void)now_ns;
+	siw_lock(&rd->wq.qp.send_lock);
+	left = siw_rdmap_rd_sweep(rd->end, has_requests);
+	siw_unlock(&rd->wq.qp.send_lock);
+	if (!left)
+		siw_device_timed_del(rd->wq.qp.ctx, timed);
+}
+
+/* Opens RDMAP on an endpoint, which remains the caller's: 0 and *out, or -errno. */
+static int open_rdmap(struct siw_rd_qp *rd, struct siw_rd *endpoint, struct siw_ddp_rd **ddp,
+		      struct siw_rdmap_rd **out)
+{
+	struct siw_mem *mem = rd->wq.qp.ctx->mem;
+	int err = siw_ddp_rd_open(mem, endpoint, ddp);
+
+	if (err)
+		return err;
+	err = siw_rdmap_rd_open(mem, *ddp, sizeof(struct siw_flow), out);
+	if (err) {
+		siw_ddp_rd_close(*ddp);
+		return err;
+	}
+	err = siw_rdmap_rd_record_open(*out, rd->records.max);
+	if (err)
+		siw_rdmap_rd_close(*out);
+	return err;
+}
+
+static int rd_qp_open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
+{
+	struct siw_rd_qp *rd = siw_rd_of(wq);
+	struct siw_rd_attr attr = {
+		.fd = fd,
+		.no_crc = wq->no_crc,
+		.ird = (uint8_t)depth(wq->ird),
+		.qkey = wq->qkey,
+		.max_peers = rd->max_peers,
+		.peer_timeout_ns = (uint64_t)rd->peer_timeout_ms * 1000000,
+		.rnr_retry = (uint8_t)wq->rnr_retry,
+		.rnr_timer = (uint8_t)wq->min_rnr_timer,
+		.handler = &wq->qp.handler,
+	};
+	struct siw_rdmap_rd *end;
+	struct siw_rd *endpoint;
+	struct siw_ddp_rd *ddp;
+	struct siw_addr bound;
+	int err;
+
+	if (addr)
+		attr.local = *addr;
+	err = siw_rd_open(wq->qp.ctx->port, &attr, &endpoint);
+	if (err == -EADDRINUSE && addr && rd_free_port(wq->qp.ctx, addr))
+		err = siw_rd_open(wq->qp.ctx->port, &attr, &endpoint);
+	if (err)
+		return err;
+	err = open_rdmap(rd, endpoint, &ddp, &end);
+	if (err) {
+		siw_rd_close(endpoint);
+		return err;
+	}
+	atomic_store(&rd->records.polled, 0);
+	siw_llp_local(siw_rd_sock(endpoint), &bound);
+	rd_qp_close_socket(wq);
+	wq->qp.handler.serve = rd_qp_serve;
+	wq->timed.tick = rd_qp_tick;
+	siw_lock(&wq->qp.send_lock);
+	rd->endpoint = endpoint;
+	rd->ddp = ddp;
+	rd->end = end;
+	wq->private = true;
+	/* The QPN is the UDP port, as on UD. */
+	atomic_store(&wq->qp.qpn, siw_addr_port(&bound));
+	siw_unlock(&wq->qp.send_lock);
+	rd_qp_set_receiving(wq);
+	return 0;
+}
+
+static int rd_qp_create(struct siw_wq *wq, const struct siw_qp_init_attr *attr)
+{
+	struct siw_rd_qp *rd = siw_rd_of(wq);
+	struct siw_addr addr;
+	int err = siw_qp_first_addr(wq, &attr->addr, &addr);
+
+	rd->records.max = attr->max_write_records;
+	rd->max_peers = attr->max_peers;
+	rd->peer_timeout_ms = attr->peer_timeout_ms;
+	siw_link_init(&rd->ready);
+	return err ? err : rd_qp_open_socket(wq, &addr, -1);
+}
+
+static int rd_qp_addr(const struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
+{
+	const struct siw_rd_qp *rd = siw_rd_of(wq);
+
+	(void)peer;
+	return rd->end ? siw_llp_local(siw_rd_sock(rd->endpoint), own) : -ENOTCONN;
+}
+
+static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *attr)
+{
+	const struct siw_rd_qp *rd = siw_rd_of(wq);
+
+	attr->max_peers = rd->max_peers;
+	attr->peer_timeout_ms = rd->peer_timeout_ms;
+}
+
+/* ---- ops and the type ------------------------------------------------------------------------ */
+
+static enum siw_turn rd_qp_turn(struct siw_qp *qp, uint64_t round)
+{
+	enum siw_turn left = siw_qp_turn(qp, round);
+	struct siw_rd_qp *rd = siw_rd_of(siw_wq_of(qp));
+	bool broken = siw_teardown_of(&rd->wq) == SIW_BROKEN;
+
+	if (broken)
+		rd_qp_end_torn_streams(rd);
+	if (qp->has_unexpected)
+		rd_qp_serve_paused(rd);
+	return broken ? SIW_TURN_DONE : left;
+}
+
+/* Sends BYE to the peers; otherwise they would probe until their time-out. */
+static void rd_qp_leave(struct siw_qp *qp)
+{
+	struct siw_wq *wq = siw_wq_of(qp);
+
+	siw_qp_send_delayed(wq);
+	rd_qp_before_destroy(wq);
+	if (siw_qp_step(wq, SIW_QPE_FAILED) >= 0)
+		siw_qp_flush(wq);
+	rd_qp_close_socket(wq);
+}
+
+static void record_polled(struct siw_qp *qp)
+{
+	siw_qp_record_polled(siw_wq_of(qp), &siw_rd_of(siw_wq_of(qp))->records);
+}
+
+static const struct siw_rdmap_record *find_record(struct siw_wq *wq, uint64_t number)
+{
+	return siw_rd_of(wq)->end ? siw_rdmap_rd_record_find(siw_rd_of(wq)->end, number) : NULL;
+}
+
+const struct siw_qp_class siw_qp_rd_class = {
+	.ops = {
+		.owns_regions = true,
+		.turn = rd_qp_turn,
+		.uses_key = siw_qp_uses_key,
+		.is_quiet = siw_qp_is_quiet,
+		.fail = siw_qp_fail,
+		.leave = rd_qp_leave,
+		.record_polled = record_polled,
+	},
+	.size = sizeof(struct siw_rd_qp),
+	.type = SIW_QPT_RD,
+	.has_records = true,
+	.has_errors = true,
+	.wait_octets = SIW_DELAY_OCTETS_DGRAM,
+	.many_flows = true,
+	.has_rights = true,
+	.opcodes = UINT32_MAX,
+	.turn_octets = UINT64_MAX,
+	.failure = SIW_WC_LOC_PROT_ERR,
+	.create = rd_qp_create,
+	.open = rd_qp_open_socket,
+	.depart = rd_qp_before_destroy,
+	.close = rd_qp_close_socket,
+	.addr = rd_qp_addr,
+	.query_init = query_init,
+	.receive = rd_qp_set_receiving,
+	.end = siw_qp_flush,
+	.post = rd_post,
+	.check = rd_check,
+	.run = rd_run,
+	.resume = rd_resume,
+	.begin = rd_begin,
+	.failed = rd_failed,
+	.flush = rd_flush,
+	.abandon = rd_abandon,
+	.find_record = find_record,
+};

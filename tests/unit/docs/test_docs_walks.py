@@ -29,7 +29,7 @@ def walks() -> dict[str, list[Hop]]:
     for line in text.splitlines():
         if title := re.fullmatch(r"(\S.*):", line):
             found[title[1]] = []
-        elif hop := re.fullmatch(r"  +(\w+) +(\w+/[\w.]+)(?: +via (\w+))?(?: +.*)?", line):
+        elif hop := re.fullmatch(r"  +(\w+) +(\w+/[\w./]+)(?: +via (\w+))?(?: +.*)?", line):
             found[list(found)[-1]].append(Hop(hop[1], hop[2], hop[3] or ""))
         else:
             assert line.strip() in {"", "```"}, f"neither a title nor a hop: {line}"

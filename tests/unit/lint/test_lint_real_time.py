@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 import real_time
+from history import First
 
 
 @pytest.mark.parametrize(
@@ -56,15 +56,10 @@ def test_writing_lowers_numbers_and_raises_none() -> None:
 
 
 def test_the_list_has_no_more_than_when_it_was_made(root: Path) -> None:
-    def git(*words: str) -> str:
-        done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True)
-        return done.stdout
-
-    path = real_time.LIST.relative_to(root).as_posix()
-    first = git("log", "--diff-filter=A", "--format=%H", "--", path).split()
-    assert first, f"{path} is not in the history"
-    before = real_time.listed(git("show", f"{first[-1]}:{path}"))
+    first = First(root, real_time.LIST.relative_to(root).as_posix())
+    before = real_time.listed(first.text)
     for name, entry in real_time.listed(real_time.LIST.read_text("utf-8")).items():
-        assert name in before and entry.count <= before[name].count, (
+        then = first.name_then(name)
+        assert then in before and entry.count <= before[then].count, (
             f"{name}: a test that waits belongs into the simulator; the list may only shrink"
         )

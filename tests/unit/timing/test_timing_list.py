@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from history import First
 from timing import LIST, listed, name_on_list, reasons
 
 
@@ -40,19 +41,15 @@ def test_no_name_stands_twice() -> None:
 
 
 def test_no_name_was_added_since_the_list_was_made(root: Path) -> None:
-    def git(*words: str) -> str:
-        done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True)
-        return done.stdout
-
-    path = LIST.relative_to(root).as_posix()
-    first = git("log", "--diff-filter=A", "--format=%H", "--", path).split()
-    assert first, f"{path} is not in the history"
-    lines = git("show", f"{first[-1]}:{path}").splitlines()
-    at_first = {line.split("#", 1)[0].strip() for line in lines}
-    # An entry for a file may be replaced by entries for some of its functions.
-    assert all(name in at_first or name.partition("::")[0] in at_first for name in listed()), (
-        "a test that races the clock belongs into the simulator; the list may only shrink"
-    )
+    first = First(root, LIST.relative_to(root).as_posix())
+    at_first = {line.split("#", 1)[0].strip() for line in first.text.splitlines()}
+    for name in listed():
+        file, colons, function = name.partition("::")
+        then = first.name_then(file)
+        # An entry for a file may be replaced by entries for some of its functions.
+        assert then in at_first or then + colons + function in at_first, (
+            f"{name}: a test that races the clock belongs into the simulator; the list may only shrink"
+        )
 
 
 def test_a_name_covers_a_file_or_all_cases_of_a_function() -> None:
