@@ -114,8 +114,6 @@ void siw_conn_set_timeout(struct siw_conn *conn, int timeout_ms);
  */
 void siw_conn_free(struct siw_conn *conn);
 
-/* ---- connect_retry.c ------------------------------------------------------------------------- */
-
 /* ---- connect_events.c ------------------------------------------------------------------------ */
 /*
  * Removes a connection from its listener, after the user took the Request or the connection ended.

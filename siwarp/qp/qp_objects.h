@@ -177,7 +177,7 @@ struct siw_confirm {
 
 /*
  * Delivery counts, exchanged with a siwarp peer. With persona roce, a Send or Write of this end is
- * complete when the peer's count covers it. Counts sent to the peer: see qp_rc_counts.c.
+ * complete when the peer's count covers it. Counts sent to the peer: see qp_rc.c.
  */
 struct siw_delivery_counts {
 	bool on; /* this end requested counts, and completes requests by them */
@@ -467,7 +467,7 @@ struct siw_ud {
 	struct siw_records records;
 };
 
-/* The circuit breaker of a UC queue pair: qp_uc_breaker.c. Under the progress lock. */
+/* The circuit breaker of a UC queue pair: qp_uc.c. Under the progress lock. */
 struct siw_breaker {
 	bool known; /* the peer has sent a report, so further reports are expected */
 	bool heard; /* a report has arrived in the current interval */

@@ -60,7 +60,7 @@ def test_a_layer_reaches_the_tests_of_those_that_stand_on_it() -> None:
     chosen = reach.select("asan", ["siwarp/rd/rd_timer.c"])
     assert {"tests/unit/rd", "tests/unit/ddp", "tests/unit/rdmap", "tests/hostile"} <= set(chosen)
     assert "tests/unit/mem" not in chosen and "tests/unit/base" not in chosen
-    chosen = reach.select("tsan", ["siwarp/qp/rc/qp_rc_tx.c"])
+    chosen = reach.select("tsan", ["siwarp/qp/rc/qp_rc.c"])
     assert {"tests/unit/qp/rc/test_qp_rc.py", "tests/unit/aio"} <= set(chosen)
 
 
