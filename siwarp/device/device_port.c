@@ -140,3 +140,13 @@ int siw_query_device_info(struct siw_context *ctx, struct siw_device_info *info)
 	siw_unlock(&ctx->progress);
 	return 0;
 }
+
+int siw_source_address(const struct siw_addr *dest, struct siw_addr *source)
+{
+	int err;
+
+	if (!dest || !source)
+		return siw_refuse_null(dest ? "source" : "dest");
+	err = siw_llp_source_for(dest, source);
+	return err ? siw_refused(err) : 0;
+}

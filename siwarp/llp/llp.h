@@ -161,6 +161,11 @@ struct siw_llp_interface {
  * -errno.
  */
 int siw_llp_interfaces(struct siw_llp_interface *out, int max);
+/*
+ * Sets *source to the address of this host, with port 0, from which the kernel would send to dest
+ * (whose port is ignored): 0; -ENETUNREACH if no route leads there; another -errno.
+ */
+int siw_llp_source_for(const struct siw_addr *dest, struct siw_addr *source);
 
 /*
  * Monitors the interface of this name. A poll returns the handler when there are changes to read.

@@ -53,24 +53,15 @@ static bool capture_addr_is_any(const struct siw_addr *a)
 	return a->family == AF_INET ? !memcmp(a->v4, zero, 4) : !memcmp(a->v6, zero, 16);
 }
 
-/*
- * For a socket bound to the wildcard address: determines the address that this host would use to
- * send to the peer.
- */
+/* For a socket bound to the wildcard address: the address from which this host sends to the peer. */
 static void capture_route_source(struct siw_addr *local, const struct siw_addr *peer)
 {
-	int fd = socket(peer->family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	struct siw_addr route = { 0 };
-	socklen_t len = sizeof(route);
+	struct siw_addr route;
 
-	if (fd < 0)
+	if (siw_llp_source_for(peer, &route))
 		return;
-	if (siw_llp_connect(fd, peer) == 0 &&
-	    getsockname(fd, (struct sockaddr *)&route, &len) == 0) {
-		route.port_be = local->port_be;
-		*local = route;
-	}
-	siw_close_fd(fd);
+	route.port_be = local->port_be;
+	*local = route;
 }
 
 static bool same_host(struct siw_addr a, struct siw_addr b)

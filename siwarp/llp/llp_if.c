@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* llp/llp_if.c - lists the interfaces of this host that have an address. */
+/* llp/llp_if.c - the interfaces of this host, and its address towards a destination. */
+#include <errno.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <string.h>
@@ -103,4 +104,24 @@ int siw_llp_interfaces(struct siw_llp_interface *out, int max)
 	freeifaddrs(all);
 	rv = read_mtus(out, n);
 	return rv < 0 ? rv : n;
+}
+
+int siw_llp_source_for(const struct siw_addr *dest, struct siw_addr *source)
+{
+	struct siw_addr to = *dest;
+	socklen_t len = sizeof(*source);
+	int fd = siw_llp_socket(dest->family, SOCK_DGRAM), err;
+
+	if (fd < 0)
+		return fd;
+	if (!to.port_be)
+		to.port_be = htons(9); /* any port: nothing is sent */
+	memset(source, 0, sizeof(*source));
+	/* Connecting a UDP socket sends nothing, and selects the source address. */
+	err = siw_llp_connect(fd, &to);
+	if (!err && getsockname(fd, (struct sockaddr *)source, &len))
+		err = -errno;
+	source->port_be = 0;
+	siw_llp_fd_close(fd);
+	return err;
 }

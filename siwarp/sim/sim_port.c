@@ -817,6 +817,18 @@ int siw_llp_interfaces(struct siw_llp_interface *out, int max)
 	return n;
 }
 
+int siw_llp_source_for(const struct siw_addr *dest, struct siw_addr *source)
+{
+	for (uint32_t h = 0; h < sim.n_hosts; h++)
+		for (uint32_t i = 0; i < sim.hosts[h]->netif.n_addrs; i++)
+			if (!sim.hosts[h]->dead &&
+			    sim.hosts[h]->netif.addrs[i].family == dest->family) {
+				*source = sim.hosts[h]->netif.addrs[i];
+				return 0;
+			}
+	return -ENETUNREACH;
+}
+
 static struct sim_host *host_named(const char *name)
 {
 	for (uint32_t i = 0; i < sim.n_hosts; i++)

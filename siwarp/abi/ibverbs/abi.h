@@ -233,7 +233,7 @@ void *abi_find(enum abi_kind kind, bool (*visit)(void *handle, const void *wante
  */
 extern struct verbs_context abi_dead_context;
 
-/* ---- abi_newer.c ----------------------------------------------------------------------------- */
+/* ---- functions newer than rdma-core 44 ------------------------------------------------------- */
 
 /*
  * Exports a function under a versioned name, as the default version of that name. Used for

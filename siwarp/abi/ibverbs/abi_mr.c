@@ -368,3 +368,64 @@ struct ibv_mr *abi_alloc_null_mr(struct ibv_pd *pd)
 {
 	return abi_live(ABI_PD, pd) ? abi_null(EOPNOTSUPP) : NULL;
 }
+
+/* ---- ibv_reg_mr_ex (IBVERBS_1.15) ------------------------------------------------------------ */
+
+/* The layout of struct ibv_mr_init_attr, and the values of enum ibv_mr_init_attr_mask. */
+struct abi_mr_init_attr {
+	size_t length;
+	int access;
+	uint64_t comp_mask;
+	uint64_t iova;
+	void *addr;
+	int fd;
+	uint64_t fd_offset;
+	void *dmah;
+	struct abi_buf *buf;
+};
+enum {
+	HAS_IOVA = 1,
+	HAS_ADDR = 2,
+	HAS_FD = 4,
+	HAS_FD_OFFSET = 8,
+	HAS_DMAH = 16,
+	HAS_BUF = 32,
+};
+
+_Static_assert(offsetof(struct abi_mr_init_attr, comp_mask) == 16, "ibv_mr_init_attr");
+_Static_assert(offsetof(struct abi_mr_init_attr, fd_offset) == 48, "ibv_mr_init_attr");
+
+/* Whether the members selected by comp_mask may be combined. */
+static bool mr_init_attr_valid(struct ibv_pd *pd, const struct abi_mr_init_attr *attr)
+{
+	const uint64_t mask = attr->comp_mask;
+
+	if (!(mask & HAS_ADDR) == !(mask & HAS_FD) || (mask & HAS_FD_OFFSET && !(mask & HAS_FD)))
+		return false;
+	if (!(mask & HAS_BUF))
+		return true;
+	return mask & HAS_ADDR && abi_live(ABI_BUF, attr->buf) &&
+	       abi_buf_contains(attr->buf, pd, attr->addr, attr->length);
+}
+
+ABI_EXPORT struct ibv_mr *abi_reg_mr_ex(struct ibv_pd *pd, const struct abi_mr_init_attr *attr);
+ABI_VERSION(abi_reg_mr_ex, ibv_reg_mr_ex, 1.15);
+struct ibv_mr *abi_reg_mr_ex(struct ibv_pd *pd, const struct abi_mr_init_attr *attr)
+{
+	uint64_t offset, iova;
+
+	if (!abi_live(ABI_PD, pd))
+		return NULL;
+	if (!attr || !mr_init_attr_valid(pd, attr))
+		return abi_null(EINVAL);
+	if (attr->comp_mask & ~(uint64_t)(HAS_IOVA | HAS_ADDR | HAS_FD | HAS_FD_OFFSET | HAS_BUF))
+		return abi_null(EOPNOTSUPP);
+	if (attr->comp_mask & HAS_ADDR) {
+		iova = attr->comp_mask & HAS_IOVA ? attr->iova : (uintptr_t)attr->addr;
+		return ibv_reg_mr_iova2(pd, attr->addr, attr->length, iova,
+					(unsigned int)attr->access);
+	}
+	offset = attr->comp_mask & HAS_FD_OFFSET ? attr->fd_offset : 0;
+	iova = attr->comp_mask & HAS_IOVA ? attr->iova : offset;
+	return ibv_reg_dmabuf_mr(pd, offset, attr->length, iova, attr->fd, attr->access);
+}

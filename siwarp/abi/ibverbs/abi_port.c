@@ -347,3 +347,19 @@ int ibv_get_pkey_index(struct ibv_context *context, uint8_t port_num, __be16 pke
 	}
 	return 0;
 }
+
+/* ---- ibv_query_port_speed (IBVERBS_1.16) ----------------------------------------------------- */
+
+ABI_EXPORT int abi_query_port_speed(struct ibv_context *context, uint32_t port_num,
+				    uint64_t *port_speed);
+ABI_VERSION(abi_query_port_speed, ibv_query_port_speed, 1.16);
+int abi_query_port_speed(struct ibv_context *context, uint32_t port_num, uint64_t *port_speed)
+{
+	const uint64_t mbps_per_unit = 100;
+
+	if (!abi_live(ABI_CONTEXT, context) || port_num != ABI_PORT || !port_speed)
+		return abi_fail(EINVAL);
+	*port_speed =
+		(uint64_t)abi_speed(abi_context_of(context)->device->info.netdev) / mbps_per_unit;
+	return 0;
+}

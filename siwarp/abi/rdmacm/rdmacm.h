@@ -146,8 +146,6 @@ struct ibv_pd *cm_default_pd(struct ibv_context *verbs);
 int cm_each_address(bool (*visit)(struct ibv_context *verbs, const struct siw_addr *addr,
 				  void *arg),
 		    void *arg);
-/* Determines the local source address of packets to dest. Returns 0 or an errno value. */
-int cm_local_for(const struct siw_addr *dest, struct siw_addr *local);
 
 /* ---- rdmacm_addr.c --------------------------------------------------------------------------- */
 
@@ -168,15 +166,15 @@ struct rdma_addrinfo *cm_copy_info(const struct rdma_addrinfo *info);
 const struct siw_addr *cm_source(const struct cm_id *id);
 const struct siw_addr *cm_dest(const struct cm_id *id);
 
-/* ---- rdmacm_newer.c -------------------------------------------------------------------------- */
+/* ---- rdmacm_event.c: events written by the program ------------------------------------------- */
 
 /*
  * Removes and returns the argument of the oldest event that the program wrote. The caller holds
  * cm_lock.
  */
 uint64_t cm_pop_event_arg(struct cm_id *id);
-/* Frees the data that rdmacm_newer.c stores in an id, when the id is destroyed. */
-void cm_free_newer(struct cm_id *id);
+/* Drops what belongs to the events of an id that are not read, when the id is destroyed. */
+void cm_drop_written_events(struct cm_id *id);
 
 /* ---- rdmacm_ud.c: functions for datagram ids; the caller has checked the arguments ----------- */
 

@@ -185,7 +185,7 @@ static bool addrinfo_set_source(struct rdma_addrinfo *info)
 
 	if (info->ai_src_addr || !info->ai_dst_addr || info->ai_flags & RAI_NOROUTE)
 		return true;
-	if (cm_addr_from(info->ai_dst_addr, &dest) || cm_local_for(&dest, &local))
+	if (cm_addr_from(info->ai_dst_addr, &dest) || siw_source_address(&dest, &local))
 		return true; /* no source is returned, as the man page allows */
 	return copy_sockaddr((const struct sockaddr *)&local, info->ai_dst_len, &info->ai_src_addr,
 			     &info->ai_src_len);
@@ -307,4 +307,81 @@ void rdma_freeaddrinfo(struct rdma_addrinfo *res)
 		free(res);
 		res = next;
 	}
+}
+
+/* ---- asynchronous resolution of names (RDMACM_1.4) ------------------------------------------- */
+
+/* Flags of rdma_resolve_addrinfo: RAI_SA and RAI_DNS. */
+enum {
+	BY_SA = 0x10,
+	BY_DNS = 0x20,
+};
+
+#pragma GCC visibility push(default)
+int rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *service,
+			  const struct rdma_addrinfo *hints);
+int rdma_query_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo **info);
+#pragma GCC visibility pop
+
+/* Converts an error code of getaddrinfo(3) to an errno value for the status of an event. */
+static int errno_of_eai(int why)
+{
+	switch (why) {
+	case EAI_MEMORY:
+		return ENOMEM;
+	case EAI_AGAIN:
+		return EAGAIN;
+	case EAI_SYSTEM:
+		return errno;
+	case EAI_BADFLAGS:
+	case EAI_FAMILY:
+	case EAI_SERVICE:
+		return EINVAL;
+	default:
+		return ENODATA;
+	}
+}
+
+int rdma_resolve_addrinfo(struct rdma_cm_id *rdma_id, const char *node, const char *service,
+			  const struct rdma_addrinfo *hints)
+{
+	struct rdma_addrinfo wanted = { 0 }, *found = NULL;
+	struct cm_id *id = cm_id_of(rdma_id);
+	int why, r;
+
+	if (!cm_live(CM_ID, rdma_id))
+		return -1;
+	if (!node && !service && !hints)
+		return cm_fail(EINVAL);
+	if (hints)
+		wanted = *hints;
+	/* resolution by the InfiniBand subnet administrator, which does not exist here */
+	if (wanted.ai_flags & BY_SA)
+		return cm_fail(wanted.ai_flags & BY_DNS ? EINVAL : EOPNOTSUPP);
+	wanted.ai_flags &= ~BY_DNS;
+	/*
+	 * The system's resolver determines the time-out; the event is queued when it has finished.
+	 */
+	why = rdma_getaddrinfo(node, service, hints ? &wanted : NULL, &found);
+	r = siw_cm_tell(id->siw, why ? CM_EVENT_ADDRINFO_ERROR : CM_EVENT_ADDRINFO_RESOLVED,
+			why ? -errno_of_eai(why) : 0);
+	if (r < 0) {
+		rdma_freeaddrinfo(found);
+		return cm_fail(-r);
+	}
+	rdma_freeaddrinfo(id->info);
+	id->info = found;
+	return cm_complete(id);
+}
+
+int rdma_query_addrinfo(struct rdma_cm_id *rdma_id, struct rdma_addrinfo **info)
+{
+	struct cm_id *id = cm_id_of(rdma_id);
+
+	if (!info || !cm_live(CM_ID, rdma_id))
+		return cm_fail(EINVAL);
+	if (!id->info)
+		return cm_fail(ENODATA);
+	*info = cm_copy_info(id->info);
+	return *info ? 0 : cm_fail(ENOMEM);
 }

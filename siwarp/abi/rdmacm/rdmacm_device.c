@@ -196,33 +196,6 @@ int cm_each_address(bool (*visit)(struct ibv_context *verbs, const struct siw_ad
 	return why;
 }
 
-int cm_local_for(const struct siw_addr *dest, struct siw_addr *local)
-{
-	socklen_t len = dest->family == AF_INET ? sizeof(struct sockaddr_in)
-						: sizeof(struct sockaddr_in6);
-	struct siw_addr to = *dest;
-	int cancel = abi_cancel_disable();
-	int fd, why = 0;
-
-	/* Connecting a UDP socket sends nothing, and determines the source address. */
-	fd = socket(dest->family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	if (fd < 0) {
-		why = errno;
-		goto out;
-	}
-	if (!to.port_be)
-		to.port_be = htons(9);
-	memset(local, 0, sizeof(*local));
-	if (connect(fd, (const struct sockaddr *)&to, len) ||
-	    getsockname(fd, (struct sockaddr *)local, &len))
-		why = errno;
-	close(fd);
-	local->port_be = 0;
-out:
-	abi_cancel_restore(cancel);
-	return why;
-}
-
 struct ibv_context **rdma_get_devices(int *num_devices)
 {
 	struct ibv_device **list;

@@ -348,3 +348,62 @@ const char *rdma_event_str(enum rdma_cm_event_type event)
 
 	return i < sizeof(names) / sizeof(names[0]) ? names[i] : "UNKNOWN EVENT";
 }
+
+/* ---- events written by the program (RDMACM_1.4) ---------------------------------------------- */
+
+#pragma GCC visibility push(default)
+int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, int status,
+			uint64_t arg);
+#pragma GCC visibility pop
+
+uint64_t cm_pop_event_arg(struct cm_id *id)
+{
+	struct cm_arg *first = id->args;
+	uint64_t arg = first ? first->arg : 0;
+
+	if (first)
+		id->args = first->next;
+	free(first);
+	return arg;
+}
+
+/*
+ * Queues the event on the channel and its argument behind the earlier arguments. Returns 0 or a
+ * negative errno value.
+ */
+static int write_event(struct cm_id *id, int status, uint64_t arg)
+{
+	struct cm_arg *added = calloc(1, sizeof(*added)), **last = &id->args;
+	int r;
+
+	if (!added)
+		return -ENOMEM;
+	added->arg = arg;
+	cm_lock();
+	while (*last)
+		last = &(*last)->next;
+	*last = added;
+	r = siw_cm_tell(id->siw, CM_EVENT_USER, status);
+	if (r < 0) {
+		*last = NULL;
+		free(added);
+	}
+	cm_unlock();
+	return r;
+}
+
+int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, int status,
+			uint64_t arg)
+{
+	if (!cm_live(CM_ID, id))
+		return -1;
+	if ((int)event != CM_EVENT_USER)
+		return cm_fail(EINVAL);
+	return cm_result(write_event(cm_id_of(id), status, arg));
+}
+
+void cm_drop_written_events(struct cm_id *id)
+{
+	while (id->args)
+		cm_pop_event_arg(id);
+}

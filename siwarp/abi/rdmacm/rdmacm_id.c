@@ -132,7 +132,8 @@ int rdma_destroy_id(struct rdma_cm_id *rdma_id)
 	cm_wait_acked(id);
 	cm_end(&id->object);
 	own = (struct rdma_event_channel *)id->own;
-	cm_free_newer(id);
+	cm_drop_written_events(id);
+	rdma_freeaddrinfo(id->info);
 	free(id->ep_attr);
 	free(id);
 	if (own)
@@ -249,7 +250,7 @@ static int cm_id_select_source(struct cm_id *id, const struct siw_addr *dest)
 
 	if (id->id.verbs)
 		return own.family == dest->family || cm_addr_is_group(dest) ? 0 : EINVAL;
-	why = cm_local_for(dest, &found);
+	why = -siw_source_address(dest, &found);
 	if (why)
 		return why;
 	found.port_be = id->bound ? own.port_be : 0;

@@ -28,6 +28,12 @@ extern "C" {
  */
 struct siw_context *siw_open_device_by_addr(const struct siw_addr *addr);
 /*
+ * Sets *source to the address of this host, with port 0, from which the system would send to dest
+ * (whose port is ignored): siw_open_device_by_addr() opens the device that has it. ENETUNREACH: no
+ * route leads to dest.
+ */
+int siw_source_address(const struct siw_addr *dest, struct siw_addr *source);
+/*
  * Closes the device together with all its children. Data of completed requests still reaches the
  * peers, within setting linger_ms, as at the exit of the process. Threads that wait for events of
  * the device return -ESTALE, and so does every later call on the device or on one of its children,

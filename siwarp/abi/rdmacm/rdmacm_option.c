@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* abi/rdmacm/rdmacm_more.c - rdma_set_option, and ECE (enhanced connection establishment). */
+/* abi/rdmacm/rdmacm_option.c - rdma_set_option, and ECE (enhanced connection establishment). */
 #include "abi/rdmacm/rdmacm.h"
 
 int rdma_set_option(struct rdma_cm_id *rdma_id, int level, int optname, void *optval, size_t optlen)

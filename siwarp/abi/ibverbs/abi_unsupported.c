@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * abi/ibverbs/abi_unsupported.c - functions of IBVERBS_1.15 to 1.18 that need hardware which a
+ * software RNIC does not have. They exist so that programs can be linked, and fail with EOPNOTSUPP.
+ */
+#include "abi/ibverbs/abi.h"
+
+ABI_EXPORT int abi_refuse(void);
+int abi_refuse(void)
+{
+	return abi_fail(EOPNOTSUPP);
+}
+
+ABI_EXPORT void *abi_refuse_pointer(void);
+void *abi_refuse_pointer(void)
+{
+	return abi_null(EOPNOTSUPP);
+}
+
+ABI_EXPORT int abi_refuse_fd(void);
+int abi_refuse_fd(void)
+{
+	errno = EOPNOTSUPP;
+	return -1;
+}
+
+#define REFUSED(name, node, of)                                                              \
+	ABI_EXPORT extern __typeof__(of) abi_unsupported_##name __attribute__((alias(#of))); \
+	ABI_VERSION(abi_unsupported_##name, name, node)
+
+REFUSED(ibv_alloc_dmah, 1.15, abi_refuse_pointer);
+REFUSED(ibv_dealloc_dmah, 1.15, abi_refuse);
+REFUSED(ibv_dm_export_dmabuf_fd, 1.16, abi_refuse_fd);
+REFUSED(_ibv_query_comp_cntr_caps, 1.18, abi_refuse);
+REFUSED(ibv_create_comp_cntr, 1.18, abi_refuse_pointer);
+REFUSED(ibv_destroy_comp_cntr, 1.18, abi_refuse);
+REFUSED(ibv_set_comp_cntr, 1.18, abi_refuse);
+REFUSED(ibv_set_err_comp_cntr, 1.18, abi_refuse);
+REFUSED(ibv_inc_comp_cntr, 1.18, abi_refuse);
+REFUSED(ibv_inc_err_comp_cntr, 1.18, abi_refuse);
+REFUSED(ibv_read_comp_cntr, 1.18, abi_refuse);
+REFUSED(ibv_read_err_comp_cntr, 1.18, abi_refuse);
+REFUSED(ibv_qp_attach_comp_cntr, 1.18, abi_refuse);
