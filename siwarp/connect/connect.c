@@ -578,7 +578,7 @@ int siw_conn_addrs(struct siw_conn *conn, struct siw_addr *local, struct siw_add
 		err = siw_llp_local(conn->lsock, local);
 	else if (conn->mpa)
 		err = siw_mpa_addrs(conn->mpa, local, peer);
-	else if (conn->rc && conn->rc->wq.flow.stream)
+	else if (conn->rc && conn->rc->base.flow.stream)
 		err = siw_mpa_addrs(conn->rc->mpa, local, peer);
 	siw_unlock(&ctx->progress);
 	return err;
@@ -604,7 +604,7 @@ static void establish(struct siw_conn *conn)
 	conn_report(conn, NULL, SIW_CONN_ESTABLISHED, 0, NULL);
 }
 
-/* The on_ended callback of struct siw_rc. */
+/* The on_ended callback of struct siw_rc_qp. */
 static void conn_ended(struct siw_conn *conn, int status, const struct siw_wire_err *err)
 {
 	conn->rc = NULL;
@@ -615,7 +615,7 @@ static void conn_ended(struct siw_conn *conn, int status, const struct siw_wire_
 	conn_report(conn, NULL, SIW_CONN_DISCONNECTED, status, NULL);
 }
 
-int siw_conn_attach(struct siw_conn *conn, struct siw_rc *rc, const struct siw_rc_start *start)
+int siw_conn_attach(struct siw_conn *conn, struct siw_rc_qp *rc, const struct siw_rc_start *start)
 {
 	int err = siw_qp_rc_start(rc, conn->mpa, start);
 
@@ -628,9 +628,9 @@ int siw_conn_attach(struct siw_conn *conn, struct siw_rc *rc, const struct siw_r
 	rc->conn = conn;
 	rc->on_started = establish;
 	rc->on_ended = conn_ended;
-	siw_llp_set_handler(siw_mpa_sock(rc->mpa), &rc->wq.qp.handler);
+	siw_llp_set_handler(siw_mpa_sock(rc->mpa), &rc->base.qp.handler);
 	siw_llp_resume(siw_mpa_sock(rc->mpa));
-	siw_qp_wake(&rc->wq); /* the initiator's RTR may still have to be sent */
+	siw_qp_wake(&rc->base); /* the initiator's RTR may still have to be sent */
 	if (start->initiator || !start->rtr)
 		establish(conn);
 	else /* limits the wait for the RTR */
@@ -642,16 +642,16 @@ int siw_connect_attach(struct siw_conn *conn, const struct siw_qp_hold *hold,
 		       const struct siw_rc_start *start)
 {
 	struct siw_context *ctx = conn->user->ctx;
-	struct siw_rc *rc;
+	struct siw_rc_qp *rc;
 	int action, err;
 
 	siw_lock(&ctx->progress);
-	rc = hold->qp ? siw_rc_of(siw_wq_of(hold->qp)) : NULL;
+	rc = hold->qp ? siw_rc_qp_of(siw_base_qp_of(hold->qp)) : NULL;
 	if (!rc)
 		err = siw_refuse(CM_NO_QP);
-	else if (conn->stage != STARTED || rc->conn || rc->wq.flow.stream ||
-		 siw_qp_state_next(SIW_QPT_RC, rc->wq.qp.state, SIW_QPE_ATTACHED, &action) < 0)
-		err = siw_refuse(CM_QP_STATE, (uint64_t)rc->wq.qp.state);
+	else if (conn->stage != STARTED || rc->conn || rc->base.flow.stream ||
+		 siw_qp_state_next(SIW_QPT_RC, rc->base.qp.state, SIW_QPE_ATTACHED, &action) < 0)
+		err = siw_refuse(CM_QP_STATE, (uint64_t)rc->base.qp.state);
 	else
 		err = siw_conn_attach(conn, rc, start);
 	siw_unlock(&ctx->progress);
@@ -675,7 +675,7 @@ int siw_connect_disconnect(struct siw_conn *conn)
 
 	siw_lock(&ctx->progress);
 	if (conn->rc)
-		siw_qp_rc_settle(&conn->rc->wq);
+		siw_qp_rc_settle(&conn->rc->base);
 	if (conn->rc) /* the data just received may have ended the stream */
 		siw_qp_rc_fail(conn->rc, SIW_SHUTTING_DOWN, 0, NULL);
 	else if (conn->stage != OVER)
@@ -690,9 +690,9 @@ void siw_conn_destroy(struct siw_conn *conn)
 
 	siw_lock(&ctx->progress);
 	if (conn->rc)
-		siw_qp_rc_settle(&conn->rc->wq);
+		siw_qp_rc_settle(&conn->rc->base);
 	if (conn->rc) {
-		struct siw_rc *rc = conn->rc;
+		struct siw_rc_qp *rc = conn->rc;
 
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, 0, NULL);
 		/* The QP may still have to flush, but has no connection to report to any more. */

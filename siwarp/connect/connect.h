@@ -18,7 +18,7 @@
 #include "mpa/mpa_params.h"
 #include "qp/qp.h"
 
-struct siw_rc;
+struct siw_rc_qp;
 /* A queue of connection events with a descriptor to wait on. */
 struct siw_evq;
 /* The link between one user's connections on one device and the event queue that they report to. */
@@ -164,6 +164,6 @@ void siw_conn_destroy(struct siw_conn *conn);
  * Makes the RC QP connect by GID and QPN, without a connection manager: 0, -EADDRINUSE,
  * -EADDRNOTAVAIL, -EMFILE, -ENOMEM or another -errno. Progress lock held.
  */
-int siw_pair_open(struct siw_rc *rc);
+int siw_pair_open(struct siw_rc_qp *rc);
 
 #endif

@@ -83,7 +83,7 @@ struct siw_conn {
 	struct siw_llp_sock *lsock;
 	struct siw_conn *also;	    /* the listener at the device's next address, or NULL */
 	struct siw_mpa_stream *mpa; /* NULL once a QP owns the stream */
-	struct siw_rc *rc;	    /* the QP that owns the stream */
+	struct siw_rc_qp *rc;	    /* the QP that owns the stream */
 	void *user_data;
 	struct siw_conn_retry *again; /* NULL: the connect is not retried */
 	bool initiator;
@@ -105,7 +105,7 @@ int siw_conn_start(const struct siw_conn_user *user, const struct siw_addr *dest
 		   int timeout_ms, void *user_data, struct siw_conn **out);
 int siw_conn_reply(struct siw_conn *conn, const struct siw_mpa_params *params);
 /* Hands the started stream to the queue pair: 0 or -ENOMEM. */
-int siw_conn_attach(struct siw_conn *conn, struct siw_rc *rc, const struct siw_rc_start *start);
+int siw_conn_attach(struct siw_conn *conn, struct siw_rc_qp *rc, const struct siw_rc_start *start);
 /* Limits how long a Request may wait for the user's answer. */
 void siw_conn_set_timeout(struct siw_conn *conn, int timeout_ms);
 /*

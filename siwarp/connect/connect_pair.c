@@ -165,7 +165,7 @@ enum siw_pair_stage {
 };
 
 struct siw_pair {
-	struct siw_rc *rc;
+	struct siw_rc_qp *rc;
 	struct siw_pair_port *at;
 	uint8_t index;
 	enum siw_pair_stage stage;
@@ -347,7 +347,7 @@ static void pair_port_leave(struct siw_pair *pair)
 
 static void pair_set_timer(struct siw_pair *pair)
 {
-	struct siw_context *ctx = pair->rc->wq.qp.ctx;
+	struct siw_context *ctx = pair->rc->base.qp.ctx;
 	uint64_t due = pair->retry_ns;
 
 	if (pair->fail_ns && (!due || pair->fail_ns < due))
@@ -390,7 +390,7 @@ static void pair_retry_later(struct siw_pair *pair)
  */
 static uint16_t pair_own_ird(const struct siw_pair *pair)
 {
-	int ird = pair->rc->wq.ird;
+	int ird = pair->rc->base.ird;
 
 	return ird < 0 || ird >= SIW_RDMAP_MAX_READS ? SIW_RDMAP_MAX_READS : (uint16_t)(ird + 1);
 }
@@ -404,7 +404,7 @@ static void pair_fill_params(const struct siw_pair *pair, struct siw_mpa_params 
 {
 	struct siw_pair_hello hello = {
 		.features = own_features(),
-		.rnr_retry = (uint8_t)pair->rc->wq.rnr_retry,
+		.rnr_retry = (uint8_t)pair->rc->base.rnr_retry,
 		.from = pair->own,
 		.to = pair->peer,
 	};
@@ -427,13 +427,13 @@ static void pair_fill_params(const struct siw_pair *pair, struct siw_mpa_params 
  */
 static void bound_reads(struct siw_pair *pair)
 {
-	struct siw_wq *wq = &pair->rc->wq;
+	struct siw_base_qp *base = &pair->rc->base;
 
-	siw_lock(&wq->qp.send_lock);
-	wq->reads_max = wq->granted_ord;
-	if (wq->ord >= 0 && wq->ord + 1 < wq->reads_max)
-		wq->reads_max = (uint16_t)(wq->ord + 1);
-	siw_unlock(&wq->qp.send_lock);
+	siw_lock(&base->qp.send_lock);
+	base->reads_max = base->granted_ord;
+	if (base->ord >= 0 && base->ord + 1 < base->reads_max)
+		base->reads_max = (uint16_t)(base->ord + 1);
+	siw_unlock(&base->qp.send_lock);
 }
 
 static int pair_attach(struct siw_pair *pair, struct siw_conn *conn,
@@ -669,7 +669,7 @@ static int pair_report(struct siw_conn *conn, struct siw_conn *listener, int kin
 		 * If the connection broke off after this end's Reply but before it was established,
 		 * the initiator retries, unless this end has failed itself.
 		 */
-		pair->stage = conn->established || pair->rc->wq.qp.state == SIW_QPS_ERR
+		pair->stage = conn->established || pair->rc->base.qp.state == SIW_QPS_ERR
 				      ? SIW_PAIR_LOST
 				      : SIW_PAIR_AWAITING;
 		pair_drop_conn(pair, conn);
@@ -731,7 +731,7 @@ static void pair_tick(struct siw_timed *timed, uint64_t now_ns)
 }
 
 /* Requests are posted, and there is no stream: starts the time-out, and retries to connect now. */
-static void pair_turn(struct siw_rc *rc)
+static void pair_turn(struct siw_rc_qp *rc)
 {
 	struct siw_pair *pair = rc->pair;
 	uint64_t now = siw_now_ns(), patience = pair_patience_ns(pair);
@@ -755,7 +755,7 @@ static void pair_turn(struct siw_rc *rc)
 static int pair_own_addr(const struct siw_pair *pair, const struct siw_qp_attr *attr,
 			 struct siw_addr *addr)
 {
-	const struct siw_device_info *device = &pair->rc->wq.qp.ctx->now;
+	const struct siw_device_info *device = &pair->rc->base.qp.ctx->now;
 
 	for (uint32_t i = 0; i < device->n_addrs; i++) {
 		struct siw_addr given = attr->ah_source;
@@ -794,7 +794,7 @@ static int pair_set_peer(struct siw_pair *pair, const struct siw_qp_attr *attr, 
 	return 0;
 }
 
-static int pair_prepare(struct siw_rc *rc, int event, const struct siw_qp_attr *attr, int mask)
+static int pair_prepare(struct siw_rc_qp *rc, int event, const struct siw_qp_attr *attr, int mask)
 {
 	struct siw_pair *pair = rc->pair;
 
@@ -818,17 +818,17 @@ static void pair_start_connecting(struct siw_pair *pair)
 		pair_connect(pair);
 }
 
-static void pair_modified(struct siw_rc *rc)
+static void pair_modified(struct siw_rc_qp *rc)
 {
 	struct siw_pair *pair = rc->pair;
 
-	if (rc->wq.qp.state == SIW_QPS_RTR && pair->stage == SIW_PAIR_UNPAIRED)
+	if (rc->base.qp.state == SIW_QPS_RTR && pair->stage == SIW_PAIR_UNPAIRED)
 		pair_start_connecting(pair);
 	else if (pair->stage == SIW_PAIR_PAIRED)
 		bound_reads(pair);
 }
 
-static void pair_stop(struct siw_rc *rc)
+static void pair_stop(struct siw_rc_qp *rc)
 {
 	struct siw_pair *pair = rc->pair;
 
@@ -840,10 +840,10 @@ static void pair_stop(struct siw_rc *rc)
 	if (pair->conn)
 		return;
 	pair->stage = SIW_PAIR_UNPAIRED;
-	rc->wq.granted_ord = rc->wq.reads_max = SIW_RDMAP_MAX_READS;
+	rc->base.granted_ord = rc->base.reads_max = SIW_RDMAP_MAX_READS;
 }
 
-static void pair_query(const struct siw_rc *rc, struct siw_qp_attr *attr)
+static void pair_query(const struct siw_rc_qp *rc, struct siw_qp_attr *attr)
 {
 	const struct siw_pair *pair = rc->pair;
 
@@ -854,7 +854,7 @@ static void pair_query(const struct siw_rc *rc, struct siw_qp_attr *attr)
 	attr->dest_qp_num = pair->peer.qpn;
 }
 
-static void close_pair(struct siw_rc *rc)
+static void close_pair(struct siw_rc_qp *rc)
 {
 	struct siw_pair *pair = rc->pair;
 
@@ -874,7 +874,7 @@ static const struct siw_pair_ops ops = {
 	.close = close_pair,
 };
 
-int siw_pair_open(struct siw_rc *rc)
+int siw_pair_open(struct siw_rc_qp *rc)
 {
 	struct siw_pair *pair = calloc(1, sizeof(*pair));
 	int err;
@@ -887,7 +887,7 @@ int siw_pair_open(struct siw_rc *rc)
 	pair->retry_cnt = 7;
 	pair->timed.tick = pair_tick;
 	siw_link_init(&pair->timed.link);
-	err = pair_port_join(rc->wq.qp.ctx, &user, pair);
+	err = pair_port_join(rc->base.qp.ctx, &user, pair);
 	if (err) {
 		free(pair);
 		return err == -EADDRINUSE ? siw_refuse(PAIR_PORTS) : err;
@@ -898,9 +898,9 @@ int siw_pair_open(struct siw_rc *rc)
 	 * Only siwarp connects in this way, and every siwarp with version 1 of the protocol
 	 * supports siwarp-private messages.
 	 */
-	rc->wq.private = true;
+	rc->base.private = true;
 	/* Reads may be posted before the stream has negotiated how many may be outstanding. */
-	rc->wq.granted_ord = rc->wq.reads_max = SIW_RDMAP_MAX_READS;
-	rc->wq.qp.qpn = pair->own.qpn;
+	rc->base.granted_ord = rc->base.reads_max = SIW_RDMAP_MAX_READS;
+	rc->base.qp.qpn = pair->own.qpn;
 	return 0;
 }

@@ -59,11 +59,9 @@ int siw_device_send_unsent(struct siw_context *ctx);
 int siw_device_thread_start(struct siw_context *ctx);
 void siw_device_thread_stop(struct siw_context *ctx);
 
-/* ---- device_slice.c -------------------------------------------------------------------------- */
+/* ---- device_watchdog.c ----------------------------------------------------------------------- */
 /* Requests the shortest scheduler time slice that the kernel allows, for the calling thread. */
 void siw_device_short_slice(void);
-
-/* ---- device_watchdog.c ----------------------------------------------------------------------- */
 /* Called by the progress thread after a wake-up in which it served short one-sided messages. */
 void siw_device_watchdogs_note(struct siw_context *ctx);
 /* Ends the watchdog threads. The progress thread has ended already. */
@@ -74,12 +72,6 @@ void siw_device_watchdogs_stop(struct siw_context *ctx);
 void siw_device_channel_raise(struct siw_cq *cq);
 /* Removes the CQ from its channel, after the user has acknowledged all its events. */
 void siw_device_channel_leave(struct siw_cq *cq);
-
-/* ---- device.c -------------------------------------------------------------------------------- */
-/*
- * Closes the remaining parts of a device without children. The progress thread has ended already.
- */
-void siw_device_close_rest(struct siw_context *ctx);
 
 /* ---- device_exit.c --------------------------------------------------------------------------- */
 /*
@@ -118,10 +110,6 @@ void siw_device_revoke_stag(struct siw_context *ctx, uint32_t stag);
 void siw_device_revoke_stag_locked(struct siw_context *ctx, uint32_t stag,
 				   const struct siw_qp *except);
 
-/* ---- device_limits.c ------------------------------------------------------------------------- */
-/* Increments the count if it is below max. Returns whether the count was incremented. */
-bool siw_device_count_up(_Atomic uint32_t *count, uint32_t max);
-
 /* ---- device_mr.c ----------------------------------------------------------------------------- */
 /* Converts a set of enum siw_access_flags to one of enum siw_mem_right. */
 static inline uint32_t siw_device_rights(int access)
@@ -151,7 +139,9 @@ static inline int64_t siw_device_left_us(uint64_t now, uint64_t deadline)
 /* Microseconds until the deadline or the next timer, whichever is earlier; -1: neither exists. */
 int64_t siw_device_sleep_us(struct siw_context *ctx, uint64_t now, uint64_t deadline);
 
-/* ---- device_freelist.c ----------------------------------------------------------------------- */
+/* ---- device_child.c -------------------------------------------------------------------------- */
+/* Increments the count if it is below max. Returns whether the count was incremented. */
+bool siw_device_count_up(_Atomic uint32_t *count, uint32_t max);
 void siw_device_freelist_init(struct siw_freelist *list);
 
 #endif

@@ -57,174 +57,176 @@ static void qp_round_caps(struct siw_qp_cap *cap, bool shared)
 	cap->max_inline_data = (cap->max_inline_data + 15) & ~15u;
 }
 
-static int qp_create_queues(struct siw_wq *wq)
+static int qp_create_queues(struct siw_base_qp *base)
 {
-	struct siw_mem_queue_attr queue = { .pd = wq->qp.pd->number };
-	const struct siw_qp_cap *cap = &wq->cap;
+	struct siw_mem_queue_attr queue = { .pd = base->qp.pd->number };
+	const struct siw_qp_cap *cap = &base->cap;
 
-	wq->sq_stride =
+	base->sq_stride =
 		(uint32_t)(sizeof(struct siw_wqe) + cap->max_send_sge * sizeof(struct siw_sge) +
 			   cap->max_inline_data);
-	wq->sq_stride = (wq->sq_stride + 63) & ~63u;
-	wq->sq_mask = cap->max_send_wr - 1;
+	base->sq_stride = (base->sq_stride + 63) & ~63u;
+	base->sq_mask = cap->max_send_wr - 1;
 	/*
 	 * With lazy_slots, slots are allocated later: a UD send that goes directly to the socket
 	 * needs no slot, and there may be thousands of QPs.
 	 */
-	if (!siw_class_of(wq)->lazy_slots && siw_qp_sq_alloc(wq))
+	if (!siw_class_of(base)->lazy_slots && siw_qp_sq_alloc(base))
 		return -ENOMEM;
-	if (wq->qp.srq) {
-		wq->recvs = wq->qp.srq->recvs;
+	if (base->qp.srq) {
+		base->recvs = base->qp.srq->recvs;
 		return 0;
 	}
 	queue.depth = cap->max_recv_wr;
 	queue.max_sge = cap->max_recv_sge;
-	return siw_mem_queue_create(&queue, &wq->recvs);
+	return siw_mem_queue_create(&queue, &base->recvs);
 }
 
 /* Frees the QP's queues. No thread posts any more: the QP is in RESET, or its creation failed. */
-static void qp_free_queues(struct siw_wq *wq)
+static void qp_free_queues(struct siw_base_qp *base)
 {
-	siw_class_of(wq)->close(wq);
-	if (wq->recvs && !wq->qp.srq)
-		siw_mem_queue_destroy(wq->recvs);
-	free(wq->errq);
-	free(wq->sq);
-	wq->recvs = NULL;
-	wq->errq = NULL;
-	wq->sq = NULL;
+	siw_class_of(base)->close(base);
+	if (base->recvs && !base->qp.srq)
+		siw_mem_queue_destroy(base->recvs);
+	free(base->errq);
+	free(base->sq);
+	base->recvs = NULL;
+	base->errq = NULL;
+	base->sq = NULL;
 }
 
 /* Zeroes the part of the struct between two offsets. */
-static void wq_clear_range(struct siw_wq *wq, size_t from, size_t to)
+static void wq_clear_range(struct siw_base_qp *base, size_t from, size_t to)
 {
-	memset((char *)wq + from, 0, to - from);
+	memset((char *)base + from, 0, to - from);
 }
 
-#define AT(field)     offsetof(struct siw_wq, field)
-#define BEHIND(field) (AT(field) + sizeof(((struct siw_wq *)0)->field))
+#define AT(field)     offsetof(struct siw_base_qp, field)
+#define BEHIND(field) (AT(field) + sizeof(((struct siw_base_qp *)0)->field))
 
 /*
  * Returns a zeroed struct, which represents state RESET. Memory from the freelist keeps the fields
  * that a late post on the destroyed QP may still use: locks, links, ops.
  */
-static struct siw_wq *qp_alloc_zeroed(struct siw_context *ctx, const struct siw_qp_class *class)
+static struct siw_base_qp *qp_alloc_zeroed(struct siw_context *ctx,
+					   const struct siw_qp_class *class)
 {
 	struct siw_link *old =
 		siw_device_freelist_take(&ctx->free_qps[qp_class_index(class->type)]);
-	struct siw_wq *wq;
+	struct siw_base_qp *base;
 
 	if (old) {
-		wq = siw_container(old, struct siw_wq, qp.in_freelist);
-		siw_device_forget_unsent(&wq->qp);
-		siw_lock(&wq->qp.send_lock);
-		siw_lock(&wq->qp.recv_lock);
-		wq_clear_range(wq, AT(qp.handler), AT(qp.ops));
-		wq_clear_range(wq, AT(qp.pd), AT(qp.send_lock));
-		wq_clear_range(wq, AT(qp.sq_freed), AT(qp.unsent));
-		wq_clear_range(wq, AT(qp.has_unexpected), AT(qp.in_freelist));
-		wq_clear_range(wq, BEHIND(qp.in_freelist), class->size);
-		siw_unlock(&wq->qp.recv_lock);
-		siw_unlock(&wq->qp.send_lock);
-		return wq;
+		base = siw_container(old, struct siw_base_qp, qp.in_freelist);
+		siw_device_forget_unsent(&base->qp);
+		siw_lock(&base->qp.send_lock);
+		siw_lock(&base->qp.recv_lock);
+		wq_clear_range(base, AT(qp.handler), AT(qp.ops));
+		wq_clear_range(base, AT(qp.pd), AT(qp.send_lock));
+		wq_clear_range(base, AT(qp.sq_freed), AT(qp.unsent));
+		wq_clear_range(base, AT(qp.has_unexpected), AT(qp.in_freelist));
+		wq_clear_range(base, BEHIND(qp.in_freelist), class->size);
+		siw_unlock(&base->qp.recv_lock);
+		siw_unlock(&base->qp.send_lock);
+		return base;
 	}
-	wq = calloc(1, class->size);
-	if (!wq)
+	base = calloc(1, class->size);
+	if (!base)
 		return NULL;
-	wq->qp.ctx = ctx;
-	wq->qp.ops = &class->ops;
-	siw_lock_init(&wq->qp.send_lock);
-	siw_lock_init(&wq->qp.recv_lock);
-	siw_link_init(&wq->qp.unsent);
-	siw_link_init(&wq->qp.busy);
-	siw_link_init(&wq->qp.in_freelist);
-	return wq;
+	base->qp.ctx = ctx;
+	base->qp.ops = &class->ops;
+	siw_lock_init(&base->qp.send_lock);
+	siw_lock_init(&base->qp.recv_lock);
+	siw_link_init(&base->qp.unsent);
+	siw_link_init(&base->qp.busy);
+	siw_link_init(&base->qp.in_freelist);
+	return base;
 }
 
-static void set_attributes(struct siw_wq *wq, struct siw_pd *pd,
+static void set_attributes(struct siw_base_qp *base, struct siw_pd *pd,
 			   const struct siw_qp_init_attr *init)
 {
-	struct siw_qp *qp = &wq->qp;
+	struct siw_qp *qp = &base->qp;
 
 	qp->pd = pd;
 	qp->serial = atomic_fetch_add(&pd->ctx->next_qp, 1);
 	qp->send_cq = init->send_cq;
 	qp->recv_cq = init->recv_cq;
 	qp->srq = init->srq;
-	wq->user = init->qp_context;
-	wq->sig_all = init->sq_sig_all;
-	wq->grh = init->grh;
-	wq->every_addr = init->every_addr;
-	wq->no_crc = init->no_crc || !siw_settings()->crc;
-	wq->roce = (init->persona ? init->persona : siw_settings()->persona) == SIW_PERSONA_ROCE;
-	wq->keep_unexpected = init->keep_unexpected;
-	wq->private_always = init->private_messages;
-	wq->error_policy = init->error_policy ? init->error_policy
-					      : (int)siw_settings()->error_policy;
-	siw_qp_err_policy(wq, false);
-	wq->ord = wq->ird = -1;
-	wq->rnr_retry = 7;
-	wq->min_rnr_timer = 12;
-	wq->access = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ | SIW_ACCESS_REMOTE_ATOMIC;
-	wq->burst = 1;
+	base->user = init->qp_context;
+	base->sig_all = init->sq_sig_all;
+	base->grh = init->grh;
+	base->every_addr = init->every_addr;
+	base->no_crc = init->no_crc || !siw_settings()->crc;
+	base->roce = (init->persona ? init->persona : siw_settings()->persona) == SIW_PERSONA_ROCE;
+	base->keep_unexpected = init->keep_unexpected;
+	base->private_always = init->private_messages;
+	base->error_policy = init->error_policy ? init->error_policy
+						: (int)siw_settings()->error_policy;
+	siw_qp_err_policy(base, false);
+	base->ord = base->ird = -1;
+	base->rnr_retry = 7;
+	base->min_rnr_timer = 12;
+	base->access = SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ | SIW_ACCESS_REMOTE_ATOMIC;
+	base->burst = 1;
 	/* so that the QP's first post is not delayed */
-	wq->round.polls = siw_qp_poll_round(qp->ctx) - 1;
-	wq->cap = init->cap;
-	qp_round_caps(&wq->cap, qp->srq);
+	base->round.polls = siw_qp_poll_round(qp->ctx) - 1;
+	base->cap = init->cap;
+	qp_round_caps(&base->cap, qp->srq);
 	siw_link_init(&qp->in_ctx);
 	siw_link_init(&qp->in_srq);
-	siw_link_init(&wq->timed.link);
-	siw_link_init(&wq->holds);
-	siw_link_init(&wq->flows);
-	siw_link_init(&wq->flow.busy);
-	siw_link_init(&wq->flow.ready);
-	if (!siw_class_of(wq)->many_flows)
-		siw_link_add(&wq->flows, &wq->flow.busy);
-	siw_device_async_init(&qp->async, qp->ctx, qp, wq->user);
+	siw_link_init(&base->timed.link);
+	siw_link_init(&base->holds);
+	siw_link_init(&base->flows);
+	siw_link_init(&base->flow.busy);
+	siw_link_init(&base->flow.ready);
+	if (!siw_class_of(base)->many_flows)
+		siw_link_add(&base->flows, &base->flow.busy);
+	siw_device_async_init(&qp->async, qp->ctx, qp, base->user);
 }
 
-static struct siw_wq *new_qp(struct siw_pd *pd, const struct siw_qp_init_attr *init)
+static struct siw_base_qp *new_qp(struct siw_pd *pd, const struct siw_qp_init_attr *init)
 {
-	struct siw_wq *wq = qp_alloc_zeroed(pd->ctx, siw_qp_class_of_type(init->qp_type));
+	struct siw_base_qp *base = qp_alloc_zeroed(pd->ctx, siw_qp_class_of_type(init->qp_type));
 
-	if (!wq)
+	if (!base)
 		return NULL;
 	/* A late post on the destroyed QP that had this memory may hold a lock. */
-	siw_lock(&wq->qp.send_lock);
-	siw_lock(&wq->qp.recv_lock);
-	set_attributes(wq, pd, init);
-	siw_unlock(&wq->qp.recv_lock);
-	siw_unlock(&wq->qp.send_lock);
-	return wq;
+	siw_lock(&base->qp.send_lock);
+	siw_lock(&base->qp.recv_lock);
+	set_attributes(base, pd, init);
+	siw_unlock(&base->qp.recv_lock);
+	siw_unlock(&base->qp.send_lock);
+	return base;
 }
 
-static void qp_release_memory(struct siw_wq *wq)
+static void qp_release_memory(struct siw_base_qp *base)
 {
-	struct siw_context *ctx = wq->qp.ctx;
+	struct siw_context *ctx = base->qp.ctx;
 
 	siw_lock(&ctx->progress);
-	qp_free_queues(wq);
-	siw_set_teardown(wq, SIW_DEAD);
+	qp_free_queues(base);
+	siw_set_teardown(base, SIW_DEAD);
 	siw_unlock(&ctx->progress);
-	siw_device_freelist_give(&ctx->free_qps[qp_class_index(siw_class_of(wq)->type)],
-				 &wq->qp.in_freelist);
+	siw_device_freelist_give(&ctx->free_qps[qp_class_index(siw_class_of(base)->type)],
+				 &base->qp.in_freelist);
 }
 
-static void count_qp(struct siw_wq *wq, int by)
+static void count_qp(struct siw_base_qp *base, int by)
 {
-	atomic_fetch_add(&wq->qp.ctx->n_qp, (uint32_t)by);
-	atomic_fetch_add(&wq->qp.pd->n_qp, (uint32_t)by);
-	siw_device_cq_count(wq->qp.send_cq, by);
-	siw_device_cq_count(wq->qp.recv_cq, by);
-	if (wq->qp.srq)
-		atomic_fetch_add(&wq->qp.srq->n_qp, (uint32_t)by);
+	atomic_fetch_add(&base->qp.ctx->n_qp, (uint32_t)by);
+	atomic_fetch_add(&base->qp.pd->n_qp, (uint32_t)by);
+	siw_device_cq_count(base->qp.send_cq, by);
+	siw_device_cq_count(base->qp.recv_cq, by);
+	if (base->qp.srq)
+		atomic_fetch_add(&base->qp.srq->n_qp, (uint32_t)by);
 }
 
 /* Clears the references of connection ids to the QP. Progress lock held. */
-static void qp_clear_holds(struct siw_wq *wq)
+static void qp_clear_holds(struct siw_base_qp *base)
 {
-	while (!siw_link_empty(&wq->holds)) {
-		struct siw_qp_hold *hold = siw_container(wq->holds.next, struct siw_qp_hold, link);
+	while (!siw_link_empty(&base->holds)) {
+		struct siw_qp_hold *hold =
+			siw_container(base->holds.next, struct siw_qp_hold, link);
 
 		siw_link_del(&hold->link);
 		hold->qp = NULL;
@@ -235,28 +237,28 @@ static void qp_clear_holds(struct siw_wq *wq)
  * Removes the QP from its context and ends its work: 0; or -errno with nothing changed. Progress
  * lock held.
  */
-static int qp_remove(struct siw_wq *wq)
+static int qp_remove(struct siw_base_qp *base)
 {
-	const struct siw_qp_class *class = siw_class_of(wq);
-	struct siw_qp *qp = &wq->qp;
+	const struct siw_qp_class *class = siw_class_of(base);
+	struct siw_qp *qp = &base->qp;
 	int err;
 
-	if (siw_teardown_of(wq) == SIW_DEAD || siw_link_empty(&qp->in_ctx))
+	if (siw_teardown_of(base) == SIW_DEAD || siw_link_empty(&qp->in_ctx))
 		return siw_refuse(DESTROYED);
-	err = class->may_end ? class->may_end(wq) : 0;
+	err = class->may_end ? class->may_end(base) : 0;
 	if (err)
 		return err;
-	siw_qp_prepare(wq, SIW_QPE_TO_RESET, NULL, 0);
+	siw_qp_prepare(base, SIW_QPE_TO_RESET, NULL, 0);
 	if (class->depart)
-		class->depart(wq);
-	siw_qp_step(wq, SIW_QPE_TO_RESET); /* from here on posts are refused */
+		class->depart(base);
+	siw_qp_step(base, SIW_QPE_TO_RESET); /* from here on posts are refused */
 	if (class->release)
-		class->release(wq);
-	siw_qp_drop_work(wq);
-	qp_clear_holds(wq);
+		class->release(base);
+	siw_qp_drop_work(base);
+	qp_clear_holds(base);
 	siw_link_del(&qp->in_ctx);
 	siw_device_busy_list_forget(qp);
-	class->close(wq);
+	class->close(base);
 	return 0;
 }
 
@@ -264,28 +266,28 @@ static int qp_remove(struct siw_wq *wq)
 static void end_by_force(struct siw_child *child)
 {
 	struct siw_qp *qp = siw_container(child, struct siw_qp, child);
-	struct siw_wq *wq = siw_wq_of(qp);
+	struct siw_base_qp *base = siw_base_qp_of(qp);
 
 	siw_lock(&qp->ctx->progress);
-	if (siw_class_of(wq) == &siw_qp_ud_class)
-		siw_qp_leave_groups(siw_ud_of(wq));
-	qp_remove(wq);
+	if (siw_class_of(base) == &siw_qp_ud_class)
+		siw_qp_leave_groups(siw_ud_qp_of(base));
+	qp_remove(base);
 	siw_unlock(&qp->ctx->progress);
 	siw_device_async_drop(&qp->async);
-	count_qp(wq, -1);
-	qp_release_memory(wq);
+	count_qp(base, -1);
+	qp_release_memory(base);
 }
 
-int siw_qp_create(struct siw_pd *pd, struct siw_qp_init_attr *init, int (*pair)(struct siw_rc *rc),
-		  struct siw_qp **out)
+int siw_qp_create(struct siw_pd *pd, struct siw_qp_init_attr *init,
+		  int (*pair)(struct siw_rc_qp *rc), struct siw_qp **out)
 {
 	struct siw_context *ctx = pd->ctx;
-	struct siw_wq *wq = new_qp(pd, init);
+	struct siw_base_qp *base = new_qp(pd, init);
 	int err;
 
-	if (!wq)
+	if (!base)
 		return -ENOMEM;
-	err = qp_create_queues(wq);
+	err = qp_create_queues(base);
 	if (err)
 		goto fail;
 	siw_lock(&ctx->progress);
@@ -293,42 +295,42 @@ int siw_qp_create(struct siw_pd *pd, struct siw_qp_init_attr *init, int (*pair)(
 		      ? 0
 		      : siw_device_refuse_full("max_qp", ctx->attr.max_qp);
 	if (!err)
-		err = siw_class_of(wq)->create(wq, init);
+		err = siw_class_of(base)->create(base, init);
 	if (!err && init->by_qpn)
-		err = pair(siw_rc_of(wq));
+		err = pair(siw_rc_qp_of(base));
 	if (!err) {
-		siw_link_add(&ctx->qps, &wq->qp.in_ctx);
-		count_qp(wq, 1);
+		siw_link_add(&ctx->qps, &base->qp.in_ctx);
+		count_qp(base, 1);
 	}
 	siw_unlock(&ctx->progress);
 	if (err)
 		goto fail;
-	siw_device_child_add(ctx, &wq->qp.child, SIW_CHILD_QP, end_by_force, -1);
-	init->cap = wq->cap;
-	*out = &wq->qp;
+	siw_device_child_add(ctx, &base->qp.child, SIW_CHILD_QP, end_by_force, -1);
+	init->cap = base->cap;
+	*out = &base->qp;
 	return 0;
 fail:
-	qp_release_memory(wq);
+	qp_release_memory(base);
 	return err;
 }
 
 int siw_destroy_qp(struct siw_qp *qp)
 {
-	struct siw_wq *wq = siw_wq_of(qp);
+	struct siw_base_qp *base = siw_base_qp_of(qp);
 	int err = siw_qp_enter(qp);
 
 	if (err)
 		return err;
 	siw_lock(&qp->ctx->progress);
-	err = qp_remove(wq);
+	err = qp_remove(base);
 	siw_unlock(&qp->ctx->progress);
 	if (err)
 		return err;
 	siw_device_child_del(qp->ctx, &qp->child);
 	/* Waits until no event handler uses the QP any more. */
 	siw_device_async_end(&qp->async);
-	count_qp(wq, -1);
-	qp_release_memory(wq);
+	count_qp(base, -1);
+	qp_release_memory(base);
 	return 0;
 }
 
@@ -347,7 +349,7 @@ int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer
 	if (err)
 		return err;
 	siw_lock(&qp->ctx->progress);
-	err = siw_class_of(siw_wq_of(qp))->addr(siw_wq_of(qp), &own, &other);
+	err = siw_class_of(siw_base_qp_of(qp))->addr(siw_base_qp_of(qp), &own, &other);
 	siw_unlock(&qp->ctx->progress);
 	if (err == -ENOTCONN)
 		return siw_refuse(NOT_CONNECTED);
@@ -364,7 +366,7 @@ void siw_qp_hold(struct siw_qp_hold *hold, struct siw_qp *qp)
 {
 	siw_lock(&qp->ctx->progress);
 	siw_link_init(&hold->link);
-	siw_link_add(&siw_wq_of(qp)->holds, &hold->link);
+	siw_link_add(&siw_base_qp_of(qp)->holds, &hold->link);
 	hold->qp = qp;
 	siw_unlock(&qp->ctx->progress);
 }
@@ -381,14 +383,14 @@ void siw_qp_hold_end(struct siw_context *ctx, struct siw_qp_hold *hold)
 bool siw_qp_hold_query(struct siw_context *ctx, const struct siw_qp_hold *hold,
 		       struct siw_qp_held *held)
 {
-	const struct siw_wq *wq;
+	const struct siw_base_qp *base;
 
 	siw_lock(&ctx->progress);
-	wq = hold->qp ? siw_wq_of(hold->qp) : NULL;
-	if (wq && held)
-		*held = (struct siw_qp_held){ wq->qp.state, wq->ord, wq->ird, wq->roce };
+	base = hold->qp ? siw_base_qp_of(hold->qp) : NULL;
+	if (base && held)
+		*held = (struct siw_qp_held){ base->qp.state, base->ord, base->ird, base->roce };
 	siw_unlock(&ctx->progress);
-	return wq;
+	return base;
 }
 
 int siw_persona_setting(void)
@@ -403,12 +405,12 @@ struct siw_context *siw_qp_context(struct siw_qp *qp)
 
 int siw_qp_type(struct siw_qp *qp)
 {
-	return siw_class_of(siw_wq_of(qp))->type;
+	return siw_class_of(siw_base_qp_of(qp))->type;
 }
 
 int siw_qp_leave_pairing(struct siw_qp *qp)
 {
-	struct siw_rc *rc = siw_rc_of(siw_wq_of(qp));
+	struct siw_rc_qp *rc = siw_rc_qp_of(siw_base_qp_of(qp));
 	int err = 0;
 
 	siw_lock(&qp->ctx->progress);

@@ -14,15 +14,15 @@
 #include "base/list.h"
 #include "rd/rd_rnr.h"
 
-struct siw_rc;
+struct siw_rc_qp;
 
 /*
  * Creates a queue pair whose attributes have been checked, and sets init->cap to the capacities
  * that it has. pair: called with the progress lock held for a queue pair with init->by_qpn, to make
  * it connect by GID and QPN; 0 or -errno. Returns 0 or -errno.
  */
-int siw_qp_create(struct siw_pd *pd, struct siw_qp_init_attr *init, int (*pair)(struct siw_rc *rc),
-		  struct siw_qp **out);
+int siw_qp_create(struct siw_pd *pd, struct siw_qp_init_attr *init,
+		  int (*pair)(struct siw_rc_qp *rc), struct siw_qp **out);
 
 /* What start-up has negotiated for the stream of an RC QP. */
 struct siw_rc_start {

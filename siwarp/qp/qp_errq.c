@@ -33,10 +33,10 @@ static struct siw_errq *errq_alloc(void)
  * Queues an error entry. A full queue drops new entries, because the first errors are mostly the
  * cause of later ones.
  */
-static void errq_put(struct siw_wq *wq, const struct siw_rdmap_event *event, int origin,
+static void errq_put(struct siw_base_qp *base, const struct siw_rdmap_event *event, int origin,
 		     uint64_t wr_id)
 {
-	struct siw_errq *q = wq->errq ? wq->errq : (wq->errq = errq_alloc());
+	struct siw_errq *q = base->errq ? base->errq : (base->errq = errq_alloc());
 	struct siw_err_entry *entry;
 
 	if (!q || q->waiting[origin - 1] >= q->size / 2) {
@@ -65,46 +65,47 @@ static void errq_put(struct siw_wq *wq, const struct siw_rdmap_event *event, int
  * everybody knows Q_Key 0, so an error must not let one of them stop the others. An RD queue pair
  * serves many peers, and ending it would end them all.
  */
-static bool err_ends_qp_by_default(const struct siw_wq *wq, bool in_group)
+static bool err_ends_qp_by_default(const struct siw_base_qp *base, bool in_group)
 {
-	return siw_class_of(wq)->type != SIW_QPT_RD && !in_group && wq->qkey;
+	return siw_class_of(base)->type != SIW_QPT_RD && !in_group && base->qkey;
 }
 
-void siw_qp_err_policy(struct siw_wq *wq, bool in_group)
+void siw_qp_err_policy(struct siw_base_qp *base, bool in_group)
 {
-	wq->errs_fatal =
-		wq->error_policy == SIW_ERROR_POLICY_ERROR ||
-		(wq->error_policy == SIW_ERROR_POLICY_AUTO && err_ends_qp_by_default(wq, in_group));
+	base->errs_fatal = base->error_policy == SIW_ERROR_POLICY_ERROR ||
+			   (base->error_policy == SIW_ERROR_POLICY_AUTO &&
+			    err_ends_qp_by_default(base, in_group));
 }
 
-void siw_qp_err_found(struct siw_wq *wq, const struct siw_rdmap_event *event)
+void siw_qp_err_found(struct siw_base_qp *base, const struct siw_rdmap_event *event)
 {
-	errq_put(wq, event, SIW_ERR_FOUND, 0);
-	if (wq->errs_fatal)
-		siw_qp_abort(wq, siw_qp_event_of(&event->err));
+	errq_put(base, event, SIW_ERR_FOUND, 0);
+	if (base->errs_fatal)
+		siw_qp_abort(base, siw_qp_event_of(&event->err));
 	else
-		siw_device_async_raise(&wq->qp.async, SIW_EVENT_QP_ERR_QUEUED);
+		siw_device_async_raise(&base->qp.async, SIW_EVENT_QP_ERR_QUEUED);
 }
 
-void siw_qp_err_access(struct siw_wq *wq, const struct siw_rdmap_event *event)
+void siw_qp_err_access(struct siw_base_qp *base, const struct siw_rdmap_event *event)
 {
 	siw_count(SIW_COUNTER_err_found, 1);
-	errq_put(wq, event, SIW_ERR_FOUND, 0);
-	siw_device_async_raise(&wq->qp.async, SIW_EVENT_QP_ERR_QUEUED);
+	errq_put(base, event, SIW_ERR_FOUND, 0);
+	siw_device_async_raise(&base->qp.async, SIW_EVENT_QP_ERR_QUEUED);
 }
 
-void siw_qp_err_reported(struct siw_wq *wq, const struct siw_rdmap_event *event, uint64_t wr_id)
+void siw_qp_err_reported(struct siw_base_qp *base, const struct siw_rdmap_event *event,
+			 uint64_t wr_id)
 {
 	siw_count(SIW_COUNTER_err_received, 1);
-	errq_put(wq, event, SIW_ERR_REPORTED, wr_id);
-	siw_device_async_raise(&wq->qp.async, SIW_EVENT_QP_ERR_QUEUED);
+	errq_put(base, event, SIW_ERR_REPORTED, wr_id);
+	siw_device_async_raise(&base->qp.async, SIW_EVENT_QP_ERR_QUEUED);
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
-static int errq_take(struct siw_wq *wq, int max, struct siw_err_entry *out)
+static int errq_take(struct siw_base_qp *base, int max, struct siw_err_entry *out)
 {
-	struct siw_errq *q = wq->errq;
+	struct siw_errq *q = base->errq;
 	int n;
 
 	for (n = 0; q && n < max && q->n; n++) {
@@ -116,18 +117,18 @@ static int errq_take(struct siw_wq *wq, int max, struct siw_err_entry *out)
 	return n;
 }
 
-static int errq_take_locked(struct siw_wq *wq, int max, struct siw_err_entry *out)
+static int errq_take_locked(struct siw_base_qp *base, int max, struct siw_err_entry *out)
 {
 	int n;
 
-	siw_lock(&wq->qp.ctx->progress);
-	if (siw_teardown_of(wq) == SIW_DEAD)
+	siw_lock(&base->qp.ctx->progress);
+	if (siw_teardown_of(base) == SIW_DEAD)
 		n = siw_refuse(DESTROYED);
-	else if (siw_class_of(wq)->has_errors)
-		n = errq_take(wq, max, out);
+	else if (siw_class_of(base)->has_errors)
+		n = errq_take(base, max, out);
 	else
-		n = siw_qp_refuse_type(wq, "UD, UC or RD");
-	siw_unlock(&wq->qp.ctx->progress);
+		n = siw_qp_refuse_type(base, "UD, UC or RD");
+	siw_unlock(&base->qp.ctx->progress);
 	return n;
 }
 
@@ -141,9 +142,9 @@ int siw_poll_err(struct siw_qp *qp, int num_entries, struct siw_err_entry *entri
 		return siw_refuse(NEGATIVE, siw_reason_text("num_entries"), (uint64_t)num_entries);
 	if (num_entries && !entries)
 		return siw_refuse_null("entries");
-	n = errq_take_locked(siw_wq_of(qp), num_entries, entries);
+	n = errq_take_locked(siw_base_qp_of(qp), num_entries, entries);
 	if (n || !num_entries)
 		return n;
 	siw_device_poll(qp->ctx, NULL);
-	return errq_take_locked(siw_wq_of(qp), num_entries, entries);
+	return errq_take_locked(siw_base_qp_of(qp), num_entries, entries);
 }

@@ -11,51 +11,52 @@
 
 /* ---- posting --------------------------------------------------------------------------------- */
 
-int64_t siw_qp_flow_check(struct siw_wq *wq, const struct siw_send_wr *wr)
+int64_t siw_qp_flow_check(struct siw_base_qp *base, const struct siw_send_wr *wr)
 {
-	return siw_qp_is_local(wr->opcode) ? siw_qp_mw_check(wq, wr) : siw_qp_op_check(wq, wr);
+	return siw_qp_is_local(wr->opcode) ? siw_qp_mw_check(base, wr) : siw_qp_op_check(base, wr);
 }
 
-int siw_qp_flow_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
+int siw_qp_flow_post(struct siw_base_qp *base, const struct siw_send_wr *wr, bool wait)
 {
 	int64_t length;
 	struct siw_wqe *wqe;
 
 	(void)wait; /* unused: a request stays in the queue until it completes in any case */
 	if (__builtin_expect(siw_qp_is_local(wr->opcode), 0))
-		return siw_qp_mw_post(wq, wr, SIW_MW_TYPE_2);
-	length = siw_qp_op_check(wq, wr);
+		return siw_qp_mw_post(base, wr, SIW_MW_TYPE_2);
+	length = siw_qp_op_check(base, wr);
 	if (length < 0)
 		return (int)length;
-	wqe = siw_qp_sq_append(wq, &wq->flow, wr, (uint64_t)length);
+	wqe = siw_qp_sq_append(base, &base->flow, wr, (uint64_t)length);
 	if (!wqe)
-		return siw_qp_refuse_slot(wq);
+		return siw_qp_refuse_slot(base);
 	siw_qp_op_store(wqe, wr);
-	if (__builtin_expect(wq->qp.state >= SIW_QPS_SQE, 0))
-		siw_qp_flush_late_send(wq);
+	if (__builtin_expect(base->qp.state >= SIW_QPS_SQE, 0))
+		siw_qp_flush_late_send(base);
 	return 0;
 }
 
 /* ---- beginning ------------------------------------------------------------------------------- */
 
-static uint32_t reads_max(const struct siw_wq *wq, const struct siw_flow *flow)
+static uint32_t reads_max(const struct siw_base_qp *base, const struct siw_flow *flow)
 {
-	return flow->peer ? siw_rdmap_rd_ord(flow->stream) : wq->reads_max;
+	return flow->peer ? siw_rdmap_rd_ord(flow->stream) : base->reads_max;
 }
 
-static bool flow_may_begin(const struct siw_wq *wq, const struct siw_flow *flow)
+static bool flow_may_begin(const struct siw_base_qp *base, const struct siw_flow *flow)
 {
 	const struct siw_wqe *wqe = flow->next;
 
-	return wqe && wq->qp.state == SIW_QPS_RTS && siw_teardown_of(wq) == SIW_ALIVE &&
+	return wqe && base->qp.state == SIW_QPS_RTS && siw_teardown_of(base) == SIW_ALIVE &&
 	       !((wqe->flags & SIW_SEND_FENCE) && flow->reads_out) &&
-	       !(siw_qp_awaits_response(wqe) && flow->reads_out >= reads_max(wq, flow));
+	       !(siw_qp_awaits_response(wqe) && flow->reads_out >= reads_max(base, flow));
 }
 
 /* Begins a local request, which executes at once. Returns as begin of struct siw_qp_class. */
-static __attribute__((cold, noinline)) int flow_begin_local(struct siw_wq *wq, struct siw_wqe *wqe)
+static __attribute__((cold, noinline)) int flow_begin_local(struct siw_base_qp *base,
+							    struct siw_wqe *wqe)
 {
-	int r = siw_qp_mw_begin(wq, wqe);
+	int r = siw_qp_mw_begin(base, wqe);
 
 	return r == -EINPROGRESS ? -EAGAIN : r;
 }
@@ -63,18 +64,18 @@ static __attribute__((cold, noinline)) int flow_begin_local(struct siw_wq *wq, s
 /*
  * Handles the failure of the flow's next request to begin. err: -errno, or an enum siw_wc_status.
  */
-static __attribute__((cold, noinline)) void flow_begin_failed(struct siw_wq *wq,
+static __attribute__((cold, noinline)) void flow_begin_failed(struct siw_base_qp *base,
 							      struct siw_flow *flow, int err)
 {
-	int status = err > 0 ? err : (int)siw_qp_sq_status(wq, err);
+	int status = err > 0 ? err : (int)siw_qp_sq_status(base, err);
 
-	siw_qp_flow_advance(wq, flow, SIW_WQE_DONE, status);
-	siw_class_of(wq)->failed(wq, flow, status);
+	siw_qp_flow_advance(base, flow, SIW_WQE_DONE, status);
+	siw_class_of(base)->failed(base, flow, status);
 }
 
-int siw_qp_flow_send(struct siw_wq *wq, struct siw_flow *flow)
+int siw_qp_flow_send(struct siw_base_qp *base, struct siw_flow *flow)
 {
-	const struct siw_qp_class *class = siw_class_of(wq);
+	const struct siw_qp_class *class = siw_class_of(base);
 	const struct siw_wqe *stuck = NULL;
 	uint64_t octets = 0;
 	int r;
@@ -82,26 +83,26 @@ int siw_qp_flow_send(struct siw_wq *wq, struct siw_flow *flow)
 	for (;;) {
 		int err = 0;
 
-		while (flow_may_begin(wq, flow) && octets < class->turn_octets) {
+		while (flow_may_begin(base, flow) && octets < class->turn_octets) {
 			struct siw_wqe *wqe = flow->next;
 			bool local = __builtin_expect(siw_qp_is_local(wqe->opcode), 0);
 
 			octets += wqe->length;
-			err = local ? flow_begin_local(wq, wqe) : class->begin(wq, flow, wqe);
+			err = local ? flow_begin_local(base, wqe) : class->begin(base, flow, wqe);
 			if (err)
 				break;
 			if (local)
-				siw_qp_local_done(wq);
+				siw_qp_local_done(base);
 			else
-				siw_qp_flow_advance(wq, flow, SIW_WQE_BEGUN, SIW_WC_SUCCESS);
+				siw_qp_flow_advance(base, flow, SIW_WQE_BEGUN, SIW_WC_SUCCESS);
 			flow->reads_out += siw_qp_awaits_response(wqe);
 		}
 		if (__builtin_expect(err && err != -EAGAIN, 0))
-			flow_begin_failed(wq, flow, err);
-		if (__builtin_expect(siw_teardown_of(wq) == SIW_RESETTING, 0))
+			flow_begin_failed(base, flow, err);
+		if (__builtin_expect(siw_teardown_of(base) == SIW_RESETTING, 0))
 			return 0;
-		r = class->flush(wq, flow);
-		if (r != 1 || !flow_may_begin(wq, flow))
+		r = class->flush(base, flow);
+		if (r != 1 || !flow_may_begin(base, flow))
 			return r;
 		if (octets >= class->turn_octets)
 			return 0;
@@ -124,33 +125,33 @@ int siw_qp_flow_send(struct siw_wq *wq, struct siw_flow *flow)
  * successfully. On RD, later requests do complete; and a request that the network refused counts as
  * lost.
  */
-static bool fails_whole_flow(const struct siw_wq *wq, const struct siw_wqe *wqe)
+static bool fails_whole_flow(const struct siw_base_qp *base, const struct siw_wqe *wqe)
 {
 	return wqe->status != SIW_WC_SUCCESS && wqe->status != SIW_WC_GENERAL_ERR &&
-	       !siw_class_of(wq)->many_flows;
+	       !siw_class_of(base)->many_flows;
 }
 
 /*
  * The oldest request failed at this end, and all earlier ones are complete: moves the QP to SQE if
  * its type has that state, else ends the connection.
  */
-static __attribute__((cold, noinline)) void flow_fail_oldest(struct siw_wq *wq,
+static __attribute__((cold, noinline)) void flow_fail_oldest(struct siw_base_qp *base,
 							     struct siw_flow *flow)
 {
 	/*
 	 * The state changes before the completion is queued, so that a program that polls the
 	 * completion sees the new state.
 	 */
-	if (!siw_qp_send_failed(wq)) {
-		siw_tear(wq, SIW_BROKEN);
+	if (!siw_qp_send_failed(base)) {
+		siw_tear(base, SIW_BROKEN);
 		return;
 	}
-	siw_set_teardown(wq, SIW_ALIVE);
-	siw_qp_flow_finish_all(wq, flow, SIW_WC_WR_FLUSH_ERR);
-	siw_class_of(wq)->abandon(wq);
+	siw_set_teardown(base, SIW_ALIVE);
+	siw_qp_flow_finish_all(base, flow, SIW_WC_WR_FLUSH_ERR);
+	siw_class_of(base)->abandon(base);
 }
 
-void siw_qp_flow_reap(struct siw_wq *wq, struct siw_flow *flow)
+void siw_qp_flow_reap(struct siw_base_qp *base, struct siw_flow *flow)
 {
 	struct siw_wqe *wqe;
 
@@ -158,22 +159,22 @@ void siw_qp_flow_reap(struct siw_wq *wq, struct siw_flow *flow)
 		if (wqe->state == SIW_WQE_BEGUN &&
 		    (siw_qp_awaits_response(wqe) || wqe->stamp.end > flow->accepted))
 			return;
-		if (fails_whole_flow(wq, wqe)) {
-			if (siw_teardown_of(wq) == SIW_FAILING)
-				flow_fail_oldest(wq, flow);
+		if (fails_whole_flow(base, wqe)) {
+			if (siw_teardown_of(base) == SIW_FAILING)
+				flow_fail_oldest(base, flow);
 			return; /* otherwise the flush that follows completes the request */
 		}
-		siw_qp_flow_finish(wq, flow, wqe->status);
+		siw_qp_flow_finish(base, flow, wqe->status);
 	}
 }
 
-enum siw_run siw_qp_flow_left(struct siw_wq *wq, int r, bool blocked)
+enum siw_run siw_qp_flow_left(struct siw_base_qp *base, int r, bool blocked)
 {
-	int teardown = siw_teardown_of(wq);
+	int teardown = siw_teardown_of(base);
 
-	if (__builtin_expect(wq->draining, 0))
-		siw_qp_drained(wq);
-	if (teardown == SIW_BROKEN || teardown == SIW_RESETTING || wq->revoke.due)
+	if (__builtin_expect(base->draining, 0))
+		siw_qp_drained(base);
+	if (teardown == SIW_BROKEN || teardown == SIW_RESETTING || base->revoke.due)
 		return SIW_RUN_MORE;
 	/* A dead stream is detected and handled by the receiving side. */
 	if (r)

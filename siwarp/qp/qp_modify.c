@@ -42,33 +42,33 @@ int siw_qp_step_attrs(int qp_type, int from, int to)
  * Whether a connection manager has negotiated the number of outstanding Reads with the peer. With
  * RC by QPN, the program only states the number it wants (connect_pair.c).
  */
-static bool has_negotiated_reads(const struct siw_wq *wq)
+static bool has_negotiated_reads(const struct siw_base_qp *base)
 {
-	return wq->connected && !siw_rc_of(wq)->pairs;
+	return base->connected && !siw_rc_qp_of(base)->pairs;
 }
 
-static void qp_store_attributes(struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
+static void qp_store_attributes(struct siw_base_qp *base, const struct siw_qp_attr *attr, int mask)
 {
-	siw_lock(&wq->qp.send_lock);
+	siw_lock(&base->qp.send_lock);
 	if (mask & SIW_QP_QKEY)
-		wq->qkey = attr->qkey;
+		base->qkey = attr->qkey;
 	if (mask & SIW_QP_ACCESS_FLAGS)
-		wq->access = attr->qp_access_flags;
+		base->access = attr->qp_access_flags;
 	if (mask & SIW_QP_MAX_QP_RD_ATOMIC) {
-		if (has_negotiated_reads(wq))
-			wq->reads_max = (uint16_t)attr->max_rd_atomic;
+		if (has_negotiated_reads(base))
+			base->reads_max = (uint16_t)attr->max_rd_atomic;
 		else
-			wq->ord = attr->max_rd_atomic;
+			base->ord = attr->max_rd_atomic;
 	}
 	if (mask & SIW_QP_MAX_DEST_RD_ATOMIC)
-		wq->ird = attr->max_dest_rd_atomic;
+		base->ird = attr->max_dest_rd_atomic;
 	if (mask & SIW_QP_RNR_RETRY)
-		wq->rnr_retry = attr->rnr_retry;
+		base->rnr_retry = attr->rnr_retry;
 	if (mask & SIW_QP_MIN_RNR_TIMER)
-		wq->min_rnr_timer = attr->min_rnr_timer;
+		base->min_rnr_timer = attr->min_rnr_timer;
 	if (mask & SIW_QP_RATE_LIMIT)
-		wq->rate_limit = attr->rate_limit;
-	siw_unlock(&wq->qp.send_lock);
+		base->rate_limit = attr->rate_limit;
+	siw_unlock(&base->qp.send_lock);
 }
 
 /*
@@ -82,19 +82,19 @@ static int check_range(const char *name, int asked, int most, bool given)
 	return siw_refuse(RANGE, siw_reason_text(name), (uint64_t)asked, 0, (uint64_t)most);
 }
 
-static int check_depths(const struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
+static int check_depths(const struct siw_base_qp *base, const struct siw_qp_attr *attr, int mask)
 {
 	/*
 	 * On a connection, ORD is at most the negotiated value, and at least one unless that value
 	 * is 0: otherwise posted Reads would hang.
 	 */
-	bool connected = has_negotiated_reads(wq) && (mask & SIW_QP_MAX_QP_RD_ATOMIC);
+	bool connected = has_negotiated_reads(base) && (mask & SIW_QP_MAX_QP_RD_ATOMIC);
 	int err;
 
 	if (connected &&
-	    (attr->max_rd_atomic > wq->granted_ord || attr->max_rd_atomic < !!wq->granted_ord))
-		return siw_refuse(QP_ORD, (uint64_t)attr->max_rd_atomic, !!wq->granted_ord,
-				  wq->granted_ord);
+	    (attr->max_rd_atomic > base->granted_ord || attr->max_rd_atomic < !!base->granted_ord))
+		return siw_refuse(QP_ORD, (uint64_t)attr->max_rd_atomic, !!base->granted_ord,
+				  base->granted_ord);
 	err = check_range("max_rd_atomic", attr->max_rd_atomic, SIW_RDMAP_MAX_READS,
 			  mask & SIW_QP_MAX_QP_RD_ATOMIC);
 	if (!err)
@@ -113,12 +113,12 @@ static int check_depths(const struct siw_wq *wq, const struct siw_qp_attr *attr,
 }
 
 /* Everybody knows Q_Key 0, so its knowledge must not allow a peer to end the QP. */
-static int check_qkey(const struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
+static int check_qkey(const struct siw_base_qp *base, const struct siw_qp_attr *attr, int mask)
 {
-	uint32_t qkey = mask & SIW_QP_QKEY ? attr->qkey : wq->qkey;
+	uint32_t qkey = mask & SIW_QP_QKEY ? attr->qkey : base->qkey;
 	bool begins = mask & SIW_QP_STATE && attr->qp_state == SIW_QPS_INIT;
 
-	if (wq->error_policy != SIW_ERROR_POLICY_ERROR || qkey || !siw_class_of(wq)->has_errors)
+	if (base->error_policy != SIW_ERROR_POLICY_ERROR || qkey || !siw_class_of(base)->has_errors)
 		return 0;
 	return begins || mask & SIW_QP_QKEY ? siw_refuse(QP_POLICY_QKEY) : 0;
 }
@@ -127,24 +127,24 @@ static int check_qkey(const struct siw_wq *wq, const struct siw_qp_attr *attr, i
  * Refuses values that are invalid for every QP; check_step() refuses attributes that do not apply
  * to the step. Progress lock held.
  */
-static int check_values(const struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
+static int check_values(const struct siw_base_qp *base, const struct siw_qp_attr *attr, int mask)
 {
 	const int rights = SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE |
 			   SIW_ACCESS_REMOTE_READ | SIW_ACCESS_REMOTE_ATOMIC;
 	int err;
 
-	if ((mask & SIW_QP_CUR_STATE) && attr->cur_qp_state != wq->qp.state)
+	if ((mask & SIW_QP_CUR_STATE) && attr->cur_qp_state != base->qp.state)
 		return siw_refuse(QP_CUR_STATE, (uint64_t)attr->cur_qp_state,
-				  (uint64_t)wq->qp.state);
+				  (uint64_t)base->qp.state);
 	if ((mask & SIW_QP_ACCESS_FLAGS) && (attr->qp_access_flags & ~rights))
 		return siw_refuse(QP_ACCESS, (uint64_t)attr->qp_access_flags);
-	err = check_qkey(wq, attr, mask);
-	return err ? err : check_depths(wq, attr, mask);
+	err = check_qkey(base, attr, mask);
+	return err ? err : check_depths(base, attr, mask);
 }
 
-static int qp_adopt_socket(struct siw_wq *wq, int fd)
+static int qp_adopt_socket(struct siw_base_qp *base, int fd)
 {
-	int err = siw_class_of(wq)->open(wq, NULL, fd);
+	int err = siw_class_of(base)->open(base, NULL, fd);
 
 	if (err == -EBADF)
 		return siw_refuse(QP_FD_CLOSED, (uint64_t)fd);
@@ -166,19 +166,19 @@ static uint64_t reachable_states(int type, int state)
 	return ways;
 }
 
-static int refuse_step(const struct siw_wq *wq, int to)
+static int refuse_step(const struct siw_base_qp *base, int to)
 {
 	const uint64_t init = 1u << SIW_QPS_INIT;
-	uint64_t ways = reachable_states(siw_class_of(wq)->type, wq->qp.state);
+	uint64_t ways = reachable_states(siw_class_of(base)->type, base->qp.state);
 
 	if (to < SIW_QPS_RESET || to > SIW_QPS_ERR)
 		return siw_refuse(QP_STATE_VALUE, (uint64_t)to);
-	if (siw_class_of(wq)->type == SIW_QPT_RC && !siw_rc_of(wq)->pairs && to > SIW_QPS_INIT &&
-	    (ways & init || wq->qp.state == SIW_QPS_INIT))
-		return siw_refuse(QP_STEP_RC, (uint64_t)wq->qp.state, (uint64_t)to);
+	if (siw_class_of(base)->type == SIW_QPT_RC && !siw_rc_qp_of(base)->pairs &&
+	    to > SIW_QPS_INIT && (ways & init || base->qp.state == SIW_QPS_INIT))
+		return siw_refuse(QP_STEP_RC, (uint64_t)base->qp.state, (uint64_t)to);
 	if (!ways)
-		return siw_refuse(QP_STEP_OUT, (uint64_t)wq->qp.state, (uint64_t)to);
-	return siw_refuse(QP_STEP, (uint64_t)wq->qp.state, (uint64_t)to, ways);
+		return siw_refuse(QP_STEP_OUT, (uint64_t)base->qp.state, (uint64_t)to);
+	return siw_refuse(QP_STEP, (uint64_t)base->qp.state, (uint64_t)to, ways);
 }
 
 /* The steps that accept an attribute, as a set of steps in the format of base/reason.h. */
@@ -200,57 +200,58 @@ static uint64_t steps_with(int type, int attribute)
  * Whether the state table has the step, and the step accepts these attributes: 0 or -errno. to: the
  * target state, -1: the state stays.
  */
-static int check_step(const struct siw_wq *wq, int to, int mask)
+static int check_step(const struct siw_base_qp *base, int to, int mask)
 {
-	int attrs = siw_qp_step_attrs(siw_class_of(wq)->type, wq->qp.state, to);
+	int attrs = siw_qp_step_attrs(siw_class_of(base)->type, base->qp.state, to);
 	int first, extra = mask & ~(attrs | SIW_QP_STATE);
 	uint64_t steps;
 
 	if ((mask & SIW_QP_STATE && to < 0) || attrs < 0)
-		return refuse_step(wq, to);
+		return refuse_step(base, to);
 	if (!extra)
 		return 0;
 	first = extra & -extra;
 	if (!(first & ALL_ATTRIBUTES))
 		return siw_refuse(QP_MASK, (uint64_t)extra);
-	steps = steps_with(siw_class_of(wq)->type, first);
+	steps = steps_with(siw_class_of(base)->type, first);
 	if (!steps)
-		return siw_refuse(QP_ATTR_TYPE, (uint64_t)extra, (uint64_t)siw_class_of(wq)->type);
+		return siw_refuse(QP_ATTR_TYPE, (uint64_t)extra,
+				  (uint64_t)siw_class_of(base)->type);
 	return siw_refuse(QP_ATTR_STEP, (uint64_t)extra, steps);
 }
 
-static int qp_modify_locked(struct siw_wq *wq, const struct siw_qp_attr *attr, int mask)
+static int qp_modify_locked(struct siw_base_qp *base, const struct siw_qp_attr *attr, int mask)
 {
-	const struct siw_qp_class *class = siw_class_of(wq);
+	const struct siw_qp_class *class = siw_class_of(base);
 	int event = mask & SIW_QP_STATE ? event_of(attr->qp_state) : SIW_QPE_STAY;
 	int action, err;
 
-	if (siw_teardown_of(wq) == SIW_DEAD || siw_link_empty(&wq->qp.in_ctx))
+	if (siw_teardown_of(base) == SIW_DEAD || siw_link_empty(&base->qp.in_ctx))
 		return siw_refuse(DESTROYED);
-	err = check_step(wq, mask & SIW_QP_STATE ? attr->qp_state : -1, mask);
+	err = check_step(base, mask & SIW_QP_STATE ? attr->qp_state : -1, mask);
 	if (!err)
-		err = check_values(wq, attr, mask);
+		err = check_values(base, attr, mask);
 	if (err)
 		return err;
 	/* Steps that can fail are taken before the state changes. */
 	if (mask & SIW_QP_FD) {
-		err = qp_adopt_socket(wq, attr->fd);
+		err = qp_adopt_socket(base, attr->fd);
 		if (err)
 			return err;
 	}
-	err = siw_qp_prepare(wq, event, attr, mask);
+	err = siw_qp_prepare(base, event, attr, mask);
 	if (err)
 		return err;
-	qp_store_attributes(wq, attr, mask);
-	action = siw_qp_step(wq, event);
+	qp_store_attributes(base, attr, mask);
+	action = siw_qp_step(base, event);
 	if (action < 0) /* a send failed meanwhile, and state SQE does not have this step */
-		return refuse_step(wq, attr->qp_state);
-	siw_qp_act(wq, action, (mask & SIW_QP_EN_SQD_ASYNC_NOTIFY) && attr->en_sqd_async_notify);
+		return refuse_step(base, attr->qp_state);
+	siw_qp_act(base, action, (mask & SIW_QP_EN_SQD_ASYNC_NOTIFY) && attr->en_sqd_async_notify);
 	if (class->modified)
-		class->modified(wq, mask);
+		class->modified(base, mask);
 	/* Requests that the former rate limit delayed may be sent now. */
 	if (mask & SIW_QP_RATE_LIMIT)
-		siw_qp_wake(wq);
+		siw_qp_wake(base);
 	return 0;
 }
 
@@ -263,62 +264,63 @@ int siw_modify_qp(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
 	if (!attr)
 		return siw_refuse_null("attr");
 	siw_lock(&qp->ctx->progress);
-	err = qp_modify_locked(siw_wq_of(qp), attr, mask);
+	err = qp_modify_locked(siw_base_qp_of(qp), attr, mask);
 	siw_unlock(&qp->ctx->progress);
 	return siw_refused(err);
 }
 
 /* ---- queries --------------------------------------------------------------------------------- */
 
-static void qp_query_attr_common(const struct siw_wq *wq, struct siw_qp_attr *attr)
+static void qp_query_attr_common(const struct siw_base_qp *base, struct siw_qp_attr *attr)
 {
 	*attr = (struct siw_qp_attr){
-		.qp_state = wq->qp.state,
-		.cur_qp_state = wq->qp.state,
-		.qkey = wq->qkey,
-		.qp_access_flags = siw_class_of(wq)->has_rights ? wq->access : 0,
-		.en_sqd_async_notify = wq->qp.state == SIW_QPS_SQD && wq->sqd_notify,
-		.sq_draining = wq->draining,
-		.max_rd_atomic = wq->ord < 0 ? 0 : wq->ord,
-		.max_dest_rd_atomic = wq->ird < 0 ? 0 : wq->ird,
-		.rnr_retry = wq->rnr_retry,
-		.min_rnr_timer = wq->min_rnr_timer,
-		.rate_limit = wq->rate_limit,
+		.qp_state = base->qp.state,
+		.cur_qp_state = base->qp.state,
+		.qkey = base->qkey,
+		.qp_access_flags = siw_class_of(base)->has_rights ? base->access : 0,
+		.en_sqd_async_notify = base->qp.state == SIW_QPS_SQD && base->sqd_notify,
+		.sq_draining = base->draining,
+		.max_rd_atomic = base->ord < 0 ? 0 : base->ord,
+		.max_dest_rd_atomic = base->ird < 0 ? 0 : base->ird,
+		.rnr_retry = base->rnr_retry,
+		.min_rnr_timer = base->min_rnr_timer,
+		.rate_limit = base->rate_limit,
 		.fd = -1,
 	};
-	if (has_negotiated_reads(wq)) {
-		attr->max_rd_atomic = wq->reads_max;
-		attr->max_dest_rd_atomic = wq->granted_ird;
+	if (has_negotiated_reads(base)) {
+		attr->max_rd_atomic = base->reads_max;
+		attr->max_dest_rd_atomic = base->granted_ird;
 	}
-	if (siw_class_of(wq)->query_attr)
-		siw_class_of(wq)->query_attr(wq, attr);
+	if (siw_class_of(base)->query_attr)
+		siw_class_of(base)->query_attr(base, attr);
 }
 
-static void qp_query_init_common(const struct siw_wq *wq, struct siw_qp_init_attr *init)
+static void qp_query_init_common(const struct siw_base_qp *base, struct siw_qp_init_attr *init)
 {
 	struct siw_addr peer;
 
 	*init = (struct siw_qp_init_attr){
-		.qp_context = wq->user,
-		.send_cq = wq->qp.send_cq,
-		.recv_cq = wq->qp.recv_cq,
-		.srq = wq->qp.srq,
-		.cap = wq->cap,
-		.qp_type = siw_class_of(wq)->type,
-		.sq_sig_all = wq->sig_all,
-		.no_crc = wq->no_crc,
-		.grh = wq->grh,
-		.every_addr = wq->every_addr,
-		.keep_unexpected = wq->keep_unexpected,
-		.persona = wq->roce ? SIW_PERSONA_ROCE : SIW_PERSONA_IWARP,
-		.error_policy = wq->errs_fatal ? SIW_ERROR_POLICY_ERROR : SIW_ERROR_POLICY_MESSAGE,
+		.qp_context = base->user,
+		.send_cq = base->qp.send_cq,
+		.recv_cq = base->qp.recv_cq,
+		.srq = base->qp.srq,
+		.cap = base->cap,
+		.qp_type = siw_class_of(base)->type,
+		.sq_sig_all = base->sig_all,
+		.no_crc = base->no_crc,
+		.grh = base->grh,
+		.every_addr = base->every_addr,
+		.keep_unexpected = base->keep_unexpected,
+		.persona = base->roce ? SIW_PERSONA_ROCE : SIW_PERSONA_IWARP,
+		.error_policy = base->errs_fatal ? SIW_ERROR_POLICY_ERROR
+						 : SIW_ERROR_POLICY_MESSAGE,
 	};
-	if (siw_class_of(wq)->open) /* the type has its own socket */
-		siw_class_of(wq)->addr(wq, &init->addr, &peer);
-	if (wq->every_addr)
+	if (siw_class_of(base)->open) /* the type has its own socket */
+		siw_class_of(base)->addr(base, &init->addr, &peer);
+	if (base->every_addr)
 		init->addr = (struct siw_addr){ .port_be = init->addr.port_be };
-	if (siw_class_of(wq)->query_init)
-		siw_class_of(wq)->query_init(wq, init);
+	if (siw_class_of(base)->query_init)
+		siw_class_of(base)->query_init(base, init);
 }
 
 int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init_attr *init)
@@ -330,11 +332,11 @@ int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init
 		return err;
 	siw_lock(&qp->ctx->progress);
 	siw_lock(&qp->send_lock);
-	dead = siw_teardown_of(siw_wq_of(qp)) == SIW_DEAD;
+	dead = siw_teardown_of(siw_base_qp_of(qp)) == SIW_DEAD;
 	if (attr && !dead)
-		qp_query_attr_common(siw_wq_of(qp), attr);
+		qp_query_attr_common(siw_base_qp_of(qp), attr);
 	if (init && !dead)
-		qp_query_init_common(siw_wq_of(qp), init);
+		qp_query_init_common(siw_base_qp_of(qp), init);
 	siw_unlock(&qp->send_lock);
 	siw_unlock(&qp->ctx->progress);
 	return dead ? siw_refuse(DESTROYED) : 0;

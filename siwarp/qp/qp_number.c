@@ -15,12 +15,12 @@ int siw_qp_enter(const struct siw_qp *qp)
 	return siw_device_enter(qp ? qp->ctx : NULL, "qp");
 }
 
-int siw_qp_open_udp(struct siw_wq *wq, const struct siw_addr *addr, int fd,
+int siw_qp_open_udp(struct siw_base_qp *base, const struct siw_addr *addr, int fd,
 		    struct siw_llp_sock **out)
 {
 	if (fd >= 0)
-		return siw_llp_udp_adopt(wq->qp.ctx->port, fd, &wq->qp.handler, out);
-	return siw_llp_udp_open(wq->qp.ctx->port, addr, &wq->qp.handler, out);
+		return siw_llp_udp_adopt(base->qp.ctx->port, fd, &base->qp.handler, out);
+	return siw_llp_udp_open(base->qp.ctx->port, addr, &base->qp.handler, out);
 }
 
 bool siw_qp_qpn_taken(const struct siw_context *ctx, uint32_t qpn)
@@ -44,14 +44,15 @@ uint32_t siw_qp_rc_number(struct siw_context *ctx)
 	return qpn;
 }
 
-int siw_qp_first_addr(const struct siw_wq *wq, const struct siw_addr *wanted, struct siw_addr *addr)
+int siw_qp_first_addr(const struct siw_base_qp *base, const struct siw_addr *wanted,
+		      struct siw_addr *addr)
 {
 	*addr = *wanted;
 	if (wanted->family)
 		return 0;
-	if (!wq->qp.ctx->now.n_addrs)
+	if (!base->qp.ctx->now.n_addrs)
 		return -EADDRNOTAVAIL;
-	*addr = wq->qp.ctx->now.addrs[0];
+	*addr = base->qp.ctx->now.addrs[0];
 	addr->port_be = wanted->port_be;
 	return 0;
 }

@@ -97,7 +97,7 @@ struct siw_flow {
 	uint32_t reads_out; /* Reads and atomics whose responses are outstanding */
 	/* RD: siw_rdmap_rd_is_torn() holds, and the unfinished request has failed already */
 	bool torn;
-	struct siw_link busy;  /* link in wq->flows; RD: linked only while the flow has requests */
+	struct siw_link busy; /* link in base->flows; RD: linked only while the flow has requests */
 	struct siw_link ready; /* RD: link in the QP's ready list */
 };
 
@@ -202,7 +202,7 @@ struct siw_delivery_counts {
 	uint64_t seen;
 };
 
-struct siw_wq;
+struct siw_base_qp;
 
 /*
  * Counts the posts on a queue pair since the program's last poll of an empty CQ, or since its last
@@ -245,79 +245,80 @@ struct siw_qp_class {
 	 * fd of the user (-1: none). 0 or -errno. Progress lock held, also for the members below
 	 * unless they say otherwise.
 	 */
-	int (*create)(struct siw_wq *wq, const struct siw_qp_init_attr *init);
-	int (*open)(struct siw_wq *wq, const struct siw_addr *addr, int fd);
+	int (*create)(struct siw_base_qp *base, const struct siw_qp_init_attr *init);
+	int (*open)(struct siw_base_qp *base, const struct siw_addr *addr, int fd);
 	/* Whether the QP may be destroyed now: 0 or -errno. */
-	int (*may_end)(const struct siw_wq *wq);
+	int (*may_end)(const struct siw_base_qp *base);
 	/* Called before a QP is destroyed, while all its resources are still open. */
-	void (*depart)(struct siw_wq *wq);
+	void (*depart)(struct siw_base_qp *base);
 	/*
 	 * Frees the type's own resources. Harmless if called twice, or for a QP whose creation
 	 * failed.
 	 */
-	void (*close)(struct siw_wq *wq);
+	void (*close)(struct siw_base_qp *base);
 	/*
 	 * The QP's own address; peer is set only for a connection. -ENOTCONN: the QP has no
 	 * address.
 	 */
-	int (*addr)(const struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer);
-	void (*query_attr)(const struct siw_wq *wq, struct siw_qp_attr *attr);
-	void (*query_init)(const struct siw_wq *wq, struct siw_qp_init_attr *init);
+	int (*addr)(const struct siw_base_qp *base, struct siw_addr *own, struct siw_addr *peer);
+	void (*query_attr)(const struct siw_base_qp *base, struct siw_qp_attr *attr);
+	void (*query_init)(const struct siw_base_qp *base, struct siw_qp_init_attr *init);
 	/*
 	 * Called before the state step of an event, for the parts that may fail: 0 or -errno.
 	 * Before a step to ERR or RESET, it also receives the messages that have arrived already.
 	 */
-	int (*prepare)(struct siw_wq *wq, int event, const struct siw_qp_attr *attr, int mask);
+	int (*prepare)(struct siw_base_qp *base, int event, const struct siw_qp_attr *attr,
+		       int mask);
 	/* The state has changed: starts or stops receiving. */
-	void (*receive)(struct siw_wq *wq);
+	void (*receive)(struct siw_base_qp *base);
 	/* Attributes have changed; called last. */
-	void (*modified)(struct siw_wq *wq, int mask);
+	void (*modified)(struct siw_base_qp *base, int mask);
 	/* The QP is in ERR: ends the work in progress, then calls siw_qp_flush(). */
-	void (*end)(struct siw_wq *wq);
+	void (*end)(struct siw_base_qp *base);
 	/* The QP goes to RESET: releases everything at once. */
-	void (*release)(struct siw_wq *wq);
+	void (*release)(struct siw_base_qp *base);
 
 	/* Sending. send_lock held, for all members down to take_recv. */
-	int (*post)(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait);
+	int (*post)(struct siw_base_qp *base, const struct siw_send_wr *wr, bool wait);
 	/* Whether post would accept the request if the queue had room: 0 or more, or -errno. */
-	int64_t (*check)(struct siw_wq *wq, const struct siw_send_wr *wr);
-	enum siw_run (*run)(struct siw_wq *wq);
+	int64_t (*check)(struct siw_base_qp *base, const struct siw_send_wr *wr);
+	enum siw_run (*run)(struct siw_base_qp *base);
 	/* SQD to RTS: called before run. */
-	void (*resume)(struct siw_wq *wq);
+	void (*resume)(struct siw_base_qp *base);
 	/*
 	 * begin starts a request: 0; -EAGAIN: not possible now; or -errno. failed is called when a
 	 * request could not be started; status: enum siw_wc_status.
 	 */
-	int (*begin)(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe);
-	void (*failed)(struct siw_wq *wq, struct siw_flow *flow, int status);
+	int (*begin)(struct siw_base_qp *base, struct siw_flow *flow, struct siw_wqe *wqe);
+	void (*failed)(struct siw_base_qp *base, struct siw_flow *flow, int status);
 	/*
 	 * Passes the requests that have begun to the layer below; returns as siw_rdmap_flush().
 	 * Updates the flow's accepted and taken.
 	 */
-	int (*flush)(struct siw_wq *wq, struct siw_flow *flow);
+	int (*flush)(struct siw_base_qp *base, struct siw_flow *flow);
 	/*
 	 * All requests have ended: discards the protocol state of requests and of unfinished
 	 * Write-Records.
 	 */
-	void (*abandon)(struct siw_wq *wq);
+	void (*abandon)(struct siw_base_qp *base);
 	/* The receive that an unfinished message has consumed: 1 and its wr_id, or 0. */
-	int (*take_recv)(struct siw_wq *wq, uint64_t *wr_id);
+	int (*take_recv)(struct siw_base_qp *base, uint64_t *wr_id);
 	/* The Write-Record with that number, or NULL. Progress lock held. */
-	const struct siw_rdmap_record *(*find_record)(struct siw_wq *wq, uint64_t number);
+	const struct siw_rdmap_record *(*find_record)(struct siw_base_qp *base, uint64_t number);
 	/*
 	 * Whether the stream still has to send a Read Response from the memory of that STag, in
 	 * which case it must be reset.
 	 */
-	bool (*is_sending)(struct siw_wq *wq, uint32_t stag);
+	bool (*is_sending)(struct siw_base_qp *base, uint32_t stag);
 	/* A local request (bind or invalidation) is done: updates the type's confirmation state. */
-	void (*did_local)(struct siw_wq *wq, struct siw_wqe *wqe);
+	void (*did_local)(struct siw_base_qp *base, struct siw_wqe *wqe);
 };
 
 /* The class of a type (enum siw_qp_type), or NULL. */
 const struct siw_qp_class *siw_qp_class_of_type(int type);
 
 /* The work queues, and the other state common to all types. */
-struct siw_wq {
+struct siw_base_qp {
 	struct siw_qp qp; /* must be first */
 	void *user;
 	/* connection ids that use the QP, each with a struct siw_qp_hold; under the progress lock */
@@ -389,7 +390,7 @@ struct siw_records {
 	_Atomic bool waits; /* RD: a paused message waits for the next poll */
 };
 
-struct siw_rc;
+struct siw_rc_qp;
 
 /*
  * Functions of connect_pair.c that an RC queue pair without a connection manager calls. Progress lock
@@ -397,18 +398,18 @@ struct siw_rc;
  */
 struct siw_pair_ops {
 	/* As in struct siw_qp_class; modified reacts to the state and to the Read depths. */
-	int (*prepare)(struct siw_rc *rc, int event, const struct siw_qp_attr *attr, int mask);
-	void (*modified)(struct siw_rc *rc);
+	int (*prepare)(struct siw_rc_qp *rc, int event, const struct siw_qp_attr *attr, int mask);
+	void (*modified)(struct siw_rc_qp *rc);
 	/* Called when requests are posted and there is no stream. */
-	void (*turn)(struct siw_rc *rc);
+	void (*turn)(struct siw_rc_qp *rc);
 	/* Called when the QP has left RTR and RTS and has no stream: ends connection start-up. */
-	void (*stop)(struct siw_rc *rc);
-	void (*query)(const struct siw_rc *rc, struct siw_qp_attr *attr);
-	void (*close)(struct siw_rc *rc);
+	void (*stop)(struct siw_rc_qp *rc);
+	void (*query)(const struct siw_rc_qp *rc, struct siw_qp_attr *attr);
+	void (*close)(struct siw_rc_qp *rc);
 };
 
-struct siw_rc {
-	struct siw_wq wq; /* must be first */
+struct siw_rc_qp {
+	struct siw_base_qp base; /* must be first */
 	/*
 	 * The MPA stream below the flow's streams. While it exists, written with the progress lock
 	 * and send_lock held.
@@ -455,8 +456,8 @@ struct siw_rc {
 	struct siw_wire_err cause_err;
 };
 
-struct siw_ud {
-	struct siw_wq wq;	   /* must be first */
+struct siw_ud_qp {
+	struct siw_base_qp base;   /* must be first */
 	struct siw_llp_sock *sock; /* the QP's only or first socket; may be shared with other QPs */
 	struct siw_addr_socks *ends; /* NULL, or the sockets at every address; may be shared, too */
 	struct siw_ddp_dgram *ddp;   /* datagram DDP on the sockets; dgram is layered on it */
@@ -485,8 +486,8 @@ struct siw_breaker {
 	uint64_t until_ns; /* while open: when the limit ends */
 };
 
-struct siw_uc {
-	struct siw_wq wq;	     /* must be first */
+struct siw_uc_qp {
+	struct siw_base_qp base;     /* must be first */
 	struct siw_llp_sock *sock;   /* the socket used for sending */
 	struct siw_addr_socks *ends; /* NULL, or the QP's sockets at every address */
 	struct siw_ddp_uc *ddp;	     /* UC DDP on the socket; end is layered on it */
@@ -498,7 +499,7 @@ struct siw_uc {
 };
 
 struct siw_rd_qp {
-	struct siw_wq wq; /* must be first */
+	struct siw_base_qp base; /* must be first */
 	struct siw_rd *endpoint;
 	struct siw_ddp_rd *ddp;	  /* DDP on the endpoint, below end; under the progress lock */
 	struct siw_rdmap_rd *end; /* RDMAP on ddp. The fields below are under send_lock. */
@@ -507,57 +508,58 @@ struct siw_rd_qp {
 	struct siw_records records;
 };
 
-static inline struct siw_wq *siw_wq_of(const struct siw_qp *qp)
+static inline struct siw_base_qp *siw_base_qp_of(const struct siw_qp *qp)
 {
-	return siw_container(qp, struct siw_wq, qp);
+	return siw_container(qp, struct siw_base_qp, qp);
 }
 
-static inline struct siw_rc *siw_rc_of(const struct siw_wq *wq)
+static inline struct siw_rc_qp *siw_rc_qp_of(const struct siw_base_qp *base)
 {
-	return siw_container(wq, struct siw_rc, wq);
+	return siw_container(base, struct siw_rc_qp, base);
 }
 
-static inline struct siw_ud *siw_ud_of(const struct siw_wq *wq)
+static inline struct siw_ud_qp *siw_ud_qp_of(const struct siw_base_qp *base)
 {
-	return siw_container(wq, struct siw_ud, wq);
+	return siw_container(base, struct siw_ud_qp, base);
 }
 
-static inline struct siw_uc *siw_uc_of(const struct siw_wq *wq)
+static inline struct siw_uc_qp *siw_uc_qp_of(const struct siw_base_qp *base)
 {
-	return siw_container(wq, struct siw_uc, wq);
+	return siw_container(base, struct siw_uc_qp, base);
 }
 
-static inline struct siw_rd_qp *siw_rd_of(const struct siw_wq *wq)
+static inline struct siw_rd_qp *siw_rd_qp_of(const struct siw_base_qp *base)
 {
-	return siw_container(wq, struct siw_rd_qp, wq);
+	return siw_container(base, struct siw_rd_qp, base);
 }
 
-static inline int siw_teardown_of(const struct siw_wq *wq)
+static inline int siw_teardown_of(const struct siw_base_qp *base)
 {
-	return atomic_load_explicit(&wq->teardown, memory_order_relaxed);
+	return atomic_load_explicit(&base->teardown, memory_order_relaxed);
 }
 
-static inline void siw_set_teardown(struct siw_wq *wq, enum siw_teardown to)
+static inline void siw_set_teardown(struct siw_base_qp *base, enum siw_teardown to)
 {
-	atomic_store_explicit(&wq->teardown, to, memory_order_relaxed);
+	atomic_store_explicit(&base->teardown, to, memory_order_relaxed);
 }
 
 /* Advances the teardown state; never moves it back. send_lock held. */
-static inline void siw_tear(struct siw_wq *wq, enum siw_teardown to)
+static inline void siw_tear(struct siw_base_qp *base, enum siw_teardown to)
 {
-	if (siw_teardown_of(wq) < (int)to)
-		siw_set_teardown(wq, to);
+	if (siw_teardown_of(base) < (int)to)
+		siw_set_teardown(base, to);
 }
 
 /* RC: the stream is being closed, with the QP in ERR. */
-static inline bool siw_is_closing(const struct siw_wq *wq)
+static inline bool siw_is_closing(const struct siw_base_qp *base)
 {
-	return siw_teardown_of(wq) == SIW_SHUTTING_DOWN || siw_teardown_of(wq) == SIW_TERMINATING;
+	return siw_teardown_of(base) == SIW_SHUTTING_DOWN ||
+	       siw_teardown_of(base) == SIW_TERMINATING;
 }
 
-static inline const struct siw_qp_class *siw_class_of(const struct siw_wq *wq)
+static inline const struct siw_qp_class *siw_class_of(const struct siw_base_qp *base)
 {
-	return siw_container(wq->qp.ops, const struct siw_qp_class, ops);
+	return siw_container(base->qp.ops, const struct siw_qp_class, ops);
 }
 
 /*

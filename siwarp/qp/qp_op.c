@@ -59,11 +59,11 @@ int siw_qp_op_wc(int wr_opcode)
 	return ops[wr_opcode].wc;
 }
 
-int siw_qp_refuse_opcode(const struct siw_wq *wq, int opcode)
+int siw_qp_refuse_opcode(const struct siw_base_qp *base, int opcode)
 {
 	if (!siw_qp_op_flags(opcode) && !siw_qp_is_local(opcode))
 		return siw_refuse(OPCODE, (uint64_t)opcode);
-	switch (siw_class_of(wq)->type) {
+	switch (siw_class_of(base)->type) {
 	case SIW_QPT_UD:
 		return siw_refuse(UD_OPCODE);
 	case SIW_QPT_UC:
@@ -75,42 +75,44 @@ int siw_qp_refuse_opcode(const struct siw_wq *wq, int opcode)
 	}
 }
 
-int siw_qp_refuse_send_state(const struct siw_wq *wq, int state)
+int siw_qp_refuse_send_state(const struct siw_base_qp *base, int state)
 {
-	bool by_cm = siw_class_of(wq)->type == SIW_QPT_RC && !siw_rc_of(wq)->pairs;
+	bool by_cm = siw_class_of(base)->type == SIW_QPT_RC && !siw_rc_qp_of(base)->pairs;
 
-	if (siw_teardown_of(wq) == SIW_DEAD)
+	if (siw_teardown_of(base) == SIW_DEAD)
 		return siw_refuse(DESTROYED);
 	return by_cm ? siw_refuse(SEND_STATE_RC, (uint64_t)state)
 		     : siw_refuse(SEND_STATE, (uint64_t)state);
 }
 
-int siw_qp_refuse_slot(const struct siw_wq *wq)
+int siw_qp_refuse_slot(const struct siw_base_qp *base)
 {
 	/* UD allocates its slots when the first request needs one, which may fail. */
-	return wq->sq ? siw_refuse_full(SEND_FULL, wq->cap.max_send_wr) : siw_refuse(NO_MEMORY);
+	return base->sq ? siw_refuse_full(SEND_FULL, base->cap.max_send_wr) : siw_refuse(NO_MEMORY);
 }
 
-int siw_qp_refuse_type(const struct siw_wq *wq, const char *types)
+int siw_qp_refuse_type(const struct siw_base_qp *base, const char *types)
 {
-	return siw_refuse(DATAGRAMS_ONLY, siw_reason_text(types), (uint64_t)siw_class_of(wq)->type);
+	return siw_refuse(DATAGRAMS_ONLY, siw_reason_text(types),
+			  (uint64_t)siw_class_of(base)->type);
 }
 
-int64_t siw_qp_check_length(const struct siw_wq *wq, const struct siw_send_wr *wr, uint64_t length)
+int64_t siw_qp_check_length(const struct siw_base_qp *base, const struct siw_send_wr *wr,
+			    uint64_t length)
 {
 	if (length > SIW_MAX_RC_MSG)
 		return siw_refuse(MESSAGE_LENGTH, length, SIW_MAX_RC_MSG);
-	if ((wr->send_flags & SIW_SEND_INLINE) && length > wq->cap.max_inline_data)
-		return siw_refuse(INLINE_LENGTH, length, wq->cap.max_inline_data);
+	if ((wr->send_flags & SIW_SEND_INLINE) && length > base->cap.max_inline_data)
+		return siw_refuse(INLINE_LENGTH, length, base->cap.max_inline_data);
 	return (int64_t)length;
 }
 
-static int refuse_read(const struct siw_wq *wq, const struct siw_send_wr *wr)
+static int refuse_read(const struct siw_base_qp *base, const struct siw_send_wr *wr)
 {
 	if (wr->send_flags & SIW_SEND_INLINE)
 		return siw_refuse(READ_INLINE);
-	return siw_class_of(wq)->type == SIW_QPT_RD ? siw_refuse(NO_READS_RD)
-						    : siw_refuse(NO_READS);
+	return siw_class_of(base)->type == SIW_QPT_RD ? siw_refuse(NO_READS_RD)
+						      : siw_refuse(NO_READS);
 }
 
 static bool op_is_supported(const struct siw_qp_class *class, int opcode)
@@ -119,26 +121,26 @@ static bool op_is_supported(const struct siw_qp_class *class, int opcode)
 						  : class->opcodes >> opcode & 1;
 }
 
-int64_t siw_qp_op_check(const struct siw_wq *wq, const struct siw_send_wr *wr)
+int64_t siw_qp_op_check(const struct siw_base_qp *base, const struct siw_send_wr *wr)
 {
 	const unsigned int known = SIW_SEND_FENCE | SIW_SEND_SIGNALED | SIW_SEND_SOLICITED |
 				   SIW_SEND_INLINE;
 	uint8_t flags = siw_qp_op_flags(wr->opcode);
 	uint64_t length;
 
-	if (!flags || !op_is_supported(siw_class_of(wq), wr->opcode))
-		return siw_qp_refuse_opcode(wq, wr->opcode);
+	if (!flags || !op_is_supported(siw_class_of(base), wr->opcode))
+		return siw_qp_refuse_opcode(base, wr->opcode);
 	if (wr->send_flags & ~known)
 		return siw_refuse(SEND_FLAGS, wr->send_flags);
 	if ((flags & SIW_OP_AWAITS_RESPONSE) &&
-	    (!wq->granted_ord || (wr->send_flags & SIW_SEND_INLINE)))
-		return refuse_read(wq, wr);
-	if ((flags & SIW_OP_PRIVATE) && !wq->private)
+	    (!base->granted_ord || (wr->send_flags & SIW_SEND_INLINE)))
+		return refuse_read(base, wr);
+	if ((flags & SIW_OP_PRIVATE) && !base->private)
 		return siw_refuse(PRIVATE_MESSAGE);
 	length = siw_qp_octets(wr);
 	if ((flags & SIW_OP_ATOMIC) && length != sizeof(uint64_t))
 		return siw_refuse(ATOMIC_LENGTH, length);
-	return siw_qp_check_length(wq, wr, length);
+	return siw_qp_check_length(base, wr, length);
 }
 
 static void put_atomic(struct siw_wqe *wqe, const struct siw_send_wr *wr)

@@ -7,45 +7,46 @@
 #include "qp/qp_impl.h"
 
 /* The checks of a request that are common to all types: 0 or -errno. */
-static inline int check_form(const struct siw_wq *wq, const struct siw_send_wr *wr)
+static inline int check_form(const struct siw_base_qp *base, const struct siw_send_wr *wr)
 {
-	int state = atomic_load_explicit(&wq->qp.state, memory_order_relaxed);
+	int state = atomic_load_explicit(&base->qp.state, memory_order_relaxed);
 
 	if (__builtin_expect(state < SIW_QPS_RTS, 0))
-		return siw_qp_refuse_send_state(wq, state);
-	if ((uint32_t)wr->num_sge > wq->cap.max_send_sge)
-		return siw_refuse(SEND_SGE, (uint64_t)wr->num_sge, wq->cap.max_send_sge);
+		return siw_qp_refuse_send_state(base, state);
+	if ((uint32_t)wr->num_sge > base->cap.max_send_sge)
+		return siw_refuse(SEND_SGE, (uint64_t)wr->num_sge, base->cap.max_send_sge);
 	if (wr->num_sge && !wr->sg_list)
 		return siw_refuse(SGE_LIST, (uint64_t)wr->num_sge);
 	return 0;
 }
 
-static inline int post_one(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
+static inline int post_one(struct siw_base_qp *base, const struct siw_send_wr *wr, bool wait)
 {
-	int err = check_form(wq, wr);
+	int err = check_form(base, wr);
 
-	return __builtin_expect(err, 0) ? err : siw_class_of(wq)->post(wq, wr, wait);
+	return __builtin_expect(err, 0) ? err : siw_class_of(base)->post(base, wr, wait);
 }
 
 /*
  * Whether every request of the list is valid and there is room for all: 0 or -errno. *bad_wr: the
  * first request that fails.
  */
-static __attribute__((noinline)) int check_all(struct siw_wq *wq, struct siw_send_wr *wr,
+static __attribute__((noinline)) int check_all(struct siw_base_qp *base, struct siw_send_wr *wr,
 					       struct siw_send_wr **bad_wr)
 {
-	uint32_t used = wq->sq_tail - atomic_load_explicit(&wq->qp.sq_freed, memory_order_relaxed);
+	uint32_t used =
+		base->sq_tail - atomic_load_explicit(&base->qp.sq_freed, memory_order_relaxed);
 	int64_t err;
 
-	if (!wq->sq && siw_qp_sq_alloc(wq))
+	if (!base->sq && siw_qp_sq_alloc(base))
 		return siw_refuse(NO_MEMORY);
 	for (; wr; wr = wr->next) {
 		*bad_wr = wr;
-		err = check_form(wq, wr);
+		err = check_form(base, wr);
 		if (!err)
-			err = siw_class_of(wq)->check(wq, wr);
-		if (err >= 0 && used++ > wq->sq_mask)
-			err = siw_qp_refuse_slot(wq);
+			err = siw_class_of(base)->check(base, wr);
+		if (err >= 0 && used++ > base->sq_mask)
+			err = siw_qp_refuse_slot(base);
 		if (err < 0)
 			return (int)err;
 	}
@@ -54,7 +55,7 @@ static __attribute__((noinline)) int check_all(struct siw_wq *wq, struct siw_sen
 
 int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr **bad_wr)
 {
-	struct siw_wq *wq = siw_wq_of(qp);
+	struct siw_base_qp *base = siw_base_qp_of(qp);
 	enum siw_run run = SIW_RUN_BLOCKED;
 	bool list, later;
 	int err = 0;
@@ -66,9 +67,9 @@ int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr 
 	}
 	siw_lock(&qp->send_lock);
 	list = wr && wr->next;
-	later = !list && qp->state >= SIW_QPS_RTS && siw_qp_may_delay_post(wq, wr);
+	later = !list && qp->state >= SIW_QPS_RTS && siw_qp_may_delay_post(base, wr);
 	for (; wr; wr = wr->next) {
-		err = post_one(wq, wr, list || later);
+		err = post_one(base, wr, list || later);
 		if (err) {
 			if (bad_wr)
 				*bad_wr = wr;
@@ -76,10 +77,10 @@ int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr 
 		}
 	}
 	if (!later || err)
-		run = wq->sq_head == wq->sq_tail ? SIW_RUN_DONE : siw_class_of(wq)->run(wq);
+		run = base->sq_head == base->sq_tail ? SIW_RUN_DONE : siw_class_of(base)->run(base);
 	/* Must happen before the lock is released: after that, QP and device may be destroyed. */
 	if (run != SIW_RUN_DONE)
-		siw_qp_wake(wq);
+		siw_qp_wake(base);
 	if (later && !err)
 		atomic_store_explicit(&qp->ctx->held_back, true, memory_order_release);
 	siw_unlock(&qp->send_lock);
@@ -88,7 +89,7 @@ int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr 
 
 int siw_post_send_all(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr **bad_wr)
 {
-	struct siw_wq *wq = siw_wq_of(qp);
+	struct siw_base_qp *base = siw_base_qp_of(qp);
 	struct siw_send_wr *bad = wr;
 	int err;
 
@@ -98,53 +99,53 @@ int siw_post_send_all(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send
 		return qp ? siw_refuse(STALE) : siw_refuse_null("qp");
 	}
 	siw_lock(&qp->send_lock);
-	err = check_all(wq, wr, &bad);
+	err = check_all(base, wr, &bad);
 	for (; !err && wr; wr = wr->next) {
 		bad = wr;
-		err = post_one(wq, wr, true);
+		err = post_one(base, wr, true);
 	}
-	if (wq->sq_head != wq->sq_tail && siw_class_of(wq)->run(wq) != SIW_RUN_DONE)
-		siw_qp_wake(wq);
+	if (base->sq_head != base->sq_tail && siw_class_of(base)->run(base) != SIW_RUN_DONE)
+		siw_qp_wake(base);
 	siw_unlock(&qp->send_lock);
 	if (err && bad_wr)
 		*bad_wr = bad;
 	return err;
 }
 
-static void flush_late_receive(struct siw_wq *wq)
+static void flush_late_receive(struct siw_base_qp *base)
 {
-	struct siw_context *ctx = wq->qp.ctx;
+	struct siw_context *ctx = base->qp.ctx;
 	uint64_t wr_id;
 
 	/* Only a thread that holds the progress lock may take receives from the queue. */
 	siw_lock(&ctx->progress);
 	/* The QP may have been reset or destroyed meanwhile. */
-	while (wq->qp.state == SIW_QPS_ERR && !wq->qp.srq &&
-	       siw_mem_queue_take(wq->recvs, &wr_id) == 1)
-		siw_qp_flush_recv(wq, wr_id);
+	while (base->qp.state == SIW_QPS_ERR && !base->qp.srq &&
+	       siw_mem_queue_take(base->recvs, &wr_id) == 1)
+		siw_qp_flush_recv(base, wr_id);
 	siw_unlock(&ctx->progress);
 }
 
-static int post_one_recv(struct siw_wq *wq, const struct siw_recv_wr *wr)
+static int post_one_recv(struct siw_base_qp *base, const struct siw_recv_wr *wr)
 {
 	uint32_t used =
-		wq->rq_posted - atomic_load_explicit(&wq->qp.rq_freed, memory_order_relaxed);
+		base->rq_posted - atomic_load_explicit(&base->qp.rq_freed, memory_order_relaxed);
 	int err;
 
-	if ((uint32_t)wr->num_sge > wq->cap.max_recv_sge)
-		return siw_refuse(RECV_SGE, (uint64_t)wr->num_sge, wq->cap.max_recv_sge);
+	if ((uint32_t)wr->num_sge > base->cap.max_recv_sge)
+		return siw_refuse(RECV_SGE, (uint64_t)wr->num_sge, base->cap.max_recv_sge);
 	if (wr->num_sge && !wr->sg_list)
 		return siw_refuse(SGE_LIST, (uint64_t)wr->num_sge);
-	if (used >= wq->cap.max_recv_wr)
-		return siw_refuse_full(RECV_FULL, wq->cap.max_recv_wr);
-	err = siw_mem_queue_post(wq->recvs, wr->wr_id, wr->sg_list, wr->num_sge);
-	wq->rq_posted += !err;
-	return err ? siw_refuse_full(RECV_FULL, wq->cap.max_recv_wr) : 0;
+	if (used >= base->cap.max_recv_wr)
+		return siw_refuse_full(RECV_FULL, base->cap.max_recv_wr);
+	err = siw_mem_queue_post(base->recvs, wr->wr_id, wr->sg_list, wr->num_sge);
+	base->rq_posted += !err;
+	return err ? siw_refuse_full(RECV_FULL, base->cap.max_recv_wr) : 0;
 }
 
 int siw_post_recv(struct siw_qp *qp, struct siw_recv_wr *wr, struct siw_recv_wr **bad_wr)
 {
-	struct siw_wq *wq = siw_wq_of(qp);
+	struct siw_base_qp *base = siw_base_qp_of(qp);
 	int state, err = 0;
 	bool late;
 
@@ -158,20 +159,20 @@ int siw_post_recv(struct siw_qp *qp, struct siw_recv_wr *wr, struct siw_recv_wr 
 	if (qp->srq)
 		err = siw_refuse(RECV_SRQ);
 	else if (state == SIW_QPS_RESET)
-		err = siw_teardown_of(wq) == SIW_DEAD ? siw_refuse(DESTROYED)
-						      : siw_refuse(RECV_STATE);
+		err = siw_teardown_of(base) == SIW_DEAD ? siw_refuse(DESTROYED)
+							: siw_refuse(RECV_STATE);
 	for (; !err && wr; wr = wr->next) {
-		err = post_one_recv(wq, wr);
+		err = post_one_recv(base, wr);
 		if (err)
 			break;
 	}
 	late = state == SIW_QPS_ERR && !qp->srq;
 	if (__builtin_expect(qp->has_unexpected, 0))
-		siw_qp_wake(wq);
+		siw_qp_wake(base);
 	siw_unlock(&qp->recv_lock);
 	if (err && bad_wr)
 		*bad_wr = wr;
 	if (late)
-		flush_late_receive(wq);
+		flush_late_receive(base);
 	return err;
 }

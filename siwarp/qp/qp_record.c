@@ -38,16 +38,16 @@ struct siw_rdmap_record_op siw_qp_record_op(const struct siw_wqe *wqe)
 
 /* ---- the target ------------------------------------------------------------------------------ */
 
-void siw_qp_record_polled(struct siw_wq *wq, struct siw_records *records)
+void siw_qp_record_polled(struct siw_base_qp *base, struct siw_records *records)
 {
 	atomic_fetch_add(&records->polled, 1);
 	/* Pairs with on_held_record(), which stores waits and then reads polled. */
 	if (atomic_load(&records->waits))
-		siw_qp_wake(wq);
+		siw_qp_wake(base);
 }
 
 /* Queues completions of complete Write-Records. Returns when to check again; 0: none is left. */
-static uint64_t record_report_complete(struct siw_ud *ud, uint64_t now_ns)
+static uint64_t record_report_complete(struct siw_ud_qp *ud, uint64_t now_ns)
 {
 	const struct siw_rdmap_record *rec;
 	uint64_t due;
@@ -63,12 +63,12 @@ static uint64_t record_report_complete(struct siw_ud *ud, uint64_t now_ns)
 		if (!rec)
 			return due;
 		ud->records.reported++;
-		siw_qp_record_received(&ud->wq, rec, 0);
+		siw_qp_record_received(&ud->base, rec, 0);
 	}
 	return now_ns + UNPOLLED_NS;
 }
 
-void siw_qp_record_report(struct siw_ud *ud, uint64_t now_ns)
+void siw_qp_record_report(struct siw_ud_qp *ud, uint64_t now_ns)
 {
 	uint64_t due = record_report_complete(ud, now_ns);
 
@@ -76,33 +76,33 @@ void siw_qp_record_report(struct siw_ud *ud, uint64_t now_ns)
 	 * Setting a timer wakes a sleeping thread, so a timer that is already set for an earlier
 	 * time is kept.
 	 */
-	if (due && (siw_link_empty(&ud->wq.timed.link) || due < ud->wq.timed.due_ns))
-		siw_device_timed_at(ud->wq.qp.ctx, &ud->wq.timed, due);
+	if (due && (siw_link_empty(&ud->base.timed.link) || due < ud->base.timed.due_ns))
+		siw_device_timed_at(ud->base.qp.ctx, &ud->base.timed, due);
 }
 
 void siw_qp_record_tick(struct siw_timed *timed, uint64_t now_ns)
 {
-	struct siw_ud *ud = siw_container(timed, struct siw_ud, wq.timed);
+	struct siw_ud_qp *ud = siw_container(timed, struct siw_ud_qp, base.timed);
 	uint64_t due = ud->dgram ? record_report_complete(ud, now_ns) : 0;
 
 	if (due)
-		siw_device_timed_at(ud->wq.qp.ctx, &ud->wq.timed, due);
+		siw_device_timed_at(ud->base.qp.ctx, &ud->base.timed, due);
 	else
-		siw_device_timed_del(ud->wq.qp.ctx, &ud->wq.timed);
+		siw_device_timed_del(ud->base.qp.ctx, &ud->base.timed);
 }
 
-void siw_qp_record_clear(struct siw_ud *ud)
+void siw_qp_record_clear(struct siw_ud_qp *ud)
 {
 	if (!ud->records.max || !ud->dgram)
 		return;
 	siw_rdmap_record_abandon(ud->dgram);
-	siw_device_timed_del(ud->wq.qp.ctx, &ud->wq.timed);
+	siw_device_timed_del(ud->base.qp.ctx, &ud->base.timed);
 }
 
-static int record_query(struct siw_wq *wq, uint64_t wr_id, struct siw_record *record,
+static int record_query(struct siw_base_qp *base, uint64_t wr_id, struct siw_record *record,
 			struct siw_record_range *ranges, int max)
 {
-	const struct siw_rdmap_record *rec = siw_class_of(wq)->find_record(wq, wr_id);
+	const struct siw_rdmap_record *rec = siw_class_of(base)->find_record(base, wr_id);
 
 	if (!rec)
 		return siw_refuse(RECORD_GONE);
@@ -128,14 +128,14 @@ int siw_query_record(struct siw_qp *qp, uint64_t wr_id, struct siw_record *recor
 
 	if (n)
 		return n;
-	if (!siw_class_of(siw_wq_of(qp))->has_records)
-		return siw_qp_refuse_type(siw_wq_of(qp), "UD or RD");
+	if (!siw_class_of(siw_base_qp_of(qp))->has_records)
+		return siw_qp_refuse_type(siw_base_qp_of(qp), "UD or RD");
 	if (!wr_id)
 		return siw_refuse(RECORD_ID);
 	if (max > 0 && !ranges)
 		return siw_refuse_null("ranges");
 	siw_lock(&qp->ctx->progress);
-	n = record_query(siw_wq_of(qp), wr_id, record, ranges, max);
+	n = record_query(siw_base_qp_of(qp), wr_id, record, ranges, max);
 	siw_unlock(&qp->ctx->progress);
 	return n;
 }

@@ -6,13 +6,14 @@
 #include "qp/qp_impl.h"
 
 /* Raises COMM_EST for the first message received in RTR. */
-static inline void recv_raise_comm_est(struct siw_wq *wq)
+static inline void recv_raise_comm_est(struct siw_base_qp *base)
 {
-	if (__builtin_expect(
-		    atomic_load_explicit(&wq->qp.state, memory_order_relaxed) == SIW_QPS_RTR, 0) &&
-	    !wq->heard) {
-		wq->heard = true;
-		siw_device_async_raise(&wq->qp.async, SIW_EVENT_COMM_EST);
+	if (__builtin_expect(atomic_load_explicit(&base->qp.state, memory_order_relaxed) ==
+				     SIW_QPS_RTR,
+			     0) &&
+	    !base->heard) {
+		base->heard = true;
+		siw_device_async_raise(&base->qp.async, SIW_EVENT_COMM_EST);
 	}
 }
 
@@ -36,7 +37,7 @@ static void put_grh(struct siw_wc *wc, const struct siw_addr *source)
 	wc->sl = source->family == AF_INET ? 10 : 9;
 }
 
-void siw_qp_received(struct siw_wq *wq, const struct siw_rdmap_event *ev, int status,
+void siw_qp_received(struct siw_base_qp *base, const struct siw_rdmap_event *ev, int status,
 		     uint32_t src_qp, const struct siw_addr *source, uint64_t instance)
 {
 	struct siw_wc wc = {
@@ -44,7 +45,7 @@ void siw_qp_received(struct siw_wq *wq, const struct siw_rdmap_event *ev, int st
 		.status = status,
 		.opcode = SIW_WC_RECV,
 		.byte_len = ev->length,
-		.qp_num = atomic_load_explicit(&wq->qp.qpn, memory_order_relaxed),
+		.qp_num = atomic_load_explicit(&base->qp.qpn, memory_order_relaxed),
 		.src_qp = src_qp,
 	};
 	struct siw_way way = { .source = source, .dest = ev->dest, .instance = instance };
@@ -58,47 +59,47 @@ void siw_qp_received(struct siw_wq *wq, const struct siw_rdmap_event *ev, int st
 		wc.wc_flags = SIW_WC_WITH_IMM;
 		wc.imm_data = ev->imm;
 	}
-	if (__builtin_expect(wq->grh, 0) && ev->kind == SIW_RDMAP_RECV)
+	if (__builtin_expect(base->grh, 0) && ev->kind == SIW_RDMAP_RECV)
 		put_grh(&wc, source);
-	siw_device_complete(&wq->qp, wq->qp.recv_cq, &wc, source ? &way : NULL, ++wq->rq_done,
+	siw_device_complete(&base->qp, base->qp.recv_cq, &wc, source ? &way : NULL, ++base->rq_done,
 			    ev->solicited);
-	recv_raise_comm_est(wq);
+	recv_raise_comm_est(base);
 }
 
-void siw_qp_record_received(struct siw_wq *wq, const struct siw_rdmap_record *rec,
+void siw_qp_record_received(struct siw_base_qp *base, const struct siw_rdmap_record *rec,
 			    uint64_t instance)
 {
 	struct siw_wc wc = {
 		.wr_id = rec->number,
 		.opcode = SIW_WC_RECV_WRITE_RECORD,
 		.byte_len = rec->length,
-		.qp_num = atomic_load_explicit(&wq->qp.qpn, memory_order_relaxed),
+		.qp_num = atomic_load_explicit(&base->qp.qpn, memory_order_relaxed),
 		.src_qp = rec->src_qpn,
 	};
 	struct siw_way way = { .source = &rec->source, .instance = instance };
 
-	siw_device_complete(&wq->qp, wq->qp.recv_cq, &wc, &way, wq->rq_done, rec->solicited);
-	recv_raise_comm_est(wq);
+	siw_device_complete(&base->qp, base->qp.recv_cq, &wc, &way, base->rq_done, rec->solicited);
+	recv_raise_comm_est(base);
 }
 
-void siw_qp_flush_recv(struct siw_wq *wq, uint64_t wr_id)
+void siw_qp_flush_recv(struct siw_base_qp *base, uint64_t wr_id)
 {
 	struct siw_wc wc = { .wr_id = wr_id,
 			     .status = SIW_WC_WR_FLUSH_ERR,
 			     .opcode = SIW_WC_RECV,
-			     .vendor_err = wq->wire_err,
-			     .qp_num = wq->qp.qpn };
+			     .vendor_err = base->wire_err,
+			     .qp_num = base->qp.qpn };
 
-	siw_device_complete(&wq->qp, wq->qp.recv_cq, &wc, NULL, ++wq->rq_done, false);
+	siw_device_complete(&base->qp, base->qp.recv_cq, &wc, NULL, ++base->rq_done, false);
 }
 
 /*
  * Under the lock that posts hold, so that either the post sees has_unexpected, or the thread that
  * resumes receiving sees the posted receive.
  */
-void siw_qp_set_unexpected(struct siw_wq *wq, bool any)
+void siw_qp_set_unexpected(struct siw_base_qp *base, bool any)
 {
-	struct siw_qp *qp = &wq->qp;
+	struct siw_qp *qp = &base->qp;
 
 	siw_lock(&qp->recv_lock);
 	qp->has_unexpected = any;

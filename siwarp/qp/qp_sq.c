@@ -29,9 +29,9 @@ enum { NEVER = 1, ALWAYS };
  * Copies inline data to the memory behind the WQE's SGEs; an inline WQE has one SGE that points to
  * it.
  */
-static void copy_inline(struct siw_wq *wq, struct siw_wqe *wqe, const struct siw_send_wr *wr)
+static void copy_inline(struct siw_base_qp *base, struct siw_wqe *wqe, const struct siw_send_wr *wr)
 {
-	char *to = (char *)(wqe->sge + wq->cap.max_send_sge);
+	char *to = (char *)(wqe->sge + base->cap.max_send_sge);
 
 	wqe->sge[0] = (struct siw_sge){ .addr = (uintptr_t)to, .length = (uint32_t)wqe->length };
 	wqe->nsge = 1;
@@ -51,25 +51,25 @@ static void copy_list(struct siw_wqe *wqe, const struct siw_send_wr *wr)
 		memcpy(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof(wqe->sge[0]));
 }
 
-int siw_qp_sq_alloc(struct siw_wq *wq)
+int siw_qp_sq_alloc(struct siw_base_qp *base)
 {
-	wq->sq = calloc(wq->cap.max_send_wr, wq->sq_stride);
-	return wq->sq ? 0 : -ENOMEM;
+	base->sq = calloc(base->cap.max_send_wr, base->sq_stride);
+	return base->sq ? 0 : -ENOMEM;
 }
 
 /* A free slot; the caller has checked that there is one. */
-static struct siw_wqe *sq_take_slot(struct siw_wq *wq)
+static struct siw_wqe *sq_take_slot(struct siw_base_qp *base)
 {
-	struct siw_wqe *wqe = wq->sq_free;
+	struct siw_wqe *wqe = base->sq_free;
 
 	if (wqe)
-		wq->sq_free = wqe->chain;
+		base->sq_free = wqe->chain;
 	else
-		wqe = (struct siw_wqe *)(wq->sq + (size_t)wq->sq_used++ * wq->sq_stride);
+		wqe = (struct siw_wqe *)(base->sq + (size_t)base->sq_used++ * base->sq_stride);
 	return wqe;
 }
 
-static void flow_append(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe)
+static void flow_append(struct siw_base_qp *base, struct siw_flow *flow, struct siw_wqe *wqe)
 {
 	wqe->chain = NULL;
 	if (flow->first)
@@ -80,120 +80,121 @@ static void flow_append(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe
 	if (!flow->next)
 		flow->next = wqe;
 	if (siw_link_empty(&flow->busy))
-		siw_link_add(&wq->flows, &flow->busy);
+		siw_link_add(&base->flows, &flow->busy);
 }
 
-struct siw_wqe *siw_qp_sq_append(struct siw_wq *wq, struct siw_flow *flow,
+struct siw_wqe *siw_qp_sq_append(struct siw_base_qp *base, struct siw_flow *flow,
 				 const struct siw_send_wr *wr, uint64_t length)
 {
 	struct siw_wqe *wqe;
 
-	if (siw_qp_sq_full(wq) || (__builtin_expect(!wq->sq, 0) && siw_qp_sq_alloc(wq)))
+	if (siw_qp_sq_full(base) || (__builtin_expect(!base->sq, 0) && siw_qp_sq_alloc(base)))
 		return NULL;
-	wqe = sq_take_slot(wq);
+	wqe = sq_take_slot(base);
 	wqe->wr_id = wr->wr_id;
 	wqe->length = length;
 	wqe->opcode = (uint8_t)wr->opcode;
 	wqe->state = SIW_WQE_POSTED;
 	wqe->flags = wr->send_flags;
 	if (wr->send_flags & SIW_SEND_INLINE)
-		copy_inline(wq, wqe, wr);
+		copy_inline(base, wqe, wr);
 	else
 		copy_list(wqe, wr);
-	wq->sq_tail++;
-	flow_append(wq, flow, wqe);
-	siw_device_mark_busy(&wq->qp);
+	base->sq_tail++;
+	flow_append(base, flow, wqe);
+	siw_device_mark_busy(&base->qp);
 	return wqe;
 }
 
-struct siw_wqe *siw_qp_flow_advance(struct siw_wq *wq, struct siw_flow *flow, int state, int status)
+struct siw_wqe *siw_qp_flow_advance(struct siw_base_qp *base, struct siw_flow *flow, int state,
+				    int status)
 {
 	struct siw_wqe *wqe = flow->next;
 
 	wqe->state = (uint8_t)state;
 	wqe->status = (uint8_t)status;
 	flow->next = wqe->chain;
-	wq->begun++;
+	base->begun++;
 	return wqe;
 }
 
 /* ---- completing ------------------------------------------------------------------------------ */
 
-enum siw_wc_status siw_qp_sq_status(const struct siw_wq *wq, int err)
+enum siw_wc_status siw_qp_sq_status(const struct siw_base_qp *base, int err)
 {
 	return err == -EACCES || err == -EFAULT ? SIW_WC_LOC_PROT_ERR
-						: (enum siw_wc_status)siw_class_of(wq)->failure;
+						: (enum siw_wc_status)siw_class_of(base)->failure;
 }
 
-static bool wqe_is_silent(const struct siw_wq *wq, uint32_t flags, int status)
+static bool wqe_is_silent(const struct siw_base_qp *base, uint32_t flags, int status)
 {
-	return status == SIW_WC_SUCCESS && !wq->sig_all && !(flags & SIW_SEND_SIGNALED);
+	return status == SIW_WC_SUCCESS && !base->sig_all && !(flags & SIW_SEND_SIGNALED);
 }
 
-static void sq_put_completion(struct siw_wq *wq, uint64_t wr_id, int wr_opcode, uint64_t length,
-			      int status, const struct siw_addr *peer)
+static void sq_put_completion(struct siw_base_qp *base, uint64_t wr_id, int wr_opcode,
+			      uint64_t length, int status, const struct siw_addr *peer)
 {
 	struct siw_wc wc = {
 		.wr_id = wr_id,
 		.status = status,
 		.opcode = siw_qp_op_wc(wr_opcode),
-		.vendor_err = status ? wq->wire_err : 0,
+		.vendor_err = status ? base->wire_err : 0,
 		.byte_len = (uint32_t)length,
-		.qp_num = atomic_load_explicit(&wq->qp.qpn, memory_order_relaxed),
+		.qp_num = atomic_load_explicit(&base->qp.qpn, memory_order_relaxed),
 	};
 	struct siw_way way = { .source = peer };
 
-	siw_device_complete(&wq->qp, wq->qp.send_cq, &wc, peer ? &way : NULL, wq->sq_head + 1,
+	siw_device_complete(&base->qp, base->qp.send_cq, &wc, peer ? &way : NULL, base->sq_head + 1,
 			    false);
 }
 
-void siw_qp_sq_bypass(struct siw_wq *wq, const struct siw_send_wr *wr, uint64_t length, int status,
-		      const struct siw_addr *peer)
+void siw_qp_sq_bypass(struct siw_base_qp *base, const struct siw_send_wr *wr, uint64_t length,
+		      int status, const struct siw_addr *peer)
 {
-	wq->sq_tail++;
-	if (!wqe_is_silent(wq, wr->send_flags, status))
-		sq_put_completion(wq, wr->wr_id, wr->opcode, length, status, peer);
-	wq->sq_head++;
+	base->sq_tail++;
+	if (!wqe_is_silent(base, wr->send_flags, status))
+		sq_put_completion(base, wr->wr_id, wr->opcode, length, status, peer);
+	base->sq_head++;
 }
 
 /*
  * Releases the region that a bind has pinned, if the bind never began; a bind that began has
  * released it already.
  */
-static void wqe_release_bind(struct siw_wq *wq, struct siw_wqe *wqe)
+static void wqe_release_bind(struct siw_base_qp *base, struct siw_wqe *wqe)
 {
 	if (__builtin_expect(wqe->opcode == SIW_WR_BIND_MW, 0))
-		siw_device_bind_drop(wq->qp.ctx, &wqe->bind);
+		siw_device_bind_drop(base->qp.ctx, &wqe->bind);
 }
 
-void siw_qp_flow_finish(struct siw_wq *wq, struct siw_flow *flow, int status)
+void siw_qp_flow_finish(struct siw_base_qp *base, struct siw_flow *flow, int status)
 {
 	struct siw_wqe *wqe = flow->first;
 
-	wqe_release_bind(wq, wqe);
-	wq->begun -= wqe->state != SIW_WQE_POSTED;
+	wqe_release_bind(base, wqe);
+	base->begun -= wqe->state != SIW_WQE_POSTED;
 	if (flow->next == wqe)
 		flow->next = wqe->chain;
 	flow->first = wqe->chain;
 	if (flow->peer && !flow->first)
 		siw_link_del(&flow->busy);
-	if (!wqe_is_silent(wq, wqe->flags, status))
-		sq_put_completion(wq, wqe->wr_id, wqe->opcode, wqe->length, status,
+	if (!wqe_is_silent(base, wqe->flags, status))
+		sq_put_completion(base, wqe->wr_id, wqe->opcode, wqe->length, status,
 				  status ? flow->peer : NULL);
-	wq->sq_head++;
-	wqe->chain = wq->sq_free;
-	wq->sq_free = wqe;
+	base->sq_head++;
+	wqe->chain = base->sq_free;
+	base->sq_free = wqe;
 }
 
-void siw_qp_flow_finish_all(struct siw_wq *wq, struct siw_flow *flow, int first)
+void siw_qp_flow_finish_all(struct siw_base_qp *base, struct siw_flow *flow, int first)
 {
 	while (flow->first) {
 		const struct siw_wqe *wqe = flow->first;
 
 		if (wqe->state == SIW_WQE_DONE || (wqe->state == SIW_WQE_BEGUN && wqe->status)) {
-			siw_qp_flow_finish(wq, flow, wqe->status);
+			siw_qp_flow_finish(base, flow, wqe->status);
 		} else {
-			siw_qp_flow_finish(wq, flow, first);
+			siw_qp_flow_finish(base, flow, first);
 			first = SIW_WC_WR_FLUSH_ERR;
 		}
 	}
@@ -201,16 +202,16 @@ void siw_qp_flow_finish_all(struct siw_wq *wq, struct siw_flow *flow, int first)
 	siw_link_del(&flow->ready);
 }
 
-void siw_qp_flush_late_send(struct siw_wq *wq)
+void siw_qp_flush_late_send(struct siw_base_qp *base)
 {
-	if (wq->qp.state == SIW_QPS_SQE || siw_teardown_of(wq) == SIW_FLUSHED)
-		siw_qp_flow_finish_all(wq, &wq->flow, SIW_WC_WR_FLUSH_ERR);
+	if (base->qp.state == SIW_QPS_SQE || siw_teardown_of(base) == SIW_FLUSHED)
+		siw_qp_flow_finish_all(base, &base->flow, SIW_WC_WR_FLUSH_ERR);
 }
 
-static void flow_drop_requests(struct siw_wq *wq, struct siw_flow *flow)
+static void flow_drop_requests(struct siw_base_qp *base, struct siw_flow *flow)
 {
 	for (struct siw_wqe *wqe = flow->next; wqe; wqe = wqe->chain)
-		wqe_release_bind(wq, wqe);
+		wqe_release_bind(base, wqe);
 	flow->first = flow->next = NULL;
 	flow->reads_out = 0;
 	siw_link_del(&flow->ready);
@@ -218,24 +219,24 @@ static void flow_drop_requests(struct siw_wq *wq, struct siw_flow *flow)
 		siw_link_del(&flow->busy);
 }
 
-void siw_qp_sq_end(struct siw_wq *wq, bool report)
+void siw_qp_sq_end(struct siw_base_qp *base, bool report)
 {
 	struct siw_link *next;
 
-	for (struct siw_link *l = wq->flows.next; l != &wq->flows; l = next) {
+	for (struct siw_link *l = base->flows.next; l != &base->flows; l = next) {
 		struct siw_flow *flow = siw_container(l, struct siw_flow, busy);
 
 		next = l->next;
 		if (report)
-			siw_qp_flow_finish_all(wq, flow, SIW_WC_WR_FLUSH_ERR);
+			siw_qp_flow_finish_all(base, flow, SIW_WC_WR_FLUSH_ERR);
 		else
-			flow_drop_requests(wq, flow);
+			flow_drop_requests(base, flow);
 	}
 	if (report)
 		return;
-	wq->sq_free = NULL;
-	wq->sq_used = wq->begun = 0;
-	wq->sq_head = wq->sq_tail;
+	base->sq_free = NULL;
+	base->sq_used = base->begun = 0;
+	base->sq_head = base->sq_tail;
 }
 
 /* ---- objects that requests use --------------------------------------------------------------- */
@@ -259,9 +260,9 @@ bool siw_qp_wqe_uses_key(const struct siw_flow *flow, const struct siw_wqe *wqe,
 	return false;
 }
 
-bool siw_qp_sq_uses(const struct siw_wq *wq, siw_qp_wqe_uses_fn *uses, const void *what)
+bool siw_qp_sq_uses(const struct siw_base_qp *base, siw_qp_wqe_uses_fn *uses, const void *what)
 {
-	for (struct siw_link *l = wq->flows.next; l != &wq->flows; l = l->next) {
+	for (struct siw_link *l = base->flows.next; l != &base->flows; l = l->next) {
 		const struct siw_flow *flow = siw_container(l, struct siw_flow, busy);
 
 		for (const struct siw_wqe *wqe = flow->first; wqe; wqe = wqe->chain)
@@ -315,29 +316,30 @@ static bool posts_are_dense(struct siw_post_round *round, uint32_t polls)
 }
 
 /* Whether another request, which has not been checked yet, may be added to the delayed ones. */
-static bool sq_has_batch_room(struct siw_wq *wq, const struct siw_send_wr *wr)
+static bool sq_has_batch_room(struct siw_base_qp *base, const struct siw_send_wr *wr)
 {
-	uint32_t waiting = wq->sq_tail - wq->sq_head - wq->begun;
+	uint32_t waiting = base->sq_tail - base->sq_head - base->begun;
 
-	if (!wr || !wr->sg_list || (uint32_t)wr->num_sge > wq->cap.max_send_sge)
+	if (!wr || !wr->sg_list || (uint32_t)wr->num_sge > base->cap.max_send_sge)
 		return false;
-	wq->round.octets = (waiting ? wq->round.octets : 0) + siw_qp_octets(wr);
-	return waiting < SIW_RDMAP_MAX_SOME - 1 && wq->round.octets < siw_class_of(wq)->wait_octets;
+	base->round.octets = (waiting ? base->round.octets : 0) + siw_qp_octets(wr);
+	return waiting < SIW_RDMAP_MAX_SOME - 1 &&
+	       base->round.octets < siw_class_of(base)->wait_octets;
 }
 
 /*
  * Posts are not delayed while a thread may be sleeping, on the sockets or in the program's own
  * epoll_wait().
  */
-bool siw_qp_may_delay_post(struct siw_wq *wq, const struct siw_send_wr *wr)
+bool siw_qp_may_delay_post(struct siw_base_qp *base, const struct siw_send_wr *wr)
 {
-	struct siw_context *ctx = wq->qp.ctx;
+	struct siw_context *ctx = base->qp.ctx;
 
-	if (!siw_class_of(wq)->wait_octets ||
-	    !posts_are_dense(&wq->round, siw_qp_poll_round(ctx)) || !ctx->has_thread ||
+	if (!siw_class_of(base)->wait_octets ||
+	    !posts_are_dense(&base->round, siw_qp_poll_round(ctx)) || !ctx->has_thread ||
 	    atomic_load_explicit(&ctx->waiters, memory_order_relaxed) || program_may_sleep(ctx))
 		return false;
 	if (!atomic_load_explicit(&ctx->crowded, memory_order_relaxed))
 		atomic_store_explicit(&ctx->crowded, true, memory_order_relaxed);
-	return !siw_llp_port_armed(ctx->port) && sq_has_batch_room(wq, wr);
+	return !siw_llp_port_armed(ctx->port) && sq_has_batch_room(base, wr);
 }

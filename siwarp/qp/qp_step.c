@@ -4,7 +4,7 @@
 
 /* ---- states ---------------------------------------------------------------------------------- */
 
-int siw_qp_step(struct siw_wq *wq, int event)
+int siw_qp_step(struct siw_base_qp *base, int event)
 {
 	int action, next;
 
@@ -12,37 +12,37 @@ int siw_qp_step(struct siw_wq *wq, int event)
 	 * Under both locks that posts may hold, so that a post sees either the old or the new
 	 * state.
 	 */
-	siw_lock(&wq->qp.send_lock);
-	siw_lock(&wq->qp.recv_lock);
-	next = siw_qp_state_next(siw_class_of(wq)->type, wq->qp.state, event, &action);
+	siw_lock(&base->qp.send_lock);
+	siw_lock(&base->qp.recv_lock);
+	next = siw_qp_state_next(siw_class_of(base)->type, base->qp.state, event, &action);
 	if (next >= 0)
-		atomic_store(&wq->qp.state, next);
+		atomic_store(&base->qp.state, next);
 	if (next != SIW_QPS_SQD)
-		wq->draining = false;
-	siw_unlock(&wq->qp.recv_lock);
-	siw_unlock(&wq->qp.send_lock);
+		base->draining = false;
+	siw_unlock(&base->qp.recv_lock);
+	siw_unlock(&base->qp.send_lock);
 	return next < 0 ? next : action;
 }
 
-bool siw_qp_send_failed(struct siw_wq *wq)
+bool siw_qp_send_failed(struct siw_base_qp *base)
 {
-	int action, next = siw_qp_state_next(siw_class_of(wq)->type, wq->qp.state,
+	int action, next = siw_qp_state_next(siw_class_of(base)->type, base->qp.state,
 					     SIW_QPE_SEND_FAILED, &action);
 
 	if (next < 0)
 		return false;
-	atomic_store(&wq->qp.state, next);
-	wq->draining = false;
+	atomic_store(&base->qp.state, next);
+	base->draining = false;
 	return true;
 }
 
-void siw_qp_drained(struct siw_wq *wq)
+void siw_qp_drained(struct siw_base_qp *base)
 {
-	if (!wq->draining || wq->begun)
+	if (!base->draining || base->begun)
 		return;
-	wq->draining = false;
-	if (wq->sqd_notify)
-		siw_device_async_raise(&wq->qp.async, SIW_EVENT_SQ_DRAINED);
+	base->draining = false;
+	if (base->sqd_notify)
+		siw_device_async_raise(&base->qp.async, SIW_EVENT_SQ_DRAINED);
 }
 
 int siw_qp_event_of(const struct siw_wire_err *err)
@@ -58,37 +58,37 @@ int siw_qp_event_of(const struct siw_wire_err *err)
 	return SIW_EVENT_QP_FATAL;
 }
 
-void siw_qp_wake(struct siw_wq *wq)
+void siw_qp_wake(struct siw_base_qp *base)
 {
-	siw_device_mark_unsent(&wq->qp);
-	siw_device_nudge(wq->qp.ctx);
+	siw_device_mark_unsent(&base->qp);
+	siw_device_nudge(base->qp.ctx);
 }
 
-void siw_qp_run_and_mark(struct siw_wq *wq)
+void siw_qp_run_and_mark(struct siw_base_qp *base)
 {
 	enum siw_run run;
 
-	siw_lock(&wq->qp.send_lock);
-	run = siw_class_of(wq)->run(wq);
-	siw_unlock(&wq->qp.send_lock);
+	siw_lock(&base->qp.send_lock);
+	run = siw_class_of(base)->run(base);
+	siw_unlock(&base->qp.send_lock);
 	if (run != SIW_RUN_DONE)
-		siw_device_mark_unsent(&wq->qp);
+		siw_device_mark_unsent(&base->qp);
 }
 
-void siw_qp_send_delayed(struct siw_wq *wq)
+void siw_qp_send_delayed(struct siw_base_qp *base)
 {
-	siw_lock(&wq->qp.send_lock);
-	siw_class_of(wq)->run(wq);
-	siw_unlock(&wq->qp.send_lock);
+	siw_lock(&base->qp.send_lock);
+	siw_class_of(base)->run(base);
+	siw_unlock(&base->qp.send_lock);
 }
 
-int siw_qp_prepare(struct siw_wq *wq, int event, const struct siw_qp_attr *attr, int mask)
+int siw_qp_prepare(struct siw_base_qp *base, int event, const struct siw_qp_attr *attr, int mask)
 {
-	const struct siw_qp_class *class = siw_class_of(wq);
-	int err = class->prepare ? class->prepare(wq, event, attr, mask) : 0;
+	const struct siw_qp_class *class = siw_class_of(base);
+	int err = class->prepare ? class->prepare(base, event, attr, mask) : 0;
 
 	/* Requests that were only delayed for a batch count as begun, so they are sent. */
 	if (!err && class->wait_octets)
-		siw_qp_send_delayed(wq);
+		siw_qp_send_delayed(base);
 	return err;
 }

@@ -20,7 +20,7 @@
 
 static struct rig rig;
 static struct siw_cq *cq;
-static struct siw_uc *uc;
+static struct siw_uc_qp *uc;
 static uint32_t psn;
 static struct siw_ddp_uc_report told;
 
@@ -45,15 +45,15 @@ static void breaker_begin(uint32_t kbits)
 	for (attr.qp_state = SIW_QPS_INIT; attr.qp_state <= SIW_QPS_RTS; attr.qp_state++)
 		check(siw_modify_qp(qp, &attr,
 				    SIW_QP_STATE | (attr.qp_state == SIW_QPS_RTR ? SIW_QP_AV : 0)));
-	uc = siw_uc_of(siw_wq_of(qp));
-	uc->wq.rate_limit = kbits;
+	uc = siw_uc_qp_of(siw_base_qp_of(qp));
+	uc->base.rate_limit = kbits;
 	siw_lock(&rig.ctx->progress);
 }
 
 static void breaker_end(void)
 {
 	siw_unlock(&rig.ctx->progress);
-	check(siw_destroy_qp(&uc->wq.qp));
+	check(siw_destroy_qp(&uc->base.qp));
 	check(siw_destroy_cq(cq));
 	rig_close(&rig);
 }
@@ -62,10 +62,10 @@ static void breaker_end(void)
 static void breaker_count_sends(uint32_t n)
 {
 	psn += n;
-	siw_lock(&uc->wq.qp.send_lock);
+	siw_lock(&uc->base.qp.send_lock);
 	siw_qp_breaker_sends(uc);
 	siw_ddp_uc_set_tx_psn(uc->ddp, psn);
-	siw_unlock(&uc->wq.qp.send_lock);
+	siw_unlock(&uc->base.qp.send_lock);
 }
 
 /* Simulates a report of the peer: another `came` datagrams have arrived. */
@@ -85,7 +85,7 @@ static uint32_t rate(void)
 
 static bool breaker_timer_armed(void)
 {
-	return !siw_link_empty(&uc->wq.timed.link);
+	return !siw_link_empty(&uc->base.timed.link);
 }
 
 /* An open breaker restores the previous rate after exactly ten seconds. */
@@ -102,10 +102,10 @@ static void check_restored_after_10s(uint32_t kbits)
 	must(rate() == LEAST);
 	until = uc->breaker.last_ns + 10 * SECOND;
 	for (int s = 9; s > 0; s--)
-		siw_qp_breaker_tick(&uc->wq.timed, until - (uint64_t)s * SECOND);
-	siw_qp_breaker_tick(&uc->wq.timed, until - 1);
+		siw_qp_breaker_tick(&uc->base.timed, until - (uint64_t)s * SECOND);
+	siw_qp_breaker_tick(&uc->base.timed, until - 1);
 	must(rate() == LEAST && breaker_timer_armed());
-	siw_qp_breaker_tick(&uc->wq.timed, until);
+	siw_qp_breaker_tick(&uc->base.timed, until);
 	must(rate() == kbits);
 	breaker_end();
 }
@@ -123,9 +123,9 @@ static void check_idle_stops_timer(void)
 	breaker_count_sends(ROUND);
 	breaker_peer_report(ROUND);
 	must(breaker_timer_armed());
-	siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
+	siw_qp_breaker_tick(&uc->base.timed, now += SECOND);
 	must(breaker_timer_armed());
-	siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
+	siw_qp_breaker_tick(&uc->base.timed, now += SECOND);
 	must(!breaker_timer_armed());
 	siw_qp_breaker_check(uc);
 	must(!breaker_timer_armed());
@@ -134,7 +134,7 @@ static void check_idle_stops_timer(void)
 		breaker_count_sends(ROUND);
 		siw_qp_breaker_check(uc);
 		must(breaker_timer_armed());
-		siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
+		siw_qp_breaker_tick(&uc->base.timed, now += SECOND);
 	}
 	must(rate() == LEAST);
 	breaker_end();
@@ -150,8 +150,8 @@ static void check_send_restarts_interval(void)
 	breaker_begin(0);
 	breaker_count_sends(ROUND);
 	breaker_peer_report(ROUND);
-	siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
-	siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
+	siw_qp_breaker_tick(&uc->base.timed, now += SECOND);
+	siw_qp_breaker_tick(&uc->base.timed, now += SECOND);
 	must(!breaker_timer_armed());
 	breaker_count_sends(ROUND);
 	while (sends && now_ms() < deadline) {
@@ -172,15 +172,15 @@ static void check_late_reports_open(void)
 	breaker_begin(0);
 	breaker_count_sends(ROUND);
 	breaker_peer_report(ROUND);
-	siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
+	siw_qp_breaker_tick(&uc->base.timed, now += SECOND);
 	siw_ddp_uc_set_tx_psn(uc->ddp, 4 * ROUND);
 	uc->breaker.sent = 4 * ROUND;
-	siw_qp_breaker_tick(&uc->wq.timed, now += SECOND);
+	siw_qp_breaker_tick(&uc->base.timed, now += SECOND);
 	must(!breaker_timer_armed());
 	for (psn = 2 * ROUND; psn <= 4 * ROUND; psn += ROUND)
 		breaker_peer_report(0);
 	must(rate() == LEAST && breaker_timer_armed());
-	siw_qp_breaker_tick(&uc->wq.timed, now + 20 * SECOND);
+	siw_qp_breaker_tick(&uc->base.timed, now + 20 * SECOND);
 	must(rate() == 0);
 	breaker_end();
 }

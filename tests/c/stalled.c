@@ -19,7 +19,7 @@
 #define STALL_MS 300
 
 struct siw_llp_port;
-struct siw_wq;
+struct siw_base_qp;
 
 static __thread bool stalls;
 static _Atomic bool inside, done, waits;
@@ -28,8 +28,8 @@ void __real_siw_device_nudge(struct siw_context *ctx);
 void __wrap_siw_device_nudge(struct siw_context *ctx);
 bool __real_siw_llp_port_armed(const struct siw_llp_port *port);
 bool __wrap_siw_llp_port_armed(const struct siw_llp_port *port);
-void __real_siw_qp_set_unexpected(struct siw_wq *wq, bool any);
-void __wrap_siw_qp_set_unexpected(struct siw_wq *wq, bool any);
+void __real_siw_qp_set_unexpected(struct siw_base_qp *base, bool any);
+void __wrap_siw_qp_set_unexpected(struct siw_base_qp *base, bool any);
 
 static void sleep_ms(long ms)
 {
@@ -60,9 +60,9 @@ bool __wrap_siw_llp_port_armed(const struct siw_llp_port *port)
 }
 
 /* Records that a Send has begun to wait for its receive. */
-void __wrap_siw_qp_set_unexpected(struct siw_wq *wq, bool any)
+void __wrap_siw_qp_set_unexpected(struct siw_base_qp *base, bool any)
 {
-	__real_siw_qp_set_unexpected(wq, any);
+	__real_siw_qp_set_unexpected(base, any);
 	waits = waits || any;
 }
 

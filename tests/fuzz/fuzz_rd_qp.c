@@ -272,7 +272,7 @@ static void post_send(int i, uint32_t kind, uint32_t size, uint32_t how)
 
 static struct siw_rd *endpoint(int i)
 {
-	return siw_rd_of(siw_wq_of(ends[i].qp))->endpoint;
+	return siw_rd_qp_of(siw_base_qp_of(ends[i].qp))->endpoint;
 }
 
 static struct siw_rd_peer *fuzz_qp_peer_record(int i)

@@ -32,25 +32,25 @@ static inline bool rc_confirms_sends(const struct siw_wqe *wqe)
  */
 #define LONG_OCTETS (64u << 10)
 
-static bool rc_is_signaled(const struct siw_wq *wq, const struct siw_wqe *wqe)
+static bool rc_is_signaled(const struct siw_base_qp *base, const struct siw_wqe *wqe)
 {
-	return wq->sig_all || (wqe->flags & SIW_SEND_SIGNALED);
+	return base->sig_all || (wqe->flags & SIW_SEND_SIGNALED);
 }
 
 /* The number of requests begun since the QP was created. */
-static uint32_t rc_requests_begun(const struct siw_wq *wq)
+static uint32_t rc_requests_begun(const struct siw_base_qp *base)
 {
-	return wq->sq_head + wq->begun;
+	return base->sq_head + base->begun;
 }
 
 /*
  * Requests confirmation of a request. Unsignaled requests are confirmed only when they fill half of
  * the queue.
  */
-static void want_confirmation(struct siw_rc *rc, const struct siw_wqe *wqe)
+static void want_confirmation(struct siw_rc_qp *rc, const struct siw_wqe *wqe)
 {
-	if (rc_is_signaled(&rc->wq, wqe) || rc->wq.begun >= rc->wq.sq_mask / 2)
-		rc->confirm.wanted = rc_requests_begun(&rc->wq) + 1;
+	if (rc_is_signaled(&rc->base, wqe) || rc->base.begun >= rc->base.sq_mask / 2)
+		rc->confirm.wanted = rc_requests_begun(&rc->base) + 1;
 	rc->confirm.due = wqe->length >= LONG_OCTETS;
 }
 
@@ -58,19 +58,19 @@ static void want_confirmation(struct siw_rc *rc, const struct siw_wqe *wqe)
  * Sends an empty Read behind the last request begun, so that both leave in one write. Returns
  * whether the Read was needed and sent.
  */
-static bool send_confirm_read(struct siw_rc *rc)
+static bool send_confirm_read(struct siw_rc_qp *rc)
 {
 	struct siw_confirm *c = &rc->confirm;
 
 	if (c->asked || (int32_t)(c->covered - c->wanted) >= 0 ||
-	    (rc->wq.qp.state != SIW_QPS_RTS && rc->wq.qp.state != SIW_QPS_SQD))
+	    (rc->base.qp.state != SIW_QPS_RTS && rc->base.qp.state != SIW_QPS_SQD))
 		return false;
 	/* On failure a later call retries: when an outstanding Read ends, or TCP has room. */
-	if (siw_rdmap_confirm(rc->wq.flow.stream, rc_requests_begun(&rc->wq)))
+	if (siw_rdmap_confirm(rc->base.flow.stream, rc_requests_begun(&rc->base)))
 		return false;
 	c->asked = true;
 	c->due = false;
-	c->covered = rc_requests_begun(&rc->wq);
+	c->covered = rc_requests_begun(&rc->base);
 	return true;
 }
 
@@ -78,13 +78,13 @@ static bool send_confirm_read(struct siw_rc *rc)
  * Assigns the numbers by which counts refer to a request. A Write with immediate data is a Write
  * followed by a message on the Send queue, and is numbered as both.
  */
-static void rc_number_request(struct siw_rc *rc, struct siw_wqe *wqe)
+static void rc_number_request(struct siw_rc_qp *rc, struct siw_wqe *wqe)
 {
 	if (siw_qp_op_flags(wqe->opcode) & SIW_OP_WRITES)
 		wqe->msn = ++rc->counts.writes_begun;
 	if (wqe->opcode != SIW_WR_RDMA_WRITE) {
 		wqe->msn = ++rc->sends_begun;
-		rc->confirm.sends = rc_requests_begun(&rc->wq) + 1;
+		rc->confirm.sends = rc_requests_begun(&rc->base) + 1;
 	}
 }
 
@@ -92,24 +92,24 @@ static void rc_number_request(struct siw_rc *rc, struct siw_wqe *wqe)
  * Records what the response to this Read or atomic will confirm: all earlier requests, unless
  * earlier Sends are unconfirmed and the response does not cover Sends.
  */
-static void rc_record_confirmation(struct siw_rc *rc, const struct siw_wqe *wqe)
+static void rc_record_confirmation(struct siw_rc_qp *rc, const struct siw_wqe *wqe)
 {
 	struct siw_confirm *c = &rc->confirm;
 
 	if (rc_confirms_sends(wqe) || (int32_t)(c->sends - c->covered) <= 0)
-		c->covered = rc_requests_begun(&rc->wq) + 1;
+		c->covered = rc_requests_begun(&rc->base) + 1;
 }
 
-static int rc_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe)
+static int rc_begin(struct siw_base_qp *base, struct siw_flow *flow, struct siw_wqe *wqe)
 {
-	struct siw_rc *rc = siw_rc_of(wq);
+	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 	struct siw_rdmap_op op;
 	int err;
 
 	if (__builtin_expect(rc->confirm.due, 0))
 		send_confirm_read(rc);
 	if (__builtin_expect(rc->counts.tell, 0)) {
-		siw_rdmap_announce(flow->stream, rc->counts.on, (uint8_t)wq->rnr_retry);
+		siw_rdmap_announce(flow->stream, rc->counts.on, (uint8_t)base->rnr_retry);
 		rc->counts.tell = false;
 	}
 	siw_qp_op_make(wqe, &op);
@@ -131,37 +131,37 @@ static int rc_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wq
  * A failed request ends the connection; with persona roce, only after the peer has received the
  * earlier requests.
  */
-static void rc_failed(struct siw_wq *wq, struct siw_flow *flow, int status)
+static void rc_failed(struct siw_base_qp *base, struct siw_flow *flow, int status)
 {
-	struct siw_rc *rc = siw_rc_of(wq);
+	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
 	(void)flow;
 	(void)status;
-	siw_tear(wq, rc->confirm.on || rc->counts.on ? SIW_FAILING : SIW_BROKEN);
-	rc->confirm.wanted = rc_requests_begun(wq) - 1;
+	siw_tear(base, rc->confirm.on || rc->counts.on ? SIW_FAILING : SIW_BROKEN);
+	rc->confirm.wanted = rc_requests_begun(base) - 1;
 }
 
 /* See siw_qp_local_done. */
-static void rc_did_local(struct siw_wq *wq, struct siw_wqe *wqe)
+static void rc_did_local(struct siw_base_qp *base, struct siw_wqe *wqe)
 {
-	struct siw_rc *rc = siw_rc_of(wq);
+	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
 	/*
 	 * A local request completes after the earlier requests, which may be unsignaled and thus
 	 * not confirmed yet.
 	 */
-	if (rc->confirm.on && rc_is_signaled(wq, wqe))
-		rc->confirm.wanted = rc_requests_begun(wq) - 1;
+	if (rc->confirm.on && rc_is_signaled(base, wqe))
+		rc->confirm.wanted = rc_requests_begun(base) - 1;
 }
 
-static int rc_flush(struct siw_wq *wq, struct siw_flow *flow)
+static int rc_flush(struct siw_base_qp *base, struct siw_flow *flow)
 {
-	struct siw_rc *rc = siw_rc_of(wq);
+	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 	int r;
 
 	/* To drain the send queue, unsignaled requests must be confirmed, too. */
-	if (__builtin_expect(wq->draining, 0) && wq->begun)
-		rc->confirm.wanted = rc_requests_begun(wq);
+	if (__builtin_expect(base->draining, 0) && base->begun)
+		rc->confirm.wanted = rc_requests_begun(base);
 	if (rc->confirm.on)
 		send_confirm_read(rc);
 	r = siw_rdmap_flush(flow->stream, &flow->taken);
@@ -179,56 +179,57 @@ static int rc_flush(struct siw_wq *wq, struct siw_flow *flow)
  * contains the position as failed, and ends the stream. The position may lie in a Read Response
  * instead.
  */
-static __attribute__((cold, noinline)) void rc_fail_at_position(struct siw_wq *wq, uint64_t at)
+static __attribute__((cold, noinline)) void rc_fail_at_position(struct siw_base_qp *base,
+								uint64_t at)
 {
-	for (struct siw_wqe *wqe = wq->flow.first; wqe; wqe = wqe->chain) {
+	for (struct siw_wqe *wqe = base->flow.first; wqe; wqe = wqe->chain) {
 		if (wqe->state != SIW_WQE_BEGUN || siw_qp_awaits_response(wqe) ||
 		    wqe->stamp.begin > at || wqe->stamp.end <= at)
 			continue;
 		wqe->state = SIW_WQE_DONE;
 		wqe->status = SIW_WC_LOC_PROT_ERR;
 	}
-	siw_tear(wq, SIW_BROKEN);
+	siw_tear(base, SIW_BROKEN);
 }
 
-static enum siw_run rc_run(struct siw_wq *wq)
+static enum siw_run rc_run(struct siw_base_qp *base)
 {
-	struct siw_flow *flow = &wq->flow;
-	struct siw_rc *rc = siw_rc_of(wq);
+	struct siw_flow *flow = &base->flow;
+	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 	int r;
 
 	/* SIW_RUN_MORE causes a turn, which starts the time-out for a missing stream */
 	if (!flow->stream)
 		return rc->pairs && flow->first ? SIW_RUN_MORE : SIW_RUN_DONE;
 	if (siw_rdmap_responses_pending(flow->stream))
-		siw_device_mark_busy(&wq->qp);
+		siw_device_mark_busy(&base->qp);
 	/*
 	 * With RC by QPN, requests wait in the send queue for the RTR, since a start-up may break
 	 * off.
 	 */
 	if (__builtin_expect(rc->pairs && !rc->may_send, 0))
-		r = rc_flush(wq, flow);
+		r = rc_flush(base, flow);
 	else
-		r = siw_qp_flow_send(wq, flow);
+		r = siw_qp_flow_send(base, flow);
 	/*
 	 * A long message may have left no room for the confirming Read before, and nothing else
 	 * would send it.
 	 */
 	if (r == 1 && rc->confirm.on && send_confirm_read(rc))
-		r = rc_flush(wq, flow);
-	siw_qp_flow_reap(wq, flow);
-	if (__builtin_expect(r == -EFAULT, 0) && !siw_is_closing(wq))
-		rc_fail_at_position(wq, flow->taken);
+		r = rc_flush(base, flow);
+	siw_qp_flow_reap(base, flow);
+	if (__builtin_expect(r == -EFAULT, 0) && !siw_is_closing(base))
+		rc_fail_at_position(base, flow->taken);
 	/* This end found an error in data that it was sending; the receiving side reports it. */
-	if (r == -EACCES && !siw_is_closing(wq))
-		siw_tear(wq, SIW_BROKEN);
+	if (r == -EACCES && !siw_is_closing(base))
+		siw_tear(base, SIW_BROKEN);
 	/*
 	 * If memory runs out, no event would send the rest later, and both ends would wait: ends
 	 * the stream.
 	 */
-	if (__builtin_expect(r == -ENOMEM, 0) && !siw_is_closing(wq))
-		siw_tear(wq, SIW_BROKEN);
-	return siw_qp_flow_left(wq, r, r == 0 && siw_mpa_tx_blocked(rc->mpa));
+	if (__builtin_expect(r == -ENOMEM, 0) && !siw_is_closing(base))
+		siw_tear(base, SIW_BROKEN);
+	return siw_qp_flow_left(base, r, r == 0 && siw_mpa_tx_blocked(rc->mpa));
 }
 
 /* ==== delivery counts ========================================================================= */
@@ -262,18 +263,18 @@ static enum siw_run rc_run(struct siw_wq *wq)
  * Called when a stream starts. agreed: the peer is siwarp, and both ends offer delivery counts.
  * rnr_retry: as in struct siw_connect_attach. Both locks held.
  */
-static void rc_counts_start(struct siw_rc *rc, bool agreed, int rnr_retry)
+static void rc_counts_start(struct siw_rc_qp *rc, bool agreed, int rnr_retry)
 {
 	rc->counts = (struct siw_delivery_counts){
-		.on = agreed && rc->wq.roce,
-		.tell = agreed && rc->wq.roce,
+		.on = agreed && rc->base.roce,
+		.tell = agreed && rc->base.roce,
 		.sends = rc->sends_begun,
 		.rnr_retry = rnr_retry > 0   ? rnr_retry
 			     : rnr_retry < 0 ? 0
 					     : -1,
 		.rnr_fixed = rnr_retry != 0,
 	};
-	rc->wq.flow.accepted = 0;
+	rc->base.flow.accepted = 0;
 }
 
 /* Whether the peer's counts cover this Send or Write. */
@@ -288,12 +289,12 @@ static bool rc_count_covers(const struct siw_delivery_counts *c, const struct si
  * Whether a count is plausible: it does not decrease, reports something new, and does not exceed
  * what was sent.
  */
-static bool rc_count_is_plausible(const struct siw_rc *rc, const struct siw_rdmap_event *ev)
+static bool rc_count_is_plausible(const struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	const struct siw_delivery_counts *c = &rc->counts;
 	uint32_t sends = ev->sends - c->sends, writes = ev->writes - c->writes;
 
-	return (c->on || siw_rdmap_requested_counts(rc->wq.flow.stream)) && (sends || writes) &&
+	return (c->on || siw_rdmap_requested_counts(rc->base.flow.stream)) && (sends || writes) &&
 	       sends <= rc->sends_begun - c->sends && writes <= c->writes_begun - c->writes;
 }
 
@@ -301,16 +302,16 @@ static bool rc_count_is_plausible(const struct siw_rc *rc, const struct siw_rdma
  * The peer has answered an offer of counts, so it is siwarp: delivery counts replace confirming
  * Reads.
  */
-static void rc_enable_counts(struct siw_rc *rc)
+static void rc_enable_counts(struct siw_rc_qp *rc)
 {
 	rc->counts.on = true;
 	rc->confirm.on = rc->confirm.due = false;
 }
 
 /* Handles a delivery count of the peer. Returns whether the count is plausible. send_lock held. */
-static bool rc_delivered(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+static bool rc_delivered(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
-	struct siw_flow *flow = &rc->wq.flow;
+	struct siw_flow *flow = &rc->base.flow;
 	uint64_t out = siw_ddp_tx_accepted(flow->ddp);
 
 	if (!rc_count_is_plausible(rc, ev))
@@ -335,35 +336,35 @@ static bool rc_delivered(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 
 /* ---- counts sent to the peer ----------------------------------------------------------------- */
 
-static bool rc_count_is_due(const struct siw_rc *rc)
+static bool rc_count_is_due(const struct siw_rc_qp *rc)
 {
-	return rc->wq.flow.stream && !siw_is_closing(&rc->wq) &&
-	       siw_rdmap_count_pending(rc->wq.flow.stream);
+	return rc->base.flow.stream && !siw_is_closing(&rc->base) &&
+	       siw_rdmap_count_pending(rc->base.flow.stream);
 }
 
 /* Sends the peer a count now, before this end closes. */
-static void rc_counts_send(struct siw_rc *rc)
+static void rc_counts_send(struct siw_rc_qp *rc)
 {
 	enum siw_run left;
 
 	if (!rc_count_is_due(rc))
 		return;
-	siw_lock(&rc->wq.qp.send_lock);
-	siw_rdmap_send_count(rc->wq.flow.stream);
-	left = rc_run(&rc->wq);
-	siw_unlock(&rc->wq.qp.send_lock);
+	siw_lock(&rc->base.qp.send_lock);
+	siw_rdmap_send_count(rc->base.flow.stream);
+	left = rc_run(&rc->base);
+	siw_unlock(&rc->base.qp.send_lock);
 	rc->counts.octets = 0;
 	if (left != SIW_RUN_DONE)
-		siw_device_mark_unsent(&rc->wq.qp);
+		siw_device_mark_unsent(&rc->base.qp);
 }
 
 /*
  * Whether the program may still answer the received data, because it has not polled all resulting
  * completions.
  */
-static bool rc_program_may_answer(struct siw_rc *rc)
+static bool rc_program_may_answer(struct siw_rc_qp *rc)
 {
-	const struct siw_qp *qp = &rc->wq.qp;
+	const struct siw_qp *qp = &rc->base.qp;
 	uint64_t round = qp->ctx->rounds;
 
 	if (round - rc->counts.came >= UNSEEN_ROUNDS ||
@@ -377,7 +378,7 @@ static bool rc_program_may_answer(struct siw_rc *rc)
  * Sends the peer a count without a message, unless an answer may still carry it, or the last one
  * was sent a short time ago.
  */
-static void rc_send_count_alone(struct siw_rc *rc)
+static void rc_send_count_alone(struct siw_rc_qp *rc)
 {
 	uint64_t now;
 
@@ -394,32 +395,32 @@ static void rc_send_count_alone(struct siw_rc *rc)
  * Called after a receiving turn with n segments of octets in total: sends the peer a count, now or
  * in a later turn, if the peer requested counts. Progress lock held, as for the functions below.
  */
-static void rc_counts_received(struct siw_rc *rc, int n, uint32_t octets)
+static void rc_counts_received(struct siw_rc_qp *rc, int n, uint32_t octets)
 {
 	if (!rc_count_is_due(rc))
 		return;
 	if (n)
-		rc->counts.came = rc->counts.seen = rc->wq.qp.ctx->rounds;
+		rc->counts.came = rc->counts.seen = rc->base.qp.ctx->rounds;
 	rc->counts.octets += octets;
 	if (rc->counts.octets >= COUNT_OCTETS) {
 		rc_counts_send(rc);
 		return;
 	}
-	if (n == rc->wq.burst) /* the socket is served again, with n = 0 if it is empty */
+	if (n == rc->base.burst) /* the socket is served again, with n = 0 if it is empty */
 		return;
 	if (!n)
 		rc_send_count_alone(rc);
 	if (rc_count_is_due(rc))
-		siw_device_mark_unsent(&rc->wq.qp);
+		siw_device_mark_unsent(&rc->base.qp);
 }
 
 /*
  * Called in a sending turn: sends the peer a count, if one is due. Returns whether another turn is
  * needed.
  */
-static bool rc_counts_turn(struct siw_rc *rc)
+static bool rc_counts_turn(struct siw_rc_qp *rc)
 {
-	if (rc_count_is_due(rc) && rc->wq.qp.ctx->rounds != rc->counts.seen)
+	if (rc_count_is_due(rc) && rc->base.qp.ctx->rounds != rc->counts.seen)
 		rc_send_count_alone(rc);
 	return rc_count_is_due(rc);
 }
@@ -433,56 +434,56 @@ static bool rc_counts_turn(struct siw_rc *rc)
  */
 
 /* The number of retries: the sender's rnr_retry if it is known, else this end's. */
-static int rnr_retries(const struct siw_rc *rc)
+static int rnr_retries(const struct siw_rc_qp *rc)
 {
-	return rc->counts.rnr_retry >= 0 ? rc->counts.rnr_retry : rc->wq.rnr_retry;
+	return rc->counts.rnr_retry >= 0 ? rc->counts.rnr_retry : rc->base.rnr_retry;
 }
 
-static uint64_t rnr_patience_ns(const struct siw_rc *rc)
+static uint64_t rnr_patience_ns(const struct siw_rc_qp *rc)
 {
-	return siw_rnr_timeout_ns((uint32_t)rnr_retries(rc), (uint32_t)rc->wq.min_rnr_timer);
+	return siw_rnr_timeout_ns((uint32_t)rnr_retries(rc), (uint32_t)rc->base.min_rnr_timer);
 }
 
 /* Sets the timer for the deadline. */
-static void rnr_set_timer(struct siw_rc *rc)
+static void rnr_set_timer(struct siw_rc_qp *rc)
 {
 	if (rnr_retries(rc) != SIW_RNR_NO_LIMIT && rc->rnr_deadline_ns)
-		siw_device_timed_at(rc->wq.qp.ctx, &rc->wq.timed, rc->rnr_deadline_ns);
+		siw_device_timed_at(rc->base.qp.ctx, &rc->base.timed, rc->rnr_deadline_ns);
 }
 
 /* A Send found no receive: starts the receiver-not-ready time. */
-static void rnr_begin(struct siw_rc *rc)
+static void rnr_begin(struct siw_rc_qp *rc)
 {
-	siw_qp_set_unexpected(&rc->wq, true);
-	if (siw_rdmap_send_waits(rc->wq.flow.stream, &rc->rnr_msn))
+	siw_qp_set_unexpected(&rc->base, true);
+	if (siw_rdmap_send_waits(rc->base.flow.stream, &rc->rnr_msn))
 		rc->rnr_deadline_ns = siw_now_ns() + rnr_patience_ns(rc);
 	rnr_set_timer(rc);
 	siw_llp_resume(siw_mpa_sock(rc->mpa));
 }
 
 /* No Send waits for a receive any more. */
-static void rnr_end(struct siw_rc *rc)
+static void rnr_end(struct siw_rc_qp *rc)
 {
-	if (!rc->wq.qp.has_unexpected)
+	if (!rc->base.qp.has_unexpected)
 		return;
-	siw_qp_set_unexpected(&rc->wq, false);
+	siw_qp_set_unexpected(&rc->base, false);
 }
 
 /*
  * Called after waiting Sends were served: whether one of them has waited too long; if so, RDMAP
  * delivers an ERROR event.
  */
-static bool rnr_has_expired(struct siw_rc *rc, uint64_t now_ns)
+static bool rnr_has_expired(struct siw_rc_qp *rc, uint64_t now_ns)
 {
 	uint32_t msn;
 
-	if (!siw_rdmap_send_waits(rc->wq.flow.stream, &msn)) {
+	if (!siw_rdmap_send_waits(rc->base.flow.stream, &msn)) {
 		/* More Sends may be ready for their receives: the socket gets another turn. */
 		siw_llp_resume(siw_mpa_sock(rc->mpa));
-		if (!siw_rdmap_unexpected(rc->wq.flow.stream)) {
+		if (!siw_rdmap_unexpected(rc->base.flow.stream)) {
 			rnr_end(rc);
-			siw_device_timed_del(rc->wq.qp.ctx, &rc->wq.timed);
-		} else if (rc->wq.qp.srq) {
+			siw_device_timed_del(rc->base.qp.ctx, &rc->base.timed);
+		} else if (rc->base.qp.srq) {
 			/*
 			 * Another QP may use the SRQ's receive first; then this QP's Send still
 			 * waits.
@@ -499,7 +500,7 @@ static bool rnr_has_expired(struct siw_rc *rc, uint64_t now_ns)
 	rnr_set_timer(rc);
 	if (rnr_retries(rc) == SIW_RNR_NO_LIMIT || now_ns < rc->rnr_deadline_ns)
 		return false;
-	siw_rdmap_expire(rc->wq.flow.stream);
+	siw_rdmap_expire(rc->base.flow.stream);
 	siw_count(SIW_COUNTER_rnr_expired, 1);
 	return true;
 }
@@ -546,21 +547,21 @@ static void linger_tick(struct siw_timed *timed, uint64_t now_ns)
 }
 
 /* Closes RDMAP and ddp; returns the connection below them. */
-static struct siw_mpa_stream *rc_detach_stream(struct siw_rc *rc)
+static struct siw_mpa_stream *rc_detach_stream(struct siw_rc_qp *rc)
 {
 	struct siw_mpa_stream *mpa = rc->mpa;
 
-	siw_lock(&rc->wq.qp.send_lock);
-	siw_rdmap_close(rc->wq.flow.stream);
-	rc->wq.flow.stream = NULL;
-	rc->wq.flow.ddp = NULL;
+	siw_lock(&rc->base.qp.send_lock);
+	siw_rdmap_close(rc->base.flow.stream);
+	rc->base.flow.stream = NULL;
+	rc->base.flow.ddp = NULL;
 	rc->mpa = NULL;
-	rc->wq.connected = false;
-	if (siw_teardown_of(&rc->wq) < SIW_FLUSHED)
-		siw_set_teardown(&rc->wq, SIW_ALIVE);
-	siw_unlock(&rc->wq.qp.send_lock);
+	rc->base.connected = false;
+	if (siw_teardown_of(&rc->base) < SIW_FLUSHED)
+		siw_set_teardown(&rc->base, SIW_ALIVE);
+	siw_unlock(&rc->base.qp.send_lock);
 	rnr_end(rc);
-	siw_device_timed_del(rc->wq.qp.ctx, &rc->wq.timed);
+	siw_device_timed_del(rc->base.qp.ctx, &rc->base.timed);
 	return mpa;
 }
 
@@ -593,15 +594,15 @@ static int rc_linger(struct siw_context *ctx, struct siw_mpa_stream *mpa)
 	return 0;
 }
 
-static void rc_start_linger(struct siw_rc *rc)
+static void rc_start_linger(struct siw_rc_qp *rc)
 {
 	struct siw_linger *linger = rc->linger;
 
 	rc->linger = NULL;
-	start_linger(linger, rc->wq.qp.ctx, rc_detach_stream(rc));
+	start_linger(linger, rc->base.qp.ctx, rc_detach_stream(rc));
 }
 
-static void rc_report_conn_end(struct siw_rc *rc)
+static void rc_report_conn_end(struct siw_rc_qp *rc)
 {
 	struct siw_conn *conn = rc->conn;
 
@@ -612,9 +613,9 @@ static void rc_report_conn_end(struct siw_rc *rc)
 
 /* ---- with the QP ----------------------------------------------------------------------------- */
 
-static void rc_finish_close(struct siw_rc *rc, bool dead)
+static void rc_finish_close(struct siw_rc_qp *rc, bool dead)
 {
-	siw_qp_flush(&rc->wq);
+	siw_qp_flush(&rc->base);
 	if (dead)
 		siw_mpa_close(rc_detach_stream(rc), false);
 	else
@@ -626,12 +627,12 @@ static void rc_finish_close(struct siw_rc *rc, bool dead)
  * Sends the remaining data, then shuts down the sending side. 1: done; 0: not yet; -errno.
  * send_lock held.
  */
-static int rc_shut_sending(struct siw_rc *rc)
+static int rc_shut_sending(struct siw_rc_qp *rc)
 {
 	uint64_t accepted;
-	int r = siw_teardown_of(&rc->wq) == SIW_TERMINATING
-			? siw_rdmap_terminate(rc->wq.flow.stream)
-			: siw_rdmap_flush(rc->wq.flow.stream, &accepted);
+	int r = siw_teardown_of(&rc->base) == SIW_TERMINATING
+			? siw_rdmap_terminate(rc->base.flow.stream)
+			: siw_rdmap_flush(rc->base.flow.stream, &accepted);
 
 	if (r != 1)
 		return r;
@@ -640,22 +641,22 @@ static int rc_shut_sending(struct siw_rc *rc)
 }
 
 /* Continues a close when the socket is ready. */
-static void rc_close_step(struct siw_rc *rc)
+static void rc_close_step(struct siw_rc_qp *rc)
 {
 	int r;
 
-	siw_lock(&rc->wq.qp.send_lock);
+	siw_lock(&rc->base.qp.send_lock);
 	r = rc_shut_sending(rc);
 	/* Requests that have been sent meanwhile complete successfully. */
-	rc_run(&rc->wq);
-	siw_unlock(&rc->wq.qp.send_lock);
+	rc_run(&rc->base);
+	siw_unlock(&rc->base.qp.send_lock);
 	/*
 	 * Both ends may have full socket buffers, and if neither reads, neither can send. So this
 	 * end reads and discards. A responder that has not received the initiator's first FPDU may
 	 * not send at all.
 	 */
 	if (!r) {
-		siw_ddp_stream_drop_unexpected(rc->wq.flow.ddp);
+		siw_ddp_stream_drop_unexpected(rc->base.flow.ddp);
 		siw_mpa_drain(rc->mpa);
 		if (!rc->may_send)
 			r = -ENOTCONN;
@@ -669,20 +670,20 @@ static void rc_close_step(struct siw_rc *rc)
  * to the user. The peer reads the data that TCP has accepted, then an end of stream, perhaps within
  * an FPDU.
  */
-static int end_sending(struct siw_rc *rc)
+static int end_sending(struct siw_rc_qp *rc)
 {
 	int r;
 
-	siw_lock(&rc->wq.qp.send_lock);
+	siw_lock(&rc->base.qp.send_lock);
 	r = rc_shut_sending(rc);
 	if (!r)
 		r = siw_mpa_shutdown(rc->mpa) < 0 ? -EPIPE : 1;
-	siw_unlock(&rc->wq.qp.send_lock);
+	siw_unlock(&rc->base.qp.send_lock);
 	return r;
 }
 
 /* Continues a close at the timer. */
-static void rc_close_tick(struct siw_rc *rc, uint64_t now_ns)
+static void rc_close_tick(struct siw_rc_qp *rc, uint64_t now_ns)
 {
 	if (now_ns >= rc->close_by_ns)
 		rc_finish_close(rc, end_sending(rc) != 1);
@@ -690,19 +691,19 @@ static void rc_close_tick(struct siw_rc *rc, uint64_t now_ns)
 		rc_close_step(rc);
 }
 
-static void rc_close(struct siw_rc *rc, enum siw_teardown how)
+static void rc_close(struct siw_rc_qp *rc, enum siw_teardown how)
 {
-	if (!rc->wq.flow.stream) {
+	if (!rc->base.flow.stream) {
 		if (rc->pairs)
 			rc->pairs->stop(rc);
-		siw_qp_flush(&rc->wq);
+		siw_qp_flush(&rc->base);
 		return;
 	}
-	siw_lock(&rc->wq.qp.send_lock);
-	siw_set_teardown(&rc->wq, how);
-	siw_unlock(&rc->wq.qp.send_lock);
+	siw_lock(&rc->base.qp.send_lock);
+	siw_set_teardown(&rc->base, how);
+	siw_unlock(&rc->base.qp.send_lock);
 	rc->close_by_ns = linger_until();
-	siw_device_timed_add(rc->wq.qp.ctx, &rc->wq.timed, rc->close_by_ns);
+	siw_device_timed_add(rc->base.qp.ctx, &rc->base.timed, rc->close_by_ns);
 	rc_close_step(rc);
 }
 
@@ -721,22 +722,22 @@ static void rc_set_error_code(struct siw_wire_err *err)
  * completion reports it. With persona roce, completions also report failures caused by the peer or
  * the network, as with InfiniBand channel adapters; an RNIC raises an event for its stream.
  */
-static void raise_failure(struct siw_rc *rc, enum siw_teardown how, int status,
+static void raise_failure(struct siw_rc_qp *rc, enum siw_teardown how, int status,
 			  const struct siw_wire_err *err)
 {
 	if (err && how == SIW_TERMINATING)
-		siw_device_async_raise(&rc->wq.qp.async, siw_qp_event_of(err));
-	else if (rc->wq.roce && status != -EOVERFLOW)
+		siw_device_async_raise(&rc->base.qp.async, siw_qp_event_of(err));
+	else if (rc->base.roce && status != -EOVERFLOW)
 		return;
 	else if (err || (status && status != -EFAULT))
-		siw_device_async_raise(&rc->wq.qp.async, SIW_EVENT_QP_FATAL);
+		siw_device_async_raise(&rc->base.qp.async, SIW_EVENT_QP_FATAL);
 }
 
 /*
  * Sets the cause that on_ended reports. The first call has the cause; later calls report its
  * consequences and are ignored.
  */
-static void rc_cause(struct siw_rc *rc, int status, const struct siw_wire_err *err)
+static void rc_cause(struct siw_rc_qp *rc, int status, const struct siw_wire_err *err)
 {
 	if (rc->has_cause)
 		return;
@@ -747,23 +748,23 @@ static void rc_cause(struct siw_rc *rc, int status, const struct siw_wire_err *e
 }
 
 /* Resets the connection, for data that TCP has not accepted and that must not be sent any more. */
-static void rc_abort(struct siw_rc *rc)
+static void rc_abort(struct siw_rc_qp *rc)
 {
 	uint64_t wr_id;
 	bool taken;
 
-	if (siw_qp_step(&rc->wq, SIW_QPE_FAILED) == SIW_QPA_FLUSH)
-		siw_device_async_raise(&rc->wq.qp.async, SIW_EVENT_QP_FATAL);
+	if (siw_qp_step(&rc->base, SIW_QPE_FAILED) == SIW_QPA_FLUSH)
+		siw_device_async_raise(&rc->base.qp.async, SIW_EVENT_QP_FATAL);
 	/* An unfinished message has already consumed the oldest receive. */
-	taken = siw_ddp_stream_take(rc->wq.flow.ddp, SIW_RDMAP_QN_SEND, &wr_id) == 1;
+	taken = siw_ddp_stream_take(rc->base.flow.ddp, SIW_RDMAP_QN_SEND, &wr_id) == 1;
 	siw_mpa_close(rc_detach_stream(rc), true);
 	if (taken)
-		siw_qp_flush_recv(&rc->wq, wr_id);
-	siw_qp_flush(&rc->wq);
+		siw_qp_flush_recv(&rc->base, wr_id);
+	siw_qp_flush(&rc->base);
 	rc_report_conn_end(rc);
 }
 
-void siw_qp_rc_fail(struct siw_rc *rc, enum siw_teardown how, int status,
+void siw_qp_rc_fail(struct siw_rc_qp *rc, enum siw_teardown how, int status,
 		    const struct siw_wire_err *err)
 {
 	struct siw_wire_err coded;
@@ -774,33 +775,34 @@ void siw_qp_rc_fail(struct siw_rc *rc, enum siw_teardown how, int status,
 		err = &coded;
 	}
 	if (err)
-		rc->wq.wire_err = (uint32_t)err->layer << 16 | (uint32_t)err->type << 8 | err->code;
+		rc->base.wire_err = (uint32_t)err->layer << 16 | (uint32_t)err->type << 8 |
+				    err->code;
 	rc_cause(rc, status, err);
-	if (siw_qp_step(&rc->wq, SIW_QPE_FAILED) == SIW_QPA_FLUSH) {
+	if (siw_qp_step(&rc->base, SIW_QPE_FAILED) == SIW_QPA_FLUSH) {
 		raise_failure(rc, how, status, err);
-		if (siw_teardown_of(&rc->wq) == SIW_RESETTING)
+		if (siw_teardown_of(&rc->base) == SIW_RESETTING)
 			rc_abort(rc);
 		else
 			rc_close(rc, how);
 	}
 }
 
-static void rc_release_stream(struct siw_rc *rc)
+static void rc_release_stream(struct siw_rc_qp *rc)
 {
-	if (rc->wq.flow.stream) {
+	if (rc->base.flow.stream) {
 		if (end_sending(rc) == 1)
 			rc_start_linger(rc);
 		else
 			siw_mpa_close(rc_detach_stream(rc), false);
 	}
 	rc_report_conn_end(rc);
-	rc->wq.wire_err = 0;
+	rc->base.wire_err = 0;
 }
 
 /* Gives up the stream at once; data that TCP has accepted still reaches the peer. */
-static void rc_release(struct siw_wq *wq)
+static void rc_release(struct siw_base_qp *base)
 {
-	struct siw_rc *rc = siw_rc_of(wq);
+	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
 	rc_release_stream(rc);
 	if (rc->pairs)
@@ -811,42 +813,42 @@ static void rc_release(struct siw_wq *wq)
  * Completes the requests that are DONE. Returns the oldest request that is not, or NULL. send_lock
  * held.
  */
-static struct siw_wqe *rc_oldest_incomplete(struct siw_rc *rc)
+static struct siw_wqe *rc_oldest_incomplete(struct siw_rc_qp *rc)
 {
-	siw_qp_flow_reap(&rc->wq, &rc->wq.flow);
-	return rc->wq.flow.first;
+	siw_qp_flow_reap(&rc->base, &rc->base.flow);
+	return rc->base.flow.first;
 }
 
 /*
  * Marks the oldest incomplete request as failed with status. Returns whether there is an incomplete
  * request.
  */
-static bool rc_fail_oldest(struct siw_rc *rc, int status)
+static bool rc_fail_oldest(struct siw_rc_qp *rc, int status)
 {
 	struct siw_wqe *oldest;
 
-	siw_lock(&rc->wq.qp.send_lock);
+	siw_lock(&rc->base.qp.send_lock);
 	oldest = rc_oldest_incomplete(rc);
 	if (oldest && oldest->state != SIW_WQE_DONE) {
 		oldest->state = SIW_WQE_DONE;
 		oldest->status = (uint8_t)status;
 	}
-	siw_unlock(&rc->wq.qp.send_lock);
+	siw_unlock(&rc->base.qp.send_lock);
 	return oldest != NULL;
 }
 
 /* As take_recv of struct siw_qp_class. */
-static int rc_take_recv(struct siw_wq *wq, uint64_t *wr_id)
+static int rc_take_recv(struct siw_base_qp *base, uint64_t *wr_id)
 {
-	struct siw_rc *rc = siw_rc_of(wq);
+	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 	bool torn = rc->has_torn;
 
 	rc->has_torn = false;
 	if (torn)
 		*wr_id = rc->torn;
-	if (torn || !rc->wq.flow.stream)
+	if (torn || !rc->base.flow.stream)
 		return torn;
-	return siw_ddp_stream_take(rc->wq.flow.ddp, SIW_RDMAP_QN_SEND, wr_id);
+	return siw_ddp_stream_take(rc->base.flow.ddp, SIW_RDMAP_QN_SEND, wr_id);
 }
 
 /*
@@ -855,24 +857,24 @@ static int rc_take_recv(struct siw_wq *wq, uint64_t *wr_id)
  * requests get the time-out of requests without a peer. The receive of an unfinished message is
  * kept.
  */
-static void rc_keep_state_after_stream(struct siw_rc *rc)
+static void rc_keep_state_after_stream(struct siw_rc_qp *rc)
 {
 	bool open;
 
-	siw_lock(&rc->wq.qp.send_lock);
+	siw_lock(&rc->base.qp.send_lock);
 	open = rc_oldest_incomplete(rc);
-	siw_unlock(&rc->wq.qp.send_lock);
-	rc->has_torn = rc_take_recv(&rc->wq, &rc->torn) == 1;
+	siw_unlock(&rc->base.qp.send_lock);
+	rc->has_torn = rc_take_recv(&rc->base, &rc->torn) == 1;
 	rc_release_stream(rc);
 	if (open)
 		rc->pairs->turn(rc);
 }
 
-void siw_qp_rc_stream_lost(struct siw_rc *rc, int status)
+void siw_qp_rc_stream_lost(struct siw_rc_qp *rc, int status)
 {
 	if (!rc->pairs)
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, status, NULL);
-	else if (rc->wq.flow.stream && rc->wq.qp.state == SIW_QPS_RTS)
+	else if (rc->base.flow.stream && rc->base.qp.state == SIW_QPS_RTS)
 		rc_keep_state_after_stream(
 			rc); /* also if its start-up broke off: nothing was sent on it */
 	else if (rc_fail_oldest(rc, SIW_WC_RETRY_EXC_ERR))
@@ -897,22 +899,23 @@ static int rc_open_stream(struct siw_context *ctx, struct siw_mpa_stream *mpa,
 	return err;
 }
 
-int siw_qp_rc_start(struct siw_rc *rc, struct siw_mpa_stream *mpa, const struct siw_rc_start *start)
+int siw_qp_rc_start(struct siw_rc_qp *rc, struct siw_mpa_stream *mpa,
+		    const struct siw_rc_start *start)
 {
 	struct siw_rdmap_start rdmap = {
-		.recvs = rc->wq.recvs,
-		.pd = rc->wq.qp.pd->number,
+		.recvs = rc->base.recvs,
+		.pd = rc->base.qp.pd->number,
 		.ird = start->ird,
 		.ord = start->ord,
 		.rtr = start->rtr,
 		.initiator = start->initiator,
-		.denied = ~(uint32_t)rc->wq.access,
-		.owner = siw_device_owner(&rc->wq.qp),
-		.unexpected_octets = rc->wq.roce || rc->wq.keep_unexpected
+		.denied = ~(uint32_t)rc->base.access,
+		.owner = siw_device_owner(&rc->base.qp),
+		.unexpected_octets = rc->base.roce || rc->base.keep_unexpected
 					     ? (uint64_t)siw_settings()->rnr_octets
 					     : 0,
-		.deliver_before_end = rc->wq.keep_unexpected || rc->pairs,
-		.private = siw_settings()->private_messages || rc->wq.private_always ||
+		.deliver_before_end = rc->base.keep_unexpected || rc->pairs,
+		.private = siw_settings()->private_messages || rc->base.private_always ||
 			   start->siwarp,
 	};
 	struct siw_rdmap_stream *stream;
@@ -926,46 +929,46 @@ int siw_qp_rc_start(struct siw_rc *rc, struct siw_mpa_stream *mpa, const struct 
 		rc->linger = calloc(1, sizeof(*rc->linger));
 	if (!rc->linger)
 		return -ENOMEM;
-	err = rc_open_stream(rc->wq.qp.ctx, mpa, &ddp, &stream);
+	err = rc_open_stream(rc->base.qp.ctx, mpa, &ddp, &stream);
 	if (err)
 		return err;
-	siw_lock(&rc->wq.qp.send_lock);
+	siw_lock(&rc->base.qp.send_lock);
 	err = siw_rdmap_start(stream, &rdmap);
 	if (err) {
 		siw_rdmap_close(stream);
 	} else {
 		rc->mpa = mpa;
-		rc->wq.flow.ddp = ddp;
-		rc->wq.flow.stream = stream;
+		rc->base.flow.ddp = ddp;
+		rc->base.flow.stream = stream;
 		/* A responder that expects an RTR may not send before the RTR arrives. */
 		rc->may_send = start->initiator;
-		rc->wq.connected = true;
-		rc->wq.granted_ord = rc->wq.reads_max = start->ord;
-		rc->wq.granted_ird = start->ird;
-		rc->wq.private = rdmap.private;
-		rc->wq.wire_err = 0;
+		rc->base.connected = true;
+		rc->base.granted_ord = rc->base.reads_max = start->ord;
+		rc->base.granted_ird = start->ird;
+		rc->base.private = rdmap.private;
+		rc->base.wire_err = 0;
 		rc->sends_begun = siw_initial_sequence(1) - 1;
 		rc->peer_confirms = false;
 		rc_counts_start(rc, rdmap.counts, start->rnr_retry);
 		rc->confirm = (struct siw_confirm){
-			.on = rc->wq.roce && !rc->counts.on && start->ord && start->ord_known,
-			.wanted = rc->wq.sq_head,
-			.covered = rc->wq.sq_head,
-			.sends = rc->wq.sq_head,
+			.on = rc->base.roce && !rc->counts.on && start->ord && start->ord_known,
+			.wanted = rc->base.sq_head,
+			.covered = rc->base.sq_head,
+			.sends = rc->base.sq_head,
 		};
 	}
-	siw_unlock(&rc->wq.qp.send_lock);
+	siw_unlock(&rc->base.qp.send_lock);
 	if (err)
 		return err;
-	if (rc->wq.roce && !rc->confirm.on && !rc->counts.on)
+	if (rc->base.roce && !rc->confirm.on && !rc->counts.on)
 		siw_count(SIW_COUNTER_confirm_none, 1);
 	rc->has_cause = false;
 	rc->cause = 0;
 	rc->cause_err = (struct siw_wire_err){ 0 };
 	/* Without a connection manager, the program moves the QP through its states. */
 	if (!rc->pairs) {
-		siw_qp_step(&rc->wq, SIW_QPE_ATTACHED);
-		siw_qp_step(&rc->wq, SIW_QPE_STARTED);
+		siw_qp_step(&rc->base, SIW_QPE_ATTACHED);
+		siw_qp_step(&rc->base, SIW_QPE_STARTED);
 	}
 	return 0;
 }
@@ -995,57 +998,57 @@ int siw_qp_rc_refuse(struct siw_context *ctx, struct siw_mpa_stream *mpa,
  * sent and is about to complete. That request completes first, as programs with one completion
  * queue expect, so this waits for the send lock.
  */
-static void on_recv(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+static void on_recv(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
-	siw_lock_wait_released(&rc->wq.qp.send_lock);
-	siw_qp_received(&rc->wq, ev, siw_qp_recv_status(ev), 0, NULL, 0);
+	siw_lock_wait_released(&rc->base.qp.send_lock);
+	siw_qp_received(&rc->base, ev, siw_qp_recv_status(ev), 0, NULL, 0);
 }
 
 /*
  * Marks requests as DONE that the peer has received: all before end (NULL: all), or, without sends,
  * only the Writes among them. Reads and atomics without their responses are not marked.
  */
-static void mark_delivered(struct siw_rc *rc, const struct siw_wqe *end, bool sends)
+static void mark_delivered(struct siw_rc_qp *rc, const struct siw_wqe *end, bool sends)
 {
-	for (struct siw_wqe *wqe = rc->wq.flow.first; wqe != end; wqe = wqe->chain)
+	for (struct siw_wqe *wqe = rc->base.flow.first; wqe != end; wqe = wqe->chain)
 		if (wqe->state == SIW_WQE_BEGUN && !siw_qp_awaits_response(wqe) &&
 		    (sends || wqe->opcode == SIW_WR_RDMA_WRITE))
 			wqe->state = SIW_WQE_DONE;
 }
 
-static void on_read_done(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+static void on_read_done(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	struct siw_wqe *wqe = (struct siw_wqe *)(uintptr_t)ev->user_data;
 
-	siw_lock(&rc->wq.qp.send_lock);
+	siw_lock(&rc->base.qp.send_lock);
 	if (rc->confirm.on)
 		mark_delivered(rc, wqe, rc_confirms_sends(wqe));
 	wqe->state = SIW_WQE_DONE;
-	rc->wq.flow.reads_out--;
-	siw_unlock(&rc->wq.qp.send_lock);
-	siw_qp_run_and_mark(&rc->wq);
+	rc->base.flow.reads_out--;
+	siw_unlock(&rc->base.qp.send_lock);
+	siw_qp_run_and_mark(&rc->base);
 }
 
-static void on_delivered(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+static void on_delivered(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	bool can_be;
 
-	siw_lock(&rc->wq.qp.send_lock);
+	siw_lock(&rc->base.qp.send_lock);
 	can_be = rc_delivered(rc, ev);
-	siw_unlock(&rc->wq.qp.send_lock);
+	siw_unlock(&rc->base.qp.send_lock);
 	if (can_be)
-		siw_qp_run_and_mark(&rc->wq);
+		siw_qp_run_and_mark(&rc->base);
 	else
-		siw_rdmap_refuse_count(rc->wq.flow.stream);
+		siw_rdmap_refuse_count(rc->base.flow.stream);
 }
 
 /* The peer has announced how long its requests may wait for receives from now on. */
-static void rc_on_rnr_retry(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+static void rc_on_rnr_retry(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	if (rc->counts.rnr_fixed)
 		return;
 	rc->counts.rnr_retry = ev->rnr_retry;
-	if (rc->wq.qp.has_unexpected)
+	if (rc->base.qp.has_unexpected)
 		rnr_begin(rc);
 }
 
@@ -1053,19 +1056,19 @@ static void rc_on_rnr_retry(struct siw_rc *rc, const struct siw_rdmap_event *ev)
  * The response to a confirming empty Read has arrived. Responses arrive in order, so each confirms
  * more requests than the one before.
  */
-static void on_confirmed(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+static void on_confirmed(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	struct siw_wqe *wqe;
 	int32_t more;
 
-	siw_lock(&rc->wq.qp.send_lock);
-	wqe = rc->wq.flow.first;
-	for (more = (int32_t)((uint32_t)ev->user_data - rc->wq.sq_head); more > 0; more--)
+	siw_lock(&rc->base.qp.send_lock);
+	wqe = rc->base.flow.first;
+	for (more = (int32_t)((uint32_t)ev->user_data - rc->base.sq_head); more > 0; more--)
 		wqe = wqe->chain;
 	mark_delivered(rc, wqe, true);
 	rc->confirm.asked = false;
-	siw_unlock(&rc->wq.qp.send_lock);
-	siw_qp_run_and_mark(&rc->wq);
+	siw_unlock(&rc->base.qp.send_lock);
+	siw_qp_run_and_mark(&rc->base);
 }
 
 /*
@@ -1075,13 +1078,14 @@ static void on_confirmed(struct siw_rc *rc, const struct siw_rdmap_event *ev)
  * has not processed any later request. With persona iwarp, this end does not know what the peer has
  * received.
  */
-static struct siw_wqe *rc_oldest_unacknowledged(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+static struct siw_wqe *rc_oldest_unacknowledged(struct siw_rc_qp *rc,
+						const struct siw_rdmap_event *ev)
 {
-	struct siw_wqe *wqe = rc->wq.flow.first;
+	struct siw_wqe *wqe = rc->base.flow.first;
 	bool own_memory = ev->err.type == 0 &&
 			  (ev->err.layer == SIW_LAYER_RDMAP || ev->err.layer == SIW_LAYER_DDP);
 
-	if (ev->quoted || !own_memory || !rc->wq.roce)
+	if (ev->quoted || !own_memory || !rc->base.roce)
 		return NULL;
 	while (wqe && wqe->state != SIW_WQE_BEGUN)
 		wqe = wqe->chain;
@@ -1094,12 +1098,12 @@ static struct siw_wqe *rc_oldest_unacknowledged(struct siw_rc *rc, const struct 
  * unless delivery counts are on: then a Send that is not counted was still waiting for its receive.
  * Earlier Reads get no response any more.
  */
-static void rc_mark_terminated_request(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+static void rc_mark_terminated_request(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	struct siw_wqe *culprit;
 
-	siw_lock(&rc->wq.qp.send_lock);
-	culprit = siw_qp_flow_quoted(&rc->wq.flow, ev);
+	siw_lock(&rc->base.qp.send_lock);
+	culprit = siw_qp_flow_quoted(&rc->base.flow, ev);
 	if (!culprit)
 		culprit = rc_oldest_unacknowledged(rc, ev);
 	if (culprit) {
@@ -1107,11 +1111,11 @@ static void rc_mark_terminated_request(struct siw_rc *rc, const struct siw_rdmap
 		culprit->state = SIW_WQE_DONE;
 		culprit->status = (uint8_t)siw_qp_status_of(&ev->err);
 	}
-	siw_unlock(&rc->wq.qp.send_lock);
+	siw_unlock(&rc->base.qp.send_lock);
 }
 
 /* If the local error concerns a receive, completes that receive with the matching status. */
-static void rc_fail_receive(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+static void rc_fail_receive(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	const struct siw_wire_err *err = &ev->err;
 	struct siw_rdmap_event blamed = { .kind = SIW_RDMAP_BAD_RECV };
@@ -1124,8 +1128,8 @@ static void rc_fail_receive(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 		blamed.status = -EACCES;
 	else
 		return;
-	if (siw_ddp_stream_take(rc->wq.flow.ddp, SIW_RDMAP_QN_SEND, &blamed.user_data) == 1 ||
-	    siw_mem_queue_take(rc->wq.recvs, &blamed.user_data) == 1)
+	if (siw_ddp_stream_take(rc->base.flow.ddp, SIW_RDMAP_QN_SEND, &blamed.user_data) == 1 ||
+	    siw_mem_queue_take(rc->base.recvs, &blamed.user_data) == 1)
 		on_recv(rc, &blamed);
 }
 
@@ -1134,7 +1138,7 @@ static void rc_fail_receive(struct siw_rc *rc, const struct siw_rdmap_event *ev)
  * placing a response concerns the oldest Read. An error without a quoted segment was found in data
  * being sent, and concerns the newest request.
  */
-static void rc_fail_request(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+static void rc_fail_request(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	bool of_read = ev->of_response && ev->err.layer == SIW_LAYER_DDP;
 	bool of_sent = !ev->quoted && ev->err.layer == SIW_LAYER_RDMAP;
@@ -1142,8 +1146,8 @@ static void rc_fail_request(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 
 	if (ev->err.type != 0 || (!of_read && !of_sent)) /* 0: local catastrophic, at both layers */
 		return;
-	siw_lock(&rc->wq.qp.send_lock);
-	for (struct siw_wqe *wqe = rc->wq.flow.first; wqe; wqe = wqe->chain) {
+	siw_lock(&rc->base.qp.send_lock);
+	for (struct siw_wqe *wqe = rc->base.flow.first; wqe; wqe = wqe->chain) {
 		if (wqe->state == SIW_WQE_BEGUN && (!of_read || siw_qp_awaits_response(wqe)))
 			found = wqe;
 		if (found && of_read)
@@ -1153,7 +1157,7 @@ static void rc_fail_request(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 		found->state = SIW_WQE_DONE;
 		found->status = SIW_WC_LOC_PROT_ERR;
 	}
-	siw_unlock(&rc->wq.qp.send_lock);
+	siw_unlock(&rc->base.qp.send_lock);
 }
 
 /*
@@ -1163,26 +1167,26 @@ static void rc_fail_request(struct siw_rc *rc, const struct siw_rdmap_event *ev)
  * invalidation. So the connection is reset first, as if the region had been deregistered.
  */
 static __attribute__((cold, noinline)) bool
-rc_reset_if_inv_region_sent(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+rc_reset_if_inv_region_sent(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	const struct siw_wire_err err = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOTE_PROTECTION,
 					  SIW_RDMAP_CANNOT_INVALIDATE };
 	bool in_flight;
 
-	siw_lock(&rc->wq.qp.send_lock);
-	in_flight = siw_ddp_tx_revoke(rc->wq.flow.ddp, ev->inv_stag) == 1;
-	siw_unlock(&rc->wq.qp.send_lock);
+	siw_lock(&rc->base.qp.send_lock);
+	in_flight = siw_ddp_tx_revoke(rc->base.flow.ddp, ev->inv_stag) == 1;
+	siw_unlock(&rc->base.qp.send_lock);
 	if (!in_flight)
 		return false;
-	rc->wq.wire_err = SIW_RDMAP_REMOTE_PROTECTION << 8 | SIW_RDMAP_CANNOT_INVALIDATE;
+	rc->base.wire_err = SIW_RDMAP_REMOTE_PROTECTION << 8 | SIW_RDMAP_CANNOT_INVALIDATE;
 	rc_cause(rc, -EPROTO, &err);
-	siw_qp_flush_recv(&rc->wq, ev->user_data);
+	siw_qp_flush_recv(&rc->base, ev->user_data);
 	rc_abort(rc);
 	return true;
 }
 
 /* Handles one event; false: the stream has ended. */
-static bool rc_handle_event(struct siw_rc *rc, const struct siw_rdmap_event *ev)
+static bool rc_handle_event(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 {
 	switch (ev->kind) {
 	case SIW_RDMAP_RECV:
@@ -1207,24 +1211,24 @@ static bool rc_handle_event(struct siw_rc *rc, const struct siw_rdmap_event *ev)
 		return true;
 	case SIW_RDMAP_PROGRESS:
 		if (ev->of_write)
-			siw_qp_one_sided(&rc->wq, ev->length);
+			siw_qp_one_sided(&rc->base, ev->length);
 		return true;
 	case SIW_RDMAP_REQUESTED:
-		siw_qp_one_sided(&rc->wq, ev->length);
+		siw_qp_one_sided(&rc->base, ev->length);
 		if (!ev->length)
-			rc->peer_confirms = !siw_rdmap_counts_requested(rc->wq.flow.stream);
-		siw_qp_run_and_mark(&rc->wq);
+			rc->peer_confirms = !siw_rdmap_counts_requested(rc->base.flow.stream);
+		siw_qp_run_and_mark(&rc->base);
 		return true;
 	case SIW_RDMAP_UNEXPECTED:
 		rnr_begin(rc);
 		return true;
 	case SIW_RDMAP_STARTED:
-		siw_lock(&rc->wq.qp.send_lock);
+		siw_lock(&rc->base.qp.send_lock);
 		rc->may_send = true;
-		siw_unlock(&rc->wq.qp.send_lock);
+		siw_unlock(&rc->base.qp.send_lock);
 		if (rc->conn)
 			rc->on_started(rc->conn);
-		siw_qp_run_and_mark(&rc->wq);
+		siw_qp_run_and_mark(&rc->base);
 		return true;
 	case SIW_RDMAP_TERMINATED:
 		rc_mark_terminated_request(rc, ev);
@@ -1248,28 +1252,28 @@ static bool rc_handle_event(struct siw_rc *rc, const struct siw_rdmap_event *ev)
  * receive call. The Read is handled now, so that the peer's request completes even if this program
  * does not poll again soon. false: the stream has ended.
  */
-static __attribute__((noinline)) bool rc_answer_confirm_read(struct siw_rc *rc)
+static __attribute__((noinline)) bool rc_answer_confirm_read(struct siw_rc_qp *rc)
 {
 	struct siw_rdmap_event ev;
 
-	return !siw_mpa_staged(rc->mpa) || siw_rdmap_recv(rc->wq.flow.stream, &ev) != 1 ||
+	return !siw_mpa_staged(rc->mpa) || siw_rdmap_recv(rc->base.flow.stream, &ev) != 1 ||
 	       rc_handle_event(rc, &ev);
 }
 
 static int rc_serve(struct siw_io_handler *self)
 {
-	struct siw_rc *rc = siw_container(self, struct siw_rc, wq.qp.handler);
+	struct siw_rc_qp *rc = siw_container(self, struct siw_rc_qp, base.qp.handler);
 	struct siw_rdmap_event ev;
 	uint32_t octets = 0;
 	bool counted = false;
 	int n = 0;
 
-	if (siw_is_closing(&rc->wq)) {
+	if (siw_is_closing(&rc->base)) {
 		rc_close_step(rc);
 		return 0;
 	}
-	while (n < rc->wq.burst && octets < SIW_TURN_OCTETS &&
-	       siw_rdmap_recv(rc->wq.flow.stream, &ev) == 1) {
+	while (n < rc->base.burst && octets < SIW_TURN_OCTETS &&
+	       siw_rdmap_recv(rc->base.flow.stream, &ev) == 1) {
 		/* A delivery count precedes a message, and the turn handles both as one message. */
 		if (ev.kind == SIW_RDMAP_DELIVERED && !counted)
 			counted = true;
@@ -1280,32 +1284,32 @@ static int rc_serve(struct siw_io_handler *self)
 			return n;
 	}
 	if (__builtin_expect(rc->peer_confirms, 0) &&
-	    (n == rc->wq.burst || octets >= SIW_TURN_OCTETS) && !rc_answer_confirm_read(rc))
+	    (n == rc->base.burst || octets >= SIW_TURN_OCTETS) && !rc_answer_confirm_read(rc))
 		return n;
 	rc_counts_received(rc, n, octets);
-	siw_qp_receive_turn_done(&rc->wq, n, octets);
+	siw_qp_receive_turn_done(&rc->base, n, octets);
 	return n + counted;
 }
 
 /* ---- Sends that wait for receives, and deadlines --------------------------------------------- */
 
 /* Serves waiting Sends, for which receives may have been posted, and checks their deadline. */
-static void rc_serve_waiting_sends(struct siw_rc *rc, uint64_t now_ns)
+static void rc_serve_waiting_sends(struct siw_rc_qp *rc, uint64_t now_ns)
 {
-	if (siw_is_closing(&rc->wq) || !rc->wq.flow.stream)
+	if (siw_is_closing(&rc->base) || !rc->base.flow.stream)
 		return;
-	rc_serve(&rc->wq.qp.handler);
-	if (siw_is_closing(&rc->wq) || !rc->wq.flow.stream)
+	rc_serve(&rc->base.qp.handler);
+	if (siw_is_closing(&rc->base) || !rc->base.flow.stream)
 		return;
 	if (rnr_has_expired(rc, now_ns))
-		rc_serve(&rc->wq.qp.handler);
+		rc_serve(&rc->base.qp.handler);
 }
 
 static void rc_tick(struct siw_timed *timed, uint64_t now_ns)
 {
-	struct siw_rc *rc = siw_container(timed, struct siw_rc, wq.timed);
+	struct siw_rc_qp *rc = siw_container(timed, struct siw_rc_qp, base.timed);
 
-	if (siw_is_closing(&rc->wq))
+	if (siw_is_closing(&rc->base))
 		rc_close_tick(rc, now_ns);
 	else
 		rc_serve_waiting_sends(rc, now_ns);
@@ -1314,18 +1318,18 @@ static void rc_tick(struct siw_timed *timed, uint64_t now_ns)
 /* ---- ops ------------------------------------------------------------------------------------- */
 
 /* Ends the stream because a request or response of this end could not be sent. */
-static void rc_end_broken(struct siw_rc *rc)
+static void rc_end_broken(struct siw_rc_qp *rc)
 {
-	if (rc->wq.flow.stream && siw_teardown_of(&rc->wq) == SIW_RESETTING)
+	if (rc->base.flow.stream && siw_teardown_of(&rc->base) == SIW_RESETTING)
 		rc_abort(rc);
-	if (!rc->wq.flow.stream || siw_is_closing(&rc->wq))
+	if (!rc->base.flow.stream || siw_is_closing(&rc->base))
 		return;
 	/*
 	 * If RDMAP has an error to report to the peer, it delivers an ERROR event. A request that
 	 * never began does not concern the peer.
 	 */
-	rc_serve(&rc->wq.qp.handler);
-	if (rc->wq.qp.state != SIW_QPS_ERR)
+	rc_serve(&rc->base.qp.handler);
+	if (rc->base.qp.state != SIW_QPS_ERR)
 		siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, -EFAULT, NULL);
 }
 
@@ -1333,26 +1337,26 @@ static void rc_end_broken(struct siw_rc *rc)
  * Whether requests are posted on a QP that connects without a connection manager and has no stream
  * yet.
  */
-static bool awaits_stream(struct siw_wq *wq)
+static bool awaits_stream(struct siw_base_qp *base)
 {
 	bool posted;
 
-	if (!siw_rc_of(wq)->pairs || wq->flow.stream || wq->qp.state != SIW_QPS_RTS)
+	if (!siw_rc_qp_of(base)->pairs || base->flow.stream || base->qp.state != SIW_QPS_RTS)
 		return false;
-	siw_lock(&wq->qp.send_lock);
-	posted = wq->flow.first != NULL;
-	siw_unlock(&wq->qp.send_lock);
+	siw_lock(&base->qp.send_lock);
+	posted = base->flow.first != NULL;
+	siw_unlock(&base->qp.send_lock);
 	return posted;
 }
 
 static enum siw_turn rc_turn(struct siw_qp *qp, uint64_t round)
 {
 	enum siw_turn left = siw_qp_turn(qp, round);
-	struct siw_rc *rc = siw_rc_of(siw_wq_of(qp));
-	int teardown = siw_teardown_of(&rc->wq);
+	struct siw_rc_qp *rc = siw_rc_qp_of(siw_base_qp_of(qp));
+	int teardown = siw_teardown_of(&rc->base);
 	bool broken = teardown == SIW_BROKEN || teardown == SIW_RESETTING;
 
-	if (awaits_stream(&rc->wq)) {
+	if (awaits_stream(&rc->base)) {
 		rc->pairs->turn(rc);
 		return SIW_TURN_DONE;
 	}
@@ -1371,28 +1375,28 @@ static enum siw_turn rc_turn(struct siw_qp *qp, uint64_t round)
  * Receives what has arrived, because the peer may have sent an empty Read to learn whether its last
  * message has arrived.
  */
-void siw_qp_rc_settle(struct siw_wq *wq)
+void siw_qp_rc_settle(struct siw_base_qp *base)
 {
-	struct siw_rc *rc = siw_rc_of(wq);
+	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
 	siw_qp_send_delayed(
-		wq); /* requests delayed for a batch count as posted, so they are sent */
-	for (int i = 0; i < SETTLE_TURNS && rc->wq.flow.stream && !siw_is_closing(&rc->wq); i++)
-		if (!rc_serve(&rc->wq.qp.handler))
+		base); /* requests delayed for a batch count as posted, so they are sent */
+	for (int i = 0; i < SETTLE_TURNS && rc->base.flow.stream && !siw_is_closing(&rc->base); i++)
+		if (!rc_serve(&rc->base.qp.handler))
 			break;
 	rc_counts_send(rc);
 }
 
-static bool rc_is_sending(struct siw_wq *wq, uint32_t stag)
+static bool rc_is_sending(struct siw_base_qp *base, uint32_t stag)
 {
-	const struct siw_rc *rc = siw_rc_of(wq);
+	const struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
-	return rc->wq.flow.stream && siw_ddp_tx_revoke(rc->wq.flow.ddp, stag) == 1;
+	return rc->base.flow.stream && siw_ddp_tx_revoke(rc->base.flow.ddp, stag) == 1;
 }
 
 static bool is_quiet(const struct siw_qp *qp)
 {
-	const struct siw_flow *flow = &siw_wq_of(qp)->flow;
+	const struct siw_flow *flow = &siw_base_qp_of(qp)->flow;
 
 	return siw_qp_is_quiet(qp) &&
 	       (!flow->stream || (!siw_rdmap_responses_pending(flow->stream) &&
@@ -1409,137 +1413,137 @@ static void rc_revoke(struct siw_qp *qp, uint32_t stag)
 	bool in_flight;
 
 	siw_lock(&qp->send_lock);
-	in_flight = rc_is_sending(siw_wq_of(qp), stag);
+	in_flight = rc_is_sending(siw_base_qp_of(qp), stag);
 	siw_unlock(&qp->send_lock);
 	if (in_flight)
-		rc_abort(siw_rc_of(siw_wq_of(qp)));
+		rc_abort(siw_rc_qp_of(siw_base_qp_of(qp)));
 }
 
 static void settle_binds(struct siw_qp *qp)
 {
-	struct siw_rc *rc = siw_rc_of(siw_wq_of(qp));
+	struct siw_rc_qp *rc = siw_rc_qp_of(siw_base_qp_of(qp));
 	bool cut;
 
 	siw_lock(&qp->send_lock);
-	cut = siw_teardown_of(&rc->wq) == SIW_RESETTING && rc->wq.flow.stream;
+	cut = siw_teardown_of(&rc->base) == SIW_RESETTING && rc->base.flow.stream;
 	siw_unlock(&qp->send_lock);
 	if (cut)
 		rc_abort(rc);
 	else
-		siw_qp_mw_settle(&rc->wq, false);
+		siw_qp_mw_settle(&rc->base, false);
 }
 
 static void fail_qp(struct siw_qp *qp, int status)
 {
-	siw_qp_rc_fail(siw_rc_of(siw_wq_of(qp)), SIW_SHUTTING_DOWN, status, NULL);
+	siw_qp_rc_fail(siw_rc_qp_of(siw_base_qp_of(qp)), SIW_SHUTTING_DOWN, status, NULL);
 }
 
 static void rc_leave(struct siw_qp *qp)
 {
-	struct siw_rc *rc = siw_rc_of(siw_wq_of(qp));
+	struct siw_rc_qp *rc = siw_rc_qp_of(siw_base_qp_of(qp));
 
-	if (!rc->wq.flow.stream || siw_is_closing(&rc->wq))
+	if (!rc->base.flow.stream || siw_is_closing(&rc->base))
 		return;
-	siw_qp_rc_settle(&rc->wq);
+	siw_qp_rc_settle(&rc->base);
 	siw_qp_rc_fail(rc, SIW_SHUTTING_DOWN, 0, NULL);
 }
 
 static bool is_leaving(const struct siw_qp *qp)
 {
-	return siw_is_closing(siw_wq_of(qp));
+	return siw_is_closing(siw_base_qp_of(qp));
 }
 
 /* ---- the type -------------------------------------------------------------------------------- */
 
-static int rc_create(struct siw_wq *wq, const struct siw_qp_init_attr *attr)
+static int rc_create(struct siw_base_qp *base, const struct siw_qp_init_attr *attr)
 {
-	struct siw_rc *rc = siw_rc_of(wq);
+	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
 	(void)attr;
 	rc->linger = calloc(1, sizeof(*rc->linger));
 	if (!rc->linger)
 		return -ENOMEM;
-	wq->qp.qpn = siw_qp_rc_number(wq->qp.ctx);
-	wq->qp.handler.serve = rc_serve;
-	wq->timed.tick = rc_tick;
+	base->qp.qpn = siw_qp_rc_number(base->qp.ctx);
+	base->qp.handler.serve = rc_serve;
+	base->timed.tick = rc_tick;
 	rc->counted = true;
-	atomic_fetch_add(&wq->qp.ctx->n_rc, 1);
+	atomic_fetch_add(&base->qp.ctx->n_rc, 1);
 	return 0;
 }
 
-static void close_qp(struct siw_wq *wq)
+static void close_qp(struct siw_base_qp *base)
 {
-	struct siw_rc *rc = siw_rc_of(wq);
+	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
 	if (rc->pairs)
 		rc->pairs->close(rc);
 	if (rc->left_pairing)
-		wq->qp.ctx->n_high--;
+		base->qp.ctx->n_high--;
 	rc->left_pairing = false;
 	free(rc->linger);
 	rc->linger = NULL;
 	if (rc->counted)
-		atomic_fetch_sub(&wq->qp.ctx->n_rc, 1);
+		atomic_fetch_sub(&base->qp.ctx->n_rc, 1);
 	rc->counted = false;
 }
 
-static int rc_addr(const struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
+static int rc_addr(const struct siw_base_qp *base, struct siw_addr *own, struct siw_addr *peer)
 {
-	const struct siw_rc *rc = siw_rc_of(wq);
+	const struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
-	return rc->wq.flow.stream ? siw_mpa_addrs(rc->mpa, own, peer) : -ENOTCONN;
+	return rc->base.flow.stream ? siw_mpa_addrs(rc->mpa, own, peer) : -ENOTCONN;
 }
 
-static int rc_prepare(struct siw_wq *wq, int event, const struct siw_qp_attr *attr, int mask)
+static int rc_prepare(struct siw_base_qp *base, int event, const struct siw_qp_attr *attr, int mask)
 {
-	struct siw_rc *rc = siw_rc_of(wq);
+	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
-	if (wq->flow.stream && (event == SIW_QPE_TO_ERR || event == SIW_QPE_TO_RESET))
-		siw_qp_rc_settle(wq);
+	if (base->flow.stream && (event == SIW_QPE_TO_ERR || event == SIW_QPE_TO_RESET))
+		siw_qp_rc_settle(base);
 	if (rc->pairs)
 		return rc->pairs->prepare(rc, event, attr, mask);
 	if (event == SIW_QPE_TO_RTR)
-		return siw_refuse(QP_STEP_RC, (uint64_t)wq->qp.state, SIW_QPS_RTR);
+		return siw_refuse(QP_STEP_RC, (uint64_t)base->qp.state, SIW_QPS_RTR);
 	return 0;
 }
 
-static void rc_modified(struct siw_wq *wq, int mask)
+static void rc_modified(struct siw_base_qp *base, int mask)
 {
-	const struct siw_rc *rc = siw_rc_of(wq);
+	const struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
-	if ((mask & SIW_QP_ACCESS_FLAGS) && rc->wq.flow.stream) {
-		siw_lock(&wq->qp.send_lock);
-		siw_rdmap_deny(rc->wq.flow.stream, ~(uint32_t)wq->access);
-		siw_unlock(&wq->qp.send_lock);
+	if ((mask & SIW_QP_ACCESS_FLAGS) && rc->base.flow.stream) {
+		siw_lock(&base->qp.send_lock);
+		siw_rdmap_deny(rc->base.flow.stream, ~(uint32_t)base->access);
+		siw_unlock(&base->qp.send_lock);
 	}
 	if ((mask & SIW_QP_RNR_RETRY) && rc->counts.on) {
-		siw_lock(&wq->qp.send_lock);
-		siw_rc_of(wq)->counts.tell = true;
-		siw_unlock(&wq->qp.send_lock);
+		siw_lock(&base->qp.send_lock);
+		siw_rc_qp_of(base)->counts.tell = true;
+		siw_unlock(&base->qp.send_lock);
 	}
-	if (wq->qp.has_unexpected && (mask & (SIW_QP_RNR_RETRY | SIW_QP_MIN_RNR_TIMER)))
-		rnr_begin(siw_rc_of(wq));
+	if (base->qp.has_unexpected && (mask & (SIW_QP_RNR_RETRY | SIW_QP_MIN_RNR_TIMER)))
+		rnr_begin(siw_rc_qp_of(base));
 	if (rc->pairs)
-		rc->pairs->modified(siw_rc_of(wq));
+		rc->pairs->modified(siw_rc_qp_of(base));
 }
 
-static void query_attr(const struct siw_wq *wq, struct siw_qp_attr *attr)
+static void query_attr(const struct siw_base_qp *base, struct siw_qp_attr *attr)
 {
-	const struct siw_rc *rc = siw_rc_of(wq);
+	const struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
 	if (rc->pairs)
 		rc->pairs->query(rc, attr);
 }
 
-static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *init)
+static void query_init(const struct siw_base_qp *base, struct siw_qp_init_attr *init)
 {
-	init->by_qpn = siw_rc_of(wq)->pairs != NULL;
-	init->private_messages = wq->private_always || wq->private;
+	init->by_qpn = siw_rc_qp_of(base)->pairs != NULL;
+	init->private_messages = base->private_always || base->private;
 }
 
-static void rc_end(struct siw_wq *wq)
+static void rc_end(struct siw_base_qp *base)
 {
-	rc_close(siw_rc_of(wq), SIW_SHUTTING_DOWN);
+	rc_close(siw_rc_qp_of(base), SIW_SHUTTING_DOWN);
 }
 
 const struct siw_qp_class siw_qp_rc_class = {
@@ -1554,7 +1558,7 @@ const struct siw_qp_class siw_qp_rc_class = {
 		.leave = rc_leave,
 		.is_leaving = is_leaving,
 	},
-	.size = sizeof(struct siw_rc),
+	.size = sizeof(struct siw_rc_qp),
 	.type = SIW_QPT_RC,
 	.opcodes = UINT32_MAX,
 	.turn_octets = UINT64_MAX,

@@ -138,25 +138,25 @@ static void rd_ready(struct siw_rd_qp *rd, struct siw_flow *flow)
 }
 
 /* Marks every flow with requests as ready. */
-static void rd_resume(struct siw_wq *wq)
+static void rd_resume(struct siw_base_qp *base)
 {
-	for (struct siw_link *l = wq->flows.next; l != &wq->flows; l = l->next)
-		rd_ready(siw_rd_of(wq), siw_container(l, struct siw_flow, busy));
+	for (struct siw_link *l = base->flows.next; l != &base->flows; l = l->next)
+		rd_ready(siw_rd_qp_of(base), siw_container(l, struct siw_flow, busy));
 }
 
 /* ---- posting --------------------------------------------------------------------------------- */
 
-static int64_t rd_check(struct siw_wq *wq, const struct siw_send_wr *wr)
+static int64_t rd_check(struct siw_base_qp *base, const struct siw_send_wr *wr)
 {
 	const struct siw_ah *ah = wr->rd.ah;
 
 	if (siw_qp_is_local(wr->opcode))
 		return siw_refuse(RD_LOCAL);
-	if (!ah || ah->pd != wq->qp.pd)
+	if (!ah || ah->pd != base->qp.pd)
 		return ah && ah->pd ? siw_refuse(HANDLE_PD) : siw_refuse(RD_HANDLE);
 	if (!wr->rd.remote_qpn && !ah->dest.port_be)
 		return siw_refuse(HANDLE_PORT);
-	return siw_qp_op_check(wq, wr);
+	return siw_qp_op_check(base, wr);
 }
 
 static struct siw_addr rd_destination(const struct siw_send_wr *wr)
@@ -169,9 +169,9 @@ static struct siw_addr rd_destination(const struct siw_send_wr *wr)
 }
 
 /* The flow to this peer, if it has requests; else NULL. */
-static struct siw_flow *rd_find_flow(struct siw_wq *wq, const struct siw_addr *dest)
+static struct siw_flow *rd_find_flow(struct siw_base_qp *base, const struct siw_addr *dest)
 {
-	for (struct siw_link *l = wq->flows.next; l != &wq->flows; l = l->next) {
+	for (struct siw_link *l = base->flows.next; l != &base->flows; l = l->next) {
 		struct siw_flow *flow = siw_container(l, struct siw_flow, busy);
 
 		if (siw_addr_same(flow->peer, dest))
@@ -189,23 +189,23 @@ post_flushed(struct siw_rd_qp *rd, const struct siw_send_wr *wr, uint64_t length
 {
 	struct siw_addr dest = rd_destination(wr);
 	struct siw_flow *flow =
-		siw_teardown_of(&rd->wq) == SIW_FLUSHED ? NULL : rd_find_flow(&rd->wq, &dest);
+		siw_teardown_of(&rd->base) == SIW_FLUSHED ? NULL : rd_find_flow(&rd->base, &dest);
 
 	if (flow) {
-		siw_qp_sq_append(&rd->wq, flow, wr, length);
-		siw_qp_flow_advance(&rd->wq, flow, SIW_WQE_DONE, SIW_WC_WR_FLUSH_ERR);
+		siw_qp_sq_append(&rd->base, flow, wr, length);
+		siw_qp_flow_advance(&rd->base, flow, SIW_WQE_DONE, SIW_WC_WR_FLUSH_ERR);
 		rd_ready(rd, flow);
 	} else {
-		siw_qp_sq_bypass(&rd->wq, wr, 0, SIW_WC_WR_FLUSH_ERR, &dest);
+		siw_qp_sq_bypass(&rd->base, wr, 0, SIW_WC_WR_FLUSH_ERR, &dest);
 	}
 	return 0;
 }
 
 /* Members of struct siw_qp_class. */
-static int rd_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
+static int rd_post(struct siw_base_qp *base, const struct siw_send_wr *wr, bool wait)
 {
-	struct siw_rd_qp *rd = siw_rd_of(wq);
-	int64_t length = rd_check(wq, wr);
+	struct siw_rd_qp *rd = siw_rd_qp_of(base);
+	int64_t length = rd_check(base, wr);
 	struct siw_rdmap_stream *stream;
 	struct siw_flow *flow;
 	struct siw_addr dest;
@@ -213,29 +213,30 @@ static int rd_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 	(void)wait; /* unused: a request stays in the queue until it is run in any case */
 	if (length < 0)
 		return (int)length;
-	if (siw_qp_sq_full(&rd->wq))
-		return siw_refuse_full(SEND_FULL, rd->wq.cap.max_send_wr);
-	if (__builtin_expect(
-		    rd->wq.qp.state == SIW_QPS_SQE || siw_teardown_of(&rd->wq) == SIW_FLUSHED, 0))
+	if (siw_qp_sq_full(&rd->base))
+		return siw_refuse_full(SEND_FULL, rd->base.cap.max_send_wr);
+	if (__builtin_expect(rd->base.qp.state == SIW_QPS_SQE ||
+				     siw_teardown_of(&rd->base) == SIW_FLUSHED,
+			     0))
 		return post_flushed(rd, wr, (uint64_t)length);
 	dest = rd_destination(wr);
 	if (siw_rdmap_rd_stream(rd->end, &dest, &stream))
 		/* no peer record can be evicted, since all have requests */
 		return siw_refuse(PEERS_FULL);
 	flow = rd_flow_of(stream);
-	siw_qp_op_store(siw_qp_sq_append(wq, flow, wr, (uint64_t)length), wr);
+	siw_qp_op_store(siw_qp_sq_append(base, flow, wr, (uint64_t)length), wr);
 	rd_ready(rd, flow);
 	return 0;
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-static int rd_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe)
+static int rd_begin(struct siw_base_qp *base, struct siw_flow *flow, struct siw_wqe *wqe)
 {
 	struct siw_rdmap_op op;
 	int err;
 
-	(void)wq;
+	(void)base;
 	if (__builtin_expect(wqe->opcode == SIW_WR_RDMA_WRITE_RECORD, 0))
 		siw_qp_op_record(wqe, &op);
 	else
@@ -255,28 +256,28 @@ static int rd_begin(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wq
  * A request failed locally because of its key or memory: moves the QP to SQE, as on UD, and flushes
  * requests that have not begun. Requests that have begun continue.
  */
-static __attribute__((cold, noinline)) void rd_send_failed(struct siw_wq *wq)
+static __attribute__((cold, noinline)) void rd_send_failed(struct siw_base_qp *base)
 {
-	siw_qp_send_failed(wq);
-	for (struct siw_link *l = wq->flows.next; l != &wq->flows; l = l->next) {
+	siw_qp_send_failed(base);
+	for (struct siw_link *l = base->flows.next; l != &base->flows; l = l->next) {
 		struct siw_flow *flow = siw_container(l, struct siw_flow, busy);
 
 		while (flow->next)
-			siw_qp_flow_advance(wq, flow, SIW_WQE_DONE, SIW_WC_WR_FLUSH_ERR);
+			siw_qp_flow_advance(base, flow, SIW_WQE_DONE, SIW_WC_WR_FLUSH_ERR);
 	}
-	rd_resume(wq);
+	rd_resume(base);
 }
 
-static void rd_failed(struct siw_wq *wq, struct siw_flow *flow, int status)
+static void rd_failed(struct siw_base_qp *base, struct siw_flow *flow, int status)
 {
 	(void)status;
-	rd_send_failed(wq);
+	rd_send_failed(base);
 	flow->torn = siw_rdmap_rd_is_torn(flow->stream);
 }
 
-static int rd_flush(struct siw_wq *wq, struct siw_flow *flow)
+static int rd_flush(struct siw_base_qp *base, struct siw_flow *flow)
 {
-	(void)wq;
+	(void)base;
 	/* the data was copied when the request was framed, so the memory is free */
 	flow->taken = UINT64_MAX - 1;
 	return siw_rdmap_flush(flow->stream, &flow->accepted);
@@ -286,14 +287,15 @@ static int rd_flush(struct siw_wq *wq, struct siw_flow *flow)
 static void rd_reap(struct siw_rd_qp *rd, struct siw_flow *flow)
 {
 	flow->accepted = siw_ddp_tx_accepted(flow->ddp);
-	siw_qp_flow_reap(&rd->wq, flow);
+	siw_qp_flow_reap(&rd->base, flow);
 }
 
 /*
  * Memory became unmapped in the middle of a message. The peer cannot receive the rest of the
  * message, so no later message may be sent on the stream: the stream ends at the next turn.
  */
-static __attribute__((cold, noinline)) void rd_tear_stream(struct siw_wq *wq, struct siw_flow *flow)
+static __attribute__((cold, noinline)) void rd_tear_stream(struct siw_base_qp *base,
+							   struct siw_flow *flow)
 {
 	struct siw_wqe *newest = NULL;
 
@@ -303,28 +305,28 @@ static __attribute__((cold, noinline)) void rd_tear_stream(struct siw_wq *wq, st
 	if (newest && !flow->torn) {
 		newest->state = SIW_WQE_DONE;
 		newest->status = SIW_WC_LOC_PROT_ERR;
-		rd_send_failed(wq);
+		rd_send_failed(base);
 	}
 	flow->torn = true;
-	siw_tear(wq, SIW_BROKEN);
+	siw_tear(base, SIW_BROKEN);
 }
 
 /* Sends to one peer. Returns whether requests are left for the next turn. */
-static bool rd_run_flow(struct siw_wq *wq, struct siw_flow *flow)
+static bool rd_run_flow(struct siw_base_qp *base, struct siw_flow *flow)
 {
-	int r = siw_qp_flow_send(wq, flow);
+	int r = siw_qp_flow_send(base, flow);
 
-	siw_qp_flow_reap(wq, flow);
+	siw_qp_flow_reap(base, flow);
 	if (__builtin_expect(r == -EACCES, 0)) {
-		rd_tear_stream(wq, flow);
+		rd_tear_stream(base, flow);
 		return true;
 	}
 	return r >= 0 && siw_rdmap_rd_has_more(flow->stream);
 }
 
-static enum siw_run rd_run(struct siw_wq *wq)
+static enum siw_run rd_run(struct siw_base_qp *base)
 {
-	struct siw_rd_qp *rd = siw_rd_of(wq);
+	struct siw_rd_qp *rd = siw_rd_qp_of(base);
 	struct siw_link turn;
 
 	if (siw_link_empty(&rd->ready))
@@ -340,18 +342,18 @@ static enum siw_run rd_run(struct siw_wq *wq)
 		struct siw_flow *flow = siw_container(turn.next, struct siw_flow, ready);
 
 		siw_link_del(&flow->ready);
-		if (rd_run_flow(wq, flow))
+		if (rd_run_flow(base, flow))
 			rd_ready(rd, flow);
 	}
-	if (__builtin_expect(wq->draining, 0))
-		siw_qp_drained(wq);
+	if (__builtin_expect(base->draining, 0))
+		siw_qp_drained(base);
 	return siw_link_empty(&rd->ready) ? SIW_RUN_DONE : SIW_RUN_MORE;
 }
 
 /* Ends all work in progress with peers. Progress lock held, too. */
-static void rd_abandon(struct siw_wq *wq)
+static void rd_abandon(struct siw_base_qp *base)
 {
-	struct siw_rd_qp *rd = siw_rd_of(wq);
+	struct siw_rd_qp *rd = siw_rd_qp_of(base);
 
 	while (!siw_link_empty(&rd->ready))
 		siw_link_del(rd->ready.next);
@@ -363,7 +365,7 @@ static void rd_abandon(struct siw_wq *wq)
 
 int siw_query_waits(struct siw_qp *qp, struct siw_rd_wait *out, int max)
 {
-	struct siw_wq *wq = siw_wq_of(qp);
+	struct siw_base_qp *base = siw_base_qp_of(qp);
 	int n = siw_qp_enter(qp);
 
 	if (n)
@@ -372,44 +374,44 @@ int siw_query_waits(struct siw_qp *qp, struct siw_rd_wait *out, int max)
 		return siw_refuse_null("out");
 	n = -EINVAL;
 	siw_lock(&qp->ctx->progress);
-	if (siw_class_of(wq) == &siw_qp_rd_class && siw_rd_of(wq)->endpoint)
-		n = siw_rd_list_waiting_peers(siw_rd_of(wq)->endpoint, out, max);
+	if (siw_class_of(base) == &siw_qp_rd_class && siw_rd_qp_of(base)->endpoint)
+		n = siw_rd_list_waiting_peers(siw_rd_qp_of(base)->endpoint, out, max);
 	siw_unlock(&qp->ctx->progress);
-	return n == -EINVAL ? siw_qp_refuse_type(wq, "RD") : n;
+	return n == -EINVAL ? siw_qp_refuse_type(base, "RD") : n;
 }
 
 int siw_end_peer(struct siw_qp *qp, const struct siw_addr *peer)
 {
-	struct siw_wq *wq = siw_wq_of(qp);
+	struct siw_base_qp *base = siw_base_qp_of(qp);
 	int n = siw_qp_enter(qp);
 
 	if (n)
 		return n;
 	if (!peer)
 		return siw_refuse_null("peer");
-	if (siw_class_of(wq) != &siw_qp_rd_class)
-		return siw_qp_refuse_type(wq, "RD");
+	if (siw_class_of(base) != &siw_qp_rd_class)
+		return siw_qp_refuse_type(base, "RD");
 	siw_lock(&qp->ctx->progress);
-	if (siw_rd_of(wq)->endpoint)
-		n = siw_rd_abandon_peer(siw_rd_of(wq)->endpoint, peer);
+	if (siw_rd_qp_of(base)->endpoint)
+		n = siw_rd_abandon_peer(siw_rd_qp_of(base)->endpoint, peer);
 	siw_unlock(&qp->ctx->progress);
 	return n;
 }
 
 int siw_poll_restarts(struct siw_qp *qp, struct siw_rd_restart *out, int max)
 {
-	struct siw_wq *wq = siw_wq_of(qp);
+	struct siw_base_qp *base = siw_base_qp_of(qp);
 	int n = siw_qp_enter(qp);
 
 	if (n)
 		return n;
 	if (max > 0 && !out)
 		return siw_refuse_null("out");
-	if (siw_class_of(wq) != &siw_qp_rd_class)
-		return siw_qp_refuse_type(wq, "RD");
+	if (siw_class_of(base) != &siw_qp_rd_class)
+		return siw_qp_refuse_type(base, "RD");
 	siw_lock(&qp->ctx->progress);
-	if (siw_rd_of(wq)->endpoint)
-		n = siw_rd_restarts(siw_rd_of(wq)->endpoint, out, max);
+	if (siw_rd_qp_of(base)->endpoint)
+		n = siw_rd_restarts(siw_rd_qp_of(base)->endpoint, out, max);
 	siw_unlock(&qp->ctx->progress);
 	return n;
 }
@@ -430,10 +432,10 @@ static struct siw_flow *rd_qp_reap_flow(struct siw_rd_qp *rd, struct siw_rdmap_s
 {
 	struct siw_flow *flow;
 
-	siw_lock(&rd->wq.qp.send_lock);
+	siw_lock(&rd->base.qp.send_lock);
 	flow = rd_flow_of(stream);
 	rd_reap(rd, flow);
-	siw_unlock(&rd->wq.qp.send_lock);
+	siw_unlock(&rd->base.qp.send_lock);
 	return flow;
 }
 
@@ -453,14 +455,14 @@ static void on_recv(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 {
 	struct siw_flow *flow = rd_qp_reap_flow(rd, stream);
 
-	siw_qp_received(&rd->wq, ev, status, ev->src_qpn, &ev->source, instance_of(rd, flow));
+	siw_qp_received(&rd->base, ev, status, ev->src_qpn, &ev->source, instance_of(rd, flow));
 }
 
 static void on_record(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, uint64_t number)
 {
 	struct siw_flow *flow = rd_qp_reap_flow(rd, stream);
 
-	siw_qp_record_received(&rd->wq, siw_rdmap_rd_record_find(rd->end, number),
+	siw_qp_record_received(&rd->base, siw_rdmap_rd_record_find(rd->end, number),
 			       instance_of(rd, flow));
 	rd->records.reported++;
 }
@@ -468,19 +470,19 @@ static void on_record(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, uin
 static void err_found(struct siw_rd_qp *rd, const struct siw_rdmap_event *ev)
 {
 	siw_count(SIW_COUNTER_err_found, 1);
-	siw_qp_err_found(&rd->wq, ev);
+	siw_qp_err_found(&rd->base, ev);
 }
 
 static void rd_qp_run_and_mark(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream)
 {
 	enum siw_run run;
 
-	siw_lock(&rd->wq.qp.send_lock);
+	siw_lock(&rd->base.qp.send_lock);
 	rd_ready(rd, rd_flow_of(stream));
-	run = rd_run(&rd->wq);
-	siw_unlock(&rd->wq.qp.send_lock);
+	run = rd_run(&rd->base);
+	siw_unlock(&rd->base.qp.send_lock);
 	if (run != SIW_RUN_DONE)
-		siw_device_mark_unsent(&rd->wq.qp);
+		siw_device_mark_unsent(&rd->base.qp);
 }
 
 /* A Read or atomic request of this end has completed. */
@@ -489,7 +491,7 @@ static void on_read_done(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, 
 {
 	struct siw_wqe *wqe = (struct siw_wqe *)(uintptr_t)user_data;
 
-	siw_lock(&rd->wq.qp.send_lock);
+	siw_lock(&rd->base.qp.send_lock);
 	/*
 	 * The end of the flow may already have completed the request, while its response was in
 	 * flight.
@@ -499,7 +501,7 @@ static void on_read_done(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, 
 		wqe->status = (uint8_t)status;
 		rd_flow_of(stream)->reads_out--;
 	}
-	siw_unlock(&rd->wq.qp.send_lock);
+	siw_unlock(&rd->base.qp.send_lock);
 	rd_qp_run_and_mark(rd, stream);
 }
 
@@ -527,16 +529,16 @@ static void on_error(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 	struct siw_flow *flow;
 	struct siw_wqe *wqe;
 
-	siw_lock(&rd->wq.qp.send_lock);
+	siw_lock(&rd->base.qp.send_lock);
 	flow = rd_flow_of(stream);
 	/* Requests that the peer has accepted are complete, and the error does not concern them. */
 	rd_reap(rd, flow);
 	wqe = siw_qp_flow_quoted(flow, ev);
 	if (wqe)
 		rd_qp_mark_refused(flow, wqe, (uint8_t)siw_qp_status_of(&ev->err));
-	siw_unlock(&rd->wq.qp.send_lock);
+	siw_unlock(&rd->base.qp.send_lock);
 	if (!wqe)
-		siw_qp_err_reported(&rd->wq, ev, 0);
+		siw_qp_err_reported(&rd->base, ev, 0);
 	rd_qp_run_and_mark(rd, stream);
 }
 
@@ -559,13 +561,13 @@ static void move_requests(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 	 * flushed.
 	 */
 	if (siw_rdmap_rd_stream(rd->end, &peer, &stream)) {
-		siw_qp_flow_finish_all(&rd->wq, &old, SIW_WC_WR_FLUSH_ERR);
+		siw_qp_flow_finish_all(&rd->base, &old, SIW_WC_WR_FLUSH_ERR);
 		return;
 	}
 	flow = rd_flow_of(stream);
 	flow->first = flow->next = old.first;
 	flow->last = old.last;
-	siw_link_add(&rd->wq.flows, &flow->busy);
+	siw_link_add(&rd->base.flows, &flow->busy);
 	rd_ready(rd, flow);
 }
 
@@ -582,25 +584,25 @@ static void rd_qp_end_stream(struct siw_rd_qp *rd, struct siw_rdmap_stream *stre
 	if (moves && flow->first && flow->first->state == SIW_WQE_POSTED) {
 		move_requests(rd, stream, how);
 	} else {
-		siw_qp_flow_finish_all(&rd->wq, flow, first);
+		siw_qp_flow_finish_all(&rd->base, flow, first);
 		siw_rdmap_rd_end(stream, how);
 	}
-	if (__builtin_expect(rd->wq.draining, 0))
-		siw_qp_drained(&rd->wq);
+	if (__builtin_expect(rd->base.draining, 0))
+		siw_qp_drained(&rd->base);
 }
 
 /* The peer is lost, or has restarted. status: as in event SIW_DDP_RD_LOST. */
 static __attribute__((cold, noinline)) void on_lost(struct siw_rd_qp *rd,
 						    struct siw_rdmap_stream *stream, int status)
 {
-	siw_lock(&rd->wq.qp.send_lock);
+	siw_lock(&rd->base.qp.send_lock);
 	rd_qp_end_stream(rd, stream,
 			 status == -ETIMEDOUT ? SIW_WC_RETRY_EXC_ERR
 			 : status == -ENOBUFS ? SIW_WC_RNR_RETRY_EXC_ERR
 					      : SIW_WC_WR_FLUSH_ERR,
 			 SIW_RDMAP_RD_LOST_PEER, status != -ESTALE);
-	siw_unlock(&rd->wq.qp.send_lock);
-	siw_device_mark_unsent(&rd->wq.qp);
+	siw_unlock(&rd->base.qp.send_lock);
+	siw_device_mark_unsent(&rd->base.qp);
 }
 
 /*
@@ -611,10 +613,10 @@ static __attribute__((cold, noinline)) void
 on_sequence(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, const struct siw_rdmap_event *ev)
 {
 	err_found(rd, ev);
-	siw_lock(&rd->wq.qp.send_lock);
+	siw_lock(&rd->base.qp.send_lock);
 	rd_qp_end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, SIW_RDMAP_RD_SEQUENCE, true);
-	siw_unlock(&rd->wq.qp.send_lock);
-	siw_device_mark_unsent(&rd->wq.qp);
+	siw_unlock(&rd->base.qp.send_lock);
+	siw_device_mark_unsent(&rd->base.qp);
 }
 
 /* This end has refused a message of the peer. */
@@ -643,14 +645,14 @@ static void rd_qp_end_torn_streams(struct siw_rd_qp *rd)
 {
 	struct siw_rdmap_stream *stream;
 
-	siw_lock(&rd->wq.qp.send_lock);
-	if (siw_teardown_of(&rd->wq) == SIW_BROKEN)
-		siw_set_teardown(&rd->wq, SIW_ALIVE);
-	rd_resume(&rd->wq); /* while BROKEN, the flows have not begun any request */
+	siw_lock(&rd->base.qp.send_lock);
+	if (siw_teardown_of(&rd->base) == SIW_BROKEN)
+		siw_set_teardown(&rd->base, SIW_ALIVE);
+	rd_resume(&rd->base); /* while BROKEN, the flows have not begun any request */
 	while ((stream = siw_rdmap_rd_first_torn(rd->end)))
 		rd_qp_end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, SIW_RDMAP_RD_RESET, true);
-	siw_unlock(&rd->wq.qp.send_lock);
-	siw_device_mark_unsent(&rd->wq.qp);
+	siw_unlock(&rd->base.qp.send_lock);
+	siw_device_mark_unsent(&rd->base.qp);
 }
 
 /*
@@ -667,7 +669,7 @@ static void count_polled(struct siw_rd_qp *rd)
  */
 static __attribute__((cold, noinline)) void rd_qp_on_paused_record(struct siw_rd_qp *rd)
 {
-	siw_qp_set_unexpected(&rd->wq, true);
+	siw_qp_set_unexpected(&rd->base, true);
 	atomic_store(&rd->records.waits, true);
 	if (rd->records.seen == atomic_load(&rd->records.polled))
 		return;
@@ -678,8 +680,8 @@ static __attribute__((cold, noinline)) void rd_qp_on_paused_record(struct siw_rd
 /* A message is paused until a receive is posted, which may have happened just now. */
 static void rd_qp_on_paused(struct siw_rd_qp *rd)
 {
-	siw_qp_set_unexpected(&rd->wq, true);
-	if (rd->wq.qp.state >= SIW_QPS_RTR && siw_ddp_rd_may_resume(rd->ddp, rd->wq.recvs))
+	siw_qp_set_unexpected(&rd->base, true);
+	if (rd->base.qp.state >= SIW_QPS_RTR && siw_ddp_rd_may_resume(rd->ddp, rd->base.recvs))
 		siw_rdmap_rd_resume(rd->end);
 }
 
@@ -688,7 +690,7 @@ static int rd_qp_serve(struct siw_io_handler *self);
 /* Whether a paused segment could be accepted now. */
 static bool rd_qp_may_resume(struct siw_rd_qp *rd)
 {
-	if (rd->wq.qp.state >= SIW_QPS_RTR && siw_ddp_rd_may_resume(rd->ddp, rd->wq.recvs))
+	if (rd->base.qp.state >= SIW_QPS_RTR && siw_ddp_rd_may_resume(rd->ddp, rd->base.recvs))
 		return true;
 	if (!rd->records.max)
 		return false;
@@ -705,7 +707,7 @@ static bool rd_qp_resume(struct siw_rd_qp *rd)
 	if (!rd_qp_may_resume(rd))
 		return false;
 	atomic_store(&rd->records.waits, false);
-	siw_qp_set_unexpected(&rd->wq, false);
+	siw_qp_set_unexpected(&rd->base, false);
 	siw_rdmap_rd_resume(rd->end);
 	return true;
 }
@@ -713,7 +715,7 @@ static bool rd_qp_resume(struct siw_rd_qp *rd)
 static void rd_qp_serve_paused(struct siw_rd_qp *rd)
 {
 	if (rd_qp_resume(rd))
-		rd_qp_serve(&rd->wq.qp.handler);
+		rd_qp_serve(&rd->base.qp.handler);
 }
 
 static void rd_qp_handle_event(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
@@ -763,7 +765,7 @@ static void rd_qp_handle_event(struct siw_rd_qp *rd, struct siw_rdmap_stream *st
 
 static int rd_qp_serve(struct siw_io_handler *self)
 {
-	struct siw_rd_qp *rd = siw_container(self, struct siw_rd_qp, wq.qp.handler);
+	struct siw_rd_qp *rd = siw_container(self, struct siw_rd_qp, base.qp.handler);
 	struct siw_rdmap_stream *stream;
 	struct siw_rdmap_event ev = { 0 };
 	uint32_t octets = 0;
@@ -771,21 +773,21 @@ static int rd_qp_serve(struct siw_io_handler *self)
 
 	if (__builtin_expect(rd->records.max, 0))
 		count_polled(rd);
-	while (n < rd->wq.burst && octets < SIW_TURN_OCTETS &&
+	while (n < rd->base.burst && octets < SIW_TURN_OCTETS &&
 	       siw_rdmap_rd_recv(rd->end, &stream, &ev) == 1) {
 		n++;
 		octets += ev.placed;
 		rd_qp_handle_event(rd, stream, &ev);
 	}
-	if (n == rd->wq.burst || octets >= SIW_TURN_OCTETS)
+	if (n == rd->base.burst || octets >= SIW_TURN_OCTETS)
 		siw_llp_resume(siw_rd_sock(rd->endpoint));
-	if (__builtin_expect(rd->wq.qp.has_unexpected, 0))
+	if (__builtin_expect(rd->base.qp.has_unexpected, 0))
 		rd_qp_resume(rd);
 	if (__builtin_expect(siw_rd_restarted(rd->endpoint), 0))
-		siw_device_async_raise(&rd->wq.qp.async, SIW_EVENT_PEER_RESTARTED);
-	siw_qp_receive_turn_done(&rd->wq, n, octets);
-	if (siw_rdmap_rd_streams(rd->end) && siw_link_empty(&rd->wq.timed.link))
-		siw_device_timed_add(rd->wq.qp.ctx, &rd->wq.timed, 0);
+		siw_device_async_raise(&rd->base.qp.async, SIW_EVENT_PEER_RESTARTED);
+	siw_qp_receive_turn_done(&rd->base, n, octets);
+	if (siw_rdmap_rd_streams(rd->end) && siw_link_empty(&rd->base.timed.link))
+		siw_device_timed_add(rd->base.qp.ctx, &rd->base.timed, 0);
 	return n;
 }
 
@@ -796,60 +798,60 @@ static uint16_t depth(int asked)
 	return asked < 0 ? DEPTH : (uint16_t)asked;
 }
 
-static void rd_qp_set_receiving(struct siw_wq *wq)
+static void rd_qp_set_receiving(struct siw_base_qp *base)
 {
-	struct siw_rd_qp *rd = siw_rd_of(wq);
+	struct siw_rd_qp *rd = siw_rd_qp_of(base);
 	struct siw_rdmap_start start = {
-		.recvs = rd->wq.recvs,
-		.pd = rd->wq.qp.pd->number,
-		.ird = depth(rd->wq.ird),
-		.ord = depth(rd->wq.ord),
-		.denied = ~(uint32_t)rd->wq.access,
-		.owner = siw_device_owner(&rd->wq.qp),
+		.recvs = rd->base.recvs,
+		.pd = rd->base.qp.pd->number,
+		.ird = depth(rd->base.ird),
+		.ord = depth(rd->base.ord),
+		.denied = ~(uint32_t)rd->base.access,
+		.owner = siw_device_owner(&rd->base.qp),
 	};
 	enum siw_rdmap_rd_mode mode = SIW_RDMAP_RD_WAIT;
 
-	if (rd->wq.qp.state >= SIW_QPS_RTR && rd->wq.qp.state <= SIW_QPS_SQE)
+	if (rd->base.qp.state >= SIW_QPS_RTR && rd->base.qp.state <= SIW_QPS_SQE)
 		mode = SIW_RDMAP_RD_ON;
-	else if (rd->wq.qp.state == SIW_QPS_ERR)
+	else if (rd->base.qp.state == SIW_QPS_ERR)
 		mode = SIW_RDMAP_RD_REJECT;
 	if (!rd->end)
 		return;
-	siw_lock(&rd->wq.qp.send_lock);
-	rd->wq.granted_ord = rd->wq.reads_max = depth(rd->wq.ord);
-	rd->wq.granted_ird = depth(rd->wq.ird);
-	siw_rd_set_qkey(rd->endpoint, rd->wq.qkey);
-	siw_rd_set_unreachable(rd->endpoint, rd->wq.qp.state == SIW_QPS_RESET);
+	siw_lock(&rd->base.qp.send_lock);
+	rd->base.granted_ord = rd->base.reads_max = depth(rd->base.ord);
+	rd->base.granted_ird = depth(rd->base.ird);
+	siw_rd_set_qkey(rd->endpoint, rd->base.qkey);
+	siw_rd_set_unreachable(rd->endpoint, rd->base.qp.state == SIW_QPS_RESET);
 	siw_rd_set_ird(rd->endpoint, (uint8_t)start.ird);
-	siw_rd_set_rnr(rd->endpoint, (uint8_t)rd->wq.rnr_retry, (uint8_t)rd->wq.min_rnr_timer);
+	siw_rd_set_rnr(rd->endpoint, (uint8_t)rd->base.rnr_retry, (uint8_t)rd->base.min_rnr_timer);
 	siw_rdmap_rd_start(rd->end, mode, &start);
-	siw_unlock(&rd->wq.qp.send_lock);
+	siw_unlock(&rd->base.qp.send_lock);
 }
 
-static void rd_qp_close_socket(struct siw_wq *wq)
+static void rd_qp_close_socket(struct siw_base_qp *base)
 {
-	struct siw_rd_qp *rd = siw_rd_of(wq);
+	struct siw_rd_qp *rd = siw_rd_qp_of(base);
 
 	if (!rd->end)
 		return;
-	siw_device_timed_del(rd->wq.qp.ctx, &rd->wq.timed);
-	if (rd->wq.qp.has_unexpected)
-		siw_qp_set_unexpected(&rd->wq, false);
-	siw_lock(&rd->wq.qp.send_lock);
+	siw_device_timed_del(rd->base.qp.ctx, &rd->base.timed);
+	if (rd->base.qp.has_unexpected)
+		siw_qp_set_unexpected(&rd->base, false);
+	siw_lock(&rd->base.qp.send_lock);
 	siw_rd_shutdown(rd->endpoint);
 	siw_rdmap_rd_close(rd->end);
-	rd_linger(rd->wq.qp.ctx, rd->endpoint);
+	rd_linger(rd->base.qp.ctx, rd->endpoint);
 	rd->end = NULL;
 	rd->ddp = NULL;
 	rd->endpoint = NULL;
-	siw_unlock(&rd->wq.qp.send_lock);
+	siw_unlock(&rd->base.qp.send_lock);
 }
 
 /* Called before the queue pair is destroyed, so that everything sent still reaches the peers. */
-static void rd_qp_before_destroy(struct siw_wq *wq)
+static void rd_qp_before_destroy(struct siw_base_qp *base)
 {
-	if (siw_rd_of(wq)->endpoint)
-		siw_rd_shutdown(siw_rd_of(wq)->endpoint);
+	if (siw_rd_qp_of(base)->endpoint)
+		siw_rd_shutdown(siw_rd_qp_of(base)->endpoint);
 }
 
 static bool has_requests(void *user)
@@ -860,22 +862,22 @@ static bool has_requests(void *user)
 /* Ends streams that were not used since the last tick. */
 static void rd_qp_tick(struct siw_timed *timed, uint64_t now_ns)
 {
-	struct siw_rd_qp *rd = siw_container(timed, struct siw_rd_qp, wq.timed);
+	struct siw_rd_qp *rd = siw_container(timed, struct siw_rd_qp, base.timed);
 	uint32_t left;
 
 	(void)now_ns;
-	siw_lock(&rd->wq.qp.send_lock);
+	siw_lock(&rd->base.qp.send_lock);
 	left = siw_rdmap_rd_sweep(rd->end, has_requests);
-	siw_unlock(&rd->wq.qp.send_lock);
+	siw_unlock(&rd->base.qp.send_lock);
 	if (!left)
-		siw_device_timed_del(rd->wq.qp.ctx, timed);
+		siw_device_timed_del(rd->base.qp.ctx, timed);
 }
 
 /* Opens RDMAP on an endpoint, which remains the caller's: 0 and *out, or -errno. */
 static int open_rdmap(struct siw_rd_qp *rd, struct siw_rd *endpoint, struct siw_ddp_rd **ddp,
 		      struct siw_rdmap_rd **out)
 {
-	struct siw_mem *mem = rd->wq.qp.ctx->mem;
+	struct siw_mem *mem = rd->base.qp.ctx->mem;
 	int err = siw_ddp_rd_open(mem, endpoint, ddp);
 
 	if (err)
@@ -891,19 +893,19 @@ static int open_rdmap(struct siw_rd_qp *rd, struct siw_rd *endpoint, struct siw_
 	return err;
 }
 
-static int rd_qp_open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
+static int rd_qp_open_socket(struct siw_base_qp *base, const struct siw_addr *addr, int fd)
 {
-	struct siw_rd_qp *rd = siw_rd_of(wq);
+	struct siw_rd_qp *rd = siw_rd_qp_of(base);
 	struct siw_rd_attr attr = {
 		.fd = fd,
-		.no_crc = wq->no_crc,
-		.ird = (uint8_t)depth(wq->ird),
-		.qkey = wq->qkey,
+		.no_crc = base->no_crc,
+		.ird = (uint8_t)depth(base->ird),
+		.qkey = base->qkey,
 		.max_peers = rd->max_peers,
 		.peer_timeout_ns = (uint64_t)rd->peer_timeout_ms * 1000000,
-		.rnr_retry = (uint8_t)wq->rnr_retry,
-		.rnr_timer = (uint8_t)wq->min_rnr_timer,
-		.handler = &wq->qp.handler,
+		.rnr_retry = (uint8_t)base->rnr_retry,
+		.rnr_timer = (uint8_t)base->min_rnr_timer,
+		.handler = &base->qp.handler,
 	};
 	struct siw_rdmap_rd *end;
 	struct siw_rd *endpoint;
@@ -913,9 +915,9 @@ static int rd_qp_open_socket(struct siw_wq *wq, const struct siw_addr *addr, int
 
 	if (addr)
 		attr.local = *addr;
-	err = siw_rd_open(wq->qp.ctx->port, &attr, &endpoint);
-	if (err == -EADDRINUSE && addr && rd_free_port(wq->qp.ctx, addr))
-		err = siw_rd_open(wq->qp.ctx->port, &attr, &endpoint);
+	err = siw_rd_open(base->qp.ctx->port, &attr, &endpoint);
+	if (err == -EADDRINUSE && addr && rd_free_port(base->qp.ctx, addr))
+		err = siw_rd_open(base->qp.ctx->port, &attr, &endpoint);
 	if (err)
 		return err;
 	err = open_rdmap(rd, endpoint, &ddp, &end);
@@ -925,45 +927,45 @@ static int rd_qp_open_socket(struct siw_wq *wq, const struct siw_addr *addr, int
 	}
 	atomic_store(&rd->records.polled, 0);
 	siw_llp_local(siw_rd_sock(endpoint), &bound);
-	rd_qp_close_socket(wq);
-	wq->qp.handler.serve = rd_qp_serve;
-	wq->timed.tick = rd_qp_tick;
-	siw_lock(&wq->qp.send_lock);
+	rd_qp_close_socket(base);
+	base->qp.handler.serve = rd_qp_serve;
+	base->timed.tick = rd_qp_tick;
+	siw_lock(&base->qp.send_lock);
 	rd->endpoint = endpoint;
 	rd->ddp = ddp;
 	rd->end = end;
-	wq->private = true;
+	base->private = true;
 	/* The QPN is the UDP port, as on UD. */
-	atomic_store(&wq->qp.qpn, siw_addr_port(&bound));
-	siw_unlock(&wq->qp.send_lock);
-	rd_qp_set_receiving(wq);
+	atomic_store(&base->qp.qpn, siw_addr_port(&bound));
+	siw_unlock(&base->qp.send_lock);
+	rd_qp_set_receiving(base);
 	return 0;
 }
 
-static int rd_qp_create(struct siw_wq *wq, const struct siw_qp_init_attr *attr)
+static int rd_qp_create(struct siw_base_qp *base, const struct siw_qp_init_attr *attr)
 {
-	struct siw_rd_qp *rd = siw_rd_of(wq);
+	struct siw_rd_qp *rd = siw_rd_qp_of(base);
 	struct siw_addr addr;
-	int err = siw_qp_first_addr(wq, &attr->addr, &addr);
+	int err = siw_qp_first_addr(base, &attr->addr, &addr);
 
 	rd->records.max = attr->max_write_records;
 	rd->max_peers = attr->max_peers;
 	rd->peer_timeout_ms = attr->peer_timeout_ms;
 	siw_link_init(&rd->ready);
-	return err ? err : rd_qp_open_socket(wq, &addr, -1);
+	return err ? err : rd_qp_open_socket(base, &addr, -1);
 }
 
-static int rd_qp_addr(const struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
+static int rd_qp_addr(const struct siw_base_qp *base, struct siw_addr *own, struct siw_addr *peer)
 {
-	const struct siw_rd_qp *rd = siw_rd_of(wq);
+	const struct siw_rd_qp *rd = siw_rd_qp_of(base);
 
 	(void)peer;
 	return rd->end ? siw_llp_local(siw_rd_sock(rd->endpoint), own) : -ENOTCONN;
 }
 
-static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *attr)
+static void query_init(const struct siw_base_qp *base, struct siw_qp_init_attr *attr)
 {
-	const struct siw_rd_qp *rd = siw_rd_of(wq);
+	const struct siw_rd_qp *rd = siw_rd_qp_of(base);
 
 	attr->max_peers = rd->max_peers;
 	attr->peer_timeout_ms = rd->peer_timeout_ms;
@@ -974,8 +976,8 @@ static void query_init(const struct siw_wq *wq, struct siw_qp_init_attr *attr)
 static enum siw_turn rd_qp_turn(struct siw_qp *qp, uint64_t round)
 {
 	enum siw_turn left = siw_qp_turn(qp, round);
-	struct siw_rd_qp *rd = siw_rd_of(siw_wq_of(qp));
-	bool broken = siw_teardown_of(&rd->wq) == SIW_BROKEN;
+	struct siw_rd_qp *rd = siw_rd_qp_of(siw_base_qp_of(qp));
+	bool broken = siw_teardown_of(&rd->base) == SIW_BROKEN;
 
 	if (broken)
 		rd_qp_end_torn_streams(rd);
@@ -987,23 +989,23 @@ static enum siw_turn rd_qp_turn(struct siw_qp *qp, uint64_t round)
 /* Sends BYE to the peers; otherwise they would probe until their time-out. */
 static void rd_qp_leave(struct siw_qp *qp)
 {
-	struct siw_wq *wq = siw_wq_of(qp);
+	struct siw_base_qp *base = siw_base_qp_of(qp);
 
-	siw_qp_send_delayed(wq);
-	rd_qp_before_destroy(wq);
-	if (siw_qp_step(wq, SIW_QPE_FAILED) >= 0)
-		siw_qp_flush(wq);
-	rd_qp_close_socket(wq);
+	siw_qp_send_delayed(base);
+	rd_qp_before_destroy(base);
+	if (siw_qp_step(base, SIW_QPE_FAILED) >= 0)
+		siw_qp_flush(base);
+	rd_qp_close_socket(base);
 }
 
 static void record_polled(struct siw_qp *qp)
 {
-	siw_qp_record_polled(siw_wq_of(qp), &siw_rd_of(siw_wq_of(qp))->records);
+	siw_qp_record_polled(siw_base_qp_of(qp), &siw_rd_qp_of(siw_base_qp_of(qp))->records);
 }
 
-static const struct siw_rdmap_record *find_record(struct siw_wq *wq, uint64_t number)
+static const struct siw_rdmap_record *find_record(struct siw_base_qp *base, uint64_t number)
 {
-	return siw_rd_of(wq)->end ? siw_rdmap_rd_record_find(siw_rd_of(wq)->end, number) : NULL;
+	return siw_rd_qp_of(base)->end ? siw_rdmap_rd_record_find(siw_rd_qp_of(base)->end, number) : NULL;
 }
 
 const struct siw_qp_class siw_qp_rd_class = {

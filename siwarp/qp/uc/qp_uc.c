@@ -34,17 +34,17 @@
 #define CUT_PART    10
 #define LEAST_KBITS 64
 
-void siw_qp_breaker_pace(struct siw_uc *uc)
+void siw_qp_breaker_pace(struct siw_uc_qp *uc)
 {
 	const struct siw_breaker *b = &uc->breaker;
-	uint32_t kbits = uc->wq.rate_limit;
+	uint32_t kbits = uc->base.rate_limit;
 
 	if (b->open && (!kbits || b->kbits < kbits))
 		kbits = b->kbits;
 	siw_ddp_pace_set(siw_ddp_uc_pace(uc->ddp), kbits, uc->sock);
 }
 
-void siw_qp_breaker_begin(struct siw_uc *uc, uint32_t psn)
+void siw_qp_breaker_begin(struct siw_uc_qp *uc, uint32_t psn)
 {
 	uc->breaker = (struct siw_breaker){
 		.last = { .next = psn },
@@ -54,18 +54,18 @@ void siw_qp_breaker_begin(struct siw_uc *uc, uint32_t psn)
 }
 
 /* Starts a new interval when traffic resumes after a rest. */
-static void breaker_resume(struct siw_uc *uc, uint64_t now_ns)
+static void breaker_resume(struct siw_uc_qp *uc, uint64_t now_ns)
 {
 	struct siw_breaker *b = &uc->breaker;
 
 	if (!b->rests)
 		return;
 	b->rests = b->sends = b->heard = false;
-	siw_device_timed_at(uc->wq.qp.ctx, &uc->wq.timed, now_ns + SECOND_NS);
+	siw_device_timed_at(uc->base.qp.ctx, &uc->base.timed, now_ns + SECOND_NS);
 }
 
 /* Opens the breaker: cuts the rate. octets: received by the peer within ns nanoseconds. */
-static void breaker_open(struct siw_uc *uc, uint64_t now_ns, uint64_t octets, uint64_t ns)
+static void breaker_open(struct siw_uc_qp *uc, uint64_t now_ns, uint64_t octets, uint64_t ns)
 {
 	struct siw_breaker *b = &uc->breaker;
 	uint64_t kbits = octets * 8 * 1000000 / (ns ? ns : 1) / CUT_PART;
@@ -76,7 +76,7 @@ static void breaker_open(struct siw_uc *uc, uint64_t now_ns, uint64_t octets, ui
 					: UINT32_MAX;
 	b->until_ns = now_ns + OPEN_NS;
 	if (!b->open)
-		siw_device_async_raise(&uc->wq.qp.async, SIW_EVENT_CONGESTED);
+		siw_device_async_raise(&uc->base.qp.async, SIW_EVENT_CONGESTED);
 	b->open = true;
 	breaker_resume(uc, now_ns); /* a late report may open the breaker during a rest */
 	siw_qp_breaker_pace(uc);
@@ -94,7 +94,7 @@ static bool breaker_report_plausible(const struct siw_ddp_uc_report *last,
 }
 
 /* Evaluates a report of the peer. send_lock held, as for breaker_evaluate_interval(). */
-static void breaker_evaluate_report(struct siw_uc *uc, const struct siw_ddp_uc_report *told,
+static void breaker_evaluate_report(struct siw_uc_qp *uc, const struct siw_ddp_uc_report *told,
 				    uint64_t now_ns)
 {
 	struct siw_breaker *b = &uc->breaker;
@@ -108,7 +108,7 @@ static void breaker_evaluate_report(struct siw_uc *uc, const struct siw_ddp_uc_r
 	b->heard = true;
 	if (!b->known) {
 		siw_llp_sock_timed(uc->sock);
-		siw_device_timed_at(uc->wq.qp.ctx, &uc->wq.timed, now_ns + SECOND_NS);
+		siw_device_timed_at(uc->base.qp.ctx, &uc->base.timed, now_ns + SECOND_NS);
 	}
 	b->known = true;
 	if (span < LEAST)
@@ -127,7 +127,7 @@ static void breaker_evaluate_report(struct siw_uc *uc, const struct siw_ddp_uc_r
  * Evaluates the end of an interval: opens the breaker if a peer that can report has sent no report
  * for LASTS intervals although it was sent many datagrams.
  */
-static void breaker_evaluate_interval(struct siw_uc *uc, uint64_t now_ns)
+static void breaker_evaluate_interval(struct siw_uc_qp *uc, uint64_t now_ns)
 {
 	struct siw_breaker *b = &uc->breaker;
 	uint32_t in, sent;
@@ -144,7 +144,7 @@ static void breaker_evaluate_interval(struct siw_uc *uc, uint64_t now_ns)
 		breaker_open(uc, now_ns, 0, 1);
 }
 
-void siw_qp_breaker_check(struct siw_uc *uc)
+void siw_qp_breaker_check(struct siw_uc_qp *uc)
 {
 	struct siw_ddp_uc_report told;
 	bool due = siw_ddp_uc_report_due(uc->ddp);
@@ -152,36 +152,36 @@ void siw_qp_breaker_check(struct siw_uc *uc)
 
 	if (__builtin_expect(!due && !heard && !uc->breaker.rests, 1))
 		return;
-	siw_lock(&uc->wq.qp.send_lock);
+	siw_lock(&uc->base.qp.send_lock);
 	if (uc->breaker.sends)
 		breaker_resume(uc, siw_now_ns());
-	if (due && uc->wq.qp.state >= SIW_QPS_RTR && uc->wq.qp.state <= SIW_QPS_SQE)
+	if (due && uc->base.qp.state >= SIW_QPS_RTR && uc->base.qp.state <= SIW_QPS_SQE)
 		siw_ddp_uc_report_send(uc->ddp);
-	if (heard && uc->wq.qp.state >= SIW_QPS_RTS && uc->wq.qp.state <= SIW_QPS_SQE)
+	if (heard && uc->base.qp.state >= SIW_QPS_RTS && uc->base.qp.state <= SIW_QPS_SQE)
 		breaker_evaluate_report(uc, &told, siw_now_ns());
-	siw_unlock(&uc->wq.qp.send_lock);
+	siw_unlock(&uc->base.qp.send_lock);
 }
 
 void siw_qp_breaker_tick(struct siw_timed *timed, uint64_t now_ns)
 {
-	struct siw_uc *uc = siw_container(timed, struct siw_uc, wq.timed);
+	struct siw_uc_qp *uc = siw_container(timed, struct siw_uc_qp, base.timed);
 	struct siw_breaker *b = &uc->breaker;
 	bool closes = b->open && now_ns >= b->until_ns;
 
-	siw_lock(&uc->wq.qp.send_lock);
+	siw_lock(&uc->base.qp.send_lock);
 	breaker_evaluate_interval(uc, now_ns);
 	if (closes && now_ns >= b->until_ns) {
 		b->open = false;
 		b->bad = 0;
 		siw_qp_breaker_pace(uc);
 	}
-	siw_unlock(&uc->wq.qp.send_lock);
+	siw_unlock(&uc->base.qp.send_lock);
 	if (closes)
-		siw_qp_wake(&uc->wq);
+		siw_qp_wake(&uc->base);
 	if (b->rests)
-		siw_device_timed_del(uc->wq.qp.ctx, timed);
+		siw_device_timed_del(uc->base.qp.ctx, timed);
 	else
-		siw_device_timed_at(uc->wq.qp.ctx, timed, now_ns + SECOND_NS);
+		siw_device_timed_at(uc->base.qp.ctx, timed, now_ns + SECOND_NS);
 }
 
 /* ==== the queue pair ========================================================================== */
@@ -194,13 +194,13 @@ void siw_qp_breaker_tick(struct siw_timed *timed, uint64_t now_ns)
 static int uc_serve(struct siw_io_handler *self);
 static int uc_serve_sock(struct siw_addr_sock *end);
 
-static void uc_close_socket(struct siw_wq *wq)
+static void uc_close_socket(struct siw_base_qp *base)
 {
-	struct siw_uc *uc = siw_uc_of(wq);
+	struct siw_uc_qp *uc = siw_uc_qp_of(base);
 
 	if (!uc->end)
 		return;
-	siw_device_timed_del(wq->qp.ctx, &wq->timed);
+	siw_device_timed_del(base->qp.ctx, &base->timed);
 	siw_rdmap_uc_close(uc->end);
 	if (uc->ends)
 		siw_addr_socks_close(uc->ends);
@@ -213,14 +213,14 @@ static void uc_close_socket(struct siw_wq *wq)
 }
 
 /* Opens DDP and RDMAP on a socket, which remains the caller's on failure. */
-static int uc_open_endpoint(struct siw_wq *wq, struct siw_llp_sock *sock)
+static int uc_open_endpoint(struct siw_base_qp *base, struct siw_llp_sock *sock)
 {
-	struct siw_context *ctx = wq->qp.ctx;
-	struct siw_uc *uc = siw_uc_of(wq);
+	struct siw_context *ctx = base->qp.ctx;
+	struct siw_uc_qp *uc = siw_uc_qp_of(base);
 	struct siw_rdmap_uc *end;
 	struct siw_ddp_uc *ddp;
 	struct siw_addr bound;
-	int err = siw_ddp_uc_open(ctx->port, ctx->mem, sock, !wq->no_crc, &ddp);
+	int err = siw_ddp_uc_open(ctx->port, ctx->mem, sock, !base->no_crc, &ddp);
 
 	if (err)
 		return err;
@@ -230,62 +230,62 @@ static int uc_open_endpoint(struct siw_wq *wq, struct siw_llp_sock *sock)
 		return err;
 	}
 	siw_llp_local(sock, &bound);
-	uc_close_socket(wq);
+	uc_close_socket(base);
 	uc->sock = sock;
 	uc->ddp = ddp;
 	uc->end = end;
-	wq->qp.handler.serve = uc_serve;
-	wq->private = true; /* all UC messages are siwarp-private */
-	atomic_store(&wq->qp.qpn, siw_addr_port(&bound));
+	base->qp.handler.serve = uc_serve;
+	base->private = true; /* all UC messages are siwarp-private */
+	atomic_store(&base->qp.qpn, siw_addr_port(&bound));
 	return 0;
 }
 
-static int uc_open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
+static int uc_open_socket(struct siw_base_qp *base, const struct siw_addr *addr, int fd)
 {
 	struct siw_llp_sock *sock;
 	int err;
 
-	if (siw_uc_of(wq)->ends)
+	if (siw_uc_qp_of(base)->ends)
 		return siw_refuse(QP_FD_EVERY);
-	err = siw_qp_open_udp(wq, addr, fd, &sock);
+	err = siw_qp_open_udp(base, addr, fd, &sock);
 	if (err)
 		return err;
-	err = uc_open_endpoint(wq, sock);
+	err = uc_open_endpoint(base, sock);
 	if (err)
 		siw_llp_close(sock);
 	return err;
 }
 
-static int uc_open_every_addr(struct siw_wq *wq, uint16_t port)
+static int uc_open_every_addr(struct siw_base_qp *base, uint16_t port)
 {
 	struct siw_addr_socks *ends;
-	int err = siw_addr_socks_open(wq->qp.ctx, port, wq, uc_serve_sock, &ends);
+	int err = siw_addr_socks_open(base->qp.ctx, port, base, uc_serve_sock, &ends);
 
 	if (err)
 		return err;
-	err = uc_open_endpoint(wq, ends->at[0]->sock);
+	err = uc_open_endpoint(base, ends->at[0]->sock);
 	if (err)
 		siw_addr_socks_close(ends);
 	else
-		siw_uc_of(wq)->ends = ends;
+		siw_uc_qp_of(base)->ends = ends;
 	return err;
 }
 
-static int uc_create(struct siw_wq *wq, const struct siw_qp_init_attr *init)
+static int uc_create(struct siw_base_qp *base, const struct siw_qp_init_attr *init)
 {
 	struct siw_addr addr;
 	int err;
 
-	wq->timed.tick = siw_qp_breaker_tick;
+	base->timed.tick = siw_qp_breaker_tick;
 	if (init->every_addr)
-		return uc_open_every_addr(wq, siw_addr_port(&init->addr));
-	err = siw_qp_first_addr(wq, &init->addr, &addr);
-	return err ? err : uc_open_socket(wq, &addr, -1);
+		return uc_open_every_addr(base, siw_addr_port(&init->addr));
+	err = siw_qp_first_addr(base, &init->addr, &addr);
+	return err ? err : uc_open_socket(base, &addr, -1);
 }
 
-static int uc_addr(const struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
+static int uc_addr(const struct siw_base_qp *base, struct siw_addr *own, struct siw_addr *peer)
 {
-	const struct siw_uc *uc = siw_uc_of(wq);
+	const struct siw_uc_qp *uc = siw_uc_qp_of(base);
 
 	if (!uc->end)
 		return -ENOTCONN;
@@ -312,7 +312,7 @@ static bool mtu_valid(int path_mtu)
  * Selects the socket to send from to this peer: 0, or -errno: there is no socket at the source
  * address.
  */
-static int uc_set_source(struct siw_uc *uc, struct siw_addr *peer, const struct siw_addr *source)
+static int uc_set_source(struct siw_uc_qp *uc, struct siw_addr *peer, const struct siw_addr *source)
 {
 	const struct siw_addr_sock *end;
 	struct siw_addr own;
@@ -333,7 +333,7 @@ static int uc_set_source(struct siw_uc *uc, struct siw_addr *peer, const struct 
 	return siw_ddp_uc_send_by(uc->ddp, end->sock);
 }
 
-static int uc_set_peer(struct siw_uc *uc, const struct siw_qp_attr *attr, int mask)
+static int uc_set_peer(struct siw_uc_qp *uc, const struct siw_qp_attr *attr, int mask)
 {
 	struct siw_addr peer = attr->ah_addr;
 	uint32_t psn = mask & SIW_QP_RQ_PSN ? attr->rq_psn : 0;
@@ -348,7 +348,7 @@ static int uc_set_peer(struct siw_uc *uc, const struct siw_qp_attr *attr, int ma
 		return siw_refuse(ADDRESS_FAMILY, peer.family);
 	if (!peer.port_be)
 		return siw_refuse(UC_PORT);
-	siw_lock(&uc->wq.qp.send_lock);
+	siw_lock(&uc->base.qp.send_lock);
 	err = uc_set_source(uc, &peer, &attr->ah_source);
 	if (!err)
 		err = siw_rdmap_uc_connect(uc->end, &peer, psn, payload);
@@ -358,53 +358,53 @@ static int uc_set_peer(struct siw_uc *uc, const struct siw_qp_attr *attr, int ma
 		if (!uc->dest_qpn)
 			uc->dest_qpn = siw_addr_port(&peer);
 	}
-	siw_unlock(&uc->wq.qp.send_lock);
+	siw_unlock(&uc->base.qp.send_lock);
 	return err == -EAFNOSUPPORT ? siw_refuse(UC_FAMILY) : err;
 }
 
-static int uc_prepare(struct siw_wq *wq, int event, const struct siw_qp_attr *attr, int mask)
+static int uc_prepare(struct siw_base_qp *base, int event, const struct siw_qp_attr *attr, int mask)
 {
-	struct siw_uc *uc = siw_uc_of(wq);
+	struct siw_uc_qp *uc = siw_uc_qp_of(base);
 
 	if ((mask & SIW_QP_PATH_MTU) && !mtu_valid(attr->path_mtu))
 		return siw_refuse(QP_PATH_MTU, (uint64_t)attr->path_mtu);
 	if (event == SIW_QPE_TO_RTR)
 		return uc_set_peer(uc, attr, mask);
-	if (event == SIW_QPE_TO_RTS && uc->wq.qp.state == SIW_QPS_RTR) {
-		siw_lock(&uc->wq.qp.send_lock);
+	if (event == SIW_QPE_TO_RTS && uc->base.qp.state == SIW_QPS_RTR) {
+		siw_lock(&uc->base.qp.send_lock);
 		siw_ddp_uc_set_tx_psn(uc->ddp, mask & SIW_QP_SQ_PSN ? attr->sq_psn : 0);
 		siw_qp_breaker_begin(uc, mask & SIW_QP_SQ_PSN ? attr->sq_psn : 0);
-		siw_unlock(&uc->wq.qp.send_lock);
+		siw_unlock(&uc->base.qp.send_lock);
 	}
 	return 0;
 }
 
-static void uc_set_receiving(struct siw_wq *wq)
+static void uc_set_receiving(struct siw_base_qp *base)
 {
-	struct siw_uc *uc = siw_uc_of(wq);
-	bool on = uc->wq.qp.state >= SIW_QPS_RTR && uc->wq.qp.state <= SIW_QPS_SQE;
+	struct siw_uc_qp *uc = siw_uc_qp_of(base);
+	bool on = uc->base.qp.state >= SIW_QPS_RTR && uc->base.qp.state <= SIW_QPS_SQE;
 	struct siw_rdmap_uc_start start = {
-		.recvs = on ? uc->wq.recvs : NULL,
-		.pd = uc->wq.qp.pd->number,
-		.qkey = uc->wq.qkey,
-		.denied = ~(uint32_t)uc->wq.access,
-		.owner = siw_device_owner(&uc->wq.qp),
+		.recvs = on ? uc->base.recvs : NULL,
+		.pd = uc->base.qp.pd->number,
+		.qkey = uc->base.qkey,
+		.denied = ~(uint32_t)uc->base.access,
+		.owner = siw_device_owner(&uc->base.qp),
 	};
 
 	/* The send path reads these settings, too. */
-	siw_lock(&uc->wq.qp.send_lock);
+	siw_lock(&uc->base.qp.send_lock);
 	siw_rdmap_uc_start(uc->end, &start);
 	siw_qp_breaker_pace(uc);
-	if (uc->wq.qp.state == SIW_QPS_RESET)
+	if (uc->base.qp.state == SIW_QPS_RESET)
 		uc->peer = (struct siw_addr){ 0 };
-	siw_unlock(&uc->wq.qp.send_lock);
+	siw_unlock(&uc->base.qp.send_lock);
 	if (!on)
-		siw_device_timed_del(uc->wq.qp.ctx, &uc->wq.timed);
+		siw_device_timed_del(uc->base.qp.ctx, &uc->base.timed);
 }
 
-static void query_attr(const struct siw_wq *wq, struct siw_qp_attr *attr)
+static void query_attr(const struct siw_base_qp *base, struct siw_qp_attr *attr)
 {
-	const struct siw_uc *uc = siw_uc_of(wq);
+	const struct siw_uc_qp *uc = siw_uc_qp_of(base);
 
 	if (!uc->end || !uc->peer.family)
 		return;
@@ -418,14 +418,14 @@ static void query_attr(const struct siw_wq *wq, struct siw_qp_attr *attr)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-static int uc_begin_request(struct siw_wq *wq, struct siw_flow *flow, struct siw_wqe *wqe)
+static int uc_begin_request(struct siw_base_qp *base, struct siw_flow *flow, struct siw_wqe *wqe)
 {
-	struct siw_rdmap_uc *end = siw_uc_of(wq)->end;
+	struct siw_rdmap_uc *end = siw_uc_qp_of(base)->end;
 	struct siw_rdmap_op op;
 	int err;
 
 	(void)flow;
-	siw_qp_breaker_sends(siw_uc_of(wq));
+	siw_qp_breaker_sends(siw_uc_qp_of(base));
 	siw_qp_op_make(wqe, &op);
 	err = siw_rdmap_uc_send(end, &op);
 	wqe->seq = siw_rdmap_uc_begun(end);
@@ -436,89 +436,89 @@ static int uc_begin_request(struct siw_wq *wq, struct siw_flow *flow, struct siw
  * A request that failed because of a local error stops the queue; one that the network refused
  * counts as lost.
  */
-static void uc_request_failed(struct siw_wq *wq, struct siw_flow *flow, int status)
+static void uc_request_failed(struct siw_base_qp *base, struct siw_flow *flow, int status)
 {
 	(void)flow;
 	if (status != SIW_WC_GENERAL_ERR)
-		siw_tear(wq, SIW_FAILING);
+		siw_tear(base, SIW_FAILING);
 }
 
 /*
  * Marks requests with numbers first to last as failed: requests that the network refused
  * (GENERAL_ERR), or the last request, which could not continue.
  */
-static __attribute__((cold, noinline)) void uc_mark_failed(struct siw_wq *wq, uint64_t first,
+static __attribute__((cold, noinline)) void uc_mark_failed(struct siw_base_qp *base, uint64_t first,
 							   uint64_t last, int status)
 {
-	for (struct siw_wqe *wqe = wq->flow.first; wqe; wqe = wqe->chain) {
+	for (struct siw_wqe *wqe = base->flow.first; wqe; wqe = wqe->chain) {
 		if (wqe->state != SIW_WQE_BEGUN || wqe->seq < first || wqe->seq > last)
 			continue;
 		wqe->state = SIW_WQE_DONE;
 		wqe->status = (uint8_t)status;
-		uc_request_failed(wq, &wq->flow, status);
+		uc_request_failed(base, &base->flow, status);
 	}
 }
 
-static int uc_flush(struct siw_wq *wq, struct siw_flow *flow)
+static int uc_flush(struct siw_base_qp *base, struct siw_flow *flow)
 {
-	struct siw_uc *uc = siw_uc_of(wq);
+	struct siw_uc_qp *uc = siw_uc_qp_of(base);
 	uint64_t first, last = siw_rdmap_uc_begun(uc->end);
 	int r = siw_rdmap_uc_flush(uc->end);
 
 	if (__builtin_expect(r < 0, 0)) {
-		uc_mark_failed(wq, last, last, siw_qp_sq_status(wq, r));
+		uc_mark_failed(base, last, last, siw_qp_sq_status(base, r));
 		r = 0;
 	}
 	if (__builtin_expect(siw_rdmap_uc_refused(uc->end, &first, &last), 0)) {
-		uc_mark_failed(wq, first, last, SIW_WC_GENERAL_ERR);
+		uc_mark_failed(base, first, last, SIW_WC_GENERAL_ERR);
 		r = siw_rdmap_uc_flush(uc->end);
 	}
 	flow->accepted = flow->taken = siw_ddp_uc_accepted(uc->ddp);
 	return r;
 }
 
-static enum siw_run uc_run(struct siw_wq *wq)
+static enum siw_run uc_run(struct siw_base_qp *base)
 {
 	int r;
 
-	if (!wq->flow.first)
+	if (!base->flow.first)
 		return SIW_RUN_DONE;
-	r = siw_qp_flow_send(wq, &wq->flow);
-	siw_qp_flow_reap(wq, &wq->flow);
-	return siw_qp_flow_left(wq, r, siw_ddp_uc_tx_blocked(siw_uc_of(wq)->ddp));
+	r = siw_qp_flow_send(base, &base->flow);
+	siw_qp_flow_reap(base, &base->flow);
+	return siw_qp_flow_left(base, r, siw_ddp_uc_tx_blocked(siw_uc_qp_of(base)->ddp));
 }
 
-static void uc_abandon(struct siw_wq *wq)
+static void uc_abandon(struct siw_base_qp *base)
 {
-	if (siw_uc_of(wq)->end)
-		siw_rdmap_uc_cut(siw_uc_of(wq)->end);
+	if (siw_uc_qp_of(base)->end)
+		siw_rdmap_uc_cut(siw_uc_qp_of(base)->end);
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-static void uc_handle_event(struct siw_uc *uc, const struct siw_rdmap_event *ev)
+static void uc_handle_event(struct siw_uc_qp *uc, const struct siw_rdmap_event *ev)
 {
 	if (ev->kind == SIW_RDMAP_PROGRESS)
-		siw_qp_one_sided(&uc->wq, ev->length);
+		siw_qp_one_sided(&uc->base, ev->length);
 	else
-		siw_qp_received(&uc->wq, ev, siw_qp_recv_status(ev), uc->dest_qpn, NULL, 0);
+		siw_qp_received(&uc->base, ev, siw_qp_recv_status(ev), uc->dest_qpn, NULL, 0);
 }
 
-static int uc_receive_some(struct siw_uc *uc)
+static int uc_receive_some(struct siw_uc_qp *uc)
 {
 	struct siw_rdmap_event ev;
 	uint32_t octets = 0, more;
 	int n = 0, got = 1;
 
-	while (got && ((n < uc->wq.burst && octets < SIW_TURN_OCTETS) ||
-		       siw_llp_port_more(uc->wq.qp.ctx->port))) {
+	while (got && ((n < uc->base.burst && octets < SIW_TURN_OCTETS) ||
+		       siw_llp_port_more(uc->base.qp.ctx->port))) {
 		got = siw_rdmap_uc_recv(uc->end, &ev, &more);
 		if (got)
 			uc_handle_event(uc, &ev);
 		octets += more;
 		n += got;
 	}
-	siw_qp_receive_turn_done(&uc->wq, n, octets);
+	siw_qp_receive_turn_done(&uc->base, n, octets);
 	siw_qp_breaker_check(uc);
 	/*
 	 * Segments that complete no message count, too, because the poller must not sleep while
@@ -529,7 +529,7 @@ static int uc_receive_some(struct siw_uc *uc)
 
 static int uc_serve(struct siw_io_handler *self)
 {
-	return uc_receive_some(siw_container(self, struct siw_uc, wq.qp.handler));
+	return uc_receive_some(siw_container(self, struct siw_uc_qp, base.qp.handler));
 }
 
 /*
@@ -538,7 +538,7 @@ static int uc_serve(struct siw_io_handler *self)
  */
 static int uc_serve_sock(struct siw_addr_sock *end)
 {
-	struct siw_uc *uc = siw_uc_of(end->ends->server);
+	struct siw_uc_qp *uc = siw_uc_qp_of(end->ends->server);
 
 	siw_ddp_uc_receive_at(uc->ddp, end->sock);
 	return uc_receive_some(uc);
@@ -548,18 +548,19 @@ static int uc_serve_sock(struct siw_addr_sock *end)
 
 static void uc_readdress(struct siw_qp *qp)
 {
-	if (siw_uc_of(siw_wq_of(qp))->ends)
-		siw_addr_socks_update(siw_uc_of(siw_wq_of(qp))->ends);
+	if (siw_uc_qp_of(siw_base_qp_of(qp))->ends)
+		siw_addr_socks_update(siw_uc_qp_of(siw_base_qp_of(qp))->ends);
 }
 
 static void uc_settle_binds(struct siw_qp *qp)
 {
-	siw_qp_mw_settle(siw_wq_of(qp), false);
+	siw_qp_mw_settle(siw_base_qp_of(qp), false);
 }
 
-static int uc_take_recv(struct siw_wq *wq, uint64_t *wr_id)
+static int uc_take_recv(struct siw_base_qp *base, uint64_t *wr_id)
 {
-	return siw_uc_of(wq)->end ? siw_ddp_uc_release_buffer(siw_uc_of(wq)->ddp, wr_id) : 0;
+	return siw_uc_qp_of(base)->end ? siw_ddp_uc_release_buffer(siw_uc_qp_of(base)->ddp, wr_id)
+				       : 0;
 }
 
 const struct siw_qp_class siw_qp_uc_class = {
@@ -573,7 +574,7 @@ const struct siw_qp_class siw_qp_uc_class = {
 		.fail = siw_qp_fail,
 		.leave = siw_qp_dgram_leave,
 	},
-	.size = sizeof(struct siw_uc),
+	.size = sizeof(struct siw_uc_qp),
 	.type = SIW_QPT_UC,
 	.opcodes = 1 << SIW_WR_SEND | 1 << SIW_WR_SEND_WITH_IMM | 1 << SIW_WR_RDMA_WRITE |
 		   1 << SIW_WR_RDMA_WRITE_WITH_IMM,

@@ -60,7 +60,7 @@ static bool err_limit_admit(struct siw_context *ctx, const struct siw_addr *to)
  * Makes the next message leave from the address at which the erroneous message arrived, since its
  * sender knows this end by that address.
  */
-static void ud_set_error_source(struct siw_ud *ud, const struct siw_addr *dest)
+static void ud_set_error_source(struct siw_ud_qp *ud, const struct siw_addr *dest)
 {
 	struct siw_addr_sock *end = ud->ends ? siw_addr_socks_find(ud->ends, dest, dest) : NULL;
 
@@ -68,18 +68,18 @@ static void ud_set_error_source(struct siw_ud *ud, const struct siw_addr *dest)
 		siw_ddp_dgram_set_tx_sock(ud->ddp, end->sock);
 }
 
-static void ud_report_error(struct siw_ud *ud, const struct siw_rdmap_event *event)
+static void ud_report_error(struct siw_ud_qp *ud, const struct siw_rdmap_event *event)
 {
 	int err;
 
-	if (!err_limit_admit(ud->wq.qp.ctx, &event->source)) {
+	if (!err_limit_admit(ud->base.qp.ctx, &event->source)) {
 		siw_count(SIW_COUNTER_err_limited, 1);
 		return;
 	}
-	siw_lock(&ud->wq.qp.send_lock);
+	siw_lock(&ud->base.qp.send_lock);
 	ud_set_error_source(ud, event->dest);
 	err = siw_rdmap_dgram_send_error(ud->dgram, event);
-	siw_unlock(&ud->wq.qp.send_lock);
+	siw_unlock(&ud->base.qp.send_lock);
 	siw_count(err ? SIW_COUNTER_err_unsent : SIW_COUNTER_err_sent, 1);
 }
 
@@ -87,29 +87,29 @@ static void ud_report_error(struct siw_ud *ud, const struct siw_rdmap_event *eve
  * An erroneous message arrived (BAD_MSG, or BAD_RECV of a message that is too long): sends its
  * sender an error message, within the rate limits, then acts as siw_qp_err_found().
  */
-static void ud_err_found(struct siw_ud *ud, const struct siw_rdmap_event *event)
+static void ud_err_found(struct siw_ud_qp *ud, const struct siw_rdmap_event *event)
 {
 	siw_count(SIW_COUNTER_err_found, 1);
 	ud_report_error(ud, event);
 	/* for BAD_RECV, the completion of the receive reports the error */
 	if (event->kind == SIW_RDMAP_BAD_MSG)
-		siw_qp_err_found(&ud->wq, event);
+		siw_qp_err_found(&ud->base, event);
 }
 
 /*
  * A peer's error message arrived: queues an error entry if it quotes a message that this QP has
  * sent.
  */
-static void ud_err_reported(struct siw_ud *ud, const struct siw_rdmap_event *event)
+static void ud_err_reported(struct siw_ud_qp *ud, const struct siw_rdmap_event *event)
 {
 	uint64_t wr_id;
 	bool ours;
 
-	siw_lock(&ud->wq.qp.send_lock);
+	siw_lock(&ud->base.qp.send_lock);
 	ours = siw_rdmap_dgram_sent(ud->dgram, event, &wr_id);
-	siw_unlock(&ud->wq.qp.send_lock);
+	siw_unlock(&ud->base.qp.send_lock);
 	if (ours)
-		siw_qp_err_reported(&ud->wq, event, wr_id);
+		siw_qp_err_reported(&ud->base, event, wr_id);
 	else
 		siw_drop(SIW_COUNTER_err_stale);
 }
@@ -151,18 +151,18 @@ static bool is_record(const struct siw_send_wr *wr)
  * require. A datagram that the network refuses counts as lost, and the queue continues, for the
  * sake of other peers.
  */
-static __attribute__((cold, noinline)) enum siw_wc_status ud_request_failed(struct siw_ud *ud,
+static __attribute__((cold, noinline)) enum siw_wc_status ud_request_failed(struct siw_ud_qp *ud,
 									    int err)
 {
 	enum siw_wc_status status = err == -EMSGSIZE ? SIW_WC_LOC_LEN_ERR
-						     : siw_qp_sq_status(&ud->wq, err);
+						     : siw_qp_sq_status(&ud->base, err);
 
 	/*
 	 * The state changes before the completion is queued, so that a program that polls the
 	 * completion sees the new state.
 	 */
 	if (status != SIW_WC_GENERAL_ERR)
-		siw_qp_send_failed(&ud->wq);
+		siw_qp_send_failed(&ud->base);
 	return status;
 }
 
@@ -170,17 +170,17 @@ static __attribute__((cold, noinline)) enum siw_wc_status ud_request_failed(stru
  * Completes the oldest request with an error, and flushes later requests if the error stops the
  * queue.
  */
-static __attribute__((cold, noinline)) void ud_fail_oldest(struct siw_ud *ud, int err)
+static __attribute__((cold, noinline)) void ud_fail_oldest(struct siw_ud_qp *ud, int err)
 {
-	siw_qp_flow_finish(&ud->wq, &ud->wq.flow, (int)ud_request_failed(ud, err));
-	siw_qp_flush_late_send(&ud->wq);
+	siw_qp_flow_finish(&ud->base, &ud->base.flow, (int)ud_request_failed(ud, err));
+	siw_qp_flush_late_send(&ud->base);
 }
 
 /*
  * The socket from which a message with this address handle is sent; NULL: there is none at the
  * handle's source address, or none of the destination's family.
  */
-static inline struct siw_llp_sock *ud_sock_for(const struct siw_ud *ud, const struct siw_ah *ah)
+static inline struct siw_llp_sock *ud_sock_for(const struct siw_ud_qp *ud, const struct siw_ah *ah)
 {
 	const struct siw_addr_sock *end;
 
@@ -194,28 +194,28 @@ static inline struct siw_llp_sock *ud_sock_for(const struct siw_ud *ud, const st
 }
 
 /* Makes the next messages leave from this socket. */
-static inline void ud_send_by(struct siw_ud *ud, struct siw_llp_sock *sock)
+static inline void ud_send_by(struct siw_ud_qp *ud, struct siw_llp_sock *sock)
 {
 	if (ud->ends)
 		siw_ddp_dgram_set_tx_sock(ud->ddp, sock);
 }
 
-static int64_t ud_check_send(const struct siw_ud *ud, const struct siw_send_wr *wr)
+static int64_t ud_check_send(const struct siw_ud_qp *ud, const struct siw_send_wr *wr)
 {
 	const struct siw_ah *ah = wr->wr.ud.ah;
 	uint64_t length, over;
 
 	if (wr->opcode != SIW_WR_SEND && wr->opcode != SIW_WR_SEND_WITH_IMM)
-		return siw_qp_refuse_opcode(&ud->wq, wr->opcode);
+		return siw_qp_refuse_opcode(&ud->base, wr->opcode);
 	if (wr->send_flags & ~KNOWN_FLAGS)
 		return siw_refuse(SEND_FLAGS, wr->send_flags);
-	if (!ah || ah->pd != ud->wq.qp.pd)
+	if (!ah || ah->pd != ud->base.qp.pd)
 		return ah && ah->pd ? siw_refuse(HANDLE_PD) : siw_refuse(UD_HANDLE);
 	if (!(uint16_t)wr->wr.ud.remote_qpn && !ah->dest.port_be)
 		return siw_refuse(HANDLE_PORT);
 	length = siw_qp_octets(wr);
-	if ((wr->send_flags & SIW_SEND_INLINE) && length > ud->wq.cap.max_inline_data)
-		return siw_refuse(INLINE_LENGTH, length, ud->wq.cap.max_inline_data);
+	if ((wr->send_flags & SIW_SEND_INLINE) && length > ud->base.cap.max_inline_data)
+		return siw_refuse(INLINE_LENGTH, length, ud->base.cap.max_inline_data);
 	/* A message that is too long completes with LOC_LEN_ERR; its length is capped here. */
 	over = siw_rdmap_dgram_max(ud->dgram) + 1;
 	return (int64_t)(length < over ? length : over);
@@ -227,30 +227,30 @@ static uint8_t ud_dest_index(const struct siw_send_wr *wr)
 	return wr->wr.ud.ah->group ? 0 : (uint8_t)(wr->wr.ud.remote_qpn >> SIW_QPN_INDEX_BIT);
 }
 
-static uint32_t ud_dest_qkey(const struct siw_ud *ud, const struct siw_send_wr *wr)
+static uint32_t ud_dest_qkey(const struct siw_ud_qp *ud, const struct siw_send_wr *wr)
 {
-	return wr->wr.ud.remote_qkey & OWN_QKEY ? ud->wq.qkey : wr->wr.ud.remote_qkey;
+	return wr->wr.ud.remote_qkey & OWN_QKEY ? ud->base.qkey : wr->wr.ud.remote_qkey;
 }
 
-static int64_t check_record(const struct siw_ud *ud, const struct siw_send_wr *wr)
+static int64_t check_record(const struct siw_ud_qp *ud, const struct siw_send_wr *wr)
 {
 	const struct siw_ah *ah = wr->rd.ah;
 	uint64_t length;
 
 	if (wr->send_flags & ~KNOWN_FLAGS)
 		return siw_refuse(SEND_FLAGS, wr->send_flags);
-	if (!ah || ah->pd != ud->wq.qp.pd)
+	if (!ah || ah->pd != ud->base.qp.pd)
 		return ah && ah->pd ? siw_refuse(HANDLE_PD) : siw_refuse(RECORD_HANDLE);
 	if (ah->group)
 		return siw_refuse(HANDLE_GROUP);
 	if (!(uint16_t)wr->rd.remote_qpn && !ah->dest.port_be)
 		return siw_refuse(HANDLE_PORT);
 	length = siw_qp_octets(wr);
-	return siw_qp_check_length(&ud->wq, wr, length);
+	return siw_qp_check_length(&ud->base, wr, length);
 }
 
 /* Queues a Write-Record; ud_run sends it. */
-static __attribute__((cold, noinline)) int post_record(struct siw_ud *ud,
+static __attribute__((cold, noinline)) int post_record(struct siw_ud_qp *ud,
 						       const struct siw_send_wr *wr)
 {
 	const struct siw_ah *ah = wr->rd.ah;
@@ -263,20 +263,20 @@ static __attribute__((cold, noinline)) int post_record(struct siw_ud *ud,
 	sock = ud_sock_for(ud, ah);
 	if (!sock)
 		return siw_refuse(HANDLE_END);
-	wqe = siw_qp_sq_append(&ud->wq, &ud->wq.flow, wr, (uint64_t)length);
+	wqe = siw_qp_sq_append(&ud->base, &ud->base.flow, wr, (uint64_t)length);
 	if (!wqe)
-		return siw_qp_refuse_slot(&ud->wq);
+		return siw_qp_refuse_slot(&ud->base);
 	ud_dest_addr(ah, wr->rd.remote_qpn, &wqe->dest);
 	wqe->ah = ah;
 	wqe->sock = sock;
 	atomic_store_explicit(&wr->rd.ah->queued, true, memory_order_relaxed);
-	wqe->rkey = wr->rd.remote_qkey & OWN_QKEY ? ud->wq.qkey : wr->rd.remote_qkey;
+	wqe->rkey = wr->rd.remote_qkey & OWN_QKEY ? ud->base.qkey : wr->rd.remote_qkey;
 	wqe->remote = (uint8_t)(wr->rd.remote_qpn >> SIW_QPN_INDEX_BIT);
 	wqe->record.addr = wr->wr.rdma.remote_addr;
 	wqe->record.rkey = wr->wr.rdma.rkey;
 	wqe->seq = 0;
-	if (ud->wq.qp.state >= SIW_QPS_SQE)
-		siw_qp_flush_late_send(&ud->wq);
+	if (ud->base.qp.state >= SIW_QPS_SQE)
+		siw_qp_flush_late_send(&ud->base);
 	return 0;
 }
 
@@ -284,13 +284,13 @@ static __attribute__((cold, noinline)) int post_record(struct siw_ud *ud,
  * Queues a send, for a batch or because the state does not allow sending. In SQD the send stays
  * queued; in SQE and ERR it is flushed.
  */
-static int ud_queue_send(struct siw_ud *ud, const struct siw_send_wr *wr, uint64_t length,
+static int ud_queue_send(struct siw_ud_qp *ud, const struct siw_send_wr *wr, uint64_t length,
 			 struct siw_llp_sock *sock)
 {
-	struct siw_wqe *wqe = siw_qp_sq_append(&ud->wq, &ud->wq.flow, wr, length);
+	struct siw_wqe *wqe = siw_qp_sq_append(&ud->base, &ud->base.flow, wr, length);
 
 	if (!wqe)
-		return siw_qp_refuse_slot(&ud->wq);
+		return siw_qp_refuse_slot(&ud->base);
 	ud_send_dest(wr, &wqe->dest);
 	wqe->ah = wr->wr.ud.ah;
 	wqe->sock = sock;
@@ -298,14 +298,14 @@ static int ud_queue_send(struct siw_ud *ud, const struct siw_send_wr *wr, uint64
 	wqe->rkey = ud_dest_qkey(ud, wr);
 	wqe->remote = ud_dest_index(wr);
 	wqe->send_imm = wr->imm_data;
-	if (__builtin_expect(ud->wq.qp.state >= SIW_QPS_SQE, 0))
-		siw_qp_flush_late_send(&ud->wq);
+	if (__builtin_expect(ud->base.qp.state >= SIW_QPS_SQE, 0))
+		siw_qp_flush_late_send(&ud->base);
 	return 0;
 }
 
 /* Sets up the socket for sending to multicast groups, before the first such send: 0 or -errno. */
 static __attribute__((cold, noinline)) int
-prepare_for_groups(struct siw_ud *ud, const struct siw_ah *ah, struct siw_llp_sock *sock)
+prepare_for_groups(struct siw_ud_qp *ud, const struct siw_ah *ah, struct siw_llp_sock *sock)
 {
 	struct siw_addr_sock *end = ud->ends ? siw_addr_socks_find(ud->ends, &ah->dest, &ah->source)
 					     : NULL;
@@ -313,7 +313,7 @@ prepare_for_groups(struct siw_ud *ud, const struct siw_ah *ah, struct siw_llp_so
 
 	if (end ? atomic_load(&end->sends_to_groups) : ud->sends_to_groups)
 		return 0;
-	err = siw_llp_udp_group_sender(sock, ud->wq.qp.ctx->info.netdev,
+	err = siw_llp_udp_group_sender(sock, ud->base.qp.ctx->info.netdev,
 				       (int)siw_settings()->mcast_ttl);
 	if (end)
 		atomic_store(&end->sends_to_groups, !err);
@@ -322,10 +322,10 @@ prepare_for_groups(struct siw_ud *ud, const struct siw_ah *ah, struct siw_llp_so
 	return err;
 }
 
-static int64_t ud_check(struct siw_wq *wq, const struct siw_send_wr *wr)
+static int64_t ud_check(struct siw_base_qp *base, const struct siw_send_wr *wr)
 {
 	const struct siw_ah *ah = is_record(wr) ? wr->rd.ah : wr->wr.ud.ah;
-	struct siw_ud *ud = siw_ud_of(wq);
+	struct siw_ud_qp *ud = siw_ud_qp_of(base);
 	int64_t length = is_record(wr) ? check_record(ud, wr) : ud_check_send(ud, wr);
 	struct siw_llp_sock *sock;
 	int err;
@@ -339,9 +339,9 @@ static int64_t ud_check(struct siw_wq *wq, const struct siw_send_wr *wr)
 	return err ? err : length;
 }
 
-static int ud_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
+static int ud_post(struct siw_base_qp *base, const struct siw_send_wr *wr, bool wait)
 {
-	struct siw_ud *ud = siw_ud_of(wq);
+	struct siw_ud_qp *ud = siw_ud_qp_of(base);
 	struct siw_llp_sock *sock;
 	struct siw_addr dest;
 	int64_t length;
@@ -360,10 +360,10 @@ static int ud_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 		if (err)
 			return err;
 	}
-	if (wait || ud->wq.flow.first || ud->wq.qp.state != SIW_QPS_RTS)
+	if (wait || ud->base.flow.first || ud->base.qp.state != SIW_QPS_RTS)
 		return ud_queue_send(ud, wr, (uint64_t)length, sock);
-	if (siw_qp_sq_full(&ud->wq))
-		return siw_refuse_full(SEND_FULL, ud->wq.cap.max_send_wr);
+	if (siw_qp_sq_full(&ud->base))
+		return siw_refuse_full(SEND_FULL, ud->base.cap.max_send_wr);
 	ud_send_dest(wr, &dest);
 	ud_send_by(ud, sock);
 	err = siw_rdmap_dgram_send(ud->dgram,
@@ -383,15 +383,15 @@ static int ud_post(struct siw_wq *wq, const struct siw_send_wr *wr, bool wait)
 	if (err == -EAGAIN)
 		return ud_queue_send(ud, wr, (uint64_t)length, sock);
 	siw_qp_sq_bypass(
-		wq, wr, (uint64_t)length,
+		base, wr, (uint64_t)length,
 		__builtin_expect(err, 0) ? (int)ud_request_failed(ud, err) : SIW_WC_SUCCESS, NULL);
 	return 0;
 }
 
 /* Builds operations for the oldest WQEs that are sent from one socket. Returns their number. */
-static int ud_gather_ops(struct siw_ud *ud, struct siw_rdmap_dgram_op *ops, int max)
+static int ud_gather_ops(struct siw_ud_qp *ud, struct siw_rdmap_dgram_op *ops, int max)
 {
-	struct siw_wqe *wqe = ud->wq.flow.first;
+	struct siw_wqe *wqe = ud->base.flow.first;
 	const struct siw_llp_sock *sock = wqe->sock;
 	int n;
 
@@ -419,16 +419,16 @@ static int ud_gather_ops(struct siw_ud *ud, struct siw_rdmap_dgram_op *ops, int 
  * Sends the oldest request, a Write-Record. 0: it has completed; -EAGAIN: the socket is full; 1:
  * the turn has sent enough.
  */
-static __attribute__((cold, noinline)) int ud_run_record(struct siw_ud *ud)
+static __attribute__((cold, noinline)) int ud_run_record(struct siw_ud_qp *ud)
 {
-	struct siw_flow *flow = &ud->wq.flow;
+	struct siw_flow *flow = &ud->base.flow;
 	struct siw_wqe *wqe = flow->first;
 	struct siw_rdmap_record_op op = siw_qp_record_op(wqe);
 	int r = siw_rdmap_record_send(ud->dgram, &op, &wqe->seq);
 
 	/* Unlike a single datagram, a Write-Record can be partly sent. */
 	if (wqe->seq && flow->next == wqe)
-		siw_qp_flow_advance(&ud->wq, flow, SIW_WQE_BEGUN, SIW_WC_SUCCESS);
+		siw_qp_flow_advance(&ud->base, flow, SIW_WQE_BEGUN, SIW_WC_SUCCESS);
 	if (r == -EAGAIN)
 		return r;
 	if (!r)
@@ -436,8 +436,8 @@ static __attribute__((cold, noinline)) int ud_run_record(struct siw_ud *ud)
 	if (r < 0)
 		ud_fail_oldest(ud, r);
 	else
-		siw_qp_flow_finish(&ud->wq, flow, SIW_WC_SUCCESS);
-	siw_qp_drained(&ud->wq);
+		siw_qp_flow_finish(&ud->base, flow, SIW_WC_SUCCESS);
+	siw_qp_drained(&ud->base);
 	return 0;
 }
 
@@ -445,23 +445,23 @@ static __attribute__((cold, noinline)) int ud_run_record(struct siw_ud *ud)
  * Whether queued requests may be sent. In SQD, a request that has begun continues, and the others
  * wait. In ERR and RESET, other code clears the queue.
  */
-static inline bool ud_may_run(struct siw_ud *ud)
+static inline bool ud_may_run(struct siw_ud_qp *ud)
 {
-	return __builtin_expect(ud->wq.qp.state == SIW_QPS_RTS, 1) ||
-	       (ud->wq.qp.state == SIW_QPS_SQD && ud->wq.begun);
+	return __builtin_expect(ud->base.qp.state == SIW_QPS_RTS, 1) ||
+	       (ud->base.qp.state == SIW_QPS_SQD && ud->base.begun);
 }
 
 /* Sends queued requests, until at least max datagrams were sent. */
-static enum siw_run ud_run_queue(struct siw_ud *ud, int max)
+static enum siw_run ud_run_queue(struct siw_ud_qp *ud, int max)
 {
 	struct siw_rdmap_dgram_op ops[SIW_RDMAP_MAX_SOME];
 	int sent = 0;
 
-	while (ud->wq.flow.first && ud_may_run(ud)) {
+	while (ud->base.flow.first && ud_may_run(ud)) {
 		int n = ud_gather_ops(ud, ops, SIW_RDMAP_MAX_SOME);
 		int taken;
 
-		ud_send_by(ud, ud->wq.flow.first->sock);
+		ud_send_by(ud, ud->base.flow.first->sock);
 		if (__builtin_expect(!n, 0)) {
 			n = ud_run_record(ud);
 			if (n)
@@ -476,16 +476,16 @@ static enum siw_run ud_run_queue(struct siw_ud *ud, int max)
 		if (taken < 0)
 			ud_fail_oldest(ud, taken);
 		for (; taken > 0; taken--)
-			siw_qp_flow_finish(&ud->wq, &ud->wq.flow, SIW_WC_SUCCESS);
+			siw_qp_flow_finish(&ud->base, &ud->base.flow, SIW_WC_SUCCESS);
 		if (sent >= max)
 			return SIW_RUN_MORE;
 	}
 	return SIW_RUN_DONE;
 }
 
-static enum siw_run ud_run(struct siw_wq *wq)
+static enum siw_run ud_run(struct siw_base_qp *base)
 {
-	return ud_run_queue(siw_ud_of(wq), INT_MAX);
+	return ud_run_queue(siw_ud_qp_of(base), INT_MAX);
 }
 
 /*
@@ -494,7 +494,7 @@ static enum siw_run ud_run(struct siw_wq *wq)
  */
 static enum siw_turn ud_turn(struct siw_qp *qp, uint64_t round)
 {
-	struct siw_ud *ud = siw_ud_of(siw_wq_of(qp));
+	struct siw_ud_qp *ud = siw_ud_qp_of(siw_base_qp_of(qp));
 	enum siw_run left;
 	uint32_t head;
 	bool held;
@@ -504,9 +504,9 @@ static enum siw_turn ud_turn(struct siw_qp *qp, uint64_t round)
 	if (siw_rdmap_dgram_full(ud->dgram) == round)
 		return SIW_TURN_STARVED;
 	siw_lock(&qp->send_lock);
-	head = ud->wq.sq_head;
+	head = ud->base.sq_head;
 	left = ud_run_queue(ud, SHARED_TURN);
-	head -= ud->wq.sq_head;
+	head -= ud->base.sq_head;
 	held = siw_ddp_dgram_pace(ud->ddp)->held;
 	siw_unlock(&qp->send_lock);
 	if (held) /* held by the QP's own rate limit: the socket has room for other QPs */
@@ -524,7 +524,7 @@ static bool ud_wqe_uses_ah(const struct siw_flow *flow, const struct siw_wqe *wq
 
 static bool ud_uses_ah(struct siw_qp *qp, const struct siw_ah *ah)
 {
-	return siw_qp_still_uses(siw_wq_of(qp), ud_wqe_uses_ah, ah);
+	return siw_qp_still_uses(siw_base_qp_of(qp), ud_wqe_uses_ah, ah);
 }
 
 /* ==== receiving, and the type ================================================================= */
@@ -537,9 +537,9 @@ _Static_assert(SIW_MAX_SHARERS == SIW_RDMAP_MAX_SHARERS,
 static int ud_serve(struct siw_io_handler *self);
 static int ud_serve_sock(struct siw_addr_sock *end);
 
-static void ud_close_socket(struct siw_wq *wq)
+static void ud_close_socket(struct siw_base_qp *base)
 {
-	struct siw_ud *ud = siw_ud_of(wq), *other;
+	struct siw_ud_qp *ud = siw_ud_qp_of(base), *other;
 
 	if (!ud->dgram)
 		return;
@@ -548,7 +548,7 @@ static void ud_close_socket(struct siw_wq *wq)
 	if (other && ud->ends)
 		ud->ends->server = other;
 	else if (other)
-		siw_llp_set_handler(ud->sock, &other->wq.qp.handler);
+		siw_llp_set_handler(ud->sock, &other->base.qp.handler);
 	else if (ud->ends)
 		siw_addr_socks_close(ud->ends);
 	else
@@ -563,17 +563,17 @@ static void ud_close_socket(struct siw_wq *wq)
  * Opens an endpoint on a socket, which remains the caller's on failure. share: the endpoint of
  * another QP on the same socket, or NULL.
  */
-static int ud_open_endpoint(struct siw_ud *ud, struct siw_llp_sock *sock,
+static int ud_open_endpoint(struct siw_ud_qp *ud, struct siw_llp_sock *sock,
 			    struct siw_rdmap_dgram *share)
 {
-	struct siw_context *ctx = ud->wq.qp.ctx;
+	struct siw_context *ctx = ud->base.qp.ctx;
 	struct siw_rdmap_dgram *dgram;
 	struct siw_ddp_dgram *ddp;
 	struct siw_addr bound;
 	int err = siw_llp_local(sock, &bound);
 
 	if (!err)
-		err = siw_ddp_dgram_open(ctx->port, ctx->mem, sock, !ud->wq.no_crc, &ddp);
+		err = siw_ddp_dgram_open(ctx->port, ctx->mem, sock, !ud->base.no_crc, &ddp);
 	if (err)
 		return err;
 	err = siw_rdmap_dgram_open(ddp, share, ud, &dgram);
@@ -586,22 +586,23 @@ static int ud_open_endpoint(struct siw_ud *ud, struct siw_llp_sock *sock,
 		siw_rdmap_dgram_close(dgram);
 		return err;
 	}
-	if (ud->wq.grh)
+	if (ud->base.grh)
 		siw_rdmap_dgram_grh(dgram);
-	ud_close_socket(&ud->wq);
+	ud_close_socket(&ud->base);
 	ud->sock = sock;
 	ud->ddp = ddp;
 	ud->dgram = dgram;
-	ud->wq.qp.handler.serve = ud_serve;
+	ud->base.qp.handler.serve = ud_serve;
 	/* The QPN: the UDP port, and the QP's index among the QPs that share the port. */
-	atomic_store(&ud->wq.qp.qpn, siw_addr_port(&bound) | (uint32_t)siw_rdmap_dgram_index(dgram)
-								     << SIW_QPN_INDEX_BIT);
+	atomic_store(&ud->base.qp.qpn,
+		     siw_addr_port(&bound) | (uint32_t)siw_rdmap_dgram_index(dgram)
+						     << SIW_QPN_INDEX_BIT);
 	return 0;
 }
 
-static int ud_open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd)
+static int ud_open_socket(struct siw_base_qp *base, const struct siw_addr *addr, int fd)
 {
-	struct siw_ud *ud = siw_ud_of(wq);
+	struct siw_ud_qp *ud = siw_ud_qp_of(base);
 	struct siw_llp_sock *sock;
 	int err;
 
@@ -612,7 +613,7 @@ static int ud_open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd
 		return siw_refuse(QP_FD_GROUPS);
 	if (ud->ends)
 		return siw_refuse(QP_FD_EVERY);
-	err = siw_qp_open_udp(wq, addr, fd, &sock);
+	err = siw_qp_open_udp(base, addr, fd, &sock);
 	if (err)
 		return err;
 	ud->sends_to_groups = false; /* the QP is in RESET, so no thread sends */
@@ -622,10 +623,10 @@ static int ud_open_socket(struct siw_wq *wq, const struct siw_addr *addr, int fd
 	return err;
 }
 
-static int ud_open_every_addr(struct siw_ud *ud, uint16_t port)
+static int ud_open_every_addr(struct siw_ud_qp *ud, uint16_t port)
 {
 	struct siw_addr_socks *ends;
-	int err = siw_addr_socks_open(ud->wq.qp.ctx, port, ud, ud_serve_sock, &ends);
+	int err = siw_addr_socks_open(ud->base.qp.ctx, port, ud, ud_serve_sock, &ends);
 
 	if (err)
 		return err;
@@ -638,10 +639,10 @@ static int ud_open_every_addr(struct siw_ud *ud, uint16_t port)
 }
 
 /* Makes this QP use the other QP's sockets, too. */
-static void ud_share_sockets(struct siw_ud *ud, const struct siw_ud *with)
+static void ud_share_sockets(struct siw_ud_qp *ud, const struct siw_ud_qp *with)
 {
 	ud->ends = with->ends;
-	ud->wq.every_addr = ud->ends != NULL;
+	ud->base.every_addr = ud->ends != NULL;
 	if (ud->ends)
 		siw_addr_socks_share(ud->ends);
 	else
@@ -652,115 +653,116 @@ static void ud_share_sockets(struct siw_ud *ud, const struct siw_ud *with)
  * Opens an endpoint on another QP's socket. -EINVAL: that QP has no socket, or another CRC setting;
  * -ENOSPC: no index is free.
  */
-static int share_socket(struct siw_ud *ud, const struct siw_ud *with)
+static int share_socket(struct siw_ud_qp *ud, const struct siw_ud_qp *with)
 {
-	struct siw_context *ctx = ud->wq.qp.ctx;
+	struct siw_context *ctx = ud->base.qp.ctx;
 	int tries, err;
 
 	/* The other QP may have been destroyed meanwhile. */
-	if (siw_class_of(&with->wq) != &siw_qp_ud_class)
+	if (siw_class_of(&with->base) != &siw_qp_ud_class)
 		return siw_refuse(SHARE_TYPE);
 	if (!with->dgram)
 		return siw_refuse(SHARE_CLOSED);
-	if (with->wq.no_crc != ud->wq.no_crc)
-		return siw_refuse(SHARE_CRC, with->wq.no_crc);
+	if (with->base.no_crc != ud->base.no_crc)
+		return siw_refuse(SHARE_CRC, with->base.no_crc);
 	/* Each attempt gets another index; the resulting QPN must not be that of an RC QP. */
 	for (tries = 0; tries < SIW_MAX_SHARERS; tries++) {
 		err = ud_open_endpoint(ud, with->sock, with->dgram);
 		if (err)
 			return err == -ENOSPC ? siw_refuse(SHARE_FULL, SIW_MAX_SHARERS) : err;
 		ud_share_sockets(ud, with);
-		if (ud->wq.qp.qpn < SIW_FIRST_RC_QPN)
+		if (ud->base.qp.qpn < SIW_FIRST_RC_QPN)
 			return 0;
-		if (!atomic_load(&ctx->n_rc) || !siw_qp_qpn_taken(ctx, ud->wq.qp.qpn)) {
+		if (!atomic_load(&ctx->n_rc) || !siw_qp_qpn_taken(ctx, ud->base.qp.qpn)) {
 			ctx->n_high++;
 			return 0;
 		}
-		ud_close_socket(&ud->wq);
+		ud_close_socket(&ud->base);
 	}
 	return siw_refuse(SHARE_FULL, SIW_MAX_SHARERS);
 }
 
-static int ud_create(struct siw_wq *wq, const struct siw_qp_init_attr *init)
+static int ud_create(struct siw_base_qp *base, const struct siw_qp_init_attr *init)
 {
 	struct siw_addr addr;
 	int err;
 
-	wq->timed.tick = siw_qp_record_tick;
-	siw_ud_of(wq)->records.max = init->max_write_records;
+	base->timed.tick = siw_qp_record_tick;
+	siw_ud_qp_of(base)->records.max = init->max_write_records;
 	if (init->shared_socket_qp)
-		return share_socket(siw_ud_of(wq), siw_ud_of(siw_wq_of(init->shared_socket_qp)));
+		return share_socket(siw_ud_qp_of(base),
+				    siw_ud_qp_of(siw_base_qp_of(init->shared_socket_qp)));
 	if (init->every_addr)
-		return ud_open_every_addr(siw_ud_of(wq), siw_addr_port(&init->addr));
-	err = siw_qp_first_addr(wq, &init->addr, &addr);
-	return err ? err : ud_open_socket(wq, &addr, -1);
+		return ud_open_every_addr(siw_ud_qp_of(base), siw_addr_port(&init->addr));
+	err = siw_qp_first_addr(base, &init->addr, &addr);
+	return err ? err : ud_open_socket(base, &addr, -1);
 }
 
-static void ud_close(struct siw_wq *wq)
+static void ud_close(struct siw_base_qp *base)
 {
-	wq->qp.ctx->n_high -= siw_ud_of(wq)->dgram && wq->qp.qpn >= SIW_FIRST_RC_QPN;
-	ud_close_socket(wq);
+	base->qp.ctx->n_high -= siw_ud_qp_of(base)->dgram && base->qp.qpn >= SIW_FIRST_RC_QPN;
+	ud_close_socket(base);
 }
 
-static int ud_addr(const struct siw_wq *wq, struct siw_addr *own, struct siw_addr *peer)
+static int ud_addr(const struct siw_base_qp *base, struct siw_addr *own, struct siw_addr *peer)
 {
 	(void)peer;
-	return siw_ud_of(wq)->sock ? siw_llp_local(siw_ud_of(wq)->sock, own) : -ENOTCONN;
+	return siw_ud_qp_of(base)->sock ? siw_llp_local(siw_ud_qp_of(base)->sock, own) : -ENOTCONN;
 }
 
-static int ud_may_destroy(const struct siw_wq *wq)
+static int ud_may_destroy(const struct siw_base_qp *base)
 {
-	uint64_t groups = siw_ud_of(wq)->n_groups;
+	uint64_t groups = siw_ud_qp_of(base)->n_groups;
 
 	return groups ? siw_refuse(QP_IN_GROUPS, groups) : 0;
 }
 
-static void ud_set_receiving(struct siw_wq *wq)
+static void ud_set_receiving(struct siw_base_qp *base)
 {
-	struct siw_ud *ud = siw_ud_of(wq);
-	bool on = ud->wq.qp.state >= SIW_QPS_RTR && ud->wq.qp.state <= SIW_QPS_SQE;
+	struct siw_ud_qp *ud = siw_ud_qp_of(base);
+	bool on = ud->base.qp.state >= SIW_QPS_RTR && ud->base.qp.state <= SIW_QPS_SQE;
 
 	/* The send path reads these settings, too. */
-	siw_lock(&ud->wq.qp.send_lock);
-	siw_rdmap_dgram_start(ud->dgram, on ? ud->wq.recvs : NULL, ud->wq.qp.pd->number,
-			      ud->wq.qkey);
-	siw_ddp_pace_set(siw_ddp_dgram_pace(ud->ddp), ud->wq.rate_limit, ud->sock);
-	siw_unlock(&ud->wq.qp.send_lock);
+	siw_lock(&ud->base.qp.send_lock);
+	siw_rdmap_dgram_start(ud->dgram, on ? ud->base.recvs : NULL, ud->base.qp.pd->number,
+			      ud->base.qkey);
+	siw_ddp_pace_set(siw_ddp_dgram_pace(ud->ddp), ud->base.rate_limit, ud->sock);
+	siw_unlock(&ud->base.qp.send_lock);
 }
 
-static void ud_modified(struct siw_wq *wq, int mask)
+static void ud_modified(struct siw_base_qp *base, int mask)
 {
 	if (mask & SIW_QP_QKEY)
-		siw_qp_err_policy(wq, siw_ud_of(wq)->n_groups);
+		siw_qp_err_policy(base, siw_ud_qp_of(base)->n_groups);
 }
 
 int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max)
 {
-	struct siw_ud *ud;
+	struct siw_ud_qp *ud;
 	int n = siw_qp_enter(qp);
 
 	if (n)
 		return n;
 	if (max > 0 && !out)
 		return siw_refuse_null("out");
-	ud = siw_ud_of(siw_wq_of(qp));
+	ud = siw_ud_qp_of(siw_base_qp_of(qp));
 	n = -EINVAL;
 	siw_lock(&qp->ctx->progress);
-	if (siw_class_of(&ud->wq) == &siw_qp_ud_class && ud->dgram)
+	if (siw_class_of(&ud->base) == &siw_qp_ud_class && ud->dgram)
 		n = siw_rdmap_dgram_drops(ud->dgram, out, max);
 	siw_unlock(&qp->ctx->progress);
-	return n == -EINVAL ? siw_qp_refuse_type(&ud->wq, "UD") : siw_refused(n);
+	return n == -EINVAL ? siw_qp_refuse_type(&ud->base, "UD") : siw_refused(n);
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-void siw_qp_ud_received(struct siw_ud *ud, const struct siw_rdmap_event *ev)
+void siw_qp_ud_received(struct siw_ud_qp *ud, const struct siw_rdmap_event *ev)
 {
-	siw_qp_received(&ud->wq, ev, siw_qp_recv_status(ev), ev->src_qpn, &ev->source, 0);
+	siw_qp_received(&ud->base, ev, siw_qp_recv_status(ev), ev->src_qpn, &ev->source, 0);
 }
 
 /* Handles all events other than a successful receive. */
-static __attribute__((cold, noinline)) void ud_handle_event(struct siw_ud *ud,
+static __attribute__((cold, noinline)) void ud_handle_event(struct siw_ud_qp *ud,
 							    const struct siw_rdmap_event *ev)
 {
 	if (ev->kind == SIW_RDMAP_RECORD) {
@@ -768,7 +770,7 @@ static __attribute__((cold, noinline)) void ud_handle_event(struct siw_ud *ud,
 		return;
 	}
 	if (ev->kind == SIW_RDMAP_BAD_ACCESS) {
-		siw_qp_err_access(&ud->wq, ev);
+		siw_qp_err_access(&ud->base, ev);
 		return;
 	}
 	if (ev->kind == SIW_RDMAP_BAD_RECV)
@@ -779,40 +781,40 @@ static __attribute__((cold, noinline)) void ud_handle_event(struct siw_ud *ud,
 		ud_err_found(ud, ev);
 }
 
-static inline int ud_receive_some(struct siw_ud *ud)
+static inline int ud_receive_some(struct siw_ud_qp *ud)
 {
 	struct siw_rdmap_event ev;
 	uint32_t octets = 0;
 	int n = 0;
 
 	ev.of_write = false;
-	while (((n < ud->wq.burst && octets < SIW_TURN_OCTETS) ||
-		siw_llp_port_more(ud->wq.qp.ctx->port)) &&
+	while (((n < ud->base.burst && octets < SIW_TURN_OCTETS) ||
+		siw_llp_port_more(ud->base.qp.ctx->port)) &&
 	       siw_rdmap_dgram_recv(ud->dgram, &ev) == 1) {
 		/* The event is for this QP or for one that shares the socket. */
-		struct siw_ud *to = ev.user;
+		struct siw_ud_qp *to = ev.user;
 
 		if (__builtin_expect(ev.kind == SIW_RDMAP_RECV, 1))
 			siw_qp_ud_received(to, &ev);
 		else
 			ud_handle_event(to, &ev);
-		if (to != ud && to->wq.qp.srq)
-			siw_device_srq_taken(to->wq.qp.srq);
+		if (to != ud && to->base.qp.srq)
+			siw_device_srq_taken(to->base.qp.srq);
 		octets += ev.length;
 		n++;
 	}
-	siw_qp_receive_turn_done(&ud->wq, n, octets);
+	siw_qp_receive_turn_done(&ud->base, n, octets);
 	return n;
 }
 
 static int ud_serve(struct siw_io_handler *self)
 {
-	return ud_receive_some(siw_container(self, struct siw_ud, wq.qp.handler));
+	return ud_receive_some(siw_container(self, struct siw_ud_qp, base.qp.handler));
 }
 
 static int ud_serve_sock(struct siw_addr_sock *end)
 {
-	struct siw_ud *ud = end->ends->server;
+	struct siw_ud_qp *ud = end->ends->server;
 
 	siw_ddp_dgram_set_rx_sock(ud->ddp, end->sock, &end->addr);
 	return ud_receive_some(ud);
@@ -822,7 +824,7 @@ static int ud_serve_sock(struct siw_addr_sock *end)
 
 static void ud_readdress(struct siw_qp *qp)
 {
-	struct siw_ud *ud = siw_ud_of(siw_wq_of(qp));
+	struct siw_ud_qp *ud = siw_ud_qp_of(siw_base_qp_of(qp));
 
 	if (ud->ends && ud->ends->server == ud) /* once for all QPs that share the sockets */
 		siw_addr_socks_update(ud->ends);
@@ -830,17 +832,18 @@ static void ud_readdress(struct siw_qp *qp)
 
 static void record_polled(struct siw_qp *qp)
 {
-	siw_qp_record_polled(siw_wq_of(qp), &siw_ud_of(siw_wq_of(qp))->records);
+	siw_qp_record_polled(siw_base_qp_of(qp), &siw_ud_qp_of(siw_base_qp_of(qp))->records);
 }
 
-static void ud_abandon(struct siw_wq *wq)
+static void ud_abandon(struct siw_base_qp *base)
 {
-	siw_qp_record_clear(siw_ud_of(wq));
+	siw_qp_record_clear(siw_ud_qp_of(base));
 }
 
-static const struct siw_rdmap_record *find_record(struct siw_wq *wq, uint64_t number)
+static const struct siw_rdmap_record *find_record(struct siw_base_qp *base, uint64_t number)
 {
-	return siw_ud_of(wq)->dgram ? siw_rdmap_record_find(siw_ud_of(wq)->dgram, number) : NULL;
+	return siw_ud_qp_of(base)->dgram ? siw_rdmap_record_find(siw_ud_qp_of(base)->dgram, number)
+					 : NULL;
 }
 
 const struct siw_qp_class siw_qp_ud_class = {
@@ -854,7 +857,7 @@ const struct siw_qp_class siw_qp_ud_class = {
 		.readdress = ud_readdress,
 		.record_polled = record_polled,
 	},
-	.size = sizeof(struct siw_ud),
+	.size = sizeof(struct siw_ud_qp),
 	.type = SIW_QPT_UD,
 	.has_records = true,
 	.has_errors = true,

@@ -24,11 +24,11 @@ struct siw_group {
 
 static void group_deliver(const struct siw_rdmap_event *ev)
 {
-	struct siw_ud *ud = ev->user;
+	struct siw_ud_qp *ud = ev->user;
 
 	siw_qp_ud_received(ud, ev);
-	if (ud->wq.qp.srq)
-		siw_device_srq_taken(ud->wq.qp.srq);
+	if (ud->base.qp.srq)
+		siw_device_srq_taken(ud->base.qp.srq);
 }
 
 static int group_serve(struct siw_io_handler *self)
@@ -122,9 +122,9 @@ static void group_destroy(struct siw_group *group)
 }
 
 /* Progress lock held. */
-static int group_attach(struct siw_ud *ud, const struct siw_addr *addr)
+static int group_attach(struct siw_ud_qp *ud, const struct siw_addr *addr)
 {
-	struct siw_group *group = group_find(ud->wq.qp.ctx, addr);
+	struct siw_group *group = group_find(ud->base.qp.ctx, addr);
 	struct siw_addr any = { 0 }, own;
 	bool fresh = !group;
 	int err;
@@ -134,7 +134,7 @@ static int group_attach(struct siw_ud *ud, const struct siw_addr *addr)
 	if (own.family != addr->family && !(ud->ends && siw_addr_socks_find(ud->ends, addr, &any)))
 		return siw_refuse(MCAST_FAMILY,
 				  siw_reason_text(own.family == AF_INET ? "IPv4" : "IPv6"));
-	err = fresh ? group_create(ud->wq.qp.ctx, addr, &group) : 0;
+	err = fresh ? group_create(ud->base.qp.ctx, addr, &group) : 0;
 	if (err)
 		return err == -EADDRINUSE ? siw_refuse(MCAST_PORT) : err;
 	err = siw_rdmap_group_attach(group->rdmap, ud->dgram);
@@ -143,28 +143,28 @@ static int group_attach(struct siw_ud *ud, const struct siw_addr *addr)
 	if (err == -EEXIST)
 		return 0;
 	ud->n_groups += !err;
-	siw_qp_err_policy(&ud->wq, ud->n_groups);
+	siw_qp_err_policy(&ud->base, ud->n_groups);
 	return err;
 }
 
 /* Progress lock held. */
-static int group_detach(struct siw_ud *ud, const struct siw_addr *addr)
+static int group_detach(struct siw_ud_qp *ud, const struct siw_addr *addr)
 {
-	struct siw_group *group = group_find(ud->wq.qp.ctx, addr);
+	struct siw_group *group = group_find(ud->base.qp.ctx, addr);
 	int left = group && ud->dgram ? siw_rdmap_group_detach(group->rdmap, ud->dgram) : -ENOENT;
 
 	if (left < 0)
 		return siw_refuse(MCAST_MEMBER);
 	ud->n_groups--;
-	siw_qp_err_policy(&ud->wq, ud->n_groups);
+	siw_qp_err_policy(&ud->base, ud->n_groups);
 	if (!left)
 		group_destroy(group);
 	return 0;
 }
 
-void siw_qp_leave_groups(struct siw_ud *ud)
+void siw_qp_leave_groups(struct siw_ud_qp *ud)
 {
-	struct siw_context *ctx = ud->wq.qp.ctx;
+	struct siw_context *ctx = ud->base.qp.ctx;
 	struct siw_link *l, *next;
 
 	for (l = ctx->groups.next; ud->n_groups && l != &ctx->groups; l = next) {
@@ -177,7 +177,7 @@ void siw_qp_leave_groups(struct siw_ud *ud)
 }
 
 static int group_change_member(struct siw_qp *qp, const struct siw_addr *addr,
-			       int (*how)(struct siw_ud *ud, const struct siw_addr *addr))
+			       int (*how)(struct siw_ud_qp *ud, const struct siw_addr *addr))
 {
 	struct siw_addr key;
 	int err = siw_qp_enter(qp);
@@ -186,16 +186,17 @@ static int group_change_member(struct siw_qp *qp, const struct siw_addr *addr,
 		return err;
 	if (!addr)
 		return siw_refuse_null("group");
-	if (siw_class_of(siw_wq_of(qp)) != &siw_qp_ud_class)
-		return siw_refuse(MCAST_TYPE, (uint64_t)siw_class_of(siw_wq_of(qp))->type);
+	if (siw_class_of(siw_base_qp_of(qp)) != &siw_qp_ud_class)
+		return siw_refuse(MCAST_TYPE, (uint64_t)siw_class_of(siw_base_qp_of(qp))->type);
 	if (!siw_addr_is_group(addr))
 		return siw_refuse(MCAST_ADDRESS);
 	key = *addr;
 	key.port_be = 0;
 	key.scope = 0;
 	siw_lock(&qp->ctx->progress);
-	err = siw_teardown_of(siw_wq_of(qp)) == SIW_DEAD ? siw_refuse(DESTROYED)
-							 : how(siw_ud_of(siw_wq_of(qp)), &key);
+	err = siw_teardown_of(siw_base_qp_of(qp)) == SIW_DEAD
+		      ? siw_refuse(DESTROYED)
+		      : how(siw_ud_qp_of(siw_base_qp_of(qp)), &key);
 	siw_unlock(&qp->ctx->progress);
 	return siw_refused(err);
 }

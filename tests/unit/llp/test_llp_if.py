@@ -78,3 +78,25 @@ assert all(out[0].addrs[i].family == 2 for i in range(16))
 @pytest.mark.parametrize("most", [0])
 def test_a_capacity_of_zero_returns_no_interface(most):
     assert lib.siw_llp_interfaces(ffi.NULL, most) == 0
+
+
+@pytest.mark.parametrize(("dest", "source"), [("127.0.0.5", "127.0.0.1:0"), ("::1", "[::1]:0")])
+def test_the_source_address_towards_this_host_is_its_loopback_address(kit, dest, source):
+    found = ffi.new("struct siw_addr *")
+    assert lib.siw_llp_source_for(kit.addr(dest, 4791), found) == 0
+    assert kit.text_of(found) == source
+
+
+def test_the_source_address_follows_the_route(namespace):
+    namespace(
+        """
+ip link set lo up; ip link add v0 type veth peer name v1; ip link set v0 up; ip link set v1 up
+ip addr add 10.1.2.3/24 dev v0; ip route add 10.9.0.0/16 via 10.1.2.9
+""",
+        """
+source = ffi.new("struct siw_addr *")
+assert lib.siw_llp_source_for(addr("10.9.8.7"), source) == 0
+assert text_of(source) == "10.1.2.3:0", text_of(source)
+assert lib.siw_llp_source_for(addr("192.0.2.1"), source) == -errno.ENETUNREACH
+""",
+    )
