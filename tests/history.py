@@ -20,7 +20,9 @@ class First:
         self.text = self._git("show", f"{added[-1]}:{path}")
         self._old: dict[str, str] = {}
         moves = ("--diff-filter=R", "-M", "--name-status", "-z")
-        log = self._git("log", "--reverse", "--format=", *moves, f"{added[-1]}..HEAD", "--", "tests")
+        log = self._git(
+            "log", "--reverse", "--format=", *moves, f"{added[-1]}..HEAD", "--", "tests"
+        )
         fields = (log + self._git("diff", *moves, "HEAD", "--", "tests")).split("\0")
         for old, new in zip(fields[1::3], fields[2::3], strict=False):
             self._old[new] = self._old.pop(old, old)

@@ -31,7 +31,20 @@ ROOT = Path(__file__).resolve().parents[2]
 UNREACHABLE = Path(__file__).parent / "unreachable.toml"
 WANTED = 90.0
 #: Layers and what they depend on: the C code of the library.
-LAYERS = ("base", "llp", "mem", "mpa", "rd", "ddp", "rdmap", "device", "qp", "connect", "verbs", "cm")
+LAYERS = (
+    "base",
+    "llp",
+    "mem",
+    "mpa",
+    "rd",
+    "ddp",
+    "rdmap",
+    "device",
+    "qp",
+    "connect",
+    "verbs",
+    "cm",
+)
 
 
 @dataclass(frozen=True)

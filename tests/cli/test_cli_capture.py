@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from cli.cli_harness import COMMAND, dissected, key, server, siwarp, siwarp_here
-from scapy.utils import rdpcap
 from harness.verbs_harness import until
+from scapy.utils import rdpcap
 
 import siwarp as package
 from siwarp.base import counters

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 from cli.cli_harness import COMMAND, QKEY, key, server, siwarp, siwarp_here, siwarp_json
-from scapy.packet import Raw
 from harness.verbs_harness import until
+from scapy.packet import Raw
 
 import siwarp as library
 from siwarp.base import counters

@@ -7,8 +7,8 @@ from typing import Any
 
 import crcmod
 import net
-from scapy.packet import Raw
 from harness.verbs_harness import LIMIT, Rig
+from scapy.packet import Raw
 
 from siwarp.inspect import DDPDatagram, Opcode, QuotedUntagged, Terminate, UDDatagram
 from siwarp.verbs import QP, QPAttr, QPState

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from unit.llp.conftest import namespace
 from harness.rc_harness import Wire
 from harness.verbs_harness import MCAST_PORT, Pair, Rig, settings
+from unit.llp.conftest import namespace
 
 __all__ = ["namespace", "own_mcast_port", "pair", "rig", "two", "wire"]
 

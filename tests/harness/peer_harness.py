@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import net
-from scapy.packet import Raw
 from harness.rc_harness import End, Wire, plain_listener
 from harness.verbs_harness import LIMIT, until
+from scapy.packet import Raw
 
 from siwarp.cm import CMID, CMEventType, ConnParam
 from siwarp.inspect import (

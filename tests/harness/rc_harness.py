@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import net
-from pace import over
 from harness.verbs_harness import ALL_ACCESS, LIMIT, Rig, until
+from pace import over
 
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.verbs import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from net import HERE
 from harness.verbs_harness import ALL_ACCESS, Rig, poll
+from net import HERE
 
 from siwarp.verbs import (
     AH,

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import net
-from pace import over
-from unit.rd.rd_kit import OFFER
 from harness.rd_harness import QKEY, Peer
 from harness.verbs_harness import LIMIT
+from pace import over
+from unit.rd.rd_kit import OFFER
 
 from siwarp.inspect import (
     DDP,

@@ -6,9 +6,9 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from scapy.packet import Packet
 from harness.rc_harness import End, Wire, plain_client, plain_listener, read_all
 from harness.verbs_harness import LIMIT
+from scapy.packet import Packet
 
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.inspect import (

@@ -8,9 +8,9 @@ import struct
 import termios
 import time
 
-from scapy.packet import Packet
 from harness.rc_harness import SEND, End, Wire, plain_client
 from harness.verbs_harness import LIMIT, pattern, poll
+from scapy.packet import Packet
 
 from siwarp.cm import CMEventType, ConnParam
 from siwarp.inspect import FPDU, DDPTagged, MPAReply, MPARequest, Opcode, Terminate, split_stream

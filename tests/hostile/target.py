@@ -6,11 +6,11 @@ import mmap
 import sys
 from pathlib import Path
 
+from harness.rc_harness import READ, SEND, End, Wire
+from harness.verbs_harness import ALL_ACCESS, Rig, pattern, poll, until
 from hostile.oracle import IMMEDIATES, Numbers, Reading, State, after, judge
 from hostile.peer import HELLO, RawPeer, accept_raw_with
 from scapy.packet import Packet, Raw
-from harness.rc_harness import READ, SEND, End, Wire
-from harness.verbs_harness import ALL_ACCESS, Rig, pattern, poll, until
 
 from siwarp.cm import ConnParam
 from siwarp.inspect import (

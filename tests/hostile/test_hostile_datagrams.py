@@ -7,10 +7,10 @@ import struct
 from collections.abc import Iterator
 
 import pytest
+from harness.verbs_harness import Rig, counter, pattern, poll, until
 from hostile.fields import cases, field_of, layers, values
 from hostile.target import CANARY, PAGE, open_files
 from scapy.packet import Packet, Raw
-from harness.verbs_harness import Rig, counter, pattern, poll, until
 
 from siwarp.inspect import DDPDatagram, Opcode, PrivateCode, PrivateHead, UDDatagram, crc32c
 from siwarp.verbs import ErrorPolicy, RecvWR, SendWR, WCFlag, WCStatus

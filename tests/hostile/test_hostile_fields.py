@@ -13,10 +13,10 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from harness.verbs_harness import pattern
 from hostile.fields import cases, field_of, layers, values, width
 from hostile.target import PAGE, SINK, SOURCE, WRITES, Session, Target
 from scapy.packet import Packet, Raw
-from harness.verbs_harness import pattern
 
 from siwarp._siwarp import ffi, lib
 from siwarp.inspect import (

@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Iterator
 
 import pytest
+from harness.rc_harness import End, plain_listener
+from harness.verbs_harness import until
 from hostile.fields import cases, field_of, layers, values
 from hostile.peer import RawPeer, dial_raw
 from hostile.target import Target, open_files
 from scapy.packet import Packet
-from harness.rc_harness import End, plain_listener
-from harness.verbs_harness import until
 
 from siwarp.cm import CMID, CMEvent, CMEventType
 from siwarp.inspect import MPAReply, MPARequest

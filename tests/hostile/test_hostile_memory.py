@@ -9,10 +9,10 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from hostile.peer import accept_raw, serves_others
-from hostile.vanishing import PAGE, Vanishing
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
 from harness.verbs_harness import ALL_ACCESS, Pair, Rig, pattern, poll, until
+from hostile.peer import accept_raw, serves_others
+from hostile.vanishing import PAGE, Vanishing
 
 from siwarp._siwarp import ffi, lib
 from siwarp.cm import ConnParam

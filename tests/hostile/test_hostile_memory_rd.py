@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hostile.vanishing import PAGE, Vanishing
 from harness.rd_harness import Peer
 from harness.rd_stranger import stranger
 from harness.verbs_harness import ALL_ACCESS, Rig, until
+from hostile.vanishing import PAGE, Vanishing
 
 from siwarp.inspect import Opcode, Queue, Terminate
 from siwarp.verbs import (

@@ -14,6 +14,7 @@ import socket
 from collections import Counter
 from pathlib import Path
 
+from harness.verbs_harness import LIMIT, Rig, counter, pattern, until
 from hostile.mutate import worse
 from hostile.peer import HELLO, RawPeer, request_frame
 from hostile.target import CANARY, END, PAGE, RECEIVES, SOURCE, WRITES, Target, open_files
@@ -21,7 +22,6 @@ from hostile.test_hostile_datagrams import DROPS, QKEY, RECV, verdict
 from hostile.test_hostile_frames import verdict_on_request
 from scapy.packet import Raw
 from scapy.utils import rdpcap
-from harness.verbs_harness import LIMIT, Rig, counter, pattern, until
 
 from siwarp.cm import CMID, CMEventType
 from siwarp.inspect import (

@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 from cli.cli_harness import server
-from pace import scaled
-from unit.cm.ud_harness import Ends, plain, question
 from harness.rd_harness import QKEY
 from harness.rd_stranger import Stranger
 from harness.verbs_harness import Rig, settings
+from pace import scaled
+from unit.cm.ud_harness import Ends, plain, question
 
 from siwarp import aio
 from siwarp.cli.ping_client import DatagramPinger

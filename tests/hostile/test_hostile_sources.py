@@ -6,9 +6,9 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from scapy.packet import Raw
 from harness.rc_harness import Wire
 from harness.verbs_harness import Rig, counted, counter, poll, refused, until
+from scapy.packet import Raw
 
 from siwarp.inspect import DDPDatagram, UDDatagram
 from siwarp.verbs import QP, QPType, RecvWR, SourceDrops

@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from hostile.peer import HELLO, RawPeer, accept_raw, dial_raw, request_frame, serves_others
-from pace import scaled
 from harness.rc_harness import SEND, End, Wire, plain_listener
 from harness.verbs_harness import Rig, counted, counter, pattern, poll, until
+from hostile.peer import HELLO, RawPeer, accept_raw, dial_raw, request_frame, serves_others
+from pace import scaled
 
 from siwarp._siwarp import ffi, lib
 from siwarp.cm import CMID, CMEventType

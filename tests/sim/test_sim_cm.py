@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from harness.verbs_harness import settings
 from scapy.layers.inet import UDP
 from scapy.utils import PcapNgReader
 from sim.rc_harness import counted
-from harness.verbs_harness import settings
 
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.inspect import SIDR, SIDRType

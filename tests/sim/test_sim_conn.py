@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import pytest
-from sim.rc_harness import counted
 from harness.verbs_harness import pattern
+from sim.rc_harness import counted
 
 import siwarp
 import siwarp.pyverbs.cm_enums as ce

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from harness.verbs_harness import pattern
 from scapy.layers.inet import TCP
 from scapy.utils import PcapNgReader
 from sim.rc_harness import (
@@ -23,7 +24,6 @@ from sim.rc_harness import (
     listen,
     nothing,
 )
-from harness.verbs_harness import pattern
 
 import siwarp
 from siwarp.cm import CMEventType, ConnParam

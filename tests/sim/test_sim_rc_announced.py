@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from harness.verbs_harness import settings
 from sim.rc_harness import (
     MS,
     NAP,
@@ -25,7 +26,6 @@ from sim.rc_harness import (
     dial,
     listen,
 )
-from harness.verbs_harness import settings
 
 from siwarp.cm import CMID, CMEventType, ConnParam
 from siwarp.inspect import FPDU, DDPTagged, DeliveryCount, MPAReply, MPARequest, Opcode, Requester

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from harness.verbs_harness import pattern, settings
 from sim.rc_harness import (
     MS,
     NAP,
@@ -16,7 +17,6 @@ from sim.rc_harness import (
     connect,
     nothing,
 )
-from harness.verbs_harness import pattern, settings
 
 from siwarp.cm import CMEventType
 from siwarp.sim import World

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from sim.rc_harness import MS, NAP, SECOND, WRITE, End, counted, nothing
 from harness.pair_harness import exchange, meet
 from harness.verbs_harness import counter, pattern, settings
+from sim.rc_harness import MS, NAP, SECOND, WRITE, End, counted, nothing
 
 from siwarp.sim import World
 from siwarp.verbs import MR, MW, AccessFlag, Persona, QPAttr, QPState, RecvWR, WCStatus

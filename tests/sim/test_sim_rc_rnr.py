@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from harness.verbs_harness import pattern, settings
 from sim.rc_harness import (
     MS,
     NAP,
@@ -15,7 +16,6 @@ from sim.rc_harness import (
     counted,
     nothing,
 )
-from harness.verbs_harness import pattern, settings
 
 from siwarp.cm import CMEventType
 from siwarp.sim import World

@@ -6,8 +6,8 @@ import contextlib
 from typing import Any
 
 import pytest
-from sim.rc_harness import counter
 from harness.verbs_harness import settings
+from sim.rc_harness import counter
 
 from siwarp.cm import CMID, CMEventChannel, CMEventType
 from siwarp.inspect import MPARequest

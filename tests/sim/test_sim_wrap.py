@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from harness.pair_harness import meet
 from sim import rc_harness
 from sim.test_sim_types import MakeEnd, N, both, receive, send, text
-from harness.pair_harness import meet
 
 from siwarp.inspect import examine
 from siwarp.sim import World

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scapy.packet import Packet, Raw
-from tshark.tshark_harness import check_packets, fields, lua, tshark
-from unit.inspect.inspect_harness import datagram, written
 from harness.rd_harness import Peer
 from harness.record_harness import Target
 from harness.uc_harness import Ends
 from harness.verbs_harness import Pair, Rig, pattern, poll
+from scapy.packet import Packet, Raw
+from tshark.tshark_harness import check_packets, fields, lua, tshark
+from unit.inspect.inspect_harness import datagram, written
 
 import siwarp as package
 from siwarp.inspect import (

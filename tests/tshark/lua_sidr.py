@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from harness.verbs_harness import Rig
 from tshark.tshark_harness import check_packets, fields, lua, tshark
 from unit.cm.ud_harness import Ends
 from unit.inspect.inspect_harness import datagram, written
@@ -19,7 +20,6 @@ from unit.inspect.test_inspect_resolution import (
     frame,
     spoiled,
 )
-from harness.verbs_harness import Rig
 
 import siwarp as package
 from siwarp.cm import CMEventType

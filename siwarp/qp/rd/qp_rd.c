@@ -1005,7 +1005,8 @@ static void record_polled(struct siw_qp *qp)
 
 static const struct siw_rdmap_record *find_record(struct siw_base_qp *base, uint64_t number)
 {
-	return siw_rd_qp_of(base)->end ? siw_rdmap_rd_record_find(siw_rd_qp_of(base)->end, number) : NULL;
+	return siw_rd_qp_of(base)->end ? siw_rdmap_rd_record_find(siw_rd_qp_of(base)->end, number)
+				       : NULL;
 }
 
 const struct siw_qp_class siw_qp_rd_class = {

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from scapy.packet import Packet, Raw
 from harness.rc_harness import End, Wire, plain_client, plain_listener, read_all
 from harness.verbs_harness import ALL_ACCESS, Rig, pattern, poll, until
 from harness.wire_peer import (
@@ -22,6 +21,7 @@ from harness.wire_peer import (
     send,
     write,
 )
+from scapy.packet import Packet, Raw
 
 from siwarp.cm import CMID, RTR, CMEventChannel, CMEventType, ConnParam
 from siwarp.inspect import (

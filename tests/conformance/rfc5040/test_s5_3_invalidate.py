@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from scapy.packet import Raw
 from harness.rc_harness import SEND, WRITE, Wire, read_all
 from harness.verbs_harness import ALL_ACCESS, Rig, pattern, poll
 from harness.wire_peer import Peer, read_request, send, write
+from scapy.packet import Raw
 
 from siwarp.inspect import Opcode, split_stream
 from siwarp.verbs import MR, AccessFlag, SendFlag, SendWR, WCFlag, WCStatus, WROpcode

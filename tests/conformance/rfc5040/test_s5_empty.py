@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from scapy.packet import Raw
 from harness.rc_harness import READ, SEND, WRITE, Wire
 from harness.verbs_harness import ALL_ACCESS, Rig, poll
 from harness.wire_peer import Peer, read_request, read_response, send, write
+from scapy.packet import Raw
 
 from siwarp.cm import CMEventType, ConnParam
 from siwarp.inspect import MPARequest, Opcode, ReadRequest

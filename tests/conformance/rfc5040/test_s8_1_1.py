@@ -7,10 +7,10 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from scapy.packet import Raw
 from harness.rc_harness import SEND, Wire
 from harness.verbs_harness import ALL_ACCESS, Rig, pattern, poll
 from harness.wire_peer import Peer, read_request, send, write
+from scapy.packet import Raw
 
 from siwarp.cm import ConnParam
 from siwarp.inspect import DDPTagged, Opcode

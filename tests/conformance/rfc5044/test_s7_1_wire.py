@@ -9,7 +9,6 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from scapy.packet import Raw
 from harness.rc_harness import (
     READ,
     SEND,
@@ -22,6 +21,7 @@ from harness.rc_harness import (
 )
 from harness.verbs_harness import Rig, pattern, poll
 from harness.wire_peer import Peer, recv_frame, send
+from scapy.packet import Raw
 
 from siwarp._siwarp import lib
 from siwarp.cm import CMID, CMEventType, ConnParam

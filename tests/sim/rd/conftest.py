@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import net
 import pytest
-from unit.rd.conftest import end, met, strange, strangers
 from harness.fixtures import rig
+from unit.rd.conftest import end, met, strange, strangers
 
 import siwarp.sim
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from unit.llp.llp_harness import setting
 from harness.rd_harness import Peer
 from harness.rd_stranger import EPOCH, stranger
 from harness.verbs_harness import ALL_ACCESS, Rig, nothing, pattern
+from unit.llp.llp_harness import setting
 
 from siwarp.inspect import DDPTagged, Opcode, Queue
 from siwarp.inspect.rd import RDFlag, RDType

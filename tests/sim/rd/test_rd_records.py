@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import net
 import pytest
-from unit.rd.rd_kit import HELLO, OFFER
 from harness.rd_harness import QKEY, Peer
 from harness.verbs_harness import Rig, counter
+from unit.rd.rd_kit import HELLO, OFFER
 
 from siwarp.inspect.rd import RDDatagram, RDType, cookie_of
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import net
 import pytest
-from unit.llp.conftest import setting
 from harness.rd_harness import QKEY, Peer
 from harness.rd_stranger import Stranger
 from harness.verbs_harness import Rig
+from unit.llp.conftest import setting
 
 import siwarp.sim
 from siwarp import aio

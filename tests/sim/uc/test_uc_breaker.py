@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import net
 import pytest
-from pace import over
 from harness.uc_harness import QKEY, ROUND, Peer, Told, crc32c, settled
 from harness.verbs_harness import LIMIT, Rig, counted, until
+from pace import over
 
 from siwarp.base.library import lib
 from siwarp.inspect import UCReport

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import net
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from harness.uc_harness import Ends, Peer
 from harness.verbs_harness import Rig, counter, pattern, until
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 SLOT = 1024
 SLOTS = 24

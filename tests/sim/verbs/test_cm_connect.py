@@ -7,7 +7,6 @@ import socket
 import struct
 
 import pytest
-from unit.cm.cm_harness import GARBAGE, exchange
 from harness.rc_harness import (
     End,
     Wire,
@@ -15,6 +14,7 @@ from harness.rc_harness import (
     read_all,
 )
 from harness.verbs_harness import refused
+from unit.cm.cm_harness import GARBAGE, exchange
 
 from siwarp.cm import CMEventType
 from siwarp.inspect import MPARequest

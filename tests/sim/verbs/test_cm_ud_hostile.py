@@ -6,8 +6,8 @@ import contextlib
 
 import net
 import pytest
-from unit.cm.ud_harness import FRAME, HOST, Ends, plain, question, read, silent
 from harness.verbs_harness import Rig, counted, counter, settings, until
+from unit.cm.ud_harness import FRAME, HOST, Ends, plain, question, read, silent
 
 from siwarp.cm import CMEventType
 from siwarp.inspect import SIDR, SIDRType

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from scapy.packet import Packet, Raw
 from harness.rc_harness import SEND, Wire
 from harness.verbs_harness import Rig, nothing, poll
 from harness.wire_peer import Peer, read_request, read_response, send, write
+from scapy.packet import Packet, Raw
 
 from siwarp.cm import RTR, CMEventType, ConnParam
 from siwarp.inspect import MPAReply, MPARequest, Opcode, ReadRequest

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from scapy.packet import Raw
 from harness.rc_harness import (
     End,
     Wire,
@@ -13,6 +12,7 @@ from harness.rc_harness import (
 )
 from harness.verbs_harness import Rig, nothing, poll
 from harness.wire_peer import Peer, recv_frame, send
+from scapy.packet import Raw
 
 from siwarp.inspect import FPDU, MPAReply, MPARequest
 

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 
 import net
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from harness.record_harness import CUT, GRANTED, QKEY, Target
 from harness.verbs_harness import (
     Rig,
@@ -21,6 +19,8 @@ from harness.verbs_harness import (
     poll,
 )
 from harness.verbs_harness import settings as set_to
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from siwarp.base.library import lib
 from siwarp.verbs import (

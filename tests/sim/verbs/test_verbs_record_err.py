@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from scapy.packet import Raw
 from harness.errq_harness import (
     Stranger,
     crc32c,
 )
 from harness.record_harness import GRANTED, QKEY, Target
 from harness.verbs_harness import Rig, counted, counter, nothing, poll, settings, until
+from scapy.packet import Raw
 
 from siwarp.inspect import (
     DDPDatagram,

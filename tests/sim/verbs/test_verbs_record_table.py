@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from sim.verbs.test_verbs_record_err import OPCODE, UNSPECIFIED, read_error
 from harness.errq_harness import (
     Stranger,
 )
 from harness.record_harness import GRANTED, QKEY, Target
 from harness.verbs_harness import Rig, counted, counter, nothing, settings, until
+from sim.verbs.test_verbs_record_err import OPCODE, UNSPECIFIED, read_error
 
 from siwarp.inspect import DDPDatagram, RecordDatagram
 from siwarp.verbs import MR, PD, AccessFlag, ErrorOrigin, ErrorPolicy, QPState

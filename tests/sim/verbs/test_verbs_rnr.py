@@ -7,10 +7,10 @@ import socket
 
 import net
 import pytest
-from hostile.vanishing import PAGE, Vanishing
 from harness.peer_harness import answering
 from harness.rc_harness import SEND, Wire
 from harness.verbs_harness import ALL_ACCESS, counted, nothing, pattern, poll
+from hostile.vanishing import PAGE, Vanishing
 
 from siwarp.cm import CMEventType
 from siwarp.verbs import Persona, QPAttr, RecvWR, WCStatus

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 
 import pytest
-from unit.aio.aio_harness import LIMIT
 from harness.verbs_harness import Pair, Rig
+from unit.aio.aio_harness import LIMIT
 
 from siwarp import StateError, aio
 from siwarp.aio.wait import _watched

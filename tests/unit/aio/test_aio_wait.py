@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from unit.aio.aio_harness import LOOPBACK, gone, run
 from harness.verbs_harness import Pair, Rig, until
+from unit.aio.aio_harness import LOOPBACK, gone, run
 
 from siwarp import StateError, aio
 from siwarp.base.system import readable_now

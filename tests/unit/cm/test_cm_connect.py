@@ -10,7 +10,6 @@ import threading
 import time
 
 import pytest
-from unit.cm.cm_harness import GARBAGE, exchange
 from harness.rc_harness import (
     READ,
     SEND,
@@ -22,6 +21,7 @@ from harness.rc_harness import (
     read_all,
 )
 from harness.verbs_harness import Rig, counted, pattern, poll, refused, until
+from unit.cm.cm_harness import GARBAGE, exchange
 
 from siwarp import cm
 from siwarp._siwarp import ffi, lib

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pace
 import pytest
-from pace import scaled
 from harness.verbs_harness import Pair, Rig, counter, pattern, poll
+from pace import scaled
 
 import siwarp
 from siwarp.verbs import Error, RecvWR, SendWR

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from scapy.packet import Raw
-from unit.cm.test_cm_connect import exchange
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
 from harness.verbs_harness import pattern, poll
 from harness.wire_peer import Peer, read_request, send, write
+from scapy.packet import Raw
+from unit.cm.test_cm_connect import exchange
 
 from siwarp._siwarp import lib
 from siwarp.cm import CMEventType, ConnParam

@@ -6,9 +6,9 @@ import errno
 import select
 
 import pytest
+from harness.verbs_harness import LIMIT, Rig, counted, counter, poll, refused, until
 from pace import scaled
 from unit.cm.ud_harness import HOST, Ends, plain, question, read
-from harness.verbs_harness import LIMIT, Rig, counted, counter, poll, refused, until
 
 from siwarp.cm import CMID, CMEventChannel, CMEventType, ConnParam
 from siwarp.inspect import SIDRType

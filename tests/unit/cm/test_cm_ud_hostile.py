@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from unit.cm.ud_harness import Ends, plain, question
 from harness.verbs_harness import Rig, counter, until
+from unit.cm.ud_harness import Ends, plain, question
 
 from siwarp.inspect import crc32c
 

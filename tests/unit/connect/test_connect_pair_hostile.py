@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pace import scaled
 from harness.pair_harness import LOW, End, call, genuine
 from harness.verbs_harness import Rig, settings, until
+from pace import scaled
 
 
 @pytest.mark.parametrize("who", ["the peer", "time", "the queue pair"])

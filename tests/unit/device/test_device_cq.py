@@ -9,10 +9,10 @@ import threading
 import time
 
 import pytest
-from pace import scaled
 from harness.cq_harness import Told
 from harness.rc_harness import SEND, Wire
 from harness.verbs_harness import Rig, counter, poll, refused
+from pace import scaled
 
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs import CQ, SGE, CompChannel, Context, QPAttr, QPState, RecvWR, SendFlag, SendWR

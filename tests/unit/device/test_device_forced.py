@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pace
 import pytest
-from pace import scaled
 from harness.rc_harness import SEND, Wire
 from harness.verbs_harness import Rig, poll
+from pace import scaled
 
 from siwarp._siwarp import lib
 from siwarp.cm import CMID, CMEventChannel, CMEventType

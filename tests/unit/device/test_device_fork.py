@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scapy.utils import rdpcap
 from harness.rc_harness import SEND, Wire
 from harness.verbs_harness import Pair, Rig, poll
+from scapy.utils import rdpcap
 
 from siwarp import cm
 from siwarp._siwarp import ffi, lib

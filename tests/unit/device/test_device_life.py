@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pace import scaled
 from harness.rc_harness import SEND, WRITE, End, Wire
 from harness.verbs_harness import Rig, poll, until
+from pace import scaled
 
 from siwarp import cm
 from siwarp._siwarp import ffi, lib

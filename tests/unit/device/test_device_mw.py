@@ -6,7 +6,6 @@ import errno
 from collections.abc import Iterator
 
 import pytest
-from hostile.peer import accept_raw
 from harness.mw_harness import (
     BIND,
     BOTH,
@@ -30,6 +29,7 @@ from harness.mw_harness import (
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
 from harness.uc_harness import Ends
 from harness.verbs_harness import Rig, poll, refused, until
+from hostile.peer import accept_raw
 
 from siwarp.inspect import DDPUntagged, Opcode, ReadRequest
 from siwarp.verbs import (

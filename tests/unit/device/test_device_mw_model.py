@@ -6,11 +6,11 @@ import errno
 import os
 from dataclasses import dataclass, field
 
+from harness.rc_harness import READ, WRITE, End, Wire
+from harness.verbs_harness import Rig, poll
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from harness.rc_harness import READ, WRITE, End, Wire
-from harness.verbs_harness import Rig, poll
 
 from siwarp.verbs import (
     MR,

@@ -8,7 +8,6 @@ import threading
 
 import net
 import pytest
-from pace import over
 from harness.rc_harness import SEND, End, Wire
 from harness.srq_harness import LIMIT_REACHED, Shared, connect, taken
 from harness.verbs_harness import (
@@ -20,6 +19,7 @@ from harness.verbs_harness import (
     refused,
     until,
 )
+from pace import over
 
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs import (

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 from harness.rc_harness import SEND, WRITE, End, Wire
-from unit.device.test_device_idle import tasks
 from harness.verbs_harness import LIMIT, Rig, poll, until
+from unit.device.test_device_idle import tasks
 
 from siwarp._siwarp import ffi, lib
 from siwarp.cm import CMID, CMEventChannel

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from pace import scaled
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
-from unit.device.test_device_idle import switches, tasks
 from harness.uc_harness import Ends
 from harness.verbs_harness import Rig, poll, settings, until
+from pace import scaled
+from unit.device.test_device_idle import switches, tasks
 
 from siwarp.verbs import WROpcode
 

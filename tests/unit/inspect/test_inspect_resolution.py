@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from cli.cli_harness import dissected, siwarp_here
+from harness.verbs_harness import Rig
 from unit.cm.ud_harness import Ends
 from unit.inspect.inspect_harness import datagram, written
-from harness.verbs_harness import Rig
 
 import siwarp as package
 from siwarp.cm import CMEventType

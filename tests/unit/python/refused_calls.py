@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from unit.python import test_misuse_mw
-from unit.python.misuse_harness import World
 from harness.rc_harness import Wire
 from harness.verbs_harness import settings
+from unit.python import test_misuse_mw
+from unit.python.misuse_harness import World
 
 from siwarp._siwarp import ffi, lib
 from siwarp.cm import CMID, CMEventChannel, ConnParam

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from unit.python.misuse_harness import World
 from harness.verbs_harness import poll
+from unit.python.misuse_harness import World
 
 import siwarp
 from siwarp.cm import ConnParam

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hostile.vanishing import PAGE, Vanishing
-from unit.python.misuse_harness import World
 from harness.rc_harness import End
 from harness.verbs_harness import poll
+from hostile.vanishing import PAGE, Vanishing
+from unit.python.misuse_harness import World
 
 import siwarp
 from siwarp._siwarp import ffi, lib

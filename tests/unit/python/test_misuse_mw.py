@@ -6,9 +6,9 @@ import errno
 from collections.abc import Callable
 
 import pytest
-from unit.python.misuse_harness import EBUSY, EINVAL, Plain, State, World
 from harness.rc_harness import End, Wire
 from harness.verbs_harness import poll
+from unit.python.misuse_harness import EBUSY, EINVAL, Plain, State, World
 
 from siwarp.verbs import (
     MR,

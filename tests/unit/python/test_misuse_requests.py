@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from unit.python.misuse_harness import World
 from harness.verbs_harness import poll, refused, until
+from unit.python.misuse_harness import World
 
 import siwarp
 from siwarp.cm import CMID, CMEventChannel

@@ -9,8 +9,8 @@ import sys
 import threading
 
 import pytest
-from unit.python.python_harness import UD
 from unit.device.test_device_fork import settle
+from unit.python.python_harness import UD
 
 import siwarp
 from siwarp.verbs import (

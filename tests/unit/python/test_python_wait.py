@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.python.python_harness import UD
 from harness.verbs_harness import until
+from unit.python.python_harness import UD
 
 from siwarp.cm import CMEventChannel
 from siwarp.verbs import AH, CQ, QP, CompChannel, QPInitAttr, QPType, RecvWR, SendWR

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 from harness.errq_harness import Stranger
-from unit.qp.test_qp_crc import CRC, HEAD, SIZES, crc_of, messages
 from harness.verbs_harness import MCAST_PORT, Rig, pattern, poll
+from unit.qp.test_qp_crc import CRC, HEAD, SIZES, crc_of, messages
 
 from siwarp.verbs import SendFlag, SendWR, WROpcode
 

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
+from harness.verbs_harness import Rig, pattern, poll
 from hypothesis import given
 from hypothesis import strategies as st
-from harness.verbs_harness import Rig, pattern, poll
 
 from siwarp.verbs import RecvWR, SendWR
 

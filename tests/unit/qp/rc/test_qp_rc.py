@@ -7,10 +7,10 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
 from harness.verbs_harness import Rig, pattern, poll, refused, until
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from siwarp.cm import ConnParam
 from siwarp.verbs import (

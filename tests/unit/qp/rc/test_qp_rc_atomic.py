@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import pytest
 from _siwarp_layers import ffi
 from _siwarp_layers import lib as layers
-from hostile.vanishing import PAGE, Vanishing
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from harness.atomic_harness import ADD, SWAP, THERE, at, atomic, pull_atomic, put, response
 from harness.peer_harness import answering
 from harness.rc_harness import READ, End, Wire
 from harness.verbs_harness import ALL_ACCESS, Rig, poll, refused, until
+from hostile.vanishing import PAGE, Vanishing
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from siwarp.cm import ConnParam
 from siwarp.inspect import AtomicRequest

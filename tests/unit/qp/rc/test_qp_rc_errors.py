@@ -10,9 +10,9 @@ import sys
 import threading
 
 import pytest
-from hostile.peer import accept_raw
 from harness.rc_harness import READ, WRITE, End, Wire
 from harness.verbs_harness import ALL_ACCESS, poll, until
+from hostile.peer import accept_raw
 
 from siwarp.cm import CMEventType
 from siwarp.inspect import DDPUntagged, Opcode, ReadRequest

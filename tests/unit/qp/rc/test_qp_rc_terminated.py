@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from conformance.rfc5040.test_s4_8_table import ALL
-from scapy.packet import Packet
 from harness.rc_harness import READ, Wire
 from harness.verbs_harness import counted, poll
 from harness.wire_peer import Peer, send, terminate
+from scapy.packet import Packet
 
 from siwarp.cm import CMEventType
 from siwarp.inspect import Opcode, QuotedReadRequest, QuotedTagged, QuotedUntagged

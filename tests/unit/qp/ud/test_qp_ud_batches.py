@@ -10,8 +10,8 @@ import time
 
 import crcmod.predefined
 import pytest
-from pace import scaled
 from harness.verbs_harness import Pair, Rig, pattern, poll
+from pace import scaled
 
 from siwarp.inspect import DDPDatagram, UDDatagram
 from siwarp.verbs import AH, RecvWR, SendFlag, SendWR, WCStatus

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from harness.mcast_harness import QKEY, Member, datagram, raw
 from harness.verbs_harness import (
     MCAST_PORT,
@@ -22,6 +20,8 @@ from harness.verbs_harness import (
     refused,
     until,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from siwarp._siwarp import ffi, lib
 from siwarp.inspect import UDDatagram, ud_qn
