@@ -8,8 +8,8 @@ import sys
 from layers import MAY_USE, PACKAGE, PARTS, allowed
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]')
-# Plain value structs that all layers use. The other public headers declare functions that device, qp, verbs and
-# cm implement and that only the layers above them use.
+# Plain value structs that all layers use. The other public headers declare functions that device,
+# qp, verbs and cm implement and that only the layers above them use.
 VALUES = "siwarp/types.h"
 PUBLIC_USERS = {"device", "qp", "connect", "verbs", "cm", "abi", "bench", "cli"}
 

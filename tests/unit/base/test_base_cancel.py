@@ -5,7 +5,21 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-LAYERS = ("base", "llp", "mem", "mpa", "rd", "ddp", "rdmap", "verbs", "qp", "cm", "abi")
+LAYERS = (
+    "base",
+    "llp",
+    "mem",
+    "mpa",
+    "rd",
+    "ddp",
+    "rdmap",
+    "device",
+    "qp",
+    "connect",
+    "verbs",
+    "cm",
+    "abi",
+)
 
 #: The cancellation points of POSIX and Linux that a sockets library may use.
 POINTS = [
@@ -108,7 +122,7 @@ def points(root: Path) -> set[tuple[str, str, str]]:
     """Return (file, function, call) of each cancellation point with cancellation left enabled."""
     found = set()
     for layer in LAYERS:
-        for source in sorted((root / "siwarp" / layer).glob("*.[ch]")):
+        for source in sorted((root / "siwarp" / layer).rglob("*.[ch]")):
             text = COMMENT.sub("", source.read_text())
             name = str(source.relative_to(root))
             for function in FUNCTION.finditer(text):

@@ -97,6 +97,7 @@ ip addr add 10.1.2.3/24 dev v0; ip route add 10.9.0.0/16 via 10.1.2.9
 source = ffi.new("struct siw_addr *")
 assert lib.siw_llp_source_for(addr("10.9.8.7"), source) == 0
 assert text_of(source) == "10.1.2.3:0", text_of(source)
+import errno
 assert lib.siw_llp_source_for(addr("192.0.2.1"), source) == -errno.ENETUNREACH
 """,
     )

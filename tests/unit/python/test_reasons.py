@@ -102,7 +102,8 @@ ALONE: dict[str, tuple[str, dict[str, str]]] = {
         {},
     ),
     "STALE": (
-        "import os\nfrom unit.device.test_device_fork import settle\ncontext = Context()\nsettle()\n"
+        "import os\nfrom unit.device.test_device_fork import settle\n"
+        "context = Context()\nsettle()\n"
         "if os.fork():\n    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
         "lib.siw_alloc_pd(context._c)",
         {},

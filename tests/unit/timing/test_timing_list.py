@@ -48,7 +48,7 @@ def test_no_name_was_added_since_the_list_was_made(root: Path) -> None:
         then = first.name_then(file)
         # An entry for a file may be replaced by entries for some of its functions.
         assert then in at_first or then + colons + function in at_first, (
-            f"{name}: a test that races the clock belongs into the simulator; the list may only shrink"
+            f"{name}: a test that races the clock belongs into the simulator; none is added"
         )
 
 
