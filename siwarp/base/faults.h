@@ -164,7 +164,7 @@ struct siw_fault_decision {
 	int drop; /* counter for the drop (enum siw_counter); -1: not dropped */
 	bool dup, corrupt, mark;
 	uint8_t passes;	     /* number of later packets that overtake it */
-	uint64_t depart_ns;  /* time at which it has passed the rate limit */
+	uint64_t depart_ns;  /* time at which it has passed the rate; 0: it does not wait for it */
 	uint64_t release_ns; /* time of delivery */
 	uint64_t flip;	     /* random number that selects the flipped bit */
 };

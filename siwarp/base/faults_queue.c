@@ -9,38 +9,88 @@
 
 #define HELD_OF(l) siw_container(l, struct siw_fault_held, link)
 
+/* ---- the backlog of a rate ------------------------------------------------------------------- */
+
+void siw_fault_backlog_init(struct siw_fault_backlog *backlog)
+{
+	siw_link_init(&backlog->waiting);
+	backlog->n = backlog->octets = 0;
+}
+
+void siw_fault_backlog_add(struct siw_fault_backlog *backlog, struct siw_fault_waiting *waiting,
+			   uint64_t depart_ns, size_t octets)
+{
+	waiting->depart_ns = depart_ns;
+	waiting->octets = octets;
+	siw_link_add(&backlog->waiting, &waiting->link);
+	backlog->n++;
+	backlog->octets += octets;
+}
+
+void siw_fault_backlog_remove(struct siw_fault_backlog *backlog, struct siw_fault_waiting *waiting)
+{
+	if (siw_link_empty(&waiting->link))
+		return;
+	siw_link_del(&waiting->link);
+	backlog->n--;
+	backlog->octets -= waiting->octets;
+}
+
+struct siw_fault_waiting *siw_fault_backlog_departed(struct siw_fault_backlog *backlog,
+						     uint64_t now)
+{
+	struct siw_fault_waiting *first =
+		siw_container(backlog->waiting.next, struct siw_fault_waiting, link);
+
+	if (siw_link_empty(&backlog->waiting) || first->depart_ns > now)
+		return NULL;
+	siw_fault_backlog_remove(backlog, first);
+	return first;
+}
+
+/* ---- packets to be overtaken ----------------------------------------------------------------- */
+
+#define ASIDE_OF(l) siw_container(l, struct siw_fault_aside, link)
+
+void siw_fault_overtake(struct siw_link *aside)
+{
+	for (struct siw_link *l = aside->next; l != aside; l = l->next)
+		ASIDE_OF(l)->passes -= ASIDE_OF(l)->passes > 0;
+}
+
+struct siw_fault_aside *siw_fault_overtaken(struct siw_link *aside)
+{
+	for (struct siw_link *l = aside->next; l != aside; l = l->next)
+		if (!ASIDE_OF(l)->passes) {
+			siw_link_del(l);
+			return ASIDE_OF(l);
+		}
+	return NULL;
+}
+
+/* ---- the queue ------------------------------------------------------------------------------- */
+
 void siw_fault_queue_init(struct siw_fault_queue *q)
 {
 	memset(q, 0, sizeof(*q));
 	siw_link_init(&q->order);
 	siw_link_init(&q->aside);
-	q->waiting = &q->order;
-}
-
-static void faults_queue_free_list(struct siw_link *list)
-{
-	while (!siw_link_empty(list)) {
-		struct siw_link *l = list->next;
-
-		siw_link_del(l);
-		free(HELD_OF(l));
-	}
+	siw_fault_backlog_init(&q->backlog);
 }
 
 void siw_fault_queue_free(struct siw_fault_queue *q)
 {
-	faults_queue_free_list(&q->order);
-	faults_queue_free_list(&q->aside);
-	siw_fault_queue_init(q);
+	while (!siw_link_empty(&q->order))
+		siw_fault_queue_drop(q, HELD_OF(q->order.next));
 }
 
-void siw_fault_queue_clock(struct siw_fault_queue *q, uint64_t now)
+void siw_fault_queue_decide(struct siw_fault_queue *q, const struct siw_faults *plan,
+			    struct siw_fault_path *path, const struct siw_addr *peer, size_t length,
+			    uint64_t now, struct siw_fault_decision *fate)
 {
-	while (q->waiting != &q->order && HELD_OF(q->waiting)->depart_ns <= now) {
-		q->n_waiting--;
-		q->octets_waiting -= HELD_OF(q->waiting)->length;
-		q->waiting = q->waiting->next;
-	}
+	while (siw_fault_backlog_departed(&q->backlog, now))
+		;
+	siw_fault_decide(plan, path, peer, length, now, q->backlog.n, q->backlog.octets, fate);
 }
 
 int siw_fault_gather(uint8_t *out, const struct iovec *iov, size_t skip, size_t length)
@@ -62,13 +112,31 @@ int siw_fault_gather(uint8_t *out, const struct iovec *iov, size_t skip, size_t 
 	return 0;
 }
 
-static void faults_queue_append(struct siw_fault_queue *q, struct siw_fault_held *held)
+/* Adds a packet behind those that are released before it or at the same time. */
+static void queue_insert(struct siw_fault_queue *q, struct siw_fault_held *held)
 {
-	siw_link_add(&q->order, &held->link);
-	if (q->waiting == &q->order)
-		q->waiting = &held->link;
-	q->n_waiting++;
-	q->octets_waiting += held->length;
+	struct siw_link *l = q->order.prev;
+
+	while (l != &q->order && HELD_OF(l)->release_ns > held->release_ns)
+		l = l->prev;
+	siw_link_add(l->next, &held->link);
+}
+
+void siw_fault_queue_passed(struct siw_fault_queue *q, uint64_t at)
+{
+	struct siw_fault_aside *aside;
+
+	siw_fault_overtake(&q->aside);
+	while ((aside = siw_fault_overtaken(&q->aside))) {
+		struct siw_fault_held *held = siw_container(aside, struct siw_fault_held, aside);
+
+		if (at < held->release_ns) {
+			held->release_ns = at;
+			siw_link_del(&held->link);
+			queue_insert(q, held);
+		}
+		siw_fault_overtake(&q->aside); /* this packet overtakes those that remain */
+	}
 }
 
 int siw_fault_queue_add(struct siw_fault_queue *q, const struct iovec *iov, size_t skip,
@@ -88,82 +156,54 @@ int siw_fault_queue_add(struct siw_fault_queue *q, const struct iovec *iov, size
 		return -EFAULT;
 	}
 	held->length = held->true_length = length;
-	held->depart_ns = fate->depart_ns;
 	held->release_ns = fate->release_ns;
-	held->passes = fate->passes;
+	siw_link_init(&held->waiting.link);
+	siw_link_init(&held->aside.link);
 	if (fate->corrupt)
 		siw_fault_flip(held->octets, length, fate->flip);
 	q->n++;
 	q->octets += length;
-	if (held->passes) {
+	if (fate->depart_ns)
+		siw_fault_backlog_add(&q->backlog, &held->waiting, fate->depart_ns, length);
+	if (fate->passes) {
 		held->release_ns += SIW_FAULT_ASIDE_NS;
-		siw_link_add(&q->aside, &held->link);
-	} else {
-		faults_queue_append(q, held);
+		held->aside.passes = fate->passes;
+		siw_link_add(&q->aside, &held->aside.link);
 	}
+	queue_insert(q, held);
+	if (!fate->passes)
+		siw_fault_queue_passed(q, held->release_ns);
 	*out = held;
 	return 0;
 }
 
 struct siw_fault_held *siw_fault_queue_due(struct siw_fault_queue *q, uint64_t now)
 {
-	struct siw_link *l;
-
-	for (l = q->aside.next; l != &q->aside; l = l->next)
-		if (!HELD_OF(l)->passes || HELD_OF(l)->release_ns <= now)
-			return HELD_OF(l);
-	if (siw_link_empty(&q->order) || HELD_OF(q->order.next)->release_ns > now)
-		return NULL;
-	return HELD_OF(q->order.next);
+	return siw_fault_queue_next(q) <= now ? HELD_OF(q->order.next) : NULL;
 }
 
 void siw_fault_queue_drop(struct siw_fault_queue *q, struct siw_fault_held *held)
 {
-	/*
-	 * A packet is never released before it has passed the rate limit, so this packet no longer
-	 * waits for the rate.
-	 */
-	if (q->waiting == &held->link) {
-		q->waiting = held->link.next;
-		q->n_waiting--;
-		q->octets_waiting -= held->length;
-	}
+	siw_fault_backlog_remove(&q->backlog, &held->waiting);
+	siw_link_del(&held->aside.link);
 	siw_link_del(&held->link);
 	q->n--;
 	q->octets -= held->length;
 	free(held);
 }
 
-void siw_fault_queue_passed(struct siw_fault_queue *q)
-{
-	for (struct siw_link *l = q->aside.next; l != &q->aside; l = l->next)
-		if (HELD_OF(l)->passes)
-			HELD_OF(l)->passes--;
-}
-
 void siw_fault_queue_release_all(struct siw_fault_queue *q, uint64_t now)
 {
-	struct siw_link *l;
+	for (struct siw_link *l = q->order.next; l != &q->order; l = l->next) {
+		struct siw_fault_held *held = HELD_OF(l);
 
-	for (l = q->order.next; l != &q->order; l = l->next) {
-		HELD_OF(l)->depart_ns = now;
-		HELD_OF(l)->release_ns = now;
+		siw_fault_backlog_remove(&q->backlog, &held->waiting);
+		siw_link_del(&held->aside.link);
+		held->release_ns = now;
 	}
-	for (l = q->aside.next; l != &q->aside; l = l->next)
-		HELD_OF(l)->passes = 0;
-	siw_fault_queue_clock(q, now);
 }
 
 uint64_t siw_fault_queue_next(const struct siw_fault_queue *q)
 {
-	uint64_t next = siw_link_empty(&q->order) ? UINT64_MAX : HELD_OF(q->order.next)->release_ns;
-	const struct siw_link *l;
-
-	for (l = q->aside.next; l != &q->aside; l = l->next) {
-		if (!HELD_OF(l)->passes)
-			return 0;
-		if (HELD_OF(l)->release_ns < next)
-			next = HELD_OF(l)->release_ns;
-	}
-	return next;
+	return siw_link_empty(&q->order) ? UINT64_MAX : HELD_OF(q->order.next)->release_ns;
 }

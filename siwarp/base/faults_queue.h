@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/faults_queue.h - queue of packets, or pieces of a stream, that a fault plan holds back. They
- * are ordered by release time, except those that wait to be overtaken. The queue is bounded in
- * packets and octets. The caller does the locking.
+ * base/faults_queue.h - what a fault plan holds back: the backlog of a rate, the packets that
+ * reorder= lets others overtake, and a queue of packets or pieces of a stream by release time. llp
+ * and wan hold octets in the queue. The simulator, whose packets have timers, uses the first two
+ * parts only. The caller does the locking.
  */
 #ifndef SIW_BASE_FAULTS_QUEUE_H
 #define SIW_BASE_FAULTS_QUEUE_H
@@ -21,11 +22,60 @@
 #define SIW_FAULT_HELD_OCTETS (32 << 20) /* maximum number of octets in a queue */
 #define SIW_FAULT_ASIDE_NS    50000000 /* maximum time in ns that a packet waits to be overtaken */
 
-struct siw_fault_held {
+/* ---- the backlog of a rate ------------------------------------------------------------------- */
+
+/* A packet, or a fragment of one, until it has passed the rate. */
+struct siw_fault_waiting {
 	struct siw_link link;
-	uint64_t depart_ns, release_ns;
-	struct siw_addr peer;
+	uint64_t depart_ns;
+	size_t octets;
+};
+
+/* What waits for the rate, in the order of the decisions. limit= bounds it. */
+struct siw_fault_backlog {
+	struct siw_link waiting; /* list of struct siw_fault_waiting */
+	uint64_t n, octets;
+};
+
+void siw_fault_backlog_init(struct siw_fault_backlog *backlog);
+void siw_fault_backlog_add(struct siw_fault_backlog *backlog, struct siw_fault_waiting *waiting,
+			   uint64_t depart_ns, size_t octets);
+/* Removes an entry; has no effect on one that is not in a backlog. */
+void siw_fault_backlog_remove(struct siw_fault_backlog *backlog, struct siw_fault_waiting *waiting);
+/*
+ * Removes and returns the next entry that has passed the rate at the time now_ns; NULL: there is
+ * no other one. Call it until it returns NULL before each decision.
+ */
+struct siw_fault_waiting *siw_fault_backlog_departed(struct siw_fault_backlog *backlog,
+						     uint64_t now_ns);
+
+/* ---- packets to be overtaken ----------------------------------------------------------------- */
+
+/*
+ * A packet of reorder= is released as soon as `passes` later packets have been, and after
+ * SIW_FAULT_ASIDE_NS in any case.
+ */
+struct siw_fault_aside {
+	struct siw_link link; /* in the list of those that still wait to be overtaken */
 	uint8_t passes;
+};
+
+/* Records that one more packet overtakes all packets of the list. */
+void siw_fault_overtake(struct siw_link *aside);
+/*
+ * Removes and returns the first packet of the list that enough packets have overtaken; it may be
+ * released together with the last of them. NULL: there is none.
+ */
+struct siw_fault_aside *siw_fault_overtaken(struct siw_link *aside);
+
+/* ---- the queue ------------------------------------------------------------------------------- */
+
+struct siw_fault_held {
+	struct siw_link link; /* in the queue's list order */
+	struct siw_fault_waiting waiting;
+	struct siw_fault_aside aside;
+	uint64_t release_ns;
+	struct siw_addr peer;
 	bool end;	    /* marks the end of a stream */
 	size_t length;	    /* octets stored in octets */
 	size_t true_length; /* original length of a datagram that was truncated */
@@ -34,15 +84,10 @@ struct siw_fault_held {
 };
 
 struct siw_fault_queue {
-	struct siw_link order; /* packets by release time */
-	struct siw_link aside; /* packets that wait to be overtaken */
+	struct siw_link order; /* all packets by release time */
+	struct siw_link aside; /* those that wait to be overtaken */
 	size_t n, octets;
-	/*
-	 * The first packet in `order` that still waits for the rate; all packets behind it wait,
-	 * too.
-	 */
-	struct siw_link *waiting;
-	uint64_t n_waiting, octets_waiting;
+	struct siw_fault_backlog backlog;
 };
 
 void siw_fault_queue_init(struct siw_fault_queue *q);
@@ -51,8 +96,13 @@ static inline bool siw_fault_queue_empty(const struct siw_fault_queue *q)
 {
 	return q->n == 0;
 }
-/* Updates n_waiting and octets_waiting for the time now_ns. */
-void siw_fault_queue_clock(struct siw_fault_queue *q, uint64_t now_ns);
+/*
+ * Decides about the next datagram as siw_fault_decide() does, with the queue's backlog. The caller
+ * adds the datagram to the queue, or passes it on at once.
+ */
+void siw_fault_queue_decide(struct siw_fault_queue *q, const struct siw_faults *plan,
+			    struct siw_fault_path *path, const struct siw_addr *peer, size_t length,
+			    uint64_t now_ns, struct siw_fault_decision *fate);
 /*
  * Stores a copy of `length` octets of iov after the first `skip` octets. iov may refer to memory of
  * the program. 0; -ENOBUFS: the queue is full, or memory is exhausted; -EFAULT. The caller sets
@@ -66,8 +116,8 @@ int siw_fault_gather(uint8_t *out, const struct iovec *iov, size_t skip, size_t 
 /* Returns the packet that is due, or NULL. It stays in the queue until siw_fault_queue_drop(). */
 struct siw_fault_held *siw_fault_queue_due(struct siw_fault_queue *q, uint64_t now_ns);
 void siw_fault_queue_drop(struct siw_fault_queue *q, struct siw_fault_held *held);
-/* Records that a packet has overtaken the packets in `aside`. */
-void siw_fault_queue_passed(struct siw_fault_queue *q);
+/* Records that a packet that is not in the queue was passed on, and overtakes those in `aside`. */
+void siw_fault_queue_passed(struct siw_fault_queue *q, uint64_t now_ns);
 /* Makes all packets due immediately. */
 void siw_fault_queue_release_all(struct siw_fault_queue *q, uint64_t now_ns);
 /* Returns the time at which the next packet is due; UINT64_MAX: the queue is empty. */

@@ -198,7 +198,6 @@ static void flush_datagrams(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 			return;
 		}
 		siw_fault_queue_drop(q, held);
-		siw_fault_queue_passed(q);
 	}
 }
 
@@ -262,8 +261,10 @@ static int datagram_hold_send(struct siw_llp_faulty *f, const struct siw_addr *d
 {
 	int rv = hold_datagram(f, SIW_FAULT_TX, dest, iov, length, length, fate);
 
-	if (rv == 0 && fate->dup)
+	if (rv == 0 && fate->dup) {
+		fate->depart_ns = 0; /* the rate was used once */
 		rv = hold_datagram(f, SIW_FAULT_TX, dest, iov, length, length, fate);
+	}
 	if (rv == -ENOBUFS) {
 		siw_count(SIW_COUNTER_fault_limit, 1);
 		rv = 0;
@@ -281,16 +282,14 @@ static int datagram_send_by_plan(struct siw_llp_sock *sock, struct siw_llp_fault
 	uint64_t now = siw_now_ns();
 	int rv;
 
-	siw_fault_queue_clock(q, now);
-	siw_fault_decide(&f->plan, &f->way[SIW_FAULT_TX].path, dest, length, now, q->n_waiting,
-			 q->octets_waiting, &fate);
+	siw_fault_queue_decide(q, &f->plan, &f->way[SIW_FAULT_TX].path, dest, length, now, &fate);
 	if (fate.drop >= 0) {
 		siw_count((enum siw_counter)fate.drop, 1);
 		rv = 0;
-	} else if (fate.release_ns <= now && !fate.passes && siw_link_empty(&q->order)) {
+	} else if (fate.release_ns <= now && !fate.passes && !siw_fault_queue_due(q, now)) {
 		rv = datagram_send_direct(sock, dest, iov, n, length, &fate);
 		if (rv == 0)
-			siw_fault_queue_passed(q);
+			siw_fault_queue_passed(q, now);
 	} else {
 		rv = datagram_hold_send(f, dest, iov, length, &fate);
 	}
@@ -340,7 +339,6 @@ static ssize_t datagram_take_held(struct siw_llp_sock *sock, struct siw_llp_faul
 	memcpy(buf, held->octets, held->length < size ? held->length : size);
 	*source = held->peer;
 	siw_fault_queue_drop(q, held);
-	siw_fault_queue_passed(q);
 	siw_llp_sock_active(sock);
 	return got;
 }
@@ -358,20 +356,21 @@ static bool datagram_passes(struct siw_llp_faulty *f, const struct siw_addr *sou
 	uint64_t now = siw_now_ns();
 	bool direct;
 
-	siw_fault_queue_clock(q, now);
-	siw_fault_decide(&f->plan, &f->way[SIW_FAULT_RX].path, source, true_length, now,
-			 q->n_waiting, q->octets_waiting, &fate);
+	siw_fault_queue_decide(q, &f->plan, &f->way[SIW_FAULT_RX].path, source, true_length, now,
+			       &fate);
 	if (fate.drop >= 0) {
 		siw_drop((enum siw_counter)fate.drop);
 		return false;
 	}
 	count_fate(&fate, now);
-	direct = fate.release_ns <= now && !fate.passes && siw_link_empty(&q->order);
+	direct = fate.release_ns <= now && !fate.passes && !siw_fault_queue_due(q, now);
 	if (direct)
-		siw_fault_queue_passed(q);
-	for (int copies = !direct + fate.dup; copies; copies--)
+		siw_fault_queue_passed(q, now);
+	for (int copies = !direct + fate.dup; copies; copies--) {
 		if (hold_datagram(f, SIW_FAULT_RX, source, &iov, here, true_length, &fate))
 			siw_drop(SIW_COUNTER_fault_limit);
+		fate.depart_ns = 0; /* the rate was used once */
+	}
 	if (direct && fate.corrupt)
 		siw_fault_flip(buf, here, fate.flip);
 	return direct;

@@ -116,17 +116,17 @@ static ssize_t stream_hold(struct siw_llp_faulty *f, enum siw_fault_dir dir,
 
 	while (taken < length) {
 		size_t n = length - taken < piece ? length - taken : piece;
-		struct siw_fault_decision fate = { .depart_ns = now };
+		struct siw_fault_path before = *path;
+		struct siw_fault_decision fate = {
+			.release_ns = siw_fault_stream_release(&f->plan, path, &f->peer, n, now),
+		};
 		struct siw_fault_held *held;
 		int rv = siw_fault_queue_add(&f->way[dir].queue, iov, taken, n, &fate, &held);
 
-		if (rv < 0)
+		if (rv < 0) {
+			*path = before; /* a piece that could not be added must not use up the rate */
 			return taken ? (ssize_t)taken : rv;
-		/*
-		 * Called after siw_fault_queue_add(), because a piece that could not be added must
-		 * not use up the rate.
-		 */
-		held->release_ns = siw_fault_stream_release(&f->plan, path, &f->peer, n, now);
+		}
 		siw_count(SIW_COUNTER_fault_corrupt,
 			  (uint64_t)siw_fault_stream_corrupt(&f->plan, path, &f->peer, held->octets,
 							     n));

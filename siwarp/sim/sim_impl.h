@@ -20,7 +20,7 @@
 
 #include "base/addr.h"
 #include "base/counters.h"
-#include "base/faults.h"
+#include "base/faults_queue.h"
 #include "base/list.h"
 #include "llp/llp.h"
 #include "sim/sim.h"
@@ -65,15 +65,13 @@ struct sim_plan {
 struct sim_line {
 	const struct sim_plan *plan; /* plan that the member state belongs to */
 	struct siw_fault_path state;
-	/* Packets that wait for the rate limit: a ring of departure times and sizes. */
-	struct sim_leaving {
-		uint64_t at;
-		uint32_t octets;
-		/* socket whose send buffer holds the packet; NULL: none */
-		struct siw_llp_sock *sock;
-	} * leaving;
-	uint32_t leaving_at, n_leaving, leaving_room;
-	uint64_t leaving_octets;
+	struct siw_fault_backlog backlog; /* of struct sim_leaving */
+};
+
+/* A packet, or a fragment of one, that waits for the rate of a line. */
+struct sim_leaving {
+	struct siw_fault_waiting waiting;
+	struct siw_llp_sock *sock; /* socket whose send buffer holds the packet; NULL: none */
 };
 
 struct sim_host {
@@ -143,9 +141,7 @@ struct sim_segment {
 struct sim_packet {
 	struct sim_timer timer;
 	struct siw_link link; /* in a socket's inbox, or in one of a connection's packet lists */
-	struct siw_link aside;
-	/* number of packets that still have to overtake this one; if not 0, it is in path->aside */
-	uint8_t passes;
+	struct siw_fault_aside aside; /* in path->aside */
 	struct sim_path *path;
 	uint32_t cuts; /* value of path->cuts when the packet was sent */
 	struct siw_addr from, to;

@@ -5,7 +5,6 @@
 #include "base/capture.h"
 #include "base/crc32c.h"
 #include "llp/llp_dgram_wire.h"
-#include "base/faults_queue.h"
 #include "base/settings.h"
 #include "sim/sim_impl.h"
 
@@ -20,8 +19,7 @@
 #define ICMP_BURST     6
 #define ICMP_EACH_NS   1000000000ull
 /* octets of payload quoted in an ICMP message of 576 octets (RFC 1812 section 4.3.2.3) */
-#define QUOTED		548
-#define PASSED_FOR_SURE SIW_FAULT_ASIDE_NS
+#define QUOTED 548
 
 /* ---- the trace ------------------------------------------------------------------------------- */
 
@@ -152,6 +150,8 @@ int siw_sim_host_add(const struct siw_addr *addrs, int n, uint32_t mtu)
 	host->netif.up = 1;
 	siw_link_init(&host->watches);
 	siw_link_init(&host->socks);
+	siw_fault_backlog_init(&host->sends.backlog);
+	siw_fault_backlog_init(&host->receives.backlog);
 	for (int i = 0; i < n; i++) /* IPv4 addresses first */
 		if (addrs[i].family == AF_INET)
 			add_addr(host, &addrs[i]);
@@ -235,6 +235,7 @@ struct sim_path *sim_path_get(struct sim_host *from, struct sim_host *to)
 	path->from = from;
 	path->to = to;
 	siw_link_init(&path->aside);
+	siw_fault_backlog_init(&path->line.backlog);
 	path->icmp_tokens = ICMP_BURST;
 	path->next = *bucket;
 	*bucket = path;
@@ -346,38 +347,44 @@ int siw_sim_host_plan(int number, const char *faults)
 	return 0;
 }
 
-static void line_expire_departed(struct sim_line *line)
+static struct sim_leaving *leaving_of(struct siw_link *l)
 {
-	while (line->n_leaving && line->leaving[line->leaving_at].at <= sim_clock()) {
-		const struct sim_leaving *first = &line->leaving[line->leaving_at];
+	return siw_container(siw_container(l, struct siw_fault_waiting, link), struct sim_leaving,
+			     waiting);
+}
 
-		line->leaving_octets -= first->octets;
-		if (first->sock)
-			first->sock->out_octets -= first->octets + SIM_OVERHEAD;
-		line->leaving_at = (line->leaving_at + 1) % line->leaving_room;
-		line->n_leaving--;
+/* Removes the packets that have passed the rate at this time from the line and its send buffers. */
+static void line_expire_departed(struct sim_line *line, uint64_t now)
+{
+	struct siw_fault_waiting *first;
+
+	while ((first = siw_fault_backlog_departed(&line->backlog, now))) {
+		struct sim_leaving *leaving = leaving_of(&first->link);
+
+		if (leaving->sock)
+			leaving->sock->out_octets -= (uint32_t)first->octets + SIM_OVERHEAD;
+		free(leaving);
 	}
+}
+
+static void line_free(struct sim_line *line)
+{
+	struct siw_fault_waiting *first;
+
+	while ((first = siw_fault_backlog_departed(&line->backlog, UINT64_MAX)))
+		free(leaving_of(&first->link));
 }
 
 static void line_add_departure(struct sim_line *line, uint64_t at, uint32_t octets,
 			       struct siw_llp_sock *sock)
 {
+	struct sim_leaving *leaving;
+
 	if (at <= sim_clock())
 		return;
-	if (line->n_leaving == line->leaving_room) {
-		uint32_t room = line->leaving_room ? 2 * line->leaving_room : 64;
-		struct sim_leaving *more = sim_alloc(room * sizeof(*more));
-
-		for (uint32_t i = 0; i < line->n_leaving; i++)
-			more[i] = line->leaving[(line->leaving_at + i) % line->leaving_room];
-		free(line->leaving);
-		line->leaving = more;
-		line->leaving_room = room;
-		line->leaving_at = 0;
-	}
-	line->leaving[(line->leaving_at + line->n_leaving++) % line->leaving_room] =
-		(struct sim_leaving){ at, octets, sock };
-	line->leaving_octets += octets;
+	leaving = sim_alloc(sizeof(*leaving));
+	leaving->sock = sock;
+	siw_fault_backlog_add(&line->backlog, &leaving->waiting, at, octets);
 	if (sock)
 		sock->out_octets += octets + SIM_OVERHEAD;
 }
@@ -393,9 +400,9 @@ static bool line_apply_plan(struct sim_line *line, const struct siw_faults *plan
 	*fate = (struct siw_fault_decision){ .drop = -1, .release_ns = sim_clock() };
 	if (!plan->n)
 		return true;
-	line_expire_departed(line);
-	siw_fault_decide(plan, &line->state, peer, octets, sim_clock(), line->n_leaving,
-			 line->leaving_octets, fate);
+	line_expire_departed(line, sim_clock());
+	siw_fault_decide(plan, &line->state, peer, octets, sim_clock(), line->backlog.n,
+			 line->backlog.octets, fate);
 	if (fate->drop >= 0) {
 		siw_count((enum siw_counter)fate->drop, 1);
 		sim.stats.lost++;
@@ -446,19 +453,19 @@ bool sim_net_has_room(struct siw_llp_sock *sock, const struct siw_addr *dest, ui
 		return true;
 	line = first_rate_line(sock, dest);
 	if (line)
-		line_expire_departed(line);
+		line_expire_departed(line, sim_clock());
 	rest = sock->out_octets;
 	if (!rest || rest + octets + SIM_OVERHEAD <= send_buffer() || !line)
 		return true;
 	/* Like the kernel's, the buffer becomes writable again once half of it is free. */
-	for (uint32_t i = 0; i < line->n_leaving; i++) {
-		const struct sim_leaving *l =
-			&line->leaving[(line->leaving_at + i) % line->leaving_room];
+	for (struct siw_link *l = line->backlog.waiting.next; l != &line->backlog.waiting;
+	     l = l->next) {
+		const struct sim_leaving *leaving = leaving_of(l);
 
-		if (l->sock != sock)
+		if (leaving->sock != sock)
 			continue;
-		rest -= l->octets + SIM_OVERHEAD;
-		sim_timer_set(&sock->room, l->at - SIW_SIM_MONOTONIC);
+		rest -= leaving->waiting.octets + SIM_OVERHEAD;
+		sim_timer_set(&sock->room, leaving->waiting.depart_ns - SIW_SIM_MONOTONIC);
 		if (rest <= send_buffer() / 2)
 			break;
 	}
@@ -467,12 +474,10 @@ bool sim_net_has_room(struct siw_llp_sock *sock, const struct siw_addr *dest, ui
 
 static void line_forget_sock(struct sim_line *line, const struct siw_llp_sock *sock)
 {
-	for (uint32_t i = 0; i < line->n_leaving; i++) {
-		struct sim_leaving *l = &line->leaving[(line->leaving_at + i) % line->leaving_room];
-
-		if (l->sock == sock)
-			l->sock = NULL;
-	}
+	for (struct siw_link *l = line->backlog.waiting.next; l != &line->backlog.waiting;
+	     l = l->next)
+		if (leaving_of(l)->sock == sock)
+			leaving_of(l)->sock = NULL;
 }
 
 void sim_net_detach_sock(struct siw_llp_sock *sock)
@@ -494,8 +499,7 @@ void sim_net_detach_sock(struct siw_llp_sock *sock)
 
 void sim_packet_free(struct sim_packet *packet)
 {
-	if (!siw_link_empty(&packet->aside))
-		siw_link_del(&packet->aside);
+	siw_link_del(&packet->aside.link);
 	sim_timer_stop(&packet->timer);
 	free(packet);
 }
@@ -624,7 +628,7 @@ static void packet_arrive(struct sim_timer *timer)
 	struct sim_packet *packet = siw_container(timer, struct sim_packet, timer);
 	struct sim_path *path = packet->path;
 
-	siw_link_del(&packet->aside);
+	siw_link_del(&packet->aside.link);
 	if (packet->cuts != path->cuts || !path->to->netif.up) {
 		packet_lose(packet);
 		return;
@@ -658,25 +662,22 @@ struct sim_packet *sim_packet_new(struct sim_path *path, const struct siw_addr *
 		.timer.fire = packet_arrive,
 	};
 	siw_link_init(&packet->link);
-	siw_link_init(&packet->aside);
+	siw_link_init(&packet->aside.link);
 	return packet;
 }
 
 /*
- * Notes that one more packet, which arrives at that time, overtakes the packets that reorder=
- * holds back.
+ * Lets a packet that arrives at that time overtake the packets that reorder= holds back. Packets
+ * that were held back themselves do not count here, unlike in a siw_fault_queue.
  */
-static void path_count_overtaking(struct sim_path *path, uint64_t arrives)
+static void path_overtake(struct sim_path *path, uint64_t arrives)
 {
-	struct siw_link *next;
+	struct siw_fault_aside *aside;
 
-	for (struct siw_link *l = path->aside.next; l != &path->aside; l = next) {
-		struct sim_packet *packet = siw_container(l, struct sim_packet, aside);
+	siw_fault_overtake(&path->aside);
+	while ((aside = siw_fault_overtaken(&path->aside))) {
+		struct sim_packet *packet = siw_container(aside, struct sim_packet, aside);
 
-		next = l->next;
-		if (--packet->passes)
-			continue;
-		siw_link_del(l);
 		if (arrives < packet->timer.at)
 			sim_timer_set(&packet->timer, arrives);
 	}
@@ -687,14 +688,14 @@ static void packet_depart(struct sim_packet *packet, const struct siw_fault_deci
 	uint64_t arrives = fate->release_ns - SIW_SIM_MONOTONIC;
 
 	if (fate->passes) {
-		packet->passes = fate->passes;
-		siw_link_add(&packet->path->aside, &packet->aside);
-		sim_timer_set(&packet->timer, arrives + PASSED_FOR_SURE);
+		packet->aside.passes = fate->passes;
+		siw_link_add(&packet->path->aside, &packet->aside.link);
+		sim_timer_set(&packet->timer, arrives + SIW_FAULT_ASIDE_NS);
 		siw_count(SIW_COUNTER_fault_reorder, 1);
 		return;
 	}
 	sim_timer_set(&packet->timer, arrives);
-	path_count_overtaking(packet->path, arrives);
+	path_overtake(packet->path, arrives);
 }
 
 static void packet_send_duplicate(const struct sim_packet *packet,
@@ -1065,7 +1066,7 @@ void sim_net_close(void)
 			struct sim_path *path = sim.paths[i];
 
 			sim.paths[i] = path->next;
-			free(path->line.leaving);
+			line_free(&path->line);
 			free(path);
 		}
 	for (int i = 0; i < SIM_BUCKETS; i++)
@@ -1076,8 +1077,8 @@ void sim_net_close(void)
 			free(addr);
 		}
 	for (uint32_t i = 0; i < sim.n_hosts; i++) {
-		free(sim.hosts[i]->sends.leaving);
-		free(sim.hosts[i]->receives.leaving);
+		line_free(&sim.hosts[i]->sends);
+		line_free(&sim.hosts[i]->receives);
 		free(sim.hosts[i]);
 	}
 	free(sim.hosts);

@@ -257,7 +257,7 @@ void sim_udp_arrive(struct sim_packet *packet, struct sim_host *host)
 		copy = sim_alloc(sizeof(*copy) + packet->length);
 		memcpy(copy, packet, sizeof(*copy) + packet->length);
 		siw_link_init(&copy->link);
-		siw_link_init(&copy->aside);
+		siw_link_init(&copy->aside.link);
 		udp_enqueue(sock, copy);
 	}
 	udp_enqueue(sock, packet);

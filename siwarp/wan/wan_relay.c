@@ -150,7 +150,6 @@ static void path_release_due(struct way *way, uint64_t now)
 	while ((held = siw_fault_queue_due(&way->queue, now))) {
 		path_send(way, held->octets, held->length);
 		siw_fault_queue_drop(&way->queue, held);
-		siw_fault_queue_passed(&way->queue);
 	}
 }
 
@@ -164,9 +163,7 @@ static void relay_packet(struct wan_relay *relay, struct way *way, size_t n)
 
 	way->stats.packets++;
 	way->stats.octets += n;
-	siw_fault_queue_clock(&way->queue, now);
-	siw_fault_decide(&relay->plan, &way->path, &peer, n, now, way->queue.n_waiting,
-			 way->queue.octets_waiting, &fate);
+	siw_fault_queue_decide(&way->queue, &relay->plan, &way->path, &peer, n, now, &fate);
 	if (fate.drop >= 0) {
 		count_drop(&way->stats, fate.drop);
 		return;
@@ -180,6 +177,7 @@ static void relay_packet(struct wan_relay *relay, struct way *way, size_t n)
 		siw_fault_flip(relay->packet + head, n - head, fate.flip);
 	fate.corrupt = false;
 	path_hold(way, &iov, &fate);
+	fate.depart_ns = 0; /* the rate was used once */
 	if (fate.dup)
 		path_hold(way, &iov, &fate);
 	path_release_due(way, now);

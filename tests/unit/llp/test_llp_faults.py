@@ -147,6 +147,17 @@ def test_a_reordered_datagram_that_nothing_overtakes_comes_nevertheless(port, ki
     assert time.monotonic() - began >= 0.05
 
 
+@pytest.mark.parametrize("fault", ["dup=100%", "reorder=100%"])
+def test_a_limit_counts_what_the_rate_takes_a_duplicate_not(port, kit, fault):
+    a, b = port.udp(), port.udp()
+    counters = kit.Counters()
+    with plan(kit, f"tx:rate=8kbit,limit=3,{fault}"):
+        send_all(a, b.local(), [bytes(1000)] * 10)
+        assert counters["fault_limit"] == 7
+    # When the plan ends, what it has held back is sent at once.
+    assert len(receive(port, b)) == (6 if fault.startswith("dup") else 3)
+
+
 @pytest.mark.parametrize("way", ["tx", "rx"])
 def test_a_corrupted_datagram_has_one_bit_changed(port, kit, way):
     a, b = port.udp(), port.udp()
