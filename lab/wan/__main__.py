@@ -13,7 +13,7 @@ import typer
 from lab.wan import flows as shared
 from lab.wan import matrix as bottlenecks
 from siwarp.bench.cli import end_by_signal, reported
-from siwarp.bench.plan_option import check_plan_of_line
+from siwarp.cli.wan import check_plan
 
 app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -63,7 +63,7 @@ def main(
     kinds = tuple(flows.split(","))
     if len(set(kinds)) < len(kinds) or set(kinds) - {"rd", "tcp"}:
         raise typer.BadParameter("rd, tcp, or rd,tcp", param_hint="--flows")
-    check_plan_of_line(faults)
+    check_plan(faults)
     with reported("lab wan"):
         found = shared.measure(kinds, seconds, faults, congestion)
     if as_json:

@@ -47,7 +47,7 @@ void siw_faults_hold(int change)
 int siw_faults_install(const char *text)
 {
 	struct siw_faults plan = { 0 };
-	int rv = text ? siw_faults_parse(text, &plan, why, sizeof(why)) : 0;
+	int rv = text ? siw_faults_parse(text, SIW_FAULTS_PROCESS, &plan, why, sizeof(why)) : 0;
 
 	if (rv < 0)
 		return rv;

@@ -1,41 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * base/faults.h - fault plans, which simulate a bad network: their syntax, their values, and the
+ * base/faults.h - fault plans, which simulate a bad network: their language, their values, and the
  * decision about each datagram and octet. Decisions are seeded: the same plan treats the same
- * sequence of packets in the same way, independent of time. No sockets are used here: llp applies
- * the decisions to sockets, and wan/ to the packets of a relay.
+ * sequence of packets in the same way, independent of time. No sockets are used here. Three parts
+ * of siwarp carry the decisions out: llp on sockets, wan on the packets of a relay, sim on the
+ * packets of a simulated network.
  *
  *   plan    clause [; clause]...
- *   clause  [tx: | rx:] name=value [, name=value]...
+ *   clause  [tx: | rx:] rule=value [, rule=value]...
  *
- *   loss=1%          fraction of datagrams that are lost
- *   burst=5          losses come in bursts of this many datagrams; the fraction stays the same
- *   dup=0.5%         datagrams that arrive twice
- *   reorder=2%       datagrams held until 1 to 3 later ones have passed, or for 50 ms
- *   corrupt=0.1%     datagrams with one bit flipped; of a stream, pieces of 1460 octets
- *   mark=1%          ECN-capable (ECT) packets that are marked CE, as by a growing queue (RFC 3168)
- *   delay=10ms       constant delay; the order is kept
- *   jitter=2ms       additional random delay up to this time
- *   rate=50Mbit      maximum bits per second
- *   limit=100        maximum amount that waits for the rate: a number of packets (default 1000) or
- *                    octets, such as 256KB; datagrams beyond it are dropped, a stream waits
- *   blackout=2s@10s  nothing passes for 2 s, starting 10 s after the plan; streams wait meanwhile
- *   reset=1MB        streams: the connection is reset after this many octets in one direction
- *   reset=5s         streams: the connection is reset this long after the start of the plan; a
- *                    connection older than the plan is reset only if it has moved data since
- *   short=10%        streams: reads and writes that transfer only a part
- *   peer=ADDR[/LEN][:PORT]  only traffic to or from this peer; for IPv6 [ADDR][/LEN][:PORT]
- *   seed=7           the seed; default 1
+ * docs/guides/faults.md describes the rules, with their units and where each has an effect;
+ * faults_text.c has them as a table.
  *
- * At most 65,536 packets and 32 MiB are held back in each direction; packets beyond that are
- * dropped. Of a stream at most 4 MiB are held back; then the stream waits.
- *
- * All clauses that match a packet act on it, in order. tx: matches packets that this end sends, rx:
- * packets that it receives; without either, a clause matches both. A percentage has up to seven
- * decimals. The units are ns, us, ms and s for times, bit, kbit, Mbit and Gbit for rates, and B,
- * KB, MB, GB (powers of 1000), KiB and MiB for octets. loss, burst, dup and reorder act only on
- * datagrams (TCP would hide their effect: see `siwarp wan`), reset and short only on streams, mark
- * only on the packets of `siwarp wan`.
+ * llp and wan hold back at most 65,536 packets and 32 MiB in each direction; packets beyond that
+ * are dropped. Of a stream at most 4 MiB are held back; then the stream waits.
  *
  * Locking: functions marked "any thread" lock internally. The caller must protect paths and queues.
  */
@@ -84,11 +62,21 @@ struct siw_faults {
 	struct siw_fault_clause clause[SIW_FAULTS_CLAUSES];
 };
 
+/* What carries a plan out. */
+enum siw_faults_place {
+	SIW_FAULTS_PROCESS,   /* llp: the sockets of a process, datagrams and streams */
+	SIW_FAULTS_RELAY,     /* wan: packets between two namespaces */
+	SIW_FAULTS_LINK,      /* sim: packets and streams between two hosts */
+	SIW_FAULTS_INTERFACE, /* sim: packets of all links of a host */
+};
+
 /*
- * Parses a plan. Returns 0, or -EINVAL with one line in `why` (of `size` octets) that names the
- * clause and the character and states what was expected. An empty text is a plan without clauses.
+ * Parses a plan for this place. Returns 0, or -EINVAL with one line in `why` (of `size` octets)
+ * that names the clause and the character and states what was expected, or names the rule that the
+ * place cannot carry out. An empty text is a plan without clauses.
  */
-int siw_faults_parse(const char *text, struct siw_faults *out, char *why, size_t size);
+int siw_faults_parse(const char *text, enum siw_faults_place place, struct siw_faults *out,
+		     char *why, size_t size);
 /*
  * Formats a plan as text that parses to the same plan. Returns the length of the complete text
  * without the terminating NUL, even if size is too small; the text is then truncated.

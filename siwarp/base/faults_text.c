@@ -31,11 +31,45 @@ static const struct unit octets[] = { { "GB", 1000000000 }, { "MB", 1000000 },	{
 				      { "KB", 1000 },	    { "KiB", 1 << 10 }, { "B", 1 },
 				      { NULL, 0 } };
 
+/* ---- the rules ------------------------------------------------------------------------------- */
+
+enum form { SHARE, COUNT, TIME, RATE, LIMIT, BLACKOUT, RESET, PEER, SEED };
+
+#define EVERYWHERE 0xff
+#define AT(place)  (1 << SIW_FAULTS_##place)
+#define MEMBER(m)  offsetof(struct siw_fault_clause, m)
+
+/* In the order in which a clause is written. */
+static const struct rule {
+	const char *name;
+	enum form form;
+	size_t at;     /* the member of SHARE, COUNT, TIME and RATE */
+	uint8_t where; /* set of 1 << enum siw_faults_place: where the rule can be carried out */
+} rules[] = {
+	{ "loss", SHARE, MEMBER(loss), EVERYWHERE },
+	{ "burst", COUNT, MEMBER(burst), EVERYWHERE },
+	{ "dup", SHARE, MEMBER(dup), EVERYWHERE & ~AT(INTERFACE) },
+	{ "reorder", SHARE, MEMBER(reorder), EVERYWHERE & ~AT(INTERFACE) },
+	{ "corrupt", SHARE, MEMBER(corrupt), EVERYWHERE },
+	{ "mark", SHARE, MEMBER(mark), EVERYWHERE },
+	{ "delay", TIME, MEMBER(delay), EVERYWHERE },
+	{ "jitter", TIME, MEMBER(jitter), EVERYWHERE },
+	{ "rate", RATE, MEMBER(rate), EVERYWHERE },
+	{ "limit", LIMIT, 0, EVERYWHERE },
+	{ "blackout", BLACKOUT, 0, EVERYWHERE },
+	{ "reset", RESET, 0, AT(PROCESS) | AT(LINK) },
+	{ "short", SHARE, MEMBER(partial), AT(PROCESS) | AT(LINK) },
+	{ "peer", PEER, 0, EVERYWHERE },
+	{ "seed", SEED, 0, EVERYWHERE },
+};
+#define N_RULES ((int)(sizeof(rules) / sizeof(rules[0])))
+
 /* ---- reading --------------------------------------------------------------------------------- */
 
 struct reader {
 	const char *text, *at; /* the complete text, and the current position */
 	int clause;	       /* number of the current clause, from 1 */
+	enum siw_faults_place place;
 	char *why;
 	size_t size;
 };
@@ -242,73 +276,74 @@ static int read_peer(struct reader *r, const char *at, char *word, struct siw_fa
 	return 0;
 }
 
-static const char *const names[] = { "loss",  "burst",	"dup",	"reorder", "corrupt",
-				     "delay", "jitter", "rate", "limit",   "blackout",
-				     "reset", "short",	"mark", "peer",	   "seed" };
-#define N_NAMES ((int)(sizeof(names) / sizeof(names[0])))
-
-static int find_fault_name(const char *name)
-{
-	for (int i = 0; i < N_NAMES; i++)
-		if (strcmp(names[i], name) == 0)
-			return i;
-	return -1;
-}
-
-static int read_value(struct reader *r, int name, const char *at, char *word,
+static int read_value(struct reader *r, const struct rule *rule, const char *at, char *word,
 		      struct siw_fault_clause *c)
 {
+	void *member = (char *)c + rule->at;
 	uint64_t value = 0;
 	int rv = 0;
 
-	switch (name) {
-	case 0:
-		return read_share(r, at, word, &c->loss);
-	case 1:
+	switch (rule->form) {
+	case SHARE:
+		return read_share(r, at, word, member);
+	case COUNT:
 		rv = read_positive(r, at, word, MAX_BURST, &value);
-		c->burst = (uint32_t)value;
+		*(uint32_t *)member = (uint32_t)value;
 		return rv;
-	case 2:
-		return read_share(r, at, word, &c->dup);
-	case 3:
-		return read_share(r, at, word, &c->reorder);
-	case 4:
-		return read_share(r, at, word, &c->corrupt);
-	case 5:
-		return read_time(r, at, word, &c->delay);
-	case 6:
-		return read_time(r, at, word, &c->jitter);
-	case 7:
+	case TIME:
+		return read_time(r, at, word, member);
+	case RATE:
 		rv = read_number(r, at, word, rates, MAX_RATE, "a rate such as 50Mbit or 1.5Gbit",
-				 &c->rate);
+				 member);
 		return rv || c->rate
 			       ? rv
 			       : parse_fail(r, at, "a rate of 0: use blackout= or loss=100%%");
-	case 8:
+	case LIMIT:
 		return read_limit(r, at, word, c);
-	case 9:
+	case BLACKOUT:
 		return read_blackout(r, at, word, c);
-	case 10:
+	case RESET:
 		return read_reset(r, at, word, c);
-	case 11:
-		return read_share(r, at, word, &c->partial);
-	case 12:
-		return read_share(r, at, word, &c->mark);
-	case 13:
+	case PEER:
 		return read_peer(r, at, word, c);
-	default:
-		if (parse_count(word, INT64_MAX, &c->seed) < 0)
-			return parse_fail(r, at, "\"%s\" is not a number, as required for the seed",
-					  word);
-		return 0;
+	case SEED:
+		break;
 	}
+	if (parse_count(word, INT64_MAX, &c->seed) < 0)
+		return parse_fail(r, at, "\"%s\" is not a number, as required for the seed", word);
+	return 0;
+}
+
+static int refuse_name(struct reader *r, const char *at, const char *name)
+{
+	char list[128] = "";
+
+	for (int i = 0; i < N_RULES; i++) {
+		size_t n = strlen(list);
+
+		snprintf(list + n, sizeof(list) - n, "%s%s", i ? ", " : "", rules[i].name);
+	}
+	return parse_fail(r, at, "\"%s\" is not a fault; faults are %s", name, list);
+}
+
+/* Refuses a rule that the place of the plan cannot carry out. */
+static int refuse_rule(struct reader *r, const char *at, const struct rule *rule)
+{
+	if (r->place == SIW_FAULTS_RELAY)
+		return parse_fail(r, at,
+				  "reset= and short= apply only to siwarp's own streams, but a "
+				  "link carries packets: use loss= or blackout=");
+	return parse_fail(r, at,
+			  "%s= applies only to a link between two hosts, not to an interface: "
+			  "use world.link or world.faults",
+			  rule->name);
 }
 
 static int read_item(struct reader *r, struct siw_fault_clause *c, uint32_t *seen)
 {
 	char name[NAME_MAX_], word[WORD_MAX];
 	const char *at;
-	int i;
+	int i = 0;
 
 	skip_blanks(r);
 	at = r->at;
@@ -316,15 +351,14 @@ static int read_item(struct reader *r, struct siw_fault_clause *c, uint32_t *see
 		return -EINVAL;
 	if (!name[0])
 		return parse_fail(r, at, "expected a fault such as loss=1%%");
-	i = find_fault_name(name);
-	if (i < 0)
-		return parse_fail(
-			r, at,
-			"\"%s\" is not a fault; faults are loss, burst, dup, reorder, corrupt, "
-			"delay, jitter, rate, limit, blackout, reset, short, mark, peer, seed",
-			name);
+	while (i < N_RULES && strcmp(rules[i].name, name) != 0)
+		i++;
+	if (i == N_RULES)
+		return refuse_name(r, at, name);
 	if (*r->at != '=')
 		return parse_fail(r, r->at, "expected = and a value after \"%s\"", name);
+	if (!(rules[i].where & 1 << r->place))
+		return refuse_rule(r, at, &rules[i]);
 	if (*seen & 1u << i)
 		return parse_fail(r, at,
 				  "\"%s\" occurs twice in this clause; start another clause with ;",
@@ -333,7 +367,7 @@ static int read_item(struct reader *r, struct siw_fault_clause *c, uint32_t *see
 	at = ++r->at;
 	if (parse_word(r, ",; \t\n", word, sizeof(word)) < 0)
 		return -EINVAL;
-	return read_value(r, i, at, word, c);
+	return read_value(r, &rules[i], at, word, c);
 }
 
 static int read_clause(struct reader *r, struct siw_fault_clause *c)
@@ -367,9 +401,10 @@ static int read_clause(struct reader *r, struct siw_fault_clause *c)
 	return 0;
 }
 
-int siw_faults_parse(const char *text, struct siw_faults *out, char *why, size_t size)
+int siw_faults_parse(const char *text, enum siw_faults_place place, struct siw_faults *out,
+		     char *why, size_t size)
 {
-	struct reader r = { .text = text, .at = text, .why = why, .size = size };
+	struct reader r = { .text = text, .at = text, .place = place, .why = why, .size = size };
 
 	memset(out, 0, sizeof(*out));
 	if (size)
@@ -459,44 +494,63 @@ static void put_peer(struct writer *w, const struct siw_fault_clause *c)
 		text_put(w, ":%u", siw_addr_port(&c->peer));
 }
 
-static void put_clause(struct writer *w, const struct siw_fault_clause *c)
+static void put_rule(struct writer *w, const struct rule *rule, const struct siw_fault_clause *c)
 {
 	static const struct unit plain[] = { { "", 1 }, { NULL, 0 } };
+	const void *member = (const char *)c + rule->at;
 
+	switch (rule->form) {
+	case SHARE:
+	case COUNT:
+		put_if(w, rule->name, *(const uint32_t *)member,
+		       rule->form == SHARE ? shares : plain);
+		break;
+	case TIME:
+	case RATE:
+		put_if(w, rule->name, *(const uint64_t *)member,
+		       rule->form == TIME ? times : rates);
+		break;
+	case LIMIT:
+		put_if(w, rule->name, c->limit, c->limit_octets ? octets : plain);
+		break;
+	case BLACKOUT:
+		if (!c->has_blackout)
+			break;
+		put_name(w, rule->name);
+		text_put_number(w, c->blackout_for, times);
+		text_put(w, "@");
+		text_put_number(w, c->blackout_at, times);
+		break;
+	case RESET:
+		put_if(w, rule->name, c->reset_after, octets);
+		if (!c->has_reset_at)
+			break;
+		put_name(w, rule->name);
+		text_put_number(w, c->reset_at, times);
+		break;
+	case PEER:
+		if (c->peer.family)
+			put_peer(w, c);
+		break;
+	case SEED:
+		/* A clause must not be empty, so a clause without faults shows its seed. */
+		if (c->seed == 1 && !w->first)
+			break;
+		put_name(w, rule->name);
+		text_put_number(w, c->seed, plain);
+		break;
+	}
+}
+
+static void put_clause(struct writer *w, const struct siw_fault_clause *c)
+{
 	w->first = true;
 	if (c->dirs == 1 << SIW_FAULT_TX)
 		text_put(w, "tx:");
 	else if (c->dirs == 1 << SIW_FAULT_RX)
 		text_put(w, "rx:");
-	put_if(w, "loss", c->loss, shares);
-	put_if(w, "burst", c->burst, plain);
-	put_if(w, "dup", c->dup, shares);
-	put_if(w, "reorder", c->reorder, shares);
-	put_if(w, "corrupt", c->corrupt, shares);
-	put_if(w, "mark", c->mark, shares);
-	put_if(w, "delay", c->delay, times);
-	put_if(w, "jitter", c->jitter, times);
-	put_if(w, "rate", c->rate, rates);
-	put_if(w, "limit", c->limit, c->limit_octets ? octets : plain);
-	if (c->has_blackout) {
-		put_name(w, "blackout");
-		text_put_number(w, c->blackout_for, times);
-		text_put(w, "@");
-		text_put_number(w, c->blackout_at, times);
-	}
-	put_if(w, "reset", c->reset_after, octets);
-	if (c->has_reset_at) {
-		put_name(w, "reset");
-		text_put_number(w, c->reset_at, times);
-	}
-	put_if(w, "short", c->partial, shares);
-	if (c->peer.family)
-		put_peer(w, c);
-	/* A clause must not be empty, so a clause without faults shows its seed. */
-	if (c->seed != 1 || w->first) {
-		put_name(w, "seed");
-		text_put_number(w, c->seed, plain);
-	}
+	for (int i = 0; i < N_RULES; i++)
+		put_rule(w, &rules[i], c);
 }
 
 size_t siw_faults_format(const struct siw_faults *plan, char *text, size_t size)

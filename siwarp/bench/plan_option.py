@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator
 
 import typer
 
 from siwarp.verbs import Error, faults, set_faults
 
-__all__ = ["check_plan", "check_plan_of_line", "set_plan"]
+__all__ = ["check_plan", "set_plan"]
 
 _OPTION = "--faults"
 
@@ -34,15 +33,3 @@ def check_plan(plan: str) -> str:
     """Return the plan in siwarp's notation, for another process."""
     with _refusals(), faults(plan) as written:
         return written
-
-
-def check_plan_of_line(plan: str) -> str:
-    """Like ``check_plan``, but reject faults of streams, because a relay sees only packets."""
-    written = check_plan(plan)
-    if re.search(r"\b(reset|short)=", written):
-        raise typer.BadParameter(
-            "reset= and short= apply only to siwarp's own streams, but a link carries packets: "
-            "use loss= or blackout=",
-            param_hint=_OPTION,
-        )
-    return written

@@ -51,6 +51,17 @@ def _enter(end: End, pid: str | None, command: list[str]) -> None:
     os.execv(_program(), ["siwarp-wan", "--enter", pid, end.value, *command])
 
 
+def check_plan(plan: str) -> None:
+    """Reject a plan that the relay cannot carry out."""
+    done = subprocess.run(
+        [_program(), "--check", plan], stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode:
+        raise typer.BadParameter(
+            f"invalid fault plan: {done.stdout.strip()}", param_hint="--faults"
+        )
+
+
 _WORDS = {
     "lost": "lost",
     "blackout": "lost in a blackout",
@@ -134,8 +145,6 @@ def wan(
     to packets that this process sends. For streams, reset=1MB, reset=5s and short=10% exist as
     well.
     """
-    from siwarp.bench.plan_option import check_plan_of_line
-
     if enter is not None:
         _enter(enter, pid, command or [os.environ.get("SHELL", "/bin/sh")])
     if in_a is not None and command:
@@ -143,7 +152,7 @@ def wan(
             "the command for a is given twice: omit --in-a or the command behind --",
             param_hint="COMMAND",
         )
-    check_plan_of_line(faults)
+    check_plan(faults)
     words = ["/bin/sh", "-c", in_a] if in_a is not None else command
     status, statistics = _run(
         faults, mtu, in_b or "", words or [os.environ.get("SHELL", "/bin/sh")]

@@ -159,8 +159,8 @@ int siw_sim_host_link_up(int host, int up);
  * Replaces the fault plan of the host's interface, which applies to all packets of the host
  * regardless of their other end. tx: clauses apply to packets that the host sends, before the
  * link's plan; rx: clauses apply to packets that it receives, after the link's plan. All senders
- * share a rate in this plan. NULL, the initial value: no plan. dup= and reorder= have no effect in
- * it. -EINVAL: invalid plan; -ENOENT: no such host.
+ * share a rate in this plan. NULL, the initial value: no plan. dup=, reorder=, reset= and short= are
+ * for links only. -EINVAL: invalid plan; -ENOENT: no such host.
  */
 int siw_sim_host_plan(int host, const char *faults);
 

@@ -166,9 +166,10 @@ uint32_t sim_path_known(const struct sim_path *path);
 bool sim_path_apply_plan(struct sim_path *path, const struct siw_addr *peer, uint32_t octets,
 			 struct siw_llp_sock *sock, struct siw_fault_decision *fate);
 /*
- * Parses a fault plan for this world. NULL: the text is invalid, siw_sim_why() returns the reason.
+ * Parses a fault plan for a link or an interface of this world. NULL: the text is invalid,
+ * siw_sim_why() returns the reason.
  */
-struct sim_plan *sim_plan_new(const char *text);
+struct sim_plan *sim_plan_new(const char *text, enum siw_faults_place place);
 /* Sends a datagram; to a group, one datagram to each host with a member. Returns 0 or -errno. */
 int sim_net_send(struct siw_llp_sock *sock, const struct siw_addr *dest, const struct iovec *iov,
 		 int n);

@@ -339,7 +339,7 @@ int siw_sim_host_plan(int number, const char *faults)
 	if (!host)
 		return -ENOENT;
 	if (faults) {
-		plan = sim_plan_new(faults);
+		plan = sim_plan_new(faults, SIW_FAULTS_INTERFACE);
 		if (!plan)
 			return -EINVAL;
 	}

@@ -622,11 +622,11 @@ const char *siw_sim_why(void)
 	return why;
 }
 
-struct sim_plan *sim_plan_new(const char *text)
+struct sim_plan *sim_plan_new(const char *text, enum siw_faults_place place)
 {
 	struct sim_plan *plan = sim_alloc(sizeof(*plan));
 
-	if (siw_faults_parse(text ? text : "", &plan->faults, why, sizeof(why))) {
+	if (siw_faults_parse(text ? text : "", place, &plan->faults, why, sizeof(why))) {
 		free(plan);
 		return NULL;
 	}
@@ -662,7 +662,7 @@ int siw_sim_open(uint64_t seed, const char *faults)
 	sim.net.state = sim_random(&seeds);
 	sim.tcp.state = sim_random(&seeds);
 	sim.memory.state = sim_random(&seeds);
-	sim.plan = sim_plan_new(faults);
+	sim.plan = sim_plan_new(faults, SIW_FAULTS_LINK);
 	if (!sim.plan)
 		return -EINVAL;
 	sim.open = true;
@@ -735,7 +735,7 @@ uint64_t siw_sim_trace_hash(void)
 
 int siw_sim_faults(const char *faults)
 {
-	struct sim_plan *plan = sim_plan_new(faults);
+	struct sim_plan *plan = sim_plan_new(faults, SIW_FAULTS_LINK);
 
 	if (!plan)
 		return -EINVAL;
@@ -750,7 +750,7 @@ int siw_sim_link(int a, int b, const char *faults)
 
 	if (a < 0 || b < 0 || (uint32_t)a >= sim.n_hosts || (uint32_t)b >= sim.n_hosts)
 		return -ENOENT;
-	plan = faults ? sim_plan_new(faults) : NULL;
+	plan = faults ? sim_plan_new(faults, SIW_FAULTS_LINK) : NULL;
 	if (faults && !plan)
 		return -EINVAL;
 	there = sim_path_get(sim.hosts[a], sim.hosts[b]);

@@ -200,7 +200,7 @@ class World:
 
         ``tx:`` clauses apply to packets that the host sends, ``rx:`` clauses to packets that it
         receives from any host: ``"rx:rate=1Gbit,limit=256KiB"`` is a bottleneck that all senders
-        share. ``dup`` and ``reorder`` have an effect in plans of links only.
+        share. ``dup``, ``reorder``, ``reset`` and ``short`` are refused: they are for links.
 
         Raises:
             Error: the plan is not valid (EINVAL).

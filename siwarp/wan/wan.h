@@ -4,8 +4,8 @@
  * plan to them (base/faults.h): tx: is from a to b, rx: from b to a, and a peer in the plan is b's
  * end of a packet. Without root privileges everything is in a new user namespace.
  *
- * What this program does NOT do: inspect packets beyond addresses and ports. reset= and short=
- * apply to streams and have no effect here.
+ * What this program does NOT do: inspect packets beyond addresses and ports. It refuses reset= and
+ * short=, which apply to streams.
  */
 #ifndef SIW_WAN_H
 #define SIW_WAN_H

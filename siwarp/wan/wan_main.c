@@ -4,9 +4,11 @@
  *
  *   siwarp-wan PLAN MTU STATS_FD B_COMMAND A_COMMAND [ARGUMENT]...
  *   siwarp-wan --enter PID a|b COMMAND [ARGUMENT]...
+ *   siwarp-wan --check PLAN
  *
  * B_COMMAND is a shell command, or empty. When A_COMMAND ends, the relay writes its statistics to
- * STATS_FD as JSON and exits with the exit status of A_COMMAND.
+ * STATS_FD as JSON and exits with the exit status of A_COMMAND. --check prints why the relay cannot
+ * carry a plan out, with exit status 2; otherwise it prints nothing.
  */
 #include <errno.h>
 #include <signal.h>
@@ -104,6 +106,17 @@ static int main_enter(int argc, char **argv)
 	return wan_enter((pid_t)atoi(argv[2]), argv[3][0] == 'a' ? WAN_A : WAN_B, argv + 4);
 }
 
+static int main_check(const char *text)
+{
+	struct siw_faults plan;
+	char why[192];
+
+	if (siw_faults_parse(text, SIW_FAULTS_RELAY, &plan, why, sizeof(why)) == 0)
+		return 0;
+	puts(why);
+	return 2;
+}
+
 static void set_environment(void)
 {
 	char pid[16];
@@ -124,9 +137,11 @@ int main(int argc, char **argv)
 
 	if (argc > 1 && strcmp(argv[1], "--enter") == 0)
 		return main_enter(argc, argv);
+	if (argc == 3 && strcmp(argv[1], "--check") == 0)
+		return main_check(argv[2]);
 	if (argc < 6)
 		return 2;
-	if (siw_faults_parse(argv[1], &plan, why, sizeof(why))) {
+	if (siw_faults_parse(argv[1], SIW_FAULTS_RELAY, &plan, why, sizeof(why))) {
 		fprintf(stderr, "siwarp wan: invalid fault plan: %s\n", why);
 		return 2;
 	}

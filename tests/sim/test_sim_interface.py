@@ -103,6 +103,16 @@ def test_an_interface_has_its_plan_until_it_is_taken_away(world: World, end: Mak
     assert refused.value.errno == errno.EINVAL
 
 
+@pytest.mark.parametrize("rule", ["dup=1%", "reorder=1%", "reset=1MB", "short=1%"])
+def test_an_interface_refuses_rules_for_links_by_name(world: World, rule: str) -> None:
+    name = rule.partition("=")[0]
+    device = world.device("10.0.0.1")
+    with pytest.raises(Error, match=f"{name}= applies only to a link") as refused:
+        world.interface(device, f"delay=1ms,{rule}")
+    assert refused.value.errno == errno.EINVAL
+    world.faults(rule)
+
+
 @pytest.mark.parametrize("where", ["interface", "link"])
 @pytest.mark.parametrize("kind", [QPType.UD, QPType.RD])
 def test_a_full_send_buffer_holds_back_what_a_rate_does_not_take(

@@ -14,9 +14,9 @@ TX, RX = 0, 1
 N = 20000
 
 
-def parse(text: str) -> tuple[int, Any, str]:
+def parse(text: str, place: int = lib.SIW_FAULTS_PROCESS) -> tuple[int, Any, str]:
     plan, why = ffi.new("struct siw_faults *"), ffi.new("char[192]")
-    rv = lib.siw_faults_parse(text.encode(), plan, why, 192)
+    rv = lib.siw_faults_parse(text.encode(), place, plan, why, 192)
     return rv, plan, ffi.string(why).decode(errors="replace")
 
 
@@ -119,6 +119,37 @@ def test_an_invalid_plan_is_refused_naming_clause_and_character(
     assert rv == -22
     assert why.startswith(f"clause {clause}, character {character}: "), why
     assert words in why
+
+
+PACKETS = ["loss", "burst", "corrupt", "mark", "delay", "jitter", "rate", "limit", "blackout"]
+RULES = {
+    "SIW_FAULTS_PROCESS": [*PACKETS, "dup", "reorder", "reset", "short", "peer", "seed"],
+    "SIW_FAULTS_RELAY": [*PACKETS, "dup", "reorder", "peer", "seed"],
+    "SIW_FAULTS_LINK": [*PACKETS, "dup", "reorder", "reset", "short", "peer", "seed"],
+    "SIW_FAULTS_INTERFACE": [*PACKETS, "peer", "seed"],
+}
+VALUES = {
+    **dict.fromkeys(("loss", "corrupt", "mark", "dup", "reorder", "short"), "1%"),
+    **dict.fromkeys(("delay", "jitter", "reset"), "1ms"),
+    "burst": "2,loss=1%",
+    "rate": "1Mbit",
+    "limit": "9",
+    "blackout": "1s@1s",
+    "peer": "::1",
+    "seed": "7",
+}
+
+
+@pytest.mark.parametrize("place", list(RULES))
+@pytest.mark.parametrize("rule", list(VALUES))
+def test_a_rule_is_refused_by_name_where_it_cannot_be_carried_out(place: str, rule: str) -> None:
+    rv, _, why = parse(f"delay=1ms; {rule}={VALUES[rule]}", getattr(lib, place))
+    if rule in RULES[place]:
+        assert (rv, why) == (0, "")
+    else:
+        assert rv == -22
+        assert why.startswith("clause 2, character 12: ")
+        assert f"{rule}= " in why
 
 
 def test_the_empty_text_is_a_plan_without_a_clause() -> None:
