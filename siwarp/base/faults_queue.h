@@ -60,7 +60,7 @@ struct siw_fault_aside {
 	uint8_t passes;
 };
 
-/* Records that one more packet overtakes all packets of the list. */
+/* Records that one more packet overtakes each packet of the list. */
 void siw_fault_overtake(struct siw_link *aside);
 /*
  * Removes and returns the first packet of the list that enough packets have overtaken; it may be
@@ -76,7 +76,9 @@ struct siw_fault_held {
 	struct siw_fault_aside aside;
 	uint64_t release_ns;
 	struct siw_addr peer;
-	bool end;	    /* marks the end of a stream */
+	bool end; /* marks the end of a stream */
+	/* the ECN code point of a received datagram; CE: to be sent with CE */
+	uint8_t ecn;
 	size_t length;	    /* octets stored in octets */
 	size_t true_length; /* original length of a datagram that was truncated */
 	size_t taken;	    /* octets of a piece of a stream that are already sent or delivered */

@@ -180,6 +180,19 @@ uint64_t siw_llp_fault_wake_at(const struct siw_llp_port *port)
 
 /* ---- sending datagrams ----------------------------------------------------------------------- */
 
+/* Sends a datagram, with CE if the plan marks it and the socket's datagrams are ECN-capable. */
+static int send_marked(struct siw_llp_sock *sock, const struct siw_addr *dest,
+		       const struct iovec *iov, int n, bool mark)
+{
+	bool marked = mark && atomic_load_explicit(&sock->ecn, memory_order_relaxed) &&
+		      siw_llp_udp_set_ecn(sock, SIW_LLP_ECN_CE) == 0;
+	int rv = siw_llp_udp_send_now(sock, dest, iov, n);
+
+	if (marked)
+		siw_llp_udp_set_ecn(sock, SIW_LLP_ECN_ECT0);
+	return rv;
+}
+
 static void flush_datagrams(struct siw_llp_sock *sock, struct siw_llp_faulty *f, uint64_t now)
 {
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_TX].queue;
@@ -191,7 +204,7 @@ static void flush_datagrams(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 	/* The loop ends, because each iteration removes a datagram from the queue. */
 	while ((held = siw_fault_queue_due(q, now))) {
 		struct iovec iov = { held->octets, held->length };
-		int rv = siw_llp_udp_send_now(sock, &held->peer, &iov, 1);
+		int rv = send_marked(sock, &held->peer, &iov, 1, held->ecn == SIW_LLP_ECN_CE);
 
 		if (rv == -EAGAIN) {
 			f->retry_at = now + 1000000;
@@ -203,7 +216,7 @@ static void flush_datagrams(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 
 static int hold_datagram(struct siw_llp_faulty *f, enum siw_fault_dir dir,
 			 const struct siw_addr *peer, const struct iovec *iov, size_t length,
-			 size_t true_length, const struct siw_fault_decision *fate)
+			 size_t true_length, uint8_t ecn, const struct siw_fault_decision *fate)
 {
 	struct siw_fault_held *held;
 	int rv = siw_fault_queue_add(&f->way[dir].queue, iov, 0, length, fate, &held);
@@ -212,6 +225,7 @@ static int hold_datagram(struct siw_llp_faulty *f, enum siw_fault_dir dir,
 		return rv;
 	held->peer = *peer;
 	held->true_length = true_length;
+	held->ecn = ecn;
 	return 0;
 }
 
@@ -247,9 +261,9 @@ static int datagram_send_direct(struct siw_llp_sock *sock, const struct siw_addr
 		iov = &one;
 		n = 1;
 	}
-	rv = siw_llp_udp_send_now(sock, dest, iov, n);
+	rv = send_marked(sock, dest, iov, n, fate->mark);
 	/* If the socket is full, the duplicate is lost, as in a network. */
-	if (rv == 0 && fate->dup && siw_llp_udp_send_now(sock, dest, iov, n) == -EAGAIN)
+	if (rv == 0 && fate->dup && send_marked(sock, dest, iov, n, fate->mark) == -EAGAIN)
 		siw_llp_want_write(sock, false);
 	free(one.iov_base);
 	return rv;
@@ -259,11 +273,12 @@ static int datagram_hold_send(struct siw_llp_faulty *f, const struct siw_addr *d
 			      const struct iovec *iov, size_t length,
 			      struct siw_fault_decision *fate)
 {
-	int rv = hold_datagram(f, SIW_FAULT_TX, dest, iov, length, length, fate);
+	uint8_t ecn = fate->mark ? SIW_LLP_ECN_CE : 0;
+	int rv = hold_datagram(f, SIW_FAULT_TX, dest, iov, length, length, ecn, fate);
 
 	if (rv == 0 && fate->dup) {
 		fate->depart_ns = 0; /* the rate was used once */
-		rv = hold_datagram(f, SIW_FAULT_TX, dest, iov, length, length, fate);
+		rv = hold_datagram(f, SIW_FAULT_TX, dest, iov, length, length, ecn, fate);
 	}
 	if (rv == -ENOBUFS) {
 		siw_count(SIW_COUNTER_fault_limit, 1);
@@ -338,6 +353,7 @@ static ssize_t datagram_take_held(struct siw_llp_sock *sock, struct siw_llp_faul
 	got = (ssize_t)held->true_length;
 	memcpy(buf, held->octets, held->length < size ? held->length : size);
 	*source = held->peer;
+	sock->got_ecn = held->ecn;
 	siw_fault_queue_drop(q, held);
 	siw_llp_sock_active(sock);
 	return got;
@@ -347,8 +363,9 @@ static ssize_t datagram_take_held(struct siw_llp_sock *sock, struct siw_llp_faul
  * Applies the plan to a datagram received from the kernel. Returns true if it is delivered now, and
  * false if it was held back or dropped.
  */
-static bool datagram_passes(struct siw_llp_faulty *f, const struct siw_addr *source, void *buf,
-			    size_t here, size_t true_length)
+static bool datagram_passes(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
+			    const struct siw_addr *source, void *buf, size_t here,
+			    size_t true_length)
 {
 	struct siw_fault_queue *q = &f->way[SIW_FAULT_RX].queue;
 	struct iovec iov = { buf, here };
@@ -363,11 +380,14 @@ static bool datagram_passes(struct siw_llp_faulty *f, const struct siw_addr *sou
 		return false;
 	}
 	count_fate(&fate, now);
+	if (fate.mark && sock->got_ecn)
+		sock->got_ecn = SIW_LLP_ECN_CE;
 	direct = fate.release_ns <= now && !fate.passes && !siw_fault_queue_due(q, now);
 	if (direct)
 		siw_fault_queue_passed(q, now);
 	for (int copies = !direct + fate.dup; copies; copies--) {
-		if (hold_datagram(f, SIW_FAULT_RX, source, &iov, here, true_length, &fate))
+		if (hold_datagram(f, SIW_FAULT_RX, source, &iov, here, true_length, sock->got_ecn,
+				  &fate))
 			siw_drop(SIW_COUNTER_fault_limit);
 		fate.depart_ns = 0; /* the rate was used once */
 	}
@@ -394,7 +414,7 @@ ssize_t siw_llp_fault_recv(struct siw_llp_sock *sock, struct siw_addr *source, v
 			break;
 		got = siw_llp_udp_recv_now(sock, source, buf, size);
 		if (got < 0 ||
-		    datagram_passes(f, source, buf, (size_t)got < size ? (size_t)got : size,
+		    datagram_passes(sock, f, source, buf, (size_t)got < size ? (size_t)got : size,
 				    (size_t)got))
 			break;
 		got = -EAGAIN; /* the kernel may have more datagrams, so the socket stays ready */

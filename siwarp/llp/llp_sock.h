@@ -47,10 +47,10 @@ struct siw_llp_sock {
 	 * when a receive returns EAGAIN; a cold socket is in the ready ring meanwhile
 	 */
 	bool ready;
-	bool held;    /* siw_llp_pause(): the upper layer does not read at present */
-	bool stopped; /* a fault plan holds back the maximum number of octets of this stream */
-	bool ce;      /* the last datagram or batch was marked CE */
-	bool stalled; /* of a listener: accept failed because no descriptor was available */
+	bool held;	 /* siw_llp_pause(): the upper layer does not read at present */
+	bool stopped;	 /* a fault plan holds back the maximum number of octets of this stream */
+	uint8_t got_ecn; /* ECN code point of the last datagram or batch; 0: not known */
+	bool stalled;	 /* of a listener: accept failed because no descriptor was available */
 	/* used by llp_udp_dense.c: */
 	bool batches;	 /* UDP_GRO is on: the kernel delivers batches */
 	bool no_batches; /* the kernel does not support UDP_GRO */
@@ -341,6 +341,11 @@ void siw_llp_udp_count_drops(struct siw_llp_sock *sock);
 void siw_llp_udp_dense_close(struct siw_llp_sock *sock);
 /* Sets the socket's buffer sizes from the settings. */
 void siw_llp_udp_buffers(int fd);
+#define SIW_LLP_ECN_MASK 3
+#define SIW_LLP_ECN_ECT0 2
+#define SIW_LLP_ECN_CE	 3
+/* Sets the ECN code point of the datagrams that the socket sends. 0 or -errno. */
+int siw_llp_udp_set_ecn(struct siw_llp_sock *sock, int ecn);
 /* Opens a socket descriptor. Returns it, or -errno. */
 int siw_llp_socket(uint16_t family, int type);
 int siw_llp_option(int fd, int level, int name, int value);

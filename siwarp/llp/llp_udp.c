@@ -348,10 +348,7 @@ int siw_llp_udp_send_batch(struct siw_llp_sock *sock, const struct siw_addr *des
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-#define ECN_MASK 3
-#define ECN_CE	 3
-
-/* Reads the size of a batch's datagrams, and whether the batch was marked CE. */
+/* Reads the size of a batch's datagrams, and the batch's ECN code point. */
 static void read_control(struct siw_llp_sock *sock, struct msghdr *msg, uint16_t *seg)
 {
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
@@ -365,7 +362,7 @@ static void read_control(struct siw_llp_sock *sock, struct msghdr *msg, uint16_t
 			*seg = (uint16_t)value;
 		else if ((c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TOS) ||
 			 (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_TCLASS))
-			sock->ce = (value & ECN_MASK) == ECN_CE;
+			sock->got_ecn = value & SIW_LLP_ECN_MASK;
 	}
 }
 
@@ -398,7 +395,7 @@ static __attribute__((always_inline)) inline ssize_t recv_plain(struct siw_llp_s
 	got = siw_llp_recvmsg(sock->fd, &msg, MSG_TRUNC);
 	*len = msg.msg_namelen;
 	*seg = 0;
-	sock->ce = false;
+	sock->got_ecn = 0;
 	if (got >= 0 && msg.msg_controllen)
 		read_control(sock, &msg, seg);
 	return got;
@@ -473,7 +470,11 @@ recv_now(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t s
 ssize_t siw_llp_udp_recv_now(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 			     size_t size)
 {
-	return recv_now(sock, source, buf, size, NULL);
+	uint16_t seg;
+
+	/* The ECN code point of a datagram is in a control message. */
+	return recv_now(sock, source, buf, size,
+			atomic_load_explicit(&sock->ecn, memory_order_relaxed) ? &seg : NULL);
 }
 
 ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, void *buf, size_t size)
@@ -484,7 +485,7 @@ ssize_t siw_llp_udp_recv(struct siw_llp_sock *sock, struct siw_addr *source, voi
 
 bool siw_llp_udp_ce(const struct siw_llp_sock *sock)
 {
-	return sock->ce;
+	return sock->got_ecn == SIW_LLP_ECN_CE;
 }
 
 ssize_t siw_llp_udp_recv_batch(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,

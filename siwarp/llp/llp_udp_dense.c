@@ -76,7 +76,7 @@ static void found_empty(struct siw_llp_sock *sock)
 static ssize_t recv_with_control(struct siw_llp_sock *sock, struct siw_addr *source, void *buf,
 				 size_t size, uint16_t *batch)
 {
-	sock->ce = false;
+	sock->got_ecn = 0;
 	if (siw_faults_on() && !sock->batches)
 		return siw_llp_fault_recv(sock, source, buf, size);
 	return siw_llp_udp_recv_batch(sock, source, buf, size, batch);

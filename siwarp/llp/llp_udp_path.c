@@ -12,8 +12,6 @@
 #define IPV4_HEAD 20
 #define IPV6_HEAD 40
 #define UDP_HEAD  8
-#define ECN_MASK  3
-#define ECN_ECT0  2
 
 /*
  * Sets path MTU discovery. The values IP_PMTUDISC_... equal IPV6_PMTUDISC_... . DO sets "don't
@@ -34,25 +32,35 @@ int siw_llp_udp_dont_fragment(struct siw_llp_sock *sock)
 	return r ? r : set_mtu_discovery(sock, local.family, IP_PMTUDISC_DO);
 }
 
-int siw_llp_udp_ecn(struct siw_llp_sock *sock)
+int siw_llp_udp_set_ecn(struct siw_llp_sock *sock, int ecn)
 {
 	struct siw_addr local;
 	int r = siw_llp_local(sock, &local), was = 0, level, name;
 	socklen_t len = sizeof(was);
-	bool v6;
 
 	if (r)
 		return r;
-	v6 = local.family == AF_INET6;
-	level = v6 ? IPPROTO_IPV6 : IPPROTO_IP;
-	name = v6 ? IPV6_TCLASS : IP_TOS;
+	level = local.family == AF_INET6 ? IPPROTO_IPV6 : IPPROTO_IP;
+	name = local.family == AF_INET6 ? IPV6_TCLASS : IP_TOS;
 	/* Keep the DSCP: the program may have set one on a socket of its own. */
 	if (getsockopt(sock->fd, level, name, &was, &len))
 		return -errno;
-	r = siw_llp_option(sock->fd, level, name, (was & ~ECN_MASK) | ECN_ECT0);
+	return siw_llp_option(sock->fd, level, name, (was & ~SIW_LLP_ECN_MASK) | ecn);
+}
+
+int siw_llp_udp_ecn(struct siw_llp_sock *sock)
+{
+	struct siw_addr local;
+	int r = siw_llp_udp_set_ecn(sock, SIW_LLP_ECN_ECT0);
+
+	if (r == 0)
+		r = siw_llp_local(sock, &local);
 	if (r < 0)
 		return r;
-	r = siw_llp_option(sock->fd, level, v6 ? IPV6_RECVTCLASS : IP_RECVTOS, 1);
+	if (local.family == AF_INET6)
+		r = siw_llp_option(sock->fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
+	else
+		r = siw_llp_option(sock->fd, IPPROTO_IP, IP_RECVTOS, 1);
 	atomic_store_explicit(&sock->ecn, r == 0, memory_order_relaxed);
 	return r;
 }

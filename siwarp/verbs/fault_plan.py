@@ -44,11 +44,11 @@ def faults(plan: str) -> Iterator[str]:
     """Apply a fault plan to this process's traffic while the block runs.
 
     Example: ``siwarp.faults("loss=1%,delay=0.1ms; rx:reorder=2%,seed=7")``. For datagrams: loss,
-    burst, dup, reorder, corrupt, delay, jitter, rate, limit, blackout. For streams: delay, jitter,
-    rate, limit, blackout, reset, short, corrupt. ``tx:`` or ``rx:`` before a clause restricts it to
-    a direction, ``peer=`` to a peer. The same plan has the same effect on the same sequence of
-    packets. The counters ``fault_*`` count the effects. After the block, the previous plan applies
-    again, if there was one.
+    burst, dup, reorder, corrupt, mark, delay, jitter, rate, limit, blackout. For streams: delay,
+    jitter, rate, limit, blackout, reset, short, corrupt. ``tx:`` or ``rx:`` before a clause
+    restricts it to a direction, ``peer=`` to a peer. The same plan has the same effect on the same
+    sequence of packets. The counters ``fault_*`` count the effects. After the block, the previous
+    plan applies again, if there was one.
 
     Yields:
         The plan in siwarp's normalized form.

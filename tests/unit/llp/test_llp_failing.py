@@ -327,11 +327,11 @@ for turn in range(2):  # the second time with a capture
 lib.siw_capture_close()
 # And under a plan that leaves them alone.
 lib.siw_faults_install(b"peer=192.0.2.1,loss=100%")
-with failing("recvfrom", errno.ECONNREFUSED, times=2):
+with failing("recvmsg", errno.ECONNREFUSED, times=2):
     assert batch() == -errno.ECONNREFUSED
-with failing("recvfrom", errno.EINTR):
+with failing("recvmsg", errno.EINTR):
     assert batch() == -errno.EAGAIN
-with failing("recvfrom", errno.ENOMEM):
+with failing("recvmsg", errno.ENOMEM):
     assert batch() == -errno.ENOMEM
 for error in (errno.EHOSTUNREACH, errno.EINTR):
     with failing("sendto", error):

@@ -158,6 +158,28 @@ def test_a_limit_counts_what_the_rate_takes_a_duplicate_not(port, kit, fault):
     assert len(receive(port, b)) == (6 if fault.startswith("dup") else 3)
 
 
+@pytest.mark.parametrize("delay", ["", ",delay=1us"])
+@pytest.mark.parametrize("way", ["tx", "rx"])
+def test_only_ecn_capable_datagrams_are_marked(port, kit, way, delay):
+    capable, plain, b = port.udp(), port.udp(), port.udp()
+    seg, source = kit.ffi.new("uint32_t *"), kit.ffi.new("struct siw_addr *")
+    room = kit.ffi.new("char[]", 100)
+    assert kit.lib.siw_llp_udp_ecn(capable.c) == 0
+    assert kit.lib.siw_llp_udp_ecn(b.c) == 0
+
+    def marked(sender):
+        assert sender.sendto(b.local(), b"x") == 0
+        while (rv := kit.lib.siw_llp_udp_recv_dense(b.c, source, room, 100, seg)) < 0:
+            assert rv == -errno.EAGAIN
+            port.poll_until(b)
+        return kit.lib.siw_llp_udp_ce(b.c)
+
+    with plan(kit, f"{way}:mark=100%{delay}"):
+        assert marked(capable)
+        assert not marked(plain)
+    assert not marked(capable)
+
+
 @pytest.mark.parametrize("way", ["tx", "rx"])
 def test_a_corrupted_datagram_has_one_bit_changed(port, kit, way):
     a, b = port.udp(), port.udp()
