@@ -90,10 +90,10 @@ void siw_capture_stop(void);
 
 /*
  * Sets a fault plan to inject between the queue pairs of this process and their peers from now
- * on. Datagrams: loss, bursts, duplication, reordering, corruption, delay, jitter, rate, blackout.
- * Streams: delay, jitter, rate, blackout, reset, short reads and writes, corruption. Example:
- * "loss=1%,burst=5,delay=0.1ms; rx:rate=50Mbit,peer=10.0.0.0/8,seed=7"; `siwarp wan --help`
- * describes the syntax.
+ * on. Datagrams: loss, bursts, duplication, reordering, corruption, ECN marks, delay, jitter, rate,
+ * blackout. Streams: delay, jitter, rate, blackout, reset, short reads and writes, corruption.
+ * Example: "loss=1%,burst=5,delay=0.1ms; rx:rate=50Mbit,peer=10.0.0.0/8,seed=7";
+ * `siwarp wan --help` describes the syntax.
  *
  * Faults are drawn from a seeded generator: for each socket and direction separately, the same plan
  * treats the same sequence of packets in the same way. A new plan replaces the previous plan and
