@@ -52,7 +52,6 @@
 	X(terminate_tx, "Terminate messages sent")                                                 \
 	X(terminate_rx, "Terminate messages received")                                             \
 	X(crc_errors, "streams ended by a wrong CRC")                                              \
-	X(marker_errors, "streams ended by an invalid Marker")                                     \
 	X(connects, "connections made as initiator")                                               \
 	X(accepts, "connections made as responder")                                                \
 	X(rejects, "connection requests rejected, by either end")                                  \
@@ -65,10 +64,9 @@
 	X(pair_refused, "RC by QPN: requests rejected: unknown QPN, or the QP has a peer")         \
 	X(pair_addresses, "RC by QPN: requests closed: source address is not the stated one")      \
 	X(pair_strangers, "RC by QPN: requests and replies closed: not siwarp's pairing protocol") \
-	X(sidr_questions, "UD resolution: queries sent")                                           \
-	X(sidr_repeats, "UD resolution: queries retransmitted")                                    \
-	X(sidr_answers, "UD resolution: queries of peers answered or rejected")                    \
-	X(sidr_replays, "UD resolution: responses retransmitted to repeated queries")              \
+	X(sidr_retries, "UD resolution: queries retransmitted")                                    \
+	X(sidr_responses, "UD resolution: queries of peers answered or rejected")                  \
+	X(sidr_response_retries, "UD resolution: responses retransmitted to repeated queries")     \
 	X(sidr_cookies, "UD resolution: queries that must be repeated with a cookie")              \
 	X(drop_sidr_length, "datagrams dropped: UD resolution, wrong frame length")                \
 	X(drop_sidr_version, "datagrams dropped: UD resolution, wrong magic or version")           \
@@ -84,7 +82,6 @@
 	X(rnr_unexpected, "Sends that arrived before a receive was posted and waited (roce)")      \
 	X(rnr_expired, "connections or RD peers ended: no receive in time (roce, RD)")             \
 	X(cq_overflow, "completions lost because a completion queue was full")                     \
-	X(rd_hellos, "reliable datagrams: handshake datagrams sent")                               \
 	X(rd_ce, "reliable datagrams received with CE: congestion on the path")                    \
 	X(rd_acks, "reliable datagrams: pure acknowledgements sent")                               \
 	X(rd_probes, "reliable datagrams: probes sent")                                            \
@@ -102,8 +99,6 @@
 	X(drop_rd_cookie, "datagrams dropped: wrong, expired or reused cookie")                    \
 	X(drop_rd_peers, "datagrams dropped: no room for another reliable peer")                   \
 	X(epoll_waits, "calls of epoll_wait")                                                      \
-	X(progress_wakeups, "times a progress thread woke up")                                     \
-	X(tx_partial, "partial writes to a socket")                                                \
 	X(tx_eagain, "writes refused by a full socket")                                            \
 	X(icmp_errors, "ICMP errors reported to a socket")                                         \
 	X(fault_loss, "datagrams dropped: fault plan, loss")                                       \

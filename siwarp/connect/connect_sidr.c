@@ -96,7 +96,6 @@ static int sidr_query_send(struct siw_sidr_query *ask)
 	int err;
 
 	siw_sidr_build(&ask->question, octets);
-	siw_count(SIW_COUNTER_sidr_questions, 1);
 	ask->refused = false;
 	err = siw_llp_udp_send(ask->sock, &ask->dest, &iov, 1);
 	/* The socket is full, or ICMP refused an earlier query: the query counts as lost. */
@@ -139,7 +138,7 @@ static void sidr_query_tick(struct siw_timed *timed, uint64_t now_ns)
 			sidr_query_report(ask, SIW_CONN_FAILED, -ETIMEDOUT, NULL);
 		return;
 	}
-	siw_count(SIW_COUNTER_sidr_repeats, 1);
+	siw_count(SIW_COUNTER_sidr_retries, 1);
 	/*
 	 * An error may be caused by an ICMP message, which an attacker can forge, so the query
 	 * counts as lost.
@@ -514,7 +513,7 @@ static void sidr_port_refuse(struct siw_sidr_port *port, const struct siw_addr *
 	uint8_t octets[SIW_SIDR_FRAME];
 
 	siw_sidr_build(&frame, octets);
-	siw_count(SIW_COUNTER_sidr_answers, 1);
+	siw_count(SIW_COUNTER_sidr_responses, 1);
 	send_frame(port, to, octets);
 }
 
@@ -806,7 +805,7 @@ static void sidr_port_on_frame(struct siw_sidr_port *port, const struct siw_addr
 		sidr_port_offer_next(port);
 	request = sidr_port_find(port, from, question->id);
 	if (request && request->stage == ANSWERED) {
-		siw_count(SIW_COUNTER_sidr_replays, 1);
+		siw_count(SIW_COUNTER_sidr_response_retries, 1);
 		sidr_request_set_stage(request,
 				       ANSWERED); /* restarts the time that the answer is kept */
 		send_frame(port, from, request->answer);
@@ -1017,7 +1016,7 @@ void siw_sidr_answer(struct siw_sidr_request *request, const struct siw_sidr_dat
 		memcpy(frame.data, say->data, say->data_len);
 	siw_lock(&ctx->progress);
 	siw_sidr_build(&frame, request->answer);
-	siw_count(SIW_COUNTER_sidr_answers, 1);
+	siw_count(SIW_COUNTER_sidr_responses, 1);
 	send_frame(port, &request->from, request->answer);
 	if (port->reporter) {
 		sidr_request_set_stage(request, ANSWERED);

@@ -83,7 +83,6 @@ static bool sleep_on_sockets(struct siw_context *ctx)
 	if (atomic_load(&ctx->stop))
 		return false;
 	siw_llp_wait(&set, ctx->sleep_fd, us);
-	siw_count(SIW_COUNTER_progress_wakeups, 1);
 	return true;
 }
 

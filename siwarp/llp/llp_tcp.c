@@ -9,8 +9,6 @@
 #include <unistd.h>
 
 #include "base/cancel.h"
-#include "base/counters.h"
-#include "base/pieces.h"
 #include "base/trace.h"
 #include "llp/llp_fault.h"
 #include "llp/llp_sock.h"
@@ -263,8 +261,6 @@ static __attribute__((always_inline)) inline ssize_t sendv_now(struct siw_llp_so
 
 	if (__builtin_expect(sent < 0, 0))
 		return siw_llp_send_failed(sock, errno);
-	if ((size_t)sent < siw_iov_octets(iov, n))
-		siw_count(SIW_COUNTER_tx_partial, 1);
 	return sent;
 }
 

@@ -312,10 +312,8 @@ static __attribute__((noinline)) int marked_head(struct siw_mpa_stream *stream)
 	rv = check_whole(stream, len);
 	if (rv < 0)
 		return rv;
-	if (!siw_mpa_markers_valid(rx->buf + rx->pos, rx->at, len)) {
-		siw_count(SIW_COUNTER_marker_errors, 1);
+	if (!siw_mpa_markers_valid(rx->buf + rx->pos, rx->at, len))
 		return rx_dead(stream, SIW_MPA_MARKER, -EPROTO);
-	}
 	rx->whole = true;
 	open_marked(rx, len);
 	return 1;

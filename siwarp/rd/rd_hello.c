@@ -191,7 +191,6 @@ static void send_hello(struct siw_rd_peer *peer, uint64_t now)
 		siw_rd_bare_header(peer->rd, SIW_DGRAM_RD_HELLO, peer->epoch, 0, &out.wire);
 		len = SIW_RD_HELLO_LEAST;
 	}
-	siw_count(SIW_COUNTER_rd_hellos, 1);
 	siw_rd_send(peer->rd, &peer->addr, (uint8_t *)&out, SIW_RD_LEN + len);
 	peer->sent_ns = now;
 	peer->timer_ns = now + hello_interval_ns(peer);

@@ -1213,8 +1213,6 @@ ssize_t siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, in
 	if (write_ring(s, iov, length))
 		return send_failed(-EFAULT);
 	s->out_flow.state.octets += length;
-	if (length < all)
-		siw_count(SIW_COUNTER_tx_partial, 1);
 	stream_push(s);
 	return (ssize_t)length;
 }

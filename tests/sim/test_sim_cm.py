@@ -259,7 +259,7 @@ def test_a_lost_answer_is_asked_for_again_and_the_program_is_asked_once(
     assert ends.answering.get_event(0) is None
     accept(asked, qp, b"yes")
     first = peer.recv()
-    with counted("sidr_replays", 2):
+    with counted("sidr_response_retries", 2):
         for _ in range(2):
             peer.sendto(question(7, b"x"), ends.door.local_addr)
             assert peer.recv() == first

@@ -28,19 +28,19 @@ WORDS = """
     drop_late drop_partial drop_access uc_missing
     record_partial record_early record_full record_ranges
     send_errors terminate_tx
-    terminate_rx crc_errors marker_errors connects accepts rejects startups_paused
+    terminate_rx crc_errors connects accepts rejects startups_paused
     startups_refused startup_timeouts startup_strangers
     addrs_unbound pair_retries pair_refused pair_addresses pair_strangers
-    sidr_questions sidr_repeats sidr_answers sidr_replays sidr_cookies
+    sidr_retries sidr_responses sidr_response_retries sidr_cookies
     drop_sidr_length drop_sidr_version drop_sidr_field drop_sidr_id
     drop_sidr_cookie drop_sidr_share drop_sidr_full
     confirm_reads confirm_none delivery_counts_tx delivery_counts_rx rnr_unexpected rnr_expired
     cq_overflow
-    rd_hellos rd_ce rd_acks rd_probes rd_retransmits rd_duplicates rd_not_ready rd_gone rd_restarted
+    rd_ce rd_acks rd_probes rd_retransmits rd_duplicates rd_not_ready rd_gone rd_restarted
     rd_evicted
     rd_mtu_lowered
     drop_rd_window drop_rd_ack drop_rd_epoch drop_rd_hello drop_rd_cookie drop_rd_peers
-    epoll_waits progress_wakeups tx_partial tx_eagain icmp_errors
+    epoll_waits tx_eagain icmp_errors
     fault_loss fault_blackout fault_limit fault_dup fault_reorder fault_corrupt fault_delay
     fault_reset fault_short fault_closed
 """

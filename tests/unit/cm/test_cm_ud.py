@@ -116,7 +116,7 @@ def test_a_lost_answer_is_asked_for_again_and_the_program_is_asked_once(ends: En
         until(lambda: counter("drop_sidr_length") > before)
         ends.accept(asked, qp, b"yes")
         first = s.recv(2048)
-        with counted("sidr_replays", 2):
+        with counted("sidr_response_retries", 2):
             for _ in range(2):
                 s.sendto(question(7, b"x"), ends.door.local_addr)
                 assert s.recv(2048) == first

@@ -22,9 +22,9 @@ PAGE = ROOT / "TROUBLESHOOTING.md"
 #: Counters of normal traffic, which need no remedy.
 TRAFFIC = {
     "tx_msgs", "rx_msgs", "tx_octets", "rx_octets", "connects", "accepts", "epoll_waits",
-    "progress_wakeups", "tx_partial", "tx_eagain", "confirm_reads", "delivery_counts_tx",
+    "tx_eagain", "confirm_reads", "delivery_counts_tx",
     "delivery_counts_rx", "rnr_unexpected", "err_sent", "err_received",
-    "rd_hellos", "rd_ce", "rd_acks", "rd_probes", "rd_restarted", "rd_evicted",
+    "rd_acks", "rd_probes", "rd_restarted", "rd_evicted",
 }  # fmt: skip
 
 #: Texts that need no entry: a pattern of their place or of the text, and the reason.
