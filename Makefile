@@ -72,9 +72,9 @@ soak: ## Run random verbs programs in simulated worlds for MINUTES=60, from seed
 
 strict: ## Run the suite with no placement before the CRC check
 	@tools/setup --extra test
-	@SIWARP_STRICT=1 $(PY) -m pytest $(SHARED) $(ARGS)
-	@SIWARP_STRICT=1 SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim $(ARGS)
-	@SIWARP_STRICT=1 SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim/rd $(ARGS)
+	@SIWARP_CRC_FIRST=1 $(PY) -m pytest $(SHARED) $(ARGS)
+	@SIWARP_CRC_FIRST=1 SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim $(ARGS)
+	@SIWARP_CRC_FIRST=1 SIWARP_SIM=1 $(PY) -m pytest $(SHARED) tests/sim/rd $(ARGS)
 
 stress: ## Send a million reliable datagrams through a lossy network, and test an independent peer; SEED=n
 	@tools/setup --extra test

@@ -195,7 +195,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "scales: its timeout grows with how slow the machine is found when it begins"
     )
     config.addinivalue_line(
-        "markers", "fast_path: about octets placed before their CRC is known; setting strict is off"
+        "markers",
+        "fast_path: about octets placed before their CRC is known; setting crc_first is off",
     )
     config.addinivalue_line(
         "markers",
@@ -210,7 +211,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "root: runs programs as another user, as root alone may")
     # Clause coverage is reported by `make test` only: the other runs leave tests out or change
     # settings.
-    if not {"SANITIZER", "SIWARP_STRICT", "COVERAGE", "TEST_ALONE"} & os.environ.keys():
+    if not {"SANITIZER", "SIWARP_CRC_FIRST", "COVERAGE", "TEST_ALONE"} & os.environ.keys():
         config.pluginmanager.register(Recorder(config, ROOT), "siwarp-clause-record")
 
 
@@ -291,17 +292,17 @@ if "SANITIZER" in os.environ:
 
 @pytest.fixture(autouse=True)
 def _fast_path(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Turn the setting `strict` off for a layer test of the behaviour without it.
+    """Turn the setting `crc_first` off for a layer test of the behaviour without it.
 
-    With this fixture the complete suite also passes under SIWARP_STRICT=1.
+    With this fixture the complete suite also passes under SIWARP_CRC_FIRST=1.
     """
-    if request.node.get_closest_marker("fast_path") is None or "SIWARP_STRICT" not in os.environ:
+    if request.node.get_closest_marker("fast_path") is None or "SIWARP_CRC_FIRST" not in os.environ:
         yield
         return
     layers = importlib.import_module("_siwarp_layers").lib
-    layers.siw_setting_set(b"strict", 0)
+    layers.siw_setting_set(b"crc_first", 0)
     yield
-    layers.siw_setting_set(b"strict", int(os.environ["SIWARP_STRICT"]))
+    layers.siw_setting_set(b"crc_first", int(os.environ["SIWARP_CRC_FIRST"]))
 
 
 @pytest.fixture(scope="session")

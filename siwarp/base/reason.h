@@ -307,8 +307,8 @@
 	  "the elements of an atomic must have 8 octets in total for the original value, not {0}") \
 	X(PRIVATE_MESSAGE, EINVAL,                                                                 \
 	  "Send with Immediate is specific to siwarp, and the peer has not announced that it is "  \
-	  "siwarp: use RDMA_WRITE_WITH_IMM, or set SIWARP_PRIVATE_MESSAGES=1 at both ends if it "  \
-	  "is")                                                                                    \
+	  "siwarp: use RDMA_WRITE_WITH_IMM, or create the QPs of both ends with private_messages " \
+	  "if it is")                                                                              \
 	/* ---- queue pairs: windows */                                                            \
 	X(BIND_TYPE, EINVAL,                                                                       \
 	  "only RC and UC QPs support memory windows, and this QP has type {0:type}: use one of "  \

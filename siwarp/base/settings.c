@@ -19,6 +19,7 @@ static struct siw_settings values = {
 #define X(field, env, option, def, min, max, help) .field = (def),
 	SIW_SETTINGS(X)
 #undef X
+		.pauses = 1,
 };
 
 static const struct setting {
@@ -32,6 +33,25 @@ static const struct setting {
 #undef X
 };
 #define N_SETTINGS ((int)(sizeof(table) / sizeof(table[0])))
+
+/* Settings of earlier releases, and what to do instead of using them. */
+static const struct {
+	const char *env, *advice;
+} former[] = {
+	{ "SIWARP_COMPANY", "use SIWARP_BATCHING" },
+	{ "SIWARP_COMPANY_US", "remove it, the pause is 200 microseconds" },
+	{ "SIWARP_DEPUTIES_US", "remove it, the interval is 2000 microseconds" },
+	{ "SIWARP_LINGER_OCTETS", "remove it, the limit is 256 MiB" },
+	{ "SIWARP_PRIVATE_MESSAGES", "set private_messages in the attributes of the queue pair" },
+	{ "SIWARP_PROGRESS", "use SIWARP_PROGRESS_THREAD" },
+	{ "SIWARP_RD_DATAGRAM", "use SIWARP_RD_MAX_DATAGRAM" },
+	{ "SIWARP_RD_FOLLOW", "use SIWARP_RD_FOLLOW_RESTART" },
+	{ "SIWARP_RD_MEET_MS", "use SIWARP_RD_HANDSHAKE_TIMEOUT_MS" },
+	{ "SIWARP_RD_OCTETS", "use SIWARP_RD_TOTAL_WINDOW" },
+	{ "SIWARP_REC_TIMEOUT_MS", "use SIWARP_RECORD_TIMEOUT_MS" },
+	{ "SIWARP_REC_WINDOW_US", "use SIWARP_RECORD_REORDER_US" },
+	{ "SIWARP_STRICT", "use SIWARP_CRC_FIRST" },
+};
 
 /* Values of SIWARP_CAPTURE and SIWARP_FAULTS, which are text. */
 static const char *capture, *faults;
@@ -62,7 +82,7 @@ static const struct named {
 } named[] = {
 	{ &values.persona, { "auto", "iwarp", "roce" } },
 	{ &values.rd_cc, { "auto", "bbr", "cubic" } },
-	{ &values.company, { "auto", "never", "always" } },
+	{ &values.batching, { "auto", "never", "always" } },
 	{ &values.error_policy, { "auto", "error", "message" } },
 };
 
@@ -117,6 +137,19 @@ static int store_text(const struct setting *s, const char *text)
 	return errno ? -ERANGE : setting_store(s, value);
 }
 
+static const char *former_by_env(const char *var, size_t len)
+{
+	for (size_t i = 0; i < sizeof(former) / sizeof(former[0]); i++)
+		if (strlen(former[i].env) == len && memcmp(former[i].env, var, len) == 0)
+			return former[i].advice;
+	return NULL;
+}
+
+const char *siw_setting_former(const char *variable)
+{
+	return variable ? former_by_env(variable, strlen(variable)) : NULL;
+}
+
 static const struct setting *setting_by_env(const char *var, size_t len)
 {
 	for (int i = 0; i < N_SETTINGS; i++)
@@ -148,7 +181,9 @@ static void env_apply_variable(const char *var)
 	if (env_take_text(var, CAPTURE, &capture) || env_take_text(var, FAULTS, &faults) ||
 	    !strncmp(var, SIMULATED, strlen(SIMULATED)))
 		return;
-	if (!s)
+	if (!s && former_by_env(var, len))
+		siw_trace_warn_user("%.*s is ignored: %s", (int)len, var, former_by_env(var, len));
+	else if (!s)
 		siw_trace_warn_user("there is no setting %.*s; ignored", (int)len, var);
 	else if (!var[len])
 		return;
@@ -285,4 +320,9 @@ int siw_setting_set_text(const char *name, const char *text)
 		return -ENOENT;
 	settings_init();
 	return store_text(s, text);
+}
+
+void siw_settings_test_pauses(int64_t factor)
+{
+	atomic_store_explicit(&values.pauses, factor, memory_order_relaxed);
 }

@@ -133,7 +133,7 @@ ROWS: tuple[Row, ...] = (
             "kind": "bw",
             "qp": "rd",
             "size": MIB,
-            "env": {"SIWARP_RD_DATAGRAM": "1472", "SIWARP_FAULTS": "loss=1%,delay=0.1ms"},
+            "env": {"SIWARP_RD_MAX_DATAGRAM": "1472", "SIWARP_FAULTS": "loss=1%,delay=0.1ms"},
         },
         "lossless",
     ),

@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 from siwarp.cli import show
 from siwarp.cli.main import UsageError
-from siwarp.cli.settings import Setting, settings
+from siwarp.cli.settings import Setting, former, settings
 
 __all__ = ["GROUPS", "main"]
 
@@ -36,16 +36,16 @@ _OPTIONS = {"--cflags", "--libs", "--json", "-h", "--help"}
 
 #: The settings by subject; each setting is in exactly one group.
 GROUPS = {
-    "progress": "progress nap_us spin_us budget hot_sockets company company_us deputies_us",
+    "progress": "progress_thread nap_us spin_us budget hot_sockets batching",
     "sockets": "rcvbuf sndbuf mcast_port mcast_ttl",
-    "streams": "crc markers mulpdu strict persona delivery_counts mpa_announce private_messages "
-    "rnr_octets linger_ms linger_octets",
+    "streams": "crc markers mulpdu crc_first persona delivery_counts mpa_announce "
+    "rnr_octets linger_ms",
     "connecting": "mpa_timeout_ms max_startups max_requests source_share rc_port_first "
     "rc_port_last sidr_timeout_ms",
-    "datagrams": "qkey uc_breaker rec_window_us rec_timeout_ms error_policy err_queue err_window "
-    "err_rate err_source_rate",
-    "reliable datagrams": "peer_timeout_ms rd_meet_ms rd_peers rd_window rd_octets rd_idle_ms "
-    "rd_datagram rd_follow rd_cc",
+    "datagrams": "qkey uc_breaker record_reorder_us record_timeout_ms error_policy err_queue "
+    "err_window err_rate err_source_rate",
+    "reliable datagrams": "peer_timeout_ms rd_handshake_timeout_ms rd_peers rd_window "
+    "rd_total_window rd_idle_ms rd_max_datagram rd_follow_restart rd_cc",
     "diagnosis": "capture_mb log",
 }
 
@@ -80,6 +80,8 @@ def _wanted(words: list[str]) -> list[Setting]:
     known = {name: row for row in settings() for name in (row.name, row.variable, row.option)}
     for word in words:
         if word not in known:
+            if gone := former(word):
+                raise UsageError(f"config: {word} is no longer a setting: {gone}")
             near = difflib.get_close_matches(word, known, 1)
             advice = f"; did you mean {near[0]}?" if near else ""
             raise UsageError(f"config: no such option or setting: {word}{advice}")

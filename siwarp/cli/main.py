@@ -25,12 +25,14 @@ def apply_settings(arguments: list[str]) -> list[str]:
     rest = list(arguments)
     if not rest or not rest[0].startswith("--"):
         return rest
-    from siwarp.cli.settings import settings
+    from siwarp.cli.settings import former, settings
 
     table = {setting.option: setting for setting in settings()}
     while rest:
         option, equals, value = rest[0].partition("=")
         if option not in table:
+            if advice := former(option):
+                raise UsageError(f"{option} is no longer a setting: {advice}")
             break
         rest.pop(0)
         if not equals:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Setting", "settings"]
+__all__ = ["Setting", "former", "settings"]
 
 
 @dataclass(frozen=True)
@@ -48,3 +48,15 @@ def settings() -> list[Setting]:
         )
         for i in range(lib.siw_settings_count())
     ]
+
+
+def former(word: str) -> str | None:
+    """Return what to do instead of using a setting of an earlier release, or None.
+
+    ``word`` is its name, its ``SIWARP_`` variable or its option.
+    """
+    from siwarp.base.library import ffi, lib
+
+    name = word.removeprefix("SIWARP_").removeprefix("--").replace("-", "_")
+    advice = lib.siw_setting_former(f"SIWARP_{name.upper()}".encode())
+    return None if advice == ffi.NULL else str(ffi.string(advice).decode())

@@ -228,7 +228,7 @@ int siw_device_thread_start(struct siw_context *ctx)
 	ctx->sleep_fd = siw_llp_event_open();
 	if (ctx->sleep_fd < 0)
 		return ctx->sleep_fd;
-	if (!siw_settings()->progress)
+	if (!siw_settings()->progress_thread)
 		return 0;
 	/*
 	 * Signals sent to the process are for the program's own threads. SIGSEGV and SIGBUS are not

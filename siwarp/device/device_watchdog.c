@@ -53,10 +53,11 @@ void siw_device_short_slice(void)
 
 #define PERIOD_NS 200000u /* from a wake-up of one watchdog to the next wake-up of the other */
 /*
- * Watchdogs start after this many messages in a row, each within SIWARP_DEPUTIES_US of the one
+ * Watchdogs start after this many messages in a row, each within GAP_NS of the one
  * before.
  */
-#define BEGIN 16
+#define BEGIN  16
+#define GAP_NS 2000000u
 /* watchdogs stop after this many wake-ups without a message: a tenth of a second */
 #define END 250
 
@@ -165,7 +166,7 @@ void siw_device_watchdogs_note(struct siw_context *ctx)
 	if (atomic_load(&deputies->on))
 		return;
 	now = siw_now_ns();
-	gap_ns = (uint64_t)siw_settings()->deputies_us * 1000;
+	gap_ns = GAP_NS * (uint64_t)siw_settings()->pauses;
 	deputies->row = now - deputies->last_ns < gap_ns ? deputies->row + 1 : 0;
 	deputies->last_ns = now;
 	if (deputies->row < BEGIN || (!deputies->asked && !watchdogs_start(ctx)))

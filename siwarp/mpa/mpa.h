@@ -130,7 +130,7 @@ uint64_t siw_mpa_tx_accepted(const struct siw_mpa_stream *stream);
  * Returns the FPDU at the head of the stream, until siw_mpa_rx_payload consumes it.
  *   1            *head: its first *head_len ULPDU octets, at least min(ulpdu_len, 64); *ulpdu_len:
  *                octets of the ULPDU, 0 for an empty FPDU; *whole: the FPDU has arrived
- *                completely and its CRC is checked (always up to 8 KiB, with setting strict, and
+ *                completely and its CRC is checked (always up to 8 KiB, with setting crc_first, and
  *                with Markers, which are checked and removed)
  *   0            no FPDU has arrived yet
  *   -EPROTO, -EBADMSG  the received octets are invalid: siw_mpa_error
@@ -142,8 +142,8 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
 		    size_t *ulpdu_len, bool *whole);
 /*
  * Consumes that FPDU: writes its ULPDU octets from skip on to dest, which must hold exactly
- * ulpdu_len - skip octets; dest NULL, n 0: discards them. With setting strict dest is written after
- * the CRC was checked.
+ * ulpdu_len - skip octets; dest NULL, n 0: discards them. With setting crc_first dest is written
+ * after the CRC was checked.
  *   1         the ULPDU is placed completely, and the CRC is right (or off)
  *   0         octets are missing: call again with the same arguments when the handler is called
  *   -EBADMSG  the CRC is wrong
@@ -167,7 +167,7 @@ bool siw_mpa_crc_on(const struct siw_mpa_stream *stream);
 int siw_mpa_shutdown(struct siw_mpa_stream *stream);
 /*
  * Reads and discards what the peer still sends. Returns 1 if the stream ended, or the connection
- * failed; 0 if not yet; -EMSGSIZE if more arrived than setting linger_octets allows.
+ * failed; 0 if not yet; -EMSGSIZE if more arrived than 256 MiB.
  */
 int siw_mpa_drain(struct siw_mpa_stream *stream);
 /* Closes and frees the stream. abort: with a TCP reset. */

@@ -10,7 +10,8 @@
  * the destination of the second one.
  *
  * A direct read places payload before its CRC is checked, which deviates from RFC5044-6-01. The
- * setting strict avoids this. In both cases an FPDU is reported as received only after the check.
+ * setting crc_first avoids this. In both cases an FPDU is reported as received only after the
+ * check.
  *
  * With Markers every FPDU is completely staged, its CRC and its Markers are checked, and the
  * payload between them is copied to its destination.
@@ -41,6 +42,8 @@
  */
 #define BULK_OCTETS 4096u
 #define HEAD_OCTETS 64u
+/* Octets of a peer that keeps sending which siw_mpa_drain discards before it gives up. */
+#define DRAIN_OCTETS (256u << 20)
 /*
  * Octets that a peer sends before it has received our Reply are stored up to this size; the rest
  * stays in TCP's receive buffer.
@@ -623,7 +626,7 @@ int siw_mpa_drain(struct siw_mpa_stream *stream)
 		if (rv < 0)
 			return rv == -EAGAIN ? 0 : 1;
 		rx->dropped += (uint32_t)rv;
-		if (rx->dropped > (uint64_t)siw_settings()->linger_octets)
+		if (rx->dropped > DRAIN_OCTETS)
 			return -EMSGSIZE;
 	}
 	return 0;

@@ -26,7 +26,7 @@ static struct siw_mpa_stream *mpa_stream_new(enum siw_mpa_state state)
 		return NULL;
 	}
 	stream->state = (uint8_t)state;
-	stream->rx.strict = siw_settings()->strict != 0;
+	stream->rx.strict = siw_settings()->crc_first != 0;
 	siw_crowd_join(&streams);
 	return stream;
 }

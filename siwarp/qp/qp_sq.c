@@ -14,13 +14,14 @@
 #define AWAKE_POLLS 64
 /*
  * Posts are delayed for a batch after this many consecutive dense rounds. A round is dense if it
- * has several posts and the next round begins before a pause of SIWARP_COMPANY_US has passed. Since
+ * has several posts and the next round begins before a pause of SILENCE_NS has passed. Since
  * only the beginnings of rounds are timed, each post extends the allowed time by 1/SILENCE_POSTS of
  * the pause, about the time of a system call on a busy machine: 64 posts alone can take that long.
  */
 #define DENSE_ROUNDS  4
+#define SILENCE_NS    200000u
 #define SILENCE_POSTS 20
-/* Values of SIWARP_COMPANY; 0: decided by the traffic. */
+/* Values of SIWARP_BATCHING; 0: decided by the traffic. */
 enum { NEVER = 1, ALWAYS };
 
 /* ---- posting --------------------------------------------------------------------------------- */
@@ -291,7 +292,7 @@ static bool program_may_sleep(struct siw_context *ctx)
 static __attribute__((noinline)) void post_round_begin(struct siw_post_round *round, uint32_t polls)
 {
 	uint64_t now = round->posts > 1 ? siw_now_ns() : 0;
-	uint64_t silence = (uint64_t)siw_settings()->company_us * 1000;
+	uint64_t silence = SILENCE_NS * (uint64_t)siw_settings()->pauses;
 	uint64_t most = silence + round->posts * silence / SILENCE_POSTS;
 
 	if (!round->began_ns || now - round->began_ns > most)
@@ -305,14 +306,14 @@ static __attribute__((noinline)) void post_round_begin(struct siw_post_round *ro
 
 static bool posts_are_dense(struct siw_post_round *round, uint32_t polls)
 {
-	int64_t company = siw_settings()->company;
+	int64_t batching = siw_settings()->batching;
 
 	if (round->polls != polls) {
 		post_round_begin(round, polls);
 		return false;
 	}
 	round->posts++;
-	return company ? company == ALWAYS : round->dense >= DENSE_ROUNDS;
+	return batching ? batching == ALWAYS : round->dense >= DENSE_ROUNDS;
 }
 
 /* Whether another request, which has not been checked yet, may be added to the delayed ones. */

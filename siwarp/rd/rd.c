@@ -85,8 +85,9 @@ static void rd_init(struct siw_rd *rd, struct siw_llp_port *port, const struct s
 	rd->max_peers = attr->max_peers ? attr->max_peers : (uint32_t)set->rd_peers;
 	rd->timeout = attr->peer_timeout_ns ? attr->peer_timeout_ns
 					    : (uint64_t)set->peer_timeout_ms * SIW_RD_MS;
-	rd->meet = attr->peer_timeout_ns ? rd->timeout : (uint64_t)set->rd_meet_ms * SIW_RD_MS;
-	rd->rx_limit = rd->tx_limit = (uint64_t)set->rd_octets;
+	rd->meet = attr->peer_timeout_ns ? rd->timeout
+					 : (uint64_t)set->rd_handshake_timeout_ms * SIW_RD_MS;
+	rd->rx_limit = rd->tx_limit = (uint64_t)set->rd_total_window;
 	rd->idle = (uint64_t)set->rd_idle_ms * SIW_RD_MS;
 	rd->cookie_ms = set->rd_idle_ms < COOKIE_MS ? (uint32_t)set->rd_idle_ms : COOKIE_MS;
 	rd->batch_max = SIW_RD_BATCH / 2;
@@ -97,7 +98,7 @@ static void rd_init(struct siw_rd *rd, struct siw_llp_port *port, const struct s
 		rd->instance = siw_siphash(&rd->key, &rd->epochs, sizeof(rd->epochs));
 		rd->epochs++;
 	} while (!rd->instance);
-	rd->follow = set->rd_follow;
+	rd->follow = set->rd_follow_restart;
 	siw_rd_cc_init(&rd->resting, SIW_RD_MIN_DATAGRAM, false);
 }
 

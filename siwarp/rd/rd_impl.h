@@ -316,7 +316,7 @@ struct siw_rd {
 	uint64_t now; /* arrival time of the last datagram */
 	struct siw_sipkey key;
 	uint64_t instance;    /* random number of this endpoint's lifetime, announced to peers */
-	bool follow;	      /* setting rd_follow */
+	bool follow;	      /* setting rd_follow_restart */
 	bool restarts;	      /* see siw_rd_restarted */
 	uint32_t n_restarted; /* number of peers whose flag restarted is set */
 	uint32_t n_peers, max_peers;

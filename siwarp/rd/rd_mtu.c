@@ -43,7 +43,7 @@ static uint32_t ip_udp_header_len(const struct siw_rd *rd)
 static uint32_t max_datagram_len(const struct siw_rd_peer *peer)
 {
 	uint32_t most = peer->rd->ipv6 ? 65527 - 40 : 65507;
-	uint32_t set = (uint32_t)siw_settings()->rd_datagram;
+	uint32_t set = (uint32_t)siw_settings()->rd_max_datagram;
 	uint32_t its = peer->its_longest + SIW_RD_OVERHEAD;
 
 	if (!peer->its_longest)

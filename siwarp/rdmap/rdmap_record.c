@@ -75,8 +75,8 @@ struct siw_rdmap_records *siw_rdmap_records_new(uint32_t max)
 	if (!r)
 		return NULL;
 	r->max = max;
-	r->window_ns = (uint64_t)siw_settings()->rec_window_us * 1000;
-	r->timeout_ns = (uint64_t)siw_settings()->rec_timeout_ms * 1000000;
+	r->window_ns = (uint64_t)siw_settings()->record_reorder_us * 1000;
+	r->timeout_ns = (uint64_t)siw_settings()->record_timeout_ms * 1000000;
 	return r;
 }
 

@@ -19,7 +19,7 @@
  * task whose poll found nothing runs again after 1 us; the pause doubles with each further empty
  * poll, up to 1 ms, and ends early if an event occurs. Devices have no threads: the scheduler
  * makes a device's progress rounds, except while a task waits on the device or has just polled it.
- * With the setting progress=0 the scheduler makes none.
+ * With the setting progress_thread=0 the scheduler makes none.
  *
  * Between scheduling points a task may call anything. A thread that is not a task must not make
  * blocking or polling calls while a world is open: such a call prints a line on stderr and aborts

@@ -17,7 +17,7 @@ int __wrap_siw_device_thread_start(struct siw_context *ctx)
 {
 	ctx->sleep_fd = -1;
 	ctx->port->context = ctx;
-	if (!siw_settings()->progress)
+	if (!siw_settings()->progress_thread)
 		return 0;
 	ctx->has_thread = true;
 	ctx->port->served = true;

@@ -126,9 +126,11 @@ def source_toward(peer: Address) -> str:
         ) from None
 
 
-#: Index of the setting ``progress`` (whether a device has a progress thread) in the settings table.
+#: Index of the setting ``progress_thread`` in the settings table.
 _PROGRESS = next(
-    i for i in range(lib.siw_settings_count()) if ffi.string(lib.siw_setting_name(i)) == b"progress"
+    i
+    for i in range(lib.siw_settings_count())
+    if ffi.string(lib.siw_setting_name(i)) == b"progress_thread"
 )
 
 

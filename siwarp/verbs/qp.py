@@ -280,8 +280,8 @@ class QP(Handle):
         """Return each peer that has restarted (its instance has changed), once.
 
         For RD; at most 1,024 per call. ``PEER_RESTARTED`` is the event for it. Requests that were
-        posted for the previous instance complete with WR_FLUSH_ERR; with the setting ``rd_follow``,
-        requests that were not begun are sent to the new instance.
+        posted for the previous instance complete with WR_FLUSH_ERR; with the setting
+        ``rd_follow_restart``, requests that were not begun are sent to the new instance.
 
         Raises:
             Error: this is not an RD queue pair (EINVAL).

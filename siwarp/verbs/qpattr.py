@@ -64,9 +64,8 @@ class QPInitAttr:
         private_messages: RC: the program asserts that the peer is siwarp and that the peer's
             program asserts the same of this end: Send with Immediate may then be posted, and
             persona ``ROCE`` needs no Reads to find out what the peer has received. Needed only if
-            the start-up does not announce siwarp (setting ``mpa_announce`` 0). The setting
-            ``private_messages`` asserts this for all queue pairs. In the result of ``query``:
-            whether the peer is known to be siwarp.
+            the start-up does not announce siwarp (setting ``mpa_announce`` 0). In the
+            result of ``query``: whether the peer is known to be siwarp.
         qkey: UD, RD: the Q_Key set at INIT if ``modify`` sets none; ``None``: the process's default
             Q_Key, which is the setting ``qkey`` or else a random number. A peer in another process
             needs to be told this Q_Key (``query()``), or is started with the same Q_Key in
@@ -86,8 +85,8 @@ class QPInitAttr:
             senders wait.
         max_peers: RD: maximum number of peers with stored state; 0: the setting ``rd_peers``.
         peer_timeout: RD: seconds of silence after which a peer that owes a response counts as lost;
-            0: the setting ``peer_timeout_ms``, and ``rd_meet_ms`` for a peer on another machine
-            that does not answer the first message.
+            0: the setting ``peer_timeout_ms``, and ``rd_handshake_timeout_ms`` for a peer on
+            another machine that does not answer the first message.
         qp_context: any value chosen by the program.
 
     """

@@ -157,7 +157,7 @@ static void exchange_in_child(void)
 	struct rig own;
 
 #if defined(__SANITIZE_THREAD__)
-	check(siw_setting_set("progress", 0));
+	check(siw_setting_set("progress_thread", 0));
 #endif
 
 	rig_open(&own);

@@ -134,7 +134,7 @@ int main(void)
 	memset(from, 0xa5, SIZE);
 	rig_open(&one);
 	/* the receiver has no progress thread: it processes data only when the test polls */
-	check(siw_setting_set("progress", 0));
+	check(siw_setting_set("progress_thread", 0));
 	rig_open(&two);
 	rc_open(&a, &one, &b, &two, 8);
 	source = registered(&one, from, 0);

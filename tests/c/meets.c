@@ -86,7 +86,7 @@ static void poll_while_locked(bool takes)
 int main(void)
 {
 	setenv("SIWARP_NAP_US", "100000", 1);
-	setenv("SIWARP_COMPANY", "always", 1);
+	setenv("SIWARP_BATCHING", "always", 1);
 	rig_open(&rig);
 	ud_open(&end, &rig, SLOTS, NULL);
 	for (int i = 0; i < TIMES; i++) {

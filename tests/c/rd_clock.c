@@ -431,7 +431,7 @@ static void full_length(uint64_t ns)
  */
 static void check_mtu_probes(void)
 {
-	CHECK(!siw_setting_set("rd_datagram", 1400));
+	CHECK(!siw_setting_set("rd_max_datagram", 1400));
 	begin();
 	net.route_mtu = 1400;
 	meet();
@@ -456,7 +456,7 @@ static void check_mtu_probes_after_loss(void)
 {
 	uint64_t lowered;
 
-	CHECK(!siw_setting_set("rd_datagram", 1400));
+	CHECK(!siw_setting_set("rd_max_datagram", 1400));
 	begin();
 	net.route_mtu = 1400;
 	meet();

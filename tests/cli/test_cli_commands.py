@@ -177,7 +177,7 @@ def test_each_setting_is_in_one_group() -> None:
 
 
 def test_config_prints_first_what_is_not_as_by_default() -> None:
-    plain = {"SIWARP_CRC": "0", "SIWARP_QKEY": "0", "SIWARP_STRICT": "0"}
+    plain = {"SIWARP_CRC": "0", "SIWARP_QKEY": "0", "SIWARP_CRC_FIRST": "0"}
     lines = siwarp("--budget", 9, "config", env=plain).stdout.splitlines()
     assert lines[0].startswith("different from the default")
     assert [line.split()[:3] for line in lines[1:3]] == [
@@ -202,6 +202,13 @@ def test_config_of_what_is_no_setting_says_so(name: str, advice: str) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"siwarp: config: no such option or setting: {name}")
     assert done.stderr.strip().endswith(advice)
+
+
+@pytest.mark.parametrize("arguments", [["config", "company"], ["--company", "never", "config"]])
+def test_a_former_setting_is_refused_with_its_successor(arguments: list[str]) -> None:
+    done = siwarp(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.strip().endswith("is no longer a setting: use SIWARP_BATCHING")
 
 
 def value(name: str, done: subprocess.CompletedProcess[str]) -> int:

@@ -1,4 +1,4 @@
-"""SIWARP_COMPANY: messages arrive intact and in order, whether or not posts wait for further posts.
+"""SIWARP_BATCHING: messages arrive intact and in order, whether or not posts wait for more posts.
 
 `make stress` also runs the tests with hostile peers this way.
 """
@@ -22,10 +22,10 @@ SIMULATED = ("tests/sim/verbs/test_verbs_model.py",)
 @pytest.mark.scales
 @pytest.mark.timeout(3000 if LONG else 300)
 @pytest.mark.skipif("SANITIZER" in os.environ, reason="make test shows it, in a twentieth the time")
-@pytest.mark.parametrize("company", ["never", "always"])
-def test_posts_arrive_whole_and_in_order_if_they_wait(root: Path, company: str) -> None:
+@pytest.mark.parametrize("batching", ["never", "always"])
+def test_posts_arrive_whole_and_in_order_if_they_wait(root: Path, batching: str) -> None:
     env = {n: v for n, v in os.environ.items() if not n.startswith("PYTEST_")}
-    env["SIWARP_COMPANY"] = company
+    env["SIWARP_BATCHING"] = batching
     total = 0
     for parts, more in ((PARTS, {}), (SIMULATED, {"SIWARP_SIM": "1"})):
         done = pace.run(

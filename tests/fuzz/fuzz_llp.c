@@ -47,7 +47,7 @@ bool fuzz_begin(const uint8_t *data, size_t size, const void *before, size_t n,
 	feed.in = in;
 	feed.how = data[1];
 	fuzz_n_sent = 0;
-	siw_setting_set("strict", !!(in->flags & FUZZ_STRICT));
+	siw_setting_set("crc_first", !!(in->flags & FUZZ_STRICT));
 	return true;
 }
 

@@ -600,11 +600,11 @@ static void fuzz_rd_begin(void)
 	static bool once;
 
 	if (!once) {
-		CHECK(!siw_setting_set("rd_datagram", 1400) &&
+		CHECK(!siw_setting_set("rd_max_datagram", 1400) &&
 		      !siw_setting_set("rd_window", 65536));
 		once = true;
 	}
-	CHECK(!siw_setting_set("rd_octets", flags & SHORT ? 1 << 20 : 64 << 20));
+	CHECK(!siw_setting_set("rd_total_window", flags & SHORT ? 1 << 20 : 64 << 20));
 	CHECK(!siw_setting_set("rd_idle_ms", flags & SHORT ? 50 : 30000));
 	fuzz_net_reset();
 	net.no_batches = flags & NO_GSO;

@@ -588,8 +588,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (size < 2)
 		return 0;
-	CHECK(!siw_setting_set("rd_datagram", 1400) && !siw_setting_set("progress", 0) &&
-	      !siw_setting_set("rd_octets", 1 << 20));
+	CHECK(!siw_setting_set("rd_max_datagram", 1400) && !siw_setting_set("progress_thread", 0) &&
+	      !siw_setting_set("rd_total_window", 1 << 20));
 	flags = data[0];
 	lied = upset = false;
 	fuzz_net_reset();

@@ -86,6 +86,16 @@ def settings(**values: int) -> Iterator[None]:
             lib.siw_setting_set(name.encode(), value)
 
 
+@contextlib.contextmanager
+def long_pauses(factor: int = 100) -> Iterator[None]:
+    """Multiply the pauses that end batching and the watchdogs, which a slow test would exceed."""
+    lib.siw_settings_test_pauses(factor)
+    try:
+        yield
+    finally:
+        lib.siw_settings_test_pauses(1)
+
+
 def until(ready: Callable[[], Any], limit: float = LIMIT) -> Any:
     """Return the first true value of ``ready()``; fail after ``limit`` seconds."""
     began = net.now()
@@ -214,7 +224,7 @@ class Rig:
 
 def threadless() -> Rig:
     """Open a device without a progress thread: only calls by the program make progress."""
-    with settings(progress=0):
+    with settings(progress_thread=0):
         return Rig()
 
 

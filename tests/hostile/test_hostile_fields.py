@@ -352,10 +352,10 @@ def test_fpdu(target: Target, layer: str, name: str) -> None:
 
 def test_a_wrong_crc_of_a_large_fpdu(target: Target) -> None:
     """Octets may have been placed directly into memory that the peer may write; with
-    strict, none.
+    crc_first, none.
     """
     sound = FPDU(bytes(FPDU(ulpdu=write(target, 9000))))
-    strict = lib.siw_setting_value(index_of("strict"))
+    strict = lib.siw_setting_value(index_of("crc_first"))
     for value, packet in changed(sound, "FPDU", "crc"):
         if value == sound.crc:
             continue

@@ -47,11 +47,11 @@ def strict(request: pytest.FixtureRequest) -> Iterator[bool]:
     before = next(
         int(lib.siw_setting_value(i))
         for i in range(lib.siw_settings_count())
-        if ffi.string(lib.siw_setting_name(i)) == b"strict"
+        if ffi.string(lib.siw_setting_name(i)) == b"crc_first"
     )
-    lib.siw_setting_set(b"strict", int(request.param))
+    lib.siw_setting_set(b"crc_first", int(request.param))
     yield request.param
-    lib.siw_setting_set(b"strict", before)
+    lib.siw_setting_set(b"crc_first", before)
 
 
 class Gone:

@@ -158,7 +158,7 @@ with Context(sys.argv[1]) as ctx:
     now = ctx.query_info()
     print(json.dumps([kinds, now.up]))
 """
-    process = ns.python(code, ns.v4, SIWARP_PROGRESS="0")
+    process = ns.python(code, ns.v4, SIWARP_PROGRESS_THREAD="0")
     told, up = finish(process)
     assert sorted(told) == ["GID_CHANGE", "PORT_ERR"]
     assert up is False

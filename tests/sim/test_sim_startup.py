@@ -99,7 +99,7 @@ def test_a_newcomer_waits_only_until_a_start_up_of_any_source_is_old_enough(seed
 
 def test_start_ups_that_speak_while_they_make_room_are_not_served_any_more(world: World) -> None:
     """One progress round finds both newcomers and data of the start-ups that it closes for them."""
-    with settings(max_startups=64, source_share=75, progress=0):
+    with settings(max_startups=64, source_share=75, progress_thread=0):
         channel = CMEventChannel(world.device(LISTENER))
         with CMID(channel) as listener:
             listener.listen((LISTENER, PORT))

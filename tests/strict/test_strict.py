@@ -1,4 +1,4 @@
-"""The tests of the wire format pass with SIWARP_STRICT=1, which places data only after its CRC
+"""The tests of the wire format pass with SIWARP_CRC_FIRST=1, which places data only after its CRC
 check.
 
 `make strict` runs the complete suite this way; this file runs the part that every change must pass.
@@ -38,13 +38,13 @@ ABOUT_THE_WIRE = (
 @pytest.mark.scales
 @pytest.mark.timeout(300)
 @pytest.mark.skipif("SANITIZER" in os.environ, reason="make test shows it, in a twentieth the time")
-@pytest.mark.skipif("SIWARP_STRICT" in os.environ, reason="everything runs so already")
+@pytest.mark.skipif("SIWARP_CRC_FIRST" in os.environ, reason="everything runs so already")
 def test_what_is_about_the_wire_passes_with_nothing_placed_before_its_crc(root: Path) -> None:
     env = {n: v for n, v in os.environ.items() if not n.startswith("PYTEST_")}
     done = pace.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist",
          *ABOUT_THE_WIRE],
-        cwd=root, env={**env, "SIWARP_STRICT": "1"}, capture_output=True, text=True,
+        cwd=root, env={**env, "SIWARP_CRC_FIRST": "1"}, capture_output=True, text=True,
         seconds=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]

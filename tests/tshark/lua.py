@@ -271,7 +271,6 @@ def test_delivery_counts_of_our_own_connections_are_shown(tmp_path: Path, every:
     file = tmp_path / "x.pcapng"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SIWARP_PERSONA", "roce")
-        patch.setenv("SIWARP_PRIVATE_MESSAGES", "1")
         with server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
             done = siwarp(
                 "capture", "-o", file, "--", *COMMAND,

@@ -130,7 +130,7 @@ struct siw_cm_event {
  * Creates an event channel for ids. With context NULL the channel belongs to no device: each of its
  * ids is assigned a device later by siw_cm_set_device, and the channel delivers the events of ids
  * of any device. A thread that waits on such a channel makes no progress itself, so the devices'
- * progress threads must be enabled (setting progress), or no event arrives.
+ * progress threads must be enabled (setting progress_thread), or no event arrives.
  */
 struct siw_cm_channel *siw_cm_create_channel(struct siw_context *context);
 /* Destroys the channel. -EBUSY: an id of the channel still exists. */

@@ -182,8 +182,8 @@ struct siw_async_event {
  * Removes the oldest asynchronous event from the device's queue and writes it to *event. Blocks as
  * siw_get_cq_event does. Returns 0; -EAGAIN after timeout_ms milliseconds without an event; -EINTR
  * after a signal. Unlike in siw_get_cq_event, the waiting thread only sleeps and makes no progress
- * on the device's traffic, unless setting progress is 0. Raising an event that is still queued for
- * the same object does not queue it again.
+ * on the device's traffic, unless setting progress_thread is 0. Raising an event that is still
+ * queued for the same object does not queue it again.
  *
  * A QP that goes to ERR by itself raises exactly one of FATAL, REQ_ERR and ACCESS_ERR. Causes of
  * FATAL: a Terminate from the peer, a broken or reset stream, an overflow of the QP's CQ. A QP
@@ -657,8 +657,8 @@ struct siw_qp_init_attr {
 	 *
 	 * RD: peer_timeout_ms is the time in milliseconds after which a peer that owes a response
 	 * and stays silent is declared lost (0: setting peer_timeout_ms). With 0, setting
-	 * rd_meet_ms applies to a peer on another machine that has not yet answered the first
-	 * message.
+	 * rd_handshake_timeout_ms applies to a peer on another machine that has not yet answered
+	 * the first message.
 	 */
 	uint32_t max_peers;
 	uint32_t peer_timeout_ms;
@@ -710,9 +710,8 @@ struct siw_qp_init_attr {
 	 * about this end. Send with Immediate may then be posted, and persona roce needs no RDMA
 	 * Reads (enum siw_persona). Set this only for peers that the start-up of the connection
 	 * does not identify: connections made with by_qpn identify themselves, and so do those of
-	 * the connection manager unless setting mpa_announce is 0 at either end. Setting
-	 * private_messages makes the assertion for all RC queue pairs. siw_query_qp: whether the
-	 * peer is known to be siwarp by any of these means.
+	 * the connection manager unless setting mpa_announce is 0 at either end. siw_query_qp:
+	 * whether the peer is known to be siwarp by any of these means.
 	 */
 	int private_messages;
 };

@@ -220,10 +220,10 @@ int siw_query_waits(struct siw_qp *qp, struct siw_rd_wait *out, int max);
  * RD: returns the peers that came back as another instance (see siw_poll_cq_instances), each once.
  * SIW_EVENT_PEER_RESTARTED reports that there are such peers. Writes up to max entries to out;
  * returns the number written. Requests posted for the previous instance, that is, before the new
- * instance was detected, complete with SIW_WC_WR_FLUSH_ERR. With setting rd_follow, requests that
- * were not started are sent to the new instance instead, as is always the case when an association
- * is set up again with the same instance. An unread entry is lost when the record of the peer is
- * evicted (setting rd_peers). -EINVAL: not an RD QP.
+ * instance was detected, complete with SIW_WC_WR_FLUSH_ERR. With setting rd_follow_restart,
+ * requests that were not started are sent to the new instance instead, as is always the case when
+ * an association is set up again with the same instance. An unread entry is lost when the record of
+ * the peer is evicted (setting rd_peers). -EINVAL: not an RD QP.
  */
 int siw_poll_restarts(struct siw_qp *qp, struct siw_rd_restart *out, int max);
 /*

@@ -915,7 +915,7 @@ int siw_qp_rc_start(struct siw_rc_qp *rc, struct siw_mpa_stream *mpa,
 					     ? (uint64_t)siw_settings()->rnr_octets
 					     : 0,
 		.deliver_before_end = rc->base.keep_unexpected || rc->pairs,
-		.private = siw_settings()->private_messages || rc->base.private_always ||
+		.private = rc->base.private_always ||
 			   start->siwarp,
 	};
 	struct siw_rdmap_stream *stream;

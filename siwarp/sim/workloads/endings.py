@@ -34,7 +34,7 @@ TRIED = 3
 OUTAGE_S = 0.1
 #: Number of Write-Records in flight at a time, and the octets of each: two datagrams.
 RECORDS, RECORD = 4, 1500
-#: Seconds after which a Write-Record has ended in any case: above SIWARP_REC_TIMEOUT_MS.
+#: Seconds after which a Write-Record has ended in any case: above SIWARP_RECORD_TIMEOUT_MS.
 RECORD_S = 0.2
 
 

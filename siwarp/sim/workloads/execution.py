@@ -200,7 +200,7 @@ class Execution:
         self.link_plans: dict[frozenset[str], str] = {}
         self.duplicates = "dup=" in program.plan
         short = program.settings["peer_timeout_ms"] < 10000
-        short |= program.settings["rd_meet_ms"] < 60000
+        short |= program.settings["rd_handshake_timeout_ms"] < 60000
         # time-outs are short: RD may lose a peer on a network with high loss or delay
         self.impatient = short
         # the network had high loss or delay at some time

@@ -16,7 +16,7 @@ def test_an_fpdu_is_passed_on_when_its_last_octet_came_and_not_before(
 ) -> None:
     octets = fpdu(pattern(size))
     assert strict or len(octets) <= WHOLE_OCTETS
-    with setting("strict", strict), world() as w:
+    with setting("crc_first", strict), world() as w:
         stream = w.receiver()
         stream.sock.sendall(octets[:-1])
         for _ in range(3):

@@ -171,9 +171,9 @@ def last_ack(s: Stranger) -> RDDatagram:
 
 @pytest.mark.clause("DGRAM-RD-33")
 def test_the_memory_of_all_that_peers_send_early_is_bounded_and_a_share_is_left(end, strangers):
-    with setting("rd_octets", 1 << 20):
+    with setting("rd_total_window", 1 << 20):
         e = end()
-    with setting("rd_datagram", 1500):
+    with setting("rd_max_datagram", 1500):
         honest = end()
     hogs = strangers(e, 6)
     kept = 0
@@ -208,7 +208,7 @@ def port(e: Endpoint) -> int:
 
 @pytest.mark.clause("DGRAM-RD-13", "DGRAM-RD-33")
 def test_what_is_held_for_want_of_a_receive_is_bounded_over_all_peers_and_not_lost(end, strangers):
-    with setting("rd_octets", 1 << 20):
+    with setting("rd_total_window", 1 << 20):
         e = end()
     taking: list[bool] = []
     e.judge = lambda _who, _data: "take" if taking else "hold"
@@ -244,7 +244,7 @@ def name(s: Stranger) -> str:
 
 
 def test_peers_that_acknowledge_nothing_leave_room_to_send_to_others(end, strangers):
-    with setting("rd_octets", 1 << 20):
+    with setting("rd_total_window", 1 << 20):
         a = end()
     b = end()
     for s in strangers(a, 8):

@@ -26,8 +26,8 @@ FLUSHED = WCStatus.WR_FLUSH_ERR
 
 @pytest.fixture
 def follow() -> Iterator[None]:
-    """Set rd_follow: requests are sent to the process that takes over a peer's address."""
-    with settings(rd_follow=1):
+    """Set rd_follow_restart: requests are sent to the process that takes over a peer's address."""
+    with settings(rd_follow_restart=1):
         yield
 
 

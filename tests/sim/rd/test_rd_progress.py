@@ -126,7 +126,7 @@ def test_who_is_not_ready_may_be_so_for_as_long_as_it_likes(end, strangers):
 
 @pytest.mark.clause("DGRAM-RD-41")
 def test_a_receiver_whose_memory_is_used_grants_credit_for_what_fills_a_gap(end, strangers):
-    with setting("rd_octets", 1 << 20):
+    with setting("rd_total_window", 1 << 20):
         e = end()
     (behind,) = strangers(e, 1)
     behind.meet()

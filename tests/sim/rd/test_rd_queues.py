@@ -22,7 +22,7 @@ def test_a_send_without_a_receive_does_not_hold_back_what_its_sender_answers(
     rig: Rig, what: str, asked: str
 ) -> None:
     held = HELD[what]
-    with setting("rd_octets", 4 << 20 if what == "more than is stored" else 64 << 20):
+    with setting("rd_total_window", 4 << 20 if what == "more than is stored" else 64 << 20):
         a, b = Peer(rig, max(held, 1 << 16)), Peer(rig, 1 << 16)
     data = pattern(held)
     a.send(b, data)

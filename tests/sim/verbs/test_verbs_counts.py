@@ -409,7 +409,7 @@ def test_counts_go_in_front_of_an_answer_and_of_a_response(wire: Wire) -> None:
 @contextlib.contextmanager
 def answered() -> Iterator[tuple[End, PlainPeer]]:
     """Yield an end without a progress thread that has posted a Send and polled the answer."""
-    with settings(progress=0):
+    with settings(progress_thread=0):
         rig = Rig()
     with (
         answering(Wire(rig), gone=True, **ROCE) as (a, peer),
@@ -489,7 +489,7 @@ def test_one_way_flows_are_counted_every_64_kib_and_when_they_pause(wire: Wire) 
 def test_a_flow_without_a_pause_is_counted_every_64_kib() -> None:
     """All data is in the sockets before the first poll, so no count is sent because of a pause."""
     octets, total = 1024, 256
-    with settings(progress=0):
+    with settings(progress_thread=0):
         rig = Rig()
     with answering(Wire(rig), gone=True, **IWARP) as (a, peer):
         one = peer.write(bytes(octets), a.mem.rkey, a.mem.addr)

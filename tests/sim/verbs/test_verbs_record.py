@@ -41,11 +41,11 @@ SLOT = 1024
 def patience(request: pytest.FixtureRequest) -> Iterator[None]:
     """Set the times, in ms, to wait for late segments before and after a message's last segment."""
     ms = getattr(request, "param", 150) * (4 if "SANITIZER" in os.environ else 1)
-    assert lib.siw_setting_set(b"rec_window_us", ms * 1000) == 0
-    assert lib.siw_setting_set(b"rec_timeout_ms", ms) == 0
+    assert lib.siw_setting_set(b"record_reorder_us", ms * 1000) == 0
+    assert lib.siw_setting_set(b"record_timeout_ms", ms) == 0
     yield
-    lib.siw_setting_set(b"rec_window_us", 2000)
-    lib.siw_setting_set(b"rec_timeout_ms", 100)
+    lib.siw_setting_set(b"record_reorder_us", 2000)
+    lib.siw_setting_set(b"record_timeout_ms", 100)
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_reset_forgets_what_is_in_process(patience: None, rig: Rig) -> None:
 def test_a_queue_is_drained_when_what_is_half_out_is_out(rig: Rig) -> None:
     size = 64 << 20
     target = Target(rig, size=8)
-    with set_to(progress=0):  # only calls of this thread send anything
+    with set_to(progress_thread=0):  # only calls of this thread send anything
         mine = Rig()
     out, cq = mine.mr(mmap.mmap(-1, size)), mine.cq()
     qp = mine.ud(cq, qkey=QKEY)

@@ -151,7 +151,7 @@ def test_a_segment_that_contradicts_its_message_is_told_of_as_long_as_that_is_in
     first = target.segment(data[:50], 0, 5, 100, 0)
     other = target.segment(data[:50], 500, 5, 120, 50)
     # the message stays incomplete for longer than any machine stalls
-    with settings(rec_timeout_ms=10_000):
+    with settings(record_timeout_ms=10_000):
         who.sendto(first, target.qp.addr)
         with counted("drop_header", 1):
             who.sendto(other, target.qp.addr)

@@ -109,7 +109,7 @@ def told_of(rig: Rig, who: Stranger) -> None:
 
 
 def something_else(rig: Rig, who: Stranger) -> None:
-    with settings(rec_timeout_ms=10_000):
+    with settings(record_timeout_ms=10_000):
         for change in ("length", "place", "STag"):
             target = made(rig)
             who.sendto(target.segment(b"half", 0, 5, 100, 0), target.qp.addr)

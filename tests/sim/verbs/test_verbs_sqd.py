@@ -66,7 +66,7 @@ def test_a_ud_queue_is_drained_at_once_and_tells_who_asked(rig: Rig, pair: Pair)
     assert rig.ctx.get_async_event(0) is None
 
 
-def test_what_waited_for_company_is_sent_before_the_queue_is_drained(rig: Rig) -> None:
+def test_what_waited_for_a_batch_is_sent_before_the_queue_is_drained(rig: Rig) -> None:
     pair = Pair(rig)
     for i in range(5):
         pair.recv(wr_id=i)

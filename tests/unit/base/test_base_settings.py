@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 from _siwarp_layers import ffi, lib
+
+import siwarp
 
 Child = Callable[..., CompletedProcess[str]]
 
@@ -16,7 +19,7 @@ ENOENT, EINVAL, ERANGE = 2, 22, 34
 
 # The name, default, minimum and maximum of each setting, as documented.
 PROMISED = {
-    "progress": (1, 0, 1),
+    "progress_thread": (1, 0, 1),
     "nap_us": (1000, 50, 100000),
     "spin_us": (30, 0, 10000),
     "budget": (64, 1, 4096),
@@ -26,7 +29,7 @@ PROMISED = {
     "mcast_port": (62607, 1, 65535),
     "mcast_ttl": (1, 0, 255),
     "mulpdu": (64768, 128, 64768),
-    "strict": (0, 0, 1),
+    "crc_first": (0, 0, 1),
     "mpa_timeout_ms": (5000, 10, 600000),
     "sidr_timeout_ms": (10000, 100, 600000),
     "max_startups": (1024, 1, 65535),
@@ -42,26 +45,22 @@ PROMISED = {
     "err_window": (256, 1, 65536),
     "err_rate": (1000, 0, 1_000_000),
     "err_source_rate": (20, 0, 1_000_000),
-    "linger_octets": (256 << 20, 0, 1 << 40),
     "rnr_octets": (1 << 20, 128 << 10, 1 << 30),
     "peer_timeout_ms": (10000, 100, 600000),
-    "rd_meet_ms": (60000, 100, 600000),
+    "rd_handshake_timeout_ms": (60000, 100, 600000),
     "rd_peers": (65536, 1, 1 << 24),
     "rd_window": (4 << 20, 65536, 65535 << 10),
-    "rd_octets": (64 << 20, 1 << 20, 1 << 40),
+    "rd_total_window": (64 << 20, 1 << 20, 1 << 40),
     "rd_idle_ms": (30000, 10, 86400000),
-    "rd_datagram": (0, 0, 65507),
-    "rd_follow": (0, 0, 1),
+    "rd_max_datagram": (0, 0, 65507),
+    "rd_follow_restart": (0, 0, 1),
     "rd_cc": (0, 0, 2),
-    "company": (0, 0, 2),
-    "company_us": (200, 1, 1_000_000),
-    "deputies_us": (2000, 1, 1_000_000),
+    "batching": (0, 0, 2),
     "uc_breaker": (1, 0, 2),
-    "rec_window_us": (2000, 0, 1_000_000),
-    "rec_timeout_ms": (100, 1, 60_000),
+    "record_reorder_us": (2000, 0, 1_000_000),
+    "record_timeout_ms": (100, 1, 60_000),
     "crc": (1, 0, 1),
     "markers": (0, 0, 1),
-    "private_messages": (0, 0, 1),
     "delivery_counts": (1, 0, 1),
     "mpa_announce": (1, 0, 1),
     "capture_mb": (0, 0, 1 << 20),
@@ -174,6 +173,28 @@ def test_an_unknown_variable_costs_one_line_and_changes_nothing(child: Child) ->
         "siwarp: there is no setting SIWARP_BUDGETS; ignored",
     ]
     assert values(done) == {name: row[0] for name, row in PROMISED.items()}
+
+
+def test_a_former_variable_costs_one_line_that_names_its_successor(child: Child) -> None:
+    done = child(VALUES, SIWARP_COMPANY="never", SIWARP_LINGER_OCTETS="1", SIWARP_STRICT="1")
+    assert sorted(done.stderr.splitlines()) == [
+        "siwarp: SIWARP_COMPANY is ignored: use SIWARP_BATCHING",
+        "siwarp: SIWARP_LINGER_OCTETS is ignored: remove it, the limit is 256 MiB",
+        "siwarp: SIWARP_STRICT is ignored: use SIWARP_CRC_FIRST",
+    ]
+    assert values(done) == {name: row[0] for name, row in PROMISED.items()}
+
+
+def test_the_advice_on_a_former_setting_names_one_that_exists() -> None:
+    header = Path(siwarp.__file__).parent / "base" / "settings.c"
+    former = re.findall(r'\{ "(SIWARP_\w+)", "([^"]+)" \}', header.read_text("utf-8"))
+    variables = {f"SIWARP_{name.upper()}" for name in NAMES}
+    assert former
+    for variable, advice in former:
+        assert variable not in variables
+        assert ffi.string(lib.siw_setting_former(variable.encode())).decode() == advice
+        assert set(re.findall(r"SIWARP_\w+", advice)) <= variables
+    assert lib.siw_setting_former(b"SIWARP_CRC") == lib.siw_setting_former(ffi.NULL) == ffi.NULL
 
 
 def test_a_very_long_value_is_still_one_line(child: Child) -> None:

@@ -51,7 +51,7 @@ def test_threads_leave_their_waits_and_every_handle_is_stale(build_dir: Path) ->
 def test_a_post_that_stalls_is_waited_for(build_dir: Path) -> None:
     done = pace.run(
         [build_dir / "tests/c/siw-test-stalled"],
-        env={**os.environ, "SIWARP_PERSONA": "roce", "SIWARP_COMPANY": "always"},
+        env={**os.environ, "SIWARP_PERSONA": "roce", "SIWARP_BATCHING": "always"},
         capture_output=True,
         text=True,
         seconds=60,

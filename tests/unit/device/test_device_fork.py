@@ -30,7 +30,7 @@ SANITIZED = "SANITIZER" in os.environ
 def no_threads() -> None:
     """Turn progress threads off under ThreadSanitizer; its forked children cannot start them."""
     if os.environ.get("SANITIZER") == "tsan":
-        lib.siw_setting_set(b"progress", 0)
+        lib.siw_setting_set(b"progress_thread", 0)
 
 
 def settle() -> None:
@@ -248,7 +248,7 @@ import siwarp, siwarp._siwarp
 def square(address, n):
     if sys.argv[1] == "fork" and os.environ.get("SANITIZER") == "tsan":
         # It cannot start a thread in the child of a process that has some.
-        siwarp._siwarp.lib.siw_setting_set(b"progress", 0)
+        siwarp._siwarp.lib.siw_setting_set(b"progress_thread", 0)
     with siwarp.connect(address) as conn:
         conn.send(str(n).encode(), 30)
         return int(conn.recv(30))

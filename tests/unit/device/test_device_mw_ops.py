@@ -9,7 +9,7 @@ import pytest
 from harness.rc_harness import READ, End, Wire
 from harness.rd_harness import Peer
 from harness.uc_harness import Ends
-from harness.verbs_harness import Rig, poll, refused, settings, until
+from harness.verbs_harness import Rig, poll, refused, until
 
 from siwarp.verbs import (
     MR,
@@ -234,8 +234,7 @@ def test_a_write_with_immediate_that_is_refused_brings_no_immediate_data(
 def test_a_send_with_immediate_brings_the_key_of_the_window_bound_before_it(
     two: Wire, inline: bool
 ) -> None:
-    with settings(private_messages=1):
-        a, b = two.connect(max_inline_data=64)
+    a, b = two.connect(max_inline_data=64)
     b.recv(1)  # the accepting side may send only after it has received a message
     a.post(WROpcode.SEND)
     assert poll(b.rcq)[0].ok and poll(a.scq)[0].ok
@@ -266,8 +265,7 @@ def test_a_send_with_immediate_brings_the_key_of_the_window_bound_before_it(
 def test_a_window_is_no_local_key_for_immediate_data_or_atomics(
     two: Wire, kind: MWType, opcode: WROpcode
 ) -> None:
-    with settings(private_messages=1):
-        a, b = two.connect()
+    a, b = two.connect()
     mr = MR(a.rig.pd, 64, LOCAL | BIND)
     mw, _ = bound(a, mr, kind, access=WRITES | READS | ATOMIC)
     wr = SendWR(3, opcode, sg=[mr.sge(0, 8)], remote=b.mem.remote(0, 8), imm_data=IMM)

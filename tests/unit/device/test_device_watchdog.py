@@ -13,16 +13,13 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
 from harness.uc_harness import Ends
-from harness.verbs_harness import Rig, poll, settings, until
+from harness.verbs_harness import Rig, long_pauses, poll, until
 from pace import scaled
 from unit.device.test_device_idle import switches, tasks
 
 from siwarp.verbs import WROpcode
 
 DEPUTIES = 2  # SIW_WATCHDOGS
-#: The setting deputies_us: short messages closer together than this many microseconds wake watchdog
-#: threads. A hundred times the default, so that the messages of a slow machine do, too.
-APART_US = 200_000
 LONGEST_SINGLE = 1 << 16  # SIW_LONGEST_SINGLE
 
 
@@ -73,7 +70,7 @@ class Watched:
 @pytest.fixture
 def watched() -> Iterator[Watched]:
     w = Watched()
-    with settings(deputies_us=APART_US):
+    with long_pauses():  # the messages of a slow machine are far apart
         yield w
     os.close(w.memory)
     w.rig.close()
@@ -112,7 +109,7 @@ def test_a_device_without_one_sided_traffic_has_no_deputies(watched: Watched) ->
 
 
 def test_single_writes_now_and_then_have_no_deputies(watched: Watched) -> None:
-    with settings(deputies_us=2000):
+    with long_pauses(1):
         for _ in range(30):
             watched.write()
             time.sleep(0.003)

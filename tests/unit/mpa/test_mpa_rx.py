@@ -93,7 +93,7 @@ def test_any_sizes_in_any_cuts_are_received_in_order(
 ) -> None:
     ulpdus = [pattern(n, i) for i, n in enumerate(sizes)]
     octets = b"".join(fpdu(u) for u in ulpdus)
-    with setting("strict", int(strict)), world() as w:
+    with setting("crc_first", int(strict)), world() as w:
         stream = w.receiver(crc=crc)
 
         def send() -> None:
@@ -116,7 +116,7 @@ def test_every_size_around_the_limits_is_received(strict: int) -> None:
     sizes = [*range(1100), *range(WHOLE_OCTETS - 80, WHOLE_OCTETS + 80), 16_384, 32_768, 57_344]
     sizes += [*range(65_450 - 64, 65_490), *range(MAX_ULPDU - 3, MAX_ULPDU + 1)]
     source = pattern(70_000)
-    with setting("strict", strict), world() as w:
+    with setting("crc_first", strict), world() as w:
         stream = w.receiver(crc=False)
 
         def send() -> None:
@@ -245,7 +245,7 @@ def test_no_octet_outside_the_destination_is_written(strict: int, size: int) -> 
     octets = fpdu(pattern(size, 1)) + fpdu(pattern(size, 2))
     memory = bytearray(b"\xa5" * (size + 200))
     view = memoryview(memory)[100 : 100 + size - 14]
-    with setting("strict", strict), world() as w:
+    with setting("crc_first", strict), world() as w:
         stream = w.receiver()
         stream.sock.sendall(octets[:90])
         settle()
@@ -262,7 +262,7 @@ def test_strict_writes_nothing_before_the_crc_was_checked() -> None:
     octets = bytearray(fpdu(pattern(LARGE)))
     octets[-1] ^= 1
     dest = bytearray(LARGE - 14)
-    with setting("strict", 1), world() as w:
+    with setting("crc_first", 1), world() as w:
         stream = w.receiver()
         stream.sock.sendall(octets[:-1])
         settle()

@@ -22,14 +22,13 @@ from harness.rc_harness import End, Wire
 from harness.rd_harness import Peer as RDPeer
 from harness.rd_stranger import Stranger
 from harness.uc_harness import Peer as UCPeer
-from harness.verbs_harness import Rig, settings, until
+from harness.verbs_harness import Rig, long_pauses, settings, until
 
 from siwarp.inspect.rd import RDType
 from siwarp.verbs import CQ, QP, CompChannel, QPAttr, QPState, QPType, SendFlag, SendWR
 
 NAP_US = 100_000
-#: The pause between posts after which batching ends, in microseconds: 200 us for a C program,
-#: longer here because a test is slower.
+#: The pause between posts after which batching ends, in microseconds, within long_pauses().
 SILENCE_US = 20_000
 AUTO, NEVER, ALWAYS = range(3)
 
@@ -109,7 +108,7 @@ class Sender:
             until(lambda: number in [wc.wr_id for wc in self.cq.poll(64)])
         return 0
 
-    def wait_for_company(self) -> int:
+    def wait_for_batch(self) -> int:
         """Post until a message is held back to be batched; return its number."""
 
         def waits() -> int:
@@ -131,7 +130,7 @@ KINDS = [QPType.UD, QPType.UC, QPType.RD, QPType.RC]
 
 @pytest.fixture(params=KINDS, ids=["ud", "uc", "rd", "rc"])
 def sender(request: pytest.FixtureRequest) -> Iterator[Sender]:
-    with settings(nap_us=NAP_US, company=ALWAYS):
+    with settings(nap_us=NAP_US, batching=ALWAYS):
         made = Sender(Rig(), request.param)
         yield made
         made.close()
@@ -180,14 +179,14 @@ def test_a_batched_post_is_flushed_when_its_program(
     if act is arm and sender.kind == QPType.UC:
         # arming any CQ of the device ends the batching, because the thread that arms may sleep
         sender.cq = sender.rig.cq(16, sender.channel)
-    last = sender.wait_for_company()
+    last = sender.wait_for_batch()
     act(sender)
     assert sender.has_sent(last)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_post_of_a_queue_pair_waits_for_nothing(kind: QPType) -> None:
-    with settings(nap_us=NAP_US, company=ALWAYS):
+    with settings(nap_us=NAP_US, batching=ALWAYS):
         made = Sender(Rig(), kind)
         assert made.has_sent(made.post())
         made.close()
@@ -196,12 +195,12 @@ def test_the_first_post_of_a_queue_pair_waits_for_nothing(kind: QPType) -> None:
 
 def test_a_post_after_arming_is_sent_at_once(sender: Sender) -> None:
     cq = sender.rig.cq(16, sender.channel)
-    sender.wait_for_company()
+    sender.wait_for_batch()
     cq.req_notify()
     for _ in range(3):
         assert sender.has_sent(sender.post())
     cq.close()  # no thread can wait on the closed CQ any more
-    sender.wait_for_company()
+    sender.wait_for_batch()
 
 
 def test_a_pending_event_does_not_prevent_flushing(sender: Sender) -> None:
@@ -210,7 +209,7 @@ def test_a_pending_event_does_not_prevent_flushing(sender: Sender) -> None:
     other.req_notify()
     qp.post_send(SendWR(1, ah=sender.rig.ah(qp)))
     until(lambda: select.select([sender.channel], [], [], 0)[0])
-    last = sender.wait_for_company()
+    last = sender.wait_for_batch()
     wait_where_one_is(sender)
     assert sender.has_sent(last)
 
@@ -228,7 +227,7 @@ def test_posts_wait_again_once_a_program_that_armed_has_polled_on(sender: Sender
     # UCX's threads keep a CQ armed while the program polls all the time.
     for _ in range(200):
         sender.cq.poll(1)
-    last = sender.wait_for_company()
+    last = sender.wait_for_batch()
     poll(sender)
     assert sender.has_sent(last)
 
@@ -236,7 +235,7 @@ def test_posts_wait_again_once_a_program_that_armed_has_polled_on(sender: Sender
 @pytest.fixture(params=KINDS, ids=["ud", "uc", "rd", "rc"])
 def lively(request: pytest.FixtureRequest) -> Iterator[Sender]:
     """Provide a sender with default settings, except for the nap and the pause."""
-    with settings(nap_us=NAP_US, company_us=SILENCE_US):
+    with settings(nap_us=NAP_US), long_pauses():
         made = Sender(Rig(), request.param)
         yield made
         made.close()
@@ -272,7 +271,7 @@ def test_posts_wait_once_traffic_is_dense_and_no_more_after_a_silence(lively: Se
 @pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RC])
 def test_posts_wait_also_where_no_poll_ever_finds_nothing(kind: QPType) -> None:
     """The device's thread sleeps on idle sockets until the program's polls are reported to it."""
-    with settings(nap_us=NAP_US, company_us=SILENCE_US):
+    with settings(nap_us=NAP_US), long_pauses():
         made = Sender(Rig(), kind)
 
         def waits() -> bool:
@@ -308,7 +307,7 @@ def test_three_dense_rounds_do_not_start_batching(lively: Sender) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_posts_that_are_never_to_wait_leave_at_once(kind: QPType) -> None:
-    with settings(nap_us=NAP_US, company=NEVER):
+    with settings(nap_us=NAP_US, batching=NEVER):
         made = Sender(Rig(), kind)
         for _ in range(20):
             poll(made)
@@ -321,7 +320,7 @@ def test_posts_that_are_never_to_wait_leave_at_once(kind: QPType) -> None:
 # RD is left out, because its handshake needs the progress thread
 @pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RC])
 def test_without_a_progress_thread_posts_are_not_batched(kind: QPType) -> None:
-    with settings(progress=0, company=ALWAYS):
+    with settings(progress_thread=0, batching=ALWAYS):
         made = Sender(Rig(), kind)
         for _ in range(3):
             assert made.has_sent(made.post())
@@ -332,12 +331,12 @@ def test_without_a_progress_thread_posts_are_not_batched(kind: QPType) -> None:
 @pytest.mark.parametrize(("kind", "size", "fit"), [(QPType.UD, 15_000, 4), (QPType.RC, 60_000, 4)])
 def test_a_full_batch_is_sent_at_once(kind: QPType, size: int, fit: int) -> None:
     """A post that fills 60 KiB of datagrams or 256 KiB of a stream flushes all posts held back."""
-    with settings(nap_us=NAP_US, company=ALWAYS):
+    with settings(nap_us=NAP_US, batching=ALWAYS):
         made = Sender(Rig(), kind)
         big = made.rig.mr(bytearray(size))
 
         def completed() -> list[int]:
-            made.wait_for_company()
+            made.wait_for_batch()
             poll(made)
             made.has_sent(0)  # reads the socket, which makes room for the next message
             wr = {"sg": [big.sge()], "send_flags": SendFlag.SIGNALED, **made.wr}
@@ -356,12 +355,12 @@ def test_a_full_batch_is_sent_at_once(kind: QPType, size: int, fit: int) -> None
 
 
 def test_a_program_with_an_epoll_of_its_own_waits_no_nap_after_it_armed() -> None:
-    with settings(nap_us=NAP_US, company=ALWAYS):
+    with settings(nap_us=NAP_US, batching=ALWAYS):
         sender, events = Sender(Rig(), QPType.UD), 0
         for _ in range(20):
             while select.select([sender.channel], [], [], 0)[0]:
                 assert sender.channel.get_cq_event(0) is not None
-            last = sender.wait_for_company()
+            last = sender.wait_for_batch()
             sender.cq.req_notify()
             # If the nap ended before, the request completed without an event.
             told = select.select([sender.channel], [], [], 0)[0]
@@ -373,7 +372,7 @@ def test_a_program_with_an_epoll_of_its_own_waits_no_nap_after_it_armed() -> Non
         sender.rig.close()
 
 
-@pytest.mark.parametrize("program", ["company", "rounds"])
+@pytest.mark.parametrize("program", ["batching", "rounds"])
 def test_batching_of_a_c_program(build_dir: Path, program: str) -> None:
     done = subprocess.run(
         [build_dir / f"tests/c/siw-test-{program}"], capture_output=True, text=True, timeout=60

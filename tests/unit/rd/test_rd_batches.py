@@ -199,7 +199,7 @@ def test_a_plan_of_faults_that_begins_amid_batches_costs_no_segment(end):
 
 def test_with_datagrams_of_an_ethernets_length_a_large_flow_arrives_whole(end):
     sent = [bytes([i % 251]) * 1432 for i in range(2000)]
-    with setting("rd_datagram", 1472):
+    with setting("rd_max_datagram", 1472):
         a, b = end(), end()
         peer = a.peer(b.local)
         pump(a, peer, sent[:1], a, b)

@@ -159,7 +159,7 @@ def test_a_segment_beyond_the_whole_credit_waits_and_the_peer_is_asked(met):
 
 @pytest.mark.clause("DGRAM-RD-41", "DGRAM-RD-33")
 def test_an_endpoint_with_nothing_stored_grants_any_segment_length(end):
-    with setting("rd_octets", 1 << 20):
+    with setting("rd_total_window", 1 << 20):
         e = end()
     far = [Stranger(e, epoch=0x1000 * (i + 1)) for i in range(20)]
     s = Stranger(e)
@@ -209,7 +209,7 @@ def test_an_outdated_acknowledgement_is_ignored_per_space(met):
 
 @pytest.mark.clause("DGRAM-RD-43")
 def test_what_a_range_named_is_kept_until_it_is_taken(end):
-    with setting("rd_octets", 1 << 20):
+    with setting("rd_total_window", 1 << 20):
         e = end()
     s, other = Stranger(e), Stranger(e, epoch=0x7000)
     s.meet()
@@ -258,7 +258,7 @@ def test_a_peer_that_reads_without_end_does_not_keep_requests_from_it(met):
 @pytest.mark.clause("DGRAM-RD-37", "DGRAM-RD-33")
 @pytest.mark.parametrize("octets", [100, 33_000_000, 5 << 20])
 def test_responses_overtake_held_requests(end, octets: int) -> None:
-    with setting("rd_octets", 1 << 20 if octets == 5 << 20 else 64 << 20):
+    with setting("rd_total_window", 1 << 20 if octets == 5 << 20 else 64 << 20):
         a, b = end(), end()
     b.judge = lambda _who, data: "hold" if data.startswith(b"held") else "take"
     peer = a.peer(b.local)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 from harness.peer_harness import PlainPeer, answering
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
-from harness.verbs_harness import Rig, pattern, poll, settings
+from harness.verbs_harness import Rig, pattern, poll
 
 from siwarp.inspect import DDPUntagged, ImmediateData, Opcode, Queue
 from siwarp.verbs import (
@@ -47,19 +46,13 @@ def post(
     end.qp.post_send(SendWR(wr_id, opcode, sg=sg, remote=remote, send_flags=flags, imm_data=imm))
 
 
-def among_siwarps() -> AbstractContextManager[None]:
-    """Make connections in the block assume that their peer is siwarp."""
-    return settings(private_messages=1)
-
-
 @pytest.fixture(scope="module")
 def ends() -> Iterator[tuple[End, End]]:
     """Provide two endpoints that know their peer to be siwarp."""
     a, b = Rig(), Rig()
-    with among_siwarps():
-        made = Wire(a, b).connect(
-            size=4 << 20, max_send_sge=16, max_recv_sge=16, max_inline_data=256, max_send_wr=64
-        )
+    made = Wire(a, b).connect(
+        size=4 << 20, max_send_sge=16, max_recv_sge=16, max_inline_data=256, max_send_wr=64
+    )
     yield made
     a.close()
     b.close()
@@ -274,20 +267,19 @@ def test_its_octets_may_lie_in_as_many_pieces_as_those_of_a_send(ends: tuple[End
 
 
 def test_one_octet_more_than_the_receive_is_too_long(wire: Wire) -> None:
-    with among_siwarps():
-        a, b = wire.connect()
-        b.recv(wr_id=1, length=99)
-        post(a, SEND_IMM, length=100)
-        (got,) = poll(b.rcq)
-        assert (got.wr_id, got.status) == (1, WCStatus.LOC_LEN_ERR)
-        a.is_over()
+    a, b = wire.connect()
+    b.recv(wr_id=1, length=99)
+    post(a, SEND_IMM, length=100)
+    (got,) = poll(b.rcq)
+    assert (got.wr_id, got.status) == (1, WCStatus.LOC_LEN_ERR)
+    a.is_over()
 
 
 @pytest.mark.clause("DGRAM-IMM-7")
 def test_send_with_immediate_is_refused_for_unknown_peers(wire: Wire) -> None:
     with (
         answering(wire) as (a, _),
-        pytest.raises(Error, match="SIWARP_PRIVATE_MESSAGES=1"),
+        pytest.raises(Error, match="private_messages"),
     ):
         post(a, SEND_IMM, length=10)
 
@@ -307,7 +299,7 @@ def test_send_with_immediate_from_unknown_peers_is_an_unexpected_opcode(wire: Wi
 @pytest.mark.clause("DGRAM-IMM-9")
 @pytest.mark.parametrize("body", [b"", b"\1\0\0", b"\0" * 8, b"\3" + bytes(20)])
 def test_a_private_message_that_nobody_knows_ends_the_connection(wire: Wire, body: bytes) -> None:
-    with among_siwarps(), answering(wire, gone=True) as (a, peer):
+    with answering(wire, gone=True, private_messages=True) as (a, peer):
         a.recv(wr_id=4, length=200)
         peer.put(peer.send(body, opcode=15))
         told = peer.pull_terminate()
@@ -318,7 +310,7 @@ def test_a_private_message_that_nobody_knows_ends_the_connection(wire: Wire, bod
 
 @pytest.mark.clause("DGRAM-IMM-5", "DGRAM-IMM-6")
 def test_on_the_wire_it_is_the_private_opcode_with_a_head(wire: Wire) -> None:
-    with among_siwarps(), answering(wire) as (a, peer):
+    with answering(wire, private_messages=True) as (a, peer):
         a.mem.write(b"payload!")
         for flags, subcode in ((0, 1), (SendFlag.SOLICITED, 2)):
             post(a, SEND_IMM, length=8, flags=flags | SendFlag.SIGNALED)

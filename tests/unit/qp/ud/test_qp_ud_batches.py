@@ -133,7 +133,7 @@ def test_posts_without_a_poll_between_go_out_by_themselves(rig: Rig, sink: socke
     assert time.monotonic() - start < scaled(1)
 
 
-def test_destroying_the_queue_pair_sends_what_waited_for_company(
+def test_destroying_the_queue_pair_sends_what_waited_for_a_batch(
     rig: Rig, sink: socket.socket
 ) -> None:
     qp = rig.ud(max_send_wr=64)
@@ -160,7 +160,7 @@ with Context() as ctx, PD(ctx) as pd, CQ(ctx) as cq, MR(pd, bytearray(64)) as mr
 """
     with subprocess.Popen(
         [sys.executable, "-c", code],
-        env={**os.environ, "SIWARP_PROGRESS": "0"},
+        env={**os.environ, "SIWARP_PROGRESS_THREAD": "0"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -41,11 +41,11 @@ crc32c = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 def patience(request: pytest.FixtureRequest) -> Iterator[None]:
     """Set, in ms, how long late segments are awaited after the last one, and for a message."""
     ms = getattr(request, "param", 150) * (4 if "SANITIZER" in os.environ else 1)
-    assert lib.siw_setting_set(b"rec_window_us", ms * 1000) == 0
-    assert lib.siw_setting_set(b"rec_timeout_ms", ms) == 0
+    assert lib.siw_setting_set(b"record_reorder_us", ms * 1000) == 0
+    assert lib.siw_setting_set(b"record_timeout_ms", ms) == 0
     yield
-    lib.siw_setting_set(b"rec_window_us", 2000)
-    lib.siw_setting_set(b"rec_timeout_ms", 100)
+    lib.siw_setting_set(b"record_reorder_us", 2000)
+    lib.siw_setting_set(b"record_timeout_ms", 100)
 
 
 @pytest.fixture
@@ -180,9 +180,9 @@ def test_a_message_goes_from_one_queue_pair_to_another_and_uses_no_receive(rig: 
 @pytest.mark.parametrize(
     ("lost", "times"),
     [
-        ("first", {"rec_window_us": 250_000, "rec_timeout_ms": 60_000}),
-        ("last", {"rec_window_us": 1_000_000, "rec_timeout_ms": 250}),
-        ("first", {"rec_window_us": 1_000_000, "rec_timeout_ms": 250}),
+        ("first", {"record_reorder_us": 250_000, "record_timeout_ms": 60_000}),
+        ("last", {"record_reorder_us": 1_000_000, "record_timeout_ms": 250}),
+        ("first", {"record_reorder_us": 1_000_000, "record_timeout_ms": 250}),
     ],
     ids=["behind the last segment", "without the last segment", "the one that is over first"],
 )

@@ -47,7 +47,7 @@ int main(void)
 	void *user;
 
 	setenv("SIWARP_NAP_US", "100000", 1);
-	setenv("SIWARP_COMPANY", "always", 1);
+	setenv("SIWARP_BATCHING", "always", 1);
 	rig_open(&rig);
 	ud_open(&end, &rig, SLOTS, NULL);
 	epoll = epoll_create1(0);
