@@ -38,6 +38,12 @@
 	  "needed")                                                                                \
 	X(RANGE, EINVAL,                                                                           \
 	  "{0:text}={1} is not in the range {2} to {3}: pass a value in this range")               \
+	X(UNKNOWN_FLAGS, EINVAL,                                                                   \
+	  "{0:text} {1:hex} contains unknown flags: use a set of enum {2:text}")                   \
+	X(UNKNOWN_VALUE, EINVAL, "{0:text} is {1}: use a value of enum {2:text}")                  \
+	X(WRONG_TYPE, EINVAL,                                                                      \
+	  "{0:text} is for {1:text} QPs only, and this QP has type {2:type}: omit it, or use a "   \
+	  "QP of such a type")                                                                     \
 	X(NOT_CONNECTED, ENOTCONN, "there is no connection: connect first")                        \
 	X(TIME_OVER, EAGAIN,                                                                       \
 	  "no event arrived within the time-out: use a longer time-out or call again")             \
@@ -68,8 +74,6 @@
 	X(MR_ABSENT, EFAULT,                                                                       \
 	  "the memory is not mapped, or not writable as the access flags require: register "       \
 	  "mapped memory with suitable page protection")                                           \
-	X(MR_ACCESS, EINVAL,                                                                       \
-	  "access {0:hex} contains unknown flags: use a set of enum siw_access_flags")             \
 	X(MR_LOCAL_WRITE, EINVAL,                                                                  \
 	  "access {0:hex} allows remote but not local writes: add SIW_ACCESS_LOCAL_WRITE")         \
 	X(MR_INVALIDATE, EINVAL,                                                                   \
@@ -93,7 +97,6 @@
 	  "the new PD belongs to another context: pass a PD of the same context")                  \
 	X(REREG_OF_QP, EINVAL,                                                                     \
 	  "the PD of a region for one QP cannot be changed: omit SIW_REREG_MR_CHANGE_PD")          \
-	X(MW_TYPE, EINVAL, "type is {0}: use SIW_MW_TYPE_1 or SIW_MW_TYPE_2")                      \
 	X(MW_BUSY, EBUSY,                                                                          \
 	  "a posted bind of the window has not taken effect: poll for its completion, or destroy " \
 	  "its QP, first")                                                                         \
@@ -118,8 +121,6 @@
 	X(SRQ_LIMIT, EINVAL,                                                                       \
 	  "srq_limit={0} is not in the range 0 to {1} (max_wr): use a lower limit, or a larger "   \
 	  "SRQ")                                                                                   \
-	X(SRQ_MASK, EINVAL,                                                                        \
-	  "attribute mask {0:hex} contains unknown bits: use a set of enum siw_srq_attr_mask")     \
 	X(SRQ_SHRINKS, EINVAL,                                                                     \
 	  "max_wr {0} is less than the {1} posted receives: use at least that number")             \
 	X(SRQ_BUSY, EBUSY, "{0} QPs use the SRQ: destroy them first")                              \
@@ -128,11 +129,8 @@
 	  "{0} elements exceed the SRQ's max_sge of {1}: create the SRQ with a larger max_sge")    \
 	X(SGE_LIST, EINVAL, "the request has {0} elements, but its sg_list is NULL: set sg_list")  \
 	/* ---- queue pairs: creation, changes, end */                                             \
-	X(QP_TYPE, EINVAL, "qp_type is {0}: use SIW_QPT_RC, UC, UD or RD")                         \
 	X(QP_RECORDS, EINVAL,                                                                      \
 	  "max_write_records={0}: only UD and RD QPs have it, with a value from 0 to {1}")         \
-	X(QP_PERSONA, EINVAL, "persona is {0}: use a value of enum siw_persona")                   \
-	X(QP_POLICY, EINVAL, "error_policy is {0}: use a value of enum siw_error_policy")          \
 	X(QP_POLICY_QKEY, EINVAL,                                                                  \
 	  "error_policy ERROR requires a Q_Key other than 0, because otherwise any datagram "      \
 	  "could end the QP: use a random Q_Key, or policy MESSAGE")                               \
@@ -145,7 +143,6 @@
 	X(QP_NO_DESCRIPTORS, EMFILE,                                                               \
 	  "no file descriptor is left for the socket of the UD QP: raise `ulimit -n`, or share a " \
 	  "socket among up to 256 QPs by siw_qp_init_attr.shared_socket_qp")                       \
-	X(SHARE_TYPE, EINVAL, "only UD QPs can share a socket: omit shared_socket_qp")             \
 	X(SHARE_ADDRESS, EINVAL,                                                                   \
 	  "shared_socket_qp and addr exclude each other, because the shared socket is already "    \
 	  "bound: omit addr")                                                                      \
@@ -156,7 +153,6 @@
 	  "share its socket")                                                                      \
 	X(QP_IN_GROUPS, EBUSY,                                                                     \
 	  "the QP is a member of {0} multicast groups: call siw_detach_mcast first")               \
-	X(QP_STATE_VALUE, EINVAL, "qp_state {0} is not a state: use a value of enum siw_qp_state") \
 	X(QP_STEP, EINVAL,                                                                         \
 	  "there is no transition from {0:state} to {1:state}: move the QP to {2:states}, or to "  \
 	  "RESET or ERR as from any state, first")                                                 \
@@ -166,16 +162,12 @@
 	X(QP_STEP_RC, EINVAL,                                                                      \
 	  "there is no transition from {0:state} to {1:state}: <siwarp/cm.h> connects an RC QP: "  \
 	  "use siw_cm_bind_qp, then siw_cm_connect or siw_cm_accept")                              \
-	X(QP_MASK, EINVAL,                                                                         \
-	  "attribute mask bits {0:hex} are unknown: use a set of enum siw_qp_attr_mask")           \
 	X(QP_ATTR_TYPE, EINVAL,                                                                    \
 	  "this transition does not accept {0:attrs}, because {1:type} QPs have no such "          \
 	  "attribute: omit it from the mask")                                                      \
 	X(QP_ATTR_STEP, EINVAL, "this transition does not accept {0:attrs}: set it in {1:steps}")  \
 	X(QP_CUR_STATE, EINVAL,                                                                    \
 	  "cur_qp_state is {0:state}, but the QP is in {1:state}: query qp_state first")           \
-	X(QP_ACCESS, EINVAL,                                                                       \
-	  "qp_access_flags {0:hex} contains unknown flags: use a set of enum siw_access_flags")    \
 	X(QP_ORD, EINVAL,                                                                          \
 	  "max_rd_atomic={0} of a connected QP must be from {1} to {2}, the negotiated maximum: "  \
 	  "request more with initiator_depth of siw_cm_connect")                                   \
@@ -196,9 +188,6 @@
 	X(UC_FAMILY, EAFNOSUPPORT,                                                                 \
 	  "the peer's address and the QP's address are of different families: create the QP with " \
 	  "siw_qp_init_attr.addr of the peer's family")                                            \
-	X(GRH_TYPE, EINVAL, "grh is for UD QPs only, and this QP has type {0:type}: omit grh")     \
-	X(EVERY_TYPE, EINVAL,                                                                      \
-	  "every_addr is for UD and UC QPs only, and this QP has type {0:type}: omit every_addr")  \
 	X(EVERY_ADDRESS, EINVAL,                                                                   \
 	  "every_addr and an address exclude each other: omit one of them (addr.port_be alone "    \
 	  "selects the port)")                                                                     \
@@ -207,8 +196,6 @@
 	X(UC_SOURCE, EINVAL,                                                                       \
 	  "the QP has no socket at ah_source, or none of the peer's family: use the address that " \
 	  "the QP is bound to, or create the QP with every_addr")                                  \
-	X(PAIR_TYPE, EINVAL,                                                                       \
-	  "by_qpn is for RC QPs only, and this QP has type {0:type}: omit by_qpn")                 \
 	X(PAIR_PEER, EINVAL,                                                                       \
 	  "an RC QP with by_qpn needs its peer for the transition to RTR: set ah_addr "            \
 	  "(SIW_QP_AV) and dest_qp_num (SIW_QP_DEST_QPN)")                                         \
@@ -219,8 +206,6 @@
 	X(PAIR_PORTS, EADDRINUSE,                                                                  \
 	  "no TCP port is free for the QPN: destroy QPs, or extend the range of settings "         \
 	  "rc_port_first and rc_port_last")                                                        \
-	X(MCAST_TYPE, EINVAL,                                                                      \
-	  "only UD QPs can join groups, and this QP has type {0:type}: use a UD QP")               \
 	X(MCAST_ADDRESS, EINVAL,                                                                   \
 	  "the address is not a multicast address: use an address in 224.0.0.0/4 or ff00::/8")     \
 	X(MCAST_FAMILY, EINVAL,                                                                    \
@@ -230,9 +215,6 @@
 	X(MCAST_PORT, EADDRINUSE,                                                                  \
 	  "another program has bound the multicast port (setting mcast_port) on all addresses: "   \
 	  "stop that program, or change the setting for all members")                              \
-	X(DATAGRAMS_ONLY, EINVAL,                                                                  \
-	  "only {0:text} QPs support this function, and this QP has type {1:type}: use a QP of a " \
-	  "supported type")                                                                        \
 	X(RECORD_ID, EINVAL,                                                                       \
 	  "wr_id 0 is not the wr_id of a Write-Record: use that of its completion")                \
 	X(RECORD_GONE, ENOENT,                                                                     \
@@ -257,9 +239,6 @@
 	X(RECV_SGE, EINVAL,                                                                        \
 	  "the receive request has {0} elements, but max_recv_sge of the QP is {1}: create the "   \
 	  "QP with more")                                                                          \
-	X(SEND_FLAGS, EINVAL,                                                                      \
-	  "send_flags {0:hex} contains unknown flags: use a set of enum siw_send_flags")           \
-	X(OPCODE, EINVAL, "opcode {0} is not supported: use a value of enum siw_wr_opcode")        \
 	X(UD_OPCODE, EINVAL,                                                                       \
 	  "a UD QP supports only SEND, SEND_WITH_IMM and RDMA_WRITE_RECORD: use an RC QP for "     \
 	  "other operations")                                                                      \
@@ -270,15 +249,9 @@
 	  "an RD QP supports no window binds and no local invalidation: use an RC QP")             \
 	X(RC_RECORD, EINVAL,                                                                       \
 	  "an RC QP does not support Write-Records: use SIW_WR_RDMA_WRITE, or a UD or RD QP")      \
-	X(UD_HANDLE, EINVAL,                                                                       \
-	  "a UD message requires a valid address handle: create one with siw_create_ah and set "   \
-	  "wr.ud.ah")                                                                              \
-	X(RD_HANDLE, EINVAL,                                                                       \
-	  "an RD request requires a valid address handle: create one with siw_create_ah and set "  \
-	  "rd.ah")                                                                                 \
-	X(RECORD_HANDLE, EINVAL,                                                                   \
-	  "a Write-Record requires a valid address handle: create one with siw_create_ah and set " \
-	  "rd.ah")                                                                                 \
+	X(NO_HANDLE, EINVAL,                                                                       \
+	  "the request requires a valid address handle: create one with siw_create_ah and set "    \
+	  "wr.ud.ah (UD messages) or rd.ah (RD, Write-Records)")                                   \
 	X(HANDLE_PD, EINVAL,                                                                       \
 	  "the address handle belongs to another PD: create one with the QP's PD")                 \
 	X(HANDLE_GROUP, EINVAL,                                                                    \
@@ -310,9 +283,6 @@
 	  "siwarp: use RDMA_WRITE_WITH_IMM, or create the QPs of both ends with private_messages " \
 	  "if it is")                                                                              \
 	/* ---- queue pairs: windows */                                                            \
-	X(BIND_TYPE, EINVAL,                                                                       \
-	  "only RC and UC QPs support memory windows, and this QP has type {0:type}: use one of "  \
-	  "those")                                                                                 \
 	X(LOCAL_INLINE, EINVAL,                                                                    \
 	  "the request sends no data: omit SIW_SEND_INLINE (its valid send_flags are SIGNALED, "   \
 	  "FENCE and SOLICITED)")                                                                  \
@@ -360,8 +330,6 @@
 	  "a message")                                                                             \
 	X(CM_RTR_REVISION, EINVAL,                                                                 \
 	  "peer_to_peer requires MPA revision 2, but rev is {0}: set rev to 2")                    \
-	X(CM_RTR, EINVAL,                                                                          \
-	  "peer_to_peer {0:hex} contains unknown flags: use a set of enum siw_cm_rtr")             \
 	/* ---- reasons derived from errno */                                                      \
 	X(NO_MEMORY, ENOMEM, "the system is out of memory: free memory")                           \
 	X(NO_DESCRIPTORS, EMFILE, "no file descriptor is left: raise `ulimit -n`")                 \
@@ -425,6 +393,29 @@ int siw_refuse_number(int err) __attribute__((cold));
 static inline int siw_refuse_null(const char *argument)
 {
 	return siw_refuse(NULL_ARGUMENT, siw_reason_text(argument));
+}
+
+/*
+ * Records that an argument called what contains a flag that is not in the set, or has a value that
+ * is not in it. set: name of the enum, such as "siw_access_flags". Returns -EINVAL.
+ */
+static inline int siw_refuse_flags(const char *what, uint64_t flags, const char *set)
+{
+	return siw_refuse(UNKNOWN_FLAGS, siw_reason_text(what), flags, siw_reason_text(set));
+}
+
+static inline int siw_refuse_value(const char *what, uint64_t value, const char *set)
+{
+	return siw_refuse(UNKNOWN_VALUE, siw_reason_text(what), value, siw_reason_text(set));
+}
+
+/*
+ * Records that a QP of this type does not support the attribute or function called what. types:
+ * those that do, such as "UD and RD". Returns -EINVAL.
+ */
+static inline int siw_refuse_type(const char *what, const char *types, uint64_t type)
+{
+	return siw_refuse(WRONG_TYPE, siw_reason_text(what), siw_reason_text(types), type);
 }
 
 /*

@@ -377,7 +377,7 @@ static int param_check_request(const struct siw_cm_param *param)
 	if (param->rev == 1 && param->peer_to_peer)
 		return siw_refuse(CM_RTR_REVISION, 1);
 	if (param->peer_to_peer & ~kinds)
-		return siw_refuse(CM_RTR, (uint64_t)param->peer_to_peer);
+		return siw_refuse_flags("peer_to_peer", param->peer_to_peer, "siw_cm_rtr");
 	return param_check_common(param);
 }
 

@@ -104,7 +104,7 @@ static int check_access(int access, bool bound)
 			  SIW_ACCESS_ZERO_BASED | writes;
 
 	if (access & ~(known | SIW_ACCESS_REMOTE_INVALIDATE))
-		return siw_refuse(MR_ACCESS, (uint64_t)access);
+		return siw_refuse_flags("access", access, "siw_access_flags");
 	/*
 	 * RFC5040-7.2-05: a region of a complete PD has no single stream whose peer may invalidate
 	 * it.

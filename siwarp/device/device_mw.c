@@ -129,7 +129,7 @@ struct siw_mw *siw_alloc_mw(struct siw_pd *pd, int type)
 	if (err)
 		return siw_refused_null(err);
 	if (type != SIW_MW_TYPE_1 && type != SIW_MW_TYPE_2)
-		return siw_refused_null(siw_refuse(MW_TYPE, (uint64_t)type));
+		return siw_refused_null(siw_refuse_value("type", type, "siw_mw_type"));
 	if (!siw_device_count_up(&ctx->n_mw, ctx->attr.max_mw))
 		return siw_refused_null(siw_device_refuse_full("max_mw", ctx->attr.max_mw));
 	if (siw_mem_stag_reserve(ctx->mem, type == SIW_MW_TYPE_2, &stag)) {

@@ -188,7 +188,7 @@ static int srq_check_modify(const struct siw_srq *srq, const struct siw_srq_attr
 	if (!srq->recvs)
 		return siw_refuse(DESTROYED);
 	if (mask & ~(SIW_SRQ_LIMIT | SIW_SRQ_MAX_WR))
-		return siw_refuse(SRQ_MASK, (uint64_t)mask);
+		return siw_refuse_flags("the mask", mask, "siw_srq_attr_mask");
 	if (mask & SIW_SRQ_MAX_WR) {
 		int err = srq_check_size(srq->ctx, attr->max_wr);
 

@@ -137,7 +137,8 @@ static int check_values(const struct siw_base_qp *base, const struct siw_qp_attr
 		return siw_refuse(QP_CUR_STATE, (uint64_t)attr->cur_qp_state,
 				  (uint64_t)base->qp.state);
 	if ((mask & SIW_QP_ACCESS_FLAGS) && (attr->qp_access_flags & ~rights))
-		return siw_refuse(QP_ACCESS, (uint64_t)attr->qp_access_flags);
+		return siw_refuse_flags("qp_access_flags", attr->qp_access_flags,
+					"siw_access_flags");
 	err = check_qkey(base, attr, mask);
 	return err ? err : check_depths(base, attr, mask);
 }
@@ -172,7 +173,7 @@ static int refuse_step(const struct siw_base_qp *base, int to)
 	uint64_t ways = reachable_states(siw_class_of(base)->type, base->qp.state);
 
 	if (to < SIW_QPS_RESET || to > SIW_QPS_ERR)
-		return siw_refuse(QP_STATE_VALUE, (uint64_t)to);
+		return siw_refuse_value("qp_state", to, "siw_qp_state");
 	if (siw_class_of(base)->type == SIW_QPT_RC && !siw_rc_qp_of(base)->pairs &&
 	    to > SIW_QPS_INIT && (ways & init || base->qp.state == SIW_QPS_INIT))
 		return siw_refuse(QP_STEP_RC, (uint64_t)base->qp.state, (uint64_t)to);
@@ -212,7 +213,7 @@ static int check_step(const struct siw_base_qp *base, int to, int mask)
 		return 0;
 	first = extra & -extra;
 	if (!(first & ALL_ATTRIBUTES))
-		return siw_refuse(QP_MASK, (uint64_t)extra);
+		return siw_refuse_flags("the mask", extra, "siw_qp_attr_mask");
 	steps = steps_with(siw_class_of(base)->type, first);
 	if (!steps)
 		return siw_refuse(QP_ATTR_TYPE, (uint64_t)extra,

@@ -33,8 +33,9 @@ int siw_qp_mw_check(const struct siw_base_qp *base, const struct siw_send_wr *wr
 	const unsigned int known = SIW_SEND_FENCE | SIW_SEND_SIGNALED | SIW_SEND_SOLICITED;
 
 	if (wr->send_flags & ~known)
-		return wr->send_flags & SIW_SEND_INLINE ? siw_refuse(LOCAL_INLINE)
-							: siw_refuse(SEND_FLAGS, wr->send_flags);
+		return wr->send_flags & SIW_SEND_INLINE
+			       ? siw_refuse(LOCAL_INLINE)
+			       : siw_refuse_flags("send_flags", wr->send_flags, "siw_send_flags");
 	return wr->opcode == SIW_WR_BIND_MW ? check_bind(&base->qp, wr) : 0;
 }
 
@@ -71,7 +72,7 @@ static int bind_type_1(struct siw_base_qp *base, struct siw_send_wr *wr)
 	int err;
 
 	if (!siw_class_of(base)->binds)
-		return siw_refuse(BIND_TYPE, (uint64_t)siw_class_of(base)->type);
+		return siw_refuse_type("a memory window", "RC and UC", siw_class_of(base)->type);
 	siw_lock(&base->qp.send_lock);
 	if (base->qp.state < SIW_QPS_RTS) {
 		err = siw_qp_refuse_send_state(base, base->qp.state);

@@ -62,7 +62,7 @@ int siw_qp_op_wc(int wr_opcode)
 int siw_qp_refuse_opcode(const struct siw_base_qp *base, int opcode)
 {
 	if (!siw_qp_op_flags(opcode) && !siw_qp_is_local(opcode))
-		return siw_refuse(OPCODE, (uint64_t)opcode);
+		return siw_refuse_value("opcode", opcode, "siw_wr_opcode");
 	switch (siw_class_of(base)->type) {
 	case SIW_QPT_UD:
 		return siw_refuse(UD_OPCODE);
@@ -93,8 +93,7 @@ int siw_qp_refuse_slot(const struct siw_base_qp *base)
 
 int siw_qp_refuse_type(const struct siw_base_qp *base, const char *types)
 {
-	return siw_refuse(DATAGRAMS_ONLY, siw_reason_text(types),
-			  (uint64_t)siw_class_of(base)->type);
+	return siw_refuse_type("this function", types, siw_class_of(base)->type);
 }
 
 int64_t siw_qp_check_length(const struct siw_base_qp *base, const struct siw_send_wr *wr,
@@ -131,7 +130,7 @@ int64_t siw_qp_op_check(const struct siw_base_qp *base, const struct siw_send_wr
 	if (!flags || !op_is_supported(siw_class_of(base), wr->opcode))
 		return siw_qp_refuse_opcode(base, wr->opcode);
 	if (wr->send_flags & ~known)
-		return siw_refuse(SEND_FLAGS, wr->send_flags);
+		return siw_refuse_flags("send_flags", wr->send_flags, "siw_send_flags");
 	if ((flags & SIW_OP_AWAITS_RESPONSE) &&
 	    (!base->granted_ord || (wr->send_flags & SIW_SEND_INLINE)))
 		return refuse_read(base, wr);

@@ -24,6 +24,8 @@ _NAMES = {
     "set bind_info.mr": "pass MWBindInfo(mr, ...)",
     "connect it first (siw_cm_connect, or siw_cm_accept)": "connect it first",
     "by siw_qp_init_attr.shared_socket_qp": "by QPInitAttr(shared_socket_qp=...)",
+    "enum siw_mw_type": "MWType",
+    "enum siw_qp_type": "QPType",
     "enum siw_error_policy": "ErrorPolicy",
     "enum siw_persona": "Persona",
     "enum siw_qp_attr_mask": "QPAttrMask",
@@ -42,8 +44,9 @@ _NAMES = {
     "siw_cm_accept": "accept()",
     "siw_cm_connect": "connect()",
     "siw_cm_destroy_id": "CMID.close()",
-    "create one with siw_create_ah and set rd.ah": "use SendWR(ah=AH(pd, (host, port)))",
-    "create one with siw_create_ah and set wr.ud.ah": "use SendWR(ah=AH(pd, (host, port)))",
+    "create one with siw_create_ah and set wr.ud.ah (UD messages) or rd.ah (RD, Write-Records)": (
+        "use SendWR(ah=AH(pd, (host, port)))"
+    ),
     "siw_detach_mcast": "QP.detach_mcast()",
     "siw_modify_qp": "QP.modify",
     "siw_post_send, with SIW_WR_BIND_MW": "post_send, with SendWR.set_bind_wr",

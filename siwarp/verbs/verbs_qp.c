@@ -10,23 +10,23 @@ static int qp_check_type_attrs(const struct siw_qp_init_attr *init)
 	const struct siw_qp_class *class = siw_qp_class_of_type(init->qp_type);
 
 	if (!class)
-		return siw_refuse(QP_TYPE, (uint64_t)init->qp_type);
+		return siw_refuse_value("qp_type", init->qp_type, "siw_qp_type");
 	if (init->max_write_records &&
 	    (!class->has_records || init->max_write_records > SIW_MAX_WRITE_RECORDS))
 		return siw_refuse(QP_RECORDS, init->max_write_records, SIW_MAX_WRITE_RECORDS);
 	if (init->grh && init->qp_type != SIW_QPT_UD)
-		return siw_refuse(GRH_TYPE, (uint64_t)init->qp_type);
+		return siw_refuse_type("grh", "UD", init->qp_type);
 	if (init->every_addr && init->qp_type != SIW_QPT_UD && init->qp_type != SIW_QPT_UC)
-		return siw_refuse(EVERY_TYPE, (uint64_t)init->qp_type);
+		return siw_refuse_type("every_addr", "UD and UC", init->qp_type);
 	if (init->every_addr && init->addr.family)
 		return siw_refuse(EVERY_ADDRESS);
 	if (init->by_qpn && init->qp_type != SIW_QPT_RC)
-		return siw_refuse(PAIR_TYPE, (uint64_t)init->qp_type);
+		return siw_refuse_type("by_qpn", "RC", init->qp_type);
 	if (init->persona < SIW_PERSONA_AUTO || init->persona > SIW_PERSONA_ROCE)
-		return siw_refuse(QP_PERSONA, (uint64_t)init->persona);
+		return siw_refuse_value("persona", init->persona, "siw_persona");
 	if (init->error_policy < SIW_ERROR_POLICY_AUTO ||
 	    init->error_policy > SIW_ERROR_POLICY_MESSAGE)
-		return siw_refuse(QP_POLICY, (uint64_t)init->error_policy);
+		return siw_refuse_value("error_policy", init->error_policy, "siw_error_policy");
 	return 0;
 }
 
@@ -55,7 +55,7 @@ static int check_shared(const struct siw_pd *pd, const struct siw_qp_init_attr *
 	if (!init->shared_socket_qp)
 		return 0;
 	if (!siw_qp_class_of_type(init->qp_type)->shares_socket)
-		return siw_refuse(SHARE_TYPE);
+		return siw_refuse_type("shared_socket_qp", "UD", init->qp_type);
 	if (init->shared_socket_qp->ctx != pd->ctx)
 		return other_context("shared_socket_qp");
 	return init->addr.family || init->addr.port_be ? siw_refuse(SHARE_ADDRESS) : 0;

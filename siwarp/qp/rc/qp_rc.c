@@ -915,8 +915,7 @@ int siw_qp_rc_start(struct siw_rc_qp *rc, struct siw_mpa_stream *mpa,
 					     ? (uint64_t)siw_settings()->rnr_octets
 					     : 0,
 		.deliver_before_end = rc->base.keep_unexpected || rc->pairs,
-		.private = rc->base.private_always ||
-			   start->siwarp,
+		.private = rc->base.private_always || start->siwarp,
 	};
 	struct siw_rdmap_stream *stream;
 	struct siw_ddp_stream *ddp;

@@ -153,7 +153,7 @@ static int64_t rd_check(struct siw_base_qp *base, const struct siw_send_wr *wr)
 	if (siw_qp_is_local(wr->opcode))
 		return siw_refuse(RD_LOCAL);
 	if (!ah || ah->pd != base->qp.pd)
-		return ah && ah->pd ? siw_refuse(HANDLE_PD) : siw_refuse(RD_HANDLE);
+		return ah && ah->pd ? siw_refuse(HANDLE_PD) : siw_refuse(NO_HANDLE);
 	if (!wr->rd.remote_qpn && !ah->dest.port_be)
 		return siw_refuse(HANDLE_PORT);
 	return siw_qp_op_check(base, wr);

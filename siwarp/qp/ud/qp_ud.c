@@ -208,9 +208,9 @@ static int64_t ud_check_send(const struct siw_ud_qp *ud, const struct siw_send_w
 	if (wr->opcode != SIW_WR_SEND && wr->opcode != SIW_WR_SEND_WITH_IMM)
 		return siw_qp_refuse_opcode(&ud->base, wr->opcode);
 	if (wr->send_flags & ~KNOWN_FLAGS)
-		return siw_refuse(SEND_FLAGS, wr->send_flags);
+		return siw_refuse_flags("send_flags", wr->send_flags, "siw_send_flags");
 	if (!ah || ah->pd != ud->base.qp.pd)
-		return ah && ah->pd ? siw_refuse(HANDLE_PD) : siw_refuse(UD_HANDLE);
+		return ah && ah->pd ? siw_refuse(HANDLE_PD) : siw_refuse(NO_HANDLE);
 	if (!(uint16_t)wr->wr.ud.remote_qpn && !ah->dest.port_be)
 		return siw_refuse(HANDLE_PORT);
 	length = siw_qp_octets(wr);
@@ -238,9 +238,9 @@ static int64_t check_record(const struct siw_ud_qp *ud, const struct siw_send_wr
 	uint64_t length;
 
 	if (wr->send_flags & ~KNOWN_FLAGS)
-		return siw_refuse(SEND_FLAGS, wr->send_flags);
+		return siw_refuse_flags("send_flags", wr->send_flags, "siw_send_flags");
 	if (!ah || ah->pd != ud->base.qp.pd)
-		return ah && ah->pd ? siw_refuse(HANDLE_PD) : siw_refuse(RECORD_HANDLE);
+		return ah && ah->pd ? siw_refuse(HANDLE_PD) : siw_refuse(NO_HANDLE);
 	if (ah->group)
 		return siw_refuse(HANDLE_GROUP);
 	if (!(uint16_t)wr->rd.remote_qpn && !ah->dest.port_be)
@@ -660,7 +660,7 @@ static int share_socket(struct siw_ud_qp *ud, const struct siw_ud_qp *with)
 
 	/* The other QP may have been destroyed meanwhile. */
 	if (siw_class_of(&with->base) != &siw_qp_ud_class)
-		return siw_refuse(SHARE_TYPE);
+		return siw_refuse_type("shared_socket_qp", "UD", siw_class_of(&with->base)->type);
 	if (!with->dgram)
 		return siw_refuse(SHARE_CLOSED);
 	if (with->base.no_crc != ud->base.no_crc)

@@ -187,7 +187,7 @@ static int group_change_member(struct siw_qp *qp, const struct siw_addr *addr,
 	if (!addr)
 		return siw_refuse_null("group");
 	if (siw_class_of(siw_base_qp_of(qp)) != &siw_qp_ud_class)
-		return siw_refuse(MCAST_TYPE, (uint64_t)siw_class_of(siw_base_qp_of(qp))->type);
+		return siw_refuse_type("a group", "UD", siw_class_of(siw_base_qp_of(qp))->type);
 	if (!siw_addr_is_group(addr))
 		return siw_refuse(MCAST_ADDRESS);
 	key = *addr;

@@ -224,7 +224,7 @@ def test_a_size_or_limit_that_does_not_fit_changes_nothing(rig: Rig) -> None:
         (SrqAttr(max_wr=8, srq_limit=4), BOTH, "10 posted receives"),
         (SrqAttr(max_wr=0), SrqAttrMask.MAX_WR, "max_wr"),
         (SrqAttr(max_wr=most + 1), SrqAttrMask.MAX_WR, "max_wr"),
-        (SrqAttr(), 4, "unknown bits"),
+        (SrqAttr(), 4, "unknown flags"),
     ]:
         with pytest.raises(OSError, match=words) as caught:
             shared.srq.modify(attr, mask)

@@ -199,8 +199,8 @@ def test_a_source_that_the_device_has_not_is_refused_when_the_handle_is_made(rig
 
 def test_invalid_combinations_are_refused(rig: Rig) -> None:
     for kwargs, why in (
-        ({"qp_type": QPType.RC}, "EVERY_TYPE"),
-        ({"qp_type": QPType.RD}, "EVERY_TYPE"),
+        ({"qp_type": QPType.RC}, "WRONG_TYPE"),
+        ({"qp_type": QPType.RD}, "WRONG_TYPE"),
         ({"addr": ("127.0.0.1", 0)}, "EVERY_ADDRESS"),
     ):
         assert refused(rig.qp, every_addr=True, **kwargs) == errno.EINVAL

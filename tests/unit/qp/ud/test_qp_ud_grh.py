@@ -233,7 +233,7 @@ def test_a_query_tells_it_and_other_types_refuse_it(rig: Rig) -> None:
     assert [rig.qp(grh=grh).query()[1].grh for grh in (False, True)] == [False, True]
     for kind in (QPType.RC, QPType.UC, QPType.RD):
         assert refused(rig.qp, qp_type=kind, grh=True) == errno.EINVAL
-        assert ffi.string(lib.siw_reason_name()) == b"GRH_TYPE"
+        assert ffi.string(lib.siw_reason_name()) == b"WRONG_TYPE"
 
 
 def test_the_wildcard_address_stands_in_the_header_of_who_is_bound_to_it(rig: Rig) -> None:

@@ -197,7 +197,7 @@ def test_a_member_cannot_be_destroyed_and_its_handle_detaches_it(rig: Rig, group
 def test_what_cannot_be_a_member_is_refused_in_words(rig: Rig, group: str) -> None:
     qp = rig.qp()
     for target, where, words in (
-        (rig.qp(qp_type=QPType.RC), group, "only UD QPs can join groups"),
+        (rig.qp(qp_type=QPType.RC), group, "a group is for UD QPs only"),
         (qp, "127.0.0.1", "is not a multicast address"),
         (qp, "::1", "is not a multicast address"),
         (qp, "ff02::7", "use a group of the same family"),

@@ -266,8 +266,8 @@ def test_what_cannot_share_is_refused_in_words(rig: Rig) -> None:
         with pytest.raises(Error, match="shared_socket_qp belongs to another context"):
             QP(pd, QPInitAttr(scq=elsewhere, rcq=elsewhere, shared_socket_qp=first))
     for init, words in (
-        (QPInitAttr(QPType.RC, shared_socket_qp=first), "only UD QPs can share a socket"),
-        (QPInitAttr(shared_socket_qp=rc), "only UD QPs can share a socket"),
+        (QPInitAttr(QPType.RC, shared_socket_qp=first), "shared_socket_qp is for UD QPs only"),
+        (QPInitAttr(shared_socket_qp=rc), "shared_socket_qp is for UD QPs only"),
         (
             QPInitAttr(shared_socket_qp=first, addr=("127.0.0.1", 0)),
             "and addr exclude each other",
