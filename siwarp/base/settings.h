@@ -182,7 +182,7 @@ const char *siw_setting_former(const char *variable);
 /*
  * For tests of real time on slow machines: multiplies the pauses after which posts are no longer
  * batched (qp/qp_sq.c) and one-sided messages no longer wake the watchdog threads
- * (verbs/verbs_deputy.c). 1: the pauses of a user.
+ * (device/device_watchdog.c). 1: the pauses of a user.
  */
 void siw_settings_test_pauses(int64_t factor);
 

@@ -126,7 +126,7 @@ static void context_reset_state(struct siw_context *ctx)
 	atomic_store(&ctx->armed_at, 0);
 	atomic_store(&ctx->next_pd, 0);
 	atomic_store(&ctx->next_srq, 0);
-	ctx->vain = (struct siw_vain){ 0 };
+	ctx->idle_polls = (struct siw_idle_polls){ 0 };
 	ctx->turns = ctx->rounds = 0;
 	ctx->sends_more = false;
 	ctx->one_sided = 0;

@@ -132,8 +132,8 @@ struct siw_child {
  */
 #define SIW_WATCHDOGS 2
 
-struct siw_deputies {
-	struct siw_deputy {
+struct siw_watchdogs {
+	struct siw_watchdog {
 		struct siw_context *ctx;
 		pthread_t thread;
 		sem_t wake; /* wakes the thread when the watchdogs are activated or must end */
@@ -148,7 +148,7 @@ struct siw_deputies {
 };
 
 /* Counts the polls without work since the last poll that found work, to decide when to wait. */
-struct siw_vain {
+struct siw_idle_polls {
 	uint32_t rounds;
 	bool idle;	   /* polls have found no work for longer than a message exchange takes */
 	uint64_t since_ns; /* time at which FEW rounds without work had been made */
@@ -182,8 +182,8 @@ struct siw_context {
 	_Atomic bool crowded; /* posts are dense enough to be delayed for a batch */
 	/* posts were delayed for a batch since the last round over the unsent list */
 	_Atomic bool held_back;
-	struct siw_vain vain;	  /* protected by the progress lock */
-	_Atomic uint32_t waiters; /* threads inside siw_device_wait */
+	struct siw_idle_polls idle_polls; /* protected by the progress lock */
+	_Atomic uint32_t waiters;	  /* threads inside siw_device_wait */
 	/*
 	 * Spinning of waits: after a spin that found no completion, the next spin_skip waits do not
 	 * spin; spin_left of these are still to come. Hints only: relaxed accesses.
@@ -255,7 +255,7 @@ struct siw_context {
 	_Atomic bool asleep;
 	int sleep_fd;
 	/* the watchdog threads; except for the atomics, only the progress thread uses it */
-	struct siw_deputies deputies;
+	struct siw_watchdogs watchdogs;
 
 	/*
 	 * Error message rate limits shared by the device's queue pairs; owned by qp, allocated with

@@ -303,7 +303,7 @@ static void count_round_with_work(struct siw_context *ctx)
 	 * change.
 	 */
 	atomic_store_explicit(&moves, count, memory_order_relaxed);
-	ctx->vain = (struct siw_vain){ 0 };
+	ctx->idle_polls = (struct siw_idle_polls){ 0 };
 }
 
 int siw_device_progress_once(struct siw_context *ctx)
@@ -382,22 +382,22 @@ void siw_device_polled_without_round(struct siw_context *ctx, bool all)
  * For an idle device while the program also polls a busy device: whether to skip this poll's round.
  * Rare rounds are enough for the idle device.
  */
-static bool skip_round_of_idle_device(struct siw_vain *vain)
+static bool skip_round_of_idle_device(struct siw_idle_polls *idle_polls)
 {
 	uint32_t count = atomic_load_explicit(&moves, memory_order_relaxed);
 	uint64_t now;
 
-	if (vain->moves != count) {
-		vain->moves = count;
-		vain->aside = RARE_POLLS;
+	if (idle_polls->moves != count) {
+		idle_polls->moves = count;
+		idle_polls->aside = RARE_POLLS;
 	}
-	if (!vain->aside)
+	if (!idle_polls->aside)
 		return false;
-	vain->aside--;
+	idle_polls->aside--;
 	now = siw_now_ns();
-	if (now - vain->round_ns < RARE_ROUND_NS)
+	if (now - idle_polls->round_ns < RARE_ROUND_NS)
 		return true;
-	vain->round_ns = now;
+	idle_polls->round_ns = now;
 	return false;
 }
 
@@ -407,18 +407,18 @@ static bool skip_round_of_idle_device(struct siw_vain *vain)
  */
 static bool poll_makes_round(struct siw_context *ctx, const struct siw_cq *cq)
 {
-	struct siw_vain *vain = &ctx->vain;
-	bool other = cq && vain->by && vain->by != cq;
+	struct siw_idle_polls *idle_polls = &ctx->idle_polls;
+	bool other = cq && idle_polls->by && idle_polls->by != cq;
 
 	if (atomic_load_explicit(&ctx->n_unsent, memory_order_relaxed))
 		return true;
-	if (other && vain->passed < MAX_SKIPPED_POLLS) {
-		vain->passed++;
+	if (other && idle_polls->passed < MAX_SKIPPED_POLLS) {
+		idle_polls->passed++;
 		return false;
 	}
-	vain->by = cq;
-	vain->passed = 0;
-	return !vain->idle || !skip_round_of_idle_device(vain);
+	idle_polls->by = cq;
+	idle_polls->passed = 0;
+	return !idle_polls->idle || !skip_round_of_idle_device(idle_polls);
 }
 
 /*
@@ -426,22 +426,22 @@ static bool poll_makes_round(struct siw_context *ctx, const struct siw_cq *cq)
  * threads. If idle rounds continue, the peer's thread may be waiting for this CPU, because more
  * processes poll than there are CPUs.
  */
-static bool count_idle_round(struct siw_vain *vain)
+static bool count_idle_round(struct siw_idle_polls *idle_polls)
 {
 	bool lasts;
 	uint64_t now;
 
-	if (++vain->rounds % FEW)
+	if (++idle_polls->rounds % FEW)
 		return false;
-	if (vain->idle)
-		return !vain->aside;
+	if (idle_polls->idle)
+		return !idle_polls->aside;
 	now = siw_now_ns();
-	if (vain->rounds == FEW)
-		vain->since_ns = now;
-	lasts = now - vain->since_ns >= IDLE_NS;
+	if (idle_polls->rounds == FEW)
+		idle_polls->since_ns = now;
+	lasts = now - idle_polls->since_ns >= IDLE_NS;
 	if (lasts) {
-		vain->idle = true;
-		vain->moves = atomic_load_explicit(&moves, memory_order_relaxed);
+		idle_polls->idle = true;
+		idle_polls->moves = atomic_load_explicit(&moves, memory_order_relaxed);
 	}
 	return lasts;
 }
@@ -455,7 +455,7 @@ void siw_device_poll(struct siw_context *ctx, const struct siw_cq *cq)
 		return;
 	if (__builtin_expect(ctx->port != NULL, 1) && poll_makes_round(ctx, cq)) {
 		if (!siw_device_progress_once(ctx))
-			offer = count_idle_round(&ctx->vain);
+			offer = count_idle_round(&ctx->idle_polls);
 		wake_before_leaving(ctx);
 	}
 	siw_unlock(&ctx->progress);

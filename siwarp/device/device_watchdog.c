@@ -88,38 +88,38 @@ static void watchdog_poll(struct siw_context *ctx, uint32_t polls)
 	served = ctx->one_sided != before;
 	siw_unlock(&ctx->progress);
 	if (served)
-		atomic_fetch_add_explicit(&ctx->deputies.served, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&ctx->watchdogs.served, 1, memory_order_relaxed);
 }
 
 static void watchdog_loop(struct siw_context *ctx, uint64_t which)
 {
-	struct siw_deputies *deputies = &ctx->deputies;
-	uint32_t seen = atomic_load_explicit(&deputies->served, memory_order_relaxed);
+	struct siw_watchdogs *watchdogs = &ctx->watchdogs;
+	uint32_t seen = atomic_load_explicit(&watchdogs->served, memory_order_relaxed);
 	unsigned int quiet = 0;
 
-	while (atomic_load(&deputies->on) && !atomic_load(&ctx->stop)) {
+	while (atomic_load(&watchdogs->on) && !atomic_load(&ctx->stop)) {
 		uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed), served;
 
 		watchdog_sleep(which);
 		watchdog_poll(ctx, polls);
-		served = atomic_load_explicit(&deputies->served, memory_order_relaxed);
+		served = atomic_load_explicit(&watchdogs->served, memory_order_relaxed);
 		quiet = served == seen ? quiet + 1 : 0;
 		seen = served;
 		if (which == 0 && quiet == END)
-			atomic_store(&deputies->on, false);
+			atomic_store(&watchdogs->on, false);
 	}
 }
 
 static void *watchdog_thread(void *arg)
 {
-	struct siw_deputy *self = arg;
+	struct siw_watchdog *self = arg;
 	struct siw_context *ctx = self->ctx;
 
 	siw_device_short_slice();
 	while (!atomic_load(&ctx->stop)) {
-		/* a spurious wake-up does no harm: the loop checks deputies->on */
+		/* a spurious wake-up does no harm: the loop checks watchdogs->on */
 		sem_wait(&self->wake);
-		watchdog_loop(ctx, (uint64_t)(self - ctx->deputies.each));
+		watchdog_loop(ctx, (uint64_t)(self - ctx->watchdogs.each));
 	}
 	return NULL;
 }
@@ -130,64 +130,64 @@ static void *watchdog_thread(void *arg)
  */
 static bool watchdogs_start(struct siw_context *ctx)
 {
-	struct siw_deputies *deputies = &ctx->deputies;
+	struct siw_watchdogs *watchdogs = &ctx->watchdogs;
 	int policy = sched_getscheduler(0);
 
-	deputies->asked = true;
+	watchdogs->asked = true;
 	if (policy == SCHED_FIFO || policy == SCHED_RR)
 		return false;
-	for (; deputies->n < SIW_WATCHDOGS; deputies->n++) {
-		struct siw_deputy *deputy = &deputies->each[deputies->n];
+	for (; watchdogs->n < SIW_WATCHDOGS; watchdogs->n++) {
+		struct siw_watchdog *watchdog = &watchdogs->each[watchdogs->n];
 
-		deputy->ctx = ctx;
-		sem_init(&deputy->wake, 0, 0);
-		if (siw_thread_start(&deputy->thread, NULL, watchdog_thread, deputy)) {
-			sem_destroy(&deputy->wake);
+		watchdog->ctx = ctx;
+		sem_init(&watchdog->wake, 0, 0);
+		if (siw_thread_start(&watchdog->thread, NULL, watchdog_thread, watchdog)) {
+			sem_destroy(&watchdog->wake);
 			break;
 		}
 	}
-	return deputies->n > 0;
+	return watchdogs->n > 0;
 }
 
-static void watchdogs_wake(struct siw_deputies *deputies)
+static void watchdogs_wake(struct siw_watchdogs *watchdogs)
 {
-	for (unsigned int i = 0; i < deputies->n; i++)
-		sem_post(&deputies->each[i].wake);
+	for (unsigned int i = 0; i < watchdogs->n; i++)
+		sem_post(&watchdogs->each[i].wake);
 }
 
 void siw_device_watchdogs_note(struct siw_context *ctx)
 {
-	struct siw_deputies *deputies = &ctx->deputies;
+	struct siw_watchdogs *watchdogs = &ctx->watchdogs;
 	uint64_t now, gap_ns;
 
-	if (deputies->asked && !deputies->n)
+	if (watchdogs->asked && !watchdogs->n)
 		return;
-	atomic_fetch_add_explicit(&deputies->served, 1, memory_order_relaxed);
-	if (atomic_load(&deputies->on))
+	atomic_fetch_add_explicit(&watchdogs->served, 1, memory_order_relaxed);
+	if (atomic_load(&watchdogs->on))
 		return;
 	now = siw_now_ns();
 	gap_ns = GAP_NS * (uint64_t)siw_settings()->pauses;
-	deputies->row = now - deputies->last_ns < gap_ns ? deputies->row + 1 : 0;
-	deputies->last_ns = now;
-	if (deputies->row < BEGIN || (!deputies->asked && !watchdogs_start(ctx)))
+	watchdogs->row = now - watchdogs->last_ns < gap_ns ? watchdogs->row + 1 : 0;
+	watchdogs->last_ns = now;
+	if (watchdogs->row < BEGIN || (!watchdogs->asked && !watchdogs_start(ctx)))
 		return;
-	deputies->row = 0;
-	atomic_store(&deputies->on, true);
-	watchdogs_wake(deputies);
+	watchdogs->row = 0;
+	atomic_store(&watchdogs->on, true);
+	watchdogs_wake(watchdogs);
 }
 
 void siw_device_watchdogs_stop(struct siw_context *ctx)
 {
-	struct siw_deputies *deputies = &ctx->deputies;
+	struct siw_watchdogs *watchdogs = &ctx->watchdogs;
 	int cancel = siw_cancel_disable();
 
-	watchdogs_wake(deputies);
-	for (unsigned int i = 0; i < deputies->n; i++) {
-		pthread_join(deputies->each[i].thread, NULL);
-		sem_destroy(&deputies->each[i].wake);
+	watchdogs_wake(watchdogs);
+	for (unsigned int i = 0; i < watchdogs->n; i++) {
+		pthread_join(watchdogs->each[i].thread, NULL);
+		sem_destroy(&watchdogs->each[i].wake);
 	}
 	siw_cancel_restore(cancel);
-	deputies->n = 0;
-	deputies->asked = false;
-	atomic_store(&deputies->on, false);
+	watchdogs->n = 0;
+	watchdogs->asked = false;
+	atomic_store(&watchdogs->on, false);
 }

@@ -19,7 +19,7 @@ from unit.device.test_device_idle import switches, tasks
 
 from siwarp.verbs import WROpcode
 
-DEPUTIES = 2  # SIW_WATCHDOGS
+WATCHDOGS = 2  # SIW_WATCHDOGS
 LONGEST_SINGLE = 1 << 16  # SIW_LONGEST_SINGLE
 
 
@@ -36,7 +36,7 @@ class Watched:
         # Another thread writes to this memory while it is read, so the kernel reads it.
         self.memory = os.open("/proc/self/mem", os.O_RDONLY)
 
-    def deputies(self) -> list[int]:
+    def watchdogs(self) -> list[int]:
         return sorted(tasks() - self.others)
 
     def write(self) -> float:
@@ -53,16 +53,16 @@ class Watched:
 
     def begin(self) -> list[int]:
         """Write until the watchdog threads exist."""
-        until(lambda: self.write() and len(self.deputies()) == DEPUTIES)
-        return self.deputies()
+        until(lambda: self.write() and len(self.watchdogs()) == WATCHDOGS)
+        return self.watchdogs()
 
-    def on_duty(self, deputies: list[int]) -> None:
+    def on_duty(self, watchdogs: list[int]) -> None:
         """Write until all watchdog threads have woken."""
-        before = [switches(task) for task in deputies]
+        before = [switches(task) for task in watchdogs]
 
         def all_woke() -> bool:
             self.write()
-            return all(switches(task) > n for task, n in zip(deputies, before, strict=True))
+            return all(switches(task) > n for task, n in zip(watchdogs, before, strict=True))
 
         until(all_woke)
 
@@ -105,7 +105,7 @@ def test_a_device_without_one_sided_traffic_has_no_deputies(watched: Watched) ->
         watched.b.recv()
         watched.a.post(SEND, length=8)
         poll(watched.b.rcq), poll(watched.a.scq)
-    assert watched.deputies() == []
+    assert watched.watchdogs() == []
 
 
 def test_single_writes_now_and_then_have_no_deputies(watched: Watched) -> None:
@@ -113,7 +113,7 @@ def test_single_writes_now_and_then_have_no_deputies(watched: Watched) -> None:
         for _ in range(30):
             watched.write()
             time.sleep(0.003)
-    assert watched.deputies() == []
+    assert watched.watchdogs() == []
 
 
 def on_rc(watched: Watched, size: int, opcode: WROpcode) -> Iterator[bool]:
@@ -147,7 +147,7 @@ def test_short_writes_and_reads_have_deputies(
     watched: Watched, messages: Messages, opcode: WROpcode
 ) -> None:
     sent = messages(watched, LONGEST_SINGLE // 2, opcode)
-    until(lambda: next(sent) and len(watched.deputies()) == DEPUTIES)
+    until(lambda: next(sent) and len(watched.watchdogs()) == WATCHDOGS)
 
 
 @pytest.mark.parametrize(("messages", "opcode"), KINDS)
@@ -157,30 +157,30 @@ def test_longer_writes_and_reads_start_no_watchdogs(
     sent = messages(watched, LONGEST_SINGLE + 1, opcode)
     for _ in range(100):
         next(sent)
-    assert watched.deputies() == []
+    assert watched.watchdogs() == []
 
 
 def test_deputies_sleep_when_no_more_writes_come(watched: Watched) -> None:
     for _ in range(2):  # in the second round, the watchdog threads of the first round wake again
-        deputies = watched.begin()
-        watched.on_duty(deputies)
+        watchdogs = watched.begin()
+        watched.on_duty(watchdogs)
         time.sleep(scaled(0.3))
-        before = [switches(task) for task in deputies]
+        before = [switches(task) for task in watchdogs]
         time.sleep(0.5)
-        assert [switches(task) for task in deputies] == before
+        assert [switches(task) for task in watchdogs] == before
 
 
 def test_deputies_are_not_woken_while_the_program_polls(watched: Watched) -> None:
-    deputies = watched.begin()
+    watchdogs = watched.begin()
     end: End = watched.b
     time.sleep(scaled(0.3))
-    before = [switches(task) for task in deputies]
+    before = [switches(task) for task in watchdogs]
     until = time.monotonic() + 0.3
     while time.monotonic() < until:
         end.recv()
         watched.a.post(SEND, length=8)
         poll(end.rcq), poll(watched.a.scq)
-    assert [switches(task) for task in deputies] == before
+    assert [switches(task) for task in watchdogs] == before
 
 
 def test_deputies_serve_while_the_devices_thread_does_not_get_its_cpu(watched: Watched) -> None:
