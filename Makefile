@@ -79,7 +79,7 @@ strict: ## Run the suite with no placement before the CRC check
 stress: ## Send a million reliable datagrams through a lossy network, and test an independent peer; SEED=n
 	@tools/setup --extra test
 	@SIWARP_STRESS_MESSAGES=$(or $(MESSAGES),1000000) SIWARP_STRESS_SEED=$(or $(SEED),1) \
-		$(PY) -m pytest -q -m "timing or not timing" tests/stress tests/peer tests/company $(ARGS)
+		$(PY) -m pytest -q -m "timing or not timing" tests/stress tests/peer tests/batching $(ARGS)
 	@SIWARP_SIM=1 SIWARP_STRESS_MESSAGES=$(or $(MESSAGES),1000000) SIWARP_STRESS_SEED=$(or $(SEED),1) \
 		$(PY) -m pytest -q tests/sim/peer $(ARGS)
 
