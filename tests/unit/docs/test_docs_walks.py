@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from lint.layers import MAY_USE
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "ARCHITECTURE.md"
+BEGIN, END = "<!-- walks: begin -->", "<!-- walks: end -->"
+HOP = re.compile(r"  +(\w+) +(\w+/[\w./]+)(?: +via (\w+))?(?: +.*)?")
 
 
 class Hop(NamedTuple):
@@ -22,17 +25,29 @@ class Hop(NamedTuple):
     via: str
 
 
+def tables() -> list[str]:
+    """Return the page's tables of hops: each is between a begin and an end marker."""
+    text = PAGE.read_text("utf-8")
+    found = re.findall(f"{BEGIN}\n(.*?){END}", text, re.DOTALL)
+    assert len(found) == text.count(BEGIN) == text.count(END)
+    return found
+
+
 def walks() -> dict[str, list[Hop]]:
     """Return each walk of the page, by its title."""
-    text = PAGE.read_text("utf-8").split("<!-- walks: begin -->")[1].split("<!-- walks: end -->")[0]
     found: dict[str, list[Hop]] = {}
-    for line in text.splitlines():
-        if title := re.fullmatch(r"(\S.*):", line):
-            found[title[1]] = []
-        elif hop := re.fullmatch(r"  +(\w+) +(\w+/[\w./]+)(?: +via (\w+))?(?: +.*)?", line):
-            found[list(found)[-1]].append(Hop(hop[1], hop[2], hop[3] or ""))
-        else:
-            assert line.strip() in {"", "```"}, f"neither a title nor a hop: {line}"
+    for table in tables():
+        title = None
+        for line in table.splitlines():
+            if begin := re.fullmatch(r"(\S.*):", line):
+                title = begin[1]
+                assert title not in found, f"two walks have the title {title}"
+                found[title] = []
+            elif hop := HOP.fullmatch(line):
+                assert title is not None, f"a hop without a title: {line}"
+                found[title].append(Hop(hop[1], hop[2], hop[3] or ""))
+            else:
+                assert line.strip() in {"", "```"}, f"neither a title nor a hop: {line}"
     return found
 
 
@@ -51,8 +66,8 @@ def follows(before: Hop, hop: Hop) -> bool:
     if not hop.via:
         return re.search(rf"\b{hop.function}\(", body(before.function, before.file)) is not None
     called = re.search(rf"(->|\.){hop.via}\(", body(before.function, before.file))
-    tables = "\n".join(p.read_text("utf-8") for p in (ROOT / "siwarp").rglob("*.[ch]"))
-    filled = re.search(rf"\.{hop.via}\s*=\s*{hop.function}\b|{hop.via} = {hop.function};", tables)
+    sources = "\n".join(p.read_text("utf-8") for p in (ROOT / "siwarp").rglob("*.[ch]"))
+    filled = re.search(rf"\.{hop.via}\s*=\s*{hop.function}\b|{hop.via} = {hop.function};", sources)
     return called is not None and filled is not None
 
 
@@ -66,8 +81,30 @@ def test_each_hop_of_a_walk_calls_the_next(title: str) -> None:
 
 def test_there_is_a_walk_each_way_for_each_type_of_queue_pair() -> None:
     kinds = ("RC", "UD", "UC", "RD")
-    each_way = {f"{what}, {kind}" for what in ("send", "receive") for kind in kinds}
-    assert set(walks()) == each_way | {"flush, RC", "complete, every type"}
+    stages = ("send", "complete a send", "receive", "place", "complete a receive")
+    each_way = {f"{stage}, {kind}" for stage in stages for kind in kinds}
+    of_rc = {"flush", "connect", "listen", "start-up frames", "report a frame", "accept"}
+    of_rd = {"post", "flush", "HELLO", "CHALLENGE", "acknowledgement"}
+    others = {f"{stage}, RC" for stage in of_rc | {"connect by QPN"}}
+    others |= {f"{stage}, RD" for stage in of_rd} | {"send a batch, UD"}
+    assert set(walks()) == each_way | others
+
+
+def test_every_hop_of_the_page_is_in_a_table_that_is_checked() -> None:
+    text = PAGE.read_text("utf-8")
+    for table in tables():
+        text = text.replace(table, "")
+    assert not [line for line in text.splitlines() if HOP.fullmatch(line)]
+
+
+def test_the_permitted_calls_of_the_page_are_those_of_the_lint() -> None:
+    text = PAGE.read_text("utf-8").split("## Permitted calls")[1]
+    page = {}
+    for names, uses in re.findall(r"^\| ([a-z, ]+) \| (.+) \|$", text, re.MULTILINE):
+        words = set() if uses in {"-", "the public headers only"} else set(uses.split(", "))
+        page |= dict.fromkeys(names.split(", "), words)
+    del page["folder"]
+    assert page == {name: uses - {"base"} for name, uses in MAY_USE.items() if name != "base"}
 
 
 def test_a_hop_that_is_not_called_is_noticed() -> None:
