@@ -1,4 +1,4 @@
-"""Atomic operations as the tests of verbs/ post them, and as a plain peer answers them."""
+"""Atomic operations as the tests of queue pairs post them, and as a plain peer answers them."""
 
 from __future__ import annotations
 

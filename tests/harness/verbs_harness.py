@@ -1,4 +1,4 @@
-"""Shared by the tests of verbs/ and cm/: a device with the objects on it, and bounded waits."""
+"""Shared by the tests of device, qp and cm: a device with the objects on it, and bounded waits."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def test_files_named_before_their_folder_are_run_before_it(
         return 0
 
     monkeypatch.setattr(copy, "_pytest", run)
-    one, folders = "tests/unit/verbs/test_one.py", ["tests/unit/cm", "tests/unit/verbs"]
+    one, folders = "tests/unit/qp/test_one.py", ["tests/unit/cm", "tests/unit/qp"]
     assert copy.test([one, *folders], 900, tmp_path / "log", {"tests/a.py::b"}).how == "passed"
     left_out = ["-x", "--deselect=tests/a.py::b"]
     assert runs == [[*left_out, one], [*left_out, f"--ignore={one}", *folders]]
