@@ -12,7 +12,7 @@ ARGS ?=
 # ARGS="-n 0".
 SHARED := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help build ci-full coverage demo sim soak test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate plants timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark lab-mpi lab-wan lab-test bench bench-check spec fresh clean
+.PHONY: help build check ci-full coverage demo sim soak test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate plants timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark lab-mpi lab-wan lab-test bench bench-check spec fresh clean
 
 ci-full: ## Everything, including the checks that the gate (.ci/run) leaves out; about two hours, as root; RESUME=1 skips steps that have passed on this commit
 	@tools/ci-full $(if $(RESUME),--resume) $(ARGS)
@@ -22,6 +22,9 @@ help: ## Print this list
 
 build: ## Create .venv with all packages and compile (the other targets do this too)
 	@tools/setup
+
+check: ## Check a change of a few files: fast lints, unit tests of the affected layers, some simulated ones; two minutes; BASE=branch
+	@tools/check $(BASE)
 
 demo: ## Run two processes on this machine that exchange real data through siwarp; under a minute
 	@tools/setup

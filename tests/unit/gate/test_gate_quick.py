@@ -1,0 +1,121 @@
+"""What `make check` selects for a changed file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
+
+import quick
+
+PAGES = set(quick.PAGES)
+
+
+def unit(*layers: str) -> set[str]:
+    return {f"tests/unit/{layer}" for layer in layers}
+
+
+@pytest.mark.parametrize("tests", [quick.PAGES, quick.SMOKE, quick.SIM, *quick.BY_NAME.values()])
+def test_each_test_that_is_named_is_there(root: Path, tests: list[str]) -> None:
+    assert [test for test in tests if not (root / test).exists()] == []
+
+
+def test_each_path_that_has_tests_is_there_and_so_are_the_tests(root: Path) -> None:
+    assert [start for start in quick.TESTS_OF if not (root / start).exists()] == []
+    named = {test for tests in quick.TESTS_OF.values() for test in tests}
+    assert [test for test in named if not (root / test).exists()] == []
+
+
+def test_a_c_file_selects_its_layer_those_above_it_and_the_simulated_tests() -> None:
+    choice = quick.choose(["siwarp/rd/rd_tx.c"])
+    assert choice.real >= PAGES | unit("rd", "ddp", "rdmap", "qp", "connect", "cm", "aio")
+    assert choice.real.isdisjoint(unit("mem", "mpa", "llp", "base", "device"))
+    assert choice.simulated == set(quick.SIM)
+    assert {"tests/conformance/rfc5041", "tests/unit/device"} <= choice.left_out
+
+
+def test_a_python_file_of_the_command_selects_the_tests_of_its_name() -> None:
+    choice = quick.choose(["siwarp/cli/ping_server.py"])
+    assert choice.real == PAGES | {"tests/cli/test_cli_ping.py"}
+    assert not choice.simulated
+    assert quick.choose(["siwarp/cli/group.py"]).real == PAGES | set(quick.BY_NAME["cli"])
+
+
+def test_a_page_selects_only_the_tests_of_the_pages() -> None:
+    choice = quick.choose(["docs/mpi.md", "ARCHITECTURE.md"])
+    assert choice.real == PAGES
+    assert not choice.simulated and not choice.left_out
+
+
+def test_a_tool_with_tests_selects_those() -> None:
+    assert quick.choose([".ci/run", "tests/reach.py"]).real == PAGES | unit("gate")
+
+
+@pytest.mark.parametrize("path", ["siwarp/base/lock.h", "siwarp/include/siwarp/siw.h"])
+def test_a_change_that_may_affect_everything_selects_the_small_set_and_says_so(path: str) -> None:
+    choice = quick.choose([path])
+    assert choice.real >= PAGES | set(quick.SMOKE)
+    assert choice.simulated == set(quick.SIM)
+    assert choice.left_out == {"tests/unit (the change may affect all of it)"}
+
+
+def test_a_test_that_changed_selects_itself_and_a_helper_selects_its_folder() -> None:
+    real, simulated = "tests/hostile/test_hostile_fields.py", "tests/sim/uc/test_uc_loss.py"
+    choice = quick.choose([real, simulated, "tests/unit/mpa/test_that_was_removed.py"])
+    assert choice.real == PAGES | {real}
+    assert choice.simulated == {simulated}
+    helper = quick.choose(["tests/unit/rd/rd_kit.py"])
+    assert helper.real == PAGES | set(quick.SMOKE) | unit("rd")
+
+
+def test_nothing_is_selected_twice() -> None:
+    choice = quick.choose(["siwarp/qp/rd/qp_rd.c", "siwarp/base/lock.h"])
+    assert "tests/unit/qp" in choice.real and "tests/unit/qp/rd" not in choice.real
+
+
+def test_the_format_of_changed_files_is_checked_and_mypy_runs_for_the_package() -> None:
+    steps, out = quick.lints(["siwarp/cli/ping.py", "siwarp/that_was_removed.py", "docs/mpi.md"])
+    assert steps["format"][-1:] == ["siwarp/cli/ping.py"]
+    assert "mypy" in steps and not out
+    steps, out = quick.lints(["docs/mpi.md"])
+    assert "format" not in steps and "mypy" not in steps
+    assert {"ruff", "c_includes", "c_symbols"} <= set(steps)
+    assert any("mypy" in what for what in out)
+
+
+def test_simulated_tests_of_rd_have_a_run_of_their_own() -> None:
+    steps = quick.pytest_steps(quick.choose(["siwarp/rd/rd_tx.c"]))
+    assert list(steps) == ["tests", "simulated", "simulated rd"]
+    assert all("tests/sim/rd" in test for test in steps["simulated rd"] if test.endswith(".py"))
+    assert not any("tests/sim/rd" in test for test in steps["simulated"])
+
+
+def test_what_changed_is_told_from_a_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*words: str) -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", *who, *words], cwd=tmp_path, capture_output=True, check=True)
+
+    monkeypatch.setattr(quick, "ROOT", tmp_path)
+    git("init", "-q", "-b", "main")
+    for name in ("kept", "changed", "removed"):
+        (tmp_path / name).write_text("1")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    git("checkout", "-qb", "work")
+    (tmp_path / "committed").write_text("1")
+    git("add", ".")
+    git("commit", "-qm", "two")
+    (tmp_path / "changed").write_text("2")
+    (tmp_path / "new file").write_text("1")
+    (tmp_path / "removed").unlink()
+    ref, commit = quick.merge_base(None)
+    assert ref == "main"
+    assert quick.changed_since(commit) == ["changed", "committed", "new file", "removed"]
+    with pytest.raises(SystemExit, match="no merge base with nowhere"):
+        quick.merge_base("nowhere")

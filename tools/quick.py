@@ -1,0 +1,270 @@
+"""``make check``: what a change of a few files needs, in under two minutes on two idle cores.
+
+Usage: ``tools/check [--dry-run] [BASE]``. The change is what differs from the merge base with BASE
+(default: origin/main, or main), committed or not, and files that git does not know yet.
+``--dry-run`` prints what would run.
+
+It runs the fast lints, the checks of the pages, the unit tests of the layers that changed and of
+those above them (tests/reach.py), the tests that changed themselves, and a few tests in simulated
+processes. It needs no root. At the end it names what it left out: the gate, ``.ci/run``, runs that
+before a merge.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/lint")]
+
+import reach  # noqa: E402
+
+BUILD = "build/main"
+
+#: The tests of the pages, which also check the walks of ARCHITECTURE.md against the C code.
+PAGES = ["tests/unit/docs"]
+#: Tests that stand for all others when a change may affect everything.
+SMOKE = [
+    "tests/unit/mem",
+    "tests/unit/ddp",
+    "tests/unit/rdmap",
+    "tests/unit/cm",
+    "tests/unit/qp/rd",
+    "tests/unit/qp/uc",
+    "tests/unit/qp/ud",
+]
+#: Tests in simulated processes that stand for all others. Those in tests/sim/rd have a run of their
+#: own, as in `make sim`.
+SIM = [
+    "tests/sim/test_sim_rc.py",
+    "tests/sim/test_sim_types.py",
+    "tests/sim/uc",
+    "tests/sim/verbs/test_verbs_rc.py",
+    "tests/sim/verbs/test_verbs_ud.py",
+    "tests/sim/rd/test_rd_wire.py",
+    "tests/sim/rd/test_verbs_rd.py",
+]
+#: The tests of tools and specifications, by the beginning of the path. Such a file affects no other
+#: tests.
+TESTS_OF = {
+    ".ci/": ["tests/unit/gate"],
+    "spec/": ["tests/unit/spec"],
+    "tests/lint/": ["tests/unit/lint"],
+    "tests/mutants/": ["tests/unit/mutants/test_mutants.py"],
+    "tests/reach.py": ["tests/unit/gate"],
+    "tests/timing/": ["tests/unit/timing"],
+    "tools/check": ["tests/unit/gate"],
+    "tools/ci-full": ["tests/unit/gate"],
+    "tools/quick.py": ["tests/unit/gate"],
+}
+#: Folders of tests in which a changed file selects the tests with a word of its name: ping_wire.py
+#: selects test_cli_ping.py. If none has such a name, these are selected.
+BY_NAME = {
+    "cli": ["tests/cli/test_cli_commands.py"],
+    "bench": ["tests/bench/test_bench_cli.py"],
+}
+#: What is never part of this check.
+NEVER = [
+    "cppcheck, the compiler's warnings and the aarch64 compile of `make lint`",
+    "tests/conformance, hostile, namespaces, peer, docs, examples and others outside of tests/unit",
+    "sanitizers, fuzzers, mutants, seeds of siwarp sim, tests that race the clock, make abi",
+]
+
+
+@dataclass
+class Choice:
+    """The tests that a change selects, and those that it affects but that do not run here."""
+
+    real: set[str] = field(default_factory=set)
+    simulated: set[str] = field(default_factory=set)
+    left_out: set[str] = field(default_factory=set)
+
+
+def is_simulated(test: str) -> bool:
+    """Return whether a test runs only in simulated processes."""
+    return reach.inside(test, "tests/sim")
+
+
+def by_name(layer: str, path: str) -> list[str]:
+    """Return the tests of a folder of BY_NAME that share a word with the name of a file."""
+    words = set(Path(path).stem.split("_"))
+    tests = sorted((ROOT / "tests" / layer).glob(f"test_{layer}_*.py"))
+    found = [test for test in tests if words & set(test.stem.split("_")[2:])]
+    return [str(test.relative_to(ROOT)) for test in found] or BY_NAME[layer]
+
+
+def tests_of(path: str) -> list[str]:
+    """Return the tests of a tool or specification, or []."""
+    return [test for start, tests in TESTS_OF.items() if path.startswith(start) for test in tests]
+
+
+def own_tests(path: str) -> list[str]:
+    """Return the tests that belong to a file of a layer or of a layer's tests."""
+    part = path.split("/")
+    if part[:2] == ["tests", "unit"] and len(part) > 3:
+        return ["/".join(part[:-1])]
+    if part[0] != "siwarp" or len(part) < 3:
+        return []
+    if part[1] in BY_NAME:
+        return by_name(part[1], path)
+    # The verbs objects of Python have their tests elsewhere.
+    python = ["tests/unit/python"] if part[1] == "verbs" else []
+    return [f"tests/unit/{part[1]}", *python]
+
+
+def runs_c(path: str) -> bool:
+    """Return whether the file is compiled, or is part of the simulator."""
+    return path.endswith((".c", ".h", "meson.build")) or path.startswith("siwarp/sim/")
+
+
+def choose(changed: Iterable[str]) -> Choice:
+    """Return the tests for these changed files."""
+    choice = Choice()
+    wanted = set(PAGES)
+    for path in changed:
+        affected = reach.tests_affected_by(path)
+        if affected == [path] or tests_of(path):
+            wanted.update(tests_of(path) or [path])
+            continue
+        wanted.update(own_tests(path))
+        if runs_c(path):
+            wanted.update(SIM)
+        if affected is None:
+            wanted.update(SMOKE)
+            choice.left_out.add("tests/unit (the change may affect all of it)")
+        elif affected:
+            layers = reach.dependent_layers(path.split("/")[1])
+            wanted.update(f"tests/unit/{layer}" for layer in layers)
+            choice.left_out.update(affected)
+    wanted = whole(wanted)
+    choice.simulated = {test for test in wanted if is_simulated(test)}
+    choice.real = wanted - choice.simulated
+    affected_only = {
+        test
+        for test in whole(choice.left_out)
+        if not any(reach.inside(test, other) for other in wanted)
+    }
+    choice.left_out = affected_only | {text for text in choice.left_out if " " in text}
+    return choice
+
+
+def whole(tests: set[str]) -> set[str]:
+    """Return the tests that exist, without those inside of others."""
+    there = {test for test in tests if (ROOT / test).exists()}
+    return {a for a in there if not any(a != b and reach.inside(a, b) for b in there)}
+
+
+def git(*words: str) -> str | None:
+    """Return the output of git, or None if it fails."""
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def merge_base(wanted: str | None) -> tuple[str, str]:
+    """Return the ref that the change is compared with, and the merge base with it."""
+    for ref in [wanted] if wanted else ["origin/main", "main"]:
+        commit = git("merge-base", "HEAD", ref)
+        if commit:
+            return ref, commit
+    sys.exit(f"tools/check: no merge base with {wanted or 'origin/main or main'}: name a commit")
+
+
+def changed_since(commit: str) -> list[str]:
+    """Return the files that differ from the commit, and those that git does not know yet."""
+    differ = git("diff", "--name-only", "--no-renames", "-z", commit, "--") or ""
+    new = git("ls-files", "--others", "--exclude-standard", "-z") or ""
+    return sorted({name for name in (differ + "\0" + new).split("\0") if name})
+
+
+def lints(changed: list[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the commands of the lints by name, and what is left out."""
+    there = [path for path in changed if (ROOT / path).is_file()]
+    python = [path for path in there if path.endswith((".py", ".pyi"))]
+    c = [path for path in there if path.endswith((".c", ".h"))]
+    bin_, py = ".venv/bin", sys.executable
+    steps = {"ruff": [f"{bin_}/ruff", "check", "--quiet", "."]}
+    out = []
+    if python:
+        steps["format"] = [f"{bin_}/ruff", "format", "--check", "--quiet", *python]
+        steps["imports"] = [f"{bin_}/lint-imports", "--no-logo", "--config", "pyproject.toml"]
+        steps["py_system"] = [py, "tests/lint/py_system.py"]
+    if any(path.startswith(("siwarp/", "lab/")) for path in python):
+        steps["mypy"] = [f"{bin_}/mypy", "--strict", "--no-error-summary"]
+    else:
+        out.append("mypy (no Python file of siwarp or lab changed)")
+    if c and shutil.which("clang-format"):
+        steps["clang_format"] = ["clang-format", "--dry-run", "-Werror", *c]
+    elif c:
+        out.append("clang-format (it is not installed)")
+    for name in ("c_includes", "c_atomics", "tolls", "real_time"):
+        steps[name] = [py, f"tests/lint/{name}.py"]
+    for name in ("c_symbols", "cycles", "sources"):
+        steps[name] = [py, f"tests/lint/{name}.py", BUILD]
+    return steps, out
+
+
+def pytest_steps(choice: Choice) -> dict[str, list[str]]:
+    """Return the commands that run the tests, by name."""
+    steps = {}
+    of_rd = {test for test in choice.simulated if reach.inside(test, "tests/sim/rd")}
+    for name, tests in {
+        "tests": choice.real,
+        "simulated": choice.simulated - of_rd,
+        "simulated rd": of_rd,
+    }.items():
+        shared = ["-n", "auto", "--maxprocesses", "8", "--dist", "loadfile"]
+        if tests:
+            steps[name] = [sys.executable, "-m", "pytest", "-q", *shared, *sorted(tests)]
+    return steps
+
+
+def run(name: str, command: list[str]) -> str:
+    """Run a step, and return its result."""
+    print(f"--- {name}", flush=True)
+    env = {**os.environ, "SIWARP_SIM": "1"} if name.startswith("simulated") else None
+    code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
+    if code == 5 and "pytest" in command:
+        return "ok: the tests belong to another run, such as make timing"
+    return "ok" if code == 0 else f"FAILED ({code})"
+
+
+def main() -> int:
+    """Run the check; return 1 if a step failed."""
+    parser = argparse.ArgumentParser(prog="tools/check", description="Check a small change.")
+    parser.add_argument("--dry-run", action="store_true", help="print what would run")
+    parser.add_argument("base", nargs="?", help="a branch or commit; default: origin/main or main")
+    options = parser.parse_args()
+    ref, commit = merge_base(options.base)
+    changed = changed_since(commit)
+    choice = choose(changed)
+    steps, out = lints(changed)
+    steps |= pytest_steps(choice)
+    print(f"changed since {commit[:10]}, the merge base with {ref}: {len(changed)} files")
+    print(*(f"  {path}" for path in changed[:20]), sep="\n")
+    results = []
+    for name, command in steps.items():
+        if options.dry_run:
+            print(f"--- {name}: {' '.join(command)}")
+            continue
+        begin = time.monotonic()
+        result = run(name, command)
+        results.append(f"{name:14} {time.monotonic() - begin:6.1f} s  {result}")
+    print("\nleft out:")
+    print(*(f"  {what}" for what in [*NEVER, *out, *sorted(choice.left_out)]), sep="\n")
+    if not choice.simulated:
+        print("  tests/sim (no C code changed)")
+    print("before a merge: bash .ci/run\n")
+    print(*results, sep="\n")
+    return 1 if any("FAILED" in result for result in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
