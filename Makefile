@@ -12,7 +12,7 @@ ARGS ?=
 # ARGS="-n 0".
 SHARED := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help build check ci-full coverage demo sim soak test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate plants timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark lab-mpi lab-wan lab-test bench bench-check spec fresh clean
+.PHONY: help build check ci-full coverage demo sim soak test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate plants timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark lab-verbs lab-abi lab-aio lab-mpi lab-wan lab-test bench bench-check spec fresh clean
 
 ci-full: ## Everything, including the checks that the gate (.ci/run) leaves out; about two hours, as root; RESUME=1 skips steps that have passed on this commit
 	@tools/ci-full $(if $(RESUME),--resume) $(ARGS)
@@ -135,6 +135,18 @@ bench: ## Print latency and bandwidth beside the raw sockets; fails if a figure 
 bench-check: ## Compare the ratios to the raw socket with the committed ones; fails after a significant loss; quiet machine, 6 minutes
 	@tools/setup
 	@.venv/bin/siwarp bench check tests/bench/ratios.json $(ARGS)
+
+lab-verbs: ## Measure figures of queue pairs that make bench leaves out, with limits, and both personas of RC; ARGS="--part promises"
+	@tools/setup
+	@$(PY) -m lab.verbs $(ARGS)
+
+lab-abi: ## Compare perftest and UCX on siwarp with raw sockets, and measure the cost of libibverbs.so.1; ARGS="--part translation"
+	@tools/setup
+	@$(PY) -m lab.abi $(ARGS)
+
+lab-aio: ## Compare siwarp.aio with asyncio's own streams
+	@tools/setup
+	@$(PY) -m lab.aio $(ARGS)
 
 lab-mpi: ## Compare MPICH on siwarp with the same MPICH over TCP, and a channel over UD, RC and both; ARGS="--part wire"
 	@tools/setup

@@ -99,7 +99,6 @@ if os.environ.get("SANITIZER") == "tsan":
     collect_ignore += [
         "abi/test_abi_pyverbs.py",
         "abi/test_abi_readme.py",
-        "bench/test_bench_abi.py",
         "cli/test_cli_run.py",
         "cli/test_cli_view.py",
         "docs",

@@ -48,7 +48,6 @@ def main() -> int:
         for name in (
             "bench/bin/siwarp-bench",
             "bench/bin/siwarp-bench-memory",
-            "bench/bin/siwarp-bench-translation",
             "wan/bin/siwarp-wan",
         )
     }

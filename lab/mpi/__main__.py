@@ -3,21 +3,18 @@
 
 from __future__ import annotations
 
-import signal
-
 import typer
 
+from lab.command import AS_JSON, OUTPUT, PARTS_HELP, application, listed, numbers_of, start
 from lab.mpi import command, hybrid
-from siwarp.bench.cli import bar, end_by_signal, numbers_of
+from siwarp.bench.cli import bar
 
-app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
+app = application()
 
 
 @app.command()
 def main(
-    parts: str = typer.Option(
-        ",".join(command.PARTS), "--part", help="Parts to measure, separated by commas."
-    ),
+    parts: str = typer.Option(",".join(command.PARTS), "--part", help=PARTS_HELP),
     rounds: int = typer.Option(
         5, "--rounds", min=1, help="Number of rounds; each measures every transport."
     ),
@@ -45,10 +42,8 @@ def main(
     plot: str = typer.Option(
         "", "--plot", metavar="FOLDER", help="Draw the curves to this folder; needs matplotlib."
     ),
-    output: str = typer.Option("", "-o", "--output", help="Also write everything to this file."),
-    as_json: bool = typer.Option(
-        False, "--json", help="Print everything, each round too, as JSON."
-    ),
+    output: str = OUTPUT,
+    as_json: bool = AS_JSON,
 ) -> None:
     """MPICH over siwarp's UD and RC, and over its own TCP, alternately; needs PyPI's mpich.
 
@@ -56,11 +51,7 @@ def main(
 
     Exit status 1 if a promise is missed or could not be shown.
     """
-    wanted = tuple(parts.split(","))
-    if unknown := [name for name in wanted if name not in command.PARTS]:
-        raise typer.BadParameter(
-            f"{unknown[0]!r} is not one of {', '.join(command.PARTS)}", param_hint="--part"
-        )
+    wanted = listed(parts, command.PARTS, "--part")
     octets = numbers_of(sizes, 8, 1 << 30)
     if octets is None:
         raise typer.BadParameter(
@@ -78,5 +69,4 @@ def main(
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, end_by_signal)
-    app(prog_name="python -m lab.mpi")
+    start(app, "mpi")

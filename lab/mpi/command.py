@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 import typer
 
+from lab.command import report
 from lab.mpi import hybrid, kernels, launch, peers, table, wire
 from siwarp.bench.runner import BenchError, Progress
 
@@ -112,17 +112,12 @@ def kept(found: dict[str, Any]) -> bool:
 def run(options: Options, *, as_json: bool, plot: str, output: str) -> int:
     """Measure and print; return the exit status: 1 if a promise is not kept or not measured."""
     if plot:
-        from siwarp.bench.curves import need_matplotlib
+        from lab.curves import need_matplotlib
 
         need_matplotlib()
     with tempfile.TemporaryDirectory(prefix="siwarp-lab-mpi-") as work:
         found = _measured(options, Path(work))
-    if output:
-        Path(output).write_text(json.dumps(found, indent=2) + "\n", "utf-8")
-    if as_json:
-        print(json.dumps(found, indent=2))
-    else:
-        table.show(found)
+    report(found, table.show, as_json=as_json, output=output)
     if plot:
         from lab.mpi.plot import draw
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import typer
 
+from lab.curves import draw_curves
 from lab.mpi.hybrid import CHANNELS
 from lab.mpi.launch import TRANSPORTS
 from lab.mpi.wire import METRICS
-from siwarp.bench.curves import draw_curves
 
 __all__ = ["draw"]
 

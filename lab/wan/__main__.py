@@ -3,19 +3,19 @@
 
 from __future__ import annotations
 
-import json
-import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import typer
 
+from lab import command
 from lab.wan import flows as shared
 from lab.wan import matrix as bottlenecks
-from siwarp.bench.cli import end_by_signal, reported
+from siwarp.bench.cli import reported
 from siwarp.cli.wan import check_plan
 
-app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
+app = command.application()
 
 
 @app.command()
@@ -48,7 +48,7 @@ def main(
         metavar="FILE",
         help="File for the results; an interrupted run continues from it.",
     ),
-    as_json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
+    as_json: bool = command.AS_JSON,
 ) -> None:
     """Reliable datagrams and a kernel TCP flow on the same line with faults: the share of each.
 
@@ -66,10 +66,12 @@ def main(
     check_plan(faults)
     with reported("lab wan"):
         found = shared.measure(kinds, seconds, faults, congestion)
-    if as_json:
-        print(json.dumps(found, indent=2))
-        return
-    print(f"{faults}, {seconds:g} s; the kernel's TCP has {found['congestion_control']}")
+    if not as_json:
+        print(f"{faults}, {seconds:g} s; the kernel's TCP has {found['congestion_control']}")
+    command.report(found, _show_flows, as_json=as_json)
+
+
+def _show_flows(found: dict[str, Any]) -> None:
     for kind, flow in found["flows"].items():
         print(
             f"  {kind}  {flow['mbit_s']:8.2f} Mbit/s   {flow['share']:.2f} of both   "
@@ -90,7 +92,7 @@ def _matrix(cells: str, seconds: float, results: str, *, as_json: bool) -> None:
             names, seconds, Path(results) if results else None, progress=say
         )
     if as_json:
-        print(json.dumps(bottlenecks.as_json(found), indent=2))
+        command.report(bottlenecks.as_json(found), print, as_json=True)
     else:
         print(*bottlenecks.table(found), sep="\n")
     if not bottlenecks.kept(found):
@@ -111,5 +113,4 @@ def _spark(steps: list[int]) -> str:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, end_by_signal)
-    app(prog_name="python -m lab.wan")
+    command.start(app, "wan")

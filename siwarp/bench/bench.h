@@ -34,16 +34,15 @@
 enum siw_bench_op { SIW_BENCH_SEND, SIW_BENCH_WRITE, SIW_BENCH_READ };
 
 struct siw_bench_opts {
-	const char *kind; /* lat, bw, rate, reg, onesided, done, answer, watched */
+	const char *kind; /* lat, bw, rate, or a kind of a program in lab/ */
 	const char *run;  /* "ours" for siwarp, or the name of a raw-socket floor */
 	enum siw_bench_op op;
 	bool server, rc, uc, rd, event; /* UD if none of rc, uc and rd is set */
-	uint64_t size;			/* octets of a message; kind reg: octets of the region */
+	uint64_t size;			/* octets of a message */
 	uint32_t iters; /* messages in the measured part; a multiple of the credit */
 	uint32_t warmup;
 	uint32_t depth; /* maximum messages outstanding; for sends: the window */
 	uint32_t batch; /* requests posted as one list */
-	uint32_t idle;	/* number of additional idle QPs */
 	int cpu;	/* CPU of the measuring thread; -1: any */
 	int ctl;
 	const char *local, *remote; /* numeric addresses of both sides */
@@ -54,7 +53,7 @@ struct siw_bench_opts {
 /* Message that both sides exchange before they start: 24 octets, as packed by end.py. */
 struct siw_bench_hello {
 	uint16_t port; /* all fields in host order: hosts with another order are refused earlier */
-	uint16_t side_port;
+	uint16_t zero;
 	uint32_t rkey;
 	uint64_t addr;
 	uint64_t length;
@@ -62,7 +61,7 @@ struct siw_bench_hello {
 _Static_assert(sizeof(struct siw_bench_hello) == 24, "end.py packs 24 octets");
 
 struct siw_bench_result {
-	double value; /* lat, onesided, reg: us; bw: GB/s (10^9 octets); rate: messages/s */
+	double value; /* lat: us; bw: GB/s (10^9 octets); rate: messages/s */
 	double p99;   /* 99th percentile of single samples, in us; 0 without samples */
 	uint64_t n;   /* number of measured samples or messages */
 };
@@ -152,13 +151,15 @@ static inline uint32_t siw_bench_credit_size(const struct siw_bench_opts *o)
 /* ---- the runs: each dies on failure; on the client each fills in the result */
 typedef void siw_bench_fn(const struct siw_bench_opts *o, struct siw_bench_result *result);
 
+/*
+ * main of a program of runs: parse the options, do the run that select returns for them, and print
+ * the result on the client. Return the exit status.
+ */
+int siw_bench_main(int argc, char **argv, siw_bench_fn *(*select)(const struct siw_bench_opts *o));
+
 siw_bench_fn siw_bench_raw_udp;	    /* bench_raw_udp.c */
 siw_bench_fn siw_bench_raw_tcp;	    /* bench_raw_tcp.c */
 siw_bench_fn siw_bench_ours_lat;    /* bench_ours_lat.c */
 siw_bench_fn siw_bench_ours_stream; /* bench_ours_stream.c */
-siw_bench_fn siw_bench_onesided;    /* bench_onesided.c */
-siw_bench_fn siw_bench_fair;	    /* bench_fair.c */
-siw_bench_fn siw_bench_idle_qps;    /* bench_crowd.c */
-siw_bench_fn siw_bench_reg;	    /* bench_reg.c */
 
 #endif

@@ -2,7 +2,6 @@
 /* Client or server on the public interface: set-up, and the steps that all runs share. */
 #include <arpa/inet.h>
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "bench/bench_ours.h"
@@ -26,7 +25,7 @@ static void bench_post_send(struct siw_bench_side *e, struct siw_send_wr *wr)
 {
 	struct siw_send_wr *bad;
 
-	if (++e->posted % SIW_BENCH_SIGNAL_EVERY == 0 || e->signals_each)
+	if (++e->posted % SIW_BENCH_SIGNAL_EVERY == 0)
 		wr->send_flags |= SIW_SEND_SIGNALED;
 	siw_bench_check(siw_post_send(e->qp, wr, &bad), "posting a send");
 }
@@ -276,34 +275,10 @@ static void bench_open_rc_client(struct siw_bench_side *e, struct siw_bench_hell
 	bench_expect_cm_event(e, &event, SIW_CM_ESTABLISHED);
 }
 
-/* Open idle queue pairs: bound, and with a receive posted, like one that waits for messages. */
-static void bench_open_idle_qps(struct siw_bench_side *e)
-{
-	struct siw_qp *own = e->qp;
-	struct siw_addr a;
-
-	e->idle = siw_bench_check_object(calloc(e->o->idle, sizeof(*e->idle)),
-					 "the idle queue pairs");
-	siw_bench_check(siw_addr_parse(e->o->local, 0, &a), "the address");
-	for (uint32_t i = 0; i < e->o->idle; i++) {
-		bench_create_qp(e, &a);
-		e->idle[i] = e->qp;
-		for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++) {
-			struct siw_qp_attr attr = { .qp_state = s };
-
-			siw_bench_check(siw_modify_qp(e->qp, &attr, SIW_QP_STATE),
-					"changing the state of the queue pair");
-		}
-		siw_bench_post_recv(e, 0);
-	}
-	e->qp = own;
-}
-
-void siw_bench_end_open(struct siw_bench_side *e, const struct siw_bench_opts *o, uint32_t slots,
-			uint16_t side_port)
+void siw_bench_end_open(struct siw_bench_side *e, const struct siw_bench_opts *o, uint32_t slots)
 {
 	int access = SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ;
-	struct siw_bench_hello mine = { .side_port = side_port };
+	struct siw_bench_hello mine = { 0 };
 	struct siw_addr a;
 
 	memset(e, 0, sizeof(*e));
@@ -335,8 +310,6 @@ void siw_bench_end_open(struct siw_bench_side *e, const struct siw_bench_opts *o
 	} else {
 		bench_open_ud(e, &mine, &a);
 	}
-	if (o->idle)
-		bench_open_idle_qps(e);
 	siw_bench_pin(o->cpu);
 }
 
@@ -351,9 +324,6 @@ void siw_bench_end_close(struct siw_bench_side *e)
 		siw_bench_check(siw_destroy_ah(e->ah), "destroying the address handle");
 	}
 	siw_bench_check(siw_destroy_qp(e->qp), "destroying the queue pair");
-	for (uint32_t i = 0; i < e->o->idle; i++)
-		siw_bench_check(siw_destroy_qp(e->idle[i]), "destroying an idle queue pair");
-	free(e->idle);
 	siw_bench_check(siw_dereg_mr(e->mr), "deregistering");
 	siw_bench_check(siw_destroy_cq(e->cq), "destroying the completion queue");
 	if (e->channel)

@@ -27,9 +27,7 @@ struct siw_bench_side {
 	struct siw_bench_buf buf;
 	struct siw_bench_hello peer;
 	struct siw_bench_guard guard;
-	struct siw_qp **idle;
-	uint32_t posted;   /* sends posted, to signal one in SIW_BENCH_SIGNAL_EVERY */
-	bool signals_each; /* signal every send instead of one in SIW_BENCH_SIGNAL_EVERY */
+	uint32_t posted; /* sends posted, to signal one in SIW_BENCH_SIGNAL_EVERY */
 };
 
 /*
@@ -58,8 +56,7 @@ siw_bench_read_u64(const volatile uint64_t *at)
 }
 
 /* bench_end.c. Posts receives for all slots before the peer can send. */
-void siw_bench_end_open(struct siw_bench_side *e, const struct siw_bench_opts *o, uint32_t slots,
-			uint16_t side_port);
+void siw_bench_end_open(struct siw_bench_side *e, const struct siw_bench_opts *o, uint32_t slots);
 void siw_bench_end_close(struct siw_bench_side *e);
 /* Post the receive of this slot (again); wr_id is the slot. */
 void siw_bench_post_recv(struct siw_bench_side *e, uint64_t slot);
@@ -83,5 +80,13 @@ int siw_bench_poll(struct siw_bench_side *e, struct siw_wc *wc, int max);
 uint64_t siw_bench_await_slot(struct siw_bench_side *e, uint32_t *length);
 /* Like siw_bench_await_slot, but post the receive again; return the number of octets. */
 uint32_t siw_bench_await_recv(struct siw_bench_side *e);
+
+/* bench_ours_lat.c. Exchange n messages; store the time of each in ns[], if ns is not NULL. */
+typedef void siw_bench_lat_fn(struct siw_bench_side *e, uint32_t n, uint64_t *ns);
+/* Exchange Sends in both directions. */
+siw_bench_lat_fn siw_bench_lat_send;
+/* Run the warm-up and the measured messages; the result is their times divided by parts. */
+void siw_bench_time(struct siw_bench_side *e, siw_bench_lat_fn *run, double parts,
+		    struct siw_bench_result *result);
 
 #endif

@@ -2,22 +2,17 @@
 /*
  * Latency through the verbs. Send: messages in both directions, half a round trip. Write: both
  * sides write a number into the last octet of the other's slot and watch their own memory while
- * they poll; half a round trip. Watched: the same, but they poll once per message and then only
- * watch their memory, like ib_write_lat. Read: a complete round trip, request and data.
+ * they poll; half a round trip. Read: a complete round trip, request and data.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "bench/bench_ours.h"
 
 #define RECVS	16
 #define NO_SLOT UINT64_MAX
 
-/* Exchange n messages; store the time of each in ns[], if ns is not NULL. */
-typedef void siw_bench_lat_fn(struct siw_bench_side *e, uint32_t n, uint64_t *ns);
-
 /* Receives are posted again after the send, while the message is in transit. */
-static void lat_run_send(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
+void siw_bench_lat_send(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 {
 	uint32_t size = (uint32_t)e->o->size, length;
 	uint64_t slot = NO_SLOT;
@@ -44,71 +39,13 @@ static void lat_run_send(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 		siw_bench_post_recv(e, slot);
 }
 
-/* A completion that arrived before the expected one, and whether that is an error. */
-struct turns {
-	bool in_order, has_early;
-	struct siw_wc early;
-};
-
-/* Wait for a completion with this opcode. Return its wr_id. */
-static uint64_t lat_wait_opcode(struct siw_bench_side *e, struct turns *t, int opcode)
-{
-	struct siw_wc wc;
-
-	if (t->has_early && (int)t->early.opcode == opcode) {
-		t->has_early = false;
-		return t->early.wr_id;
-	}
-	for (;;) {
-		if (!siw_bench_wait(e, &wc, 1))
-			siw_bench_die(SIW_BENCH_EXIT_LOST, "a message did not arrive");
-		if ((int)wc.opcode == opcode)
-			return wc.wr_id;
-		if (t->in_order || t->has_early)
-			siw_bench_die(SIW_BENCH_EXIT_ERROR,
-				      "an answer arrived before a completion");
-		t->early = wc;
-		t->has_early = true;
-	}
-}
-
-/*
- * Like by_send, but each Send is signalled and its completion awaited. With persona roce the
- * completion precedes the answer; with iwarp the answer may arrive before the post has returned.
- */
-static void lat_run_answer(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
-{
-	uint32_t size = (uint32_t)e->o->size;
-	struct siw_qp_init_attr init;
-	struct siw_qp_attr attr;
-	struct turns turns = { 0 };
-
-	siw_bench_check(siw_query_qp(e->qp, &attr, &init), "querying the persona");
-	turns.in_order = init.persona == SIW_PERSONA_ROCE;
-	e->signals_each = true;
-	for (uint32_t i = 0; i < n; i++) {
-		uint64_t start = siw_bench_now();
-
-		if (e->o->server)
-			siw_bench_post_recv(e, lat_wait_opcode(e, &turns, SIW_WC_RECV));
-		siw_bench_post_send(e, size);
-		lat_wait_opcode(e, &turns, SIW_WC_SEND);
-		if (!e->o->server)
-			siw_bench_post_recv(e, lat_wait_opcode(e, &turns, SIW_WC_RECV));
-		if (ns)
-			ns[i] = siw_bench_now() - start;
-	}
-}
-
 static void lat_wait_octet(struct siw_bench_side *e, const volatile char *octet, char value)
 {
 	struct siw_wc wc[4];
 
-	bool only_looks = !strcmp(e->o->kind, "watched");
-
 	siw_bench_poll(e, wc, 4);
 	while (siw_bench_read_octet(octet) != value)
-		if ((only_looks || !siw_bench_poll(e, wc, 4)) && siw_bench_idle(&e->guard))
+		if (!siw_bench_poll(e, wc, 4) && siw_bench_idle(&e->guard))
 			siw_bench_die(SIW_BENCH_EXIT_LOST, "a Write did not arrive");
 	siw_bench_reset_idle(&e->guard);
 }
@@ -162,56 +99,34 @@ static void lat_run_read(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
 	siw_bench_post_send(e, 0);
 }
 
-/* Time from posting a Write to its completion. The server is the same as for Reads. */
-static void lat_run_done(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
+void siw_bench_time(struct siw_bench_side *e, siw_bench_lat_fn *run, double parts,
+		    struct siw_bench_result *result)
 {
-	uint64_t there = e->peer.addr + e->buf.stride;
-	struct siw_wc wc;
+	const struct siw_bench_opts *o = e->o;
+	uint64_t *ns = siw_bench_check_object(calloc(o->iters, sizeof(*ns)), "the samples");
 
-	if (e->o->server) {
-		lat_run_read(e, n, ns);
-		return;
-	}
-	for (uint32_t i = 0; i < n; i++) {
-		uint64_t start = siw_bench_now();
-
-		siw_bench_post_rdma(e, SIW_WR_RDMA_WRITE, e->o->size, e->buf.base, there);
-		do
-			if (!siw_bench_wait(e, &wc, 1))
-				siw_bench_die(SIW_BENCH_EXIT_LOST, "a Write did not complete");
-		while (wc.opcode != SIW_WC_RDMA_WRITE);
-		if (ns)
-			ns[i] = siw_bench_now() - start;
-	}
-	siw_bench_post_send(e, 0);
+	siw_bench_exchange(o->ctl, 0);
+	run(e, o->warmup, NULL);
+	siw_bench_exchange(o->ctl, 0);
+	run(e, o->iters, ns);
+	siw_bench_exchange(o->ctl, 0);
+	siw_bench_write_samples(o, ns);
+	siw_bench_summarize_samples(ns, o->iters, parts, result);
+	free(ns);
 }
 
 void siw_bench_ours_lat(const struct siw_bench_opts *o, struct siw_bench_result *result)
 {
 	static siw_bench_lat_fn *const by[] = {
-		[SIW_BENCH_SEND] = lat_run_send,
+		[SIW_BENCH_SEND] = siw_bench_lat_send,
 		[SIW_BENCH_WRITE] = lat_run_write,
 		[SIW_BENCH_READ] = lat_run_read,
 	};
-	bool done = !strcmp(o->kind, "done");
-	siw_bench_lat_fn *run = done			     ? lat_run_done
-				: !strcmp(o->kind, "answer") ? lat_run_answer
-							     : by[o->op];
-	uint64_t *ns = calloc(o->iters, sizeof(*ns));
 	struct siw_bench_side e;
 
-	if (!ns)
-		siw_bench_die(SIW_BENCH_EXIT_ERROR, "no memory for the samples");
 	if (o->op != SIW_BENCH_SEND && !o->size)
 		siw_bench_die(SIW_BENCH_EXIT_USAGE, "a Write or Read has at least one octet");
-	siw_bench_end_open(&e, o, RECVS, 0);
-	siw_bench_exchange(o->ctl, 0);
-	run(&e, o->warmup, NULL);
-	siw_bench_exchange(o->ctl, 0);
-	run(&e, o->iters, ns);
-	siw_bench_exchange(o->ctl, 0);
-	siw_bench_write_samples(o, ns);
-	siw_bench_summarize_samples(ns, o->iters, done || o->op == SIW_BENCH_READ ? 1 : 2, result);
+	siw_bench_end_open(&e, o, RECVS);
+	siw_bench_time(&e, by[o->op], o->op == SIW_BENCH_READ ? 1 : 2, result);
 	siw_bench_end_close(&e);
-	free(ns);
 }

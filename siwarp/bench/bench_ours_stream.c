@@ -277,7 +277,7 @@ void siw_bench_ours_stream(const struct siw_bench_opts *o, struct siw_bench_resu
 
 	if (o->depth > 4096)
 		siw_bench_die(SIW_BENCH_EXIT_USAGE, "the depth is more than 4096");
-	siw_bench_end_open(&e, o, windowed ? 2 * o->depth + 2 : 4, 0);
+	siw_bench_end_open(&e, o, windowed ? 2 * o->depth + 2 : 4);
 	for (int i = 0; i < 2; i++) {
 		uint64_t ns;
 

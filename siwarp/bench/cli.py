@@ -16,17 +16,17 @@ from typing import Any
 import typer
 
 from siwarp.base.output import unbroken
-from siwarp.bench import abi, aio, check, compare, memory, personas, translation
+from siwarp.bench import check, compare, memory
 from siwarp.bench import table as figures
 from siwarp.bench.hosts_wire import PORT
-from siwarp.bench.options import HOSTS, OPTIONS, STREAM, TIMES, takes
+from siwarp.bench.options import HOSTS, OPTIONS, REMOVED, STREAM, TIMES, takes
 from siwarp.bench.plan import UsageError
 from siwarp.bench.runner import BenchError, run
 from siwarp.bench.runner import Progress as Step
 from siwarp.bench.show import show
 from siwarp.bench.sizes import octets
 
-__all__ = ["app", "bar", "end_by_signal", "main", "numbers_of", "reported"]
+__all__ = ["app", "bar", "end_by_signal", "main", "reported"]
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -123,6 +123,7 @@ def _non_default_options(options: dict[str, Any], names: str) -> list[str]:
 def _local_or_between(kind: str, *, addr: str | None, **options: Any) -> None:
     """Measure together with raw sockets on this host, or with a server on another host."""
     between = f"{HOSTS} {TIMES} pairs both"
+    options = {name: v for name, v in options.items() if name not in REMOVED.split()}
     if addr is None:
         if wrong := _non_default_options(options, between):
             raise typer.BadParameter(
@@ -132,7 +133,7 @@ def _local_or_between(kind: str, *, addr: str | None, **options: Any) -> None:
             )
         _do(kind, **{name: v for name, v in options.items() if name not in between.split()})
         return
-    if wrong := _non_default_options(options, "rounds markers persona faults api"):
+    if wrong := _non_default_options(options, "rounds markers faults api"):
         raise typer.BadParameter(
             "applies only to a comparison with raw sockets: leave out this option or ADDR",
             param_hint=wrong[0],
@@ -252,7 +253,7 @@ def compare_with(
 
 
 @app.command()
-@takes(f"addr qp op size iters wait api depth rounds markers persona faults {HOSTS} {TIMES}")
+@takes(f"addr qp op size iters wait api depth rounds markers faults {REMOVED} {HOSTS} {TIMES}")
 def lat(**options: Any) -> None:
     """One-way latency: half a round trip, or all of it for a Read. One message at a time."""
     if options.pop("depth") not in (None, 1):
@@ -261,59 +262,17 @@ def lat(**options: Any) -> None:
 
 
 @app.command()
-@takes(f"addr {STREAM} {HOSTS} pairs both")
+@takes(f"addr {STREAM} {REMOVED} {HOSTS} pairs both")
 def bw(**options: Any) -> None:
     """Bandwidth in GB/s (10^9 octets a second)."""
     _local_or_between("bw", **options)
 
 
 @app.command()
-@takes(f"addr {STREAM} {HOSTS} pairs both")
+@takes(f"addr {STREAM} {REMOVED} {HOSTS} pairs both")
 def rate(**options: Any) -> None:
     """Messages per second."""
     _local_or_between("rate", **options)
-
-
-@app.command()
-@takes("size iters api rounds")
-def reg(**options: Any) -> None:
-    """Register and deregister memory, 1 GiB by default, including the check of its pages."""
-    _do("reg", **options)
-
-
-@app.command()
-@takes("size iters wait rounds persona")
-def done(**options: Any) -> None:
-    """From posting a Write to its completion: with roce after the peer's acknowledgement."""
-    _do("done", **options)
-
-
-@app.command()
-@takes("size iters wait rounds persona")
-def answer(**options: Any) -> None:
-    """Half a round trip of Sends; each side awaits its Send's completion, then the answer."""
-    _do("answer", **options)
-
-
-@app.command()
-@takes("size iters rounds persona")
-def watched(**options: Any) -> None:
-    """One-way latency of Writes between programs that spin on memory and poll once per Write."""
-    _do("watched", **options)
-
-
-@app.command()
-@takes("qp size iters depth rounds")
-def fair(**options: Any) -> None:
-    """Round trips on 200 quiet QPs while another QP floods; --size is the flood's."""
-    _do("fair", **options)
-
-
-@app.command()
-@takes("size iters rounds")
-def crowd(**options: Any) -> None:
-    """One-way latency of UD with 1,000 idle QPs in the process."""
-    _do("crowd", **options)
 
 
 @app.command("memory")
@@ -360,100 +319,6 @@ def _show_memory(found: dict[str, Any]) -> None:
             )
     if any(point["kernel_objects"] is None for points in found.values() for point in points):
         print("without the kernel's objects for sockets: only root can read /proc/slabinfo")
-
-
-@app.command("personas")
-@takes("rounds iters only output")
-def both_personas(rounds: int, iters: int | None, only: str, output: str, *, as_json: bool) -> None:
-    """Latency and bandwidth of RC with both personas; exit status 1 if a row failed."""
-    rows = [row for row in personas.ROWS if only.lower() in row.name.lower()]
-    if not rows:
-        raise typer.BadParameter(f"no row has {only!r} in its name: omit --only to print the names")
-    with bar("both personas") as progress:
-        results = personas.measure(rows, rounds, progress, iters=iters)
-    figures.write(results, output)
-    if as_json:
-        print(json.dumps(results, indent=2))
-    else:
-        personas.show(results)
-    raise typer.Exit(0 if all(result["error"] is None for result in results) else 1)
-
-
-@app.command("abi")
-@takes("rounds only output")
-def unmodified(rounds: int, only: str, output: str, *, as_json: bool) -> None:
-    """The performance of perftest and UCX on siwarp, compared with raw sockets.
-
-    The exit status is 1 if a promise is not kept or could not be measured.
-    """
-    rows = [row for row in abi.ROWS if only.lower() in row.name.lower()]
-    if not rows:
-        raise typer.BadParameter(f"no row has {only!r} in its name: omit --only to print the names")
-    for program in abi.missing(rows):
-        package = abi.PACKAGES[program]
-        typer.echo(f"siwarp bench: {program} is missing: install the package {package}", err=True)
-    with bar("programs on siwarp") as progress, reported():
-        results = abi.measure(rows, rounds, progress)
-    figures.write(results, output)
-    if as_json:
-        print(json.dumps(results, indent=2))
-    else:
-        abi.show(results)
-    measured = [result["measured"] for result in results]
-    raise typer.Exit(0 if all(of is not None and of["kept"] for of in measured) else 1)
-
-
-def numbers_of(words: str, least: int, most: int) -> tuple[int, ...] | None:
-    """Return a comma-separated list of numbers; empty for an empty text; None if one is invalid."""
-    said = words.split(",") if words else []
-    if not all(word.isdecimal() and least <= int(word) <= most for word in said):
-        return None
-    return tuple(map(int, said))
-
-
-@app.command("translation")
-@takes("rounds")
-def translated(rounds: int, *, as_json: bool) -> None:
-    """Cycles that libibverbs.so.1 adds to a post or a poll; exit status 1 above the limit."""
-    with reported():
-        found = translation.measure(rounds)
-    if as_json:
-        print(json.dumps(found, indent=2))
-    else:
-        translation.show(found)
-    raise typer.Exit(0 if all(way["kept"] for way in found.values()) else 1)
-
-
-@app.command("aio")
-@takes("rounds")
-def by_asyncio(
-    connections: str = typer.Option(
-        ",".join(map(str, aio.CONNECTIONS)),
-        "--connections",
-        help="Numbers of connections, separated by commas.",
-    ),
-    size: str = typer.Option(
-        "64", "-s", "--size", help="Octets of a message, for example 64 or 4K."
-    ),
-    *,
-    rounds: int,
-    as_json: bool,
-) -> None:
-    """Messages per second of siwarp.aio and of asyncio's own streams, in round trips."""
-    numbers = numbers_of(connections, 1, 10_000)
-    if numbers is None:
-        raise typer.BadParameter(
-            "give numbers from 1 to 10000, separated by commas", param_hint="--connections"
-        )
-    octets_each = _octets(size) or 0
-    if octets_each > 65536:
-        raise typer.BadParameter("1 to 64K", param_hint="--size")
-    with bar("asyncio") as progress, reported():
-        found = aio.measure(numbers, octets_each, rounds, progress)
-    if as_json:
-        print(json.dumps(found, indent=2))
-    else:
-        aio.show(found)
 
 
 @app.command("check")
@@ -507,6 +372,34 @@ def table(rounds: int, only: str, output: str, *, as_json: bool) -> None:
     else:
         figures.show(results)
     raise typer.Exit(0 if all(result["verdict"] != "missed" for result in results) else 1)
+
+
+#: Former commands: the command of a checkout that measures the same.
+_MOVED = {
+    **dict.fromkeys(("reg", "done", "answer", "watched", "fair", "crowd"), "make lab-verbs"),
+    "personas": "make lab-verbs ARGS='--part personas'",
+    "abi": "make lab-abi",
+    "translation": "make lab-abi ARGS='--part translation'",
+    "aio": "make lab-aio",
+}
+
+
+def _moved(context: typer.Context) -> None:
+    name = context.info_name or ""
+    typer.echo(f"siwarp bench {name} has moved: type {_MOVED[name]} in a checkout", err=True)
+    raise typer.Exit(2)
+
+
+for _name in _MOVED:
+    app.command(
+        _name,
+        hidden=True,
+        context_settings={
+            "ignore_unknown_options": True,
+            "allow_extra_args": True,
+            "help_option_names": [],
+        },
+    )(_moved)
 
 
 def _words(words: list[str]) -> list[str]:

@@ -52,7 +52,7 @@ BATCH = 32
 CREDIT_OCTETS = 4
 EXIT_LOST = 3
 
-#: struct siw_bench_hello of bench.h: port, side_port, rkey, addr, length.
+#: struct siw_bench_hello of bench.h: port, zero, rkey, addr, length.
 _HELLO = struct.Struct("=HHIQQ")
 _NUMBER = struct.Struct("=Q")
 
@@ -94,7 +94,7 @@ class Ctl:
     def exchange_hello(self, port: int, mr: MR) -> tuple[int, RemoteBuffer]:
         """Send port and memory to the other process, and return those of the other."""
         mine = _HELLO.pack(port, 0, mr.rkey, mr.addr, mr.length)
-        port, _side_port, rkey, addr, length = _HELLO.unpack(self._swap(mine))
+        port, _zero, rkey, addr, length = _HELLO.unpack(self._swap(mine))
         return port, RemoteBuffer(addr, length, rkey)
 
 
@@ -489,21 +489,6 @@ def stream(o: argparse.Namespace) -> dict[str, float] | None:
     return None if end.server else {"value": value, "p99": 0, "n": o.iters}
 
 
-def registration(o: argparse.Namespace) -> dict[str, float]:
-    """Measure registration and deregistration of memory (kind ``reg``)."""
-    memory = mmap.mmap(-1, o.size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory[0] = memory[o.size - 1] = 1
-    times = []
-    with Context(LOOPBACK) as context, PD(context) as pd:
-        if o.cpu is not None:
-            os.sched_setaffinity(0, {o.cpu})
-        for _ in range(o.warmup + o.iters):
-            start = time.perf_counter_ns()
-            MR(pd, memory, _ALL).close()
-            times.append(time.perf_counter_ns() - start)
-    return _of_samples(times[o.warmup :], 1)
-
-
 def main() -> None:
     """Run the measurement that the arguments name; print the result if this is the client."""
     parser = argparse.ArgumentParser("siwarp.bench.end")
@@ -512,10 +497,10 @@ def main() -> None:
     for name in ("size", "iters", "warmup", "depth", "batch", "limit"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--cpu", type=int)
-    parser.add_argument("--ctl", type=int, default=-1)
+    parser.add_argument("--ctl", type=int, required=True)
     o = parser.parse_args()
     signal.alarm(o.limit)  # SIGALRM is not handled, so it ends the process
-    result = {"lat": latency, "bw": stream, "rate": stream, "reg": registration}[o.kind](o)
+    result = (latency if o.kind == "lat" else stream)(o)
     if result is not None:
         print(json.dumps(result))
 

@@ -18,7 +18,6 @@ from siwarp.base import samples as of_samples
 from siwarp.base.numeric import numeric
 from siwarp.base.stop import Stop
 from siwarp.bench import hosts_show
-from siwarp.bench.curves import draw_curves, need_matplotlib
 from siwarp.bench.hosts_client import Load, Visit
 from siwarp.bench.hosts_measure import Amount, Point, measure
 from siwarp.bench.hosts_server import Server
@@ -61,7 +60,6 @@ class Asked:
     unsorted_samples: bool
     samples: str
     csv: str
-    plot: str
     as_json: bool
 
     @property
@@ -79,13 +77,6 @@ def _judge(asked: Asked) -> None:
     """Reject combinations of options that are not possible."""
     if asked.iters is not None and asked.duration is not None:
         raise typer.BadParameter("give either messages (-n) or seconds (-D)")
-    if asked.plot:
-        if Path(asked.plot).suffix not in (".svg", ".png"):
-            raise typer.BadParameter(
-                "the file name determines the format: give a name that ends with .svg or .png",
-                param_hint="--plot",
-            )
-        need_matplotlib()
     of_latency = {
         "--percentiles": asked.percentiles is not None,
         "--histogram": asked.histogram,
@@ -195,23 +186,7 @@ def _show(asked: Asked, point: Point) -> None:
             print(line)
 
 
-def _draw(asked: Asked, points: Sequence[Point]) -> None:
-    """Draw a curve by size for each kind of queue pair."""
-    curves: dict[str, tuple[list[int], list[float]]] = {}
-    for point in points:
-        if point.value is not None:
-            x, y = curves.setdefault(point.plan.qp.upper(), ([], []))
-            x.append(point.plan.size)
-            y.append(point.value)
-    unit = points[0].plan.unit if points else ""
-    title = {"lat": "One-way latency", "bw": "Bandwidth", "rate": "Message rate"}[asked.kind]
-    labels = ("octets of a message", unit)
-    draw_curves(Path(asked.plot), f"{title} to {asked.addr}", labels, curves)
-
-
 def _write(asked: Asked, points: Sequence[Point]) -> None:
-    if asked.plot:
-        _draw(asked, points)
     if asked.csv:
         hosts_show.write_csv(Path(asked.csv), points, asked.wanted)
     if asked.samples:

@@ -11,7 +11,7 @@ import typer
 
 from siwarp.bench.hosts_wire import PORT
 
-__all__ = ["HOSTS", "OPTIONS", "STREAM", "TIMES", "takes"]
+__all__ = ["HOSTS", "OPTIONS", "REMOVED", "STREAM", "TIMES", "takes"]
 
 
 def _completes(*words: str) -> Callable[[str], list[str]]:
@@ -22,6 +22,17 @@ def _completes(*words: str) -> Callable[[str], list[str]]:
         return [before + comma + word for word in words if word.startswith(begun)]
 
     return offer
+
+
+def _removed(option: str, instead: str) -> Any:
+    """Return an option that no longer exists; it is refused with what to type instead."""
+
+    def refuse(value: str) -> str:
+        if value:
+            raise typer.BadParameter(f"this option was removed: {instead}")
+        return value
+
+    return typer.Option("", option, hidden=True, callback=refuse)
 
 
 #: The options of measurements: type and typer declaration of each.
@@ -55,12 +66,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     ),
     "size": (
         str | None,
-        typer.Option(
-            None,
-            "-s",
-            "--size",
-            help="Octets of a message, for example 64, 4K, 1M; reg: of the region.",
-        ),
+        typer.Option(None, "-s", "--size", help="Octets of a message, for example 64, 4K, 1M."),
     ),
     "sizes": (
         str | None,
@@ -142,15 +148,6 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         str,
         typer.Option("", "--csv", metavar="FILE", help="With ADDR: write a line for each size."),
     ),
-    "plot": (
-        str,
-        typer.Option(
-            "",
-            "--plot",
-            metavar="FILE",
-            help="With ADDR: draw the curves to this file, .svg or .png; needs siwarp[plot].",
-        ),
-    ),
     "port": (
         int,
         typer.Option(PORT, "-p", "--port", min=1, max=65535, help="With ADDR: the server's port."),
@@ -210,15 +207,6 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
             False, "--markers", help="RC: measure siwarp also with MPA Markers in both directions."
         ),
     ),
-    "persona": (
-        str,
-        typer.Option(
-            "auto",
-            "--persona",
-            autocompletion=_completes("iwarp", "roce", "both"),
-            help="RC: iwarp, roce, or both: measure siwarp as iwarp and as roce.",
-        ),
-    ),
     "faults": (
         str | None,
         typer.Option(
@@ -237,13 +225,17 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         bool,
         typer.Option(False, "--json", help="Print everything, each round too, as JSON."),
     ),
+    "persona": (str, _removed("--persona", "type siwarp --persona roce bench ... (or iwarp)")),
+    "plot": (str, _removed("--plot", "write the points with --csv, and draw that file")),
 }
 
 #: Options of measurements with a stream of messages.
-STREAM = "qp op size iters depth post_list wait api rounds markers persona faults"
+STREAM = "qp op size iters depth post_list wait api rounds markers faults"
 #: Options of all measurements between hosts, and those of latency only.
-HOSTS = "port sizes all_sizes duration csv plot"
+HOSTS = "port sizes all_sizes duration csv"
 TIMES = "percentiles histogram sorted_samples unsorted_samples samples"
+#: Options of former versions, which are refused.
+REMOVED = "persona plot"
 
 Command = Callable[..., None]
 

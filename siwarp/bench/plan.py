@@ -9,12 +9,12 @@ from typing import TypedDict
 
 __all__ = [
     "KINDS",
-    "PERSONAS",
     "RD_FLOOR",
     "Floors",
     "Plan",
     "PlanOptions",
     "UsageError",
+    "datagrams",
     "floor_plan",
     "floors_of",
     "make_plan",
@@ -37,20 +37,10 @@ KINDS = {
     "lat": ("us", True),
     "bw": ("GB/s", False),
     "rate": ("msg/s", False),
-    "reg": ("us", True),
-    "onesided": ("us", True),
-    "done": ("us", True),
-    "answer": ("us", True),
-    "watched": ("us", True),
-    "fair": ("us", True),
-    "crowd": ("us", True),
 }
 
 #: The faults in a fault plan that make RD retransmit.
 _LOSSES = ("loss", "burst", "corrupt")
-
-#: Values of ``persona``; "both": siwarp as iwarp, and additionally as roce.
-PERSONAS = ("auto", "iwarp", "roce", "both")
 
 
 class UsageError(ValueError):
@@ -62,14 +52,10 @@ class Plan:
     """One measurement.
 
     Attributes:
-        kind: lat, bw, rate, reg, onesided; done: from posting a Write to its completion; watched:
-            one way, between two processes that poll once per message and otherwise only watch their
-            memory; answer: latency of a Send whose completion is awaited, followed by the answer;
-            fair: round trips on 200 quiet QPs during a flood on another QP; crowd: latency with
-            1,000 idle QPs.
+        kind: lat, bw or rate.
         qp: ud, uc, rd or rc; the floors of uc are those of ud; for rd see floor_plan.
         op: send, write or read.
-        size: octets of a message, or of the region for reg.
+        size: octets of a message.
         iters: messages in the measured part of a run; 0: chosen so that a run is short.
         depth: messages outstanding; for sends, the window that the receiver's credits keep open.
         wait: poll or event: how completions are awaited.
@@ -77,7 +63,6 @@ class Plan:
         post_list: requests posted as one list.
         rounds: how often floor and siwarp are measured alternately.
         markers: measure siwarp additionally with MPA's Markers in both directions.
-        persona: of RC queue pairs, one of PERSONAS; auto uses the setting.
     """
 
     kind: str
@@ -91,7 +76,6 @@ class Plan:
     post_list: int
     rounds: int
     markers: bool = False
-    persona: str = "auto"
 
     @property
     def unit(self) -> str:
@@ -113,7 +97,7 @@ class PlanOptions(TypedDict, total=False):
     """The options of a measurement in addition to kind, type of queue pair and operation.
 
     Attributes:
-        size: octets of a message, or of the region.
+        size: octets of a message.
         iters: messages of a run; without it a run takes about a sixth of a second.
         depth: messages outstanding.
         wait: ``poll`` or ``event``.
@@ -121,7 +105,6 @@ class PlanOptions(TypedDict, total=False):
         post_list: requests posted as one list.
         rounds: how often each is measured, alternately.
         markers: measure siwarp additionally with Markers in both directions (RC).
-        persona: ``iwarp`` or ``roce``, or ``both`` for iwarp and additionally roce (RC).
     """
 
     size: int | None
@@ -132,14 +115,13 @@ class PlanOptions(TypedDict, total=False):
     post_list: int
     rounds: int
     markers: bool
-    persona: str
 
 
 @dataclass(frozen=True)
 class Floors:
     """The raw-socket runs for comparison: the one for the ratio, and the others."""
 
-    floor: str | None
+    floor: str
     others: tuple[str, ...] = ()
 
 
@@ -165,12 +147,7 @@ def floors_of(plan: Plan) -> Floors:
 
     With ``api="python"`` the floor is siwarp in C; for latency and rate of RD it is siwarp's UD.
     """
-    if plan.kind in ("reg", "onesided", "done", "answer", "watched"):
-        return Floors("c" if plan.api == "python" else None)
-    if plan.kind in ("fair", "crowd"):
-        return Floors("quiet" if plan.kind == "fair" else "alone")
     raw = _FLOORS[plan.kind, "rc" if plan.qp == "rc" else "ud", plan.wait]
-    assert raw.floor is not None
     if plan.qp == "rd":
         return Floors(raw.floor) if plan.kind == "bw" else Floors("ud", (raw.floor,))
     # A GSO batch needs at least two segments.
@@ -224,7 +201,7 @@ def _receive_buffer() -> int:
         return s.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
 
 
-def _datagrams(size: int) -> int:
+def datagrams(size: int) -> int:
     """Return the number of datagrams of a size that surely fit in a receive buffer.
 
     The kernel rounds a small datagram up to a power of two; above 16 KiB it uses page fragments.
@@ -234,14 +211,12 @@ def _datagrams(size: int) -> int:
 
 
 def _default_depth(kind: str, qp: str, op: str, size: int, beside: bool = True) -> int:
-    if kind in ("lat", "reg", "onesided", "done", "answer", "watched", "crowd"):
+    if kind == "lat":
         return 1
-    if kind == "fair":
-        return max(1, min(64, _datagrams(size))) if qp == "ud" else 64
     if op != "send" and qp != "uc":
         return 16
     depth = 16 if size >= 16384 else 128
-    return depth if _controls_flow(kind, qp, beside) else max(1, min(depth, _datagrams(size)))
+    return depth if _controls_flow(kind, qp, beside) else max(1, min(depth, datagrams(size)))
 
 
 def _controls_flow(kind: str, qp: str, beside: bool) -> bool:
@@ -256,22 +231,16 @@ def _check(plan: Plan, beside: bool) -> None:
         "op": ("send", "write", "read"),
         "wait": ("poll", "event"),
         "api": ("c", "python"),
-        "persona": PERSONAS,
     }
     for name, known in choices.items():
         if getattr(plan, name) not in known:
             raise UsageError(f"{name} is one of {', '.join(known)}, not {getattr(plan, name)!r}")
-    if plan.markers and (plan.qp != "rc" or plan.kind in ("reg", "onesided")):
+    if plan.markers and plan.qp != "rc":
         raise UsageError("Markers exist only on RC (MPA over TCP): add --qp rc")
-    if plan.persona != "auto" and (plan.qp != "rc" or plan.kind in ("reg", "onesided")):
-        raise UsageError("only RC queue pairs have a persona: add --qp rc")
     if plan.rounds < 1 or plan.iters < 0 or plan.size < 1:
         raise UsageError("rounds and size must be at least 1")
-    if plan.kind in ("reg", "onesided"):
-        return
-    if plan.qp in ("uc", "rd") and (plan.kind not in ("lat", "bw", "rate") or plan.api != "c"):
-        name = plan.qp.upper()
-        raise UsageError(f"{name} supports only lat, bw and rate, in C: leave out --api")
+    if plan.qp in ("uc", "rd") and plan.api != "c":
+        raise UsageError(f"{plan.qp.upper()} is measured only in C: leave out --api")
     if plan.qp == "uc" and plan.op == "read":
         raise UsageError("UC has no RDMA Read: --op send, --op write, or --qp rc")
     if plan.qp == "ud" and plan.op != "send":
@@ -297,8 +266,8 @@ def _check(plan: Plan, beside: bool) -> None:
         raise UsageError("post_list must be from 1 to 32")
     if (
         not _controls_flow(plan.kind, plan.qp, beside)
-        and plan.kind not in ("lat", "crowd")
-        and plan.depth > (room := _datagrams(plan.size))
+        and plan.kind != "lat"
+        and plan.depth > (room := datagrams(plan.size))
     ):
         raise UsageError(
             f"{plan.depth} datagrams of {plan.size} octets do not fit a socket's receive buffer: "
@@ -319,7 +288,6 @@ def make_plan(
     post_list: int = 1,
     rounds: int = 7,
     markers: bool = False,
-    persona: str = "auto",
     beside: bool = True,
 ) -> Plan:
     """Return a plan with defaults for omitted options. beside: a floor is measured too.
@@ -328,27 +296,10 @@ def make_plan(
         UsageError: there is no such measurement.
 
     """
-    if kind == "onesided":
-        qp, op, size, wait, api = "rc", "write", 8, "poll", "c"
-    if kind == "done":
-        qp, op, api = "rc", "write", "c"
-    if kind == "watched":
-        qp, op, wait, api = "rc", "write", "poll", "c"
-    if kind == "answer":
-        qp, op, api = "rc", "send", "c"
-    if kind == "reg":
-        qp, op, wait = "rc", "send", "poll"
-    if kind in ("fair", "crowd"):
-        op, wait, api = "send", "poll", "c"
     if size is None:
-        short = dict.fromkeys(("lat", "rate", "done", "answer", "watched", "crowd"), 64)
-        size = {**short, "fair": 4096, "reg": 1 << 30}.get(
-            kind, 1 << 20 if qp in ("rc", "rd") else 60000
-        )
+        size = 64 if kind != "bw" else 1 << 20 if qp in ("rc", "rd") else 60000
     if depth is None:
         depth = _default_depth(kind, qp, op, size, beside)
-    plan = Plan(
-        kind, qp, op, size, iters or 0, depth, wait, api, post_list, rounds, markers, persona
-    )
+    plan = Plan(kind, qp, op, size, iters or 0, depth, wait, api, post_list, rounds, markers)
     _check(plan, beside)
     return plan

@@ -37,13 +37,16 @@ __all__ = [
     "BenchError",
     "LostError",
     "Progress",
+    "Side",
     "SlowError",
     "counter",
+    "cpu_of",
     "end_options",
     "end_reason",
     "judge",
     "program",
     "run",
+    "run_sides",
     "seconds_of",
     "warmup_of",
 ]
@@ -71,13 +74,6 @@ ITERS = {
     "lat": (500, 500, 50_000),
     "bw": (64, 64, 200_000),
     "rate": (4_000, 4_000, 1_000_000),
-    "reg": (200, 200, 20_000),
-    "onesided": (100, 100, 100),
-    "done": (500, 500, 50_000),
-    "answer": (500, 500, 50_000),
-    "watched": (200, 2000, 5_000),
-    "fair": (400, 400, 5_000),
-    "crowd": (500, 500, 50_000),
 }
 
 Progress = Callable[[int, int], None]
@@ -123,7 +119,6 @@ class _Run:
     beside: bool = False
     python: bool = False
     markers: bool = False
-    persona: str = "auto"
     faults: str | None = None
 
 
@@ -145,10 +140,10 @@ def program() -> Path:
     raise FileNotFoundError(f"no siwarp-bench next to {_siwarp.__file__}: install siwarp again")
 
 
-def _cpus() -> tuple[int | None, int | None]:
-    """Return a CPU for the client and one for the server; None if there are not two."""
+def cpu_of(side: str) -> int | None:
+    """Return the CPU of the client or the server; None if there are not two."""
     allowed = sorted(os.sched_getaffinity(0))
-    return (allowed[0], allowed[1]) if len(allowed) > 1 else (None, None)
+    return allowed[side == "server"] if len(allowed) > 1 else None
 
 
 # ---- a single run
@@ -178,10 +173,13 @@ def end_options(plan: Plan, side: str, **more: object) -> list[str]:
     return [word for name, value in given for word in (f"--{name}", str(value))]
 
 
-def _command(plan: Plan, run: _Run, side: str, cpu: int | None, ctl: int, limit: int) -> list[str]:
-    start = [sys.executable, "-m", "siwarp.bench.end"] if run.python else [str(program())]
-    own = {"cpu": cpu, "ctl": ctl if ctl >= 0 else None, "limit": limit}
-    return start + end_options(plan, side, run=run.what, warmup=warmup_of(plan), **own)
+@dataclass(frozen=True)
+class Side:
+    """A process of a run: ``client`` or ``server``, its command, and its environment."""
+
+    name: str
+    command: list[str]
+    env: Mapping[str, str]
 
 
 def end_reason(code: int, said: str, limit: float | None = None) -> str:
@@ -212,14 +210,9 @@ def judge(name: str, ends: Iterable[tuple[str, int, str]]) -> None:
     raise kind(f"the run {name!r} failed: {text}")
 
 
-def _settings(run: _Run) -> dict[str, str]:
-    settings = {"SIWARP_MARKERS": str(int(run.markers))}
-    return settings if run.persona == "auto" else {**settings, "SIWARP_PERSONA": run.persona}
-
-
 def _environment(env: Mapping[str, str], side: str, run: _Run) -> dict[str, str]:
     """Return a process's environment: a common Q_Key, and a fault plan for siwarp's client."""
-    everything = {**os.environ, **env}
+    everything = {**os.environ, **env, "SIWARP_MARKERS": str(int(run.markers))}
     if run.python:
         # Each Python process would choose its own Q_Key; the program in C has a constant.
         from siwarp.verbs.qkey import shared_qkey
@@ -230,6 +223,62 @@ def _environment(env: Mapping[str, str], side: str, run: _Run) -> dict[str, str]
     elif run.faults is not None:
         everything["SIWARP_FAULTS"] = run.faults
     return everything
+
+
+def run_sides(
+    what: str, sides: list[Side], limit: int, until: float = math.inf
+) -> dict[str, float]:
+    """Run the processes of a run and return the client's output.
+
+    Args:
+        what: the name of the run, for messages.
+        sides: the client last. Two processes have a socket pair; each gets its end as ``--ctl``.
+        limit: seconds after which the processes exit by themselves.
+        until: time (time.monotonic) at which they are killed, if ``limit`` has not ended them.
+
+    Raises:
+        BenchError: a process failed; LostError: messages were lost; SlowError: it took too long.
+
+    """
+    deadline = min(time.monotonic() + limit + GRACE_S, until)
+    started: list[subprocess.Popen[str]] = []
+    with contextlib.ExitStack() as stack:
+        pair = [stack.enter_context(ctl) for ctl in socket.socketpair()]
+        ctls = pair if len(sides) > 1 else [None]
+        try:
+            for side, ctl in zip(sides, ctls, strict=True):
+                process = subprocess.Popen(
+                    side.command if ctl is None else [*side.command, "--ctl", str(ctl.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    pass_fds=() if ctl is None else (ctl.fileno(),),
+                    env=side.env,
+                )
+                started.append(process)
+            # Now only the processes have the sockets open, so each detects the other's exit.
+            for ctl in pair:
+                ctl.close()
+            said = [
+                process.communicate(timeout=max(0.1, deadline - time.monotonic()))
+                for process in reversed(started)
+            ]
+        except subprocess.TimeoutExpired:
+            raise SlowError(
+                f"the run {what!r} did not finish within {limit} s: reduce the load of the "
+                "machine, or --size and --depth"
+            ) from None
+        finally:
+            for process in started:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+    codes = [process.returncode for process in reversed(started)]
+    reasons = [end_reason(code, err, limit) for code, (_, err) in zip(codes, said, strict=True)]
+    judge(what, zip((side.name for side in reversed(sides)), codes, reasons, strict=True))
+    result: dict[str, float] = json.loads(said[0][0])
+    return result
 
 
 def _measure(
@@ -243,55 +292,22 @@ def _measure(
     """
     if run.beside:
         plan = floor_plan(plan)
-    began = time.monotonic()
-    left = until - began
+    left = until - time.monotonic()
     if left <= 0:
         raise SlowError(f"no time is left for the run {run.name!r}: reduce --depth or --size")
     # The limit is in whole seconds; half of the remaining time, so that a shorter run can follow.
     limit = math.ceil(min(left / 2, LIMIT_S))
-    deadline = min(began + limit + GRACE_S, until)
-    sides = ["client"] if plan.kind == "reg" else ["server", "client"]
-    cpus = dict(zip(("client", "server"), _cpus(), strict=True))
-    started: list[subprocess.Popen[str]] = []
-    with contextlib.ExitStack() as stack:
-        ctls = dict(zip(("client", "server"), socket.socketpair(), strict=True))
-        for ctl in ctls.values():
-            stack.callback(ctl.close)
-        try:
-            for side in sides:
-                number = ctls[side].fileno() if len(sides) > 1 else -1
-                process = subprocess.Popen(
-                    _command(plan, run, side, cpus[side], number, limit),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    pass_fds=[number] if number >= 0 else [],
-                    env={**_environment(env, side, run), **_settings(run)},
-                )
-                started.append(process)
-            # Now only the processes have the sockets open, so each detects the other's exit.
-            for ctl in ctls.values():
-                ctl.close()
-            said = [
-                process.communicate(timeout=max(0.1, deadline - time.monotonic()))
-                for process in reversed(started)
-            ]
-        except subprocess.TimeoutExpired:
-            raise SlowError(
-                f"the run {run.name!r} did not finish within {limit} s: reduce the load of the "
-                "machine, or --size and --depth"
-            ) from None
-        finally:
-            for process in started:
-                if process.poll() is None:
-                    process.kill()
-                process.wait()
-    codes = [process.returncode for process in reversed(started)]
-    reasons = [end_reason(code, err, limit) for code, (_, err) in zip(codes, said, strict=True)]
-    judge(run.name, zip(reversed(sides), codes, reasons, strict=True))
-    result: dict[str, float] = json.loads(said[0][0])
-    return result
+    start = [sys.executable, "-m", "siwarp.bench.end"] if run.python else [str(program())]
+    own = {"run": run.what, "warmup": warmup_of(plan), "limit": limit}
+    sides = [
+        Side(
+            side,
+            start + end_options(plan, side, cpu=cpu_of(side), **own),
+            _environment(env, side, run),
+        )
+        for side in ("server", "client")
+    ]
+    return run_sides(run.name, sides, limit, until)
 
 
 # ---- rounds of runs
@@ -299,19 +315,12 @@ def _measure(
 
 def _runs(plan: Plan, floors: Floors, faults: str = "") -> list[_Run]:
     """Return the runs of a round: the floor, siwarp, siwarp's variants, the other floors."""
-    persona = "iwarp" if plan.persona == "both" else plan.persona
-    ours = _Run("ours", "ours", python=plan.api == "python", persona=persona)
-    if plan.kind == "onesided":
-        return [_Run("not polling", "ours"), _Run("polling", "polling"), _Run("idle", "idle")]
-    runs = [ours]
-    if floors.floor is not None:
-        floor = "ours" if floors.floor in ("c", "ud") else floors.floor
-        beside = floors.floor != "c"
-        runs.insert(0, _Run("floor", floor, beside=beside, persona=persona))
+    what = "ours" if floors.floor in ("c", "ud") else floors.floor
+    floor = _Run("floor", what, beside=floors.floor != "c")
+    ours = _Run("ours", "ours", python=plan.api == "python")
+    runs = [floor, ours]
     if plan.markers:
         runs.append(replace(ours, name="markers", markers=True))
-    if plan.persona == "both":
-        runs.append(replace(ours, name="roce", persona="roce"))
     if plan.qp == "rd" and (lossless := without_losses(faults)) is not None:
         runs.append(replace(ours, name="lossless", faults=lossless))
     return runs + [_Run(name, name, beside=True) for name in floors.others]
@@ -376,7 +385,7 @@ def _round(
     until: float,
 ) -> dict[str, Any]:
     # The floor (raw sockets) and siwarp alternate in running first.
-    order = [runs[1], runs[0], *runs[2:]] if turn % 2 and len(runs) > 1 else runs
+    order = [runs[1], runs[0], *runs[2:]] if turn % 2 else runs
     values: dict[str, float] = {}
     p99: dict[str, float] = {}
     for one in order:
@@ -385,11 +394,7 @@ def _round(
         if result["p99"]:
             p99[one.name] = result["p99"]
         step()
-    if plan.kind == "onesided":
-        values["ours"] = values["not polling"] - values["polling"]
-    shown: dict[str, Any] = dict(values)
-    if "floor" in values:
-        shown["ratio"] = values["ours"] / values["floor"]
+    shown: dict[str, Any] = {**values, "ratio": values["ours"] / values["floor"]}
     if p99:
         shown["p99"] = p99
     return shown
@@ -447,10 +452,7 @@ def run(
 
     Args:
         kind: ``lat`` (one way, us; Read: round trip), ``bw`` (GB/s of 10^9 octets), ``rate``
-            (messages per second), ``reg`` (register and deregister, us), ``onesided`` (additional
-            delay until a Write is visible in a process that does not poll, us), ``done`` (from
-            posting a Write to its completion, us), ``watched`` (one way, us, between two processes
-            that only watch their memory).
+            (messages per second).
         qp, op: ``ud``, ``uc``, ``rd`` or ``rc``; ``send``, ``write`` or ``read``. The floor of rd's
             latency and rate is ud, of its bandwidth raw UDP in large datagrams.
         options: PlanOptions.
@@ -465,12 +467,12 @@ def run(
         The plan's values, and ``unit``, ``ours`` and ``floor`` (medians), ``ratio`` (ours /
         floor), ``ratio_median`` (the median of the rounds' ratios), ``floor_name``, ``floors``
         (medians of the others by name), ``with_markers`` (ours with Markers, its median),
-        ``markers_ratio`` (the median of the rounds' ratios to ours without), ``as_roce`` and
-        ``roce_ratio`` (the same of persona roce), ``lossless`` (RD without the plan's losses, its
-        median) and ``lossless_ratio`` (the median of the rounds' ratios of ours to that),
-        ``rounds`` (every round's values by name), ``spans`` (the least and the largest of the
-        rounds' ratios, by the ratio's name), ``partial`` (why there are fewer messages or rounds
-        than requested), ``unreliable`` (why the figures may reflect the state of the machine).
+        ``markers_ratio`` (the median of the rounds' ratios to ours without), ``lossless`` (RD
+        without the plan's losses, its median) and ``lossless_ratio`` (the median of the rounds'
+        ratios of ours to that), ``rounds`` (every round's values by name), ``spans``
+        (the least and the largest of the rounds' ratios, by the ratio's name), ``partial`` (why
+        there are fewer messages or rounds than requested), ``unreliable`` (why the figures may
+        reflect the state of the machine).
 
     Raises:
         UsageError: there is no such measurement.
@@ -500,9 +502,8 @@ def run(
 def _doubts(plan: Plan, summary: Mapping[str, Any]) -> list[str]:
     """Return reasons why a summary may reflect the state of the machine."""
     rounds = summary["rounds"]
-    ratios = [each["ratio"] for each in rounds] if summary["floor"] is not None else []
-    found = [spread(ratios or [abs(each["ours"]) for each in rounds])]
-    if ratios and plan.wait == "poll":
+    found = [spread([each["ratio"] for each in rounds])]
+    if plan.wait == "poll":
         found.append(
             beaten(summary["floor"], summary["floors"], less_is_better=plan.less_is_better)
         )
@@ -521,27 +522,25 @@ def _summary(
     every = {
         "ratio": ratios("ours", "floor"),
         "markers_ratio": ratios("markers", "ours"),
-        "roce_ratio": ratios("roce", "ours"),
         "lossless_ratio": ratios("ours", "lossless"),
     }
     ours = median("ours")
-    floor = median("floor") if floors.floor is not None else None
-    no_floors = ("ours", "floor", "markers", "roce", "lossless")
+    floor = median("floor")
+    no_floors = ("ours", "floor", "markers", "lossless")
     has_lossless = any(one.name == "lossless" for one in runs)
     asked = {name: value for name, value in asdict(plan).items() if name != "rounds"}
     return {
         **asked,
         "unit": plan.unit,
         "less_is_better": plan.less_is_better,
-        "cpus": [cpu for cpu in _cpus() if cpu is not None],
+        "cpus": [cpu for side in ("client", "server") if (cpu := cpu_of(side)) is not None],
         "ours": ours,
         "floor": floor,
         "floor_name": floors.floor,
-        "ratio": None if floor is None else ours / floor,
-        "ratio_median": None if floor is None else median("ratio"),
+        "ratio": ours / floor,
+        "ratio_median": median("ratio"),
         "floors": {one.name: median(one.name) for one in runs if one.name not in no_floors},
         "with_markers": median("markers") if plan.markers else None,
-        "as_roce": median("roce") if plan.persona == "both" else None,
         "lossless": median("lossless") if has_lossless else None,
         **{
             name: statistics.median(of_rounds) if of_rounds else None

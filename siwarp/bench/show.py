@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import shutil
-import statistics
 import sys
 import textwrap
 from typing import Any
@@ -17,20 +16,7 @@ __all__ = ["floor_words", "show"]
 
 def _describe(result: dict[str, Any]) -> str:
     what = f"{result['qp'].upper()} {result['op']} {result['size']} octets"
-    if result["kind"] == "reg":
-        what = f"register + deregister {result['size']} octets"
-    elif result["kind"] == "done":
-        what += ", from posting to completion"
-    elif result["kind"] == "answer":
-        what += ", one way, each completion awaited"
-    elif result["kind"] == "watched":
-        what += ", one way, into memory that the target polls"
-    elif result["kind"] == "fair":
-        what = f"{result['qp'].upper()} round trip of 64 octets on one of 200 quiet QPs, "
-        what += f"during a flood of {result['size']} octets, {result['depth']} outstanding"
-    elif result["kind"] == "crowd":
-        what += " with 1,000 idle QPs"
-    elif result["kind"] == "lat":
+    if result["kind"] == "lat":
         what += ", round trip" if result["op"] == "read" else ", one way"
     else:
         what += f", {result['depth']} outstanding"
@@ -54,15 +40,12 @@ _FLOORS = {
     "coalesced": "raw TCP, 64 KiB per send",
     "c": "the same in C",
     "ud": "siwarp, UD",
-    "quiet": "the same without the flood",
-    "alone": "the same with one QP",
 }
 
 
 #: Variants of siwarp: key of the figure, key of the ratio, title, and meaning of the ratio.
 _BESIDE = (
     ("with_markers", "markers_ratio", "siwarp, Markers in both directions", "{} of without"),
-    ("as_roce", "roce_ratio", "siwarp, persona roce", "{} of iwarp"),
     (
         "lossless",
         "lossless_ratio",
@@ -119,22 +102,16 @@ def show(result: dict[str, Any]) -> None:
     unit = result["unit"]
     _sentence(_describe(result), "")
     _figure("siwarp", result["ours"], unit)
-    if result["floor"] is not None:
-        words = floor_words(result["floor_name"], result["qp"])
-        if (result["qp"], result["kind"]) == ("rd", "bw"):
-            words += f", {RD_FLOOR // 1000} KB"
-        good = "less" if result["less_is_better"] else "more"
-        more = f"ratio {result['ratio']:.3f} ({_of_rounds(result, 'ratio')}; {good} is better)"
-        _figure(words, result["floor"], unit, more)
+    words = floor_words(result["floor_name"], result["qp"])
+    if (result["qp"], result["kind"]) == ("rd", "bw"):
+        words += f", {RD_FLOOR // 1000} KB"
+    good = "less" if result["less_is_better"] else "more"
+    more = f"ratio {result['ratio']:.3f} ({_of_rounds(result, 'ratio')}; {good} is better)"
+    _figure(words, result["floor"], unit, more)
     for key, ratio, words, beside in _BESIDE:
         if result[key] is not None:
             more = beside.format(f"{result[ratio]:.3f}")
             _figure(words, result[key], unit, f"{more} ({_of_rounds(result, ratio)})")
-    if result["kind"] == "watched":
-        for name in sorted(result["rounds"][0]["p99"]):
-            late = statistics.median(each["p99"][name] for each in result["rounds"])
-            words = f"99th percentile of {'persona roce' if name == 'roce' else 'these'}"
-            _figure(words, late, unit)
     for name, value in result["floors"].items():
         _figure(floor_words(name, result["qp"]), value, unit)
     for line in _doubts(result):

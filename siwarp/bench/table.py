@@ -152,39 +152,6 @@ ROWS: tuple[Row, ...] = (
             "env": {"SIWARP_SPIN_US": "0"},
         },
     ),
-    Row(
-        "Write into a process that stopped polling: extra delay",
-        "-",
-        5000,
-        1200,
-        True,
-        {"kind": "onesided"},
-    ),
-    Row(
-        "UD round trip of a quiet QP during a flood",
-        "without the flood",
-        10,
-        5,
-        True,
-        {"kind": "fair", "qp": "ud"},
-    ),
-    Row(
-        "RC round trip of a quiet QP during a flood",
-        "without the flood",
-        10,
-        5,
-        True,
-        {"kind": "fair", "qp": "rc"},
-    ),
-    Row(
-        "UD 64 B latency with 1,000 idle QPs",
-        "with one QP",
-        1.10,
-        1.03,
-        True,
-        {"kind": "crowd", "qp": "ud", "size": 64},
-    ),
-    Row("register + deregister 1 GiB", "-", 10, 2, True, {"kind": "reg", "size": 1 << 30}),
 )
 
 

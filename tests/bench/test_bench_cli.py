@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.cli_harness import siwarp_here
 from typer.testing import CliRunner
 
-from siwarp.bench import personas, table
+from siwarp.bench import table
 from siwarp.bench.cli import app, main
 from siwarp.bench.plan import make_plan, without_losses
 from siwarp.bench.runner import BenchError
@@ -109,60 +110,12 @@ def test_markers_are_measured_beside_without(kind: str) -> None:
     assert "of without" in words
 
 
-@pytest.mark.parametrize("kind", ["lat", "rate", "done", "answer", "watched"])
-def test_both_personas_are_measured_side_by_side(kind: str) -> None:
-    asked = [
-        kind,
-        *([] if kind in ("done", "answer", "watched") else ["--qp", "rc"]),
-        "--persona",
-        "both",
-        *SHORT,
-    ]
-    result = json.loads(CliRunner().invoke(app, [*asked, "--json"]).stdout)
-    one = result["rounds"][0]
-    assert result["as_roce"] == one["roce"] > 0
-    assert result["roce_ratio"] == pytest.approx(one["roce"] / one["ours"])
-    assert "roce" not in result["floors"]
-
-    words = CliRunner().invoke(app, asked).stdout
-    assert "siwarp, persona roce  " in words
-    assert "of iwarp" in words
-
-
-def test_the_table_of_both_personas_has_latency_and_bandwidth_of_each_operation() -> None:
-    done = CliRunner().invoke(app, ["personas", "--only", "64 B", *SHORT, "--json"])
-    assert done.exit_code == 0
-    rows = json.loads(done.stdout)
-    assert [row["error"] for row in rows] == [None] * len(rows)
-    assert all(row["measured"]["ours"] > 0 and row["measured"]["as_roce"] > 0 for row in rows)
-    asked = {(row.arguments["kind"], row.arguments.get("op")) for row in personas.ROWS}
-    assert asked >= {(kind, op) for kind in ("lat", "bw") for op in ("send", "write", "read")}
-
-    words = CliRunner().invoke(app, ["personas", "--only", "completion", *SHORT]).stdout
-    assert "roce / iwarp" in words and "Write 64 B, posting to completion" in words
-
-
-def test_a_row_of_the_personas_that_fails_says_why_and_makes_the_exit_status_1(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fails(**_: Any) -> dict[str, Any]:
-        raise BenchError("lost 3 of 4 messages")
-
-    (result,) = personas.measure(personas.ROWS[:1], 1, run=fails)
-    assert (result["error"], result["measured"]) == ("lost 3 of 4 messages", None)
-    monkeypatch.setattr(personas, "measure", lambda *_, **__: [result])
-    done = CliRunner().invoke(app, ["personas"])
-    assert done.exit_code == 1 and "lost 3 of 4 messages" in done.stdout
-
-
 @pytest.mark.parametrize(
     "asked",
     [
         ["lat", "--op", "read"],
         ["bw", "--wait", "nap"],
         ["lat", "--qp", "ud", "--markers"],
-        ["lat", "--persona", "roce"],
-        ["bw", "--qp", "rc", "--persona", "ib"],
     ],
 )
 def test_what_cannot_be_measured_is_a_usage_error(asked: list[str]) -> None:
@@ -237,7 +190,7 @@ def test_every_promised_figure_can_be_measured_and_its_aim_is_beyond_its_must(
     assert table.judge(promised, promised.must) == "must"
 
 
-@pytest.mark.parametrize("words", [["memory", "--help"], ["fair", "--help"], ["reg", "--help"]])
+@pytest.mark.parametrize("words", [["memory", "--help"], ["rate", "--help"], ["check", "--help"]])
 def test_each_command_of_the_bench_is_one_of_the_module_s(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -246,6 +199,26 @@ def test_each_command_of_the_bench_is_one_of_the_module_s(
         main()
     assert ended.value.code == 0
     assert f"siwarp bench {words[0]} [OPTIONS]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["reg", "-s", "1G"], ["watched", "--persona", "both"], ["abi"]])
+def test_a_measurement_that_has_moved_is_refused_with_the_command_for_it(words: list[str]) -> None:
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    instead = "make lab-abi" if words == ["abi"] else "make lab-verbs"
+    assert done.stderr == f"siwarp bench {words[0]} has moved: type {instead} in a checkout\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "instead"),
+    [(["--persona", "both"], "siwarp --persona roce bench"), (["--plot", "x.svg"], "--csv")],
+)
+def test_a_removed_option_is_refused_with_what_to_type_instead(
+    words: list[str], instead: str
+) -> None:
+    done = siwarp_here("bench", "rate", *words)
+    assert done.returncode == 2
+    assert instead in done.stderr
 
 
 COMMAND = [sys.executable, "-m", "siwarp.bench", "lat", "-n", "200", "--rounds", "2"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pace import over, slowness
+from pace import over
 
 from siwarp import bench
 from siwarp.bench import runner
@@ -22,9 +22,6 @@ NUMBER = struct.Struct("=Q")
 #: Milliseconds of CPU time without progress after which an end that spins gives up; the default is
 #: 3 s.
 PATIENCE_MS = 500
-#: Promised upper limit in microseconds until a Write is visible to a program that only polls its
-#: memory, with both CPUs busy.
-BOUND_US = 500 * (4 if "SANITIZER" in os.environ else 1)  # sanitized code is about 4 times slower
 
 
 @pytest.fixture
@@ -252,13 +249,3 @@ def test_an_end_of_what_loses_nothing_waits_for_a_slow_peer(
             process.wait()
         other[0].close()
     assert ([process.returncode for process in processes], said) == ([0, 0], ["", ""])
-
-
-@pytest.mark.skipif(
-    len(os.sched_getaffinity(0)) < 2, reason="each of the two programs needs a CPU of its own"
-)
-@pytest.mark.parametrize("persona", ["iwarp", "roce"])
-def test_a_write_shows_in_time_in_a_program_that_only_looks(persona: str) -> None:
-    measured = bench.run("watched", persona=persona, iters=1000, rounds=5)
-    assert (measured["qp"], measured["op"], measured["size"]) == ("rc", "write", 64)
-    assert measured["ours"] < BOUND_US * slowness()

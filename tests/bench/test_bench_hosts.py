@@ -13,14 +13,13 @@ import time
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from bench.hosts_harness import all_of, bench_server, call
 from cli.cli_harness import COMMAND, siwarp, siwarp_here
 from pace import over, scaled
 
-from siwarp.bench import hosts_cli, hosts_show
+from siwarp.bench import hosts_show
 from siwarp.bench.hosts_client import Load
 from siwarp.bench.hosts_measure import Point
 from siwarp.bench.hosts_wire import GREETING, MAGIC, VERSION, Request, greeting
@@ -127,7 +126,7 @@ def test_what_does_not_go_together_is_refused(port: int) -> None:
         (["lat", "127.0.0.1", "-s", "64", "-a"], "-a"),
         (["lat", "127.0.0.1", "--sizes", "9:1:*2"], "0 sizes"),
         (["lat", "127.0.0.1", "--qp", "xx"], "'xx'"),
-        (["lat", "127.0.0.1", "--plot", "x.pdf"], ".svg"),
+        (["lat", "127.0.0.1", "--plot", "x.svg"], "--csv"),
         (["--server", "lat"], "--server"),
     ]:
         done = siwarp_here("bench", *arguments)
@@ -278,20 +277,6 @@ def test_a_server_goes_on_when_its_client_was_killed() -> None:
             assert "busy" in done.stderr
             assert not over(began, 15), done.stderr
         os.kill(server.pid, 0)
-
-
-def test_each_kind_of_queue_pair_is_a_curve_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[object] = []
-    monkeypatch.setattr(hosts_cli, "draw_curves", lambda *of: drawn.extend(of))
-    plans = [make_plan("bw", qp, size=size, iters=1) for qp in ("ud", "rc") for size in (64, 128)]
-    points = [Point(plan, Load(), rounds=[float(i)], n=1) for i, plan in enumerate(plans)]
-    failed = Point(plans[0], Load(), partial="lost")
-    asked = SimpleNamespace(kind="bw", addr="192.0.2.1", plot="a curve.svg")
-    hosts_cli._draw(asked, [*points, failed])  # type: ignore[arg-type]
-    path, title, labels, curves = drawn
-    assert (path, labels) == (Path("a curve.svg"), ("octets of a message", "GB/s"))
-    assert title == "Bandwidth to 192.0.2.1"
-    assert curves == {"UD": ([64, 128], [0.0, 1.0]), "RC": ([64, 128], [2.0, 3.0])}
 
 
 @pytest.mark.parametrize(("kind", "value"), [("lat", 9876.5), ("bw", 98.7), ("rate", 98_765_432)])

@@ -24,7 +24,7 @@ SHOWN = [
     f"dissect {shlex.quote(str(CAPTURE))}",
     "ping -n 5 --percentiles 50,99 --histogram",
     "demo --size 1 --no-bench",
-    "bench lat -n 50 --rounds 2 --qp rc --markers --persona both",
+    "bench lat -n 50 --rounds 2 --qp rc --markers",
 ]
 
 

@@ -1,4 +1,4 @@
-"""`siwarp bench aio`: siwarp.aio compared with asyncio's streams."""
+"""`python -m lab.aio`: siwarp.aio compared with asyncio's streams."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.cli_harness import siwarp, siwarp_here
+from laboratory.lab_harness import lab
 from pace import over, scaled
 
-from siwarp.bench import aio
+from lab.aio import rates as aio
 from siwarp.bench.runner import BenchError
 
 
 def test_both_ways_are_measured_and_shown() -> None:
-    done = siwarp(
-        "bench", "aio", "--connections", "1,3", "-s", "1K", "--rounds", 1, "--json", timeout=120
-    )
+    done = lab("aio", "--connections", "1,3", "-s", "1K", "--rounds", 1, "--json", timeout=120)
     assert done.returncode == 0, done.stderr
     points = json.loads(done.stdout)
     assert [(p["connections"], p["size"]) for p in points] == [(1, 1024), (3, 1024)]
@@ -50,7 +48,7 @@ def test_a_point_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(words: list[str], why: str) -> None:
-    done = siwarp_here("bench", "aio", *words)
+    done = lab("aio", *words)
     assert done.returncode == 2
     assert why in done.stderr
 

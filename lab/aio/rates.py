@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """Messages per second of ``siwarp.aio`` and of asyncio's own streams, by the number of connections.
 
-Client and server are processes with one event loop each (``aio_end``). The two libraries are
+Client and server are processes with one event loop each (``lab.aio.end``). The two libraries are
 measured alternately.
 """
 
@@ -29,7 +29,7 @@ _TRIPS = 8_000
 
 
 def _start(*words: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "siwarp.bench.aio_end", *map(str, words)]
+    command = [sys.executable, "-m", "lab.aio.end", *map(str, words)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
 

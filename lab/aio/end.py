@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The server or client process of ``siwarp bench aio``: ``server WAY N`` or ``client WAY ...``.
+"""The server or client process of ``python -m lab.aio``: ``server WAY N`` or ``client WAY ...``.
 
 The server returns each message, on N connections, and prints its port. The client has N connections
 and a task for each, which repeatedly sends a message and awaits its return; the client prints the
@@ -15,8 +15,8 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 
+from lab.aio.rates import LIMIT_S
 from siwarp import aio
-from siwarp.bench.aio import LIMIT_S
 from siwarp.verbs import PeerGone
 
 __all__ = ["AT_ONCE"]

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * siwarp-bench-translation: additional cycles of a request through libibverbs.so.1 compared with
- * siw.h. Started by `siwarp bench translation`. Prints one line of JSON.
+ * siwarp-lab-translation: additional cycles of a request through libibverbs.so.1 compared with
+ * siw.h. Started by `make lab-abi`. Prints one line of JSON.
  *
  * The queue pair is in ERR, where requests are flushed at once: posts and polls make no system
  * call, whose time would hide a difference of a few cycles. Both APIs are measured alternately on

@@ -1,4 +1,4 @@
-"""siwarp bench abi: programs compared with a raw socket, siwarp's own bench, and one another."""
+"""`python -m lab.abi`: programs compared with a raw socket, siwarp's own bench, and one another."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cli.cli_harness import siwarp
+from laboratory.lab_harness import lab
 
-from siwarp.bench import abi
+from lab.abi import programs as abi
 
 PERFTEST = "ib_send_lat UD"
+PART = ("--part", "programs")
 needs_perftest = pytest.mark.skipif(
     not shutil.which("ib_send_lat"), reason="no perftest on this machine: make abi installs it"
 )
@@ -23,18 +24,18 @@ needs_ucx = pytest.mark.skipif(
 def test_programs_that_are_missing_are_named_and_their_rows_are_left_out(tmp_path: Path) -> None:
     # A tree that is not rebuilt on import runs `true` instead of the build.
     (tmp_path / "true").symlink_to(shutil.which("true") or "/bin/true")
-    done = siwarp("bench", "abi", "--json", env={"PATH": str(tmp_path)})
+    done = lab("abi", *PART, "--json", env={"PATH": str(tmp_path)})
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        "siwarp bench: ib_read_bw is missing: install the package perftest",
-        "siwarp bench: ib_send_lat is missing: install the package perftest",
-        "siwarp bench: ib_write_bw is missing: install the package perftest",
-        "siwarp bench: ucx_perftest is missing: install the package ucx-utils",
+        "lab abi: ib_read_bw is missing: install the package perftest",
+        "lab abi: ib_send_lat is missing: install the package perftest",
+        "lab abi: ib_write_bw is missing: install the package perftest",
+        "lab abi: ucx_perftest is missing: install the package ucx-utils",
     ]
-    rows = json.loads(done.stdout)
+    rows = json.loads(done.stdout)["programs"]
     assert [row["measured"] for row in rows] == [None] * len(abi.ROWS)
     assert rows[-1]["error"] == "left out: ucx_perftest is missing: install the package ucx-utils"
-    shown = siwarp("bench", "abi", "--only", "ucx", env={"PATH": str(tmp_path)})
+    shown = lab("abi", *PART, "--only", "ucx", env={"PATH": str(tmp_path)})
     assert shown.returncode == 1
     assert "NOT SHOWN" in shown.stdout and "left out: ucx_perftest is missing" in shown.stdout
 
@@ -42,8 +43,8 @@ def test_programs_that_are_missing_are_named_and_their_rows_are_left_out(tmp_pat
 @pytest.mark.programs
 @needs_perftest
 def test_each_round_has_all_three_and_the_ratios_are_theirs() -> None:
-    done = siwarp("bench", "abi", "--only", PERFTEST, "--rounds", 3, "--json", timeout=120)
-    (row,) = json.loads(done.stdout)
+    done = lab("abi", *PART, "--only", PERFTEST, "--rounds", 3, "--json", timeout=120)
+    (row,) = json.loads(done.stdout)["programs"]
     assert row["error"] is None and done.returncode == (0 if row["measured"]["kept"] else 1)
     rounds = row["measured"]["rounds"]
     assert len(rounds) == 3
@@ -57,8 +58,8 @@ def test_each_round_has_all_three_and_the_ratios_are_theirs() -> None:
 @pytest.mark.programs
 @needs_ucx
 def test_ucx_is_measured_over_ud_verbs_beside_its_own_tcp() -> None:
-    done = siwarp("bench", "abi", "--only", "ud_verbs", "--rounds", 1, "--json", timeout=180)
-    (row,) = json.loads(done.stdout)
+    done = lab("abi", *PART, "--only", "ud_verbs", "--rounds", 1, "--json", timeout=180)
+    (row,) = json.loads(done.stdout)["programs"]
     assert row["error"] is None and row["beside"] == "UCX's tcp"
     (values,) = row["measured"]["rounds"]
     assert row["measured"]["ratio"]["median"] == values["program"] / values["beside"]
@@ -107,8 +108,8 @@ def test_a_program_that_fails_is_a_row_with_a_reason(tmp_path: Path) -> None:
     broken.chmod(0o755)
     path = f"{tmp_path}:/usr/bin:/bin"
     arguments = ("--only", PERFTEST, "--rounds", 1, "--json")
-    done = siwarp("bench", "abi", *arguments, env={"PATH": path}, timeout=120)
-    (row,) = json.loads(done.stdout)
+    done = lab("abi", *PART, *arguments, env={"PATH": path}, timeout=120)
+    (row,) = json.loads(done.stdout)["programs"]
     assert done.returncode == 1
     assert row["measured"] is None
     assert row["error"] == "ib_send_lat failed: exit status 4: no device"

@@ -16,7 +16,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "bench/bench_ours.h"
+#include "lab/verbs/verbs.h"
 
 #define POLL_NS 300000 /* time that the target polls before it stops */
 
@@ -105,7 +105,7 @@ static void onesided_run_initiator(struct siw_bench_side *e, struct side *s, uin
 	}
 }
 
-void siw_bench_onesided(const struct siw_bench_opts *o, struct siw_bench_result *result)
+void siw_lab_onesided(const struct siw_bench_opts *o, struct siw_bench_result *result)
 {
 	uint64_t *ns = calloc(o->iters, sizeof(*ns));
 	struct siw_bench_opts fixed = *o;
@@ -117,9 +117,9 @@ void siw_bench_onesided(const struct siw_bench_opts *o, struct siw_bench_result 
 	fixed.rc = true;
 	fixed.event = false;
 	fixed.size = sizeof(uint64_t);
-	siw_bench_end_open(&e, &fixed, 1, side_open(&side));
+	siw_bench_end_open(&e, &fixed, 1);
 	memset(siw_bench_slot(&e.buf, 0), 0, sizeof(uint64_t));
-	side.peer.sin_port = htons(e.peer.side_port);
+	side.peer.sin_port = htons((uint16_t)siw_bench_exchange(o->ctl, side_open(&side)));
 	siw_bench_exchange(o->ctl, 0);
 	if (o->server)
 		onesided_run_target(&e, &side, o->iters);

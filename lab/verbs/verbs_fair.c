@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/bench_ours.h"
+#include "lab/verbs/verbs.h"
 
 #define QUIET	    200
 #define QUIET_SIZE  64
@@ -310,7 +310,7 @@ static void fair_close_all(struct crowd *c)
 	siw_bench_buf_free(&c->buf);
 }
 
-void siw_bench_fair(const struct siw_bench_opts *o, struct siw_bench_result *result)
+void siw_lab_fair(const struct siw_bench_opts *o, struct siw_bench_result *result)
 {
 	struct crowd *c = siw_bench_check_object(calloc(1, sizeof(*c)), "the queue pairs");
 	uint64_t *ns = siw_bench_check_object(calloc(o->iters, sizeof(*ns)), "the samples");

@@ -26,9 +26,9 @@ def measure(rounds: int) -> dict[str, dict[str, Any]]:
         BenchError: this build has no such program, or the program failed.
 
     """
-    tool = program().with_name("siwarp-bench-translation")
+    tool = program().parents[2] / "lab" / "siwarp-lab-translation"
     if not tool.is_file():
-        raise BenchError("this build has no siwarp-bench-translation: it needs librdmacm-dev")
+        raise BenchError("this build has no siwarp-lab-translation: it needs librdmacm-dev")
     seen: list[dict[str, dict[str, float]]] = []
     for _ in range(rounds):
         try:

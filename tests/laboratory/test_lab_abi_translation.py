@@ -1,4 +1,4 @@
-"""siwarp bench translation: the CPU cycles that libibverbs.so.1 adds to a post or a poll."""
+"""`python -m lab.abi --part translation`: CPU cycles that the library adds to a post or a poll."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ import os
 from pathlib import Path
 
 import pytest
-from cli.cli_harness import siwarp
+from laboratory.lab_harness import lab
 
-from siwarp.bench import runner, translation
+from lab.abi import translation
+from siwarp.bench import runner
 
-TOOL = "siwarp-bench-translation"
+TOOL = "siwarp-lab-translation"
 
 
 def needs_tool() -> None:
-    if not runner.program().with_name(TOOL).is_file():
+    if not (runner.program().parents[2] / "lab" / TOOL).is_file():
         pytest.skip("built without librdmacm-dev")
 
 
 def test_a_request_costs_few_cycles_more_by_the_abi() -> None:
     needs_tool()
-    done = siwarp("bench", "translation", "--rounds", 5, "--json", timeout=120)
-    found = json.loads(done.stdout)
+    done = lab("abi", "--part", "translation", "--rounds", 5, "--json", timeout=120)
+    found = json.loads(done.stdout)["translation"]
     assert set(found) == {"post_send", "post_recv", "poll_cq"}
     for call, way in found.items():
         assert 0 < way["siw"] < 10_000 and 0 < way["ibv"] < 10_000, call
@@ -35,9 +36,11 @@ def test_a_request_costs_few_cycles_more_by_the_abi() -> None:
 
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.delenv("LD_PRELOAD", raising=False)
-    (tmp_path / TOOL).write_text(f"#!/bin/sh\n{script}\n")
-    (tmp_path / TOOL).chmod(0o755)
-    monkeypatch.setattr(translation, "program", lambda: tmp_path / "siwarp-bench")
+    path = tmp_path / "lab" / TOOL
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setattr(translation, "program", lambda: tmp_path / "siwarp/bench/siwarp-bench")
 
 
 def test_too_many_cycles_are_a_miss(
@@ -57,8 +60,8 @@ def test_too_many_cycles_are_a_miss(
 
 
 def test_what_cannot_be_measured_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(translation, "program", lambda: tmp_path / "siwarp-bench")
-    with pytest.raises(runner.BenchError, match="this build has no siwarp-bench-translation"):
+    monkeypatch.setattr(translation, "program", lambda: tmp_path / "siwarp/bench/siwarp-bench")
+    with pytest.raises(runner.BenchError, match="this build has no siwarp-lab-translation"):
         translation.measure(1)
     fake(tmp_path, monkeypatch, "echo a device: no such device >&2; exit 1")
     with pytest.raises(runner.BenchError, match="failed: a device: no such device"):

@@ -113,18 +113,23 @@ class Row:
         return sorted({pair.program for pair in (self.pair, self.beside) if pair is not None})
 
 
+def _as(persona: str) -> dict[str, Any]:
+    """Return the argument of ``siwarp.bench.run`` that selects a persona."""
+    return {"env": {"SIWARP_PERSONA": persona}}
+
+
 def _rows() -> Iterable[Row]:
     latency = {"kind": "lat", "op": "send", "size": 64}
     rc = {**latency, "qp": "rc"}
     ud = {**latency, "qp": "ud"}
     iwarp, roce = (_perftest("ib_send_lat", "rc", 64, persona) for persona in ("iwarp", "roce"))
     yield Row("ib_send_lat UD 64 B", _perftest("ib_send_lat", "ud", 64), ud, 1.25)
-    yield Row("ib_send_lat RC 64 B, iwarp", iwarp, {**rc, "persona": "iwarp"}, 1.20)
-    yield Row("ib_send_lat RC 64 B, roce", roce, {**rc, "persona": "roce"}, 1.20)
+    yield Row("ib_send_lat RC 64 B, iwarp", iwarp, {**rc, **_as("iwarp")}, 1.20)
+    yield Row("ib_send_lat RC 64 B, roce", roce, {**rc, **_as("roce")}, 1.20)
     yield Row(
         "ib_send_lat RC 64 B, roce to iwarp",
         roce,
-        {**rc, "persona": "roce"},
+        {**rc, **_as("roce")},
         1.15,
         iwarp,
         "persona iwarp",

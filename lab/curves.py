@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Draws curves to files with matplotlib, an optional dependency: ``siwarp[plot]``."""
+"""Draws curves to files with matplotlib, which a study needs only for ``--plot``."""
 
 from __future__ import annotations
 

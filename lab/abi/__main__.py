@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The command line of ``python -m lab.abi``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from lab import command
+from lab.abi import programs, translation
+from siwarp.bench.cli import bar, reported
+from siwarp.bench.runner import Progress
+
+PARTS = ("programs", "translation")
+
+app = command.application()
+
+
+def _programs(only: str, rounds: int, progress: Progress | None) -> list[dict[str, Any]]:
+    rows = [row for row in programs.ROWS if only.lower() in row.name.lower()]
+    if not rows:
+        raise typer.BadParameter(f"no row has {only!r} in its name: omit --only to print the names")
+    for program in programs.missing(rows):
+        package = programs.PACKAGES[program]
+        typer.echo(f"lab abi: {program} is missing: install the package {package}", err=True)
+    return programs.measure(rows, rounds, progress)
+
+
+def _show(found: dict[str, Any]) -> None:
+    if "programs" in found:
+        programs.show(found["programs"])
+    if "translation" in found:
+        translation.show(found["translation"])
+
+
+def _kept(found: dict[str, Any]) -> bool:
+    measured = [row["measured"] for row in found.get("programs", ())]
+    judged = [*measured, *found.get("translation", {}).values()]
+    return all(of is not None and of["kept"] for of in judged)
+
+
+@app.command()
+def main(
+    parts: str = typer.Option(",".join(PARTS), "--part", help=command.PARTS_HELP),
+    rounds: int = typer.Option(7, "--rounds", min=1, help="Number of rounds."),
+    only: str = typer.Option(
+        "", "--only", help="programs: only rows whose name contains this text."
+    ),
+    output: str = command.OUTPUT,
+    as_json: bool = command.AS_JSON,
+) -> None:
+    """Programs on siwarp's libibverbs.so.1.
+
+    Part programs: the performance of perftest and UCX, compared with raw sockets, siwarp's own
+    benchmark, and UCX's tcp. Part translation: cycles that libibverbs.so.1 adds to a post or a
+    poll.
+
+    Exit status 1 if a promise is not kept or could not be measured.
+    """
+    wanted = command.listed(parts, PARTS, "--part")
+    found: dict[str, Any] = {}
+    with reported("lab abi"):
+        if "programs" in wanted:
+            with bar("programs on siwarp") as progress:
+                found["programs"] = _programs(only, rounds, progress)
+        if "translation" in wanted:
+            found["translation"] = translation.measure(rounds)
+    command.report(found, _show, as_json=as_json, output=output)
+    raise typer.Exit(0 if _kept(found) else 1)
+
+
+if __name__ == "__main__":
+    command.start(app, "abi")

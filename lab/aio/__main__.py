@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The command line of ``python -m lab.aio``."""
+
+from __future__ import annotations
+
+import typer
+
+from lab import command
+from lab.aio import rates
+from siwarp.bench.cli import bar, reported
+from siwarp.bench.sizes import octets
+
+app = command.application()
+
+
+@app.command()
+def main(
+    connections: str = typer.Option(
+        ",".join(map(str, rates.CONNECTIONS)),
+        "--connections",
+        help="Numbers of connections, separated by commas.",
+    ),
+    size: str = typer.Option(
+        "64", "-s", "--size", help="Octets of a message, for example 64 or 4K."
+    ),
+    rounds: int = typer.Option(7, "--rounds", min=1, help="Number of rounds."),
+    output: str = command.OUTPUT,
+    as_json: bool = command.AS_JSON,
+) -> None:
+    """Messages per second of siwarp.aio and of asyncio's own streams, in round trips."""
+    numbers = command.numbers_of(connections, 1, 10_000)
+    if not numbers:
+        raise typer.BadParameter(
+            "give numbers from 1 to 10000, separated by commas", param_hint="--connections"
+        )
+    try:
+        each = octets(size)
+    except ValueError as e:
+        raise typer.BadParameter(str(e), param_hint="--size") from None
+    if each > 65536:
+        raise typer.BadParameter("1 to 64K", param_hint="--size")
+    with bar("asyncio") as progress, reported("lab aio"):
+        found = rates.measure(numbers, each, rounds, progress)
+    command.report(found, rates.show, as_json=as_json, output=output)
+
+
+if __name__ == "__main__":
+    command.start(app, "aio")

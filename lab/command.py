@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""What the command lines of the studies have in common: options, output, and signals."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from siwarp.bench.cli import end_by_signal
+
+__all__ = [
+    "AS_JSON",
+    "OUTPUT",
+    "PARTS_HELP",
+    "application",
+    "listed",
+    "numbers_of",
+    "report",
+    "start",
+]
+
+#: The options ``--json`` and ``-o`` of a study.
+AS_JSON = typer.Option(False, "--json", help="Print everything, each round too, as JSON.")
+OUTPUT = typer.Option("", "-o", "--output", help="Also write everything to this file, as JSON.")
+PARTS_HELP = "Parts to measure, separated by commas."
+
+
+def application() -> typer.Typer:
+    """Return the application of a study; its command is added with ``@app.command()``."""
+    return typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
+
+
+def start(app: typer.Typer, study: str) -> None:
+    """Run the command ``python -m lab.STUDY``; SIGTERM also ends the processes that measure."""
+    signal.signal(signal.SIGTERM, end_by_signal)
+    app(prog_name=f"python -m lab.{study}")
+
+
+def listed(words: str, known: Sequence[str], option: str) -> tuple[str, ...]:
+    """Return the names in a comma-separated list.
+
+    Raises:
+        typer.BadParameter: a name is not one of ``known``.
+
+    """
+    names = tuple(words.split(","))
+    if unknown := [name for name in names if name not in known]:
+        raise typer.BadParameter(
+            f"{unknown[0]!r} is not one of {', '.join(known)}", param_hint=option
+        )
+    return names
+
+
+def numbers_of(words: str, least: int, most: int) -> tuple[int, ...] | None:
+    """Return a comma-separated list of numbers; empty for an empty text; None if one is invalid."""
+    said = words.split(",") if words else []
+    if not all(word.isdecimal() and least <= int(word) <= most for word in said):
+        return None
+    return tuple(map(int, said))
+
+
+def report(found: Any, show: Callable[[Any], None], *, as_json: bool, output: str = "") -> None:
+    """Print results with ``show``, or as JSON, and write them to the file ``output`` if named."""
+    text = json.dumps(found, indent=2)
+    if output:
+        Path(output).write_text(text + "\n", "utf-8")
+    if as_json:
+        print(text)
+    else:
+        show(found)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The command line of ``python -m lab.verbs``."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import typer
+
+from lab import command
+from lab.verbs import personas, runs
+from siwarp.bench import table
+from siwarp.bench.cli import bar
+
+#: The figures with limits that `make bench` does not measure.
+PROMISED: tuple[table.Row, ...] = (
+    table.Row(
+        "Write into a process that stopped polling: extra delay",
+        "-",
+        5000,
+        1200,
+        True,
+        {"kind": "onesided"},
+    ),
+    *(
+        table.Row(
+            f"{qp.upper()} round trip of a quiet QP during a flood",
+            "without the flood",
+            10,
+            5,
+            True,
+            {"kind": "fair", "qp": qp},
+        )
+        for qp in ("ud", "rc")
+    ),
+    table.Row(
+        "UD 64 B latency with 1,000 idle QPs", "with one QP", 1.10, 1.03, True, {"kind": "crowd"}
+    ),
+    table.Row("register + deregister 1 GiB", "-", 10, 2, True, {"kind": "reg"}),
+)
+PARTS = ("promises", "personas")
+
+app = command.application()
+
+
+def _show(found: dict[str, Any]) -> None:
+    if "promises" in found:
+        table.show(found["promises"])
+    if "personas" in found:
+        personas.show(found["personas"])
+
+
+def _good(found: dict[str, Any]) -> bool:
+    kept = all(row["verdict"] != "missed" for row in found.get("promises", ()))
+    return kept and all(row["error"] is None for row in found.get("personas", ()))
+
+
+@app.command()
+def main(
+    parts: str = typer.Option(",".join(PARTS), "--part", help=command.PARTS_HELP),
+    only: str = typer.Option("", "--only", help="Only rows whose name contains this text."),
+    rounds: int = typer.Option(7, "--rounds", min=1, help="Number of rounds."),
+    iters: int | None = typer.Option(None, "-n", "--iters", min=1, help="Messages of one run."),
+    output: str = command.OUTPUT,
+    as_json: bool = command.AS_JSON,
+) -> None:
+    """Figures of queue pairs that `siwarp bench` does not measure, and both personas of RC.
+
+    Part promises: the delay of a Write into a process that does not poll, quiet queue pairs beside
+    a flood, 1,000 idle queue pairs, and registration, each with its limit. Part personas: latency,
+    bandwidth and rate of RC with persona iwarp and with persona roce.
+
+    Exit status 1 if a promise is missed or a row failed.
+    """
+    wanted = command.listed(parts, PARTS, "--part")
+
+    def chosen(part: str, rows: tuple[Any, ...]) -> list[Any]:
+        return [row for row in rows if part in wanted and only.lower() in row.name.lower()]
+
+    promised = chosen("promises", PROMISED)
+    compared = chosen("personas", personas.ROWS)
+    if not promised and not compared:
+        raise typer.BadParameter(f"no row has {only!r} in its name: omit --only to print the names")
+    found: dict[str, Any] = {}
+    with bar("promises") as progress:
+        if promised:
+            run = partial(runs.run, iters=iters)
+            found["promises"] = table.measure(promised, rounds, progress, run)
+    with bar("personas") as progress:
+        if compared:
+            found["personas"] = personas.measure(compared, rounds, progress, iters)
+    command.report(found, _show, as_json=as_json, output=output)
+    raise typer.Exit(0 if _good(found) else 1)
+
+
+if __name__ == "__main__":
+    command.start(app, "verbs")

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""The cost of persona roce: each figure of RC with both personas, round by round."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lab.verbs import runs
+from siwarp.bench.runner import BenchError, Progress, counter
+from siwarp.bench.runner import run as bench_run
+from siwarp.bench.table import MIB, figure, plain
+from siwarp.bench.trust import span
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["PERSONAS", "ROWS", "Row", "measure", "show"]
+
+PERSONAS = ("iwarp", "roce")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure of the table: its name, and the arguments of ``run``."""
+
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+ROWS: tuple[Row, ...] = (
+    Row("Write 64 B, posting to completion", {"kind": "done"}),
+    Row("Send 64 B, one-way latency", {"kind": "lat", "op": "send"}),
+    Row("Send 64 B, and its completion", {"kind": "answer"}),
+    Row("Write 64 B, one-way latency", {"kind": "lat", "op": "write"}),
+    Row("Write 64 B into memory that is read instead of polling", {"kind": "watched"}),
+    Row("Read 64 B, round trip", {"kind": "lat", "op": "read"}),
+    Row("Send 1 MiB", {"kind": "bw", "op": "send", "size": MIB}),
+    Row("Write 1 MiB, 16 outstanding", {"kind": "bw", "op": "write", "size": MIB}),
+    Row("Read 1 MiB, 16 outstanding", {"kind": "bw", "op": "read", "size": MIB}),
+    Row("Send 64 B", {"kind": "rate", "op": "send"}),
+    Row("Write 64 B, 16 outstanding", {"kind": "rate", "op": "write"}),
+)
+
+
+def _once(arguments: dict[str, Any], persona: str, iters: int | None) -> dict[str, Any]:
+    """Measure once; return ``value``, ``p99``, ``floor`` (None: no floor), ``iters``, ``unit``."""
+    env = {"SIWARP_PERSONA": persona}
+    if arguments["kind"] in runs.KINDS:
+        plan = runs.plan_of(arguments["kind"], "rc", iters)
+        return {**runs.once(plan, env=env), "floor": None, "iters": plan.iters, "unit": "us"}
+    found = bench_run(**arguments, qp="rc", env=env, rounds=1, iters=iters, others=False)
+    (only,) = found["rounds"]
+    return {
+        "value": found["ours"],
+        "p99": only.get("p99", {}).get("ours", 0),
+        "floor": found["floor"],
+        "iters": found["iters"],
+        "unit": found["unit"],
+    }
+
+
+def _row(row: Row, rounds: int, iters: int | None, step: Callable[[], None]) -> dict[str, Any]:
+    found: list[dict[str, dict[str, Any]]] = []
+    for turn in range(rounds):
+        each = {}
+        for persona in PERSONAS if turn % 2 == 0 else PERSONAS[::-1]:
+            each[persona] = _once(row.arguments, persona, iters)
+            # Later runs have as many messages as the first.
+            iters = each[persona]["iters"]
+            step()
+        found.append(each)
+    ratios = [each["roce"]["value"] / each["iwarp"]["value"] for each in found]
+    floors = [of["floor"] for each in found for of in each.values() if of["floor"] is not None]
+
+    def medians(name: str) -> dict[str, float]:
+        return {
+            persona: statistics.median(each[persona][name] for each in found)
+            for persona in PERSONAS
+        }
+
+    return {
+        "unit": found[0]["iwarp"]["unit"],
+        "iters": iters,
+        "floor": statistics.median(floors) if floors else None,
+        **medians("value"),
+        "p99": medians("p99"),
+        "roce_ratio": statistics.median(ratios),
+        "span": span(ratios),
+        "rounds": found,
+    }
+
+
+def measure(
+    rows: Sequence[Row],
+    rounds: int,
+    progress: Progress | None = None,
+    iters: int | None = None,
+) -> list[dict[str, Any]]:
+    """Measure each row with both personas alternately.
+
+    Returns:
+        For each row ``name``, ``error`` (why it failed, or None) and ``measured``: ``unit``,
+        ``iters``, ``floor`` (raw TCP), ``iwarp`` and ``roce`` (medians), ``p99`` (medians of the
+        99th percentiles, by persona; 0 without), ``roce_ratio`` (the median of the rounds' ratios
+        of roce to iwarp), ``span`` (the least and the largest of these), and ``rounds``.
+
+    """
+    step = counter(progress, len(rows) * rounds * len(PERSONAS))
+    results = []
+    for row in rows:
+        result: dict[str, Any] = {"name": row.name, "error": None, "measured": None}
+        try:
+            result["measured"] = _row(row, rounds, iters, step)
+        except BenchError as e:
+            result["error"] = str(e)
+        results.append(result)
+    return results
+
+
+def _cells(result: dict[str, Any]) -> list[str]:
+    measured = result["measured"]
+    if measured is None:
+        return [result["name"], "", "", "", "failed", ""]
+    unit, floor = measured["unit"], measured["floor"]
+    least, largest = measured["span"]
+    late = [measured["p99"][persona] for persona in PERSONAS]
+    return [
+        result["name"],
+        "-" if floor is None else figure(floor, unit),
+        *(figure(measured[persona], unit) for persona in PERSONAS),
+        f"{measured['roce_ratio']:.2f} ({least:.2f} to {largest:.2f})",
+        " / ".join(figure(us, unit) for us in late) if all(late) else "",
+    ]
+
+
+def show(results: list[dict[str, Any]], console: Console | None = None) -> None:
+    """Print the table, and the reasons for failures."""
+    from rich.table import Table
+
+    console = plain(console, 140)
+    shown = Table(header_style="bold", border_style="dim")
+    for column in ("RC", "raw TCP", *PERSONAS, "roce / iwarp", "99% within, iwarp / roce"):
+        shown.add_column(column, justify="left" if column == "RC" else "right")
+    for result in results:
+        shown.add_row(*_cells(result))
+    console.print(shown)
+    console.print(
+        "medians; roce / iwarp: the median of the rounds' ratios, the least and the largest. A "
+        "request completes with iwarp when TCP has accepted it, with roce when the peer has "
+        "acknowledged it",
+        soft_wrap=True,
+    )
+    for result in results:
+        if result["error"]:
+            console.print(f"{result['name']}: {result['error']}", style="red", soft_wrap=True)

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Runs of siwarp-lab-verbs: kinds of measurements that `siwarp bench` does not have.
+
+Each kind measures siwarp only; some are compared with another run of siwarp, the floor, for example
+the same without a flood.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from siwarp.bench.plan import Plan, datagrams
+from siwarp.bench.runner import (
+    LIMIT_S,
+    BenchError,
+    Progress,
+    Side,
+    counter,
+    cpu_of,
+    end_options,
+    program,
+    run_sides,
+    warmup_of,
+)
+from siwarp.bench.trust import busy, span, spread
+
+__all__ = ["KINDS", "Kind", "once", "plan_of", "run"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of measurement.
+
+    Attributes:
+        iters: messages, or samples, of a run; on a quiet machine a run takes about 0.1 s.
+        qp, op, size: as in ``Plan``.
+        floor: the run for comparison; empty: none.
+        others: further runs of each round.
+        sides: the processes of a run.
+    """
+
+    iters: int
+    qp: str = "rc"
+    op: str = "send"
+    size: int = 64
+    floor: str = ""
+    others: tuple[str, ...] = ()
+    sides: tuple[str, ...] = ("server", "client")
+
+
+#: Microseconds of all kinds. done: from posting a Write to its completion. answer: half a round
+#: trip of Sends whose completions are awaited. watched: a Write, one way, into memory that the
+#: target reads while it polls once per Write. fair: round trips on 200 quiet QPs, one after
+#: another, during a flood of ``size`` octets on another QP. crowd: latency with 1,000 idle QPs.
+#: onesided: additional delay until a Write is visible in a process that does not poll. reg:
+#: register and deregister a region of ``size`` octets.
+KINDS = {
+    "done": Kind(20_000, op="write"),
+    "answer": Kind(20_000),
+    "watched": Kind(5_000, op="write"),
+    "fair": Kind(2_000, size=4096, floor="quiet"),
+    "crowd": Kind(20_000, qp="ud", floor="alone"),
+    "onesided": Kind(100, op="write", size=8, others=("polling", "idle")),
+    "reg": Kind(20_000, size=1 << 30, sides=("client",)),
+}
+
+
+def plan_of(kind: str, qp: str = "", iters: int | None = None) -> Plan:
+    """Return the plan of a kind's runs; ``qp``: ud or rc, for kind fair."""
+    of = KINDS[kind]
+    qp = qp or of.qp
+    depth = 1
+    if kind == "fair":
+        depth = max(1, min(64, datagrams(of.size))) if qp == "ud" else 64
+    return Plan(kind, qp, of.op, of.size, iters or of.iters, depth, "poll", "c", 1, 1)
+
+
+def once(plan: Plan, what: str = "ours", env: Mapping[str, str] | None = None) -> dict[str, float]:
+    """Do one run; return ``value``, ``p99`` (us) and ``n``.
+
+    Raises:
+        BenchError: the run failed, or this build has no siwarp-lab-verbs.
+
+    """
+    path = program().parents[2] / "lab" / "siwarp-lab-verbs"
+    if not path.is_file():
+        raise BenchError("this build has no siwarp-lab-verbs: run make build in a checkout")
+    own = {"run": what, "warmup": warmup_of(plan), "limit": LIMIT_S}
+    sides = [
+        Side(
+            side,
+            [str(path), *end_options(plan, side, cpu=cpu_of(side), **own)],
+            {**os.environ, **(env or {})},
+        )
+        for side in KINDS[plan.kind].sides
+    ]
+    return run_sides(f"{plan.kind}, {what}", sides, LIMIT_S)
+
+
+def _round(plan: Plan, env: Mapping[str, str] | None, turn: int) -> dict[str, float]:
+    of = KINDS[plan.kind]
+    runs = [("floor", of.floor)] if of.floor else []
+    runs.append(("ours", "ours"))
+    runs += [(name, name) for name in of.others]
+    values = {
+        name: once(plan, what, env)["value"] for name, what in (runs if turn % 2 else runs[::-1])
+    }
+    if plan.kind == "onesided":
+        values["not polling"] = values["ours"]
+        values["ours"] -= values["polling"]
+    if of.floor:
+        values["ratio"] = values["ours"] / values["floor"]
+    return values
+
+
+def run(
+    kind: str,
+    qp: str = "",
+    *,
+    rounds: int = 7,
+    iters: int | None = None,
+    env: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Measure siwarp and the floor alternately.
+
+    Returns:
+        ``kind``, ``qp``, ``op``, ``size``, ``iters``, ``depth``, ``unit``, ``ours`` and ``floor``
+        (medians; None: no floor), ``ratio_median`` and ``spans`` (of the rounds' ratios),
+        ``floors`` (empty), ``rounds`` (every round's values by name), ``unreliable``.
+
+    Raises:
+        BenchError: a run failed.
+
+    """
+    plan = plan_of(kind, qp, iters)
+    step = counter(progress, rounds)
+    doubt = busy()
+    found = []
+    for turn in range(rounds):
+        found.append(_round(plan, env, turn))
+        step()
+    ratios = [each["ratio"] for each in found if "ratio" in each]
+
+    def median(name: str) -> float | None:
+        return statistics.median(each[name] for each in found) if name in found[0] else None
+
+    return {
+        **{name: getattr(plan, name) for name in ("kind", "qp", "op", "size", "iters", "depth")},
+        "unit": "us",
+        "ours": median("ours"),
+        "floor": median("floor"),
+        "ratio_median": median("ratio"),
+        "spans": {"ratio": span(ratios)} if ratios else {},
+        "floors": {},
+        "rounds": found,
+        "unreliable": list(
+            filter(None, (doubt, spread(ratios or [abs(each["ours"]) for each in found])))
+        ),
+    }

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * siwarp-lab-verbs: client or server of a run of `make lab-verbs`, with the options of siwarp-bench.
+ * This file has the kinds done, answer, watched, crowd and reg.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "lab/verbs/verbs.h"
+
+#define IDLE_QPS 1000
+#define RECVS	 16
+
+/* ---- done: from posting a Write to its completion -------------------------------------------- */
+
+static void verbs_await(struct siw_bench_side *e, int opcode)
+{
+	struct siw_wc wc;
+
+	do
+		if (!siw_bench_wait(e, &wc, 1))
+			siw_bench_die(SIW_BENCH_EXIT_LOST, "a message did not arrive");
+	while ((int)wc.opcode != opcode);
+}
+
+/* The server makes progress by polling until the client reports that it has finished. */
+static void verbs_done(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
+{
+	if (e->o->server) {
+		siw_bench_await_recv(e);
+		return;
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t start = siw_bench_now();
+
+		siw_bench_post_rdma(e, SIW_WR_RDMA_WRITE, e->o->size, e->buf.base,
+				    e->peer.addr + e->buf.stride);
+		verbs_await(e, SIW_WC_RDMA_WRITE);
+		if (ns)
+			ns[i] = siw_bench_now() - start;
+	}
+	siw_bench_post_send(e, 0);
+}
+
+/* ---- answer: half a round trip of Sends whose completions are awaited ------------------------ */
+
+/* A completion that arrived before the expected one, and whether that is an error. */
+struct turns {
+	bool in_order, has_early;
+	struct siw_wc early;
+};
+
+/* Wait for a completion with this opcode. Return its wr_id. */
+static uint64_t verbs_wait_opcode(struct siw_bench_side *e, struct turns *t, int opcode)
+{
+	struct siw_wc wc;
+
+	if (t->has_early && (int)t->early.opcode == opcode) {
+		t->has_early = false;
+		return t->early.wr_id;
+	}
+	for (;;) {
+		if (!siw_bench_wait(e, &wc, 1))
+			siw_bench_die(SIW_BENCH_EXIT_LOST, "a message did not arrive");
+		if ((int)wc.opcode == opcode)
+			return wc.wr_id;
+		if (t->in_order || t->has_early)
+			siw_bench_die(SIW_BENCH_EXIT_ERROR,
+				      "an answer arrived before a completion");
+		t->early = wc;
+		t->has_early = true;
+	}
+}
+
+static void verbs_post_signalled(struct siw_bench_side *e)
+{
+	struct siw_sge sge = { .addr = (uintptr_t)e->buf.base,
+			       .length = (uint32_t)e->o->size,
+			       .lkey = e->mr->lkey };
+	struct siw_send_wr *bad, wr = { .sg_list = &sge,
+					.num_sge = 1,
+					.opcode = SIW_WR_SEND,
+					.send_flags = SIW_SEND_SIGNALED };
+
+	siw_bench_check(siw_post_send(e->qp, &wr, &bad), "posting a send");
+}
+
+/*
+ * With persona roce the completion precedes the answer; with iwarp the answer may arrive before the
+ * post has returned.
+ */
+static void verbs_answer(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
+{
+	struct siw_qp_init_attr init;
+	struct siw_qp_attr attr;
+	struct turns turns = { 0 };
+
+	siw_bench_check(siw_query_qp(e->qp, &attr, &init), "querying the persona");
+	turns.in_order = init.persona == SIW_PERSONA_ROCE;
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t start = siw_bench_now();
+
+		if (e->o->server)
+			siw_bench_post_recv(e, verbs_wait_opcode(e, &turns, SIW_WC_RECV));
+		verbs_post_signalled(e);
+		verbs_wait_opcode(e, &turns, SIW_WC_SEND);
+		if (!e->o->server)
+			siw_bench_post_recv(e, verbs_wait_opcode(e, &turns, SIW_WC_RECV));
+		if (ns)
+			ns[i] = siw_bench_now() - start;
+	}
+}
+
+/* ---- watched: Writes into memory that is read instead of polling ----------------------------- */
+
+static void verbs_watch(struct siw_bench_side *e, const volatile char *octet, char value)
+{
+	struct siw_wc wc[4];
+
+	siw_bench_poll(e, wc, 4);
+	while (siw_bench_read_octet(octet) != value)
+		if (siw_bench_idle(&e->guard))
+			siw_bench_die(SIW_BENCH_EXIT_LOST, "a Write did not arrive");
+	siw_bench_reset_idle(&e->guard);
+}
+
+/* Both sides write a number into the other's memory, and poll once per message, like ib_write_lat. */
+static void verbs_watched(struct siw_bench_side *e, uint32_t n, uint64_t *ns)
+{
+	uint64_t size = e->o->size;
+	volatile char *seen = siw_bench_slot(&e->buf, 0) + size - 1;
+
+	siw_bench_clear_octet(seen);
+	siw_bench_exchange(e->o->ctl, 0);
+	for (uint32_t i = 0; i < n; i++) {
+		char value = (char)(i % 100 + 1);
+		uint64_t start = siw_bench_now();
+
+		if (e->o->server)
+			verbs_watch(e, seen, value);
+		e->buf.base[size - 1] = value;
+		siw_bench_post_rdma(e, SIW_WR_RDMA_WRITE, size, e->buf.base,
+				    e->peer.addr + e->buf.stride);
+		if (!e->o->server)
+			verbs_watch(e, seen, value);
+		if (ns)
+			ns[i] = siw_bench_now() - start;
+	}
+}
+
+static void verbs_messages(const struct siw_bench_opts *o, struct siw_bench_result *result)
+{
+	bool done = !strcmp(o->kind, "done");
+	siw_bench_lat_fn *run = done			     ? verbs_done
+				: !strcmp(o->kind, "answer") ? verbs_answer
+							     : verbs_watched;
+	struct siw_bench_side e;
+
+	siw_bench_end_open(&e, o, RECVS);
+	siw_bench_time(&e, run, done ? 1 : 2, result);
+	siw_bench_end_close(&e);
+}
+
+/* ---- crowd: latency of UD with idle queue pairs; the run "alone" has none -------------------- */
+
+/* Open an idle queue pair: bound, and with a receive posted, like one that waits for messages. */
+static struct siw_qp *verbs_idle_qp(struct siw_bench_side *e)
+{
+	struct siw_qp_init_attr init = {
+		.send_cq = e->cq,
+		.recv_cq = e->cq,
+		.qp_type = SIW_QPT_UD,
+		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	struct siw_sge sge = { .addr = (uintptr_t)siw_bench_slot(&e->buf, 0),
+			       .length = (uint32_t)e->buf.stride,
+			       .lkey = e->mr->lkey };
+	struct siw_recv_wr *bad, wr = { .sg_list = &sge, .num_sge = 1 };
+	struct siw_qp *qp;
+
+	siw_bench_check(siw_addr_parse(e->o->local, 0, &init.addr), "the address");
+	qp = siw_bench_check_object(siw_create_qp(e->pd, &init), "an idle queue pair");
+	for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++) {
+		struct siw_qp_attr attr = { .qp_state = s };
+
+		siw_bench_check(siw_modify_qp(qp, &attr, SIW_QP_STATE),
+				"changing the state of the queue pair");
+	}
+	siw_bench_check(siw_post_recv(qp, &wr, &bad), "posting a receive");
+	return qp;
+}
+
+static void verbs_crowd(const struct siw_bench_opts *o, struct siw_bench_result *result)
+{
+	uint32_t n = strcmp(o->run, "alone") ? IDLE_QPS : 0;
+	struct siw_qp *idle[IDLE_QPS];
+	struct siw_bench_side e;
+
+	siw_bench_need_fds(IDLE_QPS);
+	siw_bench_end_open(&e, o, RECVS);
+	for (uint32_t i = 0; i < n; i++)
+		idle[i] = verbs_idle_qp(&e);
+	siw_bench_time(&e, siw_bench_lat_send, 2, result);
+	for (uint32_t i = 0; i < n; i++)
+		siw_bench_check(siw_destroy_qp(idle[i]), "destroying an idle queue pair");
+	siw_bench_end_close(&e);
+}
+
+/* ---- reg: register and deregister a large region, including the check of its pages ----------- */
+
+static void verbs_register(struct siw_pd *pd, char *memory, size_t size, uint32_t n, uint64_t *ns)
+{
+	int access = SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE | SIW_ACCESS_REMOTE_READ;
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t start = siw_bench_now();
+		struct siw_mr *mr = siw_reg_mr(pd, memory, size, access);
+		int r;
+
+		if (!mr)
+			siw_bench_die(SIW_BENCH_EXIT_ERROR, "registering: %s", strerror(errno));
+		r = siw_dereg_mr(mr);
+		if (r)
+			siw_bench_die(SIW_BENCH_EXIT_ERROR, "deregistering: %s", strerror(-r));
+		if (ns)
+			ns[i] = siw_bench_now() - start;
+	}
+}
+
+static void verbs_reg(const struct siw_bench_opts *o, struct siw_bench_result *result)
+{
+	uint64_t *ns = calloc(o->iters, sizeof(*ns));
+	struct siw_context *context;
+	struct siw_addr loopback;
+	struct siw_pd *pd;
+	char *memory;
+
+	memory = mmap(NULL, o->size, PROT_READ | PROT_WRITE,
+		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (memory == MAP_FAILED || !ns)
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "no memory for %llu octets",
+			      (unsigned long long)o->size);
+	memory[0] = memory[o->size - 1] = 1;
+	siw_addr_parse("127.0.0.1", 0, &loopback);
+	context = siw_open_device_by_addr(&loopback);
+	pd = context ? siw_alloc_pd(context) : NULL;
+	if (!pd)
+		siw_bench_die(SIW_BENCH_EXIT_ERROR, "opening the device: %s", strerror(errno));
+	siw_bench_pin(o->cpu);
+	verbs_register(pd, memory, o->size, o->warmup, NULL);
+	verbs_register(pd, memory, o->size, o->iters, ns);
+	siw_bench_summarize_samples(ns, o->iters, 1, result);
+	siw_dealloc_pd(pd);
+	siw_close_device(context);
+	munmap(memory, o->size);
+	free(ns);
+}
+
+static siw_bench_fn *verbs_select(const struct siw_bench_opts *o)
+{
+	static const struct {
+		const char *kind;
+		siw_bench_fn *run;
+	} kinds[] = {
+		{ "done", verbs_messages },
+		{ "answer", verbs_messages },
+		{ "watched", verbs_messages },
+		{ "crowd", verbs_crowd },
+		{ "reg", verbs_reg },
+		{ "fair", siw_lab_fair },
+		{ "onesided", siw_lab_onesided },
+	};
+
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
+		if (!strcmp(o->kind, kinds[i].kind))
+			return kinds[i].run;
+	siw_bench_die(SIW_BENCH_EXIT_USAGE, "unknown kind %s: run make lab-verbs", o->kind);
+}
+
+int main(int argc, char **argv)
+{
+	return siw_bench_main(argc, argv, verbs_select);
+}
