@@ -360,7 +360,7 @@ def against_kept(
 @app.command()
 @takes("rounds only output")
 def table(rounds: int, only: str, output: str, *, as_json: bool) -> None:
-    """All figures that siwarp promises, with their limits; exit status 1 if one is missed."""
+    """Figures beside raw sockets, with promised limits; exit status 1 if one is missed."""
     rows = [row for row in figures.ROWS if only.lower() in row.name.lower()]
     if not rows:
         raise typer.BadParameter(f"no row has {only!r} in its name: omit --only to print the names")
@@ -386,7 +386,7 @@ _MOVED = {
 
 def _moved(context: typer.Context) -> None:
     name = context.info_name or ""
-    typer.echo(f"siwarp bench {name} has moved: type {_MOVED[name]} in a checkout", err=True)
+    typer.echo(f"siwarp bench {name} has moved: run {_MOVED[name]} in a checkout", err=True)
     raise typer.Exit(2)
 
 

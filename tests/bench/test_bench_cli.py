@@ -206,7 +206,7 @@ def test_a_measurement_that_has_moved_is_refused_with_the_command_for_it(words: 
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 2
     instead = "make lab-abi" if words == ["abi"] else "make lab-verbs"
-    assert done.stderr == f"siwarp bench {words[0]} has moved: type {instead} in a checkout\n"
+    assert done.stderr == f"siwarp bench {words[0]} has moved: run {instead} in a checkout\n"
 
 
 @pytest.mark.parametrize(
