@@ -5,7 +5,7 @@
  *
  * `siwarp bench` starts the program siwarp-bench twice for each run, as server and as client, with
  * a socket pair ("ctl") between them, over which they exchange ports and keys and synchronize their
- * start. Between hosts, one process is started on each host, and ctl is relayed (hosts_wire.py).
+ * start. Between hosts, one process is started on each host, and ctl is relayed (hosts.py).
  * The client prints its result as one line of JSON. Rounds, medians and ratios are computed in
  * Python (runner.py).
  *

@@ -18,7 +18,7 @@ import typer
 from siwarp.base.output import unbroken
 from siwarp.bench import check, compare, memory
 from siwarp.bench import table as figures
-from siwarp.bench.hosts_wire import PORT
+from siwarp.bench.hosts import PORT
 from siwarp.bench.options import HOSTS, OPTIONS, REMOVED, STREAM, TIMES, takes
 from siwarp.bench.plan import UsageError
 from siwarp.bench.runner import BenchError, run
@@ -151,11 +151,11 @@ def _between(
     all_sizes: bool,
     **options: Any,
 ) -> None:
-    from siwarp.bench import hosts_cli
+    from siwarp.bench import hosts_points
 
     if (size is not None) + (sizes is not None) + all_sizes > 1:
         raise typer.BadParameter("-s, --sizes or -a: give one of them")
-    names = {field.name for field in fields(hosts_cli.Asked)}
+    names = {field.name for field in fields(hosts_points.Asked)}
     plain: dict[str, Any] = {
         "depth": None,
         "post_list": 1,
@@ -164,7 +164,7 @@ def _between(
         "percentiles": None,
     }
     plain |= {"histogram": False, "sorted_samples": False, "unsorted_samples": False, "samples": ""}
-    asked = hosts_cli.Asked(
+    asked = hosts_points.Asked(
         kind=kind,
         addr=addr,
         qps=_listed(qp),
@@ -172,7 +172,7 @@ def _between(
         **{**plain, **{name: value for name, value in options.items() if name in names}},
     )
     with bar(f"bench {kind}") as progress:
-        hosts_cli.client(asked, progress)
+        hosts_points.client(asked, progress)
 
 
 def end_by_signal(number: int, _frame: FrameType | None) -> None:
@@ -235,9 +235,9 @@ def compare_with(
             )
         return
     if server:
-        from siwarp.bench import hosts_cli
+        from siwarp.bench import hosts_points
 
-        hosts_cli.serve(bind, port, visit, as_json=as_json)
+        hosts_points.serve(bind, port, visit, as_json=as_json)
         return
     if program is None:
         raise typer.BadParameter(

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from siwarp.bench.hosts_wire import PORT
+from siwarp.bench.hosts import PORT
 
 __all__ = ["HOSTS", "OPTIONS", "REMOVED", "STREAM", "TIMES", "takes"]
 

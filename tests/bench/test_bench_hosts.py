@@ -18,11 +18,10 @@ import pytest
 from bench.hosts_harness import all_of, bench_server, call
 from cli.cli_harness import COMMAND, siwarp, siwarp_here
 from pace import over, scaled
+from siwarp.bench.hosts import GREETING, MAGIC, VERSION, Load, Request, greeting
+from siwarp.bench.hosts_points import Point
 
-from siwarp.bench import hosts_show
-from siwarp.bench.hosts_client import Load
-from siwarp.bench.hosts_measure import Point
-from siwarp.bench.hosts_wire import GREETING, MAGIC, VERSION, Request, greeting
+from siwarp.bench import hosts_points
 from siwarp.bench.plan import make_plan
 
 
@@ -224,7 +223,7 @@ GOOD = Request("bw", "ud", "send", 64, 100, 10, 1, 1, "poll", 1, False, 20, 5)
         ({"size": 1 << 30, "qp": "rc", "depth": 64}, "are allowed"),
         ({"pairs": 1000}, "pairs of a run"),
         ({"iters": 0}, "iters of a run"),
-        ({"kind": "reg"}, "lat, bw and rate"),
+        ({"kind": "reg"}, "kind is one of lat, bw, rate"),
         ({"size": "64"}, "of type int"),
         ({"both": 1}, "of type bool"),
         ({"limit": 3600}, "limit of a run"),
@@ -285,10 +284,10 @@ def test_a_point_with_all_that_can_be_said_of_it_fits_80_columns(kind: str, valu
     samples = array("d", [value] * 9) if kind == "lat" else array("d")
     doubt = ["the rounds differ by 2.0"]
     point = Point(plan, Load(), [value] * 3, 99_999_999, samples, "it was lost", doubt)
-    row = hosts_show.row(point)
+    row = hosts_points.row(point)
     assert row.endswith(" partial*")
-    assert len(row) <= 80 and len(hosts_show.heading(kind)) <= 80
-    assert hosts_show.notes([point])[1] == "rc 1M: *unreliable: the rounds differ by 2.0"
+    assert len(row) <= 80 and len(hosts_points.heading(kind)) <= 80
+    assert hosts_points.notes([point])[1] == "rc 1M: *unreliable: the rounds differ by 2.0"
     point.partial, point.unreliable = "", []
-    assert hosts_show.row(point).split()[:3] == ["rc", "write", "1M"]
-    assert hosts_show.row(point)[-1].isdigit()
+    assert hosts_points.row(point).split()[:3] == ["rc", "write", "1M"]
+    assert hosts_points.row(point)[-1].isdigit()

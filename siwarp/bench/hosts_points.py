@@ -1,0 +1,469 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""Measurements between hosts: the points that the command line names, and their output.
+
+A point is measured in rounds of at most a second, so that a failure costs only one round, and
+earlier rounds are still reported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import signal
+import statistics
+import sys
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import typer
+
+from siwarp.base import samples as of_samples
+from siwarp.base.numeric import numeric
+from siwarp.base.stop import Stop
+from siwarp.bench.hosts import Load, Round, Server, Visit
+from siwarp.bench.plan import Plan, UsageError, make_plan
+from siwarp.bench.runner import ITERS, BenchError, seconds_of
+from siwarp.bench.sizes import ALL, sizes
+from siwarp.bench.trust import busy, spread
+
+__all__ = ["Amount", "Asked", "Point", "client", "heading", "measure", "notes", "row", "serve"]
+
+# ---- a point
+
+#: Seconds of a round: the maximum, and the length without -D.
+ROUND_S, SHORT_S = 1.0, 0.15
+#: Messages of the first probe. The second probe has the number in ``ITERS``, if that is short
+#: enough.
+FIRST = 16
+#: Maximum number of samples that are stored for a point.
+KEPT = 10_000_000
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How much is measured: ``iters`` messages, or else ``seconds``."""
+
+    iters: int | None
+    seconds: float
+
+
+@dataclass
+class Point:
+    """The result for one kind of queue pair and one size.
+
+    Attributes:
+        rounds: value of each round, in the plan's unit.
+        n: total number of messages.
+        samples: us of each message, in order: one way, or the round trip for a Read.
+        partial: why there are fewer rounds than requested; empty if all were done.
+        unreliable: reasons why the figure may not describe siwarp.
+    """
+
+    plan: Plan
+    load: Load
+    rounds: list[float] = field(default_factory=list)
+    n: int = 0
+    samples: array[float] = field(default_factory=lambda: array("d"))
+    partial: str = ""
+    unreliable: list[str] = field(default_factory=list)
+
+    @property
+    def value(self) -> float | None:
+        """The median: of all samples of latency, otherwise of the rounds; None without a round."""
+        if self.samples:
+            return statistics.median(self.samples)
+        return statistics.median(self.rounds) if self.rounds else None
+
+    def percentiles(self, wanted: tuple[float, ...]) -> dict[str, float]:
+        """Return percentiles of the samples, ``min`` and ``max``; empty without samples."""
+        if not self.samples:
+            return {}
+        ordered = sorted(self.samples)
+        found = {"min": ordered[0], **of_samples.percentiles(ordered, wanted)}
+        return {**found, "max": ordered[-1], "mean": statistics.fmean(ordered)}
+
+    def as_json(self, wanted: tuple[float, ...]) -> dict[str, Any]:
+        """Return the point as a dictionary without its samples."""
+        plan = self.plan
+        return {
+            "kind": plan.kind,
+            "qp": plan.qp,
+            "op": plan.op,
+            "size": plan.size,
+            "depth": plan.depth,
+            "post_list": plan.post_list,
+            "wait": plan.wait,
+            "pairs": self.load.pairs,
+            "both": self.load.both,
+            "unit": plan.unit,
+            "value": self.value,
+            "least": min(self.rounds, default=None),
+            "largest": max(self.rounds, default=None),
+            "n": self.n,
+            "rounds": self.rounds,
+            "percentiles": self.percentiles(wanted),
+            "partial": self.partial,
+            "unreliable": self.unreliable,
+        }
+
+
+def _iters(plan: Plan, seconds: float) -> int:
+    """Return a number of messages that suits a run; it is a multiple of the credit."""
+    _, _, most = ITERS[plan.kind]
+    iters = max(1, min(most, int(seconds)))
+    return iters + -iters % plan.credit
+
+
+def _probe(visit: Visit, plan: Plan, load: Load, most: int | None) -> float:
+    """Return the seconds per message, measured by short runs."""
+    short = ITERS[plan.kind][0]
+    each = 0.0
+    for n in (FIRST, short):
+        if most is not None and n > most:
+            n = most
+        if each * n > ROUND_S:
+            break
+        probe = replace(plan, iters=n + -n % plan.credit)
+        each = seconds_of(plan, visit.run(probe, load).slowest)
+        if n == most:
+            break
+    return each
+
+
+def measure(
+    visit: Visit,
+    plan: Plan,
+    amount: Amount,
+    load: Load,
+    tick: Callable[[float], None],
+    machine: str = "",
+) -> Point:
+    """Measure one point.
+
+    Args:
+        visit: the session with the server.
+        plan: the measurement; its ``iters`` are ignored.
+        amount: how much to measure. A round has at most the messages of one second.
+        load: how many queue pairs run at once.
+        tick: called with the fraction that is done, 0 to 1.
+        machine: a doubt about the machine from before the measurement.
+
+    Returns:
+        The point, partial if a round failed.
+
+    """
+    point = Point(plan, load)
+    began = time.monotonic()
+    left = amount.iters
+    try:
+        each = _probe(visit, plan, load, left)
+        length = min(ROUND_S, max(SHORT_S, amount.seconds / 7))
+        began = time.monotonic()
+        while (left is None and time.monotonic() - began < amount.seconds) or left:
+            n = _iters(plan, (ROUND_S if left else length) / max(each, 1e-9))
+            n = n if left is None else min(n, left + -left % plan.credit)
+            done = visit.run(replace(plan, iters=n), load, keep=plan.kind == "lat")
+            _add(point, done)
+            each = seconds_of(plan, done.slowest)
+            if left is not None:
+                left = max(0, left - n)
+            part = (time.monotonic() - began) / amount.seconds
+            tick(min(1.0, part if amount.iters is None else 1 - (left or 0) / amount.iters))
+    except BenchError as e:
+        point.partial = str(e)
+    point.unreliable = [doubt for doubt in (machine, spread(point.rounds)) if doubt]
+    return point
+
+
+def _add(point: Point, done: Round) -> None:
+    point.rounds.append(done.value)
+    point.n += done.n
+    parts = 1000 * (1 if point.plan.op == "read" else 2)
+    room = KEPT - len(point.samples)
+    point.samples.extend(ns / parts for ns in done.samples[:room])
+
+
+# ---- output
+
+_LATENCY = ("min", "p50", "p99", "p99.9", "max")
+
+
+def _size(octets: int) -> str:
+    for unit, text in ((1 << 20, "M"), (1 << 10, "K")):
+        if octets >= unit and octets % unit == 0:
+            return f"{octets // unit}{text}"
+    return str(octets)
+
+
+def heading(kind: str) -> str:
+    """Return the heading of the table."""
+    head = f"{'qp':<3} {'op':<5} {'size':>7} {'messages':>8}"
+    if kind == "lat":
+        return head + "".join(f" {name:>8}" for name in _LATENCY) + " us"
+    unit = "MB/s" if kind == "bw" else "M msg/s"
+    return f"{head} {'median':>12} {'least':>12} {'largest':>12} {unit}"
+
+
+def row(point: Point) -> str:
+    """Return a point as a line; a star refers to a note about its reliability."""
+    plan = point.plan
+    head = f"{plan.qp:<3} {plan.op:<5} {_size(plan.size):>7} {point.n:>8}"
+    if point.value is None:
+        return f"{head} failed: {point.partial}"
+    if plan.kind == "lat":
+        found = point.percentiles((50.0, 99.0, 99.9))
+        shown = head + "".join(f" {found[name]:8.2f}" for name in _LATENCY)
+    else:
+        values = point.value, min(point.rounds), max(point.rounds)
+        scale, digits = (1e3, 2) if plan.kind == "bw" else (1e-6, 5)
+        shown = head + "".join(f" {value * scale:12.{digits}f}" for value in values)
+    return shown + " partial" * bool(point.partial) + "*" * bool(point.unreliable)
+
+
+def notes(points: Iterable[Point]) -> list[str]:
+    """Return the reasons why points are partial or unreliable, each once with its points."""
+    reasons: dict[str, list[str]] = {}
+    for point in points:
+        where = f"{point.plan.qp} {_size(point.plan.size)}"
+        if point.partial and point.rounds:
+            reasons.setdefault(f"partial: {point.partial}", []).append(where)
+        for doubt in point.unreliable:
+            reasons.setdefault(f"*unreliable: {doubt}", []).append(where)
+    return [
+        f"{', '.join(where[:3])}{' and others' * (len(where) > 3)}: {why}"
+        for why, where in reasons.items()
+    ]
+
+
+def distribution(point: Point, wanted: Sequence[float] | None, *, histogram: bool) -> list[str]:
+    """Return the requested percentiles and a histogram, as lines."""
+    if not point.samples:
+        return []
+    found = []
+    if wanted:
+        shown = of_samples.percentiles(sorted(point.samples), wanted)
+        found.append("  " + "  ".join(f"{name} {value:.2f}" for name, value in shown.items()))
+    if histogram:
+        found += of_samples.lines(sorted(point.samples))
+    return found
+
+
+def every_sample(point: Point, *, in_order: bool) -> list[str]:
+    """Return each sample in the format of perftest's -H (sorted) or -U (unsorted)."""
+    found = point.samples if in_order else sorted(point.samples)
+    return ["#, usec", *(f"{i + 1}, {value:.2f}" for i, value in enumerate(found))]
+
+
+def write_csv(path: Path, points: Sequence[Point], wanted: Sequence[float]) -> None:
+    """Write a line for each point; missing values are empty."""
+    everything = [point.as_json(tuple(wanted)) for point in points]
+    for each in everything:
+        each |= each.pop("percentiles")
+        each["rounds"] = len(each["rounds"])
+        each["unreliable"] = "; ".join(each["unreliable"])
+    names = list(dict.fromkeys(name for each in everything for name in each))
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(everything)
+
+
+# ---- the command
+
+#: Duration of a measurement in seconds if neither messages nor seconds are given.
+SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of the command line, with their names there.
+
+    Attributes:
+        sizes: a list for ``siwarp.bench.sizes``; None: the kind's usual size.
+        percentiles: as on the command line; None: those of a summary.
+    """
+
+    kind: str
+    addr: str
+    port: int
+    qps: Sequence[str]
+    op: str
+    sizes: str | None
+    iters: int | None
+    duration: float | None
+    depth: int | None
+    post_list: int
+    wait: str
+    pairs: int
+    both: bool
+    percentiles: str | None
+    histogram: bool
+    sorted_samples: bool
+    unsorted_samples: bool
+    samples: str
+    csv: str
+    as_json: bool
+
+    @property
+    def wanted(self) -> tuple[float, ...]:
+        """The percentiles of a result."""
+        if self.percentiles is None:
+            return of_samples.PERCENTILES
+        try:
+            return of_samples.parse_percentiles(self.percentiles)
+        except ValueError as e:
+            raise typer.BadParameter(str(e), param_hint="--percentiles") from None
+
+
+def _judge(asked: Asked) -> None:
+    """Reject combinations of options that are not possible."""
+    if asked.iters is not None and asked.duration is not None:
+        raise typer.BadParameter("give either messages (-n) or seconds (-D)")
+    of_latency = {
+        "--percentiles": asked.percentiles is not None,
+        "--histogram": asked.histogram,
+        "-H": asked.sorted_samples,
+        "-U": asked.unsorted_samples,
+        "--samples": bool(asked.samples),
+    }
+    if asked.kind != "lat" and any(of_latency.values()):
+        option = next(name for name, given in of_latency.items() if given)
+        raise typer.BadParameter(
+            "only lat measures single messages: omit the option, or use lat", param_hint=option
+        )
+    if asked.kind == "lat" and (asked.pairs > 1 or asked.both):
+        raise typer.BadParameter(
+            "latency has one message in flight: -q and -b apply only to bw and rate"
+        )
+
+
+def _plans(asked: Asked) -> tuple[list[Plan], list[str]]:
+    """Return the measurements to make, and the sizes of ``--sizes all`` that are not possible."""
+    plans, left_out = [], []
+    for qp in asked.qps:
+        every: list[int | None] = [None] if asked.sizes is None else [*sizes(asked.sizes)]
+        for size in every:
+            try:
+                plans.append(
+                    make_plan(
+                        asked.kind, qp, asked.op, size=size, depth=asked.depth, wait=asked.wait,
+                        post_list=asked.post_list, rounds=1, beside=False,
+                    )
+                )  # fmt: skip
+            except UsageError as e:
+                if size is None or size not in ALL or size == ALL[0] or "octets" not in str(e):
+                    raise
+                left_out.append(f"{qp}: {e}")
+                break
+    return plans, left_out
+
+
+@contextlib.contextmanager
+def _reported() -> Iterator[None]:
+    """End with the error message of a failure."""
+    try:
+        yield
+    except (UsageError, ValueError) as e:
+        raise typer.BadParameter(str(e)) from None
+    except (BenchError, OSError) as e:
+        text = getattr(e, "strerror", None) or e
+        typer.echo(f"siwarp bench: {text}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _measure(
+    asked: Asked, plans: Sequence[Plan], tick: Callable[[int, int], None] | None
+) -> Iterator[Point]:
+    amount = Amount(asked.iters, asked.duration or SECONDS)
+    load, doubt = Load(asked.pairs, asked.both), busy()
+    with Visit(asked.addr, asked.port) as visit:
+        for i, plan in enumerate(plans):
+
+            def step(part: float, i: int = i) -> None:
+                if tick is not None:
+                    tick(int(100 * (i + part)), 100 * len(plans))
+
+            point = measure(visit, plan, amount, load, step, doubt)
+            yield point
+            if visit.is_over:
+                break
+
+
+def client(asked: Asked, tick: Callable[[int, int], None] | None) -> None:
+    """Measure, print, and write the files that the options name.
+
+    The exit status is 1 if a point has no result, and 2 if the measurement is not possible at all.
+    """
+    _judge(asked)
+    wanted, points = asked.wanted, list[Point]()
+    with _reported():
+        plans, left_out = _plans(asked)
+        for line in left_out:
+            typer.echo(f"siwarp bench: left out: {line}", err=True)
+        for point in _measure(asked, plans, tick):
+            if not asked.as_json:
+                if not points:
+                    print(heading(asked.kind))
+                _show(asked, point)
+            points.append(point)
+        _write(asked, points)
+    if asked.as_json:
+        result = {"server": asked.addr, "port": asked.port, "left_out": left_out}
+        print(json.dumps({**result, "points": [p.as_json(wanted) for p in points]}, indent=2))
+    for note in notes(points):
+        typer.echo(f"siwarp bench: {note}", err=True)
+    if len(points) < len(plans) or any(point.value is None for point in points):
+        if asked.as_json and points:
+            typer.echo(f"siwarp bench: {points[-1].partial}", err=True)
+        raise typer.Exit(1)
+
+
+def _show(asked: Asked, point: Point) -> None:
+    print(row(point), flush=True)
+    percentiles = asked.wanted if asked.percentiles is not None else None
+    for line in distribution(point, percentiles, histogram=asked.histogram):
+        print(line)
+    if asked.sorted_samples or asked.unsorted_samples:
+        for line in every_sample(point, in_order=asked.unsorted_samples):
+            print(line)
+
+
+def _write(asked: Asked, points: Sequence[Point]) -> None:
+    if asked.csv:
+        write_csv(Path(asked.csv), points, asked.wanted)
+    if asked.samples:
+        everything = [us for point in points for us in point.samples]
+        of_samples.write(Path(asked.samples), everything)
+
+
+def serve(bind: str | None, port: int, visit: float, *, as_json: bool) -> None:
+    """Run the server until SIGTERM or SIGINT."""
+    stop = Stop()
+
+    def end(_signal: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
+
+    with _reported(), Server(numeric(bind or "0.0.0.0"), port, visit, say) as server:
+        host, bound = server.address
+        if as_json:
+            print(json.dumps({"addr": host, "port": bound}), flush=True)
+        else:
+            everyone = ", every IPv4 address of this machine" if host == "0.0.0.0" else ""
+            print(
+                f"bench server on {host} TCP port {bound}{everyone}; the measurements use free "
+                "TCP and UDP ports; nothing is encrypted. Ctrl-C ends the server",
+                flush=True,
+            )
+        server.run(stop)
