@@ -7,7 +7,7 @@
 #ifndef SIW_LAB_VERBS_H
 #define SIW_LAB_VERBS_H
 
-#include "bench/bench_ours.h"
+#include "bench/bench_siwarp.h"
 
 siw_bench_fn siw_lab_fair;     /* verbs_fair.c */
 siw_bench_fn siw_lab_onesided; /* verbs_onesided.c */

@@ -157,9 +157,9 @@ typedef void siw_bench_fn(const struct siw_bench_opts *o, struct siw_bench_resul
  */
 int siw_bench_main(int argc, char **argv, siw_bench_fn *(*select)(const struct siw_bench_opts *o));
 
-siw_bench_fn siw_bench_raw_udp;	    /* bench_raw_udp.c */
-siw_bench_fn siw_bench_raw_tcp;	    /* bench_raw_tcp.c */
-siw_bench_fn siw_bench_ours_lat;    /* bench_ours_lat.c */
-siw_bench_fn siw_bench_ours_stream; /* bench_ours_stream.c */
+siw_bench_fn siw_bench_raw_udp;	   /* bench_raw_udp.c */
+siw_bench_fn siw_bench_raw_tcp;	   /* bench_raw_tcp.c */
+siw_bench_fn siw_bench_siwarp_lat; /* bench_siwarp.c */
+siw_bench_fn siw_bench_siwarp_stream;
 
 #endif

@@ -10,7 +10,7 @@ static siw_bench_fn *bench_select(const struct siw_bench_opts *o)
 		siw_bench_die(SIW_BENCH_EXIT_USAGE, "unknown kind: %s", o->kind);
 	if (strcmp(o->run, "ours"))
 		return o->rc ? siw_bench_raw_tcp : siw_bench_raw_udp;
-	return strcmp(o->kind, "lat") ? siw_bench_ours_stream : siw_bench_ours_lat;
+	return strcmp(o->kind, "lat") ? siw_bench_siwarp_stream : siw_bench_siwarp_lat;
 }
 
 int main(int argc, char **argv)

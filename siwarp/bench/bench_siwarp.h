@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * bench/bench_ours.h - client or server on the public interface: a QP in RTS, with a memory region
+ * bench/bench_siwarp.h - client or server on the public interface: a QP in RTS, with a memory region
  * over the run's buffer.
  */
-#ifndef SIW_BENCH_OURS_H
-#define SIW_BENCH_OURS_H
+#ifndef SIW_BENCH_SIWARP_H
+#define SIW_BENCH_SIWARP_H
 
 #include <siwarp/cm.h>
 #include <siwarp/siw_ext.h>
@@ -55,13 +55,11 @@ siw_bench_read_u64(const volatile uint64_t *at)
 	return *at;
 }
 
-/* bench_end.c. Posts receives for all slots before the peer can send. */
+/* Posts receives for all slots before the peer can send. */
 void siw_bench_end_open(struct siw_bench_side *e, const struct siw_bench_opts *o, uint32_t slots);
 void siw_bench_end_close(struct siw_bench_side *e);
 /* Post the receive of this slot (again); wr_id is the slot. */
 void siw_bench_post_recv(struct siw_bench_side *e, uint64_t slot);
-/* Set the peer's address, which UD and RD need in every request; a Write has one only on RD. */
-void siw_bench_address(const struct siw_bench_side *e, struct siw_send_wr *wr);
 /* Send size octets from the buffer's start. */
 void siw_bench_post_send(struct siw_bench_side *e, uint32_t size);
 /* Post an RDMA Write or Read of size octets; a Write takes the first octets of the buffer. */
@@ -81,7 +79,7 @@ uint64_t siw_bench_await_slot(struct siw_bench_side *e, uint32_t *length);
 /* Like siw_bench_await_slot, but post the receive again; return the number of octets. */
 uint32_t siw_bench_await_recv(struct siw_bench_side *e);
 
-/* bench_ours_lat.c. Exchange n messages; store the time of each in ns[], if ns is not NULL. */
+/* Exchange n messages; store the time of each in ns[], if ns is not NULL. */
 typedef void siw_bench_lat_fn(struct siw_bench_side *e, uint32_t n, uint64_t *ns);
 /* Exchange Sends in both directions. */
 siw_bench_lat_fn siw_bench_lat_send;
