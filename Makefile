@@ -134,7 +134,7 @@ bench: ## Print latency and bandwidth beside the raw sockets; fails if a figure 
 
 bench-check: ## Compare the ratios to the raw socket with the committed ones; fails after a significant loss; quiet machine, 6 minutes
 	@tools/setup
-	@.venv/bin/siwarp bench check tests/bench/ratios.json $(ARGS)
+	@$(PY) -m lab.check $(ARGS)
 
 lab-verbs: ## Measure figures of queue pairs that make bench leaves out, with limits, and both personas of RC; ARGS="--part promises"
 	@tools/setup

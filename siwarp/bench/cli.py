@@ -9,14 +9,13 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import typer
 
 from siwarp.base.output import unbroken
-from siwarp.bench import check, compare, memory
+from siwarp.bench import compare, memory
 from siwarp.bench import table as figures
 from siwarp.bench.hosts import PORT
 from siwarp.bench.options import HOSTS, OPTIONS, REMOVED, STREAM, TIMES, takes
@@ -321,42 +320,6 @@ def _show_memory(found: dict[str, Any]) -> None:
         print("without the kernel's objects for sockets: only root can read /proc/slabinfo")
 
 
-@app.command("check")
-@takes("only")
-def against_kept(
-    file: str = typer.Argument(..., help="File with the reference ratios, as written by --write."),
-    rounds: int = typer.Option(
-        check.ROUNDS,
-        "--rounds",
-        min=6,
-        help="Number of rounds; each measures siwarp and the raw socket.",
-    ),
-    write: bool = typer.Option(
-        False, "--write", help="Write the ratios to this file as references instead."
-    ),
-    *,
-    only: str,
-    as_json: bool,
-) -> None:
-    """Compare ratios to the raw socket with references in a file; exit status 1 after a loss."""
-    checked = [one for one in check.CHECKED if only.lower() in one.name.lower()]
-    if not checked:
-        raise typer.BadParameter(f"no ratio has {only!r} in its name: omit --only to see all")
-    if write and only:
-        raise typer.BadParameter("--write needs all ratios: leave out --only or --write")
-    with reported():
-        ratios = {} if write else check.kept(Path(file))
-        with bar("the ratios") as progress:
-            found = check.check(ratios, rounds, progress, checked)
-    if write:
-        check.write(found, Path(file))
-    if as_json:
-        print(json.dumps(found, indent=2))
-    else:
-        check.show(found)
-    raise typer.Exit(1 if check.has_loss(found) else 0)
-
-
 @app.command()
 @takes("rounds only output")
 def table(rounds: int, only: str, output: str, *, as_json: bool) -> None:
@@ -381,6 +344,7 @@ _MOVED = {
     "abi": "make lab-abi",
     "translation": "make lab-abi ARGS='--part translation'",
     "aio": "make lab-aio",
+    "check": "make bench-check",
 }
 
 

@@ -190,7 +190,7 @@ def test_every_promised_figure_can_be_measured_and_its_aim_is_beyond_its_must(
     assert table.judge(promised, promised.must) == "must"
 
 
-@pytest.mark.parametrize("words", [["memory", "--help"], ["rate", "--help"], ["check", "--help"]])
+@pytest.mark.parametrize("words", [["memory", "--help"], ["rate", "--help"], ["table", "--help"]])
 def test_each_command_of_the_bench_is_one_of_the_module_s(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

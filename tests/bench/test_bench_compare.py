@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from siwarp.bench import compare
 from siwarp.bench.cli import app, main
-from siwarp.bench.interval import Interval, ratio_interval
+from siwarp.bench.compare import Interval, ratio_interval
 from siwarp.bench.runner import BenchError
 
 # ---- the confidence interval

@@ -18,10 +18,10 @@ import pytest
 from bench.hosts_harness import all_of, bench_server, call
 from cli.cli_harness import COMMAND, siwarp, siwarp_here
 from pace import over, scaled
-from siwarp.bench.hosts import GREETING, MAGIC, VERSION, Load, Request, greeting
-from siwarp.bench.hosts_points import Point
 
 from siwarp.bench import hosts_points
+from siwarp.bench.hosts import GREETING, MAGIC, VERSION, Load, Request, greeting
+from siwarp.bench.hosts_points import Point
 from siwarp.bench.plan import make_plan
 
 

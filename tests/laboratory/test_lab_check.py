@@ -1,4 +1,4 @@
-"""`siwarp bench check`: measured ratios compared with recorded ratios."""
+"""`make bench-check`: measured ratios compared with recorded ratios."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.cli_harness import siwarp, siwarp_here
+from laboratory.lab_harness import lab
 from rich.console import Console
 
-from siwarp.bench import check
+from lab import check
 from siwarp.bench.runner import BenchError
 
 UD = "UD 64 B one by one"
@@ -85,19 +85,21 @@ def test_a_file_without_ratios_is_told_with_what_to_type(tmp_path: Path, text: s
     file = tmp_path / "ratios.json"
     if text is not None:
         file.write_text(text)
-    with pytest.raises(BenchError, match=r"run siwarp bench check --write .*ratios\.json"):
+    with pytest.raises(
+        BenchError, match=r"ratios\.json .*run make bench-check ARGS=--write"
+    ):
         check.kept(file)
 
 
 def test_the_committed_ratios_are_of_what_is_checked() -> None:
-    committed = check.kept(Path(__file__).with_name("ratios.json"))
+    committed = check.kept(Path(check.RATIOS))
     assert set(committed) == set(KEPT)
 
 
 def test_the_command_measures_and_says_so(tmp_path: Path) -> None:
     file = tmp_path / "ratios.json"
     file.write_text(json.dumps({"ratios": {LATENCY: 0.001}}))
-    done = siwarp("bench", "check", file, "--only", LATENCY, "--rounds", 6, "--json")
+    done = lab("check", file, "--only", LATENCY, "--rounds", 6, "--json")
     (found,) = json.loads(done.stdout)
     assert (found["name"], found["kept"], found["verdict"]) == (LATENCY, 0.001, "loss")
     assert done.returncode == 1
@@ -106,6 +108,6 @@ def test_the_command_measures_and_says_so(tmp_path: Path) -> None:
         ([file, "--write", "--only", "UD"], "leave out --only or --write"),
         ([tmp_path / "none"], "no ratios in"),
     ):
-        done = siwarp_here("bench", "check", *wrong)
+        done = lab("check", *wrong)
         assert done.returncode in (1, 2)
         assert why in done.stderr.replace("\n", " ")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Compares ratios to the raw socket with the reference ratios in a file: `make bench-check`.
+"""``python -m lab.check``: ratios to the raw socket compared with reference ratios in a file.
 
 A rate depends on the machine, but a ratio hardly does, so that a regression is detected even if no
 older build is available for comparison.
@@ -15,16 +15,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from siwarp.bench.compare import Compared, verdict
-from siwarp.bench.interval import Interval, ratio_interval
+import typer
+
+from lab import command
+from siwarp.bench.cli import bar, reported
+from siwarp.bench.compare import Compared, Interval, ratio_interval, verdict
 from siwarp.bench.runner import BenchError, Progress, run
 from siwarp.bench.table import MIB, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["CHECKED", "ROUNDS", "Checked", "check", "has_loss", "kept", "show", "write"]
+__all__ = ["CHECKED", "RATIOS", "ROUNDS", "Checked", "check", "has_loss", "kept", "show", "write"]
 
+#: The reference ratios of this checkout.
+RATIOS = str(Path(__file__).with_name("ratios.json"))
 ROUNDS = 15
 #: A larger change is a loss. Machines of one kind differ by less, and so does one machine over
 #: days.
@@ -74,7 +79,7 @@ def kept(path: Path) -> dict[str, float]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
         why = e.strerror if isinstance(e, OSError) else "it has none"
         raise BenchError(
-            f"no ratios in {path} ({why}): run siwarp bench check --write {path} on a quiet machine"
+            f"no ratios in {path} ({why}): run make bench-check ARGS=--write on a quiet machine"
         ) from None
 
 
@@ -170,3 +175,38 @@ def show(found: list[dict[str, Any]], console: Console | None = None) -> None:
     for each in found:
         for doubt in each["unreliable"]:
             console.print(f"{each['name']}: unreliable: {doubt}", soft_wrap=True)
+
+
+app = command.application()
+
+
+@app.command()
+def main(
+    file: str = typer.Argument(RATIOS, help="File with the reference ratios."),
+    rounds: int = typer.Option(
+        ROUNDS, "--rounds", min=6, help="Number of rounds; each measures siwarp and the raw socket."
+    ),
+    to_write: bool = typer.Option(
+        False, "--write", help="Write the ratios to the file as references instead."
+    ),
+    only: str = typer.Option("", "--only", help="Only ratios whose name contains this text."),
+    as_json: bool = command.AS_JSON,
+) -> None:
+    """Compare ratios to the raw socket with references in a file; exit status 1 after a loss."""
+    checked = [one for one in CHECKED if only.lower() in one.name.lower()]
+    if not checked:
+        raise typer.BadParameter(f"no ratio has {only!r} in its name: omit --only to see all")
+    if to_write and only:
+        raise typer.BadParameter("--write needs all ratios: leave out --only or --write")
+    with reported("lab check"):
+        ratios = {} if to_write else kept(Path(file))
+        with bar("the ratios") as progress:
+            found = check(ratios, rounds, progress, checked)
+    if to_write:
+        write(found, Path(file))
+    command.report(found, show, as_json=as_json)
+    raise typer.Exit(1 if has_loss(found) else 0)
+
+
+if __name__ == "__main__":
+    command.start(app, "check")
