@@ -60,6 +60,12 @@ static void side_wait_for(struct side *s, uint64_t number)
 			      (unsigned long long)number);
 }
 
+/* Like siw_bench_read_octet. */
+static __attribute__((no_sanitize("thread"))) uint64_t onesided_read(const volatile uint64_t *at)
+{
+	return *at;
+}
+
 static void onesided_run_target(struct siw_bench_side *e, struct side *s, uint32_t n)
 {
 	const volatile uint64_t *word = (const void *)siw_bench_slot(&e->buf, 0);
@@ -74,7 +80,7 @@ static void onesided_run_target(struct siw_bench_side *e, struct side *s, uint32
 			if (before)
 				siw_bench_poll(e, &wc, 1);
 		side_send(s, i);
-		while (siw_bench_read_u64(word) != i) {
+		while (onesided_read(word) != i) {
 			if (after)
 				siw_bench_poll(e, &wc, 1);
 			if (siw_bench_idle(&guard))

@@ -49,12 +49,6 @@ static inline __attribute__((no_sanitize("thread"))) void siw_bench_clear_octet(
 	*at = 0;
 }
 
-static inline __attribute__((no_sanitize("thread"))) uint64_t
-siw_bench_read_u64(const volatile uint64_t *at)
-{
-	return *at;
-}
-
 /* Posts receives for all slots before the peer can send. */
 void siw_bench_end_open(struct siw_bench_side *e, const struct siw_bench_opts *o, uint32_t slots);
 void siw_bench_end_close(struct siw_bench_side *e);

@@ -85,9 +85,7 @@ def test_a_file_without_ratios_is_told_with_what_to_type(tmp_path: Path, text: s
     file = tmp_path / "ratios.json"
     if text is not None:
         file.write_text(text)
-    with pytest.raises(
-        BenchError, match=r"ratios\.json .*run make bench-check ARGS=--write"
-    ):
+    with pytest.raises(BenchError, match=r"ratios\.json .*run make bench-check ARGS=--write"):
         check.kept(file)
 
 
