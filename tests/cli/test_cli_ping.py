@@ -21,9 +21,8 @@ from scapy.packet import Raw
 import siwarp as library
 from siwarp.base import counters
 from siwarp.base.numeric import numeric
-from siwarp.cli import ping, ping_client, ping_uc
-from siwarp.cli.ping_client import DatagramPinger
-from siwarp.cli.ping_wire import MAX_SIZE, Hello
+from siwarp.cli import ping, ping_ends
+from siwarp.cli.ping_ends import KINDS, MAX_SIZE, Hello, Pinger
 from siwarp.cm import CMID, CMEventChannel, CMEventType, ConnParam
 from siwarp.inspect import DDPDatagram, UDDatagram
 from siwarp.verbs import (
@@ -106,8 +105,8 @@ def test_a_uc_server_survives_garbage_and_meets_clients_behind_it() -> None:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make pings of this process give up soon, because they poll while they wait for an answer."""
-    monkeypatch.setattr(ping_uc, "TRIES", 2)
-    monkeypatch.setitem(ping_client.PATIENCE, "ud", 0.1)
+    monkeypatch.setattr(ping_ends, "UC_TRIES", 2)
+    monkeypatch.setitem(KINDS, "ud", KINDS["ud"]._replace(patience=0.1))
 
 
 @pytest.mark.usefixtures("hasty")
@@ -448,8 +447,10 @@ def test_an_rd_server_that_is_never_ready_fails_the_ping() -> None:
         QP(pd, QPInitAttr(QPType.RD, scq=cq, addr=("127.0.0.1", 0))) as qp,
     ):
         qp.to_rts(QPAttr(min_rnr_timer=14))  # code 14 stands for 1.28 ms
-        pinger = DatagramPinger(qp.addr, "rd", "send", 64, None)
-        with contextlib.closing(pinger), pytest.raises(Error, match="receiver-not-ready"):
+        with (
+            Pinger(qp.addr, "rd", "send", 64) as pinger,
+            pytest.raises(Error, match="receiver-not-ready"),
+        ):
             pinger.ping(0)
 
 
@@ -575,7 +576,7 @@ def test_a_client_yields_at_once_only_where_it_has_one_cpu(cpus: int) -> None:
     program = (
         "import os; "
         f"os.sched_getaffinity = lambda _pid: set(range({cpus})); "
-        "from siwarp.cli.ping_loop import YIELD_AFTER; print(YIELD_AFTER)"
+        "from siwarp.cli.ping_ends import YIELD_AFTER; print(YIELD_AFTER)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert (float(done.stdout) == 0) == (cpus == 1)

@@ -25,8 +25,7 @@ from pace import scaled
 from unit.cm.ud_harness import Ends, plain, question
 
 from siwarp import aio
-from siwarp.cli.ping_client import DatagramPinger
-from siwarp.cli.ping_wire import MAX_SIZE, MEMORY, Hello
+from siwarp.cli.ping_ends import MAX_SIZE, MEMORY, Hello, Pinger
 from siwarp.cm import CMEventType
 from siwarp.inspect import Opcode
 from siwarp.inspect.rd import RDFlag, RDType, ack_body
@@ -143,11 +142,8 @@ def test_a_ping_server_serves_a_good_client_meanwhile(attack: str, source: str) 
         with attacked(attack, to, source):
             for _ in range(3):
                 began = time.monotonic()
-                pinger = DatagramPinger(to, "rd", "send", 64, None)
-                try:
+                with Pinger(to, "rd", "send", 64) as pinger:
                     assert [pinger.ping(i) for i in range(5)] == [True] * 5
-                finally:
-                    pinger.close()
                 assert time.monotonic() - began < scaled(SERVED)
 
 
@@ -190,11 +186,8 @@ def test_clients_that_have_left_keep_no_newcomer_of_their_address_out() -> None:
     ):
         for i in range(8):
             began = time.monotonic()
-            pinger = DatagramPinger(("127.0.0.1", port), "rd", "send", 64, None)
-            try:
+            with Pinger(("127.0.0.1", port), "rd", "send", 64) as pinger:
                 assert pinger.ping(i)
-            finally:
-                pinger.close()
             assert time.monotonic() - began < scaled(SERVED)
 
 
@@ -206,16 +199,14 @@ def test_a_loan_in_use_outlasts_greedy_sources_and_a_good_client_is_lent_some() 
         contextlib.ExitStack() as stack,
     ):
         to = ("127.0.0.1", port)
-        pinger = DatagramPinger(to, "rd", "write", 64, None)
-        stack.callback(pinger.close)
+        pinger = stack.enter_context(Pinger(to, "rd", "write", 64))
         assert pinger.ping(0)
         for i in range(5):
             for one in stack.enter_context(crowd(8, to, f"127.0.2.{1 + i}")):
                 one.send(asked)
         assert [pinger.ping(i) for i in range(1, 6)] == [True] * 5
         began = time.monotonic()
-        another = DatagramPinger(to, "rd", "write", 64, None)
-        stack.callback(another.close)
+        another = stack.enter_context(Pinger(to, "rd", "write", 64))
         assert another.ping(0)
         assert time.monotonic() - began < scaled(SERVED)
 
@@ -236,11 +227,8 @@ def test_who_asks_a_ping_server_for_much_memory_again_and_again_delays_nobody(op
                 for _ in range(20):
                     one.send(asked)
         began = time.monotonic()
-        pinger = DatagramPinger(to, "rd", "send", 64, None)
-        try:
+        with Pinger(to, "rd", "send", 64) as pinger:
             assert pinger.ping(0)
-        finally:
-            pinger.close()
         took = time.monotonic() - began
         if "SANITIZER" in os.environ:
             return  # a sanitizer build fills memory more slowly and uses more of it

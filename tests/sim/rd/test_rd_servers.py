@@ -16,11 +16,18 @@ from unit.llp.conftest import setting
 
 import siwarp.sim
 from siwarp import aio
-from siwarp.cli.ping_server import DatagramServer, Loans
-from siwarp.cli.ping_wire import ANSWER, MAX_SIZE, MEMORY, REQUEST, Hello
+from siwarp.cli.ping_ends import (
+    ANSWER,
+    MAX_SIZE,
+    MEMORY,
+    REQUEST,
+    DatagramServer,
+    Hello,
+    Loans,
+)
 from siwarp.inspect import Opcode
 from siwarp.inspect.rd import RDFlag, RDType, ack_body
-from siwarp.verbs import QPType, RemoteBuffer, WROpcode
+from siwarp.verbs import RemoteBuffer, WROpcode
 
 SERVER, GOOD = "10.0.0.5", "10.0.0.2"
 #: Seconds within which a good client is served.
@@ -97,7 +104,7 @@ def attack(
 
 def ping_server(world: siwarp.sim.World) -> DatagramServer:
     """Start the server of `siwarp ping` in a task."""
-    server = DatagramServer(world.device(SERVER), (SERVER, 0), QPType.RD)
+    server = DatagramServer(world.device(SERVER), (SERVER, 0), "rd")
 
     def run() -> None:
         wait: float | None = None
