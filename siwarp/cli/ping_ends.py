@@ -79,6 +79,12 @@ UC_TRIES, UC_WAIT = 20, 0.25
 
 #: An end of UC or RC has memory for what it sends, then this number of places for what arrives.
 _PLACES = 4
+#: The capacity of the UC queue pairs of both ends, and of the server's RC queue pairs.
+_CAP = QPCap(max_send_wr=4 * _PLACES, max_recv_wr=2 * _PLACES)
+#: Opcodes of completions: requests that do not end a ping, a Read, a Write with immediate data.
+_SENT = (WCOpcode.SEND, WCOpcode.RDMA_WRITE)
+_READ, _IMMEDIATE = WCOpcode.RDMA_READ, WCOpcode.RECV_RDMA_WITH_IMM
+
 _ALL_ACCESS = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ
 #: RNR settings of an RD queue pair: 6 retries, each after the peer's min_rnr_timer. Value 0 of
 #: min_rnr_timer, which these queue pairs use, is the longest: 655 ms.
@@ -203,7 +209,7 @@ class Pinger(Closing):
         self._there = f"{dest[0]} port {dest[1]}"
         self._source = source_toward(dest)
         self._any_port = None if device else (self._source, 0)
-        self._answered = kind == "rc"
+        self._patience, self._answered = KINDS[kind].patience, kind == "rc"
         self._id: CMID | None = None
         self._return: SendWR | None = None
         self._parts = contextlib.ExitStack()
@@ -248,15 +254,15 @@ class Pinger(Closing):
         # number of the ping.
         self._prefix, first, last = bytes([ANSWER]) if lettered else b"", int(lettered), size
         #: The requests of a ping; ping n uses element n modulo their number.
-        self._requests: list[list[SendWR]]
+        self._requests: list[SendWR | list[SendWR]]
         own = [mr.sge(0, size)]
         if op == "send":
-            self._requests = [[SendWR(sg=own, ah=ah)]]
+            self._requests = [SendWR(sg=own, ah=ah)]
         elif kind == "uc":
             write, places = WROpcode.RDMA_WRITE_WITH_IMM, range(_PLACES)
             remotes = [there.part((1 + i) * size, size) for i in places]
             self._requests = [
-                [SendWR(0, write, sg=own, remote=remotes[i], imm_data=i)] for i in places
+                SendWR(0, write, sg=own, remote=remotes[i], imm_data=i) for i in places
             ]
         elif op == "write":
             first = size - 1
@@ -268,8 +274,9 @@ class Pinger(Closing):
             ]
         else:
             self._prefix, last = _pattern(size), 0
-            self._requests = [[self._read(there.part(0, size), ah)]]
-        self._part, self._number = slice(first, last), slice(first, min(first + 8, last))
+            self._requests = [self._read(there.part(0, size), ah)]
+        self._digits = min(8, last - first) if op != "read" else 0
+        self._part, self._number = slice(first, last), slice(first, first + self._digits)
 
     def _read(self, remote: RemoteBuffer, ah: AH | None) -> SendWR:
         """Return a request that reads into the first place."""
@@ -319,7 +326,7 @@ class Pinger(Closing):
             self._qp.post_recv(self._recvs)
             return RemoteBuffer(0, 0, 0), ah
         asked = bytes([MEMORY]) + Hello(self._op, self._size).pack()
-        for _, answer in self._ask(self._qp, ah, asked, 1, KINDS[self._kind].patience):
+        for _, answer in self._ask(self._qp, ah, asked, 1, self._patience):
             if len(answer) <= 1:
                 raise OSError("the ping server has no memory left: try again later")
             self._return = SendWR(sg=[MR(self._pd, asked[:1], AccessFlag(0)).sge()], ah=ah)
@@ -358,9 +365,9 @@ class Pinger(Closing):
         polite = time.monotonic() + YIELD_AFTER
         while True:
             for wc in poll():
-                if not wc.ok:
+                if wc.status:
                     self._fail(wc)
-                if wc.opcode not in (WCOpcode.SEND, WCOpcode.RDMA_WRITE):
+                if wc.opcode not in _SENT:
                     return wc
             now = time.monotonic()
             if now > polite:
@@ -388,26 +395,25 @@ class Pinger(Closing):
 
     def ping(self, count: int) -> bool | None:
         """Do one round trip: True if good, False if wrong octets came back, None for no answer."""
-        view, size, number = self._mr.view, self._size, self._number
-        octets = number.stop - number.start
-        view[number] = (count % (1 << 8 * octets)).to_bytes(octets, "little")
+        view, size, digits = self._mr.view, self._size, self._digits
+        if digits:
+            view[self._number] = (count % (1 << 8 * digits)).to_bytes(digits, "little")
         want = self._prefix + view[self._part]
         if self._op == "write":
             view[size] = ~want[-1] & 0xFF
         self._qp.post_send(self._requests[count % len(self._requests)])
-        end = time.monotonic() + KINDS[self._kind].patience
+        end = time.monotonic() + self._patience
         while (wc := self._next(end)) is not None:
-            immediate = wc.opcode == WCOpcode.RECV_RDMA_WITH_IMM
-            place = (wc.imm_data if immediate else wc.wr_id) % self._places
+            place = wc.imm_data % self._places if wc.opcode == _IMMEDIATE else wc.wr_id
             at = (1 + place) * size
             got = bytes(view[at : at + wc.byte_len])
             self._answered = True
-            if wc.opcode != WCOpcode.RDMA_READ:
+            if wc.opcode != _READ:
                 self._qp.post_recv(self._recvs[wc.wr_id])
             if got == want:
                 return True
-            earlier = len(got) == size and got[number] != view[number]
-            if self._kind == "rc" or wc.opcode == WCOpcode.RDMA_READ or not earlier:
+            earlier = len(got) == size and got[self._number] != want[self._number]
+            if self._kind == "rc" or wc.opcode == _READ or not earlier:
                 return False
             # the answer to an earlier ping, which counts as lost
         return None
@@ -430,8 +436,6 @@ class Pinger(Closing):
 _BUSY, _LOOK = 0.002, 64
 #: The bit of a request's id that marks a send.
 _SEND = 1 << 32
-#: The capacity of the UC queue pairs of both ends, and of the server's RC queue pairs.
-_CAP = QPCap(max_send_wr=4 * _PLACES, max_recv_wr=2 * _PLACES)
 
 
 def serve(cq: CQ, handle: Callable[[list[WC]], float | None], stop: Stopping, *others: int) -> None:
@@ -448,25 +452,21 @@ def serve(cq: CQ, handle: Callable[[list[WC]], float | None], stop: Stopping, *o
         sleeper.register(fd, select.POLLIN)
     busy_until, polls = 0.0, 0
     while not stop.is_set():
-        wcs = cq.poll(16)
-        if wcs:
+        if wcs := cq.poll(16):
             handle(wcs)
             busy_until = time.monotonic() + _BUSY
-            continue
-        if time.monotonic() < busy_until:
+        elif time.monotonic() < busy_until:
             os.sched_yield()
             polls += 1
             if polls % _LOOK == 0:
                 handle([])
-            continue
-        wait = handle([])
-        cq.req_notify()
-        if wcs := cq.poll(16):
-            handle(wcs)
-            continue
-        sleeper.poll(None if wait is None else 1000 * max(0.0, wait))
-        while (ready := channel.get_cq_event(0)) is not None:
-            ready.ack_events(1)
+        else:
+            wait = handle([])
+            cq.req_notify()
+            if not cq.pending:
+                sleeper.poll(None if wait is None else 1000 * max(0.0, wait))
+            while (ready := channel.get_cq_event(0)) is not None:
+                ready.ack_events(1)
 
 
 class _Client:
@@ -476,7 +476,7 @@ class _Client:
         """Create the queue pair: for UC at ``host``, for RC on the connection request ``cm_id``."""
         op, size = hello
         uc = cm_id is None
-        self.id, self.seen = cm_id, time.monotonic()
+        self.id, self.seen, self._size = cm_id, time.monotonic(), size
         #: UC: the client's queue pair, and the answer to its request.
         self.peer: Address | None = None
         self.answer = b""
@@ -490,7 +490,6 @@ class _Client:
             self.qp.to_init()
         else:
             cm_id.bind_qp(self.qp)
-            cm_id.context = self
         self._sgs = [[self.mr.sge((1 + i) * size, size)] for i in range(n)]
         self._recvs = [RecvWR(i, sg=sg if op == "send" else []) for i, sg in enumerate(self._sgs)]
         self._sends = [SendWR(_SEND | i, sg=sg) for i, sg in enumerate(self._sgs)]
@@ -498,7 +497,7 @@ class _Client:
         self.number = self.qp.qp_num
 
     def connect_uc(self, peer: Address, hello: Hello, memory: RemoteBuffer) -> None:
-        """Connect to a UC queue pair, and send this end's port and memory as ``answer``.
+        """Connect to a client's UC queue pair, and set ``answer``.
 
         Raises:
             ValueError: the peer's memory is too small for its Writes.
@@ -523,14 +522,13 @@ class _Client:
 
         """
         self.seen = time.monotonic()
-        if not wc.ok and self.qp.qp_state == QPState.ERR:
+        if wc.status and self.qp.qp_state == QPState.ERR:
             wc.check()
-        if wc.wr_id & _SEND or not wc.ok:
+        if wc.wr_id & _SEND or wc.status:
             self.qp.post_recv(self._recvs[wc.wr_id & ~_SEND])
             return
-        immediate = wc.opcode == WCOpcode.RECV_RDMA_WITH_IMM
-        wr = self._sends[(wc.imm_data if immediate else wc.wr_id) % _PLACES]
-        wr.sg[0].length = min(wc.byte_len, self._sgs[0][0].length)
+        wr = self._sends[wc.imm_data % _PLACES if wc.opcode == _IMMEDIATE else wc.wr_id]
+        wr.sg[0].length = min(wc.byte_len, self._size)
         self.qp.post_send(wr)
 
     def close(self) -> None:
@@ -539,6 +537,7 @@ class _Client:
             with contextlib.suppress(Error):
                 self.id.disconnect()
             self.id.close()
+            self.id.context = None
         self.qp.close()
         self.mr.close()
 
@@ -554,9 +553,11 @@ class _Server:
 
     #: The address at which the server listens.
     address: Address
+    #: Descriptors that are readable when ``handle`` has something to do besides completions.
+    _fds: tuple[int, ...] = ()
 
     def __init__(self, context: Context, address: Address, entries: int) -> None:
-        self._context, self._host = context, address[0]
+        self._host = address[0]
         self._pd = PD(context)
         self.cq = CQ(context, entries, channel=CompChannel(context))
         #: By queue pair number.
@@ -564,7 +565,7 @@ class _Server:
 
     def run(self, stop: Stopping) -> None:
         """Serve clients until ``stop`` is set."""
-        serve(self.cq, self.handle, stop)
+        serve(self.cq, self.handle, stop, *self._fds)
 
     def handle(self, wcs: list[WC]) -> float | None:
         """Process completions; return the seconds until the next call is necessary, or None."""
@@ -612,11 +613,8 @@ class RCServer(_Server):
         self._listener = CMID(self._events)
         self._listener.listen(address)
         self.address = self._listener.local_addr
+        self._fds = (self._events.fileno(),)
         self._turn = 0
-
-    def run(self, stop: Stopping) -> None:
-        """Serve clients until ``stop`` is set."""
-        serve(self.cq, self.handle, stop, self._events.fileno())
 
     def handle(self, wcs: list[WC]) -> None:
         """Process completions, and now and then connection events."""
@@ -637,7 +635,7 @@ class RCServer(_Server):
     def _welcome(self, event: CMEvent) -> None:
         client = None
         try:
-            client = self._admit(Hello.unpack(event.private_data), event.id)
+            client = event.id.context = self._admit(Hello.unpack(event.private_data), event.id)
             event.id.accept(ConnParam(private_data=client.mr.remote().pack()))
         except (ValueError, Error) as e:  # no ping, no room, or the client has left
             if client is not None:
@@ -653,8 +651,8 @@ class Loans:
 
     One source address may hold at most half of the memory and of the places that other sources
     leave, so that many greedy sources still leave some for the next. A loan ends when the client
-    returns it, requests another one, or has not written for ``IDLE`` seconds. A ping changes the
-    last octet, which shows that the loan is used.
+    returns it or requests another one, and may end when the client has not written for ``IDLE``
+    seconds. A ping changes the last octet, which shows that the loan is used.
     """
 
     #: Limits of all loans together: octets of memory, and number of clients.
@@ -673,9 +671,13 @@ class Loans:
         self._lent: dict[Address, MR] = {}
         #: For each client, the last octet at the last check, and the time when it last changed.
         self._used: dict[Address, tuple[int, float]] = {}
-        #: The memory that all clients read; it is created at the first request.
-        self._readable: MR | None = None
         self._due = 0.0
+
+    @functools.cached_property
+    def _readable(self) -> MR:
+        """The memory that all clients read."""
+        access = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ
+        return MR(self._pd, bytearray(_pattern(MAX_SIZE)), access)
 
     def lend(self, client: Address, asked: bytes) -> bytes:
         """Return the address and key of memory for a client, or no octets if the request is
@@ -688,9 +690,6 @@ class Loans:
         try:
             op, size = Hello.unpack(asked)
             if op == "read":
-                if self._readable is None:
-                    access = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ
-                    self._readable = MR(self._pd, bytearray(_pattern(MAX_SIZE)), access)
                 return self._readable.remote(0, size).pack()
             self._end(client)
             if not self._fits(client, size):
@@ -762,7 +761,7 @@ class DatagramServer(_Server):
             error_policy=ErrorPolicy.MESSAGE,
         )
         self._qp = QP(self._pd, init)
-        self.address = self._qp.addr
+        self.address, self._number = self._qp.addr, self._qp.qp_num
         sgs = [[self._mr.sge(i * size, size)] for i in range(n)]
         self._recvs = [RecvWR(i, sg=sg) for i, sg in enumerate(sgs)]
         self._sends = [SendWR(_SEND | i, sg=sg) for i, sg in enumerate(sgs)]
@@ -783,7 +782,7 @@ class DatagramServer(_Server):
         asked = list(self._waiting.items())
         self._waiting.clear()
         for wc in wcs:
-            if wc.qp_num in self._clients:
+            if wc.qp_num != self._number:
                 self._serve_client(wc)
             elif wc.wr_id & _SEND:
                 self._release(wc.wr_id & ~_SEND)
