@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import siwarp
-from siwarp.cli.ping_ends import serve
+from siwarp.cli.ping_server import serve
 from siwarp.verbs import (
     AH,
     CQ,

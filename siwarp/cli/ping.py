@@ -19,7 +19,7 @@ from siwarp.cli import show
 from siwarp.cli.peer import Peer, on_stdin_end
 
 if TYPE_CHECKING:
-    from siwarp.cli.ping_ends import Pinger
+    from siwarp.cli.ping_client import Pinger
 
 #: The default port, the same as perftest's.
 PORT = 18515
@@ -66,7 +66,7 @@ def _measure(
 
     Return the result, and the time of each good round trip in us, in order.
     """
-    from siwarp.cli.ping_ends import KINDS, Pinger
+    from siwarp.cli.ping_client import KINDS, Pinger
 
     if addr is None:
         with Peer(
@@ -136,7 +136,7 @@ def _serve(
     addr: str, port: int, qp: str, device: str | None, as_json: bool, until_eof: bool
 ) -> None:
     from siwarp.base.stop import Stop
-    from siwarp.cli.ping_ends import make_server
+    from siwarp.cli.ping_server import make_server
     from siwarp.verbs import Context
     from siwarp.verbs.qkey import own_qkey
 

@@ -21,8 +21,8 @@ from scapy.packet import Raw
 import siwarp as library
 from siwarp.base import counters
 from siwarp.base.numeric import numeric
-from siwarp.cli import ping, ping_ends
-from siwarp.cli.ping_ends import KINDS, MAX_SIZE, Hello, Pinger
+from siwarp.cli import ping, ping_client
+from siwarp.cli.ping_client import KINDS, MAX_SIZE, Hello, Pinger
 from siwarp.cm import CMID, CMEventChannel, CMEventType, ConnParam
 from siwarp.inspect import DDPDatagram, UDDatagram
 from siwarp.verbs import (
@@ -105,7 +105,7 @@ def test_a_uc_server_survives_garbage_and_meets_clients_behind_it() -> None:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make pings of this process give up soon, because they poll while they wait for an answer."""
-    monkeypatch.setattr(ping_ends, "UC_TRIES", 2)
+    monkeypatch.setattr(ping_client, "UC_TRIES", 2)
     monkeypatch.setitem(KINDS, "ud", KINDS["ud"]._replace(patience=0.1))
 
 
@@ -576,7 +576,7 @@ def test_a_client_yields_at_once_only_where_it_has_one_cpu(cpus: int) -> None:
     program = (
         "import os; "
         f"os.sched_getaffinity = lambda _pid: set(range({cpus})); "
-        "from siwarp.cli.ping_ends import YIELD_AFTER; print(YIELD_AFTER)"
+        "from siwarp.cli.ping_client import YIELD_AFTER; print(YIELD_AFTER)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert (float(done.stdout) == 0) == (cpus == 1)

@@ -25,7 +25,7 @@ from pace import scaled
 from unit.cm.ud_harness import Ends, plain, question
 
 from siwarp import aio
-from siwarp.cli.ping_ends import MAX_SIZE, MEMORY, Hello, Pinger
+from siwarp.cli.ping_client import MAX_SIZE, MEMORY, Hello, Pinger
 from siwarp.cm import CMEventType
 from siwarp.inspect import Opcode
 from siwarp.inspect.rd import RDFlag, RDType, ack_body

@@ -16,15 +16,8 @@ from unit.llp.conftest import setting
 
 import siwarp.sim
 from siwarp import aio
-from siwarp.cli.ping_ends import (
-    ANSWER,
-    MAX_SIZE,
-    MEMORY,
-    REQUEST,
-    DatagramServer,
-    Hello,
-    Loans,
-)
+from siwarp.cli.ping_client import ANSWER, MAX_SIZE, MEMORY, REQUEST, Hello
+from siwarp.cli.ping_server import DatagramServer, Loans
 from siwarp.inspect import Opcode
 from siwarp.inspect.rd import RDFlag, RDType, ack_body
 from siwarp.verbs import RemoteBuffer, WROpcode
