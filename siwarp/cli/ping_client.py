@@ -216,6 +216,7 @@ class Pinger(Closing):
             raise
 
     def _make(self) -> None:
+        """Create the memory, the queue pair and its requests."""
         kind, op, size = self._kind, self._op, self._size
         lettered = kind in ("ud", "rd") and op == "send"
         most = UC_MAX_SIZE if kind == "uc" else MAX_SIZE
@@ -239,14 +240,16 @@ class Pinger(Closing):
         if lettered:
             mr.view[0] = REQUEST
         meet = {"rc": self._meet_rc, "uc": self._meet_uc}.get(kind, self._meet_datagram)
-        there, ah = meet()
+        #: What comes back: ``_prefix``, then ``_part`` of what is sent.
+        self._prefix = bytes([ANSWER]) if lettered else b""
+        self._make_requests(int(lettered), *meet())
 
-        # What comes back: ``_prefix``, then this part of what is sent. The part begins with the
-        # number of the ping.
-        self._prefix, first, last = bytes([ANSWER]) if lettered else b"", int(lettered), size
-        #: The requests of a ping; ping n uses element n modulo their number.
+    def _make_requests(self, first: int, there: RemoteBuffer, ah: AH | None) -> None:
+        """Create the requests of a ping, whose number begins at octet ``first`` of a message."""
+        kind, op, size, last = self._kind, self._op, self._size, self._size
+        own = [self._mr.sge(0, size)]
+        #: Ping n uses element n modulo the length of the list.
         self._requests: list[SendWR | list[SendWR]]
-        own = [mr.sge(0, size)]
         if op == "send":
             self._requests = [SendWR(sg=own, ah=ah)]
         elif kind == "uc":
