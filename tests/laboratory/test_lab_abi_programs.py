@@ -40,7 +40,6 @@ def test_programs_that_are_missing_are_named_and_their_rows_are_left_out(tmp_pat
     assert "NOT SHOWN" in shown.stdout and "left out: ucx_perftest is missing" in shown.stdout
 
 
-@pytest.mark.programs
 @needs_perftest
 def test_each_round_has_all_three_and_the_ratios_are_theirs() -> None:
     done = lab("abi", *PART, "--only", PERFTEST, "--rounds", 3, "--json", timeout=120)
@@ -55,7 +54,6 @@ def test_each_round_has_all_three_and_the_ratios_are_theirs() -> None:
     assert row["measured"]["kept"] == (median <= row["target"])
 
 
-@pytest.mark.programs
 @needs_ucx
 def test_ucx_is_measured_over_ud_verbs_beside_its_own_tcp() -> None:
     done = lab("abi", *PART, "--only", "ud_verbs", "--rounds", 1, "--json", timeout=180)
@@ -100,7 +98,6 @@ def test_the_figures_are_read_from_the_lines_that_programs_print() -> None:
         abi.read(rows["ib_send_lat UD 64 B"].pair, bw)
 
 
-@pytest.mark.programs
 @needs_perftest
 def test_a_program_that_fails_is_a_row_with_a_reason(tmp_path: Path) -> None:
     broken = tmp_path / "ib_send_lat"
