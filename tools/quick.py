@@ -5,9 +5,9 @@ Usage: ``tools/check [--dry-run] [BASE]``. The change is what differs from the m
 ``--dry-run`` prints what would run.
 
 It runs the fast lints, the checks of the pages, the unit tests of the layers that changed and of
-those above them (tests/reach.py), the tests that changed themselves, and a few tests in simulated
-processes. It needs no root. At the end it names what it left out: the gate, ``.ci/run``, runs that
-before a merge.
+those above them (tests/reach.py; for C code, only those in C), the tests that changed themselves,
+and a few tests in simulated processes. It needs no root. At the end it names what it left out: the
+gate, ``.ci/run``, runs that before a merge.
 """
 
 from __future__ import annotations
@@ -142,6 +142,8 @@ def choose(changed: Iterable[str]) -> Choice:
             choice.left_out.add("tests/unit (the change may affect all of it)")
         elif affected:
             layers = reach.dependent_layers(path.split("/")[1])
+            if runs_c(path):  # the Python layers only use what the others have tested
+                layers -= set(reach.PYTHON)
             wanted.update(f"tests/unit/{layer}" for layer in layers)
             choice.left_out.update(affected)
     wanted = whole(wanted)
