@@ -238,3 +238,12 @@ def test_loans_end_when_they_are_returned_and_when_nobody_writes(world: siwarp.s
         assert writes(client, server, loan, i + 1)
     assert request_memory(good, server, MAX_SIZE)[1] is not None, "one was idle"
     assert writes(client, server, loan, 99)
+
+
+def test_a_request_for_no_octets_is_refused_and_the_next_is_served(
+    world: siwarp.sim.World,
+) -> None:
+    server = ping_server(world)
+    good = rig_at(world, GOOD)
+    assert request_memory(good, server, 0)[1] is None
+    assert request_memory(good, server, 64)[1] is not None
