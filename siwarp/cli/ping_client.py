@@ -287,7 +287,9 @@ class Pinger(Closing):
         self._id.connect(self._dest, ConnParam(private_data=Hello(self._op, self._size).pack()))
         event = events.get_event(30)
         if event is None:
-            raise Timeout(errno.ETIMEDOUT, f"connecting to {self._there}: no answer")
+            raise Timeout(
+                errno.ETIMEDOUT, f"connecting to {self._dest[0]} port {self._dest[1]}: no answer"
+            )
         return RemoteBuffer.unpack(event.check().private_data), None
 
     def _meet_uc(self) -> tuple[RemoteBuffer, AH | None]:
