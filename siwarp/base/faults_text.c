@@ -94,7 +94,10 @@ static void skip_blanks(struct reader *r)
 		r->at++;
 }
 
-/* Copies the text up to a character of stops into word. Returns 0 or -EINVAL. */
+/*
+ * Copies the text up to the first character that is in stops, or to the end, into word. Returns 0
+ * or -EINVAL.
+ */
 static int parse_word(struct reader *r, const char *stops, char *word, size_t size)
 {
 	size_t n = strcspn(r->at, stops);

@@ -97,7 +97,7 @@ static bool parse_hello_option(struct offer *offer, uint8_t type, uint8_t length
 	value = ntohl(value);
 	if (type == SIW_RD_LONGEST) {
 		offer->longest = value;
-		return value >= SIW_RD_LONGEST_LEAST;
+		return value >= SIW_RD_MIN_MAX_SEGMENT;
 	}
 	offer->window = value;
 	return value > 0;
@@ -119,8 +119,8 @@ static bool parse_hello_options(const uint8_t *body, uint32_t len, struct offer 
 	*out = (struct offer){
 		.head = body,
 		.octets = end,
-		.longest = SIW_RD_LONGEST_LEAST,
-		.window = SIW_RD_WINDOW_UNSAID,
+		.longest = SIW_RD_MIN_MAX_SEGMENT,
+		.window = SIW_RD_DEFAULT_WINDOW,
 		.versions = head.versions,
 	};
 	if (end > len || !(head.versions & SIW_RD_VERSIONS))

@@ -57,10 +57,10 @@ enum siw_rd_option_type {
 #define SIW_RD_VERSIONS	   (1u << SIW_DGRAM_VERSION) /* the versions that siwarp supports */
 #define SIW_RD_HELLO_LEAST 64u
 /*
- * Every endpoint accepts segments of SIW_RD_LONGEST_LEAST octets. These values apply if the peer's
+ * Every endpoint accepts segments of SIW_RD_MIN_MAX_SEGMENT octets. These values apply if the peer's
  * options announce no others.
  */
-#define SIW_RD_LONGEST_LEAST (SIW_RD_MIN_DATAGRAM - SIW_RD_OVERHEAD)
-#define SIW_RD_WINDOW_UNSAID 64u
+#define SIW_RD_MIN_MAX_SEGMENT (SIW_RD_MIN_DATAGRAM - SIW_RD_OVERHEAD)
+#define SIW_RD_DEFAULT_WINDOW  64u
 
 #endif

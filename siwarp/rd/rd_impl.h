@@ -170,9 +170,9 @@ struct siw_rd_peer {
 	uint64_t in_flight; /* octets that were sent and are neither delivered nor lost */
 	uint64_t newest_ns; /* send time of the most recently sent datagram among those delivered */
 	/*
-	 * lacks_ns: time since which the peer's oldest request has waited here for a receive.
-	 * unready_ns: time since which the peer's acknowledgements have reported that this end's
-	 * oldest request waits there for a receive; unready_una: una at that time. 0: no request
+	 * lacks_ns: time since which the peer's oldest request has waited at this end for a
+	 * receive. unready_ns: time since which the peer has reported that this end's oldest
+	 * request waits at the peer for a receive; unready_una: una at that time. 0: no request
 	 * waits.
 	 */
 	uint64_t lacks_ns, unready_ns, unready_una;
