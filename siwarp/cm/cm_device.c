@@ -20,7 +20,7 @@ int siw_cm_set_device(struct siw_cm_id *id, struct siw_context *context)
 		return err;
 	if (id->context == context)
 		return 0;
-	if (id->context || id->doors)
+	if (id->context || id->device_listeners)
 		return siw_refuse(CM_HAS_DEVICE);
 	return siw_refused(siw_cm_assign_device(id, context));
 }
@@ -55,7 +55,8 @@ int siw_cm_migrate_id(struct siw_cm_id *id, struct siw_cm_channel *to)
 	second = from < to ? to : from;
 	siw_lock(&first->lock);
 	siw_lock(&second->lock);
-	for (struct siw_cm_id *one = id; one; one = one == id ? id->doors : one->next_door) {
+	for (struct siw_cm_id *one = id; one;
+	     one = one == id ? id->device_listeners : one->next_listener) {
 		siw_evq_move(from->evq, to->evq, one, one->reporter);
 		one->channel = to;
 		atomic_fetch_add(&to->n_ids, 1);
@@ -68,7 +69,8 @@ int siw_cm_migrate_id(struct siw_cm_id *id, struct siw_cm_channel *to)
 
 static bool id_is_bound(struct siw_cm_id *id)
 {
-	return siw_cm_is_busy(id) || id->doors || id->place.fd >= 0 || id->ud_local.family;
+	return siw_cm_is_busy(id) || id->device_listeners || id->reserved.fd >= 0 ||
+	       id->ud_local.family;
 }
 
 int siw_cm_set_v6only(struct siw_cm_id *id, int on)
@@ -95,7 +97,7 @@ int siw_cm_bind_addr(struct siw_cm_id *id, const struct siw_addr *addr)
 		return siw_refuse(CM_USED);
 	if (!siw_addr_len(addr))
 		return siw_refuse(ADDRESS_FAMILY, addr->family);
-	err = siw_connect_reserve_addr(&id->place, addr, id->ud, id->v6_only);
+	err = siw_connect_reserve_addr(&id->reserved, addr, id->ud, id->v6_only);
 	if (err == -EADDRINUSE && id->ud) {
 		id->ud_local = *addr;
 		err = 0;
@@ -122,7 +124,7 @@ int siw_cm_listen_also(struct siw_cm_id *id, struct siw_context *context,
 	door = siw_cm_new_id(id->channel, context, NULL);
 	if (!door)
 		return siw_refused(-ENOMEM);
-	door->door_of = id;
+	door->listener = id;
 	door->ud = id->ud;
 	if (id->ud)
 		siw_cm_ud_release_port(id);
@@ -131,8 +133,8 @@ int siw_cm_listen_also(struct siw_cm_id *id, struct siw_context *context,
 		siw_cm_end_id(door);
 		return err;
 	}
-	door->next_door = id->doors;
-	id->doors = door;
+	door->next_listener = id->device_listeners;
+	id->device_listeners = door;
 	id->listening = true;
 	return 0;
 }

@@ -51,7 +51,7 @@ static int event_on_request(struct siw_cm_channel *ch, const struct siw_conn_eve
 			    struct siw_cm_event *ev)
 {
 	struct siw_cm_id *door = e->user_data;
-	struct siw_cm_id *listener = door->door_of ? door->door_of : door;
+	struct siw_cm_id *listener = door->listener ? door->listener : door;
 	struct siw_cm_id *id = siw_cm_new_id(ch, e->ctx, listener->user);
 
 	if (!id) {
@@ -218,7 +218,7 @@ static int event_translate(struct siw_cm_channel *ch, const struct siw_conn_even
 		break;
 	case SIW_CONN_REJECTED:
 		ev->event = SIW_CM_REJECTED;
-		ev->wire_error = (uint32_t)e->told;
+		ev->wire_error = (uint32_t)e->number;
 		siw_cm_report_params(ev, &e->params);
 		break;
 	case SIW_CONN_FAILED:
@@ -236,7 +236,7 @@ static int event_translate(struct siw_cm_channel *ch, const struct siw_conn_even
 		siw_cm_ud_on_answer(id, e, ev);
 		break;
 	case SIW_CONN_NOTIFIED:
-		ev->event = e->told;
+		ev->event = e->number;
 		ev->context = id->user;
 		return 0;
 	default:

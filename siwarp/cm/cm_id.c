@@ -112,7 +112,7 @@ static void id_release(struct siw_cm_id *id)
 	if (id->reporter)
 		siw_reporter_close(id->reporter);
 	id->reporter = NULL;
-	siw_connect_release_addr(&id->place);
+	siw_connect_release_addr(&id->reserved);
 }
 
 /* The id's device is closed by force: the id's struct is kept, but its channel may be destroyed. */
@@ -145,7 +145,7 @@ struct siw_cm_id *siw_cm_new_id(struct siw_cm_channel *ch, struct siw_context *c
 		return NULL;
 	id->channel = ch;
 	id->user = user;
-	id->place.fd = -1;
+	id->reserved.fd = -1;
 	if (context && siw_cm_assign_device(id, context)) {
 		free(id);
 		return NULL;
@@ -179,8 +179,8 @@ void siw_cm_end_id(struct siw_cm_id *id)
 	struct siw_cm_channel *ch = id->channel;
 	struct siw_cm_id *door;
 
-	while ((door = id->doors)) {
-		id->doors = door->next_door;
+	while ((door = id->device_listeners)) {
+		id->device_listeners = door->next_listener;
 		if (siw_cm_id_stale(door)) /* its device was closed: the struct is kept */
 			continue;
 		siw_cm_end_id(door);
@@ -218,9 +218,9 @@ static int id_reserved_addrs(const struct siw_cm_id *id, struct siw_addr *local,
 		*peer = id->ud_peer;
 		return 0;
 	}
-	if (id->place.fd < 0)
+	if (id->reserved.fd < 0)
 		return siw_refuse(NOT_CONNECTED);
-	*local = id->place.addr;
+	*local = id->reserved.addr;
 	memset(peer, 0, sizeof(*peer));
 	return 0;
 }
@@ -282,8 +282,8 @@ int siw_cm_listen(struct siw_cm_id *id, const struct siw_addr *addr, int backlog
 
 	if (err)
 		return err;
-	if (!addr && id->place.fd >= 0)
-		addr = &id->place.addr;
+	if (!addr && id->reserved.fd >= 0)
+		addr = &id->reserved.addr;
 	else if (!addr && id->ud_local.family)
 		addr = &id->ud_local;
 	if (!addr)
@@ -439,7 +439,7 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
 	id->rnr_retry = param->rnr_retry;
 	err = siw_connect_start(id->reporter, dest, source, &id->request, param->timeout_ms,
 				param->refused_ms, &id->conn);
-	siw_connect_release_addr(&id->place);
+	siw_connect_release_addr(&id->reserved);
 	if (!err && param->tos)
 		siw_conn_tos(id->conn, param->tos);
 	return siw_refused(err);

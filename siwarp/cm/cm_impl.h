@@ -45,12 +45,12 @@ struct siw_cm_id {
 	void *user;
 	struct siw_child child; /* child of the id's device */
 	struct siw_conn *conn;
-	struct siw_reserved_addr place; /* the reserved address and port, if the id was bound */
+	struct siw_reserved_addr reserved; /* the reserved address and port, if the id was bound */
 	/* NULL, or the listener for which this id listens on another device */
-	struct siw_cm_id *door_of;
-	/* of a listener: the ids with this one as door_of, linked by next_door */
-	struct siw_cm_id *doors;
-	struct siw_cm_id *next_door;
+	struct siw_cm_id *listener;
+	/* of a listener: its ids on the other devices, linked by next_listener */
+	struct siw_cm_id *device_listeners;
+	struct siw_cm_id *next_listener;
 	struct siw_qp_hold qp;
 	bool passive, listening;
 	/* when bound to the IPv6 wildcard address: does not reserve the port for IPv4 */
@@ -63,9 +63,9 @@ struct siw_cm_id {
 	int rnr_retry;	   /* active side: rnr_retry from struct siw_cm_param */
 	bool ord_asked;	   /* the user specified an ORD */
 	bool ud; /* the id resolves UD queue pairs; at most one of the next three is set */
-	struct siw_sidr_query *ask;
-	struct siw_sidr_port *port;
-	struct siw_sidr_request *asked; /* the peer's query; NULL after it was answered */
+	struct siw_sidr_query *sidr_query;
+	struct siw_sidr_port *sidr_port;
+	struct siw_sidr_request *sidr_request; /* the peer's query; NULL after it was answered */
 	struct siw_addr ud_local, ud_peer;
 };
 
@@ -118,7 +118,7 @@ void siw_cm_ud_on_answer(struct siw_cm_id *id, const struct siw_conn_event *e,
 /* Whether the id is connecting, connected or listening, or has a request to answer. */
 static inline bool siw_cm_is_busy(const struct siw_cm_id *id)
 {
-	return id->conn || id->ask || id->port || id->asked;
+	return id->conn || id->sidr_query || id->sidr_port || id->sidr_request;
 }
 
 /*

@@ -31,9 +31,9 @@ int siw_cm_ud_bind_qp(struct siw_qp *qp)
 
 void siw_cm_ud_release_port(struct siw_cm_id *id)
 {
-	if (id->place.fd >= 0)
-		id->ud_local = id->place.addr;
-	siw_connect_release_addr(&id->place);
+	if (id->reserved.fd >= 0)
+		id->ud_local = id->reserved.addr;
+	siw_connect_release_addr(&id->reserved);
 }
 
 static int check_private_data(const void *data, uint32_t len, uint32_t most)
@@ -49,9 +49,9 @@ int siw_cm_ud_listen(struct siw_cm_id *id, const struct siw_addr *addr)
 	int err;
 
 	siw_cm_ud_release_port(id);
-	err = siw_sidr_listen(id->reporter, &at, &id->port);
+	err = siw_sidr_listen(id->reporter, &at, &id->sidr_port);
 	if (!err)
-		id->ud_local = siw_sidr_port_addr(id->port);
+		id->ud_local = siw_sidr_port_addr(id->sidr_port);
 	return err;
 }
 
@@ -70,7 +70,7 @@ int siw_cm_ud_connect(struct siw_cm_id *id, const struct siw_addr *dest,
 	siw_cm_ud_release_port(id);
 	id->ud_peer = *dest;
 	return siw_sidr_query(id->reporter, dest, source ? source : &any, &say, param->timeout_ms,
-			      &id->ask, &id->ud_local);
+			      &id->sidr_query, &id->ud_local);
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
@@ -123,13 +123,13 @@ int siw_cm_ud_accept(struct siw_cm_id *id, const struct siw_cm_param *param)
 	struct siw_sidr_data say;
 	int err;
 
-	if (!id->asked)
+	if (!id->sidr_request)
 		return siw_refuse(CM_NO_REQUEST);
 	err = ud_answer_fill(id, param, &say);
 	if (err)
 		return err;
-	siw_sidr_answer(id->asked, &say, 0);
-	id->asked = NULL;
+	siw_sidr_answer(id->sidr_request, &say, 0);
+	id->sidr_request = NULL;
 	return 0;
 }
 
@@ -138,12 +138,12 @@ int siw_cm_ud_reject(struct siw_cm_id *id, const void *data, uint32_t len)
 	struct siw_sidr_data say = { .data = data, .data_len = (uint8_t)len };
 	int err = check_private_data(data, len, MAX_ANSWER_DATA);
 
-	if (!id->asked)
+	if (!id->sidr_request)
 		return siw_refuse(CM_NO_REQUEST);
 	if (err)
 		return err;
-	siw_sidr_answer(id->asked, &say, SIW_SIDR_REJECTED);
-	id->asked = NULL;
+	siw_sidr_answer(id->sidr_request, &say, SIW_SIDR_REJECTED);
+	id->sidr_request = NULL;
 	return 0;
 }
 
@@ -151,15 +151,15 @@ void siw_cm_ud_release(struct siw_cm_id *id)
 {
 	static const struct siw_sidr_data nothing;
 
-	if (id->ask)
-		siw_sidr_query_end(id->ask);
-	if (id->port)
-		siw_sidr_port_close(id->port);
-	if (id->asked)
-		siw_sidr_answer(id->asked, &nothing, SIW_SIDR_REJECTED);
-	id->ask = NULL;
-	id->port = NULL;
-	id->asked = NULL;
+	if (id->sidr_query)
+		siw_sidr_query_end(id->sidr_query);
+	if (id->sidr_port)
+		siw_sidr_port_close(id->sidr_port);
+	if (id->sidr_request)
+		siw_sidr_answer(id->sidr_request, &nothing, SIW_SIDR_REJECTED);
+	id->sidr_query = NULL;
+	id->sidr_port = NULL;
+	id->sidr_request = NULL;
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */
@@ -169,16 +169,16 @@ int siw_cm_ud_on_query(struct siw_cm_channel *ch, const struct siw_conn_event *e
 {
 	static const struct siw_sidr_data nothing;
 	struct siw_cm_id *door = e->user_data;
-	struct siw_cm_id *listener = door->door_of ? door->door_of : door;
+	struct siw_cm_id *listener = door->listener ? door->listener : door;
 	struct siw_cm_id *id = siw_cm_new_id(ch, e->ctx, listener->user);
 
 	if (!id) {
-		siw_sidr_answer(e->asked, &nothing, SIW_SIDR_REJECTED);
+		siw_sidr_answer(e->sidr_request, &nothing, SIW_SIDR_REJECTED);
 		return -ENOMEM;
 	}
 	id->ud = id->passive = true;
-	id->asked = e->asked;
-	siw_sidr_request_addrs(e->asked, &id->ud_local, &id->ud_peer);
+	id->sidr_request = e->sidr_request;
+	siw_sidr_request_addrs(e->sidr_request, &id->ud_local, &id->ud_peer);
 	ev->event = SIW_CM_CONNECT_REQUEST;
 	ev->id = id;
 	ev->listen_id = listener;

@@ -39,7 +39,7 @@ static int conn_retry_enable(struct siw_conn *conn, const struct siw_addr *dest,
 		(uint64_t)(timeout_ms > 0 ? timeout_ms : siw_settings()->mpa_timeout_ms) * 1000000;
 	again->wait_us = FIRST_WAIT_US;
 	again->timeout_ms = timeout_ms;
-	conn->again = again;
+	conn->retry = again;
 	return 0;
 }
 
@@ -59,7 +59,7 @@ static uint64_t retry_deadline(const struct siw_conn_retry *again, int status)
 /* The connect failed with status: returns whether it will be retried later. */
 static bool conn_retry_schedule(struct siw_conn *conn, int status)
 {
-	struct siw_conn_retry *again = conn->again;
+	struct siw_conn_retry *again = conn->retry;
 	uint64_t next = siw_now_ns(), end = again ? retry_deadline(again, status) : 0;
 
 	if (next >= end)
@@ -83,7 +83,7 @@ static bool conn_retry_schedule(struct siw_conn *conn, int status)
  */
 static int conn_retry_start(struct siw_conn *conn)
 {
-	struct siw_conn_retry *again = conn->again;
+	struct siw_conn_retry *again = conn->retry;
 	const struct siw_addr *source = again->source.family ? &again->source : NULL;
 	int err = siw_mpa_connect(conn->user->ctx->port, &again->dest, source, &again->params,
 				  &conn->handler, &conn->mpa);
@@ -99,8 +99,8 @@ void siw_conn_tos(struct siw_conn *conn, int tos)
 	struct siw_context *ctx = conn->user->ctx;
 
 	siw_lock(&ctx->progress);
-	if (conn->again)
-		conn->again->tos = tos;
+	if (conn->retry)
+		conn->retry->tos = tos;
 	if (conn->mpa)
 		siw_llp_tcp_tos(siw_mpa_sock(conn->mpa), tos);
 	siw_unlock(&ctx->progress);
@@ -143,15 +143,15 @@ void siw_conn_free(struct siw_conn *conn)
 {
 	while (!siw_link_empty(&conn->children))
 		siw_conn_free(siw_container(conn->children.next, struct siw_conn, of_listener));
-	if (conn->also)
-		siw_conn_free(conn->also);
+	if (conn->next_addr)
+		siw_conn_free(conn->next_addr);
 	if (conn->lsock)
 		siw_llp_close(conn->lsock);
 	conn_end_stream(conn, false);
 	conn->user->forget(conn);
 	siw_conn_leave_listener(conn);
 	free(conn->admission);
-	free(conn->again);
+	free(conn->retry);
 	free(conn);
 }
 
@@ -266,12 +266,12 @@ static void conn_tick(struct siw_timed *timed, uint64_t now_ns)
 		siw_llp_resume(conn->lsock);
 		return;
 	}
-	if (conn->again && conn->stage == STARTING && !conn->mpa) {
+	if (conn->retry && conn->stage == STARTING && !conn->mpa) {
 		err = conn_retry_start(conn);
 		if (err)
 			conn_startup_failed(conn, err);
 		else
-			conn_start_timer(conn, conn->again->timeout_ms);
+			conn_start_timer(conn, conn->retry->timeout_ms);
 		return;
 	}
 	siw_count(SIW_COUNTER_startup_timeouts, 1);
@@ -723,7 +723,7 @@ static int open_listener(struct siw_every_addr *how, struct siw_addr *addr)
 	if (err)
 		return err;
 	if (l->last)
-		l->last->also = conn;
+		l->last->next_addr = conn;
 	else
 		l->first = conn;
 	l->last = conn;

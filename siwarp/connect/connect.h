@@ -49,10 +49,10 @@ enum siw_conn_kind {
 struct siw_conn_event {
 	int kind; /* enum siw_conn_kind */
 	int status;
-	int told; /* of a refused query: enum siw_sidr_status */
-	struct siw_sidr_request *asked;
+	int number; /* of a refused query: enum siw_sidr_status */
+	struct siw_sidr_request *sidr_request;
 	/* called when the event of the query is taken; progress lock held */
-	void (*taken)(struct siw_sidr_request *asked);
+	void (*on_taken)(struct siw_sidr_request *asked);
 	uint32_t qpn, qkey;
 	struct siw_addr addr; /* the address at which that queue pair receives; no port */
 	struct siw_conn *conn;

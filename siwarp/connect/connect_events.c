@@ -68,7 +68,7 @@ int siw_evq_tell(struct siw_evq *q, int told, int status, void *user_data)
 {
 	struct siw_conn_event event = {
 		.kind = SIW_CONN_NOTIFIED,
-		.told = told,
+		.number = told,
 		.status = status,
 		.user_data = user_data,
 	};
@@ -91,7 +91,7 @@ int siw_reporter_report(struct siw_reporter *reporter, const struct siw_conn_eve
  */
 static bool event_concerns(const struct siw_conn_event *event, const void *what)
 {
-	return event->conn == what || event->listener == what || event->asked == what;
+	return event->conn == what || event->listener == what || event->sidr_request == what;
 }
 
 /*
@@ -384,7 +384,7 @@ int siw_evq_take(struct siw_evq *q, struct siw_conn_event *event)
 		if (event->kind == SIW_CONN_REQUEST)
 			siw_conn_leave_listener(event->conn);
 		if (event->kind == SIW_CONN_ASKED)
-			event->taken(event->asked);
+			event->on_taken(event->sidr_request);
 	}
 	if (ctx)
 		siw_unlock(&ctx->progress);

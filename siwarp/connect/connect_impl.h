@@ -81,11 +81,11 @@ struct siw_conn {
 	struct siw_admission *admission;
 	enum siw_conn_stage stage;
 	struct siw_llp_sock *lsock;
-	struct siw_conn *also;	    /* the listener at the device's next address, or NULL */
+	struct siw_conn *next_addr; /* the listener at the device's next address, or NULL */
 	struct siw_mpa_stream *mpa; /* NULL once a QP owns the stream */
 	struct siw_rc_qp *rc;	    /* the QP that owns the stream */
 	void *user_data;
-	struct siw_conn_retry *again; /* NULL: the connect is not retried */
+	struct siw_conn_retry *retry; /* NULL: the connect is not retried */
 	bool initiator;
 	bool established;
 	bool crc; /* CRCs are in use on the stream that a QP owns or owned */

@@ -166,7 +166,7 @@ enum siw_pair_stage {
 
 struct siw_pair {
 	struct siw_rc_qp *rc;
-	struct siw_pair_port *at;
+	struct siw_pair_port *port;
 	uint8_t index;
 	enum siw_pair_stage stage;
 	struct siw_pair_id own, peer; /* from RTR on */
@@ -272,7 +272,7 @@ static void pair_port_assign(struct siw_pair_port *port, uint8_t index, struct s
 	port->pairs[index] = pair;
 	port->last = index;
 	port->n_pairs++;
-	pair->at = port;
+	pair->port = port;
 	pair->index = index;
 	pair->own.qpn = (uint32_t)index << SIW_QPN_INDEX_BIT | port->port;
 	port->user.ctx->n_high += pair->own.qpn >= SIW_FIRST_RC_QPN;
@@ -305,7 +305,7 @@ static int pair_port_join(struct siw_context *ctx, const struct siw_conn_user *u
 
 static void pair_port_leave(struct siw_pair *pair)
 {
-	struct siw_pair_port *port = pair->at;
+	struct siw_pair_port *port = pair->port;
 
 	port->pairs[pair->index] = NULL;
 	port->user.ctx->n_high -= pair->own.qpn >= SIW_FIRST_RC_QPN;
@@ -479,7 +479,7 @@ static void pair_connect(struct siw_pair *pair)
 	if (itself) /* without RTR, since this end is initiator and responder at once */
 		params.p2p = params.rtr = 0;
 	dest.port_be = htons((uint16_t)pair->peer.qpn);
-	if (siw_conn_start(&pair->at->user, itself ? NULL : &dest, &pair->own.addr, &params, 0,
+	if (siw_conn_start(&pair->port->user, itself ? NULL : &dest, &pair->own.addr, &params, 0,
 			   pair, &pair->conn)) {
 		pair->conn = NULL;
 		pair_retry_later(pair);
@@ -627,7 +627,7 @@ static int on_request(struct siw_conn *conn, struct siw_conn *listener,
 /* Handles the kept Requests that arrived before the QP was in RTR. */
 static void pair_handle_kept_requests(struct siw_pair *pair)
 {
-	struct siw_pair_port *port = pair->at;
+	struct siw_pair_port *port = pair->port;
 
 	for (uint32_t i = 0; i < port->n_listeners; i++) {
 		struct siw_link *children = &port->listeners[i]->children, *next;

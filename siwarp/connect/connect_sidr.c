@@ -72,7 +72,7 @@ static void sidr_query_report(struct siw_sidr_query *ask, int kind, int status,
 	struct siw_conn_event event = { .kind = kind, .status = status };
 
 	if (frame) {
-		event.told = frame->status;
+		event.number = frame->status;
 		event.qpn = frame->qpn;
 		event.qkey = frame->qkey;
 		event.addr = frame->addr;
@@ -435,7 +435,7 @@ struct siw_sidr_port {
 	struct siw_reporter *reporter;
 	struct siw_llp_sock *sock;
 	struct siw_addr addr;
-	struct siw_sidr_port *also; /* the port at the device's next address, or NULL */
+	struct siw_sidr_port *next_addr; /* the port at the device's next address, or NULL */
 	struct siw_admission *admission;
 	struct siw_sipkey key;
 	uint32_t n_answered;
@@ -715,7 +715,7 @@ static void sidr_request_taken(struct siw_sidr_request *request)
 /* Queues an event for the next query, unless an event is in the queue already. */
 static void sidr_port_offer_next(struct siw_sidr_port *port)
 {
-	struct siw_conn_event event = { .kind = SIW_CONN_ASKED, .taken = sidr_request_taken };
+	struct siw_conn_event event = { .kind = SIW_CONN_ASKED, .on_taken = sidr_request_taken };
 	struct siw_sidr_request *next;
 	struct sidr_source *source;
 
@@ -725,7 +725,7 @@ static void sidr_port_offer_next(struct siw_sidr_port *port)
 	next = sidr_port_choose_next(port);
 	if (!next)
 		return;
-	event.asked = next;
+	event.sidr_request = next;
 	event.params.rev = 1;
 	event.params.pdata_len = next->data.len;
 	memcpy(event.params.pdata, next->data.octets, next->data.len);
@@ -914,7 +914,7 @@ static void sidr_port_close_one(struct siw_sidr_port *port)
 static void sidr_ports_close(struct siw_sidr_port *port)
 {
 	while (port) {
-		struct siw_sidr_port *next = port->also;
+		struct siw_sidr_port *next = port->next_addr;
 
 		sidr_port_close_one(port);
 		port = next;
@@ -937,7 +937,7 @@ static int sidr_port_open_next(struct siw_every_addr *how, struct siw_addr *addr
 	if (err)
 		return err;
 	if (l->last)
-		l->last->also = port;
+		l->last->next_addr = port;
 	else
 		l->first = port;
 	l->last = port;

@@ -119,16 +119,16 @@ static void context_reset_state(struct siw_context *ctx)
 	atomic_store(&ctx->stop, false);
 	atomic_store(&ctx->cq_overrun, false);
 	atomic_store(&ctx->polls, 0);
-	atomic_store(&ctx->takes, 0);
-	atomic_store(&ctx->crowded, false);
+	atomic_store(&ctx->polls_without_round, 0);
+	atomic_store(&ctx->posts_dense, false);
 	atomic_store(&ctx->spin_skip, 0);
 	atomic_store(&ctx->spin_left, 0);
 	atomic_store(&ctx->armed_at, 0);
 	atomic_store(&ctx->next_pd, 0);
 	atomic_store(&ctx->next_srq, 0);
 	ctx->idle_polls = (struct siw_idle_polls){ 0 };
-	ctx->turns = ctx->rounds = 0;
-	ctx->sends_more = false;
+	ctx->unsent_rounds = ctx->rounds = 0;
+	ctx->more_to_send = false;
 	ctx->one_sided = 0;
 }
 
@@ -151,7 +151,7 @@ static struct siw_context *new_context(void)
 	siw_link_init(&ctx->unsent);
 	siw_link_init(&ctx->busy);
 	siw_link_init(&ctx->timed);
-	siw_link_init(&ctx->partings);
+	siw_link_init(&ctx->lingering_rds);
 	siw_link_init(&ctx->qps);
 	siw_link_init(&ctx->groups);
 	siw_link_init(&ctx->pair_ports);
@@ -445,7 +445,8 @@ static void end_waits(struct siw_context *ctx)
 {
 	uint64_t until = siw_now_ns() + WAITERS_LEAVE_NS;
 
-	while ((atomic_load(&ctx->waiters) || atomic_load(&ctx->aside)) && siw_now_ns() < until) {
+	while ((atomic_load(&ctx->waiters) || atomic_load(&ctx->fd_waiters)) &&
+	       siw_now_ns() < until) {
 		wake_all_waiters(ctx);
 		siw_sleep_ns(MS_NS);
 	}

@@ -137,14 +137,14 @@ struct siw_watchdogs {
 		struct siw_context *ctx;
 		pthread_t thread;
 		sem_t wake; /* wakes the thread when the watchdogs are activated or must end */
-	} each[SIW_WATCHDOGS];
+	} threads[SIW_WATCHDOGS];
 	unsigned int n; /* number of running watchdog threads */
-	bool asked;	/* creation of the threads was attempted */
-	_Atomic bool on;
+	bool attempted; /* creation of the threads was attempted */
+	_Atomic bool active;
 	_Atomic uint32_t served; /* number of wake-ups in which one-sided traffic was served */
 	uint64_t last_ns;	 /* when the progress thread last served one-sided traffic */
 	/* consecutive wake-ups with one-sided traffic, each soon after the one before */
-	unsigned int row;
+	unsigned int streak;
 };
 
 /* Counts the polls without work since the last poll that found work, to decide when to wait. */
@@ -153,11 +153,11 @@ struct siw_idle_polls {
 	bool idle;	   /* polls have found no work for longer than a message exchange takes */
 	uint64_t since_ns; /* time at which FEW rounds without work had been made */
 	/* the CQ whose poll made the last progress round; NULL: unknown */
-	const struct siw_cq *by;
-	unsigned int passed; /* number of polls of other CQs since the progress round of by */
-	uint32_t moves;	     /* copy of the global count of rounds with work, while idle */
+	const struct siw_cq *last_cq;
+	unsigned int skipped; /* number of polls of other CQs since the progress round of by */
+	uint32_t work_count;  /* copy of the global count of rounds with work, while idle */
 	/* number of further polls with rare rounds only, because another device is busy */
-	uint32_t aside;
+	uint32_t rare_left;
 	uint64_t round_ns; /* time of the last of these rare rounds */
 };
 
@@ -178,10 +178,10 @@ struct siw_context {
 	 */
 	_Atomic uint32_t polls;
 	/* number of polls that returned completions without a progress round */
-	_Atomic uint32_t takes;
-	_Atomic bool crowded; /* posts are dense enough to be delayed for a batch */
+	_Atomic uint32_t polls_without_round;
+	_Atomic bool posts_dense; /* posts are dense enough to be delayed for a batch */
 	/* posts were delayed for a batch since the last round over the unsent list */
-	_Atomic bool held_back;
+	_Atomic bool posts_delayed;
 	struct siw_idle_polls idle_polls; /* protected by the progress lock */
 	_Atomic uint32_t waiters;	  /* threads inside siw_device_wait */
 	/*
@@ -189,9 +189,9 @@ struct siw_context {
 	 * spin; spin_left of these are still to come. Hints only: relaxed accesses.
 	 */
 	_Atomic uint32_t spin_skip, spin_left;
-	_Atomic uint32_t aside;	   /* threads inside siw_device_wait_on_fd */
-	_Atomic uint32_t n_armed;  /* number of armed CQs */
-	_Atomic uint32_t armed_at; /* value of polls when a CQ was last armed */
+	_Atomic uint32_t fd_waiters; /* threads inside siw_device_wait_on_fd */
+	_Atomic uint32_t n_armed;    /* number of armed CQs */
+	_Atomic uint32_t armed_at;   /* value of polls when a CQ was last armed */
 	_Atomic bool cq_overrun;   /* a CQ overflowed and its QPs have not been moved to ERR yet */
 	_Atomic uint32_t n_unsent; /* number of QPs in the unsent list */
 	/*
@@ -203,13 +203,13 @@ struct siw_context {
 	struct siw_link children[SIW_CHILD_RANKS];
 	siw_lock_t unsent_lock;
 	struct siw_link unsent; /* QPs with requests left to send; unsent_lock */
-	uint64_t turns;		/* number of rounds over the unsent list; progress lock */
+	uint64_t unsent_rounds; /* number of rounds over the unsent list; progress lock */
 	siw_lock_t busy_lock;	/* innermost lock: no lock is taken under it */
 	struct siw_link busy;	/* QPs that may be using memory or address handles; busy_lock */
 	uint32_t n_busy;	/* number of QPs in busy; busy_lock */
 	uint64_t rounds;	/* number of progress rounds that polled sockets; progress lock */
 	/* the last round left requests for which the sockets have room; progress lock */
-	bool sends_more;
+	bool more_to_send;
 	struct siw_link timed;	  /* list of struct siw_timed; progress lock */
 	_Atomic uint32_t n_timed; /* number of timers in timed */
 	/* number of timers of streams and endpoints that wait for their peers to close */
@@ -219,7 +219,7 @@ struct siw_context {
 	struct siw_link qps;	/* protected by the progress lock */
 	struct siw_link groups; /* list of multicast groups with member QPs; progress lock */
 	/* owned by qp: RD endpoints whose queue pairs are destroyed; progress lock */
-	struct siw_link partings;
+	struct siw_link lingering_rds;
 	/* owned by qp: TCP ports of RC QPs that connect by QPN; progress lock */
 	struct siw_link pair_ports;
 

@@ -108,21 +108,21 @@ int siw_device_send_unsent(struct siw_context *ctx)
 	 * Pairs with the store in siw_post_send(): a thread that reads true also sees the queue
 	 * pair.
 	 */
-	if (atomic_load_explicit(&ctx->held_back, memory_order_acquire))
-		atomic_store(&ctx->held_back, false);
-	ctx->turns++;
-	ctx->sends_more = false;
+	if (atomic_load_explicit(&ctx->posts_delayed, memory_order_acquire))
+		atomic_store(&ctx->posts_delayed, false);
+	ctx->unsent_rounds++;
+	ctx->more_to_send = false;
 	for (uint32_t n = atomic_load(&ctx->n_unsent); n; n--) {
 		struct siw_qp *qp = next_unsent(ctx);
 		enum siw_turn turn;
 
 		if (!qp)
 			break;
-		turn = qp->ops->turn(qp, ctx->turns);
+		turn = qp->ops->turn(qp, ctx->unsent_rounds);
 		if (turn != SIW_TURN_DONE) {
 			siw_device_mark_unsent(qp);
 			starved |= turn == SIW_TURN_STARVED;
-			ctx->sends_more |= turn == SIW_TURN_MORE;
+			ctx->more_to_send |= turn == SIW_TURN_MORE;
 			ahead += !starved;
 		}
 		moved += turn <= SIW_TURN_MORE;
@@ -141,8 +141,8 @@ static void wake_before_leaving(struct siw_context *ctx)
 {
 	if (has_sleeper(ctx))
 		siw_llp_port_leave(ctx->port,
-				   ctx->sends_more && atomic_load_explicit(&ctx->n_unsent,
-									   memory_order_relaxed));
+				   ctx->more_to_send && atomic_load_explicit(&ctx->n_unsent,
+									     memory_order_relaxed));
 }
 
 /*
@@ -154,7 +154,7 @@ static bool lock_to_poll(struct siw_context *ctx)
 {
 	if (siw_trylock(&ctx->progress))
 		return true;
-	if (!atomic_load_explicit(&ctx->held_back, memory_order_relaxed))
+	if (!atomic_load_explicit(&ctx->posts_delayed, memory_order_relaxed))
 		return false;
 	siw_lock(&ctx->progress);
 	return true;
@@ -366,12 +366,12 @@ static void dense_posts_round(struct siw_context *ctx)
 void siw_device_polled_without_round(struct siw_context *ctx, bool all)
 {
 	/* Not an atomic add, for the reasons in count_poll(). */
-	uint32_t takes = atomic_load_explicit(&ctx->takes, memory_order_relaxed) + 1;
+	uint32_t takes = atomic_load_explicit(&ctx->polls_without_round, memory_order_relaxed) + 1;
 
-	atomic_store_explicit(&ctx->takes, takes, memory_order_relaxed);
+	atomic_store_explicit(&ctx->polls_without_round, takes, memory_order_relaxed);
 	if (takes % SIW_POLLS_PER_BURST == 0 &&
-	    atomic_load_explicit(&ctx->crowded, memory_order_relaxed)) {
-		atomic_store_explicit(&ctx->crowded, false, memory_order_relaxed);
+	    atomic_load_explicit(&ctx->posts_dense, memory_order_relaxed)) {
+		atomic_store_explicit(&ctx->posts_dense, false, memory_order_relaxed);
 		dense_posts_round(ctx);
 	} else if (!all) { /* a poll with unused entries may be the last for a while */
 		siw_device_send_posted(ctx, true);
@@ -387,13 +387,13 @@ static bool skip_round_of_idle_device(struct siw_idle_polls *idle_polls)
 	uint32_t count = atomic_load_explicit(&moves, memory_order_relaxed);
 	uint64_t now;
 
-	if (idle_polls->moves != count) {
-		idle_polls->moves = count;
-		idle_polls->aside = RARE_POLLS;
+	if (idle_polls->work_count != count) {
+		idle_polls->work_count = count;
+		idle_polls->rare_left = RARE_POLLS;
 	}
-	if (!idle_polls->aside)
+	if (!idle_polls->rare_left)
 		return false;
-	idle_polls->aside--;
+	idle_polls->rare_left--;
 	now = siw_now_ns();
 	if (now - idle_polls->round_ns < RARE_ROUND_NS)
 		return true;
@@ -408,16 +408,16 @@ static bool skip_round_of_idle_device(struct siw_idle_polls *idle_polls)
 static bool poll_makes_round(struct siw_context *ctx, const struct siw_cq *cq)
 {
 	struct siw_idle_polls *idle_polls = &ctx->idle_polls;
-	bool other = cq && idle_polls->by && idle_polls->by != cq;
+	bool other = cq && idle_polls->last_cq && idle_polls->last_cq != cq;
 
 	if (atomic_load_explicit(&ctx->n_unsent, memory_order_relaxed))
 		return true;
-	if (other && idle_polls->passed < MAX_SKIPPED_POLLS) {
-		idle_polls->passed++;
+	if (other && idle_polls->skipped < MAX_SKIPPED_POLLS) {
+		idle_polls->skipped++;
 		return false;
 	}
-	idle_polls->by = cq;
-	idle_polls->passed = 0;
+	idle_polls->last_cq = cq;
+	idle_polls->skipped = 0;
 	return !idle_polls->idle || !skip_round_of_idle_device(idle_polls);
 }
 
@@ -434,14 +434,14 @@ static bool count_idle_round(struct siw_idle_polls *idle_polls)
 	if (++idle_polls->rounds % FEW)
 		return false;
 	if (idle_polls->idle)
-		return !idle_polls->aside;
+		return !idle_polls->rare_left;
 	now = siw_now_ns();
 	if (idle_polls->rounds == FEW)
 		idle_polls->since_ns = now;
 	lasts = now - idle_polls->since_ns >= IDLE_NS;
 	if (lasts) {
 		idle_polls->idle = true;
-		idle_polls->moves = atomic_load_explicit(&moves, memory_order_relaxed);
+		idle_polls->work_count = atomic_load_explicit(&moves, memory_order_relaxed);
 	}
 	return lasts;
 }

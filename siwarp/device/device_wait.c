@@ -164,7 +164,7 @@ static void fd_waiter_cleanup(void *arg)
 {
 	struct siw_context *ctx = arg;
 
-	atomic_fetch_sub(&ctx->aside, 1);
+	atomic_fetch_sub(&ctx->fd_waiters, 1);
 }
 
 int siw_device_wait_on_fd(struct siw_context *ctx, int (*ready)(void *arg), void *arg, int fd,
@@ -183,7 +183,7 @@ int siw_device_wait_on_fd(struct siw_context *ctx, int (*ready)(void *arg), void
 	 */
 	if (atomic_load(&ctx->naps))
 		siw_llp_event_set(ctx->sleep_fd);
-	atomic_fetch_add(&ctx->aside, 1);
+	atomic_fetch_add(&ctx->fd_waiters, 1);
 	pthread_cleanup_push(fd_waiter_cleanup, ctx);
 	r = wait_on_fd(ctx, ready, arg, fd, deadline);
 	pthread_cleanup_pop(1);

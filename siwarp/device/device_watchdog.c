@@ -97,7 +97,7 @@ static void watchdog_loop(struct siw_context *ctx, uint64_t which)
 	uint32_t seen = atomic_load_explicit(&watchdogs->served, memory_order_relaxed);
 	unsigned int quiet = 0;
 
-	while (atomic_load(&watchdogs->on) && !atomic_load(&ctx->stop)) {
+	while (atomic_load(&watchdogs->active) && !atomic_load(&ctx->stop)) {
 		uint32_t polls = atomic_load_explicit(&ctx->polls, memory_order_relaxed), served;
 
 		watchdog_sleep(which);
@@ -106,7 +106,7 @@ static void watchdog_loop(struct siw_context *ctx, uint64_t which)
 		quiet = served == seen ? quiet + 1 : 0;
 		seen = served;
 		if (which == 0 && quiet == END)
-			atomic_store(&watchdogs->on, false);
+			atomic_store(&watchdogs->active, false);
 	}
 }
 
@@ -117,9 +117,9 @@ static void *watchdog_thread(void *arg)
 
 	siw_device_short_slice();
 	while (!atomic_load(&ctx->stop)) {
-		/* a spurious wake-up does no harm: the loop checks watchdogs->on */
+		/* a spurious wake-up does no harm: the loop checks watchdogs->active */
 		sem_wait(&self->wake);
-		watchdog_loop(ctx, (uint64_t)(self - ctx->watchdogs.each));
+		watchdog_loop(ctx, (uint64_t)(self - ctx->watchdogs.threads));
 	}
 	return NULL;
 }
@@ -133,11 +133,11 @@ static bool watchdogs_start(struct siw_context *ctx)
 	struct siw_watchdogs *watchdogs = &ctx->watchdogs;
 	int policy = sched_getscheduler(0);
 
-	watchdogs->asked = true;
+	watchdogs->attempted = true;
 	if (policy == SCHED_FIFO || policy == SCHED_RR)
 		return false;
 	for (; watchdogs->n < SIW_WATCHDOGS; watchdogs->n++) {
-		struct siw_watchdog *watchdog = &watchdogs->each[watchdogs->n];
+		struct siw_watchdog *watchdog = &watchdogs->threads[watchdogs->n];
 
 		watchdog->ctx = ctx;
 		sem_init(&watchdog->wake, 0, 0);
@@ -152,7 +152,7 @@ static bool watchdogs_start(struct siw_context *ctx)
 static void watchdogs_wake(struct siw_watchdogs *watchdogs)
 {
 	for (unsigned int i = 0; i < watchdogs->n; i++)
-		sem_post(&watchdogs->each[i].wake);
+		sem_post(&watchdogs->threads[i].wake);
 }
 
 void siw_device_watchdogs_note(struct siw_context *ctx)
@@ -160,19 +160,19 @@ void siw_device_watchdogs_note(struct siw_context *ctx)
 	struct siw_watchdogs *watchdogs = &ctx->watchdogs;
 	uint64_t now, gap_ns;
 
-	if (watchdogs->asked && !watchdogs->n)
+	if (watchdogs->attempted && !watchdogs->n)
 		return;
 	atomic_fetch_add_explicit(&watchdogs->served, 1, memory_order_relaxed);
-	if (atomic_load(&watchdogs->on))
+	if (atomic_load(&watchdogs->active))
 		return;
 	now = siw_now_ns();
 	gap_ns = GAP_NS * (uint64_t)siw_settings()->pauses;
-	watchdogs->row = now - watchdogs->last_ns < gap_ns ? watchdogs->row + 1 : 0;
+	watchdogs->streak = now - watchdogs->last_ns < gap_ns ? watchdogs->streak + 1 : 0;
 	watchdogs->last_ns = now;
-	if (watchdogs->row < BEGIN || (!watchdogs->asked && !watchdogs_start(ctx)))
+	if (watchdogs->streak < BEGIN || (!watchdogs->attempted && !watchdogs_start(ctx)))
 		return;
-	watchdogs->row = 0;
-	atomic_store(&watchdogs->on, true);
+	watchdogs->streak = 0;
+	atomic_store(&watchdogs->active, true);
 	watchdogs_wake(watchdogs);
 }
 
@@ -183,11 +183,11 @@ void siw_device_watchdogs_stop(struct siw_context *ctx)
 
 	watchdogs_wake(watchdogs);
 	for (unsigned int i = 0; i < watchdogs->n; i++) {
-		pthread_join(watchdogs->each[i].thread, NULL);
-		sem_destroy(&watchdogs->each[i].wake);
+		pthread_join(watchdogs->threads[i].thread, NULL);
+		sem_destroy(&watchdogs->threads[i].wake);
 	}
 	siw_cancel_restore(cancel);
 	watchdogs->n = 0;
-	watchdogs->asked = false;
-	atomic_store(&watchdogs->on, false);
+	watchdogs->attempted = false;
+	atomic_store(&watchdogs->active, false);
 }

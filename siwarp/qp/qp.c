@@ -245,12 +245,12 @@ static int qp_remove(struct siw_base_qp *base)
 
 	if (siw_teardown_of(base) == SIW_DEAD || siw_link_empty(&qp->in_ctx))
 		return siw_refuse(DESTROYED);
-	err = class->may_end ? class->may_end(base) : 0;
+	err = class->may_destroy ? class->may_destroy(base) : 0;
 	if (err)
 		return err;
 	siw_qp_prepare(base, SIW_QPE_TO_RESET, NULL, 0);
-	if (class->depart)
-		class->depart(base);
+	if (class->before_destroy)
+		class->before_destroy(base);
 	siw_qp_step(base, SIW_QPE_TO_RESET); /* from here on posts are refused */
 	if (class->release)
 		class->release(base);

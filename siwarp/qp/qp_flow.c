@@ -148,7 +148,7 @@ static __attribute__((cold, noinline)) void flow_fail_oldest(struct siw_base_qp 
 	}
 	siw_set_teardown(base, SIW_ALIVE);
 	siw_qp_flow_finish_all(base, flow, SIW_WC_WR_FLUSH_ERR);
-	siw_class_of(base)->abandon(base);
+	siw_class_of(base)->discard_state(base);
 }
 
 void siw_qp_flow_reap(struct siw_base_qp *base, struct siw_flow *flow)

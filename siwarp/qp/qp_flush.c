@@ -15,8 +15,8 @@ static void sq_end_requests(struct siw_base_qp *base, bool report, enum siw_tear
 	siw_lock(&base->qp.send_lock);
 	base->revoke.due = SIW_REVOKE_NONE;
 	siw_qp_sq_end(base, report);
-	if (siw_class_of(base)->abandon)
-		siw_class_of(base)->abandon(base);
+	if (siw_class_of(base)->discard_state)
+		siw_class_of(base)->discard_state(base);
 	siw_set_teardown(base, to);
 }
 
@@ -107,7 +107,7 @@ void siw_qp_act(struct siw_base_qp *base, int action, bool notify)
 	} else if (action == SIW_QPA_FLUSH) {
 		class->end(base);
 	} else if (action == SIW_QPA_FORGET) {
-		base->heard = false;
+		base->comm_established = false;
 		if (class->release)
 			class->release(base);
 		siw_qp_drop_work(base);

@@ -143,7 +143,8 @@ siw_qp_wqe_uses_fn siw_qp_wqe_uses_key;
 static inline uint32_t siw_qp_poll_round(struct siw_context *ctx)
 {
 	return atomic_load_explicit(&ctx->polls, memory_order_relaxed) +
-	       atomic_load_explicit(&ctx->takes, memory_order_relaxed) / SIW_POLLS_PER_BURST;
+	       atomic_load_explicit(&ctx->polls_without_round, memory_order_relaxed) /
+		       SIW_POLLS_PER_BURST;
 }
 
 /*
@@ -388,8 +389,8 @@ void siw_qp_breaker_pace(struct siw_uc_qp *uc);
 /* A request is about to be sent. send_lock held; the progress lock need not be held. */
 static inline void siw_qp_breaker_sends(struct siw_uc_qp *uc)
 {
-	if (__builtin_expect(uc->breaker.rests && !uc->breaker.sends, 0)) {
-		uc->breaker.sends = true;
+	if (__builtin_expect(uc->breaker.paused && !uc->breaker.resumed, 0)) {
+		uc->breaker.resumed = true;
 		siw_llp_sock_due(uc->sock, siw_now_ns());
 	}
 }

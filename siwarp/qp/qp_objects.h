@@ -166,8 +166,8 @@ enum siw_run {
  * is queued behind the requests that need confirmation, an empty Read is sent, one at a time.
  */
 struct siw_confirm {
-	bool on;    /* false: completion does not depend on Reads */
-	bool asked; /* an empty Read is outstanding */
+	bool on;	       /* false: completion does not depend on Reads */
+	bool read_outstanding; /* an empty Read is outstanding */
 	/* the last request was long: send an empty Read before the next request */
 	bool due;
 	uint32_t wanted;  /* the count up to which a confirmation is needed */
@@ -185,7 +185,7 @@ struct siw_delivery_counts {
 	 * announce to the peer, before the next request, that this end wants counts; under
 	 * send_lock
 	 */
-	bool tell;
+	bool announce;
 	uint32_t writes_begun;	/* Writes begun; send_lock, also for the next line */
 	uint32_t sends, writes; /* the peer's latest counts */
 	/*
@@ -195,11 +195,11 @@ struct siw_delivery_counts {
 	int rnr_retry;
 	/* rnr_retry was set by this end's program; the peer's announcements are ignored */
 	bool rnr_fixed;
-	uint32_t octets;   /* octets received since this end last sent a count */
-	uint64_t alone_ns; /* when a count was last sent without a message behind it */
-	uint64_t came;	   /* the progress round in which data was last received */
+	uint32_t octets;	      /* octets received since this end last sent a count */
+	uint64_t last_alone_ns;	      /* when a count was last sent without a message behind it */
+	uint64_t last_received_round; /* the progress round in which data was last received */
 	/* the progress round after which the program may have polled the resulting completions */
-	uint64_t seen;
+	uint64_t last_seen_round;
 };
 
 struct siw_base_qp;
@@ -248,9 +248,9 @@ struct siw_qp_class {
 	int (*create)(struct siw_base_qp *base, const struct siw_qp_init_attr *init);
 	int (*open)(struct siw_base_qp *base, const struct siw_addr *addr, int fd);
 	/* Whether the QP may be destroyed now: 0 or -errno. */
-	int (*may_end)(const struct siw_base_qp *base);
+	int (*may_destroy)(const struct siw_base_qp *base);
 	/* Called before a QP is destroyed, while all its resources are still open. */
-	void (*depart)(struct siw_base_qp *base);
+	void (*before_destroy)(struct siw_base_qp *base);
 	/*
 	 * Frees the type's own resources. Harmless if called twice, or for a QP whose creation
 	 * failed.
@@ -300,7 +300,7 @@ struct siw_qp_class {
 	 * All requests have ended: discards the protocol state of requests and of unfinished
 	 * Write-Records.
 	 */
-	void (*abandon)(struct siw_base_qp *base);
+	void (*discard_state)(struct siw_base_qp *base);
 	/* The receive that an unfinished message has consumed: 1 and its wr_id, or 0. */
 	int (*take_recv)(struct siw_base_qp *base, uint64_t *wr_id);
 	/* The Write-Record with that number, or NULL. Progress lock held. */
@@ -371,7 +371,7 @@ struct siw_base_qp {
 	uint32_t rq_done;	     /* number of receives completed; under the progress lock */
 	/* maximum number of messages to receive in the next turn; under the progress lock */
 	int burst;
-	bool heard; /* COMM_EST was raised since RESET; under the progress lock */
+	bool comm_established; /* COMM_EST was raised since RESET; under the progress lock */
 
 	/*
 	 * error entries for siw_poll_err(); allocated with the first entry; under the progress lock
@@ -459,8 +459,9 @@ struct siw_rc_qp {
 struct siw_ud_qp {
 	struct siw_base_qp base;   /* must be first */
 	struct siw_llp_sock *sock; /* the QP's only or first socket; may be shared with other QPs */
-	struct siw_addr_socks *ends; /* NULL, or the sockets at every address; may be shared, too */
-	struct siw_ddp_dgram *ddp;   /* datagram DDP on the sockets; dgram is layered on it */
+	struct siw_addr_socks
+		*socks;		   /* NULL, or the sockets at every address; may be shared, too */
+	struct siw_ddp_dgram *ddp; /* datagram DDP on the sockets; dgram is layered on it */
 	struct siw_rdmap_dgram *dgram;
 	/* number of multicast groups that the QP is a member of; under the progress lock */
 	uint32_t n_groups;
@@ -470,14 +471,15 @@ struct siw_ud_qp {
 
 /* The circuit breaker of a UC queue pair: qp_uc.c. Under the progress lock. */
 struct siw_breaker {
-	bool known; /* the peer has sent a report, so further reports are expected */
-	bool heard; /* a report has arrived in the current interval */
-	bool open;  /* the breaker is open: the rate is cut */
-	bool rests; /* nothing was sent in the last interval, and no interval is running */
+	bool reports_expected; /* the peer has sent a report, so further reports are expected */
+	bool report_seen;      /* a report has arrived in the current interval */
+	bool open;	       /* the breaker is open: the rate is cut */
+	bool paused; /* nothing was sent in the last interval, and no interval is running */
 	/* traffic has resumed after a rest: start the next interval; under send_lock */
-	bool sends;
-	uint32_t bad;  /* number of consecutive reports of excessive loss */
-	uint32_t mute; /* number of consecutive intervals with traffic but without a report */
+	bool resumed;
+	uint32_t bad_reports; /* number of consecutive reports of excessive loss */
+	uint32_t
+		silent_intervals; /* number of consecutive intervals with traffic but without a report */
 	/* The last report evaluated and its time, or the initial values. */
 	struct siw_ddp_uc_report last;
 	uint64_t last_ns;
@@ -487,10 +489,10 @@ struct siw_breaker {
 };
 
 struct siw_uc_qp {
-	struct siw_base_qp base;     /* must be first */
-	struct siw_llp_sock *sock;   /* the socket used for sending */
-	struct siw_addr_socks *ends; /* NULL, or the QP's sockets at every address */
-	struct siw_ddp_uc *ddp;	     /* UC DDP on the socket; end is layered on it */
+	struct siw_base_qp base;      /* must be first */
+	struct siw_llp_sock *sock;    /* the socket used for sending */
+	struct siw_addr_socks *socks; /* NULL, or the QP's sockets at every address */
+	struct siw_ddp_uc *ddp;	      /* UC DDP on the socket; end is layered on it */
 	struct siw_rdmap_uc *end;
 	/* set from RTR on; written with the progress lock and send_lock held, as is dest_qpn */
 	struct siw_addr peer;

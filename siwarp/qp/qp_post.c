@@ -82,7 +82,7 @@ int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr 
 	if (run != SIW_RUN_DONE)
 		siw_qp_wake(base);
 	if (later && !err)
-		atomic_store_explicit(&qp->ctx->held_back, true, memory_order_release);
+		atomic_store_explicit(&qp->ctx->posts_delayed, true, memory_order_release);
 	siw_unlock(&qp->send_lock);
 	return err;
 }

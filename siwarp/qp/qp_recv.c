@@ -11,8 +11,8 @@ static inline void recv_raise_comm_est(struct siw_base_qp *base)
 	if (__builtin_expect(atomic_load_explicit(&base->qp.state, memory_order_relaxed) ==
 				     SIW_QPS_RTR,
 			     0) &&
-	    !base->heard) {
-		base->heard = true;
+	    !base->comm_established) {
+		base->comm_established = true;
 		siw_device_async_raise(&base->qp.async, SIW_EVENT_COMM_EST);
 	}
 }

@@ -60,7 +60,7 @@ static int addr_sock_serve(struct siw_io_handler *self)
 {
 	struct siw_addr_sock *end = siw_container(self, struct siw_addr_sock, handler);
 
-	return end->ends->serve(end);
+	return end->socks->serve(end);
 }
 
 static uint32_t addr_socks_count(const struct siw_addr_socks *ends)
@@ -106,7 +106,7 @@ static int addr_sock_open(struct siw_every_addr *how, struct siw_addr *addr)
 	if (!end)
 		return -ENOMEM;
 	end->handler.serve = addr_sock_serve;
-	end->ends = ends;
+	end->socks = ends;
 	err = siw_llp_udp_open(ends->ctx->port, addr, &end->handler, &end->sock);
 	if (err)
 		goto free_end;

@@ -33,7 +33,7 @@ struct siw_addr_socks;
 /* A UDP socket at one address. It lives as long as its struct siw_addr_socks. */
 struct siw_addr_sock {
 	struct siw_io_handler handler; /* must be first */
-	struct siw_addr_socks *ends;
+	struct siw_addr_socks *socks;
 	struct siw_llp_sock *sock;
 	struct siw_addr addr;
 	_Atomic bool lost;	      /* the device does not have the address at present */

@@ -340,7 +340,7 @@ bool siw_qp_may_delay_post(struct siw_base_qp *base, const struct siw_send_wr *w
 	    !posts_are_dense(&base->round, siw_qp_poll_round(ctx)) || !ctx->has_thread ||
 	    atomic_load_explicit(&ctx->waiters, memory_order_relaxed) || program_may_sleep(ctx))
 		return false;
-	if (!atomic_load_explicit(&ctx->crowded, memory_order_relaxed))
-		atomic_store_explicit(&ctx->crowded, true, memory_order_relaxed);
+	if (!atomic_load_explicit(&ctx->posts_dense, memory_order_relaxed))
+		atomic_store_explicit(&ctx->posts_dense, true, memory_order_relaxed);
 	return !siw_llp_port_armed(ctx->port) && sq_has_batch_room(base, wr);
 }

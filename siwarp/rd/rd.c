@@ -85,8 +85,9 @@ static void rd_init(struct siw_rd *rd, struct siw_llp_port *port, const struct s
 	rd->max_peers = attr->max_peers ? attr->max_peers : (uint32_t)set->rd_peers;
 	rd->timeout = attr->peer_timeout_ns ? attr->peer_timeout_ns
 					    : (uint64_t)set->peer_timeout_ms * SIW_RD_MS;
-	rd->meet = attr->peer_timeout_ns ? rd->timeout
-					 : (uint64_t)set->rd_handshake_timeout_ms * SIW_RD_MS;
+	rd->handshake_timeout = attr->peer_timeout_ns
+					? rd->timeout
+					: (uint64_t)set->rd_handshake_timeout_ms * SIW_RD_MS;
 	rd->rx_limit = rd->tx_limit = (uint64_t)set->rd_total_window;
 	rd->idle = (uint64_t)set->rd_idle_ms * SIW_RD_MS;
 	rd->cookie_ms = set->rd_idle_ms < COOKIE_MS ? (uint32_t)set->rd_idle_ms : COOKIE_MS;
@@ -98,8 +99,8 @@ static void rd_init(struct siw_rd *rd, struct siw_llp_port *port, const struct s
 		rd->instance = siw_siphash(&rd->key, &rd->epochs, sizeof(rd->epochs));
 		rd->epochs++;
 	} while (!rd->instance);
-	rd->follow = set->rd_follow_restart;
-	siw_rd_cc_init(&rd->resting, SIW_RD_MIN_DATAGRAM, false);
+	rd->follow_restart = set->rd_follow_restart;
+	siw_rd_cc_init(&rd->initial_cc, SIW_RD_MIN_DATAGRAM, false);
 }
 
 int siw_rd_open(struct siw_llp_port *port, const struct siw_rd_attr *attr, struct siw_rd **out)
@@ -167,7 +168,7 @@ void siw_rd_set_qkey(struct siw_rd *rd, uint32_t qkey)
 void siw_rd_set_unreachable(struct siw_rd *rd, bool away)
 {
 	siw_lock(&rd->lock);
-	rd->away = away;
+	rd->unreachable = away;
 	siw_unlock(&rd->lock);
 }
 
@@ -232,7 +233,7 @@ void *siw_rd_upper(const struct siw_rd_peer *peer)
 
 void *siw_rd_upper_data(struct siw_rd_peer *peer)
 {
-	return peer->room;
+	return peer->upper_data;
 }
 
 uint8_t siw_rd_peer_ird(const struct siw_rd_peer *peer)
@@ -253,9 +254,9 @@ void siw_rd_reset(struct siw_rd_peer *peer, enum siw_rd_reason reason)
 	struct siw_rd *rd = peer->rd;
 
 	siw_lock(&rd->lock);
-	if (peer->state == SIW_RD_OPEN && !rd->leaving)
+	if (peer->state == SIW_RD_OPEN && !rd->shut_down)
 		siw_rd_end_with_bye(peer, reason, 0);
-	else if (!rd->leaving)
+	else if (!rd->shut_down)
 		siw_rd_end_incarnation(peer, 0);
 	siw_unlock(&rd->lock);
 }
@@ -267,7 +268,8 @@ bool siw_rd_abandon_peer(struct siw_rd *rd, const struct siw_addr *addr)
 
 	siw_lock(&rd->lock);
 	peer = siw_rd_peer_find(rd, addr);
-	found = peer && !rd->leaving && (peer->state != SIW_RD_CLOSED || siw_rd_outstanding(peer));
+	found = peer && !rd->shut_down &&
+		(peer->state != SIW_RD_CLOSED || siw_rd_outstanding(peer));
 	if (found && peer->state == SIW_RD_OPEN)
 		siw_rd_end_with_bye(peer, SIW_RD_IDLE, SIW_RD_GONE);
 	else if (found)
@@ -320,7 +322,7 @@ static bool rd_datagram_valid(struct siw_rd *rd, const struct siw_rd_wire *wire,
 		return siw_drop(SIW_COUNTER_drop_header);
 	if (ntohl(wire->llp.qkey) != rd->qkey)
 		return siw_drop(SIW_COUNTER_drop_qkey);
-	if (rd->away && wire->llp.type >> 4 != SIW_DGRAM_RD_BYE)
+	if (rd->unreachable && wire->llp.type >> 4 != SIW_DGRAM_RD_BYE)
 		return siw_drop(SIW_COUNTER_drop_source);
 	return true;
 }
@@ -332,7 +334,7 @@ static void rd_handshake_complete(struct siw_rd_peer *peer, uint64_t now)
 	peer->known_lost = false;
 	siw_rd_mtu_handshake_done(peer);
 	if (!peer->rtos && siw_rd_has_cc(peer))
-		siw_rd_cc_rtt(peer->cc, now - peer->sent_ns);
+		siw_rd_cc_rtt(peer->cc, now - peer->last_sent_ns);
 	/*
 	 * If the peer began a handshake before it received this end's HELLO, the peer's ECHO must
 	 * not open a second pair of epochs.
@@ -358,19 +360,19 @@ static void rd_handle_pair_datagram(struct siw_rd_peer *peer, struct siw_rd_wire
 	}
 	if (peer->state != SIW_RD_OPEN)
 		rd_handshake_complete(peer, now);
-	peer->heard_ns = now;
+	peer->last_received_ns = now;
 	siw_rd_lru_touch(peer, now);
 	if (siw_rd_peer_ird(peer) != wire->ird)
 		atomic_store_explicit(&peer->ird, wire->ird, memory_order_relaxed);
 	if (peer->verify) {
 		peer->verify = false;
-		peer->since_ns = 0;
+		peer->awaited_since_ns = 0;
 		siw_rd_report(peer, SIW_RD_REPORT_ACKED);
 	}
 	switch (wire->llp.type >> 4) {
 	case SIW_DGRAM_RD_DATA:
 		siw_rd_acked(peer, wire, NULL, now);
-		if (!peer->rd->leaving)
+		if (!peer->rd->shut_down)
 			siw_rd_data(peer, wire, len, now);
 		break;
 	case SIW_DGRAM_RD_ACK:
@@ -397,7 +399,7 @@ static void rd_handle_datagram(struct siw_rd *rd, struct siw_rd_wire *wire, uint
 	struct siw_rd_peer *peer;
 	uint64_t now = rd->now;
 
-	if (rd->leaving && siw_rd_is_handshake_type(wire->llp.type))
+	if (rd->shut_down && siw_rd_is_handshake_type(wire->llp.type))
 		return; /* no new handshakes during shutdown */
 	switch (wire->llp.type >> 4) {
 	case SIW_DGRAM_RD_HELLO:
@@ -452,12 +454,12 @@ static int rd_next_report(struct siw_rd_peer *peer)
 
 static int rd_segment_event(struct siw_rd *rd, struct siw_rd_event *event)
 {
-	struct siw_rd_peer *peer = rd->offered;
+	struct siw_rd_peer *peer = rd->delivered_peer;
 	const uint8_t *datagram = rd->direct;
 	uint32_t len = rd->direct_len;
 
 	if (!datagram) {
-		const struct siw_rd_seq *seq = rd->offered_seq;
+		const struct siw_rd_seq *seq = rd->delivered_seq;
 		const struct siw_rd_held *held = &seq->rx->slot[seq->rcv & seq->rx->mask];
 
 		datagram = held->buf;
@@ -466,7 +468,7 @@ static int rd_segment_event(struct siw_rd *rd, struct siw_rd_event *event)
 	*event = (struct siw_rd_event){
 		.kind = SIW_RD_SEGMENT,
 		.peer = peer,
-		.space = rd->offered_seq->space,
+		.space = rd->delivered_seq->space,
 		.data = datagram + SIW_RD_LEN,
 		.len = len - SIW_RD_OVERHEAD,
 	};
@@ -478,7 +480,7 @@ static int rd_next_event(struct siw_rd *rd, struct siw_rd_event *event)
 	struct siw_rd_peer *peer;
 
 	/* A segment is delivered first; what its datagram acknowledged is reported after it. */
-	if (rd->offered && !(rd->offered->reports & ~SIW_RD_REPORT_ACKED))
+	if (rd->delivered_peer && !(rd->delivered_peer->reports & ~SIW_RD_REPORT_ACKED))
 		return rd_segment_event(rd, event);
 	if (!siw_link_empty(&rd->news)) {
 		peer = siw_container(rd->news.next, struct siw_rd_peer, news);
@@ -487,13 +489,13 @@ static int rd_next_event(struct siw_rd *rd, struct siw_rd_event *event)
 			siw_link_del(&peer->news);
 		return 1;
 	}
-	if (!rd->offered && !siw_link_empty(&rd->ready)) {
-		rd->offered = siw_container(rd->ready.next, struct siw_rd_peer, ready);
-		rd->offered_seq = siw_rd_ready_seq(rd->offered);
+	if (!rd->delivered_peer && !siw_link_empty(&rd->ready)) {
+		rd->delivered_peer = siw_container(rd->ready.next, struct siw_rd_peer, ready);
+		rd->delivered_seq = siw_rd_ready_seq(rd->delivered_peer);
 		rd->direct = NULL;
-		siw_link_del(&rd->offered->ready);
+		siw_link_del(&rd->delivered_peer->ready);
 	}
-	return rd->offered ? rd_segment_event(rd, event) : 0;
+	return rd->delivered_peer ? rd_segment_event(rd, event) : 0;
 }
 
 /* The list must not be empty. */

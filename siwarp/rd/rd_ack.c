@@ -221,11 +221,11 @@ static void handle_delivery(struct siw_rd_peer *peer, struct gain *gain, uint64_
  */
 static uint32_t new_ce_marks(struct siw_rd_peer *peer, uint32_t told)
 {
-	uint32_t more = told - peer->ce_told;
+	uint32_t more = told - peer->ce_reported;
 
 	if (more > INT32_MAX)
 		return 0;
-	peer->ce_told = told;
+	peer->ce_reported = told;
 	return more < SIW_RD_WINDOW_MAX ? more : SIW_RD_WINDOW_MAX;
 }
 
@@ -252,12 +252,12 @@ void siw_rd_acked(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 		return;
 	if (gain.cc.octets)
 		handle_delivery(peer, &gain, before, now);
-	if (__builtin_expect(gain.relost || peer->suspect, 0))
+	if (__builtin_expect(gain.relost || peer->long_losses, 0))
 		siw_rd_mtu_check_losses(peer, gain.relost, gain.longest, now);
-	if (peer->unready_una != requests->una)
-		peer->unready_ns = 0;
+	if (peer->peer_unready_una != requests->una)
+		peer->peer_unready_ns = 0;
 	if (!siw_rd_outstanding(peer))
-		peer->since_ns = siw_rd_awaits_more(peer) ? now : 0;
+		peer->awaited_since_ns = siw_rd_awaits_more(peer) ? now : 0;
 	if (gain.cc.octets)
 		siw_rd_rearm(peer, now);
 	siw_rd_pump(peer, now);
@@ -335,7 +335,7 @@ static void mark_all_lost(struct siw_rd_peer *peer)
 /* Whether the peer has a reason to grant no credit for a space: it reports NOT READY. */
 static bool space_reports_not_ready(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq)
 {
-	return seq->space == SIW_RD_REQUESTS && peer->unready_ns;
+	return seq->space == SIW_RD_REQUESTS && peer->peer_unready_ns;
 }
 
 /*
@@ -373,9 +373,9 @@ static bool peer_never_acknowledges(struct siw_rd_peer *peer, uint64_t now)
 		/* a time-out is at most an eighth of the peer time-out, and at most a second */
 		fit = 8;
 	if (peer->rtos > MOST_RTOS + (fit < 240 ? fit : 240) &&
-	    longest_undelivered(peer) > peer->whole)
+	    longest_undelivered(peer) > peer->fragmented_len)
 		return true;
-	return peer->rtos > MOST_RTOS && now - peer->stuck_ns >= peer->rd->timeout;
+	return peer->rtos > MOST_RTOS && now - peer->first_timeout_ns >= peer->rd->timeout;
 }
 
 /*
@@ -397,7 +397,7 @@ static void probe_tail(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint64_
 void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now)
 {
 	struct siw_rd_seq *seq = NULL;
-	uint64_t index = 0, before = peer->sent_ns;
+	uint64_t index = 0, before = peer->last_sent_ns;
 	struct siw_rd_slot *last = last_undelivered(peer, &seq, &index);
 	bool probes_tail = siw_rd_probes_tail(peer);
 
@@ -405,7 +405,7 @@ void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now)
 		peer->backoff++;
 	if (!peer->rtos || !last ||
 	    (!siw_rd_in_credit(seq, index) && space_reports_not_ready(peer, seq)))
-		peer->stuck_ns = now;
+		peer->first_timeout_ns = now;
 	if (peer->rtos < UINT8_MAX)
 		peer->rtos++;
 	if (peer_withholds_credit(peer, now) || (last && peer_never_acknowledges(peer, now))) {
@@ -423,7 +423,7 @@ void siw_rd_timeout(struct siw_rd_peer *peer, uint64_t now)
 		siw_rd_pump(peer, now);
 	}
 	/* The peer has acknowledged everything, or grants no credit: probe it. */
-	if (!last || (peer->sent_ns == before && !peer->rd->blocked && peer->pace_ns <= now))
+	if (!last || (peer->last_sent_ns == before && !peer->rd->blocked && peer->pace_ns <= now))
 		siw_rd_send_probe(peer, now);
 	siw_rd_rearm(peer, now);
 }

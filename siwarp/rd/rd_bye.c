@@ -42,8 +42,8 @@ static void send_bye(struct siw_rd_peer *peer, uint8_t *bye)
 
 void siw_rd_pending_bye_free(struct siw_rd_peer *peer)
 {
-	free(peer->parted);
-	peer->parted = NULL;
+	free(peer->pending_bye);
+	peer->pending_bye = NULL;
 }
 
 /* Returns NULL if there is no memory; the BYE is then sent only once. */
@@ -52,54 +52,54 @@ static struct siw_rd_pending_bye *alloc_bye_state(const struct siw_rd_peer *peer
 {
 	uint64_t linger = (uint64_t)siw_settings()->linger_ms * SIW_RD_MS, now = siw_now_ns();
 	uint64_t every = peer->near ? NEAR_NS : peer->cc->rto;
-	struct siw_rd_pending_bye *parted = linger ? malloc(sizeof(*parted)) : NULL;
+	struct siw_rd_pending_bye *pending = linger ? malloc(sizeof(*pending)) : NULL;
 
-	if (!parted)
+	if (!pending)
 		return NULL;
-	*parted = (struct siw_rd_pending_bye){
+	*pending = (struct siw_rd_pending_bye){
 		.epoch = peer->epoch,
 		.peer_epoch = peer->peer_epoch,
 		.due_ns = now + every,
 		.until_ns = now + linger,
 		.every_ns = every,
 	};
-	memcpy(parted->bye, bye, sizeof(parted->bye));
-	return parted;
+	memcpy(pending->bye, bye, sizeof(pending->bye));
+	return pending;
 }
 
 void siw_rd_end_with_bye(struct siw_rd_peer *peer, enum siw_rd_reason reason, int kind)
 {
-	struct siw_rd_pending_bye *parted;
+	struct siw_rd_pending_bye *pending;
 	uint8_t bye[SIW_RD_OVERHEAD];
 
 	build_bye(peer, reason, 0, bye);
-	parted = alloc_bye_state(peer, bye);
+	pending = alloc_bye_state(peer, bye);
 	send_bye(peer, bye);
 	siw_rd_end_incarnation(peer, kind);
 	siw_rd_pending_bye_free(peer);
-	peer->parted = parted;
-	if (parted)
-		siw_rd_set_timer(peer, parted->due_ns);
+	peer->pending_bye = pending;
+	if (pending)
+		siw_rd_set_timer(peer, pending->due_ns);
 }
 
 uint64_t siw_rd_bye_due(const struct siw_rd_peer *peer)
 {
-	return peer->parted ? peer->parted->due_ns : SIW_RD_NEVER;
+	return peer->pending_bye ? peer->pending_bye->due_ns : SIW_RD_NEVER;
 }
 
 void siw_rd_bye_retransmit(struct siw_rd_peer *peer, uint64_t now)
 {
-	struct siw_rd_pending_bye *parted = peer->parted;
+	struct siw_rd_pending_bye *pending = peer->pending_bye;
 
-	if (now >= parted->until_ns) {
+	if (now >= pending->until_ns) {
 		siw_rd_pending_bye_free(peer);
 		return;
 	}
-	send_bye(peer, parted->bye);
-	parted->every_ns = 2 * parted->every_ns < LONGEST_NS ? 2 * parted->every_ns : LONGEST_NS;
-	parted->due_ns = now + parted->every_ns;
-	if (parted->due_ns > parted->until_ns)
-		parted->due_ns = parted->until_ns;
+	send_bye(peer, pending->bye);
+	pending->every_ns = 2 * pending->every_ns < LONGEST_NS ? 2 * pending->every_ns : LONGEST_NS;
+	pending->due_ns = now + pending->every_ns;
+	if (pending->due_ns > pending->until_ns)
+		pending->due_ns = pending->until_ns;
 }
 
 /* ---- BYEs received from the peer ------------------------------------------------------------- */
@@ -146,20 +146,20 @@ static bool awaits_answer(const struct siw_rd_wire *wire)
  */
 static void handle_ended_pair(struct siw_rd_peer *peer, const struct siw_rd_wire *wire)
 {
-	struct siw_rd_wire *bye = (struct siw_rd_wire *)peer->parted->bye;
+	struct siw_rd_wire *bye = (struct siw_rd_wire *)peer->pending_bye->bye;
 
 	if (awaits_answer(wire))
 		bye->flags |= SIW_RD_ANSWER;
 	if (!is_bye(wire) || awaits_answer(wire))
-		send_bye(peer, peer->parted->bye);
+		send_bye(peer, peer->pending_bye->bye);
 	if (is_bye(wire))
 		siw_rd_pending_bye_free(peer);
 }
 
 static bool is_ended_pair(const struct siw_rd_peer *peer, const struct siw_rd_wire *wire)
 {
-	return peer && peer->parted && ntohl(wire->dest_epoch) == peer->parted->epoch &&
-	       ntohl(wire->source_epoch) == peer->parted->peer_epoch;
+	return peer && peer->pending_bye && ntohl(wire->dest_epoch) == peer->pending_bye->epoch &&
+	       ntohl(wire->source_epoch) == peer->pending_bye->peer_epoch;
 }
 
 void siw_rd_refuse(struct siw_rd *rd, struct siw_rd_peer *peer, const struct siw_rd_wire *wire)
@@ -206,8 +206,8 @@ static struct siw_rd_peer *peer_in(struct siw_link *l)
 void siw_rd_shutdown(struct siw_rd *rd)
 {
 	siw_lock(&rd->lock);
-	rd->leaving = true;
-	rd->offered = NULL;
+	rd->shut_down = true;
+	rd->delivered_peer = NULL;
 	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
 		struct siw_rd_peer *peer = peer_in(l);
 
@@ -224,7 +224,7 @@ void siw_rd_shutdown(struct siw_rd *rd)
  */
 static bool peer_accepts_data(const struct siw_rd_peer *peer)
 {
-	return peer->state == SIW_RD_OPEN && siw_rd_outstanding(peer) && !peer->unready_ns;
+	return peer->state == SIW_RD_OPEN && siw_rd_outstanding(peer) && !peer->peer_unready_ns;
 }
 
 bool siw_rd_shutdown_done(struct siw_rd *rd)
@@ -242,7 +242,7 @@ bool siw_rd_shutdown_done(struct siw_rd *rd)
 
 		if (peer->state == SIW_RD_OPEN && !peer_accepts_data(peer))
 			siw_rd_end_with_bye(peer, SIW_RD_CLOSED_END, 0);
-		left &= peer->state != SIW_RD_OPEN && !peer->parted;
+		left &= peer->state != SIW_RD_OPEN && !peer->pending_bye;
 	}
 	siw_unlock(&rd->lock);
 	return left;

@@ -144,8 +144,9 @@ static bool parse_options_and_cookie(const uint8_t *body, uint32_t len, struct o
 
 static void apply_peer_offer(struct siw_rd_peer *peer, const struct offer *offer)
 {
-	peer->its_longest = offer->longest < UINT16_MAX ? (uint16_t)offer->longest : UINT16_MAX;
-	peer->its_window = offer->window < SIW_RD_WINDOW_MAX ? offer->window : SIW_RD_WINDOW_MAX;
+	peer->peer_max_segment = offer->longest < UINT16_MAX ? (uint16_t)offer->longest
+							     : UINT16_MAX;
+	peer->peer_window = offer->window < SIW_RD_WINDOW_MAX ? offer->window : SIW_RD_WINDOW_MAX;
 }
 
 void siw_rd_bare_header(const struct siw_rd *rd, enum siw_dgram_type type, uint32_t epoch,
@@ -168,7 +169,7 @@ void siw_rd_bare_header(const struct siw_rd *rd, enum siw_dgram_type type, uint3
 static uint64_t hello_interval_ns(const struct siw_rd_peer *peer)
 {
 	uint64_t first = peer->near ? NEAR_NS : FAR_NS, most = peer->near ? NEAR_MOST : FAR_MOST;
-	uint64_t took = peer->heard_ns - peer->since_ns;
+	uint64_t took = peer->last_received_ns - peer->awaited_since_ns;
 
 	if (peer->state == SIW_RD_ECHOED && !peer->near)
 		first = took * 3 > NEAR_NS ? took * 3 : NEAR_NS;
@@ -192,7 +193,7 @@ static void send_hello(struct siw_rd_peer *peer, uint64_t now)
 		len = SIW_RD_HELLO_LEAST;
 	}
 	siw_rd_send(peer->rd, &peer->addr, (uint8_t *)&out, SIW_RD_LEN + len);
-	peer->sent_ns = now;
+	peer->last_sent_ns = now;
 	peer->timer_ns = now + hello_interval_ns(peer);
 	siw_rd_set_timer(peer, peer->timer_ns);
 	siw_rd_set_timer(peer, siw_rd_lost_at(peer));
@@ -202,7 +203,7 @@ void siw_rd_hello(struct siw_rd_peer *peer, uint64_t now)
 {
 	peer->state = SIW_RD_HELLO;
 	peer->backoff = peer->rtos = 0;
-	peer->since_ns = now;
+	peer->awaited_since_ns = now;
 	send_hello(peer, now);
 }
 
@@ -218,7 +219,8 @@ void siw_rd_hello_retransmit(struct siw_rd_peer *peer, uint64_t now)
 		 * stays valid until another CHALLENGE arrives. After this time, no CHALLENGE for an
 		 * earlier HELLO is in flight any more.
 		 */
-		if (peer->rtos > ECHOES && now - peer->heard_ns >= peer->heard_ns - peer->since_ns)
+		if (peer->rtos > ECHOES &&
+		    now - peer->last_received_ns >= peer->last_received_ns - peer->awaited_since_ns)
 			peer->state = SIW_RD_HELLO;
 	}
 	send_hello(peer, now);
@@ -250,7 +252,7 @@ void siw_rd_handle_challenge(struct siw_rd *rd, const struct siw_addr *from,
 	peer->peer_epoch = ntohl(wire->source_epoch);
 	peer->state = SIW_RD_ECHOED;
 	peer->backoff = peer->rtos = 0;
-	peer->heard_ns = now;
+	peer->last_received_ns = now;
 	send_hello(peer, now);
 }
 
@@ -412,8 +414,8 @@ static void rd_open_pair(struct siw_rd_peer *peer, uint32_t epoch, uint32_t its_
 	peer->backoff = peer->rtos = 0;
 	peer->known_lost = false;
 	peer->timer_ns = SIW_RD_NEVER;
-	peer->since_ns = siw_rd_outstanding(peer) ? now : 0;
-	peer->heard_ns = now;
+	peer->awaited_since_ns = siw_rd_outstanding(peer) ? now : 0;
+	peer->last_received_ns = now;
 	siw_rd_mtu_handshake_done(peer);
 }
 

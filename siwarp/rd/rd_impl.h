@@ -121,7 +121,7 @@ struct siw_rd_peer {
 	struct siw_link news;  /* linked while the peer has events to report */
 	struct siw_link ready; /* linked while the next segment is stored and can be delivered */
 	struct siw_link acks;  /* linked while an acknowledgement to the peer is pending */
-	struct siw_link kin;   /* in the list of all records of the same source */
+	struct siw_link in_source; /* in the list of all records of the same source */
 
 	uint32_t epoch, peer_epoch; /* peer_epoch 0: not known */
 	/* creation time, by siw_rd_ms, of the cookie whose ECHO opened this incarnation; 0: none */
@@ -160,9 +160,9 @@ struct siw_rd_peer {
 	uint8_t due_acks;
 	uint8_t probe_tries : 4;
 	/* long datagrams lost twice since a long datagram was last delivered */
-	uint8_t suspect : 4;
+	uint8_t long_losses : 4;
 	/* octets of the longest segment that the peer accepts; 0: not known yet */
-	uint16_t its_longest;
+	uint16_t peer_max_segment;
 	uint16_t probe_limit; /* the path drops datagrams of this length, in octets */
 
 	struct siw_rd_seq seq[SIW_RD_SPACES];
@@ -170,44 +170,44 @@ struct siw_rd_peer {
 	uint64_t in_flight; /* octets that were sent and are neither delivered nor lost */
 	uint64_t newest_ns; /* send time of the most recently sent datagram among those delivered */
 	/*
-	 * lacks_ns: time since which the peer's oldest request has waited at this end for a
-	 * receive. unready_ns: time since which the peer has reported that this end's oldest
-	 * request waits at the peer for a receive; unready_una: una at that time. 0: no request
+	 * receive_wait_ns: time since which the peer's oldest request has waited at this end for a
+	 * receive. peer_unready_ns: time since which the peer has reported that this end's oldest
+	 * request waits at the peer for a receive; peer_unready_una: una at that time. 0: no request
 	 * waits.
 	 */
-	uint64_t lacks_ns, unready_ns, unready_una;
-	uint64_t passed;  /* octets of responses sent since the last request was sent */
-	uint64_t came_ns; /* arrival time of the newest DATA that was accepted or stored */
-	uint64_t heard_ns, sent_ns;
+	uint64_t receive_wait_ns, peer_unready_ns, peer_unready_una;
+	uint64_t response_octets; /* octets of responses sent since the last request was sent */
+	uint64_t last_data_ns;	  /* arrival time of the newest DATA that was accepted or stored */
+	uint64_t last_received_ns, last_sent_ns;
 	/*
 	 * Time of the first of the consecutive time-outs (rtos) in which the peer acknowledged
 	 * nothing that it could have accepted.
 	 */
-	uint64_t stuck_ns;
+	uint64_t first_timeout_ns;
 	/*
 	 * When the peer last satisfied part of a wait of siw_rd_awaits_more, or when that wait
 	 * began.
 	 */
-	uint64_t moved_ns;
+	uint64_t last_progress_ns;
 	/*
 	 * time since which an acknowledgement or response of the peer has been due; 0: none is due
 	 */
-	uint64_t since_ns;
+	uint64_t awaited_since_ns;
 	uint64_t ack_ns;   /* arrival time of the first datagram that due_acks counts */
 	uint64_t timer_ns; /* when the next handshake, PTO, RTO or idle timer expires */
 	uint64_t pace_ns;  /* nothing is sent before this time */
 
 	/* number of datagrams beyond the acknowledged ones that the peer accepts */
-	uint32_t its_window;
+	uint32_t peer_window;
 	_Atomic uint16_t datagram; /* octets of the longest datagram to this peer now */
 	/* Longer datagrams are sent in IP fragments; equals datagram, or 0. */
-	uint16_t whole;
+	uint16_t fragmented_len;
 	/* A datagram of this length or longer triggers a search for a larger path MTU. */
-	uint16_t search_at;
+	uint16_t mtu_search_len;
 	uint16_t probe;	    /* octets of the outstanding PROBE; 0: none */
 	uint32_t probe_psn; /* PSN of that PROBE */
 	/* when the record was last moved to the end of lru: low bits of the time in ms */
-	uint32_t touched_ms;
+	uint32_t lru_ms;
 	/*
 	 * While a PROBE is outstanding: its time-out. Otherwise: earliest time of the next probe
 	 * for longer datagrams.
@@ -223,14 +223,14 @@ struct siw_rd_peer {
 	uint64_t rtt;
 	uint32_t ce; /* DATA of this incarnation received with the ECN mark CE */
 	/* the peer's latest count of this end's datagrams received with CE */
-	uint32_t ce_told;
+	uint32_t ce_reported;
 	uint64_t instance;	     /* the instance announced in the latest handshake; 0: none */
 	struct siw_rd_cookie cookie; /* state ECHOED: the cookie that the ECHO returns */
 	/* this end's last BYE, until it is answered; otherwise NULL */
-	struct siw_rd_pending_bye *parted;
+	struct siw_rd_pending_bye *pending_bye;
 	/* index of the peer's timer in the heap, + 1; 0: no timer is set */
 	uint32_t heap_at;
-	uint32_t room[SIW_RD_ROOM / sizeof(uint32_t)]; /* see siw_rd_upper_data */
+	uint32_t upper_data[SIW_RD_ROOM / sizeof(uint32_t)]; /* see siw_rd_upper_data */
 };
 
 /* Octets of the longest datagram to the peer now. Any thread. */
@@ -266,7 +266,8 @@ struct siw_rd_sources {
 	 * at that time or earlier create no record.
 	 */
 	uint64_t not_before[SIW_SOURCES];
-	struct siw_link oldest[SIW_SOURCES]; /* lists of the sources' records, linked by kin */
+	struct siw_link
+		oldest[SIW_SOURCES]; /* lists of the sources' records, linked by in_source */
 };
 
 struct siw_rd {
@@ -283,8 +284,8 @@ struct siw_rd {
 	uint8_t ird;
 	uint8_t rnr_retry, rnr_timer; /* see siw_rd_set_rnr */
 	bool blocked;		      /* the socket was full at the last send */
-	bool leaving;		      /* siw_rd_shutdown was called */
-	bool away;		      /* see siw_rd_set_unreachable */
+	bool shut_down;		      /* siw_rd_shutdown was called */
+	bool unreachable;	      /* see siw_rd_set_unreachable */
 	uint32_t qkey;
 	/* octets of the longest datagram that may be part of a batch; 0: batches do not work */
 	uint32_t batch_max;
@@ -297,7 +298,7 @@ struct siw_rd {
 	uint64_t tx_octets, tx_limit;
 	uint64_t timeout;
 	/* how long a peer outside this machine may take to complete the handshake, ns */
-	uint64_t meet;
+	uint64_t handshake_timeout;
 	/*
 	 * Longer than a datagram can stay in the network, ns. A record idle for this time may be
 	 * evicted. A peer that was silent for a third of this time may have evicted this end's
@@ -316,7 +317,7 @@ struct siw_rd {
 	uint64_t now; /* arrival time of the last datagram */
 	struct siw_sipkey key;
 	uint64_t instance;    /* random number of this endpoint's lifetime, announced to peers */
-	bool follow;	      /* setting rd_follow_restart */
+	bool follow_restart;  /* setting rd_follow_restart */
 	bool restarts;	      /* see siw_rd_restarted */
 	uint32_t n_restarted; /* number of peers whose flag restarted is set */
 	uint32_t n_peers, max_peers;
@@ -326,14 +327,14 @@ struct siw_rd {
 	struct siw_rd_peer *unused; /* free records, linked by chain */
 	struct siw_link lru, starved, news, ready, acks;
 	/* initial congestion state, read for peers that have no state of their own */
-	struct siw_rd_cc resting;
+	struct siw_rd_cc initial_cc;
 	struct siw_rd_sources *sources; /* NULL until needed */
 	uint64_t epochs;		/* number of epochs generated so far */
 
 	/* Protected by the caller's progress lock: */
 	/* the peer whose segment was delivered to the upper layer */
-	struct siw_rd_peer *offered;
-	struct siw_rd_seq *offered_seq; /* the PSN space of that segment */
+	struct siw_rd_peer *delivered_peer;
+	struct siw_rd_seq *delivered_seq; /* the PSN space of that segment */
 	struct siw_rd_peer *settle;
 	/* that segment's datagram in rx_buf; NULL: the datagram is stored in the peer's rx */
 	uint8_t *direct;
@@ -452,7 +453,7 @@ uint16_t siw_rd_credit(const struct siw_rd_peer *peer, const struct siw_rd_seq *
 /* Whether the peer's oldest request waits here for a receive. */
 static inline bool siw_rd_request_lacks_receive(const struct siw_rd_peer *peer)
 {
-	return peer->lacks_ns && peer->seq[SIW_RD_REQUESTS].held;
+	return peer->receive_wait_ns && peer->seq[SIW_RD_REQUESTS].held;
 }
 /*
  * Handles the NOT READY flag of an ACK, after siw_rd_acked: whether this end's oldest request waits
@@ -617,7 +618,7 @@ static inline bool siw_rd_has_window(const struct siw_rd_peer *peer)
 
 static inline bool siw_rd_has_cc(const struct siw_rd_peer *peer)
 {
-	return peer->cc != &peer->rd->resting;
+	return peer->cc != &peer->rd->initial_cc;
 }
 
 /* Whether a segment is queued or unacknowledged. */

@@ -25,7 +25,7 @@ bool siw_rd_instance_changed(struct siw_rd_peer *peer, uint64_t instance)
 	rd->n_restarted += !peer->restarted;
 	peer->restarted = rd->restarts = true;
 	siw_count(SIW_COUNTER_rd_restarted, 1);
-	return !rd->follow && !peer->known_lost;
+	return !rd->follow_restart && !peer->known_lost;
 }
 
 void siw_rd_replaced(struct siw_rd_peer *peer)

@@ -44,9 +44,9 @@ static uint32_t max_datagram_len(const struct siw_rd_peer *peer)
 {
 	uint32_t most = peer->rd->ipv6 ? 65527 - 40 : 65507;
 	uint32_t set = (uint32_t)siw_settings()->rd_max_datagram;
-	uint32_t its = peer->its_longest + SIW_RD_OVERHEAD;
+	uint32_t its = peer->peer_max_segment + SIW_RD_OVERHEAD;
 
-	if (!peer->its_longest)
+	if (!peer->peer_max_segment)
 		return SIW_RD_MIN_DATAGRAM;
 	if (its < most)
 		most = its;
@@ -73,8 +73,8 @@ static void mtu_set_datagram(struct siw_rd_peer *peer, uint32_t octets)
 	uint16_t n = (uint16_t)octets;
 
 	atomic_store_explicit(&peer->datagram, n, memory_order_relaxed);
-	peer->whole = n;
-	peer->search_at = n < max_datagram_len(peer) ? n : UINT16_MAX;
+	peer->fragmented_len = n;
+	peer->mtu_search_len = n < max_datagram_len(peer) ? n : UINT16_MAX;
 	if (siw_rd_has_cc(peer))
 		siw_rd_cc_path(peer->cc, n, peer->near);
 }
@@ -90,7 +90,7 @@ void siw_rd_mtu_start(struct siw_rd_peer *peer)
 
 void siw_rd_mtu_handshake_done(struct siw_rd_peer *peer)
 {
-	if (!peer->whole)
+	if (!peer->fragmented_len)
 		return; /* the path carries only datagrams shorter than the minimum */
 	mtu_set_datagram(peer, peer->near ? datagram_of(peer, SIW_LLP_LOOPBACK_MTU)
 					  : siw_rd_datagram(peer));
@@ -98,8 +98,8 @@ void siw_rd_mtu_handshake_done(struct siw_rd_peer *peer)
 
 void siw_rd_mtu_incarnation_ended(struct siw_rd_peer *peer)
 {
-	peer->its_longest = 0;
-	if (peer->whole)
+	peer->peer_max_segment = 0;
+	if (peer->fragmented_len)
 		mtu_set_datagram(peer, SIW_RD_MIN_DATAGRAM);
 }
 
@@ -118,23 +118,23 @@ void siw_rd_mtu_lower(struct siw_rd_peer *peer, uint32_t octets, uint64_t now)
 {
 	uint32_t to = SIW_RD_MIN_DATAGRAM, known;
 
-	if (octets > peer->whole)
+	if (octets > peer->fragmented_len)
 		return; /* known already: datagrams of this length are sent in fragments */
 	siw_count(SIW_COUNTER_rd_mtu_lowered, 1);
 	if (octets > SIW_RD_MIN_DATAGRAM) {
 		known = route_datagram_len(peer);
 		mtu_set_datagram(peer, known < octets ? known : to);
 	} else {
-		peer->whole = 0;
-		peer->search_at = 0;
+		peer->fragmented_len = 0;
+		peer->mtu_search_len = 0;
 	}
-	peer->probe = peer->suspect = 0;
+	peer->probe = peer->long_losses = 0;
 	peer->probe_ns = now + SEARCH_SOON;
 }
 
 void siw_rd_mtu_timeout(struct siw_rd_peer *peer, uint32_t octets, uint64_t now)
 {
-	if (octets > peer->whole || octets <= SMALLEST)
+	if (octets > peer->fragmented_len || octets <= SMALLEST)
 		return;
 	if (peer->rtos > PATH_RTOS ||
 	    (octets > SIW_RD_MIN_DATAGRAM && route_datagram_len(peer) < octets))
@@ -144,8 +144,9 @@ void siw_rd_mtu_timeout(struct siw_rd_peer *peer, uint32_t octets, uint64_t now)
 void siw_rd_mtu_check_losses(struct siw_rd_peer *peer, uint32_t lost, uint32_t passed, uint64_t now)
 {
 	if (passed > SIW_RD_MIN_DATAGRAM)
-		peer->suspect = 0;
-	else if (lost > SIW_RD_MIN_DATAGRAM && lost <= peer->whole && ++peer->suspect >= RELOST)
+		peer->long_losses = 0;
+	else if (lost > SIW_RD_MIN_DATAGRAM && lost <= peer->fragmented_len &&
+		 ++peer->long_losses >= RELOST)
 		siw_rd_mtu_lower(peer, lost, now);
 }
 
@@ -168,10 +169,10 @@ int siw_rd_mtu_send(struct siw_rd_peer *peer, uint8_t *datagram, size_t len)
  */
 static uint32_t next_probe_len(const struct siw_rd_peer *peer)
 {
-	uint32_t size = peer->whole ? route_datagram_len(peer) : SIW_RD_MIN_DATAGRAM;
+	uint32_t size = peer->fragmented_len ? route_datagram_len(peer) : SIW_RD_MIN_DATAGRAM;
 
-	if (size <= peer->whole || size >= peer->probe_limit)
-		size = next_common_len(peer, peer->whole);
+	if (size <= peer->fragmented_len || size >= peer->probe_limit)
+		size = next_common_len(peer, peer->fragmented_len);
 	return size < peer->probe_limit ? size : 0;
 }
 

@@ -126,7 +126,7 @@ void siw_rd_cc_end(struct siw_rd_peer *peer)
 		return;
 	peer->rtt = peer->cc->srtt;
 	free(peer->cc);
-	peer->cc = &peer->rd->resting;
+	peer->cc = &peer->rd->initial_cc;
 	siw_crowd_leave(&peer->rd->busy);
 }
 
@@ -187,12 +187,12 @@ static void peer_record_free(struct siw_rd_peer *peer)
 	siw_link_del(&peer->news);
 	siw_link_del(&peer->ready);
 	siw_link_del(&peer->acks);
-	siw_link_del(&peer->kin);
+	siw_link_del(&peer->in_source);
 	rd->sources->records[peer->place]--;
 	if (rd->last == peer)
 		rd->last = NULL;
-	if (rd->offered == peer)
-		rd->offered = NULL;
+	if (rd->delivered_peer == peer)
+		rd->delivered_peer = NULL;
 	if (rd->settle == peer)
 		rd->settle = NULL;
 	rd->n_peers--;
@@ -269,7 +269,7 @@ static void peer_table_grow(struct siw_rd *rd)
 static bool peer_in_use(const struct siw_rd_peer *peer)
 {
 	return peer->claimed || has_windows(peer) || peer->reports || peer->settling ||
-	       peer->expect || !siw_link_empty(&peer->ready) || peer->rd->offered == peer;
+	       peer->expect || !siw_link_empty(&peer->ready) || peer->rd->delivered_peer == peer;
 }
 
 /*
@@ -279,7 +279,8 @@ static bool peer_in_use(const struct siw_rd_peer *peer)
 static bool peer_is_evictable(const struct siw_rd_peer *peer, uint64_t now)
 {
 	const struct siw_rd *rd = peer->rd;
-	uint64_t last = peer->heard_ns > peer->sent_ns ? peer->heard_ns : peer->sent_ns;
+	uint64_t last = peer->last_received_ns > peer->last_sent_ns ? peer->last_received_ns
+								    : peer->last_sent_ns;
 
 	return siw_rd_ms(rd, now) > peer->cookie_made + rd->cookie_ms &&
 	       (peer->state == SIW_RD_CLOSED || now - last >= rd->idle);
@@ -330,7 +331,7 @@ static bool evict_idle(struct siw_rd *rd, uint64_t now)
 }
 
 /* Returns the source with the most records; the new peer's own source, if no other has more. */
-static uint32_t most_crowded(const struct siw_rd_sources *sources, uint32_t place)
+static uint32_t source_with_most_records(const struct siw_rd_sources *sources, uint32_t place)
 {
 	for (uint32_t i = 0, most = sources->records[place]; i < SIW_SOURCES; i++)
 		if (sources->records[i] > most) {
@@ -343,7 +344,7 @@ static uint32_t most_crowded(const struct siw_rd_sources *sources, uint32_t plac
 /* Whether the record is kept only because datagrams of an ended incarnation may still arrive. */
 static bool is_closed(const struct siw_rd_peer *peer)
 {
-	return peer->state == SIW_RD_CLOSED && !peer->parted;
+	return peer->state == SIW_RD_CLOSED && !peer->pending_bye;
 }
 
 /*
@@ -356,10 +357,10 @@ static bool evict_from_source(struct siw_rd_sources *sources, uint32_t place, bo
 	struct siw_rd_peer *closed = NULL, *useless = NULL, *oldest = NULL, *chosen;
 
 	for (int i = 0; i < LOOK_AT && !closed && !siw_link_empty(list); i++) {
-		struct siw_rd_peer *peer = siw_container(list->next, struct siw_rd_peer, kin);
+		struct siw_rd_peer *peer = siw_container(list->next, struct siw_rd_peer, in_source);
 
-		siw_link_del(&peer->kin);
-		siw_link_add(list, &peer->kin);
+		siw_link_del(&peer->in_source);
+		siw_link_add(list, &peer->in_source);
 		if (siw_rd_upper(peer) || peer_in_use(peer))
 			continue;
 		if (is_closed(peer))
@@ -383,11 +384,11 @@ static bool evict_from_source(struct siw_rd_sources *sources, uint32_t place, bo
 static bool evict_share(struct siw_rd *rd, uint32_t place)
 {
 	struct siw_rd_sources *sources = rd->sources;
-	uint32_t crowded = most_crowded(sources, place);
-	bool fairer = sources->records[crowded] > sources->records[place] + 1;
+	uint32_t fullest = source_with_most_records(sources, place);
+	bool fairer = sources->records[fullest] > sources->records[place] + 1;
 
-	return evict_from_source(sources, crowded, fairer) ||
-	       (crowded != place && evict_from_source(sources, place, false));
+	return evict_from_source(sources, fullest, fairer) ||
+	       (fullest != place && evict_from_source(sources, place, false));
 }
 
 static bool evict_for_new_peer(struct siw_rd *rd, uint32_t place, uint64_t now)
@@ -431,10 +432,10 @@ int siw_rd_peer_create(struct siw_rd *rd, const struct siw_addr *addr, struct si
 	peer->hash = peer_addr_hash(rd, addr);
 	peer->place = place;
 	sources->records[place]++;
-	siw_link_add(&sources->oldest[place], &peer->kin);
+	siw_link_add(&sources->oldest[place], &peer->in_source);
 	peer->epoch = siw_rd_new_epoch(rd);
 	peer->timer_ns = SIW_RD_NEVER;
-	peer->heard_ns = now;
+	peer->last_received_ns = now;
 	for (int i = 0; i < SIW_RD_SPACES; i++) {
 		peer->seq[i].space = (uint8_t)i;
 		atomic_init(&peer->seq[i].most_units, 1);
@@ -448,7 +449,7 @@ int siw_rd_peer_create(struct siw_rd *rd, const struct siw_addr *addr, struct si
 	siw_link_add(&rd->lru, &peer->lru);
 	peer->chain = rd->table[peer->hash & (rd->buckets - 1)];
 	rd->table[peer->hash & (rd->buckets - 1)] = peer;
-	peer->cc = &rd->resting;
+	peer->cc = &rd->initial_cc;
 	siw_rd_mtu_start(peer);
 	*out = peer;
 	return 0;
@@ -462,9 +463,9 @@ void siw_rd_lru_touch(struct siw_rd_peer *peer, uint64_t now)
 	 * heard_ns and sent_ns are exact; the order of the list may lag by TOUCH_MS, which saves
 	 * work.
 	 */
-	if (ms - peer->touched_ms < TOUCH_MS)
+	if (ms - peer->lru_ms < TOUCH_MS)
 		return;
-	peer->touched_ms = ms;
+	peer->lru_ms = ms;
 	siw_link_del(&peer->lru);
 	siw_link_add(&peer->rd->lru, &peer->lru);
 }
@@ -502,30 +503,30 @@ void siw_rd_end_incarnation(struct siw_rd_peer *peer, int kind)
 	free_windows(peer);
 	for (int i = 0; i < SIW_RD_SPACES; i++)
 		restart_space(&peer->seq[i], peer->reports & SIW_RD_REPORT_OVER);
-	if (rd->offered == peer)
-		rd->offered = NULL;
+	if (rd->delivered_peer == peer)
+		rd->delivered_peer = NULL;
 	siw_link_del(&peer->ready);
 	siw_link_del(&peer->acks);
 	siw_link_del(&peer->starved);
 	siw_rd_cancel_timer(peer);
-	if (peer->parted) /* keep retransmitting the BYE of an earlier incarnation */
+	if (peer->pending_bye) /* keep retransmitting the BYE of an earlier incarnation */
 		siw_rd_set_timer(peer, siw_rd_bye_due(peer));
 	peer->state = SIW_RD_CLOSED;
 	peer->epoch = siw_rd_new_epoch(rd);
 	peer->peer_epoch = 0;
-	peer->in_flight = peer->newest_ns = peer->came_ns = 0;
-	peer->lacks_ns = peer->unready_ns = peer->passed = 0;
-	memset(peer->room, 0, sizeof(peer->room));
-	peer->since_ns = 0;
+	peer->in_flight = peer->newest_ns = peer->last_data_ns = 0;
+	peer->receive_wait_ns = peer->peer_unready_ns = peer->response_octets = 0;
+	memset(peer->upper_data, 0, sizeof(peer->upper_data));
+	peer->awaited_since_ns = 0;
 	peer->timer_ns = SIW_RD_NEVER;
 	peer->backoff = peer->rtos = peer->due_acks = 0;
 	peer->after_rto = 0;
 	peer->verify = peer->full = false;
 	peer->expect = false;
 	atomic_store_explicit(&peer->ird, 0, memory_order_relaxed);
-	peer->probe = peer->suspect = 0;
+	peer->probe = peer->long_losses = 0;
 	peer->probe_ns = 0;
-	peer->ce = peer->ce_told = 0;
+	peer->ce = peer->ce_reported = 0;
 	peer->reports &= (uint8_t)~SIW_RD_REPORT_ACKED;
 	siw_rd_mtu_incarnation_ended(peer);
 	siw_rd_cc_end(peer);

@@ -23,22 +23,23 @@ void siw_rd_handle_not_ready(struct siw_rd_peer *peer, const struct siw_rd_wire 
 	if (ntohl(wire->acknowledged[SIW_RD_REQUESTS]) != peer->epoch + (uint32_t)requests->una)
 		return; /* an older ACK that arrived late */
 	if (!(wire->flags & SIW_RD_NOT_READY) || requests->una == requests->nxt) {
-		peer->unready_ns = 0;
+		peer->peer_unready_ns = 0;
 		return;
 	}
 	peer->seq[SIW_RD_REQUESTS].starved_ns = 0;
-	if (!peer->unready_ns || peer->unready_una != requests->una) {
-		peer->unready_ns = now;
-		peer->unready_una = requests->una;
+	if (!peer->peer_unready_ns || peer->peer_unready_una != requests->una) {
+		peer->peer_unready_ns = now;
+		peer->peer_unready_una = requests->una;
 		siw_count(SIW_COUNTER_rd_not_ready, 1);
 	}
 	if (peer->rd->rnr_retry >= SIW_RNR_NO_LIMIT)
 		return;
 	patience = siw_rnr_timeout_ns(peer->rd->rnr_retry, ack->rnr_timer);
-	if (now - peer->unready_ns >= patience) {
+	if (now - peer->peer_unready_ns >= patience) {
 		rnr_give_up(peer);
-	} else if (peer->unready_ns + patience < peer->timer_ns) {
-		peer->timer_ns = peer->unready_ns + patience; /* the peer is probed at that time */
+	} else if (peer->peer_unready_ns + patience < peer->timer_ns) {
+		peer->timer_ns =
+			peer->peer_unready_ns + patience; /* the peer is probed at that time */
 		siw_rd_set_timer(peer, peer->timer_ns);
 	}
 }
@@ -65,10 +66,11 @@ int siw_rd_list_waiting_peers(struct siw_rd *rd, struct siw_rd_wait *out, int ma
 	for (struct siw_link *l = rd->lru.next; l != &rd->lru && n < max; l = l->next) {
 		const struct siw_rd_peer *peer = siw_container(l, struct siw_rd_peer, lru);
 
-		n += fill_rnr_wait(peer, siw_rd_request_lacks_receive(peer) ? peer->lacks_ns : 0,
+		n += fill_rnr_wait(peer,
+				   siw_rd_request_lacks_receive(peer) ? peer->receive_wait_ns : 0,
 				   true, now, &out[n]);
 		if (n < max)
-			n += fill_rnr_wait(peer, peer->unready_ns, false, now, &out[n]);
+			n += fill_rnr_wait(peer, peer->peer_unready_ns, false, now, &out[n]);
 	}
 	siw_unlock(&rd->lock);
 	return n;

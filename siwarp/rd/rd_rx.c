@@ -178,7 +178,7 @@ static bool store_datagram(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uin
 	seq->rx->units += siw_rd_units(len);
 	if (index >= seq->rx->high)
 		seq->rx->high = index + 1;
-	peer->came_ns = rd->now;
+	peer->last_data_ns = rd->now;
 	return true;
 }
 
@@ -220,16 +220,16 @@ void siw_rd_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t le
 		siw_rd_ack_due(peer, true, now);
 		return;
 	}
-	if (ahead == 0 && !seq->held && !rd->offered) {
-		rd->offered = peer;
-		rd->offered_seq = seq;
+	if (ahead == 0 && !seq->held && !rd->delivered_peer) {
+		rd->delivered_peer = peer;
+		rd->delivered_seq = seq;
 		rd->direct = (uint8_t *)wire;
 		rd->direct_len = len;
 		return;
 	}
 	opens = !seq->rx || index > seq->rx->high;
 	if (!seq->rx)
-		peer->moved_ns = now; /* a gap begins */
+		peer->last_progress_ns = now; /* a gap begins */
 	if (!store_datagram(peer, seq, index, (uint8_t *)wire, len)) {
 		siw_drop(SIW_COUNTER_drop_rd_window);
 		siw_rd_ack_due(peer, true, now);
@@ -255,10 +255,10 @@ static void accept_next(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
 {
 	struct siw_rd *rd = peer->rd;
 
-	rd->offered = NULL;
-	peer->came_ns = peer->moved_ns = rd->now;
+	rd->delivered_peer = NULL;
+	peer->last_data_ns = peer->last_progress_ns = rd->now;
 	if (seq->space == SIW_RD_REQUESTS)
-		peer->lacks_ns = 0;
+		peer->receive_wait_ns = 0;
 	if (rd->direct && !seq->rx) {
 		seq->rcv++;
 		siw_rd_ack_due(peer,
@@ -280,8 +280,8 @@ void siw_rd_segment_accepted(struct siw_rd_peer *peer)
 	struct siw_rd *rd = peer->rd;
 
 	siw_lock(&rd->lock);
-	if (rd->offered == peer)
-		accept_next(peer, rd->offered_seq);
+	if (rd->delivered_peer == peer)
+		accept_next(peer, rd->delivered_seq);
 	siw_unlock(&rd->lock);
 }
 
@@ -292,12 +292,12 @@ void siw_rd_pause(struct siw_rd_peer *peer, enum siw_rd_space space, bool no_rec
 	bool tell;
 
 	siw_lock(&rd->lock);
-	tell = no_receive && !peer->lacks_ns;
+	tell = no_receive && !peer->receive_wait_ns;
 	seq->held = true;
 	if (tell)
-		peer->lacks_ns = rd->now;
-	if (rd->offered == peer && rd->offered_seq == seq) {
-		rd->offered = NULL;
+		peer->receive_wait_ns = rd->now;
+	if (rd->delivered_peer == peer && rd->delivered_seq == seq) {
+		rd->delivered_peer = NULL;
 		/* A stored segment was already acknowledged by a range when it arrived. */
 		if (rd->direct) {
 			/* Without memory the datagram counts as lost and will be retransmitted. */
@@ -393,7 +393,7 @@ void siw_rd_send_ack(struct siw_rd_peer *peer, uint8_t flags, uint32_t psn, uint
 	siw_rd_header(peer, SIW_DGRAM_RD_ACK, psn, flags, now, (struct siw_rd_wire *)out);
 	peer->due_acks = 0;
 	siw_link_del(&peer->acks);
-	peer->sent_ns = now;
+	peer->last_sent_ns = now;
 	siw_count(SIW_COUNTER_rd_acks, 1);
 	/* A failed send counts as a loss: the peer retransmits and is acknowledged again. */
 	siw_rd_send(peer->rd, &peer->addr, out, SIW_RD_LEN + octets);

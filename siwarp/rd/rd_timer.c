@@ -91,7 +91,7 @@ void siw_rd_send_probe(struct siw_rd_peer *peer, uint64_t now)
 		      (struct siw_rd_wire *)out);
 	siw_count(SIW_COUNTER_rd_probes, 1);
 	siw_rd_send(peer->rd, &peer->addr, out, SIW_RD_LEN);
-	peer->sent_ns = now;
+	peer->last_sent_ns = now;
 }
 
 int siw_rd_verify(struct siw_rd_peer *peer, uint64_t now)
@@ -99,7 +99,7 @@ int siw_rd_verify(struct siw_rd_peer *peer, uint64_t now)
 	if (peer->verify)
 		return 0;
 	peer->verify = true;
-	peer->since_ns = now;
+	peer->awaited_since_ns = now;
 	peer->backoff = peer->rtos = 0;
 	siw_rd_send_probe(peer, now);
 	peer->timer_ns = now + peer->cc->rto;
@@ -129,7 +129,8 @@ static bool handshake_in_progress(const struct siw_rd_peer *peer)
 
 static uint64_t current_peer_timeout(const struct siw_rd_peer *peer)
 {
-	return handshake_in_progress(peer) && !peer->near ? peer->rd->meet : peer->rd->timeout;
+	return handshake_in_progress(peer) && !peer->near ? peer->rd->handshake_timeout
+							  : peer->rd->timeout;
 }
 
 static uint64_t later(uint64_t a, uint64_t b)
@@ -139,11 +140,11 @@ static uint64_t later(uint64_t a, uint64_t b)
 
 uint64_t siw_rd_lost_at(const struct siw_rd_peer *peer)
 {
-	if (!peer->since_ns)
+	if (!peer->awaited_since_ns)
 		return SIW_RD_NEVER;
 	if (handshake_in_progress(peer))
-		return peer->since_ns + current_peer_timeout(peer);
-	return later(peer->heard_ns, peer->since_ns) + current_peer_timeout(peer);
+		return peer->awaited_since_ns + current_peer_timeout(peer);
+	return later(peer->last_received_ns, peer->awaited_since_ns) + current_peer_timeout(peer);
 }
 
 /*
@@ -158,7 +159,8 @@ static bool peer_is_lost(const struct siw_rd_peer *peer, uint64_t now)
 	if (peer->timer_ns <= now) {
 		due = peer->timer_ns;
 		if (at != SIW_RD_NEVER && !handshake_in_progress(peer) && peer_owes_data(peer))
-			at = later(peer->moved_ns, peer->since_ns) + current_peer_timeout(peer);
+			at = later(peer->last_progress_ns, peer->awaited_since_ns) +
+			     current_peer_timeout(peer);
 	}
 	return at <= now && now - due < current_peer_timeout(peer) / 4;
 }
@@ -168,7 +170,7 @@ static bool peer_is_lost(const struct siw_rd_peer *peer, uint64_t now)
  */
 static uint64_t path_state_expiry(const struct siw_rd_peer *peer)
 {
-	return peer->sent_ns + (peer->near ? 100 * SIW_RD_MS : 10 * SIW_RD_S);
+	return peer->last_sent_ns + (peer->near ? 100 * SIW_RD_MS : 10 * SIW_RD_S);
 }
 
 /* Nothing is outstanding: frees an idle send window, and probes a peer whose response is due. */
@@ -176,7 +178,7 @@ static void service_idle_peer(struct siw_rd_peer *peer, uint64_t now)
 {
 	uint64_t every = peer->rd->timeout / 8;
 
-	for (int i = 0; i < SIW_RD_SPACES && now - peer->sent_ns >= 100 * SIW_RD_MS; i++)
+	for (int i = 0; i < SIW_RD_SPACES && now - peer->last_sent_ns >= 100 * SIW_RD_MS; i++)
 		siw_rd_tx_free(peer, &peer->seq[i]);
 	if (!siw_rd_has_window(peer) && now >= path_state_expiry(peer))
 		siw_rd_cc_end(peer);
@@ -184,11 +186,11 @@ static void service_idle_peer(struct siw_rd_peer *peer, uint64_t now)
 		siw_rd_send_probe(peer, now);
 		peer->timer_ns = now + (every < SIW_RD_S / 4 ? every : SIW_RD_S / 4);
 	} else if (siw_rd_awaits_more(peer) && peer->state == SIW_RD_OPEN) {
-		if (now - peer->heard_ns >= every)
+		if (now - peer->last_received_ns >= every)
 			siw_rd_send_probe(peer, now);
 		peer->timer_ns = now + every;
 	} else {
-		peer->since_ns = 0;
+		peer->awaited_since_ns = 0;
 		peer->timer_ns = siw_rd_has_window(peer) ? now + 100 * SIW_RD_MS
 				 : siw_rd_has_cc(peer)	 ? path_state_expiry(peer)
 							 : SIW_RD_NEVER;
@@ -281,8 +283,8 @@ void siw_rd_expect_response(struct siw_rd_peer *peer, uint64_t now)
 {
 	if (peer->state != SIW_RD_OPEN)
 		return;
-	if (!peer->since_ns)
-		peer->since_ns = now;
+	if (!peer->awaited_since_ns)
+		peer->awaited_since_ns = now;
 	if (peer->timer_ns <= now + peer->rd->timeout / 8)
 		return;
 	peer->timer_ns = now + peer->rd->timeout / 8;
@@ -296,11 +298,11 @@ void siw_rd_expect(struct siw_rd_peer *peer, bool expected)
 
 	siw_lock(&rd->lock);
 	if (expected && !peer->expect)
-		peer->moved_ns = now;
+		peer->last_progress_ns = now;
 	peer->expect = expected;
 	if (expected)
 		siw_rd_expect_response(peer, now);
 	else if (!siw_rd_outstanding(peer) && !peer->verify && !siw_rd_awaits_more(peer))
-		peer->since_ns = 0;
+		peer->awaited_since_ns = 0;
 	siw_unlock(&rd->lock);
 }

@@ -122,10 +122,11 @@ static void account_sent(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint6
 		slot->lost = false;
 		tx->n_lost--;
 	}
-	slot->sent_ns = peer->sent_ns = now;
+	slot->sent_ns = peer->last_sent_ns = now;
 	if (peer->after_rto > 1)
 		peer->after_rto--;
-	peer->passed = seq->space == SIW_RD_RESPONSES ? peer->passed + slot->len : 0;
+	peer->response_octets = seq->space == SIW_RD_RESPONSES ? peer->response_octets + slot->len
+							       : 0;
 	if (peer->cc->rate) {
 		uint64_t late = siw_rd_cc_wait(peer->cc, peer->cc->burst);
 
@@ -135,8 +136,8 @@ static void account_sent(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint6
 	}
 	peer->due_acks = 0;
 	siw_link_del(&peer->acks);
-	if (!peer->since_ns)
-		peer->since_ns = now;
+	if (!peer->awaited_since_ns)
+		peer->awaited_since_ns = now;
 }
 
 void siw_rd_wait_for_socket(struct siw_rd_peer *peer)
@@ -157,7 +158,7 @@ static int send_built(struct siw_rd_peer *peer, struct siw_rd_slot *slot, uint64
 	struct iovec iov = { slot->buf, slot->len };
 	int r;
 
-	if (__builtin_expect(slot->len > peer->whole, 0))
+	if (__builtin_expect(slot->len > peer->fragmented_len, 0))
 		r = siw_rd_mtu_send(peer, slot->buf, slot->len);
 	else
 		r = siw_llp_udp_send(peer->rd->sock, &peer->addr, &iov, 1);
@@ -217,7 +218,7 @@ static bool rd_may_send(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 static bool has_credit(const struct siw_rd_peer *peer, const struct siw_rd_seq *seq, uint32_t len)
 {
 	return seq->tx->units + siw_rd_units(len) <= seq->credit &&
-	       seq->tx->sent - seq->una < peer->its_window;
+	       seq->tx->sent - seq->una < peer->peer_window;
 }
 
 bool siw_rd_in_credit(const struct siw_rd_seq *seq, uint64_t index)
@@ -253,7 +254,7 @@ static uint64_t due_octets(const struct siw_rd_peer *peer, uint64_t now)
 
 static bool may_join_batch(const struct siw_rd_peer *peer, uint32_t len)
 {
-	return len <= peer->rd->batch_max && len <= peer->whole && !siw_faults_on();
+	return len <= peer->rd->batch_max && len <= peer->fragmented_len && !siw_faults_on();
 }
 
 /*
@@ -275,8 +276,9 @@ static uint32_t rd_batch_length(struct siw_rd_peer *peer, struct siw_rd_seq *seq
 		units += siw_rd_units(len);
 		if (len > datagram || octets + len > SIW_RD_BATCH)
 			break;
-		if (n && (octets > due || units > seq->credit || i - seq->una >= peer->its_window ||
-			  peer->in_flight + octets + len > peer->cc->cwnd))
+		if (n &&
+		    (octets > due || units > seq->credit || i - seq->una >= peer->peer_window ||
+		     peer->in_flight + octets + len > peer->cc->cwnd))
 			break;
 		octets += len;
 	}
@@ -288,7 +290,7 @@ static int rd_send_batch(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint3
 {
 	struct siw_rd_tx *tx = seq->tx;
 	struct iovec iov[BATCH_MAX];
-	uint16_t whole = peer->whole;
+	uint16_t whole = peer->fragmented_len;
 	int r, sent;
 
 	for (uint32_t i = 0; i < n; i++) {
@@ -308,7 +310,7 @@ static int rd_send_batch(struct siw_rd_peer *peer, struct siw_rd_seq *seq, uint3
 		 * If the path MTU was lowered by this send, the datagrams were too long, and
 		 * batches still work.
 		 */
-		if (r == -EOPNOTSUPP && peer->whole == whole)
+		if (r == -EOPNOTSUPP && peer->fragmented_len == whole)
 			peer->rd->batch_max = (uint32_t)iov[0].iov_len - 1;
 		return sent;
 	}
@@ -385,7 +387,7 @@ bool siw_rd_pump(struct siw_rd_peer *peer, uint64_t now)
 	 * Responses are sent first, but a peer that reads continuously must not block requests to
 	 * it.
 	 */
-	bool turn = peer->passed > SIW_RD_BATCH, sent = false;
+	bool turn = peer->response_octets > SIW_RD_BATCH, sent = false;
 
 	if (!siw_rd_outstanding(peer))
 		return true;
@@ -424,7 +426,7 @@ static bool may_send_at_once(struct siw_rd_peer *peer, const struct siw_rd_seq *
  */
 static bool must_verify(const struct siw_rd_peer *peer, uint64_t now)
 {
-	return peer->verify || (now > peer->heard_ns + peer->rd->idle / 3 &&
+	return peer->verify || (now > peer->last_received_ns + peer->rd->idle / 3 &&
 				peer->state == SIW_RD_OPEN && !siw_rd_outstanding(peer));
 }
 
@@ -501,10 +503,10 @@ static int build_segment(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struc
  */
 static void after_segment_queued(struct siw_rd_peer *peer, uint32_t len, uint64_t now)
 {
-	if (__builtin_expect(len >= peer->search_at, 0))
+	if (__builtin_expect(len >= peer->mtu_search_len, 0))
 		siw_rd_mtu_search(peer, now);
-	if (!peer->since_ns)
-		peer->since_ns = now;
+	if (!peer->awaited_since_ns)
+		peer->awaited_since_ns = now;
 	if (peer->state == SIW_RD_OPEN && peer->timer_ns == SIW_RD_NEVER)
 		siw_rd_rearm(peer, now);
 	else if (peer->state == SIW_RD_CLOSED)

@@ -11,7 +11,7 @@
 /* Microseconds since the arrival of the newest datagram that this end acknowledges. */
 static uint16_t ack_delay_us(const struct siw_rd_peer *peer, uint64_t now)
 {
-	uint64_t us = now > peer->came_ns ? (now - peer->came_ns) / 1000 : 0;
+	uint64_t us = now > peer->last_data_ns ? (now - peer->last_data_ns) / 1000 : 0;
 
 	return (uint16_t)(us < LONGEST_DELAY ? us : LONGEST_DELAY);
 }

@@ -358,7 +358,7 @@ struct siw_rdmap_event {
 	uint8_t quoted_more_len;
 	/* ERROR: the segment belongs to the response to the oldest Read or atomic */
 	bool of_response;
-	bool blamed;
+	bool receive_consumed;
 	struct siw_addr source; /* datagram */
 	/*
 	 * UD: the local address or group address at which the message arrived; valid as long as its

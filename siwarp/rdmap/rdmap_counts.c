@@ -38,14 +38,14 @@ int siw_rdmap_notices_begin(struct siw_rdmap_stream *stream)
 	uint64_t taken;
 	int r;
 
-	if (tx->tell) {
-		r = notice_begin(stream, SIW_RDMAP_REQUESTER, tx->telling);
-		tx->tell = r < 0;
+	if (tx->announce) {
+		r = notice_begin(stream, SIW_RDMAP_REQUESTER, tx->announcement);
+		tx->announce = r < 0;
 		if (r != 1)
 			return r;
 	}
 	/* Pairs with the store in siw_rdmap_count_update(). */
-	taken = atomic_load_explicit(&stream->taken, memory_order_acquire);
+	taken = atomic_load_explicit(&stream->deliverable, memory_order_acquire);
 	if (taken == atomic_load_explicit(&tx->reported, memory_order_relaxed))
 		return 1;
 	r = notice_begin(stream, SIW_RDMAP_DELIVERY_COUNT, taken);
@@ -58,8 +58,8 @@ int siw_rdmap_notices_begin(struct siw_rdmap_stream *stream)
 
 void siw_rdmap_announce(struct siw_rdmap_stream *stream, bool wants_counts, uint8_t rnr_retry)
 {
-	stream->tx.telling = (wants_counts ? SIW_RDMAP_WANTS_COUNTS : 0) | rnr_retry;
-	stream->tx.tell = stream->counts;
+	stream->tx.announcement = (wants_counts ? SIW_RDMAP_WANTS_COUNTS : 0) | rnr_retry;
+	stream->tx.announce = stream->counts;
 }
 
 bool siw_rdmap_count_pending(const struct siw_rdmap_stream *stream)

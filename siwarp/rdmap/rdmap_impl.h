@@ -312,12 +312,12 @@ enum siw_rdmap_term_state {
 
 /* Receive state of a stream; under the progress lock. */
 struct siw_rdmap_rx {
-	bool over;	 /* TERMINATED, ERROR or CLOSED was returned */
-	bool heard;	 /* the peer's first FPDU has arrived, or is not awaited */
-	bool have;	 /* seg was checked and is not completely placed */
-	bool rtr;	 /* seg is the peer's RTR */
-	bool discard;	 /* the payload of seg was not requested by a Read, and is discarded */
-	bool unexpected; /* Sends wait for receives, or requests wait for Sends */
+	bool over;	      /* TERMINATED, ERROR or CLOSED was returned */
+	bool first_fpdu_seen; /* the peer's first FPDU has arrived, or is not awaited */
+	bool seg_pending;     /* seg was checked and is not completely placed */
+	bool rtr;	      /* seg is the peer's RTR */
+	bool discard;	      /* the payload of seg was not requested by a Read, and is discarded */
+	bool unexpected;      /* Sends wait for receives, or requests wait for Sends */
 	/* number of requests received; those beyond stream->requests_released wait */
 	uint32_t requests_in;
 	uint8_t want_rtr;
@@ -344,8 +344,8 @@ struct siw_rdmap_tx {
 	uint8_t term; /* enum siw_rdmap_term_state */
 	/* on reliable datagrams: a message cannot be finished (siw_rdmap_rd_is_torn()) */
 	bool torn;
-	bool tell;	  /* send telling in front of the next message */
-	uint32_t telling; /* TO of the requester's message to send */
+	bool announce;	       /* send announcement in front of the next message */
+	uint32_t announcement; /* TO of the requester's message to send */
 	/* the last delivery count sent, in the format of stream->taken */
 	_Atomic uint64_t reported;
 	uint8_t term_out[SIW_RDMAP_TERM_MAX];
@@ -371,7 +371,7 @@ struct siw_rdmap_rd {
 	uint32_t record_id;	 /* id of the next Write-Record to send; under the send lock */
 	enum siw_rdmap_rd_mode mode;
 	struct siw_rdmap_start start;	 /* written with both locks held */
-	bool waits;			 /* a segment is paused; under the progress lock */
+	bool paused;			 /* a segment is paused; under the progress lock */
 	struct siw_rdmap_stream *served; /* the stream of the last event; under the progress lock */
 	/* innermost lock: protects the creation of streams, and their queues of error messages */
 	siw_lock_t lock;
@@ -396,7 +396,7 @@ struct siw_rdmap_of_rd {
 	const struct siw_addr *peer;
 	struct siw_link in_rd; /* link in the endpoint's streams; under the endpoint's lock */
 	_Atomic bool used;     /* the stream was used since the last sweep */
-	bool half;	       /* a message was partly received at the last sweep */
+	bool partly_received;  /* a message was partly received at the last sweep */
 	struct siw_link
 		reports; /* list of struct siw_rdmap_send_count; under the endpoint's lock */
 	_Atomic uint32_t n_reports;
@@ -445,7 +445,7 @@ struct siw_rdmap_stream {
 	/* ring requests: stored under the progress lock */
 	_Atomic uint32_t requests_released;
 	/* TO of the delivery count to report; stored under the progress lock */
-	_Atomic uint64_t taken;
+	_Atomic uint64_t deliverable;
 
 	_Alignas(64) struct siw_rdmap_rx rx;
 	_Alignas(64) struct siw_rdmap_tx tx;
@@ -553,7 +553,7 @@ int siw_rdmap_atomic_respond(struct siw_rdmap_stream *stream, struct siw_rdmap_r
 static inline bool siw_rdmap_count_is_pending(const struct siw_rdmap_stream *stream)
 {
 	/* Pairs with the store in siw_rdmap_count_update(). */
-	return atomic_load_explicit(&stream->taken, memory_order_acquire) !=
+	return atomic_load_explicit(&stream->deliverable, memory_order_acquire) !=
 	       atomic_load_explicit(&stream->tx.reported, memory_order_relaxed);
 }
 /*
@@ -567,7 +567,8 @@ static inline void siw_rdmap_count_update(struct siw_rdmap_stream *stream)
 	if (__builtin_expect(!stream->rx.counting, 1))
 		return;
 	sends = siw_ddp_rx_delivered(stream->ddp);
-	atomic_store_explicit(&stream->taken, sends << SIW_RDMAP_SENDS_SHIFT | stream->rx.writes,
+	atomic_store_explicit(&stream->deliverable,
+			      sends << SIW_RDMAP_SENDS_SHIFT | stream->rx.writes,
 			      memory_order_release);
 }
 /*
@@ -577,7 +578,7 @@ static inline void siw_rdmap_count_update(struct siw_rdmap_stream *stream)
 int siw_rdmap_notices_begin(struct siw_rdmap_stream *stream);
 static inline int siw_rdmap_send_notices(struct siw_rdmap_stream *stream)
 {
-	return stream->tx.tell || siw_rdmap_count_is_pending(stream)
+	return stream->tx.announce || siw_rdmap_count_is_pending(stream)
 		       ? siw_rdmap_notices_begin(stream)
 		       : 1;
 }

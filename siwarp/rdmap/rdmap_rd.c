@@ -229,7 +229,7 @@ void siw_rdmap_rd_end(struct siw_rdmap_stream *stream, enum siw_rdmap_rd_ending 
 
 static bool rd_stream_is_idle(struct siw_rdmap_stream *stream)
 {
-	return !stream->tx.active && !stream->of_rd.responding && !stream->rx.have &&
+	return !stream->tx.active && !stream->of_rd.responding && !stream->rx.seg_pending &&
 	       !stream->rx.writing && !stream->tx.torn &&
 	       stream->rx.requests_in ==
 		       atomic_load_explicit(&stream->requests_done, memory_order_relaxed) &&
@@ -253,9 +253,9 @@ static void rd_stream_watch_partial(struct siw_rdmap_stream *stream)
 {
 	bool half = siw_ddp_rd_receiving(stream->ddp);
 
-	if (half == stream->of_rd.half)
+	if (half == stream->of_rd.partly_received)
 		return;
-	stream->of_rd.half = half;
+	stream->of_rd.partly_received = half;
 	siw_ddp_rd_expect(stream->ddp, half || rd_stream_awaits_response(stream));
 }
 
@@ -304,9 +304,9 @@ uint32_t siw_rdmap_rd_streams(const struct siw_rdmap_rd *rd)
 
 void siw_rdmap_rd_resume(struct siw_rdmap_rd *rd)
 {
-	if (!rd->waits)
+	if (!rd->paused)
 		return;
-	rd->waits = false;
+	rd->paused = false;
 	siw_ddp_rd_resume(rd->ddp);
 	siw_ddp_rd_reschedule(rd->ddp);
 }
@@ -326,7 +326,7 @@ static void rd_set_served(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stre
 
 static int rd_report_paused(struct siw_rdmap_rd *rd, struct siw_rdmap_event *event)
 {
-	rd->waits = true;
+	rd->paused = true;
 	event->kind = SIW_RDMAP_PAUSED;
 	return 1;
 }
@@ -400,7 +400,7 @@ int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **out,
 
 void siw_rdmap_rd_response_done(struct siw_rdmap_stream *stream)
 {
-	if (rd_stream_awaits_response(stream) || stream->of_rd.half)
+	if (rd_stream_awaits_response(stream) || stream->of_rd.partly_received)
 		return;
 	siw_ddp_rd_expect(stream->ddp, false);
 	/*

@@ -175,7 +175,7 @@ static int rd_fill_refused(struct siw_rdmap_event *event, struct siw_wire_err er
 {
 	event->kind = SIW_RDMAP_REFUSED;
 	event->err = err;
-	event->of_response = event->blamed = false;
+	event->of_response = event->receive_consumed = false;
 	event->quoted = seg && seg->head_len;
 	event->quoted_msn = event->quoted_head_len = event->quoted_seg_len = 0;
 	if (event->quoted)
@@ -250,7 +250,7 @@ int siw_rdmap_rd_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event
 		event->of_response = siw_rdmap_read_cancel(stream, &event->user_data);
 		return 1;
 	}
-	event->blamed = siw_ddp_rd_refused_buffer(stream->ddp, &event->user_data) == 1;
+	event->receive_consumed = siw_ddp_rd_refused_buffer(stream->ddp, &event->user_data) == 1;
 	/* No error messages are sent about error messages. */
 	if (!seg || !seg->head_len || seg->tagged || seg->qn != SIW_RDMAP_QN_TERMINATE)
 		siw_rdmap_rd_report(stream, err, seg);

@@ -149,7 +149,7 @@ static int rx_end(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event
 {
 	event->kind = kind;
 	stream->rx.over = true;
-	stream->rx.have = false;
+	stream->rx.seg_pending = false;
 	return 1;
 }
 
@@ -207,7 +207,7 @@ static int rx_stream_ended(struct siw_rdmap_stream *stream, struct siw_rdmap_eve
 	}
 	err = siw_ddp_error(stream->ddp);
 	if (siw_rdmap_is_rd(stream))
-		stream->rx.have = false;
+		stream->rx.seg_pending = false;
 	/* An LLP error concerns no particular segment (figure 10). */
 	return rx_fault(stream, event, err, err.layer == SIW_LAYER_LLP ? NULL : &stream->rx.seg);
 }
@@ -238,11 +238,11 @@ static int rx_empty_fpdu(struct siw_rdmap_stream *stream, struct siw_rdmap_event
 	struct siw_rdmap_rx *rx = &stream->rx;
 
 	event->kind = SIW_RDMAP_PROGRESS;
-	if (rx->heard)
+	if (rx->first_fpdu_seen)
 		return 1;
 	if (rx->want_rtr && !(rx->want_rtr & SIW_MPA_RTR_FPDU))
 		return rx_fault(stream, event, NO_RTR_MATCH, NULL);
-	rx->heard = true;
+	rx->first_fpdu_seen = true;
 	siw_ddp_stream_accept_empty_rtr(stream->ddp, SIW_RDMAP_QN_SEND, false);
 	event->kind = SIW_RDMAP_STARTED;
 	return 1;
@@ -371,7 +371,7 @@ static int rx_placed(struct siw_rdmap_stream *stream, bool done,
 	struct siw_rdmap_rx *rx = &stream->rx;
 	int r = 1;
 
-	rx->have = false;
+	rx->seg_pending = false;
 	event->kind = SIW_RDMAP_PROGRESS;
 	event->placed = rx->seg.payload;
 	switch (siw_rdmap_opcode_of(&rx->seg)) {
@@ -436,12 +436,12 @@ static int rx_next_segment(struct siw_rdmap_stream *stream, struct siw_rdmap_eve
 		return rx_empty_fpdu(stream, event) ? 2 : 0;
 	if (r <= 0)
 		return r;
-	if (!rx->heard && rx->want_rtr) {
+	if (!rx->first_fpdu_seen && rx->want_rtr) {
 		if (!is_rtr(rx, &rx->seg)) {
 			siw_ddp_rx_refuse(stream->ddp, NO_RTR_MATCH);
 			return siw_ddp_rx_head(stream->ddp, &rx->seg);
 		}
-		rx->heard = rx->rtr = true;
+		rx->first_fpdu_seen = rx->rtr = true;
 		/* From now on an empty Send is not an RTR. */
 		if (siw_rdmap_opcode_of(&rx->seg) != SIW_RDMAP_SEND)
 			siw_ddp_stream_accept_empty_rtr(stream->ddp, SIW_RDMAP_QN_SEND, false);
@@ -450,13 +450,13 @@ static int rx_next_segment(struct siw_rdmap_stream *stream, struct siw_rdmap_eve
 		siw_ddp_rx_refuse(stream->ddp, err);
 		return siw_ddp_rx_head(stream->ddp, &rx->seg);
 	}
-	rx->have = true;
-	if (rx->heard)
+	rx->seg_pending = true;
+	if (rx->first_fpdu_seen)
 		return 1;
 	/*
 	 * without RTR, any valid segment starts the connection; the segment itself is handled next
 	 */
-	rx->heard = true;
+	rx->first_fpdu_seen = true;
 	event->kind = SIW_RDMAP_STARTED;
 	return 2;
 }
@@ -468,7 +468,7 @@ static int rx_unexpected_send(struct siw_rdmap_stream *stream, struct siw_rdmap_
 {
 	struct siw_rdmap_rx *rx = &stream->rx;
 
-	rx->have = false;
+	rx->seg_pending = false;
 	event->kind = rx->unexpected ? SIW_RDMAP_PROGRESS : SIW_RDMAP_UNEXPECTED;
 	rx->unexpected = true;
 	return 1;
@@ -556,7 +556,7 @@ int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *even
 		return error_event(stream, event);
 	if (__builtin_expect(rx->unexpected, 0) && place_unexpected(stream, event))
 		return 1;
-	if (!rx->have) {
+	if (!rx->seg_pending) {
 		r = rx_next_segment(stream, event);
 		if (r == 2)
 			return 1;

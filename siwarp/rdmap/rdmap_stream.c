@@ -199,7 +199,7 @@ int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_star
 	atomic_store_explicit(&stream->reads_done, reads, memory_order_relaxed);
 	/* Nothing was received yet, so there is no delivery count to report. */
 	taken = (uint64_t)siw_ddp_rx_delivered(stream->ddp) << SIW_RDMAP_SENDS_SHIFT;
-	atomic_store_explicit(&stream->taken, taken, memory_order_relaxed);
+	atomic_store_explicit(&stream->deliverable, taken, memory_order_relaxed);
 	atomic_store_explicit(&stream->tx.reported, taken, memory_order_relaxed);
 	stream->denied = start->denied;
 	siw_ddp_stream_set_pd(stream->ddp, start->pd);
@@ -221,7 +221,7 @@ int siw_rdmap_start(struct siw_rdmap_stream *stream, const struct siw_rdmap_star
 						start->rtr & SIW_MPA_RTR_FPDU);
 		return 0;
 	}
-	stream->rx.heard = true;
+	stream->rx.first_fpdu_seen = true;
 	return start->rtr ? send_rtr(stream, start->rtr) : 0;
 }
 

@@ -37,7 +37,7 @@ struct siw_rdmap_uc {
 	uint32_t imm;
 	uint32_t octets; /* octets of the current Write so far */
 	/* Under the send lock: Immediate Data to send after its Write is framed. */
-	uint8_t due; /* opcode of the Immediate Data; 0: none */
+	uint8_t due_opcode; /* opcode of the Immediate Data; 0: none */
 	uint32_t due_imm;
 };
 
@@ -89,7 +89,7 @@ static int uc_send_immediate(struct siw_rdmap_uc *uc)
 {
 	struct siw_rdmap_wire_imm wire = { .data = uc->due_imm };
 	struct siw_ddp_uc_msg msg = {
-		.ulp_octet = siw_rdmap_ctrl(uc->due),
+		.ulp_octet = siw_rdmap_ctrl(uc->due_opcode),
 		.qn = SIW_RDMAP_QN_SEND,
 		.head_len = sizeof(wire),
 	};
@@ -98,7 +98,7 @@ static int uc_send_immediate(struct siw_rdmap_uc *uc)
 	memcpy(msg.head, &wire, sizeof(wire));
 	r = siw_ddp_uc_tx(uc->ddp, &msg);
 	if (r >= 0)
-		uc->due = 0;
+		uc->due_opcode = 0;
 	return r;
 }
 
@@ -118,7 +118,7 @@ int siw_rdmap_uc_send(struct siw_rdmap_uc *uc, const struct siw_rdmap_op *op)
 	};
 	int r;
 
-	if (uc->due)
+	if (uc->due_opcode)
 		return -EAGAIN;
 	if (__builtin_expect(op->imm_opcode && !msg.tagged, 0))
 		put_send_imm(op, &msg);
@@ -126,7 +126,7 @@ int siw_rdmap_uc_send(struct siw_rdmap_uc *uc, const struct siw_rdmap_op *op)
 	if (r == -EBUSY)
 		return -EAGAIN;
 	if (r >= 0 && op->imm_opcode && msg.tagged) {
-		uc->due = op->imm_opcode;
+		uc->due_opcode = op->imm_opcode;
 		uc->due_imm = op->imm;
 		if (r == 1)
 			uc_send_immediate(uc); /* otherwise siw_rdmap_uc_flush() sends it */
@@ -141,8 +141,8 @@ int siw_rdmap_uc_flush(struct siw_rdmap_uc *uc)
 	int r = siw_ddp_uc_tx_more(uc->ddp), flushed;
 
 	if (r < 0)
-		uc->due = 0;
-	if (r == 1 && uc->due)
+		uc->due_opcode = 0;
+	if (r == 1 && uc->due_opcode)
 		r = uc_send_immediate(uc) == 1;
 	/* Flushed even if the turn has ended, because a batch must not wait for the next turn. */
 	flushed = siw_ddp_uc_tx_flush(uc->ddp);
@@ -151,15 +151,15 @@ int siw_rdmap_uc_flush(struct siw_rdmap_uc *uc)
 
 uint64_t siw_rdmap_uc_begun(const struct siw_rdmap_uc *uc)
 {
-	return siw_ddp_uc_begun(uc->ddp) + (uc->due != 0);
+	return siw_ddp_uc_begun(uc->ddp) + (uc->due_opcode != 0);
 }
 
 int siw_rdmap_uc_refused(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *last)
 {
 	int r = siw_ddp_uc_refused(uc->ddp, first, last);
 
-	if (r && uc->due) { /* the Immediate Data belongs to the same operation */
-		uc->due = 0;
+	if (r && uc->due_opcode) { /* the Immediate Data belongs to the same operation */
+		uc->due_opcode = 0;
 		++*last;
 	}
 	return r;
@@ -167,7 +167,7 @@ int siw_rdmap_uc_refused(struct siw_rdmap_uc *uc, uint64_t *first, uint64_t *las
 
 void siw_rdmap_uc_cut(struct siw_rdmap_uc *uc)
 {
-	uc->due = 0;
+	uc->due_opcode = 0;
 	siw_ddp_uc_reset_tx(uc->ddp);
 }
 

@@ -158,7 +158,7 @@ static void check_send_restarts_interval(void)
 		siw_unlock(&rig.ctx->progress);
 		sched_yield();
 		siw_lock(&rig.ctx->progress);
-		sends = uc->breaker.sends;
+		sends = uc->breaker.resumed;
 	}
 	must(!sends);
 	breaker_end();

@@ -51,7 +51,7 @@ static void open_end(int i, uint32_t seed)
 /* Each datagram sent since the last call is lost, or scheduled for arrival. */
 static void schedule_arrivals(void)
 {
-	while (known < net.flying) {
+	while (known < net.n_in_flight) {
 		if (rng() % 100 < LOSS)
 			fuzz_net_drop(known);
 		else

@@ -472,8 +472,9 @@ static void wait_for(uint64_t ns)
 
 static void fuzz_rd_corrupt(uint32_t which, uint32_t at)
 {
-	if (which < net.flying && net.air[which]->len)
-		net.air[which]->octets[at % net.air[which]->len] ^= (uint8_t)(1u << at % 8);
+	if (which < net.n_in_flight && net.in_flight[which]->len)
+		net.in_flight[which]->octets[at % net.in_flight[which]->len] ^=
+			(uint8_t)(1u << at % 8);
 }
 
 static void reset(int a, int b)

@@ -31,12 +31,12 @@ struct fuzz_datagram {
 
 struct fuzz_net {
 	uint64_t now;
-	bool full;	    /* every socket refuses sends */
-	bool no_batches;    /* the kernel has no UDP_SEGMENT */
-	bool reseed;	    /* the next random octets are the first ones again: fuzz_rd_port.c */
-	uint32_t route_mtu; /* path MTU that the kernel reports for every route; 0: none */
-	uint32_t flying;    /* number of datagrams in flight, in sending order */
-	struct fuzz_datagram **air;
+	bool full;	      /* every socket refuses sends */
+	bool no_batches;      /* the kernel has no UDP_SEGMENT */
+	bool reseed;	      /* the next random octets are the first ones again: fuzz_rd_port.c */
+	uint32_t route_mtu;   /* path MTU that the kernel reports for every route; 0: none */
+	uint32_t n_in_flight; /* number of datagrams in flight, in sending order */
+	struct fuzz_datagram **in_flight;
 	uint32_t kept; /* number of datagrams ever sent; the last PAST are kept for replay */
 	struct fuzz_datagram *past;
 	struct {

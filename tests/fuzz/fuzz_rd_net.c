@@ -15,7 +15,7 @@ void fuzz_net_reset(void)
 {
 	memset(&net, 0, sizeof(net));
 	net.now = 1000000000;
-	net.air = air;
+	net.in_flight = air;
 	for (int i = 0; i < AIR; i++)
 		air[i] = &pool[i];
 	net.past = past;
@@ -75,8 +75,8 @@ void fuzz_net_send(int from, int to, const void *octets, uint32_t len)
 	memcpy(d->octets, octets, len);
 	if (to >= ENDS)
 		fuzz_net_note_received(to - ENDS, octets, len);
-	else if (net.flying < AIR)
-		fuzz_net_copy_datagram(air[net.flying++], d);
+	else if (net.n_in_flight < AIR)
+		fuzz_net_copy_datagram(air[net.n_in_flight++], d);
 }
 
 void fuzz_net_replay(uint32_t which)
@@ -95,18 +95,18 @@ void fuzz_net_drop(uint32_t i)
 {
 	struct fuzz_datagram *unused;
 
-	if (i >= net.flying)
+	if (i >= net.n_in_flight)
 		return;
 	unused = air[i];
-	memmove(air + i, air + i + 1, (net.flying - i - 1) * sizeof(air[0]));
-	air[--net.flying] = unused;
+	memmove(air + i, air + i + 1, (net.n_in_flight - i - 1) * sizeof(air[0]));
+	air[--net.n_in_flight] = unused;
 }
 
 bool fuzz_net_arrive(uint32_t i)
 {
 	int to;
 
-	if (i >= net.flying)
+	if (i >= net.n_in_flight)
 		return false;
 	to = air[i]->to;
 	if (net.end[to].at == net.end[to].n)

@@ -295,9 +295,9 @@ static void fuzz_qp_modify_in_flight(uint32_t which, struct input *in)
 	struct fuzz_datagram *d;
 	uint32_t at = fuzz_qp_byte(in), n = fuzz_qp_byte(in) % 8 + 1;
 
-	if (which >= net.flying)
+	if (which >= net.n_in_flight)
 		return;
-	d = net.air[which];
+	d = net.in_flight[which];
 	for (uint32_t k = 0; k < n && at + k + SIW_DGRAM_CRC_LEN < d->len; k++)
 		d->octets[at + k] = (uint8_t)fuzz_qp_byte(in);
 	fuzz_qp_write_crc(d->octets, d->len);

@@ -62,13 +62,13 @@ static bool send_confirm_read(struct siw_rc_qp *rc)
 {
 	struct siw_confirm *c = &rc->confirm;
 
-	if (c->asked || (int32_t)(c->covered - c->wanted) >= 0 ||
+	if (c->read_outstanding || (int32_t)(c->covered - c->wanted) >= 0 ||
 	    (rc->base.qp.state != SIW_QPS_RTS && rc->base.qp.state != SIW_QPS_SQD))
 		return false;
 	/* On failure a later call retries: when an outstanding Read ends, or TCP has room. */
 	if (siw_rdmap_confirm(rc->base.flow.stream, rc_requests_begun(&rc->base)))
 		return false;
-	c->asked = true;
+	c->read_outstanding = true;
 	c->due = false;
 	c->covered = rc_requests_begun(&rc->base);
 	return true;
@@ -108,9 +108,9 @@ static int rc_begin(struct siw_base_qp *base, struct siw_flow *flow, struct siw_
 
 	if (__builtin_expect(rc->confirm.due, 0))
 		send_confirm_read(rc);
-	if (__builtin_expect(rc->counts.tell, 0)) {
+	if (__builtin_expect(rc->counts.announce, 0)) {
 		siw_rdmap_announce(flow->stream, rc->counts.on, (uint8_t)base->rnr_retry);
-		rc->counts.tell = false;
+		rc->counts.announce = false;
 	}
 	siw_qp_op_make(wqe, &op);
 	err = siw_rdmap_send(flow->stream, &op);
@@ -267,7 +267,7 @@ static void rc_counts_start(struct siw_rc_qp *rc, bool agreed, int rnr_retry)
 {
 	rc->counts = (struct siw_delivery_counts){
 		.on = agreed && rc->base.roce,
-		.tell = agreed && rc->base.roce,
+		.announce = agreed && rc->base.roce,
 		.sends = rc->sends_begun,
 		.rnr_retry = rnr_retry > 0   ? rnr_retry
 			     : rnr_retry < 0 ? 0
@@ -367,10 +367,10 @@ static bool rc_program_may_answer(struct siw_rc_qp *rc)
 	const struct siw_qp *qp = &rc->base.qp;
 	uint64_t round = qp->ctx->rounds;
 
-	if (round - rc->counts.came >= UNSEEN_ROUNDS ||
+	if (round - rc->counts.last_received_round >= UNSEEN_ROUNDS ||
 	    (siw_cq_pending(qp->send_cq) <= 0 && siw_cq_pending(qp->recv_cq) <= 0))
 		return false;
-	rc->counts.seen = round;
+	rc->counts.last_seen_round = round;
 	return true;
 }
 
@@ -385,9 +385,9 @@ static void rc_send_count_alone(struct siw_rc_qp *rc)
 	if (rc_program_may_answer(rc))
 		return;
 	now = siw_now_ns();
-	if (now - rc->counts.alone_ns < DISTANCE_NS)
+	if (now - rc->counts.last_alone_ns < DISTANCE_NS)
 		return;
-	rc->counts.alone_ns = now;
+	rc->counts.last_alone_ns = now;
 	rc_counts_send(rc);
 }
 
@@ -400,7 +400,8 @@ static void rc_counts_received(struct siw_rc_qp *rc, int n, uint32_t octets)
 	if (!rc_count_is_due(rc))
 		return;
 	if (n)
-		rc->counts.came = rc->counts.seen = rc->base.qp.ctx->rounds;
+		rc->counts.last_received_round = rc->counts.last_seen_round =
+			rc->base.qp.ctx->rounds;
 	rc->counts.octets += octets;
 	if (rc->counts.octets >= COUNT_OCTETS) {
 		rc_counts_send(rc);
@@ -420,7 +421,7 @@ static void rc_counts_received(struct siw_rc_qp *rc, int n, uint32_t octets)
  */
 static bool rc_counts_turn(struct siw_rc_qp *rc)
 {
-	if (rc_count_is_due(rc) && rc->base.qp.ctx->rounds != rc->counts.seen)
+	if (rc_count_is_due(rc) && rc->base.qp.ctx->rounds != rc->counts.last_seen_round)
 		rc_send_count_alone(rc);
 	return rc_count_is_due(rc);
 }
@@ -1065,7 +1066,7 @@ static void on_confirmed(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 	for (more = (int32_t)((uint32_t)ev->user_data - rc->base.sq_head); more > 0; more--)
 		wqe = wqe->chain;
 	mark_delivered(rc, wqe, true);
-	rc->confirm.asked = false;
+	rc->confirm.read_outstanding = false;
 	siw_unlock(&rc->base.qp.send_lock);
 	siw_qp_run_and_mark(&rc->base);
 }
@@ -1517,7 +1518,7 @@ static void rc_modified(struct siw_base_qp *base, int mask)
 	}
 	if ((mask & SIW_QP_RNR_RETRY) && rc->counts.on) {
 		siw_lock(&base->qp.send_lock);
-		siw_rc_qp_of(base)->counts.tell = true;
+		siw_rc_qp_of(base)->counts.announce = true;
 		siw_unlock(&base->qp.send_lock);
 	}
 	if (base->qp.has_unexpected && (mask & (SIW_QP_RNR_RETRY | SIW_QP_MIN_RNR_TIMER)))

@@ -27,7 +27,7 @@ struct rd_linger {
 	struct siw_rd *endpoint;
 	uint64_t deadline_ns;
 	struct siw_timed timed;
-	struct siw_link link; /* in ctx->partings */
+	struct siw_link link; /* in ctx->lingering_rds */
 };
 
 static void parting_end(struct rd_linger *rd_linger)
@@ -78,7 +78,7 @@ static void rd_linger(struct siw_context *ctx, struct siw_rd *endpoint)
 	rd_linger->deadline_ns = siw_now_ns() + linger_ns;
 	rd_linger->timed.tick = parting_tick;
 	siw_link_init(&rd_linger->timed.link);
-	siw_link_add(&ctx->partings, &rd_linger->link);
+	siw_link_add(&ctx->lingering_rds, &rd_linger->link);
 	siw_llp_set_handler(siw_rd_sock(endpoint), &rd_linger->handler);
 	siw_llp_resume(siw_rd_sock(endpoint));
 	siw_device_timed_add(ctx, &rd_linger->timed, rd_linger->deadline_ns);
@@ -92,7 +92,7 @@ static bool rd_free_port(struct siw_context *ctx, const struct siw_addr *addr)
 {
 	struct siw_addr bound;
 
-	for (struct siw_link *l = ctx->partings.next; l != &ctx->partings; l = l->next) {
+	for (struct siw_link *l = ctx->lingering_rds.next; l != &ctx->lingering_rds; l = l->next) {
 		struct rd_linger *rd_linger = siw_container(l, struct rd_linger, link);
 
 		if (siw_llp_local(siw_rd_sock(rd_linger->endpoint), &bound) ||
@@ -630,10 +630,10 @@ static void on_refused(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 			     local ? SIW_WC_LOC_PROT_ERR : SIW_WC_BAD_RESP_ERR);
 		return;
 	}
-	if (ev->blamed)
+	if (ev->receive_consumed)
 		on_recv(rd, stream, ev, local ? SIW_WC_LOC_PROT_ERR : SIW_WC_LOC_LEN_ERR);
 	rd_qp_run_and_mark(rd, stream); /* sends the error message to the peer */
-	if (!ev->blamed)
+	if (!ev->receive_consumed)
 		err_found(rd, ev);
 }
 
@@ -1031,7 +1031,7 @@ const struct siw_qp_class siw_qp_rd_class = {
 	.failure = SIW_WC_LOC_PROT_ERR,
 	.create = rd_qp_create,
 	.open = rd_qp_open_socket,
-	.depart = rd_qp_before_destroy,
+	.before_destroy = rd_qp_before_destroy,
 	.close = rd_qp_close_socket,
 	.addr = rd_qp_addr,
 	.query_init = query_init,
@@ -1044,6 +1044,6 @@ const struct siw_qp_class siw_qp_rd_class = {
 	.begin = rd_begin,
 	.failed = rd_failed,
 	.flush = rd_flush,
-	.abandon = rd_abandon,
+	.discard_state = rd_abandon,
 	.find_record = find_record,
 };

@@ -58,9 +58,9 @@ static void breaker_resume(struct siw_uc_qp *uc, uint64_t now_ns)
 {
 	struct siw_breaker *b = &uc->breaker;
 
-	if (!b->rests)
+	if (!b->paused)
 		return;
-	b->rests = b->sends = b->heard = false;
+	b->paused = b->resumed = b->report_seen = false;
 	siw_device_timed_at(uc->base.qp.ctx, &uc->base.timed, now_ns + SECOND_NS);
 }
 
@@ -70,7 +70,7 @@ static void breaker_open(struct siw_uc_qp *uc, uint64_t now_ns, uint64_t octets,
 	struct siw_breaker *b = &uc->breaker;
 	uint64_t kbits = octets * 8 * 1000000 / (ns ? ns : 1) / CUT_PART;
 
-	b->bad = b->mute = 0;
+	b->bad_reports = b->silent_intervals = 0;
 	b->kbits = kbits < LEAST_KBITS	? LEAST_KBITS
 		   : kbits < UINT32_MAX ? (uint32_t)kbits
 					: UINT32_MAX;
@@ -105,21 +105,21 @@ static void breaker_evaluate_report(struct siw_uc_qp *uc, const struct siw_ddp_u
 	siw_ddp_uc_numbers(uc->ddp, &in, &sent);
 	if (!breaker_report_plausible(&last, told, sent))
 		return;
-	b->heard = true;
-	if (!b->known) {
+	b->report_seen = true;
+	if (!b->reports_expected) {
 		siw_llp_sock_timed(uc->sock);
 		siw_device_timed_at(uc->base.qp.ctx, &uc->base.timed, now_ns + SECOND_NS);
 	}
-	b->known = true;
+	b->reports_expected = true;
 	if (span < LEAST)
 		return;
 	b->last = *told;
 	b->last_ns = now_ns;
 	if ((span - (told->datagrams - last.datagrams)) * LOSS_PART > span)
-		b->bad++;
+		b->bad_reports++;
 	else
-		b->bad = 0;
-	if (b->bad >= LASTS)
+		b->bad_reports = 0;
+	if (b->bad_reports >= LASTS)
 		breaker_open(uc, now_ns, told->octets - last.octets, ns);
 }
 
@@ -133,14 +133,14 @@ static void breaker_evaluate_interval(struct siw_uc_qp *uc, uint64_t now_ns)
 	uint32_t in, sent;
 
 	siw_ddp_uc_numbers(uc->ddp, &in, &sent);
-	if (b->heard || sent - b->sent < TALK)
-		b->mute = 0;
+	if (b->report_seen || sent - b->sent < TALK)
+		b->silent_intervals = 0;
 	else
-		b->mute++;
-	b->rests = !b->open && sent == b->sent;
-	b->heard = false;
+		b->silent_intervals++;
+	b->paused = !b->open && sent == b->sent;
+	b->report_seen = false;
 	b->sent = sent;
-	if (b->mute >= LASTS)
+	if (b->silent_intervals >= LASTS)
 		breaker_open(uc, now_ns, 0, 1);
 }
 
@@ -150,10 +150,10 @@ void siw_qp_breaker_check(struct siw_uc_qp *uc)
 	bool due = siw_ddp_uc_report_due(uc->ddp);
 	bool heard = siw_ddp_uc_report_received(uc->ddp, &told);
 
-	if (__builtin_expect(!due && !heard && !uc->breaker.rests, 1))
+	if (__builtin_expect(!due && !heard && !uc->breaker.paused, 1))
 		return;
 	siw_lock(&uc->base.qp.send_lock);
-	if (uc->breaker.sends)
+	if (uc->breaker.resumed)
 		breaker_resume(uc, siw_now_ns());
 	if (due && uc->base.qp.state >= SIW_QPS_RTR && uc->base.qp.state <= SIW_QPS_SQE)
 		siw_ddp_uc_report_send(uc->ddp);
@@ -172,13 +172,13 @@ void siw_qp_breaker_tick(struct siw_timed *timed, uint64_t now_ns)
 	breaker_evaluate_interval(uc, now_ns);
 	if (closes && now_ns >= b->until_ns) {
 		b->open = false;
-		b->bad = 0;
+		b->bad_reports = 0;
 		siw_qp_breaker_pace(uc);
 	}
 	siw_unlock(&uc->base.qp.send_lock);
 	if (closes)
 		siw_qp_wake(&uc->base);
-	if (b->rests)
+	if (b->paused)
 		siw_device_timed_del(uc->base.qp.ctx, timed);
 	else
 		siw_device_timed_at(uc->base.qp.ctx, timed, now_ns + SECOND_NS);
@@ -202,11 +202,11 @@ static void uc_close_socket(struct siw_base_qp *base)
 		return;
 	siw_device_timed_del(base->qp.ctx, &base->timed);
 	siw_rdmap_uc_close(uc->end);
-	if (uc->ends)
-		siw_addr_socks_close(uc->ends);
+	if (uc->socks)
+		siw_addr_socks_close(uc->socks);
 	else
 		siw_llp_close(uc->sock);
-	uc->ends = NULL;
+	uc->socks = NULL;
 	uc->end = NULL;
 	uc->ddp = NULL;
 	uc->sock = NULL;
@@ -245,7 +245,7 @@ static int uc_open_socket(struct siw_base_qp *base, const struct siw_addr *addr,
 	struct siw_llp_sock *sock;
 	int err;
 
-	if (siw_uc_qp_of(base)->ends)
+	if (siw_uc_qp_of(base)->socks)
 		return siw_refuse(QP_FD_EVERY);
 	err = siw_qp_open_udp(base, addr, fd, &sock);
 	if (err)
@@ -267,7 +267,7 @@ static int uc_open_every_addr(struct siw_base_qp *base, uint16_t port)
 	if (err)
 		siw_addr_socks_close(ends);
 	else
-		siw_uc_qp_of(base)->ends = ends;
+		siw_uc_qp_of(base)->socks = ends;
 	return err;
 }
 
@@ -317,13 +317,13 @@ static int uc_set_source(struct siw_uc_qp *uc, struct siw_addr *peer, const stru
 	const struct siw_addr_sock *end;
 	struct siw_addr own;
 
-	if (!uc->ends) {
+	if (!uc->socks) {
 		if (!source->family ||
 		    (!siw_llp_local(uc->sock, &own) && siw_addr_same_host(&own, source)))
 			return 0;
 		return siw_refuse(UC_SOURCE);
 	}
-	end = siw_addr_socks_find(uc->ends, peer, source);
+	end = siw_addr_socks_find(uc->socks, peer, source);
 	if (!end)
 		return siw_refuse(UC_SOURCE);
 	/* A link-local address of the peer is on this device's link. */
@@ -409,7 +409,7 @@ static void query_attr(const struct siw_base_qp *base, struct siw_qp_attr *attr)
 	if (!uc->end || !uc->peer.family)
 		return;
 	attr->ah_addr = uc->peer;
-	if (uc->ends)
+	if (uc->socks)
 		siw_llp_local(uc->sock, &attr->ah_source);
 	attr->dest_qp_num = uc->dest_qpn;
 	attr->path_mtu = (int)siw_ddp_uc_payload(uc->ddp);
@@ -538,7 +538,7 @@ static int uc_serve(struct siw_io_handler *self)
  */
 static int uc_serve_sock(struct siw_addr_sock *end)
 {
-	struct siw_uc_qp *uc = siw_uc_qp_of(end->ends->server);
+	struct siw_uc_qp *uc = siw_uc_qp_of(end->socks->server);
 
 	siw_ddp_uc_receive_at(uc->ddp, end->sock);
 	return uc_receive_some(uc);
@@ -548,8 +548,8 @@ static int uc_serve_sock(struct siw_addr_sock *end)
 
 static void uc_readdress(struct siw_qp *qp)
 {
-	if (siw_uc_qp_of(siw_base_qp_of(qp))->ends)
-		siw_addr_socks_update(siw_uc_qp_of(siw_base_qp_of(qp))->ends);
+	if (siw_uc_qp_of(siw_base_qp_of(qp))->socks)
+		siw_addr_socks_update(siw_uc_qp_of(siw_base_qp_of(qp))->socks);
 }
 
 static void uc_settle_binds(struct siw_qp *qp)
@@ -598,6 +598,6 @@ const struct siw_qp_class siw_qp_uc_class = {
 	.begin = uc_begin_request,
 	.failed = uc_request_failed,
 	.flush = uc_flush,
-	.abandon = uc_abandon,
+	.discard_state = uc_abandon,
 	.take_recv = uc_take_recv,
 };

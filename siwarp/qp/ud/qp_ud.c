@@ -62,7 +62,7 @@ static bool err_limit_admit(struct siw_context *ctx, const struct siw_addr *to)
  */
 static void ud_set_error_source(struct siw_ud_qp *ud, const struct siw_addr *dest)
 {
-	struct siw_addr_sock *end = ud->ends ? siw_addr_socks_find(ud->ends, dest, dest) : NULL;
+	struct siw_addr_sock *end = ud->socks ? siw_addr_socks_find(ud->socks, dest, dest) : NULL;
 
 	if (end)
 		siw_ddp_dgram_set_tx_sock(ud->ddp, end->sock);
@@ -184,19 +184,19 @@ static inline struct siw_llp_sock *ud_sock_for(const struct siw_ud_qp *ud, const
 {
 	const struct siw_addr_sock *end;
 
-	if (__builtin_expect(!ud->ends && !ah->source.family, 1))
+	if (__builtin_expect(!ud->socks && !ah->source.family, 1))
 		return ud->sock;
-	if (!ud->ends)
+	if (!ud->socks)
 		return siw_addr_same_host(siw_ddp_dgram_dest_addr(ud->ddp), &ah->source) ? ud->sock
 											 : NULL;
-	end = siw_addr_socks_find(ud->ends, &ah->dest, &ah->source);
+	end = siw_addr_socks_find(ud->socks, &ah->dest, &ah->source);
 	return end ? end->sock : NULL;
 }
 
 /* Makes the next messages leave from this socket. */
 static inline void ud_send_by(struct siw_ud_qp *ud, struct siw_llp_sock *sock)
 {
-	if (ud->ends)
+	if (ud->socks)
 		siw_ddp_dgram_set_tx_sock(ud->ddp, sock);
 }
 
@@ -307,8 +307,8 @@ static int ud_queue_send(struct siw_ud_qp *ud, const struct siw_send_wr *wr, uin
 static __attribute__((cold, noinline)) int
 prepare_for_groups(struct siw_ud_qp *ud, const struct siw_ah *ah, struct siw_llp_sock *sock)
 {
-	struct siw_addr_sock *end = ud->ends ? siw_addr_socks_find(ud->ends, &ah->dest, &ah->source)
-					     : NULL;
+	struct siw_addr_sock *end =
+		ud->socks ? siw_addr_socks_find(ud->socks, &ah->dest, &ah->source) : NULL;
 	int err;
 
 	if (end ? atomic_load(&end->sends_to_groups) : ud->sends_to_groups)
@@ -545,17 +545,17 @@ static void ud_close_socket(struct siw_base_qp *base)
 		return;
 	other = siw_rdmap_dgram_close(ud->dgram);
 	/* The other QP serves the socket from now on. */
-	if (other && ud->ends)
-		ud->ends->server = other;
+	if (other && ud->socks)
+		ud->socks->server = other;
 	else if (other)
 		siw_llp_set_handler(ud->sock, &other->base.qp.handler);
-	else if (ud->ends)
-		siw_addr_socks_close(ud->ends);
+	else if (ud->socks)
+		siw_addr_socks_close(ud->socks);
 	else
 		siw_llp_close(ud->sock);
 	ud->dgram = NULL;
 	ud->ddp = NULL;
-	ud->ends = NULL;
+	ud->socks = NULL;
 	ud->sock = NULL;
 }
 
@@ -611,7 +611,7 @@ static int ud_open_socket(struct siw_base_qp *base, const struct siw_addr *addr,
 		return siw_refuse(QP_FD_SHARED);
 	if (ud->n_groups)
 		return siw_refuse(QP_FD_GROUPS);
-	if (ud->ends)
+	if (ud->socks)
 		return siw_refuse(QP_FD_EVERY);
 	err = siw_qp_open_udp(base, addr, fd, &sock);
 	if (err)
@@ -634,17 +634,17 @@ static int ud_open_every_addr(struct siw_ud_qp *ud, uint16_t port)
 	if (err)
 		siw_addr_socks_close(ends);
 	else
-		ud->ends = ends;
+		ud->socks = ends;
 	return err;
 }
 
 /* Makes this QP use the other QP's sockets, too. */
 static void ud_share_sockets(struct siw_ud_qp *ud, const struct siw_ud_qp *with)
 {
-	ud->ends = with->ends;
-	ud->base.every_addr = ud->ends != NULL;
-	if (ud->ends)
-		siw_addr_socks_share(ud->ends);
+	ud->socks = with->socks;
+	ud->base.every_addr = ud->socks != NULL;
+	if (ud->socks)
+		siw_addr_socks_share(ud->socks);
 	else
 		siw_llp_shared(ud->sock);
 }
@@ -814,7 +814,7 @@ static int ud_serve(struct siw_io_handler *self)
 
 static int ud_serve_sock(struct siw_addr_sock *end)
 {
-	struct siw_ud_qp *ud = end->ends->server;
+	struct siw_ud_qp *ud = end->socks->server;
 
 	siw_ddp_dgram_set_rx_sock(ud->ddp, end->sock, &end->addr);
 	return ud_receive_some(ud);
@@ -826,8 +826,8 @@ static void ud_readdress(struct siw_qp *qp)
 {
 	struct siw_ud_qp *ud = siw_ud_qp_of(siw_base_qp_of(qp));
 
-	if (ud->ends && ud->ends->server == ud) /* once for all QPs that share the sockets */
-		siw_addr_socks_update(ud->ends);
+	if (ud->socks && ud->socks->server == ud) /* once for all QPs that share the sockets */
+		siw_addr_socks_update(ud->socks);
 }
 
 static void record_polled(struct siw_qp *qp)
@@ -867,7 +867,7 @@ const struct siw_qp_class siw_qp_ud_class = {
 	.failure = SIW_WC_GENERAL_ERR,
 	.create = ud_create,
 	.open = ud_open_socket,
-	.may_end = ud_may_destroy,
+	.may_destroy = ud_may_destroy,
 	.close = ud_close,
 	.addr = ud_addr,
 	.receive = ud_set_receiving,
@@ -876,6 +876,6 @@ const struct siw_qp_class siw_qp_ud_class = {
 	.post = ud_post,
 	.check = ud_check,
 	.run = ud_run,
-	.abandon = ud_abandon,
+	.discard_state = ud_abandon,
 	.find_record = find_record,
 };

@@ -131,7 +131,8 @@ static int group_attach(struct siw_ud_qp *ud, const struct siw_addr *addr)
 
 	if (!ud->dgram || siw_llp_local(ud->sock, &own))
 		return siw_refuse(DESTROYED);
-	if (own.family != addr->family && !(ud->ends && siw_addr_socks_find(ud->ends, addr, &any)))
+	if (own.family != addr->family &&
+	    !(ud->socks && siw_addr_socks_find(ud->socks, addr, &any)))
 		return siw_refuse(MCAST_FAMILY,
 				  siw_reason_text(own.family == AF_INET ? "IPv4" : "IPv6"));
 	err = fresh ? group_create(ud->base.qp.ctx, addr, &group) : 0;
