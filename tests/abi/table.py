@@ -148,10 +148,14 @@ def environment(folder: Path, wheel: str) -> str:
     return ""
 
 
+#: The programs that were started, each in a session of its own.
+STARTED: list[subprocess.Popen[bytes]] = []
+
+
 def start(command: list[str], log: Path, work: Path) -> subprocess.Popen[bytes]:
     """Start a program in a new session, with its output redirected to a file."""
     with log.open("wb") as out:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -160,6 +164,17 @@ def start(command: list[str], log: Path, work: Path) -> subprocess.Popen[bytes]:
             env={**os.environ, "PATH": PATH},
             start_new_session=True,
         )
+    STARTED.append(process)
+    return process
+
+
+def end_all() -> None:
+    """Kill the sessions of programs that still run, because this run was interrupted."""
+    for process in STARTED:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def ended(process: subprocess.Popen[bytes], seconds: float) -> int | str:
@@ -406,6 +421,8 @@ def main() -> int:
     known: list[str] = []
     count, began = 0, time.monotonic()
     work = Path(tempfile.mkdtemp(prefix="siwarp-abi-", dir="/tmp"))
+    # `timeout` and an interrupted `make ci-full` send SIGTERM: the programs must end, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         work.chmod(0o755)
         compile_programs(work)
@@ -433,6 +450,7 @@ def main() -> int:
                 elif not result.good:
                     failed.append(f"{row.name} ({place})")
     finally:
+        end_all()
         shutil.rmtree(work, ignore_errors=True)
     print(
         f"\n{count} runs, {len(failed)} failed, {len(known)} did as is known, "
