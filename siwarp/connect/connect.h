@@ -30,7 +30,8 @@ struct siw_sidr_request;
 
 /* cffi: begin */
 enum siw_conn_kind {
-	/* a Request arrived at a listener: conn is new, params holds the Request */
+	/* a Request arrived at a listener: conn is a new object that stands for the peer's
+	 * connection, params holds the Request */
 	SIW_CONN_REQUEST = 1,
 	/* the peer accepted: params holds its Reply; the user calls siw_connect_attach() next */
 	SIW_CONN_REPLY,

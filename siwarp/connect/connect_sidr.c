@@ -361,8 +361,8 @@ void siw_sidr_query_end(struct siw_sidr_query *ask)
 /*
  * The answering end of spec/cm-udp.md. A query is PENDING until the program takes its event, then
  * TAKEN until the program answers. The answer is kept for a while, because it may be lost and the
- * query repeated. All of this is limited: pending queries by connect_admission.h, in total and per
- * source, and answers by setting max_startups. When several queries are pending, a source has to
+ * query repeated. The number of pending queries is limited in total and per source
+ * (connect_admission.h), and that of kept answers by the setting max_startups. When several queries are pending, a source has to
  * prove with a cookie that it receives at its address.
  *
  * Only one event of a port is in the program's queue at a time. When it is taken, the next query is

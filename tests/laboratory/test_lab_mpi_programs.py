@@ -13,7 +13,7 @@ from laboratory.lab_harness import lab
 from lab.mpi import kernels, launch
 from siwarp.bench.runner import BenchError
 
-pytestmark = [pytest.mark.programs, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")

@@ -292,7 +292,8 @@ static void rd_reap(struct siw_rd_qp *rd, struct siw_flow *flow)
 
 /*
  * Memory became unmapped in the middle of a message. The peer cannot receive the rest of the
- * message, so no later message may be sent on the stream: the stream ends at the next turn.
+ * message, so no later message may be sent on the stream: the stream ends when the device services
+ * the queue pair next.
  */
 static __attribute__((cold, noinline)) void rd_tear_stream(struct siw_base_qp *base,
 							   struct siw_flow *flow)
@@ -606,8 +607,8 @@ static __attribute__((cold, noinline)) void on_lost(struct siw_rd_qp *rd,
 }
 
 /*
- * The peer's MSNs are wrong, so its messages can no longer be told apart: both ends restart with a
- * new stream.
+ * The peer's MSNs are wrong, so this end does not know which of its messages are new and which are
+ * repeated. Both ends restart with a new stream.
  */
 static __attribute__((cold, noinline)) void
 on_sequence(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, const struct siw_rdmap_event *ev)

@@ -388,7 +388,10 @@ static int ud_post(struct siw_base_qp *base, const struct siw_send_wr *wr, bool 
 	return 0;
 }
 
-/* Builds operations for the oldest WQEs that are sent from one socket. Returns their number. */
+/*
+ * Builds operations for the oldest WQEs, up to the first one that is sent from another socket.
+ * Returns their number.
+ */
 static int ud_gather_ops(struct siw_ud_qp *ud, struct siw_rdmap_dgram_op *ops, int max)
 {
 	struct siw_wqe *wqe = ud->base.flow.first;
