@@ -89,13 +89,26 @@ def sentences(text: str) -> Iterator[tuple[int, str]]:
             yield prose.count("\n", 0, found.start()) + 1, sentence
 
 
+def python_names(parent: ast.AST, subject: str) -> Iterator[tuple[int, str]]:
+    """Yield line and name of each function below a node; a method's name follows its class's.
+
+    Names of tests are sentences, and special methods are Python's: neither is drawn.
+    """
+    for node in ast.iter_child_nodes(parent):
+        if isinstance(node, ast.ClassDef):
+            yield from python_names(node, f"{node.name}.")
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if not node.name.startswith(("test_", "__")):
+                yield node.lineno, subject + node.name
+            yield from python_names(node, "")
+        else:
+            yield from python_names(node, subject)
+
+
 def names(path: Path, text: str) -> Iterator[tuple[int, str]]:
-    """Yield line and name of each function that a file defines; tests are named by sentences."""
+    """Yield line and name of each function that a file defines."""
     if path.suffix == ".py":
-        for node in ast.walk(ast.parse(text)):
-            function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            if function and not node.name.startswith(("test_", "__")):
-                yield node.lineno, node.name
+        yield from python_names(ast.parse(text), "")
         return
     for found in C_FUNCTION.finditer(text):
         if found[1] == "__attribute__":

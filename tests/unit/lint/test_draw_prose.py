@@ -29,6 +29,10 @@ More about it.
 def add(a, b):
     """Return the sum."""
 def test_add(): ...
+class Sum:
+    def __init__(self): ...
+    def total(self):
+        def digits(): ...
 '''
 
 
@@ -41,7 +45,8 @@ def test_comments_and_functions_of_c_are_found_and_strings_are_not() -> None:
 def test_comments_docstrings_and_functions_of_python_are_found_and_tests_are_not() -> None:
     found = sorted(draw_prose.python_prose(PYTHON))
     assert found == [(1, "A module."), (5, "A comment of two lines."), (7, "Return the sum.")]
-    assert list(draw_prose.names(Path("a.py"), PYTHON)) == [(7, "add")]
+    named = [(7, "add"), (12, "Sum.total"), (13, "digits")]
+    assert list(draw_prose.names(Path("a.py"), PYTHON)) == named
 
 
 def test_sentences_of_a_page_are_found_and_tables_and_code_are_not() -> None:
