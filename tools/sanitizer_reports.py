@@ -1,8 +1,13 @@
 """Print the sanitizers' reports of a run; exit status 1 if any of them counts.
 
-All reports count except one kind. LeakSanitizer does not scan the stacks on which CPython keeps its
-frames, so objects that only a running frame holds look leaked. A leaked allocation counts if code
-of siwarp is anywhere in its call stack; otherwise the interpreter made it.
+All reports count except two kinds:
+
+- LeakSanitizer does not scan the stacks on which CPython keeps its frames, so objects that only a
+  running frame holds look leaked. A leaked allocation counts if code of siwarp is anywhere in its
+  call stack; otherwise the interpreter made it.
+- ThreadSanitizer does not see how glibc orders the end of a thread and the reuse of its stack by a
+  new one. It reports that the new thread's creator frees the thread-local storage of the old one
+  (_dl_deallocate_tls), which the old thread had allocated.
 """
 
 from __future__ import annotations
@@ -13,6 +18,12 @@ from pathlib import Path
 
 LEAK = re.compile(r"^(?:Direct|Indirect) leak of .*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
 OURS = re.compile(r"/siwarp/[\w/]+\.[ch]:|libsiwarp\.so|_siwarp(?:_layers)?\.abi3\.so|/tests/c/")
+#: The first access of a race: glibc frees the thread-local storage of a thread that has ended.
+THREAD_ENDED = re.compile(
+    r"\A\s*WARNING: ThreadSanitizer: data race.*\n"
+    r"  Write of size \d+ .*\n(?:    #\d+ free .*\n)+    #\d+ (?:__GI_)?_dl_deallocate_tls "
+)
+SEPARATOR = "==================\n"
 SHOWN = 20  # maximum number of reports printed
 LINES = 100  # maximum lines per report
 FRAMES = 12  # maximum frames per stack
@@ -22,6 +33,11 @@ TESTS = "tests"
 
 def relevant_part(text: str) -> str:
     """Return the part of a report that is about siwarp; empty if there is none."""
+    if "WARNING: ThreadSanitizer" in text:
+        races = (part for part in text.split(SEPARATOR) if part.strip())
+        kept = [part for part in races if not THREAD_ENDED.match(part)]
+        # The last lines of the file count the reports.
+        return SEPARATOR.join(kept) if any("WARNING: " in part for part in kept) else ""
     if "ERROR: LeakSanitizer" not in text:
         return text
     head, _, leaks = text.partition("ERROR: LeakSanitizer")
