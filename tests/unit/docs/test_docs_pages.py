@@ -28,11 +28,11 @@ def generated_pages() -> set[Path]:
     return {(ROOT / "docs" / name).resolve() for name in stage.pages()}
 
 
-def named(path: Path) -> str:
+def path_from_root(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def run_by_tests() -> set[tuple[str, str]]:
+def blocks_run_by_tests() -> set[tuple[str, str]]:
     found: set[tuple[str, str]] = set()
     for runner in RUNNERS:
         text = runner.read_text("utf-8", errors="replace")
@@ -41,32 +41,32 @@ def run_by_tests() -> set[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
+@pytest.mark.parametrize("page", PAGES, ids=path_from_root)
 def test_each_block_is_tried_or_is_said_to_be_untried(page: Path) -> None:
     text = page.read_text("utf-8")
     for fence in FENCE.finditer(text):
         before = text[: fence.start()].rstrip("\n").split("\n\n")[-1]
         marked = re.search(r"<!-- tried: [\w-]+ -->$", before) is not None
         assert marked or before.startswith("Untried"), (
-            f"{named(page)}: this block has no <!-- tried: NAME --> before it, and the paragraph "
-            f"before it does not begin with Untried:\n{fence[0]}"
+            f"{path_from_root(page)}: this block has no <!-- tried: NAME --> before it, and the "
+            f"paragraph before it does not begin with Untried:\n{fence[0]}"
         )
 
 
 def test_each_named_block_is_run_by_a_test() -> None:
-    there = {(named(page), name) for page in WITH_BLOCKS for name in blocks(page)}
+    there = {(path_from_root(page), name) for page in WITH_BLOCKS for name in blocks(page)}
     assert there, "no page has a block that is tried"
-    assert there == run_by_tests()
+    assert there == blocks_run_by_tests()
 
 
-@pytest.mark.parametrize("page", WITH_LINKS, ids=named)
+@pytest.mark.parametrize("page", WITH_LINKS, ids=path_from_root)
 def test_each_link_to_a_file_leads_to_one(page: Path) -> None:
     text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text("utf-8")))
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
     may_be_made = generated_pages() if page.is_relative_to(ROOT / "docs") else set()
     there = [(page.parent / link).resolve() for link in links]
     missing = [str(path) for path in there if not path.exists() and path not in may_be_made]
-    assert not missing, f"{named(page)} has links that lead nowhere: {missing}"
+    assert not missing, f"{path_from_root(page)} has links that lead nowhere: {missing}"
 
 
 def test_an_unknown_block_name_is_an_error(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ class Entry:
     how: str
 
 
-def entries() -> list[Entry]:
+def program_table_entries() -> list[Entry]:
     text = PAGE.read_text("utf-8")
     table = text.partition("<!-- programs: begin -->\n")[2].partition("<!-- programs: end -->")[0]
     found = []
@@ -30,25 +30,30 @@ def entries() -> list[Entry]:
     return found
 
 
-def begins(row: str, name: str) -> bool:
+def row_starts_with_name(row: str, name: str) -> bool:
     return re.match(rf"{re.escape(name)}(?![\w-])", row) is not None
 
 
-def entry_of(row: str) -> Entry | None:
+def entry_for_row(row: str) -> Entry | None:
     """Return the entry whose program name is the longest prefix of the row's name."""
-    fitting = [(len(n), e) for e in entries() for n in e.names if begins(row, n)]
+    fitting = [
+        (len(n), e)
+        for e in program_table_entries()
+        for n in e.names
+        if row_starts_with_name(row, n)
+    ]
     return max(fitting, key=lambda pair: pair[0])[1] if fitting else None
 
 
 def test_each_entry_has_one_of_the_verdicts_and_a_reason_if_the_program_fails() -> None:
-    assert len(entries()) > 10
-    for entry in entries():
+    assert len(program_table_entries()) > 10
+    for entry in program_table_entries():
         assert VERDICT.fullmatch(entry.verdict), entry
         assert entry.how or entry.verdict.startswith("works"), f"the third column is empty: {entry}"
 
 
 def test_no_program_is_in_the_table_twice() -> None:
-    names = [name for entry in entries() for name in entry.names]
+    names = [name for entry in program_table_entries() for name in entry.names]
     assert len(names) == len(set(names))
 
 
@@ -56,7 +61,7 @@ def test_each_row_is_about_a_program_that_the_table_says_works() -> None:
     wrong = {
         row.name
         for row in rows()
-        if (entry := entry_of(row.name)) is None or not entry.verdict.startswith("works")
+        if (entry := entry_for_row(row.name)) is None or not entry.verdict.startswith("works")
     }
     assert not wrong, (
         "docs/programs.md has no entry whose `name` is a prefix of these rows of make abi, or its "
@@ -65,34 +70,53 @@ def test_each_row_is_about_a_program_that_the_table_says_works() -> None:
 
 
 def test_each_program_that_works_is_run_by_a_row() -> None:
-    names = [n for entry in entries() if entry.verdict.startswith("works") for n in entry.names]
-    unrun = [name for name in names if not any(begins(row.name, name) for row in rows())]
+    names = [
+        n
+        for entry in program_table_entries()
+        if entry.verdict.startswith("works")
+        for n in entry.names
+    ]
+    unrun = [
+        name for name in names if not any(row_starts_with_name(row.name, name) for row in rows())
+    ]
     assert not unrun, f"docs/programs.md says these work, no row of make abi runs them: {unrun}"
 
 
 def test_each_option_that_the_table_names_is_one_that_a_row_has() -> None:
-    for entry in entries():
+    for entry in program_table_entries():
         for option in re.findall(r"`([^`]+)`", entry.verdict):
             commands = [
                 " ".join((*(f"{k}={v}" for k, v in row.env.items()), row.options, row.server))
                 for row in rows()
-                if any(begins(row.name, name) for name in entry.names)
+                if any(row_starts_with_name(row.name, name) for name in entry.names)
             ]
             assert any(option in command for command in commands), f"{option} of {entry}"
 
 
 def test_the_short_form_runs_each_program_that_works_on_this_machine() -> None:
     short = [row.name for row in rows() if HERE in row.short and not row.known]
-    names = [n for entry in entries() if entry.verdict.startswith("works") for n in entry.names]
-    assert not [name for name in names if not any(begins(row, name) for row in short)]
+    names = [
+        n
+        for entry in program_table_entries()
+        if entry.verdict.startswith("works")
+        for n in entry.names
+    ]
+    assert not [name for name in names if not any(row_starts_with_name(row, name) for row in short)]
 
 
 def test_the_long_form_runs_each_as_a_user_and_across_namespaces_except_those_named() -> None:
     said = re.search(r"all except (.+?), which are one process", PAGE.read_text("utf-8"), re.DOTALL)
     assert said
     alone = set(re.findall(r"`([^`]+)`", said[1]))
-    names = {n for entry in entries() if entry.verdict.startswith("works") for n in entry.names}
+    names = {
+        n
+        for entry in program_table_entries()
+        if entry.verdict.startswith("works")
+        for n in entry.names
+    }
     for place, without in ((NOBODY, set()), (CABLE, alone)):
         there = [row.name for row in rows() if place in row.places and not row.known]
-        missing = {name for name in names if not any(begins(row, name) for row in there)}
+        missing = {
+            name for name in names if not any(row_starts_with_name(row, name) for row in there)
+        }
         assert missing == without, f"docs/programs.md says what make abi-all runs in {place}"

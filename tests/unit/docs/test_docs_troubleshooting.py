@@ -11,7 +11,7 @@ import functools
 import re
 from pathlib import Path
 
-from unit.docs.user_messages import VARIES, Text, c_messages, python_messages
+from unit.docs.user_messages import VARIES, Text, c_library_messages, python_messages
 
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs import errors
@@ -39,7 +39,7 @@ EXEMPT = {
 }
 
 
-def keys() -> list[str]:
+def table_keys() -> list[str]:
     """Return the keys of the page: the code in the first column of its tables."""
     found = []
     for line in PAGE.read_text("utf-8").splitlines():
@@ -48,7 +48,7 @@ def keys() -> list[str]:
     return found
 
 
-def fits(key: str, text: str) -> bool:
+def key_matches_text(key: str, text: str) -> bool:
     """Whether a key is part of a text; … in the key stands for any text."""
     plain = text.replace("`", "'")
     return re.search(".*".join(map(re.escape, key.split(VARIES))), plain, re.DOTALL) is not None
@@ -78,26 +78,26 @@ NAMES = re.compile(
 )
 
 
-def says_what_to_do(text: Text) -> bool:
+def message_has_remedy(text: Text) -> bool:
     """Whether a message contains its remedy."""
     return not NAMES.search(text.where) and REMEDY.search(text.text) is not None
 
 
-def needs_an_entry(text: Text) -> bool:
+def message_needs_entry(text: Text) -> bool:
     """Whether a message has neither a remedy, nor a rule, nor the error of another program."""
     if NAMES.search(text.where):
         return True
     return not any(pattern.search(text.text) for pattern in (REMEDY, RULE, CAUSE))
 
 
-def exempt(text: Text) -> bool:
+def is_exempt_message(text: Text) -> bool:
     return any(re.search(p, text.where) or re.search(p, text.text) for p in EXEMPT)
 
 
 @functools.cache
-def everything() -> frozenset[Text]:
+def all_user_visible_texts() -> frozenset[Text]:
     """Return all texts that may need an entry: messages, statuses, Terminates, counters."""
-    found = python_messages(PACKAGE) | c_messages(PACKAGE)
+    found = python_messages(PACKAGE) | c_library_messages(PACKAGE)
     for status in range(1, 22):
         words = ffi.string(lib.siw_wc_status_str(status)).decode()
         found.add(Text(words, f"siw_wc_status_str({status})"))
@@ -112,13 +112,13 @@ def everything() -> frozenset[Text]:
         name = ffi.string(lib.siw_counter_name(i)).decode()
         if name not in TRAFFIC:
             found.add(Text(name, "base/counters.h"))
-    return {text for text in found if not exempt(text)}
+    return {text for text in found if not is_exempt_message(text)}
 
 
 def test_every_error_has_a_remedy_in_its_message_or_an_entry() -> None:
-    page = keys()
-    needed = [t for t in everything() if needs_an_entry(t)]
-    missing = [t for t in needed if not any(fits(key, t.text) for key in page)]
+    page = table_keys()
+    needed = [t for t in all_user_visible_texts() if message_needs_entry(t)]
+    missing = [t for t in needed if not any(key_matches_text(key, t.text) for key in page)]
     assert not missing, (
         f"{len(missing)} texts have neither a remedy nor an entry in TROUBLESHOOTING.md. Add the "
         "remedy to the text. If it does not fit there, add a row to a table: | `a part of the "
@@ -128,8 +128,8 @@ def test_every_error_has_a_remedy_in_its_message_or_an_entry() -> None:
 
 
 def test_every_entry_is_about_a_text_that_there_is() -> None:
-    texts = [t.text for t in everything()]
-    stale = [key for key in keys() if not any(fits(key, text) for text in texts)]
+    texts = [t.text for t in all_user_visible_texts()]
+    stale = [key for key in table_keys() if not any(key_matches_text(key, text) for text in texts)]
     assert not stale, (
         "TROUBLESHOOTING.md has entries for texts that siwarp does not show: correct their first "
         f"column or remove them: {stale}"
@@ -137,11 +137,11 @@ def test_every_entry_is_about_a_text_that_there_is() -> None:
 
 
 def test_no_entry_repeats_a_message_that_says_what_to_do() -> None:
-    texts = everything()
+    texts = all_user_visible_texts()
     repeated = []
-    for key in keys():
-        about = [t for t in texts if fits(key, t.text)]
-        if about and all(says_what_to_do(t) for t in about):
+    for key in table_keys():
+        about = [t for t in texts if key_matches_text(key, t.text)]
+        if about and all(message_has_remedy(t) for t in about):
             repeated.append(key)
     assert not repeated, (
         f"these rows of TROUBLESHOOTING.md repeat their message, remove them: {repeated}"
@@ -149,7 +149,7 @@ def test_no_entry_repeats_a_message_that_says_what_to_do() -> None:
 
 
 def test_every_exemption_is_still_needed() -> None:
-    texts = python_messages(PACKAGE) | c_messages(PACKAGE)
+    texts = python_messages(PACKAGE) | c_library_messages(PACKAGE)
     for pattern in EXEMPT:
         assert any(re.search(pattern, t.where) or re.search(pattern, t.text) for t in texts)
 
@@ -161,4 +161,4 @@ def test_entries_are_long_enough_to_be_searched_for_and_say_what_to_do() -> None
             assert len(key) > 8, line
             assert len(happened.split()) > 1, line
             assert len(remedy.split()) > 1, line
-    assert len(keys()) == len(set(keys()))
+    assert len(table_keys()) == len(set(table_keys()))

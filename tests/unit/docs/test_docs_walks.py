@@ -25,7 +25,7 @@ class Hop(NamedTuple):
     via: str
 
 
-def tables() -> list[str]:
+def hop_tables() -> list[str]:
     """Return the page's tables of hops: each is between a begin and an end marker."""
     text = PAGE.read_text("utf-8")
     found = re.findall(f"{BEGIN}\n(.*?){END}", text, re.DOTALL)
@@ -33,10 +33,10 @@ def tables() -> list[str]:
     return found
 
 
-def walks() -> dict[str, list[Hop]]:
-    """Return each walk of the page, by its title."""
+def walkthroughs_by_title() -> dict[str, list[Hop]]:
+    """Return the hops of each walk of the page, by its title."""
     found: dict[str, list[Hop]] = {}
-    for table in tables():
+    for table in hop_tables():
         title = None
         for line in table.splitlines():
             if begin := re.fullmatch(r"(\S.*):", line):
@@ -51,7 +51,7 @@ def walks() -> dict[str, list[Hop]]:
     return found
 
 
-def body(function: str, file: str) -> str:
+def function_body(function: str, file: str) -> str:
     """Return the text of a function's definition."""
     text = (ROOT / "siwarp" / file).read_text("utf-8")
     found = re.search(
@@ -61,22 +61,25 @@ def body(function: str, file: str) -> str:
     return found[1]
 
 
-def follows(before: Hop, hop: Hop) -> bool:
+def hop_calls_next(before: Hop, hop: Hop) -> bool:
     """Whether the hop before calls this one."""
     if not hop.via:
-        return re.search(rf"\b{hop.function}\(", body(before.function, before.file)) is not None
-    called = re.search(rf"(->|\.){hop.via}\(", body(before.function, before.file))
+        return (
+            re.search(rf"\b{hop.function}\(", function_body(before.function, before.file))
+            is not None
+        )
+    called = re.search(rf"(->|\.){hop.via}\(", function_body(before.function, before.file))
     sources = "\n".join(p.read_text("utf-8") for p in (ROOT / "siwarp").rglob("*.[ch]"))
     filled = re.search(rf"\.{hop.via}\s*=\s*{hop.function}\b|{hop.via} = {hop.function};", sources)
     return called is not None and filled is not None
 
 
-@pytest.mark.parametrize("title", walks())
+@pytest.mark.parametrize("title", walkthroughs_by_title())
 def test_each_hop_of_a_walk_calls_the_next(title: str) -> None:
-    hops = walks()[title]
+    hops = walkthroughs_by_title()[title]
     assert len(hops) > 2
     for before, hop in itertools.pairwise(hops):
-        assert follows(before, hop), f"{before.function} does not call {hop.function}"
+        assert hop_calls_next(before, hop), f"{before.function} does not call {hop.function}"
 
 
 def test_there_is_a_walk_each_way_for_each_type_of_queue_pair() -> None:
@@ -87,12 +90,12 @@ def test_there_is_a_walk_each_way_for_each_type_of_queue_pair() -> None:
     of_rd = {"post", "flush", "HELLO", "CHALLENGE", "acknowledgement"}
     others = {f"{stage}, RC" for stage in of_rc | {"connect by QPN"}}
     others |= {f"{stage}, RD" for stage in of_rd} | {"send a batch, UD"}
-    assert set(walks()) == each_way | others
+    assert set(walkthroughs_by_title()) == each_way | others
 
 
 def test_every_hop_of_the_page_is_in_a_table_that_is_checked() -> None:
     text = PAGE.read_text("utf-8")
-    for table in tables():
+    for table in hop_tables():
         text = text.replace(table, "")
     assert not [line for line in text.splitlines() if HOP.fullmatch(line)]
 
@@ -108,5 +111,5 @@ def test_the_permitted_calls_of_the_page_are_those_of_the_lint() -> None:
 
 
 def test_a_hop_that_is_not_called_is_noticed() -> None:
-    hops = walks()["send, RC"]
-    assert not follows(hops[0], hops[-1])
+    hops = walkthroughs_by_title()["send, RC"]
+    assert not hop_calls_next(hops[0], hops[-1])

@@ -28,35 +28,35 @@ class Text:
     where: str
 
 
-def _text(node: ast.AST) -> str | None:
+def _literal_text(node: ast.AST) -> str | None:
     """Return the text of a string expression, or None if it is not a literal."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.JoinedStr):
-        parts = (_text(v) if isinstance(v, ast.Constant) else VARIES for v in node.values)
+        parts = (_literal_text(v) if isinstance(v, ast.Constant) else VARIES for v in node.values)
         return "".join(part or "" for part in parts)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = _text(node.left), _text(node.right)
+        left, right = _literal_text(node.left), _literal_text(node.right)
         return None if left is None and right is None else (left or VARIES) + (right or VARIES)
     return None
 
 
-def _branches(node: ast.AST) -> Iterator[ast.AST]:
+def _conditional_branches(node: ast.AST) -> Iterator[ast.AST]:
     if isinstance(node, ast.IfExp):
-        yield from _branches(node.body)
-        yield from _branches(node.orelse)
+        yield from _conditional_branches(node.body)
+        yield from _conditional_branches(node.orelse)
     else:
         yield node
 
 
-def _name(call: ast.Call) -> str:
+def _called_name(call: ast.Call) -> str:
     function = call.func
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
 
 
-def _is_exception(name: str) -> bool:
+def _is_exception_name(name: str) -> bool:
     found = getattr(builtins, name, None)
     if isinstance(found, type) and issubclass(found, BaseException):
         return True
@@ -64,10 +64,10 @@ def _is_exception(name: str) -> bool:
     return name in others or name.endswith("Error")
 
 
-def _shown(call: ast.Call) -> list[ast.AST]:
+def _error_arguments(call: ast.Call) -> list[ast.AST]:
     """Return the arguments of a call that a user sees as an error."""
-    name = _name(call)
-    if _is_exception(name):
+    name = _called_name(call)
+    if _is_exception_name(name):
         return list(call.args)
     to_stderr = {keyword.arg for keyword in call.keywords} & {"err", "file"}
     if name in ("echo", "print") and to_stderr:
@@ -78,19 +78,19 @@ def _shown(call: ast.Call) -> list[ast.AST]:
     return []
 
 
-def _advice(table: ast.Dict) -> Iterator[ast.AST]:
+def _advice_texts(table: ast.Dict) -> Iterator[ast.AST]:
     """Yield the texts in a table from errno or completion status to advice."""
     for key, value in zip(table.keys, table.values, strict=True):
         if key is not None and re.search(r"\b(_?errno\.E|WCStatus\.)", ast.unparse(key)):
             yield from value.elts if isinstance(value, ast.Tuple) else [value]
 
 
-def _of_module(tree: ast.Module) -> Iterator[ast.AST]:
+def _message_nodes(tree: ast.Module) -> Iterator[ast.AST]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            yield from _shown(node)
+            yield from _error_arguments(node)
         elif isinstance(node, ast.Dict):
-            yield from _advice(node)
+            yield from _advice_texts(node)
         elif isinstance(node, ast.FunctionDef) and WORDS_OF.match(node.name):
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Return) and inner.value is not None:
@@ -101,9 +101,9 @@ def python_messages(package: Path) -> set[Text]:
     """Return the messages of all Python files of the package."""
     found = set()
     for file in package.rglob("*.py"):
-        for shown in _of_module(ast.parse(file.read_text("utf-8"))):
-            for node in _branches(shown):
-                text = _text(node)
+        for shown in _message_nodes(ast.parse(file.read_text("utf-8"))):
+            for node in _conditional_branches(shown):
+                text = _literal_text(node)
                 # Names and lone placeholders pass on a text that comes from elsewhere.
                 if text is not None and len(re.sub(f"[{VARIES}\\W]", "", text)) > 6 and " " in text:
                     where = f"{file.relative_to(package)}:{getattr(node, 'lineno', 0)}"
@@ -111,7 +111,7 @@ def python_messages(package: Path) -> set[Text]:
     return found
 
 
-def c_messages(package: Path) -> set[Text]:
+def c_library_messages(package: Path) -> set[Text]:
     """Return the messages that the library itself prints."""
     found = set()
     for file in package.rglob("*.c"):

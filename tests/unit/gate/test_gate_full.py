@@ -28,7 +28,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
+def repository(tmp_path: Path) -> Path:
     """A repository of one commit with the tool, and stubs of the programs that it runs."""
     for name in ("tools/ci-full", "tools/lib.sh", "tools/versions"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -38,11 +38,11 @@ def tree(tmp_path: Path) -> Path:
     (tmp_path / "Makefile").write_text(MAKEFILE)
     (tmp_path / ".gitignore").write_text("build/\nran\nopen\n")
     (tmp_path / "tracked").write_text("as committed\n")
-    commit(tmp_path)
+    commit_all_files(tmp_path)
     return tmp_path
 
 
-def commit(tree: Path) -> None:
+def commit_all_files(tree: Path) -> None:
     """Commit all files."""
     who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
     subprocess.run(["git", "init", "-q"], cwd=tree, check=True)
@@ -51,100 +51,113 @@ def commit(tree: Path) -> None:
 
 
 @pytest.fixture
-def run(tree: Path) -> Run:
-    """Run the tool in the tree; keyword arguments are environment variables."""
+def run_ci_full(repository: Path) -> Run:
+    """Return a function that runs tools/ci-full; keyword arguments are environment variables."""
 
-    def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    def run_tool(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["bash", "tools/ci-full", *words],
-            cwd=tree,
+            cwd=repository,
             env={**os.environ, "MAKEFLAGS": "", "LIBRARY": "one", **env},
             capture_output=True,
             text=True,
             check=False,
         )
 
-    return run
+    return run_tool
 
 
-def ran(tree: Path) -> list[str]:
-    """Return which targets were made since the last call."""
+def pop_made_targets(tree: Path) -> list[str]:
+    """Return which targets were made since the last call, and forget them."""
     path = tree / "ran"
     names = path.read_text().split() if path.exists() else []
     path.unlink(missing_ok=True)
     return names
 
 
-def test_a_green_run_is_recorded_with_its_commit(tree: Path, run: Run) -> None:
-    done = run()
+def test_a_green_run_is_recorded_with_its_commit(repository: Path, run_ci_full: Run) -> None:
+    done = run_ci_full()
     assert done.returncode == 0, done.stdout + done.stderr
-    names = ran(tree)
+    names = pop_made_targets(repository)
     assert {"site", "asan", "tsan", "strict", "fuzz", "interop", "tshark", "abi-all"} < set(names)
     assert {"mutate", "stress", "coverage", "dist", "abi-container", "docs", "gate"} < set(names)
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tree, capture_output=True, text=True)
-    assert (tree / ".ci" / "full-green").read_text().startswith(head.stdout.strip() + " ")
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=repository, capture_output=True, text=True
+    )
+    assert (repository / ".ci" / "full-green").read_text().startswith(head.stdout.strip() + " ")
 
 
-def test_a_failed_step_stops_no_other_and_its_tests_are_named(tree: Path, run: Run) -> None:
-    done = run(FAIL="site")
+def test_a_failed_step_stops_no_other_and_its_tests_are_named(
+    repository: Path, run_ci_full: Run
+) -> None:
+    done = run_ci_full(FAIL="site")
     assert done.returncode != 0
-    assert "gate" in ran(tree)
+    assert "gate" in pop_made_targets(repository)
     end = done.stdout[done.stdout.index("===== what failed") :]
     assert "site:\n    FAILED tests/test_a.py::test_b - assert 1 == 2\n" in end
     assert re.search(r"^site +FAILED \(2\) ", end, re.MULTILINE)
-    assert (tree / "build" / "ci-full" / "site.result").read_text().startswith("failed ")
-    assert not (tree / ".ci" / "full-green").exists()
+    assert (repository / "build" / "ci-full" / "site.result").read_text().startswith("failed ")
+    assert not (repository / ".ci" / "full-green").exists()
 
 
-def test_resume_runs_what_has_not_passed_on_this_commit(tree: Path, run: Run) -> None:
-    assert run(FAIL="strict").returncode != 0
-    ran(tree)
-    done = run("--resume")
+def test_resume_runs_what_has_not_passed_on_this_commit(repository: Path, run_ci_full: Run) -> None:
+    assert run_ci_full(FAIL="strict").returncode != 0
+    pop_made_targets(repository)
+    done = run_ci_full("--resume")
     assert done.returncode == 0, done.stdout
-    assert ran(tree) == ["strict"]
-    assert (tree / ".ci" / "full-green").exists()
+    assert pop_made_targets(repository) == ["strict"]
+    assert (repository / ".ci" / "full-green").exists()
 
 
 @pytest.mark.parametrize("other", ["commit", "build", "changes"])
-def test_resume_takes_nothing_from_another_tree(tree: Path, run: Run, other: str) -> None:
-    assert run("site").returncode == 0
-    ran(tree)
+def test_resume_takes_nothing_from_another_tree(
+    repository: Path, run_ci_full: Run, other: str
+) -> None:
+    assert run_ci_full("site").returncode == 0
+    pop_made_targets(repository)
     if other == "commit":
-        commit(tree)
+        commit_all_files(repository)
     if other == "changes":
-        (tree / "tracked").write_text("other\n")
-    assert run("--resume", "site", LIBRARY="two" if other == "build" else "one").returncode == 0
-    assert ran(tree) == ["site"]
+        (repository / "tracked").write_text("other\n")
+    assert (
+        run_ci_full("--resume", "site", LIBRARY="two" if other == "build" else "one").returncode
+        == 0
+    )
+    assert pop_made_targets(repository) == ["site"]
 
 
-def test_a_step_that_ran_on_a_changed_tree_does_not_count(tree: Path, run: Run) -> None:
-    done = run(CHANGE="docs")
+def test_a_step_that_ran_on_a_changed_tree_does_not_count(
+    repository: Path, run_ci_full: Run
+) -> None:
+    done = run_ci_full(CHANGE="docs")
     assert done.returncode == 0
-    assert not (tree / ".ci" / "full-green").exists()
+    assert not (repository / ".ci" / "full-green").exists()
     assert "not every step has passed" in done.stderr
 
 
-def test_a_signal_ends_what_runs_and_the_step_has_no_result(tree: Path) -> None:
-    os.mkfifo(tree / "open")
+def test_a_signal_ends_what_runs_and_the_step_has_no_result(repository: Path) -> None:
+    os.mkfifo(repository / "open")
     with subprocess.Popen(
-        ["bash", "tools/ci-full"], cwd=tree, env={**os.environ, "HANG": "asan"}
+        ["bash", "tools/ci-full"], cwd=repository, env={**os.environ, "HANG": "asan"}
     ) as full:
-        with (tree / "open").open() as pipe:
+        with (repository / "open").open() as pipe:
             assert pipe.readline() == "hangs\n"
             full.terminate()
             assert pipe.read() == ""  # end of file, so no process holds the pipe open any more
         assert full.wait() == 130
-    assert not (tree / "build" / "ci-full" / "asan.result").exists()
+    assert not (repository / "build" / "ci-full" / "asan.result").exists()
 
 
-def test_steps_that_are_named_run_alone_and_do_not_make_it_green(tree: Path, run: Run) -> None:
-    assert run("dist", "site").returncode == 0
-    assert ran(tree) == ["site", "dist"]
-    assert not (tree / ".ci" / "full-green").exists()
+def test_steps_that_are_named_run_alone_and_do_not_make_it_green(
+    repository: Path, run_ci_full: Run
+) -> None:
+    assert run_ci_full("dist", "site").returncode == 0
+    assert pop_made_targets(repository) == ["site", "dist"]
+    assert not (repository / ".ci" / "full-green").exists()
 
 
-def test_a_step_that_does_not_exist_is_refused(tree: Path, run: Run) -> None:
-    done = run("sight")
+def test_a_step_that_does_not_exist_is_refused(repository: Path, run_ci_full: Run) -> None:
+    done = run_ci_full("sight")
     assert done.returncode != 0
     assert "no step sight: type one of site " in done.stderr
-    assert ran(tree) == []
+    assert pop_made_targets(repository) == []

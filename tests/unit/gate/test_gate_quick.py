@@ -15,7 +15,7 @@ import quick
 PAGES = set(quick.PAGES)
 
 
-def unit(*layers: str) -> set[str]:
+def unit_test_folders(*layers: str) -> set[str]:
     return {f"tests/unit/{layer}" for layer in layers}
 
 
@@ -32,8 +32,8 @@ def test_each_path_that_has_tests_is_there_and_so_are_the_tests(root: Path) -> N
 
 def test_a_c_file_selects_its_layer_those_above_it_and_the_simulated_tests() -> None:
     choice = quick.choose(["siwarp/rd/rd_tx.c"])
-    assert choice.real >= PAGES | unit("rd", "ddp", "rdmap", "qp", "connect", "cm")
-    assert choice.real.isdisjoint(unit("mem", "mpa", "llp", "base", "device", "aio"))
+    assert choice.real >= PAGES | unit_test_folders("rd", "ddp", "rdmap", "qp", "connect", "cm")
+    assert choice.real.isdisjoint(unit_test_folders("mem", "mpa", "llp", "base", "device", "aio"))
     assert choice.simulated == set(quick.SIM)
     assert {"tests/conformance/rfc5041", "tests/unit/device", "tests/unit/aio"} <= choice.left_out
 
@@ -52,7 +52,7 @@ def test_a_page_selects_only_the_tests_of_the_pages() -> None:
 
 
 def test_a_tool_with_tests_selects_those() -> None:
-    assert quick.choose([".ci/run", "tests/reach.py"]).real == PAGES | unit("gate")
+    assert quick.choose([".ci/run", "tests/reach.py"]).real == PAGES | unit_test_folders("gate")
 
 
 @pytest.mark.parametrize("path", ["siwarp/base/lock.h", "siwarp/include/siwarp/siw.h"])
@@ -69,7 +69,7 @@ def test_a_test_that_changed_selects_itself_and_a_helper_selects_its_folder() ->
     assert choice.real == PAGES | {real}
     assert choice.simulated == {simulated}
     helper = quick.choose(["tests/unit/rd/rd_kit.py"])
-    assert helper.real == PAGES | set(quick.SMOKE) | unit("rd")
+    assert helper.real == PAGES | set(quick.SMOKE) | unit_test_folders("rd")
 
 
 def test_nothing_is_selected_twice() -> None:
@@ -97,20 +97,20 @@ def test_simulated_tests_of_rd_have_a_run_of_their_own() -> None:
 def test_what_changed_is_told_from_a_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def git(*words: str) -> None:
+    def run_git(*words: str) -> None:
         who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
         subprocess.run(["git", *who, *words], cwd=tmp_path, capture_output=True, check=True)
 
     monkeypatch.setattr(quick, "ROOT", tmp_path)
-    git("init", "-q", "-b", "main")
+    run_git("init", "-q", "-b", "main")
     for name in ("kept", "changed", "removed"):
         (tmp_path / name).write_text("1")
-    git("add", ".")
-    git("commit", "-qm", "one")
-    git("checkout", "-qb", "work")
+    run_git("add", ".")
+    run_git("commit", "-qm", "one")
+    run_git("checkout", "-qb", "work")
     (tmp_path / "committed").write_text("1")
-    git("add", ".")
-    git("commit", "-qm", "two")
+    run_git("add", ".")
+    run_git("commit", "-qm", "two")
     (tmp_path / "changed").write_text("2")
     (tmp_path / "new file").write_text("1")
     (tmp_path / "removed").unlink()

@@ -81,7 +81,7 @@ def test_what_is_chosen_is_in_the_gates_list_and_names_nothing_twice(kind: str, 
 
 
 def test_what_changed_is_told_from_the_commit_that_was_green(tmp_path: Path) -> None:
-    def git(*words: str) -> str:
+    def run_git(*words: str) -> str:
         who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
         done = subprocess.run(
             ["git", *who, *words], cwd=tmp_path, capture_output=True, text=True, check=True
@@ -89,19 +89,19 @@ def test_what_changed_is_told_from_the_commit_that_was_green(tmp_path: Path) -> 
         return done.stdout.strip()
 
     record = tmp_path / reach.RECORD
-    git("init", "-q")
+    run_git("init", "-q")
     (tmp_path / "old").write_text("1")
     (tmp_path / "kept").write_text("1")
-    git("add", ".")
-    git("commit", "-qm", "one")
-    green = git("rev-parse", "HEAD")
+    run_git("add", ".")
+    run_git("commit", "-qm", "one")
+    green = run_git("rev-parse", "HEAD")
     assert reach.changed_since_green(tmp_path) is None  # the file .ci/full-green does not exist
 
     record.parent.mkdir()
     record.write_text(f"{green} 2026-01-01\n")
-    git("add", ".")
-    git("mv", "old", "new name")
-    git("commit", "-qm", "two")
+    run_git("add", ".")
+    run_git("mv", "old", "new name")
+    run_git("commit", "-qm", "two")
     (tmp_path / "kept").write_text("2")
     (tmp_path / "untracked").write_text("2")
     assert reach.changed_since_green(tmp_path) == [

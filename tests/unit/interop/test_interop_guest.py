@@ -11,7 +11,7 @@ from interop.conftest import Guests
 BUG = "[   12.345678] kernel BUG at drivers/infiniband/core/iwcm.c:969!"
 
 
-class Pretended:
+class FakeGuest:
     """A fake guest with the interface that the harness uses."""
 
     version, accelerator = "6.1.192-2", "none"
@@ -47,14 +47,14 @@ def test_console_messages_of_siw_are_not_faults() -> None:
 
 
 def test_a_guest_stays_as_long_as_its_kernel_has_no_fault() -> None:
-    guests = Guests(lambda: cast(Any, Pretended()))
+    guests = Guests(lambda: cast(Any, FakeGuest()))
     first = guests.get()
     assert guests.fault() == ""
     assert guests.get() is first
 
 
 def test_a_guest_whose_kernel_failed_is_ended_and_the_next_test_has_a_new_one() -> None:
-    guests = Guests(lambda: cast(Any, Pretended()))
+    guests = Guests(lambda: cast(Any, FakeGuest()))
     first = cast(Any, guests.get())
     first.console += BUG
     assert guests.fault() == BUG
