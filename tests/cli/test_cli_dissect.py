@@ -14,13 +14,13 @@ import pytest
 from cli.cli_harness import COMMAND, dissected, siwarp, siwarp_here
 from unit.inspect.inspect_harness import (
     CAPTURES,
-    Link,
-    datagram,
-    read_request,
-    send,
-    startup,
-    tagged,
-    written,
+    TCPConversation,
+    add_startup_frames,
+    make_read_request_fpdu,
+    make_send_fpdu,
+    make_tagged_fpdu,
+    make_udp_packet,
+    write_capture,
 )
 
 from siwarp.inspect import DDPDatagram, Opcode, UDDatagram
@@ -29,13 +29,15 @@ from siwarp.inspect import DDPDatagram, Opcode, UDDatagram
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A capture of two connections, the second of which violates a rule, and a UD exchange."""
-    link = startup(Link().open(), private_data=b"hello")
-    link.send(0, read_request(1, 7, 4)).send(1, tagged(Opcode.RDMA_READ_RESPONSE, 7, 0, b"1234"))
+    link = add_startup_frames(TCPConversation().open(), private_data=b"hello")
+    link.send(0, make_read_request_fpdu(1, 7, 4)).send(
+        1, make_tagged_fpdu(Opcode.RDMA_READ_RESPONSE, 7, 0, b"1234")
+    )
     link.close()
-    other = startup(Link(("10.9.0.1", 1), packets=link.packets).open())
-    other.send(0, send(1)[:-1] + b"\0").send(0, send(2))
-    link.packets.append(datagram(bytes(UDDatagram(segment=DDPDatagram(msn=1)))))
-    return written(link.packets, tmp_path_factory.mktemp("dissect") / "x.pcapng")
+    other = add_startup_frames(TCPConversation(("10.9.0.1", 1), packets=link.packets).open())
+    other.send(0, make_send_fpdu(1)[:-1] + b"\0").send(0, make_send_fpdu(2))
+    link.packets.append(make_udp_packet(bytes(UDDatagram(segment=DDPDatagram(msn=1)))))
+    return write_capture(link.packets, tmp_path_factory.mktemp("dissect") / "x.pcapng")
 
 
 def test_messages_are_a_table_with_their_set_up_answers_and_errors(file: Path) -> None:
@@ -77,7 +79,9 @@ def test_the_exit_status_tells_of_errors_if_it_is_to(file: Path) -> None:
     # An error counts even if --stream hides its stream.
     assert (wrong.returncode, wrong.stderr) == (1, "")
     assert "answers 3" in wrong.stdout
-    good = written(startup(Link().open()).close().packets, file.parent / "good.pcapng")
+    good = write_capture(
+        add_startup_frames(TCPConversation().open()).close().packets, file.parent / "good.pcapng"
+    )
     assert siwarp_here("dissect", good, "--fail-on-errors").returncode == 0
 
 
@@ -128,9 +132,9 @@ def test_a_capture_may_come_through_a_pipe(file: Path, packed: bool) -> None:
 
 
 def test_a_comment_cannot_command_the_terminal(tmp_path: Path) -> None:
-    packet = datagram(b"x" * 30)
+    packet = make_udp_packet(b"x" * 30)
     packet.comments = [b"drop_crc: \x1b[2Jgone"]
-    text = siwarp_here("dissect", written([packet], tmp_path / "x.pcapng")).stdout
+    text = siwarp_here("dissect", write_capture([packet], tmp_path / "x.pcapng")).stdout
     assert "\x1b" not in text
     assert "\\x1b[2Jgone" in text
 

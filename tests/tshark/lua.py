@@ -14,12 +14,12 @@ from scapy.packet import Raw
 from tshark.tshark_harness import check_packets, fields, lua, tshark
 from unit.inspect.inspect_harness import (
     CAPTURES,
-    Link,
-    datagram,
-    send,
-    startup,
-    with_markers,
-    written,
+    TCPConversation,
+    add_startup_frames,
+    make_send_fpdu,
+    make_udp_packet,
+    stream_with_markers,
+    write_capture,
 )
 
 import siwarp as package
@@ -102,7 +102,7 @@ def test_an_error_message_shows_its_reason_its_clause_and_the_message(tmp_path: 
     told = Terminate(layer=1, etype=2, code=5, m=1, d=1, ddp_seg_len=90, quoted_ddp=quoted)
     head = DDPDatagram(opcode=7, qn=2, q_key=0x11111111)
     error = bytes(UDDatagram(segment=head / told))
-    file = written([datagram(error)], tmp_path / "x.pcapng")
+    file = write_capture([make_udp_packet(error)], tmp_path / "x.pcapng")
     assert fields(
         file, "siwarp", "siwarp.about.msn", "siwarp.about.qn", "siwarp.about.q_key",
         "siwarp.term.reason", "siwarp.term.clause", options=lua(),
@@ -114,8 +114,8 @@ def test_an_error_message_shows_its_reason_its_clause_and_the_message(tmp_path: 
 
 
 def test_a_datagram_with_a_bad_crc_alone_is_shown_by_decode_as(tmp_path: Path) -> None:
-    packet = datagram(ud(7)[:-1] + b"\xee", b=("10.1.0.2", 53))
-    file = written([packet], tmp_path / "x.pcapng")
+    packet = make_udp_packet(ud(7)[:-1] + b"\xee", b=("10.1.0.2", 53))
+    file = write_capture([packet], tmp_path / "x.pcapng")
     assert fields(file, "siwarp", "siwarp.msn", options=lua()) == []
     chosen = (*lua(), "-d", "udp.port==53,siwarp")
     assert fields(file, "siwarp", "siwarp.msn", "siwarp.crc.status", options=chosen) == [
@@ -127,15 +127,15 @@ def test_datagrams_that_a_capture_took_before_they_were_cut_are_shown_one_by_one
     tmp_path: Path,
 ) -> None:
     batch = b"".join(ud(n, b"t" * 64) for n in range(1, 21)) + ud(21, b"t")
-    file = written([datagram(batch)], tmp_path / "x.pcapng")
+    file = write_capture([make_udp_packet(batch)], tmp_path / "x.pcapng")
     words = tshark(file, *lua(), "-V")
     assert words.count("(Good CRC32)") == 21
     assert [words.count(f"    MSN: {n}\n") for n in (1, 20, 21)] == [1, 1, 1]
 
 
 def test_other_udp_traffic_is_left_to_its_own_dissectors(tmp_path: Path) -> None:
-    queries = [datagram(bytes([n, 0x41, 1, 0, 0, 1]) + bytes(40)) for n in range(0x40, 0x50)]
-    file = written(queries, tmp_path / "x.pcapng")
+    queries = [make_udp_packet(bytes([n, 0x41, 1, 0, 0, 1]) + bytes(40)) for n in range(0x40, 0x50)]
+    file = write_capture(queries, tmp_path / "x.pcapng")
     assert len(fields(file, "siwarp", "frame.number", options=lua())) <= 1
 
 
@@ -145,12 +145,12 @@ def test_fpdus_with_markers_have_good_crcs_wherever_segments_end(
     tmp_path: Path, marked: str, twice: tuple[str, ...]
 ) -> None:
     asks = {"m": 1, "reply_m": 1} if marked == "both" else {marked: 1}
-    link = startup(Link().open(), **asks)
-    fpdus = [send(n, b"m" * (n * 150)) for n in range(1, 9)]
+    link = add_startup_frames(TCPConversation().open(), **asks)
+    fpdus = [make_send_fpdu(n, b"m" * (n * 150)) for n in range(1, 9)]
     for who, asked in ((0, "reply_m"), (1, "m")):
-        stream = with_markers(fpdus) if asked in asks else b"".join(fpdus)
+        stream = stream_with_markers(fpdus) if asked in asks else b"".join(fpdus)
         link.send(who, stream, [100, 600, 3])
-    file = written(link.close().packets, tmp_path / "x.pcapng")
+    file = write_capture(link.close().packets, tmp_path / "x.pcapng")
     words = tshark(file, *ALL, *twice, "-V")
     assert words.count("(Good CRC32)") == 16
     assert words.count("Queue number: 0") == 16
@@ -184,10 +184,10 @@ def test_our_own_connections_with_markers_have_good_crcs(tmp_path: Path, op: str
 
 
 def test_a_marker_that_points_elsewhere_and_a_wrong_crc_are_told(tmp_path: Path) -> None:
-    stream = bytearray(with_markers([send(1, b"x" * 600), send(2)]))
+    stream = bytearray(stream_with_markers([make_send_fpdu(1, b"x" * 600), make_send_fpdu(2)]))
     stream[515] ^= 8
-    link = startup(Link().open(), m=1, reply_m=1).send(0, bytes(stream))
-    words = tshark(written(link.packets, tmp_path / "x.pcapng"), *lua(), "-V")
+    link = add_startup_frames(TCPConversation().open(), m=1, reply_m=1).send(0, bytes(stream))
+    words = tshark(write_capture(link.packets, tmp_path / "x.pcapng"), *lua(), "-V")
     assert words.count("(Bad CRC32, should be 0x") == words.count("(Good CRC32)") == 1
     assert "A Marker that does not point to its FPDU" in words
 
@@ -198,8 +198,10 @@ def test_revision_2_is_shown_beside_the_stock_dissector_and_without(
 ) -> None:
     fields_of = {"rev": 2, "s": 1, "ird": 5, "ord": 6, "a": 1, "c_rtr": 1}
     reply = {f"reply_{name}": value for name, value in {**fields_of, "ird": 9}.items()}
-    link = startup(Link().open(), **fields_of, **reply, private_data=b"pd").send(0, send(1))
-    file = written(link.packets, tmp_path / "x.pcapng")
+    link = add_startup_frames(
+        TCPConversation().open(), **fields_of, **reply, private_data=b"pd"
+    ).send(0, make_send_fpdu(1))
+    file = write_capture(link.packets, tmp_path / "x.pcapng")
     shown = fields(
         file, "siwarp_mpa.ird", "siwarp_mpa.ird", "siwarp_mpa.ord", "siwarp_mpa.a",
         "siwarp_mpa.b", "siwarp_mpa.c_rtr", options=ALL if every else lua(),
@@ -236,7 +238,7 @@ def test_a_datagrams_terminate_is_shown_in_words_with_its_read_request(tmp_path:
         quoted_ddp=QuotedUntagged(opcode=1, qn=1), quoted_rdma=QuotedReadRequest(size=99),
     )  # fmt: skip
     octets = bytes(UDDatagram(segment=DDPDatagram(opcode=7, qn=2) / body))
-    file = written([datagram(octets)], tmp_path / "x.pcapng")
+    file = write_capture([make_udp_packet(octets)], tmp_path / "x.pcapng")
     shown = fields(file, "siwarp", "siwarp.term.reason", "siwarp.term.size", options=lua())
     assert shown == [["RDMAP: access rights violation", "99"]]
 
@@ -252,16 +254,16 @@ def test_recorded_connections_of_linux_are_shown_whole_by_the_script_too(name: s
 
 def test_cut_and_mutated_octets_raise_no_error_in_the_script(tmp_path: Path) -> None:
     whole = bytes(UDDatagram(segment=DDPDatagram(opcode=7, qn=2) / Terminate(m=1, d=1, r=1)))
-    packets = [datagram(whole)]
+    packets = [make_udp_packet(whole)]
     for size in range(len(whole) + 1):
         sound = UDDatagram(segment=Raw(whole[:size]))
-        packets += [datagram(whole[:size]), datagram(bytes(sound))]
-    link = startup(Link(packets=packets).open(), m=1, reply_m=1, rev=2, s=1)
-    stream = with_markers([send(1, b"q" * 500), send(2)])
+        packets += [make_udp_packet(whole[:size]), make_udp_packet(bytes(sound))]
+    link = add_startup_frames(TCPConversation(packets=packets).open(), m=1, reply_m=1, rev=2, s=1)
+    stream = stream_with_markers([make_send_fpdu(1, b"q" * 500), make_send_fpdu(2)])
     link.send(0, stream[:600]).send(1, b"\xff\xff" + stream[:300])
-    again = Link(("10.4.0.1", 9), packets=packets).open()
+    again = TCPConversation(("10.4.0.1", 9), packets=packets).open()
     again.send(0, b"MPA ID Req Frame\xff\xff\xff\xff and so on").send(1, b"MPA ID Rep Frame\xf0")
-    words = tshark(written(packets, tmp_path / "x.pcapng"), *ALL, "-V")
+    words = tshark(write_capture(packets, tmp_path / "x.pcapng"), *ALL, "-V")
     assert words.count("Frame ") >= len(packets)
 
 

@@ -14,7 +14,7 @@ from harness.uc_harness import Ends
 from harness.verbs_harness import Pair, Rig, pattern, poll
 from scapy.packet import Packet, Raw
 from tshark.tshark_harness import check_packets, fields, lua, tshark
-from unit.inspect.inspect_harness import datagram, written
+from unit.inspect.inspect_harness import make_udp_packet, write_capture
 
 import siwarp as package
 from siwarp.inspect import (
@@ -195,7 +195,9 @@ SOUND = {
 
 
 def test_each_type_has_a_line_of_its_own_and_no_complaint(tmp_path: Path) -> None:
-    file = written([datagram(octets) for octets, _ in SOUND.values()], tmp_path / "x.pcapng")
+    file = write_capture(
+        [make_udp_packet(octets) for octets, _ in SOUND.values()], tmp_path / "x.pcapng"
+    )
     lines = fields(file, "siwarp", "_ws.col.Info", options=lua())
     assert [row[0] for row in lines] == [info for _, info in SOUND.values()]
     check(file)
@@ -235,8 +237,8 @@ def sound(octets: bytes) -> bytes:
 
 
 def test_what_no_receiver_takes_is_told(tmp_path: Path) -> None:
-    packets = [datagram(sound(octets)) for octets, _ in WRONG.values()]
-    file = written(packets, tmp_path / "x.pcapng")
+    packets = [make_udp_packet(sound(octets)) for octets, _ in WRONG.values()]
+    file = write_capture(packets, tmp_path / "x.pcapng")
     of: dict[str, list[int]] = {}
     for number, (_, name) in enumerate(WRONG.values(), 1):
         of.setdefault(name, []).append(number)
@@ -248,7 +250,9 @@ def test_what_no_receiver_takes_is_told(tmp_path: Path) -> None:
 def test_a_datagram_that_is_seen_twice_names_the_frame_that_had_it_first(tmp_path: Path) -> None:
     data = [rd(RDType.DATA, SEGMENT, psn=n) for n in (7, 8, 7, 9, 8)]
     other = rd(RDType.DATA, SEGMENT, psn=7, source_epoch=0x33)
-    file = written([datagram(octets) for octets in (*data, other)], tmp_path / "x.pcapng")
+    file = write_capture(
+        [make_udp_packet(octets) for octets in (*data, other)], tmp_path / "x.pcapng"
+    )
     rows = fields(
         file, "siwarp.again", "frame.number", "siwarp.first_seen", options=(*lua(), "-2")
     )  # fmt: skip
@@ -257,7 +261,9 @@ def test_a_datagram_that_is_seen_twice_names_the_frame_that_had_it_first(tmp_pat
 
 def test_a_batch_that_a_capture_took_whole_is_shown_one_by_one(tmp_path: Path) -> None:
     batch = b"".join(rd(RDType.DATA, SEGMENT, psn=n) for n in range(20))
-    file = written([datagram(batch + rd(RDType.DATA, SEGMENT[:20], psn=20))], tmp_path / "x.pcapng")
+    file = write_capture(
+        [make_udp_packet(batch + rd(RDType.DATA, SEGMENT[:20], psn=20))], tmp_path / "x.pcapng"
+    )
     words = tshark(file, *lua(), "-V")
     assert words.count("(Good CRC32)") == 21
     assert words.count("    Type: RD DATA (4)") + words.count("= Type: RD DATA (4)") == 21
@@ -266,7 +272,7 @@ def test_a_batch_that_a_capture_took_whole_is_shown_one_by_one(tmp_path: Path) -
 @pytest.mark.parametrize("kind", ["DATA", "UC", "Record", "HELLO"])
 def test_without_crc_they_are_known_by_their_header(tmp_path: Path, kind: str) -> None:
     octets = SOUND[kind][0][:-4] + bytes(4)
-    file = written([datagram(octets)], tmp_path / "x.pcapng")
+    file = write_capture([make_udp_packet(octets)], tmp_path / "x.pcapng")
     assert shown(file, "siwarp", "siwarp.crc.status") == [["Unused"]]
 
 
@@ -275,7 +281,9 @@ def test_an_error_message_about_a_write_record_names_it(tmp_path: Path) -> None:
     octets = bytearray(told) + bytes(RecordHeader(message_id=4711))
     octets[2] |= 0x20
     segment = DDPDatagram(opcode=Opcode.TERMINATE, qn=2) / Raw(bytes(octets))
-    file = written([datagram(bytes(UDDatagram(segment=segment)))], tmp_path / "x.pcapng")
+    file = write_capture(
+        [make_udp_packet(bytes(UDDatagram(segment=segment)))], tmp_path / "x.pcapng"
+    )
     assert shown(file, "siwarp", "siwarp.about.record_id") == [["4711"]]
     assert "about Write-Record 4711" in tshark(file, *lua())
 
@@ -284,10 +292,10 @@ def test_cut_and_mutated_octets_raise_no_error_in_the_script(tmp_path: Path) -> 
     packets = []
     for octets, _ in SOUND.values():
         for size in range(0, len(octets) + 1, 1 if len(octets) < 60 else 7):
-            packets += [datagram(octets[:size]), datagram(sound(octets[:size]))]
+            packets += [make_udp_packet(octets[:size]), make_udp_packet(sound(octets[:size]))]
         for at in range(min(len(octets) - 4, 50)):
             changed = bytearray(octets[:-4])
             changed[at] ^= 0xFF
-            packets.append(datagram(sound(bytes(changed))))
-    words = tshark(written(packets, tmp_path / "x.pcapng"), *lua(), "-V")
+            packets.append(make_udp_packet(sound(bytes(changed))))
+    words = tshark(write_capture(packets, tmp_path / "x.pcapng"), *lua(), "-V")
     assert words.count("\nFrame ") + 1 == len(packets)

@@ -10,15 +10,15 @@ import pytest
 from harness.verbs_harness import Rig
 from tshark.tshark_harness import check_packets, fields, lua, tshark
 from unit.cm.ud_harness import Ends
-from unit.inspect.inspect_harness import datagram, written
+from unit.inspect.inspect_harness import make_udp_packet, write_capture
 from unit.inspect.test_inspect_resolution import (
     ANSWER,
     ASKER,
     COOKIE,
     DOOR,
     REFUSAL,
-    frame,
-    spoiled,
+    change_octet_and_fix_crc,
+    sidr_frame,
 )
 
 import siwarp as package
@@ -65,9 +65,9 @@ def test_our_own_questions_and_answers_show_their_fields_and_good_crcs(
 
 
 def test_cookies_and_who_comes_back_with_one_are_shown(tmp_path: Path) -> None:
-    sent = [(ASKER, DOOR, frame(id=7)), (DOOR, ASKER, frame(**COOKIE))]
-    sent += [(ASKER, DOOR, frame(id=7, cookie=0x99)), (DOOR, ASKER, frame(**ANSWER))]
-    file = written([datagram(o, a, b) for a, b, o in sent], tmp_path / "x.pcapng")
+    sent = [(ASKER, DOOR, sidr_frame(id=7)), (DOOR, ASKER, sidr_frame(**COOKIE))]
+    sent += [(ASKER, DOOR, sidr_frame(id=7, cookie=0x99)), (DOOR, ASKER, sidr_frame(**ANSWER))]
+    file = write_capture([make_udp_packet(o, a, b) for a, b, o in sent], tmp_path / "x.pcapng")
     assert "question with a cookie" in tshark(file, *lua())
     shown = fields(
         file, "siwarp", "siwarp.sidr.type", "siwarp.sidr.cookie", "siwarp.sidr.asked", options=lua()
@@ -81,26 +81,28 @@ def test_cookies_and_who_comes_back_with_one_are_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "octets",
     [
-        frame(id=7)[:-1],
-        spoiled(frame(id=7), 4, 2),
-        frame(id=0),
-        spoiled(frame(id=7), 5, 9),
-        spoiled(frame(id=7), 7, 181),
-        spoiled(frame(**ANSWER), 7, 137),
-        frame(**(REFUSAL | {"status": 0})),
-        frame(**(COOKIE | {"cookie": 0})),
-        frame(**(ANSWER | {"qpn": 0})),
-        frame(**(ANSWER | {"gid": "ff02::1"})),
-        frame(**(ANSWER | {"gid": "::ffff:224.0.0.1"})),
+        sidr_frame(id=7)[:-1],
+        change_octet_and_fix_crc(sidr_frame(id=7), 4, 2),
+        sidr_frame(id=0),
+        change_octet_and_fix_crc(sidr_frame(id=7), 5, 9),
+        change_octet_and_fix_crc(sidr_frame(id=7), 7, 181),
+        change_octet_and_fix_crc(sidr_frame(**ANSWER), 7, 137),
+        sidr_frame(**(REFUSAL | {"status": 0})),
+        sidr_frame(**(COOKIE | {"cookie": 0})),
+        sidr_frame(**(ANSWER | {"qpn": 0})),
+        sidr_frame(**(ANSWER | {"gid": "ff02::1"})),
+        sidr_frame(**(ANSWER | {"gid": "::ffff:224.0.0.1"})),
     ],
 )
 def test_a_frame_that_no_receiver_accepts_is_shown_as_such(tmp_path: Path, octets: bytes) -> None:
-    file = written([datagram(octets, ASKER, DOOR)], tmp_path / "x.pcapng")
+    file = write_capture([make_udp_packet(octets, ASKER, DOOR)], tmp_path / "x.pcapng")
     assert fields(file, "siwarp.bad_sidr", "frame.number", options=lua()) == [["1"]]
 
 
 def test_a_wrong_crc_is_shown_as_bad(tmp_path: Path) -> None:
-    file = written([datagram(frame(id=7, crc=5), ASKER, DOOR)], tmp_path / "x.pcapng")
+    file = write_capture(
+        [make_udp_packet(sidr_frame(id=7, crc=5), ASKER, DOOR)], tmp_path / "x.pcapng"
+    )
     assert fields(file, "siwarp.bad_crc", "siwarp.sidr.id", "siwarp.crc.status", options=lua()) == [
         ["0x0000000000000007", "Bad"]
     ]
@@ -108,6 +110,6 @@ def test_a_wrong_crc_is_shown_as_bad(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", [0, 3, 4, 5, 47, 231, 233, 1000])
 def test_any_length_behind_the_magic_harms_nothing(tmp_path: Path, length: int) -> None:
-    octets = frame(**ANSWER).ljust(1000, b"\0")[:length]
-    file = written([datagram(octets, ASKER, DOOR)], tmp_path / "x.pcapng")
+    octets = sidr_frame(**ANSWER).ljust(1000, b"\0")[:length]
+    file = write_capture([make_udp_packet(octets, ASKER, DOOR)], tmp_path / "x.pcapng")
     assert len(fields(file, "siwarp.bad_sidr", "frame.number", options=lua())) == (length >= 4)

@@ -43,11 +43,11 @@ A, B = ("10.1.0.1", 4000), ("10.1.0.2", 5000)
 crc32c_oracle = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 
-def ip(source: str, dest: str) -> Packet:
+def ip_header(source: str, dest: str) -> Packet:
     return IPv6(src=source, dst=dest) if ":" in source else IP(src=source, dst=dest)
 
 
-class Link:
+class TCPConversation:
     """A TCP connection from A to B; `packets` is the capture of it."""
 
     def __init__(
@@ -61,53 +61,55 @@ class Link:
         self.next = [isn, isn + 7]
         self.packets = [] if packets is None else packets
 
-    def segment(self, who: int, payload: bytes = b"", flags: str = "A", seq: int = 0) -> Packet:
+    def make_segment(
+        self, who: int, payload: bytes = b"", flags: str = "A", seq: int = 0
+    ) -> Packet:
         (host, port), (to, to_port) = self.ends[who], self.ends[1 - who]
         tcp = TCP(sport=port, dport=to_port, seq=seq % (1 << 32), flags=flags)
-        packet = Ether(bytes(LINK / ip(host, to) / tcp / Raw(payload)))
+        packet = Ether(bytes(LINK / ip_header(host, to) / tcp / Raw(payload)))
         packet.time = 1_700_000_000 + Decimal(len(self.packets)) / 1000
         return packet
 
-    def open(self) -> Link:
-        self.packets.append(self.segment(0, flags="S", seq=self.next[0]))
-        self.packets.append(self.segment(1, flags="SA", seq=self.next[1]))
+    def open(self) -> TCPConversation:
+        self.packets.append(self.make_segment(0, flags="S", seq=self.next[0]))
+        self.packets.append(self.make_segment(1, flags="SA", seq=self.next[1]))
         self.next = [n + 1 for n in self.next]
-        self.packets.append(self.segment(0, seq=self.next[0]))
+        self.packets.append(self.make_segment(0, seq=self.next[0]))
         return self
 
-    def send(self, who: int, octets: bytes, sizes: Iterable[int] = ()) -> Link:
+    def send(self, who: int, octets: bytes, sizes: Iterable[int] = ()) -> TCPConversation:
         """Send `octets` in segments of these sizes, and the rest in one more segment."""
         at = 0
         for size in [*sizes, len(octets)]:
             piece = octets[at : at + size]
             if piece:
-                self.packets.append(self.segment(who, piece, "PA", self.next[who]))
+                self.packets.append(self.make_segment(who, piece, "PA", self.next[who]))
                 self.next[who] += len(piece)
                 at += len(piece)
         return self
 
-    def close(self) -> Link:
+    def close(self) -> TCPConversation:
         for who in (0, 1):
-            self.packets.append(self.segment(who, flags="FA", seq=self.next[who]))
+            self.packets.append(self.make_segment(who, flags="FA", seq=self.next[who]))
             self.next[who] += 1
         return self
 
 
-def send(msn: int, payload: bytes = b"", opcode: int = Opcode.SEND, **more: Any) -> bytes:
+def make_send_fpdu(msn: int, payload: bytes = b"", opcode: int = Opcode.SEND, **more: Any) -> bytes:
     return bytes(FPDU(ulpdu=DDPUntagged(opcode=int(opcode), msn=msn, **more) / Raw(payload)))
 
 
-def tagged(opcode: int, stag: int, to: int, payload: bytes, last: int = 1) -> bytes:
+def make_tagged_fpdu(opcode: int, stag: int, to: int, payload: bytes, last: int = 1) -> bytes:
     header = DDPTagged(opcode=int(opcode), stag=stag, to=to, l=last)
     return bytes(FPDU(ulpdu=header / Raw(payload)))
 
 
-def read_request(msn: int, stag: int, size: int) -> bytes:
+def make_read_request_fpdu(msn: int, stag: int, size: int) -> bytes:
     wanted = ReadRequest(sink_stag=stag, sink_to=0, size=size, src_stag=0x99, src_to=8)
     return bytes(FPDU(ulpdu=DDPUntagged(opcode=1, qn=1, msn=msn) / wanted))
 
 
-def startup(link: Link, **request: Any) -> Link:
+def add_startup_frames(link: TCPConversation, **request: Any) -> TCPConversation:
     """Add both start-up frames; keywords are fields of the Request, with `reply_` of the Reply."""
     reply = {k[6:]: v for k, v in request.items() if k.startswith("reply_")}
     asked = {k: v for k, v in request.items() if not k.startswith("reply_")}
@@ -115,7 +117,7 @@ def startup(link: Link, **request: Any) -> Link:
     return link.send(1, bytes(MPAReply(**reply)))
 
 
-def with_markers(fpdus: list[bytes]) -> bytes:
+def stream_with_markers(fpdus: list[bytes]) -> bytes:
     """Return FPDUs as a stream with Markers, each CRC covering the FPDU's Markers (RFC 5044)."""
     stream = bytearray()
     for fpdu in fpdus:
@@ -132,23 +134,23 @@ def with_markers(fpdus: list[bytes]) -> bytes:
     return bytes(stream)
 
 
-def datagram(octets: bytes, a: tuple[str, int] = A, b: tuple[str, int] = B) -> Packet:
-    return Ether(bytes(LINK / ip(a[0], b[0]) / UDP(sport=a[1], dport=b[1]) / Raw(octets)))
+def make_udp_packet(octets: bytes, a: tuple[str, int] = A, b: tuple[str, int] = B) -> Packet:
+    return Ether(bytes(LINK / ip_header(a[0], b[0]) / UDP(sport=a[1], dport=b[1]) / Raw(octets)))
 
 
-def written(packets: list[Packet], path: Path) -> Path:
+def write_capture(packets: list[Packet], path: Path) -> Path:
     """Write the packets to a file: pcapng or pcap, by its suffix."""
     (wrpcapng if path.suffix == ".pcapng" else wrpcap)(str(path), packets)
     return path
 
 
-def sniffed(packets: list[Packet] | Path, session: type[DefaultSession]) -> list[Packet]:
+def sniff_packets(packets: list[Packet] | Path, session: type[DefaultSession]) -> list[Packet]:
     if isinstance(packets, Path):
         return list(sniff(offline=str(packets), session=session, quiet=True))
     return list(sniff(offline=packets, session=session, quiet=True))
 
 
-def frames(packets: list[Packet], source_port: int) -> list[bytes]:
+def frames_from_port(packets: list[Packet], source_port: int) -> list[bytes]:
     """Return the octets of all frames that one side sent."""
     found = []
     for packet in packets:
@@ -157,26 +159,26 @@ def frames(packets: list[Packet], source_port: int) -> list[bytes]:
     return found
 
 
-def sent(file: Path) -> dict[int, list[bytes]]:
+def frames_by_port(file: Path) -> dict[int, list[bytes]]:
     """Return the frames of each side from the complete streams, split without a session."""
     found = {}
-    for direction, octets in tcp_streams(sniffed(file, DefaultSession)).items():
+    for direction, octets in tcp_streams(sniff_packets(file, DefaultSession)).items():
         cut = split_stream(octets)
         assert cut.startup is not None and cut.rest == b""
         found[direction.source_port] = [bytes(cut.startup), *map(bytes, cut.fpdus)]
     return found
 
 
-def kinds(found: Dissection) -> list[str]:
+def message_kinds(found: Dissection) -> list[str]:
     return [message.kind for message in found.messages]
 
 
-def terminate(quoted: Any, layer: int = 1, etype: int = 1, code: int = 0) -> bytes:
+def make_terminate_fpdu(quoted: Any, layer: int = 1, etype: int = 1, code: int = 0) -> bytes:
     body = Terminate(
         layer=layer, etype=etype, code=code, m=1, d=1, ddp_seg_len=9, quoted_ddp=quoted
     )
     return bytes(FPDU(ulpdu=DDPUntagged(opcode=7, qn=2) / body))
 
 
-def ud(msn: int = 1, payload: bytes = b"", **more: int) -> bytes:
+def make_ud_datagram(msn: int = 1, payload: bytes = b"", **more: int) -> bytes:
     return bytes(UDDatagram(segment=DDPDatagram(msn=msn, q_key=5, **more) / Raw(payload)))

@@ -34,7 +34,7 @@ READ_SIZE = 3000
 crc32c_oracle = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 
-def both_ways(name: str) -> tuple[Frames, Frames]:
+def client_and_server_streams(name: str) -> tuple[Frames, Frames]:
     """Return the (client, server) streams of the only connection in a capture."""
     streams = tcp_streams(rdpcap(str(CAPTURES / name)))
     assert len(streams) == 2
@@ -42,13 +42,13 @@ def both_ways(name: str) -> tuple[Frames, Frames]:
     return split_stream(streams[client]), split_stream(streams[client.reverse()])
 
 
-def opcodes(frames: Frames) -> Counter[Opcode]:
+def count_opcodes(frames: Frames) -> Counter[Opcode]:
     return Counter(Opcode(fpdu.ulpdu.opcode) for fpdu in frames.fpdus)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_both_directions_are_cut_without_a_remaining_octet(name: str) -> None:
-    client, server = both_ways(name)
+    client, server = client_and_server_streams(name)
     assert client.rest == server.rest == b""
     assert isinstance(client.startup, MPARequest)
     assert isinstance(server.startup, MPAReply)
@@ -56,7 +56,7 @@ def test_both_directions_are_cut_without_a_remaining_octet(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_start_up_frames_are_revision_2_without_markers(name: str) -> None:
-    for frames in both_ways(name):
+    for frames in client_and_server_streams(name):
         frame = frames.startup
         assert frame is not None
         assert (frame.rev, frame.s, frame.m, frame.r, frame.res) == (2, 1, 0, 0, 0)
@@ -67,14 +67,14 @@ def test_start_up_frames_are_revision_2_without_markers(name: str) -> None:
 
 @pytest.mark.parametrize("name", [PLAIN, CRC])
 def test_client_server_mode_sets_none_of_the_bits_a_to_d(name: str) -> None:
-    for frames in both_ways(name):
+    for frames in client_and_server_streams(name):
         frame = frames.startup
         assert frame is not None
         assert (frame.a, frame.b, frame.c_rtr, frame.d_rtr) == (0, 0, 0, 0)
 
 
 def test_peer_to_peer_request_offers_write_and_read_and_the_reply_picks_write() -> None:
-    client, server = both_ways(P2P)
+    client, server = client_and_server_streams(P2P)
     assert client.startup is not None and server.startup is not None
     offered, picked = client.startup, server.startup
     assert (offered.a, offered.b, offered.c_rtr, offered.d_rtr) == (1, 0, 1, 1)
@@ -82,7 +82,7 @@ def test_peer_to_peer_request_offers_write_and_read_and_the_reply_picks_write() 
 
 
 def test_peer_to_peer_client_starts_with_an_empty_write_to_stag_1() -> None:
-    rtr = both_ways(P2P)[0].fpdus[0].ulpdu
+    rtr = client_and_server_streams(P2P)[0].fpdus[0].ulpdu
     assert isinstance(rtr, DDPTagged)
     assert (rtr.opcode, rtr.stag, rtr.to, rtr.l) == (Opcode.RDMA_WRITE, 1, 0, 1)
     assert bytes(rtr.payload) == b""
@@ -90,19 +90,19 @@ def test_peer_to_peer_client_starts_with_an_empty_write_to_stag_1() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_opcode_occurs_as_often_as_rpings_protocol_has_it(name: str) -> None:
-    client, server = both_ways(name)
+    client, server = client_and_server_streams(name)
     rtr = Counter({Opcode.RDMA_WRITE: 1}) if name == P2P else Counter()
-    assert opcodes(client) == rtr + Counter(
+    assert count_opcodes(client) == rtr + Counter(
         {Opcode.SEND: 2 * ROUNDS, Opcode.RDMA_READ_RESPONSE: 3 * ROUNDS}
     )
-    assert opcodes(server) == Counter(
+    assert count_opcodes(server) == Counter(
         {Opcode.RDMA_READ_REQUEST: ROUNDS, Opcode.SEND: 2 * ROUNDS, Opcode.RDMA_WRITE: 3 * ROUNDS}
     )
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_fpdu_holds_a_version_1_segment_and_is_its_own_length(name: str) -> None:
-    for frames in both_ways(name):
+    for frames in client_and_server_streams(name):
         for fpdu in frames.fpdus:
             assert isinstance(fpdu.ulpdu, (DDPTagged, DDPUntagged))
             assert len(bytes(fpdu.ulpdu)) == fpdu.ulpdu_length
@@ -113,7 +113,7 @@ def test_every_fpdu_holds_a_version_1_segment_and_is_its_own_length(name: str) -
 
 def test_every_crc_of_the_crc_capture_is_the_one_an_independent_crc32c_gives() -> None:
     judged = 0
-    for frames in both_ways(CRC):
+    for frames in client_and_server_streams(CRC):
         for fpdu in frames.fpdus:
             octets = bytes(fpdu)
             assert octets[-4:] == crc32c_oracle(octets[:-4]).to_bytes(4, "little")
@@ -124,13 +124,13 @@ def test_every_crc_of_the_crc_capture_is_the_one_an_independent_crc32c_gives() -
 
 @pytest.mark.parametrize("name", [PLAIN, P2P])
 def test_without_crc_every_crc_field_is_zero(name: str) -> None:
-    crcs = [fpdu.crc for frames in both_ways(name) for fpdu in frames.fpdus]
+    crcs = [fpdu.crc for frames in client_and_server_streams(name) for fpdu in frames.fpdus]
     assert set(crcs) == {0}
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_untagged_message_numbers_count_from_one_in_each_queue(name: str) -> None:
-    for frames in both_ways(name):
+    for frames in client_and_server_streams(name):
         numbers: dict[int, list[int]] = {}
         for fpdu in frames.fpdus:
             if isinstance(fpdu.ulpdu, DDPUntagged):
@@ -141,7 +141,7 @@ def test_untagged_message_numbers_count_from_one_in_each_queue(name: str) -> Non
 
 @pytest.mark.parametrize("name", ALL)
 def test_read_responses_go_where_their_request_says_and_add_up_to_its_size(name: str) -> None:
-    client, server = both_ways(name)
+    client, server = client_and_server_streams(name)
     requests = [f.ulpdu[ReadRequest] for f in server.fpdus if ReadRequest in f.ulpdu]
     responses = [f.ulpdu for f in client.fpdus if f.ulpdu.opcode == Opcode.RDMA_READ_RESPONSE]
     assert len(requests) == ROUNDS
@@ -159,7 +159,7 @@ def test_read_responses_go_where_their_request_says_and_add_up_to_its_size(name:
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_server_writes_back_the_octets_that_it_read(name: str) -> None:
-    client, server = both_ways(name)
+    client, server = client_and_server_streams(name)
     read = b"".join(
         f.ulpdu[Raw].load for f in client.fpdus if f.ulpdu.opcode == Opcode.RDMA_READ_RESPONSE
     )

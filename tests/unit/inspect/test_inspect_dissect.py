@@ -16,17 +16,17 @@ from unit.inspect.inspect_harness import (
     RECORDED,
     A,
     B,
-    Link,
-    datagram,
-    kinds,
-    read_request,
-    send,
-    startup,
-    tagged,
-    terminate,
-    ud,
-    with_markers,
-    written,
+    TCPConversation,
+    add_startup_frames,
+    make_read_request_fpdu,
+    make_send_fpdu,
+    make_tagged_fpdu,
+    make_terminate_fpdu,
+    make_ud_datagram,
+    make_udp_packet,
+    message_kinds,
+    stream_with_markers,
+    write_capture,
 )
 
 from siwarp.inspect import (
@@ -50,11 +50,13 @@ SPEC = Path(__file__).resolve().parents[3] / "spec"
 WRITE = Opcode.RDMA_WRITE
 
 
-def seen(link: Link, tmp_path: Path, suffix: str = ".pcapng") -> Dissection:
-    return examine(written(link.packets, tmp_path / f"x{suffix}"))
+def dissect_conversation(
+    link: TCPConversation, tmp_path: Path, suffix: str = ".pcapng"
+) -> Dissection:
+    return examine(write_capture(link.packets, tmp_path / f"x{suffix}"))
 
 
-def errors(found: Dissection) -> list[tuple[str | None, str | None]]:
+def errors_and_clauses(found: Dissection) -> list[tuple[str | None, str | None]]:
     return [(m.error, m.clause) for m in found.messages if m.error is not None]
 
 
@@ -62,7 +64,7 @@ def errors(found: Dissection) -> list[tuple[str | None, str | None]]:
 def test_a_recorded_connection_is_told_with_its_set_up_and_its_reads(file: Path) -> None:
     found = examine(file)
     (stream,) = found.streams
-    assert errors(found) == []
+    assert errors_and_clauses(found) == []
     assert (stream.errors, stream.retransmitted, stream.missing, stream.ended) == (
         0,
         0,
@@ -87,8 +89,10 @@ def test_a_recorded_connection_is_told_with_its_set_up_and_its_reads(file: Path)
 
 @pytest.mark.parametrize("suffix", [".pcap", ".pcapng"])
 def test_private_data_and_who_began_are_told(tmp_path: Path, suffix: str) -> None:
-    link = startup(Link().open(), private_data=b"hello", rev=1, s=0, c=0, reply_c=1)
-    found = seen(link.send(0, send(1, b"x")), tmp_path, suffix)
+    link = add_startup_frames(
+        TCPConversation().open(), private_data=b"hello", rev=1, s=0, c=0, reply_c=1
+    )
+    found = dissect_conversation(link.send(0, make_send_fpdu(1, b"x")), tmp_path, suffix)
     (stream,) = found.streams
     assert (stream.source, stream.dest) == ("10.1.0.1:4000", "10.1.0.2:5000")
     assert stream.request is not None
@@ -100,21 +104,25 @@ def test_private_data_and_who_began_are_told(tmp_path: Path, suffix: str) -> Non
 def test_markers_are_known_from_the_other_ends_frame_and_a_wrong_one_is_told(
     tmp_path: Path,
 ) -> None:
-    fpdus = [send(n, b"m" * 200) for n in range(1, 9)]
-    link = startup(Link().open(), reply_m=1).send(0, with_markers(fpdus), [100, 412, 3])
-    found = seen(link, tmp_path)
-    assert kinds(found)[2:] == ["SEND"] * 8
-    assert errors(found) == []
+    fpdus = [make_send_fpdu(n, b"m" * 200) for n in range(1, 9)]
+    link = add_startup_frames(TCPConversation().open(), reply_m=1).send(
+        0, stream_with_markers(fpdus), [100, 412, 3]
+    )
+    found = dissect_conversation(link, tmp_path)
+    assert message_kinds(found)[2:] == ["SEND"] * 8
+    assert errors_and_clauses(found) == []
     assert found.streams[0].markers == {"10.1.0.1:4000": True, "10.1.0.2:5000": False}
-    wrong = bytearray(with_markers(fpdus))
+    wrong = bytearray(stream_with_markers(fpdus))
     wrong[515] ^= 8
-    found = seen(startup(Link().open(), reply_m=1).send(0, bytes(wrong)), tmp_path)
-    assert [e for e, _ in errors(found)] == ["wrong CRC"]
+    found = dissect_conversation(
+        add_startup_frames(TCPConversation().open(), reply_m=1).send(0, bytes(wrong)), tmp_path
+    )
+    assert [e for e, _ in errors_and_clauses(found)] == ["wrong CRC"]
 
 
 # Each entry: octets that the initiator sends after the start-up frames, the error, its clause.
 BROKEN: dict[str, tuple[list[bytes], str, str]] = {
-    "crc": ([send(1, b"x")[:-1] + b"\0"], "wrong CRC", "RFC5044-8-01"),
+    "crc": ([make_send_fpdu(1, b"x")[:-1] + b"\0"], "wrong CRC", "RFC5044-8-01"),
     "version": (
         [bytes(FPDU(ulpdu=DDPUntagged(dv=2)))],
         "DDP version 2",
@@ -125,25 +133,25 @@ BROKEN: dict[str, tuple[list[bytes], str, str]] = {
         "RDMAP version 3",
         "RFC5040-7.2-03",
     ),
-    "opcode": ([send(1, opcode=13)], "unknown opcode 0xd", "RFC5040-7.2-02"),
-    "untagged write": ([send(1, opcode=0)], "RDMA_WRITE in untagged", "RFC5040-4.1-05"),
-    "tagged send": ([tagged(Opcode.SEND, 1, 0, b"")], "SEND in tagged", "RFC5040-4.1-05"),
-    "queue": ([send(1, qn=1)], "queue 1 instead of 0", "RFC5040-4.1-07"),
-    "msn": ([send(1), send(3)], "MSN 3, expected 2", "RFC5041-4.3-08"),
-    "mo": ([send(1, mo=4)], "MO 4, expected 0", "RFC5041-5.2-05"),
+    "opcode": ([make_send_fpdu(1, opcode=13)], "unknown opcode 0xd", "RFC5040-7.2-02"),
+    "untagged write": ([make_send_fpdu(1, opcode=0)], "RDMA_WRITE in untagged", "RFC5040-4.1-05"),
+    "tagged send": ([make_tagged_fpdu(Opcode.SEND, 1, 0, b"")], "SEND in tagged", "RFC5040-4.1-05"),
+    "queue": ([make_send_fpdu(1, qn=1)], "queue 1 instead of 0", "RFC5040-4.1-07"),
+    "msn": ([make_send_fpdu(1), make_send_fpdu(3)], "MSN 3, expected 2", "RFC5041-4.3-08"),
+    "mo": ([make_send_fpdu(1, mo=4)], "MO 4, expected 0", "RFC5041-5.2-05"),
     "later mo": (
-        [send(1, b"1234", l=0), send(1, b"56", mo=5)],
+        [make_send_fpdu(1, b"1234", l=0), make_send_fpdu(1, b"56", mo=5)],
         "MO 5, expected 4",
         "RFC5041-5.2-05",
     ),
     "to": (
-        [tagged(WRITE, 5, 0, b"1234", last=0), tagged(WRITE, 5, 3, b"5")],
+        [make_tagged_fpdu(WRITE, 5, 0, b"1234", last=0), make_tagged_fpdu(WRITE, 5, 3, b"5")],
         "does not follow",
         "RFC5041-5.3-03",
     ),
     "no header": ([bytes(FPDU(ulpdu=Raw(b"\x41\x43")))], "no DDP header", "RFC5041-4.3-01"),
     "nobody asked": (
-        [tagged(READ_RESPONSE, 1, 0, b"x")],
+        [make_tagged_fpdu(READ_RESPONSE, 1, 0, b"x")],
         "an unsolicited Read Response",
         "RFC5040-5.2-01",
     ),
@@ -153,12 +161,12 @@ BROKEN: dict[str, tuple[list[bytes], str, str]] = {
         "RFC5040-4.8-01",
     ),
     "behind terminate": (
-        [bytes(FPDU(ulpdu=DDPUntagged(opcode=7, qn=2) / Raw(bytes(4)))), send(1)],
+        [bytes(FPDU(ulpdu=DDPUntagged(opcode=7, qn=2) / Raw(bytes(4)))), make_send_fpdu(1)],
         "after its own Terminate",
         "RFC5040-5.4-08",
     ),
     "never ended": (
-        [send(1, b"x", l=0), send(2, b"y")],
+        [make_send_fpdu(1, b"x", l=0), make_send_fpdu(2, b"y")],
         "last segment is missing",
         "RFC5041-4.1-03",
     ),
@@ -168,8 +176,10 @@ BROKEN: dict[str, tuple[list[bytes], str, str]] = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_breaks_a_rule_is_told_with_its_clause(name: str, tmp_path: Path) -> None:
     octets, error, clause = BROKEN[name]
-    found = seen(startup(Link().open()).send(0, b"".join(octets)), tmp_path)
-    told = errors(found)
+    found = dissect_conversation(
+        add_startup_frames(TCPConversation().open()).send(0, b"".join(octets)), tmp_path
+    )
+    told = errors_and_clauses(found)
     assert error in str(told[-1][0])
     assert told[-1][1] == clause
     assert found.streams[0].errors == len(told)
@@ -191,20 +201,32 @@ def test_every_clause_that_dissect_names_is_in_the_spec() -> None:
 
 
 def test_a_read_response_that_does_not_fit_its_request_is_told(tmp_path: Path) -> None:
-    link = startup(Link().open()).send(0, read_request(1, 7, 4) + read_request(2, 8, 4))
-    link.send(1, tagged(READ_RESPONSE, 7, 0, b"1234") + tagged(READ_RESPONSE, 8, 0, b"123"))
-    found = seen(link, tmp_path)
-    assert errors(found) == [("differs from the Read Request", "RFC5040-5.2.2-07")]
+    link = add_startup_frames(TCPConversation().open()).send(
+        0, make_read_request_fpdu(1, 7, 4) + make_read_request_fpdu(2, 8, 4)
+    )
+    link.send(
+        1,
+        make_tagged_fpdu(READ_RESPONSE, 7, 0, b"1234")
+        + make_tagged_fpdu(READ_RESPONSE, 8, 0, b"123"),
+    )
+    found = dissect_conversation(link, tmp_path)
+    assert errors_and_clauses(found) == [("differs from the Read Request", "RFC5040-5.2.2-07")]
     assert [m.answers for m in found.messages[-2:]] == [3, 4]
 
 
 @pytest.mark.parametrize("tag", [True, False])
 def test_a_terminate_is_told_in_words_with_what_it_is_about(tmp_path: Path, tag: bool) -> None:
-    link = startup(Link().open())
-    link.send(0, tagged(WRITE, 5, 100, b"x" * 50) + tagged(WRITE, 6, 100, b"y") + send(1) + send(2))
+    link = add_startup_frames(TCPConversation().open())
+    link.send(
+        0,
+        make_tagged_fpdu(WRITE, 5, 100, b"x" * 50)
+        + make_tagged_fpdu(WRITE, 6, 100, b"y")
+        + make_send_fpdu(1)
+        + make_send_fpdu(2),
+    )
     quoted = QuotedTagged(opcode=0, stag=5, to=120) if tag else QuotedUntagged(opcode=3, msn=2)
-    link.send(1, terminate(quoted, layer=int(TermLayer.DDP)))
-    last = seen(link, tmp_path).messages[-1]
+    link.send(1, make_terminate_fpdu(quoted, layer=int(TermLayer.DDP)))
+    last = dissect_conversation(link, tmp_path).messages[-1]
     assert (last.kind, last.about) == ("TERMINATE", 3 if tag else 6)
     assert last.error == "DDP: Tagged Buffer Error: Invalid STag"
     assert last.clause == "RFC5041-7.2-01"
@@ -223,8 +245,10 @@ def test_a_terminate_is_told_in_words_with_what_it_is_about(tmp_path: Path, tag:
 def test_a_terminate_names_the_clause_of_the_layer_it_blames(
     tmp_path: Path, layer: int, etype: int, code: int, words: str, clause: str | None
 ) -> None:
-    link = startup(Link().open()).send(1, terminate(QuotedUntagged(), layer, etype, code))
-    (told,) = errors(seen(link, tmp_path))
+    link = add_startup_frames(TCPConversation().open()).send(
+        1, make_terminate_fpdu(QuotedUntagged(), layer, etype, code)
+    )
+    (told,) = errors_and_clauses(dissect_conversation(link, tmp_path))
     assert words in str(told[0])
     assert told[1] == clause
 
@@ -232,47 +256,53 @@ def test_a_terminate_names_the_clause_of_the_layer_it_blames(
 def test_an_empty_fpdu_that_was_offered_as_ready_to_receive_is_no_error(tmp_path: Path) -> None:
     empty = bytes(FPDU(ulpdu=Raw(b"")))
     offers = {"rev": 2, "s": 1, "a": 1, "b": 1}
-    link = startup(Link().open(), **offers, reply_rev=2, reply_s=1, reply_a=1, reply_b=1)
-    found = seen(link.send(0, empty + send(1) + empty), tmp_path)
-    assert kinds(found)[2:] == ["RTR", "SEND", "BROKEN"]
-    assert errors(found) == [("no DDP header", "RFC5041-4.3-01")]
+    link = add_startup_frames(
+        TCPConversation().open(), **offers, reply_rev=2, reply_s=1, reply_a=1, reply_b=1
+    )
+    found = dissect_conversation(link.send(0, empty + make_send_fpdu(1) + empty), tmp_path)
+    assert message_kinds(found)[2:] == ["RTR", "SEND", "BROKEN"]
+    assert errors_and_clauses(found) == [("no DDP header", "RFC5041-4.3-01")]
 
 
 def test_a_rejected_connection_is_an_error(tmp_path: Path) -> None:
-    found = seen(startup(Link().open(), reply_r=1).close(), tmp_path)
-    assert errors(found) == [("the connection was rejected", None)]
+    found = dissect_conversation(
+        add_startup_frames(TCPConversation().open(), reply_r=1).close(), tmp_path
+    )
+    assert errors_and_clauses(found) == [("the connection was rejected", None)]
 
 
 # ---- segments missing from the capture ---------------------------------------------------------
 
 
 def test_retransmissions_are_counted_and_told_of_the_message(tmp_path: Path) -> None:
-    link = startup(Link().open()).send(0, send(1, b"a" * 50) + send(2, b"b" * 50), [40, 70])
+    link = add_startup_frames(TCPConversation().open()).send(
+        0, make_send_fpdu(1, b"a" * 50) + make_send_fpdu(2, b"b" * 50), [40, 70]
+    )
     link.packets += [link.packets[6], link.packets[6]]
-    found = seen(link.close(), tmp_path)
+    found = dissect_conversation(link.close(), tmp_path)
     assert found.streams[0].retransmitted == 2
     assert [m.retransmitted for m in found.messages] == [0, 0, 2, 0]
-    assert errors(found) == []
+    assert errors_and_clauses(found) == []
 
 
 def test_segments_out_of_order_are_put_in_order(tmp_path: Path) -> None:
-    link = startup(Link().open()).send(
-        0, b"".join(send(n, b"z" * 30) for n in range(1, 9)), [17] * 40
+    link = add_startup_frames(TCPConversation().open()).send(
+        0, b"".join(make_send_fpdu(n, b"z" * 30) for n in range(1, 9)), [17] * 40
     )
     head, tail = link.packets[:5], link.packets[5:]
     link.packets = head + tail[::-1]
-    found = seen(link, tmp_path)
-    assert kinds(found)[2:] == ["SEND"] * 8
-    assert (errors(found), found.streams[0].missing) == ([], 0)
+    found = dissect_conversation(link, tmp_path)
+    assert message_kinds(found)[2:] == ["SEND"] * 8
+    assert (errors_and_clauses(found), found.streams[0].missing) == ([], 0)
 
 
 def test_a_gap_is_told_and_what_stands_behind_it_is_read(tmp_path: Path) -> None:
-    link = startup(Link().open())
+    link = add_startup_frames(TCPConversation().open())
     for n in range(1, 7):
-        link.send(0, send(n, bytes([n]) * 40), [30])
+        link.send(0, make_send_fpdu(n, bytes([n]) * 40), [30])
     del link.packets[8:11]
-    found = seen(link, tmp_path)
-    assert kinds(found) == [
+    found = dissect_conversation(link, tmp_path)
+    assert message_kinds(found) == [
         "MPA_REQUEST",
         "MPA_REPLY",
         "SEND",
@@ -285,68 +315,72 @@ def test_a_gap_is_told_and_what_stands_behind_it_is_read(tmp_path: Path) -> None
     gap = found.messages[4]
     assert (gap.error, gap.whole) == (None, False)
     assert [m.fields["msn"] for m in found.messages if m.kind == "SEND"] == [1, 4, 5, 6]
-    assert errors(found) == []
+    assert errors_and_clauses(found) == []
     assert found.streams[0].missing == gap.length
 
 
 def test_a_connection_whose_start_is_missing_is_read_from_the_first_sound_fpdu(
     tmp_path: Path,
 ) -> None:
-    link = startup(Link().open()).send(0, send(1, b"q" * 99), [50])
+    link = add_startup_frames(TCPConversation().open()).send(0, make_send_fpdu(1, b"q" * 99), [50])
     for n in range(2, 6):
-        link.send(0, send(n, b"q" * 99))
+        link.send(0, make_send_fpdu(n, b"q" * 99))
     link.packets = link.packets[6:]
-    found = seen(link, tmp_path)
-    assert kinds(found) == ["SEND"] * 4
+    found = dissect_conversation(link, tmp_path)
+    assert message_kinds(found) == ["SEND"] * 4
     assert "begins after" in str(found.messages[0].note)
-    assert errors(found) == []
+    assert errors_and_clauses(found) == []
 
 
 def test_a_gap_in_a_stream_with_markers_is_crossed_too(tmp_path: Path) -> None:
-    link = startup(Link().open(), reply_m=1)
-    stream = with_markers([send(n, b"q" * 102) for n in range(1, 12)])
+    link = add_startup_frames(TCPConversation().open(), reply_m=1)
+    stream = stream_with_markers([make_send_fpdu(n, b"q" * 102) for n in range(1, 12)])
     link.send(0, stream, [132, *[128] * 20])
     del link.packets[7]
-    found = seen(link, tmp_path)
-    assert kinds(found)[2:6] == ["SEND", "SEND", "GAP", "SEND"]
-    assert errors(found) == []
+    found = dissect_conversation(link, tmp_path)
+    assert message_kinds(found)[2:6] == ["SEND", "SEND", "GAP", "SEND"]
+    assert errors_and_clauses(found) == []
 
 
 def test_without_crc_a_stream_goes_on_behind_a_gap_where_a_header_fits(tmp_path: Path) -> None:
-    link = startup(Link().open(), c=0, reply_c=0)
+    link = add_startup_frames(TCPConversation().open(), c=0, reply_c=0)
     for n in range(1, 6):
-        link.send(0, send(n, b"q" * 30)[:-4] + bytes(4))
+        link.send(0, make_send_fpdu(n, b"q" * 30)[:-4] + bytes(4))
     del link.packets[6]
-    found = seen(link, tmp_path)
-    assert kinds(found)[2:] == ["SEND", "GAP", "SEND", "SEND", "SEND"]
-    assert errors(found) == []
+    found = dissect_conversation(link, tmp_path)
+    assert message_kinds(found)[2:] == ["SEND", "GAP", "SEND", "SEND", "SEND"]
+    assert errors_and_clauses(found) == []
 
 
 def test_a_gap_behind_which_nothing_can_be_cut_counts_it_all(tmp_path: Path) -> None:
-    link = startup(Link().open()).send(0, send(1))
+    link = add_startup_frames(TCPConversation().open()).send(0, make_send_fpdu(1))
     link.next[0] += 10
     link.send(0, b"\xff" * 500)
-    found = seen(link, tmp_path)
-    assert kinds(found)[2:] == ["SEND", "GAP"]
+    found = dissect_conversation(link, tmp_path)
+    assert message_kinds(found)[2:] == ["SEND", "GAP"]
     assert found.streams[0].missing == 510
 
 
 def test_a_pair_of_ports_used_again_is_two_streams(tmp_path: Path) -> None:
-    link = startup(Link().open()).send(0, send(1)).close()
-    again = startup(Link(packets=link.packets).open()).send(0, send(1) + send(2))
-    found = seen(again, tmp_path)
+    link = add_startup_frames(TCPConversation().open()).send(0, make_send_fpdu(1)).close()
+    again = add_startup_frames(TCPConversation(packets=link.packets).open()).send(
+        0, make_send_fpdu(1) + make_send_fpdu(2)
+    )
+    found = dissect_conversation(again, tmp_path)
     assert [(s.number, s.messages["SEND"], s.ended) for s in found.streams] == [
         (1, 1, "closed"),
         (2, 2, None),
     ]
     assert [m.stream for m in found.messages] == [1, 1, 1, 2, 2, 2, 2]
-    assert errors(found) == []
+    assert errors_and_clauses(found) == []
 
 
 def test_other_traffic_is_no_stream(tmp_path: Path) -> None:
-    link = Link().open().send(0, b"GET / HTTP/1.1\r\n\r\n" * 20).send(1, b"\x00\x16" * 500)
-    link.packets += [datagram(b"\x12\x34\x01\x00" + bytes(30)), datagram(b"")]
-    assert seen(link, tmp_path) == Dissection()
+    link = (
+        TCPConversation().open().send(0, b"GET / HTTP/1.1\r\n\r\n" * 20).send(1, b"\x00\x16" * 500)
+    )
+    link.packets += [make_udp_packet(b"\x12\x34\x01\x00" + bytes(30)), make_udp_packet(b"")]
+    assert dissect_conversation(link, tmp_path) == Dissection()
 
 
 # ---- UDP --------------------------------------------------------------------------------------
@@ -365,16 +399,19 @@ def test_other_traffic_is_no_stream(tmp_path: Path) -> None:
 def test_segments_invalid_on_ud_are_reported_with_their_requirement(
     tmp_path: Path, fields: dict[str, int], error: str | None, clause: str | None
 ) -> None:
-    link = Link()
-    link.packets = [datagram(ud(1, b"x", **fields))]
-    (message,) = seen(link, tmp_path).messages
+    link = TCPConversation()
+    link.packets = [make_udp_packet(make_ud_datagram(1, b"x", **fields))]
+    (message,) = dissect_conversation(link, tmp_path).messages
     assert (message.error, message.clause) == (error, clause)
 
 
 def test_the_indexes_of_those_that_share_a_socket_are_told_by_name(tmp_path: Path) -> None:
-    link = Link()
-    link.packets = [datagram(ud(1, b"x", qn=7 << 16 | 200 << 8)), datagram(ud(2, b"y"))]
-    shared, alone = seen(link, tmp_path).messages
+    link = TCPConversation()
+    link.packets = [
+        make_udp_packet(make_ud_datagram(1, b"x", qn=7 << 16 | 200 << 8)),
+        make_udp_packet(make_ud_datagram(2, b"y")),
+    ]
+    shared, alone = dissect_conversation(link, tmp_path).messages
     assert (shared.fields["source_index"], shared.fields["dest_index"]) == (7, 200)
     assert (alone.fields["source_index"], alone.fields["dest_index"]) == (0, 0)
 
@@ -383,16 +420,16 @@ def test_an_error_message_says_which_rule_and_which_message(tmp_path: Path) -> N
     told = Terminate(
         layer=1, etype=2, code=5, m=1, d=1, ddp_seg_len=23, quoted_ddp=QuotedUntagged(msn=2)
     )
-    error = ud(1, bytes(told), opcode=7, qn=2)
-    link = Link()
+    error = make_ud_datagram(1, bytes(told), opcode=7, qn=2)
+    link = TCPConversation()
     link.packets = [
-        datagram(ud(1, b"fits")),
-        datagram(ud(2, b"does not")),
-        datagram(ud(2, b"other way"), B, A),
-        datagram(error, B, A),
-        datagram(error, ("10.0.0.9", 5), A),
+        make_udp_packet(make_ud_datagram(1, b"fits")),
+        make_udp_packet(make_ud_datagram(2, b"does not")),
+        make_udp_packet(make_ud_datagram(2, b"other way"), B, A),
+        make_udp_packet(error, B, A),
+        make_udp_packet(error, ("10.0.0.9", 5), A),
     ]
-    found = seen(link, tmp_path).messages
+    found = dissect_conversation(link, tmp_path).messages
     assert [(m.kind, m.about) for m in found] == [
         ("SEND", None), ("SEND", None), ("SEND", None), ("TERMINATE", 2), ("TERMINATE", None),
     ]  # fmt: skip
@@ -403,16 +440,16 @@ def test_an_error_message_says_which_rule_and_which_message(tmp_path: Path) -> N
 def test_datagrams_of_two_addresses_are_a_stream_and_a_broken_one_among_them_is_told(
     tmp_path: Path,
 ) -> None:
-    link = Link()
+    link = TCPConversation()
     link.packets = [
-        datagram(ud(1, b"hello")),
-        datagram(ud(1, b"other way"), B, A),
-        datagram(ud(2, b"broken")[:-1] + b"\xee"),
-        datagram(b"short"),
-        datagram(b"elsewhere", ("10.0.0.9", 53), ("10.0.0.8", 53)),
-        datagram(ud(3, opcode=12)),
+        make_udp_packet(make_ud_datagram(1, b"hello")),
+        make_udp_packet(make_ud_datagram(1, b"other way"), B, A),
+        make_udp_packet(make_ud_datagram(2, b"broken")[:-1] + b"\xee"),
+        make_udp_packet(b"short"),
+        make_udp_packet(b"elsewhere", ("10.0.0.9", 53), ("10.0.0.8", 53)),
+        make_udp_packet(make_ud_datagram(3, opcode=12)),
     ]
-    found = seen(link, tmp_path)
+    found = dissect_conversation(link, tmp_path)
     assert [(m.stream, m.kind, m.error, m.clause) for m in found.messages] == [
         (1, "SEND", None, None),
         (1, "SEND", None, None),
@@ -424,11 +461,11 @@ def test_datagrams_of_two_addresses_are_a_stream_and_a_broken_one_among_them_is_
 
 
 def test_a_datagram_in_fragments_is_put_together(tmp_path: Path) -> None:
-    whole = datagram(ud(1, b"f" * 9000))
+    whole = make_udp_packet(make_ud_datagram(1, b"f" * 9000))
     pieces = [Ether(src=whole.src, dst=whole.dst) / p for p in fragment(whole[IP], 1480)]
-    link = Link()
-    link.packets = [*pieces[::-1], datagram(ud(2))]
-    found = seen(link, tmp_path)
+    link = TCPConversation()
+    link.packets = [*pieces[::-1], make_udp_packet(make_ud_datagram(2))]
+    found = dissect_conversation(link, tmp_path)
     assert [(m.kind, m.length, m.error) for m in found.messages] == [
         ("SEND", 9000, None),
         ("SEND", 0, None),
@@ -441,15 +478,15 @@ def test_a_datagram_in_fragments_is_put_together(tmp_path: Path) -> None:
 def test_a_datagram_that_lacks_a_fragment_has_a_line_and_counts(
     tmp_path: Path, lost: int, alone: bool
 ) -> None:
-    whole = datagram(ud(1, b"f" * 9000))
+    whole = make_udp_packet(make_ud_datagram(1, b"f" * 9000))
     pieces = [Ether(src=whole.src, dst=whole.dst) / p for p in fragment(whole[IP], 1480)]
-    link = Link()
+    link = TCPConversation()
     link.packets = pieces[:lost] + pieces[lost + 1 :]
     if not alone:
-        link.packets += [datagram(ud(2, b"good"))]
+        link.packets += [make_udp_packet(make_ud_datagram(2, b"good"))]
     elif lost == 0:  # another datagram shows which ports the flow used
-        link.packets += [datagram(ud(1, b"back"), B, A)]
-    found = seen(link, tmp_path)
+        link.packets += [make_udp_packet(make_ud_datagram(1, b"back"), B, A)]
+    found = dissect_conversation(link, tmp_path)
     assert (found.messages[0].source, found.messages[0].dest) == (
         "{}:{}".format(*A),
         "{}:{}".format(*B),
@@ -464,30 +501,35 @@ def test_a_datagram_that_lacks_a_fragment_has_a_line_and_counts(
         == len(found.messages)
         == 1 + (lost == 0 or not alone)
     )
-    assert errors(found) == []
+    assert errors_and_clauses(found) == []
 
 
 @pytest.mark.parametrize("opcode", [Opcode.RDMA_WRITE, Opcode.RDMA_READ_RESPONSE])
 def test_what_is_behind_a_gap_may_be_the_rest_of_a_message_and_says_so(
     tmp_path: Path, opcode: Opcode
 ) -> None:
-    link = startup(Link().open())
+    link = add_startup_frames(TCPConversation().open())
     for last, to in ((0, 0), (1, 1000)):
-        link.send(0, tagged(opcode, 7, to, b"w" * (8 if last else 1000), last))
+        link.send(0, make_tagged_fpdu(opcode, 7, to, b"w" * (8 if last else 1000), last))
     del link.packets[-2]
-    link.send(0, send(1, b"whole"))
-    found = seen(link, tmp_path)
-    assert kinds(found)[2:] == ["GAP", opcode.name, "SEND"]
+    link.send(0, make_send_fpdu(1, b"whole"))
+    found = dissect_conversation(link, tmp_path)
+    assert message_kinds(found)[2:] == ["GAP", opcode.name, "SEND"]
     rest, after = found.messages[-2:]
     assert not rest.whole and "beginning may be missing" in str(rest.note)
     assert after.whole and after.note is None
 
 
 def test_a_message_that_begins_behind_a_gap_is_whole(tmp_path: Path) -> None:
-    link = startup(Link().open()).send(0, send(1)).send(0, send(2)).send(0, send(3))
+    link = (
+        add_startup_frames(TCPConversation().open())
+        .send(0, make_send_fpdu(1))
+        .send(0, make_send_fpdu(2))
+        .send(0, make_send_fpdu(3))
+    )
     del link.packets[-2]
-    found = seen(link, tmp_path)
-    assert kinds(found)[2:] == ["SEND", "GAP", "SEND"]
+    found = dissect_conversation(link, tmp_path)
+    assert message_kinds(found)[2:] == ["SEND", "GAP", "SEND"]
     assert found.messages[-1].whole and found.messages[-1].note is None
 
 
@@ -495,19 +537,32 @@ def test_a_message_that_begins_behind_a_gap_is_whole(tmp_path: Path) -> None:
 def test_datagrams_that_the_capture_took_before_they_were_cut_are_told_one_by_one(
     tmp_path: Path, size: int
 ) -> None:
-    batch = b"".join(ud(n, b"t" * size) for n in range(1, 21)) + ud(21, b"t" * (size // 2))
-    link = Link()
-    link.packets = [datagram(batch), datagram(ud(22)), datagram(batch[:-1] + b"\xee")]
-    found = seen(link, tmp_path)
+    batch = b"".join(make_ud_datagram(n, b"t" * size) for n in range(1, 21)) + make_ud_datagram(
+        21, b"t" * (size // 2)
+    )
+    link = TCPConversation()
+    link.packets = [
+        make_udp_packet(batch),
+        make_udp_packet(make_ud_datagram(22)),
+        make_udp_packet(batch[:-1] + b"\xee"),
+    ]
+    found = dissect_conversation(link, tmp_path)
     assert [m.fields["msn"] for m in found.messages] == [*range(1, 23), 1]
     assert [m.length for m in found.messages[:21]] == [size] * 20 + [size // 2]
-    assert errors(found) == [("wrong CRC", "RFC5041-3-07")]
+    assert errors_and_clauses(found) == [("wrong CRC", "RFC5041-3-07")]
 
 
 def test_truncation_by_the_snapshot_length_is_reported_without_error(tmp_path: Path) -> None:
-    link = startup(Link().open()).send(0, send(1, b"x" * 400)).send(0, send(2))
-    link.packets += [datagram(ud(1)), datagram(ud(2, b"y" * 400))]
-    file = written(link.packets, tmp_path / "x.pcap")
+    link = (
+        add_startup_frames(TCPConversation().open())
+        .send(0, make_send_fpdu(1, b"x" * 400))
+        .send(0, make_send_fpdu(2))
+    )
+    link.packets += [
+        make_udp_packet(make_ud_datagram(1)),
+        make_udp_packet(make_ud_datagram(2, b"y" * 400)),
+    ]
+    file = write_capture(link.packets, tmp_path / "x.pcap")
     octets, out = file.read_bytes(), bytearray(file.read_bytes()[:24])
     at = 24
     while at < len(octets):
@@ -518,7 +573,15 @@ def test_truncation_by_the_snapshot_length_is_reported_without_error(tmp_path: P
         at += 16 + size
     file.write_bytes(out)
     found = examine(file)
-    assert errors(found) == []
-    assert kinds(found) == ["MPA_REQUEST", "MPA_REPLY", "PART", "GAP", "SEND", "SEND", "SEND"]
+    assert errors_and_clauses(found) == []
+    assert message_kinds(found) == [
+        "MPA_REQUEST",
+        "MPA_REPLY",
+        "PART",
+        "GAP",
+        "SEND",
+        "SEND",
+        "SEND",
+    ]
     assert "truncated" in str(found.messages[-1].note)
     assert found.damage is None

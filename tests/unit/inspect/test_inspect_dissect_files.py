@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from unit.inspect.inspect_harness import (
     READ_RESPONSE,
     RECORDED,
-    Link,
-    datagram,
-    kinds,
-    read_request,
-    send,
-    startup,
-    tagged,
-    terminate,
-    ud,
-    written,
+    TCPConversation,
+    add_startup_frames,
+    make_read_request_fpdu,
+    make_send_fpdu,
+    make_tagged_fpdu,
+    make_terminate_fpdu,
+    make_ud_datagram,
+    make_udp_packet,
+    message_kinds,
+    write_capture,
 )
 
 from siwarp.inspect import (
@@ -36,18 +36,26 @@ from siwarp.inspect.capture import examine_packets
 from siwarp.inspect.packets import packets_of_scapy
 
 
-def sample(path: Path) -> Path:
-    link = startup(Link().open()).send(0, send(1, b"a" * 30) + read_request(1, 7, 4))
-    link.send(1, tagged(READ_RESPONSE, 7, 0, b"1234") + terminate(QuotedUntagged(msn=1)))
-    link.packets += [datagram(ud(1, b"u")), datagram(ud(2, b"v"), ("::1", 5), ("::2", 6))]
-    return written(link.close().packets, path)
+def write_sample_capture(path: Path) -> Path:
+    link = add_startup_frames(TCPConversation().open()).send(
+        0, make_send_fpdu(1, b"a" * 30) + make_read_request_fpdu(1, 7, 4)
+    )
+    link.send(
+        1,
+        make_tagged_fpdu(READ_RESPONSE, 7, 0, b"1234") + make_terminate_fpdu(QuotedUntagged(msn=1)),
+    )
+    link.packets += [
+        make_udp_packet(make_ud_datagram(1, b"u")),
+        make_udp_packet(make_ud_datagram(2, b"v"), ("::1", 5), ("::2", 6)),
+    ]
+    return write_capture(link.close().packets, path)
 
 
 @pytest.mark.parametrize("suffix", [".pcap", ".pcapng"])
 def test_a_file_cut_anywhere_gives_what_stands_before_the_cut_and_says_so(
     tmp_path: Path, suffix: str
 ) -> None:
-    file = sample(tmp_path / f"x{suffix}")
+    file = write_sample_capture(tmp_path / f"x{suffix}")
     octets, whole = file.read_bytes(), examine(file)
     assert whole.damage is None
     sizes = set()
@@ -67,7 +75,7 @@ def test_a_file_cut_anywhere_gives_what_stands_before_the_cut_and_says_so(
 
 
 def test_a_compressed_capture_is_read_and_a_damaged_one_is_told(tmp_path: Path) -> None:
-    file = sample(tmp_path / "x.pcapng")
+    file = write_sample_capture(tmp_path / "x.pcapng")
     whole, packed = examine(file), gzip.compress(file.read_bytes())
     file.write_bytes(packed)
     assert examine(file) == whole
@@ -76,18 +84,18 @@ def test_a_compressed_capture_is_read_and_a_damaged_one_is_told(tmp_path: Path) 
 
 
 def test_big_endian_and_nanosecond_files_are_read(tmp_path: Path) -> None:
-    link = startup(Link().open()).send(0, send(1, b"a" * 30))
+    link = add_startup_frames(TCPConversation().open()).send(0, make_send_fpdu(1, b"a" * 30))
     swapped = bytearray(struct.pack(">IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 1 << 18, 1))
     for n, packet in enumerate(link.packets):
         octets = bytes(packet)
         swapped += struct.pack(">IIII", 7, n * 250, len(octets), len(octets)) + octets
     (tmp_path / "x").write_bytes(swapped)
     found = examine(tmp_path / "x")
-    assert kinds(found) == ["MPA_REQUEST", "MPA_REPLY", "SEND"]
+    assert message_kinds(found) == ["MPA_REQUEST", "MPA_REPLY", "SEND"]
     assert found.messages[-1].when_ns == 7_000_000_000 + 5 * 250
 
 
-def mutated(octets: bytes, changes: list[tuple[int, int, int]]) -> bytes:
+def mutated_octets(octets: bytes, changes: list[tuple[int, int, int]]) -> bytes:
     out = bytearray(octets)
     for where, kind, value in changes:
         at = where % len(out)
@@ -107,9 +115,9 @@ def mutated(octets: bytes, changes: list[tuple[int, int, int]]) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+def capture_corpus(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     folder = tmp_path_factory.mktemp("corpus")
-    made = [sample(folder / f"x{suffix}") for suffix in (".pcap", ".pcapng")]
+    made = [write_sample_capture(folder / f"x{suffix}") for suffix in (".pcap", ".pcapng")]
     return [file.read_bytes() for file in [*made, *RECORDED]]
 
 
@@ -132,19 +140,19 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     ),
 )
 def test_no_mutation_of_a_file_costs_more_than_a_value_error(
-    corpus: list[bytes], tmp_path: Path, which: int, changes: list[tuple[int, int, int]]
+    capture_corpus: list[bytes], tmp_path: Path, which: int, changes: list[tuple[int, int, int]]
 ) -> None:
     file = tmp_path / "hostile"
-    file.write_bytes(mutated(corpus[which], changes))
+    file.write_bytes(mutated_octets(capture_corpus[which], changes))
     try:
         found = examine(file)
     except ValueError as e:
         assert str(file) in str(e)
         return
-    check_whole(found)
+    check_dissection_invariants(found)
 
 
-def check_whole(found: Dissection) -> None:
+def check_dissection_invariants(found: Dissection) -> None:
     """Check the invariants of every dissection, whatever octets it is of."""
     assert [m.number for m in found.messages] == list(range(1, len(found.messages) + 1))
     assert [s.number for s in found.streams] == list(range(1, len(found.streams) + 1))
@@ -164,7 +172,9 @@ def check_whole(found: Dissection) -> None:
     begin=st.sampled_from([b"", bytes(MPARequest()), bytes(MPAReply(m=1)), b"MPA ID Re"]),
 )
 def test_no_octets_on_a_connection_cost_a_traceback(octets: bytes, who: int, begin: bytes) -> None:
-    link = startup(Link().open(), m=1) if not begin else Link().open()
+    link = (
+        add_startup_frames(TCPConversation().open(), m=1) if not begin else TCPConversation().open()
+    )
     link.send(who, begin + octets, [33])
-    link.packets.append(datagram(octets))
-    check_whole(examine_packets(packets_of_scapy(link.packets)))
+    link.packets.append(make_udp_packet(octets))
+    check_dissection_invariants(examine_packets(packets_of_scapy(link.packets)))

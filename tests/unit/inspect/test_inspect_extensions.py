@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scapy.packet import Packet, Raw
-from unit.inspect.inspect_harness import Link, read_request, send, startup, tagged, written
+from unit.inspect.inspect_harness import (
+    TCPConversation,
+    add_startup_frames,
+    make_read_request_fpdu,
+    make_send_fpdu,
+    make_tagged_fpdu,
+    write_capture,
+)
 
 from siwarp.inspect import (
     DDP,
@@ -32,25 +39,27 @@ from siwarp.inspect import (
 WORD, HALF = st.integers(0, (1 << 64) - 1), st.integers(0, (1 << 32) - 1)
 
 
-def fpdu(opcode: Opcode, body: Packet, msn: int = 1, **fields: Any) -> bytes:
+def untagged_fpdu(opcode: Opcode, body: Packet, msn: int = 1, **fields: Any) -> bytes:
     queue = {Opcode.ATOMIC_REQUEST: 1, Opcode.ATOMIC_RESPONSE: 3}.get(opcode, 0)
     head = DDPUntagged(**{"opcode": int(opcode), "qn": queue, "msn": msn, **fields})
     return bytes(FPDU(ulpdu=head / Raw(bytes(body))))
 
 
-def asked(msn: int = 1, **fields: Any) -> bytes:
+def atomic_request_fpdu(msn: int = 1, **fields: Any) -> bytes:
     given = {"request": msn, "stag": 5, "to": 0x100, "data": 3, **fields}
-    return fpdu(Opcode.ATOMIC_REQUEST, AtomicRequest(**given), msn)
+    return untagged_fpdu(Opcode.ATOMIC_REQUEST, AtomicRequest(**given), msn)
 
 
-def answered(msn: int = 1, number: int | None = None) -> bytes:
+def atomic_response_fpdu(msn: int = 1, number: int | None = None) -> bytes:
     number = msn if number is None else number
-    return fpdu(Opcode.ATOMIC_RESPONSE, AtomicResponse(request=number, old=7), msn)
+    return untagged_fpdu(Opcode.ATOMIC_RESPONSE, AtomicResponse(request=number, old=7), msn)
 
 
-def seen(there: bytes, back: bytes, tmp_path: Path) -> Dissection:
-    link = startup(Link().open()).send(0, there)
-    return examine(written((link.send(1, back) if back else link).packets, tmp_path / "x.pcapng"))
+def dissect_both_directions(there: bytes, back: bytes, tmp_path: Path) -> Dissection:
+    link = add_startup_frames(TCPConversation().open()).send(0, there)
+    return examine(
+        write_capture((link.send(1, back) if back else link).packets, tmp_path / "x.pcapng")
+    )
 
 
 def test_an_atomic_request_lies_as_figure_4_of_the_rfc_has_it() -> None:
@@ -94,9 +103,17 @@ def test_each_layer_is_found_by_its_opcode(opcode: Opcode, queue: Queue, layer: 
 
 
 def test_atomics_are_told_with_their_fields_and_answers(tmp_path: Path) -> None:
-    there = asked(1) + asked(2, code=2, compare=4) + read_request(3, 9, 2)
-    back = answered(1) + answered(2) + tagged(Opcode.RDMA_READ_RESPONSE, 9, 0, b"xy")
-    found = seen(there, back, tmp_path)
+    there = (
+        atomic_request_fpdu(1)
+        + atomic_request_fpdu(2, code=2, compare=4)
+        + make_read_request_fpdu(3, 9, 2)
+    )
+    back = (
+        atomic_response_fpdu(1)
+        + atomic_response_fpdu(2)
+        + make_tagged_fpdu(Opcode.RDMA_READ_RESPONSE, 9, 0, b"xy")
+    )
+    found = dissect_both_directions(there, back, tmp_path)
     assert [m.error for m in found.messages] == [None] * len(found.messages)
     one, two = (m for m in found.messages if m.kind == "ATOMIC_REQUEST")
     assert (two.fields["code"], two.fields["compare"], two.fields["stag"]) == (2, 4, 5)
@@ -107,10 +124,12 @@ def test_atomics_are_told_with_their_fields_and_answers(tmp_path: Path) -> None:
 
 
 def test_immediate_data_is_reported(tmp_path: Path) -> None:
-    there = tagged(Opcode.RDMA_WRITE, 5, 0, b"abc")
-    there += fpdu(Opcode.IMMEDIATE, ImmediateData(data=0x41424344))
-    there += fpdu(Opcode.PRIVATE, PrivateHead(subcode=PrivateCode.SEND_IMM, data=6) / b"hi", 2)
-    found = seen(there + send(3, b"x"), b"", tmp_path)
+    there = make_tagged_fpdu(Opcode.RDMA_WRITE, 5, 0, b"abc")
+    there += untagged_fpdu(Opcode.IMMEDIATE, ImmediateData(data=0x41424344))
+    there += untagged_fpdu(
+        Opcode.PRIVATE, PrivateHead(subcode=PrivateCode.SEND_IMM, data=6) / b"hi", 2
+    )
+    found = dissect_both_directions(there + make_send_fpdu(3, b"x"), b"", tmp_path)
     assert [(m.kind, m.length) for m in found.messages[2:]] == [
         ("RDMA_WRITE", 3),
         ("IMMEDIATE", 8),
@@ -143,9 +162,9 @@ def test_counts_and_requesters_come_back_as_built(
 
 
 def test_counts_and_requesters_are_told_with_their_fields(tmp_path: Path) -> None:
-    there = bytes(FPDU(ulpdu=Requester(rnr_retry=5))) + send(1, b"hello")
+    there = bytes(FPDU(ulpdu=Requester(rnr_retry=5))) + make_send_fpdu(1, b"hello")
     back = bytes(FPDU(ulpdu=DeliveryCount(sends=1, writes=0xFFFFFFFF)))
-    found = seen(there, back, tmp_path)
+    found = dissect_both_directions(there, back, tmp_path)
     assert [m.kind for m in found.messages[2:]] == ["PRIVATE", "SEND", "PRIVATE"]
     assert found.messages[2].fields == {"subcode": 5, "wants_counts": 1, "rnr_retry": 5}
     assert found.messages[4].fields == {"subcode": 4, "sends": 1, "writes": 0xFFFFFFFF}
@@ -153,12 +172,22 @@ def test_counts_and_requesters_are_told_with_their_fields(tmp_path: Path) -> Non
 
 
 WRONG = {
-    "queue": (fpdu(Opcode.IMMEDIATE, ImmediateData(), qn=1), b"", "queue 1", "RFC7306-4.1-01"),
-    "tagged": (tagged(Opcode.IMMEDIATE, 1, 0, b""), b"", "tagged segments", "RFC7306-4.1-01"),
-    "unasked": (b"", answered(1), "an unsolicited Atomic Response", "RFC7306-5.2.2-08"),
+    "queue": (
+        untagged_fpdu(Opcode.IMMEDIATE, ImmediateData(), qn=1),
+        b"",
+        "queue 1",
+        "RFC7306-4.1-01",
+    ),
+    "tagged": (
+        make_tagged_fpdu(Opcode.IMMEDIATE, 1, 0, b""),
+        b"",
+        "tagged segments",
+        "RFC7306-4.1-01",
+    ),
+    "unasked": (b"", atomic_response_fpdu(1), "an unsolicited Atomic Response", "RFC7306-5.2.2-08"),
     "identifier": (
-        asked(1),
-        answered(1, 2),
+        atomic_request_fpdu(1),
+        atomic_response_fpdu(1, 2),
         "its identifier differs from the Atomic Request's",
         "RFC7306-5.2.1-13",
     ),
@@ -168,6 +197,6 @@ WRONG = {
 @pytest.mark.parametrize("what", WRONG)
 def test_what_breaks_a_rule_is_told_with_its_clause(what: str, tmp_path: Path) -> None:
     there, back, error, clause = WRONG[what]
-    found = seen(there or send(1), back, tmp_path)
+    found = dissect_both_directions(there or make_send_fpdu(1), back, tmp_path)
     ((told, by),) = [(m.error, m.clause) for m in found.messages if m.error]
     assert error in told and by == clause

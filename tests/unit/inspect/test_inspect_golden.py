@@ -32,17 +32,17 @@ from siwarp.inspect import (
 crc32c_oracle = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 
-def octets(text: str) -> bytes:
+def octets_from_hex(text: str) -> bytes:
     """Convert hexadecimal digits with any blanks between them."""
     return bytes.fromhex("".join(text.split()))
 
 
 # RFC 5044 figure 5: a Marker, then a Send of 24 zero octets; figure 6: the second FPDU of that
 # stream, with a Marker inside. The CRC covers the Markers in both figures.
-FIGURE_5 = octets("0000 0000  002a 4143 00000000 00000000 00000001 00000000") + bytes(24)
-FIGURE_5_CRC = octets("52 23 99 83")
-FIGURE_6 = octets("002a 4143 00000000 00000000 00000002 00000000  0000 0014") + bytes(24)
-FIGURE_6_CRC = octets("84 92 58 98")
+FIGURE_5 = octets_from_hex("0000 0000  002a 4143 00000000 00000000 00000001 00000000") + bytes(24)
+FIGURE_5_CRC = octets_from_hex("52 23 99 83")
+FIGURE_6 = octets_from_hex("002a 4143 00000000 00000000 00000002 00000000  0000 0014") + bytes(24)
+FIGURE_6_CRC = octets_from_hex("84 92 58 98")
 
 
 @pytest.mark.parametrize(("covered", "crc"), [(FIGURE_5, FIGURE_5_CRC), (FIGURE_6, FIGURE_6_CRC)])
@@ -67,7 +67,7 @@ def test_send_of_figure_5_without_its_marker() -> None:
 
 
 def test_send_fpdu_with_one_octet_of_pad() -> None:
-    covered = octets("0015 4143 00000000 00000000 00000007 00000000 616263 00")
+    covered = octets_from_hex("0015 4143 00000000 00000000 00000007 00000000 616263 00")
     whole = covered + crc32c_oracle(covered).to_bytes(4, "little")
     assert len(whole) % 4 == 0
     assert bytes(FPDU(ulpdu=DDPUntagged(msn=7) / Raw(b"abc"))) == whole
@@ -78,14 +78,14 @@ def test_send_fpdu_with_one_octet_of_pad() -> None:
 def test_send_with_solicited_event_and_invalidate_carries_the_stag_after_the_control_octets() -> (
     None
 ):
-    whole = octets("41 46 DEADBEEF 00000000 00000002 00000000")
+    whole = octets_from_hex("41 46 DEADBEEF 00000000 00000002 00000000")
     built = DDPUntagged(opcode=Opcode.SEND_SE_INVALIDATE, inv_stag=0xDEADBEEF, msn=2)
     assert bytes(built) == whole
     assert DDP(whole).inv_stag == 0xDEADBEEF
 
 
 def test_rdma_write_segment() -> None:
-    whole = octets("c1 40 11223344 0102030405060708 aa bb")
+    whole = octets_from_hex("c1 40 11223344 0102030405060708 aa bb")
     built = DDPTagged(opcode=Opcode.RDMA_WRITE, stag=0x11223344, to=0x0102030405060708)
     assert bytes(built / Raw(b"\xaa\xbb")) == whole
     seen = DDP(whole)
@@ -95,11 +95,11 @@ def test_rdma_write_segment() -> None:
 
 
 def test_a_segment_that_is_not_the_last_has_the_l_bit_clear() -> None:
-    assert bytes(DDPTagged(l=0, opcode=Opcode.RDMA_READ_RESPONSE))[:2] == octets("81 42")
-    assert DDP(octets("81 42 00000000 0000000000000000")).l == 0
+    assert bytes(DDPTagged(l=0, opcode=Opcode.RDMA_READ_RESPONSE))[:2] == octets_from_hex("81 42")
+    assert DDP(octets_from_hex("81 42 00000000 0000000000000000")).l == 0
 
 
-READ_REQUEST = octets(
+READ_REQUEST = octets_from_hex(
     """41 41 00000000 00000001 00000001 00000000
        0000aa01 0000000000001000 00000bb8 0000bb02 0000000000002000"""
 )
@@ -118,7 +118,7 @@ def test_read_request() -> None:
 def test_terminate_for_a_tagged_segment_quotes_its_length_and_header() -> None:
     # Layer DDP, tagged buffer error, invalid STag: M and D set, R clear; the refused segment has 14
     # + 32 octets.
-    whole = octets(
+    whole = octets_from_hex(
         """41 47 00000000 00000002 00000001 00000000
            11 00 c000 002e c1 40 11223344 0102030405060708"""
     )
@@ -135,7 +135,9 @@ def test_terminate_for_a_tagged_segment_quotes_its_length_and_header() -> None:
 
 def test_terminate_for_a_read_request_quotes_both_headers() -> None:
     # Layer RDMAP, remote protection error, access rights violation: M, D and R set.
-    whole = octets("41 47 00000000 00000002 00000001 00000000  01 02 e000 002e") + READ_REQUEST
+    whole = (
+        octets_from_hex("41 47 00000000 00000002 00000001 00000000  01 02 e000 002e") + READ_REQUEST
+    )
     seen = DDP(whole)[Terminate]
     assert (seen.m, seen.d, seen.r, seen.ddp_seg_len) == (1, 1, 1, 46)
     assert isinstance(seen.quoted_ddp, QuotedUntagged)
@@ -148,7 +150,7 @@ def test_terminate_for_a_read_request_quotes_both_headers() -> None:
 
 def test_terminate_of_mpa_is_four_octets() -> None:
     # RFC 6581 section 9.1: layer 2, type 0, code 6.
-    whole = octets("41 47 00000000 00000002 00000001 00000000  20 06 0000")
+    whole = octets_from_hex("41 47 00000000 00000002 00000001 00000000  20 06 0000")
     assert bytes(DDPUntagged() / Terminate(layer=2, etype=0, code=6)) == whole
     assert DDP(whole)[Terminate].reason() == "LLP: MPA Error: Insufficient IRD resources"
 
@@ -167,7 +169,7 @@ def test_numbers_that_no_rfc_names_stay_numbers() -> None:
     ],
 )
 def test_revision_1_start_up_frame(cls: type[MPAStartup], key: str) -> None:
-    whole = octets(key) + octets("40 01 0003") + b"abc"
+    whole = octets_from_hex(key) + octets_from_hex("40 01 0003") + b"abc"
     assert bytes(cls(c=1, rev=1, private_data=b"abc")) == whole
     seen = MPAStartup(whole)
     assert type(seen) is cls
@@ -176,7 +178,7 @@ def test_revision_1_start_up_frame(cls: type[MPAStartup], key: str) -> None:
 
 
 def test_revision_2_request_has_its_ird_and_ord_before_the_private_data() -> None:
-    whole = octets("4D504120494420526571204672616D65 50 02 0006 8010 c020 6869")
+    whole = octets_from_hex("4D504120494420526571204672616D65 50 02 0006 8010 c020 6869")
     frame = MPARequest(c=1, s=1, rev=2, a=1, ird=16, c_rtr=1, d_rtr=1, ord=32, private_data=b"hi")
     assert bytes(frame) == whole
     seen = MPAStartup(whole)
@@ -186,12 +188,12 @@ def test_revision_2_request_has_its_ird_and_ord_before_the_private_data() -> Non
 
 
 def test_revision_1_takes_the_s_bit_for_a_reserved_one() -> None:
-    seen = MPAStartup(octets("4D504120494420526571204672616D65 10 01 0004 8010c020"))
-    assert (seen.s, seen.private_data) == (1, octets("8010c020"))
+    seen = MPAStartup(octets_from_hex("4D504120494420526571204672616D65 10 01 0004 8010c020"))
+    assert (seen.s, seen.private_data) == (1, octets_from_hex("8010c020"))
 
 
 def test_ud_datagram_is_a_segment_with_q_key_then_the_crc() -> None:
-    segment = octets("41 43 80010000 00030500 00000009 00000000 68656c6c6f")
+    segment = octets_from_hex("41 43 80010000 00030500 00000009 00000000 68656c6c6f")
     whole = segment + crc32c_oracle(segment).to_bytes(4, "little")
     header = DDPDatagram(q_key=0x80010000, qn=ud_qn(0, dest_index=5, source_index=3), msn=9)
     assert bytes(UDDatagram(segment=header / Raw(b"hello"))) == whole
@@ -203,8 +205,8 @@ def test_ud_datagram_is_a_segment_with_q_key_then_the_crc() -> None:
 
 
 def test_ud_error_message_has_the_layout_of_a_terminate() -> None:
-    quoted = octets("41 43 00000007 00000000 00000009 00000000")
-    segment = octets("41 47 00000007 00000002 00000001 00000000  12 05 c000 0040") + quoted
+    quoted = octets_from_hex("41 43 00000007 00000000 00000009 00000000")
+    segment = octets_from_hex("41 47 00000007 00000002 00000001 00000000  12 05 c000 0040") + quoted
     seen = UDDatagram(segment + bytes(4))
     assert seen.segment.queue == 2
     assert seen.segment[Terminate].quoted_ddp.msn == 9

@@ -21,12 +21,12 @@ PCAP_HEAD = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 228)
 SECTION = struct.pack("<IIIHHqI", 0x0A0D0D0A, 28, 0x1A2B3C4D, 1, 0, -1, 28)
 
 
-def record(payload: bytes) -> bytes:
+def pcap_record(payload: bytes) -> bytes:
     ip = bytes(IP(src="192.0.2.1", dst="192.0.2.2") / UDP(sport=5, dport=6) / Raw(payload))
     return struct.pack("<IIII", 0, 0, len(ip), len(ip)) + ip
 
 
-def block(kind: int, body: bytes) -> bytes:
+def pcapng_block(kind: int, body: bytes) -> bytes:
     size = struct.pack("<I", 12 + len(body))
     return struct.pack("<I", kind) + size + body + size
 
@@ -49,15 +49,15 @@ TENTH = ["--max-messages", "10000"]
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+def compressed_captures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
     """Provide compressed captures of some tens of kB that unpack to large sizes."""
     folder = tmp_path_factory.mktemp("limits")
-    message = record(bytes(UDDatagram(segment=DDPDatagram(msn=1))))
+    message = pcap_record(bytes(UDDatagram(segment=DDPDatagram(msn=1))))
     octets = {
         "messages": PCAP_HEAD + message * (2 * 10**6 // len(message)),
-        "frames": PCAP_HEAD + record(b"") * 51_000,
-        "interfaces": SECTION + block(1, struct.pack("<HHI", 1, 0, 0)) * 51_000,
-        "unpacked": SECTION + block(0xBAD, bytes(15 * MIB)) * 18,
+        "frames": PCAP_HEAD + pcap_record(b"") * 51_000,
+        "interfaces": SECTION + pcapng_block(1, struct.pack("<HHI", 1, 0, 0)) * 51_000,
+        "unpacked": SECTION + pcapng_block(0xBAD, bytes(15 * MIB)) * 18,
     }
     found = {name: folder / f"{name}.gz" for name in octets}
     for name, path in found.items():
@@ -85,9 +85,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]
     ],
 )
 def test_a_small_file_that_unpacks_to_much_is_refused_and_takes_little_memory(
-    files: dict[str, Path], name: str, options: list[str], most_kb: int, said: str
+    compressed_captures: dict[str, Path], name: str, options: list[str], most_kb: int, said: str
 ) -> None:
-    path = files[name]
+    path = compressed_captures[name]
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, "dissect", str(path), "--summary", *options],
         capture_output=True,
@@ -107,24 +107,24 @@ def test_without_options_a_hundred_thousand_messages_are_allowed() -> None:
     assert Limits().messages == 100_000
 
 
-def test_each_limit_may_be_raised_or_lifted(files: dict[str, Path]) -> None:
-    assert examine(files["unpacked"], Limits(unpacked=0)).messages == []
+def test_each_limit_may_be_raised_or_lifted(compressed_captures: dict[str, Path]) -> None:
+    assert examine(compressed_captures["unpacked"], Limits(unpacked=0)).messages == []
     with pytest.raises(TooMuch, match="more than 50000 frames"):
-        examine(files["interfaces"], Limits(messages=10_000))
-    assert examine(files["interfaces"], Limits(messages=10_300)).messages == []
-    assert examine(files["interfaces"], Limits(messages=0)).messages == []
+        examine(compressed_captures["interfaces"], Limits(messages=10_000))
+    assert examine(compressed_captures["interfaces"], Limits(messages=10_300)).messages == []
+    assert examine(compressed_captures["interfaces"], Limits(messages=0)).messages == []
 
 
-def test_reading_ends_when_its_time_is_over(files: dict[str, Path]) -> None:
+def test_reading_ends_when_its_time_is_over(compressed_captures: dict[str, Path]) -> None:
     with pytest.raises(TooMuch, match=r"took more than 0\.01 s: give --max-seconds"):
-        examine(files["frames"], Limits(seconds=0.01))
+        examine(compressed_captures["frames"], Limits(seconds=0.01))
 
 
 @pytest.mark.parametrize("size", [1 << 24, (1 << 24) + 4, 0xFFFF_FFFF, 0x7FFF_FFFC])
 def test_a_length_that_lies_costs_no_memory_for_it(tmp_path: Path, size: int) -> None:
     path = tmp_path / "x"
     for octets in (
-        PCAP_HEAD + record(b"a") + struct.pack("<IIII", 0, 0, size, size) + b"rest",
+        PCAP_HEAD + pcap_record(b"a") + struct.pack("<IIII", 0, 0, size, size) + b"rest",
         SECTION + struct.pack("<II", 6, size & ~3) + b"rest",
         SECTION + struct.pack("<II", 1, size & ~3) + b"rest",
     ):

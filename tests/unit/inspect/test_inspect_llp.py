@@ -19,7 +19,7 @@ from siwarp.inspect import (
 from siwarp.inspect.rd import RDDatagram, RDType, ack_body
 
 
-def one(datagram: Packet, spoil: bool = False) -> list[Message]:
+def dissect_datagram(datagram: Packet, spoil: bool = False) -> list[Message]:
     octets = bytearray(bytes(datagram))
     if spoil:
         octets[-6] ^= 1
@@ -29,28 +29,28 @@ def one(datagram: Packet, spoil: bool = False) -> list[Message]:
 
 def test_a_segment_on_uc_tells_its_numbers() -> None:
     segment = bytes(DDPUntagged(opcode=3, msn=7, mo=100, l=0)) + bytes(50)
-    (found,) = one(UCDatagram(q_key=5, psn=9, segment=segment))
+    (found,) = dissect_datagram(UCDatagram(q_key=5, psn=9, segment=segment))
     assert (found.transport, found.kind, found.length, found.error) == ("uc", "SEND", 50, None)
     told = {name: found.fields[name] for name in ("psn", "q_key", "msn", "mo", "last")}
     assert told == {"psn": 9, "q_key": 5, "msn": 7, "mo": 100, "last": 0}
 
 
 def test_a_segment_of_a_write_on_uc_tells_where_it_goes() -> None:
-    (found,) = one(UCDatagram(segment=bytes(DDPTagged(opcode=0, stag=3, to=4)) + b"x"))
+    (found,) = dissect_datagram(UCDatagram(segment=bytes(DDPTagged(opcode=0, stag=3, to=4)) + b"x"))
     assert (found.kind, found.length) == ("RDMA_WRITE", 1)
     assert (found.fields["stag"], found.fields["to"]) == (3, 4)
 
 
 def test_a_segment_of_a_write_record_is_shown_as_one() -> None:
     segment = bytes(DDPTagged(opcode=15, stag=3, to=4)) + bytes(RecordHeader()) + b"xyz"
-    (found,) = one(RecordDatagram(psn=1, segment=segment))
+    (found,) = dissect_datagram(RecordDatagram(psn=1, segment=segment))
     assert (found.transport, found.kind, found.error) == ("ud", "WRITE_RECORD", None)
 
 
 @pytest.mark.parametrize("spoil", [False, True])
 def test_a_datagram_with_a_wrong_crc_is_not_dissected_as_llp(spoil: bool) -> None:
     segment = bytes(DDPUntagged(opcode=3)) + bytes(50)
-    assert len(one(UCDatagram(segment=segment), spoil)) == (0 if spoil else 1)
+    assert len(dissect_datagram(UCDatagram(segment=segment), spoil)) == (0 if spoil else 1)
 
 
 EPOCHS = {"source_epoch": 0x11, "dest_epoch": 0x22, "acknowledged": 5, "credit": 60, "ird": 16}
@@ -58,7 +58,7 @@ EPOCHS = {"source_epoch": 0x11, "dest_epoch": 0x22, "acknowledged": 5, "credit":
 
 def test_a_segment_on_rd_tells_its_numbers_and_those_of_rd() -> None:
     segment = bytes(DDPUntagged(opcode=3, msn=7)) + bytes(50)
-    (found,) = one(RDDatagram(psn=9, q_key=4, body=segment, **EPOCHS))
+    (found,) = dissect_datagram(RDDatagram(psn=9, q_key=4, body=segment, **EPOCHS))
     assert (found.transport, found.kind, found.length, found.error) == ("rd", "SEND", 50, None)
     told = {name: found.fields[name] for name in ("psn", "q_key", "msn", "last", *EPOCHS)}
     assert told == {"psn": 9, "q_key": 4, "msn": 7, "last": 1, **EPOCHS}
@@ -67,7 +67,7 @@ def test_a_segment_on_rd_tells_its_numbers_and_those_of_rd() -> None:
 @pytest.mark.parametrize("kind", [t for t in RDType if t != RDType.DATA])
 def test_rd_options_are_shown(kind: RDType) -> None:
     body = ack_body(5, [7, 8, 300]) if kind == RDType.ACK else bytes(20)
-    (found,) = one(RDDatagram(type=kind, psn=3, rd_flags=2, body=body, **EPOCHS))
+    (found,) = dissect_datagram(RDDatagram(type=kind, psn=3, rd_flags=2, body=body, **EPOCHS))
     assert (found.transport, found.kind, found.error) == ("rd", f"RD_{kind.name}", None)
     assert (found.length, found.fields["rd_flags"]) == (len(body), 2)
     assert {name: found.fields[name] for name in EPOCHS} == EPOCHS
@@ -76,14 +76,16 @@ def test_rd_options_are_shown(kind: RDType) -> None:
 
 @pytest.mark.parametrize("spoil", [False, True])
 def test_a_datagram_of_rd_is_known_by_its_crc(spoil: bool) -> None:
-    assert len(one(RDDatagram(type=RDType.ACK, **EPOCHS), spoil)) == (0 if spoil else 1)
+    assert len(dissect_datagram(RDDatagram(type=RDType.ACK, **EPOCHS), spoil)) == (
+        0 if spoil else 1
+    )
 
 
 @pytest.mark.parametrize("cut", range(41))
 def test_a_datagram_of_rd_that_is_cut_short_harms_nothing(cut: int) -> None:
     octets = bytes(RDDatagram(body=bytes(DDPUntagged()), **EPOCHS))[:cut]
     whole = octets + crc32c(octets).to_bytes(4, "little")
-    found = one(Raw(whole))
+    found = dissect_datagram(Raw(whole))
     assert len(found) == (cut >= 36)
     assert [m.kind for m in found] == ["BROKEN"][: len(found)]
 
@@ -92,6 +94,6 @@ def test_a_batch_that_a_capture_took_before_it_was_cut_is_shown_one_by_one() -> 
     segment = bytes(DDPUntagged(opcode=3)) + bytes(64)
     batch = b"".join(bytes(RDDatagram(psn=n, body=segment, **EPOCHS)) for n in range(20))
     last = bytes(RDDatagram(psn=20, body=segment[:30], **EPOCHS))
-    found = one(Raw(batch + last))
+    found = dissect_datagram(Raw(batch + last))
     assert [m.fields["psn"] for m in found] == list(range(21))
     assert {m.kind for m in found} == {"SEND"}

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 from scapy.packet import Raw
-from unit.inspect.inspect_harness import A, B, Link, datagram, read_request, startup, tagged
+from unit.inspect.inspect_harness import (
+    A,
+    B,
+    TCPConversation,
+    add_startup_frames,
+    make_read_request_fpdu,
+    make_tagged_fpdu,
+    make_udp_packet,
+)
 
 from siwarp.inspect import (
     DDPDatagram,
@@ -23,20 +31,20 @@ def test_behind_a_gap_a_response_is_looked_for_no_further_than_it_has_to_be(
 ) -> None:
     """Otherwise a long capture that lacks one segment takes hours."""
     count, looks = 200, 0
-    link = startup(Link().open())
+    link = add_startup_frames(TCPConversation().open())
     for n in range(1, count + 1):
-        link.send(0, read_request(n, n, 4)).send(
-            1, tagged(Opcode.RDMA_READ_RESPONSE, n, 0, b"1234")
+        link.send(0, make_read_request_fpdu(n, n, 4)).send(
+            1, make_tagged_fpdu(Opcode.RDMA_READ_RESPONSE, n, 0, b"1234")
         )
     del link.packets[len(link.packets) // 2]
     fits = capture._fits
 
-    def counted(asked: Message, response: Message) -> bool:
+    def fits_with_call_count(asked: Message, response: Message) -> bool:
         nonlocal looks
         looks += 1
         return fits(asked, response)
 
-    monkeypatch.setattr(capture, "_fits", counted)
+    monkeypatch.setattr(capture, "_fits", fits_with_call_count)
     found = capture.examine_packets(packets_of_scapy(link.packets))
     # + 1 for the MPA Reply, which answers the Request
     assert sum(m.answers is not None for m in found.messages) == count
@@ -51,7 +59,7 @@ def test_each_error_message_of_a_long_exchange_is_about_the_last_message_of_its_
             layer=1, etype=2, code=5, m=1, d=1, ddp_seg_len=19, quoted_ddp=QuotedUntagged(msn=n)
         )
         head = DDPDatagram(opcode=7, qn=2, q_key=5)
-        errors.append(datagram(bytes(UDDatagram(segment=head / told)), B, A))
-    packets = [datagram(o) for o in [*octets, *octets]] + errors
+        errors.append(make_udp_packet(bytes(UDDatagram(segment=head / told)), B, A))
+    packets = [make_udp_packet(o) for o in [*octets, *octets]] + errors
     found = capture.examine_packets(packets_of_scapy(packets)).messages
     assert [m.about for m in found] == [None] * 4 + [3, 4]

@@ -28,21 +28,29 @@ from siwarp.inspect import (
 crc32c_oracle = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 
-def send(msn: int, size: int) -> FPDU:
+def make_send_fpdu(msn: int, size: int) -> FPDU:
     return FPDU(ulpdu=DDPUntagged(msn=msn) / Raw(bytes(size)))
 
 
-def octets(text: str) -> bytes:
+def octets_from_hex(text: str) -> bytes:
     return bytes.fromhex("".join(text.split()))
 
 
 def test_a_stream_is_marked_as_in_figures_5_and_6_of_rfc_5044() -> None:
     head = "4143 00000000 00000000 {} 00000000"
-    figure_5 = octets("00000000 002a" + head.format("00000001")) + bytes(24) + octets("52239983")
-    assert mark_stream([send(1, 24)]) == figure_5
-    assert len(mark_stream([send(1, 464)])) == 0x1EC
-    second = octets("002a" + head.format("00000002") + "00000014") + bytes(24) + octets("84925898")
-    assert mark_stream([send(1, 464), send(2, 24)])[0x1EC:] == second
+    figure_5 = (
+        octets_from_hex("00000000 002a" + head.format("00000001"))
+        + bytes(24)
+        + octets_from_hex("52239983")
+    )
+    assert mark_stream([make_send_fpdu(1, 24)]) == figure_5
+    assert len(mark_stream([make_send_fpdu(1, 464)])) == 0x1EC
+    second = (
+        octets_from_hex("002a" + head.format("00000002") + "00000014")
+        + bytes(24)
+        + octets_from_hex("84925898")
+    )
+    assert mark_stream([make_send_fpdu(1, 464), make_send_fpdu(2, 24)])[0x1EC:] == second
 
 
 @pytest.mark.parametrize(
@@ -60,16 +68,16 @@ def test_a_stream_is_marked_as_in_figures_5_and_6_of_rfc_5044() -> None:
 def test_a_marker_points_to_its_fpdu_wherever_it_falls(
     at: int, size: int, where: list[tuple[int, int]]
 ) -> None:
-    marked = mark(send(1, size), at)
+    marked = mark(make_send_fpdu(1, size), at)
     plain, found = unmark(marked, at)
     assert found == where
-    assert plain[:-4] == bytes(send(1, size))[:-4]
+    assert plain[:-4] == bytes(make_send_fpdu(1, size))[:-4]
     assert marked[-4:] == crc32c_oracle(marked[:-4]).to_bytes(4, "little")
 
 
 @given(st.lists(st.integers(0, 700) | st.integers(0, 64768 - 18), max_size=6))
 def test_marking_and_splitting_are_inverse(sizes: list[int]) -> None:
-    fpdus = [send(i, size) for i, size in enumerate(sizes, 1)]
+    fpdus = [make_send_fpdu(i, size) for i, size in enumerate(sizes, 1)]
     marked = mark_stream(fpdus)
     frames = split_stream(marked, markers=True)
     assert [f.ulpdu.msn for f in frames.fpdus] == list(range(1, len(sizes) + 1))
@@ -83,14 +91,16 @@ def test_marking_and_splitting_are_inverse(sizes: list[int]) -> None:
 
 @given(st.integers(0, 1384))
 def test_a_marked_stream_that_ends_early_leaves_a_rest(cut: int) -> None:
-    marked = mark_stream([send(1, 300), send(2, 300), send(3, 700)])[:cut]
+    marked = mark_stream([make_send_fpdu(1, 300), make_send_fpdu(2, 300), make_send_fpdu(3, 700)])[
+        :cut
+    ]
     frames = split_stream(marked, markers=True)
     assert sum(f.wire_len() for f in frames.fpdus) + len(frames.rest) == cut
     assert all(f.crc == f.crc_expected() for f in frames.fpdus)
 
 
 def test_a_marker_that_points_elsewhere_does_not_agree_and_its_low_bits_do_not_count() -> None:
-    marked = bytearray(mark_stream([send(1, 600)]))
+    marked = bytearray(mark_stream([make_send_fpdu(1, 600)]))
     marked[515] |= 3
     assert all(m.agrees for m in split_stream(bytes(marked), markers=True).markers)
     marked[515] -= 4
@@ -103,19 +113,19 @@ def test_a_capture_is_read_with_markers_where_the_other_end_asked(
     m_request: int, m_reply: int
 ) -> None:
     forth = Direction("10.1.0.1", 4000, "10.1.0.2", 5000)
-    sends = [send(1, 600), send(2, 3)]
+    sends = [make_send_fpdu(1, 600), make_send_fpdu(2, 3)]
 
-    def stream(frame: bytes, marked: int) -> bytes:
+    def append_sends(frame: bytes, marked: int) -> bytes:
         return frame + (mark_stream(sends) if marked else b"".join(map(bytes, sends)))
 
-    def packet(d: Direction, data: bytes) -> Ether:
+    def tcp_packet(d: Direction, data: bytes) -> Ether:
         link = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
         tcp = TCP(sport=d.source_port, dport=d.dest_port, seq=7, flags="A")
         return Ether(bytes(link / IP(src=d.source, dst=d.dest) / tcp / Raw(data)))
 
     packets = [
-        packet(forth, stream(bytes(MPARequest(m=m_request)), m_reply)),
-        packet(forth.reverse(), stream(bytes(MPAReply(m=m_reply)), m_request)),
+        tcp_packet(forth, append_sends(bytes(MPARequest(m=m_request)), m_reply)),
+        tcp_packet(forth.reverse(), append_sends(bytes(MPAReply(m=m_reply)), m_request)),
     ]
     frames = cut_streams(tcp_streams(packets))
     for direction, marked in ((forth, m_reply), (forth.reverse(), m_request)):

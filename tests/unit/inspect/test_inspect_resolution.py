@@ -11,7 +11,7 @@ import pytest
 from cli.cli_harness import dissected, siwarp_here
 from harness.verbs_harness import Rig
 from unit.cm.ud_harness import Ends
-from unit.inspect.inspect_harness import datagram, written
+from unit.inspect.inspect_harness import make_udp_packet, write_capture
 
 import siwarp as package
 from siwarp.cm import CMEventType
@@ -31,32 +31,34 @@ REFUSAL = {"type": SIDRType.REFUSAL, "id": 7, "status": 2}
 COOKIE = {"type": SIDRType.COOKIE, "id": 7, "cookie": 0x99}
 
 
-def frame(**fields: Any) -> bytes:
+def sidr_frame(**fields: Any) -> bytes:
     return bytes(SIDR(**fields))
 
 
-def spoiled(octets: bytes, at: int, value: int) -> bytes:
+def change_octet_and_fix_crc(octets: bytes, at: int, value: int) -> bytes:
     """Change one octet and recompute the CRC."""
     changed = octets[:at] + bytes([value]) + octets[at + 1 : -4]
     return changed + crc32c(changed).to_bytes(4, "little")
 
 
-def of(*sent: tuple[str, bytes]) -> list[Message]:
+def dissect_exchange(*sent: tuple[str, bytes]) -> list[Message]:
     """Dissect datagrams to the listener ("ask") and from it ("tell") into messages."""
     ends = {"ask": (ASKER, DOOR), "tell": (DOOR, ASKER)}
-    return dissect_packets(datagram(octets, *ends[way]) for way, octets in sent)
+    return dissect_packets(make_udp_packet(octets, *ends[way]) for way, octets in sent)
 
 
 def test_a_question_shows_its_id_and_octets() -> None:
-    (found,) = of(("ask", frame(id=7, data=b"hello")))
+    (found,) = dissect_exchange(("ask", sidr_frame(id=7, data=b"hello")))
     assert (found.transport, found.kind, found.length) == ("ud", "SIDR_QUESTION", 5)
     assert (found.fields, found.error) == ({"id": 7, "cookie": 0}, None)
     assert (found.source, found.dest) == ("10.0.0.1:40000", "10.0.0.2:7174")
 
 
 def test_what_an_answer_a_refusal_and_a_cookie_say_is_shown() -> None:
-    answer, refusal, cookie = of(
-        ("tell", frame(**ANSWER, data=b"me")), ("tell", frame(**REFUSAL)), ("tell", frame(**COOKIE))
+    answer, refusal, cookie = dissect_exchange(
+        ("tell", sidr_frame(**ANSWER, data=b"me")),
+        ("tell", sidr_frame(**REFUSAL)),
+        ("tell", sidr_frame(**COOKIE)),
     )
     assert (answer.kind, answer.length) == ("SIDR_ANSWER", 2)
     assert answer.fields == {"id": 7, "qpn": 0x10, "q_key": 0x77, "gid": "10.0.0.2"}
@@ -66,12 +68,12 @@ def test_what_an_answer_a_refusal_and_a_cookie_say_is_shown() -> None:
 
 
 def test_each_answer_belongs_to_the_last_question_with_its_id() -> None:
-    other = frame(**(ANSWER | {"id": 8}))
-    first, cookie, again, answer, stray = of(
-        ("ask", frame(id=7)),
-        ("tell", frame(**COOKIE)),
-        ("ask", frame(id=7, cookie=0x99)),
-        ("tell", frame(**ANSWER)),
+    other = sidr_frame(**(ANSWER | {"id": 8}))
+    first, cookie, again, answer, stray = dissect_exchange(
+        ("ask", sidr_frame(id=7)),
+        ("tell", sidr_frame(**COOKIE)),
+        ("ask", sidr_frame(id=7, cookie=0x99)),
+        ("tell", sidr_frame(**ANSWER)),
         ("tell", other),
     )
     assert (cookie.answers, first.answered_by) == (first.number, cookie.number)
@@ -82,31 +84,37 @@ def test_each_answer_belongs_to_the_last_question_with_its_id() -> None:
 @pytest.mark.parametrize(
     ("octets", "why"),
     [
-        (frame(id=7)[:-1], "231 octets instead of 232"),
-        (frame(id=7)[:20], "20 octets instead of 232"),
-        (frame(id=7, crc=5), "wrong CRC"),
-        (spoiled(frame(id=7), 4, 2), "not the magic and version of UD resolution"),
-        (spoiled(frame(id=7), 0, 0x54), "not the magic and version of UD resolution"),
-        (frame(id=0), "id 0"),
-        (spoiled(frame(id=7), 5, 9), "unknown type 9"),
-        (spoiled(frame(id=7), 7, 181), "181 octets of private data"),
-        (spoiled(frame(**ANSWER), 7, 137), "137 octets of private data"),
-        (spoiled(frame(**COOKIE), 7, 1), "1 octets of private data"),
-        (frame(**(REFUSAL | {"status": 0})), "a refusal without status"),
-        (frame(**(COOKIE | {"cookie": 0})), "a cookie frame without a cookie"),
-        (frame(**(ANSWER | {"qpn": 0})), "QPN 0x0"),
-        (frame(**(ANSWER | {"qpn": 0xFFFFFF})), "QPN 0xffffff"),
-        (frame(**(ANSWER | {"gid": "ff02::1"})), "a group's GID"),
-        (frame(**(ANSWER | {"gid": "::ffff:224.0.0.1"})), "a group's GID"),
+        (sidr_frame(id=7)[:-1], "231 octets instead of 232"),
+        (sidr_frame(id=7)[:20], "20 octets instead of 232"),
+        (sidr_frame(id=7, crc=5), "wrong CRC"),
+        (
+            change_octet_and_fix_crc(sidr_frame(id=7), 4, 2),
+            "not the magic and version of UD resolution",
+        ),
+        (
+            change_octet_and_fix_crc(sidr_frame(id=7), 0, 0x54),
+            "not the magic and version of UD resolution",
+        ),
+        (sidr_frame(id=0), "id 0"),
+        (change_octet_and_fix_crc(sidr_frame(id=7), 5, 9), "unknown type 9"),
+        (change_octet_and_fix_crc(sidr_frame(id=7), 7, 181), "181 octets of private data"),
+        (change_octet_and_fix_crc(sidr_frame(**ANSWER), 7, 137), "137 octets of private data"),
+        (change_octet_and_fix_crc(sidr_frame(**COOKIE), 7, 1), "1 octets of private data"),
+        (sidr_frame(**(REFUSAL | {"status": 0})), "a refusal without status"),
+        (sidr_frame(**(COOKIE | {"cookie": 0})), "a cookie frame without a cookie"),
+        (sidr_frame(**(ANSWER | {"qpn": 0})), "QPN 0x0"),
+        (sidr_frame(**(ANSWER | {"qpn": 0xFFFFFF})), "QPN 0xffffff"),
+        (sidr_frame(**(ANSWER | {"gid": "ff02::1"})), "a group's GID"),
+        (sidr_frame(**(ANSWER | {"gid": "::ffff:224.0.0.1"})), "a group's GID"),
     ],
 )
 def test_invalid_frames_are_shown_with_the_reason(octets: bytes, why: str) -> None:
-    _, bad = of(("ask", frame(id=1)), ("ask", octets))
+    _, bad = dissect_exchange(("ask", sidr_frame(id=1)), ("ask", octets))
     assert bad.error == why
 
 
 def test_a_cut_frame_is_shown_as_cut() -> None:
-    packet = datagram(frame(id=7, data=b"hello"), ASKER, DOOR)
+    packet = make_udp_packet(sidr_frame(id=7, data=b"hello"), ASKER, DOOR)
     whole = bytes(packet)
     for length in range(46, len(whole)):
         packets = dissect_packets([type(packet)(whole[:length])])
@@ -115,8 +123,8 @@ def test_a_cut_frame_is_shown_as_cut() -> None:
 
 
 def test_queue_pairs_beside_it_keep_their_own_rows() -> None:
-    question, send = of(
-        ("ask", frame(id=7)), ("ask", bytes(UDDatagram(segment=b"\x41\x43" + bytes(16))))
+    question, send = dissect_exchange(
+        ("ask", sidr_frame(id=7)), ("ask", bytes(UDDatagram(segment=b"\x41\x43" + bytes(16))))
     )
     assert (question.kind, send.kind) == ("SIDR_QUESTION", "SEND")
 
@@ -151,8 +159,8 @@ def test_our_own_resolution_is_shown_by_siwarp_dissect(tmp_path: Path, rig: Rig)
 
 
 def test_a_frame_that_was_dropped_is_shown_with_the_reason(tmp_path: Path) -> None:
-    packet = datagram(frame(id=7), ASKER, DOOR)
+    packet = make_udp_packet(sidr_frame(id=7), ASKER, DOOR)
     packet.comment = b"drop_sidr_share: too many pending of one source"
-    (found,) = examine(written([packet], tmp_path / "x.pcapng")).messages
+    (found,) = examine(write_capture([packet], tmp_path / "x.pcapng")).messages
     assert found.kind == "SIDR_QUESTION" and found.dropped is not None
     assert found.error == "dropped by the receiver: drop_sidr_share: too many pending of one source"

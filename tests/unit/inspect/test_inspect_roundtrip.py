@@ -31,59 +31,70 @@ from siwarp.inspect import (
 crc32c_oracle = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 
-def bits(count: int) -> st.SearchStrategy[int]:
+def integers_of_bits(count: int) -> st.SearchStrategy[int]:
     return st.integers(0, (1 << count) - 1)
 
 
 payloads = st.binary(max_size=200)
 SENDS = [Opcode.SEND, Opcode.SEND_INVALIDATE, Opcode.SEND_SE, Opcode.SEND_SE_INVALIDATE]
 TAGGED = [Opcode.RDMA_WRITE, Opcode.RDMA_READ_RESPONSE]
-control = {"l": bits(1), "ddp_rsvd": bits(4), "dv": bits(2), "rv": bits(2), "rdmap_rsvd": bits(2)}
-counters = {"qn": bits(32), "msn": bits(32), "mo": bits(32)}
+control = {
+    "l": integers_of_bits(1),
+    "ddp_rsvd": integers_of_bits(4),
+    "dv": integers_of_bits(2),
+    "rv": integers_of_bits(2),
+    "rdmap_rsvd": integers_of_bits(2),
+}
+counters = {"qn": integers_of_bits(32), "msn": integers_of_bits(32), "mo": integers_of_bits(32)}
 tagged_fields = st.fixed_dictionaries(
-    {**control, "opcode": st.sampled_from(TAGGED), "stag": bits(32), "to": bits(64)}
+    {
+        **control,
+        "opcode": st.sampled_from(TAGGED),
+        "stag": integers_of_bits(32),
+        "to": integers_of_bits(64),
+    }
 )
 untagged_fields = st.fixed_dictionaries(
-    {**control, **counters, "opcode": st.sampled_from(SENDS), "inv_stag": bits(32)}
+    {**control, **counters, "opcode": st.sampled_from(SENDS), "inv_stag": integers_of_bits(32)}
 )
 datagram_fields = st.fixed_dictionaries(
-    {**control, **counters, "opcode": st.sampled_from(SENDS), "q_key": bits(32)}
+    {**control, **counters, "opcode": st.sampled_from(SENDS), "q_key": integers_of_bits(32)}
 )
 read_request_fields = st.fixed_dictionaries(
     {
-        "sink_stag": bits(32),
-        "sink_to": bits(64),
-        "size": bits(32),
-        "src_stag": bits(32),
-        "src_to": bits(64),
+        "sink_stag": integers_of_bits(32),
+        "sink_to": integers_of_bits(64),
+        "size": integers_of_bits(32),
+        "src_stag": integers_of_bits(32),
+        "src_to": integers_of_bits(64),
     }
 )
 startup_fields = st.fixed_dictionaries(
     {
-        "m": bits(1),
-        "c": bits(1),
-        "r": bits(1),
-        "res": bits(4),
+        "m": integers_of_bits(1),
+        "c": integers_of_bits(1),
+        "r": integers_of_bits(1),
+        "res": integers_of_bits(4),
         "private_data": st.binary(max_size=508),
     }
 )
 enhanced_fields = st.fixed_dictionaries(
     {
-        "a": bits(1),
-        "b": bits(1),
-        "ird": bits(14),
-        "c_rtr": bits(1),
-        "d_rtr": bits(1),
-        "ord": bits(14),
+        "a": integers_of_bits(1),
+        "b": integers_of_bits(1),
+        "ird": integers_of_bits(14),
+        "c_rtr": integers_of_bits(1),
+        "d_rtr": integers_of_bits(1),
+        "ord": integers_of_bits(14),
     }
 )
 
 
-def fields_of(packet: Packet, names: dict[str, Any]) -> dict[str, Any]:
+def field_values(packet: Packet, names: dict[str, Any]) -> dict[str, Any]:
     return {name: packet.getfieldval(name) for name in names}
 
 
-def load_of(packet: Packet) -> bytes:
+def raw_payload(packet: Packet) -> bytes:
     return packet[Raw].load if Raw in packet else b""
 
 
@@ -93,7 +104,7 @@ def test_tagged_segments_come_back_as_built(fields: dict[str, Any], payload: byt
     seen = DDP(octets)
     assert type(seen) is DDPTagged
     assert len(octets) == 14 + len(payload)
-    assert (fields_of(seen, fields), load_of(seen)) == (fields, payload)
+    assert (field_values(seen, fields), raw_payload(seen)) == (fields, payload)
 
 
 @given(fields=untagged_fields, payload=payloads)
@@ -102,21 +113,23 @@ def test_untagged_segments_come_back_as_built(fields: dict[str, Any], payload: b
     seen = DDP(octets)
     assert type(seen) is DDPUntagged
     assert len(octets) == 18 + len(payload)
-    assert (fields_of(seen, fields), load_of(seen)) == (fields, payload)
+    assert (field_values(seen, fields), raw_payload(seen)) == (fields, payload)
 
 
-@given(fields=read_request_fields, msn=bits(32))
+@given(fields=read_request_fields, msn=integers_of_bits(32))
 def test_read_requests_come_back_as_built(fields: dict[str, Any], msn: int) -> None:
     octets = bytes(DDPUntagged(msn=msn) / ReadRequest(**fields))
     seen = DDP(octets)
     assert len(octets) == 18 + 28
     assert (seen.opcode, seen.qn, seen.msn) == (Opcode.RDMA_READ_REQUEST, 1, msn)
-    assert fields_of(seen[ReadRequest], fields) == fields
+    assert field_values(seen[ReadRequest], fields) == fields
 
 
 @given(
-    error=st.fixed_dictionaries({"layer": bits(4), "etype": bits(4), "code": bits(8)}),
-    length=st.none() | bits(16),
+    error=st.fixed_dictionaries(
+        {"layer": integers_of_bits(4), "etype": integers_of_bits(4), "code": integers_of_bits(8)}
+    ),
+    length=st.none() | integers_of_bits(16),
     ddp=st.none() | tagged_fields | untagged_fields,
     rdma=st.none() | read_request_fields,
 )
@@ -136,27 +149,27 @@ def test_terminates_come_back_with_whatever_they_quote(
         quoted["quoted_rdma"] = QuotedReadRequest(**rdma)
     octets = bytes(DDPUntagged() / Terminate(**error, **quoted))
     seen = DDP(octets)[Terminate]
-    assert fields_of(seen, error) == error
-    assert fields_of(seen, {"m": 0, "d": 0, "r": 0}) == {k: quoted[k] for k in "mdr"}
+    assert field_values(seen, error) == error
+    assert field_values(seen, {"m": 0, "d": 0, "r": 0}) == {k: quoted[k] for k in "mdr"}
     if "ddp_seg_len" in quoted:
         assert seen.ddp_seg_len == quoted["ddp_seg_len"]
     if ddp is not None:
-        assert fields_of(seen.quoted_ddp, ddp) == ddp
+        assert field_values(seen.quoted_ddp, ddp) == ddp
     if rdma is not None:
-        assert fields_of(seen.quoted_rdma, rdma) == rdma
+        assert field_values(seen.quoted_rdma, rdma) == rdma
     expected = 4 + (2 if length is not None or ddp is not None else 0)
     expected += 0 if ddp is None else 14 if "stag" in ddp else 18
     assert len(octets) == 18 + expected + (28 if rdma is not None else 0)
 
 
-@given(fields=startup_fields, rev=bits(1), cls=st.sampled_from([MPARequest, MPAReply]))
+@given(fields=startup_fields, rev=integers_of_bits(1), cls=st.sampled_from([MPARequest, MPAReply]))
 def test_start_up_frames_of_revision_0_and_1_come_back_as_built(
     fields: dict[str, Any], rev: int, cls: type[MPAStartup]
 ) -> None:
     octets = bytes(cls(**fields, rev=rev))
     seen = MPAStartup(octets)
     assert type(seen) is cls
-    assert (fields_of(seen, fields), seen.rev) == (fields, rev)
+    assert (field_values(seen, fields), seen.rev) == (fields, rev)
     assert seen.pd_length == len(octets) - 20 == len(fields["private_data"])
 
 
@@ -167,8 +180,8 @@ def test_start_up_frames_of_revision_2_come_back_as_built(
     octets = bytes(cls(**fields, **enhanced, s=1, rev=2))
     seen = MPAStartup(octets)
     assert type(seen) is cls
-    assert fields_of(seen, fields) == fields
-    assert fields_of(seen, enhanced) == enhanced
+    assert field_values(seen, fields) == fields
+    assert field_values(seen, enhanced) == enhanced
     assert seen.pd_length == len(octets) - 20 == len(fields["private_data"]) + 4
 
 
@@ -182,13 +195,13 @@ def test_fpdus_come_back_padded_and_with_the_crc_of_an_independent_crc32c(
     assert len(octets) % 4 == 0
     assert seen.ulpdu_length == len(bytes(segment))
     assert 0 <= len(seen.pad) <= 3
-    assert fields_of(seen.ulpdu, fields) == fields
-    assert load_of(seen.ulpdu) == payload
+    assert field_values(seen.ulpdu, fields) == fields
+    assert raw_payload(seen.ulpdu) == payload
     assert octets[-4:] == crc32c_oracle(octets[:-4]).to_bytes(4, "little")
     assert seen.crc == seen.crc_expected()
 
 
-@given(length=bits(16), crc=bits(32), pad=st.binary(max_size=3))
+@given(length=integers_of_bits(16), crc=integers_of_bits(32), pad=st.binary(max_size=3))
 def test_a_length_pad_or_crc_that_was_given_is_not_mended(
     length: int, crc: int, pad: bytes
 ) -> None:
@@ -204,13 +217,13 @@ def test_ud_datagrams_come_back_with_the_crc_of_an_independent_crc32c(
     octets = bytes(UDDatagram(segment=DDPDatagram(**fields) / Raw(payload)))
     seen = UDDatagram(octets)
     assert len(octets) == 18 + len(payload) + 4
-    assert fields_of(seen.segment, fields) == fields
-    assert load_of(seen.segment) == payload
+    assert field_values(seen.segment, fields) == fields
+    assert raw_payload(seen.segment) == payload
     assert octets[-4:] == crc32c_oracle(octets[:-4]).to_bytes(4, "little")
     assert seen.crc == seen.crc_expected()
 
 
-@given(queue=bits(2), dest=bits(8), source=bits(8))
+@given(queue=integers_of_bits(2), dest=integers_of_bits(8), source=integers_of_bits(8))
 def test_queue_and_indexes_come_back_from_a_ud_queue_number(
     queue: int, dest: int, source: int
 ) -> None:

@@ -17,14 +17,14 @@ from unit.inspect.inspect_harness import (
     CAPTURES,
     A,
     B,
-    Link,
-    frames,
-    send,
-    sent,
-    sniffed,
-    startup,
-    tagged,
-    with_markers,
+    TCPConversation,
+    add_startup_frames,
+    frames_by_port,
+    frames_from_port,
+    make_send_fpdu,
+    make_tagged_fpdu,
+    sniff_packets,
+    stream_with_markers,
 )
 
 from siwarp.inspect import (
@@ -45,7 +45,7 @@ PORT = 7174
 
 
 @contextmanager
-def bound(port: int) -> Iterator[None]:
+def mpa_port_binding(port: int) -> Iterator[None]:
     bind_mpa(port)
     try:
         yield
@@ -58,17 +58,17 @@ def bound(port: int) -> Iterator[None]:
 def test_sniffing_a_recorded_connection_gives_every_frame_of_both_ends(
     file: Path, session: type[DefaultSession]
 ) -> None:
-    with bound(PORT):
-        packets = sniffed(file, session)
-    for port, octets in sent(file).items():
-        assert frames(packets, port) == octets
+    with mpa_port_binding(PORT):
+        packets = sniff_packets(file, session)
+    for port, octets in frames_by_port(file).items():
+        assert frames_from_port(packets, port) == octets
 
 
 def test_our_session_needs_no_port_to_be_bound_and_leaves_other_traffic_alone() -> None:
-    link = startup(Link().open()).send(0, send(1, b"mine"))
-    other = Link(("10.9.9.9", 1), ("10.8.8.8", 2), packets=link.packets).open()
+    link = add_startup_frames(TCPConversation().open()).send(0, make_send_fpdu(1, b"mine"))
+    other = TCPConversation(("10.9.9.9", 1), ("10.8.8.8", 2), packets=link.packets).open()
     other.send(0, b"GET / HTTP/1.1 and so on").send(1, b"200, more than sixteen octets")
-    packets = sniffed(link.packets, FPDUSession)
+    packets = sniff_packets(link.packets, FPDUSession)
     assert [len(p[MPA].frames) for p in packets if MPA in p] == [1, 1, 1]
     payloads = [bytes(p[TCP].payload) for p in packets if TCP in p and MPA not in p]
     assert b"GET / HTTP/1.1 and so on" in payloads
@@ -80,23 +80,28 @@ def test_our_session_needs_no_port_to_be_bound_and_leaves_other_traffic_alone() 
 def test_fpdus_that_share_segments_or_are_cut_anywhere_come_once_and_whole(
     session: type[DefaultSession], cut: list[int]
 ) -> None:
-    fpdus = [send(1, b"a" * 20), send(2), tagged(Opcode.RDMA_WRITE, 5, 0, b"b" * 33), send(3)]
-    link = startup(Link().open()).send(0, b"".join(fpdus), cut)
-    with bound(B[1]):
-        packets = sniffed(link.packets, session)
-    assert frames(packets, A[1])[1:] == fpdus
+    fpdus = [
+        make_send_fpdu(1, b"a" * 20),
+        make_send_fpdu(2),
+        make_tagged_fpdu(Opcode.RDMA_WRITE, 5, 0, b"b" * 33),
+        make_send_fpdu(3),
+    ]
+    link = add_startup_frames(TCPConversation().open()).send(0, b"".join(fpdus), cut)
+    with mpa_port_binding(B[1]):
+        packets = sniff_packets(link.packets, session)
+    assert frames_from_port(packets, A[1])[1:] == fpdus
 
 
 @pytest.mark.parametrize("session", [TCPSession, FPDUSession])
 def test_an_fpdu_in_the_replys_segment_is_not_lost(session: type[DefaultSession]) -> None:
-    link = startup(Link().open()).send(0, send(1, b"x"))
-    reply, first = Link().open(), send(1, b"from the responder")
-    link = startup(reply)
+    link = add_startup_frames(TCPConversation().open()).send(0, make_send_fpdu(1, b"x"))
+    reply, first = TCPConversation().open(), make_send_fpdu(1, b"from the responder")
+    link = add_startup_frames(reply)
     packet = link.packets.pop()
     link.next[1] -= len(packet[TCP].payload)
     link.send(1, bytes(packet[TCP].payload) + first)
-    with bound(B[1]):
-        found = frames(sniffed(link.packets, session), B[1])
+    with mpa_port_binding(B[1]):
+        found = frames_from_port(sniff_packets(link.packets, session), B[1])
     assert len(found) == 2
     assert found[1] == first
 
@@ -104,50 +109,60 @@ def test_an_fpdu_in_the_replys_segment_is_not_lost(session: type[DefaultSession]
 def test_two_connections_whose_keys_scapy_takes_for_one_stay_apart() -> None:
     # TCPSession identifies a connection by the exclusive or of its two addresses and ports.
     packets: list[Packet] = []
-    one = Link(("10.0.0.1", 100), ("10.0.0.2", 200), packets=packets).open()
-    two = Link(("10.0.0.5", 104), ("10.0.0.6", 196), packets=packets).open()
-    startup(one, m=0)
-    startup(two, m=1)
-    plain = [send(n, bytes([n]) * 600) for n in (1, 2, 3)]
+    one = TCPConversation(("10.0.0.1", 100), ("10.0.0.2", 200), packets=packets).open()
+    two = TCPConversation(("10.0.0.5", 104), ("10.0.0.6", 196), packets=packets).open()
+    add_startup_frames(one, m=0)
+    add_startup_frames(two, m=1)
+    plain = [make_send_fpdu(n, bytes([n]) * 600) for n in (1, 2, 3)]
     for fpdu in plain:
         one.send(1, fpdu, [300])
-    two.send(1, with_markers(plain), [700])
+    two.send(1, stream_with_markers(plain), [700])
     for session in (TCPSession, FPDUSession):
-        with bound(200), bound(196):
-            found = sniffed(packets, session)
-        assert frames(found, 200)[1:] == plain
-        assert [f[2:-4] for f in frames(found, 196)[1:]] == [f[2:-4] for f in plain]
+        with mpa_port_binding(200), mpa_port_binding(196):
+            found = sniff_packets(packets, session)
+        assert frames_from_port(found, 200)[1:] == plain
+        assert [f[2:-4] for f in frames_from_port(found, 196)[1:]] == [f[2:-4] for f in plain]
 
 
 def test_markers_are_taken_out_wherever_segments_end() -> None:
-    plain = [send(1), send(2, b"x" * 500), send(3, b"y" * 484), *(send(n) for n in range(4, 40))]
-    plain.append(tagged(Opcode.RDMA_WRITE, 1, 0, random.Random(1).randbytes(3000)))
-    stream = with_markers(plain)
+    plain = [
+        make_send_fpdu(1),
+        make_send_fpdu(2, b"x" * 500),
+        make_send_fpdu(3, b"y" * 484),
+        *(make_send_fpdu(n) for n in range(4, 40)),
+    ]
+    plain.append(make_tagged_fpdu(Opcode.RDMA_WRITE, 1, 0, random.Random(1).randbytes(3000)))
+    stream = stream_with_markers(plain)
     for sizes in ([], [1, 2, 3, 508, 4, 1], [7] * 300):
-        link = startup(Link().open(), reply_m=1).send(0, stream, sizes)
+        link = add_startup_frames(TCPConversation().open(), reply_m=1).send(0, stream, sizes)
         for session in (TCPSession, FPDUSession):
-            with bound(B[1]):
-                found = frames(sniffed(link.packets, session), A[1])
+            with mpa_port_binding(B[1]):
+                found = frames_from_port(sniff_packets(link.packets, session), A[1])
             assert [f[:-4] for f in found[1:]] == [f[:-4] for f in plain]
 
 
 def test_our_session_shows_nothing_twice_and_waits_for_what_comes_late() -> None:
-    fpdus = [send(n, bytes([n]) * 50) for n in range(1, 30)]
-    link = startup(Link(isn=(1 << 32) - 300).open())
+    fpdus = [make_send_fpdu(n, bytes([n]) * 50) for n in range(1, 30)]
+    link = add_startup_frames(TCPConversation(isn=(1 << 32) - 300).open())
     head = len(link.packets)
     link.send(0, b"".join(fpdus), [37] * 60)
     late = link.packets[head:]
-    again = [*late, link.segment(0, b"".join(fpdus)[:90], seq=(1 << 32) - 300 + 21)]
+    again = [*late, link.make_segment(0, b"".join(fpdus)[:90], seq=(1 << 32) - 300 + 21)]
     random.Random(4).shuffle(again)
-    packets = sniffed([*link.packets[:head], *again, *late[:9]], FPDUSession)
-    assert frames(packets, A[1])[1:] == fpdus
+    packets = sniff_packets([*link.packets[:head], *again, *late[:9]], FPDUSession)
+    assert frames_from_port(packets, A[1])[1:] == fpdus
 
 
 def test_a_pair_of_ports_used_again_is_another_connection() -> None:
-    link = startup(Link().open()).send(0, send(1, b"first")).close()
-    again = startup(Link(packets=link.packets).open()).send(0, send(1, b"second"))
-    packets = sniffed(again.packets, FPDUSession)
-    assert frames(packets, A[1])[1::2] == [send(1, b"first"), send(1, b"second")]
+    link = add_startup_frames(TCPConversation().open()).send(0, make_send_fpdu(1, b"first")).close()
+    again = add_startup_frames(TCPConversation(packets=link.packets).open()).send(
+        0, make_send_fpdu(1, b"second")
+    )
+    packets = sniff_packets(again.packets, FPDUSession)
+    assert frames_from_port(packets, A[1])[1::2] == [
+        make_send_fpdu(1, b"first"),
+        make_send_fpdu(1, b"second"),
+    ]
     with pytest.raises(ValueError, match="more than one connection"):
         tcp_streams(link.packets)
 
@@ -156,20 +171,20 @@ def test_a_gap_that_never_fills_does_not_keep_octets_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("siwarp.inspect.session.EARLY_MAX", 400)
-    link = startup(Link().open()).send(0, send(1))
+    link = add_startup_frames(TCPConversation().open()).send(0, make_send_fpdu(1))
     link.next[0] += 1
-    link.send(0, send(2) * 500, [len(send(2))] * 500)
-    packets = sniffed(link.packets, FPDUSession)
-    assert len(frames(packets, A[1])) == 2
+    link.send(0, make_send_fpdu(2) * 500, [len(make_send_fpdu(2))] * 500)
+    packets = sniff_packets(link.packets, FPDUSession)
+    assert len(frames_from_port(packets, A[1])) == 2
     assert sum(MPA not in p and len(p[TCP].payload) > 0 for p in packets) > 50
 
 
 def test_frames_of_a_session_have_their_fields() -> None:
-    link = startup(Link().open()).send(0, send(9, b"hello"))
-    last = sniffed(link.packets, FPDUSession)[-1][MPA].frames[0]
+    link = add_startup_frames(TCPConversation().open()).send(0, make_send_fpdu(9, b"hello"))
+    last = sniff_packets(link.packets, FPDUSession)[-1][MPA].frames[0]
     assert isinstance(last, FPDU)
     assert (last.ulpdu.msn, last.ulpdu.payload.load, last.crc) == (9, b"hello", last.crc_expected())
-    assert isinstance(sniffed(link.packets, FPDUSession)[3][MPA].frames[0], MPAStartup)
+    assert isinstance(sniff_packets(link.packets, FPDUSession)[3][MPA].frames[0], MPAStartup)
 
 
 @settings(max_examples=100, deadline=None)
@@ -182,7 +197,7 @@ def test_frames_of_a_session_have_their_fields() -> None:
 def test_no_octets_and_no_order_of_them_make_our_session_fail(
     octets: list[bytes], begin: bytes, sizes: list[int], order: random.Random
 ) -> None:
-    link = Link().open()
+    link = TCPConversation().open()
     for i, piece in enumerate([begin, *octets]):
         link.send(i % 2, piece, sizes)
     order.shuffle(link.packets)

@@ -35,13 +35,13 @@ STREAM = b"".join(
 )
 
 
-def segment(seq: int, payload: bytes = b"", flags: str = "A") -> Packet:
+def tcp_segment(seq: int, payload: bytes = b"", flags: str = "A") -> Packet:
     ip = IP(src=FORTH.source, dst=FORTH.dest)
     tcp = TCP(sport=FORTH.source_port, dport=FORTH.dest_port, seq=seq % (1 << 32), flags=flags)
     return Ether(bytes(LINK / ip / tcp / Raw(payload)))
 
 
-def cut(octets: bytes, sizes: list[int]) -> list[tuple[int, bytes]]:
+def split_into_pieces(octets: bytes, sizes: list[int]) -> list[tuple[int, bytes]]:
     """Return (offset, octets) of pieces with the given sizes, repeated until the octets end."""
     pieces, at, turn = [], 0, 0
     while at < len(octets):
@@ -60,34 +60,34 @@ def cut(octets: bytes, sizes: list[int]) -> list[tuple[int, bytes]]:
 def test_segments_in_any_order_across_a_wrap_of_numbers_give_the_stream(
     isn: int, sizes: list[int], order: random.Random
 ) -> None:
-    packets = [segment(isn + 1 + at, piece) for at, piece in cut(STREAM, sizes)]
+    packets = [tcp_segment(isn + 1 + at, piece) for at, piece in split_into_pieces(STREAM, sizes)]
     order.shuffle(packets)
-    streams = tcp_streams([segment(isn, flags="S"), *packets])
+    streams = tcp_streams([tcp_segment(isn, flags="S"), *packets])
     assert streams == {FORTH: STREAM}
 
 
 def test_sequence_numbers_that_wrap_inside_the_stream_are_followed() -> None:
     isn = (1 << 32) - 20
-    packets = [segment(isn + 1 + at, piece) for at, piece in cut(STREAM, [7])]
-    assert tcp_streams([segment(isn, flags="S"), *packets]) == {FORTH: STREAM}
+    packets = [tcp_segment(isn + 1 + at, piece) for at, piece in split_into_pieces(STREAM, [7])]
+    assert tcp_streams([tcp_segment(isn, flags="S"), *packets]) == {FORTH: STREAM}
 
 
 def test_retransmitted_and_overlapping_segments_count_once() -> None:
-    packets = [segment(100 + at, piece) for at, piece in cut(STREAM, [10])]
-    packets.insert(3, segment(100, STREAM[:25]))
-    packets.append(segment(100, STREAM))
-    assert tcp_streams([segment(99, flags="S"), *packets])[FORTH] == STREAM
+    packets = [tcp_segment(100 + at, piece) for at, piece in split_into_pieces(STREAM, [10])]
+    packets.insert(3, tcp_segment(100, STREAM[:25]))
+    packets.append(tcp_segment(100, STREAM))
+    assert tcp_streams([tcp_segment(99, flags="S"), *packets])[FORTH] == STREAM
 
 
 def test_missing_octets_are_an_error_that_names_the_place() -> None:
-    packets = [segment(1 + at, piece) for at, piece in cut(STREAM, [16])]
+    packets = [tcp_segment(1 + at, piece) for at, piece in split_into_pieces(STREAM, [16])]
     del packets[2]
     with pytest.raises(ValueError, match="octets are missing after 32 of"):
-        tcp_streams([segment(0, flags="S"), *packets])
+        tcp_streams([tcp_segment(0, flags="S"), *packets])
 
 
 def test_padding_of_a_short_ethernet_frame_is_not_payload() -> None:
-    packet = Ether(bytes(segment(1, b"ab")) + bytes(4))
+    packet = Ether(bytes(tcp_segment(1, b"ab")) + bytes(4))
     assert tcp_streams([packet]) == {FORTH: b"ab"}
 
 

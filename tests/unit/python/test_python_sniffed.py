@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from unit.inspect.inspect_harness import frames, sent, sniffed
+from unit.inspect.inspect_harness import frames_by_port, frames_from_port, sniff_packets
 
 import siwarp
 from siwarp.inspect import FPDUSession
@@ -23,6 +23,6 @@ def test_our_own_capture_of_both_ends_is_sniffed_whole(tmp_path: Path) -> None:
             for n in range(20):
                 conn.send(bytes([n]) * 1000 * n)
                 assert len(other.recv()) == 1000 * n
-    packets = sniffed(file, FPDUSession)
-    for port, octets in sent(file).items():
-        assert frames(packets, port) == octets
+    packets = sniff_packets(file, FPDUSession)
+    for port, octets in frames_by_port(file).items():
+        assert frames_from_port(packets, port) == octets
