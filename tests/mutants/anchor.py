@@ -53,7 +53,7 @@ class Place:
     end: int
 
 
-def tokens(text: str, start: int = 0, end: int | None = None) -> list[Token]:
+def tokenize_c(text: str, start: int = 0, end: int | None = None) -> list[Token]:
     """Return the tokens of a part of a file."""
     return [
         Token(found.group(), found.start(), found.end())
@@ -62,7 +62,7 @@ def tokens(text: str, start: int = 0, end: int | None = None) -> list[Token]:
     ]
 
 
-def chunks(text: str) -> Iterator[Chunk]:
+def split_definitions(text: str) -> Iterator[Chunk]:
     """Yield the definitions of a file, as laid out by clang-format: from column 0 to the closing
     brace.
     """
@@ -78,17 +78,17 @@ def chunks(text: str) -> Iterator[Chunk]:
                 at += 1
             yield Chunk(define.group(1), offsets[first], offsets[at + 1])
         elif _HEAD.match(lines[at]):
-            at = _last_line(lines, at)
-            if name := _name("".join(lines[first : at + 1])):
+            at = _last_line_of_definition(lines, at)
+            if name := _defined_name("".join(lines[first : at + 1])):
                 yield Chunk(name, offsets[first], offsets[at + 1])
         at += 1
 
 
-def _last_line(lines: list[str], at: int) -> int:
+def _last_line_of_definition(lines: list[str], at: int) -> int:
     """Return the last line of the definition or declaration that begins here."""
     depth = 0
     while True:
-        code = [token.text for token in tokens(lines[at])]
+        code = [token.text for token in tokenize_c(lines[at])]
         depth += code.count("{") - code.count("}")
         over = depth <= 0 and code and (code[-1] == ";" or lines[at].startswith("}"))
         if over or at + 1 == len(lines) or (depth <= 0 and not lines[at + 1].strip()):
@@ -96,9 +96,9 @@ def _last_line(lines: list[str], at: int) -> int:
         at += 1
 
 
-def _name(text: str) -> str | None:
+def _defined_name(text: str) -> str | None:
     """Return the name that a definition defines, or None for a declaration."""
-    words = [token.text for token in tokens(text)]
+    words = [token.text for token in tokenize_c(text)]
     if "{" not in words:
         return None
     head = words[: words.index("{")]
@@ -117,7 +117,7 @@ def _name(text: str) -> str | None:
     return None
 
 
-class Tree:
+class CSourceTree:
     """The C code of a tree, with an index of its definitions."""
 
     def __init__(self, root: Path) -> None:
@@ -130,14 +130,14 @@ class Tree:
                 continue
             text = path.read_text("utf-8")
             self.texts[path] = text
-            for chunk in chunks(text):
+            for chunk in split_definitions(text):
                 self.defined.setdefault(chunk.name, []).append((path, chunk))
 
-    def layer(self, path: Path) -> str:
+    def layer_of_file(self, path: Path) -> str:
         """Return the folder of siwarp/ that contains a file."""
         return path.relative_to(self.root / "siwarp").parts[0]
 
-    def find(self, name: str, old: str, file: str | None = None) -> Place:
+    def find_place(self, name: str, old: str, file: str | None = None) -> Place:
         """Return the only place in the definition of `name` that contains `old`.
 
         A name that several files define may be distinguished by the text, or by `file`, a file's
@@ -149,18 +149,22 @@ class Tree:
             here = [(path, chunk) for path, chunk in here if path.name == file]
         if not here:
             raise LookupError(f"nothing named {name} is defined{f' in {file}' if file else ''}")
-        wanted = [token.text for token in tokens(old)]
+        wanted = [token.text for token in tokenize_c(old)]
         if not wanted:
             raise LookupError("the text to replace is empty")
-        places = [place for path, chunk in here for place in self._within(path, chunk, wanted)]
+        places = [
+            place
+            for path, chunk in here
+            for place in self._places_in_definition(path, chunk, wanted)
+        ]
         if len(places) != 1:
             often = "nowhere" if not places else f"{len(places)} times"
             files = ", ".join(sorted({path.name for path, _ in here}))
             raise LookupError(f"{name} ({files}) has this text {often}: {old!r}")
         return places[0]
 
-    def _within(self, path: Path, chunk: Chunk, wanted: list[str]) -> Iterator[Place]:
-        there = tokens(self.texts[path], chunk.start, chunk.end)
+    def _places_in_definition(self, path: Path, chunk: Chunk, wanted: list[str]) -> Iterator[Place]:
+        there = tokenize_c(self.texts[path], chunk.start, chunk.end)
         words = [token.text for token in there]
         n = len(wanted)
         for at in range(len(words) - n + 1):
@@ -169,6 +173,6 @@ class Tree:
 
 
 @functools.cache
-def this_tree() -> Tree:
+def load_work_tree() -> CSourceTree:
     """Return the C code of this work tree."""
-    return Tree(Path(__file__).resolve().parents[2])
+    return CSourceTree(Path(__file__).resolve().parents[2])

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from mutants.anchor import Place, Tree
+from mutants.anchor import CSourceTree, Place
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -22,7 +22,7 @@ ROOT = HERE.parent.parent
 CLAUSE = re.compile(r"RFC\d{4}-[0-9A-Z.]+-\d+|DGRAM-[A-Z]+-\d+")
 
 
-def replaced(tree: Tree, place: Place, new: str) -> tuple[Path, str]:
+def file_with_replacement(tree: CSourceTree, place: Place, new: str) -> tuple[Path, str]:
     """Return the file of a place, and that file's text with the place replaced by another text."""
     text = tree.texts[place.path]
     return place.path, text[: place.start] + new + text[place.end :]
@@ -56,13 +56,13 @@ class Mutant:
         """A hash of the change itself, independent of the mutant's description."""
         return hashlib.sha256(repr((self.where, self.old, self.new)).encode()).hexdigest()[:12]
 
-    def place(self, tree: Tree) -> Place:
+    def find_place(self, tree: CSourceTree) -> Place:
         """Return the place that the mutant replaces; LookupError if it does not apply."""
-        return tree.find(self.where, self.old, self.file)
+        return tree.find_place(self.where, self.old, self.file)
 
-    def broken(self, tree: Tree) -> tuple[Path, str]:
+    def file_with_mutation(self, tree: CSourceTree) -> tuple[Path, str]:
         """Return the file that the mutant changes, and that file's text with the change."""
-        return replaced(tree, self.place(tree), self.new)
+        return file_with_replacement(tree, self.find_place(tree), self.new)
 
 
 @dataclass(frozen=True)
@@ -74,19 +74,19 @@ class Layer:
     limit: int
 
 
-def layers(here: Path = HERE) -> dict[str, Layer]:
+def load_layers(here: Path = HERE) -> dict[str, Layer]:
     """Return the layers by name."""
     with (here / "layers.toml").open("rb") as file:
         content = tomllib.load(file)
     return {name: Layer(name, entry["tests"], entry["limit"]) for name, entry in content.items()}
 
 
-def load(here: Path = HERE) -> list[Mutant]:
+def load_mutants(here: Path = HERE) -> list[Mutant]:
     """Return all mutants; ValueError names an invalid entry."""
     known = {field.name for field in fields(Mutant)} - {"layer"}
     needed = {"id", "where", "old", "new", "clause", "why"}
     found: list[Mutant] = []
-    for name in layers(here):
+    for name in load_layers(here):
         path = here / f"{name}.toml"
         if not path.exists():
             continue
@@ -100,11 +100,11 @@ def load(here: Path = HERE) -> list[Mutant]:
     return found
 
 
-def store(mutants: list[Mutant], here: Path = HERE) -> None:
+def store_mutants(mutants: list[Mutant], here: Path = HERE) -> None:
     """Write all mutants to their layers' files."""
-    for name in layers(here):
+    for name in load_layers(here):
         mine = sorted((m for m in mutants if m.layer == name), key=lambda m: m.drawn is not None)
-        text = "\n".join(_entry(mutant) for mutant in mine)
+        text = "\n".join(_toml_entry(mutant) for mutant in mine)
         path = here / f"{name}.toml"
         if text:
             path.write_text(text, "utf-8")
@@ -112,17 +112,17 @@ def store(mutants: list[Mutant], here: Path = HERE) -> None:
             path.unlink(missing_ok=True)
 
 
-def _entry(mutant: Mutant) -> str:
+def _toml_entry(mutant: Mutant) -> str:
     lines = ["[[mutant]]"]
     for field in fields(mutant):
         value = getattr(mutant, field.name)
         if field.name == "layer" or value is None:
             continue
-        lines.append(f"{field.name} = {_string(value)}")
+        lines.append(f"{field.name} = {_toml_string(value)}")
     return "\n".join(lines) + "\n"
 
 
-def _string(value: str) -> str:
+def _toml_string(value: str) -> str:
     """Return a TOML string, without escapes if possible."""
     if "'" not in value and ("\\" in value or '"' in value or "\n" in value):
         return f"'''\n{value}'''" if "\n" in value else f"'{value}'"

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mutants.anchor import Chunk, Token, Tree, tokens
-from mutants.data import CLAUSE, ROOT, Mutant, layers, load, store
+from mutants.anchor import Chunk, CSourceTree, Token, tokenize_c
+from mutants.data import CLAUSE, ROOT, Mutant, load_layers, load_mutants, store_mutants
 
 _FLAGS = ["-std=gnu11", "-D_GNU_SOURCE", '-DSIW_VERSION="x"', "-DNDEBUG", "-fno-strict-aliasing"]
 _FLAGS += ["-Isiwarp", "-Isiwarp/include", "-pthread", "-w", "-g0", "-O1", "-S"]
@@ -46,20 +46,20 @@ class Change:
 Operator = Callable[[list[str]], Iterator[tuple[int, int, str]]]
 
 
-def _swap(pairs: dict[str, str], binary: bool) -> Operator:
-    def operator(words: list[str]) -> Iterator[tuple[int, int, str]]:
+def _swap_operator(pairs: dict[str, str], binary: bool) -> Operator:
+    def swap_tokens(words: list[str]) -> Iterator[tuple[int, int, str]]:
         for at, word in enumerate(words):
             if word in pairs and at and (not binary or _is_operand(words[at - 1])):
                 yield at, at, pairs[word]
 
-    return operator
+    return swap_tokens
 
 
 def _is_operand(word: str) -> bool:
     return (word in (")", "]") or word[0].isalnum() or word[0] == "_") and word not in _NO_CALL
 
 
-def _plus_one(words: list[str]) -> Iterator[tuple[int, int, str]]:
+def _increment_numbers(words: list[str]) -> Iterator[tuple[int, int, str]]:
     for at, word in enumerate(words):
         if re.fullmatch(r"[1-9]\d*", word):
             yield at, at, str(int(word) + 1)
@@ -67,13 +67,13 @@ def _plus_one(words: list[str]) -> Iterator[tuple[int, int, str]]:
             yield at, at, "1"
 
 
-def _no_not(words: list[str]) -> Iterator[tuple[int, int, str]]:
+def _remove_negations(words: list[str]) -> Iterator[tuple[int, int, str]]:
     for at, word in enumerate(words):
         if word == "!":
             yield at, at, ""
 
 
-def _closing(words: list[str], at: int) -> int:
+def _closing_bracket(words: list[str], at: int) -> int:
     """Return the position of the bracket that closes the one at `at`."""
     depth = 0
     for end in range(at, len(words)):
@@ -83,24 +83,24 @@ def _closing(words: list[str], at: int) -> int:
     raise ValueError("a bracket that does not close")
 
 
-def _condition(words: list[str]) -> Iterator[tuple[int, int, str]]:
+def _negate_conditions(words: list[str]) -> Iterator[tuple[int, int, str]]:
     for at, word in enumerate(words):
         if word == "if":
-            end = _closing(words, at + 1)
+            end = _closing_bracket(words, at + 1)
             yield at + 1, end, f"(!{_AS_IT_WAS})"
 
 
-def _no_check(words: list[str]) -> Iterator[tuple[int, int, str]]:
+def _remove_checks(words: list[str]) -> Iterator[tuple[int, int, str]]:
     for at, word in enumerate(words):
         if word == "if":
-            end = _closing(words, at + 1)
+            end = _closing_bracket(words, at + 1)
             if words[end + 1] in ("return", "goto", "break", "continue"):
                 stop = words.index(";", end)
                 if words[stop + 1] != "else":
                     yield at, stop, ";"
 
 
-def _no_statement(words: list[str]) -> Iterator[tuple[int, int, str]]:
+def _remove_statements(words: list[str]) -> Iterator[tuple[int, int, str]]:
     for at, word in enumerate(words[:-1]):
         if words[at - 1] not in (";", "{", "}") or not _WORD.fullmatch(word):
             continue
@@ -116,16 +116,16 @@ def _no_statement(words: list[str]) -> Iterator[tuple[int, int, str]]:
 
 
 OPERATORS: dict[str, Operator] = {
-    "boundary": _swap({"<": "<=", "<=": "<", ">": ">=", ">=": ">"}, True),
-    "equality": _swap({"==": "!=", "!=": "=="}, True),
-    "logic": _swap({"&&": "||", "||": "&&"}, True),
-    "arithmetic": _swap({"+": "-", "-": "+", "+=": "-=", "-=": "+="}, True),
-    "bits": _swap({"&": "|", "|": "&", "<<": ">>", ">>": "<<", "|=": "&="}, True),
-    "plus one": _plus_one,
-    "no not": _no_not,
-    "condition": _condition,
-    "no check": _no_check,
-    "no statement": _no_statement,
+    "boundary": _swap_operator({"<": "<=", "<=": "<", ">": ">=", ">=": ">"}, True),
+    "equality": _swap_operator({"==": "!=", "!=": "=="}, True),
+    "logic": _swap_operator({"&&": "||", "||": "&&"}, True),
+    "arithmetic": _swap_operator({"+": "-", "-": "+", "+=": "-=", "-=": "+="}, True),
+    "bits": _swap_operator({"&": "|", "|": "&", "<<": ">>", ">>": "<<", "|=": "&="}, True),
+    "plus one": _increment_numbers,
+    "no not": _remove_negations,
+    "condition": _negate_conditions,
+    "no check": _remove_checks,
+    "no statement": _remove_statements,
 }
 
 
@@ -144,25 +144,25 @@ SENTENCES = {
 }
 
 
-def constants(tree: Tree) -> Operator:
+def constant_operator(tree: CSourceTree) -> Operator:
     """Return the operator that replaces a constant by the next one of the same enum."""
     following: dict[str, str] = {}
     for text in tree.texts.values():
         for body in re.findall(r"\benum\b[^;{}]*\{([^{}]*)\}", text):
-            names = [w.text for w in tokens(body) if _CONSTANT.fullmatch(w.text)]
+            names = [w.text for w in tokenize_c(body) if _CONSTANT.fullmatch(w.text)]
             names = list(dict.fromkeys(names))
             if len(names) > 1:
                 following.update(zip(names, [*names[1:], names[0]], strict=True))
 
-    def operator(words: list[str]) -> Iterator[tuple[int, int, str]]:
+    def replace_constants(words: list[str]) -> Iterator[tuple[int, int, str]]:
         for at, word in enumerate(words):
             if word in following:
                 yield at, at, following[word]
 
-    return operator
+    return replace_constants
 
 
-def changes(words: list[str], operators: dict[str, Operator]) -> Iterator[Change]:
+def possible_changes(words: list[str], operators: dict[str, Operator]) -> Iterator[Change]:
     """Yield all changes that the operators can make to a function."""
     body = words.index("{")
     for name, operator in operators.items():
@@ -176,20 +176,24 @@ def changes(words: list[str], operators: dict[str, Operator]) -> Iterator[Change
 class Drawing:
     """Draws mutants from the places of a layer."""
 
-    def __init__(self, tree: Tree, layer: str, operators: dict[str, Operator]) -> None:
+    def __init__(self, tree: CSourceTree, layer: str, operators: dict[str, Operator]) -> None:
         self.tree, self.layer = tree, layer
         self.places: dict[str, list[tuple[Path, Chunk, Change]]] = {}
         for name, defined in tree.defined.items():
             for path, chunk in defined:
-                if tree.layer(path) != layer or path.suffix != ".c" or path.name in _ELSEWHERE:
+                if (
+                    tree.layer_of_file(path) != layer
+                    or path.suffix != ".c"
+                    or path.name in _ELSEWHERE
+                ):
                     continue
-                words = [t.text for t in tokens(tree.texts[path], chunk.start, chunk.end)]
+                words = [t.text for t in tokenize_c(tree.texts[path], chunk.start, chunk.end)]
                 if words[-1] != "}" or name != words[words.index("(") - 1 if "(" in words else 0]:
                     continue
-                for change in changes(words, operators):
+                for change in possible_changes(words, operators):
                     self.places.setdefault(change.operator, []).append((path, chunk, change))
 
-    def draw(self, dice: random.Random) -> Mutant | None:
+    def draw_mutant(self, dice: random.Random) -> Mutant | None:
         """Return a mutant, or None if the drawn change does not compile or does not change the
         code.
         """
@@ -197,17 +201,20 @@ class Drawing:
         path, chunk, change = self.places[operator].pop(dice.randrange(len(self.places[operator])))
         if not self.places[operator]:
             del self.places[operator]
-        mutant = self._mutant(path, chunk, change)
+        mutant = self._mutant_from_change(path, chunk, change)
         if mutant is None:
             return None
-        broken = mutant.broken(self.tree)[1]
-        before, after = assembly(path, self.tree.texts[path]), assembly(path, broken)
+        broken = mutant.file_with_mutation(self.tree)[1]
+        before, after = (
+            compile_to_assembly(path, self.tree.texts[path]),
+            compile_to_assembly(path, broken),
+        )
         return mutant if after is not None and after != before else None
 
-    def _mutant(self, path: Path, chunk: Chunk, change: Change) -> Mutant | None:
+    def _mutant_from_change(self, path: Path, chunk: Chunk, change: Change) -> Mutant | None:
         text = self.tree.texts[path]
-        there = tokens(text, chunk.start, chunk.end)
-        for first, last in _contexts(text, there, change):
+        there = tokenize_c(text, chunk.start, chunk.end)
+        for first, last in _growing_contexts(text, there, change):
             old = _joined_source(text, there[first : last + 1])
             head = _joined_source(text, there[first : change.first])
             tail = _joined_source(text, there[change.last + 1 : last + 1])
@@ -216,7 +223,7 @@ class Drawing:
             new = " ".join(part for part in (head, changed, tail) if part)
             file = path.name if len(self.tree.defined[chunk.name]) > 1 else None
             try:
-                self.tree.find(chunk.name, old, file)
+                self.tree.find_place(chunk.name, old, file)
             except LookupError:
                 continue
             return Mutant(
@@ -225,7 +232,7 @@ class Drawing:
                 where=chunk.name,
                 old=old,
                 new=new,
-                clause=tie(text, chunk, there[change.first].start, path),
+                clause=nearest_clause_or_function(text, chunk, there[change.first].start, path),
                 why=SENTENCES[change.operator],
                 file=file,
                 drawn=change.operator,
@@ -233,7 +240,7 @@ class Drawing:
         return None
 
 
-def _contexts(text: str, there: list[Token], change: Change) -> Iterator[tuple[int, int]]:
+def _growing_contexts(text: str, there: list[Token], change: Change) -> Iterator[tuple[int, int]]:
     """Yield growing ranges around a change: its lines, then one more line on each side."""
     line = [text.count("\n", 0, token.start) for token in there]
     for more in range(4):
@@ -252,7 +259,7 @@ def _joined_source(text: str, part: list[Token]) -> str:
     return out
 
 
-def tie(text: str, chunk: Chunk, at: int, path: Path) -> str:
+def nearest_clause_or_function(text: str, chunk: Chunk, at: int, path: Path) -> str:
     """Return the nearest cited clause, or else a function that a header declares."""
     cited = [(abs(found.start() - at), found.group()) for found in CLAUSE.finditer(text)]
     near = [c for c in cited if c[0] < 1500]
@@ -268,7 +275,7 @@ def tie(text: str, chunk: Chunk, at: int, path: Path) -> str:
 _assembled: dict[str, str | None] = {}
 
 
-def assembly(path: Path, text: str) -> str | None:
+def compile_to_assembly(path: Path, text: str) -> str | None:
     """Return the compiler's assembly output for a file's text, or None if it does not compile."""
     if text not in _assembled:
         with tempfile.TemporaryDirectory() as folder:
@@ -288,11 +295,11 @@ def main() -> int:
     parser.add_argument("--number", type=int, required=True, help="in all, the layers in turn")
     parser.add_argument("--layer", action="append", help="from this layer alone")
     args = parser.parse_args()
-    tree = Tree(ROOT)
-    operators = {**OPERATORS, "constant": constants(tree)}
-    mutants = load()
+    tree = CSourceTree(ROOT)
+    operators = {**OPERATORS, "constant": constant_operator(tree)}
+    mutants = load_mutants()
     taken = {m.id for m in mutants}
-    names = args.layer or list(layers())
+    names = args.layer or list(load_layers())
     drawings = {name: Drawing(tree, name, operators) for name in names}
     drawings = {name: drawing for name, drawing in drawings.items() if drawing.places}
     dice = random.Random(args.seed)
@@ -300,12 +307,12 @@ def main() -> int:
         drawing = drawings[list(drawings)[number % len(drawings)]]
         mutant = None
         while drawing.places and (mutant is None or mutant.id in taken):
-            mutant = drawing.draw(dice)
+            mutant = drawing.draw_mutant(dice)
         if mutant is not None:
             taken.add(mutant.id)
             mutants.append(mutant)
             print(f"{mutant.layer:6} {mutant.id:40} {mutant.old}  ->  {mutant.new}")
-    store(mutants)
+    store_mutants(mutants)
     return 0
 
 

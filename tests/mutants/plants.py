@@ -20,10 +20,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from queue import SimpleQueue
 
-from mutants.anchor import Place, Tree
-from mutants.data import HERE, ROOT, replaced, tomllib
-from mutants.run import HOME, say
-from mutants.tree import Copy, Trouble
+from mutants.anchor import CSourceTree, Place
+from mutants.data import HERE, ROOT, file_with_replacement, tomllib
+from mutants.run import HOME, print_now
+from mutants.tree import TreeCopy, Trouble
 
 #: The ninja target to build in order to test one planted fault.
 LIBRARY = "libsiwarp-sim.so"
@@ -57,16 +57,16 @@ class Plant:
     file: str | None = None
     missed: str | None = None
 
-    def place(self, tree: Tree) -> Place:
+    def find_place(self, tree: CSourceTree) -> Place:
         """Return the place that the fault replaces; LookupError if it does not apply."""
-        return tree.find(self.where, self.old, self.file)
+        return tree.find_place(self.where, self.old, self.file)
 
-    def broken(self, tree: Tree) -> tuple[Path, str]:
+    def file_with_fault(self, tree: CSourceTree) -> tuple[Path, str]:
         """Return the file that the fault changes, and that file's text with the change."""
-        return replaced(tree, self.place(tree), self.new)
+        return file_with_replacement(tree, self.find_place(tree), self.new)
 
 
-def load(path: Path = HERE / "plants.toml") -> list[Plant]:
+def load_plants(path: Path = HERE / "plants.toml") -> list[Plant]:
     """Return all faults; ValueError names an invalid entry."""
     known = {field.name for field in fields(Plant)}
     needed = known - {"file", "missed"}
@@ -92,7 +92,7 @@ class Ran:
     line: str = ""
 
 
-def judge(status: int | None, out: str) -> Ran:
+def outcome_of_run(status: int | None, out: str) -> Ran:
     """Return the outcome of a run from its exit status (None: it was stopped) and its output."""
     lines = [line.strip() for line in out.splitlines() if line.strip()]
     if status == 0:
@@ -124,7 +124,7 @@ class Found:
     seconds: float
 
 
-def seek(run: Runner, first: int, limit: int) -> Found:
+def run_until_failure(run: Runner, first: int, limit: int) -> Found:
     """Run seeds from `first` on until one fails or `limit` seeds have passed."""
     began = time.monotonic()
     ran = run(first, limit)
@@ -140,25 +140,25 @@ def seek(run: Runner, first: int, limit: int) -> Found:
 class Simulator:
     """`siwarp sim` of a copy of the tree."""
 
-    def __init__(self, copy: Copy, workloads: list[str]) -> None:
+    def __init__(self, copy: TreeCopy, workloads: list[str]) -> None:
         self.copy, self.workloads = copy, workloads
 
-    def run(self, first: int, seeds: int) -> Ran:
+    def run_seeds(self, first: int, seeds: int) -> Ran:
         """Run seeds from a first one, with each of the selected workloads."""
         for workload in self.workloads or [""]:
-            ran = self._run(first, seeds, ["--workload", workload] if workload else [])
+            ran = self._run_workload(first, seeds, ["--workload", workload] if workload else [])
             if ran.how != "passed":
                 break
         return ran
 
-    def _run(self, first: int, seeds: int, more: list[str]) -> Ran:
+    def _run_workload(self, first: int, seeds: int, more: list[str]) -> Ran:
         command = [str(self.copy.venv / "bin" / "python"), "-m", "siwarp.cli", "sim"]
         command += ["--seeds", str(seeds), "--seed", str(first), "--jobs", "1", *more]
         command += ["--out", str(self.copy.build / "sim")]
         # The first failing seed is enough: the search for its shortest prefix would need many more
         # runs.
         limit = START_LIMIT + seeds * SEED_LIMIT
-        return judge(*self.copy.output(command, limit, enough=_FAILED))
+        return outcome_of_run(*self.copy.run_with_output(command, limit, enough=_FAILED))
 
 
 # ---- all faults
@@ -167,28 +167,28 @@ class Simulator:
 class Worker:
     """Tries faults, one after the other, in a copy of the tree."""
 
-    def __init__(self, copy: Copy, run: Runner) -> None:
+    def __init__(self, copy: TreeCopy, run: Runner) -> None:
         self.copy, self.run = copy, run
-        self.tree = Tree(copy.home)
+        self.tree = CSourceTree(copy.home)
 
-    def attempt(self, plant: Plant, first: int, limit: int) -> Found:
+    def try_plant(self, plant: Plant, first: int, limit: int) -> Found:
         """Apply the fault to the copy, run seeds, and restore the copy."""
-        path, text = plant.broken(self.tree)
+        path, text = plant.file_with_fault(self.tree)
         path.write_text(text, "utf-8")
         try:
-            if (said := self.copy.compile(LIBRARY)) is not None:
+            if (said := self.copy.build_targets(LIBRARY)) is not None:
                 raise Trouble(f"{plant.id} does not compile:\n{said}")
-            return seek(self.run, first, limit)
+            return run_until_failure(self.run, first, limit)
         finally:
             path.write_text(self.tree.texts[path], "utf-8")
 
 
-def median(found: Iterable[Found]) -> float:
+def median_seeds(found: Iterable[Found]) -> float:
     """Return the median of seeds to discovery; infinite if half of them or more were not found."""
     return float(statistics.median(f.seeds or math.inf for f in found))
 
 
-def table(results: dict[Plant, Found], limit: int) -> str:
+def results_table(results: dict[Plant, Found], limit: int) -> str:
     """Return the results as a Markdown table, followed by the median."""
     lines = ["| fault | variant | seeds | what failed |", "|---|---|---:|---|"]
     for plant, found in results.items():
@@ -196,14 +196,14 @@ def table(results: dict[Plant, Found], limit: int) -> str:
         said = said.replace("|", "\\|") or (plant.missed or "not found")
         seeds = str(found.seeds) if found.seeds else f"> {limit}"
         lines.append(f"| {plant.fault} | `{plant.id}` | {seeds} | {said[:160]} |")
-    middle = median(results.values())
+    middle = median_seeds(results.values())
     seen = sum(found.seeds > 0 for found in results.values())
     text = f"more than {limit}" if math.isinf(middle) else f"{middle:g}"
     lines += ["", f"{seen} of {len(results)} found; median: {text} seeds."]
     return "\n".join(lines) + "\n"
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=200, help="most seeds for one fault")
@@ -215,55 +215,57 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def workers(jobs: int, args: argparse.Namespace) -> list[Worker]:
+def prepare_workers(jobs: int, args: argparse.Namespace) -> list[Worker]:
     """Create copies of the tree, and check that the original code passes the seeds."""
     made = []
     for number in range(jobs):
-        copy = Copy(HOME / f"tree-{number}")
+        copy = TreeCopy(HOME / f"tree-{number}")
         copy.prepare()
-        made.append(Worker(copy, Simulator(copy, args.workload).run))
-    say(f"seeds {args.first} to {args.first + args.seeds - 1} on the code as it is")
-    whole = seek(made[0].run, args.first, args.seeds)
+        made.append(Worker(copy, Simulator(copy, args.workload).run_seeds))
+    print_now(f"seeds {args.first} to {args.first + args.seeds - 1} on the code as it is")
+    whole = run_until_failure(made[0].run, args.first, args.seeds)
     if whole.seeds:
         raise Trouble(f"the code as it is fails: {whole.line}")
-    say(f"all pass, in {whole.seconds:.0f} s")
+    print_now(f"all pass, in {whole.seconds:.0f} s")
     return made
 
 
-def plant_all(plants: list[Plant], args: argparse.Namespace) -> dict[Plant, Found]:
+def try_plants(plants: list[Plant], args: argparse.Namespace) -> dict[Plant, Found]:
     """Try the faults, `jobs` at a time, and print the result of each."""
-    every = workers(max(1, min(args.jobs, len(plants))), args)
+    every = prepare_workers(max(1, min(args.jobs, len(plants))), args)
     free: SimpleQueue[Worker] = SimpleQueue()
     for worker in every:
         free.put(worker)
 
-    def one(plant: Plant) -> Found:
+    def try_one_plant(plant: Plant) -> Found:
         worker = free.get()
         try:
-            found = worker.attempt(plant, args.first, args.seeds)
+            found = worker.try_plant(plant, args.first, args.seeds)
         finally:
             free.put(worker)
         seeds = f"{found.seeds} seeds" if found.seeds else "not found"
-        say(f"{plant.id:26}{seeds:>12}  {found.how:8}{found.seconds:6.1f} s  {found.line[:100]}")
+        print_now(
+            f"{plant.id:26}{seeds:>12}  {found.how:8}{found.seconds:6.1f} s  {found.line[:100]}"
+        )
         return found
 
     pool = ThreadPoolExecutor(len(every))
     try:
-        return dict(zip(plants, pool.map(one, plants), strict=True))
+        return dict(zip(plants, pool.map(try_one_plant, plants), strict=True))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         for worker in every:
-            worker.copy.stop()
+            worker.copy.stop_command()
 
 
-def applies(plants: list[Plant], tree: Tree) -> bool:
+def check_plants_apply(plants: list[Plant], tree: CSourceTree) -> bool:
     """Whether each fault applies to the tree; prints those that do not."""
     good = True
     for plant in plants:
         try:
-            plant.place(tree)
+            plant.find_place(tree)
         except LookupError as e:
-            say(f"plants.toml: {plant.id} does not apply: {e.args[0]}")
+            print_now(f"plants.toml: {plant.id} does not apply: {e.args[0]}")
             good = False
     return good
 
@@ -271,23 +273,23 @@ def applies(plants: list[Plant], tree: Tree) -> bool:
 def main() -> int:
     """Run; return 1 if there is any problem."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    args = arguments()
-    plants = load()
+    args = parse_arguments()
+    plants = load_plants()
     if unknown := set(args.only or ()) - {plant.id for plant in plants}:
-        say(f"no such fault: {', '.join(sorted(unknown))}")
+        print_now(f"no such fault: {', '.join(sorted(unknown))}")
         return 1
     chosen = [plant for plant in plants if not args.only or plant.id in args.only]
-    if not applies(chosen, Tree(ROOT)):
+    if not check_plants_apply(chosen, CSourceTree(ROOT)):
         return 1
     HOME.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     try:
-        results = plant_all(chosen, args)
+        results = try_plants(chosen, args)
     except Trouble as e:
-        say(str(e))
+        print_now(str(e))
         return 1
-    text = table(results, args.seeds)
-    say(f"\n{text}{(time.monotonic() - began) / 60:.0f} minutes")
+    text = results_table(results, args.seeds)
+    print_now(f"\n{text}{(time.monotonic() - began) / 60:.0f} minutes")
     if args.record and not args.only:
         RECORD.write_text(f"{HEAD}\n{text}", "utf-8")
     return 0 if all(f.seeds or p.missed for p, f in results.items()) else 1

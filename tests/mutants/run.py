@@ -21,9 +21,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from mutants.anchor import Tree
-from mutants.data import ROOT, Layer, Mutant, layers, load, store
-from mutants.tree import TEST_LIMIT, Copy, Run, Trouble, listed
+from mutants.anchor import CSourceTree
+from mutants.data import ROOT, Layer, Mutant, load_layers, load_mutants, store_mutants
+from mutants.tree import TEST_LIMIT, Run, TreeCopy, Trouble, list_source_files
 
 HOME = ROOT / "build" / "mutate"
 WANTED = 0.95
@@ -32,13 +32,13 @@ TIMES = 3
 NOTICED = {"failed", "crashed", "hung"}
 
 
-def states(lay: dict[str, Layer]) -> dict[str, str]:
+def layer_state_hashes(lay: dict[str, Layer]) -> dict[str, str]:
     """Return, for each layer, a hash of the code and of that layer's tests in their
     current state.
     """
     common = hashlib.sha256()
     tests: list[tuple[str, bytes]] = []
-    for name in listed(ROOT):
+    for name in list_source_files(ROOT):
         if name.startswith(("tests/mutants/", "tests/unit/mutants/")):
             continue
         octets = hashlib.sha256(name.encode() + b"\0" + (ROOT / name).read_bytes()).digest()
@@ -69,9 +69,9 @@ class Results:
         self.hints: dict[str, str] = {}
         if path.exists():
             for line in path.read_text("utf-8").splitlines():
-                self._take(json.loads(line))
+                self._index_entry(json.loads(line))
 
-    def _take(self, entry: dict[str, Any]) -> None:
+    def _index_entry(self, entry: dict[str, Any]) -> None:
         fresh = self.last or entry["state"] == self.now.get(entry.get("layer", ""))
         if "test" in entry:
             if fresh:
@@ -82,11 +82,11 @@ class Results:
         if fresh:
             self.known[entry["digest"]] = entry
 
-    def add(self, layer: str, **entry: Any) -> None:
+    def add_result(self, layer: str, **entry: Any) -> None:
         """Store the result of a layer's mutant, or of a test."""
         entry = {"layer": layer, "state": self.now[layer], **entry}
         with self.lock:
-            self._take(entry)
+            self._index_entry(entry)
             with self.path.open("a") as file:
                 file.write(json.dumps(entry) + "\n")
 
@@ -94,32 +94,32 @@ class Results:
 class Worker:
     """Tries mutants, one after the other, in a copy of the tree."""
 
-    def __init__(self, copy: Copy, results: Results, lay: dict[str, Layer]) -> None:
+    def __init__(self, copy: TreeCopy, results: Results, lay: dict[str, Layer]) -> None:
         self.copy, self.results, self.lay = copy, results, lay
         # The copy's content when it was filled: the work tree may change meanwhile.
-        self.tree = Tree(copy.home)
+        self.tree = CSourceTree(copy.home)
 
-    def attempt(self, mutant: Mutant) -> dict[str, Any]:
+    def try_mutant(self, mutant: Mutant) -> dict[str, Any]:
         """Apply the mutant to the copy, run the tests, and restore the copy."""
         began = time.monotonic()
-        path, text = mutant.broken(self.tree)
+        path, text = mutant.file_with_mutation(self.tree)
         path.write_text(text, "utf-8")
         try:
-            said = self.copy.compile()
-            run = Run("does not compile", None) if said is not None else self._tests(mutant)
+            said = self.copy.build_targets()
+            run = Run("does not compile", None) if said is not None else self._run_tests(mutant)
             if said is not None:
-                self._log(mutant).write_text(said, "utf-8")
+                self._log_path(mutant).write_text(said, "utf-8")
         finally:
             path.write_text(self.tree.texts[path], "utf-8")
         seconds = round(time.monotonic() - began, 1)
         entry = {"id": mutant.id, "digest": mutant.digest, "how": run.how, "by": run.by}
-        self.results.add(mutant.layer, **entry, seconds=seconds)
+        self.results.add_result(mutant.layer, **entry, seconds=seconds)
         return {**entry, "seconds": seconds}
 
-    def _log(self, mutant: Mutant) -> Path:
+    def _log_path(self, mutant: Mutant) -> Path:
         return HOME / "logs" / f"{mutant.id}.txt"
 
-    def _tests(self, mutant: Mutant) -> Run:
+    def _run_tests(self, mutant: Mutant) -> Run:
         layer = self.lay[mutant.layer]
         fails = {test for test, passes in self.results.whole.items() if not passes}
         hints = [self.results.hints.get(mutant.digest), mutant.by]
@@ -128,7 +128,7 @@ class Worker:
                 continue
             try:
                 limit = 3 * TEST_LIMIT if "::" in hint else layer.limit
-                run = self.copy.test([hint], limit, self._log(mutant), fails)
+                run = self.copy.run_tests([hint], limit, self._log_path(mutant), fails)
             except Trouble:
                 if self.copy.stopped:
                     raise
@@ -137,10 +137,10 @@ class Worker:
                 return run
         there = [test for test in layer.tests if (self.copy.home / test).exists()]
         for _ in range(TIMES):
-            run = self.copy.test(there, layer.limit, self._log(mutant), fails)
+            run = self.copy.run_tests(there, layer.limit, self._log_path(mutant), fails)
             if run.how == "passed" or run.by is None:
                 break
-            again = self.copy.test([run.by], 3 * TEST_LIMIT, self._log(mutant), set())
+            again = self.copy.run_tests([run.by], 3 * TEST_LIMIT, self._log_path(mutant), set())
             if again.how != "passed":
                 break
             # It failed for another reason, such as a busy machine: run the other tests.
@@ -148,7 +148,7 @@ class Worker:
         return run
 
 
-def confirm(mutants: list[Mutant], results: Results, copy: Copy) -> bool:
+def confirm_detecting_tests(mutants: list[Mutant], results: Results, copy: TreeCopy) -> bool:
     """Run tests that detected mutants with the original code: a test that fails there detects
     nothing.
 
@@ -160,13 +160,13 @@ def confirm(mutants: list[Mutant], results: Results, copy: Copy) -> bool:
     open_ones = sorted(test for test in layer_of if test and test not in results.whole)
     if not open_ones:
         return True
-    copy.compile()
-    say(f"{len(open_ones)} tests that noticed a mutant, on the code as it is")
-    passed = copy.passing(open_ones, HOME / "logs" / "whole.txt")
+    copy.build_targets()
+    print_now(f"{len(open_ones)} tests that noticed a mutant, on the code as it is")
+    passed = copy.passing_tests(open_ones, HOME / "logs" / "whole.txt")
     for test in open_ones:
-        results.add(layer_of[test], test=test, passes=test in passed)
+        results.add_result(layer_of[test], test=test, passes=test in passed)
         if test not in passed:
-            say(f"{test} fails on the code as it is, or is not there: it noticed nothing")
+            print_now(f"{test} fails on the code as it is, or is not there: it noticed nothing")
     for m in mutants:
         if results.known.get(m.digest, {}).get("by") in set(open_ones) - passed:
             del results.known[m.digest]
@@ -174,12 +174,12 @@ def confirm(mutants: list[Mutant], results: Results, copy: Copy) -> bool:
     return passed == set(open_ones)
 
 
-def say(text: str) -> None:
+def print_now(text: str) -> None:
     """Print a line immediately."""
     print(text, flush=True)
 
 
-def report(mutants: list[Mutant], results: Results) -> bool:
+def print_report(mutants: list[Mutant], results: Results) -> bool:
     """Print the detected and tried mutants per layer and in total, and problems; return True if
     none.
     """
@@ -213,7 +213,7 @@ def report(mutants: list[Mutant], results: Results) -> bool:
     return not wrong and enough
 
 
-def arguments() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-n", type=int, help="try at most this many that were not tried yet")
@@ -228,7 +228,9 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def chosen(mutants: list[Mutant], results: Results, args: argparse.Namespace) -> list[Mutant]:
+def select_mutants(
+    mutants: list[Mutant], results: Results, args: argparse.Namespace
+) -> list[Mutant]:
     """Return the mutants to be tried in this run."""
     done = {
         digest
@@ -240,61 +242,66 @@ def chosen(mutants: list[Mutant], results: Results, args: argparse.Namespace) ->
     return todo[: args.n]
 
 
-def try_all(mutants: list[Mutant], todo: list[Mutant], results: Results, jobs: int) -> None:
+def try_mutants(mutants: list[Mutant], todo: list[Mutant], results: Results, jobs: int) -> None:
     """Try the selected mutants, `jobs` at a time, and print the result of each."""
     (HOME / "logs").mkdir(parents=True, exist_ok=True)
     free: SimpleQueue[Worker] = SimpleQueue()
-    copies: list[Copy] = []
+    copies: list[TreeCopy] = []
     for number in range(max(1, min(jobs, len(todo)))):
-        copy = Copy(HOME / f"tree-{number}")
+        copy = TreeCopy(HOME / f"tree-{number}")
         copy.prepare()
         copies.append(copy)
-        free.put(Worker(copy, results, layers()))
+        free.put(Worker(copy, results, load_layers()))
 
-    def one(mutant: Mutant) -> None:
+    def try_one_mutant(mutant: Mutant) -> None:
         worker = free.get()
         try:
-            entry = worker.attempt(mutant)
+            entry = worker.try_mutant(mutant)
         finally:
             free.put(worker)
         by = f"  {entry['by']}" if entry["by"] else ""
-        say(f"{mutant.layer:6} {mutant.id:32} {entry['how']:8} {entry['seconds']:6.1f} s{by}")
+        print_now(f"{mutant.layer:6} {mutant.id:32} {entry['how']:8} {entry['seconds']:6.1f} s{by}")
 
     pool = ThreadPoolExecutor(jobs)
     try:
         for _ in range(TIMES):
-            for done in [pool.submit(one, mutant) for mutant in todo]:
+            for done in [pool.submit(try_one_mutant, mutant) for mutant in todo]:
                 done.result()
-            if confirm(mutants, results, copies[0]):
+            if confirm_detecting_tests(mutants, results, copies[0]):
                 break
             todo = [m for m in todo if m.digest not in results.known]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         for copy in copies:
-            copy.stop()
+            copy.stop_command()
 
 
 def main() -> int:
     """Run; return 1 if there is any problem."""
     # Handled like Ctrl-C, which also ends the running tests.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    args = arguments()
-    every = load()
-    tree = Tree(ROOT)
+    args = parse_arguments()
+    every = load_mutants()
+    tree = CSourceTree(ROOT)
     applies = True
     for mutant in every:
         try:
-            mutant.place(tree)
+            mutant.find_place(tree)
         except LookupError as e:
-            say(f"{mutant.layer}.toml: {mutant.id} does not apply: {e.args[0]}")
+            print_now(f"{mutant.layer}.toml: {mutant.id} does not apply: {e.args[0]}")
             applies = False
     if not applies:
         return 1
     if args.move:
-        store([dataclasses.replace(m, layer=tree.layer(m.place(tree).path)) for m in every])
+        store_mutants(
+            [
+                dataclasses.replace(m, layer=tree.layer_of_file(m.find_place(tree).path))
+                for m in every
+            ]
+        )
         return 0
     if unknown := set(args.only or ()) - {m.id for m in every}:
-        say(f"no such mutant: {', '.join(sorted(unknown))}")
+        print_now(f"no such mutant: {', '.join(sorted(unknown))}")
         return 1
     HOME.mkdir(parents=True, exist_ok=True)
     mutants = [
@@ -302,23 +309,23 @@ def main() -> int:
         for m in every
         if (not args.layer or m.layer in args.layer) and (not args.only or m.id in args.only)
     ]
-    results = Results(HOME / "results.jsonl", states(layers()), args.last)
-    todo = chosen(mutants, results, args)
-    say(f"{len(mutants)} mutants, {len(todo)} to try")
+    results = Results(HOME / "results.jsonl", layer_state_hashes(load_layers()), args.last)
+    todo = select_mutants(mutants, results, args)
+    print_now(f"{len(mutants)} mutants, {len(todo)} to try")
     try:
-        try_all(mutants, todo, results, args.jobs)
+        try_mutants(mutants, todo, results, args.jobs)
     except Trouble as e:
-        say(str(e))
+        print_now(str(e))
         return 1
     if args.record:
         known = results.known
-        store(
+        store_mutants(
             [
                 dataclasses.replace(m, by=known[m.digest]["by"] or m.by) if m.digest in known else m
                 for m in every
             ]
         )
-    return 0 if report(mutants, results) else 1
+    return 0 if print_report(mutants, results) else 1
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ class Run:
     by: str | None
 
 
-def listed(root: Path) -> list[str]:
+def list_source_files(root: Path) -> list[str]:
     """Return the files that git tracks or would add: a copy has them, and no build outputs."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     out = subprocess.run(command, cwd=root, check=True, capture_output=True).stdout
@@ -49,18 +49,18 @@ def listed(root: Path) -> list[str]:
     return sorted({name for name in names if (root / name).is_file()})
 
 
-def is_simulated(test: str) -> bool:
+def is_simulated_test(test: str) -> bool:
     """Whether a test, or a file or folder of tests, needs a simulated process (``make sim``)."""
     return f"{test}/".startswith("tests/sim/")
 
 
-def by_process(tests: list[str]) -> tuple[list[str], list[str]]:
+def split_by_process_kind(tests: list[str]) -> tuple[list[str], list[str]]:
     """Return the tests of simulated processes, which take less time, and those of real ones."""
-    simulated = [test for test in tests if is_simulated(test)]
+    simulated = [test for test in tests if is_simulated_test(test)]
     return simulated, [test for test in tests if test not in simulated]
 
 
-class Copy:
+class TreeCopy:
     """A copy of the work tree under build/mutate/, one for each parallel job."""
 
     def __init__(self, home: Path) -> None:
@@ -70,9 +70,9 @@ class Copy:
         self.process: subprocess.Popen[bytes] | None = None
         self.stopped = False
 
-    def fill(self) -> None:
+    def sync_with_work_tree(self) -> None:
         """Make the copy equal to the work tree; unchanged files keep their modification time."""
-        names = listed(ROOT)
+        names = list_source_files(ROOT)
         for name in names:
             target = self.home / name
             data = (ROOT / name).read_bytes()
@@ -88,20 +88,20 @@ class Copy:
 
     def prepare(self) -> None:
         """Fill and build the copy, with an interpreter that has the packages of .venv."""
-        self.fill()
+        self.sync_with_work_tree()
         stamp = self.home / ".ready"
         files = (ROOT / "pyproject.toml", ROOT / "tools" / "editable.py")
         recorded = " ".join([str(self.home), *(file.read_text("utf-8") for file in files)])
         if not stamp.exists() or stamp.read_text("utf-8") != recorded:
             shutil.rmtree(self.venv, ignore_errors=True)
             shutil.rmtree(self.build, ignore_errors=True)
-            self._install()
+            self._install_package()
             stamp.write_text(recorded, "utf-8")
-        if (said := self.compile()) is not None:
+        if (said := self.build_targets()) is not None:
             raise Trouble(f"the tree as it is does not compile:\n{said}")
 
-    def _install(self) -> None:
-        self._call([sys.executable, "-m", "venv", "--without-pip", str(self.venv)])
+    def _install_package(self) -> None:
+        self._run_command([sys.executable, "-m", "venv", "--without-pip", str(self.venv)])
         site = next(self.venv.glob("lib/python*/site-packages"))
         packages = sysconfig.get_path("purelib")
         (site / "zz-packages-of-main.pth").write_text(f"{packages}\n", "utf-8")
@@ -111,11 +111,11 @@ class Copy:
         # With optimisation across layers, the linker would recompile all of them for every mutant.
         pip += ["-Csetup-args=-Dtests=true", "-Csetup-args=-Dlto=false"]
         pip += ["-Csetup-args=-Doptimization=1", "-e", "."]
-        self._call(pip)
+        self._run_command(pip)
         python = str(self.venv / "bin" / "python")
-        self._call([python, "tools/editable.py", str(self.build)])
+        self._run_command([python, "tools/editable.py", str(self.build)])
 
-    def _environment(self) -> dict[str, str]:
+    def _command_environment(self) -> dict[str, str]:
         ours = ("SIWARP_", "PYTEST_")
         environment = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
         environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
@@ -124,23 +124,25 @@ class Copy:
         environment.pop("PYTHONPATH", None)
         return environment
 
-    def _call(self, command: list[str]) -> None:
+    def _run_command(self, command: list[str]) -> None:
         done = subprocess.run(
-            command, cwd=self.home, env=self._environment(), capture_output=True, text=True
+            command, cwd=self.home, env=self._command_environment(), capture_output=True, text=True
         )
         if done.returncode:
             raise Trouble(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
 
-    def compile(self, *targets: str) -> str | None:
+    def build_targets(self, *targets: str) -> str | None:
         """Build what has changed; return the compiler's output if it does not compile.
 
         targets: files of the build; by default all.
         """
         ninja = [str(Path(sys.executable).parent / "ninja"), "-C", str(self.build), *targets]
-        done = subprocess.run(ninja, env=self._environment(), capture_output=True, text=True)
+        done = subprocess.run(
+            ninja, env=self._command_environment(), capture_output=True, text=True
+        )
         return None if done.returncode == 0 else done.stdout[-4000:]
 
-    def test(self, tests: list[str], limit: float, log: Path, without: set[str]) -> Run:
+    def run_tests(self, tests: list[str], limit: float, log: Path, without: set[str]) -> Run:
         """Run tests in order until the first that fails; the tests in `without` are left out."""
         # Given a file and its folder, pytest runs only the folder: such files have a separate run.
         early = [test for test in tests if any(test.startswith(f"{other}/") for other in tests)]
@@ -149,35 +151,36 @@ class Copy:
         deadline = time.monotonic() + limit
         run = Run("passed", None)
         for part, done in ((early, []), (late, early)):
-            for some in by_process(part):
+            for some in split_by_process_kind(part):
                 if some and run.how == "passed":
                     ignored = [f"--ignore={test}" for test in done]
                     left = deadline - time.monotonic()
-                    status = self._pytest(["-x", *left_out, *ignored, *some], left, log)
-                    run = _judge(status, log.read_text("utf-8", errors="replace"))
+                    status = self._run_pytest(["-x", *left_out, *ignored, *some], left, log)
+                    run = _outcome_of_run(status, log.read_text("utf-8", errors="replace"))
         return run
 
-    def passing(self, tests: list[str], log: Path) -> set[str]:
+    def passing_tests(self, tests: list[str], log: Path) -> set[str]:
         """Run each of the tests, and return those that passed."""
         # An unknown name would prevent all others from running.
         passed: set[str] = set()
-        for some in by_process(tests):
+        for some in split_by_process_kind(tests):
             files = sorted({test.partition("::")[0] for test in some})
-            self._pytest(["--collect-only", "-q", *files], TEST_LIMIT * len(files), log)
+            self._run_pytest(["--collect-only", "-q", *files], TEST_LIMIT * len(files), log)
             there = set(log.read_text("utf-8", errors="replace").splitlines())
-            self._pytest([test for test in some if test in there], TEST_LIMIT * len(some), log)
+            self._run_pytest([test for test in some if test in there], TEST_LIMIT * len(some), log)
             lines = log.read_text("utf-8", errors="replace").splitlines()
             found = [node.groups() for line in lines if (node := _NODE.match(line))]
             passed |= {node for node, how in found if how == "PASSED"}
         return passed
 
-    def _pytest(self, arguments: list[str], limit: float, log: Path) -> int | None:
+    def _run_pytest(self, arguments: list[str], limit: float, log: Path) -> int | None:
         """Run pytest; return its exit status, or None if it took too long.
 
-        The tests are either all of real processes or all of simulated ones (``by_process``).
+        The tests are either all of real processes or all of simulated ones: see
+        ``split_by_process_kind``.
         """
-        environment = self._environment()
-        if any(is_simulated(argument) for argument in arguments):
+        environment = self._command_environment()
+        if any(is_simulated_test(argument) for argument in arguments):
             environment["SIWARP_SIM"] = "1"
         command = [str(self.venv / "bin" / "python"), "-m", "pytest", "-n", "0"]
         command += ["-p", "no:cacheprovider", "--no-header", "--tb=short", "--color=no"]
@@ -200,14 +203,14 @@ class Copy:
             )
             self.process = process
             try:
-                status = _status(process, limit, log)
+                status = _wait_for_pytest(process, limit, log)
             finally:
-                self.end()
+                self.end_processes()
         if self.stopped:
             raise Trouble("stopped")
         return status
 
-    def output(
+    def run_with_output(
         self, command: list[str], limit: float, enough: re.Pattern[str] | None = None
     ) -> tuple[int | None, str]:
         """Run a command; return its exit status, or None if it took too long, and its output.
@@ -217,7 +220,7 @@ class Copy:
         process = subprocess.Popen(
             command,
             cwd=self.home,
-            env=self._environment(),
+            env=self._command_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -227,7 +230,7 @@ class Copy:
         status: int | None = None
         out = b""
         late = threading.Event()
-        timer = threading.Timer(limit, lambda: (late.set(), self.end()))
+        timer = threading.Timer(limit, lambda: (late.set(), self.end_processes()))
         timer.start()
         assert process.stdout is not None
         try:
@@ -242,17 +245,17 @@ class Copy:
         finally:
             timer.cancel()
             process.stdout.close()
-            self.end()
+            self.end_processes()
         if self.stopped:
             raise Trouble("stopped")
         return status, out.decode("utf-8", errors="replace")
 
-    def stop(self) -> None:
+    def stop_command(self) -> None:
         """Called from another thread: end the running command, which then yields no result."""
         self.stopped = True
-        self.end()
+        self.end_processes()
 
-    def end(self) -> None:
+    def end_processes(self) -> None:
         """End the remaining processes of a run, which all belong to its session."""
         process, self.process = self.process, None
         if process is not None:
@@ -261,7 +264,7 @@ class Copy:
             process.wait()
 
 
-def _status(process: subprocess.Popen[bytes], limit: float, log: Path) -> int | None:
+def _wait_for_pytest(process: subprocess.Popen[bytes], limit: float, log: Path) -> int | None:
     """Return pytest's exit status, or None if it took too long.
 
     A failed test may leave behind a thread, or a resource whose release never ends: then the last
@@ -275,17 +278,20 @@ def _status(process: subprocess.Popen[bytes], limit: float, log: Path) -> int | 
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(ENDING)
             return 1
-        if _FAILED.search(log.read_text("utf-8", errors="replace")) and _quiet(log) > TEST_LIMIT:
+        if (
+            _FAILED.search(log.read_text("utf-8", errors="replace"))
+            and _seconds_since_output(log) > TEST_LIMIT
+        ):
             return 1
     return None
 
 
-def _quiet(log: Path) -> float:
+def _seconds_since_output(log: Path) -> float:
     """Return the number of seconds since the last output."""
     return time.time() - log.stat().st_mtime
 
 
-def _judge(status: int | None, out: str) -> Run:
+def _outcome_of_run(status: int | None, out: str) -> Run:
     """Return the outcome of a run from its exit status, and the test that was running."""
     lines = [found.groups() for line in out.splitlines() if (found := _NODE.match(line))]
     missed = [node for node, how in lines if how in ("FAILED", "ERROR")]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from mutants import tree
-from mutants.anchor import Tree, this_tree
-from mutants.data import CLAUSE, ROOT, Mutant, layers, load, store
-from mutants.run import Results, Worker, report
-from mutants.tree import Copy, Run, Trouble, _judge, _status
+from mutants.anchor import CSourceTree, load_work_tree
+from mutants.data import CLAUSE, ROOT, Mutant, load_layers, load_mutants, store_mutants
+from mutants.run import Results, Worker, print_report
+from mutants.tree import Run, TreeCopy, Trouble, _outcome_of_run, _wait_for_pytest
 
-MUTANTS = load()
+MUTANTS = load_mutants()
 
 
 def known_clauses() -> set[str]:
@@ -25,7 +25,7 @@ def known_clauses() -> set[str]:
     return ids
 
 
-def mutant(**changed: str) -> Mutant:
+def make_mutant(**changed: str) -> Mutant:
     entry = {
         "layer": "mpa",
         "id": "mpa-one",
@@ -38,11 +38,11 @@ def mutant(**changed: str) -> Mutant:
     return Mutant(**{**entry, **changed})
 
 
-def small_tree(tmp_path: Path, text: str, name: str = "mpa/mpa_one.c") -> Tree:
+def make_one_file_tree(tmp_path: Path, text: str, name: str = "mpa/mpa_one.c") -> CSourceTree:
     path = tmp_path / "siwarp" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, "utf-8")
-    return Tree(tmp_path)
+    return CSourceTree(tmp_path)
 
 
 ONE = "int siw_mpa_one(int a, int b)\n{\n\treturn a < b; /* why */\n}\n"
@@ -51,12 +51,12 @@ ONE = "int siw_mpa_one(int a, int b)\n{\n\treturn a < b; /* why */\n}\n"
 @pytest.mark.parametrize("one", MUTANTS, ids=[m.id for m in MUTANTS])
 def test_a_mutant_applies_to_one_place_of_its_layer(one: Mutant) -> None:
     try:
-        place = one.place(this_tree())
+        place = one.find_place(load_work_tree())
     except LookupError as e:
         pytest.fail(f"tests/mutants/{one.layer}.toml: {one.id} does not apply: {e.args[0]}")
-    layer = this_tree().layer(place.path)
+    layer = load_work_tree().layer_of_file(place.path)
     assert layer == one.layer, f"it moved to {layer}/: make mutate ARGS=--move writes that down"
-    assert one.broken(this_tree())[1] != this_tree().texts[place.path]
+    assert one.file_with_mutation(load_work_tree())[1] != load_work_tree().texts[place.path]
 
 
 def test_mutants_have_names_of_their_own_and_say_what_they_break() -> None:
@@ -68,31 +68,33 @@ def test_mutants_have_names_of_their_own_and_say_what_they_break() -> None:
         if CLAUSE.fullmatch(one.clause):
             assert one.clause in clauses, f"{one.id}: no clause {one.clause}"
         else:
-            assert one.clause in this_tree().defined, f"{one.id}: nothing is named {one.clause}"
+            assert one.clause in load_work_tree().defined, (
+                f"{one.id}: nothing is named {one.clause}"
+            )
 
 
 def test_a_layers_tests_are_there() -> None:
-    for layer in layers().values():
+    for layer in load_layers().values():
         assert any((ROOT / test).exists() for test in layer.tests), layer.name
 
 
 def test_blanks_and_comments_do_not_count_for_a_place(tmp_path: Path) -> None:
     text = "int siw_mpa_one(int a,\n\t\tint b)\n{\n\treturn a /* or less */\n\t\t<b;\n}\n"
-    path, broken = mutant().broken(small_tree(tmp_path, text))
+    path, broken = make_mutant().file_with_mutation(make_one_file_tree(tmp_path, text))
     assert "return a <= b;" in broken
     assert path.name == "mpa_one.c"
 
 
 def test_a_function_is_found_in_whatever_file_it_is(tmp_path: Path) -> None:
-    tree = small_tree(tmp_path, "static int x;\n\n" + ONE, "mpa/mpa_other.c")
-    assert tree.layer(mutant().place(tree).path) == "mpa"
+    tree = make_one_file_tree(tmp_path, "static int x;\n\n" + ONE, "mpa/mpa_other.c")
+    assert tree.layer_of_file(make_mutant().find_place(tree).path) == "mpa"
 
 
 def test_a_table_a_macro_and_an_enum_have_places_too(tmp_path: Path) -> None:
     text = "#define ONE 1\nstatic const int two[] = {\n\t2,\n};\n\nenum three {\n\tTHREE = 3,\n};\n"
-    tree = small_tree(tmp_path, text)
+    tree = make_one_file_tree(tmp_path, text)
     for where, old in (("ONE", "1"), ("two", "2"), ("three", "3")):
-        place = mutant(where=where, old=old).place(tree)
+        place = make_mutant(where=where, old=old).find_place(tree)
         assert tree.texts[place.path][place.start : place.end] == old
 
 
@@ -110,25 +112,25 @@ def test_a_mutant_that_does_not_apply_says_why(
     tmp_path: Path, changed: dict[str, str], says: str
 ) -> None:
     with pytest.raises(LookupError, match=says):
-        mutant(**changed).place(small_tree(tmp_path, ONE))
+        make_mutant(**changed).find_place(make_one_file_tree(tmp_path, ONE))
 
 
 def test_a_text_in_two_functions_of_one_name_needs_the_file(tmp_path: Path) -> None:
-    small_tree(tmp_path, ONE)
-    tree = small_tree(tmp_path, ONE, "mpa/mpa_two.c")
+    make_one_file_tree(tmp_path, ONE)
+    tree = make_one_file_tree(tmp_path, ONE, "mpa/mpa_two.c")
     with pytest.raises(LookupError, match="2 times"):
-        mutant().place(tree)
-    assert mutant(file="mpa_two.c").place(tree).path.name == "mpa_two.c"
+        make_mutant().find_place(tree)
+    assert make_mutant(file="mpa_two.c").find_place(tree).path.name == "mpa_two.c"
 
 
 def test_mutants_are_stored_as_they_were_read(tmp_path: Path) -> None:
     (tmp_path / "layers.toml").write_bytes((ROOT / "tests/mutants/layers.toml").read_bytes())
     mutants = [
-        mutant(old='say("a\\n");', new="if (x)\n\treturn;"),
-        mutant(id="mpa-two", why="It's so.", drawn="boundary", survives='No "x" is 0.'),
+        make_mutant(old='say("a\\n");', new="if (x)\n\treturn;"),
+        make_mutant(id="mpa-two", why="It's so.", drawn="boundary", survives='No "x" is 0.'),
     ]
-    store(mutants, tmp_path)
-    assert load(tmp_path) == mutants
+    store_mutants(mutants, tmp_path)
+    assert load_mutants(tmp_path) == mutants
 
 
 B = "tests/a.py::test_b"
@@ -149,28 +151,28 @@ B = "tests/a.py::test_b"
 def test_how_a_run_ended_is_read_from_its_status_and_its_lines(
     status: int | None, out: str, run: Run
 ) -> None:
-    assert _judge(status, out) == run
+    assert _outcome_of_run(status, out) == run
 
 
 def test_a_run_without_tests_gives_no_verdict() -> None:
     with pytest.raises(Trouble):
-        _judge(5, "no tests ran")
+        _outcome_of_run(5, "no tests ran")
 
 
 def test_files_named_before_their_folder_are_run_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy = Copy(tmp_path)
+    copy = TreeCopy(tmp_path)
     runs: list[list[str]] = []
 
-    def run(arguments: list[str], limit: float, log: Path) -> int:
+    def fake_run_pytest(arguments: list[str], limit: float, log: Path) -> int:
         log.write_text("", "utf-8")
         runs.append(arguments)
         return 0
 
-    monkeypatch.setattr(copy, "_pytest", run)
+    monkeypatch.setattr(copy, "_run_pytest", fake_run_pytest)
     one, folders = "tests/unit/qp/test_one.py", ["tests/unit/cm", "tests/unit/qp"]
-    assert copy.test([one, *folders], 900, tmp_path / "log", {"tests/a.py::b"}).how == "passed"
+    assert copy.run_tests([one, *folders], 900, tmp_path / "log", {"tests/a.py::b"}).how == "passed"
     left_out = ["-x", "--deselect=tests/a.py::b"]
     assert runs == [[*left_out, one], [*left_out, f"--ignore={one}", *folders]]
 
@@ -178,18 +180,20 @@ def test_files_named_before_their_folder_are_run_before_it(
 def test_tests_of_simulated_processes_have_a_run_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy = Copy(tmp_path)
+    copy = TreeCopy(tmp_path)
     runs: list[tuple[list[str], str | None]] = []
 
-    def popen(command: list[str], *, env: dict[str, str], **_: object) -> subprocess.Popen[bytes]:
+    def fake_popen(
+        command: list[str], *, env: dict[str, str], **_: object
+    ) -> subprocess.Popen[bytes]:
         names = [word for word in command if word.startswith("tests/")]
         runs.append((names, env.get("SIWARP_SIM")))
         return real(["true"])
 
     real = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", popen)
+    monkeypatch.setattr(subprocess, "Popen", fake_popen)
     tests = ["tests/unit/rd/test_one.py", "tests/unit/rd", "tests/sim/rd", "tests/unit/ddp"]
-    assert copy.test(tests, 900, tmp_path / "log", set()).how == "passed"
+    assert copy.run_tests(tests, 900, tmp_path / "log", set()).how == "passed"
     assert runs == [
         (["tests/unit/rd/test_one.py"], None),
         (["tests/sim/rd"], "1"),
@@ -202,26 +206,26 @@ def test_a_run_that_is_stopped_tries_no_more_tests(
 ) -> None:
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests/test_one.py").touch()
-    copy = Copy(tmp_path)
+    copy = TreeCopy(tmp_path)
     runs: list[list[str]] = []
 
-    def run(tests: list[str], *_: object) -> Run:
+    def fake_run_tests(tests: list[str], *_: object) -> Run:
         runs.append(tests)
-        copy.stop()
+        copy.stop_command()
         raise Trouble("stopped")
 
-    monkeypatch.setattr(copy, "test", run)
-    worker = Worker(copy, Results(tmp_path / "results.jsonl", {}), layers())
+    monkeypatch.setattr(copy, "run_tests", fake_run_tests)
+    worker = Worker(copy, Results(tmp_path / "results.jsonl", {}), load_layers())
     with pytest.raises(Trouble):
-        worker._tests(mutant(layer="mpa", by="tests/test_one.py::test_it"))
+        worker._run_tests(make_mutant(layer="mpa", by="tests/test_one.py::test_it"))
     assert runs == [["tests/test_one.py::test_it"]]
 
 
-def results_of(tmp_path: Path, mutants: list[Mutant], hows: list[str]) -> Results:
+def make_results(tmp_path: Path, mutants: list[Mutant], hows: list[str]) -> Results:
     results = Results(tmp_path / "results.jsonl", {"mpa": "now"})
     for one, how in zip(mutants, hows, strict=True):
         by = None if how == "passed" else "tests/a.py::test_b"
-        results.add(one.layer, id=one.id, digest=one.digest, how=how, by=by, seconds=1.0)
+        results.add_result(one.layer, id=one.id, digest=one.digest, how=how, by=by, seconds=1.0)
     return results
 
 
@@ -244,13 +248,13 @@ def test_a_survivor_needs_a_reason_and_nineteen_of_twenty_are_noticed(
         one = {"id": f"mpa-{number}", "new": str(number)}
         if how == "passed" and survives is not None:
             one["survives"] = survives
-        mutants.append(mutant(**one))
-    assert report(mutants, results_of(tmp_path, mutants, hows)) is good
+        mutants.append(make_mutant(**one))
+    assert print_report(mutants, make_results(tmp_path, mutants, hows)) is good
 
 
 def test_what_was_tried_on_other_code_is_only_a_hint(tmp_path: Path) -> None:
-    mutants = [mutant()]
-    results_of(tmp_path, mutants, ["failed"])
+    mutants = [make_mutant()]
+    make_results(tmp_path, mutants, ["failed"])
     same = Results(tmp_path / "results.jsonl", {"mpa": "now"})
     other = Results(tmp_path / "results.jsonl", {"mpa": "later"})
     assert same.known.keys() == {mutants[0].digest}
@@ -274,7 +278,7 @@ def test_a_run_that_lives_on_behind_its_verdict_is_judged_by_it(
     log = tmp_path / "log"
     log.write_text(f"tests/unit/x.py::test_y PASSED\n{last}\n", "utf-8")
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
-        assert _status(process, 0.5, log) == status
+        assert _wait_for_pytest(process, 0.5, log) == status
         process.kill()
 
 
@@ -286,7 +290,7 @@ def test_a_run_that_hangs_after_a_failure_has_failed(
     log = tmp_path / "log"
     log.write_text("tests/unit/x.py::test_y PASSED\n", "utf-8")
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
-        assert _status(process, 1, log) is None
+        assert _wait_for_pytest(process, 1, log) is None
         log.write_text("tests/unit/x.py::test_y[a] FAILED [ 62%]", "utf-8")
-        assert _status(process, 5, log) == 1
+        assert _wait_for_pytest(process, 5, log) == 1
         process.kill()

@@ -9,20 +9,31 @@ from pathlib import Path
 
 import pytest
 from mutants import plants
-from mutants.anchor import this_tree
-from mutants.plants import VARIANTS, Found, Plant, Ran, Worker, judge, load, median, seek, table
-from mutants.tree import Copy, Trouble
+from mutants.anchor import load_work_tree
+from mutants.plants import (
+    VARIANTS,
+    Found,
+    Plant,
+    Ran,
+    Worker,
+    load_plants,
+    median_seeds,
+    outcome_of_run,
+    results_table,
+    run_until_failure,
+)
+from mutants.tree import TreeCopy, Trouble
 
-PLANTS = load()
+PLANTS = load_plants()
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=[p.id for p in PLANTS])
 def test_a_fault_applies_to_one_place(plant: Plant) -> None:
     try:
-        path, text = plant.broken(this_tree())
+        path, text = plant.file_with_fault(load_work_tree())
     except LookupError as e:
         pytest.fail(f"tests/mutants/plants.toml: {plant.id} does not apply: {e.args[0]}")
-    assert text != this_tree().texts[path]
+    assert text != load_work_tree().texts[path]
 
 
 def test_each_kind_of_fault_has_three_variants_in_places_of_their_own() -> None:
@@ -37,7 +48,7 @@ def test_an_entry_that_lacks_something_is_named(tmp_path: Path) -> None:
     path = tmp_path / "plants.toml"
     path.write_text('[[plant]]\nid = "one"\nfault = "lost"\nwhy = "It is."\n', "utf-8")
     with pytest.raises(ValueError, match=r"one: new, old, seen, what, where, why"):
-        load(path)
+        load_plants(path)
 
 
 @pytest.mark.parametrize(
@@ -58,13 +69,13 @@ def test_an_entry_that_lacks_something_is_named(tmp_path: Path) -> None:
 def test_how_a_run_ended_is_read_from_its_status_and_its_lines(
     status: int | None, out: str, ran: Ran
 ) -> None:
-    assert judge(status, out) == ran
+    assert outcome_of_run(status, out) == ran
 
 
 @pytest.mark.parametrize(("status", "out"), [(1, "Traceback\n"), (2, "No such command 'sim'.\n")])
 def test_a_run_without_a_seed_gives_no_verdict(status: int, out: str) -> None:
     with pytest.raises(Trouble):
-        judge(status, out)
+        outcome_of_run(status, out)
 
 
 class Seeds:
@@ -83,22 +94,22 @@ class Seeds:
 
 @pytest.mark.parametrize("bad", [1, 8, 9, 25, 50])
 def test_seeds_are_counted_from_the_first_one_to_the_one_that_fails(bad: int) -> None:
-    assert seek(Seeds(100 + bad), 101, 50).seeds == bad
+    assert run_until_failure(Seeds(100 + bad), 101, 50).seeds == bad
 
 
 def test_a_fault_may_stay_unfound() -> None:
-    found = seek(Seeds(0), 1, 50)
+    found = run_until_failure(Seeds(0), 1, 50)
     assert (found.seeds, found.how) == (0, "passed")
 
 
 def test_a_run_that_hangs_and_names_no_seed_counts_as_all_of_them() -> None:
-    found = seek(Seeds(11, "hung", named=False), 1, 50)
+    found = run_until_failure(Seeds(11, "hung", named=False), 1, 50)
     assert (found.seeds, found.how) == (50, "hung")
 
 
 def test_a_run_that_names_a_seed_of_another_run_is_an_error() -> None:
     with pytest.raises(Trouble, match="seed 99"):
-        seek(lambda first, seeds: Ran("failed", 99, "seed 99"), 1, 50)
+        run_until_failure(lambda first, seeds: Ran("failed", 99, "seed 99"), 1, 50)
 
 
 def test_the_copy_is_restored_after_a_fault_and_after_an_error(
@@ -109,26 +120,26 @@ def test_the_copy_is_restored_after_a_fault_and_after_an_error(
     path.parent.mkdir(parents=True)
     whole = "int siw_one(int a, int b)\n{\n\treturn a < b;\n}\n"
     path.write_text(whole, "utf-8")
-    copy = Copy(tmp_path)
+    copy = TreeCopy(tmp_path)
     built: list[tuple[str, ...]] = []
     said: list[str | None] = [None, "error"]
 
-    def compiled(*targets: str) -> str | None:
+    def fake_build(*targets: str) -> str | None:
         assert "a <= b" in path.read_text("utf-8")
         built.append(targets)
         return said.pop(0)
 
-    monkeypatch.setattr(copy, "compile", compiled)
+    monkeypatch.setattr(copy, "build_targets", fake_build)
     worker = Worker(copy, Seeds(3))
-    assert worker.attempt(plant, 1, 50).seeds == 3
+    assert worker.try_plant(plant, 1, 50).seeds == 3
     assert path.read_text("utf-8") == whole
     with pytest.raises(Trouble, match="one does not compile"):
-        worker.attempt(plant, 1, 50)
+        worker.try_plant(plant, 1, 50)
     assert path.read_text("utf-8") == whole
     assert built == [(plants.LIBRARY,)] * 2
 
 
-def found(seeds: int) -> Found:
+def make_search_result(seeds: int) -> Found:
     return (
         Found(seeds, "failed", f"seed {seeds}: a | b", 1.0) if seeds else Found(0, "passed", "", 1)
     )
@@ -140,23 +151,28 @@ def found(seeds: int) -> Found:
 def test_the_median_counts_a_fault_that_was_not_found_as_the_last(
     seeds: list[int], middle: float
 ) -> None:
-    assert median(found(n) for n in seeds) == middle
+    assert median_seeds(make_search_result(n) for n in seeds) == middle
 
 
 def test_the_table_has_a_line_for_each_fault_and_the_median() -> None:
-    results = {plant: found(n) for plant, n in zip(PLANTS[:3], [7, 0, 12], strict=True)}
-    text = table(results, 200)
+    results = {
+        plant: make_search_result(n) for plant, n in zip(PLANTS[:3], [7, 0, 12], strict=True)
+    }
+    text = results_table(results, 200)
     assert f"| `{PLANTS[0].id}` | 7 | seed 7: a \\| b |" in text
     assert f"| `{PLANTS[1].id}` | > 200 | not found |" in text
     assert text.endswith("\n2 of 3 found; median: 12 seeds.\n")
 
 
 def test_a_command_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
-    copy = Copy(tmp_path)
-    assert copy.output(["sh", "-c", "echo seed 4; exit 1"], 60) == (1, "seed 4\n")
-    assert copy.output(["sleep", "60"], 0.1) == (None, "")
+    copy = TreeCopy(tmp_path)
+    assert copy.run_with_output(["sh", "-c", "echo seed 4; exit 1"], 60) == (1, "seed 4\n")
+    assert copy.run_with_output(["sleep", "60"], 0.1) == (None, "")
 
 
 def test_a_command_that_has_said_enough_is_stopped(tmp_path: Path) -> None:
     command = ["sh", "-c", "echo FAILED; sleep 60"]
-    assert Copy(tmp_path).output(command, 60, re.compile("FAILED\n")) == (1, "FAILED\n")
+    assert TreeCopy(tmp_path).run_with_output(command, 60, re.compile("FAILED\n")) == (
+        1,
+        "FAILED\n",
+    )
