@@ -20,7 +20,7 @@ import hypothesis
 import pytest
 from clause_record import Recorder
 from pace import crowd, scaled
-from timing import listed, name_on_list
+from timing import listed_tests, name_on_list
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -117,7 +117,7 @@ NOT_COUNTED = (
 
 def mark_timing(items: list[pytest.Item]) -> None:
     """Mark the tests that are listed in tests/timing/tests.txt as racing the clock."""
-    names = frozenset(listed())
+    names = frozenset(listed_tests())
     for item in items:
         if name_on_list(item.nodeid, names) is not None:
             item.add_marker("timing")

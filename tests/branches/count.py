@@ -63,7 +63,7 @@ class Line:
         return self.file.split("/")[1]
 
     @property
-    def missed(self) -> int:
+    def missed_branches(self) -> int:
         """The number of branches that were never taken."""
         return self.taken.count(0)
 
@@ -83,7 +83,7 @@ class Entry:
         where = " ".join(part for part in (self.file, self.function) if part)
         return f"{where}: {self.line or self.match}" if where else self.line or self.match
 
-    def covers(self, line: Line) -> bool:
+    def refers_to(self, line: Line) -> bool:
         """Whether the entry refers to this line."""
         if self.file and not line.file.endswith(self.file):
             return False
@@ -91,15 +91,15 @@ class Entry:
             return False
         if self.match:
             return re.search(self.match, line.text) is not None
-        return folded(self.line) in line.text
+        return collapse_blanks(self.line) in line.text
 
 
-def folded(text: str) -> str:
+def collapse_blanks(text: str) -> str:
     """Return the text with each run of blanks replaced by one blank."""
     return " ".join(text.split())
 
 
-def _gcov(notes: Path) -> list[dict[str, Any]]:
+def _read_gcov(notes: Path) -> list[dict[str, Any]]:
     """Return the files that one object was compiled from, in gcov's JSON format."""
     command = ["gcov", "--stdout", "--json-format", "--branch-probabilities", str(notes)]
     out = subprocess.run(command, capture_output=True, check=True, cwd=notes.parent).stdout
@@ -108,7 +108,7 @@ def _gcov(notes: Path) -> list[dict[str, Any]]:
     ]
 
 
-def _own(name: str, build: Path) -> str | None:
+def _layer_source_path(name: str, build: Path) -> str | None:
     """Return the path of a layer's source relative to the root, or None for any other file."""
     path = Path(os.path.normpath(build / name))
     if not path.is_relative_to(ROOT / "siwarp"):
@@ -117,7 +117,7 @@ def _own(name: str, build: Path) -> str | None:
     return relative if relative.split("/")[1] in LAYERS else None
 
 
-def added(copies: list[list[int]]) -> tuple[int, ...]:
+def sum_counts(copies: list[list[int]]) -> tuple[int, ...]:
     """Return the sum of the counts of all copies of a line, branch by branch.
 
     A function with forced inlining has a copy at each call, and gcov lists the copies within one
@@ -129,13 +129,13 @@ def added(copies: list[list[int]]) -> tuple[int, ...]:
     return tuple(sum(count for copy in copies for count in copy[at::n]) for at in range(n))
 
 
-def read(build: Path) -> list[Line]:
+def read_branch_counts(build: Path) -> list[Line]:
     """Return all lines with branches, with the counts of all objects that include a header."""
     counts: dict[tuple[str, int, str], list[list[int]]] = defaultdict(list)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects = pool.map(_gcov, sorted(build.glob("libsiw_*.a.p/*.gcno")))
+        objects = pool.map(_read_gcov, sorted(build.glob("libsiw_*.a.p/*.gcno")))
         for found in (f for files in objects for f in files):
-            name = _own(found["file"], build)
+            name = _layer_source_path(found["file"], build)
             for line in found["lines"] if name else ():
                 if line["branches"] and name:
                     key = (name, line["line_number"], line.get("function_name", ""))
@@ -146,47 +146,49 @@ def read(build: Path) -> list[Line]:
         if name not in texts:
             texts[name] = (ROOT / name).read_text(encoding="utf-8").splitlines()
         text = texts[name][number - 1] if number <= len(texts[name]) else ""
-        lines.append(Line(name, number, function, folded(text), added(copies)))
+        lines.append(Line(name, number, function, collapse_blanks(text), sum_counts(copies)))
     return lines
 
 
-def exceptions() -> list[Entry]:
+def load_exceptions() -> list[Entry]:
     """Return the entries of unreachable.toml."""
     with UNREACHABLE.open("rb") as file:
         return [Entry(**entry) for entry in tomllib.load(file).get("unreachable", [])]
 
 
-def judge(lines: Iterable[Line], excepted: list[Entry]) -> tuple[dict[str, list[int]], list[str]]:
+def summarize_by_layer(
+    lines: Iterable[Line], excepted: list[Entry]
+) -> tuple[dict[str, list[int]], list[str]]:
     """Return (taken, counted, excepted) by layer, and the problems with the entries."""
     rows: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for line in lines:
-        entries = [entry for entry in excepted if entry.covers(line)]
+        entries = [entry for entry in excepted if entry.refers_to(line)]
         for entry in entries:
             entry.lines.append(line)
         row = rows[line.layer]
-        row[0] += len(line.taken) - line.missed
-        row[1] += len(line.taken) - (line.missed if entries else 0)
-        row[2] += line.missed if entries else 0
+        row[0] += len(line.taken) - line.missed_branches
+        row[1] += len(line.taken) - (line.missed_branches if entries else 0)
+        row[2] += line.missed_branches if entries else 0
     problems = []
     for entry in excepted:
         if not entry.lines:
             problems.append(f"unreachable.toml: there is no such line any more: {entry}")
-        elif not any(line.missed for line in entry.lines):
+        elif not any(line.missed_branches for line in entry.lines):
             problems.append(f"unreachable.toml: a test takes it, so it goes: {entry}")
     return rows, problems
 
 
-def share(row: list[int]) -> float:
+def percentage_taken(row: list[int]) -> float:
     """Return the percentage of the counted branches that were taken."""
     return 100 * row[0] / row[1] if row[1] else 100.0
 
 
-def too_few(rows: dict[str, list[int]]) -> list[str]:
+def low_coverage_messages(rows: dict[str, list[int]]) -> list[str]:
     """Return a message for each layer below the required percentage."""
     return [
-        f"{layer}: {share(row):.1f}% of its branches taken, less than {WANTED:.0f}%"
+        f"{layer}: {percentage_taken(row):.1f}% of its branches taken, less than {WANTED:.0f}%"
         for layer, row in rows.items()
-        if share(row) < WANTED
+        if percentage_taken(row) < WANTED
     ]
 
 
@@ -196,23 +198,26 @@ def main() -> int:
     parser.add_argument("build", type=Path)
     parser.add_argument("--missing", metavar="LAYER", help="list the branches of a layer not taken")
     args = parser.parse_args()
-    excepted = exceptions()
-    lines = read(args.build.resolve())
+    excepted = load_exceptions()
+    lines = read_branch_counts(args.build.resolve())
     if args.missing:
         for line in lines:
             if (
                 line.layer == args.missing
-                and line.missed
-                and not any(e.covers(line) for e in excepted)
+                and line.missed_branches
+                and not any(e.refers_to(line) for e in excepted)
             ):
-                print(f"{line.file}:{line.number}: {line.missed} of {len(line.taken)}: {line.text}")
+                missed = f"{line.missed_branches} of {len(line.taken)}"
+                print(f"{line.file}:{line.number}: {missed}: {line.text}")
         return 0
-    rows, problems = judge(lines, excepted)
+    rows, problems = summarize_by_layer(lines, excepted)
     print(f"{'layer':<8}{'branches':>10}{'taken':>8}{'':>9}{'excepted':>10}")
     for layer in filter(rows.__contains__, LAYERS):
         taken, counted, left_out = rows[layer]
-        print(f"{layer:<8}{counted:>10}{taken:>8}{share(rows[layer]):>8.1f}%{left_out:>10}")
-    problems += too_few(rows)
+        print(
+            f"{layer:<8}{counted:>10}{taken:>8}{percentage_taken(rows[layer]):>8.1f}%{left_out:>10}"
+        )
+    problems += low_coverage_messages(rows)
     if problems:
         script = Path(__file__).relative_to(ROOT)
         problems.append(f"what is missing in a layer: {script} {args.build} --missing LAYER")

@@ -12,7 +12,7 @@ from layers import PACKAGE
 BUILTIN = re.compile(r"\b__(?:atomic|sync)_\w+|\b__ATOMIC_\w+")
 
 
-def builtins(text: str) -> list[tuple[int, str]]:
+def find_atomic_builtins(text: str) -> list[tuple[int, str]]:
     """Return line and name of each use of such a built-in in a C file."""
     lines = enumerate(text.splitlines(), 1)
     return [(number, name) for number, line in lines for name in BUILTIN.findall(line)]
@@ -23,7 +23,7 @@ def main() -> int:
     bad = checked = 0
     for path in sorted(PACKAGE.rglob("*.[ch]")):
         checked += 1
-        for number, name in builtins(path.read_text("utf-8")):
+        for number, name in find_atomic_builtins(path.read_text("utf-8")):
             print(f"{path.relative_to(PACKAGE.parent)}:{number}: {name}: use <stdatomic.h>")
             bad += 1
     print(f"{checked} C files, {bad} atomics that are not C11's")

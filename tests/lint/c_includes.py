@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
-from layers import MAY_USE, PACKAGE, PARTS, allowed
+from layers import MAY_USE, PACKAGE, PARTS, usable_folders
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+(["<])([^">]+)[">]')
 # Plain value structs that all layers use. The other public headers declare functions that device,
@@ -14,7 +14,7 @@ VALUES = "siwarp/types.h"
 PUBLIC_USERS = {"device", "qp", "connect", "verbs", "cm", "abi", "bench", "cli"}
 
 
-def problem(folder: str, file: str, quote: str, target: str) -> str | None:
+def include_error(folder: str, file: str, quote: str, target: str) -> str | None:
     """Return what is wrong with one include, or None."""
     if target.startswith("siwarp/"):
         if target == VALUES or folder in PUBLIC_USERS:
@@ -27,7 +27,7 @@ def problem(folder: str, file: str, quote: str, target: str) -> str | None:
     used = target.split("/")[0]
     if used not in MAY_USE:
         return f"{target}: {used} is no layer"
-    if used not in allowed(folder):
+    if used not in usable_folders(folder):
         return f"{folder} may not use {used}"
     if used not in {"base", folder} and target not in {f"{used}/{used}.h", *PARTS}:
         return f"{used}/{used}.h is the contract of {used}; {target} is its own business"
@@ -44,7 +44,7 @@ def main() -> int:
                 if found is None:
                     continue
                 checked += 1
-                if why := problem(folder, path.name, found[1], found[2]):
+                if why := include_error(folder, path.name, found[1], found[2]):
                     print(f"{path.relative_to(PACKAGE.parent)}:{number}: {why}")
                     bad += 1
     print(f"{checked} includes, {bad} wrong")

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from layers import MAY_USE, PACKAGE, allowed
+from layers import MAY_USE, PACKAGE, usable_folders
 
 SOCKET = re.compile(
     r"_*(socket|socketpair|bind|listen|connect|accept4?|shutdown|getsockopt|setsockopt|getsockname"
@@ -37,15 +37,15 @@ SYSTEMS = {"base", "llp", "sim"}
 PROTOTYPE = re.compile(r"^(?!\s|typedef|static|#|\*|/).*?\b(siw_\w+)\(", re.MULTILINE)
 
 
-def nm(*args: str) -> str:
+def run_nm(*args: str) -> str:
     """Return the output of nm."""
     return subprocess.run(["nm", *args], check=True, capture_output=True, text=True).stdout
 
 
-def members(archive: Path) -> Iterator[tuple[str, str, str]]:
+def archive_symbols(archive: Path) -> Iterator[tuple[str, str, str]]:
     """Yield (source file, kind, symbol) for an archive's symbols."""
     source = ""
-    for line in nm("--format=bsd", str(archive)).splitlines():
+    for line in run_nm("--format=bsd", str(archive)).splitlines():
         fields = line.split()
         if line.endswith(":"):
             # [.../]siwarp_ddp_ddp_datagram.c.o: meson replaces the slashes in a source's path by
@@ -55,7 +55,7 @@ def members(archive: Path) -> Iterator[tuple[str, str, str]]:
             yield source, fields[-2], fields[-1]
 
 
-def declared(folder: Path, which: str = "*.h") -> set[str]:
+def functions_declared_for_cffi(folder: Path, which: str = "*.h") -> set[str]:
     """Return the functions declared in the cffi blocks of a folder's headers."""
     names: set[str] = set()
     for header in folder.rglob(which):
@@ -66,7 +66,7 @@ def declared(folder: Path, which: str = "*.h") -> set[str]:
     return names
 
 
-def past_base(folder: str, source: str, symbol: str) -> str | None:
+def system_call_error(folder: str, source: str, symbol: str) -> str | None:
     """Return an error message if a file calls the system for something that base or llp
     provides.
     """
@@ -75,7 +75,7 @@ def past_base(folder: str, source: str, symbol: str) -> str | None:
     return f"{folder}/{source} calls {symbol}: base/os.h has time, sleep, threads, randomness"
 
 
-def clocks(folder: str, name: str, text: str) -> list[str]:
+def clock_use_errors(folder: str, name: str, text: str) -> list[str]:
     """Return error messages for a C file that reads a clock without base/clock.h."""
     if folder in SYSTEMS:
         return []
@@ -93,7 +93,7 @@ def main() -> int:
         archive = build / f"libsiw_{folder}.a"
         if not archive.exists():
             continue
-        for source, kind, symbol in members(archive):
+        for source, kind, symbol in archive_symbols(archive):
             if kind in "TDBRVWCi":
                 home.setdefault(symbol, folder)  # sim defines the functions of llp, too
                 own = ("siw_", "sim", "__wrap_") if folder == "sim" else "siw_"
@@ -104,26 +104,26 @@ def main() -> int:
     for folder, source, symbol in calls:
         if SOCKET.match(symbol) and folder != "llp":
             bad.append(f"{folder}/{source} calls {symbol}: sockets live in llp only")
-        if wrong := past_base(folder, source, symbol):
+        if wrong := system_call_error(folder, source, symbol):
             bad.append(wrong)
-        if symbol in home and home[symbol] not in allowed(folder):
+        if symbol in home and home[symbol] not in usable_folders(folder):
             bad.append(f"{folder}/{source} calls {symbol} of {home[symbol]}")
         if symbol.startswith("siw_") and symbol not in home:
             bad.append(f"{folder}/{source} calls {symbol}, which nobody defines")
     for folder in sorted({folder for folder, _, _ in calls}):
         for path in sorted((PACKAGE / folder).rglob("*.[ch]")):
-            bad += clocks(folder, path.name, path.read_text("utf-8"))
+            bad += clock_use_errors(folder, path.name, path.read_text("utf-8"))
     for folder in MAY_USE:
-        for name in sorted(declared(PACKAGE / folder) - set(home)):
+        for name in sorted(functions_declared_for_cffi(PACKAGE / folder) - set(home)):
             bad.append(f"{folder} declares {name} for Python, and nobody defines it")
 
-    public = declared(PACKAGE / "include" / "siwarp")
+    public = functions_declared_for_cffi(PACKAGE / "include" / "siwarp")
     # Layer functions that the package calls directly: PACKAGE_TOO in siwarp/_build/emit.py.
     for header in ("settings.h", "counters.h"):
-        public |= declared(PACKAGE / "base", header)
+        public |= functions_declared_for_cffi(PACKAGE / "base", header)
     exported = {
         line.split()[-1].split("@")[0]
-        for line in nm("-D", "--defined-only", str(build / "libsiwarp.so.0")).splitlines()
+        for line in run_nm("-D", "--defined-only", str(build / "libsiwarp.so.0")).splitlines()
         if line.split()[-2] != "A"
     }
     bad += [f"libsiwarp.so.0 lacks {name} of a public header" for name in sorted(public - exported)]

@@ -10,18 +10,18 @@ import itertools
 import sys
 from pathlib import Path
 
-from c_symbols import members
+from c_symbols import archive_symbols
 
 FOLDERS = ("device", "qp", "connect")
 # Data, not calls: the tables of the queue pair types, which files that create queue pairs refer to.
 TABLES = tuple(f"siw_qp_{kind}_class" for kind in ("rc", "ud", "uc", "rd"))
 
 
-def calls(archive: Path, folder: str) -> dict[str, dict[str, str]]:
+def file_call_graph(archive: Path, folder: str) -> dict[str, dict[str, str]]:
     """Return {file: {file that it calls: by which symbol}} within one archive."""
     home: dict[str, str] = {}
     wanted: list[tuple[str, str]] = []
-    for source, kind, symbol in members(archive):
+    for source, kind, symbol in archive_symbols(archive):
         name = source.removeprefix(f"siwarp_{folder}_")
         if kind in "TDBRVWCi":
             home[symbol] = name
@@ -34,22 +34,22 @@ def calls(archive: Path, folder: str) -> dict[str, dict[str, str]]:
     return graph
 
 
-def cycle(graph: dict[str, dict[str, str]]) -> list[str]:
+def find_cycle(graph: dict[str, dict[str, str]]) -> list[str]:
     """Return the files of one cycle, with the first one repeated at the end, or []."""
     done: set[str] = set()
 
-    def visit(name: str, way: list[str]) -> list[str]:
+    def cycle_reached_from(name: str, way: list[str]) -> list[str]:
         if name in way:
             return [*way[way.index(name) :], name]
         if name not in done:
             for callee in sorted(graph.get(name, {})):
-                if found := visit(callee, [*way, name]):
+                if found := cycle_reached_from(callee, [*way, name]):
                     return found
             done.add(name)
         return []
 
     for name in sorted(graph):
-        if found := visit(name, []):
+        if found := cycle_reached_from(name, []):
             return found
     return []
 
@@ -58,9 +58,9 @@ def main() -> int:
     """Print one cycle of each folder that has any; return 1 if there is one."""
     bad = files = 0
     for folder in FOLDERS:
-        graph = calls(Path(sys.argv[1]) / f"libsiw_{folder}.a", folder)
+        graph = file_call_graph(Path(sys.argv[1]) / f"libsiw_{folder}.a", folder)
         files += len(graph)
-        way = cycle(graph)
+        way = find_cycle(graph)
         for caller, callee in itertools.pairwise(way):
             print(f"{folder}/{caller} calls {graph[caller][callee]} of {callee}")
         bad += bool(way)

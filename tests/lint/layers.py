@@ -53,6 +53,6 @@ PARTS: set[str] = {
 }
 
 
-def allowed(folder: str) -> set[str]:
+def usable_folders(folder: str) -> set[str]:
     """Return the folders that files of this folder may use."""
     return {folder} | MAY_USE[folder]

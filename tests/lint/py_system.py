@@ -45,7 +45,7 @@ LOOPS = re.compile(
 )
 
 
-def _past(module: str, name: str) -> bool:
+def _calls_system(module: str, name: str) -> bool:
     """Whether an attribute of a module calls the system."""
     if module == "socket":
         # socket.socket as a type is allowed; the creation of a socket is a call of socket.socket.
@@ -55,7 +55,7 @@ def _past(module: str, name: str) -> bool:
     return bool(LOOPS.fullmatch(name))
 
 
-def past_base(text: str) -> list[tuple[int, str]]:
+def find_direct_system_calls(text: str) -> list[tuple[int, str]]:
     """Return line and name of each use that bypasses siwarp.base.system."""
     found = []
     aliases: dict[str, str] = {}
@@ -70,14 +70,14 @@ def past_base(text: str) -> list[tuple[int, str]]:
             if module in MODULES:
                 wrong = [module]
             elif module in {"os", "socket", "asyncio"}:
-                wrong = [a.name for a in node.names if _past(module, a.name)]
+                wrong = [a.name for a in node.names if _calls_system(module, a.name)]
         found += [(node.lineno, name) for name in wrong]
     for node in nodes:
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("socket.socket"):
             found.append((node.lineno, "socket.socket"))
         elif isinstance(node, ast.Attribute):
             value = ast.unparse(node.value)
-            if _past(aliases.get(value, value), node.attr):
+            if _calls_system(aliases.get(value, value), node.attr):
                 found.append((node.lineno, f"{value}.{node.attr}"))
     return sorted(found)
 
@@ -88,7 +88,7 @@ def main() -> int:
     for folder in FOLDERS:
         for path in sorted((PACKAGE / folder).rglob("*.py")):
             checked += 1
-            for number, name in past_base(path.read_text("utf-8")):
+            for number, name in find_direct_system_calls(path.read_text("utf-8")):
                 print(
                     f"siwarp/{path.relative_to(PACKAGE)}:{number}: {name}: use siwarp.base.system"
                 )

@@ -42,7 +42,7 @@ class Entry:
     reason: str
 
 
-def listed(text: str) -> dict[str, Entry]:
+def parse_allowed_uses(text: str) -> dict[str, Entry]:
     """Return the entries of the list by file.
 
     Raises:
@@ -59,7 +59,7 @@ def listed(text: str) -> dict[str, Entry]:
     return found
 
 
-def _aliases(tree: ast.Module) -> tuple[set[str], set[str]]:
+def _clock_names(tree: ast.Module) -> tuple[set[str], set[str]]:
     """Return the names of the module time, and of the clock functions imported from it."""
     modules: set[str] = set()
     functions: set[str] = set()
@@ -71,14 +71,14 @@ def _aliases(tree: ast.Module) -> tuple[set[str], set[str]]:
     return modules, functions
 
 
-def _has_time(call: ast.Call) -> bool:
+def _has_seconds_argument(call: ast.Call) -> bool:
     """Return whether a call has a number of seconds, with a decimal point, among its arguments."""
     values = [*call.args, *(keyword.value for keyword in call.keywords)]
     constants = (value.value for value in values if isinstance(value, ast.Constant))
     return any(isinstance(constant, float) and constant > 0 for constant in constants)
 
 
-def absence(node: ast.AST) -> str:
+def call_that_waits_for_nothing(node: ast.AST) -> str:
     """Return the name of the call if the node asserts that nothing arrives within a time, otherwise
     "".
 
@@ -91,18 +91,22 @@ def absence(node: ast.AST) -> str:
             pass
         case _:
             return ""
-    return getattr(call.func, "attr", getattr(call.func, "id", "")) if _has_time(call) else ""
+    return (
+        getattr(call.func, "attr", getattr(call.func, "id", ""))
+        if _has_seconds_argument(call)
+        else ""
+    )
 
 
-def calls(source: str, exempt: frozenset[str] = frozenset()) -> Iterator[tuple[int, str]]:
+def real_time_uses(source: str, exempt: frozenset[str] = frozenset()) -> Iterator[tuple[int, str]]:
     """Yield line and name of each use of a clock, a sleep or a wait for nothing.
 
     exempt: functions whose uses are ignored.
     """
     tree = ast.parse(source)
-    modules, functions = _aliases(tree)
+    modules, functions = _clock_names(tree)
 
-    def look(node: ast.AST) -> Iterator[tuple[int, str]]:
+    def real_time_uses_below(node: ast.AST) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in exempt:
             return
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -114,15 +118,15 @@ def calls(source: str, exempt: frozenset[str] = frozenset()) -> Iterator[tuple[i
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
             if name in ABSENCE:
                 yield node.lineno, name
-        elif name := absence(node):
+        elif name := call_that_waits_for_nothing(node):
             yield node.lineno, name
         for child in ast.iter_child_nodes(node):
-            yield from look(child)
+            yield from real_time_uses_below(child)
 
-    return look(tree)
+    return real_time_uses_below(tree)
 
 
-def timing(text: str) -> dict[str, set[str]]:
+def parse_timing_list(text: str) -> dict[str, set[str]]:
     """Return the files with tests that race the clock: the listed functions, or an empty set for
     all.
     """
@@ -135,9 +139,9 @@ def timing(text: str) -> dict[str, set[str]]:
     return found
 
 
-def count(root: Path = ROOT) -> dict[str, list[tuple[int, str]]]:
+def count_real_time_uses(root: Path = ROOT) -> dict[str, list[tuple[int, str]]]:
     """Return the uses in each file below tests/ that only listed files may have."""
-    racing = timing((root / TIMING.relative_to(ROOT)).read_text("utf-8"))
+    racing = parse_timing_list((root / TIMING.relative_to(ROOT)).read_text("utf-8"))
     found: dict[str, list[tuple[int, str]]] = {}
     for path in sorted((root / "tests").rglob("*.py")):
         name = path.relative_to(root).as_posix()
@@ -146,12 +150,14 @@ def count(root: Path = ROOT) -> dict[str, list[tuple[int, str]]]:
         text = path.read_text("utf-8")
         if PERHAPS.search(text) is None:
             continue
-        if here := sorted(calls(text, frozenset(racing.get(name, ())))):
+        if here := sorted(real_time_uses(text, frozenset(racing.get(name, ())))):
             found[name] = here
     return found
 
 
-def problems(found: dict[str, list[tuple[int, str]]], listing: dict[str, Entry]) -> Iterator[str]:
+def list_problems(
+    found: dict[str, list[tuple[int, str]]], listing: dict[str, Entry]
+) -> Iterator[str]:
     """Yield one line for each problem."""
     for name, here in found.items():
         most = listing[name].count if name in listing else 0
@@ -169,7 +175,7 @@ def problems(found: dict[str, list[tuple[int, str]]], listing: dict[str, Entry])
             )
 
 
-def write(found: dict[str, list[tuple[int, str]]], text: str) -> str:
+def update_counts(found: dict[str, list[tuple[int, str]]], text: str) -> str:
     """Return the list with the current numbers, where these are not higher than the listed ones."""
     lines = []
     for line in text.splitlines():
@@ -185,12 +191,12 @@ def write(found: dict[str, list[tuple[int, str]]], text: str) -> str:
 
 def main() -> int:
     """Print the problems; return 1 if there are any."""
-    found = count()
+    found = count_real_time_uses()
     text = LIST.read_text("utf-8")
     if sys.argv[1:] == ["--write"]:
-        LIST.write_text(write(found, text), "utf-8")
+        LIST.write_text(update_counts(found, text), "utf-8")
         return 0
-    wrong = list(problems(found, listed(text)))
+    wrong = list(list_problems(found, parse_allowed_uses(text)))
     print("".join(f"{line}\n" for line in wrong), end="")
     return 1 if wrong else 0
 

@@ -62,7 +62,7 @@ class Function:
     body: str
 
 
-def stripped(text: str) -> str:
+def strip_to_code(text: str) -> str:
     """Return C without comments, strings, attributes and preprocessor lines."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.S)
     text = re.sub(r'"(?:\\.|[^"\\\n])*"', '""', text)
@@ -72,17 +72,17 @@ def stripped(text: str) -> str:
     return re.sub(r"^[ \t]*#(?:\\\n|[^\n])*", "", text, flags=re.M)
 
 
-def functions(folder: str, file: str, text: str) -> list[Function]:
+def parse_functions(folder: str, file: str, text: str) -> list[Function]:
     """Return the functions that a file defines."""
     found = []
-    for match in FUNCTION.finditer(stripped(text)):
+    for match in FUNCTION.finditer(strip_to_code(text)):
         if (name := NAME.search(match["head"])) and not match["head"].startswith("typedef"):
             static = match["head"].startswith("static")
             found.append(Function(folder, file, name[1], static, match["body"]))
     return found
 
 
-def without_calls(text: str, names: set[str]) -> str:
+def remove_calls(text: str, names: set[str]) -> str:
     """Return an expression without the calls of these functions and their arguments."""
     while match := next((m for m in CALL.finditer(text) if m[1] in names), None):
         depth, end = 1, match.end()
@@ -93,13 +93,13 @@ def without_calls(text: str, names: set[str]) -> str:
     return text
 
 
-def statements(body: str) -> list[str]:
+def split_statements(body: str) -> list[str]:
     """Return the statements, each on one line; an if yields a statement with only its condition."""
     flat = re.sub(r"\s+", " ", body)
     out, depth, start = [], 0, 0
     for at, char in enumerate(flat):
         depth += {"(": 1, ")": -1}.get(char, 0)
-        if char == "{" and re.search(r"(=|\)|\(|,|\{) ?$", flat[:at]) and not is_block(flat, at):
+        if char == "{" and re.search(r"(=|\)|\(|,|\{) ?$", flat[:at]) and not opens_block(flat, at):
             depth += 1
         elif char == "}" and depth:
             depth -= 1
@@ -110,14 +110,14 @@ def statements(body: str) -> list[str]:
     for statement in out:
         text = re.sub(r"^else ?", "", statement)
         if text.startswith("if ("):
-            end = closing(text, 3)
+            end = closing_parenthesis(text, 3)
             parts += [text[: end + 1], text[end + 1 :].strip()]
         else:
             parts.append(text)
     return [part for part in parts if part]
 
 
-def closing(text: str, at: int) -> int:
+def closing_parenthesis(text: str, at: int) -> int:
     """Return the position of the parenthesis that closes the one at this position."""
     depth = 0
     for i in range(at, len(text)):
@@ -127,7 +127,7 @@ def closing(text: str, at: int) -> int:
     return len(text) - 1
 
 
-def is_block(flat: str, at: int) -> bool:
+def opens_block(flat: str, at: int) -> bool:
     """Whether this brace begins a block of statements, not an initializer."""
     before = flat[:at].rstrip()
     if before.endswith(("=", ",", "(", "{")):
@@ -136,7 +136,7 @@ def is_block(flat: str, at: int) -> bool:
     return not re.search(r"\((?:const )?(?:struct|union) \w+(?:\[\])?\)$", before)
 
 
-def does_work(statement: str, far: set[str], trivial: set[str], own: set[str]) -> bool:
+def does_own_work(statement: str, far: set[str], trivial: set[str], own: set[str]) -> bool:
     """Whether a statement does more than forward a call of one of these functions of another
     folder.
     """
@@ -144,7 +144,7 @@ def does_work(statement: str, far: set[str], trivial: set[str], own: set[str]) -
         return True
     if re.search(r"\+\+|--", statement):
         return True
-    rest = without_calls(statement, far | trivial)
+    rest = remove_calls(statement, far | trivial)
     if any(name not in NEUTRAL for name in CALL.findall(rest)):
         return True
     if declared := DECLARATION.match(statement):
@@ -160,7 +160,7 @@ def does_work(statement: str, far: set[str], trivial: set[str], own: set[str]) -
     return "->" in rest or "++" in rest or "--" in rest
 
 
-def find(everything: list[Function]) -> list[str]:
+def find_forwarding_functions(everything: list[Function]) -> list[str]:
     """Return the names of the tolls among these functions."""
     # A static function of a source file belongs to its folder, even if others have the same name.
     home = {
@@ -172,10 +172,10 @@ def find(everything: list[Function]) -> list[str]:
     for _ in range(3):  # supports up to three levels of helper functions
         for f in everything:
             mine = {name for folder, name in trivial if folder == f.folder}
-            parts = [part.replace("->", ".") for part in statements(f.body)]
+            parts = [part.replace("->", ".") for part in split_statements(f.body)]
             own: set[str] = set()
             decides = re.search(r"\bif \(|[!=<>]=|&&|\|\|", f.body)
-            if parts and not decides and not any(does_work(p, set(), mine, own) for p in parts):
+            if parts and not decides and not any(does_own_work(p, set(), mine, own) for p in parts):
                 trivial.add((f.folder, f.name))
     static = {(f.folder, f.file, f.name) for f in everything if f.static}
     tolls = []
@@ -195,7 +195,9 @@ def find(everything: list[Function]) -> list[str]:
             f.folder != "base"
             and len(far) == 1
             and not back
-            and not any(does_work(part, set(far), mine, own) for part in statements(f.body))
+            and not any(
+                does_own_work(part, set(far), mine, own) for part in split_statements(f.body)
+            )
         ):
             tolls.append(f.name)
     return tolls
@@ -212,10 +214,10 @@ def main() -> int:
         # abi implements the names of verbs on siw.h, so forwarding is its purpose. sim defines the
         # names of llp again.
         if folder not in {"abi", "bench", "sim", "wan"}
-        for f in functions(folder, path.name, path.read_text("utf-8"))
+        for f in parse_functions(folder, path.name, path.read_text("utf-8"))
     ]
     where = {f.name: f"siwarp/{f.folder}/{f.file}" for f in everything}
-    tolls = find(everything)
+    tolls = find_forwarding_functions(everything)
     bad = [
         f"{where[name]}: {name} only calls one function of another folder"
         for name in tolls

@@ -15,7 +15,7 @@ from siwarp.testing import pair
 from siwarp.verbs import MR, PD, Buffer, Context, RemoteBuffer
 
 
-def send(conn: siwarp.cm.Connection, mr: MR, view: memoryview) -> None:
+def send_supported_types(conn: siwarp.cm.Connection, mr: MR, view: memoryview) -> None:
     """Send objects with the buffer protocol, and two objects without it."""
     many: list[Buffer] = [b"", bytearray(), view, array.array("d"), mmap.mmap(-1, 4), np.ones(3)]
     for data in many:
@@ -25,7 +25,7 @@ def send(conn: siwarp.cm.Connection, mr: MR, view: memoryview) -> None:
     conn.send(5)  # type: ignore[arg-type]
 
 
-async def awaited(
+async def send_supported_types_async(
     conn: siwarp.aio.Connection, udp: siwarp.aio.UDEndpoint, to: RemoteBuffer
 ) -> None:
     """Send objects with and without the buffer protocol, with asyncio."""
@@ -36,12 +36,12 @@ async def awaited(
     await udp.send(b"octets", "127.0.0.1")  # type: ignore[arg-type]
 
 
-def register(pd: PD) -> list[MR]:
+def register_memory(pd: PD) -> list[MR]:
     """Register existing memory, or new memory of a given size."""
     return [MR(pd, 64), MR(pd, bytearray(64)), MR(pd, np.ones(3)), MR(pd, "x")]  # type: ignore[arg-type]
 
 
-def kinds() -> None:
+def create_pairs() -> None:
     """Create a pair of an existing kind, and of one that does not exist."""
     with Context() as device, pair("ud", device) as (a, b):
         a.send(b.recv())

@@ -12,13 +12,13 @@ from pathlib import Path
 LIST = Path(__file__).with_name("tests.txt")
 
 
-def listed(path: Path = LIST) -> list[str]:
+def listed_tests(path: Path = LIST) -> list[str]:
     """Return the names on the list: a file of tests, or ``FILE::FUNCTION``."""
     lines = (line.split("#", 1)[0].strip() for line in path.read_text("utf-8").splitlines())
     return [line for line in lines if line]
 
 
-def reasons(path: Path = LIST) -> dict[str, str]:
+def reasons_by_test(path: Path = LIST) -> dict[str, str]:
     """Return the reason of each name on the list: why a test in virtual time cannot replace it."""
     lines = [line.partition("#") for line in path.read_text("utf-8").splitlines()]
     return {name.strip(): why.strip() for name, _, why in lines if name.strip()}

@@ -23,7 +23,7 @@ class Cost:
     steal: float
 
     @property
-    def own(self) -> float:
+    def own_seconds(self) -> float:
         """The time that the test would have taken with a CPU for itself."""
         return max(self.wall - self.run_delay - self.steal, 0.0)
 
@@ -67,7 +67,7 @@ class Stopwatch:
         return Cost(wall, waited / 1e9, stolen)
 
 
-def is_quiet(seconds: float = 1.0, share: float = 0.85) -> bool:
+def machine_is_quiet(seconds: float = 1.0, share: float = 0.85) -> bool:
     """Whether the machine's CPUs are idle for at least this share of the next ``seconds``."""
     all_before, idle_before, _ = cpu_ticks()
     time.sleep(seconds)
@@ -75,10 +75,10 @@ def is_quiet(seconds: float = 1.0, share: float = 0.85) -> bool:
     return idle - idle_before >= share * max(everything - all_before, 1)
 
 
-def wait_until_quiet(limit: float) -> bool:
+def wait_for_quiet_machine(limit: float) -> bool:
     """Wait for a quiet second; return False if there was none within ``limit`` seconds."""
     end = time.monotonic() + limit
     while time.monotonic() < end:
-        if is_quiet():
+        if machine_is_quiet():
             return True
     return False

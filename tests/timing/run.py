@@ -26,7 +26,7 @@ from pathlib import Path
 
 import pytest
 
-from timing import listed, measure, name_on_list
+from timing import listed_tests, measure, name_on_list
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Seconds that the lane waits for a quiet machine before it gives up judging a test.
@@ -74,7 +74,7 @@ class Costs:
             self._outcome = "skipped"
 
 
-def pytest_run(arguments: list[str]) -> tuple[int, list[Result]]:
+def run_pytest(arguments: list[str]) -> tuple[int, list[Result]]:
     """Run pytest in one process; return its status and the result of each test."""
     with tempfile.TemporaryDirectory(prefix="siwarp-timing-") as folder:
         path = Path(folder) / "costs.jsonl"
@@ -89,13 +89,13 @@ def pytest_run(arguments: list[str]) -> tuple[int, list[Result]]:
     return done.returncode, [Result(**json.loads(line)) for line in lines]
 
 
-def verdict(first: Result, may_be_unjudged: bool) -> tuple[str, str]:
+def verdict_after_rerun(first: Result, may_be_unjudged: bool) -> tuple[str, str]:
     """Judge a test that failed once; return the verdict and an explanation."""
     if not may_be_unjudged:
         return "FAILED", f"{first.cost}; it is not in tests/timing/tests.txt"
-    if not measure.wait_until_quiet(QUIET_WITHIN_S):
+    if not measure.wait_for_quiet_machine(QUIET_WITHIN_S):
         return "UNJUDGED", f"{first.cost}; no quiet second within {QUIET_WITHIN_S:.0f} s"
-    _, again = pytest_run(["-q", first.nodeid])
+    _, again = run_pytest(["-q", first.nodeid])
     if len(again) != 1 or again[0].outcome != "passed":
         return "FAILED", f"twice: {first.cost}; again {again[0].cost if again else 'not run'}"
     return "LOAD", f"failed: {first.cost}; passed when quiet: {again[0].cost}"
@@ -108,15 +108,15 @@ def main() -> int:
     parser.add_argument("tests", nargs="*", default=["tests"])
     options = parser.parse_args()
 
-    status, results = pytest_run(["-q", "-m", "timing", *options.tests])
+    status, results = run_pytest(["-q", "-m", "timing", *options.tests])
     failed = [result for result in results if result.outcome == "failed"]
     if status not in (0, 1) or not results or (status == 1 and not failed):
         print(f"timing: pytest ended with status {status} after {len(results)} tests")
         return 1
-    names = frozenset(listed())
+    names = frozenset(listed_tests())
     verdicts: list[tuple[str, Result, str]] = []
     for result in failed:
-        kind, why = verdict(result, name_on_list(result.nodeid, names) is not None)
+        kind, why = verdict_after_rerun(result, name_on_list(result.nodeid, names) is not None)
         verdicts.append((kind, result, why))
     for kind, result, why in verdicts:
         print(f"{kind} {result.nodeid}: {why}")

@@ -16,9 +16,9 @@ import pytest
     ],
 )
 def test_compiler_atomics_are_found(line: str) -> None:
-    assert [number for number, _ in c_atomics.builtins(f"int x;\n{line}\n")] == [2]
+    assert [number for number, _ in c_atomics.find_atomic_builtins(f"int x;\n{line}\n")] == [2]
 
 
 def test_c11_atomics_are_accepted() -> None:
     text = "_Atomic int a;\n\tatomic_load_explicit(&a, memory_order_relaxed);\n"
-    assert c_atomics.builtins(text) == []
+    assert c_atomics.find_atomic_builtins(text) == []

@@ -31,27 +31,27 @@ import pytest
     ],
 )
 def test_a_call_of_the_system_is_refused_but_in_base_and_llp(symbol: str) -> None:
-    wrong = c_symbols.past_base("rd", "rd.c", symbol)
+    wrong = c_symbols.system_call_error("rd", "rd.c", symbol)
     assert wrong is not None
     assert wrong.startswith(f"rd/rd.c calls {symbol}:")
-    assert c_symbols.past_base("base", "os.c", symbol) is None
-    assert c_symbols.past_base("llp", "llp_wait.c", symbol) is None
+    assert c_symbols.system_call_error("base", "os.c", symbol) is None
+    assert c_symbols.system_call_error("llp", "llp_wait.c", symbol) is None
 
 
 @pytest.mark.parametrize(
     "symbol", ["siw_sleep_ns", "siw_rd_pause", "strerror_r", "pthread_join", "getpid", "qsort"]
 )
 def test_other_calls_pass(symbol: str) -> None:
-    assert c_symbols.past_base("verbs", "device_cq.c", symbol) is None
+    assert c_symbols.system_call_error("verbs", "device_cq.c", symbol) is None
 
 
 def test_a_clock_of_its_own_is_found_in_the_text() -> None:
     text = "/* as clock_gettime(2) */\n\tclock_gettime(CLOCK_REALTIME, &t);\n\tx = __rdtsc();\n"
-    assert c_symbols.clocks("qp", "qp.c", text) == [
+    assert c_symbols.clock_use_errors("qp", "qp.c", text) == [
         "qp/qp.c uses clock_gettime: ask siw_now_ns",
         "qp/qp.c uses __rdtsc: ask siw_now_ns",
     ]
-    assert c_symbols.clocks("base", "clock.h", text) == []
+    assert c_symbols.clock_use_errors("base", "clock.h", text) == []
 
 
 @pytest.mark.parametrize(
@@ -76,10 +76,10 @@ def test_a_clock_of_its_own_is_found_in_the_text() -> None:
     ],
 )
 def test_python_that_goes_past_base_is_found(line: str) -> None:
-    assert [number for number, _ in py_system.past_base(f"x = 1\n{line}\n")] == [2]
+    assert [number for number, _ in py_system.find_direct_system_calls(f"x = 1\n{line}\n")] == [2]
 
 
 def test_python_that_asks_base_passes() -> None:
     text = "from siwarp.base import system\nimport os, socket\nsystem.sleep(os.getpid())\n"
     text += "x: socket.socket = given\ny = socket.AF_INET, socket.inet_pton, socket.gaierror\n"
-    assert py_system.past_base(text) == []
+    assert py_system.find_direct_system_calls(text) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tolls import Function, find, functions
+from tolls import Function, find_forwarding_functions, parse_functions
 
 BELOW = """
 int siw_low_do(struct siw_low *low, int what)
@@ -201,25 +201,25 @@ int siw_up_do(struct siw_up *up)
 }
 
 
-def tolls_of(text: str) -> list[str]:
+def forwarding_functions_in(text: str) -> list[str]:
     everything: list[Function] = [
-        *functions("base", "base.c", BASE),
-        *functions("low", "low.c", BELOW),
-        *functions("up", "up.c", text),
+        *parse_functions("base", "base.c", BASE),
+        *parse_functions("low", "low.c", BELOW),
+        *parse_functions("up", "up.c", text),
     ]
-    return find(everything)
+    return find_forwarding_functions(everything)
 
 
 @pytest.mark.parametrize("text", TOLLS.values(), ids=TOLLS.keys())
 def test_disguised_pass_through_functions_are_found(text: str) -> None:
-    assert tolls_of(text) == ["siw_up_do"]
+    assert forwarding_functions_in(text) == ["siw_up_do"]
 
 
 @pytest.mark.parametrize("text", WORK.values(), ids=WORK.keys())
 def test_functions_that_do_work_are_accepted(text: str) -> None:
-    assert tolls_of(text) == []
+    assert forwarding_functions_in(text) == []
 
 
 def test_a_function_of_the_same_folder_may_be_called_alone() -> None:
     text = TOLLS["a cast"].replace("siw_low_do", "siw_up_more")
-    assert tolls_of(text) == []
+    assert forwarding_functions_in(text) == []

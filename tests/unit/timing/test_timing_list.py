@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from history import First
-from timing import LIST, listed, name_on_list, reasons
+from timing import LIST, listed_tests, name_on_list, reasons_by_test
 
 
-def functions(file: Path) -> set[str]:
+def defined_functions(file: Path) -> set[str]:
     tree = ast.parse(file.read_text("utf-8"))
     return {
         node.name
@@ -22,19 +22,19 @@ def functions(file: Path) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("name", listed())
+@pytest.mark.parametrize("name", listed_tests())
 def test_each_name_is_that_of_a_test(root: Path, name: str) -> None:
     file, _, function = name.partition("::")
     assert (root / file).is_file()
-    assert not function or function in functions(root / file)
+    assert not function or function in defined_functions(root / file)
 
 
 def test_each_name_has_a_reason_why_virtual_time_cannot_show_it() -> None:
-    assert [name for name, why in reasons().items() if len(why.split()) < 2] == []
+    assert [name for name, why in reasons_by_test().items() if len(why.split()) < 2] == []
 
 
 def test_no_name_stands_twice() -> None:
-    names = listed()
+    names = listed_tests()
     assert len(names) == len(set(names))
     files = {name for name in names if "::" not in name}
     assert not [name for name in names if "::" in name and name.partition("::")[0] in files]
@@ -43,7 +43,7 @@ def test_no_name_stands_twice() -> None:
 def test_no_name_was_added_since_the_list_was_made(root: Path) -> None:
     first = First(root, LIST.relative_to(root).as_posix())
     at_first = {line.split("#", 1)[0].strip() for line in first.text.splitlines()}
-    for name in listed():
+    for name in listed_tests():
         file, colons, function = name.partition("::")
         then = first.name_then(file)
         # An entry for a file may be replaced by entries for some of its functions.
@@ -63,12 +63,12 @@ def test_a_run_that_picks_another_marker_leaves_them_out(root: Path) -> None:
     file = "tests/namespaces/test_path_rd.py"
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:xdist", file, "-m"]
 
-    def collected(marker: str) -> int:
+    def count_collected_tests(marker: str) -> int:
         done = subprocess.run(
             [*command, marker], cwd=root, capture_output=True, text=True, check=False
         )
         assert done.returncode in (0, 5), done.stderr
         return done.stdout.count("::")
 
-    assert collected("root") == 0
-    assert collected("root or timing") > 0 or os.geteuid() != 0
+    assert count_collected_tests("root") == 0
+    assert count_collected_tests("root or timing") > 0 or os.geteuid() != 0

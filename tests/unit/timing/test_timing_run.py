@@ -4,55 +4,55 @@ from __future__ import annotations
 
 import pytest
 from timing import measure, run
-from timing.run import Result, verdict
+from timing.run import Result, verdict_after_rerun
 
 FIRST = Result("tests/a/test_a.py::test_one", "failed", "2.00 s", "assert 3 < 2")
 
 
 @pytest.fixture
-def reruns(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def recorded_reruns(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Replace the rerun by one that passes; return the tests that were rerun."""
     seen: list[list[str]] = []
 
-    def passed(arguments: list[str]) -> tuple[int, list[Result]]:
+    def fake_passing_run(arguments: list[str]) -> tuple[int, list[Result]]:
         seen.append(arguments)
         return 0, [Result(arguments[-1], "passed", "1.00 s", "")]
 
-    monkeypatch.setattr(run, "pytest_run", passed)
-    monkeypatch.setattr(measure, "wait_until_quiet", lambda limit: True)
+    monkeypatch.setattr(run, "run_pytest", fake_passing_run)
+    monkeypatch.setattr(measure, "wait_for_quiet_machine", lambda limit: True)
     return seen
 
 
-def test_a_rerun_that_passes_is_reported_as_load(reruns: list[list[str]]) -> None:
-    kind, why = verdict(FIRST, may_be_unjudged=True)
+def test_a_rerun_that_passes_is_reported_as_load(recorded_reruns: list[list[str]]) -> None:
+    kind, why = verdict_after_rerun(FIRST, may_be_unjudged=True)
     assert kind == "LOAD"
     assert "2.00 s" in why and "1.00 s" in why
-    assert reruns == [["-q", FIRST.nodeid]]
+    assert recorded_reruns == [["-q", FIRST.nodeid]]
 
 
 def test_what_fails_twice_has_failed(
-    reruns: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    recorded_reruns: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "pytest_run", lambda arguments: (1, [FIRST]))
-    assert verdict(FIRST, may_be_unjudged=True)[0] == "FAILED"
+    monkeypatch.setattr(run, "run_pytest", lambda arguments: (1, [FIRST]))
+    assert verdict_after_rerun(FIRST, may_be_unjudged=True)[0] == "FAILED"
 
 
 def test_without_a_quiet_machine_it_is_not_judged_and_not_rerun(
-    reruns: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    recorded_reruns: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "wait_until_quiet", lambda limit: False)
-    assert verdict(FIRST, may_be_unjudged=True)[0] == "UNJUDGED"
-    assert reruns == []
+    monkeypatch.setattr(measure, "wait_for_quiet_machine", lambda limit: False)
+    assert verdict_after_rerun(FIRST, may_be_unjudged=True)[0] == "UNJUDGED"
+    assert recorded_reruns == []
 
 
-def test_what_is_not_on_the_list_fails_at_once(reruns: list[list[str]]) -> None:
-    assert verdict(FIRST, may_be_unjudged=False)[0] == "FAILED"
-    assert reruns == []
+def test_what_is_not_on_the_list_fails_at_once(recorded_reruns: list[list[str]]) -> None:
+    assert verdict_after_rerun(FIRST, may_be_unjudged=False)[0] == "FAILED"
+    assert recorded_reruns == []
 
 
 def test_a_cost_is_not_more_than_the_time_that_passed() -> None:
     watch = measure.Stopwatch()
     total = sum(range(100_000))
     cost = watch.stop()
-    assert total and 0 <= cost.own <= cost.wall
+    assert total and 0 <= cost.own_seconds <= cost.wall
     assert cost.run_delay >= 0 and cost.steal >= 0
