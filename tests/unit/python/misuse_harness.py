@@ -26,7 +26,7 @@ SEND, WRITE, READ = WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ
 State, Limit, Plain = siwarp.StateError, siwarp.LimitError, siwarp.Error
 
 
-class World:
+class VerbsObjects:
     """Two devices; on the first, queue pairs of both types in several states."""
 
     def __init__(self) -> None:
@@ -39,26 +39,26 @@ class World:
         self.ah = AH(self.pd, ("127.0.0.1", 9))
         self.busy = self.rig.qp(self.rig.cq())
 
-    def ud(self, state: QPState = QPState.RTS, **kw: Any) -> QP:
+    def make_ud_qp(self, state: QPState = QPState.RTS, **kw: Any) -> QP:
         qp = self.rig.qp(self.cq, **kw)
         for step in (QPState.INIT, QPState.RTR, QPState.RTS):
             if step <= state:
                 qp.modify(QPAttr(qp_state=step))
         return qp
 
-    def rc(self, state: QPState = QPState.RESET, **kw: Any) -> QP:
+    def make_rc_qp(self, state: QPState = QPState.RESET, **kw: Any) -> QP:
         qp = self.rig.qp(self.cq, qp_type=QPType.RC, **kw)
         if state == QPState.INIT:
             qp.to_init()
         return qp
 
-    def connected(self, **kw: Any) -> End:
+    def connect_endpoint(self, **kw: Any) -> End:
         return Wire(self.rig, self.other).connect(**kw)[0]
 
-    def send(self, **kw: Any) -> SendWR:
+    def make_send_wr(self, **kw: Any) -> SendWR:
         return SendWR(**{"sg": [self.sge], "ah": self.ah, **kw})
 
-    def id(self) -> CMID:
+    def make_cm_id(self) -> CMID:
         return CMID(CMEventChannel(self.ctx))
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from siwarp.verbs import CQ, MR, PD, QP, CompChannel, Context, QPCap, QPInitAttr, QPType
 
 
-class UD:
+class UDResources:
     """A UD queue pair in RTS with a completion channel and memory; it sends to itself."""
 
     SIZE = 4096

@@ -12,7 +12,7 @@ from typing import Any
 from harness.rc_harness import Wire
 from harness.verbs_harness import settings
 from unit.python import test_misuse_mw
-from unit.python.misuse_harness import World
+from unit.python.misuse_harness import VerbsObjects
 
 from siwarp._siwarp import ffi, lib
 from siwarp.cm import CMID, CMEventChannel, ConnParam
@@ -44,27 +44,27 @@ NULL = ffi.NULL
 THERE = RemoteBuffer(0x1000, 8, 7)
 PLAIN = AccessFlag.LOCAL_WRITE
 
-Call = Callable[[World], object]
+Call = Callable[[VerbsObjects], object]
 
 
-def addr(host: str = "127.0.0.1", port: int = 9) -> Any:
+def parse_addr(host: str = "127.0.0.1", port: int = 9) -> Any:
     out = ffi.new("struct siw_addr *")
     assert lib.siw_addr_parse(host.encode(), port, out) == 0
     return out
 
 
-def send_wr(w: World, **members: Any) -> Any:
+def make_send_wr_struct(w: VerbsObjects, **members: Any) -> Any:
     """Return a work request as the C struct, not wrapped in a Python object."""
     wr = ffi.new("struct siw_send_wr *", {"opcode": WROpcode.SEND, **members})
     wr.wr.ud.ah = w.ah._live()
     return wr
 
 
-def post(qp: QP, wr: Any) -> int:
+def post_send_struct(qp: QP, wr: Any) -> int:
     return int(lib.siw_post_send(qp._live(), wr, NULL))
 
 
-def interrupted(w: World) -> object:
+def wait_interrupted_by_signal(w: VerbsObjects) -> object:
     """Interrupt a waiting C call with a signal whose Python handler does nothing."""
     channel = CompChannel(w.ctx)
     out, context = ffi.new("struct siw_cq **"), ffi.new("void **")
@@ -72,11 +72,11 @@ def interrupted(w: World) -> object:
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     stop = threading.Event()
 
-    def knock() -> None:
+    def send_signals_until_stopped() -> None:
         while not stop.wait(0.02):
             signal.pthread_kill(main, signal.SIGUSR1)
 
-    knocking = threading.Thread(target=knock)
+    knocking = threading.Thread(target=send_signals_until_stopped)
     knocking.start()
     try:
         return lib.siw_get_cq_event(channel._live(), out, context, 20000)
@@ -86,22 +86,22 @@ def interrupted(w: World) -> object:
         signal.signal(signal.SIGUSR1, before)
 
 
-def destroyed(w: World) -> object:
+def destroy_srq_twice(w: VerbsObjects) -> object:
     srq = SRQ(w.pd)
     c = srq._live()
     srq.close()
     return lib.siw_destroy_srq(c)
 
 
-def gone_region(w: World) -> object:
+def deregister_mr_twice(w: VerbsObjects) -> object:
     memory = ffi.new("char[]", 64)
     mr = lib.siw_reg_mr(w.pd._live(), memory, 64, 1)
     assert lib.siw_dereg_mr(mr) == 0
     return lib.siw_dereg_mr(mr)
 
 
-def share_of_closed(w: World) -> object:
-    qp = w.ud()
+def share_socket_of_closed_qp(w: VerbsObjects) -> object:
+    qp = w.make_ud_qp()
     c = qp._live()
     qp.close()
     init = ffi.new("struct siw_qp_init_attr *")
@@ -110,45 +110,45 @@ def share_of_closed(w: World) -> object:
     return lib.siw_create_qp(w.pd._live(), init)
 
 
-def no_port(w: World) -> QP:
+def create_qp_without_free_port(w: VerbsObjects) -> QP:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with settings(rc_port_first=port, rc_port_last=port):
-            return w.rc(by_qpn=True)
+            return w.make_rc_qp(by_qpn=True)
 
 
-def elsewhere(w: World) -> object:
+def send_from_other_address(w: VerbsObjects) -> object:
     ah = AH(w.pd, ("127.0.0.1", 9), source="127.0.0.1")
     qp = QP(w.pd, QPInitAttr(scq=w.cq, addr=("127.0.0.2", 0)))
     qp.to_rts(QPAttr(qkey=1))
     return qp.post_send(SendWR(sg=[w.sge], ah=ah))
 
 
-def uc_elsewhere(w: World) -> None:
+def connect_uc_from_other_family(w: VerbsObjects) -> None:
     qp = QP(w.pd, QPInitAttr(QPType.UC, scq=w.cq, every_addr=True))
     qp.to_init(QPAttr(qkey=1))
     qp.to_rtr(QPAttr(ah_attr=AHAttr("127.0.0.1", 9, "::1")))
 
 
-def every_fd(w: World) -> None:
+def pass_socket_with_every_addr(w: VerbsObjects) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
         QP(w.pd, QPInitAttr(scq=w.cq, every_addr=True)).to_init(QPAttr(qkey=1, fd=s))
 
 
-def full_socket(w: World) -> None:
-    qps = [w.ud(QPState.RESET)]
+def overfill_shared_socket(w: VerbsObjects) -> None:
+    qps = [w.make_ud_qp(QPState.RESET)]
     for _ in range(256):
         qps.append(QP(w.pd, QPInitAttr(scq=w.cq, rcq=w.cq, shared_socket_qp=qps[0])))
 
 
-def in_a_group(w: World) -> Any:
-    qp = w.ud(QPState.RESET)
+def qp_in_multicast_group(w: VerbsObjects) -> Any:
+    qp = w.make_ud_qp(QPState.RESET)
     qp.attach_mcast("239.192.7.77")
     return qp
 
 
-def overflown(w: World) -> CQ:
+def overflowed_cq(w: VerbsObjects) -> CQ:
     cq = CQ(w.ctx, 1)
     qp = w.rig.qp(cq)
     qp.to_init()
@@ -157,81 +157,81 @@ def overflown(w: World) -> CQ:
     return cq
 
 
-def many_peers(w: World) -> None:
+def exceed_max_peers(w: VerbsObjects) -> None:
     qp = QP(w.pd, QPInitAttr(QPType.RD, scq=w.cq, max_peers=1))
     qp.to_rts()
     for port in (9, 10):
         qp.post_send(SendWR(sg=[w.sge], ah=AH(w.pd, ("127.0.0.1", port))))
 
 
-def imm_to_anybody(w: World) -> None:
+def send_imm_without_announcement(w: VerbsObjects) -> None:
     with settings(mpa_announce=0):
-        end = w.connected()
+        end = w.connect_endpoint()
     end.qp.post_send(SendWR(opcode=WROpcode.SEND_WITH_IMM, sg=[w.sge]))
 
 
-def no_reads_on_rd(w: World) -> None:
+def read_with_zero_read_depth(w: VerbsObjects) -> None:
     qp = w.rig.qp(w.cq, qp_type=QPType.RD)
     qp.to_rts(QPAttr(max_rd_atomic=0))
     qp.post_send(SendWR(opcode=WROpcode.RDMA_READ, sg=[w.sge], remote=THERE, ah=w.ah))
 
 
-def outstanding(w: World) -> None:
-    qp = w.connected().qp
+def exceed_read_depth_in_sqd(w: VerbsObjects) -> None:
+    qp = w.connect_endpoint().qp
     qp.modify(QPAttr(qp_state=QPState.SQD))
     qp.modify(QPAttr(max_rd_atomic=1000))
 
 
-def in_sqd(w: World) -> tuple[Any, MR]:
+def connected_pair_in_sqd(w: VerbsObjects) -> tuple[Any, MR]:
     both = Wire(w.rig, w.other).connect()
     both[0].qp.modify(QPAttr(qp_state=QPState.SQD))
     mr = w.rig.mr(64, PLAIN | AccessFlag.MW_BIND)
     return both, mr
 
 
-def region_in_use(w: World) -> object:
-    both, mr = in_sqd(w)
+def deregister_mr_of_posted_send(w: VerbsObjects) -> object:
+    both, mr = connected_pair_in_sqd(w)
     both[0].qp.post_send(SendWR(sg=[mr.sge()]))
     return lib.siw_dereg_mr(mr._live())
 
 
-def bound_region(w: World) -> object:
-    both, mr = in_sqd(w)
+def deregister_bound_mr(w: VerbsObjects) -> object:
+    both, mr = connected_pair_in_sqd(w)
     MW(w.pd).bind(both[0].qp, mr)
     return lib.siw_dereg_mr(mr._live())
 
 
-def handle_in_use(w: World) -> object:
-    qp = w.ud()
+def destroy_ah_of_posted_send(w: VerbsObjects) -> object:
+    qp = w.make_ud_qp()
     qp.modify(QPAttr(qp_state=QPState.SQD))
-    qp.post_send(w.send())
+    qp.post_send(w.make_send_wr())
     return lib.siw_destroy_ah(w.ah._live())
 
 
-def small_srq(w: World) -> None:
+def shrink_full_srq(w: VerbsObjects) -> None:
     srq = SRQ(w.pd, SrqAttr(max_wr=8))
     srq.post_recv([RecvWR(n) for n in range(8)])
     srq.modify(SrqAttr(max_wr=4), 1)
 
 
-def taken_id(w: World) -> CMID:
-    cm_id = w.id()
-    cm_id.bind_qp(w.rc())
+def cm_id_with_qp(w: VerbsObjects) -> CMID:
+    cm_id = w.make_cm_id()
+    cm_id.bind_qp(w.make_rc_qp())
     return cm_id
 
 
-def listening(w: World) -> CMID:
-    cm_id = w.id()
+def listening_cm_id(w: VerbsObjects) -> CMID:
+    cm_id = w.make_cm_id()
     cm_id.listen(("127.0.0.1", 0))
     return cm_id
 
 
-def ask_too_much(w: World) -> None:
+def connect_with_long_private_data(w: VerbsObjects) -> None:
     cm_id = CMID(CMEventChannel(w.ctx), ud=True)
     cm_id.connect(("127.0.0.1", 9), ConnParam(private_data=b"x" * 181))
 
 
-def accepted_in_err(w: World) -> None:
+def accept_with_qp_in_err(w: VerbsObjects) -> None:
     listener, asking = CMEventChannel(w.ctx), CMEventChannel(w.other.ctx)
     door = CMID(listener)
     door.listen(("127.0.0.1", 0))
@@ -240,125 +240,129 @@ def accepted_in_err(w: World) -> None:
     caller.connect(door.local_addr)
     event = listener.get_event(20)
     assert event is not None
-    qp = w.rc()
+    qp = w.make_rc_qp()
     event.id.bind_qp(qp)
     qp.modify(QPAttr(qp_state=QPState.ERR))
     event.id.accept()
 
 
-def connect(**param: Any) -> Call:
-    return lambda w: taken_id(w).connect(("127.0.0.1", 9), ConnParam(**param))
+def connect_call(**param: Any) -> Call:
+    return lambda w: cm_id_with_qp(w).connect(("127.0.0.1", 9), ConnParam(**param))
 
 
-def c_modify(qp: QP, mask: int, **members: Any) -> int:
+def modify_qp_struct(qp: QP, mask: int, **members: Any) -> int:
     attr = ffi.new("struct siw_qp_attr *", members)
     return int(lib.siw_modify_qp(qp._live(), attr, mask))
 
 
-def uc(w: World) -> QP:
+def uc_qp_in_init(w: VerbsObjects) -> QP:
     qp = w.rig.qp(w.cq, qp_type=QPType.UC)
     qp.to_init()
     return qp
 
 
-def uc_ready(w: World) -> QP:
-    qp = uc(w)
+def uc_qp_in_rts(w: VerbsObjects) -> QP:
+    qp = uc_qp_in_init(w)
     qp.to_rts(QPAttr(ah_attr=("127.0.0.1", 9)))
     return qp
 
 
-def unbound_socket(w: World) -> None:
+def pass_unbound_socket(w: VerbsObjects) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        w.ud(QPState.RESET).modify(QPAttr(qp_state=QPState.INIT, fd=s))
+        w.make_ud_qp(QPState.RESET).modify(QPAttr(qp_state=QPState.INIT, fd=s))
 
 
-def bound_socket(w: World, qp: QP) -> None:
+def pass_bound_socket(w: VerbsObjects, qp: QP) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
         qp.modify(QPAttr(qp_state=QPState.INIT, fd=s))
 
 
-def sharing(w: World) -> QP:
-    first = w.ud(QPState.RESET)
+def qp_with_shared_socket(w: VerbsObjects) -> QP:
+    first = w.make_ud_qp(QPState.RESET)
     QP(w.pd, QPInitAttr(scq=w.cq, rcq=w.cq, shared_socket_qp=first))._keep = (first,)
     return first
 
 
-def second_capture(tmp: Path) -> Call:
-    def call(_: World) -> object:
+def second_capture_call(tmp: Path) -> Call:
+    def start_two_captures(_: VerbsObjects) -> object:
         assert lib.siw_capture_start(str(tmp / "one.pcapng").encode()) == 0
         rc = lib.siw_capture_start(str(tmp / "two.pcapng").encode())
         lib.siw_capture_stop()
         return rc
 
-    return call
+    return start_two_captures
 
 
-def group_port(w: World) -> None:
+def attach_with_group_port_taken(w: VerbsObjects) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        s.bind(("", lib.siw_setting_value(setting("mcast_port"))))
-        w.ud().attach_mcast("239.192.7.78")
+        s.bind(("", lib.siw_setting_value(setting_index("mcast_port"))))
+        w.make_ud_qp().attach_mcast("239.192.7.78")
 
 
-def setting(name: str) -> int:
+def setting_index(name: str) -> int:
     names = [ffi.string(lib.siw_setting_name(i)) for i in range(lib.siw_settings_count())]
     return names.index(name.encode())
 
 
-def of_devices(tmp: Path) -> list[Call]:
+def device_calls(tmp: Path) -> list[Call]:
     """Devices, protection domains, captures, addresses."""
     return [
         lambda _: lib.siw_alloc_pd(NULL),
-        destroyed,
+        destroy_srq_twice,
         lambda w: lib.siw_poll_cq(w.cq._live(), -1, NULL),
-        lambda w: w.rc().modify(QPAttr(rnr_retry=8)),
+        lambda w: w.make_rc_qp().modify(QPAttr(rnr_retry=8)),
         lambda w: lib.siw_get_cq_event(
             CompChannel(w.ctx)._live(), ffi.new("struct siw_cq **"), NULL, 0
         ),
-        interrupted,
-        lambda _: lib.siw_open_device_by_addr(addr("192.0.2.1")),
+        wait_interrupted_by_signal,
+        lambda _: lib.siw_open_device_by_addr(parse_addr("192.0.2.1")),
         lambda w: lib.siw_close_device(w.ctx._live()),
         lambda _: lib.siw_faults_set(b"loss=banana"),
-        second_capture(tmp),
+        second_capture_call(tmp),
         lambda _: lib.siw_capture_start(b"/dev/null"),
         lambda _: lib.siw_addr_parse(b"no address", 1, ffi.new("struct siw_addr *")),
         lambda w: lib.siw_create_ah(w.pd._live(), ffi.new("struct siw_addr *")),
-        lambda w: (w.ud(), lib.siw_dealloc_pd(w.pd._live())),
+        lambda w: (w.make_ud_qp(), lib.siw_dealloc_pd(w.pd._live())),
         lambda _: lib.siw_capture_start(b"/nowhere/at/all"),
     ]
 
 
-def of_memory() -> list[Call]:
+def memory_calls() -> list[Call]:
     """Regions and windows."""
     return [
         lambda w: lib.siw_reg_mr(w.pd._live(), ffi.cast("void *", 4096), (1 << 63) + 4096, 0),
         lambda w: lib.siw_reg_mr(w.pd._live(), ffi.cast("void *", (1 << 64) - 4096), 8192, 0),
         lambda w: lib.siw_reg_mr(w.pd._live(), ffi.cast("void *", 4096), 8, 0),
         lambda w: MR(w.pd, 8, PLAIN | AccessFlag.ZERO_BASED, iova=8),
-        lambda w: MR(w.pd, 8, PLAIN | AccessFlag.REMOTE_INVALIDATE | AccessFlag.MW_BIND, qp=w.rc()),
-        lambda w: lib.siw_reg_mr_qp(w.ud()._live(), ffi.new("char[8]"), 8, 0),
-        region_in_use,
-        bound_region,
-        gone_region,
-        lambda w: (lambda mr: mr.rereg(pd=PD(w.ctx)))(MR(w.pd, 8, qp=w.rc())),
-        lambda w: (lambda held: lib.siw_dealloc_mw(held[0]._live()))(test_misuse_mw.posted(w)),
-        handle_in_use,
+        lambda w: MR(
+            w.pd, 8, PLAIN | AccessFlag.REMOTE_INVALIDATE | AccessFlag.MW_BIND, qp=w.make_rc_qp()
+        ),
+        lambda w: lib.siw_reg_mr_qp(w.make_ud_qp()._live(), ffi.new("char[8]"), 8, 0),
+        deregister_mr_of_posted_send,
+        deregister_bound_mr,
+        deregister_mr_twice,
+        lambda w: (lambda mr: mr.rereg(pd=PD(w.ctx)))(MR(w.pd, 8, qp=w.make_rc_qp())),
+        lambda w: (lambda held: lib.siw_dealloc_mw(held[0]._live()))(
+            test_misuse_mw.post_bind_in_sqd(w)
+        ),
+        destroy_ah_of_posted_send,
     ]
 
 
-def of_queues() -> list[Call]:
+def queue_calls() -> list[Call]:
     """Completion queues and shared receive queues."""
     return [
         lambda w: (lambda ch: (CQ(w.ctx, channel=ch), lib.siw_destroy_comp_channel(ch._live())))(
             CompChannel(w.ctx)
         ),
         lambda w: CQ(w.ctx, comp_vector=1),
-        lambda w: (w.ud(), lib.siw_destroy_cq(w.cq._live())),
-        lambda w: (lambda cq: (filled(w, cq), cq.resize(1)))(CQ(w.ctx, 8)),
-        lambda w: (lambda cq: QP(w.pd, QPInitAttr(scq=cq)))(overflown(w)),
+        lambda w: (w.make_ud_qp(), lib.siw_destroy_cq(w.cq._live())),
+        lambda w: (lambda cq: (fill_cq(w, cq), cq.resize(1)))(CQ(w.ctx, 8)),
+        lambda w: (lambda cq: QP(w.pd, QPInitAttr(scq=cq)))(overflowed_cq(w)),
         lambda w: SRQ(w.pd).modify(SrqAttr(srq_limit=1000)),
         lambda w: SRQ(w.pd).modify(SrqAttr(max_wr=5), 4),
-        small_srq,
+        shrink_full_srq,
         lambda w: (
             lambda srq: (QP(w.pd, QPInitAttr(scq=w.cq, srq=srq)), lib.siw_destroy_srq(srq._live()))
         )(SRQ(w.pd)),
@@ -367,7 +371,7 @@ def of_queues() -> list[Call]:
     ]
 
 
-def of_queue_pairs() -> list[Call]:
+def queue_pair_calls() -> list[Call]:
     """Creating queue pairs, and choosing their sockets."""
     return [
         lambda w: QP(w.pd, QPInitAttr(QPType.RC, scq=w.cq, max_write_records=8)),
@@ -376,115 +380,123 @@ def of_queue_pairs() -> list[Call]:
         lambda w: lib.siw_create_qp(
             w.pd._live(), ffi.new("struct siw_qp_init_attr *", {"qp_type": QPType.UD})
         ),
-        lambda w: QP(w.pd, QPInitAttr(QPType.RC, scq=w.cq, shared_socket_qp=w.ud())),
-        lambda w: QP(w.pd, QPInitAttr(scq=w.cq, shared_socket_qp=w.ud(), addr=("127.0.0.1", 0))),
-        lambda w: QP(w.pd, QPInitAttr(scq=w.cq, shared_socket_qp=w.ud(), crc=False)),
-        share_of_closed,
-        full_socket,
-        elsewhere,
-        uc_elsewhere,
-        every_fd,
-        no_port,
+        lambda w: QP(w.pd, QPInitAttr(QPType.RC, scq=w.cq, shared_socket_qp=w.make_ud_qp())),
+        lambda w: QP(
+            w.pd, QPInitAttr(scq=w.cq, shared_socket_qp=w.make_ud_qp(), addr=("127.0.0.1", 0))
+        ),
+        lambda w: QP(w.pd, QPInitAttr(scq=w.cq, shared_socket_qp=w.make_ud_qp(), crc=False)),
+        share_socket_of_closed_qp,
+        overfill_shared_socket,
+        send_from_other_address,
+        connect_uc_from_other_family,
+        pass_socket_with_every_addr,
+        create_qp_without_free_port,
     ]
 
 
-def of_states() -> list[Call]:
+def state_calls() -> list[Call]:
     """State transitions of queue pairs."""
     return [
-        lambda w: (lambda qp: lib.siw_destroy_qp(qp._live()))(in_a_group(w)),
+        lambda w: (lambda qp: lib.siw_destroy_qp(qp._live()))(qp_in_multicast_group(w)),
         lambda w: (lambda qp: qp.modify(QPAttr(qp_state=QPState.INIT)))(
-            (lambda q: (q.modify(QPAttr(qp_state=QPState.ERR)), q)[1])(w.ud())
+            (lambda q: (q.modify(QPAttr(qp_state=QPState.ERR)), q)[1])(w.make_ud_qp())
         ),
-        outstanding,
-        lambda w: c_modify(uc(w), 1 | 128 | 256, qp_state=2, path_mtu=255),
-        unbound_socket,
-        lambda w: bound_socket(w, sharing(w)),
-        lambda w: bound_socket(w, in_a_group(w)),
-        lambda w: uc(w).modify(QPAttr(qp_state=QPState.RTR)),
-        lambda w: uc(w).modify(QPAttr(qp_state=QPState.RTR, ah_attr=("127.0.0.1", 0))),
-        lambda w: uc(w).modify(QPAttr(qp_state=QPState.RTR, ah_attr=("::1", 9))),
+        exceed_read_depth_in_sqd,
+        lambda w: modify_qp_struct(uc_qp_in_init(w), 1 | 128 | 256, qp_state=2, path_mtu=255),
+        pass_unbound_socket,
+        lambda w: pass_bound_socket(w, qp_with_shared_socket(w)),
+        lambda w: pass_bound_socket(w, qp_in_multicast_group(w)),
+        lambda w: uc_qp_in_init(w).modify(QPAttr(qp_state=QPState.RTR)),
+        lambda w: uc_qp_in_init(w).modify(QPAttr(qp_state=QPState.RTR, ah_attr=("127.0.0.1", 0))),
+        lambda w: uc_qp_in_init(w).modify(QPAttr(qp_state=QPState.RTR, ah_attr=("::1", 9))),
     ]
 
 
-def of_groups_and_records() -> list[Call]:
+def group_and_record_calls() -> list[Call]:
     """Multicast groups, Write-Records, and queries of lost peers."""
     return [
-        lambda w: w.rc().attach_mcast("239.192.7.77"),
-        lambda w: w.ud().attach_mcast("127.0.0.1"),
-        lambda w: w.ud().attach_mcast("ff02::7"),
-        lambda w: w.ud().detach_mcast("239.192.7.77"),
-        group_port,
-        lambda w: w.rc().drops(),
-        lambda w: lib.siw_query_record(w.ud()._live(), 0, NULL, NULL, 0),
-        lambda w: lib.siw_query_record(w.ud()._live(), 5, NULL, NULL, 0),
-        many_peers,
+        lambda w: w.make_rc_qp().attach_mcast("239.192.7.77"),
+        lambda w: w.make_ud_qp().attach_mcast("127.0.0.1"),
+        lambda w: w.make_ud_qp().attach_mcast("ff02::7"),
+        lambda w: w.make_ud_qp().detach_mcast("239.192.7.77"),
+        attach_with_group_port_taken,
+        lambda w: w.make_rc_qp().drops(),
+        lambda w: lib.siw_query_record(w.make_ud_qp()._live(), 0, NULL, NULL, 0),
+        lambda w: lib.siw_query_record(w.make_ud_qp()._live(), 5, NULL, NULL, 0),
+        exceed_max_peers,
     ]
 
 
-def of_requests() -> list[Call]:
+def request_calls() -> list[Call]:
     """Work requests."""
     return [
-        lambda w: post(w.ud(), send_wr(w, num_sge=1)),
-        lambda w: uc_ready(w).post_send(SendWR(opcode=WROpcode.RDMA_READ, remote=THERE)),
-        lambda w: rd(w).post_send(w.send(opcode=WROpcode.LOCAL_INV)),
-        lambda w: w.connected().qp.post_send(SendWR(opcode=WROpcode.RDMA_WRITE_RECORD)),
-        lambda w: rd(w).post_send(SendWR(sg=[w.sge])),
-        lambda w: w.ud().post_send(SendWR(opcode=WROpcode.RDMA_WRITE_RECORD, remote=THERE)),
-        lambda w: w.ud().post_send(
+        lambda w: post_send_struct(w.make_ud_qp(), make_send_wr_struct(w, num_sge=1)),
+        lambda w: uc_qp_in_rts(w).post_send(SendWR(opcode=WROpcode.RDMA_READ, remote=THERE)),
+        lambda w: rd_qp_in_rts(w).post_send(w.make_send_wr(opcode=WROpcode.LOCAL_INV)),
+        lambda w: w.connect_endpoint().qp.post_send(SendWR(opcode=WROpcode.RDMA_WRITE_RECORD)),
+        lambda w: rd_qp_in_rts(w).post_send(SendWR(sg=[w.sge])),
+        lambda w: w.make_ud_qp().post_send(SendWR(opcode=WROpcode.RDMA_WRITE_RECORD, remote=THERE)),
+        lambda w: w.make_ud_qp().post_send(
             SendWR(
                 opcode=WROpcode.RDMA_WRITE_RECORD,
                 remote=THERE,
                 ah=AH(w.pd, ("239.192.7.77", 0)),
             )
         ),
-        no_reads_on_rd,
-        lambda w: w.connected(max_send_sge=2).qp.post_send(
+        read_with_zero_read_depth,
+        lambda w: w.connect_endpoint(max_send_sge=2).qp.post_send(
             SendWR(opcode=WROpcode.ATOMIC_FETCH_AND_ADD, sg=[w.mr.sge(0, 4)], remote=THERE)
         ),
-        imm_to_anybody,
-        lambda w: w.ud(max_inline_data=0).post_send(
-            w.send(sg=[SGE(w.mr.addr, 8, w.mr.lkey)], send_flags=SendFlag.INLINE)
+        send_imm_without_announcement,
+        lambda w: w.make_ud_qp(max_inline_data=0).post_send(
+            w.make_send_wr(sg=[SGE(w.mr.addr, 8, w.mr.lkey)], send_flags=SendFlag.INLINE)
         ),
     ]
 
 
-def of_connections() -> list[Call]:
+def connection_calls() -> list[Call]:
     """Connection identifiers."""
     return [
         lambda w: (lambda e: (CMID(e), lib.siw_cm_destroy_channel(e._live())))(
             CMEventChannel(w.ctx)
         ),
-        lambda w: taken_id(w).bind_qp(w.rc()),
-        lambda w: listening(w).bind_qp(w.rc()),
-        lambda w: taken_id(w).listen(("127.0.0.1", 0)),
-        accepted_in_err,
-        connect(private_data=b"x" * 509),
-        connect(rev=1, peer_to_peer=1),
-        connect(peer_to_peer=64),
-        connect(initiator_depth=1000),
-        lambda w: listening(w).listen(("127.0.0.1", 0)),
-        lambda w: w.id().establish(),
-        ask_too_much,
+        lambda w: cm_id_with_qp(w).bind_qp(w.make_rc_qp()),
+        lambda w: listening_cm_id(w).bind_qp(w.make_rc_qp()),
+        lambda w: cm_id_with_qp(w).listen(("127.0.0.1", 0)),
+        accept_with_qp_in_err,
+        connect_call(private_data=b"x" * 509),
+        connect_call(rev=1, peer_to_peer=1),
+        connect_call(peer_to_peer=64),
+        connect_call(initiator_depth=1000),
+        lambda w: listening_cm_id(w).listen(("127.0.0.1", 0)),
+        lambda w: w.make_cm_id().establish(),
+        connect_with_long_private_data,
         lambda w: CMID(CMEventChannel()).listen(("127.0.0.1", 0)),
-        lambda w: listening(w).set_device(w.other.ctx),
-        lambda w: w.id().migrate(CMEventChannel(w.other.ctx)),
+        lambda w: listening_cm_id(w).set_device(w.other.ctx),
+        lambda w: w.make_cm_id().migrate(CMEventChannel(w.other.ctx)),
     ]
 
 
-def rows(tmp: Path) -> list[Call]:
+def all_refused_calls(tmp: Path) -> list[Call]:
     """Return calls that are refused, in addition to those of test_misuse and test_misuse_mw."""
-    of_objects = of_memory() + of_queues() + of_queue_pairs() + of_states()
-    return of_devices(tmp) + of_objects + of_groups_and_records() + of_requests() + of_connections()
+    of_objects = memory_calls() + queue_calls() + queue_pair_calls() + state_calls()
+    return (
+        device_calls(tmp)
+        + of_objects
+        + group_and_record_calls()
+        + request_calls()
+        + connection_calls()
+    )
 
 
-def filled(w: World, cq: CQ) -> None:
+def fill_cq(w: VerbsObjects, cq: CQ) -> None:
     qp = w.rig.qp(cq)
     qp.to_init()
     qp.post_recv([RecvWR()] * 4)
     qp.modify(QPAttr(qp_state=QPState.ERR))
 
 
-def rd(w: World) -> QP:
+def rd_qp_in_rts(w: VerbsObjects) -> QP:
     qp = w.rig.qp(w.cq, qp_type=QPType.RD)
     qp.to_rts()
     return qp

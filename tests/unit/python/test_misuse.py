@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from harness.verbs_harness import poll
-from unit.python.misuse_harness import World
+from unit.python.misuse_harness import VerbsObjects
 
 import siwarp
 from siwarp.cm import ConnParam
@@ -43,168 +43,180 @@ SEND, WRITE, READ = WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ
 State, Limit, Plain = siwarp.StateError, siwarp.LimitError, siwarp.Error
 
 
-def full_send(w: World) -> None:
-    qp = w.ud(max_send_wr=2)
+def overfill_send_queue(w: VerbsObjects) -> None:
+    qp = w.make_ud_qp(max_send_wr=2)
     for _ in range(3):
-        qp.post_send(w.send(send_flags=0))
+        qp.post_send(w.make_send_wr(send_flags=0))
 
 
-def full_recv(w: World) -> None:
-    qp = w.ud(max_recv_wr=2)
+def overfill_receive_queue(w: VerbsObjects) -> None:
+    qp = w.make_ud_qp(max_recv_wr=2)
     qp.post_recv([RecvWR()] * 3)
 
 
-def closed(thing: Any) -> Any:
+def close_and_return(thing: Any) -> Any:
     thing.close()
     return thing
 
 
-def wrong_flags(wr: SendWR, flags: int) -> SendWR:
+def with_send_flags(wr: SendWR, flags: int) -> SendWR:
     wr._c.send_flags = flags
     return wr
 
 
-def sqe(w: World) -> QP:
-    qp = w.ud()
+def qp_in_sqe(w: VerbsObjects) -> QP:
+    qp = w.make_ud_qp()
     qp.post_send(SendWR(sg=[SGE(8, 8, 1)], ah=w.ah))
     assert poll(w.cq)[0].status == WCStatus.LOC_PROT_ERR
     return qp
 
 
-Row = tuple[str, Callable[[World], object], type[Exception], int, str]
+Row = tuple[str, Callable[[VerbsObjects], object], type[Exception], int, str]
 
 POSTING: list[Row] = [
     (
         "a send in RESET",
-        lambda w: w.ud(QPState.RESET).post_send(w.send()),
+        lambda w: w.make_ud_qp(QPState.RESET).post_send(w.make_send_wr()),
         State,
         EINVAL,
         r"to_rts\(\)",
     ),
     (
         "a send in INIT",
-        lambda w: w.ud(QPState.INIT).post_send(w.send()),
+        lambda w: w.make_ud_qp(QPState.INIT).post_send(w.make_send_wr()),
         State,
         EINVAL,
         r"in INIT.*to_rts",
     ),
     (
         "a send in RTR",
-        lambda w: w.ud(QPState.RTR).post_send(w.send()),
+        lambda w: w.make_ud_qp(QPState.RTR).post_send(w.make_send_wr()),
         State,
         EINVAL,
         r"in RTR.*to_rts",
     ),
     (
         "a send before connecting",
-        lambda w: w.rc(QPState.INIT).post_send(w.send()),
+        lambda w: w.make_rc_qp(QPState.INIT).post_send(w.make_send_wr()),
         State,
         EINVAL,
         "connect it",
     ),
     (
         "a receive in RESET",
-        lambda w: w.ud(QPState.RESET).post_recv(RecvWR()),
+        lambda w: w.make_ud_qp(QPState.RESET).post_recv(RecvWR()),
         State,
         EINVAL,
         "INIT first",
     ),
-    ("a receive on RC in RESET", lambda w: w.rc().post_recv(RecvWR()), State, EINVAL, "INIT first"),
+    (
+        "a receive on RC in RESET",
+        lambda w: w.make_rc_qp().post_recv(RecvWR()),
+        State,
+        EINVAL,
+        "INIT first",
+    ),
     (
         "a full send queue",
-        full_send,
+        overfill_send_queue,
         Limit,
         ENOMEM,
         "queue of 2 requests is full: poll the CQ.*signaled",
     ),
-    ("a full receive queue", full_recv, Limit, ENOMEM, "queue of 2 requests is full: poll the CQ"),
+    (
+        "a full receive queue",
+        overfill_receive_queue,
+        Limit,
+        ENOMEM,
+        "queue of 2 requests is full: poll the CQ",
+    ),
     (
         "too many elements to send",
-        lambda w: w.ud().post_send(w.send(sg=[w.sge] * 2)),
+        lambda w: w.make_ud_qp().post_send(w.make_send_wr(sg=[w.sge] * 2)),
         Plain,
         EINVAL,
         "max_send_sge",
     ),
     (
         "too many elements to fill",
-        lambda w: w.ud().post_recv(RecvWR(sg=[w.sge] * 2)),
+        lambda w: w.make_ud_qp().post_recv(RecvWR(sg=[w.sge] * 2)),
         Plain,
         EINVAL,
         "max_recv_sge",
     ),
     (
         "too much inline",
-        lambda w: w.ud().post_send(w.send(send_flags=SendFlag.INLINE)),
+        lambda w: w.make_ud_qp().post_send(w.make_send_wr(send_flags=SendFlag.INLINE)),
         Plain,
         EINVAL,
         "8 octets of inline data.*max_inline_data",
     ),
     (
         "unknown flags",
-        lambda w: w.ud().post_send(wrong_flags(w.send(), 1 << 20)),
+        lambda w: w.make_ud_qp().post_send(with_send_flags(w.make_send_wr(), 1 << 20)),
         Plain,
         EINVAL,
         "SendFlag",
     ),
     (
         "an unknown opcode",
-        lambda w: w.connected().qp.post_send(SendWR(opcode=77)),
+        lambda w: w.connect_endpoint().qp.post_send(SendWR(opcode=77)),
         Plain,
         EINVAL,
         "opcode is 77.*WROpcode",
     ),
     (
         "a Write on UD",
-        lambda w: w.ud().post_send(w.send(opcode=WRITE)),
+        lambda w: w.make_ud_qp().post_send(w.make_send_wr(opcode=WRITE)),
         Plain,
         EINVAL,
         "only SEND.*RC",
     ),
     (
         "a Read on UD",
-        lambda w: w.ud().post_send(w.send(opcode=READ)),
+        lambda w: w.make_ud_qp().post_send(w.make_send_wr(opcode=READ)),
         Plain,
         EINVAL,
         "only SEND.*RC",
     ),
     (
         "no address handle",
-        lambda w: w.ud().post_send(SendWR(sg=[w.sge])),
+        lambda w: w.make_ud_qp().post_send(SendWR(sg=[w.sge])),
         Plain,
         EINVAL,
         r"ah=AH\(",
     ),
     (
         "a closed address handle",
-        lambda w: w.ud().post_send((w.send(), w.ah.close())[0]),
+        lambda w: w.make_ud_qp().post_send((w.make_send_wr(), w.ah.close())[0]),
         Plain,
         EINVAL,
         r"valid address handle",
     ),
     (
         "an address handle of another PD",
-        lambda w: w.ud().post_send(w.send(ah=AH(PD(w.ctx), ("::1", 9)))),
+        lambda w: w.make_ud_qp().post_send(w.make_send_wr(ah=AH(PD(w.ctx), ("::1", 9)))),
         Plain,
         EINVAL,
         r"another PD.*AH\(qp.pd",
     ),
     (
         "an address handle of another device",
-        lambda w: w.ud().post_send(w.send(ah=AH(w.other.pd, ("::1", 9)))),
+        lambda w: w.make_ud_qp().post_send(w.make_send_wr(ah=AH(w.other.pd, ("::1", 9)))),
         Plain,
         EINVAL,
         r"another PD",
     ),
     (
         "no port anywhere",
-        lambda w: w.ud().post_send(w.send(ah=AH(w.pd, ("127.0.0.1", 0)))),
+        lambda w: w.make_ud_qp().post_send(w.make_send_wr(ah=AH(w.pd, ("127.0.0.1", 0)))),
         Plain,
         EINVAL,
         "remote_qpn",
     ),
     (
         "a Read that is inline",
-        lambda w: w.connected(max_inline_data=64).qp.post_send(
+        lambda w: w.connect_endpoint(max_inline_data=64).qp.post_send(
             SendWR(opcode=READ, sg=[w.sge], remote=w.there, send_flags=SendFlag.INLINE)
         ),
         Plain,
@@ -213,7 +225,7 @@ POSTING: list[Row] = [
     ),
     (
         "a Read that was not agreed on",
-        lambda w: w.connected(ask=ConnParam(initiator_depth=0)).qp.post_send(
+        lambda w: w.connect_endpoint(ask=ConnParam(initiator_depth=0)).qp.post_send(
             SendWR(opcode=READ, sg=[w.sge], remote=w.there)
         ),
         Plain,
@@ -222,7 +234,7 @@ POSTING: list[Row] = [
     ),
     (
         "an RC message above the largest",
-        lambda w: w.connected(max_send_sge=2).qp.post_send(SendWR(sg=[SGE(0, 1 << 31, 0)])),
+        lambda w: w.connect_endpoint(max_send_sge=2).qp.post_send(SendWR(sg=[SGE(0, 1 << 31, 0)])),
         Plain,
         EINVAL,
         "max_rc_msg.*split it",
@@ -236,22 +248,28 @@ POSTING: list[Row] = [
     ),
     (
         "a receive posted as a send",
-        lambda w: w.ud().post_send(RecvWR()),
+        lambda w: w.make_ud_qp().post_send(RecvWR()),
         TypeError,
         0,
         "can post a SendWR or a list",
     ),
     (
         "a send posted as a receive",
-        lambda w: w.ud().post_recv(w.send()),
+        lambda w: w.make_ud_qp().post_recv(w.make_send_wr()),
         TypeError,
         0,
         "can post a RecvWR or a list",
     ),
-    ("no request", lambda w: w.ud().post_send(None), TypeError, 0, "can post a SendWR or a list"),
+    (
+        "no request",
+        lambda w: w.make_ud_qp().post_send(None),
+        TypeError,
+        0,
+        "can post a SendWR or a list",
+    ),
     (
         "a list with a stranger",
-        lambda w: w.ud().post_recv([RecvWR(), 3]),
+        lambda w: w.make_ud_qp().post_recv([RecvWR(), 3]),
         TypeError,
         0,
         "can post a RecvWR",
@@ -261,7 +279,7 @@ POSTING: list[Row] = [
 STATES: list[Row] = [
     (
         "RESET to RTS",
-        lambda w: w.ud(QPState.RESET).modify(QPAttr(qp_state=QPState.RTS)),
+        lambda w: w.make_ud_qp(QPState.RESET).modify(QPAttr(qp_state=QPState.RTS)),
         State,
         EINVAL,
         "move the QP to INIT.*first",
@@ -269,7 +287,7 @@ STATES: list[Row] = [
     *(
         (
             f"an RC QP by QPN, {what}",
-            lambda w, attr=attr: w.rc(QPState.INIT, by_qpn=True).modify(
+            lambda w, attr=attr: w.make_rc_qp(QPState.INIT, by_qpn=True).modify(
                 QPAttr(qp_state=QPState.RTR, **attr)
             ),
             Plain,
@@ -296,127 +314,127 @@ STATES: list[Row] = [
     ),
     (
         "an RC QP by QPN past RTR",
-        lambda w: w.rc(QPState.INIT, by_qpn=True).modify(QPAttr(qp_state=QPState.RTS)),
+        lambda w: w.make_rc_qp(QPState.INIT, by_qpn=True).modify(QPAttr(qp_state=QPState.RTS)),
         State,
         EINVAL,
         "move the QP to RTR",
     ),
     (
         "INIT to RTS",
-        lambda w: w.ud(QPState.INIT).modify(QPAttr(qp_state=QPState.RTS)),
+        lambda w: w.make_ud_qp(QPState.INIT).modify(QPAttr(qp_state=QPState.RTS)),
         State,
         EINVAL,
         "move the QP to RTR",
     ),
     (
         "RTS to INIT",
-        lambda w: w.ud().modify(QPAttr(qp_state=QPState.INIT)),
+        lambda w: w.make_ud_qp().modify(QPAttr(qp_state=QPState.INIT)),
         State,
         EINVAL,
         "no transition from RTS to INIT: move the QP to SQD, or to RESET or ERR",
     ),
     (
         "to SQE by hand",
-        lambda w: w.ud().modify(QPAttr(qp_state=QPState.SQE)),
+        lambda w: w.make_ud_qp().modify(QPAttr(qp_state=QPState.SQE)),
         State,
         EINVAL,
         "no transition from RTS to SQE",
     ),
     (
         "SQE to SQD",
-        lambda w: sqe(w).modify(QPAttr(qp_state=QPState.SQD)),
+        lambda w: qp_in_sqe(w).modify(QPAttr(qp_state=QPState.SQD)),
         State,
         EINVAL,
         "from SQE to SQD: move the QP to RTS",
     ),
     (
         "RC to RTR by hand",
-        lambda w: w.rc(QPState.INIT).modify(QPAttr(qp_state=QPState.RTR)),
+        lambda w: w.make_rc_qp(QPState.INIT).modify(QPAttr(qp_state=QPState.RTR)),
         State,
         EINVAL,
         r"bind_qp\(\)",
     ),
-    ("RC from RESET to RTS", lambda w: w.rc().to_rts(), State, EINVAL, "connect"),
+    ("RC from RESET to RTS", lambda w: w.make_rc_qp().to_rts(), State, EINVAL, "connect"),
     (
         "no state at all",
-        lambda w: w.ud().modify(QPAttr(qp_state=99)),
+        lambda w: w.make_ud_qp().modify(QPAttr(qp_state=99)),
         Plain,
         EINVAL,
         "use a value of QPState",
     ),
     (
         "an attribute that RC has not",
-        lambda w: w.rc().modify(QPAttr(qkey=1)),
+        lambda w: w.make_rc_qp().modify(QPAttr(qkey=1)),
         Plain,
         EINVAL,
         "QKEY, because RC QPs have no such",
     ),
     (
         "an attribute that UD has not",
-        lambda w: w.ud().modify(QPAttr(max_rd_atomic=1)),
+        lambda w: w.make_ud_qp().modify(QPAttr(max_rd_atomic=1)),
         Plain,
         EINVAL,
         "MAX_QP_RD_ATOMIC, because UD QPs",
     ),
     (
         "an attribute at the wrong time",
-        lambda w: w.connected().qp.modify(QPAttr(max_dest_rd_atomic=1)),
+        lambda w: w.connect_endpoint().qp.modify(QPAttr(max_dest_rd_atomic=1)),
         State,
         EINVAL,
         "set it in RESET",
     ),
     (
         "a socket at the wrong time",
-        lambda w: w.ud().modify(QPAttr(fd=0)),
+        lambda w: w.make_ud_qp().modify(QPAttr(fd=0)),
         State,
         EINVAL,
         "set it in RESET to INIT",
     ),
     (
         "a mask of nothing known",
-        lambda w: w.ud().modify(QPAttr(), 1 << 29),
+        lambda w: w.make_ud_qp().modify(QPAttr(), 1 << 29),
         Plain,
         EINVAL,
         "use a set of QPAttrMask",
     ),
     (
         "too many outstanding Reads",
-        lambda w: w.rc().modify(QPAttr(max_rd_atomic=1000)),
+        lambda w: w.make_rc_qp().modify(QPAttr(max_rd_atomic=1000)),
         Limit,
         EINVAL,
         "max_rd_atomic=1000 is not in the range 0 to 128",
     ),
     (
         "less than no Reads",
-        lambda w: w.rc().modify(QPAttr(max_dest_rd_atomic=-1)),
+        lambda w: w.make_rc_qp().modify(QPAttr(max_dest_rd_atomic=-1)),
         Limit,
         EINVAL,
         "range 0 to 128",
     ),
     (
         "a Q_Key that is no number of 32 bits",
-        lambda w: w.ud().modify(QPAttr(qkey=-1)),
+        lambda w: w.make_ud_qp().modify(QPAttr(qkey=-1)),
         Limit,
         EINVAL,
         "qkey=-1 is out of range",
     ),
     (
         "rights that are none",
-        lambda w: w.rc().modify(QPAttr(qp_access_flags=1 << 20)),
+        lambda w: w.make_rc_qp().modify(QPAttr(qp_access_flags=1 << 20)),
         Plain,
         EINVAL,
         "use a set of AccessFlag",
     ),
     (
         "another state than was thought",
-        lambda w: w.ud().modify(QPAttr(qp_state=QPState.RTS, cur_qp_state=QPState.SQD)),
+        lambda w: w.make_ud_qp().modify(QPAttr(qp_state=QPState.RTS, cur_qp_state=QPState.SQD)),
         State,
         EINVAL,
         "cur_qp_state is SQD, but the QP is in RTS",
     ),
     (
         "a socket that is none",
-        lambda w: w.ud(QPState.RESET).modify(QPAttr(qp_state=QPState.INIT, fd=999)),
+        lambda w: w.make_ud_qp(QPState.RESET).modify(QPAttr(qp_state=QPState.INIT, fd=999)),
         State,
         EBADF,
         "pass a UDP socket",
@@ -424,8 +442,8 @@ STATES: list[Row] = [
 ]
 
 
-def pairing(w: World) -> QP:
-    qp = w.rc(by_qpn=True)
+def qp_waiting_for_pairing(w: VerbsObjects) -> QP:
+    qp = w.make_rc_qp(by_qpn=True)
     qp.modify(QPAttr(qp_state=QPState.INIT))
     qp.modify(
         QPAttr(qp_state=QPState.RTR, ah_attr=("127.0.0.1", 0), dest_qp_num=qp.qp_num),
@@ -433,14 +451,14 @@ def pairing(w: World) -> QP:
     return qp
 
 
-def tcp_socket(w: World) -> None:
+def pass_tcp_socket(w: VerbsObjects) -> None:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
-        w.ud(QPState.RESET).modify(QPAttr(qp_state=QPState.INIT, fd=s))
+        w.make_ud_qp(QPState.RESET).modify(QPAttr(qp_state=QPState.INIT, fd=s))
 
 
-def in_use(w: World) -> None:
-    w.ud().post_recv(RecvWR())
+def close_pd_in_use(w: VerbsObjects) -> None:
+    w.make_ud_qp().post_recv(RecvWR())
     w.rig.pd.close()
 
 
@@ -544,7 +562,7 @@ MAKING: list[Row] = [
         errno.EADDRINUSE,
         "port 0",
     ),
-    ("a TCP socket for UD", tcp_socket, Plain, EINVAL, "UDP socket that is bound"),
+    ("a TCP socket for UD", pass_tcp_socket, Plain, EINVAL, "UDP socket that is bound"),
     ("a CQ of no entries", lambda w: CQ(w.ctx, 0), Plain, EINVAL, "max_cqe"),
     ("a CQ that is too large", lambda w: CQ(w.ctx, 1 << 24), Plain, EINVAL, "max_cqe"),
     (
@@ -572,7 +590,7 @@ MAKING: list[Row] = [
     ),
     (
         "memory for another PD's QP",
-        lambda w: MR(PD(w.ctx), 8, qp=w.rc()),
+        lambda w: MR(PD(w.ctx), 8, qp=w.make_rc_qp()),
         Plain,
         EINVAL,
         "use the PD of the QP",
@@ -601,9 +619,9 @@ MAKING: list[Row] = [
         EINVAL,
         "max_wr=0 is not in the range 1 to 262144",
     ),
-    ("a PD in use", in_use, State, EBUSY, "Close them first"),
+    ("a PD in use", close_pd_in_use, State, EBUSY, "Close them first"),
     ("a context in use", lambda w: w.ctx.close(), State, EBUSY, "Close them first"),
-    ("a CQ in use", lambda w: (w.ud(), w.cq.close()), State, EBUSY, "Close them first"),
+    ("a CQ in use", lambda w: (w.make_ud_qp(), w.cq.close()), State, EBUSY, "Close them first"),
     ("arming without a channel", lambda w: w.cq.req_notify(), Plain, EINVAL, "CompChannel"),
     ("waiting without a channel", lambda w: w.cq.wait(0), State, EINVAL, "CompChannel"),
 ]
@@ -611,44 +629,56 @@ MAKING: list[Row] = [
 CONNECTING: list[Row] = [
     (
         "binding a UD QP",
-        lambda w: w.id().bind_qp(w.ud(QPState.RESET)),
+        lambda w: w.make_cm_id().bind_qp(w.make_ud_qp(QPState.RESET)),
         State,
         EINVAL,
         "requires an RC QP",
     ),
     (
         "binding a QP by QPN that is in RTR",
-        lambda w: w.id().bind_qp(pairing(w)),
+        lambda w: w.make_cm_id().bind_qp(qp_waiting_for_pairing(w)),
         State,
         EINVAL,
         "in RESET or INIT",
     ),
     (
         "binding a QP of another device",
-        lambda w: w.id().bind_qp(w.other.qp(qp_type=QPType.RC)),
+        lambda w: w.make_cm_id().bind_qp(w.other.qp(qp_type=QPType.RC)),
         State,
         EINVAL,
         "QP of the id's device",
     ),
     (
         "connecting without a QP",
-        lambda w: w.id().connect(("127.0.0.1", 1)),
+        lambda w: w.make_cm_id().connect(("127.0.0.1", 1)),
         Plain,
         EINVAL,
         r"bind_qp\(\) first",
     ),
-    ("accepting what nobody asked", lambda w: w.id().accept(), Plain, EINVAL, "CONNECT_REQUEST"),
-    ("rejecting what nobody asked", lambda w: w.id().reject(), Plain, EINVAL, "CONNECT_REQUEST"),
+    (
+        "accepting what nobody asked",
+        lambda w: w.make_cm_id().accept(),
+        Plain,
+        EINVAL,
+        "CONNECT_REQUEST",
+    ),
+    (
+        "rejecting what nobody asked",
+        lambda w: w.make_cm_id().reject(),
+        Plain,
+        EINVAL,
+        "CONNECT_REQUEST",
+    ),
     (
         "disconnecting what is not connected",
-        lambda w: w.id().disconnect(),
+        lambda w: w.make_cm_id().disconnect(),
         State,
         errno.ENOTCONN,
         "connect first",
     ),
     (
         "the address of what is not connected",
-        lambda w: w.rc().addr,
+        lambda w: w.make_rc_qp().addr,
         State,
         errno.ENOTCONN,
         "connect first",
@@ -661,10 +691,14 @@ CONNECTING: list[Row] = [
     [pytest.param(*row[1:], id=row[0]) for row in POSTING + STATES + MAKING + CONNECTING],
 )
 def test_misuse_is_told_by_errno_and_class_and_with_what_to_do(
-    world: World, call: Callable[[World], object], kind: type[Exception], number: int, hint: str
+    verbs_objects: VerbsObjects,
+    call: Callable[[VerbsObjects], object],
+    kind: type[Exception],
+    number: int,
+    hint: str,
 ) -> None:
     with pytest.raises(kind, match=hint) as caught:
-        call(world)
+        call(verbs_objects)
     if issubclass(kind, OSError):
         assert type(caught.value) is kind
         assert isinstance(caught.value, OSError) and caught.value.errno == number
@@ -676,15 +710,19 @@ def test_misuse_is_told_by_errno_and_class_and_with_what_to_do(
 @pytest.mark.parametrize(
     "which", ["a freed key", "another PD's", "another device's", "out of bounds"]
 )
-def test_a_key_that_is_not_good_here_is_told_by_the_completion(world: World, which: str) -> None:
-    w = world
+def test_a_key_that_is_not_good_here_is_told_by_the_completion(
+    verbs_objects: VerbsObjects, which: str
+) -> None:
+    w = verbs_objects
     sge = {
-        "a freed key": lambda: SGE(*(lambda mr: (mr.addr, 8, closed(mr).lkey))(w.rig.mr(8))),
+        "a freed key": lambda: SGE(
+            *(lambda mr: (mr.addr, 8, close_and_return(mr).lkey))(w.rig.mr(8))
+        ),
         "another PD's": lambda: MR(PD(w.ctx), 8).sge(),
         "another device's": lambda: w.other.mr(8).sge(),
         "out of bounds": lambda: SGE(w.mr.addr + 4090, 8, w.mr.lkey),
     }[which]()
-    w.ud().post_send(w.send(sg=[sge]))
+    w.make_ud_qp().post_send(w.make_send_wr(sg=[sge]))
     wc = poll(w.cq)[0]
     assert wc.status == WCStatus.LOC_PROT_ERR
     with pytest.raises(Plain, match=r"MR\.sge\(\).*to_rts\(\)") as caught:
@@ -692,9 +730,9 @@ def test_a_key_that_is_not_good_here_is_told_by_the_completion(world: World, whi
     assert caught.value.errno == errno.EIO
 
 
-def test_what_comes_after_a_failure_says_how_to_go_on(world: World) -> None:
-    qp = sqe(world)
-    qp.post_send(world.send())
+def test_what_comes_after_a_failure_says_how_to_go_on(verbs_objects: VerbsObjects) -> None:
+    qp = qp_in_sqe(verbs_objects)
+    qp.post_send(verbs_objects.make_send_wr())
     with pytest.raises(State, match=r"SQE continues after to_rts") as caught:
-        poll(world.cq)[0].check()
+        poll(verbs_objects.cq)[0].check()
     assert caught.value.errno == errno.ECANCELED

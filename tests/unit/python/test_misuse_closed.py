@@ -12,7 +12,7 @@ import pytest
 from harness.rc_harness import End
 from harness.verbs_harness import poll
 from hostile.vanishing import PAGE, Vanishing
-from unit.python.misuse_harness import World
+from unit.python.misuse_harness import VerbsObjects
 
 import siwarp
 from siwarp._siwarp import ffi, lib
@@ -52,11 +52,11 @@ State, Limit, Plain = siwarp.StateError, siwarp.LimitError, siwarp.Error
 Handles = dict[str, tuple[Any, list[Callable[[Any], object]]]]
 
 
-def queues(w: World) -> Handles:
+def queue_handles(w: VerbsObjects) -> Handles:
     """Return queue pairs, completion queues and shared receive queues."""
     return {
         "QP": (
-            w.ud(),
+            w.make_ud_qp(),
             [
                 lambda h: h.modify(QPAttr(qp_state=QPState.RESET)),
                 lambda h: h.to_init(),
@@ -68,11 +68,11 @@ def queues(w: World) -> Handles:
                 lambda h: h.qp_num,
                 lambda h: h.addr,
                 lambda h: h.peer,
-                lambda h: h.post_send(w.send()),
-                lambda h: h.post_send([w.send()]),
+                lambda h: h.post_send(w.make_send_wr()),
+                lambda h: h.post_send([w.make_send_wr()]),
                 lambda h: h.post_recv(RecvWR()),
                 lambda h: h.post_recv([RecvWR()]),
-                lambda h: w.id().bind_qp(h),
+                lambda h: w.make_cm_id().bind_qp(h),
                 lambda h: MR(w.pd, 8, qp=h),
                 lambda h: h.__enter__(),
             ],
@@ -108,7 +108,7 @@ def queues(w: World) -> Handles:
     }
 
 
-def memory(w: World, end: End) -> Handles:
+def memory_handles(w: VerbsObjects, end: End) -> Handles:
     """Return memory objects, protection domains and address handles."""
     return {
         "MR": (
@@ -148,7 +148,7 @@ def memory(w: World, end: End) -> Handles:
     }
 
 
-def connections(w: World, end: End) -> Handles:
+def connection_handles(w: VerbsObjects, end: End) -> Handles:
     """Return devices and connection objects."""
     return {
         "Context": (
@@ -169,7 +169,7 @@ def connections(w: World, end: End) -> Handles:
         "CMID": (
             end.id,
             [
-                lambda h: h.bind_qp(w.rc()),
+                lambda h: h.bind_qp(w.make_rc_qp()),
                 lambda h: h.listen(("127.0.0.1", 0)),
                 lambda h: h.connect(("127.0.0.1", 1)),
                 lambda h: h.accept(),
@@ -182,18 +182,20 @@ def connections(w: World, end: End) -> Handles:
     }
 
 
-def handles(w: World) -> Handles:
+def all_handles(w: VerbsObjects) -> Handles:
     """Return each kind of object, with every call that can be made on it."""
-    end = w.connected()
-    return queues(w) | memory(w, end) | connections(w, end)
+    end = w.connect_endpoint()
+    return queue_handles(w) | memory_handles(w, end) | connection_handles(w, end)
 
 
 @pytest.mark.parametrize(
     "name",
     ["QP", "CQ", "MR", "MW", "PD", "AH", "SRQ", "CompChannel", "Context", "CMEventChannel", "CMID"],
 )
-def test_every_call_on_a_closed_handle_says_that_it_is_closed(world: World, name: str) -> None:
-    handle, calls = handles(world)[name]
+def test_every_call_on_a_closed_handle_says_that_it_is_closed(
+    verbs_objects: VerbsObjects, name: str
+) -> None:
+    handle, calls = all_handles(verbs_objects)[name]
     handle.close()
     handle.close()
     assert "closed" in repr(handle)
@@ -206,9 +208,9 @@ def test_every_call_on_a_closed_handle_says_that_it_is_closed(world: World, name
 # ---- C: detectable misuse is refused
 
 
-def test_null_pointers_are_refused_by_c(world: World) -> None:
-    null, w = ffi.NULL, world
-    pd, qp = w.pd._live(), w.ud()._live()
+def test_null_pointers_are_refused_by_c(verbs_objects: VerbsObjects) -> None:
+    null, w = ffi.NULL, verbs_objects
+    pd, qp = w.pd._live(), w.make_ud_qp()._live()
     addr = ffi.new("struct siw_addr *")
     attr, init = ffi.new("struct siw_qp_attr *"), ffi.new("struct siw_qp_init_attr *")
     for made in (
@@ -293,20 +295,20 @@ def test_every_c_function_refuses_null_arguments() -> None:
 
 
 def test_an_empty_list_is_posted_and_null_elements_are_refused(
-    world: World,
+    verbs_objects: VerbsObjects,
 ) -> None:
-    qp = world.ud()._live()
+    qp = verbs_objects.make_ud_qp()._live()
     assert lib.siw_post_send(qp, ffi.NULL, ffi.NULL) == 0
     assert lib.siw_post_recv(qp, ffi.NULL, ffi.NULL) == 0
     for kind, post in (("send", lib.siw_post_send), ("recv", lib.siw_post_recv)):
         for num_sge in (1, -1, 17, 1 << 30):
             wr = ffi.new(f"struct siw_{kind}_wr *", {"num_sge": num_sge})
             if kind == "send":
-                wr.opcode, wr.wr.ud.ah = SEND, world.ah._live()
+                wr.opcode, wr.wr.ud.ah = SEND, verbs_objects.ah._live()
             bad = ffi.new(f"struct siw_{kind}_wr **")
             assert post(qp, wr, bad) == -EINVAL, num_sge
             assert bad[0] == wr
-    assert world.cq.poll(1) == []
+    assert verbs_objects.cq.poll(1) == []
 
 
 def test_transitions_and_their_attributes_can_be_queried() -> None:
@@ -319,12 +321,12 @@ def test_transitions_and_their_attributes_can_be_queried() -> None:
     assert ask(7, 0, 0) == ask(QPType.UD, 9, 1) == ask(QPType.UD, 0, 9) == -EINVAL
 
 
-def test_sending_from_unmapped_memory_fails_without_a_crash(world: World) -> None:
+def test_sending_from_unmapped_memory_fails_without_a_crash(verbs_objects: VerbsObjects) -> None:
     """Sending from registered memory that the program has unmapped fails; the process continues."""
     memory = Vanishing(PAGE, "unmapped")
-    mr = lib.siw_reg_mr(world.pd._live(), ffi.cast("void *", memory.addr), PAGE, 0)
+    mr = lib.siw_reg_mr(verbs_objects.pd._live(), ffi.cast("void *", memory.addr), PAGE, 0)
     memory.vanish()
-    qp = world.ud()
-    qp.post_send(world.send(sg=[SGE(memory.addr, 64, mr.lkey)]))
-    assert poll(world.cq)[0].status == WCStatus.LOC_PROT_ERR
+    qp = verbs_objects.make_ud_qp()
+    qp.post_send(verbs_objects.make_send_wr(sg=[SGE(memory.addr, 64, mr.lkey)]))
+    assert poll(verbs_objects.cq)[0].status == WCStatus.LOC_PROT_ERR
     assert lib.siw_dereg_mr(mr) == 0

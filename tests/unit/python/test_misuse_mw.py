@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from harness.rc_harness import End, Wire
 from harness.verbs_harness import poll
-from unit.python.misuse_harness import EBUSY, EINVAL, Plain, State, World
+from unit.python.misuse_harness import EBUSY, EINVAL, Plain, State, VerbsObjects
 
 from siwarp.verbs import (
     MR,
@@ -28,42 +28,44 @@ from siwarp.verbs import (
 
 REGION = AccessFlag.LOCAL_WRITE | AccessFlag.MW_BIND
 RW = AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ
-Row = tuple[str, Callable[[World], object], type[Exception], int, str]
+Row = tuple[str, Callable[[VerbsObjects], object], type[Exception], int, str]
 
 
-def region(w: World) -> MR:
+def make_bindable_mr(w: VerbsObjects) -> MR:
     return w.rig.mr(64, REGION)
 
 
-def one(w: World) -> MW:
+def make_type_1_window(w: VerbsObjects) -> MW:
     return MW(w.pd, MWType.TYPE_1)
 
 
-def bind_1(qp: QP, mw: MW, info: MWBindInfo, flags: int = SendFlag.SIGNALED) -> None:
+def post_type_1_bind(qp: QP, mw: MW, info: MWBindInfo, flags: int = SendFlag.SIGNALED) -> None:
     qp.bind_mw(mw, MWBind(info, 1, flags))
 
 
-def bind_2(qp: QP, mw: MW | None, info: MWBindInfo, flags: int = SendFlag.SIGNALED) -> None:
+def post_type_2_bind(
+    qp: QP, mw: MW | None, info: MWBindInfo, flags: int = SendFlag.SIGNALED
+) -> None:
     wr = SendWR(1, WROpcode.BIND_MW, send_flags=flags)
     if mw is not None:
         wr.set_bind_wr(mw, info)
     qp.post_send(wr)
 
 
-def info(w: World, mr: MR | None = None, access: int = RW) -> MWBindInfo:
-    mr = mr or region(w)
+def make_bind_info(w: VerbsObjects, mr: MR | None = None, access: int = RW) -> MWBindInfo:
+    mr = mr or make_bindable_mr(w)
     return MWBindInfo(mr, mr.addr, 8, access)
 
 
-def closed_mr(w: World) -> MWBindInfo:
+def bind_info_of_closed_mr(w: VerbsObjects) -> MWBindInfo:
     """Return bind information for a region that is closed when the bind is posted."""
     return MWBindInfo(None, 0, 8, RW)
 
 
-def posted_and_closed(w: World, mw: bool) -> None:
-    qp, window, mr = w.connected().qp, MW(w.pd), region(w)
+def post_bind_with_closed_object(w: VerbsObjects, mw: bool) -> None:
+    qp, window, mr = w.connect_endpoint().qp, MW(w.pd), make_bindable_mr(w)
     wr = SendWR(1, WROpcode.BIND_MW)
-    wr.set_bind_wr(window, info(w, mr))
+    wr.set_bind_wr(window, make_bind_info(w, mr))
     (window if mw else mr).close()
     qp.post_send(wr)
 
@@ -72,126 +74,142 @@ ROWS: list[Row] = [
     ("no such type", lambda w: MW(w.pd, 3), Plain, EINVAL, "use a value of MWType"),
     (
         "type 1 by a request",
-        lambda w: bind_2(w.connected().qp, one(w), info(w)),
+        lambda w: post_type_2_bind(
+            w.connect_endpoint().qp, make_type_1_window(w), make_bind_info(w)
+        ),
         Plain,
         EINVAL,
         r"bound by QP\.bind_mw",
     ),
     (
         "type 2 by bind_mw",
-        lambda w: bind_1(w.connected().qp, MW(w.pd), info(w)),
+        lambda w: post_type_1_bind(w.connect_endpoint().qp, MW(w.pd), make_bind_info(w)),
         Plain,
         EINVAL,
         "post_send",
     ),
     (
         "a bind of no window",
-        lambda w: bind_2(w.connected().qp, None, info(w)),
+        lambda w: post_type_2_bind(w.connect_endpoint().qp, None, make_bind_info(w)),
         Plain,
         EINVAL,
         r"set_bind_wr\(mw",
     ),
     (
         "a window closed since",
-        lambda w: posted_and_closed(w, True),
+        lambda w: post_bind_with_closed_object(w, True),
         Plain,
         EINVAL,
         "allocated window",
     ),
     (
         "a region closed since",
-        lambda w: posted_and_closed(w, False),
+        lambda w: post_bind_with_closed_object(w, False),
         Plain,
         EINVAL,
         "registered memory region",
     ),
     (
         "a bind to no region",
-        lambda w: bind_1(w.connected().qp, one(w), closed_mr(w)),
+        lambda w: post_type_1_bind(
+            w.connect_endpoint().qp, make_type_1_window(w), bind_info_of_closed_mr(w)
+        ),
         Plain,
         EINVAL,
         r"MWBindInfo\(mr",
     ),
     (
         "a region of another device",
-        lambda w: bind_2(w.connected().qp, MW(w.pd), info(w, w.other.mr(64, REGION))),
+        lambda w: post_type_2_bind(
+            w.connect_endpoint().qp, MW(w.pd), make_bind_info(w, w.other.mr(64, REGION))
+        ),
         Plain,
         EINVAL,
         "QP's context",
     ),
     (
         "a window of another device",
-        lambda w: bind_1(w.connected().qp, MW(w.other.pd, MWType.TYPE_1), info(w)),
+        lambda w: post_type_1_bind(
+            w.connect_endpoint().qp, MW(w.other.pd, MWType.TYPE_1), make_bind_info(w)
+        ),
         Plain,
         EINVAL,
         "QP's context",
     ),
     (
         "local writing through a window",
-        lambda w: bind_2(w.connected().qp, MW(w.pd), info(w, None, AccessFlag.LOCAL_WRITE)),
+        lambda w: post_type_2_bind(
+            w.connect_endpoint().qp, MW(w.pd), make_bind_info(w, None, AccessFlag.LOCAL_WRITE)
+        ),
         Plain,
         EINVAL,
         "only REMOTE_WRITE, REMOTE_READ",
     ),
     (
         "an inline bind",
-        lambda w: bind_2(w.connected(max_inline_data=64).qp, MW(w.pd), info(w), SendFlag.INLINE),
+        lambda w: post_type_2_bind(
+            w.connect_endpoint(max_inline_data=64).qp, MW(w.pd), make_bind_info(w), SendFlag.INLINE
+        ),
         Plain,
         EINVAL,
         "omit SendFlag.INLINE",
     ),
     (
         "an inline bind of type 1",
-        lambda w: bind_1(w.connected().qp, one(w), info(w), SendFlag.INLINE),
+        lambda w: post_type_1_bind(
+            w.connect_endpoint().qp, make_type_1_window(w), make_bind_info(w), SendFlag.INLINE
+        ),
         Plain,
         EINVAL,
         "SIGNALED, FENCE",
     ),
     (
         "a bind on UD",
-        lambda w: bind_2(w.ud(), MW(w.pd), info(w)),
+        lambda w: post_type_2_bind(w.make_ud_qp(), MW(w.pd), make_bind_info(w)),
         Plain,
         EINVAL,
         "only SEND.*RC",
     ),
     (
         "an invalidation on UD",
-        lambda w: w.ud().post_send(SendWR(1, WROpcode.LOCAL_INV)),
+        lambda w: w.make_ud_qp().post_send(SendWR(1, WROpcode.LOCAL_INV)),
         Plain,
         EINVAL,
         "only SEND.*RC",
     ),
     (
         "a bind of type 1 on UD",
-        lambda w: bind_1(w.ud(), one(w), info(w)),
+        lambda w: post_type_1_bind(w.make_ud_qp(), make_type_1_window(w), make_bind_info(w)),
         Plain,
         EINVAL,
         "is for RC and UC QPs only",
     ),
     (
         "a bind before connecting",
-        lambda w: bind_1(w.rc(QPState.INIT), one(w), info(w)),
+        lambda w: post_type_1_bind(
+            w.make_rc_qp(QPState.INIT), make_type_1_window(w), make_bind_info(w)
+        ),
         State,
         EINVAL,
         "connect it first",
     ),
     (
         "octets beside the region",
-        lambda w: MW(w.pd).bind(w.connected().qp, region(w), 60, 8),
+        lambda w: MW(w.pd).bind(w.connect_endpoint().qp, make_bindable_mr(w), 60, 8),
         ValueError,
         0,
         "not inside",
     ),
     (
         "a region that is bound",
-        lambda w: (lambda held: held[1].close())(bound(w)),
+        lambda w: (lambda held: held[1].close())(make_bound_window(w)),
         State,
         EBUSY,
         "a window is bound to the region.*close or invalidate",
     ),
     (
         "a window with a posted bind",
-        lambda w: (lambda held: held[0].close())(posted(w)),
+        lambda w: (lambda held: held[0].close())(post_bind_in_sqd(w)),
         State,
         EBUSY,
         "a bind of this window is outstanding.*poll",
@@ -199,22 +217,22 @@ ROWS: list[Row] = [
 ]
 
 
-def ends(w: World, **kw: int) -> tuple[End, End]:
+def connect_endpoints(w: VerbsObjects, **kw: int) -> tuple[End, End]:
     """Return both endpoints of a connection; an unreferenced endpoint would be closed."""
     return Wire(w.rig, w.other).connect(**kw)
 
 
-def bound(w: World) -> tuple[MW, MR, object]:
-    mw, mr, both = MW(w.pd), region(w), ends(w)
+def make_bound_window(w: VerbsObjects) -> tuple[MW, MR, object]:
+    mw, mr, both = MW(w.pd), make_bindable_mr(w), connect_endpoints(w)
     mw.bind(both[0].qp, mr)
     assert poll(both[0].scq)[0].ok
     return mw, mr, both
 
 
-def posted(w: World) -> tuple[MW, object]:
-    mw, both = MW(w.pd), ends(w)
+def post_bind_in_sqd(w: VerbsObjects) -> tuple[MW, object]:
+    mw, both = MW(w.pd), connect_endpoints(w)
     both[0].qp.modify(QPAttr(qp_state=QPState.SQD))
-    mw.bind(both[0].qp, region(w))
+    mw.bind(both[0].qp, make_bindable_mr(w))
     return mw, both
 
 
@@ -222,18 +240,24 @@ def posted(w: World) -> tuple[MW, object]:
     ("call", "kind", "number", "hint"), [pytest.param(*row[1:], id=row[0]) for row in ROWS]
 )
 def test_misuse_of_windows_is_told_by_errno_and_class_and_with_what_to_do(
-    world: World, call: Callable[[World], object], kind: type[Exception], number: int, hint: str
+    verbs_objects: VerbsObjects,
+    call: Callable[[VerbsObjects], object],
+    kind: type[Exception],
+    number: int,
+    hint: str,
 ) -> None:
     with pytest.raises(kind, match=hint) as caught:
-        call(world)
+        call(verbs_objects)
     if isinstance(caught.value, OSError):
         assert type(caught.value) is kind
         assert caught.value.errno == number
 
 
-def test_a_bind_that_fails_in_its_turn_says_how_to_make_it_right(world: World) -> None:
-    both = ends(world)
-    MW(world.pd).bind(both[0].qp, world.rig.mr(64))
+def test_a_bind_that_fails_in_its_turn_says_how_to_make_it_right(
+    verbs_objects: VerbsObjects,
+) -> None:
+    both = connect_endpoints(verbs_objects)
+    MW(verbs_objects.pd).bind(both[0].qp, verbs_objects.rig.mr(64))
     wc = poll(both[0].scq)[0]
     assert wc.status == WCStatus.MW_BIND_ERR
     with pytest.raises(Plain, match=r"MW_BIND_ERR.*AccessFlag\.MW_BIND") as caught:
@@ -241,9 +265,9 @@ def test_a_bind_that_fails_in_its_turn_says_how_to_make_it_right(world: World) -
     assert caught.value.errno == errno.EIO
 
 
-def test_the_send_queue_has_room_for_binds_as_for_any_request(world: World) -> None:
-    both = ends(world, max_send_wr=4)
-    end, mw, mr = both[0], one(world), region(world)
+def test_the_send_queue_has_room_for_binds_as_for_any_request(verbs_objects: VerbsObjects) -> None:
+    both = connect_endpoints(verbs_objects, max_send_wr=4)
+    end, mw, mr = both[0], make_type_1_window(verbs_objects), make_bindable_mr(verbs_objects)
     end.qp.modify(QPAttr(qp_state=QPState.SQD))
     for _ in range(4):
         mw.bind(end.qp, mr)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from harness.verbs_harness import poll, refused, until
-from unit.python.misuse_harness import World
+from unit.python.misuse_harness import VerbsObjects
 
 import siwarp
 from siwarp.cm import CMID, CMEventChannel
@@ -43,83 +43,91 @@ MASKED = WROpcode.MASKED_ATOMIC_CMP_AND_SWP
 THERE = RemoteBuffer(0x1000, 8, 7)
 
 
-def changed(wr: SendWR, opcode: int) -> SendWR:
+def with_opcode(wr: SendWR, opcode: int) -> SendWR:
     wr.opcode = opcode
     return wr
 
 
-def told(wr: SendWR, how: str, *what: Any) -> SendWR:
+def after_setter_call(wr: SendWR, how: str, *what: Any) -> SendWR:
     getattr(wr, how)(*what)
     return wr
 
 
 #: Each request has a location that its opcode does not use.
-SENDS: dict[str, Callable[[World], SendWR]] = {
+SENDS: dict[str, Callable[[VerbsObjects], SendWR]] = {
     "a remote buffer": lambda w: SendWR(sg=[w.sge], remote=THERE),
-    "set_wr_rdma": lambda w: told(SendWR(sg=[w.sge]), "set_wr_rdma", 7, 0x1000),
-    "set_wr_atomic": lambda w: told(SendWR(sg=[w.sge]), "set_wr_atomic", 7, 0x1000, 5, 6),
-    "a Write before": lambda w: changed(SendWR(opcode=WRITE, remote=THERE), SEND),
-    "an atomic before": lambda w: changed(SendWR(opcode=MASKED, remote=THERE, swap=1 << 60), SEND),
+    "set_wr_rdma": lambda w: after_setter_call(SendWR(sg=[w.sge]), "set_wr_rdma", 7, 0x1000),
+    "set_wr_atomic": lambda w: after_setter_call(
+        SendWR(sg=[w.sge]), "set_wr_atomic", 7, 0x1000, 5, 6
+    ),
+    "a Write before": lambda w: with_opcode(SendWR(opcode=WRITE, remote=THERE), SEND),
+    "an atomic before": lambda w: with_opcode(
+        SendWR(opcode=MASKED, remote=THERE, swap=1 << 60), SEND
+    ),
 }
 
 
 @pytest.mark.parametrize("kind", [QPType.UD, QPType.RD], ids=lambda k: k.name)
 @pytest.mark.parametrize("what", SENDS)
 def test_an_address_in_the_peers_memory_is_never_taken_for_an_address_handle(
-    world: World, what: str, kind: QPType
+    verbs_objects: VerbsObjects, what: str, kind: QPType
 ) -> None:
-    qp = world.ud(qp_type=kind)
+    qp = verbs_objects.make_ud_qp(qp_type=kind)
     with pytest.raises(siwarp.Error, match="valid address handle") as caught:
-        qp.post_send(SENDS[what](world))
+        qp.post_send(SENDS[what](verbs_objects))
     assert caught.value.errno == errno.EINVAL
     # With an address handle it is a normal request.
-    wr = SENDS[what](world)
-    wr.set_wr_ud(AH(world.pd, ("127.0.0.1", 9)))
-    world.ud().post_send(wr)
-    assert poll(world.cq)[0].ok
+    wr = SENDS[what](verbs_objects)
+    wr.set_wr_ud(AH(verbs_objects.pd, ("127.0.0.1", 9)))
+    verbs_objects.make_ud_qp().post_send(wr)
+    assert poll(verbs_objects.cq)[0].ok
 
 
 def test_masks_are_never_taken_for_a_window_nor_an_address_handle_for_a_region(
-    world: World,
+    verbs_objects: VerbsObjects,
 ) -> None:
-    qp = world.connected().qp
+    qp = verbs_objects.connect_endpoint().qp
     masks = SendWR(opcode=MASKED, compare_add_mask=0x1000, swap_mask=0x2000)
     with pytest.raises(siwarp.Error, match="allocated window"):
-        qp.post_send(changed(masks, BIND))
-    mw = MW(world.pd)
+        qp.post_send(with_opcode(masks, BIND))
+    mw = MW(verbs_objects.pd)
     wr = SendWR(opcode=BIND)
     wr.set_bind_wr(mw, MWBindInfo(None, 0, 8, 0))
-    wr.set_wr_ud(world.ah)
+    wr.set_wr_ud(verbs_objects.ah)
     with pytest.raises(siwarp.Error, match="registered memory region"):
         qp.post_send(wr)
 
 
-def test_a_bind_does_not_spoil_the_address_handle_of_the_same_request(world: World) -> None:
-    wr = world.send()
-    wr.set_bind_wr(MW(world.pd), MWBindInfo(world.mr, world.mr.addr, 8, 0))
-    world.ud().post_send(wr)
-    assert poll(world.cq)[0].ok
-    world.ah.close()
+def test_a_bind_does_not_spoil_the_address_handle_of_the_same_request(
+    verbs_objects: VerbsObjects,
+) -> None:
+    wr = verbs_objects.make_send_wr()
+    wr.set_bind_wr(MW(verbs_objects.pd), MWBindInfo(verbs_objects.mr, verbs_objects.mr.addr, 8, 0))
+    verbs_objects.make_ud_qp().post_send(wr)
+    assert poll(verbs_objects.cq)[0].ok
+    verbs_objects.ah.close()
     with pytest.raises(siwarp.Error, match="valid address handle"):
-        world.ud().post_send(wr)
+        verbs_objects.make_ud_qp().post_send(wr)
 
 
-def test_an_address_handle_that_could_not_close_is_still_that_of_its_requests(world: World) -> None:
-    qp = world.ud()
+def test_an_address_handle_that_could_not_close_is_still_that_of_its_requests(
+    verbs_objects: VerbsObjects,
+) -> None:
+    qp = verbs_objects.make_ud_qp()
     qp.modify(QPAttr(qp_state=QPState.SQD))
-    wr = world.send()
+    wr = verbs_objects.make_send_wr()
     qp.post_send(wr)
-    assert refused(world.ah.close) == errno.EBUSY
+    assert refused(verbs_objects.ah.close) == errno.EBUSY
     qp.modify(QPAttr(qp_state=QPState.RTS))
-    assert poll(world.cq)[0].ok
+    assert poll(verbs_objects.cq)[0].ok
     qp.post_send(wr)
-    assert poll(world.cq)[0].ok
+    assert poll(verbs_objects.cq)[0].ok
 
 
 # ---- numbers
 
 
-NUMBERS: dict[str, Callable[[World], object]] = {
+NUMBERS: dict[str, Callable[[VerbsObjects], object]] = {
     "a CQ": lambda w: CQ(w.ctx, 1 << 40),
     "a CQ below zero": lambda w: CQ(w.ctx, -(1 << 40)),
     "a CQ resized": lambda w: w.cq.resize(1 << 40),
@@ -132,36 +140,38 @@ NUMBERS: dict[str, Callable[[World], object]] = {
 
 @pytest.mark.parametrize("what", NUMBERS)
 def test_a_number_beyond_cs_types_is_refused_as_one_beyond_the_limits_is(
-    world: World, what: str
+    verbs_objects: VerbsObjects, what: str
 ) -> None:
     with pytest.raises(siwarp.Error, match=r"range [01] to|from 1 to") as caught:
-        NUMBERS[what](world)
+        NUMBERS[what](verbs_objects)
     assert caught.value.errno == errno.EINVAL
 
 
-def test_polling_for_more_than_there_can_be_takes_what_there_is(world: World) -> None:
-    qp = world.ud()
+def test_polling_for_more_than_there_can_be_takes_what_there_is(
+    verbs_objects: VerbsObjects,
+) -> None:
+    qp = verbs_objects.make_ud_qp()
     for i in range(20):
-        qp.post_send(world.send(wr_id=i))
+        qp.post_send(verbs_objects.make_send_wr(wr_id=i))
     found: list[WC] = []
-    until(lambda: found.extend(world.cq.poll(1 << 40)) or len(found) >= 20)
+    until(lambda: found.extend(verbs_objects.cq.poll(1 << 40)) or len(found) >= 20)
     assert [wc.wr_id for wc in found] == list(range(20))
-    assert world.cq.poll(1 << 40) == []
+    assert verbs_objects.cq.poll(1 << 40) == []
 
 
 @pytest.mark.parametrize("length", [-1, -4, 6, 1 << 40])
 def test_no_more_and_no_less_of_the_data_is_written_into_a_region_than_there_is(
-    world: World, length: int
+    verbs_objects: VerbsObjects, length: int
 ) -> None:
     with pytest.raises(ValueError, match="the data has 5"):
-        world.mr.write(b"12345", length)
-    assert world.mr.read(8) == bytes(8)
+        verbs_objects.mr.write(b"12345", length)
+    assert verbs_objects.mr.read(8) == bytes(8)
 
 
-def test_a_wait_may_be_infinite(world: World) -> None:
-    channel = CompChannel(world.ctx)
-    cq = CQ(world.ctx, channel=channel)
-    qp = QP(world.pd, QPInitAttr(QPType.UD, scq=cq))
+def test_a_wait_may_be_infinite(verbs_objects: VerbsObjects) -> None:
+    channel = CompChannel(verbs_objects.ctx)
+    cq = CQ(verbs_objects.ctx, channel=channel)
+    qp = QP(verbs_objects.pd, QPInitAttr(QPType.UD, scq=cq))
     qp.to_init()
     cq.req_notify()
     qp.modify(QPAttr(qp_state=QPState.ERR))
@@ -173,9 +183,9 @@ def test_a_wait_may_be_infinite(world: World) -> None:
 # ---- closing
 
 
-Maker = Callable[[World, CompChannel, CMEventChannel], Any]
+Maker = Callable[[VerbsObjects, CompChannel, CMEventChannel], Any]
 MAKERS: dict[str, Maker] = {
-    "QP": lambda w, _c, _e: w.ud(),
+    "QP": lambda w, _c, _e: w.make_ud_qp(),
     "CQ": lambda w, channel, _e: CQ(w.ctx, channel=channel),
     "MR": lambda w, _c, _e: MR(w.pd, 8),
     "MW": lambda w, _c, _e: MW(w.pd),
@@ -187,17 +197,19 @@ MAKERS: dict[str, Maker] = {
 
 
 @pytest.mark.parametrize("what", MAKERS)
-def test_of_two_threads_that_close_the_same_handle_neither_fails(world: World, what: str) -> None:
-    channel, events = CompChannel(world.ctx), CMEventChannel(world.ctx)
+def test_of_two_threads_that_close_the_same_handle_neither_fails(
+    verbs_objects: VerbsObjects, what: str
+) -> None:
+    channel, events = CompChannel(verbs_objects.ctx), CMEventChannel(verbs_objects.ctx)
     with ThreadPoolExecutor(2) as pool:
         for _ in range(50):
-            handle = MAKERS[what](world, channel, events)
+            handle = MAKERS[what](verbs_objects, channel, events)
             both = threading.Barrier(2)
 
-            def close(handle: Any = handle, both: threading.Barrier = both) -> None:
+            def close_at_barrier(handle: Any = handle, both: threading.Barrier = both) -> None:
                 both.wait(20)
                 handle.close()
 
-            for done in [pool.submit(close), pool.submit(close)]:
+            for done in [pool.submit(close_at_barrier), pool.submit(close_at_barrier)]:
                 done.result(20)
             assert handle.closed

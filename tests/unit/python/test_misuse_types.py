@@ -44,7 +44,7 @@ NO_ADDRESSES = (
 )
 
 
-async def sent(to: object, opening: Callable[[], aio.conn.Opening]) -> None:
+async def send_one_octet(to: object, opening: Callable[[], aio.conn.Opening]) -> None:
     async with opening() as endpoint:
         await endpoint.send(b"x", to)
 
@@ -56,8 +56,8 @@ TAKE_ADDRESSES: dict[str, Callable[[End, object], object]] = {
     "aio.listen": lambda end, wrong: aio.listen(wrong),
     "aio.open_ud": lambda end, wrong: aio.open_ud(wrong),
     "aio.open_rd": lambda end, wrong: aio.open_rd(wrong),
-    "UD of aio": lambda end, wrong: asyncio.run(sent(wrong, aio.open_ud)),
-    "RD of aio": lambda end, wrong: asyncio.run(sent(wrong, aio.open_rd)),
+    "UD of aio": lambda end, wrong: asyncio.run(send_one_octet(wrong, aio.open_ud)),
+    "RD of aio": lambda end, wrong: asyncio.run(send_one_octet(wrong, aio.open_rd)),
     "Context.toward": lambda end, wrong: Context.toward(wrong),
     "source_toward": lambda end, wrong: source_toward(wrong),
     "AH": lambda end, wrong: AH(end.pd, wrong),
@@ -109,7 +109,7 @@ OTHERS: dict[str, tuple[Callable[[End], object], str]] = {
 
 
 @pytest.fixture(scope="module")
-def end():
+def ud_endpoint():
     with pair("ud") as (a, _):
         yield a
 
@@ -117,18 +117,18 @@ def end():
 @pytest.mark.parametrize("wrong", NO_ADDRESSES, ids=repr)
 @pytest.mark.parametrize("call", TAKE_ADDRESSES.values(), ids=TAKE_ADDRESSES)
 def test_what_is_no_address_is_told_with_one_as_an_example(
-    end: End, call: Callable[[End, object], object], wrong: object
+    ud_endpoint: End, call: Callable[[End, object], object], wrong: object
 ) -> None:
     with pytest.raises(TypeError, match=ADDRESS):
-        call(end, wrong)
+        call(ud_endpoint, wrong)
 
 
 @pytest.mark.parametrize(("call", "hint"), OTHERS.values(), ids=OTHERS)
 def test_what_is_of_the_wrong_kind_is_told_with_what_to_give(
-    end: End, call: Callable[[End], object], hint: str
+    ud_endpoint: End, call: Callable[[End], object], hint: str
 ) -> None:
     with pytest.raises(TypeError, match=hint):
-        call(end)
+        call(ud_endpoint)
 
 
 def test_long_values_are_shortened_in_messages() -> None:

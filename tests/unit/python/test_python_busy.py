@@ -26,17 +26,17 @@ Connect = Callable[..., tuple[Connection, Connection]]
     [(40, 10, 0.3), (2000, 1, 0.3), (200, 65536, 0.3), (100, 65536, 3.0), (8, 1 << 20, 0.3)],
 )
 def test_what_is_sent_to_a_busy_server_arrives_whole_and_in_order(
-    connected: Connect, count: int, size: int, busy: float, persona: int
+    connect_pair: Connect, count: int, size: int, busy: float, persona: int
 ) -> None:
-    a, b = connected(recv_size=max(size, 65536), persona=persona)
+    a, b = connect_pair(recv_size=max(size, 65536), persona=persona)
 
-    def send() -> None:
+    def send_all_messages() -> None:
         for i in range(count):
             a.send(bytes([i & 0xFF]) * size, 30)
         a.close()  # does not wait; data already sent still arrives
 
     with ThreadPoolExecutor(1) as pool:
-        sending = pool.submit(send)
+        sending = pool.submit(send_all_messages)
         time.sleep(busy)
         for i in range(count):
             assert b.recv(30) == bytes([i & 0xFF]) * size

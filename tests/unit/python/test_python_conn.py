@@ -23,9 +23,9 @@ Connect = Callable[..., tuple[Connection, Connection]]
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_messages_go_both_ways_and_either_end_may_speak_first(
-    connected: Connect, host: str
+    connect_pair: Connect, host: str
 ) -> None:
-    a, b = connected(host)
+    a, b = connect_pair(host)
     b.send(b"the responder first")
     assert a.recv(10) == b"the responder first"
     for size in (0, 1, 1000, 65536):
@@ -40,11 +40,11 @@ def test_private_data_of_connect_reaches_the_other_end() -> None:
     with siwarp.listen(("127.0.0.1", 0)) as listener:
         got: list[bytes] = []
 
-        def serve() -> None:
+        def accept_with_private_data() -> None:
             with listener.accept(10, private_data=b"welcome") as conn:
                 got.append(conn.private_data)
 
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=accept_with_private_data)
         thread.start()
         with siwarp.connect(listener.address, private_data=b"hello") as conn:
             assert conn.private_data == b"welcome"
@@ -52,8 +52,8 @@ def test_private_data_of_connect_reaches_the_other_end() -> None:
     assert got == [b"hello"]
 
 
-def test_the_peers_memory_is_written_and_read_in_place(connected: Connect) -> None:
-    a, b = connected()
+def test_the_peers_memory_is_written_and_read_in_place(connect_pair: Connect) -> None:
+    a, b = connect_pair()
     memory = bytearray(200_000)
     there = b.register(memory).remote()
     data = os.urandom(150_000)
@@ -66,8 +66,8 @@ def test_the_peers_memory_is_written_and_read_in_place(connected: Connect) -> No
     assert memory[151_000:] == bytes(49_000)
 
 
-def test_arrays_and_regions_are_memory_as_they_are(connected: Connect) -> None:
-    a, b = connected()
+def test_arrays_and_regions_are_memory_as_they_are(connect_pair: Connect) -> None:
+    a, b = connect_pair()
     matrix = np.arange(12.0).reshape(3, 4)
     there = b.register(matrix).remote()
     row = np.empty(4)
@@ -81,9 +81,9 @@ def test_arrays_and_regions_are_memory_as_they_are(connected: Connect) -> None:
 
 
 def test_a_key_that_the_peer_never_gave_is_a_protocol_error_at_both_ends(
-    connected: Connect,
+    connect_pair: Connect,
 ) -> None:
-    a, b = connected()
+    a, b = connect_pair()
     there = b.register(100).remote()
     with pytest.raises(siwarp.ProtocolError, match="invalid STag") as caught:
         a.read(there._replace(rkey=there.rkey ^ 0x100), timeout=10)
@@ -92,8 +92,8 @@ def test_a_key_that_the_peer_never_gave_is_a_protocol_error_at_both_ends(
         b.recv(10)
 
 
-def test_a_write_past_the_end_is_refused_and_writes_nothing(connected: Connect) -> None:
-    a, b = connected()
+def test_a_write_past_the_end_is_refused_and_writes_nothing(connect_pair: Connect) -> None:
+    a, b = connect_pair()
     mr = b.register(100)
     # a remote buffer longer than the registered memory
     a.write(mr.remote()._replace(length=200), b"x" * 50, offset=60)
@@ -105,9 +105,9 @@ def test_a_write_past_the_end_is_refused_and_writes_nothing(connected: Connect) 
 
 @pytest.mark.parametrize(("offset", "length"), [(60, 50), (0, 101), (-1, 4), (101, 0), (200, 1)])
 def test_what_lies_beyond_the_peers_memory_is_refused_here_and_the_connection_goes_on(
-    connected: Connect, offset: int, length: int
+    connect_pair: Connect, offset: int, length: int
 ) -> None:
-    a, b = connected()
+    a, b = connect_pair()
     mr = b.register(100)
     there = mr.remote()
     for attempt in (
@@ -124,8 +124,8 @@ def test_what_lies_beyond_the_peers_memory_is_refused_here_and_the_connection_go
     assert a.read(there, 0, 100) == b""
 
 
-def test_memory_that_is_not_for_writing_is_not_written(connected: Connect) -> None:
-    a, b = connected()
+def test_memory_that_is_not_for_writing_is_not_written(connect_pair: Connect) -> None:
+    a, b = connect_pair()
     mr = b.register(100, AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ)
     assert a.read(mr.remote(), 10) == bytes(10)
     a.write(mr.remote(), b"x")
@@ -134,8 +134,8 @@ def test_memory_that_is_not_for_writing_is_not_written(connected: Connect) -> No
     assert mr.read() == bytes(100)
 
 
-def test_what_was_sent_before_closing_still_arrives(connected: Connect) -> None:
-    a, b = connected()
+def test_what_was_sent_before_closing_still_arrives(connect_pair: Connect) -> None:
+    a, b = connect_pair()
     a.send(b"one")
     a.send(b"two")
     a.close()
@@ -144,16 +144,16 @@ def test_what_was_sent_before_closing_still_arrives(connected: Connect) -> None:
         b.recv(10)
 
 
-def test_waiting_for_a_message_ends_when_the_time_is_over(connected: Connect) -> None:
-    a, b = connected()
+def test_waiting_for_a_message_ends_when_the_time_is_over(connect_pair: Connect) -> None:
+    a, b = connect_pair()
     with pytest.raises(siwarp.Timeout):
         a.recv(0.1)
     b.send(b"later")
     assert a.recv(10) == b"later"
 
 
-def test_a_closed_connection_says_so(connected: Connect) -> None:
-    a, _ = connected()
+def test_a_closed_connection_says_so(connect_pair: Connect) -> None:
+    a, _ = connect_pair()
     a.close()
     a.close()
     for use in (lambda: a.send(b"x"), lambda: a.recv(1)):
@@ -228,7 +228,7 @@ def test_clients_that_stop_in_their_start_up_hold_up_no_other(
             assert len(listener._starting) <= 4
 
 
-def roce_pair(recv_size: int = 1 << 16) -> tuple[Connection, Connection]:
+def connect_roce_pair(recv_size: int = 1 << 16) -> tuple[Connection, Connection]:
     with siwarp.listen(
         ("127.0.0.1", 0), recv_size=recv_size, recv_depth=4, persona=Persona.ROCE
     ) as listener:
@@ -241,16 +241,16 @@ def roce_pair(recv_size: int = 1 << 16) -> tuple[Connection, Connection]:
 
 
 def test_with_persona_roce_a_sender_waits_until_its_peer_receives() -> None:
-    a, b = roce_pair()
+    a, b = connect_roce_pair()
     sent: list[int] = []
 
-    def send() -> None:
+    def send_messages() -> None:
         for i in range(20):
             a.send(bytes([i]) * 1000)
             sent.append(i)
 
     with a, b:
-        thread = threading.Thread(target=send)
+        thread = threading.Thread(target=send_messages)
         thread.start()
         thread.join(0.2)
         assert thread.is_alive() and len(sent) <= 4
@@ -261,7 +261,7 @@ def test_with_persona_roce_a_sender_waits_until_its_peer_receives() -> None:
 
 
 def test_with_persona_roce_a_write_that_is_refused_says_so_itself() -> None:
-    a, b = roce_pair()
+    a, b = connect_roce_pair()
     with a, b:
         there = b.register(bytearray(100)).remote()
         a.write(there, b"fits")
@@ -273,34 +273,36 @@ def test_with_persona_roce_a_write_that_is_refused_says_so_itself() -> None:
 # ---- closing objects that other threads wait on
 
 
-def ends_with(thread: threading.Thread, found: list[BaseException]) -> None:
+def check_ended_by_close(thread: threading.Thread, found: list[BaseException]) -> None:
     thread.join(20)
     assert not thread.is_alive(), "it still waits"
     (error,) = found
     assert isinstance(error, siwarp.StateError) and "closed" in str(error)
 
 
-def waiting_in(call: Callable[[], object]) -> tuple[threading.Thread, list[BaseException]]:
+def start_blocking_call(call: Callable[[], object]) -> tuple[threading.Thread, list[BaseException]]:
     """Start a thread that makes a blocking call; its exceptions are added to the list."""
     found: list[BaseException] = []
 
-    def run() -> None:
+    def call_and_record_exception() -> None:
         try:
             call()
         except BaseException as e:
             found.append(e)
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=call_and_record_exception)
     thread.start()
     return thread, found
 
 
-def test_closing_a_connection_ends_the_wait_of_a_thread_that_receives(connected: Connect) -> None:
-    a, b = connected()
-    thread, found = waiting_in(a.recv)
+def test_closing_a_connection_ends_the_wait_of_a_thread_that_receives(
+    connect_pair: Connect,
+) -> None:
+    a, b = connect_pair()
+    thread, found = start_blocking_call(a.recv)
     until(lambda: a.rcq.channel is not None and a.rcq.channel._waiters)
     a.close()
-    ends_with(thread, found)
+    check_ended_by_close(thread, found)
     assert a.qp.closed and a.pd.closed and a.rcq.channel is not None and a.rcq.channel.closed
     with pytest.raises(siwarp.PeerGone):
         b.recv(10)
@@ -308,18 +310,18 @@ def test_closing_a_connection_ends_the_wait_of_a_thread_that_receives(connected:
 
 @pytest.mark.parametrize("size", [1000, 100_000], ids=["copied", "lent"])
 def test_closing_a_connection_ends_the_wait_of_a_thread_that_sends(size: int) -> None:
-    a, b = roce_pair(100_000)
+    a, b = connect_roce_pair(100_000)
     data = bytearray(size)
     with b:
 
-        def send() -> None:
+        def send_until_blocked() -> None:
             for _ in range(100):  # the peer receives none of these messages
                 a.send(data)
 
-        thread, found = waiting_in(send)
+        thread, found = start_blocking_call(send_until_blocked)
         until(lambda: a.scq.channel is not None and a.scq.channel._waiters)
         a.close()
-        ends_with(thread, found)
+        check_ended_by_close(thread, found)
         assert a.qp.closed and a.pd.closed
     found.clear()
     data.append(0)  # resizing succeeds, because the memory is not registered any more
@@ -328,10 +330,10 @@ def test_closing_a_connection_ends_the_wait_of_a_thread_that_sends(size: int) ->
 def test_closing_a_listener_ends_the_wait_of_a_thread_that_accepts() -> None:
     listener = siwarp.listen(("127.0.0.1", 0))
     address = listener.address
-    thread, found = waiting_in(listener.accept)
+    thread, found = start_blocking_call(listener.accept)
     until(lambda: listener._home.channel._waiters)
     listener.close()
-    ends_with(thread, found)
+    check_ended_by_close(thread, found)
     assert listener._home.context.closed
     with pytest.raises(siwarp.PeerGone):
         siwarp.connect(address)
@@ -341,12 +343,12 @@ def test_closing_a_listener_ends_the_loop_over_its_connections() -> None:
     listener = siwarp.listen(("127.0.0.1", 0))
     met: list[str] = []
 
-    def serve() -> None:
+    def serve_connections() -> None:
         for conn in listener:
             with conn:
                 met.append(conn.peer[0])
 
-    thread, found = waiting_in(serve)
+    thread, found = start_blocking_call(serve_connections)
     with siwarp.connect(listener.address):
         until(lambda: met)
     until(lambda: listener._home.channel._waiters)

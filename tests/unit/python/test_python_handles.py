@@ -10,7 +10,7 @@ import threading
 
 import pytest
 from unit.device.test_device_fork import settle
-from unit.python.python_harness import UD
+from unit.python.python_harness import UDResources
 
 import siwarp
 from siwarp.verbs import (
@@ -41,19 +41,19 @@ def run_python(code: str, tmp_path: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_close_closes_once_and_says_so(ud: UD) -> None:
-    mr = MR(ud.pd, 100)
+def test_close_closes_once_and_says_so(ud_resources: UDResources) -> None:
+    mr = MR(ud_resources.pd, 100)
     mr.close()
     mr.close()
     assert mr.closed
     assert "closed" in repr(mr)
 
 
-def test_a_closed_handle_refuses_to_be_used(ud: UD) -> None:
-    wr = SendWR(sg=[ud.mr.sge(0, 1)], ah=AH(ud.pd, ud.qp.addr))
-    qp = QP(ud.pd, QPInitAttr(QPType.UD, scq=ud.cq))
+def test_a_closed_handle_refuses_to_be_used(ud_resources: UDResources) -> None:
+    wr = SendWR(sg=[ud_resources.mr.sge(0, 1)], ah=AH(ud_resources.pd, ud_resources.qp.addr))
+    qp = QP(ud_resources.pd, QPInitAttr(QPType.UD, scq=ud_resources.cq))
     qp.close()
-    cq = CQ(ud.ctx)
+    cq = CQ(ud_resources.ctx)
     cq.close()
     for use in (
         lambda: qp.post_send(wr),
@@ -61,19 +61,19 @@ def test_a_closed_handle_refuses_to_be_used(ud: UD) -> None:
         lambda: qp.qp_num,
         lambda: cq.poll(),
         lambda: cq.poll(16),
-        lambda: QP(ud.pd, QPInitAttr(QPType.UD, scq=cq)),
+        lambda: QP(ud_resources.pd, QPInitAttr(QPType.UD, scq=cq)),
     ):
         with pytest.raises(siwarp.StateError, match="closed"):
             use()
 
 
-def test_close_with_children_is_ebusy_and_names_them(ud: UD) -> None:
+def test_close_with_children_is_ebusy_and_names_them(ud_resources: UDResources) -> None:
     with pytest.raises(siwarp.StateError) as caught:
-        ud.pd.close()
+        ud_resources.pd.close()
     assert caught.value.errno == errno.EBUSY
-    assert repr(ud.qp) in str(caught.value)
-    assert repr(ud.mr) in str(caught.value)
-    assert not ud.pd.closed
+    assert repr(ud_resources.qp) in str(caught.value)
+    assert repr(ud_resources.mr) in str(caught.value)
+    assert not ud_resources.pd.closed
 
 
 def test_a_with_block_closes_what_was_made_in_it_newest_first(
@@ -82,11 +82,11 @@ def test_a_with_block_closes_what_was_made_in_it_newest_first(
     order: list[str] = []
     shut = _ffi.Handle._shut
 
-    def note(self: _ffi.Handle) -> None:
+    def shut_and_record(self: _ffi.Handle) -> None:
         order.append(self._what)
         shut(self)
 
-    monkeypatch.setattr(_ffi.Handle, "_shut", note)
+    monkeypatch.setattr(_ffi.Handle, "_shut", shut_and_record)
     with Context() as ctx:
         pd = PD(ctx)
         cq = CQ(ctx, channel=CompChannel(ctx))
@@ -96,9 +96,9 @@ def test_a_with_block_closes_what_was_made_in_it_newest_first(
     assert order == ["QP", "CQ", "completion channel", "MR", "PD", "context"]
 
 
-def test_memory_under_an_mr_cannot_be_resized_until_it_closes(ud: UD) -> None:
+def test_memory_under_an_mr_cannot_be_resized_until_it_closes(ud_resources: UDResources) -> None:
     memory = bytearray(100)
-    mr = MR(ud.pd, memory)
+    mr = MR(ud_resources.pd, memory)
     with pytest.raises(BufferError):
         memory.append(0)
     mr.close()
@@ -115,16 +115,18 @@ def test_a_handle_keeps_what_it_stands_on_alive() -> None:
         pass
 
 
-def test_a_dropped_handle_is_only_queued_and_ends_at_the_next_call(ud: UD) -> None:
+def test_a_dropped_handle_is_only_queued_and_ends_at_the_next_call(
+    ud_resources: UDResources,
+) -> None:
     before = len(_ffi._dropped)
     in_c = []
     memory = bytearray(10)
 
-    def drop() -> None:
-        MR(ud.pd, memory)
+    def drop_region() -> None:
+        MR(ud_resources.pd, memory)
         in_c.append(len(_ffi._dropped))
 
-    thread = threading.Thread(target=drop)
+    thread = threading.Thread(target=drop_region)
     thread.start()
     thread.join()
     assert in_c == [before + 1]  # the thread that dropped the object made no C call
@@ -185,25 +187,29 @@ def test_handles_left_open_end_cleanly_with_the_process(tmp_path: object) -> Non
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
 
 
-def test_a_forked_child_that_exits_leaves_the_parents_handles_working(ud: UD) -> None:
+def test_a_forked_child_that_exits_leaves_the_parents_handles_working(
+    ud_resources: UDResources,
+) -> None:
     settle()
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
             # The object is unusable in the child; closing it must not disturb the parent.
-            ud.qp.close()
+            ud_resources.qp.close()
             status = 0
         finally:
             os._exit(status)
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    ud.qp.post_recv(RecvWR(1, sg=[ud.mr.sge(0, 10)]))
-    ud.qp.post_send(SendWR(2, sg=[ud.mr.sge(10, 10)], ah=AH(ud.pd, ud.qp.addr)))
-    assert {wc.check().wr_id for wc in wait_for(ud, 2)} == {1, 2}
+    ud_resources.qp.post_recv(RecvWR(1, sg=[ud_resources.mr.sge(0, 10)]))
+    ud_resources.qp.post_send(
+        SendWR(2, sg=[ud_resources.mr.sge(10, 10)], ah=AH(ud_resources.pd, ud_resources.qp.addr))
+    )
+    assert {wc.check().wr_id for wc in wait_for_completions(ud_resources, 2)} == {1, 2}
 
 
-def wait_for(ud: UD, count: int) -> list[siwarp.verbs.WC]:
+def wait_for_completions(ud: UDResources, count: int) -> list[siwarp.verbs.WC]:
     found: list[siwarp.verbs.WC] = []
     while len(found) < count:
         wcs = ud.cq.wait(5)

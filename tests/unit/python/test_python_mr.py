@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.python.python_harness import UD
+from unit.python.python_harness import UDResources
 
 import siwarp
 from siwarp.verbs import MR, AccessFlag, RemoteBuffer
@@ -23,9 +23,11 @@ BUFFERS = {
 
 
 @pytest.mark.parametrize("kind", sorted(BUFFERS))
-def test_a_buffer_is_registered_where_it_lies_without_a_copy(ud: UD, kind: str) -> None:
+def test_a_buffer_is_registered_where_it_lies_without_a_copy(
+    ud_resources: UDResources, kind: str
+) -> None:
     memory = BUFFERS[kind]()
-    with MR(ud.pd, memory) as mr:
+    with MR(ud_resources.pd, memory) as mr:
         assert mr.length == 64
         mr.write(b"\xab" * 64)
         assert bytes(memoryview(memory).cast("B")) == b"\xab" * 64
@@ -33,39 +35,43 @@ def test_a_buffer_is_registered_where_it_lies_without_a_copy(ud: UD, kind: str) 
             assert mr.addr == memory.ctypes.data
 
 
-def test_a_length_makes_zeroed_memory(ud: UD) -> None:
-    with MR(ud.pd, 5000) as mr:
+def test_a_length_makes_zeroed_memory(ud_resources: UDResources) -> None:
+    with MR(ud_resources.pd, 5000) as mr:
         assert mr.read() == bytes(5000)
 
 
-def test_an_empty_buffer_can_be_registered(ud: UD) -> None:
-    with MR(ud.pd, bytearray()) as mr:
+def test_an_empty_buffer_can_be_registered(ud_resources: UDResources) -> None:
+    with MR(ud_resources.pd, bytearray()) as mr:
         assert mr.length == 0
         assert mr.read() == b""
 
 
-def test_bytes_can_be_registered_for_reading_only(ud: UD) -> None:
-    with MR(ud.pd, b"fixed", AccessFlag.REMOTE_READ) as mr:
+def test_bytes_can_be_registered_for_reading_only(ud_resources: UDResources) -> None:
+    with MR(ud_resources.pd, b"fixed", AccessFlag.REMOTE_READ) as mr:
         assert mr.read() == b"fixed"
     with pytest.raises(siwarp.Error, match="bytearray") as caught:
-        MR(ud.pd, b"fixed")
+        MR(ud_resources.pd, b"fixed")
     assert caught.value.errno == errno.EFAULT
 
 
-def test_remote_writing_without_local_writing_is_refused_with_the_reason(ud: UD) -> None:
+def test_remote_writing_without_local_writing_is_refused_with_the_reason(
+    ud_resources: UDResources,
+) -> None:
     with pytest.raises(siwarp.Error, match="LOCAL_WRITE") as caught:
-        MR(ud.pd, 10, AccessFlag.REMOTE_WRITE)
+        MR(ud_resources.pd, 10, AccessFlag.REMOTE_WRITE)
     assert caught.value.errno == errno.EINVAL
 
 
-def test_memory_that_is_not_contiguous_is_refused(ud: UD) -> None:
+def test_memory_that_is_not_contiguous_is_refused(ud_resources: UDResources) -> None:
     with pytest.raises((TypeError, BufferError)):
-        MR(ud.pd, np.zeros((4, 4))[:, ::2])
+        MR(ud_resources.pd, np.zeros((4, 4))[:, ::2])
 
 
 @pytest.mark.parametrize(("offset", "length"), [(-1, 1), (0, 65), (64, 1), (60, 5), (0, -1)])
-def test_no_element_reaches_outside_of_its_region(ud: UD, offset: int, length: int) -> None:
-    with MR(ud.pd, 64) as mr:
+def test_no_element_reaches_outside_of_its_region(
+    ud_resources: UDResources, offset: int, length: int
+) -> None:
+    with MR(ud_resources.pd, 64) as mr:
         for use in (mr.sge, mr.remote):
             with pytest.raises(ValueError, match="64"):
                 use(offset, length)
@@ -73,8 +79,8 @@ def test_no_element_reaches_outside_of_its_region(ud: UD, offset: int, length: i
             mr.read(length, offset)
 
 
-def test_a_closed_region_gives_out_no_elements(ud: UD) -> None:
-    mr = MR(ud.pd, 64)
+def test_a_closed_region_gives_out_no_elements(ud_resources: UDResources) -> None:
+    mr = MR(ud_resources.pd, 64)
     mr.close()
     with pytest.raises(siwarp.StateError):
         mr.sge()
@@ -82,18 +88,18 @@ def test_a_closed_region_gives_out_no_elements(ud: UD) -> None:
         mr.remote()
 
 
-def test_a_view_taken_of_a_region_outlives_it(ud: UD) -> None:
-    mr = MR(ud.pd, 64)
+def test_a_view_taken_of_a_region_outlives_it(ud_resources: UDResources) -> None:
+    mr = MR(ud_resources.pd, 64)
     part = mr.view[10:20]
     mr.close()
     part[0] = 7
     assert bytes(part) == b"\x07" + bytes(9)
 
 
-def test_the_key_of_a_region_is_new_each_time(ud: UD) -> None:
+def test_the_key_of_a_region_is_new_each_time(ud_resources: UDResources) -> None:
     keys = set()
     for _ in range(100):
-        with MR(ud.pd, 64) as mr:
+        with MR(ud_resources.pd, 64) as mr:
             keys.add(mr.rkey)
     assert len(keys) == 100
 

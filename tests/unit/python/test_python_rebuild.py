@@ -38,7 +38,7 @@ exec ld "$@"
 """
 
 
-class Mini:
+class EditablePackage:
     """A package with one library, installed like siwarp: with its loader and its tools."""
 
     def __init__(self, folder: Path, root: Path) -> None:
@@ -48,9 +48,9 @@ class Mini:
         beside = root / "siwarp/_build/beside"
         (self.source / "meson.build").write_text(MESON.format(beside=beside))
         (self.source / "__init__.py").write_text(
-            f"import ctypes\nvalue = ctypes.CDLL('{self.library}').value()\n"
+            f"import ctypes\nvalue = ctypes.CDLL('{self.library_path}').value()\n"
         )
-        self.returns(1)
+        self.write_source_returning(1)
         ld = self.slow / "ld"
         ld.write_text(SLOW_LD.format(folder=shlex.quote(str(self.slow))))
         ld.chmod(0o755)
@@ -61,13 +61,13 @@ class Mini:
         subprocess.run(setup, check=True, capture_output=True, timeout=LIMIT, env=self.env)
 
     @property
-    def library(self) -> Path:
+    def library_path(self) -> Path:
         return self.build / "libmini.so"
 
-    def returns(self, value: int) -> None:
+    def write_source_returning(self, value: int) -> None:
         (self.source / "mini.c").write_text(f"int value(void) {{ return {value}; }}\n")
 
-    def imported(self, *, slow: bool = False, rebuild: bool = True) -> subprocess.Popen[str]:
+    def start_import(self, *, slow: bool = False, rebuild: bool = True) -> subprocess.Popen[str]:
         """Import the package in a new process; with `slow`, the linker blocks."""
         code = (
             "import sys, _siwarp_editable_loader as loader\n"
@@ -89,16 +89,16 @@ class Mini:
             start_new_session=True,
         )
 
-    def value(self) -> str:
-        out, err = self.imported().communicate(timeout=LIMIT)
+    def imported_value(self) -> str:
+        out, err = self.start_import().communicate(timeout=LIMIT)
         return out.strip() or err
 
-    def links(self) -> int:
+    def slow_link_count(self) -> int:
         """Return how often the slow linker has started."""
         log = self.slow / "links"
         return log.read_text().count("begun") if log.exists() else 0
 
-    def waits(self) -> bool:
+    def is_waiting_for_build(self) -> bool:
         """Return whether a build waits for another one to finish."""
         lock = self.build / ".ninja-runs"
         if not lock.exists():
@@ -107,7 +107,7 @@ class Mini:
         return any("->" in line and number in line for line in Path("/proc/locks").open())
 
 
-def kill_all_of(process: subprocess.Popen[str]) -> None:
+def kill_session_of(process: subprocess.Popen[str]) -> None:
     """Kill the process and everything it started; ninja gives each child a process group."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -117,7 +117,7 @@ def kill_all_of(process: subprocess.Popen[str]) -> None:
     process.communicate(timeout=LIMIT)
 
 
-def until(done: Callable[[], bool]) -> None:
+def wait_until(done: Callable[[], bool]) -> None:
     end = time.monotonic() + LIMIT
     while not done():
         assert time.monotonic() < end
@@ -125,44 +125,56 @@ def until(done: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def mini(tmp_path: Path, root: Path) -> Mini:
-    made = Mini(tmp_path, root)
-    assert made.value() == "1"
-    made.returns(2)
+def editable_package(tmp_path: Path, root: Path) -> EditablePackage:
+    made = EditablePackage(tmp_path, root)
+    assert made.imported_value() == "1"
+    made.write_source_returning(2)
     return made
 
 
-def test_a_rebuild_that_is_killed_midway_leaves_the_library_that_was_there(mini: Mini) -> None:
-    killed = mini.imported(slow=True)
-    until(lambda: mini.links() == 1)
-    kill_all_of(killed)
+def test_a_rebuild_that_is_killed_midway_leaves_the_library_that_was_there(
+    editable_package: EditablePackage,
+) -> None:
+    killed = editable_package.start_import(slow=True)
+    wait_until(lambda: editable_package.slow_link_count() == 1)
+    kill_session_of(killed)
 
-    load = f"import ctypes; print(ctypes.CDLL('{mini.library}').value())"
+    load = f"import ctypes; print(ctypes.CDLL('{editable_package.library_path}').value())"
     done = subprocess.run([sys.executable, "-c", load], capture_output=True, text=True, check=False)
     assert done.stdout == "1\n", done.stderr
-    assert mini.value() == "2"
+    assert editable_package.imported_value() == "2"
 
 
-def test_an_import_waits_for_the_rebuild_of_one_that_was_killed(mini: Mini) -> None:
-    killed = mini.imported(slow=True)
-    until(lambda: mini.links() == 1)
+def test_an_import_waits_for_the_rebuild_of_one_that_was_killed(
+    editable_package: EditablePackage,
+) -> None:
+    killed = editable_package.start_import(slow=True)
+    wait_until(lambda: editable_package.slow_link_count() == 1)
     killed.kill()
-    next_one = mini.imported(slow=True)
+    next_one = editable_package.start_import(slow=True)
     # Otherwise it would link as well, and both would write the same files.
-    until(lambda: mini.waits() or mini.links() == 2)
-    (mini.slow / "go").touch()
+    wait_until(
+        lambda: editable_package.is_waiting_for_build() or editable_package.slow_link_count() == 2
+    )
+    (editable_package.slow / "go").touch()
     out, err = next_one.communicate(timeout=LIMIT)
     assert out == "2\n", err
-    assert mini.links() == 1
+    assert editable_package.slow_link_count() == 1
     killed.communicate(timeout=LIMIT)
 
 
-def test_a_link_that_fails_leaves_the_library_that_was_there(mini: Mini) -> None:
-    (mini.source / "mini.c").write_text("int none(void);\nint value(void) { return none(); }\n")
-    assert "rebuilding" in mini.value()
-    assert sorted(p.name for p in mini.build.glob("libmini.so*") if p.is_file()) == ["libmini.so"]
-    mini.returns(3)
-    assert mini.value() == "3"
+def test_a_link_that_fails_leaves_the_library_that_was_there(
+    editable_package: EditablePackage,
+) -> None:
+    (editable_package.source / "mini.c").write_text(
+        "int none(void);\nint value(void) { return none(); }\n"
+    )
+    assert "rebuilding" in editable_package.imported_value()
+    assert sorted(p.name for p in editable_package.build.glob("libmini.so*") if p.is_file()) == [
+        "libmini.so"
+    ]
+    editable_package.write_source_returning(3)
+    assert editable_package.imported_value() == "3"
 
 
 def test_this_tree_is_built_so(build_dir: Path, root: Path) -> None:
@@ -191,7 +203,9 @@ def test_a_process_of_the_venv_that_does_not_import_it_imports_nothing_for_its_s
     assert done.stdout == "set()\n"
 
 
-def test_a_process_that_is_told_so_does_not_look_for_changes(mini: Mini) -> None:
-    with mini.imported(rebuild=False) as stale:
+def test_a_process_that_is_told_so_does_not_look_for_changes(
+    editable_package: EditablePackage,
+) -> None:
+    with editable_package.start_import(rebuild=False) as stale:
         assert stale.communicate(timeout=LIMIT)[0] == "1\n"
-    assert mini.value() == "2"
+    assert editable_package.imported_value() == "2"

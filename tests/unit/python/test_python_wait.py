@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from harness.verbs_harness import until
-from unit.python.python_harness import UD
+from unit.python.python_harness import UDResources
 
 from siwarp.cm import CMEventChannel
 from siwarp.verbs import AH, CQ, QP, CompChannel, QPInitAttr, QPType, RecvWR, SendWR
@@ -25,37 +25,39 @@ from siwarp.verbs import AH, CQ, QP, CompChannel, QPInitAttr, QPType, RecvWR, Se
 LIMIT = 20.0
 
 
-class Own:
+class SelfSendingQP:
     """A CQ with a queue pair that sends to itself, on a channel shared with others."""
 
-    def __init__(self, ud: UD, channel: CompChannel) -> None:
+    def __init__(self, ud: UDResources, channel: CompChannel) -> None:
         self.cq, idle = CQ(ud.ctx, channel=channel), CQ(ud.ctx)
         init = QPInitAttr(QPType.UD, scq=idle, rcq=self.cq, addr=("127.0.0.1", 0))
         self.qp = QP(ud.pd, init)
         self.qp.to_rts()
         self.to = AH(ud.pd, self.qp.addr)
 
-    def send(self, n: int) -> None:
+    def send_to_self(self, n: int) -> None:
         self.qp.post_recv(RecvWR(n))
         self.qp.post_send(SendWR(ah=self.to, send_flags=0))
 
 
-def test_threads_that_share_a_channel_each_get_what_completes_on_their_queue(ud: UD) -> None:
+def test_threads_that_share_a_channel_each_get_what_completes_on_their_queue(
+    ud_resources: UDResources,
+) -> None:
     rounds, count = 40, 4
-    ours = [Own(ud, ud.channel) for _ in range(count)]
+    ours = [SelfSendingQP(ud_resources, ud_resources.channel) for _ in range(count)]
     got: list[list[int]] = [[] for _ in ours]
 
-    def wait(n: int) -> None:
+    def wait_for_messages(n: int) -> None:
         while len(got[n]) < rounds:
             wcs = ours[n].cq.wait(LIMIT)
             assert wcs, f"thread {n} sleeps on beside message {len(got[n])}"
             got[n] += [wc.wr_id for wc in wcs]
 
     with ThreadPoolExecutor(count) as pool:
-        waiting = [pool.submit(wait, n) for n in range(count)]
+        waiting = [pool.submit(wait_for_messages, n) for n in range(count)]
         for i in range(rounds):
             for own in ours:
-                own.send(i)
+                own.send_to_self(i)
             until(lambda i=i: all(len(g) > i for g in got) or any(w.done() for w in waiting), 60)
         for task in waiting:
             task.result()
@@ -65,7 +67,7 @@ def test_threads_that_share_a_channel_each_get_what_completes_on_their_queue(ud:
 # ---- sleeping
 
 
-def switches() -> dict[str, int]:
+def voluntary_switches_by_thread() -> dict[str, int]:
     """Return how often each thread of this process has gone to sleep."""
     found = {}
     for task in Path("/proc/self/task").iterdir():
@@ -75,35 +77,41 @@ def switches() -> dict[str, int]:
     return found
 
 
-def on_a_queue(ud: UD) -> Callable[[], Any]:
+def cq_wait_call(ud: UDResources) -> Callable[[], Any]:
     return lambda: ud.cq.wait(4)
 
 
-def on_a_channel(ud: UD) -> Callable[[], Any]:
+def cq_event_wait_call(ud: UDResources) -> Callable[[], Any]:
     return lambda: ud.channel.get_cq_event(4)
 
 
-def on_connections(ud: UD) -> Callable[[], Any]:
+def cm_event_wait_call(ud: UDResources) -> Callable[[], Any]:
     channel = CMEventChannel(ud.ctx)
     return lambda: channel.get_event(4)
 
 
-def on_the_device(ud: UD) -> Callable[[], Any]:
+def async_event_wait_call(ud: UDResources) -> Callable[[], Any]:
     return lambda: ud.ctx.get_async_event(4)
 
 
 @pytest.mark.skipif(
     os.environ.get("SANITIZER") == "tsan", reason="ThreadSanitizer's own thread wakes by itself"
 )
-@pytest.mark.parametrize("what", [on_a_queue, on_a_channel, on_connections, on_the_device])
-def test_a_wait_without_events_uses_no_cpu(ud: UD, what: Callable[[UD], Callable[[], Any]]) -> None:
-    wait = what(ud)
+@pytest.mark.parametrize(
+    "what", [cq_wait_call, cq_event_wait_call, cm_event_wait_call, async_event_wait_call]
+)
+def test_a_wait_without_events_uses_no_cpu(
+    ud_resources: UDResources, what: Callable[[UDResources], Callable[[], Any]]
+) -> None:
+    wait = what(ud_resources)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(wait)
         time.sleep(0.5)
-        before = switches()
+        before = voluntary_switches_by_thread()
         time.sleep(2)  # one of the counted context switches is this thread's own sleep
-        woken = {task: n - before.get(task, 0) for task, n in switches().items()}
+        woken = {
+            task: n - before.get(task, 0) for task, n in voluntary_switches_by_thread().items()
+        }
         waiting.result()
     assert sum(woken.values()) <= 4, woken
 
@@ -157,12 +165,12 @@ def test_ctrl_c_interrupts_whatever_sleeps_within_a_tenth_of_a_second(wait: str)
 
 @pytest.mark.parametrize("loop", [False, True], ids=["alone", "in an event loop's thread"])
 def test_a_signal_right_before_the_sleep_ends_it_and_a_loop_keeps_its_descriptor(
-    ud: UD, monkeypatch: pytest.MonkeyPatch, loop: bool
+    ud_resources: UDResources, monkeypatch: pytest.MonkeyPatch, loop: bool
 ) -> None:
     """Python checks for signals before the system call, not during it."""
     real, events, seen = select.poll, [], []
 
-    class Poll:
+    class InterruptedPoll:
         def __init__(self) -> None:
             self.real = real()
             self.register = self.real.register
@@ -178,8 +186,8 @@ def test_a_signal_right_before_the_sleep_ends_it_and_a_loop_keeps_its_descriptor
     before = signal.set_wakeup_fd(writer.fileno() if loop else -1)
     try:
         with monkeypatch.context() as m, pytest.raises(InterruptedError):
-            m.setattr(select, "poll", Poll)
-            ud.channel.get_cq_event(LIMIT)
+            m.setattr(select, "poll", InterruptedPoll)
+            ud_resources.channel.get_cq_event(LIMIT)
         assert signal.set_wakeup_fd(-1) == (writer.fileno() if loop else -1)
     finally:
         signal.set_wakeup_fd(before)
@@ -191,20 +199,20 @@ def test_a_signal_right_before_the_sleep_ends_it_and_a_loop_keeps_its_descriptor
 
 @pytest.mark.timeout(20)  # if the event were not acknowledged, closing the CQ would wait for ever
 def test_an_event_interrupted_by_a_signal_does_not_block_close(
-    ud: UD, monkeypatch: pytest.MonkeyPatch
+    ud_resources: UDResources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with Ctrl-C after the library has returned the event and before it is acknowledged."""
-    own = Own(ud, ud.channel)
+    own = SelfSendingQP(ud_resources, ud_resources.channel)
     own.cq.req_notify()
-    own.send(1)
+    own.send_to_self(1)
 
-    def interrupted(self: CompChannel, get: Callable[[int], int], ms: int) -> int:
+    def interrupt_after_event(self: CompChannel, get: Callable[[int], int], ms: int) -> int:
         assert get(10_000) == 0
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(CompChannel, "_in_the_library", interrupted)
+    monkeypatch.setattr(CompChannel, "_in_the_library", interrupt_after_event)
     with pytest.raises(KeyboardInterrupt):
-        ud.channel.get_cq_event(LIMIT)
+        ud_resources.channel.get_cq_event(LIMIT)
     own.qp.close()
     own.cq.close()
     assert own.cq.closed

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from unit.python import test_misuse, test_misuse_mw
-from unit.python.misuse_harness import World
-from unit.python.refused_calls import post, rows, send_wr
+from unit.python.misuse_harness import VerbsObjects
+from unit.python.refused_calls import all_refused_calls, make_send_wr_struct, post_send_struct
 
 import siwarp
 from siwarp._siwarp import ffi, lib
@@ -30,13 +30,13 @@ TABLE = Path(siwarp.__file__).parent / "base" / "reason.h"
 NULL = ffi.NULL
 
 
-def table() -> dict[str, int]:
+def reason_table() -> dict[str, int]:
     """Return every reason's name and errno value."""
     found = re.findall(r"\bX\((\w+), (E\w+),", TABLE.read_text("utf-8"))
     return {name: getattr(errno, number) for name, number in found}
 
 
-def reason() -> tuple[str, str]:
+def last_reason() -> tuple[str, str]:
     """Return the name and the text of the reason for this thread's last refused call."""
     return (
         bytes(ffi.string(lib.siw_reason_name())).decode(),
@@ -47,7 +47,7 @@ def reason() -> tuple[str, str]:
 # ---- provoked in a separate process
 
 
-def short_of_memory() -> dict[str, str]:
+def allocation_failure_options() -> dict[str, str]:
     """Return options that make a sanitizer's allocator return NULL, and use less memory."""
     more = {
         "TSAN_OPTIONS": ":allocator_may_return_null=1",
@@ -56,7 +56,7 @@ def short_of_memory() -> dict[str, str]:
     return {name: os.environ[name] + tail for name, tail in more.items() if name in os.environ}
 
 
-def elsewhere(program: str, **environment: str) -> tuple[str, str]:
+def reason_in_subprocess(program: str, **environment: str) -> tuple[str, str]:
     """Run a program that ends in a refused call; return its reason."""
     text = (
         "import resource\nfrom siwarp._siwarp import ffi, lib\nfrom siwarp.verbs import *\n"
@@ -70,7 +70,7 @@ def elsewhere(program: str, **environment: str) -> tuple[str, str]:
         text=True,
         timeout=120,
         check=False,
-        env=os.environ | short_of_memory() | {"PYTHONPATH": str(TESTS)} | environment,
+        env=os.environ | allocation_failure_options() | {"PYTHONPATH": str(TESTS)} | environment,
     )
     assert done.returncode == 0, done.stderr
     name, words_of_c = done.stdout.splitlines()
@@ -111,7 +111,7 @@ ALONE: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-def reads_well(name: str, text: str) -> None:
+def check_wording(name: str, text: str) -> None:
     assert len(text.split()) > 4, (name, text)
     assert not re.search(r"[{}]|\(null\)|  ", text), (name, text)
     assert "\n" not in text
@@ -122,22 +122,22 @@ def reads_well(name: str, text: str) -> None:
 @pytest.mark.parametrize("expected", ALONE)
 def test_reasons_provoked_in_a_separate_process_read_well(expected: str) -> None:
     program, environment = ALONE[expected]
-    name, text = elsewhere(program, **environment)
+    name, text = reason_in_subprocess(program, **environment)
     assert name == expected
-    reads_well(name, text)
+    check_wording(name, text)
 
 
-def provoked(world: World, tmp: Path) -> dict[str, str]:
+def provoked_reasons(world: VerbsObjects, tmp: Path) -> dict[str, str]:
     """Return every reason that was provoked, with one of its texts."""
     found: dict[str, str] = {}
     misuse = [row[1] for row in test_misuse.POSTING + test_misuse.STATES]
     misuse += [row[1] for row in test_misuse.CONNECTING + test_misuse_mw.ROWS]
-    # Calls that close part of the world come last.
+    # Calls that close some of the objects come last.
     misuse += [row[1] for row in test_misuse.MAKING]
-    for call in [*rows(tmp), *misuse]:
+    for call in [*all_refused_calls(tmp), *misuse]:
         with contextlib.suppress(Exception):
             call(world)
-        name, text = reason()
+        name, text = last_reason()
         found.setdefault(name, text)
         with contextlib.suppress(siwarp.Error):
             if world.ah.closed:
@@ -146,89 +146,106 @@ def provoked(world: World, tmp: Path) -> dict[str, str]:
     return found
 
 
-def test_every_reason_is_provoked_and_reads_well(world: World, tmp_path: Path) -> None:
-    found = provoked(world, tmp_path)
-    known = table()
+def test_every_reason_is_provoked_and_reads_well(
+    verbs_objects: VerbsObjects, tmp_path: Path
+) -> None:
+    found = provoked_reasons(verbs_objects, tmp_path)
+    known = reason_table()
     assert len(known) > 100
     assert set(found) - set(known) == set()
     missing = set(known) - set(found) - set(ALONE)
     assert missing == set(), "no call of this file provokes these reasons"
     for name, text in found.items():
-        reads_well(name, text)
+        check_wording(name, text)
 
 
 @pytest.fixture
-def cq(world: World) -> Any:
-    return world.cq._live()
+def cq_pointer(verbs_objects: VerbsObjects) -> Any:
+    return verbs_objects.cq._live()
 
 
-def test_the_reason_describes_the_last_call_only(world: World, cq: Any) -> None:
-    assert lib.siw_resize_cq(cq, 0) == -errno.EINVAL
-    name, text = reason()
+def test_the_reason_describes_the_last_call_only(
+    verbs_objects: VerbsObjects, cq_pointer: Any
+) -> None:
+    assert lib.siw_resize_cq(cq_pointer, 0) == -errno.EINVAL
+    name, text = last_reason()
     assert name == "CQ_SIZE"
     assert text == "cqe is 0: use a value from 1 to 1048576 (max_cqe)"
-    assert reason() == (name, text)  # asking does not change it
-    assert lib.siw_query_device(world.ctx._live(), ffi.new("struct siw_device_attr *")) == 0
-    assert reason() == ("", "")
+    assert last_reason() == (name, text)  # asking does not change it
+    assert lib.siw_query_device(verbs_objects.ctx._live(), ffi.new("struct siw_device_attr *")) == 0
+    assert last_reason() == ("", "")
 
 
 def test_what_posts_polls_or_only_asks_for_a_number_leaves_the_reason(
-    world: World, cq: Any
+    verbs_objects: VerbsObjects, cq_pointer: Any
 ) -> None:
-    qp = world.ud()
+    qp = verbs_objects.make_ud_qp()
     wc = ffi.new("struct siw_wc *")
     for fine in (
-        lambda: qp.post_send(world.send()),
-        lambda: lib.siw_poll_cq(cq, 1, wc),
-        lambda: repr([world.cq, world.mr, world.ah, qp, world.pd, world.ctx]),
+        lambda: qp.post_send(verbs_objects.make_send_wr()),
+        lambda: lib.siw_poll_cq(cq_pointer, 1, wc),
+        lambda: repr(
+            [
+                verbs_objects.cq,
+                verbs_objects.mr,
+                verbs_objects.ah,
+                qp,
+                verbs_objects.pd,
+                verbs_objects.ctx,
+            ]
+        ),
     ):
-        assert lib.siw_resize_cq(cq, 0) == -errno.EINVAL
+        assert lib.siw_resize_cq(cq_pointer, 0) == -errno.EINVAL
         fine()
-        assert reason()[0] == "CQ_SIZE"
+        assert last_reason()[0] == "CQ_SIZE"
 
 
-def test_each_thread_has_a_reason_of_its_own(cq: Any) -> None:
-    assert lib.siw_resize_cq(cq, 0) == -errno.EINVAL
+def test_each_thread_has_a_reason_of_its_own(cq_pointer: Any) -> None:
+    assert lib.siw_resize_cq(cq_pointer, 0) == -errno.EINVAL
     seen = []
 
-    def other() -> None:
-        seen.append(reason())
+    def record_reasons() -> None:
+        seen.append(last_reason())
         assert lib.siw_dealloc_pd(NULL) == -errno.EINVAL
-        seen.append(reason())
+        seen.append(last_reason())
 
-    thread = threading.Thread(target=other)
+    thread = threading.Thread(target=record_reasons)
     thread.start()
     thread.join()
     assert seen == [("", ""), ("NULL_ARGUMENT", "pd is NULL: pass a valid pointer")]
-    assert reason()[0] == "CQ_SIZE"
+    assert last_reason()[0] == "CQ_SIZE"
 
 
-def test_the_errno_of_a_refusal_is_that_of_its_reason(world: World) -> None:
-    known = table()
-    cm_id, ud, rc_qp = world.id(), world.ud(), world.rc()
+def test_the_errno_of_a_refusal_is_that_of_its_reason(verbs_objects: VerbsObjects) -> None:
+    known = reason_table()
+    cm_id, ud, rc_qp = (
+        verbs_objects.make_cm_id(),
+        verbs_objects.make_ud_qp(),
+        verbs_objects.make_rc_qp(),
+    )
     for program in (
         lambda: lib.siw_poll_cq(NULL, 1, NULL),
         lambda: lib.siw_cm_bind_qp(cm_id._live(), ud._live()),
-        lambda: lib.siw_close_device(world.ctx._live()),
+        lambda: lib.siw_close_device(verbs_objects.ctx._live()),
         lambda: lib.siw_qp_addr(rc_qp._live(), NULL, NULL),
     ):
         rc = program()
-        assert rc == -known[reason()[0]]
+        assert rc == -known[last_reason()[0]]
 
 
-def test_a_full_queue_says_how_many_it_holds(world: World) -> None:
-    qp = world.ud(max_send_wr=2)
-    wr = send_wr(world)
-    while (rc := post(qp, wr)) == 0:
+def test_a_full_queue_says_how_many_it_holds(verbs_objects: VerbsObjects) -> None:
+    qp = verbs_objects.make_ud_qp(max_send_wr=2)
+    wr = make_send_wr_struct(verbs_objects)
+    while (rc := post_send_struct(qp, wr)) == 0:
         pass
     assert rc == -errno.ENOMEM
-    assert reason()[0] == "SEND_FULL"
-    assert "send queue of 2 requests is full" in reason()[1]
+    assert last_reason()[0] == "SEND_FULL"
+    assert "send queue of 2 requests is full" in last_reason()[1]
 
 
-def test_a_refused_call_of_python_shows_pythons_names(world: World) -> None:
+def test_a_refused_call_of_python_shows_pythons_names(verbs_objects: VerbsObjects) -> None:
     with pytest.raises(siwarp.Error) as caught:
-        world.ud().post_send(SendWR(sg=[world.sge]))
+        verbs_objects.make_ud_qp().post_send(SendWR(sg=[verbs_objects.sge]))
     assert "SendWR(ah=AH(pd, (host, port)))" in str(caught.value)
     assert "siw_" not in str(caught.value)
 
