@@ -22,7 +22,7 @@ MODULES = [
 NOT_OURS = {"LOG_FORMAT", "LOG_LEVEL", "HUGE_PAGE_SIZE", "U32_MASK", "IntEnum", "IntFlag"}
 
 
-def of_class(name: str, kind: type) -> Iterator[str]:
+def class_member_names(name: str, kind: type) -> Iterator[str]:
     """Yield a class, and its own and inherited members."""
     yield name
     for member in sorted(dir(kind)):
@@ -30,7 +30,7 @@ def of_class(name: str, kind: type) -> Iterator[str]:
             yield f"{name}.{member}"
 
 
-def of_module(module: types.ModuleType) -> Iterator[str]:
+def module_names(module: types.ModuleType) -> Iterator[str]:
     """Yield the public names of a module."""
     for name, value in sorted(vars(module).items()):
         hidden = name.startswith("_") and not name.startswith("_IBV_")
@@ -41,16 +41,16 @@ def of_module(module: types.ModuleType) -> Iterator[str]:
         elif inspect.isclass(value) and module.__name__.rsplit(".", 1)[1].endswith("enums"):
             yield name
         elif inspect.isclass(value):
-            yield from of_class(name, value)
+            yield from class_member_names(name, value)
         elif callable(value):
             yield name
 
 
-def names(package: str) -> list[str]:
+def list_public_names(package: str) -> list[str]:
     """Return all output lines."""
     found = ((name, importlib.import_module(f"{package}.{name}")) for name in MODULES)
-    return [f"{name} {line}" for name, module in found for line in of_module(module)]
+    return [f"{name} {line}" for name, module in found for line in module_names(module)]
 
 
 if __name__ == "__main__":
-    print("\n".join(names(sys.argv[1])))
+    print("\n".join(list_public_names(sys.argv[1])))

@@ -34,7 +34,7 @@ ENDS = {
 }
 
 
-def run(command: list[str], program: Path, *args: str) -> tuple[int, str, str]:
+def run_program(command: list[str], program: Path, *args: str) -> tuple[int, str, str]:
     done = pace.run(
         [*command, str(program), *args],
         capture_output=True,
@@ -49,15 +49,15 @@ def run(command: list[str], program: Path, *args: str) -> tuple[int, str, str]:
 def test_a_program_is_run_as_python_runs_it(tmp_path: Path, end: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(ABOUT + ENDS[end] + "\n")
-    plain = run([sys.executable], program, "-x", "a b", "--help")
-    assert run(ON_SIWARP, program, "-x", "a b", "--help") == plain
+    plain = run_program([sys.executable], program, "-x", "a b", "--help")
+    assert run_program(ON_SIWARP, program, "-x", "a b", "--help") == plain
 
 
 def test_a_program_that_is_not_python_says_so_as_python_does(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("if this then that\n")
-    code, out, err = run([sys.executable], program)
-    assert run(ON_SIWARP, program) == (code, out, err)
+    code, out, err = run_program([sys.executable], program)
+    assert run_program(ON_SIWARP, program) == (code, out, err)
     assert "SyntaxError" in err
 
 
@@ -73,7 +73,7 @@ def test_what_pyverbs_means_is_siwarp_whatever_it_is_imported_as(tmp_path: Path)
         "try:\n    import pyverbs.nothing\n"
         "except ModuleNotFoundError as error:\n    print(error.name)\n"
     )
-    assert run(ON_SIWARP, program) == (0, "pyverbs.nothing\n", "")
+    assert run_program(ON_SIWARP, program) == (0, "pyverbs.nothing\n", "")
 
 
 @pytest.mark.parametrize("way", ["fork", "spawn"])
@@ -90,7 +90,7 @@ def test_processes_that_a_program_starts_have_pyverbs_too(tmp_path: Path, way: s
         "    process.start()\n    print(queue.get())\n    process.join()\n"
         "    sys.exit(process.exitcode)\n"
     )
-    assert run(ON_SIWARP, program) == (0, "4\n", "")
+    assert run_program(ON_SIWARP, program) == (0, "4\n", "")
 
 
 def test_names_of_vendors_can_be_imported_and_say_that_they_are_not_here(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_names_of_vendors_can_be_imported_and_say_that_they_are_not_here(tmp_pat
         "except PyverbsRDMAError as error:\n"
         "    assert error.error_code == errno.EOPNOTSUPP\n    print(error)\n"
     )
-    code, out, err = run(ON_SIWARP, program)
+    code, out, err = run_program(ON_SIWARP, program)
     assert (code, err) == (0, "") and "Mlx5Context" in out
 
 
@@ -122,7 +122,7 @@ def test_devices_are_rnics_if_the_setting_says_so(tmp_path: Path) -> None:
         "from pyverbs.device import get_device_list\n"
         "print({one.node_type for one in get_device_list()})\n"
     )
-    assert run(ON_SIWARP, program)[1] == "{<ibv_node_type.IBV_NODE_CA: 1>}\n"
+    assert run_program(ON_SIWARP, program)[1] == "{<ibv_node_type.IBV_NODE_CA: 1>}\n"
     done = subprocess.run(
         [*ON_SIWARP, str(program)],
         capture_output=True,

@@ -17,11 +17,11 @@ FOLDER = Path(__file__).parent
 PYTHON = "/usr/bin/python3"
 
 
-def wanted() -> list[str]:
+def expected_name_lines() -> list[str]:
     return (FOLDER / "names.txt").read_text(encoding="utf-8").splitlines()
 
 
-def missing(line: str) -> bool:
+def is_missing_name(line: str) -> bool:
     """Return whether a line of names.txt names something that siwarp.pyverbs lacks."""
     module, _, rest = line.partition(" ")
     name, _, number = rest.partition(" = ")
@@ -33,13 +33,15 @@ def missing(line: str) -> bool:
 
 
 def test_every_name_and_number_of_pyverbs_is_here() -> None:
-    lines = wanted()
+    lines = expected_name_lines()
     assert len(lines) > 1300
-    assert [line for line in lines if missing(line)] == []
+    assert [line for line in lines if is_missing_name(line)] == []
 
 
 def test_all_numbers_of_pyverbs_are_in_the_list_and_members_are_of_their_enumeration() -> None:
-    numbers = [line for line in wanted() if line.startswith("enums ") and " = " in line]
+    numbers = [
+        line for line in expected_name_lines() if line.startswith("enums ") and " = " in line
+    ]
     assert len(numbers) == 371
     assert isinstance(enums.IBV_QPT_RC, enums.ibv_qp_type)
     assert isinstance(cm_enums.RDMA_PS_TCP, cm_enums.rdma_port_space)
@@ -53,7 +55,7 @@ def test_the_list_is_what_the_installed_pyverbs_has() -> None:
     if "No module named 'pyverbs'" in done.stderr:
         pytest.skip("needs python3-pyverbs: make abi installs it")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == wanted()
+    assert done.stdout.splitlines() == expected_name_lines()
 
 
 def test_import_siwarp_does_not_import_pyverbs() -> None:

@@ -15,7 +15,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "abi" / "pyverbs"
 
 
 @pytest.fixture(scope="module")
-def apart() -> Iterator[Namespace]:
+def private_namespace() -> Iterator[Namespace]:
     """A network namespace in which no other process uses the ports of connection ids."""
     namespace = Namespace("lo", "127.0.0.1", "::1")
     namespace.ip("link", "set", "lo", "up")
@@ -24,10 +24,12 @@ def apart() -> Iterator[Namespace]:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_script_does_the_same_as_on_pyverbs_itself(apart: Namespace, script: str) -> None:
+def test_a_script_does_the_same_as_on_pyverbs_itself(
+    private_namespace: Namespace, script: str
+) -> None:
     program = str(FOLDER / f"{script}.py")
     done = pace.run(
-        apart.inside(sys.executable, "-m", "siwarp.pyverbs", program, "siw_lo"),
+        private_namespace.inside(sys.executable, "-m", "siwarp.pyverbs", program, "siw_lo"),
         capture_output=True,
         text=True,
         seconds=60,

@@ -28,7 +28,7 @@ SOMEBODY = {
 }
 
 
-class Tree:
+class ReleaseRepository:
     """A repository with a version and a changelog."""
 
     def __init__(self, folder: Path) -> None:
@@ -39,10 +39,10 @@ class Tree:
         (folder / "CHANGELOG.md").write_text("# Changelog\n\n## [Unreleased]\n\n- New.\n")
         (folder / "Makefile").write_text(DIST)
         (folder / ".gitignore").write_text("/dist/\n")
-        self.git("init", "-q")
-        self.commit("all")
+        self.run_git("init", "-q")
+        self.commit_all("all")
 
-    def git(self, *words: str) -> str:
+    def run_git(self, *words: str) -> str:
         return subprocess.run(
             ["git", *words],
             cwd=self.folder,
@@ -52,11 +52,11 @@ class Tree:
             check=True,
         ).stdout
 
-    def commit(self, subject: str) -> None:
-        self.git("add", "-A")
-        self.git("commit", "-qm", subject)
+    def commit_all(self, subject: str) -> None:
+        self.run_git("add", "-A")
+        self.run_git("commit", "-qm", subject)
 
-    def release(self, *words: str, made: str = "0.2.0") -> subprocess.CompletedProcess[str]:
+    def run_release(self, *words: str, made: str = "0.2.0") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["tools/release", *words],
             cwd=self.folder,
@@ -65,58 +65,62 @@ class Tree:
             text=True,
         )
 
-    def refuses(self, *words: str, made: str = "0.2.0") -> str:
-        done = self.release(*words, made=made)
+    def release_error(self, *words: str, made: str = "0.2.0") -> str:
+        done = self.run_release(*words, made=made)
         assert done.returncode == 1
         return done.stderr.splitlines()[-1].removeprefix("siwarp: ")
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Tree:
-    return Tree(tmp_path)
+def repository(tmp_path: Path) -> ReleaseRepository:
+    return ReleaseRepository(tmp_path)
 
 
-def test_a_version_is_prepared_made_and_tagged(tree: Tree) -> None:
-    assert tree.release("--prepare", "0.2.0").returncode == 0
+def test_a_version_is_prepared_made_and_tagged(repository: ReleaseRepository) -> None:
+    assert repository.run_release("--prepare", "0.2.0").returncode == 0
     today = datetime.datetime.now(datetime.timezone.utc).date()
     assert (
         f"\n## [Unreleased]\n\n## [0.2.0] - {today}\n\n- New.\n"
-        in (tree.folder / "CHANGELOG.md").read_text()
+        in (repository.folder / "CHANGELOG.md").read_text()
     )
-    assert "\n  version: '0.2.0',\n" in (tree.folder / "meson.build").read_text()
-    assert len(tree.git("diff", "--numstat").splitlines()) == 2
-    tree.commit("siwarp 0.2.0")
-    done = tree.release("0.2.0")
+    assert "\n  version: '0.2.0',\n" in (repository.folder / "meson.build").read_text()
+    assert len(repository.run_git("diff", "--numstat").splitlines()) == 2
+    repository.commit_all("siwarp 0.2.0")
+    done = repository.run_release("0.2.0")
     assert done.returncode == 0, done.stderr
     assert "git push --follow-tags" in done.stderr
-    assert tree.git("tag", "--points-at", "HEAD", "--format=%(subject)") == "siwarp 0.2.0\n"
-    assert "the tag v0.2.0 exists already" in tree.refuses("0.2.0")
+    assert (
+        repository.run_git("tag", "--points-at", "HEAD", "--format=%(subject)") == "siwarp 0.2.0\n"
+    )
+    assert "the tag v0.2.0 exists already" in repository.release_error("0.2.0")
 
 
 @pytest.mark.parametrize("words", [(), ("0.2",), ("v0.2.0",), ("0.2.0", "0.3.0"), ("01.2.0",)])
-def test_what_is_no_version_is_refused(tree: Tree, words: tuple[str, ...]) -> None:
-    assert tree.refuses(*words).startswith("usage: tools/release")
+def test_what_is_no_version_is_refused(
+    repository: ReleaseRepository, words: tuple[str, ...]
+) -> None:
+    assert repository.release_error(*words).startswith("usage: tools/release")
 
 
-def test_a_tree_with_changes_is_refused(tree: Tree) -> None:
-    (tree.folder / "new").touch()
+def test_a_tree_with_changes_is_refused(repository: ReleaseRepository) -> None:
+    (repository.folder / "new").touch()
     for words in (["--prepare", "0.2.0"], ["0.2.0"]):
-        assert tree.refuses(*words).startswith("the tree has changes")
+        assert repository.release_error(*words).startswith("the tree has changes")
 
 
-def test_what_is_not_prepared_is_refused(tree: Tree) -> None:
+def test_what_is_not_prepared_is_refused(repository: ReleaseRepository) -> None:
     advice = "type tools/release --prepare 0.2.0"
-    assert advice in tree.refuses("0.2.0")
-    file = tree.folder / "meson.build"
+    assert advice in repository.release_error("0.2.0")
+    file = repository.folder / "meson.build"
     file.write_text(re.sub(r"(?m)^  version: '.*',$", "  version: '0.2.0',", file.read_text()))
-    tree.commit("half")
-    why = tree.refuses("0.2.0")
+    repository.commit_all("half")
+    why = repository.release_error("0.2.0")
     assert why.startswith("CHANGELOG.md has no heading of 0.2.0") and advice in why
-    assert tree.git("tag") == ""
+    assert repository.run_git("tag") == ""
 
 
-def test_files_of_another_version_are_not_tagged(tree: Tree) -> None:
-    tree.release("--prepare", "0.2.0")
-    tree.commit("siwarp 0.2.0")
-    assert "is not a file of version 0.2.0" in tree.refuses("0.2.0", made="0.1.0")
-    assert tree.git("tag") == ""
+def test_files_of_another_version_are_not_tagged(repository: ReleaseRepository) -> None:
+    repository.run_release("--prepare", "0.2.0")
+    repository.commit_all("siwarp 0.2.0")
+    assert "is not a file of version 0.2.0" in repository.release_error("0.2.0", made="0.1.0")
+    assert repository.run_git("tag") == ""

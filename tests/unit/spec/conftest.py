@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from unit.spec.spec_harness import Tree
+from unit.spec.spec_harness import SpecTree
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Tree:
+def spec_tree(tmp_path: Path) -> SpecTree:
     """Return a tree with five clauses."""
-    return Tree(tmp_path)
+    return SpecTree(tmp_path)

@@ -21,7 +21,7 @@ from siwarp.cli import requirements
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def load_check() -> ModuleType:
+def load_checker() -> ModuleType:
     spec = importlib.util.spec_from_file_location("siwarp_spec_check", ROOT / "spec" / "check.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -30,30 +30,32 @@ def load_check() -> ModuleType:
     return module
 
 
-check = load_check()
+check = load_checker()
 
 
-def cid(number: int, section: str = "1") -> str:
+def clause_id(number: int, section: str = "1") -> str:
     return f"RFC{9999}-{section}-{number:02}"
 
 
-def rid(number: int, topic: str = "XX") -> str:
+def requirement_id(number: int, topic: str = "XX") -> str:
     return f"DGRAM-{topic}-{number}"
 
 
-def item(number: int, level: str = "SHOULD", words: str = "It is so.", topic: str = "XX") -> str:
-    return f"- **{rid(number, topic)}** ({level}) {words}"
+def requirement_line(
+    number: int, level: str = "SHOULD", words: str = "It is so.", topic: str = "XX"
+) -> str:
+    return f"- **{requirement_id(number, topic)}** ({level}) {words}"
 
 
-def digest(text: str) -> str:
+def short_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-def clause(number: int, section: str = "1", **fields: str) -> str:
+def clause_toml(number: int, section: str = "1", **fields: str) -> str:
     entry = {
-        "id": cid(number, section),
+        "id": clause_id(number, section),
         "level": "SHOULD",
-        "hash": digest(f"{section} {number}"),
+        "hash": short_digest(f"{section} {number}"),
         "summary": "It is so.",
         **fields,
     }
@@ -64,26 +66,32 @@ def clause(number: int, section: str = "1", **fields: str) -> str:
     return "\n".join(["[[clause]]", *lines, ""])
 
 
-def extracted(*numbers: int) -> list[dict[str, str | int]]:
+def extracted_clauses(*numbers: int) -> list[dict[str, str | int]]:
     return [
-        {"id": cid(n), "rfc": 9999, "section": "1", "level": "SHOULD", "hash": digest(f"1 {n}")}
+        {
+            "id": clause_id(n),
+            "rfc": 9999,
+            "section": "1",
+            "level": "SHOULD",
+            "hash": short_digest(f"1 {n}"),
+        }
         for n in numbers
     ]
 
 
-class Tree:
+class SpecTree:
     """A tree with five clauses, a C file and a test file, each replaceable."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         (root / "spec").mkdir()
-        self.section("1", *(clause(n) for n in range(1, 6)))
-        self.code("/* nothing cited */")
-        self.dgram()
+        self.write_section("1", *(clause_toml(n) for n in range(1, 6)))
+        self.write_c_file("/* nothing cited */")
+        self.write_requirements()
         #: Outcomes of the tests that did not pass, by name; None if no run was recorded.
         self.outcomes: dict[str, str] | None = {}
 
-    def dgram(self, *items: str, shown_by: dict[str, str] | None = None) -> None:
+    def write_requirements(self, *items: str, shown_by: dict[str, str] | None = None) -> None:
         """Write the specification: these requirements, and a table of the tests that show them."""
         rows = [f"| {name} | {tests} |" for name, tests in (shown_by or {}).items()]
         table = "\n".join(["| requirement | shown by |", "|---|---|", *rows])
@@ -91,28 +99,28 @@ class Tree:
         path = self.root / "spec" / "datagram-iwarp.md"
         path.write_text(f"{body}\n{requirements.BEGIN}\n{table}\n{requirements.END}\n")
 
-    def section(self, section: str, *clauses: str, name: str | None = None) -> None:
+    def write_section(self, section: str, *clauses: str, name: str | None = None) -> None:
         path = self.root / "spec" / "rfc9999" / f"{name or 's' + section}.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
         head = f'rfc = 9999\nsection = "{section}"\ntitle = "T"\n\n'
         path.write_text(head + "\n".join(clauses))
 
-    def code(self, text: str) -> None:
+    def write_c_file(self, text: str) -> None:
         path = self.root / "siwarp" / "ddp" / "ddp_rx.c"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    def test(self, *ids: str, marks: str = "", name: str = "test_it") -> None:
+    def write_test(self, *ids: str, marks: str = "", name: str = "test_it") -> None:
         listed = ", ".join(f'"{i}"' for i in ids)
         text = f"@pytest.mark.clause({listed})\n{marks}def {name}():\n    assert True\n"
-        self.test_file(text)
+        self.write_test_file(text)
 
-    def test_file(self, text: str) -> None:
+    def write_test_file(self, text: str) -> None:
         path = self.root / "tests" / "unit" / "test_x.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"import pytest\n{text}")
 
-    def record(self) -> None:
+    def record_run(self) -> None:
         """Record a run of all tests in the tree."""
         if self.outcomes is None:
             return
@@ -128,7 +136,7 @@ class Tree:
                     tests.setdefault(name, entry)["clauses"].append(clause_id)  # type: ignore[attr-defined]
         clause_record.write(self.root, clause_record.fingerprint(self.root), tests)
 
-    def clauses_json(self, entries: list[dict[str, str | int]]) -> str:
+    def write_clauses_json(self, entries: list[dict[str, str | int]]) -> str:
         path = self.root / "clauses.json"
         path.write_text(json.dumps(entries))
         return str(path)
@@ -137,9 +145,9 @@ class Tree:
 Captured = pytest.CaptureFixture[str]
 
 
-def run(tree: Tree, capsys: Captured, *args: str) -> tuple[int, str, str]:
+def run_checker(tree: SpecTree, capsys: Captured, *args: str) -> tuple[int, str, str]:
     """Record a run of the tests, run the checker; return (exit status, last line, stderr)."""
-    tree.record()
+    tree.record_run()
     status = check.main(["--root", str(tree.root), *args])
     out, err = capsys.readouterr()
     return status, out.splitlines()[-1], err

@@ -8,85 +8,99 @@ import pytest
 from unit.spec.spec_harness import (
     ROOT,
     Captured,
-    Tree,
+    SpecTree,
     check,
-    cid,
-    clause,
-    digest,
-    extracted,
-    run,
+    clause_id,
+    clause_toml,
+    extracted_clauses,
+    run_checker,
+    short_digest,
 )
 
 from siwarp.cli import requirements
 
 
 def test_a_sound_tree_passes_and_counts_shown_reasoned_and_open(
-    tree: Tree, capsys: Captured
+    spec_tree: SpecTree, capsys: Captured
 ) -> None:
-    tree.section("1", clause(1), clause(2, reason="None applies."), clause(3))
-    tree.test(cid(1))
-    assert run(tree, capsys) == (0, "shown 1, reasoned 1, open 1", "")
+    spec_tree.write_section(
+        "1", clause_toml(1), clause_toml(2, reason="None applies."), clause_toml(3)
+    )
+    spec_tree.write_test(clause_id(1))
+    assert run_checker(spec_tree, capsys) == (0, "shown 1, reasoned 1, open 1", "")
 
 
-def test_a_test_outweighs_a_reason(tree: Tree, capsys: Captured) -> None:
-    tree.section("1", clause(1, reason="Said too early."))
-    tree.test(cid(1))
-    assert run(tree, capsys) == (0, "shown 1, reasoned 0, open 0", "")
+def test_a_test_outweighs_a_reason(spec_tree: SpecTree, capsys: Captured) -> None:
+    spec_tree.write_section("1", clause_toml(1, reason="Said too early."))
+    spec_tree.write_test(clause_id(1))
+    assert run_checker(spec_tree, capsys) == (0, "shown 1, reasoned 0, open 0", "")
 
 
-def test_a_citation_in_code_alone_shows_nothing(tree: Tree, capsys: Captured) -> None:
-    tree.code(f"/* {cid(1)}: kept here */")
-    assert run(tree, capsys) == (0, "shown 0, reasoned 0, open 5", "")
+def test_a_citation_in_code_alone_shows_nothing(spec_tree: SpecTree, capsys: Captured) -> None:
+    spec_tree.write_c_file(f"/* {clause_id(1)}: kept here */")
+    assert run_checker(spec_tree, capsys) == (0, "shown 0, reasoned 0, open 5", "")
 
 
-def test_an_unknown_id_in_a_c_comment_fails_with_its_line(tree: Tree, capsys: Captured) -> None:
-    tree.code(f"int x;\n/* {cid(77)} */\n")
-    status, _, err = run(tree, capsys)
+def test_an_unknown_id_in_a_c_comment_fails_with_its_line(
+    spec_tree: SpecTree, capsys: Captured
+) -> None:
+    spec_tree.write_c_file(f"int x;\n/* {clause_id(77)} */\n")
+    status, _, err = run_checker(spec_tree, capsys)
     assert status == 1
-    assert err == f"siwarp/ddp/ddp_rx.c:2: unknown clause {cid(77)}\n"
+    assert err == f"siwarp/ddp/ddp_rx.c:2: unknown clause {clause_id(77)}\n"
 
 
-def test_an_unknown_id_in_a_test_fails(tree: Tree, capsys: Captured) -> None:
-    tree.test(cid(78))
-    status, _, err = run(tree, capsys)
+def test_an_unknown_id_in_a_test_fails(spec_tree: SpecTree, capsys: Captured) -> None:
+    spec_tree.write_test(clause_id(78))
+    status, _, err = run_checker(spec_tree, capsys)
     assert status == 1
-    assert f"tests/unit/test_x.py:2: unknown clause {cid(78)}" in err
+    assert f"tests/unit/test_x.py:2: unknown clause {clause_id(78)}" in err
 
 
-def test_three_ids_on_a_test_pass_and_four_fail(tree: Tree, capsys: Captured) -> None:
-    tree.test(*(cid(n) for n in (1, 2, 3)))
-    assert run(tree, capsys)[0] == 0
-    tree.test(*(cid(n) for n in (1, 2, 3, 4)))
-    status, _, err = run(tree, capsys)
+def test_three_ids_on_a_test_pass_and_four_fail(spec_tree: SpecTree, capsys: Captured) -> None:
+    spec_tree.write_test(*(clause_id(n) for n in (1, 2, 3)))
+    assert run_checker(spec_tree, capsys)[0] == 0
+    spec_tree.write_test(*(clause_id(n) for n in (1, 2, 3, 4)))
+    status, _, err = run_checker(spec_tree, capsys)
     assert status == 1
     assert err == "tests/unit/test_x.py::test_it: cites 4 clauses, at most 3\n"
 
 
-def test_four_ids_spread_over_two_markers_fail_too(tree: Tree, capsys: Captured) -> None:
-    tree.test(cid(1), cid(2), marks=f'@pytest.mark.clause("{cid(3)}", "{cid(4)}")\n')
-    assert run(tree, capsys)[0] == 1
-
-
-def test_each_parameter_may_cite_its_own_clauses(tree: Tree, capsys: Captured) -> None:
-    params = ", ".join(
-        f'pytest.param({n}, marks=pytest.mark.clause("{cid(n)}"))' for n in range(1, 6)
+def test_four_ids_spread_over_two_markers_fail_too(spec_tree: SpecTree, capsys: Captured) -> None:
+    spec_tree.write_test(
+        clause_id(1),
+        clause_id(2),
+        marks=f'@pytest.mark.clause("{clause_id(3)}", "{clause_id(4)}")\n',
     )
-    tree.test_file(f'@pytest.mark.parametrize("n", [{params}])\ndef test_it(n):\n    assert n\n')
-    assert run(tree, capsys) == (0, "shown 5, reasoned 0, open 0", "")
+    assert run_checker(spec_tree, capsys)[0] == 1
 
 
-def test_parameter_and_function_together_cite_three_at_most(tree: Tree, capsys: Captured) -> None:
-    param = f'pytest.param(1, marks=pytest.mark.clause("{cid(4)}"))'
-    tree.test(*(cid(n) for n in (1, 2, 3)), marks=f'@pytest.mark.parametrize("n", [{param}])\n')
-    assert run(tree, capsys)[0] == 1
+def test_each_parameter_may_cite_its_own_clauses(spec_tree: SpecTree, capsys: Captured) -> None:
+    params = ", ".join(
+        f'pytest.param({n}, marks=pytest.mark.clause("{clause_id(n)}"))' for n in range(1, 6)
+    )
+    spec_tree.write_test_file(
+        f'@pytest.mark.parametrize("n", [{params}])\ndef test_it(n):\n    assert n\n'
+    )
+    assert run_checker(spec_tree, capsys) == (0, "shown 5, reasoned 0, open 0", "")
+
+
+def test_parameter_and_function_together_cite_three_at_most(
+    spec_tree: SpecTree, capsys: Captured
+) -> None:
+    param = f'pytest.param(1, marks=pytest.mark.clause("{clause_id(4)}"))'
+    spec_tree.write_test(
+        *(clause_id(n) for n in (1, 2, 3)), marks=f'@pytest.mark.parametrize("n", [{param}])\n'
+    )
+    assert run_checker(spec_tree, capsys)[0] == 1
 
 
 @pytest.mark.parametrize("mark", ["skip", "skipif(True)", "xfail"])
 def test_a_test_that_does_not_run_or_is_meant_to_fail_shows_nothing(
-    tree: Tree, capsys: Captured, mark: str
+    spec_tree: SpecTree, capsys: Captured, mark: str
 ) -> None:
-    tree.test(cid(1), marks=f"@pytest.mark.{mark}\n")
-    assert run(tree, capsys)[1] == "shown 0, reasoned 0, open 5"
+    spec_tree.write_test(clause_id(1), marks=f"@pytest.mark.{mark}\n")
+    assert run_checker(spec_tree, capsys)[1] == "shown 0, reasoned 0, open 5"
 
 
 @pytest.mark.parametrize(
@@ -98,34 +112,34 @@ def test_a_test_that_does_not_run_or_is_meant_to_fail_shows_nothing(
     ],
 )
 def test_a_marker_that_is_not_on_a_test_function_fails(
-    tree: Tree, capsys: Captured, text: str
+    spec_tree: SpecTree, capsys: Captured, text: str
 ) -> None:
-    tree.test_file(text.format(cid(1)))
-    status, last, err = run(tree, capsys)
+    spec_tree.write_test_file(text.format(clause_id(1)))
+    status, last, err = run_checker(spec_tree, capsys)
     assert (status, last) == (1, "shown 0, reasoned 0, open 5")
     assert "clause marker outside a test function" in err
 
 
-def test_an_id_that_is_not_a_literal_fails(tree: Tree, capsys: Captured) -> None:
-    tree.test_file("@pytest.mark.clause(SOME_ID)\ndef test_it():\n    assert True\n")
-    status, _, err = run(tree, capsys)
+def test_an_id_that_is_not_a_literal_fails(spec_tree: SpecTree, capsys: Captured) -> None:
+    spec_tree.write_test_file("@pytest.mark.clause(SOME_ID)\ndef test_it():\n    assert True\n")
+    status, _, err = run_checker(spec_tree, capsys)
     assert status == 1
     assert "must be literal clause ids" in err
 
 
-def test_methods_of_test_classes_may_cite(tree: Tree, capsys: Captured) -> None:
-    tree.test_file(
-        f"class TestIt:\n    @pytest.mark.clause('{cid(2)}')\n"
+def test_methods_of_test_classes_may_cite(spec_tree: SpecTree, capsys: Captured) -> None:
+    spec_tree.write_test_file(
+        f"class TestIt:\n    @pytest.mark.clause('{clause_id(2)}')\n"
         "    def test_it(self):\n        assert True\n"
     )
-    assert run(tree, capsys) == (0, "shown 1, reasoned 0, open 4", "")
+    assert run_checker(spec_tree, capsys) == (0, "shown 1, reasoned 0, open 4", "")
 
 
-def test_a_clause_that_stands_twice_fails(tree: Tree, capsys: Captured) -> None:
-    tree.section("1", clause(1), clause(1))
-    status, _, err = run(tree, capsys)
+def test_a_clause_that_stands_twice_fails(spec_tree: SpecTree, capsys: Captured) -> None:
+    spec_tree.write_section("1", clause_toml(1), clause_toml(1))
+    status, _, err = run_checker(spec_tree, capsys)
     assert status == 1
-    assert f"rfc9999/s1.toml: {cid(1)} is defined twice" in err
+    assert f"rfc9999/s1.toml: {clause_id(1)} is defined twice" in err
 
 
 @pytest.mark.parametrize(
@@ -139,68 +153,87 @@ def test_a_clause_that_stands_twice_fails(tree: Tree, capsys: Captured) -> None:
     ],
 )
 def test_a_malformed_clause_fails(
-    tree: Tree, capsys: Captured, entry: dict[str, str], words: str
+    spec_tree: SpecTree, capsys: Captured, entry: dict[str, str], words: str
 ) -> None:
-    tree.section("1", clause(1, **entry))
-    status, _, err = run(tree, capsys)
+    spec_tree.write_section("1", clause_toml(1, **entry))
+    status, _, err = run_checker(spec_tree, capsys)
     assert status == 1
     assert words in err
 
 
-def test_a_clause_in_the_file_of_another_section_fails(tree: Tree, capsys: Captured) -> None:
-    tree.section("1", clause(1, section="2"))
-    status, _, err = run(tree, capsys)
+def test_a_clause_in_the_file_of_another_section_fails(
+    spec_tree: SpecTree, capsys: Captured
+) -> None:
+    spec_tree.write_section("1", clause_toml(1, section="2"))
+    status, _, err = run_checker(spec_tree, capsys)
     assert status == 1
     assert "does not belong in this file" in err
 
 
-def test_ids_and_hashes_equal_to_the_extracted_ones_pass(tree: Tree, capsys: Captured) -> None:
-    path = tree.clauses_json(extracted(1, 2, 3, 4, 5))
-    assert run(tree, capsys, "--clauses", path)[0] == 0
+def test_ids_and_hashes_equal_to_the_extracted_ones_pass(
+    spec_tree: SpecTree, capsys: Captured
+) -> None:
+    path = spec_tree.write_clauses_json(extracted_clauses(1, 2, 3, 4, 5))
+    assert run_checker(spec_tree, capsys, "--clauses", path)[0] == 0
 
 
-def test_a_hash_that_differs_from_the_extracted_one_fails(tree: Tree, capsys: Captured) -> None:
-    entries = extracted(1, 2, 3, 4, 5)
+def test_a_hash_that_differs_from_the_extracted_one_fails(
+    spec_tree: SpecTree, capsys: Captured
+) -> None:
+    entries = extracted_clauses(1, 2, 3, 4, 5)
     entries[2]["hash"] = "0123456789"
-    status, _, err = run(tree, capsys, "--clauses", tree.clauses_json(entries))
+    status, _, err = run_checker(
+        spec_tree, capsys, "--clauses", spec_tree.write_clauses_json(entries)
+    )
     assert status == 1
-    assert err == f"{cid(3)}: hash is {digest('1 3')}, the RFC's is 0123456789\n"
+    assert err == f"{clause_id(3)}: hash is {short_digest('1 3')}, the RFC's is 0123456789\n"
 
 
-def test_a_level_that_differs_from_the_extracted_one_fails(tree: Tree, capsys: Captured) -> None:
-    entries = extracted(1, 2, 3, 4, 5)
+def test_a_level_that_differs_from_the_extracted_one_fails(
+    spec_tree: SpecTree, capsys: Captured
+) -> None:
+    entries = extracted_clauses(1, 2, 3, 4, 5)
     entries[0]["level"] = "MAY"
-    status, _, err = run(tree, capsys, "--clauses", tree.clauses_json(entries))
+    status, _, err = run_checker(
+        spec_tree, capsys, "--clauses", spec_tree.write_clauses_json(entries)
+    )
     assert status == 1
-    assert err == f"{cid(1)}: level is SHOULD, the RFC's is MAY\n"
+    assert err == f"{clause_id(1)}: level is SHOULD, the RFC's is MAY\n"
 
 
-def test_a_clause_missing_on_either_side_fails(tree: Tree, capsys: Captured) -> None:
-    status, _, err = run(tree, capsys, "--clauses", tree.clauses_json(extracted(1, 2, 3, 4, 6)))
+def test_a_clause_missing_on_either_side_fails(spec_tree: SpecTree, capsys: Captured) -> None:
+    status, _, err = run_checker(
+        spec_tree,
+        capsys,
+        "--clauses",
+        spec_tree.write_clauses_json(extracted_clauses(1, 2, 3, 4, 6)),
+    )
     assert status == 1
-    assert f"{cid(6)}: in the RFC, not in spec/" in err
-    assert f"{cid(5)}: in spec/, not in the RFC" in err
+    assert f"{clause_id(6)}: in the RFC, not in spec/" in err
+    assert f"{clause_id(5)}: in spec/, not in the RFC" in err
 
 
 def test_clauses_of_rfcs_that_spec_does_not_treat_are_not_missed(
-    tree: Tree, capsys: Captured
+    spec_tree: SpecTree, capsys: Captured
 ) -> None:
     other: dict[str, str | int] = {"id": "other", "rfc": 7306}
-    entries = [*extracted(1, 2, 3, 4, 5), other]
-    assert run(tree, capsys, "--clauses", tree.clauses_json(entries))[0] == 0
+    entries = [*extracted_clauses(1, 2, 3, 4, 5), other]
+    assert (
+        run_checker(spec_tree, capsys, "--clauses", spec_tree.write_clauses_json(entries))[0] == 0
+    )
 
 
 def test_without_extracted_clauses_the_output_says_that_nothing_was_compared(
-    tree: Tree, capsys: Captured
+    spec_tree: SpecTree, capsys: Captured
 ) -> None:
-    tree.record()
-    assert check.main(["--root", str(tree.root)]) == 0
+    spec_tree.record_run()
+    assert check.main(["--root", str(spec_tree.root)]) == 0
     assert "hashes not compared" in capsys.readouterr().out
 
 
-def test_a_clauses_file_that_was_named_but_is_not_there_is_an_error(tree: Tree) -> None:
+def test_a_clauses_file_that_was_named_but_is_not_there_is_an_error(spec_tree: SpecTree) -> None:
     with pytest.raises(FileNotFoundError):
-        check.main(["--root", str(tree.root), "--clauses", str(tree.root / "no.json")])
+        check.main(["--root", str(spec_tree.root), "--clauses", str(spec_tree.root / "no.json")])
 
 
 def test_a_tree_without_clauses_fails(tmp_path: Path, capsys: Captured) -> None:
@@ -209,19 +242,21 @@ def test_a_tree_without_clauses_fails(tmp_path: Path, capsys: Captured) -> None:
 
 
 def test_open_clauses_are_listed_with_their_summary_when_asked_for(
-    tree: Tree, capsys: Captured
+    spec_tree: SpecTree, capsys: Captured
 ) -> None:
-    tree.section("1", clause(1), clause(2, reason="None applies."))
-    tree.record()
-    assert check.main(["--root", str(tree.root), "--open"]) == 0
-    line = f"{cid(1)} SHOULD: It is so. ({cid(1)}: no test cites it)"
+    spec_tree.write_section("1", clause_toml(1), clause_toml(2, reason="None applies."))
+    spec_tree.record_run()
+    assert check.main(["--root", str(spec_tree.root), "--open"]) == 0
+    line = f"{clause_id(1)} SHOULD: It is so. ({clause_id(1)}: no test cites it)"
     assert line in capsys.readouterr().out.splitlines()
 
 
-def test_sections_are_listed_in_the_order_of_their_numbers(tree: Tree, capsys: Captured) -> None:
+def test_sections_are_listed_in_the_order_of_their_numbers(
+    spec_tree: SpecTree, capsys: Captured
+) -> None:
     for section in ("10", "9.1", "9"):
-        tree.section(section, clause(1, section=section))
-    check.main(["--root", str(tree.root)])
+        spec_tree.write_section(section, clause_toml(1, section=section))
+    check.main(["--root", str(spec_tree.root)])
     rows = [line.split()[2] for line in capsys.readouterr().out.splitlines() if "RFC" in line]
     assert rows == ["1", "9", "9.1", "10"]
 

@@ -13,75 +13,77 @@ import pytest
 from unit.spec.spec_harness import (
     ROOT,
     Captured,
-    Tree,
-    cid,
-    clause,
-    item,
-    rid,
-    run,
+    SpecTree,
+    clause_id,
+    clause_toml,
+    requirement_id,
+    requirement_line,
+    run_checker,
 )
 
 from siwarp.cli import requirements
 
 
 def test_without_a_run_nothing_is_shown_and_the_error_says_what_to_do(
-    tree: Tree, capsys: Captured
+    spec_tree: SpecTree, capsys: Captured
 ) -> None:
-    tree.test(cid(1))
-    tree.outcomes = None
-    status, last, err = run(tree, capsys)
+    spec_tree.write_test(clause_id(1))
+    spec_tree.outcomes = None
+    status, last, err = run_checker(spec_tree, capsys)
     assert (status, last) == (1, "shown 0, reasoned 0, open 5")
     assert err == "no run of the suite is recorded here: make test, then make spec\n"
 
 
 @pytest.mark.parametrize("where", ["code", "test_file"])
 def test_a_run_of_other_sources_counts_for_nothing(
-    tree: Tree, capsys: Captured, where: str
+    spec_tree: SpecTree, capsys: Captured, where: str
 ) -> None:
-    tree.test(cid(1))
-    tree.record()
-    tree.outcomes = None
+    spec_tree.write_test(clause_id(1))
+    spec_tree.record_run()
+    spec_tree.outcomes = None
     if where == "code":
-        tree.code("int changed;")
+        spec_tree.write_c_file("int changed;")
     else:
-        tree.test(cid(1), marks="# changed\n")
-    status, last, err = run(tree, capsys)
+        spec_tree.write_test(clause_id(1), marks="# changed\n")
+    status, last, err = run_checker(spec_tree, capsys)
     assert (status, last) == (1, "shown 0, reasoned 0, open 5")
     assert err == "the sources have changed since the suite ran: make test, then make spec\n"
 
 
-def test_a_change_of_what_spec_says_needs_no_new_run(tree: Tree, capsys: Captured) -> None:
-    tree.test(cid(1))
-    tree.record()
-    tree.outcomes = None
-    tree.section("1", clause(1, summary="It is just so."))
-    assert run(tree, capsys) == (0, "shown 1, reasoned 0, open 0", "")
+def test_a_change_of_what_spec_says_needs_no_new_run(spec_tree: SpecTree, capsys: Captured) -> None:
+    spec_tree.write_test(clause_id(1))
+    spec_tree.record_run()
+    spec_tree.outcomes = None
+    spec_tree.write_section("1", clause_toml(1, summary="It is just so."))
+    assert run_checker(spec_tree, capsys) == (0, "shown 1, reasoned 0, open 0", "")
 
 
-def test_a_test_that_was_skipped_shows_nothing(tree: Tree, capsys: Captured) -> None:
-    tree.section("1", clause(1, level="MUST NOT"))
-    tree.test(cid(1))
-    assert tree.outcomes is not None
-    tree.outcomes["tests/unit/test_x.py::test_it"] = "skipped"
-    status, last, err = run(tree, capsys)
+def test_a_test_that_was_skipped_shows_nothing(spec_tree: SpecTree, capsys: Captured) -> None:
+    spec_tree.write_section("1", clause_toml(1, level="MUST NOT"))
+    spec_tree.write_test(clause_id(1))
+    assert spec_tree.outcomes is not None
+    spec_tree.outcomes["tests/unit/test_x.py::test_it"] = "skipped"
+    status, last, err = run_checker(spec_tree, capsys)
     assert (status, last) == (1, "shown 0, reasoned 0, open 1")
-    assert err == (f"{cid(1)}: open MUST NOT: {cid(1)}: tests/unit/test_x.py::test_it: skipped\n")
+    assert err == (
+        f"{clause_id(1)}: open MUST NOT: {clause_id(1)}: tests/unit/test_x.py::test_it: skipped\n"
+    )
 
 
 def test_a_run_of_a_part_of_the_suite_fails_and_says_what_to_do(
-    tree: Tree, capsys: Captured
+    spec_tree: SpecTree, capsys: Captured
 ) -> None:
     names = "ab"
-    tree.section("1", *(clause(n, level="MUST") for n in (1, 2)))
-    tree.test_file(
+    spec_tree.write_section("1", *(clause_toml(n, level="MUST") for n in (1, 2)))
+    spec_tree.write_test_file(
         "".join(
-            f"@pytest.mark.clause('{cid(n)}')\ndef test_{name}():\n    assert True\n"
+            f"@pytest.mark.clause('{clause_id(n)}')\ndef test_{name}():\n    assert True\n"
             for n, name in enumerate(names, 1)
         )
     )
-    assert tree.outcomes is not None
-    tree.outcomes["tests/unit/test_x.py::test_b"] = "not run"
-    status, last, err = run(tree, capsys)
+    assert spec_tree.outcomes is not None
+    spec_tree.outcomes["tests/unit/test_x.py::test_b"] = "not run"
+    status, last, err = run_checker(spec_tree, capsys)
     assert (status, last) == (1, "shown 1, reasoned 0, open 1")
     assert err == (
         "1 of 2 tests that cite clauses did not run, tests/unit/test_x.py::test_b among them: "
@@ -89,73 +91,80 @@ def test_a_run_of_a_part_of_the_suite_fails_and_says_what_to_do(
     )
 
 
-def test_one_failed_test_outweighs_those_that_passed(tree: Tree, capsys: Captured) -> None:
-    tree.test_file(
+def test_one_failed_test_outweighs_those_that_passed(spec_tree: SpecTree, capsys: Captured) -> None:
+    spec_tree.write_test_file(
         "".join(
-            f"@pytest.mark.clause('{cid(1)}')\ndef test_{n}():\n    assert True\n" for n in "ab"
+            f"@pytest.mark.clause('{clause_id(1)}')\ndef test_{n}():\n    assert True\n"
+            for n in "ab"
         )
     )
-    assert tree.outcomes is not None
-    tree.outcomes["tests/unit/test_x.py::test_b"] = "failed"
-    status, last, err = run(tree, capsys)
+    assert spec_tree.outcomes is not None
+    spec_tree.outcomes["tests/unit/test_x.py::test_b"] = "failed"
+    status, last, err = run_checker(spec_tree, capsys)
     assert (status, last) == (1, "shown 0, reasoned 0, open 5")
-    assert err == f"{cid(1)}: tests/unit/test_x.py::test_b failed\n"
+    assert err == f"{clause_id(1)}: tests/unit/test_x.py::test_b failed\n"
 
 
 @pytest.mark.parametrize("level", ["MUST", "MUST NOT"])
-def test_an_open_duty_fails(tree: Tree, capsys: Captured, level: str) -> None:
-    tree.section("1", clause(1, level=level), clause(2, level="MAY"))
-    status, last, err = run(tree, capsys)
+def test_an_open_duty_fails(spec_tree: SpecTree, capsys: Captured, level: str) -> None:
+    spec_tree.write_section("1", clause_toml(1, level=level), clause_toml(2, level="MAY"))
+    status, last, err = run_checker(spec_tree, capsys)
     assert (status, last) == (1, "shown 0, reasoned 0, open 2")
-    assert err == f"{cid(1)}: open {level}: {cid(1)}: no test cites it\n"
+    assert err == f"{clause_id(1)}: open {level}: {clause_id(1)}: no test cites it\n"
 
 
 ITEMS = '["One.", "Two."]'
 
 
-def test_a_clause_that_lists_items_is_shown_when_each_was(tree: Tree, capsys: Captured) -> None:
-    tree.section("1", clause(1, items=ITEMS))
-    tree.test(f"{cid(1)}#a")
-    assert run(tree, capsys) == (0, "shown 0, reasoned 0, open 1", "")
-    tree.test(f"{cid(1)}#a", f"{cid(1)}#b")
-    assert run(tree, capsys) == (0, "shown 1, reasoned 0, open 0", "")
+def test_a_clause_that_lists_items_is_shown_when_each_was(
+    spec_tree: SpecTree, capsys: Captured
+) -> None:
+    spec_tree.write_section("1", clause_toml(1, items=ITEMS))
+    spec_tree.write_test(f"{clause_id(1)}#a")
+    assert run_checker(spec_tree, capsys) == (0, "shown 0, reasoned 0, open 1", "")
+    spec_tree.write_test(f"{clause_id(1)}#a", f"{clause_id(1)}#b")
+    assert run_checker(spec_tree, capsys) == (0, "shown 1, reasoned 0, open 0", "")
 
 
 def test_an_item_may_have_a_reason_but_not_all_of_a_shown_clause(
-    tree: Tree, capsys: Captured
+    spec_tree: SpecTree, capsys: Captured
 ) -> None:
-    tree.section("1", clause(1, items=ITEMS, exceptions='{ b = "None applies." }'))
-    assert run(tree, capsys) == (0, "shown 0, reasoned 0, open 1", "")
-    tree.test(f"{cid(1)}#a")
-    assert run(tree, capsys) == (0, "shown 1, reasoned 0, open 0", "")
-    tree.test(f"{cid(1)}#b")
-    assert run(tree, capsys) == (0, "shown 0, reasoned 0, open 1", "")
+    spec_tree.write_section("1", clause_toml(1, items=ITEMS, exceptions='{ b = "None applies." }'))
+    assert run_checker(spec_tree, capsys) == (0, "shown 0, reasoned 0, open 1", "")
+    spec_tree.write_test(f"{clause_id(1)}#a")
+    assert run_checker(spec_tree, capsys) == (0, "shown 1, reasoned 0, open 0", "")
+    spec_tree.write_test(f"{clause_id(1)}#b")
+    assert run_checker(spec_tree, capsys) == (0, "shown 0, reasoned 0, open 1", "")
 
 
-def test_a_test_of_a_clause_with_items_says_which(tree: Tree, capsys: Captured) -> None:
-    tree.section("1", clause(1, items=ITEMS))
-    tree.test(cid(1))
-    status, last, err = run(tree, capsys)
+def test_a_test_of_a_clause_with_items_says_which(spec_tree: SpecTree, capsys: Captured) -> None:
+    spec_tree.write_section("1", clause_toml(1, items=ITEMS))
+    spec_tree.write_test(clause_id(1))
+    status, last, err = run_checker(spec_tree, capsys)
     assert (status, last) == (1, "shown 0, reasoned 0, open 1")
-    assert f"tests/unit/test_x.py::test_it: cites {cid(1)} without its item" in err
+    assert f"tests/unit/test_x.py::test_it: cites {clause_id(1)} without its item" in err
 
 
-@pytest.mark.parametrize("name", [f"{cid(2)}#a", f"{cid(1)}#c"])
-def test_an_item_that_there_is_not_is_unknown(tree: Tree, capsys: Captured, name: str) -> None:
-    tree.section("1", clause(1, items=ITEMS), clause(2))
-    tree.test(name)
-    status, _, err = run(tree, capsys)
+@pytest.mark.parametrize("name", [f"{clause_id(2)}#a", f"{clause_id(1)}#c"])
+def test_an_item_that_there_is_not_is_unknown(
+    spec_tree: SpecTree, capsys: Captured, name: str
+) -> None:
+    spec_tree.write_section("1", clause_toml(1, items=ITEMS), clause_toml(2))
+    spec_tree.write_test(name)
+    status, _, err = run_checker(spec_tree, capsys)
     assert status == 1
     assert f"unknown clause {name}" in err
 
 
-def test_items_of_one_clause_count_as_one_citation(tree: Tree, capsys: Captured) -> None:
-    tree.section("1", *(clause(n, items=ITEMS) for n in (1, 2)), *(clause(n) for n in (3, 4)))
-    ids = [f"{cid(n)}#{letter}" for n in (1, 2) for letter in "ab"]
-    tree.test(*ids, cid(3))
-    assert run(tree, capsys) == (0, "shown 3, reasoned 0, open 1", "")
-    tree.test(*ids, cid(3), cid(4))
-    assert run(tree, capsys)[0] == 1
+def test_items_of_one_clause_count_as_one_citation(spec_tree: SpecTree, capsys: Captured) -> None:
+    spec_tree.write_section(
+        "1", *(clause_toml(n, items=ITEMS) for n in (1, 2)), *(clause_toml(n) for n in (3, 4))
+    )
+    ids = [f"{clause_id(n)}#{letter}" for n in (1, 2) for letter in "ab"]
+    spec_tree.write_test(*ids, clause_id(3))
+    assert run_checker(spec_tree, capsys) == (0, "shown 3, reasoned 0, open 1", "")
+    spec_tree.write_test(*ids, clause_id(3), clause_id(4))
+    assert run_checker(spec_tree, capsys)[0] == 1
 
 
 SUITE = """
@@ -235,59 +244,81 @@ def test_a_run_is_recorded_by_whoever_has_its_reports(tmp_path: Path, workers: s
 SHOWN = "`tests/unit/test_x.py::test_it`"
 
 
-def test_a_requirement_that_a_test_shows_passes(tree: Tree, capsys: Captured) -> None:
-    tree.dgram(item(1), shown_by={rid(1): SHOWN})
-    tree.test(rid(1), cid(1))
-    assert run(tree, capsys) == (0, "shown 1, reasoned 0, open 4", "")
+def test_a_requirement_that_a_test_shows_passes(spec_tree: SpecTree, capsys: Captured) -> None:
+    spec_tree.write_requirements(requirement_line(1), shown_by={requirement_id(1): SHOWN})
+    spec_tree.write_test(requirement_id(1), clause_id(1))
+    assert run_checker(spec_tree, capsys) == (0, "shown 1, reasoned 0, open 4", "")
 
 
 @pytest.mark.parametrize(
     ("items", "shown", "problem"),
     [
-        ([item(1), item(2)], (1,), f"{rid(2)}: not shown: no test cites it"),
-        ([item(2)], (2,), f"{rid(2)} follows {rid(0)}"),
-        ([item(1), item(1)], (1,), f"{rid(1)} follows {rid(1)}"),
-        ([item(1, "OUGHT")], (1,), f"{rid(1)}: unknown level 'OUGHT'"),
-        ([item(1, words=f"See {cid(66)}.")], (1,), f"unknown clause {cid(66)}"),
+        (
+            [requirement_line(1), requirement_line(2)],
+            (1,),
+            f"{requirement_id(2)}: not shown: no test cites it",
+        ),
+        ([requirement_line(2)], (2,), f"{requirement_id(2)} follows {requirement_id(0)}"),
+        (
+            [requirement_line(1), requirement_line(1)],
+            (1,),
+            f"{requirement_id(1)} follows {requirement_id(1)}",
+        ),
+        ([requirement_line(1, "OUGHT")], (1,), f"{requirement_id(1)}: unknown level 'OUGHT'"),
+        (
+            [requirement_line(1, words=f"See {clause_id(66)}.")],
+            (1,),
+            f"unknown clause {clause_id(66)}",
+        ),
     ],
     ids=["not shown", "a gap", "twice", "level", "an unknown clause"],
 )
 def test_what_is_wrong_with_a_requirement_is_told(
-    tree: Tree, capsys: Captured, items: list[str], shown: tuple[int, ...], problem: str
+    spec_tree: SpecTree, capsys: Captured, items: list[str], shown: tuple[int, ...], problem: str
 ) -> None:
-    tree.dgram(*items)
-    tree.test(*map(rid, shown))
-    status, _, err = run(tree, capsys)
+    spec_tree.write_requirements(*items)
+    spec_tree.write_test(*map(requirement_id, shown))
+    status, _, err = run_checker(spec_tree, capsys)
     assert status == 1
     assert problem in err
 
 
-def test_a_requirement_that_is_none_fails_where_it_is_cited(tree: Tree, capsys: Captured) -> None:
-    tree.code(f"/* {rid(9)} */")
-    status, _, err = run(tree, capsys)
+def test_a_requirement_that_is_none_fails_where_it_is_cited(
+    spec_tree: SpecTree, capsys: Captured
+) -> None:
+    spec_tree.write_c_file(f"/* {requirement_id(9)} */")
+    status, _, err = run_checker(spec_tree, capsys)
     assert status == 1
-    assert f"siwarp/ddp/ddp_rx.c:1: unknown clause {rid(9)}" in err
+    assert f"siwarp/ddp/ddp_rx.c:1: unknown clause {requirement_id(9)}" in err
 
 
-def test_an_old_table_fails_and_is_written_anew(tree: Tree, capsys: Captured) -> None:
-    tree.dgram(item(1), shown_by={rid(1): "`tests/unit/test_x.py::test_that_went`"})
-    tree.test(rid(1))
-    status, _, err = run(tree, capsys)
+def test_an_old_table_fails_and_is_written_anew(spec_tree: SpecTree, capsys: Captured) -> None:
+    spec_tree.write_requirements(
+        requirement_line(1), shown_by={requirement_id(1): "`tests/unit/test_x.py::test_that_went`"}
+    )
+    spec_tree.write_test(requirement_id(1))
+    status, _, err = run_checker(spec_tree, capsys)
     assert (status, err) == (
         1,
         "datagram-iwarp.md: the table of tests is out of date: run spec/check.py --write\n",
     )
-    assert run(tree, capsys, "--write")[0] == 0
-    assert run(tree, capsys)[0] == 0
-    (found,) = requirements.parse((tree.root / "spec" / "datagram-iwarp.md").read_text())
+    assert run_checker(spec_tree, capsys, "--write")[0] == 0
+    assert run_checker(spec_tree, capsys)[0] == 0
+    (found,) = requirements.parse((spec_tree.root / "spec" / "datagram-iwarp.md").read_text())
     assert found == requirements.Requirement(
-        rid(1), "SHOULD", "3. UD", "It is so.", ("tests/unit/test_x.py::test_it",)
+        requirement_id(1), "SHOULD", "3. UD", "It is so.", ("tests/unit/test_x.py::test_it",)
     )
 
 
 def test_a_requirement_goes_on_over_lines_to_the_next_item_or_empty_line() -> None:
     text = "\n".join(
-        [item(1, "MUST", "One"), "  more.", item(2, "SHOULD", "Two."), "", "  Not of it."]
+        [
+            requirement_line(1, "MUST", "One"),
+            "  more.",
+            requirement_line(2, "SHOULD", "Two."),
+            "",
+            "  Not of it.",
+        ]
     )
     assert [(r.level, r.text) for r in requirements.parse(text)] == [
         ("MUST", "One more."),
@@ -296,28 +327,30 @@ def test_a_requirement_goes_on_over_lines_to_the_next_item_or_empty_line() -> No
 
 
 def test_a_requirement_that_lists_cases_is_shown_when_each_was(
-    tree: Tree, capsys: Captured
+    spec_tree: SpecTree, capsys: Captured
 ) -> None:
-    listing = item(1, words="It is so with (a) one and with (b) two.")
-    tree.dgram(listing, shown_by={rid(1): SHOWN})
-    tree.test(f"{rid(1)}#a", f"{rid(1)}#b")
-    assert run(tree, capsys)[0] == 0
-    tree.test(f"{rid(1)}#a")
-    status, _, err = run(tree, capsys)
+    listing = requirement_line(1, words="It is so with (a) one and with (b) two.")
+    spec_tree.write_requirements(listing, shown_by={requirement_id(1): SHOWN})
+    spec_tree.write_test(f"{requirement_id(1)}#a", f"{requirement_id(1)}#b")
+    assert run_checker(spec_tree, capsys)[0] == 0
+    spec_tree.write_test(f"{requirement_id(1)}#a")
+    status, _, err = run_checker(spec_tree, capsys)
     assert status == 1
-    assert err == f"{rid(1)}#b: not shown: no test cites it\n"
-    tree.test(rid(1))
-    assert "without its item" in run(tree, capsys)[2]
+    assert err == f"{requirement_id(1)}#b: not shown: no test cites it\n"
+    spec_tree.write_test(requirement_id(1))
+    assert "without its item" in run_checker(spec_tree, capsys)[2]
 
 
-def test_a_requirement_whose_test_was_skipped_is_not_shown(tree: Tree, capsys: Captured) -> None:
-    tree.dgram(item(1), shown_by={rid(1): SHOWN})
-    tree.test(rid(1))
-    assert tree.outcomes is not None
-    tree.outcomes["tests/unit/test_x.py::test_it"] = "skipped"
-    status, _, err = run(tree, capsys)
+def test_a_requirement_whose_test_was_skipped_is_not_shown(
+    spec_tree: SpecTree, capsys: Captured
+) -> None:
+    spec_tree.write_requirements(requirement_line(1), shown_by={requirement_id(1): SHOWN})
+    spec_tree.write_test(requirement_id(1))
+    assert spec_tree.outcomes is not None
+    spec_tree.outcomes["tests/unit/test_x.py::test_it"] = "skipped"
+    status, _, err = run_checker(spec_tree, capsys)
     assert status == 1
-    assert err == f"{rid(1)}: not shown: tests/unit/test_x.py::test_it: skipped\n"
+    assert err == f"{requirement_id(1)}: not shown: tests/unit/test_x.py::test_it: skipped\n"
 
 
 def test_a_clones_record_of_the_same_tree_is_added_and_one_of_another_takes_its_place(

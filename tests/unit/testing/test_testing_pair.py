@@ -19,43 +19,43 @@ pytestmark = pytest.mark.scales
 
 
 @pytest.fixture
-def limit() -> float:
+def time_limit() -> float:
     return scaled(10)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_message_arrives_in_either_direction(kind: Kind, limit: float) -> None:
+def test_a_message_arrives_in_either_direction(kind: Kind, time_limit: float) -> None:
     with pair(kind) as (a, b):
-        a.send(b"to b", limit)
-        b.send(bytearray(b"to a"), limit)
-        a.send(b"", limit)
-        assert b.recv(limit) == b"to b"
-        assert a.recv(limit) == b"to a"
-        assert b.recv(limit) == b""
+        a.send(b"to b", time_limit)
+        b.send(bytearray(b"to a"), time_limit)
+        a.send(b"", time_limit)
+        assert b.recv(time_limit) == b"to b"
+        assert a.recv(time_limit) == b"to a"
+        assert b.recv(time_limit) == b""
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_more_messages_arrive_than_there_are_receives(kind: Kind, limit: float) -> None:
+def test_more_messages_arrive_than_there_are_receives(kind: Kind, time_limit: float) -> None:
     with pair(kind, receives=2, recv_size=8) as (a, b):
         for i in range(9):
-            a.send(b"%d" % i, limit)
-            assert b.recv(limit) == b"%d" % i
+            a.send(b"%d" % i, time_limit)
+            assert b.recv(time_limit) == b"%d" % i
 
 
 @pytest.mark.parametrize("kind", ["rc", "rd", "uc"])
-def test_the_peers_memory_is_written(kind: Kind, limit: float) -> None:
+def test_the_peers_memory_is_written(kind: Kind, time_limit: float) -> None:
     with pair(kind, size=64) as (a, b):
-        a.write(b"written", 8, limit)
-        a.send(b"done", limit)
-        assert b.recv(limit) == b"done"
+        a.write(b"written", 8, time_limit)
+        a.send(b"done", time_limit)
+        assert b.recv(time_limit) == b"done"
         assert b.mr.read(7, 8) == b"written"
 
 
 @pytest.mark.parametrize("kind", ["rc", "rd"])
-def test_the_peers_memory_is_read(kind: Kind, limit: float) -> None:
+def test_the_peers_memory_is_read(kind: Kind, time_limit: float) -> None:
     with pair(kind) as (a, b):
         b.mr.write(b"there", offset=100)
-        assert a.read(5, 100, limit) == b"there"
+        assert a.read(5, 100, time_limit) == b"there"
 
 
 def test_an_access_beyond_the_peers_memory_is_refused_here() -> None:
@@ -64,66 +64,66 @@ def test_an_access_beyond_the_peers_memory_is_refused_here() -> None:
 
 
 @pytest.mark.parametrize("kind", ["ud", "rd"])
-def test_a_test_posts_requests_of_its_own(kind: Kind, limit: float) -> None:
+def test_a_test_posts_requests_of_its_own(kind: Kind, time_limit: float) -> None:
     with pair(kind, receives=0) as (a, b):
         b.qp.post_recv(RecvWR(7, sg=[b.mr.sge(0, 16)]))
         a.mr.write(b"mine")
         a.qp.post_send(SendWR(8, sg=[a.mr.sge(0, 4)], ah=a.ah))
-        assert [wc.check().wr_id for wc in a.wait(1, limit)] == [8]
-        assert [wc.check().byte_len for wc in b.wait(1, limit)] == [4]
+        assert [wc.check().wr_id for wc in a.wait(1, time_limit)] == [8]
+        assert [wc.check().byte_len for wc in b.wait(1, time_limit)] == [4]
         with pytest.raises(StateError, match="receives=0"):
             b.recv()
 
 
-def test_completions_of_the_test_and_of_the_ends_do_not_mix(limit: float) -> None:
+def test_completions_of_the_test_and_of_the_ends_do_not_mix(time_limit: float) -> None:
     with pair() as (a, b):
         a.qp.post_send(SendWR(5, sg=[a.mr.sge(0, 3)]))
-        b.send(b"for a", limit)
-        a.send(b"second", limit)
-        assert [wc.wr_id for wc in a.wait(1, limit)] == [5]
-        assert a.recv(limit) == b"for a"
-        assert b.recv(limit) == bytes(3)
+        b.send(b"for a", time_limit)
+        a.send(b"second", time_limit)
+        assert [wc.wr_id for wc in a.wait(1, time_limit)] == [5]
+        assert a.recv(time_limit) == b"for a"
+        assert b.recv(time_limit) == bytes(3)
 
 
-def test_what_does_not_come_is_a_timeout_and_the_pair_goes_on(limit: float) -> None:
+def test_what_does_not_come_is_a_timeout_and_the_pair_goes_on(time_limit: float) -> None:
     with pair("ud") as (a, b):
         with pytest.raises(Timeout, match="receiving: timed out after 0"):
             b.recv(0)
         with faults("loss=100%"):
-            a.send(b"lost", limit)
-        a.send(b"after", limit)
-        assert b.recv(limit) == b"after"
+            a.send(b"lost", time_limit)
+        a.send(b"after", time_limit)
+        assert b.recv(time_limit) == b"after"
 
 
-def test_a_send_that_took_too_long_leaves_nothing_behind(limit: float) -> None:
+def test_a_send_that_took_too_long_leaves_nothing_behind(time_limit: float) -> None:
     with pair("rd", receives=0) as (a, b):
         with pytest.raises(Timeout, match="SEND of 4 octets"):
             a.send(b"late", 0)
         b.qp.post_recv(RecvWR(1, sg=[b.mr.sge(0, 16)]))
-        assert b.wait(1, limit)[0].check().byte_len == 4
+        assert b.wait(1, time_limit)[0].check().byte_len == 4
         b.qp.post_recv(RecvWR(2, sg=[b.mr.sge(0, 16)]))
-        a.send(b"next", limit)
-        assert b.wait(1, limit)[0].check().wr_id == 2
+        a.send(b"next", time_limit)
+        assert b.wait(1, time_limit)[0].check().wr_id == 2
 
 
-def test_an_end_that_closes_is_gone_for_its_peer(limit: float) -> None:
+def test_an_end_that_closes_is_gone_for_its_peer(time_limit: float) -> None:
     with pair() as (a, b):
         a.close()
         a.close()
         with pytest.raises(PeerGone, match="receiving: the connection has ended"):
-            b.recv(limit)
+            b.recv(time_limit)
 
 
-def test_a_message_without_a_receive_ends_a_connection_of_iwarp(limit: float) -> None:
+def test_a_message_without_a_receive_ends_a_connection_of_iwarp(time_limit: float) -> None:
     with pair(receives=0) as (a, b):
-        a.send(b"too early", limit)
+        a.send(b"too early", time_limit)
         with pytest.raises((ProtocolError, PeerGone)):
             for _ in range(10_000):
                 b.cq.poll()
-                a.send(b"more", limit)
+                a.send(b"more", time_limit)
 
 
-def test_a_device_that_is_given_stays_open_and_one_by_address_is_opened(limit: float) -> None:
+def test_a_device_that_is_given_stays_open_and_one_by_address_is_opened(time_limit: float) -> None:
     with Context() as device:
         for _ in range(2):
             with pair("rc", device) as (a, b):
@@ -131,8 +131,8 @@ def test_a_device_that_is_given_stays_open_and_one_by_address_is_opened(limit: f
                 assert a.qp.qp_state == QPState.RTS
         assert not device.closed
     with pair("ud", "::1") as (a, b):
-        a.send(b"6", limit)
-        assert b.recv(limit) == b"6"
+        a.send(b"6", time_limit)
+        assert b.recv(time_limit) == b"6"
         assert a.qp.addr[0] == "::1"
 
 
@@ -155,13 +155,13 @@ def test_what_a_kind_cannot_do_says_so(kind: Kind) -> None:
         a.read(4)
 
 
-def test_two_connections_for_asyncio(limit: float) -> None:
-    async def talk() -> bytes:
+def test_two_connections_for_asyncio(time_limit: float) -> None:
+    async def exchange_message() -> bytes:
         async with aio_pair() as (a, b):
             await a.send(b"hello")
-            return await asyncio.wait_for(b.recv(), limit)
+            return await asyncio.wait_for(b.recv(), time_limit)
 
-    assert asyncio.run(talk()) == b"hello"
+    assert asyncio.run(exchange_message()) == b"hello"
 
 
 def test_pairs_need_no_pytest() -> None:

@@ -15,10 +15,10 @@ pytestmark = pytest.mark.scales
 
 
 @pytest.fixture
-def project(tmp_path: Path):
+def run_pytest_on(tmp_path: Path):
     """Run pytest on one file of tests; return its exit code and its output."""
 
-    def run(tests: str, *arguments: str) -> tuple[int, str]:
+    def run_pytest_on_text(tests: str, *arguments: str) -> tuple[int, str]:
         (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
         (tmp_path / "test_it.py").write_text(tests)
         # An xdist worker has set PYTEST_ variables in this process.
@@ -34,11 +34,11 @@ def project(tmp_path: Path):
         )
         return done.returncode, done.stdout
 
-    return run
+    return run_pytest_on_text
 
 
-def test_fixtures_need_no_configuration(project) -> None:
-    code, said = project(
+def test_fixtures_need_no_configuration(run_pytest_on) -> None:
+    code, said = run_pytest_on(
         """
 import pytest, siwarp
 
@@ -70,9 +70,9 @@ def test_no_faults_are_left(ud_pair):
 
 
 def test_a_capture_is_kept_when_the_test_fails_and_named_in_its_report(
-    project, tmp_path: Path
+    run_pytest_on, tmp_path: Path
 ) -> None:
-    code, said = project(
+    code, said = run_pytest_on(
         """
 import pytest
 
@@ -115,8 +115,8 @@ def test_cannot_begin(broken):
     )
 
 
-def test_captures_go_where_the_setting_says(project, tmp_path: Path) -> None:
-    code, _ = project(
+def test_captures_go_where_the_setting_says(run_pytest_on, tmp_path: Path) -> None:
+    code, _ = run_pytest_on(
         "def test_fails(capture, ud_pair):\n    assert False\n", "-o", "siwarp_captures=out/of/ci"
     )
     assert code == 1
@@ -125,7 +125,7 @@ def test_captures_go_where_the_setting_says(project, tmp_path: Path) -> None:
     ]
 
 
-def test_a_project_has_a_device_of_its_own(project, tmp_path: Path) -> None:
+def test_a_project_has_a_device_of_its_own(run_pytest_on, tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         """
 import pytest
@@ -137,15 +137,15 @@ def device():
         yield context
 """
     )
-    code, said = project(
+    code, said = run_pytest_on(
         "def test_it(device, rd_pair):\n"
         "    assert rd_pair.a.device is device\n    rd_pair.a.send(b'x', 60)\n"
     )
     assert code == 0, said
 
 
-def test_the_plugin_costs_no_import_until_a_fixture_is_used(project) -> None:
-    code, said = project(
+def test_the_plugin_costs_no_import_until_a_fixture_is_used(run_pytest_on) -> None:
+    code, said = run_pytest_on(
         """
 import sys
 
