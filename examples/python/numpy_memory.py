@@ -13,7 +13,7 @@ import siwarp
 ROWS, COLUMNS = 4, 1000
 
 
-def serve() -> None:
+def serve_matrix() -> None:
     matrix = np.arange(ROWS * COLUMNS, dtype=np.float64).reshape(ROWS, COLUMNS)
     with siwarp.listen(("127.0.0.1", 0)) as listener:
         print(listener.address[1], flush=True)
@@ -23,7 +23,7 @@ def serve() -> None:
     print("sum of each row:", matrix.sum(axis=1).tolist())
 
 
-def use(host: str, port: int) -> None:
+def normalize_rows(host: str, port: int) -> None:
     row = np.empty(COLUMNS)
     with siwarp.connect((host, port)) as conn:
         there = siwarp.RemoteBuffer.unpack(conn.recv())
@@ -37,8 +37,8 @@ def use(host: str, port: int) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) == 3:
-        use(sys.argv[1], int(sys.argv[2]))
+        normalize_rows(sys.argv[1], int(sys.argv[2]))
     elif len(sys.argv) == 1:
-        serve()
+        serve_matrix()
     else:
         sys.exit(__doc__)

@@ -16,15 +16,15 @@ from siwarp.pyverbs.qp import QPCap, QPInitAttr
 SIZE = 256
 
 
-def queue_pair() -> QPInitAttr:
+def queue_pair_attributes() -> QPInitAttr:
     """Return the attributes for a connection's queue pair."""
     return QPInitAttr(qp_type=e.IBV_QPT_RC, cap=QPCap(max_recv_wr=1))
 
 
-def server(host: str, port: str) -> None:
+def run_server(host: str, port: str) -> None:
     """Accept one connection, and answer its message."""
     where = AddrInfo(src=host, src_service=port, port_space=ce.RDMA_PS_TCP, flags=ce.RAI_PASSIVE)
-    with CMID(creator=where, qp_init_attr=queue_pair()) as listener:
+    with CMID(creator=where, qp_init_attr=queue_pair_attributes()) as listener:
         listener.listen()
         print("listens", flush=True)
         with listener.get_request() as conn:
@@ -40,10 +40,10 @@ def server(host: str, port: str) -> None:
             conn.disconnect()
 
 
-def client(host: str, port: str) -> None:
+def run_client(host: str, port: str) -> None:
     """Connect, send a message, print the answer."""
     where = AddrInfo(src=host, dst=host, dst_service=port, port_space=ce.RDMA_PS_TCP)
-    with CMID(creator=where, qp_init_attr=queue_pair()) as conn:
+    with CMID(creator=where, qp_init_attr=queue_pair_attributes()) as conn:
         memory = conn.reg_msgs(SIZE)
         answer = conn.reg_msgs(SIZE)
         conn.post_recv(answer)
@@ -56,7 +56,7 @@ def client(host: str, port: str) -> None:
 
 
 if __name__ == "__main__":
-    ends = {"server": server, "client": client}
+    ends = {"server": run_server, "client": run_client}
     if len(sys.argv) != 4 or sys.argv[1] not in ends:
         sys.exit(__doc__)
     ends[sys.argv[1]](*sys.argv[2:])

@@ -21,7 +21,7 @@ from siwarp.verbs import (
 )
 
 
-def run(host: str, context: Context) -> None:
+def exchange_greetings(host: str, context: Context) -> None:
     pd = PD(context)
     cq = CQ(context, 16, channel=CompChannel(context))
     qp = QP(pd, QPInitAttr(QPType.RC, scq=cq, by_qpn=True))
@@ -50,4 +50,4 @@ if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     with Context(sys.argv[1]) as context:
-        run(sys.argv[1], context)
+        exchange_greetings(sys.argv[1], context)

@@ -9,7 +9,7 @@ import sys
 import siwarp
 
 
-def serve() -> None:
+def serve_memory() -> None:
     with siwarp.listen(("127.0.0.1", 0)) as listener:
         print(listener.address[1], flush=True)
         with listener.accept() as conn:
@@ -19,7 +19,7 @@ def serve() -> None:
             print("memory has", memory.read().rstrip().decode())
 
 
-def use(host: str, port: int) -> None:
+def use_remote_memory(host: str, port: int) -> None:
     with siwarp.connect((host, port)) as conn:
         there = siwarp.RemoteBuffer.unpack(conn.recv())
         print("read:", conn.read(there, length=20).decode())
@@ -30,8 +30,8 @@ def use(host: str, port: int) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) == 3:
-        use(sys.argv[1], int(sys.argv[2]))
+        use_remote_memory(sys.argv[1], int(sys.argv[2]))
     elif len(sys.argv) == 1:
-        serve()
+        serve_memory()
     else:
         sys.exit(__doc__)

@@ -37,7 +37,7 @@ class End:
         self.qp.to_rts()
 
 
-def receive(world: siwarp.sim.World, end: End) -> None:
+def receive_messages(world: siwarp.sim.World, end: End) -> None:
     for i in range(64):
         end.qp.post_recv(RecvWR(i, sg=[end.mr.sge(64 * i, 64)]))
     for i in range(MESSAGES):
@@ -48,7 +48,7 @@ def receive(world: siwarp.sim.World, end: End) -> None:
         end.qp.post_recv(RecvWR(wc.wr_id, sg=[end.mr.sge(64 * wc.wr_id, 64)]))
 
 
-def send(end: End, to: End) -> None:
+def send_messages(end: End, to: End) -> None:
     with AH(end.pd, to.qp.addr) as ah:
         for i in range(MESSAGES):
             text = f"message {i}".encode()
@@ -62,8 +62,8 @@ def main() -> None:
     with siwarp.sim.World(seed=seed, faults="loss=2%,delay=5ms,jitter=1ms") as world:
         with ExitStack() as stack:
             a, b = (End(stack, world.device(f"10.0.0.{i}")) for i in (1, 2))
-            receiver = world.spawn(receive, world, b)
-            world.spawn(send, a, b)
+            receiver = world.spawn(receive_messages, world, b)
+            world.spawn(send_messages, a, b)
             world.run_for("500ms")
             print(f"{world.now:9.6f} s  the network is partitioned for two seconds")
             world.partition("10.0.0.1", "10.0.0.2")

@@ -28,7 +28,7 @@ from siwarp.verbs import (
 )
 
 
-def drain(qp: QP) -> None:
+def print_error_queue(qp: QP) -> None:
     """Read all entries of the error queue."""
     while reports := qp.errors():
         for report in reports:
@@ -38,7 +38,7 @@ def drain(qp: QP) -> None:
                 print(f"refused a peer's message: {report.reason}")
 
 
-def recover(qp: QP, cq: CQ, receive: RecvWR) -> None:
+def recover_from_err(qp: QP, cq: CQ, receive: RecvWR) -> None:
     """Go from ERR to RTS. Reap flushed requests first: after a reset they would not complete."""
     for wc in cq.wait(timeout=10):
         print(f"receive {wc.wr_id}: {WCStatus(wc.status).name}")
@@ -71,9 +71,9 @@ def main() -> None:
                 raise TimeoutError("nothing was told")
             with event:
                 print(f"event: {event.event_type.name}")
-                drain(event.element)
+                print_error_queue(event.element)
                 if event.element is target:
-                    recover(target, cq, receive)
+                    recover_from_err(target, cq, receive)
 
         sender.post_send(SendWR(18, sg=text, ah=to, send_flags=0))
         (wc,) = cq.wait(timeout=10)

@@ -25,7 +25,7 @@ from siwarp.verbs import (
 QKEY = 4711
 
 
-def addresses(grh: bytes) -> tuple[str, str]:
+def grh_addresses(grh: bytes) -> tuple[str, str]:
     """Return source and destination of a GRH; its first octet tells IPv4 and IPv6 apart."""
     at, size = (8, 16) if grh[0] >> 4 == 6 else (32, 4)
     source, dest = grh[at : at + size], grh[at + size : at + 2 * size]
@@ -44,23 +44,23 @@ def main() -> None:
         qp.to_rts()
         qp.post_recv(RecvWR(1, sg=[mr.sge(0, 40 + 64)]))
 
-        def send(text: str, ah: AH, qpn: int) -> None:
+        def post_message(text: str, ah: AH, qpn: int) -> None:
             mr.write(text.encode(), offset=128)
             sge = mr.sge(128, len(text.encode()))
             qp.post_send(SendWR(sg=[sge], ah=ah, remote_qpn=qpn, send_flags=0))
 
         if asks:
-            send("hello", AH(pd, (sys.argv[1], 0)), int(sys.argv[2]))
+            post_message("hello", AH(pd, (sys.argv[1], 0)), int(sys.argv[2]))
         else:
             print(qp.qp_num, flush=True)
 
         (wc,) = cq.wait(timeout=30)
         octets = mr.read(wc.check().byte_len)
-        source, dest = addresses(octets[:40])
+        source, dest = grh_addresses(octets[:40])
         print(f"{octets[:40].hex()}\n{octets[40:].decode()!r} from {source} to {dest}")
         if not asks:
             # The answer is sent from the address at which the message arrived.
-            send("hello yourself", AH(pd, wc=wc), wc.src_qp)
+            post_message("hello yourself", AH(pd, wc=wc), wc.src_qp)
 
 
 if __name__ == "__main__":

@@ -35,13 +35,13 @@ def main() -> None:
         qp.to_rts()
         qp.post_recv(RecvWR(1, sg=[mr.sge(128, 128)]))
 
-        def send(text: str, ah: AH) -> None:
+        def post_message(text: str, ah: AH) -> None:
             mr.write(text.encode())
             # Not signalled: all completions are of received messages.
             qp.post_send(SendWR(sg=[mr.sge(0, len(text.encode()))], ah=ah, send_flags=0))
 
         if len(sys.argv) == 3:
-            send("hello", AH(pd, (sys.argv[1], int(sys.argv[2]))))
+            post_message("hello", AH(pd, (sys.argv[1], int(sys.argv[2]))))
         else:
             print(qp.qp_num, flush=True)  # the QPN of a UD queue pair is its UDP port
 
@@ -49,7 +49,7 @@ def main() -> None:
         text = mr.read(wc.check().byte_len, 128).decode()
         print(f"{text!r} from {wc.source}")
         if len(sys.argv) != 3:
-            send(f"{text} yourself", AH(pd, wc=wc))  # answer to the sender's queue pair
+            post_message(f"{text} yourself", AH(pd, wc=wc))  # answer to the sender's queue pair
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from siwarp.verbs import AH, CQ, MR, QP, RecvWR, RemoteBuffer, SendWR, WROpcode
 ASK, ANSWER = 1, 2
 
 
-def put(qp: QP, cq: CQ, mr: MR, remote: RemoteBuffer, piece: int = 4096) -> int:
+def write_region(qp: QP, cq: CQ, mr: MR, remote: RemoteBuffer, piece: int = 4096) -> int:
     """Write all of mr to the peer's memory, in pieces; return the number of Writes."""
     posted = 0
     for at in range(0, mr.length, piece):
@@ -22,7 +22,7 @@ def put(qp: QP, cq: CQ, mr: MR, remote: RemoteBuffer, piece: int = 4096) -> int:
     return posted
 
 
-def ask(
+def request_answer(
     qp: QP, cq: CQ, mr: MR, ah: AH, question: bytes, *, number: int, tries: int, patience: float
 ) -> bytes:
     """Send a datagram until its answer arrives; request and answer may be lost."""
@@ -41,7 +41,7 @@ def ask(
     raise TimeoutError(f"no answer to {question!r} after {tries} tries")
 
 
-def answer(qp: QP, cq: CQ, mr: MR, ah: AH, stop: threading.Event) -> None:
+def answer_requests(qp: QP, cq: CQ, mr: MR, ah: AH, stop: threading.Event) -> None:
     """Return each request in capital letters."""
     half = mr.length // 2
     qp.post_recv(RecvWR(ASK, sg=[mr.sge(0, half)]))

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from transfer import answer, ask, put
+from transfer import answer_requests, request_answer, write_region
 
 import siwarp
 from siwarp.testing import Pair, pair
@@ -16,7 +16,7 @@ from siwarp.verbs import MR, Context
 def test_all_of_it_is_written(rc_pair: Pair) -> None:
     a, b = rc_pair
     with MR(a.pd, bytearray(range(256)) * 40) as data:
-        assert put(a.qp, a.cq, data, b.mr.remote()) == 3
+        assert write_region(a.qp, a.cq, data, b.mr.remote()) == 3
     a.send(b"done")  # all Writes are visible to the peer before this message
     assert b.recv() == b"done"
     assert b.mr.read(10240) == bytes(range(256)) * 40
@@ -28,7 +28,7 @@ def test_a_peer_that_registered_too_little_ends_the_connection(rc_pair: Pair) ->
     b.mr.close()
     with MR(a.pd, 4096) as data, pytest.raises((siwarp.ProtocolError, siwarp.StateError)):
         for _ in range(100):  # TCP accepts some Writes before the peer's refusal arrives
-            put(a.qp, a.cq, data, stale)
+            write_region(a.qp, a.cq, data, stale)
 
 
 def test_a_connection_that_is_reset_is_an_error_of_the_put(
@@ -37,7 +37,7 @@ def test_a_connection_that_is_reset_is_an_error_of_the_put(
     a, b = rc_pair
     faults("reset=20KB")
     with MR(a.pd, 65536) as data, pytest.raises(siwarp.Error):
-        put(a.qp, a.cq, data, b.mr.remote())
+        write_region(a.qp, a.cq, data, b.mr.remote())
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -48,11 +48,11 @@ def test_a_question_is_answered_although_datagrams_are_lost(
     with pair("ud", device, receives=0) as (a, b):
         faults(f"loss=30%,seed={seed}")
         stop = threading.Event()
-        peer = threading.Thread(target=answer, args=(b.qp, b.cq, b.mr, b.ah, stop))
+        peer = threading.Thread(target=answer_requests, args=(b.qp, b.cq, b.mr, b.ah, stop))
         peer.start()
         try:
             for number, question in enumerate((b"who?", b"where?", b"when?")):
-                said = ask(
+                said = request_answer(
                     a.qp, a.cq, a.mr, a.ah, question, number=number, tries=200, patience=0.05
                 )
                 assert said == question.upper()
@@ -63,7 +63,7 @@ def test_a_question_is_answered_although_datagrams_are_lost(
 
 def test_nobody_answers(device: Context) -> None:
     with pair("ud", device, receives=0) as (a, _), pytest.raises(TimeoutError, match="3 tries"):
-        ask(a.qp, a.cq, a.mr, a.ah, b"hello?", number=0, tries=3, patience=0.01)
+        request_answer(a.qp, a.cq, a.mr, a.ah, b"hello?", number=0, tries=3, patience=0.01)
 
 
 def test_messages_are_in_order_whatever_the_line_does(
