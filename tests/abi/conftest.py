@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from abi.abi_harness import CC, PROGRAMS
-from cli.cli_harness import unsanitized
+from cli.cli_harness import environment_without_sanitizer
 
 from siwarp import _paths
 
@@ -27,7 +27,7 @@ class Programs(dict[str, Path]):
         subprocess.run(
             [*CC, str(source), "-o", str(program), "-Wl,--as-needed", *libraries, rpath],
             check=True,
-            env=unsanitized(),
+            env=environment_without_sanitizer(),
         )
         self[name] = program
         return program

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from abi.rows import BOTH, CABLE, GATE, HERE, NOBODY, PLACES, Row, rows  # noqa: E402
-from cli.install_harness import installed, python_for  # noqa: E402
+from cli.install_harness import find_python_for, install_package  # noqa: E402
 from namespaces.ns_harness import PATH, Namespace, cabled  # noqa: E402
 from pace import scaled  # noqa: E402
 
@@ -72,7 +72,7 @@ class Machine:
 
     def __init__(self, ends: tuple[Namespace, Namespace], work: Path) -> None:
         self.ends, self.work = ends, work
-        self.site = installed(work / "site")
+        self.site = install_package(work / "site")
         self._environments: dict[str, str] = {}
 
     def without(self, wheel: str) -> str:
@@ -107,7 +107,7 @@ class Machine:
         variables = [f"{name}={value.format(**known)}" for name, value in row.env.items()]
         if place in (NOBODY, BOTH):
             variables += [f"PYTHONPATH={self.site}", f"HOME={self.work}/home"]
-            siwarp = [*AS_NOBODY, "env", *variables, python_for(AS_NOBODY), "-m", "siwarp.cli"]
+            siwarp = [*AS_NOBODY, "env", *variables, find_python_for(AS_NOBODY), "-m", "siwarp.cli"]
         else:
             siwarp = ["env", *variables, sys.executable, "-m", "siwarp.cli"]
         return namespace.inside(*siwarp, "run", *shlex.split(row.options), "--", *filled)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from abi.abi_harness import CC, PROGRAMS, run
-from cli.cli_harness import dissected, siwarp, unsanitized
+from cli.cli_harness import dissect_to_json, environment_without_sanitizer, run_siwarp
 from namespaces.ns_harness import PATH
 from pace import scaled
 
@@ -60,9 +60,9 @@ def test_a_capture_has_what_a_program_of_verbs_sends(
 ) -> None:
     file = tmp_path / "verbs.pcapng"
     words = ["--persona", "iwarp", "--capture", file, compiled["connected"], "rc"]
-    done = siwarp("run", "--no-view", *words)
+    done = run_siwarp("run", "--no-view", *words)
     assert (done.returncode, done.stderr) == (0, "")
-    kinds = [message["kind"] for message in dissected(file)]
+    kinds = [message["kind"] for message in dissect_to_json(file)]
     assert kinds[:2] == ["MPA_REQUEST", "MPA_REPLY"]
     assert {"SEND", "RDMA_WRITE", "RDMA_READ_REQUEST"} <= set(kinds)
 
@@ -147,7 +147,7 @@ def extended(source: Path, folder: Path) -> Path:
     libraries = [str(_paths.library()), str(_paths.abi_dir() / _paths.VERBS)]
     libraries.append(f"-Wl,-rpath,{_paths.library().parent}")
     command = [*CC, str(source), "-o", str(program), *libraries]
-    subprocess.run(command, check=True, env=unsanitized())
+    subprocess.run(command, check=True, env=environment_without_sanitizer())
     return program
 
 

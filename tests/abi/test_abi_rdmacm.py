@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from abi.abi_harness import run
-from cli.cli_harness import unsanitized
+from cli.cli_harness import environment_without_sanitizer
 from namespaces.ns_harness import PATH
 
 from siwarp import _paths
@@ -209,7 +209,7 @@ def test_each_rsocket_function_without_a_genuine_library_says_so_once() -> None:
         ],
         capture_output=True,
         text=True,
-        env=unsanitized()
+        env=environment_without_sanitizer()
         | {"LD_LIBRARY_PATH": str(_paths.abi_dir()), "P": os.environ.get("LD_PRELOAD", "")},
         check=False,
     )

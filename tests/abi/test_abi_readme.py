@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from docs.docs_harness import ROOT, block, run_in_namespace
+from docs.docs_harness import ROOT, read_doc_block, run_in_namespace
 
 
 def needs(*programs: str) -> None:
@@ -20,7 +20,7 @@ def needs(*programs: str) -> None:
 @pytest.mark.programs
 def test_the_lines_for_ci_run(tmp_path: Path) -> None:
     needs("ib_write_bw")
-    install, *lines = block("docs/programs.md", "ci").splitlines()
+    install, *lines = read_doc_block("docs/programs.md", "ci").splitlines()
     assert install.startswith("apt-get install -y ") and "perftest" in install
     said = run_in_namespace("\n".join(lines), tmp_path)
     assert len(re.findall(r"(?m)^\s*65536\s+100\s", said)) == 2
@@ -38,7 +38,9 @@ def test_the_lines_for_programs_run(tmp_path: Path) -> None:
     launcher = tmp_path / "bin" / "mpirun"
     launcher.write_text('#!/bin/sh\nexec mpirun.mpich "$@"\n')
     launcher.chmod(0o755)
-    said = run_in_namespace(block("docs/programs.md", "programs"), tmp_path, tmp_path / "bin")
+    said = run_in_namespace(
+        read_doc_block("docs/programs.md", "programs"), tmp_path, tmp_path / "bin"
+    )
     for shown in (
         r"hca_id:\s+siw_lo",
         r"(?s)1000 iters in.*1000 iters in",

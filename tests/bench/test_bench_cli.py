@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.cli_harness import siwarp_here
+from cli.cli_harness import run_siwarp_in_process
 from typer.testing import CliRunner
 
 from siwarp.bench import table
@@ -216,7 +216,7 @@ def test_a_measurement_that_has_moved_is_refused_with_the_command_for_it(words: 
 def test_a_removed_option_is_refused_with_what_to_type_instead(
     words: list[str], instead: str
 ) -> None:
-    done = siwarp_here("bench", "rate", *words)
+    done = run_siwarp_in_process("bench", "rate", *words)
     assert done.returncode == 2
     assert instead in done.stderr
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from bench.hosts_harness import all_of, bench_server, call
-from cli.cli_harness import COMMAND, siwarp, siwarp_here
+from cli.cli_harness import COMMAND, run_siwarp, run_siwarp_in_process
 from pace import over, scaled
 
 from siwarp.bench import hosts_points
@@ -33,7 +33,7 @@ def port() -> Iterator[int]:
 
 
 def bench(port: int, kind: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return siwarp("bench", kind, "127.0.0.1", "-p", port, *arguments)
+    return run_siwarp("bench", kind, "127.0.0.1", "-p", port, *arguments)
 
 
 def points(port: int, kind: str, *arguments: object) -> list[dict[str, object]]:
@@ -128,7 +128,7 @@ def test_what_does_not_go_together_is_refused(port: int) -> None:
         (["lat", "127.0.0.1", "--plot", "x.svg"], "--csv"),
         (["--server", "lat"], "--server"),
     ]:
-        done = siwarp_here("bench", *arguments)
+        done = run_siwarp_in_process("bench", *arguments)
         assert done.returncode == 2, arguments
         assert hint in done.stderr.replace("\n", " "), done.stderr
 

@@ -18,18 +18,18 @@ import pace
 from siwarp.cli.main import main
 
 COMMAND = [sys.executable, "-m", "siwarp.cli"]
-#: Q_Key of the UD, UC and RD servers that `server` starts.
+#: Q_Key of the UD, UC and RD servers that `ping_server` starts.
 QKEY = 4711
 
 
-def unsanitized() -> dict[str, str]:
+def environment_without_sanitizer() -> dict[str, str]:
     """Return the environment for third-party programs, into which no sanitizer library is
     loaded.
     """
     return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
 
 
-def siwarp(
+def run_siwarp(
     *arguments: object, cwd: object = "/", env: dict[str, str] | None = None, timeout: float = 60
 ) -> subprocess.CompletedProcess[str]:
     return pace.run(
@@ -44,7 +44,7 @@ def siwarp(
     )
 
 
-def siwarp_here(
+def run_siwarp_in_process(
     *arguments: object, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run the command in this process, which avoids the start of another interpreter.
@@ -66,32 +66,34 @@ def siwarp_here(
     return subprocess.CompletedProcess(words, status, out.getvalue(), err.getvalue())
 
 
-def dissected(file: object, *options: object) -> Any:
+def dissect_to_json(file: object, *options: object) -> Any:
     """Return the parsed output of ``siwarp dissect --json`` for a file."""
-    done = siwarp_here("dissect", file, *options, "--json")
+    done = run_siwarp_in_process("dissect", file, *options, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def siwarp_json(*arguments: object) -> Any:
-    done = siwarp(*arguments, "--json")
+def run_siwarp_json(*arguments: object) -> Any:
+    done = run_siwarp(*arguments, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def key(qp: str = "ud") -> list[str]:
-    """Return the Q_Key options that a client of `server` needs, as the server prints them."""
+def qkey_options(qp: str = "ud") -> list[str]:
+    """Return the Q_Key options that a client of `ping_server` needs, as the server prints them."""
     return [] if qp == "rc" else ["--qkey", str(QKEY)]
 
 
 @contextlib.contextmanager
-def server(
+def ping_server(
     *arguments: object, env: dict[str, str] | None = None
 ) -> Iterator[tuple[int, subprocess.Popen[str]]]:
     """Run a ``siwarp ping --server``; provide its port and its process."""
     words = [*COMMAND, "ping", "--server", "--port", "0", "--json", *map(str, arguments)]
     with subprocess.Popen(
-        words if "SIWARP_QKEY" in (env or {}) else words + key("rc" if "rc" in words else "ud"),
+        words
+        if "SIWARP_QKEY" in (env or {})
+        else words + qkey_options("rc" if "rc" in words else "ud"),
         stdout=subprocess.PIPE,
         text=True,
         cwd="/",

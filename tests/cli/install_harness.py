@@ -13,7 +13,7 @@ import pytest
 from siwarp import _paths
 
 
-def installed(folder: Path) -> Path:
+def install_package(folder: Path) -> Path:
     """Install the package below a folder, without its metadata; return the value for PYTHONPATH.
 
     The layout is that of a wheel: C module, library and ``lib/abi`` inside the package. All files
@@ -44,7 +44,7 @@ def installed(folder: Path) -> Path:
     return site
 
 
-def python_for(user: list[str]) -> str:
+def find_python_for(user: list[str]) -> str:
     """Return a Python interpreter that the user of this command prefix may run.
 
     It may differ from the interpreter of the tests: ``siwarp run`` needs 3.10 or newer.

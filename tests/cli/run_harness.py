@@ -32,7 +32,7 @@ const char *ibv_get_device_name(const void *device) { return device; }
 VERSIONS = "IBVERBS_1.0 { local: *; };\nIBVERBS_1.1 { global: ibv_*; } IBVERBS_1.0;\n"
 
 
-def compiled(folder: Path, name: str, source: str, *flags: str) -> Path:
+def compile_program(folder: Path, name: str, source: str, *flags: str) -> Path:
     """Compile a program or, with -shared among the flags, a library."""
     code = folder / f"{name}.c"
     code.write_text(source)
@@ -43,14 +43,14 @@ def compiled(folder: Path, name: str, source: str, *flags: str) -> Path:
     return out
 
 
-def library_of_a_wheel(folder: Path) -> Path:
+def make_wheel_library(folder: Path) -> Path:
     """Return a library with libibverbs symbols under the name that auditwheel gives to bundled
     copies.
     """
     script = folder / "versions.map"
     script.write_text(VERSIONS)
     name = "libibverbs-1de1263b.so.1"
-    return compiled(
+    return compile_program(
         folder,
         name,
         OTHERS,

@@ -22,7 +22,9 @@ sys.exit(main())
 """
 
 
-def run_without_modules(modules: str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+def run_siwarp_without_modules(
+    modules: str, *words: str, **env: str
+) -> subprocess.CompletedProcess[str]:
     return pace.run(
         [sys.executable, "-c", LACKING, modules, *words],
         capture_output=True,
@@ -49,7 +51,7 @@ def run_without_modules(modules: str, *words: str, **env: str) -> subprocess.Com
 )
 def test_these_need_neither_typer_nor_rich_in_a_pipe_or_a_terminal(words: list[str]) -> None:
     for env in ({}, {"FORCE_COLOR": "1"}):
-        done = run_without_modules("typer,rich,click", *words, **env)
+        done = run_siwarp_without_modules("typer,rich,click", *words, **env)
         assert done.returncode == 0, done.stderr
         assert done.stdout
 
@@ -60,13 +62,13 @@ ALL = "typer,rich,cffi,_cffi_backend"
 
 @pytest.mark.parametrize("words", [["config", "--cflags"], ["env"]], ids=" ".join)
 def test_the_flags_and_the_environment_need_the_standard_library_alone(words: list[str]) -> None:
-    done = run_without_modules(ALL, *words)
+    done = run_siwarp_without_modules(ALL, *words)
     assert done.returncode == 0, done.stderr
     assert done.stdout
 
 
 def test_a_program_runs_with_the_standard_library_alone() -> None:
-    done = run_without_modules(ALL, "run", "--no-view", "--", "echo", "ran")
+    done = run_siwarp_without_modules(ALL, "run", "--no-view", "--", "echo", "ran")
     assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr
 
 
@@ -74,7 +76,7 @@ def test_a_program_runs_with_the_standard_library_alone() -> None:
     "words", [["ping"], ["--help"], [], ["nonsense"], ["--crc", "0", "demo"]], ids=str
 )
 def test_another_command_says_what_it_lacks_and_how_this_python_gets_it(words: list[str]) -> None:
-    done = run_without_modules("typer,rich", *words)
+    done = run_siwarp_without_modules("typer,rich", *words)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         f"siwarp: this command needs typer: run {shlex.quote(sys.executable)} -m pip install "

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.cli_harness import COMMAND, dissected, key, server, siwarp, siwarp_here
+from cli.cli_harness import (
+    COMMAND,
+    dissect_to_json,
+    ping_server,
+    qkey_options,
+    run_siwarp,
+    run_siwarp_in_process,
+)
 from harness.verbs_harness import until
 from scapy.utils import rdpcap
 
@@ -23,26 +30,26 @@ from siwarp.inspect import FPDU, split_stream, tcp_streams
 from siwarp.verbs import AH, CQ, MR, PD, QP, Context, QPInitAttr, QPType, RecvWR, SendWR, StateError
 
 
-def captured_ping(file: Path, qp: str, *more: object) -> None:
-    with server("--qp", qp, "--addr", "127.0.0.1") as (port, _):
-        done = siwarp(
+def capture_ping(file: Path, qp: str, *more: object) -> None:
+    with ping_server("--qp", qp, "--addr", "127.0.0.1") as (port, _):
+        done = run_siwarp(
             "capture", "-o", file, "--", *COMMAND,
-            "ping", "127.0.0.1", "-p", port, "--qp", qp, *key(qp), *more,
+            "ping", "127.0.0.1", "-p", port, "--qp", qp, *qkey_options(qp), *more,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr == f"siwarp capture: {file}, {file.stat().st_size:,} octets\n"
 
 
-def endpoints(messages: list[dict[str, Any]]) -> set[frozenset[str]]:
+def endpoint_pairs(messages: list[dict[str, Any]]) -> set[frozenset[str]]:
     return {frozenset((m["source"], m["dest"])) for m in messages}
 
 
 def test_a_ud_ping_is_captured_whole_and_dissected(tmp_path: Path) -> None:
     file = tmp_path / "ud.pcapng"
-    captured_ping(file, "ud", "-n", 10, "-s", 100)
-    messages = dissected(file)
+    capture_ping(file, "ud", "-n", 10, "-s", 100)
+    messages = dissect_to_json(file)
     assert len(messages) == 20
-    assert len(endpoints(messages)) == 1
+    assert len(endpoint_pairs(messages)) == 1
     for asked, answer in zip(messages[::2], messages[1::2], strict=True):
         assert (asked["source"], asked["dest"]) == (answer["dest"], answer["source"])
     for number, message in enumerate(messages, 1):
@@ -57,15 +64,15 @@ def test_a_ud_ping_is_captured_whole_and_dissected(tmp_path: Path) -> None:
 def test_what_stands_behind_the_program_is_the_programs_own(tmp_path: Path) -> None:
     file = tmp_path / "x.pcapng"
     for between in ([], ["--"]):
-        done = siwarp("capture", "-o", file, *between, *COMMAND, "ping", "-n", 3, "--json")
+        done = run_siwarp("capture", "-o", file, *between, *COMMAND, "ping", "-n", 3, "--json")
         assert (done.returncode, json.loads(done.stdout)["received"]) == (0, 3)
-        assert len(dissected(file)) == 6
+        assert len(dissect_to_json(file)) == 6
 
 
 @pytest.mark.parametrize("op", ["send", "write", "read"])
 def test_every_fpdu_of_an_rc_ping_is_captured_with_a_good_crc(tmp_path: Path, op: str) -> None:
     file = tmp_path / "rc.pcapng"
-    captured_ping(file, "rc", "-n", 20, "-s", 100_000, "--op", op)
+    capture_ping(file, "rc", "-n", 20, "-s", 100_000, "--op", op)
     streams = {d: split_stream(o) for d, o in tcp_streams(rdpcap(str(file))).items()}
     assert len(streams) == 2
     fpdus: list[FPDU] = []
@@ -74,7 +81,7 @@ def test_every_fpdu_of_an_rc_ping_is_captured_with_a_good_crc(tmp_path: Path, op
         assert frames.rest == b""
         fpdus += frames.fpdus
     assert all(fpdu.crc == fpdu.crc_expected() for fpdu in fpdus)
-    messages = dissected(file)
+    messages = dissect_to_json(file)
     assert [m["kind"] for m in messages[:2]] == ["MPA_REQUEST", "MPA_REPLY"]
     assert messages[1]["answers"] == 1
     assert sum(m["segments"] for m in messages[2:]) == len(fpdus)
@@ -92,8 +99,8 @@ def test_every_fpdu_of_an_rc_ping_is_captured_with_a_good_crc(tmp_path: Path, op
 
 def test_read_requests_and_responses_find_each_other(tmp_path: Path) -> None:
     file = tmp_path / "rc.pcapng"
-    captured_ping(file, "rc", "-n", 7, "--op", "read")
-    messages = {m["number"]: m for m in dissected(file)}
+    capture_ping(file, "rc", "-n", 7, "--op", "read")
+    messages = {m["number"]: m for m in dissect_to_json(file)}
     requests = [m for m in messages.values() if m["kind"] == "RDMA_READ_REQUEST"]
     assert len(requests) == 7
     for asked in requests:
@@ -102,20 +109,22 @@ def test_read_requests_and_responses_find_each_other(tmp_path: Path) -> None:
         assert answer["answers"] == asked["number"]
         assert answer["fields"]["stag"] == asked["fields"]["sink_stag"]
         assert answer["length"] == asked["fields"]["size"]
-    table = siwarp_here("dissect", file).stdout
+    table = run_siwarp_in_process("dissect", file).stdout
     assert "answers " in table
     assert "RDMA_READ_REQUEST" in table
 
 
 @pytest.mark.parametrize("status", [0, 3, 77])
 def test_the_exit_status_is_the_commands(tmp_path: Path, status: int) -> None:
-    done = siwarp("capture", "-o", tmp_path / "x", "--", sys.executable, "-c", f"exit({status})")
+    done = run_siwarp(
+        "capture", "-o", tmp_path / "x", "--", sys.executable, "-c", f"exit({status})"
+    )
     assert done.returncode == status
 
 
 def test_a_signal_that_ends_the_command_is_seen_too(tmp_path: Path) -> None:
     code = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
-    done = siwarp("capture", "-o", tmp_path / "x", "--", sys.executable, "-c", code)
+    done = run_siwarp("capture", "-o", tmp_path / "x", "--", sys.executable, "-c", code)
     assert done.returncode == -signal.SIGTERM
 
 
@@ -125,7 +134,7 @@ OPENS = "from siwarp.verbs import Context; import os; Context().close()"
 def test_the_files_of_each_process_are_named_behind_the_run(tmp_path: Path) -> None:
     (tmp_path / "x-1.pcapng").write_bytes(b"of an earlier run")
     code = f"import os, subprocess, sys; {OPENS}; subprocess.run([sys.executable, '-c', {OPENS!r}])"
-    done = siwarp("capture", "-o", tmp_path / "x.pcapng", sys.executable, "-c", code)
+    done = run_siwarp("capture", "-o", tmp_path / "x.pcapng", sys.executable, "-c", code)
     assert (done.returncode, done.stdout) == (0, "")
     names = [line.removeprefix("siwarp capture: ") for line in done.stderr.splitlines()]
     written = {f for f in tmp_path.iterdir() if f.name != "x-1.pcapng"}
@@ -134,13 +143,13 @@ def test_the_files_of_each_process_are_named_behind_the_run(tmp_path: Path) -> N
 
 
 def test_a_file_with_the_pid_in_its_name_is_named(tmp_path: Path) -> None:
-    done = siwarp("capture", "-o", tmp_path / "%p.pcapng", sys.executable, "-c", OPENS)
+    done = run_siwarp("capture", "-o", tmp_path / "%p.pcapng", sys.executable, "-c", OPENS)
     (file,) = tmp_path.iterdir()
     assert done.stderr == f"siwarp capture: {file}, {file.stat().st_size:,} octets\n"
 
 
 def test_a_command_without_a_device_leaves_no_file_and_is_told(tmp_path: Path) -> None:
-    done = siwarp("capture", "-o", tmp_path / "x", "true")
+    done = run_siwarp("capture", "-o", tmp_path / "x", "true")
     assert list(tmp_path.iterdir()) == []
     assert (
         done.stderr
@@ -196,14 +205,14 @@ def test_what_is_ignored_around_the_command_is_ignored_in_it(tmp_path: Path) -> 
 
 
 def test_a_command_that_is_not_there_is_127(tmp_path: Path) -> None:
-    done = siwarp("capture", "-o", tmp_path / "x", "--", "no-such-command-of-siwarp")
+    done = run_siwarp("capture", "-o", tmp_path / "x", "--", "no-such-command-of-siwarp")
     assert done.returncode == 127
     assert "no-such-command-of-siwarp" in done.stderr
 
 
 def test_an_older_capture_stays_when_the_command_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"an older one")
-    done = siwarp("capture", "-o", tmp_path / "x", "--", "no-such-command-of-siwarp")
+    done = run_siwarp("capture", "-o", tmp_path / "x", "--", "no-such-command-of-siwarp")
     assert done.returncode == 127
     assert (tmp_path / "x").read_bytes() == b"an older one"
 
@@ -231,9 +240,9 @@ def test_a_command_that_is_killed_leaves_a_whole_file(tmp_path: Path, fork: bool
     # A child process that opens no device and is also killed by SIGKILL.
     child = "if os.fork() == 0: os.kill(os.getpid(), signal.SIGKILL)" if fork else ""
     code = KILLED.format(fork=child)
-    done = siwarp("capture", "-o", file, "--", sys.executable, "-c", code)
+    done = run_siwarp("capture", "-o", file, "--", sys.executable, "-c", code)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert len(dissected(file)) == 40  # each message is captured when sent and when received
+    assert len(dissect_to_json(file)) == 40  # each message is captured when sent and when received
     assert [p.name for p in tmp_path.iterdir()] == ["x.pcapng"]
 
 
@@ -245,7 +254,7 @@ def test_a_place_that_cannot_hold_a_capture_is_said_before_the_command_runs(tmp_
         "/proc/x.pcapng",
         f"{tmp_path}/{'x' * 300}",
     ):
-        done = siwarp("capture", "-o", place, "--", "touch", touch)
+        done = run_siwarp("capture", "-o", place, "--", "touch", touch)
         assert done.returncode == 1
         assert done.stderr.startswith("siwarp: ")
     assert not touch.exists()
@@ -253,14 +262,14 @@ def test_a_place_that_cannot_hold_a_capture_is_said_before_the_command_runs(tmp_
 
 def test_a_capture_can_be_given_a_size(tmp_path: Path) -> None:
     file = tmp_path / "x.pcapng"
-    done = siwarp(
+    done = run_siwarp(
         "capture", "--max-mb", 1, "-o", file, "--", *COMMAND,
         "ping", "-n", 200, "-s", 20_000, "--qp", "rc",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert f"the capture to {file} ends here" in done.stderr
     assert 900_000 < file.stat().st_size <= 1_000_000
-    assert dissected(file)
+    assert dissect_to_json(file)
 
 
 def test_each_process_has_its_own_file_and_an_old_one_makes_room(tmp_path: Path) -> None:
@@ -274,7 +283,7 @@ for _ in range(2):
         assert process.wait(60) == 0
         print(process.pid)
 """
-    done = siwarp("capture", "-o", file, "--", sys.executable, "-c", code)
+    done = run_siwarp("capture", "-o", file, "--", sys.executable, "-c", code)
     assert done.returncode == 0, done.stderr
     _first, second = done.stdout.split()
     assert sorted(p.name for p in tmp_path.iterdir()) == [f"x-{second}.pcapng", "x.pcapng"]
@@ -282,13 +291,15 @@ for _ in range(2):
 
 
 def test_the_variable_does_the_same_and_is_no_unknown_one(tmp_path: Path) -> None:
-    done = siwarp("ping", "-n", 3, "--qp", "ud", env={"SIWARP_CAPTURE": f"{tmp_path}/x-%p.pcapng"})
+    done = run_siwarp(
+        "ping", "-n", 3, "--qp", "ud", env={"SIWARP_CAPTURE": f"{tmp_path}/x-%p.pcapng"}
+    )
     assert done.returncode == 0
     assert done.stderr == ""
     files = list(tmp_path.iterdir())
     assert len(files) == 2  # one capture of the client and one of the peer process that it started
     for file in files:
-        assert {m["kind"] for m in dissected(file)} == {"SEND"}
+        assert {m["kind"] for m in dissect_to_json(file)} == {"SEND"}
 
 
 def test_a_variable_that_names_no_place_costs_one_line_and_no_more(tmp_path: Path) -> None:
@@ -306,11 +317,11 @@ def test_what_a_queue_pair_dropped_is_dissected_with_reason_and_clause(tmp_path:
     file = tmp_path / "drops.pcapng"
 
     def poll_until_dropped(cq: CQ, counter: str) -> None:
-        def dropped() -> bool:
+        def counter_has_changed() -> bool:
             cq.poll(8)
             return counters.read(os.getpid())[counter] != start[counter]
 
-        until(dropped)
+        until(counter_has_changed)
 
     with (
         package.capture(file),
@@ -331,7 +342,7 @@ def test_what_a_queue_pair_dropped_is_dissected_with_reason_and_clause(tmp_path:
             qp.post_recv(RecvWR(2, sg=[mr.sge(0, 5)]))
             qp.post_send(SendWR(3, sg=[mr.sge(0, 10)], ah=ah))
             poll_until_dropped(cq, "drop_too_long")
-    messages = dissected(file)
+    messages = dissect_to_json(file)
     dropped = [(m["dropped"].partition(":")[0], m["clause"]) for m in messages if m["dropped"]]
     assert dropped == [
         ("drop_short", "RFC5041-4.3-01"),
@@ -340,7 +351,7 @@ def test_what_a_queue_pair_dropped_is_dissected_with_reason_and_clause(tmp_path:
         ("drop_no_buffer", "RFC5041-7.1-01"),
         ("drop_too_long", "RFC5041-7.1-01"),
     ]
-    table = siwarp_here("dissect", file).stdout
+    table = run_siwarp_in_process("dissect", file).stdout
     assert "drop_crc: wrong CRC (RFC5041-3-07)" in table
 
 
@@ -359,7 +370,7 @@ def test_a_terminate_is_dissected_with_its_words_and_clause(tmp_path: Path) -> N
             pytest.raises(package.ProtocolError),
         ):
             conn.read(nowhere, 8)
-    ends = [m for m in dissected(file) if m["kind"] == "TERMINATE"]
+    ends = [m for m in dissect_to_json(file) if m["kind"] == "TERMINATE"]
     assert len(ends) == 1
     assert "Invalid STag" in ends[0]["error"]
     assert ends[0]["clause"] in ("RFC5040-4.8-03", "RFC5041-7.2-01")
@@ -382,20 +393,20 @@ def test_python_captures_once_at_a_time_and_says_so(tmp_path: Path) -> None:
 def test_a_file_that_is_no_capture_costs_one_line(tmp_path: Path, octets: bytes) -> None:
     file = tmp_path / "x"
     file.write_bytes(octets)
-    done = siwarp_here("dissect", file)
+    done = run_siwarp_in_process("dissect", file)
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("siwarp: ")
 
 
 def test_a_file_that_is_not_there_costs_one_line(tmp_path: Path) -> None:
-    done = siwarp_here("dissect", tmp_path / "x")
+    done = run_siwarp_in_process("dissect", tmp_path / "x")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"siwarp: {tmp_path}/x: No such file or directory\n"
 
 
 def test_a_folder_costs_one_line_that_names_it(tmp_path: Path) -> None:
-    done = siwarp_here("dissect", tmp_path)
+    done = run_siwarp_in_process("dissect", tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"siwarp: {tmp_path}: Is a directory\n"
 
@@ -403,5 +414,8 @@ def test_a_folder_costs_one_line_that_names_it(tmp_path: Path) -> None:
 def test_a_capture_without_iwarp_says_that(tmp_path: Path) -> None:
     with package.capture(tmp_path / "x"):
         pass
-    assert siwarp_here("dissect", tmp_path / "x").stdout == "The capture has no iWARP message.\n"
-    assert json.loads(siwarp_here("dissect", tmp_path / "x", "--json").stdout) == []
+    assert (
+        run_siwarp_in_process("dissect", tmp_path / "x").stdout
+        == "The capture has no iWARP message.\n"
+    )
+    assert json.loads(run_siwarp_in_process("dissect", tmp_path / "x", "--json").stdout) == []

@@ -16,7 +16,14 @@ from pathlib import Path
 
 import pytest
 import typer
-from cli.cli_harness import COMMAND, key, server, siwarp, siwarp_json, unsanitized
+from cli.cli_harness import (
+    COMMAND,
+    environment_without_sanitizer,
+    ping_server,
+    qkey_options,
+    run_siwarp,
+    run_siwarp_json,
+)
 from harness.verbs_harness import until
 
 from siwarp import bench, verbs
@@ -29,7 +36,7 @@ from siwarp.verbs import Context, get_device_list
 
 
 def test_help_names_every_command() -> None:
-    done = siwarp("--help")
+    done = run_siwarp("--help")
     assert done.returncode == 0
     for name in (
         "demo",
@@ -46,9 +53,9 @@ def test_help_names_every_command() -> None:
 
 
 def test_the_version_is_the_librarys() -> None:
-    done = siwarp("--version")
+    done = run_siwarp("--version")
     assert re.fullmatch(r"siwarp \d+\.\d+\.\d+\n", done.stdout)
-    assert siwarp("-V").stdout == done.stdout
+    assert run_siwarp("-V").stdout == done.stdout
 
 
 @pytest.mark.parametrize(
@@ -89,10 +96,10 @@ def test_a_shell_completes_commands_and_choices(
 def test_completion_is_shown_for_each_shell(shell: str) -> None:
     # Without this variable, typer uses the shell that started the tests, if any.
     named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    assert siwarp("--show-completion", shell, env=named).stdout.count("_SIWARP_COMPLETE") >= 1
+    assert run_siwarp("--show-completion", shell, env=named).stdout.count("_SIWARP_COMPLETE") >= 1
 
 
-def imported_by(*words: str) -> set[str]:
+def modules_imported_by(*words: str) -> set[str]:
     """Return the modules that a command imports."""
     done = subprocess.run(
         [COMMAND[0], "-X", "importtime", *COMMAND[1:], *words],
@@ -106,26 +113,26 @@ def imported_by(*words: str) -> set[str]:
 
 
 def test_the_bench_imports_no_event_loop_and_no_verbs_before_something_is_measured() -> None:
-    imported = imported_by("bench", "--help")
+    imported = modules_imported_by("bench", "--help")
     assert "siwarp.bench.runner" in imported
     assert not imported & {"asyncio", "siwarp.verbs", "siwarp._siwarp", "numpy", "scapy"}
 
 
 def test_a_ping_into_a_pipe_imports_nothing_that_only_terminals_and_captures_need() -> None:
-    imported = imported_by("ping", "-n", "1")
+    imported = modules_imported_by("ping", "-n", "1")
     assert "siwarp.verbs" in imported
     assert not imported & {"rich", "pydantic", "scapy", "numpy", "asyncio", "siwarp.inspect"}
 
 
 def test_devices_lists_interfaces_with_addresses_and_true_limits() -> None:
-    found = {device["name"]: device for device in siwarp_json("devices")}
+    found = {device["name"]: device for device in run_siwarp_json("devices")}
     assert set(found) == {device.name for device in get_device_list()}
     lo = found["siw_lo"]
     assert lo["netdev"] == "lo"
     assert "127.0.0.1" in lo["addresses"]
     with Context() as ctx:
         assert lo["limits"]["max_ud_msg"] == ctx.query_device().max_ud_msg
-    table = siwarp("devices").stdout
+    table = run_siwarp("devices").stdout
     assert "siw_lo" in table
     assert "127.0.0.1" in table
 
@@ -133,11 +140,11 @@ def test_devices_lists_interfaces_with_addresses_and_true_limits() -> None:
 def test_devices_and_doctor_say_what_to_do_where_no_interface_has_an_address(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def none(_name: str | None = None) -> None:
+    def fail_to_open_device(_name: str | None = None) -> None:
         raise verbs.Error(errno.ENODEV, "opening device '127.0.0.1': No such device")
 
     monkeypatch.setattr(verbs, "get_device_list", list)
-    monkeypatch.setattr(verbs, "Context", none)
+    monkeypatch.setattr(verbs, "Context", fail_to_open_device)
     devices.devices(as_json=False)
     assert "`sudo ip link set lo up`" in capsys.readouterr().out
     finding = doctor._device()
@@ -148,10 +155,10 @@ def test_devices_and_doctor_say_what_to_do_where_no_interface_has_an_address(
 def test_the_demos_peer_fails_with_a_message_and_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(_path: Path) -> None:
+    def fail_without_device(_path: Path) -> None:
         raise verbs.Error(errno.ENODEV, "no device (see `siwarp devices`)")
 
-    monkeypatch.setattr(demo_peer, "hold_file", fails)
+    monkeypatch.setattr(demo_peer, "hold_file", fail_without_device)
     monkeypatch.setattr(sys, "argv", ["demo_peer", "file"])
     assert demo_peer.main() == 1
     assert capsys.readouterr().err == "siwarp demo's peer: no device (see `siwarp devices`)\n"
@@ -161,9 +168,9 @@ def test_config_prints_every_setting_of_the_table() -> None:
     header = (Path(__file__).parents[2] / "siwarp/base/settings.h").read_text()
     variables = re.findall(r'X\(\w+, "(SIWARP_\w+)"', header)
     assert len(variables) > 5
-    rows = siwarp_json("config")
+    rows = run_siwarp_json("config")
     assert [row["variable"] for row in rows] == variables
-    table = siwarp("config").stdout
+    table = run_siwarp("config").stdout
     for row in rows:
         assert row["minimum"] <= row["value"] <= row["maximum"]
         shown = re.findall(rf"^{row['variable']} +{row['value']} ", table, re.MULTILINE)
@@ -172,12 +179,12 @@ def test_config_prints_every_setting_of_the_table() -> None:
 
 def test_each_setting_is_in_one_group() -> None:
     grouped = [name for names in GROUPS.values() for name in names.split()]
-    assert sorted(grouped) == sorted(row["name"] for row in siwarp_json("config"))
+    assert sorted(grouped) == sorted(row["name"] for row in run_siwarp_json("config"))
 
 
 def test_config_prints_first_what_is_not_as_by_default() -> None:
     plain = {"SIWARP_CRC": "0", "SIWARP_QKEY": "0", "SIWARP_CRC_FIRST": "0"}
-    lines = siwarp("--budget", 9, "config", env=plain).stdout.splitlines()
+    lines = run_siwarp("--budget", 9, "config", env=plain).stdout.splitlines()
     assert lines[0].startswith("different from the default")
     assert [line.split()[:3] for line in lines[1:3]] == [
         ["SIWARP_BUDGET", "9", "64"],
@@ -188,16 +195,16 @@ def test_config_prints_first_what_is_not_as_by_default() -> None:
 
 def test_config_prints_one_setting_by_any_of_its_names() -> None:
     for name in ("mulpdu", "SIWARP_MULPDU", "--mulpdu"):
-        first, what, bounds = siwarp("config", name).stdout.splitlines()
+        first, what, bounds = run_siwarp("config", name).stdout.splitlines()
         assert first == "SIWARP_MULPDU, or --mulpdu before a command"
         assert "RFC 5044 section 4.5" in what
         assert bounds == "  value 64768; default 64768; from 128 to 64768"
-    assert [row["name"] for row in siwarp_json("config", "crc", "log")] == ["crc", "log"]
+    assert [row["name"] for row in run_siwarp_json("config", "crc", "log")] == ["crc", "log"]
 
 
 @pytest.mark.parametrize(("name", "advice"), [("SIWARP_CR", "did you mean SIWARP_CRC?"), ("", "")])
 def test_config_of_what_is_no_setting_says_so(name: str, advice: str) -> None:
-    done = siwarp("config", name)
+    done = run_siwarp("config", name)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"siwarp: config: no such option or setting: {name}")
     assert done.stderr.strip().endswith(advice)
@@ -205,22 +212,22 @@ def test_config_of_what_is_no_setting_says_so(name: str, advice: str) -> None:
 
 @pytest.mark.parametrize("arguments", [["config", "company"], ["--company", "never", "config"]])
 def test_a_former_setting_is_refused_with_its_successor(arguments: list[str]) -> None:
-    done = siwarp(*arguments)
+    done = run_siwarp(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.strip().endswith("is no longer a setting: use SIWARP_BATCHING")
 
 
-def value(name: str, done: subprocess.CompletedProcess[str]) -> int:
+def value_of_row(name: str, done: subprocess.CompletedProcess[str]) -> int:
     return next(row["value"] for row in json.loads(done.stdout) if row["name"] == name)
 
 
 def test_an_option_beats_the_environment_which_beats_the_default() -> None:
-    default = siwarp("config", "--json")
-    assert value("budget", default) == 64
+    default = run_siwarp("config", "--json")
+    assert value_of_row("budget", default) == 64
     env = {"SIWARP_BUDGET": "7"}
-    assert value("budget", siwarp("config", "--json", env=env)) == 7
-    assert value("budget", siwarp("--budget", "9", "config", "--json", env=env)) == 9
-    assert value("budget", siwarp("--budget=9", "config", "--json", env=env)) == 9
+    assert value_of_row("budget", run_siwarp("config", "--json", env=env)) == 7
+    assert value_of_row("budget", run_siwarp("--budget", "9", "config", "--json", env=env)) == 9
+    assert value_of_row("budget", run_siwarp("--budget=9", "config", "--json", env=env)) == 9
 
 
 @pytest.mark.parametrize(
@@ -234,7 +241,7 @@ def test_an_option_beats_the_environment_which_beats_the_default() -> None:
 def test_a_setting_out_of_bounds_is_refused_with_its_bounds(
     arguments: list[str], words: str
 ) -> None:
-    done = siwarp(*arguments)
+    done = run_siwarp(*arguments)
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
@@ -248,53 +255,56 @@ def test_the_flags_of_config_build_and_run_a_c_program(tmp_path: Path) -> None:
         "#include <stdio.h>\n#include <siwarp/siw_ext.h>\n#include <siwarp/cm.h>\n"
         "int main(void)\n{\n\tputs(siw_version());\n\treturn 0;\n}\n"
     )
-    flags = siwarp("config", "--cflags", "--libs").stdout.strip()
+    flags = run_siwarp("config", "--cflags", "--libs").stdout.strip()
     subprocess.run(
         f"{compiler} -Wall -Wextra -Werror version.c -o version {flags}",
         shell=True,
         check=True,
         cwd=tmp_path,
         timeout=60,
-        env=unsanitized(),
+        env=environment_without_sanitizer(),
     )
     printed = subprocess.run(
         ["./version"], cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    assert f"siwarp {printed.stdout}" == siwarp("--version").stdout
+    assert f"siwarp {printed.stdout}" == run_siwarp("--version").stdout
 
 
 def test_counters_reads_those_of_another_process() -> None:
-    with server("--addr", "127.0.0.1") as (port, process):
-        assert siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 25, *key())["received"] == 25
-        found = siwarp_json("counters", process.pid)
+    with ping_server("--addr", "127.0.0.1") as (port, process):
+        assert (
+            run_siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 25, *qkey_options())["received"]
+            == 25
+        )
+        found = run_siwarp_json("counters", process.pid)
         assert found["pid"] == process.pid
         assert found["counters"]["rx_msgs"] == 25
         assert found["counters"]["tx_msgs"] == 25
-        assert process.pid in {entry["pid"] for entry in siwarp_json("counters")}
-        table = siwarp("counters", process.pid).stdout
+        assert process.pid in {entry["pid"] for entry in run_siwarp_json("counters")}
+        table = run_siwarp("counters", process.pid).stdout
         assert re.search(r"rx_msgs +25 +messages received", table)
         assert "drop_crc" not in table  # zero counters are printed only with --all
-        assert "drop_crc" in siwarp("counters", process.pid, "--all").stdout
+        assert "drop_crc" in run_siwarp("counters", process.pid, "--all").stdout
 
 
 def test_counters_explains_each_of_them_and_doctor_points_to_the_losses() -> None:
-    with server("--addr", "127.0.0.1", "--qp", "ud") as (port, process):
-        asked = siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 2, *key())
+    with ping_server("--addr", "127.0.0.1", "--qp", "ud") as (port, process):
+        asked = run_siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 2, *qkey_options())
         assert asked["received"] == 2
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             s.sendto(b"x" * 50, ("127.0.0.1", port))
-        until(lambda: siwarp_json("counters", process.pid)["counters"]["drop_crc"])
-        header, *rows = siwarp("counters", process.pid, "--all").stdout.splitlines()
-        assert len(rows) == len(siwarp_json("counters", process.pid)["counters"])
+        until(lambda: run_siwarp_json("counters", process.pid)["counters"]["drop_crc"])
+        header, *rows = run_siwarp("counters", process.pid, "--all").stdout.splitlines()
+        assert len(rows) == len(run_siwarp_json("counters", process.pid)["counters"])
         start = header.index("what")
         assert all(len(row[start:].split()) >= 2 for row in rows)
-        drops = next(f for f in siwarp_json("doctor") if f["what"] == "drops")
+        drops = next(f for f in run_siwarp_json("doctor") if f["what"] == "drops")
         assert drops["state"] == "fair"
         assert "`siwarp counters " in drops["advice"]
 
 
 def test_counters_of_a_process_without_a_device_says_so() -> None:
-    done = siwarp("counters", os.getppid())
+    done = run_siwarp("counters", os.getppid())
     assert done.returncode == 1
     assert "has opened no siwarp device" in done.stderr
 
@@ -339,8 +349,8 @@ def test_doctor_has_one_line_of_advice_on_each_thing(
 
 def test_doctor_as_a_command_looks_at_each_thing() -> None:
     things = ["devices", "ports", "buffers", "drops", "GSO", "cores", "namespaces", "compiler"]
-    assert [finding["what"] for finding in siwarp_json("doctor")] == things
-    lines = siwarp("doctor").stdout.splitlines()
+    assert [finding["what"] for finding in run_siwarp_json("doctor")] == things
+    lines = run_siwarp("doctor").stdout.splitlines()
     assert [line.split()[1] for line in lines] == things
 
 
@@ -349,7 +359,7 @@ def test_doctor_sees_that_the_default_port_is_taken() -> None:
         # Another process has the port, which serves the same purpose.
         with contextlib.suppress(OSError):
             s.bind(("127.0.0.1", 18515))
-        ports = next(f for f in siwarp_json("doctor") if f["what"] == "ports")
+        ports = next(f for f in run_siwarp_json("doctor") if f["what"] == "ports")
     assert ports["state"] == "fair"
     assert ports["advice"].startswith("UDP") and "port 18515 is in use" in ports["advice"]
 
@@ -432,7 +442,7 @@ def test_output_and_complaints_into_one_closed_pipe_end_without_a_crash() -> Non
 
 
 def test_the_demo_keeps_its_promises() -> None:
-    done = siwarp("demo", "--size", "8", "--no-bench")
+    done = run_siwarp("demo", "--size", "8", "--no-bench")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert not [line for line in lines if line.startswith("FAILED")]
@@ -448,7 +458,7 @@ def test_the_demo_keeps_its_promises() -> None:
 
 
 def test_the_demo_under_faults_loses_datagrams_of_ud_and_none_of_rd() -> None:
-    done = siwarp("demo", "--size", "1", "--no-bench", "--faults", "loss=20%,dup=2%,seed=3")
+    done = run_siwarp("demo", "--size", "1", "--no-bench", "--faults", "loss=20%,dup=2%,seed=3")
     assert done.returncode == 0, done.stdout + done.stderr
     came = re.search(r"ok: (\d+) of 17 came back", done.stdout)
     assert came is not None and 0 < int(came[1]) < 17
@@ -459,7 +469,7 @@ def test_the_demo_under_faults_loses_datagrams_of_ud_and_none_of_rd() -> None:
 def test_the_demos_findings_and_measurements_as_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain = siwarp("demo", "--size", 1, "--no-bench").stdout
+    plain = run_siwarp("demo", "--size", 1, "--no-bench").stdout
     # With the default number of rounds, the comparison takes 10 s of both CPUs.
     monkeypatch.setattr("siwarp.bench.run", functools.partial(bench.run, iters=64))
     demo.demo(size=1, bench=True, faults=None, as_json=True)
@@ -481,11 +491,11 @@ def test_the_demos_findings_and_measurements_as_json(
 def test_a_demo_that_fails_says_so_in_json_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(octets: int, lossy: bool) -> None:
+    def fail_after_heading(octets: int, lossy: bool) -> None:
         show.heading("Something")
         demo._sure(False, f"{octets} octets came back")
 
-    monkeypatch.setattr(demo, "_move_data", fails)
+    monkeypatch.setattr(demo, "_move_data", fail_after_heading)
     with pytest.raises(typer.Exit) as end:
         demo.demo(size=1, bench=True, faults=None, as_json=True)
     assert end.value.exit_code == 1
@@ -498,13 +508,13 @@ def test_a_demo_that_fails_says_so_in_json_too(
 
 
 def test_the_demo_refuses_a_plan_that_is_none() -> None:
-    done = siwarp("demo", "--faults", "loss=lots")
+    done = run_siwarp("demo", "--faults", "loss=lots")
     assert done.returncode == 2
     assert "--faults" in done.stderr
 
 
 def test_the_demo_says_where_to_go_when_the_disk_is_too_small() -> None:
-    done = siwarp("demo", "--size", str(1 << 30))
+    done = run_siwarp("demo", "--size", str(1 << 30))
     assert done.returncode == 1
     assert "TMPDIR" in done.stderr
 
@@ -518,13 +528,13 @@ def test_import_of_the_package_alone_loads_no_c_library() -> None:
 def test_an_error_while_ctrl_c_is_handled_is_that_of_ctrl_c(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*_: object) -> int:
+    def fail_while_interrupted(*_: object) -> int:
         try:
             raise KeyboardInterrupt
         finally:
             raise OSError(errno.EBUSY, "1 MRs of the PD exist")
 
-    monkeypatch.setattr("siwarp.cli.version.main", interrupted)
+    monkeypatch.setattr("siwarp.cli.version.main", fail_while_interrupted)
     assert main(["--version"]) == 130
     assert capsys.readouterr().err == ""
 

@@ -14,10 +14,10 @@ from siwarp.cli import demo
 def test_what_a_busy_machine_does_not_finish_is_a_remark_and_no_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def slow(*_: Any, **__: Any) -> dict[str, Any]:
+    def raise_slow_error(*_: Any, **__: Any) -> dict[str, Any]:
         raise SlowError("the run 'ours' did not finish within 20 s")
 
-    monkeypatch.setattr(bench, "run", slow)
+    monkeypatch.setattr(bench, "run", raise_slow_error)
     measured: list[dict[str, Any]] = []
     demo._compare(measured)
     said = " ".join(capsys.readouterr().out.split())
@@ -31,7 +31,7 @@ def test_the_comparison_has_a_limit_over_all_and_says_what_was_cut(
     now, took = [0.0], iter([40.0, 0.25, 1.0, 0.0, 0.0])
     shares: list[float] = []
 
-    def run(*_: Any, within: float, **__: Any) -> dict[str, Any]:
+    def fake_comparison(*_: Any, within: float, **__: Any) -> dict[str, Any]:
         shares.append(within)
         now[0] += min(within, next(took))
         return {
@@ -44,7 +44,7 @@ def test_the_comparison_has_a_limit_over_all_and_says_what_was_cut(
             "partial": "1 of 3 rounds: why",
         }
 
-    monkeypatch.setattr(bench, "run", run)
+    monkeypatch.setattr(bench, "run", fake_comparison)
     monkeypatch.setattr(demo.time, "monotonic", lambda: now[0])
     demo._compare([])
     # The first measurement used its complete fifth; the time that the others leave is shared by
@@ -56,9 +56,9 @@ def test_the_comparison_has_a_limit_over_all_and_says_what_was_cut(
 
 
 def test_what_fails_for_another_reason_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any, **__: Any) -> dict[str, Any]:
+    def raise_bench_error(*_: Any, **__: Any) -> dict[str, Any]:
         raise BenchError("the run 'ours' failed: no such device")
 
-    monkeypatch.setattr(bench, "run", fails)
+    monkeypatch.setattr(bench, "run", raise_bench_error)
     with pytest.raises(demo._Failed, match="no such device"):
         demo._compare([])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pace
 import pytest
-from cli.cli_harness import COMMAND, dissected, siwarp, siwarp_here
+from cli.cli_harness import COMMAND, dissect_to_json, run_siwarp, run_siwarp_in_process
 from unit.inspect.inspect_harness import (
     CAPTURES,
     TCPConversation,
@@ -27,7 +27,7 @@ from siwarp.inspect import DDPDatagram, Opcode, UDDatagram
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sample_capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A capture of two connections, the second of which violates a rule, and a UD exchange."""
     link = add_startup_frames(TCPConversation().open(), private_data=b"hello")
     link.send(0, make_read_request_fpdu(1, 7, 4)).send(
@@ -40,8 +40,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_capture(link.packets, tmp_path_factory.mktemp("dissect") / "x.pcapng")
 
 
-def test_messages_are_a_table_with_their_set_up_answers_and_errors(file: Path) -> None:
-    lines = siwarp_here("dissect", file).stdout.splitlines()
+def test_messages_are_a_table_with_their_set_up_answers_and_errors(sample_capture: Path) -> None:
+    lines = run_siwarp_in_process("dissect", sample_capture).stdout.splitlines()
     assert len(lines) == 10
     assert "rev 1, CRC, no markers, private data 68 65 6c 6c 6f; answered by 2" in lines[1]
     assert "asks for 4; answered by 4" in lines[3]
@@ -50,67 +50,68 @@ def test_messages_are_a_table_with_their_set_up_answers_and_errors(file: Path) -
     assert "\x1b" not in "".join(lines)
 
 
-def test_streams_and_errors_can_be_asked_for_alone(file: Path) -> None:
-    assert {m["stream"] for m in dissected(file, "--stream", 2)} == {2}
-    both = dissected(file, "--stream", 1, "--stream", 3)
+def test_streams_and_errors_can_be_asked_for_alone(sample_capture: Path) -> None:
+    assert {m["stream"] for m in dissect_to_json(sample_capture, "--stream", 2)} == {2}
+    both = dissect_to_json(sample_capture, "--stream", 1, "--stream", 3)
     assert {m["stream"] for m in both} == {1, 3}
-    (wrong,) = dissected(file, "--errors")
+    (wrong,) = dissect_to_json(sample_capture, "--errors")
     assert (wrong["error"], wrong["stream"]) == ("wrong CRC", 2)
     assert (
-        siwarp_here("dissect", file, "--errors", "--stream", 1).stdout
+        run_siwarp_in_process("dissect", sample_capture, "--errors", "--stream", 1).stdout
         == "The capture has no such message.\n"
     )
 
 
-def test_a_capture_comes_by_standard_input(file: Path) -> None:
+def test_a_capture_comes_by_standard_input(sample_capture: Path) -> None:
     done = pace.run(
         [*COMMAND, "dissect", "-"],
-        input=file.read_bytes(),
+        input=sample_capture.read_bytes(),
         capture_output=True,
         check=True,
         seconds=60,
     )
-    assert done.stdout.decode() == siwarp_here("dissect", file).stdout
+    assert done.stdout.decode() == run_siwarp_in_process("dissect", sample_capture).stdout
 
 
-def test_the_exit_status_tells_of_errors_if_it_is_to(file: Path) -> None:
-    assert siwarp_here("dissect", file).returncode == 0
-    wrong = siwarp_here("dissect", file, "--fail-on-errors", "--stream", 1)
+def test_the_exit_status_tells_of_errors_if_it_is_to(sample_capture: Path) -> None:
+    assert run_siwarp_in_process("dissect", sample_capture).returncode == 0
+    wrong = run_siwarp_in_process("dissect", sample_capture, "--fail-on-errors", "--stream", 1)
     # An error counts even if --stream hides its stream.
     assert (wrong.returncode, wrong.stderr) == (1, "")
     assert "answers 3" in wrong.stdout
     good = write_capture(
-        add_startup_frames(TCPConversation().open()).close().packets, file.parent / "good.pcapng"
+        add_startup_frames(TCPConversation().open()).close().packets,
+        sample_capture.parent / "good.pcapng",
     )
-    assert siwarp_here("dissect", good, "--fail-on-errors").returncode == 0
+    assert run_siwarp_in_process("dissect", good, "--fail-on-errors").returncode == 0
 
 
 def test_the_script_is_copied_to_where_wireshark_finds_it(tmp_path: Path) -> None:
     for _ in range(2):  # the second installation replaces the first
-        done = siwarp("dissect", "--install-lua", env={"HOME": str(tmp_path)})
+        done = run_siwarp("dissect", "--install-lua", env={"HOME": str(tmp_path)})
         place = tmp_path / ".local/lib/wireshark/plugins/siwarp.lua"
         assert (done.returncode, done.stdout) == (0, f"{place}\n")
-        script = Path(siwarp_here("dissect", "--lua-path").stdout.strip())
+        script = Path(run_siwarp_in_process("dissect", "--lua-path").stdout.strip())
         assert place.read_bytes() == script.read_bytes()
 
 
-def test_the_summary_has_a_line_for_each_stream(file: Path) -> None:
-    streams = dissected(file, "--summary")
+def test_the_summary_has_a_line_for_each_stream(sample_capture: Path) -> None:
+    streams = dissect_to_json(sample_capture, "--summary")
     assert [s["transport"] for s in streams] == ["rc", "rc", "ud"]
     assert [s["errors"] for s in streams] == [0, 1, 0]
     assert streams[0]["read_latency"]["median"] == pytest.approx(0.001, abs=1e-5)
-    text = siwarp_here("dissect", file, "--summary").stdout
+    text = run_siwarp_in_process("dissect", sample_capture, "--summary").stdout
     assert len(text.splitlines()) == 4
     assert "a Read takes 1000.0 (1000.0 to 1000.0) µs" in text
-    assert [s["number"] for s in dissected(file, "--summary", "--errors")] == [2]
+    assert [s["number"] for s in dissect_to_json(sample_capture, "--summary", "--errors")] == [2]
 
 
 def test_a_file_that_ends_too_early_gives_what_there_is_and_says_so(
-    file: Path, tmp_path: Path
+    sample_capture: Path, tmp_path: Path
 ) -> None:
     cut = tmp_path / "cut.pcapng"
-    cut.write_bytes(file.read_bytes()[:-10])
-    done = siwarp_here("dissect", cut)
+    cut.write_bytes(sample_capture.read_bytes()[:-10])
+    done = run_siwarp_in_process("dissect", cut)
     assert done.returncode == 1
     assert "RDMA_READ_RESPONSE" in done.stdout
     assert done.stderr.startswith(f"siwarp: {cut} is damaged: the file ends within ")
@@ -118,8 +119,8 @@ def test_a_file_that_ends_too_early_gives_what_there_is_and_says_so(
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
-def test_a_capture_may_come_through_a_pipe(file: Path, packed: bool) -> None:
-    octets = file.read_bytes()
+def test_a_capture_may_come_through_a_pipe(sample_capture: Path, packed: bool) -> None:
+    octets = sample_capture.read_bytes()
     done = subprocess.run(
         [*COMMAND, "dissect", "/dev/stdin", "--json"],
         input=gzip.compress(octets) if packed else octets,
@@ -128,26 +129,26 @@ def test_a_capture_may_come_through_a_pipe(file: Path, packed: bool) -> None:
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, b"")
-    assert json.loads(done.stdout) == dissected(file)
+    assert json.loads(done.stdout) == dissect_to_json(sample_capture)
 
 
 def test_a_comment_cannot_command_the_terminal(tmp_path: Path) -> None:
     packet = make_udp_packet(b"x" * 30)
     packet.comments = [b"drop_crc: \x1b[2Jgone"]
-    text = siwarp_here("dissect", write_capture([packet], tmp_path / "x.pcapng")).stdout
+    text = run_siwarp_in_process("dissect", write_capture([packet], tmp_path / "x.pcapng")).stdout
     assert "\x1b" not in text
     assert "\\x1b[2Jgone" in text
 
 
 @pytest.mark.parametrize("name", ["siw-rping", "siw-rping-crc", "siw-rping-p2p"])
 def test_captures_of_others_are_read_too(name: str) -> None:
-    messages = dissected(CAPTURES / f"{name}.pcap")
+    messages = dissect_to_json(CAPTURES / f"{name}.pcap")
     assert sum(m["answers"] is not None for m in messages) == 4
     assert {m["error"] for m in messages} == {None}
 
 
 def test_the_script_for_wireshark_is_where_the_command_says() -> None:
-    path = Path(siwarp_here("dissect", "--lua-path").stdout.strip())
+    path = Path(run_siwarp_in_process("dissect", "--lua-path").stdout.strip())
     assert path.is_absolute()
     assert 'Proto("siwarp"' in path.read_text("utf-8")
 
@@ -161,14 +162,14 @@ def dissect_without_module(module: str, file: Path) -> subprocess.CompletedProce
     )  # fmt: skip
 
 
-def test_without_crc32c_it_says_how_this_python_gets_it(file: Path) -> None:
-    done = dissect_without_module("crc32c", file)
+def test_without_crc32c_it_says_how_this_python_gets_it(sample_capture: Path) -> None:
+    done = dissect_without_module("crc32c", sample_capture)
     assert done.returncode == 1
     python = shlex.quote(sys.executable)
     assert done.stderr == f"siwarp: dissecting needs crc32c: run {python} -m pip install crc32c\n"
 
 
-def test_without_scapy_it_prints_the_same(file: Path) -> None:
-    done = dissect_without_module("scapy", file)
+def test_without_scapy_it_prints_the_same(sample_capture: Path) -> None:
+    done = dissect_without_module("scapy", sample_capture)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == siwarp_here("dissect", file).stdout
+    assert done.stdout == run_siwarp_in_process("dissect", sample_capture).stdout

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cli.cli_harness import siwarp, unsanitized
+from cli.cli_harness import environment_without_sanitizer, run_siwarp
 
 import siwarp as package
 
@@ -49,7 +49,7 @@ CALLS = {
 }
 
 
-def functions(header: str) -> set[str]:
+def declared_functions(header: str) -> set[str]:
     text = re.sub(r"/\*.*?\*/", "", (HEADERS / header).read_text("utf-8"), flags=re.DOTALL)
     return set(re.findall(r"^[\w *]*?\bsiw_(\w+)\(", text, re.MULTILINE))
 
@@ -65,7 +65,7 @@ def test_a_program_may_include_one_header_alone(tmp_path: Path, header: str, lan
     assert shutil.which(compiler), f"this test needs {compiler}: apt install gcc g++"
     program = tmp_path / ("program.c" if compiler == "cc" else "program.cc")
     program.write_text(f"#include <siwarp/{header}>\nint main(void)\n{{\n\t{CALLS[header]}\n}}\n")
-    flags = siwarp("config", "--cflags", "--libs").stdout.strip()
+    flags = run_siwarp("config", "--cflags", "--libs").stdout.strip()
     command = f"{language} -pedantic -Wall -Wextra -Werror {program.name} -o program {flags}"
     built = subprocess.run(
         command,
@@ -74,18 +74,18 @@ def test_a_program_may_include_one_header_alone(tmp_path: Path, header: str, lan
         capture_output=True,
         text=True,
         timeout=60,
-        env=unsanitized(),
+        env=environment_without_sanitizer(),
     )
     assert (built.returncode, built.stderr) == (0, "")
     subprocess.run(["./program"], cwd=tmp_path, check=True, timeout=60)
 
 
 def test_siw_h_has_what_libibverbs_has_and_siw_ext_h_the_rest() -> None:
-    verbs = functions("siw.h")
+    verbs = declared_functions("siw.h")
     assert len(verbs) > 40
     assert verbs - NAMESAKES - set(STANDS_FOR) == set()
     assert (NAMESAKES | set(STANDS_FOR)) - verbs == set()
-    assert functions("siw_ext.h") & (NAMESAKES | set(STANDS_FOR)) == set()
+    assert declared_functions("siw_ext.h") & (NAMESAKES | set(STANDS_FOR)) == set()
 
 
 @pytest.mark.parametrize("header", CALLS)

@@ -14,7 +14,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from cli.cli_harness import COMMAND, QKEY, key, server, siwarp, siwarp_here, siwarp_json
+from cli.cli_harness import (
+    COMMAND,
+    QKEY,
+    ping_server,
+    qkey_options,
+    run_siwarp,
+    run_siwarp_in_process,
+    run_siwarp_json,
+)
 from harness.verbs_harness import until
 from scapy.packet import Raw
 
@@ -56,22 +64,22 @@ RC_OPS = [
 def test_single_round_trips_are_told_as_percentiles_a_histogram_and_a_file(tmp_path: Path) -> None:
     file = tmp_path / "round trips"
     asked = ("ping", "-n", 50, "--percentiles", "50,100", "--histogram", "--samples", file)
-    result = siwarp_json(*asked)
+    result = run_siwarp_json(*asked)
     times = [float(line) for line in file.read_text(encoding="ascii").splitlines()]
     assert len(times) == result["received"] == 50
     assert result["percentiles"]["p100"] == pytest.approx(max(times), abs=0.001)
     assert result["percentiles"]["p50"] == pytest.approx(sorted(times)[24], abs=0.001)
     assert sum(n for *_, n in result["histogram"]) == 50
 
-    said = siwarp(*asked).stdout
+    said = run_siwarp(*asked).stdout
     assert "percentiles in us: p50 " in said
     assert "#####" in said
-    assert siwarp_here("ping", "--percentiles", "x").returncode == 2
+    assert run_siwarp_in_process("ping", "--percentiles", "x").returncode == 2
 
 
 @pytest.mark.parametrize("size", [1, 2, 64, 65485])
 def test_ud_ping_without_an_address_makes_its_own_peer(size: int) -> None:
-    result = siwarp_json("ping", "-n", 20, "--size", size)
+    result = run_siwarp_json("ping", "-n", 20, "--size", size)
     assert (result["qp"], result["op"], result["size"]) == ("ud", "send", size)
     assert (result["sent"], result["received"], result["wrong"]) == (20, 20, 0)
     assert 0 < result["rtt_us"]["min"] <= result["rtt_us"]["median"] <= result["rtt_us"]["max"]
@@ -79,7 +87,7 @@ def test_ud_ping_without_an_address_makes_its_own_peer(size: int) -> None:
 
 @pytest.mark.parametrize(("op", "size"), RC_OPS)
 def test_rc_ping_of_each_operation_comes_back_whole(op: str, size: int) -> None:
-    result = siwarp_json("ping", "--qp", "rc", "--op", op, "-n", 20, "-s", size)
+    result = run_siwarp_json("ping", "--qp", "rc", "--op", op, "-n", 20, "-s", size)
     assert (result["qp"], result["op"], result["size"]) == ("rc", op, size)
     assert (result["sent"], result["received"], result["wrong"]) == (20, 20, 0)
 
@@ -88,59 +96,64 @@ def test_rc_ping_of_each_operation_comes_back_whole(op: str, size: int) -> None:
     ("op", "size"), [("send", 1), ("send", 70000), ("write", 1), ("write", 70000)]
 )
 def test_uc_ping_of_each_operation_comes_back_whole(op: str, size: int) -> None:
-    result = siwarp_json("ping", "--qp", "uc", "--op", op, "-n", 20, "-s", size)
+    result = run_siwarp_json("ping", "--qp", "uc", "--op", op, "-n", 20, "-s", size)
     assert (result["qp"], result["op"], result["size"]) == ("uc", op, size)
     assert (result["sent"], result["received"], result["wrong"]) == (20, 20, 0)
 
 
 def test_a_uc_server_survives_garbage_and_meets_clients_behind_it() -> None:
-    with server("--qp", "uc", "--addr", "127.0.0.1") as (port, _):
+    with ping_server("--qp", "uc", "--addr", "127.0.0.1") as (port, _):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             for i in range(50):
                 s.sendto(os.urandom(3 * i), ("127.0.0.1", port))
-        result = siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5, "--qp", "uc", *key())
+        result = run_siwarp_json(
+            "ping", "127.0.0.1", "-p", port, "-n", 5, "--qp", "uc", *qkey_options()
+        )
         assert result["received"] == 5
 
 
 @pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_ping_time_outs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make pings of this process give up soon, because they poll while they wait for an answer."""
     monkeypatch.setattr(ping_client, "UC_TRIES", 2)
     monkeypatch.setitem(KINDS, "ud", KINDS["ud"]._replace(patience=0.1))
 
 
-@pytest.mark.usefixtures("hasty")
+@pytest.mark.usefixtures("short_ping_time_outs")
 def test_a_uc_ping_that_nobody_meets_says_so() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
-        done = siwarp_here("ping", "127.0.0.1", "-p", s.getsockname()[1], "--qp", "uc")
+        done = run_siwarp_in_process("ping", "127.0.0.1", "-p", s.getsockname()[1], "--qp", "uc")
     assert done.returncode == 1
     assert "--server --qp uc" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("op", ["send", "write", "read"])
 def test_rc_ping_of_the_other_persona_comes_back_whole(op: str) -> None:
-    result = siwarp_json("ping", "--qp", "rc", "--op", op, "-n", 20, "--persona", "roce")
+    result = run_siwarp_json("ping", "--qp", "rc", "--op", op, "-n", 20, "--persona", "roce")
     assert (result["sent"], result["received"], result["wrong"]) == (20, 20, 0)
 
 
 @pytest.mark.parametrize("op", ["write", "read"])
 def test_rd_pings_write_and_read_and_several_clients_do_so_at_once(op: str) -> None:
-    result = siwarp_json("ping", "--qp", "rd", "--op", op, "-n", 20, "--size", 200_000)
+    result = run_siwarp_json("ping", "--qp", "rd", "--op", op, "-n", 20, "--size", 200_000)
     assert (result["sent"], result["received"], result["wrong"]) == (20, 20, 0)
-    with server("--qp", "rd", "--addr", "127.0.0.1") as (port, _), ThreadPoolExecutor(3) as pool:
-        words = ["ping", "127.0.0.1", "-p", port, "-n", 50, *key(), "--qp", "rd", "--op"]
-        runs = [pool.submit(siwarp_json, *words, kind) for kind in (op, op, "send")]
+    with (
+        ping_server("--qp", "rd", "--addr", "127.0.0.1") as (port, _),
+        ThreadPoolExecutor(3) as pool,
+    ):
+        words = ["ping", "127.0.0.1", "-p", port, "-n", 50, *qkey_options(), "--qp", "rd", "--op"]
+        runs = [pool.submit(run_siwarp_json, *words, kind) for kind in (op, op, "send")]
         assert [run.result()["received"] for run in runs] == [50, 50, 50]
 
 
 def test_a_persona_is_an_rc_queue_pairs() -> None:
-    done = siwarp_here("ping", "--persona", "roce", "-n", 1)
+    done = run_siwarp_in_process("ping", "--persona", "roce", "-n", 1)
     assert done.returncode == 2 and "--qp rc" in done.stderr
 
 
 def test_ping_prints_lines_for_people() -> None:
-    done = siwarp("ping", "-n", 5)
+    done = run_siwarp("ping", "-n", 5)
     assert done.returncode == 0, done.stderr
     assert re.match(
         r"UD send to a peer process that it started, 127\.0\.0\.1:\d+: 64 octets", done.stdout
@@ -152,20 +165,22 @@ def test_ping_prints_lines_for_people() -> None:
 
 def test_a_ud_servers_queue_pair_sits_on_the_udp_port_that_was_asked_for() -> None:
     port = 12_000 + os.getpid() % 4_000  # a port outside the system's ephemeral port range
-    with server("--addr", "127.0.0.1", "--port", port) as (bound, _):
+    with ping_server("--addr", "127.0.0.1", "--port", port) as (bound, _):
         assert bound == port
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s, pytest.raises(OSError):
             s.bind(("127.0.0.1", port))
-        result = siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5, *key())
+        result = run_siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5, *qkey_options())
         assert result["received"] == 5
         assert result["peer"] == f"127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize("qp", ["ud", "uc", "rc"])
 def test_a_server_without_an_address_is_at_every_one(qp: str) -> None:
-    with server("--qp", qp) as (port, _):
+    with ping_server("--qp", qp) as (port, _):
         for host in ("127.0.0.1", "127.0.0.2", "localhost"):
-            asked = siwarp_json("ping", host, "-p", port, "-n", 3, "--qp", qp, *key(qp))
+            asked = run_siwarp_json(
+                "ping", host, "-p", port, "-n", 3, "--qp", qp, *qkey_options(qp)
+            )
             assert asked["received"] == 3
 
 
@@ -197,30 +212,32 @@ def test_a_server_says_where_it_is_and_that_nothing_is_encrypted(qp: str, more: 
 
 @pytest.mark.parametrize("qp", ["rd", "rc"])
 def test_a_server_may_be_given_its_address_by_name(qp: str) -> None:
-    with server("--qp", qp, "--addr", "localhost") as (port, _):
-        asked = siwarp_json("ping", "localhost", "-p", port, "-n", 3, "--qp", qp, *key(qp))
+    with ping_server("--qp", qp, "--addr", "localhost") as (port, _):
+        asked = run_siwarp_json(
+            "ping", "localhost", "-p", port, "-n", 3, "--qp", qp, *qkey_options(qp)
+        )
         assert asked["received"] == 3
 
 
 @pytest.mark.parametrize("qp", ["ud", "uc", "rd", "rc"])
 def test_ping_goes_over_ipv6(qp: str) -> None:
-    with server("--qp", qp, "--addr", "::1") as (port, _):
-        asked = siwarp_json("ping", "::1", "-p", port, "-n", 3, "--qp", qp, *key(qp))
+    with ping_server("--qp", qp, "--addr", "::1") as (port, _):
+        asked = run_siwarp_json("ping", "::1", "-p", port, "-n", 3, "--qp", qp, *qkey_options(qp))
         assert asked["received"] == 3
 
 
 @pytest.mark.parametrize("qp", ["ud", "uc", "rd", "rc"])
 def test_several_clients_are_served_at_once(qp: str) -> None:
-    with server("--qp", qp, "--addr", "127.0.0.1") as (port, _), ThreadPoolExecutor(4) as pool:
-        words = ["ping", "127.0.0.1", "-p", port, "-n", 200, "--qp", qp, *key(qp)]
-        runs = [pool.submit(siwarp_json, *words) for _ in range(4)]
+    with ping_server("--qp", qp, "--addr", "127.0.0.1") as (port, _), ThreadPoolExecutor(4) as pool:
+        words = ["ping", "127.0.0.1", "-p", port, "-n", 200, "--qp", qp, *qkey_options(qp)]
+        runs = [pool.submit(run_siwarp_json, *words) for _ in range(4)]
         for run in runs:
             assert run.result()["received"] == 200
 
 
 def test_a_uc_server_survives_who_asks_it_to_write_where_there_is_no_room() -> None:
     ask = struct.pack("!8sBxHQ20s24x", b"siwucpg1", 1, 4791, 64, bytes(20))
-    with server("--qp", "uc", "--addr", "127.0.0.1") as (port, _):
+    with ping_server("--qp", "uc", "--addr", "127.0.0.1") as (port, _):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             s.settimeout(10)
             s.sendto(
@@ -230,13 +247,13 @@ def test_a_uc_server_survives_who_asks_it_to_write_where_there_is_no_room() -> N
             # The server's reply reports that it has no memory for this request.
             assert b"siwucpg1" + bytes(4) in s.recv(100)
         words = ["ping", "127.0.0.1", "-p", port, "-n", 3, "--qp", "uc", "--op", "write"]
-        done = siwarp_json(*words, *key())
+        done = run_siwarp_json(*words, *qkey_options())
         assert done["received"] == 3
 
 
 @pytest.mark.clause("DGRAM-ERR-15")
 def test_a_ud_server_survives_garbage_and_answers_only_requests() -> None:
-    with server("--addr", "127.0.0.1") as (port, _):
+    with ping_server("--addr", "127.0.0.1") as (port, _):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             s.connect(("127.0.0.1", port))
             for size in (0, 1, 3, 17, 18, 21, 22, 23, 100, 65507):
@@ -263,11 +280,14 @@ def test_a_ud_server_survives_garbage_and_answers_only_requests() -> None:
             qp.post_send(SendWR(sg=[mr.sge(0, 8)], ah=ah, send_flags=0))
             assert [wc.byte_len for wc in cq.wait(10)] == [8]
             assert mr.read(8, 50) == b"Auestion"
-        assert siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5, *key())["received"] == 5
+        assert (
+            run_siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5, *qkey_options())["received"]
+            == 5
+        )
 
 
 @contextlib.contextmanager
-def client(port: int, private_data: bytes, size: int = 100):
+def connect_rc_client(port: int, private_data: bytes, size: int = 100):
     """Provide an RC queue pair that requests a connection from a ping server."""
     with Context() as ctx, PD(ctx) as pd, CQ(ctx, channel=CompChannel(ctx)) as cq:
         qp = QP(pd, QPInitAttr(QPType.RC, scq=cq))
@@ -280,22 +300,24 @@ def client(port: int, private_data: bytes, size: int = 100):
 
 
 def test_an_rc_server_rejects_what_is_no_ping_with_words() -> None:
-    with server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
+    with ping_server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
         for data, words in (
             (b"", b"ping server"),
             (os.urandom(100), b"ping server"),
             (Hello("write", MAX_SIZE + 1).pack(), b"octets"),
         ):
-            with client(port, data) as (event, *_):
+            with connect_rc_client(port, data) as (event, *_):
                 assert event.type == CMEventType.REJECTED
                 assert words in event.private_data
-        assert siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5, "--qp", "rc")["received"] == 5
+        assert (
+            run_siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5, "--qp", "rc")["received"] == 5
+        )
 
 
 def test_an_rc_server_outlives_clients_that_break_the_rules_or_the_connection() -> None:
-    with server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
+    with ping_server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
         # A message that is longer than negotiated.
-        with client(port, Hello("send", 10).pack()) as (event, qp, cq, mr):
+        with connect_rc_client(port, Hello("send", 10).pack()) as (event, qp, cq, mr):
             event.check()
             qp.post_send([SendWR(sg=[mr.sge(0, 50)]), SendWR(sg=[mr.sge(0, 50)])])
             deadline = time.monotonic() + 10
@@ -303,12 +325,12 @@ def test_an_rc_server_outlives_clients_that_break_the_rules_or_the_connection() 
                 cq.wait(0.1)
             assert qp.qp_state.name == "ERR"
         # More messages at once than receives are posted.
-        with client(port, Hello("send", 10).pack()) as (event, qp, cq, mr):
+        with connect_rc_client(port, Hello("send", 10).pack()) as (event, qp, cq, mr):
             event.check()
             qp.post_send([SendWR(sg=[mr.sge(0, 10)])] * 50)
             cq.wait(1)
         # A Write past the end of the memory.
-        with client(port, Hello("write", 10).pack()) as (event, qp, cq, mr):
+        with connect_rc_client(port, Hello("write", 10).pack()) as (event, qp, cq, mr):
             there = RemoteBuffer.unpack(event.check().private_data)
             qp.post_recv(RecvWR(7))
             qp.post_send(SendWR(opcode=WROpcode.RDMA_WRITE, sg=[mr.sge()], remote=there))
@@ -324,37 +346,41 @@ def test_an_rc_server_outlives_clients_that_break_the_rules_or_the_connection() 
             s.sendall(b"MPA ID Req Frame"[:9])
             s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         for op in ("send", "write", "read"):
-            result = siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5, "--qp", "rc", "--op", op)
+            result = run_siwarp_json(
+                "ping", "127.0.0.1", "-p", port, "-n", 5, "--qp", "rc", "--op", op
+            )
             assert result["received"] == 5
         silent.close()
 
 
 def test_a_client_that_is_killed_does_not_keep_the_server_from_others() -> None:
-    with server("--qp", "rc", "--addr", "127.0.0.1") as (port, process):
+    with ping_server("--qp", "rc", "--addr", "127.0.0.1") as (port, process):
         pid = os.fork()
         if pid == 0:
             with contextlib.suppress(BaseException):
-                os.execv(*_ping_forever(port))
+                os.execv(*_endless_ping_command(port))
             os._exit(1)
         until(lambda: counters.read(process.pid)["rx_msgs"] > 10)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        assert siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5, "--qp", "rc")["received"] == 5
+        assert (
+            run_siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5, "--qp", "rc")["received"] == 5
+        )
 
 
-def _ping_forever(port: int) -> tuple[str, list[str]]:
+def _endless_ping_command(port: int) -> tuple[str, list[str]]:
     words = [*COMMAND, "ping", "127.0.0.1", "-p", str(port), "--qp", "rc", "-n", "100000000"]
     return words[0], words
 
 
 @pytest.mark.parametrize(("qp", "sign"), [("ud", signal.SIGTERM), ("rc", signal.SIGINT)])
 def test_a_server_ends_in_order_when_it_is_told_to(qp: str, sign: signal.Signals) -> None:
-    with server("--qp", qp) as (_, process):
+    with ping_server("--qp", qp) as (_, process):
         process.send_signal(sign)
         assert process.wait(10) == 0
 
 
-def _switches(pid: int) -> int:
+def _voluntary_switches(pid: int) -> int:
     """Return how often the threads of a process have gone to sleep."""
     return sum(
         int(line.split()[1])
@@ -368,9 +394,9 @@ def assert_falls_asleep(pid: int) -> None:
     """Assert that within six seconds there is a second in which a process wakes at most once."""
     woken: list[int] = []
     while not woken or (woken[-1] > 1 and len(woken) < 6):
-        before = _switches(pid)
+        before = _voluntary_switches(pid)
         time.sleep(1)
-        woken.append(_switches(pid) - before)
+        woken.append(_voluntary_switches(pid) - before)
     assert woken[-1] <= 1, woken
 
 
@@ -379,8 +405,10 @@ def assert_falls_asleep(pid: int) -> None:
 )
 @pytest.mark.parametrize("qp", ["ud", "uc", "rd", "rc"])
 def test_an_idle_server_sleeps_and_a_signal_ends_it_at_once(qp: str) -> None:
-    with server("--qp", qp) as (port, process):
-        asked = siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 5, "--qp", qp, *key(qp))
+    with ping_server("--qp", qp) as (port, process):
+        asked = run_siwarp_json(
+            "ping", "127.0.0.1", "-p", port, "-n", 5, "--qp", qp, *qkey_options(qp)
+        )
         assert asked["received"] == 5
         assert_falls_asleep(process.pid)
         process.send_signal(signal.SIGINT)
@@ -408,12 +436,12 @@ def test_the_demo_s_echo_sleeps_while_idle_and_ends_when_it_is_told_to() -> None
         assert process.wait(10) == 0
 
 
-@pytest.mark.usefixtures("hasty")
+@pytest.mark.usefixtures("short_ping_time_outs")
 def test_a_ping_that_nobody_answers_is_lost_and_the_status_is_1() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
         for asked, sent in ((2, 2), (1000, 5)):
-            done = siwarp_here("ping", "127.0.0.1", "-p", s.getsockname()[1], "-n", asked)
+            done = run_siwarp_in_process("ping", "127.0.0.1", "-p", s.getsockname()[1], "-n", asked)
             assert done.returncode == 1
             assert f"{sent} sent, 0 back, {sent} lost" in done.stdout
             assert "no server answers: is `siwarp ping --server --qp ud` running" in done.stdout
@@ -422,7 +450,7 @@ def test_a_ping_that_nobody_answers_is_lost_and_the_status_is_1() -> None:
 @pytest.mark.parametrize("qp", ["ud", "uc", "rd"])
 def test_a_ping_to_a_port_that_nobody_has_says_so(qp: str) -> None:
     port = 1  # a port that was free a moment ago may be assigned to another process
-    done = siwarp("ping", "127.0.0.1", "-p", port, "--qp", qp)
+    done = run_siwarp("ping", "127.0.0.1", "-p", port, "--qp", qp)
     assert done.returncode == 1
     assert f"127.0.0.1 refuses UDP port {port}" in done.stderr
     assert f"`siwarp ping --server --qp {qp}`" in done.stderr
@@ -433,7 +461,7 @@ def test_an_rd_ping_that_nobody_answers_says_so() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-        done = siwarp("--peer-timeout-ms", 300, "ping", "127.0.0.1", "-p", port, "--qp", "rd")
+        done = run_siwarp("--peer-timeout-ms", 300, "ping", "127.0.0.1", "-p", port, "--qp", "rd")
     assert done.returncode == 1
     assert f"127.0.0.1 port {port}: no answer; is `siwarp ping --server --qp rd`" in done.stderr
 
@@ -455,7 +483,7 @@ def test_an_rd_server_that_is_never_ready_fails_the_ping() -> None:
 
 
 def test_a_ping_that_is_broken_off_is_not_lost() -> None:
-    class Pinger:
+    class InterruptedPinger:
         def ping(self, count: int) -> bool | None:
             if count == 2:
                 raise KeyboardInterrupt
@@ -463,14 +491,14 @@ def test_a_ping_that_is_broken_off_is_not_lost() -> None:
 
         def close(self) -> None: ...
 
-    sent, times, wrong = ping._run(Pinger(), 10, "pings", 5)
+    sent, times, wrong = ping._run(InterruptedPinger(), 10, "pings", 5)
     assert (sent, len(times), wrong) == (2, 2, 0)
 
 
 def test_an_rc_ping_where_nobody_listens_says_so() -> None:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
-        done = siwarp("ping", "127.0.0.1", "-p", s.getsockname()[1], "--qp", "rc")
+        done = run_siwarp("ping", "127.0.0.1", "-p", s.getsockname()[1], "--qp", "rc")
     assert done.returncode == 1
     assert "start the peer" in done.stderr
     assert "Traceback" not in done.stderr
@@ -479,7 +507,7 @@ def test_an_rc_ping_where_nobody_listens_says_so() -> None:
 def test_an_rc_ping_of_another_kind_of_server_says_so() -> None:
     with library.listen(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
         accepted = pool.submit(listener.accept, 20)
-        done = siwarp("ping", "127.0.0.1", "-p", listener.address[1], "--qp", "rc")
+        done = run_siwarp("ping", "127.0.0.1", "-p", listener.address[1], "--qp", "rc")
         accepted.result(20).close()
     assert done.returncode == 1
     assert "is not a siwarp ping server" in done.stderr
@@ -500,31 +528,33 @@ def test_an_rc_ping_of_another_kind_of_server_says_so() -> None:
     ],
 )
 def test_arguments_that_cannot_be_meant_are_explained(arguments: list[str], words: str) -> None:
-    done = siwarp_here("ping", *arguments, env={"COLUMNS": "200", "NO_COLOR": "1"})
+    done = run_siwarp_in_process("ping", *arguments, env={"COLUMNS": "200", "NO_COLOR": "1"})
     assert done.returncode == 2
     assert words in done.stderr
 
 
 def test_without_crc_both_ends_leave_it_out() -> None:
-    done = siwarp("--crc", "0", "ping", "-n", "3")
+    done = run_siwarp("--crc", "0", "ping", "-n", "3")
     assert done.returncode == 0, done.stderr
-    with server("--addr", "127.0.0.1") as (port, _):
-        done = siwarp("--crc=0", "ping", "127.0.0.1", "-p", port, "-n", 1, *key())
+    with ping_server("--addr", "127.0.0.1") as (port, _):
+        done = run_siwarp("--crc=0", "ping", "127.0.0.1", "-p", port, "-n", 1, *qkey_options())
     assert done.returncode == 1  # the server requires a CRC and drops datagrams without one
     assert "1 lost" in done.stdout
 
 
 def test_a_ping_takes_the_delay_of_its_plan_of_faults_both_ways() -> None:
-    result = siwarp_json("ping", "-n", "5", "--faults", "delay=5ms")
+    result = run_siwarp_json("ping", "-n", "5", "--faults", "delay=5ms")
     assert result["received"] == 5
     assert result["rtt_us"]["min"] >= 10000
-    result = siwarp_json("ping", "-n", "5", "--qp", "rc", "--faults", "tx:delay=3ms; rx:delay=4ms")
+    result = run_siwarp_json(
+        "ping", "-n", "5", "--qp", "rc", "--faults", "tx:delay=3ms; rx:delay=4ms"
+    )
     assert result["received"] == 5
     assert result["rtt_us"]["min"] >= 7000
 
 
 def test_a_plan_of_faults_that_is_none_is_refused_with_its_place() -> None:
-    done = siwarp("ping", "--faults", "loss=1%;delay=x")
+    done = run_siwarp("ping", "--faults", "loss=1%;delay=x")
     assert done.returncode == 2
     # The message is printed in a box, which may break its lines.
     words = " ".join(done.stderr.replace("│", " ").split())
@@ -535,7 +565,7 @@ def test_what_keeps_the_server_from_starting_is_said_and_it_ends_by_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SIWARP_FAULTS", "loss=lots")
-    done = siwarp("ping", "-n", "1")
+    done = run_siwarp("ping", "-n", "1")
     assert done.returncode == 1
     assert 'clause 1, character 6: "lots" is not a percentage' in done.stderr
     assert "the peer process ended with status 1" in done.stderr
@@ -543,7 +573,7 @@ def test_what_keeps_the_server_from_starting_is_said_and_it_ends_by_itself(
 
 
 @pytest.mark.clause("DGRAM-ERR-20")
-@pytest.mark.usefixtures("hasty")
+@pytest.mark.usefixtures("short_ping_time_outs")
 @pytest.mark.parametrize("qp", ["ud", "rd", "uc"])
 def test_a_server_draws_a_q_key_and_tells_it_and_clients_without_it_get_no_answer(qp: str) -> None:
     words = [*COMMAND, "ping", "--server", "--port", "0", "--addr", "127.0.0.1", "--qp", qp]
@@ -554,18 +584,18 @@ def test_a_server_draws_a_q_key_and_tells_it_and_clients_without_it_get_no_answe
             found = re.search(r"UDP port (\d+); clients need --qkey (0x[0-9a-f]+);", said)
             assert found, said
             asks = ["ping", "127.0.0.1", "-p", found[1], "--qp", qp, "-n", "3"]
-            assert siwarp(*asks, "--qkey", found[2]).returncode == 0
+            assert run_siwarp(*asks, "--qkey", found[2]).returncode == 0
             if qp == "rd":
-                assert siwarp("--peer-timeout-ms", 300, *asks).returncode == 1
+                assert run_siwarp("--peer-timeout-ms", 300, *asks).returncode == 1
             else:
-                assert siwarp_here(*asks).returncode == 1
+                assert run_siwarp_in_process(*asks).returncode == 1
         finally:
             process.terminate()
 
 
 @pytest.mark.parametrize("qkey", ["0", "0x80000000", "-1", "many"])
 def test_a_q_key_that_is_none_is_refused(qkey: str) -> None:
-    done = siwarp("ping", "127.0.0.1", "--qkey", qkey)
+    done = run_siwarp("ping", "127.0.0.1", "--qkey", qkey)
     assert done.returncode == 2
     assert "a number from 1 to 0x7fffffff" in " ".join(done.stderr.split())
 

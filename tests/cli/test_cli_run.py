@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pace
 import pytest
-from cli.cli_harness import COMMAND, siwarp, siwarp_here
-from cli.run_harness import LIST, OTHERS, compiled, library_of_a_wheel
+from cli.cli_harness import COMMAND, run_siwarp, run_siwarp_in_process
+from cli.run_harness import LIST, OTHERS, compile_program, make_wheel_library
 from pace import scaled
 
 from siwarp import _paths
@@ -27,14 +27,16 @@ CHILD = '"$1"; exit $?'
 MAIN = "\nint main(void) { return show(); }\n"
 
 
-def ours(program: Path | str, *more: str, env: dict[str, str] | None = None) -> list[str]:
+def devices_under_siwarp_run(
+    program: Path | str, *more: str, env: dict[str, str] | None = None
+) -> list[str]:
     """Return the devices that a program sees under siwarp run."""
-    done = siwarp("run", "--no-view", program, *more, env=env)
+    done = run_siwarp("run", "--no-view", program, *more, env=env)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.split()
 
 
-def names() -> list[str]:
+def siwarp_device_names() -> list[str]:
     from siwarp.verbs import get_device_list
 
     return sorted(device.name for device in get_device_list())
@@ -69,7 +71,7 @@ def test_a_signal_reaches_the_program_itself(number: signal.Signals) -> None:
 
 
 def test_a_program_that_a_signal_ends_ends_so() -> None:
-    assert siwarp("run", "sh", "-c", "kill -KILL $$").returncode == -signal.SIGKILL
+    assert run_siwarp("run", "sh", "-c", "kill -KILL $$").returncode == -signal.SIGKILL
 
 
 def test_the_terminal_is_the_programs() -> None:
@@ -90,7 +92,7 @@ def test_the_terminal_is_the_programs() -> None:
 
 
 def test_the_program_finds_no_signal_ignored_that_the_interpreter_ignores() -> None:
-    done = siwarp("run", "grep", "SigIgn", "/proc/self/status")
+    done = run_siwarp("run", "grep", "SigIgn", "/proc/self/status")
     ignored = int(done.stdout.split()[1], 16)
     assert not ignored & (1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1))
 
@@ -98,12 +100,12 @@ def test_the_program_finds_no_signal_ignored_that_the_interpreter_ignores() -> N
 def test_what_cannot_be_run_has_the_shells_status(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("no program")
-    missing = siwarp("run", "--no-view", tmp_path / "nothing")
+    missing = run_siwarp("run", "--no-view", tmp_path / "nothing")
     assert (missing.returncode, missing.stderr) == (
         127,
         f"siwarp: cannot run {tmp_path}/nothing: No such file or directory\n",
     )
-    assert siwarp("run", "--no-view", text).returncode == 126
+    assert run_siwarp("run", "--no-view", text).returncode == 126
 
 
 @pytest.mark.parametrize(
@@ -120,14 +122,14 @@ def test_what_cannot_be_run_has_the_shells_status(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_command_line_is_refused(words: list[str], said: str) -> None:
-    done = siwarp(*words)
+    done = run_siwarp(*words)
     assert done.returncode in (1, 2)
     assert said in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_settings_faults_and_capture_reach_the_program(tmp_path: Path) -> None:
     file = tmp_path / "run.pcapng"
-    done = siwarp(
+    done = run_siwarp(
         "--crc", "0", "run", "--persona", "iwarp", "--faults", "loss=1%", "--capture", file,
         "--no-view", "env",
     )  # fmt: skip
@@ -198,7 +200,7 @@ def test_a_path_that_the_loader_cannot_take_is_named_or_gone_around(tmp_path: Pa
 
 def test_a_shell_takes_what_env_prints(tmp_path: Path) -> None:
     file = tmp_path / "a 'b'.pcapng"
-    done = siwarp("env", "--persona", "roce", "--capture", file)
+    done = run_siwarp("env", "--persona", "roce", "--capture", file)
     assert done.returncode == 0, done.stderr
     script = 'eval "$1"; printf "%s\\n" "$SIWARP_PERSONA" "$SIWARP_CAPTURE" "$LD_LIBRARY_PATH"'
     shell = subprocess.run(
@@ -210,9 +212,9 @@ def test_a_shell_takes_what_env_prints(tmp_path: Path) -> None:
 
 
 def test_help_says_what_there_is_and_needs_no_typer() -> None:
-    every = siwarp_here("--help").stdout
+    every = run_siwarp_in_process("--help").stdout
     for name in ("run", "env"):
-        done = siwarp(name, "--help")
+        done = run_siwarp(name, "--help")
         assert done.returncode == 0
         assert done.stdout.startswith(f"Usage: siwarp {name}")
         assert "--faults" in done.stdout
@@ -240,24 +242,31 @@ def test_only_the_standard_library_stands_before_the_program() -> None:
 def test_a_program_that_is_linked_to_the_librarys_name_gets_ours(tmp_path: Path) -> None:
     others = tmp_path / "system"
     others.mkdir()
-    compiled(others, "libibverbs.so.1", OTHERS, "-shared", "-fPIC", "-Wl,-soname,libibverbs.so.1")
-    program = compiled(tmp_path, "list", LIST + MAIN, str(others / "libibverbs.so.1"))
+    compile_program(
+        others, "libibverbs.so.1", OTHERS, "-shared", "-fPIC", "-Wl,-soname,libibverbs.so.1"
+    )
+    program = compile_program(tmp_path, "list", LIST + MAIN, str(others / "libibverbs.so.1"))
     alone = subprocess.run([program], env={"LD_LIBRARY_PATH": str(others)}, capture_output=True)
     assert alone.stdout == b"others\n"
-    assert sorted(ours(program, env={"LD_LIBRARY_PATH": str(others)})) == names()
+    assert (
+        sorted(devices_under_siwarp_run(program, env={"LD_LIBRARY_PATH": str(others)}))
+        == siwarp_device_names()
+    )
 
 
 def test_a_wheels_copy_under_another_name_lands_in_ours(tmp_path: Path) -> None:
-    copy = library_of_a_wheel(tmp_path)
-    program = compiled(tmp_path, "list", LIST + MAIN, str(copy), f"-Wl,-rpath,{tmp_path}")
+    copy = make_wheel_library(tmp_path)
+    program = compile_program(tmp_path, "list", LIST + MAIN, str(copy), f"-Wl,-rpath,{tmp_path}")
     assert subprocess.run([program], capture_output=True).stdout == b"others\n"
-    assert sorted(ours(program)) == names()
+    assert sorted(devices_under_siwarp_run(program)) == siwarp_device_names()
 
 
 def test_a_module_loaded_with_rtld_local_lands_in_ours(tmp_path: Path) -> None:
-    copy = library_of_a_wheel(tmp_path)
-    compiled(tmp_path, "module.so", LIST, "-shared", "-fPIC", str(copy), f"-Wl,-rpath,{tmp_path}")
-    loader = compiled(
+    copy = make_wheel_library(tmp_path)
+    compile_program(
+        tmp_path, "module.so", LIST, "-shared", "-fPIC", str(copy), f"-Wl,-rpath,{tmp_path}"
+    )
+    loader = compile_program(
         tmp_path,
         "loader",
         """
@@ -270,11 +279,14 @@ def test_a_module_loaded_with_rtld_local_lands_in_ours(tmp_path: Path) -> None:
         }
         """,
     )
-    assert sorted(ours(loader, str(tmp_path / "module.so"))) == names()
+    assert (
+        sorted(devices_under_siwarp_run(loader, str(tmp_path / "module.so")))
+        == siwarp_device_names()
+    )
 
 
 def test_dlsym_and_dlvsym_find_ours(tmp_path: Path) -> None:
-    program = compiled(
+    program = compile_program(
         tmp_path,
         "finder",
         """
@@ -297,26 +309,26 @@ def test_dlsym_and_dlvsym_find_ours(tmp_path: Path) -> None:
         }
         """,
     )
-    found = siwarp("run", "--no-view", program).stdout.splitlines()
+    found = run_siwarp("run", "--no-view", program).stdout.splitlines()
     assert [Path(place).resolve() for place in found[:3]] == [OURS.resolve()] * 3
     assert found[3] == "nowhere"
 
 
 def test_a_static_program_runs_as_ever(tmp_path: Path) -> None:
-    program = compiled(tmp_path, "static", "int main(void) { return 3; }", "-static")
+    program = compile_program(tmp_path, "static", "int main(void) { return 3; }", "-static")
     for words in ([program], ["sh", "-c", CHILD, "sh", program]):
-        done = siwarp("run", *words)
+        done = run_siwarp("run", *words)
         assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
 
 
 @pytest.mark.programs
 def test_a_32_bit_program_has_the_loaders_warning_only(tmp_path: Path) -> None:
     try:
-        program = compiled(tmp_path, "narrow", "int main(void) { return 4; }", "-m32")
+        program = compile_program(tmp_path, "narrow", "int main(void) { return 4; }", "-m32")
     except subprocess.CalledProcessError:
         pytest.skip("no 32-bit programs: needs lib32gcc-12-dev and libc6-dev-i386")
     for words in ([program], ["sh", "-c", CHILD, "sh", program]):
-        done = siwarp("run", "--no-view", *words)
+        done = run_siwarp("run", "--no-view", *words)
         assert done.returncode == 4
         lines = done.stderr.splitlines()
         assert lines and all("wrong ELF class" in line and "ignored" in line for line in lines)
@@ -327,7 +339,9 @@ def test_a_preloaded_library_does_nothing_before_the_first_call(tmp_path: Path) 
         "ls /proc/self/task | wc -l; ls -l /proc/self/fd | grep -c -e socket -e anon_inode; "
         "grep -c libsiwarp /proc/self/maps"
     )
-    threads, descriptors, mapped = ours("sh", "-c", script, env={"TMPDIR": str(tmp_path)})
+    threads, descriptors, mapped = devices_under_siwarp_run(
+        "sh", "-c", script, env={"TMPDIR": str(tmp_path)}
+    )
     assert (threads, descriptors) == ("1", "0")
     assert int(mapped) > 0
     assert list(tmp_path.iterdir()) == []
@@ -342,13 +356,13 @@ def test_python_that_imports_siwarp_has_one_library_in_the_process(tmp_path: Pat
         "maps = {line.split()[-1] for line in open('/proc/self/maps') if 'libsiwarp.so' in line}\n"
         "print(len(maps), *maps)\n"
     )
-    count, *_ = ours(sys.executable, "-c", code)
+    count, *_ = devices_under_siwarp_run(sys.executable, "-c", code)
     assert count == "1"
 
 
 def test_another_preloaded_library_stays_beside_ours(tmp_path: Path) -> None:
     """A malloc replacement such as jemalloc serves the program and siwarp's library."""
-    counter = compiled(
+    counter = compile_program(
         tmp_path,
         "counter.so",
         """
@@ -370,14 +384,14 @@ def test_another_preloaded_library_stays_beside_ours(tmp_path: Path) -> None:
         """,
         *("-shared", "-fPIC"),
     )
-    copy = library_of_a_wheel(tmp_path)
-    program = compiled(tmp_path, "list", LIST + MAIN, str(copy), f"-Wl,-rpath,{tmp_path}")
+    copy = make_wheel_library(tmp_path)
+    program = compile_program(tmp_path, "list", LIST + MAIN, str(copy), f"-Wl,-rpath,{tmp_path}")
     before = os.environ.get("LD_PRELOAD", "")
     if "san.so" in before:
         pytest.skip("the sanitizer's malloc stands before everybody's")
-    seen = ours(program, env={"LD_PRELOAD": f"{before} {counter}".strip()})
+    seen = devices_under_siwarp_run(program, env={"LD_PRELOAD": f"{before} {counter}".strip()})
     assert seen.count("counted") == 1
-    assert sorted(word for word in seen if word != "counted") == names()
+    assert sorted(word for word in seen if word != "counted") == siwarp_device_names()
 
 
 @pytest.mark.programs
@@ -388,12 +402,12 @@ def test_jemalloc_stays_beside_ours(tmp_path: Path) -> None:
     preload = {**os.environ, "LD_PRELOAD": "libjemalloc.so.2"}
     if subprocess.run(["true"], env=preload, capture_output=True, check=True).stderr:
         pytest.skip("no jemalloc here: make abi installs libjemalloc2; a stand-in is tried above")
-    copy = library_of_a_wheel(tmp_path)
-    program = compiled(tmp_path, "list", LIST + MAIN, str(copy), f"-Wl,-rpath,{tmp_path}")
+    copy = make_wheel_library(tmp_path)
+    program = compile_program(tmp_path, "list", LIST + MAIN, str(copy), f"-Wl,-rpath,{tmp_path}")
     env = {"LD_PRELOAD": f"{before} libjemalloc.so.2".strip(), "MALLOC_CONF": "stats_print:true"}
-    done = siwarp("run", "--no-view", program, env=env)
+    done = run_siwarp("run", "--no-view", program, env=env)
     assert done.returncode == 0
-    assert sorted(done.stdout.split()) == names()
+    assert sorted(done.stdout.split()) == siwarp_device_names()
     # Each process that jemalloc serves prints statistics at exit.
     assert "Begin jemalloc statistics" in done.stderr
 

@@ -7,16 +7,16 @@ import subprocess
 import sys
 
 
-def spec(*arguments: str) -> str:
+def run_siwarp_spec(*arguments: str) -> str:
     command = [sys.executable, "-m", "siwarp.cli", "spec", "dgram", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
 def test_every_requirement_is_printed_with_the_tests_that_show_it() -> None:
-    found = json.loads(spec("--json"))
+    found = json.loads(run_siwarp_spec("--json"))
     assert {"id", "level", "section", "text", "tests"} == set(found[0])
     assert all(requirement["tests"] for requirement in found)
-    lines = spec().splitlines()
+    lines = run_siwarp_spec().splitlines()
     assert len(lines) == len(found) + 1
     for requirement, line in zip(found, lines, strict=False):
         assert line.startswith(f"{requirement['id']} {requirement['level']}: {requirement['text']}")
@@ -25,6 +25,6 @@ def test_every_requirement_is_printed_with_the_tests_that_show_it() -> None:
 
 
 def test_the_text_is_the_specification() -> None:
-    text = spec("--text")
+    text = run_siwarp_spec("--text")
     assert text.startswith("# Datagram-iWARP")
     assert "**DGRAM-LLP-1** (MUST)" in text

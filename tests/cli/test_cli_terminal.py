@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from cli.cli_harness import COMMAND, key, server, siwarp, siwarp_here
+from cli.cli_harness import COMMAND, ping_server, qkey_options, run_siwarp, run_siwarp_in_process
 from pace import scaled
 from unit.inspect.inspect_harness import RECORDED
 
@@ -28,7 +28,7 @@ COMMANDS = [
 CAPTURE = max(RECORDED, key=lambda path: path.stat().st_size)
 
 
-def terminal(columns: int, *arguments: object, command: Sequence[str] = COMMAND) -> str:
+def output_on_terminal(columns: int, *arguments: object, command: Sequence[str] = COMMAND) -> str:
     """Return the output of a command on a terminal of this width, without colours."""
     master, slave = pty.openpty()
     size = struct.pack("HHHH", {80: 24, 120: 40}.get(columns, 24), columns, 0, 0)
@@ -57,7 +57,7 @@ def terminal(columns: int, *arguments: object, command: Sequence[str] = COMMAND)
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", octets.decode()).replace("\r\n", "\n")
 
 
-def too_wide(said: str, columns: int) -> list[str]:
+def lines_too_wide(said: str, columns: int) -> list[str]:
     """Return the lines that are too wide, except a single word that is too wide after its
     indent.
     """
@@ -82,10 +82,12 @@ for command in sys.argv[1:]:
 
 
 @functools.cache
-def helps(columns: int) -> dict[str, str]:
+def help_texts(columns: int) -> dict[str, str]:
     """Return the help of each command on a terminal of this width, keyed by command."""
     commands = ["", *COMMANDS]
-    *said, rest = terminal(columns, *commands, command=[sys.executable, "-c", HELP]).split("\f")
+    *said, rest = output_on_terminal(
+        columns, *commands, command=[sys.executable, "-c", HELP]
+    ).split("\f")
     assert not rest
     return dict(zip(commands, said, strict=True))
 
@@ -93,9 +95,9 @@ def helps(columns: int) -> dict[str, str]:
 @pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_is_of_the_terminals_width_and_has_no_boxes(command: str, columns: int) -> None:
-    said = helps(columns)[command]
+    said = help_texts(columns)[command]
     assert "Usage: siwarp" in said
-    assert not too_wide(said, columns)
+    assert not lines_too_wide(said, columns)
     assert not set(said) & set("│╭╰─")
     assert not re.search(r"[a-z,]\.\.\.", said)  # the help text is not truncated with "..."
 
@@ -118,8 +120,8 @@ def test_tables_break_between_words_alone(
 ) -> None:
     # doctor names processes that have lost messages; in an empty folder it finds none.
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    said, plain = terminal(columns, *arguments), siwarp_here(*arguments).stdout
-    assert not too_wide(said, columns)
+    said, plain = output_on_terminal(columns, *arguments), run_siwarp_in_process(*arguments).stdout
+    assert not lines_too_wide(said, columns)
     assert not set(said) & set("│┃╭╰─━┏")
     assert sorted(said.split()) == sorted(plain.split())
 
@@ -142,38 +144,40 @@ def test_tables_break_between_words_alone(
     ],
 )
 def test_what_is_measured_is_shown_in_whole_words(arguments: str, last: str) -> None:
-    said = terminal(80, *arguments.split())
+    said = output_on_terminal(80, *arguments.split())
     # The output may have a line break where numbers are long.
     assert re.search(last, said, re.DOTALL)
-    assert not too_wide(said, 80)
+    assert not lines_too_wide(said, 80)
     assert not re.search(r"\w…", said)
 
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_requirements_stand_with_their_tests_below(columns: int) -> None:
-    said = terminal(columns, "spec", "dgram")
-    assert not too_wide(said, columns)
+    said = output_on_terminal(columns, "spec", "dgram")
+    assert not lines_too_wide(said, columns)
     (test,) = re.findall(r"DGRAM-LLP-2 +MUST\n    The last [^:]+\.\n    (\S+)\n", said)
     assert re.fullmatch(r"test_\w+\.py::test_\w+", test)
 
 
 def test_a_long_word_of_the_last_column_stays_whole() -> None:
-    with server("--addr", "127.0.0.1", "--device", "siw_lo") as (_port, process):
-        said = terminal(40, "counters")
+    with ping_server("--addr", "127.0.0.1", "--device", "siw_lo") as (_port, process):
+        said = output_on_terminal(40, "counters")
     assert str(process.pid) in said
     assert Path(COMMAND[0]).name in said
 
 
 def test_a_watched_process_shows_what_moves_until_it_ends() -> None:
     with (
-        server("--addr", "127.0.0.1") as (port, process),
+        ping_server("--addr", "127.0.0.1") as (port, process),
         subprocess.Popen(
             [*COMMAND, "counters", str(process.pid), "--watch", "0.05"],
             stdout=subprocess.PIPE,
             text=True,
         ) as watching,
     ):
-        assert siwarp("ping", "127.0.0.1", "-p", port, "-n", 25, *key()).returncode == 0
+        assert (
+            run_siwarp("ping", "127.0.0.1", "-p", port, "-n", 25, *qkey_options()).returncode == 0
+        )
         assert watching.stdout is not None
         for line in watching.stdout:
             if re.match(r"rx_msgs +25\b", line):
@@ -187,16 +191,18 @@ def test_a_watched_process_shows_what_moves_until_it_ends() -> None:
 @pytest.mark.parametrize("more", [["--json"], ["--prometheus"], []])
 def test_watching_needs_a_process_and_prints_tables(more: list[str]) -> None:
     words = [str(os.getpid()), *more] if more else []
-    done = siwarp_here("counters", *words, "--watch", 1)
+    done = run_siwarp_in_process("counters", *words, "--watch", 1)
     assert (done.returncode, done.stdout) == (2, "")
     assert "--watch needs a PID, and cannot print JSON or Prometheus format" in done.stderr
 
 
 def test_prometheus_reads_the_counters_of_each_process() -> None:
-    with server("--addr", "127.0.0.1") as (port, process):
-        assert siwarp("ping", "127.0.0.1", "-p", port, "-n", 25, *key()).returncode == 0
-        one = siwarp("counters", process.pid, "--prometheus").stdout
-        every = siwarp("counters", "--prometheus").stdout
+    with ping_server("--addr", "127.0.0.1") as (port, process):
+        assert (
+            run_siwarp("ping", "127.0.0.1", "-p", port, "-n", 25, *qkey_options()).returncode == 0
+        )
+        one = run_siwarp("counters", process.pid, "--prometheus").stdout
+        every = run_siwarp("counters", "--prometheus").stdout
     sample = f'siwarp_rx_msgs_total{{pid="{process.pid}"}} 25'
     for text in (one, every):
         lines = text.splitlines()

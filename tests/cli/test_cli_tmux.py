@@ -40,7 +40,7 @@ class Tmux:
         assert done.returncode == 0, (words, done.stderr)
         return done.stdout
 
-    def shows(self, command: str, columns: int, lines: int) -> list[str]:
+    def lines_shown_by(self, command: str, columns: int, lines: int) -> list[str]:
         """Return the lines that a command printed, after it has ended; a wrapped line is returned
         joined.
         """
@@ -56,7 +56,7 @@ class Tmux:
 
 
 @pytest.fixture(scope="module")
-def tmux(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tmux]:
+def tmux_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tmux]:
     made = Tmux(tmp_path_factory.mktemp("t"))
     made("new-session", "-d", "-s", "stays", "sleep 3600")
     for option, value in (
@@ -72,10 +72,10 @@ def tmux(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tmux]:
 @pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x40"])
 @pytest.mark.parametrize("command", SHOWN, ids=lambda c: c.replace(str(CAPTURE), "FILE"))
 def test_no_line_is_wrapped_but_a_word_that_is_too_wide_by_itself(
-    tmux: Tmux, command: str, size: tuple[int, int]
+    tmux_server: Tmux, command: str, size: tuple[int, int]
 ) -> None:
     words = [*map(str, COMMAND), *shlex.split(command)]
-    shown = tmux.shows(f"cd / && {shlex.join(words)}", *size)
+    shown = tmux_server.lines_shown_by(f"cd / && {shlex.join(words)}", *size)
     assert [line for line in shown if line], "nothing was shown"
     assert not [line for line in shown if len(line) > size[0] and len(line.split()) > 1]
     assert not set("".join(shown)) & set("│┃╭╰┏")

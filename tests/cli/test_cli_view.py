@@ -16,8 +16,8 @@ from typing import Any
 
 import pace
 import pytest
-from cli.cli_harness import COMMAND, siwarp
-from cli.install_harness import installed, python_for
+from cli.cli_harness import COMMAND, run_siwarp
+from cli.install_harness import find_python_for, install_package
 from pace import scaled
 
 from siwarp import _paths
@@ -41,7 +41,7 @@ print(json.dumps(seen))
 """
 
 
-def run(*words: object, user: list[str] | None = None, **more: Any) -> str:
+def run_under_siwarp(*words: object, user: list[str] | None = None, **more: Any) -> str:
     done = pace.run(
         [*(user or []), *COMMAND, "run", *map(str, words)],
         capture_output=True,
@@ -54,7 +54,7 @@ def run(*words: object, user: list[str] | None = None, **more: Any) -> str:
     return done.stdout
 
 
-def look(*folders: str, seen_by: list[str]) -> dict[str, Any]:
+def read_folders_as_user(*folders: str, seen_by: list[str]) -> dict[str, Any]:
     done = pace.run(
         [*seen_by, sys.executable, "-c", LOOK, *folders],
         capture_output=True,
@@ -67,12 +67,12 @@ def look(*folders: str, seen_by: list[str]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def ours() -> list[Device]:
+def siwarp_devices() -> list[Device]:
     return devices(_paths.abi_dir() / "libibverbs.so.1")
 
 
 @pytest.fixture(scope="module")
-def view(ours: list[Device]) -> dict[str, str]:
+def class_files(siwarp_devices: list[Device]) -> dict[str, str]:
     """Return the text of every file below siwarp's classes, keyed by path."""
     classes = ["infiniband", "infiniband_verbs", "misc/rdma_cm"]
     code = (
@@ -80,72 +80,81 @@ def view(ours: list[Device]) -> dict[str, str]:
         "print(json.dumps({str(f): f.read_text() for c in sys.argv[1:]\n"
         "  for f in pathlib.Path('/sys/class', c).rglob('*') if f.is_file()}))\n"
     )
-    said: dict[str, str] = json.loads(run("--", sys.executable, "-c", code, *classes))
+    said: dict[str, str] = json.loads(run_under_siwarp("--", sys.executable, "-c", code, *classes))
     return said
 
 
-def test_each_device_has_the_files_of_a_device(ours: list[Device], view: dict[str, str]) -> None:
-    assert ours
-    for device in ours:
+def test_each_device_has_the_files_of_a_device(
+    siwarp_devices: list[Device], class_files: dict[str, str]
+) -> None:
+    assert siwarp_devices
+    for device in siwarp_devices:
         at = f"/sys/class/infiniband/{device.name}"
-        assert view[f"{at}/node_type"] in ("1: CA\n", "4: RNIC\n")
+        assert class_files[f"{at}/node_type"] in ("1: CA\n", "4: RNIC\n")
         for guid in ("node_guid", "sys_image_guid"):
-            assert [len(part) for part in view[f"{at}/{guid}"].strip().split(":")] == [4] * 4
-        assert view[f"{at}/fw_ver"].strip() == device.fw_ver
-        assert view[f"{at}/hca_type"] == "siwarp\n"
-        int(view[f"{at}/device/numa_node"])
+            assert [len(part) for part in class_files[f"{at}/{guid}"].strip().split(":")] == [4] * 4
+        assert class_files[f"{at}/fw_ver"].strip() == device.fw_ver
+        assert class_files[f"{at}/hca_type"] == "siwarp\n"
+        int(class_files[f"{at}/device/numa_node"])
         port = f"{at}/ports/1"
-        assert view[f"{port}/state"] in ("4: ACTIVE\n", "1: DOWN\n")
-        assert view[f"{port}/phys_state"].split(": ")[0].isdigit()
-        assert view[f"{port}/link_layer"] == "Ethernet\n"
-        assert "Gb/sec (" in view[f"{port}/rate"]
-        assert view[f"{port}/lid"].startswith("0x")
-        assert view[f"{port}/pkeys/0"] == "0xffff\n"
+        assert class_files[f"{port}/state"] in ("4: ACTIVE\n", "1: DOWN\n")
+        assert class_files[f"{port}/phys_state"].split(": ")[0].isdigit()
+        assert class_files[f"{port}/link_layer"] == "Ethernet\n"
+        assert "Gb/sec (" in class_files[f"{port}/rate"]
+        assert class_files[f"{port}/lid"].startswith("0x")
+        assert class_files[f"{port}/pkeys/0"] == "0xffff\n"
 
 
-def test_each_gid_has_its_interface_and_its_type(ours: list[Device], view: dict[str, str]) -> None:
-    for device in ours:
+def test_each_gid_has_its_interface_and_its_type(
+    siwarp_devices: list[Device], class_files: dict[str, str]
+) -> None:
+    for device in siwarp_devices:
         port = f"/sys/class/infiniband/{device.name}/ports/1"
         assert device.gids, f"{device.name} has no GID"
         for gid in device.gids:
-            text = view[f"{port}/gids/{gid.index}"].strip()
+            text = class_files[f"{port}/gids/{gid.index}"].strip()
             assert text.replace(":", "") == gid.gid
             assert text.count(":") == 7
-            assert view[f"{port}/gid_attrs/types/{gid.index}"] == "RoCE v2\n"
-            ndev = view[f"{port}/gid_attrs/ndevs/{gid.index}"].strip()
+            assert class_files[f"{port}/gid_attrs/types/{gid.index}"] == "RoCE v2\n"
+            ndev = class_files[f"{port}/gid_attrs/ndevs/{gid.index}"].strip()
             assert Path("/sys/class/net", ndev).exists()
             assert device.name == f"siw_{ndev}"
 
 
-def test_each_device_has_its_uverbs_and_a_node(ours: list[Device], view: dict[str, str]) -> None:
-    assert view["/sys/class/infiniband_verbs/abi_version"] == "6\n"
+def test_each_device_has_its_uverbs_and_a_node(
+    siwarp_devices: list[Device], class_files: dict[str, str]
+) -> None:
+    assert class_files["/sys/class/infiniband_verbs/abi_version"] == "6\n"
     if (_paths.abi_dir() / "librdmacm.so.1").is_file():
-        assert view["/sys/class/misc/rdma_cm/abi_version"] == "4\n"
+        assert class_files["/sys/class/misc/rdma_cm/abi_version"] == "4\n"
     else:  # a program would take the system's own file for a kernel that it can query
-        assert not [file for file in view if "rdma_cm" in file]
-    nodes = look("/dev/infiniband", seen_by=[*COMMAND, "run"])
-    for device in ours:
-        assert view[f"/sys/class/infiniband_verbs/{device.dev_name}/ibdev"].strip() == device.name
-        assert view[f"/sys/class/infiniband_verbs/{device.dev_name}/abi_version"] == "1\n"
+        assert not [file for file in class_files if "rdma_cm" in file]
+    nodes = read_folders_as_user("/dev/infiniband", seen_by=[*COMMAND, "run"])
+    for device in siwarp_devices:
+        assert (
+            class_files[f"/sys/class/infiniband_verbs/{device.dev_name}/ibdev"].strip()
+            == device.name
+        )
+        assert class_files[f"/sys/class/infiniband_verbs/{device.dev_name}/abi_version"] == "1\n"
         kind, number, _ = nodes[f"/dev/infiniband/{device.dev_name}"]
         assert kind << 12 == stat.S_IFCHR
-        dev = view[f"/sys/class/infiniband_verbs/{device.dev_name}/dev"].strip()
+        dev = class_files[f"/sys/class/infiniband_verbs/{device.dev_name}/dev"].strip()
         assert dev == f"{os.major(number)}:{os.minor(number)}"
     assert "/dev/infiniband/rdma_cm" not in nodes or Path("/dev/infiniband/rdma_cm").exists()
-    tries = " && ".join(f"exec 3<>/dev/infiniband/{device.dev_name}" for device in ours)
-    assert run("sh", "-c", f"{tries} && echo opened") == "opened\n"
+    tries = " && ".join(f"exec 3<>/dev/infiniband/{device.dev_name}" for device in siwarp_devices)
+    assert run_under_siwarp("sh", "-c", f"{tries} && echo opened") == "opened\n"
 
 
 def test_everything_else_stays_and_stays_live() -> None:
     folders = ["/sys/class", "/sys/class/net", "/sys/class/misc", "/dev"]
-    before = look(*folders, seen_by=[])
-    after = look(*folders, seen_by=[*COMMAND, "run"])
+    before = read_folders_as_user(*folders, seen_by=[])
+    after = read_folders_as_user(*folders, seen_by=[*COMMAND, "run"])
     assert {path: seen for path, seen in after.items() if path in before} == before
     new = {path.rpartition("/")[2] for path in after.keys() - before.keys()}
     assert new <= {"infiniband", "infiniband_verbs", "misc", "rdma_cm"}
     # The kernel's own file systems are mounted, not copies of their files.
     for folder in ("/sys/class/net", "/dev/pts", "/dev/shm"):
-        numbers = run("stat", "-c", "%d:%i", folder)
+        numbers = run_under_siwarp("stat", "-c", "%d:%i", folder)
         there = Path(folder).stat()
         assert numbers.strip() == f"{there.st_dev}:{there.st_ino}"
 
@@ -168,14 +177,18 @@ def test_nothing_of_it_is_seen_outside() -> None:
 
 
 def test_the_classes_are_as_read_only_as_before() -> None:
-    done = siwarp("run", "sh", "-c", "echo x >/sys/class/new; echo x >/sys/class/infiniband/new")
+    done = run_siwarp(
+        "run", "sh", "-c", "echo x >/sys/class/new; echo x >/sys/class/infiniband/new"
+    )
     assert done.returncode != 0
     assert done.stderr.count("Read-only file system") == 2
 
 
-def test_a_view_inside_a_view_is_one_view(ours: list[Device]) -> None:
-    nested = run("--", *COMMAND, "run", "sh", "-c", "ls /dev/infiniband /sys/class/infiniband")
-    for device in ours:
+def test_a_view_inside_a_view_is_one_view(siwarp_devices: list[Device]) -> None:
+    nested = run_under_siwarp(
+        "--", *COMMAND, "run", "sh", "-c", "ls /dev/infiniband /sys/class/infiniband"
+    )
+    for device in siwarp_devices:
         assert device.name in nested and device.dev_name in nested
 
 
@@ -214,21 +227,25 @@ def test_interfaces_that_differ_in_the_end_of_a_long_name_are_two_devices() -> N
 
 
 @pytest.fixture(scope="module")
-def nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+def run_command_as_nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     """Provide the command line of ``siwarp run`` from an installed package, as user nobody."""
-    site = installed(tmp_path_factory.mktemp("site"))
-    python = python_for(NOBODY)
+    site = install_package(tmp_path_factory.mktemp("site"))
+    python = find_python_for(NOBODY)
     yield [*NOBODY, "env", f"PYTHONPATH={site}", python, "-m", "siwarp.cli", "run"]
 
 
 @pytest.mark.root
-def test_a_user_has_the_files_too_and_stays_who_he_is(nobody: list[str]) -> None:
+def test_a_user_has_the_files_too_and_stays_who_he_is(run_command_as_nobody: list[str]) -> None:
     script = (
         "id -u; id -g; ls /sys/class/infiniband; for d in /dev/infiniband/*; do exec 3<>$d; done; "
         "grep CapEff /proc/self/status; cat /proc/self/uid_map; touch /dev/new"
     )
     done = pace.run(
-        [*nobody, "sh", "-c", script], capture_output=True, text=True, cwd="/", seconds=30
+        [*run_command_as_nobody, "sh", "-c", script],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        seconds=30,
     )
     uid, gid, *names = done.stdout.split()
     alone = subprocess.run([*NOBODY, "id", "-g"], capture_output=True, text=True, check=True)
@@ -241,7 +258,7 @@ def test_a_user_has_the_files_too_and_stays_who_he_is(nobody: list[str]) -> None
 @pytest.mark.root
 def test_root_has_another_mount_namespace_and_no_other_else() -> None:
     spaces = [Path("/proc/self/ns", name) for name in ("mnt", "user", "net", "pid")]
-    inside = run("--", "readlink", *spaces).split()
+    inside = run_under_siwarp("--", "readlink", *spaces).split()
     changed = [a != str(b.readlink()) for a, b in zip(inside, spaces, strict=True)]
     assert changed == [True, False, False, False]
 

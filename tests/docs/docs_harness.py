@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import doc_block  # noqa: E402
 
 
-def block(page: str, name: str) -> str:
+def read_doc_block(page: str, name: str) -> str:
     """Return the text of the block that ``<!-- tried: NAME -->`` names on a page of this tree."""
     return doc_block.block(ROOT / page, name)
 

@@ -10,17 +10,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from docs.docs_harness import block, run_in_namespace
+from docs.docs_harness import read_doc_block, run_in_namespace
 from pace import scaled
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def mooncake_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Provide a virtual environment with Mooncake, installed as the page describes."""
     folder = tmp_path_factory.mktemp("mooncake")
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     done = subprocess.run(
-        ["bash", "-ec", block("docs/mooncake-ucx.md", "mooncake-install")],
+        ["bash", "-ec", read_doc_block("docs/mooncake-ucx.md", "mooncake-install")],
         capture_output=True,
         text=True,
         env={**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"},
@@ -32,9 +32,13 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.programs
 @pytest.mark.timeout(300)
-def test_mooncakes_benchmark_runs_as_the_page_says(environment: Path, tmp_path: Path) -> None:
+def test_mooncakes_benchmark_runs_as_the_page_says(
+    mooncake_environment: Path, tmp_path: Path
+) -> None:
     said = run_in_namespace(
-        block("docs/mooncake-ucx.md", "mooncake-bench"), tmp_path, environment / "bin"
+        read_doc_block("docs/mooncake-ucx.md", "mooncake-bench"),
+        tmp_path,
+        mooncake_environment / "bin",
     )
     moved = re.search(r"Test completed: .*batch count (\d+)", said)
     assert moved is not None and int(moved[1]) > 0, said
@@ -42,9 +46,11 @@ def test_mooncakes_benchmark_runs_as_the_page_says(environment: Path, tmp_path: 
 
 @pytest.mark.programs
 @pytest.mark.timeout(scaled(60))
-def test_mooncakes_engine_starts_in_python(environment: Path, tmp_path: Path) -> None:
+def test_mooncakes_engine_starts_in_python(mooncake_environment: Path, tmp_path: Path) -> None:
     said = run_in_namespace(
-        block("docs/mooncake-ucx.md", "mooncake-python"), tmp_path, environment / "bin"
+        read_doc_block("docs/mooncake-ucx.md", "mooncake-python"),
+        tmp_path,
+        mooncake_environment / "bin",
     )
     assert re.search(r"its peers know it as 127\.0\.0\.1:\d+", said), said
 
@@ -53,6 +59,6 @@ def test_mooncakes_engine_starts_in_python(environment: Path, tmp_path: Path) ->
 def test_ucx_runs_as_the_page_says(tmp_path: Path) -> None:
     if not shutil.which("ucx_perftest"):
         pytest.skip("no ucx_perftest on this machine: make abi installs it")
-    said = run_in_namespace(block("docs/mooncake-ucx.md", "ucx"), tmp_path)
+    said = run_in_namespace(read_doc_block("docs/mooncake-ucx.md", "ucx"), tmp_path)
     assert "Transport: rc_verbs" in said and "Transport: ud_verbs" in said
     assert re.search(r"Final:\s+1000", said), said

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pace
 import pytest
-from docs.docs_harness import block
+from docs.docs_harness import read_doc_block
 
 
-def lines(work: Path, script: str, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+def run_shell_block(
+    work: Path, script: str, seconds: float = 120
+) -> subprocess.CompletedProcess[str]:
     """Run a block as a shell does; siwarp is this one."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     told = {"PATH": path, "UCX_LOG_FILE": "stderr"}
@@ -28,19 +30,22 @@ def lines(work: Path, script: str, seconds: float = 120) -> subprocess.Completed
 
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def mpi_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder in which the page was followed up to its program."""
     folder = tmp_path_factory.mktemp("page")
-    (folder / "ring.c").write_text(block("docs/mpi.md", "program"))
-    for script in (block("docs/mpi.md", "install"), block("docs/mpi.md", "compile")):
-        done = lines(folder, script, 300)
+    (folder / "ring.c").write_text(read_doc_block("docs/mpi.md", "program"))
+    for script in (
+        read_doc_block("docs/mpi.md", "install"),
+        read_doc_block("docs/mpi.md", "compile"),
+    ):
+        done = run_shell_block(folder, script, 300)
         assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
 
 @pytest.mark.programs
 @pytest.mark.timeout(400)
-def test_the_program_runs_over_each_transport(work: Path) -> None:
-    done = lines(work, block("docs/mpi.md", "run"))
+def test_the_program_runs_over_each_transport(mpi_folder: Path) -> None:
+    done = run_shell_block(mpi_folder, read_doc_block("docs/mpi.md", "run"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines() == ["2 ranks, sum 1"] * 3

@@ -5,16 +5,18 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from docs.docs_harness import ROOT, block, run_in_namespace
+from docs.docs_harness import ROOT, read_doc_block, run_in_namespace
 
 
 def test_a_program_of_pyverbs_runs_as_the_page_says(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    said = run_in_namespace(block("docs/pyverbs.md", "unchanged"), tmp_path)
+    said = run_in_namespace(read_doc_block("docs/pyverbs.md", "unchanged"), tmp_path)
     assert said == "written by the other end\n"
 
 
 def test_the_code_of_the_page_lists_the_devices(tmp_path: Path) -> None:
-    (tmp_path / "listing.py").write_text(block("docs/pyverbs.md", "import"), encoding="utf-8")
+    (tmp_path / "listing.py").write_text(
+        read_doc_block("docs/pyverbs.md", "import"), encoding="utf-8"
+    )
     said = run_in_namespace(f'"{sys.executable}" listing.py', tmp_path)
     assert said == "siw_lo True 0000:0000:0000:0000:0000:ffff:7f00:0001\n"

@@ -5,28 +5,36 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from docs.docs_harness import block, run_in_namespace
+from docs.docs_harness import read_doc_block, run_in_namespace
 
 
 def test_a_world_prints_what_was_received_and_when(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(block("docs/guides/deterministic-tests.md", "world"))
+    (tmp_path / "program.py").write_text(
+        read_doc_block("docs/guides/deterministic-tests.md", "world")
+    )
     said = run_in_namespace(f'"{sys.executable}" program.py', tmp_path)
     assert said.startswith("b'hello' after 0.0")
     assert said == run_in_namespace(f'"{sys.executable}" program.py', tmp_path)
 
 
 def test_coroutines_of_a_world_print_what_happened_when(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(block("docs/guides/deterministic-tests.md", "asyncio"))
+    (tmp_path / "program.py").write_text(
+        read_doc_block("docs/guides/deterministic-tests.md", "asyncio")
+    )
     said = run_in_namespace(f'"{sys.executable}" program.py', tmp_path)
     assert said == "b'HELLO' after 0.06 s\nthe server is gone after 3600.07 s\n"
 
 
 def test_a_device_receives_what_was_written_by_hand(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(block("docs/guides/deterministic-tests.md", "plain"))
+    (tmp_path / "program.py").write_text(
+        read_doc_block("docs/guides/deterministic-tests.md", "plain")
+    )
     said = run_in_namespace(f'"{sys.executable}" program.py', tmp_path)
     assert said.startswith("b'by hand' from ('10.0.0.9', ")
 
 
 def test_random_programs_are_run_and_counted(tmp_path: Path) -> None:
-    said = run_in_namespace(block("docs/guides/deterministic-tests.md", "random"), tmp_path)
+    said = run_in_namespace(
+        read_doc_block("docs/guides/deterministic-tests.md", "random"), tmp_path
+    )
     assert said.startswith("siwarp sim: 3 seeds from 1, 0 failed, 1809 operations")

@@ -6,24 +6,27 @@ import shutil
 import sys
 from pathlib import Path
 
-from docs.docs_harness import ROOT, block, run_in_namespace
+from docs.docs_harness import ROOT, read_doc_block, run_in_namespace
 
 
-def python(code: str, folder: Path) -> str:
+def run_python_in_namespace(code: str, folder: Path) -> str:
     (folder / "program.py").write_text(code)
     return run_in_namespace(f'"{sys.executable}" program.py', folder)
 
 
 def test_a_pair_is_a_line(tmp_path: Path) -> None:
-    said = python(block("docs/guides/testing.md", "pair"), tmp_path)
+    said = run_python_in_namespace(read_doc_block("docs/guides/testing.md", "pair"), tmp_path)
     assert said == "b'hello'\nb'registered'\n"
 
 
 def test_a_pair_for_asyncio_is_a_line(tmp_path: Path) -> None:
-    assert python(block("docs/guides/testing.md", "aio"), tmp_path) == "b'hello'\n"
+    assert (
+        run_python_in_namespace(read_doc_block("docs/guides/testing.md", "aio"), tmp_path)
+        == "b'hello'\n"
+    )
 
 
-def pytest_alone(script: str, folder: Path) -> str:
+def run_pytest_in_namespace(script: str, folder: Path) -> str:
     """Like run_in_namespace, for a script that runs pytest.
 
     pytest names its temporary folder after the user, which is root in the namespace, and the real
@@ -34,9 +37,9 @@ def pytest_alone(script: str, folder: Path) -> str:
 
 
 def test_the_capture_of_the_test_that_fails_is_dissected(tmp_path: Path) -> None:
-    (tmp_path / "test_line.py").write_text(block("docs/guides/testing.md", "fixtures"))
+    (tmp_path / "test_line.py").write_text(read_doc_block("docs/guides/testing.md", "fixtures"))
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
-    said = pytest_alone(block("docs/guides/testing.md", "failing"), tmp_path)
+    said = run_pytest_in_namespace(read_doc_block("docs/guides/testing.md", "failing"), tmp_path)
     assert "1 failed, 2 passed" in said
     assert len(list((tmp_path / "siwarp-captures").iterdir())) == 1
     assert "ud SEND" in said
@@ -44,6 +47,6 @@ def test_the_capture_of_the_test_that_fails_is_dissected(tmp_path: Path) -> None
 
 def test_the_tests_of_the_example_project_pass(tmp_path: Path) -> None:
     project = shutil.copytree(ROOT / "examples/testing-project", tmp_path / "project")
-    said = pytest_alone(block("docs/guides/testing.md", "project"), project)
+    said = run_pytest_in_namespace(read_doc_block("docs/guides/testing.md", "project"), project)
     assert "8 passed" in said
     assert not (project / "captures").exists()

@@ -6,59 +6,59 @@ import re
 from pathlib import Path
 
 import pytest
-from docs.docs_harness import ROOT, block, run_in_namespace
+from docs.docs_harness import ROOT, read_doc_block, run_in_namespace
 
 
-def example(name: str) -> str:
+def read_example(name: str) -> str:
     return (ROOT / "examples" / name).read_text("utf-8")
 
 
-def messages() -> dict[str, str]:
+def message_tutorial_files() -> dict[str, str]:
     return {
-        "server.py": block("docs/tutorials/messages.md", "server"),
-        "client.py": block("docs/tutorials/messages.md", "client"),
+        "server.py": read_doc_block("docs/tutorials/messages.md", "server"),
+        "client.py": read_doc_block("docs/tutorials/messages.md", "client"),
     }
 
 
-def store() -> dict[str, str]:
+def store_tutorial_files() -> dict[str, str]:
     return {
-        "server.py": block("docs/tutorials/key-value-store.md", "server"),
-        "store.py": block("docs/tutorials/key-value-store.md", "store"),
-        "client.py": block("docs/tutorials/key-value-store.md", "client"),
+        "server.py": read_doc_block("docs/tutorials/key-value-store.md", "server"),
+        "store.py": read_doc_block("docs/tutorials/key-value-store.md", "store"),
+        "client.py": read_doc_block("docs/tutorials/key-value-store.md", "client"),
     }
 
 
 #: For each tutorial: the files in the reader's folder, the commands to type, and their output.
 TUTORIALS = {
     "messages": (
-        messages(),
-        block("docs/tutorials/messages.md", "both"),
-        block("docs/tutorials/messages.md", "output"),
+        message_tutorial_files(),
+        read_doc_block("docs/tutorials/messages.md", "both"),
+        read_doc_block("docs/tutorials/messages.md", "output"),
     ),
     "key-value store": (
-        store(),
-        block("docs/tutorials/key-value-store.md", "both"),
-        block("docs/tutorials/key-value-store.md", "output"),
+        store_tutorial_files(),
+        read_doc_block("docs/tutorials/key-value-store.md", "both"),
+        read_doc_block("docs/tutorials/key-value-store.md", "output"),
     ),
     "NumPy": (
-        {"numpy_memory.py": example("python/numpy_memory.py")},
-        block("docs/tutorials/numpy.md", "both"),
-        block("docs/tutorials/numpy.md", "output"),
+        {"numpy_memory.py": read_example("python/numpy_memory.py")},
+        read_doc_block("docs/tutorials/numpy.md", "both"),
+        read_doc_block("docs/tutorials/numpy.md", "output"),
     ),
     "asyncio": (
-        {"aio_echo.py": example("python/aio_echo.py")},
-        block("docs/tutorials/asyncio.md", "both"),
-        block("docs/tutorials/asyncio.md", "output"),
+        {"aio_echo.py": read_example("python/aio_echo.py")},
+        read_doc_block("docs/tutorials/asyncio.md", "both"),
+        read_doc_block("docs/tutorials/asyncio.md", "output"),
     ),
     "RD to many": (
-        {"rd_many.py": example("python/rd_many.py")},
-        block("docs/tutorials/rd-to-many.md", "both"),
-        block("docs/tutorials/rd-to-many.md", "output"),
+        {"rd_many.py": read_example("python/rd_many.py")},
+        read_doc_block("docs/tutorials/rd-to-many.md", "both"),
+        read_doc_block("docs/tutorials/rd-to-many.md", "output"),
     ),
 }
 
 
-def save(files: dict[str, str], folder: Path) -> None:
+def save_files(files: dict[str, str], folder: Path) -> None:
     for name, text in files.items():
         (folder / name).write_text(text)
 
@@ -66,20 +66,22 @@ def save(files: dict[str, str], folder: Path) -> None:
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_a_tutorial_prints_what_its_page_says(name: str, tmp_path: Path) -> None:
     files, script, output = TUTORIALS[name]
-    save(files, tmp_path)
+    save_files(files, tmp_path)
     assert run_in_namespace(script, tmp_path) == output
 
 
 def test_a_client_without_a_server_is_told_what_the_page_says(tmp_path: Path) -> None:
-    save(messages(), tmp_path)
-    refused = run_in_namespace("! " + block("docs/tutorials/messages.md", "refused"), tmp_path)
+    save_files(message_tutorial_files(), tmp_path)
+    refused = run_in_namespace(
+        "! " + read_doc_block("docs/tutorials/messages.md", "refused"), tmp_path
+    )
     last = refused.splitlines()[-1]
-    assert f"{last}\n" == block("docs/tutorials/messages.md", "refused-output")
+    assert f"{last}\n" == read_doc_block("docs/tutorials/messages.md", "refused-output")
 
 
 def test_the_ping_pong_in_c_is_compiled_and_measures(tmp_path: Path) -> None:
-    save({"ud_pingpong.c": example("c/ud_pingpong.c")}, tmp_path)
-    compile_it = block("docs/tutorials/c-ping-pong.md", "compile").strip()
+    save_files({"ud_pingpong.c": read_example("c/ud_pingpong.c")}, tmp_path)
+    compile_it = read_doc_block("docs/tutorials/c-ping-pong.md", "compile").strip()
     run_in_namespace(f'eval "{compile_it}"', tmp_path)  # the path of this tree may contain a blank
-    said = run_in_namespace(block("docs/tutorials/c-ping-pong.md", "both"), tmp_path)
+    said = run_in_namespace(read_doc_block("docs/tutorials/c-ping-pong.md", "both"), tmp_path)
     assert re.fullmatch(r"1000 round trips, \d+\.\d\d us each\n", said)

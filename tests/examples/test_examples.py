@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from cli.cli_harness import unsanitized
+from cli.cli_harness import environment_without_sanitizer
 
 from siwarp import verbs
 
 
-def flags() -> list[str]:
+def compiler_flags() -> list[str]:
     done = subprocess.run(
         [sys.executable, "-m", "siwarp.cli", "config", "--cflags", "--libs"],
         capture_output=True,
@@ -28,29 +28,31 @@ def flags() -> list[str]:
 
 
 @pytest.fixture
-def built(root: Path, tmp_path: Path):
+def build_example(root: Path, tmp_path: Path):
     """Provide a function that builds an example as its first comment says, with warnings
     as errors.
     """
     compiler = shutil.which("cc") or shutil.which("gcc")
     assert compiler, "this test needs a C compiler: apt install gcc"
 
-    def build(name: str) -> list[str]:
+    def build_c_example(name: str) -> list[str]:
         program = tmp_path / name
         source = root / "examples/c" / f"{name}.c"
         subprocess.run(
-            f"{compiler} -O2 -Wall -Wextra -Werror '{source}' {flags()[0]} -o '{program}'",
+            f"{compiler} -O2 -Wall -Wextra -Werror '{source}' {compiler_flags()[0]} -o '{program}'",
             shell=True,
             check=True,
             timeout=60,
-            env=unsanitized(),
+            env=environment_without_sanitizer(),
         )
         return [str(program)]
 
-    return build
+    return build_c_example
 
 
-def two(command: Sequence[str], *arguments: str, host: str = "127.0.0.1") -> tuple[str, str]:
+def run_server_and_client(
+    command: Sequence[str], *arguments: str, host: str = "127.0.0.1"
+) -> tuple[str, str]:
     """Run the program as server and as client; return the output of each, without the port."""
     options = {"text": True, "cwd": "/", "env": {**os.environ, "PYTHONUNBUFFERED": "1"}}
     with subprocess.Popen(command, stdout=subprocess.PIPE, **options) as server:
@@ -98,12 +100,12 @@ def test_the_example_of_siwarp_verbs_runs_as_it_stands() -> None:
     assert "SUCCESS SEND 5 octets" in done.stdout
 
 
-def test_ud_pingpong_in_c_makes_its_round_trips(built) -> None:
-    _, client = two(built("ud_pingpong"), "50")
+def test_ud_pingpong_in_c_makes_its_round_trips(build_example) -> None:
+    _, client = run_server_and_client(build_example("ud_pingpong"), "50")
     assert client.startswith("50 round trips, ")
 
 
-def both(command: Sequence[str]) -> None:
+def run_two_peers(command: Sequence[str]) -> None:
     """Run the program twice and pass to each process the first line that the other printed."""
     options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": "/"}
     ends = [subprocess.Popen(command, **options) for _ in range(2)]
@@ -124,38 +126,38 @@ def both(command: Sequence[str]) -> None:
             end.wait()
 
 
-def test_rc_by_qpn_in_c_connects_two_processes(built) -> None:
-    both([*built("rc_by_qpn"), "127.0.0.1"])
+def test_rc_by_qpn_in_c_connects_two_processes(build_example) -> None:
+    run_two_peers([*build_example("rc_by_qpn"), "127.0.0.1"])
 
 
 def test_rc_by_qpn_in_python_connects_two_processes(root: Path) -> None:
-    both([sys.executable, str(root / "examples/python/rc_by_qpn.py"), "127.0.0.1"])
+    run_two_peers([sys.executable, str(root / "examples/python/rc_by_qpn.py"), "127.0.0.1"])
 
 
-def test_rc_write_in_c_writes_into_the_other_process(built) -> None:
-    server, _ = two(built("rc_write"), "written by the other process")
+def test_rc_write_in_c_writes_into_the_other_process(build_example) -> None:
+    server, _ = run_server_and_client(build_example("rc_write"), "written by the other process")
     assert server == "written by the other process\n"
 
 
-def test_rc_write_in_c_refuses_a_text_that_is_too_long(built) -> None:
+def test_rc_write_in_c_refuses_a_text_that_is_too_long(build_example) -> None:
     done = subprocess.run(
-        [*built("rc_write"), "127.0.0.1", "1", "x" * 5000], capture_output=True, text=True
+        [*build_example("rc_write"), "127.0.0.1", "1", "x" * 5000], capture_output=True, text=True
     )
     assert done.returncode == 2
     assert "4095" in done.stderr
 
 
-def python(root: Path, name: str) -> list[str]:
+def python_example_command(root: Path, name: str) -> list[str]:
     return [sys.executable, str(root / "examples/python" / name)]
 
 
 def test_ud_hello_is_answered(root: Path) -> None:
-    server, client = two(python(root, "ud_hello.py"))
+    server, client = run_server_and_client(python_example_command(root, "ud_hello.py"))
     assert server.startswith("'hello' from ('127.0.0.1', ")
     assert client.startswith("'hello yourself' from ('127.0.0.1', ")
 
 
-def check_errors(printed: str, event: str, flushed: str, told: str, error: str) -> None:
+def check_error_reports(printed: str, event: str, flushed: str, told: str, error: str) -> None:
     """Check that both ends report an event, in either order, and the resulting completions."""
     lines = printed.splitlines()
     target = [f"event: {event}", f"refused a peer's message: {error}", f"receive 1: {flushed}"]
@@ -164,10 +166,10 @@ def check_errors(printed: str, event: str, flushed: str, told: str, error: str) 
     assert lines[-1] == "received: after the error"
 
 
-def test_ud_errors_in_c_reads_of_an_error_at_both_ends_and_goes_on(built) -> None:
-    done = subprocess.run(built("ud_errors"), capture_output=True, text=True, timeout=60)
+def test_ud_errors_in_c_reads_of_an_error_at_both_ends_and_goes_on(build_example) -> None:
+    done = subprocess.run(build_example("ud_errors"), capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
-    check_errors(
+    check_error_reports(
         done.stdout, "invalid request local work queue error", "work request flushed",
         "error queued", "layer 0, type 2, code 0x6",
     )  # fmt: skip
@@ -175,30 +177,34 @@ def test_ud_errors_in_c_reads_of_an_error_at_both_ends_and_goes_on(built) -> Non
 
 def test_ud_errors_reads_of_an_error_at_both_ends_and_goes_on(root: Path) -> None:
     done = subprocess.run(
-        python(root, "ud_errors.py"), capture_output=True, text=True, timeout=60, cwd="/"
+        python_example_command(root, "ud_errors.py"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd="/",
     )
     assert (done.returncode, done.stderr) == (0, "")
-    check_errors(
+    check_error_reports(
         done.stdout, "QP_REQ_ERR", "WR_FLUSH_ERR", "QP_ERR_QUEUED",
         "RDMAP, Remote Operation Error: unexpected opcode",
     )  # fmt: skip
 
 
 def test_rd_many_counts_a_hundred_peers_on_one_queue_pair(root: Path) -> None:
-    server, client = two(python(root, "rd_many.py"))
+    server, client = run_server_and_client(python_example_command(root, "rd_many.py"))
     assert client == "100 queue pairs added one each\n"
     assert server == "counted 100 queue pairs\n"
 
 
 def test_rc_write_read_reads_what_was_there_and_what_it_wrote(root: Path) -> None:
-    server, client = two(python(root, "rc_write_read.py"))
+    server, client = run_server_and_client(python_example_command(root, "rc_write_read.py"))
     assert client == "read: what was here before\nread: what is here now\n"
     assert server == "client says done\nmemory has what is here now\n"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_ud_grh_prints_the_header_of_each_message(root: Path, host: str) -> None:
-    server, client = two(python(root, "ud_grh.py"), host=host)
+    server, client = run_server_and_client(python_example_command(root, "ud_grh.py"), host=host)
     for printed, text in ((server, "hello"), (client, "hello yourself")):
         grh, said = printed.splitlines()
         assert len(bytes.fromhex(grh)) == 40
@@ -206,14 +212,14 @@ def test_ud_grh_prints_the_header_of_each_message(root: Path, host: str) -> None
 
 
 def test_numpy_memory_changes_the_array_in_the_other_process(root: Path) -> None:
-    server, client = two(python(root, "numpy_memory.py"))
+    server, client = run_server_and_client(python_example_command(root, "numpy_memory.py"))
     assert client == "normalized 4 rows\n"
     sums = server.partition(": ")[2]
     assert [round(x, 9) for x in eval(sums)] == [1.0] * 4
 
 
 def test_aio_echo_holds_a_hundred_conversations_in_one_loop(root: Path) -> None:
-    server, client = two(python(root, "aio_echo.py"))
+    server, client = run_server_and_client(python_example_command(root, "aio_echo.py"))
     assert client == "100 answers, the last one 99 morf olleh\n"
     assert server == "answered 100 on 101 connections\n"
 
@@ -233,7 +239,11 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_an_example_with_the_wrong_arguments_prints_its_usage(root: Path, name: str) -> None:
     done = subprocess.run(
-        [*python(root, name), *WRONG[name]], capture_output=True, text=True, timeout=60, cwd="/"
+        [*python_example_command(root, name), *WRONG[name]],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd="/",
     )
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
@@ -243,7 +253,7 @@ def test_an_example_with_the_wrong_arguments_prints_its_usage(root: Path, name: 
 @pytest.mark.parametrize("line", ["", "127.0.0.1", "127.0.0.1 port"])
 def test_rc_by_qpn_says_which_line_it_needs(root: Path, line: str) -> None:
     done = subprocess.run(
-        [*python(root, "rc_by_qpn.py"), "127.0.0.1"],
+        [*python_example_command(root, "rc_by_qpn.py"), "127.0.0.1"],
         input=line,
         capture_output=True,
         text=True,
@@ -254,17 +264,17 @@ def test_rc_by_qpn_says_which_line_it_needs(root: Path, line: str) -> None:
     assert done.stderr == "enter the line that the other process printed: its address and QPN\n"
 
 
-def test_an_example_in_c_with_the_wrong_arguments_prints_its_usage(built) -> None:
+def test_an_example_in_c_with_the_wrong_arguments_prints_its_usage(build_example) -> None:
     done = subprocess.run(
-        [*built("ud_pingpong"), "127.0.0.1"], capture_output=True, text=True, timeout=60
+        [*build_example("ud_pingpong"), "127.0.0.1"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 2
     assert done.stderr.startswith("usage: ")
 
 
-def test_an_example_that_is_refused_says_why_and_what_to_do(built) -> None:
+def test_an_example_that_is_refused_says_why_and_what_to_do(build_example) -> None:
     done = subprocess.run(
-        built("ud_pingpong"),
+        build_example("ud_pingpong"),
         capture_output=True,
         text=True,
         timeout=60,
@@ -292,7 +302,7 @@ def test_pyverbs_write_runs_unchanged_on_siwarp(root: Path) -> None:
 def test_pyverbs_cm_is_answered(root: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    command = python(root, "pyverbs_cm.py")
+    command = python_example_command(root, "pyverbs_cm.py")
     with subprocess.Popen(
         [*command, "server", "127.0.0.1", port], stdout=subprocess.PIPE, text=True
     ) as server:

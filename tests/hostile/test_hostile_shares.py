@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cli.cli_harness import server
+from cli.cli_harness import ping_server
 from harness.rd_harness import QKEY
 from harness.rd_stranger import Stranger
 from harness.verbs_harness import Rig, settings
@@ -136,7 +136,10 @@ def attacked(attack: str, to: Address, source: str) -> Iterator[None]:
 def test_a_ping_server_serves_a_good_client_meanwhile(attack: str, source: str) -> None:
     with (
         settings(qkey=QKEY),
-        server("--qp", "rd", "--addr", "127.0.0.1", env={"SIWARP_QKEY": str(QKEY)}) as (port, _),
+        ping_server("--qp", "rd", "--addr", "127.0.0.1", env={"SIWARP_QKEY": str(QKEY)}) as (
+            port,
+            _,
+        ),
     ):
         to = ("127.0.0.1", port)
         with attacked(attack, to, source):
@@ -182,7 +185,7 @@ def test_clients_that_have_left_keep_no_newcomer_of_their_address_out() -> None:
     env = {"SIWARP_QKEY": str(QKEY), "SIWARP_RD_PEERS": "4"}
     with (
         settings(qkey=QKEY),
-        server("--qp", "rd", "--addr", "127.0.0.1", env=env) as (port, _),
+        ping_server("--qp", "rd", "--addr", "127.0.0.1", env=env) as (port, _),
     ):
         for i in range(8):
             began = time.monotonic()
@@ -195,7 +198,10 @@ def test_a_loan_in_use_outlasts_greedy_sources_and_a_good_client_is_lent_some() 
     asked = bytes([MEMORY]) + Hello("write", MAX_SIZE).pack()
     with (
         settings(qkey=QKEY),
-        server("--qp", "rd", "--addr", "127.0.0.1", env={"SIWARP_QKEY": str(QKEY)}) as (port, _),
+        ping_server("--qp", "rd", "--addr", "127.0.0.1", env={"SIWARP_QKEY": str(QKEY)}) as (
+            port,
+            _,
+        ),
         contextlib.ExitStack() as stack,
     ):
         to = ("127.0.0.1", port)
@@ -216,7 +222,7 @@ def test_who_asks_a_ping_server_for_much_memory_again_and_again_delays_nobody(op
     asked = bytes([MEMORY]) + Hello(op, MAX_SIZE).pack()
     with (
         settings(qkey=QKEY),
-        server("--qp", "rd", "--addr", "127.0.0.1", env={"SIWARP_QKEY": str(QKEY)}) as (
+        ping_server("--qp", "rd", "--addr", "127.0.0.1", env={"SIWARP_QKEY": str(QKEY)}) as (
             port,
             process,
         ),

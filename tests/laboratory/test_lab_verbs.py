@@ -9,7 +9,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from cli.cli_harness import unsanitized
+from cli.cli_harness import environment_without_sanitizer
 from laboratory.lab_harness import lab
 from pace import slowness
 
@@ -61,7 +61,7 @@ def test_a_limit_of_descriptors_that_is_too_low_is_said() -> None:
     done = subprocess.run(
         ["bash", "-c", 'ulimit -n 300; exec "$@"', "-", str(tool), "--kind", "crowd"],
         # The environment of the shell; the program loads its own sanitizer library.
-        env=unsanitized(),
+        env=environment_without_sanitizer(),
         capture_output=True,
         text=True,
         timeout=30,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.cli_harness import unsanitized
+from cli.cli_harness import environment_without_sanitizer
 
 #: Addresses from the documentation ranges (RFC 5737, RFC 3849), so that they cannot collide with
 #: addresses of the machine.
@@ -45,7 +45,7 @@ class Namespace:
             [*unshare, "sh", "-c", "echo $$; exec sleep 3600"],
             stdout=subprocess.PIPE,
             text=True,
-            env={**unsanitized(), "PATH": PATH},
+            env={**environment_without_sanitizer(), "PATH": PATH},
         )
         assert self._holder.stdout is not None
         self.pid = self._holder.stdout.readline().strip()
@@ -72,7 +72,7 @@ class Namespace:
             capture_output=True,
             text=True,
             timeout=20,
-            env={**unsanitized(), "PATH": PATH},
+            env={**environment_without_sanitizer(), "PATH": PATH},
         )
         assert done.returncode == 0, f"{' '.join(command)}: {done.stderr.strip()}"
         return done.stdout

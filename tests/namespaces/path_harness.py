@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.cli_harness import unsanitized
+from cli.cli_harness import environment_without_sanitizer
 
 # Addresses from the documentation ranges (RFC 5737, RFC 3849).
 V4 = {"a": "198.51.100.1", "b": "203.0.113.1"}
@@ -53,7 +53,10 @@ class Path3:
         script = "for i in a r b; do unshare -n sh -c 'echo $$; exec sleep 3600' & done; wait"
         unshare = ["unshare", "-n"] if root else ["unshare", "-r", "-n"]
         self._holder = subprocess.Popen(
-            [*unshare, "sh", "-c", script], stdout=subprocess.PIPE, text=True, env=unsanitized()
+            [*unshare, "sh", "-c", script],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment_without_sanitizer(),
         )
         assert self._holder.stdout is not None
         lines = [self._holder.stdout.readline().strip() for _ in range(3)]
@@ -91,7 +94,7 @@ class Path3:
             capture_output=True,
             text=True,
             timeout=30,
-            env=unsanitized(),
+            env=environment_without_sanitizer(),
         )
         assert done.returncode == 0, f"{script}: {done.stderr}"
         return done.stdout
@@ -174,7 +177,7 @@ class End:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**unsanitized(), "KEPT_PRELOAD": preload, **env},
+            env={**environment_without_sanitizer(), "KEPT_PRELOAD": preload, **env},
         )  # fmt: skip
 
     def ask(self, function: str, *args: Any) -> None:

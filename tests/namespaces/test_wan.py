@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.cli_harness import COMMAND, siwarp, unsanitized
+from cli.cli_harness import COMMAND, environment_without_sanitizer, run_siwarp
 from namespaces import wan_harness
 from pace import scaled, slowness
 
@@ -92,7 +92,7 @@ def python(code: str) -> str:
 
 def wan(plan: str, *command: str, in_b: str | None = None) -> Any:
     there = ["--in-b", in_b] if in_b else []
-    return siwarp("wan", "--faults", plan, *there, "--", *command)
+    return run_siwarp("wan", "--faults", plan, *there, "--", *command)
 
 
 def test_a_line_delays_each_way_and_its_statistics_count_packets() -> None:
@@ -199,7 +199,7 @@ def test_faults_of_streams_are_refused_where_there_are_packets(plan: str) -> Non
 
 
 def test_the_help_has_the_language_of_plans() -> None:
-    done = siwarp("wan", "--help")
+    done = run_siwarp("wan", "--help")
     assert done.returncode == 0, done.stderr
     for name in ("loss=", "burst=", "blackout=", "limit=", "peer=ADDR", "tx:", "reset="):
         assert name in done.stdout
@@ -216,7 +216,7 @@ def test_what_runs_at_one_end_can_run_something_at_the_other() -> None:
     enter = shlex.join([*COMMAND, "wan", "--enter", "b", "--", "ip", "-br", "addr"])
     done = wan("", "sh", "-c", enter)
     assert "10.77.0.2/24" in done.stdout, done.stderr
-    assert siwarp("wan", "--enter", "b", "--", "true").returncode == 2
+    assert run_siwarp("wan", "--enter", "b", "--", "true").returncode == 2
 
 
 def test_without_root_it_has_a_user_namespace_of_its_own(build_dir: Path, tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_without_root_it_has_a_user_namespace_of_its_own(build_dir: Path, tmp_pa
         text=True,
         timeout=60,
         cwd="/",
-        env=unsanitized(),
+        env=environment_without_sanitizer(),
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("0\n")

@@ -10,7 +10,7 @@ import shlex
 import sys
 
 import pytest
-from cli.cli_harness import siwarp
+from cli.cli_harness import run_siwarp
 from namespaces import wan_harness
 
 pytestmark = pytest.mark.scales
@@ -76,7 +76,7 @@ def test_a_marking_line_sets_ce_on_what_understands_it_and_on_nothing_else(
 ) -> None:
     sink, source = FAMILIES[there]
     code = SOURCE.format(there=there, names=source)
-    done = siwarp(
+    done = run_siwarp(
         *("wan", "--faults", plan or "delay=0.1ms", "--in-b"),
         "exec " + python(SINK.format(there=there, names=sink)),
         *("--", sys.executable, "-c", code),

@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.cli_harness import COMMAND, server, siwarp, siwarp_json, unsanitized
+from cli.cli_harness import (
+    COMMAND,
+    environment_without_sanitizer,
+    ping_server,
+    run_siwarp,
+    run_siwarp_json,
+)
 from tshark.tshark_harness import check_packets, check_stream, fields, tshark
 
 import siwarp as package
@@ -38,14 +44,14 @@ def test_every_fpdu_of_an_rc_capture_shows_a_good_crc(
     ours, theirs = tmp_path / "client.pcapng", tmp_path / "server.pcapng"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SIWARP_CAPTURE", str(theirs))
-        with server("--qp", "rc", "--addr", host) as (port, _):
-            done = siwarp(
+        with ping_server("--qp", "rc", "--addr", host) as (port, _):
+            done = run_siwarp(
                 "capture", "-o", ours, "--", *COMMAND,
                 "ping", host, "-p", port, "-n", 50, "-s", size, "--qp", "rc", "--op", op,
             )  # fmt: skip
     assert done.returncode == 0, done.stderr
     for file in (ours, theirs):
-        fpdus = segments(siwarp_json("dissect", file))
+        fpdus = segments(run_siwarp_json("dissect", file))
         assert fpdus >= 100
         check_stream(file, fpdus)
 
@@ -76,7 +82,7 @@ def test_thousands_of_mixed_messages_of_both_ends_have_good_crcs_up_to_the_termi
             assert one.read(memory[1].remote(), 100_000) == bytes(100_000)
             with pytest.raises(package.ProtocolError):
                 one.read(package.RemoteBuffer(addr=0x1000, length=8, rkey=0xDEAD00), 8)
-    messages = siwarp_json("dissect", file)
+    messages = run_siwarp_json("dissect", file)
     kinds = Counter(m["kind"] for m in messages)
     assert kinds["RDMA_READ_REQUEST"] == 802
     # One Write more than requested: the initiator's empty "ready to receive" Write.
@@ -92,10 +98,13 @@ def test_a_c_program_that_knows_nothing_of_captures_is_captured_by_a_variable(
     tmp_path: Path,
 ) -> None:
     program, files = tmp_path / "rc_write", tmp_path / "of-%p.pcapng"
-    flags = shlex.split(siwarp("config", "--cflags", "--libs").stdout)
+    flags = shlex.split(run_siwarp("config", "--cflags", "--libs").stdout)
     source = ROOT / "examples" / "c" / "rc_write.c"
     subprocess.run(
-        ["cc", str(source), *flags, "-o", str(program)], check=True, timeout=60, env=unsanitized()
+        ["cc", str(source), *flags, "-o", str(program)],
+        check=True,
+        timeout=60,
+        env=environment_without_sanitizer(),
     )
     environment = {**os.environ, "SIWARP_CAPTURE": str(files)}
     with subprocess.Popen(
@@ -110,7 +119,7 @@ def test_a_c_program_that_knows_nothing_of_captures_is_captured_by_a_variable(
     captured = sorted(tmp_path.glob("of-*.pcapng"))
     assert len(captured) == 2
     for file in captured:
-        messages = siwarp_json("dissect", file)
+        messages = run_siwarp_json("dissect", file)
         assert [m["length"] for m in messages if m["kind"] == "RDMA_WRITE"]
         assert {m["error"] for m in messages} == {None}
         check_stream(file, segments(messages))
@@ -131,7 +140,7 @@ def test_a_ud_capture_has_good_checksums_and_drops_with_their_reasons(tmp_path: 
         for octets in sent:
             s.sendto(octets, ("127.0.0.1", qp.addr[1]))
         deadline = time.monotonic() + 20
-        while len(siwarp_json("dissect", file)) < len(sent):
+        while len(run_siwarp_json("dissect", file)) < len(sent):
             assert time.monotonic() < deadline
             cq.poll(8)
     words = tshark(file)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from cli.cli_harness import COMMAND, key, server, siwarp, siwarp_json
+from cli.cli_harness import COMMAND, ping_server, qkey_options, run_siwarp, run_siwarp_json
 from scapy.packet import Raw
 from tshark.tshark_harness import check_packets, fields, lua, tshark
 from unit.inspect.inspect_harness import (
@@ -45,13 +45,13 @@ def test_every_datagram_of_a_ud_capture_shows_its_fields_and_a_good_crc(
     tmp_path: Path, size: int, host: str
 ) -> None:
     file = tmp_path / "ud.pcapng"
-    with server("--qp", "ud", "--addr", host) as (port, _):
-        done = siwarp(
+    with ping_server("--qp", "ud", "--addr", host) as (port, _):
+        done = run_siwarp(
             "capture", "-o", file, "--", *COMMAND,
-            "ping", host, "-p", port, "-n", 20, "-s", size, "--qp", "ud", *key(),
+            "ping", host, "-p", port, "-n", 20, "-s", size, "--qp", "ud", *qkey_options(),
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    messages = siwarp_json("dissect", file)
+    messages = run_siwarp_json("dissect", file)
     assert len(messages) == 40
     words = tshark(file, *lua(), "-V")
     check_packets(words)
@@ -87,7 +87,7 @@ def test_a_corrupted_datagram_is_shown_as_bad_with_the_reason_for_its_drop(
         for octets in (ud(1), bytes(corrupted), b"short"):
             s.sendto(octets, ("127.0.0.1", qp.addr[1]))
         deadline = time.monotonic() + 20
-        while len(siwarp_json("dissect", file)) < 3:
+        while len(run_siwarp_json("dissect", file)) < 3:
             assert time.monotonic() < deadline
             cq.poll(8)
     words = tshark(file, *lua(), "-V")
@@ -165,16 +165,16 @@ def test_our_own_connections_with_markers_have_good_crcs(tmp_path: Path, op: str
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SIWARP_MARKERS", "1")
         patch.setenv("SIWARP_CAPTURE", str(theirs))
-        with server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
-            done = siwarp(
+        with ping_server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
+            done = run_siwarp(
                 "capture", "-o", ours, "--", *COMMAND,
                 "ping", "127.0.0.1", "-p", port, "-n", 6, "-s", 70_000, "--qp", "rc", "--op", op,
             )  # fmt: skip
     assert done.returncode == 0, done.stderr
     for file in (ours, theirs):
-        messages = siwarp_json("dissect", file)
+        messages = run_siwarp_json("dissect", file)
         assert {m["error"] for m in messages} == {None}
-        (stream,) = siwarp_json("dissect", file, "--summary")
+        (stream,) = run_siwarp_json("dissect", file, "--summary")
         assert set(stream["markers"].values()) == {True}
         fpdus = sum(m["segments"] for m in messages if not m["kind"].startswith("MPA_"))
         words = tshark(file, *lua(), "-V")
@@ -273,13 +273,13 @@ def test_delivery_counts_of_our_own_connections_are_shown(tmp_path: Path, every:
     file = tmp_path / "x.pcapng"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SIWARP_PERSONA", "roce")
-        with server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
-            done = siwarp(
+        with ping_server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
+            done = run_siwarp(
                 "capture", "-o", file, "--", *COMMAND,
                 "ping", "127.0.0.1", "-p", port, "-n", 6, "-s", 64, "--qp", "rc", "--op", "send",
             )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    told = [m["fields"] for m in siwarp_json("dissect", file) if m["kind"] == "PRIVATE"]
+    told = [m["fields"] for m in run_siwarp_json("dissect", file) if m["kind"] == "PRIVATE"]
     counts = [one for one in told if one["subcode"] == 4]
     asked = [one for one in told if one["subcode"] == 5]
     assert len(counts) >= 6 and len(asked) == 2

@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from cli.cli_harness import siwarp, unsanitized
+from cli.cli_harness import environment_without_sanitizer, run_siwarp
 
 # Each option works around a weakness of tshark: short Sends shown as malformed RPC/RDMA or SMB
 # Direct, heuristics that come after well-known ports, segments out of order. Checksum validation is
@@ -24,7 +24,7 @@ TSHARK = [
 @functools.cache
 def lua() -> tuple[str, ...]:
     """Return the options that load the script."""
-    return ("-X", f"lua_script:{siwarp('dissect', '--lua-path').stdout.strip()}")
+    return ("-X", f"lua_script:{run_siwarp('dissect', '--lua-path').stdout.strip()}")
 
 
 def tshark(file: Path, *more: str) -> str:
@@ -34,7 +34,7 @@ def tshark(file: Path, *more: str) -> str:
         capture_output=True,
         text=True,
         timeout=100,
-        env=unsanitized(),
+        env=environment_without_sanitizer(),
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -17,8 +17,8 @@ from doc_block import block, blocks  # noqa: E402
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 WITH_BLOCKS = [ROOT / "README.md", *PAGES]
 WITH_LINKS = [*ROOT.glob("*.md"), *PAGES, *(ROOT / "spec").glob("*.md")]
-#: Files that run blocks; they name page and block: block("PAGE", "NAME") in Python, doc_block.py
-#: PAGE NAME in a shell.
+#: Files that run blocks; they name page and block: read_doc_block("PAGE", "NAME") in Python,
+#: doc_block.py PAGE NAME in a shell.
 RUNNERS = [p for p in (ROOT / "tests").rglob("*") if p.suffix in (".py", "") and p.is_file()]
 FENCE = re.compile(r"^```(\w*)\n.*?^```$", re.DOTALL | re.MULTILINE)
 
@@ -36,7 +36,7 @@ def blocks_run_by_tests() -> set[tuple[str, str]]:
     found: set[tuple[str, str]] = set()
     for runner in RUNNERS:
         text = runner.read_text("utf-8", errors="replace")
-        found |= set(re.findall(r'\bblock\(\s*"([\w./-]+\.md)",\s*"([\w-]+)"', text))
+        found |= set(re.findall(r'\bread_doc_block\(\s*"([\w./-]+\.md)",\s*"([\w-]+)"', text))
         found |= set(re.findall(r"doc_block\.py ([\w./-]+\.md) ([\w-]+)", text))
     return found
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.cli_harness import dissected, siwarp_here
+from cli.cli_harness import dissect_to_json, run_siwarp_in_process
 from harness.verbs_harness import Rig
 from unit.cm.ud_harness import Ends
 from unit.inspect.inspect_harness import make_udp_packet, write_capture
@@ -143,7 +143,7 @@ def test_our_own_resolution_is_shown_by_siwarp_dissect(tmp_path: Path, rig: Rig)
         deadline = time.monotonic() + 20
         while len(examine(file).messages) < 8 and time.monotonic() < deadline:
             time.sleep(0.05)
-    found = dissected(file)
+    found = dissect_to_json(file)
     assert {m["error"] for m in found} == {None}
     # Each is captured as sent and as received.
     assert [m["kind"] for m in found] == [
@@ -154,7 +154,7 @@ def test_our_own_resolution_is_shown_by_siwarp_dissect(tmp_path: Path, rig: Rig)
     assert (answer["qpn"], answer["q_key"]) == (qp.qp_num, 0x01234567)
     assert (answer["gid"], refusal["status"]) == ("127.0.0.1", 2)
     assert all(m["answers"] and m["latency"] is not None for m in found[2:4] + found[6:])
-    words = siwarp_here("dissect", file).stdout
+    words = run_siwarp_in_process("dissect", file).stdout
     assert "ud SIDR_QUESTION" in words and "ud SIDR_ANSWER" in words
 
 
