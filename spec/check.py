@@ -77,7 +77,7 @@ def load_clauses(spec: Path) -> tuple[dict[str, Clause], list[str]]:
     """Return all clauses under spec/rfc*/ by id, in file order, and the problems found in them."""
     clauses: dict[str, Clause] = {}
     problems: list[str] = []
-    for path in sorted(spec.glob("rfc*/s*.toml"), key=_natural):
+    for path in sorted(spec.glob("rfc*/s*.toml"), key=_natural_sort_key):
         with path.open("rb") as file:
             content = tomllib.load(file)
         for entry in content.get("clause", []):
@@ -104,7 +104,7 @@ def item_ids(clause_id: str, count: int) -> tuple[str, ...]:
     return tuple(f"{clause_id}#{chr(ord('a') + i)}" for i in range(count))
 
 
-def _natural(path: Path) -> list[tuple[int, str]]:
+def _natural_sort_key(path: Path) -> list[tuple[int, str]]:
     """Return a sort key that orders section 10 after section 9."""
     parts = re.split(r"(\d+)", f"{path.parent.name}/{path.stem}")
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
@@ -134,14 +134,14 @@ def _entry_problems(entry: dict[str, Any], path: Path) -> Iterator[str]:
         yield f"{name}: each exception must give a reason for one of the items"
 
 
-def scan(root: Path, known: Iterable[str], listing: Iterable[str] = ()) -> Citations:
+def scan_citations(root: Path, known: Iterable[str], listing: Iterable[str] = ()) -> Citations:
     """Return the citations in siwarp/ and tests/ below `root`; unknown ids are problems.
 
     `listing` are the clauses that list items. A test that cites one of them must name the item.
     """
     found = Citations()
     known = set(known)
-    for path in _sources(root):
+    for path in _source_files(root):
         text = path.read_text(encoding="utf-8")
         name = path.relative_to(root).as_posix()
         for number, line in enumerate(text.splitlines(), 1):
@@ -151,14 +151,14 @@ def scan(root: Path, known: Iterable[str], listing: Iterable[str] = ()) -> Citat
                 elif not name.startswith("tests/"):
                     found.code.setdefault(clause_id, []).append(f"{name}:{number}")
         if name.startswith("tests/") and path.suffix == ".py" and "clause" in text:
-            _scan_tests(ast.parse(text, filename=name), name, found)
+            _scan_test_functions(ast.parse(text, filename=name), name, found)
     for clause_id in sorted(set(listing) & found.tests.keys()):
         for test in found.tests.pop(clause_id):
             found.problems.append(f"{test}: cites {clause_id} without its item ({clause_id}#a)")
     return found
 
 
-def _sources(root: Path) -> list[Path]:
+def _source_files(root: Path) -> list[Path]:
     return sorted(
         path
         for folder in ("siwarp", "tests")
@@ -167,14 +167,14 @@ def _sources(root: Path) -> list[Path]:
     )
 
 
-def _scan_tests(tree: ast.Module, name: str, found: Citations) -> None:
+def _scan_test_functions(tree: ast.Module, name: str, found: Citations) -> None:
     """Collect the clause markers of a file's test functions; any other marker is a problem."""
     on_tests: set[ast.Call] = set()
     marks: list[ast.Call] = []
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             if node.name.startswith("test"):
-                on_tests.update(_scan_test(node, f"{name}::{node.name}", found))
+                on_tests.update(_scan_one_test(node, f"{name}::{node.name}", found))
         elif mark := _clause_mark(node):
             marks.append(mark)
     for mark in marks:
@@ -182,14 +182,14 @@ def _scan_tests(tree: ast.Module, name: str, found: Citations) -> None:
             found.problems.append(f"{name}:{mark.lineno}: clause marker outside a test function")
 
 
-def _scan_test(
+def _scan_one_test(
     test: ast.FunctionDef | ast.AsyncFunctionDef, where: str, found: Citations
 ) -> list[ast.Call]:
     """Record the clauses that one test cites, in its own markers and in its parameters' markers."""
     own_marks = [mark for deco in test.decorator_list if (mark := _clause_mark(deco))]
     marks = [mark for deco in test.decorator_list for mark in _clause_marks(deco)]
-    own = [i for mark in own_marks for i in _ids(mark, where, found)]
-    by_param = [own + _ids(mark, where, found) for mark in marks if mark not in own_marks]
+    own = [i for mark in own_marks for i in _ids_of_mark(mark, where, found)]
+    by_param = [own + _ids_of_mark(mark, where, found) for mark in marks if mark not in own_marks]
     for ids in [own, *by_param]:
         cited = {i.partition("#")[0] for i in ids}
         if len(cited) > MAX_IDS_PER_TEST:
@@ -228,7 +228,7 @@ def _is_mark(node: ast.AST, names: set[str]) -> bool:
     )
 
 
-def _ids(mark: ast.Call, where: str, found: Citations) -> list[str]:
+def _ids_of_mark(mark: ast.Call, where: str, found: Citations) -> list[str]:
     ids = []
     for arg in mark.args:
         value = arg.value if isinstance(arg, ast.Constant) else None
@@ -243,7 +243,9 @@ def _ids(mark: ast.Call, where: str, found: Citations) -> list[str]:
     return ids
 
 
-def compare(clauses: dict[str, Clause], extracted: list[dict[str, Any]]) -> list[str]:
+def compare_with_rfc_texts(
+    clauses: dict[str, Clause], extracted: list[dict[str, Any]]
+) -> list[str]:
     """Return the differences from the ids, levels and hashes extracted from the RFCs' texts."""
     rfcs = {clause.rfc for clause in clauses.values()}
     theirs = {entry["id"]: entry for entry in extracted if entry["rfc"] in rfcs}
@@ -262,7 +264,7 @@ def compare(clauses: dict[str, Clause], extracted: list[dict[str, Any]]) -> list
     return problems
 
 
-class Ran:
+class RecordedRun:
     """Outcomes of the tests that cite clauses, from the record of the last run of the suite."""
 
     def __init__(self, record: dict[str, Any] | None, tree: str) -> None:
@@ -279,7 +281,7 @@ class Ran:
             for clause_id in test["clauses"]:
                 self._outcomes.setdefault(clause_id, {})[name] = test["outcome"]
 
-    def left_out(self, found: Citations) -> str:
+    def advice_if_partial(self, found: Citations) -> str:
         """Return what to do if only part of the suite ran, or an empty string if all of it ran."""
         citing = {test for tests in found.tests.values() for test in tests}
         missed = sorted(citing - self.tests)
@@ -290,64 +292,64 @@ class Ran:
             "among them: make test (without ARGS), then make spec"
         )
 
-    def outcomes(self, clause_id: str) -> dict[str, str]:
+    def outcomes_of_clause(self, clause_id: str) -> dict[str, str]:
         """Return the outcome of each test that cites the clause, by test id with parameters."""
         return self._outcomes.get(clause_id, {})
 
-    def shows(self, clause_id: str) -> bool:
+    def is_shown(self, clause_id: str) -> bool:
         """Return whether a test that cites the clause passed, and none failed."""
-        outcomes = self.outcomes(clause_id).values()
+        outcomes = self.outcomes_of_clause(clause_id).values()
         return "passed" in outcomes and "failed" not in outcomes
 
-    def failed(self, clause_id: str) -> list[str]:
+    def failed_tests(self, clause_id: str) -> list[str]:
         """Return the tests that cite the clause and failed."""
-        outcomes = self.outcomes(clause_id)
+        outcomes = self.outcomes_of_clause(clause_id)
         return [name for name, outcome in outcomes.items() if outcome == "failed"]
 
-    def why_not(self, clause_id: str, tests: list[str]) -> str:
+    def reason_not_shown(self, clause_id: str, tests: list[str]) -> str:
         """Return why the clause, which `tests` cite, is not shown."""
         if not tests:
             return "no test cites it"
-        outcomes = self.outcomes(clause_id)
+        outcomes = self.outcomes_of_clause(clause_id)
         if not outcomes:
             return f"{tests[0]} did not run"
         name, outcome = min(outcomes.items(), key=lambda row: row[1])
         return f"{name}: {outcome}"
 
 
-def missing(clause: Clause, ran: Ran) -> list[str]:
+def unshown_ids(clause: Clause, ran: RecordedRun) -> list[str]:
     """Return the ids that no test has shown: of the clause, or of its items if it has any."""
-    return [i for i in clause.items or (clause.id,) if not ran.shows(i)]
+    return [i for i in clause.items or (clause.id,) if not ran.is_shown(i)]
 
 
-def state(clause: Clause, ran: Ran) -> str:
+def clause_state(clause: Clause, ran: RecordedRun) -> str:
     """Return the clause's state: `shown` by tests that passed, else `reasoned`, else `open`."""
-    lacking = missing(clause, ran)
+    lacking = unshown_ids(clause, ran)
     left = set(lacking) - set(clause.exceptions)
     if not left and len(lacking) < len(clause.items or (clause.id,)):
         return "shown"
     return "reasoned" if clause.reason or not left else "open"
 
 
-def open_clauses(clauses: dict[str, Clause], found: Citations, ran: Ran) -> dict[str, str]:
+def open_clauses(clauses: dict[str, Clause], found: Citations, ran: RecordedRun) -> dict[str, str]:
     """Return the open clauses, each with the reason why it is not shown."""
     return {
         clause.id: "; ".join(
-            f"{i}: {ran.why_not(i, found.tests.get(i, []))}"
-            for i in missing(clause, ran)
+            f"{i}: {ran.reason_not_shown(i, found.tests.get(i, []))}"
+            for i in unshown_ids(clause, ran)
             if i not in clause.exceptions
         )
         for clause in clauses.values()
-        if state(clause, ran) == "open"
+        if clause_state(clause, ran) == "open"
     }
 
 
-def table(clauses: dict[str, Clause], found: Citations, ran: Ran) -> str:
+def section_table(clauses: dict[str, Clause], found: Citations, ran: RecordedRun) -> str:
     """Return a table that counts clauses per section: in total, by state, and cited in code."""
     rows: dict[tuple[int, str], Counter[str]] = {}
     for clause in clauses.values():
         row = rows.setdefault((clause.rfc, clause.section), Counter())
-        row.update(["clauses", state(clause, ran)])
+        row.update(["clauses", clause_state(clause, ran)])
         row["in code"] += clause.id in found.code
     columns = ["clauses", "shown", "reasoned", "open", "in code"]
     lines = [f"{'section':<20}" + "".join(f"{column:>10}" for column in columns)]
@@ -357,7 +359,7 @@ def table(clauses: dict[str, Clause], found: Citations, ran: Ran) -> str:
     return "\n".join(lines)
 
 
-def specification(root: Path) -> str:
+def read_specification(root: Path) -> str:
     """Return the text of datagram-iwarp.md, or an empty string if the file does not exist."""
     path = root / DGRAM
     return path.read_text(encoding="utf-8") if path.is_file() else ""
@@ -368,12 +370,16 @@ def requirement_ids(requirement: Requirement) -> tuple[str, ...]:
     return item_ids(requirement.id, requirement.items) or (requirement.id,)
 
 
-def judge(
-    wanted: list[Requirement], markdown: str, known: Iterable[str], found: Citations, ran: Ran
+def requirement_problems(
+    wanted: list[Requirement],
+    markdown: str,
+    known: Iterable[str],
+    found: Citations,
+    ran: RecordedRun,
 ) -> list[str]:
     """Return the problems of datagram-iWARP's requirements, each of which a test must show."""
     problems = []
-    partial = ran.left_out(found)
+    partial = ran.advice_if_partial(found)
     last: dict[str, int] = {}
     for requirement in wanted:
         topic, _, number = requirement.id.rpartition("-")
@@ -384,19 +390,19 @@ def judge(
             problems.append(f"{requirement.id}: unknown level {requirement.level!r}")
         for cited in requirement_ids(requirement):
             tests = found.tests.get(cited, [])
-            if not tests or not (partial or ran.shows(cited)):
-                problems.append(f"{cited}: not shown: {ran.why_not(cited, tests)}")
+            if not tests or not (partial or ran.is_shown(cited)):
+                problems.append(f"{cited}: not shown: {ran.reason_not_shown(cited, tests)}")
     unknown = sorted(set(CLAUSE_ID.findall(markdown)) - set(known))
     return problems + [f"{DGRAM.name}: unknown clause {clause_id}" for clause_id in unknown]
 
 
-def citable(clauses: dict[str, Clause], wanted: list[Requirement]) -> list[str]:
+def citable_ids(clauses: dict[str, Clause], wanted: list[Requirement]) -> list[str]:
     """Return all ids that may be cited: clauses, requirements, and the items of both."""
     of_clauses = [i for clause in clauses.values() for i in (clause.id, *clause.items)]
     return of_clauses + [i for r in wanted for i in (r.id, *item_ids(r.id, r.items))]
 
 
-def shown_by(wanted: list[Requirement], found: Citations) -> str:
+def requirements_table(wanted: list[Requirement], found: Citations) -> str:
     """Return the table of requirements and their tests for the end of the specification."""
     lines = ["| requirement | shown by |", "|---|---|"]
     for requirement in wanted:
@@ -406,7 +412,7 @@ def shown_by(wanted: list[Requirement], found: Citations) -> str:
     return "\n".join(lines)
 
 
-def with_table(markdown: str, table_text: str) -> str:
+def replace_table(markdown: str, table_text: str) -> str:
     """Return the specification with its table of tests replaced by `table_text`."""
     head, _, rest = markdown.partition(requirements.BEGIN)
     _, _, tail = rest.partition(requirements.END)
@@ -430,15 +436,17 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
 
     clauses, problems = load_clauses(args.root / "spec")
-    markdown = specification(args.root)
+    markdown = read_specification(args.root)
     wanted = requirements.parse(markdown)
     itemised = [c.id for c in clauses.values() if c.items] + [r.id for r in wanted if r.items]
-    found = scan(args.root, citable(clauses, wanted), itemised)
-    ran = Ran(clause_record.load(args.root), clause_record.fingerprint(args.root))
-    partial = ran.left_out(found)
+    found = scan_citations(args.root, citable_ids(clauses, wanted), itemised)
+    ran = RecordedRun(
+        clause_record.load_record(args.root), clause_record.source_fingerprint(args.root)
+    )
+    partial = ran.advice_if_partial(found)
     problems += [partial] if partial else []
-    problems += found.problems + judge(wanted, markdown, clauses, found, ran)
-    fresh = with_table(markdown, shown_by(wanted, found))
+    problems += found.problems + requirement_problems(wanted, markdown, clauses, found, ran)
+    fresh = replace_table(markdown, requirements_table(wanted, found))
     if args.write:
         (args.root / DGRAM).write_text(fresh, encoding="utf-8")
     elif wanted and fresh != markdown:
@@ -447,7 +455,9 @@ def main(argv: list[str] | None = None) -> int:
         )
     extracted = args.clauses or args.root.parent / "shared" / "rfc" / "clauses.json"
     if args.clauses or extracted.is_file():
-        problems += compare(clauses, json.loads(extracted.read_text(encoding="utf-8")))
+        problems += compare_with_rfc_texts(
+            clauses, json.loads(extracted.read_text(encoding="utf-8"))
+        )
         note = f"ids, levels and hashes compared with {extracted}"
     else:
         note = "no clauses.json beside the tree: hashes not compared"
@@ -456,17 +466,17 @@ def main(argv: list[str] | None = None) -> int:
     for name, why in opened.items():
         if args.open:
             print(f"{name} {clauses[name].level}: {clauses[name].summary} ({why})")
-        cited = all(i in found.tests for i in missing(clauses[name], ran))
+        cited = all(i in found.tests for i in unshown_ids(clauses[name], ran))
         if clauses[name].level in DUTIES and not (partial and cited):
             problems.append(f"{name}: open {clauses[name].level}: {why}")
-    problems += [f"{i}: {test} failed" for i in sorted(found.tests) for test in ran.failed(i)]
-    print(table(clauses, found, ran))
-    shown = sum(all(map(ran.shows, requirement_ids(requirement))) for requirement in wanted)
+    problems += [f"{i}: {test} failed" for i in sorted(found.tests) for test in ran.failed_tests(i)]
+    print(section_table(clauses, found, ran))
+    shown = sum(all(map(ran.is_shown, requirement_ids(requirement))) for requirement in wanted)
     print(f"datagram-iWARP: {len(wanted)} requirements, {shown} shown by a test")
     print(note)
     for problem in problems:
         print(problem, file=sys.stderr)
-    counts = Counter(state(clause, ran) for clause in clauses.values())
+    counts = Counter(clause_state(clause, ran) for clause in clauses.values())
     sys.stderr.flush()
     print(", ".join(f"{name} {counts[name]}" for name in ("shown", "reasoned", "open")))
     return 1 if problems or not clauses else 0

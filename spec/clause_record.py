@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["Recorder", "fingerprint", "load", "record_path", "write"]
+__all__ = ["Recorder", "load_record", "record_path", "source_fingerprint", "write_record"]
 
 #: Directories that affect test outcomes. spec/ is absent: a reworded summary needs no new run.
 _FOLDERS = ("siwarp", "tests", "examples", "tools")
@@ -33,7 +33,7 @@ def record_path(root: Path) -> Path:
     return root / "build" / "clauses-ran.json"
 
 
-def fingerprint(root: Path) -> str:
+def source_fingerprint(root: Path) -> str:
     """Return a digest of the names and contents of all sources of the stack and its tests."""
     digest = hashlib.sha256()
     files = [root / name for name in _FILES]
@@ -46,12 +46,12 @@ def fingerprint(root: Path) -> str:
     return digest.hexdigest()
 
 
-def load(root: Path) -> dict[str, Any] | None:
+def load_record(root: Path) -> dict[str, Any] | None:
     """Return the record: the tree's fingerprint, and the clauses and outcome of each test."""
-    return _read(record_path(root))
+    return _read_record(record_path(root))
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read_record(path: Path) -> dict[str, Any] | None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -59,13 +59,13 @@ def _read(path: Path) -> dict[str, Any] | None:
     return content if isinstance(content, dict) and {"tree", "tests"} <= content.keys() else None
 
 
-def write(root: Path, tree: str, tests: dict[str, dict[str, Any]]) -> None:
+def write_record(root: Path, tree: str, tests: dict[str, dict[str, Any]]) -> None:
     """Write the record, or add to an existing record of the same tree."""
     path = record_path(root)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:  # concurrent runs take turns
         fcntl.flock(lock, fcntl.LOCK_EX)
-        before = load(root)
+        before = load_record(root)
         if before and before["tree"] == tree:
             tests = {**before["tests"], **tests}
         fresh = path.with_suffix(".new")
@@ -76,17 +76,17 @@ def write(root: Path, tree: str, tests: dict[str, dict[str, Any]]) -> None:
         fresh.replace(path)
 
 
-def add(root: Path, other: Path) -> None:
+def add_record(root: Path, other: Path) -> None:
     """Add the record in the file `other`; a record of a different tree replaces the present one.
 
     Raises:
         ValueError: `other` is not a record.
 
     """
-    content = _read(other)
+    content = _read_record(other)
     if content is None:
         raise ValueError(f"{other} is not a clause record")
-    write(root, content["tree"], content["tests"])
+    write_record(root, content["tree"], content["tests"])
 
 
 class Recorder:
@@ -99,7 +99,7 @@ class Recorder:
     def __init__(self, config: pytest.Config, root: Path) -> None:
         self._root = root
         self._writes = not hasattr(config, "workerinput") and not config.option.collectonly
-        self._tree = fingerprint(root) if self._writes else ""
+        self._tree = source_fingerprint(root) if self._writes else ""
         self._tests: dict[str, dict[str, Any]] = {}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -127,8 +127,8 @@ class Recorder:
     def pytest_sessionfinish(self) -> None:
         """Write the record if this process has received all reports."""
         if self._writes and self._tests:
-            write(self._root, self._tree, self._tests)
+            write_record(self._root, self._tree, self._tests)
 
 
 if __name__ == "__main__":
-    add(Path(__file__).resolve().parent.parent, Path(sys.argv[1]))
+    add_record(Path(__file__).resolve().parent.parent, Path(sys.argv[1]))

@@ -13,7 +13,7 @@ from pathlib import Path
 _NAMED = re.compile(r"<!-- tried: ([\w-]+) -->\n```\w+\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def blocks(page: Path) -> dict[str, str]:
+def read_blocks(page: Path) -> dict[str, str]:
     """Return the text of each named block of a page."""
     found = _NAMED.findall(page.read_text("utf-8"))
     named: dict[str, str] = dict(found)
@@ -22,9 +22,9 @@ def blocks(page: Path) -> dict[str, str]:
     return named
 
 
-def block(page: Path, name: str) -> str:
+def read_block(page: Path, name: str) -> str:
     """Return the text of one block."""
-    named = blocks(page)
+    named = read_blocks(page)
     if name not in named:
         raise ValueError(f"{page} has no block {name}, but {', '.join(named) or 'none'}")
     return named[name]
@@ -33,7 +33,7 @@ def block(page: Path, name: str) -> str:
 def main() -> int:
     """Print the block; if there is none, print the reason and return 1."""
     try:
-        sys.stdout.write(block(Path(sys.argv[1]), sys.argv[2]))
+        sys.stdout.write(read_block(Path(sys.argv[1]), sys.argv[2]))
     except (OSError, ValueError) as e:
         print(e, file=sys.stderr)
         return 1

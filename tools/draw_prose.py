@@ -46,7 +46,7 @@ class Piece(NamedTuple):
     line: int
 
 
-def _plain(comment: str) -> str:
+def _comment_words(comment: str) -> str:
     """Return a comment's words on one line, without its markers."""
     lines = (line.strip().lstrip("/*#:").rstrip("*/").strip() for line in comment.splitlines())
     return " ".join(line for line in lines if line)
@@ -56,7 +56,7 @@ def c_comments(text: str) -> Iterator[tuple[int, str]]:
     """Yield line and text of each comment of a C file."""
     for found in C_TOKEN.finditer(text):
         if found["comment"]:
-            yield text.count("\n", 0, found.start()) + 1, _plain(found["comment"])
+            yield text.count("\n", 0, found.start()) + 1, _comment_words(found["comment"])
 
 
 def python_prose(text: str) -> Iterator[tuple[int, str]]:
@@ -68,20 +68,20 @@ def python_prose(text: str) -> Iterator[tuple[int, str]]:
         line = token.start[0]
         alone = token.line[: token.start[1]].isspace() or token.start[1] == 0
         if lines and (line != last + 1 or not alone):
-            yield begun, _plain("\n".join(lines))
+            yield begun, _comment_words("\n".join(lines))
             lines = []
         if not lines:
             begun = line
         lines.append(token.string)
         last = line if alone else -1
     if lines:
-        yield begun, _plain("\n".join(lines))
+        yield begun, _comment_words("\n".join(lines))
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, DOCUMENTED) and (doc := ast.get_docstring(node)) is not None:
             yield getattr(node, "lineno", 1), " ".join(doc.split("\n\n")[0].split())
 
 
-def sentences(text: str) -> Iterator[tuple[int, str]]:
+def page_sentences(text: str) -> Iterator[tuple[int, str]]:
     """Yield line and text of each sentence of a page, tables, headings and code left out."""
     prose = FENCE.sub(lambda found: re.sub(r"[^\n]", "", found.group()), text)
     for found in ITEM.finditer(prose):
@@ -89,26 +89,26 @@ def sentences(text: str) -> Iterator[tuple[int, str]]:
             yield prose.count("\n", 0, found.start()) + 1, sentence
 
 
-def python_names(parent: ast.AST, subject: str) -> Iterator[tuple[int, str]]:
+def python_function_names(parent: ast.AST, subject: str) -> Iterator[tuple[int, str]]:
     """Yield line and name of each function below a node; a method's name follows its class's.
 
     Names of tests are sentences, and special methods are Python's: neither is drawn.
     """
     for node in ast.iter_child_nodes(parent):
         if isinstance(node, ast.ClassDef):
-            yield from python_names(node, f"{node.name}.")
+            yield from python_function_names(node, f"{node.name}.")
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             if not node.name.startswith(("test_", "__")):
                 yield node.lineno, subject + node.name
-            yield from python_names(node, "")
+            yield from python_function_names(node, "")
         else:
-            yield from python_names(node, subject)
+            yield from python_function_names(node, subject)
 
 
-def names(path: Path, text: str) -> Iterator[tuple[int, str]]:
+def function_names(path: Path, text: str) -> Iterator[tuple[int, str]]:
     """Yield line and name of each function that a file defines."""
     if path.suffix == ".py":
-        yield from python_names(ast.parse(text), "")
+        yield from python_function_names(ast.parse(text), "")
         return
     for found in C_FUNCTION.finditer(text):
         if found[1] == "__attribute__":
@@ -116,7 +116,7 @@ def names(path: Path, text: str) -> Iterator[tuple[int, str]]:
         yield text.count("\n", 0, found.start(1)) + 1, found[1]
 
 
-def population() -> tuple[list[Piece], list[Piece]]:
+def collect_prose_and_names() -> tuple[list[Piece], list[Piece]]:
     """Return all prose and all names of the files that git tracks."""
     listed = subprocess.run(
         ["git", "ls-files", "*.c", "*.h", "*.py", "*.md"],
@@ -127,7 +127,7 @@ def population() -> tuple[list[Piece], list[Piece]]:
     )
     prose: list[Piece] = []
     named: list[Piece] = []
-    readers = {".md": sentences, ".py": python_prose, ".c": c_comments, ".h": c_comments}
+    readers = {".md": page_sentences, ".py": python_prose, ".c": c_comments, ".h": c_comments}
     for name in sorted(listed.stdout.split("\n")):
         path = ROOT / name
         if not name or not path.is_file():
@@ -137,7 +137,7 @@ def population() -> tuple[list[Piece], list[Piece]]:
             if len(words.split()) >= 3 and not DIRECTIVE.search(words):
                 prose.append(Piece(words, name, line))
         if path.suffix in (".c", ".py"):
-            named += [Piece(found, name, line) for line, found in names(path, text)]
+            named += [Piece(found, name, line) for line, found in function_names(path, text)]
     return prose, named
 
 
@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--names", type=int, default=30, help="how many names of functions")
     parser.add_argument("--key", action="store_true", help="print file and line of each, too")
     options = parser.parse_args()
-    prose, named = population()
+    prose, named = collect_prose_and_names()
     draw = random.Random(options.seed)
     for title, pieces, count in (
         ("Comments and sentences", prose, options.prose),

@@ -88,12 +88,12 @@ class Choice:
     left_out: set[str] = field(default_factory=set)
 
 
-def is_simulated(test: str) -> bool:
+def is_simulated_test(test: str) -> bool:
     """Return whether a test runs only in simulated processes."""
     return reach.inside(test, "tests/sim")
 
 
-def by_name(layer: str, path: str) -> list[str]:
+def tests_sharing_a_word(layer: str, path: str) -> list[str]:
     """Return the tests of a folder of BY_NAME that share a word with the name of a file."""
     words = set(Path(path).stem.split("_"))
     tests = sorted((ROOT / "tests" / layer).glob(f"test_{layer}_*.py"))
@@ -101,7 +101,7 @@ def by_name(layer: str, path: str) -> list[str]:
     return [str(test.relative_to(ROOT)) for test in found] or BY_NAME[layer]
 
 
-def tests_of(path: str) -> list[str]:
+def tests_of_tool(path: str) -> list[str]:
     """Return the tests of a tool or specification, or []."""
     return [test for start, tests in TESTS_OF.items() if path.startswith(start) for test in tests]
 
@@ -114,79 +114,79 @@ def own_tests(path: str) -> list[str]:
     if part[0] != "siwarp" or len(part) < 3:
         return []
     if part[1] in BY_NAME:
-        return by_name(part[1], path)
+        return tests_sharing_a_word(part[1], path)
     # The verbs objects of Python have their tests elsewhere.
     python = ["tests/unit/python"] if part[1] == "verbs" else []
     return [f"tests/unit/{part[1]}", *python]
 
 
-def runs_c(path: str) -> bool:
+def is_compiled_code(path: str) -> bool:
     """Return whether the file is compiled, or is part of the simulator."""
     return path.endswith((".c", ".h", "meson.build")) or path.startswith("siwarp/sim/")
 
 
-def choose(changed: Iterable[str]) -> Choice:
+def choose_tests(changed: Iterable[str]) -> Choice:
     """Return the tests for these changed files."""
     choice = Choice()
     wanted = set(PAGES)
     for path in changed:
         affected = reach.tests_affected_by(path)
-        if affected == [path] or tests_of(path):
-            wanted.update(tests_of(path) or [path])
+        if affected == [path] or tests_of_tool(path):
+            wanted.update(tests_of_tool(path) or [path])
             continue
         wanted.update(own_tests(path))
-        if runs_c(path):
+        if is_compiled_code(path):
             wanted.update(SIM)
         if affected is None:
             wanted.update(SMOKE)
             choice.left_out.add("tests/unit (the change may affect all of it)")
         elif affected:
             layers = reach.dependent_layers(path.split("/")[1])
-            if runs_c(path):  # the Python layers only use what the others have tested
+            if is_compiled_code(path):  # the Python layers only use what the others have tested
                 layers -= set(reach.PYTHON)
             wanted.update(f"tests/unit/{layer}" for layer in layers)
             choice.left_out.update(affected)
-    wanted = whole(wanted)
-    choice.simulated = {test for test in wanted if is_simulated(test)}
+    wanted = drop_missing_and_nested(wanted)
+    choice.simulated = {test for test in wanted if is_simulated_test(test)}
     choice.real = wanted - choice.simulated
     affected_only = {
         test
-        for test in whole(choice.left_out)
+        for test in drop_missing_and_nested(choice.left_out)
         if not any(reach.inside(test, other) for other in wanted)
     }
     choice.left_out = affected_only | {text for text in choice.left_out if " " in text}
     return choice
 
 
-def whole(tests: set[str]) -> set[str]:
+def drop_missing_and_nested(tests: set[str]) -> set[str]:
     """Return the tests that exist, without those inside of others."""
     there = {test for test in tests if (ROOT / test).exists()}
     return {a for a in there if not any(a != b and reach.inside(a, b) for b in there)}
 
 
-def git(*words: str) -> str | None:
+def run_git(*words: str) -> str | None:
     """Return the output of git, or None if it fails."""
     done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def merge_base(wanted: str | None) -> tuple[str, str]:
+def find_merge_base(wanted: str | None) -> tuple[str, str]:
     """Return the ref that the change is compared with, and the merge base with it."""
     for ref in [wanted] if wanted else ["origin/main", "main"]:
-        commit = git("merge-base", "HEAD", ref)
+        commit = run_git("merge-base", "HEAD", ref)
         if commit:
             return ref, commit
     sys.exit(f"tools/check: no merge base with {wanted or 'origin/main or main'}: name a commit")
 
 
-def changed_since(commit: str) -> list[str]:
+def files_changed_since(commit: str) -> list[str]:
     """Return the files that differ from the commit, and those that git does not know yet."""
-    differ = git("diff", "--name-only", "--no-renames", "-z", commit, "--") or ""
-    new = git("ls-files", "--others", "--exclude-standard", "-z") or ""
+    differ = run_git("diff", "--name-only", "--no-renames", "-z", commit, "--") or ""
+    new = run_git("ls-files", "--others", "--exclude-standard", "-z") or ""
     return sorted({name for name in (differ + "\0" + new).split("\0") if name})
 
 
-def lints(changed: list[str]) -> tuple[dict[str, list[str]], list[str]]:
+def lint_commands(changed: list[str]) -> tuple[dict[str, list[str]], list[str]]:
     """Return the commands of the lints by name, and what is left out."""
     there = [path for path in changed if (ROOT / path).is_file()]
     python = [path for path in there if path.endswith((".py", ".pyi"))]
@@ -213,7 +213,7 @@ def lints(changed: list[str]) -> tuple[dict[str, list[str]], list[str]]:
     return steps, out
 
 
-def pytest_steps(choice: Choice) -> dict[str, list[str]]:
+def pytest_commands(choice: Choice) -> dict[str, list[str]]:
     """Return the commands that run the tests, by name."""
     steps = {}
     of_rd = {test for test in choice.simulated if reach.inside(test, "tests/sim/rd")}
@@ -228,7 +228,7 @@ def pytest_steps(choice: Choice) -> dict[str, list[str]]:
     return steps
 
 
-def run(name: str, command: list[str]) -> str:
+def run_step(name: str, command: list[str]) -> str:
     """Run a step, and return its result."""
     print(f"--- {name}", flush=True)
     env = {**os.environ, "SIWARP_SIM": "1"} if name.startswith("simulated") else None
@@ -244,11 +244,11 @@ def main() -> int:
     parser.add_argument("--dry-run", action="store_true", help="print what would run")
     parser.add_argument("base", nargs="?", help="a branch or commit; default: origin/main or main")
     options = parser.parse_args()
-    ref, commit = merge_base(options.base)
-    changed = changed_since(commit)
-    choice = choose(changed)
-    steps, out = lints(changed)
-    steps |= pytest_steps(choice)
+    ref, commit = find_merge_base(options.base)
+    changed = files_changed_since(commit)
+    choice = choose_tests(changed)
+    steps, out = lint_commands(changed)
+    steps |= pytest_commands(choice)
     print(f"changed since {commit[:10]}, the merge base with {ref}: {len(changed)} files")
     print(*(f"  {path}" for path in changed[:20]), sep="\n")
     results = []
@@ -257,7 +257,7 @@ def main() -> int:
             print(f"--- {name}: {' '.join(command)}")
             continue
         begin = time.monotonic()
-        result = run(name, command)
+        result = run_step(name, command)
         results.append(f"{name:14} {time.monotonic() - begin:6.1f} s  {result}")
     print("\nleft out:")
     print(*(f"  {what}" for what in [*NEVER, *out, *sorted(choice.left_out)]), sep="\n")

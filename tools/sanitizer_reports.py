@@ -47,7 +47,7 @@ def relevant_part(text: str) -> str:
     return before + "\n\n".join(ours)
 
 
-def shown(text: str) -> str:
+def shorten_report(text: str) -> str:
     """Return the first lines of a report, and the first frames of each stack in it.
 
     A fault that is handled by the memory guard leaves its frames on ThreadSanitizer's stack, so
@@ -67,7 +67,7 @@ def main() -> int:
     counted = [(f, text) for f in files if (text := relevant_part(f.read_text(errors="replace")))]
     for file, text in counted[:SHOWN]:
         print(f"===== {file.name}")
-        print(shown(text))
+        print(shorten_report(text))
     if counted and (folder / TESTS).exists():
         print((folder / TESTS).read_text(), end="")
     if counted:

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def expected() -> set[str]:
+def expected_files() -> set[str]:
     """Return the names under siwarp/ that the wheel must have."""
     package = ROOT / "siwarp"
     names = {
@@ -51,8 +51,8 @@ def main() -> int:
             "wan/bin/siwarp-wan",
         )
     }
-    missing = (expected() | programs) - names
-    extra = names - expected() - programs
+    missing = (expected_files() | programs) - names
+    extra = names - expected_files() - programs
     for name in sorted(missing):
         print(f"missing from the wheel (is it in its folder's meson.build?): {name}")
     for name in sorted(extra):

@@ -20,17 +20,17 @@ from platforms import OUT
 SBOM = "siwarp.cdx.json"
 
 
-def metadata(wheel: Path) -> Message:
+def wheel_metadata(wheel: Path) -> Message:
     with ZipFile(wheel) as archive:
         (name,) = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
         return message_from_bytes(archive.read(name))
 
 
-def sha256(file: Path) -> str:
+def file_sha256(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def needed(about: Message) -> list[Component]:
+def runtime_components(about: Message) -> list[Component]:
     """Return the packages that siwarp needs at run time; those of an extra are optional.
 
     A version is a range here; the installation selects one.
@@ -52,8 +52,8 @@ def needed(about: Message) -> list[Component]:
     return list(found.values())
 
 
-def bill(files: list[Path]) -> Bom:
-    about = metadata(next(f for f in files if f.suffix == ".whl"))
+def make_sbom(files: list[Path]) -> Bom:
+    about = wheel_metadata(next(f for f in files if f.suffix == ".whl"))
     name, version = about["Name"], about["Version"]
     own = Component(
         name=name,
@@ -65,11 +65,11 @@ def bill(files: list[Path]) -> Bom:
     )
     bom = Bom()
     bom.metadata.component = own
-    parts = needed(about)
+    parts = runtime_components(about)
     for part in parts:
         bom.components.add(part)
     for file in files:
-        digest = HashType(alg=HashAlgorithm.SHA_256, content=sha256(file))
+        digest = HashType(alg=HashAlgorithm.SHA_256, content=file_sha256(file))
         bom.components.add(
             Component(name=file.name, type=ComponentType.FILE, hashes=[digest], bom_ref=file.name)
         )
@@ -79,8 +79,8 @@ def bill(files: list[Path]) -> Bom:
 
 def main() -> None:
     files = sorted(f for f in OUT.iterdir() if f.suffix in (".whl", ".gz"))
-    (OUT / SBOM).write_text(JsonV1Dot5(bill(files)).output_as_string(indent=2) + "\n")
-    sums = [f"{sha256(f)}  {f.name}\n" for f in (*files, OUT / SBOM)]
+    (OUT / SBOM).write_text(JsonV1Dot5(make_sbom(files)).output_as_string(indent=2) + "\n")
+    sums = [f"{file_sha256(f)}  {f.name}\n" for f in (*files, OUT / SBOM)]
     (OUT / "SHA256SUMS").write_text("".join(sums))
     print(f"siwarp: {OUT}: {len(files)} files, {SBOM} and SHA256SUMS")
 

@@ -11,23 +11,33 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import mesonpy
-from platforms import BUILD, OUT, ROOT, Platform, cc, chosen, headers, zig
+from platforms import (
+    BUILD,
+    OUT,
+    ROOT,
+    Platform,
+    common_headers_folder,
+    compiler_command,
+    select_platforms,
+    zig_path,
+)
 
 
-def cross_file(platform: Platform) -> Path:
-    """Return meson's description of a platform.
+def write_cross_file(platform: Platform) -> Path:
+    """Write meson's description of a platform, and return the path of that file.
 
     Programs are compiled like libraries, with -fPIC: zig's stubs for musl's variables, for example
     stdout, do not contain their alignment, so no program may have a copy of them.
     """
-    words = ", ".join(f"'{word}'" for word in cc(platform))
+    words = ", ".join(f"'{word}'" for word in compiler_command(platform))
+    headers = common_headers_folder()
     text = f"""
 [binaries]
 c = [{words}]
-ar = ['{zig()}', 'ar']
-ranlib = ['{zig()}', 'ranlib']
+ar = ['{zig_path()}', 'ar']
+ranlib = ['{zig_path()}', 'ranlib']
 [built-in options]
-c_args = ['-g0', '-fPIC', '-ffunction-sections', '-fdata-sections', '-isystem', '{headers()}']
+c_args = ['-g0', '-fPIC', '-ffunction-sections', '-fdata-sections', '-isystem', '{headers}']
 c_link_args = ['-Wl,-s', '-Wl,--gc-sections']
 [properties]
 needs_exe_wrapper = true
@@ -49,11 +59,11 @@ def make_wheel(platform: Platform) -> Path:
     raw.mkdir(parents=True)
     # meson-python derives the wheel's platform from the interpreter's, which this variable sets.
     os.environ["_PYTHON_HOST_PLATFORM"] = f"linux-{platform.cpu}"
-    arguments = [f"--cross-file={cross_file(platform)}", "-Ddebug=false"]
+    arguments = [f"--cross-file={write_cross_file(platform)}", "-Ddebug=false"]
     settings = {"build-dir": str(BUILD / "meson" / platform.name), "setup-args": arguments}
     log = BUILD / f"{platform.name}.log"
     try:
-        with log.open("w") as to, printing_to(to.fileno()):
+        with log.open("w") as to, redirect_output_to(to.fileno()):
             name = mesonpy.build_wheel(str(raw), settings)
     except SystemExit:
         print(log.read_text()[-4000:], file=sys.stderr)
@@ -69,7 +79,7 @@ def make_wheel(platform: Platform) -> Path:
 
 
 @contextlib.contextmanager
-def printing_to(fd: int) -> Iterator[None]:
+def redirect_output_to(fd: int) -> Iterator[None]:
     """Redirect the output of this process and its children to a descriptor."""
     sys.stdout.flush()
     before = os.dup(1), os.dup(2)
@@ -84,12 +94,12 @@ def printing_to(fd: int) -> Iterator[None]:
 
 def main() -> None:
     """Empty dist/release, and build all files."""
-    platforms = chosen(sys.argv[1:])
+    platforms = select_platforms(sys.argv[1:])
     os.chdir(ROOT)
     shutil.rmtree(OUT, ignore_errors=True)
     for folder in (OUT, BUILD):
         folder.mkdir(parents=True, exist_ok=True)
-    with (BUILD / "sdist.log").open("w") as log, printing_to(log.fileno()):
+    with (BUILD / "sdist.log").open("w") as log, redirect_output_to(log.fileno()):
         sdist = mesonpy.build_sdist(str(OUT))
     print(f"siwarp: {OUT / sdist}", flush=True)
     for i, platform in enumerate(platforms, 1):

@@ -30,7 +30,7 @@ class Platform:
         return f"{self.cpu}-linux-{self.libc}"
 
     @property
-    def musl(self) -> bool:
+    def uses_musl(self) -> bool:
         return self.libc == "musl"
 
 
@@ -42,7 +42,7 @@ PLATFORMS = [
 ]
 
 
-def chosen(names: list[str]) -> list[Platform]:
+def select_platforms(names: list[str]) -> list[Platform]:
     """Return the platforms with these names, or all; SystemExit for an unknown name."""
     by_name = {p.name: p for p in PLATFORMS}
     if unknown := [n for n in names if n not in by_name]:
@@ -50,7 +50,7 @@ def chosen(names: list[str]) -> list[Platform]:
     return [by_name[n] for n in names] or PLATFORMS
 
 
-def zig() -> Path:
+def zig_path() -> Path:
     """Return the path of the compiler in PyPI's package ziglang."""
     spec = find_spec("ziglang")
     if not spec or not spec.origin:
@@ -58,13 +58,13 @@ def zig() -> Path:
     return Path(spec.origin).with_name("zig")
 
 
-def cc(platform: Platform) -> list[str]:
-    """Return the command that compiles C for a platform, with the headers of headers()."""
+def compiler_command(platform: Platform) -> list[str]:
+    """Return the command that compiles C for a platform; add common_headers_folder() to it."""
     # Without the last option, zig traps undefined behaviour, as for its own language.
-    return [str(zig()), "cc", "-target", platform.target, "-fno-sanitize=undefined"]
+    return [str(zig_path()), "cc", "-target", platform.target, "-fno-sanitize=undefined"]
 
 
-def headers() -> Path:
+def common_headers_folder() -> Path:
     """Return a folder with the system headers that are valid for every platform.
 
     These are libibverbs's and librdmacm's, and, if Debian has them by processor, Python's settings,

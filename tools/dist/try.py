@@ -19,7 +19,7 @@ from pathlib import Path
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
-from platforms import BUILD, OUT, ROOT, Platform, cc, chosen
+from platforms import BUILD, OUT, ROOT, Platform, compiler_command, select_platforms
 
 #: Maximum compressed octets of a wheel, without the simulator and for the simulator. The simulator
 #: is a second build of all layers, which is loaded only by processes that simulate.
@@ -44,26 +44,26 @@ def elf_errors(platform: Platform, name: str, file: Path) -> list[str]:
             found.append(f"is for {elf['e_machine']}")
         for section in elf.iter_sections():
             if isinstance(section, DynamicSection):
-                found += needs(platform, section)
+                found += forbidden_libraries(platform, section)
             elif isinstance(section, GNUVerNeedSection):
-                found += versions(platform, section)
+                found += too_new_glibc_versions(platform, section)
         return [f"{name} {what}" for what in found]
 
 
-def needs(platform: Platform, section: DynamicSection) -> list[str]:
-    allowed = OURS | ({"libc.so"} if platform.musl else GNU)
+def forbidden_libraries(platform: Platform, section: DynamicSection) -> list[str]:
+    allowed = OURS | ({"libc.so"} if platform.uses_musl else GNU)
     asked = [tag.needed for tag in section.iter_tags("DT_NEEDED")]
     return [f"needs {n}" for n in asked if n not in allowed and not n.startswith("ld-linux")]
 
 
-def versions(platform: Platform, section: GNUVerNeedSection) -> list[str]:
+def too_new_glibc_versions(platform: Platform, section: GNUVerNeedSection) -> list[str]:
     most = tuple(int(n) for n in platform.libc.split(".")[1:])
     names = [aux.name for _, entries in section.iter_versions() for aux in entries]
     glibc = [n.removeprefix("GLIBC_") for n in names if n.startswith("GLIBC_")]
     return [f"needs glibc {v}" for v in glibc if tuple(map(int, v.split("."))) > most]
 
 
-def too_large(wheel: Path) -> list[str]:
+def oversized_parts(wheel: Path) -> list[str]:
     """Return the parts of a wheel that exceed their limit of octets."""
     with zipfile.ZipFile(wheel) as archive:
         simulator = sum(f.compress_size for f in archive.infolist() if SIMULATOR.match(f.filename))
@@ -78,7 +78,7 @@ def too_large(wheel: Path) -> list[str]:
     ]
 
 
-def judge(platform: Platform, wheel: Path, unpacked: Path) -> None:
+def check_wheel_matches_tag(platform: Platform, wheel: Path, unpacked: Path) -> None:
     """Raise SystemExit if the wheel does not match its tag."""
     found = [
         wrong
@@ -86,37 +86,38 @@ def judge(platform: Platform, wheel: Path, unpacked: Path) -> None:
         if file.is_file()
         for wrong in elf_errors(platform, str(file.relative_to(unpacked)), file)
     ]
-    found += too_large(wheel)
+    found += oversized_parts(wheel)
     if found:
         raise SystemExit("\n".join(f"{wheel.name}: {wrong}" for wrong in found))
 
 
-def loader(platform: Platform) -> list[str]:
+def emulator_command(platform: Platform) -> list[str]:
     """Return the command prefix that runs a platform's program on this machine."""
     native = os.uname().machine == platform.cpu
     root = {"gnu": f"/usr/{platform.cpu}-linux-gnu", "musl": str(BUILD / "root" / platform.name)}
     qemu = [] if native else [f"qemu-{platform.cpu}", "-L", root[platform.libc.partition(".")[0]]]
-    if platform.musl:
+    if platform.uses_musl:
         return [*qemu, str(BUILD / "root" / platform.name / f"lib/ld-musl-{platform.cpu}.so.1")]
     return qemu
 
 
-def compiled(platform: Platform, package: Path, example: str) -> list[str]:
+def compile_example(platform: Platform, package: Path, example: str) -> list[str]:
     """Compile a C example with the wheel's headers and library; return the command that runs it."""
     program = package.parent / example
     command = [
-        *cc(platform), "-std=gnu11", "-O2", ROOT / f"examples/c/{example}.c", "-o", program,
+        *compiler_command(platform), "-std=gnu11", "-O2", ROOT / f"examples/c/{example}.c",
+        "-o", program,
         "-I", package / "include", "-L", package / "lib", "-l:libsiwarp.so.0", "-lpthread",
         f"-Wl,-rpath,{package / 'lib'}",
     ]  # fmt: skip
     subprocess.run(command, check=True)
-    return [*loader(platform), str(program)]
+    return [*emulator_command(platform), str(program)]
 
 
 def run_examples(platform: Platform, package: Path) -> None:
     """Run C examples, each as a server and a client; the client must succeed."""
     for example, argument in (("ud_pingpong", "100"), ("rc_write", "a text")):
-        run = compiled(platform, package, example)
+        run = compile_example(platform, package, example)
         with subprocess.Popen(run, stdout=subprocess.PIPE, text=True) as server:
             try:
                 said = server.stdout.readline() if server.stdout else ""
@@ -128,16 +129,16 @@ def run_examples(platform: Platform, package: Path) -> None:
         print(f"siwarp: {platform.name}: {example} runs", flush=True)
 
 
-def try_wheel(platform: Platform) -> None:
+def check_wheel(platform: Platform) -> None:
     (wheel,) = OUT.glob(f"*{platform.tag}.whl")
     subprocess.run([sys.executable, ROOT / "tools/wheel_contents.py", wheel], check=True)
     with tempfile.TemporaryDirectory(prefix="siwarp wheel ") as folder:
         zipfile.ZipFile(wheel).extractall(folder)
-        judge(platform, wheel, Path(folder))
+        check_wheel_matches_tag(platform, wheel, Path(folder))
         run_examples(platform, Path(folder) / "siwarp")
 
 
-def try_sdist() -> None:
+def check_sdist() -> None:
     """Install the sdist into an empty environment, like `pip install siwarp` without a wheel."""
     (sdist,) = OUT.glob("*.tar.gz")
     with tempfile.TemporaryDirectory(prefix="siwarp sdist ") as folder:
@@ -156,9 +157,9 @@ def try_sdist() -> None:
 
 
 def main() -> None:
-    for platform in chosen(sys.argv[1:]):
-        try_wheel(platform)
-    try_sdist()
+    for platform in select_platforms(sys.argv[1:]):
+        check_wheel(platform)
+    check_sdist()
 
 
 if __name__ == "__main__":

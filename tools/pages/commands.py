@@ -20,7 +20,7 @@ import typer.main
 
 from siwarp.cli.app import build_app
 
-__all__ = ["Command", "commands", "man", "page"]
+__all__ = ["Command", "command_page", "list_commands", "man_page"]
 
 
 @dataclass(frozen=True)
@@ -41,34 +41,34 @@ class Command:
     @property
     def summary(self) -> str:
         """The first sentence of the help."""
-        return _first(self.help[0])
+        return _first_sentence(self.help[0])
 
 
-def _first(text: str) -> str:
+def _first_sentence(text: str) -> str:
     return re.split(r"(?<=[.!?])\s", text.strip())[0]
 
 
-def commands() -> list[Command]:
+def list_commands() -> list[Command]:
     """Return every command that is not hidden; each command precedes its subcommands."""
-    return list(_walk(typer.main.get_command(build_app()), ("siwarp",)))
+    return list(_walk_commands(typer.main.get_command(build_app()), ("siwarp",)))
 
 
-def _walk(command: Any, path: tuple[str, ...]) -> Iterator[Command]:
+def _walk_commands(command: Any, path: tuple[str, ...]) -> Iterator[Command]:
     context = command.context_class(command, info_name=" ".join(path))
     inner = {n: c for n, c in getattr(command, "commands", {}).items() if not c.hidden}
-    rows = [row for p in command.params if (row := _option(p))]
+    rows = [row for p in command.params if (row := _option_and_help(p))]
     if path[1:] in (("run",), ("env",), ("config",)):
-        yield _by_its_help(path)
+        yield _command_from_help(path)
     else:
         usage = " ".join([*path, *command.collect_usage_pieces(context)])
         paragraphs = tuple(re.split(r"\n\s*\n", (command.help or "").strip().replace("\b\n", "")))
-        names = tuple((n, _first(c.help or "")) for n, c in inner.items())
+        names = tuple((n, _first_sentence(c.help or "")) for n, c in inner.items())
         yield Command(path, usage, paragraphs, tuple(rows), names)
     for name, one in inner.items():
-        yield from _walk(one, (*path, name))
+        yield from _walk_commands(one, (*path, name))
 
 
-def _by_its_help(path: tuple[str, ...]) -> Command:
+def _command_from_help(path: tuple[str, ...]) -> Command:
     """Describe a command that parses its own arguments, from the help that it prints."""
     from siwarp.cli import config, run
 
@@ -83,7 +83,7 @@ def _by_its_help(path: tuple[str, ...]) -> Command:
     return Command(path, usage.removeprefix("Usage: "), tuple(paragraphs), tuple(rows), ())
 
 
-def _option(parameter: Any) -> tuple[str, str] | None:
+def _option_and_help(parameter: Any) -> tuple[str, str] | None:
     """Return a parameter's option and its help, with permitted values and default."""
     help_ = getattr(parameter, "help", None) or ""
     if getattr(parameter, "hidden", False):
@@ -95,17 +95,17 @@ def _option(parameter: Any) -> tuple[str, str] | None:
         return (names, help_)
     choices = getattr(parameter.type, "choices", None)
     number = re.match("int|float", parameter.type.name) is not None
-    value = parameter.metavar or ("|".join(map(_value, choices)) if choices else "")
-    notes = [*_bounds(parameter.type)]
+    value = parameter.metavar or ("|".join(map(_format_default, choices)) if choices else "")
+    notes = [*_number_bounds(parameter.type)]
     if parameter.required:
         notes.append("required")
     elif parameter.default not in (None, "", False):
-        notes.append(f"default {_value(parameter.default)}")
+        notes.append(f"default {_format_default(parameter.default)}")
     what = f"{names} {value or ('N' if number else 'TEXT')}"
     return (what, f"{help_} ({', '.join(notes)})" if notes else help_)
 
 
-def _bounds(kind: Any) -> Iterator[str]:
+def _number_bounds(kind: Any) -> Iterator[str]:
     """Yield the bounds of a number; either may be missing."""
     least, most = getattr(kind, "min", None), getattr(kind, "max", None)
     if least is not None and most is not None:
@@ -116,16 +116,16 @@ def _bounds(kind: Any) -> Iterator[str]:
         yield f"at most {most}"
 
 
-def _value(value: Any) -> str:
+def _format_default(value: Any) -> str:
     return str(getattr(value, "value", value))
 
 
-def _is_line(paragraph: str) -> bool:
+def _is_command_line(paragraph: str) -> bool:
     """Whether a paragraph of the help is a command line."""
     return re.match(r"(siwarp|cc|\$) \S", paragraph) is not None and "." not in paragraph[-1:]
 
 
-def page(group: list[Command]) -> str:
+def command_page(group: list[Command]) -> str:
     """Return the page of a command and its subcommands."""
     lines: list[str] = []
     for command in group:
@@ -133,16 +133,18 @@ def page(group: list[Command]) -> str:
         lines += [f"(command-{command.name})=", f"{depth} `{' '.join(command.path)}`", ""]
         lines += ["```text", command.usage, "```", ""]
         for paragraph in command.help:
-            code = _is_line(paragraph)
-            lines += ["```text", paragraph, "```", ""] if code else [_escaped(paragraph), ""]
-        lines += _table(command)
+            code = _is_command_line(paragraph)
+            lines += ["```text", paragraph, "```", ""] if code else [_help_markdown(paragraph), ""]
+        lines += _options_table(command)
     return "\n".join(lines)
 
 
-def _table(command: Command) -> list[str]:
+def _options_table(command: Command) -> list[str]:
     lines: list[str] = []
-    rows = [(f"`{what}`", _escaped(text)) for what, text in command.options]
-    rows += [(f"[`{n}`](#command-{command.name}-{n})", _escaped(text)) for n, text in command.inner]
+    rows = [(f"`{what}`", _help_markdown(text)) for what, text in command.options]
+    rows += [
+        (f"[`{n}`](#command-{command.name}-{n})", _help_markdown(text)) for n, text in command.inner
+    ]
     if not rows:
         return lines
     lines = [":::{table}", ":class: options", "", "| | |", "|---|---|"]
@@ -150,33 +152,38 @@ def _table(command: Command) -> list[str]:
     return [*lines, ":::", ""]
 
 
-def _escaped(text: str) -> str:
+def _help_markdown(text: str) -> str:
     """Return Markdown for the help text; text between backticks stays unchanged."""
     pieces = re.split(r"(`[^`]+`)", text)
     plain = [p if p[:1] == "`" else re.sub(r"([*<>\[\]|_])", r"\\\1", p) for p in pieces]
     return "".join(plain)
 
 
-def man(command: Command) -> str:
+def man_page(command: Command) -> str:
     """Return a command's page for man(1)."""
     name = command.name
     lines = [f'.TH {name.upper()} 1 "" "siwarp {version("siwarp")}" "siwarp"']
-    lines += [".SH NAME", _roff(f"{name} - {command.summary.rstrip('.')}")]
-    lines += [".SH SYNOPSIS", _roff(command.usage), ".SH DESCRIPTION"]
+    lines += [".SH NAME", _escape_roff(f"{name} - {command.summary.rstrip('.')}")]
+    lines += [".SH SYNOPSIS", _escape_roff(command.usage), ".SH DESCRIPTION"]
     for paragraph in command.help:
-        code = _is_line(paragraph)
-        lines += [".PP", *([".nf"] if code else []), _roff(paragraph), *([".fi"] if code else [])]
+        code = _is_command_line(paragraph)
+        lines += [
+            ".PP",
+            *([".nf"] if code else []),
+            _escape_roff(paragraph),
+            *([".fi"] if code else []),
+        ]
     for title, rows in (("OPTIONS", command.options), ("COMMANDS", command.inner)):
         lines += [f".SH {title}"] if rows else []
         for what, text in rows:
-            lines += [".TP", f"\\fB{_roff(what)}\\fR", _roff(text)]
+            lines += [".TP", f"\\fB{_escape_roff(what)}\\fR", _escape_roff(text)]
     above = "-".join(command.path[:-1])
     see = [f"{name}-{inner}" for inner, _ in command.inner] + ([above] if above else [])
-    lines += [".SH SEE ALSO", ", ".join(f"{_roff(s)}(1)" for s in see)] if see else []
+    lines += [".SH SEE ALSO", ", ".join(f"{_escape_roff(s)}(1)" for s in see)] if see else []
     return "\n".join(lines) + "\n"
 
 
-def _roff(text: str) -> str:
+def _escape_roff(text: str) -> str:
     """Return text that roff does not interpret as a request or an escape."""
     text = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\`")
     return re.sub(r"^(['.])", r"\\&\1", text, flags=re.MULTILINE)
@@ -189,8 +196,8 @@ def main() -> int:
         return 2
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    for command in commands():
-        (folder / f"{command.name}.1").write_text(man(command), "utf-8")
+    for command in list_commands():
+        (folder / f"{command.name}.1").write_text(man_page(command), "utf-8")
     return 0
 
 

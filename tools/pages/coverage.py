@@ -20,7 +20,7 @@ import clause_record  # noqa: E402
 
 from siwarp.cli import requirements  # noqa: E402
 
-__all__ = ["pages"]
+__all__ = ["coverage_pages"]
 
 _DGRAM = "datagram-iWARP"
 
@@ -39,42 +39,47 @@ class Row:
     cited: tuple[str, ...]
 
 
-def pages(root: Path) -> dict[str, str]:
+def coverage_pages(root: Path) -> dict[str, str]:
     """Return the page of each specification, and an overview with a line for each."""
     clauses, problems = check.load_clauses(root / "spec")
     if problems:
         raise ValueError(f"spec/ is wrong: {problems[0]}")
-    wanted = requirements.parse(check.specification(root))
+    wanted = requirements.parse(check.read_specification(root))
     listing = [c.id for c in clauses.values() if c.items] + [r.id for r in wanted if r.items]
-    found = check.scan(root, check.citable(clauses, wanted), listing)
-    ran = check.Ran(clause_record.load(root), clause_record.fingerprint(root))
+    found = check.scan_citations(root, check.citable_ids(clauses, wanted), listing)
+    ran = check.RecordedRun(clause_record.load_record(root), clause_record.source_fingerprint(root))
     groups: dict[str, list[Row]] = {}
-    for row in [*_clauses(clauses, ran), *_requirements(wanted, ran)]:
+    for row in [*_clause_rows(clauses, ran), *_requirement_rows(wanted, ran)]:
         groups.setdefault(row.group, []).append(row)
-    made = {f"background/coverage/{_name(g)}.md": _page(g, groups[g], found, ran) for g in groups}
-    return made | {"background/coverage.md": _overview(groups, ran)}
+    made = {
+        f"background/coverage/{_group_name(g)}.md": _specification_page(g, groups[g], found, ran)
+        for g in groups
+    }
+    return made | {"background/coverage.md": _overview_page(groups, ran)}
 
 
-def _clauses(clauses: dict[str, check.Clause], ran: check.Ran) -> Iterator[Row]:
+def _clause_rows(clauses: dict[str, check.Clause], ran: check.RecordedRun) -> Iterator[Row]:
     for c in clauses.values():
-        state = "not run here" if ran.problem else check.state(c, ran)
+        state = "not run here" if ran.problem else check.clause_state(c, ran)
         cited = c.items or (c.id,)
         yield Row(c.id, f"RFC {c.rfc}", c.section, c.level, c.summary, state, c.reason or "", cited)
 
 
-def _requirements(wanted: list[requirements.Requirement], ran: check.Ran) -> Iterator[Row]:
+def _requirement_rows(
+    wanted: list[requirements.Requirement], ran: check.RecordedRun
+) -> Iterator[Row]:
     for r in wanted:
         cited = check.requirement_ids(r)
-        state = "shown" if all(map(ran.shows, cited)) else "open"
+        state = "shown" if all(map(ran.is_shown, cited)) else "open"
         state = "not run here" if ran.problem else state
         yield Row(r.id, _DGRAM, r.section, r.level, r.text, state, "", cited)
 
 
-def _name(group: str) -> str:
+def _group_name(group: str) -> str:
     return group.lower().replace(" ", "")
 
 
-def _overview(groups: dict[str, list[Row]], ran: check.Ran) -> str:
+def _overview_page(groups: dict[str, list[Row]], ran: check.RecordedRun) -> str:
     """Return the page with a line for each specification."""
     lines = [
         "# Coverage of the RFCs",
@@ -93,13 +98,15 @@ def _overview(groups: dict[str, list[Row]], ran: check.Ran) -> str:
     for group, rows in groups.items():
         n = Counter(row.state for row in rows)
         counts = ["-"] * 3 if ran.problem else [str(n[s]) for s in ("shown", "reasoned", "open")]
-        link = f"[{group}](coverage/{_name(group)}.md)"
+        link = f"[{group}](coverage/{_group_name(group)}.md)"
         lines.append(f"| {link} | {len(rows)} | {' | '.join(counts)} |")
-    names = "\n".join(f"coverage/{_name(group)}" for group in groups)
+    names = "\n".join(f"coverage/{_group_name(group)}" for group in groups)
     return "\n".join([*lines, "", ":::{toctree}", ":hidden:", "", names, ":::", ""])
 
 
-def _page(group: str, rows: list[Row], found: check.Citations, ran: check.Ran) -> str:
+def _specification_page(
+    group: str, rows: list[Row], found: check.Citations, ran: check.RecordedRun
+) -> str:
     """Return the page of one specification: a table whose rows can be filtered."""
     lines = [
         f"# {group}",
@@ -115,36 +122,38 @@ def _page(group: str, rows: list[Row], found: check.Citations, ran: check.Ran) -
     ]
     for row in rows:
         anchor = f'<span id="{row.id.lower()}"></span>{row.id}'
-        why = f" *{_cell(row.reason)}*" if row.reason else ""
-        tests = _tests(row, found, ran)
-        lines.append(f"| {anchor} | {row.level} | {_cell(row.summary)}{why}{tests} | {row.state} |")
+        why = f" *{_table_cell(row.reason)}*" if row.reason else ""
+        tests = _folded_tests(row, found, ran)
+        lines.append(
+            f"| {anchor} | {row.level} | {_table_cell(row.summary)}{why}{tests} | {row.state} |"
+        )
     return "\n".join([*lines, "", ":::", ""])
 
 
-def _tests(row: Row, found: check.Citations, ran: check.Ran) -> str:
+def _folded_tests(row: Row, found: check.Citations, ran: check.RecordedRun) -> str:
     """Return the tests that cite a clause, folded, each with its result."""
     lines = []
     for cited in row.cited:
-        outcomes = ran.outcomes(cited)
+        outcomes = ran.outcomes_of_clause(cited)
         for test in found.tests.get(cited, []):
             file, _, name = test.partition("::")
-            ended = {o for t, o in outcomes.items() if _same(t, test)}
+            ended = {o for t, o in outcomes.items() if _is_same_test(t, test)}
             words = name.removeprefix("test_").replace("_", " ")
             result = ", ".join(sorted(ended)) or "not run here"
             item = f"({cited[-1]}) " if "#" in cited else ""
-            lines.append(f"{item}[{_cell(words)}](../../../{file}): {result}")
+            lines.append(f"{item}[{_table_cell(words)}](../../../{file}): {result}")
     if not lines:
         return ""
     count = f"{len(lines)} test{'s' if len(lines) > 1 else ''}"
     return f"<details><summary>{count}</summary>{'<br>'.join(lines)}</details>"
 
 
-def _same(ran: str, test: str) -> bool:
+def _is_same_test(ran: str, test: str) -> bool:
     """Whether an executed test, with class and parameters, is the test with this name."""
     parts = ran.partition("[")[0].split("::")
     return f"{parts[0]}::{parts[-1]}" == test
 
 
-def _cell(text: str) -> str:
+def _table_cell(text: str) -> str:
     escaped = html.escape(" ".join(text.split()), quote=False)
     return "".join(f"\\{c}" if c in "|*_[]`" else c for c in escaped)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-__all__ = ["Declaration", "page", "parse"]
+__all__ = ["Declaration", "header_page", "parse_header"]
 
 _COMMENT = re.compile(r"[ \t]*/\*(.*?)\*/[ \t]*\n?", re.DOTALL)
 _SECTION = re.compile(r"-{4} (.+?) -{4,}")
@@ -43,13 +43,13 @@ class Header:
     declarations: list[Declaration] = field(default_factory=list)
 
 
-def parse(path: Path) -> Header:
+def parse_header(path: Path) -> Header:
     """Return a header's description and declarations, in order."""
     header = Header(path.name)
     text = path.read_text("utf-8").partition("*/\n")[2]  # skip the license
     text = text.replace('extern "C" {', "")
     section = comment = ""
-    for piece, is_comment in _pieces(text):
+    for piece, is_comment in _split_comments(text):
         if is_comment and (title := _SECTION.fullmatch(piece)):
             section, comment = title[1], ""
         elif is_comment and not header.intro:
@@ -58,15 +58,15 @@ def parse(path: Path) -> Header:
             comment = piece
         elif piece == "":
             comment = ""
-        elif found := _declaration(piece):
+        elif found := _parse_declaration(piece):
             found.comment, found.section = found.comment or comment, section
             header.declarations.append(found)
             comment = ""
-    header.declarations = _once(header.declarations)
+    header.declarations = _without_repeated_types(header.declarations)
     return header
 
 
-def _once(declarations: list[Declaration]) -> list[Declaration]:
+def _without_repeated_types(declarations: list[Declaration]) -> list[Declaration]:
     """Leave out forward declarations of types that are declared in full or were declared before."""
     seen = {(d.kind, d.name) for d in declarations if "{" in d.code}
     kept = []
@@ -78,14 +78,14 @@ def _once(declarations: list[Declaration]) -> list[Declaration]:
     return kept
 
 
-def _pieces(text: str) -> Iterator[tuple[str, bool]]:
+def _split_comments(text: str) -> Iterator[tuple[str, bool]]:
     """Yield comments (True) and declarations (False); an empty one represents an empty line."""
     code = re.sub(r"/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m[0]), text, flags=re.DOTALL)
     at = 0
     while at < len(text):
         comment = _COMMENT.match(text, at)
         if comment:
-            yield _plain(comment[1]), True
+            yield _comment_text(comment[1]), True
             at = comment.end()
             continue
         end = _end_of_declaration(code, at)
@@ -105,13 +105,13 @@ def _end_of_declaration(code: str, at: int) -> int:
     return at
 
 
-def _plain(comment: str) -> str:
+def _comment_text(comment: str) -> str:
     """Return a comment's text without the stars on the left."""
     lines = [re.sub(r"^\s*\* ?", "", line).rstrip() for line in comment.strip().split("\n")]
     return "\n".join(lines).strip()
 
 
-def _declaration(code: str) -> Declaration | None:
+def _parse_declaration(code: str) -> Declaration | None:
     """Parse a C declaration; None for preprocessor lines and others that readers do not need."""
     if define := _DEFINE.fullmatch(code):
         return Declaration("macro", define[1], code)
@@ -125,23 +125,23 @@ def _declaration(code: str) -> Declaration | None:
     function = _FUNCTION.search(bare)
     if function is None:
         raise ValueError(f"this declaration is neither a type nor a function:\n{code}")
-    comment = _plain(behind.removesuffix("*/"))
+    comment = _comment_text(behind.removesuffix("*/"))
     return Declaration("function", function[1], bare.rstrip(";"), comment)
 
 
-def page(header: Header, names: dict[str, str]) -> str:
+def header_page(header: Header, names: dict[str, str]) -> str:
     """Return the page of a header; ``names`` has the kind of each name in all headers."""
-    lines = [f"# `<siwarp/{header.name}>`", "", _prose(header.intro, names), ""]
+    lines = [f"# `<siwarp/{header.name}>`", "", _comment_markdown(header.intro, names), ""]
     section = ""
-    for found in _grouped(header.declarations):
+    for found in _merge_forward_declarations(header.declarations):
         if found.section != section:
             section = found.section
             lines += [f"## {section[0].upper()}{section[1:]}", ""]
-        lines += [*_entry(found, names), ""]
+        lines += [*_declaration_directive(found, names), ""]
     return "\n".join(lines)
 
 
-def _grouped(declarations: list[Declaration]) -> Iterator[Declaration]:
+def _merge_forward_declarations(declarations: list[Declaration]) -> Iterator[Declaration]:
     """Yield consecutive forward declarations of types as one declaration with many names."""
     group: Declaration | None = None
     for found in declarations:
@@ -158,24 +158,24 @@ def _grouped(declarations: list[Declaration]) -> Iterator[Declaration]:
         yield group
 
 
-def _entry(found: Declaration, names: dict[str, str]) -> list[str]:
+def _declaration_directive(found: Declaration, names: dict[str, str]) -> list[str]:
     """Return a declaration as a directive of Sphinx's C domain.
 
     Sphinx has one name space where C has two: a function with the name of a struct gets no
     directive.
     """
     if found.kind == "function" and names[found.name] != "function":
-        return ["```c", f"{found.code};", "```", "", _prose(found.comment, names)]
+        return ["```c", f"{found.code};", "```", "", _comment_markdown(found.comment, names)]
     signature = found.name
     if found.kind == "function":
         signature = re.sub(r"\s+", " ", found.code).replace("[]", "*")
-    body = [_prose(found.comment, names), ""] if found.comment else []
+    body = [_comment_markdown(found.comment, names), ""] if found.comment else []
     if "{" in found.code or found.kind == "macro":
         body += ["```c", *found.code.expandtabs(8).split("\n"), "```"]
     return [f"::::{{c:{found.kind}}} {signature}", *body, "::::"]
 
 
-def _prose(text: str, names: dict[str, str]) -> str:
+def _comment_markdown(text: str, names: dict[str, str]) -> str:
     """Return a comment as Markdown: interface names become links, indented lines stay unchanged."""
     blocks = []
     for block in re.split(r"\n\s*\n", text):
@@ -183,10 +183,10 @@ def _prose(text: str, names: dict[str, str]) -> str:
             blocks.append(f"```text\n{block}\n```")
         else:
             escaped = re.sub(r"([*<>\[\]`|_#])", r"\\\1", block).replace(r"\_", "_")
-            blocks.append(_KNOWN.sub(lambda m: _link(m[0], names), escaped))
+            blocks.append(_KNOWN.sub(lambda m: _reference_link(m[0], names), escaped))
     return "\n\n".join(blocks)
 
 
-def _link(name: str, names: dict[str, str]) -> str:
+def _reference_link(name: str, names: dict[str, str]) -> str:
     role = {"function": "func", None: None}.get(names.get(name), names.get(name))
     return f"{{c:{role}}}`{name}`" if role else f"`{name}`"

@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["broken"]
+__all__ = ["broken_links"]
 
 
 class _Page(HTMLParser):
@@ -33,18 +33,18 @@ class _Page(HTMLParser):
                 self.links.append(value)
 
 
-def broken(site: Path) -> list[str]:
+def broken_links(site: Path) -> list[str]:
     """Return a line for each broken link."""
     pages = {path: _Page(path.read_text("utf-8")) for path in sorted(site.rglob("*.html"))}
     found = []
     for path, page in pages.items():
         for link in dict.fromkeys(page.links):
-            if wrong := _wrong(link, path, pages):
+            if wrong := _link_error(link, path, pages):
                 found.append(f"{path.relative_to(site)}: {link}: {wrong}")
     return found
 
 
-def _wrong(link: str, path: Path, pages: dict[Path, _Page]) -> str:
+def _link_error(link: str, path: Path, pages: dict[Path, _Page]) -> str:
     """Return the error of a link on the page at ``path``; empty for a good or external link."""
     url = urlsplit(link)
     if url.scheme or url.netloc:
@@ -61,7 +61,7 @@ def _wrong(link: str, path: Path, pages: dict[Path, _Page]) -> str:
 def main() -> int:
     """Print the broken links; return 1 if there are any, or no pages."""
     site = Path(sys.argv[1]).resolve()
-    wrong = broken(site)
+    wrong = broken_links(site)
     print(*wrong, sep="\n", end="\n" if wrong else "")
     return 1 if wrong or not (site / "index.html").is_file() else 0
 

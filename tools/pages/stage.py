@@ -39,7 +39,7 @@ def main() -> int:
         if path.is_file():
             target.parent.mkdir(exist_ok=True)
             target.symlink_to(path)
-    for name, text in pages().items():
+    for name, text in generated_pages().items():
         target = stage / "docs" / name
         target.parent.mkdir(exist_ok=True)
         target.write_text(text, "utf-8")
@@ -47,7 +47,7 @@ def main() -> int:
 
 
 @functools.cache
-def pages() -> dict[str, str]:
+def generated_pages() -> dict[str, str]:
     """Return the text of each generated page, by its name in docs."""
     troubleshooting = (ROOT / "TROUBLESHOOTING.md").read_text("utf-8")
     made = {
@@ -55,17 +55,17 @@ def pages() -> dict[str, str]:
         "reference/counters.md": tables.counters_page(troubleshooting),
         "reference/exceptions.md": tables.exceptions_page(ROOT / "siwarp/base/reason.h"),
     }
-    groups = groupby(commands.commands(), lambda command: command.path[:2])
+    groups = groupby(commands.list_commands(), lambda command: command.path[:2])
     for path, group in groups:
-        made[f"reference/command/{'-'.join(path)}.md"] = commands.page(list(group))
-    parsed = [headers.parse(ROOT / "siwarp/include/siwarp" / name) for name in HEADERS]
+        made[f"reference/command/{'-'.join(path)}.md"] = commands.command_page(list(group))
+    parsed = [headers.parse_header(ROOT / "siwarp/include/siwarp" / name) for name in HEADERS]
     kinds: dict[str, str] = {}
     for found in (d for header in parsed for d in header.declarations):
         kinds.setdefault(found.name, found.kind)
     for header in parsed:
-        made[f"reference/c/{header.name.replace('.', '_')}.md"] = headers.page(header, kinds)
+        made[f"reference/c/{header.name.replace('.', '_')}.md"] = headers.header_page(header, kinds)
     made |= {f"reference/python/{name}.md": python_page(name) for name in PACKAGES}
-    return made | coverage.pages(ROOT)
+    return made | coverage.coverage_pages(ROOT)
 
 
 def python_page(package: str) -> str:
@@ -80,7 +80,7 @@ def python_page(package: str) -> str:
         if name in tables.EXCEPTIONS:
             elsewhere.append(f"[`{name}`](#exception-{name.lower()})")
         elif package == "siwarp":
-            elsewhere.append(_link(name, found))
+            elsewhere.append(_package_or_name_link(name, found))
         else:
             by_module.setdefault(where, []).append(name)
     lines += [f"Described elsewhere: {', '.join(elsewhere)}.", ""] if elsewhere else []
@@ -89,11 +89,16 @@ def python_page(package: str) -> str:
         title = ((ours and ours.__doc__) or "Values").strip().split("\n")[0].rstrip(".")
         lines += [f"## {title}", ""]
         for name in names:
-            lines += ["```{eval-rst}", *_directive(package, name, getattr(module, name)), "```", ""]
+            lines += [
+                "```{eval-rst}",
+                *_autodoc_directive(package, name, getattr(module, name)),
+                "```",
+                "",
+            ]
     return "\n".join(lines)
 
 
-def _link(name: str, found: object) -> str:
+def _package_or_name_link(name: str, found: object) -> str:
     """Return a link to a package, or to a name that ``siwarp`` re-exports."""
     if isinstance(found, ModuleType):
         return f"[`{name}`](siwarp.{name}.md)"
@@ -102,7 +107,7 @@ def _link(name: str, found: object) -> str:
     return f"{{py:{kind}}}`{name} <{package}.{name}>`" if callable(found) else f"`{name}`"
 
 
-def _directive(package: str, name: str, found: object) -> list[str]:
+def _autodoc_directive(package: str, name: str, found: object) -> list[str]:
     what = f"{package}.{name}"
     if isinstance(found, type) and not isinstance(found, GenericAlias):
         return [f".. autoclass:: {what}", "   :members:"]

@@ -12,14 +12,14 @@ from siwarp._siwarp import ffi, lib
 from siwarp.cli.settings import settings
 from siwarp.verbs import errors
 
-__all__ = ["EXCEPTIONS", "counters_page", "exceptions_page", "reasons", "settings_page"]
+__all__ = ["EXCEPTIONS", "counters_page", "exceptions_page", "parse_reasons", "settings_page"]
 
 #: The exceptions of siwarp itself, which are described only on this page.
 EXCEPTIONS = ("Error", "StateError", "LimitError", "PeerGone", "Timeout", "ProtocolError")
 _REASON = re.compile(r"X\((\w+), (E\w+),\s*((?:\"(?:[^\"\\]|\\.)*\"\s*)+)\)")
 
 
-def cell(text: str) -> str:
+def table_cell(text: str) -> str:
     """Return text for a table cell: Markdown that renders as exactly this text."""
     pieces = re.split(r"(`[^`]+`)", text.replace("|", r"\|"))
     return "".join(p if p[:1] == "`" else re.sub(r"([*<>\[\]_{}])", r"\\\1", p) for p in pieces)
@@ -40,7 +40,7 @@ def settings_page() -> str:
             f"(setting-{row.name})=",
             f"## `{row.variable}`",
             "",
-            f"{cell(row.help[:1].upper() + row.help[1:])}.",
+            f"{table_cell(row.help[:1].upper() + row.help[1:])}.",
             "",
             f"Option `{row.option}`; default {row.default}, from {row.minimum} to {row.maximum}.",
             "",
@@ -50,7 +50,7 @@ def settings_page() -> str:
 
 def counters_page(troubleshooting: str) -> str:
     """Return the page of all counters, with the advice in TROUBLESHOOTING.md."""
-    advice = _advice(troubleshooting)
+    advice = _advice_by_name(troubleshooting)
     lines = [
         "# Counters",
         "",
@@ -64,11 +64,11 @@ def counters_page(troubleshooting: str) -> str:
     for i in range(lib.siw_counters_count()):
         name = ffi.string(lib.siw_counter_name(i)).decode()
         what = ffi.string(lib.siw_counter_help(i)).decode()
-        lines.append(f"| `{name}` | {cell(what)} | {advice.get(name, '')} |")
+        lines.append(f"| `{name}` | {table_cell(what)} | {advice.get(name, '')} |")
     return "\n".join(lines) + "\n"
 
 
-def _advice(troubleshooting: str) -> dict[str, str]:
+def _advice_by_name(troubleshooting: str) -> dict[str, str]:
     """Return the advice for each name in the first column of the tables of TROUBLESHOOTING.md."""
     found: dict[str, str] = {}
     for line in troubleshooting.splitlines():
@@ -79,7 +79,7 @@ def _advice(troubleshooting: str) -> dict[str, str]:
     return found
 
 
-def reasons(header: Path) -> list[tuple[str, str, str]]:
+def parse_reasons(header: Path) -> list[tuple[str, str, str]]:
     """Return name, errno and text of each reason why a call is refused (base/reason.h)."""
     table = header.read_text("utf-8").partition("#define SIW_REASONS(X)")[2].replace("\\\n", "\n")
     return [
@@ -107,11 +107,11 @@ def exceptions_page(header: Path) -> str:
     for number, (kind, advice) in sorted(errors._BY_ERRNO.items()):
         name, text = errno.errorcode[number], os.strerror(number)
         link = f"[`{kind.__name__}`](#exception-{kind.__name__.lower()})"
-        lines.append(f"| `{name}` | {link} | {text} | {cell(advice)} |")
-    return "\n".join([*lines, "", *_terminates(), "", *_reasons(header)]) + "\n"
+        lines.append(f"| `{name}` | {link} | {text} | {table_cell(advice)} |")
+    return "\n".join([*lines, "", *_terminates_section(), "", *_reasons_section(header)]) + "\n"
 
 
-def _terminates() -> list[str]:
+def _terminates_section() -> list[str]:
     """Return the section on the numbers that a Terminate carries."""
     lines = [
         "(terminates)=",
@@ -126,11 +126,11 @@ def _terminates() -> list[str]:
     for layer, kind, code in errors._CODES:
         text = errors.terminate_reason(layer, kind, code)
         clause = errors.terminate_clause(layer, kind, code)
-        lines.append(f"| {layer} | {kind} | {code:#04x} | {cell(text)} | {clause} |")
+        lines.append(f"| {layer} | {kind} | {code:#04x} | {table_cell(text)} | {clause} |")
     return lines
 
 
-def _reasons(header: Path) -> list[str]:
+def _reasons_section(header: Path) -> list[str]:
     """Return the section on the reasons of refusals, with the names of siw_reason_name()."""
     lines = [
         "(reasons)=",
@@ -142,7 +142,7 @@ def _reasons(header: Path) -> list[str]:
         "the values of the call.",
         "",
     ]
-    for name, number, text in reasons(header):
+    for name, number, text in parse_reasons(header):
         anchor = name.lower().replace("_", "-")
-        lines += [f"(reason-{anchor})=", f"### {name}", "", f"`{number}`: {cell(text)}.", ""]
+        lines += [f"(reason-{anchor})=", f"### {name}", "", f"`{number}`: {table_cell(text)}.", ""]
     return lines

@@ -20,7 +20,7 @@ CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 DECLARED = {
     name
     for header in stage.HEADERS
-    for found in headers.parse(ROOT / "siwarp/include/siwarp" / header).declarations
+    for found in headers.parse_header(ROOT / "siwarp/include/siwarp" / header).declarations
     for name in re.findall(r"\bsiw_\w+", f"{found.name} {found.code}")
 }
 #: Devices are named after their network interface.

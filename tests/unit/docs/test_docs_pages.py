@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tools/pages")]
 
 import stage  # noqa: E402
-from doc_block import block, blocks  # noqa: E402
+from doc_block import read_block, read_blocks  # noqa: E402
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 WITH_BLOCKS = [ROOT / "README.md", *PAGES]
@@ -25,7 +25,7 @@ FENCE = re.compile(r"^```(\w*)\n.*?^```$", re.DOTALL | re.MULTILINE)
 
 def generated_pages() -> set[Path]:
     """Return the pages of docs that `make site` generates from the code; they may be linked to."""
-    return {(ROOT / "docs" / name).resolve() for name in stage.pages()}
+    return {(ROOT / "docs" / name).resolve() for name in stage.generated_pages()}
 
 
 def path_from_root(path: Path) -> str:
@@ -54,7 +54,7 @@ def test_each_block_is_tried_or_is_said_to_be_untried(page: Path) -> None:
 
 
 def test_each_named_block_is_run_by_a_test() -> None:
-    there = {(path_from_root(page), name) for page in WITH_BLOCKS for name in blocks(page)}
+    there = {(path_from_root(page), name) for page in WITH_BLOCKS for name in read_blocks(page)}
     assert there, "no page has a block that is tried"
     assert there == blocks_run_by_tests()
 
@@ -72,9 +72,9 @@ def test_each_link_to_a_file_leads_to_one(page: Path) -> None:
 def test_an_unknown_block_name_is_an_error(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("<!-- tried: here -->\n```sh\ntrue\n```\n")
-    assert block(page, "here") == "true\n"
+    assert read_block(page, "here") == "true\n"
     with pytest.raises(ValueError, match="no block there"):
-        block(page, "there")
+        read_block(page, "there")
 
 
 def test_the_glossary_is_in_alphabetical_order() -> None:

@@ -31,7 +31,7 @@ def test_each_path_that_has_tests_is_there_and_so_are_the_tests(root: Path) -> N
 
 
 def test_a_c_file_selects_its_layer_those_above_it_and_the_simulated_tests() -> None:
-    choice = quick.choose(["siwarp/rd/rd_tx.c"])
+    choice = quick.choose_tests(["siwarp/rd/rd_tx.c"])
     assert choice.real >= PAGES | unit_test_folders("rd", "ddp", "rdmap", "qp", "connect", "cm")
     assert choice.real.isdisjoint(unit_test_folders("mem", "mpa", "llp", "base", "device", "aio"))
     assert choice.simulated == set(quick.SIM)
@@ -39,25 +39,27 @@ def test_a_c_file_selects_its_layer_those_above_it_and_the_simulated_tests() -> 
 
 
 def test_a_python_file_of_the_command_selects_the_tests_of_its_name() -> None:
-    choice = quick.choose(["siwarp/cli/ping_server.py"])
+    choice = quick.choose_tests(["siwarp/cli/ping_server.py"])
     assert choice.real == PAGES | {"tests/cli/test_cli_ping.py"}
     assert not choice.simulated
-    assert quick.choose(["siwarp/cli/group.py"]).real == PAGES | set(quick.BY_NAME["cli"])
+    assert quick.choose_tests(["siwarp/cli/group.py"]).real == PAGES | set(quick.BY_NAME["cli"])
 
 
 def test_a_page_selects_only_the_tests_of_the_pages() -> None:
-    choice = quick.choose(["docs/mpi.md", "ARCHITECTURE.md"])
+    choice = quick.choose_tests(["docs/mpi.md", "ARCHITECTURE.md"])
     assert choice.real == PAGES
     assert not choice.simulated and not choice.left_out
 
 
 def test_a_tool_with_tests_selects_those() -> None:
-    assert quick.choose([".ci/run", "tests/reach.py"]).real == PAGES | unit_test_folders("gate")
+    assert quick.choose_tests([".ci/run", "tests/reach.py"]).real == PAGES | unit_test_folders(
+        "gate"
+    )
 
 
 @pytest.mark.parametrize("path", ["siwarp/base/lock.h", "siwarp/include/siwarp/siw.h"])
 def test_a_change_that_may_affect_everything_selects_the_small_set_and_says_so(path: str) -> None:
-    choice = quick.choose([path])
+    choice = quick.choose_tests([path])
     assert choice.real >= PAGES | set(quick.SMOKE)
     assert choice.simulated == set(quick.SIM)
     assert choice.left_out == {"tests/unit (the change may affect all of it)"}
@@ -65,30 +67,32 @@ def test_a_change_that_may_affect_everything_selects_the_small_set_and_says_so(p
 
 def test_a_test_that_changed_selects_itself_and_a_helper_selects_its_folder() -> None:
     real, simulated = "tests/hostile/test_hostile_fields.py", "tests/sim/uc/test_uc_loss.py"
-    choice = quick.choose([real, simulated, "tests/unit/mpa/test_that_was_removed.py"])
+    choice = quick.choose_tests([real, simulated, "tests/unit/mpa/test_that_was_removed.py"])
     assert choice.real == PAGES | {real}
     assert choice.simulated == {simulated}
-    helper = quick.choose(["tests/unit/rd/rd_kit.py"])
+    helper = quick.choose_tests(["tests/unit/rd/rd_kit.py"])
     assert helper.real == PAGES | set(quick.SMOKE) | unit_test_folders("rd")
 
 
 def test_nothing_is_selected_twice() -> None:
-    choice = quick.choose(["siwarp/qp/rd/qp_rd.c", "siwarp/base/lock.h"])
+    choice = quick.choose_tests(["siwarp/qp/rd/qp_rd.c", "siwarp/base/lock.h"])
     assert "tests/unit/qp" in choice.real and "tests/unit/qp/rd" not in choice.real
 
 
 def test_the_format_of_changed_files_is_checked_and_mypy_runs_for_the_package() -> None:
-    steps, out = quick.lints(["siwarp/cli/ping.py", "siwarp/that_was_removed.py", "docs/mpi.md"])
+    steps, out = quick.lint_commands(
+        ["siwarp/cli/ping.py", "siwarp/that_was_removed.py", "docs/mpi.md"]
+    )
     assert steps["format"][-1:] == ["siwarp/cli/ping.py"]
     assert "mypy" in steps and not out
-    steps, out = quick.lints(["docs/mpi.md"])
+    steps, out = quick.lint_commands(["docs/mpi.md"])
     assert "format" not in steps and "mypy" not in steps
     assert {"ruff", "c_includes", "c_symbols"} <= set(steps)
     assert any("mypy" in what for what in out)
 
 
 def test_simulated_tests_of_rd_have_a_run_of_their_own() -> None:
-    steps = quick.pytest_steps(quick.choose(["siwarp/rd/rd_tx.c"]))
+    steps = quick.pytest_commands(quick.choose_tests(["siwarp/rd/rd_tx.c"]))
     assert list(steps) == ["tests", "simulated", "simulated rd"]
     assert all("tests/sim/rd" in test for test in steps["simulated rd"] if test.endswith(".py"))
     assert not any("tests/sim/rd" in test for test in steps["simulated"])
@@ -114,8 +118,8 @@ def test_what_changed_is_told_from_a_commit(
     (tmp_path / "changed").write_text("2")
     (tmp_path / "new file").write_text("1")
     (tmp_path / "removed").unlink()
-    ref, commit = quick.merge_base(None)
+    ref, commit = quick.find_merge_base(None)
     assert ref == "main"
-    assert quick.changed_since(commit) == ["changed", "committed", "new file", "removed"]
+    assert quick.files_changed_since(commit) == ["changed", "committed", "new file", "removed"]
     with pytest.raises(SystemExit, match="no merge base with nowhere"):
-        quick.merge_base("nowhere")
+        quick.find_merge_base("nowhere")

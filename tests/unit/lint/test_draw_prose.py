@@ -39,16 +39,19 @@ class Sum:
 def test_comments_and_functions_of_c_are_found_and_strings_are_not() -> None:
     found = list(draw_prose.c_comments(C))
     assert found[1:] == [(2, "Two lines of a comment."), (9, "the sum")]
-    assert list(draw_prose.names(Path("a.c"), C)) == [(6, "add")]
+    assert list(draw_prose.function_names(Path("a.c"), C)) == [(6, "add")]
 
 
 def test_comments_docstrings_and_functions_of_python_are_found_and_tests_are_not() -> None:
     found = sorted(draw_prose.python_prose(PYTHON))
     assert found == [(1, "A module."), (5, "A comment of two lines."), (7, "Return the sum.")]
     named = [(7, "add"), (12, "Sum.total"), (13, "digits")]
-    assert list(draw_prose.names(Path("a.py"), PYTHON)) == named
+    assert list(draw_prose.function_names(Path("a.py"), PYTHON)) == named
 
 
 def test_sentences_of_a_page_are_found_and_tables_and_code_are_not() -> None:
     page = "# Title\n\nOne sentence. Another\none.\n\n```sh\nmake it. Now\n```\n| a | b |\n"
-    assert [words for _, words in draw_prose.sentences(page)] == ["One sentence.", "Another one."]
+    assert [words for _, words in draw_prose.page_sentences(page)] == [
+        "One sentence.",
+        "Another one.",
+    ]

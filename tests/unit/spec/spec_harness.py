@@ -125,8 +125,8 @@ class SpecTree:
         if self.outcomes is None:
             return
         clauses, _ = check.load_clauses(self.root / "spec")
-        wanted = requirements.parse(check.specification(self.root))
-        cited = check.scan(self.root, check.citable(clauses, wanted)).tests
+        wanted = requirements.parse(check.read_specification(self.root))
+        cited = check.scan_citations(self.root, check.citable_ids(clauses, wanted)).tests
         tests: dict[str, dict[str, object]] = {}
         for clause_id, names in cited.items():
             for name in names:
@@ -134,7 +134,7 @@ class SpecTree:
                 entry = {"clauses": [], "outcome": outcome}
                 if outcome != "not run":
                     tests.setdefault(name, entry)["clauses"].append(clause_id)  # type: ignore[attr-defined]
-        clause_record.write(self.root, clause_record.fingerprint(self.root), tests)
+        clause_record.write_record(self.root, clause_record.source_fingerprint(self.root), tests)
 
     def write_clauses_json(self, entries: list[dict[str, str | int]]) -> str:
         path = self.root / "clauses.json"

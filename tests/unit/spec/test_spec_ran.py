@@ -217,9 +217,9 @@ def test_a_run_is_recorded_by_whoever_has_its_reports(tmp_path: Path, workers: s
         "1"
     )
     subprocess.run([*command, "tests"], cwd=tmp_path, env=outside, timeout=100, check=False)
-    record = clause_record.load(tmp_path)
+    record = clause_record.load_record(tmp_path)
     assert record is not None
-    assert record["tree"] == clause_record.fingerprint(tmp_path)
+    assert record["tree"] == clause_record.source_fingerprint(tmp_path)
     assert record["tests"] == {
         f"tests/test_x.py::test_{name}": {"clauses": ids, "outcome": outcome}
         for name, ids, outcome in [
@@ -235,7 +235,7 @@ def test_a_run_is_recorded_by_whoever_has_its_reports(tmp_path: Path, workers: s
         [*command, "tests", "-k", "passes"], cwd=tmp_path, env=outside, timeout=100, check=True
     )
     # the tree is unchanged, so a partial run adds to the record
-    assert clause_record.load(tmp_path) == record
+    assert clause_record.load_record(tmp_path) == record
 
 
 # ---- the requirements of datagram-iWARP
@@ -359,12 +359,12 @@ def test_a_clones_record_of_the_same_tree_is_added_and_one_of_another_takes_its_
     one = {"tests/a.py::a": {"clauses": ["X"], "outcome": "passed"}}
     two = {"tests/sim/b.py::b": {"clauses": ["Y"], "outcome": "passed"}}
     clone = tmp_path / "clone"
-    clause_record.write(tmp_path, "tree", one)
-    clause_record.write(clone, "tree", two)
-    clause_record.add(tmp_path, clause_record.record_path(clone))
-    assert clause_record.load(tmp_path) == {"tree": "tree", "tests": one | two}
-    clause_record.write(clone, "another", one)
-    clause_record.add(tmp_path, clause_record.record_path(clone))
-    assert clause_record.load(tmp_path) == {"tree": "another", "tests": one}
+    clause_record.write_record(tmp_path, "tree", one)
+    clause_record.write_record(clone, "tree", two)
+    clause_record.add_record(tmp_path, clause_record.record_path(clone))
+    assert clause_record.load_record(tmp_path) == {"tree": "tree", "tests": one | two}
+    clause_record.write_record(clone, "another", one)
+    clause_record.add_record(tmp_path, clause_record.record_path(clone))
+    assert clause_record.load_record(tmp_path) == {"tree": "another", "tests": one}
     with pytest.raises(ValueError, match="is not a clause record"):
-        clause_record.add(tmp_path, tmp_path / "none")
+        clause_record.add_record(tmp_path, tmp_path / "none")
