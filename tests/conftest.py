@@ -19,7 +19,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from clause_record import Recorder
-from pace import crowd, scaled
+from pace import processes_per_cpu, scale_limit
 from timing import listed_tests, name_on_list
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 gc.disable()
 
 
-def _build_dir() -> Path:
+def _find_build_dir() -> Path:
     """Return the meson build directory of the C code of this installation."""
     spec = importlib.util.find_spec("siwarp._siwarp")
     assert spec is not None and spec.origin is not None
@@ -37,11 +37,11 @@ def _build_dir() -> Path:
 
 
 # Tests of a layer import the layer functions with: from _siwarp_layers import ffi, lib
-if not list(_build_dir().glob("_siwarp_layers.*.so")):
+if not list(_find_build_dir().glob("_siwarp_layers.*.so")):
     raise pytest.UsageError(
-        f"{_build_dir()} has no _siwarp_layers: tests need a build made by `make build`"
+        f"{_find_build_dir()} has no _siwarp_layers: tests need a build made by `make build`"
     )
-sys.path.insert(0, str(_build_dir()))
+sys.path.insert(0, str(_find_build_dir()))
 # With lazy binding, a layer function that does not exist yet fails only the tests that call it.
 sys.setdlopenflags(os.RTLD_LAZY)
 
@@ -115,7 +115,7 @@ NOT_COUNTED = (
 )
 
 
-def mark_timing(items: list[pytest.Item]) -> None:
+def mark_timing_tests(items: list[pytest.Item]) -> None:
     """Mark the tests that are listed in tests/timing/tests.txt as racing the clock."""
     names = frozenset(listed_tests())
     for item in items:
@@ -123,7 +123,7 @@ def mark_timing(items: list[pytest.Item]) -> None:
             item.add_marker("timing")
 
 
-def left_out(item: pytest.Item, picked: str, named: bool) -> bool:
+def is_left_out(item: pytest.Item, picked: str, named: bool) -> bool:
     """Return whether this run cannot, or should not, run the test.
 
     `picked`: the marker expression by which the run selects tests, or ""; `named`: whether the run
@@ -144,10 +144,10 @@ def left_out(item: pytest.Item, picked: str, named: bool) -> bool:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Remove the tests that belong to other runs."""
-    mark_timing(items)
+    mark_timing_tests(items)
     picked = config.option.markexpr
     named = any("::" in argument for argument in config.args)
-    items[:] = [item for item in items if not left_out(item, picked, named)]
+    items[:] = [item for item in items if not is_left_out(item, picked, named)]
 
 
 # A suite that a shell starts in the background ignores SIGINT, and a suite under nohup ignores
@@ -159,7 +159,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def _kill_when_failing(self: subprocess.Popen, kind: type | None, *rest: object) -> None:
+def _kill_on_exception(self: subprocess.Popen, kind: type | None, *rest: object) -> None:
     """Leave ``with subprocess.Popen(...)``; after an exception, kill the program first.
 
     The original method waits for the program without a limit, so a test that failed or timed out
@@ -171,7 +171,7 @@ def _kill_when_failing(self: subprocess.Popen, kind: type | None, *rest: object)
 
 
 _leave = subprocess.Popen.__exit__
-subprocess.Popen.__exit__ = _kill_when_failing  # type: ignore[method-assign]
+subprocess.Popen.__exit__ = _kill_on_exception  # type: ignore[method-assign]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -225,7 +225,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     seconds = marker.args[0] if marker else float(item.config.getini("timeout"))
     scales = item.get_closest_marker("scales") is not None
     item.add_marker(
-        pytest.mark.timeout(max(scaled(seconds) if scales else 0, seconds * crowd())), append=False
+        pytest.mark.timeout(
+            max(scale_limit(seconds) if scales else 0, seconds * processes_per_cpu())
+        ),
+        append=False,
     )
     yield
 
@@ -269,7 +272,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("siwarp")
 
 
-def _report_to(log: str) -> None:
+def _write_sanitizer_reports_to(log: str) -> None:
     """Have sanitizers write reports of this process and its children to files with this prefix."""
     ctypes.CDLL(None).__sanitizer_set_report_path(log.encode())
     if os.environ["SANITIZER"] == "asan":
@@ -286,11 +289,11 @@ def _report_to(log: str) -> None:
 # grew.
 _worker = os.environ.get("PYTEST_XDIST_WORKER")
 if "SANITIZER" in os.environ:
-    _report_to(os.environ["SANITIZER_LOG"] + (f".{_worker}" if _worker else ""))
+    _write_sanitizer_reports_to(os.environ["SANITIZER_LOG"] + (f".{_worker}" if _worker else ""))
 
 
 @pytest.fixture(autouse=True)
-def _fast_path(request: pytest.FixtureRequest) -> Iterator[None]:
+def _turn_off_crc_first(request: pytest.FixtureRequest) -> Iterator[None]:
     """Turn the setting `crc_first` off for a layer test of the behaviour without it.
 
     With this fixture the complete suite also passes under SIWARP_CRC_FIRST=1.
@@ -313,7 +316,7 @@ def root() -> Path:
 @pytest.fixture(scope="session")
 def build_dir() -> Path:
     """Return meson's build directory, which holds libsiwarp.so.0 and the tests' C programs."""
-    return _build_dir()
+    return _find_build_dir()
 
 
 def pytest_collection_finish() -> None:
@@ -325,7 +328,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
-    _threads_before.update(_threads())
+    _threads_before.update(_foreign_thread_ids())
 
 
 #: Threads that exist before the first test: numpy's, and the thread that communicates with the
@@ -351,7 +354,7 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
             _reports[file.name] = size
 
 
-def _threads() -> set[int]:
+def _foreign_thread_ids() -> set[int]:
     """Return the ids of this process's threads, except those known to Python's threading module."""
     tasks = {int(task.name) for task in Path("/proc/self/task").iterdir()}
     return tasks - {thread.native_id for thread in threading.enumerate()}
@@ -364,7 +367,7 @@ def wait_for_device_threads(limit: float = 10) -> None:
     seconds at most.
     """
     deadline = time.monotonic() + limit
-    while _threads() - _threads_before:
+    while _foreign_thread_ids() - _threads_before:
         if time.monotonic() > deadline:
             break  # a test has left a device open, whose threads do not end
         time.sleep(0.005)

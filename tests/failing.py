@@ -33,11 +33,11 @@ def failing(name, error, nth=1, times=1):
 """
 
 
-def run_failing(build_dir: Path, code: str, **env: str) -> str:
+def run_with_failing_calls(build_dir: Path, code: str, **env: str) -> str:
     """Run Python code in which system calls fail; return its output. Its assertions are checked."""
     tests = Path(__file__).resolve().parent
     paths = [str(build_dir), str(tests), os.environ.get("PYTHONPATH", "")]
-    done = pace.run(
+    done = pace.run_command(
         [sys.executable, "-c", PRELUDE + code],
         env={
             **{k: v for k, v in os.environ.items() if not k.startswith("SIWARP_")},

@@ -6,32 +6,32 @@ import subprocess
 from pathlib import Path
 
 
-class First:
+class FirstVersion:
     """The first version of a list of files, for tests that allow the list only to shrink.
 
-    `text` is that version; `name_then` returns the name that a file had at that commit, because
+    `text` is that version; `original_name` returns the name that a file had at that commit, because
     moving a file is not an addition.
     """
 
     def __init__(self, root: Path, path: str) -> None:
         self._root = root
-        added = self._git("log", "--diff-filter=A", "--format=%H", "--", path).split()
+        added = self._run_git("log", "--diff-filter=A", "--format=%H", "--", path).split()
         assert added, f"{path} is not in the history"
-        self.text = self._git("show", f"{added[-1]}:{path}")
+        self.text = self._run_git("show", f"{added[-1]}:{path}")
         self._old: dict[str, str] = {}
         moves = ("--diff-filter=R", "-M", "--name-status", "-z")
-        log = self._git(
+        log = self._run_git(
             "log", "--reverse", "--format=", *moves, f"{added[-1]}..HEAD", "--", "tests"
         )
-        fields = (log + self._git("diff", *moves, "HEAD", "--", "tests")).split("\0")
+        fields = (log + self._run_git("diff", *moves, "HEAD", "--", "tests")).split("\0")
         for old, new in zip(fields[1::3], fields[2::3], strict=False):
             self._old[new] = self._old.pop(old, old)
 
-    def _git(self, *words: str) -> str:
+    def _run_git(self, *words: str) -> str:
         command = ["git", *words]
         done = subprocess.run(command, cwd=self._root, capture_output=True, text=True, check=True)
         return done.stdout
 
-    def name_then(self, path: str) -> str:
+    def original_name(self, path: str) -> str:
         """Return the name that a file had in the commit that added the list."""
         return self._old.get(path, path)

@@ -28,7 +28,7 @@ _world: World | None = None
 
 
 @contextlib.contextmanager
-def in_world(world: World) -> Iterator[World]:
+def use_world(world: World) -> Iterator[World]:
     """Make the functions of this module use this simulated world in a block; add host ``HERE``."""
     global _world
     assert SIMULATED, "a real process has no worlds"
@@ -40,17 +40,17 @@ def in_world(world: World) -> Iterator[World]:
         _world = None
 
 
-def the_world() -> World:
-    """Return the world that ``in_world`` has set."""
-    assert _world is not None, "this harness needs a world: use in_world"
+def current_world() -> World:
+    """Return the world that ``use_world`` has set."""
+    assert _world is not None, "this harness needs a world: use use_world"
     return _world
 
 
-def udp(host: str = HERE, port: int = 0) -> Any:
+def open_udp_socket(host: str = HERE, port: int = 0) -> Any:
     """Return a plain UDP socket bound to an address and port."""
     if SIMULATED:
-        return the_world().udp(host, port)
-    sock = socket.socket(_family(host), socket.SOCK_DGRAM)
+        return current_world().udp(host, port)
+    sock = socket.socket(_address_family(host), socket.SOCK_DGRAM)
     sock.bind((host, port))
     return sock
 
@@ -58,9 +58,9 @@ def udp(host: str = HERE, port: int = 0) -> Any:
 def tcp_listen(host: str = HERE, limit: float = TCP_LIMIT) -> Any:
     """Return a plain listening TCP socket, on a port that the kernel or the world chooses."""
     if SIMULATED:
-        listener = the_world().tcp_listen(host, 0)
+        listener = current_world().tcp_listen(host, 0)
     else:
-        listener = socket.create_server((host, 0), family=_family(host), backlog=64)
+        listener = socket.create_server((host, 0), family=_address_family(host), backlog=64)
     listener.settimeout(limit)
     return listener
 
@@ -68,7 +68,7 @@ def tcp_listen(host: str = HERE, limit: float = TCP_LIMIT) -> Any:
 def tcp_connect(to: tuple[str, int], source: str = "", limit: float = TCP_LIMIT) -> Any:
     """Return a plain TCP connection, from the local address `source` or from any."""
     if SIMULATED:
-        sock = the_world().tcp_connect(source or (HERE_V6 if ":" in to[0] else HERE), to)
+        sock = current_world().tcp_connect(source or (HERE_V6 if ":" in to[0] else HERE), to)
         sock.settimeout(limit)
         return sock
     sock = socket.create_connection(to, limit, (source, 0) if source else None)
@@ -76,7 +76,7 @@ def tcp_connect(to: tuple[str, int], source: str = "", limit: float = TCP_LIMIT)
     return sock
 
 
-def hears(sock: Any, seconds: float) -> Any:
+def receive_within(sock: Any, seconds: float) -> Any:
     """Return what a plain socket receives within some seconds (at most 64 KiB), or None."""
     before = sock.gettimeout()
     sock.settimeout(seconds)
@@ -88,33 +88,33 @@ def hears(sock: Any, seconds: float) -> Any:
         sock.settimeout(before)
 
 
-def _family(host: str) -> socket.AddressFamily:
+def _address_family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def now() -> float:
     """Return a time in seconds; only differences between two times are meaningful."""
-    return the_world().now if SIMULATED and _world else time.monotonic()
+    return current_world().now if SIMULATED and _world else time.monotonic()
 
 
 def sleep(seconds: float) -> None:
     """Let this many seconds pass, in real or in simulated time."""
     if SIMULATED:
-        the_world().sleep(seconds)
+        current_world().sleep(seconds)
     else:
         time.sleep(seconds)
 
 
 @contextlib.contextmanager
-def faults(plan: str) -> Iterator[None]:
+def apply_fault_plan(plan: str) -> Iterator[None]:
     """Apply a fault plan to packets between endpoints at ``HERE`` in a block."""
     if SIMULATED:
         # The link of a host with itself has only one direction.
-        the_world().link(HERE, HERE, plan.replace("rx:", "tx:"))
+        current_world().link(HERE, HERE, plan.replace("rx:", "tx:"))
         try:
             yield
         finally:
-            the_world().link(HERE, HERE, None)
+            current_world().link(HERE, HERE, None)
         return
     from siwarp.verbs import faults as of_process
 

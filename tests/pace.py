@@ -26,7 +26,7 @@ MOST = 12.0
 FRESH_S = 2.0
 
 
-def _piece() -> float:
+def _time_work_piece() -> float:
     """Do a fixed piece of work, longer than a scheduler time slice, and sleep; return the seconds.
 
     The work measures the share of a CPU that is available; the sleep measures how late a sleeping
@@ -41,37 +41,37 @@ def _piece() -> float:
 
 
 @functools.lru_cache(maxsize=1)
-def _measured(_when: int) -> float:
-    took = statistics.mean(_piece() for _ in range(PIECES))
+def _measure_slowdown(_when: int) -> float:
+    took = statistics.mean(_time_work_piece() for _ in range(PIECES))
     return min(max(took / IDLE_S, 1.0), MOST)
 
 
-def slowness() -> float:
+def slowdown_factor() -> float:
     """Return by which factor the machine is slower now than when idle: 1 to ``MOST``."""
-    return _measured(int(time.monotonic() / FRESH_S))
+    return _measure_slowdown(int(time.monotonic() / FRESH_S))
 
 
-def scaled(seconds: float) -> float:
+def scale_limit(seconds: float) -> float:
     """Convert a limit in seconds for an idle machine to the limit to use now."""
-    return seconds if net.SIMULATED else seconds * slowness()
+    return seconds if net.SIMULATED else seconds * slowdown_factor()
 
 
-def over(began: float, seconds: float) -> bool:
+def limit_exceeded(began: float, seconds: float) -> bool:
     """Return whether a wait that began at `began` has exceeded its limit of `seconds`, scaled.
 
     The machine is measured only after `seconds` have passed, so a wait that ends earlier costs
     nothing.
     """
     took = net.now() - began
-    return took > seconds and took > scaled(seconds)
+    return took > seconds and took > scale_limit(seconds)
 
 
-def crowd() -> float:
+def processes_per_cpu() -> float:
     """Return how many processes per CPU want to run, at least 1: coarse, without a measurement."""
     return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), MOST)
 
 
-def run(
+def run_command(
     command: Sequence[Any],
     *,
     seconds: float,
@@ -81,8 +81,8 @@ def run(
 ) -> subprocess.CompletedProcess[Any]:
     """Run a command like subprocess.run, with a limit in seconds that applies to an idle machine.
 
-    As in `over`, the machine is measured only after that limit has passed. A measurement takes half
-    as long as starting a command, and the suite starts a thousand commands.
+    As in `limit_exceeded`, the machine is measured only after that limit has passed. A measurement
+    takes half as long as starting a command, and the suite starts a thousand commands.
 
     Raises:
         subprocess.TimeoutExpired: the command did not end within the scaled limit and was killed.
@@ -99,7 +99,7 @@ def run(
             try:
                 out, err = process.communicate(given, timeout=seconds)
             except subprocess.TimeoutExpired:
-                out, err = process.communicate(timeout=max(scaled(seconds) - seconds, 0.001))
+                out, err = process.communicate(timeout=max(scale_limit(seconds) - seconds, 0.001))
         except BaseException:
             process.kill()
             raise

@@ -78,7 +78,7 @@ def dependent_layers(layer: str) -> set[str]:
         found |= more
 
 
-def inside(path: str, folder: str) -> bool:
+def is_inside(path: str, folder: str) -> bool:
     """Return whether a path is that folder or file, or lies in that folder."""
     return path == folder or path.startswith(folder + "/")
 
@@ -100,7 +100,7 @@ def tests_affected_by(path: str) -> list[str] | None:
     return found
 
 
-def select(kind: str, changed: Iterable[str] | None) -> list[str]:
+def select_tests(kind: str, changed: Iterable[str] | None) -> list[str]:
     """Return the tests that the gate runs with this sanitizer.
 
     `changed`: the files that have changed since the last complete passing run, or None if unknown.
@@ -112,19 +112,22 @@ def select(kind: str, changed: Iterable[str] | None) -> list[str]:
             return list(GATE[kind])
         wanted += found
     both = {
-        a if inside(a, b) else b for a in wanted for b in GATE[kind] if inside(a, b) or inside(b, a)
+        a if is_inside(a, b) else b
+        for a in wanted
+        for b in GATE[kind]
+        if is_inside(a, b) or is_inside(b, a)
     }
     there = {path for path in both if (ROOT / path).exists()}
-    return sorted(a for a in there if not any(a != b and inside(a, b) for b in there))
+    return sorted(a for a in there if not any(a != b and is_inside(a, b) for b in there))
 
 
-def changed_since_green(root: Path) -> list[str] | None:
+def files_changed_since_green(root: Path) -> list[str] | None:
     """Return the files that differ from the commit named in ``.ci/full-green``.
 
     None if that file does not exist, or the history of this clone does not have that commit.
     """
 
-    def git(*words: str) -> str | None:
+    def run_git(*words: str) -> str | None:
         done = subprocess.run(
             ["git", *words], cwd=root, capture_output=True, text=True, check=False
         )
@@ -134,10 +137,10 @@ def changed_since_green(root: Path) -> list[str] | None:
         commit = (root / RECORD).read_text("ascii").split()[0]
     except (OSError, IndexError, UnicodeDecodeError):
         return None
-    if git("merge-base", "--is-ancestor", commit, "HEAD") is None:
+    if run_git("merge-base", "--is-ancestor", commit, "HEAD") is None:
         return None
-    differ = git("diff", "--name-only", "--no-renames", "-z", commit, "--")
-    new = git("ls-files", "--others", "--exclude-standard", "-z")
+    differ = run_git("diff", "--name-only", "--no-renames", "-z", commit, "--")
+    new = run_git("ls-files", "--others", "--exclude-standard", "-z")
     if differ is None or new is None:
         return None
     return [name for name in (differ + new).split("\0") if name]
@@ -146,4 +149,4 @@ def changed_since_green(root: Path) -> list[str] | None:
 if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1] not in GATE:
         sys.exit("usage: .ci/sanitized asan|tsan")
-    print(*select(sys.argv[1], changed_since_green(ROOT)))
+    print(*select_tests(sys.argv[1], files_changed_since_green(ROOT)))

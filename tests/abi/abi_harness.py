@@ -16,7 +16,7 @@ CC.append(f"-I{_paths.include_dir()}")
 
 def run(program: Path, *args: str, **env: str) -> str:
     """Run a program with siwarp's libibverbs.so.1; return its output. The program must succeed."""
-    done = pace.run(
+    done = pace.run_command(
         [program, *args],
         env=os.environ | {"LD_LIBRARY_PATH": str(_paths.abi_dir())} | env,
         capture_output=True,

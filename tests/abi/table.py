@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from abi.rows import BOTH, CABLE, GATE, HERE, NOBODY, PLACES, Row, rows  # noqa: E402
 from cli.install_harness import find_python_for, install_package  # noqa: E402
 from namespaces.ns_harness import PATH, Namespace, cabled  # noqa: E402
-from pace import scaled  # noqa: E402
+from pace import scale_limit  # noqa: E402
 
 from siwarp import _paths  # noqa: E402
 
@@ -211,7 +211,7 @@ def client_ended(
     while client.poll() is None and not server.poll() and time.monotonic() < end:
         time.sleep(0.02)
     left = end - time.monotonic()
-    return ended(client, min(left, scaled(10)) if server.poll() else left)
+    return ended(client, min(left, scale_limit(10)) if server.poll() else left)
 
 
 def rank_of(machine: Machine) -> int:
@@ -233,14 +233,14 @@ def one_killed(
     machine: Machine, row: Row, server: subprocess.Popen[bytes], client: subprocess.Popen[bytes]
 ) -> list[int | str]:
     """Kill an end that has been connected for a while; return the exit statuses of both ends."""
-    limit = scaled(row.seconds)
+    limit = scale_limit(row.seconds)
     victim, other = (server, client) if row.kill == "server" else (client, server)
     if not row.itself:
         # Some programs close this TCP connection after they have exchanged their addresses over it.
-        end = time.monotonic() + scaled(3)
+        end = time.monotonic() + scale_limit(3)
         while row.port and not machine.connected(row.port) and time.monotonic() < end:
             time.sleep(0.02)
-        time.sleep(scaled(BEFORE_KILL))
+        time.sleep(scale_limit(BEFORE_KILL))
         victim.kill()
     last, killed = ended(other, limit), ended(victim, limit)
     return [killed, last] if row.kill == "server" else [last, killed]
@@ -248,12 +248,12 @@ def one_killed(
 
 def run_pair(machine: Machine, row: Row, place: str, logs: list[Path]) -> list[int | str]:
     """Run the programs of a row; return their exit statuses."""
-    limit = scaled(row.seconds)
+    limit = scale_limit(row.seconds)
     began = time.monotonic()
     server = start(machine.command(row, place, 0, row.server), logs[0], machine.work)
     if not row.client:
         if row.kill:
-            time.sleep(scaled(BEFORE_KILL))
+            time.sleep(scale_limit(BEFORE_KILL))
             os.kill(rank_of(machine), signal.SIGKILL)
         return [ended(server, limit)]
     while row.port and not machine.listens(row.port) and server.poll() is None:
@@ -268,12 +268,12 @@ def run_pair(machine: Machine, row: Row, place: str, logs: list[Path]) -> list[i
     status = client_ended(server, client, limit)
     # A server ends soon after its client has ended; after a failure of the client it may wait for
     # another one.
-    return [ended(server, scaled(10) if status == 0 else 2), status]
+    return [ended(server, scale_limit(10) if status == 0 else 2), status]
 
 
 def free_port(machine: Machine, row: Row) -> None:
     """Wait until the port of the previous row is free: its server may still be exiting."""
-    end = time.monotonic() + scaled(5)
+    end = time.monotonic() + scale_limit(5)
     while row.port and machine.listens(row.port) and time.monotonic() < end:
         time.sleep(0.02)
 

@@ -11,7 +11,7 @@ import pytest
 from abi.abi_harness import CC, PROGRAMS, run
 from cli.cli_harness import dissect_to_json, environment_without_sanitizer, run_siwarp
 from namespaces.ns_harness import PATH
-from pace import scaled
+from pace import scale_limit
 
 from siwarp import _paths
 
@@ -72,7 +72,7 @@ def test_a_list_of_datagrams_leaves_in_one_system_send(compiled: dict[str, Path]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sink:
         sink.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
         sink.bind(("127.0.0.1", 0))
-        sink.settimeout(scaled(10))
+        sink.settimeout(scale_limit(10))
         run(compiled["batch"], str(sink.getsockname()[1]))
         octets, ((level, kind, size), *_), *_ = sink.recvmsg(1 << 16, 64)
     each = int.from_bytes(size[:4], sys.byteorder)

@@ -18,7 +18,7 @@ import pytest
 from abi.rows import PINGPONG, SCRIPTS
 from cli.cli_harness import COMMAND
 from namespaces.ns_harness import Namespace
-from pace import scaled
+from pace import scale_limit
 
 FOLDER = Path(__file__).parent / "pyverbs"
 #: The Python interpreter that Debian's pyverbs is built for.
@@ -49,7 +49,7 @@ def pyverbs() -> None:
 @pytest.mark.usefixtures("pyverbs")
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_of_pyverbs_does_what_it_says(private_namespace: Namespace, script: str) -> None:
-    done = pace.run(
+    done = pace.run_command(
         private_namespace.inside(
             *COMMAND, "run", "--no-view", PYTHON, str(FOLDER / f"{script}.py"), "siw_lo"
         ),
@@ -94,7 +94,7 @@ UNNAMED = {
 @pytest.mark.programs
 @pytest.mark.usefixtures("pyverbs")
 def test_every_class_of_pyverbs_is_in_a_script() -> None:
-    printed = pace.run(
+    printed = pace.run_command(
         [PYTHON, "-c", CLASSES], capture_output=True, text=True, check=True, seconds=60
     ).stdout
     classes = set(printed.split())
@@ -107,7 +107,7 @@ def test_every_class_of_pyverbs_is_in_a_script() -> None:
 
 def until_listening(private_namespace: Namespace, server: subprocess.Popen[str]) -> None:
     """Wait until a pingpong server listens."""
-    end = time.monotonic() + scaled(30)
+    end = time.monotonic() + scale_limit(30)
     while not private_namespace.listens(PINGPONG):
         assert server.poll() is None, server.communicate()
         assert time.monotonic() < end, "it does not listen"
@@ -131,14 +131,14 @@ def test_a_pingpong_ends_well(private_namespace: Namespace, kind: str, options: 
     ) as server:
         try:
             until_listening(private_namespace, server)
-            client = pace.run(
+            client = pace.run_command(
                 private_namespace.inside(*command, "127.0.0.1"),
                 capture_output=True,
                 text=True,
                 seconds=60,
             )
             assert client.returncode == 0, client.stdout + client.stderr
-            said, _ = server.communicate(timeout=scaled(20))
+            said, _ = server.communicate(timeout=scale_limit(20))
         finally:
             server.kill()
     assert server.returncode == 0, said

@@ -28,7 +28,7 @@ def test_posts_arrive_whole_and_in_order_if_they_wait(root: Path, batching: str)
     env["SIWARP_BATCHING"] = batching
     total = 0
     for parts, more in ((PARTS, {}), (SIMULATED, {"SIWARP_SIM": "1"})):
-        done = pace.run(
+        done = pace.run_command(
             [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist",
              *parts],
             cwd=root, env=env | more, capture_output=True, text=True,

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 
 from cli.cli_harness import COMMAND
-from pace import scaled
+from pace import scale_limit
 
 
 @contextlib.contextmanager
@@ -35,7 +35,7 @@ def bench_server(
         finally:
             process.terminate()
             try:
-                process.communicate(timeout=scaled(20))
+                process.communicate(timeout=scale_limit(20))
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
@@ -43,8 +43,8 @@ def bench_server(
 
 def call(port: int, greeting: bytes = b"") -> socket.socket:
     """Connect to a server and send this greeting."""
-    connection = socket.create_connection(("127.0.0.1", port), scaled(10))
-    connection.settimeout(scaled(30))
+    connection = socket.create_connection(("127.0.0.1", port), scale_limit(10))
+    connection.settimeout(scale_limit(30))
     connection.sendall(greeting)
     return connection
 

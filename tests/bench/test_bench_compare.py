@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pace import scaled
+from pace import scale_limit
 from typer.testing import CliRunner
 
 from siwarp.bench import compare
@@ -297,7 +297,7 @@ def test_every_figure_is_one_that_the_bench_measures(what: compare.Compared) -> 
 
 @pytest.mark.scales
 def test_this_build_compared_with_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "LIMIT_S", scaled(compare.LIMIT_S))
+    monkeypatch.setattr(compare, "LIMIT_S", scale_limit(compare.LIMIT_S))
     # A path after #! must contain no blank, and the path of this tree may contain one.
     (tmp_path / "venv").symlink_to(sys.prefix)
     python = tmp_path / "venv/bin" / Path(sys.executable).name

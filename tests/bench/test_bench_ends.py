@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pace import over
+from pace import limit_exceeded
 
 from siwarp import bench
 from siwarp.bench import runner
@@ -234,7 +234,7 @@ def test_an_end_of_what_loses_nothing_waits_for_a_slow_peer(
         end = processes[patient]
         start = cpu_seconds(end.pid)
         while cpu_seconds(end.pid) - start < PATIENCE_MS / 1000 + 0.3 and end.poll() is None:
-            assert not over(began, 40)
+            assert not limit_exceeded(began, 40)
             time.sleep(0.05)
 
     try:

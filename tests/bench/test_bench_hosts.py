@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from bench.hosts_harness import all_of, bench_server, call
 from cli.cli_harness import COMMAND, run_siwarp, run_siwarp_in_process
-from pace import over, scaled
+from pace import limit_exceeded, scale_limit
 
 from siwarp.bench import hosts_points
 from siwarp.bench.hosts import GREETING, MAGIC, VERSION, Load, Request, greeting
@@ -151,7 +151,7 @@ def test_nobody_there_and_a_foreign_server_are_told_apart() -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         done = bench(foreign.getsockname()[1], "lat", "-n", 5)
-        thread.join(scaled(30))
+        thread.join(scale_limit(30))
     assert done.returncode == 1
     assert "is not a siwarp bench server" in done.stderr
 
@@ -174,7 +174,7 @@ def test_another_version_is_told_which_this_is(port: int) -> None:
         thread = threading.Thread(target=answer)
         thread.start()
         done = bench(newer.getsockname()[1], "lat", "-n", 5)
-        thread.join(scaled(30))
+        thread.join(scale_limit(30))
     assert done.returncode == 1
     assert "run the same siwarp on both hosts" in done.stderr
 
@@ -240,7 +240,7 @@ def test_a_run_that_is_too_large_or_none_is_refused(change: dict[str, object], w
 
 
 def _ends(process: subprocess.Popen[str], seconds: float) -> str:
-    out, err = process.communicate(timeout=scaled(seconds))
+    out, err = process.communicate(timeout=scale_limit(seconds))
     return out + err
 
 
@@ -249,7 +249,7 @@ def _busy(server: subprocess.Popen[str]) -> None:
     began = time.monotonic()
     children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
     while not children.read_text(encoding="ascii").strip():
-        assert not over(began, 20), "no run began"
+        assert not limit_exceeded(began, 20), "no run began"
         time.sleep(0.01)
 
 
@@ -274,7 +274,7 @@ def test_a_server_goes_on_when_its_client_was_killed() -> None:
         began = time.monotonic()
         while (done := bench(port, "lat", "-n", 10)).returncode:
             assert "busy" in done.stderr
-            assert not over(began, 15), done.stderr
+            assert not limit_exceeded(began, 15), done.stderr
         os.kill(server.pid, 0)
 
 

@@ -22,7 +22,7 @@ sanitizers_hide_it = pytest.mark.skipif(
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "siwarp.cli", "bench", "memory", *arguments]
-    return pace.run(command, capture_output=True, text=True, check=False, seconds=120)
+    return pace.run_command(command, capture_output=True, text=True, check=False, seconds=120)
 
 
 def test_each_number_of_peers_is_a_point_and_the_second_tells_of_a_further_peer() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from pace import scaled
+from pace import scale_limit
 
 from siwarp import bench
 from siwarp.bench import runner
@@ -76,7 +76,7 @@ pytestmark = pytest.mark.scales
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Extend the time limit of a run, so that only a run that hangs exceeds it."""
-    monkeypatch.setattr(runner, "LIMIT_S", int(scaled(runner.LIMIT_S)))
+    monkeypatch.setattr(runner, "LIMIT_S", int(scale_limit(runner.LIMIT_S)))
 
 
 @pytest.mark.parametrize("asked", SMALL.values(), ids=SMALL.keys())

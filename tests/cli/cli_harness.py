@@ -32,7 +32,7 @@ def environment_without_sanitizer() -> dict[str, str]:
 def run_siwarp(
     *arguments: object, cwd: object = "/", env: dict[str, str] | None = None, timeout: float = 60
 ) -> subprocess.CompletedProcess[str]:
-    return pace.run(
+    return pace.run_command(
         [*COMMAND, *map(str, arguments)],
         capture_output=True,
         text=True,

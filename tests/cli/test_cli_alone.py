@@ -25,7 +25,7 @@ sys.exit(main())
 def run_siwarp_without_modules(
     modules: str, *words: str, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    return pace.run(
+    return pace.run_command(
         [sys.executable, "-c", LACKING, modules, *words],
         capture_output=True,
         text=True,
@@ -95,5 +95,7 @@ main(["config"])
 sys.argv[1:] = ["config"]
 main()
 """
-    done = pace.run([sys.executable, "-c", script], capture_output=True, text=True, seconds=60)
+    done = pace.run_command(
+        [sys.executable, "-c", script], capture_output=True, text=True, seconds=60
+    )
     assert done.stdout.splitlines() == ["True False", "True True"], done.stderr

@@ -63,7 +63,7 @@ def test_streams_and_errors_can_be_asked_for_alone(sample_capture: Path) -> None
 
 
 def test_a_capture_comes_by_standard_input(sample_capture: Path) -> None:
-    done = pace.run(
+    done = pace.run_command(
         [*COMMAND, "dissect", "-"],
         input=sample_capture.read_bytes(),
         capture_output=True,
@@ -155,7 +155,7 @@ def test_the_script_for_wireshark_is_where_the_command_says() -> None:
 
 def dissect_without_module(module: str, file: Path) -> subprocess.CompletedProcess[str]:
     """Run dissect in a Python in which this module cannot be imported."""
-    return pace.run(
+    return pace.run_command(
         [sys.executable, "-c", f"import sys; sys.modules[{module!r}] = None\n"
          "from siwarp.cli.main import main; sys.exit(main())", "dissect", file],
         capture_output=True, text=True, seconds=60,

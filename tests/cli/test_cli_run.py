@@ -15,7 +15,7 @@ import pace
 import pytest
 from cli.cli_harness import COMMAND, run_siwarp, run_siwarp_in_process
 from cli.run_harness import LIST, OTHERS, compile_program, make_wheel_library
-from pace import scaled
+from pace import scale_limit
 
 from siwarp import _paths
 from siwarp.cli import run_view
@@ -46,7 +46,7 @@ def siwarp_device_names() -> list[str]:
 def test_status_arguments_and_standard_input_pass_unchanged(view: list[str]) -> None:
     script = 'for a in "$@"; do printf "<%s>" "$a"; done; cat; exit 7'
     words = ["--", "-h", "a b", "", "*", "--faults"]
-    done = pace.run(
+    done = pace.run_command(
         [*COMMAND, "run", *view, "--", "sh", "-c", script, "sh", *words],
         input="from here",
         capture_output=True,
@@ -67,7 +67,7 @@ def test_a_signal_reaches_the_program_itself(number: signal.Signals) -> None:
         assert int(process.stdout.readline()) == process.pid
         process.send_signal(number)
         assert process.stdout.read() == "caught\n"
-        assert process.wait(timeout=scaled(20)) == 5
+        assert process.wait(timeout=scale_limit(20)) == 5
 
 
 def test_a_program_that_a_signal_ends_ends_so() -> None:
@@ -77,7 +77,7 @@ def test_a_program_that_a_signal_ends_ends_so() -> None:
 def test_the_terminal_is_the_programs() -> None:
     parent, child = pty.openpty()
     try:
-        done = pace.run(
+        done = pace.run_command(
             [*COMMAND, "run", "sh", "-c", "tty; test -t 0 && test -t 2"],
             stdin=child,
             stdout=subprocess.PIPE,
@@ -146,7 +146,7 @@ def test_a_low_limit_of_open_files_is_raised_and_a_high_one_kept() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
     for low, then in ((256, most), (most, most)):
-        done = pace.run(
+        done = pace.run_command(
             ["sh", "-c", f'ulimit -Sn {low}; exec "$@"', "sh",
              *COMMAND, "run", "--no-view", "sh", "-c", "ulimit -Sn; ulimit -Hn"],
             capture_output=True, text=True, seconds=30,
@@ -228,7 +228,9 @@ def test_only_the_standard_library_stands_before_the_program() -> None:
         "os.execvpe = lambda *a: print(sorted({m.split('.')[0] for m in sys.modules}))\n"
         "main.main(['run', 'true'])\n"
     )
-    done = pace.run([sys.executable, "-c", code], capture_output=True, text=True, seconds=30)
+    done = pace.run_command(
+        [sys.executable, "-c", code], capture_output=True, text=True, seconds=30
+    )
     assert done.returncode == 0, done.stderr
     loaded = done.stdout
     assert "'siwarp'" in loaded

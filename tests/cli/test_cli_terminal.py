@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from cli.cli_harness import COMMAND, ping_server, qkey_options, run_siwarp, run_siwarp_in_process
-from pace import scaled
+from pace import scale_limit
 from unit.inspect.inspect_harness import RECORDED
 
 COMMANDS = [
@@ -47,7 +47,7 @@ def output_on_terminal(columns: int, *arguments: object, command: Sequence[str] 
         ) as process,
     ):
         os.close(slave)
-        limit = threading.Timer(scaled(60), process.kill)
+        limit = threading.Timer(scale_limit(60), process.kill)
         limit.start()
         with contextlib.suppress(OSError):  # EIO: the other end of the pty has been closed
             while got := screen.read(1 << 16):
@@ -184,7 +184,7 @@ def test_a_watched_process_shows_what_moves_until_it_ends() -> None:
                 break
         process.terminate()
         rest = watching.stdout.read()
-        assert watching.wait(scaled(60)) == 0
+        assert watching.wait(scale_limit(60)) == 0
     assert rest.splitlines()[-1] == f"Process {process.pid} has ended."
 
 

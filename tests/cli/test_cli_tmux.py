@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cli.cli_harness import COMMAND
 from cli.test_cli_terminal import CAPTURE, COMMANDS
-from pace import over
+from pace import limit_exceeded
 
 pytestmark = pytest.mark.programs
 SIZES = [(80, 24), (120, 40)]
@@ -48,7 +48,7 @@ class Tmux:
         self("new-session", "-d", "-s", "it", *size, command)
         began = time.monotonic()
         while self("display", "-p", "-t", "it", "#{pane_dead}").strip() != "1":
-            assert not over(began, 60), self("capture-pane", "-p", "-t", "it")
+            assert not limit_exceeded(began, 60), self("capture-pane", "-p", "-t", "it")
             time.sleep(0.05)
         seen = self("capture-pane", "-p", "-J", "-S", "-", "-t", "it")
         self("kill-session", "-t", "it")

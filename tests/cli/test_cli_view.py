@@ -18,7 +18,7 @@ import pace
 import pytest
 from cli.cli_harness import COMMAND, run_siwarp
 from cli.install_harness import find_python_for, install_package
-from pace import scaled
+from pace import scale_limit
 
 from siwarp import _paths
 from siwarp.cli.run_device import Device, devices
@@ -42,7 +42,7 @@ print(json.dumps(seen))
 
 
 def run_under_siwarp(*words: object, user: list[str] | None = None, **more: Any) -> str:
-    done = pace.run(
+    done = pace.run_command(
         [*(user or []), *COMMAND, "run", *map(str, words)],
         capture_output=True,
         text=True,
@@ -55,7 +55,7 @@ def run_under_siwarp(*words: object, user: list[str] | None = None, **more: Any)
 
 
 def read_folders_as_user(*folders: str, seen_by: list[str]) -> dict[str, Any]:
-    done = pace.run(
+    done = pace.run_command(
         [*seen_by, sys.executable, "-c", LOOK, *folders],
         capture_output=True,
         text=True,
@@ -173,7 +173,7 @@ def test_nothing_of_it_is_seen_outside() -> None:
         assert not [line for line in mounts.splitlines() if line.startswith("siwarp ")]
         process.stdin.write("\n")
         process.stdin.close()
-        assert process.wait(timeout=scaled(20)) == 0
+        assert process.wait(timeout=scale_limit(20)) == 0
 
 
 def test_the_classes_are_as_read_only_as_before() -> None:
@@ -198,7 +198,7 @@ def test_the_devices_are_those_of_the_network_namespace() -> None:
     made += "for one in lo lonely0 lonely1; do ip link set $one up; done\n"
     # /sys belongs to the outer network namespace and has no interfaces with these names.
     show = "cd /sys/class/infiniband; echo */device/net/*; ls -A siw_lonely0/device/net/lonely0"
-    done = pace.run(
+    done = pace.run_command(
         ["unshare", "-rn", "sh", "-ec", f'{made}exec "$@"', "sh",
          *COMMAND, "run", "sh", "-c", show],
         capture_output=True, text=True, seconds=30,
@@ -214,7 +214,7 @@ def test_interfaces_that_differ_in_the_end_of_a_long_name_are_two_devices() -> N
         f"ip addr add 192.0.2.{i}/24 dev {name}; ip link set {name} up"
         for i, name in enumerate(names, 1)
     )
-    done = pace.run(
+    done = pace.run_command(
         ["unshare", "-rn", "sh", "-ec", f'{made}\nexec "$@"', "sh",
          *COMMAND, "run", "ls", "/sys/class/infiniband"],
         capture_output=True, text=True, seconds=30,
@@ -240,7 +240,7 @@ def test_a_user_has_the_files_too_and_stays_who_he_is(run_command_as_nobody: lis
         "id -u; id -g; ls /sys/class/infiniband; for d in /dev/infiniband/*; do exec 3<>$d; done; "
         "grep CapEff /proc/self/status; cat /proc/self/uid_map; touch /dev/new"
     )
-    done = pace.run(
+    done = pace.run_command(
         [*run_command_as_nobody, "sh", "-c", script],
         capture_output=True,
         text=True,
@@ -264,7 +264,7 @@ def test_root_has_another_mount_namespace_and_no_other_else() -> None:
 
 
 def test_root_without_the_capability_takes_a_user_namespace() -> None:
-    done = pace.run(
+    done = pace.run_command(
         ["setpriv", "--bounding-set=-sys_admin", *COMMAND,
          "run", "sh", "-c", "id -u; ls /sys/class/infiniband"],
         capture_output=True, text=True, seconds=30,
@@ -305,7 +305,7 @@ NO_NAMESPACES = (
 def test_where_namespaces_are_refused_it_says_so_and_goes_on(
     refusal: str, words: list[str]
 ) -> None:
-    done = pace.run(
+    done = pace.run_command(
         [*words, *COMMAND, "run", "sh", "-c", "echo went on; exit 6"],
         capture_output=True,
         text=True,
@@ -318,7 +318,7 @@ def test_where_namespaces_are_refused_it_says_so_and_goes_on(
 
 @pytest.mark.root
 def test_root_without_any_capability_is_told_to_be_another_user() -> None:
-    done = pace.run(
+    done = pace.run_command(
         ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all",
          *COMMAND, "run", "sh", "-c", "echo went on; exit 6"],
         capture_output=True, text=True, seconds=30,

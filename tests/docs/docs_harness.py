@@ -27,7 +27,7 @@ def run_in_namespace(script: str, folder: Path, first: Path | None = None) -> st
     ``first``, then in the folder of this Python, which has ``siwarp``.
     """
     places = [first, Path(sys.executable).parent, os.environ["PATH"], "/usr/sbin", "/sbin"]
-    done = pace.run(
+    done = pace.run_command(
         ["unshare", "-rn", "bash", "-ec", f"ip link set lo up\n{script}"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

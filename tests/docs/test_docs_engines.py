@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from docs.docs_harness import read_doc_block, run_in_namespace
-from pace import scaled
+from pace import scale_limit
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_mooncakes_benchmark_runs_as_the_page_says(
 
 
 @pytest.mark.programs
-@pytest.mark.timeout(scaled(60))
+@pytest.mark.timeout(scale_limit(60))
 def test_mooncakes_engine_starts_in_python(mooncake_environment: Path, tmp_path: Path) -> None:
     said = run_in_namespace(
         read_doc_block("docs/mooncake-ucx.md", "mooncake-python"),

@@ -18,7 +18,7 @@ def run_shell_block(
     """Run a block as a shell does; siwarp is this one."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     told = {"PATH": path, "UCX_LOG_FILE": "stderr"}
-    return pace.run(
+    return pace.run_command(
         ["sh", "-ec", script],
         cwd=work,
         env={**os.environ, **told},

@@ -87,12 +87,12 @@ class Stranger:
     """A plain UDP socket on this host; its methods are those of ``socket.socket``."""
 
     def __init__(self, host: str = net.HERE) -> None:
-        self.sock = net.udp(host)
+        self.sock = net.open_udp_socket(host)
         self.sock.settimeout(LIMIT)
 
     def silent(self) -> bool:
         """Return whether no datagram is in the socket's receive buffer."""
-        return net.hears(self.sock, 0) is None
+        return net.receive_within(self.sock, 0) is None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.sock, name)

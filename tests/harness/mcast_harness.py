@@ -49,7 +49,7 @@ class Member:
 
 def raw(group: str, payload: bytes, port: int = MCAST_PORT) -> None:
     """Send a datagram to a group on loopback with a socket that belongs to the test."""
-    with net.udp() as s:
+    with net.open_udp_socket() as s:
         s.sendto(payload, (group, port))
 
 

@@ -134,7 +134,7 @@ class PlainPeer:
     def has_heard(self, seconds: float) -> bool:
         """Return whether data or the end of the stream arrives within `seconds`."""
         if self._came is None:
-            self._came = net.hears(self.sock, seconds)
+            self._came = net.receive_within(self.sock, seconds)
         return self._came is not None
 
     def take(self, n: int) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 
 import net
 from harness.verbs_harness import ALL_ACCESS, LIMIT, Rig, until
-from pace import over
+from pace import limit_exceeded
 
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.verbs import (
@@ -143,7 +143,7 @@ def read_all(s: Any, limit: float = LIMIT) -> bytes:
     """Read until the end of the stream or a reset."""
     octets = b""
     began = net.now()
-    while not over(began, limit):
+    while not limit_exceeded(began, limit):
         try:
             part = s.recv(65536)
         except OSError as e:

@@ -9,7 +9,7 @@ from typing import Any
 import net
 from harness.rd_harness import QKEY, Peer
 from harness.verbs_harness import LIMIT
-from pace import over
+from pace import limit_exceeded
 from unit.rd.rd_kit import OFFER
 
 from siwarp.inspect import (
@@ -56,7 +56,7 @@ class Stranger:
     def __init__(self, end: Peer, host: str = net.HERE) -> None:
         self.end = end
         self.to = end.qp.addr
-        self.sock = net.udp(host)
+        self.sock = net.open_udp_socket(host)
         self.sock.settimeout(LIMIT)
         self.epoch = EPOCH
         self.ird = 16
@@ -170,7 +170,7 @@ class Stranger:
         """Wait for a segment; return its header and payload."""
         began = net.now()
         while not self.got:
-            assert not over(began, LIMIT)
+            assert not limit_exceeded(began, LIMIT)
             self.take()
         octets = self.got.pop(0)
         head = DDP(octets)
@@ -208,7 +208,7 @@ class Stranger:
     def taken(self) -> None:
         """Wait until all segments sent are acknowledged."""
         began = net.now()
-        while not over(began, LIMIT):
+        while not limit_exceeded(began, LIMIT):
             self.say(RDType.PROBE)
             d = self.take()
             if d.type == RDType.ACK and [d.acknowledged, d.response_acknowledged] == self.psn:

@@ -20,7 +20,7 @@ class Sender:
     """A plain UDP socket that sends to a single address."""
 
     def __init__(self, to: tuple[str, int]) -> None:
-        self.sock, self.to = net.udp(), to
+        self.sock, self.to = net.open_udp_socket(), to
 
     def send(self, octets: bytes) -> None:
         self.sock.sendto(octets, self.to)

@@ -82,7 +82,7 @@ class Peer:
     """The peer of a UC queue pair, built with scapy; `psn` is the PSN of its next datagram."""
 
     def __init__(self, rig: Rig, *, psn: int = 0, rq_psn: int = 0, **kind: Any) -> None:
-        self.sock = net.udp()
+        self.sock = net.open_udp_socket()
         if not net.SIMULATED:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
         self.sock.settimeout(LIMIT)
@@ -163,7 +163,7 @@ class Peer:
         return self.sock.recv(1 << 16)
 
     def is_silent(self, seconds: float = 0.05) -> bool:
-        return net.hears(self.sock, seconds) is None
+        return net.receive_within(self.sock, seconds) is None
 
     def recv(self, wr_id: int = 1, offset: int = 0, length: int | None = None) -> None:
         self.qp.post_recv(RecvWR(wr_id, sg=[self.memory.sge(offset, length)]))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import net
-from pace import over
+from pace import limit_exceeded
 
 from siwarp.base.library import ffi, lib
 from siwarp.verbs import (
@@ -66,7 +66,7 @@ def counted(name: str, by: int) -> Iterator[None]:
     """
     before, began = counter(name), net.now()
     yield
-    while counter(name) - before < by and not over(began, LIMIT):
+    while counter(name) - before < by and not limit_exceeded(began, LIMIT):
         net.sleep(0.001)
     assert counter(name) - before == by, f"{name} grew by {counter(name) - before}, not {by}"
 
@@ -103,7 +103,7 @@ def until(ready: Callable[[], Any], limit: float = LIMIT) -> Any:
         value = ready()
         if value:
             return value
-        assert not over(began, limit), f"nothing within {limit} s"
+        assert not limit_exceeded(began, limit), f"nothing within {limit} s"
         if net.SIMULATED:
             net.sleep(1e-5)
 

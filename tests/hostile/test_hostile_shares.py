@@ -21,7 +21,7 @@ from cli.cli_harness import ping_server
 from harness.rd_harness import QKEY
 from harness.rd_stranger import Stranger
 from harness.verbs_harness import Rig, settings
-from pace import scaled
+from pace import scale_limit
 from unit.cm.ud_harness import Ends, plain, question
 
 from siwarp import aio
@@ -147,7 +147,7 @@ def test_a_ping_server_serves_a_good_client_meanwhile(attack: str, source: str) 
                 began = time.monotonic()
                 with Pinger(to, "rd", "send", 64) as pinger:
                     assert [pinger.ping(i) for i in range(5)] == [True] * 5
-                assert time.monotonic() - began < scaled(SERVED)
+                assert time.monotonic() - began < scale_limit(SERVED)
 
 
 @pytest.mark.clause("DGRAM-FAIR-2")
@@ -170,8 +170,8 @@ def test_a_server_of_aio_serves_a_good_client_meanwhile(attack: str, source: str
                 for i in range(3):
                     async with aio.open_rd(qkey=QKEY) as client:
                         asked = b"question %d" % i
-                        await asyncio.wait_for(client.send(asked, end.address), scaled(SERVED))
-                        answer = await asyncio.wait_for(client.recv(), scaled(SERVED))
+                        await asyncio.wait_for(client.send(asked, end.address), scale_limit(SERVED))
+                        answer = await asyncio.wait_for(client.recv(), scale_limit(SERVED))
                         assert answer.data == asked
             finally:
                 await asyncio.to_thread(block.__exit__, None, None, None)
@@ -191,7 +191,7 @@ def test_clients_that_have_left_keep_no_newcomer_of_their_address_out() -> None:
             began = time.monotonic()
             with Pinger(("127.0.0.1", port), "rd", "send", 64) as pinger:
                 assert pinger.ping(i)
-            assert time.monotonic() - began < scaled(SERVED)
+            assert time.monotonic() - began < scale_limit(SERVED)
 
 
 def test_a_loan_in_use_outlasts_greedy_sources_and_a_good_client_is_lent_some() -> None:
@@ -214,7 +214,7 @@ def test_a_loan_in_use_outlasts_greedy_sources_and_a_good_client_is_lent_some() 
         began = time.monotonic()
         another = stack.enter_context(Pinger(to, "rd", "write", 64))
         assert another.ping(0)
-        assert time.monotonic() - began < scaled(SERVED)
+        assert time.monotonic() - began < scale_limit(SERVED)
 
 
 @pytest.mark.parametrize("op", ["write", "read"])
@@ -238,7 +238,7 @@ def test_who_asks_a_ping_server_for_much_memory_again_and_again_delays_nobody(op
         took = time.monotonic() - began
         if "SANITIZER" in os.environ:
             return  # a sanitizer build fills memory more slowly and uses more of it
-        assert took < scaled(SERVED)
+        assert took < scale_limit(SERVED)
         lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
         peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
         assert peak < 300 << 10, f"{peak} KiB"
@@ -275,7 +275,7 @@ def test_spoofed_questions_to_a_slow_program_delay_no_honest_client(rate: int) -
             began = time.monotonic()
             ends.ask()
             assert ends.result().type == CMEventType.ESTABLISHED
-            assert time.monotonic() - began < scaled(SERVED)
+            assert time.monotonic() - began < scale_limit(SERVED)
     finally:
         over.set()
         for thread in threads:

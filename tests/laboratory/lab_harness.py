@@ -43,7 +43,7 @@ def lab(
     study: str, *arguments: object, env: dict[str, str] | None = None, timeout: float = 60
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python -m lab.STUDY`` from the root of the tree."""
-    return pace.run(
+    return pace.run_command(
         command(study, *arguments),
         capture_output=True,
         text=True,

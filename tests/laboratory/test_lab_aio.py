@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from laboratory.lab_harness import lab
-from pace import over, scaled
+from pace import limit_exceeded, scale_limit
 
 from lab.aio import rates as aio
 from siwarp.bench.runner import BenchError
@@ -74,11 +74,11 @@ def test_a_server_ends_with_its_clients_however_these_end(way: str) -> None:
     client = aio._start("client", way, port, 2, 64, 10**9)
     began = time.monotonic()
     while connections(server.pid) < 2:
-        assert not over(began, 20), client.poll()
+        assert not limit_exceeded(began, 20), client.poll()
         time.sleep(0.01)
     os.kill(client.pid, signal.SIGKILL)
     client.communicate()
-    assert server.wait(scaled(20)) == 0
+    assert server.wait(scale_limit(20)) == 0
     server.communicate()
 
 

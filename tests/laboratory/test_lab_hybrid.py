@@ -13,7 +13,7 @@ from typing import Any
 import pace
 import pytest
 from laboratory.lab_harness import command, lab
-from pace import scaled
+from pace import scale_limit
 
 from lab.mpi import hybrid
 from siwarp.bench.runner import BenchError
@@ -32,13 +32,13 @@ def _command(
     limit_s: int = 60,
 ) -> list[str]:
     tool = str(hybrid.executable())
-    pings, patience_ms = 20, round(scaled(patience_s) * 1000)
+    pings, patience_ms = 20, round(scale_limit(patience_s) * 1000)
     numbers = (ranks, size, messages, limit, threshold, pings, patience_ms, limit_s)
     return [tool, *map(str, numbers)]
 
 
 def _channel(*numbers: int, faults: str = "", threshold: int = 8) -> dict[str, Any]:
-    done = pace.run(
+    done = pace.run_command(
         _command(*numbers, threshold=threshold),
         capture_output=True,
         text=True,
@@ -77,13 +77,13 @@ def test_a_bench_that_is_told_to_end_ends_what_it_runs() -> None:
     )
     began = time.monotonic()
     while len(started := _ranks(bench.pid)) < 4:
-        assert bench.poll() is None and time.monotonic() - began < scaled(30)
+        assert bench.poll() is None and time.monotonic() - began < scale_limit(30)
         time.sleep(0.01)
     bench.terminate()
-    assert bench.wait(scaled(10)) == 128 + signal.SIGTERM
+    assert bench.wait(scale_limit(10)) == 128 + signal.SIGTERM
     began = time.monotonic()
     while any(map(_runs, started)):
-        assert time.monotonic() - began < scaled(10)
+        assert time.monotonic() - began < scale_limit(10)
         time.sleep(0.01)
 
 
@@ -147,7 +147,7 @@ def test_no_rank_has_more_connections_than_the_limit() -> None:
 
 def _ended(process: subprocess.Popen[str], within_s: float) -> str:
     try:
-        _, why = process.communicate(timeout=scaled(within_s))
+        _, why = process.communicate(timeout=scale_limit(within_s))
     finally:
         if process.poll() is None:
             process.kill()
@@ -170,7 +170,7 @@ def _started(*numbers: int, **more: Any) -> tuple[subprocess.Popen[str], list[in
         _command(*numbers, **more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    until = time.monotonic() + scaled(20)
+    until = time.monotonic() + scale_limit(20)
     while len(ranks := children.read_text().split()) < numbers[0] or not all(map(_at_work, ranks)):
         if process.poll() is not None or time.monotonic() > until:
             pytest.fail(f"it has not begun: {_ended(process, 1)}")
@@ -208,7 +208,7 @@ def test_ranks_end_with_the_program_that_started_them() -> None:
     process, ranks = _started(3, 64, ENDLESS, 0)
     process.kill()
     process.communicate()
-    until = time.monotonic() + scaled(10)
+    until = time.monotonic() + scale_limit(10)
     while any(Path(f"/proc/{pid}").exists() for pid in ranks):
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -216,7 +216,7 @@ def test_ranks_end_with_the_program_that_started_them() -> None:
 
 def test_numbers_that_make_no_sense_are_refused() -> None:
     for words in (_command(1, 64, 1, 0), _command(257, 64, 1, 0), _command(2, 64, 1, 0)[:-1]):
-        done = pace.run(words, capture_output=True, text=True, seconds=20)
+        done = pace.run_command(words, capture_output=True, text=True, seconds=20)
         assert done.returncode == 2
         assert "is run by `python -m lab.mpi --part hybrid`" in done.stderr
     done = lab("mpi", "--part", "hybrid", "--limit", 0, env={"COLUMNS": "200"})

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cli.cli_harness import environment_without_sanitizer
 from laboratory.lab_harness import lab
-from pace import slowness
+from pace import slowdown_factor
 
 from lab.verbs import personas, runs
 from lab.verbs.__main__ import PROMISED
@@ -77,7 +77,7 @@ def test_a_write_shows_in_time_in_a_program_that_only_reads_memory(persona: str)
     env = {"SIWARP_PERSONA": persona}
     measured = runs.run("watched", iters=1000, rounds=5, env=env)
     assert (measured["qp"], measured["op"], measured["size"]) == ("rc", "write", 64)
-    assert measured["ours"] < BOUND_US * slowness()
+    assert measured["ours"] < BOUND_US * slowdown_factor()
 
 
 @pytest.mark.parametrize("promised", PROMISED, ids=lambda r: r.name)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from laboratory.lab_harness import lab
 from namespaces import wan_harness
-from pace import slowness
+from pace import slowdown_factor
 
 from lab.wan import matrix as wan_matrix
 from siwarp.bench.runner import BenchError
@@ -130,7 +130,7 @@ def test_an_unknown_cell_is_a_usage_error() -> None:
 def test_a_bottleneck_is_shared_and_not_flooded(name: str, tmp_path: Path) -> None:
     wan_harness.need_line()
     results = tmp_path / "cell.json"
-    before = slowness()
+    before = slowdown_factor()
     done = lab(
         *("wan", "--matrix", "--json", "--seconds", "2", "--cells", name),
         *("--results", str(results)),
@@ -138,7 +138,7 @@ def test_a_bottleneck_is_shared_and_not_flooded(name: str, tmp_path: Path) -> No
     assert done.returncode in (0, 1), done.stderr
     assert done.stdout, done.stderr
     found = json.loads(done.stdout)[name]
-    slow = max(before, slowness())
+    slow = max(before, slowdown_factor())
     # The losses do not depend on the speed of this machine; the throughput does.
     assert found["promises"]["lost"]["is"] <= wan_matrix.MOST_DROPPED
     assert found["promises"]["alone"]["is"] >= 0.75 / slow

@@ -19,7 +19,7 @@ def test_every_kind_of_queue_pair_is_measured_between_hosts(
     here, there = cable
     address = getattr(there, family)
     with bench_server("--addr", address, inside=tuple(there.inside())) as (port, _):
-        done = pace.run(
+        done = pace.run_command(
             here.inside(
                 *COMMAND, "bench", kind, address, "-p", str(port), "--json",
                 "--qp", "rc,ud,uc,rd", "-s", "1K", "-n", "60",

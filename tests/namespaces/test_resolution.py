@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from namespaces.ns_harness import Namespace
-from pace import scaled
+from pace import scale_limit
 
 from siwarp.inspect import SIDR
 
@@ -133,9 +133,9 @@ def test_each_kind_of_address_finds_its_queue_pair_which_can_be_sent_to(
     asker, door = end(a), end(b)
     port = door.do("listen", "" if wildcard else here, 0)[1]
     asker.do("ask", there, port)
-    assert door.do("take", scaled(20))[0] == "CONNECT_REQUEST"
+    assert door.do("take", scale_limit(20))[0] == "CONNECT_REQUEST"
     qpn = door.do("accept")
-    told = asker.do("take", scaled(20))
+    told = asker.do("take", scale_limit(20))
     assert told == ["ESTABLISHED", 0, 0, qpn, there, "here"]
     assert asker.do("send", "as it was told") == 2
     assert door.do("recv") == "as it was told"
@@ -149,7 +149,7 @@ def test_a_port_that_nobody_has_is_known_at_each_kind_of_address(
     there = {"IPv4": b.v4, "IPv6": b.v6, "fe80": on_link(b, a.link)}[kind]
     asker = end(a)
     asker.do("ask", there, 7174)
-    assert asker.do("take", scaled(5))[:3] == ["REJECTED", 111, 1]
+    assert asker.do("take", scale_limit(5))[:3] == ["REJECTED", 111, 1]
 
 
 def test_a_peer_that_is_killed_while_it_thinks_is_known_soon(cable: Cable, end: Make) -> None:
@@ -157,13 +157,13 @@ def test_a_peer_that_is_killed_while_it_thinks_is_known_soon(cable: Cable, end: 
     asker, door = end(a), end(b)
     port = door.do("listen", b.v4, 0)[1]
     asker.do("ask", b.v4, port)
-    assert door.do("take", scaled(20))[0] == "CONNECT_REQUEST"
+    assert door.do("take", scale_limit(20))[0] == "CONNECT_REQUEST"
     time.sleep(1)  # the peer has received the request and has not answered
     door.process.send_signal(signal.SIGKILL)
     door.process.wait(timeout=20)
     began = time.monotonic()
     assert asker.do("take", 9)[:3] == ["REJECTED", 111, 1]
-    assert time.monotonic() - began < scaled(3)
+    assert time.monotonic() - began < scale_limit(3)
 
 
 def test_a_peer_that_is_killed_later_is_no_event_and_the_next_question_ends(
@@ -173,12 +173,12 @@ def test_a_peer_that_is_killed_later_is_no_event_and_the_next_question_ends(
     asker, door = end(a), end(b)
     port = door.do("listen", b.v4, 0)[1]
     asker.do("ask", b.v4, port)
-    door.do("take", scaled(20))
+    door.do("take", scale_limit(20))
     door.do("accept")
-    assert asker.do("take", scaled(20))[0] == "ESTABLISHED"
+    assert asker.do("take", scale_limit(20))[0] == "ESTABLISHED"
     door.close()
     asker.do("ask", b.v4, port)
-    assert asker.do("take", scaled(5))[:3] == ["REJECTED", 111, 1]
+    assert asker.do("take", scale_limit(5))[:3] == ["REJECTED", 111, 1]
 
 
 def test_who_asks_may_be_killed_and_another_one_is_answered(cable: Cable, end: Make) -> None:
@@ -186,14 +186,16 @@ def test_who_asks_may_be_killed_and_another_one_is_answered(cable: Cable, end: M
     asker, door = end(a), end(b)
     port = door.do("listen", b.v4, 0)[1]
     asker.do("ask", b.v4, port)
-    door.do("take", scaled(20))
+    door.do("take", scale_limit(20))
     asker.close()
     door.do("accept")
     other = end(a)
     other.do("ask", b.v4, port)
-    assert door.do("take", scaled(20))[0] == "CONNECT_REQUEST", "of the dead one nothing else comes"
+    assert door.do("take", scale_limit(20))[0] == "CONNECT_REQUEST", (
+        "of the dead one nothing else comes"
+    )
     qpn = door.do("accept")
-    assert other.do("take", scaled(20))[:4] == ["ESTABLISHED", 0, 0, qpn]
+    assert other.do("take", scale_limit(20))[:4] == ["ESTABLISHED", 0, 0, qpn]
 
 
 # ---- forged ICMP
@@ -278,7 +280,7 @@ def test_icmp_that_does_not_quote_the_question_ends_nothing(
         # sends may.
         assert asker.do("counter", "icmp_errors") > 0 or what == "long", "they came"
         assert (asker.do("counter", "drop_sidr_id") > 0) == (code == 3)
-        assert asker.do("take", scaled(10))[:2] == ["UNREACHABLE", 110]
+        assert asker.do("take", scale_limit(10))[:2] == ["UNREACHABLE", 110]
     finally:
         liar.kill()
         liar.communicate()
@@ -295,7 +297,7 @@ def test_icmp_that_quotes_the_question_counts_once_for_each(cable: Cable, end: M
         told = unreachable((a.v4, port), where, bytes.fromhex(asked)[:16])
         liar.stdin.write(json.dumps([told] * 20) + "\n")
         liar.stdin.flush()
-        assert asker.do("take", scaled(10))[:2] == ["UNREACHABLE", 110]
+        assert asker.do("take", scale_limit(10))[:2] == ["UNREACHABLE", 110]
     finally:
         liar.kill()
         liar.communicate()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from cli.cli_harness import COMMAND, environment_without_sanitizer, run_siwarp
 from namespaces import wan_harness
-from pace import scaled, slowness
+from pace import scale_limit, slowdown_factor
 
 ECHO = """
 import socket
@@ -120,11 +120,11 @@ def test_losses_of_one_direction_are_what_is_missing() -> None:
 
 
 def test_a_kernel_tcp_flow_fills_a_line_of_50_mbit() -> None:
-    plan, before = "rate=50Mbit,delay=5ms", slowness()
+    plan, before = "rate=50Mbit,delay=5ms", slowdown_factor()
     done = wan(plan, sys.executable, "-c", FLOW_A, "2", in_b=python(FLOW_B))
     assert done.returncode == 0, done.stderr
     # Without other load the flow reaches 46 Mbit/s; on a busy machine the relay may be woken late.
-    assert 25 / max(before, slowness()) <= json.loads(done.stdout) <= 50
+    assert 25 / max(before, slowdown_factor()) <= json.loads(done.stdout) <= 50
 
 
 # While ARP resolves a neighbour, the kernel keeps only some of the packets for the neighbour, and
@@ -176,7 +176,7 @@ def test_siwarp_speaks_across_the_line() -> None:
 
 
 def test_the_exit_status_is_the_commands_and_ends_leave_nothing() -> None:
-    before, limit = time.monotonic(), scaled(30)
+    before, limit = time.monotonic(), scale_limit(30)
     done = wan("", "sh", "-c", "exit 7", in_b="sleep 1000")
     assert done.returncode == 7
     assert time.monotonic() - before < limit

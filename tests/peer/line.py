@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import net
-from pace import over
+from pace import limit_exceeded
 
 Address = tuple[str, int]
 
@@ -19,7 +19,7 @@ BUFFER = 4 << 20
 
 def udp_socket(address: Address = (net.HERE, 0)) -> socket.socket:
     """Return a bound non-blocking UDP socket with buffers large enough for a burst."""
-    sock: socket.socket = net.udp(*address)
+    sock: socket.socket = net.open_udp_socket(*address)
     if not net.SIMULATED:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
@@ -158,7 +158,7 @@ def run(
     while not until():
         for step in steps:
             step()
-        assert not over(began, limit), "what the test waits for did not happen"
+        assert not limit_exceeded(began, limit), "what the test waits for did not happen"
         if net.SIMULATED:
             net.sleep(0.0005)
         else:

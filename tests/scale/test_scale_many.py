@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from abi.abi_harness import run
-from pace import scaled
+from pace import scale_limit
 
 SANITIZED = "SANITIZER" in os.environ
 #: Factor for sanitized code, which takes more time and more memory.
@@ -62,7 +62,7 @@ def test_64_processes_that_talk_in_pairs_do_not_spin_each_other_to_death(
     """6,400 round trips. Processes that only poll take 25 s or 40 s of CPU time."""
     took = many(compiled["many"], processes=PROCESSES, group=2, each=1, rounds=100, how=how)
     assert took.cpu < cpu * SLOWER
-    assert took.wall < scaled(cpu * SLOWER)
+    assert took.wall < scale_limit(cpu * SLOWER)
 
 
 def test_64_processes_each_connected_to_every_other(compiled: dict[str, Path]) -> None:

@@ -38,7 +38,7 @@ def test_a_program_runs_beside_it(
 ) -> None:
     libraries, time = PRELOADS[name]
     assert all(library.exists() for library in libraries), "tests/abi/run installs them"
-    done = pace.run(
+    done = pace.run_command(
         [*COMMAND, "run", "--", compiled[program[0]], *program[1:]],
         env=os.environ | {"LD_PRELOAD": " ".join(map(str, libraries)), "FAKETIME": time},
         capture_output=True,

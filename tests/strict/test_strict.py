@@ -41,7 +41,7 @@ ABOUT_THE_WIRE = (
 @pytest.mark.skipif("SIWARP_CRC_FIRST" in os.environ, reason="everything runs so already")
 def test_what_is_about_the_wire_passes_with_nothing_placed_before_its_crc(root: Path) -> None:
     env = {n: v for n, v in os.environ.items() if not n.startswith("PYTEST_")}
-    done = pace.run(
+    done = pace.run_command(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist",
          *ABOUT_THE_WIRE],
         cwd=root, env={**env, "SIWARP_CRC_FIRST": "1"}, capture_output=True, text=True,

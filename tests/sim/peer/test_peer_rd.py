@@ -271,7 +271,7 @@ def test_siwarp_closes_at_once_and_what_it_took_is_acknowledged() -> None:
         pair = both.peer.pair(both.line.near)
         requests = [talk.send(b"%d" % i) for i in range(12)]
         both.run(lambda: len(both.ours.got) == 12)
-        closing_end = net.the_world().spawn(both.ours.qp.close)
+        closing_end = net.current_world().spawn(both.ours.qp.close)
         steps = [both.peer.step, both.line.step]
         run(lambda: pair.ended is not None, steps, both.line.sockets(), LIMIT_S)
         run(lambda: closing_end.done(), steps, both.line.sockets(), LIMIT_S)

@@ -16,5 +16,5 @@ __all__ = ["end", "met", "rig", "strange", "strangers"]
 
 @pytest.fixture(autouse=True)
 def _in_world(world: siwarp.sim.World) -> Iterator[None]:
-    with net.in_world(world):
+    with net.use_world(world):
         yield

@@ -86,7 +86,7 @@ def test_a_peer_that_never_answers_is_waited_for_as_long_as_linger_says(rig: Rig
 def test_what_was_received_before_a_close_is_a_success_at_its_sender_over_a_lossy_line(
     rig: Rig, size: int
 ) -> None:
-    with settings(linger_ms=LOSSY), net.faults("tx:loss=30%,seed=11"):
+    with settings(linger_ms=LOSSY), net.apply_fault_plan("tx:loss=30%,seed=11"):
         for _ in range(4):
             a, b = Peer(rig, 1 << 17), Peer(rig, 1 << 17)
             b.recv()
@@ -119,7 +119,7 @@ def test_a_response_that_was_sent_reaches_its_peer_before_the_bye(rig: Rig) -> N
 @pytest.mark.clause("DGRAM-BYE-4")
 @pytest.mark.parametrize("size", [8, 100_000])
 def test_a_read_is_answered_over_a_lossy_line_by_who_closes_then(rig: Rig, size: int) -> None:
-    with settings(linger_ms=LOSSY), net.faults("tx:loss=30%,seed=5"):
+    with settings(linger_ms=LOSSY), net.apply_fault_plan("tx:loss=30%,seed=5"):
         for i in range(3):
             a, b = Peer(rig, 1 << 17), Peer(rig, 1 << 17)
             b.into.view[:size] = pattern(size, i)

@@ -13,7 +13,7 @@ from unit.rd.rd_kit import pump, run
 
 def plan(text: str | None) -> None:
     """Set the fault plan of the host's link to itself."""
-    net.the_world().link(net.HERE, net.HERE, text)
+    net.current_world().link(net.HERE, net.HERE, text)
 
 
 def segments(n: int, seed: int, most: int) -> list[bytes]:

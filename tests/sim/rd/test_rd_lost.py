@@ -35,7 +35,7 @@ def test_what_was_received_before_its_receiver_closed_is_a_success_at_its_sender
 @pytest.fixture
 def elsewhere() -> Iterator[Rig]:
     """Create a device on another host, which a test may crash."""
-    net.udp(ELSEWHERE).close()
+    net.open_udp_socket(ELSEWHERE).close()
     made = Rig(ELSEWHERE)
     yield made
     made.close()
@@ -50,7 +50,7 @@ def test_a_killed_peer_is_found_and_another_goes_on(rig: Rig, elsewhere: Rig) ->
     with AH(rig.pd, where) as ah:
         a.qp.post_send(SendWR(1, sg=[a.out.sge(0, 4)], ah=ah))
         assert a.done()[0].ok
-        net.the_world().crash(ELSEWHERE)
+        net.current_world().crash(ELSEWHERE)
         began = net.now()
         for i in range(3):
             a.qp.post_send(SendWR(10 + i, sg=[a.out.sge(0, 4)], ah=ah))
@@ -144,7 +144,7 @@ def test_a_receive_that_was_half_filled_is_the_first_again(rig: Rig) -> None:
     b.recv(1)
     b.recv(2)
     # a rate that is slow enough to stop in the middle of the message
-    with net.faults("rate=20Mbit"):
+    with net.apply_fault_plan("rate=20Mbit"):
         a.send(b, pattern(1 << 22))
         until(lambda: any(b.into.view[:1024]))
         a.qp.modify(QPAttr(qp_state=QPState.ERR))
@@ -166,10 +166,10 @@ def test_the_receive_of_a_message_whose_sender_was_killed_in_its_middle_serves_t
     gone = counter("rd_gone")
     p = Peer(elsewhere, 1 << 22, host=ELSEWHERE)
     p.out.view[:] = bytes([1]) * (1 << 22)
-    net.the_world().link(ELSEWHERE, net.HERE, "rate=40Mbit")
+    net.current_world().link(ELSEWHERE, net.HERE, "rate=40Mbit")
     p.qp.post_send(SendWR(1, sg=[p.out.sge(0, 1 << 22)], ah=AH(elsewhere.pd, b.qp.addr)))
     until(lambda: any(b.into.view[:1024]))
-    net.the_world().crash(ELSEWHERE)
+    net.current_world().crash(ELSEWHERE)
     began = net.now()
     c.send(b, b"whole")
     assert b.got()[0].wr_id == 2
@@ -183,7 +183,7 @@ def test_the_receive_of_a_message_whose_sender_was_killed_in_its_middle_serves_t
 
 def test_a_bad_network_changes_nothing_but_the_time(rig: Rig) -> None:
     a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
-    with net.faults("loss=10%,dup=5%,reorder=10%,corrupt=0.1%,seed=5"):
+    with net.apply_fault_plan("loss=10%,dup=5%,reorder=10%,corrupt=0.1%,seed=5"):
         for i in range(40):
             b.recv(i, 20_000, 20_000 * i)
             a.send(b, pattern(500 * i, i), i, offset=20_000 * i)
@@ -208,7 +208,7 @@ def test_a_queue_pair_may_be_closed_amid_a_message_and_its_peer_is_told_and_goes
     a, b, c = Peer(rig, size, peer_timeout=0.5), Peer(rig, size), Peer(rig)
     where = b.qp.addr
     # a rate that is slow enough to stop in the middle, even on a busy machine
-    with net.faults("rate=20Mbit"):
+    with net.apply_fault_plan("rate=20Mbit"):
         if amid == "held":
             a.send(b, b"nobody posts a receive")
         elif amid == "send":

@@ -18,7 +18,7 @@ class Taker:
 
     def __init__(self, server: Peer, number: int) -> None:
         self.dest, self.epoch = server.qp.addr, 1 + number
-        self.sock = net.udp()
+        self.sock = net.open_udp_socket()
         self.sock.settimeout(5.0)
         self.other = 0
 
@@ -42,7 +42,7 @@ class Taker:
 @pytest.mark.parametrize("host", [net.HERE, "10.0.0.2"])
 def test_who_takes_every_record_keeps_nobody_from_being_served(rig: Rig, host: str) -> None:
     server = Peer(rig, max_peers=RECORDS)
-    net.udp(host).close()  # the socket adds a simulated host with this address
+    net.open_udp_socket(host).close()  # the socket adds a simulated host with this address
     there = Rig(host)
     takers = [Taker(server, i) for i in range(RECORDS + MORE)]
     try:
@@ -71,7 +71,7 @@ def test_clients_that_have_closed_keep_no_newcomer_of_their_address_out(
     rig: Rig, host: str
 ) -> None:
     server = Peer(rig, max_peers=4)
-    net.udp(host).close()  # the socket adds a simulated host with this address
+    net.open_udp_socket(host).close()  # the socket adds a simulated host with this address
     there = Rig(host)
     for i in range(12):
         client = Peer(there, host=host)

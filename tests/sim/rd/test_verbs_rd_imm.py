@@ -167,7 +167,7 @@ def test_each_comes_once_and_in_order_over_a_bad_network(rig: Rig) -> None:
             b.qp.post_recv(RecvWR(wc.wr_id, sg=[b.into.sge(40_000, 64)]))
         return done == MANY and len(got) == MANY
 
-    with net.faults("loss=5%,dup=5%,reorder=10%,corrupt=0.1%,seed=7"):
+    with net.apply_fault_plan("loss=5%,dup=5%,reorder=10%,corrupt=0.1%,seed=7"):
         until(go_on, 60)
     assert got == [(i, i % 7 * 5000 if i % 3 else 0) for i in range(MANY)]
 

@@ -117,7 +117,7 @@ def test_they_come_once_and_whole_over_a_bad_network(rig: Rig) -> None:
             got.append((record.message_id, record.length))
         return done == MANY and len(got) == MANY
 
-    with net.faults("loss=5%,dup=5%,reorder=10%,corrupt=0.1%,seed=3"):
+    with net.apply_fault_plan("loss=5%,dup=5%,reorder=10%,corrupt=0.1%,seed=3"):
         until(go_on, 60)
     assert [i for i, _ in got] == counted_from(got[0][0], MANY)
     assert [size for _, size in got] == [i % 5 * 4000 for i in range(MANY)]

@@ -13,7 +13,7 @@ import siwarp.sim
 
 @pytest.fixture(autouse=True)
 def _in_world(world: siwarp.sim.World) -> Iterator[None]:
-    with net.in_world(world):
+    with net.use_world(world):
         yield
 
 

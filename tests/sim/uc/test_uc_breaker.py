@@ -8,7 +8,7 @@ import net
 import pytest
 from harness.uc_harness import QKEY, ROUND, Peer, Told, crc32c, settled
 from harness.verbs_harness import LIMIT, Rig, counted, until
-from pace import over
+from pace import limit_exceeded
 
 from siwarp.base.library import lib
 from siwarp.inspect import UCReport
@@ -56,7 +56,7 @@ def test_a_receiver_reports_once_a_second_what_came(peer: Peer) -> None:
         try:
             told.append(UCReport(peer.sock.recv(2000)))
         except TimeoutError:
-            assert not over(began, LIMIT)
+            assert not limit_exceeded(began, LIMIT)
             continue
         found = told[-1]
         reports += 1
@@ -155,7 +155,7 @@ def test_what_cannot_be_is_ignored(peer: Peer, rig: Rig, what: str) -> None:
 def test_who_is_not_the_peer_reports_nothing(peer: Peer, rig: Rig) -> None:
     told = Told(peer)
     right = {"q_key": QKEY, "datagrams": 0, "octets": 0}
-    with net.udp() as other:
+    with net.open_udp_socket() as other:
         for _ in range(4):
             told.send()
             other.sendto(bytes(UCReport(**right, next_psn=told.psn)), peer.qp.addr)
@@ -176,7 +176,7 @@ def test_who_is_not_the_peer_reports_nothing(peer: Peer, rig: Rig) -> None:
 def send_for(told: Told, seconds: float, until_event: bool) -> bool:
     """Send for ``seconds``; return whether there was an event of the breaker."""
     began = net.now()
-    while not over(began, seconds) if until_event else net.now() - began < seconds:
+    while not limit_exceeded(began, seconds) if until_event else net.now() - began < seconds:
         told.send(10)
         event = told.peer.rig.ctx.get_async_event(0.01)
         if event is not None:

@@ -136,7 +136,7 @@ def test_what_gets_through_a_bad_line_is_whole_right_and_in_order(
 
     for slot in range(48):
         ends.recv(slot, 2048, slot * 2048)
-    with net.faults(plan):
+    with net.apply_fault_plan(plan):
         for i in range(count):
             ends.send(i.to_bytes(4, "big") + octets_of(i), i)
             assert ends.sent()[0].wr_id == i

@@ -59,7 +59,7 @@ def judge(took: float, octets: int, last: int, kbits: int) -> None:
 )  # fmt: skip
 def test_ud_sends_at_its_rate(rig: Rig, kbits: int, size: int, at_once: int) -> None:
     out = rig.mr(bytearray(size))
-    with net.udp() as sock, rig.ud(max_send_wr=128) as qp:
+    with net.open_udp_socket() as sock, rig.ud(max_send_wr=128) as qp:
         limit(qp, kbits)
         n = kbits * 40 // (size + ON_UD) + 1  # so many messages take 0.32 s at this rate
         wr = SendWR(1, sg=[out.sge()], ah=rig.ah(sock.getsockname()))
@@ -79,7 +79,7 @@ def test_uc_sends_at_its_rate(rig: Rig, size: int, kbits: int) -> None:
 def test_write_records_go_at_the_rate(rig: Rig) -> None:
     size = 150_000
     out = rig.mr(bytearray(size))
-    with net.udp() as sock, rig.ud(max_send_wr=128) as qp:
+    with net.open_udp_socket() as sock, rig.ud(max_send_wr=128) as qp:
         limit(qp, 50_000)
         wr = SendWR(
             1, WROpcode.RDMA_WRITE_RECORD, sg=[out.sge()],
@@ -103,7 +103,7 @@ class Waiting:
         self, rig: Rig, kind: QPType = QPType.UD, sock: QP | None = None, size: int = LONG
     ) -> None:
         self.out = rig.mr(bytearray(size))
-        self.at = net.udp()
+        self.at = net.open_udp_socket()
         if kind == QPType.UC:
             self.qp = rig.qp(qp_type=kind, max_send_wr=64)
             self.qp.to_rts(QPAttr(ah_attr=self.at.getsockname(), rate_limit=SLOWEST))

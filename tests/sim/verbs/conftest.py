@@ -14,7 +14,7 @@ import siwarp.sim
 
 @pytest.fixture(autouse=True)
 def _in_world(world: siwarp.sim.World) -> Iterator[None]:
-    with net.in_world(world), settings(mcast_port=MCAST_PORT):
+    with net.use_world(world), settings(mcast_port=MCAST_PORT):
         yield
 
 

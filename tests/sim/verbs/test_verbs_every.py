@@ -37,7 +37,7 @@ def test_a_source_that_the_queue_pair_has_not_is_refused_when_it_sends(rig: Rig)
 def test_errors_are_reported_from_the_address_that_the_message_came_to(rig: Rig) -> None:
     b = End(rig, error_policy="message")
     for host in HOSTS:
-        with net.udp(host) as s:
+        with net.open_udp_socket(host) as s:
             s.settimeout(10)
             b.recv()
             bad = DDPDatagram(q_key=QKEY, qn=0, opcode=1) / b"abc"
@@ -51,7 +51,7 @@ def test_strangers_are_dropped_at_every_address(rig: Rig) -> None:
     b.recv()
     good = datagram()
     for host in HOSTS:
-        with net.udp(host) as s:
+        with net.open_udp_socket(host) as s:
             for octets, name in (
                 (b"", "drop_short"),
                 (good[:-1] + bytes([good[-1] ^ 1]), "drop_crc"),
@@ -72,7 +72,7 @@ def test_what_a_stranger_sends_to_any_address_of_a_uc_queue_pair_is_dropped(rig:
     a, b = Uc(rig), Uc(rig)
     a.meet(b, net.HERE, None)
     for host in HOSTS:
-        with net.udp(host) as s, counted("drop_short", 300):
+        with net.open_udp_socket(host) as s, counted("drop_short", 300):
             for _ in range(300):
                 s.sendto(b"xyz", (host, a.qp.qp_num))
             nothing(a.cq, 0.2)

@@ -189,7 +189,7 @@ def test_a_queue_is_drained_when_what_is_half_out_is_out(rig: Rig) -> None:
         mine = Rig()
     out, cq = mine.mr(mmap.mmap(-1, size)), mine.cq()
     qp = mine.ud(cq, qkey=QKEY)
-    with net.udp() as s:
+    with net.open_udp_socket() as s:
         to, there = mine.ah(s.getsockname()), mine.ah(target.qp)
         remote = target.memory.remote()
         record = WROpcode.RDMA_WRITE_RECORD

@@ -20,7 +20,7 @@ def test_an_index_that_nobody_has_is_dropped_and_counted(rig: Rig) -> None:
     for i in (0, 1):
         b.recv(i)
     b.qps[1].close()
-    with net.udp() as peer:
+    with net.open_udp_socket() as peer:
         for index in (1, 2, 255):
             with counted("drop_qn", 1):
                 peer.sendto(datagram(ud_qn(0, index), QKEY + index), b.qps[0].addr)

@@ -202,9 +202,9 @@ def test_draining_lasts_while_the_peer_takes_nothing_and_ends_with_its_reading(r
             a.qp.modify(QPAttr(qp_state=SQD, en_sqd_async_notify=True))
             assert a.qp.query()[0].sq_draining is True
             assert rig.ctx.get_async_event(0.05) is None
-            reader = net.the_world().spawn(read_some, peer, size)
+            reader = net.current_world().spawn(read_some, peer, size)
             assert drained(rig) is a.qp
-            net.the_world().run_until(reader.done, within=1)
+            net.current_world().run_until(reader.done, within=1)
             assert a.qp.query()[0].sq_draining is False
             assert [w.wr_id for w in poll(a.scq)] == [1]
             nothing(a.scq)

@@ -182,7 +182,7 @@ def test_a_message_without_a_receive_is_dropped_and_counted(pair: Pair) -> None:
 )
 def test_datagrams_that_are_none_of_ours_are_ignored(pair: Pair, junk: bytes) -> None:
     pair.recv()
-    with net.udp() as alien:
+    with net.open_udp_socket() as alien:
         alien.sendto(junk, pair.b.addr)
     nothing(pair.rcq)
     pair.send(b"ours")

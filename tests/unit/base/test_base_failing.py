@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from failing import run_failing
+from failing import run_with_failing_calls
 
 OPEN = """
 def path():
@@ -31,7 +31,7 @@ def test_the_page_falls_back_to_the_other_directory(
     build_dir: Path, tmp_path: Path, call: tuple[str, int]
 ) -> None:
     code = OPEN.format(call=call, times=1)
-    told = run_failing(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path)).strip()
+    told = run_with_failing_calls(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path)).strip()
     assert told.startswith("/tmp/siwarp-")
     assert not Path(told).exists() and left(tmp_path) == []
 
@@ -41,7 +41,7 @@ def test_where_no_folder_can_have_a_page_counting_goes_on_without(
     build_dir: Path, tmp_path: Path, call: tuple[str, int]
 ) -> None:
     code = OPEN.format(call=call, times=2)
-    assert run_failing(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path)).strip() == "None"
+    assert run_with_failing_calls(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path)).strip() == "None"
     assert left(tmp_path) == []
 
 
@@ -50,7 +50,7 @@ def test_a_page_file_locked_by_another_process_is_not_opened(
 ) -> None:
     """The second flock call is on the new page file itself."""
     code = OPEN.format(call=("flock", 11), times=1).replace("times=1", "nth=2")
-    told = run_failing(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path)).strip()
+    told = run_with_failing_calls(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path)).strip()
     assert told.startswith("/tmp/siwarp-") and left(tmp_path) == []
 
 
@@ -58,12 +58,12 @@ def test_a_lock_that_a_signal_interrupts_is_asked_for_again(
     build_dir: Path, tmp_path: Path
 ) -> None:
     code = OPEN.format(call=("flock", 4), times=3)
-    told = run_failing(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path)).strip()
+    told = run_with_failing_calls(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path)).strip()
     assert Path(told).parent == tmp_path / "siwarp"
 
 
 def test_keys_differ_when_getrandom_fails(build_dir: Path) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         """
 keys = [ffi.new("struct siw_sipkey *") for _ in range(2)]
@@ -84,12 +84,12 @@ with failing("__register_atfork", errno.ENOMEM):
 lib.siw_counters_test_count(4, 3)
 assert lib.siw_counter_get(4) == 3 and lib.siw_counters_path() == ffi.NULL
 """
-    run_failing(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path))
+    run_with_failing_calls(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path))
     assert not (tmp_path / "siwarp").exists()
 
 
 def test_sockets_are_refused_until_pthread_atfork_succeeds(build_dir: Path) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         """
 before = open_fds()
@@ -111,7 +111,7 @@ p.close()
 def test_a_capture_that_a_child_would_write_into_ends_the_process(
     build_dir: Path, tmp_path: Path
 ) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         f"""
 import signal

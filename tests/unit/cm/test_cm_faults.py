@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pace
 import pytest
 from harness.verbs_harness import Pair, Rig, counter, pattern, poll
-from pace import scaled
+from pace import scale_limit
 
 import siwarp
 from siwarp.verbs import Error, RecvWR, SendWR
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.scales
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scale the time limits of connections, which only serve to detect hangs."""
-    monkeypatch.setattr(sys.modules[__name__], "PATIENCE", scaled(PATIENCE))
+    monkeypatch.setattr(sys.modules[__name__], "PATIENCE", scale_limit(PATIENCE))
 
 
 class Echo(threading.Thread):
@@ -160,7 +160,7 @@ else:
 
 
 def child(plan: str) -> subprocess.CompletedProcess[str]:
-    return pace.run(
+    return pace.run_command(
         [sys.executable, "-c", CHILD],
         capture_output=True,
         text=True,

@@ -9,7 +9,7 @@ import sys
 from unittest import mock
 
 import pytest
-from pace import scaled
+from pace import scale_limit
 
 from siwarp.cm import RTR, CMEvent, CMEventType
 from siwarp.verbs import PeerGone
@@ -44,13 +44,13 @@ def refused_and_paused(host: str, **settings: str) -> str:
     forks.
     """
     net = 'ip link set lo up; ip addr add 192.0.2.9 dev lo; LD_PRELOAD="$PRELOAD" exec "$@"'
-    limit = scaled(30)
+    limit = scale_limit(30)
     program = [sys.executable, "-c", PROGRAM, host, str(limit)]
     done = subprocess.run(
         ["unshare", "-rn", "bash", "-ec", net, "bash", *program],
         capture_output=True,
         text=True,
-        timeout=limit + scaled(60),
+        timeout=limit + scale_limit(60),
         env={
             **{name: value for name, value in os.environ.items() if name != "LD_PRELOAD"},
             "PRELOAD": os.environ.get("LD_PRELOAD", ""),

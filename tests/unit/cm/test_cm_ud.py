@@ -7,7 +7,7 @@ import select
 
 import pytest
 from harness.verbs_harness import LIMIT, Rig, counted, counter, poll, refused, until
-from pace import scaled
+from pace import scale_limit
 from unit.cm.ud_harness import HOST, Ends, plain, question, read
 
 from siwarp.cm import CMID, CMEventChannel, CMEventType, ConnParam
@@ -83,7 +83,7 @@ def test_a_refused_query_reports_the_reason(ends: Ends, how: str) -> None:
         ends.door.close()
         if asked:
             asked.id.reject()
-    told = ends.result(scaled(20))
+    told = ends.result(scale_limit(20))
     assert told.type == CMEventType.REJECTED and told.status == errno.ECONNREFUSED
     assert told.wire_error == (1 if how == "close" else 2)
     assert told.private_data == (b"not today" if how == "reject" else b"")
@@ -97,7 +97,7 @@ def test_a_query_to_a_port_without_listener_fails_soon(
     with plain(host) as gone:
         where = gone.getsockname()[:2]
     id = ends.ask(to=where, **time_limit)
-    told = ends.result(scaled(3))
+    told = ends.result(scale_limit(3))
     assert told.id is id and (told.type, told.status) == (CMEventType.REJECTED, errno.ECONNREFUSED)
     assert told.wire_error == 1, "as of a listener that is closed"
     assert ends.asking.get_event(0) is None

@@ -57,7 +57,7 @@ class Ends:
 @contextlib.contextmanager
 def plain(host: str = HOST) -> Iterator[Any]:
     """Return a plain UDP socket with a receive time-out."""
-    with net.udp(host) as s:
+    with net.open_udp_socket(host) as s:
         s.settimeout(LIMIT)
         yield s
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from harness.pair_harness import LOW, End, call, genuine
 from harness.verbs_harness import Rig, settings, until
-from pace import scaled
+from pace import scale_limit
 
 
 @pytest.mark.parametrize("who", ["the peer", "time", "the queue pair"])
 def test_a_held_request_is_released(rig: Rig, who: str) -> None:
     fds = len(list(Path("/proc/self/fd").iterdir()))
-    with settings(mpa_timeout_ms=round(1000 * scaled(0.15))):
+    with settings(mpa_timeout_ms=round(1000 * scale_limit(0.15))):
         end = End(rig)
         end.begin()
         mine = len(list(Path("/proc/self/fd").iterdir()))

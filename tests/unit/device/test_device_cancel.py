@@ -15,7 +15,7 @@ def test_a_cancelled_thread_leaves_nothing_behind(
 ) -> None:
     """With a log and a capture, the cancelled calls write files as well."""
     record = {"SIWARP_LOG": "debug", "SIWARP_CAPTURE": str(tmp_path / "%p.pcapng")}
-    done = pace.run(
+    done = pace.run_command(
         [build_dir / "tests/c/siw-test-cancel", "20" if recording else "200"],
         env={**os.environ, **(record if recording else {})},
         capture_output=True,

@@ -12,7 +12,7 @@ import pytest
 from harness.cq_harness import Told
 from harness.rc_harness import SEND, Wire
 from harness.verbs_harness import Rig, counter, poll, refused
-from pace import scaled
+from pace import scale_limit
 
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs import CQ, SGE, CompChannel, Context, QPAttr, QPState, RecvWR, SendFlag, SendWR
@@ -213,12 +213,12 @@ def test_the_time_of_a_wait_is_kept(told: Told) -> None:
         start = time.monotonic()
         assert told.channel.get_cq_event(seconds) is None
         took = time.monotonic() - start
-        assert seconds <= took < seconds + scaled(SLACK)
+        assert seconds <= took < seconds + scale_limit(SLACK)
     which = ffi.new("struct siw_cq **")
     assert lib.siw_get_cq_event(told.channel._live(), which, ffi.NULL, 0) == -errno.EAGAIN
     start = time.monotonic()
     assert lib.siw_get_cq_event(told.channel._live(), which, ffi.NULL, 30) == -errno.EAGAIN
-    assert 0.03 <= time.monotonic() - start < scaled(SLACK)
+    assert 0.03 <= time.monotonic() - start < scale_limit(SLACK)
 
 
 def test_the_descriptor_is_readable_exactly_while_an_event_waits(told: Told) -> None:

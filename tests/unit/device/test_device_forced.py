@@ -14,7 +14,7 @@ import pace
 import pytest
 from harness.rc_harness import SEND, Wire
 from harness.verbs_harness import Rig, poll
-from pace import scaled
+from pace import scale_limit
 
 from siwarp._siwarp import lib
 from siwarp.cm import CMID, CMEventChannel, CMEventType
@@ -38,7 +38,7 @@ from siwarp.verbs._ffi import Handle
 
 
 def test_threads_leave_their_waits_and_every_handle_is_stale(build_dir: Path) -> None:
-    done = pace.run(
+    done = pace.run_command(
         [build_dir / "tests/c/siw-test-forced"],
         capture_output=True,
         text=True,
@@ -49,7 +49,7 @@ def test_threads_leave_their_waits_and_every_handle_is_stale(build_dir: Path) ->
 
 
 def test_a_post_that_stalls_is_waited_for(build_dir: Path) -> None:
-    done = pace.run(
+    done = pace.run_command(
         [build_dir / "tests/c/siw-test-stalled"],
         env={**os.environ, "SIWARP_PERSONA": "roce", "SIWARP_BATCHING": "always"},
         capture_output=True,
@@ -173,7 +173,7 @@ def test_threads_that_wait_poll_and_post_get_an_error() -> None:
     time.sleep(0.2)  # longer than a waiting call stays in the library at a time
     rig.ctx.close(force=True)
     for thread in threads:
-        thread.join(scaled(10))
+        thread.join(scale_limit(10))
     assert {name: type(e) for name, e in told.items()} == dict.fromkeys(calls, StateError)
 
 

@@ -19,7 +19,7 @@ from harness.verbs_harness import (
     refused,
     until,
 )
-from pace import over
+from pace import limit_exceeded
 
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs import (
@@ -287,7 +287,7 @@ def test_the_size_changes_while_others_post_and_messages_take(rig: Rig) -> None:
         taken: list[int] = []
         began = net.now()
         while len(taken) < messages:
-            assert not over(began, LIMIT)
+            assert not limit_exceeded(began, LIMIT)
             while posted < min(len(taken) + 32, messages):
                 shared.post(posted)
                 pair.a.post_send(SendWR(sg=[pair.out.sge(0, 4)], ah=to))

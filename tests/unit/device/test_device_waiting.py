@@ -215,7 +215,7 @@ def test_a_thread_that_waits_for_rare_events_is_not_woken_by_messages(
 def test_a_sleeping_thread_finishes_the_work_of_the_last_call(
     build_dir: Path, program: str
 ) -> None:
-    done = pace.run(
+    done = pace.run_command(
         [build_dir / f"tests/c/siw-test-{program}"],
         capture_output=True,
         text=True,

@@ -14,7 +14,7 @@ import pytest
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
 from harness.uc_harness import Ends
 from harness.verbs_harness import Rig, long_pauses, poll, until
-from pace import scaled
+from pace import scale_limit
 from unit.device.test_device_idle import switches, tasks
 
 from siwarp.verbs import WROpcode
@@ -164,7 +164,7 @@ def test_deputies_sleep_when_no_more_writes_come(watched: Watched) -> None:
     for _ in range(2):  # in the second round, the watchdog threads of the first round wake again
         watchdogs = watched.begin()
         watched.on_duty(watchdogs)
-        time.sleep(scaled(0.3))
+        time.sleep(scale_limit(0.3))
         before = [switches(task) for task in watchdogs]
         time.sleep(0.5)
         assert [switches(task) for task in watchdogs] == before
@@ -173,7 +173,7 @@ def test_deputies_sleep_when_no_more_writes_come(watched: Watched) -> None:
 def test_deputies_are_not_woken_while_the_program_polls(watched: Watched) -> None:
     watchdogs = watched.begin()
     end: End = watched.b
-    time.sleep(scaled(0.3))
+    time.sleep(scale_limit(0.3))
     before = [switches(task) for task in watchdogs]
     until = time.monotonic() + 0.3
     while time.monotonic() < until:
@@ -196,4 +196,4 @@ def test_deputies_serve_while_the_devices_thread_does_not_get_its_cpu(watched: W
             watched.on_duty(watched.begin())
             with restrict_to_cpu(watched.thread, cpu):
                 took += [watched.write() for _ in range(10)]
-    assert sorted(took)[50] < scaled(0.003)
+    assert sorted(took)[50] < scale_limit(0.003)

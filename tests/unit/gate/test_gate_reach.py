@@ -37,19 +37,19 @@ def test_each_of_the_gates_tests_is_there(root: Path, kind: str) -> None:
     ],
 )
 def test_a_change_of_base_or_llp_selects_all_tests(kind: str, path: str) -> None:
-    assert reach.select(kind, ["docs/index.md", path]) == reach.GATE[kind]
+    assert reach.select_tests(kind, ["docs/index.md", path]) == reach.GATE[kind]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_unknown_path_selects_all_tests(kind: str) -> None:
-    assert reach.select(kind, None) == reach.GATE[kind]
+    assert reach.select_tests(kind, None) == reach.GATE[kind]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_change_of_pages_selects_only_the_fixed_tests(kind: str) -> None:
     pages = ["docs/index.md", "spec/rfc5040/s5.1.toml", "README.md", reach.RECORD]
-    assert reach.select(kind, pages) == sorted(reach.ALWAYS[kind])
-    assert reach.select(kind, []) == sorted(reach.ALWAYS[kind])
+    assert reach.select_tests(kind, pages) == sorted(reach.ALWAYS[kind])
+    assert reach.select_tests(kind, []) == sorted(reach.ALWAYS[kind])
 
 
 def test_a_layer_reaches_the_tests_of_those_that_stand_on_it() -> None:
@@ -57,27 +57,29 @@ def test_a_layer_reaches_the_tests_of_those_that_stand_on_it() -> None:
     assert reach.dependent_layers("cm").isdisjoint({"base", "mem", "rd", "ddp", "verbs", "qp"})
     assert reach.dependent_layers("base") >= {"mem", "rd", "ddp", "qp", "cm", "sim", "wan"}
 
-    chosen = reach.select("asan", ["siwarp/rd/rd_timer.c"])
+    chosen = reach.select_tests("asan", ["siwarp/rd/rd_timer.c"])
     assert {"tests/unit/rd", "tests/unit/ddp", "tests/unit/rdmap", "tests/hostile"} <= set(chosen)
     assert "tests/unit/mem" not in chosen and "tests/unit/base" not in chosen
-    chosen = reach.select("tsan", ["siwarp/qp/rc/qp_rc.c"])
+    chosen = reach.select_tests("tsan", ["siwarp/qp/rc/qp_rc.c"])
     assert {"tests/unit/qp/rc/test_qp_rc.py", "tests/unit/aio"} <= set(chosen)
 
 
 def test_a_test_that_changed_is_run_alone_if_the_gate_has_it() -> None:
     file = "tests/unit/mpa/test_mpa_startup.py"
-    assert reach.select("asan", [file]) == ["tests/hostile", file]
-    assert reach.select("asan", ["tests/cli/test_cli_ping.py"]) == ["tests/hostile"]
-    assert reach.select("asan", ["tests/unit/mpa/test_that_was_removed.py"]) == ["tests/hostile"]
+    assert reach.select_tests("asan", [file]) == ["tests/hostile", file]
+    assert reach.select_tests("asan", ["tests/cli/test_cli_ping.py"]) == ["tests/hostile"]
+    assert reach.select_tests("asan", ["tests/unit/mpa/test_that_was_removed.py"]) == [
+        "tests/hostile"
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layer", sorted(MAY_USE))
 def test_what_is_chosen_is_in_the_gates_list_and_names_nothing_twice(kind: str, layer: str) -> None:
-    chosen = reach.select(kind, [f"siwarp/{layer}/{layer}.c"])
-    assert all(any(reach.inside(path, whole) for whole in reach.GATE[kind]) for path in chosen)
-    assert all(not reach.inside(a, b) for a in chosen for b in chosen if a != b)
-    assert all(any(reach.inside(a, b) for b in chosen) for a in reach.ALWAYS[kind])
+    chosen = reach.select_tests(kind, [f"siwarp/{layer}/{layer}.c"])
+    assert all(any(reach.is_inside(path, whole) for whole in reach.GATE[kind]) for path in chosen)
+    assert all(not reach.is_inside(a, b) for a in chosen for b in chosen if a != b)
+    assert all(any(reach.is_inside(a, b) for b in chosen) for a in reach.ALWAYS[kind])
 
 
 def test_what_changed_is_told_from_the_commit_that_was_green(tmp_path: Path) -> None:
@@ -95,7 +97,9 @@ def test_what_changed_is_told_from_the_commit_that_was_green(tmp_path: Path) -> 
     run_git("add", ".")
     run_git("commit", "-qm", "one")
     green = run_git("rev-parse", "HEAD")
-    assert reach.changed_since_green(tmp_path) is None  # the file .ci/full-green does not exist
+    assert (
+        reach.files_changed_since_green(tmp_path) is None
+    )  # the file .ci/full-green does not exist
 
     record.parent.mkdir()
     record.write_text(f"{green} 2026-01-01\n")
@@ -104,12 +108,12 @@ def test_what_changed_is_told_from_the_commit_that_was_green(tmp_path: Path) -> 
     run_git("commit", "-qm", "two")
     (tmp_path / "kept").write_text("2")
     (tmp_path / "untracked").write_text("2")
-    assert reach.changed_since_green(tmp_path) == [
+    assert reach.files_changed_since_green(tmp_path) == [
         reach.RECORD, "kept", "new name", "old", "untracked",
     ]  # fmt: skip
 
     record.write_text("0" * 40 + " 2026-01-01\n")
     # the commit in .ci/full-green is not in this history
-    assert reach.changed_since_green(tmp_path) is None
+    assert reach.files_changed_since_green(tmp_path) is None
     record.write_text("")
-    assert reach.changed_since_green(tmp_path) is None
+    assert reach.files_changed_since_green(tmp_path) is None

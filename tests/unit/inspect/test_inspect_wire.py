@@ -104,7 +104,7 @@ def test_captures_are_read_the_same_where_there_is_no_scapy(root: Path) -> None:
         "from siwarp.inspect import examine\n"
         "print(json.dumps([[asdict(m) for m in examine(f).messages] for f in sys.argv[1:]]))"
     )
-    done = pace.run(
+    done = pace.run_command(
         [sys.executable, "-c", code, *files], capture_output=True, text=True, seconds=60
     )
     assert done.returncode == 0, done.stderr

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import real_time
-from history import First
+from history import FirstVersion
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def test_writing_lowers_numbers_and_raises_none() -> None:
 
 
 def test_the_list_has_no_more_than_when_it_was_made(root: Path) -> None:
-    first = First(root, real_time.LIST.relative_to(root).as_posix())
+    first = FirstVersion(root, real_time.LIST.relative_to(root).as_posix())
     before = real_time.parse_allowed_uses(first.text)
     for name, entry in real_time.parse_allowed_uses(real_time.LIST.read_text("utf-8")).items():
-        then = first.name_then(name)
+        then = first.original_name(name)
         assert then in before and entry.count <= before[then].count, (
             f"{name}: a test that waits belongs into the simulator; the list may only shrink"
         )

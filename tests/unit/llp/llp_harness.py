@@ -20,7 +20,7 @@ import _siwarp_layers
 import net
 import pace
 from _siwarp_layers import ffi, lib
-from pace import over
+from pace import limit_exceeded
 
 LOOPBACK = {"v4": "127.0.0.1", "v6": "::1"}
 
@@ -266,7 +266,7 @@ class Port:
 def until(what: Callable[[], Any], seconds: float = 10.0) -> Any:
     """Return what() as soon as it is true; fail if that takes longer than `seconds`."""
     began = net.now()
-    while not over(began, seconds):
+    while not limit_exceeded(began, seconds):
         if got := what():
             return got
         net.sleep(0.0005)
@@ -316,7 +316,7 @@ def run_child(code: str, *before: str) -> subprocess.CompletedProcess[str]:
         # A sanitizer's run-time library must be preloaded into the Python process only, not into
         # the shell that starts it.
         env["KEPT_PRELOAD"] = env.pop("LD_PRELOAD", "")
-    return pace.run(
+    return pace.run_command(
         [*before, sys.executable, "-c", CHILD_PRELUDE + code],
         env=env,
         capture_output=True,

@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from failing import run_failing
+from failing import run_with_failing_calls
 from unit.llp.test_llp_capture import flow, read
 
 SO_RCVBUFFORCE = 33
@@ -86,13 +86,13 @@ def test_a_call_that_the_system_refuses_is_told_and_leaves_nothing_open(
     name, behind, nth = name.partition("+") if "+" in name else name.partition("#")
     n = int(nth or 1) + (buffer_calls() if behind == "+" else 0)
     error = 12 if name == "calloc" else 105  # ENOMEM, ENOBUFS
-    run_failing(build_dir, TOLD.format(name=name, error=error, nth=n, call=call))
+    run_with_failing_calls(build_dir, TOLD.format(name=name, error=error, nth=n, call=call))
 
 
 def test_a_refused_batch_is_retried_as_single_datagrams(
     build_dir: Path,
 ) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         """
 p = Port()
@@ -120,7 +120,7 @@ p.close()
 
 
 def test_a_datagram_meets_an_earlier_ones_error_and_goes(build_dir: Path) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         """
 p = Port()
@@ -153,7 +153,7 @@ p.close()
 def test_a_group_of_ipv6_is_joined_without_the_right_to_bind_to_an_interface(
     build_dir: Path,
 ) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         f"nth = {buffer_calls() + 3}"
         """
@@ -169,7 +169,7 @@ p.close()
 
 
 def test_an_interface_that_went_away_while_it_was_looked_at_is_down(build_dir: Path) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         """
 found = ffi.new("struct siw_llp_interface[8]")
@@ -187,7 +187,7 @@ assert found[0].up and found[0].mtu
 
 
 def test_unknown_path_mtu_and_buffer_size_are_0(build_dir: Path) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         """
 p = Port()
@@ -208,7 +208,7 @@ p.close()
 def test_a_watch_that_is_interrupted_goes_on_and_one_that_lost_news_says_so(
     build_dir: Path,
 ) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         """
 p = Port()
@@ -244,13 +244,13 @@ def test_without_a_socket_to_ask_by_a_capture_has_the_address_that_was_bound(
     file = tmp_path / "x.pcapng"
     name, _, nth = name.partition("#")
     how = f'with failing("{name}", errno.EMFILE, nth={nth or 1}):'
-    run_failing(build_dir, CAPTURED.format(file=file, how=how))
+    run_with_failing_calls(build_dir, CAPTURED.format(file=file, how=how))
     assert [flow(packet)[0] for packet in read(file)] == ["0.0.0.0"]
 
 
 def test_descriptor_0_is_valid(build_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "x.pcapng"
-    run_failing(build_dir, CAPTURED.format(file=file, how="os.close(0)\nif True:"))
+    run_with_failing_calls(build_dir, CAPTURED.format(file=file, how="os.close(0)\nif True:"))
     assert [flow(packet)[0] for packet in read(file)] == ["127.0.0.1"]
 
 
@@ -282,13 +282,13 @@ p.close()
 
 
 def test_a_socket_that_cannot_be_taken_over_stays_the_callers(build_dir: Path) -> None:
-    run_failing(build_dir, "import fcntl\n" + ADOPT)
+    run_with_failing_calls(build_dir, "import fcntl\n" + ADOPT)
 
 
 def test_a_batch_that_comes_meets_errors_as_a_datagram_does(
     build_dir: Path, tmp_path: Path
 ) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         f"""
 p = Port()
@@ -345,7 +345,7 @@ p.close()
 
 @pytest.mark.parametrize("name", ["aligned_alloc", "malloc"])
 def test_without_memory_there_is_no_port(build_dir: Path, name: str) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         f"""
 before = open_fds()

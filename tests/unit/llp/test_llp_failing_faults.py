@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from failing import run_failing
+from failing import run_with_failing_calls
 
 BEGIN = """
 p = Port()
@@ -18,7 +18,7 @@ BAD = ffi.new("struct iovec *", {"iov_base": ffi.cast("void *", 8), "iov_len": 1
 
 
 def test_without_memory_a_datagram_is_refused_as_by_a_full_socket(build_dir: Path) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         BEGIN
         + """
@@ -45,7 +45,7 @@ p.close()
 
 
 def test_without_memory_what_would_be_held_is_lost_and_counted(build_dir: Path) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         BEGIN
         + """
@@ -69,7 +69,7 @@ p.close()
 
 
 def test_a_held_datagram_is_sent_when_the_socket_has_room(build_dir: Path) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         BEGIN
         + """
@@ -105,7 +105,7 @@ lib.siw_guard_install()
 
 
 def test_without_memory_a_streams_octets_are_not_taken_yet(build_dir: Path) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         STREAM
         + """
@@ -130,7 +130,7 @@ p.close()
 
 
 def test_a_hold_that_ends_midway_has_taken_what_it_could(build_dir: Path) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         STREAM
         + """
@@ -153,7 +153,7 @@ p.close()
 
 
 def test_a_stream_is_received_as_far_as_there_is_memory(build_dir: Path) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         STREAM
         + """
@@ -179,7 +179,7 @@ p.close()
 
 
 def test_octets_that_cannot_be_held_end_the_stream(build_dir: Path) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         STREAM
         + """
@@ -196,7 +196,7 @@ p.close()
 
 
 def test_an_error_of_a_held_stream_is_reported_to_the_sender(build_dir: Path) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         STREAM
         + """

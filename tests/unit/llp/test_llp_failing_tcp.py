@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from failing import run_failing
+from failing import run_with_failing_calls
 
 OF_THE_CONNECTION = (
     "EINTR ECONNABORTED EPROTO ENOPROTOOPT EHOSTDOWN ENONET EHOSTUNREACH EOPNOTSUPP "
@@ -28,7 +28,7 @@ p.close()
 
 
 def test_accept_skips_connections_that_have_ended(build_dir: Path) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         LISTENER
         + f"""
@@ -51,7 +51,7 @@ assert accept() == 0
 
 @pytest.mark.parametrize("error", ["EMFILE", "ENFILE", "ENOBUFS", "ENOMEM"])
 def test_without_room_for_a_connection_it_waits_a_while(build_dir: Path, error: str) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         LISTENER
         + f"""
@@ -70,7 +70,7 @@ assert accept() == 0
 
 
 def test_a_listener_that_cannot_be_asked_tells_why(build_dir: Path) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         LISTENER
         + """
@@ -89,7 +89,7 @@ assert accept() == 0
 
 
 def test_a_connect_that_is_interrupted_goes_on(build_dir: Path) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         """
 p = Port()
@@ -115,7 +115,7 @@ p.close()
 def test_interrupted_calls_of_a_stream_are_made_again(
     build_dir: Path, tmp_path: Path, captured: bool
 ) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         f"""
 p = Port()
@@ -149,7 +149,7 @@ p.close()
 
 
 def test_an_event_is_set_and_cleared_through_interruptions(build_dir: Path) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         """
 import select

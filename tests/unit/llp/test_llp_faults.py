@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from pace import over
+from pace import limit_exceeded
 from unit.llp.test_llp_capture import capturing, comment, payload, read
 
 #: Additional seconds for a sanitizer or a loaded machine.
@@ -301,7 +301,7 @@ def pump(port, a, b, data, piece=50000, seconds=30.0):
     sent, got = 0, bytearray()
     began = time.monotonic()
     while len(got) < len(data):
-        assert not over(began, seconds), (sent, len(got))
+        assert not limit_exceeded(began, seconds), (sent, len(got))
         idle = True
         while sent < len(data):
             rv = a.send(data[sent : sent + piece])

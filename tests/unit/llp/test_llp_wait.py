@@ -10,7 +10,7 @@ import time
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pace import scaled
+from pace import scale_limit
 
 STATES = pytest.mark.parametrize("state", ["cold", "hot", "armed"])
 
@@ -41,7 +41,7 @@ def test_a_wait_ends_when_its_time_is_over(port, other, state, ms):
     bring_to_state(port, other.udp(), port.udp(), state)
     start = time.monotonic()
     assert port.wait(ms * 1000) == 0
-    assert ms / 1000 <= time.monotonic() - start < ms / 1000 + scaled(1)
+    assert ms / 1000 <= time.monotonic() - start < ms / 1000 + scale_limit(1)
 
 
 @STATES

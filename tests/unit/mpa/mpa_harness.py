@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 import crcmod.predefined
 import pytest
 from _siwarp_layers import ffi, lib
-from pace import over
+from pace import limit_exceeded
 from scapy.packet import Raw
 
 from siwarp.inspect import FPDU, MPAReply, MPARequest
@@ -61,7 +61,7 @@ def until(step: Callable[[], Any], patience: float = PATIENCE) -> Any:
         got = step()
         if got:
             return got
-        assert not over(began, patience), f"nothing came of {step} in {patience} s"
+        assert not limit_exceeded(began, patience), f"nothing came of {step} in {patience} s"
         time.sleep(0.0001)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pace
 import pytest
-from pace import scaled
+from pace import scale_limit
 
 ON_SIWARP = [sys.executable, "-m", "siwarp.pyverbs"]
 
@@ -35,7 +35,7 @@ ENDS = {
 
 
 def run_program(command: list[str], program: Path, *args: str) -> tuple[int, str, str]:
-    done = pace.run(
+    done = pace.run_command(
         [*command, str(program), *args],
         capture_output=True,
         text=True,
@@ -146,7 +146,7 @@ def test_ctrl_c_ends_a_wait_for_an_event(tmp_path: Path) -> None:
             assert process.stdout is not None
             assert process.stdout.readline() == "waits\n"
             process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=scaled(20))
+            _, err = process.communicate(timeout=scale_limit(20))
         finally:
             process.kill()
     assert process.returncode == -signal.SIGINT and "KeyboardInterrupt" in err

@@ -28,7 +28,7 @@ def test_a_script_does_the_same_as_on_pyverbs_itself(
     private_namespace: Namespace, script: str
 ) -> None:
     program = str(FOLDER / f"{script}.py")
-    done = pace.run(
+    done = pace.run_command(
         private_namespace.inside(sys.executable, "-m", "siwarp.pyverbs", program, "siw_lo"),
         capture_output=True,
         text=True,

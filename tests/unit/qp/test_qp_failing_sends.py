@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from failing import run_failing
+from failing import run_with_failing_calls
 
 BEGIN = """
 from harness.uc_harness import Ends
@@ -22,7 +22,7 @@ N = 20
 def test_a_batch_that_is_refused_goes_datagram_by_datagram(
     build_dir: Path, kind: str, error: str
 ) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         BEGIN
         + f"""
@@ -52,7 +52,7 @@ rig.close()
 def test_a_message_of_uc_that_finds_no_room_goes_when_there_is_some(
     build_dir: Path, size: int, call: str, error: str
 ) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         BEGIN
         + f"""
@@ -74,7 +74,7 @@ rig.close()
 def test_a_write_record_from_memory_that_is_gone_is_a_protection_error(
     build_dir: Path, how: str, size: int
 ) -> None:
-    run_failing(
+    run_with_failing_calls(
         build_dir,
         BEGIN
         + f"""

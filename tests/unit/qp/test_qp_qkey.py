@@ -57,7 +57,7 @@ def test_each_process_that_is_told_none_draws_its_own_at_random() -> None:
     environment = {k: v for k, v in os.environ.items() if k != "SIWARP_QKEY"}
     drawn = {
         int(
-            pace.run(
+            pace.run_command(
                 [sys.executable, "-c", "from siwarp.verbs.qkey import *; print(own_qkey())"],
                 env=environment,
                 cwd="/",

@@ -41,7 +41,7 @@ def test_a_send_that_the_network_refuses_leaves_the_queue_pair_serving_others(
 ) -> None:
     """Datagrams may be lost: a refused send to one peer must not stop the service of others."""
     # If this machine does not refuse the send, the test shows nothing.
-    with net.udp() as plain, pytest.raises(OSError):
+    with net.open_udp_socket() as plain, pytest.raises(OSError):
         plain.sendto(b"x", peer)
     pair.recv()
     pair.a.post_send(SendWR(1, sg=[pair.out.sge(0, 1)], ah=pair.rig.ah(peer)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import net
 from _siwarp_layers import ffi, lib
-from pace import over
+from pace import limit_exceeded
 from unit.llp.llp_harness import addr, iovec, port_of, text_of
 
 from siwarp.inspect.rd import (
@@ -157,7 +157,7 @@ def run(
 ) -> Any:
     """Poll the endpoints until what() is true."""
     began = net.now()
-    while not over(began, seconds):
+    while not limit_exceeded(began, seconds):
         moved = sum(e.turn() for e in ends)
         also()
         if got := what():
@@ -193,7 +193,7 @@ class Stranger:
 
     def __init__(self, end: Endpoint, epoch: int = 0xABCD0001, host: str = net.HERE) -> None:
         self.end = end
-        self.sock = net.udp(host)
+        self.sock = net.open_udp_socket(host)
         self.sock.setblocking(False)
         self.dest = (net.HERE, port_of(end.local))
         self.epoch, self.other = epoch, 0

@@ -8,7 +8,7 @@ import sys
 from typing import get_args
 
 import pytest
-from pace import scaled
+from pace import scale_limit
 
 from siwarp import Error, PeerGone, ProtocolError, StateError, Timeout, faults
 from siwarp.testing import Kind, aio_pair, pair
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.scales
 
 @pytest.fixture
 def time_limit() -> float:
-    return scaled(10)
+    return scale_limit(10)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -23,7 +23,7 @@ def run_pytest_on(tmp_path: Path):
         (tmp_path / "test_it.py").write_text(tests)
         # An xdist worker has set PYTEST_ variables in this process.
         env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
-        done = pace.run(
+        done = pace.run_command(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
             cwd=tmp_path,
             env=env,
@@ -103,7 +103,7 @@ def test_cannot_begin(broken):
     ]
     for file in kept:
         assert f"siwarp dissect '{file}'" in said
-    done = pace.run(
+    done = pace.run_command(
         [sys.executable, "-m", "siwarp.cli", "dissect", str(kept[1])],
         capture_output=True,
         text=True,

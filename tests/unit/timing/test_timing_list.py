@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from history import First
+from history import FirstVersion
 from timing import LIST, listed_tests, name_on_list, reasons_by_test
 
 
@@ -41,11 +41,11 @@ def test_no_name_stands_twice() -> None:
 
 
 def test_no_name_was_added_since_the_list_was_made(root: Path) -> None:
-    first = First(root, LIST.relative_to(root).as_posix())
+    first = FirstVersion(root, LIST.relative_to(root).as_posix())
     at_first = {line.split("#", 1)[0].strip() for line in first.text.splitlines()}
     for name in listed_tests():
         file, colons, function = name.partition("::")
-        then = first.name_then(file)
+        then = first.original_name(file)
         # An entry for a file may be replaced by entries for some of its functions.
         assert then in at_first or then + colons + function in at_first, (
             f"{name}: a test that races the clock belongs into the simulator; none is added"
