@@ -188,8 +188,10 @@ def _scan_one_test(
     """Record the clauses that one test cites, in its own markers and in its parameters' markers."""
     own_marks = [mark for deco in test.decorator_list if (mark := _clause_mark(deco))]
     marks = [mark for deco in test.decorator_list for mark in _clause_marks(deco)]
-    own = [i for mark in own_marks for i in _ids_of_mark(mark, where, found)]
-    by_param = [own + _ids_of_mark(mark, where, found) for mark in marks if mark not in own_marks]
+    own = [i for mark in own_marks for i in _clause_ids_of_mark(mark, where, found)]
+    by_param = [
+        own + _clause_ids_of_mark(mark, where, found) for mark in marks if mark not in own_marks
+    ]
     for ids in [own, *by_param]:
         cited = {i.partition("#")[0] for i in ids}
         if len(cited) > MAX_IDS_PER_TEST:
@@ -228,7 +230,7 @@ def _is_mark(node: ast.AST, names: set[str]) -> bool:
     )
 
 
-def _ids_of_mark(mark: ast.Call, where: str, found: Citations) -> list[str]:
+def _clause_ids_of_mark(mark: ast.Call, where: str, found: Citations) -> list[str]:
     ids = []
     for arg in mark.args:
         value = arg.value if isinstance(arg, ast.Constant) else None

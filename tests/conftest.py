@@ -20,7 +20,7 @@ import hypothesis
 import pytest
 from clause_record import Recorder
 from pace import processes_per_cpu, scale_limit
-from timing import listed_tests, name_on_list
+from timing import list_entry_covering_test, listed_tests
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -119,7 +119,7 @@ def mark_timing_tests(items: list[pytest.Item]) -> None:
     """Mark the tests that are listed in tests/timing/tests.txt as racing the clock."""
     names = frozenset(listed_tests())
     for item in items:
-        if name_on_list(item.nodeid, names) is not None:
+        if list_entry_covering_test(item.nodeid, names) is not None:
             item.add_marker("timing")
 
 

@@ -78,7 +78,7 @@ def dependent_layers(layer: str) -> set[str]:
         found |= more
 
 
-def is_inside(path: str, folder: str) -> bool:
+def is_path_inside(path: str, folder: str) -> bool:
     """Return whether a path is that folder or file, or lies in that folder."""
     return path == folder or path.startswith(folder + "/")
 
@@ -112,13 +112,13 @@ def select_tests(kind: str, changed: Iterable[str] | None) -> list[str]:
             return list(GATE[kind])
         wanted += found
     both = {
-        a if is_inside(a, b) else b
+        a if is_path_inside(a, b) else b
         for a in wanted
         for b in GATE[kind]
-        if is_inside(a, b) or is_inside(b, a)
+        if is_path_inside(a, b) or is_path_inside(b, a)
     }
     there = {path for path in both if (ROOT / path).exists()}
-    return sorted(a for a in there if not any(a != b and is_inside(a, b) for b in there))
+    return sorted(a for a in there if not any(a != b and is_path_inside(a, b) for b in there))
 
 
 def files_changed_since_green(root: Path) -> list[str] | None:

@@ -59,7 +59,7 @@ def c_comments(text: str) -> Iterator[tuple[int, str]]:
             yield text.count("\n", 0, found.start()) + 1, _comment_words(found["comment"])
 
 
-def python_prose(text: str) -> Iterator[tuple[int, str]]:
+def python_comments_and_docstrings(text: str) -> Iterator[tuple[int, str]]:
     """Yield line and text of each comment, joined over its lines, and of each docstring."""
     begun, lines, last = 0, list[str](), -1
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -127,7 +127,12 @@ def collect_prose_and_names() -> tuple[list[Piece], list[Piece]]:
     )
     prose: list[Piece] = []
     named: list[Piece] = []
-    readers = {".md": page_sentences, ".py": python_prose, ".c": c_comments, ".h": c_comments}
+    readers = {
+        ".md": page_sentences,
+        ".py": python_comments_and_docstrings,
+        ".c": c_comments,
+        ".h": c_comments,
+    }
     for name in sorted(listed.stdout.split("\n")):
         path = ROOT / name
         if not name or not path.is_file():

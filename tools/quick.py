@@ -90,7 +90,7 @@ class Choice:
 
 def is_simulated_test(test: str) -> bool:
     """Return whether a test runs only in simulated processes."""
-    return reach.is_inside(test, "tests/sim")
+    return reach.is_path_inside(test, "tests/sim")
 
 
 def tests_sharing_a_word(layer: str, path: str) -> list[str]:
@@ -106,7 +106,7 @@ def tests_of_tool(path: str) -> list[str]:
     return [test for start, tests in TESTS_OF.items() if path.startswith(start) for test in tests]
 
 
-def own_tests(path: str) -> list[str]:
+def tests_of_layer_file(path: str) -> list[str]:
     """Return the tests that belong to a file of a layer or of a layer's tests."""
     part = path.split("/")
     if part[:2] == ["tests", "unit"] and len(part) > 3:
@@ -134,7 +134,7 @@ def choose_tests(changed: Iterable[str]) -> Choice:
         if affected == [path] or tests_of_tool(path):
             wanted.update(tests_of_tool(path) or [path])
             continue
-        wanted.update(own_tests(path))
+        wanted.update(tests_of_layer_file(path))
         if is_compiled_code(path):
             wanted.update(SIM)
         if affected is None:
@@ -152,7 +152,7 @@ def choose_tests(changed: Iterable[str]) -> Choice:
     affected_only = {
         test
         for test in drop_missing_and_nested(choice.left_out)
-        if not any(reach.is_inside(test, other) for other in wanted)
+        if not any(reach.is_path_inside(test, other) for other in wanted)
     }
     choice.left_out = affected_only | {text for text in choice.left_out if " " in text}
     return choice
@@ -161,7 +161,7 @@ def choose_tests(changed: Iterable[str]) -> Choice:
 def drop_missing_and_nested(tests: set[str]) -> set[str]:
     """Return the tests that exist, without those inside of others."""
     there = {test for test in tests if (ROOT / test).exists()}
-    return {a for a in there if not any(a != b and reach.is_inside(a, b) for b in there)}
+    return {a for a in there if not any(a != b and reach.is_path_inside(a, b) for b in there)}
 
 
 def run_git(*words: str) -> str | None:
@@ -216,7 +216,7 @@ def lint_commands(changed: list[str]) -> tuple[dict[str, list[str]], list[str]]:
 def pytest_commands(choice: Choice) -> dict[str, list[str]]:
     """Return the commands that run the tests, by name."""
     steps = {}
-    of_rd = {test for test in choice.simulated if reach.is_inside(test, "tests/sim/rd")}
+    of_rd = {test for test in choice.simulated if reach.is_path_inside(test, "tests/sim/rd")}
     for name, tests in {
         "tests": choice.real,
         "simulated": choice.simulated - of_rd,

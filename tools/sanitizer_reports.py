@@ -31,7 +31,7 @@ FRAMES = 12  # maximum frames per stack
 TESTS = "tests"
 
 
-def relevant_part(text: str) -> str:
+def part_about_siwarp(text: str) -> str:
     """Return the part of a report that is about siwarp; empty if there is none."""
     if "WARNING: ThreadSanitizer" in text:
         races = (part for part in text.split(SEPARATOR) if part.strip())
@@ -64,7 +64,9 @@ def main() -> int:
     """Print the reports in the folder given as argument."""
     folder = Path(sys.argv[1])
     files = sorted(f for f in folder.iterdir() if f.name != TESTS)
-    counted = [(f, text) for f in files if (text := relevant_part(f.read_text(errors="replace")))]
+    counted = [
+        (f, text) for f in files if (text := part_about_siwarp(f.read_text(errors="replace")))
+    ]
     for file, text in counted[:SHOWN]:
         print(f"===== {file.name}")
         print(shorten_report(text))

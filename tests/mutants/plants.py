@@ -220,7 +220,7 @@ def prepare_workers(jobs: int, args: argparse.Namespace) -> list[Worker]:
     made = []
     for number in range(jobs):
         copy = TreeCopy(HOME / f"tree-{number}")
-        copy.prepare()
+        copy.fill_and_build()
         made.append(Worker(copy, Simulator(copy, args.workload).run_seeds))
     print_now(f"seeds {args.first} to {args.first + args.seeds - 1} on the code as it is")
     whole = run_until_failure(made[0].run, args.first, args.seeds)

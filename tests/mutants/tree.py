@@ -86,7 +86,7 @@ class TreeCopy:
                 if path.is_file() and path not in wanted and "__pycache__" not in path.parts:
                     path.unlink()
 
-    def prepare(self) -> None:
+    def fill_and_build(self) -> None:
         """Fill and build the copy, with an interpreter that has the packages of .venv."""
         self.sync_with_work_tree()
         stamp = self.home / ".ready"

@@ -24,7 +24,7 @@ def reasons_by_test(path: Path = LIST) -> dict[str, str]:
     return {name.strip(): why.strip() for name, _, why in lines if name.strip()}
 
 
-def name_on_list(nodeid: str, names: frozenset[str]) -> str | None:
+def list_entry_covering_test(nodeid: str, names: frozenset[str]) -> str | None:
     """Return the name on the list that covers a test, or None if none does."""
     function = nodeid.split("[", 1)[0]
     file = function.split("::", 1)[0]

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import pytest
 
-from timing import listed_tests, measure, name_on_list
+from timing import list_entry_covering_test, listed_tests, measure
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Seconds that the lane waits for a quiet machine before it gives up judging a test.
@@ -116,7 +116,9 @@ def main() -> int:
     names = frozenset(listed_tests())
     verdicts: list[tuple[str, Result, str]] = []
     for result in failed:
-        kind, why = verdict_after_rerun(result, name_on_list(result.nodeid, names) is not None)
+        kind, why = verdict_after_rerun(
+            result, list_entry_covering_test(result.nodeid, names) is not None
+        )
         verdicts.append((kind, result, why))
     for kind, result, why in verdicts:
         print(f"{kind} {result.nodeid}: {why}")

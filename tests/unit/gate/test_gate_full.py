@@ -54,7 +54,7 @@ def commit_all_files(tree: Path) -> None:
 def run_ci_full(repository: Path) -> Run:
     """Return a function that runs tools/ci-full; keyword arguments are environment variables."""
 
-    def run_tool(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    def run_ci_full_in_repository(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["bash", "tools/ci-full", *words],
             cwd=repository,
@@ -64,7 +64,7 @@ def run_ci_full(repository: Path) -> Run:
             check=False,
         )
 
-    return run_tool
+    return run_ci_full_in_repository
 
 
 def pop_made_targets(tree: Path) -> list[str]:

@@ -77,9 +77,11 @@ def test_a_test_that_changed_is_run_alone_if_the_gate_has_it() -> None:
 @pytest.mark.parametrize("layer", sorted(MAY_USE))
 def test_what_is_chosen_is_in_the_gates_list_and_names_nothing_twice(kind: str, layer: str) -> None:
     chosen = reach.select_tests(kind, [f"siwarp/{layer}/{layer}.c"])
-    assert all(any(reach.is_inside(path, whole) for whole in reach.GATE[kind]) for path in chosen)
-    assert all(not reach.is_inside(a, b) for a in chosen for b in chosen if a != b)
-    assert all(any(reach.is_inside(a, b) for b in chosen) for a in reach.ALWAYS[kind])
+    assert all(
+        any(reach.is_path_inside(path, whole) for whole in reach.GATE[kind]) for path in chosen
+    )
+    assert all(not reach.is_path_inside(a, b) for a in chosen for b in chosen if a != b)
+    assert all(any(reach.is_path_inside(a, b) for b in chosen) for a in reach.ALWAYS[kind])
 
 
 def test_what_changed_is_told_from_the_commit_that_was_green(tmp_path: Path) -> None:

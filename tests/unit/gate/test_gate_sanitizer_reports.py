@@ -41,19 +41,19 @@ END = "ThreadSanitizer: reported 1 warnings\n"
 
 
 def test_the_end_of_a_thread_in_glibc_does_not_count() -> None:
-    assert sanitizer_reports.relevant_part(f"{LINE}{OF_GLIBC}{LINE}{END}") == ""
+    assert sanitizer_reports.part_about_siwarp(f"{LINE}{OF_GLIBC}{LINE}{END}") == ""
 
 
 @pytest.mark.parametrize("reports", [(OF_SIWARP,), (OF_GLIBC, OF_SIWARP), (OF_SIWARP, OF_GLIBC)])
 def test_every_other_race_counts(reports: tuple[str, ...]) -> None:
     text = "".join(f"{LINE}{report}{LINE}" for report in reports) + END
-    part = sanitizer_reports.relevant_part(text)
+    part = sanitizer_reports.part_about_siwarp(text)
     assert "siw_rd_close" in part and "rtld-malloc.h:50 in free" not in part
 
 
 def test_an_error_of_address_sanitizer_counts() -> None:
     text = "==7==ERROR: AddressSanitizer: heap-use-after-free\n    #0 0x1 in main\n"
-    assert sanitizer_reports.relevant_part(text) == text
+    assert sanitizer_reports.part_about_siwarp(text) == text
 
 
 def test_a_leak_counts_if_siwarp_is_in_its_stack() -> None:
@@ -62,6 +62,6 @@ def test_a_leak_counts_if_siwarp_is_in_its_stack() -> None:
         "Direct leak of 9 byte(s) in 1 object(s) allocated from:\n    #0 x Objects/obmalloc.c:1\n"
     )
     head = "==7==ERROR: LeakSanitizer: detected memory leaks\n\n"
-    assert sanitizer_reports.relevant_part(head + other) == ""
-    part = sanitizer_reports.relevant_part(f"{head}{other}\n{ours}")
+    assert sanitizer_reports.part_about_siwarp(head + other) == ""
+    part = sanitizer_reports.part_about_siwarp(f"{head}{other}\n{ours}")
     assert "8 byte(s)" in part and "9 byte(s)" not in part

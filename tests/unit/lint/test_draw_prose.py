@@ -43,7 +43,7 @@ def test_comments_and_functions_of_c_are_found_and_strings_are_not() -> None:
 
 
 def test_comments_docstrings_and_functions_of_python_are_found_and_tests_are_not() -> None:
-    found = sorted(draw_prose.python_prose(PYTHON))
+    found = sorted(draw_prose.python_comments_and_docstrings(PYTHON))
     assert found == [(1, "A module."), (5, "A comment of two lines."), (7, "Return the sum.")]
     named = [(7, "add"), (12, "Sum.total"), (13, "digits")]
     assert list(draw_prose.function_names(Path("a.py"), PYTHON)) == named

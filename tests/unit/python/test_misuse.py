@@ -59,7 +59,7 @@ def close_and_return(thing: Any) -> Any:
     return thing
 
 
-def with_send_flags(wr: SendWR, flags: int) -> SendWR:
+def set_send_flags(wr: SendWR, flags: int) -> SendWR:
     wr._c.send_flags = flags
     return wr
 
@@ -153,7 +153,7 @@ POSTING: list[Row] = [
     ),
     (
         "unknown flags",
-        lambda w: w.make_ud_qp().post_send(with_send_flags(w.make_send_wr(), 1 << 20)),
+        lambda w: w.make_ud_qp().post_send(set_send_flags(w.make_send_wr(), 1 << 20)),
         Plain,
         EINVAL,
         "SendFlag",

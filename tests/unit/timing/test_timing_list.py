@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from history import FirstVersion
-from timing import LIST, listed_tests, name_on_list, reasons_by_test
+from timing import LIST, list_entry_covering_test, listed_tests, reasons_by_test
 
 
 def defined_functions(file: Path) -> set[str]:
@@ -54,9 +54,14 @@ def test_no_name_was_added_since_the_list_was_made(root: Path) -> None:
 
 def test_a_name_covers_a_file_or_all_cases_of_a_function() -> None:
     names = frozenset({"tests/a/test_a.py", "tests/b/test_b.py::test_one"})
-    assert name_on_list("tests/a/test_a.py::test_any[x::y]", names) == "tests/a/test_a.py"
-    assert name_on_list("tests/b/test_b.py::test_one[1]", names) == "tests/b/test_b.py::test_one"
-    assert name_on_list("tests/b/test_b.py::test_one_more", names) is None
+    assert (
+        list_entry_covering_test("tests/a/test_a.py::test_any[x::y]", names) == "tests/a/test_a.py"
+    )
+    assert (
+        list_entry_covering_test("tests/b/test_b.py::test_one[1]", names)
+        == "tests/b/test_b.py::test_one"
+    )
+    assert list_entry_covering_test("tests/b/test_b.py::test_one_more", names) is None
 
 
 def test_a_run_that_picks_another_marker_leaves_them_out(root: Path) -> None:
