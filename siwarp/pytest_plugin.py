@@ -92,7 +92,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[Context]:
         yield context
 
 
-def _pair(kind: Kind, device: Context) -> Iterator[Pair]:
+def _open_pair(kind: Kind, device: Context) -> Iterator[Pair]:
     from siwarp.testing import pair
 
     with pair(kind, device) as ends:
@@ -102,25 +102,25 @@ def _pair(kind: Kind, device: Context) -> Iterator[Pair]:
 @pytest.fixture
 def rc_pair(device: Context) -> Iterator[Pair]:
     """Two RC queue pairs that are connected: ``a, b = rc_pair``."""
-    yield from _pair("rc", device)
+    yield from _open_pair("rc", device)
 
 
 @pytest.fixture
 def uc_pair(device: Context) -> Iterator[Pair]:
     """Two UC queue pairs that are each other's peer."""
-    yield from _pair("uc", device)
+    yield from _open_pair("uc", device)
 
 
 @pytest.fixture
 def ud_pair(device: Context) -> Iterator[Pair]:
     """Two UD queue pairs, each with an address handle of the other."""
-    yield from _pair("ud", device)
+    yield from _open_pair("ud", device)
 
 
 @pytest.fixture
 def rd_pair(device: Context) -> Iterator[Pair]:
     """Two RD queue pairs, each with an address handle of the other."""
-    yield from _pair("rd", device)
+    yield from _open_pair("rd", device)
 
 
 @pytest.fixture

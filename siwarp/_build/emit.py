@@ -44,7 +44,7 @@ class BlockError(Exception):
     """The cffi blocks of a header are malformed; the text names the file and line."""
 
 
-def blocks(header: Path) -> str:
+def read_cffi_blocks(header: Path) -> str:
     """Return the text of a header's blocks, with a line marker before each."""
     out: list[str] = []
     inside = False
@@ -74,7 +74,7 @@ def in_include_order(root: Path, start: list[Path]) -> list[Path]:
     done: list[Path] = []
     seen: set[Path] = set()
 
-    def visit(header: Path) -> None:
+    def add_after_its_includes(header: Path) -> None:
         if header in seen:
             return
         seen.add(header)
@@ -83,12 +83,12 @@ def in_include_order(root: Path, start: list[Path]) -> list[Path]:
                 (header.parent / quoted, root / quoted) if quoted else (root / "include" / public,)
             ):
                 if found.is_file():
-                    visit(found.resolve())
+                    add_after_its_includes(found.resolve())
                     break
         done.append(header)
 
     for header in start:
-        visit(header.resolve())
+        add_after_its_includes(header.resolve())
     return done
 
 
@@ -100,13 +100,13 @@ def include_line(root: Path, header: Path) -> str:
     return f'#include "{header.relative_to(root).as_posix()}"'
 
 
-def function_names(ffi: cffi.FFI) -> list[str]:
+def declared_functions(ffi: cffi.FFI) -> list[str]:
     """Return the names of the functions that the blocks declare."""
     kind = "function "
     return sorted(x[len(kind) :] for x in ffi._parser._declarations if x.startswith(kind))
 
 
-def make_name(path: Path) -> str:
+def escape_for_make(path: Path) -> str:
     """Return a path, escaped for a make dependency file."""
     return str(path).replace(" ", "\\ ").replace("#", "\\#").replace("$", "$$")
 
@@ -135,7 +135,7 @@ def main() -> int:
     start += [root / header for header in args.also]
     headers = in_include_order(root, start)
     try:
-        found = [(header, text) for header in headers if (text := blocks(header))]
+        found = [(header, text) for header in headers if (text := read_cffi_blocks(header))]
     except BlockError as e:
         print(e, file=sys.stderr)
         return 1
@@ -152,14 +152,14 @@ def main() -> int:
     if not args.public:
         # Weak symbols: in the tests' module, a function that is declared but not defined fails
         # only its own tests. tests/lint/c_symbols.py reports such functions.
-        lines += [f"#pragma weak {name}" for name in function_names(ffi)]
+        lines += [f"#pragma weak {name}" for name in declared_functions(ffi)]
     ffi.set_source(args.module, PRELUDE_C + "\n".join(lines) + "\n")
     ffi.emit_c_code(str(args.out))
 
     # The folders are dependencies as well, because adding or removing a header changes them.
     needed = [*folders, *headers]
-    names = " ".join(make_name(path) for path in needed)
-    args.depfile.write_text(f"{make_name(args.out)}: {names}\n", encoding="utf-8")
+    names = " ".join(escape_for_make(path) for path in needed)
+    args.depfile.write_text(f"{escape_for_make(args.out)}: {names}\n", encoding="utf-8")
     return 0
 
 

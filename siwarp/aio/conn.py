@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from siwarp.aio.source import Admission, Inbox, Source, User
 from siwarp.base.buffer import Buffer, octets
 from siwarp.cm import CMID, RTR, CMEvent, CMEventType, ConnParam
-from siwarp.cm.conn import within
+from siwarp.cm.conn import check_within
 from siwarp.verbs import (
     MR,
     PD,
@@ -35,7 +35,7 @@ from siwarp.verbs import (
     WCStatus,
     WROpcode,
 )
-from siwarp.verbs.wanted import an_address
+from siwarp.verbs.wanted import host_and_port
 
 __all__ = ["Connection", "Opening", "connect"]
 
@@ -200,13 +200,13 @@ class Connection(User):
         of the data before any message that is sent later.
         """
         size = data.length if isinstance(data, MR) else octets(data).nbytes
-        within(remote, offset, size, "writing")
+        check_within(remote, offset, size, "writing")
         await self._out(WROpcode.RDMA_WRITE, data, _at(remote, offset))
 
     async def read(self, remote: RemoteBuffer, length: int | None = None, offset: int = 0) -> bytes:
         """RDMA Read ``length`` octets (default: all) of the peer's memory from ``offset``."""
         size = remote.length - offset if length is None else length
-        within(remote, offset, size, "reading")
+        check_within(remote, offset, size, "reading")
         if size > STAGED:
             into = bytearray(size)
             await self.read_into(remote, into, offset)
@@ -233,7 +233,7 @@ class Connection(User):
         """
         self._alive()
         wanted = into.length if isinstance(into, MR) else octets(into).nbytes
-        within(remote, offset, wanted, "reading")
+        check_within(remote, offset, wanted, "reading")
         with self._lent(into, AccessFlag.LOCAL_WRITE) as mr:
             await self._pieces(WROpcode.RDMA_READ, mr, _at(remote, offset))
 
@@ -519,7 +519,7 @@ def connect(
 
     """
 
-    name, port = an_address(address)
+    name, port = host_and_port(address)
 
     async def begin() -> Connection:
         source, host = await Source.toward(name, port)

@@ -11,7 +11,7 @@ from siwarp.aio.conn import RECV_DEPTH, RECV_SIZE, START_UP_S, Connection, Openi
 from siwarp.aio.source import Inbox, Source, User
 from siwarp.cm import CMID, CMEvent, CMEventType, ConnParam
 from siwarp.verbs import Address, Error, PeerGone, Persona, StateError
-from siwarp.verbs.wanted import an_address
+from siwarp.verbs.wanted import host_and_port
 
 __all__ = ["Listener", "Request", "listen"]
 
@@ -261,7 +261,7 @@ def listen(
         Error: the address is in use or not an address of this machine, or a privilege is missing.
 
     """
-    host, port = an_address(address)
+    host, port = host_and_port(address)
 
     async def begin() -> Listener:
         source, numeric = await Source.at(host or "0.0.0.0")

@@ -34,7 +34,7 @@ from siwarp.verbs import (
     StateError,
     WCStatus,
 )
-from siwarp.verbs.wanted import an_address
+from siwarp.verbs.wanted import host_and_port
 
 __all__ = ["Datagram", "UDEndpoint", "open_ud"]
 
@@ -142,7 +142,7 @@ class Endpoint(User):
         return self._qkey
 
     async def _post(self, message: memoryview, to: Address, qpn: int) -> WC:
-        to = an_address(to)
+        to = host_and_port(to)
         await self._admission.enter(to)
         slot = self._slots.pop()
         done = self._source.loop.create_future()
@@ -315,7 +315,7 @@ def open_ud(
         Error: the address is in use or not an address of this machine.
 
     """
-    host, port = an_address(address)
+    host, port = host_and_port(address)
 
     async def begin() -> UDEndpoint:
         source, numeric = await Source.at(host)

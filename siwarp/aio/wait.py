@@ -44,21 +44,21 @@ class _Wait:
             if isinstance(channel, CompChannel):
                 self._loop.add_reader(self._fd, _dispatch_events, channel)
             else:
-                self._loop.add_reader(self._fd, channel._wake)
+                self._loop.add_reader(self._fd, channel._wake_waiters)
         others.add(self)
-        channel._watch(self._call, about)
+        channel._add_wake_callback(self._call, about)
 
     def _call(self) -> None:
         """Wake the task; called by the thread that got the event, which may be any thread."""
         if self._loop.is_closed():
-            self._channel._unwatch(self._call)
+            self._channel._remove_wake_callback(self._call)
         elif asyncio._get_running_loop() is self._loop or not self._loop.is_running():
             self._end()
         else:
             try:
                 self._loop.call_soon_threadsafe(self._end)
             except RuntimeError:  # the loop was closed in the meantime
-                self._channel._unwatch(self._call)
+                self._channel._remove_wake_callback(self._call)
 
     def _end(self) -> None:
         self.leave()
@@ -80,7 +80,7 @@ class _Wait:
             if not others:
                 del self._here[self._channel]
                 self._loop.remove_reader(self._fd)
-        self._channel._unwatch(self._call)
+        self._channel._remove_wake_callback(self._call)
 
 
 def _dispatch_events(channel: CompChannel) -> None:
@@ -91,7 +91,7 @@ def _dispatch_events(channel: CompChannel) -> None:
         try:
             which = channel.get_cq_event(0) if system.readable_now(channel.fileno()) else None
         except Error:
-            channel._wake()  # the device is gone, and the tasks' next calls report that
+            channel._wake_waiters()  # the device is gone, and the tasks' next calls report that
             return
         if which is None:
             return

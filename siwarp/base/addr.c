@@ -9,7 +9,7 @@
 #include "base/reason.h"
 
 /* Returns the index of the interface that text gives by name or number; 0: no such interface. */
-static uint32_t scope_of(const char *text)
+static uint32_t parse_scope(const char *text)
 {
 	uint32_t index = if_nametoindex(text);
 	unsigned long n;
@@ -42,7 +42,7 @@ int siw_addr_parse(const char *text, uint16_t port, struct siw_addr *out)
 	} else if (inet_pton(AF_INET6, number, addr.v6) == 1) {
 		addr.family = AF_INET6;
 		if (percent) {
-			addr.scope = scope_of(percent + 1);
+			addr.scope = parse_scope(percent + 1);
 			if (!addr.scope)
 				return siw_refuse(ADDRESS_TEXT);
 		}
@@ -54,7 +54,7 @@ int siw_addr_parse(const char *text, uint16_t port, struct siw_addr *out)
 }
 
 /* Formats a scope as "%eth0", or as "%index" if the interface no longer exists; "" for scope 0. */
-static const char *scope_text(uint32_t scope, char text[IF_NAMESIZE + 1])
+static const char *format_scope(uint32_t scope, char text[IF_NAMESIZE + 1])
 {
 	text[0] = '\0';
 	if (scope) {
@@ -78,7 +78,7 @@ char *siw_addr_format(const struct siw_addr *addr, char *text, size_t size)
 		break;
 	case AF_INET6:
 		inet_ntop(AF_INET6, addr->v6, number, sizeof(number));
-		snprintf(text, size, "[%s%s]:%u", number, scope_text(addr->scope, scope),
+		snprintf(text, size, "[%s%s]:%u", number, format_scope(addr->scope, scope),
 			 siw_addr_port(addr));
 		break;
 	default:

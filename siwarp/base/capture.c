@@ -213,7 +213,7 @@ static int capture_expand_path(char *out, const char *path, bool suffixed)
  * Returns the maximum file size: the smaller of setting capture_mb and the process's resource
  * limit.
  */
-static off_t size_limit(void)
+static off_t capture_size_limit(void)
 {
 	off_t limit = siw_settings()->capture_mb * 1000000;
 	struct rlimit process;
@@ -226,7 +226,7 @@ static off_t size_limit(void)
 	return limit;
 }
 
-static int open_file(bool suffixed, int how)
+static int capture_open_file(bool suffixed, int how)
 {
 	struct stat st;
 	int fd, rv = capture_expand_path(cap.file, cap.path, suffixed);
@@ -243,7 +243,7 @@ static int open_file(bool suffixed, int how)
 	}
 	cap.fd = fd;
 	cap.end = 0;
-	cap.limit = size_limit();
+	cap.limit = capture_size_limit();
 	cap.n_interfaces = 0;
 	cap.forked = false;
 	cap.generation = ++cap.generations;
@@ -292,9 +292,9 @@ static int capture_start_file(const char *path, bool shared)
 		cap.generation = 0;
 		cap.forked = false;
 		strcpy(cap.path, path);
-		rv = open_file(false, shared ? O_EXCL : O_TRUNC);
+		rv = capture_open_file(false, shared ? O_EXCL : O_TRUNC);
 		if (rv == -EEXIST)
-			rv = open_file(true, O_EXCL);
+			rv = capture_open_file(true, O_EXCL);
 		atomic_store_explicit(&siw_capture_active, rv == 0, memory_order_relaxed);
 	}
 	capture_release_lock();
@@ -367,7 +367,7 @@ uint32_t siw_capture_generation(void)
 	close(cap.fd);
 	cap.forked = false;
 	cap.generation = 0;
-	rv = open_file(!strstr(cap.path, "%p"), O_EXCL);
+	rv = capture_open_file(!strstr(cap.path, "%p"), O_EXCL);
 	if (rv < 0) {
 		siw_trace_warn_user("cannot capture this child to %s: %s", cap.file, strerror(-rv));
 		atomic_store_explicit(&siw_capture_active, 0, memory_order_relaxed);

@@ -29,7 +29,7 @@ static void packet_put32(uint8_t *at, uint32_t v)
  * Adds len octets to an Internet checksum without folding the carries. Only the last call for a
  * checksum may have an odd len.
  */
-static uint64_t sum16(uint64_t sum, const uint8_t *at, size_t len)
+static uint64_t checksum_add(uint64_t sum, const uint8_t *at, size_t len)
 {
 	size_t i;
 
@@ -83,7 +83,7 @@ static size_t put_ip(uint8_t *at, const struct siw_capture_packet *p, size_t len
 		at[9] = protocol;
 		memcpy(at + 12, p->source.v4, 4);
 		memcpy(at + 16, p->dest.v4, 4);
-		packet_put16(at + 10, packet_fold_sum(sum16(0, at, IPV4)));
+		packet_put16(at + 10, packet_fold_sum(checksum_add(0, at, IPV4)));
 		return IPV4;
 	}
 	memset(at, 0, 8);
@@ -155,9 +155,9 @@ static uint16_t packet_checksum(const struct siw_capture_packet *p, const uint8_
 	uint64_t sum = len + (p->tcp ? IPPROTO_TCP : IPPROTO_UDP);
 	bool v4 = p->source.family == AF_INET;
 
-	sum = sum16(sum, v4 ? p->source.v4 : p->source.v6, v4 ? 4 : 16);
-	sum = sum16(sum, v4 ? p->dest.v4 : p->dest.v6, v4 ? 4 : 16);
-	return packet_fold_sum(sum16(sum, segment, len));
+	sum = checksum_add(sum, v4 ? p->source.v4 : p->source.v6, v4 ? 4 : 16);
+	sum = checksum_add(sum, v4 ? p->dest.v4 : p->dest.v6, v4 ? 4 : 16);
+	return packet_fold_sum(checksum_add(sum, segment, len));
 }
 
 size_t siw_capture_packet_build(const struct siw_capture_packet *p, uint8_t *out)

@@ -52,7 +52,7 @@ static const struct {
  * Returns when this process started, in clock ticks since boot: field 22 of /proc/self/stat. Fields
  * are counted from the closing parenthesis of the process name, which may contain blanks.
  */
-static uint64_t start_ticks(void)
+static uint64_t process_start_ticks(void)
 {
 	char buf[1024], *p;
 	int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
@@ -173,7 +173,7 @@ static void counters_init_page(struct siw_counters_page *p)
 	p->version = SIW_COUNTERS_VERSION;
 	p->count = SIW_COUNTER_N;
 	p->pid = (uint32_t)getpid();
-	p->start_ticks = start_ticks();
+	p->start_ticks = process_start_ticks();
 	p->opened_ns = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 	for (int i = 0; i < SIW_COUNTER_N; i++) {
 		p->value[i] = atomic_load_explicit(&private_page.value[i], memory_order_relaxed);

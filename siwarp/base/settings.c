@@ -68,7 +68,7 @@ static const struct setting *setting_by_name(const char *name)
 	return NULL;
 }
 
-static bool is_log(const struct setting *s)
+static bool is_log_setting(const struct setting *s)
 {
 	return s->value == &values.log;
 }
@@ -87,7 +87,7 @@ static const struct named {
 };
 
 /* Returns the names of a setting's values, or NULL if they have none. */
-static const char *const *names_of(const struct setting *s)
+static const char *const *value_names(const struct setting *s)
 {
 	for (size_t i = 0; i < sizeof(named) / sizeof(named[0]); i++)
 		if (named[i].value == s->value)
@@ -95,9 +95,9 @@ static const char *const *names_of(const struct setting *s)
 	return NULL;
 }
 
-static int store_name(const struct setting *s, const char *text)
+static int store_named_value(const struct setting *s, const char *text)
 {
-	const char *const *names = names_of(s);
+	const char *const *names = value_names(s);
 
 	for (int i = 0; names && i < 3; i++)
 		if (strcmp(text, names[i]) == 0)
@@ -122,13 +122,13 @@ static int store_text(const struct setting *s, const char *text)
 	const char *digits = text[0] == '-' ? text + 1 : text;
 	int64_t value;
 
-	if (is_log(s)) {
+	if (is_log_setting(s)) {
 		int level = siw_trace_parse(text);
 
 		return level < 0 ? level : setting_store(s, level);
 	}
 	/* Digits only: strtoll() would also accept blanks, a plus sign and trailing text. */
-	if (store_name(s, text) == 0)
+	if (store_named_value(s, text) == 0)
 		return 0;
 	if (!digits[0] || digits[strspn(digits, "0123456789")])
 		return -EINVAL;
@@ -176,7 +176,7 @@ static void env_apply_variable(const char *var)
 {
 	size_t len = strcspn(var, "=");
 	const struct setting *s = setting_by_env(var, len);
-	const char *const *names = s ? names_of(s) : NULL;
+	const char *const *names = s ? value_names(s) : NULL;
 
 	if (env_take_text(var, CAPTURE, &capture) || env_take_text(var, FAULTS, &faults) ||
 	    !strncmp(var, SIMULATED, strlen(SIMULATED)))
@@ -189,7 +189,7 @@ static void env_apply_variable(const char *var)
 		return;
 	else if (store_text(s, var + len + 1) == 0)
 		return;
-	else if (is_log(s))
+	else if (is_log_setting(s))
 		siw_trace_warn_user("%s is not level[,layer=level]...; ignored", var);
 	else if (names)
 		siw_trace_warn_user("%s is not %s, %s or %s; ignored", var, names[0], names[1],
@@ -204,19 +204,19 @@ static void env_apply_variable(const char *var)
  * started it (setuid, setgid, file capabilities). Such a program must ignore the user's
  * environment: SIWARP_CAPTURE would let the user write to any file.
  */
-static char **environment(void)
+static char **trusted_environment(void)
 {
 	return getauxval(AT_SECURE) ? NULL : environ;
 }
 
 const char *siw_setting_variable(const char *name)
 {
-	return environment() ? getenv(name) : NULL;
+	return trusted_environment() ? getenv(name) : NULL;
 }
 
 static void settings_read_environment(void)
 {
-	for (char **e = environment(); e && *e; e++)
+	for (char **e = trusted_environment(); e && *e; e++)
 		if (strncmp(*e, ENV_PREFIX, strlen(ENV_PREFIX)) == 0)
 			env_apply_variable(*e);
 }
@@ -307,7 +307,7 @@ int siw_setting_set(const char *name, int64_t value)
 		return -ENOENT;
 	settings_init();
 	rv = setting_store(s, value);
-	if (rv == 0 && is_log(s))
+	if (rv == 0 && is_log_setting(s))
 		siw_trace_set((int)value);
 	return rv;
 }

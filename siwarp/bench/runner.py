@@ -215,9 +215,9 @@ def _environment(env: Mapping[str, str], side: str, run: _Run) -> dict[str, str]
     everything = {**os.environ, **env, "SIWARP_MARKERS": str(int(run.markers))}
     if run.python:
         # Each Python process would choose its own Q_Key; the program in C has a constant.
-        from siwarp.verbs.qkey import shared_qkey
+        from siwarp.verbs.qkey import qkey_environment
 
-        everything.update(shared_qkey())
+        everything.update(qkey_environment())
     if side == "server" or run.beside:
         everything.pop("SIWARP_FAULTS", None)
     elif run.faults is not None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import siwarp
 from siwarp.base.closing import Closing
-from siwarp.verbs.qkey import shared_qkey
+from siwarp.verbs.qkey import qkey_environment
 
 __all__ = ["Peer", "on_stdin_end"]
 
@@ -37,7 +37,7 @@ class Peer(Closing):
             start_new_session=True,
             # -m searches the current folder first, so start in the folder that holds this package.
             cwd=Path(siwarp.__file__).parent.parent,
-            env={**os.environ, **shared_qkey()},
+            env={**os.environ, **qkey_environment()},
         )
         self.pid = self._process.pid
 

@@ -138,7 +138,7 @@ def _serve(
     from siwarp.base.stop import Stop
     from siwarp.cli.ping_server import make_server
     from siwarp.verbs import Context
-    from siwarp.verbs.qkey import own_qkey
+    from siwarp.verbs.qkey import default_qkey
 
     stop = Stop()
     if until_eof:
@@ -148,7 +148,7 @@ def _serve(
     with Context(device or addr) as context:
         server = make_server(context, (addr, port), qp)
         host, bound = server.address
-        qkey = 0 if qp == "rc" else own_qkey()
+        qkey = 0 if qp == "rc" else default_qkey()
         if as_json:
             told = {"qp": qp, "addr": host, "port": bound} | ({"qkey": qkey} if qkey else {})
             print(json.dumps(told), flush=True)

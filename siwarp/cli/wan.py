@@ -83,13 +83,14 @@ def _print_statistics(statistics: dict[str, dict[str, int]]) -> None:
 
 def _run(plan: str, mtu: int, in_b: str, command: list[str]) -> tuple[int, Any]:
     """Run the commands; return the exit status and the relay's statistics, or None without any."""
-    from siwarp.verbs.qkey import shared_qkey  # the programs in both namespaces share one Q_Key
+    # the programs in both namespaces share one Q_Key
+    from siwarp.verbs.qkey import qkey_environment
 
     mine, its = os.pipe()
     process = subprocess.Popen(
         [_program(), plan, str(mtu), str(its), in_b, *command],
         pass_fds=[its],
-        env={**os.environ, **shared_qkey()},
+        env={**os.environ, **qkey_environment()},
     )
     os.close(its)
     with os.fdopen(mine) as pipe:

@@ -84,7 +84,7 @@ static void event_set_wire_error(struct siw_cm_event *ev, const struct siw_wire_
  * Raises this end's IRD to the responder's ORD, or fails if that exceeds the device's limit
  * (RFC6581-9.1-07, -08).
  */
-static int match_ird(struct siw_cm_id *id, uint16_t peer_ord)
+static int raise_ird_to_ord(struct siw_cm_id *id, uint16_t peer_ord)
 {
 	struct siw_device_attr dev;
 
@@ -113,7 +113,7 @@ static int connect_complete(struct siw_cm_id *id, const struct siw_mpa_params *r
 	id->ord = id->request.ord;
 	if (reply->enhanced) {
 		id->ord = siw_cm_limit_depth(id->ord, reply->ird);
-		err = match_ird(id, reply->ord);
+		err = raise_ird_to_ord(id, reply->ord);
 		if (err)
 			*why = INSUFFICIENT_IRD;
 		at.rtr = id->request.p2p ? reply->rtr : 0;
@@ -248,7 +248,7 @@ static int event_translate(struct siw_cm_channel *ch, const struct siw_conn_even
 	return ev->event == 0;
 }
 
-static int ms_left(uint64_t deadline)
+static int remaining_ms(uint64_t deadline)
 {
 	uint64_t now = siw_now_ns();
 
@@ -270,7 +270,7 @@ int siw_cm_get_event(struct siw_cm_channel *ch, struct siw_cm_event *event, int 
 	 * MPA Reply alone is not reported, because SIW_CONN_ESTABLISHED follows it.
 	 */
 	for (;;) {
-		int r = siw_evq_wait(ch->evq, timeout_ms < 0 ? -1 : ms_left(deadline));
+		int r = siw_evq_wait(ch->evq, timeout_ms < 0 ? -1 : remaining_ms(deadline));
 
 		if (r)
 			return siw_refused(r);

@@ -100,7 +100,7 @@ int siw_cm_channel_fd(struct siw_cm_channel *ch)
 }
 
 /* Ends the id's use of its device and drops its events. The channel's lock is held. */
-static void id_release(struct siw_cm_id *id)
+static void id_release_device(struct siw_cm_id *id)
 {
 	if (id->conn)
 		siw_conn_destroy(id->conn);
@@ -121,7 +121,7 @@ static void id_end_by_force(struct siw_child *child)
 	struct siw_cm_id *id = siw_container(child, struct siw_cm_id, child);
 
 	siw_lock(&id->channel->lock);
-	id_release(id);
+	id_release_device(id);
 	siw_unlock(&id->channel->lock);
 	atomic_fetch_sub(&id->channel->n_ids, 1);
 }
@@ -188,7 +188,7 @@ void siw_cm_end_id(struct siw_cm_id *id)
 	if (id->context)
 		siw_device_child_del(id->context, &id->child);
 	siw_lock(&ch->lock);
-	id_release(id);
+	id_release_device(id);
 	free(id);
 	siw_unlock(&ch->lock);
 	atomic_fetch_sub(&ch->n_ids, 1);
@@ -331,8 +331,8 @@ static bool wants_markers(const struct siw_cm_param *param)
 	return param->markers || siw_settings()->markers;
 }
 
-static int param_depths(struct siw_cm_id *id, const struct siw_cm_param *param, uint16_t *ird,
-			uint16_t *ord)
+static int param_convert_depths(struct siw_cm_id *id, const struct siw_cm_param *param,
+				uint16_t *ird, uint16_t *ord)
 {
 	struct siw_device_attr dev;
 	struct siw_qp_held qp;
@@ -405,7 +405,7 @@ static int param_to_request(struct siw_cm_id *id, const struct siw_cm_param *par
 	p->features = own_features();
 	p->p2p = param->peer_to_peer != 0;
 	p->rtr = (uint8_t)param->peer_to_peer;
-	if (param_depths(id, param, &p->ird, &p->ord))
+	if (param_convert_depths(id, param, &p->ird, &p->ord))
 		return -EINVAL;
 	return copy_pdata(p, param->private_data, param->private_data_len);
 }
@@ -451,7 +451,7 @@ int siw_cm_connect(struct siw_cm_id *id, const struct siw_addr *dest, const stru
  * RFC6581-9.2-05: the Reply lists all offered RTR kinds that can open the connection, and the
  * initiator chooses one. A Read can open the connection only if this end's IRD permits one.
  */
-static uint8_t reply_rtr(uint8_t offered, uint16_t ird)
+static uint8_t choose_reply_rtr(uint8_t offered, uint16_t ird)
 {
 	uint8_t rtr = ird ? offered : offered & ~SIW_MPA_RTR_READ;
 
@@ -474,12 +474,12 @@ static int param_to_reply(struct siw_cm_id *id, const struct siw_cm_param *param
 	p->markers = wants_markers(param);
 	p->enhanced = req->enhanced;
 	p->features = own_features() & req->features;
-	if (param_depths(id, param, &id->ird, &id->ord))
+	if (param_convert_depths(id, param, &id->ird, &id->ord))
 		return -EINVAL;
 	if (req->enhanced) {
 		id->ord = siw_cm_limit_depth(id->ord, req->ird);
 		p->p2p = req->p2p;
-		p->rtr = req->p2p ? reply_rtr(req->rtr, id->ird) : 0;
+		p->rtr = req->p2p ? choose_reply_rtr(req->rtr, id->ird) : 0;
 	}
 	p->ird = id->ird;
 	p->ord = id->ord;

@@ -42,7 +42,7 @@ from siwarp.verbs import (
     WCStatus,
     WROpcode,
 )
-from siwarp.verbs.wanted import an_address
+from siwarp.verbs.wanted import host_and_port
 
 __all__ = ["Connection", "Listener", "connect", "listen"]
 
@@ -65,11 +65,11 @@ class _SharedDevice:
         self._users = 0
         self._lock = system.lock()
 
-    def enter(self) -> None:
+    def add_user(self) -> None:
         with self._lock:
             self._users += 1
 
-    def leave(self) -> None:
+    def remove_user(self) -> None:
         with self._lock:
             self._users -= 1
             last = self._users == 0
@@ -77,10 +77,10 @@ class _SharedDevice:
             self.context.__exit__(None, None, None)
 
     def __enter__(self) -> None:
-        self.enter()
+        self.add_user()
 
     def __exit__(self, *_: object) -> None:
-        self.leave()
+        self.remove_user()
 
 
 class Connection(Closing):
@@ -106,7 +106,7 @@ class Connection(Closing):
         recv_depth: int,
         persona: int = Persona.AUTO,
     ) -> None:
-        home.enter()
+        home.add_user()
         self._home = home
         self._closed = False
         self._parts = contextlib.ExitStack()
@@ -118,12 +118,14 @@ class Connection(Closing):
         self.id = cm_id
         self._channels: list[CompChannel] = []
         try:
-            self._make(home.context, recv_size, recv_depth, persona)
+            self._create_objects(home.context, recv_size, recv_depth, persona)
         except BaseException:
             self.close()
             raise
 
-    def _make(self, context: Context, recv_size: int, recv_depth: int, persona: int) -> None:
+    def _create_objects(
+        self, context: Context, recv_size: int, recv_depth: int, persona: int
+    ) -> None:
         part = self._parts.enter_context
         self.pd = part(PD(context))
         self._channels += [part(CompChannel(context)) for _ in range(2)]
@@ -161,10 +163,10 @@ class Connection(Closing):
             Timeout: the message was not sent within ``timeout`` seconds.
 
         """
-        self._alive()
+        self._check_open()
         if isinstance(data, MR) or len(octets(data)) > RECV_SIZE:
-            with self._lent(data, AccessFlag(0)) as mr:
-                self._do(SendWR(sg=[mr.sge()]), timeout)
+            with self._temporary_mr(data, AccessFlag(0)) as mr:
+                self._lock_and_post(SendWR(sg=[mr.sge()]), timeout)
             return
         with self._sending:
             message = octets(data)
@@ -182,7 +184,7 @@ class Connection(Closing):
 
         """
         with self._receiving:
-            wc = self._wait(self.rcq, timeout, "receiving")
+            wc = self._wait_for_completion(self.rcq, timeout, "receiving")
             data = self._inbox.read(wc.byte_len, wc.wr_id * self._recv_size)
             # The connection may have ended after this message; the next call reports that.
             with contextlib.suppress(StateError):
@@ -212,12 +214,12 @@ class Connection(Closing):
 
         """
         size = data.length if isinstance(data, MR) else octets(data).nbytes
-        within(remote, offset, size, "writing")
-        with self._lent(data, AccessFlag(0)) as mr:
-            for at, length in _pieces(mr.length, self._max_message):
+        check_within(remote, offset, size, "writing")
+        with self._temporary_mr(data, AccessFlag(0)) as mr:
+            for at, length in _message_ranges(mr.length, self._max_message_octets):
                 there = RemoteBuffer(remote.addr + offset + at, length, remote.rkey)
                 wr = SendWR(opcode=WROpcode.RDMA_WRITE, sg=[mr.sge(at, length)], remote=there)
-                self._do(wr, timeout)
+                self._lock_and_post(wr, timeout)
 
     def read(
         self,
@@ -233,7 +235,7 @@ class Connection(Closing):
 
         """
         size = remote.length - offset if length is None else length
-        within(remote, offset, size, "reading")
+        check_within(remote, offset, size, "reading")
         into = bytearray(size)
         self.read_into(remote, into, offset, timeout)
         return bytes(into)
@@ -246,27 +248,27 @@ class Connection(Closing):
         ``into`` is a writable buffer, or an MR with local write access.
         """
         wanted = into.length if isinstance(into, MR) else octets(into).nbytes
-        within(remote, offset, wanted, "reading")
-        with self._lent(into, AccessFlag.LOCAL_WRITE) as mr:
-            for at, size in _pieces(mr.length, self._max_message):
+        check_within(remote, offset, wanted, "reading")
+        with self._temporary_mr(into, AccessFlag.LOCAL_WRITE) as mr:
+            for at, size in _message_ranges(mr.length, self._max_message_octets):
                 there = RemoteBuffer(remote.addr + offset + at, size, remote.rkey)
                 wr = SendWR(opcode=WROpcode.RDMA_READ, sg=[mr.sge(at, size)], remote=there)
-                self._do(wr, timeout)
+                self._lock_and_post(wr, timeout)
 
     # ---- internals
 
     @property
-    def _max_message(self) -> int:
+    def _max_message_octets(self) -> int:
         return min(self._home.context.query_device().max_rc_msg, 1 << 30)
 
     @contextlib.contextmanager
-    def _lent(self, data: Buffer | MR, access: AccessFlag) -> Iterator[MR]:
+    def _temporary_mr(self, data: Buffer | MR, access: AccessFlag) -> Iterator[MR]:
         """Yield an MR over ``data`` for one operation."""
         if isinstance(data, MR):
             yield data
             return
         with self._sending:  # closing the PD waits until mr is closed
-            self._alive()
+            self._check_open()
             mr = MR(self.pd, data, access)
             try:
                 yield mr
@@ -277,22 +279,22 @@ class Connection(Closing):
                     if not self._closed:  # after close(), mr closes with the PD
                         raise
 
-    def _do(self, wr: SendWR, timeout: float | None) -> None:
+    def _lock_and_post(self, wr: SendWR, timeout: float | None) -> None:
         with self._sending:
             self._post_and_wait(wr, timeout)
 
     def _post_and_wait(self, wr: SendWR, timeout: float | None) -> None:
-        self._alive()
+        self._check_open()
         self.qp.post_send(wr)
-        self._wait(self.scq, timeout, f"{wr.opcode.name} to {self._peer_name()}")
+        self._wait_for_completion(self.scq, timeout, f"{wr.opcode.name} to {self._peer_name()}")
 
-    def _wait(self, cq: CQ, timeout: float | None, what: str) -> WC:
+    def _wait_for_completion(self, cq: CQ, timeout: float | None, what: str) -> WC:
         deadline = system.monotonic() + (math.inf if timeout is None else timeout)
         wcs: list[WC] = []
         while not wcs:
-            self._alive()  # raises if another thread has closed the connection
+            self._check_open()  # raises if another thread has closed the connection
             left = None if timeout is None else max(0.0, deadline - system.monotonic())
-            wcs = cq._wait_unless(lambda: self._closed, left, 1)
+            wcs = cq._wait_for_completions(lambda: self._closed, left, 1)
             if system.monotonic() >= deadline:
                 break
         if not wcs:
@@ -309,11 +311,11 @@ class Connection(Closing):
             )
         wc = wcs[0]
         if wc.status == WCStatus.WR_FLUSH_ERR and not wc.vendor_err:
-            self._alive()
+            self._check_open()
             raise PeerGone(errno.ECONNRESET, f"{what}: the connection has ended; connect again")
         return wc.check()
 
-    def _alive(self) -> None:
+    def _check_open(self) -> None:
         if self._closed:
             raise StateError(errno.ENOTCONN, "this connection is closed: connect again")
 
@@ -338,7 +340,7 @@ class Connection(Closing):
             return
         self._closed = True
         for channel in self._channels:  # waiting calls return and raise StateError
-            channel._wake()
+            channel._wake_waiters()
         with contextlib.suppress(Error):
             self.id.disconnect()
         with self._sending, self._receiving:
@@ -348,13 +350,13 @@ class Connection(Closing):
                     self.qp.close()  # before the memory, which an outstanding request may use
                 self._parts.close()
             finally:
-                self._home.leave()
+                self._home.remove_user()
 
     def __repr__(self) -> str:
         return f"<Connection {'closed' if self._closed else 'to ' + self._peer_name()}>"
 
 
-def within(remote: RemoteBuffer, offset: int, length: int, what: str) -> None:
+def check_within(remote: RemoteBuffer, offset: int, length: int, what: str) -> None:
     """Refuse an access that the peer would answer by ending the connection.
 
     Raises:
@@ -370,7 +372,7 @@ def within(remote: RemoteBuffer, offset: int, length: int, what: str) -> None:
     )
 
 
-def _pieces(length: int, most: int) -> Iterator[tuple[int, int]]:
+def _message_ranges(length: int, most: int) -> Iterator[tuple[int, int]]:
     """Yield (offset, length) of each message that ``length`` octets need: at least one message."""
     yield 0, min(length, most)
     for at in range(most, length, most):
@@ -422,9 +424,11 @@ class Listener(Closing):
     def __init__(
         self, address: Address, recv_size: int, recv_depth: int, persona: int = Persona.AUTO
     ) -> None:
-        host = an_address(address)[0] or "0.0.0.0"
-        self._home = _SharedDevice(Context(host) if _numeric(host) else Context.toward((host, 9)))
-        self._home.enter()
+        host = host_and_port(address)[0] or "0.0.0.0"
+        self._home = _SharedDevice(
+            Context(host) if _is_numeric_host(host) else Context.toward((host, 9))
+        )
+        self._home.add_user()
         self._closed = False
         self._recv = recv_size, recv_depth, persona
         # Connections accepted and not yet established: the initiator's first message may take a
@@ -463,7 +467,7 @@ class Listener(Closing):
                 event = self._home.channel._get_event(
                     None if timeout is None else max(0.0, left), lambda: self._closed
                 )
-                conn = None if event is None else self._on_event(event, private_data)
+                conn = None if event is None else self._handle_event(event, private_data)
                 if conn is not None:
                     return conn
                 if system.monotonic() >= deadline:
@@ -471,10 +475,10 @@ class Listener(Closing):
                         errno.ETIMEDOUT, f"no connection was established within {timeout} s"
                     )
 
-    def _on_event(self, event: CMEvent, private_data: bytes) -> Connection | None:
+    def _handle_event(self, event: CMEvent, private_data: bytes) -> Connection | None:
         """Accept a request; return a connection that has become established."""
         if event.type == CMEventType.CONNECT_REQUEST:
-            self._answer(event, private_data)
+            self._accept_request(event, private_data)
             return None
         conn = self._starting.pop(event.id, None)
         if conn is None or event.type == CMEventType.ESTABLISHED:
@@ -482,7 +486,7 @@ class Listener(Closing):
         conn.close()
         return None
 
-    def _answer(self, request: CMEvent, private_data: bytes) -> None:
+    def _accept_request(self, request: CMEvent, private_data: bytes) -> None:
         if len(self._starting) >= MOST_STARTING:
             self._starting.pop(next(iter(self._starting))).close()
         conn = Connection(self._home, request.id, *self._recv)
@@ -515,7 +519,8 @@ class Listener(Closing):
         if self._closed:
             return
         self._closed = True
-        self._home.channel._wake()  # wake accept() in another thread, which then finds it closed
+        # wake accept() in another thread, which then finds the listener closed
+        self._home.channel._wake_waiters()
         try:
             with self._accepting:
                 for conn in self._starting.values():
@@ -524,7 +529,7 @@ class Listener(Closing):
                 if hasattr(self, "_id"):
                     self._id.close()
         finally:
-            self._home.leave()
+            self._home.remove_user()
 
     def __repr__(self) -> str:
         if self._closed:
@@ -532,7 +537,7 @@ class Listener(Closing):
         return "<Listener at {} port {}>".format(*self.address)
 
 
-def _numeric(host: str) -> bool:
+def _is_numeric_host(host: str) -> bool:
     return all(c in "0123456789." for c in host) or ":" in host
 
 

@@ -19,14 +19,14 @@ from siwarp.verbs._ffi import (
     Waitable,
     addr_from_c,
     addr_to_c,
-    check,
     check_pointer,
+    check_rc,
     ffi,
     lib,
-    reap,
+    reap_dropped_handles,
 )
 from siwarp.verbs.device import Context
-from siwarp.verbs.errors import Error, from_errno
+from siwarp.verbs.errors import Error, error_from_errno
 from siwarp.verbs.qp import QP
 
 __all__ = ["CMID", "RTR", "CMEvent", "CMEventChannel", "CMEventType", "ConnParam"]
@@ -109,8 +109,8 @@ class ConnParam:
         c = ffi.new("struct siw_cm_param *")
         c.private_data = data
         c.private_data_len = len(self.private_data)
-        c.initiator_depth = _depth(self.initiator_depth)
-        c.responder_resources = _depth(self.responder_resources)
+        c.initiator_depth = _depth_to_c(self.initiator_depth)
+        c.responder_resources = _depth_to_c(self.responder_resources)
         c.rev = self.rev
         c.no_crc = not self.crc
         c.markers = self.markers
@@ -123,7 +123,7 @@ class ConnParam:
         return c, data
 
 
-def _depth(value: int | None) -> int:
+def _depth_to_c(value: int | None) -> int:
     """Convert a depth: in C, 0 means the device's limit and -1 means none."""
     if value is None:
         return 0
@@ -188,7 +188,7 @@ class CMEvent:
             advice = _RESET
         dest = self.id._dest
         where = "" if dest is None else f" to {dest[0]} port {dest[1]}"
-        raise from_errno(number, f"connecting{where}: {self.type.name}", advice)
+        raise error_from_errno(number, f"connecting{where}: {self.type.name}", advice)
 
 
 #: Advice for a reset during the start-up, which does not always mean that the peer has exited.
@@ -215,19 +215,19 @@ class CMEventChannel(Waitable):
     context: Context | None
 
     def __init__(self, context: Context | None = None) -> None:
-        reap()
-        c_context = ffi.NULL if context is None else context._live()
+        reap_dropped_handles()
+        c_context = ffi.NULL if context is None else context._c_object()
         where = "without a device" if context is None else f"on {context!r}"
         c = check_pointer(lib.siw_cm_create_channel(c_context), f"creating a CM channel {where}")
         self.context = context
         self._ids: weakref.WeakValueDictionary[int, CMID] = weakref.WeakValueDictionary()
-        self._open(c, *(() if context is None else (context,)))
+        self._adopt_c_object(c, *(() if context is None else (context,)))
 
     def fileno(self) -> int:
         """Return the channel's descriptor; read it only through ``get_event``."""
-        return check(lib.siw_cm_channel_fd(self._live()), "getting the channel's descriptor")
+        return check_rc(lib.siw_cm_channel_fd(self._c_object()), "getting the channel's descriptor")
 
-    def _has_thread(self) -> bool:
+    def _has_progress_thread(self) -> bool:
         return self.context is None or self.context._threaded
 
     def get_event(self, timeout: float | None = None) -> CMEvent | None:
@@ -238,29 +238,29 @@ class CMEventChannel(Waitable):
         return self._get_event(timeout, None)
 
     def _get_event(self, timeout: float | None, over: Callable[[], bool] | None) -> CMEvent | None:
-        """Like ``get_event``; return ``None`` also when ``over``, called after each ``_wake``, is
-        true.
+        """Like ``get_event``; return ``None`` also when ``over`` is true, which is called after
+        each ``_wake_waiters``.
         """
-        reap()
-        c = self._live()
+        reap_dropped_handles()
+        c = self._c_object()
         event = ffi.new("struct siw_cm_event *")
-        return self._wait(
+        return self._wait_for_event(
             lambda ms: int(lib.siw_cm_get_event(c, event, ms)),
-            lambda: self._event(event),
+            lambda: self._event_from_c(event),
             timeout,
             over,
         )
 
-    def _event(self, event: Any) -> CMEvent | None:
+    def _event_from_c(self, event: Any) -> CMEvent | None:
         kind = CMEventType(event.event)
         listener: CMID | None = None
         if kind == CMEventType.CONNECT_REQUEST:
-            listener = self._known(event.listen_id)
-            which: CMID | None = CMID._adopt(self, event.id)
+            listener = self._find_id(event.listen_id)
+            which: CMID | None = CMID._from_c(self, event.id)
             if listener is None:
                 return None  # the listener is closed: dropping the new id rejects the request
         else:
-            which = self._known(event.id)
+            which = self._find_id(event.id)
         if which is None:
             return None
         return CMEvent(
@@ -282,7 +282,7 @@ class CMEventChannel(Waitable):
             qkey=event.qkey,
         )
 
-    def _known(self, c: Any) -> CMID | None:
+    def _find_id(self, c: Any) -> CMID | None:
         return self._ids.get(int(ffi.cast("uintptr_t", c)))
 
 
@@ -310,47 +310,47 @@ class CMID(Handle):
     _dest: Address | None
 
     def __init__(self, channel: CMEventChannel, context: Any = None, *, ud: bool = False) -> None:
-        reap()
+        reap_dropped_handles()
         create = lib.siw_cm_create_ud_id if ud else lib.siw_cm_create_id
-        c = check_pointer(create(channel._live(), ffi.NULL), "creating a CM id")
-        self._begin(channel, c)
+        c = check_pointer(create(channel._c_object(), ffi.NULL), "creating a CM id")
+        self._init_id(channel, c)
         self.context = context
 
     @classmethod
-    def _adopt(cls, channel: CMEventChannel, c: Any) -> CMID:
+    def _from_c(cls, channel: CMEventChannel, c: Any) -> CMID:
         self = cls.__new__(cls)
-        self._begin(channel, c)
+        self._init_id(channel, c)
         self.context = None
         return self
 
-    def _begin(self, channel: CMEventChannel, c: Any) -> None:
+    def _init_id(self, channel: CMEventChannel, c: Any) -> None:
         self.channel = channel
         self.qp = None
         self._dest = None
         self._using = system.rlock()  # reentrant, because a signal handler may also close the id
-        self._open(c, channel)
+        self._adopt_c_object(c, channel)
         channel._ids[int(ffi.cast("uintptr_t", c))] = self
 
-    def _ended(self) -> None:
+    def _on_forced_close(self) -> None:
         self.qp = None
 
-    def _shut(self) -> None:
+    def _destroy_c_object(self) -> None:
         c = self._c
         if c is not None:
             self.channel._ids.pop(int(ffi.cast("uintptr_t", c)), None)
-        with self._alone():
-            super()._shut()
+        with self._prevent_close():
+            super()._destroy_c_object()
         self.qp = None
 
-    def _alone(self) -> contextlib.AbstractContextManager[object]:
+    def _prevent_close(self) -> contextlib.AbstractContextManager[object]:
         """Keep other threads from closing the id meanwhile, which would free its memory."""
         # In a forked child no lock is taken: a thread of the parent may hold it, and no C call is
         # made.
         return self._using if self._pid == os.getpid() else contextlib.nullcontext()
 
-    def _call(self, call: Any, *args: Any) -> int:
-        with self._alone():
-            return int(call(self._live(), *args))
+    def _call_library(self, call: Any, *args: Any) -> int:
+        with self._prevent_close():
+            return int(call(self._c_object(), *args))
 
     def bind_qp(self, qp: QP) -> None:
         """Bind an RC queue pair to the id and move it to INIT, so that receives can be posted.
@@ -363,8 +363,8 @@ class CMID(Handle):
                 on the id's device (EINVAL).
 
         """
-        rc = self._call(lib.siw_cm_bind_qp, qp._live())
-        check(rc, f"binding {qp!r} to {self!r}")
+        rc = self._call_library(lib.siw_cm_bind_qp, qp._c_object())
+        check_rc(rc, f"binding {qp!r} to {self!r}")
         self.qp = qp
         self._parents = (*self._parents, qp)
         qp._children.add(self)
@@ -376,12 +376,13 @@ class CMID(Handle):
             StateError: the id has another device (EINVAL).
 
         """
-        check(
-            self._call(lib.siw_cm_set_device, context._live()), f"assigning {context!r} to {self!r}"
+        check_rc(
+            self._call_library(lib.siw_cm_set_device, context._c_object()),
+            f"assigning {context!r} to {self!r}",
         )
-        self._depend(context)
+        self._add_parent(context)
 
-    def _depend(self, on: Handle) -> None:
+    def _add_parent(self, on: Handle) -> None:
         self._parents = (*self._parents, on)
         on._children.add(self)
 
@@ -390,11 +391,11 @@ class CMID(Handle):
 
         Unread events move with the id.
         """
-        c = self._live()
-        check(self._call(lib.siw_cm_migrate_id, channel._live()), f"moving {self!r}")
+        c = self._c_object()
+        check_rc(self._call_library(lib.siw_cm_migrate_id, channel._c_object()), f"moving {self!r}")
         key = int(ffi.cast("uintptr_t", c))
         self.channel._ids.pop(key, None)
-        self._depend(channel)
+        self._add_parent(channel)
         self.channel = channel
         channel._ids[key] = self
 
@@ -409,9 +410,9 @@ class CMID(Handle):
             v6only: with host ``::``, do not reserve the port for IPv4.
 
         """
-        check(self._call(lib.siw_cm_set_v6only, v6only), f"binding {self!r}")
-        check(
-            self._call(lib.siw_cm_bind_addr, addr_to_c(address)),
+        check_rc(self._call_library(lib.siw_cm_set_v6only, v6only), f"binding {self!r}")
+        check_rc(
+            self._call_library(lib.siw_cm_bind_addr, addr_to_c(address)),
             f"binding to {address[0] or '*'} port {address[1]}",
         )
 
@@ -420,16 +421,18 @@ class CMID(Handle):
 
         The new id of a CONNECT_REQUEST has the device at which the request arrived.
         """
-        check(
-            self._call(lib.siw_cm_listen_also, context._live(), addr_to_c(address), backlog),
+        check_rc(
+            self._call_library(
+                lib.siw_cm_listen_also, context._c_object(), addr_to_c(address), backlog
+            ),
             f"listening at {address[0] or '*'} port {address[1]}",
         )
-        self._depend(context)
+        self._add_parent(context)
 
     def tell(self, event: CMEventType, status: int = 0) -> None:
         """Post a program-defined event to the id's channel; ``status``: 0 or an errno value."""
-        check(
-            self._call(lib.siw_cm_tell, int(event), -status),
+        check_rc(
+            self._call_library(lib.siw_cm_tell, int(event), -status),
             f"posting an event to the channel of {self!r}",
         )
 
@@ -449,13 +452,15 @@ class CMID(Handle):
 
         """
         if address is None:
-            check(self._call(lib.siw_cm_listen, ffi.NULL, backlog), f"listening with {self!r}")
+            check_rc(
+                self._call_library(lib.siw_cm_listen, ffi.NULL, backlog), f"listening with {self!r}"
+            )
             return
         c_address = addr_to_c(address)
         if every_addr and not address[0]:
             c_address.family = 0
-        check(
-            self._call(lib.siw_cm_listen, c_address, backlog),
+        check_rc(
+            self._call_library(lib.siw_cm_listen, c_address, backlog),
             f"listening at {address[0] or '*'} port {address[1]}",
         )
 
@@ -470,8 +475,8 @@ class CMID(Handle):
         """
         c_param, _data = (param or ConnParam())._to_c()
         c_source = ffi.NULL if source is None else addr_to_c(source)
-        check(
-            self._call(lib.siw_cm_connect, addr_to_c(dest), c_source, c_param),
+        check_rc(
+            self._call_library(lib.siw_cm_connect, addr_to_c(dest), c_source, c_param),
             f"connecting to {dest[0]} port {dest[1]}",
         )
         self._dest = dest
@@ -479,16 +484,16 @@ class CMID(Handle):
     def accept(self, param: ConnParam | None = None) -> None:
         """Accept a CONNECT_REQUEST with the bound queue pair; the event ESTABLISHED follows."""
         c_param, _data = (param or ConnParam())._to_c()
-        check(self._call(lib.siw_cm_accept, c_param), f"accepting {self!r}")
+        check_rc(self._call_library(lib.siw_cm_accept, c_param), f"accepting {self!r}")
 
     def establish(self) -> None:
         """Complete a held connect after CONNECT_RESPONSE; the event ESTABLISHED follows."""
-        check(self._call(lib.siw_cm_establish), f"establishing {self!r}")
+        check_rc(self._call_library(lib.siw_cm_establish), f"establishing {self!r}")
 
     def reject(self, private_data: bytes = b"") -> None:
         """Reject a CONNECT_REQUEST; afterwards the id can only be closed."""
-        check(
-            self._call(lib.siw_cm_reject, bytes(private_data), len(private_data)),
+        check_rc(
+            self._call_library(lib.siw_cm_reject, bytes(private_data), len(private_data)),
             f"rejecting {self!r}",
         )
 
@@ -496,21 +501,23 @@ class CMID(Handle):
         """End the connection; completed requests still reach the peer. The event DISCONNECTED
         follows.
         """
-        check(self._call(lib.siw_cm_disconnect), f"disconnecting {self!r}")
+        check_rc(self._call_library(lib.siw_cm_disconnect), f"disconnecting {self!r}")
 
     @property
     def local_addr(self) -> Address:
         """The address of this end: of the listener, or of the connection."""
-        return self._addr(0)
+        return self._query_addr(0)
 
     @property
     def peer_addr(self) -> Address:
         """The address of the connection's other end."""
-        return self._addr(1)
+        return self._query_addr(1)
 
-    def _addr(self, which: int) -> Address:
+    def _query_addr(self, which: int) -> Address:
         both = ffi.new("struct siw_addr[2]")
-        check(self._call(lib.siw_cm_addr, both, both + 1), f"querying the address of {self!r}")
+        check_rc(
+            self._call_library(lib.siw_cm_addr, both, both + 1), f"querying the address of {self!r}"
+        )
         found = addr_from_c(both[which])
         if found is None:
             raise Error(errno.ENOTCONN, f"{self!r} has no such address: it is not connected")

@@ -595,7 +595,7 @@ int siw_conn_crc(struct siw_conn *conn)
 	return on;
 }
 
-static void establish(struct siw_conn *conn)
+static void conn_report_established(struct siw_conn *conn)
 {
 	if (conn->established)
 		return;
@@ -626,13 +626,13 @@ int siw_conn_attach(struct siw_conn *conn, struct siw_rc_qp *rc, const struct si
 	conn->stage = ATTACHED;
 	conn->rc = rc;
 	rc->conn = conn;
-	rc->on_started = establish;
+	rc->on_started = conn_report_established;
 	rc->on_ended = conn_ended;
 	siw_llp_set_handler(siw_mpa_sock(rc->mpa), &rc->base.qp.handler);
 	siw_llp_resume(siw_mpa_sock(rc->mpa));
 	siw_qp_wake(&rc->base); /* the initiator's RTR may still have to be sent */
 	if (start->initiator || !start->rtr)
-		establish(conn);
+		conn_report_established(conn);
 	else /* limits the wait for the RTR */
 		conn_start_timer(conn, 0);
 	return 0;

@@ -175,7 +175,7 @@ void siw_evq_free(struct siw_evq *q)
  * Counts a user of the device if the queue is not bound to a device: each connection id that uses
  * the device then keeps the device from being closed.
  */
-static void count_user(struct siw_context *ctx, const struct siw_evq *q, uint32_t by)
+static void evq_count_user(struct siw_context *ctx, const struct siw_evq *q, uint32_t by)
 {
 	if (!q->ctx)
 		atomic_fetch_add(&ctx->n_evq, by);
@@ -193,14 +193,14 @@ int siw_reporter_open(struct siw_context *ctx, struct siw_evq *q, void *user_dat
 						 .forget = conn_events_drop };
 	reporter->evq = q;
 	reporter->user_data = user_data;
-	count_user(ctx, q, 1);
+	evq_count_user(ctx, q, 1);
 	*out = reporter;
 	return 0;
 }
 
 void siw_reporter_close(struct siw_reporter *reporter)
 {
-	count_user(reporter->user.ctx, reporter->evq, (uint32_t)-1);
+	evq_count_user(reporter->user.ctx, reporter->evq, (uint32_t)-1);
 	free(reporter);
 }
 
@@ -245,8 +245,8 @@ void siw_evq_move(struct siw_evq *from, struct siw_evq *to, const void *user_dat
 	siw_lock(&ctx->progress);
 	evq_move_events(from, to, user_data);
 	reporter->evq = to;
-	count_user(ctx, to, 1);
-	count_user(ctx, from, (uint32_t)-1);
+	evq_count_user(ctx, to, 1);
+	evq_count_user(ctx, from, (uint32_t)-1);
 	siw_unlock(&ctx->progress);
 }
 
@@ -284,7 +284,7 @@ void siw_conn_leave_listener(struct siw_conn *conn)
 	conn->listener = NULL;
 }
 
-static int has_event(void *arg)
+static int evq_has_event(void *arg)
 {
 	struct siw_evq *q = arg;
 	bool any;
@@ -312,7 +312,7 @@ static int evq_wait_no_device(struct siw_evq *q, int timeout_ms)
 		uint64_t now = siw_now_ns();
 		int r;
 
-		if (has_event(q))
+		if (evq_has_event(q))
 			return 0;
 		if (now >= deadline)
 			return siw_refuse(TIME_OVER);
@@ -329,7 +329,7 @@ static int evq_wait_no_device(struct siw_evq *q, int timeout_ms)
 
 int siw_evq_wait(struct siw_evq *q, int timeout_ms)
 {
-	int r = q->ctx ? siw_device_wait_on_fd(q->ctx, has_event, q, q->fd, timeout_ms)
+	int r = q->ctx ? siw_device_wait_on_fd(q->ctx, evq_has_event, q, q->fd, timeout_ms)
 		       : evq_wait_no_device(q, timeout_ms);
 
 	return r < 0 ? r : 0;

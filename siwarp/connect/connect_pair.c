@@ -100,7 +100,7 @@ static int pair_hello_parse(const uint8_t *in, size_t len, struct siw_pair_hello
 	return 0;
 }
 
-static int compare(const struct siw_pair_id *a, const struct siw_pair_id *b)
+static int pair_id_compare(const struct siw_pair_id *a, const struct siw_pair_id *b)
 {
 	uint8_t gid_a[16], gid_b[16];
 	int order;
@@ -113,7 +113,7 @@ static int compare(const struct siw_pair_id *a, const struct siw_pair_id *b)
 
 static bool pair_id_same(const struct siw_pair_id *a, const struct siw_pair_id *b)
 {
-	return compare(a, b) == 0;
+	return pair_id_compare(a, b) == 0;
 }
 
 /*
@@ -122,7 +122,7 @@ static bool pair_id_same(const struct siw_pair_id *a, const struct siw_pair_id *
  */
 static bool pair_id_before(const struct siw_pair_id *a, const struct siw_pair_id *b)
 {
-	return compare(a, b) < 0;
+	return pair_id_compare(a, b) < 0;
 }
 
 /* ==== ports, and the listeners behind them ==================================================== */
@@ -425,7 +425,7 @@ static void pair_fill_params(const struct siw_pair *pair, struct siw_mpa_params 
 /*
  * Limits the outstanding Reads to the number that the program has set, plus one for confirmation.
  */
-static void bound_reads(struct siw_pair *pair)
+static void pair_limit_reads(struct siw_pair *pair)
 {
 	struct siw_base_qp *base = &pair->rc->base;
 
@@ -462,7 +462,7 @@ static int pair_attach(struct siw_pair *pair, struct siw_conn *conn,
 		pair->stage = SIW_PAIR_AWAITING;
 		return err;
 	}
-	bound_reads(pair);
+	pair_limit_reads(pair);
 	return 0;
 }
 
@@ -493,8 +493,8 @@ static void pair_drop_conn(struct siw_pair *pair, struct siw_conn *conn)
 	siw_conn_free(conn);
 }
 
-static void on_reply(struct siw_pair *pair, struct siw_conn *conn,
-		     const struct siw_mpa_params *params)
+static void pair_on_reply(struct siw_pair *pair, struct siw_conn *conn,
+			  const struct siw_mpa_params *params)
 {
 	bool itself = pair_id_same(&pair->own, &pair->peer);
 	struct siw_pair_hello hello;
@@ -596,8 +596,8 @@ static bool pair_hello_addr_matches(struct siw_conn *conn, const struct siw_pair
 	return siw_addr_same(&peer, &hello->from.addr);
 }
 
-static int on_request(struct siw_conn *conn, struct siw_conn *listener,
-		      const struct siw_mpa_params *params)
+static int pair_on_request(struct siw_conn *conn, struct siw_conn *listener,
+			   const struct siw_mpa_params *params)
 {
 	const struct siw_pair_port *port = listener->user_data;
 	struct siw_pair_hello hello;
@@ -658,9 +658,9 @@ static int pair_report(struct siw_conn *conn, struct siw_conn *listener, int kin
 	(void)status;
 	switch (kind) {
 	case SIW_CONN_REQUEST:
-		return on_request(conn, listener, params);
+		return pair_on_request(conn, listener, params);
 	case SIW_CONN_REPLY:
-		on_reply(pair, conn, params);
+		pair_on_reply(pair, conn, params);
 		return 0;
 	case SIW_CONN_ESTABLISHED:
 		return 0;
@@ -825,7 +825,7 @@ static void pair_modified(struct siw_rc_qp *rc)
 	if (rc->base.qp.state == SIW_QPS_RTR && pair->stage == SIW_PAIR_UNPAIRED)
 		pair_start_connecting(pair);
 	else if (pair->stage == SIW_PAIR_PAIRED)
-		bound_reads(pair);
+		pair_limit_reads(pair);
 }
 
 static void pair_stop(struct siw_rc_qp *rc)

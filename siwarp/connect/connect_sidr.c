@@ -52,7 +52,7 @@ struct siw_sidr_query {
 	bool refused;
 };
 
-static struct siw_context *ctx_of(const struct siw_sidr_query *ask)
+static struct siw_context *query_context(const struct siw_sidr_query *ask)
 {
 	return ask->reporter->user.ctx;
 }
@@ -61,7 +61,7 @@ static void sidr_query_stop(struct siw_sidr_query *ask)
 {
 	if (!ask->sock)
 		return;
-	siw_device_timed_del(ctx_of(ask), &ask->timed);
+	siw_device_timed_del(query_context(ask), &ask->timed);
 	siw_llp_close(ask->sock);
 	ask->sock = NULL;
 }
@@ -108,7 +108,7 @@ static void sidr_query_schedule(struct siw_sidr_query *ask, uint64_t now_ns)
 	if (ask->due_ns > ask->deadline_ns)
 		ask->due_ns = ask->deadline_ns;
 	ask->wait_ms = ask->wait_ms * 2 < LAST_WAIT_MS ? ask->wait_ms * 2 : LAST_WAIT_MS;
-	siw_device_timed_at(ctx_of(ask), &ask->timed, ask->due_ns);
+	siw_device_timed_at(query_context(ask), &ask->timed, ask->due_ns);
 }
 
 static bool sidr_query_is_refused(const struct siw_sidr_query *ask)
@@ -208,7 +208,7 @@ static void sidr_query_on_icmp(struct siw_sidr_query *ask, const struct siw_addr
 		return;
 	ask->refused = true;
 	ask->refusals++;
-	if (siw_llp_port_clock(ctx_of(ask)->port) >= ask->begun_ns + PATIENCE_MS * MS &&
+	if (siw_llp_port_clock(query_context(ask)->port) >= ask->begun_ns + PATIENCE_MS * MS &&
 	    sidr_query_is_refused(ask))
 		sidr_query_report_refused(ask);
 }
@@ -235,7 +235,7 @@ static int sidr_query_serve(struct siw_io_handler *self)
 	int n, max = (int)siw_settings()->budget;
 
 	for (n = 0; n < max && ask->sock; n++) {
-		uint8_t *room = siw_llp_port_room(ctx_of(ask)->port);
+		uint8_t *room = siw_llp_port_room(query_context(ask)->port);
 		struct siw_sidr_frame frame;
 		struct siw_addr from;
 		ssize_t len = siw_llp_udp_recv(ask->sock, &from, room, SIW_LLP_ROOM);
@@ -263,7 +263,7 @@ static int sidr_query_begin(struct siw_sidr_query *ask, const struct siw_addr *s
 			    int timeout_ms)
 {
 	uint64_t now = siw_now_ns();
-	int err = siw_llp_udp_open(ctx_of(ask)->port, source, &ask->handler, &ask->sock);
+	int err = siw_llp_udp_open(query_context(ask)->port, source, &ask->handler, &ask->sock);
 
 	if (err)
 		return err;
@@ -348,7 +348,7 @@ int siw_sidr_query(struct siw_reporter *reporter, const struct siw_addr *dest,
 
 void siw_sidr_query_end(struct siw_sidr_query *ask)
 {
-	struct siw_context *ctx = ctx_of(ask);
+	struct siw_context *ctx = query_context(ask);
 
 	siw_lock(&ctx->progress);
 	sidr_query_stop(ask);
@@ -455,8 +455,8 @@ struct siw_sidr_port {
  * A keyed hash, so that a peer cannot compute it. slot: a time slot for a cookie, NO_SLOT for the
  * hash table.
  */
-static uint64_t hash_of(const struct siw_sidr_port *port, const struct siw_addr *from, uint64_t id,
-			uint64_t slot)
+static uint64_t query_hash(const struct siw_sidr_port *port, const struct siw_addr *from,
+			   uint64_t id, uint64_t slot)
 {
 	struct {
 		uint8_t gid[16];
@@ -469,16 +469,16 @@ static uint64_t hash_of(const struct siw_sidr_port *port, const struct siw_addr 
 	return siw_siphash(&port->key, &in, sizeof(in));
 }
 
-static struct siw_link *bucket_of(struct siw_sidr_port *port, const struct siw_addr *from,
-				  uint64_t id)
+static struct siw_link *request_bucket(struct siw_sidr_port *port, const struct siw_addr *from,
+				       uint64_t id)
 {
-	return &port->buckets[hash_of(port, from, id, NO_SLOT) % BUCKETS];
+	return &port->buckets[query_hash(port, from, id, NO_SLOT) % BUCKETS];
 }
 
 static struct siw_sidr_request *sidr_port_find(struct siw_sidr_port *port,
 					       const struct siw_addr *from, uint64_t id)
 {
-	struct siw_link *bucket = bucket_of(port, from, id);
+	struct siw_link *bucket = request_bucket(port, from, id);
 
 	for (struct siw_link *l = bucket->next; l != bucket; l = l->next) {
 		struct siw_sidr_request *request =
@@ -633,10 +633,10 @@ static void sidr_port_expire(struct siw_sidr_port *port)
 }
 
 /* Never 0, which means no cookie. */
-static uint64_t cookie_of(const struct siw_sidr_port *port, const struct siw_addr *from,
-			  uint64_t id, uint64_t slot)
+static uint64_t make_cookie(const struct siw_sidr_port *port, const struct siw_addr *from,
+			    uint64_t id, uint64_t slot)
 {
-	return hash_of(port, from, id, slot) | 1;
+	return query_hash(port, from, id, slot) | 1;
 }
 
 static uint64_t cookie_slot(uint64_t now_ns)
@@ -651,8 +651,8 @@ static bool sidr_has_valid_cookie(const struct siw_sidr_port *port, const struct
 	uint64_t slot = cookie_slot(siw_llp_port_clock(port->ctx->port));
 
 	return question->cookie &&
-	       (question->cookie == cookie_of(port, from, question->id, slot) ||
-		question->cookie == cookie_of(port, from, question->id, slot - 1));
+	       (question->cookie == make_cookie(port, from, question->id, slot) ||
+		question->cookie == make_cookie(port, from, question->id, slot - 1));
 }
 
 /* As sidr_has_valid_cookie(); if there is no valid cookie, sends one to the source. */
@@ -667,7 +667,7 @@ static bool sidr_require_cookie(struct siw_sidr_port *port, const struct siw_add
 		return true;
 	if (question->cookie)
 		siw_drop(SIW_COUNTER_drop_sidr_cookie);
-	frame.cookie = cookie_of(port, from, question->id, slot);
+	frame.cookie = make_cookie(port, from, question->id, slot);
 	siw_sidr_build(&frame, octets);
 	siw_count(SIW_COUNTER_sidr_cookies, 1);
 	send_frame(port, from, octets);
@@ -767,7 +767,7 @@ static void sidr_port_admit(struct siw_sidr_port *port, const struct siw_addr *f
 	siw_link_add(&port->stages[PENDING], &request->in_stage);
 	siw_link_add(&port->heard, &request->in_heard);
 	sidr_request_enqueue(request);
-	siw_link_add(bucket_of(port, from, question->id), &request->in_bucket);
+	siw_link_add(request_bucket(port, from, question->id), &request->in_bucket);
 	siw_admission_move(port->admission, source, SIW_ADMISSION_NOWHERE, SIW_ADMISSION_REQUEST);
 	sidr_port_offer_next(port);
 }

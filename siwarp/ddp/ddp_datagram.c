@@ -106,8 +106,8 @@ static size_t dgram_fill(const struct siw_ddp_dgram *dgram, uint8_t *out, const 
 	return (size_t)(at - out) + CRC_LEN;
 }
 
-static int send_copied(struct siw_ddp_dgram *dgram, uint8_t *buf, const struct siw_addr *dest,
-		       const struct iovec *iov, int n)
+static int dgram_send_copied(struct siw_ddp_dgram *dgram, uint8_t *buf, const struct siw_addr *dest,
+			     const struct iovec *iov, int n)
 {
 	struct iovec one = { buf, dgram_fill(dgram, buf, iov, n) };
 
@@ -128,7 +128,7 @@ static int dgram_send_gathered(struct siw_ddp_dgram *dgram, uint8_t *head,
 	return siw_llp_udp_send(dgram->sock, dest, all, n + 2);
 }
 
-static inline uint64_t payload_of(const struct siw_ddp_dgram_msg *msg)
+static inline uint64_t payload_octets(const struct siw_ddp_dgram_msg *msg)
 {
 	return msg->head_len + msg->length;
 }
@@ -155,7 +155,7 @@ int siw_ddp_dgram_tx(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg
 	 */
 	_Alignas(64) uint8_t buf[OVERHEAD + COPY_MAX];
 	struct iovec iov[SIW_MEM_MAX_SGE + 1];
-	uint64_t payload = payload_of(msg);
+	uint64_t payload = payload_octets(msg);
 	int n, r;
 
 	if (payload > dgram->max)
@@ -166,7 +166,7 @@ int siw_ddp_dgram_tx(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgram_msg
 	if (n < 0)
 		return n;
 	siw_ddp_put_untagged(buf, true, msg->ulp_octet, msg->ulp_word, msg->qn, dgram->msn, 0);
-	r = payload <= COPY_MAX ? send_copied(dgram, buf, msg->dest, iov, n)
+	r = payload <= COPY_MAX ? dgram_send_copied(dgram, buf, msg->dest, iov, n)
 				: dgram_send_gathered(dgram, buf, msg->dest, iov, n);
 	if (r)
 		return r;
@@ -187,7 +187,7 @@ int siw_ddp_dgram_tx_error(struct siw_ddp_dgram *dgram, const struct siw_ddp_dgr
 	int r;
 
 	siw_ddp_put_untagged(buf, true, e->ulp_octet, e->ulp_word, e->qn, dgram->error_msn, 0);
-	r = send_copied(dgram, buf, e->dest, &payload, 1);
+	r = dgram_send_copied(dgram, buf, e->dest, &payload, 1);
 	if (!r)
 		dgram->error_msn++;
 	return r;
@@ -203,13 +203,13 @@ static int dgram_batch_length(const struct siw_ddp_dgram *dgram,
 			      const struct siw_ddp_dgram_msg *msgs, int n, uint64_t room)
 {
 	uint64_t most = room < BATCH_OCTETS ? room : BATCH_OCTETS;
-	uint64_t size = payload_of(&msgs[0]) + OVERHEAD, sum = size;
+	uint64_t size = payload_octets(&msgs[0]) + OVERHEAD, sum = size;
 	int i;
 
 	if (size > dgram->batch_max)
 		return 1;
 	for (i = 1; i < n && i < BATCH_MAX; i++) {
-		uint64_t next = payload_of(&msgs[i]) + OVERHEAD;
+		uint64_t next = payload_octets(&msgs[i]) + OVERHEAD;
 
 		sum += next;
 		if (next > size || sum > most || !siw_addr_same(msgs[0].dest, msgs[i].dest))
@@ -258,7 +258,7 @@ static int build_batch(struct siw_ddp_dgram *dgram, uint8_t *batch,
 static int dgram_send_batch(struct siw_ddp_dgram *dgram, uint8_t *batch,
 			    const struct siw_ddp_dgram_msg *msgs, int n)
 {
-	uint32_t size = (uint32_t)payload_of(&msgs[0]) + OVERHEAD;
+	uint32_t size = (uint32_t)payload_octets(&msgs[0]) + OVERHEAD;
 	size_t octets;
 	int r;
 

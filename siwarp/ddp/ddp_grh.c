@@ -55,8 +55,8 @@ static uint16_t ipv4_checksum(const struct ipv4 *ip)
 	return (uint16_t) ~(sum + (sum >> 16));
 }
 
-static void put4(uint8_t *out, const struct siw_addr *source, const struct siw_addr *dest,
-		 uint32_t octets)
+static void put_ipv4_grh(uint8_t *out, const struct siw_addr *source, const struct siw_addr *dest,
+			 uint32_t octets)
 {
 	struct ipv4 ip = {
 		.version_ihl = 0x45,
@@ -83,7 +83,7 @@ void siw_ddp_grh_put(uint8_t grh[SIW_DDP_GRH], const struct siw_addr *source,
 
 	if (source->family == AF_INET) {
 		memset(grh, 0, SIW_DDP_GRH - sizeof(struct ipv4));
-		put4(grh + SIW_DDP_GRH - sizeof(struct ipv4), source, dest, octets);
+		put_ipv4_grh(grh + SIW_DDP_GRH - sizeof(struct ipv4), source, dest, octets);
 		return;
 	}
 	memcpy(ip.source, source->v6, sizeof(ip.source));

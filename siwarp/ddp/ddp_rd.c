@@ -171,7 +171,7 @@ bool siw_ddp_rd_may_resume(struct siw_ddp_rd *rd, const struct siw_mem_queue *re
 /* ---- closing a stream ------------------------------------------------------------------------ */
 
 /* Puts back the buffers of unfinished messages: their remaining segments will not arrive. */
-static void return_buffers(struct siw_ddp_rx *rx)
+static void return_rx_buffers(struct siw_ddp_rx *rx)
 {
 	for (int qn = 0; qn < SIW_DDP_QUEUES; qn++)
 		if (rx->q[qn].begun && !siw_mem_queue_return(rx->q[qn].queue, rx->q[qn].user_data,
@@ -180,7 +180,7 @@ static void return_buffers(struct siw_ddp_rx *rx)
 }
 
 /* The send state for the messages of a queue. */
-static const struct siw_ddp_tx *tx_of(const struct siw_ddp_stream *stream, uint32_t qn)
+static const struct siw_ddp_tx *tx_of_queue(const struct siw_ddp_stream *stream, uint32_t qn)
 {
 	return siw_ddp_is_response_queue(qn) ? stream->responses : &stream->tx;
 }
@@ -189,13 +189,13 @@ void siw_ddp_rd_end(struct siw_ddp_stream *stream, enum siw_ddp_rd_ending how)
 {
 	struct saved *saved = siw_rd_upper_data(stream->rd);
 
-	return_buffers(&stream->rx);
+	return_rx_buffers(&stream->rx);
 	stream->rx.q[0].begun = false;
 	update_partial_count(stream);
 	if (stream->endpoint->served == stream)
 		stream->endpoint->served = NULL;
 	for (uint32_t qn = 0; how == SIW_DDP_RD_KEEP && qn < SIW_DDP_QUEUES; qn++) {
-		saved->sent[qn] = tx_of(stream, qn)->msn[qn] - siw_initial_sequence(1);
+		saved->sent[qn] = tx_of_queue(stream, qn)->msn[qn] - siw_initial_sequence(1);
 		saved->received[qn] = stream->rx.q[qn].msn - siw_initial_sequence(1);
 	}
 	siw_link_del(&stream->rd_rx.held);
@@ -405,7 +405,8 @@ void siw_ddp_rd_reject(struct siw_ddp_rd_peer *peer)
 /* ---- refused segments ------------------------------------------------------------------------ */
 
 /* Returns the queue whose current message this segment belongs to, or NULL. */
-static struct siw_ddp_rxq *queue_of(struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg)
+static struct siw_ddp_rxq *find_receiving_queue(struct siw_ddp_rx *rx,
+						const struct siw_ddp_seg *seg)
 {
 	if (seg->tagged || seg->qn >= SIW_DDP_QUEUES || !rx->q[seg->qn].queue ||
 	    rx->q[seg->qn].msn != seg->msn)
@@ -451,7 +452,7 @@ int siw_ddp_rd_refusal(struct siw_ddp_stream *stream)
 	siw_ddp_rd_payload(stream, 0, NULL, 0);
 	if (!rx->seg.head_len)
 		return rx->why;
-	q = queue_of(rx, &rx->seg);
+	q = find_receiving_queue(rx, &rx->seg);
 	if (q)
 		abandon_rx_message(stream, q, rx->seg.qn);
 	if (q && rx->seg.last)
@@ -479,7 +480,7 @@ bool siw_ddp_rd_skips(struct siw_ddp_stream *stream)
 				  seg->mo != last->mo + last->payload)
 		return false;
 	rd->skip[rd->space].on = !seg->last;
-	q = queue_of(rx, seg);
+	q = find_receiving_queue(rx, seg);
 	if (q && seg->last)
 		q->msn++;
 	rd->skip[rd->space].last = *seg;

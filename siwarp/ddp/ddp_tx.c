@@ -14,7 +14,7 @@
 
 /* ---- the regions that unsent octets refer to ------------------------------------------------- */
 
-static struct siw_ddp_source *source_of(struct siw_ddp_tx *tx, uint32_t stag)
+static struct siw_ddp_source *find_tx_source(struct siw_ddp_tx *tx, uint32_t stag)
 {
 	for (uint32_t i = 0; i < tx->n_sources; i++)
 		if (tx->sources[i].stag == stag)
@@ -30,7 +30,7 @@ static bool has_room_for_source(struct siw_ddp_stream *stream, struct siw_ddp_tx
 	uint64_t accepted;
 	uint32_t n = 0;
 
-	if (tx->n_sources < SIW_DDP_SOURCES || source_of(tx, tx->msg.src_stag))
+	if (tx->n_sources < SIW_DDP_SOURCES || find_tx_source(tx, tx->msg.src_stag))
 		return true;
 	accepted = siw_ddp_tx_accepted(stream);
 	for (uint32_t i = 0; i < tx->n_sources; i++)
@@ -46,7 +46,7 @@ static bool has_room_for_source(struct siw_ddp_stream *stream, struct siw_ddp_tx
  */
 static void record_source_region(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx)
 {
-	struct siw_ddp_source *source = source_of(tx, tx->msg.src_stag);
+	struct siw_ddp_source *source = find_tx_source(tx, tx->msg.src_stag);
 
 	if (siw_ddp_over_rd(stream))
 		return;
@@ -112,7 +112,8 @@ static int ddp_resolve_payload(struct siw_ddp_stream *stream, const struct siw_d
 }
 
 /* Over reliable datagrams: the PSN space in which tx sends. */
-static enum siw_rd_space space_of(const struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx)
+static enum siw_rd_space psn_space_of(const struct siw_ddp_stream *stream,
+				      const struct siw_ddp_tx *tx)
 {
 	return tx == &stream->tx ? SIW_RD_REQUESTS : SIW_RD_RESPONSES;
 }
@@ -141,7 +142,7 @@ static int ddp_cut_segment(struct siw_ddp_stream *stream, const struct siw_ddp_t
 	 * The limit is queried for each segment, because it may change between segments
 	 * (RFC5041-3-02).
 	 */
-	seg->len = siw_ddp_lower_mulpdu(stream, space_of(stream, tx)) - seg->head_len;
+	seg->len = siw_ddp_lower_mulpdu(stream, psn_space_of(stream, tx)) - seg->head_len;
 	if (__builtin_expect(msg->head && msg->tagged, 0))
 		seg->len -= SIW_DDP_ULP_TAGGED;
 	seg->last = left <= seg->len; /* RFC5041-4.1-03, -04 */
@@ -192,7 +193,7 @@ int siw_ddp_tx_continue(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
 			if (n < 0)
 				return n;
 			end = siw_ddp_over_rd(stream)
-				      ? siw_rd_tx(stream->rd, space_of(stream, tx), seg.head,
+				      ? siw_rd_tx(stream->rd, psn_space_of(stream, tx), seg.head,
 						  seg.head_len, seg.iov, n)
 				      : siw_mpa_tx_fpdu(stream->mpa, seg.head, seg.head_len,
 							seg.iov, n);
@@ -322,7 +323,7 @@ uint64_t siw_ddp_tx_accepted(const struct siw_ddp_stream *stream)
 int siw_ddp_tx_revoke(struct siw_ddp_stream *stream, uint32_t stag)
 {
 	struct siw_ddp_tx *tx = &stream->tx;
-	const struct siw_ddp_source *source = source_of(tx, stag);
+	const struct siw_ddp_source *source = find_tx_source(tx, stag);
 
 	if (siw_ddp_over_rd(stream)) /* reliable datagrams copy framed octets */
 		return 0;

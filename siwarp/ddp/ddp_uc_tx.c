@@ -185,7 +185,7 @@ int siw_ddp_uc_tx_flush(struct siw_ddp_uc *uc)
 
 /* ---- segments -------------------------------------------------------------------------------- */
 
-static uint8_t *put_heads(struct siw_uc_tx *tx, uint32_t qkey, bool last, uint8_t *at)
+static uint8_t *put_uc_headers(struct siw_uc_tx *tx, uint32_t qkey, bool last, uint8_t *at)
 {
 	const struct siw_ddp_uc_msg *msg = &tx->msg;
 	struct siw_dgram_wire h = {
@@ -223,7 +223,7 @@ static bool uc_fits_batch(const struct siw_uc_tx *tx, uint32_t size)
 static int uc_batch_append(struct siw_ddp_uc *uc, bool last, const struct iovec *iov, int n)
 {
 	struct siw_uc_tx *tx = &uc->tx;
-	uint8_t *start = tx->batch + tx->used, *at = put_heads(tx, uc->qkey, last, start);
+	uint8_t *start = tx->batch + tx->used, *at = put_uc_headers(tx, uc->qkey, last, start);
 	uint32_t crc = uc->crc ? siw_crc32c(0, start, (size_t)(at - start)) : 0, size;
 
 	at = siw_iov_gather(at, uc->crc ? &crc : NULL, iov, n);
@@ -244,7 +244,7 @@ static int uc_send_uncopied(struct siw_ddp_uc *uc, bool last, const struct iovec
 {
 	uint8_t head[SIW_UC_UNTAGGED + SIW_DDP_UC_HEAD], tail[SIW_DGRAM_CRC_LEN];
 	struct iovec all[SIW_MEM_MAX_SGE + 2];
-	uint8_t *end = put_heads(&uc->tx, uc->qkey, last, head);
+	uint8_t *end = put_uc_headers(&uc->tx, uc->qkey, last, head);
 
 	all[0] = (struct iovec){ head, (size_t)(end - head) };
 	memcpy(all + 1, iov, (size_t)n * sizeof(*iov));

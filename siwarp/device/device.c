@@ -15,7 +15,8 @@
 #include "base/os.h"
 #include "device/device_impl.h"
 
-static void device_of_interface(struct siw_device *dev, const struct siw_llp_interface *netif)
+static void device_fill_from_interface(struct siw_device *dev,
+				       const struct siw_llp_interface *netif)
 {
 	struct siw_device_info *info = &dev->info;
 
@@ -46,7 +47,7 @@ struct siw_device **siw_get_device_list(int *num_devices)
 	}
 	devices = (struct siw_device *)(list + n + 1);
 	for (int i = 0; i < n; i++) {
-		device_of_interface(&devices[i], &netifs[i]);
+		device_fill_from_interface(&devices[i], &netifs[i]);
 		list[i] = &devices[i];
 	}
 out:
@@ -68,7 +69,7 @@ const struct siw_device_info *siw_device_info(struct siw_device *device)
 	return device ? &device->info : NULL;
 }
 
-static void set_limits(struct siw_device_attr *attr)
+static void fill_device_limits(struct siw_device_attr *attr)
 {
 	*attr = (struct siw_device_attr){
 		.max_mr_size = UINT64_MAX >> 1,
@@ -206,7 +207,7 @@ struct siw_context *siw_open_device(struct siw_device *device)
 	if (err)
 		goto fail;
 	ctx->info = device->info;
-	set_limits(&ctx->attr);
+	fill_device_limits(&ctx->attr);
 	ctx->next_rc_qpn = SIW_FIRST_RC_QPN;
 	err = open_port(ctx);
 	if (err)
@@ -441,7 +442,7 @@ static void wake_all_waiters(struct siw_context *ctx)
  * Waits until no thread waits on the device. The time is limited, because a debugger or a signal
  * handler may hold a waiter for long.
  */
-static void end_waits(struct siw_context *ctx)
+static void await_waiters_gone(struct siw_context *ctx)
 {
 	uint64_t until = siw_now_ns() + WAITERS_LEAVE_NS;
 
@@ -460,7 +461,7 @@ int siw_close_device_forced(struct siw_context *ctx)
 	/* From here on every call on the device and its children is refused. */
 	if (atomic_exchange(&ctx->inherited, true))
 		return siw_refuse(STALE);
-	end_waits(ctx);
+	await_waiters_gone(ctx);
 	siw_device_thread_stop(ctx);
 	siw_device_shutdown_connections(ctx, siw_now_ns() +
 						     (uint64_t)siw_settings()->linger_ms * 1000000);

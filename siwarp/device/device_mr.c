@@ -278,7 +278,7 @@ int siw_dereg_mr(struct siw_mr *mr)
 	return 0;
 }
 
-static int rereg(struct siw_region *r, struct siw_pd *pd, const struct span *span)
+static int region_register_again(struct siw_region *r, struct siw_pd *pd, const struct span *span)
 {
 	struct siw_pd *old_pd = r->mr.pd;
 	uint32_t stag;
@@ -380,7 +380,7 @@ int siw_rereg_mr(struct siw_mr *mr, int flags, struct siw_pd *pd, void *addr, si
 	if (!err && keeps_key(r, flags, &span))
 		err = change_access(r, &span);
 	else if (!err)
-		err = rereg(r, pd, &span);
+		err = region_register_again(r, pd, &span);
 	if (!siw_refused(err))
 		return 0;
 	errno = -err;

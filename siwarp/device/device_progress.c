@@ -227,7 +227,7 @@ static void timer_plan(struct siw_timed *timed, uint64_t now)
 		timed->due_ns = timed->by_ns;
 }
 
-static void tick(struct siw_context *ctx)
+static void run_due_timers(struct siw_context *ctx)
 {
 	uint64_t now = siw_llp_port_clock(ctx->port), next = UINT64_MAX;
 	struct siw_link turn;
@@ -318,7 +318,7 @@ int siw_device_progress_once(struct siw_context *ctx)
 	if (atomic_load_explicit(&ctx->n_unsent, memory_order_relaxed))
 		moved += siw_device_send_unsent(ctx);
 	if (atomic_load_explicit(&ctx->n_timed, memory_order_relaxed))
-		tick(ctx);
+		run_due_timers(ctx);
 	if (__builtin_expect(atomic_load_explicit(&ctx->cq_overrun, memory_order_relaxed), 0))
 		fail_overrun(ctx);
 	if (moved)

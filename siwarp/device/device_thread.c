@@ -23,7 +23,7 @@
  * The first naps after this thread has served the device are shorter, so that a program that pauses
  * polling for a moment need not wait for a long nap to end.
  */
-static int64_t nap_us(unsigned int naps)
+static int64_t nap_duration_us(unsigned int naps)
 {
 	return siw_settings()->nap_us >> (naps < SHORT_NAPS ? SHORT_NAPS - naps : 0);
 }
@@ -35,7 +35,7 @@ static int64_t nap_us(unsigned int naps)
 static void progress_thread_nap(struct siw_context *ctx, unsigned int naps, unsigned int waits)
 {
 	static const struct siw_llp_waitset nothing;
-	int64_t us = nap_us(naps);
+	int64_t us = nap_duration_us(naps);
 
 	if (waits > NAPS_TO_LONG_SLEEP && atomic_load(&ctx->waiters)) {
 		/* The waiter sleeps on the sockets, and wakes this thread when it stops waiting. */

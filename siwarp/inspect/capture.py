@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from siwarp.inspect import resolution
 from siwarp.inspect.crc import crc32c
-from siwarp.inspect.limits import Limits, TooMuch, limited, spend
+from siwarp.inspect.limits import Limits, TooMuch, count_against_limits, enforce_limits
 from siwarp.inspect.messages import (
     BROKEN,
     DROP_CLAUSES,
@@ -31,19 +31,19 @@ from siwarp.inspect.messages import (
     Header,
     Message,
     Stream,
+    address_text,
     check_header,
-    check_plain,
     check_terminate,
-    fields_of,
-    kind_of,
-    name_of,
+    check_ud_segment,
+    header_fields,
+    is_quoted_header_of,
+    message_kind,
     parse_header,
-    quotes,
 )
 from siwarp.inspect.names import OPCODES, Opcode
-from siwarp.inspect.packets import Packet, packets_of, packets_of_scapy
+from siwarp.inspect.packets import Packet, packets_from_frames, packets_from_scapy
 from siwarp.inspect.pcap import SECOND, open_capture
-from siwarp.inspect.rc import HalfReader, startup_of
+from siwarp.inspect.rc import HalfReader, direction_startup
 from siwarp.inspect.stream import Connection, Connections
 from siwarp.inspect.wire import (
     CRC_LEN,
@@ -87,18 +87,18 @@ class _Found:
 # ---- TCP connections -----------------------------------------------------------------------------
 
 
-def _rc(connection: Connection) -> _Found | None:
+def _examine_connection(connection: Connection) -> _Found | None:
     """Return a connection's messages; None if the connection does not carry iWARP."""
     forth, back = connection.first, connection.first.reverse()
-    startups = {d: startup_of(connection.halves.get(d)) for d in (forth, back)}
+    startups = {d: direction_startup(connection.halves.get(d)) for d in (forth, back)}
     if (late := startups[back]) is not None and late.asks:
         forth, back = back, forth
     frames = [frame for frame in startups.values() if frame is not None]
     crc = any(frame.c for frame in frames) if len(frames) == 2 else None
     found = _Found(
         Stream(
-            source=name_of(forth.source, forth.source_port),
-            dest=name_of(back.source, back.source_port),
+            source=address_text(forth.source, forth.source_port),
+            dest=address_text(back.source, back.source_port),
             first_frame=connection.first_frame,
             time=connection.when / SECOND,
             seconds=(connection.last - connection.when) / SECOND,
@@ -113,7 +113,9 @@ def _rc(connection: Connection) -> _Found | None:
         if reader.messages:
             found.halves.append(reader)
             found.messages += reader.messages
-            found.stream.markers[name_of(direction.source, direction.source_port)] = reader.marked
+            found.stream.markers[address_text(direction.source, direction.source_port)] = (
+                reader.marked
+            )
             found.stream.retransmitted += reader.count_retransmissions()
             found.stream.missing += reader.missing
     if not any(message.kind not in (PART, GAP) for message in found.messages):
@@ -121,16 +123,18 @@ def _rc(connection: Connection) -> _Found | None:
     return found
 
 
-def _match(found: _Found) -> None:
+def _match_messages(found: _Found) -> None:
     """Pair requests with responses, and Terminates with the messages that they quote."""
     for reader in found.halves:
         others = [other.messages for other in found.halves if other is not reader]
         said = others[0] if others else []
         _match_reads(found.stream, reader.messages, said)
         _match_atomics(reader.messages, said)
-        _match_startup(found.stream, reader.messages, said)
+        _match_startup_frames(found.stream, reader.messages, said)
         for message, quoted in reader.quoted:
-            blamed = [m.number for m in said if quoted is not None and quotes(quoted, m)]
+            blamed = [
+                m.number for m in said if quoted is not None and is_quoted_header_of(quoted, m)
+            ]
             message.about = blamed[-1] if blamed else None
     # Index the last message of each key; a search would be quadratic with as many errors as
     # messages.
@@ -145,19 +149,19 @@ def _match(found: _Found) -> None:
             message.about = named.get((*ends, quoted.b, quoted.msn))
             continue
         for cause in found.messages:
-            if (cause.source, cause.dest) == ends and quotes(quoted, cause):
+            if (cause.source, cause.dest) == ends and is_quoted_header_of(quoted, cause):
                 message.about = cause.number
-    for asked, answer in resolution.replies(found.messages):
-        _answer(asked, answer)
+    for asked, answer in resolution.pair_replies(found.messages):
+        _link_answer(asked, answer)
 
 
-def _answer(asked: Message, answer: Message) -> None:
+def _link_answer(asked: Message, answer: Message) -> None:
     answer.answers, asked.answered_by = asked.number, answer.number
     if answer.whole and asked.whole:
         answer.latency = max(answer.when_ns - asked.when_ns, 0) / SECOND
 
 
-def _fits(asked: Message, response: Message) -> bool:
+def _response_fits_request(asked: Message, response: Message) -> bool:
     return response.fields.get("stag") == asked.fields.get("sink_stag") and (
         not response.whole or response.length == asked.fields.get("size")
     )
@@ -175,11 +179,13 @@ def _match_atomics(requests: list[Message], responses: list[Message]) -> None:
             waiting.popleft()
         asked = waiting.popleft() if waiting else None
         if asked is not None:
-            _answer(asked, response)
+            _link_answer(asked, response)
         if asked is None and not holes:
-            response.blame("an unsolicited Atomic Response", "RFC7306-5.2.2-08")
+            response.record_error("an unsolicited Atomic Response", "RFC7306-5.2.2-08")
         elif asked is not None and asked.fields.get("request") != number:
-            response.blame("its identifier differs from the Atomic Request's", "RFC7306-5.2.1-13")
+            response.record_error(
+                "its identifier differs from the Atomic Request's", "RFC7306-5.2.1-13"
+            )
 
 
 def _match_reads(stream: Stream, requests: list[Message], responses: list[Message]) -> None:
@@ -194,20 +200,23 @@ def _match_reads(stream: Stream, requests: list[Message], responses: list[Messag
         if response.kind != Opcode.RDMA_READ_RESPONSE.name:
             continue
         if holes:
-            fitting = next((i for i, asked in enumerate(waiting) if _fits(asked, response)), None)
+            fitting = next(
+                (i for i, asked in enumerate(waiting) if _response_fits_request(asked, response)),
+                None,
+            )
             if fitting is None:
                 continue
             for _ in range(fitting):
                 waiting.popleft()
         asked = waiting.popleft() if waiting else None
         if asked is None:
-            response.blame("an unsolicited Read Response", "RFC5040-5.2-01")
+            response.record_error("an unsolicited Read Response", "RFC5040-5.2-01")
             continue
-        _answer(asked, response)
+        _link_answer(asked, response)
         if response.latency is not None:
             latencies.append(response.latency)
-        if not _fits(asked, response):
-            response.blame("differs from the Read Request", "RFC5040-5.2.2-07")
+        if not _response_fits_request(asked, response):
+            response.record_error("differs from the Read Request", "RFC5040-5.2.2-07")
     if latencies:
         stream.read_latency = {
             "min": min(latencies),
@@ -216,7 +225,7 @@ def _match_reads(stream: Stream, requests: list[Message], responses: list[Messag
         }
 
 
-def _match_startup(stream: Stream, requests: list[Message], replies: list[Message]) -> None:
+def _match_startup_frames(stream: Stream, requests: list[Message], replies: list[Message]) -> None:
     asked = requests[0] if requests and requests[0].kind == REQUEST else None
     answer = replies[0] if replies and replies[0].kind == REPLY else None
     if asked is not None:
@@ -224,13 +233,13 @@ def _match_startup(stream: Stream, requests: list[Message], replies: list[Messag
     if answer is not None:
         stream.reply = answer.fields
     if asked is not None and answer is not None:
-        _answer(asked, answer)
+        _link_answer(asked, answer)
 
 
 # ---- UDP datagrams -------------------------------------------------------------------------------
 
 
-def _crc_fits(octets: bytes) -> bool:
+def _has_valid_crc(octets: bytes) -> bool:
     return int.from_bytes(octets[-CRC_LEN:], "little") == crc32c(octets[:-CRC_LEN])
 
 
@@ -244,7 +253,7 @@ def _llp_type(octets: bytes) -> str | None:
     return kind if len(octets) >= least + CRC_LEN else None
 
 
-def _segment(packet: Packet, kind: str, sound: bool) -> Message:
+def _llp_message(packet: Packet, kind: str, sound: bool) -> Message:
     """Convert a datagram with the LLP header to a message: a DDP segment, or a control datagram of
     RD.
     """
@@ -260,9 +269,9 @@ def _segment(packet: Packet, kind: str, sound: bool) -> Message:
         frame=packet.frame,
         first_frame=packet.frame,
         transport="rd" if reliable else "uc" if kind.startswith("UC") else "ud",
-        source=name_of(packet.source, packet.source_port),
-        dest=name_of(packet.dest, packet.dest_port),
-        kind=_kind_behind(kind, header),
+        source=address_text(packet.source, packet.source_port),
+        dest=address_text(packet.dest, packet.dest_port),
+        kind=_llp_message_kind(kind, header),
         length=max(len(octets) - size, 0),
         fields={
             "psn": int.from_bytes(octets[8:12], "big"),
@@ -274,36 +283,36 @@ def _segment(packet: Packet, kind: str, sound: bool) -> Message:
     if kind == "UC_REPORT":
         message.fields |= parse_report(octets)
     if header is not None:
-        message.fields |= fields_of(header, b"") | {"last": int(header.last)}
+        message.fields |= header_fields(header, b"") | {"last": int(header.last)}
         if not header.tagged:
             message.fields["mo"] = header.mo
     if packet.missing:
         message.whole = False
-        message.note = packet.lack
+        message.note = packet.missing_description
     if packet.comment is not None:
         message.dropped = packet.comment
-        message.blame(f"dropped by the receiver: {packet.comment}", None)
+        message.record_error(f"dropped by the receiver: {packet.comment}", None)
     elif not packet.missing and not sound:
-        message.blame("wrong CRC", "RFC5041-3-07")
+        message.record_error("wrong CRC", "RFC5041-3-07")
     return message
 
 
-def _kind_behind(kind: str, header: Header | None) -> str:
+def _llp_message_kind(kind: str, header: Header | None) -> str:
     """Return the kind of a datagram with the LLP header: that of its segment, or its LLP type."""
     if kind == "RECORD":
         return "WRITE_RECORD"
     if kind not in ("UC", "RD_DATA"):
         return kind
-    return kind_of(header)
+    return message_kind(header)
 
 
 def _is_datagram_iwarp(packet: Packet) -> bool:
     """Whether a payload is certainly datagram-iWARP, by its CRC or by its complete header."""
     octets = packet.payload
-    if resolution.is_frame(octets):
-        return not packet.missing and resolution.is_whole(octets)
+    if resolution.is_resolution_frame(octets):
+        return not packet.missing and resolution.is_intact_frame(octets)
     if _llp_type(octets) is not None:
-        return not packet.missing and _crc_fits(octets)
+        return not packet.missing and _has_valid_crc(octets)
     header = parse_header(octets) if len(octets) >= UD_HEADER_LEN + CRC_LEN else None
     if header is None or header.tagged or header.dv != 1 or packet.missing:
         return False
@@ -314,12 +323,12 @@ def _is_datagram_iwarp(packet: Packet) -> bool:
     return crc == crc32c(octets[:-CRC_LEN])
 
 
-def _datagram(packet: Packet, sound: bool) -> tuple[Message, Header | None]:
+def _datagram_message(packet: Packet, sound: bool) -> tuple[Message, Header | None]:
     """Convert a datagram to a message; also return the header that an error message quotes."""
     quoted: Header | None = None
     octets = packet.payload
     if (kind := _llp_type(octets)) is not None:
-        return _segment(packet, kind, sound), None
+        return _llp_message(packet, kind, sound), None
     header = parse_header(octets) if len(octets) >= UD_HEADER_LEN + CRC_LEN else None
     if header is not None and header.tagged:
         header = None
@@ -330,34 +339,34 @@ def _datagram(packet: Packet, sound: bool) -> tuple[Message, Header | None]:
         frame=packet.frame,
         first_frame=packet.frame,
         transport="ud",
-        source=name_of(packet.source, packet.source_port),
-        dest=name_of(packet.dest, packet.dest_port),
-        kind=kind_of(header) if header is not None else PART if packet.fragmented else BROKEN,
+        source=address_text(packet.source, packet.source_port),
+        dest=address_text(packet.dest, packet.dest_port),
+        kind=message_kind(header) if header is not None else PART if packet.fragmented else BROKEN,
         length=len(payload) if header is not None else len(octets),
-        fields=fields_of(header, payload, ud=True) if header is not None else {},
+        fields=header_fields(header, payload, ud=True) if header is not None else {},
     )
     if packet.missing:
         message.whole = False
-        message.note = packet.lack
+        message.note = packet.missing_description
     if packet.comment is not None:
         word = packet.comment.partition(":")[0]
         message.dropped = packet.comment
         clause = DROP_CLAUSES.get(word)
         if word == "drop_version" and header is not None and header.dv == 1:
             clause = RDMAP_VERSION_CLAUSE
-        message.blame(f"dropped by the receiver: {packet.comment}", clause)
+        message.record_error(f"dropped by the receiver: {packet.comment}", clause)
     elif not packet.missing and not sound and header is not None:
-        message.blame("wrong CRC", "RFC5041-3-07")
+        message.record_error("wrong CRC", "RFC5041-3-07")
     if packet.comment is None and not packet.missing:
         check_header(message, header)
         if header is not None:
-            check_plain(message, header)
+            check_ud_segment(message, header)
     if not packet.missing and header is not None and header.opcode == Opcode.TERMINATE:
         quoted = check_terminate(message, payload)
     return message, quoted
 
 
-def _batch(packet: Packet) -> list[Packet]:
+def _split_batch(packet: Packet) -> list[Packet]:
     """Split a batch that was captured as one packet before the kernel segmented it (UDP_SEGMENT).
 
     All datagrams have the same size, except that the last one may be shorter. The first length with
@@ -383,7 +392,7 @@ def _batch(packet: Packet) -> list[Packet]:
     return [packet]
 
 
-def _begins_plain(octets: bytes) -> bool:
+def _begins_like_ud_segment(octets: bytes) -> bool:
     """Whether octets begin like a UD segment; used when the CRC is not in the capture."""
     header = parse_header(octets)
     if header is None or header.tagged or (header.dv, header.rv, header.mo) != (1, 1, 0):
@@ -391,18 +400,18 @@ def _begins_plain(octets: bytes) -> bool:
     return header.last and not header.ddp_rsvd and header.opcode in OPCODES
 
 
-def _ud(packets: list[Packet]) -> list[_Found]:
+def _examine_datagrams(packets: list[Packet]) -> list[_Found]:
     """Return the datagrams of datagram-iWARP, by pair of addresses."""
     judged = []
     # Datagrams that lack fragments come last, whenever they were sent.
     for packet in sorted(packets, key=lambda packet: packet.frame):
         sound = _is_datagram_iwarp(packet)
         whole = sound or packet.missing or packet.comment is not None
-        for one in [packet] if whole else _batch(packet):
-            spend(messages=1)
+        for one in [packet] if whole else _split_batch(packet):
+            count_against_limits(messages=1)
             judged.append((one, sound or one is not packet))
     known = {(p.dest, p.dest_port) for p, good in judged if good or p.comment is not None}
-    asked = {(p.dest, p.dest_port) for p, _ in judged if resolution.is_frame(p.payload)}
+    asked = {(p.dest, p.dest_port) for p, _ in judged if resolution.is_resolution_frame(p.payload)}
     speak = known | {(p.source, p.source_port) for p, good in judged if good}
     ports = {(p.dest, p.source): (p.dest_port, p.source_port) for p, good in judged if good}
     ports |= {(p.source, p.dest): (p.source_port, p.dest_port) for p, good in judged if good}
@@ -415,15 +424,15 @@ def _ud(packets: list[Packet]) -> list[_Found]:
             source_port, dest_port = ports[packet.source, packet.dest]
             packet = replace(packet, source_port=source_port, dest_port=dest_port)
         ends = ((packet.source, packet.source_port), (packet.dest, packet.dest_port))
-        if resolution.is_frame(packet.payload) or (ends[1] in asked and not good):
-            message, quoted = resolution.message_of(packet), None
+        if resolution.is_resolution_frame(packet.payload) or (ends[1] in asked and not good):
+            message, quoted = resolution.frame_message(packet), None
         elif (
             good
             or packet.comment is not None
             or ends[1] in known
-            or (packet.fragmented and (ends[1] in speak or _begins_plain(packet.payload)))
+            or (packet.fragmented and (ends[1] in speak or _begins_like_ud_segment(packet.payload)))
         ):
-            message, quoted = _datagram(packet, good)
+            message, quoted = _datagram_message(packet, good)
         else:
             continue
         found = flows.get(frozenset(ends))
@@ -448,7 +457,7 @@ def _ud(packets: list[Packet]) -> list[_Found]:
 # ---- complete captures ---------------------------------------------------------------------------
 
 
-def _sum_up(found: _Found) -> None:
+def _fill_stream_totals(found: _Found) -> None:
     stream = found.stream
     for message in found.messages:
         message.stream = stream.number
@@ -467,10 +476,12 @@ def examine_packets(packets: Iterable[Packet]) -> Dissection:
     tcp, udp = Connections(), []
     for packet in packets:
         if packet.tcp:
-            tcp.of(packet).add(packet)
+            tcp.find_or_add(packet).add(packet)
         else:
             udp.append(packet)
-    everything = [found for one in tcp.all if (found := _rc(one)) is not None] + _ud(udp)
+    everything = [
+        found for one in tcp.all if (found := _examine_connection(one)) is not None
+    ] + _examine_datagrams(udp)
     everything.sort(key=lambda found: found.stream.first_frame)
     messages = [message for found in everything for message in found.messages]
     messages.sort(key=lambda message: message.frame)
@@ -479,8 +490,8 @@ def examine_packets(packets: Iterable[Packet]) -> Dissection:
         message.time = message.when_ns / SECOND
     for number, found in enumerate(everything, 1):
         found.stream.number = number
-        _match(found)
-        _sum_up(found)
+        _match_messages(found)
+        _fill_stream_totals(found)
     return Dissection(messages, [found.stream for found in everything])
 
 
@@ -491,9 +502,9 @@ def examine(path: str | Path, limits: Limits | None = None) -> Dissection:
     `damage`. Raises OSError if the file cannot be read; ValueError if it is not a capture; TooMuch,
     a ValueError, if it exceeds `limits` (by default `Limits()`).
     """
-    with open_capture(path) as file, limited(Limits() if limits is None else limits):
+    with open_capture(path) as file, enforce_limits(Limits() if limits is None else limits):
         try:
-            found = examine_packets(packets_of(file))
+            found = examine_packets(packets_from_frames(file))
         except TooMuch as e:
             raise TooMuch(f"{path}: {e}") from None
         found.damage = file.damage
@@ -502,7 +513,7 @@ def examine(path: str | Path, limits: Limits | None = None) -> Dissection:
 
 def dissect_packets(packets: Iterable[ScapyPacket]) -> list[Message]:
     """Return the messages in scapy's packets, numbered in the order of their completion."""
-    return examine_packets(packets_of_scapy(packets)).messages
+    return examine_packets(packets_from_scapy(packets)).messages
 
 
 def dissect(path: str | Path) -> list[Message]:

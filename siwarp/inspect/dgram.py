@@ -71,7 +71,7 @@ class DDPDatagram(DDPUntagged):
         return int(self.qn) >> 16 & 0xFF
 
 
-def _segment(octets: bytes) -> Packet:
+def _parse_segment(octets: bytes) -> Packet:
     """Parse the datagram's segment; ValueError (shown as Raw) if it is too short or tagged."""
     if len(octets) < UNTAGGED_HDR_LEN or octets[0] & 0x80:
         raise ValueError("not an untagged DDP segment")
@@ -90,7 +90,7 @@ class UDDatagram(Packet):
 
     name = "datagram-iWARP UD"
     fields_desc: ClassVar[list[Any]] = [
-        PacketLenField("segment", None, _segment, length_from=_segment_len),  # type: ignore[arg-type]
+        PacketLenField("segment", None, _parse_segment, length_from=_segment_len),  # type: ignore[arg-type]
         XLEIntField("crc", None),
     ]
 
@@ -128,7 +128,7 @@ def llp_fields(kind: int) -> list[Any]:
     ]
 
 
-def _behind_llp_len(datagram: Packet) -> int:
+def _llp_body_len(datagram: Packet) -> int:
     return max(len(datagram.original or b"") - LLP_HDR_LEN - CRC_LEN, 0)
 
 
@@ -141,7 +141,7 @@ class LLPDatagram(UDDatagram):
     name = "datagram-iWARP"
     fields_desc: ClassVar[list[Any]] = [
         *llp_fields(0),
-        PacketLenField("segment", None, DDP, length_from=_behind_llp_len),  # type: ignore[arg-type]
+        PacketLenField("segment", None, DDP, length_from=_llp_body_len),  # type: ignore[arg-type]
         XLEIntField("crc", None),
     ]
 

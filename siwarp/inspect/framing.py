@@ -61,7 +61,7 @@ class Span(NamedTuple):
     markers: tuple[FoundMarker, ...] = ()
 
 
-def next_plain(octets: bytes, at: int) -> Span | None:
+def next_unmarked_fpdu(octets: bytes, at: int) -> Span | None:
     """Return the FPDU at `at` in a stream without Markers; None if it is incomplete."""
     if len(octets) - at < LENGTH_LEN:
         return None
@@ -69,15 +69,15 @@ def next_plain(octets: bytes, at: int) -> Span | None:
     if end > len(octets):
         return None
     fpdu = octets[at:end]
-    return Span(at, end, fpdu, crc_of(fpdu) == crc32c(fpdu[:-CRC_LEN]))
+    return Span(at, end, fpdu, crc_field(fpdu) == crc32c(fpdu[:-CRC_LEN]))
 
 
-def crc_of(octets: bytes) -> int:
+def crc_field(octets: bytes) -> int:
     """Return an FPDU's CRC field."""
     return int.from_bytes(octets[-CRC_LEN:], "little")
 
 
-def next_marked(octets: bytes, at: int, origin: int) -> Span | None:
+def next_marked_fpdu(octets: bytes, at: int, origin: int) -> Span | None:
     """Return the FPDU that begins, or whose leading Marker begins, at `at`; None if incomplete.
 
     There is a Marker at `origin` and every 512 octets from there; the CRC covers the Markers
@@ -108,21 +108,25 @@ def next_marked(octets: bytes, at: int, origin: int) -> Span | None:
         )
         for m in markers
     )
-    good = crc_of(whole) == crc32c(whole[:-CRC_LEN])
+    good = crc_field(whole) == crc32c(whole[:-CRC_LEN])
     return Span(at, cursor, bytes(plain), good, whole, found)
 
 
-def fpdus_of(octets: bytes, at: int, origin: int | None = None) -> Iterator[Span]:
+def complete_fpdus(octets: bytes, at: int, origin: int | None = None) -> Iterator[Span]:
     """Yield the complete FPDUs from `at` on; `origin` is a Marker's position, None without them."""
     while True:
-        span = next_plain(octets, at) if origin is None else next_marked(octets, at, origin)
+        span = (
+            next_unmarked_fpdu(octets, at)
+            if origin is None
+            else next_marked_fpdu(octets, at, origin)
+        )
         if span is None:
             return
         yield span
         at = span.end
 
 
-def startup_end(octets: bytes) -> int | None:
+def startup_frame_end(octets: bytes) -> int | None:
     """Return the end of the start-up frame at a stream's start; 0: no frame, None: incomplete."""
     if octets[:KEY_LEN] not in (REQUEST_KEY, REPLY_KEY):
         return 0
@@ -132,7 +136,7 @@ def startup_end(octets: bytes) -> int | None:
     return end if end <= len(octets) else None
 
 
-def plausible(octets: bytes) -> bool:
+def is_plausible_fpdu(octets: bytes) -> bool:
     """Whether an FPDU begins like one of RDMAP: versions 1, and the T bit that its opcode needs."""
     if len(octets) < LENGTH_LEN + 14 + CRC_LEN:
         return False

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-__all__ = ["Limits", "TooMuch", "limited", "spend"]
+__all__ = ["Limits", "TooMuch", "count_against_limits", "enforce_limits"]
 
 #: Blocks or frames allowed per allowed message; each takes a fifth of a message's memory.
 FRAMES_A_MESSAGE = 5
@@ -42,7 +42,7 @@ class _Spent:
         self.messages = self.frames = self.unpacked = self._looks = 0
         self._until = time.monotonic() + limits.seconds if limits.seconds else float("inf")
 
-    def spend(self, messages: int, frames: int, unpacked: int) -> None:
+    def count(self, messages: int, frames: int, unpacked: int) -> None:
         self.messages += messages
         self.frames += frames
         self.unpacked += unpacked
@@ -74,7 +74,7 @@ _now: ContextVar[_Spent | None] = ContextVar("_now", default=None)
 
 
 @contextmanager
-def limited(limits: Limits) -> Iterator[None]:
+def enforce_limits(limits: Limits) -> Iterator[None]:
     """Count everything that is read in this ``with`` block against ``limits``."""
     token = _now.set(_Spent(limits))
     try:
@@ -83,7 +83,7 @@ def limited(limits: Limits) -> Iterator[None]:
         _now.reset(token)
 
 
-def spend(messages: int = 0, frames: int = 0, unpacked: int = 0) -> None:
+def count_against_limits(messages: int = 0, frames: int = 0, unpacked: int = 0) -> None:
     """Count objects that were read, and check the clock from time to time.
 
     Raises:
@@ -92,4 +92,4 @@ def spend(messages: int = 0, frames: int = 0, unpacked: int = 0) -> None:
     """
     spent = _now.get()
     if spent is not None:
-        spent.spend(messages, frames, unpacked)
+        spent.count(messages, frames, unpacked)

@@ -115,7 +115,7 @@ class Message:
     clause: str | None = None
     note: str | None = None  # remark about the capture, not about the message
 
-    def blame(self, error: str, clause: str | None) -> None:
+    def record_error(self, error: str, clause: str | None) -> None:
         """Record an error, unless an earlier one is recorded."""
         if self.error is None:
             self.error, self.clause = error, clause
@@ -189,14 +189,14 @@ def parse_header(octets: bytes) -> Header | None:
     )
 
 
-def kind_of(header: Header | None) -> str:
+def message_kind(header: Header | None) -> str:
     """Return the name of a message's kind."""
     if header is None:
         return BROKEN
     return OPCODES.get(header.opcode, f"opcode {header.opcode:#x}")
 
 
-def _notice(header: Header) -> dict[str, int | str]:
+def _notice_fields(header: Header) -> dict[str, int | str]:
     """Return the fields of a tagged private message without payload (spec/delivery-counts.md)."""
     subcode, to = header.a >> 24, header.b
     found: dict[str, int | str] = {"subcode": subcode}
@@ -207,11 +207,11 @@ def _notice(header: Header) -> dict[str, int | str]:
     return found
 
 
-def fields_of(header: Header, payload: bytes, ud: bool = False) -> dict[str, int | str]:
+def header_fields(header: Header, payload: bytes, ud: bool = False) -> dict[str, int | str]:
     """Return a message's header fields by name, including those of the message's own header."""
     if header.tagged:
         notice = header.opcode == Opcode.PRIVATE and not payload
-        return _notice(header) if notice else {"stag": header.a, "to": header.b}
+        return _notice_fields(header) if notice else {"stag": header.a, "to": header.b}
     found: dict[str, int | str] = {"qn": header.b, "msn": header.msn}
     found["q_key" if ud else "inv_stag"] = header.a
     if ud:  # indexes of queue pairs that share a socket
@@ -235,46 +235,46 @@ def expected_queue(opcode: int) -> int | None:
 def check_header(message: Message, header: Header | None) -> None:
     """Record errors in a header that every receiver would reject."""
     if header is None:
-        message.blame("no DDP header", "RFC5041-4.3-01")
+        message.record_error("no DDP header", "RFC5041-4.3-01")
     elif header.dv != 1:
-        message.blame(f"DDP version {header.dv}", "RFC5041-4.1-09")
+        message.record_error(f"DDP version {header.dv}", "RFC5041-4.1-09")
     elif header.rv > 1:
-        message.blame(f"RDMAP version {header.rv}", "RFC5040-7.2-03")
+        message.record_error(f"RDMAP version {header.rv}", "RFC5040-7.2-03")
     elif header.opcode not in OPCODES:
-        message.blame(f"unknown opcode {header.opcode:#x}", "RFC5040-7.2-02")
+        message.record_error(f"unknown opcode {header.opcode:#x}", "RFC5040-7.2-02")
     elif header.opcode == Opcode.PRIVATE:
         pass  # the subcode in the payload determines the kind and the queue
     elif header.tagged != (expected_queue(header.opcode) is None):
         word = "tagged" if header.tagged else "untagged"
         clause = EXTENSION_CLAUSE if header.opcode > Opcode.TERMINATE else "RFC5040-4.1-05"
-        message.blame(f"{kind_of(header)} in {word} segments", clause)
+        message.record_error(f"{message_kind(header)} in {word} segments", clause)
 
 
-def check_plain(message: Message, header: Header) -> None:
+def check_ud_segment(message: Message, header: Header) -> None:
     """Record errors of a DDP segment on UD."""
     private = header.opcode == Opcode.PRIVATE and message.fields.get("subcode") in PRIVATE_CODES
     if header.opcode not in (Opcode.SEND, Opcode.SEND_SE, Opcode.TERMINATE) and not private:
-        message.blame(f"{kind_of(header)} on UD", "DGRAM-UD-2")
+        message.record_error(f"{message_kind(header)} on UD", "DGRAM-UD-2")
     elif not header.last or header.mo:
-        message.blame("a part of a message on UD", "DGRAM-UD-1")
+        message.record_error("a part of a message on UD", "DGRAM-UD-1")
 
 
 def check_terminate(message: Message, payload: bytes) -> Header | None:
     """Record a Terminate's numbers, as fields and in words; return the header that it quotes."""
     found = parse_terminate(payload)
     if found is None:
-        message.blame("a truncated Terminate", "RFC5040-4.8-01")
+        message.record_error("a truncated Terminate", "RFC5040-4.8-01")
         return None
     layer, code = found.layer, found.code
     message.fields.update(layer=layer, etype=found.etype, code=code)
     clause = TERM_CLAUSES.get(TermLayer(layer)) if layer <= TermLayer.LLP else None
     if layer == TermLayer.LLP and code in ENHANCED_CODES:
         clause = ENHANCED_CLAUSE
-    message.blame(term_reason(layer, found.etype, code), clause)
+    message.record_error(term_reason(layer, found.etype, code), clause)
     return parse_header(found.quoted) if found.quoted else None
 
 
-def quotes(quoted: Header, message: Message) -> bool:
+def is_quoted_header_of(quoted: Header, message: Message) -> bool:
     """Whether the header that a Terminate quotes belongs to this message."""
     named = message.fields
     if not quoted.tagged:
@@ -286,6 +286,6 @@ def quotes(quoted: Header, message: Message) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def name_of(host: str, port: int) -> str:
+def address_text(host: str, port: int) -> str:
     """Return an address in the usual notation."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -45,10 +45,10 @@ from siwarp.inspect.framing import (
     REPLY_KEY,
     REQUEST_KEY,
     STARTUP_HDR_LEN,
+    complete_fpdus,
     fpdu_len,
-    fpdus_of,
     pad_len,
-    startup_end,
+    startup_frame_end,
 )
 from siwarp.inspect.wire import ENHANCED_LEN
 
@@ -56,7 +56,7 @@ from siwarp.inspect.wire import ENHANCED_LEN
 M_FLAG = 0x80
 
 
-def _enhanced(frame: Packet) -> bool:
+def _has_ird_ord(frame: Packet) -> bool:
     """Whether private data starts with IRD/ORD: S is set, the revision is 2 or later, and it fits.
 
     In revisions 0 and 1 the S bit is reserved, and receivers ignore it.
@@ -66,12 +66,12 @@ def _enhanced(frame: Packet) -> bool:
 
 
 def _ulp_private_len(frame: Packet) -> int:
-    return int(frame.pd_length) - (ENHANCED_LEN if _enhanced(frame) else 0)
+    return int(frame.pd_length) - (ENHANCED_LEN if _has_ird_ord(frame) else 0)
 
 
 def _startup_fields(key: bytes) -> list[Field[Any, Any] | ConditionalField]:
-    def enhanced(name: str, size: int) -> ConditionalField:
-        return ConditionalField(BitField(name, 0, size), _enhanced)
+    def ird_ord_field(name: str, size: int) -> ConditionalField:
+        return ConditionalField(BitField(name, 0, size), _has_ird_ord)
 
     return [
         StrFixedLenField("key", key, KEY_LEN),
@@ -82,12 +82,12 @@ def _startup_fields(key: bytes) -> list[Field[Any, Any] | ConditionalField]:
         BitField("res", 0, 4),
         ByteField("rev", 1),
         ShortField("pd_length", None),
-        enhanced("a", 1),
-        enhanced("b", 1),
-        enhanced("ird", 14),
-        enhanced("c_rtr", 1),
-        enhanced("d_rtr", 1),
-        enhanced("ord", 14),
+        ird_ord_field("a", 1),
+        ird_ord_field("b", 1),
+        ird_ord_field("ird", 14),
+        ird_ord_field("c_rtr", 1),
+        ird_ord_field("d_rtr", 1),
+        ird_ord_field("ord", 14),
         StrLenField("private_data", b"", length_from=_ulp_private_len),
     ]
 
@@ -299,17 +299,21 @@ class MPA(Packet):
             return None  # scapy repeats the call for octets that were incomplete before
         # Different connections may have the same session object; `ident` distinguishes them.
         way = session.setdefault((cls, ident), _DirectionState())
-        back = session.get((cls, _turned(ident)), _DirectionState()) if ident else _DirectionState()
+        back = (
+            session.get((cls, _reverse_ident(ident)), _DirectionState())
+            if ident
+            else _DirectionState()
+        )
         frames: list[Packet] = []
         at = 0
-        end = 0 if way.started else startup_end(data)
+        end = 0 if way.started else startup_frame_end(data)
         if end is None:
             return None
         if end:
             frames.append(MPAStartup(data[:end]))
             way.started, way.asks, at = True, bool(data[KEY_LEN] & M_FLAG), end
         marked = way.started and back.asks
-        for span in fpdus_of(data, at, at - way.at if marked else None):
+        for span in complete_fpdus(data, at, at - way.at if marked else None):
             frames.append(FPDU(span.octets, marked=span.marked))
             way.at += span.end - span.start
             at = span.end
@@ -319,7 +323,7 @@ class MPA(Packet):
         return found / conf.padding_layer(data[at:]) if at < len(data) else found
 
 
-def _turned(ident: bytes) -> bytes:
+def _reverse_ident(ident: bytes) -> bytes:
     """Return TCPSession's key of the other direction: the addresses and ports swapped."""
     half = (len(ident) - 4) // 2
     return ident[half:-4] + ident[:half] + ident[-2:] + ident[-4:-2]

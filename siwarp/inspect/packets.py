@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING
 
-from siwarp.inspect.limits import spend
+from siwarp.inspect.limits import count_against_limits
 from siwarp.inspect.pcap import SECOND, Frame
 
 if TYPE_CHECKING:
@@ -61,14 +61,14 @@ class Packet:
     fragmented: bool = False
 
     @property
-    def lack(self) -> str:
+    def missing_description(self) -> str:
         """Description of the missing octets."""
         if self.fragmented:
             return f"{self.missing} of its octets were in IP fragments that the capture lacks"
         return f"the capture truncated it by {self.missing} octets"
 
 
-def _ip_of(link: int, octets: bytes) -> bytes:
+def _strip_link_header(link: int, octets: bytes) -> bytes:
     """Return the octets after the link header; empty if they are not an IP packet."""
     if link == ETHERNET:
         at = 12
@@ -101,33 +101,33 @@ class Fragments:
     ) -> bytes | None:
         """Add a fragment. Return the datagram when it is complete, otherwise None."""
         if key not in self._parts and len(self._parts) >= FRAGMENTS_MAX:
-            self._abandon(next(iter(self._parts)))
+            self._abandon_datagram(next(iter(self._parts)))
         parts = self._parts.setdefault(key, {})
         parts[offset] = part
         self._last[key] = frame
         if sum(map(len, parts.values())) > DATAGRAM_MAX:
-            self._drop(key)
+            self._forget(key)
             return None
         if not more:
             self._ends[key] = offset + len(part)
         end = self._ends.get(key)
         if end is None or sum(map(len, parts.values())) < end:
             return None
-        whole = self._beginning(parts)
+        whole = self._octets_before_gap(parts)
         if len(whole) < end:
             return None
-        self._drop(key)
+        self._forget(key)
         return whole[:end]
 
-    def incomplete(self) -> list[Packet]:
+    def take_incomplete(self) -> list[Packet]:
         """Return the datagrams that stayed incomplete, and forget them."""
         for key in list(self._parts):
-            self._abandon(key)
+            self._abandon_datagram(key)
         found, self._incomplete = self._incomplete, []
         return found
 
     @staticmethod
-    def _beginning(parts: dict[int, bytes]) -> bytes:
+    def _octets_before_gap(parts: dict[int, bytes]) -> bytes:
         """Return the octets before the first gap."""
         whole = bytearray()
         for at in sorted(parts):
@@ -136,17 +136,17 @@ class Fragments:
             whole += parts[at][len(whole) - at :]
         return bytes(whole)
 
-    def _drop(self, key: FragmentKey) -> None:
+    def _forget(self, key: FragmentKey) -> None:
         del self._parts[key], self._last[key]
         self._ends.pop(key, None)
 
-    def _abandon(self, key: FragmentKey) -> None:
+    def _abandon_datagram(self, key: FragmentKey) -> None:
         """Keep the beginning of a UDP datagram as a packet, and discard the rest."""
         source, dest, protocol, _ = key
         parts, frame = self._parts[key], self._last[key]
-        begin = self._beginning(parts)
+        begin = self._octets_before_gap(parts)
         length = self._ends.get(key, max(at + len(part) for at, part in parts.items()))
-        self._drop(key)
+        self._forget(key)
         source_port = dest_port = 0
         if len(begin) >= 8:
             source_port, dest_port, said = struct.unpack_from("!HHH", begin)
@@ -177,7 +177,7 @@ class _Ip:
     length: int  # octets of the body on the wire
 
 
-def _ipv4(octets: bytes, fragments: Fragments, frame: Frame) -> _Ip | None:
+def _parse_ipv4(octets: bytes, fragments: Fragments, frame: Frame) -> _Ip | None:
     if len(octets) < 20:
         return None
     head = (octets[0] & 0xF) * 4
@@ -197,7 +197,7 @@ def _ipv4(octets: bytes, fragments: Fragments, frame: Frame) -> _Ip | None:
     return _Ip(source, dest, protocol, body, length)
 
 
-def _ipv6(octets: bytes, fragments: Fragments, frame: Frame) -> _Ip | None:
+def _parse_ipv6(octets: bytes, fragments: Fragments, frame: Frame) -> _Ip | None:
     if len(octets) < 40:
         return None
     length, protocol = int.from_bytes(octets[4:6], "big"), octets[6]
@@ -224,13 +224,13 @@ def _ipv6(octets: bytes, fragments: Fragments, frame: Frame) -> _Ip | None:
     return _Ip(source, dest, protocol, body, length)
 
 
-def _packet(frame: Frame, octets: bytes, fragments: Fragments) -> Packet | None:
+def _parse_ip_packet(frame: Frame, octets: bytes, fragments: Fragments) -> Packet | None:
     version = octets[0] >> 4 if octets else 0
     ip = None
     if version == 4:
-        ip = _ipv4(octets, fragments, frame)
+        ip = _parse_ipv4(octets, fragments, frame)
     elif version == 6:
-        ip = _ipv6(octets, fragments, frame)
+        ip = _parse_ipv6(octets, fragments, frame)
     if ip is None or ip.protocol not in (TCP, UDP):
         return None
     body = ip.body
@@ -265,17 +265,17 @@ def _packet(frame: Frame, octets: bytes, fragments: Fragments) -> Packet | None:
     )
 
 
-def packets_of_scapy(packets: Iterable[ScapyPacket]) -> Iterator[Packet]:
+def packets_from_scapy(packets: Iterable[ScapyPacket]) -> Iterator[Packet]:
     """Yield the segments and datagrams in scapy's packets, which are numbered from 1."""
     fragments = Fragments()
     for number, packet in enumerate(packets, 1):
-        found = of_scapy(packet, number, fragments)
+        found = packet_from_scapy(packet, number, fragments)
         if found is not None:
             yield found
-    yield from fragments.incomplete()
+    yield from fragments.take_incomplete()
 
 
-def of_scapy(packet: ScapyPacket, number: int, fragments: Fragments) -> Packet | None:
+def packet_from_scapy(packet: ScapyPacket, number: int, fragments: Fragments) -> Packet | None:
     """Return the segment or datagram in a scapy packet; None for other protocols."""
     from scapy.layers.inet import IP
     from scapy.layers.inet6 import IPv6
@@ -284,11 +284,11 @@ def of_scapy(packet: ScapyPacket, number: int, fragments: Fragments) -> Packet |
     if ip is None:
         return None
     octets, when = bytes(ip), int(packet.time * SECOND)
-    frame = Frame(number, when, RAW_IPV4, octets, len(octets), comment_of(packet))
-    return _packet(frame, octets, fragments)
+    frame = Frame(number, when, RAW_IPV4, octets, len(octets), packet_comment(packet))
+    return _parse_ip_packet(frame, octets, fragments)
 
 
-def comment_of(packet: ScapyPacket) -> str | None:
+def packet_comment(packet: ScapyPacket) -> str | None:
     """Return a packet's comment; its name and type differ between scapy's releases."""
     found = getattr(packet, "comments", None) or getattr(packet, "comment", None)
     if isinstance(found, list):
@@ -298,15 +298,15 @@ def comment_of(packet: ScapyPacket) -> str | None:
     return str(found) if found else None
 
 
-def packets_of(frames: Iterable[Frame]) -> Iterator[Packet]:
+def packets_from_frames(frames: Iterable[Frame]) -> Iterator[Packet]:
     """Yield the TCP segments and UDP datagrams in frames, in the order of the frames."""
     fragments = Fragments()
     for frame in frames:
-        spend()
-        found = _packet(frame, _ip_of(frame.link, frame.octets), fragments)
+        count_against_limits()
+        found = _parse_ip_packet(frame, _strip_link_header(frame.link, frame.octets), fragments)
         if found is not None:
             yield found
-    yield from fragments.incomplete()
+    yield from fragments.take_incomplete()
 
 
 __all__ = [
@@ -316,8 +316,8 @@ __all__ = [
     "SYN",
     "Fragments",
     "Packet",
-    "comment_of",
-    "of_scapy",
-    "packets_of",
-    "packets_of_scapy",
+    "packet_comment",
+    "packet_from_scapy",
+    "packets_from_frames",
+    "packets_from_scapy",
 ]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from siwarp.inspect.limits import spend
+from siwarp.inspect.limits import count_against_limits
 
 PCAPNG = b"\x0a\x0d\x0d\x0a"
 #: Magic number of a pcap file -> octet order, and units of the time stamp per second.
@@ -83,9 +83,9 @@ class CaptureFile:
     def __iter__(self) -> Iterator[Frame]:
         magic = self._read(4)
         if magic == PCAPNG:
-            yield from self._pcapng()
+            yield from self._read_pcapng_frames()
         elif magic in PCAP:
-            yield from self._pcap(*PCAP[magic])
+            yield from self._read_pcap_frames(*PCAP[magic])
         elif not magic:
             raise ValueError(f"{self.name} is empty: check that the command opens a siwarp device")
         else:
@@ -95,23 +95,23 @@ class CaptureFile:
         try:
             octets = self.file.read(size)
             if self.packed:
-                spend(unpacked=len(octets))
+                count_against_limits(unpacked=len(octets))
             return octets
         except (EOFError, gzip.BadGzipFile, zlib.error) as e:
             self.damage = f"its compressed octets are damaged ({e})"
             return b""
 
-    def _cut(self, what: str) -> None:
+    def _record_damage(self, what: str) -> None:
         if self.damage is None:
             self.damage = f"{what} after frame {self.frames}"
 
-    def _next_number(self) -> int:
+    def _next_frame_number(self) -> int:
         self.frames += 1
         return self.frames
 
     # ---- pcap format -----------------------------------------------------------------------------
 
-    def _pcap(self, order: str, parts: int) -> Iterator[Frame]:
+    def _read_pcap_frames(self, order: str, parts: int) -> Iterator[Frame]:
         head = self._read(20)
         if len(head) < 20:
             raise ValueError(
@@ -120,42 +120,42 @@ class CaptureFile:
         link = struct.unpack(order + "I", head[16:])[0] & 0xFFFF
         while record := self._read(16):
             if len(record) < 16:
-                self._cut("the file ends within a record's header")
+                self._record_damage("the file ends within a record's header")
                 return
             seconds, fraction, size, length = struct.unpack(order + "IIII", record)
             if size > BLOCK_MAX:
-                self._cut(f"a record claims {size} octets")
+                self._record_damage(f"a record claims {size} octets")
                 return
             octets = self._read(size)
             if len(octets) < size:
-                self._cut("the file ends within a frame")
+                self._record_damage("the file ends within a frame")
                 return
             when = seconds * SECOND + fraction * SECOND // parts
-            spend(frames=1)
-            yield Frame(self._next_number(), when, link, octets, length)
+            count_against_limits(frames=1)
+            yield Frame(self._next_frame_number(), when, link, octets, length)
 
     # ---- pcapng format ---------------------------------------------------------------------------
 
-    def _pcapng(self) -> Iterator[Frame]:
+    def _read_pcapng_frames(self) -> Iterator[Frame]:
         kind = PCAPNG
         while kind:
             if len(kind) < 4:
-                self._cut("the file ends within a block's header")
+                self._record_damage("the file ends within a block's header")
                 return
             if kind == PCAPNG:
-                body = self._section()
+                body = self._read_section_header()
                 if body is None:
                     return
             else:
-                body = self._block()
+                body = self._read_block_body()
                 if body is None:
                     return
-                frame = self._of_block(struct.unpack(self._order + "I", kind)[0], body)
+                frame = self._frame_from_block(struct.unpack(self._order + "I", kind)[0], body)
                 if frame is not None:
                     yield frame
             kind = self._read(4)
 
-    def _section(self) -> bytes | None:
+    def _read_section_header(self) -> bytes | None:
         """Return the body of a section header, which defines the octet order; None (and `damage`)
         on error.
         """
@@ -167,63 +167,63 @@ class CaptureFile:
         else:
             if not self.frames:
                 raise ValueError(f"{self.name} has a damaged pcapng header: run the capture again")
-            self._cut("a damaged section header")
+            self._record_damage("a damaged section header")
             return None
         self._interfaces = []
-        body = self._rest(raw, 4)
+        body = self._read_rest_of_block(raw, 4)
         if body is None and not self.frames:
             raise ValueError(
                 f"{self.name} ends within its header and contains no packet: run the capture again"
             )
         return body
 
-    def _block(self) -> bytes | None:
-        return self._rest(self._read(4), 0)
+    def _read_block_body(self) -> bytes | None:
+        return self._read_rest_of_block(self._read(4), 0)
 
-    def _rest(self, head: bytes, already: int) -> bytes | None:
+    def _read_rest_of_block(self, head: bytes, already: int) -> bytes | None:
         """Return a block's body; `head` holds the block's length and the first `already` octets."""
         if len(head) < 4 + already:
-            self._cut("the file ends within a block's header")
+            self._record_damage("the file ends within a block's header")
             return None
         (size,) = struct.unpack(self._order + "I", head[:4])
         if size % 4 or not 12 + already <= size <= BLOCK_MAX:
-            self._cut(f"a block claims {size} octets")
+            self._record_damage(f"a block claims {size} octets")
             return None
         body = self._read(size - 8 - already)
         if len(body) < size - 8 - already:
-            self._cut("the file ends within a block")
+            self._record_damage("the file ends within a block")
             return None
-        spend(frames=1)
+        count_against_limits(frames=1)
         if body[-4:] != head[:4]:
-            self._cut("a block whose two lengths differ")
+            self._record_damage("a block whose two lengths differ")
             return None
         return head[4:] + body[:-4]
 
-    def _of_block(self, kind: int, body: bytes) -> Frame | None:
+    def _frame_from_block(self, kind: int, body: bytes) -> Frame | None:
         if kind == INTERFACE:
-            self._interfaces.append(self._interface(body))
+            self._interfaces.append(self._parse_interface(body))
         if kind == PACKET and len(body) >= 20:
             which, high, low, size, length = struct.unpack(self._order + "IIIII", body[:20])
-            return self._frame(which, high << 32 | low, size, length, body[20:])
+            return self._make_frame(which, high << 32 | low, size, length, body[20:])
         if kind == OLD_PACKET and len(body) >= 20:
             which, _drops, high, low, size, length = struct.unpack(
                 self._order + "HHIIII", body[:20]
             )
-            return self._frame(which, high << 32 | low, size, length, body[20:])
+            return self._make_frame(which, high << 32 | low, size, length, body[20:])
         if kind == SIMPLE_PACKET and len(body) >= 4:
             (length,) = struct.unpack(self._order + "I", body[:4])
             snap = self._interfaces[0].snap if self._interfaces else 0
             size = min(length, snap or length, len(body) - 4)
-            return self._frame(0, 0, size, length, body[4:])
+            return self._make_frame(0, 0, size, length, body[4:])
         return None
 
-    def _frame(self, which: int, when: int, size: int, length: int, rest: bytes) -> Frame:
+    def _make_frame(self, which: int, when: int, size: int, length: int, rest: bytes) -> Frame:
         known = which < len(self._interfaces)
         of = self._interfaces[which] if known else _Interface()
         padded = (size + 3) // 4 * 4
-        comments = [o for code, o in self._options(rest[padded:]) if code == OPT_COMMENT]
+        comments = [o for code, o in self._parse_options(rest[padded:]) if code == OPT_COMMENT]
         return Frame(
-            self._next_number(),
+            self._next_frame_number(),
             when * SECOND // of.parts + of.offset * SECOND,
             of.link,
             rest[:size],
@@ -231,12 +231,12 @@ class CaptureFile:
             b"; ".join(comments).decode(errors="replace") or None,
         )
 
-    def _interface(self, body: bytes) -> _Interface:
+    def _parse_interface(self, body: bytes) -> _Interface:
         if len(body) < 8:
             return _Interface()
         link, snap = struct.unpack(self._order + "HxxI", body[:8])
         found = _Interface(link, snap)
-        for code, value in self._options(body[8:]):
+        for code, value in self._parse_options(body[8:]):
             if code == OPT_RESOLUTION and len(value) == 1:
                 power = value[0] & 0x7F
                 # Finer resolutions than 2^-63 s do not fit in the 64-bit time stamp.
@@ -246,7 +246,7 @@ class CaptureFile:
                 (found.offset,) = struct.unpack(self._order + "q", value)
         return found
 
-    def _options(self, octets: bytes) -> Iterator[tuple[int, bytes]]:
+    def _parse_options(self, octets: bytes) -> Iterator[tuple[int, bytes]]:
         at = 0
         while len(octets) - at >= 4:
             code, size = struct.unpack_from(self._order + "HH", octets, at)

@@ -128,7 +128,7 @@ class RDDatagram(Packet):
         """CRC32C over all octets before it; equal to `crc` in a valid datagram."""
         return crc32c(bytes(self)[:-CRC_LEN])
 
-    def _spans(self, responses: bool) -> Iterator[range]:
+    def _psn_ranges(self, responses: bool) -> Iterator[range]:
         """Yield the ranges of one PSN space in an ACK's body, as PSNs that do not wrap."""
         if len(self.body) < ACK_HEAD.size:
             return
@@ -145,7 +145,7 @@ class RDDatagram(Packet):
 
     def received(self, responses: bool = False) -> set[int]:
         """Return the PSNs of one space that are in an ACK's ranges."""
-        return {psn & 0xFFFFFFFF for span in self._spans(responses) for psn in span}
+        return {psn & 0xFFFFFFFF for span in self._psn_ranges(responses) for psn in span}
 
     @property
     def ce(self) -> int:
@@ -158,7 +158,7 @@ class RDDatagram(Packet):
         return int(self.body[4]) if len(self.body) > 4 else 0
 
 
-def _ranges(first: int, psns: Iterable[int]) -> list[bytes]:
+def _pack_ranges(first: int, psns: Iterable[int]) -> list[bytes]:
     """Return the ranges of an ACK for these PSNs, relative to `first`."""
     out: list[tuple[int, int]] = []
     end = 0
@@ -183,11 +183,11 @@ def ack_body(
     """Return an ACK's body: these PSNs arrived after the first missing PSN, for requests and
     responses.
     """
-    one, other = _ranges(first, psns), _ranges(first_response, responses)
+    one, other = _pack_ranges(first, psns), _pack_ranges(first_response, responses)
     return ACK_HEAD.pack(ce, rnr_timer, len(one), len(other), 0) + b"".join(one + other)
 
 
-def offer(
+def handshake_offer(
     options: dict[int, int] | None = None, versions: int = 1 << LLP_VERSION, extra: bytes = b""
 ) -> bytes:
     """Return head and options of a HELLO or CHALLENGE; `extra` is appended to the options."""
@@ -198,21 +198,21 @@ def offer(
     return bytes([versions, 0]) + (len(found) + len(extra)).to_bytes(2, "big") + found + extra
 
 
-def offer_len(body: bytes) -> int:
+def handshake_offer_len(body: bytes) -> int:
     """Return the octets of the head and the options at the start of a handshake's body."""
     return 4 + int.from_bytes(body[2:4], "big")
 
 
-def options_of(body: bytes) -> dict[int, bytes]:
+def handshake_options(body: bytes) -> dict[int, bytes]:
     """Return the options of a handshake's body by type; truncated options are left out."""
     found: dict[int, bytes] = {}
-    at, end = 4, min(offer_len(body), len(body))
+    at, end = 4, min(handshake_offer_len(body), len(body))
     while at + 2 <= end and at + 2 + body[at + 1] <= end:
         found[body[at]] = body[at + 2 : at + 2 + body[at + 1]]
         at += 2 + body[at + 1]
     return found
 
 
-def cookie_of(body: bytes) -> bytes:
+def handshake_cookie(body: bytes) -> bytes:
     """Return the octets after the options of a CHALLENGE or an ECHO."""
-    return body[offer_len(body) :]
+    return body[handshake_offer_len(body) :]

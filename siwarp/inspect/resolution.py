@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ipaddress import IPv6Address
 
 from siwarp.inspect.crc import crc32c
-from siwarp.inspect.messages import BROKEN, Message, name_of
+from siwarp.inspect.messages import BROKEN, Message, address_text
 from siwarp.inspect.packets import Packet
 from siwarp.inspect.wire import (
     CRC_LEN,
@@ -29,24 +29,24 @@ _QUESTION, _COOKIE = f"SIDR_{SIDRType.QUESTION.name}", f"SIDR_{SIDRType.COOKIE.n
 _REPLIES = tuple(f"SIDR_{kind.name}" for kind in SIDRType if kind != SIDRType.QUESTION)
 
 
-def is_frame(octets: bytes) -> bool:
+def is_resolution_frame(octets: bytes) -> bool:
     """Whether a payload begins like a frame of UD resolution; no datagram of a queue pair does."""
     return octets.startswith(MAGIC)
 
 
-def is_whole(octets: bytes) -> bool:
+def is_intact_frame(octets: bytes) -> bool:
     """Whether a payload has the length of a frame and a valid CRC."""
     crc = int.from_bytes(octets[-CRC_LEN:], "little")
     return len(octets) == SIDR_LEN and crc == crc32c(octets[:-CRC_LEN])
 
 
-def _kind(version: int, kind: int) -> str:
+def _frame_kind(version: int, kind: int) -> str:
     if version != VERSION:
         return BROKEN
     return f"SIDR_{SIDRType(kind).name}" if kind in list(SIDRType) else f"SIDR type {kind}"
 
 
-def _fields(kind: str, octets: bytes) -> dict[str, int | str]:
+def _frame_fields(kind: str, octets: bytes) -> dict[str, int | str]:
     """Return the fields of a frame of this kind."""
     _, _, _, status, _, id, cookie, qpn, q_key, gid = _HEAD.unpack_from(octets)
     found: dict[str, int | str] = {"id": id}
@@ -77,47 +77,47 @@ def _wrong_field(octets: bytes) -> str | None:
     return next((words for words, wrong in checks.items() if wrong), None)
 
 
-def _judge(message: Message, octets: bytes) -> None:
+def _check_frame(message: Message, octets: bytes) -> None:
     """Record the reason why a receiver drops a frame, in the order of spec/cm-udp.md."""
     if len(octets) != SIDR_LEN:
-        message.blame(f"{len(octets)} octets instead of {SIDR_LEN}", None)
-    elif not is_whole(octets):
-        message.blame("wrong CRC", None)
+        message.record_error(f"{len(octets)} octets instead of {SIDR_LEN}", None)
+    elif not is_intact_frame(octets):
+        message.record_error("wrong CRC", None)
     elif octets[:5] != MAGIC + bytes([VERSION]):
-        message.blame("not the magic and version of UD resolution", None)
+        message.record_error("not the magic and version of UD resolution", None)
     elif (wrong := _wrong_field(octets)) is not None:
-        message.blame(wrong, None)
+        message.record_error(wrong, None)
 
 
-def message_of(packet: Packet) -> Message:
+def frame_message(packet: Packet) -> Message:
     """Convert a datagram of UD resolution to a message; BROKEN if it is not a valid frame."""
     octets = packet.payload
-    known = is_frame(octets) and len(octets) >= _HEAD.size
-    kind = _kind(octets[4], octets[5]) if known else BROKEN
+    known = is_resolution_frame(octets) and len(octets) >= _HEAD.size
+    kind = _frame_kind(octets[4], octets[5]) if known else BROKEN
     message = Message(
         when_ns=packet.when,
         began_ns=packet.when,
         frame=packet.frame,
         first_frame=packet.frame,
         transport="ud",
-        source=name_of(packet.source, packet.source_port),
-        dest=name_of(packet.dest, packet.dest_port),
+        source=address_text(packet.source, packet.source_port),
+        dest=address_text(packet.dest, packet.dest_port),
         kind=kind,
         length=len(octets) if kind == BROKEN else min(octets[7], SIDR_DATA_LEN),
-        fields=_fields(kind, octets) if kind != BROKEN else {},
+        fields=_frame_fields(kind, octets) if kind != BROKEN else {},
     )
     if packet.missing:
         message.whole = False
-        message.note = packet.lack
+        message.note = packet.missing_description
     if packet.comment is not None:
         message.dropped = packet.comment
-        message.blame(f"dropped by the receiver: {packet.comment}", None)
+        message.record_error(f"dropped by the receiver: {packet.comment}", None)
     elif not packet.missing:
-        _judge(message, octets)
+        _check_frame(message, octets)
     return message
 
 
-def replies(messages: list[Message]) -> Iterator[tuple[Message, Message]]:
+def pair_replies(messages: list[Message]) -> Iterator[tuple[Message, Message]]:
     """Yield each answer, refusal and cookie with the last preceding question of the same id."""
     asked: dict[tuple[str, str, int | str], Message] = {}
     for message in messages:
@@ -132,4 +132,4 @@ def replies(messages: list[Message]) -> Iterator[tuple[Message, Message]]:
                 yield question, message
 
 
-__all__ = ["is_frame", "is_whole", "message_of", "replies"]
+__all__ = ["frame_message", "is_intact_frame", "is_resolution_frame", "pair_replies"]

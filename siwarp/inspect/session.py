@@ -18,9 +18,9 @@ from scapy.layers.inet import TCP
 from scapy.packet import Packet as ScapyPacket
 from scapy.sessions import DefaultSession
 
-from siwarp.inspect.framing import KEY_LEN, fpdus_of, startup_end
+from siwarp.inspect.framing import KEY_LEN, complete_fpdus, startup_frame_end
 from siwarp.inspect.mpa import FPDU, MPA, MPAStartup
-from siwarp.inspect.packets import Fragments, of_scapy
+from siwarp.inspect.packets import Fragments, packet_from_scapy
 from siwarp.inspect.stream import Connection, Connections, Direction, Half, direction_of
 
 #: Limit of segments stored after a gap; with more, the gap is considered permanent.
@@ -54,18 +54,18 @@ class FPDUSession(DefaultSession):
     def process(self, pkt: ScapyPacket) -> ScapyPacket | None:
         """Process a packet; scapy calls this method for each packet."""
         self._number += 1
-        packet = of_scapy(pkt, self._number, self._fragments) if pkt else None
+        packet = packet_from_scapy(pkt, self._number, self._fragments) if pkt else None
         if packet is None or not packet.tcp or TCP not in pkt:
             return pkt
-        connection, direction = self._connections.of(packet), direction_of(packet)
-        state = self._state(connection, direction)
+        connection, direction = self._connections.find_or_add(packet), direction_of(packet)
+        state = self._direction_state(connection, direction)
         if state.other:
             return pkt
         connection.add(packet)
         if not packet.payload:
             return pkt
         half = connection.half(direction)
-        frames = self._cut(connection, direction, half, state)
+        frames = self._take_complete_frames(connection, direction, half, state)
         if half.gap > EARLY_MAX:
             state.other = True
         if state.other:
@@ -75,17 +75,17 @@ class FPDUSession(DefaultSession):
         pkt[TCP].remove_payload()
         return pkt / MPA(frames=frames)
 
-    def _state(self, connection: Connection, direction: Direction) -> _State:
+    def _direction_state(self, connection: Connection, direction: Direction) -> _State:
         return self._states.setdefault((id(connection), direction), _State())
 
-    def _cut(
+    def _take_complete_frames(
         self, connection: Connection, direction: Direction, half: Half, state: _State
     ) -> list[ScapyPacket]:
         """Return the frames that are now complete, and discard their octets."""
         octets, at = bytes(half.octets), 0
         frames: list[ScapyPacket] = []
         if state.startup is None:
-            end = startup_end(octets)
+            end = startup_frame_end(octets)
             if end == 0 and len(octets) >= KEY_LEN:
                 state.other = True
             if not end:
@@ -93,10 +93,10 @@ class FPDUSession(DefaultSession):
             state.startup = MPAStartup(octets[:end])
             state.origin = at = end
             frames.append(state.startup)
-        asked = self._state(connection, direction.reverse()).startup
+        asked = self._direction_state(connection, direction.reverse()).startup
         marked = asked is not None and bool(asked.m)
-        for span in fpdus_of(octets, at, state.origin - half.forgotten if marked else None):
+        for span in complete_fpdus(octets, at, state.origin - half.forgotten if marked else None):
             frames.append(FPDU(span.octets, marked=span.marked))
             at = span.end
-        half.forget(at)
+        half.discard(at)
         return frames

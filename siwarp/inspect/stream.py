@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from siwarp.inspect.framing import (
     FoundMarker,
-    crc_of,
-    fpdus_of,
-    next_marked,
-    next_plain,
-    plausible,
-    startup_end,
+    complete_fpdus,
+    crc_field,
+    is_plausible_fpdu,
+    next_marked_fpdu,
+    next_unmarked_fpdu,
+    startup_frame_end,
 )
-from siwarp.inspect.packets import ACK, FIN, RST, SYN, Packet, packets_of_scapy
+from siwarp.inspect.packets import ACK, FIN, RST, SYN, Packet, packets_from_scapy
 from siwarp.inspect.wire import parse_startup
 
 if TYPE_CHECKING:
@@ -68,13 +68,13 @@ class Half:
 
     base: int | None = None
     octets: bytearray = field(default_factory=bytearray)
-    forgotten: int = 0  # number of octets before `octets`, discarded by forget()
+    forgotten: int = 0  # number of octets before `octets`, removed by discard()
     places: list[Place] = field(default_factory=list)
     again: list[Place] = field(default_factory=list)
     _early: list[tuple[int, int, bytes, Place]] = field(default_factory=list)
     _top: int = 0
 
-    def start(self, seq: int) -> None:
+    def set_first_seq(self, seq: int) -> None:
         """Set the sequence number of the first octet, from a SYN."""
         if self.base is None:
             self.base = seq % SEQ_SPACE
@@ -83,7 +83,7 @@ class Half:
         """Add a segment's octets. Return True if `octets` became longer."""
         if self.base is None:
             self.base = seq
-        offset = self._offset(seq)
+        offset = self._stream_offset(seq)
         place = Place(offset, offset + len(payload), frame, when)
         if place.end <= self.end:
             self.again.append(place)
@@ -91,17 +91,17 @@ class Half:
         heapq.heappush(self._early, (offset, frame, payload, place))
         self._top = max(self._top, place.end)
         before = self.end
-        self._join(self.octets, self.forgotten)
+        self._append_stored(self.octets, self.forgotten)
         return self.end > before
 
-    def _offset(self, seq: int) -> int:
+    def _stream_offset(self, seq: int) -> int:
         """Return the offset of a sequence number in the stream: the candidate nearest its end."""
         assert self.base is not None
         low = (seq - self.base) % SEQ_SPACE
         lap = round((max(self._top, self.end) - low) / SEQ_SPACE)
         return low + lap * SEQ_SPACE
 
-    def _join(self, octets: bytearray, origin: int) -> None:
+    def _append_stored(self, octets: bytearray, origin: int) -> None:
         """Append the stored segments that follow to `octets`, which begins at offset `origin`."""
         while self._early and self._early[0][0] <= origin + len(octets):
             offset, _, payload, place = heapq.heappop(self._early)
@@ -112,17 +112,17 @@ class Half:
                 octets += payload[have - offset :]
                 self.places.append(place)
 
-    def runs(self) -> list[tuple[int, bytes]]:
+    def contiguous_runs(self) -> list[tuple[int, bytes]]:
         """Return (offset, octets) of each range without a gap. Must be the last call."""
         found = [(self.forgotten, bytes(self.octets))] if self.octets else []
         while self._early:
             origin = max(self._early[0][0], 0)
             run = bytearray()
-            self._join(run, origin)
+            self._append_stored(run, origin)
             found.append((origin, bytes(run)))
         return found
 
-    def forget(self, size: int) -> None:
+    def discard(self, size: int) -> None:
         """Discard the first `size` octets, and the places."""
         del self.octets[:size]
         self.forgotten += size
@@ -160,7 +160,7 @@ class Connection:
         """Add a segment. Return True if the part of a direction without gaps became longer."""
         half = self.half(direction_of(packet))
         if packet.flags & SYN:
-            half.start(packet.seq + 1)
+            half.set_first_seq(packet.seq + 1)
         seq = (packet.seq + bool(packet.flags & SYN)) % SEQ_SPACE
         longer = bool(packet.payload) and half.add(seq, packet.payload, packet.frame, packet.when)
         if packet.flags & RST:
@@ -172,7 +172,7 @@ class Connection:
         return longer
 
     @property
-    def used(self) -> bool:
+    def is_used(self) -> bool:
         """Whether a SYN now starts a new connection with the same addresses and ports."""
         return self.ended is not None or any(h.end or h.gap for h in self.halves.values())
 
@@ -189,12 +189,12 @@ class Connections:
         self.all: list[Connection] = []
         self._now: dict[Direction, Connection] = {}
 
-    def of(self, packet: Packet) -> Connection:
+    def find_or_add(self, packet: Packet) -> Connection:
         """Return the connection to which a segment belongs; create it if necessary."""
         direction = direction_of(packet)
         found = self._now.get(direction)
         asks = packet.flags & (SYN | ACK) == SYN
-        if found is None or (found.used and (asks or (packet.flags & SYN and found.ended))):
+        if found is None or (found.is_used and (asks or (packet.flags & SYN and found.ended))):
             answers = packet.flags & (SYN | ACK) == SYN | ACK
             first = direction.reverse() if answers else direction
             found = Connection(first, packet.frame, packet.when)
@@ -203,12 +203,12 @@ class Connections:
         return found
 
 
-def connections(packets: Iterable[Packet]) -> list[Connection]:
+def tcp_connections(packets: Iterable[Packet]) -> list[Connection]:
     """Return the TCP connections of a capture in the order of their first segments."""
     found = Connections()
     for packet in packets:
         if packet.tcp:
-            found.of(packet).add(packet)
+            found.find_or_add(packet).add(packet)
     return found.all
 
 
@@ -217,10 +217,10 @@ def tcp_streams(packets: Iterable[ScapyPacket]) -> dict[Direction, bytes]:
 
     `packets` are scapy's. A direction starts at its SYN, or at its first segment if the capture has
     no SYN. Raises ValueError if octets are missing in the middle, because frames cannot be found
-    after a gap, and if a pair of ports has several connections; `connections` separates these.
+    after a gap, and if a pair of ports has several connections; `tcp_connections` separates these.
     """
     streams: dict[Direction, bytes] = {}
-    for connection in connections(packets_of_scapy(packets)):
+    for connection in tcp_connections(packets_from_scapy(packets)):
         for direction, half in connection.halves.items():
             if half.gap:
                 raise ValueError(
@@ -266,7 +266,7 @@ def cut_streams(streams: dict[Direction, bytes]) -> dict[Direction, Frames]:
 
 
 def _asks_for_markers(octets: bytes) -> bool:
-    end = startup_end(octets)
+    end = startup_frame_end(octets)
     return bool(end and parse_startup(octets[:end]).m)
 
 
@@ -279,13 +279,13 @@ def split_stream(octets: bytes, *, markers: bool = False) -> Frames:
     from siwarp.inspect.mpa import FPDU, MPAStartup
 
     frames = Frames()
-    end = startup_end(octets)
+    end = startup_frame_end(octets)
     if end is None:
         return Frames(rest=octets)
     if end:
         frames.startup = MPAStartup(octets[:end])
     at = end
-    for span in fpdus_of(octets, at, end if markers else None):
+    for span in complete_fpdus(octets, at, end if markers else None):
         frames.fpdus.append(FPDU(span.octets, marked=span.marked))
         frames.markers += span.markers
         at = span.end
@@ -296,7 +296,7 @@ def split_stream(octets: bytes, *, markers: bool = False) -> Frames:
 # ---- resynchronization ---------------------------------------------------------------------------
 
 
-def resume(
+def find_fpdu_start(
     octets: bytes, offset: int, places: list[Place], crc: bool, origin: int | None
 ) -> int | None:
     """Find the start of an FPDU after a gap, or in a stream whose start is missing.
@@ -312,10 +312,14 @@ def resume(
             continue
         if at >= len(octets):
             return None
-        span = next_plain(octets, at) if origin is None else next_marked(octets, at, origin)
-        if span is None or not plausible(span.octets):
+        span = (
+            next_unmarked_fpdu(octets, at)
+            if origin is None
+            else next_marked_fpdu(octets, at, origin)
+        )
+        if span is None or not is_plausible_fpdu(span.octets):
             continue
-        if span.crc_good or (not crc and crc_of(span.octets) == 0):
+        if span.crc_good or (not crc and crc_field(span.octets) == 0):
             return at
     return None
 
@@ -327,10 +331,10 @@ __all__ = [
     "Frames",
     "Half",
     "Place",
-    "connections",
     "cut_streams",
     "direction_of",
-    "resume",
+    "find_fpdu_start",
     "split_stream",
+    "tcp_connections",
     "tcp_streams",
 ]

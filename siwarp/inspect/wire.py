@@ -113,11 +113,11 @@ def parse_rd(octets: bytes) -> dict[str, int]:
     """Parse a datagram's RD header; for an ACK, add the number of requests received after a gap."""
     fields = dict(zip(_RD_NAMES, _RD.unpack_from(octets)[6:], strict=True))
     if octets[0] >> 4 == RD_ACK:
-        fields["beyond"] = _beyond(octets[RD_HEADER_LEN:-CRC_LEN])
+        fields["beyond"] = _requests_after_gap(octets[RD_HEADER_LEN:-CRC_LEN])
     return fields
 
 
-def _beyond(body: bytes) -> int:
+def _requests_after_gap(body: bytes) -> int:
     if len(body) < ACK_HEAD.size:
         return 0
     here = ACK_HEAD.unpack_from(body)[2]

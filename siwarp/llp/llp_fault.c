@@ -88,7 +88,7 @@ struct siw_llp_faulty *siw_llp_faulty_lock(struct siw_llp_sock *sock, int *error
 
 /* ---- when packets are due -------------------------------------------------------------------- */
 
-static uint64_t earliest(uint64_t a, uint64_t b)
+static uint64_t earlier_of(uint64_t a, uint64_t b)
 {
 	return a < b ? a : b;
 }
@@ -109,7 +109,7 @@ uint64_t siw_llp_fault_rx_next(struct siw_llp_sock *sock, struct siw_llp_faulty 
 	return siw_fault_queue_next(rx);
 }
 
-static uint64_t tx_next(const struct siw_llp_faulty *f)
+static uint64_t tx_due_ns(const struct siw_llp_faulty *f)
 {
 	uint64_t next = siw_fault_queue_next(&f->way[SIW_FAULT_TX].queue);
 
@@ -128,17 +128,17 @@ static void port_set_fault_due(struct siw_llp_port *port, uint64_t at)
 
 void siw_llp_faulty_unlock(struct siw_llp_sock *sock, struct siw_llp_faulty *f, bool port_locked)
 {
-	uint64_t next = tx_next(f);
+	uint64_t next = tx_due_ns(f);
 	bool holds = !siw_fault_queue_empty(&f->way[SIW_FAULT_TX].queue) ||
 		     !siw_fault_queue_empty(&f->way[SIW_FAULT_RX].queue) || f->error;
 
-	next = earliest(next, f->reset_at);
+	next = earlier_of(next, f->reset_at);
 	/*
 	 * Without the port's lock the receive queue is not examined. The thread that added packets
 	 * to it has already set their time.
 	 */
 	if (port_locked)
-		next = earliest(next, siw_llp_fault_rx_next(sock, f));
+		next = earlier_of(next, siw_llp_fault_rx_next(sock, f));
 	if (holds != f->counted)
 		siw_faults_hold(holds ? 1 : -1);
 	f->counted = holds;
@@ -175,7 +175,7 @@ uint64_t siw_llp_fault_wake_at(const struct siw_llp_port *port)
 {
 	uint64_t due = atomic_load_explicit(&port->fault_due, memory_order_seq_cst);
 
-	return due == UINT64_MAX ? 0 : earliest(due, siw_now_ns() + LONGEST_SLEEP);
+	return due == UINT64_MAX ? 0 : earlier_of(due, siw_now_ns() + LONGEST_SLEEP);
 }
 
 /* ---- sending datagrams ----------------------------------------------------------------------- */

@@ -36,7 +36,7 @@ static int iov_prefix(const struct iovec *iov, int n, struct iovec *out, size_t 
 	return used;
 }
 
-static uint8_t *scratch(struct siw_llp_faulty *f)
+static uint8_t *scratch_buffer(struct siw_llp_faulty *f)
 {
 	if (!f->scratch)
 		f->scratch = malloc(SIW_LLP_FAULT_SCRATCH);
@@ -76,7 +76,7 @@ static ssize_t stream_send_direct(struct siw_llp_sock *sock, struct siw_llp_faul
 
 	if (bits) {
 		share = looked_at;
-		if (!scratch(f))
+		if (!scratch_buffer(f))
 			return siw_llp_send_failed(sock, ENOBUFS);
 		if (siw_fault_gather(f->scratch, iov, 0, share))
 			return -EFAULT;
@@ -367,7 +367,7 @@ static ssize_t stream_read_and_hold(struct siw_llp_sock *sock, struct siw_llp_fa
 		siw_llp_sock_ended(sock);
 		return -EAGAIN;
 	}
-	if (!scratch(f))
+	if (!scratch_buffer(f))
 		return -ENOMEM;
 	if (share > SIW_LLP_FAULT_SCRATCH)
 		share = SIW_LLP_FAULT_SCRATCH;
@@ -395,7 +395,7 @@ static ssize_t recv_direct(struct siw_llp_sock *sock, struct siw_llp_faulty *f,
 	int bits;
 
 	if (siw_fault_stream_corrupt(&f->plan, path, &f->peer, NULL, share)) {
-		if (!scratch(f))
+		if (!scratch_buffer(f))
 			return -ENOMEM;
 		share = share < SIW_LLP_FAULT_SCRATCH ? share : SIW_LLP_FAULT_SCRATCH;
 		part[0] = (struct iovec){ f->scratch, share };

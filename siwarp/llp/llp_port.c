@@ -104,7 +104,7 @@ void siw_llp_sock_drained(struct siw_llp_sock *sock)
 
 /* ---- epoll set ------------------------------------------------------------------------------- */
 
-static uint32_t events_of(const struct siw_llp_sock *sock)
+static uint32_t wanted_epoll_events(const struct siw_llp_sock *sock)
 {
 	switch (sock->kind) {
 	case SIW_LLP_UDP:
@@ -121,14 +121,14 @@ static uint32_t events_of(const struct siw_llp_sock *sock)
 
 int siw_llp_sock_register(struct siw_llp_sock *sock)
 {
-	struct epoll_event ev = { .events = events_of(sock), .data.ptr = sock };
+	struct epoll_event ev = { .events = wanted_epoll_events(sock), .data.ptr = sock };
 	uint32_t now;
 
 	if (epoll_ctl(sock->port->epfd, EPOLL_CTL_ADD, sock->fd, &ev))
 		return -errno;
 	atomic_store_explicit(&sock->registered, 1, memory_order_seq_cst);
-	/* Pairs with siw_llp_set_want_write(), which may have set want_write after events_of() loaded it. */
-	now = events_of(sock) | ev.events;
+	/* Pairs with siw_llp_set_want_write(), which may have set want_write after wanted_epoll_events() loaded it. */
+	now = wanted_epoll_events(sock) | ev.events;
 	if (now != ev.events) {
 		ev.events = now;
 		epoll_ctl(sock->port->epfd, EPOLL_CTL_MOD, sock->fd, &ev);
@@ -136,7 +136,7 @@ int siw_llp_sock_register(struct siw_llp_sock *sock)
 	return 0;
 }
 
-static void unregister(struct siw_llp_sock *sock)
+static void unregister_sock(struct siw_llp_sock *sock)
 {
 	struct epoll_event unused = { 0 };
 
@@ -197,7 +197,7 @@ static bool sock_turn_hot(struct siw_llp_sock *sock)
 		ring_remove(sock);
 	sock->ready = true; /* epoll will not report the consumed event again */
 	if (!atomic_load_explicit(&port->armed, memory_order_relaxed))
-		unregister(sock);
+		unregister_sock(sock);
 	sock->hot = (int8_t)port->n_hot;
 	sock->active = port->polls;
 	port->hot[port->n_hot++] = sock;
@@ -231,7 +231,7 @@ void siw_llp_sock_detach(struct siw_llp_sock *sock)
 		hot_remove(sock);
 	/* A forked child must not change the epoll set, which it shares with the parent. */
 	if (getpid() == sock->port->owner)
-		unregister(sock);
+		unregister_sock(sock);
 }
 
 /*
@@ -489,7 +489,7 @@ int siw_llp_port_arm(struct siw_llp_port *port)
 
 		if (rv < 0) {
 			while (i-- > 0)
-				unregister(port->hot[i]);
+				unregister_sock(port->hot[i]);
 			return rv;
 		}
 	}
@@ -503,7 +503,7 @@ void siw_llp_port_disarm(struct siw_llp_port *port)
 		return;
 	atomic_store_explicit(&port->armed, 0, memory_order_seq_cst);
 	for (int i = 0; i < port->n_hot; i++)
-		unregister(port->hot[i]);
+		unregister_sock(port->hot[i]);
 	if (port->n_hot)
 		/* a thread that sleeps on the epoll set alone would miss the hot sockets' data */
 		siw_llp_port_changed(port);

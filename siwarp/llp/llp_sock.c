@@ -219,7 +219,7 @@ static void *tsan_flow(uint16_t from, uint16_t to)
  */
 static char any;
 
-static uint16_t port_of(int fd, int (*name)(int, struct sockaddr *, socklen_t *))
+static uint16_t sockname_port(int fd, int (*name)(int, struct sockaddr *, socklen_t *))
 {
 	struct siw_addr a = { 0 };
 	socklen_t len = sizeof(a);
@@ -230,9 +230,9 @@ static uint16_t port_of(int fd, int (*name)(int, struct sockaddr *, socklen_t *)
 void siw_llp_order_send(int fd, const struct siw_addr *dest)
 {
 	int saved = errno;
-	uint16_t to = dest ? siw_addr_port(dest) : port_of(fd, getpeername);
+	uint16_t to = dest ? siw_addr_port(dest) : sockname_port(fd, getpeername);
 
-	__tsan_release(tsan_flow(port_of(fd, getsockname), to));
+	__tsan_release(tsan_flow(sockname_port(fd, getsockname), to));
 	__tsan_release(&any);
 	errno = saved;
 }
@@ -240,9 +240,9 @@ void siw_llp_order_send(int fd, const struct siw_addr *dest)
 void siw_llp_order_received(int fd, const struct siw_addr *source)
 {
 	int saved = errno;
-	uint16_t from = source ? siw_addr_port(source) : port_of(fd, getpeername);
+	uint16_t from = source ? siw_addr_port(source) : sockname_port(fd, getpeername);
 
-	__tsan_acquire(from ? tsan_flow(from, port_of(fd, getsockname)) : &any);
+	__tsan_acquire(from ? tsan_flow(from, sockname_port(fd, getsockname)) : &any);
 	errno = saved;
 }
 #endif

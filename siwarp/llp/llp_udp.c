@@ -22,7 +22,7 @@
  * Reads the kernel's counter of datagrams dropped at this socket. SO_RXQ_OVFL would instead add a
  * control message to each received datagram.
  */
-static uint32_t drops(int fd)
+static uint32_t read_drop_counter(int fd)
 {
 	uint32_t info[SK_MEMINFO_VARS] = { 0 };
 	socklen_t len = sizeof(info);
@@ -34,7 +34,7 @@ static uint32_t drops(int fd)
 
 void siw_llp_udp_count_drops(struct siw_llp_sock *sock)
 {
-	uint32_t now = drops(sock->fd);
+	uint32_t now = read_drop_counter(sock->fd);
 
 	if (now == sock->drops)
 		return;
@@ -43,7 +43,7 @@ void siw_llp_udp_count_drops(struct siw_llp_sock *sock)
 }
 
 /* Sets a socket buffer's size in octets; the system's limit applies only without privilege. */
-static void set_buffer(int fd, int force, int plain, int64_t octets)
+static void set_buffer_size(int fd, int force, int plain, int64_t octets)
 {
 	/* The kernel doubles the requested buffer size. */
 	int value = octets > INT32_MAX / 2 ? INT32_MAX / 2 : (int)octets;
@@ -54,8 +54,8 @@ static void set_buffer(int fd, int force, int plain, int64_t octets)
 
 void siw_llp_udp_buffers(int fd)
 {
-	set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF, siw_settings()->rcvbuf);
-	set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF, siw_settings()->sndbuf);
+	set_buffer_size(fd, SO_RCVBUFFORCE, SO_RCVBUF, siw_settings()->rcvbuf);
+	set_buffer_size(fd, SO_SNDBUFFORCE, SO_SNDBUF, siw_settings()->sndbuf);
 }
 
 int siw_llp_udp_open(struct siw_llp_port *port, const struct siw_addr *local,
@@ -101,7 +101,7 @@ int siw_llp_udp_reserve(struct siw_addr *local, bool v6_only)
 	return rv;
 }
 
-static int int_option(int fd, int name, int *value)
+static int get_int_option(int fd, int name, int *value)
 {
 	socklen_t len = sizeof(*value);
 
@@ -114,10 +114,10 @@ static int check_bound_udp(int fd)
 	struct siw_addr local = { 0 };
 	socklen_t len = sizeof(local);
 	int type = 0, protocol = 0;
-	int rv = int_option(fd, SO_TYPE, &type);
+	int rv = get_int_option(fd, SO_TYPE, &type);
 
 	if (rv == 0)
-		rv = int_option(fd, SO_PROTOCOL, &protocol);
+		rv = get_int_option(fd, SO_PROTOCOL, &protocol);
 	if (rv < 0)
 		return rv;
 	if (type != SOCK_DGRAM || protocol != IPPROTO_UDP)
@@ -152,7 +152,7 @@ int siw_llp_udp_adopt(struct siw_llp_port *port, int fd, struct siw_io_handler *
 		return rv;
 	rv = siw_llp_sock_new(port, fd, SIW_LLP_UDP, handler, out);
 	if (rv == 0)
-		(*out)->drops = drops(fd);
+		(*out)->drops = read_drop_counter(fd);
 	else
 		siw_llp_fd_give(fd);
 	return rv;

@@ -61,7 +61,7 @@ static __attribute__((cold, noinline)) void count_dense_traffic(struct siw_llp_s
 }
 
 /* The socket was found empty after at least one datagram. */
-static void found_empty(struct siw_llp_sock *sock)
+static void note_socket_empty(struct siw_llp_sock *sock)
 {
 	if (sock->streak > 2)
 		sock->lulls = 0;
@@ -97,7 +97,7 @@ ssize_t siw_llp_udp_recv_dense(struct siw_llp_sock *sock, struct siw_addr *sourc
 		len = siw_llp_udp_recv(sock, source, buf, size);
 	if (len < 0) {
 		if (sock->streak)
-			found_empty(sock);
+			note_socket_empty(sock);
 		return len;
 	}
 	*seg = batch ? batch : (uint32_t)len;

@@ -16,7 +16,7 @@
  * Whether a socket is marked ready. Its edge-triggered event is consumed, so epoll will not report
  * the socket again and no thread may sleep.
  */
-static bool has_ready(const struct siw_llp_port *port)
+static bool has_ready_socket(const struct siw_llp_port *port)
 {
 	if (port->n_ring)
 		return true;
@@ -28,7 +28,7 @@ static bool has_ready(const struct siw_llp_port *port)
 
 void siw_llp_port_leave(struct siw_llp_port *port, bool more)
 {
-	if (more || has_ready(port))
+	if (more || has_ready_socket(port))
 		siw_llp_port_changed(port);
 }
 
@@ -45,7 +45,7 @@ static bool waits_for_room(const struct siw_llp_sock *sock)
 static uint64_t port_due_at(const struct siw_llp_port *port)
 {
 	uint64_t faults = siw_llp_fault_wake_at(port);
-	uint64_t own = has_ready(port) ? 1 : port->n_stalled ? port->stalled_until : 0;
+	uint64_t own = has_ready_socket(port) ? 1 : port->n_stalled ? port->stalled_until : 0;
 	uint64_t timed = atomic_load_explicit(&port->timed_due, memory_order_seq_cst);
 
 	if (timed != UINT64_MAX && (!own || timed < own))

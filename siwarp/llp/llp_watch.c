@@ -67,7 +67,7 @@ void siw_llp_watch_close(struct siw_llp_watch *watch)
 }
 
 /* Whether a link message is about the watched name, which a newly created interface may have. */
-static bool has_name(const struct siw_llp_watch *watch, const struct nlmsghdr *msg)
+static bool is_about_watched_name(const struct siw_llp_watch *watch, const struct nlmsghdr *msg)
 {
 	const struct ifinfomsg *info = NLMSG_DATA(msg);
 	const struct rtattr *attr = IFLA_RTA(info);
@@ -79,13 +79,13 @@ static bool has_name(const struct siw_llp_watch *watch, const struct nlmsghdr *m
 	return false;
 }
 
-static int link_change(struct siw_llp_watch *watch, const struct nlmsghdr *msg)
+static int change_of_link(struct siw_llp_watch *watch, const struct nlmsghdr *msg)
 {
 	const struct ifinfomsg *info = NLMSG_DATA(msg);
 
 	if (msg->nlmsg_len < NLMSG_LENGTH(sizeof(*info)) || info->ifi_family == AF_BRIDGE)
 		return 0;
-	if (!watch->index && msg->nlmsg_type == RTM_NEWLINK && has_name(watch, msg))
+	if (!watch->index && msg->nlmsg_type == RTM_NEWLINK && is_about_watched_name(watch, msg))
 		watch->index = (unsigned int)info->ifi_index;
 	if ((unsigned int)info->ifi_index != watch->index)
 		return 0;
@@ -97,14 +97,14 @@ static int link_change(struct siw_llp_watch *watch, const struct nlmsghdr *msg)
 									     : SIW_LLP_WATCH_DOWN;
 }
 
-static int message_change(struct siw_llp_watch *watch, const struct nlmsghdr *msg)
+static int change_of_message(struct siw_llp_watch *watch, const struct nlmsghdr *msg)
 {
 	const struct ifaddrmsg *addr = NLMSG_DATA(msg);
 
 	switch (msg->nlmsg_type) {
 	case RTM_NEWLINK:
 	case RTM_DELLINK:
-		return link_change(watch, msg);
+		return change_of_link(watch, msg);
 	case RTM_NEWADDR:
 	case RTM_DELADDR:
 		return msg->nlmsg_len >= NLMSG_LENGTH(sizeof(*addr)) &&
@@ -159,7 +159,7 @@ int siw_llp_watch_read(struct siw_llp_watch *watch)
 		 * is ignored.
 		 */
 		if ((size_t)len <= sizeof(buf) && NLMSG_OK(&buf.first, (size_t)len)) {
-			int news = message_change(watch, &buf.first);
+			int news = change_of_message(watch, &buf.first);
 
 			if (news)
 				return news;

@@ -132,7 +132,7 @@ static inline uint32_t unpermute(const struct siw_stag_key *key, uint32_t x, int
 	return (x * key->inverse[0] - key->add[0]) & mask;
 }
 
-static int make_key(struct siw_stag_key *key)
+static int make_stag_key(struct siw_stag_key *key)
 {
 	ssize_t n;
 	int i, k;
@@ -156,7 +156,7 @@ static int make_key(struct siw_stag_key *key)
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-static struct siw_stag_entry *entry_at(struct siw_mem *mem, uint32_t index)
+static struct siw_stag_entry *stag_entry_at(struct siw_mem *mem, uint32_t index)
 {
 	/* Pairs with the store in stag_table_grow(). */
 	struct siw_stag_entry *chunk =
@@ -172,9 +172,9 @@ int siw_mem_open(struct siw_mem **out)
 
 	if (!mem)
 		return -ENOMEM;
-	r = make_key(&mem->key);
+	r = make_stag_key(&mem->key);
 	if (!r)
-		r = make_key(&mem->window_key);
+		r = make_stag_key(&mem->window_key);
 	if (r) {
 		free(mem);
 		return r;
@@ -195,11 +195,11 @@ void siw_mem_close(struct siw_mem *mem)
 
 static void push_free(struct siw_mem *mem, uint32_t index)
 {
-	entry_at(mem, index)->next = NONE;
+	stag_entry_at(mem, index)->next = NONE;
 	if (mem->n_free++ == 0)
 		mem->free_first = index;
 	else
-		entry_at(mem, mem->free_last)->next = index;
+		stag_entry_at(mem, mem->free_last)->next = index;
 	mem->free_last = index;
 }
 
@@ -216,7 +216,7 @@ static void stag_table_grow(struct siw_mem *mem)
 	if (posix_memalign((void **)&chunk, 64, CHUNK * sizeof(*chunk)))
 		return;
 	memset(chunk, 0, CHUNK * sizeof(*chunk));
-	/* Pairs with the load in entry_at(). */
+	/* Pairs with the load in stag_entry_at(). */
 	atomic_store_explicit(&mem->chunks[mem->n_chunks++], chunk, memory_order_release);
 	for (i = 0; i < CHUNK; i++)
 		push_free(mem, base + i);
@@ -231,19 +231,19 @@ static uint32_t pop_free(struct siw_mem *mem)
 	if (!mem->n_free)
 		return NONE;
 	index = mem->free_first;
-	mem->free_first = entry_at(mem, index)->next;
+	mem->free_first = stag_entry_at(mem, index)->next;
 	mem->n_free--;
 	return index;
 }
 
-static uint32_t gen_of(uint64_t word)
+static uint32_t generation_of_word(uint64_t word)
 {
 	return (uint32_t)(word >> GEN_SHIFT) & GEN_MASK;
 }
 
 /* Returns the STag of this index at this turn, and its generation. */
-static uint32_t stag_of(const struct siw_mem *mem, bool window, uint32_t index, uint32_t turn,
-			uint32_t *gen)
+static uint32_t stag_encode(const struct siw_mem *mem, bool window, uint32_t index, uint32_t turn,
+			    uint32_t *gen)
 {
 	uint32_t gens = 1u << (window ? WINDOW_GEN_BITS : REGION_GEN_BITS);
 
@@ -287,18 +287,18 @@ static struct siw_stag_entry *stag_alloc_entry(struct siw_mem *mem, bool window,
 	siw_unlock(&mem->lock);
 	if (index == NONE)
 		return NULL;
-	e = entry_at(mem, index);
+	e = stag_entry_at(mem, index);
 	word = atomic_load(&e->word);
-	*stag = stag_of(mem, window, index, (uint32_t)(word >> TURN_SHIFT), &gen);
+	*stag = stag_encode(mem, window, index, (uint32_t)(word >> TURN_SHIFT), &gen);
 	if (!*stag) { /* 0 means "no STag", so this turn is skipped */
 		word = atomic_fetch_add(&e->word, TURN_ONE) + TURN_ONE;
-		*stag = stag_of(mem, window, index, (uint32_t)(word >> TURN_SHIFT), &gen);
+		*stag = stag_encode(mem, window, index, (uint32_t)(word >> TURN_SHIFT), &gen);
 	}
 	/*
 	 * The reference count may be above 0 temporarily, because of look-ups of invalid STags; so
 	 * add instead of storing.
 	 */
-	atomic_fetch_add(&e->word, ((uint64_t)gen - gen_of(word)) << GEN_SHIFT);
+	atomic_fetch_add(&e->word, ((uint64_t)gen - generation_of_word(word)) << GEN_SHIFT);
 	return e;
 }
 
@@ -337,12 +337,12 @@ int siw_mem_stag_reserve(struct siw_mem *mem, bool window, uint32_t *stag)
 
 static inline struct siw_stag_entry *stag_find(struct siw_mem *mem, uint32_t stag, uint32_t *gen)
 {
-	return entry_at(mem, stag_decode(mem, stag, gen));
+	return stag_entry_at(mem, stag_decode(mem, stag, gen));
 }
 
 static bool stag_word_valid(uint64_t word, uint32_t gen)
 {
-	return word & LIVE && gen_of(word) == gen;
+	return word & LIVE && generation_of_word(word) == gen;
 }
 
 bool siw_mem_stag_alive(struct siw_mem *mem, uint32_t stag)
@@ -373,7 +373,7 @@ int siw_mem_stag_free(struct siw_mem *mem, uint32_t stag)
 		return -ENOENT;
 	word = atomic_load(&e->word);
 	do {
-		if (!(word & (LIVE | INVALID)) || gen_of(word) != gen)
+		if (!(word & (LIVE | INVALID)) || generation_of_word(word) != gen)
 			return -ENOENT;
 	} while (!atomic_compare_exchange_weak(&e->word, &word, word & ~(LIVE | INVALID)));
 	await_refs(e);
@@ -407,7 +407,7 @@ int siw_mem_stag_bind(struct siw_mem *mem, uint32_t stag, const struct siw_mem_r
 	struct siw_stag_entry *e = stag_find(mem, stag, &gen);
 	uint64_t word = e ? atomic_load(&e->word) : 0;
 
-	if (!(word & (LIVE | INVALID)) || (gen_of(word) ^ gen) & ~owners)
+	if (!(word & (LIVE | INVALID)) || (generation_of_word(word) ^ gen) & ~owners)
 		return -ENOENT;
 	if (word & LIVE)
 		return -EBUSY;
@@ -418,9 +418,9 @@ int siw_mem_stag_bind(struct siw_mem *mem, uint32_t stag, const struct siw_mem_r
 	await_refs(e);
 	stag_entry_fill(e, region);
 	word = atomic_load(&e->word);
-	while (!atomic_compare_exchange_weak(&e->word, &word,
-					     word - INVALID + LIVE +
-						     (((uint64_t)gen - gen_of(word)) << GEN_SHIFT)))
+	while (!atomic_compare_exchange_weak(
+		&e->word, &word,
+		word - INVALID + LIVE + (((uint64_t)gen - generation_of_word(word)) << GEN_SHIFT)))
 		;
 	return 0;
 }

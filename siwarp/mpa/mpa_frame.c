@@ -8,7 +8,7 @@
 
 #include "mpa/mpa_stream.h"
 
-static const char *key_of(bool reply)
+static const char *frame_key(bool reply)
 {
 	return reply ? SIW_MPA_KEY_REPLY : SIW_MPA_KEY_REQUEST;
 }
@@ -94,7 +94,7 @@ uint32_t siw_mpa_frame_build(uint8_t *frame, const struct siw_mpa_params *p, boo
 	struct siw_mpa_frame *f = (struct siw_mpa_frame *)frame;
 	uint8_t *pd = frame + sizeof(*f);
 
-	memcpy(f->key, key_of(reply), SIW_MPA_KEY_LEN);
+	memcpy(f->key, frame_key(reply), SIW_MPA_KEY_LEN);
 	f->flags = (p->markers ? SIW_MPA_FLAG_M : 0) | (p->crc ? SIW_MPA_FLAG_C : 0) |
 		   (p->rejected ? SIW_MPA_FLAG_R : 0) | (p->enhanced ? SIW_MPA_FLAG_S : 0) |
 		   put_features(p->features, reply);
@@ -119,7 +119,7 @@ int siw_mpa_frame_missing(const uint8_t *frame, uint32_t len, bool reply)
 	const struct siw_mpa_frame *f = (const struct siw_mpa_frame *)frame;
 	uint32_t pd;
 
-	if (memcmp(frame, key_of(reply), len < SIW_MPA_KEY_LEN ? len : SIW_MPA_KEY_LEN) != 0)
+	if (memcmp(frame, frame_key(reply), len < SIW_MPA_KEY_LEN ? len : SIW_MPA_KEY_LEN) != 0)
 		return -EPROTO; /* RFC5044-7.1.1-02, -04; two initiators: RFC5044-7.1.2-15 */
 	if (len < sizeof(*f))
 		return (int)(sizeof(*f) - len);

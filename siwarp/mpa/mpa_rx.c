@@ -233,7 +233,7 @@ static uint32_t octets_to_stage(const struct siw_mpa_rx *rx)
 	return SIW_MPA_LEN_OCTETS + HEAD_OCTETS;
 }
 
-static int stage_head(struct siw_mpa_stream *stream)
+static int stage_fpdu_head(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
 
@@ -253,7 +253,7 @@ static int stage_head(struct siw_mpa_stream *stream)
 	}
 }
 
-static int check_whole(struct siw_mpa_stream *stream, uint32_t len)
+static int check_whole_fpdu(struct siw_mpa_stream *stream, uint32_t len)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
 	const uint8_t *at = rx->buf + rx->pos;
@@ -267,10 +267,10 @@ static int check_whole(struct siw_mpa_stream *stream, uint32_t len)
 	return 1;
 }
 
-static int plain_head(struct siw_mpa_stream *stream)
+static int head_without_markers(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
-	int rv = stage_head(stream);
+	int rv = stage_fpdu_head(stream);
 	uint32_t len;
 
 	if (rv <= 0)
@@ -279,7 +279,7 @@ static int plain_head(struct siw_mpa_stream *stream)
 	len = siw_mpa_fpdu_len(rx->ulpdu_len);
 	rx->bulk = len > WHOLE_OCTETS;
 	rx->whole = staged_octets(rx) >= len;
-	return rx->whole ? check_whole(stream, len) : 1;
+	return rx->whole ? check_whole_fpdu(stream, len) : 1;
 }
 
 /*
@@ -305,14 +305,14 @@ static void open_marked(struct siw_mpa_rx *rx, uint32_t marked_len)
 static __attribute__((noinline)) int marked_head(struct siw_mpa_stream *stream)
 {
 	struct siw_mpa_rx *rx = &stream->rx;
-	int rv = stage_head(stream);
+	int rv = stage_fpdu_head(stream);
 	uint32_t len;
 
 	if (rv <= 0)
 		return rv;
 	len = octets_to_stage_marked(rx);
 	rx->ulpdu_len = siw_mpa_be16(rx->buf + rx->pos + leading_marker_octets(rx));
-	rv = check_whole(stream, len);
+	rv = check_whole_fpdu(stream, len);
 	if (rv < 0)
 		return rv;
 	if (!siw_mpa_markers_valid(rx->buf + rx->pos, rx->at, len))
@@ -341,7 +341,7 @@ int siw_mpa_rx_fpdu(struct siw_mpa_stream *stream, const uint8_t **head, size_t 
 	if (rx->placing)
 		return -EBUSY;
 	if (!rx->have) {
-		rv = rx->markers ? marked_head(stream) : plain_head(stream);
+		rv = rx->markers ? marked_head(stream) : head_without_markers(stream);
 		if (!rv && !staged_octets(rx))
 			staging_release(rx);
 		if (rv <= 0)

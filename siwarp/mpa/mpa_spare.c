@@ -11,7 +11,7 @@
  * Returns the slot at which this thread begins its search. pthread structs of different threads are
  * pages apart, so their addresses select different slots.
  */
-static uint32_t own_slot(void)
+static uint32_t first_slot_to_search(void)
 {
 	return (uint32_t)((uintptr_t)pthread_self() >> 12) * 0x9e3779b1u >> 28;
 }
@@ -20,7 +20,7 @@ _Static_assert(SIW_MPA_SPARES == 1u << 4, "own_slot has four bits");
 
 void *siw_mpa_pool_get(struct siw_mpa_spares *spares)
 {
-	uint32_t first = own_slot();
+	uint32_t first = first_slot_to_search();
 
 	for (uint32_t i = 0; i < SIW_MPA_SPARES; i++) {
 		_Atomic(void *) *at = &spares->slot[(first + i) % SIW_MPA_SPARES].block;
@@ -36,7 +36,7 @@ void *siw_mpa_pool_get(struct siw_mpa_spares *spares)
 
 void siw_mpa_spare_give(struct siw_mpa_spares *spares, void *block)
 {
-	uint32_t first = own_slot();
+	uint32_t first = first_slot_to_search();
 
 	for (uint32_t i = 0; i < SIW_MPA_SPARES; i++) {
 		_Atomic(void *) *at = &spares->slot[(first + i) % SIW_MPA_SPARES].block;

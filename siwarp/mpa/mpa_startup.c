@@ -96,7 +96,7 @@ static int act_wait(struct siw_mpa_stream *stream)
 	return SIW_MPA_STARTING;
 }
 
-static void put_frame(struct siw_mpa_stream *stream, bool reply)
+static void build_startup_frame(struct siw_mpa_stream *stream, bool reply)
 {
 	struct siw_mpa_start *start = stream->start;
 
@@ -106,7 +106,7 @@ static void put_frame(struct siw_mpa_stream *stream, bool reply)
 
 static int act_send_request(struct siw_mpa_stream *stream)
 {
-	put_frame(stream, false);
+	build_startup_frame(stream, false);
 	return SIW_MPA_STARTING;
 }
 
@@ -126,7 +126,7 @@ static int act_refuse(struct siw_mpa_stream *stream)
 	const struct siw_mpa_params *peer = &start->peer;
 
 	start->mine = (struct siw_mpa_params){ .rev = 1, .crc = peer->crc, .rejected = 1 };
-	put_frame(stream, true);
+	build_startup_frame(stream, true);
 	siw_count(SIW_COUNTER_rejects, 1);
 	siw_mpa_pump(stream); /* sent at most once, even if not all of it can be sent now */
 	stream->rx.dead = -EPROTO;
@@ -183,14 +183,14 @@ static int act_give_mismatch(struct siw_mpa_stream *stream)
 
 static int act_send_accept(struct siw_mpa_stream *stream)
 {
-	put_frame(stream, true);
+	build_startup_frame(stream, true);
 	set_negotiated_modes(stream);
 	return SIW_MPA_STARTING;
 }
 
 static int act_send_reject(struct siw_mpa_stream *stream)
 {
-	put_frame(stream, true);
+	build_startup_frame(stream, true);
 	stream->rx.dead = -ENOTCONN;
 	return SIW_MPA_STARTING;
 }

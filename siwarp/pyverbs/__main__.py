@@ -18,7 +18,7 @@ example siw_lo.
 """
 
 
-def _namespace(program: str) -> types.ModuleType:
+def _make_main_module(program: str) -> types.ModuleType:
     """Return a module ``__main__`` like the one that Python creates for a program."""
     main = types.ModuleType("__main__")
     main.__file__ = program
@@ -27,11 +27,11 @@ def _namespace(program: str) -> types.ModuleType:
     return main
 
 
-def _show_without(own: types.CodeType) -> None:
+def _hide_runner_frames(own: types.CodeType) -> None:
     """Make tracebacks start at the program, as if it had been run without this module."""
     show = sys.excepthook
 
-    def hook(
+    def print_program_traceback(
         kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
     ) -> None:
         here = trace
@@ -42,7 +42,7 @@ def _show_without(own: types.CodeType) -> None:
             error.__traceback__ = trace  # the traceback that Python prints
         show(kind, error, trace)
 
-    sys.excepthook = hook
+    sys.excepthook = print_program_traceback
 
 
 def run(program: str, args: list[str]) -> None:
@@ -57,9 +57,9 @@ def run(program: str, args: list[str]) -> None:
     sys.argv[:] = [program, *args]
     sys.path[0] = str(Path(program).resolve().parent)
     sys.path.insert(1, str(Path(__file__).resolve().parent / "alias"))
-    main = _namespace(program)
+    main = _make_main_module(program)
     sys.modules["__main__"] = main
-    _show_without(run.__code__)
+    _hide_runner_frames(run.__code__)
     exec(compile(source, program, "exec", dont_inherit=True), main.__dict__)
 
 

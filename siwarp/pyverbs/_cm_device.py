@@ -19,21 +19,21 @@ _open: dict[str, tuple[verbs_device.Context, NativePD]] = {}
 os.register_at_fork(after_in_child=_open.clear)
 
 
-def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+def _parse_ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     return ipaddress.ip_address(host.partition("%")[0])
 
 
-def is_any(host: str) -> bool:
+def is_wildcard_address(host: str) -> bool:
     """Return whether the address is a wildcard address."""
-    return _ip(host).is_unspecified
+    return _parse_ip(host).is_unspecified
 
 
-def is_group(host: str) -> bool:
+def is_multicast_address(host: str) -> bool:
     """Return whether the address is a multicast address."""
-    return _ip(host).is_multicast
+    return _parse_ip(host).is_multicast
 
 
-def _opened(name: str) -> verbs_device.Context:
+def _open_shared_device(name: str) -> verbs_device.Context:
     found = _open.get(name)
     if found is None or found[0].closed:
         context = verbs_device.Context(name)
@@ -41,12 +41,12 @@ def _opened(name: str) -> verbs_device.Context:
     return found[0]
 
 
-def pd_of(context: verbs_device.Context) -> NativePD:
+def shared_pd(context: verbs_device.Context) -> NativePD:
     """Return the protection domain that the connection ids of a device share."""
     return next(pd for mine, pd in _open.values() if mine is context)
 
 
-def device_of(host: str) -> verbs_device.Context:
+def device_with_address(host: str) -> verbs_device.Context:
     """Return the device with an address; a loopback address means the first device, as in rdma_cm.
 
     Raises:
@@ -56,23 +56,23 @@ def device_of(host: str) -> verbs_device.Context:
     names = [one.name.decode() for one in get_device_list()]
     if not names:
         raise Error(errno.ENODEV, "there is no device: no interface has an address")
-    if _ip(host).is_loopback:
-        return _opened(names[0])
+    if _parse_ip(host).is_loopback:
+        return _open_shared_device(names[0])
     for one in verbs_device.get_device_list():
         if host.partition("%")[0] in (address.partition("%")[0] for address in one.addresses):
-            return _opened(one.name)
+            return _open_shared_device(one.name)
     raise Error(errno.ENODEV, f"no device has the address {host}")
 
 
-def device_of_id(native: NativeCMID) -> verbs_device.Context | None:
+def device_of_cm_id(native: NativeCMID) -> verbs_device.Context | None:
     """Return the device of a connection id, for example of an id made by a request; or None."""
-    c = lib.siw_cm_device(native._live())
+    c = lib.siw_cm_device(native._c_object())
     if c == ffi.NULL:
         return None
     return next((mine for mine, _ in _open.values() if mine._c == c), None)
 
 
-def every_address() -> list[tuple[verbs_device.Context, str]]:
+def addresses_with_devices() -> list[tuple[verbs_device.Context, str]]:
     """Return all addresses of this machine, each with its device."""
     found = verbs_device.get_device_list()
-    return [(device_of(address), address) for one in found for address in one.addresses]
+    return [(device_with_address(address), address) for one in found for address in one.addresses]

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from siwarp.cm import id as cm
 from siwarp.pyverbs import cm_enums as ce
-from siwarp.pyverbs._cm_device import is_group
+from siwarp.pyverbs._cm_device import is_multicast_address
 from siwarp.pyverbs._cm_param import AddrInfo, JoinMCAttrEx
-from siwarp.pyverbs.base import Wrapper, rdma, refuse
+from siwarp.pyverbs.base import Wrapper, convert_errors, raise_unsupported
 from siwarp.pyverbs.pyverbs_error import PyverbsRDMAError
 from siwarp.verbs.errors import Error
 
@@ -42,7 +42,7 @@ class Groups(Wrapper[cm.CMID]):
     _QKEY: int
     _qp: QP | None
 
-    def _begin_groups(self) -> None:
+    def _init_groups(self) -> None:
         self._groups: list[_Group] = []
         self._told: _Group | None = None
 
@@ -51,10 +51,10 @@ class Groups(Wrapper[cm.CMID]):
     def _is_ud(self) -> bool: ...
 
     @abstractmethod
-    def _way_to(self, host: str) -> AHAttr: ...
+    def _address_vector_to(self, host: str) -> AHAttr: ...
 
     @abstractmethod
-    def _complete(self) -> None: ...
+    def _wait_if_synchronous(self) -> None: ...
 
     def join_multicast(
         self,
@@ -72,30 +72,32 @@ class Groups(Wrapper[cm.CMID]):
         flags = int(ce.RDMA_MC_JOIN_FLAG_FULLMEMBER)
         if mc_attr is not None:
             if mc_attr.comp_mask & ~_MASKS or mc_attr.join_flags > 1:
-                refuse("such join options", "members are full members or send-only full members")
+                raise_unsupported(
+                    "such join options", "members are full members or send-only full members"
+                )
             if mc_attr.comp_mask & ce.RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS:
                 flags = mc_attr.join_flags
             addr = mc_attr._addr
-        host = self._host(addr)
+        host = self._multicast_host(addr)
         if not self._is_ud:
             raise PyverbsRDMAError(
                 "Failed to join: the CMID is not a datagram id (RDMA_PS_UDP)", errno.EINVAL
             )
         send_only = flags == ce.RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER
         self._groups.append(_Group(host, send_only))
-        with rdma("Failed to join multicast"):
+        with convert_errors("Failed to join multicast"):
             self._native().tell(cm.CMEventType.MULTICAST_JOIN)
-        self._complete()
+        self._wait_if_synchronous()
 
     @staticmethod
-    def _host(addr: AddrInfo | None) -> str:
+    def _multicast_host(addr: AddrInfo | None) -> str:
         ends = [] if addr is None else [one[0] for one in (addr._src, addr._dst) if one]
-        found = next((host for host in ends if is_group(host)), None)
+        found = next((host for host in ends if is_multicast_address(host)), None)
         if found is None:
             raise PyverbsRDMAError("The address is not a multicast address", errno.EINVAL)
         return found
 
-    def _joined(self) -> int | None:
+    def _handle_multicast_join(self) -> int | None:
         """Attach the queue pair; return the program's event, ``None``: the group was left."""
         group = next((one for one in self._groups if not one.told), None)
         if group is None:
@@ -109,11 +111,11 @@ class Groups(Wrapper[cm.CMID]):
             group.member = True
         return int(ce.RDMA_CM_EVENT_MULTICAST_JOIN)
 
-    def _last_group_way(self) -> tuple[int, int, AHAttr] | None:
+    def _last_group_destination(self) -> tuple[int, int, AHAttr] | None:
         """Return how to send to the group of the last join event: QPN, Q_Key and address vector."""
         if self._told is None:
             return None
-        return _ALL_MEMBERS, self._QKEY, self._way_to(self._told.host)
+        return _ALL_MEMBERS, self._QKEY, self._address_vector_to(self._told.host)
 
     def leave_multicast(self, addr: AddrInfo) -> None:
         """Leave a group.
@@ -122,7 +124,7 @@ class Groups(Wrapper[cm.CMID]):
             PyverbsRDMAError: the id has not joined the group (EADDRNOTAVAIL).
 
         """
-        host = self._host(addr)
+        host = self._multicast_host(addr)
         group = next((one for one in self._groups if one.host == host), None)
         if group is None:
             raise PyverbsRDMAError(
@@ -130,5 +132,5 @@ class Groups(Wrapper[cm.CMID]):
             )
         self._groups.remove(group)
         if group.member and self._qp is not None and not self._qp._is_closed:
-            with rdma("Failed to leave multicast"):
+            with convert_errors("Failed to leave multicast"):
                 self._qp._native().detach_mcast(group.host)

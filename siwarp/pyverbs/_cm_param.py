@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from siwarp.base import system
 from siwarp.cm import id as cm
 from siwarp.pyverbs import cm_enums as ce
-from siwarp.pyverbs._field import UInt, text_of
+from siwarp.pyverbs._field import UInt, attribute_lines
 from siwarp.pyverbs.addr import AHAttr
-from siwarp.pyverbs.base import PyverbsObject, Wrapper, rdma
+from siwarp.pyverbs.base import PyverbsObject, Wrapper, convert_errors
 from siwarp.pyverbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
 from siwarp.verbs._ffi import Address
 
@@ -26,7 +26,7 @@ MOST_PRIVATE = 255
 _REFUSED_S = 0.5
 
 
-def _looked_up(node: str | None, service: str | int | None, flags: int) -> Address | None:
+def _resolve_address(node: str | None, service: str | int | None, flags: int) -> Address | None:
     if node is None and service is None:
         return None
     hints = socket.AI_NUMERICHOST if flags & ce.RAI_NUMERICHOST else 0
@@ -63,8 +63,8 @@ class AddrInfo(PyverbsObject):
         flags: int = 0,
     ) -> None:
         self._flags, self._port_space = int(flags), int(port_space) or int(ce.RDMA_PS_TCP)
-        self._src = _looked_up(src, src_service, self._flags)
-        self._dst = _looked_up(dst, dst_service, self._flags)
+        self._src = _resolve_address(src, src_service, self._flags)
+        self._dst = _resolve_address(dst, dst_service, self._flags)
 
     def close(self) -> None:
         """Do nothing: an AddrInfo holds no resources."""
@@ -115,7 +115,7 @@ class ConnParam(PyverbsObject):
             )
         self._data = data
 
-    def _native(self, hold: bool, tos: int, most_ord: int, most_ird: int) -> cm.ConnParam:
+    def _to_native(self, hold: bool, tos: int, most_ord: int, most_ird: int) -> cm.ConnParam:
         return cm.ConnParam(
             private_data=self._data,
             initiator_depth=min(self.depth, most_ord),
@@ -128,7 +128,7 @@ class ConnParam(PyverbsObject):
         )
 
     def __str__(self) -> str:
-        return "Connection parameters: \n" + text_of(
+        return "Connection parameters: \n" + attribute_lines(
             self, "resources", "depth", "flow_control", "retry", "rnr_retry", "srq", "qpn"
         )
 
@@ -149,38 +149,38 @@ class CMEventChannel(Wrapper[cm.CMEventChannel]):
     _RANK = 9
 
     def __init__(self) -> None:
-        with rdma("Failed to create an Event Channel"):
+        with convert_errors("Failed to create an Event Channel"):
             self._h = cm.CMEventChannel()
         self._ids: weakref.WeakValueDictionary[int, CMID] = weakref.WeakValueDictionary()
-        self._made_from()
+        self._register_with_parents()
 
-    def _know(self, native: cm.CMID, cmid: CMID) -> None:
+    def _register_id(self, native: cm.CMID, cmid: CMID) -> None:
         self._ids[id(native)] = cmid
 
-    def _next(self) -> CMEvent:
+    def _next_event(self) -> CMEvent:
         """Wait for the next event that the program must get."""
         while True:
-            with rdma("Failed to get CM event"):
+            with convert_errors("Failed to get CM event"):
                 native = self._native().get_event()
             if native is None:
                 continue
             of = native.listen_id if native.listen_id is not None else native.id
             cmid = self._ids.get(id(of))
-            if cmid is not None and (kind := cmid._follow(native)) is not None:
-                return CMEvent._of(native, cmid, kind)
+            if cmid is not None and (kind := cmid._handle_event(native)) is not None:
+                return CMEvent._from_native(native, cmid, kind)
 
 
 class CMEvent(PyverbsObject):
     """The next event of a channel; the constructor waits for it."""
 
     def __init__(self, channel: CMEventChannel) -> None:
-        self.__dict__.update(channel._next().__dict__)
+        self.__dict__.update(channel._next_event().__dict__)
 
     @classmethod
-    def _of(cls, native: cm.CMEvent, cmid: CMID, kind: int) -> CMEvent:
+    def _from_native(cls, native: cm.CMEvent, cmid: CMID, kind: int) -> CMEvent:
         event = cls.__new__(cls)
         event._native, event._id, event._kind = native, cmid, kind
-        event._ud = cmid._ud_of(native, kind)
+        event._ud = cmid._ud_destination(native, kind)
         return event
 
     _native: cm.CMEvent

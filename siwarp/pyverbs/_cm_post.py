@@ -9,12 +9,12 @@ from abc import abstractmethod
 from siwarp.cm import id as cm
 from siwarp.pyverbs import enums as e
 from siwarp.pyverbs.addr import AH
-from siwarp.pyverbs.base import Wrapper, rdma
+from siwarp.pyverbs.base import Wrapper, convert_errors
 from siwarp.pyverbs.cq import CQ, CQEX, WC, CompChannel
 from siwarp.pyverbs.mr import MR
 from siwarp.pyverbs.pd import PD
 from siwarp.pyverbs.pyverbs_error import PyverbsRDMAError
-from siwarp.pyverbs.qp import QP, QPInitAttr, granted, native_init, refuse_type
+from siwarp.pyverbs.qp import QP, QPInitAttr, check_qp_type, granted_capacities, to_native_init_attr
 from siwarp.pyverbs.wr import SGE, RecvWR, SendWR
 from siwarp.verbs import qp as verbs_qp
 
@@ -25,7 +25,7 @@ class Posting(Wrapper[cm.CMID]):
     #: Q_Key of UD queue pairs that connection ids move to RTS.
     _QKEY = 0x01234567
 
-    def _begin_posting(self) -> None:
+    def _init_posting(self) -> None:
         self._qp: QP | None = None
         self._own_pd: PD | None = None
         self._own_queues: list[CompChannel | CQ] = []
@@ -55,19 +55,19 @@ class Posting(Wrapper[cm.CMID]):
                 f"{what}: the CMID already has one, or the type does not match its port space",
                 errno.EINVAL,
             )
-        refuse_type(qp_init.qp_type)
+        check_qp_type(qp_init.qp_type)
         pd = self.pd
         attr = QPInitAttr(
             qp_init.qp_type,
             qp_init.qp_context,
-            qp_init.send_cq or self._queue(qp_init.max_send_wr),
-            qp_init.recv_cq or self._queue(qp_init.max_recv_wr),
+            qp_init.send_cq or self._create_cq(qp_init.max_send_wr),
+            qp_init.recv_cq or self._create_cq(qp_init.max_recv_wr),
             qp_init.srq,
             qp_init.cap,
             qp_init.sq_sig_all,
         )
-        wanted = native_init(attr, by_qpn=False)
-        with rdma(what):
+        wanted = to_native_init_attr(attr, by_qpn=False)
+        with convert_errors(what):
             native = verbs_qp.QP(pd._native(), wanted)
             try:
                 self._native().bind_qp(native)
@@ -75,16 +75,16 @@ class Posting(Wrapper[cm.CMID]):
                 native.close()
                 raise
         self._qp = QP.__new__(QP)
-        self._qp._take(pd, native, attr)
-        qp_init.cap = granted(native)
+        self._qp._adopt_native(pd, native, attr)
+        qp_init.cap = granted_capacities(native)
 
-    def _queue(self, entries: int) -> CQ:
+    def _create_cq(self, entries: int) -> CQ:
         channel = CompChannel(self.pd._context)
         cq = CQ(self.pd._context, max(entries, 1), None, channel)
         self._own_queues += [channel, cq]
         return cq
 
-    def _own_qp(self) -> QP:
+    def _require_qp(self) -> QP:
         if self._qp is None:
             raise PyverbsRDMAError("This CMID has no queue pair: create_qp", errno.EINVAL)
         return self._qp
@@ -92,9 +92,9 @@ class Posting(Wrapper[cm.CMID]):
     @property
     def qpn(self) -> int:
         """The number of the queue pair."""
-        return self._own_qp().qp_num
+        return self._require_qp().qp_num
 
-    def _close_posting(self) -> None:
+    def _close_own_objects(self) -> None:
         if self._qp is not None:
             self._qp.close()
         if self._own_pd is not None:
@@ -119,19 +119,19 @@ class Posting(Wrapper[cm.CMID]):
     # ---- requests
 
     @staticmethod
-    def _whole(mr: MR, length: int | None) -> list[SGE]:
+    def _one_sge(mr: MR, length: int | None) -> list[SGE]:
         return [SGE(mr.buf, mr.length if length is None else length, mr.lkey)]
 
     def post_recv(self, mr: MR, length: int | None = None) -> None:
         """Post a receive for all of a region, or its first octets."""
-        self._own_qp().post_recv(RecvWR(num_sge=1, sg=self._whole(mr, length)))
+        self._require_qp().post_recv(RecvWR(num_sge=1, sg=self._one_sge(mr, length)))
 
     def post_send(
         self, mr: MR, flags: int = e.IBV_SEND_SIGNALED, length: int | None = None
     ) -> None:
         """Post a Send of all of a region, or its first octets."""
-        sg = self._whole(mr, length)
-        self._own_qp().post_send(SendWR(num_sge=1, sg=sg, send_flags=flags))
+        sg = self._one_sge(mr, length)
+        self._require_qp().post_send(SendWR(num_sge=1, sg=sg, send_flags=flags))
 
     def post_ud_send(
         self,
@@ -142,9 +142,9 @@ class Posting(Wrapper[cm.CMID]):
         length: int | None = None,
     ) -> None:
         """Post a datagram to another queue pair."""
-        wr = SendWR(num_sge=1, sg=self._whole(mr, length), send_flags=flags)
+        wr = SendWR(num_sge=1, sg=self._one_sge(mr, length), send_flags=flags)
         wr.set_wr_ud(ah, rqpn, self._QKEY)
-        self._own_qp().post_send(wr)
+        self._require_qp().post_send(wr)
 
     def post_read(self, mr: MR, length: int, remote_addr: int, rkey: int, flags: int = 0) -> None:
         """Post a Read of the peer's memory into a region."""
@@ -157,29 +157,29 @@ class Posting(Wrapper[cm.CMID]):
     def _post_rdma(
         self, opcode: int, mr: MR, length: int, remote_addr: int, rkey: int, flags: int
     ) -> None:
-        wr = SendWR(opcode=opcode, num_sge=1, sg=self._whole(mr, length), send_flags=flags)
+        wr = SendWR(opcode=opcode, num_sge=1, sg=self._one_sge(mr, length), send_flags=flags)
         wr.set_wr_rdma(rkey, remote_addr)
-        self._own_qp().post_send(wr)
+        self._require_qp().post_send(wr)
 
     # ---- completions
 
     @staticmethod
-    def _wait(cq: CQ | CQEX | None) -> WC | None:
+    def _wait_for_completion(cq: CQ | CQEX | None) -> WC | None:
         """Wait for a completion of a queue; Ctrl-C interrupts."""
         if cq is None:
             return None
-        with rdma("Failed to get a completion"):
+        with convert_errors("Failed to get a completion"):
             if cq.comp_channel is None:
                 while not (found := cq._native().poll(1)):
                     pass
             else:
                 found = cq._native().wait(num_entries=1)
-        return WC._of(found[0]) if found else None
+        return WC._from_native(found[0]) if found else None
 
     def get_send_comp(self) -> WC | None:
         """Wait for the next completion of a send request."""
-        return self._wait(self._own_qp()._scq)
+        return self._wait_for_completion(self._require_qp()._scq)
 
     def get_recv_comp(self) -> WC | None:
         """Wait for the next completion of a receive."""
-        return self._wait(self._own_qp()._rcq)
+        return self._wait_for_completion(self._require_qp()._rcq)

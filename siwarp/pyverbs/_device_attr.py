@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from siwarp.pyverbs import enums as e
-from siwarp.pyverbs._field import Shown, UInt, fill, text_of
+from siwarp.pyverbs._field import Shown, UInt, attribute_lines, set_read_only_attributes
 from siwarp.pyverbs.addr import GID
 from siwarp.pyverbs.base import PyverbsObject
 from siwarp.pyverbs.utils import gid_str, gid_text
@@ -70,7 +70,9 @@ class DeviceAttr(PyverbsObject):
     phys_port_cnt = Shown(1)
 
     def __str__(self) -> str:
-        return text_of(self, *(name for name, of in vars(DeviceAttr).items() if type(of) is Shown))
+        return attribute_lines(
+            self, *(name for name, of in vars(DeviceAttr).items() if type(of) is Shown)
+        )
 
 
 class QueryDeviceExInput(PyverbsObject):
@@ -92,7 +94,7 @@ class ODPCaps(PyverbsObject):
     xrc_odp_caps = Shown(0)
 
     def __str__(self) -> str:
-        return text_of(
+        return attribute_lines(
             self, "general_caps", "rc_odp_caps", "uc_odp_caps", "ud_odp_caps", "xrc_odp_caps"
         )
 
@@ -211,7 +213,9 @@ class PortAttr(PyverbsObject):
     flags = Shown(e.IBV_QPF_GRH_REQUIRED)
 
     def __str__(self) -> str:
-        return text_of(self, *(name for name, of in vars(PortAttr).items() if type(of) is Shown))
+        return attribute_lines(
+            self, *(name for name, of in vars(PortAttr).items() if type(of) is Shown)
+        )
 
 
 class GIDEntry(PyverbsObject):
@@ -233,7 +237,7 @@ class GIDEntry(PyverbsObject):
         gid_type: int = 0,
         ndev_ifindex: int = 0,
     ) -> None:
-        fill(
+        set_read_only_attributes(
             self,
             gid_subnet_prefix=subnet_prefix,
             gid_interface_id=interface_id,
@@ -248,11 +252,11 @@ class GIDEntry(PyverbsObject):
         return gid_str(self.gid_subnet_prefix, self.gid_interface_id)
 
     def __str__(self) -> str:
-        return f"{'GID':<22}: {self.gid_str():<20}\n" + text_of(
+        return f"{'GID':<22}: {self.gid_str():<20}\n" + attribute_lines(
             self, "gid_index", "port_num", "gid_type", "ndev_ifindex"
         )
 
 
-def gid_of(raw: bytes) -> GID:
+def gid_from_octets(raw: bytes) -> GID:
     """Return 16 octets as a GID."""
     return GID(gid_text(raw))

@@ -102,23 +102,23 @@ def str_from_flags(flags: int, dictionary: Mapping[int, str]) -> str:
     return "\n  " + "".join(f"{name}\n  " for bit, name in dictionary.items() if flags & bit)
 
 
-def _names(of: type[IntEnum]) -> dict[int, str]:
+def _names_by_value(of: type[IntEnum]) -> dict[int, str]:
     return {member.value: member.name for member in of}
 
 
 def translate_device_caps(flags: int) -> str:
     """Return a device's capabilities as text."""
-    return str_from_flags(flags, _names(ibv_device_cap_flags))
+    return str_from_flags(flags, _names_by_value(ibv_device_cap_flags))
 
 
 def translate_port_cap_flags(flags: int) -> str:
     """Return a port's capabilities as text."""
-    return str_from_flags(flags, _names(ibv_port_cap_flags))
+    return str_from_flags(flags, _names_by_value(ibv_port_cap_flags))
 
 
 def translate_port_cap_flags2(flags: int) -> str:
     """Return a port's capabilities of the second flag word as text."""
-    return str_from_flags(flags, _names(ibv_port_cap_flags2))
+    return str_from_flags(flags, _names_by_value(ibv_port_cap_flags2))
 
 
 def guid_format(num: int) -> str:

@@ -63,7 +63,7 @@ class PartOf:
 
 
 class Shown(Generic[T]):
-    """A read-only attribute, whose value only siwarp sets (``fill``)."""
+    """A read-only attribute, whose value only siwarp sets (``set_read_only_attributes``)."""
 
     def __init__(self, default: T) -> None:
         self._default = default
@@ -86,12 +86,12 @@ class Shown(Generic[T]):
         raise AttributeError(f"{type(of).__name__}.{self._name} cannot be changed")
 
 
-def fill(of: object, **values: Any) -> None:
+def set_read_only_attributes(of: object, **values: Any) -> None:
     """Set read-only attributes."""
     of.__dict__.update(values)
 
 
-def text_of(of: object, *names: str) -> str:
+def attribute_lines(of: object, *names: str) -> str:
     """Return a line of text for each attribute: its name and its value."""
     lines = [(name.replace("_", " "), getattr(of, name)) for name in names]
     return "".join(f"{name:<22}: {value!s:<20}\n" for name, value in lines)

@@ -25,7 +25,7 @@ _RATES = {
 }
 
 
-def _said(netdev: str, name: str) -> str:
+def _sysfs_attribute(netdev: str, name: str) -> str:
     """Return an attribute of an interface from sysfs, or ""."""
     try:
         return Path("/sys/class/net", netdev, name).read_text(encoding="ascii").strip()
@@ -33,14 +33,14 @@ def _said(netdev: str, name: str) -> str:
         return ""
 
 
-def guid_of(netdev: str) -> int:
+def interface_guid(netdev: str) -> int:
     """Return the GUID of the device on an interface, in network byte order.
 
     It is the interface's hardware address (RFC 7042: an EUI-48 in an EUI-64), or derived from the
     interface index if there is none, as for ``lo``.
     """
     try:
-        mac = bytes.fromhex(_said(netdev, "address").replace(":", ""))
+        mac = bytes.fromhex(_sysfs_attribute(netdev, "address").replace(":", ""))
     except ValueError:
         mac = b""
     if len(mac) != 6 or not any(mac):
@@ -49,10 +49,10 @@ def guid_of(netdev: str) -> int:
     return int.from_bytes(octets, sys.byteorder)
 
 
-def rate_of(netdev: str) -> tuple[int, int]:
+def link_width_and_speed(netdev: str) -> tuple[int, int]:
     """Return the codes of the link width and speed that are at least the interface's rate."""
     try:
-        mbps = int(_said(netdev, "speed"))
+        mbps = int(_sysfs_attribute(netdev, "speed"))
     except ValueError:
         mbps = 0
     wanted = mbps if mbps > 0 else _USUAL_MBPS

@@ -7,7 +7,7 @@ from enum import EnumMeta, IntEnum
 from typing import Any
 
 
-def export(namespace: dict[str, Any]) -> None:
+def export_enum_members(namespace: dict[str, Any]) -> None:
     """Add the members of all enumerations in a module as names of the module."""
     for found in list(namespace.values()):
         if isinstance(found, EnumMeta) and found is not IntEnum:

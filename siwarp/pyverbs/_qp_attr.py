@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from siwarp.pyverbs import enums as e
-from siwarp.pyverbs._field import PartOf, UInt, text_of
+from siwarp.pyverbs._field import PartOf, UInt, attribute_lines
 from siwarp.pyverbs.addr import AHAttr
 from siwarp.pyverbs.base import PyverbsCM, PyverbsObject
 from siwarp.pyverbs.utils import (
@@ -53,7 +53,7 @@ class QPCap(PyverbsObject):
         return QPCap(*(getattr(self, name) for name in CAPS))
 
     def __str__(self) -> str:
-        return text_of(self, *CAPS)
+        return attribute_lines(self, *CAPS)
 
 
 class _Init(PyverbsObject):
@@ -78,7 +78,7 @@ class _Init(PyverbsObject):
     def cap(self, val: QPCap) -> None:
         self._cap = val._copy()
 
-    def _begin(
+    def _set_parameters(
         self,
         qp_type: int,
         qp_context: object,
@@ -112,7 +112,7 @@ class QPInitAttr(_Init):
         cap: QPCap | None = None,
         sq_sig_all: int = 1,
     ) -> None:
-        self._begin(qp_type, qp_context, scq, rcq, srq, cap, sq_sig_all)
+        self._set_parameters(qp_type, qp_context, scq, rcq, srq, cap, sq_sig_all)
 
 
 class QPInitAttrEx(_Init):
@@ -146,7 +146,7 @@ class QPInitAttrEx(_Init):
         ind_table: RwqIndTable | None = None,
         send_ops_flags: int = 0,
     ) -> None:
-        self._begin(qp_type, qp_context, scq, rcq, srq, cap, sq_sig_all)
+        self._set_parameters(qp_type, qp_context, scq, rcq, srq, cap, sq_sig_all)
         self.comp_mask, self.pd, self.xrcd = comp_mask, pd, xrcd
         self.create_flags, self.max_tso_header = create_flags, max_tso_header
         self.source_qpn, self.ind_table = source_qpn, ind_table
@@ -248,7 +248,7 @@ class QPAttr(PyverbsObject):
         plain = sorted(named - {"qp_state", "cur_qp_state", "path_mtu", "path_mig_state"})
         return (
             "".join(f"{name:<22}: {value!s:<20}\n" for name, value in shown.items())
-            + text_of(self, *(name for name in plain if name != "qp_access_flags"))
+            + attribute_lines(self, *(name for name in plain if name != "qp_access_flags"))
             + f"QP caps:\n{self._cap}AH Attr:\n{self._ah}Alt. AH Attr:\n{self._alt_ah}"
         )
 

@@ -12,9 +12,9 @@ from siwarp.base import system
 from siwarp.pyverbs import enums as e
 from siwarp.pyverbs._field import UInt
 from siwarp.pyverbs._qp_attr import DataBuffer, QPAttr, QPInitAttrEx
-from siwarp.pyverbs.base import rdma, refuse
+from siwarp.pyverbs.base import convert_errors, raise_unsupported
 from siwarp.pyverbs.device import Context
-from siwarp.pyverbs.mr import MW, MWBindInfo, memory_at
+from siwarp.pyverbs.mr import MW, MWBindInfo, memory_buffer_at
 from siwarp.pyverbs.pyverbs_error import PyverbsRDMAError
 from siwarp.pyverbs.qp import QP
 from siwarp.verbs import wr as verbs_wr
@@ -53,7 +53,7 @@ class _Request:
         self.to: tuple[Any, int, int] | None = None
         self.keep: Any = None
 
-    def built(self) -> verbs_wr.SendWR:
+    def to_native(self) -> verbs_wr.SendWR:
         """Return the request in the form that ``siwarp.verbs`` posts."""
         flags = self.flags & ~e.IBV_SEND_INLINE | (e.IBV_SEND_INLINE if self.inline else 0)
         plain = {name: self.more[name] for name in ("imm_data",) if name in self.more}
@@ -99,7 +99,9 @@ class QPEx(QP):
         if init_attr.comp_mask & e.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS:
             known = _OPERATIONS.get(e.ibv_qp_type(init_attr.qp_type), operations)
             if operations & ~known:
-                refuse("such operations on this type of QP", f"flags {operations & ~known:#x}")
+                raise_unsupported(
+                    "such operations on this type of QP", f"flags {operations & ~known:#x}"
+                )
         super().__init__(creator, init_attr, qp_attr)
         self._building = system.lock()
         self._started = False
@@ -132,8 +134,8 @@ class QPEx(QP):
         try:
             if why is not None:
                 raise why
-            with rdma("Failed to post the list of requests"):
-                self._native().post_send_all([one.built() for one in requests])
+            with convert_errors("Failed to post the list of requests"):
+                self._native().post_send_all([one.to_native() for one in requests])
         finally:
             self._requests = []
             self._started = False
@@ -146,15 +148,15 @@ class QPEx(QP):
             self._started = False
             self._building.release()
 
-    def _begin(self, opcode: int, **more: Any) -> None:
+    def _begin_request(self, opcode: int, **more: Any) -> None:
         self._requests.append(_Request(opcode, self.wr_id, self.wr_flags, **more))
 
-    def _refuse(self, why: str, code: int) -> None:
+    def _record_error(self, why: str, code: int) -> None:
         self._why = self._why or PyverbsRDMAError(why, code)
 
-    def _last(self) -> _Request:
+    def _last_request(self) -> _Request:
         if not self._requests:
-            self._refuse("There is no request to modify: begin one first", errno.EINVAL)
+            self._record_error("There is no request to modify: begin one first", errno.EINVAL)
             return _Request(0, 0, 0)
         return self._requests[-1]
 
@@ -162,64 +164,68 @@ class QPEx(QP):
 
     def wr_send(self) -> None:
         """Begin a Send."""
-        self._begin(e.IBV_WR_SEND)
+        self._begin_request(e.IBV_WR_SEND)
 
     def wr_send_imm(self, imm_data: int) -> None:
         """Begin a Send with immediate data, given in host byte order."""
-        self._begin(e.IBV_WR_SEND_WITH_IMM, imm_data=_big_endian(imm_data))
+        self._begin_request(e.IBV_WR_SEND_WITH_IMM, imm_data=_big_endian(imm_data))
 
     def wr_send_inv(self, invalidate_rkey: int) -> None:
         """Begin a Send with Invalidate of a key of the peer."""
-        self._begin(e.IBV_WR_SEND_WITH_INV, imm_data=invalidate_rkey)
+        self._begin_request(e.IBV_WR_SEND_WITH_INV, imm_data=invalidate_rkey)
 
     def wr_rdma_read(self, rkey: int, remote_addr: int) -> None:
         """Begin a Read."""
-        self._begin(e.IBV_WR_RDMA_READ, remote=(rkey, remote_addr))
+        self._begin_request(e.IBV_WR_RDMA_READ, remote=(rkey, remote_addr))
 
     def wr_rdma_write(self, rkey: int, remote_addr: int) -> None:
         """Begin a Write."""
-        self._begin(e.IBV_WR_RDMA_WRITE, remote=(rkey, remote_addr))
+        self._begin_request(e.IBV_WR_RDMA_WRITE, remote=(rkey, remote_addr))
 
     def wr_rdma_write_imm(self, rkey: int, remote_addr: int, data: int) -> None:
         """Begin a Write with immediate data, given in host byte order."""
-        self._begin(
+        self._begin_request(
             e.IBV_WR_RDMA_WRITE_WITH_IMM, remote=(rkey, remote_addr), imm_data=_big_endian(data)
         )
 
     def wr_atomic_cmp_swp(self, rkey: int, remote_addr: int, compare: int, swap: int) -> None:
         """Begin a compare and swap."""
-        self._begin(e.IBV_WR_ATOMIC_CMP_AND_SWP, atomic=(rkey, remote_addr, compare, swap))
+        self._begin_request(e.IBV_WR_ATOMIC_CMP_AND_SWP, atomic=(rkey, remote_addr, compare, swap))
 
     def wr_atomic_fetch_add(self, rkey: int, remote_addr: int, add: int) -> None:
         """Begin a fetch and add."""
-        self._begin(e.IBV_WR_ATOMIC_FETCH_AND_ADD, atomic=(rkey, remote_addr, add))
+        self._begin_request(e.IBV_WR_ATOMIC_FETCH_AND_ADD, atomic=(rkey, remote_addr, add))
 
     def wr_bind_mw(self, mw: MW, rkey: int, bind_info: MWBindInfo) -> None:
         """Begin a bind of a type 2 window, which sets the window's key to ``rkey``."""
         bind = mw._native(), bind_info._native_info(), rkey
-        self._begin(e.IBV_WR_BIND_MW, bind=bind)
+        self._begin_request(e.IBV_WR_BIND_MW, bind=bind)
 
     def wr_local_inv(self, invalidate_rkey: int) -> None:
         """Begin a local invalidation of a key."""
-        self._begin(e.IBV_WR_LOCAL_INV, imm_data=invalidate_rkey)
+        self._begin_request(e.IBV_WR_LOCAL_INV, imm_data=invalidate_rkey)
 
     def wr_send_tso(self, hdr: int, hdr_sz: int, mss: int) -> None:
         """Not supported: ``wr_complete`` raises an error."""
-        self._refuse("siwarp has no TSO: it applies to Ethernet frames", errno.EOPNOTSUPP)
+        self._record_error("siwarp has no TSO: it applies to Ethernet frames", errno.EOPNOTSUPP)
 
     def wr_atomic_write(self, rkey: int, remote_addr: int, atomic_wr: object) -> None:
         """Not supported: ``wr_complete`` raises an error."""
-        self._refuse("siwarp has no atomic write: RFC 7306 does not define it", errno.EOPNOTSUPP)
+        self._record_error(
+            "siwarp has no atomic write: RFC 7306 does not define it", errno.EOPNOTSUPP
+        )
 
     # ---- setters for the last request
 
     def wr_set_ud_addr(self, ah: AH, remote_qpn: int, remote_rkey: int) -> None:
         """Set the destination of a datagram."""
-        self._last().to = ah._native(), remote_qpn, remote_rkey
+        self._last_request().to = ah._native(), remote_qpn, remote_rkey
 
     def wr_set_xrc_srqn(self, remote_srqn: int) -> None:
         """Not supported: ``wr_complete`` raises an error."""
-        self._refuse("siwarp has no XRC: queues are in the memory of one process", errno.EOPNOTSUPP)
+        self._record_error(
+            "siwarp has no XRC: queues are in the memory of one process", errno.EOPNOTSUPP
+        )
 
     def wr_set_sge(self, sge: SGE) -> None:
         """Set a single scatter/gather element."""
@@ -227,9 +233,9 @@ class QPEx(QP):
 
     def wr_set_sge_list(self, num_sge: int, sg_list: Sequence[SGE]) -> None:
         """Set the scatter/gather elements."""
-        last = self._last()
+        last = self._last_request()
         if not 0 <= num_sge <= len(sg_list):
-            self._refuse(f"There are {len(sg_list)} elements, not {num_sge}", errno.EINVAL)
+            self._record_error(f"There are {len(sg_list)} elements, not {num_sge}", errno.EINVAL)
             return
         last.sg = [one._native_sge() for one in list(sg_list)[:num_sge]]
         last.inline = False
@@ -240,15 +246,15 @@ class QPEx(QP):
 
     def wr_set_inline_data_list(self, num_buf: int, buf_list: Sequence[DataBuffer]) -> None:
         """Set inline data from several buffers, which is copied at once."""
-        last, most = self._last(), self._native().cap.max_inline_data
+        last, most = self._last_request(), self._native().cap.max_inline_data
         chosen = list(buf_list)[:num_buf]
         total = sum(one.length for one in chosen)
         if total > most:
-            self._refuse(
+            self._record_error(
                 f"{total} octets of inline data exceed max_inline_data, {most}", errno.ENOMEM
             )
             return
-        data = b"".join(bytes(memory_at(one.addr, one.length)[:]) for one in chosen)
+        data = b"".join(bytes(memory_buffer_at(one.addr, one.length)[:]) for one in chosen)
         last.keep = ffi.new("uint8_t[]", data or b"\0")
         at = int(ffi.cast("uintptr_t", last.keep))
         last.sg = [verbs_wr.SGE(at, total, 0)] if total else []

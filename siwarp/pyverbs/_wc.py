@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from siwarp.pyverbs._enums_queues import ibv_create_cq_wc_flags
-from siwarp.pyverbs._field import UInt, text_of
+from siwarp.pyverbs._field import UInt, attribute_lines
 from siwarp.pyverbs.base import PyverbsObject
 from siwarp.pyverbs.utils import flags_to_text
 from siwarp.verbs.cq import WC as NativeWC
@@ -121,17 +121,17 @@ class WC(PyverbsObject):
         self.dlid_path_bits = dlid_path_bits
 
     @classmethod
-    def _of(cls, native: NativeWC) -> WC:
+    def _from_native(cls, native: NativeWC) -> WC:
         wc = cls.__new__(cls)
         wc.__dict__.update(native._asdict())
         return wc
 
     def __str__(self) -> str:
         return (
-            text_of(self, "wr_id")
+            attribute_lines(self, "wr_id")
             + f"{'status':<22}: {cqe_status_to_str(self.status):<20}\n"
             + f"{'opcode':<22}: {cqe_opcode_to_str(self.opcode):<20}\n"
-            + text_of(self, "vendor_err", "byte_len", "qp_num", "src_qp")
+            + attribute_lines(self, "vendor_err", "byte_len", "qp_num", "src_qp")
             + f"{'WC flags':<22}: {cqe_flags_to_str(self.wc_flags):<20}\n"
-            + text_of(self, "pkey_index", "slid", "sl", "imm_data", "dlid_path_bits")
+            + attribute_lines(self, "pkey_index", "slid", "sl", "imm_data", "dlid_path_bits")
         )

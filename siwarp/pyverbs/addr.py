@@ -13,8 +13,8 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Any
 
-from siwarp.pyverbs._field import UInt, text_of
-from siwarp.pyverbs.base import PyverbsObject, PyverbsRDMAErrno, Wrapper, rdma
+from siwarp.pyverbs._field import UInt, attribute_lines
+from siwarp.pyverbs.base import PyverbsObject, PyverbsRDMAErrno, Wrapper, convert_errors
 from siwarp.pyverbs.pyverbs_error import PyverbsRDMAError, PyverbsUserError
 from siwarp.pyverbs.utils import gid_str, gid_str_to_array, gid_text
 from siwarp.verbs.ah import AH as NativeAH
@@ -46,13 +46,13 @@ _IPV4_AT = 20
 _PORT = 1
 
 
-def raw_of_address(address: str) -> bytes:
+def address_to_gid_octets(address: str) -> bytes:
     """Return the 16 octets of the GID for an address of this machine."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     return _MAPPED + ip.packed if ip.version == 4 else ip.packed
 
 
-def address_of_raw(raw: bytes, netdev: str) -> str:
+def gid_octets_to_address(raw: bytes, netdev: str) -> str:
     """Return the IP address of a GID; ``netdev`` is the interface of a link-local address."""
     group = raw[0] == 0xFF
     mapped = raw[2:12] == _MAPPED[2:] if group else raw[:12] == _MAPPED
@@ -72,7 +72,7 @@ class GID(PyverbsObject):
             self.gid = val
 
     @classmethod
-    def _of(cls, raw: bytes) -> GID:
+    def _from_octets(cls, raw: bytes) -> GID:
         gid = cls()
         gid._raw = raw
         return gid
@@ -93,7 +93,7 @@ class GID(PyverbsObject):
         return self.gid
 
 
-def _raw(gid: GID | None) -> bytes:
+def _gid_octets(gid: GID | None) -> bytes:
     return bytes(16) if gid is None else gid._raw
 
 
@@ -114,7 +114,7 @@ class GRH(PyverbsObject):
         next_hdr: int = 0,
         hop_limit: int = 1,
     ) -> None:
-        self._sgid, self._dgid = _raw(sgid), _raw(dgid)
+        self._sgid, self._dgid = _gid_octets(sgid), _gid_octets(dgid)
         self.version_tclass_flow, self.paylen = version_tclass_flow, paylen
         self.next_hdr, self.hop_limit = next_hdr, hop_limit
 
@@ -137,7 +137,7 @@ class GRH(PyverbsObject):
         self._dgid = val._raw
 
     def __str__(self) -> str:
-        return text_of(
+        return attribute_lines(
             self, "dgid", "sgid", "version_tclass_flow", "paylen", "next_hdr", "hop_limit"
         )
 
@@ -162,7 +162,7 @@ class GlobalRoute(PyverbsObject):
         hop_limit: int = 1,
         traffic_class: int = 0,
     ) -> None:
-        self._dgid = _raw(dgid)
+        self._dgid = _gid_octets(dgid)
         self.flow_label, self.sgid_index = flow_label, sgid_index
         self.hop_limit, self.traffic_class = hop_limit, traffic_class
 
@@ -177,7 +177,7 @@ class GlobalRoute(PyverbsObject):
 
     def _copy(self) -> GlobalRoute:
         return GlobalRoute(
-            GID._of(self._dgid),
+            GID._from_octets(self._dgid),
             self.flow_label,
             self.sgid_index,
             self.hop_limit,
@@ -185,7 +185,9 @@ class GlobalRoute(PyverbsObject):
         )
 
     def __str__(self) -> str:
-        return text_of(self, "dgid", "flow_label", "sgid_index", "hop_limit", "traffic_class")
+        return attribute_lines(
+            self, "dgid", "flow_label", "sgid_index", "hop_limit", "traffic_class"
+        )
 
 
 class AHAttr(PyverbsObject):
@@ -227,7 +229,7 @@ class AHAttr(PyverbsObject):
             self._gr,
         )
 
-    def _route(self, name: str) -> Any:
+    def _route_attribute(self, name: str) -> Any:
         return getattr(self._gr, name) if self.is_global else None
 
     @property
@@ -242,7 +244,7 @@ class AHAttr(PyverbsObject):
     @property
     def flow_label(self) -> int | None:
         """Flow label of the route, 20 bits."""
-        value: int | None = self._route("flow_label")
+        value: int | None = self._route_attribute("flow_label")
         return value
 
     @flow_label.setter
@@ -252,7 +254,7 @@ class AHAttr(PyverbsObject):
     @property
     def sgid_index(self) -> int | None:
         """Index of the local GID."""
-        value: int | None = self._route("sgid_index")
+        value: int | None = self._route_attribute("sgid_index")
         return value
 
     @sgid_index.setter
@@ -262,7 +264,7 @@ class AHAttr(PyverbsObject):
     @property
     def hop_limit(self) -> int | None:
         """Hop limit of the route."""
-        value: int | None = self._route("hop_limit")
+        value: int | None = self._route_attribute("hop_limit")
         return value
 
     @hop_limit.setter
@@ -272,7 +274,7 @@ class AHAttr(PyverbsObject):
     @property
     def traffic_class(self) -> int | None:
         """Traffic class of the route."""
-        value: int | None = self._route("traffic_class")
+        value: int | None = self._route_attribute("traffic_class")
         return value
 
     @traffic_class.setter
@@ -283,10 +285,10 @@ class AHAttr(PyverbsObject):
         names = ["port_num", "sl", "src_path_bits", "dlid", "static_rate", "is_global"]
         if self.is_global:
             names += ["dgid", "flow_label", "sgid_index", "hop_limit", "traffic_class"]
-        return text_of(self, *names)
+        return attribute_lines(self, *names)
 
 
-def native_vector(context: Context, attr: AHAttr, what: str) -> NativeAHAttr:
+def to_native_ah_attr(context: Context, attr: AHAttr, what: str) -> NativeAHAttr:
     """Convert an address vector to the peer's IP address and the local IP address.
 
     Raises:
@@ -294,7 +296,7 @@ def native_vector(context: Context, attr: AHAttr, what: str) -> NativeAHAttr:
             exist on this device (EINVAL).
 
     """
-    own = context._addresses()
+    own = context._gid_addresses()
     index = attr._gr.sgid_index
     reason = ""
     if not attr.is_global:
@@ -304,14 +306,14 @@ def native_vector(context: Context, attr: AHAttr, what: str) -> NativeAHAttr:
     elif index >= len(own):
         reason = f"the device has {len(own)} GIDs, so there is no index {index}"
     else:
-        dest = address_of_raw(attr._gr._dgid, context._netdev)
+        dest = gid_octets_to_address(attr._gr._dgid, context._netdev)
         if (":" in dest) == (":" in own[index]):
             return NativeAHAttr(dest, 0, own[index])
         reason = f"GID {index}, {own[index]}, and {dest} are of different address families"
     raise PyverbsRDMAError(f"{what}: {reason}", errno.EINVAL)
 
 
-def _octets_of(grh: GRH | int) -> bytes:
+def _grh_octets(grh: GRH | int) -> bytes:
     if isinstance(grh, GRH):
         word = grh.version_tclass_flow or 6 << 28
         return _GRH.pack(word, grh.paylen, grh.next_hdr, grh.hop_limit, grh._sgid, grh._dgid)
@@ -320,7 +322,7 @@ def _octets_of(grh: GRH | int) -> bytes:
     return mem_alloc.read(int(grh), GRH_OCTETS)
 
 
-def _reversed(octets: bytes) -> tuple[bytes, bytes] | None:
+def _grh_gids(octets: bytes) -> tuple[bytes, bytes] | None:
     """Return the GIDs of a datagram's sender and destination, or None if there is no header."""
     if octets[0] >> 4 == 6:
         return octets[8:24], octets[24:40]
@@ -330,7 +332,7 @@ def _reversed(octets: bytes) -> tuple[bytes, bytes] | None:
     return None
 
 
-def _vector_of_wc(context: Context, wc: WC, grh: GRH | int | None, port_num: int) -> AHAttr:
+def _address_vector_of_wc(context: Context, wc: WC, grh: GRH | int | None, port_num: int) -> AHAttr:
     """Return an address vector to the sender of a datagram."""
     reason, ends = "", None
     if not wc.wc_flags & 1:  # IBV_WC_GRH
@@ -338,15 +340,15 @@ def _vector_of_wc(context: Context, wc: WC, grh: GRH | int | None, port_num: int
     elif grh is None:
         reason = "pass the address of its receive buffer as grh"
     else:
-        ends = _reversed(_octets_of(grh))
+        ends = _grh_gids(_grh_octets(grh))
         reason = "grh does not point to a datagram header"
     if ends is None:
         raise PyverbsRDMAError(f"Failed to create AH of a WC: {reason}", errno.EINVAL)
     source, came_to = ends
-    own = [raw_of_address(address) for address in context._addresses()]
+    own = [address_to_gid_octets(address) for address in context._gid_addresses()]
     family = [i for i, one in enumerate(own) if (one[:12] == _MAPPED) == (source[:12] == _MAPPED)]
     index = own.index(came_to) if came_to in own else family[0] if family else len(own)
-    route = GlobalRoute(GID._of(source), sgid_index=min(index, 255))
+    route = GlobalRoute(GID._from_octets(source), sgid_index=min(index, 255))
     return AHAttr(is_global=1, port_num=port_num, sl=wc.sl, gr=route)
 
 
@@ -365,10 +367,12 @@ class AH(Wrapper[NativeAH]):
             wc = kwargs.get("wc")
             if wc is None:
                 raise PyverbsUserError("An AH requires attr=AHAttr(...), or wc= and grh=")
-            attr = _vector_of_wc(pd._context, wc, kwargs.get("grh"), kwargs.get("port_num", 0))
+            attr = _address_vector_of_wc(
+                pd._context, wc, kwargs.get("grh"), kwargs.get("port_num", 0)
+            )
         what = "Failed to create AH"
-        native = native_vector(pd._context, attr, what)
-        with rdma(what):
+        native = to_native_ah_attr(pd._context, attr, what)
+        with convert_errors(what):
             self._h = NativeAH(pd._native(), native)
         self._pd = pd
-        self._made_from(pd)
+        self._register_with_parents(pd)

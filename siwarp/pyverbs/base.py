@@ -28,22 +28,22 @@ def PyverbsRDMAErrno(msg: str) -> PyverbsRDMAError:
 
 
 @contextlib.contextmanager
-def rdma(what: str) -> Iterator[None]:
+def convert_errors(what: str) -> Iterator[None]:
     """Convert errors of ``siwarp.verbs`` to PyverbsRDMAError: ``what``, then the reason."""
     try:
         yield
     except Error as e:
-        raise failed(what, e) from e
+        raise to_pyverbs_error(what, e) from e
     except (ValueError, OverflowError) as e:  # a number out of range for C
         raise PyverbsRDMAError(f"{what}: {e}", errno.EINVAL) from e
 
 
-def failed(what: str, error: Error) -> PyverbsRDMAError:
+def to_pyverbs_error(what: str, error: Error) -> PyverbsRDMAError:
     """Convert an error of ``siwarp.verbs`` to an exception of pyverbs."""
     return PyverbsRDMAError(f"{what}: {error.strerror}", error.errno or errno.EIO)
 
 
-def refuse(what: str, why: str) -> NoReturn:
+def raise_unsupported(what: str, why: str) -> NoReturn:
     """Raise an error: siwarp does not support ``what`` (EOPNOTSUPP), because of ``why``."""
     raise PyverbsRDMAError(f"siwarp has no {what}: {why}", errno.EOPNOTSUPP)
 
@@ -69,29 +69,33 @@ class PyverbsCM(PyverbsObject):
     #: Close order of children: the lowest rank closes first.
     _RANK: ClassVar[int] = 0
 
-    def _made_from(self, *parents: PyverbsCM) -> None:
+    def _register_with_parents(self, *parents: PyverbsCM) -> None:
         """Register this object with its parents, which close it before they close themselves."""
         self._serial = next(_serials)
         for parent in parents:
-            parent._below().add(self)
+            parent._children_registry().add(self)
 
-    def _below(self) -> weakref.WeakSet[PyverbsCM]:
+    def _children_registry(self) -> weakref.WeakSet[PyverbsCM]:
         found: weakref.WeakSet[PyverbsCM] | None = self.__dict__.get("_children")
         if found is None:
             found = weakref.WeakSet()
             self.__dict__["_children"] = found
         return found
 
-    def _of(self, kind: type[Kind]) -> list[Kind]:
+    def _open_children_of_type(self, kind: type[Kind]) -> list[Kind]:
         """Return the open children of this type."""
-        return [one for one in list(self._below()) if isinstance(one, kind) and not one._is_closed]
+        return [
+            one
+            for one in list(self._children_registry())
+            if isinstance(one, kind) and not one._is_closed
+        ]
 
     @property
     def _is_closed(self) -> bool:
         return False
 
     def _close_children(self) -> None:
-        below = self._below()
+        below = self._children_registry()
         for child in sorted(below, key=lambda one: (one._RANK, -one._serial)):
             below.discard(child)  # the child may close its own parents
             try:
@@ -136,7 +140,7 @@ class Wrapper(PyverbsCM, Generic[H]):
         """
         self._close_children()
         if self._h is not None and not self._shared:
-            with rdma(f"Failed to close this {type(self).__name__}"):
+            with convert_errors(f"Failed to close this {type(self).__name__}"):
                 self._h.close()
 
     def _unimport(self) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from siwarp.pyverbs._names import export
+from siwarp.pyverbs._names import export_enum_members
 
 
 class rdma_cm_event_type(IntEnum):
@@ -60,7 +60,7 @@ RAI_PASSIVE = 1
 RDMA_OPTION_ID = 0
 RDMA_OPTION_ID_ACK_TIMEOUT = 3
 
-export(globals())
+export_enum_members(globals())
 
 if TYPE_CHECKING:
 

@@ -13,11 +13,11 @@ from siwarp.cm import id as cm
 from siwarp.pyverbs import cm_enums as ce
 from siwarp.pyverbs import enums as e
 from siwarp.pyverbs._cm_device import (
-    device_of,
-    device_of_id,
-    every_address,
-    is_any,
-    pd_of,
+    addresses_with_devices,
+    device_of_cm_id,
+    device_with_address,
+    is_wildcard_address,
+    shared_pd,
 )
 from siwarp.pyverbs._cm_groups import Groups
 from siwarp.pyverbs._cm_param import (
@@ -29,12 +29,12 @@ from siwarp.pyverbs._cm_param import (
     UDParam,
 )
 from siwarp.pyverbs._cm_post import Posting
-from siwarp.pyverbs.addr import GID, AHAttr, GlobalRoute, raw_of_address
-from siwarp.pyverbs.base import PyverbsRDMAErrno, rdma
+from siwarp.pyverbs.addr import GID, AHAttr, GlobalRoute, address_to_gid_octets
+from siwarp.pyverbs.base import PyverbsRDMAErrno, convert_errors
 from siwarp.pyverbs.device import Context
 from siwarp.pyverbs.pd import PD
 from siwarp.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError, PyverbsUserError
-from siwarp.pyverbs.qp import ECE, QPN_OF_CM, QPAttr, QPInitAttr, find
+from siwarp.pyverbs.qp import ECE, QPN_OF_CM, QPAttr, QPInitAttr, find_open_qp
 from siwarp.pyverbs.utils import gid_text
 from siwarp.verbs import device as verbs_device
 from siwarp.verbs._ffi import Address
@@ -99,23 +99,23 @@ class CMID(Posting, Groups):
         port_space: int = ce.RDMA_PS_TCP,
         listen_id: CMID | None = None,
     ) -> None:
-        self._begin_empty(pd, qp_init_attr)
+        self._init_state(pd, qp_init_attr)
         if isinstance(creator, CMEvent):
             if listen_id is None:
                 raise PyverbsUserError("The CMID of a request needs listen_id")
-            self._adopt(creator, listen_id)
+            self._adopt_request(creator, listen_id)
         elif isinstance(creator, AddrInfo):
-            self._make(CMEventChannel(), creator._port_space)
+            self._create_id(CMEventChannel(), creator._port_space)
             self._sync = True
-            self._begin_endpoint(creator, qp_init_attr)
+            self._init_endpoint(creator, qp_init_attr)
         elif isinstance(creator, CMEventChannel):
-            self._make(creator, port_space)
+            self._create_id(creator, port_space)
         elif listen_id is None:
             raise PyverbsUserError("A CMID requires an AddrInfo, a CMEventChannel or a CMEvent")
 
     # ---- creation
 
-    def _begin_empty(self, pd: PD | None, attr: QPInitAttr | None) -> None:
+    def _init_state(self, pd: PD | None, attr: QPInitAttr | None) -> None:
         self._given_pd, self._ep_attr = pd, attr
         self._sync = self._bound = self._any = self._v6only = False
         self._asks = self._listening = self._resolved = self._routed = False
@@ -125,23 +125,23 @@ class CMID(Posting, Groups):
         self._device_: verbs_device.Context | None = None
         self._resources = self._depth = self._tos = 0
         self._ack_timeout = _ACK_TIMEOUT
-        self._begin_posting()
-        self._begin_groups()
+        self._init_posting()
+        self._init_groups()
 
-    def _make(self, channel: CMEventChannel, port_space: int) -> None:
+    def _create_id(self, channel: CMEventChannel, port_space: int) -> None:
         if port_space == ce.RDMA_PS_IB:
             raise PyverbsRDMAError("siwarp has no RDMA_PS_IB: there are no LIDs", errno.EOPNOTSUPP)
         self._ps = int(port_space)
-        with rdma("Failed to create CM ID"):
+        with convert_errors("Failed to create CM ID"):
             self._h = cm.CMID(channel._native(), ud=self._is_ud)
-        self._take_channel(channel)
+        self._use_channel(channel)
 
-    def _take_channel(self, channel: CMEventChannel) -> None:
+    def _use_channel(self, channel: CMEventChannel) -> None:
         self._channel = channel
-        channel._know(self._native(), self)
-        self._made_from(channel)
+        channel._register_id(self._native(), self)
+        self._register_with_parents(channel)
 
-    def _adopt(self, event: CMEvent, listener: CMID) -> None:
+    def _adopt_request(self, event: CMEvent, listener: CMID) -> None:
         """Take ownership of the new id in a connection request."""
         native = event._native
         if event._kind != ce.RDMA_CM_EVENT_CONNECT_REQUEST:
@@ -149,14 +149,14 @@ class CMID(Posting, Groups):
         self._h, self._ps, self._tos = native.id, listener._ps, listener._tos
         self._asks = self._bound = True
         self._resources, self._depth = native.responder_resources, native.initiator_depth
-        self._take_channel(listener._channel)
-        found = device_of_id(self._h)
+        self._use_channel(listener._channel)
+        found = device_of_cm_id(self._h)
         if found is not None:
             self._device_ = found
-        with rdma("Failed to get the address of a request"):
+        with convert_errors("Failed to get the address of a request"):
             self._source, self._dest = self._h.local_addr, self._h.peer_addr
 
-    def _begin_endpoint(self, info: AddrInfo, attr: QPInitAttr | None) -> None:
+    def _init_endpoint(self, info: AddrInfo, attr: QPInitAttr | None) -> None:
         if info._flags & ce.RAI_PASSIVE:
             self.bind_addr(info)
             return
@@ -176,7 +176,7 @@ class CMID(Posting, Groups):
     def _qp_type(self) -> int:
         return e.IBV_QPT_UD if self._is_ud else e.IBV_QPT_RC
 
-    def _device(self) -> verbs_device.Context:
+    def _require_device(self) -> verbs_device.Context:
         if self._device_ is None:
             raise PyverbsRDMAError(
                 "This CMID has no device yet: bind it to an address, or resolve one", errno.ENODEV
@@ -185,7 +185,7 @@ class CMID(Posting, Groups):
 
     def _native_pd(self) -> NativePD:
         given = self._given_pd
-        return pd_of(self._device()) if given is None else given._native()
+        return shared_pd(self._require_device()) if given is None else given._native()
 
     @property
     def pd(self) -> PD:
@@ -204,7 +204,7 @@ class CMID(Posting, Groups):
     @property
     def dev_name(self) -> str:
         """The name of the device."""
-        return self._device().name
+        return self._require_device().name
 
     @property
     def port_num(self) -> int:
@@ -218,7 +218,7 @@ class CMID(Posting, Groups):
 
     # ---- events
 
-    def _follow(self, event: cm.CMEvent) -> int | None:
+    def _handle_event(self, event: cm.CMEvent) -> int | None:
         """Update the state for an event; return the program's event number, ``None``: no event."""
         kind = int(event.type)
         if kind == cm.CMEventType.CONNECT_REQUEST:
@@ -234,35 +234,35 @@ class CMID(Posting, Groups):
             kind = int(cm.CMEventType.UNREACHABLE)
         self._over |= kind in (cm.CMEventType.DISCONNECTED, cm.CMEventType.CONNECT_ERROR)
         if kind == cm.CMEventType.MULTICAST_JOIN:
-            return self._joined()
+            return self._handle_multicast_join()
         return kind
 
-    def _ud_of(self, event: cm.CMEvent, kind: int) -> tuple[int, int, AHAttr] | None:
+    def _ud_destination(self, event: cm.CMEvent, kind: int) -> tuple[int, int, AHAttr] | None:
         """Return QPN, Q_Key and address vector of the remote end in an event of datagrams."""
         if not self._is_ud:
             return None
         if kind in (ce.RDMA_CM_EVENT_MULTICAST_JOIN, ce.RDMA_CM_EVENT_MULTICAST_ERROR):
-            return self._last_group_way()
+            return self._last_group_destination()
         if kind != ce.RDMA_CM_EVENT_ESTABLISHED:
             return None
         peer = self._native().peer_addr
-        return event.qpn, event.qkey, self._way_to(peer[0])
+        return event.qpn, event.qkey, self._address_vector_to(peer[0])
 
-    def _way_to(self, host: str) -> AHAttr:
+    def _address_vector_to(self, host: str) -> AHAttr:
         """Return an address vector to a host or a multicast group."""
-        own = self._device().query_info().addresses
+        own = self._require_device().query_info().addresses
         family = [i for i, one in enumerate(own) if (":" in one) == (":" in host)]
         mine = self._source[0] if self._source else None
         index = next((i for i in family if own[i] == mine), family[0] if family else 0)
-        dgid = GID(gid_text(raw_of_address(host)))
+        dgid = GID(gid_text(address_to_gid_octets(host)))
         route = GlobalRoute(dgid, 0, index, _HOPS, self._tos)
         return AHAttr(is_global=1, port_num=1, gr=route)
 
-    def _complete(self) -> None:
+    def _wait_if_synchronous(self) -> None:
         """Wait for the event of a synchronous call."""
         if not self._sync:
             return
-        event = self._channel._next()
+        event = self._channel._next_event()
         try:
             event._native.check()
         except Error as error:
@@ -280,13 +280,13 @@ class CMID(Posting, Groups):
             raise PyverbsRDMAError(
                 "Failed to bind ID: no source address, or already bound", errno.EINVAL
             )
-        self._bind(lai._src)
+        self._bind_address(lai._src)
 
-    def _bind(self, source: Address) -> None:
+    def _bind_address(self, source: Address) -> None:
         native = self._native()
-        with rdma(f"Failed to bind ID to {source[0]} port {source[1]}"):
-            if not is_any(source[0]):
-                self._device_ = device_of(source[0])
+        with convert_errors(f"Failed to bind ID to {source[0]} port {source[1]}"):
+            if not is_wildcard_address(source[0]):
+                self._device_ = device_with_address(source[0])
                 native.set_device(self._device_)
             native.bind_addr(source, v6only=self._v6only)
             self._source = native.local_addr
@@ -295,7 +295,13 @@ class CMID(Posting, Groups):
     def resolve_addr(self, rai: AddrInfo, timeout_ms: int = 2000) -> None:
         """Find the device and local address for ``dst``; ADDR_RESOLVED is raised at once."""
         dest = rai._dst
-        if dest is None or is_any(dest[0]) or self._asks or self._listening or self._resolved:
+        if (
+            dest is None
+            or is_wildcard_address(dest[0])
+            or self._asks
+            or self._listening
+            or self._resolved
+        ):
             raise PyverbsRDMAError(
                 "Failed to resolve address: no destination, or already resolved", errno.EINVAL
             )
@@ -304,25 +310,29 @@ class CMID(Posting, Groups):
         except Error as error:
             if error.errno not in _OF_NETWORK:
                 raise PyverbsRDMAError(str(error.strerror), error.errno or errno.EIO) from error
-            with rdma("Failed to resolve address"):
+            with convert_errors("Failed to resolve address"):
                 self._native().tell(cm.CMEventType.ADDR_ERROR, error.errno)
-            self._complete()
+            self._wait_if_synchronous()
             return
         self._dest, self._resolved = dest, True
-        with rdma("Failed to resolve address"):
+        with convert_errors("Failed to resolve address"):
             self._native().tell(cm.CMEventType.ADDR_RESOLVED)
-        self._complete()
+        self._wait_if_synchronous()
 
     def _choose_source(self, source: Address | None, dest: Address) -> None:
-        if source is not None and not self._bound and not (is_any(source[0]) and not source[1]):
-            self._bind(source)
+        if (
+            source is not None
+            and not self._bound
+            and not (is_wildcard_address(source[0]) and not source[1])
+        ):
+            self._bind_address(source)
         if self._device_ is not None:
             return
         found = verbs_device.source_toward(dest)
         if not self._bound and not self._is_ud:
-            self._bind((found, 0))
+            self._bind_address((found, 0))
             return
-        self._device_ = device_of(found)
+        self._device_ = device_with_address(found)
         self._native().set_device(self._device_)
         port = self._source[1] if self._bound and self._source else 0
         self._source = found, port
@@ -335,10 +345,10 @@ class CMID(Posting, Groups):
                 "resolved",
                 errno.EINVAL,
             )
-        with rdma("Failed to resolve route"):
+        with convert_errors("Failed to resolve route"):
             self._native().tell(cm.CMEventType.ROUTE_RESOLVED)
         self._routed = True
-        self._complete()
+        self._wait_if_synchronous()
 
     # ---- the passive side
 
@@ -347,11 +357,11 @@ class CMID(Posting, Groups):
         if self._listening or self._asks or self._qp is not None:
             raise PyverbsRDMAError("Failed to listen: the CMID is already in use", errno.EINVAL)
         if not self._bound:
-            self._bind(("::", 0))
+            self._bind_address(("::", 0))
         native, most = self._native(), backlog if backlog > 0 else 128
-        with rdma("Failed to listen"):
+        with convert_errors("Failed to listen"):
             if self._any and self._source is not None:
-                for device, address in every_address():
+                for device, address in addresses_with_devices():
                     if ":" in address or not self._v6only:
                         self._listen_at(native, device, address, most)
             else:
@@ -381,14 +391,14 @@ class CMID(Posting, Groups):
             raise PyverbsRDMAError(
                 "Failed to get request: the CMID is not a synchronous listener", errno.EINVAL
             )
-        event = self._channel._next()
+        event = self._channel._next_event()
         new = CMID(event, pd=self._given_pd, listen_id=self)
         channel = CMEventChannel()
-        with rdma("Failed to get request"):
+        with convert_errors("Failed to get request"):
             new._native().migrate(channel._native())
         new._sync = True
-        new._take_channel(channel)
-        self._channel._below().discard(new)
+        new._use_channel(channel)
+        self._channel._children_registry().discard(new)
         if self._ep_attr is not None:
             attr = self._ep_attr
             own = QPInitAttr(
@@ -405,20 +415,20 @@ class CMID(Posting, Groups):
                 "Failed to accept: the CMID has no connection request", errno.EINVAL
             )
         if self._qp is None:
-            self._take_other(param)
+            self._bind_program_qp(param)
         if param is None:
             param = ConnParam(min(self._resources, 255), min(self._depth, 255), rnr_retry=7)
         self._set_retries(param)
         self._accepted = True  # before another thread may handle its events
         try:
-            with rdma("Failed to accept"):
-                self._native().accept(self._param(param, hold=False))
+            with convert_errors("Failed to accept"):
+                self._native().accept(self._native_param(param, hold=False))
         except PyverbsRDMAError:
             self._accepted = False
             raise
         self._asks = False
         if not self._is_ud:  # the passive side of datagrams gets no event that its answer arrived
-            self._complete()
+            self._wait_if_synchronous()
 
     def reject(self, private_data: bytes | str | None = None, private_data_len: int = 0) -> None:
         """Reject the connection request of this id."""
@@ -429,36 +439,36 @@ class CMID(Posting, Groups):
             raise PyverbsRDMAError(
                 "Failed to reject: the CMID has no connection request", errno.EINVAL
             )
-        with rdma("Failed to reject"):
+        with convert_errors("Failed to reject"):
             self._native().reject(data)
         self._asks = False
 
     # ---- the active side, and disconnecting
 
-    def _param(self, param: ConnParam, hold: bool) -> cm.ConnParam:
+    def _native_param(self, param: ConnParam, hold: bool) -> cm.ConnParam:
         if self._is_ud:
             return cm.ConnParam(private_data=param.private_data)
-        with rdma("Failed to query device"):
-            limits = self._device().query_device()
+        with convert_errors("Failed to query device"):
+            limits = self._require_device().query_device()
         most = limits.max_qp_init_rd_atom, limits.max_qp_rd_atom
-        return param._native(hold, self._tos, *most)
+        return param._to_native(hold, self._tos, *most)
 
-    def _take_other(self, param: ConnParam | None) -> None:
+    def _bind_program_qp(self, param: ConnParam | None) -> None:
         """Use a queue pair that the program made itself, and identified by its number."""
-        qp = find(self._device(), param.qpn) if param is not None else None
+        qp = find_open_qp(self._require_device(), param.qpn) if param is not None else None
         if qp is None:
             raise PyverbsRDMAError(
                 "The CMID has no queue pair: call create_qp, or pass the number of one as "
                 "ConnParam(qp_num=)",
                 errno.EINVAL,
             )
-        with rdma("Failed to use the queue pair"):
+        with convert_errors("Failed to use the queue pair"):
             self._native().bind_qp(qp._native())
 
     def _set_retries(self, param: ConnParam) -> None:
         if self._qp is not None and not self._is_ud:
             retries = min(param.rnr_retry, _RETRIES)
-            with rdma("Failed to set the retries"):
+            with convert_errors("Failed to set the retries"):
                 self._qp._native().modify(NativeQPAttr(rnr_retry=retries, min_rnr_timer=_RNR_TIMER))
 
     def connect(self, param: ConnParam | None = None) -> None:
@@ -473,13 +483,13 @@ class CMID(Posting, Groups):
             raise PyverbsRDMAError("Failed to connect: resolve the route first", errno.EINVAL)
         self._holds = self._qp is None and not self._is_ud
         if self._holds:
-            self._take_other(param)
+            self._bind_program_qp(param)
         chosen = ConnParam(255, 255, rnr_retry=7) if param is None else param
         self._set_retries(chosen)
         source = self._source if self._bound else None
-        with rdma("Failed to connect"):
-            self._native().connect(self._dest, self._param(chosen, self._holds), source)
-        self._complete()
+        with convert_errors("Failed to connect"):
+            self._native().connect(self._dest, self._native_param(chosen, self._holds), source)
+        self._wait_if_synchronous()
 
     def establish(self) -> None:
         """Complete the connection of a queue pair that the program made itself."""
@@ -489,7 +499,7 @@ class CMID(Posting, Groups):
                 "establishes the connection itself",
                 errno.EINVAL,
             )
-        with rdma("Failed to establish"):
+        with convert_errors("Failed to establish"):
             self._native().establish()
 
     def disconnect(self) -> None:
@@ -501,11 +511,11 @@ class CMID(Posting, Groups):
                 self._qp.modify(QPAttr(qp_state=e.IBV_QPS_ERR), e.IBV_QP_STATE)
             return
         self._ends = True
-        with rdma("Failed to disconnect"):
+        with convert_errors("Failed to disconnect"):
             self._native().disconnect()
         # Without a connection, or after its end, there is no event to wait for.
         if not self._over and (self._accepted or self._established or self._holds):
-            self._complete()
+            self._wait_if_synchronous()
 
     # ---- options and attributes
 
@@ -533,7 +543,7 @@ class CMID(Posting, Groups):
             attr.qkey, attr.qp_access_flags = self._QKEY, 0 if self._is_ud else _RIGHTS
         elif qp_state == e.IBV_QPS_RTR and not self._is_ud:
             peer = self._dest[0] if self._dest else "0.0.0.0"
-            attr.ah_attr, attr.dest_qp_num = self._way_to(peer), QPN_OF_CM
+            attr.ah_attr, attr.dest_qp_num = self._address_vector_to(peer), QPN_OF_CM
             attr.max_dest_rd_atomic, attr.min_rnr_timer = min(self._resources, 255), _RNR_TIMER
             mask |= e.IBV_QP_AV | e.IBV_QP_PATH_MTU | e.IBV_QP_DEST_QPN | e.IBV_QP_RQ_PSN
             mask |= e.IBV_QP_MAX_DEST_RD_ATOMIC | e.IBV_QP_MIN_RNR_TIMER
@@ -559,11 +569,11 @@ class CMID(Posting, Groups):
 
     def query_qp(self, attr_mask: int) -> tuple[QPAttr, QPInitAttr]:
         """Return the attributes and creation parameters of the queue pair."""
-        return self._own_qp().query(attr_mask)
+        return self._require_qp().query(attr_mask)
 
     def close(self) -> None:
         """Close the id, then its queue pair, its memory regions and its completion queues."""
         super(Posting, self).close()
-        self._close_posting()
+        self._close_own_objects()
         if self._sync:
             self._channel.close()

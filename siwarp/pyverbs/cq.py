@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from siwarp.base import system
 from siwarp.pyverbs import enums as e
-from siwarp.pyverbs._field import Shown, UInt, text_of
+from siwarp.pyverbs._field import Shown, UInt, attribute_lines
 from siwarp.pyverbs._wc import (
     WC,
     cqe_flags_to_str,
@@ -20,9 +20,9 @@ from siwarp.pyverbs.base import (
     PyverbsObject,
     PyverbsRDMAErrno,
     Wrapper,
-    failed,
-    rdma,
-    refuse,
+    convert_errors,
+    raise_unsupported,
+    to_pyverbs_error,
 )
 from siwarp.pyverbs.device import Context
 from siwarp.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError
@@ -70,10 +70,10 @@ class CompChannel(Wrapper[verbs_cq.CompChannel]):
     _RANK = 9
 
     def __init__(self, context: Context) -> None:
-        with rdma("Failed to create a completion channel"):
+        with convert_errors("Failed to create a completion channel"):
             self._h = verbs_cq.CompChannel(context._native())
         self._context = context
-        self._made_from(context)
+        self._register_with_parents(context)
 
     def get_cq_event(self, expected_cq: CQ | CQEX) -> None:
         """Wait for the next event, which must be of ``expected_cq``; Ctrl-C interrupts the wait.
@@ -82,7 +82,7 @@ class CompChannel(Wrapper[verbs_cq.CompChannel]):
             PyverbsRDMAError: the event is of another queue.
 
         """
-        with rdma("Failed to get a CQ event"):
+        with convert_errors("Failed to get a CQ event"):
             found = self._native().get_cq_event()
         if found is not expected_cq._h:
             if found is not None:
@@ -95,10 +95,12 @@ class CompChannel(Wrapper[verbs_cq.CompChannel]):
         return self._native().fileno()
 
 
-def _make(context: Context, cqe: int, channel: CompChannel | None, comp_vector: int) -> verbs_cq.CQ:
+def _create_native_cq(
+    context: Context, cqe: int, channel: CompChannel | None, comp_vector: int
+) -> verbs_cq.CQ:
     # Accept float values as Cython does: max_cqe / 2 is a float.
     size = max(_LEAST, int(cqe)) if cqe > 0 else int(cqe)
-    with rdma("Failed to create a CQ"):
+    with convert_errors("Failed to create a CQ"):
         native = None if channel is None else channel._native()
         return verbs_cq.CQ(context._native(), size, None, native, comp_vector)
 
@@ -107,9 +109,11 @@ class _Queue(Wrapper[verbs_cq.CQ]):
     _RANK = 7
     _channel: CompChannel | None
 
-    def _begin(self, context: Context, native: verbs_cq.CQ, channel: CompChannel | None) -> None:
+    def _init_queue(
+        self, context: Context, native: verbs_cq.CQ, channel: CompChannel | None
+    ) -> None:
         self._h, self._context, self._channel = native, context, channel
-        self._made_from(context, *(() if channel is None else (channel,)))
+        self._register_with_parents(context, *(() if channel is None else (channel,)))
 
     @property
     def comp_channel(self) -> CompChannel | None:
@@ -119,17 +123,17 @@ class _Queue(Wrapper[verbs_cq.CQ]):
     def req_notify(self, solicited_only: bool = False) -> None:
         """Request one event for the next completion; without a channel this has no effect."""
         if self._channel is not None:
-            with rdma("Failed to request notification"):
+            with convert_errors("Failed to request notification"):
                 self._native().req_notify(bool(solicited_only))
 
     def ack_events(self, num_events: int) -> None:
         """Acknowledge events that the channel returned."""
-        with rdma("Failed to acknowledge events"):
+        with convert_errors("Failed to acknowledge events"):
             self._native().ack_events(num_events)
 
     def resize(self, cqe: int) -> None:
         """Resize the queue to hold at least ``cqe`` completions."""
-        with rdma("Failed to resize CQ"):
+        with convert_errors("Failed to resize CQ"):
             self._native().resize(int(cqe))
 
     @property
@@ -156,7 +160,7 @@ class CQ(_Queue):
         comp_vector: int = 0,
     ) -> None:
         self.cq_context = cq_context
-        self._begin(context, _make(context, cqe, channel, comp_vector), channel)
+        self._init_queue(context, _create_native_cq(context, cqe, channel, comp_vector), channel)
 
     def poll(self, num_entries: int = 1) -> tuple[int, list[WC]]:
         """Poll up to ``num_entries`` completions; return their number, and a list of them.
@@ -170,12 +174,12 @@ class CQ(_Queue):
         try:
             found = self._native().poll(num_entries)
         except Error as error:
-            raise failed("Failed to poll CQ", error) from error
-        return len(found), [WC._of(one) for one in found]
+            raise to_pyverbs_error("Failed to poll CQ", error) from error
+        return len(found), [WC._from_native(one) for one in found]
 
     def __str__(self) -> str:
         channel = "None" if self._channel is None else "set"
-        return text_of(self, "cqe") + f"{'comp channel':<22}: {channel:<20}\n"
+        return attribute_lines(self, "cqe") + f"{'comp channel':<22}: {channel:<20}\n"
 
 
 class PollCqAttr(PyverbsObject):
@@ -252,25 +256,25 @@ class CQEX(_Queue):
                 "Failed to create extended CQ: comp_mask has undefined bits", errno.EINVAL
             )
         if attr.wc_flags & ~_READERS:
-            refuse("such wc_flags", "there are no Ethernet frames and no tag matching")
+            raise_unsupported("such wc_flags", "there are no Ethernet frames and no tag matching")
         if flags & ~e.IBV_CREATE_CQ_ATTR_SINGLE_THREADED:
-            refuse(
+            raise_unsupported(
                 "IGNORE_OVERRUN", "an overflow puts the CQ and its queue pairs into the error state"
             )
-        native = _make(context, attr.cqe, attr.comp_channel, attr.comp_vector)
-        self._begin(context, native, attr.comp_channel)
+        native = _create_native_cq(context, attr.cqe, attr.comp_channel, attr.comp_vector)
+        self._init_queue(context, native, attr.comp_channel)
         self._wc = _NONE
         self._monotonic_ns = self._wallclock_ns = 0
         self._polling = False
 
-    def _next(self) -> int:
+    def _poll_one(self) -> int:
         try:
             found = self._native().poll(1)
         except Error as error:
             return error.errno or errno.EIO
         if not found:
             return errno.ENOENT
-        self._wc = WC._of(found[0])
+        self._wc = WC._from_native(found[0])
         self._monotonic_ns = system.clock_ns(False)
         self._wallclock_ns = system.clock_ns(True)
         return 0
@@ -279,13 +283,13 @@ class CQEX(_Queue):
         """Start a batch with the next completion: 0, ENOENT if there is none, or another errno."""
         if (attr is not None and attr.comp_mask) or self._polling:
             return errno.EINVAL
-        result = self._next()
+        result = self._poll_one()
         self._polling = result == 0
         return result
 
     def poll_next(self) -> int:
         """Advance to the next completion; results as for ``start_poll``."""
-        return self._next() if self._polling else errno.EINVAL
+        return self._poll_one() if self._polling else errno.EINVAL
 
     def end_poll(self) -> None:
         """End the batch."""
@@ -362,4 +366,4 @@ class CQEX(_Queue):
         return info or WcTmInfo()
 
     def __str__(self) -> str:
-        return text_of(self, "wr_id", "status")
+        return attribute_lines(self, "wr_id", "status")

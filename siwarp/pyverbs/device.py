@@ -26,7 +26,7 @@ from siwarp.pyverbs._device_attr import (
     RSSCaps,
     TMCaps,
     TSOCaps,
-    gid_of,
+    gid_from_octets,
 )
 from siwarp.pyverbs._device_text import (
     guid_format,
@@ -46,16 +46,16 @@ from siwarp.pyverbs._device_text import (
     translate_transport_type,
     width_to_str,
 )
-from siwarp.pyverbs._field import Shown, fill
-from siwarp.pyverbs._interfaces import guid_of, rate_of
-from siwarp.pyverbs.addr import GID, raw_of_address
+from siwarp.pyverbs._field import Shown, set_read_only_attributes
+from siwarp.pyverbs._interfaces import interface_guid, link_width_and_speed
+from siwarp.pyverbs.addr import GID, address_to_gid_octets
 from siwarp.pyverbs.base import (
     PyverbsCM,
     PyverbsObject,
     PyverbsRDMAErrno,
     Wrapper,
-    rdma,
-    refuse,
+    convert_errors,
+    raise_unsupported,
 )
 from siwarp.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError, PyverbsUserError
 from siwarp.pyverbs.utils import gid_str
@@ -168,7 +168,7 @@ def get_device_list() -> list[Device]:
         PyverbsRDMAError: the interfaces cannot be listed.
 
     """
-    with rdma("Failed to get the list of devices"):
+    with convert_errors("Failed to get the list of devices"):
         found = verbs_device.get_device_list()
     roce = persona() == Persona.ROCE
     node = e.IBV_NODE_CA if roce else e.IBV_NODE_RNIC
@@ -177,7 +177,7 @@ def get_device_list() -> list[Device]:
     return [
         Device(
             one.name.encode(),
-            guid_of(one.netdev),
+            interface_guid(one.netdev),
             node,
             transport,
             system.interface_index(one.netdev),
@@ -199,7 +199,7 @@ class AsyncEvent(PyverbsObject):
         self._native: NativeAsyncEvent | None = None
 
     @classmethod
-    def _of(cls, native: NativeAsyncEvent) -> AsyncEvent:
+    def _from_native(cls, native: NativeAsyncEvent) -> AsyncEvent:
         event = cls(int(native.event_type))
         event._native = native
         return event
@@ -221,7 +221,7 @@ class AsyncEvent(PyverbsObject):
 _contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 
 
-def _same_file(a: int, b: int) -> bool:
+def _is_same_file(a: int, b: int) -> bool:
     try:
         return os.path.samestat(os.fstat(a), os.fstat(b))
     except OSError:
@@ -243,39 +243,39 @@ class Context(Wrapper[verbs_device.Context]):
     def __init__(self, **kwargs: Any) -> None:
         self._cmd_fd = -1
         if kwargs.get("cmid") is not None:
-            self._share(kwargs["cmid"]._device())
+            self._share_native(kwargs["cmid"]._require_device())
         elif kwargs.get("cmd_fd") is not None:
-            self._import(int(kwargs["cmd_fd"]))
+            self._import_by_fd(int(kwargs["cmd_fd"]))
         elif kwargs.get("attr") is not None:
-            refuse("provider-specific open", "there are no vendor attributes")
+            raise_unsupported("provider-specific open", "there are no vendor attributes")
         elif kwargs.get("name") is None:
             raise PyverbsUserError("Device name must be provided")
         else:
             name = kwargs["name"]
             name = name.decode() if isinstance(name, bytes) else str(name)
-            self._open(name)
+            self._open_by_name(name)
         self._name = self._native().name
-        self._made_from()
+        self._register_with_parents()
         _contexts.add(self)
 
-    def _open(self, name: str) -> None:
-        with rdma("Failed to get the list of devices"):
+    def _open_by_name(self, name: str) -> None:
+        with convert_errors("Failed to get the list of devices"):
             known = [one.name for one in verbs_device.get_device_list()]
         if name not in known:
             raise PyverbsRDMAError(
                 f"Failed to find the device {name}: the devices are {', '.join(known)}",
                 errno.ENODEV,
             )
-        with rdma(f"Failed to open device {name}"):
+        with convert_errors(f"Failed to open device {name}"):
             self._h = verbs_device.Context(name)
 
-    def _share(self, native: verbs_device.Context) -> None:
+    def _share_native(self, native: verbs_device.Context) -> None:
         self._h, self._shared = native, True
 
-    def _import(self, fd: int) -> None:
+    def _import_by_fd(self, fd: int) -> None:
         for other in list(_contexts):
-            if not other._is_closed and other._cmd_fd >= 0 and _same_file(fd, other._cmd_fd):
-                self._share(other._native())
+            if not other._is_closed and other._cmd_fd >= 0 and _is_same_file(fd, other._cmd_fd):
+                self._share_native(other._native())
                 self._other = other  # keeps the imported Context open as long as this one
                 self._cmd_fd = fd
                 return
@@ -327,26 +327,26 @@ class Context(Wrapper[verbs_device.Context]):
     def _netdev(self) -> str:
         return self._native().device.netdev
 
-    def _info(self) -> verbs_device.Device:
-        with rdma("Failed to query the port"):
+    def _query_info(self) -> verbs_device.Device:
+        with convert_errors("Failed to query the port"):
             return self._native().query_info()
 
-    def _addresses(self) -> tuple[str, ...]:
+    def _gid_addresses(self) -> tuple[str, ...]:
         """Return the IP addresses of the device's GIDs, in the order of the GID table."""
-        return self._info().addresses[:_GIDS]
+        return self._query_info().addresses[:_GIDS]
 
     # ---- queries
 
     def query_device(self) -> DeviceAttr:
         """Return the device's limits."""
-        with rdma("Failed to query device"):
+        with convert_errors("Failed to query device"):
             limits = self._native().query_device()
         same = set(vars(DeviceAttr)) & set(limits.__dataclass_fields__)
         values = {name: min(getattr(limits, name), _INT_MAX) for name in same}
         values["max_mr_size"] = limits.max_mr_size
-        guid, groups = guid_of(self._netdev), values["max_qp"]
+        guid, groups = interface_guid(self._netdev), values["max_qp"]
         attr = DeviceAttr()
-        fill(
+        set_read_only_attributes(
             attr,
             **values,
             fw_version=version("siwarp"),
@@ -367,7 +367,7 @@ class Context(Wrapper[verbs_device.Context]):
                 "Failed to query extended device attributes: comp_mask must be 0", errno.EINVAL
             )
         attr = DeviceAttrEx()
-        fill(attr, orig_attr=self.query_device())
+        set_read_only_attributes(attr, orig_attr=self.query_device())
         return attr
 
     def _check_port(self, port_num: int, what: str) -> None:
@@ -380,13 +380,13 @@ class Context(Wrapper[verbs_device.Context]):
     def query_port(self, port_num: int) -> PortAttr:
         """Return the state of the port; its number is 1."""
         self._check_port(port_num, "port")
-        info, native = self._info(), self._native()
-        with rdma("Failed to query the port"):
+        info, native = self._query_info(), self._native()
+        with convert_errors("Failed to query the port"):
             limits = native.query_device()
-        width, speed = rate_of(info.netdev)
+        width, speed = link_width_and_speed(info.netdev)
         mtu = max([1, *(n for n in range(1, 6) if 128 << n <= info.mtu)])
         attr = PortAttr()
-        fill(
+        set_read_only_attributes(
             attr,
             state=int(e.IBV_PORT_ACTIVE if info.up else e.IBV_PORT_DOWN),
             active_mtu=mtu,
@@ -399,11 +399,11 @@ class Context(Wrapper[verbs_device.Context]):
 
     def query_gid(self, port_num: int, index: int) -> GID:
         """Return a GID of the port; an unused entry is zero."""
-        self._check_gid(port_num, index)
-        own = self._addresses()
-        return GID() if index >= len(own) else gid_of(raw_of_address(own[index]))
+        self._check_gid_index(port_num, index)
+        own = self._gid_addresses()
+        return GID() if index >= len(own) else gid_from_octets(address_to_gid_octets(own[index]))
 
-    def _check_gid(self, port_num: int, index: int) -> None:
+    def _check_gid_index(self, port_num: int, index: int) -> None:
         self._check_port(port_num, f"GID {index} of port")
         if not 0 <= index < _GIDS:
             raise PyverbsRDMAError(
@@ -412,12 +412,12 @@ class Context(Wrapper[verbs_device.Context]):
 
     def query_gid_type(self, port_num: int, index: int) -> int:
         """Return the type of a GID in the numbering of sysfs: RoCE v2."""
-        self._check_gid(port_num, index)
+        self._check_gid_index(port_num, index)
         return e.IBV_GID_TYPE_SYSFS_ROCE_V2
 
-    def _entry(self, index: int, address: str) -> GIDEntry:
+    def _gid_entry(self, index: int, address: str) -> GIDEntry:
         prefix, interface = _ffi.ffi.unpack(
-            _ffi.ffi.cast("uint64_t *", _ffi.ffi.from_buffer(raw_of_address(address))), 2
+            _ffi.ffi.cast("uint64_t *", _ffi.ffi.from_buffer(address_to_gid_octets(address))), 2
         )
         netdev = system.interface_index(self._netdev)
         return GIDEntry(prefix, interface, index, _PORT, e.IBV_GID_TYPE_ROCE_V2, netdev)
@@ -429,15 +429,15 @@ class Context(Wrapper[verbs_device.Context]):
             PyverbsRDMAError: the entry is unused (ENODATA), or ``flags`` is not 0 (EOPNOTSUPP).
 
         """
-        self._check_gid(port_num, gid_index)
+        self._check_gid_index(port_num, gid_index)
         if flags:
-            refuse("flags of query_gid_ex", "none is defined")
-        own = self._addresses()
+            raise_unsupported("flags of query_gid_ex", "none is defined")
+        own = self._gid_addresses()
         if gid_index >= len(own):
             raise PyverbsRDMAError(
                 f"Failed to query GID {gid_index}: the device has {len(own)} GIDs", errno.ENODATA
             )
-        return self._entry(gid_index, own[gid_index])
+        return self._gid_entry(gid_index, own[gid_index])
 
     def query_gid_table(self, max_entries: int, flags: int = 0) -> list[GIDEntry]:
         """Return the device's GIDs.
@@ -451,12 +451,12 @@ class Context(Wrapper[verbs_device.Context]):
             raise PyverbsRDMAError(
                 "Failed to query the table of GIDs: no flag is defined", -errno.EOPNOTSUPP
             )
-        own = self._addresses()
+        own = self._gid_addresses()
         if max_entries < len(own):
             raise PyverbsRDMAError(
                 f"Failed to query the table of GIDs: there are {len(own)}", -errno.EINVAL
             )
-        return [self._entry(index, address) for index, address in enumerate(own)]
+        return [self._gid_entry(index, address) for index, address in enumerate(own)]
 
     def query_pkey(self, port_num: int, index: int) -> int:
         """Return the only P_Key."""
@@ -479,10 +479,10 @@ class Context(Wrapper[verbs_device.Context]):
     def get_async_event(self) -> AsyncEvent:
         """Wait for an asynchronous event; Ctrl-C interrupts the wait."""
         while True:
-            with rdma("Failed to get async event"):
+            with convert_errors("Failed to get async event"):
                 native = self._native().get_async_event()
             if native is not None and int(native.event_type) in _EVENTS:
-                return AsyncEvent._of(native)
+                return AsyncEvent._from_native(native)
             if native is not None:  # a siwarp event for which pyverbs has no number
                 native.ack()
 
@@ -508,15 +508,15 @@ class DM(PyverbsCM):
 
     def copy_to_dm(self, dm_offset: int, data: bytes | str, length: int) -> NoReturn:
         """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
-        refuse("device memory", "a software device has no memory of its own")
+        raise_unsupported("device memory", "a software device has no memory of its own")
 
     def copy_from_dm(self, dm_offset: int, length: int) -> NoReturn:
         """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
-        refuse("device memory", "a software device has no memory of its own")
+        raise_unsupported("device memory", "a software device has no memory of its own")
 
     def unimport(self) -> NoReturn:
         """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
-        refuse("device memory", "a software device has no memory of its own")
+        raise_unsupported("device memory", "a software device has no memory of its own")
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from siwarp.pyverbs._field import Shown
-from siwarp.pyverbs.base import PyverbsRDMAErrno, refuse
+from siwarp.pyverbs.base import PyverbsRDMAErrno, raise_unsupported
 
 __all__ = ["DmaBuf", "PyverbsRDMAErrno"]
 
@@ -25,7 +25,7 @@ class DmaBuf:
     map_offset = Shown(0)
 
     def __init__(self, size: int, gpu: int = 0, gtt: int = 0) -> None:
-        refuse("DmaBuf", "it cannot allocate GPU memory; pass a descriptor to DmaBufMR")
+        raise_unsupported("DmaBuf", "it cannot allocate GPU memory; pass a descriptor to DmaBufMR")
 
     def close(self) -> None:
         """Do nothing: no memory was allocated."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from siwarp.pyverbs._enums_device import *  # noqa: F403  re-exported
 from siwarp.pyverbs._enums_ethernet import *  # noqa: F403  re-exported
 from siwarp.pyverbs._enums_queues import *  # noqa: F403  re-exported
-from siwarp.pyverbs._names import export
+from siwarp.pyverbs._names import export_enum_members
 
 _IBV_DEVICE_RAW_SCATTER_FCS = 1 << 34
 _IBV_DEVICE_PCI_WRITE_END_PADDING = 1 << 36
@@ -27,7 +27,7 @@ IBV_LINK_LAYER_ETHERNET = 2
 IBV_QPF_GRH_REQUIRED = 1
 IBV_WC_STANDARD_FLAGS = 0x7F
 
-export(globals())
+export_enum_members(globals())
 
 if TYPE_CHECKING:
 

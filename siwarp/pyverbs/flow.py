@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from siwarp.pyverbs import enums as e
 from siwarp.pyverbs._field import UInt
-from siwarp.pyverbs.base import PyverbsCM, PyverbsObject, PyverbsRDMAErrno, refuse
+from siwarp.pyverbs.base import PyverbsCM, PyverbsObject, PyverbsRDMAErrno, raise_unsupported
 from siwarp.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ class Flow(PyverbsCM):
     """
 
     def __init__(self, qp: QP, flow_attr: FlowAttr) -> None:
-        refuse("Flow", "flow steering applies to Ethernet frames, which sockets do not provide")
+        raise_unsupported(
+            "Flow", "flow steering applies to Ethernet frames, which sockets do not provide"
+        )
 
 
 class FlowAction(PyverbsObject):

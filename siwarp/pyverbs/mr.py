@@ -10,8 +10,14 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from siwarp.pyverbs import enums as e
-from siwarp.pyverbs._field import UInt, text_of
-from siwarp.pyverbs.base import PyverbsCM, PyverbsRDMAErrno, Wrapper, rdma, refuse
+from siwarp.pyverbs._field import UInt, attribute_lines
+from siwarp.pyverbs.base import (
+    PyverbsCM,
+    PyverbsRDMAErrno,
+    Wrapper,
+    convert_errors,
+    raise_unsupported,
+)
 from siwarp.pyverbs.pd import PD
 from siwarp.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError, PyverbsUserError
 from siwarp.pyverbs.utils import rereg_error_to_str
@@ -58,7 +64,7 @@ _handles = itertools.count(1)
 _open: weakref.WeakValueDictionary[int, MR] = weakref.WeakValueDictionary()
 
 
-def rights_of(access: int, what: str) -> int:
+def access_rights(access: int, what: str) -> int:
     """Return the access rights in a set of access flags.
 
     Raises:
@@ -71,7 +77,7 @@ def rights_of(access: int, what: str) -> int:
     return int(access) & _RIGHTS
 
 
-def memory_at(address: int, length: int) -> Any:
+def memory_buffer_at(address: int, length: int) -> Any:
     """Return the memory at an address as a buffer."""
     return ffi.buffer(ffi.cast("char *", address), length) if length else bytearray()
 
@@ -103,24 +109,24 @@ class MR(Wrapper[verbs_mr.MR]):
         pd = creator if isinstance(creator, PD) else creator.pd
         self._pd, self._handle = pd, 0
         if kwargs.get("handle") is not None:
-            self._import(int(kwargs["handle"]))
+            self._import_by_handle(int(kwargs["handle"]))
         else:
             if implicit:
-                refuse("implicit MR", "a region has a fixed address and length")
-            memory = int(length) if address is None else memory_at(int(address), int(length))
+                raise_unsupported("implicit MR", "a region has a fixed address and length")
+            memory = int(length) if address is None else memory_buffer_at(int(address), int(length))
             self._register(memory, access)
-        self._made_from(pd)
+        self._register_with_parents(pd)
 
     def _register(self, memory: Any, access: int, iova: int | None = None) -> None:
         what = "Failed to register a MR"
-        rights = rights_of(access, what)
+        rights = access_rights(access, what)
         pd = self._pd._native()
-        with rdma(what):
+        with convert_errors(what):
             self._h = verbs_mr.MR(pd, memory, rights, iova=iova)
         self._handle = next(_handles)
         _open[self._handle] = self
 
-    def _import(self, handle: int) -> None:
+    def _import_by_handle(self, handle: int) -> None:
         other = _open.get(handle)
         context = self._pd._native().context
         if other is None or other._is_closed or other._native().pd.context is not context:
@@ -134,7 +140,7 @@ class MR(Wrapper[verbs_mr.MR]):
         """End an import; the imported region stays registered."""
         self._unimport()
 
-    def _has(self, element: SGE) -> bool:
+    def _contains(self, element: SGE) -> bool:
         native = self._native()
         start = element.addr - native.iova
         return element.lkey == native.lkey and 0 <= start <= native.length - element.length
@@ -168,7 +174,7 @@ class MR(Wrapper[verbs_mr.MR]):
 
     # ---- its memory
 
-    def _check(self, length: int, offset: int) -> None:
+    def _check_range(self, length: int, offset: int) -> None:
         own = self._native().length
         if length < 0 or offset < 0 or offset + length > own:
             raise PyverbsUserError(
@@ -183,7 +189,7 @@ class MR(Wrapper[verbs_mr.MR]):
 
         """
         octets = data.encode() if isinstance(data, str) else memoryview(data).cast("B")
-        self._check(length, offset)
+        self._check_range(length, offset)
         if length > len(octets):
             raise PyverbsUserError(f"Cannot write {length} octets: the data has {len(octets)}")
         self._native().view[offset : offset + length] = octets[:length]
@@ -195,7 +201,7 @@ class MR(Wrapper[verbs_mr.MR]):
             PyverbsUserError: the range is outside the region.
 
         """
-        self._check(length, offset)
+        self._check_range(length, offset)
         return self._native().read(length, offset)
 
     def rereg(
@@ -223,20 +229,20 @@ class MR(Wrapper[verbs_mr.MR]):
             raise PyverbsRDMAError(f"{what}: {rereg_error_to_str(-1)}", errno.EINVAL)
         new: dict[str, Any] = {}
         if flags & e.IBV_REREG_MR_CHANGE_TRANSLATION:
-            new["buffer"] = memory_at(addr, length)
+            new["buffer"] = memory_buffer_at(addr, length)
         if flags & e.IBV_REREG_MR_CHANGE_ACCESS:
-            new["access"] = rights_of(access, what)
+            new["access"] = access_rights(access, what)
         if wants_pd and pd is not None:
             new["pd"] = pd._native()
-        with rdma(what):
+        with convert_errors(what):
             self._native().rereg(**new)
         if wants_pd and pd is not None:
-            self._pd._below().discard(self)
+            self._pd._children_registry().discard(self)
             self._pd = pd
-            pd._below().add(self)
+            pd._children_registry().add(self)
 
     def __str__(self) -> str:
-        return text_of(self, "lkey", "rkey", "length", "buf", "handle")
+        return attribute_lines(self, "lkey", "rkey", "length", "buf", "handle")
 
 
 class MWBindInfo(PyverbsCM):
@@ -261,7 +267,7 @@ class MWBindInfo(PyverbsCM):
         return verbs_mw.MWBindInfo(self._mr._native(), self.addr, self.length, access)
 
     def __str__(self) -> str:
-        return text_of(self, "addr", "length", "mw_access_flags")
+        return attribute_lines(self, "addr", "length", "mw_access_flags")
 
 
 class MWBind(PyverbsCM):
@@ -275,7 +281,7 @@ class MWBind(PyverbsCM):
         self.send_flags, self.wr_id = send_flags, wr_id
 
     def __str__(self) -> str:
-        return text_of(self, "wr_id", "send_flags") + str(self._info)
+        return attribute_lines(self, "wr_id", "send_flags") + str(self._info)
 
 
 class MW(Wrapper[verbs_mw.MW]):
@@ -290,10 +296,10 @@ class MW(Wrapper[verbs_mw.MW]):
     _RANK = 3
 
     def __init__(self, pd: PD, mw_type: int) -> None:
-        with rdma("Failed to allocate a MW"):
+        with convert_errors("Failed to allocate a MW"):
             self._h = verbs_mw.MW(pd._native(), int(mw_type))
         self._pd, self._handle = pd, next(_handles)
-        self._made_from(pd)
+        self._register_with_parents(pd)
 
     @property
     def handle(self) -> int:
@@ -311,7 +317,7 @@ class MW(Wrapper[verbs_mw.MW]):
         return int(self._native().type)
 
     def __str__(self) -> str:
-        return text_of(self, "rkey", "handle", "type")
+        return attribute_lines(self, "rkey", "handle", "type")
 
 
 def mwtype2str(mw_type: int) -> str:
@@ -331,7 +337,7 @@ class DMMR(MR):
     """
 
     def __init__(self, pd: PD, length: int, access: int, dm: DM, offset: int) -> None:
-        refuse("DMMR", "a device in software has no memory of its own")
+        raise_unsupported("DMMR", "a device in software has no memory of its own")
 
 
 class DmaBufMR(MR):
@@ -353,16 +359,16 @@ class DmaBufMR(MR):
         gtt: int = 0,
     ) -> None:
         if dmabuf is None:
-            refuse("DmaBufMR without a descriptor", "it cannot allocate GPU memory")
+            raise_unsupported("DmaBufMR without a descriptor", "it cannot allocate GPU memory")
         fd = dmabuf if isinstance(dmabuf, int) else dmabuf.fd
         try:
             mapped = mmap.mmap(fd, length + offset)
         except (OSError, ValueError) as error:
-            refuse(f"MR for descriptor {fd}", f"the CPU cannot map it ({error})")
+            raise_unsupported(f"MR for descriptor {fd}", f"the CPU cannot map it ({error})")
         self._pd, self._dmabuf, self._offset = pd, dmabuf, offset
         # As in pyverbs, requests address the octets by their offset in the dma-buf.
         self._register(memoryview(mapped)[offset:], access, offset)
-        self._made_from(pd)
+        self._register_with_parents(pd)
 
     @property
     def dmabuf(self) -> Any:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from siwarp.pyverbs import enums as e
 from siwarp.pyverbs._field import UInt
-from siwarp.pyverbs.base import PyverbsObject, PyverbsRDMAErrno, Wrapper, rdma, refuse
+from siwarp.pyverbs.base import (
+    PyverbsObject,
+    PyverbsRDMAErrno,
+    Wrapper,
+    convert_errors,
+    raise_unsupported,
+)
 from siwarp.pyverbs.device import Context
 from siwarp.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError, PyverbsUserError
 from siwarp.verbs.pd import PD as NativePD
@@ -53,22 +59,22 @@ class PD(Wrapper[NativePD]):
         if not isinstance(creator, Context):
             self._h, self._shared = creator._native_pd(), True
             self._context = Context(cmid=creator)
-            self._made_from(self._context)
+            self._register_with_parents(self._context)
             return
         self._context = creator
         if kwargs.get("handle") is not None:
-            self._import(int(kwargs["handle"]))
+            self._import_by_handle(int(kwargs["handle"]))
         else:
-            with rdma("Failed to allocate a PD"):
+            with convert_errors("Failed to allocate a PD"):
                 self._h = NativePD(creator._native())
-            self._show()
-        self._made_from(creator)
+            self._assign_handle()
+        self._register_with_parents(creator)
 
-    def _show(self) -> None:
+    def _assign_handle(self) -> None:
         self._handle = next(_handles)
         _open[self._handle] = self
 
-    def _import(self, handle: int) -> None:
+    def _import_by_handle(self, handle: int) -> None:
         other = _open.get(handle)
         if (
             other is None
@@ -95,10 +101,10 @@ class PD(Wrapper[NativePD]):
         """A unique number of the protection domain."""
         return id(self._native())
 
-    def _regions(self) -> list[MR]:
+    def _open_regions(self) -> list[MR]:
         from siwarp.pyverbs.mr import MR
 
-        return self._of(MR)
+        return self._open_children_of_type(MR)
 
     def advise_mr(self, advise: int, flags: int, sg_list: Sequence[SGE]) -> int:
         """Check advice about memory and ignore it; memory is paged in only when it is used.
@@ -113,7 +119,7 @@ class PD(Wrapper[NativePD]):
             reason = "the advice or flag is not defined"
         elif not sg_list:
             reason = "no elements"
-        elif not all(any(mr._has(one) for mr in self._regions()) for one in sg_list):
+        elif not all(any(mr._contains(one) for mr in self._open_regions()) for one in sg_list):
             reason = "an element lies in no region of this PD"
         if reason:
             raise PyverbsRDMAError(f"Failed to advise MR: {reason}", errno.EINVAL)
@@ -161,12 +167,14 @@ class ParentDomain(PD):
 
     def __init__(self, context: Context, attr: ParentDomainInitAttr) -> None:
         if attr._pd_context is not None:
-            refuse("allocators for parent domains", "the engine allocates the memory of queues")
+            raise_unsupported(
+                "allocators for parent domains", "the engine allocates the memory of queues"
+            )
         self._context = context
         self._h, self._shared = attr._pd._native(), True
-        self._show()
+        self._assign_handle()
         self._parent = attr._pd
-        self._made_from(context, attr._pd)
+        self._register_with_parents(context, attr._pd)
 
-    def _regions(self) -> list[MR]:
-        return super()._regions() + self._parent._regions()
+    def _open_regions(self) -> list[MR]:
+        return super()._open_regions() + self._parent._open_regions()

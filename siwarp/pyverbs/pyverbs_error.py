@@ -25,7 +25,7 @@ class PyverbsRDMAError(PyverbsError):
         self._error_code = error_code
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _again, (str(self), self._error_code)
+        return _rebuild_error, (str(self), self._error_code)
 
     @property
     def error_code(self) -> int:
@@ -33,7 +33,7 @@ class PyverbsRDMAError(PyverbsError):
         return self._error_code
 
 
-def _again(text: str, error_code: int) -> PyverbsRDMAError:
+def _rebuild_error(text: str, error_code: int) -> PyverbsRDMAError:
     """Return an exception with a complete text; used to unpickle one from another process."""
     error = PyverbsRDMAError(text)
     error._error_code = error_code

@@ -17,8 +17,14 @@ from siwarp.pyverbs._qp_attr import (
     QPInitAttr,
     QPInitAttrEx,
 )
-from siwarp.pyverbs.addr import native_vector
-from siwarp.pyverbs.base import PyverbsRDMAErrno, Wrapper, failed, rdma, refuse
+from siwarp.pyverbs.addr import to_native_ah_attr
+from siwarp.pyverbs.base import (
+    PyverbsRDMAErrno,
+    Wrapper,
+    convert_errors,
+    raise_unsupported,
+    to_pyverbs_error,
+)
 from siwarp.pyverbs.device import Context, persona
 from siwarp.pyverbs.mr import MW, MWBind
 from siwarp.pyverbs.pd import PD
@@ -31,7 +37,7 @@ from siwarp.pyverbs.utils import (
     qp_state_to_str,
     qp_type_to_str,
 )
-from siwarp.pyverbs.wr import RecvWR, SendWR, chain
+from siwarp.pyverbs.wr import RecvWR, SendWR, linked_requests
 from siwarp.verbs import device as verbs_device
 from siwarp.verbs import qp as verbs_qp
 from siwarp.verbs import qpattr
@@ -124,15 +130,15 @@ _RIGHTS = (
 )
 
 
-def refuse_type(qp_type: int) -> None:
+def check_qp_type(qp_type: int) -> None:
     """Raise an error with the reason if siwarp does not support a queue pair type."""
     if qp_type in _MISSING:
-        refuse(f"QP of type {qp_type_to_str(qp_type)}", _MISSING[qp_type])
+        raise_unsupported(f"QP of type {qp_type_to_str(qp_type)}", _MISSING[qp_type])
     if qp_type not in _TYPES:
         raise PyverbsRDMAError(f"Failed to create QP: no type {qp_type}", errno.EINVAL)
 
 
-def native_init(init: QPInitAttr | QPInitAttrEx, by_qpn: bool) -> qpattr.QPInitAttr:
+def to_native_init_attr(init: QPInitAttr | QPInitAttrEx, by_qpn: bool) -> qpattr.QPInitAttr:
     """Convert creation parameters to those of ``siwarp.verbs``."""
     what = "Failed to create QP"
     if init.send_cq is None or init.recv_cq is None:
@@ -160,7 +166,7 @@ def native_init(init: QPInitAttr | QPInitAttrEx, by_qpn: bool) -> qpattr.QPInitA
     )
 
 
-def granted(native: verbs_qp.QP) -> QPCap:
+def granted_capacities(native: verbs_qp.QP) -> QPCap:
     """Return the granted capacities of a queue pair."""
     return QPCap(*(getattr(native.cap, name) for name in CAPS))
 
@@ -168,7 +174,7 @@ def granted(native: verbs_qp.QP) -> QPCap:
 _queue_pairs: weakref.WeakSet[QP] = weakref.WeakSet()
 
 
-def find(context: verbs_device.Context, qp_num: int) -> QP | None:
+def find_open_qp(context: verbs_device.Context, qp_num: int) -> QP | None:
     """Return the open queue pair of a device with this number."""
     for one in list(_queue_pairs):
         if one._num == qp_num and not one._is_closed and one._native().pd.context is context:
@@ -176,7 +182,7 @@ def find(context: verbs_device.Context, qp_num: int) -> QP | None:
     return None
 
 
-def _kept(attr: QPAttr, name: str) -> Any:
+def _value_in_field_width(attr: QPAttr, name: str) -> Any:
     """Return the value of an attribute that an adapter would keep."""
     value = getattr(attr, name)
     return value & _BITS[name] if name in _BITS else value
@@ -213,14 +219,16 @@ class QP(Wrapper[verbs_qp.QP]):
                 self.to_init(qp_attr)
 
     def _create_qp(self, pd: PD, init_attr: QPInitAttr | QPInitAttrEx) -> None:
-        refuse_type(init_attr.qp_type)
-        wanted = native_init(init_attr, by_qpn=True)
-        with rdma("Failed to create QP"):
+        check_qp_type(init_attr.qp_type)
+        wanted = to_native_init_attr(init_attr, by_qpn=True)
+        with convert_errors("Failed to create QP"):
             native = verbs_qp.QP(pd._native(), wanted)
-        self._take(pd, native, init_attr)
-        init_attr.cap = granted(native)
+        self._adopt_native(pd, native, init_attr)
+        init_attr.cap = granted_capacities(native)
 
-    def _take(self, pd: PD, native: verbs_qp.QP, init_attr: QPInitAttr | QPInitAttrEx) -> None:
+    def _adopt_native(
+        self, pd: PD, native: verbs_qp.QP, init_attr: QPInitAttr | QPInitAttrEx
+    ) -> None:
         """Take ownership of a queue pair of ``siwarp.verbs``."""
         self._h, self._pd, self._context = native, pd, pd._context
         self._type, self._num = init_attr.qp_type, native.qp_num
@@ -230,18 +238,20 @@ class QP(Wrapper[verbs_qp.QP]):
         #: State to which the connection id will move the queue pair once it is connected.
         self._of_cm: int | None = None
         owners = [one for one in (self._scq, self._rcq, self._srq) if one is not None]
-        self._made_from(pd, *owners)
+        self._register_with_parents(pd, *owners)
         _queue_pairs.add(self)
 
     def _create_qp_ex(self, context: Context, init_attr: QPInitAttr | QPInitAttrEx) -> None:
         if not isinstance(init_attr, QPInitAttrEx):
             raise PyverbsUserError("A QP of a Context requires a QPInitAttrEx")
-        refuse_type(init_attr.qp_type)
+        check_qp_type(init_attr.qp_type)
         mask = init_attr.comp_mask
         if mask & ~_KNOWN_INIT:
-            refuse("such extended QP", "XRC, receive side scaling and TSO are not supported")
+            raise_unsupported(
+                "such extended QP", "XRC, receive side scaling and TSO are not supported"
+            )
         if mask & e.IBV_QP_INIT_ATTR_CREATE_FLAGS and init_attr.create_flags:
-            refuse("create_flags", "they apply to Ethernet frames")
+            raise_unsupported("create_flags", "they apply to Ethernet frames")
         pd = init_attr.pd
         if not mask & e.IBV_QP_INIT_ATTR_PD or pd is None or pd._context is not context:
             raise PyverbsRDMAError(
@@ -270,7 +280,7 @@ class QP(Wrapper[verbs_qp.QP]):
 
     def query(self, attr_mask: int) -> tuple[QPAttr, QPInitAttr]:
         """Return all attributes and the creation parameters; ``attr_mask`` is ignored."""
-        with rdma("Failed to query QP"):
+        with convert_errors("Failed to query QP"):
             now, _ = self._native().query()
         attr, known = QPAttr(), self._set
         for name in _REMEMBERED.values():
@@ -279,7 +289,7 @@ class QP(Wrapper[verbs_qp.QP]):
         attr.qkey = now.qkey or 0
         attr.qp_access_flags = int(now.qp_access_flags or 0)
         attr.sq_draining = int(bool(now.sq_draining))
-        attr.cap = granted(self._native())
+        attr.cap = granted_capacities(self._native())
         attr.rate_limit = now.rate_limit or 0
         init = QPInitAttr(
             self._type, self._user, self._scq, self._rcq, self._srq, attr.cap, self._sig_all
@@ -304,27 +314,27 @@ class QP(Wrapper[verbs_qp.QP]):
         self._modify(qp_attr, int(comp_mask), "Failed to modify QP")
 
     def _modify(self, attr: QPAttr, mask: int, what: str) -> None:
-        self._check(attr, mask, what)
+        self._check_attributes(attr, mask, what)
         state = attr.cur_qp_state if mask & e.IBV_QP_CUR_STATE else self.qp_state
         to = attr.qp_state if mask & e.IBV_QP_STATE else state
         if not self._waits_for_cm(attr, mask, state, to):
-            self._step(attr, mask, what, state, to)
+            self._modify_native(attr, mask, what, state, to)
         if mask & e.IBV_QP_STATE and to == e.IBV_QPS_RESET:
             self._set, self._of_cm = QPAttr(port_num=0, path_mtu=0), None
             return
         for bit, name in _REMEMBERED.items():
             if mask & bit:
-                setattr(self._set, name, _kept(attr, name))
+                setattr(self._set, name, _value_in_field_width(attr, name))
 
-    def _check(self, attr: QPAttr, mask: int, what: str) -> None:
+    def _check_attributes(self, attr: QPAttr, mask: int, what: str) -> None:
         """Raise an error for invalid values that the engine does not check in all transitions."""
         for bit, (name, why) in _NOT_OURS.items():
             if mask & bit:
-                refuse(name, why)
+                raise_unsupported(name, why)
         if mask & e.IBV_QP_RATE_LIMIT and self._type == e.IBV_QPT_RC:
-            refuse("rate limit for RC", "TCP determines the rate; use `tc` to limit it")
+            raise_unsupported("rate limit for RC", "TCP determines the rate; use `tc` to limit it")
         if mask & _MIGRATION and attr.path_mig_state != e.IBV_MIG_MIGRATED:
-            refuse("path migration", "a queue pair has only one path")
+            raise_unsupported("path migration", "a queue pair has only one path")
         wrong = {
             "the mask": bool(mask & ~_ALL_MASKS),
             "port_num": mask & e.IBV_QP_PORT and attr.port_num != 1,
@@ -347,7 +357,7 @@ class QP(Wrapper[verbs_qp.QP]):
             return True
         return False
 
-    def _step(self, attr: QPAttr, mask: int, what: str, state: int, to: int) -> None:
+    def _modify_native(self, attr: QPAttr, mask: int, what: str, state: int, to: int) -> None:
         takes = lib.siw_qp_step_attrs(self._type, state, to if mask & e.IBV_QP_STATE else -1)
         always = QPAttrMask.STATE | QPAttrMask.CUR_STATE
         wanted = mask & (max(takes, 0) | always | QPAttrMask.RATE_LIMIT)
@@ -356,15 +366,15 @@ class QP(Wrapper[verbs_qp.QP]):
             if not wanted & bit:
                 continue
             if bit == QPAttrMask.AV:
-                new.ah_attr = native_vector(self._context, attr._ah, what)
+                new.ah_attr = to_native_ah_attr(self._context, attr._ah, what)
             elif bit == QPAttrMask.ACCESS_FLAGS:
                 new.qp_access_flags = attr.qp_access_flags & _RIGHTS
             else:
-                setattr(new, name, _kept(attr, name))
-        with rdma(what):
+                setattr(new, name, _value_in_field_width(attr, name))
+        with convert_errors(what):
             self._native().modify(new, wanted)
 
-    def _to(self, attr: QPAttr, state: int) -> None:
+    def _move_to_state(self, attr: QPAttr, state: int) -> None:
         name = _STATES[e.ibv_qp_state(state)]
         step = QPAttr()
         step.__dict__.update(attr.__dict__)
@@ -373,19 +383,19 @@ class QP(Wrapper[verbs_qp.QP]):
 
     def to_init(self, qp_attr: QPAttr) -> None:
         """Move to INIT."""
-        self._to(qp_attr, e.IBV_QPS_INIT)
+        self._move_to_state(qp_attr, e.IBV_QPS_INIT)
 
     def to_rtr(self, qp_attr: QPAttr) -> None:
         """Move to RTR; first to INIT, unless the state is INIT already."""
         if self.qp_state != e.IBV_QPS_INIT:
             self.to_init(qp_attr)
-        self._to(qp_attr, e.IBV_QPS_RTR)
+        self._move_to_state(qp_attr, e.IBV_QPS_RTR)
 
     def to_rts(self, qp_attr: QPAttr) -> None:
         """Move to RTS; first through INIT and RTR, unless the state is RTR already."""
         if self.qp_state != e.IBV_QPS_RTR:
             self.to_rtr(qp_attr)
-        self._to(qp_attr, e.IBV_QPS_RTS)
+        self._move_to_state(qp_attr, e.IBV_QPS_RTS)
 
     # ---- requests
 
@@ -397,13 +407,13 @@ class QP(Wrapper[verbs_qp.QP]):
                 ``bad_wr`` becomes the first request that was not posted.
 
         """
-        wrs = chain(wr)
+        wrs = linked_requests(wr)
         try:
             self._native().post_send(wrs[0]._wr if len(wrs) == 1 else [one._wr for one in wrs])
         except Error as error:
             if bad_wr is not None:
-                bad_wr._become(next(one for one in wrs if one._wr is error.bad_wr))
-            raise failed("Failed to post send", error) from error
+                bad_wr._copy_from(next(one for one in wrs if one._wr is error.bad_wr))
+            raise to_pyverbs_error("Failed to post send", error) from error
 
     def post_recv(self, wr: RecvWR, bad_wr: RecvWR | None = None) -> None:
         """Post a receive request, and the requests linked to it by ``next_wr``.
@@ -412,18 +422,18 @@ class QP(Wrapper[verbs_qp.QP]):
             PyverbsRDMAError: as for ``post_send``.
 
         """
-        wrs = chain(wr)
+        wrs = linked_requests(wr)
         try:
             self._native().post_recv(wrs[0]._wr if len(wrs) == 1 else [one._wr for one in wrs])
         except Error as error:
             if bad_wr is not None:
-                bad_wr._become(next(one for one in wrs if one._wr is error.bad_wr))
-            raise failed("Failed to post recv", error) from error
+                bad_wr._copy_from(next(one for one in wrs if one._wr is error.bad_wr))
+            raise to_pyverbs_error("Failed to post recv", error) from error
 
     def bind_mw(self, mw: MW, mw_bind: MWBind) -> None:
         """Post a bind of a type 1 window."""
         bind = NativeMWBind(mw_bind._info._native_info(), mw_bind.wr_id, mw_bind.send_flags)
-        with rdma("Failed to bind MW"):
+        with convert_errors("Failed to bind MW"):
             self._native().bind_mw(mw._native(), bind)
 
     # ---- features of adapters
@@ -439,7 +449,7 @@ class QP(Wrapper[verbs_qp.QP]):
         if ece.comp_mask:
             raise PyverbsRDMAError("Failed to set ECE: comp_mask must be 0", errno.EINVAL)
         if ece.vendor_id or ece.options:
-            refuse("vendor options", "it defines none and supports none of others")
+            raise_unsupported("vendor options", "it defines none and supports none of others")
 
     def query_ece(self) -> ECE:
         """Return the vendor options, which are empty."""

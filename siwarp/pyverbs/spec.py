@@ -7,8 +7,8 @@ import socket
 from typing import NoReturn
 
 from siwarp.pyverbs import enums as e
-from siwarp.pyverbs._field import UInt, text_of
-from siwarp.pyverbs.base import PyverbsObject, refuse
+from siwarp.pyverbs._field import UInt, attribute_lines
+from siwarp.pyverbs.base import PyverbsObject, raise_unsupported
 from siwarp.pyverbs.pyverbs_error import PyverbsError
 
 __all__ = ["EthSpec", "Ipv4ExtSpec", "Ipv6Spec", "PyverbsError", "Spec", "TcpUdpSpec"]
@@ -34,7 +34,7 @@ class Spec(PyverbsObject):
         except ValueError:
             return f"{inner}Unknown ({spec_type})"
 
-    def _begin(self, spec_type: int, is_inner: int, size: int) -> None:
+    def _init_header(self, spec_type: int, is_inner: int, size: int) -> None:
         self.spec_type = spec_type | (e.IBV_FLOW_SPEC_INNER if is_inner else 0)
         self.size = size
 
@@ -45,12 +45,14 @@ class Spec(PyverbsObject):
         return val, default_mask if val_mask is None else val_mask
 
     def _copy_data(self, addr: int) -> NoReturn:
-        refuse("Flow", "flow steering applies to Ethernet frames, which sockets do not provide")
+        raise_unsupported(
+            "Flow", "flow steering applies to Ethernet frames, which sockets do not provide"
+        )
 
     def __str__(self) -> str:
         names = [name for name in vars(self) if name not in ("spec_type", "size")]
         kind = self.type_to_str(self.spec_type)
-        return f"{'Spec type':<22}: {kind:<20}\n" + text_of(self, "size", *names)
+        return f"{'Spec type':<22}: {kind:<20}\n" + attribute_lines(self, "size", *names)
 
 
 class EthSpec(Spec):
@@ -81,14 +83,14 @@ class EthSpec(Spec):
         vlan_tag_mask: int | None = None,
         is_inner: int = 0,
     ) -> None:
-        self._begin(e.IBV_FLOW_SPEC_ETH, is_inner, 40)
-        self.dst_mac, self.dst_mac_mask = self._mac(dst_mac, dst_mac_mask)
-        self.src_mac, self.src_mac_mask = self._mac(src_mac, src_mac_mask)
+        self._init_header(e.IBV_FLOW_SPEC_ETH, is_inner, 40)
+        self.dst_mac, self.dst_mac_mask = self._mac_and_mask(dst_mac, dst_mac_mask)
+        self.src_mac, self.src_mac_mask = self._mac_and_mask(src_mac, src_mac_mask)
         kind = self._set_val_mask(0xFFFF, ether_type, ether_type_mask)
         self.ether_type, self.ether_type_mask = kind
         self.vlan_tag, self.vlan_tag_mask = self._set_val_mask(0xFFFF, vlan_tag, vlan_tag_mask)
 
-    def _mac(self, mac: str | None, mask: str | None) -> tuple[str, str]:
+    def _mac_and_mask(self, mac: str | None, mask: str | None) -> tuple[str, str]:
         return ("", "") if mac is None else (mac, self.MAC_MASK if mask is None else mask)
 
 
@@ -124,16 +126,16 @@ class Ipv4ExtSpec(Spec):
         flags_mask: int | None = None,
         is_inner: int = 0,
     ) -> None:
-        self._begin(e.IBV_FLOW_SPEC_IPV4_EXT, is_inner, 32)
-        self.dst_ip, self.dst_ip_mask = self._ip(dst_ip, dst_ip_mask)
-        self.src_ip, self.src_ip_mask = self._ip(src_ip, src_ip_mask)
+        self._init_header(e.IBV_FLOW_SPEC_IPV4_EXT, is_inner, 32)
+        self.dst_ip, self.dst_ip_mask = self._ip_and_mask(dst_ip, dst_ip_mask)
+        self.src_ip, self.src_ip_mask = self._ip_and_mask(src_ip, src_ip_mask)
         self.proto, self.proto_mask = self._set_val_mask(0xFF, proto, proto_mask)
         self.tos, self.tos_mask = self._set_val_mask(0xFF, tos, tos_mask)
         self.ttl, self.ttl_mask = self._set_val_mask(0xFF, ttl, ttl_mask)
         self.flags, self.flags_mask = self._set_val_mask(0xFF, flags, flags_mask)
 
     @staticmethod
-    def _ip(ip: str | None, mask: str | None) -> tuple[str, str]:
+    def _ip_and_mask(ip: str | None, mask: str | None) -> tuple[str, str]:
         if ip is None:
             return "0.0.0.0", "0.0.0.0"
         socket.inet_pton(socket.AF_INET, ip)
@@ -176,9 +178,9 @@ class Ipv6Spec(Spec):
         hop_limit_mask: int | None = None,
         is_inner: int = 0,
     ) -> None:
-        self._begin(e.IBV_FLOW_SPEC_IPV6, is_inner, 80)
-        self.dst_ip, self.dst_ip_mask = self._ip(dst_ip, dst_ip_mask)
-        self.src_ip, self.src_ip_mask = self._ip(src_ip, src_ip_mask)
+        self._init_header(e.IBV_FLOW_SPEC_IPV6, is_inner, 80)
+        self.dst_ip, self.dst_ip_mask = self._ip_and_mask(dst_ip, dst_ip_mask)
+        self.src_ip, self.src_ip_mask = self._ip_and_mask(src_ip, src_ip_mask)
         label = self._set_val_mask(self.FLOW_LABEL_MASK, flow_label, flow_label_mask)
         self.flow_label, self.flow_label_mask = label
         self.next_hdr, self.next_hdr_mask = self._set_val_mask(0xFF, next_hdr, next_hdr_mask)
@@ -187,7 +189,7 @@ class Ipv6Spec(Spec):
         hops = self._set_val_mask(0xFF, hop_limit, hop_limit_mask)
         self.hop_limit, self.hop_limit_mask = hops
 
-    def _ip(self, ip: str | None, mask: str | None) -> tuple[str, str]:
+    def _ip_and_mask(self, ip: str | None, mask: str | None) -> tuple[str, str]:
         if ip is None:
             return "::", "::"
         socket.inet_pton(socket.AF_INET6, ip)
@@ -211,6 +213,6 @@ class TcpUdpSpec(Spec):
         src_port_mask: int | None = None,
         is_inner: int = 0,
     ) -> None:
-        self._begin(spec_type, is_inner, 16)
+        self._init_header(spec_type, is_inner, 16)
         self.dst_port, self.dst_port_mask = self._set_val_mask(0xFFFF, dst_port, dst_port_mask)
         self.src_port, self.src_port_mask = self._set_val_mask(0xFFFF, src_port, src_port_mask)

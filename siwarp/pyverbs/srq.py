@@ -13,14 +13,14 @@ from siwarp.pyverbs.base import (
     PyverbsObject,
     PyverbsRDMAErrno,
     Wrapper,
-    failed,
-    rdma,
-    refuse,
+    convert_errors,
+    raise_unsupported,
+    to_pyverbs_error,
 )
 from siwarp.pyverbs.device import Context
 from siwarp.pyverbs.pd import PD
 from siwarp.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError
-from siwarp.pyverbs.wr import RecvWR, chain
+from siwarp.pyverbs.wr import RecvWR, linked_requests
 from siwarp.verbs import srq as verbs_srq
 from siwarp.verbs.errors import Error
 
@@ -131,12 +131,12 @@ class SRQ(Wrapper[verbs_srq.SRQ]):
             self._create_srq(creator, attr)
 
     def _create_srq(self, pd: PD, init_attr: SrqInitAttr) -> None:
-        with rdma("Failed to create SRQ"):
+        with convert_errors("Failed to create SRQ"):
             self._h = verbs_srq.SRQ(pd._native(), init_attr._attr._native_attr())
         granted = self._h.attr
         init_attr._attr.max_wr, init_attr._attr.max_sge = granted.max_wr, granted.max_sge
         self._pd = pd
-        self._made_from(pd)
+        self._register_with_parents(pd)
 
     def _create_srq_ex(self, context: Context, attr: Any) -> None:
         if not isinstance(attr, SrqInitAttrEx):
@@ -145,9 +145,9 @@ class SRQ(Wrapper[verbs_srq.SRQ]):
             )
         kind = attr.srq_type if attr.comp_mask & e.IBV_SRQ_INIT_ATTR_TYPE else e.IBV_SRQT_BASIC
         if kind == e.IBV_SRQT_XRC:
-            refuse("SRQ of type XRC", "queues are in the memory of one process")
+            raise_unsupported("SRQ of type XRC", "queues are in the memory of one process")
         if kind == e.IBV_SRQT_TM:
-            refuse("SRQ of type TM", "tag matching is a feature of adapters")
+            raise_unsupported("SRQ of type TM", "tag matching is a feature of adapters")
         if kind != e.IBV_SRQT_BASIC or attr.pd is None or attr.pd._context is not context:
             raise PyverbsRDMAError(
                 "Failed to create SRQ: a PD of this device and type IBV_SRQT_BASIC are required",
@@ -157,12 +157,12 @@ class SRQ(Wrapper[verbs_srq.SRQ]):
 
     def modify(self, attr: SrqAttr, comp_mask: int) -> None:
         """Arm the limit (IBV_SRQ_LIMIT), or change the size (IBV_SRQ_MAX_WR)."""
-        with rdma("Failed to modify SRQ"):
+        with convert_errors("Failed to modify SRQ"):
             self._native().modify(attr._native_attr(), int(comp_mask))
 
     def query(self) -> SrqAttr:
         """Return the size, and the limit if it is armed."""
-        with rdma("Failed to query SRQ"):
+        with convert_errors("Failed to query SRQ"):
             found = self._native().query()
         return SrqAttr(found.max_wr, found.max_sge, found.srq_limit)
 
@@ -178,14 +178,14 @@ class SRQ(Wrapper[verbs_srq.SRQ]):
                 ``bad_recv_wr`` becomes the first request that was not posted.
 
         """
-        wrs = chain(recv_wr)
+        wrs = linked_requests(recv_wr)
         try:
             self._native().post_recv([one._wr for one in wrs])
         except Error as error:
             if bad_recv_wr is not None:
-                bad_recv_wr._become(next(one for one in wrs if one._wr is error.bad_wr))
-            raise failed("Failed to post receive to SRQ", error) from error
+                bad_recv_wr._copy_from(next(one for one in wrs if one._wr is error.bad_wr))
+            raise to_pyverbs_error("Failed to post receive to SRQ", error) from error
 
     def post_srq_ops(self, wr: OpsWr, bad_wr: OpsWr | None = None) -> NoReturn:
         """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
-        refuse("tag matching", "it is a feature of adapters")
+        raise_unsupported("tag matching", "it is a feature of adapters")

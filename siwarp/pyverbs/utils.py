@@ -80,7 +80,7 @@ def flags_to_text(flags: int, names: Mapping[int, str]) -> str:
     return "".join(f"{name} " for bit, name in names.items() if flags & bit)
 
 
-def _one_of(names: tuple[str, ...], number: int) -> str:
+def _name_of_number(names: tuple[str, ...], number: int) -> str:
     return names[number] if 0 <= number < len(names) else f"Unknown ({number})"
 
 
@@ -91,7 +91,7 @@ def qp_type_to_str(qp_type: int) -> str:
 
 def qp_state_to_str(qp_state: int) -> str:
     """Return a queue pair's state as text."""
-    return _one_of(_QP_STATES, qp_state)
+    return _name_of_number(_QP_STATES, qp_state)
 
 
 def mtu_to_str(mtu: int) -> int:
@@ -106,7 +106,7 @@ def access_flags_to_str(flags: int) -> str:
 
 def mig_state_to_str(mig: int) -> str:
     """Return a path migration state as text."""
-    return _one_of(_MIG_STATES, mig)
+    return _name_of_number(_MIG_STATES, mig)
 
 
 def rereg_error_to_str(code: int) -> str:

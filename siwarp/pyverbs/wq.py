@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from siwarp.pyverbs import enums as e
 from siwarp.pyverbs._field import Shown, UInt
-from siwarp.pyverbs.base import PyverbsCM, PyverbsObject, PyverbsRDMAErrno, refuse
+from siwarp.pyverbs.base import PyverbsCM, PyverbsObject, PyverbsRDMAErrno, raise_unsupported
 from siwarp.pyverbs.device import Context
 from siwarp.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError, PyverbsUserError
 
@@ -91,19 +91,19 @@ class WQ(PyverbsCM):
     wqn = Shown(0)
 
     def __init__(self, ctx: Context, attr: WQInitAttr) -> None:
-        refuse("WQ", _WHY)
+        raise_unsupported("WQ", _WHY)
 
     def modify(self, wq_attr: WQAttr) -> NoReturn:
         """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
-        refuse("WQ", _WHY)
+        raise_unsupported("WQ", _WHY)
 
     def post_recv(self, wr: object, bad_wr: object = None) -> NoReturn:
         """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
-        refuse("WQ", _WHY)
+        raise_unsupported("WQ", _WHY)
 
     def add_ref(self, obj: object) -> NoReturn:
         """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
-        refuse("WQ", _WHY)
+        raise_unsupported("WQ", _WHY)
 
 
 class RwqIndTableInitAttr(PyverbsObject):
@@ -123,7 +123,7 @@ class RwqIndTable(PyverbsCM):
     """
 
     def __init__(self, ctx: Context, attr: RwqIndTableInitAttr) -> None:
-        refuse("RwqIndTable", _WHY)
+        raise_unsupported("RwqIndTable", _WHY)
 
     @property
     def wqs(self) -> list[WQ]:
@@ -132,7 +132,7 @@ class RwqIndTable(PyverbsCM):
 
     def add_ref(self, obj: object) -> NoReturn:
         """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
-        refuse("RwqIndTable", _WHY)
+        raise_unsupported("RwqIndTable", _WHY)
 
 
 class RxHashConf(PyverbsObject):

@@ -7,8 +7,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from siwarp.pyverbs import enums as e
-from siwarp.pyverbs._field import UInt, text_of
-from siwarp.pyverbs.base import PyverbsCM, PyverbsRDMAErrno, inc_rkey, rdma, refuse
+from siwarp.pyverbs._field import UInt, attribute_lines
+from siwarp.pyverbs.base import (
+    PyverbsCM,
+    PyverbsRDMAErrno,
+    convert_errors,
+    inc_rkey,
+    raise_unsupported,
+)
 from siwarp.pyverbs.pyverbs_error import PyverbsError, PyverbsUserError
 from siwarp.pyverbs.utils import flags_to_text
 from siwarp.verbs import wr as verbs_wr
@@ -63,10 +69,10 @@ class SGE(PyverbsCM):
         return verbs_wr.SGE(self.addr, self.length, self.lkey)
 
     def __str__(self) -> str:
-        return text_of(self, "addr", "length", "lkey")
+        return attribute_lines(self, "addr", "length", "lkey")
 
 
-def _elements(sg: Sequence[SGE] | None, num_sge: int) -> list[verbs_wr.SGE]:
+def _native_sges(sg: Sequence[SGE] | None, num_sge: int) -> list[verbs_wr.SGE]:
     count = int(num_sge)
     if count and (sg is None or count > len(sg)):
         raise PyverbsUserError(f"num_sge is {count}, but there are {len(sg or ())} elements")
@@ -76,7 +82,7 @@ def _elements(sg: Sequence[SGE] | None, num_sge: int) -> list[verbs_wr.SGE]:
 W = TypeVar("W", "RecvWR", "SendWR")
 
 
-def chain(first: W) -> list[W]:
+def linked_requests(first: W) -> list[W]:
     """Return a request and the requests linked to it by ``next_wr``.
 
     Raises:
@@ -108,7 +114,7 @@ class RecvWR(PyverbsCM):
     ) -> None:
         if num_sge < 1 or sg is None:
             raise PyverbsUserError("A WR needs at least one SGE")
-        self._wr = verbs_wr.RecvWR(wr_id, sg=_elements(sg, num_sge))
+        self._wr = verbs_wr.RecvWR(wr_id, sg=_native_sges(sg, num_sge))
         self.next_wr = next_wr
 
     @property
@@ -125,11 +131,11 @@ class RecvWR(PyverbsCM):
         """Number of scatter/gather elements."""
         return self._wr.num_sge
 
-    def _become(self, other: RecvWR) -> None:
+    def _copy_from(self, other: RecvWR) -> None:
         self._wr, self.next_wr = other._wr, other.next_wr
 
     def __str__(self) -> str:
-        return text_of(self, "wr_id", "num_sge")
+        return attribute_lines(self, "wr_id", "num_sge")
 
 
 class SendWR(PyverbsCM):
@@ -155,7 +161,7 @@ class SendWR(PyverbsCM):
             int(opcode),
             send_flags=int(send_flags),
             imm_data=int(imm_data),
-            sg=_elements(sg, num_sge),
+            sg=_native_sges(sg, num_sge),
         )
         self.next_wr = next_wr
 
@@ -212,7 +218,7 @@ class SendWR(PyverbsCM):
 
     def set_wr_ud(self, ah: AH, rqpn: int, rqkey: int) -> None:
         """Set the destination of a datagram."""
-        with rdma("Failed to set the AH of a WR"):
+        with convert_errors("Failed to set the AH of a WR"):
             self._wr.set_wr_ud(ah._native(), int(rqpn), int(rqkey))
 
     def set_wr_rdma(self, rkey: int, addr: int) -> None:
@@ -225,15 +231,15 @@ class SendWR(PyverbsCM):
 
     def set_bind_wr(self, mw: MW, bind_info: MWBindInfo) -> None:
         """Set the type 2 window of a BIND_MW request, and its region; ``rkey`` is its next key."""
-        with rdma("Failed to set the MW of a WR"):
+        with convert_errors("Failed to set the MW of a WR"):
             self._wr.set_bind_wr(mw._native(), bind_info._native_info())
 
     def set_qp_type_xrc(self, remote_srqn: int) -> NoReturn:
         """Not supported: raise PyverbsRDMAError (EOPNOTSUPP)."""
-        refuse("XRC", "queues are in the memory of one process")
+        raise_unsupported("XRC", "queues are in the memory of one process")
 
-    def _become(self, other: SendWR) -> None:
+    def _copy_from(self, other: SendWR) -> None:
         self._wr, self.next_wr = other._wr, other.next_wr
 
     def __str__(self) -> str:
-        return text_of(self, "wr_id", "num_sge", "opcode", "send_flags")
+        return attribute_lines(self, "wr_id", "num_sge", "opcode", "send_flags")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from siwarp.pyverbs._field import UInt
-from siwarp.pyverbs.base import PyverbsCM, PyverbsObject, PyverbsRDMAErrno, refuse
+from siwarp.pyverbs.base import PyverbsCM, PyverbsObject, PyverbsRDMAErrno, raise_unsupported
 from siwarp.pyverbs.device import Context
 from siwarp.pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError
 
@@ -31,4 +31,4 @@ class XRCD(PyverbsCM):
     """
 
     def __init__(self, context: Context, init_attr: XRCDInitAttr) -> None:
-        refuse("XRC domain", "queues are in the memory of one process")
+        raise_unsupported("XRC domain", "queues are in the memory of one process")

@@ -31,7 +31,7 @@ const struct siw_qp_class *siw_qp_class_of_type(int type)
 	return i < SIW_QP_TYPES ? types[i] : NULL;
 }
 
-static uint32_t power_of_two(uint32_t n)
+static uint32_t round_up_to_power_of_two(uint32_t n)
 {
 	uint32_t p = 1;
 
@@ -46,8 +46,8 @@ static uint32_t power_of_two(uint32_t n)
  */
 static void qp_round_caps(struct siw_qp_cap *cap, bool shared)
 {
-	cap->max_send_wr = power_of_two(cap->max_send_wr);
-	cap->max_recv_wr = shared ? 0 : power_of_two(cap->max_recv_wr);
+	cap->max_send_wr = round_up_to_power_of_two(cap->max_send_wr);
+	cap->max_recv_wr = shared ? 0 : round_up_to_power_of_two(cap->max_recv_wr);
 	if (!cap->max_send_sge)
 		cap->max_send_sge = 1;
 	if (shared)
@@ -211,7 +211,7 @@ static void qp_release_memory(struct siw_base_qp *base)
 				 &base->qp.in_freelist);
 }
 
-static void count_qp(struct siw_base_qp *base, int by)
+static void count_qp_in_objects(struct siw_base_qp *base, int by)
 {
 	atomic_fetch_add(&base->qp.ctx->n_qp, (uint32_t)by);
 	atomic_fetch_add(&base->qp.pd->n_qp, (uint32_t)by);
@@ -274,7 +274,7 @@ static void end_by_force(struct siw_child *child)
 	qp_remove(base);
 	siw_unlock(&qp->ctx->progress);
 	siw_device_async_drop(&qp->async);
-	count_qp(base, -1);
+	count_qp_in_objects(base, -1);
 	qp_release_memory(base);
 }
 
@@ -300,7 +300,7 @@ int siw_qp_create(struct siw_pd *pd, struct siw_qp_init_attr *init,
 		err = pair(siw_rc_qp_of(base));
 	if (!err) {
 		siw_link_add(&ctx->qps, &base->qp.in_ctx);
-		count_qp(base, 1);
+		count_qp_in_objects(base, 1);
 	}
 	siw_unlock(&ctx->progress);
 	if (err)
@@ -329,7 +329,7 @@ int siw_destroy_qp(struct siw_qp *qp)
 	siw_device_child_del(qp->ctx, &qp->child);
 	/* Waits until no event handler uses the QP any more. */
 	siw_device_async_end(&qp->async);
-	count_qp(base, -1);
+	count_qp_in_objects(base, -1);
 	qp_release_memory(base);
 	return 0;
 }

@@ -4,7 +4,7 @@
 
 #include "qp/qp_impl.h"
 
-static int event_of(int target_state)
+static int transition_event(int target_state)
 {
 	switch (target_state) {
 	case SIW_QPS_RESET:
@@ -26,7 +26,7 @@ static int event_of(int target_state)
 
 int siw_qp_step_attrs(int qp_type, int from, int to)
 {
-	int event = to < 0 ? SIW_QPE_STAY : event_of(to);
+	int event = to < 0 ? SIW_QPE_STAY : transition_event(to);
 
 	return siw_qp_state_attrs(qp_type, from, event);
 }
@@ -183,7 +183,7 @@ static int refuse_step(const struct siw_base_qp *base, int to)
 }
 
 /* The steps that accept an attribute, as a set of steps in the format of base/reason.h. */
-static uint64_t steps_with(int type, int attribute)
+static uint64_t steps_accepting(int type, int attribute)
 {
 	uint64_t steps = 0;
 
@@ -214,7 +214,7 @@ static int check_step(const struct siw_base_qp *base, int to, int mask)
 	first = extra & -extra;
 	if (!(first & ALL_ATTRIBUTES))
 		return siw_refuse_flags("the mask", extra, "siw_qp_attr_mask");
-	steps = steps_with(siw_class_of(base)->type, first);
+	steps = steps_accepting(siw_class_of(base)->type, first);
 	if (!steps)
 		return siw_refuse(QP_ATTR_TYPE, (uint64_t)extra,
 				  (uint64_t)siw_class_of(base)->type);
@@ -224,7 +224,7 @@ static int check_step(const struct siw_base_qp *base, int to, int mask)
 static int qp_modify_locked(struct siw_base_qp *base, const struct siw_qp_attr *attr, int mask)
 {
 	const struct siw_qp_class *class = siw_class_of(base);
-	int event = mask & SIW_QP_STATE ? event_of(attr->qp_state) : SIW_QPE_STAY;
+	int event = mask & SIW_QP_STATE ? transition_event(attr->qp_state) : SIW_QPE_STAY;
 	int action, err;
 
 	if (siw_teardown_of(base) == SIW_DEAD || siw_link_empty(&base->qp.in_ctx))

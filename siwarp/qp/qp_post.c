@@ -7,7 +7,7 @@
 #include "qp/qp_impl.h"
 
 /* The checks of a request that are common to all types: 0 or -errno. */
-static inline int check_form(const struct siw_base_qp *base, const struct siw_send_wr *wr)
+static inline int check_request_form(const struct siw_base_qp *base, const struct siw_send_wr *wr)
 {
 	int state = atomic_load_explicit(&base->qp.state, memory_order_relaxed);
 
@@ -22,7 +22,7 @@ static inline int check_form(const struct siw_base_qp *base, const struct siw_se
 
 static inline int post_one(struct siw_base_qp *base, const struct siw_send_wr *wr, bool wait)
 {
-	int err = check_form(base, wr);
+	int err = check_request_form(base, wr);
 
 	return __builtin_expect(err, 0) ? err : siw_class_of(base)->post(base, wr, wait);
 }
@@ -42,7 +42,7 @@ static __attribute__((noinline)) int check_all(struct siw_base_qp *base, struct 
 		return siw_refuse(NO_MEMORY);
 	for (; wr; wr = wr->next) {
 		*bad_wr = wr;
-		err = check_form(base, wr);
+		err = check_request_form(base, wr);
 		if (!err)
 			err = siw_class_of(base)->check(base, wr);
 		if (err >= 0 && used++ > base->sq_mask)

@@ -45,7 +45,7 @@ static void copy_inline(struct siw_base_qp *base, struct siw_wqe *wqe, const str
 	}
 }
 
-static void copy_list(struct siw_wqe *wqe, const struct siw_send_wr *wr)
+static void copy_sge_list(struct siw_wqe *wqe, const struct siw_send_wr *wr)
 {
 	wqe->nsge = (uint8_t)wr->num_sge;
 	if (wr->num_sge) /* the list may be NULL if it has no elements */
@@ -100,7 +100,7 @@ struct siw_wqe *siw_qp_sq_append(struct siw_base_qp *base, struct siw_flow *flow
 	if (wr->send_flags & SIW_SEND_INLINE)
 		copy_inline(base, wqe, wr);
 	else
-		copy_list(wqe, wr);
+		copy_sge_list(wqe, wr);
 	base->sq_tail++;
 	flow_append(base, flow, wqe);
 	siw_device_mark_busy(&base->qp);

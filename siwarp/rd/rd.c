@@ -387,7 +387,7 @@ static void rd_handle_pair_datagram(struct siw_rd_peer *peer, struct siw_rd_wire
 	}
 }
 
-static bool is_pair(const struct siw_rd_peer *peer, const struct siw_rd_wire *wire)
+static bool is_of_current_pair(const struct siw_rd_peer *peer, const struct siw_rd_wire *wire)
 {
 	return peer && peer->peer_epoch && ntohl(wire->dest_epoch) == peer->epoch &&
 	       ntohl(wire->source_epoch) == peer->peer_epoch;
@@ -422,7 +422,7 @@ static void rd_handle_datagram(struct siw_rd *rd, struct siw_rd_wire *wire, uint
 	case SIW_DGRAM_RD_PROBE:
 	case SIW_DGRAM_RD_BYE:
 		peer = siw_rd_peer_find(rd, from);
-		if (is_pair(peer, wire))
+		if (is_of_current_pair(peer, wire))
 			rd_handle_pair_datagram(peer, wire, len, now);
 		else
 			siw_rd_refuse(rd, peer, wire);

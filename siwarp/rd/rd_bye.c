@@ -198,7 +198,7 @@ void siw_rd_handle_bye(struct siw_rd_peer *peer, const struct siw_rd_wire *wire,
 
 /* ---- closing the endpoint -------------------------------------------------------------------- */
 
-static struct siw_rd_peer *peer_in(struct siw_link *l)
+static struct siw_rd_peer *peer_of_link(struct siw_link *l)
 {
 	return siw_container(l, struct siw_rd_peer, lru);
 }
@@ -209,7 +209,7 @@ void siw_rd_shutdown(struct siw_rd *rd)
 	rd->shut_down = true;
 	rd->delivered_peer = NULL;
 	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
-		struct siw_rd_peer *peer = peer_in(l);
+		struct siw_rd_peer *peer = peer_of_link(l);
 
 		for (int i = 0; i < SIW_RD_SPACES; i++)
 			siw_rd_rx_free(peer, &peer->seq[i]);
@@ -238,7 +238,7 @@ bool siw_rd_shutdown_done(struct siw_rd *rd)
 		;
 	siw_lock(&rd->lock);
 	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
-		struct siw_rd_peer *peer = peer_in(l);
+		struct siw_rd_peer *peer = peer_of_link(l);
 
 		if (peer->state == SIW_RD_OPEN && !peer_accepts_data(peer))
 			siw_rd_end_with_bye(peer, SIW_RD_CLOSED_END, 0);
@@ -253,9 +253,9 @@ void siw_rd_send_final_byes(struct siw_rd *rd)
 	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {
 		uint8_t bye[SIW_RD_OVERHEAD];
 
-		if (peer_in(l)->state != SIW_RD_OPEN)
+		if (peer_of_link(l)->state != SIW_RD_OPEN)
 			continue;
-		build_bye(peer_in(l), SIW_RD_CLOSED_END, 0, bye);
-		send_bye(peer_in(l), bye);
+		build_bye(peer_of_link(l), SIW_RD_CLOSED_END, 0, bye);
+		send_bye(peer_of_link(l), bye);
 	}
 }

@@ -53,7 +53,7 @@ static uint32_t max_datagram_len(const struct siw_rd_peer *peer)
 	return set && set < most ? set : most;
 }
 
-static uint32_t datagram_of(const struct siw_rd_peer *peer, uint32_t mtu)
+static uint32_t datagram_len_for_mtu(const struct siw_rd_peer *peer, uint32_t mtu)
 {
 	uint32_t most = max_datagram_len(peer),
 		 n = mtu > ip_udp_header_len(peer->rd) ? mtu - ip_udp_header_len(peer->rd) : 0;
@@ -65,7 +65,7 @@ static uint32_t datagram_of(const struct siw_rd_peer *peer, uint32_t mtu)
 
 static uint32_t route_datagram_len(const struct siw_rd_peer *peer)
 {
-	return datagram_of(peer, siw_llp_udp_route_mtu(peer->rd->sock, &peer->addr));
+	return datagram_len_for_mtu(peer, siw_llp_udp_route_mtu(peer->rd->sock, &peer->addr));
 }
 
 static void mtu_set_datagram(struct siw_rd_peer *peer, uint32_t octets)
@@ -92,7 +92,7 @@ void siw_rd_mtu_handshake_done(struct siw_rd_peer *peer)
 {
 	if (!peer->fragmented_len)
 		return; /* the path carries only datagrams shorter than the minimum */
-	mtu_set_datagram(peer, peer->near ? datagram_of(peer, SIW_LLP_LOOPBACK_MTU)
+	mtu_set_datagram(peer, peer->near ? datagram_len_for_mtu(peer, SIW_LLP_LOOPBACK_MTU)
 					  : siw_rd_datagram(peer));
 }
 
@@ -107,8 +107,8 @@ void siw_rd_mtu_incarnation_ended(struct siw_rd_peer *peer)
 static uint32_t next_common_len(const struct siw_rd_peer *peer, uint32_t octets)
 {
 	for (size_t i = sizeof(common) / sizeof(common[0]); i-- > 0;)
-		if (datagram_of(peer, common[i]) > octets)
-			return datagram_of(peer, common[i]);
+		if (datagram_len_for_mtu(peer, common[i]) > octets)
+			return datagram_len_for_mtu(peer, common[i]);
 	return 0;
 }
 

@@ -381,7 +381,7 @@ static bool evict_from_source(struct siw_rd_sources *sources, uint32_t place, bo
  * of the new peer's own source. A record that has exchanged segments is evicted only if the new
  * peer's source has fewer records.
  */
-static bool evict_share(struct siw_rd *rd, uint32_t place)
+static bool evict_from_largest_source(struct siw_rd *rd, uint32_t place)
 {
 	struct siw_rd_sources *sources = rd->sources;
 	uint32_t fullest = source_with_most_records(sources, place);
@@ -393,7 +393,7 @@ static bool evict_share(struct siw_rd *rd, uint32_t place)
 
 static bool evict_for_new_peer(struct siw_rd *rd, uint32_t place, uint64_t now)
 {
-	return evict_idle(rd, now) || evict_share(rd, place);
+	return evict_idle(rd, now) || evict_from_largest_source(rd, place);
 }
 
 uint32_t siw_rd_new_epoch(struct siw_rd *rd)

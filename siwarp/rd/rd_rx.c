@@ -341,7 +341,7 @@ void siw_rd_resume(struct siw_rd_peer *peer, enum siw_rd_space space)
  * Writes the ranges of the datagrams stored in a space, from rcv on, at most `most` ranges. Returns
  * their number.
  */
-static uint32_t put_ranges(const struct siw_rd_seq *seq, struct siw_rd_range *to, uint32_t most)
+static uint32_t put_ack_ranges(const struct siw_rd_seq *seq, struct siw_rd_range *to, uint32_t most)
 {
 	struct siw_rd_rx *rx = seq->rx;
 	uint64_t end = rx ? rx->high : seq->rcv, i = seq->rcv;
@@ -365,16 +365,16 @@ static uint32_t put_ranges(const struct siw_rd_seq *seq, struct siw_rd_range *to
  * Fills the body of an ACK. Each space may use ranges that the other does not need. Returns the
  * body's length in octets.
  */
-static uint32_t put_body(const struct siw_rd_peer *peer, uint8_t *to)
+static uint32_t put_ack_body(const struct siw_rd_peer *peer, uint8_t *to)
 {
 	const struct siw_rd_seq *seq = peer->seq;
 	struct siw_rd_range *range = (struct siw_rd_range *)(to + SIW_RD_ACK_LEN);
 	uint32_t n, more;
 
-	n = put_ranges(&seq[SIW_RD_REQUESTS], range,
-		       seq[SIW_RD_RESPONSES].rx ? SIW_RD_RANGES / 2 : UINT8_MAX);
+	n = put_ack_ranges(&seq[SIW_RD_REQUESTS], range,
+			   seq[SIW_RD_RESPONSES].rx ? SIW_RD_RANGES / 2 : UINT8_MAX);
 	more = SIW_RD_RANGES - n < UINT8_MAX ? SIW_RD_RANGES - n : UINT8_MAX;
-	more = put_ranges(&seq[SIW_RD_RESPONSES], range + n, more);
+	more = put_ack_ranges(&seq[SIW_RD_RESPONSES], range + n, more);
 	*(struct siw_rd_ack *)to = (struct siw_rd_ack){
 		.ce = htonl(peer->ce),
 		.rnr_timer = siw_rd_request_lacks_receive(peer) ? peer->rd->rnr_timer : 0,
@@ -386,7 +386,7 @@ static uint32_t put_body(const struct siw_rd_peer *peer, uint8_t *to)
 void siw_rd_send_ack(struct siw_rd_peer *peer, uint8_t flags, uint32_t psn, uint64_t now)
 {
 	uint8_t out[SIW_RD_OVERHEAD + SIW_RD_ACK_LEN + SIW_RD_RANGES * SIW_RD_RANGE_LEN];
-	uint32_t octets = put_body(peer, out + SIW_RD_LEN);
+	uint32_t octets = put_ack_body(peer, out + SIW_RD_LEN);
 
 	if (siw_rd_request_lacks_receive(peer))
 		flags |= SIW_RD_NOT_READY;

@@ -133,7 +133,7 @@ static uint64_t current_peer_timeout(const struct siw_rd_peer *peer)
 							  : peer->rd->timeout;
 }
 
-static uint64_t later(uint64_t a, uint64_t b)
+static uint64_t later_of(uint64_t a, uint64_t b)
 {
 	return a > b ? a : b;
 }
@@ -144,7 +144,8 @@ uint64_t siw_rd_lost_at(const struct siw_rd_peer *peer)
 		return SIW_RD_NEVER;
 	if (handshake_in_progress(peer))
 		return peer->awaited_since_ns + current_peer_timeout(peer);
-	return later(peer->last_received_ns, peer->awaited_since_ns) + current_peer_timeout(peer);
+	return later_of(peer->last_received_ns, peer->awaited_since_ns) +
+	       current_peer_timeout(peer);
 }
 
 /*
@@ -159,7 +160,7 @@ static bool peer_is_lost(const struct siw_rd_peer *peer, uint64_t now)
 	if (peer->timer_ns <= now) {
 		due = peer->timer_ns;
 		if (at != SIW_RD_NEVER && !handshake_in_progress(peer) && peer_owes_data(peer))
-			at = later(peer->last_progress_ns, peer->awaited_since_ns) +
+			at = later_of(peer->last_progress_ns, peer->awaited_since_ns) +
 			     current_peer_timeout(peer);
 	}
 	return at <= now && now - due < current_peer_timeout(peer) / 4;

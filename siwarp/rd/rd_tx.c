@@ -147,7 +147,7 @@ void siw_rd_wait_for_socket(struct siw_rd_peer *peer)
 		siw_link_add(&peer->rd->starved, &peer->starved);
 }
 
-static uint8_t flags_of(const struct siw_rd_seq *seq)
+static uint8_t space_flag(const struct siw_rd_seq *seq)
 {
 	return seq->space == SIW_RD_RESPONSES ? SIW_RD_RESPONSE : 0;
 }
@@ -182,7 +182,7 @@ static struct siw_rd_slot *build_data_datagram(struct siw_rd_peer *peer, struct 
 	struct siw_rd_slot *slot = siw_rd_slot_of(seq->tx, index);
 	size_t len = slot->len - SIW_DGRAM_CRC_LEN;
 
-	siw_rd_header(peer, SIW_DGRAM_RD_DATA, peer->epoch + (uint32_t)index, flags_of(seq), now,
+	siw_rd_header(peer, SIW_DGRAM_RD_DATA, peer->epoch + (uint32_t)index, space_flag(seq), now,
 		      (struct siw_rd_wire *)slot->buf);
 	siw_crc32c_put(slot->buf + len, peer->rd->crc ? siw_crc32c(0, slot->buf, len) : 0);
 	return slot;
@@ -424,7 +424,7 @@ static bool may_send_at_once(struct siw_rd_peer *peer, const struct siw_rd_seq *
  * Whether the peer may have evicted this end's record after a long silence. heard_ns may be later
  * than now, because now was read before the lock was taken.
  */
-static bool must_verify(const struct siw_rd_peer *peer, uint64_t now)
+static bool must_verify_pair(const struct siw_rd_peer *peer, uint64_t now)
 {
 	return peer->verify || (now > peer->last_received_ns + peer->rd->idle / 3 &&
 				peer->state == SIW_RD_OPEN && !siw_rd_outstanding(peer));
@@ -438,7 +438,7 @@ static int rd_may_queue(struct siw_rd_peer *peer, const struct siw_rd_seq *seq, 
 		return -EPIPE;
 	if (!rd_queue_has_room(peer, seq, len))
 		return 0;
-	return must_verify(peer, now) ? siw_rd_verify(peer, now) : 1;
+	return must_verify_pair(peer, now) ? siw_rd_verify(peer, now) : 1;
 }
 
 /* Prepares the next slot of the window, with a buffer of len octets. NULL: no memory. */
@@ -476,7 +476,7 @@ static int build_segment(struct siw_rd_peer *peer, struct siw_rd_seq *seq, struc
 
 	if (at_once)
 		siw_rd_header(peer, SIW_DGRAM_RD_DATA, peer->epoch + (uint32_t)seq->nxt,
-			      flags_of(seq), now, (struct siw_rd_wire *)slot->buf);
+			      space_flag(seq), now, (struct siw_rd_wire *)slot->buf);
 	memcpy(at, seg->head, seg->head_len);
 	if (sum)
 		crc = siw_crc32c(0, slot->buf, SIW_RD_LEN + seg->head_len);

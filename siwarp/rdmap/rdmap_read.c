@@ -17,7 +17,8 @@
  * Creates an STag for placing one response, on this stream only. The STag is freed when the
  * response is complete.
  */
-static int make_sink(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op, uint32_t *stag)
+static int create_read_sink(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op,
+			    uint32_t *stag)
 {
 	struct siw_mem_region region = {
 		.length = op->length,
@@ -36,7 +37,7 @@ static int make_sink(struct siw_rdmap_stream *stream, const struct siw_rdmap_op 
 	return siw_mem_stag_alloc(stream->mem, &region, stag);
 }
 
-static void free_sink(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read)
+static void free_read_sink(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read)
 {
 	if (read->stag)
 		siw_mem_stag_free(stream->mem, read->stag);
@@ -97,7 +98,7 @@ int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read 
 	}
 	r = siw_ddp_tx(stream->ddp, &msg, &err);
 	if (r < 0)
-		free_sink(stream, read);
+		free_read_sink(stream, read);
 	else /* in time: on TCP the request is sent by a later flush */
 		read_publish(stream);
 	return r;
@@ -117,7 +118,7 @@ int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap
 	if (op->length > UINT32_MAX)
 		return -EMSGSIZE;
 	if (op->length) {
-		r = make_sink(stream, op, &stag);
+		r = create_read_sink(stream, op, &stag);
 		if (r)
 			return r;
 	}
@@ -153,7 +154,7 @@ void siw_rdmap_read_pop(struct siw_rdmap_stream *stream, struct siw_rdmap_read *
 {
 	uint32_t done = atomic_load_explicit(&stream->reads_done, memory_order_relaxed);
 
-	free_sink(stream, read);
+	free_read_sink(stream, read);
 	atomic_store_explicit(&stream->reads_done, done + 1, memory_order_release);
 	if (siw_rdmap_is_rd(stream))
 		siw_rdmap_rd_response_done(stream);

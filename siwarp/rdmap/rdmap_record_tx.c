@@ -35,7 +35,7 @@ struct siw_rdmap_record_sents {
 	struct sent sent[];
 };
 
-static struct siw_rdmap_record_sents *sents_make(void)
+static struct siw_rdmap_record_sents *alloc_record_sents(void)
 {
 	uint32_t n = (uint32_t)siw_settings()->err_window;
 	struct siw_rdmap_record_sents *s = calloc(1, sizeof(*s) + n * sizeof(s->sent[0]));
@@ -55,7 +55,7 @@ static void record_tx_begun(struct siw_rdmap_dgram *dgram, const struct siw_rdma
 	uint32_t id = dgram->record_id++;
 
 	if (!s)
-		s = dgram->record_sents = sents_make();
+		s = dgram->record_sents = alloc_record_sents();
 	if (!s)
 		return;
 	s->sent[id % s->n] = (struct sent){

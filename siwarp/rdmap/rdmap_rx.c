@@ -154,7 +154,7 @@ static int rx_end(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event
 }
 
 /* Fills *event from the stream's fault. */
-static int error_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+static int fill_error_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
 	const struct siw_rdmap_fault *fault = &stream->fault;
 
@@ -178,7 +178,7 @@ static int rx_fault(struct siw_rdmap_stream *stream, struct siw_rdmap_event *eve
 		return siw_rdmap_rd_refused(stream, event, err, seg);
 	siw_rdmap_fault_set(stream, err, seg, NULL);
 	/* The sending side may be setting another fault, which is then the first one. */
-	return siw_rdmap_fault_is_set(stream) ? error_event(stream, event) : 0;
+	return siw_rdmap_fault_is_set(stream) ? fill_error_event(stream, event) : 0;
 }
 
 /* There is nothing to receive: adds the traffic to the shared counters. */
@@ -344,7 +344,7 @@ static int rx_request_received(struct siw_rdmap_stream *stream,
 	if (rx->rtr && delivery->length == SIW_RDMAP_READ_LEN && size)
 		return rx_fault(stream, event, NO_RTR_MATCH, NULL);
 	if (!siw_rdmap_request_in(stream, &rx->seg, delivery))
-		return siw_rdmap_fault_is_set(stream) ? error_event(stream, event) : 0;
+		return siw_rdmap_fault_is_set(stream) ? fill_error_event(stream, event) : 0;
 	if (siw_rdmap_request_release(stream))
 		event->kind = SIW_RDMAP_REQUESTED;
 	if (siw_rdmap_is_rd(stream))
@@ -553,7 +553,7 @@ int siw_rdmap_recv(struct siw_rdmap_stream *stream, struct siw_rdmap_event *even
 		return 0;
 	rx_clear_event(event);
 	if (siw_rdmap_fault_is_set(stream)) /* the sending side has found an error */
-		return error_event(stream, event);
+		return fill_error_event(stream, event);
 	if (__builtin_expect(rx->unexpected, 0) && place_unexpected(stream, event))
 		return 1;
 	if (!rx->seg_pending) {

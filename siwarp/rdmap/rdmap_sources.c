@@ -18,7 +18,8 @@ struct siw_rdmap_sources {
 	struct siw_source_drops place[PLACES];
 };
 
-static struct siw_source_drops *place_of(struct siw_rdmap_sources *s, const struct siw_addr *who)
+static struct siw_source_drops *find_source_entry(struct siw_rdmap_sources *s,
+						  const struct siw_addr *who)
 {
 	struct siw_source_drops *least = &s->place[0];
 
@@ -45,10 +46,10 @@ void siw_rdmap_sources_count(struct siw_rdmap_sources **sources, const struct si
 		return;
 	/* Ports of one address count as one source. */
 	who.port_be = 0;
-	place_of(*sources, &who)->drops++;
+	find_source_entry(*sources, &who)->drops++;
 }
 
-static int by_drops(const void *a, const void *b)
+static int compare_by_drops(const void *a, const void *b)
 {
 	uint64_t x = ((const struct siw_source_drops *)a)->drops;
 	uint64_t y = ((const struct siw_source_drops *)b)->drops;
@@ -63,7 +64,7 @@ int siw_rdmap_sources_query(const struct siw_rdmap_sources *sources, struct siw_
 
 	if (sources)
 		sorted = *sources;
-	qsort(sorted.place, (size_t)sorted.n, sizeof(sorted.place[0]), by_drops);
+	qsort(sorted.place, (size_t)sorted.n, sizeof(sorted.place[0]), compare_by_drops);
 	if (max > sorted.n)
 		max = sorted.n;
 	if (max > 0)

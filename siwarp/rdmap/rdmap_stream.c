@@ -53,7 +53,7 @@ int siw_rdmap_refuse(struct siw_rdmap_stream *stream, const struct siw_wire_err 
 
 /* ---- start ----------------------------------------------------------------------------------- */
 
-static uint32_t power_of_two(uint32_t n)
+static uint32_t round_up_to_power_of_two(uint32_t n)
 {
 	uint32_t p = 1;
 
@@ -69,7 +69,7 @@ static uint32_t power_of_two(uint32_t n)
  */
 static int stream_alloc_rings(struct siw_rdmap_stream *stream, uint32_t ird, uint32_t ord)
 {
-	uint32_t reads = power_of_two(ord), requests = power_of_two(ird);
+	uint32_t reads = round_up_to_power_of_two(ord), requests = round_up_to_power_of_two(ird);
 
 	stream->reads =
 		malloc(reads * sizeof(*stream->reads) + requests * sizeof(*stream->requests) +

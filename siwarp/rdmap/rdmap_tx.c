@@ -16,7 +16,7 @@
  * Handles an error in data that this end sends: the stream ends, and the Terminate reports the
  * error.
  */
-static int tx_broken(struct siw_rdmap_stream *stream)
+static int tx_end_with_fault(struct siw_rdmap_stream *stream)
 {
 	siw_ddp_tx_abandon(stream->ddp);
 	stream->tx.active = stream->tx.imm_due = false;
@@ -178,7 +178,7 @@ int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *o
 		 * has not begun.
 		 */
 		if ((r == -EACCES || r == -EMSGSIZE) && siw_ddp_tx_active(stream->ddp))
-			return tx_broken(stream);
+			return tx_end_with_fault(stream);
 		return r;
 	}
 	tx_begun(tx, r);
@@ -232,7 +232,7 @@ static int tx_continue(struct siw_rdmap_stream *stream)
 
 	if (r == -EACCES || r == -EMSGSIZE) {
 		if (!tx->response)
-			return tx_broken(stream);
+			return tx_end_with_fault(stream);
 		tx->active = false;
 		return siw_rdmap_response_failed(stream, err);
 	}

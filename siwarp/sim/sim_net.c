@@ -279,7 +279,7 @@ int siw_sim_path_mtu(int a, int b, uint32_t mtu, int told)
 	return 0;
 }
 
-static uint32_t least(uint32_t a, uint32_t b)
+static uint32_t min_u32(uint32_t a, uint32_t b)
 {
 	return a < b ? a : b;
 }
@@ -293,7 +293,7 @@ uint32_t sim_path_known(const struct sim_path *path)
 {
 	uint32_t mtu = interface_mtu(path);
 
-	return path->known ? least(mtu, path->known) : mtu;
+	return path->known ? min_u32(mtu, path->known) : mtu;
 }
 
 static uint32_t path_limit(const struct sim_path *path)
@@ -301,8 +301,8 @@ static uint32_t path_limit(const struct sim_path *path)
 	uint32_t mtu = interface_mtu(path);
 
 	if (path->from != path->to)
-		mtu = least(mtu, path->to->netif.mtu);
-	return path->mtu ? least(mtu, path->mtu) : mtu;
+		mtu = min_u32(mtu, path->to->netif.mtu);
+	return path->mtu ? min_u32(mtu, path->mtu) : mtu;
 }
 
 static const struct siw_faults nothing;
@@ -347,7 +347,7 @@ int siw_sim_host_plan(int number, const char *faults)
 	return 0;
 }
 
-static struct sim_leaving *leaving_of(struct siw_link *l)
+static struct sim_leaving *leaving_of_link(struct siw_link *l)
 {
 	return siw_container(siw_container(l, struct siw_fault_waiting, link), struct sim_leaving,
 			     waiting);
@@ -359,7 +359,7 @@ static void line_expire_departed(struct sim_line *line, uint64_t now)
 	struct siw_fault_waiting *first;
 
 	while ((first = siw_fault_backlog_departed(&line->backlog, now))) {
-		struct sim_leaving *leaving = leaving_of(&first->link);
+		struct sim_leaving *leaving = leaving_of_link(&first->link);
 
 		if (leaving->sock)
 			leaving->sock->out_octets -= (uint32_t)first->octets + SIM_OVERHEAD;
@@ -372,7 +372,7 @@ static void line_free(struct sim_line *line)
 	struct siw_fault_waiting *first;
 
 	while ((first = siw_fault_backlog_departed(&line->backlog, UINT64_MAX)))
-		free(leaving_of(&first->link));
+		free(leaving_of_link(&first->link));
 }
 
 static void line_add_departure(struct sim_line *line, uint64_t at, uint32_t octets,
@@ -460,7 +460,7 @@ bool sim_net_has_room(struct siw_llp_sock *sock, const struct siw_addr *dest, ui
 	/* Like the kernel's, the buffer becomes writable again once half of it is free. */
 	for (struct siw_link *l = line->backlog.waiting.next; l != &line->backlog.waiting;
 	     l = l->next) {
-		const struct sim_leaving *leaving = leaving_of(l);
+		const struct sim_leaving *leaving = leaving_of_link(l);
 
 		if (leaving->sock != sock)
 			continue;
@@ -476,8 +476,8 @@ static void line_forget_sock(struct sim_line *line, const struct siw_llp_sock *s
 {
 	for (struct siw_link *l = line->backlog.waiting.next; l != &line->backlog.waiting;
 	     l = l->next)
-		if (leaving_of(l)->sock == sock)
-			leaving_of(l)->sock = NULL;
+		if (leaving_of_link(l)->sock == sock)
+			leaving_of_link(l)->sock = NULL;
 }
 
 void sim_net_detach_sock(struct siw_llp_sock *sock)
@@ -558,8 +558,8 @@ static bool datagram_apply_plan(struct sim_packet *packet, enum stage stage,
 	if (packet->tcp || packet->refusal || rest + head <= limit)
 		return packet_apply_plan(packet, stage, packet_rate_octets(packet), sock, fate);
 	*fate = (struct siw_fault_decision){ 0 };
-	for (; rest; rest -= least(rest, most)) {
-		if (!packet_apply_plan(packet, stage, least(rest, most), sock, &each)) {
+	for (; rest; rest -= min_u32(rest, most)) {
+		if (!packet_apply_plan(packet, stage, min_u32(rest, most), sock, &each)) {
 			passes = false;
 			continue;
 		}
@@ -717,7 +717,7 @@ static void packet_send_duplicate(const struct sim_packet *packet,
 static void packet_send_unreachable(struct sim_packet *packet)
 {
 	struct sim_path *back = path_back(packet->path);
-	uint32_t quoted = least(packet->length, QUOTED);
+	uint32_t quoted = min_u32(packet->length, QUOTED);
 	uint64_t earned = (sim.now - back->icmp_since) / ICMP_EACH_NS;
 
 	sim.stats.refused++;

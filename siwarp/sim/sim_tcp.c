@@ -111,22 +111,22 @@ struct sim_stream {
 	bool ended; /* the peer's FIN has arrived, and all before it */
 };
 
-static struct sent *sent_of(struct siw_link *l)
+static struct sent *sent_of_link(struct siw_link *l)
 {
 	return siw_container(l, struct sent, link);
 }
 
-static struct sim_packet *packet_of(struct siw_link *l)
+static struct sim_packet *packet_of_link(struct siw_link *l)
 {
 	return siw_container(l, struct sim_packet, link);
 }
 
-static uint64_t least(uint64_t a, uint64_t b)
+static uint64_t min_u64(uint64_t a, uint64_t b)
 {
 	return a < b ? a : b;
 }
 
-static uint64_t most(uint64_t a, uint64_t b)
+static uint64_t max_u64(uint64_t a, uint64_t b)
 {
 	return a > b ? a : b;
 }
@@ -178,8 +178,8 @@ static void stream_unlist(struct sim_stream *s)
 	s->listed = false;
 }
 
-static void on_timer(struct sim_timer *timer);
-static void on_reset(struct sim_timer *timer);
+static void stream_timer_fire(struct sim_timer *timer);
+static void reset_timer_fire(struct sim_timer *timer);
 
 static struct sim_stream *stream_new(struct sim_host *host, const struct siw_addr *local,
 				     const struct siw_addr *peer)
@@ -191,8 +191,8 @@ static struct sim_stream *stream_new(struct sim_host *host, const struct siw_add
 	s->peer = *peer;
 	s->id = ++sim.n_streams;
 	s->out_flow.number = s->in_flow.number = (uint32_t)s->id;
-	s->timer.fire = on_timer;
-	s->reset.fire = on_reset;
+	s->timer.fire = stream_timer_fire;
+	s->reset.fire = reset_timer_fire;
 	s->end = 1;
 	s->ssthresh = UINT64_MAX;
 	siw_link_init(&s->queue);
@@ -207,7 +207,7 @@ static struct sim_stream *stream_new(struct sim_host *host, const struct siw_add
 static void drop_packets(struct siw_link *packets)
 {
 	while (!siw_link_empty(packets)) {
-		struct sim_packet *packet = packet_of(packets->next);
+		struct sim_packet *packet = packet_of_link(packets->next);
 
 		siw_link_del(&packet->link);
 		sim_packet_free(packet);
@@ -221,7 +221,7 @@ static void stream_stop(struct sim_stream *s)
 	sim_timer_stop(&s->timer);
 	sim_timer_stop(&s->reset);
 	while (!siw_link_empty(&s->flight)) {
-		struct sent *sent = sent_of(s->flight.next);
+		struct sent *sent = sent_of_link(s->flight.next);
 
 		siw_link_del(&sent->link);
 		free(sent);
@@ -290,8 +290,8 @@ static uint32_t mss_of(const struct sim_stream *s)
 
 	if (to && to != s->host && mtu > to->netif.mtu) /* known from the MSS in the peer's SYN */
 		mtu = to->netif.mtu;
-	mtu = (uint32_t)most(mtu, heads + LEAST_MSS);
-	return (uint32_t)least(mtu - heads, SIW_CAPTURE_TCP_MAX);
+	mtu = (uint32_t)max_u64(mtu, heads + LEAST_MSS);
+	return (uint32_t)min_u64(mtu - heads, SIW_CAPTURE_TCP_MAX);
 }
 
 /* Copies octets out of the ring (write false) or into it (write true). */
@@ -300,7 +300,7 @@ static void ring_copy(struct sim_stream *s, uint64_t seq, uint8_t *octets, uint3
 {
 	while (length) {
 		uint32_t at = (uint32_t)seq & (s->ring_room - 1);
-		uint32_t n = (uint32_t)least(length, s->ring_room - at);
+		uint32_t n = (uint32_t)min_u64(length, s->ring_room - at);
 
 		if (write)
 			memcpy(s->ring + at, octets, n);
@@ -421,9 +421,9 @@ static void retransmit(struct sim_stream *s, struct sent *sent, uint32_t mss)
 
 static uint64_t rto_of(const struct sim_stream *s)
 {
-	uint64_t rto = s->srtt ? s->srtt + most(4 * s->rttvar, LEAST_RTO) : FIRST_RTO;
+	uint64_t rto = s->srtt ? s->srtt + max_u64(4 * s->rttvar, LEAST_RTO) : FIRST_RTO;
 
-	return s->backoff < 20 ? least(rto << s->backoff, MOST_RTO) : MOST_RTO;
+	return s->backoff < 20 ? min_u64(rto << s->backoff, MOST_RTO) : MOST_RTO;
 }
 
 static bool fin_is_acked(const struct sim_stream *s)
@@ -436,7 +436,7 @@ static void stream_arm_timer(struct sim_stream *s)
 	if (s->state == CLOSED)
 		return;
 	if (!siw_link_empty(&s->flight) || s->nxt < s->end)
-		sim_timer_set(&s->timer, most(s->rto_from + rto_of(s), sim.now));
+		sim_timer_set(&s->timer, max_u64(s->rto_from + rto_of(s), sim.now));
 	else if (!s->sock && fin_is_acked(s)) /* closed, in FIN-WAIT-2 */
 		sim_timer_set(&s->timer, s->rto_from + TIME_WAIT);
 	else
@@ -446,8 +446,8 @@ static void stream_arm_timer(struct sim_stream *s)
 static void send_lost(struct sim_stream *s, uint32_t mss)
 {
 	for (struct siw_link *l = s->flight.next; l != &s->flight && s->n_lost; l = l->next)
-		if (sent_of(l)->lost && s->pipe < s->cwnd)
-			retransmit(s, sent_of(l), mss);
+		if (sent_of_link(l)->lost && s->pipe < s->cwnd)
+			retransmit(s, sent_of_link(l), mss);
 }
 
 /* Sends as much as the congestion window and the peer's window permit. */
@@ -459,7 +459,7 @@ static void stream_push(struct sim_stream *s)
 		send_lost(s, mss);
 		while (s->pipe < s->cwnd && !s->n_lost && s->nxt < s->end + s->shut) {
 			uint64_t room = s->edge > s->nxt ? s->edge - s->nxt : 0;
-			uint64_t length = least(least(mss, s->end - s->nxt), room);
+			uint64_t length = min_u64(min_u64(mss, s->end - s->nxt), room);
 			uint8_t flags = length ? SIW_TCP_PSH : 0;
 
 			length = random_share(length, SHORT_SEGMENT_IN);
@@ -487,25 +487,25 @@ static void stream_rto_expired(struct sim_stream *s)
 	}
 	if (s->state != OPEN) { /* retransmit the SYN or SYN-ACK */
 		s->pipe = 0;
-		sent_of(s->flight.next)->again = true;
-		sent_transmit(s, sent_of(s->flight.next));
+		sent_of_link(s->flight.next)->again = true;
+		sent_transmit(s, sent_of_link(s->flight.next));
 		stream_arm_timer(s);
 		return;
 	}
 	for (struct siw_link *l = s->flight.next; l != &s->flight; l = l->next) {
-		struct sent *sent = sent_of(l);
+		struct sent *sent = sent_of_link(l);
 
 		s->n_lost += !sent->arrived && !sent->lost;
 		sent->lost |= !sent->arrived;
 	}
 	s->pipe = 0;
-	s->ssthresh = most(s->cwnd / 2, 2 * (uint64_t)mss_of(s));
+	s->ssthresh = max_u64(s->cwnd / 2, 2 * (uint64_t)mss_of(s));
 	s->cwnd = mss_of(s);
 	s->recover = s->una;
 	stream_push(s);
 }
 
-static uint64_t limit_of(const struct sim_stream *s)
+static uint64_t stream_timeout_ns(const struct sim_stream *s)
 {
 	if (s->state == CONNECTING)
 		return SYN_LIMIT;
@@ -514,7 +514,7 @@ static uint64_t limit_of(const struct sim_stream *s)
 	return s->sock || s->listener ? LIMIT : CLOSED_LIMIT;
 }
 
-static void on_timer(struct sim_timer *timer)
+static void stream_timer_fire(struct sim_timer *timer)
 {
 	struct sim_stream *s = siw_container(timer, struct sim_stream, timer);
 
@@ -524,7 +524,7 @@ static void on_timer(struct sim_timer *timer)
 			stream_free(s);
 	} else if (siw_link_empty(&s->flight) && s->nxt >= s->end) {
 		stream_free(s);
-	} else if (sim.now - s->progress >= limit_of(s)) {
+	} else if (sim.now - s->progress >= stream_timeout_ns(s)) {
 		stream_fail(s, ETIMEDOUT);
 	} else {
 		stream_rto_expired(s);
@@ -540,13 +540,13 @@ static void stream_sample_rtt(struct sim_stream *s, const struct sent *sent)
 	if (sent->again)
 		return;
 	if (!s->srtt) {
-		s->srtt = most(rtt, 1);
+		s->srtt = max_u64(rtt, 1);
 		s->rttvar = rtt / 2;
 		return;
 	}
 	off = rtt > s->srtt ? rtt - s->srtt : s->srtt - rtt;
 	s->rttvar = (3 * s->rttvar + off) / 4;
-	s->srtt = most((7 * s->srtt + rtt) / 8, 1);
+	s->srtt = max_u64((7 * s->srtt + rtt) / 8, 1);
 }
 
 static void mark_arrived(struct sim_stream *s, struct sent *sent)
@@ -559,7 +559,7 @@ static void mark_arrived(struct sim_stream *s, struct sent *sent)
 	else
 		s->pipe -= sent->length;
 	sent->lost = false;
-	s->newest = most(s->newest, sent->number);
+	s->newest = max_u64(s->newest, sent->number);
 	stream_sample_rtt(s, sent);
 }
 
@@ -570,8 +570,8 @@ static void grow_window(struct sim_stream *s, uint64_t octets)
 	if (s->cwnd < s->ssthresh)
 		s->cwnd += octets;
 	else
-		s->cwnd += most(mss_of(s) * octets / s->cwnd, 1);
-	s->cwnd = least(s->cwnd, 2 * (uint64_t)SEND_ROOM);
+		s->cwnd += max_u64(mss_of(s) * octets / s->cwnd, 1);
+	s->cwnd = min_u64(s->cwnd, 2 * (uint64_t)SEND_ROOM);
 }
 
 static void handle_cumulative_ack(struct sim_stream *s, uint64_t ack)
@@ -579,7 +579,7 @@ static void handle_cumulative_ack(struct sim_stream *s, uint64_t ack)
 	uint64_t octets = ack - s->una;
 
 	while (!siw_link_empty(&s->flight)) {
-		struct sent *sent = sent_of(s->flight.next);
+		struct sent *sent = sent_of_link(s->flight.next);
 
 		if (sent->seq + sent->length > ack)
 			break;
@@ -598,7 +598,7 @@ static void find_lost(struct sim_stream *s)
 	bool any = false;
 
 	for (struct siw_link *l = s->flight.next; l != &s->flight; l = l->next) {
-		struct sent *sent = sent_of(l);
+		struct sent *sent = sent_of_link(l);
 
 		if (sent->arrived || sent->lost || sent->number + REORDERING > s->newest)
 			continue;
@@ -607,7 +607,7 @@ static void find_lost(struct sim_stream *s)
 		s->n_lost++;
 	}
 	if (any && s->una >= s->recover) {
-		s->cwnd = s->ssthresh = most(s->cwnd / 2, 2 * (uint64_t)mss_of(s));
+		s->cwnd = s->ssthresh = max_u64(s->cwnd / 2, 2 * (uint64_t)mss_of(s));
 		s->recover = s->nxt;
 	}
 }
@@ -616,7 +616,7 @@ static void handle_ack(struct sim_stream *s, const struct sim_segment *segment)
 {
 	if (segment->edge > s->edge && siw_link_empty(&s->flight))
 		s->backoff = 0; /* backoff of window probes */
-	s->edge = most(s->edge, segment->edge);
+	s->edge = max_u64(s->edge, segment->edge);
 	if (segment->ack > s->una && segment->ack <= s->nxt)
 		handle_cumulative_ack(s, segment->ack);
 	if (siw_link_empty(&s->flight)) { /* the segment answers window probes */
@@ -626,8 +626,8 @@ static void handle_ack(struct sim_stream *s, const struct sim_segment *segment)
 	if (!segment->answers)
 		return;
 	for (struct siw_link *l = s->flight.next; l != &s->flight; l = l->next)
-		if (sent_of(l)->number == segment->answers) {
-			mark_arrived(s, sent_of(l));
+		if (sent_of_link(l)->number == segment->answers) {
+			mark_arrived(s, sent_of_link(l));
 			break;
 		}
 	find_lost(s);
@@ -702,7 +702,7 @@ static void handle_syn(struct sim_stream *s, const struct sim_segment *segment)
 	s->rcv_nxt = 1;
 	s->state = ANSWERING;
 	s->pipe = 0;
-	sent_transmit(s, sent_of(s->flight.next));
+	sent_transmit(s, sent_of_link(s->flight.next));
 }
 
 /*
@@ -748,7 +748,7 @@ static void add_early_packet(struct sim_stream *s, struct sim_packet *packet)
 {
 	struct siw_link *l = s->early.prev;
 
-	while (l != &s->early && packet_of(l)->segment.seq > packet->segment.seq)
+	while (l != &s->early && packet_of_link(l)->segment.seq > packet->segment.seq)
 		l = l->prev;
 	siw_link_add(l->next, &packet->link);
 }
@@ -757,7 +757,7 @@ static void add_early_packet(struct sim_stream *s, struct sim_packet *packet)
 static void close_gap(struct sim_stream *s)
 {
 	while (!siw_link_empty(&s->early)) {
-		struct sim_packet *packet = packet_of(s->early.next);
+		struct sim_packet *packet = packet_of_link(s->early.next);
 		uint64_t behind = packet->segment.seq + segment_span(packet), skip;
 
 		if (packet->segment.seq > s->rcv_nxt)
@@ -871,7 +871,7 @@ void sim_tcp_arrive(struct sim_packet *packet, struct sim_host *host)
 		handle_syn(s, segment);
 	} else if (ours && syn && s->state == ANSWERING && !segment->to) {
 		s->pipe = 0; /* the answer to the peer's SYN was lost */
-		sent_transmit(s, sent_of(s->flight.next));
+		sent_transmit(s, sent_of_link(s->flight.next));
 	} else if (ours) {
 		if (handle_segment(s, packet))
 			return;
@@ -883,7 +883,7 @@ void sim_tcp_arrive(struct sim_packet *packet, struct sim_host *host)
 	sim_packet_free(packet);
 }
 
-static void on_reset(struct sim_timer *timer)
+static void reset_timer_fire(struct sim_timer *timer)
 {
 	struct sim_stream *s = siw_container(timer, struct sim_stream, reset);
 
@@ -1026,8 +1026,9 @@ static int bind_pair(struct siw_llp_sock *sock, const struct siw_addr *dest, str
 }
 
 /* Connects a socket to dest; NULL: to itself. */
-static int connect_to(struct siw_llp_port *port, const struct siw_addr *dest, struct siw_addr local,
-		      struct siw_io_handler *handler, struct siw_llp_sock **out)
+static int connect_stream(struct siw_llp_port *port, const struct siw_addr *dest,
+			  struct siw_addr local, struct siw_io_handler *handler,
+			  struct siw_llp_sock **out)
 {
 	struct siw_llp_sock *sock = sim_alloc(sizeof(*sock));
 	struct siw_addr peer;
@@ -1065,7 +1066,7 @@ int siw_llp_tcp_connect(struct siw_llp_port *port, const struct siw_addr *dest,
 		return -ENETUNREACH;
 	if (sim_addr_is_any(&local))
 		rv = choose_source(port->host, dest, &local);
-	return rv ? rv : connect_to(port, dest, local, handler, out);
+	return rv ? rv : connect_stream(port, dest, local, handler, out);
 }
 
 int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr *local,
@@ -1074,7 +1075,7 @@ int siw_llp_tcp_connect_itself(struct siw_llp_port *port, const struct siw_addr 
 	struct siw_addr own = *local;
 	int rv = sim_addr_is_any(local) ? choose_source(port->host, local, &own) : 0;
 
-	return rv ? rv : connect_to(port, NULL, own, handler, out);
+	return rv ? rv : connect_stream(port, NULL, own, handler, out);
 }
 
 int siw_llp_tcp_connected(struct siw_llp_sock *sock)
@@ -1129,7 +1130,7 @@ static size_t stream_plan_share(struct sim_stream *s, bool sends, size_t length)
 	if (planned && (!s->reset.place || s->reset.at > reset_at) && reset_at != SIM_NEVER)
 		sim_timer_set(&s->reset, reset_at);
 	if (!planned)
-		on_reset(&s->reset);
+		reset_timer_fire(&s->reset);
 	if (planned < length)
 		siw_count(SIW_COUNTER_fault_short, planned > 0);
 	return planned;
@@ -1138,7 +1139,7 @@ static size_t stream_plan_share(struct sim_stream *s, bool sends, size_t length)
 /* Makes room in the ring for `more` octets. */
 static void grow_ring(struct sim_stream *s, size_t more)
 {
-	uint64_t from = most(s->una, 1);
+	uint64_t from = max_u64(s->una, 1);
 	size_t need = (size_t)(s->end - from) + more;
 	uint32_t room = s->ring_room ? s->ring_room : FIRST_ROOM;
 	struct sim_stream larger = { .ring_room = 0 };
@@ -1151,7 +1152,7 @@ static void grow_ring(struct sim_stream *s, size_t more)
 	larger.ring_room = room;
 	for (uint64_t seq = from; seq < s->end;) {
 		uint32_t at = (uint32_t)seq & (s->ring_room - 1);
-		uint32_t n = (uint32_t)least(s->ring_room - at, s->end - seq);
+		uint32_t n = (uint32_t)min_u64(s->ring_room - at, s->end - seq);
 
 		ring_copy(&larger, seq, s->ring + at, n, true);
 		seq += n;
@@ -1169,11 +1170,11 @@ static int write_ring(struct sim_stream *s, const struct iovec *iov, size_t leng
 
 	grow_ring(s, length);
 	for (; left; iov++) {
-		size_t done = 0, here = least(iov->iov_len, left);
+		size_t done = 0, here = min_u64(iov->iov_len, left);
 
 		while (done < here) {
 			uint32_t at = (uint32_t)(seq + done) & (s->ring_room - 1);
-			size_t n = least(here - done, s->ring_room - at);
+			size_t n = min_u64(here - done, s->ring_room - at);
 
 			if (siw_guard_read(s->ring + at, (const uint8_t *)iov->iov_base + done, n))
 				return -EFAULT;
@@ -1206,7 +1207,7 @@ ssize_t siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *iov, in
 		siw_count(SIW_COUNTER_tx_eagain, 1);
 		return -EAGAIN;
 	}
-	length = stream_plan_share(s, true, least(all, room));
+	length = stream_plan_share(s, true, min_u64(all, room));
 	if (all && !length)
 		return send_failed(pop_error(s, ECONNRESET));
 	length = random_share(length, SHORT_WRITE_IN);
@@ -1224,8 +1225,8 @@ static int read_inbox(const struct sim_stream *s, const struct iovec *iov, size_
 	size_t from = s->taken, to = 0;
 
 	while (length) {
-		const struct sim_packet *packet = packet_of(l);
-		size_t n = least(least(packet->length - from, iov->iov_len - to), length);
+		const struct sim_packet *packet = packet_of_link(l);
+		size_t n = min_u64(min_u64(packet->length - from, iov->iov_len - to), length);
 
 		if (n && siw_guard_write((uint8_t *)iov->iov_base + to, packet->octets + from, n))
 			return -EFAULT;
@@ -1249,7 +1250,7 @@ static void drop_read(struct sim_stream *s, size_t length)
 	s->unread -= (uint32_t)length;
 	s->read += length;
 	for (length += s->taken; !siw_link_empty(&s->inbox);) {
-		struct sim_packet *packet = packet_of(s->inbox.next);
+		struct sim_packet *packet = packet_of_link(s->inbox.next);
 
 		if (length < packet->length)
 			break;
@@ -1270,7 +1271,7 @@ static void drop_read(struct sim_stream *s, size_t length)
 ssize_t siw_llp_tcp_recvv(struct siw_llp_sock *sock, const struct iovec *iov, int n)
 {
 	struct sim_stream *s = sock->stream;
-	size_t length = least(siw_iov_octets(iov, n), s->unread);
+	size_t length = min_u64(siw_iov_octets(iov, n), s->unread);
 
 	if (length)
 		length = stream_plan_share(s, false, length);

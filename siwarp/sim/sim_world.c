@@ -122,7 +122,7 @@ static void heap_put(const struct sim_due *due, uint32_t place)
 }
 
 /* Finds the timer's position in the heap, starting at a free position. */
-static void sift(struct sim_due due, uint32_t place)
+static void heap_sift(struct sim_due due, uint32_t place)
 {
 	uint32_t child;
 
@@ -149,7 +149,7 @@ void sim_timer_stop(struct sim_timer *timer)
 	timer->place = 0;
 	last = sim.heap[sim.n_heap--];
 	if (last.timer != timer)
-		sift(last, place);
+		heap_sift(last, place);
 }
 
 void sim_timer_set(struct sim_timer *timer, uint64_t at)
@@ -161,7 +161,7 @@ void sim_timer_set(struct sim_timer *timer, uint64_t at)
 		return;
 	timer->at = at;
 	sim.heap = sim_grow(sim.heap, sim.n_heap + 1, &sim.heap_room, sizeof(*sim.heap));
-	sift((struct sim_due){ at, ++sim.order, timer }, ++sim.n_heap);
+	heap_sift((struct sim_due){ at, ++sim.order, timer }, ++sim.n_heap);
 }
 
 static uint64_t next_instant(void)
@@ -443,7 +443,7 @@ int siw_sim_task_new(void)
 	return task->number;
 }
 
-static struct sim_task *task_of(int number)
+static struct sim_task *task_by_number(int number)
 {
 	return number >= 0 && (uint32_t)number < sim.n_tasks ? sim.tasks[number] : NULL;
 }
@@ -453,7 +453,7 @@ void siw_sim_task_begin(int number)
 	struct sim_task *task;
 
 	pthread_mutex_lock(&tasks_lock);
-	task = task_of(number);
+	task = task_by_number(number);
 	pthread_mutex_unlock(&tasks_lock);
 	if (!task)
 		sim_abort("no such task");
@@ -472,7 +472,7 @@ void siw_sim_task_end(void)
 
 void siw_sim_task_drop(int number)
 {
-	struct sim_task *task = task_of(number);
+	struct sim_task *task = task_by_number(number);
 
 	for (uint32_t i = 0; task && i < sim.n_ready; i++)
 		if (sim.ready[i] == task) {
@@ -488,7 +488,7 @@ int siw_sim_task(void)
 
 int siw_sim_task_ended(int number)
 {
-	const struct sim_task *task = task_of(number);
+	const struct sim_task *task = task_by_number(number);
 
 	return !task || task->state == SIM_ENDED;
 }
@@ -550,7 +550,7 @@ int siw_sim_park(uint64_t until)
 
 void siw_sim_unpark(int number)
 {
-	struct sim_task *task = task_of(number);
+	struct sim_task *task = task_by_number(number);
 
 	if (!task || task->state == SIM_ENDED)
 		return;

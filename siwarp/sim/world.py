@@ -22,7 +22,7 @@ from siwarp.sim.sockets import TCPListener, TCPSocket, UDPSocket
 from siwarp.sim.tasks import Task
 from siwarp.sim.units import NEVER, Duration, nanoseconds
 from siwarp.verbs import Context, Error, StateError, Timeout, capture
-from siwarp.verbs._ffi import Handle, addr_to_c, open_handles, reap
+from siwarp.verbs._ffi import Handle, addr_to_c, open_root_handles, reap_dropped_handles
 
 __all__ = ["Deadlock", "Stats", "World"]
 
@@ -115,7 +115,7 @@ class World:
                 "world by World(faults=...) or world.faults",
             )
         self.seed = seed
-        self._before = set(map(id, open_handles()))
+        self._before = set(map(id, open_root_handles()))
         rc = lib.siw_sim_open(seed & NEVER, faults.encode())
         if rc == -errno.EBUSY:
             raise StateError(
@@ -635,7 +635,7 @@ class World:
         for made in self._sockets:
             made.close()
         gc.collect()
-        reap()
+        reap_dropped_handles()
         doors.set_starter(None)
         doors.set_router(None, None)
         doors.set_qkeys(None)
@@ -649,7 +649,7 @@ class World:
         tasks.ending = False
 
     def _open_handles(self) -> list[Handle]:
-        return [handle for handle in open_handles() if id(handle) not in self._before]
+        return [handle for handle in open_root_handles() if id(handle) not in self._before]
 
     def __enter__(self) -> World:
         return self

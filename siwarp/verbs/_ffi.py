@@ -16,9 +16,9 @@ from typing import Any, ClassVar, TypeVar
 from siwarp.base import system
 from siwarp.base.closing import Closing
 from siwarp.base.library import ffi, lib
-from siwarp.verbs.errors import Error, StateError, from_errno
-from siwarp.verbs.reason import refused
-from siwarp.verbs.wanted import an_address
+from siwarp.verbs.errors import Error, StateError, error_from_errno
+from siwarp.verbs.reason import refusal_error
+from siwarp.verbs.wanted import host_and_port
 
 __all__ = [
     "Address",
@@ -27,15 +27,15 @@ __all__ = [
     "addr_bytes_to_python",
     "addr_from_c",
     "addr_to_c",
-    "as_int",
-    "as_uint",
     "before_exit",
-    "check",
     "check_pointer",
+    "check_rc",
+    "clamp_to_int",
+    "clamp_to_uint",
     "ffi",
     "lib",
-    "open_handles",
-    "reap",
+    "open_root_handles",
+    "reap_dropped_handles",
 ]
 
 #: An IP address and a port, like Python's socket addresses; for IPv6 only the first two items.
@@ -46,36 +46,36 @@ Address = tuple[str, int]
 SLICE_MS = 50
 
 
-def check(rc: int, what: str, advice: Mapping[int, str] | None = None) -> int:
+def check_rc(rc: int, what: str, advice: Mapping[int, str] | None = None) -> int:
     """Return ``rc``, or raise the exception for it if it is a negative errno value."""
     if rc >= 0:
         return rc
-    raise _failure(-rc, what, advice)
+    raise _error_for_errno(-rc, what, advice)
 
 
 def check_pointer(pointer: Any, what: str, advice: Mapping[int, str] | None = None) -> Any:
     """Return ``pointer``, or raise the exception for ``errno`` if it is NULL."""
     if pointer:
         return pointer
-    raise _failure(ffi.errno, what, advice)
+    raise _error_for_errno(ffi.errno, what, advice)
 
 
-def _failure(number: int, what: str, advice: Mapping[int, str] | None) -> Error:
+def _error_for_errno(number: int, what: str, advice: Mapping[int, str] | None) -> Error:
     """Return the exception with the advice for ``number``, or with the library's reason."""
     if advice and number in advice:
-        return from_errno(number, what, advice[number])
-    return refused(number, what)
+        return error_from_errno(number, what, advice[number])
+    return refusal_error(number, what)
 
 
-def as_int(number: int) -> int:
+def clamp_to_int(number: int) -> int:
     """Return ``number``, or if it does not fit a C int, a number that is refused for the same
     reason.
     """
     return max(-1, min(number, 0x7FFFFFFF))
 
 
-def as_uint(number: int) -> int:
-    """Like ``as_int``, for unsigned 32-bit values."""
+def clamp_to_uint(number: int) -> int:
+    """Like ``clamp_to_int``, for unsigned 32-bit values."""
     return number if 0 <= number <= 0xFFFFFFFF else 0xFFFFFFFF
 
 
@@ -90,7 +90,7 @@ def addr_to_c(address: Address | tuple[Any, ...] | None) -> Any:
     out = ffi.new("struct siw_addr *")
     if address is None:
         return out
-    host, port = an_address(address)
+    host, port = host_and_port(address)
     if not 0 <= port <= 65535:
         raise ValueError(f"port {port} is not one of 0..65535")
     if lib.siw_addr_parse((host or "0.0.0.0").encode(), port, out) == 0:
@@ -150,7 +150,7 @@ _ending = system.rlock()
 _watching = system.rlock()
 
 
-def reap() -> None:
+def reap_dropped_handles() -> None:
     """Destroy the C objects of handles that were dropped without ``close()``.
 
     Opening and closing a handle calls this; polling and posting do not.
@@ -172,14 +172,14 @@ def reap() -> None:
             return
 
 
-def _after_fork() -> None:
+def _reset_after_fork() -> None:
     """Replace locks that the parent's threads may hold, and forget the parent's objects."""
     global _reaping, _ending, _watching
     _reaping, _ending, _watching = system.lock(), system.rlock(), system.rlock()
     _dropped.clear()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_reset_after_fork)
 
 T = TypeVar("T")
 
@@ -198,7 +198,7 @@ class Handle(Closing):
     #: The C function that destroys the object.
     _destroy: ClassVar[Callable[[Any], int]]
 
-    def _open(self, c: Any, *parents: Handle, keep: tuple[Any, ...] = ()) -> None:
+    def _adopt_c_object(self, c: Any, *parents: Handle, keep: tuple[Any, ...] = ()) -> None:
         """Take over the C object ``c``, which was created from ``parents`` and uses ``keep``."""
         self._c = c
         self._keep = keep
@@ -211,7 +211,7 @@ class Handle(Closing):
         if not parents:
             _roots.add(self)
 
-    def _live(self) -> Any:
+    def _c_object(self) -> Any:
         """Return the C object, or raise StateError if the handle is closed."""
         c = getattr(self, "_c", None)
         if c is None:
@@ -223,7 +223,7 @@ class Handle(Closing):
         """Whether the handle is closed."""
         return getattr(self, "_c", None) is None
 
-    def _users(self) -> list[Handle]:
+    def _open_children(self) -> list[Handle]:
         """Return the open handles that were created from this one, newest first."""
         alive = [child for child in self._children if not child.closed]
         return sorted(alive, key=lambda child: -child._serial)
@@ -235,10 +235,10 @@ class Handle(Closing):
             StateError: a handle created from this one is still open; the message names it (EBUSY).
 
         """
-        reap()
+        reap_dropped_handles()
         if self.closed:
             return
-        users = self._users()
+        users = self._open_children()
         if users:
             count = Counter(user._what for user in users)
             kinds = ", ".join(f"{n} {what}{'s' if n > 1 else ''}" for what, n in count.items())
@@ -249,58 +249,61 @@ class Handle(Closing):
                 f"{self!r} cannot be closed: {kinds} created from it are still open "
                 f"({names}{more}). Close them first; a with block closes them automatically",
             )
-        self._shut()
+        self._destroy_c_object()
 
-    def _below(self) -> list[Handle]:
+    def _open_descendants(self) -> list[Handle]:
         """Return all open handles created directly or indirectly from this one, each once."""
         found: dict[Handle, None] = {}
-        for child in self._users():
+        for child in self._open_children():
             found[child] = None
-            found.update(dict.fromkeys(child._below()))
+            found.update(dict.fromkeys(child._open_descendants()))
         return list(found)
 
-    def _shut_by_force(self, destroy: Callable[[Any], int]) -> None:
+    def _force_close(self, destroy: Callable[[Any], int]) -> None:
         """End this handle and all handles below it with one C call, even while threads use them.
 
         The C objects stay readable, so that calls in progress and later calls are refused.
         """
         with _ending:
-            c, handles = self._c, [*self._below(), self]
+            c, handles = self._c, [*self._open_descendants(), self]
             for handle in handles:
                 handle._c = None
         if c is None:
             return
         # Sleeping threads wake up and find the handle closed; the C library ends waits inside it.
         for handle in handles:
-            handle._wake_all()
+            handle._wake_all_waiters()
         for handle in handles:
             handle._wait_until_unused()
         rc = destroy(c) if self._pid == os.getpid() else 0
         for handle in handles:
-            handle._ended()
+            handle._on_forced_close()
             for parent in handle._parents:
                 parent._children.discard(handle)
             handle._parents = ()
-            handle._release()
-        if rc != -errno.ESTALE:  # the device's end has ended the object, as in _shut
-            check(rc, f"closing {self!r}")
+            handle._release_memory()
+        if rc != -errno.ESTALE:  # the device's end has ended the object, as in _destroy_c_object
+            check_rc(rc, f"closing {self!r}")
 
-    def _wake_all(self) -> None:
+    def _wake_all_waiters(self) -> None:
         """Wake the threads and tasks that wait for the handle's events."""
 
     def _wait_until_unused(self) -> None:
         """Wait until no thread uses the descriptor, whose number may be reused afterwards."""
 
-    def _ended(self) -> None:
-        """Called when the C object was ended with its device: like ``_shut``, without calling C."""
+    def _on_forced_close(self) -> None:
+        """Clean up after a forced close of the device, which has ended the C object.
 
-    def _shut(self) -> None:
+        Does what ``_destroy_c_object`` does, without calling C.
+        """
+
+    def _destroy_c_object(self) -> None:
         with _ending:
-            self._may_end()
+            self._check_closable()
             c, self._c = self._c, None
         if c is None:
             return  # another thread is already closing the handle
-        self._taken(c)
+        self._before_destroy(c)
         self._wait_until_unused()
         # In a forked child the object belongs to the parent, and a thread that does not exist in
         # the child may hold the object's locks forever.
@@ -309,57 +312,57 @@ class Handle(Closing):
         # crashed.
         if rc < 0 and rc != -errno.ESTALE:
             self._c = c
-            busy = self._busy() if rc == -errno.EBUSY else ""
-            check(rc, f"closing {self!r}", {errno.EBUSY: busy} if busy else None)
+            busy = self._busy_advice() if rc == -errno.EBUSY else ""
+            check_rc(rc, f"closing {self!r}", {errno.EBUSY: busy} if busy else None)
         for parent in self._parents:
             parent._children.discard(self)
         self._parents = ()
-        self._release()
+        self._release_memory()
 
-    def _busy(self) -> str:
+    def _busy_advice(self) -> str:
         """Return the object's users and advice as text, if the C library reports EBUSY."""
         return ""
 
-    def _may_end(self) -> None:
+    def _check_closable(self) -> None:
         """Raise an exception if the handle cannot be closed now."""
 
-    def _taken(self, c: Any) -> None:
-        """Called after the handle is closed for all threads, before the C object is destroyed."""
+    def _before_destroy(self, c: Any) -> None:
+        """Called after the handle is closed for all threads, before C object ``c`` is destroyed."""
 
-    def _release(self) -> None:
+    def _release_memory(self) -> None:
         """Release the memory that the C object used."""
         self._keep = ()
 
-    def _close_all(self) -> None:
+    def _close_with_children(self) -> None:
         """Close all handles created from this one, newest first, then this one.
 
         A busy handle is tried again after the others: for example, memory from which an older queue
         pair is still sending.
         """
         busy = []
-        for child in self._users():
+        for child in self._open_children():
             if child.closed:
                 continue
             try:
-                child._close_all()
+                child._close_with_children()
             except StateError as e:
                 if e.errno != errno.EBUSY:
                     raise
                 busy.append(child)
         for child in busy:
             if not child.closed:
-                child._close_all()
+                child._close_with_children()
         self.close()
 
     def _enter(self) -> None:
-        self._live()
+        self._c_object()
 
     def _leave(self) -> None:
-        reap()
+        reap_dropped_handles()
         if not self.closed:
-            self._close_all()
+            self._close_with_children()
 
-    def _destroyer(self) -> Callable[[Any], int]:
+    def _destroy_function(self) -> Callable[[Any], int]:
         """Return the function that destroys the C object of a dropped handle."""
         return type(self)._destroy
 
@@ -367,13 +370,13 @@ class Handle(Closing):
         c = getattr(self, "_c", None)
         if c is not None:
             self._c = None
-            _dropped.append((self._destroyer(), c, (self._parents, self._keep), self._pid))
+            _dropped.append((self._destroy_function(), c, (self._parents, self._keep), self._pid))
 
-    def _name(self) -> str:
+    def _description(self) -> str:
         return ""
 
     def __repr__(self) -> str:
-        name = self._name() if not self.closed else "closed"
+        name = self._description() if not self.closed else "closed"
         serial = getattr(self, "_serial", 0)
         return f"<{type(self).__name__} #{serial}{' ' + name if name else ''}>"
 
@@ -383,42 +386,42 @@ class Waitable(Handle):
 
     A thread waits in two steps. For ``SLICE_MS`` it waits inside the library, which makes progress
     and has a low latency. Then it sleeps on the event descriptor until the device's progress thread
-    raises an event, a signal arrives, or ``_wake`` is called. So an idle process does not use the
-    CPU.
+    raises an event, a signal arrives, or ``_wake_waiters`` is called. So an idle process does not
+    use the CPU.
 
     A thread may read an event that another thread waits for. So each thread that reads an event
-    calls ``_wake``, and no other thread keeps sleeping after its event was read.
+    calls ``_wake_waiters``, and no other thread keeps sleeping after its event was read.
     """
 
     __slots__ = ("_in_library", "_waiters", "_watchers")
 
-    def _open(self, c: Any, *parents: Handle, keep: tuple[Any, ...] = ()) -> None:
+    def _adopt_c_object(self, c: Any, *parents: Handle, keep: tuple[Any, ...] = ()) -> None:
         self._waiters = 0
         self._in_library = 0
         self._watchers: dict[Callable[[], None], Any] = {}
-        super()._open(c, *parents, keep=keep)
+        super()._adopt_c_object(c, *parents, keep=keep)
 
     def fileno(self) -> int:
         """Return a descriptor that is readable while an event is unread."""
         raise NotImplementedError
 
-    def _has_thread(self) -> bool:
+    def _has_progress_thread(self) -> bool:
         """Whether the device has a progress thread, which works while this process sleeps."""
         raise NotImplementedError
 
-    def _watch(self, call: Callable[[], None], about: Any = None) -> None:
-        """Make ``_wake`` call ``call``, in any thread, for wake-ups about ``about`` or about
-        everything.
+    def _add_wake_callback(self, call: Callable[[], None], about: Any = None) -> None:
+        """Make ``_wake_waiters`` call ``call``, in any thread, for wake-ups about ``about`` or
+        about everything.
         """
         with _watching:
             self._watchers[call] = about
 
-    def _unwatch(self, call: Callable[[], None]) -> None:
-        """Undo ``_watch``; afterwards no other thread is inside ``call``."""
+    def _remove_wake_callback(self, call: Callable[[], None]) -> None:
+        """Undo ``_add_wake_callback``; afterwards no other thread is inside ``call``."""
         with _watching:
             self._watchers.pop(call, None)
 
-    def _wake(self, about: Any = None) -> None:
+    def _wake_waiters(self, about: Any = None) -> None:
         """Wake all waiters for ``about``; ``None``: wake all waiters."""
         if not self._watchers:
             return
@@ -427,7 +430,7 @@ class Waitable(Handle):
                 if about is None or wanted is None or wanted is about:
                     call()
 
-    def _wait(
+    def _wait_for_event(
         self,
         get: Callable[[int], int],
         take: Callable[[], T | None],
@@ -439,34 +442,35 @@ class Waitable(Handle):
         """Call ``get`` with a time-out in milliseconds until ``take`` returns a value for a result.
 
         Return ``None`` after ``timeout`` seconds, or once ``over`` returns true; ``over`` is called
-        after each ``_wake`` with the same ``about``. ``drop`` is called with a result of ``get``
-        that ``take`` did not receive because a signal handler raised an exception in between.
+        after each ``_wake_waiters`` with the same ``about``. ``drop`` is called with a result of
+        ``get`` that ``take`` did not receive because a signal handler raised an exception in
+        between.
         """
         deadline = None if timeout is None else system.monotonic() + timeout
         with _ending:  # the C object must not be destroyed between the check and the count
-            self._live()
+            self._c_object()
             self._waiters += 1
         try:
             # Two threads in the library could read each other's events.
-            alone = not self._has_thread() or self._waiters == 1
+            alone = not self._has_progress_thread() or self._waiters == 1
             while True:
                 if not alone and self._in_library and timeout != 0:
-                    self._sleep(deadline, over, about)
-                rc = self._in_the_library(get, _slice(deadline) if alone else 0)
+                    self._sleep_until_event(deadline, over, about)
+                rc = self._wait_in_library(get, _next_wait_ms(deadline) if alone else 0)
                 if rc == 0:
                     found = take()
                     if found is not None:
                         return found
                 elif rc not in (-errno.EAGAIN, -errno.EINTR):
-                    self._live()  # raises StateError if the handle was closed by force
-                    check(rc, f"waiting on {self!r}")
+                    self._c_object()  # raises StateError if the handle was closed by force
+                    check_rc(rc, f"waiting on {self!r}")
                 elif deadline is not None and system.monotonic() >= deadline:
                     return None
                 if over is not None and over():
                     return None
-                if rc and self._has_thread():
+                if rc and self._has_progress_thread():
                     alone = False
-                    self._sleep(deadline, over, about)
+                    self._sleep_until_event(deadline, over, about)
         except BaseException:
             if drop is not None:
                 drop()
@@ -474,7 +478,7 @@ class Waitable(Handle):
         finally:
             self._waiters -= 1
 
-    def _in_the_library(self, get: Callable[[int], int], ms: int) -> int:
+    def _wait_in_library(self, get: Callable[[int], int], ms: int) -> int:
         """Wait up to ``ms`` milliseconds in the library; only one thread at a time does so."""
         if not ms:
             return get(0)
@@ -485,24 +489,26 @@ class Waitable(Handle):
         finally:
             with _watching:
                 self._in_library -= 1
-                self._wake()
+                self._wake_waiters()
 
-    def _sleep(self, deadline: float | None, over: Callable[[], bool] | None, about: Any) -> None:
-        """Sleep until there may be an event, ``_wake`` is called, or the deadline has passed."""
+    def _sleep_until_event(
+        self, deadline: float | None, over: Callable[[], bool] | None, about: Any
+    ) -> None:
+        """Sleep until there may be an event, the waiters are woken, or the deadline has passed."""
         woken = system.waker()
         try:
-            self._watch(woken.wake, about)
+            self._add_wake_callback(woken.wake, about)
             if over is not None and over():
                 return
             # If another thread waits in the library, that thread watches the descriptor.
             fds = [woken.fileno()] if self._in_library else [woken.fileno(), self.fileno()]
             system.sleep_on(fds, deadline)
         finally:
-            self._unwatch(woken.wake)
+            self._remove_wake_callback(woken.wake)
             woken.close()
 
-    def _wake_all(self) -> None:
-        self._wake()
+    def _wake_all_waiters(self) -> None:
+        self._wake_waiters()
 
     def _wait_until_unused(self) -> None:
         # The time is limited, because an event loop may be busy or stopped.
@@ -512,20 +518,20 @@ class Waitable(Handle):
         with _watching:  # the waiters' earlier actions are visible to this thread
             self._watchers.clear()
 
-    def _may_end(self) -> None:
+    def _check_closable(self) -> None:
         if self._waiters:
             raise StateError(
                 errno.EBUSY,
                 f"{self!r} cannot be closed while a thread waits on it: end the wait first",
             )
-        self._wake()  # tasks that wait for events now find the handle closed
+        self._wake_waiters()  # tasks that wait for events now find the handle closed
 
 
 #: Maximum time in seconds for which closing waits for waiters to leave.
 _LEAVING_S = 0.5
 
 
-def _slice(deadline: float | None) -> int:
+def _next_wait_ms(deadline: float | None) -> int:
     """Return the duration in milliseconds of the next wait inside the library."""
     if deadline is None:
         return SLICE_MS
@@ -533,7 +539,7 @@ def _slice(deadline: float | None) -> int:
     return SLICE_MS if left >= SLICE_MS else max(0, int(left + 0.999))
 
 
-def open_handles() -> list[Handle]:
+def open_root_handles() -> list[Handle]:
     """Return the open handles without parents, mostly devices, newest first."""
     mine = (root for root in _roots if not root.closed and root._pid == os.getpid())
     return sorted(mine, key=lambda handle: -handle._serial)
@@ -552,14 +558,14 @@ def _close_at_exit() -> None:
     """Close the open handles, so that no thread of the library runs during process exit."""
     for call in _before_exit:
         call()
-    for root in open_handles():
+    for root in open_root_handles():
         if root.closed:
             continue
         try:
-            root._close_all()
+            root._close_with_children()
         except (Error, KeyboardInterrupt):
             continue  # a daemon thread still waits on it; the process exits anyway
-    reap()
+    reap_dropped_handles()
 
 
 atexit.register(_close_at_exit)

@@ -17,11 +17,11 @@ from siwarp.verbs._ffi import (
     check_pointer,
     ffi,
     lib,
-    reap,
+    reap_dropped_handles,
 )
 from siwarp.verbs.errors import Error
 from siwarp.verbs.pd import PD
-from siwarp.verbs.wanted import instance, wanted
+from siwarp.verbs.wanted import require_instance, type_error
 from siwarp.verbs.wr import SendWR
 
 if TYPE_CHECKING:
@@ -91,21 +91,25 @@ class AH(Handle):
         wc: WC | None = None,
         source: str | Address | None = None,
     ) -> None:
-        reap()
-        instance(pd, PD, "an AH is created in a PD, for example AH(pd, ('127.0.0.1', 4791))")
+        reap_dropped_handles()
+        require_instance(
+            pd, PD, "an AH is created in a PD, for example AH(pd, ('127.0.0.1', 4791))"
+        )
         dest = (attr.host, attr.port) if isinstance(attr, AHAttr) else attr
         if source is None and isinstance(attr, AHAttr):
             source = attr.source
         elif isinstance(source, tuple):
             source = source[0]
         if source is not None:
-            instance(source, str, "source is an address of the device, for example '127.0.0.1'")
+            require_instance(
+                source, str, "source is an address of the device, for example '127.0.0.1'"
+            )
         self.qpn = 0
         if dest is None and wc is not None:
             try:
                 dest, self.qpn = wc.source, wc.src_qp
             except AttributeError:
-                raise wanted("wc is the completion of a UD receive", wc) from None
+                raise type_error("wc is the completion of a UD receive", wc) from None
             source = _usable_source(wc.destination) if source is None else source
         if dest is None:
             raise Error(
@@ -116,39 +120,39 @@ class AH(Handle):
         c_dest = addr_to_c(dest)
         c_source = addr_to_c(None if source is None else (source, 0))
         c = check_pointer(
-            lib.siw_create_ah_from(pd._live(), c_dest, c_source), f"making an AH to {dest}"
+            lib.siw_create_ah_from(pd._c_object(), c_dest, c_source), f"making an AH to {dest}"
         )
         self.pd = pd
         self.dest = addr_from_c(c_dest) or dest
         self.source = (addr_from_c(c_source) or (None,))[0]
         self._wrs: weakref.WeakSet[SendWR] = weakref.WeakSet()
-        self._open(c, pd)
+        self._adopt_c_object(c, pd)
 
-    def _shut(self) -> None:
+    def _destroy_c_object(self) -> None:
         c = self._c
         wrs = self._detach_requests()
         try:
-            super()._shut()
+            super()._destroy_c_object()
         except Error:  # the handle is still in use, so it stays open
             for wr in wrs:
-                wr._point(c)
+                wr._set_c_ah(c)
             raise
 
     def _detach_requests(self) -> list[SendWR]:
         """Remove the handle from all work requests that point to it, and return those."""
         wrs = [wr for wr in list(self._wrs) if wr._ah is self]
         for wr in wrs:
-            wr._point(ffi.NULL)
+            wr._set_c_ah(ffi.NULL)
         return wrs
 
-    def _ended(self) -> None:
+    def _on_forced_close(self) -> None:
         self._detach_requests()
 
-    def _busy(self) -> str:
+    def _busy_advice(self) -> str:
         return (
             "a send to this address handle is still posted on one of "
             f"{self.pd._queue_pairs()}: poll for its completion, or close that QP, first"
         )
 
-    def _name(self) -> str:
+    def _description(self) -> str:
         return f"to {self.dest[0]} port {self.dest[1]}"

@@ -16,18 +16,18 @@ from siwarp.verbs._ffi import (
     Handle,
     Waitable,
     addr_bytes_to_python,
-    as_int,
-    check,
     check_pointer,
+    check_rc,
+    clamp_to_int,
     ffi,
     lib,
-    reap,
+    reap_dropped_handles,
 )
 from siwarp.verbs.device import Context
 from siwarp.verbs.enums import WCFlag, WCOpcode, WCStatus
 from siwarp.verbs.errors import Error, LimitError, PeerGone, ProtocolError, StateError
 from siwarp.verbs.events import wait_until_acked
-from siwarp.verbs.wanted import instance
+from siwarp.verbs.wanted import require_instance
 
 __all__ = ["CQ", "WC", "CompChannel"]
 
@@ -205,7 +205,7 @@ class _PollBuffer:
         self.dests = self.sources + n
         self.octets = ffi.buffer(self.memory, size)
 
-    def take(self, got: int) -> list[WC]:
+    def unpack_completions(self, got: int) -> list[WC]:
         """Return the first ``got`` completions as immutable values."""
         octets, at = self.octets, self.n * (_WC_SIZE + 8)
         sources = octets[at : at + got * _ADDR_SIZE]
@@ -237,19 +237,21 @@ class CompChannel(Waitable):
     context: Context
 
     def __init__(self, context: Context) -> None:
-        reap()
+        reap_dropped_handles()
         c = check_pointer(
-            lib.siw_create_comp_channel(context._live()), f"making a channel on {context!r}"
+            lib.siw_create_comp_channel(context._c_object()), f"making a channel on {context!r}"
         )
         self.context = context
         self._cqs: weakref.WeakValueDictionary[int, CQ] = weakref.WeakValueDictionary()
-        self._open(c, context)
+        self._adopt_c_object(c, context)
 
     def fileno(self) -> int:
         """Return the channel's descriptor; read events only with ``get_cq_event``."""
-        return check(lib.siw_comp_channel_fd(self._live()), "getting the channel's descriptor")
+        return check_rc(
+            lib.siw_comp_channel_fd(self._c_object()), "getting the channel's descriptor"
+        )
 
-    def _has_thread(self) -> bool:
+    def _has_progress_thread(self) -> bool:
         return self.context._threaded
 
     def get_cq_event(self, timeout: float | None = None) -> CQ | None:
@@ -266,14 +268,14 @@ class CompChannel(Waitable):
     def _get_cq_event(
         self, timeout: float | None, over: Callable[[], bool] | None, about: CQ | None
     ) -> CQ | None:
-        """Like ``get_cq_event``; return ``None`` also when ``over``, called after a ``_wake``, is
-        true.
+        """Like ``get_cq_event``; return ``None`` also when ``over`` is true, which is called after
+        each ``_wake_waiters``.
         """
-        c = self._live()
+        c = self._c_object()
         which = ffi.new("struct siw_cq **")
         user = ffi.new("void **")
 
-        def take() -> CQ | None:
+        def take_event() -> CQ | None:
             cq = self._cqs.get(int(ffi.cast("uintptr_t", which[0])))
             if cq is None:  # the CQ was deleted meanwhile: its events are not needed
                 lib.siw_ack_cq_events(which[0], 1)
@@ -282,24 +284,24 @@ class CompChannel(Waitable):
             cq._unacked += 1
             of, which[0] = which[0], _null  # one step: Python handles no signal in between
             cq._events += 1
-            self._wake(cq)
+            self._wake_waiters(cq)
             # Closing the CQ acknowledges the events counted so far, and waits for the others.
             if cq.closed:
-                cq._taken(of)
+                cq._before_destroy(of)
                 return None
             return cq
 
-        def drop() -> None:
+        def drop_event() -> None:
             if which[0] != _null:
-                take()
+                take_event()
 
-        return self._wait(
+        return self._wait_for_event(
             lambda ms: int(lib.siw_get_cq_event(c, which, user, ms)),
-            take,
+            take_event,
             timeout,
             over,
             about,
-            drop,
+            drop_event,
         )
 
 
@@ -329,11 +331,15 @@ class CQ(Handle):
         channel: CompChannel | None = None,
         comp_vector: int = 0,
     ) -> None:
-        reap()
-        instance(context, Context, "a CQ is created on an open device, for example CQ(Context())")
-        c_channel = ffi.NULL if channel is None else channel._live()
+        reap_dropped_handles()
+        require_instance(
+            context, Context, "a CQ is created on an open device, for example CQ(Context())"
+        )
+        c_channel = ffi.NULL if channel is None else channel._c_object()
         c = check_pointer(
-            lib.siw_create_cq(context._live(), as_int(cqe), ffi.NULL, c_channel, comp_vector),
+            lib.siw_create_cq(
+                context._c_object(), clamp_to_int(cqe), ffi.NULL, c_channel, comp_vector
+            ),
             f"creating a CQ for {cqe} completions",
         )
         self.context = context
@@ -344,7 +350,7 @@ class CQ(Handle):
         # Buffers that no thread is using at present; popping and appending are atomic.
         self._one = [_PollBuffer(1)]
         self._pool: list[_PollBuffer] = []
-        self._open(c, context, *(() if channel is None else (channel,)))
+        self._adopt_c_object(c, context, *(() if channel is None else (channel,)))
         context._by_c[int(ffi.cast("uintptr_t", c))] = self
         if channel is not None:
             channel._cqs[int(ffi.cast("uintptr_t", c))] = self
@@ -369,7 +375,7 @@ class CQ(Handle):
         try:
             got = _poll(self._c, 1, buffer.wcs, buffer.sources, buffer.dests, buffer.instances)
         except TypeError:
-            self._live()
+            self._c_object()
             raise
         if got == 0:
             free.append(buffer)
@@ -379,7 +385,7 @@ class CQ(Handle):
             free.append(buffer)
             return [wc]
         free.append(buffer)
-        check(got, f"polling {self!r}")
+        check_rc(got, f"polling {self!r}")
         raise AssertionError(f"asked for 1 completion, got {got}")
 
     def _poll_many(self, num_entries: int) -> list[WC]:
@@ -399,14 +405,14 @@ class CQ(Handle):
                 self._c, num_entries, buffer.wcs, buffer.sources, buffer.dests, buffer.instances
             )
         except TypeError:
-            self._live()
+            self._c_object()
             raise
         if got == 0:
             free.append(buffer)
             return []
-        wcs = buffer.take(got) if got > 0 else []
+        wcs = buffer.unpack_completions(got) if got > 0 else []
         free.append(buffer)
-        check(got, f"polling {self!r}")
+        check_rc(got, f"polling {self!r}")
         return wcs
 
     def req_notify(self, solicited_only: bool = False) -> None:
@@ -414,8 +420,8 @@ class CQ(Handle):
 
         Poll once more afterwards, because completions before this call raise no event.
         """
-        rc = lib.siw_req_notify_cq(self._live(), int(solicited_only))
-        check(rc, f"arming {self!r}")
+        rc = lib.siw_req_notify_cq(self._c_object(), int(solicited_only))
+        check_rc(rc, f"arming {self!r}")
 
     def ack_events(self, num_events: int) -> None:
         """Acknowledge up to ``num_events`` events read from the channel; a larger number has no
@@ -423,7 +429,7 @@ class CQ(Handle):
         """
         count = min(num_events, self._unacked)
         if count > 0:
-            c = self._live()
+            c = self._c_object()
             self._unacked -= count
             lib.siw_ack_cq_events(c, count)
 
@@ -436,12 +442,14 @@ class CQ(Handle):
             StateError: the queue has no channel.
 
         """
-        return self._wait_unless(None, timeout, num_entries)
+        return self._wait_for_completions(None, timeout, num_entries)
 
-    def _wait_unless(
+    def _wait_for_completions(
         self, over: Callable[[], bool] | None, timeout: float | None, num_entries: int
     ) -> list[WC]:
-        """Like ``wait``; return an empty list also if ``over``, called after ``_wake``, is true."""
+        """Like ``wait``; return an empty list also if ``over`` is true, which is called after each
+        ``_wake_waiters``.
+        """
         if self.channel is None:
             raise StateError(
                 errno.EINVAL,
@@ -460,10 +468,10 @@ class CQ(Handle):
                 return []
 
             # Another thread may read this queue's event from the channel, or close the queue.
-            def look(events: int = events) -> bool:
+            def is_wait_over(events: int = events) -> bool:
                 return self._events != events or self.closed or (over is not None and over())
 
-            cq = self.channel._get_cq_event(left, look, self)
+            cq = self.channel._get_cq_event(left, is_wait_over, self)
             if cq is not None:
                 cq.ack_events(1)
 
@@ -476,12 +484,14 @@ class CQ(Handle):
             StateError: the queue overflowed (EOVERFLOW).
 
         """
-        check(lib.siw_resize_cq(self._live(), as_int(cqe)), f"resizing {self!r} to {cqe}")
+        check_rc(
+            lib.siw_resize_cq(self._c_object(), clamp_to_int(cqe)), f"resizing {self!r} to {cqe}"
+        )
 
     @property
     def capacity(self) -> int:
         """The number of completions that the queue can hold: at least the requested number."""
-        return check(lib.siw_cq_capacity(self._live()), "querying the capacity of a CQ")
+        return check_rc(lib.siw_cq_capacity(self._c_object()), "querying the capacity of a CQ")
 
     #: pyverbs' name of ``capacity``.
     cqe = capacity
@@ -493,34 +503,34 @@ class CQ(Handle):
         ``poll()`` on an empty queue makes progress, and makes the device's progress thread pause
         for about a millisecond, so an event loop reads ``pending`` first.
         """
-        return check(lib.siw_cq_pending(self._live()), f"querying {self!r}")
+        return check_rc(lib.siw_cq_pending(self._c_object()), f"querying {self!r}")
 
-    def _shut(self) -> None:
+    def _destroy_c_object(self) -> None:
         self.ack_events(self._unacked)
         wait_until_acked(self)
         c = self._c
-        super()._shut()
+        super()._destroy_c_object()
         if self.channel is not None and c is not None:
             self.channel._cqs.pop(int(ffi.cast("uintptr_t", c)), None)
-            self.channel._wake(self)
+            self.channel._wake_waiters(self)
 
-    def _ended(self) -> None:
+    def _on_forced_close(self) -> None:
         self._unacked = 0
 
-    def _taken(self, c: Any) -> None:
+    def _before_destroy(self, c: Any) -> None:
         unacked, self._unacked = self._unacked, 0
         if unacked and self._pid == os.getpid():
             lib.siw_ack_cq_events(c, unacked)
 
-    def _destroyer(self) -> Callable[[Any], int]:
+    def _destroy_function(self) -> Callable[[Any], int]:
         unacked = self._unacked
 
-        def destroy(c: Any) -> int:
+        def ack_and_destroy(c: Any) -> int:
             if unacked:
                 lib.siw_ack_cq_events(c, unacked)
             return int(lib.siw_destroy_cq(c))
 
-        return destroy
+        return ack_and_destroy
 
-    def _name(self) -> str:
+    def _description(self) -> str:
         return f"of {lib.siw_cq_capacity(self._c)}"

@@ -16,15 +16,15 @@ from siwarp.verbs._ffi import (
     Waitable,
     addr_bytes_to_python,
     addr_to_c,
-    check,
     check_pointer,
+    check_rc,
     ffi,
     lib,
-    reap,
+    reap_dropped_handles,
 )
 from siwarp.verbs.errors import Error
 from siwarp.verbs.events import AsyncEvent
-from siwarp.verbs.wanted import an_address, instance
+from siwarp.verbs.wanted import host_and_port, require_instance
 
 __all__ = ["Context", "Device", "DeviceAttr", "get_device_list", "source_toward"]
 
@@ -73,7 +73,7 @@ class DeviceAttr:
     max_mw: int
 
 
-def _device(info: Any) -> Device:
+def _device_from_c(info: Any) -> Device:
     size = ffi.sizeof("struct siw_addr")
     raw = bytes(ffi.buffer(info.addrs))
     found = (addr_bytes_to_python(raw[i * size : (i + 1) * size]) for i in range(info.n_addrs))
@@ -101,10 +101,10 @@ class _DeviceList:
 def get_device_list() -> list[Device]:
     """Return the devices of this machine: interfaces with an address, including loopback."""
     with _DeviceList() as devices:
-        return [_device(lib.siw_device_info(device)) for device in devices]
+        return [_device_from_c(lib.siw_device_info(device)) for device in devices]
 
 
-def _is_address(text: str) -> bool:
+def _is_numeric_address(text: str) -> bool:
     return bool(lib.siw_addr_parse(text.encode(), 0, ffi.new("struct siw_addr *")) == 0)
 
 
@@ -115,7 +115,7 @@ def source_toward(peer: Address) -> str:
         Error: the host does not exist, or there is no route to it.
 
     """
-    name, port = an_address(peer)
+    name, port = host_and_port(peer)
     try:
         return system.source_address(name, port or 9)
     except OSError as e:
@@ -154,27 +154,29 @@ class Context(Waitable):
     device: Device
 
     def __init__(self, name: str | None = None) -> None:
-        reap()
-        name = instance(name or "", str, "a device name is a string, for example 'siw_eth0'")
+        reap_dropped_handles()
+        name = require_instance(
+            name or "", str, "a device name is a string, for example 'siw_eth0'"
+        )
         name = system.device_name(name)
         what = f"opening device {name!r}"
-        if _is_address(name):
+        if _is_numeric_address(name):
             c = lib.siw_open_device_by_addr(addr_to_c((name, 0)))
             c = check_pointer(c, what)
         else:
             c = self._open_by_name(name, what)
-        self.device = _device(lib.siw_context_info(c))
+        self.device = _device_from_c(lib.siw_context_info(c))
         # The objects that an asynchronous event may concern, by the address of the C object.
         self._by_c: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
         self._threaded = bool(lib.siw_setting_value(_PROGRESS))
-        self._open(c)
+        self._adopt_c_object(c)
 
     @staticmethod
     def _open_by_name(name: str, what: str) -> Any:
         with _DeviceList() as devices:
             known = []
             for device in devices:
-                info = _device(lib.siw_device_info(device))
+                info = _device_from_c(lib.siw_device_info(device))
                 if name in (info.name, info.netdev):
                     c = lib.siw_open_device(device)
                     return check_pointer(c, what)
@@ -203,8 +205,8 @@ class Context(Waitable):
 
         """
         if force:
-            reap()
-            self._shut_by_force(lib.siw_close_device_forced)
+            reap_dropped_handles()
+            self._force_close(lib.siw_close_device_forced)
         else:
             super().close()
 
@@ -216,14 +218,16 @@ class Context(Waitable):
     def query_device(self) -> DeviceAttr:
         """Return the device's limits."""
         attr = ffi.new("struct siw_device_attr *")
-        check(lib.siw_query_device(self._live(), attr), f"querying the limits of {self!r}")
+        check_rc(lib.siw_query_device(self._c_object(), attr), f"querying the limits of {self!r}")
         return DeviceAttr(**{name: getattr(attr, name) for name in DeviceAttr.__annotations__})
 
     def query_info(self) -> Device:
         """Return the device's current state: whether its interface is up, and its addresses."""
         info = ffi.new("struct siw_device_info *")
-        check(lib.siw_query_device_info(self._live(), info), f"querying the port of {self!r}")
-        return _device(info)
+        check_rc(
+            lib.siw_query_device_info(self._c_object(), info), f"querying the port of {self!r}"
+        )
+        return _device_from_c(info)
 
     # ---- asynchronous events
 
@@ -232,11 +236,11 @@ class Context(Waitable):
 
         For ``select``, ``poll`` and ``asyncio``; read it only through ``get_async_event``.
         """
-        return check(lib.siw_async_fd(self._live()), "getting the device's event descriptor")
+        return check_rc(lib.siw_async_fd(self._c_object()), "getting the device's event descriptor")
 
     fileno = async_fd
 
-    def _has_thread(self) -> bool:
+    def _has_progress_thread(self) -> bool:
         return self._threaded
 
     def get_async_event(self, timeout: float | None = None) -> AsyncEvent | None:
@@ -246,15 +250,15 @@ class Context(Waitable):
         other threads run, the device makes progress, and Ctrl-C interrupts within 100 ms.
         Acknowledge every event (``AsyncEvent.ack``, or a ``with`` block).
         """
-        c = self._live()
+        c = self._c_object()
         raw: Any = None
 
-        def get(ms: int) -> int:
+        def get_c_event(ms: int) -> int:
             nonlocal raw
             raw = ffi.new("struct siw_async_event *")
             return int(lib.siw_get_async_event(c, raw, ms))
 
-        def take() -> AsyncEvent | None:
+        def take_event() -> AsyncEvent | None:
             nonlocal raw
             got, raw = raw, None
             event = AsyncEvent(got, self._by_c.get)
@@ -263,11 +267,11 @@ class Context(Waitable):
             event.ack()  # its object was dropped meanwhile, so the event is not needed
             return None
 
-        def drop() -> None:
-            if raw is not None and any(ffi.buffer(raw)[:]) and (event := take()) is not None:
+        def drop_event() -> None:
+            if raw is not None and any(ffi.buffer(raw)[:]) and (event := take_event()) is not None:
                 event.ack()
 
-        return self._wait(get, take, timeout, drop=drop)
+        return self._wait_for_event(get_c_event, take_event, timeout, drop=drop_event)
 
-    def _name(self) -> str:
+    def _description(self) -> str:
         return self.device.name

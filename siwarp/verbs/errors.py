@@ -188,7 +188,7 @@ _BY_ERRNO: dict[int, tuple[type[Error], str]] = {
 }
 
 
-def from_errno(number: int, what: str, advice: str | None = None) -> Error:
+def error_from_errno(number: int, what: str, advice: str | None = None) -> Error:
     """Return the exception for an errno value, with ``what`` failed, the cause and advice."""
     if number == _errno.EPROTO:
         return ProtocolError(f"{what}: {advice or 'the peer violated the protocol'}")

@@ -90,7 +90,7 @@ def wait_until_acked(handle: Handle) -> None:
 
 
 @before_exit
-def _ack_all() -> None:
+def _ack_all_events() -> None:
     """Acknowledge all events when the program ends, so that their objects can close."""
     for event in list(_unacked):
         event.ack()

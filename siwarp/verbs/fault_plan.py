@@ -8,7 +8,7 @@ import errno
 from collections.abc import Iterator
 
 from siwarp.base import system
-from siwarp.verbs._ffi import check, ffi, lib
+from siwarp.verbs._ffi import check_rc, ffi, lib
 from siwarp.verbs.errors import Error
 
 __all__ = ["faults", "set_faults"]
@@ -16,7 +16,7 @@ __all__ = ["faults", "set_faults"]
 _SIZE = 4096
 
 
-def _current() -> str:
+def _current_fault_plan() -> str:
     text = ffi.new("char[]", _SIZE)
     lib.siw_faults_get(text, _SIZE)
     return bytes(ffi.string(text)).decode()
@@ -36,7 +36,7 @@ def set_faults(plan: str) -> None:
             "a simulated process uses the network of its simulated world: use world.faults or "
             "world.link",
         )
-    check(lib.siw_faults_set(plan.encode()), "setting a fault plan")
+    check_rc(lib.siw_faults_set(plan.encode()), "setting a fault plan")
 
 
 @contextlib.contextmanager
@@ -57,9 +57,9 @@ def faults(plan: str) -> Iterator[str]:
         Error: the plan is invalid (EINVAL); the message names the clause and the character.
 
     """
-    before = _current()
+    before = _current_fault_plan()
     set_faults(plan)
     try:
-        yield _current()
+        yield _current_fault_plan()
     finally:
         set_faults(before)

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from siwarp.base.buffer import Buffer, octets
-from siwarp.verbs._ffi import Handle, check_pointer, ffi, lib, reap
+from siwarp.verbs._ffi import Handle, check_pointer, ffi, lib, reap_dropped_handles
 from siwarp.verbs.enums import AccessFlag
-from siwarp.verbs.errors import Error, from_errno
+from siwarp.verbs.errors import Error, error_from_errno
 from siwarp.verbs.pd import PD
-from siwarp.verbs.reason import refused
-from siwarp.verbs.wanted import instance
+from siwarp.verbs.reason import refusal_error
+from siwarp.verbs.wanted import require_instance
 from siwarp.verbs.wr import SGE, SendWR
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class RemoteBuffer(NamedTuple):
         return RemoteBuffer(self.addr + offset, length, self.rkey)
 
 
-def _memory(buffer: Buffer | int) -> memoryview:
+def _memory_view(buffer: Buffer | int) -> memoryview:
     if isinstance(buffer, int):
         if buffer < 0:
             raise ValueError(f"the length must not be negative, as {buffer} is")
@@ -66,7 +66,7 @@ def _memory(buffer: Buffer | int) -> memoryview:
     return octets(buffer) or memoryview(bytearray())
 
 
-def _export(view: memoryview, access: AccessFlag, buffer: object) -> Any:
+def _export_c_buffer(view: memoryview, access: AccessFlag, buffer: object) -> Any:
     """Return the memory as a C buffer, if the memory permits that access."""
     if view.readonly and access & (AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE):
         raise Error(
@@ -143,30 +143,34 @@ class MR(Handle):
         qp: QP | None = None,
         iova: int | None = None,
     ) -> None:
-        reap()
-        instance(pd, PD, "memory is registered in a PD, for example MR(pd, bytearray(64))")._live()
+        reap_dropped_handles()
+        require_instance(
+            pd, PD, "memory is registered in a PD, for example MR(pd, bytearray(64))"
+        )._c_object()
         if qp is not None and iova is not None:
             raise Error(errno.EINVAL, "a region of one QP cannot have an iova: omit qp or iova")
-        view, access = _memory(buffer), AccessFlag(access)
+        view, access = _memory_view(buffer), AccessFlag(access)
         if qp is not None and qp.pd is not pd:
             raise Error(
                 errno.EINVAL, f"{qp!r} belongs to another PD than {pd!r}: use the PD of the QP"
             )
-        export = _export(view, access, buffer)
+        export = _export_c_buffer(view, access, buffer)
         if qp is not None:
-            c = lib.siw_reg_mr_qp(qp._live(), export, view.nbytes, int(access))
+            c = lib.siw_reg_mr_qp(qp._c_object(), export, view.nbytes, int(access))
         elif iova is not None:
-            c = lib.siw_reg_mr_iova(pd._live(), export, view.nbytes, iova, int(access))
+            c = lib.siw_reg_mr_iova(pd._c_object(), export, view.nbytes, iova, int(access))
         else:
-            c = lib.siw_reg_mr(pd._live(), export, view.nbytes, int(access))
+            c = lib.siw_reg_mr(pd._c_object(), export, view.nbytes, int(access))
         c = check_pointer(c, f"registering {view.nbytes} octets")
         self._wrs: weakref.WeakSet[SendWR] = weakref.WeakSet()
-        self._take(c, pd, export, view, access)
+        self._set_registration(c, pd, export, view, access)
         if iova is not None:
             self.iova = iova
-        self._open(c, pd, keep=(export, view))
+        self._adopt_c_object(c, pd, keep=(export, view))
 
-    def _take(self, c: Any, pd: PD, export: Any, view: memoryview, access: AccessFlag) -> None:
+    def _set_registration(
+        self, c: Any, pd: PD, export: Any, view: memoryview, access: AccessFlag
+    ) -> None:
         self.pd = pd
         self.addr = self.buf = int(ffi.cast("uintptr_t", export))
         self.iova = 0 if access & AccessFlag.ZERO_BASED else self.addr
@@ -196,34 +200,34 @@ class MR(Handle):
                 another context (EINVAL).
 
         """
-        c = self._live()
+        c = self._c_object()
         new_pd = self.pd if pd is None else pd
         wanted = self.access if access is None else AccessFlag(access)
-        view = self.view if buffer is None else _memory(buffer)
+        view = self.view if buffer is None else _memory_view(buffer)
         export = None
         if buffer is not None or access is not None:
-            export = _export(view, wanted, self.view.obj if buffer is None else buffer)
+            export = _export_c_buffer(view, wanted, self.view.obj if buffer is None else buffer)
         flags = (
             (1 if buffer is not None else 0)
             | (2 if pd is not None else 0)
             | (4 if access is not None else 0)
         )
         rc = lib.siw_rereg_mr(
-            c, flags, new_pd._live(), export or ffi.NULL, view.nbytes, int(wanted)
+            c, flags, new_pd._c_object(), export or ffi.NULL, view.nbytes, int(wanted)
         )
         if rc:
             number = ffi.errno
             what = f"re-registering {self!r}"
             if number == errno.EBUSY:
-                raise from_errno(number, what, self._busy())
-            raise refused(number, what)
+                raise error_from_errno(number, what, self._busy_advice())
+            raise refusal_error(number, what)
         old_view, old_free = self.view, self._free
         if buffer is None:
             if (wanted ^ self.access) & AccessFlag.ZERO_BASED:
                 self.iova = 0 if wanted & AccessFlag.ZERO_BASED else self.addr
             self.lkey, self.rkey, self.access, self.pd = c.lkey, c.rkey, wanted, new_pd
         else:
-            self._take(c, new_pd, export, view, wanted)
+            self._set_registration(c, new_pd, export, view, wanted)
             self._keep = (export, view)
             old_free()
             with contextlib.suppress(BufferError):
@@ -233,24 +237,24 @@ class MR(Handle):
         self._parents = (new_pd,)
         new_pd._children.add(self)
 
-    def _ended(self) -> None:
+    def _on_forced_close(self) -> None:
         # A work request must never point to a closed region.
         for wr in list(self._wrs):
             wr._forget_bind(self)
 
-    def _shut(self) -> None:
-        self._ended()
-        super()._shut()
+    def _destroy_c_object(self) -> None:
+        self._on_forced_close()
+        super()._destroy_c_object()
 
-    def _release(self) -> None:
-        super()._release()
+    def _release_memory(self) -> None:
+        super()._release_memory()
         self._free()
         # A view of this memory that the program created keeps the memory in use.
         with contextlib.suppress(BufferError):
             self.view.release()
         self.view = memoryview(b"")
 
-    def _span(self, offset: int, length: int | None) -> tuple[int, int]:
+    def _checked_range(self, offset: int, length: int | None) -> tuple[int, int]:
         if length is None:
             length = self.length - offset
         if offset < 0 or length < 0 or offset + length > self.length:
@@ -261,34 +265,34 @@ class MR(Handle):
 
     def sge(self, offset: int = 0, length: int | None = None) -> SGE:
         """Return an element of ``length`` octets (default: all) from ``offset``."""
-        self._live()
-        offset, length = self._span(offset, length)
+        self._c_object()
+        offset, length = self._checked_range(offset, length)
         return SGE(self.iova + offset, length, self.lkey, keep=self)
 
     def remote(self, offset: int = 0, length: int | None = None) -> RemoteBuffer:
         """Return the data that the peer needs to read or write this part of the memory."""
-        self._live()
-        offset, length = self._span(offset, length)
+        self._c_object()
+        offset, length = self._checked_range(offset, length)
         return RemoteBuffer(self.iova + offset, length, self.rkey)
 
     def read(self, length: int | None = None, offset: int = 0) -> bytes:
         """Return a copy of ``length`` octets from ``offset``."""
-        self._live()
-        offset, length = self._span(offset, length)
+        self._c_object()
+        offset, length = self._checked_range(offset, length)
         return bytes(self.view[offset : offset + length])
 
     def write(self, data: Buffer, length: int | None = None, offset: int = 0) -> None:
         """Copy ``length`` octets of ``data`` (default: all) into the memory at ``offset``."""
-        self._live()
+        self._c_object()
         source = octets(data)
         if length is not None and not 0 <= length <= source.nbytes:
             raise ValueError(f"cannot write {length} octets: the data has {source.nbytes}")
         source = source[:length]
-        offset, count = self._span(offset, source.nbytes)
+        offset, count = self._checked_range(offset, source.nbytes)
         self.view[offset : offset + count] = source
 
-    def _busy(self) -> str:
-        windows = [repr(user) for user in self.pd._users() if user._what == "MW"]
+    def _busy_advice(self) -> str:
+        windows = [repr(user) for user in self.pd._open_children() if user._what == "MW"]
         if self.access & AccessFlag.MW_BIND and windows:
             return (
                 "a window is bound to the region, or an outstanding request uses it: first close "
@@ -299,5 +303,5 @@ class MR(Handle):
             "its completion, or close that QP, first"
         )
 
-    def _name(self) -> str:
+    def _description(self) -> str:
         return f"{self.length} octets rkey={self.rkey:#x}"

@@ -7,7 +7,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from siwarp.verbs._ffi import Handle, check_pointer, lib, reap
+from siwarp.verbs._ffi import Handle, check_pointer, lib, reap_dropped_handles
 from siwarp.verbs.enums import AccessFlag, MWType, SendFlag, WROpcode
 from siwarp.verbs.mr import MR, RemoteBuffer
 from siwarp.verbs.pd import PD
@@ -70,21 +70,21 @@ class MW(Handle):
     type: MWType
 
     def __init__(self, pd: PD, mw_type: int = MWType.TYPE_2) -> None:
-        reap()
-        c = check_pointer(lib.siw_alloc_mw(pd._live(), int(mw_type)), "making a memory window")
+        reap_dropped_handles()
+        c = check_pointer(lib.siw_alloc_mw(pd._c_object(), int(mw_type)), "making a memory window")
         self.pd = pd
         self.type = MWType(mw_type)
         self._wrs: weakref.WeakSet[SendWR] = weakref.WeakSet()
-        self._open(c, pd)
+        self._adopt_c_object(c, pd)
 
     @property
     def rkey(self) -> int:
         """The window's key: that of the bind posted last, or the value assigned to ``rkey``."""
-        return int(self._live().rkey)
+        return int(self._c_object().rkey)
 
     @rkey.setter
     def rkey(self, value: int) -> None:
-        self._live().rkey = value
+        self._c_object().rkey = value
 
     def bind(
         self,
@@ -107,8 +107,8 @@ class MW(Handle):
             LimitError, StateError, Error: as in ``QP.post_send``.
 
         """
-        mr._live()
-        offset, length = mr._span(offset, length)
+        mr._c_object()
+        offset, length = mr._checked_range(offset, length)
         info = MWBindInfo(mr, mr.iova + offset, length, access)
         if self.type == MWType.TYPE_1:
             qp.bind_mw(self, MWBind(info, wr_id, send_flags))
@@ -134,20 +134,20 @@ class MW(Handle):
             SendWR(wr_id, WROpcode.LOCAL_INV, send_flags=send_flags, invalidate_rkey=self.rkey)
         )
 
-    def _ended(self) -> None:
+    def _on_forced_close(self) -> None:
         # A work request must never point to a closed window.
         for wr in list(self._wrs):
             wr._forget_bind(self)
 
-    def _shut(self) -> None:
-        self._ended()
-        super()._shut()
+    def _destroy_c_object(self) -> None:
+        self._on_forced_close()
+        super()._destroy_c_object()
 
-    def _busy(self) -> str:
+    def _busy_advice(self) -> str:
         return (
             f"a bind of this window is outstanding on one of {self.pd._queue_pairs()}: poll for "
             "its completion, or close that QP, first"
         )
 
-    def _name(self) -> str:
+    def _description(self) -> str:
         return f"{self.type.name} rkey={self.rkey:#x}"

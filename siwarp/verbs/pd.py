@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from siwarp.verbs._ffi import Handle, check_pointer, lib, reap
+from siwarp.verbs._ffi import Handle, check_pointer, lib, reap_dropped_handles
 from siwarp.verbs.device import Context
-from siwarp.verbs.wanted import instance
+from siwarp.verbs.wanted import require_instance
 
 __all__ = ["PD"]
 
@@ -21,12 +21,14 @@ class PD(Handle):
 
     def _queue_pairs(self) -> str:
         """Return the names of the PD's open queue pairs, for messages."""
-        names = [repr(user) for user in self._users() if user._what == "QP"]
+        names = [repr(user) for user in self._open_children() if user._what == "QP"]
         return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
     def __init__(self, context: Context) -> None:
-        reap()
-        instance(context, Context, "a PD is created on an open device, for example PD(Context())")
-        c = check_pointer(lib.siw_alloc_pd(context._live()), f"making a PD on {context!r}")
+        reap_dropped_handles()
+        require_instance(
+            context, Context, "a PD is created on an open device, for example PD(Context())"
+        )
+        c = check_pointer(lib.siw_alloc_pd(context._c_object()), f"making a PD on {context!r}")
         self.context = context
-        self._open(c, context)
+        self._adopt_c_object(c, context)

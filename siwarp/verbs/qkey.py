@@ -11,14 +11,14 @@ from siwarp.verbs._ffi import ffi, lib
 if TYPE_CHECKING:
     from siwarp.verbs.device import Context
 
-__all__ = ["own_qkey", "shared_qkey"]
+__all__ = ["default_qkey", "qkey_environment"]
 
 _SETTING = next(
     i for i in range(lib.siw_settings_count()) if ffi.string(lib.siw_setting_name(i)) == b"qkey"
 )
 
 
-def own_qkey(context: Context | None = None) -> int:
+def default_qkey(context: Context | None = None) -> int:
     """Return this process's default Q_Key: the setting ``qkey``, or a random number.
 
     Args:
@@ -30,6 +30,6 @@ def own_qkey(context: Context | None = None) -> int:
     return int(lib.siw_setting_value(_SETTING)) or system.process_qkey(address)
 
 
-def shared_qkey() -> dict[str, str]:
+def qkey_environment() -> dict[str, str]:
     """Return the environment variables that give another process the same Q_Key."""
-    return {"SIWARP_QKEY": str(own_qkey())}
+    return {"SIWARP_QKEY": str(default_qkey())}

@@ -16,10 +16,10 @@ from siwarp.verbs._ffi import (
     Handle,
     addr_from_c,
     addr_to_c,
-    check,
+    check_rc,
     ffi,
     lib,
-    reap,
+    reap_dropped_handles,
 )
 from siwarp.verbs.ah import AHAttr
 from siwarp.verbs.cq import CQ, WC
@@ -35,20 +35,20 @@ from siwarp.verbs.errors import Error, LimitError, StateError
 from siwarp.verbs.events import wait_until_acked
 from siwarp.verbs.mw import MW, MWBind
 from siwarp.verbs.pd import PD
-from siwarp.verbs.qkey import own_qkey
+from siwarp.verbs.qkey import default_qkey
 from siwarp.verbs.qpattr import QPAttr, QPCap, QPInitAttr
-from siwarp.verbs.reason import refused
+from siwarp.verbs.reason import refusal_error
 from siwarp.verbs.reports import (
     ErrorReport,
     PeerRestart,
     ReceiveWait,
     Record,
     SourceDrops,
-    report_of,
+    error_report_from_c,
 )
 from siwarp.verbs.srq import SRQ
-from siwarp.verbs.wanted import instance
-from siwarp.verbs.wr import RecvWR, SendWR, link
+from siwarp.verbs.wanted import require_instance
+from siwarp.verbs.wr import RecvWR, SendWR, link_requests
 
 __all__ = ["QP"]
 
@@ -107,9 +107,9 @@ class QP(Handle):
     qp_context: Any
 
     def __init__(self, pd: PD, init_attr: QPInitAttr) -> None:
-        reap()
-        instance(pd, PD, "a QP is created in a PD, for example QP(pd, QPInitAttr(scq=cq))")
-        instance(
+        reap_dropped_handles()
+        require_instance(pd, PD, "a QP is created in a PD, for example QP(pd, QPInitAttr(scq=cq))")
+        require_instance(
             init_attr,
             QPInitAttr,
             "a QP is created from a QPInitAttr, for example QPInitAttr(scq=cq)",
@@ -119,9 +119,9 @@ class QP(Handle):
         if scq is None or rcq is None:
             raise Error(errno.EINVAL, "a QP needs a CQ: QPInitAttr(scq=..., rcq=...)")
         c_init = ffi.new("struct siw_qp_init_attr *")
-        c_init.send_cq = scq._live()
-        c_init.recv_cq = rcq._live()
-        c_init.srq = _null if init_attr.srq is None else init_attr.srq._live()
+        c_init.send_cq = scq._c_object()
+        c_init.recv_cq = rcq._c_object()
+        c_init.srq = _null if init_attr.srq is None else init_attr.srq._c_object()
         for name in _CAP_NAMES:
             value = getattr(init_attr.cap, name)
             if not 0 <= value < 1 << 32:
@@ -139,18 +139,18 @@ class QP(Handle):
         c_init.every_addr = init_attr.every_addr
         c_init.private_messages = init_attr.private_messages
         c_init.max_write_records = init_attr.max_write_records
-        c_init.error_policy = _policy(init_attr.error_policy)
+        c_init.error_policy = _error_policy_number(init_attr.error_policy)
         shared = init_attr.shared_socket_qp
-        c_init.shared_socket_qp = _null if shared is None else shared._live()
+        c_init.shared_socket_qp = _null if shared is None else shared._c_object()
         c_init.max_peers = init_attr.max_peers
         c_init.peer_timeout_ms = round(init_attr.peer_timeout * 1000)
         c_init.addr = addr_to_c(init_attr.addr)[0]
         if init_attr.every_addr and init_attr.addr and not init_attr.addr[0]:
             c_init.addr.family = 0  # family 0: only the port is given
         where = f" at {init_attr.addr[0]} port {init_attr.addr[1]}" if init_attr.addr else ""
-        c = lib.siw_create_qp(pd._live(), c_init)
+        c = lib.siw_create_qp(pd._c_object(), c_init)
         if not c:
-            raise refused(ffi.errno, f"making a QP{where}")
+            raise refusal_error(ffi.errno, f"making a QP{where}")
         self.pd = pd
         self.qp_type = QPType(init_attr.qp_type)
         self.scq = scq
@@ -161,9 +161,11 @@ class QP(Handle):
         #: The Q_Key to set at INIT; None: a Q_Key was set, or the QP type has none.
         self._first_qkey: int | None = None
         if self.qp_type in (QPType.UD, QPType.RD):
-            self._first_qkey = own_qkey(pd.context) if init_attr.qkey is None else init_attr.qkey
+            self._first_qkey = (
+                default_qkey(pd.context) if init_attr.qkey is None else init_attr.qkey
+            )
         self._groups: frozenset[str] = _NO_GROUPS
-        self._open(c, pd, *({scq, rcq}), *(() if self.srq is None else (self.srq,)))
+        self._adopt_c_object(c, pd, *({scq, rcq}), *(() if self.srq is None else (self.srq,)))
         pd.context._by_c[int(ffi.cast("uintptr_t", c))] = self
 
     # ---- states
@@ -191,7 +193,7 @@ class QP(Handle):
             if not mask & bit or value is None:
                 continue
             if bit == QPAttrMask.AV:
-                c_attr.ah_addr = addr_to_c(_ah_address(value))[0]
+                c_attr.ah_addr = addr_to_c(_ah_destination(value))[0]
                 if isinstance(value, AHAttr) and value.source is not None:
                     c_attr.ah_source = addr_to_c((value.source, 0))[0]
                 continue
@@ -201,7 +203,7 @@ class QP(Handle):
                 raise LimitError(
                     errno.EINVAL, f"modifying {self!r}: {name}={value} is out of range"
                 ) from None
-        check(lib.siw_modify_qp(self._live(), c_attr, mask), f"modifying {self!r}")
+        check_rc(lib.siw_modify_qp(self._c_object(), c_attr, mask), f"modifying {self!r}")
         if mask & QPAttrMask.QKEY:
             self._first_qkey = None
         if isinstance(attr.fd, socket.socket) and mask & QPAttrMask.FD:
@@ -209,7 +211,7 @@ class QP(Handle):
 
     def to_init(self, attr: QPAttr | None = None) -> None:
         """Move to INIT, where receives can be posted; UD accepts Q_Key and socket in this step."""
-        self._step_through((QPState.INIT,), attr)
+        self._modify_through((QPState.INIT,), attr)
 
     def to_rtr(self, attr: QPAttr | None = None) -> None:
         """Move to RTR, through INIT if necessary: ready to receive.
@@ -218,7 +220,7 @@ class QP(Handle):
         with ``by_qpn`` needs ``ah_attr`` and ``dest_qp_num``.
         """
         fresh = self.qp_state == QPState.RESET
-        self._step_through((QPState.INIT, QPState.RTR) if fresh else (QPState.RTR,), attr)
+        self._modify_through((QPState.INIT, QPState.RTR) if fresh else (QPState.RTR,), attr)
 
     def to_rts(self, attr: QPAttr | None = None) -> None:
         """Move to RTS, through INIT and RTR if necessary: ready to send.
@@ -228,9 +230,9 @@ class QP(Handle):
         """
         way = (QPState.INIT, QPState.RTR, QPState.RTS)
         state = self.qp_state
-        self._step_through(way[state:] if state < QPState.RTS else (QPState.RTS,), attr)
+        self._modify_through(way[state:] if state < QPState.RTS else (QPState.RTS,), attr)
 
-    def _step_through(self, way: Sequence[QPState], attr: QPAttr | None) -> None:
+    def _modify_through(self, way: Sequence[QPState], attr: QPAttr | None) -> None:
         """Go through these states; each attribute of ``attr`` is used in the first step that
         accepts it.
         """
@@ -255,7 +257,9 @@ class QP(Handle):
 
         """
         out = ffi.new("struct siw_source_drops[]", 32)
-        n = check(lib.siw_query_drops(self._live(), out, 32), f"querying the drops of {self!r}")
+        n = check_rc(
+            lib.siw_query_drops(self._c_object(), out, 32), f"querying the drops of {self!r}"
+        )
         found = [(addr_from_c(d.source), d) for d in out[0:n]]
         return [SourceDrops(a[0], int(d.drops), int(d.over)) for a, d in found if a]
 
@@ -269,8 +273,8 @@ class QP(Handle):
 
         """
         out = ffi.new("struct siw_rd_wait[]", 1024)
-        n = check(
-            lib.siw_query_waits(self._live(), out, 1024),
+        n = check_rc(
+            lib.siw_query_waits(self._c_object(), out, 1024),
             f"querying the waiting messages of {self!r}",
         )
         found = [(addr_from_c(w.peer), w) for w in out[0:n]]
@@ -288,8 +292,8 @@ class QP(Handle):
 
         """
         out = ffi.new("struct siw_rd_restart[]", 1024)
-        n = check(
-            lib.siw_poll_restarts(self._live(), out, 1024),
+        n = check_rc(
+            lib.siw_poll_restarts(self._c_object(), out, 1024),
             f"querying the restarted peers of {self!r}",
         )
         found = [(addr_from_c(r.peer), r) for r in out[0:n]]
@@ -307,7 +311,9 @@ class QP(Handle):
 
         """
         addr = addr_to_c(address)
-        return bool(check(lib.siw_end_peer(self._live(), addr), f"ending a peer of {self!r}"))
+        return bool(
+            check_rc(lib.siw_end_peer(self._c_object(), addr), f"ending a peer of {self!r}")
+        )
 
     def poll_errors(self, n: int = 16) -> list[ErrorReport]:
         """Return up to ``n`` errors, oldest first: found in peers' messages, or reported by peers.
@@ -320,8 +326,10 @@ class QP(Handle):
 
         """
         out = ffi.new("struct siw_err_entry[]", max(n, 1))
-        got = check(lib.siw_poll_err(self._live(), n, out), f"reading the errors of {self!r}")
-        return [report_of(e) for e in out[0:got]]
+        got = check_rc(
+            lib.siw_poll_err(self._c_object(), n, out), f"reading the errors of {self!r}"
+        )
+        return [error_report_from_c(e) for e in out[0:got]]
 
     def errors(self) -> list[ErrorReport]:
         """Return all errors queued now, like ``poll_errors``."""
@@ -349,7 +357,7 @@ class QP(Handle):
             LimitError: no file descriptor is left for the group's socket (EMFILE).
 
         """
-        self._groups |= {self._membership(lib.siw_attach_mcast, group, "attaching")}
+        self._groups |= {self._change_membership(lib.siw_attach_mcast, group, "attaching")}
 
     def detach_mcast(self, group: str) -> None:
         """Leave a multicast group (``siw_detach_mcast``).
@@ -358,15 +366,15 @@ class QP(Handle):
             Error: the queue pair is not a member of the group (EINVAL).
 
         """
-        self._groups -= {self._membership(lib.siw_detach_mcast, group, "detaching")}
+        self._groups -= {self._change_membership(lib.siw_detach_mcast, group, "detaching")}
 
-    def _membership(self, call: Any, name: str, doing: str) -> str:
+    def _change_membership(self, call: Any, name: str, doing: str) -> str:
         c_group = addr_to_c(
-            (instance(name, str, "a group is an IP address, for example '239.1.1.1'"), 0)
+            (require_instance(name, str, "a group is an IP address, for example '239.1.1.1'"), 0)
         )
         # The group is joined on the device's interface, even if the address has a scope.
         group = (addr_from_c(c_group) or (name, 0))[0].partition("%")[0]
-        check(call(self._live(), c_group), f"{doing} {self!r}: group {group}")
+        check_rc(call(self._c_object(), c_group), f"{doing} {self!r}: group {group}")
         return group
 
     def record(self, wc: WC) -> Record:
@@ -379,8 +387,8 @@ class QP(Handle):
         """
         c = ffi.new("struct siw_record *")
         ranges = ffi.new("struct siw_record_range[]", 32)
-        n = check(
-            lib.siw_query_record(self._live(), wc.wr_id, c, ranges, 32),
+        n = check_rc(
+            lib.siw_query_record(self._c_object(), wc.wr_id, c, ranges, 32),
             f"querying Write-Record {wc.wr_id} of {self!r}",
         )
         return Record(
@@ -398,7 +406,7 @@ class QP(Handle):
         """Return the current attributes, and the attributes from creation."""
         attr = ffi.new("struct siw_qp_attr *")
         init = ffi.new("struct siw_qp_init_attr *")
-        check(lib.siw_query_qp(self._live(), attr, init), f"querying {self!r}")
+        check_rc(lib.siw_query_qp(self._c_object(), attr, init), f"querying {self!r}")
         return (
             QPAttr(
                 qp_state=QPState(attr.qp_state),
@@ -411,7 +419,7 @@ class QP(Handle):
                 max_dest_rd_atomic=attr.max_dest_rd_atomic,
                 rnr_retry=attr.rnr_retry,
                 min_rnr_timer=attr.min_rnr_timer,
-                ah_attr=_peer_of(attr),
+                ah_attr=_peer_ah_attr(attr),
                 dest_qp_num=attr.dest_qp_num,
                 path_mtu=attr.path_mtu,
                 rq_psn=attr.rq_psn,
@@ -449,7 +457,7 @@ class QP(Handle):
         """The current state of the queue pair."""
         attr = ffi.new("struct siw_qp_attr *")
         init = ffi.new("struct siw_qp_init_attr *")
-        check(lib.siw_query_qp(self._live(), attr, init), "querying the state of a QP")
+        check_rc(lib.siw_query_qp(self._c_object(), attr, init), "querying the state of a QP")
         return QPState(attr.qp_state)
 
     @property
@@ -457,7 +465,7 @@ class QP(Handle):
         """The queue pair number. UC, UD: the UDP port; UD: bits 16 and up are the index on a shared
         socket.
         """
-        return int(lib.siw_qp_num(self._live()))
+        return int(lib.siw_qp_num(self._c_object()))
 
     @property
     def addr(self) -> Address:
@@ -467,17 +475,19 @@ class QP(Handle):
             StateError: the queue pair is not connected (ENOTCONN).
 
         """
-        return self._addrs()[0]
+        return self._local_and_peer_addr()[0]
 
     @property
     def peer(self) -> Address:
         """RC, UC: the address of the connection's other end."""
-        return self._addrs()[1]
+        return self._local_and_peer_addr()[1]
 
-    def _addrs(self) -> tuple[Address, Address]:
+    def _local_and_peer_addr(self) -> tuple[Address, Address]:
         local = ffi.new("struct siw_addr *")
         peer = ffi.new("struct siw_addr *")
-        check(lib.siw_qp_addr(self._live(), local, peer), f"querying the address of {self!r}")
+        check_rc(
+            lib.siw_qp_addr(self._c_object(), local, peer), f"querying the address of {self!r}"
+        )
         return addr_from_c(local) or ("", 0), addr_from_c(peer) or ("", 0)
 
     # ---- posting
@@ -495,16 +505,16 @@ class QP(Handle):
         one: Any = wr
         try:
             if one._next is not None:
-                one._unlink()
+                one._clear_next()
             rc = _post_send(self._c, one._c, _null)
         except (AttributeError, TypeError):
-            self._live()
+            self._c_object()
             if isinstance(wr, SendWR):
                 raise
             self._post_list(_post_send, "struct siw_send_wr *", wr, SendWR)
         else:
             if rc:
-                raise self._refused_request(rc, one)
+                raise self._posting_error(rc, one)
 
     def post_send_all(self, wrs: Iterable[SendWR]) -> None:
         """Post all of these send requests, in order, or none of them.
@@ -527,16 +537,16 @@ class QP(Handle):
         one: Any = wr
         try:
             if one._next is not None:
-                one._unlink()
+                one._clear_next()
             rc = _post_recv(self._c, one._c, _null)
         except (AttributeError, TypeError):
-            self._live()
+            self._c_object()
             if isinstance(wr, RecvWR):
                 raise
             self._post_list(_post_recv, "struct siw_recv_wr *", wr, RecvWR)
         else:
             if rc:
-                raise self._refused_request(rc, one)
+                raise self._posting_error(rc, one)
 
     def bind_mw(self, mw: MW, mw_bind: MWBind) -> None:
         """Post a bind of a window of type 1 (``siw_bind_mw``); ``mw.rkey`` is then the new key.
@@ -551,10 +561,12 @@ class QP(Handle):
         """
         c, info = ffi.new("struct siw_mw_bind *"), mw_bind.info
         c.wr_id, c.send_flags = mw_bind.wr_id, int(mw_bind.send_flags)
-        c.bind_info.mr = _null if info.mr is None else info.mr._live()
+        c.bind_info.mr = _null if info.mr is None else info.mr._c_object()
         c.bind_info.addr, c.bind_info.length = info.addr, info.length
         c.bind_info.mw_access_flags = int(info.mw_access_flags)
-        check(lib.siw_bind_mw(self._live(), mw._live(), c), f"binding {mw!r} by {self!r}")
+        check_rc(
+            lib.siw_bind_mw(self._c_object(), mw._c_object(), c), f"binding {mw!r} by {self!r}"
+        )
 
     def _post_list(self, post: Any, pointer: str, many: Any, kind: type) -> None:
         wrs = list(many) if isinstance(many, Iterable) else [many]
@@ -563,45 +575,45 @@ class QP(Handle):
                 raise TypeError(f"can post a {kind.__name__} or a list of them, not {wr!r}")
         if not wrs:
             return
-        first = link(wrs)
+        first = link_requests(wrs)
         bad = ffi.new(f"{pointer}*")
-        rc = post(self._live(), first, bad)
+        rc = post(self._c_object(), first, bad)
         if rc:
             here = ffi.cast(pointer, first)
             taken = 0
             while here != bad[0] and taken < len(wrs) - 1:
                 here = here.next
                 taken += 1
-            raise self._refused_request(rc, wrs[taken])
+            raise self._posting_error(rc, wrs[taken])
 
-    def _refused_request(self, rc: int, wr: SendWR | RecvWR) -> Error:
+    def _posting_error(self, rc: int, wr: SendWR | RecvWR) -> Error:
         """Return the error for a request that was refused."""
-        error = refused(-rc, f"posting {wr!r} to {self!r}")
+        error = refusal_error(-rc, f"posting {wr!r} to {self!r}")
         error.bad_wr = wr
         return error
 
-    def _shut(self) -> None:
+    def _destroy_c_object(self) -> None:
         wait_until_acked(self)
         for group in [] if self._pid != os.getpid() else list(self._groups):
             with contextlib.suppress(StateError):  # ESTALE: closing the device has detached the QP
                 self.detach_mcast(group)
-        super()._shut()
+        super()._destroy_c_object()
 
-    def _destroyer(self) -> Callable[[Any], int]:
+    def _destroy_function(self) -> Callable[[Any], int]:
         groups = [addr_to_c((group, 0)) for group in self._groups]
 
-        def destroy(c: Any) -> int:
+        def detach_and_destroy(c: Any) -> int:
             for group in groups:
                 lib.siw_detach_mcast(c, group)
             return int(lib.siw_destroy_qp(c))
 
-        return destroy
+        return detach_and_destroy
 
-    def _name(self) -> str:
+    def _description(self) -> str:
         return f"{self.qp_type.name} {self.qp_num}"
 
 
-def _policy(value: int | str) -> int:
+def _error_policy_number(value: int | str) -> int:
     """Return the number of an error policy given by number or name."""
     if not isinstance(value, str):
         return value
@@ -610,13 +622,13 @@ def _policy(value: int | str) -> int:
     return ErrorPolicy[value.upper()]
 
 
-def _peer_of(attr: Any) -> AHAttr | None:
+def _peer_ah_attr(attr: Any) -> AHAttr | None:
     """Return the address of a queue pair's peer, and its own address for that peer."""
     peer, source = addr_from_c(attr.ah_addr), addr_from_c(attr.ah_source)
     return AHAttr(*peer, source[0] if source else None) if peer else None
 
 
-def _ah_address(value: AHAttr | Address) -> Address:
+def _ah_destination(value: AHAttr | Address) -> Address:
     return (value.host, value.port) if isinstance(value, AHAttr) else value
 
 

@@ -8,9 +8,9 @@ import re
 import sys
 
 from siwarp.base.library import ffi, lib
-from siwarp.verbs.errors import Error, LimitError, StateError, from_errno
+from siwarp.verbs.errors import Error, LimitError, StateError, error_from_errno
 
-__all__ = ["refused", "words"]
+__all__ = ["refusal_error", "with_python_names"]
 
 #: C names and phrases, and their Python replacements. The longest match is replaced.
 _NAMES = {
@@ -111,21 +111,21 @@ _KINDS: dict[str, type[Error]] = {
 _VAGUE = (errno.EINVAL, errno.ENOMEM)
 
 
-def words(text: str) -> str:
+def with_python_names(text: str) -> str:
     """Return the text of a reason with Python names instead of C names."""
     return _ANY.sub(lambda m: _NAMES.get(m[0]) or _ENUMS[m[0]], text)
 
 
-def refused(number: int, what: str) -> Error:
+def refusal_error(number: int, what: str) -> Error:
     """Return the exception for this thread's last refused call of the library.
 
     ``number`` is the errno value, ``what`` names the operation.
     """
     name = bytes(ffi.string(lib.siw_reason_name())).decode()
     if name in ("", "SYSTEM"):  # the library knows no more than the errno value
-        return from_errno(number, what)
-    why = words(bytes(ffi.string(lib.siw_reason())).decode(errors="replace"))
-    error = from_errno(number, what, why)
+        return error_from_errno(number, what)
+    why = with_python_names(bytes(ffi.string(lib.siw_reason())).decode(errors="replace"))
+    error = error_from_errno(number, what, why)
     if number in _VAGUE:
         error = _KINDS.get(name, type(error))(number, f"{what}: {why}")
     error.reason = name

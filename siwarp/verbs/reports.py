@@ -10,7 +10,7 @@ from siwarp.verbs._ffi import Address, addr_from_c
 from siwarp.verbs.enums import ErrorOrigin
 from siwarp.verbs.errors import terminate_clause, terminate_reason
 
-__all__ = ["ErrorReport", "PeerRestart", "Record", "SourceDrops", "report_of"]
+__all__ = ["ErrorReport", "PeerRestart", "Record", "SourceDrops", "error_report_from_c"]
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class ErrorReport:
         return terminate_clause(self.layer, self.type, self.code)
 
 
-def report_of(e: Any) -> ErrorReport:
+def error_report_from_c(e: Any) -> ErrorReport:
     """Return a ``struct siw_err_entry`` as an ``ErrorReport``."""
     origin = ErrorOrigin(e.origin)
     return ErrorReport(

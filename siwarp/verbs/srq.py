@@ -7,12 +7,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from siwarp.verbs._ffi import Handle, as_uint, check, check_pointer, ffi, lib, reap
+from siwarp.verbs._ffi import (
+    Handle,
+    check_pointer,
+    check_rc,
+    clamp_to_uint,
+    ffi,
+    lib,
+    reap_dropped_handles,
+)
 from siwarp.verbs.enums import SrqAttrMask
 from siwarp.verbs.events import wait_until_acked
 from siwarp.verbs.pd import PD
-from siwarp.verbs.reason import refused
-from siwarp.verbs.wr import RecvWR, link
+from siwarp.verbs.reason import refusal_error
+from siwarp.verbs.wr import RecvWR, link_requests
 
 __all__ = ["SRQ", "SrqAttr", "SrqInitAttr"]
 
@@ -69,21 +77,21 @@ class SRQ(Handle):
     srq_context: Any
 
     def __init__(self, pd: PD, init_attr: SrqInitAttr | SrqAttr | None = None) -> None:
-        reap()
+        reap_dropped_handles()
         if init_attr is None or isinstance(init_attr, SrqAttr):
             init_attr = SrqInitAttr(init_attr or SrqAttr())
         c_init = ffi.new("struct siw_srq_init_attr *")
-        c_init.attr.max_wr = as_uint(init_attr.attr.max_wr)
-        c_init.attr.max_sge = as_uint(init_attr.attr.max_sge)
-        c_init.attr.srq_limit = as_uint(init_attr.attr.srq_limit)
+        c_init.attr.max_wr = clamp_to_uint(init_attr.attr.max_wr)
+        c_init.attr.max_sge = clamp_to_uint(init_attr.attr.max_sge)
+        c_init.attr.srq_limit = clamp_to_uint(init_attr.attr.srq_limit)
         c = check_pointer(
-            lib.siw_create_srq(pd._live(), c_init),
+            lib.siw_create_srq(pd._c_object(), c_init),
             f"creating an SRQ for {init_attr.attr.max_wr} receives",
         )
         self.pd = pd
         self.attr = SrqAttr(c_init.attr.max_wr, c_init.attr.max_sge)
         self.srq_context = init_attr.srq_context
-        self._open(c, pd)
+        self._adopt_c_object(c, pd)
         pd.context._by_c[int(ffi.cast("uintptr_t", c))] = self
 
     def modify(self, attr: SrqAttr, mask: int = SrqAttrMask.LIMIT) -> None:
@@ -98,19 +106,19 @@ class SRQ(Handle):
 
         """
         c_attr = ffi.new("struct siw_srq_attr *")
-        c_attr.max_wr, c_attr.max_sge = as_uint(attr.max_wr), as_uint(attr.max_sge)
-        c_attr.srq_limit = as_uint(attr.srq_limit)
-        check(lib.siw_modify_srq(self._live(), c_attr, int(mask)), f"modifying {self!r}")
+        c_attr.max_wr, c_attr.max_sge = clamp_to_uint(attr.max_wr), clamp_to_uint(attr.max_sge)
+        c_attr.srq_limit = clamp_to_uint(attr.srq_limit)
+        check_rc(lib.siw_modify_srq(self._c_object(), c_attr, int(mask)), f"modifying {self!r}")
 
     @property
     def srq_num(self) -> int:
         """The number of the SRQ, unique on the device (``siw_srq_num``)."""
-        return int(lib.siw_srq_num(self._live()))
+        return int(lib.siw_srq_num(self._c_object()))
 
     def query(self) -> SrqAttr:
         """Return the queue's size, and the limit while it is armed (``siw_query_srq``)."""
         c_attr = ffi.new("struct siw_srq_attr *")
-        check(lib.siw_query_srq(self._live(), c_attr), f"querying {self!r}")
+        check_rc(lib.siw_query_srq(self._c_object(), c_attr), f"querying {self!r}")
         return SrqAttr(c_attr.max_wr, c_attr.max_sge, c_attr.srq_limit)
 
     def post_recv(self, wr: RecvWR | Iterable[RecvWR]) -> None:
@@ -126,10 +134,10 @@ class SRQ(Handle):
         for one in wrs:
             if not isinstance(one, RecvWR):
                 raise TypeError(f"can post a RecvWR or a list of them, not {one!r}")
-        c = self._live()
+        c = self._c_object()
         if not wrs:
             return
-        first = link(wrs)
+        first = link_requests(wrs)
         bad = ffi.new("struct siw_recv_wr **")
         rc = _post(c, first, bad)
         if rc:
@@ -137,13 +145,13 @@ class SRQ(Handle):
             while first != bad[0] and taken < len(wrs) - 1:
                 first = first.next
                 taken += 1
-            error = refused(-rc, f"posting {wrs[taken]!r} to {self!r}")
+            error = refusal_error(-rc, f"posting {wrs[taken]!r} to {self!r}")
             error.bad_wr = wrs[taken]
             raise error
 
-    def _shut(self) -> None:
+    def _destroy_c_object(self) -> None:
         wait_until_acked(self)
-        super()._shut()
+        super()._destroy_c_object()
 
-    def _name(self) -> str:
+    def _description(self) -> str:
         return f"of {self.attr.max_wr}"

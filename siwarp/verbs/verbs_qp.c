@@ -30,7 +30,7 @@ static int qp_check_type_attrs(const struct siw_qp_init_attr *init)
 	return 0;
 }
 
-static int other_context(const char *what)
+static int refuse_other_context(const char *what)
 {
 	return siw_refuse(QP_CONTEXT, siw_reason_text(what));
 }
@@ -40,9 +40,9 @@ static int check_cqs(const struct siw_pd *pd, const struct siw_qp_init_attr *ini
 	if (!init->send_cq || !init->recv_cq)
 		return siw_refuse(QP_CQ, siw_reason_text(init->send_cq ? "recv_cq" : "send_cq"));
 	if (!siw_device_cq_has_context(init->send_cq, pd->ctx))
-		return other_context("send_cq");
+		return refuse_other_context("send_cq");
 	if (!siw_device_cq_has_context(init->recv_cq, pd->ctx))
-		return other_context("recv_cq");
+		return refuse_other_context("recv_cq");
 	if (siw_device_cq_is_overrun(init->send_cq) || siw_device_cq_is_overrun(init->recv_cq))
 		return siw_refuse(CQ_OVERFLOW);
 	return 0;
@@ -51,13 +51,13 @@ static int check_cqs(const struct siw_pd *pd, const struct siw_qp_init_attr *ini
 static int check_shared(const struct siw_pd *pd, const struct siw_qp_init_attr *init)
 {
 	if (init->srq && init->srq->ctx != pd->ctx)
-		return other_context("srq");
+		return refuse_other_context("srq");
 	if (!init->shared_socket_qp)
 		return 0;
 	if (!siw_qp_class_of_type(init->qp_type)->shares_socket)
 		return siw_refuse_type("shared_socket_qp", "UD", init->qp_type);
 	if (init->shared_socket_qp->ctx != pd->ctx)
-		return other_context("shared_socket_qp");
+		return refuse_other_context("shared_socket_qp");
 	return init->addr.family || init->addr.port_be ? siw_refuse(SHARE_ADDRESS) : 0;
 }
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-__all__ = ["an_address", "instance", "wanted"]
+__all__ = ["host_and_port", "require_instance", "type_error"]
 
 T = TypeVar("T")
 
 
-def wanted(what: str, value: object) -> TypeError:
+def type_error(what: str, value: object) -> TypeError:
     """Return the error for a value that is not of the expected kind."""
     text = repr(value)
     return TypeError(f"{what}, not {text if len(text) <= 100 else text[:97] + '...'}")
 
 
-def an_address(value: Any) -> tuple[str, int]:
+def host_and_port(value: Any) -> tuple[str, int]:
     """Return host and port of an address; further items, as IPv6 addresses have, are ignored.
 
     Raises:
@@ -27,10 +27,10 @@ def an_address(value: Any) -> tuple[str, int]:
         host, port = value[0], value[1]
         if isinstance(host, str) and isinstance(port, int):
             return host, port
-    raise wanted("an address is (host, port), for example ('127.0.0.1', 4791)", value)
+    raise type_error("an address is (host, port), for example ('127.0.0.1', 4791)", value)
 
 
-def instance(value: object, kind: type[T], what: str) -> T:
+def require_instance(value: object, kind: type[T], what: str) -> T:
     """Return ``value`` if it is an instance of ``kind``.
 
     Raises:
@@ -39,4 +39,4 @@ def instance(value: object, kind: type[T], what: str) -> T:
     """
     if isinstance(value, kind):
         return value
-    raise wanted(what, value)
+    raise type_error(what, value)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from siwarp.verbs._ffi import ffi, lib
 from siwarp.verbs.enums import SendFlag, WROpcode
-from siwarp.verbs.wanted import instance, wanted
+from siwarp.verbs.wanted import require_instance, type_error
 
 if TYPE_CHECKING:
     from siwarp.verbs.ah import AH
@@ -60,7 +60,7 @@ class SGE:
         self._keep = keep
 
     @classmethod
-    def _of(cls, c: Any, keep: object) -> SGE:
+    def _from_c(cls, c: Any, keep: object) -> SGE:
         self = cls.__new__(cls)
         self._c = c
         self._keep = keep
@@ -113,24 +113,24 @@ class _WR:
 
     def _set_sg(self, sg: Sequence[SGE], num_sge: int | None) -> None:
         if num_sge is not None:
-            instance(num_sge, int, "num_sge is an int; pass the elements as sg=[mr.sge()]")
+            require_instance(num_sge, int, "num_sge is an int; pass the elements as sg=[mr.sge()]")
         try:
             chosen = list(sg)[:num_sge]
             array = ffi.new("struct siw_sge[]", len(chosen))
             for i, element in enumerate(chosen):
                 array[i] = element._c[0]
         except (AttributeError, TypeError):
-            raise wanted("sg is a list of elements, for example [mr.sge(0, 64)]", sg) from None
+            raise type_error("sg is a list of elements, for example [mr.sge(0, 64)]", sg) from None
         if num_sge is not None and num_sge > len(chosen):
             raise ValueError(f"num_sge is {num_sge}, but there are {len(chosen)} elements")
         self._c.sg_list = array if chosen else _null
         self._c.num_sge = len(chosen)
         self._keep = array
         self.sg = tuple(
-            SGE._of(array + i, (array, element._keep)) for i, element in enumerate(chosen)
+            SGE._from_c(array + i, (array, element._keep)) for i, element in enumerate(chosen)
         )
 
-    def _unlink(self) -> None:
+    def _clear_next(self) -> None:
         self._next = None
         self._c.next = _null
 
@@ -231,12 +231,12 @@ class SendWR(_WR):
         self._ah: AH | None = None
         self._mw: MW | None = None
         self._mr: MR | None = None
-        # Values that the C structure stores in unions are kept here: see _place().
+        # Values that the C structure stores in unions are kept here: see _store_union_fields().
         self._to: tuple[Any, int, int] = (_null, 0, 0)  # C address handle, QPN, Q_Key
         try:
             self._remote = (0, 0) if remote is None else (remote.rkey, remote.addr)
         except AttributeError:
-            raise wanted(
+            raise type_error(
                 "remote is a RemoteBuffer, for example from RemoteBuffer.unpack()", remote
             ) from None
         self._operands = (compare_add, swap)
@@ -251,11 +251,11 @@ class SendWR(_WR):
             for own, element in zip(self.sg, sg, strict=False):
                 own.addr += getattr(element._keep, "addr", 0) - getattr(element._keep, "iova", 0)
         if ah is None:
-            self._place()
+            self._store_union_fields()
         else:
             self.set_wr_rd(ah, remote_qpn, remote_qkey)
 
-    def _place(self) -> None:
+    def _store_union_fields(self) -> None:
         """Store the values that the opcode uses in the C structure's unions, and no others.
 
         The library must never interpret an address in the peer's memory as one of our address
@@ -283,18 +283,20 @@ class SendWR(_WR):
     def set_wr_rd(self, ah: AH, rqpn: int = 0, rqkey: int = OWN_QKEY) -> None:
         """Set the peer of an RD request or RDMA_WRITE_RECORD; keeps the address handle alive."""
         try:
-            to = ah._live(), rqpn or ah.qpn, rqkey
+            to = ah._c_object(), rqpn or ah.qpn, rqkey
         except AttributeError:
-            raise wanted("ah is an address handle, for example AH(pd, (host, port))", ah) from None
+            raise type_error(
+                "ah is an address handle, for example AH(pd, (host, port))", ah
+            ) from None
         if ah is not self._ah:
             ah._wrs.add(self)
             self._ah = ah
         elif to == self._to:
             return  # unchanged since the last post
         self._to = to
-        self._place()
+        self._store_union_fields()
 
-    def _point(self, handle: Any) -> None:
+    def _set_c_ah(self, handle: Any) -> None:
         """Store the C object of the address handle; NULL after the handle was closed."""
         self._to = handle, *self._to[1:]
         opcode = self._c.opcode
@@ -306,12 +308,12 @@ class SendWR(_WR):
     def set_wr_rdma(self, rkey: int, addr: int) -> None:
         """Set the peer's memory for an RDMA Write or Read."""
         self._remote = rkey, addr
-        self._place()
+        self._store_union_fields()
 
     def set_wr_atomic(self, rkey: int, addr: int, compare_add: int, swap: int = 0) -> None:
         """Set the 64 bits of the peer's memory for an atomic, and its operands."""
         self._remote, self._operands = (rkey, addr), (compare_add, swap)
-        self._place()
+        self._store_union_fields()
 
     def set_bind_wr(self, mw: MW, bind_info: MWBindInfo, rkey: int | None = None) -> None:
         """Set the window of type 2 that a BIND_MW binds, and the memory to bind it to.
@@ -321,9 +323,9 @@ class SendWR(_WR):
         """
         mr = bind_info.mr
         self._bind = (
-            mw._live(),
+            mw._c_object(),
             lib.siw_inc_rkey(mw.rkey) if rkey is None else rkey,
-            _null if mr is None else mr._live(),
+            _null if mr is None else mr._c_object(),
             bind_info.addr,
             bind_info.length,
             int(bind_info.mw_access_flags),
@@ -332,14 +334,14 @@ class SendWR(_WR):
         if mr is not None:
             mr._wrs.add(self)
         self._mw, self._mr = mw, mr
-        self._place()
+        self._store_union_fields()
 
     def _forget_bind(self, gone: MW | MR) -> None:
         mw, rkey, mr, addr, length, flags = self._bind
         mw = _null if self._mw is gone else mw
         mr = _null if self._mr is gone else mr
         self._bind = mw, rkey, mr, addr, length, flags
-        self._place()
+        self._store_union_fields()
 
     @property
     def rkey(self) -> int:
@@ -372,7 +374,7 @@ class SendWR(_WR):
     @opcode.setter
     def opcode(self, value: int) -> None:
         self._c.opcode = value
-        self._place()
+        self._store_union_fields()
 
     @property
     def send_flags(self) -> SendFlag:
@@ -391,7 +393,7 @@ class SendWR(_WR):
         return f"SendWR(wr_id={self.wr_id}, opcode={opcode}, sg={list(self.sg)})"
 
 
-def link(wrs: Iterable[_WR]) -> Any:
+def link_requests(wrs: Iterable[_WR]) -> Any:
     """Chain work requests in their order and return the first one's C structure.
 
     Links that exist from the previous post cost one comparison each. A list that contains a request
@@ -401,7 +403,7 @@ def link(wrs: Iterable[_WR]) -> Any:
     if not many:
         return None
     if len(set(many)) != len(many):
-        return _copies(many)
+        return _copy_requests(many)
     here = many[0]
     for after in many[1:]:
         if here._next is not after:
@@ -409,11 +411,11 @@ def link(wrs: Iterable[_WR]) -> Any:
             here._c.next = after._c
         here = after
     if here._next is not None:
-        here._unlink()
+        here._clear_next()
     return many[0]._c
 
 
-def _copies(many: list[_WR]) -> Any:
+def _copy_requests(many: list[_WR]) -> Any:
     kind = "struct siw_send_wr" if isinstance(many[0], SendWR) else "struct siw_recv_wr"
     array = ffi.new(f"{kind}[]", len(many))
     for i, wr in enumerate(many):

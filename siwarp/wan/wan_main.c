@@ -23,7 +23,7 @@
 
 #define GRACE_NS 3000000000ll /* time from SIGTERM to SIGKILL for b's command */
 
-static int status_of(int status)
+static int exit_status_of(int status)
 {
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
@@ -48,7 +48,7 @@ static void handle_signals(struct run *run)
 	while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
 		if (pid == run->a) {
 			run->a = 0;
-			run->status = status_of(status);
+			run->status = exit_status_of(status);
 		} else if (pid == run->b) {
 			run->b = 0;
 		}

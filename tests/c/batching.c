@@ -18,7 +18,7 @@
 static struct rig rig;
 static struct end end;
 
-static void poll_all(void)
+static void poll_all_cqs(void)
 {
 	struct siw_wc wc[SLOTS];
 
@@ -32,7 +32,7 @@ static void poll_all(void)
  */
 static bool second_is_batched(void)
 {
-	poll_all();
+	poll_all_cqs();
 	check(post_send(&end, 0, 8, 1));
 	check(post_send(&end, 1, 8, 2));
 	return siw_cq_pending(end.cq) == 1;
@@ -71,7 +71,7 @@ int main(void)
 		}
 	}
 	must(events > TIMES / 2);
-	poll_all();
+	poll_all_cqs();
 	close(epoll);
 	end_close(&end);
 	rig_close(&rig);

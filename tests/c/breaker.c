@@ -78,7 +78,7 @@ static void breaker_peer_report(uint32_t came)
 	siw_qp_breaker_check(uc);
 }
 
-static uint32_t rate(void)
+static uint32_t send_rate(void)
 {
 	return siw_ddp_uc_pace(uc->ddp)->kbits;
 }
@@ -96,17 +96,17 @@ static void check_restored_after_10s(uint32_t kbits)
 	breaker_begin(kbits);
 	for (int i = 0; i < 3; i++) {
 		breaker_count_sends(ROUND);
-		must(rate() != LEAST);
+		must(send_rate() != LEAST);
 		breaker_peer_report(ROUND / 2);
 	}
-	must(rate() == LEAST);
+	must(send_rate() == LEAST);
 	until = uc->breaker.last_ns + 10 * SECOND;
 	for (int s = 9; s > 0; s--)
 		siw_qp_breaker_tick(&uc->base.timed, until - (uint64_t)s * SECOND);
 	siw_qp_breaker_tick(&uc->base.timed, until - 1);
-	must(rate() == LEAST && breaker_timer_armed());
+	must(send_rate() == LEAST && breaker_timer_armed());
 	siw_qp_breaker_tick(&uc->base.timed, until);
-	must(rate() == kbits);
+	must(send_rate() == kbits);
 	breaker_end();
 }
 
@@ -130,13 +130,13 @@ static void check_idle_stops_timer(void)
 	siw_qp_breaker_check(uc);
 	must(!breaker_timer_armed());
 	for (int i = 0; i < 3; i++) {
-		must(rate() == 0);
+		must(send_rate() == 0);
 		breaker_count_sends(ROUND);
 		siw_qp_breaker_check(uc);
 		must(breaker_timer_armed());
 		siw_qp_breaker_tick(&uc->base.timed, now += SECOND);
 	}
-	must(rate() == LEAST);
+	must(send_rate() == LEAST);
 	breaker_end();
 }
 
@@ -179,9 +179,9 @@ static void check_late_reports_open(void)
 	must(!breaker_timer_armed());
 	for (psn = 2 * ROUND; psn <= 4 * ROUND; psn += ROUND)
 		breaker_peer_report(0);
-	must(rate() == LEAST && breaker_timer_armed());
+	must(send_rate() == LEAST && breaker_timer_armed());
 	siw_qp_breaker_tick(&uc->base.timed, now + 20 * SECOND);
-	must(rate() == 0);
+	must(send_rate() == 0);
 	breaker_end();
 }
 

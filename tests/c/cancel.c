@@ -39,7 +39,7 @@ static void check_device_list(void)
 	siw_free_device_list(list);
 }
 
-static void events(struct end *end)
+static void read_events(struct end *end)
 {
 	struct siw_async_event async;
 	struct siw_cm_event event;
@@ -56,7 +56,7 @@ static void events(struct end *end)
 	must(siw_cm_get_event(end->rig->cm, &event, 0) == -EAGAIN);
 }
 
-static void windows(struct rig *of, struct end *end)
+static void bind_and_free_window(struct rig *of, struct end *end)
 {
 	struct siw_mr *mr =
 		siw_reg_mr(of->pd, end->mem, SLOT, SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_MW_BIND);
@@ -75,7 +75,7 @@ static void windows(struct rig *of, struct end *end)
 	check(siw_dereg_mr(mr));
 }
 
-static void *all_calls(void *unused)
+static void *call_everything_cancelled(void *unused)
 {
 	struct rig own, other;
 	struct end u, c, d;
@@ -95,8 +95,8 @@ static void *all_calls(void *unused)
 	}
 	check(post_write(&c, 0, SLOT, 9, &d, 2));
 	await(&c, &wc, 1);
-	events(&u);
-	windows(&own, &c);
+	read_events(&u);
+	bind_and_free_window(&own, &c);
 	end_close(&u);
 	end_close(&c);
 	rig_close(&own);
@@ -180,7 +180,7 @@ static void sleep_us(long us)
 	nanosleep(&t, NULL);
 }
 
-static void *end_of(pthread_t thread)
+static void *join_thread(pthread_t thread)
 {
 	void *result;
 
@@ -188,7 +188,7 @@ static void *end_of(pthread_t thread)
 	return result;
 }
 
-static pthread_t start(void *(*run)(void *))
+static pthread_t start_thread(void *(*run)(void *))
 {
 	pthread_t thread;
 
@@ -196,23 +196,23 @@ static pthread_t start(void *(*run)(void *))
 	return thread;
 }
 
-static void threads_end_in_their_waits(void)
+static void check_waits_are_cancellable(void)
 {
 	for (size_t i = 0; i < N_WAITS; i++) {
 		own_pending = true;
-		must(end_of(start(waits[i])) == PTHREAD_CANCELED);
+		must(join_thread(start_thread(waits[i])) == PTHREAD_CANCELED);
 		own_pending = false;
 		for (long us = 10; us < 100000; us *= 10) {
-			pthread_t thread = start(waits[i]);
+			pthread_t thread = start_thread(waits[i]);
 
 			sleep_us(us);
 			must(pthread_cancel(thread) == 0);
-			must(end_of(thread) == PTHREAD_CANCELED);
+			must(join_thread(thread) == PTHREAD_CANCELED);
 		}
 	}
 }
 
-static void drain(void)
+static void drain_cq(void)
 {
 	struct siw_wc wc[4];
 
@@ -224,7 +224,7 @@ static void drain(void)
  * Cancel a thread at about the time of its event: either that thread consumes the event, or the
  * next waiting thread does.
  */
-static void no_event_is_lost(int round)
+static void check_event_not_lost(int round)
 {
 	struct siw_cq *cq;
 	struct siw_wc wc[2];
@@ -233,13 +233,13 @@ static void no_event_is_lost(int round)
 
 	got = false;
 	check(siw_req_notify_cq(ud.cq, 0));
-	thread = start(await_cq);
+	thread = start_thread(await_cq);
 	sleep_us(round % 100);
 	check(post_recv(&ud, 1));
 	check(post_send(&ud, 0, 8, 7));
 	sleep_us(round * 7 % 60);
 	must(pthread_cancel(thread) == 0);
-	end = end_of(thread);
+	end = join_thread(thread);
 	must(end == PTHREAD_CANCELED || got);
 	if (!got) {
 		check(siw_get_cq_event(ud.channel, &cq, NULL, LIMIT_MS));
@@ -248,19 +248,19 @@ static void no_event_is_lost(int round)
 	await(&ud, wc, 2);
 }
 
-static void others_share_a_device(void)
+static void check_cancel_beside_pollers(void)
 {
 	pthread_t threads[N_WAITS + 3];
 
 	for (size_t i = 0; i < N_WAITS + 3; i++)
-		threads[i] = start(i < N_WAITS ? waits[i] : compete_for_locks);
+		threads[i] = start_thread(i < N_WAITS ? waits[i] : compete_for_locks);
 	for (size_t i = N_WAITS; i < N_WAITS + 3; i++)
-		must(end_of(threads[i]) == &passed);
+		must(join_thread(threads[i]) == &passed);
 	for (size_t i = 0; i < N_WAITS; i++) {
 		must(pthread_cancel(threads[i]) == 0);
-		must(end_of(threads[i]) == PTHREAD_CANCELED);
+		must(join_thread(threads[i]) == PTHREAD_CANCELED);
 	}
-	drain();
+	drain_cq();
 }
 
 /*
@@ -291,17 +291,17 @@ int main(int argc, char **argv)
 	struct rig served;
 	long before;
 
-	must(end_of(start(all_calls)) == &passed);
+	must(join_thread(start_thread(call_everything_cancelled)) == &passed);
 	rig_open(&rig);
 	rig_open(&served);
 	ud_open(&ud, &rig, SLOTS, NULL);
 	rc_open(&a, &served, &b, &rig, SLOTS);
 	no_device = siw_cm_create_channel(NULL);
 	must(no_device);
-	threads_end_in_their_waits();
-	others_share_a_device();
+	check_waits_are_cancellable();
+	check_cancel_beside_pollers();
 	for (int i = 0; i < rounds; i++)
-		no_event_is_lost(i);
+		check_event_not_lost(i);
 	check_thread_answers();
 	exchange(&a, &b, SLOT, 'z');
 	before = now_ms();

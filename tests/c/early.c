@@ -108,7 +108,7 @@ static void endpoint_run(struct end *e)
 	}
 }
 
-static void until_done(int n)
+static void run_until_done(int n)
 {
 	time_t end = time(NULL) + PATIENT;
 
@@ -126,7 +126,7 @@ int64_t __wrap_siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, cons
 
 	if (r > 0 && at_once) {
 		at_once = false; /* the response is transmitted through this function, too */
-		until_done(done + 1);
+		run_until_done(done + 1);
 	}
 	return r;
 }
@@ -148,13 +148,13 @@ static void early_request(const struct siw_rdmap_op *op, bool early)
 	CHECK(siw_rdmap_send(stream, op) == 0);
 	CHECK(!early || done == before + 1);
 	CHECK(siw_rdmap_flush(stream, &accepted) >= 0);
-	until_done(before + 1);
+	run_until_done(before + 1);
 	endpoint_run(&answers);
 	endpoint_run(&asks);
 	CHECK(done == before + 1 && user_data == op->user_data);
 }
 
-static void read_all(uint64_t number, bool early)
+static void check_read(uint64_t number, bool early)
 {
 	struct siw_sge sge = { (uintptr_t)asks.memory, SIZE, asks.stag };
 	struct siw_rdmap_op op = {
@@ -173,7 +173,7 @@ static void read_all(uint64_t number, bool early)
 	CHECK(memcmp(asks.memory, answers.memory, SIZE) == 0);
 }
 
-static void add(uint64_t number, bool early)
+static void check_fetch_add(uint64_t number, bool early)
 {
 	struct siw_sge sge = { (uintptr_t)asks.memory, 8, asks.stag };
 	struct siw_rdmap_atomic atomic = { .kind = SIW_RDMAP_FETCH_ADD, .data = number };
@@ -202,13 +202,13 @@ int main(void)
 	early_open_endpoint(&asks);
 	early_open_endpoint(&answers);
 	/* before this Read the two endpoints establish contact */
-	read_all(1, false);
+	check_read(1, false);
 	/* more requests than a queue pair may have outstanding */
 	for (uint64_t i = 2; i < 40; i += 4) {
-		read_all(i, true);
-		add(i + 1, true);
-		read_all(i + 2, false);
-		add(i + 3, false);
+		check_read(i, true);
+		check_fetch_add(i + 1, true);
+		check_read(i + 2, false);
+		check_fetch_add(i + 3, false);
 	}
 	early_close_endpoint(&asks);
 	early_close_endpoint(&answers);

@@ -18,7 +18,7 @@ static struct siw_cq *cq;
 static char memory[64];
 static struct siw_mr *mr;
 
-static void to_rts(struct siw_qp *qp)
+static void modify_to_rts(struct siw_qp *qp)
 {
 	for (int s = SIW_QPS_INIT; s <= SIW_QPS_RTS; s++) {
 		struct siw_qp_attr attr = { .qp_state = s, .qkey = QKEY };
@@ -28,7 +28,7 @@ static void to_rts(struct siw_qp *qp)
 	}
 }
 
-static struct siw_qp *make_ud_qp(int policy)
+static struct siw_qp *create_ud_qp(int policy)
 {
 	struct siw_qp_init_attr init = { .send_cq = cq,
 					 .recv_cq = cq,
@@ -40,13 +40,13 @@ static struct siw_qp *make_ud_qp(int policy)
 	struct siw_qp *qp = siw_create_qp(rig.pd, &init);
 
 	must(qp);
-	to_rts(qp);
+	modify_to_rts(qp);
 	check(siw_query_qp(qp, NULL, &now));
 	must(now.error_policy == (policy ? policy : SIW_ERROR_POLICY_ERROR));
 	return qp;
 }
 
-static void recv_into(struct siw_qp *qp, uint32_t length)
+static void post_recv_of_length(struct siw_qp *qp, uint32_t length)
 {
 	struct siw_sge sge = { (uintptr_t)memory, length, mr->lkey };
 	struct siw_recv_wr *bad, wr = { .wr_id = 1, .sg_list = &sge, .num_sge = 1 };
@@ -54,7 +54,7 @@ static void recv_into(struct siw_qp *qp, uint32_t length)
 	check(siw_post_recv(qp, &wr, &bad));
 }
 
-static void send_to(struct siw_qp *qp, struct siw_ah *ah, uint64_t wr_id)
+static void post_send_to(struct siw_qp *qp, struct siw_ah *ah, uint64_t wr_id)
 {
 	struct siw_sge sge = { (uintptr_t)memory, 16, mr->lkey };
 	struct siw_send_wr *bad,
@@ -65,7 +65,7 @@ static void send_to(struct siw_qp *qp, struct siw_ah *ah, uint64_t wr_id)
 	check(siw_post_send(qp, &wr, &bad));
 }
 
-static struct siw_wc completion(void)
+static struct siw_wc wait_for_completion(void)
 {
 	long end = now_ms() + LIMIT_MS;
 	struct siw_wc wc;
@@ -75,7 +75,7 @@ static struct siw_wc completion(void)
 	return wc;
 }
 
-static struct siw_err_entry error_of(struct siw_qp *qp)
+static struct siw_err_entry wait_for_error(struct siw_qp *qp)
 {
 	long end = now_ms() + LIMIT_MS;
 	struct siw_err_entry entry;
@@ -88,7 +88,7 @@ static struct siw_err_entry error_of(struct siw_qp *qp)
 	return entry;
 }
 
-static void expect_event(struct siw_qp *qp, int type)
+static void expect_async_event(struct siw_qp *qp, int type)
 {
 	struct siw_async_event event;
 
@@ -109,18 +109,18 @@ static void check_reported_error(struct siw_qp *a, struct siw_qp *b)
 	check(siw_qp_addr(b, &at, NULL));
 	ah = siw_create_ah(rig.pd, &at);
 	must(ah);
-	recv_into(b, 8);
-	send_to(a, ah, 4711);
-	must(completion().status == SIW_WC_LOC_LEN_ERR);
-	expect_event(a, SIW_EVENT_QP_ERR_QUEUED);
-	e = error_of(a);
+	post_recv_of_length(b, 8);
+	post_send_to(a, ah, 4711);
+	must(wait_for_completion().status == SIW_WC_LOC_LEN_ERR);
+	expect_async_event(a, SIW_EVENT_QP_ERR_QUEUED);
+	e = wait_for_error(a);
 	must(e.origin == SIW_ERR_REPORTED && e.wr_id == 4711 && e.msn == 1);
 	must(e.src_qpn == siw_qp_num(b) && e.source.port_be == at.port_be);
 	must(e.layer == 1 && e.type == 2 && e.code == 5);
 	must(e.header_len == 18 && e.seg_len == 18 + 16);
-	recv_into(b, 16);
-	send_to(a, ah, 4712);
-	must(completion().status == SIW_WC_SUCCESS);
+	post_recv_of_length(b, 16);
+	post_send_to(a, ah, 4712);
+	must(wait_for_completion().status == SIW_WC_SUCCESS);
 	check(siw_destroy_ah(ah));
 }
 
@@ -147,10 +147,10 @@ static void check_found_error(struct siw_qp *qp, int event, int state)
 	struct siw_err_entry e;
 
 	send_invalid_datagram(qp);
-	e = error_of(qp);
+	e = wait_for_error(qp);
 	must(e.origin == SIW_ERR_FOUND && e.msn == 99 && e.seg_len == 18);
 	must(e.layer == 0 && e.type == 2 && e.code == 6);
-	expect_event(qp, event);
+	expect_async_event(qp, event);
 	check(siw_query_qp(qp, &attr, NULL));
 	must(attr.qp_state == state);
 }
@@ -165,13 +165,13 @@ int main(void)
 	must(cq);
 	mr = siw_reg_mr(rig.pd, memory, sizeof(memory), SIW_ACCESS_LOCAL_WRITE);
 	must(mr);
-	a = make_ud_qp(SIW_ERROR_POLICY_AUTO);
-	b = make_ud_qp(SIW_ERROR_POLICY_MESSAGE);
+	a = create_ud_qp(SIW_ERROR_POLICY_AUTO);
+	b = create_ud_qp(SIW_ERROR_POLICY_MESSAGE);
 	check_reported_error(a, b);
 	check_found_error(b, SIW_EVENT_QP_ERR_QUEUED, SIW_QPS_RTS);
 	check_found_error(a, SIW_EVENT_QP_REQ_ERR, SIW_QPS_ERR);
 	check(siw_modify_qp(a, &reset, SIW_QP_STATE));
-	to_rts(a);
+	modify_to_rts(a);
 	check_found_error(a, SIW_EVENT_QP_REQ_ERR, SIW_QPS_ERR);
 	must(siw_poll_err(NULL, 0, NULL) == -EINVAL && siw_poll_err(a, 1, NULL) == -EINVAL);
 	check(siw_destroy_qp(a));

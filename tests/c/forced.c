@@ -31,7 +31,7 @@ static void *check_created(void *object)
 	return object;
 }
 
-static struct siw_qp *qp_of(int type, int by_qpn)
+static struct siw_qp *create_qp(int type, int by_qpn)
 {
 	struct siw_qp_init_attr init = {
 		.send_cq = cq,
@@ -45,7 +45,7 @@ static struct siw_qp *qp_of(int type, int by_qpn)
 	return check_created(siw_create_qp(pd, &init));
 }
 
-static void to_rts(struct siw_qp *qp)
+static void modify_to_rts(struct siw_qp *qp)
 {
 	for (int state = SIW_QPS_INIT; state <= SIW_QPS_RTS; state++) {
 		struct siw_qp_attr attr = { .qp_state = state };
@@ -55,7 +55,7 @@ static void to_rts(struct siw_qp *qp)
 	}
 }
 
-static void make_all(void)
+static void create_all_objects(void)
 {
 	struct siw_srq_init_attr shared = { .attr = { .max_wr = 64, .max_sge = 1 } };
 	struct siw_addr lo, group;
@@ -70,13 +70,13 @@ static void make_all(void)
 	mr = check_created(siw_reg_mr(pd, memory, sizeof(memory),
 				      SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_MW_BIND));
 	mw = check_created(siw_alloc_mw(pd, SIW_MW_TYPE_2));
-	ud = qp_of(SIW_QPT_UD, 0);
-	grouped = qp_of(SIW_QPT_UD, 0);
-	to_rts(ud);
-	to_rts(grouped);
+	ud = create_qp(SIW_QPT_UD, 0);
+	grouped = create_qp(SIW_QPT_UD, 0);
+	modify_to_rts(ud);
+	modify_to_rts(grouped);
 	check(siw_attach_mcast(grouped, &group));
-	qp_of(SIW_QPT_RC, 1);
-	qp_of(SIW_QPT_RD, 0);
+	create_qp(SIW_QPT_RC, 1);
+	create_qp(SIW_QPT_RD, 0);
 	check(siw_qp_addr(ud, &lo, NULL));
 	ah = check_created(siw_create_ah(pd, &lo));
 	cm = check_created(siw_cm_create_channel(context));
@@ -85,7 +85,7 @@ static void make_all(void)
 	check(siw_cm_listen(listener, &lo, 8));
 	check(siw_cm_addr(listener, &lo, NULL));
 	active = check_created(siw_cm_create_id(cm, NULL));
-	listed = qp_of(SIW_QPT_RC, 0);
+	listed = create_qp(SIW_QPT_RC, 0);
 	check(siw_cm_bind_qp(active, listed));
 	check(siw_cm_connect(active, &lo, NULL, NULL));
 	check(siw_req_notify_cq(cq, 0));
@@ -146,7 +146,7 @@ static void *await_cm(void *unused)
 	return unused;
 }
 
-static void all_are_stale(void)
+static void check_all_stale(void)
 {
 	struct siw_qp_attr attr = { 0 };
 	struct siw_wc wc;
@@ -178,14 +178,14 @@ int main(void)
 	for (int round = 0; round < 5; round++) {
 		pthread_t threads[4];
 
-		make_all();
+		create_all_objects();
 		for (int i = 0; i < 4; i++)
 			must(pthread_create(&threads[i], NULL, work[i], NULL) == 0);
 		nanosleep(&a_while, NULL);
 		check(siw_close_device_forced(context));
 		for (int i = 0; i < 4; i++)
 			must(pthread_join(threads[i], NULL) == 0);
-		all_are_stale();
+		check_all_stale();
 	}
 	return 0;
 }

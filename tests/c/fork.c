@@ -174,7 +174,7 @@ static void exchange_in_child(void)
 	rig_close(&own);
 }
 
-static _Noreturn void child(int i, char *program)
+static _Noreturn void run_child(int i, char *program)
 {
 	/* turns a hanging child into a failure that its exit status shows */
 	alarm(LIMIT_MS / 1000 * 2);
@@ -211,7 +211,7 @@ int main(int argc, char **argv)
 
 		must(pid >= 0);
 		if (!pid)
-			child(i, argv[0]);
+			run_child(i, argv[0]);
 		/* The stream makes progress while the child lives. */
 		while (atomic_load(&rounds[0]) < before + 3)
 			must(now_ms() < (long)at + LIMIT_MS);

@@ -69,7 +69,7 @@ ssize_t __wrap_siw_llp_tcp_sendv(struct siw_llp_sock *sock, const struct iovec *
 	return r;
 }
 
-static struct siw_mr *registered(struct rig *rig, char *memory, int access)
+static struct siw_mr *register_memory(struct rig *rig, char *memory, int access)
 {
 	struct siw_mr *mr = siw_reg_mr(rig->pd, memory, SIZE, access);
 
@@ -110,7 +110,7 @@ static void poll_once(struct end *end)
 }
 
 /* Receives everything that the sockets hold, while the sender transmits nothing. */
-static void drain(struct end *b)
+static void drain_cq(struct end *b)
 {
 	long deadline = now_ms() + LIMIT_MS;
 
@@ -137,12 +137,12 @@ int main(void)
 	check(siw_setting_set("progress_thread", 0));
 	rig_open(&two);
 	rc_open(&a, &one, &b, &two, 8);
-	source = registered(&one, from, 0);
-	place = registered(&two, to, SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE);
+	source = register_memory(&one, from, 0);
+	place = register_memory(&two, to, SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE);
 	write_all(&a, source->lkey, place->rkey);
 	wait_until_blocked();
 	held = true;
-	drain(&b);
+	drain_cq(&b);
 	/* Arming the queue transmits without checking epoll, and stops the wait for room. */
 	sent = 0;
 	check(siw_req_notify_cq(a.cq, 0));

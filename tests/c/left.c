@@ -79,7 +79,7 @@ int __wrap_siw_llp_wait_cancel(const struct siw_llp_waitset *set, int extra_fd, 
 	return __real_siw_llp_wait_cancel(set, extra_fd, timeout_us);
 }
 
-static void send_one(void)
+static void send_to_itself(void)
 {
 	memset(a.mem, 'x', SLOT);
 	check(post_recv(&b, 1));
@@ -100,7 +100,7 @@ static void check_device_thread(void)
 		siw_device_nudge(two.ctx);
 		must(now_ms() < deadline);
 	}
-	send_one();
+	send_to_itself();
 	came = true;
 	await(&a, &wc, 1);
 	await(&b, &wc, 1);
@@ -130,12 +130,12 @@ static void check_waiting_thread(void)
 		siw_device_nudge(two.ctx);
 		must(now_ms() < deadline);
 	}
-	send_one();
+	send_to_itself();
 	await(&b, &wc, 1);
 	came = true;
 	await(&a, &wc, 1);
 	check(siw_req_notify_cq(b.cq, 0));
-	send_one();
+	send_to_itself();
 	must(pthread_join(thread, NULL) == 0);
 	await(&a, &wc, 1);
 	await(&b, &wc, 1);

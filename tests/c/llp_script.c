@@ -59,7 +59,7 @@ struct side {
 
 static struct side a, b;
 
-static int empty_scene(struct siw_io_handler *self)
+static int ignore_serve(struct siw_io_handler *self)
 {
 	(void)self;
 	return 0;
@@ -103,23 +103,23 @@ static void hold_line(bool hold)
 }
 #endif
 
-static int connect_from(const struct side *side, const struct siw_addr *dest,
-			const struct siw_addr *source, struct siw_io_handler *handler,
-			struct siw_llp_sock **out)
+static int start_connect_from(const struct side *side, const struct siw_addr *dest,
+			      const struct siw_addr *source, struct siw_io_handler *handler,
+			      struct siw_llp_sock **out)
 {
 	enter_namespace(side);
 	return siw_llp_tcp_connect(side->port, dest, source, handler, out);
 }
 
-static int connect_itself(const struct side *side, const struct siw_addr *local,
-			  struct siw_io_handler *handler, struct siw_llp_sock **out)
+static int start_self_connect(const struct side *side, const struct siw_addr *local,
+			      struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	enter_namespace(side);
 	return siw_llp_tcp_connect_itself(side->port, local, handler, out);
 }
 
-static int listen_at(const struct side *side, const struct siw_addr *local, int backlog,
-		     struct siw_io_handler *handler, struct siw_llp_sock **out)
+static int open_listener(const struct side *side, const struct siw_addr *local, int backlog,
+			 struct siw_io_handler *handler, struct siw_llp_sock **out)
 {
 	enter_namespace(side);
 	return siw_llp_tcp_listen(side->port, local, backlog, handler, out);
@@ -127,7 +127,7 @@ static int listen_at(const struct side *side, const struct siw_addr *local, int 
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-static double seconds(void)
+static double monotonic_seconds(void)
 {
 	struct timespec t;
 
@@ -135,7 +135,7 @@ static double seconds(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-static bool is_returned(struct side *side, const struct siw_io_handler *handler)
+static bool is_handler_ready(struct side *side, const struct siw_io_handler *handler)
 {
 	struct siw_io_handler *handlers[HANDLERS];
 	int n = siw_llp_port_poll(side->port, handlers, HANDLERS);
@@ -147,7 +147,7 @@ static bool is_returned(struct side *side, const struct siw_io_handler *handler)
 }
 
 /* Waits for an event on the port, for at most 10 ms. */
-static void wait_on(struct side *side)
+static void wait_for_port_event(struct side *side)
 {
 	struct siw_llp_waitset set;
 
@@ -155,36 +155,36 @@ static void wait_on(struct side *side)
 	siw_llp_wait(&set, -1, 10000);
 }
 
-static void await(struct side *side, const struct siw_io_handler *handler)
+static void await_handler(struct side *side, const struct siw_io_handler *handler)
 {
-	double until = seconds() + LIMIT_S;
+	double until = monotonic_seconds() + LIMIT_S;
 
-	while (!is_returned(side, handler)) {
-		must(seconds() < until);
-		wait_on(side);
+	while (!is_handler_ready(side, handler)) {
+		must(monotonic_seconds() < until);
+		wait_for_port_event(side);
 	}
 }
 
-static void await_gone(struct side *side)
+static void await_closed(struct side *side)
 {
 	const struct timespec moment = { .tv_nsec = 1000000 };
-	double until = seconds() + LIMIT_S;
+	double until = monotonic_seconds() + LIMIT_S;
 
 	/* Do not wait on the port: unread octets would end that wait at once. */
 	while (!siw_llp_tcp_is_closed(side->sock)) {
-		must(seconds() < until);
+		must(monotonic_seconds() < until);
 		nanosleep(&moment, NULL);
 	}
 }
 
 /* ---- steps: each prints its result ----------------------------------------------------------- */
 
-static const char *name_of(const struct side *side)
+static const char *side_name(const struct side *side)
 {
 	return side == &a ? "a" : "b";
 }
 
-static const char *text_of(long rv)
+static const char *result_text(long rv)
 {
 	static char text[32];
 
@@ -211,10 +211,10 @@ static const char *text_of(long rv)
 
 static void print_result(const struct side *side, const char *what, long rv)
 {
-	printf("%s %s %s\n", name_of(side), what, text_of(rv));
+	printf("%s %s %s\n", side_name(side), what, result_text(rv));
 }
 
-static long send_now(struct side *side, const void *octets, size_t n)
+static long try_send(struct side *side, const void *octets, size_t n)
 {
 	struct iovec iov[2] = { { (void *)octets, n / 2 }, { (char *)octets + n / 2, n - n / 2 } };
 
@@ -227,15 +227,15 @@ static void script_send_all(struct side *side, const char *octets)
 	size_t done = 0, all = strlen(octets);
 
 	while (done < all) {
-		long n = send_now(side, octets + done, all - done);
+		long n = try_send(side, octets + done, all - done);
 
 		must(n > 0);
 		done += (size_t)n;
 	}
-	printf("%s sent %s\n", name_of(side), octets);
+	printf("%s sent %s\n", side_name(side), octets);
 }
 
-static long recv_now(struct side *side, void *to, size_t n)
+static long try_recv(struct side *side, void *to, size_t n)
 {
 	struct iovec iov = { to, n };
 
@@ -246,14 +246,14 @@ static long recv_now(struct side *side, void *to, size_t n)
  * Returns the next result of a receive other than -EAGAIN; waits until the poller returns the
  * handler.
  */
-static long recv_later(struct side *side, void *to, size_t n)
+static long await_recv(struct side *side, void *to, size_t n)
 {
 	for (;;) {
-		long got = recv_now(side, to, n);
+		long got = try_recv(side, to, n);
 
 		if (got != -EAGAIN)
 			return got;
-		await(side, &side->handler);
+		await_handler(side, &side->handler);
 	}
 }
 
@@ -263,7 +263,7 @@ static void script_recv_all(struct side *side, size_t n)
 	size_t done = 0;
 
 	while (done < n) {
-		long got = recv_later(side, octets + done, n - done);
+		long got = await_recv(side, octets + done, n - done);
 
 		if (got <= 0) {
 			print_result(side, "received", got);
@@ -271,26 +271,26 @@ static void script_recv_all(struct side *side, size_t n)
 		}
 		done += (size_t)got;
 	}
-	printf("%s received %s\n", name_of(side), octets);
+	printf("%s received %s\n", side_name(side), octets);
 }
 
-static void get_now(struct side *side)
+static void print_try_recv(struct side *side)
 {
 	char octets[64];
 
-	print_result(side, "receives", recv_now(side, octets, sizeof(octets)));
+	print_result(side, "receives", try_recv(side, octets, sizeof(octets)));
 }
 
-static void get_end(struct side *side)
+static void print_recv_at_end(struct side *side)
 {
 	char octets[64];
 
-	print_result(side, "at its end", recv_later(side, octets, sizeof(octets)));
+	print_result(side, "at its end", await_recv(side, octets, sizeof(octets)));
 }
 
-static void put_now(struct side *side)
+static void print_try_send(struct side *side)
 {
-	long sent = send_now(side, "xy", 2);
+	long sent = try_send(side, "xy", 2);
 
 	/* the result is 1 or 2: one or both octets may have been sent */
 	print_result(side, "sends", sent > 0 ? 1 : sent);
@@ -303,7 +303,7 @@ static void print_peer_address(struct side *side)
 	print_result(side, "peer", siw_llp_peer(side->sock, &peer));
 }
 
-static void half_close(struct side *side)
+static void print_shutdown(struct side *side)
 {
 	print_result(side, "shutdown", siw_llp_tcp_shutdown(side->sock));
 }
@@ -312,64 +312,64 @@ static void close_side(struct side *side)
 {
 	siw_llp_close(side->sock);
 	side->sock = NULL;
-	printf("%s closed\n", name_of(side));
+	printf("%s closed\n", side_name(side));
 }
 
-static void listen_on(struct side *side)
+static void start_listener(struct side *side)
 {
 	struct siw_addr local = side->addr;
 
-	must(!listen_at(side, &local, 4, &side->of_listener, &side->listener));
+	must(!open_listener(side, &local, 4, &side->of_listener, &side->listener));
 	must(!siw_llp_local(side->listener, &side->addr));
 }
 
-static int connected(struct side *side)
+static int await_connected(struct side *side)
 {
 	int rv;
 
 	while ((rv = siw_llp_tcp_connected(side->sock)) == -EAGAIN)
-		await(side, &side->handler);
+		await_handler(side, &side->handler);
 	return rv;
 }
 
-static void start(void)
+static void connect_a_to_b(void)
 {
-	must(!connect_from(&a, &b.addr, NULL, &a.handler, &a.sock));
-	must(!connected(&a));
+	must(!start_connect_from(&a, &b.addr, NULL, &a.handler, &a.sock));
+	must(!await_connected(&a));
 }
 
 /* Accepts until no connection is waiting, so that the poller stops returning the listener. */
-static void accept_one(void)
+static void accept_on_b(void)
 {
 	struct siw_llp_sock *more;
 
-	await(&b, &b.of_listener);
+	await_handler(&b, &b.of_listener);
 	must(!siw_llp_tcp_accept(b.listener, &b.handler, &b.sock));
 	must(siw_llp_tcp_accept(b.listener, &b.handler, &more) == -EAGAIN);
 }
 
 static void connect_sides_tcp(void)
 {
-	start();
-	accept_one();
+	connect_a_to_b();
+	accept_on_b();
 }
 
 /* ---- the script ------------------------------------------------------------------------------ */
 
-static void refused(void)
+static void scene_refused(void)
 {
 	struct siw_addr nobody = b.addr;
 
 	nobody.port_be = 0x0100; /* port 1, where nothing listens */
-	must(!connect_from(&a, &nobody, NULL, &a.handler, &a.sock));
-	print_result(&a, "connects", connected(&a));
+	must(!start_connect_from(&a, &nobody, NULL, &a.handler, &a.sock));
+	print_result(&a, "connects", await_connected(&a));
 	print_result(&a, "connects", siw_llp_tcp_connected(a.sock));
 	print_result(&a, "gone", siw_llp_tcp_is_closed(a.sock));
 	print_peer_address(&a);
 	close_side(&a);
 }
 
-static void addresses(void)
+static void scene_addresses(void)
 {
 	struct siw_addr one, other;
 	struct siw_llp_sock *second;
@@ -381,129 +381,129 @@ static void addresses(void)
 	print_result(&b, "is a's peer", siw_addr_same(&one, &other));
 	print_result(&a, "segments", siw_llp_tcp_emss(a.sock) >= 536);
 	print_result(&b, "accepts", siw_llp_tcp_accept(b.listener, &b.handler, &second));
-	print_result(&b, "listens", listen_at(&b, &b.addr, 4, &b.of_listener, &second));
+	print_result(&b, "listens", open_listener(&b, &b.addr, 4, &b.of_listener, &second));
 	must(!siw_llp_local(a.sock, &one));
-	print_result(&a, "connects", connect_from(&a, &b.addr, &one, &a.handler, &second));
+	print_result(&a, "connects", start_connect_from(&a, &b.addr, &one, &a.handler, &second));
 	siw_addr_parse("192.0.2.1", 0, &one);
-	print_result(&a, "connects", connect_from(&a, &b.addr, &one, &a.handler, &second));
+	print_result(&a, "connects", start_connect_from(&a, &b.addr, &one, &a.handler, &second));
 	print_result(&a, "connects", siw_llp_tcp_connected(a.sock));
-	get_now(&a);
-	get_now(&b);
+	print_try_recv(&a);
+	print_try_recv(&b);
 	close_side(&a);
-	get_end(&b);
+	print_recv_at_end(&b);
 	close_side(&b);
 }
 
-static void half_closed(void)
+static void scene_half_closed(void)
 {
 	connect_sides_tcp();
 	script_send_all(&a, "to b");
-	half_close(&a);
-	put_now(&a);
+	print_shutdown(&a);
+	print_try_send(&a);
 	script_recv_all(&b, 4);
-	get_end(&b);
-	get_now(&b);
+	print_recv_at_end(&b);
+	print_try_recv(&b);
 	script_send_all(&b, "to a");
 	script_recv_all(&a, 4);
-	get_now(&a);
+	print_try_recv(&a);
 	print_result(&a, "gone", siw_llp_tcp_is_closed(a.sock));
-	half_close(&a);
-	half_close(&b);
-	get_end(&a);
-	get_now(&a);
-	await_gone(&a);
-	await_gone(&b);
-	half_close(&a);
-	half_close(&b);
-	put_now(&a);
-	put_now(&b);
-	get_now(&a);
-	get_now(&b);
+	print_shutdown(&a);
+	print_shutdown(&b);
+	print_recv_at_end(&a);
+	print_try_recv(&a);
+	await_closed(&a);
+	await_closed(&b);
+	print_shutdown(&a);
+	print_shutdown(&b);
+	print_try_send(&a);
+	print_try_send(&b);
+	print_try_recv(&a);
+	print_try_recv(&b);
 	print_peer_address(&a);
 	print_peer_address(&b);
 	close_side(&a);
 	close_side(&b);
 }
 
-static void after_reset(struct side *side)
+static void print_calls_after_reset(struct side *side)
 {
 	print_result(side, "gone", siw_llp_tcp_is_closed(side->sock));
-	get_now(side);
-	put_now(side);
+	print_try_recv(side);
+	print_try_send(side);
 	print_peer_address(side);
-	half_close(side);
+	print_shutdown(side);
 	close_side(side);
 }
 
 /* Closing a socket with unread octets resets the connection. */
-static void unread(void)
+static void scene_unread_octets(void)
 {
 	connect_sides_tcp();
 	script_send_all(&a, "unread");
-	await(&b, &b.handler);
+	await_handler(&b, &b.handler);
 	close_side(&b);
-	get_end(&a);
-	after_reset(&a);
+	print_recv_at_end(&a);
+	print_calls_after_reset(&a);
 }
 
 /* Octets that arrived before a reset can still be read. */
-static void aborted(void)
+static void scene_aborted(void)
 {
 	connect_sides_tcp();
 	script_send_all(&b, "before");
 	siw_llp_tcp_abort(b.sock);
 	close_side(&b);
-	await_gone(&a);
+	await_closed(&a);
 	script_recv_all(&a, 6);
-	get_end(&a);
-	after_reset(&a);
+	print_recv_at_end(&a);
+	print_calls_after_reset(&a);
 }
 
-static void aborted_sender(void)
+static void scene_send_after_abort(void)
 {
 	connect_sides_tcp();
 	siw_llp_tcp_abort(b.sock);
 	close_side(&b);
-	await_gone(&a);
-	put_now(&a);
-	put_now(&a);
-	after_reset(&a);
+	await_closed(&a);
+	print_try_send(&a);
+	print_try_send(&a);
+	print_calls_after_reset(&a);
 }
 
 /* Octets are sent to a socket that the peer has closed. */
-static void closed_peer(void)
+static void scene_closed_peer(void)
 {
 	connect_sides_tcp();
 	close_side(&b);
-	get_end(&a);
+	print_recv_at_end(&a);
 	script_send_all(&a, "late");
-	await_gone(&a);
-	put_now(&a);
-	put_now(&a);
-	after_reset(&a);
+	await_closed(&a);
+	print_try_send(&a);
+	print_try_send(&a);
+	print_calls_after_reset(&a);
 }
 
-static void not_accepted(void)
+static void scene_not_accepted(void)
 {
-	start();
+	connect_a_to_b();
 	script_send_all(&a, "nobody reads it");
-	await(&b, &b.of_listener);
+	await_handler(&b, &b.of_listener);
 	siw_llp_close(b.listener);
-	get_end(&a);
-	after_reset(&a);
-	listen_on(&b);
+	print_recv_at_end(&a);
+	print_calls_after_reset(&a);
+	start_listener(&b);
 }
 
 /* The connection is established and ended by the client before the server accepts it. */
-static void accepted_late(void)
+static void scene_accepted_late(void)
 {
-	start();
+	connect_a_to_b();
 	script_send_all(&a, "early");
 	close_side(&a);
-	accept_one();
+	accept_on_b();
 	script_recv_all(&b, 5);
-	get_end(&b);
-	put_now(&b);
+	print_recv_at_end(&b);
+	print_try_send(&b);
 	close_side(&b);
 }
 
@@ -511,23 +511,23 @@ static void accepted_late(void)
  * Sends octet by octet: a stream has no message boundaries, wherever writes, segments and reads are
  * cut.
  */
-static void pieces(void)
+static void scene_octet_by_octet(void)
 {
 	static const char text[] = "cut anywhere";
 	char got[sizeof(text)] = { 0 };
 
 	connect_sides_tcp();
 	for (size_t i = 0; i < sizeof(text) - 1; i++)
-		must(send_now(&a, text + i, 1) == 1);
+		must(try_send(&a, text + i, 1) == 1);
 	script_recv_all(&b, sizeof(text) - 1);
 	script_send_all(&b, text);
 	for (size_t i = 0; i < sizeof(text) - 1; i++)
-		print_result(&a, "received", recv_later(&a, got + i, 1));
+		print_result(&a, "received", await_recv(&a, got + i, 1));
 	printf("a received %s\n", got);
-	print_result(&a, "receives", recv_now(&a, got, 0));
-	get_now(&a);
+	print_result(&a, "receives", try_recv(&a, got, 0));
+	print_try_recv(&a);
 	close_side(&a);
-	get_end(&b);
+	print_recv_at_end(&b);
 	close_side(&b);
 }
 
@@ -535,7 +535,7 @@ static void pieces(void)
  * A listener with a full backlog ignores further SYNs. The connect succeeds when there is room for
  * its next SYN, after one second.
  */
-static void slow(void)
+static void scene_full_backlog(void)
 {
 	struct siw_io_handler handlers[3] = { a.handler, a.handler, a.handler }, on_new = a.handler;
 	struct siw_llp_sock *listener, *connecting[3], *accepted[3];
@@ -543,27 +543,28 @@ static void slow(void)
 	int rv;
 
 	at.port_be = 0;
-	must(!listen_at(&b, &at, 1, &on_new, &listener));
+	must(!open_listener(&b, &at, 1, &on_new, &listener));
 	must(!siw_llp_local(listener, &at));
 	for (int i = 0; i < 3; i++) {
-		must(!connect_from(&a, &at, NULL, &handlers[i], &connecting[i]));
+		must(!start_connect_from(&a, &at, NULL, &handlers[i], &connecting[i]));
 		if (i == 2)
 			break;
 		while ((rv = siw_llp_tcp_connected(connecting[i])) == -EAGAIN)
-			await(&a, &handlers[i]);
+			await_handler(&a, &handlers[i]);
 		must(!rv);
 		a.sock = connecting[i];
-		get_now(&a); /* read until EAGAIN, so that the poller stops returning the handler */
+		print_try_recv(
+			&a); /* read until EAGAIN, so that the poller stops returning the handler */
 	}
 	for (int i = 0; i < 3; i++)
 		print_result(&a, "connects", siw_llp_tcp_connected(connecting[i]));
 	for (int i = 0; i < 3; i++) {
 		while ((rv = siw_llp_tcp_accept(listener, &b.handler, &accepted[i])) == -EAGAIN)
-			await(&b, &on_new);
+			await_handler(&b, &on_new);
 		must(!rv);
 	}
 	while ((rv = siw_llp_tcp_connected(connecting[2])) == -EAGAIN)
-		await(&a, &handlers[2]);
+		await_handler(&a, &handlers[2]);
 	print_result(&a, "connects", rv);
 	for (int i = 0; i < 3; i++) {
 		siw_llp_close(connecting[i]);
@@ -573,23 +574,23 @@ static void slow(void)
 }
 
 /* A simultaneous open of a socket that connects to itself. */
-static void self_connect(void)
+static void scene_self_connect(void)
 {
 	struct siw_addr own = a.addr;
 
 	own.port_be = 0;
-	must(!connect_itself(&a, &own, &a.handler, &a.sock));
-	print_result(&a, "connects", connected(&a));
+	must(!start_self_connect(&a, &own, &a.handler, &a.sock));
+	print_result(&a, "connects", await_connected(&a));
 	script_send_all(&a, "to itself");
 	script_recv_all(&a, 9);
-	half_close(&a);
-	get_end(&a);
-	get_now(&a);
+	print_shutdown(&a);
+	print_recv_at_end(&a);
+	print_try_recv(&a);
 	close_side(&a);
 }
 
 /* Sends until the buffers are full, and then until all octets have arrived. */
-static void full(void)
+static void scene_full_buffers(void)
 {
 	static uint8_t out[BIG], in[65536];
 	size_t sent = 0, received = 0;
@@ -601,7 +602,7 @@ static void full(void)
 	connect_sides_tcp();
 	while (received < BIG) {
 		while (sent < BIG) {
-			n = send_now(&a, out + sent, BIG - sent);
+			n = try_send(&a, out + sent, BIG - sent);
 			if (n == -EAGAIN)
 				break;
 			must(n > 0);
@@ -609,56 +610,56 @@ static void full(void)
 		}
 		blocked |= sent < BIG;
 		must(sent > received);
-		n = recv_later(&b, in, sizeof(in));
+		n = await_recv(&b, in, sizeof(in));
 		must(n > 0 && !memcmp(in, out + received, (size_t)n));
 		received += (size_t)n;
 		if (sent < BIG && received == sent) /* the poller reports room in the send buffer */
-			await(&a, &a.handler);
+			await_handler(&a, &a.handler);
 	}
 	siw_llp_want_write(a.sock, false);
 	print_result(&a, "was blocked", blocked);
 	print_result(&b, "received all", received == BIG);
-	get_now(&b);
+	print_try_recv(&b);
 	close_side(&a);
-	get_end(&b);
+	print_recv_at_end(&b);
 	close_side(&b);
 }
 
 /* A paused socket is reported only after the peer has closed the connection. */
-static void paused(void)
+static void scene_paused(void)
 {
 	connect_sides_tcp();
-	get_now(&b);
+	print_try_recv(&b);
 	siw_llp_pause(b.sock);
 	script_send_all(&a, "later");
 	for (int i = 0; i < 3; i++) {
-		print_result(&b, "is returned", is_returned(&b, &b.handler));
-		wait_on(&b);
+		print_result(&b, "is returned", is_handler_ready(&b, &b.handler));
+		wait_for_port_event(&b);
 	}
 	siw_llp_resume(b.sock);
 	script_recv_all(&b, 5);
-	get_now(&b);
+	print_try_recv(&b);
 	siw_llp_pause(b.sock);
-	half_close(&a);
-	await(&b, &b.handler);
-	get_end(&b);
+	print_shutdown(&a);
+	await_handler(&b, &b.handler);
+	print_recv_at_end(&b);
 	close_side(&b);
-	get_end(&a);
+	print_recv_at_end(&a);
 	close_side(&a);
 }
 
 /* Both sides connect to each other at the same time; the result is one connection. */
-static void simultaneous(void)
+static void scene_simultaneous_open(void)
 {
 	struct siw_addr at_a = a.addr, at_b = b.addr, peer;
 
 	at_a.port_be = at_b.port_be = 0x0200;
 	hold_line(true);
-	must(!connect_from(&a, &at_b, &at_a, &a.handler, &a.sock));
-	must(!connect_from(&b, &at_a, &at_b, &b.handler, &b.sock));
+	must(!start_connect_from(&a, &at_b, &at_a, &a.handler, &a.sock));
+	must(!start_connect_from(&b, &at_a, &at_b, &b.handler, &b.sock));
 	hold_line(false);
-	print_result(&a, "connects", connected(&a));
-	print_result(&b, "connects", connected(&b));
+	print_result(&a, "connects", await_connected(&a));
+	print_result(&b, "connects", await_connected(&b));
 	must(!siw_llp_peer(a.sock, &peer) && siw_addr_same(&peer, &at_b));
 	must(!siw_llp_peer(b.sock, &peer) && siw_addr_same(&peer, &at_a));
 	script_send_all(&a, "to b");
@@ -666,7 +667,7 @@ static void simultaneous(void)
 	script_recv_all(&a, 4);
 	script_recv_all(&b, 4);
 	close_side(&a);
-	get_end(&b);
+	print_recv_at_end(&b);
 	close_side(&b);
 }
 
@@ -677,7 +678,7 @@ struct flow {
 	size_t sent, received;
 };
 
-static uint8_t octet_of(size_t at)
+static uint8_t octet_at(size_t at)
 {
 	return (uint8_t)((uint32_t)at * 2654435761u >> 24);
 }
@@ -692,8 +693,8 @@ static void flow_send(struct flow *flow)
 		long rv;
 
 		for (size_t i = 0; i < n; i++)
-			octets[i] = octet_of(flow->sent + i);
-		rv = send_now(flow->from, octets, n);
+			octets[i] = octet_at(flow->sent + i);
+		rv = try_send(flow->from, octets, n);
 		if (rv == -EAGAIN)
 			return;
 		must(rv > 0);
@@ -708,40 +709,40 @@ static void flow_receive(struct flow *flow)
 	uint8_t octets[4096];
 	long n;
 
-	while ((n = recv_now(flow->to, octets, sizeof(octets))) > 0) {
+	while ((n = try_recv(flow->to, octets, sizeof(octets))) > 0) {
 		for (long i = 0; i < n; i++)
-			must(octets[i] == octet_of(flow->received + (size_t)i));
+			must(octets[i] == octet_at(flow->received + (size_t)i));
 		flow->received += (size_t)n;
 	}
 	must(n == -EAGAIN && flow->received <= flow->sent);
 }
 
 /* Segments are lost in both directions, including SYN and FIN segments. */
-static void lossy(void)
+static void scene_lossy_line(void)
 {
 	struct flow flows[] = { { &a, &b, 0, 0 }, { &b, &a, 0, 0 } };
-	double until = seconds() + LOSSY_LIMIT_S;
+	double until = monotonic_seconds() + LOSSY_LIMIT_S;
 
 	connect_sides_tcp();
 	while (flows[0].received < LOSSY || flows[1].received < LOSSY) {
-		must(seconds() < until);
+		must(monotonic_seconds() < until);
 		for (int i = 0; i < 2; i++) {
 			flow_send(&flows[i]);
 			flow_receive(&flows[i]);
 		}
-		(void)is_returned(&a, &a.handler);
-		(void)is_returned(&b, &b.handler);
-		wait_on(&a);
-		wait_on(&b);
+		(void)is_handler_ready(&a, &a.handler);
+		(void)is_handler_ready(&b, &b.handler);
+		wait_for_port_event(&a);
+		wait_for_port_event(&b);
 	}
 	print_result(&a, "received all", flows[1].received == LOSSY);
 	print_result(&b, "received all", flows[0].received == LOSSY);
-	half_close(&a);
-	get_end(&b);
+	print_shutdown(&a);
+	print_recv_at_end(&b);
 	script_send_all(&b, "still open");
 	script_recv_all(&a, 10);
-	half_close(&b);
-	get_end(&a);
+	print_shutdown(&b);
+	print_recv_at_end(&a);
 	close_side(&a);
 	close_side(&b);
 }
@@ -750,7 +751,7 @@ static void lossy(void)
 
 static uint16_t the_port_be;
 
-static struct siw_addr at_port(const char *addr)
+static struct siw_addr addr_with_port(const char *addr)
 {
 	struct siw_addr found;
 
@@ -768,11 +769,11 @@ static const char *address_label(const char *addr)
 /* Reserves a port. Returns the descriptor, or -1 after an error. */
 static int reserve_port(bool udp, const char *addr, bool v6_only)
 {
-	struct siw_addr at = at_port(addr);
+	struct siw_addr at = addr_with_port(addr);
 	int fd = udp ? siw_llp_udp_reserve(&at, v6_only) : siw_llp_tcp_reserve(&at, v6_only);
 
 	printf("%s keep %s%s: %s\n", udp ? "udp" : "tcp", address_label(addr),
-	       v6_only ? " alone" : "", text_of(fd < 0 ? fd : 0));
+	       v6_only ? " alone" : "", result_text(fd < 0 ? fd : 0));
 	return fd < 0 ? -1 : fd;
 }
 
@@ -788,18 +789,18 @@ static void reserve_and_release(bool udp, const char *addr, bool v6_only)
  * Opens a UDP socket or a listener, and closes it. between: tries to reserve the same port on each
  * kind of address while it is open.
  */
-static void open_at(bool udp, const char *addr, bool between)
+static void open_and_close(bool udp, const char *addr, bool between)
 {
 	static const struct {
 		const char *addr;
 		bool v6_only;
 	} kept[] = { { "0.0.0.0", false }, { "::", false }, { "::", true }, { ADDR_A, false } };
-	struct siw_addr at = at_port(addr);
+	struct siw_addr at = addr_with_port(addr);
 	struct siw_llp_sock *sock;
 	int rv = udp ? siw_llp_udp_open(a.port, &at, &a.of_listener, &sock)
 		     : siw_llp_tcp_listen(a.port, &at, 4, &a.of_listener, &sock);
 
-	printf("%s open %s: %s\n", udp ? "udp" : "tcp", address_label(addr), text_of(rv));
+	printf("%s open %s: %s\n", udp ? "udp" : "tcp", address_label(addr), result_text(rv));
 	if (rv)
 		return;
 	for (size_t i = 0; between && i < sizeof(kept) / sizeof(kept[0]); i++)
@@ -807,7 +808,7 @@ static void open_at(bool udp, const char *addr, bool between)
 	siw_llp_close(sock);
 }
 
-static void ports_of(bool udp)
+static void check_port_reservations(bool udp)
 {
 	struct siw_addr any = { .family = AF_INET6 };
 	int fd = udp ? siw_llp_udp_reserve(&any, false) : siw_llp_tcp_reserve(&any, false);
@@ -816,21 +817,21 @@ static void ports_of(bool udp)
 	must(any.port_be);
 	the_port_be = any.port_be;
 	siw_llp_event_close(fd);
-	open_at(udp, "0.0.0.0", false);
-	open_at(udp, "::", false);
+	open_and_close(udp, "0.0.0.0", false);
+	open_and_close(udp, "::", false);
 	for (int alone = 0; alone < 2; alone++) {
 		fd = reserve_port(udp, "::", alone);
 		reserve_and_release(udp, "0.0.0.0", false);
 		reserve_and_release(udp, "::", true);
-		open_at(udp, ADDR_A, true);
-		open_at(udp, ADDR_V6, true);
+		open_and_close(udp, ADDR_A, true);
+		open_and_close(udp, ADDR_V6, true);
 		siw_llp_event_close(fd);
 	}
 	fd = reserve_port(udp, "0.0.0.0", false);
 	reserve_and_release(udp, "::", false);
 	reserve_and_release(udp, "::", true);
-	open_at(udp, ADDR_A, false);
-	open_at(udp, ADDR_V6, true);
+	open_and_close(udp, ADDR_A, false);
+	open_and_close(udp, ADDR_V6, true);
 	siw_llp_event_close(fd);
 	reserve_and_release(udp, "192.0.2.1", false);
 }
@@ -839,31 +840,31 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } scenes[] = {
-	{ "refused", refused },
-	{ "addresses", addresses },
-	{ "half closed", half_closed },
-	{ "unread", unread },
-	{ "aborted", aborted },
-	{ "aborted sender", aborted_sender },
-	{ "closed peer", closed_peer },
-	{ "not accepted", not_accepted },
-	{ "accepted late", accepted_late },
-	{ "pieces", pieces },
-	{ "slow", slow },
-	{ "itself", self_connect },
-	{ "full", full },
-	{ "paused", paused },
+	{ "refused", scene_refused },
+	{ "addresses", scene_addresses },
+	{ "half closed", scene_half_closed },
+	{ "unread", scene_unread_octets },
+	{ "aborted", scene_aborted },
+	{ "aborted sender", scene_send_after_abort },
+	{ "closed peer", scene_closed_peer },
+	{ "not accepted", scene_not_accepted },
+	{ "accepted late", scene_accepted_late },
+	{ "pieces", scene_octet_by_octet },
+	{ "slow", scene_full_backlog },
+	{ "itself", scene_self_connect },
+	{ "full", scene_full_buffers },
+	{ "paused", scene_paused },
 };
 
 static void open_side(struct side *side, const char *addr)
 {
-	side->handler.serve = side->of_listener.serve = empty_scene;
+	side->handler.serve = side->of_listener.serve = ignore_serve;
 	must(!siw_addr_parse(addr, 0, &side->addr));
 	must(!siw_llp_port_open(&side->port));
 }
 
 /* Port reservations on a host with addresses of both families, in a separate simulated network. */
-static void ports(uint64_t seed)
+static void run_port_scenes(uint64_t seed)
 {
 #ifdef SIMULATED
 	struct siw_addr both[2];
@@ -875,9 +876,9 @@ static void ports(uint64_t seed)
 	(void)seed;
 #endif
 	open_side(&a, ADDR_A);
-	listen_on(&a); /* listening assigns the port to its simulated host */
-	ports_of(true);
-	ports_of(false);
+	start_listener(&a); /* listening assigns the port to its simulated host */
+	check_port_reservations(true);
+	check_port_reservations(false);
 	siw_llp_close(a.listener);
 	siw_llp_port_close(a.port);
 #ifdef SIMULATED
@@ -885,7 +886,7 @@ static void ports(uint64_t seed)
 #endif
 }
 
-static void run(const char *name, void (*scene)(void))
+static void run_scene(const char *name, void (*scene)(void))
 {
 	printf("- %s\n", name);
 	scene();
@@ -908,7 +909,7 @@ int main(int argc, char **argv)
 	seed = strtoull(argv[1], NULL, 0);
 	line = loss = true;
 	printf("- ports\n");
-	ports(seed);
+	run_port_scenes(seed);
 	must(!siw_sim_open(seed, "delay=1ms"));
 	must(!siw_addr_parse(ADDR_A, 0, &a.addr) && !siw_sim_host_add(&a.addr, 1, 0));
 	must(!siw_addr_parse(ADDR_B, 0, &b.addr) && siw_sim_host_add(&b.addr, 1, 0) == 1);
@@ -922,23 +923,23 @@ int main(int argc, char **argv)
 		plain = line = !loss;
 	} else {
 		printf("- ports\n");
-		ports(0);
+		run_port_scenes(0);
 	}
 #endif
 	open_side(&a, at_a);
 	open_side(&b, at_b);
 	/* Assigns the address to a's port, as the address watch of a device does. */
-	listen_on(&a);
-	listen_on(&b);
+	start_listener(&a);
+	start_listener(&b);
 	for (size_t i = 0; plain && i < sizeof(scenes) / sizeof(scenes[0]); i++)
-		run(scenes[i].name, scenes[i].run);
+		run_scene(scenes[i].name, scenes[i].run);
 	if (line)
-		run("simultaneous", simultaneous);
+		run_scene("simultaneous", scene_simultaneous_open);
 #ifdef SIMULATED
 	must(!siw_sim_faults("delay=5ms,loss=3%"));
 #endif
 	if (loss)
-		run("lossy", lossy);
+		run_scene("lossy", scene_lossy_line);
 	siw_llp_close(a.listener);
 	siw_llp_close(b.listener);
 	siw_llp_port_close(a.port);

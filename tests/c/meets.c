@@ -35,7 +35,7 @@ static void *hold_progress_lock(void *unused)
 	return NULL;
 }
 
-static void poll_all(void)
+static void poll_all_cqs(void)
 {
 	struct siw_wc wc[SLOTS];
 
@@ -47,13 +47,13 @@ static void poll_all(void)
  * Posts pairs of Sends until the second of a pair is held back, as happens while the device's
  * thread naps.
  */
-static void post_two(void)
+static void post_two_sends(void)
 {
 	const struct timespec ms = { .tv_nsec = 1000000 };
 
 	for (long until = now_ms() + LIMIT_MS;; nanosleep(&ms, NULL)) {
 		must(now_ms() < until);
-		poll_all();
+		poll_all_cqs();
 		check(post_send(&end, 0, 8, 1));
 		check(post_send(&end, 1, 8, 2));
 		if (siw_cq_pending(end.cq) == 1)
@@ -68,7 +68,7 @@ static void poll_while_locked(bool takes)
 	pthread_t thread;
 	int n, there;
 
-	post_two();
+	post_two_sends();
 	if (!takes) /* a poll that fills its array does not flush */
 		must(siw_poll_cq(end.cq, 1, wc) == 1);
 	holds = polled = false;
@@ -93,7 +93,7 @@ int main(void)
 		poll_while_locked(true);
 		poll_while_locked(false);
 	}
-	poll_all();
+	poll_all_cqs();
 	end_close(&end);
 	rig_close(&rig);
 	return 0;

@@ -29,7 +29,7 @@ static atomic_ulong received, made, resized, told, armed, freed;
 /*
  * Accepts two error codes that are legitimate because another thread was faster or a queue is full.
  */
-static void may_fail(int r, int errno1, int errno2)
+static void check_or_errno(int r, int errno1, int errno2)
 {
 	if (r < 0 && r != -errno1 && r != -errno2)
 		die("unexpected: %s", strerror(-r));
@@ -53,7 +53,7 @@ static struct siw_qp *open_qp(void)
 	return qp;
 }
 
-static struct siw_ah *ah_of(struct siw_qp *qp)
+static struct siw_ah *create_ah_to(struct siw_qp *qp)
 {
 	struct siw_addr at;
 	struct siw_ah *ah;
@@ -64,7 +64,7 @@ static struct siw_ah *ah_of(struct siw_qp *qp)
 	return ah;
 }
 
-static int send_to(struct siw_qp *qp, struct siw_ah *ah, const void *from, uint32_t lkey)
+static int post_send_to(struct siw_qp *qp, struct siw_ah *ah, const void *from, uint32_t lkey)
 {
 	struct siw_sge sge = { (uintptr_t)from, SIZE, lkey };
 	struct siw_send_wr *bad, wr = { .sg_list = &sge,
@@ -82,7 +82,7 @@ static void post_shared_receive(void)
 	struct siw_sge sge = { (uintptr_t)memory + SIZE, SIZE, mr->lkey };
 	struct siw_recv_wr *bad, wr = { .sg_list = &sge, .num_sge = 1 };
 
-	may_fail(siw_post_srq_recv(srq, &wr, &bad), ENOMEM, 0);
+	check_or_errno(siw_post_srq_recv(srq, &wr, &bad), ENOMEM, 0);
 }
 
 static void poll_shared_cq(void)
@@ -102,11 +102,11 @@ static void poll_shared_cq(void)
 static void *post_to_self(void *unused)
 {
 	struct siw_qp *qp = open_qp();
-	struct siw_ah *ah = ah_of(qp);
+	struct siw_ah *ah = create_ah_to(qp);
 
 	while (!stop) {
 		post_shared_receive();
-		may_fail(send_to(qp, ah, memory, mr->lkey), ENOMEM, 0);
+		check_or_errno(post_send_to(qp, ah, memory, mr->lkey), ENOMEM, 0);
 		poll_shared_cq();
 	}
 	check(siw_destroy_qp(qp));
@@ -114,15 +114,15 @@ static void *post_to_self(void *unused)
 	return unused;
 }
 
-static void *make_and_destroy(void *unused)
+static void *create_and_destroy_qps(void *unused)
 {
 	for (; !stop; made++) {
 		struct siw_qp *qp = open_qp();
-		struct siw_ah *ah = ah_of(qp);
+		struct siw_ah *ah = create_ah_to(qp);
 		struct siw_qp_attr to_err = { .qp_state = SIW_QPS_ERR };
 
 		for (int i = 0; i < 4; i++)
-			check(send_to(qp, ah, memory, mr->lkey));
+			check(post_send_to(qp, ah, memory, mr->lkey));
 		if (made % 2)
 			check(siw_modify_qp(qp, &to_err, SIW_QP_STATE));
 		poll_shared_cq();
@@ -132,13 +132,13 @@ static void *make_and_destroy(void *unused)
 	return unused;
 }
 
-static void *resize(void *unused)
+static void *resize_cq(void *unused)
 {
 	const struct timespec rest = { .tv_nsec = 1000000 };
 	static const int sizes[] = { 1 << 14, 1 << 15, 1 << 16 };
 
 	for (; !stop; resized++) {
-		may_fail(siw_resize_cq(cq, sizes[resized % 3]), EINVAL, 0);
+		check_or_errno(siw_resize_cq(cq, sizes[resized % 3]), EINVAL, 0);
 		must(siw_cq_capacity(cq) >= sizes[0]);
 		nanosleep(&rest, NULL);
 	}
@@ -155,7 +155,7 @@ static void *read_async_events(void *unused)
 
 		check(siw_modify_srq(srq, &limit, SIW_SRQ_LIMIT));
 		r = siw_get_async_event(rig.ctx, &event, 20);
-		may_fail(r, EAGAIN, EINTR);
+		check_or_errno(r, EAGAIN, EINTR);
 		if (r)
 			continue;
 		must(event.event_type == SIW_EVENT_SRQ_LIMIT_REACHED ||
@@ -177,7 +177,7 @@ static void *wait_for_completions(void *unused)
 		check(siw_req_notify_cq(cq, 0));
 		poll_shared_cq();
 		r = siw_get_cq_event(channel, &which, &user, 20);
-		may_fail(r, EAGAIN, EINTR);
+		check_or_errno(r, EAGAIN, EINTR);
 		if (r)
 			continue;
 		must(which == cq && user == &rig);
@@ -187,21 +187,21 @@ static void *wait_for_completions(void *unused)
 	return unused;
 }
 
-static void *register_and_free(void *unused)
+static void *register_and_free_memory(void *unused)
 {
 	struct siw_qp *qp = open_qp();
 
 	for (; !stop; freed++) {
 		char own[SIZE] = "";
 		struct siw_mr *m = siw_reg_mr(rig.pd, own, sizeof(own), SIW_ACCESS_LOCAL_WRITE);
-		struct siw_ah *ah = ah_of(qp);
+		struct siw_ah *ah = create_ah_to(qp);
 
 		if (!m) {
 			die("siw_reg_mr: %s", strerror(errno));
 			/* for static analysers that do not know that die() does not return */
 			break;
 		}
-		may_fail(send_to(qp, ah, own, m->lkey), ENOMEM, 0);
+		check_or_errno(post_send_to(qp, ah, own, m->lkey), ENOMEM, 0);
 		poll_shared_cq();
 		/*
 		 * A loopback send to the same queue pair never waits for room, so the region and
@@ -216,9 +216,10 @@ static void *register_and_free(void *unused)
 
 int main(int argc, char **argv)
 {
-	void *(*const work[])(void *) = { post_to_self,		post_to_self,	  make_and_destroy,
-					  make_and_destroy,	resize,		  read_async_events,
-					  wait_for_completions, register_and_free };
+	void *(*const work[])(void *) = {
+		post_to_self, post_to_self,	 create_and_destroy_qps, create_and_destroy_qps,
+		resize_cq,    read_async_events, wait_for_completions,	 register_and_free_memory
+	};
 	enum { N = sizeof(work) / sizeof(work[0]) };
 	struct siw_srq_init_attr init = { .attr = { .max_wr = 1024, .max_sge = 1 } };
 	const struct timespec rest = { .tv_nsec = 10000000 };

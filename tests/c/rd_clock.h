@@ -19,7 +19,7 @@
 #define EPOCH 0xabcd0001u /* the epoch that the simulated peer uses */
 
 struct sent {
-	uint64_t at; /* time of sending, in ns since begin() */
+	uint64_t at; /* time of sending, in ns since open_endpoint() */
 	uint32_t len;
 	int type; /* type of the datagram, an enum siw_dgram_type */
 	struct siw_rd_wire wire;
@@ -36,18 +36,18 @@ extern uint32_t epoch;	/* the endpoint's epoch, as the simulated peer knows it *
 extern int stranger;	/* index of the simulated peer that sends and receives from now on */
 
 /* Creates an endpoint and a simulated peer, at time 0. */
-void begin(void);
-uint64_t now(void);
+void open_endpoint(void);
+uint64_t elapsed_ns(void);
 /*
  * Advances the clock by ns nanoseconds. The endpoint runs whenever one of its timers expires, and
  * at the end.
  */
-void pass(uint64_t ns);
+void advance_clock(uint64_t ns);
 /*
  * A datagram of the simulated peer with these header fields and the octets behind the header; it is
  * available immediately.
  */
-struct says {
+struct peer_datagram {
 	int type;
 	/* relative to the initial sequence numbers, which are the epochs */
 	uint32_t psn, acknowledged;
@@ -60,25 +60,25 @@ struct says {
 	uint32_t len;
 	uint32_t source_epoch; /* source epoch; 0 stands for EPOCH */
 };
-void say(const struct says *what);
-#define SAY(...) say(&(struct says){ __VA_ARGS__ })
+void send_from_peer(const struct peer_datagram *what);
+#define SEND_FROM_PEER(...) send_from_peer(&(struct peer_datagram){ __VA_ARGS__ })
 /*
- * The simulated peer's parameters, padded to the length of a HELLO body; with_cookie() appends a
- * cookie.
+ * The simulated peer's parameters, padded to the length of a HELLO body; body_with_cookie() appends
+ * a cookie.
  */
 extern const uint8_t hello_body[SIW_RD_HELLO_LEAST];
 enum { OFFER = 16, ECHO = OFFER + SIW_RD_COOKIE_LEN };
-const uint8_t *with_cookie(const void *cookie);
+const uint8_t *body_with_cookie(const void *cookie);
 /* Returns the body of the ECHO that answers the first CHALLENGE in the log. */
 const uint8_t *echo_body(void);
-/* Runs the endpoint, unless the datagram was one of several that were sent together. */
-void look(void);
+/* Delivers the datagrams in flight and runs the endpoint until it has handled all of them. */
+void run_endpoint(void);
 /* Establishes contact, started by the simulated peer, and then clears the log. */
-void meet(void);
-struct siw_rd_peer *peer(void);
-void post(uint32_t octets);
+void establish_contact(void);
+struct siw_rd_peer *peer_record(void);
+void send_segment(uint32_t octets);
 /* Returns the i-th datagram of that type in the log, or NULL if there are fewer. */
-const struct sent *nth(int type, uint32_t i);
-uint32_t count(int type);
+const struct sent *nth_sent(int type, uint32_t i);
+uint32_t count_sent(int type);
 
 #endif

@@ -17,13 +17,13 @@ static struct siw_llp_port port;
 static uint64_t began, accepted;
 static uint32_t logged; /* datagrams of net.kept that are already in log_ */
 
-static bool knows(int end, int place)
+static bool knows_every_datagram(int end, int place)
 {
 	(void)end, (void)place;
 	return true;
 }
 
-void begin(void)
+void open_endpoint(void)
 {
 	struct siw_rd_attr attr = {
 		.local = fuzz_addr_of(0), .fd = -1, .ird = 7, .qkey = QKEY, .rnr_retry = 7
@@ -36,7 +36,7 @@ void begin(void)
 	stranger = ENDS;
 	holds = false;
 	memset(news, 0, sizeof(news));
-	net.knows = knows;
+	net.knows = knows_every_datagram;
 	began = net.now;
 	if (!log_)
 		log_ = calloc(LOG, sizeof(*log_));
@@ -45,7 +45,7 @@ void begin(void)
 	CHECK(!siw_rd_open(&port, &attr, &rd));
 }
 
-uint64_t now(void)
+uint64_t elapsed_ns(void)
 {
 	return net.now - began;
 }
@@ -60,7 +60,7 @@ static void log_sent(void)
 		if (d->from)
 			continue;
 		CHECK(n_sent < LOG && d->len >= SIW_RD_OVERHEAD);
-		*s = (struct sent){ .at = now(), .len = d->len };
+		*s = (struct sent){ .at = elapsed_ns(), .len = d->len };
 		memcpy(&s->wire, d->octets, SIW_RD_LEN);
 		memcpy(s->rest, d->octets + SIW_RD_LEN,
 		       d->len - SIW_RD_OVERHEAD < sizeof(s->rest) ? d->len - SIW_RD_OVERHEAD
@@ -70,7 +70,7 @@ static void log_sent(void)
 	}
 }
 
-void look(void)
+void run_endpoint(void)
 {
 	struct siw_rd_event event;
 
@@ -96,7 +96,7 @@ void look(void)
 	log_sent();
 }
 
-void pass(uint64_t ns)
+void advance_clock(uint64_t ns)
 {
 	uint64_t goal = net.now + ns;
 
@@ -104,13 +104,13 @@ void pass(uint64_t ns)
 		CHECK(n < 1000000);
 		if (rd->sock->due_ns > net.now)
 			net.now = rd->sock->due_ns;
-		look();
+		run_endpoint();
 	}
 	net.now = goal;
-	look();
+	run_endpoint();
 }
 
-void say(const struct says *what)
+void send_from_peer(const struct peer_datagram *what)
 {
 	struct {
 		struct siw_rd_wire wire;
@@ -157,7 +157,7 @@ const uint8_t hello_body[SIW_RD_HELLO_LEAST] = {
 	0,
 };
 
-const uint8_t *with_cookie(const void *cookie)
+const uint8_t *body_with_cookie(const void *cookie)
 {
 	static uint8_t body[ECHO];
 
@@ -168,23 +168,23 @@ const uint8_t *with_cookie(const void *cookie)
 
 const uint8_t *echo_body(void)
 {
-	const uint8_t *rest = nth(SIW_DGRAM_RD_CHALLENGE, 0)->rest;
+	const uint8_t *rest = nth_sent(SIW_DGRAM_RD_CHALLENGE, 0)->rest;
 
-	return with_cookie(rest + SIW_RD_HEAD_LEN + rest[3]);
+	return body_with_cookie(rest + SIW_RD_HEAD_LEN + rest[3]);
 }
 
-void meet(void)
+void establish_contact(void)
 {
-	SAY(SIW_DGRAM_RD_HELLO, .rest = hello_body, .len = sizeof(hello_body));
-	look();
-	epoch = ntohl(nth(SIW_DGRAM_RD_CHALLENGE, 0)->wire.source_epoch);
-	SAY(SIW_DGRAM_RD_ECHO, .credit = 4096, .rest = echo_body(), .len = ECHO);
-	look();
-	CHECK(count(SIW_DGRAM_RD_ACK) == 1);
+	SEND_FROM_PEER(SIW_DGRAM_RD_HELLO, .rest = hello_body, .len = sizeof(hello_body));
+	run_endpoint();
+	epoch = ntohl(nth_sent(SIW_DGRAM_RD_CHALLENGE, 0)->wire.source_epoch);
+	SEND_FROM_PEER(SIW_DGRAM_RD_ECHO, .credit = 4096, .rest = echo_body(), .len = ECHO);
+	run_endpoint();
+	CHECK(count_sent(SIW_DGRAM_RD_ACK) == 1);
 	n_sent = 0;
 }
 
-struct siw_rd_peer *peer(void)
+struct siw_rd_peer *peer_record(void)
 {
 	struct siw_addr addr = fuzz_addr_of(stranger);
 	struct siw_rd_peer *p;
@@ -193,17 +193,17 @@ struct siw_rd_peer *peer(void)
 	return p;
 }
 
-void post(uint32_t octets)
+void send_segment(uint32_t octets)
 {
 	static uint8_t body[1400];
 	struct iovec iov = { body, octets };
 
-	CHECK(siw_rd_tx(peer(), SIW_RD_REQUESTS, "", 0, &iov, 1) > 0);
-	siw_rd_flush(peer(), &accepted);
+	CHECK(siw_rd_tx(peer_record(), SIW_RD_REQUESTS, "", 0, &iov, 1) > 0);
+	siw_rd_flush(peer_record(), &accepted);
 	log_sent();
 }
 
-const struct sent *nth(int type, uint32_t i)
+const struct sent *nth_sent(int type, uint32_t i)
 {
 	for (uint32_t n = 0; n < n_sent; n++)
 		if (log_[n].type == type && !i--)
@@ -211,11 +211,11 @@ const struct sent *nth(int type, uint32_t i)
 	return NULL;
 }
 
-uint32_t count(int type)
+uint32_t count_sent(int type)
 {
 	uint32_t n = 0;
 
-	while (nth(type, n))
+	while (nth_sent(type, n))
 		n++;
 	return n;
 }

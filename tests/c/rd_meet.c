@@ -17,19 +17,19 @@ static uint64_t due[AIR]; /* arrival time of each datagram in flight */
 static uint32_t known, rng_state;
 static bool parted;
 
-static uint32_t rng(void)
+static uint32_t random_number(void)
 {
 	rng_state = rng_state * 1664525 + 1013904223;
 	return rng_state >> 8;
 }
 
-static bool knows(int end, int place)
+static bool knows_every_datagram(int end, int place)
 {
 	(void)end, (void)place;
 	return true;
 }
 
-static struct siw_rd_peer *other(int i)
+static struct siw_rd_peer *peer_of_end(int i)
 {
 	struct siw_addr addr = fuzz_addr_of(1 - i);
 	struct siw_rd_peer *peer;
@@ -52,7 +52,7 @@ static void open_end(int i, uint32_t seed)
 static void schedule_arrivals(void)
 {
 	while (known < net.n_in_flight) {
-		if (rng() % 100 < LOSS)
+		if (random_number() % 100 < LOSS)
 			fuzz_net_drop(known);
 		else
 			due[known++] = net.now + ONEWAY;
@@ -106,7 +106,7 @@ static bool try_handshake(uint32_t seed, int senders)
 	bool met = false;
 
 	fuzz_net_reset();
-	net.knows = knows;
+	net.knows = knows_every_datagram;
 	known = 0;
 	parted = false;
 	rng_state = seed * 2654435761u;
@@ -114,14 +114,14 @@ static bool try_handshake(uint32_t seed, int senders)
 	for (int i = 0; i < 2; i++)
 		open_end(i, seed);
 	for (int i = 0; i < senders; i++)
-		CHECK(siw_rd_tx(other(i), SIW_RD_REQUESTS, "x", 1, NULL, 0) == 1);
+		CHECK(siw_rd_tx(peer_of_end(i), SIW_RD_REQUESTS, "x", 1, NULL, 0) == 1);
 	schedule_arrivals();
 	while (!met && net.now - began < GOAL) {
 		advance_to_next();
-		met = other(0)->state == SIW_RD_OPEN && other(1)->state == SIW_RD_OPEN;
+		met = peer_of_end(0)->state == SIW_RD_OPEN && peer_of_end(1)->state == SIW_RD_OPEN;
 	}
-	CHECK(!parted && (!met || (other(0)->epoch == other(1)->peer_epoch &&
-				   other(1)->epoch == other(0)->peer_epoch)));
+	CHECK(!parted && (!met || (peer_of_end(0)->epoch == peer_of_end(1)->peer_epoch &&
+				   peer_of_end(1)->epoch == peer_of_end(0)->peer_epoch)));
 	for (int i = 0; i < 2; i++)
 		siw_rd_close(ends[i]);
 	return met;

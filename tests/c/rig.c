@@ -148,7 +148,7 @@ void end_close(struct end *end)
 	free(end->mem);
 }
 
-static struct siw_sge sge_of(const struct end *end, unsigned int slot, unsigned int size)
+static struct siw_sge slot_sge(const struct end *end, unsigned int slot, unsigned int size)
 {
 	return (struct siw_sge){ .addr = (uintptr_t)end->mem + (uintptr_t)slot * SLOT,
 				 .length = size,
@@ -157,7 +157,7 @@ static struct siw_sge sge_of(const struct end *end, unsigned int slot, unsigned 
 
 int post_recv(struct end *end, unsigned int slot)
 {
-	struct siw_sge sge = sge_of(end, slot, SLOT);
+	struct siw_sge sge = slot_sge(end, slot, SLOT);
 	struct siw_recv_wr wr = { .wr_id = slot, .sg_list = &sge, .num_sge = 1 }, *bad;
 
 	return siw_post_recv(end->qp, &wr, &bad);
@@ -165,7 +165,7 @@ int post_recv(struct end *end, unsigned int slot)
 
 int post_send(struct end *end, unsigned int slot, unsigned int size, uint64_t wr_id)
 {
-	struct siw_sge sge = sge_of(end, slot, size);
+	struct siw_sge sge = slot_sge(end, slot, size);
 	struct siw_send_wr *bad, wr = { .wr_id = wr_id,
 					.sg_list = &sge,
 					.num_sge = 1,
@@ -182,7 +182,7 @@ int post_send(struct end *end, unsigned int slot, unsigned int size, uint64_t wr
 int post_write(struct end *end, unsigned int slot, unsigned int size, uint64_t wr_id,
 	       const struct end *to, unsigned int to_slot)
 {
-	struct siw_sge sge = sge_of(end, slot, size);
+	struct siw_sge sge = slot_sge(end, slot, size);
 	struct siw_send_wr *bad, wr = { .wr_id = wr_id,
 					.sg_list = &sge,
 					.num_sge = 1,

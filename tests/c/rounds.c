@@ -21,7 +21,7 @@ static struct rig rig;
 static struct end end;
 
 /* Polls until no completion is left: only a poll that reads the sockets ends a round. */
-static void poll_all(void)
+static void poll_all_cqs(void)
 {
 	struct siw_wc wc[SLOTS];
 
@@ -67,9 +67,9 @@ int main(void)
 	until = time(NULL) + LIMIT_MS / 1000;
 	while (!some_are_batched()) {
 		must(time(NULL) < until);
-		poll_all();
+		poll_all_cqs();
 	}
-	poll_all();
+	poll_all_cqs();
 	end_close(&end);
 	rig_close(&rig);
 	return 0;

@@ -73,7 +73,7 @@ static void add_hosts(int n)
 	}
 }
 
-static void to_state(struct end *end, int state, const struct end *peer)
+static void modify_to_state(struct end *end, int state, const struct end *peer)
 {
 	struct siw_qp_attr attr = { .qp_state = state, .qkey = QKEY };
 	int mask = SIW_QP_STATE;
@@ -108,7 +108,7 @@ static void open_end(struct end *end, int type)
 	attr.send_cq = attr.recv_cq = end->cq;
 	end->qp = siw_create_qp(end->pd, &attr);
 	must(end->pd && end->channel && end->cq && end->mr && end->qp);
-	to_state(end, SIW_QPS_INIT, NULL);
+	modify_to_state(end, SIW_QPS_INIT, NULL);
 }
 
 static void open_ends(int n, int type)
@@ -122,8 +122,8 @@ static void open_ends(int n, int type)
 			ends[i].ah[k] = siw_create_ah(ends[i].pd, &ends[k].addr);
 			must(ends[i].ah[k]);
 		}
-		to_state(&ends[i], SIW_QPS_RTR, type == SIW_QPT_UC ? &ends[!i] : NULL);
-		to_state(&ends[i], SIW_QPS_RTS, NULL);
+		modify_to_state(&ends[i], SIW_QPS_RTR, type == SIW_QPT_UC ? &ends[!i] : NULL);
+		modify_to_state(&ends[i], SIW_QPS_RTS, NULL);
 	}
 }
 
@@ -143,14 +143,14 @@ static void close_ends(void)
 	n_ends = 0;
 }
 
-static uint8_t *slot(struct end *end, uint64_t i)
+static uint8_t *slot_address(struct end *end, uint64_t i)
 {
 	return end->mem + i % SLOTS * SLOT;
 }
 
 static void post_recv(struct end *end, uint64_t id)
 {
-	struct siw_sge sge = { (uintptr_t)slot(end, id), SLOT, end->mr->lkey };
+	struct siw_sge sge = { (uintptr_t)slot_address(end, id), SLOT, end->mr->lkey };
 	struct siw_recv_wr wr = { .wr_id = id, .sg_list = &sge, .num_sge = 1 };
 
 	must(!siw_post_recv(end->qp, &wr, NULL));
@@ -159,8 +159,8 @@ static void post_recv(struct end *end, uint64_t id)
 /* Sends `number` in a message of that length, from the slot with that number. */
 static int post_send(struct end *end, int to, uint32_t number, uint32_t length)
 {
-	struct siw_sge sge = { (uintptr_t)slot(end, SLOTS / 2 + number % (SLOTS / 2)), length,
-			       end->mr->lkey };
+	struct siw_sge sge = { (uintptr_t)slot_address(end, SLOTS / 2 + number % (SLOTS / 2)),
+			       length, end->mr->lkey };
 	struct siw_send_wr wr = {
 		.wr_id = number,
 		.sg_list = &sge,
@@ -187,7 +187,7 @@ static struct siw_wc sim_poll_one(struct end *end)
 	return wc;
 }
 
-static void expect(struct end *end, int opcode)
+static void expect_completion(struct end *end, int opcode)
 {
 	struct siw_wc wc = sim_poll_one(end);
 
@@ -197,7 +197,7 @@ static void expect(struct end *end, int opcode)
 
 /* ---- scenarios ------------------------------------------------------------------------------- */
 
-static void ud(void)
+static void scenario_ud(void)
 {
 	must(!siw_sim_faults("delay=1ms,jitter=300us"));
 	open_ends(2, SIW_QPT_UD);
@@ -205,8 +205,8 @@ static void ud(void)
 		for (int i = 0; i < 2; i++) {
 			post_recv(&ends[!i], n);
 			must(!post_send(&ends[i], !i, n, 64));
-			expect(&ends[i], SIW_WC_SEND);
-			expect(&ends[!i], SIW_WC_RECV);
+			expect_completion(&ends[i], SIW_WC_SEND);
+			expect_completion(&ends[!i], SIW_WC_RECV);
 		}
 	must(siw_sim_now() >= 200 * MS && siw_sim_now() < 270 * MS);
 	close_ends();
@@ -217,7 +217,7 @@ struct stream {
 };
 
 /* 1000 messages in each direction over a lossy network arrive once and in order. */
-static void rd(void)
+static void scenario_rd(void)
 {
 	enum { N = 1000 };
 	struct stream s[2] = { 0 };
@@ -241,7 +241,7 @@ static void rd(void)
 			} else {
 				uint32_t number;
 
-				memcpy(&number, slot(&ends[i], wc.wr_id), sizeof(number));
+				memcpy(&number, slot_address(&ends[i], wc.wr_id), sizeof(number));
 				must(number == s[i].received++ && wc.byte_len == 1024);
 				post_recv(&ends[i], (wc.wr_id + SLOTS / 2) % (SLOTS / 2));
 			}
@@ -249,43 +249,43 @@ static void rd(void)
 	close_ends();
 }
 
-static void uc(void)
+static void scenario_uc(void)
 {
 	must(!siw_sim_faults("delay=1ms"));
 	open_ends(2, SIW_QPT_UC);
 	for (uint32_t n = 0; n < 20; n++) {
 		post_recv(&ends[1], n);
 		must(!post_send(&ends[0], 1, n, SLOT));
-		expect(&ends[0], SIW_WC_SEND);
-		expect(&ends[1], SIW_WC_RECV);
-		must(!memcmp(slot(&ends[1], n), &n, sizeof(n)));
+		expect_completion(&ends[0], SIW_WC_SEND);
+		expect_completion(&ends[1], SIW_WC_RECV);
+		must(!memcmp(slot_address(&ends[1], n), &n, sizeof(n)));
 	}
 	close_ends();
 }
 
-static void record(void)
+static void scenario_write_record(void)
 {
 	struct siw_sge sge;
 	struct siw_send_wr wr = { .sg_list = &sge, .num_sge = 1 };
 
 	must(!siw_sim_faults("delay=1ms"));
 	open_ends(2, SIW_QPT_UD);
-	memset(slot(&ends[0], 0), 7, 4 * SLOT);
+	memset(slot_address(&ends[0], 0), 7, 4 * SLOT);
 	sge = (struct siw_sge){ (uintptr_t)ends[0].mem, 4 * SLOT, ends[0].mr->lkey };
 	wr.opcode = SIW_WR_RDMA_WRITE_RECORD;
 	wr.rd.ah = ends[0].ah[1];
 	wr.rd.remote_qpn = siw_qp_num(ends[1].qp);
 	wr.rd.remote_qkey = QKEY;
-	wr.wr.rdma.remote_addr = (uintptr_t)slot(&ends[1], 8);
+	wr.wr.rdma.remote_addr = (uintptr_t)slot_address(&ends[1], 8);
 	wr.wr.rdma.rkey = ends[1].mr->rkey;
 	must(!siw_post_send(ends[0].qp, &wr, NULL));
-	expect(&ends[0], SIW_WC_RDMA_WRITE);
-	expect(&ends[1], SIW_WC_RECV_WRITE_RECORD);
-	must(!memcmp(ends[0].mem, slot(&ends[1], 8), 4 * SLOT));
+	expect_completion(&ends[0], SIW_WC_RDMA_WRITE);
+	expect_completion(&ends[1], SIW_WC_RECV_WRITE_RECORD);
+	must(!memcmp(ends[0].mem, slot_address(&ends[1], 8), 4 * SLOT));
 	close_ends();
 }
 
-static void group(void)
+static void scenario_multicast(void)
 {
 	struct siw_addr all;
 	struct siw_ah *ah;
@@ -301,7 +301,7 @@ static void group(void)
 	ends[0].ah[0] = siw_create_ah(ends[0].pd, &all);
 	must(ends[0].ah[0]);
 	{
-		struct siw_sge sge = { (uintptr_t)slot(&ends[0], 9), 64, ends[0].mr->lkey };
+		struct siw_sge sge = { (uintptr_t)slot_address(&ends[0], 9), 64, ends[0].mr->lkey };
 		struct siw_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = SIW_WR_SEND };
 
 		wr.wr.ud.ah = ends[0].ah[0];
@@ -309,9 +309,9 @@ static void group(void)
 		wr.wr.ud.remote_qkey = QKEY;
 		must(!siw_post_send(ends[0].qp, &wr, NULL));
 	}
-	expect(&ends[0], SIW_WC_SEND);
+	expect_completion(&ends[0], SIW_WC_SEND);
 	for (int i = 0; i < 3; i++)
-		expect(&ends[i], SIW_WC_RECV);
+		expect_completion(&ends[i], SIW_WC_RECV);
 	must(!siw_destroy_ah(ends[0].ah[0]));
 	ends[0].ah[0] = ah;
 	for (int i = 0; i < 3; i++)
@@ -331,8 +331,8 @@ static void sim_establish_contact(void)
 {
 	post_recv(&ends[1], 0);
 	must(!post_send(&ends[0], 1, 1, 64));
-	expect(&ends[0], SIW_WC_SEND);
-	expect(&ends[1], SIW_WC_RECV);
+	expect_completion(&ends[0], SIW_WC_SEND);
+	expect_completion(&ends[1], SIW_WC_RECV);
 }
 
 static void scenario_idle(void)
@@ -349,7 +349,7 @@ static void scenario_idle(void)
 	close_ends();
 }
 
-static void speed(void)
+static void scenario_speed(void)
 {
 	enum { N = 200000 };
 	uint32_t posted = 0, sent = 0, received = 0;
@@ -386,7 +386,7 @@ static void speed(void)
 	close_ends();
 }
 
-static void size(void)
+static void scenario_path_mtu(void)
 {
 	must(!siw_sim_faults("delay=1ms"));
 	open_ends(2, SIW_QPT_UC);
@@ -395,10 +395,10 @@ static void size(void)
 	for (uint32_t n = 0; n < 3; n++) {
 		post_recv(&ends[1], n);
 		must(!post_send(&ends[0], 1, n, SLOT));
-		expect(&ends[0], SIW_WC_SEND);
+		expect_completion(&ends[0], SIW_WC_SEND);
 	}
 	/* The first message discovers the path MTU and is lost; the next ones fit. */
-	expect(&ends[1], SIW_WC_RECV);
+	expect_completion(&ends[1], SIW_WC_RECV);
 	close_ends();
 }
 
@@ -406,7 +406,7 @@ static void size(void)
  * A peer that crashes: messages in flight to it fail because of an ICMP error, long before any
  * time-out.
  */
-static void crash(void)
+static void scenario_crash(void)
 {
 	struct siw_wc wc;
 
@@ -432,7 +432,7 @@ static void crash(void)
  * After a partition, the message fails when peer_timeout_ms have passed since the last datagram
  * that the peer answered.
  */
-static void partition(void)
+static void scenario_partition(void)
 {
 	uint64_t began;
 	struct siw_wc wc;
@@ -456,7 +456,7 @@ static void partition(void)
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
-static void wait_for_one(struct end *end, int opcode)
+static void wait_for_completion(struct end *end, int opcode)
 {
 	struct siw_cq *cq;
 	struct siw_wc wc;
@@ -476,23 +476,23 @@ static void wait_for_one(struct end *end, int opcode)
 
 static int task_numbers[2];
 
-static void *answer(void *arg)
+static void *run_echo_task(void *arg)
 {
 	struct end *end = arg;
 
 	siw_sim_task_begin(task_numbers[end - ends]);
 	for (uint32_t n = 0; n < 50; n++) {
-		wait_for_one(end, SIW_WC_RECV);
+		wait_for_completion(end, SIW_WC_RECV);
 		post_recv(end, n);
 		must(!post_send(end, end == ends, n, 64));
-		wait_for_one(end, SIW_WC_SEND);
+		wait_for_completion(end, SIW_WC_SEND);
 	}
 	siw_sim_task_end();
 	return NULL;
 }
 
 /* Two threads that block in turn. */
-static void tasks(void)
+static void scenario_tasks(void)
 {
 	pthread_t threads[2];
 
@@ -502,10 +502,10 @@ static void tasks(void)
 		post_recv(&ends[i], SLOTS);
 		task_numbers[i] = siw_sim_task_new();
 		must(task_numbers[i] == i + 1);
-		must(!pthread_create(&threads[i], NULL, answer, &ends[i]));
+		must(!pthread_create(&threads[i], NULL, run_echo_task, &ends[i]));
 	}
 	must(!post_send(&ends[0], 1, 1000, 64));
-	expect(&ends[0], SIW_WC_SEND);
+	expect_completion(&ends[0], SIW_WC_SEND);
 	while (!siw_sim_task_ended(1) || !siw_sim_task_ended(2))
 		must(siw_sim_step(10 * SECOND) == 1);
 	for (int i = 0; i < 2; i++)
@@ -519,15 +519,15 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } scenarios[] = {
-	{ "ud", ud },	    { "rd", rd },
-	{ "uc", uc },	    { "record", record },
-	{ "group", group }, { "idle", scenario_idle },
-	{ "speed", speed }, { "size", size },
-	{ "crash", crash }, { "partition", partition },
-	{ "tasks", tasks },
+	{ "ud", scenario_ud },		 { "rd", scenario_rd },
+	{ "uc", scenario_uc },		 { "record", scenario_write_record },
+	{ "group", scenario_multicast }, { "idle", scenario_idle },
+	{ "speed", scenario_speed },	 { "size", scenario_path_mtu },
+	{ "crash", scenario_crash },	 { "partition", scenario_partition },
+	{ "tasks", scenario_tasks },
 };
 
-static void run(const char *name, uint64_t seed)
+static void run_scenario(const char *name, uint64_t seed)
 {
 	for (size_t i = 0; i < sizeof(scenarios) / sizeof(scenarios[0]); i++) {
 		struct siw_sim_stats stats;
@@ -562,6 +562,6 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	for (int i = 0; i < (twice ? 2 : 1); i++)
-		run(argv[1], strtoull(argv[2], NULL, 0));
+		run_scenario(argv[1], strtoull(argv[2], NULL, 0));
 	return 0;
 }

@@ -52,7 +52,7 @@ static bool ipv6;
 
 /* ---- endpoints ------------------------------------------------------------------------------- */
 
-static void make_qp(struct end *end)
+static void create_qp(struct end *end)
 {
 	struct siw_qp_init_attr attr = {
 		.cap = { SLOTS, SLOTS, 1, 1, 64 },
@@ -80,7 +80,7 @@ static void open_end(struct end *end)
 				     SIW_ACCESS_REMOTE_READ);
 	end->cm = siw_cm_create_channel(end->ctx);
 	must(end->pd && end->cq && end->mr && end->cm);
-	make_qp(end);
+	create_qp(end);
 }
 
 static void open_ends(int n)
@@ -115,7 +115,7 @@ static void close_ends(void)
 	n_ends = 0;
 }
 
-static struct siw_cm_event event_of(struct end *end)
+static struct siw_cm_event wait_for_cm_event(struct end *end)
 {
 	struct siw_cm_event event;
 
@@ -123,7 +123,7 @@ static struct siw_cm_event event_of(struct end *end)
 	return event;
 }
 
-static void listen_at(struct end *end)
+static void start_listener(struct end *end)
 {
 	end->listener = siw_cm_create_id(end->cm, NULL);
 	must(end->listener && !siw_cm_listen(end->listener, &end->addr, 8));
@@ -140,40 +140,41 @@ static void start_connect(struct end *from, const struct end *to, int timeout_ms
 
 static void finish_connect(struct end *from, struct end *to)
 {
-	struct siw_cm_event event = event_of(to);
+	struct siw_cm_event event = wait_for_cm_event(to);
 
 	must(event.event == SIW_CM_CONNECT_REQUEST);
 	to->id = event.id;
 	must(!siw_cm_bind_qp(to->id, to->qp) && !siw_cm_accept(to->id, NULL));
-	must(event_of(from).event == SIW_CM_ESTABLISHED);
-	must(event_of(to).event == SIW_CM_ESTABLISHED);
+	must(wait_for_cm_event(from).event == SIW_CM_ESTABLISHED);
+	must(wait_for_cm_event(to).event == SIW_CM_ESTABLISHED);
 }
 
 static void connect_ends(struct end *from, struct end *to)
 {
-	listen_at(to);
+	start_listener(to);
 	start_connect(from, to, 0);
 	finish_connect(from, to);
 }
 
-static uint8_t *slot(struct end *end, uint64_t i)
+static uint8_t *slot_address(struct end *end, uint64_t i)
 {
 	return end->mem + i % SLOTS * SLOT;
 }
 
 static int post_recv(struct end *end, uint64_t number)
 {
-	struct siw_sge sge = { (uintptr_t)slot(end, number % RECEIVES), SLOT, end->mr->lkey };
+	struct siw_sge sge = { (uintptr_t)slot_address(end, number % RECEIVES), SLOT,
+			       end->mr->lkey };
 	struct siw_recv_wr wr = { .wr_id = number, .sg_list = &sge, .num_sge = 1 };
 
 	return siw_post_recv(end->qp, &wr, NULL);
 }
 
 /* Sends `number` in a message of that length, or writes or reads it. */
-static int tcp_post(struct end *end, int opcode, uint32_t number, uint32_t length,
-		    const struct end *to, uint64_t to_slot)
+static int post_request(struct end *end, int opcode, uint32_t number, uint32_t length,
+			const struct end *to, uint64_t to_slot)
 {
-	uint8_t *from = slot(end, RECEIVES + number % RECEIVES);
+	uint8_t *from = slot_address(end, RECEIVES + number % RECEIVES);
 	struct siw_sge sge = { (uintptr_t)from, length, end->mr->lkey };
 	struct siw_send_wr wr = {
 		.wr_id = number, .sg_list = &sge, .num_sge = 1, .opcode = opcode
@@ -189,7 +190,7 @@ static int tcp_post(struct end *end, int opcode, uint32_t number, uint32_t lengt
 	return siw_post_send(end->qp, &wr, NULL);
 }
 
-static bool is_whole(const uint8_t *at, uint32_t number, uint32_t length)
+static bool holds_number(const uint8_t *at, uint32_t number, uint32_t length)
 {
 	for (uint32_t i = 0; i + sizeof(number) <= length; i += sizeof(number))
 		if (memcmp(at + i, &number, sizeof(number)) != 0)
@@ -208,7 +209,7 @@ static struct siw_wc tcp_poll_one(struct end *end)
 	return wc;
 }
 
-static void expect(struct end *end, int opcode, uint64_t id)
+static void expect_completion(struct end *end, int opcode, uint64_t id)
 {
 	struct siw_wc wc = tcp_poll_one(end);
 
@@ -221,7 +222,7 @@ struct flow {
 	uint32_t posted, sent, received;
 };
 
-static void flow_serve(struct end *end, struct flow *mine, struct flow *theirs)
+static void flow_poll(struct end *end, struct flow *mine, struct flow *theirs)
 {
 	struct siw_wc wc;
 
@@ -233,13 +234,13 @@ static void flow_serve(struct end *end, struct flow *mine, struct flow *theirs)
 		return;
 	}
 	must(wc.opcode == SIW_WC_RECV && wc.wr_id == theirs->received);
-	must(is_whole(slot(end, wc.wr_id % RECEIVES), theirs->received, wc.byte_len));
+	must(holds_number(slot_address(end, wc.wr_id % RECEIVES), theirs->received, wc.byte_len));
 	must(wc.byte_len == 4 + theirs->received * 7 % 1000 * 4);
 	theirs->received++;
 	must(!post_recv(end, wc.wr_id + RECEIVES));
 }
 
-static bool is_done(const struct flow *flow, uint32_t n)
+static bool flow_is_done(const struct flow *flow, uint32_t n)
 {
 	return flow->sent == n && flow->received == n;
 }
@@ -248,7 +249,7 @@ static bool is_done(const struct flow *flow, uint32_t n)
  * The Sends numbered `from` to n - 1 arrive in order and unchanged in both directions, with many
  * lengths.
  */
-static void exchange_from(struct end *a, struct end *b, uint32_t from, uint32_t n)
+static void exchange_numbered_sends(struct end *a, struct end *b, uint32_t from, uint32_t n)
 {
 	struct end *both[2] = { a, b };
 	struct flow flows[2] = { 0 };
@@ -258,7 +259,7 @@ static void exchange_from(struct end *a, struct end *b, uint32_t from, uint32_t 
 		for (uint32_t k = 0; !from && k < RECEIVES; k++)
 			must(!post_recv(both[i], k));
 	}
-	while (!is_done(&flows[0], n) || !is_done(&flows[1], n))
+	while (!flow_is_done(&flows[0], n) || !flow_is_done(&flows[1], n))
 		for (int i = 0; i < 2; i++) {
 			struct flow *flow = &flows[i];
 
@@ -266,71 +267,71 @@ static void exchange_from(struct end *a, struct end *b, uint32_t from, uint32_t 
 			       flow->posted - flow->sent < RECEIVES) {
 				uint32_t length = 4 + flow->posted * 7 % 1000 * 4;
 
-				must(!tcp_post(both[i], SIW_WR_SEND, flow->posted++, length, NULL,
-					       0));
+				must(!post_request(both[i], SIW_WR_SEND, flow->posted++, length,
+						   NULL, 0));
 			}
-			flow_serve(both[i], flow, &flows[!i]);
+			flow_poll(both[i], flow, &flows[!i]);
 		}
 }
 
-static void exchange(struct end *a, struct end *b, uint32_t n)
+static void exchange_sends(struct end *a, struct end *b, uint32_t n)
 {
-	exchange_from(a, b, 0, n);
+	exchange_numbered_sends(a, b, 0, n);
 }
 
-static void rc(void)
+static void scenario_lossy_link(void)
 {
 	must(!siw_sim_faults("loss=2%,rate=20Mbit,delay=5ms,jitter=1ms"));
 	open_ends(2);
 	connect_ends(&ends[0], &ends[1]);
-	exchange(&ends[0], &ends[1], 1000);
+	exchange_sends(&ends[0], &ends[1], 1000);
 	close_ends();
 }
 
 /* Duplicated and reordered segments cause nothing but delays. */
-static void disorder(void)
+static void scenario_disorder(void)
 {
 	must(!siw_sim_faults("loss=5%,burst=3,dup=5%,reorder=5%,delay=1ms"));
 	open_ends(2);
 	connect_ends(&ends[0], &ends[1]);
-	exchange(&ends[0], &ends[1], 300);
+	exchange_sends(&ends[0], &ends[1], 300);
 	close_ends();
 }
 
 /* A network queue that is much shorter than a window: the congestion window has to adapt to it. */
-static void queue(void)
+static void scenario_short_queue(void)
 {
 	must(!siw_sim_faults("rate=10Mbit,limit=8,delay=10ms"));
 	open_ends(2);
 	connect_ends(&ends[0], &ends[1]);
-	exchange(&ends[0], &ends[1], 300);
+	exchange_sends(&ends[0], &ends[1], 300);
 	close_ends();
 }
 
-static void one_sided(void)
+static void scenario_write_and_read(void)
 {
 	must(!siw_sim_faults("loss=2%,delay=2ms"));
 	open_ends(2);
 	connect_ends(&ends[0], &ends[1]);
 	for (uint32_t n = 0; n < 50; n++) {
-		must(!tcp_post(&ends[0], SIW_WR_RDMA_WRITE, n, SLOT, &ends[1], 3));
-		must(!tcp_post(&ends[0], SIW_WR_RDMA_READ, n + 1, SLOT, &ends[1], 3));
-		expect(&ends[0], SIW_WC_RDMA_WRITE, n);
-		expect(&ends[0], SIW_WC_RDMA_READ, n + 1);
-		must(is_whole(slot(&ends[1], 3), n, SLOT));
-		must(is_whole(slot(&ends[0], RECEIVES + (n + 1) % RECEIVES), n, SLOT));
+		must(!post_request(&ends[0], SIW_WR_RDMA_WRITE, n, SLOT, &ends[1], 3));
+		must(!post_request(&ends[0], SIW_WR_RDMA_READ, n + 1, SLOT, &ends[1], 3));
+		expect_completion(&ends[0], SIW_WC_RDMA_WRITE, n);
+		expect_completion(&ends[0], SIW_WC_RDMA_READ, n + 1);
+		must(holds_number(slot_address(&ends[1], 3), n, SLOT));
+		must(holds_number(slot_address(&ends[0], RECEIVES + (n + 1) % RECEIVES), n, SLOT));
 	}
 	close_ends();
 }
 
 /* Connecting takes one round trip for TCP, and another one for the MPA Request and Reply. */
-static void connects(void)
+static void scenario_connect_time(void)
 {
 	uint64_t began;
 
 	must(!siw_sim_faults("delay=10ms"));
 	open_ends(2);
-	listen_at(&ends[1]);
+	start_listener(&ends[1]);
 	began = siw_sim_now();
 	start_connect(&ends[0], &ends[1], 0);
 	finish_connect(&ends[0], &ends[1]);
@@ -338,7 +339,7 @@ static void connects(void)
 	close_ends();
 }
 
-static void refused(void)
+static void scenario_refused_connect(void)
 {
 	struct siw_cm_event event;
 	uint64_t began;
@@ -347,20 +348,20 @@ static void refused(void)
 	open_ends(2);
 	began = siw_sim_now();
 	start_connect(&ends[0], &ends[1], 0);
-	event = event_of(&ends[0]);
+	event = wait_for_cm_event(&ends[0]);
 	printf("event=%d\nstatus=%d\ntook=%" PRIu64 "\n", event.event, event.status,
 	       siw_sim_now() - began);
 	close_ends();
 }
 
 /* A lost SYN is retransmitted after 1, 3 and 7 s. */
-static void slow(void)
+static void scenario_lost_syn(void)
 {
 	uint64_t began;
 
 	must(!siw_sim_faults("delay=10ms"));
 	open_ends(2);
-	listen_at(&ends[1]);
+	start_listener(&ends[1]);
 	must(!siw_sim_cut(0, 1, 1));
 	began = siw_sim_now();
 	start_connect(&ends[0], &ends[1], 60000);
@@ -372,7 +373,7 @@ static void slow(void)
 }
 
 /* Data sent before a disconnect arrives. */
-static void half(void)
+static void scenario_disconnect_after_sends(void)
 {
 	enum { N = RECEIVES - 2 };
 	struct siw_wc wc;
@@ -383,17 +384,17 @@ static void half(void)
 	for (uint32_t n = 0; n < RECEIVES; n++)
 		must(!post_recv(&ends[1], n));
 	for (uint32_t n = 0; n < N; n++)
-		must(!tcp_post(&ends[0], SIW_WR_SEND, n, 3000, NULL, 0));
+		must(!post_request(&ends[0], SIW_WR_SEND, n, 3000, NULL, 0));
 	for (uint32_t n = 0; n < N; n++)
-		expect(&ends[0], SIW_WC_SEND, n);
+		expect_completion(&ends[0], SIW_WC_SEND, n);
 	must(!siw_cm_disconnect(ends[0].id));
 	for (uint32_t n = 0; n < N; n++)
-		expect(&ends[1], SIW_WC_RECV, n);
+		expect_completion(&ends[1], SIW_WC_RECV, n);
 	for (uint32_t n = N; n < RECEIVES; n++) {
 		wc = tcp_poll_one(&ends[1]);
 		must(wc.status == SIW_WC_WR_FLUSH_ERR && wc.wr_id == n);
 	}
-	must(event_of(&ends[1]).event == SIW_CM_DISCONNECTED);
+	must(wait_for_cm_event(&ends[1]).event == SIW_CM_DISCONNECTED);
 	close_ends();
 }
 
@@ -401,7 +402,7 @@ static void half(void)
  * The peer is killed with requests in flight. Its kernel still sends the responses that were
  * written before, until the next requests cause a reset.
  */
-static void crash(void)
+static void scenario_crash(void)
 {
 	enum { N = 16 };
 	struct siw_cm_event event;
@@ -413,10 +414,10 @@ static void crash(void)
 	open_ends(2);
 	connect_ends(&ends[0], &ends[1]);
 	for (uint32_t n = 0; n < N / 2; n++)
-		must(!tcp_post(&ends[0], SIW_WR_RDMA_READ, n, SLOT, &ends[1], 0));
+		must(!post_request(&ends[0], SIW_WR_RDMA_READ, n, SLOT, &ends[1], 0));
 	siw_sim_sleep_until(siw_sim_now() + 100 * MS);
 	for (uint32_t n = N / 2; n < N; n++)
-		must(!tcp_post(&ends[0], SIW_WR_RDMA_READ, n, SLOT, &ends[1], 0));
+		must(!post_request(&ends[0], SIW_WR_RDMA_READ, n, SLOT, &ends[1], 0));
 	began = siw_sim_now();
 	must(!siw_sim_host_crash(1));
 	for (uint32_t n = 0; n < N; n++) {
@@ -425,23 +426,23 @@ static void crash(void)
 		whole += wc.status == SIW_WC_SUCCESS;
 	}
 	must(whole > 0 && whole < N);
-	event = event_of(&ends[0]);
+	event = wait_for_cm_event(&ends[0]);
 	printf("event=%d\ntook=%" PRIu64 "\n", event.event, siw_sim_now() - began);
 	/* Nothing listens at that address any more. */
 	must(!siw_cm_destroy_id(ends[0].id) && !siw_destroy_qp(ends[0].qp));
-	make_qp(&ends[0]);
+	create_qp(&ends[0]);
 	start_connect(&ends[0], &ends[1], 0);
-	event = event_of(&ends[0]);
+	event = wait_for_cm_event(&ends[0]);
 	must(event.event != SIW_CM_ESTABLISHED);
 	printf("status=%d\n", event.status);
 	/* The host restarts, and a new connection to it works. */
 	must(!siw_cm_destroy_id(ends[0].id) && !siw_destroy_qp(ends[0].qp));
-	make_qp(&ends[0]);
+	create_qp(&ends[0]);
 	must(!siw_sim_host_restart(1));
 	open_end(&ends[1]);
 	ends[1].id = ends[1].listener = NULL;
 	connect_ends(&ends[0], &ends[1]);
-	exchange(&ends[0], &ends[1], 10);
+	exchange_sends(&ends[0], &ends[1], 10);
 	close_ends();
 }
 
@@ -449,29 +450,29 @@ static void crash(void)
  * A partition of one minute: no data is lost, and the connection continues when the partition
  * heals.
  */
-static void partition(void)
+static void scenario_healed_partition(void)
 {
 	uint64_t healed;
 
 	must(!siw_sim_faults("delay=1ms"));
 	open_ends(2);
 	connect_ends(&ends[0], &ends[1]);
-	exchange(&ends[0], &ends[1], 10);
+	exchange_sends(&ends[0], &ends[1], 10);
 	must(!siw_sim_cut(0, 1, 1) && !siw_sim_cut(1, 0, 1));
-	must(!tcp_post(&ends[0], SIW_WR_RDMA_WRITE, 1, SLOT, &ends[1], 40));
-	must(!tcp_post(&ends[0], SIW_WR_RDMA_READ, 2, SLOT, &ends[1], 40));
+	must(!post_request(&ends[0], SIW_WR_RDMA_WRITE, 1, SLOT, &ends[1], 40));
+	must(!post_request(&ends[0], SIW_WR_RDMA_READ, 2, SLOT, &ends[1], 40));
 	siw_sim_sleep_until(siw_sim_now() + 60 * SECOND);
 	must(!siw_sim_cut(0, 1, 0) && !siw_sim_cut(1, 0, 0));
 	healed = siw_sim_now();
-	expect(&ends[0], SIW_WC_RDMA_WRITE, 1);
-	expect(&ends[0], SIW_WC_RDMA_READ, 2);
-	must(is_whole(slot(&ends[1], 40), 1, SLOT));
+	expect_completion(&ends[0], SIW_WC_RDMA_WRITE, 1);
+	expect_completion(&ends[0], SIW_WC_RDMA_READ, 2);
+	must(holds_number(slot_address(&ends[1], 40), 1, SLOT));
 	printf("took=%" PRIu64 "\n", siw_sim_now() - healed);
 	close_ends();
 }
 
 /* A permanent partition: TCP gives up, and the request fails. */
-static void silence(void)
+static void scenario_permanent_partition(void)
 {
 	uint64_t began;
 	struct siw_wc wc;
@@ -479,10 +480,10 @@ static void silence(void)
 	must(!siw_sim_faults("delay=1ms"));
 	open_ends(2);
 	connect_ends(&ends[0], &ends[1]);
-	exchange(&ends[0], &ends[1], 10);
+	exchange_sends(&ends[0], &ends[1], 10);
 	must(!siw_sim_cut(0, 1, 1) && !siw_sim_cut(1, 0, 1));
 	began = siw_sim_now();
-	must(!tcp_post(&ends[0], SIW_WR_RDMA_READ, 1, SLOT, &ends[1], 40));
+	must(!post_request(&ends[0], SIW_WR_RDMA_READ, 1, SLOT, &ends[1], 40));
 	wc = tcp_poll_one(&ends[0]);
 	must(wc.status != SIW_WC_SUCCESS && wc.wr_id == 1);
 	printf("took=%" PRIu64 "\n", siw_sim_now() - began);
@@ -493,7 +494,7 @@ static void silence(void)
  * A receiver that reads nothing for a minute: TCP's window stops the sender. The connection
  * recovers even if the window update that reopens the window, or a window probe, is lost.
  */
-static void window(void)
+static void scenario_closed_window(void)
 {
 	enum { N = 400 };
 	uint32_t posted = 0, sent = 0, stopped;
@@ -505,36 +506,36 @@ static void window(void)
 	connect_ends(&ends[0], &ends[1]);
 	for (uint64_t until = siw_sim_now() + 60 * SECOND; siw_sim_now() < until;) {
 		while (posted < N && posted - sent < RECEIVES)
-			must(!tcp_post(&ends[0], SIW_WR_SEND, posted++, SLOT, NULL, 0));
+			must(!post_request(&ends[0], SIW_WR_SEND, posted++, SLOT, NULL, 0));
 		sent += (uint32_t)siw_poll_cq(ends[0].cq, 1, &wc);
 	}
 	stopped = sent;
 	must(stopped > 0 && stopped < N - RECEIVES);
 	for (uint32_t received = 0; received < N; received++) {
 		must(!post_recv(&ends[1], received));
-		expect(&ends[1], SIW_WC_RECV, received);
-		must(is_whole(slot(&ends[1], received % RECEIVES), received, SLOT));
+		expect_completion(&ends[1], SIW_WC_RECV, received);
+		must(holds_number(slot_address(&ends[1], received % RECEIVES), received, SLOT));
 		while (posted < N && posted - sent < RECEIVES)
-			must(!tcp_post(&ends[0], SIW_WR_SEND, posted++, SLOT, NULL, 0));
+			must(!post_request(&ends[0], SIW_WR_SEND, posted++, SLOT, NULL, 0));
 		sent += (uint32_t)siw_poll_cq(ends[0].cq, 1, &wc);
 	}
 	close_ends();
 }
 
 /* The path MTU is less than the interfaces' MTU, and ICMP reports it. */
-static void mtu(void)
+static void scenario_path_mtu(void)
 {
 	must(!siw_sim_faults("delay=1ms"));
 	ipv6 = true;
 	open_ends(2);
 	connect_ends(&ends[0], &ends[1]);
-	exchange(&ends[0], &ends[1], 50);
+	exchange_sends(&ends[0], &ends[1], 50);
 	must(!siw_sim_path_mtu(0, 1, 1280, 1));
-	exchange_from(&ends[0], &ends[1], 50, 100);
+	exchange_numbered_sends(&ends[0], &ends[1], 50, 100);
 	close_ends();
 }
 
-static void to_state(struct end *end, int state, const struct end *peer)
+static void modify_to_state(struct end *end, int state, const struct end *peer)
 {
 	struct siw_qp_attr attr = { .qp_state = state };
 	int mask = SIW_QP_STATE;
@@ -548,23 +549,23 @@ static void to_state(struct end *end, int state, const struct end *peer)
 }
 
 /* Queue pairs that find each other by address and QPN; either may start first. */
-static void pair(void)
+static void scenario_connect_by_qpn(void)
 {
 	must(!siw_sim_faults("loss=2%,delay=2ms"));
 	by_qpn = 1;
 	open_ends(2);
 	for (int i = 0; i < 2; i++)
-		to_state(&ends[i], SIW_QPS_INIT, NULL);
+		modify_to_state(&ends[i], SIW_QPS_INIT, NULL);
 	for (int i = 0; i < 2; i++) {
-		to_state(&ends[i], SIW_QPS_RTR, &ends[!i]);
-		to_state(&ends[i], SIW_QPS_RTS, NULL);
+		modify_to_state(&ends[i], SIW_QPS_RTR, &ends[!i]);
+		modify_to_state(&ends[i], SIW_QPS_RTS, NULL);
 	}
-	exchange(&ends[0], &ends[1], 200);
+	exchange_sends(&ends[0], &ends[1], 200);
 	close_ends();
 }
 
 /* The fault plan resets connections after a given number of octets. */
-static void reset(void)
+static void scenario_planned_resets(void)
 {
 	struct siw_wc wc;
 	uint32_t n = 0;
@@ -573,24 +574,24 @@ static void reset(void)
 	open_ends(2);
 	connect_ends(&ends[0], &ends[1]);
 	do {
-		must(!tcp_post(&ends[0], SIW_WR_RDMA_WRITE, ++n, SLOT, &ends[1], 1));
+		must(!post_request(&ends[0], SIW_WR_RDMA_WRITE, ++n, SLOT, &ends[1], 1));
 		wc = tcp_poll_one(&ends[0]);
 	} while (wc.status == SIW_WC_SUCCESS);
-	must(event_of(&ends[0]).event == SIW_CM_DISCONNECTED);
-	must(event_of(&ends[1]).event == SIW_CM_DISCONNECTED);
+	must(wait_for_cm_event(&ends[0]).event == SIW_CM_DISCONNECTED);
+	must(wait_for_cm_event(&ends[1]).event == SIW_CM_DISCONNECTED);
 	printf("writes=%u\n", n);
 	close_ends();
 }
 
 /* Many endpoints, each connected to the next one. */
-static void ring(void)
+static void scenario_many_pairs(void)
 {
 	must(!siw_sim_faults("loss=1%,delay=2ms,rate=100Mbit"));
 	open_ends(MOST_ENDS);
 	for (int i = 0; i < MOST_ENDS; i += 2)
 		connect_ends(&ends[i], &ends[i + 1]);
 	for (int i = 0; i < MOST_ENDS; i += 2)
-		exchange(&ends[i], &ends[i + 1], 50);
+		exchange_sends(&ends[i], &ends[i + 1], 50);
 	close_ends();
 }
 
@@ -600,25 +601,25 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } scenarios[] = {
-	{ "rc", rc },
-	{ "disorder", disorder },
-	{ "queue", queue },
-	{ "one_sided", one_sided },
-	{ "connects", connects },
-	{ "refused", refused },
-	{ "slow", slow },
-	{ "half", half },
-	{ "crash", crash },
-	{ "partition", partition },
-	{ "silence", silence },
-	{ "reset", reset },
-	{ "ring", ring },
-	{ "window", window },
-	{ "mtu", mtu },
-	{ "pair", pair },
+	{ "rc", scenario_lossy_link },
+	{ "disorder", scenario_disorder },
+	{ "queue", scenario_short_queue },
+	{ "one_sided", scenario_write_and_read },
+	{ "connects", scenario_connect_time },
+	{ "refused", scenario_refused_connect },
+	{ "slow", scenario_lost_syn },
+	{ "half", scenario_disconnect_after_sends },
+	{ "crash", scenario_crash },
+	{ "partition", scenario_healed_partition },
+	{ "silence", scenario_permanent_partition },
+	{ "reset", scenario_planned_resets },
+	{ "ring", scenario_many_pairs },
+	{ "window", scenario_closed_window },
+	{ "mtu", scenario_path_mtu },
+	{ "pair", scenario_connect_by_qpn },
 };
 
-static void run(const char *name, uint64_t seed)
+static void run_scenario(const char *name, uint64_t seed)
 {
 	for (size_t i = 0; i < sizeof(scenarios) / sizeof(scenarios[0]); i++) {
 		struct siw_sim_stats stats;
@@ -656,6 +657,6 @@ int main(int argc, char **argv)
 	/* The scenario `window` reaches this limit on waiting Sends before TCP's window closes. */
 	setenv("SIWARP_RNR_OCTETS", "131072", 1);
 	for (int i = 0; i < (twice ? 2 : 1); i++)
-		run(argv[1], strtoull(argv[2], NULL, 0));
+		run_scenario(argv[1], strtoull(argv[2], NULL, 0));
 	return 0;
 }

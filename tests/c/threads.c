@@ -80,7 +80,7 @@ static void read_shared_rc(unsigned int number)
 		atomic_fetch_add(&posted, 1);
 }
 
-static void arrived(struct end *end, const struct siw_wc *wc)
+static void check_arrived(struct end *end, const struct siw_wc *wc)
 {
 	const char *message = end->mem + wc->wr_id * SLOT;
 
@@ -105,7 +105,7 @@ static int poll_shared(struct end *end)
 		if (wc[i].status != SIW_WC_SUCCESS)
 			die("a shared request failed: %s", siw_wc_status_str(wc[i].status));
 		if (wc[i].opcode == SIW_WC_RECV)
-			arrived(end, &wc[i]);
+			check_arrived(end, &wc[i]);
 		else if (end == &rc_a)
 			atomic_fetch_add(&completed, 1);
 	}
@@ -198,7 +198,7 @@ static void use_private_qps(struct own *own, unsigned int choice)
 	atomic_fetch_add(&own_rounds, 1);
 }
 
-static void *work(void *arg)
+static void *run_worker(void *arg)
 {
 	struct end *const shared[] = { &rc_a, &rc_b, &ud_a, &ud_b };
 	struct own *own = arg;
@@ -256,7 +256,7 @@ static void open_shared(void)
 /*
  * Waits until all requests posted on the connection have completed and all messages have arrived.
  */
-static void settle(void)
+static void await_all_completions(void)
 {
 	long deadline = now_ms() + LIMIT_MS;
 
@@ -272,7 +272,7 @@ static void settle(void)
 	must(completed == posted && received == sent && ud_received <= ud_sent);
 }
 
-static void nap(void)
+static void sleep_briefly(void)
 {
 	const struct timespec step = { .tv_nsec = 20000000 };
 
@@ -294,13 +294,13 @@ int main(int argc, char **argv)
 	}
 	end = now_ms() + seconds * 1000;
 	for (int i = 0; i < THREADS; i++)
-		must(!pthread_create(&threads[i], NULL, work, &own[i]));
+		must(!pthread_create(&threads[i], NULL, run_worker, &own[i]));
 	while (now_ms() < end)
-		nap();
+		sleep_briefly();
 	atomic_store(&stop, true);
 	for (int i = 0; i < THREADS; i++)
 		pthread_join(threads[i], NULL);
-	settle();
+	await_all_completions();
 	for (int i = 0; i < THREADS; i++) {
 		end_close(&own[i].rc_a);
 		end_close(&own[i].rc_b);

@@ -79,8 +79,8 @@ static void *request_until_error(void *arg)
 	}
 }
 
-static void start(struct peer *p, pthread_t *thread, struct end *end, const struct siw_mw *mw,
-		  const char *memory)
+static void start_peer(struct peer *p, pthread_t *thread, struct end *end, const struct siw_mw *mw,
+		       const char *memory)
 {
 	long deadline = now_ms() + LIMIT_MS;
 
@@ -97,7 +97,7 @@ static void start(struct peer *p, pthread_t *thread, struct end *end, const stru
 
 /* ---- this end -------------------------------------------------------------------------------- */
 
-static struct siw_mw_bind_info info_of(struct siw_mr *mr)
+static struct siw_mw_bind_info bind_info_of(struct siw_mr *mr)
 {
 	return (struct siw_mw_bind_info){
 		.mr = mr,
@@ -109,14 +109,15 @@ static struct siw_mw_bind_info info_of(struct siw_mr *mr)
 
 static int post_bind(struct siw_qp *qp, struct siw_mw *mw, struct siw_mr *mr)
 {
-	struct siw_mw_bind bind = { .send_flags = SIW_SEND_SIGNALED, .bind_info = info_of(mr) };
+	struct siw_mw_bind bind = { .send_flags = SIW_SEND_SIGNALED,
+				    .bind_info = bind_info_of(mr) };
 	struct siw_send_wr *bad, wr = { .opcode = SIW_WR_BIND_MW, .send_flags = SIW_SEND_SIGNALED };
 
 	if (mw->type == SIW_MW_TYPE_1)
 		return siw_bind_mw(qp, mw, &bind);
 	wr.bind_mw.mw = mw;
 	wr.bind_mw.rkey = siw_inc_rkey(mw->rkey);
-	wr.bind_mw.bind_info = info_of(mr);
+	wr.bind_mw.bind_info = bind_info_of(mr);
 	return siw_post_send(qp, &wr, &bad);
 }
 
@@ -146,7 +147,7 @@ static bool wait_completion(struct end *end)
 	return wc.status == SIW_WC_SUCCESS;
 }
 
-static void bind_it(struct end *end, struct siw_mw *mw, struct siw_mr *mr)
+static void bind_and_wait(struct end *end, struct siw_mw *mw, struct siw_mr *mr)
 {
 	check(post_bind(end->qp, mw, mr));
 	if (mw->type == SIW_MW_TYPE_2)
@@ -194,7 +195,7 @@ static void check_memory_unchanged(const char *memory, char what)
 		 STILL_US);
 }
 
-static void destroy_remaining(struct end *end)
+static void destroy_end(struct end *end)
 {
 	if (end->id)
 		check(siw_cm_destroy_id(end->id));
@@ -215,7 +216,7 @@ static struct siw_mr *register_region(struct rig *rig, void *memory, size_t size
 	return mr;
 }
 
-static struct siw_mw *window(int type)
+static struct siw_mw *alloc_window(int type)
 {
 	struct siw_mw *mw = siw_alloc_mw(right.pd, type);
 
@@ -232,11 +233,12 @@ static void drain_events(struct rig *rig)
 		;
 }
 
-static void one_round(struct peer *p, char *memory, char *elsewhere, int type, enum ending how)
+static void run_revoke_round(struct peer *p, char *memory, char *elsewhere, int type,
+			     enum ending how)
 {
 	struct siw_mr *mr = register_region(&right, memory, SIZE, REGION);
 	struct siw_mr *other = register_region(&right, elsewhere, SIZE, REGION);
-	struct siw_mw *mw = window(type);
+	struct siw_mw *mw = alloc_window(type);
 	struct end a, b;
 	pthread_t thread;
 
@@ -244,9 +246,9 @@ static void one_round(struct peer *p, char *memory, char *elsewhere, int type, e
 	drain_events(&left);
 	drain_events(&right);
 	rc_open(&a, &left, &b, &right, 16);
-	bind_it(&b, mw, mr);
+	bind_and_wait(&b, mw, mr);
 	must(siw_dereg_mr(mr) == -EBUSY);
-	start(p, &thread, &a, mw, memory);
+	start_peer(p, &thread, &a, mw, memory);
 	window_revoke(&b, &mw, how, other);
 	/*
 	 * Destroying a queue pair does not revoke a type 1 window, which other queue pairs could
@@ -266,8 +268,8 @@ static void one_round(struct peer *p, char *memory, char *elsewhere, int type, e
 	if (mw)
 		check(siw_dealloc_mw(mw));
 	check(siw_dereg_mr(other));
-	destroy_remaining(&a);
-	destroy_remaining(&b);
+	destroy_end(&a);
+	destroy_end(&b);
 	rounds[type - 1][how]++;
 }
 
@@ -279,7 +281,7 @@ static void revoke_under_load(long ms)
 
 	p.mr = register_region(&left, &p, sizeof(p), SIW_ACCESS_LOCAL_WRITE);
 	for (unsigned int i = 0; i < 8 || now_ms() < end; i++)
-		one_round(&p, memory, elsewhere, 1 + (int)i % 2, (enum ending)(i / 2 % 4));
+		run_revoke_round(&p, memory, elsewhere, 1 + (int)i % 2, (enum ending)(i / 2 % 4));
 	check(siw_dereg_mr(p.mr));
 }
 
@@ -299,21 +301,21 @@ static _Atomic unsigned long binds, made, deallocs, deregs, opened;
 
 static void make_window(unsigned int i)
 {
-	struct siw_mw *mw = window(i % 2 ? SIW_MW_TYPE_2 : SIW_MW_TYPE_1);
+	struct siw_mw *mw = alloc_window(i % 2 ? SIW_MW_TYPE_2 : SIW_MW_TYPE_1);
 
 	if (i % 2) /* the rkey of a type 1 window changes with its next bind and is not needed */
 		keys[i] = mw->rkey;
 	windows[i] = mw;
 }
 
-static void may_fail(int r)
+static void check_or_expected(int r)
 {
 	if (r < 0 && r != -EINVAL && r != -ENOMEM && r != -EBUSY && r != -ENOENT)
 		die("unexpected: %s", strerror(-r));
 }
 
 /* The only thread that polls completions; their status depends on which thread was faster. */
-static void *bind_any(void *unused)
+static void *bind_random_windows(void *unused)
 {
 	unsigned int seed = 2;
 	struct siw_wc wc[16];
@@ -334,14 +336,14 @@ static void *bind_any(void *unused)
 		wr.bind_mw.bind_info = bind.bind_info;
 		if (rand_r(&seed) % 8 == 0)
 			bind.bind_info.length = 0;
-		may_fail(i % 2 ? siw_post_send(qps[q], &wr, &bad)
-			       : siw_bind_mw(qps[q], windows[i], &bind));
+		check_or_expected(i % 2 ? siw_post_send(qps[q], &wr, &bad)
+					: siw_bind_mw(qps[q], windows[i], &bind));
 		if (i % 2)
-			may_fail(post_invalidate(qps[q], wr.bind_mw.rkey));
+			check_or_expected(post_invalidate(qps[q], wr.bind_mw.rkey));
 		for (q = 0; q < 2; q++) {
 			int n = siw_poll_cq(cqs[q], 16, wc);
 
-			may_fail(n);
+			check_or_expected(n);
 			for (int k = 0; k < n; k++)
 				made += wc[k].status == SIW_WC_SUCCESS;
 		}
@@ -357,7 +359,7 @@ static void *replace_windows(void *unused)
 		unsigned int i = (unsigned int)rand_r(&seed) % FEW;
 		int r = siw_dealloc_mw(windows[i]);
 
-		may_fail(r);
+		check_or_expected(r);
 		if (r)
 			continue;
 		make_window(i);
@@ -373,7 +375,7 @@ static void *replace_regions(void *unused)
 		unsigned int i = (unsigned int)rand_r(&seed) % FEW;
 		int r = siw_dereg_mr(regions[i]);
 
-		may_fail(r);
+		check_or_expected(r);
 		if (!r)
 			regions[i] = register_region(&right, shared, SIZE, REGION);
 	}
@@ -403,8 +405,8 @@ static void open_pair(struct pair *pair, int i)
 
 static void close_pair(struct pair *pair)
 {
-	destroy_remaining(&pair->a);
-	destroy_remaining(&pair->b);
+	destroy_end(&pair->a);
+	destroy_end(&pair->b);
 	check(siw_cm_destroy_channel(pair->left.cm));
 	check(siw_cm_destroy_channel(pair->right.cm));
 }
@@ -440,9 +442,9 @@ static void *replace_queue_pairs(void *unused)
 	return unused;
 }
 
-static void all_at_once(long ms)
+static void run_all_at_once(long ms)
 {
-	void *(*const work[])(void *) = { bind_any, replace_windows, replace_regions };
+	void *(*const work[])(void *) = { bind_random_windows, replace_windows, replace_regions };
 	const struct timespec rest = { .tv_nsec = 1000000 };
 	struct timespec length = { ms / 1000, ms % 1000 * 1000000 };
 	pthread_t threads[3], opener;
@@ -477,7 +479,7 @@ int main(int argc, char **argv)
 	rig_open(&left);
 	rig_open(&right);
 	revoke_under_load(ms);
-	all_at_once(ms);
+	run_all_at_once(ms);
 	drain_events(&left);
 	drain_events(&right);
 	rig_close(&right);

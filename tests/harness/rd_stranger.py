@@ -33,8 +33,8 @@ from siwarp.inspect.rd import (
     RDOption,
     RDType,
     ack_body,
-    cookie_of,
-    offer,
+    handshake_cookie,
+    handshake_offer,
 )
 
 EPOCH = 0xABCD0001
@@ -43,7 +43,7 @@ EPOCH = 0xABCD0001
 def offer_of(instance: int) -> bytes:
     """Return the options that a peer with this instance id sends; 0: no instance option."""
     told = {RDOption.LONGEST: 65_000, RDOption.WINDOW: 1 << 20, RDOption.INSTANCE: instance}
-    return offer(told) if instance else OFFER
+    return handshake_offer(told) if instance else OFFER
 
 
 class Stranger:
@@ -109,7 +109,7 @@ class Stranger:
         elif d.type == RDType.CHALLENGE:
             self.other = d.source_epoch
             self.next, self.last = [self.other] * 2, [self.other] * 2
-            self.say(RDType.ECHO, body=self.offer + cookie_of(d.body))
+            self.say(RDType.ECHO, body=self.offer + handshake_cookie(d.body))
         elif d.type == RDType.DATA and d.dest_epoch == self.epoch:
             self.data(d)
         elif d.type == RDType.ECHO:

@@ -23,7 +23,7 @@ from typing import Any
 
 from siwarp.base.counters import read
 from siwarp.inspect.crc import crc32c
-from siwarp.inspect.rd import COOKIE_LEN, HELLO_LEAST, RDDatagram, RDType, offer
+from siwarp.inspect.rd import COOKIE_LEN, HELLO_LEAST, RDDatagram, RDType, handshake_offer
 from siwarp.verbs import (
     AH,
     CQ,
@@ -53,8 +53,8 @@ IP_PKTINFO, IN_PKTINFO = 8, struct.Struct("=i4s4s")  # constant and struct of li
 
 def templates() -> list[tuple[bytearray, bool]]:
     """Return a datagram of each type, and whether it has a cookie."""
-    cookie = offer() + bytes(COOKIE_LEN)
-    bodies = {RDType.HELLO: offer().ljust(HELLO_LEAST, b"\0"), RDType.CHALLENGE: cookie,
+    cookie = handshake_offer() + bytes(COOKIE_LEN)
+    bodies = {RDType.HELLO: handshake_offer().ljust(HELLO_LEAST, b"\0"), RDType.CHALLENGE: cookie,
               RDType.ECHO: cookie, RDType.DATA: bytes(20)}  # fmt: skip
     found = []
     for kind in [*RDType, RDType.HELLO, RDType.ECHO]:

@@ -31,9 +31,16 @@ from siwarp.inspect import (
     UCDatagram,
     UDDatagram,
 )
-from siwarp.inspect.packets import packets_of
+from siwarp.inspect.packets import packets_from_frames
 from siwarp.inspect.pcap import open_capture
-from siwarp.inspect.rd import RDDatagram, RDOption, RDType, ack_body, cookie_of, offer
+from siwarp.inspect.rd import (
+    RDDatagram,
+    RDOption,
+    RDType,
+    ack_body,
+    handshake_cookie,
+    handshake_offer,
+)
 from siwarp.verbs import SendWR, WROpcode
 
 #: Fields for errors that the script reports: siwarp's own queue pairs cause none of them.
@@ -54,7 +61,7 @@ def rig() -> Iterator[Rig]:
 def payloads(file: Path) -> list[bytes]:
     """Return the UDP payloads of a capture, in order."""
     with open_capture(file) as capture:
-        return [bytes(p.payload) for p in packets_of(capture) if not p.tcp]
+        return [bytes(p.payload) for p in packets_from_frames(capture) if not p.tcp]
 
 
 def check(file: Path) -> list[bytes]:
@@ -120,7 +127,7 @@ def test_every_datagram_of_rd_shows_its_type_its_epochs_and_its_segment(
     assert len(stock) == types[RDType.DATA]
     cookies = shown(file, "siwarp.rd.cookie", "siwarp.rd.cookie")
     assert [bytes.fromhex(c.replace(":", "")) for (c,) in cookies] == [
-        cookie_of(p.body) for p in found if p.type in (RDType.CHALLENGE, RDType.ECHO)
+        handshake_cookie(p.body) for p in found if p.type in (RDType.CHALLENGE, RDType.ECHO)
     ]
 
 
@@ -172,7 +179,7 @@ def record(octets: int = 4, last: int = 1, to: int = 0, **head: int) -> bytes:
     return bytes(RecordDatagram(segment=bytes(segment) + bytes(octets)))
 
 
-OFFER = offer({RDOption.LONGEST: 9000, RDOption.FEATURES: 0, RDOption.INSTANCE: 5, 77: 1})
+OFFER = handshake_offer({RDOption.LONGEST: 9000, RDOption.FEATURES: 0, RDOption.INSTANCE: 5, 77: 1})
 SEGMENT = bytes(DDPUntagged(msn=3) / Raw(b"octets"))
 SOUND = {
     "DATA": (rd(RDType.DATA, SEGMENT, psn=7), "RD DATA PSN=7 Ack=0 Send MSN=3, 6 octets"),
@@ -183,7 +190,7 @@ SOUND = {
     "HELLO": (rd(RDType.HELLO, OFFER.ljust(64, b"\0"), dest_epoch=0), "RD HELLO PSN=0 Ack=0"),
     "CHALLENGE": (rd(RDType.CHALLENGE, OFFER + bytes(20)), "RD CHALLENGE PSN=0 Ack=0"),
     "ECHO": (rd(RDType.ECHO, OFFER + bytes(20)), "RD ECHO PSN=0 Ack=0"),
-    "VERSIONS": (rd(RDType.VERSIONS, offer(), source_epoch=0), "RD VERSIONS PSN=0 Ack=0"),
+    "VERSIONS": (rd(RDType.VERSIONS, handshake_offer(), source_epoch=0), "RD VERSIONS PSN=0 Ack=0"),
     "PROBE": (rd(RDType.PROBE, bytes(99), psn=4), "RD PROBE PSN=4 Ack=0"),
     "BYE": (rd(RDType.BYE), "RD BYE PSN=0 Ack=0"),
     "UC": (

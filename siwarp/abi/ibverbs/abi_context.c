@@ -189,7 +189,7 @@ no_engine:
 }
 
 /* Whether cmd_fd of the context refers to the file *wanted. */
-static bool has_fd(void *handle, const void *wanted)
+static bool context_has_fd(void *handle, const void *wanted)
 {
 	const struct stat *file = wanted;
 	const struct ibv_context *context = handle;
@@ -200,7 +200,7 @@ static bool has_fd(void *handle, const void *wanted)
 }
 
 /* Ends one import of the context and closes its descriptor. Returns false if there is no import. */
-static bool end_import(struct abi_context *ctx)
+static bool context_end_import(struct abi_context *ctx)
 {
 	struct abi_import *import;
 	struct stat file;
@@ -216,7 +216,7 @@ static bool end_import(struct abi_context *ctx)
 	 * The program may have closed the descriptor by mistake, and its number may have been
 	 * reused.
 	 */
-	if (fstat(import->fd, &file) == 0 && has_fd(&ctx->v.context, &file))
+	if (fstat(import->fd, &file) == 0 && context_has_fd(&ctx->v.context, &file))
 		abi_close_fd(import->fd);
 	free(import);
 	return true;
@@ -233,7 +233,7 @@ int ibv_close_device(struct ibv_context *context)
 	if (!abi_live(ABI_CONTEXT, context))
 		return -1;
 	ctx = abi_context_of(context);
-	if (ctx->forks == abi_forks && end_import(ctx))
+	if (ctx->forks == abi_forks && context_end_import(ctx))
 		return 0;
 	device = ctx->device;
 	siw = ctx->siw;
@@ -264,7 +264,7 @@ struct ibv_context *ibv_import_device(int cmd_fd)
 	 * A device of another process cannot be imported: its queues and sockets exist only in that
 	 * process.
 	 */
-	context = abi_find(ABI_CONTEXT, has_fd, &file);
+	context = abi_find(ABI_CONTEXT, context_has_fd, &file);
 	if (!context)
 		return abi_null(EINVAL);
 	import = malloc(sizeof(*import));

@@ -24,7 +24,7 @@ bool abi_roce(void)
  * Returns a GUID derived from the interface's hardware address, or from its index if it has none,
  * as lo.
  */
-static uint64_t guid_of(const char *netdev, int ifindex)
+static uint64_t interface_guid(const char *netdev, int ifindex)
 {
 	uint8_t mac[6] = { 0x02, 0, 0, 0, (uint8_t)(ifindex >> 8), (uint8_t)ifindex };
 	struct ifaddrs *all, *one;
@@ -64,7 +64,7 @@ static struct abi_device *device_create(const struct siw_device_info *info)
 	ibv = &device->ibv;
 	device->info = *info;
 	device->ifindex = (int)if_nametoindex(info->netdev);
-	device->guid_be = guid_of(info->netdev, device->ifindex);
+	device->guid_be = interface_guid(info->netdev, device->ifindex);
 	device->users = 1;
 	ibv->node_type = abi_roce() ? IBV_NODE_CA : IBV_NODE_RNIC;
 	ibv->transport_type = abi_roce() ? IBV_TRANSPORT_IB : IBV_TRANSPORT_IWARP;
@@ -96,7 +96,7 @@ void abi_device_put(struct abi_device *device)
  * Orders loopback last: programs use the first device, which should reach other machines if any
  * device does.
  */
-static int loopback_last(const void *a, const void *b)
+static int compare_loopback_last(const void *a, const void *b)
 {
 	const struct abi_device *first = *(struct abi_device *const *)a;
 	const struct abi_device *second = *(struct abi_device *const *)b;
@@ -135,7 +135,7 @@ struct ibv_device **ibv_get_device_list(int *num_devices)
 		device_list_free(list);
 		return abi_null(ENOMEM);
 	}
-	qsort(list, (size_t)n, sizeof(struct ibv_device *), loopback_last);
+	qsort(list, (size_t)n, sizeof(struct ibv_device *), compare_loopback_last);
 	if (num_devices)
 		*num_devices = n;
 	return list;

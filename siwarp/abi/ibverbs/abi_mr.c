@@ -173,7 +173,7 @@ void ibv_unimport_pd(struct ibv_pd *pd)
 }
 
 /* Copies the public members of the region from the engine's. */
-static void mr_show(struct abi_mr *mr, struct ibv_pd *pd)
+static void mr_copy_public_members(struct abi_mr *mr, struct ibv_pd *pd)
 {
 	mr->ibv.context = pd->context;
 	mr->ibv.pd = pd;
@@ -209,7 +209,7 @@ static struct abi_mr *mr_register(struct ibv_pd *pd, void *addr, size_t length, 
 				  (int)(access & ENGINE));
 	why = errno;
 	if (mr->siw) {
-		mr_show(mr, pd);
+		mr_copy_public_members(mr, pd);
 		mr->iova = iova;
 		mr->access = access;
 		if (abi_add(ABI_MR, mr, pd->context))
@@ -240,7 +240,7 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length, ui
 }
 
 /* Returns the address at which the engine's offsets start after ibv_rereg_mr. */
-static uint64_t new_base(const struct abi_mr *mr, int flags, unsigned int access)
+static uint64_t rereg_base_addr(const struct abi_mr *mr, int flags, unsigned int access)
 {
 	if (!(flags & IBV_REREG_MR_CHANGE_TRANSLATION) &&
 	    !((access ^ mr->access) & IBV_ACCESS_ZERO_BASED))
@@ -266,8 +266,8 @@ int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, void *addr, s
 			 access & (int)ENGINE);
 	if (r)
 		return r;
-	mr_show(mr, new_pd ? pd : ibv->pd);
-	mr->iova = new_base(mr, flags, now);
+	mr_copy_public_members(mr, new_pd ? pd : ibv->pd);
+	mr->iova = rereg_base_addr(mr, flags, now);
 	mr->access = now;
 	return 0;
 }
@@ -320,7 +320,7 @@ struct advice {
 	uint32_t lkey;
 };
 
-static bool has_lkey(void *handle, const void *wanted)
+static bool mr_has_lkey(void *handle, const void *wanted)
 {
 	const struct advice *advice = wanted;
 	const struct ibv_mr *mr = handle;
@@ -331,7 +331,7 @@ static bool has_lkey(void *handle, const void *wanted)
 /* Checks one element of ibv_advise_mr. Returns 0 or an errno value. */
 static int check_advice(const struct ibv_pd *pd, bool writes, const struct ibv_sge *sge)
 {
-	const struct abi_mr *mr = abi_find(ABI_MR, has_lkey, &(struct advice){ pd, sge->lkey });
+	const struct abi_mr *mr = abi_find(ABI_MR, mr_has_lkey, &(struct advice){ pd, sge->lkey });
 	uint64_t base;
 
 	if (!mr)

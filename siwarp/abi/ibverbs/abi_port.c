@@ -32,7 +32,7 @@ _Static_assert(sizeof(union port_attr) == 56, "ibv_port_attr");
 _Static_assert(offsetof(struct ibv_port_attr, port_cap_flags2) == COMPAT_PORT_SIZE,
 	       "ibv_port_attr");
 
-static enum ibv_mtu mtu_of(uint32_t octets)
+static enum ibv_mtu mtu_code(uint32_t octets)
 {
 	enum ibv_mtu mtu = IBV_MTU_256;
 
@@ -60,7 +60,7 @@ long abi_speed(const char *netdev)
 }
 
 /* Sets width and speed per lane, as the codes of ibv_query_port(3). */
-static void set_rate(struct ibv_port_attr *attr, long mbps)
+static void port_set_rate(struct ibv_port_attr *attr, long mbps)
 {
 	static const struct {
 		long mbps;
@@ -85,7 +85,7 @@ static void fill_port(const struct siw_device_info *info, uint32_t max_msg,
 	*attr = (struct ibv_port_attr){
 		.state = info->up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN,
 		.max_mtu = IBV_MTU_4096,
-		.active_mtu = mtu_of(info->mtu),
+		.active_mtu = mtu_code(info->mtu),
 		.gid_tbl_len = ABI_GIDS,
 		.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
 		.max_msg_sz = max_msg,
@@ -95,7 +95,7 @@ static void fill_port(const struct siw_device_info *info, uint32_t max_msg,
 		.link_layer = IBV_LINK_LAYER_ETHERNET,
 		.flags = GRH_REQUIRED,
 	};
-	set_rate(attr, abi_speed(info->netdev));
+	port_set_rate(attr, abi_speed(info->netdev));
 }
 
 int abi_query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *attr,
@@ -254,8 +254,8 @@ int ibv_query_gid(struct ibv_context *context, uint8_t port_num, int index, unio
 	return 0;
 }
 
-static void fill_entry(const struct abi_context *ctx, const struct siw_addr *addr, uint32_t index,
-		       void *entry, size_t size)
+static void fill_gid_entry(const struct abi_context *ctx, const struct siw_addr *addr,
+			   uint32_t index, void *entry, size_t size)
 {
 	struct ibv_gid_entry full = {
 		.gid_index = index,
@@ -287,7 +287,7 @@ int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port_num, uint32_t g
 		return abi_fail(r);
 	if (!abi_source(ctx, gid_index, &addr))
 		return abi_fail(ENODATA);
-	fill_entry(ctx, &addr, gid_index, entry, entry_size);
+	fill_gid_entry(ctx, &addr, gid_index, entry, entry_size);
 	return 0;
 }
 
@@ -310,7 +310,7 @@ ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *
 	for (uint32_t i = 0; abi_source(ctx, i, &addr); i++) {
 		if (n == max_entries)
 			return -abi_fail(EINVAL);
-		fill_entry(ctx, &addr, i, (char *)entries + n++ * entry_size, entry_size);
+		fill_gid_entry(ctx, &addr, i, (char *)entries + n++ * entry_size, entry_size);
 	}
 	return (ssize_t)n;
 }

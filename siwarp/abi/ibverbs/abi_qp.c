@@ -59,7 +59,7 @@ static int qp_init_to_engine(const struct ibv_pd *pd, const struct ibv_qp_init_a
 	return 0;
 }
 
-static int supported_type(const struct ibv_qp_init_attr *init)
+static int check_qp_type(const struct ibv_qp_init_attr *init)
 {
 	switch (init->qp_type) {
 	case IBV_QPT_RC:
@@ -124,7 +124,7 @@ static struct ibv_qp *qp_create(struct ibv_pd *pd, struct ibv_qp_init_attr *init
 
 	if (!abi_live(ABI_PD, pd))
 		return NULL;
-	why = !init ? EINVAL : more && (int)init->qp_type == SIW_QPT_RD ? 0 : supported_type(init);
+	why = !init ? EINVAL : more && (int)init->qp_type == SIW_QPT_RD ? 0 : check_qp_type(init);
 	if (why)
 		return abi_null(why);
 	qp = abi_alloc(ABI_QP);
@@ -434,7 +434,7 @@ int abi_modify_qp_rate_limit(struct ibv_qp *qp, struct ibv_qp_rate_limit_attr *a
 	return abi_result(siw_modify_qp(abi_qp_of(qp)->siw, &wanted, SIW_QP_RATE_LIMIT));
 }
 
-static void show_init(struct ibv_qp *qp, struct ibv_qp_init_attr *init)
+static void fill_init_attr(struct ibv_qp *qp, struct ibv_qp_init_attr *init)
 {
 	*init = (struct ibv_qp_init_attr){
 		.qp_context = qp->qp_context,
@@ -479,7 +479,7 @@ int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int attr_mask,
 		attr->rq_psn = now.rq_psn;
 		attr->sq_psn = now.sq_psn;
 	}
-	show_init(qp, init);
+	fill_init_attr(qp, init);
 	return 0;
 }
 
@@ -571,7 +571,7 @@ static uint32_t send_list_bound(struct ibv_qp *qp)
  * Converts the engine's result of a post. A post that races with the destruction of its queue pair
  * is dropped without an error.
  */
-static int post_result(struct ibv_qp *qp, int r)
+static int post_errno(struct ibv_qp *qp, int r)
 {
 	return r && atomic_load(&abi_qp_of(qp)->ending) ? abi_post_dropped() : -r;
 }
@@ -612,13 +612,13 @@ int abi_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr 
 
 	for (const struct ibv_send_wr *one = wr; one && left; one = one->next, left--)
 		if (one->opcode == IBV_WR_BIND_MW)
-			return post_result(qp, -post_with_binds(qp, wr, bad_wr));
-	return post_result(qp, siw_post_send(abi_qp_of(qp)->siw, (struct siw_send_wr *)wr,
-					     (struct siw_send_wr **)bad_wr));
+			return post_errno(qp, -post_with_binds(qp, wr, bad_wr));
+	return post_errno(qp, siw_post_send(abi_qp_of(qp)->siw, (struct siw_send_wr *)wr,
+					    (struct siw_send_wr **)bad_wr));
 }
 
 int abi_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_wr)
 {
-	return post_result(qp, siw_post_recv(abi_qp_of(qp)->siw, (struct siw_recv_wr *)wr,
-					     (struct siw_recv_wr **)bad_wr));
+	return post_errno(qp, siw_post_recv(abi_qp_of(qp)->siw, (struct siw_recv_wr *)wr,
+					    (struct siw_recv_wr **)bad_wr));
 }

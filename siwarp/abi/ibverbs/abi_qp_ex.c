@@ -224,7 +224,7 @@ static void wr_set_xrc_srqn(struct ibv_qp_ex *qp, uint32_t remote_srqn)
 }
 
 /* Replaces the scatter/gather elements of the last request. */
-static void set_sges(struct ibv_qp_ex *qp, size_t n, const struct ibv_sge *list)
+static void builder_set_sges(struct ibv_qp_ex *qp, size_t n, const struct ibv_sge *list)
 {
 	struct abi_builder *b = builder_of(qp);
 	struct siw_send_wr *wr = builder_last_wr(qp);
@@ -248,12 +248,12 @@ static void wr_set_sge(struct ibv_qp_ex *qp, uint32_t lkey, uint64_t addr, uint3
 {
 	const struct ibv_sge one = { .addr = addr, .length = length, .lkey = lkey };
 
-	set_sges(qp, 1, &one);
+	builder_set_sges(qp, 1, &one);
 }
 
 static void wr_set_sge_list(struct ibv_qp_ex *qp, size_t num_sge, const struct ibv_sge *sg_list)
 {
-	set_sges(qp, num_sge, sg_list);
+	builder_set_sges(qp, num_sge, sg_list);
 }
 
 /*
@@ -293,7 +293,7 @@ static void wr_set_inline_data_list(struct ibv_qp_ex *qp, size_t num_buf,
 		b->octets += buf_list[i].length;
 	}
 	one.length = (uint32_t)total;
-	set_sges(qp, total ? 1 : 0, &one);
+	builder_set_sges(qp, total ? 1 : 0, &one);
 	wr->send_flags |= IBV_SEND_INLINE;
 }
 
@@ -322,7 +322,7 @@ static void wr_start(struct ibv_qp_ex *qp)
 	b->n = b->sges = b->octets = 0;
 }
 
-static void link_list(struct abi_builder *b)
+static void builder_link_requests(struct abi_builder *b)
 {
 	for (size_t i = 0; i < b->n; i++) {
 		struct siw_send_wr *wr = &b->wr[i];
@@ -339,7 +339,7 @@ static int builder_post(struct abi_qp *qp, struct abi_builder *b)
 {
 	struct siw_send_wr *bad;
 
-	link_list(b);
+	builder_link_requests(b);
 	return -(b->n > 1 ? siw_post_send_all(qp->siw, b->wr, &bad)
 			  : siw_post_send(qp->siw, b->wr, &bad));
 }
@@ -376,7 +376,7 @@ static void wr_abort(struct ibv_qp_ex *qp)
 }
 
 /* Returns the operations of a queue pair type: a set of enum ibv_qp_create_send_ops_flags. */
-static uint64_t operations_of(enum ibv_qp_type type)
+static uint64_t supported_operations(enum ibv_qp_type type)
 {
 	const uint64_t sends = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
 	const uint64_t tagged = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
@@ -397,7 +397,7 @@ int abi_builder_create(struct abi_qp *qp, uint64_t send_ops_flags)
 {
 	struct ibv_qp_ex *ibv = &qp->ibv;
 
-	if (send_ops_flags & ~operations_of(ibv->qp_base.qp_type))
+	if (send_ops_flags & ~supported_operations(ibv->qp_base.qp_type))
 		return EOPNOTSUPP;
 	qp->builder = calloc(1, sizeof(*qp->builder));
 	if (!qp->builder)

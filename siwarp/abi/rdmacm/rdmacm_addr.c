@@ -129,7 +129,7 @@ static bool copy_sockaddr(const struct sockaddr *from, socklen_t len, struct soc
 	return true;
 }
 
-static bool copy_name(const char *from, char **to)
+static bool duplicate_name(const char *from, char **to)
 {
 	*to = from ? strdup(from) : NULL;
 	return !from || *to;
@@ -149,8 +149,8 @@ struct rdma_addrinfo *cm_copy_info(const struct rdma_addrinfo *from)
 			  &info->ai_src_len) &&
 	    copy_sockaddr(from->ai_dst_addr, from->ai_dst_len, &info->ai_dst_addr,
 			  &info->ai_dst_len) &&
-	    copy_name(from->ai_src_canonname, &info->ai_src_canonname) &&
-	    copy_name(from->ai_dst_canonname, &info->ai_dst_canonname))
+	    duplicate_name(from->ai_src_canonname, &info->ai_src_canonname) &&
+	    duplicate_name(from->ai_dst_canonname, &info->ai_dst_canonname))
 		return info;
 	rdma_freeaddrinfo(info);
 	return NULL;
@@ -226,8 +226,8 @@ static struct rdma_addrinfo *addrinfo_create(const struct addrinfo *found,
 		*to = NULL;
 		ok = copy_sockaddr(found->ai_addr, found->ai_addrlen, to,
 				   passive ? &info->ai_src_len : &info->ai_dst_len) &&
-		     copy_name(found->ai_canonname,
-			       passive ? &info->ai_src_canonname : &info->ai_dst_canonname);
+		     duplicate_name(found->ai_canonname,
+				    passive ? &info->ai_src_canonname : &info->ai_dst_canonname);
 	}
 	ok = ok && (passive || addrinfo_set_source(info));
 	info->ai_family = info->ai_dst_addr   ? info->ai_dst_addr->sa_family

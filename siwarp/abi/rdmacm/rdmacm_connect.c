@@ -49,8 +49,8 @@ static int conn_param_to_engine(const struct cm_id *id, const struct rdma_conn_p
  * Sets how often the peer's Sends are retried while no receive is posted. This end does the
  * counting. Applies to queue pairs whose states the id manages.
  */
-static int set_retries(struct cm_id *id, const struct rdma_conn_param *from,
-		       struct siw_cm_param *to)
+static int set_rnr_retries(struct cm_id *id, const struct rdma_conn_param *from,
+			   struct siw_cm_param *to)
 {
 	struct siw_qp_attr attr = { .min_rnr_timer = CM_RNR_TIMER };
 	int retries = CM_RETRIES;
@@ -172,7 +172,7 @@ int rdma_connect(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 	if (r == 0 && id->id.qp)
 		r = -bind_replaced_qp(id);
 	if (r == 0)
-		r = set_retries(id, conn_param, &param);
+		r = set_rnr_retries(id, conn_param, &param);
 	if (r == 0 && !id->id.qp)
 		r = -bind_qp_by_number(id, conn_param);
 	if (r < 0)
@@ -210,7 +210,7 @@ int rdma_accept(struct rdma_cm_id *rdma_id, struct rdma_conn_param *conn_param)
 	}
 	r = conn_param_to_engine(id, conn_param, &param);
 	if (r == 0)
-		r = set_retries(id, conn_param, &param);
+		r = set_rnr_retries(id, conn_param, &param);
 	if (r < 0)
 		return cm_fail(-r);
 	id->accepted = true; /* set before another thread can receive the id's events */

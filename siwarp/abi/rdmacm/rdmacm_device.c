@@ -45,7 +45,7 @@ static void devices_unlock(void)
 }
 
 /* The caller holds lock. */
-static struct opened *open_locked(struct ibv_device *device)
+static struct opened *open_device_locked(struct ibv_device *device)
 {
 	struct opened *one;
 
@@ -72,7 +72,7 @@ static struct ibv_context *open_device(struct ibv_device *device)
 
 	cancel = abi_cancel_disable();
 	devices_lock();
-	one = open_locked(device);
+	one = open_device_locked(device);
 	devices_unlock();
 	abi_cancel_restore(cancel);
 	return one ? one->verbs : NULL;

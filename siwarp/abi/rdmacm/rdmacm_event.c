@@ -371,7 +371,7 @@ uint64_t cm_pop_event_arg(struct cm_id *id)
  * Queues the event on the channel and its argument behind the earlier arguments. Returns 0 or a
  * negative errno value.
  */
-static int write_event(struct cm_id *id, int status, uint64_t arg)
+static int queue_program_event(struct cm_id *id, int status, uint64_t arg)
 {
 	struct cm_arg *added = calloc(1, sizeof(*added)), **last = &id->args;
 	int r;
@@ -399,7 +399,7 @@ int rdma_write_cm_event(struct rdma_cm_id *id, enum rdma_cm_event_type event, in
 		return -1;
 	if ((int)event != CM_EVENT_USER)
 		return cm_fail(EINVAL);
-	return cm_result(write_event(cm_id_of(id), status, arg));
+	return cm_result(queue_program_event(cm_id_of(id), status, arg));
 }
 
 void cm_drop_written_events(struct cm_id *id)

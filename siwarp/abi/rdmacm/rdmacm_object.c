@@ -40,7 +40,7 @@ void cm_lock(void)
 	cm_lock_raw();
 }
 
-static int by_handle(const void *a, const void *b)
+static int compare_handles(const void *a, const void *b)
 {
 	uintptr_t one = (uintptr_t)((const struct cm_object *)a)->handle;
 	uintptr_t two = (uintptr_t)((const struct cm_object *)b)->handle;
@@ -52,7 +52,7 @@ bool cm_add_locked(struct cm_object *object, enum cm_kind kind, const void *hand
 {
 	object->handle = handle;
 	object->kind = kind;
-	if (tsearch(object, &alive, by_handle))
+	if (tsearch(object, &alive, compare_handles))
 		return true;
 	errno = ENOMEM;
 	return false;
@@ -71,7 +71,7 @@ bool cm_add(struct cm_object *object, enum cm_kind kind, const void *handle)
 bool cm_live_locked(enum cm_kind kind, const void *handle)
 {
 	const struct cm_object wanted = { .handle = handle };
-	struct cm_object *const *found = handle ? tfind(&wanted, &alive, by_handle) : NULL;
+	struct cm_object *const *found = handle ? tfind(&wanted, &alive, compare_handles) : NULL;
 
 	if (found && (*found)->kind == kind)
 		return true;
@@ -91,7 +91,7 @@ bool cm_live(enum cm_kind kind, const void *handle)
 
 void cm_end_locked(struct cm_object *object)
 {
-	tdelete(object, &alive, by_handle);
+	tdelete(object, &alive, compare_handles);
 }
 
 void cm_end(struct cm_object *object)

@@ -43,7 +43,7 @@ static void cm_destroy_cqs(struct rdma_cm_id *id)
 }
 
 /* Creates the CQs that the program did not specify. Returns 0, or -1 with errno. */
-static int complete_attr(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
+static int create_missing_cqs(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
 {
 	if (!attr->send_cq) {
 		if (cm_create_cq(id, attr->cap.max_send_wr, &id->send_cq_channel, &id->send_cq))
@@ -79,7 +79,7 @@ static int cm_create_qp(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr)
 		return cm_fail(EINVAL);
 	if (attr->qp_type != (cm_is_ud(cm_id_of(id)) ? IBV_QPT_UD : IBV_QPT_RC))
 		return cm_fail(EINVAL);
-	if (complete_attr(id, attr))
+	if (create_missing_cqs(id, attr))
 		goto failed;
 	qp = siw_ibv_create_cm_qp(id->verbs, attr);
 	if (!qp)
@@ -222,7 +222,7 @@ void rdma_destroy_srq(struct rdma_cm_id *id)
  * Fills in the attributes of the transition to attr->qp_state. Returns 0, or EINVAL for another
  * state.
  */
-static int attr_of_step(const struct cm_id *id, struct ibv_qp_attr *attr, int *mask)
+static int fill_step_attr(const struct cm_id *id, struct ibv_qp_attr *attr, int *mask)
 {
 	*mask = IBV_QP_STATE;
 	switch (attr->qp_state) {
@@ -264,7 +264,7 @@ void cm_store_qp_attr(const struct cm_id *id)
 
 	for (int state = IBV_QPS_INIT; state <= IBV_QPS_RTS; state++) {
 		attr = (struct ibv_qp_attr){ .qp_state = (enum ibv_qp_state)state };
-		if (attr_of_step(id, &attr, &mask) == 0)
+		if (fill_step_attr(id, &attr, &mask) == 0)
 			siw_ibv_show_attr(id->id.qp, &attr, mask);
 	}
 }
@@ -284,6 +284,6 @@ int rdma_init_qp_attr(struct rdma_cm_id *rdma_id, struct ibv_qp_attr *attr, int 
 		return cm_fail(EINVAL);
 	if (cm_is_ud(id))
 		return cm_ud_init_attr(id, attr, mask);
-	why = attr_of_step(id, attr, mask);
+	why = fill_step_attr(id, attr, mask);
 	return why ? cm_errno_result(why) : 0;
 }

@@ -11,7 +11,7 @@
 
 static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
 
-static bool is_v4(const union ibv_gid *gid)
+static bool gid_is_ipv4(const union ibv_gid *gid)
 {
 	return memcmp(gid->raw, mapped, sizeof(mapped)) == 0;
 }
@@ -27,9 +27,9 @@ static uint8_t ud_gid_index(const struct cm_id *id, const union ibv_gid *dgid)
 	int found = -1;
 
 	for (int i = 0; ibv_query_gid(id->id.verbs, ABI_PORT, i, &one) == 0; i++) {
-		if (memcmp(&one, own, sizeof(one)) == 0 && is_v4(&one) == is_v4(dgid))
+		if (memcmp(&one, own, sizeof(one)) == 0 && gid_is_ipv4(&one) == gid_is_ipv4(dgid))
 			return (uint8_t)i;
-		if (found < 0 && is_v4(&one) == is_v4(dgid))
+		if (found < 0 && gid_is_ipv4(&one) == gid_is_ipv4(dgid))
 			found = i;
 	}
 	return found < 0 ? 0 : (uint8_t)found;

@@ -12,7 +12,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from siwarp.pyverbs.base import refuse
+from siwarp.pyverbs.base import raise_unsupported
 
 _NAME = __name__
 
@@ -28,7 +28,7 @@ class _Missing(type):
     def __call__(cls, *args: object, **more: object) -> object:
         # an Attr class only describes an object, so instances are allowed
         if not cls.__name__.endswith("Attr"):
-            refuse(f"vendor-specific {cls.__name__}", "it is not an adapter")
+            raise_unsupported(f"vendor-specific {cls.__name__}", "it is not an adapter")
         return types.SimpleNamespace(args=args, **more)
 
     def __index__(cls) -> int:

@@ -671,7 +671,7 @@ static void rc_close_step(struct siw_rc_qp *rc)
  * to the user. The peer reads the data that TCP has accepted, then an end of stream, perhaps within
  * an FPDU.
  */
-static int end_sending(struct siw_rc_qp *rc)
+static int rc_end_sending(struct siw_rc_qp *rc)
 {
 	int r;
 
@@ -687,7 +687,7 @@ static int end_sending(struct siw_rc_qp *rc)
 static void rc_close_tick(struct siw_rc_qp *rc, uint64_t now_ns)
 {
 	if (now_ns >= rc->close_by_ns)
-		rc_finish_close(rc, end_sending(rc) != 1);
+		rc_finish_close(rc, rc_end_sending(rc) != 1);
 	else
 		rc_close_step(rc);
 }
@@ -738,7 +738,7 @@ static void raise_failure(struct siw_rc_qp *rc, enum siw_teardown how, int statu
  * Sets the cause that on_ended reports. The first call has the cause; later calls report its
  * consequences and are ignored.
  */
-static void rc_cause(struct siw_rc_qp *rc, int status, const struct siw_wire_err *err)
+static void rc_set_cause(struct siw_rc_qp *rc, int status, const struct siw_wire_err *err)
 {
 	if (rc->has_cause)
 		return;
@@ -778,7 +778,7 @@ void siw_qp_rc_fail(struct siw_rc_qp *rc, enum siw_teardown how, int status,
 	if (err)
 		rc->base.wire_err = (uint32_t)err->layer << 16 | (uint32_t)err->type << 8 |
 				    err->code;
-	rc_cause(rc, status, err);
+	rc_set_cause(rc, status, err);
 	if (siw_qp_step(&rc->base, SIW_QPE_FAILED) == SIW_QPA_FLUSH) {
 		raise_failure(rc, how, status, err);
 		if (siw_teardown_of(&rc->base) == SIW_RESETTING)
@@ -791,7 +791,7 @@ void siw_qp_rc_fail(struct siw_rc_qp *rc, enum siw_teardown how, int status,
 static void rc_release_stream(struct siw_rc_qp *rc)
 {
 	if (rc->base.flow.stream) {
-		if (end_sending(rc) == 1)
+		if (rc_end_sending(rc) == 1)
 			rc_start_linger(rc);
 		else
 			siw_mpa_close(rc_detach_stream(rc), false);
@@ -1179,7 +1179,7 @@ rc_reset_if_inv_region_sent(struct siw_rc_qp *rc, const struct siw_rdmap_event *
 	if (!in_flight)
 		return false;
 	rc->base.wire_err = SIW_RDMAP_REMOTE_PROTECTION << 8 | SIW_RDMAP_CANNOT_INVALIDATE;
-	rc_cause(rc, -EPROTO, &err);
+	rc_set_cause(rc, -EPROTO, &err);
 	siw_qp_flush_recv(&rc->base, ev->user_data);
 	rc_abort(rc);
 	return true;
@@ -1394,7 +1394,7 @@ static bool rc_is_sending(struct siw_base_qp *base, uint32_t stag)
 	return rc->base.flow.stream && siw_ddp_tx_revoke(rc->base.flow.ddp, stag) == 1;
 }
 
-static bool is_quiet(const struct siw_qp *qp)
+static bool rc_is_quiet(const struct siw_qp *qp)
 {
 	const struct siw_flow *flow = &siw_base_qp_of(qp)->flow;
 
@@ -1419,7 +1419,7 @@ static void rc_revoke(struct siw_qp *qp, uint32_t stag)
 		rc_abort(siw_rc_qp_of(siw_base_qp_of(qp)));
 }
 
-static void settle_binds(struct siw_qp *qp)
+static void rc_settle_binds(struct siw_qp *qp)
 {
 	struct siw_rc_qp *rc = siw_rc_qp_of(siw_base_qp_of(qp));
 	bool cut;
@@ -1433,7 +1433,7 @@ static void settle_binds(struct siw_qp *qp)
 		siw_qp_mw_settle(&rc->base, false);
 }
 
-static void fail_qp(struct siw_qp *qp, int status)
+static void rc_fail_qp(struct siw_qp *qp, int status)
 {
 	siw_qp_rc_fail(siw_rc_qp_of(siw_base_qp_of(qp)), SIW_SHUTTING_DOWN, status, NULL);
 }
@@ -1471,7 +1471,7 @@ static int rc_create(struct siw_base_qp *base, const struct siw_qp_init_attr *at
 	return 0;
 }
 
-static void close_qp(struct siw_base_qp *base)
+static void rc_close_qp(struct siw_base_qp *base)
 {
 	struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
@@ -1527,7 +1527,7 @@ static void rc_modified(struct siw_base_qp *base, int mask)
 		rc->pairs->modified(siw_rc_qp_of(base));
 }
 
-static void query_attr(const struct siw_base_qp *base, struct siw_qp_attr *attr)
+static void rc_query_attr(const struct siw_base_qp *base, struct siw_qp_attr *attr)
 {
 	const struct siw_rc_qp *rc = siw_rc_qp_of(base);
 
@@ -1535,7 +1535,7 @@ static void query_attr(const struct siw_base_qp *base, struct siw_qp_attr *attr)
 		rc->pairs->query(rc, attr);
 }
 
-static void query_init(const struct siw_base_qp *base, struct siw_qp_init_attr *init)
+static void rc_query_init(const struct siw_base_qp *base, struct siw_qp_init_attr *init)
 {
 	init->by_qpn = siw_rc_qp_of(base)->pairs != NULL;
 	init->private_messages = base->private_always || base->private;
@@ -1551,10 +1551,10 @@ const struct siw_qp_class siw_qp_rc_class = {
 		.owns_regions = true,
 		.turn = rc_turn,
 		.uses_key = siw_qp_uses_key,
-		.is_quiet = is_quiet,
+		.is_quiet = rc_is_quiet,
 		.revoke = rc_revoke,
-		.settle = settle_binds,
-		.fail = fail_qp,
+		.settle = rc_settle_binds,
+		.fail = rc_fail_qp,
 		.leave = rc_leave,
 		.is_leaving = is_leaving,
 	},
@@ -1567,10 +1567,10 @@ const struct siw_qp_class siw_qp_rc_class = {
 	.binds = true,
 	.has_rights = true,
 	.create = rc_create,
-	.close = close_qp,
+	.close = rc_close_qp,
 	.addr = rc_addr,
-	.query_attr = query_attr,
-	.query_init = query_init,
+	.query_attr = rc_query_attr,
+	.query_init = rc_query_init,
 	.prepare = rc_prepare,
 	.modified = rc_modified,
 	.end = rc_end,

@@ -444,7 +444,7 @@ static struct siw_flow *rd_qp_reap_flow(struct siw_rd_qp *rd, struct siw_rdmap_s
  * The instance number of the peer. A stream ends when the peer appears with another instance
  * number.
  */
-static uint64_t instance_of(struct siw_rd_qp *rd, struct siw_flow *flow)
+static uint64_t peer_instance(struct siw_rd_qp *rd, struct siw_flow *flow)
 {
 	if (__builtin_expect(!flow->instance, 0))
 		flow->instance = siw_rd_instance(rd->endpoint, flow->peer);
@@ -456,7 +456,7 @@ static void on_recv(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 {
 	struct siw_flow *flow = rd_qp_reap_flow(rd, stream);
 
-	siw_qp_received(&rd->base, ev, status, ev->src_qpn, &ev->source, instance_of(rd, flow));
+	siw_qp_received(&rd->base, ev, status, ev->src_qpn, &ev->source, peer_instance(rd, flow));
 }
 
 static void on_record(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, uint64_t number)
@@ -464,11 +464,11 @@ static void on_record(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, uin
 	struct siw_flow *flow = rd_qp_reap_flow(rd, stream);
 
 	siw_qp_record_received(&rd->base, siw_rdmap_rd_record_find(rd->end, number),
-			       instance_of(rd, flow));
+			       peer_instance(rd, flow));
 	rd->records.reported++;
 }
 
-static void err_found(struct siw_rd_qp *rd, const struct siw_rdmap_event *ev)
+static void rd_qp_err_found(struct siw_rd_qp *rd, const struct siw_rdmap_event *ev)
 {
 	siw_count(SIW_COUNTER_err_found, 1);
 	siw_qp_err_found(&rd->base, ev);
@@ -613,7 +613,7 @@ static __attribute__((cold, noinline)) void on_lost(struct siw_rd_qp *rd,
 static __attribute__((cold, noinline)) void
 on_sequence(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, const struct siw_rdmap_event *ev)
 {
-	err_found(rd, ev);
+	rd_qp_err_found(rd, ev);
 	siw_lock(&rd->base.qp.send_lock);
 	rd_qp_end_stream(rd, stream, SIW_WC_WR_FLUSH_ERR, SIW_RDMAP_RD_SEQUENCE, true);
 	siw_unlock(&rd->base.qp.send_lock);
@@ -635,7 +635,7 @@ static void on_refused(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 		on_recv(rd, stream, ev, local ? SIW_WC_LOC_PROT_ERR : SIW_WC_LOC_LEN_ERR);
 	rd_qp_run_and_mark(rd, stream); /* sends the error message to the peer */
 	if (!ev->receive_consumed)
-		err_found(rd, ev);
+		rd_qp_err_found(rd, ev);
 }
 
 /*
@@ -729,7 +729,7 @@ static void rd_qp_handle_event(struct siw_rd_qp *rd, struct siw_rdmap_stream *st
 	case SIW_RDMAP_BAD_RECV:
 		on_recv(rd, stream, ev, SIW_WC_LOC_PROT_ERR);
 		rd_qp_run_and_mark(rd, stream); /* sends the error message to the peer */
-		err_found(rd, ev);
+		rd_qp_err_found(rd, ev);
 		break;
 	case SIW_RDMAP_RECORD:
 		on_record(rd, stream, ev->user_data);
@@ -794,7 +794,7 @@ static int rd_qp_serve(struct siw_io_handler *self)
 
 /* ---- the endpoint ---------------------------------------------------------------------------- */
 
-static uint16_t depth(int asked)
+static uint16_t depth_or_default(int asked)
 {
 	return asked < 0 ? DEPTH : (uint16_t)asked;
 }
@@ -805,8 +805,8 @@ static void rd_qp_set_receiving(struct siw_base_qp *base)
 	struct siw_rdmap_start start = {
 		.recvs = rd->base.recvs,
 		.pd = rd->base.qp.pd->number,
-		.ird = depth(rd->base.ird),
-		.ord = depth(rd->base.ord),
+		.ird = depth_or_default(rd->base.ird),
+		.ord = depth_or_default(rd->base.ord),
 		.denied = ~(uint32_t)rd->base.access,
 		.owner = siw_device_owner(&rd->base.qp),
 	};
@@ -819,8 +819,8 @@ static void rd_qp_set_receiving(struct siw_base_qp *base)
 	if (!rd->end)
 		return;
 	siw_lock(&rd->base.qp.send_lock);
-	rd->base.granted_ord = rd->base.reads_max = depth(rd->base.ord);
-	rd->base.granted_ird = depth(rd->base.ird);
+	rd->base.granted_ord = rd->base.reads_max = depth_or_default(rd->base.ord);
+	rd->base.granted_ird = depth_or_default(rd->base.ird);
 	siw_rd_set_qkey(rd->endpoint, rd->base.qkey);
 	siw_rd_set_unreachable(rd->endpoint, rd->base.qp.state == SIW_QPS_RESET);
 	siw_rd_set_ird(rd->endpoint, (uint8_t)start.ird);
@@ -900,7 +900,7 @@ static int rd_qp_open_socket(struct siw_base_qp *base, const struct siw_addr *ad
 	struct siw_rd_attr attr = {
 		.fd = fd,
 		.no_crc = base->no_crc,
-		.ird = (uint8_t)depth(base->ird),
+		.ird = (uint8_t)depth_or_default(base->ird),
 		.qkey = base->qkey,
 		.max_peers = rd->max_peers,
 		.peer_timeout_ns = (uint64_t)rd->peer_timeout_ms * 1000000,
@@ -964,7 +964,7 @@ static int rd_qp_addr(const struct siw_base_qp *base, struct siw_addr *own, stru
 	return rd->end ? siw_llp_local(siw_rd_sock(rd->endpoint), own) : -ENOTCONN;
 }
 
-static void query_init(const struct siw_base_qp *base, struct siw_qp_init_attr *attr)
+static void rd_qp_query_init(const struct siw_base_qp *base, struct siw_qp_init_attr *attr)
 {
 	const struct siw_rd_qp *rd = siw_rd_qp_of(base);
 
@@ -1035,7 +1035,7 @@ const struct siw_qp_class siw_qp_rd_class = {
 	.before_destroy = rd_qp_before_destroy,
 	.close = rd_qp_close_socket,
 	.addr = rd_qp_addr,
-	.query_init = query_init,
+	.query_init = rd_qp_query_init,
 	.receive = rd_qp_set_receiving,
 	.end = siw_qp_flush,
 	.post = rd_post,

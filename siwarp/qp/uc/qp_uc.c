@@ -402,7 +402,7 @@ static void uc_set_receiving(struct siw_base_qp *base)
 		siw_device_timed_del(uc->base.qp.ctx, &uc->base.timed);
 }
 
-static void query_attr(const struct siw_base_qp *base, struct siw_qp_attr *attr)
+static void uc_query_attr(const struct siw_base_qp *base, struct siw_qp_attr *attr)
 {
 	const struct siw_uc_qp *uc = siw_uc_qp_of(base);
 
@@ -588,7 +588,7 @@ const struct siw_qp_class siw_qp_uc_class = {
 	.open = uc_open_socket,
 	.close = uc_close_socket,
 	.addr = uc_addr,
-	.query_attr = query_attr,
+	.query_attr = uc_query_attr,
 	.prepare = uc_prepare,
 	.receive = uc_set_receiving,
 	.end = siw_qp_flush,

@@ -141,7 +141,7 @@ static void ud_send_dest(const struct siw_send_wr *wr, struct siw_addr *dest)
 }
 
 /* Whether the request is a Write-Record, whose address handle is in wr->rd, after its rkey. */
-static bool is_record(const struct siw_send_wr *wr)
+static bool is_write_record(const struct siw_send_wr *wr)
 {
 	return __builtin_expect(wr->opcode == SIW_WR_RDMA_WRITE_RECORD, 0);
 }
@@ -324,9 +324,9 @@ prepare_for_groups(struct siw_ud_qp *ud, const struct siw_ah *ah, struct siw_llp
 
 static int64_t ud_check(struct siw_base_qp *base, const struct siw_send_wr *wr)
 {
-	const struct siw_ah *ah = is_record(wr) ? wr->rd.ah : wr->wr.ud.ah;
+	const struct siw_ah *ah = is_write_record(wr) ? wr->rd.ah : wr->wr.ud.ah;
 	struct siw_ud_qp *ud = siw_ud_qp_of(base);
-	int64_t length = is_record(wr) ? check_record(ud, wr) : ud_check_send(ud, wr);
+	int64_t length = is_write_record(wr) ? check_record(ud, wr) : ud_check_send(ud, wr);
 	struct siw_llp_sock *sock;
 	int err;
 
@@ -347,7 +347,7 @@ static int ud_post(struct siw_base_qp *base, const struct siw_send_wr *wr, bool 
 	int64_t length;
 	int err;
 
-	if (is_record(wr))
+	if (is_write_record(wr))
 		return post_record(ud, wr);
 	length = ud_check_send(ud, wr);
 	if (length < 0)

@@ -1526,7 +1526,7 @@ class Execution:
         if host is None or sum(h.up for h in self.hosts) < 2:
             return
         self.crashes += 1
-        self.stale += len(host.context._below()) + 1
+        self.stale += len(host.context._open_descendants()) + 1
         # The structs of destroyed objects are kept for later objects of their type: for a queue
         # pair, its own struct and those of its regions.
         self.stale += 4 * (sum(host.most.values()) - len(host.ends))

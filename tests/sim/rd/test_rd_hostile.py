@@ -10,7 +10,7 @@ from _siwarp_layers import ffi, lib
 from unit.llp.llp_harness import Counters, setting
 from unit.rd.rd_kit import HELLO, OFFER, Endpoint, Stranger, pump, run
 
-from siwarp.inspect.rd import RDDatagram, RDType, cookie_of
+from siwarp.inspect.rd import RDDatagram, RDType, handshake_cookie
 
 # ---- cookies
 
@@ -24,7 +24,7 @@ def test_a_cookie_is_good_for_its_time_and_no_longer(end, strangers):
     s.other = old.source_epoch
     net.sleep(0.31)
     counters = Counters()
-    s.say(RDType.ECHO, body=OFFER + cookie_of(old.body))
+    s.say(RDType.ECHO, body=OFFER + handshake_cookie(old.body))
     assert s.silence() and counters["drop_rd_cookie"] == 1
     assert lib.siw_rd_n_peers(e.c) == 0
     s.meet()
@@ -38,7 +38,7 @@ def test_a_life_cannot_be_brought_back_by_its_echo_when_its_record_was_forgotten
     victim, other = strangers(e, 2)
     c = victim.challenge()
     victim.other = c.source_epoch
-    overheard = [victim.say(RDType.ECHO, body=OFFER + cookie_of(c.body))]
+    overheard = [victim.say(RDType.ECHO, body=OFFER + handshake_cookie(c.body))]
     assert victim.hear(RDType.ACK)
     overheard.append(victim.say(RDType.DATA, body=b"pay me once"))
     run(lambda: e.data() == [b"pay me once"], e)
@@ -49,7 +49,7 @@ def test_a_life_cannot_be_brought_back_by_its_echo_when_its_record_was_forgotten
     counters = Counters()
     c = other.challenge()
     other.other = c.source_epoch
-    other.say(RDType.ECHO, body=OFFER + cookie_of(c.body))
+    other.say(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
     for octets in overheard:
         victim.sock.sendto(octets, victim.dest)
     victim.drain()
@@ -71,7 +71,7 @@ def test_whatever_was_overheard_of_a_former_life_changes_nothing_when_it_is_said
     said = [bytes(s.build(RDType.HELLO, dest_epoch=0, body=HELLO))]
     c = s.challenge()
     s.other = c.source_epoch
-    said.append(s.say(RDType.ECHO, body=OFFER + cookie_of(c.body)))
+    said.append(s.say(RDType.ECHO, body=OFFER + handshake_cookie(c.body)))
     assert s.hear(RDType.ACK)
     said += [s.say(RDType.DATA, psn=s.epoch + i, body=b"old %d" % i) for i in range(5)]
     run(lambda: len(e.data()) == 5, e)
@@ -139,7 +139,7 @@ def test_peers_that_are_in_use_for_ever_do_not_hide_the_idle_ones(end, strangers
         def come(s: Stranger = s, goal: int = i + 1) -> bool:
             c = s.challenge()
             s.other = c.source_epoch
-            s.say(RDType.ECHO, body=OFFER + cookie_of(c.body))
+            s.say(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
             s.drain()
             return counters["rd_evicted"] == goal
 

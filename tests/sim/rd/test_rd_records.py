@@ -8,7 +8,7 @@ from harness.rd_harness import QKEY, Peer
 from harness.verbs_harness import Rig, counter
 from unit.rd.rd_kit import HELLO, OFFER
 
-from siwarp.inspect.rd import RDDatagram, RDType, cookie_of
+from siwarp.inspect.rd import RDDatagram, RDType, handshake_cookie
 
 RECORDS, MORE = 64, 200
 
@@ -34,7 +34,7 @@ class Taker:
         challenge = RDDatagram(self.sock.recv(2048))
         assert challenge.type == RDType.CHALLENGE
         self.other = challenge.source_epoch
-        self.say(RDType.ECHO, OFFER + cookie_of(challenge.body))
+        self.say(RDType.ECHO, OFFER + handshake_cookie(challenge.body))
         assert RDDatagram(self.sock.recv(2048)).type == RDType.ACK
 
 

@@ -9,7 +9,14 @@ from unit.llp.llp_harness import Counters, setting
 from unit.rd.rd_kit import ACKED, HELLO, OFFER, QKEY, SEGMENT, Endpoint, Stranger, run
 
 from siwarp.inspect.crc import crc32c
-from siwarp.inspect.rd import COOKIE_LEN, HELLO_LEAST, RDDatagram, RDReason, RDType, cookie_of
+from siwarp.inspect.rd import (
+    COOKIE_LEN,
+    HELLO_LEAST,
+    RDDatagram,
+    RDReason,
+    RDType,
+    handshake_cookie,
+)
 
 # ---- establishing contact
 
@@ -26,7 +33,7 @@ def test_a_record_is_made_for_the_echo_alone_and_the_challenge_is_no_longer_than
     assert challenge.dest_epoch == s.epoch and challenge.source_epoch != 0
     assert lib.siw_rd_n_peers(e.c) == 0 and not e.news
     s.other = challenge.source_epoch
-    s.say(RDType.ECHO, body=OFFER + cookie_of(challenge.body))
+    s.say(RDType.ECHO, body=OFFER + handshake_cookie(challenge.body))
     ack = s.hear()
     assert (ack.type, ack.source_epoch, ack.dest_epoch) == (RDType.ACK, s.other, s.epoch)
     assert ack.acknowledged == s.epoch and ack.credit >= 64 and ack.ird == 7
@@ -47,7 +54,7 @@ def test_an_echo_with_any_octet_of_its_cookie_changed_makes_nothing(strange):
     c = s.challenge()
     s.other = c.source_epoch
     # Octets 4 to 11 of a cookie are not checked.
-    cookie = cookie_of(c.body)
+    cookie = handshake_cookie(c.body)
     for i in [*range(4), *range(12, 20)]:
         s.say(RDType.ECHO, body=OFFER + cookie[:i] + bytes([cookie[i] ^ 1]) + cookie[i + 1 :])
     assert s.silence() and lib.siw_rd_n_peers(e.c) == 0
@@ -60,11 +67,11 @@ def test_a_cookie_is_good_for_its_address_and_epochs_only(strange):
     s.other = c.source_epoch
     other = Stranger(e, epoch=s.epoch)
     other.other = s.other
-    other.say(RDType.ECHO, body=OFFER + cookie_of(c.body))
+    other.say(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
     assert other.silence()
     other.close()
-    s.say(RDType.ECHO, body=OFFER + cookie_of(c.body), source_epoch=s.epoch + 1)
-    s.say(RDType.ECHO, body=OFFER + cookie_of(c.body), dest_epoch=s.other + 1)
+    s.say(RDType.ECHO, body=OFFER + handshake_cookie(c.body), source_epoch=s.epoch + 1)
+    s.say(RDType.ECHO, body=OFFER + handshake_cookie(c.body), dest_epoch=s.other + 1)
     assert s.silence() and lib.siw_rd_n_peers(e.c) == 0
 
 
@@ -75,7 +82,7 @@ def test_an_echo_that_comes_twice_is_acknowledged_twice_and_resets_nothing(met):
     assert s.hear(RDType.ACK).acknowledged == s.epoch + 1
     fresh = s.challenge()
     assert fresh.source_epoch == s.other
-    s.say(RDType.ECHO, body=OFFER + cookie_of(fresh.body))
+    s.say(RDType.ECHO, body=OFFER + handshake_cookie(fresh.body))
     assert s.hear(RDType.ACK).acknowledged == s.epoch + 1
     assert not e.told("restarted") and e.data() == [b"one"]
 
@@ -84,7 +91,9 @@ def test_an_echo_that_comes_twice_is_acknowledged_twice_and_resets_nothing(met):
 def test_an_old_echo_does_not_bring_back_the_life_that_was(strange):
     e, s = strange
     old = s.challenge()
-    old_echo = s.build(RDType.ECHO, dest_epoch=old.source_epoch, body=OFFER + cookie_of(old.body))
+    old_echo = s.build(
+        RDType.ECHO, dest_epoch=old.source_epoch, body=OFFER + handshake_cookie(old.body)
+    )
     s.sock.sendto(bytes(old_echo), s.dest)
     assert s.hear(RDType.ACK)
     net.sleep(0.002)  # the time in a cookie has a resolution of one millisecond
@@ -146,12 +155,12 @@ def test_of_two_beginnings_at_once_the_one_with_the_greater_epoch_counts(end, by
     assert (c.source_epoch, c.dest_epoch) == (own, s.epoch)
     s.other = own
     counters = Counters()
-    s.say(RDType.ECHO, body=OFFER + cookie_of(c.body))
+    s.say(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
     if by < 0:
         run(lambda: counters["drop_rd_epoch"] == 1, e)
         s.drain()
         s.say(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
-        assert cookie_of(s.hear(RDType.ECHO).body) == b"c" * COOKIE_LEN
+        assert handshake_cookie(s.hear(RDType.ECHO).body) == b"c" * COOKIE_LEN
         s.say(RDType.ACK)
     data = s.hear(RDType.DATA)
     assert (data.body, data.psn) == (b"begun here", own)
@@ -206,7 +215,7 @@ def test_another_challenge_takes_the_place_of_one_whose_echoes_were_not_answered
     echo = s.hear(RDType.ECHO)
     while echo.dest_epoch == old:
         echo = s.hear(RDType.ECHO)
-    assert (echo.dest_epoch, cookie_of(echo.body)) == (s.epoch, b"2" * COOKIE_LEN)
+    assert (echo.dest_epoch, handshake_cookie(echo.body)) == (s.epoch, b"2" * COOKIE_LEN)
     s.say(RDType.ACK, source_epoch=old)
     assert s.hear(RDType.BYE).dest_epoch == old
     s.say(RDType.ACK)
@@ -295,8 +304,8 @@ def test_an_endpoint_without_crc_sends_zero_and_does_not_look_at_the_field(end):
     c = hear(RDType.CHALLENGE)
     assert c.crc == c.crc_expected() and counters["drop_crc"] == 1
     s.other = c.source_epoch
-    s.say(RDType.ECHO, body=OFFER + cookie_of(c.body), crc=1)
-    s.say(RDType.ECHO, body=OFFER + cookie_of(c.body))
+    s.say(RDType.ECHO, body=OFFER + handshake_cookie(c.body), crc=1)
+    s.say(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
     hear(RDType.ACK)
     assert counters["drop_crc"] == 2
     found.clear()

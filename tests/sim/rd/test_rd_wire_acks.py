@@ -15,7 +15,7 @@ from unit.llp.llp_harness import Counters, setting
 from unit.rd.rd_kit import OFFER, Endpoint, Stranger, pump, run
 
 from siwarp.inspect.crc import crc32c
-from siwarp.inspect.rd import COOKIE_LEN, CRC_LEN, RDDatagram, RDType, ack_body, cookie_of
+from siwarp.inspect.rd import COOKIE_LEN, CRC_LEN, RDDatagram, RDType, ack_body, handshake_cookie
 
 #: Acknowledgements that must have no effect.
 RNG = random.Random(4)
@@ -192,7 +192,7 @@ def test_the_peer_idle_longest_makes_room_and_one_in_use_does_not(end):
     c = strangers[2].challenge()
     strangers[2].other = c.source_epoch
     counters = Counters()
-    strangers[2].say(RDType.ECHO, body=OFFER + cookie_of(c.body))
+    strangers[2].say(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
     run(lambda: counters["drop_rd_peers"] == 1, e)
     with pytest.raises(OSError) as full:
         e.peer(strangers[2].address)

@@ -13,7 +13,7 @@ from siwarp.cm import CMEventType
 
 def destroy(end: End) -> None:
     """Destroy the queue pair without the id, as a C program may."""
-    assert lib.siw_destroy_qp(end.qp._live()) == 0
+    assert lib.siw_destroy_qp(end.qp._c_object()) == 0
     end.qp._c = None
 
 

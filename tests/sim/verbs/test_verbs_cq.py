@@ -31,4 +31,4 @@ def test_what_completed_before_arming_raises_no_event_but_is_seen_by_the_next_po
         assert other.poll() == []
     told.cq.req_notify()
     assert told.channel.get_cq_event(0.02) is None
-    assert lib.siw_poll_cq(told.cq._live(), 1, wc) == 1
+    assert lib.siw_poll_cq(told.cq._c_object(), 1, wc) == 1

@@ -336,7 +336,7 @@ def test_a_port_in_use_and_addresses_of_others_are_refused(wire: Wire) -> None:
 
 
 def test_a_channel_with_ids_and_a_device_with_a_channel_are_busy(rig: Rig) -> None:
-    ch = lib.siw_cm_create_channel(rig.ctx._live())
+    ch = lib.siw_cm_create_channel(rig.ctx._c_object())
     cm_id = lib.siw_cm_create_id(ch, ffi.NULL)
     assert lib.siw_cm_destroy_channel(ch) == -errno.EBUSY
     assert lib.siw_cm_destroy_id(cm_id) == 0

@@ -15,7 +15,7 @@ from siwarp.cm import CMEventType
 
 def destroy(end: End) -> None:
     """Destroy the id's queue pair with the C call, as a C program may."""
-    assert lib.siw_destroy_qp(end.qp._live()) == 0
+    assert lib.siw_destroy_qp(end.qp._c_object()) == 0
     end.qp._c = None
 
 
@@ -54,7 +54,7 @@ def test_a_new_queue_pair_in_the_same_memory_is_not_the_ids(two: Wire) -> None:
     destroy(a)
     assert a.event().type == CMEventType.DISCONNECTED
     fresh = a.rig.qp(qp_type=2)
-    assert a.id._call(lib.siw_cm_disconnect) in (0, -errno.ENOTCONN)
+    assert a.id._call_library(lib.siw_cm_disconnect) in (0, -errno.ENOTCONN)
     a.id.close()
     assert fresh.qp_state == 0
     fresh.close()

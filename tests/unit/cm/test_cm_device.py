@@ -94,7 +94,7 @@ def test_a_device_is_given_once_and_stays_while_the_id_does(pair: tuple[Rig, Rig
     id.set_device(pair[0].ctx)
     id.set_device(pair[0].ctx)
     assert refused(id.set_device, pair[1].ctx) == errno.EINVAL
-    assert lib.siw_close_device(pair[0].ctx._live()) == -errno.EBUSY
+    assert lib.siw_close_device(pair[0].ctx._c_object()) == -errno.EBUSY
 
 
 def test_migrating_an_id_moves_its_unread_events(rig: Rig) -> None:
@@ -209,13 +209,13 @@ def test_a_thread_waits_for_events_of_no_device_until_one_comes(rig: Rig) -> Non
     assert found[0] is not None and found[0].id is id
     os.set_blocking(channel.fileno(), False)
     event = ffi.new("struct siw_cm_event *")
-    assert lib.siw_cm_get_event(channel._live(), event, -1) == -errno.EAGAIN
+    assert lib.siw_cm_get_event(channel._c_object(), event, -1) == -errno.EAGAIN
 
 
 def test_a_child_of_fork_is_refused(rig: Rig) -> None:
     channel = CMEventChannel()
     id = CMID(channel)
-    c_channel, c_id = channel._live(), id._live()
+    c_channel, c_id = channel._c_object(), id._c_object()
     pid = os.fork()
     if pid == 0:
         stale = [
@@ -237,8 +237,8 @@ def test_a_device_closed_by_force_takes_its_ids_and_leaves_the_channel(rig: Rig)
     id.set_device(other.ctx)
     id.listen(("127.0.0.1", 0))
     id.tell(CMEventType.ADDR_RESOLVED)
-    assert lib.siw_close_device_forced(other.ctx._live()) == 0
-    assert lib.siw_cm_destroy_id(id._live()) == -errno.ESTALE
+    assert lib.siw_close_device_forced(other.ctx._c_object()) == 0
+    assert lib.siw_cm_destroy_id(id._c_object()) == -errno.ESTALE
     assert channel.get_event(0) is None
     second = CMID(channel)
     second.set_device(rig.ctx)
@@ -300,7 +300,7 @@ def test_a_queue_pair_that_connects_by_number_already_is_no_ids(rig: Rig) -> Non
 def test_a_call_that_lacks_an_argument_names_it(rig: Rig) -> None:
     channel = CMEventChannel()
     id = CMID(channel)
-    c_id, c_channel, context = id._live(), channel._live(), rig.ctx._live()
+    c_id, c_channel, context = id._c_object(), channel._c_object(), rig.ctx._c_object()
     none, address = ffi.NULL, ffi.new("struct siw_addr *")
     calls = {
         "id": [
@@ -346,16 +346,16 @@ def test_an_id_is_bound_once_and_to_an_address_of_a_known_family(rig: Rig) -> No
     id = CMID(CMEventChannel())
     address = ffi.new("struct siw_addr *")
     address.family = 99
-    assert lib.siw_cm_bind_addr(id._live(), address) == -errno.EINVAL
+    assert lib.siw_cm_bind_addr(id._c_object(), address) == -errno.EINVAL
     id.bind_addr(("127.0.0.1", 0))
     assert refused(id.bind_addr, ("127.0.0.1", 0)) == errno.EINVAL
-    assert lib.siw_cm_set_v6only(id._live(), 1) == -errno.EINVAL
+    assert lib.siw_cm_set_v6only(id._c_object(), 1) == -errno.EINVAL
     # The ids of a channel that belongs to a device listen on that device only.
     other = Rig()
     of_device = CMID(CMEventChannel(rig.ctx))
     address.family = 0
     listen_also = lib.siw_cm_listen_also
-    assert listen_also(of_device._live(), other.ctx._live(), address, 1) == -errno.EINVAL
+    assert listen_also(of_device._c_object(), other.ctx._c_object(), address, 1) == -errno.EINVAL
     channel_of_other = CMEventChannel(other.ctx)
-    assert lib.siw_cm_migrate_id(id._live(), channel_of_other._live()) == -errno.EINVAL
-    assert lib.siw_cm_migrate_id(id._live(), id.channel._live()) == 0
+    assert lib.siw_cm_migrate_id(id._c_object(), channel_of_other._c_object()) == -errno.EINVAL
+    assert lib.siw_cm_migrate_id(id._c_object(), id.channel._c_object()) == 0

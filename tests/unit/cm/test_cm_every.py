@@ -82,11 +82,11 @@ def test_the_port_must_be_free_at_each_address(rig: Rig) -> None:
 
 def test_the_interface_in_c_takes_an_address_without_a_family(rig: Rig) -> None:
     id = CMID(CMEventChannel(rig.ctx))
-    assert lib.siw_cm_listen(id._live(), addr_to_c(None), 8) == 0
+    assert lib.siw_cm_listen(id._c_object(), addr_to_c(None), 8) == 0
     assert id.local_addr[0] == "127.0.0.1"
     bad = addr_to_c(None)
     bad.family = 99
-    assert lib.siw_cm_listen(CMID(CMEventChannel(rig.ctx))._live(), bad, 8) == -errno.EINVAL
+    assert lib.siw_cm_listen(CMID(CMEventChannel(rig.ctx))._c_object(), bad, 8) == -errno.EINVAL
 
 
 def test_an_invalid_request_at_one_address_does_not_disturb_other_addresses(rig: Rig) -> None:

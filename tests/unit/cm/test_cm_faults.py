@@ -155,7 +155,7 @@ except OSError as e:
     print(e.errno, e)
 else:
     import siwarp.verbs.fault_plan as f
-    print("plan", f._current())
+    print("plan", f._current_fault_plan())
 """
 
 

@@ -209,7 +209,7 @@ def test_destroying_waits_until_another_thread_acknowledges(
     assert (told.event_type, told.element) == (kind, one)
     end: Callable[[], object] = one.close
     if how == "c":
-        c, one._c = one._live(), None
+        c, one._c = one._c_object(), None
         destroy = type(one)._destroy
         end = lambda: results.append(destroy(c))  # noqa: E731
     results: list[int] = []

@@ -175,7 +175,7 @@ def test_a_with_block_closes_memory_that_a_stream_still_sends_from(two: Wire) ->
     busy(mr.close, silent.end.qp)
     silent.end.id.close()
     silent.socket.close()
-    pd._close_all()
+    pd._close_with_children()
     assert mr.closed and silent.end.qp.closed and pd.closed
 
 

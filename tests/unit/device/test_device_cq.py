@@ -70,8 +70,8 @@ def test_poll_takes_as_many_as_are_asked_for_and_there_are(told: Told) -> None:
 
 def test_polling_for_none_or_less_is_nothing_or_refused(told: Told) -> None:
     wc = ffi.new("struct siw_wc[1]")
-    assert lib.siw_poll_cq(told.cq._live(), 0, wc) == 0
-    assert lib.siw_poll_cq(told.cq._live(), -1, wc) == -errno.EINVAL
+    assert lib.siw_poll_cq(told.cq._c_object(), 0, wc) == 0
+    assert lib.siw_poll_cq(told.cq._c_object(), -1, wc) == -errno.EINVAL
 
 
 def test_a_queue_wraps_around_many_times_in_order(rig: Rig) -> None:
@@ -89,9 +89,9 @@ def test_a_queue_wraps_around_many_times_in_order(rig: Rig) -> None:
 
 def test_what_is_still_in_use_is_busy(rig: Rig) -> None:
     ctx = Context()
-    pd = lib.siw_alloc_pd(ctx._live())
-    channel = lib.siw_create_comp_channel(ctx._live())
-    cq = lib.siw_create_cq(ctx._live(), 4, ffi.NULL, channel, 0)
+    pd = lib.siw_alloc_pd(ctx._c_object())
+    channel = lib.siw_create_comp_channel(ctx._c_object())
+    cq = lib.siw_create_cq(ctx._c_object(), 4, ffi.NULL, channel, 0)
     init = ffi.new("struct siw_qp_init_attr *", {"send_cq": cq, "recv_cq": cq, "qp_type": 4})
     qp = lib.siw_create_qp(pd, init)
     memory = ffi.new("char[8]")
@@ -101,7 +101,7 @@ def test_what_is_still_in_use_is_busy(rig: Rig) -> None:
     ah = lib.siw_create_ah(pd, addr)
     assert qp and mr and ah
     busy = -errno.EBUSY
-    assert lib.siw_close_device(ctx._live()) == busy
+    assert lib.siw_close_device(ctx._c_object()) == busy
     assert lib.siw_dealloc_pd(pd) == busy
     assert lib.siw_destroy_cq(cq) == busy
     assert lib.siw_destroy_comp_channel(channel) == busy
@@ -111,10 +111,10 @@ def test_what_is_still_in_use_is_busy(rig: Rig) -> None:
     assert lib.siw_dealloc_pd(pd) == busy
     assert lib.siw_destroy_ah(ah) == 0
     assert lib.siw_dealloc_pd(pd) == 0
-    assert lib.siw_close_device(ctx._live()) == busy
+    assert lib.siw_close_device(ctx._c_object()) == busy
     assert lib.siw_destroy_comp_channel(channel) == busy
     assert lib.siw_destroy_cq(cq) == 0
-    assert lib.siw_close_device(ctx._live()) == busy
+    assert lib.siw_close_device(ctx._c_object()) == busy
     assert lib.siw_destroy_comp_channel(channel) == 0
     ctx.close()
 
@@ -215,9 +215,9 @@ def test_the_time_of_a_wait_is_kept(told: Told) -> None:
         took = time.monotonic() - start
         assert seconds <= took < seconds + scale_limit(SLACK)
     which = ffi.new("struct siw_cq **")
-    assert lib.siw_get_cq_event(told.channel._live(), which, ffi.NULL, 0) == -errno.EAGAIN
+    assert lib.siw_get_cq_event(told.channel._c_object(), which, ffi.NULL, 0) == -errno.EAGAIN
     start = time.monotonic()
-    assert lib.siw_get_cq_event(told.channel._live(), which, ffi.NULL, 30) == -errno.EAGAIN
+    assert lib.siw_get_cq_event(told.channel._c_object(), which, ffi.NULL, 30) == -errno.EAGAIN
     assert 0.03 <= time.monotonic() - start < scale_limit(SLACK)
 
 
@@ -299,10 +299,10 @@ def test_a_wait_in_another_thread_wakes_when_this_one_completes_something(told: 
 
 def test_destroying_a_queue_waits_for_the_events_that_were_taken(rig: Rig) -> None:
     channel = rig.channel()
-    cq = lib.siw_create_cq(rig.ctx._live(), 4, ffi.NULL, channel._live(), 0)
+    cq = lib.siw_create_cq(rig.ctx._c_object(), 4, ffi.NULL, channel._c_object(), 0)
     init = ffi.new("struct siw_qp_init_attr *", {"send_cq": cq, "recv_cq": cq, "qp_type": 4})
     init.cap.max_recv_wr = 2
-    qp = lib.siw_create_qp(rig.pd._live(), init)
+    qp = lib.siw_create_qp(rig.pd._c_object(), init)
     for state in (1, 6):
         attr = ffi.new("struct siw_qp_attr *", {"qp_state": state})
         assert lib.siw_modify_qp(qp, attr, 1) == 0
@@ -311,7 +311,7 @@ def test_destroying_a_queue_waits_for_the_events_that_were_taken(rig: Rig) -> No
     for _ in range(2):
         assert lib.siw_req_notify_cq(cq, 0) == 0
         assert lib.siw_post_recv(qp, wr, ffi.NULL) == 0
-        assert lib.siw_get_cq_event(channel._live(), which, ffi.NULL, 5000) == 0
+        assert lib.siw_get_cq_event(channel._c_object(), which, ffi.NULL, 5000) == 0
         assert which[0] == cq
     assert lib.siw_destroy_qp(qp) == 0
     done = threading.Event()
@@ -342,15 +342,17 @@ def test_an_event_that_nobody_took_goes_with_its_queue(told: Told) -> None:
 
 def test_the_users_pointer_comes_back_with_the_event(rig: Rig) -> None:
     channel = rig.channel()
-    cq = lib.siw_create_cq(rig.ctx._live(), 4, ffi.cast("void *", 0x1234), channel._live(), 0)
+    cq = lib.siw_create_cq(
+        rig.ctx._c_object(), 4, ffi.cast("void *", 0x1234), channel._c_object(), 0
+    )
     init = ffi.new("struct siw_qp_init_attr *", {"send_cq": cq, "recv_cq": cq, "qp_type": 4})
-    qp = lib.siw_create_qp(rig.pd._live(), init)
+    qp = lib.siw_create_qp(rig.pd._c_object(), init)
     assert lib.siw_modify_qp(qp, ffi.new("struct siw_qp_attr *", {"qp_state": 1}), 1) == 0
     assert lib.siw_post_recv(qp, ffi.new("struct siw_recv_wr *"), ffi.NULL) == 0
     assert lib.siw_req_notify_cq(cq, 0) == 0
     assert lib.siw_modify_qp(qp, ffi.new("struct siw_qp_attr *", {"qp_state": 6}), 1) == 0
     which, user = ffi.new("struct siw_cq **"), ffi.new("void **")
-    assert lib.siw_get_cq_event(channel._live(), which, user, 1000) == 0
+    assert lib.siw_get_cq_event(channel._c_object(), which, user, 1000) == 0
     assert (which[0], user[0]) == (cq, ffi.cast("void *", 0x1234))
     lib.siw_ack_cq_events(cq, 5)  # acknowledges more events than were read
     assert lib.siw_destroy_qp(qp) == 0

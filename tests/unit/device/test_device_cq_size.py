@@ -80,7 +80,7 @@ def test_a_queue_is_resized_while_others_fill_and_empty_it(rig: Rig) -> None:
 
 
 def test_a_destroyed_queue_refuses_to_be_resized_and_destroyed_again(rig: Rig) -> None:
-    cq = lib.siw_create_cq(rig.ctx._live(), 4, ffi.NULL, ffi.NULL, 0)
+    cq = lib.siw_create_cq(rig.ctx._c_object(), 4, ffi.NULL, ffi.NULL, 0)
     assert lib.siw_destroy_cq(cq) == 0
     assert lib.siw_resize_cq(cq, 8) == -errno.EINVAL
     assert lib.siw_destroy_cq(cq) == -errno.EINVAL

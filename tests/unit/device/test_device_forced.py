@@ -69,7 +69,7 @@ def test_completed_data_reaches_the_peer(size: int) -> None:
     b.recv(7)
     a.post(SEND, length=size)
     assert poll(a.scq)[0].ok
-    assert lib.siw_close_device_forced(active.ctx._live()) == 0
+    assert lib.siw_close_device_forced(active.ctx._c_object()) == 0
     wc = poll(b.rcq)[0]
     assert wc.ok and b.mem.read(size) == data
     assert b.event().type == CMEventType.DISCONNECTED
@@ -114,7 +114,7 @@ def test_a_forced_close_takes_all_handles_along() -> None:
     for one in (rig.ctx, *made):
         one.close()
         with pytest.raises(StateError) as told:
-            one._live()
+            one._c_object()
         assert told.value.errno == errno.EBADF
     rig.ctx.close(force=True)
     with pytest.raises(StateError):

@@ -105,16 +105,16 @@ def test_every_call_on_what_a_forked_child_inherited_says_estale(two: Wire) -> N
     a, _ = two.connect(size=64)
     ud = Pair(two.active)
     inherited = {
-        "struct siw_context": two.active.ctx._live(),
-        "struct siw_pd": two.active.pd._live(),
-        "struct siw_comp_channel": a.events._live(),
-        "struct siw_cq": a.scq._live(),
-        "struct siw_qp": a.qp._live(),
-        "struct siw_mr": a.mem._live(),
-        "struct siw_ah": ud.to_b._live(),
-        "struct siw_srq": SRQ(two.active.pd)._live(),
-        "struct siw_cm_channel": a.channel._live(),
-        "struct siw_cm_id": a.id._live(),
+        "struct siw_context": two.active.ctx._c_object(),
+        "struct siw_pd": two.active.pd._c_object(),
+        "struct siw_comp_channel": a.events._c_object(),
+        "struct siw_cq": a.scq._c_object(),
+        "struct siw_qp": a.qp._c_object(),
+        "struct siw_mr": a.mem._c_object(),
+        "struct siw_ah": ud.to_b._c_object(),
+        "struct siw_srq": SRQ(two.active.pd)._c_object(),
+        "struct siw_cm_channel": a.channel._c_object(),
+        "struct siw_cm_id": a.id._c_object(),
     }
 
     def wrong() -> list[str]:
@@ -378,14 +378,14 @@ rig.close()
 def test_a_child_made_while_a_thread_waits_and_the_lock_is_held_gets_an_answer(rig: Rig) -> None:
     pair = Pair(rig)
     # The lock word as left by a thread that does not exist in the child: locked for ever.
-    progress = ffi.cast("uint32_t *", rig.ctx._live())
+    progress = ffi.cast("uint32_t *", rig.ctx._c_object())
 
     def child() -> bool:
         progress[0] = 1
         start = time.monotonic()
-        assert lib.siw_poll_cq(pair.rcq._live(), 1, ffi.new("struct siw_wc *")) == -errno.ESTALE
-        assert lib.siw_destroy_qp(pair.a._live()) == -errno.ESTALE
-        assert lib.siw_close_device(rig.ctx._live()) == -errno.ESTALE
+        assert lib.siw_poll_cq(pair.rcq._c_object(), 1, ffi.new("struct siw_wc *")) == -errno.ESTALE
+        assert lib.siw_destroy_qp(pair.a._c_object()) == -errno.ESTALE
+        assert lib.siw_close_device(rig.ctx._c_object()) == -errno.ESTALE
         return time.monotonic() - start < 5
 
     assert forked(child)

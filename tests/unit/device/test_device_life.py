@@ -438,7 +438,7 @@ def test_beside_a_thread_that_waits_the_progress_thread_sleeps() -> None:
     mine.cq(16, channel)
     waiter = threading.Thread(
         target=lambda: lib.siw_get_cq_event(
-            channel._live(), ffi.new("struct siw_cq **"), ffi.NULL, 1500
+            channel._c_object(), ffi.new("struct siw_cq **"), ffi.NULL, 1500
         )
     )
     waiter.start()

@@ -40,12 +40,12 @@ def until_full(make: Any, destroy: Any, limit: int) -> Iterator[list[Any]]:
 
 def test_the_limit_of_protection_domains(rig: Rig) -> None:
     limit = rig.ctx.query_device().max_pd - 1  # minus the PD that the fixture `rig` has
-    with until_full(lambda: lib.siw_alloc_pd(rig.ctx._live()), lib.siw_dealloc_pd, limit):
+    with until_full(lambda: lib.siw_alloc_pd(rig.ctx._c_object()), lib.siw_dealloc_pd, limit):
         pass
 
 
 def test_completion_queues(rig: Rig) -> None:
-    c = rig.ctx._live()
+    c = rig.ctx._c_object()
     limit = rig.ctx.query_device().max_cq
 
     def make() -> Any:
@@ -64,12 +64,13 @@ def test_the_largest_completion_queue(rig: Rig) -> None:
 def test_queue_pairs(rig: Rig) -> None:
     cq = rig.cq()
     init = ffi.new(
-        "struct siw_qp_init_attr *", {"send_cq": cq._live(), "recv_cq": cq._live(), "qp_type": 2}
+        "struct siw_qp_init_attr *",
+        {"send_cq": cq._c_object(), "recv_cq": cq._c_object(), "qp_type": 2},
     )
 
     def make() -> Any:
         init.cap = {"max_send_wr": 1, "max_recv_wr": 1}
-        return lib.siw_create_qp(rig.pd._live(), init)
+        return lib.siw_create_qp(rig.pd._c_object(), init)
 
     limit = rig.ctx.query_device().max_qp
     with until_full(make, lib.siw_destroy_qp, limit) as made:
@@ -77,7 +78,7 @@ def test_queue_pairs(rig: Rig) -> None:
 
 
 def test_shared_receive_queues(rig: Rig) -> None:
-    pd, destroy = rig.pd._live(), lib.siw_destroy_srq
+    pd, destroy = rig.pd._c_object(), lib.siw_destroy_srq
     init = ffi.new("struct siw_srq_init_attr *")
 
     def make() -> Any:
@@ -92,7 +93,7 @@ def test_shared_receive_queues(rig: Rig) -> None:
 def test_address_handles(rig: Rig) -> None:
     addr = ffi.new("struct siw_addr *")
     assert lib.siw_addr_parse(b"127.0.0.1", 5, addr) == 0
-    pd, make, destroy = rig.pd._live(), lib.siw_create_ah, lib.siw_destroy_ah
+    pd, make, destroy = rig.pd._c_object(), lib.siw_create_ah, lib.siw_destroy_ah
     with until_full(lambda: make(pd, addr), destroy, rig.ctx.query_device().max_ah):
         pass
 
@@ -100,7 +101,7 @@ def test_address_handles(rig: Rig) -> None:
 # The test makes a million registrations, each of which takes microseconds under a sanitizer.
 @pytest.mark.scales
 def test_memory_regions(rig: Rig) -> None:
-    pd, reg, limit = rig.pd._live(), lib.siw_reg_mr, rig.ctx.query_device().max_mr
+    pd, reg, limit = rig.pd._c_object(), lib.siw_reg_mr, rig.ctx.query_device().max_mr
     with until_full(lambda: reg(pd, ffi.NULL, 0, 0), lib.siw_dereg_mr, limit) as made:
         assert len({mr.lkey for mr in made}) == limit
 

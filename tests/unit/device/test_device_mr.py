@@ -53,7 +53,7 @@ def pages(request: pytest.FixtureRequest) -> Iterator[Pages]:
 
 def reg(rig: Rig, address: int, length: int, access: int) -> int:
     """Register and deregister; return 0 or the errno."""
-    mr = lib.siw_reg_mr(rig.pd._live(), ffi.cast("void *", address), length, access)
+    mr = lib.siw_reg_mr(rig.pd._c_object(), ffi.cast("void *", address), length, access)
     if not mr:
         return int(ffi.errno)
     assert (int(ffi.cast("uintptr_t", mr.addr)), mr.length) == (address, length)
@@ -108,7 +108,7 @@ def test_an_access_to_unmapped_pages_inside_a_region_fails(rig: Rig, pair: Pair)
     hole = libc.mmap(None, 5 * PAGE, PROT_RW, MAP_FLAGS, -1, 0)
     # an unmapped page could be filled by another mapping
     assert libc.mprotect(hole + 2 * PAGE, PAGE, PROT_NONE) == 0
-    mr = lib.siw_reg_mr(rig.pd._live(), ffi.cast("void *", hole), 5 * PAGE, LOCAL)
+    mr = lib.siw_reg_mr(rig.pd._c_object(), ffi.cast("void *", hole), 5 * PAGE, LOCAL)
     assert mr
     for offset, status in [
         (0, WCStatus.SUCCESS),
@@ -172,7 +172,7 @@ def test_a_tebibyte_is_registered_and_its_last_octet_sent(rig: Rig, pair: Pair) 
     base = libc.mmap(None, size, PROT_RW, MAP_FLAGS, -1, 0)
     assert base not in (None, ctypes.c_void_p(-1).value)
     try:
-        mr = lib.siw_reg_mr(rig.pd._live(), ffi.cast("void *", base), size, LOCAL)
+        mr = lib.siw_reg_mr(rig.pd._c_object(), ffi.cast("void *", base), size, LOCAL)
         assert mr
         ctypes.memset(base + size - 1, 0x77, 1)
         pair.recv()

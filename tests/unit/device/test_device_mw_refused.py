@@ -237,10 +237,10 @@ def test_a_bind_waits_in_sqd_for_its_turn(ends: tuple[End, End]) -> None:
 
 def test_windows_have_a_limit_that_can_be_reached(rig: Rig) -> None:
     most = rig.ctx.query_device().max_mw
-    made = [lib.siw_alloc_mw(rig.pd._live(), 1 + i % 2) for i in range(most)]
+    made = [lib.siw_alloc_mw(rig.pd._c_object(), 1 + i % 2) for i in range(most)]
     assert all(made)
     assert len({mw.rkey for mw in made}) == most
-    assert not lib.siw_alloc_mw(rig.pd._live(), 1)
+    assert not lib.siw_alloc_mw(rig.pd._c_object(), 1)
     assert ffi.errno == errno.ENOMEM
     assert [lib.siw_dealloc_mw(mw) for mw in made] == [0] * most
     MW(rig.pd).close()

@@ -73,7 +73,7 @@ def test_another_pd_makes_it_of_use_there_and_nowhere_else(rig: Rig, pair: Pair)
     assert mr.pd is other
     assert not works(pair, mr.lkey, mr.addr)
     assert refused(other.close) == errno.EBUSY
-    assert lib.siw_dealloc_pd(other._live()) == -errno.EBUSY
+    assert lib.siw_dealloc_pd(other._c_object()) == -errno.EBUSY
     mr.rereg(pd=rig.pd)
     assert works(pair, mr.lkey, mr.addr)
     other.close()
@@ -192,7 +192,7 @@ def c_rereg(mr: Any, flags: int, pd: Any, address: int, length: int, access: int
 def test_an_invalid_rereg_leaves_the_region_unchanged(rig: Rig, pair: Pair) -> None:
     memory = ffi.new("char[64]")
     here = int(ffi.cast("uintptr_t", memory))
-    pd = rig.pd._live()
+    pd = rig.pd._c_object()
     mr = lib.siw_reg_mr(pd, memory, 64, AccessFlag.LOCAL_WRITE)
     key = mr.lkey
     elsewhere = Rig()
@@ -203,7 +203,7 @@ def test_an_invalid_rereg_leaves_the_region_unchanged(rig: Rig, pair: Pair) -> N
         (8, pd, here, 64, 0, errno.EINVAL),
         (TRANSLATION | 8, pd, here, 64, 0, errno.EINVAL),
         (NEW_PD, ffi.NULL, here, 64, 0, errno.EINVAL),
-        (NEW_PD, elsewhere.pd._live(), here, 64, 0, errno.EINVAL),
+        (NEW_PD, elsewhere.pd._c_object(), here, 64, 0, errno.EINVAL),
         (TRANSLATION, pd, gone, 64, 0, errno.EFAULT),
         (TRANSLATION, pd, here, most + 1, 0, errno.EINVAL),
         (TRANSLATION, pd, here, 2**64 - 1, 0, errno.EINVAL),

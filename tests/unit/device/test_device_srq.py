@@ -328,7 +328,7 @@ def test_a_pd_cannot_be_closed_while_an_srq_stands_on_it(rig: Rig) -> None:
 
 def test_one_that_was_destroyed_refuses_all_that_comes_too_late(rig: Rig) -> None:
     init = ffi.new("struct siw_srq_init_attr *", {"attr": {"max_wr": 4, "max_sge": 1}})
-    srq = lib.siw_create_srq(rig.pd._live(), init)
+    srq = lib.siw_create_srq(rig.pd._c_object(), init)
     wr, bad = ffi.new("struct siw_recv_wr *"), ffi.new("struct siw_recv_wr **")
     attr = ffi.new("struct siw_srq_attr *", {"srq_limit": 1})
     assert lib.siw_post_srq_recv(srq, wr, bad) == 0
@@ -359,7 +359,7 @@ def test_a_send_that_finds_it_empty_is_received_once_somebody_posts(two: Wire) -
 
 
 def test_which_receive_was_refused_is_told_to_who_asks_and_to_nobody_else(rig: Rig) -> None:
-    srq = rig.srq(2)._live()
+    srq = rig.srq(2)._c_object()
     wrs = ffi.new("struct siw_recv_wr[3]")
     wrs[0].next, wrs[1].next = wrs + 1, wrs + 2
     bad = ffi.new("struct siw_recv_wr **", wrs)

@@ -337,8 +337,8 @@ def test_a_wait_whose_time_is_over_before_the_thread_sleeps_ends_at_once(build_d
 def test_a_destroyed_queue_pair_is_dead_to_c_programs_too(rig: Rig, kind: QPType) -> None:
     cq = rig.cq()
     init = ffi.new("struct siw_qp_init_attr *", {"qp_type": kind})
-    init.send_cq = init.recv_cq = cq._live()
-    qp = lib.siw_create_qp(rig.pd._live(), init)
+    init.send_cq = init.recv_cq = cq._c_object()
+    qp = lib.siw_create_qp(rig.pd._c_object(), init)
     attr = ffi.new("struct siw_qp_attr *", {"qp_state": 1})
     assert lib.siw_modify_qp(qp, attr, 1) == 0
     recv, send = ffi.new("struct siw_recv_wr *"), ffi.new("struct siw_send_wr *")
@@ -352,7 +352,7 @@ def test_a_destroyed_queue_pair_is_dead_to_c_programs_too(rig: Rig, kind: QPType
     assert lib.siw_query_qp(qp, attr, ffi.NULL) == -errno.EINVAL
     assert lib.siw_destroy_qp(qp) == -errno.EINVAL
     # The next queue pair may use the same memory and must inherit nothing from the destroyed one.
-    again = lib.siw_create_qp(rig.pd._live(), init)
+    again = lib.siw_create_qp(rig.pd._c_object(), init)
     got = ffi.new("struct siw_qp_attr *")
     assert lib.siw_query_qp(again, got, ffi.NULL) == 0
     assert got.qp_state == QPState.RESET

@@ -52,7 +52,7 @@ class WaitsForCompletions(Waits):
 
     def get(self, ms: int) -> int:
         cq = ffi.new("struct siw_cq **")
-        r = int(lib.siw_get_cq_event(self.channel._live(), cq, ffi.NULL, ms))
+        r = int(lib.siw_get_cq_event(self.channel._c_object(), cq, ffi.NULL, ms))
         if not r:
             lib.siw_ack_cq_events(cq[0], 1)
         return r
@@ -70,7 +70,7 @@ class WaitsForAsync(Waits):
 
     def get(self, ms: int) -> int:
         event = ffi.new("struct siw_async_event *")
-        r = int(lib.siw_get_async_event(self.rig.ctx._live(), event, ms))
+        r = int(lib.siw_get_async_event(self.rig.ctx._c_object(), event, ms))
         if not r:
             lib.siw_ack_async_event(event)
         return r
@@ -89,7 +89,9 @@ class WaitsForConnections(Waits):
         self.ids: list[CMID] = []
 
     def get(self, ms: int) -> int:
-        return int(lib.siw_cm_get_event(self.channel._live(), ffi.new("struct siw_cm_event *"), ms))
+        return int(
+            lib.siw_cm_get_event(self.channel._c_object(), ffi.new("struct siw_cm_event *"), ms)
+        )
 
     def cause(self) -> None:
         self.nobody.close()
@@ -141,11 +143,11 @@ def test_reading_the_descriptor_directly_does_not_block_others(
 
 
 def test_an_async_event_has_the_users_pointer_of_its_object(rig: Rig) -> None:
-    cq = lib.siw_create_cq(rig.ctx._live(), 1, ffi.cast("void *", 0x11), ffi.NULL, 0)
+    cq = lib.siw_create_cq(rig.ctx._c_object(), 1, ffi.cast("void *", 0x11), ffi.NULL, 0)
     init = ffi.new("struct siw_srq_init_attr *")
     init.srq_context = ffi.cast("void *", 0x22)
     init.attr.max_wr = 4
-    srq = lib.siw_create_srq(rig.pd._live(), init)
+    srq = lib.siw_create_srq(rig.pd._c_object(), init)
     qps = []
     for user in (0x33, 0x44):  # the second object may use the memory of the destroyed one
         qp_init = ffi.new("struct siw_qp_init_attr *")
@@ -153,7 +155,7 @@ def test_an_async_event_has_the_users_pointer_of_its_object(rig: Rig) -> None:
         qp_init.send_cq = qp_init.recv_cq = cq
         qp_init.srq = srq
         qp_init.qp_type = lib.SIW_QPT_UD
-        qps.append(lib.siw_create_qp(rig.pd._live(), qp_init))
+        qps.append(lib.siw_create_qp(rig.pd._c_object(), qp_init))
         if user == 0x33:
             assert lib.siw_destroy_qp(qps.pop()) == 0
     attr = ffi.new("struct siw_qp_attr *", {"qp_state": lib.SIW_QPS_ERR})
@@ -165,7 +167,7 @@ def test_an_async_event_has_the_users_pointer_of_its_object(rig: Rig) -> None:
         (lib.SIW_EVENT_QP_LAST_WQE_REACHED, 0x44),
         (lib.SIW_EVENT_SRQ_LIMIT_REACHED, 0x22),
     ):
-        assert lib.siw_get_async_event(rig.ctx._live(), event, 1000) == 0
+        assert lib.siw_get_async_event(rig.ctx._c_object(), event, 1000) == 0
         assert (event.event_type, int(ffi.cast("uintptr_t", event.user_context))) == (kind, user)
         lib.siw_ack_async_event(event)
     assert lib.siw_destroy_qp(qps[0]) == lib.siw_destroy_srq(srq) == lib.siw_destroy_cq(cq) == 0

@@ -33,7 +33,7 @@ from siwarp.inspect import (
     examine,
 )
 from siwarp.inspect.capture import examine_packets
-from siwarp.inspect.packets import packets_of_scapy
+from siwarp.inspect.packets import packets_from_scapy
 
 
 def write_sample_capture(path: Path) -> Path:
@@ -177,4 +177,4 @@ def test_no_octets_on_a_connection_cost_a_traceback(octets: bytes, who: int, beg
     )
     link.send(who, begin + octets, [33])
     link.packets.append(make_udp_packet(octets))
-    check_dissection_invariants(examine_packets(packets_of_scapy(link.packets)))
+    check_dissection_invariants(examine_packets(packets_from_scapy(link.packets)))

@@ -23,7 +23,7 @@ from siwarp.inspect import (
     capture,
 )
 from siwarp.inspect.messages import Message
-from siwarp.inspect.packets import packets_of_scapy
+from siwarp.inspect.packets import packets_from_scapy
 
 
 def test_behind_a_gap_a_response_is_looked_for_no_further_than_it_has_to_be(
@@ -37,15 +37,15 @@ def test_behind_a_gap_a_response_is_looked_for_no_further_than_it_has_to_be(
             1, make_tagged_fpdu(Opcode.RDMA_READ_RESPONSE, n, 0, b"1234")
         )
     del link.packets[len(link.packets) // 2]
-    fits = capture._fits
+    fits = capture._response_fits_request
 
     def fits_with_call_count(asked: Message, response: Message) -> bool:
         nonlocal looks
         looks += 1
         return fits(asked, response)
 
-    monkeypatch.setattr(capture, "_fits", fits_with_call_count)
-    found = capture.examine_packets(packets_of_scapy(link.packets))
+    monkeypatch.setattr(capture, "_response_fits_request", fits_with_call_count)
+    found = capture.examine_packets(packets_from_scapy(link.packets))
     # + 1 for the MPA Reply, which answers the Request
     assert sum(m.answers is not None for m in found.messages) == count
     assert looks < 4 * count
@@ -61,5 +61,5 @@ def test_each_error_message_of_a_long_exchange_is_about_the_last_message_of_its_
         head = DDPDatagram(opcode=7, qn=2, q_key=5)
         errors.append(make_udp_packet(bytes(UDDatagram(segment=head / told)), B, A))
     packets = [make_udp_packet(o) for o in [*octets, *octets]] + errors
-    found = capture.examine_packets(packets_of_scapy(packets)).messages
+    found = capture.examine_packets(packets_from_scapy(packets)).messages
     assert [m.about for m in found] == [None] * 4 + [3, 4]

@@ -56,12 +56,12 @@ def parse_addr(host: str = "127.0.0.1", port: int = 9) -> Any:
 def make_send_wr_struct(w: VerbsObjects, **members: Any) -> Any:
     """Return a work request as the C struct, not wrapped in a Python object."""
     wr = ffi.new("struct siw_send_wr *", {"opcode": WROpcode.SEND, **members})
-    wr.wr.ud.ah = w.ah._live()
+    wr.wr.ud.ah = w.ah._c_object()
     return wr
 
 
 def post_send_struct(qp: QP, wr: Any) -> int:
-    return int(lib.siw_post_send(qp._live(), wr, NULL))
+    return int(lib.siw_post_send(qp._c_object(), wr, NULL))
 
 
 def wait_interrupted_by_signal(w: VerbsObjects) -> object:
@@ -79,7 +79,7 @@ def wait_interrupted_by_signal(w: VerbsObjects) -> object:
     knocking = threading.Thread(target=send_signals_until_stopped)
     knocking.start()
     try:
-        return lib.siw_get_cq_event(channel._live(), out, context, 20000)
+        return lib.siw_get_cq_event(channel._c_object(), out, context, 20000)
     finally:
         stop.set()
         knocking.join()
@@ -88,26 +88,26 @@ def wait_interrupted_by_signal(w: VerbsObjects) -> object:
 
 def destroy_srq_twice(w: VerbsObjects) -> object:
     srq = SRQ(w.pd)
-    c = srq._live()
+    c = srq._c_object()
     srq.close()
     return lib.siw_destroy_srq(c)
 
 
 def deregister_mr_twice(w: VerbsObjects) -> object:
     memory = ffi.new("char[]", 64)
-    mr = lib.siw_reg_mr(w.pd._live(), memory, 64, 1)
+    mr = lib.siw_reg_mr(w.pd._c_object(), memory, 64, 1)
     assert lib.siw_dereg_mr(mr) == 0
     return lib.siw_dereg_mr(mr)
 
 
 def share_socket_of_closed_qp(w: VerbsObjects) -> object:
     qp = w.make_ud_qp()
-    c = qp._live()
+    c = qp._c_object()
     qp.close()
     init = ffi.new("struct siw_qp_init_attr *")
-    init.send_cq = init.recv_cq = w.cq._live()
+    init.send_cq = init.recv_cq = w.cq._c_object()
     init.qp_type, init.shared_socket_qp = QPType.UD, c
-    return lib.siw_create_qp(w.pd._live(), init)
+    return lib.siw_create_qp(w.pd._c_object(), init)
 
 
 def create_qp_without_free_port(w: VerbsObjects) -> QP:
@@ -192,20 +192,20 @@ def connected_pair_in_sqd(w: VerbsObjects) -> tuple[Any, MR]:
 def deregister_mr_of_posted_send(w: VerbsObjects) -> object:
     both, mr = connected_pair_in_sqd(w)
     both[0].qp.post_send(SendWR(sg=[mr.sge()]))
-    return lib.siw_dereg_mr(mr._live())
+    return lib.siw_dereg_mr(mr._c_object())
 
 
 def deregister_bound_mr(w: VerbsObjects) -> object:
     both, mr = connected_pair_in_sqd(w)
     MW(w.pd).bind(both[0].qp, mr)
-    return lib.siw_dereg_mr(mr._live())
+    return lib.siw_dereg_mr(mr._c_object())
 
 
 def destroy_ah_of_posted_send(w: VerbsObjects) -> object:
     qp = w.make_ud_qp()
     qp.modify(QPAttr(qp_state=QPState.SQD))
     qp.post_send(w.make_send_wr())
-    return lib.siw_destroy_ah(w.ah._live())
+    return lib.siw_destroy_ah(w.ah._c_object())
 
 
 def shrink_full_srq(w: VerbsObjects) -> None:
@@ -252,7 +252,7 @@ def connect_call(**param: Any) -> Call:
 
 def modify_qp_struct(qp: QP, mask: int, **members: Any) -> int:
     attr = ffi.new("struct siw_qp_attr *", members)
-    return int(lib.siw_modify_qp(qp._live(), attr, mask))
+    return int(lib.siw_modify_qp(qp._c_object(), attr, mask))
 
 
 def uc_qp_in_init(w: VerbsObjects) -> QP:
@@ -310,20 +310,20 @@ def device_calls(tmp: Path) -> list[Call]:
     return [
         lambda _: lib.siw_alloc_pd(NULL),
         destroy_srq_twice,
-        lambda w: lib.siw_poll_cq(w.cq._live(), -1, NULL),
+        lambda w: lib.siw_poll_cq(w.cq._c_object(), -1, NULL),
         lambda w: w.make_rc_qp().modify(QPAttr(rnr_retry=8)),
         lambda w: lib.siw_get_cq_event(
-            CompChannel(w.ctx)._live(), ffi.new("struct siw_cq **"), NULL, 0
+            CompChannel(w.ctx)._c_object(), ffi.new("struct siw_cq **"), NULL, 0
         ),
         wait_interrupted_by_signal,
         lambda _: lib.siw_open_device_by_addr(parse_addr("192.0.2.1")),
-        lambda w: lib.siw_close_device(w.ctx._live()),
+        lambda w: lib.siw_close_device(w.ctx._c_object()),
         lambda _: lib.siw_faults_set(b"loss=banana"),
         second_capture_call(tmp),
         lambda _: lib.siw_capture_start(b"/dev/null"),
         lambda _: lib.siw_addr_parse(b"no address", 1, ffi.new("struct siw_addr *")),
-        lambda w: lib.siw_create_ah(w.pd._live(), ffi.new("struct siw_addr *")),
-        lambda w: (w.make_ud_qp(), lib.siw_dealloc_pd(w.pd._live())),
+        lambda w: lib.siw_create_ah(w.pd._c_object(), ffi.new("struct siw_addr *")),
+        lambda w: (w.make_ud_qp(), lib.siw_dealloc_pd(w.pd._c_object())),
         lambda _: lib.siw_capture_start(b"/nowhere/at/all"),
     ]
 
@@ -331,19 +331,19 @@ def device_calls(tmp: Path) -> list[Call]:
 def memory_calls() -> list[Call]:
     """Regions and windows."""
     return [
-        lambda w: lib.siw_reg_mr(w.pd._live(), ffi.cast("void *", 4096), (1 << 63) + 4096, 0),
-        lambda w: lib.siw_reg_mr(w.pd._live(), ffi.cast("void *", (1 << 64) - 4096), 8192, 0),
-        lambda w: lib.siw_reg_mr(w.pd._live(), ffi.cast("void *", 4096), 8, 0),
+        lambda w: lib.siw_reg_mr(w.pd._c_object(), ffi.cast("void *", 4096), (1 << 63) + 4096, 0),
+        lambda w: lib.siw_reg_mr(w.pd._c_object(), ffi.cast("void *", (1 << 64) - 4096), 8192, 0),
+        lambda w: lib.siw_reg_mr(w.pd._c_object(), ffi.cast("void *", 4096), 8, 0),
         lambda w: MR(w.pd, 8, PLAIN | AccessFlag.ZERO_BASED, iova=8),
         lambda w: MR(
             w.pd, 8, PLAIN | AccessFlag.REMOTE_INVALIDATE | AccessFlag.MW_BIND, qp=w.make_rc_qp()
         ),
-        lambda w: lib.siw_reg_mr_qp(w.make_ud_qp()._live(), ffi.new("char[8]"), 8, 0),
+        lambda w: lib.siw_reg_mr_qp(w.make_ud_qp()._c_object(), ffi.new("char[8]"), 8, 0),
         deregister_mr_of_posted_send,
         deregister_bound_mr,
         deregister_mr_twice,
         lambda w: (lambda mr: mr.rereg(pd=PD(w.ctx)))(MR(w.pd, 8, qp=w.make_rc_qp())),
-        lambda w: (lambda held: lib.siw_dealloc_mw(held[0]._live()))(
+        lambda w: (lambda held: lib.siw_dealloc_mw(held[0]._c_object()))(
             test_misuse_mw.post_bind_in_sqd(w)
         ),
         destroy_ah_of_posted_send,
@@ -353,18 +353,21 @@ def memory_calls() -> list[Call]:
 def queue_calls() -> list[Call]:
     """Completion queues and shared receive queues."""
     return [
-        lambda w: (lambda ch: (CQ(w.ctx, channel=ch), lib.siw_destroy_comp_channel(ch._live())))(
-            CompChannel(w.ctx)
-        ),
+        lambda w: (
+            lambda ch: (CQ(w.ctx, channel=ch), lib.siw_destroy_comp_channel(ch._c_object()))
+        )(CompChannel(w.ctx)),
         lambda w: CQ(w.ctx, comp_vector=1),
-        lambda w: (w.make_ud_qp(), lib.siw_destroy_cq(w.cq._live())),
+        lambda w: (w.make_ud_qp(), lib.siw_destroy_cq(w.cq._c_object())),
         lambda w: (lambda cq: (fill_cq(w, cq), cq.resize(1)))(CQ(w.ctx, 8)),
         lambda w: (lambda cq: QP(w.pd, QPInitAttr(scq=cq)))(overflowed_cq(w)),
         lambda w: SRQ(w.pd).modify(SrqAttr(srq_limit=1000)),
         lambda w: SRQ(w.pd).modify(SrqAttr(max_wr=5), 4),
         shrink_full_srq,
         lambda w: (
-            lambda srq: (QP(w.pd, QPInitAttr(scq=w.cq, srq=srq)), lib.siw_destroy_srq(srq._live()))
+            lambda srq: (
+                QP(w.pd, QPInitAttr(scq=w.cq, srq=srq)),
+                lib.siw_destroy_srq(srq._c_object()),
+            )
         )(SRQ(w.pd)),
         lambda w: SRQ(w.pd, SrqAttr(1)).post_recv([RecvWR()] * 2),
         lambda w: SRQ(w.pd, SrqAttr(1)).post_recv(RecvWR(sg=[w.sge] * 3)),
@@ -378,7 +381,7 @@ def queue_pair_calls() -> list[Call]:
         lambda w: QP(w.pd, QPInitAttr(scq=w.cq, error_policy=9)),
         lambda w: QP(w.pd, QPInitAttr(scq=w.cq, error_policy="error", qkey=0)).to_init(),
         lambda w: lib.siw_create_qp(
-            w.pd._live(), ffi.new("struct siw_qp_init_attr *", {"qp_type": QPType.UD})
+            w.pd._c_object(), ffi.new("struct siw_qp_init_attr *", {"qp_type": QPType.UD})
         ),
         lambda w: QP(w.pd, QPInitAttr(QPType.RC, scq=w.cq, shared_socket_qp=w.make_ud_qp())),
         lambda w: QP(
@@ -397,7 +400,7 @@ def queue_pair_calls() -> list[Call]:
 def state_calls() -> list[Call]:
     """State transitions of queue pairs."""
     return [
-        lambda w: (lambda qp: lib.siw_destroy_qp(qp._live()))(qp_in_multicast_group(w)),
+        lambda w: (lambda qp: lib.siw_destroy_qp(qp._c_object()))(qp_in_multicast_group(w)),
         lambda w: (lambda qp: qp.modify(QPAttr(qp_state=QPState.INIT)))(
             (lambda q: (q.modify(QPAttr(qp_state=QPState.ERR)), q)[1])(w.make_ud_qp())
         ),
@@ -421,8 +424,8 @@ def group_and_record_calls() -> list[Call]:
         lambda w: w.make_ud_qp().detach_mcast("239.192.7.77"),
         attach_with_group_port_taken,
         lambda w: w.make_rc_qp().drops(),
-        lambda w: lib.siw_query_record(w.make_ud_qp()._live(), 0, NULL, NULL, 0),
-        lambda w: lib.siw_query_record(w.make_ud_qp()._live(), 5, NULL, NULL, 0),
+        lambda w: lib.siw_query_record(w.make_ud_qp()._c_object(), 0, NULL, NULL, 0),
+        lambda w: lib.siw_query_record(w.make_ud_qp()._c_object(), 5, NULL, NULL, 0),
         exceed_max_peers,
     ]
 
@@ -457,7 +460,7 @@ def request_calls() -> list[Call]:
 def connection_calls() -> list[Call]:
     """Connection identifiers."""
     return [
-        lambda w: (lambda e: (CMID(e), lib.siw_cm_destroy_channel(e._live())))(
+        lambda w: (lambda e: (CMID(e), lib.siw_cm_destroy_channel(e._c_object())))(
             CMEventChannel(w.ctx)
         ),
         lambda w: cm_id_with_qp(w).bind_qp(w.make_rc_qp()),

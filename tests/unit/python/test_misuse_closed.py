@@ -210,7 +210,7 @@ def test_every_call_on_a_closed_handle_says_that_it_is_closed(
 
 def test_null_pointers_are_refused_by_c(verbs_objects: VerbsObjects) -> None:
     null, w = ffi.NULL, verbs_objects
-    pd, qp = w.pd._live(), w.make_ud_qp()._live()
+    pd, qp = w.pd._c_object(), w.make_ud_qp()._c_object()
     addr = ffi.new("struct siw_addr *")
     attr, init = ffi.new("struct siw_qp_attr *"), ffi.new("struct siw_qp_init_attr *")
     for made in (
@@ -297,14 +297,14 @@ def test_every_c_function_refuses_null_arguments() -> None:
 def test_an_empty_list_is_posted_and_null_elements_are_refused(
     verbs_objects: VerbsObjects,
 ) -> None:
-    qp = verbs_objects.make_ud_qp()._live()
+    qp = verbs_objects.make_ud_qp()._c_object()
     assert lib.siw_post_send(qp, ffi.NULL, ffi.NULL) == 0
     assert lib.siw_post_recv(qp, ffi.NULL, ffi.NULL) == 0
     for kind, post in (("send", lib.siw_post_send), ("recv", lib.siw_post_recv)):
         for num_sge in (1, -1, 17, 1 << 30):
             wr = ffi.new(f"struct siw_{kind}_wr *", {"num_sge": num_sge})
             if kind == "send":
-                wr.opcode, wr.wr.ud.ah = SEND, verbs_objects.ah._live()
+                wr.opcode, wr.wr.ud.ah = SEND, verbs_objects.ah._c_object()
             bad = ffi.new(f"struct siw_{kind}_wr **")
             assert post(qp, wr, bad) == -EINVAL, num_sge
             assert bad[0] == wr
@@ -324,7 +324,7 @@ def test_transitions_and_their_attributes_can_be_queried() -> None:
 def test_sending_from_unmapped_memory_fails_without_a_crash(verbs_objects: VerbsObjects) -> None:
     """Sending from registered memory that the program has unmapped fails; the process continues."""
     memory = Vanishing(PAGE, "unmapped")
-    mr = lib.siw_reg_mr(verbs_objects.pd._live(), ffi.cast("void *", memory.addr), PAGE, 0)
+    mr = lib.siw_reg_mr(verbs_objects.pd._c_object(), ffi.cast("void *", memory.addr), PAGE, 0)
     memory.vanish()
     qp = verbs_objects.make_ud_qp()
     qp.post_send(verbs_objects.make_send_wr(sg=[SGE(memory.addr, 64, mr.lkey)]))

@@ -8,7 +8,7 @@ import pytest
 
 import siwarp
 from siwarp.verbs import CQ, Context, ProtocolError, terminate_clause, terminate_reason
-from siwarp.verbs.errors import from_errno
+from siwarp.verbs.errors import error_from_errno
 
 CODES = [
     (0, 1, 0x00, "invalid STag"),
@@ -73,7 +73,7 @@ def test_a_protocol_error_carries_the_three_numbers_of_vendor_err() -> None:
     ],
 )
 def test_an_errno_becomes_the_exception_of_its_cause(number: int, kind: type[siwarp.Error]) -> None:
-    e = from_errno(number, "trying", "do this instead")
+    e = error_from_errno(number, "trying", "do this instead")
     assert type(e) is kind
     assert isinstance(e, OSError)
     assert e.errno == number

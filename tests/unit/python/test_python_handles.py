@@ -80,13 +80,13 @@ def test_a_with_block_closes_what_was_made_in_it_newest_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     order: list[str] = []
-    shut = _ffi.Handle._shut
+    shut = _ffi.Handle._destroy_c_object
 
     def shut_and_record(self: _ffi.Handle) -> None:
         order.append(self._what)
         shut(self)
 
-    monkeypatch.setattr(_ffi.Handle, "_shut", shut_and_record)
+    monkeypatch.setattr(_ffi.Handle, "_destroy_c_object", shut_and_record)
     with Context() as ctx:
         pd = PD(ctx)
         cq = CQ(ctx, channel=CompChannel(ctx))
@@ -132,7 +132,7 @@ def test_a_dropped_handle_is_only_queued_and_ends_at_the_next_call(
     assert in_c == [before + 1]  # the thread that dropped the object made no C call
     with pytest.raises(BufferError):
         memory.append(0)  # resizing fails, because the memory is still registered
-    _ffi.reap()
+    _ffi.reap_dropped_handles()
     memory.append(0)
     assert not _ffi._dropped
 
@@ -150,7 +150,7 @@ def test_a_cycle_of_dropped_handles_is_ended_children_first() -> None:
     port = holder.qp.qp_num
     del holder
     gc.collect()
-    _ffi.reap()
+    _ffi.reap_dropped_handles()
     assert not _ffi._dropped
     # The port is free again, so the queue pair has been destroyed.
     with Context() as ctx, PD(ctx) as pd, CQ(ctx) as cq:
@@ -168,7 +168,7 @@ def test_a_dropped_cq_with_unacknowledged_events_does_not_hang() -> None:
         qp.close()
         del qp, cq
         gc.collect()
-        _ffi.reap()
+        _ffi.reap_dropped_handles()
         assert not _ffi._dropped
 
 

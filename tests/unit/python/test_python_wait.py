@@ -210,7 +210,7 @@ def test_an_event_interrupted_by_a_signal_does_not_block_close(
         assert get(10_000) == 0
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(CompChannel, "_in_the_library", interrupt_after_event)
+    monkeypatch.setattr(CompChannel, "_wait_in_library", interrupt_after_event)
     with pytest.raises(KeyboardInterrupt):
         ud_resources.channel.get_cq_event(LIMIT)
     own.qp.close()

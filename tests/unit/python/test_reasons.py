@@ -23,7 +23,7 @@ from siwarp.verbs import (
     AH,
     SendWR,
 )
-from siwarp.verbs.reason import words
+from siwarp.verbs.reason import with_python_names
 
 TESTS = Path(__file__).parents[2]
 TABLE = Path(siwarp.__file__).parent / "base" / "reason.h"
@@ -89,7 +89,7 @@ ALONE: dict[str, tuple[str, dict[str, str]]] = {
         " b'\\x7f\\0\\0\\1'})) else 0",
         {"SIWARP_FAULTS": "banana"},
     ),
-    "NO_DESCRIPTORS": (DESCRIPTORS + "lib.siw_create_comp_channel(context._live())", {}),
+    "NO_DESCRIPTORS": (DESCRIPTORS + "lib.siw_create_comp_channel(context._c_object())", {}),
     "QP_NO_DESCRIPTORS": (
         DESCRIPTORS + "try:\n    QP(pd, QPInitAttr(scq=cq))\nexcept OSError:\n    pass",
         {},
@@ -98,7 +98,7 @@ ALONE: dict[str, tuple[str, dict[str, str]]] = {
         "context = Context()\n"
         "limit = int(open('/proc/self/statm').read().split()[0]) * 4096 + (8 << 20)\n"
         "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
-        "lib.siw_create_cq(context._live(), 1 << 20, ffi.NULL, ffi.NULL, 0)",
+        "lib.siw_create_cq(context._c_object(), 1 << 20, ffi.NULL, ffi.NULL, 0)",
         {},
     ),
     "STALE": (
@@ -115,7 +115,7 @@ def check_wording(name: str, text: str) -> None:
     assert len(text.split()) > 4, (name, text)
     assert not re.search(r"[{}]|\(null\)|  ", text), (name, text)
     assert "\n" not in text
-    said = words(text)
+    said = with_python_names(text)
     assert not re.search(r"\b(siw_(?!lo\b)|SIW_|ibv_)\w*", said), (name, said)
 
 
@@ -161,7 +161,7 @@ def test_every_reason_is_provoked_and_reads_well(
 
 @pytest.fixture
 def cq_pointer(verbs_objects: VerbsObjects) -> Any:
-    return verbs_objects.cq._live()
+    return verbs_objects.cq._c_object()
 
 
 def test_the_reason_describes_the_last_call_only(
@@ -172,7 +172,10 @@ def test_the_reason_describes_the_last_call_only(
     assert name == "CQ_SIZE"
     assert text == "cqe is 0: use a value from 1 to 1048576 (max_cqe)"
     assert last_reason() == (name, text)  # asking does not change it
-    assert lib.siw_query_device(verbs_objects.ctx._live(), ffi.new("struct siw_device_attr *")) == 0
+    assert (
+        lib.siw_query_device(verbs_objects.ctx._c_object(), ffi.new("struct siw_device_attr *"))
+        == 0
+    )
     assert last_reason() == ("", "")
 
 
@@ -225,9 +228,9 @@ def test_the_errno_of_a_refusal_is_that_of_its_reason(verbs_objects: VerbsObject
     )
     for program in (
         lambda: lib.siw_poll_cq(NULL, 1, NULL),
-        lambda: lib.siw_cm_bind_qp(cm_id._live(), ud._live()),
-        lambda: lib.siw_close_device(verbs_objects.ctx._live()),
-        lambda: lib.siw_qp_addr(rc_qp._live(), NULL, NULL),
+        lambda: lib.siw_cm_bind_qp(cm_id._c_object(), ud._c_object()),
+        lambda: lib.siw_close_device(verbs_objects.ctx._c_object()),
+        lambda: lib.siw_qp_addr(rc_qp._c_object(), NULL, NULL),
     ):
         rc = program()
         assert rc == -known[last_reason()[0]]
@@ -251,6 +254,6 @@ def test_a_refused_call_of_python_shows_pythons_names(verbs_objects: VerbsObject
 
 
 def test_names_in_a_reason_are_replaced_whole() -> None:
-    assert words("siw_cm_bind_qp first") == "CMID.bind_qp() first"
-    assert words("add SIW_ACCESS_LOCAL_WRITE") == "add AccessFlag.LOCAL_WRITE"
-    assert words("see siw_something_else") == "see siw_something_else"
+    assert with_python_names("siw_cm_bind_qp first") == "CMID.bind_qp() first"
+    assert with_python_names("add SIW_ACCESS_LOCAL_WRITE") == "add AccessFlag.LOCAL_WRITE"
+    assert with_python_names("see siw_something_else") == "see siw_something_else"

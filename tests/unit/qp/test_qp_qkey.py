@@ -22,7 +22,7 @@ from siwarp.verbs import (
     RemoteBuffer,
     WROpcode,
 )
-from siwarp.verbs.qkey import own_qkey
+from siwarp.verbs.qkey import default_qkey
 
 _DATAGRAMS = [QPType.UD, QPType.RD]
 
@@ -42,11 +42,11 @@ def test_the_default_q_key_is_that_of_the_process(rig: Rig, kind: QPType) -> Non
     with QP(rig.pd, attr) as first, QP(rig.pd, attr) as second:
         first.to_rts()
         second.to_rts(QPAttr(qkey=7))
-        assert [_qkey(first), _qkey(second)] == [own_qkey(), 7]
+        assert [_qkey(first), _qkey(second)] == [default_qkey(), 7]
         for qp in (first, second):  # a queue pair keeps its Q_Key over a reset
             qp.modify(QPAttr(qp_state=QPState.RESET))
             qp.to_rts()
-        assert [_qkey(first), _qkey(second)] == [own_qkey(), 7]
+        assert [_qkey(first), _qkey(second)] == [default_qkey(), 7]
     with QP(rig.pd, QPInitAttr(kind, scq=rig.cq(), qkey=9)) as third:
         third.to_init()
         assert _qkey(third) == 9
@@ -58,7 +58,7 @@ def test_each_process_that_is_told_none_draws_its_own_at_random() -> None:
     drawn = {
         int(
             pace.run_command(
-                [sys.executable, "-c", "from siwarp.verbs.qkey import *; print(own_qkey())"],
+                [sys.executable, "-c", "from siwarp.verbs.qkey import *; print(default_qkey())"],
                 env=environment,
                 cwd="/",
                 stdout=subprocess.PIPE,

@@ -56,12 +56,12 @@ def test_c_gets_back_the_pointers_that_it_gave(rig: Rig) -> None:
     scq, rcq, srq = rig.cq(), rig.cq(), SRQ(rig.pd)
     mine = ffi.new("int *")
     made = ffi.new("struct siw_qp_init_attr *", {"qp_type": QPType.RC, "qp_context": mine})
-    made.send_cq, made.recv_cq, made.srq = scq._live(), rcq._live(), srq._live()
-    qp = lib.siw_create_qp(rig.pd._live(), made)
+    made.send_cq, made.recv_cq, made.srq = scq._c_object(), rcq._c_object(), srq._c_object()
+    qp = lib.siw_create_qp(rig.pd._c_object(), made)
     init = ffi.new("struct siw_qp_init_attr *")
     assert lib.siw_query_qp(qp, ffi.NULL, init) == 0
-    assert init.qp_context == mine and init.srq == srq._live()
-    assert (init.send_cq, init.recv_cq) == (scq._live(), rcq._live())
+    assert init.qp_context == mine and init.srq == srq._c_object()
+    assert (init.send_cq, init.recv_cq) == (scq._c_object(), rcq._c_object())
     assert lib.siw_destroy_qp(qp) == 0
 
 
@@ -96,7 +96,7 @@ def test_the_depth_that_is_told_is_the_depth_that_is_kept(two: Wire) -> None:
 
 
 def test_either_pointer_may_be_left_out(rig: Rig) -> None:
-    qp = rig.qp()._live()
+    qp = rig.qp()._c_object()
     attr, init = ffi.new("struct siw_qp_attr *"), ffi.new("struct siw_qp_init_attr *")
     assert lib.siw_query_qp(qp, attr, ffi.NULL) == lib.siw_query_qp(qp, ffi.NULL, init) == 0
     assert (attr.qp_state, attr.fd) == (QPState.RESET, -1) and init.qp_type == QPType.UD

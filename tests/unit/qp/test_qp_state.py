@@ -220,7 +220,7 @@ TARGETS = {
 def raw_modify(qp: QP, mask: int, **attrs: int) -> int:
     """Call siwarp's C function siw_modify_qp with any mask."""
     c = ffi.new("struct siw_qp_attr *", {"fd": -1, **attrs})
-    return int(lib.siw_modify_qp(qp._live(), c, mask))
+    return int(lib.siw_modify_qp(qp._c_object(), c, mask))
 
 
 @pytest.mark.parametrize("start", WAYS)

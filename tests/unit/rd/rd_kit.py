@@ -19,8 +19,8 @@ from siwarp.inspect.rd import (
     RDOption,
     RDType,
     ack_body,
-    cookie_of,
-    offer,
+    handshake_cookie,
+    handshake_offer,
 )
 
 SEGMENT, ACKED, NEW_PEER, RESTARTED, GONE, REPLACED = (
@@ -42,7 +42,7 @@ NAMES = {
 }
 QKEY = 0x11223344
 #: The options that a test's peer advertises: it accepts all data.
-OFFER = offer({RDOption.LONGEST: 65_000, RDOption.WINDOW: 1 << 20})
+OFFER = handshake_offer({RDOption.LONGEST: 65_000, RDOption.WINDOW: 1 << 20})
 HELLO = OFFER.ljust(HELLO_LEAST, b"\0")
 
 
@@ -263,7 +263,7 @@ class Stranger:
 
     def echo_of(self, challenge: RDDatagram) -> bytes:
         """Return the body of the ECHO that answers a CHALLENGE."""
-        return OFFER + cookie_of(challenge.body)
+        return OFFER + handshake_cookie(challenge.body)
 
     def meet(self) -> RDDatagram:
         """Perform the handshake as the active side; return the acknowledgement of the ECHO."""
@@ -277,5 +277,5 @@ class Stranger:
         hello = self.hear(RDType.HELLO)
         self.other = hello.source_epoch
         self.say(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
-        assert cookie_of(self.hear(RDType.ECHO).body) == b"c" * COOKIE_LEN
+        assert handshake_cookie(self.hear(RDType.ECHO).body) == b"c" * COOKIE_LEN
         self.say(RDType.ACK, **fields)

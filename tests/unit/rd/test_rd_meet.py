@@ -13,10 +13,10 @@ from siwarp.inspect.rd import (
     RDDatagram,
     RDOption,
     RDType,
-    cookie_of,
-    offer,
-    offer_len,
-    options_of,
+    handshake_cookie,
+    handshake_offer,
+    handshake_offer_len,
+    handshake_options,
 )
 
 LEAST = 1160
@@ -30,7 +30,7 @@ def meet_with(s: Stranger, offered: bytes) -> RDDatagram:
     say_hello(s, offered)
     c = s.hear(RDType.CHALLENGE)
     s.other = c.source_epoch
-    s.say(RDType.ECHO, body=offered + cookie_of(c.body))
+    s.say(RDType.ECHO, body=offered + handshake_cookie(c.body))
     return s.hear(RDType.ACK)
 
 
@@ -43,17 +43,19 @@ def test_both_ends_tell_versions_and_options_and_the_echo_repeats_the_hellos(str
     assert e.send(e.peer(s.address), b"x") == 1
     hello = s.hear(RDType.HELLO)
     assert hello.body[:2] == b"\x02\0" and len(hello.body) == HELLO_LEAST
-    told = {kind: int.from_bytes(value, "big") for kind, value in options_of(hello.body).items()}
+    told = {
+        kind: int.from_bytes(value, "big") for kind, value in handshake_options(hello.body).items()
+    }
     assert told[RDOption.LONGEST] > 60_000 and told[RDOption.WINDOW] >= 4096
     assert told[RDOption.FEATURES] == 0
-    assert told[RDOption.INSTANCE] and len(options_of(hello.body)[RDOption.INSTANCE]) == 8
+    assert told[RDOption.INSTANCE] and len(handshake_options(hello.body)[RDOption.INSTANCE]) == 8
     s.other = hello.source_epoch
     s.say(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
     echo = s.hear(RDType.ECHO)
-    assert echo.body == hello.body[: offer_len(hello.body)] + b"c" * COOKIE_LEN
+    assert echo.body == hello.body[: handshake_offer_len(hello.body)] + b"c" * COOKIE_LEN
     other = s.challenge()
-    assert options_of(other.body) == options_of(hello.body)
-    assert len(cookie_of(other.body)) == COOKIE_LEN and len(other.body) <= HELLO_LEAST
+    assert handshake_options(other.body) == handshake_options(hello.body)
+    assert len(handshake_cookie(other.body)) == COOKIE_LEN and len(other.body) <= HELLO_LEAST
 
 
 @pytest.mark.clause("DGRAM-EXT-1")
@@ -62,11 +64,11 @@ def test_an_echo_that_differs_from_its_hello_creates_no_peer(strange, at):
     e, s = strange
     c = s.challenge()
     s.other = c.source_epoch
-    other = bytearray(OFFER + cookie_of(c.body))
+    other = bytearray(OFFER + handshake_cookie(c.body))
     other[at] ^= 4
     s.say(RDType.ECHO, body=bytes(other))
     assert s.silence() and lib.siw_rd_n_peers(e.c) == 0
-    s.say(RDType.ECHO, body=OFFER + cookie_of(c.body))
+    s.say(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
     assert s.hear().type == RDType.ACK
 
 
@@ -75,23 +77,23 @@ def test_options_that_nobody_knows_are_skipped(strange):
     e, s = strange
     peer = e.peer(s.address)
     unknown = b"\x09\x00" + b"\xff\x07" + b"unknown" + b"\x05\x01x"
-    meet_with(s, offer({1: 9000, 2: 100}, extra=unknown + b"\x01\x04\0\0\x20\0"))
+    meet_with(s, handshake_offer({1: 9000, 2: 100}, extra=unknown + b"\x01\x04\0\0\x20\0"))
     # of two options of the same type, the last one counts
     assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == 8192
 
 
 MALFORMED = {
     "longer than the datagram": b"\x02\0\xff\xff",
-    "an option past the options": offer(extra=b"\x09\x05" + b"four"),
-    "half of an option's head": offer(extra=b"\x09"),
-    "a number of three octets": offer(extra=b"\x01\x03\0\x10\0"),
-    "a number of five octets": offer(extra=b"\x02\x05\0\0\0\x10\0"),
-    "no segment that every end takes": offer({1: LEAST - 1}),
-    "no window": offer({2: 0}),
-    "an instance of zero": offer({4: 0}),
-    "an instance of seven octets": offer(extra=b"\x04\x07" + b"instanc"),
-    "an instance of nine octets": offer(extra=b"\x04\x09" + b"instances"),
-    "not its own version": offer({1: 9000}, versions=0xFD),
+    "an option past the options": handshake_offer(extra=b"\x09\x05" + b"four"),
+    "half of an option's head": handshake_offer(extra=b"\x09"),
+    "a number of three octets": handshake_offer(extra=b"\x01\x03\0\x10\0"),
+    "a number of five octets": handshake_offer(extra=b"\x02\x05\0\0\0\x10\0"),
+    "no segment that every end takes": handshake_offer({1: LEAST - 1}),
+    "no window": handshake_offer({2: 0}),
+    "an instance of zero": handshake_offer({4: 0}),
+    "an instance of seven octets": handshake_offer(extra=b"\x04\x07" + b"instanc"),
+    "an instance of nine octets": handshake_offer(extra=b"\x04\x09" + b"instances"),
+    "not its own version": handshake_offer({1: 9000}, versions=0xFD),
 }
 
 
@@ -127,7 +129,7 @@ def test_segments_are_no_longer_than_the_peer_takes(strange, longest, most):
     e, s = strange
     peer = e.peer(s.address)
     assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) <= LEAST  # the limit before the handshake
-    meet_with(s, offer({1: longest} if longest else {}))
+    meet_with(s, handshake_offer({1: longest} if longest else {}))
     assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == most
     # After the peer has gone, the limit of its successor is unknown.
     s.say(RDType.BYE)
@@ -140,7 +142,7 @@ def test_segments_are_no_longer_than_the_peer_takes(strange, longest, most):
 def test_no_more_datagrams_are_outstanding_than_the_peer_takes(strange, window, most):
     e, s = strange
     peer = e.peer(s.address)
-    meet_with(s, offer({2: window} if window else {}))
+    meet_with(s, handshake_offer({2: window} if window else {}))
     for i in range(100):
         assert e.send(peer, b"%d" % i) == 1
     lib.siw_rd_flush(peer, ffi.new("uint64_t *"))
@@ -157,7 +159,7 @@ def test_no_more_datagrams_are_outstanding_than_the_peer_takes(strange, window, 
 def test_a_hello_of_another_version_is_told_which_there_are(strange, version):
     e, s = strange
     counters = Counters()
-    fields = {"version": version, "dest_epoch": 0, "body": offer(versions=1 << version)}
+    fields = {"version": version, "dest_epoch": 0, "body": handshake_offer(versions=1 << version)}
     asked = s.say(RDType.HELLO, **fields)
     answer = s.hear()
     assert (answer.type, answer.version) == (RDType.VERSIONS, 1)
@@ -181,12 +183,14 @@ def test_versions_without_a_common_version_ends_the_handshake(strange, version):
     assert e.send(e.peer(s.address), b"x") == 1
     s.other = s.hear(RDType.HELLO).source_epoch
     counters = Counters()
-    s.say(RDType.VERSIONS, version=version, source_epoch=0, body=offer(versions=0xFF))
-    s.say(RDType.VERSIONS, version=version, dest_epoch=s.other + 1, body=offer(versions=4))
+    s.say(RDType.VERSIONS, version=version, source_epoch=0, body=handshake_offer(versions=0xFF))
+    s.say(
+        RDType.VERSIONS, version=version, dest_epoch=s.other + 1, body=handshake_offer(versions=4)
+    )
     s.say(RDType.VERSIONS, version=version, body=b"\x04\0\0")
     run(lambda: counters["drop_rd_epoch"] == 3, e)
     assert not e.told("gone")
-    s.say(RDType.VERSIONS, version=version, source_epoch=0, body=offer(versions=4))
+    s.say(RDType.VERSIONS, version=version, source_epoch=0, body=handshake_offer(versions=4))
     run(lambda: e.told("gone") == 1, e)
     assert counters["drop_version"] == 1
 
@@ -223,7 +227,7 @@ def test_every_field_without_a_meaning_is_sent_as_zero(end, strangers):
                 assert int(getattr(d, field.name)) == 0, (d.type, field.name)
         if d.type in (RDType.HELLO, RDType.CHALLENGE, RDType.ECHO, RDType.VERSIONS):
             assert d.body[1] == 0
-            rest = d.body[offer_len(d.body) :]
+            rest = d.body[handshake_offer_len(d.body) :]
             # An ECHO carries the challenger's cookie.
             assert d.type == RDType.ECHO or not any(
                 rest[4:12] if d.type == RDType.CHALLENGE else rest
@@ -271,7 +275,7 @@ def test_the_first_challenge_of_a_hello_is_echoed_and_no_other(strange):
     s.say(RDType.CHALLENGE, source_epoch=first + 1, body=OFFER + b"2" * COOKIE_LEN)
     for _ in range(3):
         echo = s.hear(RDType.ECHO)
-        assert (echo.dest_epoch, cookie_of(echo.body)) == (first, b"1" * COOKIE_LEN)
+        assert (echo.dest_epoch, handshake_cookie(echo.body)) == (first, b"1" * COOKIE_LEN)
     assert counters["drop_rd_epoch"] == 1
 
 

@@ -32,9 +32,9 @@ ROUNDS = 20 if "SANITIZER" in os.environ else 60
 def test_only_a_region_of_one_rc_queue_pair_may_be_invalidated(rig: Rig) -> None:
     rc, ud = rig.qp(qp_type=QPType.RC), rig.qp()
     memory = ffi.new("char[100]")
-    assert lib.siw_reg_mr(rig.pd._live(), memory, 100, int(INVALIDATE)) == ffi.NULL
+    assert lib.siw_reg_mr(rig.pd._c_object(), memory, 100, int(INVALIDATE)) == ffi.NULL
     assert ffi.errno == errno.EINVAL
-    assert lib.siw_reg_mr_qp(ud._live(), memory, 100, int(INVALIDATE)) == ffi.NULL
+    assert lib.siw_reg_mr_qp(ud._c_object(), memory, 100, int(INVALIDATE)) == ffi.NULL
     assert ffi.errno == errno.EINVAL
     assert refused(MR, rig.pd, bytearray(10), INVALIDATE) == errno.EINVAL
     assert refused(MR, rig.pd, bytearray(10), INVALIDATE, qp=ud) == errno.EINVAL
