@@ -12,7 +12,7 @@ ARGS ?=
 # ARGS="-n 0".
 SHARED := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help build check ci-full coverage demo sim soak test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate plants timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark lab-verbs lab-abi lab-aio lab-mpi lab-wan lab-test bench bench-check spec fresh clean
+.PHONY: help build check ci-full coverage demo sim soak test test-all wheel wheel-check dist lint format asan tsan strict stress fuzz mutate plants timing abi abi-gate abi-all abi-container abi-symbols docs site interop tshark lab-verbs lab-abi lab-aio lab-mpi lab-wan lab-walk lab-test bench bench-check spec fresh clean
 
 ci-full: ## Everything, including the checks that the gate (.ci/run) leaves out; about two hours, as root; RESUME=1 skips steps that have passed on this commit
 	@tools/ci-full $(if $(RESUME),--resume) $(ARGS)
@@ -155,6 +155,10 @@ lab-mpi: ## Compare MPICH on siwarp with the same MPICH over TCP, and a channel 
 lab-wan: ## Compare RD with the kernel's TCP on a lossy link, or (ARGS=--matrix) at bottlenecks of many rates and queues
 	@tools/setup
 	@$(PY) -m lab.wan $(ARGS)
+
+lab-walk: ## Count the calls and locks of one message by layer, for RC, UD and RD; ARGS="--calls --types rd"
+	@tools/setup
+	@$(PY) -m lab.walk $(ARGS)
 
 lab-test: ## Run the tests of lab/; as root, a few minutes
 	@tools/setup --extra test

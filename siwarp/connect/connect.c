@@ -85,7 +85,7 @@ static int conn_retry_start(struct siw_conn *conn)
 {
 	struct siw_conn_retry *again = conn->retry;
 	const struct siw_addr *source = again->source.family ? &again->source : NULL;
-	int err = siw_mpa_connect(conn->user->ctx->port, &again->dest, source, &again->params,
+	int err = siw_mpa_connect(conn->user->ctx->lane.port, &again->dest, source, &again->params,
 				  &conn->handler, &conn->mpa);
 
 	siw_device_timed_del(conn->user->ctx, &conn->timed);
@@ -98,12 +98,12 @@ void siw_conn_tos(struct siw_conn *conn, int tos)
 {
 	struct siw_context *ctx = conn->user->ctx;
 
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	if (conn->retry)
 		conn->retry->tos = tos;
 	if (conn->mpa)
 		siw_llp_tcp_tos(siw_mpa_sock(conn->mpa), tos);
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 }
 
 /* ==== connections ============================================================================= */
@@ -464,7 +464,7 @@ int siw_conn_listen(const struct siw_conn_user *user, const struct siw_addr *add
 		return -ENOMEM;
 	conn->admission = siw_admission_new();
 	if (conn->admission)
-		err = siw_llp_tcp_listen(user->ctx->port, addr, backlog, &conn->handler,
+		err = siw_llp_tcp_listen(user->ctx->lane.port, addr, backlog, &conn->handler,
 					 &conn->lsock);
 	if (err)
 		siw_conn_free(conn);
@@ -478,7 +478,7 @@ int siw_conn_start(const struct siw_conn_user *user, const struct siw_addr *dest
 		   int timeout_ms, void *user_data, struct siw_conn **out)
 {
 	struct siw_conn *conn = new_conn(user, STARTING, user_data);
-	struct siw_llp_port *port = user->ctx->port;
+	struct siw_llp_port *port = user->ctx->lane.port;
 	int err;
 
 	if (!conn)
@@ -508,7 +508,7 @@ int siw_connect_start(struct siw_reporter *reporter, const struct siw_addr *dest
 	 * *out is set under the lock, because another thread may take the connection's first event
 	 * and use *out.
 	 */
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	err = siw_conn_start(&reporter->user, dest, source, params, timeout_ms, NULL, out);
 	if (!err && refused_ms > 0) {
 		err = conn_retry_enable(*out, dest, source, params, timeout_ms, refused_ms);
@@ -517,7 +517,7 @@ int siw_connect_start(struct siw_reporter *reporter, const struct siw_addr *dest
 			*out = NULL;
 		}
 	}
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 	return err;
 }
 
@@ -555,9 +555,9 @@ int siw_connect_reply(struct siw_conn *conn, const struct siw_mpa_params *params
 	struct siw_context *ctx = conn->user->ctx;
 	int err;
 
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	err = siw_conn_reply(conn, params);
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 	return err;
 }
 
@@ -573,14 +573,14 @@ int siw_conn_addrs(struct siw_conn *conn, struct siw_addr *local, struct siw_add
 
 	memset(local, 0, sizeof(*local));
 	memset(peer, 0, sizeof(*peer));
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	if (conn->lsock)
 		err = siw_llp_local(conn->lsock, local);
 	else if (conn->mpa)
 		err = siw_mpa_addrs(conn->mpa, local, peer);
 	else if (conn->rc && conn->rc->base.flow.stream)
 		err = siw_mpa_addrs(conn->rc->mpa, local, peer);
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 	return err;
 }
 
@@ -589,9 +589,9 @@ int siw_conn_crc(struct siw_conn *conn)
 	struct siw_context *ctx = conn->user->ctx;
 	int on;
 
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	on = conn->crc;
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 	return on;
 }
 
@@ -645,7 +645,7 @@ int siw_connect_attach(struct siw_conn *conn, const struct siw_qp_hold *hold,
 	struct siw_rc_qp *rc;
 	int action, err;
 
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	rc = hold->qp ? siw_rc_qp_of(siw_base_qp_of(hold->qp)) : NULL;
 	if (!rc)
 		err = siw_refuse(CM_NO_QP);
@@ -654,7 +654,7 @@ int siw_connect_attach(struct siw_conn *conn, const struct siw_qp_hold *hold,
 		err = siw_refuse(CM_QP_STATE, (uint64_t)rc->base.qp.state);
 	else
 		err = siw_conn_attach(conn, rc, start);
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 	return err;
 }
 
@@ -662,10 +662,10 @@ void siw_connect_refuse(struct siw_conn *conn, const struct siw_wire_err *err)
 {
 	struct siw_context *ctx = conn->user->ctx;
 
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	if (conn->stage == STARTED)
 		conn_refuse_with_terminate(conn, err);
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 }
 
 int siw_connect_disconnect(struct siw_conn *conn)
@@ -673,14 +673,14 @@ int siw_connect_disconnect(struct siw_conn *conn)
 	struct siw_context *ctx = conn->user->ctx;
 	int err = 0;
 
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	if (conn->rc)
 		siw_qp_rc_settle(&conn->rc->base);
 	if (conn->rc) /* the data just received may have ended the stream */
 		siw_qp_rc_fail(conn->rc, SIW_SHUTTING_DOWN, 0, NULL);
 	else if (conn->stage != OVER)
 		err = -ENOTCONN;
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 	return err;
 }
 
@@ -688,7 +688,7 @@ void siw_conn_destroy(struct siw_conn *conn)
 {
 	struct siw_context *ctx = conn->user->ctx;
 
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	if (conn->rc)
 		siw_qp_rc_settle(&conn->rc->base);
 	if (conn->rc) {
@@ -699,7 +699,7 @@ void siw_conn_destroy(struct siw_conn *conn)
 		rc->conn = NULL;
 	}
 	siw_conn_free(conn);
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 }
 
 /* ==== listening =============================================================================== */
@@ -762,10 +762,10 @@ int siw_connect_listen(struct siw_reporter *reporter, const struct siw_addr *add
 	 * *out is set under the lock, because another thread may take the listener's first event
 	 * and use *out.
 	 */
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	err = addr->family ? siw_conn_listen(l.user, addr, backlog, NULL, out)
 			   : listen_everywhere(&l, siw_addr_port(addr), out);
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 	return err;
 }
 

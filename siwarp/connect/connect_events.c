@@ -242,19 +242,19 @@ void siw_evq_move(struct siw_evq *from, struct siw_evq *to, const void *user_dat
 		evq_move_events(from, to, user_data);
 		return;
 	}
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	evq_move_events(from, to, user_data);
 	reporter->evq = to;
 	evq_count_user(ctx, to, 1);
 	evq_count_user(ctx, from, (uint32_t)-1);
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 }
 
 void siw_conn_set_reporter(struct siw_conn *conn, struct siw_reporter *reporter)
 {
-	siw_lock(&reporter->user.ctx->progress);
+	siw_lock(&reporter->user.ctx->lane.lock);
 	conn->user = &reporter->user;
-	siw_unlock(&reporter->user.ctx->progress);
+	siw_unlock(&reporter->user.ctx->lane.lock);
 }
 
 int siw_evq_fd(struct siw_evq *q)
@@ -377,7 +377,7 @@ int siw_evq_take(struct siw_evq *q, struct siw_conn_event *event)
 	 * The lock order is progress, then the queue's lock; siw_conn_leave_listener needs progress.
 	 */
 	if (ctx)
-		siw_lock(&ctx->progress);
+		siw_lock(&ctx->lane.lock);
 	node = evq_take_of_device(q, ctx);
 	if (node) {
 		*event = node->event;
@@ -387,7 +387,7 @@ int siw_evq_take(struct siw_evq *q, struct siw_conn_event *event)
 			event->on_taken(event->sidr_request);
 	}
 	if (ctx)
-		siw_unlock(&ctx->progress);
+		siw_unlock(&ctx->lane.lock);
 	free(node);
 	return node != NULL;
 }

@@ -208,7 +208,7 @@ static void sidr_query_on_icmp(struct siw_sidr_query *ask, const struct siw_addr
 		return;
 	ask->refused = true;
 	ask->refusals++;
-	if (siw_llp_port_clock(query_context(ask)->port) >= ask->begun_ns + PATIENCE_MS * MS &&
+	if (siw_llp_port_clock(query_context(ask)->lane.port) >= ask->begun_ns + PATIENCE_MS * MS &&
 	    sidr_query_is_refused(ask))
 		sidr_query_report_refused(ask);
 }
@@ -235,7 +235,7 @@ static int sidr_query_serve(struct siw_io_handler *self)
 	int n, max = (int)siw_settings()->budget;
 
 	for (n = 0; n < max && ask->sock; n++) {
-		uint8_t *room = siw_llp_port_room(query_context(ask)->port);
+		uint8_t *room = siw_llp_port_room(query_context(ask)->lane.port);
 		struct siw_sidr_frame frame;
 		struct siw_addr from;
 		ssize_t len = siw_llp_udp_recv(ask->sock, &from, room, SIW_LLP_ROOM);
@@ -263,7 +263,8 @@ static int sidr_query_begin(struct siw_sidr_query *ask, const struct siw_addr *s
 			    int timeout_ms)
 {
 	uint64_t now = siw_now_ns();
-	int err = siw_llp_udp_open(query_context(ask)->port, source, &ask->handler, &ask->sock);
+	int err =
+		siw_llp_udp_open(query_context(ask)->lane.port, source, &ask->handler, &ask->sock);
 
 	if (err)
 		return err;
@@ -328,7 +329,7 @@ int siw_sidr_query(struct siw_reporter *reporter, const struct siw_addr *dest,
 	};
 	if (say->data_len)
 		memcpy(ask->question.data, say->data, say->data_len);
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	if (!from.family)
 		err = sidr_find_source(ctx, dest, &from);
 	if (!err)
@@ -340,7 +341,7 @@ int siw_sidr_query(struct siw_reporter *reporter, const struct siw_addr *dest,
 		*out = ask;
 		*own = ask->from;
 	}
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 	if (err)
 		free(ask);
 	return err;
@@ -350,9 +351,9 @@ void siw_sidr_query_end(struct siw_sidr_query *ask)
 {
 	struct siw_context *ctx = query_context(ask);
 
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	sidr_query_stop(ask);
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 	free(ask);
 }
 
@@ -584,7 +585,7 @@ static void sidr_request_set_stage(struct siw_sidr_request *request, enum stage 
 	if (stage == STAGES)
 		return;
 	port->n_answered += stage == ANSWERED;
-	request->since_ns = siw_llp_port_clock(port->ctx->port);
+	request->since_ns = siw_llp_port_clock(port->ctx->lane.port);
 	siw_link_add(&port->stages[stage], &request->in_stage);
 }
 
@@ -612,7 +613,7 @@ static struct siw_sidr_request *sidr_port_oldest(struct siw_sidr_port *port, enu
 /* Drops queries that are no longer repeated, and the oldest answers beyond the limit. */
 static void sidr_port_expire(struct siw_sidr_port *port)
 {
-	uint64_t now = siw_llp_port_clock(port->ctx->port);
+	uint64_t now = siw_llp_port_clock(port->ctx->lane.port);
 	uint64_t most = (uint64_t)siw_settings()->sidr_timeout_ms * 1000000;
 	uint64_t repeat = most < REPEAT_NS ? most : REPEAT_NS;
 	struct siw_sidr_request *request;
@@ -648,7 +649,7 @@ static uint64_t cookie_slot(uint64_t now_ns)
 static bool sidr_has_valid_cookie(const struct siw_sidr_port *port, const struct siw_addr *from,
 				  const struct siw_sidr_frame *question)
 {
-	uint64_t slot = cookie_slot(siw_llp_port_clock(port->ctx->port));
+	uint64_t slot = cookie_slot(siw_llp_port_clock(port->ctx->lane.port));
 
 	return question->cookie &&
 	       (question->cookie == make_cookie(port, from, question->id, slot) ||
@@ -659,7 +660,7 @@ static bool sidr_has_valid_cookie(const struct siw_sidr_port *port, const struct
 static bool sidr_require_cookie(struct siw_sidr_port *port, const struct siw_addr *from,
 				const struct siw_sidr_frame *question)
 {
-	uint64_t slot = cookie_slot(siw_llp_port_clock(port->ctx->port));
+	uint64_t slot = cookie_slot(siw_llp_port_clock(port->ctx->lane.port));
 	struct siw_sidr_frame frame = { .type = SIW_SIDR_COOKIE, .id = question->id };
 	uint8_t octets[SIW_SIDR_FRAME];
 
@@ -761,7 +762,7 @@ static void sidr_port_admit(struct siw_sidr_port *port, const struct siw_addr *f
 	request->id = question->id;
 	request->source = source;
 	request->kind = sidr_has_valid_cookie(port, from, question) ? WITH_COOKIE : WITHOUT_COOKIE;
-	request->since_ns = request->heard_ns = siw_llp_port_clock(port->ctx->port);
+	request->since_ns = request->heard_ns = siw_llp_port_clock(port->ctx->lane.port);
 	request->data.len = (uint8_t)question->data_len;
 	memcpy(request->data.octets, question->data, question->data_len);
 	siw_link_add(&port->stages[PENDING], &request->in_stage);
@@ -781,7 +782,7 @@ static void sidr_request_repeated(struct siw_sidr_request *request,
 {
 	struct siw_sidr_port *port = request->port;
 
-	request->heard_ns = siw_llp_port_clock(port->ctx->port);
+	request->heard_ns = siw_llp_port_clock(port->ctx->lane.port);
 	siw_link_del(&request->in_heard);
 	siw_link_add(&port->heard, &request->in_heard);
 	if (request->kind == WITHOUT_COOKIE && sidr_needs_cookies(port->admission) &&
@@ -801,7 +802,7 @@ static void sidr_port_on_frame(struct siw_sidr_port *port, const struct siw_addr
 		siw_drop(SIW_COUNTER_drop_sidr_id);
 		return;
 	}
-	if (siw_llp_port_clock(port->ctx->port) - port->tidied_ns >= TIDY_NS)
+	if (siw_llp_port_clock(port->ctx->lane.port) - port->tidied_ns >= TIDY_NS)
 		sidr_port_offer_next(port);
 	request = sidr_port_find(port, from, question->id);
 	if (request && request->stage == ANSWERED) {
@@ -822,7 +823,7 @@ static void sidr_port_on_frame(struct siw_sidr_port *port, const struct siw_addr
 static int sidr_port_serve(struct siw_io_handler *self)
 {
 	struct siw_sidr_port *port = siw_container(self, struct siw_sidr_port, handler);
-	uint8_t *room = siw_llp_port_room(port->ctx->port);
+	uint8_t *room = siw_llp_port_room(port->ctx->lane.port);
 	int n, max = (int)siw_settings()->budget;
 
 	for (n = 0; n < max; n++) {
@@ -862,7 +863,7 @@ static int sidr_port_open(struct siw_reporter *reporter, const struct siw_addr *
 	siw_siphash_key(&port->key);
 	port->admission = siw_admission_new();
 	if (port->admission)
-		err = siw_llp_udp_open(port->ctx->port, addr, &port->handler, &port->sock);
+		err = siw_llp_udp_open(port->ctx->lane.port, addr, &port->handler, &port->sock);
 	if (err)
 		goto failed;
 	err = siw_llp_local(port->sock, &port->addr);
@@ -894,7 +895,7 @@ static void sidr_request_resend(struct siw_sidr_port *port, struct siw_sidr_requ
 
 static void sidr_port_close_one(struct siw_sidr_port *port)
 {
-	uint64_t now = siw_llp_port_clock(port->ctx->port);
+	uint64_t now = siw_llp_port_clock(port->ctx->lane.port);
 	struct siw_sidr_request *request;
 
 	while ((request = sidr_port_oldest(port, PENDING))) {
@@ -963,7 +964,7 @@ int siw_sidr_listen(struct siw_reporter *reporter, const struct siw_addr *addr,
 	uint16_t number = siw_addr_port(addr);
 	int err;
 
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	err = addr->family ? sidr_port_open_next(&l.how, &at)
 			   : siw_open_every_addr(ctx, &number, &l.how);
 	/*
@@ -971,7 +972,7 @@ int siw_sidr_listen(struct siw_reporter *reporter, const struct siw_addr *addr,
 	 */
 	if (!err)
 		*out = l.first;
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 	return err;
 }
 
@@ -984,9 +985,9 @@ void siw_sidr_port_close(struct siw_sidr_port *port)
 {
 	struct siw_context *ctx = port->ctx;
 
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	sidr_ports_close(port);
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
@@ -1014,7 +1015,7 @@ void siw_sidr_answer(struct siw_sidr_request *request, const struct siw_sidr_dat
 
 	if (say->data_len)
 		memcpy(frame.data, say->data, say->data_len);
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	siw_sidr_build(&frame, request->answer);
 	siw_count(SIW_COUNTER_sidr_responses, 1);
 	send_frame(port, &request->from, request->answer);
@@ -1027,5 +1028,5 @@ void siw_sidr_answer(struct siw_sidr_request *request, const struct siw_sidr_dat
 		if (!sidr_port_oldest(port, TAKEN))
 			sidr_port_free(port);
 	}
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 }

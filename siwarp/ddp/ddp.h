@@ -204,7 +204,7 @@ uint64_t siw_ddp_tx_accepted(const struct siw_ddp_stream *stream);
 int siw_ddp_tx_revoke(struct siw_ddp_stream *stream, uint32_t stag);
 
 /*
- * Returns the next segment's header. The segment stays at the head of the stream until it is
+ * On MPA: returns the next segment's header. The segment stays at the head of the stream until it is
  * placed.
  *   1         *seg; all checks that precede placement have passed (version, QN, MSN, MO, a
  *             buffer, its length)
@@ -231,9 +231,10 @@ int siw_ddp_rx_place(struct siw_ddp_stream *stream, const struct siw_ddp_seg *se
 struct siw_wire_err siw_ddp_error(const struct siw_ddp_stream *stream);
 /*
  * Refuses the segment at the head of the stream with the upper layer's error err, and discards it.
- * The next siw_ddp_rx_head returns -EPROTO with that error, or the CRC error if the CRC is wrong.
+ * Returns -EPROTO with that error; -EBADMSG with the CRC error if the CRC is wrong; 0 if the segment
+ * has not arrived completely: siw_ddp_rx_head returns the error later.
  */
-void siw_ddp_rx_refuse(struct siw_ddp_stream *stream, struct siw_wire_err err);
+int siw_ddp_rx_refuse(struct siw_ddp_stream *stream, struct siw_wire_err err);
 
 /*
  * Places the oldest unexpected segment, *seg, if there is a buffer for its message. 1, 2, -EACCES,

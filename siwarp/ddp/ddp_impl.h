@@ -4,7 +4,6 @@
 #define SIW_DDP_IMPL_H
 
 #include <errno.h>
-#include <errno.h>
 #include <stdatomic.h>
 
 #include "base/crc32c.h"
@@ -122,7 +121,8 @@ struct siw_ddp_tx {
 
 struct siw_ddp_stream {
 	struct siw_mem *mem;
-	struct siw_mpa_stream *mpa; /* set for a stream on MPA; otherwise rd is set */
+	const struct siw_ddp_lower *lower; /* ddp_lower.h */
+	struct siw_mpa_stream *mpa;	   /* set for a stream on MPA; otherwise rd is set */
 	struct siw_rd_peer *rd;
 	uint32_t pd;
 	const void *identity; /* set before the first segment is received */
@@ -147,7 +147,24 @@ int siw_ddp_tx_continue(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
 /* Allocates a stream that has no lower layer yet. */
 struct siw_ddp_stream *siw_ddp_stream_new(struct siw_mem *mem);
 
-/* ---- ddp_rx.c, for ddp_unexpected.c ---------------------------------------------------------- */
+/* ---- ddp_rx.c, for ddp_mpa.c, ddp_rd.c and ddp_unexpected.c ---------------------------------- */
+
+/* The error for memory of this end that cannot be used, which is not the peer's fault. */
+extern const struct siw_wire_err siw_ddp_local_catastrophic;
+
+/*
+ * Steps of checking the segment at the head of the stream. Each returns 1, or refuses the segment
+ * and returns as refuse of struct siw_ddp_lower.
+ *
+ * siw_ddp_rx_parse parses its header into rx.seg.
+ */
+int siw_ddp_rx_parse(struct siw_ddp_stream *stream, const uint8_t *head, size_t seg_len);
+int siw_ddp_rx_check_version(struct siw_ddp_stream *stream);
+/* The checks of RFC5041-7.1-01. Returns a code of enum siw_ddp_untagged_ecode, or 0. */
+uint8_t siw_ddp_rx_check_untagged(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg);
+/* Refuse the segment at the head of the stream; return as refuse of struct siw_ddp_lower. */
+int siw_ddp_rx_refuse_segment(struct siw_ddp_stream *stream, int why, struct siw_wire_err err);
+int siw_ddp_rx_refuse_untagged(struct siw_ddp_stream *stream, uint8_t code);
 
 /*
  * Whether this -errno means that the connection has ended, rather than that a segment was invalid.
@@ -156,8 +173,7 @@ static inline bool siw_ddp_lower_ended(int r)
 {
 	return r && r != -EPROTO && r != -EBADMSG && r != -EACCES;
 }
-/* Converts an error of the lower layer: returns -errno, and sets rx.err for a protocol error. */
-
+/* Passes an error of the lower layer to failed of struct siw_ddp_lower; other values unchanged. */
 int siw_ddp_from_lower(struct siw_ddp_stream *stream, int r);
 /* Octets at the start of this segment's message that are not placed into the buffer. */
 static inline uint32_t siw_ddp_head_octets(const struct siw_ddp_rx *rx,
@@ -196,7 +212,7 @@ static inline bool siw_ddp_is_response_queue(uint32_t qn)
 	return qn >= 2;
 }
 
-/* ---- ddp_rd.c, for ddp_rx.c ------------------------------------------------------------------ */
+/* ---- ddp_rd.c and ddp_rx.c ------------------------------------------------------------------- */
 
 /* Octets at the start of this tagged segment that are not placed. */
 static inline uint32_t siw_ddp_tagged_octets(const struct siw_ddp_rd_rx *rd,
@@ -204,14 +220,6 @@ static inline uint32_t siw_ddp_tagged_octets(const struct siw_ddp_rd_rx *rd,
 {
 	return rd->headed >> (seg->ulp_octet & 15) & 1 ? SIW_DDP_ULP_TAGGED : 0;
 }
-
-/* Refuses the segment at the head of the stream with error rx.why_err: returns rx.why. */
-int siw_ddp_rd_refusal(struct siw_ddp_stream *stream);
-/*
- * Drops the segment at the head of the stream if it belongs to a refused message. Returns whether
- * it did.
- */
-bool siw_ddp_rd_skips(struct siw_ddp_stream *stream);
 
 /* ---- ddp_unexpected.c, for ddp_rx.c ---------------------------------------------------------- */
 

@@ -1,65 +1,53 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ddp/ddp_lower.h - dispatch from a DDP stream to the layer that carries its segments: mpa, or an
- * RD peer. Either layer delivers segments complete and in order.
+ * ddp/ddp_lower.h - what a DDP stream needs from the layer that carries its segments: mpa
+ * (ddp_mpa.c), or an RD peer (ddp_rd.c). Either layer delivers segments complete and in order.
  *
- * What it does NOT do: start-up and teardown, which are done by the code that opens the stream.
+ * What this does NOT do: start-up and teardown, and finding the next segment. A stream on MPA is
+ * asked for its next segment (siw_ddp_rx_head); an RD endpoint returns the next segment of any of
+ * its peers (siw_ddp_rd_recv).
  */
 #ifndef SIW_DDP_LOWER_H
 #define SIW_DDP_LOWER_H
 
 #include "ddp/ddp_impl.h"
-#include "ddp/ddp_rd.h"
-#include "mpa/mpa.h"
-#include "rd/rd.h"
 
-static inline bool siw_ddp_over_rd(const struct siw_ddp_stream *stream)
-{
-	return __builtin_expect(stream->rd != NULL, 0);
-}
+struct siw_ddp_lower {
+	/* ---- sending: send lock ---- */
 
-/* ddp_rd.c: implementations of siw_ddp_lower_rx and siw_ddp_lower_payload over rd. */
-int siw_ddp_rd_rx(struct siw_ddp_stream *stream, const uint8_t **head, size_t *head_len,
-		  size_t *seg_len, bool *whole);
-/*
- * Called when a multi-segment message is about to use a receive. Returns whether the peer has used
- * up its share of the receives; the stream is then paused. Such messages never use the last quarter
- * of the receives, nor those of one source (base/source.h) more than half; a single one is always
- * admitted.
- */
-bool siw_ddp_rd_lacks_share(struct siw_ddp_stream *stream);
-int siw_ddp_rd_payload(struct siw_ddp_stream *stream, size_t skip, const struct iovec *iov, int n);
+	/* The maximum length of the next segment of tx, header included, in octets. */
+	size_t (*mulpdu)(const struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx);
+	/*
+	 * Frames a segment of tx. Returns the segment's end position; 0: there is no room now;
+	 * -EFAULT: the memory is not mapped; another -errno: the stream is dead.
+	 */
+	int64_t (*tx)(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx, const void *head,
+		      size_t head_len, const struct iovec *iov, int n);
+	/* See siw_ddp_tx_flush, siw_ddp_tx_blocked and siw_ddp_tx_accepted. */
+	int (*flush)(struct siw_ddp_stream *stream, uint64_t *accepted);
+	bool (*blocked)(const struct siw_ddp_stream *stream);
+	uint64_t (*accepted)(const struct siw_ddp_stream *stream);
+	/* A flush makes room for a segment; otherwise only the peer's acknowledgements do. */
+	bool flush_makes_room;
+	/* Framed octets are copies, so that no region is read after its segment was framed. */
+	bool copies;
 
-/* ---- sending: send lock ---------------------------------------------------------------------- */
+	/* ---- receiving: progress lock ---- */
 
-/*
- * The maximum length of the next segment, header included, in octets. space is used only over rd.
- */
-static inline size_t siw_ddp_lower_mulpdu(struct siw_ddp_stream *stream, enum siw_rd_space space)
-{
-	if (siw_ddp_over_rd(stream))
-		return siw_rd_mulpdu(stream->rd, space);
-	return siw_mpa_mulpdu(stream->mpa);
-}
+	/*
+	 * Scatters the octets of the segment at the head of the stream, without its first skip
+	 * octets. Returns 1; 0: octets are still missing; -errno, to be passed to failed.
+	 */
+	int (*payload)(struct siw_ddp_stream *stream, size_t skip, const struct iovec *iov, int n);
+	/* Handles an error of this layer. Returns as siw_ddp_rx_place. */
+	int (*failed)(struct siw_ddp_stream *stream, int err);
+	/*
+	 * Drops the refused segment rx.seg; rx.why and rx.why_err hold the error. Returns rx.why, or
+	 * 0 while octets of the segment are missing.
+	 */
+	int (*refuse)(struct siw_ddp_stream *stream);
+};
 
-/* ---- receiving: progress lock ---------------------------------------------------------------- */
-
-/* See siw_mpa_rx_fpdu. */
-static inline int siw_ddp_lower_rx(struct siw_ddp_stream *stream, const uint8_t **head,
-				   size_t *head_len, size_t *seg_len, bool *whole)
-{
-	if (siw_ddp_over_rd(stream))
-		return siw_ddp_rd_rx(stream, head, head_len, seg_len, whole);
-	return siw_mpa_rx_fpdu(stream->mpa, head, head_len, seg_len, whole);
-}
-
-/* See siw_mpa_rx_payload. */
-static inline int siw_ddp_lower_payload(struct siw_ddp_stream *stream, size_t skip,
-					const struct iovec *iov, int n)
-{
-	if (siw_ddp_over_rd(stream))
-		return siw_ddp_rd_payload(stream, skip, iov, n);
-	return siw_mpa_rx_payload(stream->mpa, skip, iov, n);
-}
+extern const struct siw_ddp_lower siw_ddp_lower_mpa;
 
 #endif

@@ -11,6 +11,7 @@
 #include "base/pieces.h"
 #include "base/source.h"
 #include "ddp/ddp_lower.h"
+#include "ddp/ddp_rd.h"
 #include "llp/llp.h"
 #include "rd/rd.h"
 
@@ -18,6 +19,8 @@ struct siw_ddp_rd {
 	struct siw_mem *mem;
 	struct siw_rd *lower;
 	/* Protected by the progress lock: */
+	bool receiving;	      /* see siw_ddp_rd_set_receiving */
+	bool pause_headed;    /* see siw_ddp_rd_pause_headed */
 	struct siw_link held; /* list of paused streams */
 	bool lacks_receive;   /* a stream is paused because no receive was posted */
 	/* a stream is paused because it has used up its share of the receives */
@@ -30,6 +33,45 @@ struct siw_ddp_rd {
 	uint64_t key; /* hash key for the index of parts_of */
 };
 
+static const struct siw_ddp_lower lower_rd;
+
+/* ---- sending: siw_ddp_lower ------------------------------------------------------------------ */
+
+/* The PSN space in which tx sends. */
+static enum siw_rd_space psn_space_of(const struct siw_ddp_stream *stream,
+				      const struct siw_ddp_tx *tx)
+{
+	return tx == &stream->tx ? SIW_RD_REQUESTS : SIW_RD_RESPONSES;
+}
+
+static size_t rd_lower_mulpdu(const struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx)
+{
+	return siw_rd_mulpdu(stream->rd, psn_space_of(stream, tx));
+}
+
+static int64_t rd_lower_tx(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx,
+			   const void *head, size_t head_len, const struct iovec *iov, int n)
+{
+	return siw_rd_tx(stream->rd, psn_space_of(stream, tx), head, head_len, iov, n);
+}
+
+/* Segments that wait for credit, window or pacing are sent later, without another flush. */
+static int rd_lower_flush(struct siw_ddp_stream *stream, uint64_t *accepted)
+{
+	siw_rd_flush(stream->rd, accepted);
+	return 1;
+}
+
+static bool rd_lower_blocked(const struct siw_ddp_stream *stream)
+{
+	return siw_rd_blocked(stream->rd, SIW_RD_REQUESTS);
+}
+
+static uint64_t rd_lower_accepted(const struct siw_ddp_stream *stream)
+{
+	return siw_rd_accepted(stream->rd, SIW_RD_REQUESTS);
+}
+
 /* ---- endpoints ------------------------------------------------------------------------------- */
 
 int siw_ddp_rd_open(struct siw_mem *mem, struct siw_rd *lower, struct siw_ddp_rd **out)
@@ -41,6 +83,7 @@ int siw_ddp_rd_open(struct siw_mem *mem, struct siw_rd *lower, struct siw_ddp_rd
 	rd->mem = mem;
 	rd->lower = lower;
 	siw_link_init(&rd->held);
+	rd->receiving = true;
 	rd->key = siw_source_key();
 	*out = rd;
 	return 0;
@@ -54,6 +97,16 @@ void siw_ddp_rd_close(struct siw_ddp_rd *rd)
 void siw_ddp_rd_reschedule(struct siw_ddp_rd *rd)
 {
 	siw_llp_resume(siw_rd_sock(rd->lower));
+}
+
+void siw_ddp_rd_set_receiving(struct siw_ddp_rd *rd, bool on)
+{
+	rd->receiving = on;
+}
+
+void siw_ddp_rd_pause_headed(struct siw_ddp_rd *rd, bool on)
+{
+	rd->pause_headed = on;
 }
 
 /* ---- peers and their streams ----------------------------------------------------------------- */
@@ -100,6 +153,7 @@ int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void 
 		siw_ddp_stream_close(stream);
 		return -ENOMEM;
 	}
+	stream->lower = &lower_rd;
 	stream->rd = lower_peer(peer);
 	stream->endpoint = rd;
 	stream->user = user;
@@ -116,6 +170,39 @@ int siw_ddp_rd_stream(struct siw_ddp_rd *rd, struct siw_ddp_rd_peer *peer, void 
 void siw_ddp_rd_publish(struct siw_ddp_stream *stream)
 {
 	siw_rd_set_upper(stream->rd, stream);
+}
+
+/* ---- pausing --------------------------------------------------------------------------------- */
+
+void siw_ddp_rd_headed(struct siw_ddp_stream *stream, uint16_t set)
+{
+	stream->rd_rx.headed = set;
+}
+
+/*
+ * The segment at the head of the stream, and later segments of its space, wait for
+ * siw_ddp_rd_resume. no_receive: see siw_rd_pause.
+ */
+static void rd_pause(struct siw_ddp_stream *stream, bool no_receive)
+{
+	stream->rd_rx.data = NULL;
+	stream->endpoint->lacks_receive |= no_receive;
+	if (siw_link_empty(&stream->rd_rx.held))
+		siw_link_add(&stream->endpoint->held, &stream->rd_rx.held);
+	siw_rd_pause(stream->rd, stream->rd_rx.space, no_receive);
+}
+
+void siw_ddp_rd_resume(struct siw_ddp_rd *rd)
+{
+	rd->lacks_receive = rd->lacks_share = false;
+	while (!siw_link_empty(&rd->held)) {
+		struct siw_ddp_stream *stream =
+			siw_container(rd->held.next, struct siw_ddp_stream, rd_rx.held);
+
+		siw_link_del(&stream->rd_rx.held);
+		siw_rd_resume(stream->rd, SIW_RD_REQUESTS);
+		siw_rd_resume(stream->rd, SIW_RD_RESPONSES);
+	}
 }
 
 /* ---- shares of the receives ------------------------------------------------------------------ */
@@ -142,7 +229,13 @@ static void update_served_count(struct siw_ddp_rd *rd)
 	rd->served = NULL;
 }
 
-bool siw_ddp_rd_lacks_share(struct siw_ddp_stream *stream)
+/*
+ * Called when a multi-segment message is about to use a receive. Returns whether the peer has used
+ * up its share of the receives; the stream is then paused. Such messages never use the last quarter
+ * of the receives, nor those of one source (base/source.h) more than half; a single one is always
+ * admitted.
+ */
+static bool rd_lacks_share(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_rd *rd = stream->endpoint;
 	uint32_t left = siw_mem_queue_used(stream->rx.q[0].queue), all = rd->parts + left;
@@ -151,7 +244,7 @@ bool siw_ddp_rd_lacks_share(struct siw_ddp_stream *stream)
 
 	if (!rd->parts || (4 * (rd->parts + 1) <= 3 * all && 2 * (rd->parts_of[source] + 1) <= all))
 		return false;
-	siw_ddp_rd_pause(stream, true);
+	rd_pause(stream, true);
 	rd->lacks_receive = lacks_receive;
 	rd->lacks_share = true;
 	rd->seen_free = left;
@@ -270,72 +363,20 @@ bool siw_ddp_rd_has_tx_room(const struct siw_ddp_stream *stream, bool requests, 
 	       (requests && !siw_rd_blocked(stream->rd, SIW_RD_REQUESTS));
 }
 
+/* ---- the segment at the head of a stream ----------------------------------------------------- */
+
 bool siw_ddp_rd_in_responses(const struct siw_ddp_stream *stream)
 {
 	return stream->rd_rx.space == SIW_RD_RESPONSES;
 }
 
-/* ---- receiving ------------------------------------------------------------------------------- */
-
-int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
+const uint8_t *siw_ddp_rd_octets(const struct siw_ddp_stream *stream)
 {
-	struct siw_rd_event news;
-
-	/*
-	 * Bounded, because events of peers without a stream are skipped: a flood of them must not
-	 * starve other sockets.
-	 */
-	for (int tries = 0; tries < 64; tries++) {
-		struct siw_ddp_stream *stream;
-
-		update_served_count(rd);
-		if (siw_rd_recv(rd->lower, &news) != 1)
-			return 0;
-		stream = siw_rd_upper(news.peer);
-		event->peer = (struct siw_ddp_rd_peer *)news.peer;
-		event->user = stream ? stream->user : NULL;
-		event->status = 0;
-		if (news.kind == SIW_RD_SEGMENT) {
-			event->kind = SIW_DDP_RD_SEGMENT;
-			if (stream) {
-				stream->rd_rx.data = news.data;
-				stream->rd_rx.len = news.len;
-				stream->rd_rx.space = (uint8_t)news.space;
-				rd->served = stream;
-			}
-			return 1;
-		}
-		if (!stream) /* the peer has no stream, so the event is of no interest */
-			continue;
-		if (news.kind == SIW_RD_ACKED) {
-			event->kind = SIW_DDP_RD_ACKED;
-			return 1;
-		}
-		if (news.kind != SIW_RD_NEW_PEER) {
-			event->kind = SIW_DDP_RD_LOST;
-			event->status = news.kind == SIW_RD_RESTARTED  ? -ECONNRESET
-					: news.kind == SIW_RD_GONE     ? -ETIMEDOUT
-					: news.kind == SIW_RD_REPLACED ? -ESTALE
-								       : -ENOBUFS;
-			return 1;
-		}
-	}
-	siw_llp_resume(siw_rd_sock(rd->lower));
-	return 0;
+	return stream->rd_rx.data + stream->rx.seg.head_len;
 }
 
-int siw_ddp_rd_rx(struct siw_ddp_stream *stream, const uint8_t **head, size_t *head_len,
-		  size_t *seg_len, bool *whole)
-{
-	if (!stream->rd_rx.data)
-		return 0;
-	*head = stream->rd_rx.data;
-	*head_len = *seg_len = stream->rd_rx.len;
-	*whole = true;
-	return 1;
-}
-
-int siw_ddp_rd_payload(struct siw_ddp_stream *stream, size_t skip, const struct iovec *iov, int n)
+static int rd_lower_payload(struct siw_ddp_stream *stream, size_t skip, const struct iovec *iov,
+			    int n)
 {
 	const uint8_t *from = stream->rd_rx.data + skip;
 
@@ -346,60 +387,10 @@ int siw_ddp_rd_payload(struct siw_ddp_stream *stream, size_t skip, const struct 
 	return 1;
 }
 
-void siw_ddp_rd_headed(struct siw_ddp_stream *stream, uint16_t set)
+static int rd_lower_failed(struct siw_ddp_stream *stream, int err)
 {
-	stream->rd_rx.headed = set;
-}
-
-bool siw_ddp_rd_is_headed(const struct siw_ddp_stream *stream)
-{
-	const struct siw_ddp_rd_rx *rd = &stream->rd_rx;
-
-	return rd->data && rd->space == SIW_RD_REQUESTS && rd->len > 1 &&
-	       siw_ddp_head_len(rd->data[0]) == SIW_DDP_TAGGED &&
-	       rd->headed >> (rd->data[1] & 15) & 1;
-}
-
-const uint8_t *siw_ddp_rd_octets(const struct siw_ddp_stream *stream)
-{
-	return stream->rd_rx.data + stream->rx.seg.head_len;
-}
-
-void siw_ddp_rd_pause(struct siw_ddp_stream *stream, bool no_receive)
-{
-	stream->rd_rx.data = NULL;
-	stream->endpoint->lacks_receive |= no_receive;
-	if (siw_link_empty(&stream->rd_rx.held))
-		siw_link_add(&stream->endpoint->held, &stream->rd_rx.held);
-	siw_rd_pause(stream->rd, stream->rd_rx.space, no_receive);
-}
-
-bool siw_ddp_rd_paused(const struct siw_ddp_stream *stream)
-{
-	return !siw_link_empty(&stream->rd_rx.held);
-}
-
-void siw_ddp_rd_resume(struct siw_ddp_rd *rd)
-{
-	rd->lacks_receive = rd->lacks_share = false;
-	while (!siw_link_empty(&rd->held)) {
-		struct siw_ddp_stream *stream =
-			siw_container(rd->held.next, struct siw_ddp_stream, rd_rx.held);
-
-		siw_link_del(&stream->rd_rx.held);
-		siw_rd_resume(stream->rd, SIW_RD_REQUESTS);
-		siw_rd_resume(stream->rd, SIW_RD_RESPONSES);
-	}
-}
-
-void siw_ddp_rd_unclaim(struct siw_ddp_rd_peer *peer)
-{
-	siw_rd_set_upper(lower_peer(peer), NULL);
-}
-
-void siw_ddp_rd_reject(struct siw_ddp_rd_peer *peer)
-{
-	siw_rd_reset(lower_peer(peer), SIW_RD_CLOSED_END);
+	(void)err; /* rd_lower_payload can only fail with -EFAULT */
+	return siw_ddp_rx_refuse_segment(stream, -EACCES, siw_ddp_local_catastrophic);
 }
 
 /* ---- refused segments ------------------------------------------------------------------------ */
@@ -440,7 +431,7 @@ static void abandon_rx_message(struct siw_ddp_stream *stream, struct siw_ddp_rxq
 	q->placed = 0;
 }
 
-int siw_ddp_rd_refusal(struct siw_ddp_stream *stream)
+static int rd_lower_refuse(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_rx *rx = &stream->rx;
 	struct siw_ddp_rd_rx *rd = &stream->rd_rx;
@@ -449,7 +440,7 @@ int siw_ddp_rd_refusal(struct siw_ddp_stream *stream)
 	rx->refusing = rx->have = false;
 	rx->err = rx->why_err;
 	rd->blamed = false;
-	siw_ddp_rd_payload(stream, 0, NULL, 0);
+	rd_lower_payload(stream, 0, NULL, 0);
 	if (!rx->seg.head_len)
 		return rx->why;
 	q = find_receiving_queue(rx, &rx->seg);
@@ -462,7 +453,11 @@ int siw_ddp_rd_refusal(struct siw_ddp_stream *stream)
 	return rx->why;
 }
 
-bool siw_ddp_rd_skips(struct siw_ddp_stream *stream)
+/*
+ * Drops the segment at the head of the stream if it belongs to a refused message. Returns whether
+ * it did.
+ */
+static bool rd_skips(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_rx *rx = &stream->rx;
 	struct siw_ddp_rd_rx *rd = &stream->rd_rx;
@@ -484,7 +479,7 @@ bool siw_ddp_rd_skips(struct siw_ddp_stream *stream)
 	if (q && seg->last)
 		q->msn++;
 	rd->skip[rd->space].last = *seg;
-	siw_ddp_rd_payload(stream, 0, NULL, 0);
+	rd_lower_payload(stream, 0, NULL, 0);
 	return true;
 }
 
@@ -495,4 +490,160 @@ int siw_ddp_rd_refused_buffer(struct siw_ddp_stream *stream, uint64_t *user_data
 	stream->rd_rx.blamed = false;
 	*user_data = stream->rd_rx.user_data;
 	return 1;
+}
+
+static const struct siw_ddp_lower lower_rd = {
+	.mulpdu = rd_lower_mulpdu,
+	.tx = rd_lower_tx,
+	.flush = rd_lower_flush,
+	.blocked = rd_lower_blocked,
+	.accepted = rd_lower_accepted,
+	.copies = true,
+	.payload = rd_lower_payload,
+	.failed = rd_lower_failed,
+	.refuse = rd_lower_refuse,
+};
+
+/* ---- receiving ------------------------------------------------------------------------------- */
+
+/* Whether the segment at the head of the stream begins with octets for the upper layer. */
+static bool rd_is_headed(const struct siw_ddp_stream *stream)
+{
+	const struct siw_ddp_rd_rx *rd = &stream->rd_rx;
+
+	return rd->space == SIW_RD_REQUESTS && rd->len > 1 &&
+	       siw_ddp_head_len(rd->data[0]) == SIW_DDP_TAGGED &&
+	       rd->headed >> (rd->data[1] & 15) & 1;
+}
+
+/*
+ * Checks the segment at the head of the stream. Returns 1; 0: the stream was paused; 2: the segment
+ * was dropped, because its message was refused; or -errno: it was refused.
+ */
+static int rd_check_segment(struct siw_ddp_stream *stream)
+{
+	struct siw_ddp_rx *rx = &stream->rx;
+	const struct siw_ddp_seg *seg = &rx->seg;
+	uint8_t code;
+	int r = siw_ddp_rx_parse(stream, stream->rd_rx.data, stream->rd_rx.len);
+
+	if (r != 1)
+		return r;
+	if (rd_skips(stream))
+		return 2;
+	r = siw_ddp_rx_check_version(stream);
+	if (r != 1)
+		return r;
+	if (!seg->tagged) {
+		code = siw_ddp_rx_check_untagged(rx, seg);
+		if (siw_ddp_is_response_queue(seg->qn) != siw_ddp_rd_in_responses(stream))
+			code = SIW_DDP_INVALID_QN;
+		if (code == SIW_DDP_NO_BUFFER && !seg->qn) {
+			rd_pause(stream, true);
+			return 0;
+		}
+		if (code)
+			return siw_ddp_rx_refuse_untagged(stream, code);
+		if (!seg->qn && !seg->last && !rx->q[0].begun && rd_lacks_share(stream))
+			return 0;
+	}
+	rx->have = true;
+	return 1;
+}
+
+static bool rd_event(struct siw_ddp_rd_event *event, enum siw_ddp_rd_event_kind kind, int status)
+{
+	event->kind = kind;
+	event->status = status;
+	return true;
+}
+
+/* Receives a segment of a stream. false: it causes no event. */
+static bool rd_rx_segment(struct siw_ddp_stream *stream, const struct siw_rd_event *news,
+			  struct siw_ddp_rd_event *event)
+{
+	struct siw_ddp_rd *rd = stream->endpoint;
+	int r;
+
+	stream->rd_rx.data = news->data;
+	stream->rd_rx.len = news->len;
+	stream->rd_rx.space = (uint8_t)news->space;
+	rd->served = stream;
+	if (__builtin_expect(!rd->receiving || (rd->pause_headed && rd_is_headed(stream)), 0)) {
+		rd_pause(stream, false);
+		return rd_event(event, SIW_DDP_RD_PAUSED, rd->receiving ? -EBUSY : 0);
+	}
+	if (__builtin_expect(!news->len, 0)) { /* it contains no segment */
+		rd_lower_payload(stream, 0, NULL, 0);
+		return false;
+	}
+	r = rd_check_segment(stream);
+	event->seg = &stream->rx.seg;
+	if (__builtin_expect(r < 0, 0))
+		return rd_event(event, SIW_DDP_RD_REFUSED, r);
+	if (__builtin_expect(r == 2, 0))
+		return false;
+	return rd_event(event, r ? SIW_DDP_RD_SEGMENT : SIW_DDP_RD_PAUSED, 0);
+}
+
+/* The status of event SIW_DDP_RD_LOST. */
+static int rd_lost_status(int kind)
+{
+	return kind == SIW_RD_RESTARTED	 ? -ECONNRESET
+	       : kind == SIW_RD_GONE	 ? -ETIMEDOUT
+	       : kind == SIW_RD_REPLACED ? -ESTALE
+					 : -ENOBUFS;
+}
+
+int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event)
+{
+	struct siw_rd_event news;
+
+	/*
+	 * Bounded, because events of peers without a stream are skipped: a flood of them must not
+	 * starve other sockets.
+	 */
+	for (int tries = 0; tries < SIW_DDP_TRIES; tries++) {
+		struct siw_ddp_stream *stream;
+
+		update_served_count(rd);
+		if (siw_rd_recv(rd->lower, &news) != 1)
+			return 0;
+		stream = siw_rd_upper(news.peer);
+		event->peer = (struct siw_ddp_rd_peer *)news.peer;
+		event->user = stream ? stream->user : NULL;
+		event->acked = news.kind == SIW_RD_SEGMENT && news.acked;
+		if (!stream) {
+			/* without a stream, only a segment is of interest */
+			if (news.kind == SIW_RD_SEGMENT)
+				return rd_event(event, SIW_DDP_RD_NO_STREAM, 0);
+			continue;
+		}
+		if (__builtin_expect(news.kind == SIW_RD_SEGMENT, 1)) {
+			if (rd_rx_segment(stream, &news, event))
+				return 1;
+			if (!event->acked)
+				continue;
+			event->acked = false;
+			return rd_event(event, SIW_DDP_RD_ACKED, 0);
+		}
+		if (news.kind == SIW_RD_ACKED)
+			return rd_event(event, SIW_DDP_RD_ACKED, 0);
+		if (news.kind != SIW_RD_NEW_PEER)
+			return rd_event(event, SIW_DDP_RD_LOST, rd_lost_status(news.kind));
+	}
+	siw_ddp_rd_reschedule(rd);
+	return 0;
+}
+
+/* ---- peers without a stream ------------------------------------------------------------------ */
+
+void siw_ddp_rd_unclaim(struct siw_ddp_rd_peer *peer)
+{
+	siw_rd_set_upper(lower_peer(peer), NULL);
+}
+
+void siw_ddp_rd_reject(struct siw_ddp_rd_peer *peer)
+{
+	siw_rd_reset(lower_peer(peer), SIW_RD_CLOSED_END);
 }

@@ -2,7 +2,7 @@
 /*
  * ddp/ddp_rd.h - part of ddp/ddp.h: streams over reliable datagrams. An endpoint creates a stream
  * for a peer when it is first needed and frees it when nothing is in progress; the MSNs are kept in
- * rd's peer record. A refused message does not end such a stream: siw_ddp_rx_head or
+ * rd's peer record. A refused message does not end such a stream: siw_ddp_rd_recv or
  * siw_ddp_rx_place reports the refusal once, the rest of the message is discarded, and the next
  * message is received as usual.
  *
@@ -37,6 +37,10 @@ void siw_ddp_rd_close(struct siw_ddp_rd *rd);
  * Has the endpoint's handler called again, if the caller stops before siw_ddp_rd_recv returned 0.
  */
 void siw_ddp_rd_reschedule(struct siw_ddp_rd *rd);
+/* Whether segments are received, which is the default; otherwise their streams are paused. */
+void siw_ddp_rd_set_receiving(struct siw_ddp_rd *rd, bool on);
+/* Whether a stream is paused when its next segment is headed (siw_ddp_rd_headed). */
+void siw_ddp_rd_pause_headed(struct siw_ddp_rd *rd, bool on);
 
 /*
  * Returns the record of the peer at addr: 0; -ENOBUFS if the maximum number of records exists;
@@ -97,8 +101,23 @@ bool siw_ddp_rd_has_tx_room(const struct siw_ddp_stream *stream, bool requests, 
 bool siw_ddp_rd_in_responses(const struct siw_ddp_stream *stream);
 
 enum siw_ddp_rd_event_kind {
-	SIW_DDP_RD_SEGMENT = 1, /* siw_ddp_rx_head of the stream must be called */
-	SIW_DDP_RD_ACKED,	/* siw_ddp_tx_accepted has advanced, or there is room again */
+	/*
+	 * the next segment of a stream, *seg, has passed all checks that precede placement (version,
+	 * QN, MSN, MO, a buffer, its length): place it or refuse it before the next siw_ddp_rd_recv
+	 */
+	SIW_DDP_RD_SEGMENT = 1,
+	SIW_DDP_RD_REFUSED, /* segment *seg was refused: status -errno, and siw_ddp_error */
+	/*
+	 * the stream was paused, because no receive is posted (status 0), segments are not received
+	 * (0), or its next segment is headed (-EBUSY)
+	 */
+	SIW_DDP_RD_PAUSED,
+	/*
+	 * a segment of a peer that has no stream: create one, and the segment is returned again; or
+	 * reject it
+	 */
+	SIW_DDP_RD_NO_STREAM,
+	SIW_DDP_RD_ACKED, /* siw_ddp_tx_accepted has advanced, or there is room again */
 	/*
 	 * siw_ddp_rd_end must be called. status: -ECONNRESET, the pair began a new incarnation;
 	 * -ESTALE, the peer is another instance; -ETIMEDOUT, the peer is silent or closed;
@@ -109,21 +128,15 @@ enum siw_ddp_rd_event_kind {
 struct siw_ddp_rd_event {
 	int kind; /* enum siw_ddp_rd_event_kind */
 	int status;
+	bool acked; /* the event is also an ACKED, to be handled after it */
 	struct siw_ddp_rd_peer *peer;
-	/* SEGMENT: NULL if the peer has no stream; create one, and the event is reported again */
-	void *user;
+	void *user; /* of the peer's stream; NO_STREAM: NULL */
+	const struct siw_ddp_seg *seg;
 };
 /* Returns 1 and the next event in *event, or 0 if there is none. */
 int siw_ddp_rd_recv(struct siw_ddp_rd *rd, struct siw_ddp_rd_event *event);
 /*
- * Pauses the stream: the segment at the head of the stream and later segments of its space wait for
- * siw_ddp_rd_resume. siw_ddp_rx_head pauses the stream itself, and returns 0, if a segment of queue
- * 0 finds no buffer.
- */
-void siw_ddp_rd_pause(struct siw_ddp_stream *stream, bool no_receive);
-bool siw_ddp_rd_paused(const struct siw_ddp_stream *stream);
-/*
- * The complete payload of the segment that siw_ddp_rx_head returned; valid until the segment is
+ * The complete payload of the segment that siw_ddp_rd_recv returned; valid until the segment is
  * placed or refused.
  */
 const uint8_t *siw_ddp_rd_octets(const struct siw_ddp_stream *stream);
@@ -133,8 +146,6 @@ const uint8_t *siw_ddp_rd_octets(const struct siw_ddp_stream *stream);
  * octet after them. The upper layer must refuse a segment that is shorter.
  */
 void siw_ddp_rd_headed(struct siw_ddp_stream *stream, uint16_t set);
-/* Whether the next segment begins with SIW_DDP_ULP_TAGGED octets for the upper layer. */
-bool siw_ddp_rd_is_headed(const struct siw_ddp_stream *stream);
 /*
  * Whether a paused stream could continue with the receives that are free now. A stream that was
  * paused for its share is retried only after receives have become free or partially received

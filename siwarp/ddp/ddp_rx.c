@@ -11,87 +11,35 @@
 
 #include "ddp/ddp_lower.h"
 
-static const struct siw_wire_err LOCAL_CATASTROPHIC = { SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC,
-							0 };
+const struct siw_wire_err siw_ddp_local_catastrophic = { SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC,
+							 0 };
 
-static int ddp_refuse_segment(struct siw_ddp_stream *stream, int why, struct siw_wire_err err);
-
-/*
- * Converts an error of the lower layer to an error of this layer. An error of MPA or TCP ends the
- * stream.
- */
 int siw_ddp_from_lower(struct siw_ddp_stream *stream, int r)
 {
-	struct siw_ddp_rx *rx = &stream->rx;
-
-	if (r >= 0)
-		return r;
-	if (siw_ddp_over_rd(stream)) /* rd can only return -EFAULT */
-		return ddp_refuse_segment(stream, -EACCES, LOCAL_CATASTROPHIC);
-	if (r == -EPROTO || r == -EBADMSG) { /* RFC5041-7-01 */
-		rx->err = siw_mpa_error(stream->mpa);
-	} else if (r == -EFAULT) {
-		/*
-		 * The destination memory is no longer mapped. This is not the peer's fault, and the
-		 * Terminate says so.
-		 */
-		rx->err = LOCAL_CATASTROPHIC;
-		r = -EACCES;
-	}
-	rx->have = false;
-	rx->dead = r;
-	return r;
+	return r < 0 ? stream->lower->failed(stream, r) : r;
 }
 
-/*
- * Receives the rest of the refused segment and drops it. Returns 0 while octets are missing, then
- * the error of the refusal.
- */
-static int ddp_finish_refusal(struct siw_ddp_stream *stream)
-{
-	struct siw_ddp_rx *rx = &stream->rx;
-	int r = 1;
-
-	if (siw_ddp_over_rd(stream))
-		return siw_ddp_rd_refusal(stream);
-	if (!rx->whole)
-		r = siw_ddp_lower_payload(stream, rx->seg.head_len, NULL, 0);
-	if (r < 1)
-		return siw_ddp_from_lower(stream, r);
-	rx->have = false;
-	rx->err = rx->why_err;
-	return rx->dead = rx->why; /* RFC5041-7.1-09: no later segment is processed */
-}
-
-static int ddp_refuse_segment(struct siw_ddp_stream *stream, int why, struct siw_wire_err err)
+int siw_ddp_rx_refuse_segment(struct siw_ddp_stream *stream, int why, struct siw_wire_err err)
 {
 	struct siw_ddp_rx *rx = &stream->rx;
 
 	rx->have = rx->refusing = true;
 	rx->why = why;
 	rx->why_err = err;
-	return ddp_finish_refusal(stream);
+	return stream->lower->refuse(stream);
 }
 
-void siw_ddp_rx_refuse(struct siw_ddp_stream *stream, struct siw_wire_err err)
+int siw_ddp_rx_refuse(struct siw_ddp_stream *stream, struct siw_wire_err err)
 {
 	struct siw_ddp_rx *rx = &stream->rx;
 
 	if (rx->dead)
-		return;
-	rx->refusing = true;
-	rx->why = -EPROTO;
-	rx->why_err = err;
-	if (siw_ddp_over_rd(stream) && !rx->have) {
-		rx->refusing = false;
-	} else if (!rx->have) {
-		/*
-		 * The segment was placed already, so its CRC has been checked and the refusal is
-		 * final.
-		 */
-		rx->err = err;
-		rx->dead = -EPROTO;
-	}
+		return rx->dead;
+	if (rx->have)
+		return siw_ddp_rx_refuse_segment(stream, -EPROTO, err);
+	/* The segment was placed already, so its CRC has been checked and the refusal is final. */
+	rx->err = err;
+	return rx->dead = -EPROTO;
 }
 
 bool siw_ddp_head_parse(const uint8_t *head, size_t len, struct siw_ddp_seg *seg)
@@ -102,11 +50,11 @@ bool siw_ddp_head_parse(const uint8_t *head, size_t len, struct siw_ddp_seg *seg
 	return true;
 }
 
-static int refuse_untagged(struct siw_ddp_stream *stream, uint8_t code)
+int siw_ddp_rx_refuse_untagged(struct siw_ddp_stream *stream, uint8_t code)
 {
-	return ddp_refuse_segment(stream, -EPROTO,
-				  (struct siw_wire_err){ SIW_LAYER_DDP, SIW_DDP_UNTAGGED_BUFFER,
-							 code });
+	return siw_ddp_rx_refuse_segment(stream, -EPROTO,
+					 (struct siw_wire_err){ SIW_LAYER_DDP,
+								SIW_DDP_UNTAGGED_BUFFER, code });
 }
 
 /*
@@ -118,8 +66,7 @@ static bool is_empty_rtr(const struct siw_ddp_rxq *q, const struct siw_ddp_seg *
 	return __builtin_expect(q->accept_empty_rtr, 0) && !q->begun && seg->last && !seg->payload;
 }
 
-/* Performs the checks of RFC5041-7.1-01. Returns a code of enum siw_ddp_untagged_ecode, or 0. */
-static uint8_t ddp_check_untagged(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg)
+uint8_t siw_ddp_rx_check_untagged(const struct siw_ddp_rx *rx, const struct siw_ddp_seg *seg)
 {
 	const struct siw_ddp_rxq *q;
 	const struct siw_mem_buffer *buf;
@@ -156,76 +103,29 @@ static uint8_t ddp_check_untagged(const struct siw_ddp_rx *rx, const struct siw_
  */
 static const struct siw_wire_err TOO_SHORT = { SIW_LAYER_DDP, SIW_DDP_LOCAL_CATASTROPHIC, 0 };
 
-static int ddp_check_segment(struct siw_ddp_stream *stream, const uint8_t *head, size_t seg_len)
+int siw_ddp_rx_parse(struct siw_ddp_stream *stream, const uint8_t *head, size_t seg_len)
 {
 	struct siw_ddp_rx *rx = &stream->rx;
-	struct siw_ddp_seg *seg = &rx->seg;
-	uint8_t code;
 
-	seg->head_len = 0;
+	rx->seg.head_len = 0;
 	if (seg_len < siw_ddp_head_len(head[0]))
-		return ddp_refuse_segment(stream, -EPROTO, TOO_SHORT);
-	siw_ddp_parse(head, (uint32_t)seg_len, seg);
-	if (siw_ddp_over_rd(stream) && siw_ddp_rd_skips(stream))
-		return 0;
-	if ((head[0] & SIW_DDP_DV_MASK) != SIW_DDP_DV) {
-		if (!seg->tagged)
-			return refuse_untagged(stream, SIW_DDP_UNTAGGED_VERSION);
-		return ddp_refuse_segment(stream, -EPROTO,
-					  (struct siw_wire_err){ SIW_LAYER_DDP,
-								 SIW_DDP_TAGGED_BUFFER,
-								 SIW_DDP_TAGGED_VERSION });
-	}
-	if (!seg->tagged) {
-		code = ddp_check_untagged(rx, seg);
-		if (siw_ddp_over_rd(stream) &&
-		    siw_ddp_is_response_queue(seg->qn) != siw_ddp_rd_in_responses(stream))
-			code = SIW_DDP_INVALID_QN;
-		if (code == SIW_DDP_NO_BUFFER && !seg->qn && siw_ddp_over_rd(stream)) {
-			siw_ddp_rd_pause(stream, true);
-			return 0;
-		}
-		if (code)
-			return refuse_untagged(stream, code);
-		if (siw_ddp_over_rd(stream) && !seg->qn && !seg->last && !rx->q[0].begun &&
-		    siw_ddp_rd_lacks_share(stream))
-			return 0;
-	}
-	rx->have = true;
+		return siw_ddp_rx_refuse_segment(stream, -EPROTO, TOO_SHORT);
+	siw_ddp_parse(head, (uint32_t)seg_len, &rx->seg);
 	return 1;
 }
 
-int siw_ddp_rx_head(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg)
+int siw_ddp_rx_check_version(struct siw_ddp_stream *stream)
 {
-	struct siw_ddp_rx *rx = &stream->rx;
-	size_t head_len, seg_len;
-	const uint8_t *head;
-	int r;
+	const struct siw_ddp_seg *seg = &stream->rx.seg;
 
-	if (rx->dead)
-		return rx->dead;
-	if (rx->refusing) {
-		r = ddp_finish_refusal(stream);
-		if (r < 0)
-			*seg = rx->seg;
-		return r;
-	}
-	if (!rx->have) {
-		r = siw_ddp_lower_rx(stream, &head, &head_len, &seg_len, &rx->whole);
-		if (r <= 0)
-			return siw_ddp_from_lower(stream, r);
-		if (!seg_len) {
-			r = siw_ddp_lower_payload(stream, 0, NULL, 0);
-			return r == 1 ? 2 : siw_ddp_from_lower(stream, r);
-		}
-		r = ddp_check_segment(stream, head, seg_len);
-		if (r != 1) {
-			*seg = rx->seg;
-			return r;
-		}
-	}
-	*seg = rx->seg;
-	return 1;
+	if (__builtin_expect((seg->head[0] & SIW_DDP_DV_MASK) == SIW_DDP_DV, 1))
+		return 1;
+	if (!seg->tagged)
+		return siw_ddp_rx_refuse_untagged(stream, SIW_DDP_UNTAGGED_VERSION);
+	return siw_ddp_rx_refuse_segment(stream, -EPROTO,
+					 (struct siw_wire_err){ SIW_LAYER_DDP,
+								SIW_DDP_TAGGED_BUFFER,
+								SIW_DDP_TAGGED_VERSION });
 }
 
 /* Removes the message's buffer from the queue when its first segment arrives. */
@@ -304,7 +204,7 @@ int siw_ddp_untagged_iov(struct siw_ddp_stream *stream, const struct siw_ddp_seg
 static int place_empty_rtr(struct siw_ddp_stream *stream, struct siw_ddp_rxq *q,
 			   struct siw_ddp_delivery *delivery)
 {
-	int r = siw_ddp_lower_payload(stream, stream->rx.seg.head_len, NULL, 0);
+	int r = stream->lower->payload(stream, stream->rx.seg.head_len, NULL, 0);
 
 	if (r != 1)
 		return siw_ddp_from_lower(stream, r);
@@ -334,14 +234,14 @@ static int place_untagged(struct siw_ddp_stream *stream, struct siw_ddp_delivery
 	if (!q->begun && !siw_ddp_rxq_take_buffer(q)) {
 		if (!seg->qn && rx->unexpected.limit)
 			return siw_ddp_keep_unexpected(stream);
-		return refuse_untagged(stream, SIW_DDP_NO_BUFFER);
+		return siw_ddp_rx_refuse_untagged(stream, SIW_DDP_NO_BUFFER);
 	}
 	if (siw_ddp_octets_to(rx, seg) > q->length)
-		return refuse_untagged(stream, SIW_DDP_TOO_LONG);
+		return siw_ddp_rx_refuse_untagged(stream, SIW_DDP_TOO_LONG);
 	n = siw_ddp_untagged_iov(stream, seg, iov);
 	if (n < 0)
-		return ddp_refuse_segment(stream, -EACCES, LOCAL_CATASTROPHIC);
-	r = siw_ddp_lower_payload(stream, seg->head_len, n ? iov : NULL, n);
+		return siw_ddp_rx_refuse_segment(stream, -EACCES, siw_ddp_local_catastrophic);
+	r = stream->lower->payload(stream, seg->head_len, n ? iov : NULL, n);
 	if (r != 1)
 		return siw_ddp_from_lower(stream, r);
 	rx->have = false;
@@ -369,8 +269,8 @@ static int place_tagged(struct siw_ddp_stream *stream, uint32_t right,
 		n = siw_mem_stag_get(stream->mem, seg->stag, stream->pd, stream->identity, right,
 				     seg->to, seg->payload - head, iov, SIW_MEM_MAX_SGE, &err);
 	if (n < 0)
-		return ddp_refuse_segment(stream, -EACCES, err);
-	r = siw_ddp_lower_payload(stream, seg->head_len + head, n ? iov : NULL, n);
+		return siw_ddp_rx_refuse_segment(stream, -EACCES, err);
+	r = stream->lower->payload(stream, seg->head_len + head, n ? iov : NULL, n);
 	/*
 	 * The reference to the STag is held only while octets are placed. The peer may stay silent
 	 * between two calls, and a thread that deregisters the STag must not wait for the peer.
@@ -395,7 +295,7 @@ int siw_ddp_rx_place(struct siw_ddp_stream *stream, const struct siw_ddp_seg *se
 	if (rx->dead)
 		return rx->dead;
 	if (rx->refusing)
-		return ddp_finish_refusal(stream);
+		return stream->lower->refuse(stream);
 	if (!rx->have)
 		return -EINVAL;
 	if (__builtin_expect(rx->unexpected.limit, 0))

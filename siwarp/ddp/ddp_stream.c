@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "base/os.h"
-#include "ddp/ddp_impl.h"
+#include "ddp/ddp_lower.h"
 #include "llp/llp.h"
 #include "mpa/mpa.h"
 
@@ -41,6 +41,7 @@ int siw_ddp_stream_open(struct siw_mem *mem, struct siw_mpa_stream *mpa,
 	if (!stream)
 		return -ENOMEM;
 	stream->mpa = mpa;
+	stream->lower = &siw_ddp_lower_mpa;
 	*out = stream;
 	return 0;
 }

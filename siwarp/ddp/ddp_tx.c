@@ -42,13 +42,12 @@ static bool has_room_for_source(struct siw_ddp_stream *stream, struct siw_ddp_tx
 
 /*
  * Records that octets which TCP has not accepted yet refer to the region of this Read Response.
- * Reliable datagrams copy the octets, so no record is needed for them.
  */
 static void record_source_region(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx)
 {
 	struct siw_ddp_source *source = find_tx_source(tx, tx->msg.src_stag);
 
-	if (siw_ddp_over_rd(stream))
+	if (stream->lower->copies)
 		return;
 	if (!source)
 		source = &tx->sources[tx->n_sources++];
@@ -111,13 +110,6 @@ static int ddp_resolve_payload(struct siw_ddp_stream *stream, const struct siw_d
 	return n;
 }
 
-/* Over reliable datagrams: the PSN space in which tx sends. */
-static enum siw_rd_space psn_space_of(const struct siw_ddp_stream *stream,
-				      const struct siw_ddp_tx *tx)
-{
-	return tx == &stream->tx ? SIW_RD_REQUESTS : SIW_RD_RESPONSES;
-}
-
 /* The next segment of the current message. */
 struct segment {
 	uint64_t len; /* octets of payload */
@@ -142,7 +134,7 @@ static int ddp_cut_segment(struct siw_ddp_stream *stream, const struct siw_ddp_t
 	 * The limit is queried for each segment, because it may change between segments
 	 * (RFC5041-3-02).
 	 */
-	seg->len = siw_ddp_lower_mulpdu(stream, psn_space_of(stream, tx)) - seg->head_len;
+	seg->len = stream->lower->mulpdu(stream, tx) - seg->head_len;
 	if (__builtin_expect(msg->head && msg->tagged, 0))
 		seg->len -= SIW_DDP_ULP_TAGGED;
 	seg->last = left <= seg->len; /* RFC5041-4.1-03, -04 */
@@ -192,11 +184,7 @@ int siw_ddp_tx_continue(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
 
 			if (n < 0)
 				return n;
-			end = siw_ddp_over_rd(stream)
-				      ? siw_rd_tx(stream->rd, psn_space_of(stream, tx), seg.head,
-						  seg.head_len, seg.iov, n)
-				      : siw_mpa_tx_fpdu(stream->mpa, seg.head, seg.head_len,
-							seg.iov, n);
+			end = stream->lower->tx(stream, tx, seg.head, seg.head_len, seg.iov, n);
 			if (tx->msg.from_stag && n)
 				siw_mem_stag_put(stream->mem, tx->msg.src_stag);
 		}
@@ -211,8 +199,7 @@ int siw_ddp_tx_continue(struct siw_ddp_stream *stream, struct siw_ddp_tx *tx,
 						      0 };
 			return -EACCES;
 		}
-		/* rd has no room until its peer acknowledges something */
-		if (end < 0 || siw_ddp_over_rd(stream))
+		if (end < 0 || !stream->lower->flush_makes_room)
 			return (int)end;
 		if (flushed) /* never reached: an empty batch accepts any segment */
 			return -EIO;
@@ -232,8 +219,8 @@ int siw_ddp_tx_more(struct siw_ddp_stream *stream, struct siw_wire_err *err)
 int siw_ddp_tx(struct siw_ddp_stream *stream, const struct siw_ddp_msg *msg,
 	       struct siw_wire_err *err)
 {
-	struct siw_ddp_tx *tx = msg->response && siw_ddp_over_rd(stream) ? stream->responses
-									 : &stream->tx;
+	struct siw_ddp_tx *tx = msg->response && stream->responses ? stream->responses
+								   : &stream->tx;
 	int r;
 
 	if (tx->active)
@@ -262,19 +249,6 @@ int siw_ddp_tx(struct siw_ddp_stream *stream, const struct siw_ddp_msg *msg,
 	return r;
 }
 
-int siw_ddp_tx_empty(struct siw_ddp_stream *stream)
-{
-	int64_t end;
-
-	if (stream->tx.active)
-		return -EBUSY;
-	end = siw_mpa_tx_fpdu(stream->mpa, "", 0, NULL, 0);
-	if (end <= 0)
-		return end ? (int)end : -EAGAIN;
-	stream->tx.framed = (uint64_t)end;
-	return 1;
-}
-
 uint64_t siw_ddp_tx_abandon(struct siw_ddp_stream *stream)
 {
 	struct siw_ddp_tx *tx = &stream->tx;
@@ -289,14 +263,12 @@ uint64_t siw_ddp_tx_abandon(struct siw_ddp_stream *stream)
 
 int siw_ddp_tx_flush(struct siw_ddp_stream *stream, uint64_t *accepted)
 {
-	return siw_ddp_over_rd(stream) ? siw_rd_flush(stream->rd, accepted)
-				       : siw_mpa_tx_flush(stream->mpa, accepted);
+	return stream->lower->flush(stream, accepted);
 }
 
 bool siw_ddp_tx_blocked(const struct siw_ddp_stream *stream)
 {
-	return siw_ddp_over_rd(stream) ? siw_rd_blocked(stream->rd, SIW_RD_REQUESTS)
-				       : siw_mpa_tx_blocked(stream->mpa);
+	return stream->lower->blocked(stream);
 }
 
 uint32_t siw_ddp_tx_msn(const struct siw_ddp_stream *stream, uint32_t qn)
@@ -316,8 +288,7 @@ uint64_t siw_ddp_tx_framed(const struct siw_ddp_stream *stream)
 
 uint64_t siw_ddp_tx_accepted(const struct siw_ddp_stream *stream)
 {
-	return siw_ddp_over_rd(stream) ? siw_rd_accepted(stream->rd, SIW_RD_REQUESTS)
-				       : siw_mpa_tx_accepted(stream->mpa);
+	return stream->lower->accepted(stream);
 }
 
 int siw_ddp_tx_revoke(struct siw_ddp_stream *stream, uint32_t stag)
@@ -325,7 +296,7 @@ int siw_ddp_tx_revoke(struct siw_ddp_stream *stream, uint32_t stag)
 	struct siw_ddp_tx *tx = &stream->tx;
 	const struct siw_ddp_source *source = find_tx_source(tx, stag);
 
-	if (siw_ddp_over_rd(stream)) /* reliable datagrams copy framed octets */
+	if (stream->lower->copies)
 		return 0;
 	if (source && source->end > siw_ddp_tx_accepted(stream))
 		return 1;

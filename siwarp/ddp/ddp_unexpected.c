@@ -15,6 +15,7 @@
 #include "base/pieces.h"
 #include "ddp/ddp_lower.h"
 #include "llp/llp.h"
+#include "mpa/mpa.h"
 
 void siw_ddp_stream_keep_unexpected(struct siw_ddp_stream *stream, uint64_t octets,
 				    bool deliver_before_end)
@@ -83,8 +84,8 @@ int siw_ddp_keep_unexpected(struct siw_ddp_stream *stream)
 		return 0;
 	}
 	iov = (struct iovec){ node->data, rx->seg.payload };
-	r = siw_ddp_lower_payload(stream, rx->seg.head_len, iov.iov_len ? &iov : NULL,
-				  iov.iov_len ? 1 : 0);
+	r = stream->lower->payload(stream, rx->seg.head_len, iov.iov_len ? &iov : NULL,
+				   iov.iov_len ? 1 : 0);
 	if (r != 1)
 		return siw_ddp_from_lower(stream, r);
 	rx->have = false;

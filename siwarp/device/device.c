@@ -100,11 +100,11 @@ static void fill_device_limits(struct siw_device_attr *attr)
  */
 static void close_port(struct siw_context *ctx)
 {
-	struct siw_llp_port *port = ctx->port;
+	struct siw_llp_port *port = ctx->lane.port;
 
-	siw_lock(&ctx->progress);
-	ctx->port = NULL;
-	siw_unlock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
+	ctx->lane.port = NULL;
+	siw_unlock(&ctx->lane.lock);
 	free(ctx->err_limit);
 	ctx->err_limit = NULL;
 	siw_mem_close(ctx->mem);
@@ -128,8 +128,8 @@ static void context_reset_state(struct siw_context *ctx)
 	atomic_store(&ctx->next_pd, 0);
 	atomic_store(&ctx->next_srq, 0);
 	ctx->idle_polls = (struct siw_idle_polls){ 0 };
-	ctx->unsent_rounds = ctx->rounds = 0;
-	ctx->more_to_send = false;
+	ctx->lane.unsent_rounds = ctx->lane.rounds = 0;
+	ctx->lane.more_to_send = false;
 	ctx->one_sided = 0;
 }
 
@@ -145,13 +145,13 @@ static struct siw_context *new_context(void)
 	ctx = calloc(1, sizeof(*ctx));
 	if (!ctx)
 		return NULL;
-	siw_lock_init(&ctx->progress);
-	siw_lock_init(&ctx->unsent_lock);
+	siw_lock_init(&ctx->lane.lock);
+	siw_lock_init(&ctx->lane.unsent_lock);
 	siw_lock_init(&ctx->busy_lock);
 	siw_lock_init(&ctx->mw_lock);
-	siw_link_init(&ctx->unsent);
+	siw_link_init(&ctx->lane.unsent);
 	siw_link_init(&ctx->busy);
-	siw_link_init(&ctx->timed);
+	siw_link_init(&ctx->lane.timed);
 	siw_link_init(&ctx->lingering_rds);
 	siw_link_init(&ctx->qps);
 	siw_link_init(&ctx->groups);
@@ -180,9 +180,9 @@ static int open_port(struct siw_context *ctx)
 	err = siw_mem_open(&ctx->mem);
 	if (err)
 		goto close_port;
-	siw_lock(&ctx->progress);
-	ctx->port = port;
-	siw_unlock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
+	ctx->lane.port = port;
+	siw_unlock(&ctx->lane.lock);
 	return 0;
 
 close_port:
@@ -291,13 +291,13 @@ struct siw_context *siw_open_device_by_addr(const struct siw_addr *addr)
 /* Runs the timers until none is left. Streams wait up to linger_ms for the peer's end of stream. */
 static void wait_for_timers(struct siw_context *ctx)
 {
-	while (atomic_load(&ctx->n_timed)) {
+	while (atomic_load(&ctx->lane.n_timed)) {
 		struct siw_llp_waitset set;
 
-		siw_lock(&ctx->progress);
+		siw_lock(&ctx->lane.lock);
 		siw_device_progress_once(ctx);
-		siw_llp_waitset_fill(ctx->port, &set);
-		siw_unlock(&ctx->progress);
+		siw_llp_waitset_fill(ctx->lane.port, &set);
+		siw_unlock(&ctx->lane.lock);
 		siw_llp_wait(&set, -1, 5000);
 	}
 }
@@ -424,7 +424,7 @@ static void children_end(struct siw_context *ctx, enum siw_child_rank rank)
 
 static void wake_all_waiters(struct siw_context *ctx)
 {
-	siw_llp_port_wake(ctx->port);
+	siw_llp_port_wake(ctx->lane.port);
 	siw_llp_event_set(ctx->async_fd);
 	siw_lock(&ctx->children_lock);
 	for (int rank = 0; rank < SIW_CHILD_RANKS; rank++)

@@ -167,11 +167,32 @@ struct siw_idle_polls {
  */
 #define SIW_POLLS_PER_BURST 8
 
+/*
+ * What a thread needs to make progress for a set of sockets and queue pairs. A device has one lane.
+ */
+struct siw_lane {
+	/* the progress lock: the thread that holds it makes progress */
+	siw_lock_t lock;
+	/* the sockets and their poller; NULL: the device is closed; written under the lock */
+	struct siw_llp_port *_Atomic port;
+	uint64_t rounds; /* number of progress rounds that polled sockets; the lock */
+	siw_lock_t unsent_lock;
+	struct siw_link unsent;	   /* QPs with requests left to send; unsent_lock */
+	_Atomic uint32_t n_unsent; /* number of QPs in unsent */
+	uint64_t unsent_rounds;	   /* number of rounds over the unsent list; the lock */
+	/* posts were delayed for a batch since the last round over the unsent list */
+	_Atomic bool posts_delayed;
+	/* the last round left requests for which the sockets have room; the lock */
+	bool more_to_send;
+	struct siw_link timed;	  /* list of struct siw_timed; the lock */
+	_Atomic uint32_t n_timed; /* number of timers in timed */
+	/* when the first timer is due; written under the lock */
+	_Atomic uint64_t next_tick_ns;
+};
+
 /* An open device: one RNIC with its own poller and progress thread. */
 struct siw_context {
-	siw_lock_t progress; /* the thread that holds it makes progress */
-	/* NULL: the device is closed; written under the progress lock */
-	struct siw_llp_port *_Atomic port;
+	struct siw_lane lane;
 	struct siw_mem *mem;
 	/*
 	 * number of polls; while it increases, the progress thread leaves progress to the pollers
@@ -179,9 +200,7 @@ struct siw_context {
 	_Atomic uint32_t polls;
 	/* number of polls that returned completions without a progress round */
 	_Atomic uint32_t polls_without_round;
-	_Atomic bool posts_dense; /* posts are dense enough to be delayed for a batch */
-	/* posts were delayed for a batch since the last round over the unsent list */
-	_Atomic bool posts_delayed;
+	_Atomic bool posts_dense;	  /* posts are dense enough to be delayed for a batch */
 	struct siw_idle_polls idle_polls; /* protected by the progress lock */
 	_Atomic uint32_t waiters;	  /* threads inside siw_device_wait */
 	/*
@@ -192,8 +211,7 @@ struct siw_context {
 	_Atomic uint32_t fd_waiters; /* threads inside siw_device_wait_on_fd */
 	_Atomic uint32_t n_armed;    /* number of armed CQs */
 	_Atomic uint32_t armed_at;   /* value of polls when a CQ was last armed */
-	_Atomic bool cq_overrun;   /* a CQ overflowed and its QPs have not been moved to ERR yet */
-	_Atomic uint32_t n_unsent; /* number of QPs in the unsent list */
+	_Atomic bool cq_overrun; /* a CQ overflowed and its QPs have not been moved to ERR yet */
 	/*
 	 * Set in a forked child before the child runs, because the child's copy of the device is
 	 * unusable, and set when the device is closed by force.
@@ -201,21 +219,11 @@ struct siw_context {
 	_Atomic bool inherited;
 	siw_lock_t children_lock; /* innermost lock: no lock is taken under it */
 	struct siw_link children[SIW_CHILD_RANKS];
-	siw_lock_t unsent_lock;
-	struct siw_link unsent; /* QPs with requests left to send; unsent_lock */
-	uint64_t unsent_rounds; /* number of rounds over the unsent list; progress lock */
-	siw_lock_t busy_lock;	/* innermost lock: no lock is taken under it */
-	struct siw_link busy;	/* QPs that may be using memory or address handles; busy_lock */
-	uint32_t n_busy;	/* number of QPs in busy; busy_lock */
-	uint64_t rounds;	/* number of progress rounds that polled sockets; progress lock */
-	/* the last round left requests for which the sockets have room; progress lock */
-	bool more_to_send;
-	struct siw_link timed;	  /* list of struct siw_timed; progress lock */
-	_Atomic uint32_t n_timed; /* number of timers in timed */
+	siw_lock_t busy_lock; /* innermost lock: no lock is taken under it */
+	struct siw_link busy; /* QPs that may be using memory or address handles; busy_lock */
+	uint32_t n_busy;      /* number of QPs in busy; busy_lock */
 	/* number of timers of streams and endpoints that wait for their peers to close */
 	_Atomic uint32_t n_linger;
-	/* when the first timer is due; written under the progress lock */
-	_Atomic uint64_t next_tick_ns;
 	struct siw_link qps;	/* protected by the progress lock */
 	struct siw_link groups; /* list of multicast groups with member QPs; progress lock */
 	/* owned by qp: RD endpoints whose queue pairs are destroyed; progress lock */
@@ -379,8 +387,8 @@ struct siw_qp {
 	siw_lock_t recv_lock;
 	/* Slots of each queue below this number are free, because a later completion was polled. */
 	_Atomic uint32_t sq_freed, rq_freed;
-	struct siw_link unsent; /* protected by ctx->unsent_lock */
-	bool on_unsent;		/* protected by ctx->unsent_lock */
+	struct siw_link unsent; /* protected by ctx->lane.unsent_lock */
+	bool on_unsent;		/* protected by ctx->lane.unsent_lock */
 	bool on_busy;		/* protected by send_lock */
 	struct siw_link busy;	/* protected by ctx->busy_lock */
 	bool has_unexpected;	/* Sends wait for receives; written under progress and recv_lock */

@@ -84,12 +84,12 @@ bool siw_device_key_in_use(struct siw_context *ctx, uint32_t lkey)
 	struct siw_qp *qp;
 	bool busy = false;
 
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	for (uint32_t n = busy_list_length(ctx); !busy && n && (qp = busy_list_pop(ctx)); n--) {
 		busy = qp->ops->uses_key(qp, lkey);
 		busy_recheck(qp);
 	}
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 	return busy;
 }
 
@@ -106,12 +106,12 @@ bool siw_device_ah_in_use(struct siw_ah *ah)
 	if (!atomic_load(&ah->queued))
 		return false;
 	ctx = atomic_load(&ah->pd)->ctx;
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	for (uint32_t n = busy_list_length(ctx); !busy && n && (qp = busy_list_pop(ctx)); n--) {
 		busy = qp->ops->uses_ah && qp->ops->uses_ah(qp, ah);
 		busy_recheck(qp);
 	}
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 	return busy;
 }
 
@@ -132,7 +132,7 @@ void siw_device_revoke_stag_locked(struct siw_context *ctx, uint32_t stag,
 /* Taking the progress lock waits for a placement that has already looked up the STag. */
 void siw_device_revoke_stag(struct siw_context *ctx, uint32_t stag)
 {
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	siw_device_revoke_stag_locked(ctx, stag, NULL);
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 }

@@ -34,14 +34,14 @@ static void context_begin_shutdown(struct siw_context *ctx, uint64_t deadline_ns
 	struct siw_link *l;
 
 	(void)deadline_ns;
-	if (!trylock_for_100ms(&ctx->progress))
+	if (!trylock_for_100ms(&ctx->lane.lock))
 		return;
 	for (l = ctx->qps.next; l != &ctx->qps; l = l->next) {
 		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
 
 		qp->ops->leave(qp);
 	}
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 }
 
 /* Whether a connection is still being shut down. Progress lock held. */
@@ -65,11 +65,11 @@ static void context_wait_shutdown(struct siw_context *ctx, uint64_t deadline_ns)
 	struct siw_llp_waitset set;
 	bool busy;
 
-	while (siw_now_ns() < deadline_ns && trylock_for_100ms(&ctx->progress)) {
+	while (siw_now_ns() < deadline_ns && trylock_for_100ms(&ctx->lane.lock)) {
 		siw_device_progress_once(ctx);
 		busy = context_is_closing(ctx);
-		siw_llp_waitset_fill(ctx->port, &set);
-		siw_unlock(&ctx->progress);
+		siw_llp_waitset_fill(ctx->lane.port, &set);
+		siw_unlock(&ctx->lane.lock);
 		if (!busy)
 			return;
 		siw_llp_wait(&set, -1, 5000);

@@ -328,8 +328,8 @@ static int change_access(struct siw_region *r, const struct span *span)
 		 * Taking the lock waits for the end of a progress round that may have looked up the
 		 * previous rights.
 		 */
-		siw_lock(&ctx->progress);
-		siw_unlock(&ctx->progress);
+		siw_lock(&ctx->lane.lock);
+		siw_unlock(&ctx->lane.lock);
 	}
 	r->access = span->access;
 	siw_device_mw_allow(r);
@@ -451,10 +451,10 @@ static bool context_has_addr(struct siw_context *ctx, const struct siw_addr *add
 {
 	bool has = false;
 
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	for (uint32_t i = 0; i < ctx->now.n_addrs && !has; i++)
 		has = siw_addr_same_host(&ctx->now.addrs[i], addr);
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 	return has;
 }
 
@@ -473,10 +473,10 @@ static uint32_t device_scope(struct siw_context *ctx)
 {
 	uint32_t scope = 0;
 
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	for (uint32_t i = 0; i < ctx->now.n_addrs && !scope; i++)
 		scope = ctx->now.addrs[i].family == AF_INET6 ? ctx->now.addrs[i].scope : 0;
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 	return scope;
 }
 

@@ -59,7 +59,7 @@ static void qps_settle(struct siw_context *ctx)
 {
 	struct siw_link *l, *next;
 
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	for (l = ctx->qps.next; l != &ctx->qps; l = next) {
 		struct siw_qp *qp = siw_container(l, struct siw_qp, in_ctx);
 
@@ -67,7 +67,7 @@ static void qps_settle(struct siw_context *ctx)
 		if (qp->ops->settle)
 			qp->ops->settle(qp);
 	}
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 }
 
 int siw_device_mw_forbid(struct siw_region *region)

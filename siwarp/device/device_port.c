@@ -116,7 +116,7 @@ int siw_device_port_open(struct siw_context *ctx)
 	ctx->watch.handler.serve = port_watch_serve;
 	ctx->watch.ctx = ctx;
 	ctx->now = ctx->info;
-	err = siw_llp_watch_open(ctx->port, ctx->info.netdev, &ctx->watch.handler,
+	err = siw_llp_watch_open(ctx->lane.port, ctx->info.netdev, &ctx->watch.handler,
 				 &ctx->watch.watch);
 	if (err)
 		return err;
@@ -135,9 +135,9 @@ int siw_query_device_info(struct siw_context *ctx, struct siw_device_info *info)
 		return err;
 	if (!info)
 		return siw_refuse_null("info");
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	*info = ctx->now;
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 	return 0;
 }
 

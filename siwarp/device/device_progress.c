@@ -31,66 +31,66 @@ void siw_device_mark_unsent(struct siw_qp *qp)
 {
 	struct siw_context *ctx = qp->ctx;
 
-	siw_lock(&ctx->unsent_lock);
+	siw_lock(&ctx->lane.unsent_lock);
 	if (!qp->on_unsent) {
 		qp->on_unsent = true;
-		siw_link_add(&ctx->unsent, &qp->unsent);
-		atomic_fetch_add(&ctx->n_unsent, 1);
+		siw_link_add(&ctx->lane.unsent, &qp->unsent);
+		atomic_fetch_add(&ctx->lane.n_unsent, 1);
 	}
-	siw_unlock(&ctx->unsent_lock);
+	siw_unlock(&ctx->lane.unsent_lock);
 }
 
 /* Whether a thread may be sleeping on the sockets. */
 static bool has_sleeper(struct siw_context *ctx)
 {
-	return siw_llp_port_armed(ctx->port) || atomic_load(&ctx->waiters);
+	return siw_llp_port_armed(ctx->lane.port) || atomic_load(&ctx->waiters);
 }
 
 void siw_device_nudge(struct siw_context *ctx)
 {
-	if (ctx->port && has_sleeper(ctx))
-		siw_llp_port_wake(ctx->port);
+	if (ctx->lane.port && has_sleeper(ctx))
+		siw_llp_port_wake(ctx->lane.port);
 }
 
 void siw_device_forget_unsent(struct siw_qp *qp)
 {
 	struct siw_context *ctx = qp->ctx;
 
-	siw_lock(&ctx->unsent_lock);
+	siw_lock(&ctx->lane.unsent_lock);
 	if (qp->on_unsent) {
 		qp->on_unsent = false;
 		siw_link_del(&qp->unsent);
-		atomic_fetch_sub(&ctx->n_unsent, 1);
+		atomic_fetch_sub(&ctx->lane.n_unsent, 1);
 	}
-	siw_unlock(&ctx->unsent_lock);
+	siw_unlock(&ctx->lane.unsent_lock);
 }
 
 static struct siw_qp *next_unsent(struct siw_context *ctx)
 {
 	struct siw_qp *qp = NULL;
 
-	siw_lock(&ctx->unsent_lock);
-	if (!siw_link_empty(&ctx->unsent)) {
-		qp = siw_container(ctx->unsent.next, struct siw_qp, unsent);
+	siw_lock(&ctx->lane.unsent_lock);
+	if (!siw_link_empty(&ctx->lane.unsent)) {
+		qp = siw_container(ctx->lane.unsent.next, struct siw_qp, unsent);
 		qp->on_unsent = false;
 		siw_link_del(&qp->unsent);
-		atomic_fetch_sub(&ctx->n_unsent, 1);
+		atomic_fetch_sub(&ctx->lane.n_unsent, 1);
 	}
-	siw_unlock(&ctx->unsent_lock);
+	siw_unlock(&ctx->lane.unsent_lock);
 	return qp;
 }
 
 /* Moves n QPs from the head of the unsent list to its end. */
 static void rotate_unsent(struct siw_context *ctx, uint32_t n)
 {
-	siw_lock(&ctx->unsent_lock);
-	for (; n && !siw_link_empty(&ctx->unsent); n--) {
-		struct siw_link *first = ctx->unsent.next;
+	siw_lock(&ctx->lane.unsent_lock);
+	for (; n && !siw_link_empty(&ctx->lane.unsent); n--) {
+		struct siw_link *first = ctx->lane.unsent.next;
 
 		siw_link_del(first);
-		siw_link_add(&ctx->unsent, first);
+		siw_link_add(&ctx->lane.unsent, first);
 	}
-	siw_unlock(&ctx->unsent_lock);
+	siw_unlock(&ctx->lane.unsent_lock);
 }
 
 /*
@@ -108,21 +108,21 @@ int siw_device_send_unsent(struct siw_context *ctx)
 	 * Pairs with the store in siw_post_send(): a thread that reads true also sees the queue
 	 * pair.
 	 */
-	if (atomic_load_explicit(&ctx->posts_delayed, memory_order_acquire))
-		atomic_store(&ctx->posts_delayed, false);
-	ctx->unsent_rounds++;
-	ctx->more_to_send = false;
-	for (uint32_t n = atomic_load(&ctx->n_unsent); n; n--) {
+	if (atomic_load_explicit(&ctx->lane.posts_delayed, memory_order_acquire))
+		atomic_store(&ctx->lane.posts_delayed, false);
+	ctx->lane.unsent_rounds++;
+	ctx->lane.more_to_send = false;
+	for (uint32_t n = atomic_load(&ctx->lane.n_unsent); n; n--) {
 		struct siw_qp *qp = next_unsent(ctx);
 		enum siw_turn turn;
 
 		if (!qp)
 			break;
-		turn = qp->ops->turn(qp, ctx->unsent_rounds);
+		turn = qp->ops->turn(qp, ctx->lane.unsent_rounds);
 		if (turn != SIW_TURN_DONE) {
 			siw_device_mark_unsent(qp);
 			starved |= turn == SIW_TURN_STARVED;
-			ctx->more_to_send |= turn == SIW_TURN_MORE;
+			ctx->lane.more_to_send |= turn == SIW_TURN_MORE;
 			ahead += !starved;
 		}
 		moved += turn <= SIW_TURN_MORE;
@@ -140,9 +140,10 @@ int siw_device_send_unsent(struct siw_context *ctx)
 static void wake_before_leaving(struct siw_context *ctx)
 {
 	if (has_sleeper(ctx))
-		siw_llp_port_leave(ctx->port,
-				   ctx->more_to_send && atomic_load_explicit(&ctx->n_unsent,
-									     memory_order_relaxed));
+		siw_llp_port_leave(ctx->lane.port,
+				   ctx->lane.more_to_send &&
+					   atomic_load_explicit(&ctx->lane.n_unsent,
+								memory_order_relaxed));
 }
 
 /*
@@ -152,43 +153,44 @@ static void wake_before_leaving(struct siw_context *ctx)
  */
 static bool lock_to_poll(struct siw_context *ctx)
 {
-	if (siw_trylock(&ctx->progress))
+	if (siw_trylock(&ctx->lane.lock))
 		return true;
-	if (!atomic_load_explicit(&ctx->posts_delayed, memory_order_relaxed))
+	if (!atomic_load_explicit(&ctx->lane.posts_delayed, memory_order_relaxed))
 		return false;
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	return true;
 }
 
 void siw_device_send_posted(struct siw_context *ctx, bool polls)
 {
-	if (!atomic_load_explicit(&ctx->n_unsent, memory_order_relaxed))
+	if (!atomic_load_explicit(&ctx->lane.n_unsent, memory_order_relaxed))
 		return;
 	if (!polls)
-		siw_lock(&ctx->progress);
+		siw_lock(&ctx->lane.lock);
 	else if (!lock_to_poll(ctx))
 		return;
-	if (ctx->port) {
+	if (ctx->lane.port) {
 		siw_device_send_unsent(ctx);
 		wake_before_leaving(ctx);
 	}
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 }
 
 /* ---- timers ---------------------------------------------------------------------------------- */
 
 static void timer_schedule(struct siw_context *ctx, struct siw_timed *timed, uint64_t due_ns)
 {
-	bool first = siw_link_empty(&ctx->timed);
+	bool first = siw_link_empty(&ctx->lane.timed);
 
 	timed->due_ns = timed->by_ns && timed->by_ns < due_ns ? timed->by_ns : due_ns;
-	if (first || timed->due_ns < atomic_load_explicit(&ctx->next_tick_ns, memory_order_relaxed))
-		atomic_store_explicit(&ctx->next_tick_ns, timed->due_ns, memory_order_relaxed);
+	if (first ||
+	    timed->due_ns < atomic_load_explicit(&ctx->lane.next_tick_ns, memory_order_relaxed))
+		atomic_store_explicit(&ctx->lane.next_tick_ns, timed->due_ns, memory_order_relaxed);
 	if (siw_link_empty(&timed->link)) {
-		siw_link_add(&ctx->timed, &timed->link);
-		atomic_fetch_add(&ctx->n_timed, 1);
+		siw_link_add(&ctx->lane.timed, &timed->link);
+		atomic_fetch_add(&ctx->lane.n_timed, 1);
 	}
-	siw_llp_port_wake(ctx->port);
+	siw_llp_port_wake(ctx->lane.port);
 }
 
 void siw_device_timed_add(struct siw_context *ctx, struct siw_timed *timed, uint64_t by_ns)
@@ -210,7 +212,7 @@ void siw_device_timed_del(struct siw_context *ctx, struct siw_timed *timed)
 	if (siw_link_empty(&timed->link))
 		return;
 	siw_link_del(&timed->link);
-	atomic_fetch_sub(&ctx->n_timed, 1);
+	atomic_fetch_sub(&ctx->lane.n_timed, 1);
 }
 
 /*
@@ -229,15 +231,15 @@ static void timer_plan(struct siw_timed *timed, uint64_t now)
 
 static void run_due_timers(struct siw_context *ctx)
 {
-	uint64_t now = siw_llp_port_clock(ctx->port), next = UINT64_MAX;
+	uint64_t now = siw_llp_port_clock(ctx->lane.port), next = UINT64_MAX;
 	struct siw_link turn;
 
-	if (now < atomic_load_explicit(&ctx->next_tick_ns, memory_order_relaxed))
+	if (now < atomic_load_explicit(&ctx->lane.next_tick_ns, memory_order_relaxed))
 		return;
 	/* Run each timer once, whatever timers the callbacks remove or add. */
 	siw_link_init(&turn);
-	while (!siw_link_empty(&ctx->timed)) {
-		struct siw_link *l = ctx->timed.next;
+	while (!siw_link_empty(&ctx->lane.timed)) {
+		struct siw_link *l = ctx->lane.timed.next;
 
 		siw_link_del(l);
 		siw_link_add(&turn, l);
@@ -247,28 +249,28 @@ static void run_due_timers(struct siw_context *ctx)
 		struct siw_timed *t = siw_container(l, struct siw_timed, link);
 
 		siw_link_del(l);
-		siw_link_add(&ctx->timed, l);
+		siw_link_add(&ctx->lane.timed, l);
 		if (now < t->due_ns)
 			continue;
-		timer_plan(t,
-			   now); /* before tick(), which may set another time or free the timer */
+		/* tick() may set another time, or free the timer. */
+		timer_plan(t, now);
 		t->tick(t, now);
 	}
-	for (struct siw_link *l = ctx->timed.next; l != &ctx->timed; l = l->next) {
+	for (struct siw_link *l = ctx->lane.timed.next; l != &ctx->lane.timed; l = l->next) {
 		uint64_t due = siw_container(l, struct siw_timed, link)->due_ns;
 
 		next = due < next ? due : next;
 	}
-	atomic_store_explicit(&ctx->next_tick_ns, next, memory_order_relaxed);
+	atomic_store_explicit(&ctx->lane.next_tick_ns, next, memory_order_relaxed);
 }
 
 int64_t siw_device_sleep_us(struct siw_context *ctx, uint64_t now, uint64_t deadline)
 {
 	int64_t us = siw_device_left_us(now, deadline);
-	uint64_t tick = atomic_load_explicit(&ctx->next_tick_ns, memory_order_relaxed);
+	uint64_t tick = atomic_load_explicit(&ctx->lane.next_tick_ns, memory_order_relaxed);
 	int64_t tick_us;
 
-	if (!atomic_load(&ctx->n_timed))
+	if (!atomic_load(&ctx->lane.n_timed))
 		return us;
 	/* A timer that is added later wakes the sleeping threads. */
 	tick_us = tick > now ? (int64_t)((tick - now) / 1000) + 1 : 0;
@@ -309,15 +311,15 @@ static void count_round_with_work(struct siw_context *ctx)
 int siw_device_progress_once(struct siw_context *ctx)
 {
 	struct siw_io_handler *ready[POLL_BATCH];
-	int n = siw_llp_port_poll(ctx->port, ready, POLL_BATCH);
+	int n = siw_llp_port_poll(ctx->lane.port, ready, POLL_BATCH);
 	int moved = 0;
 
-	ctx->rounds++;
+	ctx->lane.rounds++;
 	for (int i = 0; i < n; i++)
 		moved += ready[i]->serve(ready[i]);
-	if (atomic_load_explicit(&ctx->n_unsent, memory_order_relaxed))
+	if (atomic_load_explicit(&ctx->lane.n_unsent, memory_order_relaxed))
 		moved += siw_device_send_unsent(ctx);
-	if (atomic_load_explicit(&ctx->n_timed, memory_order_relaxed))
+	if (atomic_load_explicit(&ctx->lane.n_timed, memory_order_relaxed))
 		run_due_timers(ctx);
 	if (__builtin_expect(atomic_load_explicit(&ctx->cq_overrun, memory_order_relaxed), 0))
 		fail_overrun(ctx);
@@ -355,12 +357,12 @@ static void dense_posts_round(struct siw_context *ctx)
 	count_poll(ctx);
 	if (!lock_to_poll(ctx))
 		return;
-	if (ctx->port) {
+	if (ctx->lane.port) {
 		siw_device_single_round(ctx);
-		if (siw_llp_port_armed(ctx->port))
-			siw_llp_port_wake(ctx->port);
+		if (siw_llp_port_armed(ctx->lane.port))
+			siw_llp_port_wake(ctx->lane.port);
 	}
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 }
 
 void siw_device_polled_without_round(struct siw_context *ctx, bool all)
@@ -410,7 +412,7 @@ static bool poll_makes_round(struct siw_context *ctx, const struct siw_cq *cq)
 	struct siw_idle_polls *idle_polls = &ctx->idle_polls;
 	bool other = cq && idle_polls->last_cq && idle_polls->last_cq != cq;
 
-	if (atomic_load_explicit(&ctx->n_unsent, memory_order_relaxed))
+	if (atomic_load_explicit(&ctx->lane.n_unsent, memory_order_relaxed))
 		return true;
 	if (other && idle_polls->skipped < MAX_SKIPPED_POLLS) {
 		idle_polls->skipped++;
@@ -453,12 +455,12 @@ void siw_device_poll(struct siw_context *ctx, const struct siw_cq *cq)
 	count_poll(ctx);
 	if (!lock_to_poll(ctx))
 		return;
-	if (__builtin_expect(ctx->port != NULL, 1) && poll_makes_round(ctx, cq)) {
+	if (__builtin_expect(ctx->lane.port != NULL, 1) && poll_makes_round(ctx, cq)) {
 		if (!siw_device_progress_once(ctx))
 			offer = count_idle_round(&ctx->idle_polls);
 		wake_before_leaving(ctx);
 	}
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 	if (__builtin_expect(offer, 0))
 		siw_yield();
 }

@@ -84,7 +84,7 @@ static struct siw_srq *srq_alloc(struct siw_pd *pd, const struct siw_srq_init_at
 		return NULL;
 	}
 	siw_device_async_init(&srq->async, pd->ctx, srq, init->srq_context);
-	siw_lock(&pd->ctx->progress);
+	siw_lock(&pd->ctx->lane.lock);
 	siw_lock(&srq->lock);
 	srq->pd = pd;
 	srq->number = atomic_fetch_add(&pd->ctx->next_srq, 1) + 1;
@@ -92,7 +92,7 @@ static struct siw_srq *srq_alloc(struct siw_pd *pd, const struct siw_srq_init_at
 	srq->attr = attr;
 	srq->recvs = recvs;
 	siw_unlock(&srq->lock);
-	siw_unlock(&pd->ctx->progress);
+	siw_unlock(&pd->ctx->lane.lock);
 	return srq;
 }
 
@@ -111,11 +111,11 @@ static void srq_end(struct siw_srq *srq)
 {
 	struct siw_mem_queue *recvs = srq->recvs;
 
-	siw_lock(&srq->ctx->progress);
+	siw_lock(&srq->ctx->lane.lock);
 	siw_lock(&srq->lock);
 	srq->recvs = NULL;
 	siw_unlock(&srq->lock);
-	siw_unlock(&srq->ctx->progress);
+	siw_unlock(&srq->ctx->lane.lock);
 	siw_mem_queue_destroy(recvs);
 	siw_device_freelist_give(&srq->ctx->free_srqs, &srq->in_freelist);
 }
@@ -224,7 +224,7 @@ int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int mas
 		return err;
 	if (!attr)
 		return siw_refuse_null("attr");
-	siw_lock(&srq->ctx->progress);
+	siw_lock(&srq->ctx->lane.lock);
 	err = srq_check_modify(srq, attr, mask);
 	if (!err && (mask & SIW_SRQ_MAX_WR))
 		err = srq_resize(srq, attr->max_wr);
@@ -232,7 +232,7 @@ int siw_modify_srq(struct siw_srq *srq, const struct siw_srq_attr *attr, int mas
 		srq->attr.srq_limit = attr->srq_limit;
 		siw_device_srq_taken(srq);
 	}
-	siw_unlock(&srq->ctx->progress);
+	siw_unlock(&srq->ctx->lane.lock);
 	return siw_refused(err);
 }
 
@@ -249,9 +249,9 @@ int siw_query_srq(struct siw_srq *srq, struct siw_srq_attr *attr)
 		return err;
 	if (!attr)
 		return siw_refuse_null("attr");
-	siw_lock(&srq->ctx->progress);
+	siw_lock(&srq->ctx->lane.lock);
 	*attr = srq->attr;
-	siw_unlock(&srq->ctx->progress);
+	siw_unlock(&srq->ctx->lane.lock);
 	return 0;
 }
 

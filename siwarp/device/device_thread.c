@@ -64,17 +64,17 @@ static bool sleep_on_sockets(struct siw_context *ctx)
 	int64_t us;
 	int moved;
 
-	siw_lock(&ctx->progress);
-	siw_llp_port_arm(ctx->port);
+	siw_lock(&ctx->lane.lock);
+	siw_llp_port_arm(ctx->lane.port);
 	/*
 	 * Data that arrived after the last round ends the wait by itself; posted requests do not,
 	 * so they are sent here. Pairs with siw_device_mark_unsent(), whose caller marks the QP and
 	 * then checks whether the port is armed.
 	 */
-	moved = atomic_load(&ctx->n_unsent) ? siw_device_send_unsent(ctx) : 0;
-	siw_llp_waitset_fill(ctx->port, &set);
+	moved = atomic_load(&ctx->lane.n_unsent) ? siw_device_send_unsent(ctx) : 0;
+	siw_llp_waitset_fill(ctx->lane.port, &set);
 	us = siw_device_sleep_us(ctx, siw_now_ns(), UINT64_MAX);
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 	if (moved)
 		return false;
 	siw_trim();
@@ -88,11 +88,11 @@ static bool sleep_on_sockets(struct siw_context *ctx)
 
 static void disarm_port(struct siw_context *ctx)
 {
-	if (!siw_llp_port_armed(ctx->port))
+	if (!siw_llp_port_armed(ctx->lane.port))
 		return;
-	siw_lock(&ctx->progress);
-	siw_llp_port_disarm(ctx->port);
-	siw_unlock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
+	siw_llp_port_disarm(ctx->lane.port);
+	siw_unlock(&ctx->lane.lock);
 }
 
 /*
@@ -157,11 +157,11 @@ static int progress_thread_round(struct siw_context *ctx, struct spin *spin)
 	uint32_t before;
 	int moved;
 
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	before = ctx->one_sided;
 	moved = siw_device_progress_once(ctx);
 	spin->one_sided |= ctx->one_sided != before;
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 	return moved;
 }
 

@@ -66,10 +66,10 @@ static int wait_loop(struct siw_context *ctx, int (*ready)(void *arg), void *arg
 		if (spin_until)
 			end_spin(ctx, true);
 		spin_until = 0;
-		siw_lock(&ctx->progress);
+		siw_lock(&ctx->lane.lock);
 		moved = siw_device_progress_once(ctx);
-		siw_llp_waitset_fill(ctx->port, &set);
-		siw_unlock(&ctx->progress);
+		siw_llp_waitset_fill(ctx->lane.port, &set);
+		siw_unlock(&ctx->lane.lock);
 		r = ready(arg);
 		if (r)
 			return r;

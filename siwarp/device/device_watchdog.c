@@ -81,12 +81,12 @@ static void watchdog_poll(struct siw_context *ctx, uint32_t polls)
 	bool served;
 
 	if (atomic_load_explicit(&ctx->polls, memory_order_relaxed) != polls ||
-	    atomic_load(&ctx->waiters) || !siw_trylock(&ctx->progress))
+	    atomic_load(&ctx->waiters) || !siw_trylock(&ctx->lane.lock))
 		return;
 	before = ctx->one_sided;
 	siw_device_single_round(ctx);
 	served = ctx->one_sided != before;
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 	if (served)
 		atomic_fetch_add_explicit(&ctx->watchdogs.served, 1, memory_order_relaxed);
 }

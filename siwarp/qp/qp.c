@@ -203,10 +203,10 @@ static void qp_release_memory(struct siw_base_qp *base)
 {
 	struct siw_context *ctx = base->qp.ctx;
 
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	qp_free_queues(base);
 	siw_set_teardown(base, SIW_DEAD);
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 	siw_device_freelist_give(&ctx->free_qps[qp_class_index(siw_class_of(base)->type)],
 				 &base->qp.in_freelist);
 }
@@ -268,11 +268,11 @@ static void end_by_force(struct siw_child *child)
 	struct siw_qp *qp = siw_container(child, struct siw_qp, child);
 	struct siw_base_qp *base = siw_base_qp_of(qp);
 
-	siw_lock(&qp->ctx->progress);
+	siw_lock(&qp->ctx->lane.lock);
 	if (siw_class_of(base) == &siw_qp_ud_class)
 		siw_qp_leave_groups(siw_ud_qp_of(base));
 	qp_remove(base);
-	siw_unlock(&qp->ctx->progress);
+	siw_unlock(&qp->ctx->lane.lock);
 	siw_device_async_drop(&qp->async);
 	count_qp_in_objects(base, -1);
 	qp_release_memory(base);
@@ -290,7 +290,7 @@ int siw_qp_create(struct siw_pd *pd, struct siw_qp_init_attr *init,
 	err = qp_create_queues(base);
 	if (err)
 		goto fail;
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	err = atomic_load(&ctx->n_qp) < ctx->attr.max_qp
 		      ? 0
 		      : siw_device_refuse_full("max_qp", ctx->attr.max_qp);
@@ -302,7 +302,7 @@ int siw_qp_create(struct siw_pd *pd, struct siw_qp_init_attr *init,
 		siw_link_add(&ctx->qps, &base->qp.in_ctx);
 		count_qp_in_objects(base, 1);
 	}
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 	if (err)
 		goto fail;
 	siw_device_child_add(ctx, &base->qp.child, SIW_CHILD_QP, end_by_force, -1);
@@ -321,9 +321,9 @@ int siw_destroy_qp(struct siw_qp *qp)
 
 	if (err)
 		return err;
-	siw_lock(&qp->ctx->progress);
+	siw_lock(&qp->ctx->lane.lock);
 	err = qp_remove(base);
-	siw_unlock(&qp->ctx->progress);
+	siw_unlock(&qp->ctx->lane.lock);
 	if (err)
 		return err;
 	siw_device_child_del(qp->ctx, &qp->child);
@@ -348,9 +348,9 @@ int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer
 
 	if (err)
 		return err;
-	siw_lock(&qp->ctx->progress);
+	siw_lock(&qp->ctx->lane.lock);
 	err = siw_class_of(siw_base_qp_of(qp))->addr(siw_base_qp_of(qp), &own, &other);
-	siw_unlock(&qp->ctx->progress);
+	siw_unlock(&qp->ctx->lane.lock);
 	if (err == -ENOTCONN)
 		return siw_refuse(NOT_CONNECTED);
 	if (err)
@@ -364,20 +364,20 @@ int siw_qp_addr(struct siw_qp *qp, struct siw_addr *local, struct siw_addr *peer
 
 void siw_qp_hold(struct siw_qp_hold *hold, struct siw_qp *qp)
 {
-	siw_lock(&qp->ctx->progress);
+	siw_lock(&qp->ctx->lane.lock);
 	siw_link_init(&hold->link);
 	siw_link_add(&siw_base_qp_of(qp)->holds, &hold->link);
 	hold->qp = qp;
-	siw_unlock(&qp->ctx->progress);
+	siw_unlock(&qp->ctx->lane.lock);
 }
 
 void siw_qp_hold_end(struct siw_context *ctx, struct siw_qp_hold *hold)
 {
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	if (hold->qp)
 		siw_link_del(&hold->link);
 	hold->qp = NULL;
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 }
 
 bool siw_qp_hold_query(struct siw_context *ctx, const struct siw_qp_hold *hold,
@@ -385,11 +385,11 @@ bool siw_qp_hold_query(struct siw_context *ctx, const struct siw_qp_hold *hold,
 {
 	const struct siw_base_qp *base;
 
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	base = hold->qp ? siw_base_qp_of(hold->qp) : NULL;
 	if (base && held)
 		*held = (struct siw_qp_held){ base->qp.state, base->ord, base->ird, base->roce };
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 	return base;
 }
 
@@ -413,7 +413,7 @@ int siw_qp_leave_pairing(struct siw_qp *qp)
 	struct siw_rc_qp *rc = siw_rc_qp_of(siw_base_qp_of(qp));
 	int err = 0;
 
-	siw_lock(&qp->ctx->progress);
+	siw_lock(&qp->ctx->lane.lock);
 	if (rc->pairs && qp->state != SIW_QPS_RESET && qp->state != SIW_QPS_INIT)
 		err = siw_refuse(CM_QP_PAIRS);
 	if (!err && rc->pairs) {
@@ -425,6 +425,6 @@ int siw_qp_leave_pairing(struct siw_qp *qp)
 		rc->left_pairing = true;
 		qp->ctx->n_high++;
 	}
-	siw_unlock(&qp->ctx->progress);
+	siw_unlock(&qp->ctx->lane.lock);
 	return err;
 }

@@ -121,14 +121,14 @@ static int errq_take_locked(struct siw_base_qp *base, int max, struct siw_err_en
 {
 	int n;
 
-	siw_lock(&base->qp.ctx->progress);
+	siw_lock(&base->qp.ctx->lane.lock);
 	if (siw_teardown_of(base) == SIW_DEAD)
 		n = siw_refuse(DESTROYED);
 	else if (siw_class_of(base)->has_errors)
 		n = errq_take(base, max, out);
 	else
 		n = siw_qp_refuse_type(base, "UD, UC or RD");
-	siw_unlock(&base->qp.ctx->progress);
+	siw_unlock(&base->qp.ctx->lane.lock);
 	return n;
 }
 

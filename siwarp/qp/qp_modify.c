@@ -264,9 +264,9 @@ int siw_modify_qp(struct siw_qp *qp, const struct siw_qp_attr *attr, int mask)
 		return err;
 	if (!attr)
 		return siw_refuse_null("attr");
-	siw_lock(&qp->ctx->progress);
+	siw_lock(&qp->ctx->lane.lock);
 	err = qp_modify_locked(siw_base_qp_of(qp), attr, mask);
-	siw_unlock(&qp->ctx->progress);
+	siw_unlock(&qp->ctx->lane.lock);
 	return siw_refused(err);
 }
 
@@ -331,7 +331,7 @@ int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init
 
 	if (err)
 		return err;
-	siw_lock(&qp->ctx->progress);
+	siw_lock(&qp->ctx->lane.lock);
 	siw_lock(&qp->send_lock);
 	dead = siw_teardown_of(siw_base_qp_of(qp)) == SIW_DEAD;
 	if (attr && !dead)
@@ -339,6 +339,6 @@ int siw_query_qp(struct siw_qp *qp, struct siw_qp_attr *attr, struct siw_qp_init
 	if (init && !dead)
 		qp_query_init_common(siw_base_qp_of(qp), init);
 	siw_unlock(&qp->send_lock);
-	siw_unlock(&qp->ctx->progress);
+	siw_unlock(&qp->ctx->lane.lock);
 	return dead ? siw_refuse(DESTROYED) : 0;
 }

@@ -19,8 +19,8 @@ int siw_qp_open_udp(struct siw_base_qp *base, const struct siw_addr *addr, int f
 		    struct siw_llp_sock **out)
 {
 	if (fd >= 0)
-		return siw_llp_udp_adopt(base->qp.ctx->port, fd, &base->qp.handler, out);
-	return siw_llp_udp_open(base->qp.ctx->port, addr, &base->qp.handler, out);
+		return siw_llp_udp_adopt(base->qp.ctx->lane.port, fd, &base->qp.handler, out);
+	return siw_llp_udp_open(base->qp.ctx->lane.port, addr, &base->qp.handler, out);
 }
 
 bool siw_qp_qpn_taken(const struct siw_context *ctx, uint32_t qpn)

@@ -82,7 +82,7 @@ int siw_post_send(struct siw_qp *qp, struct siw_send_wr *wr, struct siw_send_wr 
 	if (run != SIW_RUN_DONE)
 		siw_qp_wake(base);
 	if (later && !err)
-		atomic_store_explicit(&qp->ctx->posts_delayed, true, memory_order_release);
+		atomic_store_explicit(&qp->ctx->lane.posts_delayed, true, memory_order_release);
 	siw_unlock(&qp->send_lock);
 	return err;
 }
@@ -118,12 +118,12 @@ static void flush_late_receive(struct siw_base_qp *base)
 	uint64_t wr_id;
 
 	/* Only a thread that holds the progress lock may take receives from the queue. */
-	siw_lock(&ctx->progress);
+	siw_lock(&ctx->lane.lock);
 	/* The QP may have been reset or destroyed meanwhile. */
 	while (base->qp.state == SIW_QPS_ERR && !base->qp.srq &&
 	       siw_mem_queue_take(base->recvs, &wr_id) == 1)
 		siw_qp_flush_recv(base, wr_id);
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 }
 
 static int post_one_recv(struct siw_base_qp *base, const struct siw_recv_wr *wr)

@@ -134,8 +134,8 @@ int siw_query_record(struct siw_qp *qp, uint64_t wr_id, struct siw_record *recor
 		return siw_refuse(RECORD_ID);
 	if (max > 0 && !ranges)
 		return siw_refuse_null("ranges");
-	siw_lock(&qp->ctx->progress);
+	siw_lock(&qp->ctx->lane.lock);
 	n = record_query(siw_base_qp_of(qp), wr_id, record, ranges, max);
-	siw_unlock(&qp->ctx->progress);
+	siw_unlock(&qp->ctx->lane.lock);
 	return n;
 }

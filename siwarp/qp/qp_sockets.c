@@ -107,7 +107,7 @@ static int addr_sock_open(struct siw_every_addr *how, struct siw_addr *addr)
 		return -ENOMEM;
 	end->handler.serve = addr_sock_serve;
 	end->socks = ends;
-	err = siw_llp_udp_open(ends->ctx->port, addr, &end->handler, &end->sock);
+	err = siw_llp_udp_open(ends->ctx->lane.port, addr, &end->handler, &end->sock);
 	if (err)
 		goto free_end;
 	err = siw_llp_local(end->sock, &end->addr);

@@ -342,5 +342,5 @@ bool siw_qp_may_delay_post(struct siw_base_qp *base, const struct siw_send_wr *w
 		return false;
 	if (!atomic_load_explicit(&ctx->posts_dense, memory_order_relaxed))
 		atomic_store_explicit(&ctx->posts_dense, true, memory_order_relaxed);
-	return !siw_llp_port_armed(ctx->port) && sq_has_batch_room(base, wr);
+	return !siw_llp_port_armed(ctx->lane.port) && sq_has_batch_room(base, wr);
 }

@@ -193,6 +193,7 @@ static void rd_event_handled(struct siw_rd *rd)
 	if (!rd->settle)
 		return;
 	rd->settle->settling = false;
+	siw_rd_publish_accepted(rd->settle);
 	rd->settle = NULL;
 }
 
@@ -254,6 +255,7 @@ void siw_rd_reset(struct siw_rd_peer *peer, enum siw_rd_reason reason)
 	struct siw_rd *rd = peer->rd;
 
 	siw_lock(&rd->lock);
+	siw_rd_settle_segment(rd);
 	if (peer->state == SIW_RD_OPEN && !rd->shut_down)
 		siw_rd_end_with_bye(peer, reason, 0);
 	else if (!rd->shut_down)
@@ -267,6 +269,7 @@ bool siw_rd_abandon_peer(struct siw_rd *rd, const struct siw_addr *addr)
 	bool found;
 
 	siw_lock(&rd->lock);
+	siw_rd_settle_segment(rd);
 	peer = siw_rd_peer_find(rd, addr);
 	found = peer && !rd->shut_down &&
 		(peer->state != SIW_RD_CLOSED || siw_rd_outstanding(peer));
@@ -455,6 +458,7 @@ static int rd_next_report(struct siw_rd_peer *peer)
 static int rd_segment_event(struct siw_rd *rd, struct siw_rd_event *event)
 {
 	struct siw_rd_peer *peer = rd->delivered_peer;
+	bool acked = peer->reports & SIW_RD_REPORT_ACKED;
 	const uint8_t *datagram = rd->direct;
 	uint32_t len = rd->direct_len;
 
@@ -465,13 +469,19 @@ static int rd_segment_event(struct siw_rd *rd, struct siw_rd_event *event)
 		datagram = held->buf;
 		len = held->len;
 	}
+	if (acked) {
+		peer->reports &= (uint8_t)~SIW_RD_REPORT_ACKED;
+		siw_link_del(&peer->news);
+	}
 	*event = (struct siw_rd_event){
 		.kind = SIW_RD_SEGMENT,
 		.peer = peer,
 		.space = rd->delivered_seq->space,
+		.acked = acked,
 		.data = datagram + SIW_RD_LEN,
 		.len = len - SIW_RD_OVERHEAD,
 	};
+	atomic_store_explicit(&rd->delivery, SIW_RD_DELIVERED, memory_order_relaxed);
 	return 1;
 }
 
@@ -479,7 +489,7 @@ static int rd_next_event(struct siw_rd *rd, struct siw_rd_event *event)
 {
 	struct siw_rd_peer *peer;
 
-	/* A segment is delivered first; what its datagram acknowledged is reported after it. */
+	/* A segment is delivered with the report of what its datagram acknowledged. */
 	if (rd->delivered_peer && !(rd->delivered_peer->reports & ~SIW_RD_REPORT_ACKED))
 		return rd_segment_event(rd, event);
 	if (!siw_link_empty(&rd->news)) {
@@ -542,34 +552,48 @@ static void rd_socket_empty(struct siw_rd *rd)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-static void rd_datagrams_received(struct siw_rd *rd, uint32_t len, uint32_t seg)
+/* A call of the socket, which is made without the lock. */
+struct received {
+	ssize_t len;  /* as siw_llp_udp_recv_dense */
+	uint32_t seg; /* octets of each datagram but the last one */
+};
+
+static void rd_call_socket(struct siw_rd *rd, struct received *in)
 {
-	rd->at = 0;
-	rd->end = len;
-	rd->seg = seg;
-	rd->now = siw_now_ns();
-	if (seg <= SIW_RD_BATCH / 2)
-		rd->streak += len / seg;
+	in->len = siw_llp_udp_recv_dense(rd->sock, &rd->from, rd->rx_buf, SIW_RD_BUF, &in->seg);
 }
 
-/* Receives the next datagram or batch. false: the socket is empty. */
-static bool rd_receive_datagrams(struct siw_rd *rd)
+/* Records what the socket returned. false: it was empty. */
+static bool rd_datagrams_received(struct siw_rd *rd, const struct received *in)
 {
-	ssize_t len;
-	uint32_t seg;
-
-	siw_unlock(&rd->lock);
-	len = siw_llp_udp_recv_dense(rd->sock, &rd->from, rd->rx_buf, SIW_RD_BUF, &seg);
-	siw_lock(&rd->lock);
 	if (rd->ecn)
 		rd->ce = siw_llp_udp_ce(rd->sock);
-	if (len > 0 && len <= (ssize_t)SIW_RD_BUF)
-		rd_datagrams_received(rd, (uint32_t)len, seg);
-	else if (len >= 0)
-		siw_drop(SIW_COUNTER_drop_short);
-	else
+	if (in->len < 0) {
 		rd->streak = 0;
-	return len >= 0;
+		return false;
+	}
+	if (!in->len || in->len > (ssize_t)SIW_RD_BUF) {
+		siw_drop(SIW_COUNTER_drop_short);
+		return true;
+	}
+	rd->at = 0;
+	rd->end = (uint32_t)in->len;
+	rd->seg = in->seg;
+	rd->now = siw_now_ns();
+	if (in->seg <= SIW_RD_BATCH / 2)
+		rd->streak += rd->end / in->seg;
+	return true;
+}
+
+/*
+ * Whether the next event can only come from the socket. Called without the lock: an event that
+ * another thread reports at the same time is returned after the call of the socket.
+ */
+static bool rd_needs_socket(const struct siw_rd *rd)
+{
+	return rd->at >= rd->end &&
+	       atomic_load_explicit(&rd->delivery, memory_order_relaxed) != SIW_RD_DELIVERED &&
+	       !atomic_load_explicit(&rd->has_events, memory_order_relaxed);
 }
 
 /* Handles the datagrams in rx_buf up to and including the first that causes an event. */
@@ -591,23 +615,38 @@ static int rd_process_rx_buf(struct siw_rd *rd, struct siw_rd_event *event)
 
 int siw_rd_recv(struct siw_rd *rd, struct siw_rd_event *event)
 {
-	int r;
+	bool called = rd_needs_socket(rd);
+	struct received in;
+	int r, tries = 0;
 
+	if (called)
+		rd_call_socket(rd, &in);
 	siw_lock(&rd->lock);
+	siw_rd_settle_segment(rd);
 	rd_event_handled(rd);
-	r = rd_process_rx_buf(rd, event);
-	for (int i = 0; !r && i < TRIES; i++) {
-		if (!rd_receive_datagrams(rd)) {
+	for (;;) {
+		bool empty = called && !rd_datagrams_received(rd, &in);
+
+		r = rd_process_rx_buf(rd, event);
+		if (!r && empty) {
 			rd_socket_empty(rd);
 			r = rd_next_event(rd, event);
-			goto out;
 		}
-		r = rd_process_rx_buf(rd, event);
+		if (r || empty)
+			break;
+		/* A flood of invalid datagrams must not starve the other sockets. */
+		if (++tries > TRIES) {
+			siw_llp_resume(rd->sock);
+			break;
+		}
+		siw_unlock(&rd->lock);
+		rd_call_socket(rd, &in);
+		called = true;
+		siw_lock(&rd->lock);
 	}
-	/* A flood of invalid datagrams must not starve the other sockets. */
-	if (!r)
-		siw_llp_resume(rd->sock);
-out:
+	atomic_store_explicit(&rd->has_events,
+			      !siw_link_empty(&rd->news) || !siw_link_empty(&rd->ready),
+			      memory_order_relaxed);
 	siw_unlock(&rd->lock);
 	return r;
 }

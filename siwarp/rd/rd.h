@@ -184,8 +184,9 @@ uint32_t siw_rd_mulpdu(const struct siw_rd_peer *peer, enum siw_rd_space space);
 int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void *head,
 		  size_t head_len, const struct iovec *iov, int n);
 /*
- * Transmits what the congestion window, pacing and the socket allow. Returns 1 if all queued
- * segments were sent, 0 if some still wait. *taken: set to siw_rd_accepted of the request space.
+ * Transmits the segments that siw_rd_tx has queued, as far as the congestion window, pacing and the
+ * socket allow. Returns 1 if all were sent, 0 if some still wait. *taken: set to siw_rd_accepted of
+ * the request space.
  */
 int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *taken);
 bool siw_rd_blocked(const struct siw_rd_peer *peer, enum siw_rd_space space);
@@ -226,9 +227,9 @@ enum siw_rd_event_kind {
 struct siw_rd_event {
 	int kind; /* enum siw_rd_event_kind */
 	struct siw_rd_peer *peer;
-	int space; /* SEGMENT: enum siw_rd_space */
-	const uint8_t
-		*data; /* SEGMENT: valid until the next siw_rd_recv or siw_rd_segment_accepted */
+	int space;  /* SEGMENT: enum siw_rd_space */
+	bool acked; /* SEGMENT: the event is also an ACKED, to be handled after the segment */
+	const uint8_t *data; /* SEGMENT: valid until the next siw_rd_recv or siw_rd_pause */
 	uint32_t len;
 };
 /*
@@ -236,7 +237,10 @@ struct siw_rd_event {
  * SEGMENT is returned until siw_rd_segment_accepted or siw_rd_pause is called.
  */
 int siw_rd_recv(struct siw_rd *rd, struct siw_rd_event *event);
-/* The last SEGMENT was placed, or discarded on purpose: it may now be acknowledged. */
+/*
+ * The last SEGMENT was placed, or discarded on purpose: it is acknowledged by the next siw_rd_recv,
+ * or by a segment sent before.
+ */
 void siw_rd_segment_accepted(struct siw_rd_peer *peer);
 /*
  * The last SEGMENT, of that space, cannot be accepted now, because no receive is posted. The

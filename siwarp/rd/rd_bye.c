@@ -206,6 +206,7 @@ static struct siw_rd_peer *peer_of_link(struct siw_link *l)
 void siw_rd_shutdown(struct siw_rd *rd)
 {
 	siw_lock(&rd->lock);
+	siw_rd_settle_segment(rd);
 	rd->shut_down = true;
 	rd->delivered_peer = NULL;
 	for (struct siw_link *l = rd->lru.next; l != &rd->lru; l = l->next) {

@@ -91,8 +91,11 @@ struct siw_rd_seq {
 	 * index; nxt: the next to be queued; rcv: the next expected from the peer.
 	 */
 	uint64_t una, nxt, rcv;
-	/* una of the incarnation that ended, until the upper layer has handled its end */
-	uint64_t over_una;
+	/*
+	 * una, for siw_rd_accepted. After the end of an incarnation it keeps that incarnation's
+	 * value until the upper layer has handled the end.
+	 */
+	_Atomic uint64_t accepted;
 	struct siw_rd_tx *tx; /* NULL: no segment is queued or unacknowledged */
 	struct siw_rd_rx *rx; /* NULL: no received datagram is stored */
 	uint16_t credit;      /* units of credit that the peer grants, counted from una */
@@ -147,6 +150,7 @@ struct siw_rd_peer {
 	/* another instance was detected and siw_rd_restarts has not reported it yet */
 	bool restarted : 1;
 	bool expect; /* see siw_rd_expect */
+	bool queued; /* a segment may wait for siw_rd_flush; protected by the caller's send lock */
 	/* the congestion window held a datagram back since the last acknowledgement */
 	bool full;
 	/* how many times the time-out was doubled since the last round-trip measurement */
@@ -239,6 +243,13 @@ static inline uint16_t siw_rd_datagram(const struct siw_rd_peer *peer)
 	return atomic_load_explicit(&peer->datagram, memory_order_relaxed);
 }
 
+/* The state of the segment that siw_rd_recv returned last. */
+enum siw_rd_delivery {
+	SIW_RD_NONE,	  /* none was returned, or it was acknowledged or paused */
+	SIW_RD_DELIVERED, /* the upper layer has it */
+	SIW_RD_ACCEPTED,  /* the upper layer has accepted it: it is to be acknowledged */
+};
+
 struct siw_rd_slab;
 
 /* A free buffer. */
@@ -326,6 +337,7 @@ struct siw_rd {
 	struct siw_rd_slab *slabs;  /* memory of the peer records */
 	struct siw_rd_peer *unused; /* free records, linked by chain */
 	struct siw_link lru, starved, news, ready, acks;
+	_Atomic bool has_events; /* list news or ready is not empty */
 	/* initial congestion state, read for peers that have no state of their own */
 	struct siw_rd_cc initial_cc;
 	struct siw_rd_sources *sources; /* NULL until needed */
@@ -335,6 +347,11 @@ struct siw_rd {
 	/* the peer whose segment was delivered to the upper layer */
 	struct siw_rd_peer *delivered_peer;
 	struct siw_rd_seq *delivered_seq; /* the PSN space of that segment */
+	/*
+	 * enum siw_rd_delivery. Only the upper layer's acceptance is stored without the lock, so
+	 * that the lock is taken once for a segment's acceptance and the next call.
+	 */
+	_Atomic uint8_t delivery;
 	struct siw_rd_peer *settle;
 	/* that segment's datagram in rx_buf; NULL: the datagram is stored in the peer's rx */
 	uint8_t *direct;
@@ -370,6 +387,11 @@ int siw_rd_peer_create(struct siw_rd *rd, const struct siw_addr *addr, struct si
 uint32_t siw_rd_new_epoch(struct siw_rd *rd);
 /* Returns rd->sources, allocated on first use; NULL: no memory. */
 struct siw_rd_sources *siw_rd_sources(struct siw_rd *rd);
+/*
+ * Updates the value of siw_rd_accepted, after una has changed or the end of an incarnation was
+ * handled.
+ */
+void siw_rd_publish_accepted(struct siw_rd_peer *peer);
 /* Schedules an event of the peer for the upper layer; what: a SIW_RD_REPORT_ bit. */
 void siw_rd_report(struct siw_rd_peer *peer, uint8_t what);
 /*
@@ -436,6 +458,8 @@ void siw_rd_rearm(struct siw_rd_peer *peer, uint64_t now);
 
 /* ---- rd_rx.c --------------------------------------------------------------------------------- */
 
+/* If the upper layer has accepted the delivered segment, schedules its acknowledgement. */
+void siw_rd_settle_segment(struct siw_rd *rd);
 /* Handles a DATA datagram in rx_buf. */
 void siw_rd_data(struct siw_rd_peer *peer, struct siw_rd_wire *wire, uint32_t len, uint64_t now);
 void siw_rd_rx_free(struct siw_rd_peer *peer, struct siw_rd_seq *seq);
@@ -608,6 +632,12 @@ static inline bool siw_rd_awaits_more(const struct siw_rd_peer *peer)
 {
 	return peer->expect || siw_rd_has_gap(&peer->seq[SIW_RD_REQUESTS]) ||
 	       siw_rd_has_gap(&peer->seq[SIW_RD_RESPONSES]);
+}
+
+/* Whether the upper layer still has to handle the end of an incarnation. */
+static inline bool siw_rd_incarnation_ended(const struct siw_rd_peer *peer)
+{
+	return (peer->reports & SIW_RD_REPORT_OVER) || peer->settling;
 }
 
 /* Whether the peer has a send window, which requires congestion state. */

@@ -30,9 +30,9 @@ bool siw_rd_instance_changed(struct siw_rd_peer *peer, uint64_t instance)
 
 void siw_rd_replaced(struct siw_rd_peer *peer)
 {
-	siw_rd_end_incarnation(peer, 0);
 	peer->over_kind = SIW_RD_REPLACED;
 	siw_rd_report(peer, SIW_RD_REPORT_OVER);
+	siw_rd_end_incarnation(peer, 0);
 }
 
 void siw_rd_restart_free(struct siw_rd_peer *peer)

@@ -477,13 +477,20 @@ void siw_rd_report(struct siw_rd_peer *peer, uint8_t what)
 	peer->reports |= what;
 	if (siw_link_empty(&peer->news))
 		siw_link_add(&peer->rd->news, &peer->news);
+	atomic_store_explicit(&peer->rd->has_events, true, memory_order_relaxed);
 }
 
-/* reported: the end of an earlier incarnation still waits to be reported. */
-static void restart_space(struct siw_rd_seq *seq, bool reported)
+void siw_rd_publish_accepted(struct siw_rd_peer *peer)
 {
-	if (!reported)
-		seq->over_una = seq->una;
+	if (siw_rd_incarnation_ended(peer))
+		return;
+	for (int i = 0; i < SIW_RD_SPACES; i++)
+		atomic_store_explicit(&peer->seq[i].accepted, peer->seq[i].una,
+				      memory_order_relaxed);
+}
+
+static void restart_space(struct siw_rd_seq *seq)
+{
 	seq->una = seq->nxt = seq->rcv = 0;
 	seq->credit = 0;
 	seq->starved_ns = 0;
@@ -502,7 +509,7 @@ void siw_rd_end_incarnation(struct siw_rd_peer *peer, int kind)
 		peer->known_lost = true;
 	free_windows(peer);
 	for (int i = 0; i < SIW_RD_SPACES; i++)
-		restart_space(&peer->seq[i], peer->reports & SIW_RD_REPORT_OVER);
+		restart_space(&peer->seq[i]);
 	if (rd->delivered_peer == peer)
 		rd->delivered_peer = NULL;
 	siw_link_del(&peer->ready);
@@ -531,13 +538,14 @@ void siw_rd_end_incarnation(struct siw_rd_peer *peer, int kind)
 	siw_rd_mtu_incarnation_ended(peer);
 	siw_rd_cc_end(peer);
 	peer->rtt = 0;
-	if (!kind || !was)
-		return;
-	/*
-	 * REPLACED must be reported even if other events follow: requests posted for the previous
-	 * instance must not be sent to the new one.
-	 */
-	if (!(peer->reports & SIW_RD_REPORT_OVER) || peer->over_kind != SIW_RD_REPLACED)
-		peer->over_kind = (uint8_t)kind;
-	siw_rd_report(peer, SIW_RD_REPORT_OVER);
+	if (kind && was) {
+		/*
+		 * REPLACED must be reported even if other events follow: requests posted for the
+		 * previous instance must not be sent to the new one.
+		 */
+		if (!(peer->reports & SIW_RD_REPORT_OVER) || peer->over_kind != SIW_RD_REPLACED)
+			peer->over_kind = (uint8_t)kind;
+		siw_rd_report(peer, SIW_RD_REPORT_OVER);
+	}
+	siw_rd_publish_accepted(peer);
 }

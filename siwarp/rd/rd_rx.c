@@ -195,8 +195,10 @@ struct siw_rd_seq *siw_rd_ready_seq(struct siw_rd_peer *peer)
 
 void siw_rd_offer_next(struct siw_rd_peer *peer)
 {
-	if (siw_link_empty(&peer->ready) && siw_rd_ready_seq(peer))
-		siw_link_add(&peer->rd->ready, &peer->ready);
+	if (!siw_link_empty(&peer->ready) || !siw_rd_ready_seq(peer))
+		return;
+	siw_link_add(&peer->rd->ready, &peer->ready);
+	atomic_store_explicit(&peer->rd->has_events, true, memory_order_relaxed);
 }
 
 /* ---- DATA ------------------------------------------------------------------------------------ */
@@ -275,14 +277,19 @@ static void accept_next(struct siw_rd_peer *peer, struct siw_rd_seq *seq)
 	siw_rd_ack_due(peer, !seq->rx, rd->now);
 }
 
+void siw_rd_settle_segment(struct siw_rd *rd)
+{
+	/* Pairs with the store in siw_rd_segment_accepted: the segment's octets were read. */
+	if (atomic_load_explicit(&rd->delivery, memory_order_acquire) != SIW_RD_ACCEPTED)
+		return;
+	if (rd->delivered_peer)
+		accept_next(rd->delivered_peer, rd->delivered_seq);
+	atomic_store_explicit(&rd->delivery, SIW_RD_NONE, memory_order_relaxed);
+}
+
 void siw_rd_segment_accepted(struct siw_rd_peer *peer)
 {
-	struct siw_rd *rd = peer->rd;
-
-	siw_lock(&rd->lock);
-	if (rd->delivered_peer == peer)
-		accept_next(peer, rd->delivered_seq);
-	siw_unlock(&rd->lock);
+	atomic_store_explicit(&peer->rd->delivery, SIW_RD_ACCEPTED, memory_order_release);
 }
 
 void siw_rd_pause(struct siw_rd_peer *peer, enum siw_rd_space space, bool no_receive)
@@ -298,6 +305,7 @@ void siw_rd_pause(struct siw_rd_peer *peer, enum siw_rd_space space, bool no_rec
 		peer->receive_wait_ns = rd->now;
 	if (rd->delivered_peer == peer && rd->delivered_seq == seq) {
 		rd->delivered_peer = NULL;
+		atomic_store_explicit(&rd->delivery, SIW_RD_NONE, memory_order_relaxed);
 		/* A stored segment was already acknowledged by a range when it arrived. */
 		if (rd->direct) {
 			/* Without memory the datagram counts as lost and will be retransmitted. */

@@ -77,11 +77,6 @@ static bool rd_queue_has_room(const struct siw_rd_peer *peer, const struct siw_r
 	return seq->tx->octets + len <= limit && seq->nxt - seq->una < SIW_RD_WINDOW_MAX;
 }
 
-static inline bool incarnation_ended(const struct siw_rd_peer *peer)
-{
-	return (peer->reports & SIW_RD_REPORT_OVER) || peer->settling;
-}
-
 /* ---- sending --------------------------------------------------------------------------------- */
 
 void siw_rd_rearm(struct siw_rd_peer *peer, uint64_t now)
@@ -434,7 +429,7 @@ static bool must_verify_pair(const struct siw_rd_peer *peer, uint64_t now)
 static int rd_may_queue(struct siw_rd_peer *peer, const struct siw_rd_seq *seq, uint32_t len,
 			uint64_t now)
 {
-	if (incarnation_ended(peer))
+	if (siw_rd_incarnation_ended(peer))
 		return -EPIPE;
 	if (!rd_queue_has_room(peer, seq, len))
 		return 0;
@@ -528,6 +523,7 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 	if (len > SIW_RD_BUF)
 		return -EMSGSIZE;
 	siw_lock(&rd->lock);
+	siw_rd_settle_segment(rd); /* this segment's header then acknowledges it */
 	r = rd_may_queue(peer, seq, (uint32_t)len, now);
 	if (r == 1) {
 		slot = new_slot(peer, seq, (uint32_t)len);
@@ -541,6 +537,8 @@ int64_t siw_rd_tx(struct siw_rd_peer *peer, enum siw_rd_space space, const void 
 			account_sent(peer, seq, seq->nxt - 1, now);
 			if (first)
 				siw_rd_rearm(peer, now);
+		} else {
+			peer->queued = true;
 		}
 		after_segment_queued(peer, slot->len, now);
 		r = (int64_t)seq->nxt;
@@ -559,22 +557,17 @@ static bool all_sent(const struct siw_rd_peer *peer)
 		!siw_rd_unsent(&peer->seq[SIW_RD_RESPONSES]) && peer->timer_ns != SIW_RD_NEVER);
 }
 
-static uint64_t acknowledged_count(const struct siw_rd_peer *peer, enum siw_rd_space space)
-{
-	return incarnation_ended(peer) ? peer->seq[space].over_una : peer->seq[space].una;
-}
-
 int siw_rd_flush(struct siw_rd_peer *peer, uint64_t *taken)
 {
 	struct siw_rd *rd = peer->rd;
-	bool all = true;
 
-	siw_lock(&rd->lock);
-	if (!all_sent(peer))
-		all = siw_rd_pump(peer, siw_now_ns());
-	*taken = acknowledged_count(peer, SIW_RD_REQUESTS);
-	siw_unlock(&rd->lock);
-	return all;
+	if (peer->queued) {
+		siw_lock(&rd->lock);
+		peer->queued = !all_sent(peer) && !siw_rd_pump(peer, siw_now_ns());
+		siw_unlock(&rd->lock);
+	}
+	*taken = siw_rd_accepted(peer, SIW_RD_REQUESTS);
+	return !peer->queued;
 }
 
 bool siw_rd_blocked(const struct siw_rd_peer *peer, enum siw_rd_space space)
@@ -583,7 +576,7 @@ bool siw_rd_blocked(const struct siw_rd_peer *peer, enum siw_rd_space space)
 	bool blocked;
 
 	siw_lock(&rd->lock);
-	blocked = incarnation_ended(peer) || peer->verify ||
+	blocked = siw_rd_incarnation_ended(peer) || peer->verify ||
 		  !rd_queue_has_room(peer, &peer->seq[space], siw_rd_datagram(peer));
 	siw_unlock(&rd->lock);
 	return blocked;
@@ -602,11 +595,5 @@ uint64_t siw_rd_framed(const struct siw_rd_peer *peer, enum siw_rd_space space)
 
 uint64_t siw_rd_accepted(const struct siw_rd_peer *peer, enum siw_rd_space space)
 {
-	struct siw_rd *rd = peer->rd;
-	uint64_t n;
-
-	siw_lock(&rd->lock);
-	n = acknowledged_count(peer, space);
-	siw_unlock(&rd->lock);
-	return n;
+	return atomic_load_explicit(&peer->seq[space].accepted, memory_order_relaxed);
 }

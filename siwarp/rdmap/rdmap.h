@@ -329,6 +329,8 @@ struct siw_rdmap_event {
 	 * is unused. PROGRESS: a Write of length octets is complete.
 	 */
 	bool of_write;
+	/* reliable datagrams: the event is also an ACKED, to be handled after it */
+	bool acked;
 	uint32_t imm;
 	uint32_t inv_stag;
 	void *user;	   /* datagram: user pointer of the endpoint */

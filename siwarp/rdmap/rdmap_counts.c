@@ -93,7 +93,7 @@ static bool notice_is_allowed(const struct siw_rdmap_stream *stream, uint8_t sub
 	}
 }
 
-bool siw_rdmap_notice_expects(const struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+bool siw_rdmap_notice_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			      struct siw_wire_err *err)
 {
 	uint8_t subcode = (uint8_t)(seg->stag >> SIW_RDMAP_NOTICE_SHIFT);

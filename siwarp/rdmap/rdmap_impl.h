@@ -307,9 +307,6 @@ enum siw_rdmap_term_state {
 	SIW_RDMAP_TERM_SENT = 4,   /* TCP has accepted the Terminate */
 };
 
-/* Marks a refused Write in field written; not a possible length of a Write. */
-#define SIW_RDMAP_WRITE_REFUSED UINT32_MAX
-
 /* Receive state of a stream; under the progress lock. */
 struct siw_rdmap_rx {
 	bool over;	      /* TERMINATED, ERROR or CLOSED was returned */
@@ -324,13 +321,18 @@ struct siw_rdmap_rx {
 	bool counting;	 /* the peer wants delivery counts */
 	uint32_t writes; /* number of Writes placed, without an RTR */
 	bool writing;	 /* the last segment of a Write has not arrived yet */
-	/*
-	 * Octets of the last Write, if no message for queue 0 has arrived since it began.
-	 * SIW_RDMAP_WRITE_REFUSED: the Write was refused.
-	 */
+	/* Octets of the last Write, if no message for queue 0 has arrived since it began; else 0. */
 	uint32_t written;
+	bool write_refused; /* that Write was refused, so its immediate data is, too */
 	struct siw_ddp_seg seg;
 };
+
+/* The next message does not directly follow a Write. */
+static inline void siw_rdmap_forget_write(struct siw_rdmap_rx *rx)
+{
+	rx->written = 0;
+	rx->write_refused = false;
+}
 
 /* Send state of a stream; under the send lock. */
 struct siw_rdmap_tx {
@@ -412,6 +414,7 @@ struct siw_rdmap_of_rd {
 
 struct siw_rdmap_stream {
 	struct siw_mem *mem;
+	const struct siw_rdmap_stream_type *type;
 	struct siw_ddp_stream *ddp;
 	struct siw_rdmap_traffic traffic;
 	uint32_t pd;
@@ -453,10 +456,57 @@ struct siw_rdmap_stream {
 	_Alignas(16) char user[]; /* memory returned by siw_rdmap_rd_user() */
 };
 
-static inline bool siw_rdmap_is_rd(const struct siw_rdmap_stream *stream)
-{
-	return __builtin_expect(stream->of_rd.rd != NULL, 0);
-}
+/*
+ * What differs between a connection (rdmap_stream.c), which ends with its first error, and a stream
+ * on reliable datagrams (rdmap_rd.c), on which an error ends one message.
+ */
+struct siw_rdmap_stream_type {
+	/* ---- receiving: progress lock ---- */
+
+	/* Whether a tagged segment may have this opcode: on RD, its PSN space decides. */
+	bool (*tagged_expects)(const struct siw_rdmap_stream *stream, uint8_t opcode);
+	/* Whether a segment of a private message has a known subcode, if it can be told yet. */
+	bool (*knows_private)(const struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg);
+	/* Tagged private messages: checks a segment (false: *err); handles a placed one. */
+	bool (*private_expects)(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+				struct siw_wire_err *err);
+	void (*private_placed)(struct siw_rdmap_stream *stream, bool done,
+			       struct siw_rdmap_event *event);
+	/* Handles an invalid segment of the peer. 1: *event is filled. */
+	int (*segment_failed)(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
+			      struct siw_wire_err err, const struct siw_ddp_seg *seg);
+	/* Handles a complete message that could not be delivered; *event is a BAD_RECV. */
+	void (*delivery_failed)(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
+				struct siw_wire_err err, const struct siw_ddp_seg *seg);
+	/*
+	 * Handles an invalid request, the last one received; wire: its header to quote, or NULL.
+	 * Whether the stream continues.
+	 */
+	bool (*request_failed)(struct siw_rdmap_stream *stream, struct siw_rdmap_request *request,
+			       struct siw_wire_err err, const struct siw_rdmap_wire_read *wire);
+	/* Completes *event for the last request received. */
+	void (*request_received)(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
+	/* Handles a Terminate, which *event was filled from. Returns 1. */
+	int (*terminate_received)(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
+	/* The response to a request of this end has arrived, or will not arrive. */
+	void (*response_received)(struct siw_rdmap_stream *stream);
+
+	/* ---- sending: send lock ---- */
+
+	/* Begins a PRIVATE operation. Returns as siw_ddp_tx(). */
+	int (*begin_private)(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op);
+	/* Sends a Read or Atomic Request; begins to expect its response. Returns as siw_ddp_tx(). */
+	int (*request_send)(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
+			    const struct siw_ddp_msg *msg);
+	/* Frames messages and responses. 1: everything is framed; 0: some is left; -errno. */
+	int (*frame)(struct siw_rdmap_stream *stream);
+	/* The operation in progress cannot be finished. Returns -EACCES. */
+	int (*send_failed)(struct siw_rdmap_stream *stream);
+	/* A lost peer is reported by an event alone, not by the operation that finds it lost. */
+	bool loss_is_event;
+};
+
+extern const struct siw_rdmap_stream_type siw_rdmap_connection, siw_rdmap_rd_type;
 
 /*
  * rdmap_stream.c: allocates a stream without a ddp stream. user_octets: size of the memory returned
@@ -465,7 +515,39 @@ static inline bool siw_rdmap_is_rd(const struct siw_rdmap_stream *stream)
 struct siw_rdmap_stream *siw_rdmap_stream_new(uint32_t user_octets);
 void siw_rdmap_stream_free(struct siw_rdmap_stream *stream);
 
-/* rdmap_terminate.c: records the first error; seg and wire may be NULL. */
+/* ---- rdmap_rx.c: progress lock --------------------------------------------------------------- */
+
+/*
+ * Checks segment rx.seg, which ddp has found: RFC5040-7.2-02, -03, and the requirements of each
+ * opcode. false: *err.
+ */
+bool siw_rdmap_rx_check(struct siw_rdmap_stream *stream, struct siw_wire_err *err);
+/*
+ * Places segment rx.seg, and delivers its message if it is the last one. 1: *event is filled; 0: the
+ * segment has not arrived completely; -errno of siw_ddp_rx_place.
+ */
+int siw_rdmap_rx_place(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
+/* A Send was placed: fills *event. */
+void siw_rdmap_send_received(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+			     const struct siw_ddp_delivery *delivery,
+			     struct siw_rdmap_event *event);
+/* Clears the fields that a caller may read in every event. */
+void siw_rdmap_clear_event(struct siw_rdmap_event *event);
+extern const struct siw_wire_err siw_rdmap_no_rtr_match;
+
+/* ---- rdmap_connection.c ---------------------------------------------------------------------- */
+
+/* Progress lock: 1: *event is filled from the stream's fault; 0: the fault is not set yet. */
+int siw_rdmap_fault_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
+
+/* ---- rdmap_tx.c ------------------------------------------------------------------------------ */
+
+/* Continues the user's message: 1: it is completely framed; 0: not yet; -errno. */
+int siw_rdmap_tx_continue(struct siw_rdmap_stream *stream);
+
+/* ---- the other files ------------------------------------------------------------------------- */
+
+/* rdmap_terminate.c: records a connection's first error; seg and wire may be NULL. */
 void siw_rdmap_fault_set(struct siw_rdmap_stream *stream, struct siw_wire_err err,
 			 const struct siw_ddp_seg *seg, const struct siw_rdmap_wire_read *wire);
 /* Whether a fault is set; if so, stream->fault may be read. */
@@ -528,6 +610,12 @@ int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read 
  */
 struct siw_rdmap_read *siw_rdmap_read_oldest(struct siw_rdmap_stream *stream);
 void siw_rdmap_read_pop(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read);
+/*
+ * For request_send of struct siw_rdmap_stream_type: makes the request visible to the receiving side,
+ * which expects a response from here on; or frees the sink of a request that cannot be sent.
+ */
+void siw_rdmap_read_publish(struct siw_rdmap_stream *stream);
+void siw_rdmap_read_free_sink(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read);
 /* Translates DDP error codes for memory that a request names to RDMAP error codes. */
 struct siw_wire_err siw_rdmap_request_error(struct siw_wire_err err);
 
@@ -590,7 +678,7 @@ void siw_rdmap_count_asked(struct siw_rdmap_stream *stream, const struct siw_rdm
  * Progress lock: siw_rdmap_notice_expects() checks a tagged private message (false: *err);
  * siw_rdmap_notice_in() fills *event from it.
  */
-bool siw_rdmap_notice_expects(const struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
+bool siw_rdmap_notice_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			      struct siw_wire_err *err);
 void siw_rdmap_notice_in(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			 struct siw_rdmap_event *event);
@@ -605,17 +693,21 @@ int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_er
 /* Length of that response in octets. */
 uint32_t siw_rdmap_response_size(struct siw_rdmap_stream *stream);
 void siw_rdmap_response_done(struct siw_rdmap_stream *stream);
+struct siw_rdmap_request *siw_rdmap_oldest_request(struct siw_rdmap_stream *stream);
 /*
- * Handles a response that could not be completed. Sets the fault: -EACCES; on reliable datagrams,
- * sends an error message instead: 1.
+ * Changes a Read Request's header to ask for what follows the first octets of the data: RFC 5040
+ * section 4.8 quotes it so with an error in the middle of the response.
  */
-int siw_rdmap_response_failed(struct siw_rdmap_stream *stream, struct siw_wire_err err);
+void siw_rdmap_request_skip(struct siw_rdmap_wire_read *wire, uint64_t octets);
 
 /* rdmap_rd_err.c. Any lock: queues an error message to the peer, if there is room for it. */
 void siw_rdmap_rd_report(struct siw_rdmap_stream *stream, struct siw_wire_err err,
 			 const struct siw_ddp_seg *seg);
-/* Send lock: frames error messages and responses: 1: all are framed; 0: some are left; -errno. */
-int siw_rdmap_rd_respond(struct siw_rdmap_stream *stream);
+/* As frame of struct siw_rdmap_stream_type. */
+int siw_rdmap_rd_frame(struct siw_rdmap_stream *stream);
+/* As request_failed of struct siw_rdmap_stream_type. */
+bool siw_rdmap_rd_request_failed(struct siw_rdmap_stream *stream, struct siw_rdmap_request *request,
+				 struct siw_wire_err err, const struct siw_rdmap_wire_read *wire);
 /* Send lock: begins the error message for a refused request. Returns as siw_ddp_tx(). */
 int siw_rdmap_rd_report_request(struct siw_rdmap_stream *stream,
 				const struct siw_rdmap_request *request, struct siw_wire_err *err);
@@ -632,8 +724,6 @@ void siw_rdmap_rd_delivery_failed(struct siw_rdmap_stream *stream, struct siw_rd
 void siw_rdmap_rd_request_event(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
 /* Progress lock: fills *event from an error message of the peer in stream->term_in. */
 int siw_rdmap_rd_reported(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
-/* rdmap_rd.c. Progress lock: called when the response to a request of this end has arrived. */
-void siw_rdmap_rd_response_done(struct siw_rdmap_stream *stream);
 /* rdmap_record_rd.c. Send lock: begins a Write-Record. Returns as siw_ddp_tx(). */
 int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op);
 /*
@@ -644,12 +734,6 @@ bool siw_rdmap_rd_record_expects(struct siw_rdmap_stream *stream, const struct s
 				 struct siw_wire_err *err);
 void siw_rdmap_rd_record_placed(struct siw_rdmap_stream *stream, bool done,
 				struct siw_rdmap_event *event);
-/*
- * Whether the next segment belongs to a Write-Record that must wait, because too many Write-Records
- * are reported and not polled.
- */
-bool siw_rdmap_rd_record_waits(const struct siw_rdmap_stream *stream);
-
 /* rdmap_record.c: the first id of an endpoint's Write-Records (DGRAM-REC-2). */
 uint32_t siw_rdmap_record_first_id(void);
 /*

@@ -9,6 +9,9 @@
 #include "base/addr.h"
 #include "rdmap/rdmap_impl.h"
 
+/* The note that ddp keeps: octets of the last Write, or that it was refused. */
+#define WRITE_REFUSED UINT32_MAX
+
 /* ---- endpoints ------------------------------------------------------------------------------- */
 
 int siw_rdmap_rd_open(struct siw_mem *mem, struct siw_ddp_rd *ddp, uint32_t user_octets,
@@ -24,6 +27,7 @@ int siw_rdmap_rd_open(struct siw_mem *mem, struct siw_ddp_rd *ddp, uint32_t user
 	rd->record_id = siw_rdmap_record_first_id();
 	siw_lock_init(&rd->lock);
 	siw_link_init(&rd->streams);
+	siw_ddp_rd_set_receiving(ddp, false);
 	*out = rd;
 	return 0;
 }
@@ -45,6 +49,7 @@ void siw_rdmap_rd_start(struct siw_rdmap_rd *rd, enum siw_rdmap_rd_mode mode,
 {
 	siw_lock(&rd->lock);
 	rd->mode = mode;
+	siw_ddp_rd_set_receiving(rd->ddp, mode == SIW_RDMAP_RD_ON);
 	rd->start = *start;
 	/* on reliable datagrams, neither end waits for the other's first FPDU */
 	rd->start.initiator = true;
@@ -77,6 +82,7 @@ static int rd_stream_create(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *pee
 	if (!stream)
 		return -ENOMEM;
 	stream->mem = rd->mem;
+	stream->type = &siw_rdmap_rd_type;
 	siw_link_init(&stream->of_rd.reports);
 	siw_link_init(&stream->of_rd.in_rd);
 	r = siw_ddp_rd_stream(rd->ddp, peer, stream, &stream->ddp);
@@ -92,7 +98,9 @@ static int rd_stream_create(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *pee
 	}
 	stream->of_rd.rd = rd;
 	stream->of_rd.peer = siw_ddp_rd_peer_addr(stream->ddp);
-	stream->rx.written = siw_ddp_rd_note(stream->ddp);
+	stream->rx.write_refused = siw_ddp_rd_note(stream->ddp) == WRITE_REFUSED;
+	if (!stream->rx.write_refused)
+		stream->rx.written = siw_ddp_rd_note(stream->ddp);
 	siw_ddp_rd_headed(stream->ddp, 1u << SIW_RDMAP_PRIVATE);
 	atomic_store_explicit(&stream->of_rd.used, true, memory_order_relaxed);
 	siw_link_add(&rd->streams, &stream->of_rd.in_rd);
@@ -211,7 +219,8 @@ static void rd_stream_end(struct siw_rdmap_stream *stream, enum siw_ddp_rd_endin
 		rd->served = NULL;
 	siw_rdmap_read_free_all(stream);
 	if (how == SIW_DDP_RD_KEEP)
-		siw_ddp_rd_set_note(stream->ddp, stream->rx.written);
+		siw_ddp_rd_set_note(stream->ddp,
+				    stream->rx.write_refused ? WRITE_REFUSED : stream->rx.written);
 	siw_ddp_rd_end(stream->ddp, how);
 	siw_rdmap_stream_free(stream);
 }
@@ -229,8 +238,8 @@ void siw_rdmap_rd_end(struct siw_rdmap_stream *stream, enum siw_rdmap_rd_ending 
 
 static bool rd_stream_is_idle(struct siw_rdmap_stream *stream)
 {
-	return !stream->tx.active && !stream->of_rd.responding && !stream->rx.seg_pending &&
-	       !stream->rx.writing && !stream->tx.torn &&
+	return !stream->tx.active && !stream->of_rd.responding && !stream->rx.writing &&
+	       !stream->tx.torn &&
 	       stream->rx.requests_in ==
 		       atomic_load_explicit(&stream->requests_done, memory_order_relaxed) &&
 	       atomic_load_explicit(&stream->reads_begun, memory_order_relaxed) ==
@@ -324,43 +333,62 @@ static void rd_set_served(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stre
 	rd->served = stream;
 }
 
-static int rd_report_paused(struct siw_rdmap_rd *rd, struct siw_rdmap_event *event)
+static int rd_segment_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
 {
-	rd->paused = true;
-	event->kind = SIW_RDMAP_PAUSED;
+	return siw_rdmap_rd_refused(stream, event, siw_ddp_error(stream->ddp), &stream->rx.seg);
+}
+
+/* Handles a segment that ddp has checked. Returns 1, and *event. */
+static int rd_handle_segment(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)
+{
+	struct siw_wire_err err;
+
+	if (!siw_rdmap_rx_check(stream, &err)) {
+		siw_ddp_rx_refuse(stream->ddp, err);
+		return rd_segment_refused(stream, event);
+	}
+	if (siw_rdmap_rx_place(stream, event) < 0)
+		return rd_segment_refused(stream, event);
 	return 1;
 }
 
-/* Handles a segment of a stream: 1 and *event; 0: no event. */
-static int rd_handle_segment(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stream,
-			     struct siw_rdmap_event *event)
+static int rd_handle_event(struct siw_rdmap_rd *rd, struct siw_rdmap_stream *stream,
+			   const struct siw_ddp_rd_event *news, struct siw_rdmap_event *event)
 {
-	event->kind = SIW_RDMAP_NONE;
-	if (__builtin_expect(rd->mode != SIW_RDMAP_RD_ON, 0)) {
-		siw_ddp_rd_pause(stream->ddp, false);
-		return rd_report_paused(rd, event);
-	}
-	if (__builtin_expect(rd->records != NULL, 0) && siw_rdmap_rd_record_waits(stream)) {
-		siw_ddp_rd_pause(stream->ddp, false);
-		event->status = -EBUSY;
-		return rd_report_paused(rd, event);
-	}
-	if (siw_rdmap_recv(stream, event) == 1)
+	siw_rdmap_clear_event(event);
+	event->acked = news->acked;
+	event->source = *stream->of_rd.peer;
+	event->src_qpn = siw_addr_port(&event->source);
+	event->dest = NULL;
+	switch (news->kind) {
+	case SIW_DDP_RD_SEGMENT:
+		stream->rx.seg = *news->seg;
+		return rd_handle_segment(stream, event);
+	case SIW_DDP_RD_REFUSED:
+		stream->rx.seg = *news->seg;
+		return rd_segment_refused(stream, event);
+	case SIW_DDP_RD_PAUSED:
+		rd->paused = true;
+		event->kind = SIW_RDMAP_PAUSED;
+		event->status = news->status;
 		return 1;
-	return siw_ddp_rd_paused(stream->ddp) ? rd_report_paused(rd, event) : 0;
+	case SIW_DDP_RD_ACKED:
+		event->kind = SIW_RDMAP_ACKED;
+		return 1;
+	default:
+		event->kind = SIW_RDMAP_LOST;
+		event->status = news->status;
+		return 1;
+	}
 }
 
-/* The stream that an event concerns; NULL: the event needs no stream and was handled. */
-static struct siw_rdmap_stream *rd_event_stream(struct siw_rdmap_rd *rd,
-						const struct siw_ddp_rd_event *news)
+/* A peer without a stream has sent a segment: the segment is returned again for the new stream. */
+static void rd_create_stream(struct siw_rdmap_rd *rd, struct siw_ddp_rd_peer *peer)
 {
-	struct siw_rdmap_stream *stream = news->user;
+	struct siw_rdmap_stream *stream;
 
-	if (stream)
-		return stream;
-	if (rd->mode == SIW_RDMAP_RD_REJECT || rd_peer_stream(rd, news->peer, &stream))
-		siw_ddp_rd_reject(news->peer);
-	return NULL; /* the segment is delivered again, now that the stream exists */
+	if (rd->mode == SIW_RDMAP_RD_REJECT || rd_peer_stream(rd, peer, &stream))
+		siw_ddp_rd_reject(peer);
 }
 
 int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **out,
@@ -369,36 +397,70 @@ int siw_rdmap_rd_recv(struct siw_rdmap_rd *rd, struct siw_rdmap_stream **out,
 	struct siw_ddp_rd_event news;
 
 	for (int tries = 0; tries < 64; tries++) {
-		struct siw_rdmap_stream *stream;
-		int r = 1;
-
 		if (!siw_ddp_rd_recv(rd->ddp, &news)) {
 			rd_set_served(rd, NULL);
 			return 0;
 		}
-		stream = rd_event_stream(rd, &news);
-		if (!stream)
+		if (__builtin_expect(news.kind == SIW_DDP_RD_NO_STREAM, 0)) {
+			rd_create_stream(rd, news.peer);
 			continue;
-		rd_set_served(rd, stream);
-		*out = stream;
-		event->status = news.status;
-		event->source = *stream->of_rd.peer;
-		event->src_qpn = siw_addr_port(&event->source);
-		event->dest = NULL;
-		if (news.kind == SIW_DDP_RD_SEGMENT)
-			r = rd_handle_segment(rd, stream, event);
-		else
-			event->kind = news.kind == SIW_DDP_RD_ACKED ? SIW_RDMAP_ACKED
-								    : SIW_RDMAP_LOST;
-		if (r)
-			return 1;
+		}
+		*out = news.user;
+		rd_set_served(rd, *out);
+		return rd_handle_event(rd, *out, &news, event);
 	}
 	/* Segments without an event must not starve other sockets, so the rest is served later. */
 	siw_ddp_rd_reschedule(rd->ddp);
 	return 0;
 }
 
-void siw_rdmap_rd_response_done(struct siw_rdmap_stream *stream)
+/* ---- the type -------------------------------------------------------------------------------- */
+
+static bool rd_tagged_expects(const struct siw_rdmap_stream *stream, uint8_t opcode)
+{
+	return (opcode == SIW_RDMAP_READ_RESPONSE) == siw_ddp_rd_in_responses(stream->ddp);
+}
+
+/* A segment is complete when it is checked, and so is the header of its message. */
+static bool rd_knows_private(const struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg)
+{
+	struct siw_rdmap_wire_send_imm wire;
+
+	if (seg->mo)
+		return true;
+	if (seg->payload < sizeof(wire))
+		return false;
+	memcpy(&wire, siw_ddp_rd_octets(stream->ddp), sizeof(wire));
+	return wire.subcode == SIW_RDMAP_SEND_IMM || wire.subcode == SIW_RDMAP_SEND_IMM_SE;
+}
+
+/*
+ * A reliable datagram is sent at once, and its response may arrive before this thread continues, so
+ * the request is published first. If sending fails, the peer is lost with all its requests, so
+ * nothing is undone.
+ */
+static int rd_request_send(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
+			   const struct siw_ddp_msg *msg)
+{
+	struct siw_wire_err err;
+
+	(void)read;
+	siw_rdmap_read_publish(stream);
+	siw_ddp_rd_expect(stream->ddp, true);
+	return siw_ddp_tx(stream->ddp, msg, &err);
+}
+
+/* The peer cannot receive the rest of the message: siw_rdmap_rd_is_torn(). */
+static int rd_send_failed(struct siw_rdmap_stream *stream)
+{
+	siw_ddp_tx_abandon(stream->ddp);
+	stream->tx.active = stream->tx.imm_due = false;
+	stream->tx.torn = true;
+	atomic_store_explicit(&stream->closing, true, memory_order_relaxed);
+	return -EACCES;
+}
+
+static void rd_response_received(struct siw_rdmap_stream *stream)
 {
 	if (rd_stream_awaits_response(stream) || stream->of_rd.partly_received)
 		return;
@@ -410,3 +472,21 @@ void siw_rdmap_rd_response_done(struct siw_rdmap_stream *stream)
 	if (rd_stream_awaits_response(stream))
 		siw_ddp_rd_expect(stream->ddp, true);
 }
+
+const struct siw_rdmap_stream_type siw_rdmap_rd_type = {
+	.tagged_expects = rd_tagged_expects,
+	.knows_private = rd_knows_private,
+	.private_expects = siw_rdmap_rd_record_expects,
+	.private_placed = siw_rdmap_rd_record_placed,
+	.segment_failed = siw_rdmap_rd_refused,
+	.delivery_failed = siw_rdmap_rd_delivery_failed,
+	.request_failed = siw_rdmap_rd_request_failed,
+	.request_received = siw_rdmap_rd_request_event,
+	.terminate_received = siw_rdmap_rd_reported,
+	.response_received = rd_response_received,
+	.begin_private = siw_rdmap_rd_record_begin,
+	.request_send = rd_request_send,
+	.frame = siw_rdmap_rd_frame,
+	.send_failed = rd_send_failed,
+	.loss_is_event = true,
+};

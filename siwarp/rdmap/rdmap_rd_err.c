@@ -108,6 +108,23 @@ int siw_rdmap_rd_report_request(struct siw_rdmap_stream *stream,
 /* A flush begins no more responses after this many octets. */
 #define TURN (1u << 20)
 
+/*
+ * The response to the oldest request cannot be finished: an error message is sent in its place.
+ * Returns 1.
+ */
+static int rd_response_failed(struct siw_rdmap_stream *stream, struct siw_wire_err err)
+{
+	struct siw_rdmap_request *request = siw_rdmap_oldest_request(stream);
+	uint64_t sent = siw_ddp_rd_response_abandon(stream->ddp);
+
+	request->err = siw_rdmap_request_error(err);
+	request->refused = true;
+	/* RFC 5040 section 4.8: quote the request as if it were for the rest of the data. */
+	if (!request->atomic)
+		siw_rdmap_request_skip(&request->wire.read, sent);
+	return 1;
+}
+
 /* Continues the response or error message that is partly framed. Returns as siw_ddp_tx(). */
 static int rd_continue_response(struct siw_rdmap_stream *stream)
 {
@@ -120,7 +137,7 @@ static int rd_continue_response(struct siw_rdmap_stream *stream)
 	if (!stream->of_rd.response)
 		return r;
 	if (r < 0)
-		return siw_rdmap_response_failed(stream, err);
+		return rd_response_failed(stream, err);
 	siw_rdmap_response_done(stream);
 	return 1;
 }
@@ -131,7 +148,7 @@ static int rd_begin_response(struct siw_rdmap_stream *stream)
 	int r = siw_rdmap_response_begin(stream, &err);
 
 	if (r == -EACCES)
-		return siw_rdmap_response_failed(stream, err);
+		return rd_response_failed(stream, err);
 	stream->of_rd.response = true;
 	stream->of_rd.responding = r == 0;
 	if (r == 1)
@@ -139,7 +156,8 @@ static int rd_begin_response(struct siw_rdmap_stream *stream)
 	return r;
 }
 
-int siw_rdmap_rd_respond(struct siw_rdmap_stream *stream)
+/* Frames error messages and responses: 1: all are framed; 0: some are left; -errno. */
+static int rd_respond(struct siw_rdmap_stream *stream)
 {
 	uint64_t turn = 0;
 
@@ -160,6 +178,17 @@ int siw_rdmap_rd_respond(struct siw_rdmap_stream *stream)
 		if (r != 1)
 			return r;
 	}
+}
+
+int siw_rdmap_rd_frame(struct siw_rdmap_stream *stream)
+{
+	/*
+	 * Responses need no turns with the user's operations, since they have their own PSN space,
+	 * and they do not count in the result.
+	 */
+	int r = rd_respond(stream);
+
+	return r < 0 ? r : stream->tx.active ? siw_rdmap_tx_continue(stream) : 1;
 }
 
 bool siw_rdmap_rd_has_more(const struct siw_rdmap_stream *stream)
@@ -206,18 +235,17 @@ void siw_rdmap_rd_delivery_failed(struct siw_rdmap_stream *stream, struct siw_rd
  */
 static bool rd_spoils_operation(struct siw_rdmap_rx *rx, const struct siw_ddp_seg *seg)
 {
-	uint32_t before = rx->written;
+	bool write_refused = rx->write_refused;
 
 	if (!seg || !seg->head_len)
 		return false;
 	if (seg->tagged && siw_rdmap_opcode_of(seg) == SIW_RDMAP_WRITE) {
-		rx->written = SIW_RDMAP_WRITE_REFUSED;
+		rx->write_refused = true;
 		rx->writing = false;
 	} else if (!seg->tagged && !seg->qn) {
-		rx->written = 0;
+		siw_rdmap_forget_write(rx);
 	}
-	return !seg->tagged && siw_rdmap_is_immediate(siw_rdmap_opcode_of(seg)) &&
-	       before == SIW_RDMAP_WRITE_REFUSED;
+	return !seg->tagged && siw_rdmap_is_immediate(siw_rdmap_opcode_of(seg)) && write_refused;
 }
 
 static bool is_out_of_sequence(const struct siw_wire_err *err)
@@ -255,6 +283,17 @@ int siw_rdmap_rd_refused(struct siw_rdmap_stream *stream, struct siw_rdmap_event
 	if (!seg || !seg->head_len || seg->tagged || seg->qn != SIW_RDMAP_QN_TERMINATE)
 		siw_rdmap_rd_report(stream, err, seg);
 	return 1;
+}
+
+bool siw_rdmap_rd_request_failed(struct siw_rdmap_stream *stream, struct siw_rdmap_request *request,
+				 struct siw_wire_err err, const struct siw_rdmap_wire_read *wire)
+{
+	(void)wire; /* siw_rdmap_rd_report_request quotes the request itself */
+	request->refused = true;
+	request->held = false;
+	request->err = err;
+	stream->rx.requests_in++;
+	return true;
 }
 
 int siw_rdmap_rd_reported(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event)

@@ -37,7 +37,7 @@ static int create_read_sink(struct siw_rdmap_stream *stream, const struct siw_rd
 	return siw_mem_stag_alloc(stream->mem, &region, stag);
 }
 
-static void free_read_sink(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read)
+void siw_rdmap_read_free_sink(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read)
 {
 	if (read->stag)
 		siw_mem_stag_free(stream->mem, read->stag);
@@ -60,12 +60,9 @@ struct siw_rdmap_read *siw_rdmap_read_slot(struct siw_rdmap_stream *stream)
 	return read_next_slot(stream, stream->ord);
 }
 
-/*
- * Makes the request visible to the receiving side, which expects a response from here on. Pairs
- * with the load in siw_rdmap_read_oldest().
- */
-static void read_publish(struct siw_rdmap_stream *stream)
+void siw_rdmap_read_publish(struct siw_rdmap_stream *stream)
 {
+	/* Pairs with the load in siw_rdmap_read_oldest(). */
 	atomic_store_explicit(&stream->reads_begun, siw_rdmap_reads(stream) + 1,
 			      memory_order_release);
 }
@@ -82,26 +79,9 @@ int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read 
 		.length = length,
 		.end = op->stamp ? &op->stamp->end : NULL,
 	};
-	struct siw_wire_err err;
-	int r;
 
 	read->wire_sge = (struct siw_sge){ (uintptr_t)&read->wire, length, 0 };
-	/*
-	 * A reliable datagram is sent at once, and its response may arrive before this thread
-	 * continues, so the request is published first. If sending fails, the peer is lost with all
-	 * its requests, so nothing is undone.
-	 */
-	if (siw_rdmap_is_rd(stream)) {
-		read_publish(stream);
-		siw_ddp_rd_expect(stream->ddp, true);
-		return siw_ddp_tx(stream->ddp, &msg, &err);
-	}
-	r = siw_ddp_tx(stream->ddp, &msg, &err);
-	if (r < 0)
-		free_read_sink(stream, read);
-	else /* in time: on TCP the request is sent by a later flush */
-		read_publish(stream);
-	return r;
+	return stream->type->request_send(stream, read, &msg);
 }
 
 int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op,
@@ -154,10 +134,9 @@ void siw_rdmap_read_pop(struct siw_rdmap_stream *stream, struct siw_rdmap_read *
 {
 	uint32_t done = atomic_load_explicit(&stream->reads_done, memory_order_relaxed);
 
-	free_read_sink(stream, read);
+	siw_rdmap_read_free_sink(stream, read);
 	atomic_store_explicit(&stream->reads_done, done + 1, memory_order_release);
-	if (siw_rdmap_is_rd(stream))
-		siw_rdmap_rd_response_done(stream);
+	stream->type->response_received(stream);
 	read = siw_rdmap_read_oldest(stream);
 	/*
 	 * On reliable datagrams, an error message may already have answered the next request, out
@@ -323,26 +302,6 @@ request_quoted_header(const struct siw_rdmap_request *request)
 	return request->atomic ? NULL : &request->wire.read;
 }
 
-/*
- * Handles an invalid request, the last one received. On reliable datagrams, an error message is
- * sent instead of its response; otherwise the request ends the stream.
- */
-static __attribute__((cold, noinline)) bool request_refuse(struct siw_rdmap_stream *stream,
-							   struct siw_rdmap_request *request,
-							   struct siw_wire_err err,
-							   const struct siw_rdmap_wire_read *wire)
-{
-	if (!siw_rdmap_is_rd(stream)) {
-		siw_rdmap_fault_set(stream, err, &request->seg, wire);
-		return false;
-	}
-	request->refused = true;
-	request->held = false;
-	request->err = err;
-	stream->rx.requests_in++;
-	return true;
-}
-
 bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			  const struct siw_ddp_delivery *delivery)
 {
@@ -361,11 +320,11 @@ bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_
 	request->refused = false;
 	/* The RFCs define no error code for a wrong length. */
 	if (delivery->length != (atomic ? SIW_RDMAP_ATOMIC_LEN : SIW_RDMAP_READ_LEN))
-		return request_refuse(stream, request, err, NULL);
+		return stream->type->request_failed(stream, request, err, NULL);
 	if (atomic ? !siw_rdmap_atomic_ok(stream, &request->wire.atomic, &err)
 		   : !request_source_ok(stream, &request->wire.read, &err))
-		return request_refuse(stream, request, siw_rdmap_request_error(err),
-				      request_quoted_header(request));
+		return stream->type->request_failed(stream, request, siw_rdmap_request_error(err),
+						    request_quoted_header(request));
 	/* RFC 7306 section 7: an atomic is answered after earlier messages have been received. */
 	if (!atomic)
 		siw_rdmap_count_asked(stream, &request->wire.read);
@@ -402,7 +361,7 @@ bool siw_rdmap_responses_pending(const struct siw_rdmap_stream *stream)
 	       atomic_load_explicit(&stream->requests_done, memory_order_relaxed);
 }
 
-static struct siw_rdmap_request *oldest_request(struct siw_rdmap_stream *stream)
+struct siw_rdmap_request *siw_rdmap_oldest_request(struct siw_rdmap_stream *stream)
 {
 	uint32_t done = atomic_load_explicit(&stream->requests_done, memory_order_relaxed);
 
@@ -417,7 +376,7 @@ static uint32_t response_octets(const struct siw_rdmap_request *request)
 
 uint32_t siw_rdmap_response_size(struct siw_rdmap_stream *stream)
 {
-	return response_octets(oldest_request(stream));
+	return response_octets(siw_rdmap_oldest_request(stream));
 }
 
 static int read_respond(struct siw_rdmap_stream *stream, const struct siw_rdmap_wire_read *wire,
@@ -444,7 +403,7 @@ static int read_respond(struct siw_rdmap_stream *stream, const struct siw_rdmap_
 
 int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_err *err)
 {
-	struct siw_rdmap_request *request = oldest_request(stream);
+	struct siw_rdmap_request *request = siw_rdmap_oldest_request(stream);
 
 	if (__builtin_expect(request->refused, 0))
 		return siw_rdmap_rd_report_request(stream, request, err);
@@ -454,7 +413,7 @@ int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_er
 
 void siw_rdmap_response_done(struct siw_rdmap_stream *stream)
 {
-	struct siw_rdmap_request *request = oldest_request(stream);
+	struct siw_rdmap_request *request = siw_rdmap_oldest_request(stream);
 	uint64_t buffer = request->buffer;
 	struct siw_sge sge = { (uintptr_t)&stream->read_bufs[buffer], sizeof(*stream->read_bufs),
 			       0 };
@@ -470,32 +429,9 @@ void siw_rdmap_response_done(struct siw_rdmap_stream *stream)
 	siw_mem_queue_post(stream->q_read, buffer, &sge, 1);
 }
 
-int siw_rdmap_response_failed(struct siw_rdmap_stream *stream, struct siw_wire_err err)
+void siw_rdmap_request_skip(struct siw_rdmap_wire_read *wire, uint64_t octets)
 {
-	struct siw_rdmap_request *request = oldest_request(stream);
-	struct siw_rdmap_wire_read wire = request->wire.read;
-	uint64_t sent = siw_rdmap_is_rd(stream) ? siw_ddp_rd_response_abandon(stream->ddp)
-						: siw_ddp_tx_abandon(stream->ddp);
-
-	err = siw_rdmap_request_error(err);
-	if (request->atomic && !siw_rdmap_is_rd(stream)) {
-		siw_rdmap_fault_set(stream, err, &request->seg, NULL);
-		return -EACCES;
-	}
-	if (siw_rdmap_is_rd(stream)) {
-		request->err = err;
-		request->refused = true;
-	}
-	if (request->atomic)
-		return 1;
-	/* RFC 5040 section 4.8: quote the request as if it were for the rest of the data. */
-	wire.sink_to = htobe64(be64toh(wire.sink_to) + sent);
-	wire.src_to = htobe64(be64toh(wire.src_to) + sent);
-	wire.rdmardsz = htobe32(be32toh(wire.rdmardsz) - (uint32_t)sent);
-	if (siw_rdmap_is_rd(stream)) {
-		request->wire.read = wire;
-		return 1;
-	}
-	siw_rdmap_fault_set(stream, err, &request->seg, &wire);
-	return -EACCES;
+	wire->sink_to = htobe64(be64toh(wire->sink_to) + octets);
+	wire->src_to = htobe64(be64toh(wire->src_to) + octets);
+	wire->rdmardsz = htobe32(be32toh(wire->rdmardsz) - (uint32_t)octets);
 }

@@ -15,9 +15,18 @@ int siw_rdmap_rd_record_open(struct siw_rdmap_rd *rd, uint32_t max)
 	return rd->records ? 0 : -ENOMEM;
 }
 
+/* Too many Write-Records that are reported and not polled make the next one wait. */
+static void record_update_pause(struct siw_rdmap_rd *rd)
+{
+	bool full = rd->records && siw_rdmap_records_full(rd->records, rd->records_polled);
+
+	siw_ddp_rd_pause_headed(rd->ddp, full);
+}
+
 void siw_rdmap_rd_record_polled(struct siw_rdmap_rd *rd, uint32_t polled)
 {
 	rd->records_polled = polled;
+	record_update_pause(rd);
 }
 
 bool siw_rdmap_rd_record_has_room(const struct siw_rdmap_rd *rd)
@@ -132,13 +141,6 @@ void siw_rdmap_rd_record_placed(struct siw_rdmap_stream *stream, bool done,
 	in->on = false;
 	event->kind = SIW_RDMAP_RECORD;
 	event->user_data = siw_rdmap_records_add(stream->of_rd.rd->records, &rec);
+	record_update_pause(stream->of_rd.rd);
 	siw_rdmap_traffic_count(&stream->traffic.received, 1, in->length);
-}
-
-bool siw_rdmap_rd_record_waits(const struct siw_rdmap_stream *stream)
-{
-	const struct siw_rdmap_rd *rd = stream->of_rd.rd;
-
-	return siw_rdmap_records_full(rd->records, rd->records_polled) &&
-	       siw_ddp_rd_is_headed(stream->ddp);
 }

@@ -37,6 +37,7 @@ int siw_rdmap_open(struct siw_mem *mem, struct siw_ddp_stream *ddp, struct siw_r
 	if (!stream)
 		return -ENOMEM;
 	stream->mem = mem;
+	stream->type = &siw_rdmap_connection;
 	stream->ddp = ddp;
 	*out = stream;
 	return 0;

@@ -15,10 +15,6 @@ void siw_rdmap_fault_set(struct siw_rdmap_stream *stream, struct siw_wire_err er
 	uint32_t none = SIW_RDMAP_FAULT_NONE;
 	struct siw_rdmap_fault *fault = &stream->fault;
 
-	if (siw_rdmap_is_rd(stream)) {
-		siw_rdmap_rd_report(stream, err, seg);
-		return;
-	}
 	/*
 	 * Either the sending or the receiving side may find an error first; only the first error is
 	 * sent (RFC5040-7.1-03).

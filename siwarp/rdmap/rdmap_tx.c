@@ -1,35 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * rdmap/rdmap_tx.c - sends operations (RFC 5040 section 5). ddp frames one message at a time: in
- * turns, the user's next operation and the response to the peer's oldest Read Request.
+ * rdmap/rdmap_tx.c - sends the user's operations as messages (RFC 5040 section 5). ddp frames one
+ * message at a time.
  */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "base/counters.h"
 #include "rdmap/rdmap_impl.h"
-
-/* A flush begins no more responses after this many octets. */
-#define TURN (1u << 20)
-
-/*
- * Handles an error in data that this end sends: the stream ends, and the Terminate reports the
- * error.
- */
-static int tx_end_with_fault(struct siw_rdmap_stream *stream)
-{
-	siw_ddp_tx_abandon(stream->ddp);
-	stream->tx.active = stream->tx.imm_due = false;
-	if (siw_rdmap_is_rd(stream)) {
-		stream->tx.torn = true;
-		atomic_store_explicit(&stream->closing, true, memory_order_relaxed);
-		return -EACCES;
-	}
-	siw_rdmap_fault_set(
-		stream, (struct siw_wire_err){ SIW_LAYER_RDMAP, SIW_RDMAP_LOCAL_CATASTROPHIC, 0 },
-		NULL, NULL);
-	return -EACCES;
-}
 
 /* ---- immediate data -------------------------------------------------------------------------- */
 
@@ -120,7 +98,7 @@ static int tx_begin_other(struct siw_rdmap_stream *stream, const struct siw_rdma
 {
 	switch (op->opcode) {
 	case SIW_RDMAP_PRIVATE:
-		return siw_rdmap_is_rd(stream) ? siw_rdmap_rd_record_begin(stream, op) : -EINVAL;
+		return stream->type->begin_private(stream, op);
 	case SIW_RDMAP_READ_REQUEST:
 		return siw_rdmap_read_begin(stream, op, SIW_RDMAP_READ_USERS);
 	case SIW_RDMAP_ATOMIC_REQUEST:
@@ -178,17 +156,14 @@ int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *o
 		 * has not begun.
 		 */
 		if ((r == -EACCES || r == -EMSGSIZE) && siw_ddp_tx_active(stream->ddp))
-			return tx_end_with_fault(stream);
+			return stream->type->send_failed(stream);
 		return r;
 	}
 	tx_begun(tx, r);
 	if (__builtin_expect(op->imm_opcode && op->opcode == SIW_RDMAP_WRITE, 0)) {
 		r = tx_follow_write(stream, op, r);
-		/*
-		 * On reliable datagrams this fails only if the peer is lost; the Write has begun
-		 * already.
-		 */
-		if (r < 0 && !siw_rdmap_is_rd(stream))
+		/* This fails only if the peer is lost; the Write has begun already. */
+		if (r < 0 && !stream->type->loss_is_event)
 			return r;
 	}
 	siw_rdmap_traffic_count(&stream->traffic.sent, 1, awaits_response(op) ? 0 : op->length);
@@ -223,84 +198,20 @@ uint32_t siw_rdmap_reads(const struct siw_rdmap_stream *stream)
 	return atomic_load_explicit(&stream->reads_begun, memory_order_relaxed);
 }
 
-/* Continues the current message: 1: it is completely framed; 0: not yet; -errno. */
-static int tx_continue(struct siw_rdmap_stream *stream)
+int siw_rdmap_tx_continue(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	struct siw_wire_err err;
 	int r = siw_ddp_tx_more(stream->ddp, &err);
 
-	if (r == -EACCES || r == -EMSGSIZE) {
-		if (!tx->response)
-			return tx_end_with_fault(stream);
-		tx->active = false;
-		return siw_rdmap_response_failed(stream, err);
-	}
+	if (r == -EACCES || r == -EMSGSIZE)
+		return stream->type->send_failed(stream);
 	if (r == 1) {
 		tx->active = false;
-		if (tx->response)
-			siw_rdmap_response_done(stream);
-		else if (__builtin_expect(tx->imm_due, 0))
+		if (__builtin_expect(tx->imm_due, 0))
 			return begin_imm(stream);
 	}
 	return r;
-}
-
-static int tx_begin_response(struct siw_rdmap_stream *stream)
-{
-	struct siw_rdmap_tx *tx = &stream->tx;
-	struct siw_wire_err err;
-	int r = siw_rdmap_response_begin(stream, &err);
-
-	if (r == -EACCES)
-		return siw_rdmap_response_failed(stream, err);
-	tx->response = true;
-	tx->active = r == 0;
-	if (r == 1)
-		siw_rdmap_response_done(stream);
-	return r;
-}
-
-/*
- * As tx_frame(), for reliable datagrams: responses need no turns with the user's operations, since
- * they have their own sequence space, and do not count in the result.
- */
-static int tx_frame_rd(struct siw_rdmap_stream *stream)
-{
-	int r = siw_rdmap_rd_respond(stream);
-
-	return r < 0 ? r : stream->tx.active ? tx_continue(stream) : 1;
-}
-
-/* Frames as much as possible: 1: everything is framed; 0: some is left; -errno. */
-static int tx_frame(struct siw_rdmap_stream *stream)
-{
-	struct siw_rdmap_tx *tx = &stream->tx;
-	uint64_t turn = 0;
-
-	if (siw_rdmap_is_rd(stream))
-		return tx_frame_rd(stream);
-	for (;;) {
-		int r = tx->active ? tx_continue(stream) : 1;
-
-		if (r != 1)
-			return r;
-		if (!siw_rdmap_responses_pending(stream) ||
-		    atomic_load_explicit(&stream->closing, memory_order_relaxed))
-			return 1;
-		/* the last message was a response, so the user's operation gets its turn */
-		if (tx->waiting || turn >= TURN) {
-			tx->waiting = false;
-			return 0;
-		}
-		r = siw_rdmap_send_notices(stream);
-		if (r != 1)
-			return r;
-		turn += siw_rdmap_response_size(stream);
-		r = tx_begin_response(stream);
-		if (r != 1)
-			return r;
-	}
 }
 
 /* Whether the stream may be flushed: 0, or the -errno with which a flush fails. */
@@ -308,9 +219,7 @@ static int tx_flush_error(const struct siw_rdmap_stream *stream)
 {
 	if (!stream->started || stream->tx.term)
 		return -EPIPE;
-	return (siw_rdmap_is_rd(stream) && stream->tx.torn) || siw_rdmap_fault_is_set(stream)
-		       ? -EACCES
-		       : 0;
+	return stream->tx.torn || siw_rdmap_fault_is_set(stream) ? -EACCES : 0;
 }
 
 int siw_rdmap_flush(struct siw_rdmap_stream *stream, uint64_t *accepted)
@@ -318,14 +227,11 @@ int siw_rdmap_flush(struct siw_rdmap_stream *stream, uint64_t *accepted)
 	int framed = tx_flush_error(stream), r;
 
 	if (!framed)
-		framed = tx_frame(stream);
+		framed = stream->type->frame(stream);
 	if (framed < 0) {
 		*accepted = siw_ddp_tx_accepted(stream->ddp);
 		return framed;
 	}
 	r = siw_ddp_tx_flush(stream->ddp, accepted);
-	/* Segments that wait for credit, window or pacing are sent later without another flush. */
-	if (siw_rdmap_is_rd(stream) && r >= 0)
-		return framed;
 	return r < 0 ? r : r && framed;
 }

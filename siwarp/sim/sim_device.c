@@ -16,20 +16,20 @@ void __real_siw_device_poll(struct siw_context *ctx, const struct siw_cq *cq);
 int __wrap_siw_device_thread_start(struct siw_context *ctx)
 {
 	ctx->sleep_fd = -1;
-	ctx->port->context = ctx;
+	ctx->lane.port->context = ctx;
 	if (!siw_settings()->progress_thread)
 		return 0;
 	ctx->has_thread = true;
-	ctx->port->served = true;
+	ctx->lane.port->served = true;
 	return 0;
 }
 
 void __wrap_siw_device_thread_stop(struct siw_context *ctx)
 {
 	ctx->has_thread = false;
-	ctx->port->served = false;
+	ctx->lane.port->served = false;
 	/* after a crash, the task that uses the device closes the context */
-	ctx->port->context = NULL;
+	ctx->lane.port->context = NULL;
 }
 
 void __wrap_siw_device_poll(struct siw_context *ctx, const struct siw_cq *cq)
@@ -45,8 +45,8 @@ void __wrap_siw_device_poll(struct siw_context *ctx, const struct siw_cq *cq)
 		sim_current_task()->pause = 0;
 		return;
 	}
-	if (ctx->port && !ctx->port->n_ring)
-		sim_wait_add(&ctx->port->waiters);
+	if (ctx->lane.port && !ctx->lane.port->n_ring)
+		sim_wait_add(&ctx->lane.port->waiters);
 	sim_empty_poll();
 }
 
@@ -61,10 +61,10 @@ bool sim_device_round(struct siw_llp_port *port)
 	 * A task that waits for another lock may hold the progress lock; that task then makes the
 	 * round.
 	 */
-	if (!siw_trylock(&ctx->progress))
+	if (!siw_trylock(&ctx->lane.lock))
 		return false;
 	moved = siw_device_progress_once(ctx);
-	siw_unlock(&ctx->progress);
+	siw_unlock(&ctx->lane.lock);
 	return moved > 0;
 }
 
@@ -72,7 +72,7 @@ uint64_t sim_device_tick(const struct siw_llp_port *port)
 {
 	const struct siw_context *ctx = port->context;
 
-	return atomic_load(&ctx->n_timed) ? atomic_load(&ctx->next_tick_ns) : SIM_NEVER;
+	return atomic_load(&ctx->lane.n_timed) ? atomic_load(&ctx->lane.next_tick_ns) : SIM_NEVER;
 }
 
 /* Closes the device without the linger time, because the host has crashed. */

@@ -47,12 +47,12 @@ static void breaker_begin(uint32_t kbits)
 				    SIW_QP_STATE | (attr.qp_state == SIW_QPS_RTR ? SIW_QP_AV : 0)));
 	uc = siw_uc_qp_of(siw_base_qp_of(qp));
 	uc->base.rate_limit = kbits;
-	siw_lock(&rig.ctx->progress);
+	siw_lock(&rig.ctx->lane.lock);
 }
 
 static void breaker_end(void)
 {
-	siw_unlock(&rig.ctx->progress);
+	siw_unlock(&rig.ctx->lane.lock);
 	check(siw_destroy_qp(&uc->base.qp));
 	check(siw_destroy_cq(cq));
 	rig_close(&rig);
@@ -155,9 +155,9 @@ static void check_send_restarts_interval(void)
 	must(!breaker_timer_armed());
 	breaker_count_sends(ROUND);
 	while (sends && now_ms() < deadline) {
-		siw_unlock(&rig.ctx->progress);
+		siw_unlock(&rig.ctx->lane.lock);
 		sched_yield();
-		siw_lock(&rig.ctx->progress);
+		siw_lock(&rig.ctx->lane.lock);
 		sends = uc->breaker.resumed;
 	}
 	must(!sends);

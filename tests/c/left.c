@@ -59,7 +59,7 @@ int __wrap_siw_llp_port_arm(struct siw_llp_port *port)
 {
 	struct siw_context *ctx = watched;
 
-	if (ctx && port == ctx->port && !siw_llp_port_armed(port) && !waits &&
+	if (ctx && port == ctx->lane.port && !siw_llp_port_armed(port) && !waits &&
 	    atomic_exchange(&holds, false)) {
 		hold_thread();
 		must(siw_device_progress_once(ctx) == 1);

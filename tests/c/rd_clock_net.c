@@ -82,15 +82,14 @@ void run_endpoint(void)
 	for (int n = 0; siw_rd_recv(rd, &event) == 1; n++) {
 		CHECK(n < 100000 && event.kind < 8);
 		news[event.kind]++;
-		if (event.kind != SIW_RD_SEGMENT) {
-			if (event.kind == SIW_RD_ACKED)
-				siw_rd_flush(event.peer, &accepted);
-		} else if (holds) {
+		if (event.kind == SIW_RD_SEGMENT && holds) {
 			siw_rd_pause(event.peer, event.space, true);
-		} else {
+		} else if (event.kind == SIW_RD_SEGMENT) {
 			taken++;
 			siw_rd_segment_accepted(event.peer);
 		}
+		if (event.kind == SIW_RD_ACKED || (event.kind == SIW_RD_SEGMENT && event.acked))
+			siw_rd_flush(event.peer, &accepted);
 		log_sent();
 	}
 	log_sent();

@@ -174,7 +174,6 @@ static void fuzz_rd_deliver_segment(int a, int b, enum siw_rd_space space, const
 static void fuzz_rd_handle_event(int a, const struct siw_rd_event *event)
 {
 	int b = fuzz_place_of(siw_rd_peer_addr(event->peer));
-	uint64_t accepted;
 
 	switch (event->kind) {
 	case SIW_RD_SEGMENT:
@@ -204,7 +203,6 @@ static void fuzz_rd_handle_event(int a, const struct siw_rd_event *event)
 		return;
 	default:
 		CHECK(event->kind == SIW_RD_ACKED);
-		siw_rd_flush(event->peer, &accepted);
 	}
 }
 
@@ -213,6 +211,7 @@ static void fuzz_rd_progress(int i)
 {
 	struct siw_rd *rd = ends[i].rd;
 	struct siw_rd_event event;
+	uint64_t accepted;
 
 	if (!net.end[i].up && rd->sock->due_ns > net.now)
 		return;
@@ -222,6 +221,8 @@ static void fuzz_rd_progress(int i)
 	for (int n = 0; siw_rd_recv(rd, &event) == 1; n++) {
 		CHECK(n < 100000);
 		fuzz_rd_handle_event(i, &event);
+		if (event.kind == SIW_RD_ACKED || (event.kind == SIW_RD_SEGMENT && event.acked))
+			siw_rd_flush(event.peer, &accepted);
 	}
 }
 

@@ -3,7 +3,8 @@
 Callers of such a function, called a toll, can call the lower function directly. A cast, a struct
 copied from one type to another, an assertion, or a result that is converted or tested do not make a
 function more than a toll. State of its own that it reads for a decision or writes, a loop, a lock
-or a second call do. base does not count as another folder: every folder uses it, and calls of base
+or a second call do. A member of a table of functions is no toll: its callers do not know which
+function they call. base does not count as another folder: every folder uses it, and calls of base
 count as work.
 
 Reads C code as formatted by clang-format: a function's brace is at the beginning of a line.
@@ -42,6 +43,8 @@ CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 #: Words before a parenthesis that call nothing, or whose calls do not count.
 NEUTRAL = {"if", "for", "while", "switch", "return", "sizeof", "_Alignof", "offsetof", "defined"}
 NEUTRAL |= {"assert", "_Static_assert", "__builtin_expect", "memset", "memcpy"}
+#: A member of a table of functions, in the table's initializer.
+MEMBER = re.compile(r"^\s+\.\w+ = (\w+),$", re.M)
 LOOP = re.compile(r"\b(for|while|do|switch|goto)\b")
 #: Declaration of a local variable: a type, a name, and an end or an initializer.
 DECLARATION = re.compile(
@@ -60,6 +63,8 @@ class Function:
     name: str
     static: bool
     body: str
+    #: Whether it is a member of a table of functions of its file.
+    member: bool = False
 
 
 def strip_to_code(text: str) -> str:
@@ -75,10 +80,12 @@ def strip_to_code(text: str) -> str:
 def parse_functions(folder: str, file: str, text: str) -> list[Function]:
     """Return the functions that a file defines."""
     found = []
+    members = set(MEMBER.findall(text))
     for match in FUNCTION.finditer(strip_to_code(text)):
         if (name := NAME.search(match["head"])) and not match["head"].startswith("typedef"):
             static = match["head"].startswith("static")
-            found.append(Function(folder, file, name[1], static, match["body"]))
+            member = name[1] in members
+            found.append(Function(folder, file, name[1], static, match["body"], member))
     return found
 
 
@@ -193,6 +200,7 @@ def find_forwarding_functions(everything: list[Function]) -> list[str]:
         back = any(name in mine_all for name in re.findall(r"\b\w+\b(?!\s*\()", f.body))
         if (
             f.folder != "base"
+            and not f.member
             and len(far) == 1
             and not back
             and not any(

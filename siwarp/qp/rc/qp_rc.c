@@ -365,7 +365,7 @@ static void rc_counts_send(struct siw_rc_qp *rc)
 static bool rc_program_may_answer(struct siw_rc_qp *rc)
 {
 	const struct siw_qp *qp = &rc->base.qp;
-	uint64_t round = qp->ctx->rounds;
+	uint64_t round = qp->ctx->lane.rounds;
 
 	if (round - rc->counts.last_received_round >= UNSEEN_ROUNDS ||
 	    (siw_cq_pending(qp->send_cq) <= 0 && siw_cq_pending(qp->recv_cq) <= 0))
@@ -401,7 +401,7 @@ static void rc_counts_received(struct siw_rc_qp *rc, int n, uint32_t octets)
 		return;
 	if (n)
 		rc->counts.last_received_round = rc->counts.last_seen_round =
-			rc->base.qp.ctx->rounds;
+			rc->base.qp.ctx->lane.rounds;
 	rc->counts.octets += octets;
 	if (rc->counts.octets >= COUNT_OCTETS) {
 		rc_counts_send(rc);
@@ -421,7 +421,7 @@ static void rc_counts_received(struct siw_rc_qp *rc, int n, uint32_t octets)
  */
 static bool rc_counts_turn(struct siw_rc_qp *rc)
 {
-	if (rc_count_is_due(rc) && rc->base.qp.ctx->rounds != rc->counts.last_seen_round)
+	if (rc_count_is_due(rc) && rc->base.qp.ctx->lane.rounds != rc->counts.last_seen_round)
 		rc_send_count_alone(rc);
 	return rc_count_is_due(rc);
 }

@@ -374,10 +374,10 @@ int siw_query_waits(struct siw_qp *qp, struct siw_rd_wait *out, int max)
 	if (max > 0 && !out)
 		return siw_refuse_null("out");
 	n = -EINVAL;
-	siw_lock(&qp->ctx->progress);
+	siw_lock(&qp->ctx->lane.lock);
 	if (siw_class_of(base) == &siw_qp_rd_class && siw_rd_qp_of(base)->endpoint)
 		n = siw_rd_list_waiting_peers(siw_rd_qp_of(base)->endpoint, out, max);
-	siw_unlock(&qp->ctx->progress);
+	siw_unlock(&qp->ctx->lane.lock);
 	return n == -EINVAL ? siw_qp_refuse_type(base, "RD") : n;
 }
 
@@ -392,10 +392,10 @@ int siw_end_peer(struct siw_qp *qp, const struct siw_addr *peer)
 		return siw_refuse_null("peer");
 	if (siw_class_of(base) != &siw_qp_rd_class)
 		return siw_qp_refuse_type(base, "RD");
-	siw_lock(&qp->ctx->progress);
+	siw_lock(&qp->ctx->lane.lock);
 	if (siw_rd_qp_of(base)->endpoint)
 		n = siw_rd_abandon_peer(siw_rd_qp_of(base)->endpoint, peer);
-	siw_unlock(&qp->ctx->progress);
+	siw_unlock(&qp->ctx->lane.lock);
 	return n;
 }
 
@@ -410,10 +410,10 @@ int siw_poll_restarts(struct siw_qp *qp, struct siw_rd_restart *out, int max)
 		return siw_refuse_null("out");
 	if (siw_class_of(base) != &siw_qp_rd_class)
 		return siw_qp_refuse_type(base, "RD");
-	siw_lock(&qp->ctx->progress);
+	siw_lock(&qp->ctx->lane.lock);
 	if (siw_rd_qp_of(base)->endpoint)
 		n = siw_rd_restarts(siw_rd_qp_of(base)->endpoint, out, max);
-	siw_unlock(&qp->ctx->progress);
+	siw_unlock(&qp->ctx->lane.lock);
 	return n;
 }
 
@@ -486,7 +486,7 @@ static void rd_qp_run_and_mark(struct siw_rd_qp *rd, struct siw_rdmap_stream *st
 		siw_device_mark_unsent(&rd->base.qp);
 }
 
-/* A Read or atomic request of this end has completed. */
+/* A Read or atomic request of this end has completed, so requests that waited for it may begin. */
 static void on_read_done(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, uint64_t user_data,
 			 int status)
 {
@@ -503,7 +503,6 @@ static void on_read_done(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream, 
 		rd_flow_of(stream)->reads_out--;
 	}
 	siw_unlock(&rd->base.qp.send_lock);
-	rd_qp_run_and_mark(rd, stream);
 }
 
 /*
@@ -540,7 +539,6 @@ static void on_error(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 	siw_unlock(&rd->base.qp.send_lock);
 	if (!wqe)
 		siw_qp_err_reported(&rd->base, ev, 0);
-	rd_qp_run_and_mark(rd, stream);
 }
 
 /* Moves requests, none of which has begun, to the next stream to the same peer. */
@@ -633,9 +631,6 @@ static void on_refused(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 	}
 	if (ev->receive_consumed)
 		on_recv(rd, stream, ev, local ? SIW_WC_LOC_PROT_ERR : SIW_WC_LOC_LEN_ERR);
-	rd_qp_run_and_mark(rd, stream); /* sends the error message to the peer */
-	if (!ev->receive_consumed)
-		rd_qp_err_found(rd, ev);
 }
 
 /*
@@ -722,33 +717,37 @@ static void rd_qp_serve_paused(struct siw_rd_qp *rd)
 static void rd_qp_handle_event(struct siw_rd_qp *rd, struct siw_rdmap_stream *stream,
 			       const struct siw_rdmap_event *ev)
 {
+	/* whether to send what has become possible: requests, responses, or an error message */
+	bool run = ev->acked;
+	bool found = false; /* an error of the peer is reported to the program */
+
 	switch (ev->kind) {
 	case SIW_RDMAP_RECV:
 		on_recv(rd, stream, ev, SIW_WC_SUCCESS);
 		break;
 	case SIW_RDMAP_BAD_RECV:
 		on_recv(rd, stream, ev, SIW_WC_LOC_PROT_ERR);
-		rd_qp_run_and_mark(rd, stream); /* sends the error message to the peer */
-		rd_qp_err_found(rd, ev);
+		run = found = true;
 		break;
 	case SIW_RDMAP_RECORD:
 		on_record(rd, stream, ev->user_data);
 		break;
 	case SIW_RDMAP_READ_DONE:
 		on_read_done(rd, stream, ev->user_data, SIW_WC_SUCCESS);
+		run = true;
 		break;
 	case SIW_RDMAP_REQUESTED:
 	case SIW_RDMAP_ACKED:
-		rd_qp_run_and_mark(rd, stream);
+		run = true;
 		break;
 	case SIW_RDMAP_TERMINATED:
 		on_error(rd, stream, ev);
+		run = true;
 		break;
 	case SIW_RDMAP_REFUSED:
 		on_refused(rd, stream, ev);
-		break;
-	case SIW_RDMAP_SEQUENCE:
-		on_sequence(rd, stream, ev);
+		run = true;
+		found = !ev->of_response && !ev->receive_consumed;
 		break;
 	case SIW_RDMAP_PAUSED:
 		if (ev->status == -EBUSY)
@@ -756,12 +755,19 @@ static void rd_qp_handle_event(struct siw_rd_qp *rd, struct siw_rdmap_stream *st
 		else
 			rd_qp_on_paused(rd);
 		break;
+	case SIW_RDMAP_SEQUENCE:
+		on_sequence(rd, stream, ev);
+		return; /* the stream has ended */
 	case SIW_RDMAP_LOST:
 		on_lost(rd, stream, ev->status);
-		break;
+		return;
 	default:
 		break;
 	}
+	if (run)
+		rd_qp_run_and_mark(rd, stream);
+	if (__builtin_expect(found, 0)) /* this may end all streams */
+		rd_qp_err_found(rd, ev);
 }
 
 static int rd_qp_serve(struct siw_io_handler *self)
@@ -916,9 +922,9 @@ static int rd_qp_open_socket(struct siw_base_qp *base, const struct siw_addr *ad
 
 	if (addr)
 		attr.local = *addr;
-	err = siw_rd_open(base->qp.ctx->port, &attr, &endpoint);
+	err = siw_rd_open(base->qp.ctx->lane.port, &attr, &endpoint);
 	if (err == -EADDRINUSE && addr && rd_free_port(base->qp.ctx, addr))
-		err = siw_rd_open(base->qp.ctx->port, &attr, &endpoint);
+		err = siw_rd_open(base->qp.ctx->lane.port, &attr, &endpoint);
 	if (err)
 		return err;
 	err = open_rdmap(rd, endpoint, &ddp, &end);

@@ -576,7 +576,7 @@ static int ud_open_endpoint(struct siw_ud_qp *ud, struct siw_llp_sock *sock,
 	int err = siw_llp_local(sock, &bound);
 
 	if (!err)
-		err = siw_ddp_dgram_open(ctx->port, ctx->mem, sock, !ud->base.no_crc, &ddp);
+		err = siw_ddp_dgram_open(ctx->lane.port, ctx->mem, sock, !ud->base.no_crc, &ddp);
 	if (err)
 		return err;
 	err = siw_rdmap_dgram_open(ddp, share, ud, &dgram);
@@ -750,10 +750,10 @@ int siw_query_drops(struct siw_qp *qp, struct siw_source_drops *out, int max)
 		return siw_refuse_null("out");
 	ud = siw_ud_qp_of(siw_base_qp_of(qp));
 	n = -EINVAL;
-	siw_lock(&qp->ctx->progress);
+	siw_lock(&qp->ctx->lane.lock);
 	if (siw_class_of(&ud->base) == &siw_qp_ud_class && ud->dgram)
 		n = siw_rdmap_dgram_drops(ud->dgram, out, max);
-	siw_unlock(&qp->ctx->progress);
+	siw_unlock(&qp->ctx->lane.lock);
 	return n == -EINVAL ? siw_qp_refuse_type(&ud->base, "UD") : siw_refused(n);
 }
 
@@ -792,7 +792,7 @@ static inline int ud_receive_some(struct siw_ud_qp *ud)
 
 	ev.of_write = false;
 	while (((n < ud->base.burst && octets < SIW_TURN_OCTETS) ||
-		siw_llp_port_more(ud->base.qp.ctx->port)) &&
+		siw_llp_port_more(ud->base.qp.ctx->lane.port)) &&
 	       siw_rdmap_dgram_recv(ud->dgram, &ev) == 1) {
 		/* The event is for this QP or for one that shares the socket. */
 		struct siw_ud_qp *to = ev.user;

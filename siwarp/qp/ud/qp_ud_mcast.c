@@ -72,8 +72,8 @@ static int group_open_endpoint(struct siw_context *ctx, struct siw_group *group)
 	struct siw_ddp_dgram *ddp;
 	int err;
 
-	group->port = ctx->port;
-	err = siw_ddp_dgram_open(ctx->port, ctx->mem, group->sock, false, &ddp);
+	group->port = ctx->lane.port;
+	err = siw_ddp_dgram_open(ctx->lane.port, ctx->mem, group->sock, false, &ddp);
 
 	if (err)
 		return err;
@@ -96,7 +96,8 @@ static int group_create(struct siw_context *ctx, const struct siw_addr *addr,
 	group->addr = *addr;
 	group->burst = 1;
 	bound.port_be = htons((uint16_t)siw_settings()->mcast_port);
-	err = siw_llp_udp_join(ctx->port, &bound, ctx->info.netdev, &group->handler, &group->sock);
+	err = siw_llp_udp_join(ctx->lane.port, &bound, ctx->info.netdev, &group->handler,
+			       &group->sock);
 	if (err)
 		goto free_group;
 	err = group_open_endpoint(ctx, group);
@@ -194,11 +195,11 @@ static int group_change_member(struct siw_qp *qp, const struct siw_addr *addr,
 	key = *addr;
 	key.port_be = 0;
 	key.scope = 0;
-	siw_lock(&qp->ctx->progress);
+	siw_lock(&qp->ctx->lane.lock);
 	err = siw_teardown_of(siw_base_qp_of(qp)) == SIW_DEAD
 		      ? siw_refuse(DESTROYED)
 		      : how(siw_ud_qp_of(siw_base_qp_of(qp)), &key);
-	siw_unlock(&qp->ctx->progress);
+	siw_unlock(&qp->ctx->lane.lock);
 	return siw_refused(err);
 }
 

@@ -81,15 +81,16 @@ def test_a_stream_is_invisible_to_receive_until_siw_ddp_rd_show(end: Callable[[]
 
     def came() -> Any:
         a.news()
-        event = b.news()
-        return event if event and event.kind == lib.SIW_DDP_RD_SEGMENT else None
+        return b.news()
 
     event = until(came)
-    assert event.user == ffi.NULL
+    assert event.kind == lib.SIW_DDP_RD_NO_STREAM and event.user == ffi.NULL
     user = ffi.cast("void *", 2)
     stream = b.stream(event.peer, user)
     assert lib.siw_ddp_rd_user(event.peer) == ffi.NULL
-    assert until(came).user == ffi.NULL
+    assert until(came).kind == lib.SIW_DDP_RD_NO_STREAM
     lib.siw_ddp_rd_publish(stream)
     assert lib.siw_ddp_rd_user(event.peer) == user
-    assert until(came).user == user
+    event = until(came)
+    # The stream has no queue for the segment.
+    assert event.kind == lib.SIW_DDP_RD_REFUSED and event.user == user

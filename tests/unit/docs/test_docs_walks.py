@@ -87,7 +87,7 @@ def test_there_is_a_walk_each_way_for_each_type_of_queue_pair() -> None:
     stages = ("send", "complete a send", "receive", "place", "complete a receive")
     each_way = {f"{stage}, {kind}" for stage in stages for kind in kinds}
     of_rc = {"flush", "connect", "listen", "start-up frames", "report a frame", "accept"}
-    of_rd = {"post", "flush", "HELLO", "CHALLENGE", "acknowledgement"}
+    of_rd = {"post", "flush", "HELLO", "CHALLENGE", "check", "acknowledgement"}
     others = {f"{stage}, RC" for stage in of_rc | {"connect by QPN"}}
     others |= {f"{stage}, RD" for stage in of_rd} | {"send a batch, UD"}
     assert set(walkthroughs_by_title()) == each_way | others

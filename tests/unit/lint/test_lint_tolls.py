@@ -133,6 +133,16 @@ static inline int siw_up_do(struct siw_up *up)
 }
 
 WORK = {
+    "a member of a table": """
+static int up_do(struct siw_up *up)
+{
+	return siw_low_do(up->low, 1);
+}
+
+const struct siw_up_ops siw_up_ops = {
+	.run = up_do,
+};
+""",
     "own state decides": """
 int siw_up_do(struct siw_up *up)
 {

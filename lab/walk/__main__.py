@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+"""``python -m lab.walk``: the way of one message of 64 octets through the layers, in calls.
+
+Compiles all layers without inlining, with a call of this study's own at the beginning and the end
+of each function, and prints for RC, UD and RD:
+
+- calls: how many functions of the layers the post of a message and its receipt call;
+- locks: how many times a lock is taken, and by which layer;
+- descents: how many times the receipt goes down into the lowest layer of the protocol (mpa or rd)
+  to fetch, judge or release something.
+
+With ``--tree`` the same is counted for another checkout, for comparison, and ``--calls`` prints the
+tree of calls.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import typer
+
+from lab.command import AS_JSON, OUTPUT, application, listed, report, start
+
+ROOT = Path(__file__).resolve().parents[2]
+LAYERS = (
+    *("base", "llp", "mem", "mpa", "rd", "ddp", "rdmap"),
+    *("device", "qp", "connect", "verbs", "cm"),
+)
+TYPES = ("rc", "ud", "rd")
+#: The lowest layer that handles a received segment.
+LOWEST = {"rc": "mpa", "ud": "llp", "rd": "rd"}
+FLAGS = (
+    *("-std=gnu11", "-O1", "-g", "-fno-inline", "-fno-strict-aliasing", "-no-pie", "-w"),
+    *("-D_GNU_SOURCE", '-DSIW_VERSION="0"', "-finstrument-functions", "-pthread"),
+)
+app = application()
+
+
+class Call(NamedTuple):
+    """A call of a function."""
+
+    depth: int
+    function: str
+    layer: str
+    #: The layer of the calling function; "" for the program.
+    caller: str
+
+
+def compile_program(tree: Path, program: Path) -> None:
+    """Compile the layers of a checkout and the program that sends messages."""
+    sources = [path for layer in LAYERS for path in sorted((tree / "siwarp" / layer).rglob("*.c"))]
+    include = (f"-I{tree}/siwarp", f"-I{tree}/siwarp/include")
+    words = ["cc", *FLAGS, *include, *map(str, sources), str(Path(__file__).parent / "walk.c")]
+    subprocess.run([*words, "-o", str(program)], check=True)
+
+
+def functions_of(program: Path) -> dict[int, tuple[str, str]]:
+    """Return the name and the layer of each function, by its address."""
+    names: dict[int, str] = {}
+    listing = subprocess.run(["nm", program], check=True, capture_output=True, text=True).stdout
+    for line in listing.splitlines():
+        words = line.split()
+        if len(words) == 3 and words[1] in "tT":
+            names[int(words[0], 16)] = words[2]
+    places = subprocess.run(
+        ["addr2line", "-e", program],
+        input="\n".join(map(hex, names)),
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.splitlines()
+    found = {}
+    for (address, name), place in zip(names.items(), places, strict=True):
+        parts = Path(place.split(":")[0]).parts
+        layer = next((part for part in reversed(parts) if part in LAYERS), "")
+        if "qp" in parts and "siwarp" in parts:  # qp/rd is part of qp
+            layer = "qp"
+        found[address] = (name, layer)
+    return found
+
+
+def recorded_calls(program: Path, kind: str) -> dict[str, list[Call]]:
+    """Run the program; return the calls of the post, and of the polls until the message arrived."""
+    functions = functions_of(program)
+    with tempfile.NamedTemporaryFile("r") as file:
+        subprocess.run(
+            [program, kind, file.name],
+            check=True,
+            env={**os.environ, "SIWARP_PROGRESS_THREAD": "0"},
+        )
+        lines = file.read().splitlines()
+    calls: dict[str, list[Call]] = {"post": [], "poll": []}
+    phase, layers = "post", [""]
+    for line in lines:
+        if line in calls:
+            phase = line
+        elif line.startswith("<"):
+            layers.pop()
+        else:
+            name, layer = functions[int(line[1:], 16)]
+            if layer:  # not a function of a system header
+                calls[phase].append(Call(len(layers) - 1, name, layer, layers[-1]))
+            layers.append(layer or layers[-1])
+    return calls
+
+
+def summary(kind: str, calls: list[Call]) -> dict[str, object]:
+    """Count the calls, the locks taken by layer, and the descents."""
+    lowest = LOWEST[kind]
+    above = LAYERS[LAYERS.index("ddp") :]
+    locks = Counter(call.caller for call in calls if call.function == "siw_lock")
+    return {
+        "calls": len(calls),
+        "by layer": {layer: n for layer in LAYERS if (n := sum(c.layer == layer for c in calls))},
+        "locks": dict(sorted(locks.items())),
+        "descents": sum(call.layer == lowest and call.caller in above for call in calls),
+    }
+
+
+@app.command()
+def walk(
+    types: str = typer.Option(",".join(TYPES), "--types", help="Types of queue pairs."),
+    tree: str = typer.Option("", "--tree", help="Also count in this checkout."),
+    tree_of_calls: bool = typer.Option(False, "--calls", help="Print the tree of calls."),
+    as_json: bool = AS_JSON,
+    output: str = OUTPUT,
+) -> None:
+    """Count the calls that a message causes, by layer."""
+    found: dict[str, object] = {}
+    lines: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, root in (("this tree", ROOT), *([(tree, Path(tree))] if tree else [])):
+            program = Path(folder, "walk")
+            compile_program(root, program)
+            for kind in listed(types, TYPES, "--types"):
+                for phase, calls in recorded_calls(program, kind).items():
+                    counts = summary(kind, calls)
+                    found[f"{name} {kind} {phase}"] = counts
+                    lines.append(f"{name}, {kind}, {phase}: {counts}")
+                    if tree_of_calls:
+                        lines += [f"{'  ' * c.depth}{c.function}  [{c.layer}]" for c in calls]
+    report(found, lambda _: print("\n".join(lines)), as_json=as_json, output=output)
+
+
+start(app, "walk")

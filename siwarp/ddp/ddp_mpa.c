@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * ddp/ddp_mpa.c - DDP streams on MPA. FPDUs arrive octet by octet, so a segment may be incomplete
+ * when its header is read, and its CRC is checked with its last octet.
+ */
+#include <errno.h>
+
+#include "ddp/ddp_lower.h"
+#include "mpa/mpa.h"
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+static size_t mpa_mulpdu(const struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx)
+{
+	(void)tx;
+	return siw_mpa_mulpdu(stream->mpa);
+}
+
+static int64_t mpa_tx(struct siw_ddp_stream *stream, const struct siw_ddp_tx *tx, const void *head,
+		      size_t head_len, const struct iovec *iov, int n)
+{
+	(void)tx;
+	return siw_mpa_tx_fpdu(stream->mpa, head, head_len, iov, n);
+}
+
+static int mpa_flush(struct siw_ddp_stream *stream, uint64_t *accepted)
+{
+	return siw_mpa_tx_flush(stream->mpa, accepted);
+}
+
+static bool mpa_blocked(const struct siw_ddp_stream *stream)
+{
+	return siw_mpa_tx_blocked(stream->mpa);
+}
+
+static uint64_t mpa_accepted(const struct siw_ddp_stream *stream)
+{
+	return siw_mpa_tx_accepted(stream->mpa);
+}
+
+int siw_ddp_tx_empty(struct siw_ddp_stream *stream)
+{
+	int64_t end;
+
+	if (stream->tx.active)
+		return -EBUSY;
+	end = siw_mpa_tx_fpdu(stream->mpa, "", 0, NULL, 0);
+	if (end <= 0)
+		return end ? (int)end : -EAGAIN;
+	stream->tx.framed = (uint64_t)end;
+	return 1;
+}
+
+/* ---- receiving ------------------------------------------------------------------------------- */
+
+static int mpa_payload(struct siw_ddp_stream *stream, size_t skip, const struct iovec *iov, int n)
+{
+	return siw_mpa_rx_payload(stream->mpa, skip, iov, n);
+}
+
+/* An error of MPA or TCP ends the stream. */
+static int mpa_failed(struct siw_ddp_stream *stream, int err)
+{
+	struct siw_ddp_rx *rx = &stream->rx;
+
+	if (err == -EPROTO || err == -EBADMSG) { /* RFC5041-7-01 */
+		rx->err = siw_mpa_error(stream->mpa);
+	} else if (err == -EFAULT) {
+		/*
+		 * The destination memory is no longer mapped. This is not the peer's fault, and the
+		 * Terminate says so.
+		 */
+		rx->err = siw_ddp_local_catastrophic;
+		err = -EACCES;
+	}
+	rx->have = false;
+	rx->dead = err;
+	return err;
+}
+
+static int mpa_refuse(struct siw_ddp_stream *stream)
+{
+	struct siw_ddp_rx *rx = &stream->rx;
+	int r = 1;
+
+	if (!rx->whole)
+		r = mpa_payload(stream, rx->seg.head_len, NULL, 0);
+	if (r < 1)
+		return siw_ddp_from_lower(stream, r);
+	rx->have = false;
+	rx->err = rx->why_err;
+	return rx->dead = rx->why; /* RFC5041-7.1-09: no later segment is processed */
+}
+
+static int mpa_check_segment(struct siw_ddp_stream *stream, const uint8_t *head, size_t seg_len)
+{
+	struct siw_ddp_rx *rx = &stream->rx;
+	uint8_t code;
+	int r = siw_ddp_rx_parse(stream, head, seg_len);
+
+	if (r != 1)
+		return r;
+	r = siw_ddp_rx_check_version(stream);
+	if (r != 1)
+		return r;
+	if (!rx->seg.tagged) {
+		code = siw_ddp_rx_check_untagged(rx, &rx->seg);
+		if (code)
+			return siw_ddp_rx_refuse_untagged(stream, code);
+	}
+	rx->have = true;
+	return 1;
+}
+
+int siw_ddp_rx_head(struct siw_ddp_stream *stream, struct siw_ddp_seg *seg)
+{
+	struct siw_ddp_rx *rx = &stream->rx;
+	size_t head_len, seg_len;
+	const uint8_t *head;
+	int r;
+
+	if (rx->dead)
+		return rx->dead;
+	if (rx->refusing) {
+		r = mpa_refuse(stream);
+		if (r < 0)
+			*seg = rx->seg;
+		return r;
+	}
+	if (!rx->have) {
+		r = siw_mpa_rx_fpdu(stream->mpa, &head, &head_len, &seg_len, &rx->whole);
+		if (r <= 0)
+			return siw_ddp_from_lower(stream, r);
+		if (!seg_len) {
+			r = mpa_payload(stream, 0, NULL, 0);
+			return r == 1 ? 2 : siw_ddp_from_lower(stream, r);
+		}
+		r = mpa_check_segment(stream, head, seg_len);
+		if (r != 1) {
+			*seg = rx->seg;
+			return r;
+		}
+	}
+	*seg = rx->seg;
+	return 1;
+}
+
+const struct siw_ddp_lower siw_ddp_lower_mpa = {
+	.mulpdu = mpa_mulpdu,
+	.tx = mpa_tx,
+	.flush = mpa_flush,
+	.blocked = mpa_blocked,
+	.accepted = mpa_accepted,
+	.flush_makes_room = true,
+	.payload = mpa_payload,
+	.failed = mpa_failed,
+	.refuse = mpa_refuse,
+};
