@@ -14,7 +14,7 @@ CC = ["cc", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-pthre
 CC.append(f"-I{_paths.include_dir()}")
 
 
-def run(program: Path, *args: str, **env: str) -> str:
+def run_program(program: Path, *args: str, **env: str) -> str:
     """Run a program with siwarp's libibverbs.so.1; return its output. The program must succeed."""
     done = pace.run_command(
         [program, *args],

@@ -34,6 +34,6 @@ class Programs(dict[str, Path]):
 
 
 @pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def compiled_programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return the programs of the folder by name."""
     return Programs(tmp_path_factory.mktemp("abi"))

@@ -17,7 +17,7 @@ LIST = Path(__file__).parent / "symbols.txt"
 LINE = re.compile(r"\s(?:FUNC|OBJECT)\s+GLOBAL\s+DEFAULT\s+(\d+)\s+(\w+@{1,2}\w[\w.]*)$")
 
 
-def exported(library: Path) -> set[str]:
+def exported_symbols(library: Path) -> set[str]:
     """Return each ``name@NODE`` that a library defines, ``name@@NODE`` for default versions."""
     out = subprocess.run(
         ["readelf", "-W", "--dyn-syms", str(library)], check=True, capture_output=True, text=True
@@ -30,7 +30,7 @@ def main() -> int:
     from siwarp import _paths
 
     folder = _paths.abi_dir()
-    have = exported(folder / _paths.VERBS) | exported(folder / _paths.RDMACM)
+    have = exported_symbols(folder / _paths.VERBS) | exported_symbols(folder / _paths.RDMACM)
     if "--write" in sys.argv[1:]:
         LIST.write_text("".join(f"{name}\n" for name in sorted(have)), "utf-8")
     wanted = set(LIST.read_text("utf-8").split())

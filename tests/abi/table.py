@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from abi.rows import BOTH, CABLE, GATE, HERE, NOBODY, PLACES, Row, rows  # noqa: E402
+from abi.rows import BOTH, CABLE, GATE, HERE, NOBODY, PLACES, Row, all_rows  # noqa: E402
 from cli.install_harness import find_python_for, install_package  # noqa: E402
 from namespaces.ns_harness import PATH, Namespace, cabled  # noqa: E402
 from pace import scale_limit  # noqa: E402
@@ -62,7 +62,7 @@ class Result:
     stamp: str
 
     @property
-    def good(self) -> bool:
+    def passed(self) -> bool:
         """Whether the row passed."""
         return not self.why
 
@@ -75,17 +75,17 @@ class Machine:
         self.site = install_package(work / "site")
         self._environments: dict[str, str] = {}
 
-    def without(self, wheel: str) -> str:
+    def ensure_environment(self, wheel: str) -> str:
         """Create the environment of a wheel; return the error message, empty on success."""
         if wheel and wheel not in self._environments:
-            self._environments[wheel] = environment(self.folder(wheel), wheel)
+            self._environments[wheel] = create_environment(self.environment_folder(wheel), wheel)
         return self._environments.get(wheel, "")
 
-    def folder(self, wheel: str) -> Path:
+    def environment_folder(self, wheel: str) -> Path:
         """Return the folder of the environment of one or several wheels, named after the first."""
         return self.work / wheel.partition(" ")[0]
 
-    def command(self, row: Row, place: str, end: int, words: str) -> list[str]:
+    def command_line(self, row: Row, place: str, end: int, words: str) -> list[str]:
         """Return the complete command line of a row's server (end 0) or client (1)."""
         namespace = self.ends[end if place in (CABLE, BOTH) else 0]
         over = self.ends[1]
@@ -100,8 +100,8 @@ class Machine:
             "over": shlex.join(over.inside(sys.executable, "-m", "siwarp.cli", "run", "--")),
             "work": str(self.work),
             "abi": str(self.work / "abi"),
-            "venv": str(self.folder(row.wheel)),
-            "python": str(self.folder(row.wheel) / "bin" / "python"),
+            "venv": str(self.environment_folder(row.wheel)),
+            "python": str(self.environment_folder(row.wheel) / "bin" / "python"),
         }
         filled = shlex.split(words.format(**known))
         variables = [f"{name}={value.format(**known)}" for name, value in row.env.items()]
@@ -112,11 +112,11 @@ class Machine:
             siwarp = ["env", *variables, sys.executable, "-m", "siwarp.cli"]
         return namespace.inside(*siwarp, "run", *shlex.split(row.options), "--", *filled)
 
-    def listens(self, port: int) -> bool:
+    def is_listening(self, port: int) -> bool:
         """Whether a socket in the server's namespace listens on a TCP port."""
         return self.ends[0].listens(port)
 
-    def connected(self, port: int) -> bool:
+    def has_connection(self, port: int) -> bool:
         """Whether a TCP port of the server's namespace has a connection."""
         return self.ends[0].connected(port)
 
@@ -127,7 +127,7 @@ def compile_exchange(compiler: str | Path, program: Path) -> None:
     subprocess.run([compiler, "-O2", source, "-o", program], check=True)
 
 
-def environment(folder: Path, wheel: str) -> str:
+def create_environment(folder: Path, wheel: str) -> str:
     """Create a virtual environment with a wheel in it; return the error message, empty on success.
 
     It uses the system's Python, which every user may run. Wheels are installed only as binaries;
@@ -152,7 +152,7 @@ def environment(folder: Path, wheel: str) -> str:
 STARTED: list[subprocess.Popen[bytes]] = []
 
 
-def start(command: list[str], log: Path, work: Path) -> subprocess.Popen[bytes]:
+def start_program(command: list[str], log: Path, work: Path) -> subprocess.Popen[bytes]:
     """Start a program in a new session, with its output redirected to a file."""
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -168,7 +168,7 @@ def start(command: list[str], log: Path, work: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-def end_all() -> None:
+def kill_all_programs() -> None:
     """Kill the sessions of programs that still run, because this run was interrupted."""
     for process in STARTED:
         if process.poll() is None:
@@ -177,7 +177,7 @@ def end_all() -> None:
             process.wait()
 
 
-def ended(process: subprocess.Popen[bytes], seconds: float) -> int | str:
+def wait_or_kill(process: subprocess.Popen[bytes], seconds: float) -> int | str:
     """Wait for a program; if it does not end in time, kill its complete session."""
     try:
         return process.wait(timeout=max(seconds, 0.1))
@@ -203,7 +203,7 @@ def busy_cpus(wanted: bool) -> Iterator[None]:
             process.wait()
 
 
-def client_ended(
+def wait_for_client(
     server: subprocess.Popen[bytes], client: subprocess.Popen[bytes], limit: float
 ) -> int | str:
     """Wait for a client; after a failure of its server it gets at most 10 s more."""
@@ -211,10 +211,10 @@ def client_ended(
     while client.poll() is None and not server.poll() and time.monotonic() < end:
         time.sleep(0.02)
     left = end - time.monotonic()
-    return ended(client, min(left, scale_limit(10)) if server.poll() else left)
+    return wait_or_kill(client, min(left, scale_limit(10)) if server.poll() else left)
 
 
-def rank_of(machine: Machine) -> int:
+def running_rank_pid(machine: Machine) -> int:
     """Return the process id of a running rank of the MPI program or of a Python script."""
     scripts = str(machine.work / "abi" / "mpi")
     for folder in Path("/proc").glob("[0-9]*"):
@@ -229,7 +229,7 @@ def rank_of(machine: Machine) -> int:
     raise AssertionError("no rank runs")
 
 
-def one_killed(
+def kill_one_end(
     machine: Machine, row: Row, server: subprocess.Popen[bytes], client: subprocess.Popen[bytes]
 ) -> list[int | str]:
     """Kill an end that has been connected for a while; return the exit statuses of both ends."""
@@ -238,47 +238,47 @@ def one_killed(
     if not row.itself:
         # Some programs close this TCP connection after they have exchanged their addresses over it.
         end = time.monotonic() + scale_limit(3)
-        while row.port and not machine.connected(row.port) and time.monotonic() < end:
+        while row.port and not machine.has_connection(row.port) and time.monotonic() < end:
             time.sleep(0.02)
         time.sleep(scale_limit(BEFORE_KILL))
         victim.kill()
-    last, killed = ended(other, limit), ended(victim, limit)
+    last, killed = wait_or_kill(other, limit), wait_or_kill(victim, limit)
     return [killed, last] if row.kill == "server" else [last, killed]
 
 
-def run_pair(machine: Machine, row: Row, place: str, logs: list[Path]) -> list[int | str]:
+def run_row_programs(machine: Machine, row: Row, place: str, logs: list[Path]) -> list[int | str]:
     """Run the programs of a row; return their exit statuses."""
     limit = scale_limit(row.seconds)
     began = time.monotonic()
-    server = start(machine.command(row, place, 0, row.server), logs[0], machine.work)
+    server = start_program(machine.command_line(row, place, 0, row.server), logs[0], machine.work)
     if not row.client:
         if row.kill:
             time.sleep(scale_limit(BEFORE_KILL))
-            os.kill(rank_of(machine), signal.SIGKILL)
-        return [ended(server, limit)]
-    while row.port and not machine.listens(row.port) and server.poll() is None:
+            os.kill(running_rank_pid(machine), signal.SIGKILL)
+        return [wait_or_kill(server, limit)]
+    while row.port and not machine.is_listening(row.port) and server.poll() is None:
         if time.monotonic() - began > limit:
-            return [ended(server, 0), "not started"]
+            return [wait_or_kill(server, 0), "not started"]
         time.sleep(0.02)
     if server.poll() is not None:
         return [server.returncode, "not started"]
-    client = start(machine.command(row, place, 1, row.client), logs[1], machine.work)
+    client = start_program(machine.command_line(row, place, 1, row.client), logs[1], machine.work)
     if row.kill:
-        return one_killed(machine, row, server, client)
-    status = client_ended(server, client, limit)
+        return kill_one_end(machine, row, server, client)
+    status = wait_for_client(server, client, limit)
     # A server ends soon after its client has ended; after a failure of the client it may wait for
     # another one.
-    return [ended(server, scale_limit(10) if status == 0 else 2), status]
+    return [wait_or_kill(server, scale_limit(10) if status == 0 else 2), status]
 
 
-def free_port(machine: Machine, row: Row) -> None:
+def wait_for_free_port(machine: Machine, row: Row) -> None:
     """Wait until the port of the previous row is free: its server may still be exiting."""
     end = time.monotonic() + scale_limit(5)
-    while row.port and machine.listens(row.port) and time.monotonic() < end:
+    while row.port and machine.is_listening(row.port) and time.monotonic() < end:
         time.sleep(0.02)
 
 
-def other_end_ok(row: Row, status: list[int | str], text: str) -> bool:
+def survivor_ended_well(row: Row, status: list[int | str], text: str) -> bool:
     """Whether one end was killed, and the other one ended with the expected output."""
     if row.itself:
         others = [status[row.kill == "server"]]
@@ -289,13 +289,13 @@ def other_end_ok(row: Row, status: list[int | str], text: str) -> bool:
     return len(others) == 1 and others[0] not in (0, "hung", "not started")
 
 
-def judged(row: Row, status: list[int | str], text: str) -> str:
+def failure_reason(row: Row, status: list[int | str], text: str) -> str:
     """Return a description of the failure of a row; empty if it passed."""
     told = f"exit status {', '.join(map(str, status))}"
     if row.kill:
         return (
             ""
-            if other_end_ok(row, status, text)
+            if survivor_ended_well(row, status, text)
             else f"{told}: the other end should end, and say why"
         )
     if any(s != 0 for s in status):
@@ -303,7 +303,7 @@ def judged(row: Row, status: list[int | str], text: str) -> str:
     return "" if re.search(row.shows, text) else f"its output does not have {row.shows}"
 
 
-def logs_of(name: str, place: str) -> list[Path]:
+def log_files(name: str, place: str) -> list[Path]:
     """Return the log files of a row: server and client."""
     slug = re.sub(r"[^\w.-]+", "_", f"{name}.{place}")
     return [OUT / "logs" / f"{slug}.{end}" for end in ("server", "client")]
@@ -311,28 +311,28 @@ def logs_of(name: str, place: str) -> list[Path]:
 
 def run_row(machine: Machine, row: Row, place: str, stamp: str) -> Result:
     """Run a row in one place and judge it."""
-    logs = logs_of(row.name, place)
+    logs = log_files(row.name, place)
     for log in logs:
         log.unlink(missing_ok=True)
     programs = {shlex.split(words)[0] for words in (row.server, row.client) if words}
-    known = {"work": machine.work, "python": PYTHON, "venv": machine.folder(row.wheel)}
+    known = {"work": machine.work, "python": PYTHON, "venv": machine.environment_folder(row.wheel)}
     missing = [p for p in programs if not shutil.which(p.format(**known), path=PATH)]
     began = time.monotonic()
     if missing:
         status: list[int | str] = ["no program"]
         why = f"{missing[0]} is not on this machine"
     else:
-        free_port(machine, row)
+        wait_for_free_port(machine, row)
         with busy_cpus(row.busy):
-            status = run_pair(machine, row, place, logs)
+            status = run_row_programs(machine, row, place, logs)
         said = logs[bool(row.client) and row.kill != "client"]
         text = said.read_text(errors="replace") if said.exists() else ""
-        why = judged(row, status, text)
+        why = failure_reason(row, status, text)
     seconds = round(time.monotonic() - began, 1)
     return Result(row.name, place, row.transport, status, row.data, seconds, why, stamp)
 
 
-def stamp_of(row: Row) -> str:
+def build_stamp(row: Row) -> str:
     """Return a hash of the row, the verbs library and the engine."""
     said = hashlib.sha256(repr(row).encode())
     for library in (_paths.abi_dir() / _paths.VERBS, _paths.library()):
@@ -340,15 +340,15 @@ def stamp_of(row: Row) -> str:
     return said.hexdigest()[:16]
 
 
-def in_gate(row: Row) -> tuple[str, ...]:
+def gate_places(row: Row) -> tuple[str, ...]:
     """Return the places where the gate runs a row."""
     return tuple(place for place in (HERE, CABLE) if (row.name, place) in GATE)
 
 
-def wanted(every: bool, gate: bool, only: str) -> Iterator[tuple[Row, str]]:
+def selected_rows(every: bool, gate: bool, only: str) -> Iterator[tuple[Row, str]]:
     """Yield the rows of the short form, of the gate, or all of them, with their places."""
-    for row in rows():
-        places = in_gate(row) if gate else row.places if every else row.short
+    for row in all_rows():
+        places = gate_places(row) if gate else row.places if every else row.short
         if every and row.short == PLACES:
             places = (*places, BOTH)
         if row.known and not every:
@@ -360,7 +360,7 @@ def wanted(every: bool, gate: bool, only: str) -> Iterator[tuple[Row, str]]:
                 yield row, place
 
 
-def compile_libraries(work: Path) -> None:
+def compile_library_programs(work: Path) -> None:
     """Compile the test programs for libraries; a row reports it if its program is missing."""
     libs = ROOT / "tests" / "abi" / "libs"
     for program, words in LIBRARIES.items():
@@ -370,8 +370,11 @@ def compile_libraries(work: Path) -> None:
         subprocess.run(command, check=False)
 
 
-def compile_programs(work: Path) -> None:
-    """Compile the MPI program for each MPI; a row reports it if its program is missing."""
+def prepare_work_folder(work: Path) -> None:
+    """Compile the MPI program for each MPI and copy the scripts.
+
+    A row reports it if its program is missing.
+    """
     for name in ("mpich", "openmpi"):
         compiler = shutil.which(f"mpicc.{name}")
         if compiler:
@@ -387,16 +390,16 @@ def compile_programs(work: Path) -> None:
 TOLD = 600
 
 
-def tell(result: Result) -> None:
+def print_result(result: Result) -> None:
     """Print a row of the table."""
     status = " ".join(map(str, result.status))
-    verdict = "ok" if result.good else f"FAILED: {result.why}"
+    verdict = "ok" if result.passed else f"FAILED: {result.why}"
     print(
         f"{result.row:<40} {result.place:<7} {result.transport:<7} {status:<6} "
         f"{result.data:<8} {result.seconds:6.1f} s  {verdict}",
         flush=True,
     )
-    for log in () if result.good else logs_of(result.row, result.place):
+    for log in () if result.passed else log_files(result.row, result.place):
         if log.exists():
             print(f"    {log.suffix[1:]}: {log.read_text(errors='replace')[-TOLD:].strip()}")
 
@@ -425,16 +428,16 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         work.chmod(0o755)
-        compile_programs(work)
+        prepare_work_folder(work)
         if not options.gate:
-            compile_libraries(work)
+            compile_library_programs(work)
         with cabled() as ends, record.open("a" if options.resume else "w") as out:
             machine = Machine(ends, work)
-            for row, place in wanted(options.all, options.gate, options.only):
-                stamp = stamp_of(row)
+            for row, place in selected_rows(options.all, options.gate, options.only):
+                stamp = build_stamp(row)
                 if before.get((row.name, place)) == stamp:
                     continue
-                why = machine.without(row.wheel)
+                why = machine.ensure_environment(row.wheel)
                 if row.needs and not Path(row.needs).exists():
                     why = f"this system has no {row.needs}"
                 if why:
@@ -443,14 +446,14 @@ def main() -> int:
                 result = run_row(machine, row, place, stamp)
                 out.write(json.dumps(asdict(result)) + "\n")
                 out.flush()
-                tell(result)
+                print_result(result)
                 count += 1
-                if not result.good and row.known:
+                if not result.passed and row.known:
                     known.append(f"{row.name} ({place}): {row.known}")
-                elif not result.good:
+                elif not result.passed:
                     failed.append(f"{row.name} ({place})")
     finally:
-        end_all()
+        kill_all_programs()
         shutil.rmtree(work, ignore_errors=True)
     print(
         f"\n{count} runs, {len(failed)} failed, {len(known)} did as is known, "

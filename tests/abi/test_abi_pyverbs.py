@@ -40,13 +40,13 @@ def has_pyverbs() -> bool:
 
 
 @pytest.fixture(scope="module")
-def pyverbs() -> None:
+def installed_pyverbs() -> None:
     if not has_pyverbs():
         pytest.skip("needs python3-pyverbs: make abi installs it")
 
 
 @pytest.mark.programs
-@pytest.mark.usefixtures("pyverbs")
+@pytest.mark.usefixtures("installed_pyverbs")
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_of_pyverbs_does_what_it_says(private_namespace: Namespace, script: str) -> None:
     done = pace.run_command(
@@ -92,7 +92,7 @@ UNNAMED = {
 
 
 @pytest.mark.programs
-@pytest.mark.usefixtures("pyverbs")
+@pytest.mark.usefixtures("installed_pyverbs")
 def test_every_class_of_pyverbs_is_in_a_script() -> None:
     printed = pace.run_command(
         [PYTHON, "-c", CLASSES], capture_output=True, text=True, check=True, seconds=60
@@ -105,7 +105,7 @@ def test_every_class_of_pyverbs_is_in_a_script() -> None:
     assert classes - named - unnamed == set()
 
 
-def until_listening(private_namespace: Namespace, server: subprocess.Popen[str]) -> None:
+def wait_until_listening(private_namespace: Namespace, server: subprocess.Popen[str]) -> None:
     """Wait until a pingpong server listens."""
     end = time.monotonic() + scale_limit(30)
     while not private_namespace.listens(PINGPONG):
@@ -130,7 +130,7 @@ def test_a_pingpong_ends_well(private_namespace: Namespace, kind: str, options: 
         text=True,
     ) as server:
         try:
-            until_listening(private_namespace, server)
+            wait_until_listening(private_namespace, server)
             client = pace.run_command(
                 private_namespace.inside(*command, "127.0.0.1"),
                 capture_output=True,

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from abi.abi_harness import run
+from abi.abi_harness import run_program
 from cli.cli_harness import environment_without_sanitizer
 from namespaces.ns_harness import PATH
 
@@ -19,130 +19,140 @@ from siwarp import _paths
 
 @pytest.mark.parametrize("persona", ["roce", "iwarp"])
 def test_ids_connect_without_a_channel_and_endpoints_serve(
-    compiled: dict[str, Path], persona: str
+    compiled_programs: dict[str, Path], persona: str
 ) -> None:
-    run(compiled["cm"], "endpoints", SIWARP_PERSONA=persona)
+    run_program(compiled_programs["cm"], "endpoints", SIWARP_PERSONA=persona)
 
 
 def test_events_come_in_order_and_live_until_they_are_acknowledged(
-    compiled: dict[str, Path],
+    compiled_programs: dict[str, Path],
 ) -> None:
-    run(compiled["cm"], "order")
+    run_program(compiled_programs["cm"], "order")
 
 
-def test_a_thread_waits_for_events_while_ids_go_and_is_cancelled(compiled: dict[str, Path]) -> None:
-    run(compiled["cm"], "threads")
+def test_a_thread_waits_for_events_while_ids_go_and_is_cancelled(
+    compiled_programs: dict[str, Path],
+) -> None:
+    run_program(compiled_programs["cm"], "threads")
 
 
 @pytest.mark.parametrize("persona", ["roce", "iwarp"])
 def test_queue_pairs_of_the_programs_own_are_connected_by_their_number(
-    compiled: dict[str, Path], persona: str
+    compiled_programs: dict[str, Path], persona: str
 ) -> None:
-    run(compiled["cm"], "others", SIWARP_PERSONA=persona)
+    run_program(compiled_programs["cm"], "others", SIWARP_PERSONA=persona)
 
 
 @pytest.mark.parametrize("persona", ["roce", "iwarp"])
-def test_a_connection_may_carry_private_data_alone(compiled: dict[str, Path], persona: str) -> None:
-    run(compiled["cm"], "private", SIWARP_PERSONA=persona)
+def test_a_connection_may_carry_private_data_alone(
+    compiled_programs: dict[str, Path], persona: str
+) -> None:
+    run_program(compiled_programs["cm"], "private", SIWARP_PERSONA=persona)
 
 
 def test_a_listener_without_a_port_is_told_an_address_that_others_reach(
-    compiled: dict[str, Path],
+    compiled_programs: dict[str, Path],
 ) -> None:
-    run(compiled["cm"], "names")
+    run_program(compiled_programs["cm"], "names")
 
 
 @pytest.mark.parametrize("what", ["connect", "left", "ipoib"])
-def test_ids_of_datagrams_ask_for_queue_pairs(compiled: dict[str, Path], what: str) -> None:
-    run(compiled["cm_ud"], what, SIWARP_SIDR_TIMEOUT_MS="500")
+def test_ids_of_datagrams_ask_for_queue_pairs(
+    compiled_programs: dict[str, Path], what: str
+) -> None:
+    run_program(compiled_programs["cm_ud"], what, SIWARP_SIDR_TIMEOUT_MS="500")
 
 
-def test_groups_are_joined_and_left(compiled: dict[str, Path]) -> None:
-    run(compiled["cm_ud"], "groups")
+def test_groups_are_joined_and_left(compiled_programs: dict[str, Path]) -> None:
+    run_program(compiled_programs["cm_ud"], "groups")
 
 
-def test_a_child_of_fork_has_devices_of_its_own(compiled: dict[str, Path]) -> None:
-    run(compiled["cm"], "forked")
+def test_a_child_of_fork_has_devices_of_its_own(compiled_programs: dict[str, Path]) -> None:
+    run_program(compiled_programs["cm"], "forked")
 
 
 def test_connections_that_end_early_say_so_and_nothing_waits_for_ever(
-    compiled: dict[str, Path],
+    compiled_programs: dict[str, Path],
 ) -> None:
-    run(compiled["cm_more"], "ends")
+    run_program(compiled_programs["cm_more"], "ends")
 
 
-def test_each_end_learns_what_the_other_one_gave(compiled: dict[str, Path]) -> None:
-    run(compiled["cm_more"], "depths")
+def test_each_end_learns_what_the_other_one_gave(compiled_programs: dict[str, Path]) -> None:
+    run_program(compiled_programs["cm_more"], "depths")
 
 
 @pytest.mark.parametrize("persona", ["roce", "iwarp"])
 def test_immediate_data_is_sent_without_a_setting_to_a_siwarp_alone(
-    compiled: dict[str, Path], persona: str
+    compiled_programs: dict[str, Path], persona: str
 ) -> None:
-    run(compiled["cm_more"], "immediate", SIWARP_PERSONA=persona)
+    run_program(compiled_programs["cm_more"], "immediate", SIWARP_PERSONA=persona)
 
 
-def test_options_reach_the_sockets(compiled: dict[str, Path]) -> None:
-    run(compiled["cm_more"], "options")
+def test_options_reach_the_sockets(compiled_programs: dict[str, Path]) -> None:
+    run_program(compiled_programs["cm_more"], "options")
 
 
-def test_functions_of_later_releases(compiled: dict[str, Path]) -> None:
-    run(compiled["cm_more"], "newer")
+def test_functions_of_later_releases(compiled_programs: dict[str, Path]) -> None:
+    run_program(compiled_programs["cm_more"], "newer")
 
 
 def test_an_id_that_moves_waits_until_its_events_are_acknowledged(
-    compiled: dict[str, Path],
+    compiled_programs: dict[str, Path],
 ) -> None:
-    run(compiled["cm_more"], "moves")
+    run_program(compiled_programs["cm_more"], "moves")
 
 
-def test_a_signal_ends_a_wait_unless_its_handler_restarts(compiled: dict[str, Path]) -> None:
-    run(compiled["cm_more"], "impatient")
+def test_a_signal_ends_a_wait_unless_its_handler_restarts(
+    compiled_programs: dict[str, Path],
+) -> None:
+    run_program(compiled_programs["cm_more"], "impatient")
 
 
 @pytest.mark.parametrize("who", ["servers", "clients"])
 def test_peers_that_are_no_rnic_or_of_another_version_are_refused(
-    compiled: dict[str, Path], who: str
+    compiled_programs: dict[str, Path], who: str
 ) -> None:
-    run(compiled["strange"], who)
+    run_program(compiled_programs["strange"], who)
 
 
 def test_a_queue_pair_that_is_reset_disconnects_and_may_connect_again(
-    compiled: dict[str, Path],
+    compiled_programs: dict[str, Path],
 ) -> None:
-    run(compiled["strange"], "resets")
+    run_program(compiled_programs["strange"], "resets")
 
 
-def test_addresses_and_devices_are_told_as_asked(compiled: dict[str, Path]) -> None:
-    run(compiled["cm_more"], "infos")
+def test_addresses_and_devices_are_told_as_asked(compiled_programs: dict[str, Path]) -> None:
+    run_program(compiled_programs["cm_more"], "infos")
 
 
-def test_a_queue_pair_of_another_id_may_be_put_into_an_id(compiled: dict[str, Path]) -> None:
-    run(compiled["cm_more"], "given")
+def test_a_queue_pair_of_another_id_may_be_put_into_an_id(
+    compiled_programs: dict[str, Path],
+) -> None:
+    run_program(compiled_programs["cm_more"], "given")
 
 
 def test_queue_pairs_of_ids_take_receives_from_their_shared_receive_queues(
-    compiled: dict[str, Path],
+    compiled_programs: dict[str, Path],
 ) -> None:
-    run(compiled["cm_calls"], "queues")
+    run_program(compiled_programs["cm_calls"], "queues")
 
 
 @pytest.mark.parametrize("persona", ["roce", "iwarp"])
 def test_depths_of_0_and_255_are_none_and_the_devices_most(
-    compiled: dict[str, Path], persona: str
+    compiled_programs: dict[str, Path], persona: str
 ) -> None:
-    run(compiled["cm_calls"], "depths", SIWARP_PERSONA=persona)
+    run_program(compiled_programs["cm_calls"], "depths", SIWARP_PERSONA=persona)
 
 
-def test_endpoints_of_datagrams_ask_and_serve(compiled: dict[str, Path]) -> None:
-    run(compiled["cm_calls"], "datagrams")
+def test_endpoints_of_datagrams_ask_and_serve(compiled_programs: dict[str, Path]) -> None:
+    run_program(compiled_programs["cm_calls"], "datagrams")
 
 
 @pytest.mark.parametrize("what", ["settings", "moves"])
 def test_ids_refuse_late_options_and_become_synchronous_and_back(
-    compiled: dict[str, Path], what: str
+    compiled_programs: dict[str, Path], what: str
 ) -> None:
-    run(compiled["cm_calls"], what)
+    run_program(compiled_programs["cm_calls"], what)
 
 
 @pytest.mark.parametrize(
@@ -153,18 +163,18 @@ def test_ids_refuse_late_options_and_become_synchronous_and_back(
         "families",  # 0.0.0.0 and :: listen on one port, with RDMA_OPTION_ID_AFONLY
     ],
 )
-def test_a_port_is_the_ids_own(compiled: dict[str, Path], what: str) -> None:
-    run(compiled["cm_ports"], what)
+def test_a_port_is_the_ids_own(compiled_programs: dict[str, Path], what: str) -> None:
+    run_program(compiled_programs["cm_ports"], what)
 
 
 def test_a_listener_at_no_address_hands_out_ids_of_the_device_each_request_came_in_on(
-    compiled: dict[str, Path],
+    compiled_programs: dict[str, Path],
 ) -> None:
-    run(Path("/usr/bin/unshare"), "-rn", str(compiled["cm_devices"]), PATH=PATH)
+    run_program(Path("/usr/bin/unshare"), "-rn", str(compiled_programs["cm_devices"]), PATH=PATH)
 
 
-def test_every_function_refuses_bad_input(compiled: dict[str, Path]) -> None:
-    run(compiled["cm_bad"])
+def test_every_function_refuses_bad_input(compiled_programs: dict[str, Path]) -> None:
+    run_program(compiled_programs["cm_bad"])
 
 
 RSOCKETS = """

@@ -11,7 +11,7 @@ import pytest
 from docs.docs_harness import ROOT, read_doc_block, run_in_namespace
 
 
-def needs(*programs: str) -> None:
+def skip_unless_installed(*programs: str) -> None:
     for program in programs:
         if not shutil.which(program):
             pytest.skip(f"no {program} on this machine: make abi installs it")
@@ -19,7 +19,7 @@ def needs(*programs: str) -> None:
 
 @pytest.mark.programs
 def test_the_lines_for_ci_run(tmp_path: Path) -> None:
-    needs("ib_write_bw")
+    skip_unless_installed("ib_write_bw")
     install, *lines = read_doc_block("docs/programs.md", "ci").splitlines()
     assert install.startswith("apt-get install -y ") and "perftest" in install
     said = run_in_namespace("\n".join(lines), tmp_path)
@@ -28,7 +28,9 @@ def test_the_lines_for_ci_run(tmp_path: Path) -> None:
 
 @pytest.mark.programs
 def test_the_lines_for_programs_run(tmp_path: Path) -> None:
-    needs("ibv_devinfo", "ibv_rc_pingpong", "rping", "ib_send_lat", "mpirun.mpich", "mpicc.mpich")
+    skip_unless_installed(
+        "ibv_devinfo", "ibv_rc_pingpong", "rping", "ib_send_lat", "mpirun.mpich", "mpicc.mpich"
+    )
     source = ROOT / "tests" / "abi" / "mpi" / "mpi_exchange.c"
     subprocess.run(["mpicc.mpich", source, "-o", tmp_path / "exchange"], check=True)
     program = tmp_path / "program"

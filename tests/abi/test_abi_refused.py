@@ -15,13 +15,13 @@ from siwarp import _paths
 CHECKED = re.compile(r"-?EOPNOTSUPP,\s*(?:\(int\))?(ibv_\w+)\(")
 
 
-def reasons(root: Path) -> dict[str, str]:
+def documented_reasons(root: Path) -> dict[str, str]:
     table = (root / "VERBS.md").read_text("utf-8").split("<!-- refused: ")[1]
     rows = re.findall(r"^\| (`ibv.*?) \| (.*?) \|$", table, re.MULTILINE)
     return {name: why for names, why in rows for name in re.findall(r"`(ibv_\w+)`", names)}
 
 
-def checked() -> set[str]:
+def checked_functions() -> set[str]:
     programs = Path(__file__).parent / "programs"
     source = (programs / "bad.c").read_text("utf-8")
     names = set(CHECKED.findall(source + (programs / "newer.c").read_text("utf-8")))
@@ -32,9 +32,9 @@ def checked() -> set[str]:
 
 
 def test_each_refused_call_has_its_reason_on_the_page_and_its_check(root: Path) -> None:
-    table = reasons(root)
+    table = documented_reasons(root)
     assert all(table.values())
-    assert set(table) == checked()
+    assert set(table) == checked_functions()
 
 
 def test_commands_of_providers_answer_eopnotsupp_and_never_enosys() -> None:

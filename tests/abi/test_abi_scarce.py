@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from abi.abi_harness import run
+from abi.abi_harness import run_program
 
 from siwarp import _paths
 
 
 def test_whatever_call_fails_the_program_is_told_and_nothing_is_left(
-    compiled: dict[str, Path], build_dir: Path
+    compiled_programs: dict[str, Path], build_dir: Path
 ) -> None:
     # By name only, because LD_PRELOAD would split a path with a space in it.
-    printed = run(
-        compiled["scarce"],
+    printed = run_program(
+        compiled_programs["scarce"],
         "calls",
         LD_PRELOAD="libsiw-test-failing.so",
         LD_LIBRARY_PATH=f"{_paths.abi_dir()}:{build_dir / 'tests/c'}",

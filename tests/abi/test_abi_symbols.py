@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from abi.symbols import LIST, exported
+from abi.symbols import LIST, exported_symbols
 
 from siwarp import _paths
 
@@ -13,7 +13,7 @@ LIBRARY = _paths.abi_dir() / _paths.VERBS
 RDMACM = _paths.abi_dir() / _paths.RDMACM
 
 
-def needed(library: Path) -> list[str]:
+def needed_libraries(library: Path) -> list[str]:
     out = subprocess.run(
         ["readelf", "-d", str(library)], check=True, capture_output=True, text=True
     )
@@ -21,7 +21,9 @@ def needed(library: Path) -> list[str]:
 
 
 def test_the_exported_names_and_versions_are_those_of_the_list() -> None:
-    assert exported(LIBRARY) | exported(RDMACM) == set(LIST.read_text("utf-8").split())
+    assert exported_symbols(LIBRARY) | exported_symbols(RDMACM) == set(
+        LIST.read_text("utf-8").split()
+    )
 
 
 def test_every_name_has_a_default_version_of_rdma_core_44_or_is_a_providers() -> None:
@@ -39,14 +41,14 @@ def test_every_name_has_a_default_version_of_rdma_core_44_or_is_a_providers() ->
 
 
 def test_the_engine_is_needed_and_nothing_of_rdma_core() -> None:
-    libraries = needed(LIBRARY)
+    libraries = needed_libraries(LIBRARY)
     assert "libsiwarp.so.0" in libraries
     assert not [one for one in libraries if one.startswith(("libib", "librdma", "libnl"))]
-    of_rdmacm = needed(RDMACM)
+    of_rdmacm = needed_libraries(RDMACM)
     assert {"libsiwarp.so.0", _paths.VERBS} <= set(of_rdmacm)
     assert not [one for one in of_rdmacm if one.startswith(("libnl", "librdma"))]
 
 
 def test_the_unversioned_name_leads_to_the_same_library() -> None:
-    assert _paths.VERBS in needed(LIBRARY.with_name("libibverbs.so"))
-    assert _paths.RDMACM in needed(RDMACM.with_name("librdmacm.so"))
+    assert _paths.VERBS in needed_libraries(LIBRARY.with_name("libibverbs.so"))
+    assert _paths.RDMACM in needed_libraries(RDMACM.with_name("librdmacm.so"))

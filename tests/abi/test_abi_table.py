@@ -31,7 +31,7 @@ def no_cable() -> Iterator[None]:
     yield
 
 
-def ran(_: Any, row: Row, place: str, stamp: str) -> table.Result:
+def passed_result(_: Any, row: Row, place: str, stamp: str) -> table.Result:
     return table.Result(row.name, place, row.transport, [0], row.data, 0.1, "", stamp)
 
 
@@ -40,12 +40,12 @@ def test_a_wheel_that_cannot_be_fetched_is_a_loud_skip_of_its_own_rows(
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     for name, value in (
-        ("rows", lambda: ROWS),
+        ("all_rows", lambda: ROWS),
         ("cabled", no_cable),
         ("Machine", Pretended),
-        ("compile_programs", lambda _: None),
-        ("compile_libraries", lambda _: None),
-        ("run_row", ran),
+        ("prepare_work_folder", lambda _: None),
+        ("compile_library_programs", lambda _: None),
+        ("run_row", passed_result),
         ("OUT", tmp_path),
         ("PYTHON", sys.executable),
     ):
@@ -59,6 +59,6 @@ def test_a_wheel_that_cannot_be_fetched_is_a_loud_skip_of_its_own_rows(
 
 
 def test_the_gates_rows_are_rows_of_the_table_in_places_where_it_runs_them() -> None:
-    there = {(row.name, place) for row in table.rows() for place in row.places if not row.known}
+    there = {(row.name, place) for row in table.all_rows() for place in row.places if not row.known}
     assert there >= table.GATE
-    assert all(not row.wheel for row in table.rows() if table.in_gate(row))
+    assert all(not row.wheel for row in table.all_rows() if table.gate_places(row))

@@ -22,11 +22,11 @@ ELSEWHERE = {
 }
 
 
-def functions() -> set[str]:
+def exported_functions() -> set[str]:
     return {name.partition("@")[0] for name in LIST.read_text("utf-8").split()}
 
 
-def tried() -> set[str]:
+def called_functions() -> set[str]:
     """Return the functions that the programs call; some are declared under a different name."""
     source = "".join((PROGRAMS / name).read_text("utf-8") for name in TRIED)
     source = re.sub(r"/\*.*?\*/", "", source, flags=re.DOTALL)
@@ -41,19 +41,19 @@ def tried() -> set[str]:
     return calls
 
 
-def elsewhere(name: str) -> bool:
+def is_tested_elsewhere(name: str) -> bool:
     return any(re.fullmatch(pattern, name) for pattern in ELSEWHERE)
 
 
 def test_every_function_is_tried_with_bad_input_or_has_its_reason() -> None:
     # A macro of the header has the same name without the underscore.
-    have = tried()
-    missing = {n for n in functions() if n not in have and n.removeprefix("_") not in have}
-    assert not {name for name in missing if not elsewhere(name)}
+    have = called_functions()
+    missing = {n for n in exported_functions() if n not in have and n.removeprefix("_") not in have}
+    assert not {name for name in missing if not is_tested_elsewhere(name)}
 
 
 @pytest.mark.parametrize("pattern", ELSEWHERE)
 def test_an_exception_is_a_function_that_no_program_tries(pattern: str) -> None:
-    names = {name for name in functions() if re.fullmatch(pattern, name)}
+    names = {name for name in exported_functions() if re.fullmatch(pattern, name)}
     assert names
-    assert not names & tried()
+    assert not names & called_functions()

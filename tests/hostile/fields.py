@@ -33,7 +33,7 @@ import siwarp.inspect
 CONTAINERS = {"MPA"}
 
 
-def layers() -> dict[str, type[Packet]]:
+def packet_layers() -> dict[str, type[Packet]]:
     """Return every layer of the package that has fields, keyed by its name."""
     found: dict[str, type[Packet]] = {}
     for module in pkgutil.iter_modules(siwarp.inspect.__path__):
@@ -49,13 +49,13 @@ def layers() -> dict[str, type[Packet]]:
     return found
 
 
-def plain(field: Any) -> Any:
+def unwrap_field(field: Any) -> Any:
     return field.fld if isinstance(field, ConditionalField) else field
 
 
-def width(field: Any) -> int | None:
+def field_width_bits(field: Any) -> int | None:
     """Return the width of a numeric field in bits, or ``None`` for a field that holds no number."""
-    field = plain(field)
+    field = unwrap_field(field)
     if isinstance(field, (BitField, BitEnumField, FlagsField)):
         return abs(int(field.size))
     for kind, bits in (
@@ -79,32 +79,32 @@ def width(field: Any) -> int | None:
     return None
 
 
-def values(field: Any, sound: int = 0) -> Iterator[int]:
+def boundary_values(field: Any, sound: int = 0) -> Iterator[int]:
     """Yield 0, 1, max, max - 1, and sound - 1 and sound + 1; for a field of at most 4 bits, all
     values.
     """
-    bits = width(field)
+    bits = field_width_bits(field)
     assert bits
     top = (1 << bits) - 1
     if bits <= 4:
         yield from range(top + 1)
         return
     picked = {0, 1, top, top - 1, (sound + 1) & top, (sound - 1) & top}
-    if "rs" in plain(field).name or "res" in plain(field).name or bits <= 14:
+    if "rs" in unwrap_field(field).name or "res" in unwrap_field(field).name or bits <= 14:
         picked |= {1 << i for i in range(bits)}
     yield from sorted(picked)
 
 
-def cases(*names: str) -> list[tuple[str, str]]:
+def numeric_fields(*names: str) -> list[tuple[str, str]]:
     """Return (layer, field) for each numeric field of these layers."""
-    known = layers()
+    known = packet_layers()
     return [
-        (name, plain(f).name)
+        (name, unwrap_field(f).name)
         for name in names
         for f in known[name].fields_desc
-        if width(f) is not None
+        if field_width_bits(f) is not None
     ]
 
 
-def field_of(layer: str, name: str) -> Any:
-    return next(f for f in layers()[layer].fields_desc if plain(f).name == name)
+def find_field(layer: str, name: str) -> Any:
+    return next(f for f in packet_layers()[layer].fields_desc if unwrap_field(f).name == name)

@@ -7,15 +7,15 @@ import random
 INTERESTING = (0, 1, 0x7F, 0x80, 0xFE, 0xFF)
 
 
-def octet(r: random.Random, at: bytearray) -> None:
+def replace_octet(r: random.Random, at: bytearray) -> None:
     at[r.randrange(len(at))] = r.choice((*INTERESTING, r.randrange(256)))
 
 
-def bit(r: random.Random, at: bytearray) -> None:
+def flip_bit(r: random.Random, at: bytearray) -> None:
     at[r.randrange(len(at))] ^= 1 << r.randrange(8)
 
 
-def word(r: random.Random, at: bytearray) -> None:
+def replace_word(r: random.Random, at: bytearray) -> None:
     """Replace 2, 4 or 8 octets with a boundary value or a random value."""
     n = r.choice((2, 4, 8))
     place = r.randrange(max(1, len(at) - n))
@@ -23,37 +23,46 @@ def word(r: random.Random, at: bytearray) -> None:
     at[place : place + n] = (value % (1 << 8 * n)).to_bytes(n, "big")
 
 
-def length(r: random.Random, at: bytearray) -> None:
+def change_two_octet_number(r: random.Random, at: bytearray) -> None:
     """Change a two-octet number by a small amount."""
     place = r.randrange(max(1, len(at) - 1))
     value = int.from_bytes(at[place : place + 2], "big") + r.choice((-4, -2, -1, 1, 2, 4, 512))
     at[place : place + 2] = (value % (1 << 16)).to_bytes(2, "big")
 
 
-def cut(r: random.Random, at: bytearray) -> None:
+def truncate(r: random.Random, at: bytearray) -> None:
     del at[r.randrange(len(at)) :]
 
 
-def drop(r: random.Random, at: bytearray) -> None:
+def delete_octets(r: random.Random, at: bytearray) -> None:
     place = r.randrange(len(at))
     del at[place : place + r.randrange(1, 9)]
 
 
-def repeat(r: random.Random, at: bytearray) -> None:
+def repeat_octets(r: random.Random, at: bytearray) -> None:
     place = r.randrange(len(at))
     part = at[place : place + r.randrange(1, 64)]
     at[place:place] = part
 
 
-def insert(r: random.Random, at: bytearray) -> None:
+def insert_octets(r: random.Random, at: bytearray) -> None:
     place = r.randrange(len(at) + 1)
     at[place:place] = r.randbytes(r.randrange(1, 9))
 
 
-WAYS = (octet, bit, word, length, cut, drop, repeat, insert)
+WAYS = (
+    replace_octet,
+    flip_bit,
+    replace_word,
+    change_two_octet_number,
+    truncate,
+    delete_octets,
+    repeat_octets,
+    insert_octets,
+)
 
 
-def worse(r: random.Random, sound: bytes, times: int = 1) -> bytes:
+def mutate_octets(r: random.Random, sound: bytes, times: int = 1) -> bytes:
     """Return a copy of the octets after this number of random mutations."""
     at = bytearray(sound)
     for _ in range(times):

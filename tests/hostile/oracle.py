@@ -59,7 +59,7 @@ class State:
     asking: int | None = None  # number of the outstanding atomic request of the end under test
 
 
-def in_region(state: State, to: int, length: int) -> int | None:
+def range_error_code(state: State, to: int, length: int) -> int | None:
     """Return ``None`` if the range lies within the region, otherwise DDP's error code.
 
     AS_RDMAP maps the code to RDMAP's code for the same error.
@@ -75,7 +75,7 @@ WRAP, BOUNDS, INVALID = 3, 1, 0
 AS_RDMAP = {INVALID: 0, BOUNDS: 1, WRAP: 4}
 
 
-def judge(octets: bytes, state: State) -> Numbers | None:
+def expected_terminate(octets: bytes, state: State) -> Numbers | None:
     """Return ``None`` if the segment is legal, otherwise the numbers of the expected Terminate."""
     tagged = bool(octets[0] & 0x80)
     if len(octets) < (14 if tagged else 18):
@@ -99,29 +99,29 @@ def judge(octets: bytes, state: State) -> Numbers | None:
     if not due:
         return 0, 2, 6
     if isinstance(seg, DDPTagged):
-        return judge_tagged(seg, payload, state)
+        return error_of_tagged(seg, payload, state)
     if seg.opcode in INVALIDATES:
         return 0, 1, 9  # the STag to invalidate is not associated with this stream
-    return judge_untagged(seg, payload, state)
+    return error_of_untagged(seg, payload, state)
 
 
-def judge_untagged(seg: DDPUntagged, payload: bytes, state: State) -> Numbers | None:
+def error_of_untagged(seg: DDPUntagged, payload: bytes, state: State) -> Numbers | None:
     if seg.opcode in IMMEDIATES:
         wrong = len(payload) != 8 if seg.l else len(payload) > 8
         return (0, 2, 0xFF) if wrong else None
     if seg.opcode == Opcode.ATOMIC_RESPONSE:
-        return judge_answer(seg, payload, state)
+        return error_of_atomic_response(seg, payload, state)
     # The receive buffer has the size of the longer of the two requests.
     if seg.opcode == Opcode.RDMA_READ_REQUEST and len(payload) > 28:
         return 1, 2, 5
     if seg.opcode == Opcode.RDMA_READ_REQUEST and seg.l:
-        return judge_read(payload, state)
+        return error_of_read_request(payload, state)
     if seg.opcode == Opcode.ATOMIC_REQUEST and seg.l:
-        return judge_atomic(payload, state)
+        return error_of_atomic_request(payload, state)
     return None
 
 
-def judge_answer(seg: DDPUntagged, payload: bytes, state: State) -> Numbers | None:
+def error_of_atomic_response(seg: DDPUntagged, payload: bytes, state: State) -> Numbers | None:
     if state.asking is None:
         return 0, 2, 6
     if seg.l and (len(payload) != 12 or AtomicResponse(payload).request != state.asking):
@@ -129,7 +129,7 @@ def judge_answer(seg: DDPUntagged, payload: bytes, state: State) -> Numbers | No
     return None
 
 
-def judge_atomic(payload: bytes, state: State) -> Numbers | None:
+def error_of_atomic_request(payload: bytes, state: State) -> Numbers | None:
     if len(payload) != 52:
         return 0, 2, 0xFF
     asked = AtomicRequest(payload)
@@ -137,13 +137,13 @@ def judge_atomic(payload: bytes, state: State) -> Numbers | None:
         return 0, 2, 6
     if asked.stag != state.stag:
         return 0, 1, 0
-    code = in_region(state, asked.to, 8)
+    code = range_error_code(state, asked.to, 8)
     if code is not None:
         return 0, 1, AS_RDMAP[code]
     return (0, 2, 7) if asked.to % 8 else None
 
 
-def after(word: int, asked: AtomicRequest) -> int:
+def value_after_atomic(word: int, asked: AtomicRequest) -> int:
     """Return the value of a 64-bit word after an atomic operation (RFC 7306 section 5.1)."""
     if asked.code == AtomicCode.CMP_SWAP:
         if (asked.compare ^ word) & asked.compare_mask:
@@ -157,7 +157,7 @@ def after(word: int, asked: AtomicRequest) -> int:
     return total
 
 
-def judge_tagged(seg: DDPTagged, payload: bytes, state: State) -> Numbers | None:
+def error_of_tagged(seg: DDPTagged, payload: bytes, state: State) -> Numbers | None:
     reading = state.reading
     if seg.opcode == Opcode.RDMA_READ_RESPONSE:
         if reading is None:
@@ -177,11 +177,11 @@ def judge_tagged(seg: DDPTagged, payload: bytes, state: State) -> Numbers | None
         return 0, 1, 2
     if seg.stag != state.stag:
         return 1, 1, 0
-    code = in_region(state, seg.to, len(payload))
+    code = range_error_code(state, seg.to, len(payload))
     return None if code is None else (1, 1, code)
 
 
-def judge_read(payload: bytes, state: State) -> Numbers | None:
+def error_of_read_request(payload: bytes, state: State) -> Numbers | None:
     if len(payload) != 28:
         return 0, 2, 0xFF
     read = ReadRequest(payload)
@@ -189,5 +189,5 @@ def judge_read(payload: bytes, state: State) -> Numbers | None:
         return None
     if read.src_stag != state.stag:
         return 0, 1, 0
-    code = in_region(state, read.src_to, read.size)
+    code = range_error_code(state, read.src_to, read.size)
     return None if code is None else (0, 1, AS_RDMAP[code])

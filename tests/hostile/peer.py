@@ -27,15 +27,15 @@ class RawPeer:
     def send(self, *what: Packet | bytes) -> None:
         self.sock.sendall(b"".join(bytes(x) for x in what))
 
-    def fpdu(self, *segments: Packet) -> None:
+    def send_fpdus(self, *segments: Packet) -> None:
         self.send(*[FPDU(ulpdu=s) for s in segments])
 
-    def unread(self) -> int:
+    def unread_octets(self) -> int:
         """Return the number of received octets that have not been read."""
         room = fcntl.ioctl(self.sock, termios.FIONREAD, b"\0\0\0\0")
         return int(struct.unpack("i", room)[0])
 
-    def exactly(self, n: int, limit: float = LIMIT) -> bytes:
+    def read_exactly(self, n: int, limit: float = LIMIT) -> bytes:
         """Read exactly ``n`` octets."""
         self.sock.settimeout(limit)
         octets = b""
@@ -45,17 +45,17 @@ class RawPeer:
             octets += part
         return octets
 
-    def reply(self) -> MPAReply:
+    def read_reply(self) -> MPAReply:
         """Read the MPA Reply Frame."""
-        head = self.exactly(20)
-        return MPAReply(head + self.exactly(int.from_bytes(head[18:20], "big")))
+        head = self.read_exactly(20)
+        return MPAReply(head + self.read_exactly(int.from_bytes(head[18:20], "big")))
 
-    def next_fpdu(self) -> FPDU:
+    def read_fpdu(self) -> FPDU:
         """Read one FPDU (without Markers)."""
-        head = self.exactly(2)
-        return FPDU(head + self.exactly(fpdu_len(int.from_bytes(head, "big")) - 2))
+        head = self.read_exactly(2)
+        return FPDU(head + self.read_exactly(fpdu_len(int.from_bytes(head, "big")) - 2))
 
-    def rest(self, limit: float = LIMIT) -> bytes:
+    def read_until_end(self, limit: float = LIMIT) -> bytes:
         """Read until the end of the stream or a reset."""
         end = time.monotonic() + limit
         octets = b""
@@ -72,7 +72,7 @@ class RawPeer:
             octets += part
         raise AssertionError(f"no end of stream within {limit} s, after {octets[-64:]!r}")
 
-    def drop_all(self, limit: float = LIMIT) -> None:
+    def discard_until_end(self, limit: float = LIMIT) -> None:
         """Read and discard until the end of the stream."""
         end = time.monotonic() + limit
         self.sock.settimeout(limit)
@@ -84,9 +84,9 @@ class RawPeer:
                 return
         raise AssertionError(f"no end of stream within {limit} s")
 
-    def terminate(self, limit: float = LIMIT) -> tuple[int, int, int] | None:
+    def read_terminate(self, limit: float = LIMIT) -> tuple[int, int, int] | None:
         """Return layer, type and code of the Terminate at the end of the stream, or ``None``."""
-        fpdus = split_stream(self.rest(limit)).fpdus
+        fpdus = split_stream(self.read_until_end(limit)).fpdus
         ends = [f.ulpdu for f in fpdus if f.ulpdu.opcode == Opcode.TERMINATE]
         assert len(ends) <= 1, "more than one Terminate"
         if not ends:
@@ -109,7 +109,7 @@ def request_frame(rev: int = 1, **fields: object) -> MPARequest:
 HELLO = FPDU(ulpdu=DDPTagged(opcode=Opcode.RDMA_WRITE, l=1, stag=1))
 
 
-def dial_raw(address: tuple[str, int]) -> RawPeer:
+def connect_raw(address: tuple[str, int]) -> RawPeer:
     return RawPeer(plain_client(address))
 
 
@@ -120,33 +120,33 @@ def accept_raw(
 
     With ``hello``, the initiator's first FPDU has arrived as well.
     """
-    peer = dial_raw(wire.address)
+    peer = connect_raw(wire.address)
     peer.send(request_frame())
     request = wire.request()
     end = End(wire.passive, request.id, wire.p_channel, size=size, **cap)
     end.id.accept()
     assert end.event().type == CMEventType.ESTABLISHED
-    assert not peer.reply().r
+    assert not peer.read_reply().r
     if hello:
         peer.send(HELLO)
     return peer, end
 
 
-def accept_raw_with(
+def accept_raw_with_params(
     wire: Wire, answer: ConnParam | None = None, **request: object
 ) -> tuple[RawPeer, End]:
     """Like ``accept_raw``, but without the first FPDU, and the siwarp end has no memory."""
-    peer = dial_raw(wire.address)
+    peer = connect_raw(wire.address)
     peer.send(request_frame(**request))  # type: ignore[arg-type]
     event = wire.request()
     end = End(wire.passive, event.id, wire.p_channel)
     end.id.accept(answer)
     assert end.event().type == CMEventType.ESTABLISHED
-    assert not peer.reply().r
+    assert not peer.read_reply().r
     return peer, end
 
 
-def serves_others(wire: Wire, *ended: End) -> None:
+def check_others_served(wire: Wire, *ended: End) -> None:
     """Close these ends and show that both devices still set up connections and transfer data."""
     for end in ended:
         end.close()
@@ -163,8 +163,8 @@ __all__ = [
     "HELLO",
     "RawPeer",
     "accept_raw",
-    "accept_raw_with",
-    "dial_raw",
+    "accept_raw_with_params",
+    "check_others_served",
+    "connect_raw",
     "request_frame",
-    "serves_others",
 ]

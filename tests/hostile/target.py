@@ -8,8 +8,15 @@ from pathlib import Path
 
 from harness.rc_harness import READ, SEND, End, Wire
 from harness.verbs_harness import ALL_ACCESS, Rig, pattern, poll, until
-from hostile.oracle import IMMEDIATES, Numbers, Reading, State, after, judge
-from hostile.peer import HELLO, RawPeer, accept_raw_with
+from hostile.oracle import (
+    IMMEDIATES,
+    Numbers,
+    Reading,
+    State,
+    expected_terminate,
+    value_after_atomic,
+)
+from hostile.peer import HELLO, RawPeer, accept_raw_with_params
 from scapy.packet import Packet, Raw
 
 from siwarp.cm import ConnParam
@@ -32,7 +39,7 @@ WRITES, SOURCE, RECEIVES, SINK, END = 0, PAGE, 2 * PAGE, 3 * PAGE, 4 * PAGE
 RECV = 200
 
 
-def open_files() -> int:
+def open_file_count() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -47,27 +54,27 @@ class Target:
         self.mr: MR = self.rig.mr(self.all[PAGE : PAGE + END], ALL_ACCESS)
         self.good, self.server = self.wire.connect(size=PAGE)
         self.said = 0
-        self.reset()
+        self.reset_memory()
 
-    def reset(self) -> None:
+    def reset_memory(self) -> None:
         """Restore the memory and its expected content."""
         self.image = bytearray([CANARY]) * len(self.all)
         self.image[PAGE + SOURCE : PAGE + RECEIVES] = pattern(PAGE, 6)
         self.all[:] = self.image
 
-    def expect(self, at: int, octets: bytes) -> None:
+    def expect_octets(self, at: int, octets: bytes) -> None:
         """Expect these octets at this offset of the region from now on."""
         self.image[PAGE + at : PAGE + at + len(octets)] = octets
 
-    def accept(self, at: int, octets: bytes) -> None:
+    def allow_octets(self, at: int, octets: bytes) -> None:
         """Allow these octets at this offset: those already placed become the expected content."""
         for i in range(PAGE + at, PAGE + at + len(octets)):
             if self.all[i] == octets[i - PAGE - at]:
                 self.image[i] = self.all[i]
 
-    def unharmed(self) -> None:
+    def check_unharmed(self) -> None:
         """Assert that memory has the expected content and that the good peer is still served."""
-        assert self.all == self.image, self.difference()
+        assert self.all == self.image, self.describe_difference()
         self.said += 1
         word = self.said.to_bytes(8, "big")
         self.good.mem.write(word)
@@ -76,14 +83,14 @@ class Target:
         assert poll(self.server.rcq)[0].ok and poll(self.good.scq)[0].ok
         assert self.server.mem.read(8, 64) == word
 
-    def difference(self) -> str:
+    def describe_difference(self) -> str:
         at = [i for i, (a, b) in enumerate(zip(self.all, self.image, strict=True)) if a != b]
         return f"{len(at)} octets differ, the first at {at[0] - PAGE} of the region"
 
-    def state(self) -> State:
+    def oracle_state(self) -> State:
         return State(self.mr.rkey, self.mr.addr, END)
 
-    def session(self, receives: int = 3, markers: bool = False) -> Session:
+    def open_session(self, receives: int = 3, markers: bool = False) -> Session:
         return Session(self, receives, markers)
 
     def close(self) -> None:
@@ -96,10 +103,10 @@ class Session:
 
     def __init__(self, target: Target, receives: int, markers: bool) -> None:
         self.target = target
-        self.files = open_files()
+        self.files = open_file_count()
         self.peer: RawPeer
         self.end: End
-        self.peer, self.end = accept_raw_with(target.wire, ConnParam(markers=markers))
+        self.peer, self.end = accept_raw_with_params(target.wire, ConnParam(markers=markers))
         hello = mark_stream([HELLO]) if markers else bytes(HELLO)
         self.peer.send(hello)
         #: Current position in the TCP stream, in octets.
@@ -111,27 +118,27 @@ class Session:
 
     # ---- assertions on the outcome
 
-    def received(self, octets: bytes) -> None:
+    def check_received(self, octets: bytes) -> None:
         """Assert that the next receive completes with these octets."""
-        self.target.expect(RECEIVES + self.taken * RECV, octets)
+        self.target.expect_octets(RECEIVES + self.taken * RECV, octets)
         (wc,) = poll(self.end.rcq)
         assert (wc.wr_id, wc.status, wc.byte_len) == (self.taken, WCStatus.SUCCESS, len(octets))
         self.taken += 1
 
-    def alive(self, msn: int) -> None:
+    def check_alive(self, msn: int) -> None:
         """Assert that the connection continues: a Send with this MSN arrives."""
-        self.peer.fpdu(DDPUntagged(opcode=Opcode.SEND, msn=msn) / Raw(b"alive"))
-        self.received(b"alive")
+        self.peer.send_fpdus(DDPUntagged(opcode=Opcode.SEND, msn=msn) / Raw(b"alive"))
+        self.check_received(b"alive")
         assert self.end.qp.qp_state == QPState.RTS
 
-    def terminated(self, numbers: Numbers, spoiled: int = 0) -> None:
+    def check_terminated(self, numbers: Numbers, spoiled: int = 0) -> None:
         """Assert that siwarp sent a Terminate with these numbers and that the queue pair
         is in ERR.
         """
-        assert self.peer.terminate() == numbers
-        self.over(numbers, spoiled)
+        assert self.peer.read_terminate() == numbers
+        self.check_ended(numbers, spoiled)
 
-    def over(self, numbers: Numbers, spoiled: int = 0) -> None:
+    def check_ended(self, numbers: Numbers, spoiled: int = 0) -> None:
         """Assert that the queue pair is in ERR and that its remaining receives were flushed with
         this error.
         """
@@ -152,76 +159,76 @@ class Session:
         self.end.close()
         for q in (self.end.scq, self.end.rcq, self.end.events):
             q.close()
-        until(lambda: self.target.good.scq.poll(1) == [] and open_files() == self.files)
-        self.target.unharmed()
+        until(lambda: self.target.good.scq.poll(1) == [] and open_file_count() == self.files)
+        self.target.check_unharmed()
 
     # ---- a segment, compared with the oracle
 
-    def say(self, segment: Packet, what: object) -> None:
+    def send_and_check(self, segment: Packet, what: object) -> None:
         """Send one segment as the first of this connection and compare the outcome with
         the oracle.
         """
         octets = bytes(segment)
-        verdict = judge(octets, self.target.state())
+        verdict = expected_terminate(octets, self.target.oracle_state())
         try:
             self.peer.send(FPDU(ulpdu=Raw(octets)))
             if verdict is not None:
                 # Only the receive at the head of the queue can be too short for the message.
-                self.terminated(
+                self.check_terminated(
                     verdict, spoiled=int(verdict == (1, 2, 5) and not any(octets[6:10]))
                 )
             else:
-                self.follow(octets)
+                self.check_effects(octets)
         except AssertionError as e:
             raise AssertionError(f"{what}: {verdict}, but {e}\n{octets.hex()}") from e
         self.close()
 
-    def follow(self, octets: bytes) -> None:
+    def check_effects(self, octets: bytes) -> None:
         """Assert the effects of a legal segment."""
         tagged, last, opcode = octets[0] & 0x80, octets[0] & 0x40, octets[1] & 15
         payload = octets[14 if tagged else 18 :]
         if tagged:
             seg = DDPTagged(octets)
             if payload:
-                self.target.expect(seg.to - self.target.mr.addr, payload)
-            return self.alive(1)
+                self.target.expect_octets(seg.to - self.target.mr.addr, payload)
+            return self.check_alive(1)
         if not last:  # send the message's missing last segment, without payload
             rest = DDPUntagged(octets[:18])
             rest.l, rest.mo = 1, len(payload)
-            self.peer.fpdu(rest)
+            self.peer.send_fpdus(rest)
         if opcode == Opcode.TERMINATE:
-            assert self.peer.terminate() is None
-            return self.over(told(payload))
+            assert self.peer.read_terminate() is None
+            return self.check_ended(terminate_numbers(payload))
         if opcode == Opcode.RDMA_READ_REQUEST:
-            self.answers(ReadRequest(payload))
-            return self.alive(1)
+            self.check_read_response(ReadRequest(payload))
+            return self.check_alive(1)
         if opcode == Opcode.ATOMIC_REQUEST:
-            self.does(AtomicRequest(payload))
-            return self.alive(1)
+            self.check_atomic(AtomicRequest(payload))
+            return self.check_alive(1)
         if opcode in IMMEDIATES:
             (wc,) = poll(self.end.rcq)
             assert (wc.wr_id, wc.status, wc.byte_len) == (self.taken, WCStatus.SUCCESS, 0)
             assert wc.opcode == WCOpcode.RECV_RDMA_WITH_IMM
             self.taken += 1
-            return self.alive(2)
-        self.received(payload)
-        return self.alive(2)
+            return self.check_alive(2)
+        self.check_received(payload)
+        return self.check_alive(2)
 
-    def does(self, asked: AtomicRequest) -> None:
+    def check_atomic(self, asked: AtomicRequest) -> None:
         """Assert that an atomic request changes the word as specified and returns its old value."""
         at = PAGE + int(asked.to) - self.target.mr.addr
         word = int.from_bytes(self.target.image[at : at + 8], sys.byteorder)
-        self.target.image[at : at + 8] = after(word, asked).to_bytes(8, sys.byteorder)
-        fpdu = self.peer.next_fpdu()
+        self.target.image[at : at + 8] = value_after_atomic(word, asked).to_bytes(8, sys.byteorder)
+        fpdu = self.peer.read_fpdu()
         answer = fpdu.ulpdu[AtomicResponse]
         assert fpdu.crc == fpdu.crc_expected()
         assert (answer.request, answer.old) == (asked.request, word)
 
-    def answers(self, read: ReadRequest) -> None:
+    def check_read_response(self, read: ReadRequest) -> None:
         """Assert that the Read Response has the requested content and destination."""
         got, at = b"", int(read.sink_to)
         while True:
-            fpdu = self.peer.next_fpdu()
+            fpdu = self.peer.read_fpdu()
             seg = fpdu.ulpdu
             assert fpdu.crc == fpdu.crc_expected()
             assert (seg.opcode, seg.to) == (Opcode.RDMA_READ_RESPONSE, (at + len(got)) % (1 << 64))
@@ -234,77 +241,77 @@ class Session:
 
     # ---- an RDMA Read of the siwarp end
 
-    def read(self, length: int = 100) -> State:
+    def start_read(self, length: int = 100) -> State:
         """Post an RDMA Read, receive its request, and return the oracle's state."""
         sink = self.target.mr.sge(SINK, length)
         remote = self.target.mr.remote(0, length)
         self.end.qp.post_send(SendWR(77, READ, sg=[sink], remote=remote))
-        request = self.peer.next_fpdu().ulpdu[ReadRequest]
+        request = self.peer.read_fpdu().ulpdu[ReadRequest]
         assert (request.size, request.sink_to) == (length, 0)
-        state = self.target.state()
+        state = self.target.oracle_state()
         state.reading = Reading(int(request.sink_stag), length)
         return state
 
-    def atomic(self) -> State:
+    def start_atomic(self) -> State:
         """Post a FetchAdd, receive its request, and return the oracle's state."""
         sink = self.target.mr.sge(SINK, 8)
         remote = self.target.mr.remote(0, 8)
         add = WROpcode.ATOMIC_FETCH_AND_ADD
         self.end.qp.post_send(SendWR(77, add, sg=[sink], remote=remote, compare_add=5))
-        request = self.peer.next_fpdu().ulpdu[AtomicRequest]
+        request = self.peer.read_fpdu().ulpdu[AtomicRequest]
         assert request.data == 5
-        state = self.target.state()
+        state = self.target.oracle_state()
         state.asking = int(request.request)
         return state
 
-    def answer(self, segment: Packet, state: State, what: object) -> None:
+    def answer_atomic_and_check(self, segment: Packet, state: State, what: object) -> None:
         """Send one segment as the response to the atomic and compare the outcome with the
         oracle.
         """
         octets = bytes(segment)
-        verdict = judge(octets, state)
+        verdict = expected_terminate(octets, state)
         try:
             self.peer.send(FPDU(ulpdu=Raw(octets)))
             (wc,) = poll(self.end.scq)
             assert (wc.wr_id, wc.ok) == (77, verdict is None)
             if verdict is not None:
-                self.terminated(verdict)
+                self.check_terminated(verdict)
             else:
                 old = int(AtomicResponse(octets[18:]).old)
-                self.target.expect(SINK, old.to_bytes(8, sys.byteorder))
-                self.alive(1)
+                self.target.expect_octets(SINK, old.to_bytes(8, sys.byteorder))
+                self.check_alive(1)
         except AssertionError as e:
             raise AssertionError(f"{what}: {verdict}, but {e}\n{octets.hex()}") from e
         self.close()
 
-    def respond(self, segment: Packet, state: State, what: object) -> None:
+    def answer_read_and_check(self, segment: Packet, state: State, what: object) -> None:
         """Send one segment as the response to the Read and compare the outcome with the oracle."""
         octets = bytes(segment)
-        verdict = judge(octets, state)
+        verdict = expected_terminate(octets, state)
         try:
             self.peer.send(FPDU(ulpdu=Raw(octets)))
             if verdict is not None:
-                self.terminated(verdict)
+                self.check_terminated(verdict)
                 (wc,) = poll(self.end.scq)
                 assert (wc.wr_id, wc.ok) == (77, False)
             else:
                 if octets[1] & 15 == Opcode.RDMA_READ_RESPONSE and octets[0] & 0x80:
-                    self.target.expect(SINK, octets[14:])
+                    self.target.expect_octets(SINK, octets[14:])
                     if not octets[0] & 0x40:
                         rest = DDPTagged(octets[:14])
                         rest.l, rest.to = 1, rest.to + len(octets) - 14
-                        self.peer.fpdu(rest)
+                        self.peer.send_fpdus(rest)
                     (wc,) = poll(self.end.scq)
                     assert (wc.wr_id, wc.status) == (77, WCStatus.SUCCESS)
-                    self.alive(1)
+                    self.check_alive(1)
                 else:
-                    self.follow(octets)
+                    self.check_effects(octets)
         except AssertionError as e:
             raise AssertionError(f"{what}: {verdict}, but {e}\n{octets.hex()}") from e
         self.close()
 
 
-def told(terminate: bytes) -> Numbers:
+def terminate_numbers(terminate: bytes) -> Numbers:
     """Return the numbers in a Terminate whose M, D or R bit is set, or which is too short."""
     layer, etype, code = (0, 0, 0)
     if len(terminate) >= 4:

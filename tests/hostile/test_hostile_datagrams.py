@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 from harness.verbs_harness import Rig, counter, pattern, poll, until
-from hostile.fields import cases, field_of, layers, values
-from hostile.target import CANARY, PAGE, open_files
+from hostile.fields import boundary_values, find_field, numeric_fields, packet_layers
+from hostile.target import CANARY, PAGE, open_file_count
 from scapy.packet import Packet, Raw
 
 from siwarp.inspect import DDPDatagram, Opcode, PrivateCode, PrivateHead, UDDatagram, crc32c
@@ -23,7 +23,7 @@ DROPS = (
 )  # fmt: skip
 
 
-def verdict(octets: bytes) -> str:
+def expected_datagram_outcome(octets: bytes) -> str:
     """Return the drop counter that must increase, or ``delivered``, or ``too long``."""
     if len(octets) < 18 + 4:
         return "drop_short"
@@ -45,30 +45,30 @@ def verdict(octets: bytes) -> str:
     if seg.qn & 2:  # error messages, none of which refers to a message that was sent
         if seg.opcode != Opcode.TERMINATE or not whole:
             return "drop_qn"
-        return "err_stale" if is_error(octets[18:-4]) else "err_malformed"
+        return "err_stale" if is_valid_error_message(octets[18:-4]) else "err_malformed"
     if seg.q_key != QKEY:
         return "drop_qkey"
     if not whole:
         return "drop_header"
-    if seg.opcode not in (Opcode.SEND, Opcode.SEND_SE) and not head_len(octets):
+    if seg.opcode not in (Opcode.SEND, Opcode.SEND_SE) and not private_head_octets(octets):
         return "drop_opcode"
-    return "too long" if users(octets)[1] > RECV else "delivered"
+    return "too long" if user_payload(octets)[1] > RECV else "delivered"
 
 
-def head_len(octets: bytes) -> int:
+def private_head_octets(octets: bytes) -> int:
     """Return the number of octets before the user's data: 8 in a private Send with Immediate."""
     if octets[1] & 15 != Opcode.PRIVATE or len(octets) < 18 + 8 + 4:
         return 0
     return 8 if octets[18] in list(PrivateCode) else 0
 
 
-def users(octets: bytes) -> tuple[bytes, int]:
+def user_payload(octets: bytes) -> tuple[bytes, int]:
     """Return the user's octets and their number."""
-    own = octets[18 + head_len(octets) : -4]
+    own = octets[18 + private_head_octets(octets) : -4]
     return own, len(own)
 
 
-def is_error(octets: bytes) -> bool:
+def is_valid_error_message(octets: bytes) -> bool:
     """Whether the octets are a Terminate with M and D set and a complete quoted header."""
     if not 6 < len(octets) <= 52 or octets[2] & 0xC0 != 0xC0:
         return False
@@ -98,15 +98,15 @@ class Ud:
         self.ah = self.rig.ah(self.qp)
         self.out = self.rig.mr(bytearray(b"good"))
         self.sock = socket.socket(socket.AF_INET6 if grh else socket.AF_INET, socket.SOCK_DGRAM)
-        self.files = open_files()
+        self.files = open_file_count()
         self.posted = False
 
-    def say(self, octets: bytes, what: str) -> None:
-        want = verdict(octets)
+    def send_and_check(self, octets: bytes, what: str) -> None:
+        want = expected_datagram_outcome(octets)
         image = bytearray([CANARY]) * (3 * PAGE)
         self.memory[:] = image
         if not self.posted:
-            self.receive()
+            self.post_receive()
         self.posted = True
         before = {name: counter(name) for name in DROPS}
         self.sock.sendto(octets, (self.host, self.qp.addr[1]))
@@ -116,15 +116,15 @@ class Ud:
                 self.posted = False
                 good = want == "delivered"
                 assert wc.status == (WCStatus.SUCCESS if good else WCStatus.LOC_LEN_ERR)
-                own, n = users(octets)
+                own, n = user_payload(octets)
                 assert (wc.wr_id, wc.byte_len) == (5, n + (self.grh if good else 0))
-                with_imm = good and head_len(octets) > 0
+                with_imm = good and private_head_octets(octets) > 0
                 flags = WCFlag.GRH if good and self.grh else 0
                 assert wc.wc_flags == (flags | WCFlag.WITH_IMM if with_imm else flags)
                 if with_imm:
                     assert struct.pack("=I", wc.imm_data) == octets[22:26]
                 if good:
-                    grh = self.header(len(octets))
+                    grh = self.expected_grh(len(octets))
                     image[PAGE + 100 : PAGE + 100 + len(grh) + n] = grh + own
             else:
                 until(lambda: self.qp.rcq.poll(1) == [] and counter(want) == before[want] + 1)
@@ -135,12 +135,12 @@ class Ud:
             assert self.memory == image, "octets where none may be"
         except AssertionError as e:
             raise AssertionError(f"{what}: {want}, but {e}\n{octets.hex()}") from e
-        self.served()
+        self.check_good_peer_served()
 
-    def receive(self) -> None:
+    def post_receive(self) -> None:
         self.qp.post_recv(RecvWR(5, sg=[self.mr.sge(100, self.grh + RECV)]))
 
-    def header(self, octets: int) -> bytes:
+    def expected_grh(self, octets: int) -> bytes:
         """Return the GRH of a datagram from the attacker, or no octets if the queue pair
         has none.
         """
@@ -148,75 +148,81 @@ class Ud:
         head = struct.pack(">IHBB", 6 << 28, 8 + octets, 17, 64)
         return head + loopback + loopback if self.grh else b""
 
-    def served(self) -> None:
+    def check_good_peer_served(self) -> None:
         if not self.posted:
-            self.receive()
+            self.post_receive()
         self.posted = False
         self.good.post_send(SendWR(9, sg=[self.out.sge()], ah=self.ah, remote_qkey=QKEY))
         assert poll(self.good.scq)[0].ok
         (wc,) = poll(self.qp.rcq)
         assert (wc.wr_id, wc.status, wc.byte_len) == (5, WCStatus.SUCCESS, self.grh + 4)
-        assert self.mr.read(4, 100 + self.grh) == b"good" and open_files() == self.files
+        assert self.mr.read(4, 100 + self.grh) == b"good" and open_file_count() == self.files
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "grh, every address"])
-def ud(request: pytest.FixtureRequest) -> Iterator[Ud]:
+def ud_target(request: pytest.FixtureRequest) -> Iterator[Ud]:
     made = Ud(request.param)
     yield made
     made.sock.close()
     made.rig.close()
 
 
-def datagram(n: int = 50) -> Packet:
+def ud_datagram(n: int = 50) -> Packet:
     return UDDatagram(segment=DDPDatagram(q_key=QKEY) / Raw(pattern(n, 3)))
 
 
-@pytest.mark.parametrize(("layer", "name"), cases("DDPDatagram", "UDDatagram"))
-def test_datagram(ud: Ud, layer: str, name: str) -> None:
-    sound = UDDatagram(bytes(datagram()))
+@pytest.mark.parametrize(("layer", "name"), numeric_fields("DDPDatagram", "UDDatagram"))
+def test_datagram(ud_target: Ud, layer: str, name: str) -> None:
+    sound = UDDatagram(bytes(ud_datagram()))
     at = sound.segment if layer == "DDPDatagram" else sound
-    for value in values(field_of(layer, name), int(at.getfieldval(name))):
-        packet = datagram()
+    for value in boundary_values(find_field(layer, name), int(at.getfieldval(name))):
+        packet = ud_datagram()
         (packet.segment if layer == "DDPDatagram" else packet).setfieldval(name, value)
-        ud.say(bytes(packet), f"{layer}.{name}={value:#x}")
+        ud_target.send_and_check(bytes(packet), f"{layer}.{name}={value:#x}")
 
 
-@pytest.mark.parametrize(("layer", "name"), cases("PrivateHead", "DDPDatagram"))
-def test_a_private_message(ud: Ud, layer: str, name: str) -> None:
+@pytest.mark.parametrize(("layer", "name"), numeric_fields("PrivateHead", "DDPDatagram"))
+def test_a_private_message(ud_target: Ud, layer: str, name: str) -> None:
     head = DDPDatagram(q_key=QKEY, opcode=Opcode.PRIVATE) / PrivateHead(data=7) / Raw(pattern(50))
-    for value in values(field_of(layer, name), int(head[layers()[layer]].getfieldval(name))):
+    for value in boundary_values(
+        find_field(layer, name), int(head[packet_layers()[layer]].getfieldval(name))
+    ):
         segment = head.copy()
-        segment[layers()[layer]].setfieldval(name, value)
-        ud.say(bytes(UDDatagram(segment=segment)), f"private message: {name}={value:#x}")
+        segment[packet_layers()[layer]].setfieldval(name, value)
+        ud_target.send_and_check(
+            bytes(UDDatagram(segment=segment)), f"private message: {name}={value:#x}"
+        )
 
 
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 8 + RECV, 8 + RECV + 1, 65_485])
-def test_private_messages_of_every_kind_of_length(ud: Ud, n: int) -> None:
+def test_private_messages_of_every_kind_of_length(ud_target: Ud, n: int) -> None:
     payload = (bytes(PrivateHead(data=7)) + pattern(n))[:n]
     segment = DDPDatagram(q_key=QKEY, opcode=Opcode.PRIVATE) / Raw(payload)
-    ud.say(bytes(UDDatagram(segment=segment)), f"a private message of {n} octets")
+    ud_target.send_and_check(bytes(UDDatagram(segment=segment)), f"a private message of {n} octets")
 
 
 def test_what_is_no_number_in_a_datagram_is_tried_by_its_length() -> None:
     for name in ("DDPDatagram", "UDDatagram"):
-        others = {f.name for f in layers()[name].fields_desc} - {n for _, n in cases(name)}
+        others = {f.name for f in packet_layers()[name].fields_desc} - {
+            n for _, n in numeric_fields(name)
+        }
         assert others == {"DDPDatagram": set(), "UDDatagram": {"segment"}}[name]
 
 
-def test_datagrams_cut_at_every_octet(ud: Ud) -> None:
-    whole = bytes(datagram(6))
+def test_datagrams_cut_at_every_octet(ud_target: Ud) -> None:
+    whole = bytes(ud_datagram(6))
     for n in range(len(whole)):
-        ud.say(whole[:n], f"{n} of {len(whole)} octets, the CRC lost")
+        ud_target.send_and_check(whole[:n], f"{n} of {len(whole)} octets, the CRC lost")
     segment = whole[:-4]
     for n in range(len(segment) + 1):
         octets = segment[:n] + crc32c(segment[:n]).to_bytes(4, "little")
-        ud.say(octets, f"{n} of {len(segment)} octets, a CRC of their own")
+        ud_target.send_and_check(octets, f"{n} of {len(segment)} octets, a CRC of their own")
 
 
 @pytest.mark.parametrize("n", [0, 1, RECV - 1, RECV, RECV + 1, 1400, 65_485])
-def test_payloads_round_the_receives_length_and_the_largest_there_is(ud: Ud, n: int) -> None:
-    ud.say(bytes(datagram(n)), f"{n} octets")
+def test_payloads_round_the_receives_length_and_the_largest_there_is(ud_target: Ud, n: int) -> None:
+    ud_target.send_and_check(bytes(ud_datagram(n)), f"{n} octets")
 
 
-def test_an_octet_more_behind_the_crc_makes_it_wrong(ud: Ud) -> None:
-    ud.say(bytes(datagram(6)) + b"\0", "an octet behind the CRC")
+def test_an_octet_more_behind_the_crc_makes_it_wrong(ud_target: Ud) -> None:
+    ud_target.send_and_check(bytes(ud_datagram(6)) + b"\0", "an octet behind the CRC")

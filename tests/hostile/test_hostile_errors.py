@@ -33,19 +33,19 @@ OVER = 24
 
 
 @pytest.fixture
-def rig() -> Iterator[Rig]:
+def verbs_device() -> Iterator[Rig]:
     made = Rig()
     yield made
     made.close()
 
 
-def taken_in(qp: QP, *names: str) -> int:
+def handled_datagrams(qp: QP, *names: str) -> int:
     """Return the number of datagrams that the queue pair has handled, the sum of these counters."""
     qp.rcq.poll(1)
     return sum(counter(name) for name in names)
 
 
-def serves(qp: QP, rig: Rig) -> None:
+def check_good_peer_served(qp: QP, rig: Rig) -> None:
     """Assert that a good peer's message still arrives and causes no error."""
     good = rig.ud(qkey=QKEY)
     mr = rig.mr(bytearray(b"good"))
@@ -57,7 +57,7 @@ def serves(qp: QP, rig: Rig) -> None:
     good.close()
 
 
-def received(who: Stranger) -> list[bytes]:
+def received_datagrams(who: Stranger) -> list[bytes]:
     """Return all datagrams that have arrived in a socket."""
     found = []
     who.setblocking(False)
@@ -72,12 +72,14 @@ def received(who: Stranger) -> list[bytes]:
 
 
 @pytest.mark.clause("DGRAM-ERR-2")
-def test_who_does_not_know_the_q_key_ends_no_queue_pair_and_hears_nothing(rig: Rig) -> None:
+def test_who_does_not_know_the_q_key_ends_no_queue_pair_and_hears_nothing(
+    verbs_device: Rig,
+) -> None:
     rng = random.Random(SEED)
-    qp = rig.ud(qkey=QKEY, error_policy=ErrorPolicy.ERROR)
+    qp = verbs_device.ud(qkey=QKEY, error_policy=ErrorPolicy.ERROR)
     with Stranger() as who:
         names = ("drop_qkey", "drop_qn", "drop_version", "drop_header")
-        before = taken_in(qp, *names)
+        before = handled_datagrams(qp, *names)
         for i in range(MANY):
             fields = {
                 "opcode": rng.randrange(16),
@@ -88,24 +90,24 @@ def test_who_does_not_know_the_q_key_ends_no_queue_pair_and_hears_nothing(rig: R
             }
             who.sendto(datagram(bytes(rng.randrange(100)), **fields), qp.addr)
             if i % 100 == 99:
-                until(lambda i=i: taken_in(qp, *names) == before + i + 1)  # type: ignore[misc]
-        assert received(who) == []
+                until(lambda i=i: handled_datagrams(qp, *names) == before + i + 1)  # type: ignore[misc]
+        assert received_datagrams(who) == []
     assert (qp.qp_state, qp.errors()) == (QPState.RTS, [])
-    serves(qp, rig)
+    check_good_peer_served(qp, verbs_device)
 
 
 @pytest.mark.clause("DGRAM-ERR-11")
-def test_error_messages_that_are_made_up_change_nothing(rig: Rig) -> None:
+def test_error_messages_that_are_made_up_change_nothing(verbs_device: Rig) -> None:
     rng = random.Random(SEED)
-    qp = rig.ud(qkey=1)
+    qp = verbs_device.ud(qkey=1)
     names = ("err_stale", "err_malformed", "drop_version", "drop_header", "drop_qn", "drop_opcode",
              "drop_qkey", "drop_short", "drop_crc")  # fmt: skip
     with Stranger() as peer, Stranger() as who:
-        ah = rig.ah(peer.getsockname())
+        ah = verbs_device.ah(peer.getsockname())
         for i in range(32):
             qp.post_send(SendWR(i, ah=ah, remote_qkey=QKEY))
             poll(qp.scq)
-        before = taken_in(qp, *names)
+        before = handled_datagrams(qp, *names)
         for i in range(MANY):
             # A guessed Q_Key from any address, or the correct Q_Key from a wrong address.
             key = QKEY if i % 2 else rng.randrange(2**32)
@@ -117,9 +119,9 @@ def test_error_messages_that_are_made_up_change_nothing(rig: Rig) -> None:
                 octets[rng.randrange(18, len(octets))] ^= 1 << rng.randrange(8)
             says.sendto(octets + crc32c(bytes(octets)).to_bytes(4, "little"), qp.addr)
             if i % 100 == 99:
-                until(lambda i=i: taken_in(qp, *names) == before + i + 1)  # type: ignore[misc]
+                until(lambda i=i: handled_datagrams(qp, *names) == before + i + 1)  # type: ignore[misc]
         assert (qp.errors(), qp.qp_state) == ([], QPState.RTS)
-        assert received(who) == []
+        assert received_datagrams(who) == []
         peer.sendto(error_message(5), qp.addr)
         (real,) = until(qp.errors)
         assert (real.origin, real.msn, real.wr_id) == (ErrorOrigin.REPORTED, 5, 4)
@@ -132,9 +134,9 @@ def test_error_messages_that_are_made_up_change_nothing(rig: Rig) -> None:
 @pytest.mark.parametrize("size", [0, 1, 100, 1400, 60_000])
 @pytest.mark.parametrize("what", ["opcode 0x4", "opcode 0xf", "L=0", "MO=1", "too long"])
 def test_an_answer_is_no_longer_than_its_cause_and_24_octets(
-    rig: Rig, what: str, size: int
+    verbs_device: Rig, what: str, size: int
 ) -> None:
-    qp = rig.ud(qkey=QKEY, error_policy=ErrorPolicy.MESSAGE)
+    qp = verbs_device.ud(qkey=QKEY, error_policy=ErrorPolicy.MESSAGE)
     if what == "too long":
         size += 1
         qp.post_recv(RecvWR(1))
@@ -154,13 +156,13 @@ def test_a_flood_of_mistakes_is_answered_a_few_times(policy: ErrorPolicy) -> Non
         cause = datagram(opcode=4)
         with Stranger() as who:
             found = ("err_found", "drop_no_buffer")
-            before, began = taken_in(qp, *found), time.monotonic()
+            before, began = handled_datagrams(qp, *found), time.monotonic()
             for i in range(MANY):
                 who.sendto(cause, qp.addr)
                 if i % 100 == 99:
-                    until(lambda i=i: taken_in(qp, *found) == before + i + 1)  # type: ignore[misc]
+                    until(lambda i=i: handled_datagrams(qp, *found) == before + i + 1)  # type: ignore[misc]
             seconds = time.monotonic() - began
-            answers = received(who)
+            answers = received_datagrams(who)
         # Under ERROR the first error ends the queue pair, and later datagrams are dropped.
         most = 1 if policy == ErrorPolicy.ERROR else 5 * (1 + seconds) + 1
         assert 1 <= len(answers) <= most
@@ -170,14 +172,14 @@ def test_a_flood_of_mistakes_is_answered_a_few_times(policy: ErrorPolicy) -> Non
             assert sum(map(len, answers)) < MANY * len(cause)
         if policy == ErrorPolicy.MESSAGE:
             assert len(qp.errors()) == 16 and qp.qp_state == QPState.RTS
-            serves(qp, rig)
+            check_good_peer_served(qp, rig)
         rig.close()
 
 
 @pytest.mark.clause("DGRAM-ERR-6")
-def test_many_sources_share_the_limit_of_the_device(rig: Rig) -> None:
+def test_many_sources_share_the_limit_of_the_device(verbs_device: Rig) -> None:
     with settings(err_rate=10):
-        qp = rig.ud(qkey=QKEY, error_policy=ErrorPolicy.MESSAGE, addr=("127.0.0.1", 0))
+        qp = verbs_device.ud(qkey=QKEY, error_policy=ErrorPolicy.MESSAGE, addr=("127.0.0.1", 0))
         socks = []
         for i in range(60):
             sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -200,9 +202,9 @@ def test_many_sources_share_the_limit_of_the_device(rig: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-ERR-6")
-def test_one_source_that_floods_leaves_others_their_answers(rig: Rig) -> None:
+def test_one_source_that_floods_leaves_others_their_answers(verbs_device: Rig) -> None:
     with settings(err_source_rate=3):
-        qp = rig.ud(qkey=QKEY, error_policy=ErrorPolicy.MESSAGE, addr=("127.0.0.1", 0))
+        qp = verbs_device.ud(qkey=QKEY, error_policy=ErrorPolicy.MESSAGE, addr=("127.0.0.1", 0))
         with Stranger() as who:
             before, limited = counter("err_found"), counter("err_limited")
             for _ in range(50):

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from harness.rc_harness import End, plain_listener
 from harness.verbs_harness import until
-from hostile.fields import cases, field_of, layers, values
-from hostile.peer import RawPeer, dial_raw
-from hostile.target import Target, open_files
+from hostile.fields import boundary_values, find_field, numeric_fields, packet_layers
+from hostile.peer import RawPeer, connect_raw
+from hostile.target import Target, open_file_count
 from scapy.packet import Packet
 
 from siwarp.cm import CMID, CMEvent, CMEventType
@@ -28,7 +28,7 @@ def target() -> Iterator[Target]:
     made.close()
 
 
-def changed(frame: Packet, name: str) -> Iterator[tuple[int, bytes]]:
+def with_boundary_values(frame: Packet, name: str) -> Iterator[tuple[int, bytes]]:
     """Yield the frame with each boundary value in this field, as octets of the same length."""
     layer = type(frame).__name__
     sound = bytes(frame)
@@ -36,7 +36,9 @@ def changed(frame: Packet, name: str) -> Iterator[tuple[int, bytes]]:
     at = dict(
         zip(("m", "c", "r", "s", "res"), ((0, 1), (1, 1), (2, 1), (3, 1), (4, 4)), strict=True)
     )
-    for value in values(field_of(layer, name), int(type(frame)(sound).getfieldval(name))):
+    for value in boundary_values(
+        find_field(layer, name), int(type(frame)(sound).getfieldval(name))
+    ):
         octets = bytearray(sound)
         if name in at:
             first, n = at[name]
@@ -49,19 +51,19 @@ def changed(frame: Packet, name: str) -> Iterator[tuple[int, bytes]]:
         yield value, bytes(octets)
 
 
-def unharmed(target: Target, files: int) -> None:
-    until(lambda: target.good.scq.poll(1) == [] and open_files() == files)
-    target.unharmed()
+def check_unharmed(target: Target, files: int) -> None:
+    until(lambda: target.good.scq.poll(1) == [] and open_file_count() == files)
+    target.check_unharmed()
 
 
 # ---- Requests
 
 
-def request() -> MPARequest:
+def valid_request() -> MPARequest:
     return MPARequest(rev=2, c=1, s=1, ird=4, ord=4, private_data=PDATA)
 
 
-def verdict_on_request(octets: bytes) -> str:
+def expected_request_outcome(octets: bytes) -> str:
     """Return ``request``, ``rejected``, ``closed`` or ``waits`` (RFC 5044 section 7.1.1,
     RFC 6581).
     """
@@ -77,7 +79,7 @@ def verdict_on_request(octets: bytes) -> str:
     return "closed" if rev == 2 and octets[16] & 0x10 and length < 4 else "request"
 
 
-def agrees(event: CMEvent, octets: bytes) -> None:
+def check_event_matches(event: CMEvent, octets: bytes) -> None:
     """Assert that the event reports exactly what the frame contains."""
     length = int.from_bytes(octets[18:20], "big")
     frame = MPARequest(octets[: 20 + length])
@@ -88,74 +90,74 @@ def agrees(event: CMEvent, octets: bytes) -> None:
     assert (event.peer_ird, event.peer_ord) == depths
 
 
-def try_request(target: Target, octets: bytes, what: str) -> None:
-    files = open_files()
-    verdict = verdict_on_request(octets)
-    peer = dial_raw(target.wire.address)
+def send_and_check_request(target: Target, octets: bytes, what: str) -> None:
+    files = open_file_count()
+    verdict = expected_request_outcome(octets)
+    peer = connect_raw(target.wire.address)
     try:
         peer.send(octets)
         if verdict == "request":
             event = target.wire.request()
-            agrees(event, octets)
+            check_event_matches(event, octets)
             event.id.reject()
-            assert peer.reply().r
+            assert peer.read_reply().r
             event.id.close()
         elif verdict == "rejected":
-            assert MPAReply(peer.rest()).r
+            assert MPAReply(peer.read_until_end()).r
         elif verdict == "closed":
-            assert peer.rest() == b""
+            assert peer.read_until_end() == b""
         else:
             peer.sock.shutdown(1)
-            assert peer.rest() == b""
+            assert peer.read_until_end() == b""
         assert target.wire.p_channel.get_event(0) is None
     except AssertionError as e:
         raise AssertionError(f"{what}: {verdict}, but {e}\n{octets.hex()}") from e
     peer.close()
-    unharmed(target, files)
+    check_unharmed(target, files)
 
 
-@pytest.mark.parametrize("name", [n for _, n in cases("MPARequest")])
+@pytest.mark.parametrize("name", [n for _, n in numeric_fields("MPARequest")])
 def test_request(target: Target, name: str) -> None:
-    for value, octets in changed(request(), name):
-        try_request(target, octets, f"{name}={value:#x}")
+    for value, octets in with_boundary_values(valid_request(), name):
+        send_and_check_request(target, octets, f"{name}={value:#x}")
 
 
 def test_request_keys_with_any_octet_wrong(target: Target) -> None:
-    sound = bytes(request())
+    sound = bytes(valid_request())
     for i in range(16):
         for value in (0, 1, 0xFF, 0xFE, sound[i] ^ 1):
             octets = bytearray(sound)
             octets[i] = value
-            try_request(target, bytes(octets), f"octet {i} of the key is {value:#x}")
+            send_and_check_request(target, bytes(octets), f"octet {i} of the key is {value:#x}")
 
 
 @pytest.mark.parametrize("rev", [1, 2])
 @pytest.mark.parametrize("n", [0, 1, 3, 4, 507, 508, 509, 511, 512, 513])
 def test_request_private_data_of_any_length(target: Target, rev: int, n: int) -> None:
     frame = MPARequest(rev=rev, s=rev - 1, private_data=bytes(n))
-    try_request(target, bytes(frame), f"{n} octets of private data in revision {rev}")
+    send_and_check_request(target, bytes(frame), f"{n} octets of private data in revision {rev}")
 
 
 def test_requests_cut_at_every_octet(target: Target) -> None:
-    sound = bytes(request())
+    sound = bytes(valid_request())
     for n in range(len(sound)):
-        files = open_files()
-        peer = dial_raw(target.wire.address)
+        files = open_file_count()
+        peer = connect_raw(target.wire.address)
         peer.send(sound[:n])
         peer.sock.shutdown(1)
-        assert peer.rest() == b"", n
+        assert peer.read_until_end() == b"", n
         peer.close()
-        unharmed(target, files)
+        check_unharmed(target, files)
 
 
 # ---- Replies
 
 
-def reply() -> MPAReply:
+def valid_reply() -> MPAReply:
     return MPAReply(rev=2, c=1, s=1, ird=4, ord=4, private_data=PDATA)
 
 
-def verdict_on_reply(octets: bytes, max_ird: int) -> CMEventType | None:
+def expected_reply_event(octets: bytes, max_ird: int) -> CMEventType | None:
     """Return the event at an initiator of revision 2 without peer-to-peer mode; ``None`` if it
     waits.
     """
@@ -181,14 +183,14 @@ def verdict_on_reply(octets: bytes, max_ird: int) -> CMEventType | None:
     return bad if ord_ != 0x3FFF and ord_ > max_ird else CMEventType.ESTABLISHED
 
 
-def try_reply(target: Target, octets: bytes, what: str) -> None:
-    files = open_files()
-    verdict = verdict_on_reply(octets, target.rig.ctx.query_device().max_qp_rd_atom)
+def send_and_check_reply(target: Target, octets: bytes, what: str) -> None:
+    files = open_file_count()
+    verdict = expected_reply_event(octets, target.rig.ctx.query_device().max_qp_rd_atom)
     listener = plain_listener()
     end = End(target.rig, CMID(target.wire.a_channel), target.wire.a_channel)
     end.id.connect(listener.getsockname())
     peer = RawPeer(listener.accept()[0])
-    peer.exactly(24)
+    peer.read_exactly(24)
     try:
         with contextlib.suppress(ConnectionResetError, BrokenPipeError):
             peer.send(octets)
@@ -209,31 +211,33 @@ def try_reply(target: Target, octets: bytes, what: str) -> None:
     end.close()
     for q in (end.scq, end.rcq, end.events):
         q.close()
-    unharmed(target, files)
+    check_unharmed(target, files)
 
 
-@pytest.mark.parametrize("name", [n for _, n in cases("MPAReply")])
+@pytest.mark.parametrize("name", [n for _, n in numeric_fields("MPAReply")])
 def test_reply(target: Target, name: str) -> None:
-    for value, octets in changed(reply(), name):
-        try_reply(target, octets, f"{name}={value:#x}")
+    for value, octets in with_boundary_values(valid_reply(), name):
+        send_and_check_reply(target, octets, f"{name}={value:#x}")
 
 
 def test_reply_keys_with_any_octet_wrong(target: Target) -> None:
-    sound = bytes(reply())
+    sound = bytes(valid_reply())
     for i in range(16):
         for value in (0, 0xFF, sound[i] ^ 1):
             octets = bytearray(sound)
             octets[i] = value
-            try_reply(target, bytes(octets), f"octet {i} of the key is {value:#x}")
+            send_and_check_reply(target, bytes(octets), f"octet {i} of the key is {value:#x}")
 
 
 def test_replies_cut_at_every_octet(target: Target) -> None:
-    sound = bytes(reply())
+    sound = bytes(valid_reply())
     for n in range(len(sound)):
-        try_reply(target, sound[:n], f"{n} octets")
+        send_and_check_reply(target, sound[:n], f"{n} octets")
 
 
 def test_both_frames_have_the_fields_that_are_tried_here() -> None:
     for name in ("MPARequest", "MPAReply"):
-        others = {f.name for f in layers()[name].fields_desc} - {n for _, n in cases(name)}
+        others = {f.name for f in packet_layers()[name].fields_desc} - {
+            n for _, n in numeric_fields(name)
+        }
         assert others == {"key", "private_data"}

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
 from harness.verbs_harness import ALL_ACCESS, Pair, Rig, pattern, poll, until
-from hostile.peer import accept_raw, serves_others
+from hostile.peer import accept_raw, check_others_served
 from hostile.vanishing import PAGE, Vanishing
 
 from siwarp._siwarp import ffi, lib
@@ -28,14 +28,14 @@ GONE = ("unmapped", "protected", "truncated")
 FRAMINGS = ("crc", "no crc", "markers")
 
 
-def framed(how: str) -> tuple[ConnParam, ConnParam]:
+def framing_params(how: str) -> tuple[ConnParam, ConnParam]:
     """Return the connection parameters that both ends request."""
     crc, markers = how != "no crc", how == "markers"
     return ConnParam(crc=crc, markers=markers), ConnParam(crc=crc, markers=markers)
 
 
 @pytest.fixture
-def two() -> Iterator[Wire]:
+def two_device_wire() -> Iterator[Wire]:
     a, b = Rig(), Rig()
     yield Wire(a, b)
     a.close()
@@ -43,7 +43,7 @@ def two() -> Iterator[Wire]:
 
 
 @pytest.fixture(params=[False, True], ids=["fast", "strict"])
-def strict(request: pytest.FixtureRequest) -> Iterator[bool]:
+def crc_first_setting(request: pytest.FixtureRequest) -> Iterator[bool]:
     before = next(
         int(lib.siw_setting_value(i))
         for i in range(lib.siw_settings_count())
@@ -60,14 +60,14 @@ class Gone:
     def __init__(self, end: End, how: str) -> None:
         self.memory = Vanishing(1 << 19, how)
         self.mr: MR = end.rig.mr(self.memory.buffer, ALL_ACCESS)
-        self.memory.vanish(PAGE)
+        self.memory.remove_pages(PAGE)
 
     def close(self) -> None:
         self.mr.close()
         self.memory.close()
 
 
-def ends_with(end: End, code: int) -> None:
+def check_ended_with(end: End, code: int) -> None:
     """Assert that an end is in ERR and that its receive 99 was flushed with this error code."""
     end.is_over()
     last = poll(end.rcq)[0]
@@ -81,25 +81,25 @@ def ends_with(end: End, code: int) -> None:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("framing", FRAMINGS)
 def test_a_write_into_memory_that_is_gone_ends_the_queue_pair_and_the_peer_hears_why(
-    strict: bool, two: Wire, how: str, size: int, framing: str
+    crc_first_setting: bool, two_device_wire: Wire, how: str, size: int, framing: str
 ) -> None:
-    a, b = two.connect(*framed(framing), size=1 << 19)
+    a, b = two_device_wire.connect(*framing_params(framing), size=1 << 19)
     gone = Gone(b, how)
     a.recv(99)
     b.recv(99)
     a.post(WRITE, 1, length=size, remote=gone.mr.remote(PAGE, size))
-    ends_with(b, DDP_LOCAL)
-    ends_with(a, DDP_LOCAL)
+    check_ended_with(b, DDP_LOCAL)
+    check_ended_with(a, DDP_LOCAL)
     gone.close()
-    serves_others(two, a, b)
+    check_others_served(two_device_wire, a, b)
 
 
 @pytest.mark.parametrize("how", [*GONE, "read-only"])
 @pytest.mark.parametrize("size", SIZES)
 def test_a_receive_whose_memory_is_gone_is_a_protection_error(
-    strict: bool, two: Wire, how: str, size: int
+    crc_first_setting: bool, two_device_wire: Wire, how: str, size: int
 ) -> None:
-    a, b = two.connect(size=1 << 19)
+    a, b = two_device_wire.connect(size=1 << 19)
     gone = Gone(b, how)
     a.recv(99)
     b.qp.post_recv(RecvWR(7, sg=[gone.mr.sge(0, 1 << 19)]))
@@ -109,18 +109,18 @@ def test_a_receive_whose_memory_is_gone_is_a_protection_error(
     a_err, b_err = DDP_LOCAL, DDP_LOCAL
     (first,) = poll(b.rcq)
     assert (first.wr_id, first.status) == (7, PROT)
-    ends_with(b, b_err)
-    ends_with(a, a_err)
+    check_ended_with(b, b_err)
+    check_ended_with(a, a_err)
     gone.close()
-    serves_others(two, a, b)
+    check_others_served(two_device_wire, a, b)
 
 
 @pytest.mark.parametrize("how", [*GONE, "read-only"])
 @pytest.mark.parametrize("size", SIZES)
 def test_a_read_into_memory_that_is_gone_is_a_protection_error(
-    strict: bool, two: Wire, how: str, size: int
+    crc_first_setting: bool, two_device_wire: Wire, how: str, size: int
 ) -> None:
-    a, b = two.connect(size=1 << 19)
+    a, b = two_device_wire.connect(size=1 << 19)
     gone = Gone(a, how)
     a.recv(99)
     b.recv(99)
@@ -131,10 +131,10 @@ def test_a_read_into_memory_that_is_gone_is_a_protection_error(
         ]
     )
     assert [(w.wr_id, w.status) for w in poll(a.scq, 2)] == [(1, PROT), (2, FLUSHED)]
-    ends_with(a, DDP_LOCAL)
-    ends_with(b, DDP_LOCAL)
+    check_ended_with(a, DDP_LOCAL)
+    check_ended_with(b, DDP_LOCAL)
     gone.close()
-    serves_others(two, a, b)
+    check_others_served(two_device_wire, a, b)
 
 
 # ---- sources of this end's messages
@@ -145,9 +145,9 @@ def test_a_read_into_memory_that_is_gone_is_a_protection_error(
 @pytest.mark.parametrize("opcode", [SEND, WRITE], ids=["send", "write"])
 @pytest.mark.parametrize("framing", FRAMINGS)
 def test_sending_memory_that_is_gone_is_a_protection_error(
-    two: Wire, how: str, size: int, opcode: int, framing: str
+    two_device_wire: Wire, how: str, size: int, opcode: int, framing: str
 ) -> None:
-    a, b = two.connect(*framed(framing), size=1 << 19)
+    a, b = two_device_wire.connect(*framing_params(framing), size=1 << 19)
     gone = Gone(a, how)
     b.mem.view[:] = b"\x33" * b.mem.length
     a.recv(99)
@@ -164,30 +164,32 @@ def test_sending_memory_that_is_gone_is_a_protection_error(
     b.is_over()
     assert set(b.mem.read()) == {0x33}
     gone.close()
-    serves_others(two, a, b)
+    check_others_served(two_device_wire, a, b)
 
 
 @pytest.mark.parametrize("how", GONE)
-def test_a_send_whose_memory_ends_in_its_middle_is_a_protection_error(two: Wire, how: str) -> None:
-    a, b = two.connect(size=1 << 20, max_send_sge=2)
+def test_a_send_whose_memory_ends_in_its_middle_is_a_protection_error(
+    two_device_wire: Wire, how: str
+) -> None:
+    a, b = two_device_wire.connect(size=1 << 20, max_send_sge=2)
     gone = Gone(a, how)
     a.recv(99)
     b.recv(99)
     whole = 1 << 19
     a.qp.post_send(SendWR(1, SEND, sg=[a.mem.sge(0, whole), gone.mr.sge(0, whole)]))
     assert [(w.wr_id, w.status) for w in poll(a.scq)] == [(1, PROT)]
-    ends_with(a, RDMAP_LOCAL)
-    ends_with(b, RDMAP_LOCAL)
+    check_ended_with(a, RDMAP_LOCAL)
+    check_ended_with(b, RDMAP_LOCAL)
     gone.close()
-    serves_others(two, a, b)
+    check_others_served(two_device_wire, a, b)
 
 
 @pytest.mark.parametrize("how", GONE)
 @pytest.mark.parametrize("size", SIZES)
 def test_a_peer_that_reads_memory_that_is_gone_is_told_of_this_ends_error(
-    two: Wire, how: str, size: int
+    two_device_wire: Wire, how: str, size: int
 ) -> None:
-    a, b = two.connect(size=1 << 19)
+    a, b = two_device_wire.connect(size=1 << 19)
     gone = Gone(b, how)
     a.recv(99)
     b.recv(99)
@@ -195,32 +197,32 @@ def test_a_peer_that_reads_memory_that_is_gone_is_told_of_this_ends_error(
     (wc,) = poll(a.scq)
     # The request itself is not in error, so the Terminate quotes none (RFC 5040 figure 10).
     assert (wc.wr_id, wc.status, wc.vendor_err) == (1, FLUSHED, RDMAP_LOCAL)
-    ends_with(b, RDMAP_LOCAL)
-    ends_with(a, RDMAP_LOCAL)
+    check_ended_with(b, RDMAP_LOCAL)
+    check_ended_with(a, RDMAP_LOCAL)
     gone.close()
-    serves_others(two, a, b)
+    check_others_served(two_device_wire, a, b)
 
 
 @pytest.mark.parametrize("how", GONE)
 def test_memory_that_goes_while_tcp_is_full_fails_the_request_that_sends_it(
-    two: Wire, how: str
+    two_device_wire: Wire, how: str
 ) -> None:
     """The segments are framed and their CRC is computed; only TCP reads the octets later."""
-    peer, b = accept_raw(two, size=4096)
+    peer, b = accept_raw(two_device_wire, size=4096)
     memory = Vanishing(32 << 20, how)
     mr = b.rig.mr(memory.buffer, ALL_ACCESS)
     b.qp.post_send(SendWR(1, WRITE, sg=[mr.sge()], remote=mr.remote()))
     b.qp.post_send(SendWR(2, WRITE, sg=[b.mem.sge(0, 8)], remote=mr.remote()))
-    until(lambda: peer.unread() > 0)
+    until(lambda: peer.unread_octets() > 0)
     assert b.scq.poll(4) == []
-    memory.vanish()
-    peer.drop_all()
+    memory.remove_pages()
+    peer.discard_until_end()
     assert [(w.wr_id, w.status) for w in poll(b.scq, 2)] == [(1, PROT), (2, FLUSHED)]
     b.is_over()
     mr.close()
     memory.close()
     peer.close()
-    serves_others(two, b)
+    check_others_served(two_device_wire, b)
 
 
 # ---- datagrams
@@ -240,7 +242,7 @@ def test_a_datagram_for_memory_that_is_gone_completes_its_receive_with_a_protect
     ah = rig.ah(qp)
     qp.post_recv(RecvWR(1, sg=[mr.sge(PAGE, 1 << 16)]))
     qp.post_recv(RecvWR(2, sg=[mr.sge(0, PAGE)]))
-    memory.vanish(PAGE)
+    memory.remove_pages(PAGE)
     for n in (size, 1):
         qp.post_send(SendWR(9, sg=[out.sge(0, n)], send_flags=0, ah=ah, remote_qpn=qp.qp_num))
     done = poll(qp.rcq, 2)
@@ -264,7 +266,7 @@ def test_a_datagram_from_memory_that_is_gone_is_a_protection_error_and_the_next_
     memory = Vanishing(1 << 17, how)
     mr = rig.mr(memory.buffer)
     pair = Pair(rig)
-    memory.vanish()
+    memory.remove_pages()
     gone = SendWR(1, sg=[mr.sge(0, size)], ah=pair.to_b)
     good = SendWR(2, sg=[pair.out.sge(0, 10)], ah=pair.to_b)
     for requests in ([gone], [good, gone, good]):  # the failing request alone, and in a batch
@@ -287,7 +289,7 @@ def test_a_datagram_from_memory_that_is_gone_is_a_protection_error_and_the_next_
 PROGRAM = """
 import ctypes, faulthandler, os, signal, sys, threading
 sys.path[:0] = {path!r}
-from hostile.peer import accept_raw, serves_others
+from hostile.peer import accept_raw, check_others_served
 from hostile.vanishing import PAGE, Vanishing
 from harness.verbs_harness import ALL_ACCESS, Rig, poll
 from harness.rc_harness import WRITE, Wire
@@ -299,7 +301,7 @@ wire = Wire(rig)
 a, b = wire.connect()
 memory = Vanishing(1 << 16, "unmapped")
 mr = rig.mr(memory.buffer, ALL_ACCESS)
-memory.vanish()
+memory.remove_pages()
 a.post(WRITE, 1, length=100, remote=mr.remote(0, 100))
 a.is_over()
 b.is_over()
@@ -310,7 +312,9 @@ print("alive", flush=True)
 CRASH = "ctypes.string_at(8)"
 
 
-def run(before: str = "", after: str = "", end: str = "") -> subprocess.CompletedProcess[str]:
+def run_program(
+    before: str = "", after: str = "", end: str = ""
+) -> subprocess.CompletedProcess[str]:
     path = [p for p in sys.path if p.endswith("tests")]
     code = PROGRAM.format(path=path, before=before, after=after, end=end)
     return subprocess.run(
@@ -320,14 +324,14 @@ def run(before: str = "", after: str = "", end: str = "") -> subprocess.Complete
 
 @pytest.mark.skipif("SANITIZER" in os.environ, reason="the sanitizer has a handler of its own")
 def test_a_fault_that_is_not_siwarps_still_kills_the_process() -> None:
-    done = run(end=CRASH)
+    done = run_program(end=CRASH)
     assert (done.stdout, done.returncode) == ("alive\n", -signal.SIGSEGV), done.stderr
 
 
 @pytest.mark.skipif("SANITIZER" in os.environ, reason="the sanitizer has a handler of its own")
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_pythons_faulthandler_still_tells_of_a_crash(when: str) -> None:
-    done = run(**{when: "faulthandler.enable()"}, end=CRASH)
+    done = run_program(**{when: "faulthandler.enable()"}, end=CRASH)
     assert (done.stdout, done.returncode) == ("alive\n", -signal.SIGSEGV), done.stderr
     assert "Fatal Python error: Segmentation fault" in done.stderr
 
@@ -339,7 +343,7 @@ def handler(sig, frame):
     os._exit(7)
 signal.signal(signal.SIGSEGV, handler)
 """
-    done = run(before=handler, end="os.kill(os.getpid(), signal.SIGSEGV)\nwhile True: pass")
+    done = run_program(before=handler, end="os.kill(os.getpid(), signal.SIGSEGV)\nwhile True: pass")
     assert (done.stdout, done.returncode) == ("alive\nhandled\n", 7), done.stderr
 
 
@@ -351,7 +355,7 @@ def installed(sig):
     assert libc.sigaction(sig, None, action) == 0
     return action.raw[:8]
 """
-    done = run(
+    done = run_program(
         before=check + "was = [installed(11), installed(7)]",
         after="assert [installed(11), installed(7)] != was",
         end="mr.close(); rig.close(); assert [installed(11), installed(7)] == was; print('same')",
@@ -360,15 +364,15 @@ def installed(sig):
     assert done.returncode == 0
 
 
-def test_the_good_pages_of_a_region_still_work_after_a_fault_in_it(two: Wire) -> None:
-    a, b = two.connect()
+def test_the_good_pages_of_a_region_still_work_after_a_fault_in_it(two_device_wire: Wire) -> None:
+    a, b = two_device_wire.connect()
     gone = Gone(b, "protected")
     a.post(WRITE, 1, length=64, remote=gone.mr.remote(PAGE, 64))
     a.is_over()
     b.is_over()
     a.close()
     b.close()
-    c, d = two.connect()
+    c, d = two_device_wire.connect()
     c.mem.write(pattern(64, 4))
     c.post(WRITE, 1, length=64, remote=gone.mr.remote(0, 64))
     c.post(READ, 2, offset=100, length=64, remote=gone.mr.remote(0, 64), flags=SendFlag.SIGNALED)

@@ -37,25 +37,25 @@ class Trio:
         self.a, self.b, self.c = (Peer(rig, SIZE) for _ in range(3))
         self.memory = Vanishing(SIZE, how)
         self.gone: MR = rig.mr(self.memory.buffer, ALL_ACCESS)
-        self.memory.vanish(PAGE)
+        self.memory.remove_pages(PAGE)
         for one in (self.b, self.c):
-            self.talk(self.a, one)
-            self.talk(one, self.a)
+            self.check_message_arrives(self.a, one)
+            self.check_message_arrives(one, self.a)
 
-    def talk(self, one: Peer, other: Peer, wr_id: int = 50) -> None:
+    def check_message_arrives(self, one: Peer, other: Peer, wr_id: int = 50) -> None:
         """Assert that a message from one queue pair arrives at the other."""
         other.recv(wr_id, 64, SIZE - 64)
         one.send(other, b"still there", 51, offset=SIZE - 64)
         assert one.done()[0].ok
         assert [(w.wr_id, w.byte_len) for w in other.got()] == [(wr_id, 11)]
 
-    def all_talk(self) -> None:
+    def check_all_messages_arrive(self) -> None:
         for one, other in ((self.a, self.b), (self.b, self.a), (self.a, self.c), (self.c, self.a)):
-            self.talk(one, other)
+            self.check_message_arrives(one, other)
 
 
 @pytest.fixture(params=GONE)
-def trio(request: pytest.FixtureRequest) -> Iterator[Trio]:
+def connected_trio(request: pytest.FixtureRequest) -> Iterator[Trio]:
     rig = Rig()
     made = Trio(rig, request.param)
     yield made
@@ -63,11 +63,11 @@ def trio(request: pytest.FixtureRequest) -> Iterator[Trio]:
     made.memory.close()
 
 
-def post(one: Peer, to: Peer, wr_id: int, opcode: WROpcode, *sg: Any, **more: Any) -> None:
+def post_request(one: Peer, to: Peer, wr_id: int, opcode: WROpcode, *sg: Any, **more: Any) -> None:
     one.qp.post_send(SendWR(wr_id, opcode, sg=list(sg), ah=one.ah(to), **more))
 
 
-def to_rts_after_error(one: Peer) -> None:
+def return_to_rts(one: Peer) -> None:
     until(lambda: one.qp.qp_state == QPState.SQE)
     one.qp.modify(QPAttr(qp_state=QPState.RTS))
 
@@ -77,65 +77,69 @@ def to_rts_after_error(one: Peer) -> None:
 
 @pytest.mark.parametrize("opcode", [SEND, WRITE], ids=["send", "write"])
 def test_a_message_from_memory_that_is_gone_is_a_protection_error_and_none_of_it_is_sent(
-    trio: Trio, opcode: WROpcode
+    connected_trio: Trio, opcode: WROpcode
 ) -> None:
-    a, b = trio.a, trio.b
+    a, b = connected_trio.a, connected_trio.b
     b.recv(7, 64)
     remote = None if opcode == SEND else b.into.remote()
-    post(a, b, 1, opcode, trio.gone.sge(PAGE, 100_000), remote=remote)
-    post(a, b, 2, SEND, a.out.sge(0, 4))
+    post_request(a, b, 1, opcode, connected_trio.gone.sge(PAGE, 100_000), remote=remote)
+    post_request(a, b, 2, SEND, a.out.sge(0, 4))
     assert [(w.wr_id, w.status) for w in a.done(2)] == [(1, PROT), (2, FLUSHED)]
-    to_rts_after_error(a)
+    return_to_rts(a)
     a.send(b, b"fine", 3)
     assert a.done()[0].ok
     assert [(w.wr_id, w.byte_len) for w in b.got()] == [(7, 4)]
-    trio.all_talk()
+    connected_trio.check_all_messages_arrive()
 
 
 @pytest.mark.parametrize("whole", [100_000, SIZE // 2], ids=["at once", "by and by"])
 def test_a_message_whose_memory_ends_in_its_middle_is_given_up_and_its_peer_is_not(
-    trio: Trio, whole: int
+    connected_trio: Trio, whole: int
 ) -> None:
     """Earlier messages complete; the partly filled receive is used for the next message."""
-    a, b = trio.a, trio.b
+    a, b = connected_trio.a, connected_trio.b
     b.recv(7, 64)
     b.recv(8)
-    post(a, b, 1, SEND, a.out.sge(SIZE - 64, 10))
-    post(a, b, 2, SEND, a.out.sge(0, whole), trio.gone.sge(0, SIZE // 4))
-    post(a, b, 3, SEND, a.out.sge(0, 10))
+    post_request(a, b, 1, SEND, a.out.sge(SIZE - 64, 10))
+    post_request(a, b, 2, SEND, a.out.sge(0, whole), connected_trio.gone.sge(0, SIZE // 4))
+    post_request(a, b, 3, SEND, a.out.sge(0, 10))
     first, torn, last = a.done(3)
     assert first.wr_id == 1 and first.status in (WCStatus.SUCCESS, FLUSHED)
     assert [(w.wr_id, w.status) for w in (torn, last)] == [(2, PROT), (3, FLUSHED)]
-    to_rts_after_error(a)
-    trio.talk(a, trio.c)
+    return_to_rts(a)
+    connected_trio.check_message_arrives(a, connected_trio.c)
     a.send(b, b"fine", 4, offset=SIZE - 32)
     assert a.done()[0].ok
     assert [(w.wr_id, w.status, w.byte_len) for w in b.got(2)] == [
         (7, WCStatus.SUCCESS, 10),
         (8, WCStatus.SUCCESS, 4),
     ]
-    trio.all_talk()
+    connected_trio.check_all_messages_arrive()
 
 
 @pytest.mark.parametrize("opcode", [READ, ADD], ids=["read", "atomic"])
-def test_who_asks_for_memory_that_is_gone_is_told_so(trio: Trio, opcode: WROpcode) -> None:
-    a, b = trio.a, trio.b
+def test_who_asks_for_memory_that_is_gone_is_told_so(
+    connected_trio: Trio, opcode: WROpcode
+) -> None:
+    a, b = connected_trio.a, connected_trio.b
     length = 8 if opcode == ADD else 100_000
-    post(b, a, 1, opcode, b.out.sge(0, length), remote=trio.gone.remote(PAGE, length))
+    post_request(
+        b, a, 1, opcode, b.out.sge(0, length), remote=connected_trio.gone.remote(PAGE, length)
+    )
     (wc,) = b.done()
     assert (wc.wr_id, wc.status) == (1, WCStatus.REM_OP_ERR)
     assert (a.qp.qp_state, b.qp.qp_state) == (QPState.RTS, QPState.RTS)
     b.rdma(a, opcode, 8, 2)
     assert b.done()[0].ok
-    trio.all_talk()
+    connected_trio.check_all_messages_arrive()
 
 
 @pytest.mark.clause("DGRAM-RDV-8")
 def test_the_error_message_about_a_read_of_memory_that_is_gone_quotes_the_request(
-    trio: Trio,
+    connected_trio: Trio,
 ) -> None:
-    with stranger(trio.a) as s:
-        there = trio.gone.remote(PAGE, 8)
+    with stranger(connected_trio.a) as s:
+        there = connected_trio.gone.remote(PAGE, 8)
         bad = s.read(8, 0, src_stag=there.rkey, src_to=there.addr)
         s.put(bad)
         head, octets = s.pull()
@@ -151,10 +155,10 @@ def test_the_error_message_about_a_read_of_memory_that_is_gone_quotes_the_reques
 
 @pytest.mark.parametrize("size", [1, 5000, 300_000])
 def test_a_receive_whose_memory_is_gone_is_a_protection_error_and_the_next_one_serves(
-    trio: Trio, size: int
+    connected_trio: Trio, size: int
 ) -> None:
-    a, b = trio.a, trio.b
-    a.qp.post_recv(RecvWR(7, sg=[trio.gone.sge(PAGE, SIZE // 2)]))
+    a, b = connected_trio.a, connected_trio.b
+    a.qp.post_recv(RecvWR(7, sg=[connected_trio.gone.sge(PAGE, SIZE // 2)]))
     a.recv(8)
     b.send(a, bytes(size), 1)
     b.send(a, b"fine", 2, offset=SIZE - 32)
@@ -166,32 +170,34 @@ def test_a_receive_whose_memory_is_gone_is_a_protection_error_and_the_next_one_s
     assert first.status in (WCStatus.SUCCESS, WCStatus.REM_OP_ERR) and second.ok
     if first.ok:
         assert until(b.qp.errors)[0].origin == ErrorOrigin.REPORTED
-    trio.all_talk()
+    connected_trio.check_all_messages_arrive()
 
 
-def test_a_write_to_memory_that_is_gone_is_told_to_who_wrote(trio: Trio) -> None:
-    a, b = trio.a, trio.b
-    post(b, a, 1, WRITE, b.out.sge(0, 100_000), remote=trio.gone.remote(PAGE, 100_000))
+def test_a_write_to_memory_that_is_gone_is_told_to_who_wrote(connected_trio: Trio) -> None:
+    a, b = connected_trio.a, connected_trio.b
+    post_request(
+        b, a, 1, WRITE, b.out.sge(0, 100_000), remote=connected_trio.gone.remote(PAGE, 100_000)
+    )
     (wc,) = b.done()
     if wc.ok:  # the complete message was acknowledged before the report arrived
         assert until(b.qp.errors)[0].origin == ErrorOrigin.REPORTED
     else:
         assert wc.status == WCStatus.REM_OP_ERR
     assert until(a.qp.errors)[0].origin == ErrorOrigin.FOUND
-    trio.all_talk()
+    connected_trio.check_all_messages_arrive()
 
 
 @pytest.mark.parametrize("opcode", [READ, ADD], ids=["read", "atomic"])
 def test_an_answer_whose_place_is_gone_is_a_protection_error_and_further_ones_come(
-    trio: Trio, opcode: WROpcode
+    connected_trio: Trio, opcode: WROpcode
 ) -> None:
-    a, b = trio.a, trio.b
+    a, b = connected_trio.a, connected_trio.b
     b.into.view[:8] = bytes(8)
     length = 8 if opcode == ADD else 100_000
     for turn in range(3):
         there = b.into.remote(64, length)
-        post(a, b, 1, opcode, trio.gone.sge(PAGE, length), remote=there)
+        post_request(a, b, 1, opcode, connected_trio.gone.sge(PAGE, length), remote=there)
         a.rdma(b, opcode, 8, 2, compare_add=1)
         assert [(w.wr_id, w.status) for w in a.done(2)] == [(1, PROT), (2, WCStatus.SUCCESS)], turn
     assert a.qp.qp_state == QPState.RTS
-    trio.all_talk()
+    connected_trio.check_all_messages_arrive()

@@ -15,11 +15,11 @@ from collections import Counter
 from pathlib import Path
 
 from harness.verbs_harness import LIMIT, Rig, counter, pattern, until
-from hostile.mutate import worse
+from hostile.mutate import mutate_octets
 from hostile.peer import HELLO, RawPeer, request_frame
-from hostile.target import CANARY, END, PAGE, RECEIVES, SOURCE, WRITES, Target, open_files
-from hostile.test_hostile_datagrams import DROPS, QKEY, RECV, verdict
-from hostile.test_hostile_frames import verdict_on_request
+from hostile.target import CANARY, END, PAGE, RECEIVES, SOURCE, WRITES, Target, open_file_count
+from hostile.test_hostile_datagrams import DROPS, QKEY, RECV, expected_datagram_outcome
+from hostile.test_hostile_frames import expected_request_outcome
 from scapy.packet import Raw
 from scapy.utils import rdpcap
 
@@ -59,12 +59,12 @@ class Input:
         self.path = folder / f"hostile-input-{SEED}-{kind}.bin"
         self.file = self.path.open("w+b", buffering=0)
 
-    def hold(self, octets: bytes) -> bytes:
+    def save_input(self, octets: bytes) -> bytes:
         os.pwrite(self.file.fileno(), self.kind.encode() + b"\n" + octets, 0)
         os.ftruncate(self.file.fileno(), len(self.kind) + 1 + len(octets))
         return octets
 
-    def blame(self, number: int, error: BaseException) -> AssertionError:
+    def keep_failed_input(self, number: int, error: BaseException) -> AssertionError:
         kept = self.folder / f"hostile-input-{SEED}-{self.kind}-{number}.bin"
         kept.write_bytes(self.path.read_bytes())
         return AssertionError(
@@ -89,9 +89,9 @@ class LiveRc:
         self.scq: CQ = rig.cq(256)
         self.rcq: CQ = rig.cq(256)
         self.qp: QP = rig.qp(scq=self.scq, rcq=self.rcq, qp_type=QPType.RC)
-        self.files = open_files()
+        self.files = open_file_count()
 
-    def sound(self) -> list[list[bytes]]:
+    def valid_streams(self) -> list[list[bytes]]:
         """Return valid streams as lists of segments, and recorded streams that are not
         valid here.
         """
@@ -113,9 +113,9 @@ class LiveRc:
             [read, write / Raw(pattern(9)), first, rest, end],
             [first, rest, answer],
         ]
-        return [[bytes(s) for s in stream] for stream in ours] + recorded()
+        return [[bytes(s) for s in stream] for stream in ours] + recorded_streams()
 
-    def feed(self, octets: bytes) -> None:
+    def send_and_check(self, octets: bytes) -> None:
         """Open a connection on which the peer sends these octets after a valid start-up, and then
         leaves.
         """
@@ -129,9 +129,9 @@ class LiveRc:
             self.qp.post_recv(RecvWR(i, sg=[self.target.mr.sge(RECEIVES + 200 * i, 200)]))
         cm_id.accept()
         peer.sock.shutdown(socket.SHUT_WR)
-        said = peer.rest()
+        said = peer.read_until_end()
         until(lambda: self.scq.poll(64) == [] and self.qp.qp_state == QPState.ERR)
-        self.answered_soundly(said)
+        self.check_replies(said)
         peer.close()
         while event.type != CMEventType.DISCONNECTED:
             found = wire.p_channel.get_event(LIMIT)
@@ -141,7 +141,7 @@ class LiveRc:
         self.qp.modify(QPAttr(qp_state=QPState.RESET))
         self.rcq.poll(64)
 
-    def answered_soundly(self, octets: bytes) -> None:
+    def check_replies(self, octets: bytes) -> None:
         """Assert that siwarp sent a Reply and valid FPDUs, and as the last one at most one
         Terminate with known numbers.
         """
@@ -155,19 +155,19 @@ class LiveRc:
                 assert i == len(frames.fpdus) - 1
                 assert (t.layer, t.etype, t.code) in TERM_CODES or (t.layer, t.etype) == (0, 0)
 
-    def canaries(self) -> None:
+    def check_canaries(self) -> None:
         """Assert that only memory that the peer may write has changed."""
         before, after = self.target.all[:PAGE], self.target.all[PAGE + END :]
         assert set(before) == set(after) == {CANARY}
-        self.target.reset()
-        self.target.unharmed()
+        self.target.reset_memory()
+        self.target.check_unharmed()
 
     def close(self) -> None:
-        until(lambda: self.target.good.scq.poll(1) == [] and open_files() == self.files)
+        until(lambda: self.target.good.scq.poll(1) == [] and open_file_count() == self.files)
         self.target.close()
 
 
-def recorded() -> list[list[bytes]]:
+def recorded_streams() -> list[list[bytes]]:
     """Return the segments that Linux's own stack sent as an initiator, one list for each stream."""
     found = []
     for path in sorted((Path(__file__).parent.parent / "captures").glob("*.pcap")):
@@ -178,35 +178,37 @@ def recorded() -> list[list[bytes]]:
     return found
 
 
-def framed(r: random.Random, segments: list[bytes]) -> bytes:
+def mutated_stream(r: random.Random, segments: list[bytes]) -> bytes:
     """Return a stream with one mutation: within a segment, with a correct CRC, or at any octet."""
     segments = list(segments)
     if r.random() < 0.6:
         i = r.randrange(len(segments))
         way = r.random()
         if way < 0.8:
-            segments[i] = worse(r, segments[i], r.choice((1, 1, 2)))
+            segments[i] = mutate_octets(r, segments[i], r.choice((1, 1, 2)))
         elif way < 0.9:
             segments.insert(i, segments[i])
         else:
             r.shuffle(segments)
         return b"".join(bytes(FPDU(ulpdu=Raw(s[: 1 << 15]))) for s in segments)
-    return worse(r, b"".join(bytes(FPDU(ulpdu=Raw(s))) for s in segments), r.choice((1, 1, 2, 4)))
+    return mutate_octets(
+        r, b"".join(bytes(FPDU(ulpdu=Raw(s))) for s in segments), r.choice((1, 1, 2, 4))
+    )
 
 
 def test_mutated_streams(build_dir: Path) -> None:
     r = random.Random(f"rc {SEED}")
     hand, live = Input(build_dir, "rc"), LiveRc()
-    sound = live.sound()
+    sound = live.valid_streams()
     assert len(sound) > 4, "the recorded ones are missing"
     for i in range(RC):
         try:
-            live.feed(hand.hold(framed(r, r.choice(sound))))
+            live.send_and_check(hand.save_input(mutated_stream(r, r.choice(sound))))
             if i % 100 == 99:
-                live.canaries()
+                live.check_canaries()
         except (AssertionError, OSError) as e:
-            raise hand.blame(i, e) from e
-    live.canaries()
+            raise hand.keep_failed_input(i, e) from e
+    live.check_canaries()
     live.close()
     hand.close()
 
@@ -219,30 +221,30 @@ class LiveListener:
 
     def __init__(self) -> None:
         self.target = Target()
-        self.files = open_files()
+        self.files = open_file_count()
 
-    def feed(self, octets: bytes) -> None:
+    def send_and_check(self, octets: bytes) -> None:
         wire = self.target.wire
-        want = verdict_on_request(octets) if len(octets) >= 20 else "short"
+        want = expected_request_outcome(octets) if len(octets) >= 20 else "short"
         peer = RawPeer(socket.create_connection(wire.address, timeout=LIMIT))
         with contextlib.suppress(ConnectionError):
             peer.send(octets)
         if want == "request":
             event = wire.request()
             event.id.reject()
-            assert peer.reply().r
+            assert peer.read_reply().r
             event.id.close()
         else:
             with contextlib.suppress(OSError):  # the socket may be closed already
                 peer.sock.shutdown(socket.SHUT_WR)
-            said = peer.rest()
+            said = peer.read_until_end()
             assert (MPAReply(said).r == 1) if want == "rejected" else said == b"", said
             assert wire.p_channel.get_event(0) is None
         peer.close()
 
     def close(self) -> None:
-        until(lambda: self.target.good.scq.poll(1) == [] and open_files() == self.files)
-        self.target.unharmed()
+        until(lambda: self.target.good.scq.poll(1) == [] and open_file_count() == self.files)
+        self.target.check_unharmed()
         self.target.close()
 
 
@@ -257,9 +259,11 @@ def test_mutated_requests(build_dir: Path) -> None:
     ]
     for i in range(STARTUP):
         try:
-            live.feed(hand.hold(worse(r, r.choice(sound), r.choice((1, 1, 2)))))
+            live.send_and_check(
+                hand.save_input(mutate_octets(r, r.choice(sound), r.choice((1, 1, 2))))
+            )
         except (AssertionError, OSError) as e:
-            raise hand.blame(i, e) from e
+            raise hand.keep_failed_input(i, e) from e
     live.close()
     hand.close()
 
@@ -282,29 +286,29 @@ class LiveUd:
         )
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.posted = 0
-        self.before = self.counts()
+        self.before = self.drop_counts()
 
-    def counts(self) -> Counter[str]:
+    def drop_counts(self) -> Counter[str]:
         return Counter({name: counter(name) for name in DROPS})
 
-    def feed(self, datagrams: list[bytes]) -> None:
+    def send_and_check(self, datagrams: list[bytes]) -> None:
         """Assert that each datagram is delivered or dropped exactly as its octets require."""
         for _ in range(self.posted, 100):
             self.qp.post_recv(RecvWR(5, sg=[self.mr.sge(0, RECV)]))
-        want = Counter(verdict(d) for d in datagrams)
+        want = Counter(expected_datagram_outcome(d) for d in datagrams)
         for d in datagrams:
             self.sock.sendto(d, self.qp.addr)
         found: list[int] = []
 
-        def all_here() -> bool:
+        def all_accounted_for() -> bool:
             found.extend(w.byte_len for w in self.qp.rcq.poll(64))
-            grown = self.counts() - self.before
+            grown = self.drop_counts() - self.before
             # A datagram that is too long increments the counter and also completes a receive.
             return len(found) + sum(grown.values()) - grown["drop_too_long"] == len(datagrams)
 
-        until(all_here)
-        grown = self.counts() - self.before
-        self.before = self.counts()
+        until(all_accounted_for)
+        grown = self.drop_counts() - self.before
+        self.before = self.drop_counts()
         self.posted = 100 - len(found)
         too_long = want.pop("too long", 0)
         assert len(found) == want.pop("delivered", 0) + too_long
@@ -316,7 +320,7 @@ class LiveUd:
         self.rig.close()
 
 
-def sealed(octets: bytes) -> bytes:
+def append_crc(octets: bytes) -> bytes:
     return octets + crc32c(octets).to_bytes(4, "little")
 
 
@@ -333,18 +337,18 @@ def test_mutated_datagrams(build_dir: Path) -> None:
         for _ in range(min(50, UD - start)):
             one = r.choice(sound)
             if r.random() < 0.7:
-                batch.append(sealed(worse(r, one[:-4], r.choice((1, 1, 2)))))
+                batch.append(append_crc(mutate_octets(r, one[:-4], r.choice((1, 1, 2)))))
             else:
-                batch.append(worse(r, one))
+                batch.append(mutate_octets(r, one))
         try:
-            live.feed([hand.hold(d) for d in batch])
+            live.send_and_check([hand.save_input(d) for d in batch])
         except (AssertionError, OSError):  # find the input that failed
             for i, d in enumerate(batch):
-                live.before = live.counts()
+                live.before = live.drop_counts()
                 try:
-                    live.feed([hand.hold(d)])
+                    live.send_and_check([hand.save_input(d)])
                 except (AssertionError, OSError) as e:
-                    raise hand.blame(start + i, e) from e
+                    raise hand.keep_failed_input(start + i, e) from e
             raise
     live.close()
     hand.close()
@@ -364,9 +368,9 @@ def test_inputs_that_once_did_harm_do_none() -> None:
             if to != kind:
                 continue
             if isinstance(live, LiveUd):
-                live.feed([octets])
+                live.send_and_check([octets])
             else:
-                live.feed(octets)
+                live.send_and_check(octets)
         live.close()
 
 

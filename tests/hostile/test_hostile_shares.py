@@ -42,13 +42,13 @@ class Attacker(Stranger):
         super().__init__(SimpleNamespace(qp=SimpleNamespace(addr=to)), host=source)  # type: ignore[arg-type]
         self.meet()
 
-    def send(self, octets: bytes, **fields: Any) -> None:
+    def send_segment(self, octets: bytes, **fields: Any) -> None:
         """Send one segment of a message and ignore all replies."""
         body = self.untagged(Opcode.SEND, octets, **fields)
         self.say(RDType.DATA, psn=self.psn[0], body=body, credit=max(self.credit, 0))
         self.psn[0] += 1
 
-    def live(self) -> None:
+    def send_sign_of_life(self) -> None:
         """Send a datagram that shows that the attacker is alive."""
         if self.credit >= 0:
             self.say(RDType.PROBE, credit=self.credit)
@@ -60,7 +60,9 @@ class Attacker(Stranger):
 
 
 @contextlib.contextmanager
-def crowd(n: int, to: Address, source: str, credit: int = 4096) -> Iterator[list[Attacker]]:
+def connected_attackers(
+    n: int, to: Address, source: str, credit: int = 4096
+) -> Iterator[list[Attacker]]:
     """Create this number of attackers."""
     with contextlib.ExitStack() as stack:
         made = []
@@ -72,56 +74,56 @@ def crowd(n: int, to: Address, source: str, credit: int = 4096) -> Iterator[list
         yield made
 
 
-def takes_no_answers(attackers: list[Attacker]) -> None:
+def send_without_acknowledging(attackers: list[Attacker]) -> None:
     """Send requests, and acknowledge no answers."""
     for one in attackers:
         for _ in range(max(1, 150 // len(attackers))):
-            one.send(b"Question")
+            one.send_segment(b"Question")
 
 
-def stops_in_messages(attackers: list[Attacker]) -> None:
+def send_partial_messages(attackers: list[Attacker]) -> None:
     """Begin a message, and do not complete it."""
     for one in attackers:
-        one.send(b"Q" + bytes(500), l=0)
+        one.send_segment(b"Q" + bytes(500), l=0)
 
 
-def leaves_gaps(attackers: list[Attacker]) -> None:
+def send_after_gap(attackers: list[Attacker]) -> None:
     """Send segments after a segment that is never sent."""
     for one in attackers:
         one.psn[0] += 1
         for _ in range(40):
-            one.send(b"Q" + bytes(1000))
+            one.send_segment(b"Q" + bytes(1000))
 
 
 #: For each attack: its function, the number of attackers, and the credit that they grant.
 ATTACKS: dict[str, tuple[Callable[[list[Attacker]], None], int, int]] = {
-    "no credit": (takes_no_answers, 1, 0),
-    "no acknowledgement": (takes_no_answers, 1, 4096),
-    "no credit of many": (takes_no_answers, 70, 0),
-    "no credit for one answer each": (takes_no_answers, 200, 0),
-    "not ready for one answer each": (takes_no_answers, 200, -1),
-    "no credit at 300 addresses": (takes_no_answers, 300, 0),
-    "half a message": (stops_in_messages, 70, 4096),
-    "a gap": (leaves_gaps, 60, 4096),
+    "no credit": (send_without_acknowledging, 1, 0),
+    "no acknowledgement": (send_without_acknowledging, 1, 4096),
+    "no credit of many": (send_without_acknowledging, 70, 0),
+    "no credit for one answer each": (send_without_acknowledging, 200, 0),
+    "not ready for one answer each": (send_without_acknowledging, 200, -1),
+    "no credit at 300 addresses": (send_without_acknowledging, 300, 0),
+    "half a message": (send_partial_messages, 70, 4096),
+    "a gap": (send_after_gap, 60, 4096),
 }
 everywhere = pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.9"])
 each_attack = pytest.mark.parametrize("attack", ATTACKS)
 
 
 @contextlib.contextmanager
-def attacked(attack: str, to: Address, source: str) -> Iterator[None]:
+def under_attack(attack: str, to: Address, source: str) -> Iterator[None]:
     """Run the attack; the attackers send signs of life periodically, as live peers do."""
     do, n, credit = ATTACKS[attack]
-    with crowd(n, to, source, credit) as attackers:
+    with connected_attackers(n, to, source, credit) as attackers:
         do(attackers)
         over = threading.Event()
 
-        def live() -> None:
+        def send_signs_of_life() -> None:
             while not over.wait(0.2):
                 for one in attackers:
-                    one.live()
+                    one.send_sign_of_life()
 
-        thread = threading.Thread(target=live)
+        thread = threading.Thread(target=send_signs_of_life)
         thread.start()
         try:
             yield
@@ -142,7 +144,7 @@ def test_a_ping_server_serves_a_good_client_meanwhile(attack: str, source: str) 
         ),
     ):
         to = ("127.0.0.1", port)
-        with attacked(attack, to, source):
+        with under_attack(attack, to, source):
             for _ in range(3):
                 began = time.monotonic()
                 with Pinger(to, "rd", "send", 64) as pinger:
@@ -154,17 +156,17 @@ def test_a_ping_server_serves_a_good_client_meanwhile(attack: str, source: str) 
 @everywhere
 @each_attack
 def test_a_server_of_aio_serves_a_good_client_meanwhile(attack: str, source: str) -> None:
-    async def serve(end: aio.RDEndpoint) -> None:
+    async def echo_messages(end: aio.RDEndpoint) -> None:
         tasks = set()
         async for asked in end:
             task = asyncio.ensure_future(end.send(asked.data, asked.source))
             tasks.add(task)
             task.add_done_callback(lambda t: (tasks.discard(t), t.cancelled() or t.exception()))
 
-    async def run() -> None:
+    async def run_good_clients() -> None:
         async with aio.open_rd(qkey=QKEY) as end:
-            serving = asyncio.ensure_future(serve(end))
-            block = attacked(attack, end.address, source)
+            serving = asyncio.ensure_future(echo_messages(end))
+            block = under_attack(attack, end.address, source)
             await asyncio.to_thread(block.__enter__)
             try:
                 for i in range(3):
@@ -177,7 +179,7 @@ def test_a_server_of_aio_serves_a_good_client_meanwhile(attack: str, source: str
                 await asyncio.to_thread(block.__exit__, None, None, None)
                 serving.cancel()
 
-    asyncio.run(run())
+    asyncio.run(run_good_clients())
 
 
 @pytest.mark.clause("DGRAM-MEET-7")
@@ -208,8 +210,8 @@ def test_a_loan_in_use_outlasts_greedy_sources_and_a_good_client_is_lent_some() 
         pinger = stack.enter_context(Pinger(to, "rd", "write", 64))
         assert pinger.ping(0)
         for i in range(5):
-            for one in stack.enter_context(crowd(8, to, f"127.0.2.{1 + i}")):
-                one.send(asked)
+            for one in stack.enter_context(connected_attackers(8, to, f"127.0.2.{1 + i}")):
+                one.send_segment(asked)
         assert [pinger.ping(i) for i in range(1, 6)] == [True] * 5
         began = time.monotonic()
         another = stack.enter_context(Pinger(to, "rd", "write", 64))
@@ -228,10 +230,10 @@ def test_who_asks_a_ping_server_for_much_memory_again_and_again_delays_nobody(op
         ),
     ):
         to = ("127.0.0.1", port)
-        with crowd(2, to, "127.0.0.9") as attackers:
+        with connected_attackers(2, to, "127.0.0.9") as attackers:
             for one in attackers:
                 for _ in range(20):
-                    one.send(asked)
+                    one.send_segment(asked)
         began = time.monotonic()
         with Pinger(to, "rd", "send", 64) as pinger:
             assert pinger.ping(0)
@@ -251,7 +253,7 @@ def test_spoofed_questions_to_a_slow_program_delay_no_honest_client(rate: int) -
     qp = ends.qp()
     over = threading.Event()
 
-    def serve() -> None:
+    def answer_slowly() -> None:
         while not over.is_set():
             event = ends.answering.get_event(0.05)
             if event is not None:
@@ -259,14 +261,14 @@ def test_spoofed_questions_to_a_slow_program_delay_no_honest_client(rate: int) -
                 ends.accept(event, qp)
                 event.id.close()
 
-    def spoof() -> None:
+    def send_spoofed_questions() -> None:
         for number in range(1 << 32, 1 << 33):
             if over.wait(1 / rate):
                 return
             with plain(f"127.1.{number >> 8 & 127}.{1 + number % 250}") as sock:
                 sock.sendto(question(number), ends.door.local_addr)
 
-    threads = [threading.Thread(target=one) for one in (serve, spoof)]
+    threads = [threading.Thread(target=one) for one in (answer_slowly, send_spoofed_questions)]
     for thread in threads:
         thread.start()
     try:

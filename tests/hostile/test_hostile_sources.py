@@ -15,17 +15,17 @@ from siwarp.verbs import QP, QPType, RecvWR, SourceDrops
 
 
 @pytest.fixture
-def rig() -> Iterator[Rig]:
+def verbs_device() -> Iterator[Rig]:
     made = Rig()
     yield made
     made.close()
 
 
-def datagram(octets: bytes = b"x", qkey: int = 0) -> bytes:
+def ud_datagram(octets: bytes = b"x", qkey: int = 0) -> bytes:
     return bytes(UDDatagram(segment=DDPDatagram(q_key=qkey) / Raw(octets)))
 
 
-def flood(qp: QP, source: str, n: int, ports: int = 1) -> None:
+def flood_queue_pair(qp: QP, source: str, n: int, ports: int = 1) -> None:
     """Send this number of datagrams from one address, and wait until each was dropped."""
     socks = []
     for _ in range(ports):
@@ -34,39 +34,39 @@ def flood(qp: QP, source: str, n: int, ports: int = 1) -> None:
         socks.append(s)
     before = counter("drop_no_buffer")
     for i in range(n):
-        socks[i % ports].sendto(datagram(), qp.addr)
+        socks[i % ports].sendto(ud_datagram(), qp.addr)
     until(lambda: qp.rcq.poll(1) == [] and counter("drop_no_buffer") == before + n)
     for s in socks:
         s.close()
 
 
-def test_each_source_has_its_own_count_whatever_port_it_sends_from(rig: Rig) -> None:
-    qp = rig.ud(addr=("127.0.0.1", 0))
+def test_each_source_has_its_own_count_whatever_port_it_sends_from(verbs_device: Rig) -> None:
+    qp = verbs_device.ud(addr=("127.0.0.1", 0))
     assert qp.drops() == []
-    flood(qp, "127.0.0.2", 3)
-    flood(qp, "127.0.0.3", 40, ports=4)
-    flood(qp, "127.0.0.2", 2)
+    flood_queue_pair(qp, "127.0.0.2", 3)
+    flood_queue_pair(qp, "127.0.0.3", 40, ports=4)
+    flood_queue_pair(qp, "127.0.0.2", 2)
     assert qp.drops() == [SourceDrops("127.0.0.3", 40, 0), SourceDrops("127.0.0.2", 5, 0)]
 
 
 def test_what_finds_a_receive_or_has_the_wrong_key_is_not_counted_against_its_source(
-    rig: Rig,
+    verbs_device: Rig,
 ) -> None:
-    qp = rig.ud(addr=("127.0.0.1", 0), qkey=7)
-    mr = rig.mr(bytearray(64))
+    qp = verbs_device.ud(addr=("127.0.0.1", 0), qkey=7)
+    mr = verbs_device.mr(bytearray(64))
     qp.post_recv(RecvWR(1, sg=[mr.sge()]))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s, counted("drop_qkey", 1):
-        s.sendto(datagram(qkey=8), qp.addr)
-        s.sendto(datagram(qkey=7), qp.addr)
+        s.sendto(ud_datagram(qkey=8), qp.addr)
+        s.sendto(ud_datagram(qkey=7), qp.addr)
         assert poll(qp.rcq)[0].ok
     assert qp.drops() == []
 
 
-def test_more_sources_than_are_kept_do_not_hide_the_one_that_floods(rig: Rig) -> None:
-    qp = rig.ud(addr=("127.0.0.1", 0))
-    flood(qp, "127.0.0.99", 100)
+def test_more_sources_than_are_kept_do_not_hide_the_one_that_floods(verbs_device: Rig) -> None:
+    qp = verbs_device.ud(addr=("127.0.0.1", 0))
+    flood_queue_pair(qp, "127.0.0.99", 100)
     for i in range(60):
-        flood(qp, f"127.0.1.{i + 1}", 1)
+        flood_queue_pair(qp, f"127.0.1.{i + 1}", 1)
     found = qp.drops()
     assert len(found) == 32
     assert found[0] == SourceDrops("127.0.0.99", 100, 0)
@@ -74,16 +74,16 @@ def test_more_sources_than_are_kept_do_not_hide_the_one_that_floods(rig: Rig) ->
     assert all(d.over < d.drops for d in found)
 
 
-def test_ipv6_sources_are_told_too(rig: Rig) -> None:
-    qp = rig.ud(addr=("::1", 0))
+def test_ipv6_sources_are_told_too(verbs_device: Rig) -> None:
+    qp = verbs_device.ud(addr=("::1", 0))
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as s, counted("drop_no_buffer", 1):
-        s.sendto(datagram(), qp.addr)
+        s.sendto(ud_datagram(), qp.addr)
         until(lambda: qp.rcq.poll(1) == [] and qp.drops())
     assert qp.drops() == [SourceDrops("::1", 1, 0)]
 
 
-def test_a_connected_queue_pair_has_no_such_table(rig: Rig) -> None:
-    a, b = Wire(rig).connect()
+def test_a_connected_queue_pair_has_no_such_table(verbs_device: Rig) -> None:
+    a, b = Wire(verbs_device).connect()
     assert a.qp.qp_type == QPType.RC
     assert refused(a.qp.drops) == 22
     a.close()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from harness.rc_harness import SEND, End, Wire, plain_listener
 from harness.verbs_harness import Rig, counted, counter, pattern, poll, until
-from hostile.peer import HELLO, RawPeer, accept_raw, dial_raw, request_frame, serves_others
+from hostile.peer import HELLO, RawPeer, accept_raw, check_others_served, connect_raw, request_frame
 from pace import scale_limit
 
 from siwarp._siwarp import ffi, lib
@@ -23,7 +23,7 @@ REQUEST = bytes(request_frame())
 
 
 @contextlib.contextmanager
-def setting(**values: int) -> Iterator[None]:
+def changed_settings(**values: int) -> Iterator[None]:
     """Change settings for the duration of the block."""
     names = [ffi.string(lib.siw_setting_name(i)).decode() for i in range(lib.siw_settings_count())]
     before = {n: int(lib.siw_setting_value(names.index(n))) for n in values}
@@ -44,16 +44,16 @@ def wire() -> Iterator[Wire]:
 
 
 @contextlib.contextmanager
-def impatient(**values: int) -> Iterator[Wire]:
+def listener_with_settings(**values: int) -> Iterator[Wire]:
     """Provide a listener on a separate device, opened with these settings."""
-    with setting(**values):
+    with changed_settings(**values):
         rig = Rig()
         yield Wire(rig)
         rig.close()
 
 
 @contextlib.contextmanager
-def quiet(seconds: float = 0.4, share: float = 0.35) -> Iterator[None]:
+def check_cpu_is_idle(seconds: float = 0.4, share: float = 0.35) -> Iterator[None]:
     """Assert that this process uses little CPU time in the block and for some time after it.
 
     A thread that spins uses all of the CPU time; the limit leaves room for a slow machine's timer
@@ -67,7 +67,7 @@ def quiet(seconds: float = 0.4, share: float = 0.35) -> Iterator[None]:
     assert used < share * seconds, f"{used:.2f} s of CPU in {seconds} s of doing nothing"
 
 
-def many(address: tuple[str, int], n: int, source: str | None = None) -> list[RawPeer]:
+def connect_many(address: tuple[str, int], n: int, source: str | None = None) -> list[RawPeer]:
     """Return TCP connections to a listener, as many as its kernel queue permits."""
     made = []
     for _ in range(n):
@@ -82,7 +82,7 @@ def many(address: tuple[str, int], n: int, source: str | None = None) -> list[Ra
     return made
 
 
-def closed(peers: list[RawPeer]) -> int:
+def count_closed(peers: list[RawPeer]) -> int:
     """Return how many of these peers were closed by the other end."""
     n = 0
     for p in peers:
@@ -101,40 +101,40 @@ def closed(peers: list[RawPeer]) -> int:
 
 
 def test_silent_connections_cost_no_cpu(wire: Wire) -> None:
-    peers = many(wire.address, 50)
-    with quiet():
+    peers = connect_many(wire.address, 50)
+    with check_cpu_is_idle():
         pass
-    serves_others(wire)
+    check_others_served(wire)
     for p in peers:
         p.close()
 
 
 def test_requests_nobody_takes_cost_no_cpu_at_the_cap_and_beyond(wire: Wire) -> None:
-    with setting(max_requests=8, source_share=100):
+    with changed_settings(max_requests=8, source_share=100):
         capped = Wire(wire.active)
     before = counter("startups_paused")
-    peers = many(capped.address, 20)
+    peers = connect_many(capped.address, 20)
     for p in peers:
         p.send(REQUEST)
     until(lambda: counter("startups_paused") > before)
-    with quiet():
+    with check_cpu_is_idle():
         pass
     # All requests are served in the end: those beyond the limit wait.
     for _ in range(20):
         request = capped.request()
         request.id.reject()
         request.id.close()
-    assert all(p.reply().r for p in peers)
+    assert all(p.read_reply().r for p in peers)
     for p in peers:
         p.close()
-    serves_others(capped)
+    check_others_served(capped)
 
 
 @pytest.mark.parametrize("octets", [4096, 1 << 20])
 def test_a_peer_that_talks_before_our_reply_costs_no_cpu_and_is_heard_after_it(
     wire: Wire, octets: int
 ) -> None:
-    peer = dial_raw(wire.address)
+    peer = connect_raw(wire.address)
     peer.send(REQUEST, HELLO)
     send = FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / pattern(1000))
     early = bytes(send)
@@ -146,7 +146,7 @@ def test_a_peer_that_talks_before_our_reply_costs_no_cpu_and_is_heard_after_it(
         while sent < octets:
             sent += peer.sock.send(nothing[sent % len(nothing) :])
     request = wire.request()
-    with quiet():
+    with check_cpu_is_idle():
         pass
     end = End(wire.passive, request.id, wire.p_channel, size=1 << 12)
     end.recv(1, 0, 1000)
@@ -168,11 +168,11 @@ def test_a_started_connection_whose_event_nobody_takes_costs_no_cpu(wire: Wire) 
     a = End(wire.active, CMID(wire.a_channel), wire.a_channel, size=4096)
     a.id.connect(listener.getsockname())
     peer = RawPeer(listener.accept()[0])
-    peer.exactly(20 + 4)
+    peer.read_exactly(20 + 4)
     reply = MPAReply(rev=2, c=1, s=1, ird=4, ord=4)
     send = FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / pattern(64))
     peer.send(reply, send)
-    with quiet():
+    with check_cpu_is_idle():
         pass
     a.recv(1, 0, 64)
     assert a.event().type == CMEventType.ESTABLISHED
@@ -191,7 +191,7 @@ def test_a_connected_peer_that_is_silent_half_way_through_an_fpdu_costs_no_cpu(w
     for upto in (1, 2, 19, 9000, len(fpdu)):
         peer.send(fpdu[done:upto])
         done = upto
-        with quiet(0.15, 0.6):
+        with check_cpu_is_idle(0.15, 0.6):
             pass
     assert poll(end.rcq)[0].ok and end.mem.read(20_000) == pattern(20_000)
     peer.close()
@@ -209,7 +209,7 @@ def test_a_peer_that_leaves_at_any_stage_leaves_nothing_behind(
 ) -> None:
     frame = bytes(request_frame(private_data=b"x" * 8))
     if isinstance(octets, int):
-        peer = dial_raw(wire.address)
+        peer = connect_raw(wire.address)
         peer.send(frame[:octets])
         peer.close(reset)
     else:
@@ -226,7 +226,7 @@ def test_a_peer_that_leaves_at_any_stage_leaves_nothing_behind(
         if octets != "fpdu":
             assert poll(end.rcq)[0].status == WCStatus.WR_FLUSH_ERR
         end.close()
-    serves_others(wire)
+    check_others_served(wire)
 
 
 def test_a_peer_that_shuts_its_sending_side_gets_what_is_on_its_way(wire: Wire) -> None:
@@ -235,67 +235,69 @@ def test_a_peer_that_shuts_its_sending_side_gets_what_is_on_its_way(wire: Wire) 
     end.post(SEND, 1, length=1 << 16)
     assert poll(end.scq)[0].ok
     peer.sock.shutdown(socket.SHUT_WR)
-    fpdus = split_stream(peer.rest()).fpdus
+    fpdus = split_stream(peer.read_until_end()).fpdus
     assert b"".join(bytes(f.ulpdu.payload) for f in fpdus) == pattern(1 << 16)
     assert end.event().type == CMEventType.DISCONNECTED
     end.is_over()
     end.close()
-    serves_others(wire)
+    check_others_served(wire)
 
 
 # ---- limits
 
 
 def test_beyond_the_cap_of_half_open_connections_others_wait_and_are_served_later() -> None:
-    with impatient(max_startups=4, source_share=100, mpa_timeout_ms=400) as wire:
+    with listener_with_settings(max_startups=4, source_share=100, mpa_timeout_ms=400) as wire:
         with counted("startup_timeouts", 4):
             before = counter("startups_paused")
-            silent = many(wire.address, 4)
-            good = many(wire.address, 1)[0]
+            silent = connect_many(wire.address, 4)
+            good = connect_many(wire.address, 1)[0]
             good.send(REQUEST)
             until(lambda: counter("startups_paused") > before)
             request = wire.request(5)  # arrives after one of the silent connections has timed out
-            until(lambda: closed(silent) == 4)
+            until(lambda: count_closed(silent) == 4)
         request.id.reject()
-        assert good.reply().r
+        assert good.read_reply().r
         for p in (*silent, good):
             p.close()
         request.id.close()
-        serves_others(wire)
+        check_others_served(wire)
 
 
 def test_one_source_cannot_take_all_half_open_places(wire: Wire) -> None:
-    with setting(max_startups=40, source_share=50):
+    with changed_settings(max_startups=40, source_share=50):
         fair = Wire(wire.active)
     with counted("startups_refused", 30):
-        bad = many(fair.address, 50, "127.0.0.66")
-        until(lambda: closed(bad) == 30)
-    good = many(fair.address, 1, "127.0.0.5")[0]
+        bad = connect_many(fair.address, 50, "127.0.0.66")
+        until(lambda: count_closed(bad) == 30)
+    good = connect_many(fair.address, 1, "127.0.0.5")[0]
     good.send(REQUEST)
     request = fair.request()
     assert request.id.peer_addr[0] == "127.0.0.5"
     request.id.reject()
-    assert good.reply().r
+    assert good.read_reply().r
     # Closed connections make room for this source again.
     for p in bad:
         p.close()
-    until(lambda: _answered(fair, "127.0.0.66"))
+    until(lambda: _request_is_delivered(fair, "127.0.0.66"))
     request.id.close()
     good.close()
 
 
 def test_silent_connections_of_two_sources_keep_no_good_client_out(wire: Wire) -> None:
-    with setting(max_startups=64, source_share=75):
+    with changed_settings(max_startups=64, source_share=75):
         fair = Wire(wire.active)
-    bad = many(fair.address, 48, "127.0.0.66") + many(fair.address, 48, "127.0.0.67")
+    bad = connect_many(fair.address, 48, "127.0.0.66") + connect_many(
+        fair.address, 48, "127.0.0.67"
+    )
     for source in ("127.0.0.5", "127.0.0.66"):
         began = time.monotonic()
-        good = many(fair.address, 1, source)[0]
+        good = connect_many(fair.address, 1, source)[0]
         good.send(REQUEST)
         request = fair.request()
         assert request.id.peer_addr[0] == source
         request.id.reject()
-        assert good.reply().r
+        assert good.read_reply().r
         assert time.monotonic() - began < scale_limit(1.0)
         request.id.close()
         good.close()
@@ -303,9 +305,9 @@ def test_silent_connections_of_two_sources_keep_no_good_client_out(wire: Wire) -
         p.close()
 
 
-def _answered(wire: Wire, source: str) -> bool:
+def _request_is_delivered(wire: Wire, source: str) -> bool:
     """Whether a Request from this source is delivered."""
-    peer = many(wire.address, 1, source)[0]
+    peer = connect_many(wire.address, 1, source)[0]
     try:
         peer.send(REQUEST)
         event = wire.p_channel.get_event(0.5)
@@ -313,7 +315,7 @@ def _answered(wire: Wire, source: str) -> bool:
             return False
         event.id.reject()
         event.id.close()
-        return bool(peer.reply().r)
+        return bool(peer.read_reply().r)
     except (OSError, AssertionError):
         return False
     finally:
@@ -321,17 +323,17 @@ def _answered(wire: Wire, source: str) -> bool:
 
 
 def test_one_source_cannot_take_all_places_for_unanswered_requests(wire: Wire) -> None:
-    with setting(max_requests=10, source_share=50):
+    with changed_settings(max_requests=10, source_share=50):
         fair = Wire(wire.active)
     with counted("startups_refused", 5):
         bad = []
         for _ in range(10):
-            bad += many(fair.address, 1, "127.0.0.66")
+            bad += connect_many(fair.address, 1, "127.0.0.66")
             with contextlib.suppress(OSError):
                 bad[-1].send(REQUEST)
             time.sleep(0.005)
-        until(lambda: closed(bad) == 5)
-    good = many(fair.address, 1, "127.0.0.5")[0]
+        until(lambda: count_closed(bad) == 5)
+    good = connect_many(fair.address, 1, "127.0.0.5")[0]
     good.send(REQUEST)
     seen = [fair.request() for _ in range(6)]
     assert sorted(r.id.peer_addr[0] for r in seen) == ["127.0.0.5"] + ["127.0.0.66"] * 5
@@ -340,17 +342,17 @@ def test_one_source_cannot_take_all_places_for_unanswered_requests(wire: Wire) -
         r.id.close()
     for p in (*bad, good):
         p.close()
-    serves_others(fair)
+    check_others_served(fair)
 
 
 def test_a_listener_that_closes_at_its_cap_leaves_nothing_behind(wire: Wire) -> None:
-    with setting(max_startups=3, source_share=100):
+    with changed_settings(max_startups=3, source_share=100):
         capped = Wire(wire.active)
     before = counter("startups_paused")
-    peers = many(capped.address, 8)
+    peers = connect_many(capped.address, 8)
     until(lambda: counter("startups_paused") > before)
     capped.listener.close()
-    until(lambda: closed(peers) == 8)
+    until(lambda: count_closed(peers) == 8)
     for p in peers:
         p.close()
-    serves_others(wire)
+    check_others_served(wire)

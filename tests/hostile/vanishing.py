@@ -47,7 +47,7 @@ class Vanishing:
         self.buffer = (ctypes.c_uint8 * size).from_address(self.addr)
         ctypes.memset(self.addr, 0x5A, size)
 
-    def vanish(self, keep: int = 0) -> None:
+    def remove_pages(self, keep: int = 0) -> None:
         """Remove all but the first ``keep`` octets (a multiple of the page size)."""
         addr, size = self.addr + keep, self.size - keep
         if self.how == "unmapped":

@@ -48,14 +48,14 @@ _ACCESS = {
 
 
 @functools.cache
-def _device() -> Context:
+def _shared_device() -> Context:
     """Return the loopback device, which stays open until the process ends: all connections share
     it.
     """
     return Context(HOST)
 
 
-def _terminate(numbers: int) -> Terminate | None:
+def _terminate_from_numbers(numbers: int) -> Terminate | None:
     """Convert a completion's vendor_err or an event's wire_error; None if there was no
     Terminate.
     """
@@ -86,17 +86,17 @@ class SiwarpConnection:
     def __init__(self, request: CMEvent | None = None) -> None:
         self._parts = contextlib.ExitStack()
         if request is None:
-            self._channel = self._parts.enter_context(CMEventChannel(_device()))
+            self._channel = self._parts.enter_context(CMEventChannel(_shared_device()))
             self.id = CMID(self._channel)
         else:
             self._channel, self.id = request.id.channel, request.id
         try:
-            self._make(_device())
+            self._create_queue_pair(_shared_device())
         except BaseException:
             self.close()
             raise
 
-    def _make(self, device: Context) -> None:
+    def _create_queue_pair(self, device: Context) -> None:
         part = self._parts.enter_context
         self._pd = part(PD(device))
         self._scq = part(CQ(device, 16, channel=part(CompChannel(device))))
@@ -112,9 +112,9 @@ class SiwarpConnection:
         ]
         self._qp.post_recv(self._recvs)
 
-    def established(self) -> None:
+    def wait_until_established(self) -> None:
         """Wait for the end of the start-up and store the negotiated terms."""
-        event = self._event(PATIENCE_S)
+        event = self._next_event(PATIENCE_S)
         if event is None:
             raise TimeoutError("no end of the start-up")
         event.check()
@@ -124,7 +124,7 @@ class SiwarpConnection:
         # for siwarp.
         assert not self._qp.query()[1].private_messages
 
-    def _event(self, timeout: float) -> CMEvent | None:
+    def _next_event(self, timeout: float) -> CMEvent | None:
         """Return the next event of this connection.
 
         A listener shares its channel with its connections.
@@ -137,7 +137,7 @@ class SiwarpConnection:
             event.id.close()
         return None
 
-    def _wait(self, cq: CQ, what: str) -> WC:
+    def _wait_for_completion(self, cq: CQ, what: str) -> WC:
         wcs = cq.wait(PATIENCE_S, 1)
         if not wcs:
             raise TimeoutError(f"{what}: nothing completed in {PATIENCE_S} s")
@@ -145,15 +145,15 @@ class SiwarpConnection:
             return wcs[0]
         numbers = wcs[0].vendor_err
         if not numbers:  # a flushed request: an event reports the reason
-            event = self._event(REASON_S)
+            event = self._next_event(REASON_S)
             if event is None or event.type != CMEventType.DISCONNECTED:
                 raise AssertionError(f"{what}: {wcs[0]}, but then {event}")
             numbers = event.wire_error
-        raise ConnectionEnded(_terminate(numbers))
+        raise ConnectionEnded(_terminate_from_numbers(numbers))
 
-    def _do(self, wr: SendWR) -> None:
+    def _post_and_wait(self, wr: SendWR) -> None:
         self._qp.post_send(wr)
-        self._wait(self._scq, wr.opcode.name)
+        self._wait_for_completion(self._scq, wr.opcode.name)
 
     def register(self, size: int, access: Literal["", "read", "write"] = "") -> Region:
         memory = bytearray(size)
@@ -161,21 +161,21 @@ class SiwarpConnection:
 
     def send(self, message: bytes) -> None:
         with MR(self._pd, message, AccessFlag(0)) as mr:
-            self._do(SendWR(sg=[mr.sge()]))
+            self._post_and_wait(SendWR(sg=[mr.sge()]))
 
     def recv(self) -> bytes:
-        wc = self._wait(self._rcq, "RECV")
+        wc = self._wait_for_completion(self._rcq, "RECV")
         message = self._inbox.read(wc.byte_len, wc.wr_id * RECV_SIZE)
         self._qp.post_recv(self._recvs[wc.wr_id])
         return message
 
     def write(self, source: Region, length: int, address: int, key: int) -> None:
-        self._do(self._tagged(WROpcode.RDMA_WRITE, source, length, address, key))
+        self._post_and_wait(self._tagged_request(WROpcode.RDMA_WRITE, source, length, address, key))
 
     def read(self, sink: Region, length: int, address: int, key: int) -> None:
-        self._do(self._tagged(WROpcode.RDMA_READ, sink, length, address, key))
+        self._post_and_wait(self._tagged_request(WROpcode.RDMA_READ, sink, length, address, key))
 
-    def _tagged(
+    def _tagged_request(
         self, opcode: WROpcode, region: Region, length: int, address: int, key: int
     ) -> SendWR:
         assert isinstance(region, _Region)
@@ -194,7 +194,7 @@ class SiwarpListener:
 
     def __init__(self) -> None:
         self._parts = contextlib.ExitStack()
-        self._channel = self._parts.enter_context(CMEventChannel(_device()))
+        self._channel = self._parts.enter_context(CMEventChannel(_shared_device()))
         self._id = self._parts.enter_context(CMID(self._channel))
         self._id.listen((HOST, 0))
         self.port = self._id.local_addr[1]
@@ -208,7 +208,7 @@ class SiwarpListener:
         connection = SiwarpConnection(event)
         try:
             event.id.accept(ConnParam(crc=False))
-            connection.established()
+            connection.wait_until_established()
         except BaseException:
             connection.close()
             raise
@@ -234,7 +234,7 @@ class SiwarpStack:
         try:
             param = ConnParam(rev=terms.revision, crc=terms.crc, peer_to_peer=rtr)
             connection.id.connect((HOST, port), param)
-            connection.established()
+            connection.wait_until_established()
         except BaseException:
             connection.close()
             raise

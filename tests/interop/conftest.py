@@ -36,18 +36,18 @@ class Guests:
         self.running: vm.Guest | None = None
         self.booted: list[str] = []
 
-    def get(self) -> vm.Guest:
+    def get_or_boot(self) -> vm.Guest:
         """Return the running guest; boot one if there is none."""
         if self.running is None:
             self.running = self._boot()
             self.booted.append(f"{self.running.version} ({self.running.accelerator})")
         return self.running
 
-    def fault(self) -> str:
+    def end_if_faulty(self) -> str:
         """Return the fault that the running guest's kernel reported, and end that guest; otherwise
         "".
         """
-        line = self.running.fault() if self.running else ""
+        line = self.running.kernel_fault() if self.running else ""
         if line:
             self.close()
         return line
@@ -65,7 +65,7 @@ GUESTS = pytest.StashKey[Guests]()
 @pytest.fixture(scope="session")
 def guests(pytestconfig: pytest.Config) -> Iterator[Guests]:
     """Provide the guests of this session, of which only one runs at a time."""
-    image = vm.build()
+    image = vm.cached_image()
     made = Guests(lambda: vm.Guest(image, forward=(RPING_PORT, ECHO_PORT)))
     pytestconfig.stash[GUESTS] = made
     yield made
@@ -75,14 +75,14 @@ def guests(pytestconfig: pytest.Config) -> Iterator[Guests]:
 @pytest.fixture
 def guest(guests: Guests) -> vm.Guest:
     """Provide a running guest with Linux siw."""
-    return guests.get()
+    return guests.get_or_boot()
 
 
-def _served(guest: vm.Guest, port: int, command: str) -> int:
+def _ensure_server(guest: vm.Guest, port: int, command: str) -> int:
     """Start a server in the guest unless it runs; return the host port that is forwarded to it."""
     if guest.run(f"kill -0 $(cat /tmp/{port}.pid)")[0]:
-        guest.serve(port, command)
-    return guest.port(port)
+        guest.start_server(port, command)
+    return guest.host_port(port)
 
 
 @pytest.fixture
@@ -90,13 +90,13 @@ def rping_server(guest: vm.Guest) -> int:
     """Provide the host port of a persistent ``rping -s`` with the largest buffer that it
     accepts.
     """
-    return _served(guest, RPING_PORT, f"rping -s -P -S {RPING_LARGEST} -p {RPING_PORT}")
+    return _ensure_server(guest, RPING_PORT, f"rping -s -P -S {RPING_LARGEST} -p {RPING_PORT}")
 
 
 @pytest.fixture
 def echo_server(guest: vm.Guest) -> int:
     """Provide the host port of the server guest/echo.c."""
-    return _served(guest, ECHO_PORT, f"interop-echo {ECHO_PORT}")
+    return _ensure_server(guest, ECHO_PORT, f"interop-echo {ECHO_PORT}")
 
 
 # ------------------------------------------------------------ the stack's side
@@ -111,7 +111,7 @@ def stack() -> Stack:
 
 
 @pytest.fixture
-def closing() -> Iterator[Callable[[Connection | Listener], None]]:
+def close_after_test() -> Iterator[Callable[[Connection | Listener], None]]:
     """Provide a function that registers an object to be closed when the test ends."""
     opened: list[Connection | Listener] = []
     yield opened.append
@@ -129,14 +129,14 @@ class Matrix:
     cells: dict[str, dict[str, str]] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)  # text of a reason -> its letter
 
-    def put(self, row: str, column: str, outcome: str, reason: str) -> None:
+    def add_outcome(self, row: str, column: str, outcome: str, reason: str) -> None:
         if reason and outcome == "ok":
             outcome = self.reasons.setdefault(reason, chr(ord("a") + len(self.reasons)))
         columns = self.cells.setdefault(row, {})
         if columns.get(column) != "FAIL":  # one failure decides the cell of several tests
             columns[column] = outcome
 
-    def lines(self) -> Iterator[str]:
+    def table_lines(self) -> Iterator[str]:
         """Yield a table for each set of columns, with sizes in ascending order, then the
         reasons.
         """
@@ -166,17 +166,17 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    _judge_guest(item, report)
-    _record(item, report)
+    _fail_on_guest_fault(item, report)
+    _record_cell(item, report)
     return report
 
 
-def _judge_guest(item: pytest.Item, report: pytest.TestReport) -> None:
+def _fail_on_guest_fault(item: pytest.Item, report: pytest.TestReport) -> None:
     """Fail the test during which the guest's kernel reported a fault; the next test gets a new
     guest.
     """
     guests = item.config.stash.get(GUESTS, None)
-    line = guests.fault() if guests is not None else ""
+    line = guests.end_if_faulty() if guests is not None else ""
     if not line:
         return
     told = f"the guest's kernel reported a fault during {item.nodeid} ({report.when}): {line}"
@@ -184,7 +184,7 @@ def _judge_guest(item: pytest.Item, report: pytest.TestReport) -> None:
     report.longrepr = told if report.longrepr is None else f"{told}\n{report.longrepr}"
 
 
-def _record(item: pytest.Item, report: pytest.TestReport) -> None:
+def _record_cell(item: pytest.Item, report: pytest.TestReport) -> None:
     """Record the outcome of a cell; add the guest's kernel messages to a failure."""
     mark = item.get_closest_marker("cell")
     if mark is None or (report.when != "call" and report.passed):
@@ -192,11 +192,11 @@ def _record(item: pytest.Item, report: pytest.TestReport) -> None:
     matrix = item.config.stash.setdefault(MATRIX, Matrix())
     outcome = "ok" if report.passed else "FAIL"
     row, column = mark.args
-    matrix.put(row, column, outcome, mark.kwargs.get("impossible", ""))
+    matrix.add_outcome(row, column, outcome, mark.kwargs.get("impossible", ""))
     guest = getattr(item, "funcargs", {}).get("guest")
     if report.failed and isinstance(guest, vm.Guest) and guest.qemu is not None:
         try:
-            messages = guest.log()
+            messages = guest.new_kernel_messages()
             # A server that still waits for its client would refuse all later cells.
             guest.run("kill $(cat /tmp/*.pid)")
         except vm.GuestError as error:
@@ -212,5 +212,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     matrix = terminalreporter.config.stash.get(MATRIX, None)
     if matrix is not None:
         terminalreporter.section("siwarp and Linux siw")
-        for line in matrix.lines():
+        for line in matrix.table_lines():
             terminalreporter.write_line(line)

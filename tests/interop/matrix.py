@@ -28,8 +28,8 @@ from interop.rping import (
     Stack,
     Terminate,
     Terms,
-    pattern,
-    text,
+    data_pattern,
+    text_pattern,
 )
 
 Closing = Callable[[Connection | Listener], None]
@@ -52,7 +52,7 @@ FROM_SIW = "rping -c -> siwarp, {}"
 RPING_RANGE = f"rping takes no sizes but 23 to {RPING_LARGEST} on its command line"
 
 
-def cells(
+def cell_params(
     row: str, terms: Sequence[Terms], sizes: Sequence[int], impossible: str = ""
 ) -> Iterator[Any]:
     """Yield the parameters (terms, size) of a family of cells; `row` has a placeholder for the
@@ -65,21 +65,21 @@ def cells(
             yield pytest.param(one, size, marks=mark, id=f"{one}-{size}".replace(", ", "-"))
 
 
-def connected(
-    stack: Stack, guest: vm.Guest, closing: Closing, port: int, terms: Terms
+def connect_to_guest(
+    stack: Stack, guest: vm.Guest, close_after_test: Closing, port: int, terms: Terms
 ) -> Connection:
     """Connect to the guest with the requested terms, and wait until siw is ready for FPDUs."""
     connection = stack.connect(port, terms)
-    closing(connection)
+    close_after_test(connection)
     assert connection.agreed == terms
-    guest.settle()
+    guest.wait_until_siw_ready()
     return connection
 
 
 def configure_initiator(guest: vm.Guest, terms: Terms) -> None:
     """Make siw request these terms in the connections that it initiates."""
     rtr = {"": vm.RTR_WRITE | vm.RTR_READ, "write": vm.RTR_WRITE, "read": vm.RTR_READ}
-    guest.configure(
+    guest.set_siw_parameters(
         mpa_crc_required=int(terms.crc),
         mpa_version=terms.revision,
         peer_to_peer=int(bool(terms.rtr)),
@@ -108,37 +108,42 @@ class GuestClient:
 @pytest.mark.parametrize(
     ("terms", "size"),
     [
-        *cells(FROM_US, PLAIN, [*TINY, *SIZES]),
-        *cells(FROM_US, PEER_TO_PEER, SOME),
+        *cell_params(FROM_US, PLAIN, [*TINY, *SIZES]),
+        *cell_params(FROM_US, PEER_TO_PEER, SOME),
     ],
 )
 def test_rping_server_of_siw_reads_and_writes_back_what_we_advertise(
-    stack: Stack, guest: vm.Guest, rping_server: int, closing: Closing, terms: Terms, size: int
+    stack: Stack,
+    guest: vm.Guest,
+    rping_server: int,
+    close_after_test: Closing,
+    terms: Terms,
+    size: int,
 ) -> None:
-    guest.configure()
-    client = Client(connected(stack, guest, closing, rping_server, terms), size)
+    guest.set_siw_parameters()
+    client = Client(connect_to_guest(stack, guest, close_after_test, rping_server, terms), size)
     for turn in range(ROUNDS):
-        data = text(size, turn)
+        data = text_pattern(size, turn)
         assert client.exchange(data) == data
 
 
 @pytest.mark.parametrize(
     ("terms", "size"),
     [
-        *cells(FROM_SIW, PLAIN, SIZES),
-        *cells(FROM_SIW, PEER_TO_PEER, SOME),
-        *cells(FROM_SIW, OLD, SIZES),
+        *cell_params(FROM_SIW, PLAIN, SIZES),
+        *cell_params(FROM_SIW, PEER_TO_PEER, SOME),
+        *cell_params(FROM_SIW, OLD, SIZES),
     ],
 )
 def test_rping_client_of_siw_gets_its_data_back_from_us(
-    stack: Stack, guest: vm.Guest, closing: Closing, terms: Terms, size: int
+    stack: Stack, guest: vm.Guest, close_after_test: Closing, terms: Terms, size: int
 ) -> None:
     configure_initiator(guest, terms)
     listener = stack.listen()
-    closing(listener)
+    close_after_test(listener)
     client = GuestClient(guest, listener.port, size, ROUNDS)
     connection = listener.accept()
-    closing(connection)
+    close_after_test(connection)
     assert connection.agreed == terms
     server = Server(connection, RPING_LARGEST)
     for turn in range(ROUNDS):
@@ -155,7 +160,7 @@ def test_rping_client_of_siw_gets_its_data_back_from_us(
 
 @pytest.mark.parametrize(
     ("terms", "size"),
-    list(cells(FROM_SIW, [*PLAIN, *OLD], [1, TINY[-1], TOO_LARGE], RPING_RANGE)),
+    list(cell_params(FROM_SIW, [*PLAIN, *OLD], [1, TINY[-1], TOO_LARGE], RPING_RANGE)),
 )
 def test_rping_client_itself_refuses_this_size(guest: vm.Guest, terms: Terms, size: int) -> None:
     configure_initiator(guest, terms)
@@ -164,7 +169,9 @@ def test_rping_client_itself_refuses_this_size(guest: vm.Guest, terms: Terms, si
     assert f"Invalid size {size}" in output
 
 
-@pytest.mark.parametrize(("terms", "size"), list(cells(FROM_US, PLAIN, [TOO_LARGE], RPING_RANGE)))
+@pytest.mark.parametrize(
+    ("terms", "size"), list(cell_params(FROM_US, PLAIN, [TOO_LARGE], RPING_RANGE))
+)
 def test_rping_server_itself_refuses_this_size(guest: vm.Guest, terms: Terms, size: int) -> None:
     status, output = guest.run(f"rping -s -p 9 -S {size} -C 1", 10)
     assert status != 0
@@ -176,52 +183,71 @@ def test_rping_server_itself_refuses_this_size(guest: vm.Guest, terms: Terms, si
 ECHO_SIZES = [*TINY, *SIZES, TOO_LARGE]
 
 
-@pytest.mark.parametrize(("terms", "size"), list(cells("our Send, {}", [*PLAIN, *OLD], ECHO_SIZES)))
+@pytest.mark.parametrize(
+    ("terms", "size"), list(cell_params("our Send, {}", [*PLAIN, *OLD], ECHO_SIZES))
+)
 def test_siw_sends_back_what_we_send(
-    stack: Stack, guest: vm.Guest, echo_server: int, closing: Closing, terms: Terms, size: int
+    stack: Stack,
+    guest: vm.Guest,
+    echo_server: int,
+    close_after_test: Closing,
+    terms: Terms,
+    size: int,
 ) -> None:
-    guest.configure()
-    client = EchoClient(connected(stack, guest, closing, echo_server, terms))
+    guest.set_siw_parameters()
+    client = EchoClient(connect_to_guest(stack, guest, close_after_test, echo_server, terms))
     for turn in range(ROUNDS):
-        data = b"E" + pattern(size - 1, turn)
-        assert client.send(data) == data
+        data = b"E" + data_pattern(size - 1, turn)
+        assert client.echo(data) == data
 
 
 @pytest.mark.parametrize(
-    ("terms", "size"), list(cells("our Write, {}", [*PLAIN, *OLD], ECHO_SIZES))
+    ("terms", "size"), list(cell_params("our Write, {}", [*PLAIN, *OLD], ECHO_SIZES))
 )
 def test_siw_has_in_memory_what_we_write(
-    stack: Stack, guest: vm.Guest, echo_server: int, closing: Closing, terms: Terms, size: int
+    stack: Stack,
+    guest: vm.Guest,
+    echo_server: int,
+    close_after_test: Closing,
+    terms: Terms,
+    size: int,
 ) -> None:
-    guest.configure()
-    client = EchoClient(connected(stack, guest, closing, echo_server, terms))
+    guest.set_siw_parameters()
+    client = EchoClient(connect_to_guest(stack, guest, close_after_test, echo_server, terms))
     for turn in range(ROUNDS):
-        data = pattern(size, turn)
-        client.write(data, client.memory())
-        assert client.has(size) == data
+        data = data_pattern(size, turn)
+        client.write(data, client.memory_address_and_key())
+        assert client.memory_content(size) == data
 
 
-@pytest.mark.parametrize(("terms", "size"), list(cells("our Read, {}", [*PLAIN, *OLD], ECHO_SIZES)))
+@pytest.mark.parametrize(
+    ("terms", "size"), list(cell_params("our Read, {}", [*PLAIN, *OLD], ECHO_SIZES))
+)
 def test_we_read_what_siw_has_in_memory(
-    stack: Stack, guest: vm.Guest, echo_server: int, closing: Closing, terms: Terms, size: int
+    stack: Stack,
+    guest: vm.Guest,
+    echo_server: int,
+    close_after_test: Closing,
+    terms: Terms,
+    size: int,
 ) -> None:
-    guest.configure()
-    client = EchoClient(connected(stack, guest, closing, echo_server, terms))
-    memory = client.memory()
-    guest.wait_asleep(ECHO_PORT)
+    guest.set_siw_parameters()
+    client = EchoClient(connect_to_guest(stack, guest, close_after_test, echo_server, terms))
+    memory = client.memory_address_and_key()
+    guest.wait_until_server_sleeps(ECHO_PORT)
     data = b""
     for turn in range(ROUNDS):
-        data = pattern(size, 100 + turn)
+        data = data_pattern(size, 100 + turn)
         client.write(data, memory)
         assert client.read(size, memory) == data
-    assert client.has(size) == data
+    assert client.memory_content(size) == data
 
 
 # ------------------------------------- persona roce: siw confirms what siwarp has sent
 
 
 @pytest.fixture
-def roce(stack: Stack) -> Iterator[None]:
+def roce_persona(stack: Stack) -> Iterator[None]:
     """Siwarp's queue pairs confirm by Reads of length 0, some of which siw answers with data."""
     stack.set_persona("roce")
     asked = stack.counter("confirm_reads")
@@ -230,29 +256,44 @@ def roce(stack: Stack) -> Iterator[None]:
     assert stack.counter("confirm_reads") > asked
 
 
-@pytest.mark.usefixtures("roce")
-@pytest.mark.parametrize(("terms", "size"), list(cells("roce: our Send, {}", PLAIN, SOME)))
+@pytest.mark.usefixtures("roce_persona")
+@pytest.mark.parametrize(("terms", "size"), list(cell_params("roce: our Send, {}", PLAIN, SOME)))
 def test_siw_confirms_and_sends_back_what_we_send(
-    stack: Stack, guest: vm.Guest, echo_server: int, closing: Closing, terms: Terms, size: int
+    stack: Stack,
+    guest: vm.Guest,
+    echo_server: int,
+    close_after_test: Closing,
+    terms: Terms,
+    size: int,
 ) -> None:
-    test_siw_sends_back_what_we_send(stack, guest, echo_server, closing, terms, size)
+    test_siw_sends_back_what_we_send(stack, guest, echo_server, close_after_test, terms, size)
 
 
-@pytest.mark.usefixtures("roce")
-@pytest.mark.parametrize(("terms", "size"), list(cells("roce: our Write, {}", PLAIN, SOME)))
+@pytest.mark.usefixtures("roce_persona")
+@pytest.mark.parametrize(("terms", "size"), list(cell_params("roce: our Write, {}", PLAIN, SOME)))
 def test_siw_confirms_and_has_in_memory_what_we_write(
-    stack: Stack, guest: vm.Guest, echo_server: int, closing: Closing, terms: Terms, size: int
+    stack: Stack,
+    guest: vm.Guest,
+    echo_server: int,
+    close_after_test: Closing,
+    terms: Terms,
+    size: int,
 ) -> None:
-    test_siw_has_in_memory_what_we_write(stack, guest, echo_server, closing, terms, size)
+    test_siw_has_in_memory_what_we_write(stack, guest, echo_server, close_after_test, terms, size)
 
 
-@pytest.mark.usefixtures("roce")
-@pytest.mark.parametrize(("terms", "size"), list(cells("roce: rping -s, {}", PLAIN, SOME)))
+@pytest.mark.usefixtures("roce_persona")
+@pytest.mark.parametrize(("terms", "size"), list(cell_params("roce: rping -s, {}", PLAIN, SOME)))
 def test_rping_server_of_siw_confirms_what_we_send(
-    stack: Stack, guest: vm.Guest, rping_server: int, closing: Closing, terms: Terms, size: int
+    stack: Stack,
+    guest: vm.Guest,
+    rping_server: int,
+    close_after_test: Closing,
+    terms: Terms,
+    size: int,
 ) -> None:
     test_rping_server_of_siw_reads_and_writes_back_what_we_advertise(
-        stack, guest, rping_server, closing, terms, size
+        stack, guest, rping_server, close_after_test, terms, size
     )
 
 
@@ -267,14 +308,14 @@ WRONG_STAG = "wrong STag"
 TRIES = 5
 
 
-def as_siw_has_it(terminate: Terminate) -> Terminate:
+def swap_layer_and_kind(terminate: Terminate) -> Terminate:
     """Swap layer and error type, which siw exchanges in the Terminates that it sends and
     receives.
     """
     return Terminate(terminate.kind, terminate.layer, terminate.code)
 
 
-def terminate_logged(guest: vm.Guest, verb: str) -> Terminate | None:
+def logged_terminate(guest: vm.Guest, verb: str) -> Terminate | None:
     """Return the Terminate that siw "got" or "sent", from the part of its log that was not read
     yet.
 
@@ -285,7 +326,7 @@ def terminate_logged(guest: vm.Guest, verb: str) -> Terminate | None:
     deadline = time.monotonic() + 30  # the guest may be emulated and slow to write
     log = ""
     while time.monotonic() < deadline:
-        log += guest.log()
+        log += guest.new_kernel_messages()
         found = re.search(rf"{said} layer (\d+), type (\d+), code (\d+)", log)
         if found:
             layer, kind, code = map(int, found.groups())
@@ -298,29 +339,33 @@ def terminate_logged(guest: vm.Guest, verb: str) -> Terminate | None:
 
 @pytest.mark.cell(WRONG_STAG, "siw's Read")
 def test_we_refuse_a_read_by_siw_that_names_no_memory_of_ours(
-    stack: Stack, guest: vm.Guest, rping_server: int, closing: Closing
+    stack: Stack, guest: vm.Guest, rping_server: int, close_after_test: Closing
 ) -> None:
-    guest.configure()
-    guest.log()
-    client = Client(connected(stack, guest, closing, rping_server, Terms()), 64, spoil="source")
+    guest.set_siw_parameters()
+    guest.new_kernel_messages()
+    client = Client(
+        connect_to_guest(stack, guest, close_after_test, rping_server, Terms()), 64, spoil="source"
+    )
     with pytest.raises(ConnectionEnded) as ended:
-        client.exchange(text(64))
+        client.exchange(text_pattern(64))
     assert ended.value.terminate == NO_STAG_READ
-    assert terminate_logged(guest, "got") == as_siw_has_it(NO_STAG_READ)
+    assert logged_terminate(guest, "got") == swap_layer_and_kind(NO_STAG_READ)
 
 
 @pytest.mark.cell(WRONG_STAG, "siw's Write")
 def test_we_refuse_a_write_by_siw_that_names_no_memory_of_ours(
-    stack: Stack, guest: vm.Guest, rping_server: int, closing: Closing
+    stack: Stack, guest: vm.Guest, rping_server: int, close_after_test: Closing
 ) -> None:
-    guest.configure()
-    guest.log()
-    client = Client(connected(stack, guest, closing, rping_server, Terms()), 64, spoil="sink")
+    guest.set_siw_parameters()
+    guest.new_kernel_messages()
+    client = Client(
+        connect_to_guest(stack, guest, close_after_test, rping_server, Terms()), 64, spoil="sink"
+    )
     with pytest.raises(ConnectionEnded) as ended:
-        client.exchange(text(64))
+        client.exchange(text_pattern(64))
     assert ended.value.terminate == NO_STAG_TAGGED
     assert bytes(client.sink.memory) == bytes(64)
-    assert terminate_logged(guest, "got") == as_siw_has_it(NO_STAG_TAGGED)
+    assert logged_terminate(guest, "got") == swap_layer_and_kind(NO_STAG_TAGGED)
 
 
 @pytest.mark.parametrize(
@@ -331,34 +376,34 @@ def test_we_refuse_a_write_by_siw_that_names_no_memory_of_ours(
     ],
 )
 def test_siw_refuses_our_operation_on_a_wrong_stag_with_a_terminate(
-    stack: Stack, guest: vm.Guest, closing: Closing, operation: Any, expected: Terminate
+    stack: Stack, guest: vm.Guest, close_after_test: Closing, operation: Any, expected: Terminate
 ) -> None:
     for _ in range(TRIES):
-        sent, got = refused_by_siw(stack, guest, closing, operation)
+        sent, got = terminates_of_refusal(stack, guest, close_after_test, operation)
         assert got == sent  # siw swaps the fields on the wire, and siwarp corrects this
         if sent is not None:
             break
     assert sent == expected
 
 
-def refused_by_siw(
-    stack: Stack, guest: vm.Guest, closing: Closing, operation: Any
+def terminates_of_refusal(
+    stack: Stack, guest: vm.Guest, close_after_test: Closing, operation: Any
 ) -> tuple[Terminate | None, Terminate | None]:
     """Return the Terminate that siw sent for a wrong STag, and the Terminate that siwarp
     received.
     """
-    guest.configure()
-    guest.log()
+    guest.set_siw_parameters()
+    guest.new_kernel_messages()
     listener = stack.listen()
-    closing(listener)
+    close_after_test(listener)
     client = GuestClient(guest, listener.port, 64, 1)
     connection = listener.accept()
-    closing(connection)
+    close_after_test(connection)
     server = Server(connection, 64, spoil=operation)
     with pytest.raises(ConnectionEnded) as ended:
         server.serve()
         connection.recv()
-    sent = terminate_logged(guest, "sent")
+    sent = logged_terminate(guest, "sent")
     assert "ping data:" not in client.result()[1]
     return sent, ended.value.terminate
 
@@ -375,12 +420,14 @@ LIMITS = "siw's own limits"
     "rping -s cannot Read",
 )
 def test_a_passive_siw_cannot_read_on_a_connection_of_revision_1(
-    stack: Stack, guest: vm.Guest, rping_server: int, closing: Closing
+    stack: Stack, guest: vm.Guest, rping_server: int, close_after_test: Closing
 ) -> None:
-    guest.configure()
-    client = Client(connected(stack, guest, closing, rping_server, Terms(revision=1)), 64)
+    guest.set_siw_parameters()
+    client = Client(
+        connect_to_guest(stack, guest, close_after_test, rping_server, Terms(revision=1)), 64
+    )
     with pytest.raises(ConnectionEnded):
-        client.exchange(text(64))
+        client.exchange(text_pattern(64))
     assert bytes(client.sink.memory) == bytes(64)
 
 
@@ -389,7 +436,7 @@ def test_a_passive_siw_cannot_read_on_a_connection_of_revision_1(
 WRITE_AS_RTR = struct.pack(">HBBIQI", 14, 0xC1, 0x40, 0, 0, 0)
 
 
-def start_up_reply(
+def siw_mpa_reply(
     guest: vm.Guest, port: int, flags: int, private: bytes, rtr: bytes = b""
 ) -> tuple[int, bytes]:
     """Return flags and private data of siw's Reply to an MPA Request that siwarp would not send.
@@ -406,14 +453,14 @@ def start_up_reply(
             private = reply.read(struct.unpack(">H", head[18:])[0])
         if rtr:
             stream.sendall(rtr)
-            guest.settle()
+            guest.wait_until_siw_ready()
     return head[16], private
 
 
 @pytest.mark.cell(LIMITS, "markers", impossible="siw rejects an MPA Request that asks for markers")
 def test_siw_rejects_a_request_for_markers(guest: vm.Guest, rping_server: int) -> None:
-    guest.configure()
-    flags, _ = start_up_reply(guest, rping_server, 0x80, b"")
+    guest.set_siw_parameters()
+    flags, _ = siw_mpa_reply(guest, rping_server, 0x80, b"")
     assert flags & 0x20  # R
 
 
@@ -425,10 +472,10 @@ def test_siw_rejects_a_request_for_markers(guest: vm.Guest, rping_server: int) -
 def test_siw_does_not_agree_to_a_send_as_ready_to_receive_message(
     guest: vm.Guest, rping_server: int
 ) -> None:
-    guest.configure()
+    guest.set_siw_parameters()
     # RFC 6581 section 9.1: A (peer-to-peer) and B (Send) precede the IRD; C and D are clear.
     request = struct.pack(">HH", 0xC000 | 1, 1)
-    flags, private = start_up_reply(guest, rping_server, 0x10, request, WRITE_AS_RTR)
+    flags, private = siw_mpa_reply(guest, rping_server, 0x10, request, WRITE_AS_RTR)
     assert flags & 0x30 == 0x10
     ird, ord_ = struct.unpack(">HH", private[:4])
     assert ird & 0x8000

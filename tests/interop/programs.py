@@ -31,20 +31,20 @@ LIMIT = 60
 MPA_HEAD = 20
 
 
-def command(persona: str, *words: str) -> list[str]:
+def rping_command(persona: str, *words: str) -> list[str]:
     """Return the command line that runs rping on siwarp."""
     siwarp = [sys.executable, "-m", "siwarp.cli", "run", "--no-view", "--persona", persona]
     return [*siwarp, "--", "rping", "-V", "-v", "-C", str(ROUNDS), *words]
 
 
-def frame(stream: socket.socket) -> bytes:
+def read_mpa_frame(stream: socket.socket) -> bytes:
     """Return the next MPA start-up frame of a stream."""
     head = stream.recv(MPA_HEAD, socket.MSG_WAITALL)
     length = int.from_bytes(head[-2:], "big")
     return head + (stream.recv(length, socket.MSG_WAITALL) if length else b"")
 
 
-def copy(source: socket.socket, sink: socket.socket) -> None:
+def forward_octets(source: socket.socket, sink: socket.socket) -> None:
     """Forward octets until either end is closed."""
     with contextlib.suppress(OSError):
         while part := source.recv(65536):
@@ -66,18 +66,18 @@ class DelayingForwarder:
         self._listener.settimeout(LIMIT)
         self.port: int = self._listener.getsockname()[1]
         self._pool = ThreadPoolExecutor(2)
-        self._served = self._pool.submit(self._serve)
+        self._served = self._pool.submit(self._forward_connection)
 
-    def _serve(self) -> None:
+    def _forward_connection(self) -> None:
         client, _ = self._listener.accept()
-        port = self._guest.port(RPING_PORT)
+        port = self._guest.host_port(RPING_PORT)
         with client, socket.create_connection(("127.0.0.1", port), timeout=LIMIT) as server:
             client.settimeout(LIMIT)
-            server.sendall(frame(client))
-            client.sendall(frame(server))
-            self._guest.settle()
-            back = self._pool.submit(copy, server, client)
-            copy(client, server)
+            server.sendall(read_mpa_frame(client))
+            client.sendall(read_mpa_frame(server))
+            self._guest.wait_until_siw_ready()
+            back = self._pool.submit(forward_octets, server, client)
+            forward_octets(client, server)
             back.result()
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class DelayingForwarder:
 
 
 @contextlib.contextmanager
-def doorman(guest: vm.Guest) -> Iterator[DelayingForwarder]:
+def delaying_forwarder(guest: vm.Guest) -> Iterator[DelayingForwarder]:
     """Forward one connection to the guest's rping."""
     one = DelayingForwarder(guest)
     try:
@@ -97,7 +97,7 @@ def doorman(guest: vm.Guest) -> Iterator[DelayingForwarder]:
         one.close()
 
 
-def until_listening(port: int, server: subprocess.Popen[bytes]) -> None:
+def wait_until_listening(port: int, server: subprocess.Popen[bytes]) -> None:
     """Wait until a program listens on a TCP port."""
     end = time.monotonic() + LIMIT
     while not re.search(rf":{port:04X} [0-9A-F:]+ 0A ", Path("/proc/net/tcp").read_text("ascii")):
@@ -106,7 +106,7 @@ def until_listening(port: int, server: subprocess.Popen[bytes]) -> None:
         time.sleep(0.05)
 
 
-def said(output: str, size: int) -> None:
+def check_rping_output(output: str, size: int) -> None:
     """Check that an end has printed the data of each round, which rping does after comparing it.
 
     Its exit status is less reliable: occasionally one of its threads finds a channel that another
@@ -118,7 +118,7 @@ def said(output: str, size: int) -> None:
     assert "data mismatch" not in output
 
 
-def cells(row: str) -> list[object]:
+def cell_params(row: str) -> list[object]:
     """Return the parameters (persona, size) of one direction."""
     return [
         pytest.param(
@@ -132,40 +132,40 @@ def cells(row: str) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize(("persona", "size"), cells(FROM_US))
+@pytest.mark.parametrize(("persona", "size"), cell_params(FROM_US))
 def test_rping_on_siwarp_gets_its_data_back_from_siw(
     guest: vm.Guest, persona: str, size: int
 ) -> None:
-    guest.configure()
-    guest.serve(RPING_PORT, f"rping -s -p {RPING_PORT} -V -v -C {ROUNDS} -S {size}")
-    with doorman(guest) as door:
+    guest.set_siw_parameters()
+    guest.start_server(RPING_PORT, f"rping -s -p {RPING_PORT} -V -v -C {ROUNDS} -S {size}")
+    with delaying_forwarder(guest) as door:
         words = ("-c", "-a", "127.0.0.1", "-p", str(door.port), "-S", str(size))
         done = subprocess.run(
-            command(persona, *words), capture_output=True, text=True, timeout=LIMIT
+            rping_command(persona, *words), capture_output=True, text=True, timeout=LIMIT
         )
-    said(f"{done.stdout}{done.stderr}status {done.returncode}", size)
-    said(guest.ended(RPING_PORT, LIMIT), size)
+    check_rping_output(f"{done.stdout}{done.stderr}status {done.returncode}", size)
+    check_rping_output(guest.wait_for_server_end(RPING_PORT, LIMIT), size)
 
 
-@pytest.mark.parametrize(("persona", "size"), cells(FROM_SIW))
+@pytest.mark.parametrize(("persona", "size"), cell_params(FROM_SIW))
 def test_rping_of_siw_gets_its_data_back_from_rping_on_siwarp(
     guest: vm.Guest, tmp_path: Path, persona: str, size: int
 ) -> None:
-    guest.configure()
+    guest.set_siw_parameters()
     port = vm.free_ports(1)[0]
     log = tmp_path / "log"  # its output does not fit in a pipe
     with (
         log.open("wb") as out,
         subprocess.Popen(
-            command(persona, "-s", "-p", str(port), "-S", str(size)), stdout=out, stderr=out
+            rping_command(persona, "-s", "-p", str(port), "-S", str(size)), stdout=out, stderr=out
         ) as server,
     ):
         try:
-            until_listening(port, server)
+            wait_until_listening(port, server)
             client = f"rping -c -a {vm.HOST_ADDRESS} -p {port} -V -v -C {ROUNDS} -S {size}"
             _, output = guest.run(client, LIMIT)
             server.wait(LIMIT)
         finally:
             server.kill()
-    said(output, size)
-    said(log.read_text(), size)
+    check_rping_output(output, size)
+    check_rping_output(log.read_text(), size)

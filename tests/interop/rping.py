@@ -122,7 +122,7 @@ GO_AHEAD = bytes(ADVERTISEMENT.size)
 WRONG = 0x5A5A5A00
 
 
-def pattern(size: int, seed: int = 0) -> bytes:
+def data_pattern(size: int, seed: int = 0) -> bytes:
     """Return octets that reveal displacement: each depends on position and seed; the
     period is 251.
     """
@@ -130,11 +130,11 @@ def pattern(size: int, seed: int = 0) -> bytes:
     return (period * (size // 251 + 1))[:size]
 
 
-def text(size: int, seed: int = 0) -> bytes:
-    """Like pattern(), but without a 0 octet before the end: rping's server writes back a C
+def text_pattern(size: int, seed: int = 0) -> bytes:
+    """Like data_pattern(), but without a 0 octet before the end: rping's server writes back a C
     string.
     """
-    return bytes(octet + 1 for octet in pattern(size - 1, seed)) + b"\0"
+    return bytes(octet + 1 for octet in data_pattern(size - 1, seed)) + b"\0"
 
 
 class Client:
@@ -157,7 +157,7 @@ class Client:
         self.connection.recv()
 
     def exchange(self, data: bytes) -> bytes:
-        """Let the peer read ``data``, a text(), and write it back; return the data written back."""
+        """Let the peer read ``data``, a text_pattern(), and write it back; return what it wrote."""
         self.source.memory[:] = data
         self._advertise(self.source, self.spoil == "source")
         self._advertise(self.sink, self.spoil == "sink")
@@ -193,17 +193,17 @@ class EchoClient:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
-    def _ask(self, message: bytes) -> bytes:
+    def _send_and_receive(self, message: bytes) -> bytes:
         self.connection.send(message)
         return self.connection.recv()
 
-    def send(self, data: bytes) -> bytes:
+    def echo(self, data: bytes) -> bytes:
         """Have ``data`` sent back; its first octet must be the command "E"."""
-        return self._ask(data)
+        return self._send_and_receive(data)
 
-    def memory(self) -> tuple[int, int]:
+    def memory_address_and_key(self) -> tuple[int, int]:
         """Return address and key of the guest's memory."""
-        address, key, _ = ADVERTISEMENT.unpack(self._ask(b"A"))
+        address, key, _ = ADVERTISEMENT.unpack(self._send_and_receive(b"A"))
         return address, key
 
     def write(self, data: bytes, memory: tuple[int, int]) -> None:
@@ -218,6 +218,6 @@ class EchoClient:
         self.connection.read(sink, length, *memory)
         return bytes(sink.memory)
 
-    def has(self, length: int) -> bytes:
+    def memory_content(self, length: int) -> bytes:
         """Return octets of the guest's memory, sent by the guest itself in a message."""
-        return self._ask(b"M" + struct.pack(">I", length))
+        return self._send_and_receive(b"M" + struct.pack(">I", length))

@@ -98,7 +98,7 @@ class GuestError(Exception):
     """The guest did not boot, or a command in it failed."""
 
 
-def say(text: str) -> None:
+def report_progress(text: str) -> None:
     """Report progress on standard error."""
     print(f"interop: {text}", file=sys.stderr, flush=True)
 
@@ -112,7 +112,7 @@ def cache_directory() -> Path:
 # ----------------------------------------------------------------- packages
 
 
-def privilege() -> list[str] | None:
+def root_prefix() -> list[str] | None:
     """Return the prefix of a command that needs root; None if root needs a password."""
     if os.geteuid() == 0:
         return []
@@ -126,7 +126,7 @@ def privilege() -> list[str] | None:
 
 def run_apt(*args: str, cwd: Path | None = None) -> None:
     """Run apt-get quietly; raises subprocess.CalledProcessError with its output."""
-    prefix = [] if args[0] == "download" else privilege() or []
+    prefix = [] if args[0] == "download" else root_prefix() or []
     subprocess.run(
         [*prefix, "apt-get", "-qq", "-o", "APT::Sandbox::User=root", *args],
         cwd=cwd, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -153,16 +153,16 @@ def apt_with_retries(*args: str, advice: str, cwd: Path | None = None) -> None:
     raise Unavailable(f"apt-get {args[0]} failed ({said[0]}); type: {advice}")
 
 
-def need_host_tools(tools: dict[str, str]) -> None:
+def install_host_tools(tools: dict[str, str]) -> None:
     """Install missing packages; raises Unavailable with a command to type if that is impossible."""
     missing = [p for t, p in tools.items() if not (shutil.which(t) or Path(t).is_file())]
     if not missing:
         return
     sudo = "" if os.geteuid() == 0 else "sudo "
     advice = f"{sudo}apt-get install --no-install-recommends {' '.join(missing)}"
-    if not shutil.which("apt-get") or privilege() is None:
+    if not shutil.which("apt-get") or root_prefix() is None:
         raise Unavailable(f"missing: {' '.join(missing)}; type: {advice}")
-    say(f"installing {' '.join(missing)}")
+    report_progress(f"installing {' '.join(missing)}")
     apt_with_retries("install", "-y", "--no-install-recommends", *missing, advice=advice)
 
 
@@ -173,7 +173,7 @@ def host_versions() -> str:
     return done.stdout.rstrip(", ")
 
 
-def candidates(names: Sequence[str]) -> dict[str, str]:
+def candidate_versions(names: Sequence[str]) -> dict[str, str]:
     """Return the versions that apt would download, by package; unknown packages are left out."""
     text = subprocess.run(
         ["apt-cache", "policy", *names], check=True, capture_output=True, text=True,
@@ -206,7 +206,7 @@ def kernel_packages(release: str) -> dict[str, str]:
     }
 
 
-def resolve() -> tuple[str, dict[str, str]]:
+def resolve_versions() -> tuple[str, dict[str, str]]:
     """Return kernel release and the version of every package to download; raises Unavailable."""
     if not shutil.which("apt-get"):
         raise Unavailable("the guest is made of Debian packages: run this on Debian 12 (apt-get)")
@@ -221,7 +221,7 @@ def resolve() -> tuple[str, dict[str, str]]:
         except LookupError:
             continue
         names = [*kernel_packages(release).values(), *GUEST_PACKAGES, *DEVELOPMENT_PACKAGES]
-        versions = candidates(names)
+        versions = candidate_versions(names)
         missing = [name for name in names if name not in versions]
         if not missing:
             return release, versions
@@ -231,7 +231,7 @@ def resolve() -> tuple[str, dict[str, str]]:
 # -------------------------------------------------------------------- build
 
 
-def members(deb: Path, wanted: re.Pattern[str]) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+def package_files(deb: Path, wanted: re.Pattern[str]) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
     """Yield files and links of a package whose names (without ./) match, with their contents."""
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", deb], stdout=subprocess.PIPE) as unpacker:
         assert unpacker.stdout is not None
@@ -252,7 +252,7 @@ class Initramfs:
         self.out = io.BytesIO()
         self.seen: set[str] = set()
 
-    def _entry(self, name: str, mode: int, data: bytes = b"") -> None:
+    def _write_entry(self, name: str, mode: int, data: bytes = b"") -> None:
         raw = name.encode() + b"\0"
         fields = (len(self.seen), mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(raw), 0)
         self.out.write(b"070701" + b"".join(b"%08X" % f for f in fields) + raw)
@@ -265,26 +265,26 @@ class Initramfs:
         for folder in [str(p) for p in reversed(parents)][1:]:
             if folder not in self.seen:
                 self.seen.add(folder)
-                self._entry(folder, 0o040755)
+                self._write_entry(folder, 0o040755)
         if name not in self.seen:
             self.seen.add(name)
-            self._entry(name, mode, data)
+            self._write_entry(name, mode, data)
 
-    def file(self, name: str, data: bytes, mode: int = 0o644) -> None:
+    def add_file(self, name: str, data: bytes, mode: int = 0o644) -> None:
         """Add a regular file."""
         self.add(name, 0o100000 | mode, data)
 
-    def link(self, name: str, target: str) -> None:
+    def add_link(self, name: str, target: str) -> None:
         """Add a symbolic link."""
         self.add(name, 0o120777, target.encode())
 
-    def close(self) -> bytes:
+    def finish(self) -> bytes:
         """Return the finished archive."""
-        self._entry("TRAILER!!!", 0)
+        self._write_entry("TRAILER!!!", 0)
         return self.out.getvalue()
 
 
-def unpack(deb: Path, into: Path) -> None:
+def unpack_package(deb: Path, into: Path) -> None:
     """Unpack a complete package."""
     subprocess.run(["dpkg-deb", "-x", deb, into], check=True)
 
@@ -319,7 +319,7 @@ def build_siw(debs: dict[str, Path], release: str, work: Path) -> bytes:
     with ThreadPoolExecutor(2) as pool:
         source = pool.submit(parameterized_siw, debs["source"], series, work)
         for role in ("headers", "common", "kbuild"):
-            unpack(debs[role], work / "headers")
+            unpack_package(debs[role], work / "headers")
         siw = source.result()
     headers = work / "headers" / "usr/src" / f"linux-headers-{release}"
     makefile = headers / "Makefile"  # the makefile has one include line with an absolute path
@@ -338,7 +338,7 @@ def build_echo(debs: Sequence[Path], work: Path) -> bytes:
     """Compile guest/echo.c, the guest's verbs server."""
     root, program = work / "development", work / "interop-echo"
     for deb in debs:
-        unpack(deb, root)
+        unpack_package(deb, root)
     libraries = root / "usr/lib/x86_64-linux-gnu"
     command: list[str | Path] = [
         "gcc-12", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{root}/usr/include", "-o", program,
@@ -356,7 +356,7 @@ def kernel_and_modules(image: Path) -> tuple[bytes, list[tuple[str, bytes]]]:
         r"|net/core|drivers/(virtio|infiniband/core|net/virtio_net|net/net_failover))[./])"
     )
     kernel, files, builtin = b"", {}, set[str]()
-    for info, data in members(image, wanted):
+    for info, data in package_files(image, wanted):
         name = Path(info.name).name
         if name.startswith("vmlinuz"):
             kernel = data
@@ -366,7 +366,7 @@ def kernel_and_modules(image: Path) -> tuple[bytes, list[tuple[str, bytes]]]:
             files[name.removesuffix(".ko").replace("-", "_")] = data
     order: list[str] = []
 
-    def visit(module: str) -> None:
+    def add_module(module: str) -> None:
         if module in order or module in builtin:
             return
         if module not in files:
@@ -374,18 +374,18 @@ def kernel_and_modules(image: Path) -> tuple[bytes, list[tuple[str, bytes]]]:
         depends = re.search(rb"\0depends=([^\0]*)\0", files[module])
         for need in (depends.group(1).decode() if depends else "").split(","):
             if need:
-                visit(need.replace("-", "_"))
+                add_module(need.replace("-", "_"))
         order.append(module)
 
     for module in [*GUEST_MODULES, "iw_cm"]:
-        visit(module)
+        add_module(module)
     return kernel, [(module, files[module]) for module in order]
 
 
 def guest_files(debs: Sequence[Path]) -> Iterator[tuple[str, int, bytes]]:
     """Yield name, mode and content of the guest's programs and libraries, with a merged /usr."""
     for deb in debs:
-        for info, data in members(deb, GUEST_FILES):
+        for info, data in package_files(deb, GUEST_FILES):
             name = info.name if info.name.startswith(("usr/", "etc/")) else f"usr/{info.name}"
             name = name.replace("usr/sbin/", "usr/bin/")
             if info.issym():
@@ -403,34 +403,36 @@ def build_image(release: str, versions: dict[str, str], into: Path) -> None:
         store = work / "debs"
         store.mkdir()
         packages = [f"{package}={version}" for package, version in versions.items()]
-        say(f"downloading Debian's kernel {release} and {len(packages)} packages")
+        report_progress(f"downloading Debian's kernel {release} and {len(packages)} packages")
         apt_with_retries("download", *packages, advice="sudo apt-get update", cwd=store)
         by_name = {path.name.split("_")[0]: path for path in store.glob("*.deb")}
         debs = {role: by_name[package] for role, package in kernel_packages(release).items()}
-        say(f"building siw.ko and the guest ({time.monotonic() - started:.0f} s so far)")
+        report_progress(
+            f"building siw.ko and the guest ({time.monotonic() - started:.0f} s so far)"
+        )
         with ThreadPoolExecutor(2) as pool:
             siw = pool.submit(build_siw, debs, release, work)
             kernel, modules = kernel_and_modules(debs["image"])
             archive = Initramfs()
             for folder in ("bin", "sbin"):
-                archive.link(folder, "usr/bin")
+                archive.add_link(folder, "usr/bin")
             for folder in ("lib", "lib64"):
-                archive.link(folder, f"usr/{folder}")
+                archive.add_link(folder, f"usr/{folder}")
             for path, mode, data in guest_files([by_name[p] for p in GUEST_PACKAGES]):
                 archive.add(path, mode, data)
             libraries = [p for p in by_name if p.startswith(("libibverbs", "librdmacm"))]
             echo = build_echo([by_name[p] for p in libraries], work)
-            archive.file("usr/bin/interop-echo", echo, 0o755)
+            archive.add_file("usr/bin/interop-echo", echo, 0o755)
             for script in ("init", "agent"):
-                archive.file(script, (HERE / "guest" / script).read_bytes(), 0o755)
+                archive.add_file(script, (HERE / "guest" / script).read_bytes(), 0o755)
             modules.append(("siw", siw.result()))
-        archive.file("modules/order", "".join(f"{m}.ko\n" for m, _ in modules).encode())
+        archive.add_file("modules/order", "".join(f"{m}.ko\n" for m, _ in modules).encode())
         for module, data in modules:
-            archive.file(f"modules/{module}.ko", data)
+            archive.add_file(f"modules/{module}.ko", data)
         (into / "vmlinuz").write_bytes(kernel)
-        (into / "initramfs").write_bytes(archive.close())
+        (into / "initramfs").write_bytes(archive.finish())
         (into / "version").write_text(versions[f"linux-image-{release}"] + "\n")
-    say(f"built in {time.monotonic() - started:.0f} s")
+    report_progress(f"built in {time.monotonic() - started:.0f} s")
 
 
 def cache_key(versions: dict[str, str]) -> str:
@@ -444,28 +446,28 @@ def cache_key(versions: dict[str, str]) -> str:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[IO[str]]:
+def file_lock(path: Path) -> Iterator[IO[str]]:
     """Hold an exclusive lock on a file for the duration of the block."""
     with path.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield lock
 
 
-def build() -> Path:
+def cached_image() -> Path:
     """Return the folder with vmlinuz, initramfs and version; build it if the cache lacks it.
 
     Raises Unavailable if this machine lacks root or a package for the build, GuestError if
     compilation fails.
     """
-    release, versions = resolve()
+    release, versions = resolve_versions()
     cache = cache_directory()
     cache.mkdir(parents=True, exist_ok=True)
     image = cache / cache_key(versions)
-    with locked(cache / "lock"):
+    with file_lock(cache / "lock"):
         if image.is_dir():
-            need_host_tools(RUN_TOOLS)
+            install_host_tools(RUN_TOOLS)
             return image
-        need_host_tools(HOST_TOOLS)
+        install_host_tools(HOST_TOOLS)
         fresh = Path(tempfile.mkdtemp(prefix="new-", dir=cache))
         try:
             build_image(release, versions, fresh)
@@ -513,7 +515,7 @@ def kernel_fault(console: str) -> str:
 class Guest:
     """A running guest; a context manager.
 
-    ``forward`` names guest TCP ports; ``port(p)`` is the port of 127.0.0.1 that is forwarded to
+    ``forward`` names guest TCP ports; ``host_port(p)`` is the port of 127.0.0.1 that is forwarded
     guest port p.
     """
 
@@ -538,7 +540,7 @@ class Guest:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def port(self, guest_port: int) -> int:
+    def host_port(self, guest_port: int) -> int:
         """Return the port of 127.0.0.1 that is forwarded to a guest port."""
         return self.ports[guest_port]
 
@@ -551,21 +553,21 @@ class Guest:
         if kvm and not wanted and broken.exists() and broken.read_text() == boot_id:
             kvm = False
         if kvm:
-            if self._start(image, "kvm", KVM_BOOT_S):
+            if self._start_qemu(image, "kvm", KVM_BOOT_S):
                 return
             with contextlib.suppress(OSError):
                 broken.write_text(boot_id)
-            say("no guest boots on this machine's KVM; emulating instead")
+            report_progress("no guest boots on this machine's KVM; emulating instead")
         if wanted == "kvm":
             raise GuestError("INTEROP_ACCEL=kvm, but no guest boots on KVM here")
-        if not self._start(image, "tcg,thread=multi", BOOT_S):
+        if not self._start_qemu(image, "tcg,thread=multi", BOOT_S):
             tail = self.console.read_text(errors="replace")[-2000:]
             raise GuestError(f"the guest did not come up:\n{self._qemu_log()}{tail}")
 
     def _qemu_log(self) -> str:
         return (self.state / "qemu.log").read_text(errors="replace")
 
-    def _start(self, image: Path, accelerator: str, seconds: float) -> bool:
+    def _start_qemu(self, image: Path, accelerator: str, seconds: float) -> bool:
         """Start QEMU and wait until the guest is ready; on failure, stop QEMU."""
         self.ports = dict(zip(self.forward, free_ports(len(self.forward)), strict=True))
         network = "user,id=n0,ipv6=off" + "".join(
@@ -592,13 +594,15 @@ class Guest:
             if "interop: ready" in self.console.read_text(errors="replace"):
                 self.accelerator = accelerator.split(",")[0]
                 took = time.monotonic() - started
-                say(f"siw of Linux {self.version} is up in {took:.1f} s ({self.accelerator})")
+                report_progress(
+                    f"siw of Linux {self.version} is up in {took:.1f} s ({self.accelerator})"
+                )
                 return True
             time.sleep(0.05)
-        self._stop()
+        self._stop_qemu()
         return False
 
-    def _stop(self) -> None:
+    def _stop_qemu(self) -> None:
         if self.qemu is not None:
             self.qemu.kill()
             self.qemu.wait()
@@ -606,7 +610,7 @@ class Guest:
 
     def close(self) -> None:
         """Power the guest off immediately and remove its files."""
-        self._stop()
+        self._stop_qemu()
         shutil.rmtree(self.state, ignore_errors=True)
 
     def run(self, command: str, timeout: float = 30.0) -> tuple[int, str]:
@@ -630,14 +634,14 @@ class Guest:
             raise GuestError(f"the guest hung up during {command!r}")
         return int(status), output.decode(errors="replace")
 
-    def check(self, command: str, timeout: float = 30.0) -> str:
+    def run_checked(self, command: str, timeout: float = 30.0) -> str:
         """Like run(), but a non-zero status raises GuestError with the output."""
         status, output = self.run(command, timeout)
         if status:
             raise GuestError(f"status {status} from {command!r} in the guest:\n{output}")
         return output
 
-    def configure(self, **parameters: int) -> None:
+    def set_siw_parameters(self, **parameters: int) -> None:
         """Set siw's parameters for future connections; parameters that are not named get their
         defaults.
         """
@@ -649,18 +653,18 @@ class Guest:
         if values == self._parameters:
             return
         self._parameters = values
-        self.check(
+        self.run_checked(
             "cd /sys/module/siw/parameters && "
             + " && ".join(f"echo {value} >{name}" for name, value in values.items())
         )
 
-    def serve(self, port: int, command: str) -> None:
+    def start_server(self, port: int, command: str) -> None:
         """Start a server in the guest's background and wait until siw listens on its port.
 
         An earlier server on that port is stopped first; output is written to /tmp/PORT.log.
         """
         pid, log = f"/tmp/{port}.pid", f"/tmp/{port}.log"
-        self.check(
+        self.run_checked(
             f"[ ! -e {pid} ] || kill $(cat {pid}) 2>/dev/null; "
             f"n=0; while netstat -ltn | grep -q ':{port} '; do n=$((n+1)); "
             f"[ $n -lt 50 ] || exit 1; sleep 0.1; done; "
@@ -669,19 +673,19 @@ class Guest:
             f"[ $n -lt 100 ] && kill -0 $! || {{ cat {log}; exit 1; }}; sleep 0.1; done"
         )
 
-    def ended(self, port: int, timeout: float = 30.0) -> str:
-        """Wait until the server that serve() started has ended; return its output.
+    def wait_for_server_end(self, port: int, timeout: float = 30.0) -> str:
+        """Wait until the server that start_server() started has ended; return its output.
 
         The server writes to a file, so most of its output is flushed at its end. A zombie has no
         executable, so /proc/PID/exe shows the end.
         """
-        return self.check(
+        return self.run_checked(
             f"while [ -e /proc/$(cat /tmp/{port}.pid)/exe ]; do sleep 0.05; done; "
             f"cat /tmp/{port}.log",
             timeout,
         )
 
-    def settle(self) -> None:
+    def wait_until_siw_ready(self) -> None:
         """Wait until siw is ready for FPDUs on the connection that it accepted last.
 
         siw logs "established" (reason 3) after its MPA Reply. Until then it may leave an FPDU
@@ -693,25 +697,25 @@ class Guest:
             "sleep 0.05; done"
         )
 
-    def wait_asleep(self, port: int) -> None:
+    def wait_until_server_sleeps(self, port: int) -> None:
         """Wait until the server on this port sleeps, and siw has returned from the server's last
         post.
 
         A Read that arrives during that post may be answered wrongly: README.md, siw's own defects.
         """
         state = f"/proc/$(cat /tmp/{port}.pid)/status"
-        self.check(
+        self.run_checked(
             f"n=0; until grep -q '^State:.S' {state}; do n=$((n+1)); [ $n -lt 500 ] || exit 1; "
             "sleep 0.01; done"
         )
 
-    def fault(self) -> str:
+    def kernel_fault(self) -> str:
         """Return the console line in which the kernel reports a fault, or an empty string."""
         return kernel_fault(self.console.read_text(errors="replace"))
 
-    def log(self) -> str:
+    def new_kernel_messages(self) -> str:
         """Return the kernel messages (including siw's debug messages) since the last call."""
-        return self.check("dmesg -c")
+        return self.run_checked("dmesg -c")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -721,7 +725,7 @@ def main(arguments: Sequence[str]) -> int:
         print(__doc__)
         return 0 if verb == "help" else 1
     try:
-        image = build()
+        image = cached_image()
         if verb == "build":
             print(image)
             return 0
@@ -737,10 +741,10 @@ def main(arguments: Sequence[str]) -> int:
                     guest.qemu.wait()
             return 0
     except Unavailable as error:
-        say(str(error))
+        report_progress(str(error))
         return 2
     except GuestError as error:
-        say(str(error))
+        report_progress(str(error))
         return 1
 
 

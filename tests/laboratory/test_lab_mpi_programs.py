@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from abi.table import environment
+from abi.table import create_environment
 from laboratory.lab_harness import lab
 
 from lab.mpi import kernels, launch
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(300)
 def mpich(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install PyPI's MPICH into a new virtual environment."""
     folder = tmp_path_factory.mktemp("mpich")
-    why = environment(folder, "mpich")
+    why = create_environment(folder, "mpich")
     assert not why, why
     return folder
 

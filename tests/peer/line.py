@@ -27,7 +27,7 @@ def udp_socket(address: Address = (net.HERE, 0)) -> socket.socket:
     return sock
 
 
-def receive_all(sock: socket.socket) -> list[tuple[bytes, Address]]:
+def receive_waiting_datagrams(sock: socket.socket) -> list[tuple[bytes, Address]]:
     """Return all waiting datagrams with their source addresses."""
     got = []
     while True:
@@ -69,8 +69,8 @@ class _Direction:
 class Line:
     """A line with two sockets: siwarp sends to ``far`` as its peer's address, the peer to ``near``.
 
-    There is no background thread: ``step`` forwards waiting datagrams. So a given seed has the same
-    effect on the same datagrams.
+    There is no background thread: ``forward_datagrams`` forwards waiting datagrams. So a given seed
+    has the same effect on the same datagrams.
     """
 
     def __init__(self, seed: int, faults: Faults = CLEAN) -> None:
@@ -87,7 +87,7 @@ class Line:
         self._near.close()
         self._far.close()
 
-    def heal(self) -> None:
+    def remove_faults(self) -> None:
         """Stop losing and changing datagrams from now on."""
         self.to_siwarp.faults = self.from_siwarp.faults = CLEAN
 
@@ -95,28 +95,28 @@ class Line:
         """Return the sockets of the line, to wait on."""
         return [self._near, self._far]
 
-    def use_interface(self, host: str) -> None:
+    def set_multicast_interface(self, host: str) -> None:
         """Send multicast through the interface with this address."""
         self._far.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(host))
 
-    def step(self) -> None:
+    def forward_datagrams(self) -> None:
         """Forward new datagrams, and delayed ones whose time has come."""
         for sock, way in ((self._near, self.to_siwarp), (self._far, self.from_siwarp)):
-            for datagram, source in receive_all(sock):
+            for datagram, source in receive_waiting_datagrams(sock):
                 if sock is self._near:
                     self.peer = source
                 else:
                     self.siwarp = self.siwarp or source
-                _take(way, datagram)
-        self._pass(self.to_siwarp, self._far, self.siwarp)
-        self._pass(self.from_siwarp, self._near, self.peer)
+                _apply_faults(way, datagram)
+        self._send_due_datagrams(self.to_siwarp, self._far, self.siwarp)
+        self._send_due_datagrams(self.from_siwarp, self._near, self.peer)
 
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no datagram is waiting at a socket or being delayed."""
         waits = select.select(self.sockets(), [], [], 0)[0]
         return not waits and not self.to_siwarp.held and not self.from_siwarp.held
 
-    def _pass(self, way: _Direction, sock: socket.socket, to: Address | None) -> None:
+    def _send_due_datagrams(self, way: _Direction, sock: socket.socket, to: Address | None) -> None:
         now = net.now()
         while way.held and way.held[0][0] <= now and to is not None:
             datagram = heapq.heappop(way.held)[2]
@@ -128,7 +128,7 @@ class Line:
                 sock.sendto(datagram, to)
 
 
-def _take(way: _Direction, datagram: bytes) -> None:
+def _apply_faults(way: _Direction, datagram: bytes) -> None:
     """Decide the fate of a datagram, always with the same number of random values."""
     faults, rng = way.faults, way.rng
     lost, doubled, late, damaged = (rng.random() for _ in range(4))
@@ -147,7 +147,7 @@ def _take(way: _Direction, datagram: bytes) -> None:
         way.came += 1
 
 
-def run(
+def run_until(
     until: Callable[[], bool],
     steps: list[Callable[[], None]],
     sockets: list[socket.socket],

@@ -50,12 +50,12 @@ ALL = (
 TIMEOUT_S, LIMIT_S = (1800, 900) if MESSAGES else (120, 20)
 
 
-def rounds(short: int, part: int = 100) -> int:
+def stress_rounds(short: int, part: int = 100) -> int:
     """Return a test's number of rounds: a fraction of a stress run's messages, or ``short``."""
     return max(short, MESSAGES // part)
 
 
-def octets(seed: object, length: int) -> bytes:
+def seeded_octets(seed: object, length: int) -> bytes:
     """Return ``length`` octets determined by this seed."""
     return random.Random(f"{SEED}/{seed}").randbytes(length)
 
@@ -81,19 +81,19 @@ class Siwarp:
         self.sent: list[WC] = []
         self.got: list[tuple[WC, bytes]] = []
 
-    def region(self, length: int) -> MR:
+    def register_memory(self, length: int) -> MR:
         """Return memory that the peer can access."""
         return self._stack.enter_context(MR(self.pd, length, ALL))
 
-    def toward(self, address: Address) -> AH:
+    def address_handle(self, address: Address) -> AH:
         """Return an address handle for a peer."""
         return self._stack.enter_context(AH(self.pd, address))
 
-    def receive(self, slot: int) -> None:
+    def post_receive(self, slot: int) -> None:
         """Post a receive into a slot of the memory."""
         self.qp.post_recv(RecvWR(slot, sg=[self.memory.sge(slot * self.slot, self.slot)]))
 
-    def send(self, payload: bytes, opcode: int = WROpcode.SEND, **wr: Any) -> None:
+    def post_payload(self, payload: bytes, opcode: int = WROpcode.SEND, **wr: Any) -> None:
         """Post a request whose payload is in a separate region."""
         self._requests += 1
         wr_id = FIRST_REQUEST + self._requests
@@ -103,18 +103,18 @@ class Siwarp:
             sg = [lent.sge()]
         self.qp.post_send(SendWR(wr_id, opcode, sg=sg, **wr))
 
-    def request(self, opcode: int, *sg: SGE, **wr: Any) -> None:
+    def post_request(self, opcode: int, *sg: SGE, **wr: Any) -> None:
         """Post a request with the given scatter/gather elements."""
         self._requests += 1
         self.qp.post_send(SendWR(FIRST_REQUEST + self._requests, opcode, sg=sg, **wr))
 
-    def let_go(self) -> None:
+    def post_held_receives(self) -> None:
         """Post the receives that were held back."""
         self.held = False
         while self._free:
-            self.receive(self._free.pop(0))
+            self.post_receive(self._free.pop(0))
 
-    def step(self) -> None:
+    def poll_completions(self) -> None:
         """Poll completions; store the data of receives and post them again."""
         for wc in self.cq.poll(64):
             if wc.wr_id > FIRST_REQUEST:
@@ -130,7 +130,7 @@ class Siwarp:
                 if self.held:
                     self._free.append(wc.wr_id)
                 else:
-                    self.receive(wc.wr_id)
+                    self.post_receive(wc.wr_id)
 
 
 @contextmanager
@@ -143,12 +143,12 @@ def siwarp_queue_pair(
         if attr is not None:
             ours.qp.to_rts(attr)
             for i in range(slots):
-                ours.receive(i)
+                ours.post_receive(i)
         yield ours
 
 
 @contextmanager
-def closing(line: Line) -> Iterator[Line]:
+def closed_after(line: Line) -> Iterator[Line]:
     """Yield a line, and close it."""
     try:
         yield line

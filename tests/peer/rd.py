@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 
 import net
-from peer.line import Address, receive_all
+from peer.line import Address, receive_waiting_datagrams
 from peer.rd_wire import (
     ACK,
     ANSWER,
@@ -38,15 +38,15 @@ from peer.rd_wire import (
     AckBody,
     Datagram,
     Greeting,
-    clean,
-    from_ranges,
-    greeting,
-    parse,
+    credit_units,
+    greeting_octets,
     parse_ack,
+    parse_datagram,
     parse_greeting,
-    to_ranges,
-    units,
-    within,
+    psn_within,
+    psns_of_ranges,
+    ranges_of_psns,
+    unused_fields_are_zero,
 )
 from peer.rdmap import Arrival, Conversation, Region, Request
 from peer.wire import Segment, WireError, parse_segment
@@ -87,16 +87,16 @@ class Outgoing:
     waiting: deque[tuple[bytes, Request]] = field(default_factory=deque)
     outstanding: deque[Sent] = field(default_factory=deque)
 
-    def unacknowledged(self) -> int:
+    def lowest_unacknowledged_psn(self) -> int:
         """Return the lowest PSN that the peer has not accepted."""
         return self.outstanding[0].psn if self.outstanding else self.psn
 
-    def room(self) -> bool:
+    def has_credit(self) -> bool:
         """Whether the credit covers the next segment."""
         if not self.waiting:
             return False
-        taken = sum(units(sent.octets) for sent in self.outstanding)
-        return taken + units(self.waiting[0][0]) <= self.credit
+        taken = sum(credit_units(sent.octets) for sent in self.outstanding)
+        return taken + credit_units(self.waiting[0][0]) <= self.credit
 
 
 @dataclass
@@ -122,7 +122,7 @@ class Pair:
         self.out = [Outgoing(mine), Outgoing(mine)]
         self.incoming = [Incoming(theirs), Incoming(theirs)]
         self.talk = Conversation(
-            end.regions, self.push, end.take_receive, end.arrivals, end.segment_octets
+            end.regions, self.queue_segment, end.consume_receive, end.arrivals, end.segment_octets
         )
         self.wait, self.due = HELLO_FIRST_S, 0.0
         self.repeated = 0
@@ -136,12 +136,12 @@ class Pair:
         self.ended: int | None = None
         self.reason, self.give_up, self.answered = CLOSES, 0.0, False
 
-    def push(self, segment: Segment, request: Request, response: bool) -> None:
+    def queue_segment(self, segment: Segment, request: Request, response: bool) -> None:
         """Queue a segment for sending."""
         space = RESPONSES if response else REQUESTS
         self.out[space].waiting.append((segment.octets(), request))
 
-    def datagram(self, kind: int, **fields: object) -> Datagram:
+    def make_datagram(self, kind: int, **fields: object) -> Datagram:
         """Return a datagram of this pair, with acknowledgements and a grant of credit."""
         if self.state == "hello":
             return Datagram(kind, self.end.qkey, self.mine, 0)
@@ -168,10 +168,10 @@ class Pair:
 
     # Processing of received datagrams.
 
-    def take(self, datagram: Datagram) -> None:
+    def process_datagram(self, datagram: Datagram) -> None:
         """Process a datagram with both epochs of this pair."""
         if datagram.type == BYE:
-            self._bye(datagram)
+            self._process_bye(datagram)
             return
         if self.state == "closing":
             return
@@ -189,32 +189,32 @@ class Pair:
             raise WireError("an RNR timer without NOT_READY")
         if datagram.type in (DATA, ACK, ECHO, PROBE):
             for space in (REQUESTS, RESPONSES):
-                self._acknowledged(space, datagram, body.ranges[space])
+                self._process_acknowledgement(space, datagram, body.ranges[space])
         if datagram.type == DATA:
-            self._data(datagram)
+            self._process_data(datagram)
         elif datagram.type == PROBE:
-            self._acknowledge(PROBED, datagram.psn)
+            self._send_ack(PROBED, datagram.psn)
 
-    def _bye(self, datagram: Datagram) -> None:
+    def _process_bye(self, datagram: Datagram) -> None:
         """End the incarnation; first process the acknowledgements in the BYE (DGRAM-BYE-1, -2)."""
         reason = datagram.ird_or_reason
         if reason != UNKNOWN_PAIR:
             for space in (REQUESTS, RESPONSES):
-                self._acknowledged(space, datagram, [], over=True)
+                self._process_acknowledgement(space, datagram, [], over=True)
             if not datagram.flags & ANSWER:
-                self.send(self.datagram(BYE, flags=ANSWER, ird_or_reason=reason))
+                self.send(self.make_datagram(BYE, flags=ANSWER, ird_or_reason=reason))
         self.answered = bool(datagram.flags & ANSWER)
-        self.end_with(reason)
+        self.end_incarnation(reason)
 
     def close(self) -> None:
         """End the incarnation: repeat BYE until it is answered or its time limit expires."""
         if self.state not in ("open", "echo"):
-            self.end_with(CLOSES)
+            self.end_incarnation(CLOSES)
             return
         self.state, self.wait, self.due = "closing", HELLO_FIRST_S, 0.0
         self.give_up = net.now() + LINGER_S
 
-    def _acknowledged(
+    def _process_acknowledgement(
         self,
         space: int,
         datagram: Datagram,
@@ -222,25 +222,25 @@ class Pair:
         over: bool = False,
     ) -> None:
         out, ack = self.out[space], datagram.acknowledged[space]
-        first, after = out.unacknowledged(), out.psn
-        if ack != after and not within(ack, first, after):
+        first, after = out.lowest_unacknowledged_psn(), out.psn
+        if ack != after and not psn_within(ack, first, after):
             return  # the ACK is old, or acknowledges a segment that was never sent
         now = net.now()
         out.credit = datagram.credit[space]
         while out.outstanding and out.outstanding[0].psn != ack:
             sent = out.outstanding.popleft()
             sent.request.unacknowledged -= 1
-            self._measure(sent, now, datagram.delay)
+            self._update_window_and_rto(sent, now, datagram.delay)
         if over:
             return
-        came = {psn for psn in from_ranges(ack, ranges) if within(psn, ack, after)}
+        came = {psn for psn in psns_of_ranges(ack, ranges) if psn_within(psn, ack, after)}
         for sent in out.outstanding:
             if sent.psn in came and not sent.came:
                 sent.came = True
-                self._measure(sent, now, datagram.delay)
-        self._overtaken(out, now)
+                self._update_window_and_rto(sent, now, datagram.delay)
+        self._retransmit_overtaken(out, now)
 
-    def _measure(self, sent: Sent, now: float, delay: int) -> None:
+    def _update_window_and_rto(self, sent: Sent, now: float, delay: int) -> None:
         self.window = min(self.window + 1, MOST_WINDOW)
         self.repeated = 0
         if sent.again:
@@ -250,7 +250,7 @@ class Pair:
         self.rto = min(max(4 * self.srtt, RTO_LEAST_S), RTO_MOST_S)
         self.due = now + self.rto
 
-    def _overtaken(self, out: Outgoing, now: float) -> None:
+    def _retransmit_overtaken(self, out: Outgoing, now: float) -> None:
         """Retransmit segments that three later ones have overtaken (DGRAM-RD-19)."""
         later = 0
         for sent in reversed(out.outstanding):
@@ -266,7 +266,7 @@ class Pair:
         space = RESPONSES if sent in self.out[RESPONSES].outstanding else REQUESTS
         self._send_data(space, sent)
 
-    def _data(self, datagram: Datagram) -> None:
+    def _process_data(self, datagram: Datagram) -> None:
         self.owes_ack = True
         space = RESPONSES if datagram.flags & RESPONSE else REQUESTS
         way = self.incoming[space]
@@ -283,7 +283,7 @@ class Pair:
             while way.psn in way.stored:
                 octets = way.stored[way.psn]
                 try:
-                    taken = self.talk.take(parse_segment(octets, (0, 1)))
+                    taken = self.talk.process_segment(parse_segment(octets, (0, 1)))
                 except WireError as wrong:
                     self.end.wrong.append(str(wrong))
                     self.reason = WRONG_MSN if "MSN" in str(wrong) else CLOSES
@@ -296,12 +296,12 @@ class Pair:
                     self.not_ready = False
                 del way.stored[way.psn]
                 way.psn = (way.psn + 1) % NEXT
-                way.taken_units += units(octets)
+                way.taken_units += credit_units(octets)
                 if way.taken_units > way.granted_units:
                     self.end.wrong.append("more units than the credit")
                 self.owes_ack = True
 
-    def end_with(self, reason: int) -> None:
+    def end_incarnation(self, reason: int) -> None:
         """End the incarnation."""
         self.state, self.ended = "closed", reason
         self.talk.fail_all()
@@ -317,23 +317,23 @@ class Pair:
             return
         if self.state == "closing":
             if now > self.give_up:
-                self.end_with(self.reason)
+                self.end_incarnation(self.reason)
             elif now >= self.due:
-                self.send(self.datagram(BYE, ird_or_reason=self.reason))
+                self.send(self.make_datagram(BYE, ird_or_reason=self.reason))
                 self.due, self.wait = now + self.wait, min(2 * self.wait, HELLO_MOST_S)
             return
         if self.state in ("hello", "echo"):
-            if now >= self.due and (self.state == "echo" or self.wants()):
+            if now >= self.due and (self.state == "echo" or self.has_unacknowledged()):
                 self._send_handshake(now)
             return
         self.deliver_segments()
-        self._send_waiting(now)
+        self._send_waiting_segments(now)
         if self.owes_ack:
-            self._acknowledge(0, self.out[REQUESTS].psn)
+            self._send_ack(0, self.out[REQUESTS].psn)
         if self.due and now >= self.due:
-            self._timeout(now)
+            self._process_timeout(now)
 
-    def wants(self) -> bool:
+    def has_unacknowledged(self) -> bool:
         """Whether the peer has not yet accepted some segment."""
         return any(out.waiting or out.outstanding for out in self.out)
 
@@ -344,12 +344,12 @@ class Pair:
             self.state, self.theirs = "hello", 0
         if self.state == "hello":
             body = self.end.own.ljust(GREETING_OCTETS, b"\0")
-            self.send(replace(self.datagram(HELLO), body=body))
+            self.send(replace(self.make_datagram(HELLO), body=body))
         else:
-            self.send(self.datagram(ECHO, body=self.echo))
+            self.send(self.make_datagram(ECHO, body=self.echo))
         self.due, self.wait = now + self.wait, min(2 * self.wait, HELLO_MOST_S)
 
-    def challenged(self, datagram: Datagram) -> None:
+    def process_challenge(self, datagram: Datagram) -> None:
         """Answer the first CHALLENGE for this end's HELLO with an ECHO, and ignore others."""
         if self.state != "hello" or datagram.dest != self.mine or not datagram.source:
             return
@@ -359,41 +359,45 @@ class Pair:
         self.incoming = [Incoming(self.theirs), Incoming(self.theirs)]
         self.wait, self.due, self.repeated = HELLO_FIRST_S, 0.0, 0
 
-    def _send_waiting(self, now: float) -> None:
+    def _send_waiting_segments(self, now: float) -> None:
         """Send responses first (DGRAM-RD-38); without credit request some (DGRAM-RD-20)."""
         for space in (RESPONSES, REQUESTS):
             out = self.out[space]
             far = self.greeting.window  # how many datagrams may be outstanding (DGRAM-EXT-4)
-            while out.room() and len(out.outstanding) < far and self._in_flight() < self.window:
+            while (
+                out.has_credit()
+                and len(out.outstanding) < far
+                and self._segments_in_flight() < self.window
+            ):
                 octets, request = out.waiting.popleft()
                 sent = Sent(out.psn, octets, request, now)
                 out.psn = (out.psn + 1) % NEXT
                 out.outstanding.append(sent)
                 self._send_data(space, sent)
-        if self.wants() and not self.due:
+        if self.has_unacknowledged() and not self.due:
             self.due = now + self.rto
-        elif not self.wants():
+        elif not self.has_unacknowledged():
             self.due = 0.0
 
-    def _in_flight(self) -> int:
+    def _segments_in_flight(self) -> int:
         return sum(not sent.came for out in self.out for sent in out.outstanding)
 
     def _send_data(self, space: int, sent: Sent) -> None:
         flags = RESPONSE if space == RESPONSES else 0
-        made = self.datagram(DATA, psn=sent.psn, flags=flags, body=sent.octets)
+        made = self.make_datagram(DATA, psn=sent.psn, flags=flags, body=sent.octets)
         self.send(made)
         self.owes_ack = self.owes_ack and any(way.stored for way in self.incoming)
 
-    def _acknowledge(self, flags: int, psn: int) -> None:
+    def _send_ack(self, flags: int, psn: int) -> None:
         ranges = tuple(
-            to_ranges(way.psn, list(way.stored))[: MOST_RANGES // 2] for way in self.incoming
+            ranges_of_psns(way.psn, list(way.stored))[: MOST_RANGES // 2] for way in self.incoming
         )
         flags |= NOT_READY if self.not_ready else 0
         body = AckBody(ranges, rnr_timer=self.end.rnr_timer if self.not_ready else 0)  # type: ignore[arg-type]
-        self.send(self.datagram(ACK, psn=psn, flags=flags, body=body.octets()))
+        self.send(self.make_datagram(ACK, psn=psn, flags=flags, body=body.octets()))
         self.owes_ack = False
 
-    def _timeout(self, now: float) -> None:
+    def _process_timeout(self, now: float) -> None:
         """Retransmit the first missing segment; if none is missing, request an acknowledgement."""
         self.repeated += 1
         self.rto = min(2 * self.rto, RTO_MOST_S)
@@ -403,7 +407,7 @@ class Pair:
             self._retransmit(missing[0], now)
             return
         self.probe_psn += 1
-        self.send(self.datagram(PROBE, psn=self.probe_psn))
+        self.send(self.make_datagram(PROBE, psn=self.probe_psn))
 
 
 class RdPeer:
@@ -434,10 +438,10 @@ class RdPeer:
         self._rng = random.Random(f"epochs {seed}")
         self._secret = self._rng.randbytes(16)
         self.instance = self._rng.randrange(1, 1 << 64)
-        self.own = greeting(OPTIONS | {INSTANCE: self.instance.to_bytes(8, "big")})
+        self.own = greeting_octets(OPTIONS | {INSTANCE: self.instance.to_bytes(8, "big")})
         self._began = net.now()
 
-    def take_receive(self) -> bool:
+    def consume_receive(self) -> bool:
         """Consume a receive; return false if there is none."""
         if self.receives is None:
             return True
@@ -446,34 +450,34 @@ class RdPeer:
         self.receives -= 1
         return True
 
-    def pair(self, address: Address) -> Pair:
+    def pair_with(self, address: Address) -> Pair:
         """Return the pair with a peer; the first segment to it starts the handshake."""
         found = self.pairs.get(address)
         if found is None or found.state == "closed":
             if found is not None:
                 self.past.append(found)
-            found = self.pairs[address] = Pair(self, address, self._epoch(), 0)
+            found = self.pairs[address] = Pair(self, address, self._random_epoch(), 0)
         return found
 
-    def talk(self, address: Address) -> Conversation:
+    def conversation(self, address: Address) -> Conversation:
         """Return the object that sends messages to a peer."""
-        return self.pair(address).talk
+        return self.pair_with(address).talk
 
     def step(self) -> None:
         """Process waiting datagrams, and run the timers."""
-        for octets, source in receive_all(self.sock):
+        for octets, source in receive_waiting_datagrams(self.sock):
             try:
-                datagram = parse(octets)
+                datagram = parse_datagram(octets)
             except WireError:
                 self.counts["CRC"] += 1
                 continue
             if datagram.qkey != self.qkey:
                 self.counts["Q_Key"] += 1
                 continue
-            if not clean(datagram):
+            if not unused_fields_are_zero(datagram):
                 self.wrong.append(f"fields without meaning are not zero: {datagram}")
             try:
-                self._take(datagram, source)
+                self._process_datagram(datagram, source)
             except WireError as wrong:
                 self.wrong.append(str(wrong))
         now = net.now()
@@ -485,26 +489,26 @@ class RdPeer:
         for pair in self.pairs.values():
             pair.close()
 
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether every peer has accepted everything that was sent to it."""
-        return not any(p.wants() for p in self.pairs.values() if p.state != "closed")
+        return not any(p.has_unacknowledged() for p in self.pairs.values() if p.state != "closed")
 
-    def _epoch(self) -> int:
+    def _random_epoch(self) -> int:
         return self._rng.randrange(1, NEXT)
 
-    def _take(self, datagram: Datagram, source: Address) -> None:
+    def _process_datagram(self, datagram: Datagram, source: Address) -> None:
         pair = self.pairs.get(source)
         if datagram.type == HELLO:
-            self._challenge(datagram, source, pair)
+            self._send_challenge(datagram, source, pair)
         elif datagram.type == CHALLENGE:
             if pair is not None:
-                pair.challenged(datagram)
-        elif datagram.type == ECHO and not self._is(pair, datagram):
-            self._begin(datagram, source, pair)
-        elif pair is not None and self._is(pair, datagram):
+                pair.process_challenge(datagram)
+        elif datagram.type == ECHO and not self._epochs_match(pair, datagram):
+            self._process_echo(datagram, source, pair)
+        elif pair is not None and self._epochs_match(pair, datagram):
             if datagram.type == ECHO:
                 pair.owes_ack = True
-            pair.take(datagram)
+            pair.process_datagram(datagram)
         elif datagram.type in (DATA, ACK, PROBE):
             self.counts["unknown"] += 1
             bye = Datagram(
@@ -512,9 +516,9 @@ class RdPeer:
             )
             self.sock.sendto(bye.octets(), source)
         elif datagram.type == BYE:
-            self._answer_unknown(datagram, source)
+            self._answer_unknown_bye(datagram, source)
 
-    def _answer_unknown(self, bye: Datagram, source: Address) -> None:
+    def _answer_unknown_bye(self, bye: Datagram, source: Address) -> None:
         """Answer a BYE of an unknown pair: an earlier answer may have been lost (DGRAM-BYE-2)."""
         reason = bye.ird_or_reason
         if bye.flags & ANSWER or reason == UNKNOWN_PAIR:
@@ -523,45 +527,50 @@ class RdPeer:
         self.sock.sendto(answer.octets(), source)
 
     @staticmethod
-    def _is(pair: Pair | None, datagram: Datagram) -> bool:
+    def _epochs_match(pair: Pair | None, datagram: Datagram) -> bool:
         if pair is None or pair.state == "closed" or not pair.theirs:
             return False
         return (datagram.source, datagram.dest) == (pair.theirs, pair.mine)
 
-    def _challenge(self, hello: Datagram, source: Address, pair: Pair | None) -> None:
+    def _send_challenge(self, hello: Datagram, source: Address, pair: Pair | None) -> None:
         """Answer a HELLO without storing state; repeats get the same epoch (DGRAM-MEET-2)."""
         if len(hello.body) < GREETING_OCTETS or not hello.source:
             return
         said, _ = parse_greeting(hello.body)
-        mine = int.from_bytes(self._keyed(f"epoch {source} {hello.source}".encode(), 4), "big") or 1
+        mine = (
+            int.from_bytes(self._keyed_hash(f"epoch {source} {hello.source}".encode(), 4), "big")
+            or 1
+        )
         lives = pair is not None and pair.state != "closed"
         if pair is not None and lives and (pair.state == "hello" or hello.source == pair.theirs):
             mine = pair.mine
-        cookie = self._cookie(source, hello.source, mine, self._clock(), said)
+        cookie = self._make_cookie(source, hello.source, mine, self._cookie_clock_ms(), said)
         body = self.own + cookie
         answer = Datagram(CHALLENGE, self.qkey, mine, hello.source, body=body)
         self.sock.sendto(answer.octets(), source)
 
-    def _clock(self) -> int:
+    def _cookie_clock_ms(self) -> int:
         """Return the time in milliseconds for cookies."""
         return int((net.now() - self._began) * 1000) % NEXT
 
-    def _keyed(self, covered: bytes, size: int) -> bytes:
+    def _keyed_hash(self, covered: bytes, size: int) -> bytes:
         return hashlib.blake2b(covered, key=self._secret, digest_size=size).digest()
 
-    def _cookie(self, source: Address, theirs: int, mine: int, when: int, said: Greeting) -> bytes:
+    def _make_cookie(
+        self, source: Address, theirs: int, mine: int, when: int, said: Greeting
+    ) -> bytes:
         """Return a cookie; its hash covers the version and both ends' options (DGRAM-EXT-1)."""
         covered = f"cookie {source} {theirs} {mine} {when} 1 ".encode()
-        return COOKIE.pack(when, self._keyed(covered + said.octets + self.own, 8))
+        return COOKIE.pack(when, self._keyed_hash(covered + said.octets + self.own, 8))
 
-    def _begin(self, echo: Datagram, source: Address, pair: Pair | None) -> None:
+    def _process_echo(self, echo: Datagram, source: Address, pair: Pair | None) -> None:
         """Create a record if this end made the cookie for that address and both epochs."""
         said, cookie = parse_greeting(echo.body)
         if len(cookie) != COOKIE.size:
             return
         (when, _) = COOKIE.unpack(cookie)
-        good = cookie == self._cookie(source, echo.source, echo.dest, when, said)
-        if not good or (self._clock() - when) % NEXT > 1000 * COOKIE_LIFE_S:
+        good = cookie == self._make_cookie(source, echo.source, echo.dest, when, said)
+        if not good or (self._cookie_clock_ms() - when) % NEXT > 1000 * COOKIE_LIFE_S:
             self.counts["cookie"] += 1
             return
         if pair is not None and pair.state == "hello":
@@ -573,9 +582,9 @@ class RdPeer:
             if pair is not None and pair.began_by >= 0 and when <= pair.began_by:
                 return
             if pair is not None:
-                pair.end_with(UNKNOWN_PAIR)
+                pair.end_incarnation(UNKNOWN_PAIR)
                 self.past.append(pair)
             pair = self.pairs[source] = Pair(self, source, echo.dest, echo.source)
         pair.greeting = said
         pair.began_by, pair.due, pair.owes_ack = when, 0.0, True
-        pair.take(echo)
+        pair.process_datagram(echo)

@@ -7,8 +7,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from peer.line import Faults, Line, run, udp_socket
-from peer.ours import LIMIT_S, SEED, Siwarp, closing, octets, rounds, siwarp_queue_pair
+from peer.line import Faults, Line, run_until, udp_socket
+from peer.ours import (
+    LIMIT_S,
+    SEED,
+    Siwarp,
+    closed_after,
+    seeded_octets,
+    siwarp_queue_pair,
+    stress_rounds,
+)
 from peer.rd import RdPeer
 from peer.rdmap import Arrival, Region
 
@@ -24,35 +32,35 @@ class Ends:
 
     def __init__(self, ours: Siwarp, line: Line, peer: RdPeer) -> None:
         self.ours, self.line, self.peer = ours, line, peer
-        self.region: MR = ours.region(MEMORY)
+        self.region: MR = ours.register_memory(MEMORY)
         self.theirs = peer.regions[STAG] = Region(BASE, bytearray(MEMORY))
-        self.ah = ours.toward(line.far)
+        self.ah = ours.address_handle(line.far)
         line.siwarp, line.peer = ours.qp.addr, peer.sock.getsockname()
 
-    def run(self, until: Callable[[], bool], limit: float = LIMIT_S) -> None:
+    def run_until(self, until: Callable[[], bool], limit: float = LIMIT_S) -> None:
         """Run all components until the condition is true."""
-        steps = [self.peer.step, self.line.step, self.ours.step]
-        run(until, steps, [*self.line.sockets(), self.peer.sock], limit)
+        steps = [self.peer.step, self.line.forward_datagrams, self.ours.poll_completions]
+        run_until(until, steps, [*self.line.sockets(), self.peer.sock], limit)
         assert self.peer.wrong == []
 
-    def there(self, at: int, length: int) -> RemoteBuffer:
+    def peer_buffer(self, at: int, length: int) -> RemoteBuffer:
         """Return part of the peer's memory as a remote buffer for siwarp."""
         return RemoteBuffer(BASE + at, length, STAG)
 
 
 @contextmanager
-def ends(faults: Faults, attr: QPAttr | None = None, **peer: int) -> Iterator[Ends]:
+def siwarp_and_peer(faults: Faults, attr: QPAttr | None = None, **peer: int) -> Iterator[Ends]:
     """Yield both ends; ``attr`` is for siwarp, the other arguments are for the peer."""
     attr = attr or QPAttr(qkey=QKEY)
     with (
         siwarp_queue_pair(QPType.RD, attr=attr, slot=1 << 15) as ours,
         udp_socket() as sock,
-        closing(Line(SEED, faults)) as line,
+        closed_after(Line(SEED, faults)) as line,
     ):
         yield Ends(ours, line, RdPeer(sock, QKEY, SEED, **peer))
 
 
-def arrivals(ours: Siwarp) -> list[Arrival]:
+def siwarp_arrivals(ours: Siwarp) -> list[Arrival]:
     """Return the data of siwarp's receives as Arrival objects of the peer."""
     found = []
     for wc, data in ours.got:
@@ -63,34 +71,34 @@ def arrivals(ours: Siwarp) -> list[Arrival]:
     return found
 
 
-def messages_both_ways(faults: Faults, first: str) -> None:
+def check_messages_both_ways(faults: Faults, first: str) -> None:
     """Send messages of each kind and many lengths in both directions; `first` starts."""
-    count = rounds(40, 200)
+    count = stress_rounds(40, 200)
     rng = random.Random(f"{SEED}/{first}")
-    with ends(faults) as both:
+    with siwarp_and_peer(faults) as both:
         to_siwarp, to_peer = [], []
         talk = None
         for i in range(count):
-            payload = octets(f"to {i}", rng.choice([0, 1, 100, 3000, 20_000]))
+            payload = seeded_octets(f"to {i}", rng.choice([0, 1, 100, 3000, 20_000]))
             value = i.to_bytes(4, "big") if i % 3 == 0 else None
             to_siwarp.append(Arrival(payload, value, len(payload)))
-            answer = octets(f"from {i}", rng.choice([0, 1, 100, 3000, 60_000]))
+            answer = seeded_octets(f"from {i}", rng.choice([0, 1, 100, 3000, 60_000]))
             to_peer.append(Arrival(answer, i.to_bytes(4, sys.byteorder), len(answer)))
             if first == "peer" or i:
-                talk = talk or both.peer.talk(both.line.near)
+                talk = talk or both.peer.conversation(both.line.near)
                 talk.send(payload, immediate=value, solicited=i % 2 == 0)
-            both.ours.send(answer, WROpcode.SEND_WITH_IMM, ah=both.ah, imm_data=i)
+            both.ours.post_payload(answer, WROpcode.SEND_WITH_IMM, ah=both.ah, imm_data=i)
             if i == 0:
-                both.run(lambda: bool(both.peer.arrivals))
+                both.run_until(lambda: bool(both.peer.arrivals))
                 if first == "siwarp":
-                    talk = both.peer.talk(both.line.near)
+                    talk = both.peer.conversation(both.line.near)
                     talk.send(payload, immediate=value)
             if i % 64 == 63:  # let some Sends complete, so that the send queue does not overflow
-                both.run(lambda i=i: len(both.ours.sent) > i - 200)
-        both.run(lambda: len(both.ours.got) == count and len(both.peer.arrivals) == count)
-        both.run(both.peer.idle)
-        both.run(lambda: len(both.ours.sent) == count)
-        assert arrivals(both.ours) == to_siwarp
+                both.run_until(lambda i=i: len(both.ours.sent) > i - 200)
+        both.run_until(lambda: len(both.ours.got) == count and len(both.peer.arrivals) == count)
+        both.run_until(both.peer.is_idle)
+        both.run_until(lambda: len(both.ours.sent) == count)
+        assert siwarp_arrivals(both.ours) == to_siwarp
         assert both.peer.arrivals == to_peer
         assert all(wc.ok for wc in both.ours.sent)
         assert {wc.source for wc, _ in both.ours.got} == {both.line.far}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-from peer.wire import LlpHeader, WireError, newer, parse_llp, seal, unseal
+from peer.wire import LlpHeader, WireError, append_crc, parse_llp_header, psn_at_or_after, strip_crc
 
 DATA, ACK, HELLO, CHALLENGE, ECHO, PROBE, BYE, VERSIONS = range(4, 12)
 PROBED, ANSWER, RESPONSE, NOT_READY = 0x01, 0x02, 0x04, 0x08
@@ -32,7 +32,7 @@ LEAST_SEGMENT, LEAST_WINDOW = 1160, 64
 NEXT = 1 << 32
 
 
-def units(segment: bytes) -> int:
+def credit_units(segment: bytes) -> int:
     """Return how many credit units a segment uses."""
     return max((len(segment) + 1023) // 1024, 1)
 
@@ -65,12 +65,12 @@ class Datagram:
             self.ird_or_reason,
             self.flags,
         )
-        return seal(head + rest + self.body)
+        return append_crc(head + rest + self.body)
 
 
-def parse(datagram: bytes) -> Datagram:
+def parse_datagram(datagram: bytes) -> Datagram:
     """Parse the octets of an RD datagram."""
-    header, rest = parse_llp(unseal(datagram))
+    header, rest = parse_llp_header(strip_crc(datagram))
     if not DATA <= header.type <= VERSIONS:
         raise WireError("type")
     if header.dest:
@@ -123,7 +123,7 @@ def parse_ack(body: bytes) -> AckBody:
     return AckBody((found[:requests], found[requests:]), ce_count, rnr_timer)
 
 
-def to_ranges(acknowledged: int, stored: list[int]) -> list[tuple[int, int]]:
+def ranges_of_psns(acknowledged: int, stored: list[int]) -> list[tuple[int, int]]:
     """Return the ranges for the stored PSNs beyond the acknowledged one."""
     ranges: list[tuple[int, int]] = []
     at = 0
@@ -137,7 +137,7 @@ def to_ranges(acknowledged: int, stored: list[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-def from_ranges(acknowledged: int, ranges: list[tuple[int, int]]) -> list[int]:
+def psns_of_ranges(acknowledged: int, ranges: list[tuple[int, int]]) -> list[int]:
     """Return the PSNs that ranges acknowledge."""
     found, at = [], acknowledged
     for gap, length in ranges:
@@ -147,12 +147,12 @@ def from_ranges(acknowledged: int, ranges: list[tuple[int, int]]) -> list[int]:
     return found
 
 
-def within(psn: int, first: int, after: int) -> bool:
+def psn_within(psn: int, first: int, after: int) -> bool:
     """Whether a PSN is in the range from ``first`` up to but excluding ``after``."""
-    return newer(psn, first) and (psn - first) % NEXT < (after - first) % NEXT
+    return psn_at_or_after(psn, first) and (psn - first) % NEXT < (after - first) % NEXT
 
 
-def greeting(options: dict[int, bytes], versions: int = OUR_VERSIONS) -> bytes:
+def greeting_octets(options: dict[int, bytes], versions: int = OUR_VERSIONS) -> bytes:
     """Return the head and options of a handshake datagram."""
     packed = b"".join(OPTION_HEAD.pack(t, len(value)) + value for t, value in options.items())
     return HEAD.pack(versions, 0, len(packed)) + packed
@@ -198,7 +198,7 @@ def parse_greeting(body: bytes) -> tuple[Greeting, bytes]:
     ), body[end:]
 
 
-def clean(datagram: Datagram) -> bool:
+def unused_fields_are_zero(datagram: Datagram) -> bool:
     """Whether all fields that are unused in this type are zero (DGRAM-MEET-6)."""
     rest = (datagram.psn, datagram.delay, datagram.flags, datagram.ird_or_reason)
     counts = (*datagram.acknowledged, *datagram.credit)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from peer.record import HEADER as RECORD_HEADER
-from peer.record import RecordHeader, parse_record, record_segments
+from peer.record import RecordHeader, parse_record, segments_of_record
 from peer.wire import (
     ATOMIC_REQUEST,
     ATOMIC_RESPONSE,
@@ -34,10 +34,10 @@ from peer.wire import (
     Tagged,
     Untagged,
     WireError,
-    cut,
     immediate_payload,
+    immediate_send_head,
     parse_error,
-    private_head,
+    segment_message,
 )
 
 Q_SEND, Q_REQUEST, Q_ERROR, Q_ATOMIC_RESPONSE = range(4)
@@ -63,7 +63,7 @@ class Region:
     write: bool = True
     read: bool = True
 
-    def reaches(self, to: int, length: int) -> bool:
+    def contains(self, to: int, length: int) -> bool:
         """Whether a range lies completely within the region."""
         return self.base <= to and to + length <= self.base + len(self.octets)
 
@@ -83,7 +83,7 @@ class Request:
     error: ErrorMessage | None = None
     failed: bool = False
 
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Whether the request has finished or failed."""
         return self.failed or not (self.unacknowledged or self.response_due)
 
@@ -150,25 +150,29 @@ class Conversation:
             opcode = SEND_SE_INVALIDATE if solicited else SEND_INVALIDATE
         if immediate is not None:
             opcode = PRIVATE
-            payload = private_head(SEND_IMM_SE if solicited else SEND_IMM, immediate) + payload
-        return self._untagged("send", Q_SEND, opcode, payload, invalidate or 0)
+            payload = (
+                immediate_send_head(SEND_IMM_SE if solicited else SEND_IMM, immediate) + payload
+            )
+        return self._send_untagged("send", Q_SEND, opcode, payload, invalidate or 0)
 
     def write(
         self, stag: int, to: int, payload: bytes, *, immediate: bytes | None = None
     ) -> Request:
         """Write; with immediate data, notify the peer. The returned request is the last message."""
         request = Request("write", stag=stag, to=to)
-        self._all(cut(Tagged(WRITE, stag, to, payload), self._mulpdu - 14), request)
+        self._push_segments(
+            segment_message(Tagged(WRITE, stag, to, payload), self._mulpdu - 14), request
+        )
         if immediate is None:
             return request
-        return self._untagged("write", Q_SEND, IMMEDIATE, immediate_payload(immediate))
+        return self._send_untagged("write", Q_SEND, IMMEDIATE, immediate_payload(immediate))
 
     def write_record(self, message_id: int, stag: int, to: int, payload: bytes) -> Request:
         """Send a Write-Record, which the peer reports."""
         request = Request("record", stag=stag, to=to)
         header = RecordHeader(message_id, to, len(payload))
         room = self._mulpdu - 14 - RECORD_HEADER.size
-        self._all(record_segments(header, stag, payload, room), request)
+        self._push_segments(segments_of_record(header, stag, payload, room), request)
         return request
 
     def read(self, stag: int, to: int, length: int) -> Request:
@@ -176,12 +180,12 @@ class Conversation:
         request = Request("read", stag=stag, to=to, response_due=True, result=bytearray(length))
         sink, self._next = self._next << 8, self._next + 1
 
-        def begin() -> None:
+        def send_read_request() -> None:
             self._reading[sink] = request
             payload = READ.pack(sink, 0, length, stag, to)
-            self._untagged("read", Q_REQUEST, READ_REQUEST, payload, request=request)
+            self._send_untagged("read", Q_REQUEST, READ_REQUEST, payload, request=request)
 
-        self._waiting.append((request, begin))
+        self._waiting.append((request, send_read_request))
         self.start_requests()
         return request
 
@@ -200,18 +204,18 @@ class Conversation:
         request = Request("atomic", stag=stag, to=to, response_due=True)
         identifier, self._next = self._next, self._next + 1
 
-        def begin() -> None:
+        def send_atomic_request() -> None:
             self._atomics[identifier] = request
             payload = ATOMIC.pack(code, identifier, stag, to, operand, mask, compare, compare_mask)
-            self._untagged("atomic", Q_REQUEST, ATOMIC_REQUEST, payload, request=request)
+            self._send_untagged("atomic", Q_REQUEST, ATOMIC_REQUEST, payload, request=request)
 
-        self._waiting.append((request, begin))
+        self._waiting.append((request, send_atomic_request))
         self.start_requests()
         return request
 
     def start_requests(self) -> None:
         """Send queued Read and Atomic Requests up to the peer's IRD (DGRAM-RDV-9)."""
-        self._outstanding = [request for request in self._outstanding if not request.done()]
+        self._outstanding = [request for request in self._outstanding if not request.is_done()]
         while self._waiting and len(self._outstanding) < max(self.peer_ird, 1):
             request, begin = self._waiting.popleft()
             self._outstanding.append(request)
@@ -220,9 +224,9 @@ class Conversation:
     def fail_all(self) -> None:
         """Fail all requests, because the incarnation has ended."""
         for request in [*self._sent, *(request for request, _ in self._waiting)]:
-            request.failed = request.failed or not request.done()
+            request.failed = request.failed or not request.is_done()
 
-    def _untagged(
+    def _send_untagged(
         self,
         kind: str,
         queue: int,
@@ -236,10 +240,12 @@ class Conversation:
         request = request or Request(kind)
         request.queue, request.msn = queue, self._msn_out[queue]
         message = Untagged(opcode, queue, request.msn, payload=payload, word=word)
-        self._all(cut(message, self._mulpdu - 18), request, response)
+        self._push_segments(segment_message(message, self._mulpdu - 18), request, response)
         return request
 
-    def _all(self, segments: list[Segment], request: Request, response: bool = False) -> None:
+    def _push_segments(
+        self, segments: list[Segment], request: Request, response: bool = False
+    ) -> None:
         request.unacknowledged += len(segments)
         self._sent.append(request)
         for segment in segments:
@@ -247,26 +253,26 @@ class Conversation:
 
     # Requests that the peer sends.
 
-    def take(self, segment: Segment) -> bool:
+    def process_segment(self, segment: Segment) -> bool:
         """Process the next segment; return false if it has to wait because no receive is posted."""
-        if self._refusing is not None and self._is_rest(segment):
+        if self._refusing is not None and self._is_being_refused(segment):
             if segment.last:
                 self._refusing = None
             return True
         if isinstance(segment, Tagged):
-            self._tagged(segment)
+            self._receive_tagged(segment)
             return True
         if segment.msn != self._msn_in[segment.qn]:
             raise WireError(f"MSN {segment.msn}, not {self._msn_in[segment.qn]}")
         if segment.qn == Q_SEND:
-            return self._receive(segment)
+            return self._receive_untagged(segment)
         self._msn_in[segment.qn] += 1
         if segment.qn == Q_REQUEST and segment.opcode == READ_REQUEST:
             self._answer_read(segment)
         elif segment.qn == Q_REQUEST and segment.opcode == ATOMIC_REQUEST:
             self._answer_atomic(segment)
         elif segment.qn == Q_ERROR and segment.opcode == TERMINATE:
-            self._told(parse_error(segment.payload))
+            self._fail_request(parse_error(segment.payload))
         elif segment.qn == Q_ATOMIC_RESPONSE and segment.opcode == ATOMIC_RESPONSE:
             identifier, value = ATOMIC_DONE.unpack(segment.payload)
             request = self._atomics.pop(identifier)
@@ -277,13 +283,13 @@ class Conversation:
             raise WireError(f"opcode {segment.opcode} on queue {segment.qn}")
         return True
 
-    def _is_rest(self, segment: Segment) -> bool:
+    def _is_being_refused(self, segment: Segment) -> bool:
         """Whether a segment belongs to the message that is being refused."""
         if isinstance(segment, Tagged):
             return self._refusing == ("tagged", segment.opcode)
         return self._refusing == ("untagged", segment.qn, segment.msn)
 
-    def _receive(self, segment: Untagged) -> bool:
+    def _receive_untagged(self, segment: Untagged) -> bool:
         if segment.mo == 0:
             if segment.opcode not in (*SENDS, IMMEDIATE, IMMEDIATE_SE):
                 raise WireError(f"opcode {segment.opcode} on queue 0")
@@ -309,7 +315,7 @@ class Conversation:
         self._arrivals.append(Arrival(whole, immediate, count, invalidated))
         return True
 
-    def _tagged(self, segment: Tagged) -> None:
+    def _receive_tagged(self, segment: Tagged) -> None:
         if segment.opcode == READ_RESPONSE:
             request = self._reading.get(segment.stag)
             if request is None or segment.to + len(segment.payload) > len(request.result):
@@ -320,35 +326,35 @@ class Conversation:
                 request.response_due = False
                 self.start_requests()
         elif segment.opcode == PRIVATE:
-            self._take_record(segment)
+            self._receive_record(segment)
         elif segment.opcode == WRITE:
-            wrong = self._place(segment.stag, segment.to, segment.payload)
+            wrong = self._place_octets(segment.stag, segment.to, segment.payload)
             if wrong:
-                self._refuse(segment, wrong)
+                self._report_error(segment, wrong)
                 return
             self._written += len(segment.payload)
         else:
             raise WireError(f"tagged segment of opcode {segment.opcode}")
 
-    def _take_record(self, segment: Tagged) -> None:
+    def _receive_record(self, segment: Tagged) -> None:
         record, octets = parse_record(segment.payload)
         _, at = self._record or (record, 0)
         if segment.to != record.to + at or segment.last != (at + len(octets) == record.length):
             raise WireError("a Write-Record out of order")
-        wrong = self._place(segment.stag, segment.to, octets)
+        wrong = self._place_octets(segment.stag, segment.to, octets)
         if wrong:
-            self._refuse(segment, wrong)
+            self._report_error(segment, wrong)
             return
         self._record = (record, at + len(octets))
         if segment.last:
             self._record = None
             self._arrivals.append(Arrival(b"", octets=record.length, record=record))
 
-    def _place(self, stag: int, to: int, octets: bytes) -> tuple[int, int, int] | None:
+    def _place_octets(self, stag: int, to: int, octets: bytes) -> tuple[int, int, int] | None:
         region = self._regions.get(stag)
         if region is None:
             return DDP_STAG
-        if not region.reaches(to, len(octets)):
+        if not region.contains(to, len(octets)):
             return DDP_BOUNDS
         if not region.write:
             return RDMAP_RIGHTS
@@ -361,18 +367,18 @@ class Conversation:
         wrong = None
         if length and region is None:
             wrong = RDMAP_STAG
-        elif region is not None and not region.reaches(to, length):
+        elif region is not None and not region.contains(to, length):
             wrong = RDMAP_BOUNDS
         elif region is not None and not region.read:
             wrong = RDMAP_RIGHTS
         if wrong:
-            self._refuse(segment, wrong, segment.payload)
+            self._report_error(segment, wrong, segment.payload)
             return
         octets = b""
         if region is not None:
             octets = bytes(region.octets[to - region.base : to - region.base + length])
         response = Tagged(READ_RESPONSE, sink, sink_to, octets)
-        self._all(cut(response, self._mulpdu - 14), Request("response"), True)
+        self._push_segments(segment_message(response, self._mulpdu - 14), Request("response"), True)
 
     def _answer_atomic(self, segment: Untagged) -> None:
         code, identifier, stag, to, operand, mask, compare, compare_mask = ATOMIC.unpack(
@@ -382,25 +388,25 @@ class Conversation:
         wrong = None
         if region is None:
             wrong = RDMAP_STAG
-        elif not region.reaches(to, 8):
+        elif not region.contains(to, 8):
             wrong = RDMAP_BOUNDS
         elif code & 0xF not in (FETCH_ADD, CMP_SWAP):
             wrong = UNEXPECTED
         if wrong or region is None:
-            self._refuse(segment, wrong or RDMAP_STAG)
+            self._report_error(segment, wrong or RDMAP_STAG)
             return
         at = to - region.base
         old = int.from_bytes(region.octets[at : at + 8], sys.byteorder)
         new = old
         if code & 0xF == FETCH_ADD:
-            new = masked_add(old, operand, mask)
+            new = add_fields(old, operand, mask)
         elif not (compare ^ old) & compare_mask:
             new = old & ~mask | operand & mask
         region.octets[at : at + 8] = new.to_bytes(8, sys.byteorder)
         payload = ATOMIC_DONE.pack(identifier, old)
-        self._untagged("response", Q_ATOMIC_RESPONSE, ATOMIC_RESPONSE, payload, response=True)
+        self._send_untagged("response", Q_ATOMIC_RESPONSE, ATOMIC_RESPONSE, payload, response=True)
 
-    def _refuse(
+    def _report_error(
         self, segment: Segment, what: tuple[int, int, int], rdmap_header: bytes = b""
     ) -> None:
         """Report an error once, and ignore the rest of the message (RDV-7, -8)."""
@@ -411,9 +417,9 @@ class Conversation:
                 self._refusing = ("tagged", segment.opcode)
             else:
                 self._refusing = ("untagged", segment.qn, segment.msn)
-        self._untagged("error", Q_ERROR, TERMINATE, error.payload(), response=True)
+        self._send_untagged("error", Q_ERROR, TERMINATE, error.payload(), response=True)
 
-    def _told(self, error: ErrorMessage) -> None:
+    def _fail_request(self, error: ErrorMessage) -> None:
         """The peer has refused a request: find it by queue and MSN, or by STag and TO."""
         header = error.header
         if header[0] & 0x80:
@@ -431,7 +437,7 @@ class Conversation:
         self.start_requests()
 
 
-def masked_add(old: int, operand: int, mask: int) -> int:
+def add_fields(old: int, operand: int, mask: int) -> int:
     """Add field by field (RFC 7306 section 5.1.1)."""
     result = carry = 0
     for bit in range(64):

@@ -6,7 +6,7 @@ import socket
 import struct
 from dataclasses import dataclass, field
 
-from peer.line import Address, receive_all
+from peer.line import Address, receive_waiting_datagrams
 from peer.wire import (
     PRIVATE,
     RECORD,
@@ -14,10 +14,10 @@ from peer.wire import (
     LlpHeader,
     Tagged,
     WireError,
-    parse_llp,
+    append_crc,
+    parse_llp_header,
     parse_segment,
-    seal,
-    unseal,
+    strip_crc,
 )
 
 # subcode, flags, zero, message id, TO, length of the message in octets
@@ -51,7 +51,7 @@ def parse_record(payload: bytes) -> tuple[RecordHeader, bytes]:
     return header, payload[HEADER.size :]
 
 
-def record_segments(header: RecordHeader, stag: int, payload: bytes, size: int) -> list[Tagged]:
+def segments_of_record(header: RecordHeader, stag: int, payload: bytes, size: int) -> list[Tagged]:
     """Return the segments of a message, with at most ``size`` octets of its data each."""
     head = header.octets()
     return [
@@ -81,15 +81,15 @@ class RecordSource:
     def write(self, stag: int, to: int, payload: bytes, *, solicited: bool = False) -> int:
         """Send a Write-Record, and return its message id."""
         header = RecordHeader(self.message_id, to, len(payload), solicited)
-        for segment in record_segments(header, stag, payload, self.size):
-            self.send(segment)
+        for segment in segments_of_record(header, stag, payload, self.size):
+            self.send_segment(segment)
         self.message_id = (self.message_id + 1) % (1 << 32)
         return header.message_id
 
-    def send(self, segment: Tagged) -> None:
+    def send_segment(self, segment: Tagged) -> None:
         """Send one segment."""
         header = LlpHeader(RECORD, self.qkey, self.psn, source=self.index)
-        self.sock.sendto(seal(header.octets() + segment.octets()), self.to)
+        self.sock.sendto(append_crc(header.octets() + segment.octets()), self.to)
         self.psn += 1
 
 
@@ -101,7 +101,7 @@ class Written:
     ranges: list[tuple[int, int]] = field(default_factory=list)
     last_seen: bool = False
 
-    def add(self, start: int, end: int) -> None:
+    def add_range(self, start: int, end: int) -> None:
         """Record that octets have arrived; adjacent ranges are merged."""
         joined = []
         for a, b in sorted([*self.ranges, (start, end)]):
@@ -111,7 +111,7 @@ class Written:
                 joined.append((a, b))
         self.ranges = joined
 
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every octet has arrived."""
         return self.ranges == [(0, self.header.length)]
 
@@ -128,15 +128,15 @@ class RecordTarget:
     psns: list[int] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
 
-    def receive(self, sock: socket.socket) -> None:
+    def process_datagrams(self, sock: socket.socket) -> None:
         """Process all waiting datagrams."""
-        for datagram, _ in receive_all(sock):
-            self.take(datagram)
+        for datagram, _ in receive_waiting_datagrams(sock):
+            self.process_datagram(datagram)
 
-    def take(self, datagram: bytes) -> None:
+    def process_datagram(self, datagram: bytes) -> None:
         """Check and place a segment according to table 8.2."""
         try:
-            header, rest = parse_llp(unseal(datagram))
+            header, rest = parse_llp_header(strip_crc(datagram))
             segment = parse_segment(rest)
             if header.type != RECORD or header.dest or header.qkey != self.qkey:
                 raise WireError("not credible")
@@ -156,14 +156,14 @@ class RecordTarget:
             self.dropped.append("empty")
         elif message is not None and message.header != record:
             self.dropped.append("contradicts")
-        elif segment.stag != self.stag or not self._reaches(segment.to, len(octets)):
+        elif segment.stag != self.stag or not self._contains(segment.to, len(octets)):
             self.dropped.append("STag")
         else:
             message = self.messages.setdefault(record.message_id, Written(record))
-            message.add(start, end)
+            message.add_range(start, end)
             message.last_seen |= segment.last
             at = segment.to - self.base
             self.memory[at : at + len(octets)] = octets
 
-    def _reaches(self, to: int, length: int) -> bool:
+    def _contains(self, to: int, length: int) -> bool:
         return self.base <= to and to + length <= self.base + len(self.memory)

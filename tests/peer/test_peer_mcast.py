@@ -8,10 +8,10 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from peer.line import BAD, Line, run, udp_socket
-from peer.ours import SEED, closing, octets, siwarp_queue_pair
+from peer.line import BAD, Line, run_until, udp_socket
+from peer.ours import SEED, closed_after, seeded_octets, siwarp_queue_pair
 from peer.ud import UdPeer
-from peer.wire import WireError, unseal
+from peer.wire import WireError, strip_crc
 
 from siwarp.verbs import QPAttr, QPType
 
@@ -19,7 +19,7 @@ GROUP_PORT = 62607
 
 
 @pytest.fixture
-def group() -> str:
+def group_address() -> str:
     """Return a group for this process only; other processes may run the same tests."""
     return f"239.195.{os.getpid() >> 8 & 0xFF}.{os.getpid() & 0xFF}"
 
@@ -31,46 +31,46 @@ def qkey() -> int:
 
 
 @pytest.fixture
-def member(group: str) -> Iterator[socket.socket]:
+def member_socket(group_address: str) -> Iterator[socket.socket]:
     """Yield a socket that is a member of the group on loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((group, GROUP_PORT))
-        joined = socket.inet_aton(group) + socket.inet_aton("127.0.0.1")
+        sock.bind((group_address, GROUP_PORT))
+        joined = socket.inet_aton(group_address) + socket.inet_aton("127.0.0.1")
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, joined)
         sock.setblocking(False)
         yield sock
 
 
 @pytest.mark.clause("DGRAM-MCAST-2", "DGRAM-MCAST-8", "DGRAM-MCAST-10")
-def test_siwarp_gets_what_the_peer_sends_to_the_group(group: str, qkey: int) -> None:
+def test_siwarp_gets_what_the_peer_sends_to_the_group(group_address: str, qkey: int) -> None:
     """Messages over a bad line; an invalid message to a group is not answered (DGRAM-MCAST-8)."""
     with (
         # One receive for each message: a delayed process gets many messages at once.
         siwarp_queue_pair(QPType.UD, slots=256, attr=QPAttr(qkey=qkey)) as ours,
         udp_socket() as sock,
-        closing(Line(SEED, BAD)) as line,
+        closed_after(Line(SEED, BAD)) as line,
     ):
-        ours.qp.attach_mcast(group)
-        line.use_interface("127.0.0.1")
-        line.siwarp, line.peer = (group, GROUP_PORT), sock.getsockname()
+        ours.qp.attach_mcast(group_address)
+        line.set_multicast_interface("127.0.0.1")
+        line.siwarp, line.peer = (group_address, GROUP_PORT), sock.getsockname()
         peer = UdPeer(sock, qkey, index=9)
-        sent = [octets(i, i * 10) for i in range(100)]
+        sent = [seeded_octets(i, i * 10) for i in range(100)]
         for payload in sent:
             peer.send(line.near, payload, immediate=payload[:4] if len(payload) > 100 else None)
-            line.step()
-            ours.step()
-        run(line.idle, [line.step, ours.step], line.sockets())
-        line.heal()
+            line.forward_datagrams()
+            ours.poll_completions()
+        run_until(line.is_idle, [line.forward_datagrams, ours.poll_completions], line.sockets())
+        line.remove_faults()
         peer.send(line.near, bytes(5000))  # a message longer than a receive
         peer.send(line.near, b"the end")
-        until = [line.step, ours.step, peer.step]
-        run(lambda: any(d == b"the end" for _, d in ours.got), until, line.sockets())
+        until = [line.forward_datagrams, ours.poll_completions, peer.process_datagrams]
+        run_until(lambda: any(d == b"the end" for _, d in ours.got), until, line.sockets())
 
         wanted = []
         for datagram in line.to_siwarp.passed:
             try:
-                body = unseal(datagram)
+                body = strip_crc(datagram)
             except WireError:
                 continue
             if len(body) < 5000:
@@ -83,15 +83,19 @@ def test_siwarp_gets_what_the_peer_sends_to_the_group(group: str, qkey: int) -> 
 
 @pytest.mark.clause("DGRAM-MCAST-1")
 def test_the_peer_gets_what_siwarp_sends_to_the_group(
-    group: str, qkey: int, member: socket.socket
+    group_address: str, qkey: int, member_socket: socket.socket
 ) -> None:
     with siwarp_queue_pair(QPType.UD, attr=QPAttr(qkey=qkey)) as ours:
-        peer = UdPeer(member, qkey, group=True)
-        handle = ours.toward((group, 0))
-        sent = [octets(i, i * 20) for i in range(50)]
+        peer = UdPeer(member_socket, qkey, group=True)
+        handle = ours.address_handle((group_address, 0))
+        sent = [seeded_octets(i, i * 20) for i in range(50)]
         for payload in sent:
-            ours.send(payload, ah=handle)
-        run(lambda: len(peer.messages) == len(sent), [peer.step, ours.step], [member])
+            ours.post_payload(payload, ah=handle)
+        run_until(
+            lambda: len(peer.messages) == len(sent),
+            [peer.process_datagrams, ours.poll_completions],
+            [member_socket],
+        )
         assert [message.payload for message in peer.messages] == sent
         assert {message.source for message in peer.messages} == {ours.qp.addr}
         assert [message.msn for message in peer.messages] == list(range(1, len(sent) + 1))

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from peer.line import BAD, Address, Faults, Line, run, udp_socket
-from peer.ours import SEED, closing, octets
+from peer.line import BAD, Address, Faults, Line, run_until, udp_socket
+from peer.ours import SEED, closed_after, seeded_octets
 from peer.rd import RdPeer
 from peer.ud import UdPeer
 
@@ -24,7 +24,7 @@ WRITE, READ = 1, 2
 
 
 @contextmanager
-def server(kind: str) -> Iterator[Address]:
+def ping_server(kind: str) -> Iterator[Address]:
     """Run a server, and yield its address."""
     command = [*PING, "--server", f"--qp={kind}", "--addr=127.0.0.1", "--port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -38,68 +38,70 @@ def server(kind: str) -> Iterator[Address]:
 
 
 def test_a_ud_server_answers_questions_alone() -> None:
-    with server("ud") as address, udp_socket() as sock:
+    with ping_server("ud") as address, udp_socket() as sock:
         peer = UdPeer(sock, QKEY)
         peer.send(address, b"hello")
         peer.send(address, b"")
         for i in range(20):
-            peer.send(address, b"Q" + octets(i, i))
-        run(lambda: len(peer.messages) == 20, [peer.step], [sock])
-        assert [m.payload for m in peer.messages] == [b"A" + octets(i, i) for i in range(20)]
+            peer.send(address, b"Q" + seeded_octets(i, i))
+        run_until(lambda: len(peer.messages) == 20, [peer.process_datagrams], [sock])
+        assert [m.payload for m in peer.messages] == [b"A" + seeded_octets(i, i) for i in range(20)]
 
 
 def test_an_rd_server_answers_and_lends_memory() -> None:
-    with server("rd") as address, udp_socket() as sock, closing(Line(SEED, BAD)) as line:
+    with ping_server("rd") as address, udp_socket() as sock, closed_after(Line(SEED, BAD)) as line:
         line.siwarp = address
         peer = RdPeer(sock, QKEY, SEED)
-        steps = [peer.step, line.step]
-        talk = peer.talk(line.near)
+        steps = [peer.step, line.forward_datagrams]
+        talk = peer.conversation(line.near)
         for i in range(20):
-            talk.send(b"Q" + octets(i, 100 * i))
-        run(lambda: len(peer.arrivals) == 20, steps, [sock, *line.sockets()], 20)
-        assert [a.payload for a in peer.arrivals] == [b"A" + octets(i, 100 * i) for i in range(20)]
+            talk.send(b"Q" + seeded_octets(i, 100 * i))
+        run_until(lambda: len(peer.arrivals) == 20, steps, [sock, *line.sockets()], 20)
+        assert [a.payload for a in peer.arrivals] == [
+            b"A" + seeded_octets(i, 100 * i) for i in range(20)
+        ]
 
         size = 50_000
         for op in (READ, WRITE):
             peer.arrivals.clear()
             talk.send(b"M" + REQUEST.pack(b"siwping1", op, size))
-            run(lambda: bool(peer.arrivals), steps, [sock, *line.sockets()], 20)
+            run_until(lambda: bool(peer.arrivals), steps, [sock, *line.sockets()], 20)
             answer = peer.arrivals[0].payload
             assert answer[:1] == b"A"
             to, length, stag = BUFFER.unpack(answer[1:])
             assert length == size
             if op == READ:
                 read = talk.read(stag, to, size)
-                run(read.done, steps, [sock, *line.sockets()], 20)
+                run_until(read.is_done, steps, [sock, *line.sockets()], 20)
                 assert read.result == bytes(i % 251 for i in range(size))
             else:
-                talk.write(stag, to, octets("w", size))
+                talk.write(stag, to, seeded_octets("w", size))
                 last = talk.read(stag, to + size - 1, 1)
-                run(last.done, steps, [sock, *line.sockets()], 20)
-                assert last.result == octets("w", size)[-1:]
+                run_until(last.is_done, steps, [sock, *line.sockets()], 20)
+                assert last.result == seeded_octets("w", size)[-1:]
         assert peer.wrong == []
 
 
 @pytest.mark.parametrize("faults", [Faults(), BAD], ids=["clean", "bad"])
 def test_an_rd_client_pings_the_peer(faults: Faults) -> None:
-    with udp_socket() as sock, closing(Line(SEED, faults)) as line:
+    with udp_socket() as sock, closed_after(Line(SEED, faults)) as line:
         line.peer = sock.getsockname()
         peer = RdPeer(sock, QKEY, SEED)
         answered = 0
 
-        def serve() -> None:
+        def answer_pings() -> None:
             nonlocal answered
             peer.step()
             for arrival in peer.arrivals:
                 if arrival.payload[:1] == b"Q":
-                    peer.talk(line.near).send(b"A" + arrival.payload[1:])
+                    peer.conversation(line.near).send(b"A" + arrival.payload[1:])
                     answered += 1
             peer.arrivals.clear()
 
         command = [*PING, "--qp=rd", "-n", "30", "-s", "3000", "-p", str(line.far[1]), "127.0.0.1"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            steps = [serve, line.step]
-            run(lambda: process.poll() is not None, steps, [sock, *line.sockets()], 30)
+            steps = [answer_pings, line.forward_datagrams]
+            run_until(lambda: process.poll() is not None, steps, [sock, *line.sockets()], 30)
             assert process.stdout is not None
             assert process.returncode == 0, process.stdout.read()
         assert answered >= 30

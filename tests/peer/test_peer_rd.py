@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from peer.line import CLEAN
 from peer.ours import TIMEOUT_S
-from peer.rd_ends import messages_both_ways
+from peer.rd_ends import check_messages_both_ways
 
 
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.clause("DGRAM-RD-12", "DGRAM-RDV-1", "DGRAM-RDV-3")
 def test_messages_arrive_whole_once_and_in_order() -> None:
-    messages_both_ways(CLEAN, "peer")
+    check_messages_both_ways(CLEAN, "peer")

@@ -8,18 +8,26 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
-from peer.line import BAD, CLEAN, Faults, Line, run, udp_socket
-from peer.ours import SEED, TIMEOUT_S, Siwarp, closing, octets, rounds, siwarp_queue_pair
+from peer.line import BAD, CLEAN, Faults, Line, run_until, udp_socket
+from peer.ours import (
+    SEED,
+    TIMEOUT_S,
+    Siwarp,
+    closed_after,
+    seeded_octets,
+    siwarp_queue_pair,
+    stress_rounds,
+)
 from peer.record import (
     RecordHeader,
     RecordSource,
     RecordTarget,
     Written,
     parse_record,
-    record_segments,
+    segments_of_record,
 )
 from peer.ud import UdPeer
-from peer.wire import PRIVATE, Tagged, WireError, parse_llp, parse_segment, unseal
+from peer.wire import PRIVATE, Tagged, WireError, parse_llp_header, parse_segment, strip_crc
 
 from siwarp.verbs import MR, QPAttr, QPType, Record, RemoteBuffer, WCOpcode, WROpcode
 
@@ -36,28 +44,28 @@ class Ends:
         self.ours, self.line, self.peer = ours, line, peer
         self.source = RecordSource(peer.sock, line.near, QKEY, 0xFFFFFFF0, 700)
         self.target = RecordTarget(QKEY, STAG, BASE, bytearray(MEMORY))
-        self.region: MR = ours.region(MEMORY)
+        self.region: MR = ours.register_memory(MEMORY)
         self.records: list[Record] = []
-        self.ah = ours.toward(line.far)
+        self.ah = ours.address_handle(line.far)
         line.siwarp, line.peer = ours.qp.addr, peer.sock.getsockname()
 
-    def step(self) -> None:
+    def step_and_collect_records(self) -> None:
         """Run the line and siwarp; query new Write-Records while the queue pair still has them."""
-        self.line.step()
+        self.line.forward_datagrams()
         before = len(self.ours.got)
-        self.ours.step()
+        self.ours.poll_completions()
         for wc, _ in self.ours.got[before:]:
             assert wc.ok
             if wc.opcode == WCOpcode.RECV_WRITE_RECORD:
                 self.records.append(self.ours.qp.record(wc))
 
-    def run(self, until: Callable[[], bool], take: Callable[[], None] = lambda: None) -> None:
+    def run_until(self, until: Callable[[], bool], take: Callable[[], None] = lambda: None) -> None:
         """Run all components until the condition is true."""
-        run(until, [self.step, take], self.line.sockets())
+        run_until(until, [self.step_and_collect_records, take], self.line.sockets())
 
 
 @contextmanager
-def ends(faults: Faults) -> Iterator[Ends]:
+def siwarp_and_peer(faults: Faults) -> Iterator[Ends]:
     """Yield siwarp's end, the peer and the line between them."""
     attr = QPAttr(qkey=QKEY)
     with (
@@ -65,52 +73,52 @@ def ends(faults: Faults) -> Iterator[Ends]:
             QPType.UD, attr=attr, max_write_records=512, error_policy="message"
         ) as ours,
         udp_socket() as sock,
-        closing(Line(SEED, faults)) as line,
+        closed_after(Line(SEED, faults)) as line,
     ):
         yield Ends(ours, line, UdPeer(sock, QKEY))
 
 
-def passed(datagrams: list[bytes]) -> dict[int, Written]:
+def forwarded_parts(datagrams: list[bytes]) -> dict[int, Written]:
     """Return the parts of each message that the line forwarded undamaged."""
     found: dict[int, Written] = {}
     for datagram in datagrams:
         try:
-            segment = parse_segment(parse_llp(unseal(datagram))[1])
+            segment = parse_segment(parse_llp_header(strip_crc(datagram))[1])
         except WireError:
             continue
         assert isinstance(segment, Tagged)
         header, data = parse_record(segment.payload)
         start = segment.to - header.to
-        found.setdefault(header.message_id, Written(header)).add(start, start + len(data))
+        found.setdefault(header.message_id, Written(header)).add_range(start, start + len(data))
     return found
 
 
 @pytest.mark.clause("DGRAM-REC-4", "DGRAM-REC-5")
 def test_ranges_that_siwarp_reports_are_those_that_came() -> None:
-    count = rounds(60)
+    count = stress_rounds(60)
     rng = random.Random(SEED)
-    with ends(BAD) as both:
+    with siwarp_and_peer(BAD) as both:
         wrote: dict[int, tuple[int, bytes]] = {}
         slot = MEMORY // 16
         for i in range(count):
-            payload = octets(i, rng.randrange(1, slot))
+            payload = seeded_octets(i, rng.randrange(1, slot))
             to = both.region.iova + i % 16 * slot
             wrote[both.source.write(both.region.rkey, to, payload)] = (i, payload)
             if i % 16 == 15:  # all messages must be reported before their memory is written again
-                check_sixteen(both, wrote)
+                check_records(both, wrote)
                 # this poll orders the reads above before the next writes of the device's thread
-                both.step()
+                both.step_and_collect_records()
                 wrote.clear()
                 both.records.clear()
                 both.line.to_siwarp.passed.clear()
 
 
-def check_sixteen(both: Ends, wrote: dict[int, tuple[int, bytes]]) -> None:
+def check_records(both: Ends, wrote: dict[int, tuple[int, bytes]]) -> None:
     """Wait for all messages of which any part was forwarded, and compare."""
-    both.run(both.line.idle)
-    came = passed(both.line.to_siwarp.passed)
+    both.run_until(both.line.is_idle)
+    came = forwarded_parts(both.line.to_siwarp.passed)
     assert set(came) <= set(wrote)
-    both.run(lambda: len(both.records) == len(came))
+    both.run_until(lambda: len(both.records) == len(came))
     whole = 0
     for record in both.records:
         written, (i, payload) = came[record.message_id], wrote[record.message_id]
@@ -123,55 +131,55 @@ def check_sixteen(both: Ends, wrote: dict[int, tuple[int, bytes]]) -> None:
             at = i % 16 * (MEMORY // 16)
             assert both.region.read(end - start, at + start) == payload[start:end]
         whole += record.ranges == ((0, len(payload)),)
-    assert 0 < whole <= sum(message.whole() for message in came.values())
+    assert 0 < whole <= sum(message.is_complete() for message in came.values())
 
 
 @pytest.mark.clause("DGRAM-REC-3")
 def test_without_losses_every_message_is_reported_whole_and_in_order() -> None:
-    with ends(CLEAN) as both:
+    with siwarp_and_peer(CLEAN) as both:
         lengths = [0, 1, 700, 701, 5000]
         for length in lengths:
-            both.source.write(both.region.rkey, both.region.iova, octets(length, length))
-        both.run(lambda: len(both.records) == len(lengths))
+            both.source.write(both.region.rkey, both.region.iova, seeded_octets(length, length))
+        both.run_until(lambda: len(both.records) == len(lengths))
         assert [record.length for record in both.records] == lengths
         assert [record.message_id for record in both.records] == list(
             range(0xFFFFFFF0, 0xFFFFFFF0 + len(lengths))
         )
-        wanted = octets(5000, 5000)
+        wanted = seeded_octets(5000, 5000)
         assert both.region.read(5000) == wanted and both.records[-1].ranges == ((0, 5000),)
 
 
 @pytest.mark.clause("DGRAM-REC-1")
 def test_segments_in_any_order_make_the_same_message() -> None:
-    with ends(CLEAN) as both:
-        payload = octets("shuffled", 9000)
+    with siwarp_and_peer(CLEAN) as both:
+        payload = seeded_octets("shuffled", 9000)
         header = RecordHeader(77, both.region.iova + 10, len(payload))
-        segments = record_segments(header, both.region.rkey, payload, 500)
+        segments = segments_of_record(header, both.region.rkey, payload, 500)
         last = segments.pop()
         random.Random(SEED).shuffle(segments)
         for segment in [*segments, segments[0], last]:
-            both.source.send(segment)
-        both.run(lambda: bool(both.records))
+            both.source.send_segment(segment)
+        both.run_until(lambda: bool(both.records))
         assert both.records[0].ranges == ((0, 9000),)
         assert both.region.read(9000, 10) == payload
 
 
 @pytest.mark.clause("DGRAM-REC-1", "DGRAM-REC-2")
 def test_what_siwarp_writes_is_as_figure_8_1_has_it() -> None:
-    count = rounds(60)
+    count = stress_rounds(60)
     rng = random.Random(SEED)
-    with ends(BAD) as both:
+    with siwarp_and_peer(BAD) as both:
         target, wanted = both.target, {}
         for i in range(count):
-            payload = octets(f"from {i}", rng.randrange(MEMORY))
+            payload = seeded_octets(f"from {i}", rng.randrange(MEMORY))
             at = rng.randrange(MEMORY - len(payload))
             there = RemoteBuffer(BASE + at, len(payload), STAG)
             target.memory[:] = bytes(MEMORY)
             before = set(target.messages)
-            both.ours.send(payload, WROpcode.RDMA_WRITE_RECORD, ah=both.ah, remote=there)
-            both.run(lambda i=i: len(both.ours.sent) == i + 1 and both.line.idle())
-            both.run(both.line.idle, lambda: target.receive(both.peer.sock))
-            target.receive(both.peer.sock)
+            both.ours.post_payload(payload, WROpcode.RDMA_WRITE_RECORD, ah=both.ah, remote=there)
+            both.run_until(lambda i=i: len(both.ours.sent) == i + 1 and both.line.is_idle())
+            both.run_until(both.line.is_idle, lambda: target.process_datagrams(both.peer.sock))
+            target.process_datagrams(both.peer.sock)
             for new in set(target.messages) - before:
                 written = target.messages[new]
                 wanted[new] = i
@@ -187,18 +195,18 @@ def test_what_siwarp_writes_is_as_figure_8_1_has_it() -> None:
 @pytest.mark.clause("DGRAM-REC-13", "DGRAM-REC-14")
 def test_a_segment_that_breaks_a_rule_is_reported_to_its_sender() -> None:
     """Check the error codes of table 8.2, and the quoted DDP and RDMAP headers."""
-    with ends(CLEAN) as both:
+    with siwarp_and_peer(CLEAN) as both:
         header = RecordHeader(5, both.region.iova, 8)
         beyond = Tagged(PRIVATE, both.region.rkey, header.to + 4, header.octets() + b"12345", True)
-        both.source.send(beyond)
+        both.source.send_segment(beyond)
         subcode = bytes([2]) + header.octets()[1:]
-        both.source.send(Tagged(PRIVATE, both.region.rkey, header.to, subcode, True))
+        both.source.send_segment(Tagged(PRIVATE, both.region.rkey, header.to, subcode, True))
         hidden = Tagged(PRIVATE, both.region.rkey ^ 1, header.to, header.octets() + bytes(8), True)
         # siwarp does not answer, as the answer would reveal which memory exists
-        both.source.send(hidden)
-        both.run(lambda: len(both.peer.reports) == 2, both.peer.step)
+        both.source.send_segment(hidden)
+        both.run_until(lambda: len(both.peer.reports) == 2, both.peer.process_datagrams)
         both.source.write(both.region.rkey, both.region.iova, b"")
-        both.run(lambda: len(both.records) == 1, both.peer.step)
+        both.run_until(lambda: len(both.records) == 1, both.peer.process_datagrams)
         assert len(both.peer.reports) == 2
         first, second = (report.error for report in both.peer.reports)
         assert (first.layer, first.type, first.code) == (0, 2, 0xFF)

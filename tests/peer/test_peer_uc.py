@@ -8,8 +8,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from peer.line import CLEAN, Faults, Line, run, udp_socket
-from peer.ours import ALL, SEED, TIMEOUT_S, Siwarp, closing, octets, rounds, siwarp_queue_pair
+from peer.line import CLEAN, Faults, Line, run_until, udp_socket
+from peer.ours import (
+    ALL,
+    SEED,
+    TIMEOUT_S,
+    Siwarp,
+    closed_after,
+    seeded_octets,
+    siwarp_queue_pair,
+    stress_rounds,
+)
 from peer.uc import Delivery, UcReceiver, UcSender
 
 from siwarp.verbs import MR, QPAttr, QPType, RemoteBuffer, WCFlag, WCOpcode, WROpcode
@@ -29,29 +38,33 @@ class Ends:
 
     def __init__(self, ours: Siwarp, sender: UcSender, receiver: UcReceiver, line: Line) -> None:
         self.ours, self.sender, self.receiver, self.line = ours, sender, receiver, line
-        self.region: MR = ours.region(MEMORY)
+        self.region: MR = ours.register_memory(MEMORY)
         line.siwarp = ours.qp.addr
         line.peer = sender.sock.getsockname()
 
-    def run(self, until: Callable[[], bool]) -> None:
+    def run_until(self, until: Callable[[], bool]) -> None:
         """Run all components until the condition is true."""
-        take = [lambda: self.receiver.receive(self.sender.sock), self.line.step, self.ours.step]
-        run(until, take, self.line.sockets())
+        take = [
+            lambda: self.receiver.process_datagrams(self.sender.sock),
+            self.line.forward_datagrams,
+            self.ours.poll_completions,
+        ]
+        run_until(until, take, self.line.sockets())
 
-    def settle(self) -> None:
+    def drain_line(self) -> None:
         """Send a last message in each direction after all others have been processed."""
-        self.run(self.line.idle)
-        self.line.heal()
+        self.run_until(self.line.is_idle)
+        self.line.remove_faults()
         self.sender.send(b"the end")
-        self.run(lambda: any(data == b"the end" for _, data in self.ours.got))
-        self.ours.send(b"the end")
-        self.run(lambda: any(d.payload == b"the end" for d in self.receiver.delivered))
+        self.run_until(lambda: any(data == b"the end" for _, data in self.ours.got))
+        self.ours.post_payload(b"the end")
+        self.run_until(lambda: any(d.payload == b"the end" for d in self.receiver.delivered))
 
 
 @contextmanager
-def ends(faults: Faults, psn: tuple[int, int] = (0, 0)) -> Iterator[Ends]:
+def siwarp_and_peer(faults: Faults, psn: tuple[int, int] = (0, 0)) -> Iterator[Ends]:
     """Yield both ends; ``psn`` holds the first PSN to siwarp and the first from siwarp."""
-    with udp_socket() as sock, closing(Line(SEED, faults)) as line:
+    with udp_socket() as sock, closed_after(Line(SEED, faults)) as line:
         attr = QPAttr(
             qkey=QKEY,
             ah_attr=line.far,
@@ -61,14 +74,14 @@ def ends(faults: Faults, psn: tuple[int, int] = (0, 0)) -> Iterator[Ends]:
             path_mtu=MTU,
         )
         # UC drops a message that finds no receive, so there is one for each message of a test.
-        slots = 2 * rounds(150)
+        slots = 2 * stress_rounds(150)
         with siwarp_queue_pair(QPType.UC, slots=slots, attr=attr, slot=8192) as ours:
             sender = UcSender(sock, line.near, QKEY, psn[0], MTU)
             receiver = UcReceiver(QKEY, psn[1], STAG, BASE, bytearray(MEMORY))
             yield Ends(ours, sender, receiver, line)
 
 
-def completions(ours: Siwarp) -> list[Delivery]:
+def siwarp_deliveries(ours: Siwarp) -> list[Delivery]:
     """Return the data of siwarp's receives as Delivery objects of the model."""
     found = []
     for wc, data in ours.got:
@@ -84,24 +97,24 @@ def completions(ours: Siwarp) -> list[Delivery]:
 @pytest.mark.clause("DGRAM-UC-7", "DGRAM-UC-8", "DGRAM-UC-10")
 def test_siwarp_delivers_what_the_page_says_of_what_came(psn: tuple[int, int]) -> None:
     """A model receiver written from the page gets the forwarded datagrams, too: both must agree."""
-    count = rounds(150)
+    count = stress_rounds(150)
     rng = random.Random(SEED)
-    with ends(POOR, psn) as both:
+    with siwarp_and_peer(POOR, psn) as both:
         for i in range(count):
-            payload = octets(f"to {i}", rng.randrange(5 * MTU))
+            payload = seeded_octets(f"to {i}", rng.randrange(5 * MTU))
             value = i.to_bytes(4, "big") if i % 3 == 0 else None
             if i % 2:
                 at = rng.randrange(MEMORY - len(payload))
                 both.sender.write(both.region.rkey, both.region.iova + at, payload, immediate=value)
             else:
                 both.sender.send(payload, solicited=i % 4 == 0, immediate=value)
-            both.line.step()
-            both.ours.step()
-        both.settle()
+            both.line.forward_datagrams()
+            both.ours.poll_completions()
+        both.drain_line()
         model = UcReceiver(QKEY, psn[0], both.region.rkey, both.region.iova, bytearray(MEMORY))
         for datagram in both.line.to_siwarp.passed:
-            model.take(datagram)
-        assert completions(both.ours) == model.delivered
+            model.process_datagram(datagram)
+        assert siwarp_deliveries(both.ours) == model.delivered
         assert both.region.read() == bytes(model.memory)
         # most messages were complete, some were not
         assert count // 3 < len(model.delivered) < count
@@ -110,27 +123,27 @@ def test_siwarp_delivers_what_the_page_says_of_what_came(psn: tuple[int, int]) -
 
 @pytest.mark.clause("DGRAM-UC-3", "DGRAM-UC-19", "DGRAM-UC-20")
 def test_what_siwarp_sends_is_whole_or_not_delivered() -> None:
-    count = rounds(150)
+    count = stress_rounds(150)
     rng = random.Random(SEED)
     sends = []
-    with ends(POOR) as both:
+    with siwarp_and_peer(POOR) as both:
         ours = both.ours
         for i in range(count):
-            payload = octets(f"from {i}", rng.randrange(1, 5 * MTU))
+            payload = seeded_octets(f"from {i}", rng.randrange(1, 5 * MTU))
             there = RemoteBuffer(BASE + rng.randrange(MEMORY - len(payload)), len(payload), STAG)
             if i % 4 == 0:
-                ours.send(payload)
+                ours.post_payload(payload)
             elif i % 4 == 1:
-                ours.send(payload, WROpcode.SEND_WITH_IMM, imm_data=i)
+                ours.post_payload(payload, WROpcode.SEND_WITH_IMM, imm_data=i)
             elif i % 4 == 2:
-                ours.send(payload, WROpcode.RDMA_WRITE, remote=there)
+                ours.post_payload(payload, WROpcode.RDMA_WRITE, remote=there)
             else:
-                ours.send(payload, WROpcode.RDMA_WRITE_WITH_IMM, remote=there, imm_data=i)
+                ours.post_payload(payload, WROpcode.RDMA_WRITE_WITH_IMM, remote=there, imm_data=i)
             sends.append((payload, i.to_bytes(4, sys.byteorder)))
-            for step in (both.ours.step, both.line.step):
+            for step in (both.ours.poll_completions, both.line.forward_datagrams):
                 step()
-            both.receiver.receive(both.sender.sock)
-        both.settle()
+            both.receiver.process_datagrams(both.sender.sock)
+        both.drain_line()
         assert all(wc.ok for wc in ours.sent) and len(ours.sent) == count + 1
         possible = {
             0: lambda p, v: Delivery(p, None, len(p)),
@@ -150,23 +163,23 @@ def test_what_siwarp_sends_is_whole_or_not_delivered() -> None:
 @pytest.mark.clause("DGRAM-UC-2")
 def test_writes_land_where_they_belong() -> None:
     """Without losses the peer's memory equals the data that siwarp wrote."""
-    with ends(CLEAN) as both:
+    with siwarp_and_peer(CLEAN) as both:
         wanted = bytearray(MEMORY)
         rng = random.Random(SEED)
         for i in range(40):
-            payload = octets(i, rng.randrange(4 * MTU))
+            payload = seeded_octets(i, rng.randrange(4 * MTU))
             at = rng.randrange(MEMORY - len(payload))
             wanted[at : at + len(payload)] = payload
             there = RemoteBuffer(BASE + at, len(payload), STAG)
-            both.ours.send(payload, WROpcode.RDMA_WRITE, remote=there)
-        both.settle()
+            both.ours.post_payload(payload, WROpcode.RDMA_WRITE, remote=there)
+        both.drain_line()
         assert both.receiver.memory == wanted
         assert both.receiver.dropped == {} and both.receiver.missing == 0
 
 
 @pytest.mark.clause("DGRAM-UC-6", "DGRAM-UC-11", "DGRAM-UC-12")
 def test_what_is_not_credible_or_not_granted_changes_nothing() -> None:
-    with ends(CLEAN) as both:
+    with siwarp_and_peer(CLEAN) as both:
         honest = both.sender
         liar = UcSender(honest.sock, honest.to, QKEY + 1, 0, MTU)
         liar.send(b"another Q_Key")
@@ -174,7 +187,7 @@ def test_what_is_not_credible_or_not_granted_changes_nothing() -> None:
         honest.write(both.region.rkey ^ 1, both.region.iova, b"no such STag", immediate=bytes(4))
         with udp_socket() as stranger:
             UcSender(stranger, both.ours.qp.addr, QKEY, honest.psn, MTU).send(b"from elsewhere")
-            both.settle()
+            both.drain_line()
         assert [data for _, data in both.ours.got] == [b"the end"]
         assert both.region.read() == bytes(MEMORY)
         assert len(both.line.from_siwarp.passed) == 1  # the only datagram is siwarp's final message

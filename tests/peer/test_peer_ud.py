@@ -7,10 +7,18 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from peer.line import BAD, CLEAN, Faults, Line, run, udp_socket
-from peer.ours import SEED, TIMEOUT_S, Siwarp, closing, octets, rounds, siwarp_queue_pair
-from peer.ud import UdPeer, qn
-from peer.wire import PRIVATE, SEND, Untagged, WireError, parse_segment, seal, unseal
+from peer.line import BAD, CLEAN, Faults, Line, run_until, udp_socket
+from peer.ours import (
+    SEED,
+    TIMEOUT_S,
+    Siwarp,
+    closed_after,
+    seeded_octets,
+    siwarp_queue_pair,
+    stress_rounds,
+)
+from peer.ud import UdPeer, queue_number
+from peer.wire import PRIVATE, SEND, Untagged, WireError, append_crc, parse_segment, strip_crc
 
 from siwarp.verbs import ErrorOrigin, QPAttr, QPState, QPType, WCFlag, WCStatus, WROpcode
 
@@ -24,64 +32,68 @@ class Ends:
     def __init__(self, ours: Siwarp, peer: UdPeer, line: Line) -> None:
         self.ours, self.peer, self.line = ours, peer, line
         line.siwarp, line.peer = ours.qp.addr, peer.sock.getsockname()
-        self.ah = ours.toward(line.far)
+        self.ah = ours.address_handle(line.far)
 
-    def run(self, until: Callable[[], bool]) -> None:
+    def run_until(self, until: Callable[[], bool]) -> None:
         """Run all components until the condition is true."""
-        run(until, [self.peer.step, self.line.step, self.ours.step], self.line.sockets())
+        run_until(
+            until,
+            [self.peer.process_datagrams, self.line.forward_datagrams, self.ours.poll_completions],
+            self.line.sockets(),
+        )
 
-    def settle(self) -> None:
+    def drain_line(self) -> None:
         """Let everything in flight arrive; afterwards siwarp has received all of it."""
-        self.run(self.line.idle)
+        self.run_until(self.line.is_idle)
         marker = len(self.ours.got)
-        self.line.heal()
+        self.line.remove_faults()
         self.peer.send(self.line.near, b"the end")
-        self.run(lambda: any(data == b"the end" for _, data in self.ours.got[marker:]))
-        self.ours.send(b"the end", ah=self.ah)
-        self.run(lambda: any(m.payload == b"the end" for m in self.peer.messages))
+        self.run_until(lambda: any(data == b"the end" for _, data in self.ours.got[marker:]))
+        self.ours.post_payload(b"the end", ah=self.ah)
+        self.run_until(lambda: any(m.payload == b"the end" for m in self.peer.messages))
 
 
-def ends(faults: Faults) -> Iterator[Ends]:
+def siwarp_and_peer(faults: Faults) -> Iterator[Ends]:
     """Yield siwarp's end, the peer and the line between them.
 
     There is a receive for each message of a test, even if the line doubles it. UD drops messages
     that find no receive, and while another process has the CPU, the device's thread may receive
     more messages in a row than this test has posted receives for.
     """
-    slots = 2 * rounds(300)
+    slots = 2 * stress_rounds(300)
     with (
         siwarp_queue_pair(
             QPType.UD, slots=slots, attr=QPAttr(qkey=QKEY), error_policy="message"
         ) as ours,
         udp_socket() as sock,
-        closing(Line(SEED, faults)) as line,
+        closed_after(Line(SEED, faults)) as line,
     ):
         yield Ends(ours, UdPeer(sock, QKEY), line)
 
 
 @pytest.fixture
-def clean() -> Iterator[Ends]:
+def clean_ends() -> Iterator[Ends]:
     """Yield both ends and a line without faults."""
-    yield from ends(CLEAN)
+    yield from siwarp_and_peer(CLEAN)
 
 
 @pytest.fixture
-def bad() -> Iterator[Ends]:
+def faulty_ends() -> Iterator[Ends]:
     """Yield both ends and a bad line."""
-    yield from ends(BAD)
+    yield from siwarp_and_peer(BAD)
 
 
-def immediate(value: int) -> bytes:
+def immediate_octets(value: int) -> bytes:
     """Return immediate data in its memory format (DGRAM-IMM-2)."""
     return value.to_bytes(4, sys.byteorder)
 
 
-def intact(datagrams: list[bytes]) -> list[Untagged]:
+def undamaged_segments(datagrams: list[bytes]) -> list[Untagged]:
     """Return the segments of the datagrams that the line did not damage."""
     found = []
     for datagram in datagrams:
         try:
-            segment = parse_segment(unseal(datagram))
+            segment = parse_segment(strip_crc(datagram))
         except WireError:
             continue
         assert isinstance(segment, Untagged)
@@ -90,133 +102,147 @@ def intact(datagrams: list[bytes]) -> list[Untagged]:
 
 
 @pytest.mark.clause("DGRAM-LLP-4", "DGRAM-UD-11", "DGRAM-UD-19")
-def test_what_the_line_lets_through_arrives_as_it_was_and_nothing_else(bad: Ends) -> None:
-    count = rounds(300)
+def test_what_the_line_lets_through_arrives_as_it_was_and_nothing_else(faulty_ends: Ends) -> None:
+    count = stress_rounds(300)
     rng = random.Random(SEED)
     answers = []
     for i in range(count):
-        payload = octets(f"to {i}", rng.randrange(1200))
+        payload = seeded_octets(f"to {i}", rng.randrange(1200))
         value = i if i % 3 == 0 else None
-        bad.peer.send(
-            bad.line.near,
+        faulty_ends.peer.send(
+            faulty_ends.line.near,
             payload,
             solicited=i % 2 == 0,
-            immediate=None if value is None else immediate(value),
+            immediate=None if value is None else immediate_octets(value),
         )
-        answer = octets(f"from {i}", rng.randrange(1200))
+        answer = seeded_octets(f"from {i}", rng.randrange(1200))
         if value is None:
-            bad.ours.send(answer, ah=bad.ah)
+            faulty_ends.ours.post_payload(answer, ah=faulty_ends.ah)
         else:
-            bad.ours.send(answer, WROpcode.SEND_WITH_IMM, ah=bad.ah, imm_data=value)
-        answers.append((answer, None if value is None else immediate(value)))
-        for step in (bad.line.step, bad.ours.step, bad.peer.step):
+            faulty_ends.ours.post_payload(
+                answer, WROpcode.SEND_WITH_IMM, ah=faulty_ends.ah, imm_data=value
+            )
+        answers.append((answer, None if value is None else immediate_octets(value)))
+        for step in (
+            faulty_ends.line.forward_datagrams,
+            faulty_ends.ours.poll_completions,
+            faulty_ends.peer.process_datagrams,
+        ):
             step()
-    bad.settle()
+    faulty_ends.drain_line()
 
     wanted = []
-    for segment in intact(bad.line.to_siwarp.passed):
+    for segment in undamaged_segments(faulty_ends.line.to_siwarp.passed):
         if segment.opcode == PRIVATE:
             wanted.append((segment.payload[8:], segment.payload[4:8]))
         else:
             wanted.append((segment.payload, None))
     got = [
-        (data, immediate(wc.imm_data) if wc.wc_flags & WCFlag.WITH_IMM else None)
-        for wc, data in bad.ours.got
+        (data, immediate_octets(wc.imm_data) if wc.wc_flags & WCFlag.WITH_IMM else None)
+        for wc, data in faulty_ends.ours.got
     ]
     assert got == wanted
     # more than 1% of the datagrams were damaged
-    assert len(bad.line.to_siwarp.passed) - len(wanted) > count // 100
-    assert {wc.source for wc, _ in bad.ours.got} == {bad.line.far}
-    assert {wc.src_qp for wc, _ in bad.ours.got} == {bad.line.far[1]}
+    assert len(faulty_ends.line.to_siwarp.passed) - len(wanted) > count // 100
+    assert {wc.source for wc, _ in faulty_ends.ours.got} == {faulty_ends.line.far}
+    assert {wc.src_qp for wc, _ in faulty_ends.ours.got} == {faulty_ends.line.far[1]}
 
-    came = intact(bad.line.from_siwarp.passed)
-    assert [m.msn for m in bad.peer.messages] == [segment.msn for segment in came]
-    for message in bad.peer.messages[:-1]:
+    came = undamaged_segments(faulty_ends.line.from_siwarp.passed)
+    assert [m.msn for m in faulty_ends.peer.messages] == [segment.msn for segment in came]
+    for message in faulty_ends.peer.messages[:-1]:
         assert (message.payload, message.immediate) == answers[message.msn - 1]
-    assert bad.peer.dropped.count("CRC") == len(bad.line.from_siwarp.passed) - len(came)
-    assert len(bad.ours.sent) == count + 1 and all(wc.ok for wc in bad.ours.sent)
+    assert faulty_ends.peer.dropped.count("CRC") == len(faulty_ends.line.from_siwarp.passed) - len(
+        came
+    )
+    assert len(faulty_ends.ours.sent) == count + 1 and all(wc.ok for wc in faulty_ends.ours.sent)
 
 
 @pytest.mark.parametrize("length", [0, 1, 1472, 65_485])
 @pytest.mark.clause("DGRAM-UD-9", "DGRAM-UD-12")
-def test_messages_of_each_length(clean: Ends, length: int) -> None:
-    payload = octets(length, length)
-    clean.ours.send(payload, ah=clean.ah)
-    clean.run(lambda: bool(clean.peer.messages))
-    assert clean.peer.messages[0].payload == payload
-    clean.peer.send(clean.line.near, payload)
-    clean.run(lambda: bool(clean.ours.got))
-    wc, data = clean.ours.got[0]
-    if length <= clean.ours.slot:
+def test_messages_of_each_length(clean_ends: Ends, length: int) -> None:
+    payload = seeded_octets(length, length)
+    clean_ends.ours.post_payload(payload, ah=clean_ends.ah)
+    clean_ends.run_until(lambda: bool(clean_ends.peer.messages))
+    assert clean_ends.peer.messages[0].payload == payload
+    clean_ends.peer.send(clean_ends.line.near, payload)
+    clean_ends.run_until(lambda: bool(clean_ends.ours.got))
+    wc, data = clean_ends.ours.got[0]
+    if length <= clean_ends.ours.slot:
         assert data == payload
     else:
         assert wc.status == WCStatus.LOC_LEN_ERR
 
 
 @pytest.mark.clause("DGRAM-ERR-1", "DGRAM-ERR-8")
-def test_an_error_of_ours_comes_back_as_figure_6_1_has_it(clean: Ends) -> None:
+def test_an_error_of_ours_comes_back_as_figure_6_1_has_it(clean_ends: Ends) -> None:
     """A message that breaks rule h of table 6.1 is answered by an error message that names it."""
-    peer = clean.peer
-    wrong = Untagged(SEND, qn(0, 0, 7), 41, mo=4, payload=b"beyond", word=QKEY)
+    peer = clean_ends.peer
+    wrong = Untagged(SEND, queue_number(0, 0, 7), 41, mo=4, payload=b"beyond", word=QKEY)
     peer.index = 7
-    peer.sock.sendto(seal(wrong.octets()), clean.line.near)
-    clean.run(lambda: bool(peer.reports))
+    peer.sock.sendto(append_crc(wrong.octets()), clean_ends.line.near)
+    clean_ends.run_until(lambda: bool(peer.reports))
     (report,) = peer.reports
     error = report.error
     assert (error.layer, error.type, error.code) == (1, 2, 4)
     assert (error.header, error.seg_len) == (wrong.header(), 18 + 6)
     assert report.source_index == 0
-    (datagram,) = clean.line.from_siwarp.passed
+    (datagram,) = clean_ends.line.from_siwarp.passed
     assert len(datagram) == 46
-    (found,) = clean.ours.qp.errors()
+    (found,) = clean_ends.ours.qp.errors()
     assert found.origin == ErrorOrigin.FOUND and found.msn == 41
-    assert found.qpn == 7 << 16 | clean.line.far[1]
+    assert found.qpn == 7 << 16 | clean_ends.line.far[1]
 
 
 @pytest.mark.clause("DGRAM-ERR-9")
-def test_an_error_of_the_peer_is_read_at_siwarp(clean: Ends) -> None:
-    clean.peer.receive_octets = 100
-    clean.ours.send(bytes(100), ah=clean.ah)
-    clean.ours.send(bytes(101), ah=clean.ah)
-    clean.run(lambda: clean.peer.too_long == 1 and clean.line.idle())
+def test_an_error_of_the_peer_is_read_at_siwarp(clean_ends: Ends) -> None:
+    clean_ends.peer.receive_octets = 100
+    clean_ends.ours.post_payload(bytes(100), ah=clean_ends.ah)
+    clean_ends.ours.post_payload(bytes(101), ah=clean_ends.ah)
+    clean_ends.run_until(lambda: clean_ends.peer.too_long == 1 and clean_ends.line.is_idle())
     reports = []
 
-    def reported() -> bool:
-        reports.extend(clean.ours.qp.errors())
+    def error_reported() -> bool:
+        reports.extend(clean_ends.ours.qp.errors())
         return bool(reports)
 
-    clean.run(reported)
+    clean_ends.run_until(error_reported)
     (report,) = reports
     assert report.origin == ErrorOrigin.REPORTED
     assert (report.layer, report.type, report.code, report.msn) == (1, 2, 5, 2)
-    assert report.seg_len == 18 + 101 and report.source == clean.line.far
+    assert report.seg_len == 18 + 101 and report.source == clean_ends.line.far
 
 
 @pytest.mark.clause("DGRAM-ERR-2", "DGRAM-UD-4")
-def test_strangers_get_no_answer_and_take_no_receive(clean: Ends) -> None:
-    peer = clean.peer
-    peer.send(clean.line.near, b"who are you", qkey=QKEY + 1)
+def test_strangers_get_no_answer_and_take_no_receive(clean_ends: Ends) -> None:
+    peer = clean_ends.peer
+    peer.send(clean_ends.line.near, b"who are you", qkey=QKEY + 1)
     for mo, opcode in ((4, SEND), (0, 1)):
         wrong = Untagged(opcode, 0, 1, mo=mo, payload=b"x", word=QKEY ^ 1)
-        peer.sock.sendto(seal(wrong.octets()), clean.line.near)
-    clean.settle()
-    assert [data for _, data in clean.ours.got] == [b"the end"]
-    assert len(clean.line.from_siwarp.passed) == 1  # the only datagram is siwarp's final message
-    assert clean.ours.qp.errors() == []
+        peer.sock.sendto(append_crc(wrong.octets()), clean_ends.line.near)
+    clean_ends.drain_line()
+    assert [data for _, data in clean_ends.ours.got] == [b"the end"]
+    assert (
+        len(clean_ends.line.from_siwarp.passed) == 1
+    )  # the only datagram is siwarp's final message
+    assert clean_ends.ours.qp.errors() == []
 
 
 @pytest.mark.clause("DGRAM-UD-21")
-def test_unknown_opcodes_and_subcodes_are_unexpected(clean: Ends) -> None:
+def test_unknown_opcodes_and_subcodes_are_unexpected(clean_ends: Ends) -> None:
     wrongs = [
         Untagged(1, 0, 1, payload=bytes(28), word=QKEY),
         Untagged(PRIVATE, 0, 2, payload=bytes([9]) + bytes(7), word=QKEY),
         Untagged(PRIVATE, 0, 3, payload=bytes([1]) + bytes(6), word=QKEY),
     ]
     for wrong in wrongs:
-        clean.peer.sock.sendto(seal(wrong.octets()), clean.line.near)
-    clean.run(lambda: len(clean.peer.reports) == len(wrongs))
-    assert [report.error.header for report in clean.peer.reports] == [w.header() for w in wrongs]
-    assert {(r.error.layer, r.error.type, r.error.code) for r in clean.peer.reports} == {(0, 2, 6)}
+        clean_ends.peer.sock.sendto(append_crc(wrong.octets()), clean_ends.line.near)
+    clean_ends.run_until(lambda: len(clean_ends.peer.reports) == len(wrongs))
+    assert [report.error.header for report in clean_ends.peer.reports] == [
+        w.header() for w in wrongs
+    ]
+    assert {(r.error.layer, r.error.type, r.error.code) for r in clean_ends.peer.reports} == {
+        (0, 2, 6)
+    }
 
 
 @pytest.mark.clause("DGRAM-ERR-7")
@@ -224,9 +250,9 @@ def test_under_policy_error_the_queue_pair_stops() -> None:
     with (
         siwarp_queue_pair(QPType.UD, attr=QPAttr(qkey=QKEY), error_policy="error") as ours,
         udp_socket() as sock,
-        closing(Line(SEED)) as line,
+        closed_after(Line(SEED)) as line,
     ):
         both = Ends(ours, UdPeer(sock, QKEY), line)
-        both.peer.sock.sendto(seal(Untagged(SEND, 0, 1, mo=1, word=QKEY).octets()), line.near)
-        both.run(lambda: bool(both.peer.reports))
+        both.peer.sock.sendto(append_crc(Untagged(SEND, 0, 1, mo=1, word=QKEY).octets()), line.near)
+        both.run_until(lambda: bool(both.peer.reports))
         assert ours.qp.query()[0].qp_state == QPState.ERR

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from peer.line import Address, receive_all
+from peer.line import Address, receive_waiting_datagrams
 from peer.wire import (
     IMMEDIATE,
     IMMEDIATE_SE,
@@ -22,14 +22,14 @@ from peer.wire import (
     Tagged,
     Untagged,
     WireError,
-    cut,
+    append_crc,
     immediate_payload,
-    newer,
-    parse_llp,
+    immediate_send_head,
+    parse_llp_header,
     parse_segment,
-    private_head,
-    seal,
-    unseal,
+    psn_at_or_after,
+    segment_message,
+    strip_crc,
 )
 
 FIRST = 0x01
@@ -53,25 +53,27 @@ class UcSender:
         opcode = SEND_SE if solicited else SEND
         if immediate is not None:
             opcode = PRIVATE
-            payload = private_head(SEND_IMM_SE if solicited else SEND_IMM, immediate) + payload
-        self._operation(cut(self._message(opcode, payload), self.mtu))
+            payload = (
+                immediate_send_head(SEND_IMM_SE if solicited else SEND_IMM, immediate) + payload
+            )
+        self._send_operation(segment_message(self._next_untagged(opcode, payload), self.mtu))
 
     def write(self, stag: int, to: int, payload: bytes, *, immediate: bytes | None = None) -> None:
         """Write; with immediate data, notify the other end."""
-        segments = cut(Tagged(WRITE, stag, to, payload), self.mtu)
+        segments = segment_message(Tagged(WRITE, stag, to, payload), self.mtu)
         if immediate is not None:
-            segments.append(self._message(IMMEDIATE, immediate_payload(immediate)))
-        self._operation(segments)
+            segments.append(self._next_untagged(IMMEDIATE, immediate_payload(immediate)))
+        self._send_operation(segments)
 
-    def _message(self, opcode: int, payload: bytes) -> Untagged:
+    def _next_untagged(self, opcode: int, payload: bytes) -> Untagged:
         self._msn += 1
         return Untagged(opcode, 0, self._msn, payload=payload)
 
-    def _operation(self, segments: Iterable[Segment]) -> None:
+    def _send_operation(self, segments: Iterable[Segment]) -> None:
         flags = FIRST
         for segment in segments:
             header = LlpHeader(UC, self.qkey, self.psn, flags)
-            self.sock.sendto(seal(header.octets() + segment.octets()), self.to)
+            self.sock.sendto(append_crc(header.octets() + segment.octets()), self.to)
             self.psn = (self.psn + 1) % (1 << 32)
             flags = 0
 
@@ -105,80 +107,80 @@ class UcReceiver:
     _message: bytearray | None = None
     _written: int | None = None
 
-    def receive(self, sock: socket.socket) -> None:
+    def process_datagrams(self, sock: socket.socket) -> None:
         """Process all waiting datagrams."""
-        for datagram, _ in receive_all(sock):
-            self.take(datagram)
+        for datagram, _ in receive_waiting_datagrams(sock):
+            self.process_datagram(datagram)
 
-    def take(self, datagram: bytes) -> None:
+    def process_datagram(self, datagram: bytes) -> None:
         """Process a datagram according to the table of section 7."""
         try:
-            header, rest = parse_llp(unseal(datagram))
+            header, rest = parse_llp_header(strip_crc(datagram))
             segment = parse_segment(rest)
         except WireError as error:
-            self._drop(str(error))
+            self._count_drop(str(error))
             return
         if header.type != UC or header.dest or header.source or header.qkey != self.qkey:
-            self._drop("not credible")
+            self._count_drop("not credible")
             return
         if isinstance(segment, Untagged) and segment.qn:
-            self._drop("queue")
+            self._count_drop("queue")
             return
-        if not newer(header.psn, self.psn):
-            self._drop("late")
+        if not psn_at_or_after(header.psn, self.psn):
+            self._count_drop("late")
             return
         if header.psn != self.psn:
             self.missing += 1
-            self._over()
+            self._forget_message()
         self.psn = (header.psn + 1) % (1 << 32)
         if header.flags & FIRST:
-            self._over()
+            self._forget_message()
             self._whole = True
         if isinstance(segment, Tagged):
-            self._place(segment)
+            self._place_tagged(segment)
         elif not self._whole:
-            self._drop("partial")
+            self._count_drop("partial")
         elif segment.opcode in (IMMEDIATE, IMMEDIATE_SE):
-            self._immediate(segment)
+            self._deliver_immediate(segment)
         elif segment.opcode in (SEND, SEND_SE, PRIVATE):
             self._reassemble(segment)
         else:
-            self._refuse("opcode")
+            self._drop_message("opcode")
 
-    def _over(self) -> None:
+    def _forget_message(self) -> None:
         self._whole, self._message, self._written = False, None, None
 
-    def _drop(self, why: str) -> None:
+    def _count_drop(self, why: str) -> None:
         self.dropped[why] = self.dropped.get(why, 0) + 1
 
-    def _refuse(self, why: str) -> None:
-        self._drop(why)
-        self._over()
+    def _drop_message(self, why: str) -> None:
+        self._count_drop(why)
+        self._forget_message()
 
-    def _place(self, segment: Tagged) -> None:
+    def _place_tagged(self, segment: Tagged) -> None:
         at = segment.to - self.base
         end = at + len(segment.payload)
         if segment.opcode != WRITE:
-            self._refuse("opcode")
+            self._drop_message("opcode")
         elif segment.stag != self.stag or at < 0 or end > len(self.memory):
-            self._refuse("access")
+            self._drop_message("access")
         else:
             self.memory[at:end] = segment.payload
             if self._whole:
                 self._written = (self._written or 0) + len(segment.payload)
 
-    def _immediate(self, segment: Untagged) -> None:
+    def _deliver_immediate(self, segment: Untagged) -> None:
         if len(segment.payload) != 8:
-            self._refuse("header")
+            self._drop_message("header")
             return
         self.delivered.append(Delivery(b"", segment.payload[:4], self._written or 0))
-        self._over()
+        self._forget_message()
 
     def _reassemble(self, segment: Untagged) -> None:
         if self._message is None:
             self._message = bytearray()
         if segment.mo != len(self._message):
-            self._refuse("header")
+            self._drop_message("header")
             return
         self._message += segment.payload
         if not segment.last:
@@ -186,8 +188,8 @@ class UcReceiver:
         whole, immediate = bytes(self._message), None
         if segment.opcode == PRIVATE:
             if len(whole) < 8 or whole[0] not in (SEND_IMM, SEND_IMM_SE):
-                self._refuse("opcode")
+                self._drop_message("opcode")
                 return
             immediate, whole = whole[4:8], whole[8:]
         self.delivered.append(Delivery(whole, immediate, len(whole)))
-        self._over()
+        self._forget_message()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass, field
 
-from peer.line import Address, receive_all
+from peer.line import Address, receive_waiting_datagrams
 from peer.wire import (
     PRIVATE,
     SEND,
@@ -16,11 +16,11 @@ from peer.wire import (
     ErrorMessage,
     Untagged,
     WireError,
+    append_crc,
+    immediate_send_head,
     parse_error,
     parse_segment,
-    private_head,
-    seal,
-    unseal,
+    strip_crc,
 )
 
 QUEUE_SENDS, QUEUE_ERRORS = 0, 2
@@ -47,7 +47,7 @@ class Report:
     source_index: int
 
 
-def qn(queue: int, dest: int, source: int) -> int:
+def queue_number(queue: int, dest: int, source: int) -> int:
     """Return the field QN of figure 3.1."""
     return source << 16 | dest << 8 | queue
 
@@ -82,27 +82,29 @@ class UdPeer:
         opcode = SEND_SE if solicited else SEND
         if immediate is not None:
             opcode = PRIVATE
-            payload = private_head(SEND_IMM_SE if solicited else SEND_IMM, immediate) + payload
+            payload = (
+                immediate_send_head(SEND_IMM_SE if solicited else SEND_IMM, immediate) + payload
+            )
         self._msn += 1
         segment = Untagged(
             opcode,
-            qn(QUEUE_SENDS, dest, self.index),
+            queue_number(QUEUE_SENDS, dest, self.index),
             self._msn,
             payload=payload,
             word=self.qkey if qkey is None else qkey,
         )
-        self.sock.sendto(seal(segment.octets()), to)
+        self.sock.sendto(append_crc(segment.octets()), to)
         return segment
 
-    def step(self) -> None:
+    def process_datagrams(self) -> None:
         """Process all waiting datagrams."""
-        for datagram, source in receive_all(self.sock):
-            self.take(datagram, source)
+        for datagram, source in receive_waiting_datagrams(self.sock):
+            self.process_datagram(datagram, source)
 
-    def take(self, datagram: bytes, source: Address) -> None:
+    def process_datagram(self, datagram: bytes, source: Address) -> None:
         """Make the checks of table 6.1 in order; the comments name the rows."""
         try:
-            segment = parse_segment(unseal(datagram))  # rows a and c of table 6.1
+            segment = parse_segment(strip_crc(datagram))  # rows a and c of table 6.1
         except WireError as error:
             self.dropped.append(str(error))
             return
@@ -111,7 +113,7 @@ class UdPeer:
         elif segment.qn >> 8 & 0xFF != self.index:
             self.dropped.append("destination")  # row b
         elif segment.qn & 3 == QUEUE_ERRORS and segment.opcode == TERMINATE:
-            self._reported(segment, source)  # row e
+            self._process_error(segment, source)  # row e
         elif segment.qn & 3 != QUEUE_SENDS:
             self.dropped.append("queue")  # row d
         elif segment.word != self.qkey:
@@ -123,9 +125,9 @@ class UdPeer:
         elif segment.opcode not in (SEND, SEND_SE, PRIVATE):
             self._send_error(segment, source, (0, 2, 6))  # row i
         else:
-            self._deliver(segment, source)
+            self._deliver_message(segment, source)
 
-    def _deliver(self, segment: Untagged, source: Address) -> None:
+    def _deliver_message(self, segment: Untagged, source: Address) -> None:
         payload, immediate = segment.payload, None
         solicited = segment.opcode == SEND_SE
         if segment.opcode == PRIVATE:
@@ -148,14 +150,14 @@ class UdPeer:
         seg_len = len(wrong.header()) + len(wrong.payload)
         segment = Untagged(
             TERMINATE,
-            qn(QUEUE_ERRORS, wrong.qn >> 16 & 0xFF, self.index),
+            queue_number(QUEUE_ERRORS, wrong.qn >> 16 & 0xFF, self.index),
             self._error_msn,
             payload=ErrorMessage(*what, seg_len, wrong.header()).payload(),
             word=wrong.word,
         )
-        self.sock.sendto(seal(segment.octets()), source)
+        self.sock.sendto(append_crc(segment.octets()), source)
 
-    def _reported(self, segment: Untagged, source: Address) -> None:
+    def _process_error(self, segment: Untagged, source: Address) -> None:
         try:
             error = parse_error(segment.payload)
         except WireError as wrong:

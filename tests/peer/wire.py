@@ -30,15 +30,15 @@ class WireError(Exception):
     """The received octets are not a datagram or segment of this protocol."""
 
 
-def seal(octets: bytes) -> bytes:
+def append_crc(octets: bytes) -> bytes:
     """Return a datagram: the octets and their CRC32C, least significant octet first."""
     return octets + struct.pack("<I", crc32c.crc32c(octets))
 
 
-def unseal(datagram: bytes) -> bytes:
+def strip_crc(datagram: bytes) -> bytes:
     """Return a datagram without its CRC, which must be correct."""
     body = datagram[:-CRC_OCTETS]
-    if len(datagram) <= CRC_OCTETS or seal(body) != datagram:
+    if len(datagram) <= CRC_OCTETS or append_crc(body) != datagram:
         raise WireError("CRC")
     return body
 
@@ -131,7 +131,7 @@ class LlpHeader:
         return LLP.pack(first, self.flags, self.dest, self.source, self.qkey, self.psn)
 
 
-def parse_llp(body: bytes) -> tuple[LlpHeader, bytes]:
+def parse_llp_header(body: bytes) -> tuple[LlpHeader, bytes]:
     """Return the LLP header of a datagram without its CRC, and the octets behind the header."""
     if len(body) < LLP.size:
         raise WireError("LLP header: length")
@@ -179,12 +179,12 @@ def immediate_payload(data: bytes) -> bytes:
     return data + bytes(4)
 
 
-def private_head(subcode: int, immediate: bytes) -> bytes:
+def immediate_send_head(subcode: int, immediate: bytes) -> bytes:
     """Return the head of a Send with Immediate (figure 10.2)."""
     return struct.pack("!Bxxx4s", subcode, immediate)
 
 
-def cut(message: Untagged | Tagged, size: int) -> list[Segment]:
+def segment_message(message: Untagged | Tagged, size: int) -> list[Segment]:
     """Return the segments of a message, each with at most ``size`` octets of payload."""
     parts: list[Segment] = []
     whole = message.payload
@@ -197,6 +197,6 @@ def cut(message: Untagged | Tagged, size: int) -> list[Segment]:
     return parts
 
 
-def newer(psn: int, than: int) -> bool:
+def psn_at_or_after(psn: int, than: int) -> bool:
     """Whether a 32-bit serial number is equal to or later than another one (RFC 1982)."""
     return (psn - than) % (1 << 32) < 1 << 31

@@ -1,5 +1,5 @@
 """Provides the programs of tests/abi, of which the tests of this folder run many processes."""
 
-from abi.conftest import compiled
+from abi.conftest import compiled_programs
 
-__all__ = ["compiled"]
+__all__ = ["compiled_programs"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from abi.abi_harness import run
+from abi.abi_harness import run_program
 from pace import scale_limit
 
 SANITIZED = "SANITIZER" in os.environ
@@ -49,7 +49,7 @@ def _descriptors() -> Iterator[None]:
 
 
 def many(program: Path, *, processes: int, group: int, each: int, rounds: int, how: str) -> Took:
-    said = json.loads(run(program, *map(str, (processes, group, each, rounds)), how))
+    said = json.loads(run_program(program, *map(str, (processes, group, each, rounds)), how))
     took = Took(said["wall"], said["cpu"], tuple(said["rss"]), tuple(said["fds"]))
     print(f"{processes} processes in groups of {group}, {each} x {rounds}, {how}: {took}")
     return took
@@ -57,25 +57,34 @@ def many(program: Path, *, processes: int, group: int, each: int, rounds: int, h
 
 @pytest.mark.parametrize(("how", "cpu"), [("event", 4), ("poll", 15)])
 def test_64_processes_that_talk_in_pairs_do_not_spin_each_other_to_death(
-    compiled: dict[str, Path], how: str, cpu: float
+    compiled_programs: dict[str, Path], how: str, cpu: float
 ) -> None:
     """6,400 round trips. Processes that only poll take 25 s or 40 s of CPU time."""
-    took = many(compiled["many"], processes=PROCESSES, group=2, each=1, rounds=100, how=how)
+    took = many(
+        compiled_programs["many"], processes=PROCESSES, group=2, each=1, rounds=100, how=how
+    )
     assert took.cpu < cpu * SLOWER
     assert took.wall < scale_limit(cpu * SLOWER)
 
 
-def test_64_processes_each_connected_to_every_other(compiled: dict[str, Path]) -> None:
+def test_64_processes_each_connected_to_every_other(compiled_programs: dict[str, Path]) -> None:
     took = many(
-        compiled["many"], processes=PROCESSES, group=PROCESSES, each=1, rounds=5, how="event"
+        compiled_programs["many"],
+        processes=PROCESSES,
+        group=PROCESSES,
+        each=1,
+        rounds=5,
+        how="event",
     )
     assert took.cpu < 20 * SLOWER
     # The socket of each connection, and a few descriptors of the queues.
     assert took.fds[1] - took.fds[0] <= PROCESSES + 2
 
 
-def test_two_processes_with_thousands_of_connections(compiled: dict[str, Path]) -> None:
-    took = many(compiled["many"], processes=2, group=2, each=CONNECTIONS, rounds=1, how="event")
+def test_two_processes_with_thousands_of_connections(compiled_programs: dict[str, Path]) -> None:
+    took = many(
+        compiled_programs["many"], processes=2, group=2, each=CONNECTIONS, rounds=1, how="event"
+    )
     assert took.cpu < 15 * SLOWER
     assert CONNECTIONS <= took.fds[1] - took.fds[0] <= CONNECTIONS + 4
     assert took.rss[1] - took.rss[0] < KIB_EACH * CONNECTIONS

@@ -34,12 +34,12 @@ pytestmark = [pytest.mark.programs, pytest.mark.scales]
 @pytest.mark.parametrize("name", PRELOADS)
 @pytest.mark.parametrize("program", PROGRAMS, ids=" ".join)
 def test_a_program_runs_beside_it(
-    compiled: dict[str, Path], program: tuple[str, ...], name: str
+    compiled_programs: dict[str, Path], program: tuple[str, ...], name: str
 ) -> None:
     libraries, time = PRELOADS[name]
     assert all(library.exists() for library in libraries), "tests/abi/run installs them"
     done = pace.run_command(
-        [*COMMAND, "run", "--", compiled[program[0]], *program[1:]],
+        [*COMMAND, "run", "--", compiled_programs[program[0]], *program[1:]],
         env=os.environ | {"LD_PRELOAD": " ".join(map(str, libraries)), "FAKETIME": time},
         capture_output=True,
         text=True,

@@ -26,7 +26,7 @@ from cli.cli_harness import (
     run_siwarp,
     run_siwarp_json,
 )
-from tshark.tshark_harness import check_packets, check_stream, fields, tshark
+from tshark.tshark_harness import check_fpdus, check_packets, packet_fields, tshark_output
 
 import siwarp as package
 from siwarp.verbs import CQ, PD, QP, Context, QPInitAttr, QPType
@@ -51,12 +51,12 @@ def test_every_fpdu_of_an_rc_capture_shows_a_good_crc(
             )  # fmt: skip
     assert done.returncode == 0, done.stderr
     for file in (ours, theirs):
-        fpdus = segments(run_siwarp_json("dissect", file))
+        fpdus = segment_count(run_siwarp_json("dissect", file))
         assert fpdus >= 100
-        check_stream(file, fpdus)
+        check_fpdus(file, fpdus)
 
 
-def segments(messages: list[dict[str, Any]]) -> int:
+def segment_count(messages: list[dict[str, Any]]) -> int:
     return sum(m["segments"] for m in messages if not m["kind"].startswith("MPA_"))
 
 
@@ -88,8 +88,8 @@ def test_thousands_of_mixed_messages_of_both_ends_have_good_crcs_up_to_the_termi
     # One Write more than requested: the initiator's empty "ready to receive" Write.
     assert [kinds[k] for k in ("SEND", "RDMA_WRITE", "RDMA_READ_RESPONSE")] == [800, 801, 801]
     assert kinds["TERMINATE"] == 1
-    check_stream(file, segments(messages))
-    rows = fields(file, "iwarp_rdma.opcode", "iwarp_rdma.opcode")
+    check_fpdus(file, segment_count(messages))
+    rows = packet_fields(file, "iwarp_rdma.opcode", "iwarp_rdma.opcode")
     shown = Counter(int(opcode, 0) for row in rows for opcode in row[0].split(","))
     assert (shown[1], shown[7]) == (802, 1)
 
@@ -122,7 +122,7 @@ def test_a_c_program_that_knows_nothing_of_captures_is_captured_by_a_variable(
         messages = run_siwarp_json("dissect", file)
         assert [m["length"] for m in messages if m["kind"] == "RDMA_WRITE"]
         assert {m["error"] for m in messages} == {None}
-        check_stream(file, segments(messages))
+        check_fpdus(file, segment_count(messages))
 
 
 def test_a_ud_capture_has_good_checksums_and_drops_with_their_reasons(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_ud_capture_has_good_checksums_and_drops_with_their_reasons(tmp_path: 
         while len(run_siwarp_json("dissect", file)) < len(sent):
             assert time.monotonic() < deadline
             cq.poll(8)
-    words = tshark(file)
+    words = tshark_output(file)
     check_packets(words)
     comments = re.findall(r"Expert Info \(Comment/Comment\): (\w+):", words)
     assert comments == ["drop_short"] * 2 + ["drop_crc"] * 3

@@ -13,7 +13,7 @@ from harness.record_harness import Target
 from harness.uc_harness import Ends
 from harness.verbs_harness import Pair, Rig, pattern, poll
 from scapy.packet import Packet, Raw
-from tshark.tshark_harness import check_packets, fields, lua, tshark
+from tshark.tshark_harness import check_packets, lua_options, packet_fields, tshark_output
 from unit.inspect.inspect_harness import make_udp_packet, write_capture
 
 import siwarp as package
@@ -52,41 +52,41 @@ EPOCHS = {"source_epoch": 0x11, "dest_epoch": 0x22}
 
 
 @pytest.fixture
-def rig() -> Iterator[Rig]:
+def verbs_device() -> Iterator[Rig]:
     made = Rig()
     yield made
     made.close()
 
 
-def payloads(file: Path) -> list[bytes]:
+def udp_payloads(file: Path) -> list[bytes]:
     """Return the UDP payloads of a capture, in order."""
     with open_capture(file) as capture:
         return [bytes(p.payload) for p in packets_from_frames(capture) if not p.tcp]
 
 
-def check(file: Path) -> list[bytes]:
+def check_good_crcs(file: Path) -> list[bytes]:
     """Assert that every datagram is displayed with a good CRC and without errors; return the
     payloads.
     """
-    octets = payloads(file)
-    words = tshark(file, *lua(), "-V")
+    octets = udp_payloads(file)
+    words = tshark_output(file, *lua_options(), "-V")
     check_packets(words)
     assert words.count("(Good CRC32)") == len(octets) > 0
     for name in COMPLAINTS:
-        assert fields(file, name, "frame.number", options=lua()) == []
+        assert packet_fields(file, name, "frame.number", options=lua_options()) == []
     return octets
 
 
-def shown(file: Path, chosen: str, *names: str) -> list[list[str]]:
-    return fields(file, chosen, *names, options=lua())
+def shown_fields(file: Path, chosen: str, *names: str) -> list[list[str]]:
+    return packet_fields(file, chosen, *names, options=lua_options())
 
 
 def test_every_datagram_of_rd_shows_its_type_its_epochs_and_its_segment(
-    rig: Rig, tmp_path: Path
+    verbs_device: Rig, tmp_path: Path
 ) -> None:
     file = tmp_path / "rd.pcapng"
     with package.capture(file):
-        a, b = Peer(rig), Peer(rig)
+        a, b = Peer(verbs_device), Peer(verbs_device)
         for n in (1, 5000):
             b.recv()
             a.send(b, pattern(n))
@@ -96,10 +96,10 @@ def test_every_datagram_of_rd_shows_its_type_its_epochs_and_its_segment(
         assert all(w.ok for w in a.done(2))
         for peer in (a, b):
             peer.qp.close()
-    found = [RDDatagram(octets) for octets in check(file)]
+    found = [RDDatagram(octets) for octets in check_good_crcs(file)]
     types = Counter(int(p.type) for p in found)
     assert all(types[t] for t in (RDType.DATA, RDType.HELLO, RDType.CHALLENGE, RDType.ECHO))
-    rows = shown(
+    rows = shown_fields(
         file, "siwarp", "siwarp.llp.type", "siwarp.psn", "siwarp.q_key", "siwarp.rd.source_epoch",
         "siwarp.rd.dest_epoch", "siwarp.rd.acknowledged", "siwarp.rd.credit", "siwarp.rd.ird",
         "siwarp.rd.reason", "siwarp.rd.response_acknowledged", "siwarp.rd.response_credit",
@@ -121,58 +121,64 @@ def test_every_datagram_of_rd_shows_its_type_its_epochs_and_its_segment(
         ]
         for p in found
     ]
-    opcodes = Counter(row[0] for row in shown(file, "siwarp.llp.type == 4", "siwarp.opcode"))
+    opcodes = Counter(row[0] for row in shown_fields(file, "siwarp.llp.type == 4", "siwarp.opcode"))
     assert {"0", "1", "2", "3"} == set(opcodes)
-    stock = shown(file, "siwarp.llp.type == 4 && iwarp_ddp", "frame.number")
+    stock = shown_fields(file, "siwarp.llp.type == 4 && iwarp_ddp", "frame.number")
     assert len(stock) == types[RDType.DATA]
-    cookies = shown(file, "siwarp.rd.cookie", "siwarp.rd.cookie")
+    cookies = shown_fields(file, "siwarp.rd.cookie", "siwarp.rd.cookie")
     assert [bytes.fromhex(c.replace(":", "")) for (c,) in cookies] == [
         handshake_cookie(p.body) for p in found if p.type in (RDType.CHALLENGE, RDType.ECHO)
     ]
 
 
-def test_uc_and_write_record_and_immediate_data_show_their_fields(rig: Rig, tmp_path: Path) -> None:
+def test_uc_and_write_record_and_immediate_data_show_their_fields(
+    verbs_device: Rig, tmp_path: Path
+) -> None:
     file = tmp_path / "both.pcapng"
     with package.capture(file):
-        uc = Ends(rig, attrs={"path_mtu": 256})
+        uc = Ends(verbs_device, attrs={"path_mtu": 256})
         uc.recv()
         uc.send(pattern(600), opcode=WROpcode.SEND_WITH_IMM, imm_data=0x01020304)
         assert uc.sent()[0].ok and uc.received()[0].ok
-        ud, target = Pair(rig), Target(rig)
+        ud, target = Pair(verbs_device), Target(verbs_device)
         ud.recv()
         ud.send(b"with data", opcode=WROpcode.SEND_WITH_IMM, imm_data=0x01020304)
         assert poll(ud.scq)[0].ok and poll(ud.rcq)[0].ok
         wr = SendWR(
-            1, WROpcode.RDMA_WRITE_RECORD, sg=[ud.out.sge(0, 70_000)], ah=rig.ah(target.qp),
-            remote=target.memory.remote(), remote_qkey=0x2345,
+            1, WROpcode.RDMA_WRITE_RECORD, sg=[ud.out.sge(0, 70_000)],
+            ah=verbs_device.ah(target.qp), remote=target.memory.remote(), remote_qkey=0x2345,
         )  # fmt: skip
-        target.memory = rig.mr(bytearray(70_000), 7)
+        target.memory = verbs_device.mr(bytearray(70_000), 7)
         wr.set_wr_rdma(target.memory.rkey, target.memory.addr)
         ud.a.post_send(wr)
         assert poll(ud.scq)[0].ok
         ((_, record),) = target.told()
-    check(file)
-    first = shown(file, "siwarp.llp.type == 1", "siwarp.psn", "siwarp.llp.first", "siwarp.mo")
+    check_good_crcs(file)
+    first = shown_fields(
+        file, "siwarp.llp.type == 1", "siwarp.psn", "siwarp.llp.first", "siwarp.mo"
+    )
     # Each datagram is captured when sent and when received, which is not shown as a repetition.
     assert sorted(first) == sorted([["0", "1", "0"], ["1", "0", "256"], ["2", "0", "512"]] * 2)
-    assert shown(file, "siwarp.again", "frame.number") == []
-    assert len({row[0] for row in shown(file, "siwarp.imm_data", "siwarp.imm_data")}) == 1
-    assert [row[0] for row in shown(file, "siwarp.private == 1", "siwarp.opcode")] == ["15"] * 4
-    rows = shown(
+    assert shown_fields(file, "siwarp.again", "frame.number") == []
+    assert len({row[0] for row in shown_fields(file, "siwarp.imm_data", "siwarp.imm_data")}) == 1
+    assert [row[0] for row in shown_fields(file, "siwarp.private == 1", "siwarp.opcode")] == [
+        "15"
+    ] * 4
+    rows = shown_fields(
         file, "siwarp.llp.type == 2", "siwarp.record.id", "siwarp.record.length", "siwarp.stag",
         "siwarp.record.to", "siwarp.last",
     )  # fmt: skip
     assert sorted([int(x, 0) for x in row] for row in rows) == [
         [record.message_id, 70_000, record.rkey, record.addr, last] for last in (0, 0, 1, 1)
     ]
-    assert "Write-Record" in tshark(file, *lua())
+    assert "Write-Record" in tshark_output(file, *lua_options())
 
 
-def rd(kind: RDType, body: bytes | Packet = b"", **more: int) -> bytes:
+def rd_datagram(kind: RDType, body: bytes | Packet = b"", **more: int) -> bytes:
     return bytes(RDDatagram(type=kind, body=bytes(body), **{**EPOCHS, **more}))
 
 
-def record(octets: int = 4, last: int = 1, to: int = 0, **head: int) -> bytes:
+def make_write_record(octets: int = 4, last: int = 1, to: int = 0, **head: int) -> bytes:
     segment = DDPTagged(opcode=15, l=last, to=0x1000 + to) / RecordHeader(
         **{"message_id": 9, "to": 0x1000, "length": 4, **head}
     )
@@ -182,22 +188,28 @@ def record(octets: int = 4, last: int = 1, to: int = 0, **head: int) -> bytes:
 OFFER = handshake_offer({RDOption.LONGEST: 9000, RDOption.FEATURES: 0, RDOption.INSTANCE: 5, 77: 1})
 SEGMENT = bytes(DDPUntagged(msn=3) / Raw(b"octets"))
 SOUND = {
-    "DATA": (rd(RDType.DATA, SEGMENT, psn=7), "RD DATA PSN=7 Ack=0 Send MSN=3, 6 octets"),
+    "DATA": (rd_datagram(RDType.DATA, SEGMENT, psn=7), "RD DATA PSN=7 Ack=0 Send MSN=3, 6 octets"),
     "ACK": (
-        rd(RDType.ACK, ack_body(5, [7, 8, 20]), acknowledged=5, rd_flags=1),
+        rd_datagram(RDType.ACK, ack_body(5, [7, 8, 20]), acknowledged=5, rd_flags=1),
         "RD ACK PSN=0 Ack=5, and 3 after a gap",
     ),
-    "HELLO": (rd(RDType.HELLO, OFFER.ljust(64, b"\0"), dest_epoch=0), "RD HELLO PSN=0 Ack=0"),
-    "CHALLENGE": (rd(RDType.CHALLENGE, OFFER + bytes(20)), "RD CHALLENGE PSN=0 Ack=0"),
-    "ECHO": (rd(RDType.ECHO, OFFER + bytes(20)), "RD ECHO PSN=0 Ack=0"),
-    "VERSIONS": (rd(RDType.VERSIONS, handshake_offer(), source_epoch=0), "RD VERSIONS PSN=0 Ack=0"),
-    "PROBE": (rd(RDType.PROBE, bytes(99), psn=4), "RD PROBE PSN=4 Ack=0"),
-    "BYE": (rd(RDType.BYE), "RD BYE PSN=0 Ack=0"),
+    "HELLO": (
+        rd_datagram(RDType.HELLO, OFFER.ljust(64, b"\0"), dest_epoch=0),
+        "RD HELLO PSN=0 Ack=0",
+    ),
+    "CHALLENGE": (rd_datagram(RDType.CHALLENGE, OFFER + bytes(20)), "RD CHALLENGE PSN=0 Ack=0"),
+    "ECHO": (rd_datagram(RDType.ECHO, OFFER + bytes(20)), "RD ECHO PSN=0 Ack=0"),
+    "VERSIONS": (
+        rd_datagram(RDType.VERSIONS, handshake_offer(), source_epoch=0),
+        "RD VERSIONS PSN=0 Ack=0",
+    ),
+    "PROBE": (rd_datagram(RDType.PROBE, bytes(99), psn=4), "RD PROBE PSN=4 Ack=0"),
+    "BYE": (rd_datagram(RDType.BYE), "RD BYE PSN=0 Ack=0"),
     "UC": (
         bytes(UCDatagram(psn=2, flags=UC_FIRST, segment=DDPTagged(opcode=0) / Raw(b"four"))),
         "UC PSN=2 Write, 4 octets",
     ),
-    "Record": (record(), "Record PSN=0 Write-Record 9, octets 0 to 4 of 4"),
+    "Record": (make_write_record(), "Record PSN=0 Write-Record 9, octets 0 to 4 of 4"),
 }
 
 
@@ -205,28 +217,37 @@ def test_each_type_has_a_line_of_its_own_and_no_complaint(tmp_path: Path) -> Non
     file = write_capture(
         [make_udp_packet(octets) for octets, _ in SOUND.values()], tmp_path / "x.pcapng"
     )
-    lines = fields(file, "siwarp", "_ws.col.Info", options=lua())
+    lines = packet_fields(file, "siwarp", "_ws.col.Info", options=lua_options())
     assert [row[0] for row in lines] == [info for _, info in SOUND.values()]
-    check(file)
+    check_good_crcs(file)
 
 
 WRONG = {
-    "a type that is none": (rd(RDType.BYE)[:0] + b"\xf6" + rd(RDType.BYE)[1:-4], "bad_llp"),
-    "another version": (b"\x52" + rd(RDType.ACK)[1:-4], "bad_llp"),
-    "no source epoch": (rd(RDType.DATA, SEGMENT, source_epoch=0)[:-4], "bad_llp"),
-    "ranges that are cut": (rd(RDType.ACK, ack_body(5, [7])[:-1])[:-4], "bad_llp"),
-    "a bye with something behind it": (rd(RDType.BYE, b"more")[:-4], "bad_llp"),
-    "a hello that nothing answers": (rd(RDType.HELLO, OFFER, dest_epoch=0)[:-4], "no_answer"),
-    "options that are cut": (rd(RDType.CHALLENGE, OFFER[:-1])[:-4], "bad_offer"),
-    "no options": (rd(RDType.VERSIONS, b"\2")[:-4], "bad_offer"),
-    "a cookie that is cut": (rd(RDType.ECHO, OFFER + bytes(19))[:-4], "bad_cookie"),
-    "a life that is not known": (rd(RDType.BYE, ird=1)[:-4], "unknown_pair"),
-    "a segment that is cut": (rd(RDType.DATA, SEGMENT[:17])[:-4], "short"),
-    "a segment of another DDP": (rd(RDType.DATA, b"\x42" + SEGMENT[1:])[:-4], "bad_header"),
-    "a record beyond its message": (record(5)[:-4], "bad_record"),
-    "a record before its message": (record(to=-1)[:-4], "bad_record"),
-    "a record's last, not marked": (record(last=0)[:-4], "bad_record"),
-    "a record of another kind": (record(subcode=4)[:-4], "bad_private"),
+    "a type that is none": (
+        rd_datagram(RDType.BYE)[:0] + b"\xf6" + rd_datagram(RDType.BYE)[1:-4],
+        "bad_llp",
+    ),
+    "another version": (b"\x52" + rd_datagram(RDType.ACK)[1:-4], "bad_llp"),
+    "no source epoch": (rd_datagram(RDType.DATA, SEGMENT, source_epoch=0)[:-4], "bad_llp"),
+    "ranges that are cut": (rd_datagram(RDType.ACK, ack_body(5, [7])[:-1])[:-4], "bad_llp"),
+    "a bye with something behind it": (rd_datagram(RDType.BYE, b"more")[:-4], "bad_llp"),
+    "a hello that nothing answers": (
+        rd_datagram(RDType.HELLO, OFFER, dest_epoch=0)[:-4],
+        "no_answer",
+    ),
+    "options that are cut": (rd_datagram(RDType.CHALLENGE, OFFER[:-1])[:-4], "bad_offer"),
+    "no options": (rd_datagram(RDType.VERSIONS, b"\2")[:-4], "bad_offer"),
+    "a cookie that is cut": (rd_datagram(RDType.ECHO, OFFER + bytes(19))[:-4], "bad_cookie"),
+    "a life that is not known": (rd_datagram(RDType.BYE, ird=1)[:-4], "unknown_pair"),
+    "a segment that is cut": (rd_datagram(RDType.DATA, SEGMENT[:17])[:-4], "short"),
+    "a segment of another DDP": (
+        rd_datagram(RDType.DATA, b"\x42" + SEGMENT[1:])[:-4],
+        "bad_header",
+    ),
+    "a record beyond its message": (make_write_record(5)[:-4], "bad_record"),
+    "a record before its message": (make_write_record(to=-1)[:-4], "bad_record"),
+    "a record's last, not marked": (make_write_record(last=0)[:-4], "bad_record"),
+    "a record of another kind": (make_write_record(subcode=4)[:-4], "bad_private"),
     "a private message of no kind": (
         bytes(UDDatagram(segment=DDPDatagram(opcode=15) / PrivateHead(subcode=3)))[:-4],
         "bad_private",
@@ -238,40 +259,41 @@ WRONG = {
 }  # fmt: skip
 
 
-def sound(octets: bytes) -> bytes:
+def append_crc(octets: bytes) -> bytes:
     """Return the octets with a valid CRC."""
     return bytes(UDDatagram(segment=Raw(octets)))
 
 
 def test_what_no_receiver_takes_is_told(tmp_path: Path) -> None:
-    packets = [make_udp_packet(sound(octets)) for octets, _ in WRONG.values()]
+    packets = [make_udp_packet(append_crc(octets)) for octets, _ in WRONG.values()]
     file = write_capture(packets, tmp_path / "x.pcapng")
     of: dict[str, list[int]] = {}
     for number, (_, name) in enumerate(WRONG.values(), 1):
         of.setdefault(name, []).append(number)
     for name, frames in of.items():
-        rows = fields(file, f"siwarp.{name}", "frame.number", options=lua())
+        rows = packet_fields(file, f"siwarp.{name}", "frame.number", options=lua_options())
         assert [int(row[0]) for row in rows] == frames, name
 
 
 def test_a_datagram_that_is_seen_twice_names_the_frame_that_had_it_first(tmp_path: Path) -> None:
-    data = [rd(RDType.DATA, SEGMENT, psn=n) for n in (7, 8, 7, 9, 8)]
-    other = rd(RDType.DATA, SEGMENT, psn=7, source_epoch=0x33)
+    data = [rd_datagram(RDType.DATA, SEGMENT, psn=n) for n in (7, 8, 7, 9, 8)]
+    other = rd_datagram(RDType.DATA, SEGMENT, psn=7, source_epoch=0x33)
     file = write_capture(
         [make_udp_packet(octets) for octets in (*data, other)], tmp_path / "x.pcapng"
     )
-    rows = fields(
-        file, "siwarp.again", "frame.number", "siwarp.first_seen", options=(*lua(), "-2")
+    rows = packet_fields(
+        file, "siwarp.again", "frame.number", "siwarp.first_seen", options=(*lua_options(), "-2")
     )  # fmt: skip
     assert rows == [["3", "1"], ["5", "2"]]
 
 
 def test_a_batch_that_a_capture_took_whole_is_shown_one_by_one(tmp_path: Path) -> None:
-    batch = b"".join(rd(RDType.DATA, SEGMENT, psn=n) for n in range(20))
+    batch = b"".join(rd_datagram(RDType.DATA, SEGMENT, psn=n) for n in range(20))
     file = write_capture(
-        [make_udp_packet(batch + rd(RDType.DATA, SEGMENT[:20], psn=20))], tmp_path / "x.pcapng"
+        [make_udp_packet(batch + rd_datagram(RDType.DATA, SEGMENT[:20], psn=20))],
+        tmp_path / "x.pcapng",
     )
-    words = tshark(file, *lua(), "-V")
+    words = tshark_output(file, *lua_options(), "-V")
     assert words.count("(Good CRC32)") == 21
     assert words.count("    Type: RD DATA (4)") + words.count("= Type: RD DATA (4)") == 21
 
@@ -280,7 +302,7 @@ def test_a_batch_that_a_capture_took_whole_is_shown_one_by_one(tmp_path: Path) -
 def test_without_crc_they_are_known_by_their_header(tmp_path: Path, kind: str) -> None:
     octets = SOUND[kind][0][:-4] + bytes(4)
     file = write_capture([make_udp_packet(octets)], tmp_path / "x.pcapng")
-    assert shown(file, "siwarp", "siwarp.crc.status") == [["Unused"]]
+    assert shown_fields(file, "siwarp", "siwarp.crc.status") == [["Unused"]]
 
 
 def test_an_error_message_about_a_write_record_names_it(tmp_path: Path) -> None:
@@ -291,18 +313,18 @@ def test_an_error_message_about_a_write_record_names_it(tmp_path: Path) -> None:
     file = write_capture(
         [make_udp_packet(bytes(UDDatagram(segment=segment)))], tmp_path / "x.pcapng"
     )
-    assert shown(file, "siwarp", "siwarp.about.record_id") == [["4711"]]
-    assert "about Write-Record 4711" in tshark(file, *lua())
+    assert shown_fields(file, "siwarp", "siwarp.about.record_id") == [["4711"]]
+    assert "about Write-Record 4711" in tshark_output(file, *lua_options())
 
 
 def test_cut_and_mutated_octets_raise_no_error_in_the_script(tmp_path: Path) -> None:
     packets = []
     for octets, _ in SOUND.values():
         for size in range(0, len(octets) + 1, 1 if len(octets) < 60 else 7):
-            packets += [make_udp_packet(octets[:size]), make_udp_packet(sound(octets[:size]))]
+            packets += [make_udp_packet(octets[:size]), make_udp_packet(append_crc(octets[:size]))]
         for at in range(min(len(octets) - 4, 50)):
             changed = bytearray(octets[:-4])
             changed[at] ^= 0xFF
-            packets.append(make_udp_packet(sound(bytes(changed))))
-    words = tshark(write_capture(packets, tmp_path / "x.pcapng"), *lua(), "-V")
+            packets.append(make_udp_packet(append_crc(bytes(changed))))
+    words = tshark_output(write_capture(packets, tmp_path / "x.pcapng"), *lua_options(), "-V")
     assert words.count("\nFrame ") + 1 == len(packets)

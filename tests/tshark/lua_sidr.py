@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from harness.verbs_harness import Rig
-from tshark.tshark_harness import check_packets, fields, lua, tshark
+from tshark.tshark_harness import check_packets, lua_options, packet_fields, tshark_output
 from unit.cm.ud_harness import Ends
 from unit.inspect.inspect_harness import make_udp_packet, write_capture
 from unit.inspect.test_inspect_resolution import (
@@ -28,18 +28,18 @@ COMPLAINTS = "siwarp.bad_crc || siwarp.bad_sidr || siwarp.short || siwarp.bad_he
 
 
 @pytest.fixture
-def rig() -> Iterator[Rig]:
+def verbs_device() -> Iterator[Rig]:
     made = Rig()
     yield made
     made.close()
 
 
 def test_our_own_questions_and_answers_show_their_fields_and_good_crcs(
-    tmp_path: Path, rig: Rig
+    tmp_path: Path, verbs_device: Rig
 ) -> None:
     file = tmp_path / "sidr.pcapng"
     with package.capture(file):
-        ends = Ends(rig)
+        ends = Ends(verbs_device)
         qp = ends.qp()
         ends.ask(b"who is there")
         ends.accept(ends.request(), qp, b"it is me")
@@ -47,19 +47,19 @@ def test_our_own_questions_and_answers_show_their_fields_and_good_crcs(
         ends.ask()
         ends.request().id.reject()
         assert ends.result().type == CMEventType.REJECTED
-    words = tshark(file, *lua(), "-V")
+    words = tshark_output(file, *lua_options(), "-V")
     check_packets(words)
     assert words.count("(Good CRC32)") == words.count("UD resolution\n") == 8
-    assert fields(file, COMPLAINTS, "frame.number", options=lua()) == []
-    shown = fields(
+    assert packet_fields(file, COMPLAINTS, "frame.number", options=lua_options()) == []
+    shown = packet_fields(
         file, "siwarp.sidr.type == 2", "siwarp.sidr.qpn", "siwarp.q_key", "siwarp.sidr.gid",
-        "siwarp.sidr.data", "siwarp.sidr.asked", options=lua(),
+        "siwarp.sidr.data", "siwarp.sidr.asked", options=lua_options(),
     )  # fmt: skip
     assert len(shown) == 2
     for qpn, q_key, gid, data, asked in shown:
         assert (int(qpn, 0), int(q_key, 0), gid) == (qp.qp_num, 0x01234567, "::ffff:127.0.0.1")
         assert (bytes.fromhex(data.replace(":", "")), asked) == (b"it is me", "1")
-    columns = tshark(file, *lua())
+    columns = tshark_output(file, *lua_options())
     assert "UD resolution: question" in columns
     assert "UD resolution: refusal: the program rejected" in columns
 
@@ -68,14 +68,19 @@ def test_cookies_and_who_comes_back_with_one_are_shown(tmp_path: Path) -> None:
     sent = [(ASKER, DOOR, sidr_frame(id=7)), (DOOR, ASKER, sidr_frame(**COOKIE))]
     sent += [(ASKER, DOOR, sidr_frame(id=7, cookie=0x99)), (DOOR, ASKER, sidr_frame(**ANSWER))]
     file = write_capture([make_udp_packet(o, a, b) for a, b, o in sent], tmp_path / "x.pcapng")
-    assert "question with a cookie" in tshark(file, *lua())
-    shown = fields(
-        file, "siwarp", "siwarp.sidr.type", "siwarp.sidr.cookie", "siwarp.sidr.asked", options=lua()
+    assert "question with a cookie" in tshark_output(file, *lua_options())
+    shown = packet_fields(
+        file,
+        "siwarp",
+        "siwarp.sidr.type",
+        "siwarp.sidr.cookie",
+        "siwarp.sidr.asked",
+        options=lua_options(),
     )
     assert [(kind, cookie and int(cookie, 0), asked) for kind, cookie, asked in shown] == [
         ("1", 0, ""), ("4", 0x99, "1"), ("1", 0x99, ""), ("2", "", "1")
     ]  # fmt: skip
-    assert fields(file, COMPLAINTS, "frame.number", options=lua()) == []
+    assert packet_fields(file, COMPLAINTS, "frame.number", options=lua_options()) == []
 
 
 @pytest.mark.parametrize(
@@ -96,20 +101,22 @@ def test_cookies_and_who_comes_back_with_one_are_shown(tmp_path: Path) -> None:
 )
 def test_a_frame_that_no_receiver_accepts_is_shown_as_such(tmp_path: Path, octets: bytes) -> None:
     file = write_capture([make_udp_packet(octets, ASKER, DOOR)], tmp_path / "x.pcapng")
-    assert fields(file, "siwarp.bad_sidr", "frame.number", options=lua()) == [["1"]]
+    assert packet_fields(file, "siwarp.bad_sidr", "frame.number", options=lua_options()) == [["1"]]
 
 
 def test_a_wrong_crc_is_shown_as_bad(tmp_path: Path) -> None:
     file = write_capture(
         [make_udp_packet(sidr_frame(id=7, crc=5), ASKER, DOOR)], tmp_path / "x.pcapng"
     )
-    assert fields(file, "siwarp.bad_crc", "siwarp.sidr.id", "siwarp.crc.status", options=lua()) == [
-        ["0x0000000000000007", "Bad"]
-    ]
+    assert packet_fields(
+        file, "siwarp.bad_crc", "siwarp.sidr.id", "siwarp.crc.status", options=lua_options()
+    ) == [["0x0000000000000007", "Bad"]]
 
 
 @pytest.mark.parametrize("length", [0, 3, 4, 5, 47, 231, 233, 1000])
 def test_any_length_behind_the_magic_harms_nothing(tmp_path: Path, length: int) -> None:
     octets = sidr_frame(**ANSWER).ljust(1000, b"\0")[:length]
     file = write_capture([make_udp_packet(octets, ASKER, DOOR)], tmp_path / "x.pcapng")
-    assert len(fields(file, "siwarp.bad_sidr", "frame.number", options=lua())) == (length >= 4)
+    assert len(packet_fields(file, "siwarp.bad_sidr", "frame.number", options=lua_options())) == (
+        length >= 4
+    )

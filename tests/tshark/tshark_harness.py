@@ -22,12 +22,12 @@ TSHARK = [
 
 
 @functools.cache
-def lua() -> tuple[str, ...]:
+def lua_options() -> tuple[str, ...]:
     """Return the options that load the script."""
     return ("-X", f"lua_script:{run_siwarp('dissect', '--lua-path').stdout.strip()}")
 
 
-def tshark(file: Path, *more: str) -> str:
+def tshark_output(file: Path, *more: str) -> str:
     """Return tshark's output for a file: all details as text, unless options select otherwise."""
     done = subprocess.run(
         [*TSHARK, "-r", str(file), *(more or ["-V"])],
@@ -43,12 +43,14 @@ def tshark(file: Path, *more: str) -> str:
     return done.stdout
 
 
-def fields(file: Path, chosen: str, *names: str, options: tuple[str, ...] = ()) -> list[list[str]]:
+def packet_fields(
+    file: Path, chosen: str, *names: str, options: tuple[str, ...] = ()
+) -> list[list[str]]:
     """Return the named fields of the packets that a display filter selects, one list for each
     packet.
     """
     columns = [word for name in names for word in ("-e", name)]
-    text = tshark(file, *options, "-Y", chosen, "-T", "fields", *columns)
+    text = tshark_output(file, *options, "-Y", chosen, "-T", "fields", *columns)
     return [line.split("\t") for line in text.splitlines()]
 
 
@@ -65,11 +67,11 @@ def check_packets(words: str) -> None:
     assert "[TCP Analysis Flags]" not in words
 
 
-def check_stream(file: Path, fpdus: int) -> None:
+def check_fpdus(file: Path, fpdus: int) -> None:
     """Assert that unmodified tshark shows this number of FPDUs, all with good CRCs, and reports no
     error.
     """
-    words = tshark(file)
+    words = tshark_output(file)
     check_packets(words)
     assert words.count("(Good CRC32)") == fpdus
     assert "Bad CRC32" not in words

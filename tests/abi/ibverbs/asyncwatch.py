@@ -11,7 +11,7 @@ interface = device.removeprefix("siw_")
 ADDRESS = "2001:db8:77::77/128"
 
 
-def until(lines, text):
+def print_until(lines, text):
     """Print the lines of the program up to the first one that contains the text."""
     for line in lines:
         print(line, end="", flush=True)
@@ -24,10 +24,10 @@ watch = subprocess.Popen(
     ["ibv_asyncwatch", "-d", device], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
 )
 try:
-    until(watch.stdout, "async event FD")
+    print_until(watch.stdout, "async event FD")
     for words in (("add", ADDRESS, "nodad"), ("del", ADDRESS)):
         subprocess.run(["ip", "address", *words, "dev", interface], check=True)
-        until(watch.stdout, "GID_CHANGE")
+        print_until(watch.stdout, "GID_CHANGE")
     print("both changes were seen")
 finally:
     watch.kill()

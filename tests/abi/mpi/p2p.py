@@ -8,52 +8,52 @@ RANK, SIZE = COMM.rank, COMM.size
 NEXT, BEFORE = (RANK + 1) % SIZE, (RANK - 1) % SIZE
 
 
-def pattern(rank, count, seed):
+def rank_pattern(rank, count, seed):
     """Return numbers that identify their rank and their position."""
     return numpy.arange(count, dtype="i8") * 7919 + rank * 104729 + seed
 
 
-def check(came, count, seed):
+def check_received(came, count, seed):
     """Compare the received data with the pattern of the previous rank."""
-    assert numpy.array_equal(came[:count], pattern(BEFORE, count, seed)), (RANK, count, seed)
+    assert numpy.array_equal(came[:count], rank_pattern(BEFORE, count, seed)), (RANK, count, seed)
 
 
 for size in (1, 100, 1024, 8192, 100_000, 500_000):
     came = numpy.zeros(size, dtype="i8")
-    COMM.Sendrecv(pattern(RANK, size, 1), NEXT, 1, came, BEFORE, 1)
-    check(came, size, 1)
+    COMM.Sendrecv(rank_pattern(RANK, size, 1), NEXT, 1, came, BEFORE, 1)
+    check_received(came, size, 1)
     # A synchronous send completes when the receive has started.
-    sent = COMM.Issend(pattern(RANK, size, 2), NEXT, 2)
+    sent = COMM.Issend(rank_pattern(RANK, size, 2), NEXT, 2)
     COMM.Recv(came, BEFORE, 2)
     sent.Wait()
-    check(came, size, 2)
+    check_received(came, size, 2)
 
 # Many messages at once, received in a different order.
-out = [pattern(RANK, 2000, tag) for tag in range(50)]
+out = [rank_pattern(RANK, 2000, tag) for tag in range(50)]
 into = [numpy.zeros(2000, dtype="i8") for _ in range(50)]
 requests = [COMM.Irecv(into[tag], BEFORE, 100 + tag) for tag in reversed(range(50))]
 requests += [COMM.Isend(out[tag], NEXT, 100 + tag) for tag in range(50)]
 MPI.Request.Waitall(requests)
 for tag in range(50):
-    check(into[tag], 2000, tag)
+    check_received(into[tag], 2000, tag)
 
 # Persistent requests, and a message whose length its receiver probes before receiving it.
-mine, came = pattern(RANK, 5000, 3), numpy.zeros(5000, dtype="i8")
+mine, came = rank_pattern(RANK, 5000, 3), numpy.zeros(5000, dtype="i8")
 pair = [COMM.Recv_init(came, BEFORE, 3), COMM.Send_init(mine, NEXT, 3)]
 for _ in range(20):
     came[:] = 0
     MPI.Prequest.Startall(pair)
     MPI.Request.Waitall(pair)
-    check(came, 5000, 3)
+    check_received(came, 5000, 3)
 for request in pair:
     request.Free()
-sent = COMM.Isend(pattern(RANK, RANK + 1, 4), NEXT, 4)
+sent = COMM.Isend(rank_pattern(RANK, RANK + 1, 4), NEXT, 4)
 status = MPI.Status()
 COMM.Probe(BEFORE, 4, status)
 assert status.Get_count(MPI.INT64_T) == BEFORE + 1
 COMM.Recv(came, BEFORE, 4)
 sent.Wait()
-check(came, BEFORE + 1, 4)
+check_received(came, BEFORE + 1, 4)
 
 told = COMM.sendrecv({"rank": RANK, "text": "x" * 70_000}, NEXT, 5, None, BEFORE, 5)
 assert told == {"rank": BEFORE, "text": "x" * 70_000}

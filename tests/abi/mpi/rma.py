@@ -9,7 +9,7 @@ NEXT, BEFORE = (RANK + 1) % SIZE, (RANK - 1) % SIZE
 COUNT = 20_000
 
 
-def numbers(rank, seed):
+def rank_numbers(rank, seed):
     """Return the numbers that a rank puts into a window or exposes."""
     return numpy.arange(COUNT, dtype="f8") * 3 + rank * 1e6 + seed
 
@@ -18,27 +18,27 @@ window = MPI.Win.Allocate(COUNT * 8, 8, comm=COMM)
 memory = numpy.frombuffer(window.tomemory(), dtype="f8")
 
 # The source of a put must stay unchanged until the epoch ends.
-mine = numbers(RANK, 1)
+mine = rank_numbers(RANK, 1)
 memory[:] = 0
 window.Fence()
 window.Put(mine, NEXT)
 window.Fence()
-assert numpy.array_equal(memory, numbers(BEFORE, 1))
+assert numpy.array_equal(memory, rank_numbers(BEFORE, 1))
 
 came = numpy.zeros(COUNT)
-memory[:] = numbers(RANK, 2)
+memory[:] = rank_numbers(RANK, 2)
 window.Fence()
 window.Get(came, NEXT)
 window.Fence()
-assert numpy.array_equal(came, numbers(NEXT, 2))
+assert numpy.array_equal(came, rank_numbers(NEXT, 2))
 
-mine = numbers(RANK, 3)
+mine = rank_numbers(RANK, 3)
 memory[:] = 0
 window.Fence()
 for rank in range(SIZE):
     window.Accumulate(mine, rank, op=MPI.SUM)
 window.Fence()
-assert numpy.array_equal(memory, sum(numbers(rank, 3) for rank in range(SIZE)))
+assert numpy.array_equal(memory, sum(rank_numbers(rank, 3) for rank in range(SIZE)))
 
 # An exclusive lock admits one rank at a time; only the origin is active.
 memory[:] = 0
@@ -58,7 +58,7 @@ assert numpy.array_equal(came, numpy.repeat(numpy.arange(1.0, SIZE + 1), 10))
 # Only the two neighbours take part.
 COMM.Barrier()
 group = COMM.group
-mine = numbers(RANK, 4)
+mine = rank_numbers(RANK, 4)
 memory[:] = 0
 COMM.Barrier()
 window.Post(group.Incl([BEFORE]))
@@ -66,7 +66,7 @@ window.Start(group.Incl([NEXT]))
 window.Put(mine, NEXT)
 window.Complete()
 window.Wait()
-assert numpy.array_equal(memory, numbers(BEFORE, 4))
+assert numpy.array_equal(memory, rank_numbers(BEFORE, 4))
 window.Free()
 
 # All ranks draw numbers from a shared counter: each number is drawn once.

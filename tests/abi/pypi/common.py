@@ -7,7 +7,7 @@ import sys
 PORT = 18616
 
 
-def pattern(size, seed):
+def data_pattern(size, seed):
     """Return octets with no two equal pages."""
     return bytes((i * 7 + (i >> 8) * 13 + seed) & 0xFF for i in range(size))
 
@@ -28,7 +28,7 @@ class Control:
         # Two file objects: a single one for both directions would lose its read-ahead.
         self.read, self.write = connection.makefile("r"), connection.makefile("w")
 
-    def swap(self, **mine):
+    def exchange_values(self, **mine):
         """Send values to the other end, and return the values it sends."""
         self.write.write(json.dumps(mine) + "\n")
         self.write.flush()
@@ -37,6 +37,6 @@ class Control:
         return json.loads(line)
 
 
-def device():
+def device_name():
     """Return the name of the device to use."""
     return sys.argv[1]

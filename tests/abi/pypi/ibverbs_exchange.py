@@ -10,7 +10,7 @@ import ctypes
 import os
 
 import ibverbs as ib
-from common import Control, device, pattern
+from common import Control, data_pattern, device_name
 
 SIZE = 100_000
 ACCESS = (
@@ -22,7 +22,7 @@ ACCESS = (
 QKEY, GRH = 0x1234, 40
 
 
-def wait(cq, channel=None):
+def wait_for_completion(cq, channel=None):
     """Wait for the next completion, which must be successful."""
     while True:
         for wc in cq.poll(1):
@@ -40,23 +40,23 @@ control = Control()
 found = {str(dev.name): dev for dev in ib.get_device_list()}
 with contextlib.ExitStack() as opened:
 
-    def keep(thing):
+    def close_at_exit(thing):
         """Register an object to be closed before the objects it was created from."""
         return opened.enter_context(thing)
 
-    ctx = keep(found[device()].open())
-    pd, channel = keep(ctx.alloc_pd()), keep(ctx.create_comp_channel())
-    cq = keep(ctx.create_cq(64, channel))
+    ctx = close_at_exit(found[device_name()].open())
+    pd, channel = close_at_exit(ctx.alloc_pd()), close_at_exit(ctx.create_comp_channel())
+    cq = close_at_exit(ctx.create_cq(64, channel))
     memory = ctypes.create_string_buffer(2 * SIZE)
     address = ctypes.addressof(memory)
-    mr = keep(pd.reg_mr(address, 2 * SIZE, ACCESS))
+    mr = close_at_exit(pd.reg_mr(address, 2 * SIZE, ACCESS))
     port, gid = ctx.query_port(1), ctx.query_gid(1, 0)
     assert port.state == ib.PortState.ACTIVE
 
     def sge(offset, size):
         return ib.SGE(mr, size, offset=offset)
 
-    def request(opcode, size=SIZE, **more):
+    def post_and_wait(opcode, size=SIZE, **more):
         """Post a request for the first half of the other end's memory; wait for its completion."""
         qp.post_send(
             ib.SendWR(
@@ -69,69 +69,69 @@ with contextlib.ExitStack() as opened:
                 **more,
             )
         )
-        assert wait(cq, channel).wr_id == 9
+        assert wait_for_completion(cq, channel).wr_id == 9
 
-    def receive(size=SIZE):
+    def post_receive(size=SIZE):
         qp.post_recv(ib.RecvWR(wr_id=5, sg_list=[sge(SIZE, size)]))
 
-    qp = keep(pd.create_qp(ib.QPInitAttr(send_cq=cq, recv_cq=cq, qp_type=ib.QPType.RC)))
+    qp = close_at_exit(pd.create_qp(ib.QPInitAttr(send_cq=cq, recv_cq=cq, qp_type=ib.QPType.RC)))
     info = ib.local_qp_info(qp, port, gid, port=1, psn=0)
-    other = control.swap(qp=info.to_bytes().hex(), addr=address, rkey=mr.rkey)
+    other = control.exchange_values(qp=info.to_bytes().hex(), addr=address, rkey=mr.rkey)
     peer = ib.QPInfo.from_bytes(bytes.fromhex(other["qp"]))
     ib.connect_rc(qp, peer, port=1, sgid_index=0, access=ACCESS)
-    receive()
-    control.swap(ready=1)
+    post_receive()
+    control.exchange_values(ready=1)
     for _ in range(100_000_000 if "ENDLESS" in os.environ else 0):
-        request(ib.WROpcode.RDMA_WRITE)
+        post_and_wait(ib.WROpcode.RDMA_WRITE)
 
-    data = pattern(SIZE, 1)
+    data = data_pattern(SIZE, 1)
     if control.server:
-        came = wait(cq, channel)
+        came = wait_for_completion(cq, channel)
         assert came.opcode == ib.WCOpcode.RECV and came.byte_len == SIZE
         assert memory.raw[SIZE:] == data, "Send"
-        control.swap(sent=1)
-        control.swap(written=1)
-        assert memory.raw[:SIZE] == pattern(SIZE, 2), "RDMA Write"
+        control.exchange_values(sent=1)
+        control.exchange_values(written=1)
+        assert memory.raw[:SIZE] == data_pattern(SIZE, 2), "RDMA Write"
         ctypes.memmove(address, (40).to_bytes(8, "little"), 8)
-        receive()
-        control.swap(ready=1)
-        came = wait(cq, channel)
+        post_receive()
+        control.exchange_values(ready=1)
+        came = wait_for_completion(cq, channel)
         assert came.opcode == ib.WCOpcode.RECV_RDMA_WITH_IMM and came.byte_len == 0
         assert came.wc_flags & ib.WCFlags.WITH_IMM
         assert int.from_bytes(memory.raw[:8], "little") == 50, "atomics"
     else:
         memory.raw = data + bytes(SIZE)
-        request(ib.WROpcode.SEND)
-        control.swap(sent=1)
-        memory.raw = pattern(SIZE, 2) + bytes(SIZE)
-        request(ib.WROpcode.RDMA_WRITE)
-        request(ib.WROpcode.RDMA_READ, at=SIZE)
-        assert memory.raw[SIZE:] == pattern(SIZE, 2), "RDMA Read"
-        control.swap(written=1)
-        control.swap(ready=1)
-        request(ib.WROpcode.ATOMIC_FETCH_AND_ADD, 8, compare_add=2)
+        post_and_wait(ib.WROpcode.SEND)
+        control.exchange_values(sent=1)
+        memory.raw = data_pattern(SIZE, 2) + bytes(SIZE)
+        post_and_wait(ib.WROpcode.RDMA_WRITE)
+        post_and_wait(ib.WROpcode.RDMA_READ, at=SIZE)
+        assert memory.raw[SIZE:] == data_pattern(SIZE, 2), "RDMA Read"
+        control.exchange_values(written=1)
+        control.exchange_values(ready=1)
+        post_and_wait(ib.WROpcode.ATOMIC_FETCH_AND_ADD, 8, compare_add=2)
         assert int.from_bytes(memory.raw[:8], "little") == 40
-        request(ib.WROpcode.ATOMIC_CMP_AND_SWP, 8, compare_add=42, swap=50)
+        post_and_wait(ib.WROpcode.ATOMIC_CMP_AND_SWP, 8, compare_add=42, swap=50)
         assert int.from_bytes(memory.raw[:8], "little") == 42
-        request(ib.WROpcode.RDMA_WRITE_WITH_IMM, 0, imm_data=77)
-    control.swap(connected=1)
+        post_and_wait(ib.WROpcode.RDMA_WRITE_WITH_IMM, 0, imm_data=77)
+    control.exchange_values(connected=1)
 
     # UD: the data is received behind a 40-octet header.
-    qp = keep(pd.create_qp(ib.QPInitAttr(send_cq=cq, recv_cq=cq, qp_type=ib.QPType.UD)))
+    qp = close_at_exit(pd.create_qp(ib.QPInitAttr(send_cq=cq, recv_cq=cq, qp_type=ib.QPType.UD)))
     qp.to_init(1, qkey=QKEY)
     qp.modify(ib.QPAttrMask.STATE, qp_state=ib.QPState.RTR)
     qp.modify(ib.QPAttrMask.STATE | ib.QPAttrMask.SQ_PSN, qp_state=ib.QPState.RTS, sq_psn=0)
-    other = control.swap(qpn=qp.qp_num, gid=gid.raw.hex(), addr=0, rkey=0)
-    receive(1000 + GRH)
-    control.swap(ready=1)
+    other = control.exchange_values(qpn=qp.qp_num, gid=gid.raw.hex(), addr=0, rkey=0)
+    post_receive(1000 + GRH)
+    control.exchange_values(ready=1)
     if control.server:
-        came = wait(cq, channel)
+        came = wait_for_completion(cq, channel)
         assert came.byte_len == 1000 + GRH and came.wc_flags & ib.WCFlags.GRH
-        assert memory.raw[SIZE + GRH : SIZE + GRH + 1000] == pattern(1000, 3), "UD"
+        assert memory.raw[SIZE + GRH : SIZE + GRH + 1000] == data_pattern(1000, 3), "UD"
     else:
-        memory.raw = pattern(1000, 3) + bytes(2 * SIZE - 1000)
+        memory.raw = data_pattern(1000, 3) + bytes(2 * SIZE - 1000)
         attr = ib.AHAttr(port_num=1, is_global=True, dgid=bytes.fromhex(other["gid"]), sgid_index=0)
-        ah = keep(pd.create_ah(attr))
-        request(ib.WROpcode.SEND, 1000, ah=ah, remote_qpn=other["qpn"], remote_qkey=QKEY)
-    control.swap(done=1)
+        ah = close_at_exit(pd.create_ah(attr))
+        post_and_wait(ib.WROpcode.SEND, 1000, ah=ah, remote_qpn=other["qpn"], remote_qkey=QKEY)
+    control.exchange_values(done=1)
 print("ibverbs: correct")

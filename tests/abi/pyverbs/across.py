@@ -7,7 +7,7 @@ import json
 import socket
 import sys
 
-from common import QKEY, End, device, done, pattern
+from common import QKEY, End, data_pattern, open_device, report_success
 from pyverbs.addr import AH, GID, AHAttr, GlobalRoute
 from pyverbs.enums import (
     IBV_QPT_UD,
@@ -21,7 +21,7 @@ PORT, SIZE, GRH = 18515, 1000, 40
 serves = len(sys.argv) == 3
 
 
-def meeting():
+def connected_socket():
     """Return the socket to the other program."""
     if not serves:
         return socket.create_connection((sys.argv[3], PORT))
@@ -29,49 +29,49 @@ def meeting():
         return listener.accept()[0]
 
 
-def told(stream, **mine):
+def exchange_values(stream, **mine):
     """Send values to the other program, and return the values it sends."""
     stream.write(json.dumps(mine) + "\n")
     stream.flush()
     return json.loads(stream.readline())
 
 
-def rc(end, theirs):
+def check_rc(end, theirs):
     """Each end posts a Write, a Send behind it and a Read, and checks the received data."""
-    data, other = pattern(SIZE, serves), pattern(SIZE, not serves)
+    data, other = data_pattern(SIZE, serves), data_pattern(SIZE, not serves)
     end.mr.write(data, SIZE)
     to = theirs["addr"] + 3 * SIZE, theirs["rkey"]
-    end.post(IBV_WR_RDMA_WRITE, SIZE, to=to, send_flags=IBV_SEND_SIGNALED)
-    end.post(size=SIZE, send_flags=IBV_SEND_SIGNALED)
+    end.post_request(IBV_WR_RDMA_WRITE, SIZE, to=to, send_flags=IBV_SEND_SIGNALED)
+    end.post_request(size=SIZE, send_flags=IBV_SEND_SIGNALED)
     for _ in range(3):  # the Write, the Send, and the receive of the peer's Send
-        end.completion()
+        end.next_completion()
     assert end.mr.read(SIZE, SIZE) == end.mr.read(SIZE, 3 * SIZE) == other
-    end.post(IBV_WR_RDMA_READ, SIZE, 2 * SIZE, to=to, send_flags=IBV_SEND_SIGNALED)
-    end.completion()
+    end.post_request(IBV_WR_RDMA_READ, SIZE, 2 * SIZE, to=to, send_flags=IBV_SEND_SIGNALED)
+    end.next_completion()
     assert end.mr.read(SIZE, 2 * SIZE) == data
 
 
-def ud(end, theirs, way):
+def check_ud(end, theirs, way):
     """Send a datagram in each direction; received data follows a header."""
-    end.mr.write(pattern(SIZE, serves), SIZE)
+    end.mr.write(data_pattern(SIZE, serves), SIZE)
     wr = SendWR(sg=[end.sge(SIZE)], num_sge=1, send_flags=IBV_SEND_SIGNALED)
     wr.set_wr_ud(AH(end.pd, attr=way), theirs["ud"], QKEY)
     end.qp.post_send(wr)
-    sizes = [end.completion().byte_len for _ in range(2)]
+    sizes = [end.next_completion().byte_len for _ in range(2)]
     assert SIZE + GRH in sizes, sizes
-    assert end.mr.read(SIZE, SIZE + GRH) == pattern(SIZE, not serves)
+    assert end.mr.read(SIZE, SIZE + GRH) == data_pattern(SIZE, not serves)
 
 
-with device() as ctx, meeting() as found, found.makefile("rw") as stream:
+with open_device() as ctx, connected_socket() as found, found.makefile("rw") as stream:
     one, other = End(ctx), End(ctx, IBV_QPT_UD)
-    one.receive(SIZE, SIZE)
-    other.receive(SIZE + GRH, SIZE)
+    one.post_receive(SIZE, SIZE)
+    other.post_receive(SIZE + GRH, SIZE)
     gid, numbers = str(ctx.query_gid(port_num=1, index=0)), {"rc": one.qp.qp_num}
     numbers |= {"ud": other.qp.qp_num, "addr": one.mr.buf, "rkey": one.mr.rkey}
-    theirs = told(stream, gid=gid, **numbers)
+    theirs = exchange_values(stream, gid=gid, **numbers)
     way = AHAttr(gr=GlobalRoute(dgid=GID(theirs["gid"]), sgid_index=0), is_global=1, port_num=1)
-    one.connect_to(theirs["rc"], way)
-    rc(one, theirs)
-    ud(other, theirs, way)
-    told(stream)  # neither program exits before the other one has finished
-done("across")
+    one.connect_to_qpn(theirs["rc"], way)
+    check_rc(one, theirs)
+    check_ud(other, theirs, way)
+    exchange_values(stream)  # neither program exits before the other one has finished
+report_success("across")

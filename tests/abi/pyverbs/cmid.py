@@ -1,6 +1,6 @@
 """Connection ids with events: RC both ways, a Read, a Write, a rejection; UD resolution."""
 
-from common import device, done, pattern
+from common import data_pattern, open_device, report_success
 from pyverbs.addr import AH
 from pyverbs.cm_enums import (
     RAI_PASSIVE,
@@ -32,14 +32,14 @@ from pyverbs.qp import QPCap, QPInitAttr
 SIZE, GRH, HOST = 1000, 40, "127.0.0.1"
 
 
-def event(channel, kind):
+def next_event(channel, kind):
     """Take the next event of a channel, which must be of this kind."""
     found = CMEvent(channel)
     assert found.event_type == kind, found.event_str()
     return found
 
 
-def listener(space, port):
+def listening_id(space, port):
     """Return a listening id, and its event channel."""
     channel = CMEventChannel()
     cmid = CMID(creator=channel, port_space=space)
@@ -48,35 +48,35 @@ def listener(space, port):
     return channel, cmid
 
 
-def client(space, port):
+def resolved_id(space, port):
     """Return an id that has resolved the address of a listener, and its event channel."""
     channel = CMEventChannel()
     cmid = CMID(creator=channel, port_space=space)
     cmid.resolve_addr(AddrInfo(src=HOST, dst=HOST, dst_service=port, port_space=space))
-    event(channel, RDMA_CM_EVENT_ADDR_RESOLVED).ack_cm_event()
+    next_event(channel, RDMA_CM_EVENT_ADDR_RESOLVED).ack_cm_event()
     cmid.resolve_route()
-    event(channel, RDMA_CM_EVENT_ROUTE_RESOLVED).ack_cm_event()
+    next_event(channel, RDMA_CM_EVENT_ROUTE_RESOLVED).ack_cm_event()
     return channel, cmid
 
 
-def queues(cmid, kind):
+def create_queue_pair(cmid, kind):
     """Create the queue pair of an id."""
     cmid.create_qp(QPInitAttr(qp_type=kind, cap=QPCap(max_recv_wr=4)))
 
 
-def said(text):
+def conn_param(text):
     """Return connection parameters with private data."""
     param = ConnParam(data_len=len(text))
     param.set_private_data(text)
     return param
 
 
-def connect(port, server):
+def request_connection(port, server):
     """Return two connected RC ids, and the event channel of the client."""
-    mine, active = client(RDMA_PS_TCP, port)
-    queues(active, IBV_QPT_RC)
-    active.connect(said(b"who is there"))
-    request = event(server[0], RDMA_CM_EVENT_CONNECT_REQUEST)
+    mine, active = resolved_id(RDMA_PS_TCP, port)
+    create_queue_pair(active, IBV_QPT_RC)
+    active.connect(conn_param(b"who is there"))
+    request = next_event(server[0], RDMA_CM_EVENT_CONNECT_REQUEST)
     assert request.private_data[:12] == b"who is there"
     passive = CMID(creator=request, listen_id=server[1])
     return mine, active, passive
@@ -84,7 +84,7 @@ def connect(port, server):
 
 def check_transfers(active, passive):
     """A Send, a Write and a Read between two ids; the data of each is checked."""
-    data = pattern(SIZE)
+    data = data_pattern(SIZE)
     here, there = active.reg_msgs(SIZE), passive.reg_msgs(SIZE)
     here.write(data, SIZE)
     passive.post_recv(there)
@@ -93,7 +93,7 @@ def check_transfers(active, passive):
     assert passive.get_recv_comp().byte_len == SIZE and there.read(SIZE, 0) == data
     for reg, post in (("reg_write", "post_write"), ("reg_read", "post_read")):
         target = getattr(passive, reg)(SIZE)
-        data = pattern(SIZE, 3)
+        data = data_pattern(SIZE, 3)
         (here if reg == "reg_write" else target).write(data, SIZE)
         where = target.buf, target.rkey
         getattr(active, post)(here, SIZE, *where, flags=IBV_SEND_SIGNALED)
@@ -101,9 +101,9 @@ def check_transfers(active, passive):
         assert here.read(SIZE, 0) == data == target.read(SIZE, 0)
 
 
-def datagram(cmid, mr, ah, peer, qpn):
+def check_datagram(cmid, mr, ah, peer, qpn):
     """Send a datagram from one id to another."""
-    data = pattern(SIZE, 8)
+    data = data_pattern(SIZE, 8)
     mr.write(data, SIZE)
     theirs = peer.reg_msgs(SIZE + GRH)
     peer.post_recv(theirs)
@@ -113,47 +113,51 @@ def datagram(cmid, mr, ah, peer, qpn):
     assert theirs.read(SIZE, GRH) == data
 
 
-with device() as ctx:
+with open_device() as ctx:
     port = "17471"
-    server = listener(RDMA_PS_TCP, port)
-    mine, active, passive = connect(port, server)
-    queues(passive, IBV_QPT_RC)
-    passive.accept(said(b"it is me"))
-    came = event(mine, RDMA_CM_EVENT_ESTABLISHED)
+    server = listening_id(RDMA_PS_TCP, port)
+    mine, active, passive = request_connection(port, server)
+    create_queue_pair(passive, IBV_QPT_RC)
+    passive.accept(conn_param(b"it is me"))
+    came = next_event(mine, RDMA_CM_EVENT_ESTABLISHED)
     assert came.private_data[:8] == b"it is me"
     came.ack_cm_event()
-    event(server[0], RDMA_CM_EVENT_ESTABLISHED).ack_cm_event()
+    next_event(server[0], RDMA_CM_EVENT_ESTABLISHED).ack_cm_event()
     assert active.qpn and passive.pd and active.context.name == active.dev_name
     check_transfers(active, passive)
     active.disconnect()
-    event(mine, RDMA_CM_EVENT_DISCONNECTED).ack_cm_event()
-    event(server[0], RDMA_CM_EVENT_DISCONNECTED).ack_cm_event()
+    next_event(mine, RDMA_CM_EVENT_DISCONNECTED).ack_cm_event()
+    next_event(server[0], RDMA_CM_EVENT_DISCONNECTED).ack_cm_event()
     passive.close()
     active.close()
 
-    mine, active, passive = connect(port, server)
+    mine, active, passive = request_connection(port, server)
     passive.reject(b"not today")
-    refusal = event(mine, RDMA_CM_EVENT_REJECTED)
+    refusal = next_event(mine, RDMA_CM_EVENT_REJECTED)
     assert refusal.private_data[:9] == b"not today"
     refusal.ack_cm_event()
 
     port = "17472"
-    server = listener(RDMA_PS_UDP, port)
-    mine, active = client(RDMA_PS_UDP, port)
-    queues(active, IBV_QPT_UD)
+    server = listening_id(RDMA_PS_UDP, port)
+    mine, active = resolved_id(RDMA_PS_UDP, port)
+    create_queue_pair(active, IBV_QPT_UD)
     active.connect(ConnParam())
-    passive = CMID(creator=event(server[0], RDMA_CM_EVENT_CONNECT_REQUEST), listen_id=server[1])
-    queues(passive, IBV_QPT_UD)
+    passive = CMID(
+        creator=next_event(server[0], RDMA_CM_EVENT_CONNECT_REQUEST), listen_id=server[1]
+    )
+    create_queue_pair(passive, IBV_QPT_UD)
     passive.accept(ConnParam())
-    way = UDParam(event(mine, RDMA_CM_EVENT_ESTABLISHED))
+    way = UDParam(next_event(mine, RDMA_CM_EVENT_ESTABLISHED))
     assert (way.qp_num, way.qkey) == (passive.qpn, 0x01234567)
-    datagram(active, active.reg_msgs(SIZE), AH(active.pd, attr=way.ah_attr), passive, way.qp_num)
+    check_datagram(
+        active, active.reg_msgs(SIZE), AH(active.pd, attr=way.ah_attr), passive, way.qp_num
+    )
 
     group = AddrInfo(src="239.192.0.77")
     mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS
     active.join_multicast(mc_attr=JoinMCAttrEx(group, mask, RDMA_MC_JOIN_FLAG_FULLMEMBER))
-    joined = event(mine, RDMA_CM_EVENT_MULTICAST_JOIN)
+    joined = next_event(mine, RDMA_CM_EVENT_MULTICAST_JOIN)
     assert UDParam(joined).qp_num == 0xFFFFFF
     joined.ack_cm_event()
     active.leave_multicast(group)
-done("cmid")
+report_success("cmid")

@@ -34,12 +34,12 @@ ALL = (
 )
 
 
-def device():
+def open_device():
     """Open the device that the command line names."""
     return Context(name=sys.argv[1])
 
 
-def refused(what, *args, code=errno.EOPNOTSUPP, **more):
+def check_refused(what, *args, code=errno.EOPNOTSUPP, **more):
     """Check that a call or a class is refused with this errno."""
     try:
         what(*args, **more)
@@ -49,12 +49,12 @@ def refused(what, *args, code=errno.EOPNOTSUPP, **more):
         raise AssertionError(f"{what} was not refused")
 
 
-def pattern(size, seed=0):
+def data_pattern(size, seed=0):
     """Return octets that identify their position."""
     return bytes((i * 7 + (i >> 8) * 5 + seed) & 0xFF for i in range(size))
 
 
-def route(ctx, index=0):
+def loopback_address_vector(ctx, index=0):
     """Return an address vector that leads to the device itself."""
     gid = ctx.query_gid(port_num=1, index=index)
     return AHAttr(gr=GlobalRoute(dgid=gid, sgid_index=index), is_global=1, port_num=1)
@@ -93,9 +93,9 @@ class End:
 
     def connect(self, ctx, other):
         """Connect to the queue pair of another end."""
-        self.connect_to(other.qp.qp_num, route(ctx))
+        self.connect_to_qpn(other.qp.qp_num, loopback_address_vector(ctx))
 
-    def connect_to(self, number, way):
+    def connect_to_qpn(self, number, way):
         """Connect to the queue pair with that number, through the address vector `way`."""
         attr = self.attr
         attr.dest_qp_num, attr.ah_attr = number, way
@@ -105,7 +105,7 @@ class End:
         attr.retry_cnt, attr.rnr_retry = 7 | 0x08, 7 | 0xF8
         self.qp.to_rts(attr)
 
-    def completion(self, status=IBV_WC_SUCCESS):
+    def next_completion(self, status=IBV_WC_SUCCESS):
         """Return the next completion, which must have this status."""
         while True:
             count, found = self.cq.poll(1)
@@ -117,11 +117,11 @@ class End:
         """Return a scatter/gather element of this end's memory."""
         return SGE(self.mr.buf + offset, size, self.mr.lkey)
 
-    def receive(self, size=2048, offset=0, wr_id=0):
+    def post_receive(self, size=2048, offset=0, wr_id=0):
         """Post a receive."""
         self.qp.post_recv(RecvWR(sg=[self.sge(size, offset)], num_sge=1, wr_id=wr_id))
 
-    def post(self, opcode=IBV_WR_SEND, size=1, offset=0, to=None, **more):
+    def post_request(self, opcode=IBV_WR_SEND, size=1, offset=0, to=None, **more):
         """Post a request; `to`: address and rkey of the other end's memory."""
         sges = [self.sge(size, offset)]
         wr = SendWR(sg=sges, num_sge=1, opcode=opcode, **more)
@@ -130,7 +130,7 @@ class End:
         self.qp.post_send(wr)
 
 
-def connected(ctx, **more):
+def connected_pair(ctx, **more):
     """Return two connected RC ends."""
     ends = End(ctx, **more), End(ctx, **more)
     for one, other in (ends, ends[::-1]):
@@ -138,6 +138,6 @@ def connected(ctx, **more):
     return ends
 
 
-def done(name):
+def report_success(name):
     """Print that all checks of a script have passed."""
     print(f"{name}: correct")

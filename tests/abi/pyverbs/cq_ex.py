@@ -3,7 +3,7 @@
 import errno
 import time
 
-from common import End, device, done, pattern, refused
+from common import End, check_refused, data_pattern, open_device, report_success
 from pyverbs.cq import CQEX, CqInitAttrEx, PollCqAttr
 from pyverbs.enums import (
     IBV_CQ_INIT_ATTR_MASK_FLAGS,
@@ -26,35 +26,35 @@ SIZE, COUNT, EMPTY = 700, 5, 2  # ENOENT
 STAMPS = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK
 
 
-def queue(ctx, **more):
+def extended_cq(ctx, **more):
     """Return a queue with all readers of standard completions."""
     return CQEX(ctx, CqInitAttrEx(cqe=64, **{"wc_flags": IBV_WC_STANDARD_FLAGS, **more}))
 
 
-def started(cq):
+def wait_for_completion(cq):
     """Wait for a completion."""
     while (result := cq.start_poll(PollCqAttr())) == EMPTY:
         pass
     assert result == 0
 
 
-with device() as ctx:
-    mine = queue(ctx, wc_flags=IBV_WC_STANDARD_FLAGS | STAMPS[0])
-    theirs = queue(ctx, wc_flags=IBV_WC_STANDARD_FLAGS | STAMPS[1])
+with open_device() as ctx:
+    mine = extended_cq(ctx, wc_flags=IBV_WC_STANDARD_FLAGS | STAMPS[0])
+    theirs = extended_cq(ctx, wc_flags=IBV_WC_STANDARD_FLAGS | STAMPS[1])
     assert mine.start_poll(PollCqAttr()) == EMPTY
     a, b = End(ctx, cq=mine), End(ctx, cq=theirs)
     a.connect(ctx, b)
     b.connect(ctx, a)
-    data = pattern(SIZE)
+    data = data_pattern(SIZE)
     a.mr.write(data, SIZE)
     for i in range(COUNT):
-        b.receive(SIZE, wr_id=100 + i)
+        b.post_receive(SIZE, wr_id=100 + i)
     before = time.clock_gettime_ns(time.CLOCK_REALTIME)
     for i in range(COUNT):
-        a.post(IBV_WR_SEND_WITH_IMM, SIZE, wr_id=i, imm_data=0x1000 + i)
+        a.post_request(IBV_WR_SEND_WITH_IMM, SIZE, wr_id=i, imm_data=0x1000 + i)
     last = 0
     for i in range(COUNT):
-        started(mine)
+        wait_for_completion(mine)
         assert (mine.wr_id, mine.status, mine.read_opcode()) == (i, IBV_WC_SUCCESS, IBV_WC_SEND)
         assert mine.read_qp_num() == a.qp.qp_num and mine.read_vendor_err() == 0
         assert mine.read_timestamp() >= last
@@ -63,7 +63,7 @@ with device() as ctx:
     # All available completions in one polling batch.
     taken = 0
     while taken < COUNT:
-        started(theirs)
+        wait_for_completion(theirs)
         while True:
             assert (theirs.wr_id, theirs.status) == (100 + taken, IBV_WC_SUCCESS)
             assert (theirs.read_opcode(), theirs.read_byte_len()) == (IBV_WC_RECV, SIZE)
@@ -77,14 +77,17 @@ with device() as ctx:
         theirs.end_poll()
     assert b.mr.read(SIZE, 0) == data
 
-    single = queue(
+    single = extended_cq(
         ctx, comp_mask=IBV_CQ_INIT_ATTR_MASK_FLAGS, flags=IBV_CREATE_CQ_ATTR_SINGLE_THREADED
     )
     assert single.start_poll(PollCqAttr()) == EMPTY
     for reader in (IBV_WC_EX_WITH_CVLAN, IBV_WC_EX_WITH_FLOW_TAG, IBV_WC_EX_WITH_TM_INFO):
-        refused(queue, ctx, wc_flags=reader)
-    refused(
-        queue, ctx, comp_mask=IBV_CQ_INIT_ATTR_MASK_FLAGS, flags=IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN
+        check_refused(extended_cq, ctx, wc_flags=reader)
+    check_refused(
+        extended_cq,
+        ctx,
+        comp_mask=IBV_CQ_INIT_ATTR_MASK_FLAGS,
+        flags=IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN,
     )
-    refused(CQEX, ctx, CqInitAttrEx(cqe=1 << 30), code=errno.EINVAL)
-done("cq_ex")
+    check_refused(CQEX, ctx, CqInitAttrEx(cqe=1 << 30), code=errno.EINVAL)
+report_success("cq_ex")

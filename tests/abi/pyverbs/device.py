@@ -2,11 +2,11 @@
 
 import sys
 
-from common import device, done
+from common import open_device, report_success
 from pyverbs.device import get_device_list
 
 assert sys.argv[1].encode() in [found.name for found in get_device_list()]
-with device() as ctx:
+with open_device() as ctx:
     attr = ctx.query_device()
     assert attr.max_qp > 0 and attr.max_cqe >= 256 and attr.max_sge >= 6
     assert attr.phys_port_cnt == 1
@@ -19,4 +19,4 @@ with device() as ctx:
     assert ctx.query_pkey(1, 0) == 0xFFFF
     for index in range(2):
         assert ":" in str(ctx.query_gid(1, index))
-done("device")
+report_success("device")

@@ -1,6 +1,6 @@
 """Asynchronous events: each is delivered, names its object, and is acknowledged."""
 
-from common import ALL, End, connected, device, done
+from common import ALL, End, connected_pair, open_device, report_success
 from pyverbs.enums import (
     IBV_EVENT_QP_LAST_WQE_REACHED,
     IBV_EVENT_SQ_DRAINED,
@@ -18,14 +18,14 @@ from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr
 from pyverbs.wr import SGE, RecvWR
 
 
-def wait(ctx, kind):
+def wait_for_event(ctx, kind):
     """Take the next event, which must be of this kind."""
     event = ctx.get_async_event()
     assert event.event_type == kind, event
     event.ack()
 
 
-with device() as ctx:
+with open_device() as ctx:
     pd = PD(ctx)
     srq = SRQ(pd, SrqInitAttr(SrqAttr(max_wr=32)))
     mr = MR(pd, 4096, ALL)
@@ -35,16 +35,16 @@ with device() as ctx:
     a, b = End(ctx), End(ctx, srq=srq, pd=pd)
     a.connect(ctx, b)
     b.connect(ctx, a)
-    a.post(size=10)
-    a.completion()
-    assert b.completion().byte_len == 10
-    wait(ctx, IBV_EVENT_SRQ_LIMIT_REACHED)
+    a.post_request(size=10)
+    a.next_completion()
+    assert b.next_completion().byte_len == 10
+    wait_for_event(ctx, IBV_EVENT_SRQ_LIMIT_REACHED)
     b.qp.modify(QPAttr(qp_state=IBV_QPS_ERR), IBV_QP_STATE)
-    wait(ctx, IBV_EVENT_QP_LAST_WQE_REACHED)
+    wait_for_event(ctx, IBV_EVENT_QP_LAST_WQE_REACHED)
 
-    a, b = connected(ctx)
+    a, b = connected_pair(ctx)
     attr = QPAttr(qp_state=IBV_QPS_SQD)
     attr.en_sqd_async_notify = 1
     a.qp.modify(attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY)
-    wait(ctx, IBV_EVENT_SQ_DRAINED)
-done("events")
+    wait_for_event(ctx, IBV_EVENT_SQ_DRAINED)
+report_success("events")

@@ -2,7 +2,7 @@
 
 import errno
 
-from common import ALL, connected, device, done, pattern, refused
+from common import ALL, check_refused, connected_pair, data_pattern, open_device, report_success
 from pyverbs.enums import (
     IBV_ACCESS_LOCAL_WRITE,
     IBV_ACCESS_REMOTE_WRITE,
@@ -18,39 +18,39 @@ from pyverbs.pd import PD
 
 SIZE = 3000
 
-with device() as ctx:
-    a, b = connected(ctx)
-    data = pattern(SIZE)
+with open_device() as ctx:
+    a, b = connected_pair(ctx)
+    data = data_pattern(SIZE)
     a.mr.write(data, SIZE)
     assert a.mr.read(SIZE, 0) == data and a.mr.length == 4096
 
-    def written(mr):
+    def write_and_read_back(mr):
         """Write to a region of b's, and return its contents."""
-        a.post(IBV_WR_RDMA_WRITE, SIZE, to=(mr.buf, mr.rkey))
-        a.completion()
+        a.post_request(IBV_WR_RDMA_WRITE, SIZE, to=(mr.buf, mr.rkey))
+        a.next_completion()
         return mr.read(SIZE, 0)
 
     target = MR(b.pd, 4096, ALL)
-    assert written(target) == data
+    assert write_and_read_back(target) == data
     # Re-registration with different memory and a new key; then without access rights.
     place = posix_memalign(8192)
     target.rereg(flags=IBV_REREG_MR_CHANGE_TRANSLATION, addr=place, length=8192)
     assert target.length == 8192
-    a.post(IBV_WR_RDMA_WRITE, SIZE, to=(place, target.rkey))
-    a.completion()
+    a.post_request(IBV_WR_RDMA_WRITE, SIZE, to=(place, target.rkey))
+    a.next_completion()
     other = PD(ctx)
     mine = MR(other, 4096, ALL)
     mine.rereg(flags=IBV_REREG_MR_CHANGE_PD, pd=b.pd)
-    assert written(mine) == data
+    assert write_and_read_back(mine) == data
     imported = MR(b.pd, handle=mine.handle)
     assert (imported.lkey, imported.rkey) == (mine.lkey, mine.rkey)
     imported.unimport()
 
-    refused(MR, b.pd, 4096, IBV_ACCESS_REMOTE_WRITE, code=errno.EINVAL)
-    refused(MR, b.pd, 4096, 1 << 12, code=errno.EINVAL)
+    check_refused(MR, b.pd, 4096, IBV_ACCESS_REMOTE_WRITE, code=errno.EINVAL)
+    check_refused(MR, b.pd, 4096, 1 << 12, code=errno.EINVAL)
     target.rereg(flags=IBV_REREG_MR_CHANGE_ACCESS, access=IBV_ACCESS_LOCAL_WRITE)
-    a.post(IBV_WR_RDMA_WRITE, SIZE, to=(place, target.rkey))
-    a.completion(IBV_WC_REM_ACCESS_ERR)
+    a.post_request(IBV_WR_RDMA_WRITE, SIZE, to=(place, target.rkey))
+    a.next_completion(IBV_WC_REM_ACCESS_ERR)
     target.close()
     free(place)
-done("mr")
+report_success("mr")

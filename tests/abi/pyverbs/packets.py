@@ -1,6 +1,6 @@
 """Classes for packet steering: each stores its parameters, and no queue accepts them."""
 
-from common import End, device, done, refused
+from common import End, check_refused, open_device, report_success
 from pyverbs.enums import (
     IBV_FLOW_SPEC_TCP,
     IBV_FLOW_SPEC_UDP,
@@ -28,15 +28,15 @@ assert specs[1].dst_ip == "192.0.2.1" and specs[1].proto == 17
 assert specs[2].next_hdr == 17  # pyverbs can only set the addresses, not read them
 assert specs[3].dst_port == 4791 and specs[4].src_port == 80
 
-with device() as ctx:
+with open_device() as ctx:
     end = End(ctx, IBV_QPT_UD)
     for spec in specs:
         flow = FlowAttr(num_of_specs=1, port=1)
         flow.specs.append(spec)
-        refused(Flow, end.qp, flow)
+        check_refused(Flow, end.qp, flow)
     every = FlowAttr(num_of_specs=len(specs), port=1)
     every.specs.extend(specs)
-    refused(Flow, end.qp, every)
+    check_refused(Flow, end.qp, every)
     # A base class without calls: the subclasses of vendors create actions.
     assert not [name for name in vars(FlowAction) if name in ("create", "modify")]
     FlowAction()
@@ -53,8 +53,8 @@ with device() as ctx:
         hash_conf=conf,
         comp_mask=IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_RX_HASH,
     )
-    refused(QP, ctx, init)
+    check_refused(QP, ctx, init)
     attr = WQAttr(attr_mask=IBV_WQ_ATTR_STATE, wq_state=IBV_WQS_RDY)
     assert attr.attr_mask == IBV_WQ_ATTR_STATE and attr.wq_state == IBV_WQS_RDY
-    refused(WQ, ctx, WQInitAttr(wq_pd=end.pd, wq_cq=end.cq))
-done("packets")
+    check_refused(WQ, ctx, WQInitAttr(wq_pd=end.pd, wq_cq=end.cq))
+report_success("packets")

@@ -2,7 +2,15 @@
 
 import errno
 
-from common import ALL, End, connected, device, done, pattern, refused
+from common import (
+    ALL,
+    End,
+    check_refused,
+    connected_pair,
+    data_pattern,
+    open_device,
+    report_success,
+)
 from pyverbs.enums import (
     _IBV_ADVISE_MR_ADVICE_PREFETCH,
     _IBV_ADVISE_MR_FLAG_FLUSH,
@@ -16,23 +24,23 @@ from pyverbs.wr import SGE
 SIZE = 1500
 
 
-def no_memory(pd, context, size, alignment, resource_type):
+def unused_allocator(pd, context, size, alignment, resource_type):
     """An allocator provided by the program, which is never called."""
     raise AssertionError
 
 
-def no_release(pd, context, ptr, resource_type):
+def unused_free(pd, context, ptr, resource_type):
     """The matching function to free memory, which is never called either."""
     raise AssertionError
 
 
-with device() as ctx:
+with open_device() as ctx:
     # A region of another protection domain cannot be accessed.
-    a, b = connected(ctx)
+    a, b = connected_pair(ctx)
     with PD(ctx) as other:
         foreign = MR(other, 4096, ALL)
-        a.post(IBV_WR_RDMA_WRITE, SIZE, to=(foreign.buf, foreign.rkey))
-        a.completion(IBV_WC_REM_ACCESS_ERR)
+        a.post_request(IBV_WR_RDMA_WRITE, SIZE, to=(foreign.buf, foreign.rkey))
+        a.next_completion(IBV_WC_REM_ACCESS_ERR)
 
     # Queue pairs of a parent domain can access the memory of the underlying protection domain.
     with PD(ctx) as pd, ParentDomain(ctx, attr=ParentDomainInitAttr(pd=pd)) as parent:
@@ -40,10 +48,10 @@ with device() as ctx:
         for one, two in (ends, ends[::-1]):
             one.connect(ctx, two)
         mr = MR(pd, 4096, ALL)
-        data = pattern(SIZE)
+        data = data_pattern(SIZE)
         ends[0].mr.write(data, SIZE)
-        ends[0].post(IBV_WR_RDMA_WRITE, SIZE, to=(mr.buf, mr.rkey))
-        ends[0].completion()
+        ends[0].post_request(IBV_WR_RDMA_WRITE, SIZE, to=(mr.buf, mr.rkey))
+        ends[0].next_completion()
         assert mr.read(SIZE, 0) == data
         pd.advise_mr(
             _IBV_ADVISE_MR_ADVICE_PREFETCH,
@@ -53,8 +61,8 @@ with device() as ctx:
         imported = PD(ctx, handle=pd.handle)
         assert imported.handle == pd.handle
         imported.unimport()
-        refused(PD, ctx, handle=0x7FFFFFFF, code=errno.EINVAL)
+        check_refused(PD, ctx, handle=0x7FFFFFFF, code=errno.EINVAL)
         # siwarp allocates the memory of its queues, so a program's allocator is refused.
-        context = ParentDomainContext(pd, no_memory, no_release)
-        refused(ParentDomain, ctx, attr=ParentDomainInitAttr(pd=pd, pd_context=context))
-done("pd")
+        context = ParentDomainContext(pd, unused_allocator, unused_free)
+        check_refused(ParentDomain, ctx, attr=ParentDomainInitAttr(pd=pd, pd_context=context))
+report_success("pd")

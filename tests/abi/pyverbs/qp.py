@@ -2,7 +2,7 @@
 
 import errno
 
-from common import End, connected, device, done, pattern, refused
+from common import End, check_refused, connected_pair, data_pattern, open_device, report_success
 from pyverbs.enums import (
     IBV_QP_CAP,
     IBV_QP_CREATE_BLOCK_SELF_MCAST_LB,
@@ -29,8 +29,8 @@ from pyverbs.qp import ECE, QP, QPAttr, QPCap, QPEx, QPInitAttr, QPInitAttrEx
 
 SIZE = 3500
 
-with device() as ctx:
-    a, b = connected(ctx)
+with open_device() as ctx:
+    a, b = connected_pair(ctx)
     attr, init = a.qp.query(0xFFFFFF)
     assert (attr.qp_state, attr.cur_qp_state) == (IBV_QPS_RTS, IBV_QPS_RTS)
     assert attr.dest_qp_num == b.qp.qp_num and attr.path_mtu == 3
@@ -42,17 +42,17 @@ with device() as ctx:
     assert not a.qp.query_data_in_order(IBV_WR_RDMA_WRITE)
 
     # In SQD posted requests wait; in ERR they are flushed.
-    b.receive(SIZE)
+    b.post_receive(SIZE)
     a.qp.modify(QPAttr(qp_state=IBV_QPS_SQD), IBV_QP_STATE)
-    a.post(size=100)
+    a.post_request(size=100)
     assert a.cq.poll(1)[0] == 0 and b.cq.poll(1)[0] == 0
     a.qp.modify(QPAttr(qp_state=IBV_QPS_RTS), IBV_QP_STATE)
-    assert b.completion().byte_len == 100
-    a.completion()
-    b.receive(SIZE, wr_id=77)
+    assert b.next_completion().byte_len == 100
+    a.next_completion()
+    b.post_receive(SIZE, wr_id=77)
     b.qp.modify(QPAttr(qp_state=IBV_QPS_ERR), IBV_QP_STATE)
-    assert b.completion(IBV_WC_WR_FLUSH_ERR).wr_id == 77
-    refused(b.qp.modify, QPAttr(qp_state=IBV_QPS_RTS), IBV_QP_STATE, code=errno.EINVAL)
+    assert b.next_completion(IBV_WC_WR_FLUSH_ERR).wr_id == 77
+    check_refused(b.qp.modify, QPAttr(qp_state=IBV_QPS_RTS), IBV_QP_STATE, code=errno.EINVAL)
     b.qp.modify(QPAttr(qp_state=IBV_QPS_RESET), IBV_QP_STATE)
     b.qp.to_init(QPAttr(port_num=1))
     assert b.qp.query(IBV_QP_STATE)[0].qp_state == IBV_QPS_INIT
@@ -61,18 +61,18 @@ with device() as ctx:
     a, b = End(ctx, IBV_QPT_UC), End(ctx, IBV_QPT_UC)
     a.connect(ctx, b)
     b.connect(ctx, a)
-    data = pattern(SIZE)
+    data = data_pattern(SIZE)
     a.mr.write(data, SIZE)
-    a.post(IBV_WR_RDMA_WRITE, SIZE // 2, to=(b.mr.buf, b.mr.rkey))
-    b.receive()
-    a.post(
+    a.post_request(IBV_WR_RDMA_WRITE, SIZE // 2, to=(b.mr.buf, b.mr.rkey))
+    b.post_receive()
+    a.post_request(
         IBV_WR_RDMA_WRITE_WITH_IMM,
         SIZE - SIZE // 2,
         SIZE // 2,
         to=(b.mr.buf + SIZE // 2, b.mr.rkey),
         imm_data=5,
     )
-    assert b.completion().imm_data == 5
+    assert b.next_completion().imm_data == 5
     assert b.mr.read(SIZE, 0) == data
 
     # Vendor options (ECE): a queue pair accepts the options it reports, but not those of another
@@ -80,14 +80,14 @@ with device() as ctx:
     ece = a.qp.query_ece()
     with QP(a.pd, QPInitAttr(qp_type=IBV_QPT_RC, scq=a.cq, rcq=a.cq, cap=QPCap())) as fresh:
         fresh.set_ece(ece)
-        refused(fresh.set_ece, ECE(vendor_id=0x15B3, options=1))
-        refused(fresh.modify, QPAttr(), IBV_QP_CAP)
+        check_refused(fresh.set_ece, ECE(vendor_id=0x15B3, options=1))
+        check_refused(fresh.modify, QPAttr(), IBV_QP_CAP)
 
-    def plain(kind):
+    def create_qp(kind):
         """Create a queue pair of this type."""
         return QP(a.pd, QPInitAttr(qp_type=kind, scq=a.cq, rcq=a.cq, cap=QPCap()))
 
-    def extended(mask, kind=IBV_QPT_UD, **more):
+    def create_extended_qp(mask, kind=IBV_QPT_UD, **more):
         """Create an extended queue pair with a feature of Ethernet adapters."""
         init = QPInitAttrEx(
             qp_type=kind,
@@ -101,8 +101,12 @@ with device() as ctx:
         return QPEx(ctx, init)
 
     for kind in (IBV_QPT_RAW_PACKET, IBV_QPT_DRIVER, IBV_QPT_XRC_SEND):
-        refused(plain, kind)
-        refused(extended, 0, kind)
-    refused(extended, IBV_QP_INIT_ATTR_MAX_TSO_HEADER, max_tso_header=64)
-    refused(extended, IBV_QP_INIT_ATTR_CREATE_FLAGS, create_flags=IBV_QP_CREATE_BLOCK_SELF_MCAST_LB)
-done("qp")
+        check_refused(create_qp, kind)
+        check_refused(create_extended_qp, 0, kind)
+    check_refused(create_extended_qp, IBV_QP_INIT_ATTR_MAX_TSO_HEADER, max_tso_header=64)
+    check_refused(
+        create_extended_qp,
+        IBV_QP_INIT_ATTR_CREATE_FLAGS,
+        create_flags=IBV_QP_CREATE_BLOCK_SELF_MCAST_LB,
+    )
+report_success("qp")

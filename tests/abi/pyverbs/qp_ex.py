@@ -3,7 +3,15 @@
 import socket
 import struct
 
-from common import QKEY, End, device, done, pattern, refused, route
+from common import (
+    QKEY,
+    End,
+    check_refused,
+    data_pattern,
+    loopback_address_vector,
+    open_device,
+    report_success,
+)
 from pyverbs.addr import AH
 from pyverbs.base import inc_rkey
 from pyverbs.enums import (
@@ -42,7 +50,7 @@ OF_RC = (
 )
 
 
-def build(end, name, *args, sge=None):
+def post_built_request(end, name, *args, sge=None):
     """Build one request, post it, and wait for its completion."""
     end.qp.wr_start()
     end.qp.wr_id, end.qp.wr_flags = 31, IBV_SEND_SIGNALED
@@ -50,48 +58,48 @@ def build(end, name, *args, sge=None):
     if sge:
         end.qp.wr_set_sge(sge)
     end.qp.wr_complete()
-    assert end.completion().wr_id == 31
+    assert end.next_completion().wr_id == 31
 
 
-with device() as ctx:
+with open_device() as ctx:
     a, b = End(ctx, ops=OF_RC), End(ctx, ops=OF_RC)
     a.connect(ctx, b)
     b.connect(ctx, a)
     there = b.mr.rkey, b.mr.buf
 
-    def sent(seed):
+    def fill_memory(seed):
         """Fill a's memory with new data; return the data."""
-        data = pattern(SIZE, seed)
+        data = data_pattern(SIZE, seed)
         a.mr.write(data, SIZE)
         return data
 
-    data = sent(1)
-    b.receive()
-    build(a, "wr_send", sge=a.sge(SIZE))
-    assert b.completion().byte_len == SIZE and b.mr.read(SIZE, 0) == data
-    data = sent(2)
-    b.receive()
-    build(a, "wr_send_imm", socket.htonl(19), sge=a.sge(SIZE))
-    assert b.completion().imm_data == 19 and b.mr.read(SIZE, 0) == data
-    data = sent(3)
-    build(a, "wr_rdma_write", *there, sge=a.sge(SIZE))
+    data = fill_memory(1)
+    b.post_receive()
+    post_built_request(a, "wr_send", sge=a.sge(SIZE))
+    assert b.next_completion().byte_len == SIZE and b.mr.read(SIZE, 0) == data
+    data = fill_memory(2)
+    b.post_receive()
+    post_built_request(a, "wr_send_imm", socket.htonl(19), sge=a.sge(SIZE))
+    assert b.next_completion().imm_data == 19 and b.mr.read(SIZE, 0) == data
+    data = fill_memory(3)
+    post_built_request(a, "wr_rdma_write", *there, sge=a.sge(SIZE))
     assert b.mr.read(SIZE, 0) == data
-    data = sent(4)
-    b.receive()
-    build(a, "wr_rdma_write_imm", *there, socket.htonl(20), sge=a.sge(SIZE))
-    assert b.completion().imm_data == 20 and b.mr.read(SIZE, 0) == data
+    data = fill_memory(4)
+    b.post_receive()
+    post_built_request(a, "wr_rdma_write_imm", *there, socket.htonl(20), sge=a.sge(SIZE))
+    assert b.next_completion().imm_data == 20 and b.mr.read(SIZE, 0) == data
     a.mr.write(bytes(SIZE), SIZE)
-    build(a, "wr_rdma_read", *there, sge=a.sge(SIZE))
+    post_built_request(a, "wr_rdma_read", *there, sge=a.sge(SIZE))
     assert a.mr.read(SIZE, 0) == data
     b.mr.write(struct.pack("=Q", 40), 8)
-    build(a, "wr_atomic_fetch_add", *there, 2, sge=a.sge(8))
+    post_built_request(a, "wr_atomic_fetch_add", *there, 2, sge=a.sge(8))
     assert struct.unpack("=Q", a.mr.read(8, 0)) == (40,)
-    build(a, "wr_atomic_cmp_swp", *there, 42, 9, sge=a.sge(8))
+    post_built_request(a, "wr_atomic_cmp_swp", *there, 42, 9, sge=a.sge(8))
     assert struct.unpack("=Q", a.mr.read(8, 0)) == (42,)
     assert struct.unpack("=Q", b.mr.read(8, 0)) == (9,)
 
     # Several requests at once: gathered, inline, an inline list; aborted requests are not posted.
-    data = sent(5)
+    data = fill_memory(5)
     a.qp.wr_start()
     a.qp.wr_id, a.qp.wr_flags = 1, 0
     a.qp.wr_rdma_write(*there)
@@ -103,7 +111,7 @@ with device() as ctx:
     a.qp.wr_rdma_write(b.mr.rkey, b.mr.buf + 3000)
     a.qp.wr_set_inline_data_list(2, [DataBuffer(a.mr.buf, 10), DataBuffer(a.mr.buf + 50, 20)])
     a.qp.wr_complete()
-    assert a.completion().wr_id == 3
+    assert a.next_completion().wr_id == 3
     assert b.mr.read(SIZE, 0) == data and b.mr.read(11, 2000) == data[200:211]
     assert b.mr.read(30, 3000) == data[:10] + data[50:70]
     a.qp.wr_start()
@@ -117,33 +125,33 @@ with device() as ctx:
         window = MW(b.pd, IBV_MW_TYPE_2)
         key = inc_rkey(window.rkey)
         info = MWBindInfo(b.mr, b.mr.buf, SIZE, IBV_ACCESS_REMOTE_WRITE)
-        build(b, "wr_bind_mw", window, key, info)
-        data = sent(6 + by_peer)
-        build(a, "wr_rdma_write", key, b.mr.buf, sge=a.sge(SIZE))
+        post_built_request(b, "wr_bind_mw", window, key, info)
+        data = fill_memory(6 + by_peer)
+        post_built_request(a, "wr_rdma_write", key, b.mr.buf, sge=a.sge(SIZE))
         assert b.mr.read(SIZE, 0) == data
         if by_peer:
-            b.receive()
-            build(a, "wr_send_inv", key, sge=a.sge(1))
-            assert b.completion().wc_flags & IBV_WC_WITH_INV
+            b.post_receive()
+            post_built_request(a, "wr_send_inv", key, sge=a.sge(1))
+            assert b.next_completion().wc_flags & IBV_WC_WITH_INV
         else:
-            build(b, "wr_local_inv", key)
+            post_built_request(b, "wr_local_inv", key)
         window.close()
 
     a, b = End(ctx, IBV_QPT_UD, ops=OF_UD), End(ctx, IBV_QPT_UD, ops=OF_UD)
-    ah = AH(a.pd, attr=route(ctx))
+    ah = AH(a.pd, attr=loopback_address_vector(ctx))
     for imm in (None, 88):
-        data = sent(9)
-        b.receive()
+        data = fill_memory(9)
+        b.post_receive()
         a.qp.wr_start()
         a.qp.wr_id, a.qp.wr_flags = 7, IBV_SEND_SIGNALED
         a.qp.wr_send() if imm is None else a.qp.wr_send_imm(socket.htonl(imm))
         a.qp.wr_set_ud_addr(ah, b.qp.qp_num, QKEY)
         a.qp.wr_set_sge(a.sge(SIZE))
         a.qp.wr_complete()
-        a.completion()
-        came = b.completion()
+        a.next_completion()
+        came = b.next_completion()
         assert came.byte_len == SIZE + GRH and b.mr.read(SIZE, GRH) == data
         assert imm is None or came.imm_data == imm
-    refused(End, ctx, IBV_QPT_UD, ops=OF_UD | IBV_QP_EX_WITH_TSO)
-    refused(End, ctx, IBV_QPT_UD, ops=OF_RC)
-done("qp_ex")
+    check_refused(End, ctx, IBV_QPT_UD, ops=OF_UD | IBV_QP_EX_WITH_TSO)
+    check_refused(End, ctx, IBV_QPT_UD, ops=OF_RC)
+report_success("qp_ex")

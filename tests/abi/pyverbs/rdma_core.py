@@ -19,18 +19,18 @@ LEFT_OUT = {
 PASSED = 113
 
 
-def unpacked(folder):
+def unpack_tests(folder):
     """Copy the tests to a folder, uncompressed."""
     for file in INSTALLED.iterdir():
         text = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
         (folder / file.name.removesuffix(".gz")).write_bytes(text)
 
 
-def wanted(suite):
+def included_tests(suite):
     """Yield every test of the suite that is not excluded."""
     for test in suite:
         if isinstance(test, unittest.TestSuite):
-            yield from wanted(test)
+            yield from included_tests(test)
         elif not test.id().endswith(tuple(f".{name}" for name in LEFT_OUT)):
             yield test
 
@@ -40,7 +40,7 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         tests = pathlib.Path(work, "tests")
         tests.mkdir()
-        unpacked(tests)
+        unpack_tests(tests)
         sys.path[:0] = [work, str(tests)]
         from args_parser import parser as own
         from tests.args_parser import parser
@@ -50,7 +50,9 @@ def main():
         sys.argv[1:] = ["--dev", device, "--gid", "0"]
         parser.parse_args()
         own.args = parser.args
-        suite = unittest.TestSuite(wanted(unittest.TestLoader().loadTestsFromModule(package)))
+        suite = unittest.TestSuite(
+            included_tests(unittest.TestLoader().loadTestsFromModule(package))
+        )
         done = unittest.TextTestRunner(verbosity=2).run(suite)
     for why, count in collections.Counter(why for _, why in done.skipped).items():
         print(f"{count} skipped: {why}")

@@ -3,7 +3,7 @@
 import os
 import tempfile
 
-from common import End, device, done, refused
+from common import End, check_refused, open_device, report_success
 from pyverbs.device import DM, AllocDmAttr
 from pyverbs.enums import (
     IBV_QPT_UC,
@@ -25,7 +25,7 @@ from pyverbs.wq import RwqIndTable, RwqIndTableInitAttr
 from pyverbs.xrcd import XRCD, XRCDInitAttr
 
 
-def shared(kind, more=0):
+def srq_attributes(kind, more=0):
     """Return the attributes of a shared receive queue of this type."""
     attr = SrqInitAttrEx(max_wr=10)
     attr.srq_type, attr.pd, attr.cq = kind, end.pd, end.cq
@@ -33,7 +33,7 @@ def shared(kind, more=0):
     return attr
 
 
-with device() as ctx:
+with open_device() as ctx:
     caps = ctx.query_device_ex()
     assert caps.max_dm_size == 0 and caps.tm_caps.max_num_tags == 0
     assert caps.rss_caps.supported_qpts == 0 and caps.tso_caps.max_tso == 0
@@ -52,13 +52,13 @@ with device() as ctx:
         pass
     with tempfile.NamedTemporaryFile() as file:
         mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS
-        refused(XRCD, ctx, XRCDInitAttr(mask, os.O_CREAT, file.fileno()))
-    refused(SRQ, ctx, shared(IBV_SRQT_XRC))
-    tags = shared(IBV_SRQT_TM, IBV_SRQ_INIT_ATTR_TM)
+        check_refused(XRCD, ctx, XRCDInitAttr(mask, os.O_CREAT, file.fileno()))
+    check_refused(SRQ, ctx, srq_attributes(IBV_SRQT_XRC))
+    tags = srq_attributes(IBV_SRQT_TM, IBV_SRQ_INIT_ATTR_TM)
     tags.max_num_tags = tags.max_ops = 4
-    refused(SRQ, ctx, tags)
+    check_refused(SRQ, ctx, tags)
     with SRQ(end.pd, SrqInitAttr(SrqAttr(max_wr=10))) as srq:
-        refused(srq.post_srq_ops, OpsWr(wr_id=1, opcode=IBV_WR_TAG_ADD, tag=1, mask=1))
-        refused(srq.post_srq_ops, OpsWr(wr_id=1, opcode=IBV_WR_TAG_SYNC))
-    refused(RwqIndTable, ctx, RwqIndTableInitAttr(1, []))
-done("refused")
+        check_refused(srq.post_srq_ops, OpsWr(wr_id=1, opcode=IBV_WR_TAG_ADD, tag=1, mask=1))
+        check_refused(srq.post_srq_ops, OpsWr(wr_id=1, opcode=IBV_WR_TAG_SYNC))
+    check_refused(RwqIndTable, ctx, RwqIndTableInitAttr(1, []))
+report_success("refused")

@@ -1,13 +1,13 @@
 """A shared receive queue used by two queue pairs."""
 
-from common import ALL, End, device, done
+from common import ALL, End, open_device, report_success
 from pyverbs.enums import IBV_SRQ_LIMIT
 from pyverbs.mr import MR
 from pyverbs.pd import PD
 from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
-with device() as ctx:
+with open_device() as ctx:
     pd = PD(ctx)
     srq = SRQ(pd, SrqInitAttr(SrqAttr(max_wr=32)))
     mr = MR(pd, 4096, ALL)
@@ -23,9 +23,9 @@ with device() as ctx:
         text = f"from {number}"
         a.mr.write(text, len(text))
         a.qp.post_send(SendWR(sg=[SGE(a.mr.buf, len(text), a.mr.lkey)], num_sge=1))
-        a.completion()
-        came = b.completion()
+        a.next_completion()
+        came = b.next_completion()
         assert mr.read(came.byte_len, came.wr_id * 1024) == text.encode()
     srq.modify(SrqAttr(srq_limit=1), IBV_SRQ_LIMIT)
     assert srq.query().srq_limit == 1
-done("srq")
+report_success("srq")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from .row import CABLE, HERE, PERFTEST, PINGPONG, UCX, Row
 
 
-def bad_days() -> Iterator[Row]:
+def trouble_rows() -> Iterator[Row]:
     """An end is killed, all CPUs are busy, or the network loses and corrupts packets."""
     endless = {
         # With -b both ends send. As with adapters, an end that only receives is not informed of its

@@ -29,7 +29,7 @@ SCRIPTS = {
 }
 
 
-def alone() -> Iterator[Row]:
+def single_program_rows() -> Iterator[Row]:
     """Programs without a peer."""
     yield Row("ibv_devices", "-", "ibv_devices", shows=r"siw_\w+\s+[0-9a-f]{16}", short=PLACES)
     yield Row("ibv_devinfo -v", "-", "ibv_devinfo -v", shows=r"GID\[\s*0\]:.*RoCE v2", short=PLACES)
@@ -54,7 +54,7 @@ def alone() -> Iterator[Row]:
     )
 
 
-def pingpongs() -> Iterator[Row]:
+def pingpong_rows() -> Iterator[Row]:
     """The example programs of libibverbs; -c compares the received data with the sent data."""
     for kind in ("rc", "uc", "ud", "srq"):
         for words, places in (("-g 0", PLACES), ("-g 0 -e", (HERE,)), ("-g 1", (HERE,))):
@@ -82,7 +82,7 @@ def pingpongs() -> Iterator[Row]:
     )
 
 
-def pyverbs() -> Iterator[Row]:
+def pyverbs_rows() -> Iterator[Row]:
     """One script for each class of pyverbs; each compares the data that it transfers.
 
     All scripts except the last one are one process with two ends. The script for cmid also uses
@@ -111,7 +111,7 @@ def pyverbs() -> Iterator[Row]:
     )
 
 
-def rdma_core() -> Iterator[Row]:
+def rdma_core_test_rows() -> Iterator[Row]:
     """rdma-core's own tests of pyverbs, which Debian ships as documentation."""
     yield Row(
         "rdma-core's pyverbs tests",

@@ -32,13 +32,13 @@ class Pair:
     quiet: str = ""
 
 
-def perftest(program: str) -> Pair:
+def perftest_pair(program: str) -> Pair:
     """Return a pair of a perftest program."""
     words = f"{program} -R -F -D 300"
     return Pair(f"{program} -R", words, f"{words} {{addr}}", PERFTEST)
 
 
-def rdma_core() -> Iterator[Pair]:
+def rdma_core_pairs() -> Iterator[Pair]:
     """Programs of librdmacm and perftest."""
     yield Pair("rping", "rping -s", "rping -c -a {addr}", RPING, quiet="DISCONNECT EVENT")
     # ucmatose does not check the status of completions.
@@ -49,10 +49,10 @@ def rdma_core() -> Iterator[Pair]:
     # With persona iwarp a Write completes when TCP has accepted it, so only DISCONNECTED reports
     # the loss.
     yield Pair("rstream (iwarp)", words, f"{words} -s {{addr}}", RSOCKET, ("server",))
-    yield from map(perftest, ("ib_send_lat", "ib_write_bw", "ib_read_bw"))
+    yield from map(perftest_pair, ("ib_send_lat", "ib_write_bw", "ib_read_bw"))
 
 
-def others() -> Iterator[Pair]:
+def other_pairs() -> Iterator[Pair]:
     """Programs of other packages."""
     server = f"io_demo -q -p {IO_DEMO}"
     client = f"{server} -i 1000000000 -c 1 -n 20 {{addr}}"
@@ -75,9 +75,9 @@ def others() -> Iterator[Pair]:
     yield Pair("fio rdma write", server, client, FIO, ("client",), "Run status group 0")
 
 
-def killed() -> Iterator[Row]:
+def killed_end_rows() -> Iterator[Row]:
     """An end is killed during data transfer."""
-    for pair in (*rdma_core(), *others()):
+    for pair in (*rdma_core_pairs(), *other_pairs()):
         for end in pair.ends:
             yield Row(
                 f"{pair.name}, {end} killed",
@@ -94,7 +94,7 @@ def killed() -> Iterator[Row]:
             )
 
 
-def connected() -> Iterator[Row]:
+def killed_at_connect_rows() -> Iterator[Row]:
     """Programs that would finish too quickly: gdb kills them when they have connected."""
     for name, run, client, quiet, port in (
         ("rdma_server", "", "rdma_client -s {addr}", "end 0", RDMA_CM),

@@ -16,7 +16,7 @@ ENDPOINTS = (
 )
 
 
-def fi_pingpong() -> Iterator[Row]:
+def fi_pingpong_rows() -> Iterator[Row]:
     """Every size up to 1 MiB, or up to the maximum datagram; -c compares the received data.
 
     The rows for rxm also test that the program ends. rxm creates event channels at the addresses of
@@ -73,7 +73,7 @@ def fi_pingpong() -> Iterator[Row]:
         )
 
 
-def killed() -> Iterator[Row]:
+def killed_libfabric_rows() -> Iterator[Row]:
     """An end is killed: the requests of the other end are flushed.
 
     Not for rdm endpoints: they have no connection, so a receive waits for any sender.

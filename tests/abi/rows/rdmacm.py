@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from .row import HERE, PERFTEST, PLACES, RCOPY, RDMA_CM, RPING, RSOCKET, Row
 
 
-def rdma_cm() -> Iterator[Row]:
+def rdma_cm_rows() -> Iterator[Row]:
     """The programs of rdma_cm."""
     for options, short in (("", PLACES), (" -S 65000", ()), (" -P", ())):
         yield Row(
@@ -70,7 +70,7 @@ def perftest_row(program: str, env: dict[str, str], short: bool) -> Row:
     )
 
 
-def perftest() -> Iterator[Row]:
+def perftest_rdma_cm_rows() -> Iterator[Row]:
     """Programs of perftest that connect by rdma_cm, as they have to with an iWARP RNIC."""
     for operation in ("send", "write", "read", "atomic"):
         for measure in ("lat", "bw"):
@@ -79,7 +79,7 @@ def perftest() -> Iterator[Row]:
         yield perftest_row(program, {"SIWARP_PERSONA": "iwarp"}, program == "ib_send_lat")
 
 
-def rsockets() -> Iterator[Row]:
+def rsocket_rows() -> Iterator[Row]:
     """The rsockets programs: rsockets come from the system's librdmacm, their ids from siwarp."""
     options = "-S 1024 -C 100 -T e"
     yield Row(
@@ -121,7 +121,7 @@ def rsockets() -> Iterator[Row]:
 LOSSY = "--faults loss=1%"
 
 
-def rdma_cm_ud() -> Iterator[Row]:
+def rdma_cm_ud_rows() -> Iterator[Row]:
     """Datagram ids and groups. A request is retransmitted until the listener exists."""
     for lossy in (False, True):
         # UD messages may be lost for good, but the requests and replies that precede them are

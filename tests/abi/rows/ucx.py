@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from .row import HERE, IO_DEMO, PLACES, UCX, Row
 
 
-def ucx() -> Iterator[Row]:
+def ucx_rows() -> Iterator[Row]:
     """UCX over the two transports that work with any adapter."""
     for transport in ("ud_v", "rc_v"):
         for test, size in (("tag_lat", 64), ("tag_bw", 65536), ("tag_bw", 1 << 20)):
@@ -24,7 +24,7 @@ def ucx() -> Iterator[Row]:
             )
 
 
-def ucx_ipv6() -> Iterator[Row]:
+def ucx_ipv6_rows() -> Iterator[Row]:
     """UCX with the port's second GID, an IPv6 address, so the GRH of its datagrams is IPv6, too."""
     for transport in ("ud_v", "rc_v,ud_v"):
         for test, size in (("tag_lat", 64), ("tag_bw", 65536)):
@@ -45,7 +45,7 @@ def ucx_ipv6() -> Iterator[Row]:
             )
 
 
-def ucx_rdmacm() -> Iterator[Row]:
+def ucx_rdmacm_rows() -> Iterator[Row]:
     """UCX connected by rdma_cm, with tags and active messages; -q checks the data.
 
     The server runs until it is interrupted, and prints a message when the client leaves.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from .row import HERE, NOBODY, PINGPONG, Row
 
 
-def watched() -> Iterator[Row]:
+def debugging_tool_rows() -> Iterator[Row]:
     """Both ends under memcheck (an error is exit status 99), under gdb, and with jemalloc."""
     memcheck = "valgrind -q --error-exitcode=99 --fair-sched=yes"
     for kind in ("rc", "uc", "ud", "srq"):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from .row import HERE, PLACES, PYPI, Row
 
 
-def wheels() -> Iterator[Row]:
+def wheel_rows() -> Iterator[Row]:
     """Packages of PyPI that use verbs: one opens libibverbs.so.1 with dlopen, one is linked to it.
 
     peercache is also linked to librdmacm.so.1, without calling it; the system's library is used.
@@ -29,7 +29,7 @@ def wheels() -> Iterator[Row]:
             )
 
 
-def killed() -> Iterator[Row]:
+def killed_wheel_rows() -> Iterator[Row]:
     """An end is killed while requests are in flight: they fail, and the program reports that."""
     script = "{python} {abi}/pypi/ibverbs_exchange.py {dev}"
     for end in ("server", "client"):

@@ -80,7 +80,7 @@ class Row:
         return "/".join(f"{n:x}" for n in self.error) + f"-{self.provoke.__name__.strip('_')}"
 
 
-def put(peer: Peer, segment: Packet) -> Packet:
+def send_and_return(peer: Peer, segment: Packet) -> Packet:
     peer.put(segment)
     return segment
 
@@ -88,7 +88,7 @@ def put(peer: Peer, segment: Packet) -> Packet:
 KEPT: list[MR] = []
 
 
-def kept(mr: MR) -> RemoteBuffer:
+def keep_registered(mr: MR) -> RemoteBuffer:
     """Return what a peer needs to access a region, which stays registered until the end of the
     test.
     """
@@ -96,96 +96,98 @@ def kept(mr: MR) -> RemoteBuffer:
     return mr.remote()
 
 
-def memory(peer: Peer, access: int = ALL_ACCESS, *, foreign: bool = False) -> RemoteBuffer:
+def register_memory(peer: Peer, access: int = ALL_ACCESS, *, foreign: bool = False) -> RemoteBuffer:
     """Return registered memory of 40,000 octets, in the peer's protection domain or in
     another one.
     """
     rig = peer.end.rig
-    return kept(MR(PD(rig.ctx) if foreign else rig.pd, bytearray(40_000), access))
+    return keep_registered(MR(PD(rig.ctx) if foreign else rig.pd, bytearray(40_000), access))
 
 
 # ---- RDMAP: source of a Read Request, STag to invalidate, operations
 
 
-def _invalid_source(peer: Peer, size: int) -> Packet:
-    there = memory(peer)
-    return put(peer, read_request(size, there.rkey ^ 0x40, there.addr))
+def _read_invalid_stag(peer: Peer, size: int) -> Packet:
+    there = register_memory(peer)
+    return send_and_return(peer, read_request(size, there.rkey ^ 0x40, there.addr))
 
 
-def _source_out_of_bounds(peer: Peer, size: int) -> Packet:
-    there = memory(peer)
-    return put(peer, read_request(size, there.rkey, there.addr + 40_001 - size))
+def _read_out_of_bounds(peer: Peer, size: int) -> Packet:
+    there = register_memory(peer)
+    return send_and_return(peer, read_request(size, there.rkey, there.addr + 40_001 - size))
 
 
-def _source_without_the_right(peer: Peer, size: int) -> Packet:
-    there = memory(peer, AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE)
-    return put(peer, read_request(size, there.rkey, there.addr))
+def _read_without_right(peer: Peer, size: int) -> Packet:
+    there = register_memory(peer, AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE)
+    return send_and_return(peer, read_request(size, there.rkey, there.addr))
 
 
-def _source_of_another_domain(peer: Peer, size: int) -> Packet:
-    there = memory(peer, foreign=True)
-    return put(peer, read_request(size, there.rkey, there.addr))
+def _read_other_pd(peer: Peer, size: int) -> Packet:
+    there = register_memory(peer, foreign=True)
+    return send_and_return(peer, read_request(size, there.rkey, there.addr))
 
 
-def _source_that_wraps(peer: Peer, size: int) -> Packet:
-    there = memory(peer)
-    return put(peer, read_request(size, there.rkey, 2**64 - size + 1))
+def _read_that_wraps(peer: Peer, size: int) -> Packet:
+    there = register_memory(peer)
+    return send_and_return(peer, read_request(size, there.rkey, 2**64 - size + 1))
 
 
-def _stag_that_cannot_be_invalidated(peer: Peer, size: int) -> Packet:
-    segment = send(opcode=Opcode.SEND_INVALIDATE, inv_stag=memory(peer).rkey)
-    return put(peer, segment / Raw(pattern(size)))
+def _invalidate_forbidden_stag(peer: Peer, size: int) -> Packet:
+    segment = send(opcode=Opcode.SEND_INVALIDATE, inv_stag=register_memory(peer).rkey)
+    return send_and_return(peer, segment / Raw(pattern(size)))
 
 
-def _write_without_the_right(peer: Peer, size: int) -> Packet:
-    there = memory(peer, AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ)
-    return put(peer, write(there.rkey, there.addr) / Raw(pattern(size)))
+def _write_without_right(peer: Peer, size: int) -> Packet:
+    there = register_memory(peer, AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ)
+    return send_and_return(peer, write(there.rkey, there.addr) / Raw(pattern(size)))
 
 
-def _version_of_a_send(peer: Peer, size: int) -> Packet:
-    return put(peer, send(rv=2) / Raw(pattern(size)))
+def _send_wrong_rdmap_version(peer: Peer, size: int) -> Packet:
+    return send_and_return(peer, send(rv=2) / Raw(pattern(size)))
 
 
-def _version_of_a_write(peer: Peer, size: int) -> Packet:
-    there = memory(peer)
-    return put(peer, write(there.rkey, there.addr, rv=3) / Raw(pattern(size)))
+def _write_wrong_rdmap_version(peer: Peer, size: int) -> Packet:
+    there = register_memory(peer)
+    return send_and_return(peer, write(there.rkey, there.addr, rv=3) / Raw(pattern(size)))
 
 
-def _unknown_opcode(peer: Peer, size: int) -> Packet:
-    return put(peer, send(opcode=0xB) / Raw(pattern(size)))
+def _send_unknown_opcode(peer: Peer, size: int) -> Packet:
+    return send_and_return(peer, send(opcode=0xB) / Raw(pattern(size)))
 
 
-def _opcode_on_the_wrong_queue(peer: Peer, size: int) -> Packet:
-    return put(peer, send(qn=2) / Raw(pattern(min(size, 100))))
+def _send_on_wrong_queue(peer: Peer, size: int) -> Packet:
+    return send_and_return(peer, send(qn=2) / Raw(pattern(min(size, 100))))
 
 
-def _read_response_unasked(peer: Peer, size: int) -> Packet:
-    there = memory(peer)
-    return put(peer, read_response(there.rkey, there.addr) / Raw(pattern(size)))
+def _send_unasked_read_response(peer: Peer, size: int) -> Packet:
+    there = register_memory(peer)
+    return send_and_return(peer, read_response(there.rkey, there.addr) / Raw(pattern(size)))
 
 
-def _read_response_too_short(peer: Peer, size: int) -> Packet:
-    request = asked(peer, size)
-    return put(peer, read_response(request.sink_stag, request.sink_to) / Raw(pattern(size - 1)))
+def _send_short_read_response(peer: Peer, size: int) -> Packet:
+    request = start_read(peer, size)
+    return send_and_return(
+        peer, read_response(request.sink_stag, request.sink_to) / Raw(pattern(size - 1))
+    )
 
 
-def _read_request_of_a_wrong_length(peer: Peer, size: int) -> Packet:
-    there = memory(peer)
+def _send_truncated_read_request(peer: Peer, size: int) -> Packet:
+    there = register_memory(peer)
     segment = read_request(size, there.rkey, there.addr)
     segment = DDPUntagged(bytes(segment)[:-1])
-    return put(peer, segment)
+    return send_and_return(peer, segment)
 
 
-def _atomic_across_words(peer: Peer, size: int) -> Packet:
+def _send_misaligned_atomic(peer: Peer, size: int) -> Packet:
     """A misaligned atomic: RFC 7306 uses an error code of RFC 5040 for it."""
-    there = memory(peer)
+    there = register_memory(peer)
     request = AtomicRequest(
         code=AtomicCode.FETCH_ADD, request=7, stag=there.rkey, to=there.addr | 1, data=1
     )
-    return put(peer, DDPUntagged(opcode=Opcode.ATOMIC_REQUEST, qn=1, msn=1) / request)
+    return send_and_return(peer, DDPUntagged(opcode=Opcode.ATOMIC_REQUEST, qn=1, msn=1) / request)
 
 
-def asked(peer: Peer, size: int) -> ReadRequest:
+def start_read(peer: Peer, size: int) -> ReadRequest:
     """Have the siwarp end post an RDMA Read of this size, and return its Read Request."""
     end = peer.end
     there = RemoteBuffer(0x1000, 1 << 20, 0x77)
@@ -195,18 +197,18 @@ def asked(peer: Peer, size: int) -> ReadRequest:
     return ReadRequest(bytes(fpdu.ulpdu.payload))
 
 
-def _local_key_that_dies(peer: Peer, size: int) -> None:
+def _invalidate_source_of_blocked_write(peer: Peer, size: int) -> None:
     """A long Write of siwarp's blocks because the peer reads nothing; then the peer invalidates its
     source.
     """
-    mr = invalidatable_region(peer, 64 << 20)
+    mr = register_invalidatable_memory(peer, 64 << 20)
     peer.end.qp.post_send(
         SendWR(5, WROpcode.RDMA_WRITE, sg=[mr.sge()], remote=RemoteBuffer(0, 1 << 30, 0x77))
     )
     peer.put(send(opcode=Opcode.SEND_INVALIDATE, inv_stag=mr.rkey))
 
 
-def invalidatable_region(peer: Peer, size: int) -> MR:
+def register_invalidatable_memory(peer: Peer, size: int) -> MR:
     """Return memory that the peer may invalidate, even while this end uses it."""
     access = ALL_ACCESS | AccessFlag.REMOTE_INVALIDATE
     mr = MR(peer.end.rig.pd, bytearray(size), access, qp=peer.end.qp)
@@ -217,125 +219,133 @@ def invalidatable_region(peer: Peer, size: int) -> MR:
 # ---- DDP
 
 
-def _write_to_an_invalid_stag(peer: Peer, size: int) -> Packet:
-    there = memory(peer)
-    return put(peer, write(there.rkey ^ 0x40, there.addr) / Raw(pattern(size)))
+def _write_invalid_stag(peer: Peer, size: int) -> Packet:
+    there = register_memory(peer)
+    return send_and_return(peer, write(there.rkey ^ 0x40, there.addr) / Raw(pattern(size)))
 
 
 def _write_out_of_bounds(peer: Peer, size: int) -> Packet:
-    there = memory(peer)
-    return put(peer, write(there.rkey, there.addr + 40_001 - size) / Raw(pattern(size)))
+    there = register_memory(peer)
+    return send_and_return(peer, write(there.rkey, there.addr + 40_001 - size) / Raw(pattern(size)))
 
 
-def _write_below(peer: Peer, size: int) -> Packet:
-    there = memory(peer)
-    return put(peer, write(there.rkey, there.addr - 1) / Raw(pattern(size)))
+def _write_below_region(peer: Peer, size: int) -> Packet:
+    there = register_memory(peer)
+    return send_and_return(peer, write(there.rkey, there.addr - 1) / Raw(pattern(size)))
 
 
-def _write_to_another_domain(peer: Peer, size: int) -> Packet:
-    there = memory(peer, foreign=True)
-    return put(peer, write(there.rkey, there.addr) / Raw(pattern(size)))
+def _write_other_pd(peer: Peer, size: int) -> Packet:
+    there = register_memory(peer, foreign=True)
+    return send_and_return(peer, write(there.rkey, there.addr) / Raw(pattern(size)))
 
 
-def _write_to_another_queue_pair(peer: Peer, size: int) -> Packet:
+def _write_other_qp(peer: Peer, size: int) -> Packet:
     end = peer.end
     other = end.rig.qp(qp_type=end.qp.qp_type)
-    there = kept(MR(end.rig.pd, bytearray(40_000), ALL_ACCESS, qp=other))
-    return put(peer, write(there.rkey, there.addr) / Raw(pattern(size)))
+    there = keep_registered(MR(end.rig.pd, bytearray(40_000), ALL_ACCESS, qp=other))
+    return send_and_return(peer, write(there.rkey, there.addr) / Raw(pattern(size)))
 
 
 def _write_that_wraps(peer: Peer, size: int) -> Packet:
-    return put(peer, write(memory(peer).rkey, 2**64 - size + 1) / Raw(pattern(size)))
+    return send_and_return(
+        peer, write(register_memory(peer).rkey, 2**64 - size + 1) / Raw(pattern(size))
+    )
 
 
-def _tagged_version(peer: Peer, size: int) -> Packet:
-    there = memory(peer)
-    return put(peer, write(there.rkey, there.addr, dv=2) / Raw(pattern(size)))
+def _write_wrong_ddp_version(peer: Peer, size: int) -> Packet:
+    there = register_memory(peer)
+    return send_and_return(peer, write(there.rkey, there.addr, dv=2) / Raw(pattern(size)))
 
 
-def _read_response_out_of_order(peer: Peer, size: int) -> Packet:
+def _send_read_response_out_of_order(peer: Peer, size: int) -> Packet:
     """Send a response to the second Read while the first one is unanswered."""
-    asked(peer, size)
-    second = asked(peer, size)
-    return put(peer, read_response(second.sink_stag, second.sink_to) / Raw(pattern(size)))
+    start_read(peer, size)
+    second = start_read(peer, size)
+    return send_and_return(
+        peer, read_response(second.sink_stag, second.sink_to) / Raw(pattern(size))
+    )
 
 
-def _read_response_with_a_gap(peer: Peer, size: int) -> Packet:
-    request = asked(peer, size)
-    return put(peer, read_response(request.sink_stag, request.sink_to + 1) / Raw(pattern(size)))
+def _send_read_response_with_gap(peer: Peer, size: int) -> Packet:
+    request = start_read(peer, size)
+    return send_and_return(
+        peer, read_response(request.sink_stag, request.sink_to + 1) / Raw(pattern(size))
+    )
 
 
-def _read_response_too_long(peer: Peer, size: int) -> Packet:
-    request = asked(peer, size)
-    return put(peer, read_response(request.sink_stag, request.sink_to) / Raw(pattern(size + 1)))
+def _send_long_read_response(peer: Peer, size: int) -> Packet:
+    request = start_read(peer, size)
+    return send_and_return(
+        peer, read_response(request.sink_stag, request.sink_to) / Raw(pattern(size + 1))
+    )
 
 
-def _unknown_queue(peer: Peer, size: int) -> Packet:
-    return put(peer, send(qn=4) / Raw(pattern(size)))
+def _send_on_unknown_queue(peer: Peer, size: int) -> Packet:
+    return send_and_return(peer, send(qn=4) / Raw(pattern(size)))
 
 
-def _no_receive(peer: Peer, size: int) -> Packet:
+def _send_without_receive(peer: Peer, size: int) -> Packet:
     peer.put(send(1))
-    return put(peer, send(2) / Raw(pattern(size)))
+    return send_and_return(peer, send(2) / Raw(pattern(size)))
 
 
-def _more_reads_than_agreed(peer: Peer, size: int) -> Packet:
+def _send_too_many_reads(peer: Peer, size: int) -> Packet:
     """Four Reads may be outstanding: four responses of 64 MiB that the peer does not read keep them
     so.
     """
-    there = kept(MR(peer.end.rig.pd, bytearray(64 << 20), ALL_ACCESS))
+    there = keep_registered(MR(peer.end.rig.pd, bytearray(64 << 20), ALL_ACCESS))
     for msn in (1, 2, 3, 4):
         peer.put(read_request(64 << 20, there.rkey, there.addr, msn=msn))
-    return put(peer, read_request(size, there.rkey, there.addr, msn=5))
+    return send_and_return(peer, read_request(size, there.rkey, there.addr, msn=5))
 
 
-def _msn_out_of_range(peer: Peer, size: int) -> Packet:
-    return put(peer, send(2) / Raw(pattern(size)))
+def _send_wrong_msn(peer: Peer, size: int) -> Packet:
+    return send_and_return(peer, send(2) / Raw(pattern(size)))
 
 
-def _mo_with_a_gap(peer: Peer, size: int) -> Packet:
+def _send_mo_with_gap(peer: Peer, size: int) -> Packet:
     peer.put(send(l=0) / Raw(b"abc"))
-    return put(peer, send(mo=4) / Raw(pattern(size)))
+    return send_and_return(peer, send(mo=4) / Raw(pattern(size)))
 
 
-def _mo_that_goes_back(peer: Peer, size: int) -> Packet:
+def _send_mo_going_back(peer: Peer, size: int) -> Packet:
     peer.put(send(l=0) / Raw(b"abc"))
-    return put(peer, send(mo=2) / Raw(pattern(size)))
+    return send_and_return(peer, send(mo=2) / Raw(pattern(size)))
 
 
-def _first_mo_not_zero(peer: Peer, size: int) -> Packet:
-    return put(peer, send(mo=1) / Raw(pattern(size)))
+def _send_first_mo_not_zero(peer: Peer, size: int) -> Packet:
+    return send_and_return(peer, send(mo=1) / Raw(pattern(size)))
 
 
-def _too_long_for_the_receive(peer: Peer, size: int) -> Packet:
+def _send_too_long_message(peer: Peer, size: int) -> Packet:
     peer.put(send(l=0) / Raw(bytes(30_000)))
-    return put(peer, send(mo=30_000) / Raw(bytes(1)))
+    return send_and_return(peer, send(mo=30_000) / Raw(bytes(1)))
 
 
-def _untagged_version(peer: Peer, size: int) -> Packet:
-    return put(peer, send(dv=0) / Raw(pattern(size)))
+def _send_wrong_ddp_version(peer: Peer, size: int) -> Packet:
+    return send_and_return(peer, send(dv=0) / Raw(pattern(size)))
 
 
-def _receive_whose_key_died(peer: Peer, size: int) -> None:
+def _send_to_invalidated_receive(peer: Peer, size: int) -> None:
     """The receive that the peer's second Send consumes has an invalidated local key."""
-    mr = invalidatable_region(peer, 40_000)
+    mr = register_invalidatable_memory(peer, 40_000)
     peer.end.qp.post_recv(RecvWR(2, sg=[mr.sge()]))
     peer.put(send(1, opcode=Opcode.SEND_INVALIDATE, inv_stag=mr.rkey))
     peer.put(send(2) / Raw(pattern(size)))
 
 
-def _shorter_than_a_ddp_header(peer: Peer, size: int) -> None:
+def _send_truncated_ddp_header(peer: Peer, size: int) -> None:
     peer.put(b"\x41\x43" + bytes(15))
 
 
 # ---- MPA
 
 
-def _wrong_crc(peer: Peer, size: int) -> None:
+def _send_wrong_crc(peer: Peer, size: int) -> None:
     peer.put(send() / Raw(pattern(size)), crc=0x12345678)
 
 
-def _wrong_marker(peer: Peer, size: int) -> None:
+def _send_wrong_marker(peer: Peer, size: int) -> None:
     octets = bytearray(peer.framed(send() / Raw(pattern(max(size, 600)))))
     octets[octets.index(b"\0\0", 500) + 3] ^= 4
     octets[-4:] = crc32c(bytes(octets[:-4])).to_bytes(4, "little")
@@ -343,45 +353,45 @@ def _wrong_marker(peer: Peer, size: int) -> None:
 
 
 PROVOKED = [
-    Row("RFC 5040 4.8", (0, 0, 0), _local_key_that_dies, "nothing", True),
-    Row("RFC 5040 7.2", (0, 1, 0), _invalid_source, "request"),
-    Row("RFC 5040 7.2", (0, 1, 1), _source_out_of_bounds, "request"),
-    Row("RFC 5040 4.8", (0, 1, 2), _source_without_the_right, "request"),
-    Row("RFC 5040 4.8", (0, 1, 2), _write_without_the_right, "segment"),
-    Row("RFC 5040 7.2", (0, 1, 3), _source_of_another_domain, "request"),
-    Row("RFC 5040 7.2", (0, 1, 4), _source_that_wraps, "request"),
-    Row("RFC 5040 5.3", (0, 1, 9), _stag_that_cannot_be_invalidated, "segment"),
-    Row("RFC 5040 7.2", (0, 2, 5), _version_of_a_send, "segment"),
-    Row("RFC 5040 7.2", (0, 2, 5), _version_of_a_write, "segment"),
-    Row("RFC 5040 7.2", (0, 2, 6), _unknown_opcode, "segment"),
-    Row("RFC 5040 7.2", (0, 2, 6), _opcode_on_the_wrong_queue, "segment"),
-    Row("RFC 5040 7.2", (0, 2, 6), _read_response_unasked, "segment"),
-    Row("RFC 5040 4.8", (0, 2, 7), _atomic_across_words, "segment"),
-    Row("RFC 5040 4.8", (0, 2, 0xFF), _read_response_too_short, "segment"),
-    Row("RFC 5040 4.8", (0, 2, 0xFF), _read_request_of_a_wrong_length, "segment"),
-    Row("RFC 5041 7.2", (1, 0, 0), _receive_whose_key_died, "nothing"),
-    Row("RFC 5041 7.2", (1, 0, 0), _shorter_than_a_ddp_header, "nothing", True),
-    Row("RFC 5041 7.1", (1, 1, 0), _write_to_an_invalid_stag, "segment"),
-    Row("RFC 5041 7.1", (1, 1, 0), _read_response_out_of_order, "segment"),
+    Row("RFC 5040 4.8", (0, 0, 0), _invalidate_source_of_blocked_write, "nothing", True),
+    Row("RFC 5040 7.2", (0, 1, 0), _read_invalid_stag, "request"),
+    Row("RFC 5040 7.2", (0, 1, 1), _read_out_of_bounds, "request"),
+    Row("RFC 5040 4.8", (0, 1, 2), _read_without_right, "request"),
+    Row("RFC 5040 4.8", (0, 1, 2), _write_without_right, "segment"),
+    Row("RFC 5040 7.2", (0, 1, 3), _read_other_pd, "request"),
+    Row("RFC 5040 7.2", (0, 1, 4), _read_that_wraps, "request"),
+    Row("RFC 5040 5.3", (0, 1, 9), _invalidate_forbidden_stag, "segment"),
+    Row("RFC 5040 7.2", (0, 2, 5), _send_wrong_rdmap_version, "segment"),
+    Row("RFC 5040 7.2", (0, 2, 5), _write_wrong_rdmap_version, "segment"),
+    Row("RFC 5040 7.2", (0, 2, 6), _send_unknown_opcode, "segment"),
+    Row("RFC 5040 7.2", (0, 2, 6), _send_on_wrong_queue, "segment"),
+    Row("RFC 5040 7.2", (0, 2, 6), _send_unasked_read_response, "segment"),
+    Row("RFC 5040 4.8", (0, 2, 7), _send_misaligned_atomic, "segment"),
+    Row("RFC 5040 4.8", (0, 2, 0xFF), _send_short_read_response, "segment"),
+    Row("RFC 5040 4.8", (0, 2, 0xFF), _send_truncated_read_request, "segment"),
+    Row("RFC 5041 7.2", (1, 0, 0), _send_to_invalidated_receive, "nothing"),
+    Row("RFC 5041 7.2", (1, 0, 0), _send_truncated_ddp_header, "nothing", True),
+    Row("RFC 5041 7.1", (1, 1, 0), _write_invalid_stag, "segment"),
+    Row("RFC 5041 7.1", (1, 1, 0), _send_read_response_out_of_order, "segment"),
     Row("RFC 5041 7.1", (1, 1, 1), _write_out_of_bounds, "segment"),
-    Row("RFC 5041 7.1", (1, 1, 1), _write_below, "segment"),
-    Row("RFC 5041 7.1", (1, 1, 1), _read_response_with_a_gap, "segment"),
-    Row("RFC 5041 7.1", (1, 1, 1), _read_response_too_long, "segment"),
-    Row("RFC 5041 7.2", (1, 1, 2), _write_to_another_domain, "segment"),
-    Row("RFC 5041 7.2", (1, 1, 2), _write_to_another_queue_pair, "segment"),
+    Row("RFC 5041 7.1", (1, 1, 1), _write_below_region, "segment"),
+    Row("RFC 5041 7.1", (1, 1, 1), _send_read_response_with_gap, "segment"),
+    Row("RFC 5041 7.1", (1, 1, 1), _send_long_read_response, "segment"),
+    Row("RFC 5041 7.2", (1, 1, 2), _write_other_pd, "segment"),
+    Row("RFC 5041 7.2", (1, 1, 2), _write_other_qp, "segment"),
     Row("RFC 5041 7.1", (1, 1, 3), _write_that_wraps, "segment"),
-    Row("RFC 5041 7.2", (1, 1, 4), _tagged_version, "segment"),
-    Row("RFC 5041 7.1", (1, 2, 1), _unknown_queue, "segment"),
-    Row("RFC 5041 7.1", (1, 2, 2), _no_receive, "segment"),
-    Row("RFC 5041 7.1", (1, 2, 2), _more_reads_than_agreed, "segment", True),
-    Row("RFC 5041 7.1", (1, 2, 3), _msn_out_of_range, "segment"),
-    Row("RFC 5041 7.1", (1, 2, 4), _mo_with_a_gap, "segment"),
-    Row("RFC 5041 7.1", (1, 2, 4), _mo_that_goes_back, "segment"),
-    Row("RFC 5041 7.1", (1, 2, 4), _first_mo_not_zero, "segment"),
-    Row("RFC 5041 7.1", (1, 2, 5), _too_long_for_the_receive, "segment", True),
-    Row("RFC 5041 7.2", (1, 2, 6), _untagged_version, "segment"),
-    Row("RFC 5044 8", (2, 0, 2), _wrong_crc, "nothing"),
-    Row("RFC 5044 8", (2, 0, 3), _wrong_marker, "nothing"),
+    Row("RFC 5041 7.2", (1, 1, 4), _write_wrong_ddp_version, "segment"),
+    Row("RFC 5041 7.1", (1, 2, 1), _send_on_unknown_queue, "segment"),
+    Row("RFC 5041 7.1", (1, 2, 2), _send_without_receive, "segment"),
+    Row("RFC 5041 7.1", (1, 2, 2), _send_too_many_reads, "segment", True),
+    Row("RFC 5041 7.1", (1, 2, 3), _send_wrong_msn, "segment"),
+    Row("RFC 5041 7.1", (1, 2, 4), _send_mo_with_gap, "segment"),
+    Row("RFC 5041 7.1", (1, 2, 4), _send_mo_going_back, "segment"),
+    Row("RFC 5041 7.1", (1, 2, 4), _send_first_mo_not_zero, "segment"),
+    Row("RFC 5041 7.1", (1, 2, 5), _send_too_long_message, "segment", True),
+    Row("RFC 5041 7.2", (1, 2, 6), _send_wrong_ddp_version, "segment"),
+    Row("RFC 5044 8", (2, 0, 2), _send_wrong_crc, "nothing"),
+    Row("RFC 5044 8", (2, 0, 3), _send_wrong_marker, "nothing"),
 ]
 
 #: Errors during start-up: each has a separate test below.
@@ -413,7 +423,7 @@ def wire() -> Iterator[Wire]:
     rig.close()
 
 
-def expected(row: Row, segment: Packet | None) -> bytes:
+def expected_terminate(row: Row, segment: Packet | None) -> bytes:
     """Return the expected octets of the Terminate according to RFC 5040 section 4.8."""
     layer, etype, code = row.error
     told = {"layer": layer, "etype": etype, "code": code}
@@ -431,14 +441,14 @@ def expected(row: Row, segment: Packet | None) -> bytes:
     return bytes(Terminate(**told))
 
 
-def judge(row: Row, peer: Peer, size: int) -> None:
+def provoke_and_check(row: Row, peer: Peer, size: int) -> None:
     """Provoke an error and check what is reported to the peer and to the program."""
     end = peer.end
     canary = bytes(end.mem.view)
     end.recv(1, 0, 30_000)
     segment = row.provoke(peer, size)
     terminate = peer.terminated()
-    assert bytes(terminate) == expected(row, segment)
+    assert bytes(terminate) == expected_terminate(row, segment)
     assert (terminate.layer, terminate.etype, terminate.code) == row.error
     number = row.error[0] << 16 | row.error[1] << 8 | row.error[2] or 0xFF
     end.is_over()
@@ -460,7 +470,7 @@ def test_each_error_is_told_by_its_numbers_with_what_its_case_quotes(
     with getattr(Peer, how)(wire, param=param) as peer:
         if how == "asking":
             peer.put(None)  # an empty FPDU: a responder may send only after it has received one
-        judge(row, peer, size)
+        provoke_and_check(row, peer, size)
 
 
 @pytest.mark.parametrize(
@@ -470,7 +480,7 @@ def test_each_error_is_told_by_its_numbers_with_what_its_case_quotes(
 def test_the_same_with_markers_both_ways(wire: Wire, row: Row) -> None:
     reply = MPAReply(rev=2, m=1, s=1, ird=4, ord=4)
     with Peer.answering(wire, reply, ConnParam(markers=True)) as peer:
-        judge(row, peer, 700)
+        provoke_and_check(row, peer, 700)
 
 
 # ---- start-up
@@ -506,7 +516,7 @@ def test_a_bad_reply_is_code_4_and_closes_tcp_at_once(wire: Wire, octets: bytes)
         assert read_all(peer.sock) == b""
 
 
-def told(peer: Peer) -> tuple[int, int, int, int, int, int]:
+def terminate_fields(peer: Peer) -> tuple[int, int, int, int, int, int]:
     t = peer.terminated()
     return (t.layer, t.etype, t.code, t.m, t.d, t.r)
 
@@ -528,7 +538,7 @@ def test_a_queue_pair_that_cannot_take_the_connection_any_more_is_local_catastro
         with Peer(sock, end, reply, request) as peer:
             event = end.event()
             assert (event.type, event.wire_error) == (CMEventType.CONNECT_ERROR, 0x020005)
-            assert told(peer) == (2, 0, 5, 0, 0, 0)
+            assert terminate_fields(peer) == (2, 0, 5, 0, 0, 0)
 
 
 @pytest.mark.clause("RFC6581-9.1-09", "RFC6581-9.1-06")
@@ -538,7 +548,7 @@ def test_a_responder_that_wants_more_reads_than_there_can_be_is_insufficient_ird
     reply = MPAReply(rev=2, s=1, ird=4, ord=1000)
     with Peer.answering(wire, reply, established=False) as peer:
         assert peer.end.event().wire_error == 0x020006
-        assert told(peer) == (2, 0, 6, 0, 0, 0)
+        assert terminate_fields(peer) == (2, 0, 6, 0, 0, 0)
 
 
 @pytest.mark.parametrize("ours", [RTR.WRITE, RTR.READ, RTR.FPDU, RTR.WRITE | RTR.READ])
@@ -548,7 +558,7 @@ def test_a_responder_that_knows_none_of_our_rtrs_is_no_matching_rtr(wire: Wire, 
     reply = MPAReply(rev=2, s=1, a=1, ird=4, ord=4, **bits)
     with Peer.answering(wire, reply, ConnParam(peer_to_peer=ours), established=False) as peer:
         assert peer.end.event().wire_error == 0x020007
-        assert told(peer) == (2, 0, 7, 0, 0, 0)
+        assert terminate_fields(peer) == (2, 0, 7, 0, 0, 0)
 
 
 @pytest.mark.parametrize("sent", ["nothing", "send", "long write"])
@@ -556,7 +566,7 @@ def test_a_responder_that_knows_none_of_our_rtrs_is_no_matching_rtr(wire: Wire, 
 def test_an_initiator_that_opens_with_another_rtr_is_no_matching_rtr(wire: Wire, sent: str) -> None:
     request = MPARequest(rev=2, s=1, a=1, c_rtr=1, ird=4, ord=4)
     with Peer.asking(wire, request, established=False) as peer:
-        there = memory(peer)
+        there = register_memory(peer)
         peer.end.recv(1)
         peer.put(
             {
@@ -565,7 +575,7 @@ def test_an_initiator_that_opens_with_another_rtr_is_no_matching_rtr(wire: Wire,
                 "long write": write(there.rkey, there.addr) / Raw(b"abc"),
             }[sent]
         )
-        assert told(peer) == (2, 0, 7, 0, 0, 0)
+        assert terminate_fields(peer) == (2, 0, 7, 0, 0, 0)
         assert poll(peer.end.rcq)[0].vendor_err == 0x020007
 
 

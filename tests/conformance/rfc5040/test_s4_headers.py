@@ -37,7 +37,7 @@ READ = lib.SIW_RDMAP_READ_REQUEST
 CASES = [(SEND, 0x43, 0), (SEND_SE, 0x45, 0), (READ, 0x41, 1), (WRITE, 0x40, None)]
 
 
-def raw_segment(stream: Any) -> bytes:
+def read_raw_segment(stream: Any) -> bytes:
     """Read one transmitted FPDU and return the octets of its segment."""
     length = int.from_bytes(recv_exactly(stream.sock, 2), "big")
     octets = recv_exactly(stream.sock, length + -(2 + length) % 4 + 4)
@@ -54,7 +54,7 @@ def test_the_control_field_is_the_first_octet_that_ddp_reserves(
 ) -> None:
     stream = w.initiator()
     stream.do(opcode)
-    assert raw_segment(stream)[1] == octet
+    assert read_raw_segment(stream)[1] == octet
 
 
 @pytest.mark.parametrize(("opcode", "octet", "qn"), CASES)
@@ -66,7 +66,7 @@ def test_tagged_flag_and_queue_are_those_of_the_operation(
 ) -> None:
     stream = w.initiator()
     stream.do(opcode, rkey=0xAABB, remote_to=0xCCDD)
-    head, _ = parsed(raw_segment(stream))
+    head, _ = parsed(read_raw_segment(stream))
     assert head.t == (qn is None)
     if qn is None:
         assert (head.stag, head.to) == (0xAABB, 0xCCDD)
@@ -88,7 +88,7 @@ def test_version_is_one_and_what_is_reserved_or_unused_zero(
 ) -> None:
     stream = w.initiator()
     stream.do(opcode)
-    head, _ = parsed(raw_segment(stream))
+    head, _ = parsed(read_raw_segment(stream))
     assert (head.rv, head.rdmap_rsvd) == (1, 0)
     assert qn is None or head.inv_stag == 0
 
@@ -117,7 +117,7 @@ def test_what_is_sent_or_written_follows_the_ddp_header_at_once(w: RdmapWorld, o
     stream = w.initiator()
     m = w.memory(100, pattern(100))
     stream.do(opcode, [m.sge()], rkey=1)
-    segment = raw_segment(stream)
+    segment = read_raw_segment(stream)
     assert segment[14 if opcode == WRITE else 18 :] == pattern(100)
 
 
@@ -128,7 +128,7 @@ def test_what_is_read_follows_the_ddp_header_at_once(w: RdmapWorld) -> None:
     stream.put(read_request(size=100, src_stag=m.stag, src_to=m.addr))
     assert stream.event().kind == "REQUESTED"
     stream.flush()
-    assert raw_segment(stream)[14:] == pattern(100)
+    assert read_raw_segment(stream)[14:] == pattern(100)
 
 
 # ---- the layers below: section 3.1, RFC 5044 appendix C.1
@@ -180,7 +180,7 @@ def test_a_read_request_has_its_header_and_no_payload(w: RdmapWorld) -> None:
     stream = w.initiator()
     m = w.memory(0x102)
     stream.do(READ, [m.sge()], rkey=0x03040506, remote_to=0x0708090A0B0C0D0E)
-    segment = raw_segment(stream)
+    segment = read_raw_segment(stream)
     assert segment[:18] == bytes.fromhex("4141 00000000 00000001 00000001 00000000")
     sink = segment[18:22]
     assert sink != bytes(4)
@@ -231,7 +231,7 @@ def test_a_terminate_is_laid_out_as_the_figures_say(w: RdmapWorld) -> None:
     stream.put(segment)
     assert stream.fails().err == (1, 1, 0)
     stream.terminate()
-    got = raw_segment(stream)
+    got = read_raw_segment(stream)
     assert got[:18] == bytes.fromhex("4147 00000000 00000002 00000001 00000000")
     # layer and type, code, M and D, reserved, the segment's length, the segment's header
     assert got[18:] == bytes.fromhex("11 00 c0 00 0013") + segment[:14]
@@ -243,13 +243,13 @@ def test_a_terminate_goes_to_queue_2_with_its_own_header_and_no_payload(w: Rdmap
     stream.put(write(b"abcde", stag=0x01020304))
     assert stream.fails().err == (1, 1, 0)
     stream.terminate()
-    head, octets = parsed(raw_segment(stream))
+    head, octets = parsed(read_raw_segment(stream))
     assert (head.t, head.qn, head.opcode) == (0, 2, Opcode.TERMINATE)
     assert octets == bytes(Terminate(octets))
     assert len(octets) == 4 + 2 + 14  # control field, length, DDP header of a tagged segment
 
 
-def source_errors(w: RdmapWorld, m: Memory) -> list[tuple[tuple[int, int], int]]:
+def forbidden_sources(w: RdmapWorld, m: Memory) -> list[tuple[tuple[int, int], int]]:
     """Return ((STag, offset), expected error code) for sources that must not be read."""
     other = w.memory(100, pd=PD + 1)
     closed = w.memory(100, rights=REMOTE_WRITE | 1)
@@ -271,7 +271,7 @@ def source_errors(w: RdmapWorld, m: Memory) -> list[tuple[tuple[int, int], int]]
 def test_a_refused_read_request_is_quoted_whole(w: RdmapWorld, which: int) -> None:
     stream = w.initiator()
     m = w.memory(100)
-    (stag, to), code = source_errors(w, m)[which]
+    (stag, to), code = forbidden_sources(w, m)[which]
     segment = read_request(size=10, src_stag=stag, src_to=to, sink_stag=77, sink_to=88)
     stream.put(segment)
     t = stream.terminates((0, 1, code))

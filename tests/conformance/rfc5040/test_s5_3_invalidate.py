@@ -26,12 +26,14 @@ def wire() -> Iterator[Wire]:
     rig.close()
 
 
-def region(peer: Peer, access: int = INVALIDATE, size: int = 1000) -> MR:
+def register_peer_memory(peer: Peer, access: int = INVALIDATE, size: int = 1000) -> MR:
     """Return memory that only this peer may access."""
     return MR(peer.end.rig.pd, bytearray(size), access, qp=peer.end.qp)
 
 
-def refused(peer: Peer, stag: int, opcode: int = INV, size: int = 3, msn: int = 1) -> None:
+def check_invalidate_refused(
+    peer: Peer, stag: int, opcode: int = INV, size: int = 3, msn: int = 1
+) -> None:
     """Send a Send with Invalidate of this STag, and check the Terminate: cannot be invalidated."""
     peer.end.recv(9)
     segment = send(msn, opcode=opcode, inv_stag=stag)
@@ -94,7 +96,7 @@ def test_the_named_stag_is_dead_when_the_receive_completes(
     wire: Wire, opcode: int, size: int
 ) -> None:
     with Peer.asking(wire) as peer:
-        mr = region(peer)
+        mr = register_peer_memory(peer)
         end = peer.end
         end.recv(1)
         peer.put(write(mr.rkey, mr.addr) / Raw(b"before"))
@@ -115,7 +117,7 @@ def test_the_named_stag_is_dead_when_the_receive_completes(
 @pytest.mark.clause("RFC5040-5.3-13#a")
 def test_it_is_dead_for_reads_and_as_a_local_key_too(wire: Wire) -> None:
     with Peer.asking(wire) as peer:
-        mr = region(peer)
+        mr = register_peer_memory(peer)
         peer.end.recv(1)
         peer.put(send(1, opcode=INV, inv_stag=mr.rkey))
         assert poll(peer.end.rcq)[0].invalidated_rkey == mr.rkey
@@ -133,7 +135,7 @@ def test_with_solicited_event_it_raises_one_and_without_none(wire: Wire) -> None
     with Peer.asking(wire) as peer:
         end = peer.end
         for msn, opcode in ((1, INV), (2, SE_INV)):
-            mr = region(peer)
+            mr = register_peer_memory(peer)
             end.recv(msn)
             end.rcq.req_notify(solicited_only=True)
             peer.put(send(msn, opcode=opcode, inv_stag=mr.rkey))
@@ -144,7 +146,7 @@ def test_with_solicited_event_it_raises_one_and_without_none(wire: Wire) -> None
 
 def test_a_message_of_many_segments_invalidates_with_its_last_one(wire: Wire) -> None:
     with Peer.asking(wire) as peer:
-        mr = region(peer)
+        mr = register_peer_memory(peer)
         end = peer.end
         end.recv(1)
         peer.put(send(1, opcode=INV, inv_stag=mr.rkey, l=0) / Raw(b"one"))
@@ -165,7 +167,7 @@ def test_nothing_of_a_region_is_sent_any_more_when_the_program_has_it_back(
     """
     with Peer.asking(wire) as peer:
         end = peer.end
-        mr = region(peer, size=size)
+        mr = register_peer_memory(peer, size=size)
         end.recv(1)
         peer.put(read_request(size, mr.rkey, mr.addr))
         peer.put(send(1, opcode=INV, inv_stag=mr.rkey))
@@ -188,29 +190,29 @@ def test_nothing_of_a_region_is_sent_any_more_when_the_program_has_it_back(
 # ---- refused
 
 
-def _without_the_right(peer: Peer, wire: Wire) -> MR:
-    return region(peer, ALL_ACCESS)
+def _region_without_right(peer: Peer, wire: Wire) -> MR:
+    return register_peer_memory(peer, ALL_ACCESS)
 
 
-def _of_the_whole_domain(peer: Peer, wire: Wire) -> MR:
+def _region_of_whole_pd(peer: Peer, wire: Wire) -> MR:
     return MR(peer.end.rig.pd, bytearray(1000), ALL_ACCESS)
 
 
-def _of_another_queue_pair(peer: Peer, wire: Wire) -> MR:
+def _region_of_other_qp(peer: Peer, wire: Wire) -> MR:
     other = peer.end.rig.qp(qp_type=peer.end.qp.qp_type)
     return MR(peer.end.rig.pd, bytearray(1000), INVALIDATE, qp=other)
 
 
 @pytest.mark.parametrize("opcode", [INV, SE_INV])
 @pytest.mark.parametrize("size", [0, 3, 20_000])
-@pytest.mark.parametrize("make", [_without_the_right, _of_the_whole_domain, _of_another_queue_pair])
+@pytest.mark.parametrize("make", [_region_without_right, _region_of_whole_pd, _region_of_other_qp])
 @pytest.mark.clause("RFC5040-5.3-13#b", "RFC5040-7.2-05", "RFC5040-8.1.1-08")
 def test_an_stag_without_the_right_here_is_refused_and_left_alive(
     wire: Wire, make: Callable[[Peer, Wire], MR], opcode: int, size: int
 ) -> None:
     with Peer.asking(wire) as peer:
         mr = make(peer, wire)
-        refused(peer, mr.rkey, opcode, size)
+        check_invalidate_refused(peer, mr.rkey, opcode, size)
     mr.write(b"alive")
     with Peer.answering(wire) as other:
         other.end.qp.post_send(SendWR(7, sg=[mr.sge(0, 5)]))
@@ -222,7 +224,7 @@ def test_an_stag_without_the_right_here_is_refused_and_left_alive(
 @pytest.mark.clause("RFC5040-7.2-04")
 def test_an_stag_that_is_not_valid_is_refused(wire: Wire, which: str) -> None:
     with Peer.asking(wire) as peer:
-        mr = region(peer)
+        mr = register_peer_memory(peer)
         stag = {"never": mr.rkey ^ 0x4000, "zero": 0}.get(which, mr.rkey)
         if which == "closed":
             mr.close()
@@ -230,12 +232,12 @@ def test_an_stag_that_is_not_valid_is_refused(wire: Wire, which: str) -> None:
             peer.end.recv(1)
             peer.put(send(1, opcode=INV, inv_stag=stag))
             assert poll(peer.end.rcq)[0].ok
-        refused(peer, stag, msn=2 if which == "invalidated" else 1)
+        check_invalidate_refused(peer, stag, msn=2 if which == "invalidated" else 1)
 
 
 def test_a_wrong_crc_invalidates_nothing(wire: Wire) -> None:
     with Peer.answering(wire) as peer:
-        mr = region(peer)
+        mr = register_peer_memory(peer)
         peer.end.recv(1)
         peer.put(send(1, opcode=INV, inv_stag=mr.rkey) / Raw(pattern(20_000)), crc=1)
         t = peer.terminated()
@@ -250,7 +252,7 @@ def test_a_wrong_crc_invalidates_nothing(wire: Wire) -> None:
 
 def test_a_bound_region_is_of_no_use_to_another_queue_pairs_peer(wire: Wire) -> None:
     with Peer.asking(wire) as one, Peer.asking(wire) as other:
-        mr = region(one)
+        mr = register_peer_memory(one)
         one.put(write(mr.rkey, mr.addr) / Raw(b"mine"))
         other.put(write(mr.rkey, mr.addr) / Raw(b"not!"))
         t = other.terminated()

@@ -203,7 +203,7 @@ def test_memory_may_be_read_or_written_or_both_as_was_granted(
 ) -> None:
     stream = w.initiator()
     m = w.memory(8, b"a secret", rights=rights)
-    reach(stream, m, way)
+    access_memory(stream, m, way)
     if not rights & way:
         stream.terminates((*PROTECTION, lib.SIW_RDMAP_ACCESS))
         assert m.octets() == b"a secret"
@@ -224,13 +224,13 @@ def test_what_was_granted_is_taken_back(w: RdmapWorld, way: int) -> None:
     stream = w.initiator()
     m = w.memory(8, b"a secret")
     assert w.free(m.stag) == 0
-    reach(stream, m, way)
+    access_memory(stream, m, way)
     layer = PROTECTION if way == REMOTE_READ else (1, 1)
     stream.terminates((*layer, lib.SIW_RDMAP_INVALID_STAG))
     assert m.octets() == b"a secret"
 
 
-def reach(stream: Any, m: Any, way: int) -> None:
+def access_memory(stream: Any, m: Any, way: int) -> None:
     """Have the peer read or write the complete memory."""
     if way == REMOTE_READ:
         stream.put(read_request(size=8, src_stag=m.stag, src_to=m.addr))

@@ -25,7 +25,7 @@ def wire() -> Iterator[Wire]:
     rig.close()
 
 
-def numbers(peer: Peer) -> tuple[int, int, int]:
+def terminate_numbers(peer: Peer) -> tuple[int, int, int]:
     t = peer.terminated()
     return (t.layer, t.etype, t.code)
 
@@ -37,10 +37,10 @@ def test_an_stag_of_one_stream_is_of_no_use_on_another(wire: Wire, how: str) -> 
         mr = MR(one.end.rig.pd, bytearray(b"mine" * 10), ALL_ACCESS, qp=one.end.qp)
         if how == "write":
             other.put(write(mr.rkey, mr.addr) / Raw(b"not!"))
-            assert numbers(other) == (1, 1, 2)
+            assert terminate_numbers(other) == (1, 1, 2)
         else:
             other.put(read_request(4, mr.rkey, mr.addr))
-            assert numbers(other) == (0, 1, 3)
+            assert terminate_numbers(other) == (0, 1, 3)
         assert mr.read(4) == b"mine"
         one.put(read_request(4, mr.rkey, mr.addr))
         assert bytes(one.take().ulpdu.payload) == b"mine"
@@ -67,7 +67,7 @@ def test_a_buffer_is_given_a_range_and_only_that_until_it_is_taken_back(
         mr = MR(peer.end.rig.pd, memoryview(memory)[100:150], ALL_ACCESS)
         peer.put(write(mr.rkey, mr.addr - 100 + at) / Raw(pattern(size)))
         if not good:
-            assert numbers(peer) == (1, 1, 1)
+            assert terminate_numbers(peer) == (1, 1, 1)
             assert memory == b"\xa5" * 250
             return
         peer.end.recv(1)
@@ -76,7 +76,7 @@ def test_a_buffer_is_given_a_range_and_only_that_until_it_is_taken_back(
         rkey, there = mr.rkey, mr.addr
         mr.close()
         peer.put(write(rkey, there) / Raw(b"late"))
-        assert numbers(peer) == (1, 1, 0)
+        assert terminate_numbers(peer) == (1, 1, 0)
     assert memory == b"\xa5" * at + pattern(size) + b"\xa5" * (250 - at - size)
 
 
@@ -90,7 +90,7 @@ def test_nothing_changes_memory_whose_access_was_taken_back(wire: Wire, size: in
         octets = [peer.framed(write(rkey, there) / Raw(pattern(size, i))) for i in range(20)]
         over = threading.Event()
 
-        def flood() -> None:
+        def flood_writes() -> None:
             # siwarp may close the connection before all octets are sent
             with contextlib.suppress(OSError):
                 for i in range(1_000_000):
@@ -98,13 +98,13 @@ def test_nothing_changes_memory_whose_access_was_taken_back(wire: Wire, size: in
                         return
                     peer.sock.sendall(octets[i % 20])
 
-        flooding = threading.Thread(target=flood)
+        flooding = threading.Thread(target=flood_writes)
         flooding.start()
         while not any(memory):
             peer.end.rcq.poll(1)
         mr.close()
         then = bytes(memory)
-        assert numbers(peer) == (1, 1, 0)
+        assert terminate_numbers(peer) == (1, 1, 0)
         over.set()
         flooding.join(10)
         assert bytes(memory) == then
@@ -117,7 +117,7 @@ def test_the_reads_that_a_peer_may_have_outstanding_are_limited(wire: Wire, limi
         there = MR(peer.end.rig.pd, bytearray(64 << 20), ALL_ACCESS)
         for msn in range(1, limit + 2):
             peer.put(read_request(64 << 20, there.rkey, there.addr, msn=msn))
-        assert numbers(peer) == (1, 2, 2)
+        assert terminate_numbers(peer) == (1, 2, 2)
 
 
 @pytest.mark.clause("RFC5040-8.1.1-12")

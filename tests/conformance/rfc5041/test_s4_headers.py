@@ -12,7 +12,7 @@ TAGGED_VERSION = (lib.SIW_LAYER_DDP, lib.SIW_DDP_TAGGED_BUFFER, lib.SIW_DDP_TAGG
 UNTAGGED_VERSION = (lib.SIW_LAYER_DDP, lib.SIW_DDP_UNTAGGED_BUFFER, lib.SIW_DDP_UNTAGGED_VERSION)
 
 
-def segments(w: DdpWorld, size: int = 1000, **fields: object) -> list[Any]:
+def sent_headers(w: DdpWorld, size: int = 1000, **fields: object) -> list[Any]:
     """Send a message with a small MULPDU; return the headers of its segments."""
     with setting("mulpdu", 128):
         stream = w.sender()
@@ -47,7 +47,7 @@ def test_the_t_bit_decides_which_buffer_is_written(w: DdpWorld) -> None:
 def test_the_last_segment_and_no_other_has_l_and_it_comes_last(
     w: DdpWorld, is_tagged: bool
 ) -> None:
-    heads = segments(w, tagged=is_tagged)
+    heads = sent_headers(w, tagged=is_tagged)
     assert len(heads) > 5
     assert [h.l for h in heads] == [0] * (len(heads) - 1) + [1]
     offsets = [h.to if is_tagged else h.mo for h in heads]
@@ -56,7 +56,7 @@ def test_the_last_segment_and_no_other_has_l_and_it_comes_last(
 
 @pytest.mark.clause("RFC5041-4.1-06")
 def test_the_last_untagged_segment_has_the_highest_mo(w: DdpWorld) -> None:
-    heads = segments(w)
+    heads = sent_headers(w)
     assert heads[-1].l == 1
     assert heads[-1].mo == max(h.mo for h in heads) > 0
 
@@ -77,7 +77,7 @@ def test_a_message_is_delivered_with_its_last_segment_and_after_those_before(
 @pytest.mark.parametrize("is_tagged", [False, True])
 @pytest.mark.clause("RFC5041-4.1-08", "RFC5041-4.1-09", "RFC5041-4.1-10")
 def test_reserved_bits_go_out_as_zero_and_the_version_as_one(w: DdpWorld, is_tagged: bool) -> None:
-    heads = segments(w, tagged=is_tagged)
+    heads = sent_headers(w, tagged=is_tagged)
     assert {(h.ddp_rsvd, h.dv) for h in heads} == {(0, 1)}
 
 
@@ -121,13 +121,13 @@ def test_a_tagged_header_has_what_the_layer_above_said(w: DdpWorld) -> None:
 
 @pytest.mark.clause("RFC5041-4.2-04", "RFC5041-4.2-05")
 def test_every_tagged_segment_has_the_same_rsvdulp(w: DdpWorld) -> None:
-    heads = segments(w, tagged=True, ulp_octet=0xA7, stag=9)
+    heads = sent_headers(w, tagged=True, ulp_octet=0xA7, stag=9)
     assert {(h.rv, h.rdmap_rsvd, h.opcode) for h in heads} == {(2, 2, 7)}
 
 
 @pytest.mark.clause("RFC5041-4.2-09", "RFC5041-4.2-10")
 def test_every_tagged_segment_has_the_same_stag(w: DdpWorld) -> None:
-    heads = segments(w, tagged=True, stag=0xDEADBEEF)
+    heads = sent_headers(w, tagged=True, stag=0xDEADBEEF)
     assert {h.stag for h in heads} == {0xDEADBEEF}
 
 
@@ -177,14 +177,14 @@ def test_an_untagged_header_has_what_the_layer_above_said(w: DdpWorld) -> None:
 
 @pytest.mark.clause("RFC5041-4.3-04", "RFC5041-4.3-06", "RFC5041-4.3-07")
 def test_every_untagged_segment_has_the_same_rsvdulp_and_qn(w: DdpWorld) -> None:
-    heads = segments(w, ulp_octet=0xA7, ulp_word=0xDEADBEEF, qn=3)
+    heads = sent_headers(w, ulp_octet=0xA7, ulp_word=0xDEADBEEF, qn=3)
     got = {(h.rv, h.rdmap_rsvd, h.opcode, h.inv_stag, h.qn) for h in heads}
     assert got == {(2, 2, 7, 0xDEADBEEF, 3)}
 
 
 @pytest.mark.clause("RFC5041-4.3-11", "RFC5041-4.3-12")
 def test_every_untagged_segment_has_the_same_msn(w: DdpWorld) -> None:
-    heads = segments(w)
+    heads = sent_headers(w)
     assert {h.msn for h in heads} == {1}
 
 

@@ -254,10 +254,10 @@ def test_an_invalid_header_comes_up_and_the_stream_stays_until_its_user_ends_it(
     q.post(1, w.memory(10).sge())
     stream.send(segment)
     assert stream.fails() == error
-    stays_until_it_is_ended(stream)
+    check_stays_until_ended(stream)
 
 
-def stays_until_it_is_ended(stream: Stream) -> None:
+def check_stays_until_ended(stream: Stream) -> None:
     stream.sock.settimeout(0.03)
     with pytest.raises(TimeoutError):  # the peer sees neither an end of stream nor a reset
         stream.sock.recv(1)
@@ -277,7 +277,7 @@ def test_a_fatal_error_of_the_layer_below_comes_up_and_leaves_the_end_to_the_use
     with pytest.raises(StreamError, match="EBADMSG"):
         until(stream.head_once)
     assert stream.error == (lib.SIW_LAYER_LLP, 0, lib.SIW_MPA_CRC)
-    stays_until_it_is_ended(stream)
+    check_stays_until_ended(stream)
 
 
 @pytest.mark.clause("RFC5041-6.2.2-03", "RFC5041-7.1-10", "RFC5041-6.2-01")

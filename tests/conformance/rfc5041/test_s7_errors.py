@@ -28,7 +28,7 @@ SIZES = [100, 20_000]
 
 
 @pytest.fixture
-def receiving(w: DdpWorld) -> tuple[Stream, Queue, Memory]:
+def receiving_stream(w: DdpWorld) -> tuple[Stream, Queue, Memory]:
     """Provide a stream whose queue 0 has two buffers of 30,000 octets, both at the start of one
     region.
     """
@@ -47,9 +47,9 @@ def receiving(w: DdpWorld) -> tuple[Stream, Queue, Memory]:
 @pytest.mark.parametrize("qn", [1, 3, 4, 2**32 - 1])
 @pytest.mark.clause("RFC5041-7.1-01#a", "RFC5041-7.2-01#f")
 def test_a_queue_that_there_is_not_is_refused(
-    receiving: tuple[Stream, Queue, Memory], qn: int, size: int
+    receiving_stream: tuple[Stream, Queue, Memory], qn: int, size: int
 ) -> None:
-    stream, _, m = receiving
+    stream, _, m = receiving_stream
     stream.send(untagged(pattern(size), qn=qn))
     assert stream.fails() == (*UNTAGGED, 0x01)
     assert m.untouched()
@@ -72,17 +72,19 @@ def test_a_message_without_a_buffer_is_refused(w: DdpWorld, size: int) -> None:
 @pytest.mark.parametrize("msn", [0, 2, 3, 2**32 - 1])
 @pytest.mark.clause("RFC5041-7.1-01#e", "RFC5041-7.2-01#h")
 def test_an_msn_out_of_turn_is_refused(
-    receiving: tuple[Stream, Queue, Memory], msn: int, size: int
+    receiving_stream: tuple[Stream, Queue, Memory], msn: int, size: int
 ) -> None:
-    stream, _, m = receiving
+    stream, _, m = receiving_stream
     stream.send(untagged(pattern(size), msn=msn))
     assert stream.fails() == (*UNTAGGED, 0x03)
     assert m.untouched()
 
 
 @pytest.mark.clause("RFC5041-7.1-01#e")
-def test_an_msn_that_was_delivered_is_refused(receiving: tuple[Stream, Queue, Memory]) -> None:
-    stream, q, m = receiving
+def test_an_msn_that_was_delivered_is_refused(
+    receiving_stream: tuple[Stream, Queue, Memory],
+) -> None:
+    stream, q, m = receiving_stream
     stream.send(untagged(b"abc"), untagged(b"xyz"))
     assert stream.receive() == (1, 3)
     assert stream.fails() == (*UNTAGGED, 0x03)
@@ -94,9 +96,9 @@ def test_an_msn_that_was_delivered_is_refused(receiving: tuple[Stream, Queue, Me
 @pytest.mark.parametrize(("before", "mo"), [(0, 1), (0, 2**32 - 1), (10, 0), (10, 9), (10, 11)])
 @pytest.mark.clause("RFC5041-7.1-01#c", "RFC5041-7.2-01#i")
 def test_an_mo_that_leaves_a_gap_or_goes_back_is_refused(
-    receiving: tuple[Stream, Queue, Memory], before: int, mo: int, size: int
+    receiving_stream: tuple[Stream, Queue, Memory], before: int, mo: int, size: int
 ) -> None:
-    stream, _, m = receiving
+    stream, _, m = receiving_stream
     if before:
         stream.send(untagged(pattern(before), l=0))
         stream.receive()
@@ -108,9 +110,9 @@ def test_an_mo_that_leaves_a_gap_or_goes_back_is_refused(
 @pytest.mark.parametrize("parts", [[30_001], [1, 30_000], [29_999, 2], [30_000, 1]])
 @pytest.mark.clause("RFC5041-7.1-01#d", "RFC5041-7.2-01#j")
 def test_a_message_too_long_for_its_buffer_is_refused(
-    receiving: tuple[Stream, Queue, Memory], parts: list[int]
+    receiving_stream: tuple[Stream, Queue, Memory], parts: list[int]
 ) -> None:
-    stream, _, m = receiving
+    stream, _, m = receiving_stream
     at = 0
     for n in parts[:-1]:
         stream.send(untagged(pattern(n), l=0))
@@ -124,28 +126,28 @@ def test_a_message_too_long_for_its_buffer_is_refused(
 # ---- tagged segments
 
 
-def _invalid(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _invalid_stag(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": m.stag ^ 0x4000, "to": 0}
 
 
-def _freed(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _freed_stag(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
     w.free(m.stag)
     return {"stag": m.stag, "to": 0}
 
 
-def _below(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _below_region(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": w.stag(m, to_base=1000), "to": 999}
 
 
-def _above(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _above_region(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": m.stag, "to": 30_000}
 
 
-def _over_the_end(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _past_region_end(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": m.stag, "to": 29_901}
 
 
-def _other_domain(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _other_pd(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": w.stag(m, pd=PD + 1), "to": 0}
 
 
@@ -153,7 +155,7 @@ def _other_stream(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": w.stag(m, stream=w.receiver()), "to": 0}
 
 
-def _wrap(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _wrapping_offset(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": w.stag(m, to_base=2**64 - 30_000), "to": 2**64 - 100}
 
 
@@ -165,34 +167,34 @@ Case = tuple[Callable[[DdpWorld, Stream, Memory], dict[str, int]], int]
     "case",
     [
         pytest.param(
-            (_invalid, 0x00),
+            (_invalid_stag, 0x00),
             marks=pytest.mark.clause("RFC5041-7.1-06#a", "RFC5041-7.2-01#a"),
-            id="_invalid",
+            id="_invalid_stag",
         ),
         pytest.param(
-            (_freed, 0x00),
+            (_freed_stag, 0x00),
             marks=pytest.mark.clause("RFC5041-7.1-06#a", "RFC5041-7.2-01#a"),
-            id="_freed",
+            id="_freed_stag",
         ),
         pytest.param(
-            (_below, 0x01),
+            (_below_region, 0x01),
             marks=pytest.mark.clause("RFC5041-7.1-06#c", "RFC5041-7.2-01#b"),
-            id="_below",
+            id="_below_region",
         ),
         pytest.param(
-            (_above, 0x01),
+            (_above_region, 0x01),
             marks=pytest.mark.clause("RFC5041-7.1-06#c", "RFC5041-7.2-01#b"),
-            id="_above",
+            id="_above_region",
         ),
         pytest.param(
-            (_over_the_end, 0x01),
+            (_past_region_end, 0x01),
             marks=pytest.mark.clause("RFC5041-7.1-06#d", "RFC5041-7.2-01#b"),
-            id="_over_the_end",
+            id="_past_region_end",
         ),
         pytest.param(
-            (_other_domain, 0x02),
+            (_other_pd, 0x02),
             marks=pytest.mark.clause("RFC5041-7.1-06#a", "RFC5041-7.2-01#c"),
-            id="_other_domain",
+            id="_other_pd",
         ),
         pytest.param(
             (_other_stream, 0x02),
@@ -200,9 +202,9 @@ Case = tuple[Callable[[DdpWorld, Stream, Memory], dict[str, int]], int]
             id="_other_stream",
         ),
         pytest.param(
-            (_wrap, 0x03),
+            (_wrapping_offset, 0x03),
             marks=pytest.mark.clause("RFC5041-7.1-06#e", "RFC5041-7.2-01#d"),
-            id="_wrap",
+            id="_wrapping_offset",
         ),
     ],
 )
@@ -232,9 +234,9 @@ def test_memory_without_the_right_to_be_written_is_not(w: DdpWorld, size: int) -
 
 @pytest.mark.clause("RFC5041-7.1-08")
 def test_the_refused_segments_header_and_length_come_up(
-    receiving: tuple[Stream, Queue, Memory],
+    receiving_stream: tuple[Stream, Queue, Memory],
 ) -> None:
-    stream, _, _ = receiving
+    stream, _, _ = receiving_stream
     segment = untagged(pattern(100), msn=9, inv_stag=7)
     stream.send(segment)
     seg = ffi.new("struct siw_ddp_seg *")
@@ -248,9 +250,9 @@ def test_the_refused_segments_header_and_length_come_up(
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.clause("RFC5041-7.1-09")
 def test_segments_behind_an_error_are_dropped(
-    receiving: tuple[Stream, Queue, Memory], size: int
+    receiving_stream: tuple[Stream, Queue, Memory], size: int
 ) -> None:
-    stream, q, m = receiving
+    stream, q, m = receiving_stream
     stream.send(tagged(b"abc", stag=m.stag ^ 1), tagged(pattern(size), stag=m.stag))
     stream.send(untagged(pattern(size)))
     stream.fails()

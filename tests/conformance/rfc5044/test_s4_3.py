@@ -19,7 +19,7 @@ from unit.mpa.mpa_harness import (
 from siwarp.inspect import FPDU, mark_stream, split_stream
 
 
-def sent(w: World, *sizes: int, at: int = 0) -> bytes:
+def marked_stream_octets(w: World, *sizes: int, at: int = 0) -> bytes:
     """Return the octets that a stream with Markers sends for ULPDUs of these sizes."""
     stream = w.sender(markers=True)
     lib.siw_mpa_test_set_position(stream.handle, at)
@@ -32,7 +32,7 @@ def sent(w: World, *sizes: int, at: int = 0) -> bytes:
 
 @pytest.mark.clause("RFC5044-4.3-01", "RFC5044-4.3-02", "RFC5044-4.3-07")
 def test_markers_stand_before_the_first_fpdu_and_at_every_512th_octet(w: World) -> None:
-    octets = sent(w, 24, 2000, 700, 3)
+    octets = marked_stream_octets(w, 24, 2000, 700, 3)
     frames = split_stream(octets, markers=True)
     assert [m.position for m in frames.markers] == list(range(0, len(octets), 512))
     assert [bytes(f.ulpdu) for f in frames.fpdus] == [
@@ -42,7 +42,7 @@ def test_markers_stand_before_the_first_fpdu_and_at_every_512th_octet(w: World) 
 
 @pytest.mark.clause("RFC5044-4.2-01", "RFC5044-4.2-02", "RFC5044-4.2-03")
 def test_a_marker_is_16_zero_bits_and_a_pointer_whose_two_lowest_bits_are_zero(w: World) -> None:
-    octets = sent(w, *range(200), 60_000)
+    octets = marked_stream_octets(w, *range(200), 60_000)
     for at in range(0, len(octets), 512):
         assert octets[at : at + 2] == b"\0\0"
         assert octets[at + 3] & 3 == 0
@@ -51,7 +51,7 @@ def test_a_marker_is_16_zero_bits_and_a_pointer_whose_two_lowest_bits_are_zero(w
 
 @pytest.mark.clause("RFC5044-4.3-03", "RFC5044-4.3-08")
 def test_all_markers_in_a_long_fpdu_point_to_its_first_octet(w: World) -> None:
-    octets = sent(w, 100, 5000)
+    octets = marked_stream_octets(w, 100, 5000)
     first = 4 + 104 + 4  # a Marker, then the short FPDU: 2 + 100 + 2 + 4
     for at in range(512, len(octets), 512):
         assert int.from_bytes(octets[at + 2 : at + 4], "big") == at - first
@@ -59,12 +59,14 @@ def test_all_markers_in_a_long_fpdu_point_to_its_first_octet(w: World) -> None:
 
 @pytest.mark.clause("RFC5044-4.3-04")
 def test_distances_are_right_across_a_wrap_of_positions(w: World) -> None:
-    assert sent(w, 3000, 40, at=2**32 - 1024) == sent(w, 3000, 40)
+    assert marked_stream_octets(w, 3000, 40, at=2**32 - 1024) == marked_stream_octets(w, 3000, 40)
 
 
 @pytest.mark.clause("RFC5044-4.3-05", "RFC5044-4.3-09", "RFC5044-4.4-11#b", "RFC5044-4.4-11#c")
 def test_a_marker_between_two_fpdus_is_zero_and_in_the_second_ones_crc(w: World) -> None:
-    octets = sent(w, 502, 20)  # 4 + 2 + 502 + 4: the second FPDU begins at the position of a Marker
+    octets = marked_stream_octets(
+        w, 502, 20
+    )  # 4 + 2 + 502 + 4: the second FPDU begins at the position of a Marker
     assert octets[512:516] == bytes(4)
     assert octets[516:518] == b"\0\x14"
     assert octets[508:512] == crc32c(octets[:508]).to_bytes(4, "little")
@@ -73,7 +75,7 @@ def test_a_marker_between_two_fpdus_is_zero_and_in_the_second_ones_crc(w: World)
 
 @pytest.mark.clause("RFC5044-4.3-09")
 def test_among_short_fpdus_a_marker_points_to_the_one_it_stands_in(w: World) -> None:
-    octets = sent(w, *[18] * 60)  # FPDUs of 24 octets each
+    octets = marked_stream_octets(w, *[18] * 60)  # FPDUs of 24 octets each
     markers = split_stream(octets, markers=True).markers
     assert len(markers) == 3
     assert [m.fpduptr for m in markers] == [0, (512 - 4) % 24, (1024 - 8) % 24]
@@ -81,9 +83,9 @@ def test_among_short_fpdus_a_marker_points_to_the_one_it_stands_in(w: World) -> 
 
 @pytest.mark.clause("RFC5044-4.4-11#a", "RFC5044-4.4-11#c")
 def test_the_crc_covers_the_markers_inside_and_right_behind_the_pad(w: World) -> None:
-    inside = sent(w, 1000)
+    inside = marked_stream_octets(w, 1000)
     assert inside[-4:] == crc32c(inside[:-4]).to_bytes(4, "little")
-    behind = sent(w, 505)  # 4 + 2 + 505 + 1 of pad: a Marker, then the CRC
+    behind = marked_stream_octets(w, 505)  # 4 + 2 + 505 + 1 of pad: a Marker, then the CRC
     assert behind[512:516] == (508).to_bytes(4, "big")
     assert behind[516:] == crc32c(behind[:516]).to_bytes(4, "little")
 
@@ -136,5 +138,5 @@ def test_mulpdu_leaves_room_for_the_most_markers_there_can_be(w: World, mss: int
     emss = stream.emss()
     want = emss - (6 + 4 * -(-emss // 512) + emss % 4)
     assert lib.siw_mpa_mulpdu(stream.handle) == want
-    octets = sent(w, want)
+    octets = marked_stream_octets(w, want)
     assert len(octets) <= emss

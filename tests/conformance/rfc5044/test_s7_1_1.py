@@ -30,7 +30,7 @@ BAD_FRAME = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_BAD_FRAME)
 REQUEST, REPLY = bytes(MPARequest(rev=1)), bytes(MPAReply(rev=1))
 
 
-def judged(stream: Any) -> int:
+def startup_errno(stream: Any) -> int:
     """Return the errno with which start-up fails."""
     return refused(lambda: stream.startup_once()[0])
 
@@ -61,7 +61,7 @@ def test_a_request_whose_key_is_wrong_in_any_octet_is_an_error(w: World, at: int
     frame[at] ^= 0x20
     stream = w.responder()
     stream.sock.sendall(frame)
-    assert judged(stream) == errno.EPROTO
+    assert startup_errno(stream) == errno.EPROTO
     assert stream.error == BAD_FRAME
 
 
@@ -72,7 +72,7 @@ def test_a_reply_whose_key_is_wrong_in_any_octet_is_an_error(w: World, at: int) 
     frame[at] ^= 0x20
     stream = w.asking(params(rev=1))
     stream.sock.sendall(frame)
-    assert judged(stream) == errno.EPROTO
+    assert startup_errno(stream) == errno.EPROTO
     assert stream.error == BAD_FRAME
 
 
@@ -81,7 +81,7 @@ def test_a_reply_whose_key_is_wrong_in_any_octet_is_an_error(w: World, at: int) 
 def test_a_peer_that_speaks_something_else_is_not_waited_for(w: World, octets: bytes) -> None:
     stream = w.responder()
     stream.sock.sendall(octets)
-    assert judged(stream) == errno.EPROTO
+    assert startup_errno(stream) == errno.EPROTO
 
 
 @pytest.mark.clause("RFC5044-7.1.1-13")
@@ -106,7 +106,7 @@ def test_reserved_bits_are_not_looked_at(w: World, bits: int) -> None:
 def test_a_request_of_a_revision_that_we_do_not_speak_is_an_error(w: World, rev: int) -> None:
     stream = w.responder()
     stream.sock.sendall(bytes(MPARequest(rev=rev)))
-    assert judged(stream) == errno.EPROTO
+    assert startup_errno(stream) == errno.EPROTO
     assert stream.error == BAD_FRAME
 
 
@@ -117,7 +117,7 @@ def test_a_reply_of_another_revision_than_the_request_s_is_an_error(
 ) -> None:
     stream = w.asking(params(rev=ours))
     stream.sock.sendall(bytes(MPAReply(rev=theirs)))
-    assert judged(stream) == errno.EPROTO
+    assert startup_errno(stream) == errno.EPROTO
     assert stream.error == BAD_FRAME
 
 
@@ -125,7 +125,7 @@ def test_a_request_of_revision_0_is_rejected_in_revision_1(w: World) -> None:
     """RFC 5044 annex C.2.1: an RDMAC RNIC receives a Reply, not only an end of stream."""
     stream = w.responder()
     stream.sock.sendall(bytes(MPARequest(rev=0, m=1, c=1)))
-    assert judged(stream) == errno.EPROTO
+    assert startup_errno(stream) == errno.EPROTO
     reply = recv_startup(stream.sock)
     assert (reply.rev, reply.r, reply.m) == (1, 1, 0)
     stream.close()
@@ -142,7 +142,7 @@ def test_private_data_that_ends_before_its_length_is_a_local_error(w: World, rol
         stream = w.asking(params(rev=1))
         stream.sock.sendall(bytes(MPAReply(rev=1, pd_length=8, private_data=b"1234567")))
     stream.sock.shutdown(socket.SHUT_WR)
-    assert judged(stream) in (errno.EPROTO, errno.ECONNRESET, errno.ENOTCONN)
+    assert startup_errno(stream) in (errno.EPROTO, errno.ECONNRESET, errno.ENOTCONN)
     assert stream.error in (BAD_FRAME, (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CLOSED))
 
 
@@ -151,11 +151,11 @@ def test_private_data_that_ends_before_its_length_is_a_local_error(w: World, rol
 def test_a_private_data_length_beyond_512_is_an_error(w: World, length: int) -> None:
     stream = w.responder()
     stream.sock.sendall(bytes(MPARequest(rev=2, pd_length=length)))
-    assert judged(stream) == errno.EPROTO
+    assert startup_errno(stream) == errno.EPROTO
     assert stream.error == BAD_FRAME
     stream = w.asking(params())
     stream.sock.sendall(bytes(MPAReply(rev=2, pd_length=length)))
-    assert judged(stream) == errno.EPROTO
+    assert startup_errno(stream) == errno.EPROTO
     assert stream.error == BAD_FRAME
 
 

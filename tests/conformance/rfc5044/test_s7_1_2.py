@@ -27,7 +27,7 @@ from siwarp.inspect import MPAReply, MPARequest
 CRC = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CRC)
 
 
-def nothing_comes(stream) -> bool:  # type: ignore[no-untyped-def]
+def receives_nothing(stream) -> bool:  # type: ignore[no-untyped-def]
     stream.sock.settimeout(0.03)
     try:
         return not stream.sock.recv(1)
@@ -52,7 +52,7 @@ def test_a_responder_sends_and_receives_nothing_before_the_request(w: World) -> 
     assert refused(lambda: stream.reply(params())) == errno.EINVAL
     assert refused(lambda: stream.frame(b"x")) == errno.ENOTCONN
     assert refused(stream.look) == errno.EINVAL
-    assert nothing_comes(stream)
+    assert receives_nothing(stream)
 
 
 @pytest.mark.clause("RFC5044-7.1.2-05#a", "RFC5044-7.1.2-05#b")
@@ -95,7 +95,7 @@ def test_an_initiator_sends_and_receives_no_fpdu_before_the_reply(w: World) -> N
     recv_startup(stream.sock)
     assert refused(lambda: stream.frame(b"x")) == errno.ENOTCONN
     assert refused(stream.look) == errno.EINVAL
-    assert nothing_comes(stream)
+    assert receives_nothing(stream)
 
 
 @pytest.mark.clause("RFC5044-7.1.2-09")
@@ -136,7 +136,7 @@ def test_a_responder_sends_no_fpdu_before_the_peer_s_first_was_validated(
         seen = seen or until(stream.look)
         assert stream.place_once(0, None) == 0
     assert stream.flush_once() == 0
-    assert nothing_comes(stream)
+    assert receives_nothing(stream)
     stream.sock.sendall(octets[-1:])
     if size > 8192:
         stream.place(0)
@@ -156,7 +156,7 @@ def test_a_first_fpdu_that_is_wrong_does_not_let_a_responder_send(w: World, size
     assert refused(lambda: stream.receive() and None) == errno.EBADMSG
     assert stream.error == CRC
     assert stream.flush_once() == 0
-    assert nothing_comes(stream)
+    assert receives_nothing(stream)
 
 
 @pytest.mark.clause("RFC5044-7.1.2-15")

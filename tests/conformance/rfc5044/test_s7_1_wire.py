@@ -102,17 +102,19 @@ def test_crc_is_off_only_where_both_ends_were_told_so(wire: Wire, ours: bool, th
 
 
 @pytest.fixture
-def limit(request: pytest.FixtureRequest) -> Iterator[int]:
+def mulpdu_limit(request: pytest.FixtureRequest) -> Iterator[int]:
     """Set the setting mulpdu for the duration of the test."""
     lib.siw_setting_set(b"mulpdu", request.param)
     yield request.param
     lib.siw_setting_set(b"mulpdu", 64768)
 
 
-@pytest.mark.parametrize("limit", [128, 1000, 3000, 64768], indirect=True)
+@pytest.mark.parametrize("mulpdu_limit", [128, 1000, 3000, 64768], indirect=True)
 @pytest.mark.clause("RFC5044-3-03", "RFC5044-3-05", "RFC5044-4.5-05")
-def test_segments_are_as_large_as_mulpdu_allows_and_no_larger(wire: Wire, limit: int) -> None:
-    size = min(limit * 40, 1 << 20)
+def test_segments_are_as_large_as_mulpdu_allows_and_no_larger(
+    wire: Wire, mulpdu_limit: int
+) -> None:
+    size = min(mulpdu_limit * 40, 1 << 20)
     with Peer.answering(wire, size=1 << 20) as peer:
         end = peer.end
         end.post(WRITE, 1, length=size, remote=RemoteBuffer(0, size, 0x77))
@@ -123,9 +125,11 @@ def test_segments_are_as_large_as_mulpdu_allows_and_no_larger(wire: Wire, limit:
             fpdu = peer.take()
             lengths.append(fpdu.ulpdu_length)
             ends += fpdu.ulpdu.l
-            assert fpdu.ulpdu_length <= limit
-        if limit <= 3000:  # smaller than every TCP segment of loopback, so mulpdu is the limit
-            assert sum(n != limit for n in lengths) <= 2
+            assert fpdu.ulpdu_length <= mulpdu_limit
+        if (
+            mulpdu_limit <= 3000
+        ):  # smaller than every TCP segment of loopback, so mulpdu is the limit
+            assert sum(n != mulpdu_limit for n in lengths) <= 2
 
 
 # ---- start-up

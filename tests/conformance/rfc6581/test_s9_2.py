@@ -28,12 +28,12 @@ SETS = range(1, 8)
 NO_MATCH = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_NO_RTR_MATCH)
 
 
-def bits(rtr: int) -> dict[str, int]:
+def rtr_fields(rtr: int) -> dict[str, int]:
     """Return the bits B, C and D as fields of a scapy packet."""
     return {"b": bool(rtr & FPDU), "c_rtr": bool(rtr & WRITE), "d_rtr": bool(rtr & READ)}
 
 
-def flags(frame: Any) -> tuple[int, int]:
+def p2p_flag_and_rtrs(frame: Any) -> tuple[int, int]:
     """Return A and the set of RTRs of a start-up frame."""
     return frame.a, frame.b * FPDU | frame.c_rtr * WRITE | frame.d_rtr * READ
 
@@ -41,12 +41,12 @@ def flags(frame: Any) -> tuple[int, int]:
 @pytest.mark.clause("RFC6581-9.2-01", "RFC6581-9.2-02#a", "RFC6581-9.2-02#b", "RFC6581-9.2-02#c")
 @pytest.mark.parametrize("rtr", SETS)
 def test_a_peer_to_peer_request_has_a_and_each_rtr_that_we_support(w: World, rtr: int) -> None:
-    assert flags(recv_startup(w.asking(enhanced(p2p=1, rtr=rtr)).sock)) == (1, rtr)
+    assert p2p_flag_and_rtrs(recv_startup(w.asking(enhanced(p2p=1, rtr=rtr)).sock)) == (1, rtr)
 
 
 @pytest.mark.clause("RFC6581-9.2-12", "RFC6581-9.2-14")
 def test_a_client_server_request_has_none_of_the_flags(w: World) -> None:
-    assert flags(recv_startup(w.asking(enhanced()).sock)) == (0, 0)
+    assert p2p_flag_and_rtrs(recv_startup(w.asking(enhanced()).sock)) == (0, 0)
     for rtr in SETS:
         assert refused(lambda r=rtr: w.asking(enhanced(rtr=r))) == errno.EINVAL
 
@@ -57,11 +57,11 @@ def test_a_client_server_request_has_none_of_the_flags(w: World) -> None:
 def test_a_reply_of_ours_says_a_where_the_request_did(
     w: World, offered: int, chosen: int, rejected: int
 ) -> None:
-    stream, peer = w.requested(MPARequest(rev=2, s=1, a=1, **bits(offered)))
+    stream, peer = w.requested(MPARequest(rev=2, s=1, a=1, **rtr_fields(offered)))
     assert (peer.p2p, peer.rtr) == (1, offered)
     # The caller does not set p2p: the Reply copies it from the Request.
     stream.reply(params(rtr=chosen, rejected=rejected))
-    assert flags(recv_startup(stream.sock)) == (1, chosen)
+    assert p2p_flag_and_rtrs(recv_startup(stream.sock)) == (1, chosen)
 
 
 @pytest.mark.clause("RFC6581-9.2-06", "RFC6581-9.2-08")
@@ -69,13 +69,13 @@ def test_a_reply_of_ours_says_a_where_the_request_did(
 def test_a_reply_of_ours_to_a_peer_to_peer_request_names_an_rtr_whatever_is_offered(
     w: World, offered: int
 ) -> None:
-    stream, _ = w.requested(MPARequest(rev=2, s=1, a=1, **bits(offered)))
+    stream, _ = w.requested(MPARequest(rev=2, s=1, a=1, **rtr_fields(offered)))
     assert refused(lambda: stream.reply(params())) == errno.EINVAL
     stream.reply(params(rtr=READ))
-    assert flags(recv_startup(stream.sock)) == (1, READ)
-    stream, _ = w.requested(MPARequest(rev=2, s=1, a=1, **bits(offered)))
+    assert p2p_flag_and_rtrs(recv_startup(stream.sock)) == (1, READ)
+    stream, _ = w.requested(MPARequest(rev=2, s=1, a=1, **rtr_fields(offered)))
     stream.reply(params(rejected=1))
-    a, rtr = flags(recv_startup(stream.sock))
+    a, rtr = p2p_flag_and_rtrs(recv_startup(stream.sock))
     assert a == 1
     assert rtr
 
@@ -83,11 +83,11 @@ def test_a_reply_of_ours_to_a_peer_to_peer_request_names_an_rtr_whatever_is_offe
 @pytest.mark.clause("RFC6581-9.2-13", "RFC6581-9.2-14", "RFC6581-9.2-15")
 @pytest.mark.parametrize("stray", range(8))
 def test_without_a_the_other_flags_say_nothing_and_are_not_sent(w: World, stray: int) -> None:
-    stream, peer = w.requested(MPARequest(rev=2, s=1, a=0, ird=1, ord=1, **bits(stray)))
+    stream, peer = w.requested(MPARequest(rev=2, s=1, a=0, ird=1, ord=1, **rtr_fields(stray)))
     assert (peer.p2p, peer.rtr) == (0, 0)
     stream.reply(params(p2p=1, rtr=WRITE))
-    assert flags(recv_startup(stream.sock)) == (0, 0)
-    _, peer = w.replied(enhanced(), MPAReply(rev=2, s=1, a=0, **bits(stray)))
+    assert p2p_flag_and_rtrs(recv_startup(stream.sock)) == (0, 0)
+    _, peer = w.replied(enhanced(), MPAReply(rev=2, s=1, a=0, **rtr_fields(stray)))
     assert (peer.p2p, peer.rtr) == (0, 0)
 
 
@@ -97,7 +97,7 @@ def test_one_rtr_that_both_ends_support_is_chosen_if_there_is_one(
     w: World, offered: int, named: int
 ) -> None:
     stream = w.asking(enhanced(p2p=1, rtr=offered))
-    stream.sock.sendall(bytes(MPAReply(rev=2, s=1, a=1, **bits(named))))
+    stream.sock.sendall(bytes(MPAReply(rev=2, s=1, a=1, **rtr_fields(named))))
     if offered & named:
         code, peer = stream.startup()
         assert code == lib.SIW_MPA_REPLY

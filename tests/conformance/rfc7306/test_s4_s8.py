@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from _siwarp_layers import ffi, lib
-from conformance.rfc7306.test_s6_immediate import immediate, write_imm
+from conformance.rfc7306.test_s6_immediate import immediate_segment, post_write_with_imm
 from hostile.vanishing import PAGE, Vanishing
 from unit.rdmap.rdmap_harness import (
     ALL,
@@ -23,11 +23,11 @@ from unit.rdmap.rdmap_harness import (
 from siwarp.inspect import AtomicRequest, ImmediateData, Opcode, Queue
 
 ADD = 0
-#: The messages that `sent` can have siwarp send on a stream.
+#: The messages that `send_and_read_header` can have siwarp send on a stream.
 SENT = ["request", "response", "immediate", "immediate with event"]
 
 
-def sent(w: RdmapWorld, stream: Stream, which: str) -> Any:
+def send_and_read_header(w: RdmapWorld, stream: Stream, which: str) -> Any:
     """Have siwarp send one message of this kind, and return its header."""
     m = w.memory(8)
     if which == "request":
@@ -38,7 +38,9 @@ def sent(w: RdmapWorld, stream: Stream, which: str) -> Any:
         assert stream.event().kind == "REQUESTED"
         stream.flush()
         return stream.pull()[0]
-    write_imm(stream, 1, Opcode.IMMEDIATE if which == "immediate" else Opcode.IMMEDIATE_SE)
+    post_write_with_imm(
+        stream, 1, Opcode.IMMEDIATE if which == "immediate" else Opcode.IMMEDIATE_SE
+    )
     stream.pull()
     return stream.pull()[0]
 
@@ -57,7 +59,7 @@ OPCODE_OF = dict(
 def test_each_message_is_sent_with_its_opcode_version_one_and_no_stag(
     w: RdmapWorld, which: str
 ) -> None:
-    head = sent(w, w.initiator(), which)
+    head = send_and_read_header(w, w.initiator(), which)
     assert (head.rv, head.opcode, head.inv_stag) == (1, OPCODE_OF[which], 0)
     assert (head.t, head.dv, head.ddp_rsvd, head.rdmap_rsvd) == (0, 1, 0, 0)
 
@@ -68,7 +70,7 @@ def test_the_word_of_the_stag_is_not_looked_at(w: RdmapWorld) -> None:
     m = w.memory(8, bytes(8))
     stream.recvs.post(1)
     stream.put(
-        immediate(inv_stag=0xFFFFFFFF),
+        immediate_segment(inv_stag=0xFFFFFFFF),
         atomic_request(stag=m.stag, to=m.addr, data=1, inv_stag=m.stag),
     )
     assert stream.event().kind == "RECV"
@@ -84,7 +86,7 @@ def test_the_word_of_the_stag_is_not_looked_at(w: RdmapWorld) -> None:
 # ---- section 8: errors
 
 
-def bodies(w: RdmapWorld, stream: Stream) -> dict[str, bytes]:
+def valid_bodies(w: RdmapWorld, stream: Stream) -> dict[str, bytes]:
     """Return, for each message, the valid octets after its DDP header."""
     m = w.memory(8, bytes(8))
     stream.recvs.post(1, w.memory(100).sge())
@@ -116,7 +118,7 @@ def test_each_field_of_the_segment_is_checked(
     w: RdmapWorld, which: str, fields: dict[str, int], code: int
 ) -> None:
     stream = w.initiator()
-    body = bodies(w, stream)[which]
+    body = valid_bodies(w, stream)[which]
     good = {"opcode": OPCODE_OF[which], "qn": QUEUE_OF[which]}
     stream.put(untagged(body, **{**good, **fields}))
     stream.terminates((1, 2, code))
@@ -131,7 +133,7 @@ def test_an_opcode_where_it_is_not_due_is_unexpected_and_told_with_the_ddp_heade
     if where == QUEUE_OF[which]:
         where = "tagged"
     stream = w.initiator()
-    body = bodies(w, stream)[which][: 12 if where == 3 else 52]
+    body = valid_bodies(w, stream)[which][: 12 if where == 3 else 52]
     if where == "tagged":
         segment = tagged(body, stag=1, opcode=OPCODE_OF[which])
     else:
@@ -147,7 +149,7 @@ def test_an_opcode_where_it_is_not_due_is_unexpected_and_told_with_the_ddp_heade
 @pytest.mark.clause("RFC7306-8.2-01#c", "RFC7306-8.2-04")
 def test_a_version_that_there_is_not_is_refused(w: RdmapWorld, which: str, version: int) -> None:
     stream = w.initiator()
-    body = bodies(w, stream)[which]
+    body = valid_bodies(w, stream)[which]
     stream.put(untagged(body, opcode=OPCODE_OF[which], qn=QUEUE_OF[which], rv=version))
     stream.terminates((0, 2, lib.SIW_RDMAP_VERSION))
 
@@ -164,7 +166,7 @@ def test_an_error_found_while_making_a_response_is_told_alone(w: RdmapWorld) -> 
     assert stream.event().kind == "REQUESTED"
     lib.siw_guard_install()
     try:
-        gone.vanish()
+        gone.remove_pages()
         assert lib.siw_rdmap_flush(stream.handle, ffi.new("uint64_t *")) < 0
         t = stream.terminates((0, 0, 0))
         assert (t.m, t.d, t.r) == (0, 0, 0)

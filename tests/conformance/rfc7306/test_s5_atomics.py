@@ -30,30 +30,30 @@ STREAM = (0, 2, lib.SIW_RDMAP_CATASTROPHIC_STREAM)
 OPCODE = (0, 2, lib.SIW_RDMAP_OPCODE)
 
 
-def put(m: Memory, value: int, at: int = 0) -> None:
+def write_word(m: Memory, value: int, at: int = 0) -> None:
     m[at : at + 8] = value.to_bytes(8, sys.byteorder)
 
 
-def get(m: Memory, at: int = 0) -> int:
+def read_word(m: Memory, at: int = 0) -> int:
     return int.from_bytes(m.octets()[at : at + 8], sys.byteorder)
 
 
-def words(w: RdmapWorld, *values: int, **how: Any) -> Memory:
+def memory_of_words(w: RdmapWorld, *values: int, **how: Any) -> Memory:
     m = w.memory(8 * len(values), **how)
     assert m.addr % 8 == 0
     for i, value in enumerate(values):
-        put(m, value, 8 * i)
+        write_word(m, value, 8 * i)
     return m
 
 
-def answer(stream: Stream) -> tuple[Any, Any]:
+def answer_request(stream: Stream) -> tuple[Any, Any]:
     """Receive one request, send its response, and return the two headers of the response."""
     assert stream.event().kind == "REQUESTED"
     stream.flush()
     return stream.pull_atomic_response()
 
 
-def swap(m: Memory, compare: int, data: int, **fields: Any) -> bytes:
+def compare_and_swap_request(m: Memory, compare: int, data: int, **fields: Any) -> bytes:
     masks = {"mask": ONES, "compare_mask": ONES}
     asked = {"code": SWAP, "compare": compare, "data": data, **masks, **fields}
     return atomic_request(stag=m.stag, to=m.addr, **asked)
@@ -111,7 +111,7 @@ def test_an_operation_is_complete_when_its_response_came_and_not_before(w: Rdmap
     stream.put(response)
     e = stream.event()
     assert (e.kind, e.user_data, e.length) == ("READ_DONE", 77, 8)
-    assert get(m) == 0x0102030405060708
+    assert read_word(m) == 0x0102030405060708
 
 
 @pytest.mark.clause("RFC7306-5.2.2-06")
@@ -123,7 +123,7 @@ def test_there_are_buffers_for_all_responses_that_may_come(w: RdmapWorld) -> Non
     requests = [stream.pull_atomic_request()[1] for _ in range(6)]
     stream.put(*(atomic_response(r.request, i, msn=i + 1) for i, r in enumerate(requests)))
     assert [stream.event().user_data for _ in range(6)] == list(range(6))
-    assert [get(m, 8 * i) for i in range(6)] == list(range(6))
+    assert [read_word(m, 8 * i) for i in range(6)] == list(range(6))
 
 
 @pytest.mark.clause("RFC7306-5.2.2-01")
@@ -184,35 +184,35 @@ def test_a_read_response_does_not_answer_an_atomic(w: RdmapWorld) -> None:
 @pytest.mark.clause("RFC7306-5-03", "RFC7306-5.2.1-01", "RFC7306-5.2.1-13")
 def test_both_operations_are_done_and_answered(w: RdmapWorld) -> None:
     stream = w.initiator()
-    m = words(w, 40)
+    m = memory_of_words(w, 40)
     stream.put(atomic_request(stag=m.stag, to=m.addr, code=ADD, data=2, request=0xABCD))
-    _, response = answer(stream)
-    assert (response.request, response.old, get(m)) == (0xABCD, 40, 42)
-    stream.put(swap(m, 42, 7, msn=2, request=0xCAFE))
-    _, response = answer(stream)
-    assert (response.request, response.old, get(m)) == (0xCAFE, 42, 7)
+    _, response = answer_request(stream)
+    assert (response.request, response.old, read_word(m)) == (0xABCD, 40, 42)
+    stream.put(compare_and_swap_request(m, 42, 7, msn=2, request=0xCAFE))
+    _, response = answer_request(stream)
+    assert (response.request, response.old, read_word(m)) == (0xCAFE, 42, 7)
 
 
 @pytest.mark.clause("RFC7306-5-05", "RFC7306-5.2-02", "RFC7306-5.2.2-02")
 def test_a_response_is_untagged_on_queue_three(w: RdmapWorld) -> None:
     stream = w.initiator()
-    m = words(w, 40)
+    m = memory_of_words(w, 40)
     for msn in (1, 2, 3):
         stream.put(atomic_request(stag=m.stag, to=m.addr, data=2, msn=msn))
-        head, _ = answer(stream)
+        head, _ = answer_request(stream)
         assert (head.t, head.l, head.qn, head.msn, head.mo) == (0, 1, 3, msn, 0)
 
 
 @pytest.mark.clause("RFC7306-5.2.2-03", "RFC7306-5.2.2-04")
 def test_responses_count_on_a_queue_of_their_own(w: RdmapWorld) -> None:
     stream = w.initiator()
-    m = words(w, 40)
+    m = memory_of_words(w, 40)
     stream.put(read_request(size=8, src_stag=m.stag, src_to=m.addr))
     assert stream.event().kind == "REQUESTED"
     stream.flush()
     assert stream.pull()[0].opcode == Opcode.RDMA_READ_RESPONSE
     stream.put(atomic_request(stag=m.stag, to=m.addr, msn=2))
-    head, _ = answer(stream)
+    head, _ = answer_request(stream)
     assert (head.qn, head.msn) == (Queue.ATOMIC_RESPONSE, 1)
 
 
@@ -222,18 +222,18 @@ def test_after_cmp_swap_the_place_has_the_old_value_or_the_masked_new_one(
     w: RdmapWorld, compare: int
 ) -> None:
     stream = w.initiator()
-    m = words(w, 1000, 5)
-    stream.put(swap(m, compare, 0xFFFF, mask=0x0F0F))
-    _, response = answer(stream)
+    m = memory_of_words(w, 1000, 5)
+    stream.put(compare_and_swap_request(m, compare, 0xFFFF, mask=0x0F0F))
+    _, response = answer_request(stream)
     assert response.old == 1000
-    assert get(m) == (1000 if compare == 999 else 1000 & ~0x0F0F | 0x0F0F)
-    assert get(m, 8) == 5
+    assert read_word(m) == (1000 if compare == 999 else 1000 & ~0x0F0F | 0x0F0F)
+    assert read_word(m, 8) == 5
 
 
 @pytest.mark.clause("RFC7306-5.2.1-06", "RFC7306-5.2.1-07")
 def test_the_program_hears_nothing_of_a_request(w: RdmapWorld) -> None:
     stream = w.initiator()
-    m = words(w, 1)
+    m = memory_of_words(w, 1)
     stream.recvs.post(9, w.memory(100).sge())
     stream.put(atomic_request(stag=m.stag, to=m.addr, data=1))
     e = stream.event()
@@ -241,34 +241,34 @@ def test_the_program_hears_nothing_of_a_request(w: RdmapWorld) -> None:
     stream.flush()
     assert stream.event_once() is None
     assert stream.recvs.take() == 9
-    assert get(m) == 2
+    assert read_word(m) == 2
 
 
 @pytest.mark.clause("RFC7306-5.2.1-08")
 @pytest.mark.parametrize("code", [1, *range(3, 16)])
 def test_an_operation_that_there_is_not_is_an_error(w: RdmapWorld, code: int) -> None:
     stream = w.initiator()
-    m = words(w, 1)
+    m = memory_of_words(w, 1)
     stream.put(atomic_request(stag=m.stag, to=m.addr, code=code, data=ONES))
     t = stream.terminates(OPCODE)
     assert (t.d, t.r, t.quoted_ddp.opcode) == (1, 0, Opcode.ATOMIC_REQUEST)
-    assert get(m) == 1
+    assert read_word(m) == 1
 
 
 def test_the_reserved_bits_beside_the_code_are_not_looked_at(w: RdmapWorld) -> None:
     stream = w.initiator()
-    m = words(w, 1)
+    m = memory_of_words(w, 1)
     stream.put(atomic_request(stag=m.stag, to=m.addr, reserved=0xFFFFFFF, code=ADD, data=1))
-    answer(stream)
-    assert get(m) == 2
+    answer_request(stream)
+    assert read_word(m) == 2
 
 
 @pytest.mark.clause("RFC7306-5.2.1-12", "RFC7306-5.4-09", "RFC7306-5.4-10")
 def test_requests_are_done_and_answered_in_the_order_in_which_they_came(w: RdmapWorld) -> None:
     stream = w.initiator(ird=6)
-    m = words(w, 0)
+    m = memory_of_words(w, 0)
     stream.put(
-        *(swap(m, i, i + 1, msn=i + 1, request=100 + i) for i in range(6)),
+        *(compare_and_swap_request(m, i, i + 1, msn=i + 1, request=100 + i) for i in range(6)),
     )
     for _ in range(6):
         assert stream.event().kind == "REQUESTED"
@@ -277,7 +277,7 @@ def test_requests_are_done_and_answered_in_the_order_in_which_they_came(w: Rdmap
     assert [(head.msn, r.request, r.old) for head, r in got] == [
         (i + 1, 100 + i, i) for i in range(6)
     ]
-    assert get(m) == 6
+    assert read_word(m) == 6
 
 
 @pytest.mark.clause("RFC7306-5.2.2-05", "RFC7306-5.2.2-08")
@@ -285,7 +285,7 @@ def test_reads_and_atomics_together_are_as_many_as_was_agreed_on_and_in_order(
     w: RdmapWorld,
 ) -> None:
     stream = w.initiator(ird=4)
-    m = words(w, 10)
+    m = memory_of_words(w, 10)
     for i in range(4):
         if i % 2:
             stream.put(read_request(size=8, src_stag=m.stag, src_to=m.addr, msn=i + 1))
@@ -308,31 +308,31 @@ def test_reads_and_atomics_together_are_as_many_as_was_agreed_on_and_in_order(
 @pytest.mark.clause("RFC7306-5.2.1-05")
 def test_a_request_more_than_was_agreed_on_finds_no_buffer(w: RdmapWorld) -> None:
     stream = w.initiator(ird=2)
-    m = words(w, 0)
+    m = memory_of_words(w, 0)
     stream.put(*(atomic_request(stag=m.stag, to=m.addr, data=1, msn=i + 1) for i in range(3)))
     stream.terminates((1, 2, lib.SIW_DDP_NO_BUFFER))
-    assert get(m) == 0  # no response was sent, so the operation was not executed
+    assert read_word(m) == 0  # no response was sent, so the operation was not executed
 
 
 @pytest.mark.clause("RFC7306-5.4-04")
 def test_half_a_request_does_nothing(w: RdmapWorld) -> None:
     stream = w.initiator()
-    m = words(w, 1)
+    m = memory_of_words(w, 1)
     whole = atomic_request(stag=m.stag, to=m.addr, data=1)
     first = bytes([whole[0] & ~0x40]) + whole[1 : 18 + 30]
     stream.put(first)
     assert stream.event(progress=True).kind == "PROGRESS"
     stream.flush()
-    assert stream.event_once() is None and get(m) == 1
+    assert stream.event_once() is None and read_word(m) == 1
     stream.put(whole[:14] + (30).to_bytes(4, "big") + whole[18 + 30 :])
-    answer(stream)
-    assert get(m) == 2
+    answer_request(stream)
+    assert read_word(m) == 2
 
 
 @pytest.mark.clause("RFC7306-5.4-06")
 def test_what_came_before_is_delivered_before_a_request_is_answered(w: RdmapWorld) -> None:
     stream = w.initiator(unexpected_octets=1 << 20)
-    m = words(w, 1, 0)
+    m = memory_of_words(w, 1, 0)
     stream.put(
         send(b"abc"),
         write((9).to_bytes(8, sys.byteorder), stag=m.stag, to=m.addr),
@@ -342,17 +342,17 @@ def test_what_came_before_is_delivered_before_a_request_is_answered(w: RdmapWorl
     while stream.event_once():
         pass
     stream.flush()
-    assert not stream.owes and get(m) == 9
+    assert not stream.owes and read_word(m) == 9
     stream.recvs.post(4, w.memory(10).sge())
     assert stream.event().kind == "RECV"
-    _, response = answer(stream)
-    assert (response.old, get(m)) == (9, 10)
+    _, response = answer_request(stream)
+    assert (response.old, read_word(m)) == (9, 10)
 
 
 @pytest.mark.clause("RFC7306-5.4-05", "RFC7306-5.4-07")
 def test_what_comes_behind_a_request_need_not_wait_for_its_answer(w: RdmapWorld) -> None:
     stream = w.initiator()
-    m = words(w, 1, 0)
+    m = memory_of_words(w, 1, 0)
     stream.recvs.post(4, w.memory(10).sge())
     stream.put(
         atomic_request(stag=m.stag, to=m.addr, data=1),
@@ -361,7 +361,7 @@ def test_what_comes_behind_a_request_need_not_wait_for_its_answer(w: RdmapWorld)
     )
     assert stream.event().kind == "REQUESTED"
     assert stream.event().kind == "RECV"
-    assert m.octets()[8:16] == b"behind.." and get(m) == 1
+    assert m.octets()[8:16] == b"behind.." and read_word(m) == 1
     stream.flush()
     assert stream.pull_atomic_response()[1].old == 1
 
@@ -375,7 +375,7 @@ def test_fetch_add_beside_a_boundary_is_terminated_and_changes_nothing(
     w: RdmapWorld, offset: int
 ) -> None:
     stream = w.initiator()
-    m = words(w, 0, 0)
+    m = memory_of_words(w, 0, 0)
     stream.put(atomic_request(stag=m.stag, to=m.addr + offset, data=ONES))
     t = stream.terminates(STREAM)
     assert (t.m, t.d, t.r, t.ddp_seg_len) == (1, 1, 0, 18 + 52)
@@ -388,7 +388,7 @@ def test_cmp_swap_beside_a_boundary_is_terminated_and_changes_nothing(
     w: RdmapWorld, offset: int
 ) -> None:
     stream = w.initiator()
-    m = words(w, 0, 0)
+    m = memory_of_words(w, 0, 0)
     stream.put(atomic_request(stag=m.stag, to=m.addr + offset, code=SWAP, data=ONES, mask=ONES))
     stream.terminates(STREAM)
     assert m.octets() == bytes(16)
@@ -397,7 +397,7 @@ def test_cmp_swap_beside_a_boundary_is_terminated_and_changes_nothing(
 @pytest.mark.clause("RFC7306-5.1.2-05", "RFC7306-8.2-05", "RFC7306-8.2-06")
 def test_the_end_that_finds_it_is_told_too(w: RdmapWorld) -> None:
     stream = w.initiator()
-    m = words(w, 0, 0)
+    m = memory_of_words(w, 0, 0)
     stream.put(atomic_request(stag=m.stag, to=m.addr + 4, code=SWAP, data=1, mask=ONES))
     e = stream.fails()
     assert (e.err, e.quoted, e.quoted_qn, e.quoted_msn) == (STREAM, True, 1, 1)
@@ -418,8 +418,8 @@ def test_the_address_counts_and_not_the_tagged_offset(w: RdmapWorld) -> None:
     m[0:20] = bytes(20)
     stream = w.initiator()
     stream.put(atomic_request(stag=stag[0], to=4, data=3))
-    answer(stream)
-    assert get(m, 8) == 3
+    answer_request(stream)
+    assert read_word(m, 8) == 3
     stream.put(atomic_request(stag=stag[0], to=8, data=3, msn=2))
     stream.terminates(STREAM)
     assert m.octets() == bytes(8) + (3).to_bytes(8, sys.byteorder) + bytes(4)
@@ -428,7 +428,7 @@ def test_the_address_counts_and_not_the_tagged_offset(w: RdmapWorld) -> None:
 @pytest.mark.parametrize("rights", [0, 1, 1 | 2 | 4], ids=["none", "local", "read and write"])
 def test_rights_come_before_alignment(w: RdmapWorld, rights: int) -> None:
     stream = w.initiator()
-    m = words(w, 0, 0, rights=rights)
+    m = memory_of_words(w, 0, 0, rights=rights)
     stream.put(atomic_request(stag=m.stag, to=m.addr + 3, data=1))
     t = stream.terminates((0, 1, lib.SIW_RDMAP_ACCESS))
     assert (t.d, t.r) == (1, 0)
@@ -437,11 +437,11 @@ def test_rights_come_before_alignment(w: RdmapWorld, rights: int) -> None:
 
 def test_a_region_that_died_before_its_answer_is_refused_then(w: RdmapWorld) -> None:
     stream = w.initiator()
-    m = words(w, 1)
+    m = memory_of_words(w, 1)
     stream.put(atomic_request(stag=m.stag, to=m.addr, data=1))
     assert stream.event().kind == "REQUESTED"
     assert w.free(m.stag) == 0
     assert lib.siw_rdmap_flush(stream.handle, ffi.new("uint64_t *")) < 0
     t = stream.terminates((0, 1, lib.SIW_RDMAP_INVALID_STAG))
     assert (t.d, t.r) == (1, 0)
-    assert get(m) == 1
+    assert read_word(m) == 1

@@ -15,12 +15,14 @@ OPCODES = [Opcode.IMMEDIATE, Opcode.IMMEDIATE_SE]
 UNSPECIFIED = (0, 2, 0xFF)
 
 
-def immediate(data: int = 0, **fields: Any) -> bytes:
+def immediate_segment(data: int = 0, **fields: Any) -> bytes:
     body = fields.pop("body", bytes(ImmediateData(data=data)))
     return untagged(body, **{"opcode": Opcode.IMMEDIATE, **fields})
 
 
-def write_imm(stream: Stream, imm: int, opcode: int = Opcode.IMMEDIATE, size: int = 0) -> None:
+def post_write_with_imm(
+    stream: Stream, imm: int, opcode: int = Opcode.IMMEDIATE, size: int = 0
+) -> None:
     """Post an RDMA Write with immediate data."""
     room = ffi.new("uint8_t[]", 8)
     m = stream._kept
@@ -36,7 +38,7 @@ def write_imm(stream: Stream, imm: int, opcode: int = Opcode.IMMEDIATE, size: in
 @pytest.mark.clause("RFC7306-6.3-02", "RFC7306-6.3-05", "RFC7306-6.3-06")
 def test_it_is_eight_octets_untagged_on_queue_zero(w: RdmapWorld, opcode: Opcode) -> None:
     stream = w.initiator()
-    write_imm(stream, 0xC0FFEE, opcode)
+    post_write_with_imm(stream, 0xC0FFEE, opcode)
     assert stream.pull()[0].opcode == Opcode.RDMA_WRITE
     head, octets = stream.pull()
     assert (head.t, head.l, head.opcode, head.qn) == (0, 1, opcode, Queue.SEND)
@@ -48,7 +50,7 @@ def test_it_leaves_in_order_with_its_write_and_counts_with_sends(w: RdmapWorld) 
     stream = w.initiator()
     stream.begin(Opcode.SEND)
     for i in range(3):
-        write_imm(stream, i, size=200_000 * i)
+        post_write_with_imm(stream, i, size=200_000 * i)
     seen = [stream.pull_message() for _ in range(7)]
     assert [head.opcode for head, _ in seen] == [3, 0, 8, 0, 8, 0, 8]
     untagged_ones = [(head, octets) for head, octets in seen if not head.t]
@@ -67,7 +69,11 @@ def test_each_takes_a_receive_and_is_delivered_in_order(w: RdmapWorld, opcode: O
     for user_data in (1, 2, 3):
         stream.recvs.post(user_data, m.sge())
     event = ffi.new("struct siw_rdmap_event *")
-    stream.put(immediate(5, opcode=opcode), send(b"abc", msn=2), immediate(6, opcode=opcode, msn=3))
+    stream.put(
+        immediate_segment(5, opcode=opcode),
+        send(b"abc", msn=2),
+        immediate_segment(6, opcode=opcode, msn=3),
+    )
     seen = []
     while len(seen) < 3:
         if lib.siw_rdmap_recv(stream.handle, event) == 1 and event.kind == lib.SIW_RDMAP_RECV:
@@ -84,7 +90,7 @@ def test_another_size_than_eight_octets_is_an_error(w: RdmapWorld, size: int) ->
     stream = w.initiator()
     m = w.memory(200)
     stream.recvs.post(1, m.sge())
-    stream.put(immediate(body=bytes(size)))
+    stream.put(immediate_segment(body=bytes(size)))
     t = stream.terminates(UNSPECIFIED)
     assert (t.m, t.d, t.r, t.quoted_ddp.opcode) == (1, 1, 0, Opcode.IMMEDIATE)
     assert m.untouched()
@@ -94,7 +100,7 @@ def test_another_size_than_eight_octets_is_an_error(w: RdmapWorld, size: int) ->
 def test_eight_octets_may_come_in_two_segments(w: RdmapWorld) -> None:
     stream = w.initiator()
     stream.recvs.post(1)
-    stream.put(immediate(body=b"\1\2\3", l=0), immediate(body=b"\4\0\0\0\0", mo=3))
+    stream.put(immediate_segment(body=b"\1\2\3", l=0), immediate_segment(body=b"\4\0\0\0\0", mo=3))
     event = ffi.new("struct siw_rdmap_event *")
     while not (lib.siw_rdmap_recv(stream.handle, event) == 1 and event.kind == lib.SIW_RDMAP_RECV):
         pass
@@ -105,7 +111,7 @@ def test_nine_octets_in_two_segments_are_an_error(w: RdmapWorld) -> None:
     stream = w.initiator()
     m = w.memory(100)
     stream.recvs.post(1, m.sge())
-    stream.put(immediate(body=b"\1\2\3", l=0), immediate(body=bytes(6), mo=3))
+    stream.put(immediate_segment(body=b"\1\2\3", l=0), immediate_segment(body=bytes(6), mo=3))
     stream.terminates(UNSPECIFIED)
     assert m.untouched()
     assert stream.take_recv() == 1
@@ -113,7 +119,7 @@ def test_nine_octets_in_two_segments_are_an_error(w: RdmapWorld) -> None:
 
 def test_it_needs_no_room_in_the_receive_but_it_needs_one(w: RdmapWorld) -> None:
     stream = w.initiator()
-    stream.put(immediate())
+    stream.put(immediate_segment())
     t = stream.terminates((1, 2, lib.SIW_DDP_NO_BUFFER))
     assert (t.d, t.r) == (1, 0)
 
@@ -121,7 +127,7 @@ def test_it_needs_no_room_in_the_receive_but_it_needs_one(w: RdmapWorld) -> None
 def test_a_write_that_is_cut_by_a_terminate_has_none_behind_it(w: RdmapWorld) -> None:
     stream = w.initiator()
     m = w.memory(8)
-    write_imm(stream, 1)
+    post_write_with_imm(stream, 1)
     stream.put(write(b"x", stag=m.stag ^ 1, to=m.addr))
     stream.fails()
     stream.terminate()

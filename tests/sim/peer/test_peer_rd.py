@@ -7,23 +7,31 @@ import sys
 
 import net
 import pytest
-from peer.line import BAD, CLEAN, Faults, receive_all, run, udp_socket
-from peer.ours import LIMIT_S, SEED, TIMEOUT_S, octets, rounds, siwarp_queue_pair
+from peer.line import BAD, CLEAN, Faults, receive_waiting_datagrams, run_until, udp_socket
+from peer.ours import LIMIT_S, SEED, TIMEOUT_S, seeded_octets, siwarp_queue_pair, stress_rounds
 from peer.rd import RdPeer
-from peer.rd_ends import BASE, MEMORY, QKEY, STAG, arrivals, ends, messages_both_ways
+from peer.rd_ends import (
+    BASE,
+    MEMORY,
+    QKEY,
+    STAG,
+    check_messages_both_ways,
+    siwarp_and_peer,
+    siwarp_arrivals,
+)
 from peer.rd_wire import (
     CHALLENGE,
     GREETING_OCTETS,
     HELLO,
     VERSIONS,
     Datagram,
-    clean,
-    greeting,
-    parse,
+    greeting_octets,
+    parse_datagram,
     parse_greeting,
+    unused_fields_are_zero,
 )
 from peer.rdmap import CMP_SWAP, FETCH_ADD, Arrival
-from peer.wire import seal, unseal
+from peer.wire import append_crc, strip_crc
 
 from siwarp.verbs import QPAttr, QPType, RemoteBuffer, WCOpcode, WCStatus, WROpcode
 
@@ -34,20 +42,20 @@ pytestmark = pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("first", ["peer", "siwarp"])
 @pytest.mark.clause("DGRAM-RD-12", "DGRAM-RDV-1", "DGRAM-RDV-3")
 def test_messages_arrive_whole_once_and_in_order(faults: Faults, first: str) -> None:
-    messages_both_ways(faults, first)
+    check_messages_both_ways(faults, first)
 
 
 @pytest.mark.clause("DGRAM-RD-3", "DGRAM-RDV-4")
 def test_the_peer_writes_reads_and_counts_in_siwarps_memory() -> None:
-    count = rounds(12, 1000)
+    count = stress_rounds(12, 1000)
     rng = random.Random(SEED)
-    with ends(BAD) as both:
-        talk = both.peer.talk(both.line.near)
+    with siwarp_and_peer(BAD) as both:
+        talk = both.peer.conversation(both.line.near)
         rkey, base = both.region.rkey, both.region.iova
         wanted = bytearray(MEMORY)
         reads, adds, told = [], [], []
         for i in range(count):
-            payload = octets(i, rng.randrange(1, 20_000))
+            payload = seeded_octets(i, rng.randrange(1, 20_000))
             at = rng.randrange(64, MEMORY - len(payload))
             wanted[at : at + len(payload)] = payload
             value = i.to_bytes(4, "big")
@@ -58,9 +66,9 @@ def test_the_peer_writes_reads_and_counts_in_siwarps_memory() -> None:
             reads.append((talk.read(rkey, base + from_, length), bytes(wanted[from_:][:length])))
             adds.append(talk.atomic(FETCH_ADD, rkey, base + 8, i, mask=0))
             # Requests take effect in order: the next Write must not overtake this Read.
-            both.run(lambda: reads[-1][0].done() and adds[-1].done())
-        both.run(lambda: both.peer.idle() and len(both.ours.got) == count)
-        assert arrivals(both.ours) == told
+            both.run_until(lambda: reads[-1][0].is_done() and adds[-1].is_done())
+        both.run_until(lambda: both.peer.is_idle() and len(both.ours.got) == count)
+        assert siwarp_arrivals(both.ours) == told
         assert all(read.result == there for read, there in reads)
         total = 0
         for i, add in enumerate(adds):
@@ -68,7 +76,7 @@ def test_the_peer_writes_reads_and_counts_in_siwarps_memory() -> None:
             total += i
         swap = talk.atomic(CMP_SWAP, rkey, base + 8, 77, compare=total)
         missed = talk.atomic(CMP_SWAP, rkey, base + 8, 99, compare=total)
-        both.run(lambda: swap.done() and missed.done())
+        both.run_until(lambda: swap.is_done() and missed.is_done())
         assert int.from_bytes(missed.result, sys.byteorder) == 77
         assert int.from_bytes(both.region.read(8, 8), sys.byteorder) == 77
         assert both.region.read(MEMORY - 64, 64) == bytes(wanted[64:])
@@ -76,40 +84,42 @@ def test_the_peer_writes_reads_and_counts_in_siwarps_memory() -> None:
 
 @pytest.mark.clause("DGRAM-RD-21", "DGRAM-RDV-9")
 def test_siwarp_writes_reads_and_counts_in_the_peers_memory() -> None:
-    count = rounds(12, 1000)
+    count = stress_rounds(12, 1000)
     rng = random.Random(SEED)
-    with ends(BAD) as both:
+    with siwarp_and_peer(BAD) as both:
         ours, theirs = both.ours, both.theirs.octets
         wanted = bytearray(MEMORY)
-        sink = ours.region(1 << 15)
+        sink = ours.register_memory(1 << 15)
         for i in range(count):
-            payload = octets(i, rng.randrange(1, 30_000))
+            payload = seeded_octets(i, rng.randrange(1, 30_000))
             at = rng.randrange(64, MEMORY - len(payload))
             wanted[at : at + len(payload)] = payload
-            where = both.there(at, len(payload))
-            ours.send(payload, WROpcode.RDMA_WRITE_WITH_IMM, ah=both.ah, remote=where, imm_data=i)
+            where = both.peer_buffer(at, len(payload))
+            ours.post_payload(
+                payload, WROpcode.RDMA_WRITE_WITH_IMM, ah=both.ah, remote=where, imm_data=i
+            )
             length = rng.randrange(1, 1 << 15)
             from_ = rng.randrange(64, MEMORY - length)
-            ours.request(
+            ours.post_request(
                 WROpcode.RDMA_READ,
                 sink.sge(0, length),
                 ah=both.ah,
-                remote=both.there(from_, length),
+                remote=both.peer_buffer(from_, length),
             )
-            both.run(lambda i=i: len(ours.sent) == 3 * i + 2)
+            both.run_until(lambda i=i: len(ours.sent) == 3 * i + 2)
             assert sink.read(length) == bytes(wanted[from_ : from_ + length])
-            ours.request(
+            ours.post_request(
                 WROpcode.ATOMIC_FETCH_AND_ADD,
                 sink.sge(0, 8),
                 ah=both.ah,
-                remote=both.there(8, 8),
+                remote=both.peer_buffer(8, 8),
                 compare_add=i,
             )
-            both.run(lambda i=i: len(ours.sent) == 3 * i + 3)
+            both.run_until(lambda i=i: len(ours.sent) == 3 * i + 3)
             before = int.from_bytes(sink.read(8), sys.byteorder)
             assert before == i * (i - 1) // 2
         assert all(wc.ok for wc in ours.sent)
-        both.run(lambda: len(both.peer.arrivals) == count)
+        both.run_until(lambda: len(both.peer.arrivals) == count)
         assert [a.immediate for a in both.peer.arrivals] == [
             i.to_bytes(4, sys.byteorder) for i in range(count)
         ]
@@ -118,16 +128,16 @@ def test_siwarp_writes_reads_and_counts_in_the_peers_memory() -> None:
 
 @pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
 def test_what_the_peer_may_not_reach_is_refused_and_traffic_goes_on() -> None:
-    with ends(BAD) as both:
-        talk = both.peer.talk(both.line.near)
+    with siwarp_and_peer(BAD) as both:
+        talk = both.peer.conversation(both.line.near)
         rkey, base = both.region.rkey, both.region.iova
         bad_write = talk.write(rkey ^ 1, base, bytes(5000))
         bad_read = talk.read(rkey, base + MEMORY - 10, 20)
         bad_atomic = talk.atomic(FETCH_ADD, rkey ^ 1, base, 1)
         good = talk.read(rkey, base, 100)
         talk.send(b"behind")
-        both.run(lambda: both.peer.idle() and good.done() and bool(both.ours.got))
-        both.run(lambda: all(r.error for r in (bad_write, bad_read, bad_atomic)))
+        both.run_until(lambda: both.peer.is_idle() and good.is_done() and bool(both.ours.got))
+        both.run_until(lambda: all(r.error for r in (bad_write, bad_read, bad_atomic)))
         errors = [request.error for request in (bad_write, bad_read, bad_atomic)]
         assert [(e.layer, e.type, e.code) for e in errors if e] == [
             (1, 1, 0),
@@ -141,99 +151,101 @@ def test_what_the_peer_may_not_reach_is_refused_and_traffic_goes_on() -> None:
 
 @pytest.mark.clause("DGRAM-RDV-8")
 def test_what_siwarp_may_not_reach_completes_with_the_error() -> None:
-    with ends(BAD) as both:
+    with siwarp_and_peer(BAD) as both:
         nowhere = RemoteBuffer(BASE, 100, STAG + 1)
-        both.ours.send(bytes(100), WROpcode.RDMA_WRITE, ah=both.ah, remote=nowhere)
-        sink = both.ours.region(100)
-        beyond = both.there(MEMORY - 50, 100)
-        both.ours.request(WROpcode.RDMA_READ, sink.sge(), ah=both.ah, remote=beyond)
-        both.ours.send(b"behind", ah=both.ah)
-        both.run(lambda: len(both.ours.sent) == 3 and bool(both.peer.arrivals))
+        both.ours.post_payload(bytes(100), WROpcode.RDMA_WRITE, ah=both.ah, remote=nowhere)
+        sink = both.ours.register_memory(100)
+        beyond = both.peer_buffer(MEMORY - 50, 100)
+        both.ours.post_request(WROpcode.RDMA_READ, sink.sge(), ah=both.ah, remote=beyond)
+        both.ours.post_payload(b"behind", ah=both.ah)
+        both.run_until(lambda: len(both.ours.sent) == 3 and bool(both.peer.arrivals))
         assert [wc.status for wc in both.ours.sent][1:] == [
             WCStatus.REM_ACCESS_ERR,
             WCStatus.SUCCESS,
         ]
         assert both.peer.arrivals[0].payload == b"behind"
-        assert len(both.peer.pair(both.line.near).talk.refused) == 2
+        assert len(both.peer.pair_with(both.line.near).talk.refused) == 2
 
 
 @pytest.mark.clause("DGRAM-RD-37", "DGRAM-RDV-17")
 def test_a_send_waits_for_its_receive_and_responses_do_not_wait_behind_it() -> None:
     """The peer has no receive and reports NOT_READY; meanwhile its own Read is answered."""
-    with ends(BAD, receives=0) as both:
-        talk = both.peer.talk(both.line.near)
+    with siwarp_and_peer(BAD, receives=0) as both:
+        talk = both.peer.conversation(both.line.near)
         talk.send(b"hello")
-        both.run(lambda: bool(both.ours.got))
-        both.ours.send(octets("held", 10_000), ah=both.ah)
-        pair = both.peer.pair(both.line.near)
-        both.run(lambda: pair.not_ready)
+        both.run_until(lambda: bool(both.ours.got))
+        both.ours.post_payload(seeded_octets("held", 10_000), ah=both.ah)
+        pair = both.peer.pair_with(both.line.near)
+        both.run_until(lambda: pair.not_ready)
         read = talk.read(both.region.rkey, both.region.iova, 5000)
-        both.run(read.done)
+        both.run_until(read.is_done)
         assert both.ours.sent == [] and both.peer.arrivals == []
         both.peer.receives = 1
-        both.run(lambda: len(both.ours.sent) == 1)
-        assert [a.payload for a in both.peer.arrivals] == [octets("held", 10_000)]
+        both.run_until(lambda: len(both.ours.sent) == 1)
+        assert [a.payload for a in both.peer.arrivals] == [seeded_octets("held", 10_000)]
 
 
 @pytest.mark.clause("DGRAM-RDV-5", "DGRAM-RDV-17", "DGRAM-RDV-19")
 def test_siwarp_says_that_it_has_no_receive_and_takes_the_message_later() -> None:
-    with ends(BAD) as both:
-        talk = both.peer.talk(both.line.near)
+    with siwarp_and_peer(BAD) as both:
+        talk = both.peer.conversation(both.line.near)
         slots, both.ours.held = 64, True
         for i in range(slots + 3):
             talk.send(b"%d" % i)
-        pair = both.peer.pair(both.line.near)
-        both.run(lambda: len(both.ours.got) == slots and pair.peer_not_ready > 0)
+        pair = both.peer.pair_with(both.line.near)
+        both.run_until(lambda: len(both.ours.got) == slots and pair.peer_not_ready > 0)
         assert pair.peer_rnr_timer == 12  # 0.64 ms, the default of min_rnr_timer
-        both.theirs.octets[:100] = octets("read", 100)
-        sink = both.ours.region(100)
-        both.ours.request(WROpcode.RDMA_READ, sink.sge(), ah=both.ah, remote=both.there(0, 100))
-        both.run(lambda: len(both.ours.sent) == 1)  # the response overtakes the waiting Sends
-        assert sink.read() == octets("read", 100)
-        assert not both.peer.idle() and len(both.ours.got) == slots
-        both.ours.let_go()
-        both.run(both.peer.idle)
-        both.run(lambda: len(both.ours.got) == slots + 3)
+        both.theirs.octets[:100] = seeded_octets("read", 100)
+        sink = both.ours.register_memory(100)
+        both.ours.post_request(
+            WROpcode.RDMA_READ, sink.sge(), ah=both.ah, remote=both.peer_buffer(0, 100)
+        )
+        both.run_until(lambda: len(both.ours.sent) == 1)  # the response overtakes the waiting Sends
+        assert sink.read() == seeded_octets("read", 100)
+        assert not both.peer.is_idle() and len(both.ours.got) == slots
+        both.ours.post_held_receives()
+        both.run_until(both.peer.is_idle)
+        both.run_until(lambda: len(both.ours.got) == slots + 3)
         assert [int(data) for _, data in both.ours.got] == list(range(slots + 3))
 
 
 @pytest.mark.clause("DGRAM-RDV-20")
 def test_siwarps_rnr_retry_ends_the_incarnation_with_reason_5() -> None:
-    with ends(CLEAN, QPAttr(qkey=QKEY, rnr_retry=2), receives=0, rnr_timer=14) as both:
-        both.ours.send(b"nobody takes this", ah=both.ah)
-        both.ours.send(b"nor this", ah=both.ah)
-        both.run(lambda: len(both.ours.sent) == 2)
+    with siwarp_and_peer(CLEAN, QPAttr(qkey=QKEY, rnr_retry=2), receives=0, rnr_timer=14) as both:
+        both.ours.post_payload(b"nobody takes this", ah=both.ah)
+        both.ours.post_payload(b"nor this", ah=both.ah)
+        both.run_until(lambda: len(both.ours.sent) == 2)
         statuses = [wc.status for wc in both.ours.sent]
         assert statuses == [WCStatus.RNR_RETRY_EXC_ERR, WCStatus.WR_FLUSH_ERR]
-        both.run(lambda: both.peer.pairs[both.line.near].ended == 5)
+        both.run_until(lambda: both.peer.pairs[both.line.near].ended == 5)
         assert both.peer.arrivals == []
         both.peer.receives = 1
-        both.ours.send(b"this", ah=both.ah)  # this message starts another incarnation
-        both.run(lambda: len(both.ours.sent) == 3 and bool(both.peer.arrivals))
+        both.ours.post_payload(b"this", ah=both.ah)  # this message starts another incarnation
+        both.run_until(lambda: len(both.ours.sent) == 3 and bool(both.peer.arrivals))
         assert both.ours.sent[2].ok
 
 
 @pytest.mark.clause("DGRAM-RD-20", "DGRAM-RD-40")
 def test_little_credit_is_kept_to() -> None:
-    """run() fails if the peer has recorded a segment beyond the credit that it granted."""
-    with ends(BAD, credit=3) as both:
-        payload = octets("long", 100_000)
-        both.ours.send(payload, ah=both.ah)
-        both.run(lambda: len(both.ours.sent) == 1)
+    """`run_until` fails if the peer has recorded a segment beyond the credit that it granted."""
+    with siwarp_and_peer(BAD, credit=3) as both:
+        payload = seeded_octets("long", 100_000)
+        both.ours.post_payload(payload, ah=both.ah)
+        both.run_until(lambda: len(both.ours.sent) == 1)
         assert both.peer.arrivals == [Arrival(payload, None, len(payload))]
 
 
 @pytest.mark.clause("DGRAM-RD-6", "DGRAM-RD-7", "DGRAM-INST-4")
 def test_a_restarted_peer_is_a_new_incarnation() -> None:
-    with ends(BAD) as both:
-        both.peer.talk(both.line.near).send(b"before")
-        both.run(lambda: both.peer.idle() and len(both.ours.got) == 1)
+    with siwarp_and_peer(BAD) as both:
+        both.peer.conversation(both.line.near).send(b"before")
+        both.run_until(lambda: both.peer.is_idle() and len(both.ours.got) == 1)
         with udp_socket() as sock:
             first, both.peer = both.peer, RdPeer(sock, QKEY, "again")
-            both.peer.talk(both.line.near).send(b"after")
-            both.run(lambda: both.peer.idle() and len(both.ours.got) == 2)
-            both.ours.send(b"welcome back", ah=both.ah)
-            both.run(lambda: bool(both.peer.arrivals))
+            both.peer.conversation(both.line.near).send(b"after")
+            both.run_until(lambda: both.peer.is_idle() and len(both.ours.got) == 2)
+            both.ours.post_payload(b"welcome back", ah=both.ah)
+            both.run_until(lambda: bool(both.peer.arrivals))
             assert [data for _, data in both.ours.got] == [b"before", b"after"]
             assert first.arrivals == []
             told = [(r.peer, r.instance) for r in both.ours.qp.restarts()]
@@ -244,18 +256,18 @@ def test_a_restarted_peer_is_a_new_incarnation() -> None:
 @pytest.mark.clause("DGRAM-RD-9")
 def test_a_restarted_siwarp_does_not_know_the_pair() -> None:
     """siwarp's BYE ends the incarnation; the next message starts another one."""
-    with ends(CLEAN) as both:
-        both.peer.talk(both.line.near).send(b"before")
-        both.run(lambda: both.peer.idle() and len(both.ours.got) == 1)
-        old = both.peer.pair(both.line.near)
+    with siwarp_and_peer(CLEAN) as both:
+        both.peer.conversation(both.line.near).send(b"before")
+        both.run_until(lambda: both.peer.is_idle() and len(both.ours.got) == 1)
+        old = both.peer.pair_with(both.line.near)
         with siwarp_queue_pair(QPType.RD, attr=QPAttr(qkey=QKEY)) as again:
             both.ours, before = again, both.ours
             both.line.siwarp = again.qp.addr
             lost = old.talk.send(b"to nobody")
-            both.run(lambda: old.ended == 1)
+            both.run_until(lambda: old.ended == 1)
             assert lost.failed
-            both.peer.talk(both.line.near).send(b"after")
-            both.run(lambda: both.peer.idle() and bool(again.got))
+            both.peer.conversation(both.line.near).send(b"after")
+            both.run_until(lambda: both.peer.is_idle() and bool(again.got))
             assert [data for _, data in again.got] == [b"after"]
             both.ours = before
 
@@ -266,39 +278,39 @@ LOSSY = Faults(loss=0.3, double=0.05, reorder=0.1)
 
 @pytest.mark.clause("DGRAM-BYE-1", "DGRAM-BYE-2", "DGRAM-BYE-3")
 def test_siwarp_closes_at_once_and_what_it_took_is_acknowledged() -> None:
-    with ends(LOSSY) as both:
-        talk = both.peer.talk(both.line.near)
-        pair = both.peer.pair(both.line.near)
+    with siwarp_and_peer(LOSSY) as both:
+        talk = both.peer.conversation(both.line.near)
+        pair = both.peer.pair_with(both.line.near)
         requests = [talk.send(b"%d" % i) for i in range(12)]
-        both.run(lambda: len(both.ours.got) == 12)
+        both.run_until(lambda: len(both.ours.got) == 12)
         closing_end = net.current_world().spawn(both.ours.qp.close)
-        steps = [both.peer.step, both.line.step]
-        run(lambda: pair.ended is not None, steps, both.line.sockets(), LIMIT_S)
-        run(lambda: closing_end.done(), steps, both.line.sockets(), LIMIT_S)
+        steps = [both.peer.step, both.line.forward_datagrams]
+        run_until(lambda: pair.ended is not None, steps, both.line.sockets(), LIMIT_S)
+        run_until(lambda: closing_end.done(), steps, both.line.sockets(), LIMIT_S)
         assert pair.ended == 0 and both.peer.wrong == []
         assert [request.failed for request in requests] == [False] * 12
 
 
 @pytest.mark.clause("DGRAM-BYE-1", "DGRAM-BYE-2")
 def test_the_peer_closes_at_once_and_siwarp_knows_what_it_took() -> None:
-    with ends(LOSSY) as both:
+    with siwarp_and_peer(LOSSY) as both:
         for i in range(12):
-            both.ours.send(b"%d" % i, ah=both.ah)
-        both.run(lambda: len(both.peer.arrivals) == 12)
-        pair = both.peer.pair(both.line.near)
+            both.ours.post_payload(b"%d" % i, ah=both.ah)
+        both.run_until(lambda: len(both.peer.arrivals) == 12)
+        pair = both.peer.pair_with(both.line.near)
         both.peer.close()
-        both.run(lambda: len(both.ours.sent) == 12 and pair.state == "closed")
+        both.run_until(lambda: len(both.ours.sent) == 12 and pair.state == "closed")
         assert all(wc.ok for wc in both.ours.sent)
         assert pair.answered
 
 
 @pytest.mark.clause("DGRAM-REC-16", "DGRAM-REC-17")
 def test_write_records_are_whole() -> None:
-    with ends(BAD) as both:
-        payload = octets("record", 50_000)
-        where = both.there(100, len(payload))
-        both.ours.send(payload, WROpcode.RDMA_WRITE_RECORD, ah=both.ah, remote=where)
-        both.run(lambda: len(both.ours.sent) == 1)
+    with siwarp_and_peer(BAD) as both:
+        payload = seeded_octets("record", 50_000)
+        where = both.peer_buffer(100, len(payload))
+        both.ours.post_payload(payload, WROpcode.RDMA_WRITE_RECORD, ah=both.ah, remote=where)
+        both.run_until(lambda: len(both.ours.sent) == 1)
         assert both.ours.sent[0].ok and both.ours.sent[0].opcode == WCOpcode.RDMA_WRITE
         (arrival,) = both.peer.arrivals
         assert arrival.record and (arrival.record.to, arrival.octets) == (BASE + 100, 50_000)
@@ -307,31 +319,31 @@ def test_write_records_are_whole() -> None:
 
 def hello(body: bytes, version: int = 1) -> bytes:
     """Return a HELLO of any version: only octet 0 states the version."""
-    made = bytearray(unseal(Datagram(HELLO, QKEY, 77, 0, body=body).octets()))
+    made = bytearray(strip_crc(Datagram(HELLO, QKEY, 77, 0, body=body).octets()))
     made[0] = HELLO << 4 | version << 2 | 2
-    return seal(bytes(made))
+    return append_crc(bytes(made))
 
 
 @pytest.mark.clause("DGRAM-RD-4", "DGRAM-EXT-2", "DGRAM-EXT-5")
 def test_a_hello_is_answered_by_no_more_octets_than_it_has() -> None:
-    padded = greeting({}).ljust(GREETING_OCTETS, b"\0")
+    padded = greeting_octets({}).ljust(GREETING_OCTETS, b"\0")
     endless = b"\x02\0\xff\xff".ljust(GREETING_OCTETS, b"\0")
-    with ends(CLEAN) as both:
+    with siwarp_and_peer(CLEAN) as both:
         answers: list[bytes] = []
 
         def look() -> None:
-            answers.extend(datagram for datagram, _ in receive_all(both.peer.sock))
-            both.ours.step()
+            answers.extend(datagram for datagram, _ in receive_waiting_datagrams(both.peer.sock))
+            both.ours.poll_completions()
 
         def ask(*questions: bytes) -> Datagram:
             """Send several datagrams, of which exactly one is answered; return the answer."""
             answers.clear()
             for question in questions:
                 both.peer.sock.sendto(question, both.ours.qp.addr)
-            run(lambda: bool(answers), [look], [both.peer.sock])
-            run(lambda: True, [look], [])
+            run_until(lambda: bool(answers), [look], [both.peer.sock])
+            run_until(lambda: True, [look], [])
             assert len(answers) == 1 and len(answers[0]) <= len(padded) + 40
-            return parse(answers[0])
+            return parse_datagram(answers[0])
 
         challenge = ask(hello(padded[:-1]), hello(endless), hello(padded))
         assert (challenge.type, challenge.dest) == (CHALLENGE, 77) and challenge.source
@@ -341,4 +353,4 @@ def test_a_hello_is_answered_by_no_more_octets_than_it_has() -> None:
         assert said.longest_segment >= 1160 and len(cookie) == 20
         versions = ask(hello(padded, version=3))
         assert (versions.type, versions.dest, versions.source) == (VERSIONS, 77, 0)
-        assert versions.body[0] == 1 << 1 and clean(versions)
+        assert versions.body[0] == 1 << 1 and unused_fields_are_zero(versions)

@@ -46,7 +46,7 @@ def test_a_receive_whose_memory_is_gone_ends_the_queue_pair_and_not_the_process(
     a, b = two.connect(persona=Persona.ROCE)
     memory = Vanishing(2 * PAGE, "unmapped")
     mr = b.rig.mr(memory.buffer, ALL_ACCESS)
-    memory.vanish(PAGE)
+    memory.remove_pages(PAGE)
     with counted("rnr_unexpected", 1):
         a.post(SEND, 1, length=PAGE + 1)
         nothing(a.scq)

@@ -298,11 +298,11 @@ def test_a_peer_that_stops_reading_an_answer_is_reset_when_the_window_ends(
     mr.view[:] = b"\x11" * size
     mw, remote = bound(end, mr, kind)
     memory = mr.view.obj
-    peer.fpdu(
+    peer.send_fpdus(
         DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=1, msn=1)
         / ReadRequest(sink_stag=1, size=size, src_stag=remote.rkey, src_to=remote.addr)
     )
-    until(lambda: end.rcq.poll() == [] and peer.unread() > 0)
+    until(lambda: end.rcq.poll() == [] and peer.unread_octets() > 0)
     if how == "close":
         mw.close()
     elif how == "request":
@@ -313,7 +313,7 @@ def test_a_peer_that_stops_reading_an_answer_is_reset_when_the_window_ends(
         assert poll(other.scq)[0].ok
     mr.close()
     memory[:] = b"\x22" * size  # memory that the program owns again
-    got = peer.rest()
+    got = peer.read_until_end()
     assert b"\x11" * 1000 in got
     assert b"\x22" * 16 not in got
     assert len(got) < size
@@ -331,15 +331,15 @@ def test_a_region_goes_once_its_windows_are_invalid_though_a_peer_still_reads(tw
     mr.view[:] = b"\x11" * size
     mw, remote = bound(end, mr)
     memory = mr.view.obj
-    peer.fpdu(
+    peer.send_fpdus(
         DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=1, msn=1)
         / ReadRequest(sink_stag=1, size=size, src_stag=remote.rkey, src_to=remote.addr)
     )
-    until(lambda: end.rcq.poll() == [] and peer.unread() > 0)
+    until(lambda: end.rcq.poll() == [] and peer.unread_octets() > 0)
     mw.invalidate(end.qp)
     mr.close()
     memory[:] = b"\x22" * size
-    assert b"\x22" * 16 not in peer.rest()
+    assert b"\x22" * 16 not in peer.read_until_end()
     end.is_over()
     peer.close()
     mw.close()

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from abi.rows import CABLE, HERE, NOBODY, rows
+from abi.rows import CABLE, HERE, NOBODY, all_rows
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs/programs.md"
@@ -60,7 +60,7 @@ def test_no_program_is_in_the_table_twice() -> None:
 def test_each_row_is_about_a_program_that_the_table_says_works() -> None:
     wrong = {
         row.name
-        for row in rows()
+        for row in all_rows()
         if (entry := entry_for_row(row.name)) is None or not entry.verdict.startswith("works")
     }
     assert not wrong, (
@@ -77,7 +77,9 @@ def test_each_program_that_works_is_run_by_a_row() -> None:
         for n in entry.names
     ]
     unrun = [
-        name for name in names if not any(row_starts_with_name(row.name, name) for row in rows())
+        name
+        for name in names
+        if not any(row_starts_with_name(row.name, name) for row in all_rows())
     ]
     assert not unrun, f"docs/programs.md says these work, no row of make abi runs them: {unrun}"
 
@@ -87,14 +89,14 @@ def test_each_option_that_the_table_names_is_one_that_a_row_has() -> None:
         for option in re.findall(r"`([^`]+)`", entry.verdict):
             commands = [
                 " ".join((*(f"{k}={v}" for k, v in row.env.items()), row.options, row.server))
-                for row in rows()
+                for row in all_rows()
                 if any(row_starts_with_name(row.name, name) for name in entry.names)
             ]
             assert any(option in command for command in commands), f"{option} of {entry}"
 
 
 def test_the_short_form_runs_each_program_that_works_on_this_machine() -> None:
-    short = [row.name for row in rows() if HERE in row.short and not row.known]
+    short = [row.name for row in all_rows() if HERE in row.short and not row.known]
     names = [
         n
         for entry in program_table_entries()
@@ -115,7 +117,7 @@ def test_the_long_form_runs_each_as_a_user_and_across_namespaces_except_those_na
         for n in entry.names
     }
     for place, without in ((NOBODY, set()), (CABLE, alone)):
-        there = [row.name for row in rows() if place in row.places and not row.known]
+        there = [row.name for row in all_rows() if place in row.places and not row.known]
         missing = {
             name for name in names if not any(row_starts_with_name(row, name) for row in there)
         }

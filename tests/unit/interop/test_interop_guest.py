@@ -19,7 +19,7 @@ class FakeGuest:
     def __init__(self) -> None:
         self.console, self.closed = "interop: ready\n", False
 
-    def fault(self) -> str:
+    def kernel_fault(self) -> str:
         return vm.kernel_fault(self.console)
 
     def close(self) -> None:
@@ -48,18 +48,18 @@ def test_console_messages_of_siw_are_not_faults() -> None:
 
 def test_a_guest_stays_as_long_as_its_kernel_has_no_fault() -> None:
     guests = Guests(lambda: cast(Any, FakeGuest()))
-    first = guests.get()
-    assert guests.fault() == ""
-    assert guests.get() is first
+    first = guests.get_or_boot()
+    assert guests.end_if_faulty() == ""
+    assert guests.get_or_boot() is first
 
 
 def test_a_guest_whose_kernel_failed_is_ended_and_the_next_test_has_a_new_one() -> None:
     guests = Guests(lambda: cast(Any, FakeGuest()))
-    first = cast(Any, guests.get())
+    first = cast(Any, guests.get_or_boot())
     first.console += BUG
-    assert guests.fault() == BUG
+    assert guests.end_if_faulty() == BUG
     assert first.closed
-    second = guests.get()
+    second = guests.get_or_boot()
     assert second is not first
-    assert guests.fault() == ""
+    assert guests.end_if_faulty() == ""
     assert guests.booted == ["6.1.192-2 (none)"] * 2

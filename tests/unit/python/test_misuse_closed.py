@@ -325,7 +325,7 @@ def test_sending_from_unmapped_memory_fails_without_a_crash(verbs_objects: Verbs
     """Sending from registered memory that the program has unmapped fails; the process continues."""
     memory = Vanishing(PAGE, "unmapped")
     mr = lib.siw_reg_mr(verbs_objects.pd._c_object(), ffi.cast("void *", memory.addr), PAGE, 0)
-    memory.vanish()
+    memory.remove_pages()
     qp = verbs_objects.make_ud_qp()
     qp.post_send(verbs_objects.make_send_wr(sg=[SGE(memory.addr, 64, mr.lkey)]))
     assert poll(verbs_objects.cq)[0].status == WCStatus.LOC_PROT_ERR

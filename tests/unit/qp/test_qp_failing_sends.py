@@ -84,7 +84,7 @@ target = Target(rig, size=1 << 18)
 qp = rig.ud(qkey=0x2345)
 memory = Vanishing(1 << 18, {how!r})
 gone, good = rig.mr(memory.buffer), rig.mr(bytearray(pattern({size})))
-memory.vanish()
+memory.remove_pages()
 def post(wr_id, mr):
     qp.post_send(SendWR(
         wr_id, WROpcode.RDMA_WRITE_RECORD, sg=[mr.sge(0, {size})], ah=rig.ah(target.qp),

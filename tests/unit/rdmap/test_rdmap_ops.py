@@ -350,7 +350,7 @@ def test_memory_that_tcp_cannot_read_is_in_the_stamp_of_its_operation(
     stream.do(SEND, [m.sge()])
     stream.begin(WRITE, [(gone.addr, 60_000, 0)], internal=True, rkey=1)
     stream.begin(SEND, [m.sge()])
-    gone.vanish()
+    gone.remove_pages()
     accepted = ffi.new("uint64_t *")
     assert lib.siw_rdmap_flush(stream.handle, accepted) == -errno.EFAULT
     first, faulty, last = stream.stamps

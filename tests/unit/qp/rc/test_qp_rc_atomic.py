@@ -308,7 +308,7 @@ def test_memory_that_went_away_ends_the_connection_and_no_more(wire: Wire, how: 
     gone = Vanishing(PAGE, how)
     a, b = wire.connect()
     mr = b.rig.mr(gone.buffer, ALL_ACCESS)
-    gone.vanish()
+    gone.remove_pages()
     atomic(a, ADD, mr.remote(0, 8), compare_add=1)
     (done,) = poll(a.scq)
     # A Terminate for an error local to its sender quotes no header, so no request can be
@@ -365,7 +365,7 @@ def test_an_unmapped_result_buffer_is_a_local_error(wire: Wire) -> None:
         mr = a.rig.mr(gone.buffer, AccessFlag.LOCAL_WRITE)
         a.qp.post_send(SendWR(6, ADD, sg=[mr.sge(0, 8)], remote=THERE))
         _, octets = peer.pull()
-        gone.vanish()
+        gone.remove_pages()
         peer.put(response(1, AtomicRequest(octets), 3))
         (done,) = poll(a.scq)
         assert (done.wr_id, done.status) == (6, WCStatus.LOC_PROT_ERR)

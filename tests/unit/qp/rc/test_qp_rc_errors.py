@@ -31,14 +31,14 @@ def test_deregistering_what_the_peer_reads_ends_the_stream_and_no_octet_more_is_
     peer, end = accept_raw(two)
     mr = end.rig.mr(bytearray(b"\x11") * size, ALL_ACCESS)
     memory = mr.view.obj
-    peer.fpdu(
+    peer.send_fpdus(
         DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=1, msn=1)
         / ReadRequest(sink_stag=1, size=size, src_stag=mr.rkey, src_to=mr.addr)
     )
-    until(lambda: peer.unread() > 0)
+    until(lambda: peer.unread_octets() > 0)
     mr.close()
     memory[:] = b"\x22" * size  # memory that the program owns again
-    got = peer.rest()
+    got = peer.read_until_end()
     assert b"\x11" * 1000 in got
     assert b"\x22" * 16 not in got
     assert len(got) < size
