@@ -21,7 +21,7 @@ from cli.cli_harness import (
     run_siwarp,
     run_siwarp_in_process,
 )
-from harness.verbs_harness import until
+from harness.verbs_harness import wait_until
 from scapy.utils import rdpcap
 
 import siwarp as package
@@ -321,7 +321,7 @@ def test_what_a_queue_pair_dropped_is_dissected_with_reason_and_clause(tmp_path:
             cq.poll(8)
             return counters.read(os.getpid())[counter] != start[counter]
 
-        until(counter_has_changed)
+        wait_until(counter_has_changed)
 
     with (
         package.capture(file),

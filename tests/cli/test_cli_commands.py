@@ -24,7 +24,7 @@ from cli.cli_harness import (
     run_siwarp,
     run_siwarp_json,
 )
-from harness.verbs_harness import until
+from harness.verbs_harness import wait_until
 
 from siwarp import bench, verbs
 from siwarp._siwarp import lib
@@ -293,7 +293,7 @@ def test_counters_explains_each_of_them_and_doctor_points_to_the_losses() -> Non
         assert asked["received"] == 2
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             s.sendto(b"x" * 50, ("127.0.0.1", port))
-        until(lambda: run_siwarp_json("counters", process.pid)["counters"]["drop_crc"])
+        wait_until(lambda: run_siwarp_json("counters", process.pid)["counters"]["drop_crc"])
         header, *rows = run_siwarp("counters", process.pid, "--all").stdout.splitlines()
         assert len(rows) == len(run_siwarp_json("counters", process.pid)["counters"])
         start = header.index("what")

@@ -23,7 +23,7 @@ from cli.cli_harness import (
     run_siwarp_in_process,
     run_siwarp_json,
 )
-from harness.verbs_harness import until
+from harness.verbs_harness import wait_until
 from scapy.packet import Raw
 
 import siwarp as library
@@ -360,7 +360,7 @@ def test_a_client_that_is_killed_does_not_keep_the_server_from_others() -> None:
             with contextlib.suppress(BaseException):
                 os.execv(*_endless_ping_command(port))
             os._exit(1)
-        until(lambda: counters.read(process.pid)["rx_msgs"] > 10)
+        wait_until(lambda: counters.read(process.pid)["rx_msgs"] > 10)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         assert (

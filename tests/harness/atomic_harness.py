@@ -19,7 +19,7 @@ ADD, SWAP = WROpcode.ATOMIC_FETCH_AND_ADD, WROpcode.ATOMIC_CMP_AND_SWP
 THERE = RemoteBuffer(0x1000, 8, 0x123456)
 
 
-def atomic(
+def post_atomic(
     end: End,
     opcode: WROpcode,
     remote: RemoteBuffer,
@@ -34,21 +34,21 @@ def atomic(
     end.qp.post_send(wr)
 
 
-def at(end: End, offset: int = 0) -> int:
+def read_word(end: End, offset: int = 0) -> int:
     """Return the 64-bit integer at an offset, in this machine's byte order."""
     return int.from_bytes(end.mem.read(8, offset), sys.byteorder)
 
 
-def put(end: End, value: int, offset: int = 0) -> None:
+def write_word(end: End, value: int, offset: int = 0) -> None:
     end.mem.write(value.to_bytes(8, sys.byteorder), offset=offset)
 
 
-def response(msn: int, request: AtomicRequest, original: int) -> bytes:
+def build_atomic_response(msn: int, request: AtomicRequest, original: int) -> bytes:
     head = DDPUntagged(opcode=Opcode.ATOMIC_RESPONSE, qn=Queue.ATOMIC_RESPONSE, msn=msn)
     return bytes(head) + bytes(AtomicResponse(request=request.request, old=original))
 
 
-def pull_atomic(peer: PlainPeer) -> AtomicRequest:
-    head, octets = peer.pull()
+def receive_atomic_request(peer: PlainPeer) -> AtomicRequest:
+    head, octets = peer.receive_segment()
     assert head.opcode == Opcode.ATOMIC_REQUEST
     return AtomicRequest(octets)

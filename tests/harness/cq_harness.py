@@ -14,22 +14,22 @@ class Told:
 
     def __init__(self, rig: Rig, cqe: int = 64) -> None:
         self.rig = rig
-        self.channel = rig.channel()
-        self.cq = rig.cq(cqe, self.channel)
-        self.scq = rig.cq()
-        self.mr, self.into = rig.mr(bytearray(64)), rig.mr(bytearray(64))
-        self.qp = rig.ud(scq=self.scq, rcq=self.cq, max_send_wr=512)
-        self.ah = rig.ah(self.qp)
+        self.channel = rig.create_channel()
+        self.cq = rig.create_cq(cqe, self.channel)
+        self.scq = rig.create_cq()
+        self.mr, self.into = rig.reg_mr(bytearray(64)), rig.reg_mr(bytearray(64))
+        self.qp = rig.create_ud_qp(scq=self.scq, rcq=self.cq, max_send_wr=512)
+        self.ah = rig.create_ah(self.qp)
 
-    def recv(self, n: int = 1) -> None:
+    def post_receives(self, n: int = 1) -> None:
         for i in range(n):
             self.qp.post_recv(RecvWR(i, sg=[self.into.sge()]))
 
-    def send(self, flags: int = 0, n: int = 1) -> None:
+    def post_sends(self, flags: int = 0, n: int = 1) -> None:
         for _ in range(n):
             self.qp.post_send(SendWR(1, sg=[self.mr.sge(0, 4)], ah=self.ah, send_flags=flags))
 
-    def readable(self, seconds: float) -> bool:
+    def becomes_readable(self, seconds: float) -> bool:
         """Return whether the descriptor becomes readable while this thread makes no progress."""
         p = select.poll()
         p.register(self.channel, select.POLLIN)

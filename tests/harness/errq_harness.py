@@ -35,12 +35,12 @@ WRONG: dict[str, tuple[dict[str, int], tuple[int, int, int]]] = {
 }
 
 
-def datagram(payload: bytes = b"", **fields: Any) -> bytes:
+def build_datagram(payload: bytes = b"", **fields: Any) -> bytes:
     """Return a UD segment for QKEY, with its CRC."""
     return bytes(UDDatagram(segment=DDPDatagram(**{"q_key": QKEY, **fields}) / Raw(payload)))
 
 
-def spoilt(octets: bytes, where: str) -> bytes:
+def corrupt_one_bit(octets: bytes, where: str) -> bytes:
     """Return a datagram with one bit inverted."""
     at = {"head": 5, "first": HEAD, "middle": len(octets) // 2, "last": -CRC - 1, "crc": -1}[where]
     changed = bytearray(octets)
@@ -48,7 +48,7 @@ def spoilt(octets: bytes, where: str) -> bytes:
     return bytes(changed)
 
 
-def error_message(
+def build_error_message(
     msn: int,
     err: tuple[int, int, int] = OPCODE,
     *,
@@ -68,10 +68,10 @@ def error_message(
         ddp_seg_len=18,
         quoted_ddp=head,
     )
-    return datagram(bytes(body), **{"opcode": Opcode.TERMINATE, "qn": 2, **fields})
+    return build_datagram(bytes(body), **{"opcode": Opcode.TERMINATE, "qn": 2, **fields})
 
 
-def read_error(octets: bytes) -> tuple[Any, Any]:
+def parse_error_message(octets: bytes) -> tuple[Any, Any]:
     """Parse an error message and check every field; return its header and its Terminate."""
     assert crc32c(octets[:-4]) == int.from_bytes(octets[-4:], "little")
     head = DDPDatagram(octets[:18])
@@ -90,7 +90,7 @@ class Stranger:
         self.sock = net.open_udp_socket(host)
         self.sock.settimeout(LIMIT)
 
-    def silent(self) -> bool:
+    def has_empty_buffer(self) -> bool:
         """Return whether no datagram is in the socket's receive buffer."""
         return net.receive_within(self.sock, 0) is None
 
@@ -104,10 +104,10 @@ class Stranger:
         self.sock.close()
 
 
-def double(rig: Rig, **kwargs: Any) -> tuple[QP, Stranger]:
+def qp_with_duplicate_socket(rig: Rig, **kwargs: Any) -> tuple[QP, Stranger]:
     """Return a UD queue pair in RTS, and a duplicate of its socket that can send any datagram."""
     theirs = Stranger()
-    qp = rig.qp(**kwargs)
+    qp = rig.create_qp(**kwargs)
     qp.modify(QPAttr(qp_state=QPState.INIT, fd=os.dup(theirs.fileno()), qkey=QKEY))
     qp.to_rts()
     return qp, theirs

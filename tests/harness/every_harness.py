@@ -31,14 +31,14 @@ class End:
 
     def __init__(self, rig: Rig, cqe: int = 256, **kwargs: object) -> None:
         self.rig = rig
-        self.scq, self.rcq = rig.cq(), rig.cq(cqe)
-        self.mr = rig.mr(bytearray(8192))
+        self.scq, self.rcq = rig.create_cq(), rig.create_cq(cqe)
+        self.mr = rig.reg_mr(bytearray(8192))
         if "shared_socket_qp" not in kwargs:
             kwargs.setdefault("every_addr", True)
-        self.qp: QP = rig.ud(scq=self.scq, rcq=self.rcq, qkey=QKEY, **kwargs)  # type: ignore[arg-type]
+        self.qp: QP = rig.create_ud_qp(scq=self.scq, rcq=self.rcq, qkey=QKEY, **kwargs)  # type: ignore[arg-type]
         self.port = self.qp.qp_num & 0xFFFF
 
-    def recv(self, n: int = 1) -> None:
+    def post_receives(self, n: int = 1) -> None:
         for i in range(n):
             self.qp.post_recv(RecvWR(i, sg=[self.mr.sge(0, 4096)]))
 
@@ -49,11 +49,11 @@ class End:
         assert poll(self.scq)[0].ok
 
 
-def datagram(octets: bytes = b"abc") -> bytes:
+def build_datagram(octets: bytes = b"abc") -> bytes:
     return bytes(UDDatagram(segment=DDPDatagram(q_key=QKEY, qn=0) / octets))
 
 
-def reason() -> str:
+def last_reason_name() -> str:
     return ffi.string(lib.siw_reason_name()).decode()  # type: ignore[no-any-return]
 
 
@@ -63,11 +63,11 @@ class Uc:
     def __init__(self, rig: Rig, **kwargs: object) -> None:
         kwargs.setdefault("every_addr", True)
         self.rig = rig
-        self.cq: CQ = rig.cq()
-        self.mr: MR = rig.mr(bytearray(70000), 7)
-        self.qp: QP = rig.qp(self.cq, qp_type=QPType.UC, **kwargs)  # type: ignore[arg-type]
+        self.cq: CQ = rig.create_cq()
+        self.mr: MR = rig.reg_mr(bytearray(70000), 7)
+        self.qp: QP = rig.create_qp(self.cq, qp_type=QPType.UC, **kwargs)  # type: ignore[arg-type]
         self.qp.to_init(QPAttr(qkey=QKEY))
 
-    def meet(self, peer: Uc, host: str, source: str | None) -> None:
+    def connect(self, peer: Uc, host: str, source: str | None) -> None:
         self.qp.to_rtr(QPAttr(ah_attr=AHAttr(host, 0, source), dest_qp_num=peer.qp.qp_num))
         self.qp.to_rts(QPAttr())

@@ -29,7 +29,7 @@ class NothingCame(Exception):
     """A completion or event did not arrive because a call failed."""
 
 
-def completions(cq: CQ, n: int = 1) -> None:
+def wait_for_completions(cq: CQ, n: int = 1) -> None:
     """Wait at least a quarter of a second for n completions, sleeping between polls."""
     for _ in range(1000):
         n -= len(cq.poll(n))
@@ -39,74 +39,79 @@ def completions(cq: CQ, n: int = 1) -> None:
     raise NothingCame
 
 
-def ud(rig: Rig) -> None:
+def send_over_ud(rig: Rig) -> None:
     """Send a message between two UD queue pairs, with a channel, an SRQ and a resized CQ."""
-    channel = rig.channel()
-    cq = rig.cq(64, channel)
-    srq = rig.srq(16)
-    mem = rig.mr(1 << 14, AccessFlag.LOCAL_WRITE)
-    a, b = rig.ud(cq), rig.ud(cq, srq=srq)
+    channel = rig.create_channel()
+    cq = rig.create_cq(64, channel)
+    srq = rig.create_srq(16)
+    mem = rig.reg_mr(1 << 14, AccessFlag.LOCAL_WRITE)
+    a, b = rig.create_ud_qp(cq), rig.create_ud_qp(cq, srq=srq)
     srq.post_recv([RecvWR(1, sg=[mem.sge(8192, 8192)])])
     cq.resize(128)
     cq.req_notify()
     for size in (4, 6000):
-        a.post_send(SendWR(2, sg=[mem.sge(0, size)], ah=rig.ah(b)))
-        completions(cq, 2 if size == 4 else 1)
+        a.post_send(SendWR(2, sg=[mem.sge(0, size)], ah=rig.create_ah(b)))
+        wait_for_completions(cq, 2 if size == 4 else 1)
         srq.post_recv([RecvWR(1, sg=[mem.sge(8192, 8192)])])
 
 
-def rc(rig: Rig) -> None:
+def connect_over_rc(rig: Rig) -> None:
     """Connect, and do a Send, a Write and a Read."""
     wire = Wire(rig)
-    a = wire.dial(size=1 << 12)
+    a = wire.begin_connect(size=1 << 12)
     event = wire.p_channel.get_event(0.25)
     if event is None:
         raise NothingCame
     b = End(rig, event.id, wire.p_channel, size=1 << 12)
-    b.recv(1)
+    b.post_receive(1)
     b.id.accept()
     if wire.a_channel.get_event(0.25) is None:
         raise NothingCame
     a.post(SEND, 2, length=100)
-    completions(b.rcq)
-    completions(a.scq)
+    wait_for_completions(b.rcq)
+    wait_for_completions(a.scq)
     remote = RemoteBuffer(b.mem.addr, 100, b.mem.rkey)
     for opcode in (WRITE, READ):
         a.post(opcode, 3, length=100, remote=remote)
-        completions(a.scq)
+        wait_for_completions(a.scq)
 
 
-def rd(rig: Rig) -> None:
+def exchange_over_rd(rig: Rig) -> None:
     """Let two RD queue pairs connect, and send 8000 octets each way."""
     a, b = Peer(rig, 1 << 14), Peer(rig, 1 << 14)
     for one, other in ((a, b), (b, a)):
-        other.recv(1)
+        other.post_receive(1)
         one.send(other, bytes(8000))
-        completions(one.scq)
-        completions(other.rcq)
+        wait_for_completions(one.scq)
+        wait_for_completions(other.rcq)
 
 
-def uc(rig: Rig) -> None:
+def send_over_uc(rig: Rig) -> None:
     """Send a message over UC."""
-    cq = rig.cq(64)
-    mem = rig.mr(1 << 14, ALL_ACCESS)
-    a, b = rig.qp(cq, qp_type=QPType.UC), rig.qp(cq, qp_type=QPType.UC)
+    cq = rig.create_cq(64)
+    mem = rig.reg_mr(1 << 14, ALL_ACCESS)
+    a, b = rig.create_qp(cq, qp_type=QPType.UC), rig.create_qp(cq, qp_type=QPType.UC)
     for one, other in ((a, b), (b, a)):
         one.to_rts(QPAttr(ah_attr=other.addr))
     b.post_recv(RecvWR(1, sg=[mem.sge(8192, 8192)]))
     a.post_send(SendWR(2, sg=[mem.sge(0, 6000)]))
-    completions(cq, 2)
+    wait_for_completions(cq, 2)
 
 
-SCENARIOS: dict[str, Callable[[Rig], None]] = {"ud": ud, "rc": rc, "rd": rd, "uc": uc}
+SCENARIOS: dict[str, Callable[[Rig], None]] = {
+    "ud": send_over_ud,
+    "rc": connect_over_rc,
+    "rd": exchange_over_rd,
+    "uc": send_over_uc,
+}
 
 
-def descriptors() -> int:
+def open_descriptor_count() -> int:
     """Return the number of open file descriptors."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def once(scenario: Callable[[Rig], None]) -> str:
+def run_scenario(scenario: Callable[[Rig], None]) -> str:
     """Run a scenario; return "ok" or a description of the failure."""
     try:
         rig = Rig()
@@ -128,12 +133,12 @@ def main() -> None:
     preloaded.failing_arm.restype = ctypes.c_long
     arm = preloaded.failing_arm
     scenario = SCENARIOS[sys.argv[1]]
-    assert once(scenario) == "ok"
-    before = descriptors()
+    assert run_scenario(scenario) == "ok"
+    before = open_descriptor_count()
     failed = 0
     for n in range(1, BOUND):
         arm(n)
-        outcome = once(scenario)
+        outcome = run_scenario(scenario)
         calls = arm(0)
         failed += outcome != "ok"
         if calls < n:
@@ -141,8 +146,8 @@ def main() -> None:
     else:
         raise AssertionError(f"more than {BOUND} calls")
     assert failed > 10, f"{failed} failures of {n} calls: nothing failed"
-    assert once(scenario) == "ok", "what failed has left something behind"
-    assert descriptors() <= before, "a descriptor is left open"
+    assert run_scenario(scenario) == "ok", "what failed has left something behind"
+    assert open_descriptor_count() <= before, "a descriptor is left open"
     print(f"{n} calls, {failed} told")
 
 

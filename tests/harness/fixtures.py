@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 from harness.rc_harness import Wire
-from harness.verbs_harness import MCAST_PORT, Pair, Rig, settings
-from unit.llp.conftest import namespace
+from harness.verbs_harness import MCAST_PORT, Pair, Rig, temporary_settings
+from unit.llp.conftest import run_in_namespace
 
-__all__ = ["namespace", "own_mcast_port", "pair", "rig", "two", "wire"]
+__all__ = ["own_mcast_port", "rig", "run_in_namespace", "two_device_wire", "ud_pair", "wire"]
 
 
 @pytest.fixture(autouse=True, scope="module")
 def own_mcast_port() -> Iterator[None]:
     """Give multicast groups a port that only this process uses."""
-    with settings(mcast_port=MCAST_PORT):
+    with temporary_settings(mcast_port=MCAST_PORT):
         yield
 
 
@@ -28,7 +28,7 @@ def rig() -> Iterator[Rig]:
 
 
 @pytest.fixture
-def pair(rig: Rig) -> Pair:
+def ud_pair(rig: Rig) -> Pair:
     """Provide two UD queue pairs on 127.0.0.1."""
     return Pair(rig)
 
@@ -40,7 +40,7 @@ def wire(rig: Rig) -> Wire:
 
 
 @pytest.fixture
-def two() -> Iterator[Wire]:
+def two_device_wire() -> Iterator[Wire]:
     """Provide a listener on one device, and connections to it from another."""
     a, b = Rig(), Rig()
     yield Wire(a, b)

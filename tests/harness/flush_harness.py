@@ -10,9 +10,9 @@ from siwarp.verbs import WCOpcode, WCStatus
 FLUSHED = WCStatus.WR_FLUSH_ERR
 
 
-def flushed(end: End) -> None:
+def assert_all_flushed(end: End) -> None:
     """Assert that all requests, unsignaled sends too, completed in error, once and in order."""
-    end.is_over()
+    end.wait_for_error_state()
     for cq, ids, opcode in [
         (end.rcq, range(10, 14), WCOpcode.RECV),
         (end.scq, range(20, 24), WCOpcode.SEND),

@@ -21,17 +21,19 @@ INVALID, NOT_OF_STREAM, BOUNDS = 0x010100, 0x010102, 0x010101
 READ_INVALID, NO_RIGHT, CANNOT_INVALIDATE = 0x000100, 0x000102, 0x000109
 
 
-def opened(two: Wire, **kw: object) -> tuple[End, End]:
+def connect_both_senders(two: Wire, **kw: object) -> tuple[End, End]:
     a, b = two.connect(**kw)
-    behind(a, b)
+    wait_until_writes_placed(a, b)
     return a, b
 
 
-def region(b: End, size: int = 4096, access: int = LOCAL | BIND) -> MR:
+def register_region(b: End, size: int = 4096, access: int = LOCAL | BIND) -> MR:
     return MR(b.rig.pd, bytearray(size), access)
 
 
-def bound(b: End, mr: MR, kind: MWType = MWType.TYPE_2, **kw: int) -> tuple[MW, RemoteBuffer]:
+def bind_new_window(
+    b: End, mr: MR, kind: MWType = MWType.TYPE_2, **kw: int
+) -> tuple[MW, RemoteBuffer]:
     """Bind a new window and wait for the completion."""
     mw = MW(b.rig.pd, kind)
     remote = mw.bind(b.qp, mr, **kw)
@@ -40,7 +42,7 @@ def bound(b: End, mr: MR, kind: MWType = MWType.TYPE_2, **kw: int) -> tuple[MW, 
     return mw, remote
 
 
-def ended(mw: MW, b: End) -> None:
+def invalidate_window(mw: MW, b: End) -> None:
     """Invalidate a window and wait for the completion."""
     mw.invalidate(b.qp)
     wc = poll(b.scq)[0]
@@ -48,29 +50,29 @@ def ended(mw: MW, b: End) -> None:
     assert (wc.ok, wc.opcode) == (True, kind)
 
 
-def write(a: End, remote: RemoteBuffer, data: bytes, wr_id: int = 2) -> None:
+def write_and_complete(a: End, remote: RemoteBuffer, data: bytes, wr_id: int = 2) -> None:
     """Write, and wait for the completion: the data has been passed to TCP."""
     a.mem.write(data)
     a.post(WRITE, wr_id, length=len(data), remote=remote)
     assert poll(a.scq)[0].ok
 
 
-def behind(a: End, b: End) -> None:
+def wait_until_writes_placed(a: End, b: End) -> None:
     """Send and receive a message, so that earlier Writes have been placed in the peer's memory."""
-    b.recv(9)
+    b.post_receive(9)
     a.post(SEND, 9, length=1)
     assert poll(a.scq)[0].ok and poll(b.rcq)[0].ok
 
 
-def read(a: End, remote: RemoteBuffer, length: int) -> bytes:
+def read_remote(a: End, remote: RemoteBuffer, length: int) -> bytes:
     a.post(READ, 3, offset=1024, length=length, remote=remote)
     assert poll(a.scq)[0].check().opcode == WCOpcode.RDMA_READ
     return a.mem.read(length, 1024)
 
 
-def terminated(a: End, b: End, vendor_err: int) -> None:
+def assert_terminated(a: End, b: End, vendor_err: int) -> None:
     """Assert that both endpoints are in error, with this vendor_err at `b`."""
     for end in (a, b):
-        end.is_over()
-    a.event()
-    assert b.event().wire_error == vendor_err
+        end.wait_for_error_state()
+    a.next_cm_event()
+    assert b.next_cm_event().wire_error == vendor_err

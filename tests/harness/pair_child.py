@@ -18,10 +18,10 @@ for line in sys.stdin:
     what, *words = json.loads(line)
     said = None
     if what == "ids":
-        said = [end.name for end in made]
+        said = [end.host_and_qpn for end in made]
     elif what == "begin":
         for end in made:
-            end.begin()
+            end.init_with_receives()
     elif what == "to_rts":
         for end, peer in zip(made, words[0], strict=True):
             end.to_rts((peer[0], peer[1]))
@@ -36,7 +36,7 @@ for line in sys.stdin:
     elif what == "received":
         said = []
         for end in made:
-            done = end.sent(words[0], 60.0)
+            done = end.wait_for_sends(words[0], 60.0)
             assert all(wc.ok for wc in done), done
             came = next(wc for wc in done if wc.wr_id >= 100)
             said.append(end.mr.read(came.byte_len, (came.wr_id - 100) << 10).decode())

@@ -56,25 +56,25 @@ class End:
         **init: Any,
     ) -> None:
         self.rig, self.host = rig, host
-        self.cq: CQ = rig.cq(256, rig.channel())
-        self.rcq: CQ = self.cq if one_cq else rig.cq(256, rig.channel())
-        self.mr: MR = rig.mr(bytearray(size), ALL_ACCESS)
+        self.cq: CQ = rig.create_cq(256, rig.create_channel())
+        self.rcq: CQ = self.cq if one_cq else rig.create_cq(256, rig.create_channel())
+        self.mr: MR = rig.reg_mr(bytearray(size), ALL_ACCESS)
         attr = QPInitAttr(QPType.RC, scq=self.cq, rcq=self.rcq, cap=cap, by_qpn=by_qpn, **init)
         self.qp = QueuePair(rig.pd, attr)
 
     @property
-    def name(self) -> tuple[str, int]:
+    def host_and_qpn(self) -> tuple[str, int]:
         return self.host, self.qp.qp_num
 
     @property
     def state(self) -> QPState:
         return self.qp.qp_state
 
-    def begin(self, receives: int = 8) -> None:
+    def init_with_receives(self, receives: int = 8) -> None:
         """Move to INIT, with receives of 1 KiB posted, whose wr_ids begin with 100."""
         self.qp.to_init()
         for i in range(receives):
-            self.recv(100 + i, i << 10, 1 << 10)
+            self.post_receive(100 + i, i << 10, 1 << 10)
 
     def to_rts(self, peer: tuple[str, int], **attr: Any) -> None:
         where = AHAttr(peer[0], source=self.host)
@@ -82,7 +82,7 @@ class End:
 
     # ---- work
 
-    def recv(self, wr_id: int = 1, offset: int = 0, length: int | None = None) -> None:
+    def post_receive(self, wr_id: int = 1, offset: int = 0, length: int | None = None) -> None:
         self.qp.post_recv(RecvWR(wr_id, sg=[self.mr.sge(offset, length)]))
 
     def post(
@@ -115,19 +115,19 @@ class End:
     def poll(self, n: int = 1, limit: float = LIMIT) -> list[WC]:
         return poll(self.cq, n, limit)
 
-    def sent(self, n: int = 1, limit: float = LONG) -> list[WC]:
+    def wait_for_sends(self, n: int = 1, limit: float = LONG) -> list[WC]:
         """Block until n completions of sends have arrived; with one CQ, of sends or receives."""
-        return _wait(self.cq, n, limit)
+        return _wait_for_completions(self.cq, n, limit)
 
-    def received(self, n: int = 1, limit: float = LONG) -> list[WC]:
+    def wait_for_receives(self, n: int = 1, limit: float = LONG) -> list[WC]:
         """Block until n completions of receives have arrived; with one CQ, of sends or receives."""
-        return _wait(self.rcq, n, limit)
+        return _wait_for_completions(self.rcq, n, limit)
 
     def close(self) -> None:
         self.qp.close()
 
 
-def _wait(cq: CQ, n: int, limit: float) -> list[WC]:
+def _wait_for_completions(cq: CQ, n: int, limit: float) -> list[WC]:
     found: list[WC] = []
     while len(found) < n:
         came = cq.wait(limit, n - len(found))
@@ -136,24 +136,28 @@ def _wait(cq: CQ, n: int, limit: float) -> list[WC]:
     return found
 
 
-def meet(a: End, b: End, **attr: Any) -> None:
+def connect_by_qpn(a: End, b: End, **attr: Any) -> None:
     """Bring both queue pairs to RTS, a first, so that they connect by address and QPN."""
-    a.to_rts(b.name, **attr)
-    b.to_rts(a.name, **attr)
+    a.to_rts(b.host_and_qpn, **attr)
+    b.to_rts(a.host_and_qpn, **attr)
 
 
-def exchange(a: End, b: End) -> None:
+def exchange_sends(a: End, b: End) -> None:
     """Exchange one Send each way and check the data; needs the receives posted by ``begin``."""
     a.send(b"there")
     b.send(b"and back")
     for end, text in ((a, b"and back"), (b, b"there")):
-        done = end.sent(2) if end.rcq is end.cq else end.sent() + end.received()
+        done = (
+            end.wait_for_sends(2)
+            if end.rcq is end.cq
+            else end.wait_for_sends() + end.wait_for_receives()
+        )
         assert all(wc.ok for wc in done), done
         came = next(wc for wc in done if wc.wr_id >= 100)
         assert end.mr.read(came.byte_len, (came.wr_id - 100) << 10) == text
 
 
-def hello(
+def build_private_data(
     own: tuple[bytes, int],
     peer: tuple[bytes, int],
     magic: bytes = b"SIWP",
@@ -167,29 +171,29 @@ def hello(
     return head + numbers + own[0] + peer[0]
 
 
-def gid(host: str) -> bytes:
+def gid_of_host(host: str) -> bytes:
     if ":" in host:
         return socket.inet_pton(socket.AF_INET6, host)
     return bytes(10) + b"\xff\xff" + socket.inet_aton(host)
 
 
-def request(private: bytes, **fields: Any) -> bytes:
+def build_mpa_request(private: bytes, **fields: Any) -> bytes:
     """Return an MPA Request of revision 2 that offers Write or Read as RTR."""
     given = {"rev": 2, "s": 1, "a": 1, "c_rtr": 1, "ird": 16, "ord": 16, "private_data": private}
     return bytes(inspect.MPARequest(**{**given, **fields}))
 
 
-US = gid(HOST)
+US = gid_of_host(HOST)
 #: A QPN below all others at the same address; the queue pair with the lower QPN connects.
 LOW = 0x010001
 
 
-def call(end: End, source: str = HOST) -> Any:
+def tcp_connect_to(end: End, source: str = HOST) -> Any:
     return net.tcp_connect((HOST, end.qp.qp_num & 0xFFFF), source, LIMIT)
 
 
-def genuine(end: End, qpn: int = LOW, **fields: int) -> bytes:
-    return request(hello((US, qpn), (US, end.qp.qp_num)), **fields)
+def build_valid_request(end: End, qpn: int = LOW, **fields: int) -> bytes:
+    return build_mpa_request(build_private_data((US, qpn), (US, end.qp.qp_num)), **fields)
 
 
 class Process:
@@ -205,7 +209,7 @@ class Process:
             **kwargs,
         )
 
-    def ask(self, *words: Any) -> Any:
+    def run_command(self, *words: Any) -> Any:
         """Send the process a command; return its answer."""
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(json.dumps(words) + "\n")
@@ -219,12 +223,12 @@ class Process:
         self.process.communicate()
 
 
-def has_stream(end: End) -> bool:
+def has_connection(end: End) -> bool:
     """Return whether the queue pair has a connection."""
     with contextlib.suppress(Error):
         return bool(end.qp.peer)
     return False
 
 
-def in_state(end: End, state: QPState) -> bool:
+def is_in_state(end: End, state: QPState) -> bool:
     return end.qp.qp_state == state

@@ -9,7 +9,7 @@ from typing import Any
 
 import net
 from harness.rc_harness import End, Wire, plain_listener
-from harness.verbs_harness import LIMIT, until
+from harness.verbs_harness import LIMIT, wait_until
 from scapy.packet import Raw
 
 from siwarp.cm import CMID, CMEventType, ConnParam
@@ -41,16 +41,16 @@ class PlainPeer:
 
     # ---- transmit
 
-    def put(self, *segments: bytes) -> None:
+    def send_segments(self, *segments: bytes) -> None:
         """Send segments, each in an FPDU, in one write."""
-        self.sock.sendall(b"".join(map(self.segment, segments)))
+        self.sock.sendall(b"".join(map(self.frame_segment, segments)))
 
     @staticmethod
-    def segment(segment: bytes) -> bytes:
+    def frame_segment(segment: bytes) -> bytes:
         """Return an FPDU that contains the segment."""
         return bytes(FPDU(ulpdu=Raw(segment)))
 
-    def send(self, payload: bytes = b"", **fields: Any) -> bytes:
+    def build_send(self, payload: bytes = b"", **fields: Any) -> bytes:
         self.sends += 1
         head: dict[str, Any] = {
             "qn": Queue.SEND,
@@ -61,23 +61,23 @@ class PlainPeer:
         return bytes(DDPUntagged(**head)) + payload
 
     @staticmethod
-    def write(payload: bytes, stag: int, to: int, **fields: Any) -> bytes:
+    def build_write(payload: bytes, stag: int, to: int, **fields: Any) -> bytes:
         return bytes(DDPTagged(opcode=Opcode.RDMA_WRITE, stag=stag, to=to, **fields)) + payload
 
-    def read(self, size: int, stag: int, to: int) -> bytes:
+    def build_read_request(self, size: int, stag: int, to: int) -> bytes:
         self.reads += 1
         head = DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=Queue.READ_REQUEST, msn=self.reads)
         return bytes(head) + bytes(ReadRequest(sink_stag=0x77, size=size, src_stag=stag, src_to=to))
 
     @staticmethod
-    def response(request: ReadRequest, payload: bytes = b"") -> bytes:
+    def build_read_response(request: ReadRequest, payload: bytes = b"") -> bytes:
         head = DDPTagged(
             opcode=Opcode.RDMA_READ_RESPONSE, stag=request.sink_stag, to=request.sink_to
         )
         return bytes(head) + payload
 
     @staticmethod
-    def terminate(layer: int, etype: int, code: int, quoted: bytes = b"") -> bytes:
+    def build_terminate(layer: int, etype: int, code: int, quoted: bytes = b"") -> bytes:
         """Return a Terminate that quotes the header of the segment ``quoted``."""
         head = DDPUntagged(opcode=Opcode.TERMINATE, qn=Queue.TERMINATE)
         told: dict[str, Any] = {"layer": layer, "etype": etype, "code": code}
@@ -89,55 +89,55 @@ class PlainPeer:
 
     # ---- receive
 
-    def pull_segment(self) -> bytes:
+    def receive_segment_octets(self) -> bytes:
         """Read one FPDU; return its segment."""
-        length = self._exactly(2)
+        length = self._read_exactly(2)
         ulpdu = int.from_bytes(length, "big")
-        frame: Any = FPDU(length + self._exactly(ulpdu + -(2 + ulpdu) % 4 + 4))
+        frame: Any = FPDU(length + self._read_exactly(ulpdu + -(2 + ulpdu) % 4 + 4))
         assert frame.crc == frame.crc_expected()
         return bytes(frame)[2 : 2 + ulpdu]
 
-    def pull(self) -> tuple[Any, bytes]:
+    def receive_segment(self) -> tuple[Any, bytes]:
         """Read one FPDU; return its segment's header as dissected by scapy, and its payload."""
-        segment = self.pull_segment()
+        segment = self.receive_segment_octets()
         head: Any = DDP(segment).copy()
         head.remove_payload()
         return head, segment[len(bytes(head)) :]
 
-    def pull_read(self) -> ReadRequest:
+    def receive_read_request(self) -> ReadRequest:
         """Read up to a Read Request, skipping Sends and Writes."""
         while True:
-            head, rest = self.pull()
+            head, rest = self.receive_segment()
             if head.opcode == Opcode.RDMA_READ_REQUEST:
                 assert head.qn == Queue.READ_REQUEST
                 return ReadRequest(rest)
             assert head.opcode in (Opcode.SEND, Opcode.SEND_SE, Opcode.RDMA_WRITE)
 
-    def pull_terminate(self) -> Terminate:
+    def receive_terminate(self) -> Terminate:
         """Read up to a Terminate."""
         while True:
-            head, rest = self.pull()
+            head, rest = self.receive_segment()
             if head.opcode == Opcode.TERMINATE:
                 return Terminate(rest)
 
-    def rest(self, seconds: float = 0.02) -> list[bytes]:
+    def receive_until_silent(self, seconds: float = 0.02) -> list[bytes]:
         """Return all segments that arrive, until none has arrived for `seconds`."""
         found = []
-        while self.has_heard(seconds):
-            found.append(self.pull_segment())
+        while self.has_input(seconds):
+            found.append(self.receive_segment_octets())
         return found
 
     def is_silent(self, seconds: float = 0.05) -> bool:
         """Return whether neither data nor the end of the stream arrives within `seconds`."""
-        return not self.has_heard(seconds)
+        return not self.has_input(seconds)
 
-    def has_heard(self, seconds: float) -> bool:
+    def has_input(self, seconds: float) -> bool:
         """Return whether data or the end of the stream arrives within `seconds`."""
         if self._came is None:
             self._came = net.receive_within(self.sock, seconds)
         return self._came is not None
 
-    def take(self, n: int) -> bytes:
+    def read_at_most(self, n: int) -> bytes:
         """Read at most n octets; none at the end of the stream."""
         came, self._came = self._came, None
         if came is None:
@@ -146,17 +146,17 @@ class PlainPeer:
             self._came = came[n:]
         return came[:n]
 
-    def _exactly(self, n: int) -> bytes:
+    def _read_exactly(self, n: int) -> bytes:
         octets = b""
         while len(octets) < n:
-            part = self.take(n - len(octets))
+            part = self.read_at_most(n - len(octets))
             assert part, f"end of stream after {octets!r}"
             octets += part
         return octets
 
 
 @contextlib.contextmanager
-def answering(
+def connected_plain_peer(
     wire: Wire,
     *,
     ird: int = 4,
@@ -179,12 +179,12 @@ def answering(
         with sock:
             peer = PlainPeer(sock)
             # Wait by polling: a device without a progress thread sends nothing otherwise.
-            until(lambda: a.rcq.poll(1) or peer.has_heard(0))
-            request: Any = MPARequest(peer.take(1000))
+            wait_until(lambda: a.rcq.poll(1) or peer.has_input(0))
+            request: Any = MPARequest(peer.read_at_most(1000))
             enhanced: dict[str, Any] = {"s": 1, "ird": ird, "ord": ord} if rev == 2 else {}
             assert request.rev == rev
             sock.sendall(bytes(MPAReply(rev=rev, **enhanced)))
-            assert a.event().type == CMEventType.ESTABLISHED
+            assert a.next_cm_event().type == CMEventType.ESTABLISHED
             yield a, peer
         if not gone:
-            a.is_over()
+            a.wait_for_error_state()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import net
-from harness.verbs_harness import ALL_ACCESS, LIMIT, Rig, until
+from harness.verbs_harness import ALL_ACCESS, LIMIT, Rig, wait_until
 from pace import limit_exceeded
 
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
@@ -40,11 +40,11 @@ class End:
         **cap: Any,
     ) -> None:
         self.rig, self.id, self.channel = rig, cm_id, channel
-        self.events = rig.channel()
-        self.scq: CQ = rig.cq(1024, self.events)
-        self.rcq: CQ = self.scq if one_cq else rig.cq(1024, self.events)
-        self.qp: QP = rig.qp(scq=self.scq, rcq=self.rcq, qp_type=QPType.RC, **cap)
-        self.mr: MR | None = rig.mr(size, ALL_ACCESS) if size else None
+        self.events = rig.create_channel()
+        self.scq: CQ = rig.create_cq(1024, self.events)
+        self.rcq: CQ = self.scq if one_cq else rig.create_cq(1024, self.events)
+        self.qp: QP = rig.create_qp(scq=self.scq, rcq=self.rcq, qp_type=QPType.RC, **cap)
+        self.mr: MR | None = rig.reg_mr(size, ALL_ACCESS) if size else None
         cm_id.bind_qp(self.qp)
 
     @property
@@ -52,7 +52,7 @@ class End:
         assert self.mr is not None
         return self.mr
 
-    def recv(self, wr_id: int = 1, offset: int = 0, length: int | None = None) -> None:
+    def post_receive(self, wr_id: int = 1, offset: int = 0, length: int | None = None) -> None:
         self.qp.post_recv(RecvWR(wr_id, sg=[self.mem.sge(offset, length)]))
 
     def post(
@@ -68,14 +68,14 @@ class End:
         sg = [self.mem.sge(offset, length)] if length else []
         self.qp.post_send(SendWR(wr_id, opcode, sg=sg, remote=remote, send_flags=flags))
 
-    def event(self, limit: float = LIMIT) -> CMEvent:
+    def next_cm_event(self, limit: float = LIMIT) -> CMEvent:
         found = self.channel.get_event(limit)
         assert found is not None, f"no connection event within {limit} s"
         return found
 
-    def is_over(self, limit: float = LIMIT) -> None:
+    def wait_for_error_state(self, limit: float = LIMIT) -> None:
         """Wait until the queue pair is in state ERR."""
-        until(lambda: self.qp.qp_state == QPState.ERR, limit)
+        wait_until(lambda: self.qp.qp_state == QPState.ERR, limit)
 
     def close(self) -> None:
         self.id.close()
@@ -97,13 +97,13 @@ class Wire:
     def address(self) -> tuple[str, int]:
         return self.listener.local_addr
 
-    def dial(self, param: ConnParam | None = None, **end: Any) -> End:
+    def begin_connect(self, param: ConnParam | None = None, **end: Any) -> End:
         """Start to connect."""
         a = End(self.active, CMID(self.a_channel), self.a_channel, **end)
         a.id.connect(self.address, param)
         return a
 
-    def request(self, limit: float = LIMIT) -> CMEvent:
+    def next_request(self, limit: float = LIMIT) -> CMEvent:
         event = self.p_channel.get_event(limit)
         assert event is not None, "no request came"
         assert event.type == CMEventType.CONNECT_REQUEST and event.listen_id is self.listener
@@ -119,14 +119,14 @@ class Wire:
         **cap: Any,
     ) -> tuple[End, End]:
         """Return two connected endpoints, the active one first."""
-        a = self.dial(ask, size=size, **cap)
-        request = self.request()
+        a = self.begin_connect(ask, size=size, **cap)
+        request = self.next_request()
         b = End(self.passive, request.id, self.p_channel, size=size, **cap)
         if before_accept:
             before_accept(b)
         b.id.accept(answer)
-        assert a.event().type == CMEventType.ESTABLISHED
-        assert b.event().type == CMEventType.ESTABLISHED
+        assert a.next_cm_event().type == CMEventType.ESTABLISHED
+        assert b.next_cm_event().type == CMEventType.ESTABLISHED
         return a, b
 
 
@@ -135,11 +135,11 @@ def plain_listener(host: str = net.HERE) -> Any:
     return net.tcp_listen(host, LIMIT)
 
 
-def plain_client(address: tuple[str, int]) -> Any:
+def plain_connect(address: tuple[str, int]) -> Any:
     return net.tcp_connect(address, limit=LIMIT)
 
 
-def read_all(s: Any, limit: float = LIMIT) -> bytes:
+def read_to_end(s: Any, limit: float = LIMIT) -> bytes:
     """Read until the end of the stream or a reset."""
     octets = b""
     began = net.now()
@@ -161,7 +161,7 @@ __all__ = [
     "WRITE",
     "End",
     "Wire",
-    "plain_client",
+    "plain_connect",
     "plain_listener",
-    "read_all",
+    "read_to_end",
 ]

@@ -58,8 +58,8 @@ class Peer:
     ) -> None:
         self.rig = rig
         self.size = size
-        self.scq = cq or rig.cq(4 * depth)
-        self.rcq = cq or rig.cq(4 * depth, channel)
+        self.scq = cq or rig.create_cq(4 * depth)
+        self.rcq = cq or rig.create_cq(4 * depth, channel)
         self.qp = QP(
             rig.pd,
             QPInitAttr(
@@ -79,17 +79,17 @@ class Peer:
         )
         if ready:
             self.qp.to_rts(attr or QPAttr(qkey=QKEY))
-        self.out, self.into = rig.mr(size, access), rig.mr(size, access)
+        self.out, self.into = rig.reg_mr(size, access), rig.reg_mr(size, access)
         self._ah: dict[Any, AH] = {}
 
-    def ah(self, to: Peer) -> AH:
+    def address_handle(self, to: Peer) -> AH:
         """Return the address handle for a peer."""
         where = to.qp.addr
         if where not in self._ah:
             self._ah[where] = AH(self.rig.pd, where)
         return self._ah[where]
 
-    def recv(self, wr_id: int = 1, size: int | None = None, offset: int = 0) -> None:
+    def post_receive(self, wr_id: int = 1, size: int | None = None, offset: int = 0) -> None:
         """Post a receive into ``into``."""
         length = self.size - offset if size is None else size
         self.qp.post_recv(RecvWR(wr_id, sg=[self.into.sge(offset, length)]))
@@ -119,13 +119,13 @@ class Peer:
                 opcode,
                 send_flags=flags,
                 sg=[self.out.sge(offset, len(data))],
-                ah=self.ah(to),
+                ah=self.address_handle(to),
                 invalidate_rkey=invalidate,
                 imm_data=imm_data,
             )
         )
 
-    def rdma(
+    def post_rdma(
         self,
         to: Peer,
         opcode: WROpcode,
@@ -144,16 +144,16 @@ class Peer:
                 opcode,
                 send_flags=flags,
                 sg=[self.out.sge(offset, length)],
-                ah=self.ah(to),
+                ah=self.address_handle(to),
                 remote=to.into.remote(offset) if remote is None else remote,
                 **more,
             )
         )
 
-    def done(self, n: int = 1) -> list[WC]:
+    def poll_sends(self, n: int = 1) -> list[WC]:
         """Return the completions of ``n`` requests."""
         return poll(self.scq, n)
 
-    def got(self, n: int = 1) -> list[WC]:
+    def poll_receives(self, n: int = 1) -> list[WC]:
         """Return the completions of ``n`` receives."""
         return poll(self.rcq, n)

@@ -40,7 +40,7 @@ from siwarp.inspect.rd import (
 EPOCH = 0xABCD0001
 
 
-def offer_of(instance: int) -> bytes:
+def options_with_instance(instance: int) -> bytes:
     """Return the options that a peer with this instance id sends; 0: no instance option."""
     told = {RDOption.LONGEST: 65_000, RDOption.WINDOW: 1 << 20, RDOption.INSTANCE: instance}
     return handshake_offer(told) if instance else OFFER
@@ -80,10 +80,10 @@ class Stranger:
     def close(self) -> None:
         """Close with a BYE; without it, the queue pair would send probes while it lingers."""
         if self.other:
-            self.say(RDType.BYE, rd_flags=int(RDFlag.ANSWER))
+            self.send_datagram(RDType.BYE, rd_flags=int(RDFlag.ANSWER))
         self.sock.close()
 
-    def say(self, kind: RDType, **fields: Any) -> None:
+    def send_datagram(self, kind: RDType, **fields: Any) -> None:
         head = {
             "q_key": QKEY,
             "psn": self.psn[0],
@@ -98,55 +98,55 @@ class Stranger:
         } | fields
         self.sock.sendto(bytes(RDDatagram(type=int(kind), **head)), self.to)
 
-    def take(self) -> RDDatagram:
+    def process_datagram(self) -> RDDatagram:
         """Wait for the next datagram and process it as a peer does."""
         d = RDDatagram(self.sock.recv(1 << 16))
         assert (d.crc, d.q_key) == (d.crc_expected(), QKEY)
         if d.type == RDType.HELLO:
             self.other = d.source_epoch
             self.next, self.last = [self.other] * 2, [self.other] * 2
-            self.say(RDType.CHALLENGE, body=self.offer + b"c" * COOKIE_LEN)
+            self.send_datagram(RDType.CHALLENGE, body=self.offer + b"c" * COOKIE_LEN)
         elif d.type == RDType.CHALLENGE:
             self.other = d.source_epoch
             self.next, self.last = [self.other] * 2, [self.other] * 2
-            self.say(RDType.ECHO, body=self.offer + handshake_cookie(d.body))
+            self.send_datagram(RDType.ECHO, body=self.offer + handshake_cookie(d.body))
         elif d.type == RDType.DATA and d.dest_epoch == self.epoch:
-            self.data(d)
+            self.process_data(d)
         elif d.type == RDType.ECHO:
-            self.say(RDType.ACK)
+            self.send_datagram(RDType.ACK)
         return d
 
-    def data(self, d: RDDatagram) -> None:
+    def process_data(self, d: RDDatagram) -> None:
         space = int(bool(d.rd_flags & RDFlag.RESPONSE))
         if d.psn == self.last[space]:
             self.got.append(bytes(d.body))
             self.last[space] += 1
         if d.psn == self.next[space] and not self.keeps(DDP(bytes(d.body))):
             self.next[space] += 1
-        self.say(RDType.ACK)
+        self.send_datagram(RDType.ACK)
 
-    def release(self) -> None:
+    def acknowledge_kept(self) -> None:
         """Acknowledge the segments that were kept unacknowledged."""
         self.keeps = lambda _head: False
         self.next = [*self.last]
-        self.say(RDType.ACK)
+        self.send_datagram(RDType.ACK)
 
-    def meet(self) -> None:
+    def connect(self) -> None:
         """Perform the handshake as the active side."""
         unknown = {"dest_epoch": 0, "acknowledged": 0, "response_acknowledged": 0}
-        self.say(RDType.HELLO, **unknown, body=self.offer.ljust(HELLO_LEAST, b"\0"))
-        while (d := self.take()).type != RDType.ACK or d.dest_epoch != self.epoch:
+        self.send_datagram(RDType.HELLO, **unknown, body=self.offer.ljust(HELLO_LEAST, b"\0"))
+        while (d := self.process_datagram()).type != RDType.ACK or d.dest_epoch != self.epoch:
             pass
 
     def restart_and_connect(self, instance: int | None = None) -> None:
         """Restart with a new epoch and no state, optionally with another instance id; connect."""
-        self.forget(instance)
-        self.meet()
+        self.restart(instance)
+        self.connect()
 
-    def forget(self, instance: int | None = None) -> None:
+    def restart(self, instance: int | None = None) -> None:
         """Restart with a new epoch and no state, without a new handshake."""
         if instance is not None:
-            self.offer = offer_of(instance)
+            self.offer = options_with_instance(instance)
         net.sleep(0.002)  # the time in a cookie is in milliseconds
         self.epoch += 0x1000
         self.psn, self.other = [self.epoch, self.epoch], 0
@@ -154,86 +154,88 @@ class Stranger:
         self.got.clear()
         self.keeps = lambda _head: False
 
-    def has_datagram(self, seconds: float = 0.1) -> bool:
+    def has_segment(self, seconds: float = 0.1) -> bool:
         """Return whether another segment arrives within this time."""
         deadline = net.now() + seconds
         try:
             while not self.got and (left := deadline - net.now()) > 0:
                 self.sock.settimeout(left)
                 with contextlib.suppress(TimeoutError):
-                    self.take()
+                    self.process_datagram()
         finally:
             self.sock.settimeout(LIMIT)
         return bool(self.got)
 
-    def pull(self) -> tuple[DDP, bytes]:
+    def receive_segment(self) -> tuple[DDP, bytes]:
         """Wait for a segment; return its header and payload."""
         began = net.now()
         while not self.got:
             assert not limit_exceeded(began, LIMIT)
-            self.take()
+            self.process_datagram()
         octets = self.got.pop(0)
         head = DDP(octets)
         return head, octets[14 if head.t else 18 :]
 
-    def told(self) -> Terminate:
+    def receive_terminate(self) -> Terminate:
         """Wait for an error message; return its Terminate."""
-        head, octets = self.pull()
+        head, octets = self.receive_segment()
         assert (head.opcode, head.qn) == (Opcode.TERMINATE, Queue.TERMINATE)
         return Terminate(octets)
 
-    def complain(self, head: DDP, code: tuple[int, int, int]) -> None:
+    def report_error(self, head: DDP, code: tuple[int, int, int]) -> None:
         """Report an error in the message of a segment to the queue pair."""
         quoted = (QuotedTagged if head.t else QuotedUntagged)(bytes(head)[: 14 if head.t else 18])
         layer, etype, number = code
         what = Terminate(layer=layer, etype=etype, code=number, m=1, d=1, quoted_ddp=quoted)
-        self.put(self.untagged(Opcode.TERMINATE, bytes(what), qn=Queue.TERMINATE))
+        self.send_and_wait(self.build_untagged(Opcode.TERMINATE, bytes(what), qn=Queue.TERMINATE))
 
-    def put(self, *segments: bytes) -> None:
+    def send_and_wait(self, *segments: bytes) -> None:
         """Send segments once each, and wait until the queue pair has acknowledged them."""
         for octets in segments:
-            self.data_of(octets)
-        self.taken()
+            self.send_segment(octets)
+        self.wait_for_acknowledgement()
 
-    def data_of(self, octets: bytes) -> None:
+    def send_segment(self, octets: bytes) -> None:
         """Send a segment in the space (requests or responses) that it belongs to."""
         head = DDP(octets)
         response = (
             head.opcode == Opcode.RDMA_READ_RESPONSE if head.t else head.qn >= Queue.TERMINATE
         )
         flags = RDFlag.RESPONSE if response else 0
-        self.say(RDType.DATA, psn=self.psn[response], rd_flags=int(flags), body=octets)
+        self.send_datagram(RDType.DATA, psn=self.psn[response], rd_flags=int(flags), body=octets)
         self.psn[response] += 1
 
-    def taken(self) -> None:
+    def wait_for_acknowledgement(self) -> None:
         """Wait until all segments sent are acknowledged."""
         began = net.now()
         while not limit_exceeded(began, LIMIT):
-            self.say(RDType.PROBE)
-            d = self.take()
+            self.send_datagram(RDType.PROBE)
+            d = self.process_datagram()
             if d.type == RDType.ACK and [d.acknowledged, d.response_acknowledged] == self.psn:
                 return
         raise AssertionError(f"what was put is not taken within {LIMIT} s")
 
-    def answer(self, head: DDP, request: bytes, octets: bytes) -> None:
+    def answer_request(self, head: DDP, request: bytes, octets: bytes) -> None:
         """Answer a Read or Atomic Request: its header, its payload, and eight octets of data."""
         if head.opcode == Opcode.ATOMIC_REQUEST:
             old = int.from_bytes(octets, "big")
             body = bytes(AtomicResponse(request=AtomicRequest(request).request, old=old))
-            self.put(self.untagged(Opcode.ATOMIC_RESPONSE, body, qn=Queue.ATOMIC_RESPONSE))
+            self.send_and_wait(
+                self.build_untagged(Opcode.ATOMIC_RESPONSE, body, qn=Queue.ATOMIC_RESPONSE)
+            )
             return
         sink = ReadRequest(request)
         where = {"stag": sink.sink_stag, "to": sink.sink_to}
-        self.put(bytes(DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, **where)) + octets)
+        self.send_and_wait(bytes(DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, **where)) + octets)
 
-    def read(self, size: int, offset: int = 0, **fields: Any) -> bytes:
+    def build_read_request(self, size: int, offset: int = 0, **fields: Any) -> bytes:
         """Return a Read Request for octets of ``end.into``."""
         there = self.end.into
         asked = {"src_stag": there.rkey, "src_to": there.addr + offset, "sink_stag": 1} | fields
         octets = bytes(ReadRequest(size=size, **asked))
-        return self.untagged(Opcode.RDMA_READ_REQUEST, octets, qn=Queue.READ_REQUEST)
+        return self.build_untagged(Opcode.RDMA_READ_REQUEST, octets, qn=Queue.READ_REQUEST)
 
-    def untagged(self, opcode: int, octets: bytes = b"", **fields: Any) -> bytes:
+    def build_untagged(self, opcode: int, octets: bytes = b"", **fields: Any) -> bytes:
         """Return an untagged segment with the next MSN of its queue."""
         queue = Queue(fields.get("qn", Queue.SEND))
         if not fields.get("mo"):
@@ -241,7 +243,7 @@ class Stranger:
         head = {"opcode": opcode, "qn": queue, "msn": self.msn[queue], **fields}
         return bytes(DDPUntagged(**head)) + octets
 
-    def write(self, octets: bytes, offset: int = 0, **fields: Any) -> bytes:
+    def build_write(self, octets: bytes, offset: int = 0, **fields: Any) -> bytes:
         """Return a segment of a Write to ``end.into``."""
         there = self.end.into
         head = {"opcode": Opcode.RDMA_WRITE, "stag": there.rkey, "to": there.addr + offset}
@@ -249,13 +251,13 @@ class Stranger:
 
 
 @contextlib.contextmanager
-def stranger(end: Peer, *, meet: bool = True, instance: int = 0) -> Iterator[Stranger]:
+def scripted_peer(end: Peer, *, connect: bool = True, instance: int = 0) -> Iterator[Stranger]:
     """Provide a scripted peer for the block; close it at the end."""
     made = Stranger(end)
-    made.offer = offer_of(instance)
+    made.offer = options_with_instance(instance)
     try:
-        if meet:
-            made.meet()
+        if connect:
+            made.connect()
         yield made
     finally:
         made.close()

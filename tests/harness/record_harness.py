@@ -44,9 +44,9 @@ class Target:
         error_policy: ErrorPolicy = ErrorPolicy.MESSAGE,
     ) -> None:
         self.rig = rig
-        self.cq = rig.cq(1024)
-        self.memory = rig.mr(bytearray(size), GRANTED)
-        self.qp = rig.qp(
+        self.cq = rig.create_cq(1024)
+        self.memory = rig.reg_mr(bytearray(size), GRANTED)
+        self.qp = rig.create_qp(
             self.cq,
             max_write_records=max_write_records,
             addr=(net.HERE, 0),
@@ -55,19 +55,19 @@ class Target:
         self.qp.to_rts(QPAttr(qkey=QKEY))
         self.socks: list[Sender] = []
 
-    def sock(self) -> Sender:
+    def create_sender(self) -> Sender:
         """Return a new plain socket that sends to the target."""
         self.socks.append(Sender(self.qp.addr))
         return self.socks[-1]
 
-    def segments(self, data: bytes, at: int, number: int, size: int = CUT) -> list[bytes]:
+    def build_message(self, data: bytes, at: int, number: int, size: int = CUT) -> list[bytes]:
         """Return the datagrams of a message, with `size` octets of it each."""
         return [
-            self.segment(data[i : i + size], at, number, len(data), i)
+            self.build_segment(data[i : i + size], at, number, len(data), i)
             for i in range(0, max(len(data), 1), size)
         ]
 
-    def segment(
+    def build_segment(
         self, data: bytes, at: int, number: int, length: int, i: int, **fields: Any
     ) -> bytes:
         base = self.memory.addr + at
@@ -85,7 +85,7 @@ class Target:
             )
         )
 
-    def told(self, n: int = 1) -> list[tuple[WC, Record]]:
+    def poll_records(self, n: int = 1) -> list[tuple[WC, Record]]:
         found = []
         for wc in poll(self.cq, n) if n else ():
             assert (wc.status, wc.opcode) == (0, WCOpcode.RECV_WRITE_RECORD)

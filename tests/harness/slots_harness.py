@@ -12,7 +12,7 @@ SIGNALED = SendFlag.SIGNALED
 SILENT = SendFlag(0)
 
 
-def posted(pair: Pair, flags: SendFlag) -> int:
+def post_until_refused(pair: Pair, flags: SendFlag) -> int:
     """Post sends until one is refused; return how many were accepted."""
     n = 0
     while n < 1000:

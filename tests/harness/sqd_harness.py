@@ -9,7 +9,7 @@ from siwarp.verbs import (
 )
 
 
-def drained(rig: Rig, limit: float = 10) -> object:
+def next_drained_qp(rig: Rig, limit: float = 10) -> object:
     """Return the queue pair of the next asynchronous event, which must be SQ_DRAINED."""
     event = rig.ctx.get_async_event(limit)
     assert event is not None, "no event"

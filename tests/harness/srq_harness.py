@@ -26,42 +26,42 @@ class Shared:
 
     def __init__(self, rig: Rig, max_wr: int = 16) -> None:
         self.rig = rig
-        self.srq = rig.srq(max_wr)
-        self.mr = rig.mr(1 << 14)
-        self.cq: CQ = rig.cq(1024)
+        self.srq = rig.create_srq(max_wr)
+        self.mr = rig.reg_mr(1 << 14)
+        self.cq: CQ = rig.create_cq(1024)
 
-    def post(self, *wr_ids: int, length: int = 64) -> None:
+    def post_receives(self, *wr_ids: int, length: int = 64) -> None:
         self.srq.post_recv([RecvWR(i, sg=[self.mr.sge(64 * (i % 256), length)]) for i in wr_ids])
 
-    def take_one(self, rig: Rig) -> int:
+    def consume_receive(self, rig: Rig) -> int:
         """Send a message to a queue pair on the SRQ; return the wr_id of the receive it used."""
-        cq = rig.cq()
-        sender, receiver = rig.ud(cq), rig.ud(self.cq, srq=self.srq)
+        cq = rig.create_cq()
+        sender, receiver = rig.create_ud_qp(cq), rig.create_ud_qp(self.cq, srq=self.srq)
         sender.post_send(SendWR(sg=[self.mr.sge(0, 4)], ah=AH(rig.pd, receiver.addr)))
         assert poll(cq)[0].ok
         taken = poll(self.cq)[0].check().wr_id
         receiver.close()
         return taken
 
-    def data(self, wr_id: int, length: int) -> bytes:
+    def received_octets(self, wr_id: int, length: int) -> bytes:
         return self.mr.read(length, 64 * wr_id)
 
 
-def connect(wire: Wire, shared: Shared, **kw: Any) -> tuple[End, End]:
+def connect_with_srq(wire: Wire, shared: Shared, **kw: Any) -> tuple[End, End]:
     """Connect two endpoints; the passive one uses receives of the SRQ."""
-    a = wire.dial(size=4096, **kw)
-    request = wire.request()
+    a = wire.begin_connect(size=4096, **kw)
+    request = wire.next_request()
     b = End(wire.passive, request.id, wire.p_channel, srq=shared.srq, **kw)
     b.id.accept()
-    a.event()
-    b.event()
+    a.next_cm_event()
+    b.next_cm_event()
     return a, b
 
 
-def taken(rig: Rig, shared: Shared, n: int) -> None:
+def consume_receives(rig: Rig, shared: Shared, n: int) -> None:
     """Consume ``n`` receives with datagrams."""
-    qp = rig.ud(shared.cq, srq=shared.srq)
-    sender = rig.ud()
+    qp = rig.create_ud_qp(shared.cq, srq=shared.srq)
+    sender = rig.create_ud_qp()
     to = AH(rig.pd, qp.addr)
     for _ in range(n):
         sender.post_send(SendWR(sg=[shared.mr.sge(0, 4)], ah=to))

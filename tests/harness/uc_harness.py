@@ -7,7 +7,7 @@ from typing import Any
 
 import crcmod.predefined
 import net
-from harness.verbs_harness import ALL_ACCESS, LIMIT, Rig, counter, poll, until
+from harness.verbs_harness import ALL_ACCESS, LIMIT, Rig, counter_value, poll, wait_until
 
 from siwarp import inspect
 from siwarp.verbs import (
@@ -29,7 +29,7 @@ SIZE = 1000
 ROUND = 100
 
 
-def connect(a: QP, b: QP, **attrs: Any) -> None:
+def connect_qps(a: QP, b: QP, **attrs: Any) -> None:
     """Bring two queue pairs to RTS, each with the other as its peer."""
     for one, other in ((a, b), (b, a)):
         one.to_rts(QPAttr(ah_attr=other.addr, **attrs))
@@ -50,16 +50,16 @@ class Ends:
         **cap: int,
     ) -> None:
         self.rig, self.size = rig, size
-        self.out = rig.mr(bytearray(size), ALL_ACCESS)
-        self.into = rig.mr(bytearray(size), ALL_ACCESS)
-        self.scq, self.rcq, self.idle = rig.cq(1024), rig.cq(1024), rig.cq()
+        self.out = rig.reg_mr(bytearray(size), ALL_ACCESS)
+        self.into = rig.reg_mr(bytearray(size), ALL_ACCESS)
+        self.scq, self.rcq, self.idle = rig.create_cq(1024), rig.create_cq(1024), rig.create_cq()
         kind: dict[str, Any] = {"qp_type": QPType.UC, "crc": crc, "addr": (host, 0), **cap}
-        self.a = rig.qp(scq=self.scq, rcq=self.idle, **kind)
-        self.b = rig.qp(scq=self.idle, rcq=self.rcq, **kind)
+        self.a = rig.create_qp(scq=self.scq, rcq=self.idle, **kind)
+        self.b = rig.create_qp(scq=self.idle, rcq=self.rcq, **kind)
         if connected:
-            connect(self.a, self.b, **(attrs or {}))
+            connect_qps(self.a, self.b, **(attrs or {}))
 
-    def recv(self, wr_id: int = 1, length: int | None = None, offset: int = 0) -> None:
+    def post_receive(self, wr_id: int = 1, length: int | None = None, offset: int = 0) -> None:
         self.b.post_recv(RecvWR(wr_id, sg=[self.into.sge(offset, length)]))
 
     def send(self, data: bytes, wr_id: int = 2, flags: int = SendFlag.SIGNALED, **kw: Any) -> None:
@@ -71,10 +71,10 @@ class Ends:
         remote = self.into.remote(to, len(data))
         self.send(data, wr_id, opcode=WROpcode.RDMA_WRITE, remote=remote, **kw)
 
-    def sent(self, n: int = 1) -> list[WC]:
+    def poll_sends(self, n: int = 1) -> list[WC]:
         return poll(self.scq, n)
 
-    def received(self, n: int = 1) -> list[WC]:
+    def poll_receives(self, n: int = 1) -> list[WC]:
         return poll(self.rcq, n)
 
 
@@ -88,13 +88,13 @@ class Peer:
         self.sock.settimeout(LIMIT)
         self.psn, self.msn = psn, 0
         self.rig = rig
-        self.cq = rig.cq(1024)
+        self.cq = rig.create_cq(1024)
         attrs = kind.pop("attrs", {})
-        self.memory = rig.mr(
+        self.memory = rig.reg_mr(
             bytearray(kind.pop("size", 1 << 16)),
             AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE,
         )
-        self.qp = rig.qp(self.cq, qp_type=QPType.UC, addr=(net.HERE, 0), **kind)
+        self.qp = rig.create_qp(self.cq, qp_type=QPType.UC, addr=(net.HERE, 0), **kind)
         self.qp.to_rts(
             QPAttr(
                 **{
@@ -109,11 +109,11 @@ class Peer:
 
     # ---- transmit
 
-    def put(self, *datagrams: bytes) -> None:
+    def send_datagrams(self, *datagrams: bytes) -> None:
         for datagram in datagrams:
             self.sock.sendto(datagram, self.qp.addr)
 
-    def datagram(self, segment: bytes, *, first: bool = False, **fields: Any) -> bytes:
+    def build_datagram(self, segment: bytes, *, first: bool = False, **fields: Any) -> bytes:
         """Return a datagram with a segment, with the next PSN unless ``psn`` sets another."""
         if "psn" not in fields:
             fields["psn"] = self.psn
@@ -122,7 +122,7 @@ class Peer:
         head = {"q_key": QKEY, "flags": flags, **fields}
         return bytes(inspect.UCDatagram(segment=segment, **head))
 
-    def message(self, data: bytes, size: int = 1 << 14, **fields: Any) -> list[bytes]:
+    def build_send(self, data: bytes, size: int = 1 << 14, **fields: Any) -> list[bytes]:
         """Return the datagrams of a Send, with `size` octets of payload each."""
         self.msn += 1
         found = []
@@ -136,10 +136,10 @@ class Peer:
                 **fields,
             }
             segment = bytes(inspect.DDPUntagged(**named)) + data[at : at + size]
-            found.append(self.datagram(segment, first=at == 0))
+            found.append(self.build_datagram(segment, first=at == 0))
         return found
 
-    def writes(
+    def build_write(
         self, data: bytes, stag: int, to: int, size: int = 1 << 14, **fields: Any
     ) -> list[bytes]:
         """Return the datagrams of an RDMA Write, with `size` octets of payload each."""
@@ -154,21 +154,21 @@ class Peer:
                 **fields,
             }
             segment = bytes(inspect.DDPTagged(**named)) + data[at : at + size]
-            found.append(self.datagram(segment, first=at == 0))
+            found.append(self.build_datagram(segment, first=at == 0))
         return found
 
     # ---- receive
 
-    def get(self) -> bytes:
+    def receive_datagram(self) -> bytes:
         return self.sock.recv(1 << 16)
 
     def is_silent(self, seconds: float = 0.05) -> bool:
         return net.receive_within(self.sock, seconds) is None
 
-    def recv(self, wr_id: int = 1, offset: int = 0, length: int | None = None) -> None:
+    def post_receive(self, wr_id: int = 1, offset: int = 0, length: int | None = None) -> None:
         self.qp.post_recv(RecvWR(wr_id, sg=[self.memory.sge(offset, length)]))
 
-    def received(self, n: int = 1) -> list[WC]:
+    def poll_completions(self, n: int = 1) -> list[WC]:
         return poll(self.cq, n)
 
     def close(self) -> None:
@@ -180,15 +180,15 @@ class Told:
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
-        self.out = peer.rig.mr(bytearray(SIZE))
+        self.out = peer.rig.reg_mr(bytearray(SIZE))
         self.psn = self.datagrams = self.octets = 0
 
-    def send(self, n: int = ROUND) -> None:
+    def send_messages(self, n: int = ROUND) -> None:
         self.peer.qp.post_send([SendWR(1, sg=[self.out.sge()])] * n)
         assert all(wc.ok for wc in poll(self.peer.cq, n))
         self.psn += n
 
-    def report(self, came: int, **fields: int) -> None:
+    def send_report(self, came: int, **fields: int) -> None:
         """Report that the peer has received `came` more datagrams."""
         self.datagrams += came
         self.octets += came * SIZE
@@ -199,11 +199,11 @@ class Told:
             "next_psn": self.psn,
             **fields,
         }
-        self.peer.put(bytes(inspect.UCReport(**named)))
+        self.peer.send_datagrams(bytes(inspect.UCReport(**named)))
 
 
-def settled(peer: Peer) -> None:
+def wait_until_processed(peer: Peer) -> None:
     """Wait until all datagrams that the peer sent so far have been processed."""
-    before = counter("drop_version")
-    peer.put(peer.datagram(bytes(20), type=15, psn=0))
-    until(lambda: peer.cq.poll(1) == [] and counter("drop_version") > before)
+    before = counter_value("drop_version")
+    peer.send_datagrams(peer.build_datagram(bytes(20), type=15, psn=0))
+    wait_until(lambda: peer.cq.poll(1) == [] and counter_value("drop_version") > before)

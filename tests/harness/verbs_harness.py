@@ -50,7 +50,7 @@ MCAST_PORT = 20_000 + os.getpid() % 12_000
 LIMIT = 60.0 if net.SIMULATED else 10.0
 
 
-def counter(name: str) -> int:
+def counter_value(name: str) -> int:
     """Return the value of a counter of this process."""
     for i in range(lib.siw_counters_count()):
         if ffi.string(lib.siw_counter_name(i)).decode() == name:
@@ -59,20 +59,22 @@ def counter(name: str) -> int:
 
 
 @contextlib.contextmanager
-def counted(name: str, by: int) -> Iterator[None]:
+def assert_counter_grows(name: str, by: int) -> Iterator[None]:
     """Assert that a counter grows by exactly `by` in the block, or soon after it.
 
     The block's traffic may still be waiting for the device's thread to get a CPU.
     """
-    before, began = counter(name), net.now()
+    before, began = counter_value(name), net.now()
     yield
-    while counter(name) - before < by and not limit_exceeded(began, LIMIT):
+    while counter_value(name) - before < by and not limit_exceeded(began, LIMIT):
         net.sleep(0.001)
-    assert counter(name) - before == by, f"{name} grew by {counter(name) - before}, not {by}"
+    assert counter_value(name) - before == by, (
+        f"{name} grew by {counter_value(name) - before}, not {by}"
+    )
 
 
 @contextlib.contextmanager
-def settings(**values: int) -> Iterator[None]:
+def temporary_settings(**values: int) -> Iterator[None]:
     """Set these settings for objects created in the block."""
     count = lib.siw_settings_count()
     names = [ffi.string(lib.siw_setting_name(i)).decode() for i in range(count)]
@@ -96,7 +98,7 @@ def long_pauses(factor: int = 100) -> Iterator[None]:
         lib.siw_settings_test_pauses(1)
 
 
-def until(ready: Callable[[], Any], limit: float = LIMIT) -> Any:
+def wait_until(ready: Callable[[], Any], limit: float = LIMIT) -> Any:
     """Return the first true value of ``ready()``; fail after ``limit`` seconds."""
     began = net.now()
     while True:
@@ -111,23 +113,23 @@ def until(ready: Callable[[], Any], limit: float = LIMIT) -> Any:
 def poll(cq: CQ, n: int = 1, limit: float = LIMIT) -> list[WC]:
     """Return exactly ``n`` completions of ``cq``, in their order."""
     found: list[WC] = []
-    until(lambda: found.extend(cq.poll(n - len(found))) or len(found) == n, limit)
+    wait_until(lambda: found.extend(cq.poll(n - len(found))) or len(found) == n, limit)
     return found
 
 
-def nothing(cq: CQ, seconds: float = 0.02) -> None:
+def assert_no_completion(cq: CQ, seconds: float = 0.02) -> None:
     """Assert that no completion arrives for this many seconds."""
     end = net.now() + seconds
     while net.now() < end:
         assert cq.poll(16) == []
 
 
-def pattern(n: int, seed: int = 1) -> bytes:
+def octet_pattern(n: int, seed: int = 1) -> bytes:
     """Return ``n`` octets in which a wrong order is detectable."""
     return bytes((i * 7 + (i >> 8) * 13 + seed * 31) & 0xFF for i in range(n))
 
 
-def refused(call: Callable[..., Any], *args: Any, **kwargs: Any) -> int | None:
+def errno_raised_by(call: Callable[..., Any], *args: Any, **kwargs: Any) -> int | None:
     """Return the errno with which a call fails; fail if the call succeeds."""
     try:
         call(*args, **kwargs)
@@ -143,25 +145,25 @@ class Rig:
         self.ctx = ctx or Context(name or (net.HERE if net.SIMULATED else None))
         self.pd = PD(self.ctx)
 
-    def channel(self) -> CompChannel:
+    def create_channel(self) -> CompChannel:
         return CompChannel(self.ctx)
 
-    def cq(self, cqe: int = 256, channel: CompChannel | None = None) -> CQ:
+    def create_cq(self, cqe: int = 256, channel: CompChannel | None = None) -> CQ:
         return CQ(self.ctx, cqe, channel=channel)
 
-    def mr(self, buffer: Any, access: int = AccessFlag.LOCAL_WRITE) -> MR:
+    def reg_mr(self, buffer: Any, access: int = AccessFlag.LOCAL_WRITE) -> MR:
         return MR(self.pd, buffer, access)
 
-    def srq(self, max_wr: int = 16, max_sge: int = 1) -> SRQ:
+    def create_srq(self, max_wr: int = 16, max_sge: int = 1) -> SRQ:
         return SRQ(self.pd, SrqAttr(max_wr, max_sge))
 
-    def event(self, limit: float = LIMIT) -> AsyncEvent:
+    def next_async_event(self, limit: float = LIMIT) -> AsyncEvent:
         """Wait for the device's next asynchronous event."""
         found = self.ctx.get_async_event(limit)
         assert found is not None, f"no asynchronous event within {limit} s"
         return found
 
-    def qp(
+    def create_qp(
         self,
         cq: CQ | None = None,
         *,
@@ -184,7 +186,7 @@ class Rig:
         **cap: int,
     ) -> QP:
         """Create a queue pair in state RESET."""
-        cq = cq or (None if scq or rcq else self.cq())
+        cq = cq or (None if scq or rcq else self.create_cq())
         return QP(
             self.pd,
             QPInitAttr(
@@ -209,22 +211,22 @@ class Rig:
             ),
         )
 
-    def ud(self, cq: CQ | None = None, *, qkey: int = 0, **kwargs: Any) -> QP:
+    def create_ud_qp(self, cq: CQ | None = None, *, qkey: int = 0, **kwargs: Any) -> QP:
         """Create a UD queue pair in state RTS."""
-        qp = self.qp(cq, **kwargs)
+        qp = self.create_qp(cq, **kwargs)
         qp.to_rts(QPAttr(qkey=qkey))
         return qp
 
-    def ah(self, where: QP | tuple[str, int]) -> AH:
+    def create_ah(self, where: QP | tuple[str, int]) -> AH:
         return AH(self.pd, where.addr if isinstance(where, QP) else where)
 
     def close(self) -> None:
         self.ctx.__exit__(None, None, None)
 
 
-def threadless() -> Rig:
+def device_without_progress_thread() -> Rig:
     """Open a device without a progress thread: only calls by the program make progress."""
-    with settings(progress_thread=0):
+    with temporary_settings(progress_thread=0):
         return Rig()
 
 
@@ -234,14 +236,14 @@ class Pair:
     def __init__(self, rig: Rig, size: int = 1 << 17, host: str = net.HERE, **cap: int) -> None:
         self.rig = rig
         self.size = size
-        self.out = rig.mr(bytearray(size))
-        self.into = rig.mr(bytearray(size))
-        self.scq, self.rcq, self.idle = rig.cq(), rig.cq(), rig.cq()
-        self.a = rig.ud(scq=self.scq, rcq=self.idle, addr=(host, 0), **cap)
-        self.b = rig.ud(scq=self.idle, rcq=self.rcq, addr=(host, 0), **cap)
-        self.to_b = rig.ah(self.b)
+        self.out = rig.reg_mr(bytearray(size))
+        self.into = rig.reg_mr(bytearray(size))
+        self.scq, self.rcq, self.idle = rig.create_cq(), rig.create_cq(), rig.create_cq()
+        self.a = rig.create_ud_qp(scq=self.scq, rcq=self.idle, addr=(host, 0), **cap)
+        self.b = rig.create_ud_qp(scq=self.idle, rcq=self.rcq, addr=(host, 0), **cap)
+        self.to_b = rig.create_ah(self.b)
 
-    def recv(self, wr_id: int = 1, length: int | None = None, offset: int = 0) -> None:
+    def post_receive(self, wr_id: int = 1, length: int | None = None, offset: int = 0) -> None:
         self.b.post_recv(RecvWR(wr_id, sg=[self.into.sge(offset, length)]))
 
     def send(self, data: bytes, wr_id: int = 2, flags: int = SendFlag.SIGNALED, **kw: Any) -> None:
@@ -253,10 +255,10 @@ class Pair:
         )
 
 
-def bad_keys(pair: Pair) -> dict[str, tuple[int, int, int]]:
+def invalid_elements(pair: Pair) -> dict[str, tuple[int, int, int]]:
     """Return invalid elements (address, length, key) of the sending side, by the reason's name."""
     rig, mr = pair.rig, pair.out
-    stale = rig.mr(bytearray(16))
+    stale = rig.reg_mr(bytearray(16))
     elsewhere = MR(PD(rig.ctx), bytearray(16))
     dead = (stale.addr, 4, stale.lkey)
     stale.close()

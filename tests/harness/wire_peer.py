@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from harness.rc_harness import End, Wire, plain_client, plain_listener, read_all
+from harness.rc_harness import End, Wire, plain_connect, plain_listener, read_to_end
 from harness.verbs_harness import LIMIT
 from scapy.packet import Packet
 
@@ -30,19 +30,19 @@ from siwarp.inspect import (
 FRAME = 20
 
 
-def send(msn: int = 1, **fields: Any) -> DDPUntagged:
+def build_send(msn: int = 1, **fields: Any) -> DDPUntagged:
     return DDPUntagged(**{"opcode": Opcode.SEND, "qn": Queue.SEND, "msn": msn, **fields})
 
 
-def write(stag: int, to: int, **fields: Any) -> DDPTagged:
+def build_write(stag: int, to: int, **fields: Any) -> DDPTagged:
     return DDPTagged(**{"opcode": Opcode.RDMA_WRITE, "stag": stag, "to": to, **fields})
 
 
-def read_response(stag: int, to: int = 0, **fields: Any) -> DDPTagged:
+def build_read_response(stag: int, to: int = 0, **fields: Any) -> DDPTagged:
     return DDPTagged(**{"opcode": Opcode.RDMA_READ_RESPONSE, "stag": stag, "to": to, **fields})
 
 
-def read_request(
+def build_read_request(
     size: int, stag: int, to: int, *, msn: int = 1, sink: int = 7, sink_to: int = 0, **fields: Any
 ) -> Packet:
     head = {"opcode": Opcode.RDMA_READ_REQUEST, "qn": Queue.READ_REQUEST, "msn": msn, **fields}
@@ -50,7 +50,7 @@ def read_request(
     return DDPUntagged(**head) / request
 
 
-def terminate(layer: int, etype: int, code: int, **fields: Any) -> Packet:
+def build_terminate(layer: int, etype: int, code: int, **fields: Any) -> Packet:
     head = DDPUntagged(opcode=Opcode.TERMINATE, qn=Queue.TERMINATE, msn=1)
     return head / Terminate(layer=layer, etype=etype, code=code, **fields)
 
@@ -64,13 +64,13 @@ def recv_exactly(s: socket.socket, n: int) -> bytes:
     return bytes(out)
 
 
-def recv_frame(s: socket.socket) -> bytes:
+def recv_startup_frame(s: socket.socket) -> bytes:
     """Read one start-up frame."""
     octets = recv_exactly(s, FRAME)
     return octets + recv_exactly(s, int.from_bytes(octets[18:20], "big"))
 
 
-def _next_event(channel: CMEventChannel, kind: CMEventType) -> CMEvent:
+def _next_event_of_kind(channel: CMEventChannel, kind: CMEventType) -> CMEvent:
     """Return the next event of a kind, skipping disconnect events."""
     while True:
         event = channel.get_event(LIMIT)
@@ -95,7 +95,7 @@ class Peer:
         self._taken = 0
 
     @classmethod
-    def asking(
+    def connect_to_siwarp(
         cls,
         wire: Wire,
         request: MPARequest | None = None,
@@ -112,21 +112,21 @@ class Peer:
         RTR).
         """
         request = request or MPARequest(rev=2, s=1, ird=4, ord=4)
-        sock = plain_client(wire.address)
+        sock = plain_connect(wire.address)
         sock.sendall(bytes(request))
         # Disconnect events of earlier connections may still be on the channel.
-        request_event = _next_event(wire.p_channel, CMEventType.CONNECT_REQUEST)
+        request_event = _next_event_of_kind(wire.p_channel, CMEventType.CONNECT_REQUEST)
         end = End(wire.passive, request_event.id, wire.p_channel, size=size, **cap)
         before_accept(end)
         end.id.accept(param)
-        reply = MPAReply(recv_frame(sock))
+        reply = MPAReply(recv_startup_frame(sock))
         peer = cls(sock, end, request, reply)
         if established:
-            _next_event(wire.p_channel, CMEventType.ESTABLISHED)
+            _next_event_of_kind(wire.p_channel, CMEventType.ESTABLISHED)
         return peer
 
     @classmethod
-    def answering(
+    def accept_from_siwarp(
         cls,
         wire: Wire,
         reply: MPAReply | None = None,
@@ -145,16 +145,16 @@ class Peer:
             sock, _ = listener.accept()
         sock.settimeout(LIMIT)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        request = MPARequest(recv_frame(sock))
+        request = MPARequest(recv_startup_frame(sock))
         sock.sendall(bytes(reply))
         peer = cls(sock, end, reply, request)
         if established:
-            assert end.event().type == CMEventType.ESTABLISHED
+            assert end.next_cm_event().type == CMEventType.ESTABLISHED
         return peer
 
     # Transmit path.
 
-    def framed(self, segment: Packet | bytes | None, **fields: Any) -> bytes:
+    def frame_segment(self, segment: Packet | bytes | None, **fields: Any) -> bytes:
         """Return a segment's FPDU for the current position in this peer's stream."""
         if isinstance(segment, bytes):
             from scapy.packet import Raw
@@ -165,16 +165,16 @@ class Peer:
         self._at += len(octets)
         return octets
 
-    def put(self, *segments: Packet | bytes | None, **fields: Any) -> None:
+    def send_segments(self, *segments: Packet | bytes | None, **fields: Any) -> None:
         """Send segments, each in an FPDU; None is an FPDU with an empty ULPDU."""
-        self.sock.sendall(b"".join(self.framed(s, **fields) for s in segments))
+        self.sock.sendall(b"".join(self.frame_segment(s, **fields) for s in segments))
 
     # Receive path.
 
-    def take(self) -> FPDU:
+    def receive_fpdu(self) -> FPDU:
         """Read the next FPDU."""
         while True:
-            frames = self._cut()
+            frames = self._received_frames()
             if len(frames.fpdus) > self._taken:
                 self._taken += 1
                 return frames.fpdus[self._taken - 1]
@@ -182,21 +182,21 @@ class Peer:
             assert got, "end of stream"
             self._got += got
 
-    def rest(self) -> Frames:
+    def receive_to_end(self) -> Frames:
         """Read up to the end of the stream; return everything that siwarp sent since start-up."""
-        self._got += read_all(self.sock)
-        frames = self._cut()
+        self._got += read_to_end(self.sock)
+        frames = self._received_frames()
         assert frames.rest == b""
         assert all(f.crc == f.crc_expected() for f in frames.fpdus)
         assert all(m.agrees for m in frames.markers)
         return frames
 
-    def _cut(self) -> Frames:
+    def _received_frames(self) -> Frames:
         return split_stream(self._got, markers=bool(self.mine.m))
 
-    def terminated(self) -> Terminate:
+    def receive_terminate(self) -> Terminate:
         """Read up to the end of the stream; return the Terminate, which must be the last FPDU."""
-        fpdus = self.rest().fpdus
+        fpdus = self.receive_to_end().fpdus
         assert fpdus, "end of stream without a Terminate"
         head = fpdus[-1].ulpdu
         assert (head.t, head.l, head.opcode, head.qn) == (0, 1, Opcode.TERMINATE, Queue.TERMINATE)
@@ -214,13 +214,17 @@ class Peer:
         self.close()
 
 
+#: How a peer gets its connection, by its part in the start-up.
+CONNECT: dict[str, Any] = {"asking": Peer.connect_to_siwarp, "answering": Peer.accept_from_siwarp}
+
 __all__ = [
+    "CONNECT",
     "Peer",
-    "read_request",
-    "read_response",
+    "build_read_request",
+    "build_read_response",
+    "build_send",
+    "build_terminate",
+    "build_write",
     "recv_exactly",
-    "recv_frame",
-    "send",
-    "terminate",
-    "write",
+    "recv_startup_frame",
 ]

@@ -8,8 +8,8 @@ import struct
 import termios
 import time
 
-from harness.rc_harness import SEND, End, Wire, plain_client
-from harness.verbs_harness import LIMIT, pattern, poll
+from harness.rc_harness import SEND, End, Wire, plain_connect
+from harness.verbs_harness import LIMIT, octet_pattern, poll
 from scapy.packet import Packet
 
 from siwarp.cm import CMEventType, ConnParam
@@ -110,7 +110,7 @@ HELLO = FPDU(ulpdu=DDPTagged(opcode=Opcode.RDMA_WRITE, l=1, stag=1))
 
 
 def connect_raw(address: tuple[str, int]) -> RawPeer:
-    return RawPeer(plain_client(address))
+    return RawPeer(plain_connect(address))
 
 
 def accept_raw(
@@ -122,10 +122,10 @@ def accept_raw(
     """
     peer = connect_raw(wire.address)
     peer.send(request_frame())
-    request = wire.request()
+    request = wire.next_request()
     end = End(wire.passive, request.id, wire.p_channel, size=size, **cap)
     end.id.accept()
-    assert end.event().type == CMEventType.ESTABLISHED
+    assert end.next_cm_event().type == CMEventType.ESTABLISHED
     assert not peer.read_reply().r
     if hello:
         peer.send(HELLO)
@@ -138,10 +138,10 @@ def accept_raw_with_params(
     """Like ``accept_raw``, but without the first FPDU, and the siwarp end has no memory."""
     peer = connect_raw(wire.address)
     peer.send(request_frame(**request))  # type: ignore[arg-type]
-    event = wire.request()
+    event = wire.next_request()
     end = End(wire.passive, event.id, wire.p_channel)
     end.id.accept(answer)
-    assert end.event().type == CMEventType.ESTABLISHED
+    assert end.next_cm_event().type == CMEventType.ESTABLISHED
     assert not peer.read_reply().r
     return peer, end
 
@@ -151,10 +151,10 @@ def check_others_served(wire: Wire, *ended: End) -> None:
     for end in ended:
         end.close()
     a, b = wire.connect(size=4096)
-    a.mem.write(pattern(1000, 3))
-    b.recv(1, 0, 1000)
+    a.mem.write(octet_pattern(1000, 3))
+    b.post_receive(1, 0, 1000)
     a.post(SEND, 2, length=1000)
-    assert poll(b.rcq)[0].ok and b.mem.read(1000) == pattern(1000, 3)
+    assert poll(b.rcq)[0].ok and b.mem.read(1000) == octet_pattern(1000, 3)
     a.close()
     b.close()
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from harness.rc_harness import READ, SEND, End, Wire
-from harness.verbs_harness import ALL_ACCESS, Rig, pattern, poll, until
+from harness.verbs_harness import ALL_ACCESS, Rig, octet_pattern, poll, wait_until
 from hostile.oracle import (
     IMMEDIATES,
     Numbers,
@@ -51,7 +51,7 @@ class Target:
         self.wire = Wire(self.rig)
         self.memory = mmap.mmap(-1, END + 2 * PAGE)
         self.all = memoryview(self.memory)
-        self.mr: MR = self.rig.mr(self.all[PAGE : PAGE + END], ALL_ACCESS)
+        self.mr: MR = self.rig.reg_mr(self.all[PAGE : PAGE + END], ALL_ACCESS)
         self.good, self.server = self.wire.connect(size=PAGE)
         self.said = 0
         self.reset_memory()
@@ -59,7 +59,7 @@ class Target:
     def reset_memory(self) -> None:
         """Restore the memory and its expected content."""
         self.image = bytearray([CANARY]) * len(self.all)
-        self.image[PAGE + SOURCE : PAGE + RECEIVES] = pattern(PAGE, 6)
+        self.image[PAGE + SOURCE : PAGE + RECEIVES] = octet_pattern(PAGE, 6)
         self.all[:] = self.image
 
     def expect_octets(self, at: int, octets: bytes) -> None:
@@ -78,7 +78,7 @@ class Target:
         self.said += 1
         word = self.said.to_bytes(8, "big")
         self.good.mem.write(word)
-        self.server.recv(1, 64, 8)
+        self.server.post_receive(1, 64, 8)
         self.good.post(SEND, 2, length=8)
         assert poll(self.server.rcq)[0].ok and poll(self.good.scq)[0].ok
         assert self.server.mem.read(8, 64) == word
@@ -142,7 +142,7 @@ class Session:
         """Assert that the queue pair is in ERR and that its remaining receives were flushed with
         this error.
         """
-        self.end.is_over()
+        self.end.wait_for_error_state()
         layer, etype, code = numbers
         done = poll(self.end.rcq, self.receives - self.taken)
         assert [w.wr_id for w in done] == list(range(self.taken, self.receives))
@@ -155,11 +155,11 @@ class Session:
         served.
         """
         self.peer.close()
-        self.end.is_over()
+        self.end.wait_for_error_state()
         self.end.close()
         for q in (self.end.scq, self.end.rcq, self.end.events):
             q.close()
-        until(lambda: self.target.good.scq.poll(1) == [] and open_file_count() == self.files)
+        wait_until(lambda: self.target.good.scq.poll(1) == [] and open_file_count() == self.files)
         self.target.check_unharmed()
 
     # ---- a segment, compared with the oracle

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from harness.verbs_harness import Rig, counter, pattern, poll, until
+from harness.verbs_harness import Rig, counter_value, octet_pattern, poll, wait_until
 from hostile.fields import boundary_values, find_field, numeric_fields, packet_layers
 from hostile.target import CANARY, PAGE, open_file_count
 from scapy.packet import Packet, Raw
@@ -85,18 +85,18 @@ class Ud:
         # default.
         self.host = "::1" if grh else "127.0.0.1"
         self.memory = bytearray([CANARY]) * (3 * PAGE)
-        self.mr = self.rig.mr(memoryview(self.memory)[PAGE : 2 * PAGE])
+        self.mr = self.rig.reg_mr(memoryview(self.memory)[PAGE : 2 * PAGE])
         # A sender that knows the Q_Key may end a queue pair with the other error policy.
-        self.qp = self.rig.ud(
+        self.qp = self.rig.create_ud_qp(
             addr=None if grh else ("127.0.0.1", 0),
             qkey=QKEY,
             error_policy=ErrorPolicy.MESSAGE,
             grh=grh,
             every_addr=grh,
         )
-        self.good = self.rig.ud(addr=("127.0.0.1", 0), qkey=QKEY)
-        self.ah = self.rig.ah(self.qp)
-        self.out = self.rig.mr(bytearray(b"good"))
+        self.good = self.rig.create_ud_qp(addr=("127.0.0.1", 0), qkey=QKEY)
+        self.ah = self.rig.create_ah(self.qp)
+        self.out = self.rig.reg_mr(bytearray(b"good"))
         self.sock = socket.socket(socket.AF_INET6 if grh else socket.AF_INET, socket.SOCK_DGRAM)
         self.files = open_file_count()
         self.posted = False
@@ -108,7 +108,7 @@ class Ud:
         if not self.posted:
             self.post_receive()
         self.posted = True
-        before = {name: counter(name) for name in DROPS}
+        before = {name: counter_value(name) for name in DROPS}
         self.sock.sendto(octets, (self.host, self.qp.addr[1]))
         try:
             if want in ("delivered", "too long"):
@@ -127,8 +127,10 @@ class Ud:
                     grh = self.expected_grh(len(octets))
                     image[PAGE + 100 : PAGE + 100 + len(grh) + n] = grh + own
             else:
-                until(lambda: self.qp.rcq.poll(1) == [] and counter(want) == before[want] + 1)
-            grown = {n for n in DROPS if counter(n) != before[n]}
+                wait_until(
+                    lambda: self.qp.rcq.poll(1) == [] and counter_value(want) == before[want] + 1
+                )
+            grown = {n for n in DROPS if counter_value(n) != before[n]}
             assert grown == {
                 "delivered": set(), "too long": {"drop_too_long"}
             }.get(want, {want}), grown  # fmt: skip
@@ -168,7 +170,7 @@ def ud_target(request: pytest.FixtureRequest) -> Iterator[Ud]:
 
 
 def ud_datagram(n: int = 50) -> Packet:
-    return UDDatagram(segment=DDPDatagram(q_key=QKEY) / Raw(pattern(n, 3)))
+    return UDDatagram(segment=DDPDatagram(q_key=QKEY) / Raw(octet_pattern(n, 3)))
 
 
 @pytest.mark.parametrize(("layer", "name"), numeric_fields("DDPDatagram", "UDDatagram"))
@@ -183,7 +185,11 @@ def test_datagram(ud_target: Ud, layer: str, name: str) -> None:
 
 @pytest.mark.parametrize(("layer", "name"), numeric_fields("PrivateHead", "DDPDatagram"))
 def test_a_private_message(ud_target: Ud, layer: str, name: str) -> None:
-    head = DDPDatagram(q_key=QKEY, opcode=Opcode.PRIVATE) / PrivateHead(data=7) / Raw(pattern(50))
+    head = (
+        DDPDatagram(q_key=QKEY, opcode=Opcode.PRIVATE)
+        / PrivateHead(data=7)
+        / Raw(octet_pattern(50))
+    )
     for value in boundary_values(
         find_field(layer, name), int(head[packet_layers()[layer]].getfieldval(name))
     ):
@@ -196,7 +202,7 @@ def test_a_private_message(ud_target: Ud, layer: str, name: str) -> None:
 
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 8 + RECV, 8 + RECV + 1, 65_485])
 def test_private_messages_of_every_kind_of_length(ud_target: Ud, n: int) -> None:
-    payload = (bytes(PrivateHead(data=7)) + pattern(n))[:n]
+    payload = (bytes(PrivateHead(data=7)) + octet_pattern(n))[:n]
     segment = DDPDatagram(q_key=QKEY, opcode=Opcode.PRIVATE) / Raw(payload)
     ud_target.send_and_check(bytes(UDDatagram(segment=segment)), f"a private message of {n} octets")
 

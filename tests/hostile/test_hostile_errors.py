@@ -16,10 +16,10 @@ from harness.errq_harness import (
     QKEY,
     WRONG,
     Stranger,
-    datagram,
-    error_message,
+    build_datagram,
+    build_error_message,
 )
-from harness.verbs_harness import Rig, counter, poll, settings, until
+from harness.verbs_harness import Rig, counter_value, poll, temporary_settings, wait_until
 
 from siwarp.inspect import crc32c
 from siwarp.verbs import QP, ErrorOrigin, ErrorPolicy, QPState, RecvWR, SendWR, WCStatus
@@ -42,15 +42,15 @@ def verbs_device() -> Iterator[Rig]:
 def handled_datagrams(qp: QP, *names: str) -> int:
     """Return the number of datagrams that the queue pair has handled, the sum of these counters."""
     qp.rcq.poll(1)
-    return sum(counter(name) for name in names)
+    return sum(counter_value(name) for name in names)
 
 
 def check_good_peer_served(qp: QP, rig: Rig) -> None:
     """Assert that a good peer's message still arrives and causes no error."""
-    good = rig.ud(qkey=QKEY)
-    mr = rig.mr(bytearray(b"good"))
+    good = rig.create_ud_qp(qkey=QKEY)
+    mr = rig.reg_mr(bytearray(b"good"))
     qp.post_recv(RecvWR(1, sg=[mr.sge()]))
-    good.post_send(SendWR(2, sg=[mr.sge()], ah=rig.ah(qp), remote_qkey=QKEY))
+    good.post_send(SendWR(2, sg=[mr.sge()], ah=rig.create_ah(qp), remote_qkey=QKEY))
     assert poll(good.scq)[0].ok
     assert poll(qp.rcq)[0].status == WCStatus.SUCCESS
     assert good.errors() == []
@@ -76,7 +76,7 @@ def test_who_does_not_know_the_q_key_ends_no_queue_pair_and_hears_nothing(
     verbs_device: Rig,
 ) -> None:
     rng = random.Random(SEED)
-    qp = verbs_device.ud(qkey=QKEY, error_policy=ErrorPolicy.ERROR)
+    qp = verbs_device.create_ud_qp(qkey=QKEY, error_policy=ErrorPolicy.ERROR)
     with Stranger() as who:
         names = ("drop_qkey", "drop_qn", "drop_version", "drop_header")
         before = handled_datagrams(qp, *names)
@@ -88,9 +88,9 @@ def test_who_does_not_know_the_q_key_ends_no_queue_pair_and_hears_nothing(
                 "mo": rng.choice([0, 0, 1, 2**32 - 1]),
                 "qn": rng.choice([0, 0, 0, 1, 3, 0x100, 0x50000]),
             }
-            who.sendto(datagram(bytes(rng.randrange(100)), **fields), qp.addr)
+            who.sendto(build_datagram(bytes(rng.randrange(100)), **fields), qp.addr)
             if i % 100 == 99:
-                until(lambda i=i: handled_datagrams(qp, *names) == before + i + 1)  # type: ignore[misc]
+                wait_until(lambda i=i: handled_datagrams(qp, *names) == before + i + 1)  # type: ignore[misc]
         assert received_datagrams(who) == []
     assert (qp.qp_state, qp.errors()) == (QPState.RTS, [])
     check_good_peer_served(qp, verbs_device)
@@ -99,11 +99,11 @@ def test_who_does_not_know_the_q_key_ends_no_queue_pair_and_hears_nothing(
 @pytest.mark.clause("DGRAM-ERR-11")
 def test_error_messages_that_are_made_up_change_nothing(verbs_device: Rig) -> None:
     rng = random.Random(SEED)
-    qp = verbs_device.ud(qkey=1)
+    qp = verbs_device.create_ud_qp(qkey=1)
     names = ("err_stale", "err_malformed", "drop_version", "drop_header", "drop_qn", "drop_opcode",
              "drop_qkey", "drop_short", "drop_crc")  # fmt: skip
     with Stranger() as peer, Stranger() as who:
-        ah = verbs_device.ah(peer.getsockname())
+        ah = verbs_device.create_ah(peer.getsockname())
         for i in range(32):
             qp.post_send(SendWR(i, ah=ah, remote_qkey=QKEY))
             poll(qp.scq)
@@ -113,17 +113,17 @@ def test_error_messages_that_are_made_up_change_nothing(verbs_device: Rig) -> No
             key = QKEY if i % 2 else rng.randrange(2**32)
             says = who if i % 2 else peer
             octets = bytearray(
-                error_message(rng.randrange(40), quoted={"inv_stag": key}, q_key=key)[:-4]
+                build_error_message(rng.randrange(40), quoted={"inv_stag": key}, q_key=key)[:-4]
             )
             if rng.randrange(2):
                 octets[rng.randrange(18, len(octets))] ^= 1 << rng.randrange(8)
             says.sendto(octets + crc32c(bytes(octets)).to_bytes(4, "little"), qp.addr)
             if i % 100 == 99:
-                until(lambda i=i: handled_datagrams(qp, *names) == before + i + 1)  # type: ignore[misc]
+                wait_until(lambda i=i: handled_datagrams(qp, *names) == before + i + 1)  # type: ignore[misc]
         assert (qp.errors(), qp.qp_state) == ([], QPState.RTS)
         assert received_datagrams(who) == []
-        peer.sendto(error_message(5), qp.addr)
-        (real,) = until(qp.errors)
+        peer.sendto(build_error_message(5), qp.addr)
+        (real,) = wait_until(qp.errors)
         assert (real.origin, real.msn, real.wr_id) == (ErrorOrigin.REPORTED, 5, 4)
 
 
@@ -136,31 +136,31 @@ def test_error_messages_that_are_made_up_change_nothing(verbs_device: Rig) -> No
 def test_an_answer_is_no_longer_than_its_cause_and_24_octets(
     verbs_device: Rig, what: str, size: int
 ) -> None:
-    qp = verbs_device.ud(qkey=QKEY, error_policy=ErrorPolicy.MESSAGE)
+    qp = verbs_device.create_ud_qp(qkey=QKEY, error_policy=ErrorPolicy.MESSAGE)
     if what == "too long":
         size += 1
         qp.post_recv(RecvWR(1))
-    cause = datagram(bytes(size), **WRONG.get(what, ({}, OPCODE))[0])
+    cause = build_datagram(bytes(size), **WRONG.get(what, ({}, OPCODE))[0])
     with Stranger() as who:
         who.sendto(cause, qp.addr)
-        until(lambda: qp.rcq.poll(1) or qp.errors())
+        wait_until(lambda: qp.rcq.poll(1) or qp.errors())
         assert len(who.recv(1 << 16)) <= len(cause) + OVER
 
 
 @pytest.mark.clause("DGRAM-ERR-6")
 @pytest.mark.parametrize("policy", [ErrorPolicy.MESSAGE, ErrorPolicy.ERROR])
 def test_a_flood_of_mistakes_is_answered_a_few_times(policy: ErrorPolicy) -> None:
-    with settings(err_source_rate=5):
+    with temporary_settings(err_source_rate=5):
         rig = Rig()
-        qp = rig.ud(qkey=QKEY, error_policy=policy)
-        cause = datagram(opcode=4)
+        qp = rig.create_ud_qp(qkey=QKEY, error_policy=policy)
+        cause = build_datagram(opcode=4)
         with Stranger() as who:
             found = ("err_found", "drop_no_buffer")
             before, began = handled_datagrams(qp, *found), time.monotonic()
             for i in range(MANY):
                 who.sendto(cause, qp.addr)
                 if i % 100 == 99:
-                    until(lambda i=i: handled_datagrams(qp, *found) == before + i + 1)  # type: ignore[misc]
+                    wait_until(lambda i=i: handled_datagrams(qp, *found) == before + i + 1)  # type: ignore[misc]
             seconds = time.monotonic() - began
             answers = received_datagrams(who)
         # Under ERROR the first error ends the queue pair, and later datagrams are dropped.
@@ -178,52 +178,60 @@ def test_a_flood_of_mistakes_is_answered_a_few_times(policy: ErrorPolicy) -> Non
 
 @pytest.mark.clause("DGRAM-ERR-6")
 def test_many_sources_share_the_limit_of_the_device(verbs_device: Rig) -> None:
-    with settings(err_rate=10):
-        qp = verbs_device.ud(qkey=QKEY, error_policy=ErrorPolicy.MESSAGE, addr=("127.0.0.1", 0))
+    with temporary_settings(err_rate=10):
+        qp = verbs_device.create_ud_qp(
+            qkey=QKEY, error_policy=ErrorPolicy.MESSAGE, addr=("127.0.0.1", 0)
+        )
         socks = []
         for i in range(60):
             sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             sock.bind((f"127.0.2.{i + 1}", 0))
             socks.append(sock)
         began = time.monotonic()
-        sent, limited = counter("err_sent"), counter("err_limited")
+        sent, limited = counter_value("err_sent"), counter_value("err_limited")
         for sock in socks:
-            sock.sendto(datagram(l=0), qp.addr)
-        until(
+            sock.sendto(build_datagram(l=0), qp.addr)
+        wait_until(
             lambda: (
                 qp.errors() is not None
-                and counter("err_sent") - sent + counter("err_limited") - limited == len(socks)
+                and counter_value("err_sent") - sent + counter_value("err_limited") - limited
+                == len(socks)
             )
         )
         most = 10 * (1 + time.monotonic() - began) + 1
-        assert 10 <= counter("err_sent") - sent <= most
+        assert 10 <= counter_value("err_sent") - sent <= most
         for sock in socks:
             sock.close()
 
 
 @pytest.mark.clause("DGRAM-ERR-6")
 def test_one_source_that_floods_leaves_others_their_answers(verbs_device: Rig) -> None:
-    with settings(err_source_rate=3):
-        qp = verbs_device.ud(qkey=QKEY, error_policy=ErrorPolicy.MESSAGE, addr=("127.0.0.1", 0))
+    with temporary_settings(err_source_rate=3):
+        qp = verbs_device.create_ud_qp(
+            qkey=QKEY, error_policy=ErrorPolicy.MESSAGE, addr=("127.0.0.1", 0)
+        )
         with Stranger() as who:
-            before, limited = counter("err_found"), counter("err_limited")
+            before, limited = counter_value("err_found"), counter_value("err_limited")
             for _ in range(50):
-                who.sendto(datagram(mo=1), qp.addr)
-            until(lambda: qp.errors() is not None and counter("err_found") == before + 50)
-            assert counter("err_limited") > limited
+                who.sendto(build_datagram(mo=1), qp.addr)
+            wait_until(
+                lambda: qp.errors() is not None and counter_value("err_found") == before + 50
+            )
+            assert counter_value("err_limited") > limited
             # One of these three sources may share one of the 1000 table entries with the flood, but
             # not all three.
             answered = 0
             for i in range(3):
                 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
                     other.bind((f"127.0.3.{i + 1}", 0))
-                    sent, limited = counter("err_sent"), counter("err_limited")
-                    other.sendto(datagram(mo=1), qp.addr)
-                    until(
+                    sent, limited = counter_value("err_sent"), counter_value("err_limited")
+                    other.sendto(build_datagram(mo=1), qp.addr)
+                    wait_until(
                         lambda sent=sent, limited=limited: (  # type: ignore[misc]
                             qp.errors() is not None
-                            and counter("err_sent") + counter("err_limited") == sent + limited + 1
+                            and counter_value("err_sent") + counter_value("err_limited")
+                            == sent + limited + 1
                         )
                     )
-                    answered += counter("err_sent") - sent
+                    answered += counter_value("err_sent") - sent
             assert answered >= 1

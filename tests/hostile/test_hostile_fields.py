@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from harness.verbs_harness import pattern
+from harness.verbs_harness import octet_pattern
 from hostile.fields import (
     boundary_values,
     field_width_bits,
@@ -72,12 +72,12 @@ def fresh_target_memory(target: Target) -> None:
 
 
 def make_send_segment(n: int = 100) -> Packet:
-    return DDPUntagged(opcode=Opcode.SEND, msn=1) / Raw(pattern(n, 2))
+    return DDPUntagged(opcode=Opcode.SEND, msn=1) / Raw(octet_pattern(n, 2))
 
 
 def make_write_segment(target: Target, n: int = 100) -> Packet:
     head = DDPTagged(opcode=Opcode.RDMA_WRITE, stag=target.mr.rkey, to=target.mr.addr + WRITES)
-    return head / Raw(pattern(n, 3))
+    return head / Raw(octet_pattern(n, 3))
 
 
 def make_read_request(target: Target) -> Packet:
@@ -100,7 +100,7 @@ def make_immediate() -> Packet:
 
 
 def make_private_send() -> Packet:
-    return DDPUntagged(opcode=Opcode.PRIVATE, msn=1) / PrivateHead(data=7) / Raw(pattern(20))
+    return DDPUntagged(opcode=Opcode.PRIVATE, msn=1) / PrivateHead(data=7) / Raw(octet_pattern(20))
 
 
 def make_terminate(**quoted: Packet) -> Packet:
@@ -148,7 +148,7 @@ def test_tagged_header_of_a_write(target: Target, layer: str, name: str) -> None
 
 @pytest.mark.parametrize(("layer", "name"), numeric_fields("DDPTagged"))
 def test_tagged_header_of_a_read_response(target: Target, layer: str, name: str) -> None:
-    base = DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, stag=0, to=0) / Raw(pattern(100, 5))
+    base = DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, stag=0, to=0) / Raw(octet_pattern(100, 5))
     for value, packet in with_boundary_values(base, layer, name):
         session = target.open_session()
         state = session.start_read()
@@ -165,7 +165,9 @@ def test_a_read_response_to_another_stag(target: Target, which: str) -> None:
     assert state.reading is not None
     stag = target.mr.rkey if which == "ours" else state.reading.stag ^ 1
     to = target.mr.addr + SINK if which == "ours" else 0
-    segment = DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, stag=stag, to=to) / Raw(pattern(100))
+    segment = DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, stag=stag, to=to) / Raw(
+        octet_pattern(100)
+    )
     session.answer_read_and_check(segment, state, which)
 
 
@@ -263,7 +265,7 @@ def test_a_read_response_cut_at_every_octet(target: Target) -> None:
         state = session.start_read(6)
         assert state.reading is not None
         whole = DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, stag=state.reading.stag)
-        segment = Raw(bytes(whole / Raw(pattern(6, 5)))[:n])
+        segment = Raw(bytes(whole / Raw(octet_pattern(6, 5)))[:n])
         session.answer_read_and_check(segment, state, f"response: {n} of 20 octets")
 
 
@@ -317,7 +319,7 @@ def test_a_read_response_one_octet_off(target: Target, more: int) -> None:
     state = session.start_read()
     assert state.reading is not None
     head = DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, stag=state.reading.stag)
-    segment = head / Raw(pattern(100 + more))
+    segment = head / Raw(octet_pattern(100 + more))
     if more < 0:  # a short response is placed before the error is found, so the memory is restored
         target.reset_memory()
     session.answer_read_and_check(segment, state, f"response: {more:+}")
@@ -380,7 +382,7 @@ def test_a_wrong_crc_of_a_large_fpdu(target: Target) -> None:
         session.peer.send(bytes(packet))
         session.check_terminated((2, 0, 2))
         if not strict:
-            target.allow_octets(WRITES, pattern(9000, 3))
+            target.allow_octets(WRITES, octet_pattern(9000, 3))
         session.close()
         target.reset_memory()
 
@@ -398,7 +400,7 @@ def test_a_pad_of_any_octets_is_covered_by_the_crc_and_otherwise_nobodys_busines
         pad = b"\xff" * pad_len(len(bytes(segment)))
         session = target.open_session()
         session.peer.send(FPDU(ulpdu=segment, pad=pad))
-        session.check_received(pattern(n, 2))
+        session.check_received(octet_pattern(n, 2))
         session.check_alive(2)
         session.close()
 
@@ -432,11 +434,11 @@ def test_marker(target: Target, layer: str, name: str) -> None:
         try:
             # The last two bits of a Marker's pointer are ignored.
             if int(marker.fpduptr) & ~3 == place:
-                target.expect_octets(WRITES, pattern(700, 3))
+                target.expect_octets(WRITES, octet_pattern(700, 3))
                 session.peer.send(
                     mark_stream([FPDU(ulpdu=make_send_segment(5))], session.position + len(octets))
                 )
-                session.check_received(pattern(5, 2))
+                session.check_received(octet_pattern(5, 2))
             else:
                 session.check_terminated((2, 0, 3))
         except AssertionError as e:

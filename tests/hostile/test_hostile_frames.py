@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from harness.rc_harness import End, plain_listener
-from harness.verbs_harness import until
+from harness.verbs_harness import wait_until
 from hostile.fields import boundary_values, find_field, numeric_fields, packet_layers
 from hostile.peer import RawPeer, connect_raw
 from hostile.target import Target, open_file_count
@@ -52,7 +52,7 @@ def with_boundary_values(frame: Packet, name: str) -> Iterator[tuple[int, bytes]
 
 
 def check_unharmed(target: Target, files: int) -> None:
-    until(lambda: target.good.scq.poll(1) == [] and open_file_count() == files)
+    wait_until(lambda: target.good.scq.poll(1) == [] and open_file_count() == files)
     target.check_unharmed()
 
 
@@ -97,7 +97,7 @@ def send_and_check_request(target: Target, octets: bytes, what: str) -> None:
     try:
         peer.send(octets)
         if verdict == "request":
-            event = target.wire.request()
+            event = target.wire.next_request()
             check_event_matches(event, octets)
             event.id.reject()
             assert peer.read_reply().r
@@ -197,7 +197,7 @@ def send_and_check_reply(target: Target, octets: bytes, what: str) -> None:
         if verdict is None:
             peer.sock.shutdown(1)
             verdict = CMEventType.CONNECT_ERROR
-        event = end.event()
+        event = end.next_cm_event()
         assert event.type == verdict
         if verdict == CMEventType.ESTABLISHED:
             length = int.from_bytes(octets[18:20], "big")
@@ -207,7 +207,7 @@ def send_and_check_reply(target: Target, octets: bytes, what: str) -> None:
     peer.close()
     listener.close()
     if verdict == CMEventType.ESTABLISHED:
-        end.is_over()
+        end.wait_for_error_state()
     end.close()
     for q in (end.scq, end.rcq, end.events):
         q.close()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
-from harness.verbs_harness import ALL_ACCESS, Pair, Rig, pattern, poll, until
+from harness.verbs_harness import ALL_ACCESS, Pair, Rig, octet_pattern, poll, wait_until
 from hostile.peer import accept_raw, check_others_served
 from hostile.vanishing import PAGE, Vanishing
 
@@ -59,7 +59,7 @@ class Gone:
 
     def __init__(self, end: End, how: str) -> None:
         self.memory = Vanishing(1 << 19, how)
-        self.mr: MR = end.rig.mr(self.memory.buffer, ALL_ACCESS)
+        self.mr: MR = end.rig.reg_mr(self.memory.buffer, ALL_ACCESS)
         self.memory.remove_pages(PAGE)
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Gone:
 
 def check_ended_with(end: End, code: int) -> None:
     """Assert that an end is in ERR and that its receive 99 was flushed with this error code."""
-    end.is_over()
+    end.wait_for_error_state()
     last = poll(end.rcq)[0]
     assert (last.wr_id, last.status, last.vendor_err) == (99, FLUSHED, code)
 
@@ -85,8 +85,8 @@ def test_a_write_into_memory_that_is_gone_ends_the_queue_pair_and_the_peer_hears
 ) -> None:
     a, b = two_device_wire.connect(*framing_params(framing), size=1 << 19)
     gone = Gone(b, how)
-    a.recv(99)
-    b.recv(99)
+    a.post_receive(99)
+    b.post_receive(99)
     a.post(WRITE, 1, length=size, remote=gone.mr.remote(PAGE, size))
     check_ended_with(b, DDP_LOCAL)
     check_ended_with(a, DDP_LOCAL)
@@ -101,9 +101,9 @@ def test_a_receive_whose_memory_is_gone_is_a_protection_error(
 ) -> None:
     a, b = two_device_wire.connect(size=1 << 19)
     gone = Gone(b, how)
-    a.recv(99)
+    a.post_receive(99)
     b.qp.post_recv(RecvWR(7, sg=[gone.mr.sge(0, 1 << 19)]))
-    b.recv(99)
+    b.post_receive(99)
     # The first page is present, so the fault occurs in the middle of the message.
     a.post(SEND, 1, length=size + (PAGE if size < PAGE else 0))
     a_err, b_err = DDP_LOCAL, DDP_LOCAL
@@ -122,8 +122,8 @@ def test_a_read_into_memory_that_is_gone_is_a_protection_error(
 ) -> None:
     a, b = two_device_wire.connect(size=1 << 19)
     gone = Gone(a, how)
-    a.recv(99)
-    b.recv(99)
+    a.post_receive(99)
+    b.post_receive(99)
     a.qp.post_send(
         [
             SendWR(1, READ, sg=[gone.mr.sge(PAGE, size)], remote=b.mem.remote(0, size)),
@@ -150,8 +150,8 @@ def test_sending_memory_that_is_gone_is_a_protection_error(
     a, b = two_device_wire.connect(*framing_params(framing), size=1 << 19)
     gone = Gone(a, how)
     b.mem.view[:] = b"\x33" * b.mem.length
-    a.recv(99)
-    b.recv(99, 1 << 18)
+    a.post_receive(99)
+    b.post_receive(99, 1 << 18)
     remote = None if opcode == SEND else b.mem.remote(0, size)
     a.qp.post_send(
         [
@@ -160,8 +160,8 @@ def test_sending_memory_that_is_gone_is_a_protection_error(
         ]
     )
     assert [(w.wr_id, w.status) for w in poll(a.scq, 2)] == [(1, PROT), (2, FLUSHED)]
-    a.is_over()
-    b.is_over()
+    a.wait_for_error_state()
+    b.wait_for_error_state()
     assert set(b.mem.read()) == {0x33}
     gone.close()
     check_others_served(two_device_wire, a, b)
@@ -173,8 +173,8 @@ def test_a_send_whose_memory_ends_in_its_middle_is_a_protection_error(
 ) -> None:
     a, b = two_device_wire.connect(size=1 << 20, max_send_sge=2)
     gone = Gone(a, how)
-    a.recv(99)
-    b.recv(99)
+    a.post_receive(99)
+    b.post_receive(99)
     whole = 1 << 19
     a.qp.post_send(SendWR(1, SEND, sg=[a.mem.sge(0, whole), gone.mr.sge(0, whole)]))
     assert [(w.wr_id, w.status) for w in poll(a.scq)] == [(1, PROT)]
@@ -191,8 +191,8 @@ def test_a_peer_that_reads_memory_that_is_gone_is_told_of_this_ends_error(
 ) -> None:
     a, b = two_device_wire.connect(size=1 << 19)
     gone = Gone(b, how)
-    a.recv(99)
-    b.recv(99)
+    a.post_receive(99)
+    b.post_receive(99)
     a.post(READ, 1, length=size, remote=gone.mr.remote(PAGE, size))
     (wc,) = poll(a.scq)
     # The request itself is not in error, so the Terminate quotes none (RFC 5040 figure 10).
@@ -210,15 +210,15 @@ def test_memory_that_goes_while_tcp_is_full_fails_the_request_that_sends_it(
     """The segments are framed and their CRC is computed; only TCP reads the octets later."""
     peer, b = accept_raw(two_device_wire, size=4096)
     memory = Vanishing(32 << 20, how)
-    mr = b.rig.mr(memory.buffer, ALL_ACCESS)
+    mr = b.rig.reg_mr(memory.buffer, ALL_ACCESS)
     b.qp.post_send(SendWR(1, WRITE, sg=[mr.sge()], remote=mr.remote()))
     b.qp.post_send(SendWR(2, WRITE, sg=[b.mem.sge(0, 8)], remote=mr.remote()))
-    until(lambda: peer.unread_octets() > 0)
+    wait_until(lambda: peer.unread_octets() > 0)
     assert b.scq.poll(4) == []
     memory.remove_pages()
     peer.discard_until_end()
     assert [(w.wr_id, w.status) for w in poll(b.scq, 2)] == [(1, PROT), (2, FLUSHED)]
-    b.is_over()
+    b.wait_for_error_state()
     mr.close()
     memory.close()
     peer.close()
@@ -236,10 +236,10 @@ def test_a_datagram_for_memory_that_is_gone_completes_its_receive_with_a_protect
 ) -> None:
     rig = Rig()
     memory = Vanishing(1 << 17, how)
-    mr = rig.mr(memory.buffer)
-    out = rig.mr(bytearray(pattern(size)))
-    qp = rig.ud(addr=("127.0.0.1", 0), crc=crc)
-    ah = rig.ah(qp)
+    mr = rig.reg_mr(memory.buffer)
+    out = rig.reg_mr(bytearray(octet_pattern(size)))
+    qp = rig.create_ud_qp(addr=("127.0.0.1", 0), crc=crc)
+    ah = rig.create_ah(qp)
     qp.post_recv(RecvWR(1, sg=[mr.sge(PAGE, 1 << 16)]))
     qp.post_recv(RecvWR(2, sg=[mr.sge(0, PAGE)]))
     memory.remove_pages(PAGE)
@@ -250,7 +250,7 @@ def test_a_datagram_for_memory_that_is_gone_completes_its_receive_with_a_protect
         (1, PROT, size),
         (2, WCStatus.SUCCESS, 1),
     ]
-    assert mr.read(1) == pattern(size)[:1]
+    assert mr.read(1) == octet_pattern(size)[:1]
     mr.close()
     rig.close()
     memory.close()
@@ -264,13 +264,13 @@ def test_a_datagram_from_memory_that_is_gone_is_a_protection_error_and_the_next_
 ) -> None:
     rig = Rig()
     memory = Vanishing(1 << 17, how)
-    mr = rig.mr(memory.buffer)
+    mr = rig.reg_mr(memory.buffer)
     pair = Pair(rig)
     memory.remove_pages()
     gone = SendWR(1, sg=[mr.sge(0, size)], ah=pair.to_b)
     good = SendWR(2, sg=[pair.out.sge(0, 10)], ah=pair.to_b)
     for requests in ([gone], [good, gone, good]):  # the failing request alone, and in a batch
-        pair.recv(5)
+        pair.post_receive(5)
         pair.a.post_send(requests)
         done = [(w.wr_id, w.status) for w in poll(pair.scq, len(requests))]
         assert done[-2:] in ([(1, PROT)], [(1, PROT), (2, FLUSHED)])
@@ -300,11 +300,11 @@ rig = Rig()
 wire = Wire(rig)
 a, b = wire.connect()
 memory = Vanishing(1 << 16, "unmapped")
-mr = rig.mr(memory.buffer, ALL_ACCESS)
+mr = rig.reg_mr(memory.buffer, ALL_ACCESS)
 memory.remove_pages()
 a.post(WRITE, 1, length=100, remote=mr.remote(0, 100))
-a.is_over()
-b.is_over()
+a.wait_for_error_state()
+b.wait_for_error_state()
 print("alive", flush=True)
 {end}
 """
@@ -368,15 +368,15 @@ def test_the_good_pages_of_a_region_still_work_after_a_fault_in_it(two_device_wi
     a, b = two_device_wire.connect()
     gone = Gone(b, "protected")
     a.post(WRITE, 1, length=64, remote=gone.mr.remote(PAGE, 64))
-    a.is_over()
-    b.is_over()
+    a.wait_for_error_state()
+    b.wait_for_error_state()
     a.close()
     b.close()
     c, d = two_device_wire.connect()
-    c.mem.write(pattern(64, 4))
+    c.mem.write(octet_pattern(64, 4))
     c.post(WRITE, 1, length=64, remote=gone.mr.remote(0, 64))
     c.post(READ, 2, offset=100, length=64, remote=gone.mr.remote(0, 64), flags=SendFlag.SIGNALED)
     assert all(w.ok for w in poll(c.scq, 2))
-    assert c.mem.read(64, 100) == pattern(64, 4)
+    assert c.mem.read(64, 100) == octet_pattern(64, 4)
     assert d.qp.qp_state == QPState.RTS
     gone.close()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from harness.rd_harness import Peer
-from harness.rd_stranger import stranger
-from harness.verbs_harness import ALL_ACCESS, Rig, until
+from harness.rd_stranger import scripted_peer
+from harness.verbs_harness import ALL_ACCESS, Rig, wait_until
 from hostile.vanishing import PAGE, Vanishing
 
 from siwarp.inspect import Opcode, Queue, Terminate
@@ -36,7 +36,7 @@ class Trio:
     def __init__(self, rig: Rig, how: str) -> None:
         self.a, self.b, self.c = (Peer(rig, SIZE) for _ in range(3))
         self.memory = Vanishing(SIZE, how)
-        self.gone: MR = rig.mr(self.memory.buffer, ALL_ACCESS)
+        self.gone: MR = rig.reg_mr(self.memory.buffer, ALL_ACCESS)
         self.memory.remove_pages(PAGE)
         for one in (self.b, self.c):
             self.check_message_arrives(self.a, one)
@@ -44,10 +44,10 @@ class Trio:
 
     def check_message_arrives(self, one: Peer, other: Peer, wr_id: int = 50) -> None:
         """Assert that a message from one queue pair arrives at the other."""
-        other.recv(wr_id, 64, SIZE - 64)
+        other.post_receive(wr_id, 64, SIZE - 64)
         one.send(other, b"still there", 51, offset=SIZE - 64)
-        assert one.done()[0].ok
-        assert [(w.wr_id, w.byte_len) for w in other.got()] == [(wr_id, 11)]
+        assert one.poll_sends()[0].ok
+        assert [(w.wr_id, w.byte_len) for w in other.poll_receives()] == [(wr_id, 11)]
 
     def check_all_messages_arrive(self) -> None:
         for one, other in ((self.a, self.b), (self.b, self.a), (self.a, self.c), (self.c, self.a)):
@@ -64,11 +64,11 @@ def connected_trio(request: pytest.FixtureRequest) -> Iterator[Trio]:
 
 
 def post_request(one: Peer, to: Peer, wr_id: int, opcode: WROpcode, *sg: Any, **more: Any) -> None:
-    one.qp.post_send(SendWR(wr_id, opcode, sg=list(sg), ah=one.ah(to), **more))
+    one.qp.post_send(SendWR(wr_id, opcode, sg=list(sg), ah=one.address_handle(to), **more))
 
 
 def return_to_rts(one: Peer) -> None:
-    until(lambda: one.qp.qp_state == QPState.SQE)
+    wait_until(lambda: one.qp.qp_state == QPState.SQE)
     one.qp.modify(QPAttr(qp_state=QPState.RTS))
 
 
@@ -80,15 +80,15 @@ def test_a_message_from_memory_that_is_gone_is_a_protection_error_and_none_of_it
     connected_trio: Trio, opcode: WROpcode
 ) -> None:
     a, b = connected_trio.a, connected_trio.b
-    b.recv(7, 64)
+    b.post_receive(7, 64)
     remote = None if opcode == SEND else b.into.remote()
     post_request(a, b, 1, opcode, connected_trio.gone.sge(PAGE, 100_000), remote=remote)
     post_request(a, b, 2, SEND, a.out.sge(0, 4))
-    assert [(w.wr_id, w.status) for w in a.done(2)] == [(1, PROT), (2, FLUSHED)]
+    assert [(w.wr_id, w.status) for w in a.poll_sends(2)] == [(1, PROT), (2, FLUSHED)]
     return_to_rts(a)
     a.send(b, b"fine", 3)
-    assert a.done()[0].ok
-    assert [(w.wr_id, w.byte_len) for w in b.got()] == [(7, 4)]
+    assert a.poll_sends()[0].ok
+    assert [(w.wr_id, w.byte_len) for w in b.poll_receives()] == [(7, 4)]
     connected_trio.check_all_messages_arrive()
 
 
@@ -98,19 +98,19 @@ def test_a_message_whose_memory_ends_in_its_middle_is_given_up_and_its_peer_is_n
 ) -> None:
     """Earlier messages complete; the partly filled receive is used for the next message."""
     a, b = connected_trio.a, connected_trio.b
-    b.recv(7, 64)
-    b.recv(8)
+    b.post_receive(7, 64)
+    b.post_receive(8)
     post_request(a, b, 1, SEND, a.out.sge(SIZE - 64, 10))
     post_request(a, b, 2, SEND, a.out.sge(0, whole), connected_trio.gone.sge(0, SIZE // 4))
     post_request(a, b, 3, SEND, a.out.sge(0, 10))
-    first, torn, last = a.done(3)
+    first, torn, last = a.poll_sends(3)
     assert first.wr_id == 1 and first.status in (WCStatus.SUCCESS, FLUSHED)
     assert [(w.wr_id, w.status) for w in (torn, last)] == [(2, PROT), (3, FLUSHED)]
     return_to_rts(a)
     connected_trio.check_message_arrives(a, connected_trio.c)
     a.send(b, b"fine", 4, offset=SIZE - 32)
-    assert a.done()[0].ok
-    assert [(w.wr_id, w.status, w.byte_len) for w in b.got(2)] == [
+    assert a.poll_sends()[0].ok
+    assert [(w.wr_id, w.status, w.byte_len) for w in b.poll_receives(2)] == [
         (7, WCStatus.SUCCESS, 10),
         (8, WCStatus.SUCCESS, 4),
     ]
@@ -126,11 +126,11 @@ def test_who_asks_for_memory_that_is_gone_is_told_so(
     post_request(
         b, a, 1, opcode, b.out.sge(0, length), remote=connected_trio.gone.remote(PAGE, length)
     )
-    (wc,) = b.done()
+    (wc,) = b.poll_sends()
     assert (wc.wr_id, wc.status) == (1, WCStatus.REM_OP_ERR)
     assert (a.qp.qp_state, b.qp.qp_state) == (QPState.RTS, QPState.RTS)
-    b.rdma(a, opcode, 8, 2)
-    assert b.done()[0].ok
+    b.post_rdma(a, opcode, 8, 2)
+    assert b.poll_sends()[0].ok
     connected_trio.check_all_messages_arrive()
 
 
@@ -138,11 +138,11 @@ def test_who_asks_for_memory_that_is_gone_is_told_so(
 def test_the_error_message_about_a_read_of_memory_that_is_gone_quotes_the_request(
     connected_trio: Trio,
 ) -> None:
-    with stranger(connected_trio.a) as s:
+    with scripted_peer(connected_trio.a) as s:
         there = connected_trio.gone.remote(PAGE, 8)
-        bad = s.read(8, 0, src_stag=there.rkey, src_to=there.addr)
-        s.put(bad)
-        head, octets = s.pull()
+        bad = s.build_read_request(8, 0, src_stag=there.rkey, src_to=there.addr)
+        s.send_and_wait(bad)
+        head, octets = s.receive_segment()
         told = Terminate(octets)
         assert (head.opcode, head.qn) == (Opcode.TERMINATE, Queue.TERMINATE)
         assert (told.layer, told.etype) == (0, 0)
@@ -159,17 +159,17 @@ def test_a_receive_whose_memory_is_gone_is_a_protection_error_and_the_next_one_s
 ) -> None:
     a, b = connected_trio.a, connected_trio.b
     a.qp.post_recv(RecvWR(7, sg=[connected_trio.gone.sge(PAGE, SIZE // 2)]))
-    a.recv(8)
+    a.post_receive(8)
     b.send(a, bytes(size), 1)
     b.send(a, b"fine", 2, offset=SIZE - 32)
-    got = [(w.wr_id, w.status) for w in a.got(2)]
+    got = [(w.wr_id, w.status) for w in a.poll_receives(2)]
     assert got == [(7, PROT), (8, WCStatus.SUCCESS)]
-    first, second = b.done(2)
+    first, second = b.poll_sends(2)
     # The peer has acknowledged the message before the error, or reports the error; in either case
     # the sender is informed.
     assert first.status in (WCStatus.SUCCESS, WCStatus.REM_OP_ERR) and second.ok
     if first.ok:
-        assert until(b.qp.errors)[0].origin == ErrorOrigin.REPORTED
+        assert wait_until(b.qp.errors)[0].origin == ErrorOrigin.REPORTED
     connected_trio.check_all_messages_arrive()
 
 
@@ -178,12 +178,12 @@ def test_a_write_to_memory_that_is_gone_is_told_to_who_wrote(connected_trio: Tri
     post_request(
         b, a, 1, WRITE, b.out.sge(0, 100_000), remote=connected_trio.gone.remote(PAGE, 100_000)
     )
-    (wc,) = b.done()
+    (wc,) = b.poll_sends()
     if wc.ok:  # the complete message was acknowledged before the report arrived
-        assert until(b.qp.errors)[0].origin == ErrorOrigin.REPORTED
+        assert wait_until(b.qp.errors)[0].origin == ErrorOrigin.REPORTED
     else:
         assert wc.status == WCStatus.REM_OP_ERR
-    assert until(a.qp.errors)[0].origin == ErrorOrigin.FOUND
+    assert wait_until(a.qp.errors)[0].origin == ErrorOrigin.FOUND
     connected_trio.check_all_messages_arrive()
 
 
@@ -197,7 +197,10 @@ def test_an_answer_whose_place_is_gone_is_a_protection_error_and_further_ones_co
     for turn in range(3):
         there = b.into.remote(64, length)
         post_request(a, b, 1, opcode, connected_trio.gone.sge(PAGE, length), remote=there)
-        a.rdma(b, opcode, 8, 2, compare_add=1)
-        assert [(w.wr_id, w.status) for w in a.done(2)] == [(1, PROT), (2, WCStatus.SUCCESS)], turn
+        a.post_rdma(b, opcode, 8, 2, compare_add=1)
+        assert [(w.wr_id, w.status) for w in a.poll_sends(2)] == [
+            (1, PROT),
+            (2, WCStatus.SUCCESS),
+        ], turn
     assert a.qp.qp_state == QPState.RTS
     connected_trio.check_all_messages_arrive()

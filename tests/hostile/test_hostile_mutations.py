@@ -14,7 +14,7 @@ import socket
 from collections import Counter
 from pathlib import Path
 
-from harness.verbs_harness import LIMIT, Rig, counter, pattern, until
+from harness.verbs_harness import LIMIT, Rig, counter_value, octet_pattern, wait_until
 from hostile.mutate import mutate_octets
 from hostile.peer import HELLO, RawPeer, request_frame
 from hostile.target import CANARY, END, PAGE, RECEIVES, SOURCE, WRITES, Target, open_file_count
@@ -86,9 +86,9 @@ class LiveRc:
     def __init__(self) -> None:
         self.target = Target()
         rig = self.target.rig
-        self.scq: CQ = rig.cq(256)
-        self.rcq: CQ = rig.cq(256)
-        self.qp: QP = rig.qp(scq=self.scq, rcq=self.rcq, qp_type=QPType.RC)
+        self.scq: CQ = rig.create_cq(256)
+        self.rcq: CQ = rig.create_cq(256)
+        self.qp: QP = rig.create_qp(scq=self.scq, rcq=self.rcq, qp_type=QPType.RC)
         self.files = open_file_count()
 
     def valid_streams(self) -> list[list[bytes]]:
@@ -99,18 +99,18 @@ class LiveRc:
         write = DDPTagged(opcode=Opcode.RDMA_WRITE, stag=stag, to=base + WRITES)
         more = DDPTagged(opcode=Opcode.RDMA_WRITE, stag=stag, to=base + WRITES, l=0)
         ask = ReadRequest(sink_stag=7, size=500, src_stag=stag, src_to=base + SOURCE)
-        first = DDPUntagged(opcode=Opcode.SEND, msn=1, l=0) / Raw(pattern(60))
-        rest = DDPUntagged(opcode=Opcode.SEND, msn=1, mo=60) / Raw(pattern(60))
-        solicited = DDPUntagged(opcode=Opcode.SEND_SE, msn=2) / Raw(pattern(10))
+        first = DDPUntagged(opcode=Opcode.SEND, msn=1, l=0) / Raw(octet_pattern(60))
+        rest = DDPUntagged(opcode=Opcode.SEND, msn=1, mo=60) / Raw(octet_pattern(60))
+        solicited = DDPUntagged(opcode=Opcode.SEND_SE, msn=2) / Raw(octet_pattern(10))
         read = DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=1, msn=1) / ask
         end = DDPUntagged(opcode=Opcode.TERMINATE, qn=2, msn=1) / Terminate(
             layer=1, etype=2, code=2, m=1, d=1, quoted_ddp=QuotedUntagged(qn=0, msn=1)
         )
-        answer = DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, stag=stag) / Raw(pattern(30))
+        answer = DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, stag=stag) / Raw(octet_pattern(30))
         ours = [
-            [write / Raw(pattern(100)), first, rest, solicited, read],
-            [more / Raw(pattern(2000)), write / Raw(pattern(3000)), read, first, rest],
-            [read, write / Raw(pattern(9)), first, rest, end],
+            [write / Raw(octet_pattern(100)), first, rest, solicited, read],
+            [more / Raw(octet_pattern(2000)), write / Raw(octet_pattern(3000)), read, first, rest],
+            [read, write / Raw(octet_pattern(9)), first, rest, end],
             [first, rest, answer],
         ]
         return [[bytes(s) for s in stream] for stream in ours] + recorded_streams()
@@ -122,7 +122,7 @@ class LiveRc:
         wire = self.target.wire
         peer = RawPeer(socket.create_connection(wire.address, timeout=LIMIT))
         peer.send(request_frame(), HELLO, octets)
-        event = wire.request()
+        event = wire.next_request()
         cm_id: CMID = event.id
         cm_id.bind_qp(self.qp)
         for i in range(3):
@@ -130,7 +130,7 @@ class LiveRc:
         cm_id.accept()
         peer.sock.shutdown(socket.SHUT_WR)
         said = peer.read_until_end()
-        until(lambda: self.scq.poll(64) == [] and self.qp.qp_state == QPState.ERR)
+        wait_until(lambda: self.scq.poll(64) == [] and self.qp.qp_state == QPState.ERR)
         self.check_replies(said)
         peer.close()
         while event.type != CMEventType.DISCONNECTED:
@@ -163,7 +163,7 @@ class LiveRc:
         self.target.check_unharmed()
 
     def close(self) -> None:
-        until(lambda: self.target.good.scq.poll(1) == [] and open_file_count() == self.files)
+        wait_until(lambda: self.target.good.scq.poll(1) == [] and open_file_count() == self.files)
         self.target.close()
 
 
@@ -230,7 +230,7 @@ class LiveListener:
         with contextlib.suppress(ConnectionError):
             peer.send(octets)
         if want == "request":
-            event = wire.request()
+            event = wire.next_request()
             event.id.reject()
             assert peer.read_reply().r
             event.id.close()
@@ -243,7 +243,7 @@ class LiveListener:
         peer.close()
 
     def close(self) -> None:
-        until(lambda: self.target.good.scq.poll(1) == [] and open_file_count() == self.files)
+        wait_until(lambda: self.target.good.scq.poll(1) == [] and open_file_count() == self.files)
         self.target.check_unharmed()
         self.target.close()
 
@@ -277,11 +277,11 @@ class LiveUd:
     def __init__(self) -> None:
         self.rig = Rig()
         self.memory = bytearray([CANARY]) * (3 * PAGE)
-        self.mr = self.rig.mr(memoryview(self.memory)[PAGE : 2 * PAGE])
+        self.mr = self.rig.reg_mr(memoryview(self.memory)[PAGE : 2 * PAGE])
         # Some inputs have the correct Q_Key, which may end a queue pair with the other error
         # policy.
         policy = ErrorPolicy.MESSAGE
-        self.qp = self.rig.ud(
+        self.qp = self.rig.create_ud_qp(
             addr=("127.0.0.1", 0), qkey=QKEY, max_recv_wr=128, error_policy=policy
         )
         self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -289,7 +289,7 @@ class LiveUd:
         self.before = self.drop_counts()
 
     def drop_counts(self) -> Counter[str]:
-        return Counter({name: counter(name) for name in DROPS})
+        return Counter({name: counter_value(name) for name in DROPS})
 
     def send_and_check(self, datagrams: list[bytes]) -> None:
         """Assert that each datagram is delivered or dropped exactly as its octets require."""
@@ -306,7 +306,7 @@ class LiveUd:
             # A datagram that is too long increments the counter and also completes a receive.
             return len(found) + sum(grown.values()) - grown["drop_too_long"] == len(datagrams)
 
-        until(all_accounted_for)
+        wait_until(all_accounted_for)
         grown = self.drop_counts() - self.before
         self.before = self.drop_counts()
         self.posted = 100 - len(found)
@@ -328,7 +328,7 @@ def test_mutated_datagrams(build_dir: Path) -> None:
     r = random.Random(f"ud {SEED}")
     hand, live = Input(build_dir, "ud"), LiveUd()
     sound = [
-        bytes(UDDatagram(segment=DDPDatagram(q_key=QKEY, opcode=op) / Raw(pattern(n))))
+        bytes(UDDatagram(segment=DDPDatagram(q_key=QKEY, opcode=op) / Raw(octet_pattern(n))))
         for op in (Opcode.SEND, Opcode.SEND_SE)
         for n in (0, 1, 60, RECV)
     ]

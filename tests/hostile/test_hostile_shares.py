@@ -20,9 +20,9 @@ import pytest
 from cli.cli_harness import ping_server
 from harness.rd_harness import QKEY
 from harness.rd_stranger import Stranger
-from harness.verbs_harness import Rig, settings
+from harness.verbs_harness import Rig, temporary_settings
 from pace import scale_limit
-from unit.cm.ud_harness import Ends, plain, question
+from unit.cm.ud_harness import Ends, build_question, plain_udp_socket
 
 from siwarp import aio
 from siwarp.cli.ping_client import MAX_SIZE, MEMORY, Hello, Pinger
@@ -40,20 +40,22 @@ class Attacker(Stranger):
 
     def __init__(self, to: Address, source: str) -> None:
         super().__init__(SimpleNamespace(qp=SimpleNamespace(addr=to)), host=source)  # type: ignore[arg-type]
-        self.meet()
+        self.connect()
 
     def send_segment(self, octets: bytes, **fields: Any) -> None:
         """Send one segment of a message and ignore all replies."""
-        body = self.untagged(Opcode.SEND, octets, **fields)
-        self.say(RDType.DATA, psn=self.psn[0], body=body, credit=max(self.credit, 0))
+        body = self.build_untagged(Opcode.SEND, octets, **fields)
+        self.send_datagram(RDType.DATA, psn=self.psn[0], body=body, credit=max(self.credit, 0))
         self.psn[0] += 1
 
     def send_sign_of_life(self) -> None:
         """Send a datagram that shows that the attacker is alive."""
         if self.credit >= 0:
-            self.say(RDType.PROBE, credit=self.credit)
+            self.send_datagram(RDType.PROBE, credit=self.credit)
         else:
-            self.say(RDType.ACK, credit=0, rd_flags=RDFlag.NOT_READY, body=ack_body(rnr_timer=0))
+            self.send_datagram(
+                RDType.ACK, credit=0, rd_flags=RDFlag.NOT_READY, body=ack_body(rnr_timer=0)
+            )
 
     #: The credit that the attacker grants; -1 stands for the state "not ready", without credit.
     credit = 4096
@@ -137,7 +139,7 @@ def under_attack(attack: str, to: Address, source: str) -> Iterator[None]:
 @each_attack
 def test_a_ping_server_serves_a_good_client_meanwhile(attack: str, source: str) -> None:
     with (
-        settings(qkey=QKEY),
+        temporary_settings(qkey=QKEY),
         ping_server("--qp", "rd", "--addr", "127.0.0.1", env={"SIWARP_QKEY": str(QKEY)}) as (
             port,
             _,
@@ -186,7 +188,7 @@ def test_a_server_of_aio_serves_a_good_client_meanwhile(attack: str, source: str
 def test_clients_that_have_left_keep_no_newcomer_of_their_address_out() -> None:
     env = {"SIWARP_QKEY": str(QKEY), "SIWARP_RD_PEERS": "4"}
     with (
-        settings(qkey=QKEY),
+        temporary_settings(qkey=QKEY),
         ping_server("--qp", "rd", "--addr", "127.0.0.1", env=env) as (port, _),
     ):
         for i in range(8):
@@ -199,7 +201,7 @@ def test_clients_that_have_left_keep_no_newcomer_of_their_address_out() -> None:
 def test_a_loan_in_use_outlasts_greedy_sources_and_a_good_client_is_lent_some() -> None:
     asked = bytes([MEMORY]) + Hello("write", MAX_SIZE).pack()
     with (
-        settings(qkey=QKEY),
+        temporary_settings(qkey=QKEY),
         ping_server("--qp", "rd", "--addr", "127.0.0.1", env={"SIWARP_QKEY": str(QKEY)}) as (
             port,
             _,
@@ -223,7 +225,7 @@ def test_a_loan_in_use_outlasts_greedy_sources_and_a_good_client_is_lent_some() 
 def test_who_asks_a_ping_server_for_much_memory_again_and_again_delays_nobody(op: str) -> None:
     asked = bytes([MEMORY]) + Hello(op, MAX_SIZE).pack()
     with (
-        settings(qkey=QKEY),
+        temporary_settings(qkey=QKEY),
         ping_server("--qp", "rd", "--addr", "127.0.0.1", env={"SIWARP_QKEY": str(QKEY)}) as (
             port,
             process,
@@ -250,7 +252,7 @@ def test_who_asks_a_ping_server_for_much_memory_again_and_again_delays_nobody(op
 def test_spoofed_questions_to_a_slow_program_delay_no_honest_client(rate: int) -> None:
     rig = Rig()
     ends = Ends(rig)
-    qp = ends.qp()
+    qp = ends.create_qp()
     over = threading.Event()
 
     def answer_slowly() -> None:
@@ -265,8 +267,8 @@ def test_spoofed_questions_to_a_slow_program_delay_no_honest_client(rate: int) -
         for number in range(1 << 32, 1 << 33):
             if over.wait(1 / rate):
                 return
-            with plain(f"127.1.{number >> 8 & 127}.{1 + number % 250}") as sock:
-                sock.sendto(question(number), ends.door.local_addr)
+            with plain_udp_socket(f"127.1.{number >> 8 & 127}.{1 + number % 250}") as sock:
+                sock.sendto(build_question(number), ends.door.local_addr)
 
     threads = [threading.Thread(target=one) for one in (answer_slowly, send_spoofed_questions)]
     for thread in threads:
@@ -275,8 +277,8 @@ def test_spoofed_questions_to_a_slow_program_delay_no_honest_client(rate: int) -
         time.sleep(2.0)
         for _ in range(3):
             began = time.monotonic()
-            ends.ask()
-            assert ends.result().type == CMEventType.ESTABLISHED
+            ends.send_request()
+            assert ends.next_result().type == CMEventType.ESTABLISHED
             assert time.monotonic() - began < scale_limit(SERVED)
     finally:
         over.set()

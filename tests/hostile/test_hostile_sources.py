@@ -7,7 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 from harness.rc_harness import Wire
-from harness.verbs_harness import Rig, counted, counter, poll, refused, until
+from harness.verbs_harness import (
+    Rig,
+    assert_counter_grows,
+    counter_value,
+    errno_raised_by,
+    poll,
+    wait_until,
+)
 from scapy.packet import Raw
 
 from siwarp.inspect import DDPDatagram, UDDatagram
@@ -32,16 +39,16 @@ def flood_queue_pair(qp: QP, source: str, n: int, ports: int = 1) -> None:
         s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         s.bind((source, 0))
         socks.append(s)
-    before = counter("drop_no_buffer")
+    before = counter_value("drop_no_buffer")
     for i in range(n):
         socks[i % ports].sendto(ud_datagram(), qp.addr)
-    until(lambda: qp.rcq.poll(1) == [] and counter("drop_no_buffer") == before + n)
+    wait_until(lambda: qp.rcq.poll(1) == [] and counter_value("drop_no_buffer") == before + n)
     for s in socks:
         s.close()
 
 
 def test_each_source_has_its_own_count_whatever_port_it_sends_from(verbs_device: Rig) -> None:
-    qp = verbs_device.ud(addr=("127.0.0.1", 0))
+    qp = verbs_device.create_ud_qp(addr=("127.0.0.1", 0))
     assert qp.drops() == []
     flood_queue_pair(qp, "127.0.0.2", 3)
     flood_queue_pair(qp, "127.0.0.3", 40, ports=4)
@@ -52,10 +59,13 @@ def test_each_source_has_its_own_count_whatever_port_it_sends_from(verbs_device:
 def test_what_finds_a_receive_or_has_the_wrong_key_is_not_counted_against_its_source(
     verbs_device: Rig,
 ) -> None:
-    qp = verbs_device.ud(addr=("127.0.0.1", 0), qkey=7)
-    mr = verbs_device.mr(bytearray(64))
+    qp = verbs_device.create_ud_qp(addr=("127.0.0.1", 0), qkey=7)
+    mr = verbs_device.reg_mr(bytearray(64))
     qp.post_recv(RecvWR(1, sg=[mr.sge()]))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s, counted("drop_qkey", 1):
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s,
+        assert_counter_grows("drop_qkey", 1),
+    ):
         s.sendto(ud_datagram(qkey=8), qp.addr)
         s.sendto(ud_datagram(qkey=7), qp.addr)
         assert poll(qp.rcq)[0].ok
@@ -63,7 +73,7 @@ def test_what_finds_a_receive_or_has_the_wrong_key_is_not_counted_against_its_so
 
 
 def test_more_sources_than_are_kept_do_not_hide_the_one_that_floods(verbs_device: Rig) -> None:
-    qp = verbs_device.ud(addr=("127.0.0.1", 0))
+    qp = verbs_device.create_ud_qp(addr=("127.0.0.1", 0))
     flood_queue_pair(qp, "127.0.0.99", 100)
     for i in range(60):
         flood_queue_pair(qp, f"127.0.1.{i + 1}", 1)
@@ -75,16 +85,19 @@ def test_more_sources_than_are_kept_do_not_hide_the_one_that_floods(verbs_device
 
 
 def test_ipv6_sources_are_told_too(verbs_device: Rig) -> None:
-    qp = verbs_device.ud(addr=("::1", 0))
-    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as s, counted("drop_no_buffer", 1):
+    qp = verbs_device.create_ud_qp(addr=("::1", 0))
+    with (
+        socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as s,
+        assert_counter_grows("drop_no_buffer", 1),
+    ):
         s.sendto(ud_datagram(), qp.addr)
-        until(lambda: qp.rcq.poll(1) == [] and qp.drops())
+        wait_until(lambda: qp.rcq.poll(1) == [] and qp.drops())
     assert qp.drops() == [SourceDrops("::1", 1, 0)]
 
 
 def test_a_connected_queue_pair_has_no_such_table(verbs_device: Rig) -> None:
     a, b = Wire(verbs_device).connect()
     assert a.qp.qp_type == QPType.RC
-    assert refused(a.qp.drops) == 22
+    assert errno_raised_by(a.qp.drops) == 22
     a.close()
     b.close()

@@ -10,7 +10,14 @@ from collections.abc import Iterator
 
 import pytest
 from harness.rc_harness import SEND, End, Wire, plain_listener
-from harness.verbs_harness import Rig, counted, counter, pattern, poll, until
+from harness.verbs_harness import (
+    Rig,
+    assert_counter_grows,
+    counter_value,
+    octet_pattern,
+    poll,
+    wait_until,
+)
 from hostile.peer import HELLO, RawPeer, accept_raw, check_others_served, connect_raw, request_frame
 from pace import scale_limit
 
@@ -112,16 +119,16 @@ def test_silent_connections_cost_no_cpu(wire: Wire) -> None:
 def test_requests_nobody_takes_cost_no_cpu_at_the_cap_and_beyond(wire: Wire) -> None:
     with changed_settings(max_requests=8, source_share=100):
         capped = Wire(wire.active)
-    before = counter("startups_paused")
+    before = counter_value("startups_paused")
     peers = connect_many(capped.address, 20)
     for p in peers:
         p.send(REQUEST)
-    until(lambda: counter("startups_paused") > before)
+    wait_until(lambda: counter_value("startups_paused") > before)
     with check_cpu_is_idle():
         pass
     # All requests are served in the end: those beyond the limit wait.
     for _ in range(20):
-        request = capped.request()
+        request = capped.next_request()
         request.id.reject()
         request.id.close()
     assert all(p.read_reply().r for p in peers)
@@ -136,7 +143,7 @@ def test_a_peer_that_talks_before_our_reply_costs_no_cpu_and_is_heard_after_it(
 ) -> None:
     peer = connect_raw(wire.address)
     peer.send(REQUEST, HELLO)
-    send = FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / pattern(1000))
+    send = FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / octet_pattern(1000))
     early = bytes(send)
     peer.send(early)
     nothing = bytes(FPDU(ulpdu=b"")) * 64
@@ -145,18 +152,18 @@ def test_a_peer_that_talks_before_our_reply_costs_no_cpu_and_is_heard_after_it(
     with contextlib.suppress(BlockingIOError):
         while sent < octets:
             sent += peer.sock.send(nothing[sent % len(nothing) :])
-    request = wire.request()
+    request = wire.next_request()
     with check_cpu_is_idle():
         pass
     end = End(wire.passive, request.id, wire.p_channel, size=1 << 12)
-    end.recv(1, 0, 1000)
+    end.post_receive(1, 0, 1000)
     end.id.accept()
-    assert end.event().type == CMEventType.ESTABLISHED
+    assert end.next_cm_event().type == CMEventType.ESTABLISHED
     (wc,) = poll(end.rcq)
     assert (wc.status, wc.byte_len) == (WCStatus.SUCCESS, 1000)
-    assert end.mem.read(1000) == pattern(1000)
+    assert end.mem.read(1000) == octet_pattern(1000)
     peer.close()
-    end.is_over()
+    end.wait_for_error_state()
     end.close()
 
 
@@ -170,32 +177,32 @@ def test_a_started_connection_whose_event_nobody_takes_costs_no_cpu(wire: Wire) 
     peer = RawPeer(listener.accept()[0])
     peer.read_exactly(20 + 4)
     reply = MPAReply(rev=2, c=1, s=1, ird=4, ord=4)
-    send = FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / pattern(64))
+    send = FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / octet_pattern(64))
     peer.send(reply, send)
     with check_cpu_is_idle():
         pass
-    a.recv(1, 0, 64)
-    assert a.event().type == CMEventType.ESTABLISHED
-    assert poll(a.rcq)[0].ok and a.mem.read(64) == pattern(64)
+    a.post_receive(1, 0, 64)
+    assert a.next_cm_event().type == CMEventType.ESTABLISHED
+    assert poll(a.rcq)[0].ok and a.mem.read(64) == octet_pattern(64)
     peer.close()
-    a.is_over()
+    a.wait_for_error_state()
     a.close()
     listener.close()
 
 
 def test_a_connected_peer_that_is_silent_half_way_through_an_fpdu_costs_no_cpu(wire: Wire) -> None:
     peer, end = accept_raw(wire)
-    fpdu = bytes(FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / pattern(20_000)))
-    end.recv(1, 0, 20_000)
+    fpdu = bytes(FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / octet_pattern(20_000)))
+    end.post_receive(1, 0, 20_000)
     done = 0
     for upto in (1, 2, 19, 9000, len(fpdu)):
         peer.send(fpdu[done:upto])
         done = upto
         with check_cpu_is_idle(0.15, 0.6):
             pass
-    assert poll(end.rcq)[0].ok and end.mem.read(20_000) == pattern(20_000)
+    assert poll(end.rcq)[0].ok and end.mem.read(20_000) == octet_pattern(20_000)
     peer.close()
-    end.is_over()
+    end.wait_for_error_state()
     end.close()
 
 
@@ -214,15 +221,15 @@ def test_a_peer_that_leaves_at_any_stage_leaves_nothing_behind(
         peer.close(reset)
     else:
         peer, end = accept_raw(wire, hello=octets != "reply")
-        end.recv(1, 0, 100)
-        whole = bytes(FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / pattern(100)))
+        end.post_receive(1, 0, 100)
+        whole = bytes(FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / octet_pattern(100)))
         if octets in ("fpdu", "half"):
             peer.send(whole if octets == "fpdu" else whole[:50])
         if octets == "fpdu":
             assert poll(end.rcq)[0].ok
         peer.close(reset)
-        assert end.event().type == CMEventType.DISCONNECTED
-        end.is_over()
+        assert end.next_cm_event().type == CMEventType.DISCONNECTED
+        end.wait_for_error_state()
         if octets != "fpdu":
             assert poll(end.rcq)[0].status == WCStatus.WR_FLUSH_ERR
         end.close()
@@ -231,14 +238,14 @@ def test_a_peer_that_leaves_at_any_stage_leaves_nothing_behind(
 
 def test_a_peer_that_shuts_its_sending_side_gets_what_is_on_its_way(wire: Wire) -> None:
     peer, end = accept_raw(wire, size=1 << 16)
-    end.mem.write(pattern(1 << 16))
+    end.mem.write(octet_pattern(1 << 16))
     end.post(SEND, 1, length=1 << 16)
     assert poll(end.scq)[0].ok
     peer.sock.shutdown(socket.SHUT_WR)
     fpdus = split_stream(peer.read_until_end()).fpdus
-    assert b"".join(bytes(f.ulpdu.payload) for f in fpdus) == pattern(1 << 16)
-    assert end.event().type == CMEventType.DISCONNECTED
-    end.is_over()
+    assert b"".join(bytes(f.ulpdu.payload) for f in fpdus) == octet_pattern(1 << 16)
+    assert end.next_cm_event().type == CMEventType.DISCONNECTED
+    end.wait_for_error_state()
     end.close()
     check_others_served(wire)
 
@@ -248,14 +255,16 @@ def test_a_peer_that_shuts_its_sending_side_gets_what_is_on_its_way(wire: Wire) 
 
 def test_beyond_the_cap_of_half_open_connections_others_wait_and_are_served_later() -> None:
     with listener_with_settings(max_startups=4, source_share=100, mpa_timeout_ms=400) as wire:
-        with counted("startup_timeouts", 4):
-            before = counter("startups_paused")
+        with assert_counter_grows("startup_timeouts", 4):
+            before = counter_value("startups_paused")
             silent = connect_many(wire.address, 4)
             good = connect_many(wire.address, 1)[0]
             good.send(REQUEST)
-            until(lambda: counter("startups_paused") > before)
-            request = wire.request(5)  # arrives after one of the silent connections has timed out
-            until(lambda: count_closed(silent) == 4)
+            wait_until(lambda: counter_value("startups_paused") > before)
+            request = wire.next_request(
+                5
+            )  # arrives after one of the silent connections has timed out
+            wait_until(lambda: count_closed(silent) == 4)
         request.id.reject()
         assert good.read_reply().r
         for p in (*silent, good):
@@ -267,19 +276,19 @@ def test_beyond_the_cap_of_half_open_connections_others_wait_and_are_served_late
 def test_one_source_cannot_take_all_half_open_places(wire: Wire) -> None:
     with changed_settings(max_startups=40, source_share=50):
         fair = Wire(wire.active)
-    with counted("startups_refused", 30):
+    with assert_counter_grows("startups_refused", 30):
         bad = connect_many(fair.address, 50, "127.0.0.66")
-        until(lambda: count_closed(bad) == 30)
+        wait_until(lambda: count_closed(bad) == 30)
     good = connect_many(fair.address, 1, "127.0.0.5")[0]
     good.send(REQUEST)
-    request = fair.request()
+    request = fair.next_request()
     assert request.id.peer_addr[0] == "127.0.0.5"
     request.id.reject()
     assert good.read_reply().r
     # Closed connections make room for this source again.
     for p in bad:
         p.close()
-    until(lambda: _request_is_delivered(fair, "127.0.0.66"))
+    wait_until(lambda: _request_is_delivered(fair, "127.0.0.66"))
     request.id.close()
     good.close()
 
@@ -294,7 +303,7 @@ def test_silent_connections_of_two_sources_keep_no_good_client_out(wire: Wire) -
         began = time.monotonic()
         good = connect_many(fair.address, 1, source)[0]
         good.send(REQUEST)
-        request = fair.request()
+        request = fair.next_request()
         assert request.id.peer_addr[0] == source
         request.id.reject()
         assert good.read_reply().r
@@ -325,17 +334,17 @@ def _request_is_delivered(wire: Wire, source: str) -> bool:
 def test_one_source_cannot_take_all_places_for_unanswered_requests(wire: Wire) -> None:
     with changed_settings(max_requests=10, source_share=50):
         fair = Wire(wire.active)
-    with counted("startups_refused", 5):
+    with assert_counter_grows("startups_refused", 5):
         bad = []
         for _ in range(10):
             bad += connect_many(fair.address, 1, "127.0.0.66")
             with contextlib.suppress(OSError):
                 bad[-1].send(REQUEST)
             time.sleep(0.005)
-        until(lambda: count_closed(bad) == 5)
+        wait_until(lambda: count_closed(bad) == 5)
     good = connect_many(fair.address, 1, "127.0.0.5")[0]
     good.send(REQUEST)
-    seen = [fair.request() for _ in range(6)]
+    seen = [fair.next_request() for _ in range(6)]
     assert sorted(r.id.peer_addr[0] for r in seen) == ["127.0.0.5"] + ["127.0.0.66"] * 5
     for r in seen:
         r.id.reject()
@@ -348,11 +357,11 @@ def test_one_source_cannot_take_all_places_for_unanswered_requests(wire: Wire) -
 def test_a_listener_that_closes_at_its_cap_leaves_nothing_behind(wire: Wire) -> None:
     with changed_settings(max_startups=3, source_share=100):
         capped = Wire(wire.active)
-    before = counter("startups_paused")
+    before = counter_value("startups_paused")
     peers = connect_many(capped.address, 8)
-    until(lambda: counter("startups_paused") > before)
+    wait_until(lambda: counter_value("startups_paused") > before)
     capped.listener.close()
-    until(lambda: count_closed(peers) == 8)
+    wait_until(lambda: count_closed(peers) == 8)
     for p in peers:
         p.close()
     check_others_served(wire)

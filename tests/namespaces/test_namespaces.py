@@ -165,12 +165,12 @@ from harness.pair_harness import End
 from harness.verbs_harness import Rig
 rig = Rig(sys.argv[1])
 end = End(rig, sys.argv[1])
-end.begin()
-print(json.dumps(end.name), flush=True)
+end.init_with_receives()
+print(json.dumps(end.host_and_qpn), flush=True)
 peer = json.loads(input())
 end.to_rts((peer[0], peer[1]), timeout=20)
 end.send(b"across")
-done = end.sent(2, 20)
+done = end.wait_for_sends(2, 20)
 assert all(wc.ok for wc in done)
 print(json.dumps([end.mr.read(6).decode(), end.qp.addr[0], rig.ctx.device.netdev]), flush=True)
 sys.stdin.read()  # the other one still asks for its address

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness import pair_harness
 from harness.pair_harness import LONG
-from harness.verbs_harness import Rig, counter
+from harness.verbs_harness import Rig, counter_value
 
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.sim import World
@@ -32,9 +32,11 @@ CAP = QPCap(max_send_wr=64, max_recv_wr=64)
 @contextlib.contextmanager
 def counted(name: str, by: int) -> Iterator[None]:
     """Assert that a counter grows by exactly ``by`` in the block."""
-    before = counter(name)
+    before = counter_value(name)
     yield
-    assert counter(name) - before == by, f"{name} grew by {counter(name) - before}, not {by}"
+    assert counter_value(name) - before == by, (
+        f"{name} grew by {counter_value(name) - before}, not {by}"
+    )
 
 
 class End(pair_harness.End):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from harness.verbs_harness import settings
+from harness.verbs_harness import temporary_settings
 from scapy.layers.inet import UDP
 from scapy.utils import PcapNgReader
 from sim.rc_harness import counted
@@ -370,7 +370,7 @@ def test_sources_take_turns_and_each_one_s_questions_keep_their_order(
 
 def seconds_to_take(pending: int) -> float:
     """Return the CPU time of taking 50 queries out of ``pending`` ones: the best of five."""
-    with settings(max_requests=60000, source_share=100), World(seed=1) as world:
+    with temporary_settings(max_requests=60000, source_share=100), World(seed=1) as world:
         ends = Ends(world.device("10.0.0.1"), world.device("10.0.0.2"))
         peer = world.udp("10.0.0.9")
         peer.setblocking(False)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import pytest
-from harness.verbs_harness import pattern
+from harness.verbs_harness import octet_pattern
 from sim.rc_harness import counted
 
 import siwarp
@@ -475,9 +475,9 @@ def test_a_connection_that_got_its_rtr_has_all_the_time_there_is(
     with counted("startup_timeouts", 0):
         world.run_for("1h")
     b.qp.post_recv(RecvWR(1, sg=[b.mr.sge(0, 64)]))
-    client.sendall(bytes(FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / pattern(64))))
+    client.sendall(bytes(FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / octet_pattern(64))))
     (wc,) = b.cq.wait()
-    assert (wc.check().byte_len, b.mr.read(64)) == (64, pattern(64))
+    assert (wc.check().byte_len, b.mr.read(64)) == (64, octet_pattern(64))
     client.close()
     assert b.event().type == CMEventType.DISCONNECTED
     assert b.qp.qp_state == QPState.ERR

@@ -84,7 +84,9 @@ def test_a_response_on_rc_that_finds_no_memory_ends_the_connection(of_million: i
             world.fail_memory(of_million)
             world.run_for("1ms")
             world.fail_memory(0)
-            statuses += [wc.status for wc in a.sent()]  # the request completes in any case
+            statuses += [
+                wc.status for wc in a.wait_for_sends()
+            ]  # the request completes in any case
         assert statuses[-1] == WCStatus.WR_FLUSH_ERR
         assert a.state == QPState.ERR
         assert counted(b) in (len(statuses) - 1, len(statuses))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness.verbs_harness import pattern
+from harness.verbs_harness import octet_pattern
 from scapy.layers.inet import TCP
 from scapy.utils import PcapNgReader
 from sim.rc_harness import (
@@ -65,17 +65,17 @@ def test_messages_arrive_in_order_and_unchanged_over_a_link_that_loses(
     def receive() -> list[int]:
         got = []
         for i, size in enumerate(sizes):
-            b.recv(i, 0, 20_000)
-            (wc,) = b.received()
-            assert b.mr.read(wc.check().byte_len) == pattern(size, i)
+            b.post_receive(i, 0, 20_000)
+            (wc,) = b.wait_for_receives()
+            assert b.mr.read(wc.check().byte_len) == octet_pattern(size, i)
             got.append(wc.wr_id)
         return got
 
     def send() -> None:
         for i, size in enumerate(sizes):
-            a.mr.write(pattern(size, i))
+            a.mr.write(octet_pattern(size, i))
             a.post(SEND, i, length=size)
-            assert a.sent()[0].ok
+            assert a.wait_for_sends()[0].ok
 
     receiver = world.spawn(receive)
     world.spawn(send)
@@ -89,9 +89,9 @@ def test_a_lost_segment_delays_itself_by_a_timeout_and_holds_up_what_follows(
 ) -> None:
     a, b = two("delay=10ms")
     for i in range(4):
-        b.recv(i, i << 10, 1 << 10)
+        b.post_receive(i, i << 10, 1 << 10)
     a.send(b"before", 0)
-    b.received()
+    b.wait_for_receives()
     world.run_for(1)
     rto = LEAST_RTO + 20 * MS
     world.partition(a.device, b.device)
@@ -104,7 +104,7 @@ def test_a_lost_segment_delays_itself_by_a_timeout_and_holds_up_what_follows(
     world.run_for((rto - 6 * MS) / SECOND)
     a.send(b"after", 2)
     nothing(world, 0.014, b.rcq)
-    assert [wc.check().wr_id for wc in b.received(2)] == [1, 2]
+    assert [wc.check().wr_id for wc in b.wait_for_receives(2)] == [1, 2]
     assert rto + 10 * MS <= world.now_ns - began < rto + 10 * MS + NAP
 
 
@@ -113,7 +113,7 @@ def test_three_segments_behind_a_lost_one_bring_it_again_within_a_round_trip(
 ) -> None:
     a, b = two("delay=10ms")
     for i in range(5):
-        b.recv(i, i << 10, 1 << 10)
+        b.post_receive(i, i << 10, 1 << 10)
     world.partition(a.device, b.device)
     began = world.now_ns
     a.send(b"lost", 0)
@@ -121,7 +121,7 @@ def test_three_segments_behind_a_lost_one_bring_it_again_within_a_round_trip(
     world.heal()
     for i in range(1, 5):
         a.send(b"after", i)
-    assert [wc.check().wr_id for wc in b.received(5)] == list(range(5))
+    assert [wc.check().wr_id for wc in b.wait_for_receives(5)] == list(range(5))
     # The third duplicate acknowledgement triggers the retransmission after one round trip.
     assert world.now_ns - began == 31 * MS
 
@@ -133,7 +133,7 @@ def test_the_seed_cuts_the_stream_into_segments_at_any_octet(
     with world.capture(tmp_path / "run.pcapng"):
         for i in range(20):
             a.post(WRITE, i, length=8000, remote=b.mr.remote(0, 8000))
-        assert all(wc.ok for wc in a.sent(20))
+        assert all(wc.ok for wc in a.wait_for_sends(20))
         world.run_for(1)
     with PcapNgReader(str(tmp_path / "run.pcapng")) as packets:
         lengths = [len(packet[TCP].payload) for packet in packets if packet[TCP].dport != 0]
@@ -155,15 +155,15 @@ def test_a_connection_a_send_and_a_read_take_their_round_trips(world: World) -> 
     # One round trip for TCP, one for the MPA Request and Reply.
     assert world.now_ns == 1200 * MS
     world.run_for(1)
-    b.recv()
+    b.post_receive()
     began = world.now_ns
     a.post(SEND, 1, length=100)
-    assert b.received()[0].ok
+    assert b.wait_for_receives()[0].ok
     assert world.now_ns - began == 300 * MS
     world.run_for(1)
     began = world.now_ns
     a.post(READ, 2, length=100, remote=b.mr.remote(0, 100))
-    assert [wc.wr_id for wc in a.sent(2)] == [1, 2]
+    assert [wc.wr_id for wc in a.wait_for_sends(2)] == [1, 2]
     assert world.now_ns - began == 600 * MS
 
 
@@ -173,10 +173,10 @@ def test_a_send_completes_by_its_persona(
 ) -> None:
     """A Send completes when TCP has accepted it (iWARP), or when the peer has it (RoCE)."""
     a, b = two("delay=300ms", persona=persona)
-    b.recv()
+    b.post_receive()
     began = world.now_ns
     a.post(SEND, 1, length=100)
-    assert a.sent()[0].ok
+    assert a.wait_for_sends()[0].ok
     assert world.now_ns - began == ms * MS
 
 
@@ -241,7 +241,7 @@ def test_a_partition_of_a_minute_is_a_delay(world: World, two: Make) -> None:
     nothing(world, 60, b.rcq)
     assert a.state == b.state == QPState.RTS
     world.heal()
-    assert [wc.check().wr_id for wc in a.sent(2)] == [1, 2]
+    assert [wc.check().wr_id for wc in a.wait_for_sends(2)] == [1, 2]
     # The retransmission time-outs double, so the next one expires within the same time again.
     assert 60 * SECOND < world.now_ns < 121 * SECOND
 
@@ -252,7 +252,7 @@ def test_a_partition_for_ever_ends_a_request_when_tcp_gives_up(world: World, two
     a.post(READ, 1, length=8, remote=b.mr.remote(0, 8))
     began = world.now_ns
     nothing(world, 924, a.cq)
-    (wc,) = a.sent()
+    (wc,) = a.wait_for_sends()
     assert not wc.ok
     assert GIVEN_UP <= world.now_ns - began < GIVEN_UP + 120 * SECOND
     event = a.event()
@@ -270,14 +270,14 @@ def test_the_peer_of_a_killed_process_knows_after_the_way_to_it(
 ) -> None:
     """The peer learns of the end by a FIN, or by a reset if the process had unread data."""
     a, b = two("delay=10ms")
-    a.recv(7)
+    a.post_receive(7)
     if unread:
         a.post(WRITE, 1, length=4096, remote=b.mr.remote(0, 4096))
-        a.sent()
+        a.wait_for_sends()
         world.run_for(0.005)
     began = world.now_ns
     world.crash(b.device)
-    (wc,) = a.received()
+    (wc,) = a.wait_for_receives()
     assert (wc.wr_id, wc.status) == (7, FLUSHED)
     event = a.event()
     assert event.type == CMEventType.DISCONNECTED
@@ -298,7 +298,7 @@ def test_requests_whose_responses_were_written_before_a_crash_succeed(
     world.crash(b.device)
     for i in range(8, 16):
         a.post(READ, i, length=4096, remote=b.mr.remote(0, 4096))
-    done = a.sent(16)
+    done = a.wait_for_sends(16)
     assert [wc.wr_id for wc in done] == list(range(16))
     good = [wc.ok for wc in done]
     assert good == sorted(good, reverse=True)
@@ -312,9 +312,9 @@ def test_a_restarted_host_is_connected_to_anew(world: World, two: Make) -> None:
     again = End(world, b.address, device=world.restart(b.address))
     other = End(world, a.address, device=a.device)
     connect(other, again)
-    again.recv(3)
+    again.post_receive(3)
     other.post(SEND, 1, length=10)
-    assert again.received()[0].wr_id == 3
+    assert again.wait_for_receives()[0].wr_id == 3
 
 
 def test_what_was_sent_before_a_disconnect_arrives_and_the_other_way_goes_on(
@@ -322,15 +322,15 @@ def test_what_was_sent_before_a_disconnect_arrives_and_the_other_way_goes_on(
 ) -> None:
     a, b = two("delay=20ms,loss=3%,rate=5Mbit", size=1 << 17)
     for i in range(20):
-        b.recv(i, 0, 4096)
-    a.recv(50, 0, 1 << 16)
+        b.post_receive(i, 0, 4096)
+    a.post_receive(50, 0, 1 << 16)
     for i in range(16):
         a.post(SEND, i, offset=i << 12, length=4000)
     b.post(SEND, 40, length=60_000)  # a's disconnect does not close b's direction of the stream
     assert a.id is not None
     world.run_for(0.01)
     a.id.disconnect()
-    done = b.received(20)
+    done = b.wait_for_receives(20)
     assert [(wc.wr_id, wc.ok) for wc in done] == [(i, i < 16) for i in range(20)]
     assert {wc.status for wc in done[16:]} == {FLUSHED}
     assert a.event().type == b.event().type == CMEventType.DISCONNECTED
@@ -342,7 +342,7 @@ def test_what_a_plan_resets_ends_both_ends_and_their_requests(world: World, two:
     n = 0
     while True:
         a.post(WRITE, n, length=4096, remote=b.mr.remote(0, 4096))
-        (wc,) = a.sent()
+        (wc,) = a.wait_for_sends()
         if not wc.ok:
             break
         n += 1
@@ -356,7 +356,7 @@ def test_a_path_that_becomes_smaller_cuts_segments_anew(world: World, two: Make)
     for i in range(8):
         a.post(WRITE, i, length=8192, remote=b.mr.remote(0, 8192))
     a.post(READ, 8, length=8, remote=b.mr.remote(0, 8))
-    assert all(wc.ok for wc in a.sent(9))
+    assert all(wc.ok for wc in a.wait_for_sends(9))
     assert world.stats.lost > 0
 
 
@@ -367,9 +367,9 @@ def test_the_same_seed_is_the_same_run(seed: int) -> None:
             a, b = (End(world, f"10.0.0.{i}", persona=Persona.ROCE) for i in (1, 2))
             connect(a, b)
             for i in range(30):
-                b.recv(i)
+                b.post_receive(i)
                 a.post(SEND, i, length=1000 + i)
-            a.sent(30)
+            a.wait_for_sends(30)
             return world.trace_hash, world.now_ns
 
     assert run(seed) == run(seed) != run(seed + 100)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from harness.verbs_harness import settings
+from harness.verbs_harness import temporary_settings
 from sim.rc_harness import (
     MS,
     NAP,
@@ -145,14 +145,14 @@ def test_between_siwarps_immediate_goes_both_ways_without_a_setting(
     world.run_for(1)
     for end in (a, b):
         assert end.qp.query()[1].private_messages
-        end.recv(7, 1024, 64)
+        end.post_receive(7, 1024, 64)
     send_imm(a)
-    (got,) = b.received()
+    (got,) = b.wait_for_receives()
     assert (got.wr_id, got.imm_data, got.wc_flags) == (7, IMM, WCFlag.WITH_IMM)
     assert b.mr.read(got.byte_len, 1024) == b"with it"
     send_imm(b)
-    assert a.received()[0].imm_data == IMM
-    assert a.sent()[0].ok and b.sent()[0].ok
+    assert a.wait_for_receives()[0].imm_data == IMM
+    assert a.wait_for_sends()[0].ok and b.wait_for_sends()[0].ok
 
 
 def test_between_siwarps_the_peer_is_never_asked_by_a_read(world: World) -> None:
@@ -160,9 +160,9 @@ def test_between_siwarps_the_peer_is_never_asked_by_a_read(world: World) -> None
     connect(a, b)
     with counted("confirm_reads", 0), counted("confirm_none", 0):
         for i in range(10):
-            b.recv(i)
+            b.post_receive(i)
             a.post(SEND if i % 2 else WRITE, i, length=8, remote=b.mr.remote(0, 8))
-            assert a.sent()[0].wr_id == i
+            assert a.wait_for_sends()[0].wr_id == i
 
 
 def test_between_siwarps_the_sender_says_how_long_its_sends_wait(world: World) -> None:
@@ -172,7 +172,7 @@ def test_between_siwarps_the_sender_says_how_long_its_sends_wait(world: World) -
     b.qp.modify(QPAttr(rnr_retry=7, min_rnr_timer=26))  # the RNR timer 26 is 81.92 ms
     began = world.now_ns
     a.post(SEND, 1, length=8)
-    assert a.sent()[0].status == WCStatus.RNR_RETRY_EXC_ERR
+    assert a.wait_for_sends()[0].status == WCStatus.RNR_RETRY_EXC_ERR
     took = world.now_ns - began
     assert 2 * MS + 3 * 81_920_000 <= took < 2 * MS + 3 * 81_920_000 + NAP
 
@@ -190,7 +190,7 @@ def test_a_receiver_s_own_word_at_connection_time_comes_first(world: World) -> N
     b.qp.modify(QPAttr(min_rnr_timer=26))
     began = world.now_ns
     a.post(SEND, 1, length=8)
-    assert a.sent()[0].status == WCStatus.RNR_RETRY_EXC_ERR
+    assert a.wait_for_sends()[0].status == WCStatus.RNR_RETRY_EXC_ERR
     assert 2 * 81_920_000 <= world.now_ns - began < 4 * MS + 2 * 81_920_000 + NAP
 
 
@@ -198,31 +198,31 @@ def test_a_receiver_s_own_word_at_connection_time_comes_first(world: World) -> N
 def test_with_the_setting_off_at_either_end_both_do_as_with_anybody(world: World, off: str) -> None:
     a, b = pair(world, Persona.IWARP, Persona.IWARP)
     listen(b)
-    with settings(mpa_announce=int(off == "server")):
+    with temporary_settings(mpa_announce=int(off == "server")):
         dial(a, b)
-    with settings(mpa_announce=int(off == "client")):
+    with temporary_settings(mpa_announce=int(off == "client")):
         accept(a, b)
     for end in (a, b):
         with pytest.raises(Error, match="private_messages"):
             send_imm(end)
-    b.recv(1, 0, 64)
+    b.post_receive(1, 0, 64)
     a.send(b"goes on")
-    assert b.received()[0].ok and a.sent()[0].ok
+    assert b.wait_for_receives()[0].ok and a.wait_for_sends()[0].ok
 
 
 @pytest.mark.parametrize("without", ["client", "server"])
 def test_counts_need_both_and_immediate_does_not_need_counts(world: World, without: str) -> None:
     a, b = pair(world, Persona.ROCE, Persona.ROCE)
     listen(b)
-    with settings(delivery_counts=int(without == "server")):
+    with temporary_settings(delivery_counts=int(without == "server")):
         dial(a, b)
-    with settings(delivery_counts=int(without == "client")):
+    with temporary_settings(delivery_counts=int(without == "client")):
         accept(a, b)
         world.run_for(1)
     with counted("confirm_reads", 1):
-        b.recv(1, 0, 64)
+        b.post_receive(1, 0, 64)
         send_imm(a)
-        assert b.received()[0].imm_data == IMM and a.sent()[0].ok
+        assert b.wait_for_receives()[0].imm_data == IMM and a.wait_for_sends()[0].ok
 
 
 # ---- a peer that implements only the RFCs
@@ -261,7 +261,7 @@ def test_only_the_bits_of_a_reply_announce_a_listener(world: World, roce: End, r
 
 
 def test_with_the_setting_off_a_request_is_as_the_rfcs_have_it(world: World, roce: End) -> None:
-    with settings(mpa_announce=0):
+    with temporary_settings(mpa_announce=0):
         _, told = answering(world, roce, lambda _: REPLY | COUNTS)
     assert told == 0
     with pytest.raises(Error, match="private_messages"):
@@ -276,7 +276,7 @@ def ends_cleanly(end: End, peer: Plain, opcodes: tuple[int, ...]) -> None:
     for opcode in opcodes:
         assert peer.pull().opcode == opcode
     peer.sock.close()
-    (wc,) = end.sent()
+    (wc,) = end.wait_for_sends()
     assert wc.status in (FLUSHED, WCStatus.RETRY_EXC_ERR)
     assert end.event().type == CMEventType.DISCONNECTED
 
@@ -320,7 +320,7 @@ def test_what_a_liar_may_not_say_ends_the_connection_by_a_terminate(
         return
     told = peer.pull()
     assert told.opcode == Opcode.TERMINATE
-    assert roce.received()[0].status == FLUSHED
+    assert roce.wait_for_receives()[0].status == FLUSHED
     assert roce.event().type == CMEventType.DISCONNECTED
 
 
@@ -330,5 +330,5 @@ def test_a_liar_that_never_counts_is_waited_for_as_any_silent_peer(world: World,
     world.run_for(3600)
     assert not roce.cq.poll(1)
     peer.sock.close()
-    assert roce.sent()[0].status in (FLUSHED, WCStatus.RETRY_EXC_ERR)
+    assert roce.wait_for_sends()[0].status in (FLUSHED, WCStatus.RETRY_EXC_ERR)
     assert world.now_ns < 3610 * SECOND

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from harness.verbs_harness import pattern, settings
+from harness.verbs_harness import octet_pattern, temporary_settings
 from sim.rc_harness import (
     MS,
     NAP,
@@ -31,13 +31,13 @@ MIB = 1 << 20
 @pytest.fixture
 def patient() -> Iterator[None]:
     """A linger time much longer than anything else in these tests."""
-    with settings(linger_ms=600_000):
+    with temporary_settings(linger_ms=600_000):
         yield
 
 
 @pytest.fixture
 def short() -> Iterator[None]:
-    with settings(linger_ms=LINGER // MS):
+    with temporary_settings(linger_ms=LINGER // MS):
         yield
 
 
@@ -55,8 +55,8 @@ def two(world: World, size: int = 1 << 16, rate: str = "") -> tuple[End, End]:
 def test_on_error_everything_flushes_in_order_on_both_sides(world: World) -> None:
     a, b = two(world)
     for i in range(5):
-        a.recv(10 + i)
-        b.recv(20 + i)
+        a.post_receive(10 + i)
+        b.post_receive(20 + i)
     for i in range(4):  # the responder's Sends wait for the initiator's first message
         b.post(SEND, i)
     nothing(world, 60, b.cq)
@@ -66,17 +66,17 @@ def test_on_error_everything_flushes_in_order_on_both_sides(world: World) -> Non
     assert DELAY <= world.now_ns - began < DELAY + NAP
     assert a.state == QPState.ERR
     assert b.event().type == CMEventType.DISCONNECTED
-    assert [(w.wr_id, w.status) for w in b.sent(4)] == [(i, FLUSHED) for i in range(4)]
+    assert [(w.wr_id, w.status) for w in b.wait_for_sends(4)] == [(i, FLUSHED) for i in range(4)]
     for end, first in ((a, 10), (b, 20)):
-        done = end.received(5)
+        done = end.wait_for_receives(5)
         assert [(w.wr_id, w.status) for w in done] == [(first + i, FLUSHED) for i in range(5)]
     # The initiator closes the stream, too, and after one delay neither end lingers.
     assert world.now_ns - began < 2 * DELAY + 2 * NAP
     for end in (a, b):
         end.post(SEND, 77)
-        end.recv(78)
-        assert [(w.wr_id, w.status) for w in end.sent()] == [(77, FLUSHED)]
-        assert [(w.wr_id, w.status, w.opcode) for w in end.received()] == [
+        end.post_receive(78)
+        assert [(w.wr_id, w.status) for w in end.wait_for_sends()] == [(77, FLUSHED)]
+        assert [(w.wr_id, w.status, w.opcode) for w in end.wait_for_receives()] == [
             (78, FLUSHED, WCOpcode.RECV)
         ]
         nothing(world, 60, end.cq, end.rcq)
@@ -91,7 +91,7 @@ def test_a_silent_peer_keeps_a_queue_pair_in_error_no_longer_than_linger_ms(worl
     began = world.now_ns
     a.qp.modify(QPAttr(qp_state=QPState.ERR))
     nothing(world, (LINGER - MS) / SECOND, a.cq)
-    assert [w.status for w in a.sent(3)] == [FLUSHED] * 3
+    assert [w.status for w in a.wait_for_sends(3)] == [FLUSHED] * 3
     assert LINGER <= world.now_ns - began < LINGER + NAP
 
 
@@ -102,9 +102,9 @@ def test_a_silent_peer_keeps_a_queue_pair_in_error_no_longer_than_linger_ms(worl
 def test_both_ends_disconnect_with_much_in_flight_each_way(world: World) -> None:
     a, b = two(world, 4 * MIB, ",rate=1Gbit")
     for end in (a, b):
-        end.recv(1)
+        end.post_receive(1)
     a.post(SEND, 1)
-    assert b.received()[0].ok
+    assert b.wait_for_receives()[0].ok
     for one, other in ((a, b), (b, a)):
         for i in range(4):
             one.post(WRITE, 10 + i, length=2 * MIB, remote=other.mr.remote(0, 2 * MIB))
@@ -125,8 +125,8 @@ def test_both_ends_disconnect_with_much_in_flight_each_way(world: World) -> None
 def test_an_end_by_either_side_is_told_to_both(world: World, who: str, how: str) -> None:
     a, b = two(world)
     one, other = (a, b) if who == "active" else (b, a)
-    one.recv(1)
-    other.recv(2)
+    one.post_receive(1)
+    other.post_receive(2)
     assert one.id is not None and other.id is not None
     began = world.now_ns
     if how == "disconnect":
@@ -140,9 +140,9 @@ def test_an_end_by_either_side_is_told_to_both(world: World, who: str, how: str)
     event = other.event()
     assert (event.type, event.id, event.wire_error) == (CMEventType.DISCONNECTED, other.id, 0)
     assert DELAY <= world.now_ns - began < DELAY + NAP
-    assert [(w.wr_id, w.status) for w in other.received()] == [(2, FLUSHED)]
+    assert [(w.wr_id, w.status) for w in other.wait_for_receives()] == [(2, FLUSHED)]
     if how != "destroy":
-        assert [(w.wr_id, w.status) for w in one.received()] == [(1, FLUSHED)]
+        assert [(w.wr_id, w.status) for w in one.wait_for_receives()] == [(1, FLUSHED)]
         assert one.state == QPState.ERR
 
 
@@ -155,7 +155,7 @@ def test_a_queue_pair_with_work_outstanding_is_destroyed_without_harm(world: Wor
     for i in range(10):
         a.post(WRITE, i, length=MIB, remote=b.mr.remote(0, MIB))
         a.post(READ, i, offset=MIB, length=MIB, remote=b.mr.remote(MIB, MIB))
-        a.recv(i)
+        a.post_receive(i)
     world.run_for(0.02)
     began = world.now_ns
     a.close()
@@ -173,15 +173,15 @@ def test_what_completed_arrives_although_the_queue_pair_is_destroyed_at_once(
     world: World, size: int, loss: str
 ) -> None:
     a, b = two(world, 2 * MIB, loss)
-    data = pattern(size, 5)
+    data = octet_pattern(size, 5)
     a.mr.write(data)
-    b.recv(9)
+    b.post_receive(9)
     a.post(SEND, 1, length=size)
     # b's Write stays unread in a's socket; closing that socket would reset the connection.
     b.post(WRITE, 5, offset=MIB, length=1000, remote=a.mr.remote(MIB, 1000))
-    assert a.sent()[0].ok
+    assert a.wait_for_sends()[0].ok
     a.close()
-    (wc,) = b.received()
+    (wc,) = b.wait_for_receives()
     assert (wc.wr_id, wc.ok, wc.byte_len) == (9, True, size)
     assert b.mr.read(size) == data
     assert b.event().type == CMEventType.DISCONNECTED

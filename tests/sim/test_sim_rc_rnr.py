@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from harness.verbs_harness import pattern, settings
+from harness.verbs_harness import octet_pattern, temporary_settings
 from sim.rc_harness import (
     MS,
     NAP,
@@ -65,12 +65,12 @@ def test_after_retry_times_timer_the_sender_is_told_that_the_receiver_was_not_re
     world: World, retry: int, timer: int, us: int
 ) -> None:
     a, b = roce(world, retry, timer)
-    a.recv(5)
+    a.post_receive(5)
     with counted("rnr_expired", 1):
         began = world.now_ns
         for i in range(2):
             a.post(SEND, i, length=8)
-        done = a.sent(2)
+        done = a.wait_for_sends(2)
         took = world.now_ns - began
     assert [(w.wr_id, w.status, w.vendor_err) for w in done] == [
         (0, WCStatus.RNR_RETRY_EXC_ERR, NO_BUFFER),
@@ -78,7 +78,7 @@ def test_after_retry_times_timer_the_sender_is_told_that_the_receiver_was_not_re
     ]
     # The delay to the peer, the time that the Send waits, and the delay back.
     assert 2 * DELAY + us * 1000 <= took < 2 * DELAY + us * 1000 + NAP
-    assert [w.status for w in a.received()] == [FLUSHED]
+    assert [w.status for w in a.wait_for_receives()] == [FLUSHED]
     for end in (a, b):
         assert end.state == QPState.ERR
         assert end.event().wire_error == NO_BUFFER
@@ -91,11 +91,11 @@ def test_a_receive_just_in_time_is_in_time(world: World, in_time: bool) -> None:
     world.run_for((DELAY + 81_920_000 + (-1 * MS if in_time else NAP)) / SECOND)
     if not in_time:
         assert b.state == QPState.ERR
-        assert a.sent()[0].status == WCStatus.RNR_RETRY_EXC_ERR
+        assert a.wait_for_sends()[0].status == WCStatus.RNR_RETRY_EXC_ERR
         return
-    b.recv(9)
-    assert b.received()[0].wr_id == 9
-    assert a.sent()[0].ok
+    b.post_receive(9)
+    assert b.wait_for_receives()[0].wr_id == 9
+    assert a.wait_for_sends()[0].ok
 
 
 def test_each_send_has_its_own_time(world: World) -> None:
@@ -104,10 +104,10 @@ def test_each_send_has_its_own_time(world: World) -> None:
         a.post(SEND, i, length=8)
     for i in range(3):
         nothing(world, 0.24, b.rcq)
-        b.recv(i)
-        assert b.received()[0].wr_id == i
-    assert [w.status for w in a.sent(3)] == [0, 0, 0]
-    assert a.sent()[0].status == WCStatus.RNR_RETRY_EXC_ERR
+        b.post_receive(i)
+        assert b.wait_for_receives()[0].wr_id == i
+    assert [w.status for w in a.wait_for_sends(3)] == [0, 0, 0]
+    assert a.wait_for_sends()[0].status == WCStatus.RNR_RETRY_EXC_ERR
 
 
 def test_by_default_and_at_seven_it_waits_without_limit(world: World) -> None:
@@ -116,20 +116,22 @@ def test_by_default_and_at_seven_it_waits_without_limit(world: World) -> None:
     nothing(world, 24 * HOUR, a.cq, b.rcq)
     assert a.state == b.state == QPState.RTS
     began = world.now_ns
-    b.recv(9)
-    assert b.received()[0].wr_id == 9
-    assert a.sent()[0].ok
+    b.post_receive(9)
+    assert b.wait_for_receives()[0].wr_id == 9
+    assert a.wait_for_sends()[0].ok
     assert DELAY <= world.now_ns - began < DELAY + NAP
 
 
 def test_it_may_be_changed_while_one_waits(world: World) -> None:
-    with settings(mpa_announce=0):  # without announcements only the receiver's setting counts
+    with temporary_settings(
+        mpa_announce=0
+    ):  # without announcements only the receiver's setting counts
         a, b = roce(world, 7, 1)
     a.post(SEND, 1, length=8)
     nothing(world, HOUR, a.cq)
     began = world.now_ns
     b.qp.modify(QPAttr(rnr_retry=1))
-    assert a.sent()[0].status == WCStatus.RNR_RETRY_EXC_ERR
+    assert a.wait_for_sends()[0].status == WCStatus.RNR_RETRY_EXC_ERR
     assert DELAY <= world.now_ns - began < DELAY + NAP
 
 
@@ -148,22 +150,22 @@ def test_with_persona_iwarp_it_is_terminated_at_once(world: World) -> None:
 
 def test_it_completes_at_both_ends_when_the_receive_is_posted(world: World) -> None:
     a, b = roce(world)
-    a.mr.write(pattern(1000))
+    a.mr.write(octet_pattern(1000))
     with counted("rnr_unexpected", 1):
         a.post(SEND, 1, length=1000)
         nothing(world, 60, a.cq, b.rcq)
-    b.recv(9)
-    (wc,) = b.received()
+    b.post_receive(9)
+    (wc,) = b.wait_for_receives()
     assert (wc.wr_id, wc.ok, wc.byte_len) == (9, True, 1000)
-    assert b.mr.read(1000) == pattern(1000)
-    assert [(w.wr_id, w.status) for w in a.sent()] == [(1, WCStatus.SUCCESS)]
+    assert b.mr.read(1000) == octet_pattern(1000)
+    assert [(w.wr_id, w.status) for w in a.wait_for_sends()] == [(1, WCStatus.SUCCESS)]
 
 
 def test_a_receive_is_noticed_though_nobody_polls_there(world: World) -> None:
     a, b = roce(world)
     a.post(SEND, 1, length=8)
     nothing(world, 60, a.cq)
-    b.recv()
+    b.post_receive()
     world.run_for((DELAY + NAP) / SECOND)
     assert [wc.ok for wc in a.cq.poll()] == [True]
 
@@ -177,8 +179,8 @@ def test_shared_receives_are_noticed_too(world: World) -> None:
     a.post(SEND, 1, length=8)
     nothing(world, 60, a.cq)
     srq.post_recv(RecvWR(7, sg=[mr.sge(0, 64)]))
-    assert b.received()[0].wr_id == 7
-    assert a.sent()[0].ok
+    assert b.wait_for_receives()[0].wr_id == 7
+    assert a.wait_for_sends()[0].ok
 
 
 def test_a_write_and_a_read_behind_it_are_done_while_it_waits(world: World) -> None:
@@ -187,17 +189,17 @@ def test_a_write_and_a_read_behind_it_are_done_while_it_waits(world: World) -> N
     a = End(world, "10.0.0.1", persona=Persona.IWARP)
     b = End(world, "10.0.0.2", persona=Persona.ROCE)
     connect(a, b)
-    a.mr.write(pattern(64))
+    a.mr.write(octet_pattern(64))
     began = world.now_ns
     a.post(SEND, 1, length=64)
     a.post(WRITE, 2, length=64, remote=b.mr.remote(1024, 64))
     a.post(READ, 3, offset=512, length=64, remote=b.mr.remote(1024, 64))
-    assert [w.wr_id for w in a.sent(3)] == [1, 2, 3]
+    assert [w.wr_id for w in a.wait_for_sends(3)] == [1, 2, 3]
     assert world.now_ns - began == 2 * DELAY
-    assert a.mr.read(64, 512) == b.mr.read(64, 1024) == pattern(64)
+    assert a.mr.read(64, 512) == b.mr.read(64, 1024) == octet_pattern(64)
     nothing(world, 60, b.rcq)
-    b.recv()
-    assert b.received()[0].ok
+    b.post_receive()
+    assert b.wait_for_receives()[0].ok
 
 
 @pytest.mark.parametrize("receives", [0, 1])
@@ -207,38 +209,38 @@ def test_a_send_that_still_waits_when_a_write_behind_it_is_refused_has_not_arriv
     """Of the requests before the refused one, the receiver has only those that it has counted."""
     a, b = roce(world, private_messages=True)
     for i in range(receives):
-        b.recv(i)
+        b.post_receive(i)
     away = b.mr.remote(0, 64)._replace(rkey=b.mr.rkey ^ 0x00FFFF00)
     for i in range(2):
         a.post(SEND, i, length=8)
     a.post(WRITE, 2, length=64, remote=b.mr.remote(1024, 64))
     a.post(WRITE, 3, length=64, remote=away)
     statuses = [WCStatus.SUCCESS] * receives + [FLUSHED] * (2 - receives)
-    done = a.sent(4)
+    done = a.wait_for_sends(4)
     assert [w.status for w in done[:2]] == statuses
     assert done[3].status == WCStatus.REM_ACCESS_ERR
-    assert [w.ok for w in b.received(receives)] == [True] * receives
+    assert [w.ok for w in b.wait_for_receives(receives)] == [True] * receives
 
 
 @pytest.mark.parametrize("size", [0, 100, 50_000])
 def test_many_come_out_in_the_order_in_which_they_went_in(world: World, size: int) -> None:
     a, b = roce(world, size=4 << 20)
     for i in range(40):
-        a.mr.write(pattern(size, i), offset=i * size)
+        a.mr.write(octet_pattern(size, i), offset=i * size)
         a.post(SEND, i, offset=i * size, length=size)
     nothing(world, 60, a.cq)
     for i in range(40):
-        b.recv(i, 0, size + 1)
-        (wc,) = b.received()
+        b.post_receive(i, 0, size + 1)
+        (wc,) = b.wait_for_receives()
         assert (wc.wr_id, wc.byte_len) == (i, size)
-        assert b.mr.read(size) == pattern(size, i)
-    assert [w.wr_id for w in a.sent(40)] == list(range(40))
+        assert b.mr.read(size) == octet_pattern(size, i)
+    assert [w.wr_id for w in a.wait_for_sends(40)] == list(range(40))
 
 
 def test_a_full_staging_stops_the_peer_and_loses_nothing(world: World) -> None:
     size, n = 300_000, 12  # together more octets than the receiver keeps
     a, b = roce(world, size=1 << 20)
-    a.mr.write(pattern(size))
+    a.mr.write(octet_pattern(size))
     for i in range(n):
         a.post(SEND, i, length=size)
     nothing(world, 60, a.cq)
@@ -249,11 +251,11 @@ def test_a_full_staging_stops_the_peer_and_loses_nothing(world: World) -> None:
     assert world.stats.rounds - before.rounds < 200
     for i in range(n):
         b.mr.write(bytes(size))
-        b.recv(i, 0, size)
-        (wc,) = b.received()
+        b.post_receive(i, 0, size)
+        (wc,) = b.wait_for_receives()
         assert (wc.wr_id, wc.byte_len) == (i, size)
-        assert b.mr.read(size) == pattern(size)
-    assert [w.wr_id for w in a.sent(n)] == list(range(n))
+        assert b.mr.read(size) == octet_pattern(size)
+    assert [w.wr_id for w in a.wait_for_sends(n)] == list(range(n))
 
 
 def test_a_peer_that_dies_while_its_octets_are_not_read_is_noticed(world: World) -> None:
@@ -266,7 +268,7 @@ def test_a_peer_that_dies_while_its_octets_are_not_read_is_noticed(world: World)
     world.crash(b.device)
     began = world.now_ns
     # The peer had unread data, so its kernel resets the connection.
-    assert [(wc.wr_id, wc.ok) for wc in a.sent(12)] == [(i, False) for i in range(12)]
+    assert [(wc.wr_id, wc.ok) for wc in a.wait_for_sends(12)] == [(i, False) for i in range(12)]
     assert DELAY <= world.now_ns - began < DELAY + NAP
     assert a.state == QPState.ERR
 
@@ -291,7 +293,7 @@ def test_an_end_while_messages_wait_flushes_them(world: World, who: str, how: st
     assert world.now_ns - began < 2 * DELAY + NAP
     assert other.state == QPState.ERR
     if who == "receiver" or how == "disconnect":
-        assert [w.status for w in a.sent(5)] == [FLUSHED] * 5
+        assert [w.status for w in a.wait_for_sends(5)] == [FLUSHED] * 5
 
 
 # ---- Sends that are kept regardless of the persona
@@ -304,18 +306,18 @@ def test_kept_sends_are_received_though_the_peer_has_ended_and_its_end_comes_las
     a, b = (End(world, f"10.0.0.{i}", persona=Persona.IWARP, keep_unexpected=True) for i in (1, 2))
     connect(a, b)
     assert b.qp.query()[1].keep_unexpected
-    messages = [pattern(n, n) for n in (100, 0, 30_000)]
+    messages = [octet_pattern(n, n) for n in (100, 0, 30_000)]
     with counted("rnr_unexpected", 3):
         for n, message in enumerate(messages):
             a.mr.write(message)
             a.post(SEND, n, length=len(message))
-            assert a.sent()[0].ok
+            assert a.wait_for_sends()[0].ok
         world.crash(a.device)
         nothing(world, HOUR, b.rcq)
     assert b.channel.get_event(0) is None
     for n, message in enumerate(messages):
-        b.recv(n)
-        (wc,) = b.received()
+        b.post_receive(n)
+        (wc,) = b.wait_for_receives()
         assert (wc.wr_id, wc.byte_len) == (n, len(message))
         assert b.mr.read(wc.byte_len) == message
     event = b.event()
@@ -325,22 +327,22 @@ def test_kept_sends_are_received_though_the_peer_has_ended_and_its_end_comes_las
 def test_kept_sends_of_a_peer_that_has_ended_cost_nothing_while_they_wait(world: World) -> None:
     """Only one event is handled per round, so two simultaneous receives take two rounds."""
     world.faults("delay=10ms")
-    with settings(budget=1):
+    with temporary_settings(budget=1):
         a, b = (
             End(world, f"10.0.0.{i}", persona=Persona.IWARP, keep_unexpected=True) for i in (1, 2)
         )
         connect(a, b)
         for n in range(3):
             a.send(bytes([n]), n)
-            assert a.sent()[0].ok
+            assert a.wait_for_sends()[0].ok
         world.crash(a.device)
         nothing(world, 60, b.rcq)
         for n in range(2):
-            b.recv(n)
-        assert [wc.check().wr_id for wc in b.received(2)] == [0, 1]
+            b.post_receive(n)
+        assert [wc.check().wr_id for wc in b.wait_for_receives(2)] == [0, 1]
         before = world.stats.rounds
         nothing(world, HOUR, b.rcq)
         assert world.stats.rounds - before < 200
-        b.recv(2)
-        assert [wc.check().wr_id for wc in b.received()] == [2]
+        b.post_receive(2)
+        assert [wc.check().wr_id for wc in b.wait_for_receives()] == [2]
         assert b.event().type == CMEventType.DISCONNECTED

@@ -6,8 +6,8 @@ import contextlib
 from typing import Any
 
 import pytest
-from harness.verbs_harness import settings
-from sim.rc_harness import counter
+from harness.verbs_harness import temporary_settings
+from sim.rc_harness import counter_value
 
 from siwarp.cm import CMID, CMEventChannel, CMEventType
 from siwarp.inspect import MPARequest
@@ -73,7 +73,7 @@ def test_two_addresses_of_silent_connections_keep_no_good_client_out(
     assert world.now - began < 2.0, "before the first of them are given up"
     for _ in range(3):
         is_served(world, good)
-    assert counter("startups_paused") > 0
+    assert counter_value("startups_paused") > 0
     assert held
 
 
@@ -90,7 +90,7 @@ def test_silent_connections_are_closed_soon_where_there_are_many(world: World) -
 @pytest.mark.parametrize("seed", range(6))
 def test_a_newcomer_waits_only_until_a_start_up_of_any_source_is_old_enough(seed: int) -> None:
     """If two sources have equally many start-ups, the seed selects the one that loses one."""
-    with settings(max_startups=64, source_share=75), World(seed) as world:
+    with temporary_settings(max_startups=64, source_share=75), World(seed) as world:
         Listener(world)
         held = [silent(world, 48, source) for source in ("10.0.0.8", "10.0.0.9")]
         is_served(world, GOOD, within=0.6)
@@ -99,13 +99,13 @@ def test_a_newcomer_waits_only_until_a_start_up_of_any_source_is_old_enough(seed
 
 def test_start_ups_that_speak_while_they_make_room_are_not_served_any_more(world: World) -> None:
     """One progress round finds both newcomers and data of the start-ups that it closes for them."""
-    with settings(max_startups=64, source_share=75, progress_thread=0):
+    with temporary_settings(max_startups=64, source_share=75, progress_thread=0):
         channel = CMEventChannel(world.device(LISTENER))
         with CMID(channel) as listener:
             listener.listen((LISTENER, PORT))
             held = [one for n in (8, 9) for one in silent(world, 32, f"10.0.0.{n}")]
             assert channel.get_event(0.6) is None
-            before = counter("startups_refused")
+            before = counter_value("startups_refused")
             made = silent(world, 32, "10.0.0.7")
             for one in held:
                 # the listener has already closed this start-up
@@ -113,36 +113,36 @@ def test_start_ups_that_speak_while_they_make_room_are_not_served_any_more(world
                     one.sendall(REQUEST[:1])
             world.run_for(0.001)
             assert channel.get_event(0.1) is None
-            assert counter("startups_refused") - before >= len(made)
+            assert counter_value("startups_refused") - before >= len(made)
         channel.close()
 
 
 def test_start_ups_are_closed_only_for_a_newcomer_that_is_there(world: World) -> None:
     """Servicing a full listener without a newcomer closes no start-up."""
-    with settings(max_startups=64, source_share=75):
+    with temporary_settings(max_startups=64, source_share=75):
         Listener(world)
         held = [one for n in (8, 9) for one in silent(world, 32, f"10.0.0.{n}")]
-        before = counter("startups_refused")
+        before = counter_value("startups_refused")
         world.run_for(1.0)  # all start-ups are old enough now
         for one in held:  # one progress round for each, which also services the listener
             one.sendall(REQUEST[:1])
             world.run_for(0.001)
-        assert counter("startups_refused") == before
+        assert counter_value("startups_refused") == before
         is_served(world, GOOD)
-        assert counter("startups_refused") == before + 1
+        assert counter_value("startups_refused") == before + 1
 
 
 def test_a_newcomer_that_is_refused_costs_no_other_source_a_start_up(world: World) -> None:
     """A source that has used up its share is refused before another source's start-up is closed."""
-    with settings(max_startups=64, source_share=50):
+    with temporary_settings(max_startups=64, source_share=50):
         Listener(world)
         old = silent(world, 32, "10.0.0.8")
         world.run_for(0.6)
         young = silent(world, 31, "10.0.0.9")
-        before = counter("startups_refused")
+        before = counter_value("startups_refused")
         more = silent(world, 4, "10.0.0.9")
         world.run_for(0.01)
-        assert counter("startups_refused") == before + 3
+        assert counter_value("startups_refused") == before + 3
         for one in old:
             one.setblocking(False)
             with pytest.raises(BlockingIOError):

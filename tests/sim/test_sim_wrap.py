@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness.pair_harness import meet
+from harness.pair_harness import connect_by_qpn
 from sim import rc_harness
 from sim.test_sim_types import MakeEnd, N, both, receive, send, text
 
@@ -85,14 +85,14 @@ def test_messages_and_reads_of_a_connection_cross_the_wrap(
 ) -> None:
     with world.capture(tmp_path / "run.pcapng"):
         a, b = (rc_harness.End(world, f"10.0.0.{i}", by_qpn=True, persona=persona) for i in (1, 2))
-        a.begin(N)
-        b.begin(N)
-        meet(a, b)
+        a.init_with_receives(N)
+        b.init_with_receives(N)
+        connect_by_qpn(a, b)
         for i in range(N):
             a.send(text(i), i)
             a.post(WROpcode.RDMA_READ, i, length=8, remote=b.mr.remote(0, 8))
-            assert all(wc.ok for wc in a.sent(2))
-            (wc,) = b.received()
+            assert all(wc.ok for wc in a.wait_for_sends(2))
+            (wc,) = b.wait_for_receives()
             assert b.mr.read(wc.check().byte_len, wc.wr_id - 100 << 10) == text(i)
     assert field(tmp_path / "run.pcapng", "msn", "SEND") == AROUND_THE_WRAP
     assert set(AROUND_THE_WRAP) <= set(field(tmp_path / "run.pcapng", "msn", "RDMA_READ_REQUEST"))
@@ -100,12 +100,12 @@ def test_messages_and_reads_of_a_connection_cross_the_wrap(
 
 def test_sends_that_wait_for_receives_are_counted_across_the_wrap(world: World) -> None:
     a, b = (rc_harness.End(world, f"10.0.0.{i}", by_qpn=True, persona=Persona.ROCE) for i in (1, 2))
-    a.begin(0)
-    b.begin(0)
-    meet(a, b)
+    a.init_with_receives(0)
+    b.init_with_receives(0)
+    connect_by_qpn(a, b)
     for i in range(2 * 16):
         a.send(text(i), i)
         rc_harness.nothing(world, 1e-4, a.cq)
-        b.recv(i, length=1024)
-        assert a.sent()[0].ok
-        assert b.received()[0].check().wr_id == i
+        b.post_receive(i, length=1024)
+        assert a.wait_for_sends()[0].ok
+        assert b.wait_for_receives()[0].check().wr_id == i

@@ -11,7 +11,7 @@ import pytest
 from harness.rd_harness import Peer
 from harness.record_harness import Target
 from harness.uc_harness import Ends
-from harness.verbs_harness import Pair, Rig, pattern, poll
+from harness.verbs_harness import Pair, Rig, octet_pattern, poll
 from scapy.packet import Packet, Raw
 from tshark.tshark_harness import check_packets, lua_options, packet_fields, tshark_output
 from unit.inspect.inspect_harness import make_udp_packet, write_capture
@@ -88,12 +88,12 @@ def test_every_datagram_of_rd_shows_its_type_its_epochs_and_its_segment(
     with package.capture(file):
         a, b = Peer(verbs_device), Peer(verbs_device)
         for n in (1, 5000):
-            b.recv()
-            a.send(b, pattern(n))
-            assert b.got()[0].ok and a.done()[0].ok
-        a.rdma(b, WROpcode.RDMA_READ, 100)
-        a.rdma(b, WROpcode.RDMA_WRITE, 100)
-        assert all(w.ok for w in a.done(2))
+            b.post_receive()
+            a.send(b, octet_pattern(n))
+            assert b.poll_receives()[0].ok and a.poll_sends()[0].ok
+        a.post_rdma(b, WROpcode.RDMA_READ, 100)
+        a.post_rdma(b, WROpcode.RDMA_WRITE, 100)
+        assert all(w.ok for w in a.poll_sends(2))
         for peer in (a, b):
             peer.qp.close()
     found = [RDDatagram(octets) for octets in check_good_crcs(file)]
@@ -137,22 +137,22 @@ def test_uc_and_write_record_and_immediate_data_show_their_fields(
     file = tmp_path / "both.pcapng"
     with package.capture(file):
         uc = Ends(verbs_device, attrs={"path_mtu": 256})
-        uc.recv()
-        uc.send(pattern(600), opcode=WROpcode.SEND_WITH_IMM, imm_data=0x01020304)
-        assert uc.sent()[0].ok and uc.received()[0].ok
+        uc.post_receive()
+        uc.send(octet_pattern(600), opcode=WROpcode.SEND_WITH_IMM, imm_data=0x01020304)
+        assert uc.poll_sends()[0].ok and uc.poll_receives()[0].ok
         ud, target = Pair(verbs_device), Target(verbs_device)
-        ud.recv()
+        ud.post_receive()
         ud.send(b"with data", opcode=WROpcode.SEND_WITH_IMM, imm_data=0x01020304)
         assert poll(ud.scq)[0].ok and poll(ud.rcq)[0].ok
         wr = SendWR(
             1, WROpcode.RDMA_WRITE_RECORD, sg=[ud.out.sge(0, 70_000)],
-            ah=verbs_device.ah(target.qp), remote=target.memory.remote(), remote_qkey=0x2345,
+            ah=verbs_device.create_ah(target.qp), remote=target.memory.remote(), remote_qkey=0x2345,
         )  # fmt: skip
-        target.memory = verbs_device.mr(bytearray(70_000), 7)
+        target.memory = verbs_device.reg_mr(bytearray(70_000), 7)
         wr.set_wr_rdma(target.memory.rkey, target.memory.addr)
         ud.a.post_send(wr)
         assert poll(ud.scq)[0].ok
-        ((_, record),) = target.told()
+        ((_, record),) = target.poll_records()
     check_good_crcs(file)
     first = shown_fields(
         file, "siwarp.llp.type == 1", "siwarp.psn", "siwarp.llp.first", "siwarp.mo"

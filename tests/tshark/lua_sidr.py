@@ -40,13 +40,13 @@ def test_our_own_questions_and_answers_show_their_fields_and_good_crcs(
     file = tmp_path / "sidr.pcapng"
     with package.capture(file):
         ends = Ends(verbs_device)
-        qp = ends.qp()
-        ends.ask(b"who is there")
-        ends.accept(ends.request(), qp, b"it is me")
-        assert ends.result().type == CMEventType.ESTABLISHED
-        ends.ask()
-        ends.request().id.reject()
-        assert ends.result().type == CMEventType.REJECTED
+        qp = ends.create_qp()
+        ends.send_request(b"who is there")
+        ends.accept(ends.next_request(), qp, b"it is me")
+        assert ends.next_result().type == CMEventType.ESTABLISHED
+        ends.send_request()
+        ends.next_request().id.reject()
+        assert ends.next_result().type == CMEventType.REJECTED
     words = tshark_output(file, *lua_options(), "-V")
     check_packets(words)
     assert words.count("(Good CRC32)") == words.count("UD resolution\n") == 8

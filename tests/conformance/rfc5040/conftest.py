@@ -1,6 +1,6 @@
 """Fixtures shared by the RDMAP tests of this RFC."""
 
-from unit.mpa.mpa_harness import fixture
+from unit.mpa.mpa_harness import world_fixture
 from unit.rdmap.rdmap_harness import RdmapWorld
 
-w = fixture(RdmapWorld)
+world = world_fixture(RdmapWorld)

@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from harness.rc_harness import End, Wire, plain_client, plain_listener, read_all
-from harness.verbs_harness import ALL_ACCESS, Rig, pattern, poll, until
+from harness.rc_harness import End, Wire, plain_connect, plain_listener, read_to_end
+from harness.verbs_harness import ALL_ACCESS, Rig, octet_pattern, poll, wait_until
 from harness.wire_peer import (
+    CONNECT,
     Peer,
-    read_request,
-    read_response,
-    recv_frame,
-    send,
-    write,
+    build_read_request,
+    build_read_response,
+    build_send,
+    build_write,
+    recv_startup_frame,
 )
 from scapy.packet import Packet, Raw
 
@@ -81,7 +82,7 @@ class Row:
 
 
 def send_and_return(peer: Peer, segment: Packet) -> Packet:
-    peer.put(segment)
+    peer.send_segments(segment)
     return segment
 
 
@@ -109,71 +110,75 @@ def register_memory(peer: Peer, access: int = ALL_ACCESS, *, foreign: bool = Fal
 
 def _read_invalid_stag(peer: Peer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return(peer, read_request(size, there.rkey ^ 0x40, there.addr))
+    return send_and_return(peer, build_read_request(size, there.rkey ^ 0x40, there.addr))
 
 
 def _read_out_of_bounds(peer: Peer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return(peer, read_request(size, there.rkey, there.addr + 40_001 - size))
+    return send_and_return(peer, build_read_request(size, there.rkey, there.addr + 40_001 - size))
 
 
 def _read_without_right(peer: Peer, size: int) -> Packet:
     there = register_memory(peer, AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE)
-    return send_and_return(peer, read_request(size, there.rkey, there.addr))
+    return send_and_return(peer, build_read_request(size, there.rkey, there.addr))
 
 
 def _read_other_pd(peer: Peer, size: int) -> Packet:
     there = register_memory(peer, foreign=True)
-    return send_and_return(peer, read_request(size, there.rkey, there.addr))
+    return send_and_return(peer, build_read_request(size, there.rkey, there.addr))
 
 
 def _read_that_wraps(peer: Peer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return(peer, read_request(size, there.rkey, 2**64 - size + 1))
+    return send_and_return(peer, build_read_request(size, there.rkey, 2**64 - size + 1))
 
 
 def _invalidate_forbidden_stag(peer: Peer, size: int) -> Packet:
-    segment = send(opcode=Opcode.SEND_INVALIDATE, inv_stag=register_memory(peer).rkey)
-    return send_and_return(peer, segment / Raw(pattern(size)))
+    segment = build_send(opcode=Opcode.SEND_INVALIDATE, inv_stag=register_memory(peer).rkey)
+    return send_and_return(peer, segment / Raw(octet_pattern(size)))
 
 
 def _write_without_right(peer: Peer, size: int) -> Packet:
     there = register_memory(peer, AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ)
-    return send_and_return(peer, write(there.rkey, there.addr) / Raw(pattern(size)))
+    return send_and_return(peer, build_write(there.rkey, there.addr) / Raw(octet_pattern(size)))
 
 
 def _send_wrong_rdmap_version(peer: Peer, size: int) -> Packet:
-    return send_and_return(peer, send(rv=2) / Raw(pattern(size)))
+    return send_and_return(peer, build_send(rv=2) / Raw(octet_pattern(size)))
 
 
 def _write_wrong_rdmap_version(peer: Peer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return(peer, write(there.rkey, there.addr, rv=3) / Raw(pattern(size)))
+    return send_and_return(
+        peer, build_write(there.rkey, there.addr, rv=3) / Raw(octet_pattern(size))
+    )
 
 
 def _send_unknown_opcode(peer: Peer, size: int) -> Packet:
-    return send_and_return(peer, send(opcode=0xB) / Raw(pattern(size)))
+    return send_and_return(peer, build_send(opcode=0xB) / Raw(octet_pattern(size)))
 
 
 def _send_on_wrong_queue(peer: Peer, size: int) -> Packet:
-    return send_and_return(peer, send(qn=2) / Raw(pattern(min(size, 100))))
+    return send_and_return(peer, build_send(qn=2) / Raw(octet_pattern(min(size, 100))))
 
 
 def _send_unasked_read_response(peer: Peer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return(peer, read_response(there.rkey, there.addr) / Raw(pattern(size)))
+    return send_and_return(
+        peer, build_read_response(there.rkey, there.addr) / Raw(octet_pattern(size))
+    )
 
 
 def _send_short_read_response(peer: Peer, size: int) -> Packet:
     request = start_read(peer, size)
     return send_and_return(
-        peer, read_response(request.sink_stag, request.sink_to) / Raw(pattern(size - 1))
+        peer, build_read_response(request.sink_stag, request.sink_to) / Raw(octet_pattern(size - 1))
     )
 
 
 def _send_truncated_read_request(peer: Peer, size: int) -> Packet:
     there = register_memory(peer)
-    segment = read_request(size, there.rkey, there.addr)
+    segment = build_read_request(size, there.rkey, there.addr)
     segment = DDPUntagged(bytes(segment)[:-1])
     return send_and_return(peer, segment)
 
@@ -192,7 +197,7 @@ def start_read(peer: Peer, size: int) -> ReadRequest:
     end = peer.end
     there = RemoteBuffer(0x1000, 1 << 20, 0x77)
     end.qp.post_send(SendWR(5, WROpcode.RDMA_READ, sg=[end.mem.sge(0, size)], remote=there))
-    fpdu = peer.take()
+    fpdu = peer.receive_fpdu()
     assert fpdu.ulpdu.opcode == Opcode.RDMA_READ_REQUEST
     return ReadRequest(bytes(fpdu.ulpdu.payload))
 
@@ -205,7 +210,7 @@ def _invalidate_source_of_blocked_write(peer: Peer, size: int) -> None:
     peer.end.qp.post_send(
         SendWR(5, WROpcode.RDMA_WRITE, sg=[mr.sge()], remote=RemoteBuffer(0, 1 << 30, 0x77))
     )
-    peer.put(send(opcode=Opcode.SEND_INVALIDATE, inv_stag=mr.rkey))
+    peer.send_segments(build_send(opcode=Opcode.SEND_INVALIDATE, inv_stag=mr.rkey))
 
 
 def register_invalidatable_memory(peer: Peer, size: int) -> MR:
@@ -221,40 +226,46 @@ def register_invalidatable_memory(peer: Peer, size: int) -> MR:
 
 def _write_invalid_stag(peer: Peer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return(peer, write(there.rkey ^ 0x40, there.addr) / Raw(pattern(size)))
+    return send_and_return(
+        peer, build_write(there.rkey ^ 0x40, there.addr) / Raw(octet_pattern(size))
+    )
 
 
 def _write_out_of_bounds(peer: Peer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return(peer, write(there.rkey, there.addr + 40_001 - size) / Raw(pattern(size)))
+    return send_and_return(
+        peer, build_write(there.rkey, there.addr + 40_001 - size) / Raw(octet_pattern(size))
+    )
 
 
 def _write_below_region(peer: Peer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return(peer, write(there.rkey, there.addr - 1) / Raw(pattern(size)))
+    return send_and_return(peer, build_write(there.rkey, there.addr - 1) / Raw(octet_pattern(size)))
 
 
 def _write_other_pd(peer: Peer, size: int) -> Packet:
     there = register_memory(peer, foreign=True)
-    return send_and_return(peer, write(there.rkey, there.addr) / Raw(pattern(size)))
+    return send_and_return(peer, build_write(there.rkey, there.addr) / Raw(octet_pattern(size)))
 
 
 def _write_other_qp(peer: Peer, size: int) -> Packet:
     end = peer.end
-    other = end.rig.qp(qp_type=end.qp.qp_type)
+    other = end.rig.create_qp(qp_type=end.qp.qp_type)
     there = keep_registered(MR(end.rig.pd, bytearray(40_000), ALL_ACCESS, qp=other))
-    return send_and_return(peer, write(there.rkey, there.addr) / Raw(pattern(size)))
+    return send_and_return(peer, build_write(there.rkey, there.addr) / Raw(octet_pattern(size)))
 
 
 def _write_that_wraps(peer: Peer, size: int) -> Packet:
     return send_and_return(
-        peer, write(register_memory(peer).rkey, 2**64 - size + 1) / Raw(pattern(size))
+        peer, build_write(register_memory(peer).rkey, 2**64 - size + 1) / Raw(octet_pattern(size))
     )
 
 
 def _write_wrong_ddp_version(peer: Peer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return(peer, write(there.rkey, there.addr, dv=2) / Raw(pattern(size)))
+    return send_and_return(
+        peer, build_write(there.rkey, there.addr, dv=2) / Raw(octet_pattern(size))
+    )
 
 
 def _send_read_response_out_of_order(peer: Peer, size: int) -> Packet:
@@ -262,31 +273,31 @@ def _send_read_response_out_of_order(peer: Peer, size: int) -> Packet:
     start_read(peer, size)
     second = start_read(peer, size)
     return send_and_return(
-        peer, read_response(second.sink_stag, second.sink_to) / Raw(pattern(size))
+        peer, build_read_response(second.sink_stag, second.sink_to) / Raw(octet_pattern(size))
     )
 
 
 def _send_read_response_with_gap(peer: Peer, size: int) -> Packet:
     request = start_read(peer, size)
     return send_and_return(
-        peer, read_response(request.sink_stag, request.sink_to + 1) / Raw(pattern(size))
+        peer, build_read_response(request.sink_stag, request.sink_to + 1) / Raw(octet_pattern(size))
     )
 
 
 def _send_long_read_response(peer: Peer, size: int) -> Packet:
     request = start_read(peer, size)
     return send_and_return(
-        peer, read_response(request.sink_stag, request.sink_to) / Raw(pattern(size + 1))
+        peer, build_read_response(request.sink_stag, request.sink_to) / Raw(octet_pattern(size + 1))
     )
 
 
 def _send_on_unknown_queue(peer: Peer, size: int) -> Packet:
-    return send_and_return(peer, send(qn=4) / Raw(pattern(size)))
+    return send_and_return(peer, build_send(qn=4) / Raw(octet_pattern(size)))
 
 
 def _send_without_receive(peer: Peer, size: int) -> Packet:
-    peer.put(send(1))
-    return send_and_return(peer, send(2) / Raw(pattern(size)))
+    peer.send_segments(build_send(1))
+    return send_and_return(peer, build_send(2) / Raw(octet_pattern(size)))
 
 
 def _send_too_many_reads(peer: Peer, size: int) -> Packet:
@@ -295,58 +306,58 @@ def _send_too_many_reads(peer: Peer, size: int) -> Packet:
     """
     there = keep_registered(MR(peer.end.rig.pd, bytearray(64 << 20), ALL_ACCESS))
     for msn in (1, 2, 3, 4):
-        peer.put(read_request(64 << 20, there.rkey, there.addr, msn=msn))
-    return send_and_return(peer, read_request(size, there.rkey, there.addr, msn=5))
+        peer.send_segments(build_read_request(64 << 20, there.rkey, there.addr, msn=msn))
+    return send_and_return(peer, build_read_request(size, there.rkey, there.addr, msn=5))
 
 
 def _send_wrong_msn(peer: Peer, size: int) -> Packet:
-    return send_and_return(peer, send(2) / Raw(pattern(size)))
+    return send_and_return(peer, build_send(2) / Raw(octet_pattern(size)))
 
 
 def _send_mo_with_gap(peer: Peer, size: int) -> Packet:
-    peer.put(send(l=0) / Raw(b"abc"))
-    return send_and_return(peer, send(mo=4) / Raw(pattern(size)))
+    peer.send_segments(build_send(l=0) / Raw(b"abc"))
+    return send_and_return(peer, build_send(mo=4) / Raw(octet_pattern(size)))
 
 
 def _send_mo_going_back(peer: Peer, size: int) -> Packet:
-    peer.put(send(l=0) / Raw(b"abc"))
-    return send_and_return(peer, send(mo=2) / Raw(pattern(size)))
+    peer.send_segments(build_send(l=0) / Raw(b"abc"))
+    return send_and_return(peer, build_send(mo=2) / Raw(octet_pattern(size)))
 
 
 def _send_first_mo_not_zero(peer: Peer, size: int) -> Packet:
-    return send_and_return(peer, send(mo=1) / Raw(pattern(size)))
+    return send_and_return(peer, build_send(mo=1) / Raw(octet_pattern(size)))
 
 
 def _send_too_long_message(peer: Peer, size: int) -> Packet:
-    peer.put(send(l=0) / Raw(bytes(30_000)))
-    return send_and_return(peer, send(mo=30_000) / Raw(bytes(1)))
+    peer.send_segments(build_send(l=0) / Raw(bytes(30_000)))
+    return send_and_return(peer, build_send(mo=30_000) / Raw(bytes(1)))
 
 
 def _send_wrong_ddp_version(peer: Peer, size: int) -> Packet:
-    return send_and_return(peer, send(dv=0) / Raw(pattern(size)))
+    return send_and_return(peer, build_send(dv=0) / Raw(octet_pattern(size)))
 
 
 def _send_to_invalidated_receive(peer: Peer, size: int) -> None:
     """The receive that the peer's second Send consumes has an invalidated local key."""
     mr = register_invalidatable_memory(peer, 40_000)
     peer.end.qp.post_recv(RecvWR(2, sg=[mr.sge()]))
-    peer.put(send(1, opcode=Opcode.SEND_INVALIDATE, inv_stag=mr.rkey))
-    peer.put(send(2) / Raw(pattern(size)))
+    peer.send_segments(build_send(1, opcode=Opcode.SEND_INVALIDATE, inv_stag=mr.rkey))
+    peer.send_segments(build_send(2) / Raw(octet_pattern(size)))
 
 
 def _send_truncated_ddp_header(peer: Peer, size: int) -> None:
-    peer.put(b"\x41\x43" + bytes(15))
+    peer.send_segments(b"\x41\x43" + bytes(15))
 
 
 # ---- MPA
 
 
 def _send_wrong_crc(peer: Peer, size: int) -> None:
-    peer.put(send() / Raw(pattern(size)), crc=0x12345678)
+    peer.send_segments(build_send() / Raw(octet_pattern(size)), crc=0x12345678)
 
 
 def _send_wrong_marker(peer: Peer, size: int) -> None:
-    octets = bytearray(peer.framed(send() / Raw(pattern(max(size, 600)))))
+    octets = bytearray(peer.frame_segment(build_send() / Raw(octet_pattern(max(size, 600)))))
     octets[octets.index(b"\0\0", 500) + 3] ^= 4
     octets[-4:] = crc32c(bytes(octets[:-4])).to_bytes(4, "little")
     peer.sock.sendall(octets)
@@ -445,16 +456,16 @@ def provoke_and_check(row: Row, peer: Peer, size: int) -> None:
     """Provoke an error and check what is reported to the peer and to the program."""
     end = peer.end
     canary = bytes(end.mem.view)
-    end.recv(1, 0, 30_000)
+    end.post_receive(1, 0, 30_000)
     segment = row.provoke(peer, size)
-    terminate = peer.terminated()
+    terminate = peer.receive_terminate()
     assert bytes(terminate) == expected_terminate(row, segment)
     assert (terminate.layer, terminate.etype, terminate.code) == row.error
     number = row.error[0] << 16 | row.error[1] << 8 | row.error[2] or 0xFF
-    end.is_over()
-    event = end.event()
+    end.wait_for_error_state()
+    event = end.next_cm_event()
     assert (event.type, event.wire_error) == (CMEventType.DISCONNECTED, number)
-    for wc in until(lambda: end.rcq.poll(8)):
+    for wc in wait_until(lambda: end.rcq.poll(8)):
         assert wc.ok or wc.vendor_err == number or wc.status != WCStatus.WR_FLUSH_ERR
     assert bytes(end.mem.view)[30_000:] == canary[30_000:]
 
@@ -467,9 +478,11 @@ def test_each_error_is_told_by_its_numbers_with_what_its_case_quotes(
     wire: Wire, row: Row, size: int, how: str
 ) -> None:
     param = ConnParam(markers=row.error == (2, 0, 3), responder_resources=4)
-    with getattr(Peer, how)(wire, param=param) as peer:
+    with CONNECT[how](wire, param=param) as peer:
         if how == "asking":
-            peer.put(None)  # an empty FPDU: a responder may send only after it has received one
+            peer.send_segments(
+                None
+            )  # an empty FPDU: a responder may send only after it has received one
         provoke_and_check(row, peer, size)
 
 
@@ -479,7 +492,7 @@ def test_each_error_is_told_by_its_numbers_with_what_its_case_quotes(
 @pytest.mark.clause("RFC5040-4.8-04", "RFC5040-4.8-05", "RFC5040-4.8-06")
 def test_the_same_with_markers_both_ways(wire: Wire, row: Row) -> None:
     reply = MPAReply(rev=2, m=1, s=1, ird=4, ord=4)
-    with Peer.answering(wire, reply, ConnParam(markers=True)) as peer:
+    with Peer.accept_from_siwarp(wire, reply, ConnParam(markers=True)) as peer:
         provoke_and_check(row, peer, 700)
 
 
@@ -498,9 +511,9 @@ def test_the_same_with_markers_both_ways(wire: Wire, row: Row) -> None:
 )
 @pytest.mark.clause("RFC5044-8-05", "RFC5044-7.1.2-04")
 def test_a_bad_request_closes_tcp_at_once_with_nothing_said(wire: Wire, octets: bytes) -> None:
-    with plain_client(wire.address) as s:
+    with plain_connect(wire.address) as s:
         s.sendall(octets)
-        assert read_all(s) == b""
+        assert read_to_end(s) == b""
 
 
 @pytest.mark.parametrize(
@@ -510,14 +523,14 @@ def test_a_bad_request_closes_tcp_at_once_with_nothing_said(wire: Wire, octets: 
 )
 @pytest.mark.clause("RFC5044-8-05", "RFC5044-7.1.2-08", "RFC5044-7.1.2-12")
 def test_a_bad_reply_is_code_4_and_closes_tcp_at_once(wire: Wire, octets: bytes) -> None:
-    with Peer.answering(wire, Raw(octets), established=False) as peer:
-        event = peer.end.event()
+    with Peer.accept_from_siwarp(wire, Raw(octets), established=False) as peer:
+        event = peer.end.next_cm_event()
         assert (event.type, event.wire_error) == (CMEventType.CONNECT_ERROR, 0x020004)
-        assert read_all(peer.sock) == b""
+        assert read_to_end(peer.sock) == b""
 
 
 def terminate_fields(peer: Peer) -> tuple[int, int, int, int, int, int]:
-    t = peer.terminated()
+    t = peer.receive_terminate()
     return (t.layer, t.etype, t.code, t.m, t.d, t.r)
 
 
@@ -531,12 +544,12 @@ def test_a_queue_pair_that_cannot_take_the_connection_any_more_is_local_catastro
         end.id.connect(listener.getsockname())
         sock, _ = listener.accept()
         sock.settimeout(5)
-        request = MPARequest(recv_frame(sock))
+        request = MPARequest(recv_startup_frame(sock))
         end.qp.modify(QPAttr(qp_state=QPState.ERR))
         reply = MPAReply(rev=2, s=1, ird=4, ord=4)
         sock.sendall(bytes(reply))
         with Peer(sock, end, reply, request) as peer:
-            event = end.event()
+            event = end.next_cm_event()
             assert (event.type, event.wire_error) == (CMEventType.CONNECT_ERROR, 0x020005)
             assert terminate_fields(peer) == (2, 0, 5, 0, 0, 0)
 
@@ -546,8 +559,8 @@ def test_a_responder_that_wants_more_reads_than_there_can_be_is_insufficient_ird
     wire: Wire,
 ) -> None:
     reply = MPAReply(rev=2, s=1, ird=4, ord=1000)
-    with Peer.answering(wire, reply, established=False) as peer:
-        assert peer.end.event().wire_error == 0x020006
+    with Peer.accept_from_siwarp(wire, reply, established=False) as peer:
+        assert peer.end.next_cm_event().wire_error == 0x020006
         assert terminate_fields(peer) == (2, 0, 6, 0, 0, 0)
 
 
@@ -556,8 +569,10 @@ def test_a_responder_that_wants_more_reads_than_there_can_be_is_insufficient_ird
 def test_a_responder_that_knows_none_of_our_rtrs_is_no_matching_rtr(wire: Wire, ours: RTR) -> None:
     bits = {"b": 1} if ours != RTR.FPDU else {"c_rtr": 1, "d_rtr": 1}
     reply = MPAReply(rev=2, s=1, a=1, ird=4, ord=4, **bits)
-    with Peer.answering(wire, reply, ConnParam(peer_to_peer=ours), established=False) as peer:
-        assert peer.end.event().wire_error == 0x020007
+    with Peer.accept_from_siwarp(
+        wire, reply, ConnParam(peer_to_peer=ours), established=False
+    ) as peer:
+        assert peer.end.next_cm_event().wire_error == 0x020007
         assert terminate_fields(peer) == (2, 0, 7, 0, 0, 0)
 
 
@@ -565,14 +580,14 @@ def test_a_responder_that_knows_none_of_our_rtrs_is_no_matching_rtr(wire: Wire, 
 @pytest.mark.clause("RFC6581-9.2-11")
 def test_an_initiator_that_opens_with_another_rtr_is_no_matching_rtr(wire: Wire, sent: str) -> None:
     request = MPARequest(rev=2, s=1, a=1, c_rtr=1, ird=4, ord=4)
-    with Peer.asking(wire, request, established=False) as peer:
+    with Peer.connect_to_siwarp(wire, request, established=False) as peer:
         there = register_memory(peer)
-        peer.end.recv(1)
-        peer.put(
+        peer.end.post_receive(1)
+        peer.send_segments(
             {
                 "nothing": None,
-                "send": send() / Raw(b"abc"),
-                "long write": write(there.rkey, there.addr) / Raw(b"abc"),
+                "send": build_send() / Raw(b"abc"),
+                "long write": build_write(there.rkey, there.addr) / Raw(b"abc"),
             }[sent]
         )
         assert terminate_fields(peer) == (2, 0, 7, 0, 0, 0)
@@ -583,13 +598,13 @@ def test_an_initiator_that_opens_with_another_rtr_is_no_matching_rtr(wire: Wire,
 @pytest.mark.clause("RFC5044-8-01#a")
 def test_a_connection_that_the_peer_ends_brings_no_terminate(wire: Wire, after: bytes) -> None:
     """A connection that the peer closes (error 2/0/1) causes no Terminate, even within an FPDU."""
-    with Peer.asking(wire) as peer:
-        peer.put(None)
-        peer.end.recv(1)
+    with Peer.connect_to_siwarp(wire) as peer:
+        peer.send_segments(None)
+        peer.end.post_receive(1)
         peer.sock.sendall(after)
         peer.sock.shutdown(socket.SHUT_WR)
-        assert peer.rest().fpdus == []
-        peer.end.is_over()
-        event = peer.end.event()
+        assert peer.receive_to_end().fpdus == []
+        peer.end.wait_for_error_state()
+        event = peer.end.next_cm_event()
         assert (event.type, event.wire_error) == (CMEventType.DISCONNECTED, 0)
         assert (event.status == 0) == (after == b"")

@@ -14,20 +14,20 @@ from unit.rdmap.rdmap_harness import (
     Memory,
     RdmapWorld,
     StreamError,
-    atomic_request,
-    cut,
-    parsed,
-    pattern,
-    read_request,
-    read_response,
+    build_atomic_request,
+    build_read_request,
+    build_read_response,
+    build_send,
+    build_terminate,
+    build_write,
+    octet_pattern,
+    parse_segment,
     recv_exactly,
     recv_to_end,
-    send,
-    setting,
-    terminate,
-    untagged,
-    until,
-    write,
+    split_fpdus,
+    temporary_setting,
+    untagged_segment,
+    wait_until,
 )
 
 from siwarp.inspect import DDP, Opcode, Terminate
@@ -50,10 +50,10 @@ def read_raw_segment(stream: Any) -> bytes:
 @pytest.mark.parametrize(("opcode", "octet", "qn"), CASES)
 @pytest.mark.clause("RFC5040-4.1-01", "RFC5040-4.1-02", "RFC5040-4.1-06")
 def test_the_control_field_is_the_first_octet_that_ddp_reserves(
-    w: RdmapWorld, opcode: int, octet: int, qn: int | None
+    world: RdmapWorld, opcode: int, octet: int, qn: int | None
 ) -> None:
-    stream = w.initiator()
-    stream.do(opcode)
+    stream = world.initiator()
+    stream.send_operation(opcode)
     assert read_raw_segment(stream)[1] == octet
 
 
@@ -62,11 +62,11 @@ def test_the_control_field_is_the_first_octet_that_ddp_reserves(
     "RFC5040-4.1-04", "RFC5040-4.1-05", "RFC5040-4.1-07#a", "RFC5040-4.1-07#b", "RFC5040-4.1-07#c"
 )
 def test_tagged_flag_and_queue_are_those_of_the_operation(
-    w: RdmapWorld, opcode: int, octet: int, qn: int | None
+    world: RdmapWorld, opcode: int, octet: int, qn: int | None
 ) -> None:
-    stream = w.initiator()
-    stream.do(opcode, rkey=0xAABB, remote_to=0xCCDD)
-    head, _ = parsed(read_raw_segment(stream))
+    stream = world.initiator()
+    stream.send_operation(opcode, rkey=0xAABB, remote_to=0xCCDD)
+    head, _ = parse_segment(read_raw_segment(stream))
     assert head.t == (qn is None)
     if qn is None:
         assert (head.stag, head.to) == (0xAABB, 0xCCDD)
@@ -84,11 +84,11 @@ def test_tagged_flag_and_queue_are_those_of_the_operation(
     "RFC5040-4.1-10",
 )
 def test_version_is_one_and_what_is_reserved_or_unused_zero(
-    w: RdmapWorld, opcode: int, octet: int, qn: int | None
+    world: RdmapWorld, opcode: int, octet: int, qn: int | None
 ) -> None:
-    stream = w.initiator()
-    stream.do(opcode)
-    head, _ = parsed(read_raw_segment(stream))
+    stream = world.initiator()
+    stream.send_operation(opcode)
+    head, _ = parse_segment(read_raw_segment(stream))
     assert (head.rv, head.rdmap_rsvd) == (1, 0)
     assert qn is None or head.inv_stag == 0
 
@@ -99,13 +99,13 @@ def test_version_is_one_and_what_is_reserved_or_unused_zero(
     "RFC5040-4.1-08#a", "RFC5040-4.1-08#b", "RFC5040-4.1-08#e", "RFC5040-4.1-09", "RFC5040-4.1-10"
 )
 def test_both_versions_are_taken_and_what_is_reserved_not_looked_at(
-    w: RdmapWorld, version: int, reserved: int
+    world: RdmapWorld, version: int, reserved: int
 ) -> None:
-    stream = w.initiator()
-    m = w.memory(3)
+    stream = world.initiator()
+    m = world.registered_memory(3)
     stream.recvs.post(1, m.sge())
-    stream.put(send(b"abc", rv=version, rdmap_rsvd=reserved, inv_stag=0xDEADBEEF))
-    assert stream.event().kind == "RECV"
+    stream.inject_segments(build_send(b"abc", rv=version, rdmap_rsvd=reserved, inv_stag=0xDEADBEEF))
+    assert stream.next_event().kind == "RECV"
 
 
 # ---- section 4.2
@@ -113,22 +113,24 @@ def test_both_versions_are_taken_and_what_is_reserved_not_looked_at(
 
 @pytest.mark.parametrize("opcode", [SEND, SEND_SE, WRITE])
 @pytest.mark.clause("RFC5040-4.2-01#c")
-def test_what_is_sent_or_written_follows_the_ddp_header_at_once(w: RdmapWorld, opcode: int) -> None:
-    stream = w.initiator()
-    m = w.memory(100, pattern(100))
-    stream.do(opcode, [m.sge()], rkey=1)
+def test_what_is_sent_or_written_follows_the_ddp_header_at_once(
+    world: RdmapWorld, opcode: int
+) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(100, octet_pattern(100))
+    stream.send_operation(opcode, [m.sge()], rkey=1)
     segment = read_raw_segment(stream)
-    assert segment[14 if opcode == WRITE else 18 :] == pattern(100)
+    assert segment[14 if opcode == WRITE else 18 :] == octet_pattern(100)
 
 
 @pytest.mark.clause("RFC5040-4.2-01#c")
-def test_what_is_read_follows_the_ddp_header_at_once(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = w.memory(100, pattern(100))
-    stream.put(read_request(size=100, src_stag=m.stag, src_to=m.addr))
-    assert stream.event().kind == "REQUESTED"
+def test_what_is_read_follows_the_ddp_header_at_once(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(100, octet_pattern(100))
+    stream.inject_segments(build_read_request(size=100, src_stag=m.stag, src_to=m.addr))
+    assert stream.next_event().kind == "REQUESTED"
     stream.flush()
-    assert read_raw_segment(stream)[14:] == pattern(100)
+    assert read_raw_segment(stream)[14:] == octet_pattern(100)
 
 
 # ---- the layers below: section 3.1, RFC 5044 appendix C.1
@@ -136,27 +138,29 @@ def test_what_is_read_follows_the_ddp_header_at_once(w: RdmapWorld) -> None:
 
 @pytest.mark.parametrize("role", ["initiator", "responder"])
 @pytest.mark.clause("RFC5040-3.1-01", "RFC5044-C.1-01")
-def test_all_that_either_end_sends_is_ddp_segments_of_version_one(w: RdmapWorld, role: str) -> None:
+def test_all_that_either_end_sends_is_ddp_segments_of_version_one(
+    world: RdmapWorld, role: str
+) -> None:
     """Every octet after start-up belongs to an FPDU with a segment, whose two versions are 1.
 
     siwarp rejects an RDMAC RNIC, which uses version 0, by its MPA revision (section 7.1.1).
     """
-    stream = getattr(w, role)()
-    m = w.memory(100, pattern(100), rights=ALL)
+    stream = getattr(world, role)()
+    m = world.registered_memory(100, octet_pattern(100), rights=ALL)
     for request in (
-        read_request(size=100, src_stag=m.stag, src_to=m.addr),
-        atomic_request(stag=m.stag, to=m.addr, msn=2),
+        build_read_request(size=100, src_stag=m.stag, src_to=m.addr),
+        build_atomic_request(stag=m.stag, to=m.addr, msn=2),
     ):
-        stream.put(request)
-        until(lambda: (e := stream.event_once()) and e.kind == "REQUESTED")
+        stream.inject_segments(request)
+        wait_until(lambda: (e := stream.poll_event()) and e.kind == "REQUESTED")
         stream.flush()
     for opcode in (SEND, SEND_SE, WRITE, READ, lib.SIW_RDMAP_SEND_INV):
-        stream.do(opcode, [m.sge(0, 100 if opcode != READ else 8)], rkey=1)
-    stream.put(write(b"abc", stag=1))
-    stream.fails()
-    stream.terminate()
+        stream.send_operation(opcode, [m.sge(0, 100 if opcode != READ else 8)], rkey=1)
+    stream.inject_segments(build_write(b"abc", stag=1))
+    stream.receive_until_error()
+    stream.send_terminate()
     stream.sock.shutdown(socket.SHUT_WR)
-    heads = [parsed(segment)[0] for segment in cut(recv_to_end(stream.sock))]
+    heads = [parse_segment(segment)[0] for segment in split_fpdus(recv_to_end(stream.sock))]
     assert {(head.dv, head.rv) for head in heads} == {(1, 1)}
     assert {head.opcode for head in heads} == {
         *(Opcode.SEND, Opcode.SEND_SE, Opcode.SEND_INVALIDATE, Opcode.RDMA_WRITE),
@@ -176,10 +180,10 @@ def test_all_that_either_end_sends_is_ddp_segments_of_version_one(w: RdmapWorld,
     "RFC5040-4.4-01#d",
     "RFC5040-4.4-01#e",
 )
-def test_a_read_request_has_its_header_and_no_payload(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = w.memory(0x102)
-    stream.do(READ, [m.sge()], rkey=0x03040506, remote_to=0x0708090A0B0C0D0E)
+def test_a_read_request_has_its_header_and_no_payload(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(0x102)
+    stream.send_operation(READ, [m.sge()], rkey=0x03040506, remote_to=0x0708090A0B0C0D0E)
     segment = read_raw_segment(stream)
     assert segment[:18] == bytes.fromhex("4141 00000000 00000001 00000001 00000000")
     sink = segment[18:22]
@@ -190,28 +194,30 @@ def test_a_read_request_has_its_header_and_no_payload(w: RdmapWorld) -> None:
 @pytest.mark.parametrize("sink", [(0, 0), (0xFFFFFFFF, 2**64 - 11), (0x12345678, 1)])
 @pytest.mark.clause("RFC5040-4.4-02", "RFC5040-4.4-03")
 def test_the_sink_is_copied_into_the_response_as_it_is(
-    w: RdmapWorld, sink: tuple[int, int]
+    world: RdmapWorld, sink: tuple[int, int]
 ) -> None:
-    stream = w.initiator()
-    m = w.memory(10, pattern(10))
-    stream.put(
-        read_request(size=10, src_stag=m.stag, src_to=m.addr, sink_stag=sink[0], sink_to=sink[1])
+    stream = world.initiator()
+    m = world.registered_memory(10, octet_pattern(10))
+    stream.inject_segments(
+        build_read_request(
+            size=10, src_stag=m.stag, src_to=m.addr, sink_stag=sink[0], sink_to=sink[1]
+        )
     )
-    assert stream.event().kind == "REQUESTED"
+    assert stream.next_event().kind == "REQUESTED"
     stream.flush()
-    head, octets = stream.pull_message()
-    assert (head.stag, head.to, octets) == (*sink, pattern(10))
+    head, octets = stream.read_sent_message()
+    assert (head.stag, head.to, octets) == (*sink, octet_pattern(10))
 
 
 @pytest.mark.parametrize(("at", "size"), [(0, 100), (1, 99), (99, 1), (37, 20)])
 @pytest.mark.clause("RFC5040-4.4-04", "RFC5040-5.2.1-12")
-def test_a_source_may_start_anywhere_and_be_a_part(w: RdmapWorld, at: int, size: int) -> None:
-    stream = w.initiator()
-    m = w.memory(100, pattern(100))
-    stream.put(read_request(size=size, src_stag=m.stag, src_to=m.addr + at))
-    stream.event()
+def test_a_source_may_start_anywhere_and_be_a_part(world: RdmapWorld, at: int, size: int) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(100, octet_pattern(100))
+    stream.inject_segments(build_read_request(size=size, src_stag=m.stag, src_to=m.addr + at))
+    stream.next_event()
     stream.flush()
-    assert stream.pull_message()[1] == pattern(100)[at : at + size]
+    assert stream.read_sent_message()[1] == octet_pattern(100)[at : at + size]
 
 
 # ---- section 4.8
@@ -225,12 +231,12 @@ def test_a_source_may_start_anywhere_and_be_a_part(w: RdmapWorld, at: int, size:
     "RFC5040-4.8-02",
     "RFC5040-4.8-07",
 )
-def test_a_terminate_is_laid_out_as_the_figures_say(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    segment = write(b"abcde", stag=0x01020304, to=0x05060708090A0B0C)
-    stream.put(segment)
-    assert stream.fails().err == (1, 1, 0)
-    stream.terminate()
+def test_a_terminate_is_laid_out_as_the_figures_say(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    segment = build_write(b"abcde", stag=0x01020304, to=0x05060708090A0B0C)
+    stream.inject_segments(segment)
+    assert stream.receive_until_error().err == (1, 1, 0)
+    stream.send_terminate()
     got = read_raw_segment(stream)
     assert got[:18] == bytes.fromhex("4147 00000000 00000002 00000001 00000000")
     # layer and type, code, M and D, reserved, the segment's length, the segment's header
@@ -238,23 +244,23 @@ def test_a_terminate_is_laid_out_as_the_figures_say(w: RdmapWorld) -> None:
 
 
 @pytest.mark.clause("RFC5040-4.1-07#d", "RFC5040-4.2-01#b")
-def test_a_terminate_goes_to_queue_2_with_its_own_header_and_no_payload(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    stream.put(write(b"abcde", stag=0x01020304))
-    assert stream.fails().err == (1, 1, 0)
-    stream.terminate()
-    head, octets = parsed(read_raw_segment(stream))
+def test_a_terminate_goes_to_queue_2_with_its_own_header_and_no_payload(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    stream.inject_segments(build_write(b"abcde", stag=0x01020304))
+    assert stream.receive_until_error().err == (1, 1, 0)
+    stream.send_terminate()
+    head, octets = parse_segment(read_raw_segment(stream))
     assert (head.t, head.qn, head.opcode) == (0, 2, Opcode.TERMINATE)
     assert octets == bytes(Terminate(octets))
     assert len(octets) == 4 + 2 + 14  # control field, length, DDP header of a tagged segment
 
 
-def forbidden_sources(w: RdmapWorld, m: Memory) -> list[tuple[tuple[int, int], int]]:
+def forbidden_sources(world: RdmapWorld, m: Memory) -> list[tuple[tuple[int, int], int]]:
     """Return ((STag, offset), expected error code) for sources that must not be read."""
-    other = w.memory(100, pd=PD + 1)
-    closed = w.memory(100, rights=REMOTE_WRITE | 1)
-    freed = w.memory(100)
-    w.free(freed.stag)
+    other = world.registered_memory(100, pd=PD + 1)
+    closed = world.registered_memory(100, rights=REMOTE_WRITE | 1)
+    freed = world.registered_memory(100)
+    world.free_stag(freed.stag)
     return [
         ((m.stag ^ 0x10, m.addr), lib.SIW_RDMAP_INVALID_STAG),
         ((freed.stag, freed.addr), lib.SIW_RDMAP_INVALID_STAG),
@@ -268,13 +274,13 @@ def forbidden_sources(w: RdmapWorld, m: Memory) -> list[tuple[tuple[int, int], i
 
 @pytest.mark.parametrize("which", range(7))
 @pytest.mark.clause("RFC5040-4.8-09", "RFC5040-4.8-10", "RFC5040-4.8-11")
-def test_a_refused_read_request_is_quoted_whole(w: RdmapWorld, which: int) -> None:
-    stream = w.initiator()
-    m = w.memory(100)
-    (stag, to), code = forbidden_sources(w, m)[which]
-    segment = read_request(size=10, src_stag=stag, src_to=to, sink_stag=77, sink_to=88)
-    stream.put(segment)
-    t = stream.terminates((0, 1, code))
+def test_a_refused_read_request_is_quoted_whole(world: RdmapWorld, which: int) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(100)
+    (stag, to), code = forbidden_sources(world, m)[which]
+    segment = build_read_request(size=10, src_stag=stag, src_to=to, sink_stag=77, sink_to=88)
+    stream.inject_segments(segment)
+    t = stream.assert_terminates_with((0, 1, code))
     assert (t.m, t.d, t.r, t.ddp_seg_len) == (1, 1, 1, 18 + 28)
     assert bytes(t.quoted_ddp) + bytes(t.quoted_rdma) == segment
 
@@ -282,87 +288,93 @@ def test_a_refused_read_request_is_quoted_whole(w: RdmapWorld, which: int) -> No
 @pytest.mark.parametrize(
     ("segment", "error"),
     [
-        (send(b"abc", msn=5), (1, 2, 3)),
-        (send(b"abc", dv=2), (1, 2, 6)),
-        (read_request(size=1, src_stag=1, src_to=0, msn=9), (1, 2, 3)),
-        (write(b"abc", dv=0), (1, 1, 4)),
-        (write(b"abc", stag=1), (1, 1, 0)),
-        (send(b"abc", rv=2), (0, 2, 5)),
-        (send(b"abc", opcode=13), (0, 2, 6)),
+        (build_send(b"abc", msn=5), (1, 2, 3)),
+        (build_send(b"abc", dv=2), (1, 2, 6)),
+        (build_read_request(size=1, src_stag=1, src_to=0, msn=9), (1, 2, 3)),
+        (build_write(b"abc", dv=0), (1, 1, 4)),
+        (build_write(b"abc", stag=1), (1, 1, 0)),
+        (build_send(b"abc", rv=2), (0, 2, 5)),
+        (build_send(b"abc", opcode=13), (0, 2, 6)),
     ],
 )
 @pytest.mark.clause("RFC5040-4.8-04", "RFC5040-4.8-05", "RFC5040-4.8-08")
 def test_length_and_header_of_the_failing_segment_are_quoted(
-    w: RdmapWorld, segment: bytes, error: tuple[int, int, int]
+    world: RdmapWorld, segment: bytes, error: tuple[int, int, int]
 ) -> None:
-    stream = w.initiator()
-    m = w.memory(10)
+    stream = world.initiator()
+    m = world.registered_memory(10)
     stream.recvs.post(1, m.sge())
-    stream.put(segment)
-    t = stream.terminates(error)
+    stream.inject_segments(segment)
+    t = stream.assert_terminates_with(error)
     assert (t.m, t.d, t.r, t.ddp_seg_len) == (1, 1, 0, len(segment))
     assert bytes(t.quoted_ddp) == segment[: 14 if segment[0] & 0x80 else 18]
 
 
 @pytest.mark.clause("RFC5040-4.8-06")
-def test_only_a_protection_error_of_a_read_request_quotes_its_rdma_header(w: RdmapWorld) -> None:
-    one, other = w.initiator(), w.initiator()
-    one.put(read_request(size=1, src_stag=1, src_to=0))
-    assert one.terminates((0, 1, 0)).r == 1
-    other.put(read_request(size=1, src_stag=1, src_to=0, rv=3))
-    assert other.terminates((0, 2, 5)).r == 0
+def test_only_a_protection_error_of_a_read_request_quotes_its_rdma_header(
+    world: RdmapWorld,
+) -> None:
+    one, other = world.initiator(), world.initiator()
+    one.inject_segments(build_read_request(size=1, src_stag=1, src_to=0))
+    assert one.assert_terminates_with((0, 1, 0)).r == 1
+    other.inject_segments(build_read_request(size=1, src_stag=1, src_to=0, rv=3))
+    assert other.assert_terminates_with((0, 2, 5)).r == 0
 
 
 @pytest.mark.clause("RFC5040-4.8-04", "RFC5040-4.8-05")
-def test_an_llp_error_quotes_nothing(w: RdmapWorld) -> None:
-    stream = w.initiator()
+def test_an_llp_error_quotes_nothing(world: RdmapWorld) -> None:
+    stream = world.initiator()
     stream.sock.sendall(b"\0\x12" + bytes(18) + b"\xff\xff\xff\xff")
-    t = stream.terminates((2, 0, lib.SIW_MPA_CRC))
+    t = stream.assert_terminates_with((2, 0, lib.SIW_MPA_CRC))
     assert (t.m, t.d, t.r) == (0, 0, 0)
     assert len(bytes(t)) == 4
 
 
 @pytest.mark.parametrize("error", [(0, 1, 1), (1, 2, 5), (2, 0, 2)])
 @pytest.mark.clause("RFC5040-4.8-03")
-def test_the_values_of_figure_9_are_understood(w: RdmapWorld, error: tuple[int, int, int]) -> None:
-    stream = w.initiator()
+def test_the_values_of_figure_9_are_understood(
+    world: RdmapWorld, error: tuple[int, int, int]
+) -> None:
+    stream = world.initiator()
     layer, etype, code = error
-    stream.put(terminate(bytes([layer << 4 | etype, code, 0, 0])))
-    e = stream.event()
+    stream.inject_segments(build_terminate(bytes([layer << 4 | etype, code, 0, 0])))
+    e = stream.next_event()
     assert (e.kind, e.err) == ("TERMINATED", error)
 
 
 @pytest.mark.clause("RFC5040-4.8-07")
-def test_reserved_bits_of_a_terminate_are_not_looked_at(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    stream.put(terminate(bytes.fromhex("1202 c0ff 0020") + send(msn=6)))
-    e = stream.event()
+def test_reserved_bits_of_a_terminate_are_not_looked_at(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    stream.inject_segments(build_terminate(bytes.fromhex("1202 c0ff 0020") + build_send(msn=6)))
+    e = stream.next_event()
     assert (e.err, e.quoted, e.quoted_msn) == ((1, 2, 2), True, 6)
-    other = w.initiator()
-    other.put(terminate(bytes.fromhex("1202 1fff")))
-    assert other.event().err in [(1, 2, 2), (2, 1, 2)]
+    other = world.initiator()
+    other.inject_segments(build_terminate(bytes.fromhex("1202 1fff")))
+    assert other.next_event().err in [(1, 2, 2), (2, 1, 2)]
 
 
 @pytest.mark.clause("RFC5040-4.8-01#e", "RFC5040-4.8-11", "RFC5040-7.1-02#c")
-def test_a_response_that_breaks_off_quotes_what_is_left_of_its_request(w: RdmapWorld) -> None:
+def test_a_response_that_breaks_off_quotes_what_is_left_of_its_request(world: RdmapWorld) -> None:
     size = 8 << 20
-    with setting("mulpdu", 30_000):
-        stream = w.initiator()
-        m = w.memory(size)
-        request = read_request(size=size, src_stag=m.stag, src_to=m.addr, sink_stag=5, sink_to=1000)
-        stream.put(request)
-        assert stream.event().kind == "REQUESTED"
+    with temporary_setting("mulpdu", 30_000):
+        stream = world.initiator()
+        m = world.registered_memory(size)
+        request = build_read_request(
+            size=size, src_stag=m.stag, src_to=m.addr, sink_stag=5, sink_to=1000
+        )
+        stream.inject_segments(request)
+        assert stream.next_event().kind == "REQUESTED"
         assert stream.flush_once() == 0
         assert lib.siw_ddp_tx_revoke(stream.ddp, m.stag) == 1
-        w.free(m.stag)
+        world.free_stag(m.stag)
         with pytest.raises(StreamError, match="EACCES"):
             stream.flush_once()
-    e = stream.event()
+    e = stream.next_event()
     assert (e.kind, e.err) == ("ERROR", (0, 1, lib.SIW_RDMAP_INVALID_STAG))
     sent = 0
     while True:
         lib.siw_rdmap_terminate(stream.handle)
-        head, octets = stream.pull()
+        head, octets = stream.read_sent_segment()
         if head.opcode == Opcode.TERMINATE:
             break
         assert head.l == 0
@@ -377,11 +389,11 @@ def test_a_response_that_breaks_off_quotes_what_is_left_of_its_request(w: RdmapW
 
 
 @pytest.mark.clause("RFC5040-4.2-01#a")
-def test_a_read_request_of_another_length_is_refused(w: RdmapWorld) -> None:
+def test_a_read_request_of_another_length_is_refused(world: RdmapWorld) -> None:
     for length, error in [(0, (0, 2, 255)), (27, (0, 2, 255)), (29, (1, 2, 5))]:
-        stream = w.initiator()
-        stream.put(untagged(bytes(length), opcode=1, qn=1))
-        stream.terminates(error)
+        stream = world.initiator()
+        stream.inject_segments(untagged_segment(bytes(length), opcode=1, qn=1))
+        stream.assert_terminates_with(error)
 
 
 @pytest.mark.parametrize(
@@ -391,22 +403,22 @@ def test_a_read_request_of_another_length_is_refused(w: RdmapWorld) -> None:
         pytest.param(6, marks=pytest.mark.clause("RFC5040-4.1-03#b", "RFC5040-4.1-08#d")),
     ],
 )
-def test_a_send_with_invalidate_is_known_by_its_stag_field(w: RdmapWorld, opcode: int) -> None:
-    stream = w.initiator()
-    m = w.memory(10, rights=ALL)
+def test_a_send_with_invalidate_is_known_by_its_stag_field(world: RdmapWorld, opcode: int) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(10, rights=ALL)
     stream.recvs.post(1, m.sge())
-    segment = send(b"abc", opcode=opcode, inv_stag=m.stag)
-    stream.put(segment)
-    t = stream.terminates((0, 1, lib.SIW_RDMAP_CANNOT_INVALIDATE))
+    segment = build_send(b"abc", opcode=opcode, inv_stag=m.stag)
+    stream.inject_segments(segment)
+    t = stream.assert_terminates_with((0, 1, lib.SIW_RDMAP_CANNOT_INVALIDATE))
     assert t.quoted_ddp.inv_stag == m.stag
-    assert m.untouched()
+    assert m.is_untouched()
     assert stream.recvs.take() == 1
-    assert w.free(m.stag) == 0, "it lives on"
+    assert world.free_stag(m.stag) == 0, "it lives on"
 
 
-def test_a_response_nobody_asked_for_is_an_unexpected_opcode(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = w.memory(10)
-    stream.put(read_response(b"abc", stag=m.stag, to=m.addr))
-    stream.terminates((0, 2, lib.SIW_RDMAP_OPCODE))
-    assert m.untouched()
+def test_a_response_nobody_asked_for_is_an_unexpected_opcode(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(10)
+    stream.inject_segments(build_read_response(b"abc", stag=m.stag, to=m.addr))
+    stream.assert_terminates_with((0, 2, lib.SIW_RDMAP_OPCODE))
+    assert m.is_untouched()

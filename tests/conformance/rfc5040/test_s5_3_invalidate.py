@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from harness.rc_harness import SEND, WRITE, Wire, read_all
-from harness.verbs_harness import ALL_ACCESS, Rig, pattern, poll
-from harness.wire_peer import Peer, read_request, send, write
+from harness.rc_harness import SEND, WRITE, Wire, read_to_end
+from harness.verbs_harness import ALL_ACCESS, Rig, octet_pattern, poll
+from harness.wire_peer import Peer, build_read_request, build_send, build_write
 from scapy.packet import Raw
 
 from siwarp.inspect import Opcode, split_stream
@@ -35,10 +35,10 @@ def check_invalidate_refused(
     peer: Peer, stag: int, opcode: int = INV, size: int = 3, msn: int = 1
 ) -> None:
     """Send a Send with Invalidate of this STag, and check the Terminate: cannot be invalidated."""
-    peer.end.recv(9)
-    segment = send(msn, opcode=opcode, inv_stag=stag)
-    peer.put(segment / Raw(bytes(size)))
-    t = peer.terminated()
+    peer.end.post_receive(9)
+    segment = build_send(msn, opcode=opcode, inv_stag=stag)
+    peer.send_segments(segment / Raw(bytes(size)))
+    t = peer.receive_terminate()
     assert (t.layer, t.etype, t.code) == CANNOT
     assert (t.m, t.d, t.r, t.ddp_seg_len) == (1, 1, 0, 18 + size)
     assert bytes(t.quoted_ddp) == bytes(segment)
@@ -58,9 +58,9 @@ def check_invalidate_refused(
 def test_a_send_with_invalidate_names_its_stag_in_every_segment(
     wire: Wire, flags: SendFlag, opcode: int, size: int
 ) -> None:
-    with Peer.answering(wire, size=1 << 17) as peer:
+    with Peer.accept_from_siwarp(wire, size=1 << 17) as peer:
         end = peer.end
-        end.mem.write(pattern(size))
+        end.mem.write(octet_pattern(size))
         sg = [end.mem.sge(0, size)] if size else []
         wr = SendWR(
             3,
@@ -75,14 +75,14 @@ def test_a_send_with_invalidate_names_its_stag_in_every_segment(
         assert [w.wr_id for w in poll(end.scq, 2) if w.ok] == [3, 4]
         got = b""
         while True:
-            head = peer.take().ulpdu
+            head = peer.receive_fpdu().ulpdu
             assert (head.opcode, head.qn, head.msn) == (opcode, 0, 1)
             assert (head.inv_stag, head.mo) == (0xA1B2C3D4, len(got))
             got += bytes(head.payload)
             if head.l:
                 break
-        assert got == pattern(size)
-        last = peer.take().ulpdu
+        assert got == octet_pattern(size)
+        last = peer.receive_fpdu().ulpdu
         assert (last.opcode, last.msn, last.inv_stag) == (Opcode.SEND, 2, 0)
 
 
@@ -95,20 +95,22 @@ def test_a_send_with_invalidate_names_its_stag_in_every_segment(
 def test_the_named_stag_is_dead_when_the_receive_completes(
     wire: Wire, opcode: int, size: int
 ) -> None:
-    with Peer.asking(wire) as peer:
+    with Peer.connect_to_siwarp(wire) as peer:
         mr = register_peer_memory(peer)
         end = peer.end
-        end.recv(1)
-        peer.put(write(mr.rkey, mr.addr) / Raw(b"before"))
-        peer.put(send(1, opcode=opcode, inv_stag=mr.rkey) / Raw(pattern(size)))
+        end.post_receive(1)
+        peer.send_segments(build_write(mr.rkey, mr.addr) / Raw(b"before"))
+        peer.send_segments(
+            build_send(1, opcode=opcode, inv_stag=mr.rkey) / Raw(octet_pattern(size))
+        )
         wc = poll(end.rcq)[0]
         assert (wc.ok, wc.byte_len, wc.wc_flags) == (True, size, WCFlag.WITH_INV)
         assert wc.invalidated_rkey == mr.rkey
-        assert end.mem.read(size) == pattern(size)
+        assert end.mem.read(size) == octet_pattern(size)
         assert mr.read(6) == b"before"
-        segment = write(mr.rkey, mr.addr)
-        peer.put(segment / Raw(b"after"))
-        t = peer.terminated()
+        segment = build_write(mr.rkey, mr.addr)
+        peer.send_segments(segment / Raw(b"after"))
+        t = peer.receive_terminate()
         assert (t.layer, t.etype, t.code, bytes(t.quoted_ddp)) == (1, 1, 0, bytes(segment))
         assert mr.read(6) == b"before"
         mr.close()
@@ -116,15 +118,15 @@ def test_the_named_stag_is_dead_when_the_receive_completes(
 
 @pytest.mark.clause("RFC5040-5.3-13#a")
 def test_it_is_dead_for_reads_and_as_a_local_key_too(wire: Wire) -> None:
-    with Peer.asking(wire) as peer:
+    with Peer.connect_to_siwarp(wire) as peer:
         mr = register_peer_memory(peer)
-        peer.end.recv(1)
-        peer.put(send(1, opcode=INV, inv_stag=mr.rkey))
+        peer.end.post_receive(1)
+        peer.send_segments(build_send(1, opcode=INV, inv_stag=mr.rkey))
         assert poll(peer.end.rcq)[0].invalidated_rkey == mr.rkey
-        peer.put(read_request(1, mr.rkey, mr.addr))
-        t = peer.terminated()
+        peer.send_segments(build_read_request(1, mr.rkey, mr.addr))
+        t = peer.receive_terminate()
         assert (t.layer, t.etype, t.code, t.r) == (0, 1, 0, 1)
-    with Peer.answering(wire) as other:
+    with Peer.accept_from_siwarp(wire) as other:
         other.end.qp.post_send(SendWR(7, sg=[mr.sge(0, 5)]))
         assert poll(other.end.scq)[0].status == WCStatus.LOC_PROT_ERR
     mr.close()
@@ -132,30 +134,30 @@ def test_it_is_dead_for_reads_and_as_a_local_key_too(wire: Wire) -> None:
 
 @pytest.mark.clause("RFC5040-5.3-06")
 def test_with_solicited_event_it_raises_one_and_without_none(wire: Wire) -> None:
-    with Peer.asking(wire) as peer:
+    with Peer.connect_to_siwarp(wire) as peer:
         end = peer.end
         for msn, opcode in ((1, INV), (2, SE_INV)):
             mr = register_peer_memory(peer)
-            end.recv(msn)
+            end.post_receive(msn)
             end.rcq.req_notify(solicited_only=True)
-            peer.put(send(msn, opcode=opcode, inv_stag=mr.rkey))
+            peer.send_segments(build_send(msn, opcode=opcode, inv_stag=mr.rkey))
             assert poll(end.rcq)[0].invalidated_rkey == mr.rkey
             event = end.events.get_cq_event(0.02)
             assert (event is end.rcq) == (opcode == SE_INV)
 
 
 def test_a_message_of_many_segments_invalidates_with_its_last_one(wire: Wire) -> None:
-    with Peer.asking(wire) as peer:
+    with Peer.connect_to_siwarp(wire) as peer:
         mr = register_peer_memory(peer)
         end = peer.end
-        end.recv(1)
-        peer.put(send(1, opcode=INV, inv_stag=mr.rkey, l=0) / Raw(b"one"))
-        peer.put(write(mr.rkey, mr.addr) / Raw(b"still"))
-        peer.put(send(1, opcode=INV, inv_stag=mr.rkey, mo=3) / Raw(b"two"))
+        end.post_receive(1)
+        peer.send_segments(build_send(1, opcode=INV, inv_stag=mr.rkey, l=0) / Raw(b"one"))
+        peer.send_segments(build_write(mr.rkey, mr.addr) / Raw(b"still"))
+        peer.send_segments(build_send(1, opcode=INV, inv_stag=mr.rkey, mo=3) / Raw(b"two"))
         assert poll(end.rcq)[0].byte_len == 6
         assert mr.read(5) == b"still"
-        peer.put(read_request(1, mr.rkey, mr.addr))
-        assert peer.terminated().code == 0
+        peer.send_segments(build_read_request(1, mr.rkey, mr.addr))
+        assert peer.receive_terminate().code == 0
 
 
 @pytest.mark.parametrize("size", [1000, 64 << 20])
@@ -165,17 +167,17 @@ def test_nothing_of_a_region_is_sent_any_more_when_the_program_has_it_back(
     """A Read Request that the peer's own invalidation overtakes is answered, or the connection ends
     first.
     """
-    with Peer.asking(wire) as peer:
+    with Peer.connect_to_siwarp(wire) as peer:
         end = peer.end
         mr = register_peer_memory(peer, size=size)
-        end.recv(1)
-        peer.put(read_request(size, mr.rkey, mr.addr))
-        peer.put(send(1, opcode=INV, inv_stag=mr.rkey))
+        end.post_receive(1)
+        peer.send_segments(build_read_request(size, mr.rkey, mr.addr))
+        peer.send_segments(build_send(1, opcode=INV, inv_stag=mr.rkey))
         wc = poll(end.rcq)[0]
         mr.view[:] = b"\xee" * size
         if wc.ok:
             end.id.disconnect()
-        frames = split_stream(read_all(peer.sock))
+        frames = split_stream(read_to_end(peer.sock))
         assert all(f.crc == f.crc_expected() for f in frames.fpdus)
         got = b"".join(bytes(f.ulpdu.payload) for f in frames.fpdus if f.ulpdu.t)
         assert got == bytes(len(got))
@@ -183,7 +185,7 @@ def test_nothing_of_a_region_is_sent_any_more_when_the_program_has_it_back(
             assert (wc.invalidated_rkey, len(got)) == (mr.rkey, 1000)
         else:
             assert (wc.status, wc.vendor_err) == (WCStatus.WR_FLUSH_ERR, 0x000109)
-            assert end.event().wire_error == 0x000109
+            assert end.next_cm_event().wire_error == 0x000109
         mr.close()
 
 
@@ -199,7 +201,7 @@ def _region_of_whole_pd(peer: Peer, wire: Wire) -> MR:
 
 
 def _region_of_other_qp(peer: Peer, wire: Wire) -> MR:
-    other = peer.end.rig.qp(qp_type=peer.end.qp.qp_type)
+    other = peer.end.rig.create_qp(qp_type=peer.end.qp.qp_type)
     return MR(peer.end.rig.pd, bytearray(1000), INVALIDATE, qp=other)
 
 
@@ -210,39 +212,41 @@ def _region_of_other_qp(peer: Peer, wire: Wire) -> MR:
 def test_an_stag_without_the_right_here_is_refused_and_left_alive(
     wire: Wire, make: Callable[[Peer, Wire], MR], opcode: int, size: int
 ) -> None:
-    with Peer.asking(wire) as peer:
+    with Peer.connect_to_siwarp(wire) as peer:
         mr = make(peer, wire)
         check_invalidate_refused(peer, mr.rkey, opcode, size)
     mr.write(b"alive")
-    with Peer.answering(wire) as other:
+    with Peer.accept_from_siwarp(wire) as other:
         other.end.qp.post_send(SendWR(7, sg=[mr.sge(0, 5)]))
         assert poll(other.end.scq)[0].ok
-        assert bytes(other.take().ulpdu.payload) == b"alive"
+        assert bytes(other.receive_fpdu().ulpdu.payload) == b"alive"
 
 
 @pytest.mark.parametrize("which", ["never", "closed", "invalidated", "zero"])
 @pytest.mark.clause("RFC5040-7.2-04")
 def test_an_stag_that_is_not_valid_is_refused(wire: Wire, which: str) -> None:
-    with Peer.asking(wire) as peer:
+    with Peer.connect_to_siwarp(wire) as peer:
         mr = register_peer_memory(peer)
         stag = {"never": mr.rkey ^ 0x4000, "zero": 0}.get(which, mr.rkey)
         if which == "closed":
             mr.close()
         if which == "invalidated":
-            peer.end.recv(1)
-            peer.put(send(1, opcode=INV, inv_stag=stag))
+            peer.end.post_receive(1)
+            peer.send_segments(build_send(1, opcode=INV, inv_stag=stag))
             assert poll(peer.end.rcq)[0].ok
         check_invalidate_refused(peer, stag, msn=2 if which == "invalidated" else 1)
 
 
 def test_a_wrong_crc_invalidates_nothing(wire: Wire) -> None:
-    with Peer.answering(wire) as peer:
+    with Peer.accept_from_siwarp(wire) as peer:
         mr = register_peer_memory(peer)
-        peer.end.recv(1)
-        peer.put(send(1, opcode=INV, inv_stag=mr.rkey) / Raw(pattern(20_000)), crc=1)
-        t = peer.terminated()
+        peer.end.post_receive(1)
+        peer.send_segments(
+            build_send(1, opcode=INV, inv_stag=mr.rkey) / Raw(octet_pattern(20_000)), crc=1
+        )
+        t = peer.receive_terminate()
         assert (t.layer, t.etype, t.code) == (2, 0, 2)
-    with Peer.answering(wire) as other:
+    with Peer.accept_from_siwarp(wire) as other:
         other.end.qp.post_send(SendWR(7, sg=[mr.sge(0, 5)]))
         assert poll(other.end.scq)[0].ok
 
@@ -251,14 +255,14 @@ def test_a_wrong_crc_invalidates_nothing(wire: Wire) -> None:
 
 
 def test_a_bound_region_is_of_no_use_to_another_queue_pairs_peer(wire: Wire) -> None:
-    with Peer.asking(wire) as one, Peer.asking(wire) as other:
+    with Peer.connect_to_siwarp(wire) as one, Peer.connect_to_siwarp(wire) as other:
         mr = register_peer_memory(one)
-        one.put(write(mr.rkey, mr.addr) / Raw(b"mine"))
-        other.put(write(mr.rkey, mr.addr) / Raw(b"not!"))
-        t = other.terminated()
+        one.send_segments(build_write(mr.rkey, mr.addr) / Raw(b"mine"))
+        other.send_segments(build_write(mr.rkey, mr.addr) / Raw(b"not!"))
+        t = other.receive_terminate()
         assert (t.layer, t.etype, t.code) == (1, 1, 2)
-        one.end.recv(1)
-        one.put(send(1))
+        one.end.post_receive(1)
+        one.send_segments(build_send(1))
         assert poll(one.end.rcq)[0].ok
         assert mr.read(4) == b"mine"
 
@@ -266,13 +270,13 @@ def test_a_bound_region_is_of_no_use_to_another_queue_pairs_peer(wire: Wire) -> 
 def test_our_own_two_ends_agree(wire: Wire) -> None:
     a, b = wire.connect()
     mr = MR(b.rig.pd, bytearray(1000), INVALIDATE, qp=b.qp)
-    a.mem.write(pattern(600))
+    a.mem.write(octet_pattern(600))
     a.post(WRITE, 1, length=600, remote=mr.remote())
-    b.recv(2)
+    b.post_receive(2)
     a.qp.post_send(SendWR(3, WROpcode.SEND_WITH_INV, sg=[a.mem.sge(0, 7)], invalidate_rkey=mr.rkey))
     assert [w.wr_id for w in poll(a.scq, 2) if w.ok] == [1, 3]
     wc = poll(b.rcq)[0]
     assert (wc.byte_len, wc.invalidated_rkey) == (7, mr.rkey)
-    assert mr.read(600) == pattern(600)
+    assert mr.read(600) == octet_pattern(600)
     a.post(WRITE, 4, length=600, remote=mr.remote())
-    b.is_over()
+    b.wait_for_error_state()

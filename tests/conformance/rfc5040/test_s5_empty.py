@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from harness.rc_harness import READ, SEND, WRITE, Wire
 from harness.verbs_harness import ALL_ACCESS, Rig, poll
-from harness.wire_peer import Peer, read_request, read_response, send, write
+from harness.wire_peer import Peer, build_read_request, build_read_response, build_send, build_write
 from scapy.packet import Raw
 
 from siwarp.cm import CMEventType, ConnParam
@@ -32,11 +32,11 @@ def wire() -> Iterator[Wire]:
 @pytest.mark.clause("RFC5040-5.2.1-14", "RFC5040-5.2.1-16", "RFC5040-5.2.1-17")
 def test_an_empty_read_is_answered_whatever_source_it_names(wire: Wire) -> None:
     sources = [(stag, to) for stag in STAGS for to in OFFSETS]
-    with Peer.asking(wire, param=ConnParam(responder_resources=len(sources))) as peer:
+    with Peer.connect_to_siwarp(wire, param=ConnParam(responder_resources=len(sources))) as peer:
         for msn, (stag, to) in enumerate(sources, 1):
-            peer.put(read_request(0, stag, to, msn=msn, sink=msn, sink_to=to))
+            peer.send_segments(build_read_request(0, stag, to, msn=msn, sink=msn, sink_to=to))
         for msn, (_, to) in enumerate(sources, 1):
-            head = peer.take().ulpdu
+            head = peer.receive_fpdu().ulpdu
             assert (head.opcode, head.l, head.stag, head.to) == (
                 Opcode.RDMA_READ_RESPONSE,
                 1,
@@ -48,38 +48,44 @@ def test_an_empty_read_is_answered_whatever_source_it_names(wire: Wire) -> None:
 
 @pytest.mark.clause("RFC5040-5.3-09", "RFC5040-5.3-10")
 def test_an_empty_send_takes_a_receive_and_any_receive_will_do(wire: Wire) -> None:
-    with Peer.asking(wire) as peer:
+    with Peer.connect_to_siwarp(wire) as peer:
         end = peer.end
         end.mem.write(b"\xa5" * 16)
-        end.recv(1, 0, 8)
-        end.recv(2, 0, 0)
-        end.recv(3, 0, 8)
-        peer.put(send(1), send(2), send(3) / Raw(b"abc"))
+        end.post_receive(1, 0, 8)
+        end.post_receive(2, 0, 0)
+        end.post_receive(3, 0, 8)
+        peer.send_segments(build_send(1), build_send(2), build_send(3) / Raw(b"abc"))
         assert [(w.wr_id, w.byte_len) for w in poll(end.rcq, 3)] == [(1, 0), (2, 0), (3, 3)]
         assert end.mem.read(16) == b"abc" + b"\xa5" * 13
 
 
 @pytest.mark.clause("RFC5041-3-05")
 def test_empty_segments_may_begin_and_end_a_longer_message(wire: Wire) -> None:
-    with Peer.asking(wire) as peer:
+    with Peer.connect_to_siwarp(wire) as peer:
         there = MR(peer.end.rig.pd, bytearray(100), ALL_ACCESS)
-        peer.end.recv(1, 0, 100)
-        peer.put(send(l=0), send(l=0) / Raw(b"abc"), send(mo=3, l=0), send(mo=3))
+        peer.end.post_receive(1, 0, 100)
+        peer.send_segments(
+            build_send(l=0), build_send(l=0) / Raw(b"abc"), build_send(mo=3, l=0), build_send(mo=3)
+        )
         assert poll(peer.end.rcq)[0].byte_len == 3
-        peer.put(write(7, 7, l=0), write(there.rkey, there.addr) / Raw(b"xyz"), write(9, 9))
-        peer.end.recv(2, 0, 100)
-        peer.put(send(2))
+        peer.send_segments(
+            build_write(7, 7, l=0),
+            build_write(there.rkey, there.addr) / Raw(b"xyz"),
+            build_write(9, 9),
+        )
+        peer.end.post_receive(2, 0, 100)
+        peer.send_segments(build_send(2))
         assert poll(peer.end.rcq)[0].byte_len == 0
         assert there.read(3) == b"xyz"
 
 
 @pytest.mark.parametrize("sink", STAGS)
 def test_an_empty_response_is_taken_whatever_sink_it_names(wire: Wire, sink: int) -> None:
-    with Peer.answering(wire) as peer:
+    with Peer.accept_from_siwarp(wire) as peer:
         peer.end.post(READ, 4, remote=RemoteBuffer(0x99, 0, 0x77))
-        request = peer.take().ulpdu
+        request = peer.receive_fpdu().ulpdu
         assert ReadRequest(bytes(request.payload)).size == 0
-        peer.put(read_response(sink, 0xFFFF))
+        peer.send_segments(build_read_response(sink, 0xFFFF))
         wc = poll(peer.end.scq)[0]
         assert (wc.wr_id, wc.ok, wc.byte_len) == (4, True, 0)
 
@@ -90,26 +96,26 @@ def test_an_empty_response_is_taken_whatever_sink_it_names(wire: Wire, sink: int
 @pytest.mark.parametrize("rkey", STAGS)
 @pytest.mark.clause("RFC5041-5.2-08", "RFC5040-5.1-09")
 def test_what_we_send_of_no_octets_is_one_segment(wire: Wire, rkey: int) -> None:
-    with Peer.answering(wire) as peer:
+    with Peer.accept_from_siwarp(wire) as peer:
         end = peer.end
         end.post(WRITE, 1, remote=RemoteBuffer(OFFSETS[-1], 0, rkey))
         end.post(SEND, 2)
         assert [w.wr_id for w in poll(end.scq, 2) if w.ok] == [1, 2]
-        head = peer.take().ulpdu
+        head = peer.receive_fpdu().ulpdu
         assert (head.t, head.l, head.opcode, head.stag, head.to) == (1, 1, 0, rkey, OFFSETS[-1])
         assert bytes(head.payload) == b""
-        head = peer.take().ulpdu
+        head = peer.receive_fpdu().ulpdu
         assert (head.t, head.l, head.opcode, head.msn, head.mo) == (0, 1, Opcode.SEND, 1, 0)
         assert bytes(head.payload) == b""
 
 
 def test_an_empty_send_is_no_more_than_a_send_once_the_connection_is_open(wire: Wire) -> None:
     request = MPARequest(rev=2, s=1, a=1, b=1, ird=4, ord=4)
-    for opening in (None, send(1)):
+    for opening in (None, build_send(1)):
         msn = 1 if opening is None else 2
-        with Peer.asking(wire, request, established=False) as peer:
-            peer.put(opening)
-            assert peer.end.event().type == CMEventType.ESTABLISHED
-            peer.put(send(msn))
-            t = peer.terminated()
+        with Peer.connect_to_siwarp(wire, request, established=False) as peer:
+            peer.send_segments(opening)
+            assert peer.end.next_cm_event().type == CMEventType.ESTABLISHED
+            peer.send_segments(build_send(msn))
+            t = peer.receive_terminate()
             assert (t.layer, t.etype, t.code) == (1, 2, 2)

@@ -13,13 +13,13 @@ from unit.rdmap.rdmap_harness import (
     REMOTE_WRITE,
     RdmapWorld,
     StreamError,
-    pattern,
-    read_request,
-    send,
-    tagged,
-    terminate,
-    untagged,
-    write,
+    build_read_request,
+    build_send,
+    build_terminate,
+    build_write,
+    octet_pattern,
+    tagged_segment,
+    untagged_segment,
 )
 
 OPCODE = (0, 2, lib.SIW_RDMAP_OPCODE)
@@ -41,157 +41,159 @@ MISPLACED = [
 @pytest.mark.parametrize(("opcode", "where"), MISPLACED)
 @pytest.mark.clause("RFC5040-7.2-02", "RFC5040-7.2-07")
 def test_an_opcode_where_it_does_not_belong_is_unexpected(
-    w: RdmapWorld, opcode: int, where: str | int
+    world: RdmapWorld, opcode: int, where: str | int
 ) -> None:
-    stream = w.initiator()
-    m = w.memory(100)
+    stream = world.initiator()
+    m = world.registered_memory(100)
     stream.recvs.post(1, m.sge())
     if where == "tagged":
-        stream.put(tagged(bytes(28), stag=m.stag, to=m.addr, opcode=opcode))
+        stream.inject_segments(tagged_segment(bytes(28), stag=m.stag, to=m.addr, opcode=opcode))
     else:
-        stream.put(untagged(bytes(28), qn=where, opcode=opcode))
-    t = stream.terminates(OPCODE)
+        stream.inject_segments(untagged_segment(bytes(28), qn=where, opcode=opcode))
+    t = stream.assert_terminates_with(OPCODE)
     assert t.quoted_ddp.opcode == opcode
-    assert m.untouched()
+    assert m.is_untouched()
     assert stream.recvs.take() == 1
 
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("kind", ["send", "write", "read", "terminate"])
 @pytest.mark.clause("RFC5040-7.2-03", "RFC5040-7.2-08")
-def test_a_version_that_there_is_not_is_refused(w: RdmapWorld, kind: str, version: int) -> None:
-    stream = w.initiator()
-    m = w.memory(100)
+def test_a_version_that_there_is_not_is_refused(world: RdmapWorld, kind: str, version: int) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(100)
     stream.recvs.post(1, m.sge())
-    stream.put(
+    stream.inject_segments(
         {
-            "send": send(b"abc", rv=version),
-            "write": write(b"abc", stag=m.stag, to=m.addr, rv=version),
-            "read": read_request(size=1, src_stag=m.stag, src_to=m.addr, rv=version),
-            "terminate": terminate(bytes(4), rv=version),
+            "send": build_send(b"abc", rv=version),
+            "write": build_write(b"abc", stag=m.stag, to=m.addr, rv=version),
+            "read": build_read_request(size=1, src_stag=m.stag, src_to=m.addr, rv=version),
+            "terminate": build_terminate(bytes(4), rv=version),
         }[kind]
     )
-    stream.terminates(VERSION)
-    assert m.untouched()
+    stream.assert_terminates_with(VERSION)
+    assert m.is_untouched()
 
 
 @pytest.mark.clause("RFC5040-7.2-01", "RFC5040-7.2-06")
-def test_ddp_errors_come_first_and_by_ddps_numbers(w: RdmapWorld) -> None:
+def test_ddp_errors_come_first_and_by_ddps_numbers(world: RdmapWorld) -> None:
     for segment, error in [
-        (send(b"abc", msn=7, opcode=9, rv=3), (1, 2, lib.SIW_DDP_MSN_RANGE)),
-        (send(b"abc", qn=4, opcode=9), (1, 2, lib.SIW_DDP_INVALID_QN)),
-        (write(b"abc", dv=3, rv=3), (1, 1, lib.SIW_DDP_TAGGED_VERSION)),
-        (send(pattern(101), rv=1), (1, 2, lib.SIW_DDP_TOO_LONG)),
-        (send(b"abc", mo=3), (1, 2, lib.SIW_DDP_INVALID_MO)),
+        (build_send(b"abc", msn=7, opcode=9, rv=3), (1, 2, lib.SIW_DDP_MSN_RANGE)),
+        (build_send(b"abc", qn=4, opcode=9), (1, 2, lib.SIW_DDP_INVALID_QN)),
+        (build_write(b"abc", dv=3, rv=3), (1, 1, lib.SIW_DDP_TAGGED_VERSION)),
+        (build_send(octet_pattern(101), rv=1), (1, 2, lib.SIW_DDP_TOO_LONG)),
+        (build_send(b"abc", mo=3), (1, 2, lib.SIW_DDP_INVALID_MO)),
     ]:
-        stream = w.initiator()
-        m = w.memory(100)
+        stream = world.initiator()
+        m = world.registered_memory(100)
         stream.recvs.post(1, m.sge())
-        stream.put(segment)
-        stream.terminates(error)
+        stream.inject_segments(segment)
+        stream.assert_terminates_with(error)
 
 
 @pytest.mark.clause("RFC5040-7.1-01", "RFC5040-7.1-02#b")
-def test_a_send_without_a_receive_is_told_to_both_ends(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    stream.put(send(b"abc"))
-    e = stream.fails()
+def test_a_send_without_a_receive_is_told_to_both_ends(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    stream.inject_segments(build_send(b"abc"))
+    e = stream.receive_until_error()
     assert e.err == (1, 2, lib.SIW_DDP_NO_BUFFER)
     assert (e.quoted, e.quoted_tagged, e.quoted_qn, e.quoted_msn) == (True, False, 0, 1)
-    stream.terminate()
-    t = stream.pull_terminate()
+    stream.send_terminate()
+    t = stream.read_sent_terminate()
     assert (t.layer, t.etype, t.code) == e.err
-    assert bytes(t.quoted_ddp) == send()
+    assert bytes(t.quoted_ddp) == build_send()
 
 
 @pytest.mark.parametrize("rights", [0, 1, REMOTE_READ, REMOTE_READ | 1])
-def test_memory_without_the_right_to_be_written_is_not(w: RdmapWorld, rights: int) -> None:
+def test_memory_without_the_right_to_be_written_is_not(world: RdmapWorld, rights: int) -> None:
     for size in (100, 20_000):
-        stream = w.initiator()
-        m = w.memory(20_000, rights=rights)
-        stream.put(write(pattern(size), stag=m.stag, to=m.addr))
-        t = stream.terminates((*PROTECTION, lib.SIW_RDMAP_ACCESS))
+        stream = world.initiator()
+        m = world.registered_memory(20_000, rights=rights)
+        stream.inject_segments(build_write(octet_pattern(size), stag=m.stag, to=m.addr))
+        t = stream.assert_terminates_with((*PROTECTION, lib.SIW_RDMAP_ACCESS))
         assert (t.m, t.d, t.r, t.quoted_ddp.stag) == (1, 1, 0, m.stag)
-        assert m.untouched()
+        assert m.is_untouched()
 
 
 @pytest.mark.parametrize("rights", [0, 1, REMOTE_WRITE | 1])
-def test_memory_without_the_right_to_be_read_is_not(w: RdmapWorld, rights: int) -> None:
-    stream = w.initiator()
-    m = w.memory(100, b"a secret", rights=rights)
-    stream.put(read_request(size=8, src_stag=m.stag, src_to=m.addr))
-    stream.terminates((*PROTECTION, lib.SIW_RDMAP_ACCESS))  # nothing is sent before the Terminate
+def test_memory_without_the_right_to_be_read_is_not(world: RdmapWorld, rights: int) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(100, b"a secret", rights=rights)
+    stream.inject_segments(build_read_request(size=8, src_stag=m.stag, src_to=m.addr))
+    stream.assert_terminates_with(
+        (*PROTECTION, lib.SIW_RDMAP_ACCESS)
+    )  # nothing is sent before the Terminate
 
 
 @pytest.mark.clause("RFC5040-7.2-09", "RFC5040-5.2.1-15")
-def test_a_source_stag_that_is_not_valid_is_refused(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = w.memory(10)
-    w.free(m.stag)
-    stream.put(read_request(size=1, src_stag=m.stag, src_to=m.addr))
-    stream.terminates((*PROTECTION, lib.SIW_RDMAP_INVALID_STAG))
+def test_a_source_stag_that_is_not_valid_is_refused(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(10)
+    world.free_stag(m.stag)
+    stream.inject_segments(build_read_request(size=1, src_stag=m.stag, src_to=m.addr))
+    stream.assert_terminates_with((*PROTECTION, lib.SIW_RDMAP_INVALID_STAG))
 
 
 @pytest.mark.clause("RFC5040-7.2-10")
-def test_a_source_of_another_domain_is_refused(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = w.memory(10, pd=PD + 1)
-    stream.put(read_request(size=1, src_stag=m.stag, src_to=m.addr))
-    stream.terminates((*PROTECTION, lib.SIW_RDMAP_STAG_NOT_OF_STREAM))
+def test_a_source_of_another_domain_is_refused(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(10, pd=PD + 1)
+    stream.inject_segments(build_read_request(size=1, src_stag=m.stag, src_to=m.addr))
+    stream.assert_terminates_with((*PROTECTION, lib.SIW_RDMAP_STAG_NOT_OF_STREAM))
 
 
 @pytest.mark.parametrize(("at", "size"), [(-1, 1), (-1, 12), (0, 11), (9, 2), (10, 1), (11, 1)])
 @pytest.mark.clause("RFC5040-7.2-11", "RFC5040-7.2-12")
-def test_a_source_that_is_not_all_inside_is_refused(w: RdmapWorld, at: int, size: int) -> None:
-    stream = w.initiator()
-    m = w.memory(10)
-    stream.put(read_request(size=size, src_stag=m.stag, src_to=m.addr + at))
-    stream.terminates((*PROTECTION, lib.SIW_RDMAP_BOUNDS))
+def test_a_source_that_is_not_all_inside_is_refused(world: RdmapWorld, at: int, size: int) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(10)
+    stream.inject_segments(build_read_request(size=size, src_stag=m.stag, src_to=m.addr + at))
+    stream.assert_terminates_with((*PROTECTION, lib.SIW_RDMAP_BOUNDS))
 
 
 @pytest.mark.clause("RFC5040-7.2-13")
-def test_a_source_that_wraps_is_refused(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = w.memory(10)
-    stream.put(read_request(size=2**32 - 1, src_stag=m.stag, src_to=2**64 - 5))
-    stream.terminates((*PROTECTION, lib.SIW_RDMAP_TO_WRAP))
+def test_a_source_that_wraps_is_refused(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(10)
+    stream.inject_segments(build_read_request(size=2**32 - 1, src_stag=m.stag, src_to=2**64 - 5))
+    stream.assert_terminates_with((*PROTECTION, lib.SIW_RDMAP_TO_WRAP))
 
 
 @pytest.mark.clause("RFC5040-7.1-03", "RFC5040-7.1-02#d")
-def test_the_first_error_is_the_one_that_is_told(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    first = write(b"abc", stag=0x77)
-    stream.put(first, send(b"abc", msn=9), write(b"abc", dv=3))
-    t = stream.terminates((1, 1, lib.SIW_DDP_INVALID_STAG))
+def test_the_first_error_is_the_one_that_is_told(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    first = build_write(b"abc", stag=0x77)
+    stream.inject_segments(first, build_send(b"abc", msn=9), build_write(b"abc", dv=3))
+    t = stream.assert_terminates_with((1, 1, lib.SIW_DDP_INVALID_STAG))
     assert bytes(t.quoted_ddp) == first[:14]
 
 
 @pytest.mark.clause("RFC5040-7.1-02#a", "RFC5040-7.1-01")
-def test_an_error_of_ours_while_sending_is_told_without_a_header(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = w.memory(4 << 20)
-    stream.begin(lib.SIW_RDMAP_SEND, [m.sge()])
-    w.free(m.stag)
+def test_an_error_of_ours_while_sending_is_told_without_a_header(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(4 << 20)
+    stream.begin_operation(lib.SIW_RDMAP_SEND, [m.sge()])
+    world.free_stag(m.stag)
     with pytest.raises(StreamError, match="EACCES"):
         stream.flush_once()
-    e = stream.event()
+    e = stream.next_event()
     assert (e.kind, e.err, e.quoted) == ("ERROR", (0, 0, 0), False)
 
 
 @pytest.mark.clause("RFC5040-7.2-04", "RFC5040-7.2-05")
 @pytest.mark.parametrize("which", ["ours", "other domain", "freed", "never"])
 def test_an_stag_that_is_not_bound_to_the_stream_cannot_be_invalidated(
-    w: RdmapWorld, which: str
+    world: RdmapWorld, which: str
 ) -> None:
-    stream = w.initiator()
-    m = w.memory(10, rights=ALL, pd=PD + 1 if which == "other domain" else PD)
+    stream = world.initiator()
+    m = world.registered_memory(10, rights=ALL, pd=PD + 1 if which == "other domain" else PD)
     if which == "freed":
-        w.free(m.stag)
+        world.free_stag(m.stag)
     stag = 0x1234 if which == "never" else m.stag
-    into = w.memory(10)
+    into = world.registered_memory(10)
     stream.recvs.post(1, into.sge())
-    stream.put(send(b"abc", opcode=4, inv_stag=stag))
-    t = stream.terminates((*PROTECTION, lib.SIW_RDMAP_CANNOT_INVALIDATE))
+    stream.inject_segments(build_send(b"abc", opcode=4, inv_stag=stag))
+    t = stream.assert_terminates_with((*PROTECTION, lib.SIW_RDMAP_CANNOT_INVALIDATE))
     assert t.quoted_ddp.inv_stag == stag
 
 
@@ -199,40 +201,40 @@ def test_an_stag_that_is_not_bound_to_the_stream_cannot_be_invalidated(
 @pytest.mark.parametrize("way", [REMOTE_READ, REMOTE_WRITE])
 @pytest.mark.clause("RFC5040-8.1.1-06#a", "RFC5041-8.3.1-06#a")
 def test_memory_may_be_read_or_written_or_both_as_was_granted(
-    w: RdmapWorld, rights: int, way: int
+    world: RdmapWorld, rights: int, way: int
 ) -> None:
-    stream = w.initiator()
-    m = w.memory(8, b"a secret", rights=rights)
+    stream = world.initiator()
+    m = world.registered_memory(8, b"a secret", rights=rights)
     access_memory(stream, m, way)
     if not rights & way:
-        stream.terminates((*PROTECTION, lib.SIW_RDMAP_ACCESS))
+        stream.assert_terminates_with((*PROTECTION, lib.SIW_RDMAP_ACCESS))
         assert m.octets() == b"a secret"
     elif way == REMOTE_READ:
-        assert stream.event().kind == "REQUESTED"
+        assert stream.next_event().kind == "REQUESTED"
         stream.flush()
-        assert stream.pull_message()[1] == b"a secret"
+        assert stream.read_sent_message()[1] == b"a secret"
     else:
-        stream.recvs.post(1, w.memory(8).sge())
-        stream.put(send(b"done"))
-        assert stream.event().kind == "RECV"
+        stream.recvs.post(1, world.registered_memory(8).sge())
+        stream.inject_segments(build_send(b"done"))
+        assert stream.next_event().kind == "RECV"
         assert m.octets() == b"replaced"
 
 
 @pytest.mark.parametrize("way", [REMOTE_READ, REMOTE_WRITE])
 @pytest.mark.clause("RFC5040-8.1.1-06#b", "RFC5041-8.3.1-06#b")
-def test_what_was_granted_is_taken_back(w: RdmapWorld, way: int) -> None:
-    stream = w.initiator()
-    m = w.memory(8, b"a secret")
-    assert w.free(m.stag) == 0
+def test_what_was_granted_is_taken_back(world: RdmapWorld, way: int) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(8, b"a secret")
+    assert world.free_stag(m.stag) == 0
     access_memory(stream, m, way)
     layer = PROTECTION if way == REMOTE_READ else (1, 1)
-    stream.terminates((*layer, lib.SIW_RDMAP_INVALID_STAG))
+    stream.assert_terminates_with((*layer, lib.SIW_RDMAP_INVALID_STAG))
     assert m.octets() == b"a secret"
 
 
 def access_memory(stream: Any, m: Any, way: int) -> None:
     """Have the peer read or write the complete memory."""
     if way == REMOTE_READ:
-        stream.put(read_request(size=8, src_stag=m.stag, src_to=m.addr))
+        stream.inject_segments(build_read_request(size=8, src_stag=m.stag, src_to=m.addr))
     else:
-        stream.put(write(b"replaced", stag=m.stag, to=m.addr))
+        stream.inject_segments(build_write(b"replaced", stag=m.stag, to=m.addr))

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 from harness.rc_harness import SEND, Wire
-from harness.verbs_harness import ALL_ACCESS, Rig, pattern, poll
-from harness.wire_peer import Peer, read_request, send, write
+from harness.verbs_harness import ALL_ACCESS, Rig, octet_pattern, poll
+from harness.wire_peer import Peer, build_read_request, build_send, build_write
 from scapy.packet import Raw
 
 from siwarp.cm import ConnParam
@@ -26,24 +26,24 @@ def wire() -> Iterator[Wire]:
 
 
 def terminate_numbers(peer: Peer) -> tuple[int, int, int]:
-    t = peer.terminated()
+    t = peer.receive_terminate()
     return (t.layer, t.etype, t.code)
 
 
 @pytest.mark.parametrize("how", ["write", "read"])
 @pytest.mark.clause("RFC5040-8.1.1-03")
 def test_an_stag_of_one_stream_is_of_no_use_on_another(wire: Wire, how: str) -> None:
-    with Peer.asking(wire) as one, Peer.asking(wire) as other:
+    with Peer.connect_to_siwarp(wire) as one, Peer.connect_to_siwarp(wire) as other:
         mr = MR(one.end.rig.pd, bytearray(b"mine" * 10), ALL_ACCESS, qp=one.end.qp)
         if how == "write":
-            other.put(write(mr.rkey, mr.addr) / Raw(b"not!"))
+            other.send_segments(build_write(mr.rkey, mr.addr) / Raw(b"not!"))
             assert terminate_numbers(other) == (1, 1, 2)
         else:
-            other.put(read_request(4, mr.rkey, mr.addr))
+            other.send_segments(build_read_request(4, mr.rkey, mr.addr))
             assert terminate_numbers(other) == (0, 1, 3)
         assert mr.read(4) == b"mine"
-        one.put(read_request(4, mr.rkey, mr.addr))
-        assert bytes(one.take().ulpdu.payload) == b"mine"
+        one.send_segments(build_read_request(4, mr.rkey, mr.addr))
+        assert bytes(one.receive_fpdu().ulpdu.payload) == b"mine"
 
 
 @pytest.mark.parametrize(
@@ -63,31 +63,34 @@ def test_a_buffer_is_given_a_range_and_only_that_until_it_is_taken_back(
     wire: Wire, at: int, size: int, good: bool
 ) -> None:
     memory = bytearray(b"\xa5" * 250)
-    with Peer.asking(wire) as peer:
+    with Peer.connect_to_siwarp(wire) as peer:
         mr = MR(peer.end.rig.pd, memoryview(memory)[100:150], ALL_ACCESS)
-        peer.put(write(mr.rkey, mr.addr - 100 + at) / Raw(pattern(size)))
+        peer.send_segments(build_write(mr.rkey, mr.addr - 100 + at) / Raw(octet_pattern(size)))
         if not good:
             assert terminate_numbers(peer) == (1, 1, 1)
             assert memory == b"\xa5" * 250
             return
-        peer.end.recv(1)
-        peer.put(send(1))
+        peer.end.post_receive(1)
+        peer.send_segments(build_send(1))
         assert poll(peer.end.rcq)[0].ok
         rkey, there = mr.rkey, mr.addr
         mr.close()
-        peer.put(write(rkey, there) / Raw(b"late"))
+        peer.send_segments(build_write(rkey, there) / Raw(b"late"))
         assert terminate_numbers(peer) == (1, 1, 0)
-    assert memory == b"\xa5" * at + pattern(size) + b"\xa5" * (250 - at - size)
+    assert memory == b"\xa5" * at + octet_pattern(size) + b"\xa5" * (250 - at - size)
 
 
 @pytest.mark.parametrize("size", [100, 20_000])
 @pytest.mark.clause("RFC5040-8.1.1-07")
 def test_nothing_changes_memory_whose_access_was_taken_back(wire: Wire, size: int) -> None:
     memory = bytearray(size)
-    with Peer.asking(wire) as peer:
+    with Peer.connect_to_siwarp(wire) as peer:
         mr = MR(peer.end.rig.pd, memory, ALL_ACCESS)
         rkey, there = mr.rkey, mr.addr
-        octets = [peer.framed(write(rkey, there) / Raw(pattern(size, i))) for i in range(20)]
+        octets = [
+            peer.frame_segment(build_write(rkey, there) / Raw(octet_pattern(size, i)))
+            for i in range(20)
+        ]
         over = threading.Event()
 
         def flood_writes() -> None:
@@ -113,10 +116,10 @@ def test_nothing_changes_memory_whose_access_was_taken_back(wire: Wire, size: in
 @pytest.mark.parametrize("limit", [1, 2, 5])
 @pytest.mark.clause("RFC5040-8.1.1-13")
 def test_the_reads_that_a_peer_may_have_outstanding_are_limited(wire: Wire, limit: int) -> None:
-    with Peer.asking(wire, param=ConnParam(responder_resources=limit)) as peer:
+    with Peer.connect_to_siwarp(wire, param=ConnParam(responder_resources=limit)) as peer:
         there = MR(peer.end.rig.pd, bytearray(64 << 20), ALL_ACCESS)
         for msn in range(1, limit + 2):
-            peer.put(read_request(64 << 20, there.rkey, there.addr, msn=msn))
+            peer.send_segments(build_read_request(64 << 20, there.rkey, there.addr, msn=msn))
         assert terminate_numbers(peer) == (1, 2, 2)
 
 
@@ -126,11 +129,11 @@ def test_a_completion_queue_that_overflows_harms_only_the_streams_that_use_it(wi
     c, d = wire.connect()
     b.rcq.resize(2)
     for i in range(4):
-        b.recv(i, length=8)
-        d.recv(i, length=8)
+        b.post_receive(i, length=8)
+        d.post_receive(i, length=8)
     for i in range(4):
         a.post(SEND, i, length=4)
-    b.is_over()
+    b.wait_for_error_state()
     for i in range(4):
         c.post(SEND, i, length=4)
     assert [w.wr_id for w in poll(d.rcq, 4) if w.ok] == [0, 1, 2, 3]
@@ -142,13 +145,13 @@ def test_a_completion_queue_that_overflows_harms_only_the_streams_that_use_it(wi
 
 @pytest.mark.clause("RFC5040-5.2.2-01", "RFC5040-5.2.2-05")
 def test_a_response_goes_to_the_tagged_buffer_that_the_request_names(wire: Wire) -> None:
-    with Peer.asking(wire) as peer:
-        mr = MR(peer.end.rig.pd, bytearray(pattern(200_000)), ALL_ACCESS)
+    with Peer.connect_to_siwarp(wire) as peer:
+        mr = MR(peer.end.rig.pd, bytearray(octet_pattern(200_000)), ALL_ACCESS)
         sink, to = 0xC0FFEE01, 2**40 + 5
-        peer.put(read_request(200_000, mr.rkey, mr.addr, sink=sink, sink_to=to))
+        peer.send_segments(build_read_request(200_000, mr.rkey, mr.addr, sink=sink, sink_to=to))
         got = b""
         while True:
-            head = peer.take().ulpdu
+            head = peer.receive_fpdu().ulpdu
             assert isinstance(head, DDPTagged)
             assert (head.opcode, head.stag, head.to) == (
                 Opcode.RDMA_READ_RESPONSE,
@@ -158,23 +161,23 @@ def test_a_response_goes_to_the_tagged_buffer_that_the_request_names(wire: Wire)
             got += bytes(head.payload)
             if head.l:
                 break
-        assert got == pattern(200_000)
+        assert got == octet_pattern(200_000)
 
 
 @pytest.mark.clause("RFC5040-5.1-08", "RFC5040-5.2.1-10", "RFC5040-5.2.1-06")
 def test_of_many_local_pieces_a_request_still_names_one_remote_buffer(wire: Wire) -> None:
-    with Peer.answering(wire, max_send_sge=3) as peer:
+    with Peer.accept_from_siwarp(wire, max_send_sge=3) as peer:
         end = peer.end
-        end.mem.write(pattern(50_000))
+        end.mem.write(octet_pattern(50_000))
         sg = [end.mem.sge(0, 10_000), end.mem.sge(20_000, 1), end.mem.sge(30_000, 19_999)]
         there = RemoteBuffer(0x1234, 30_000, 0x77)
         end.qp.post_send(SendWR(1, WROpcode.RDMA_WRITE, sg=sg, remote=there))
         end.qp.post_send(SendWR(2, WROpcode.RDMA_READ, sg=sg, remote=there))
         written = b""
-        while (head := peer.take().ulpdu).opcode == Opcode.RDMA_WRITE:
+        while (head := peer.receive_fpdu().ulpdu).opcode == Opcode.RDMA_WRITE:
             assert (head.stag, head.to) == (0x77, 0x1234 + len(written))
             written += bytes(head.payload)
-        data = pattern(50_000)
+        data = octet_pattern(50_000)
         assert written == data[:10_000] + data[20_000:20_001] + data[30_000:49_999]
         assert (head.opcode, head.qn) == (Opcode.RDMA_READ_REQUEST, 1)
         request = head.payload

@@ -6,20 +6,26 @@ from typing import Any
 
 import pytest
 from _siwarp_layers import lib
-from unit.ddp.ddp_harness import DdpWorld, pattern, setting, tagged, untagged
+from unit.ddp.ddp_harness import (
+    DdpWorld,
+    octet_pattern,
+    tagged_segment,
+    temporary_setting,
+    untagged_segment,
+)
 
 TAGGED_VERSION = (lib.SIW_LAYER_DDP, lib.SIW_DDP_TAGGED_BUFFER, lib.SIW_DDP_TAGGED_VERSION)
 UNTAGGED_VERSION = (lib.SIW_LAYER_DDP, lib.SIW_DDP_UNTAGGED_BUFFER, lib.SIW_DDP_UNTAGGED_VERSION)
 
 
-def sent_headers(w: DdpWorld, size: int = 1000, **fields: object) -> list[Any]:
+def sent_headers(world: DdpWorld, size: int = 1000, **fields: object) -> list[Any]:
     """Send a message with a small MULPDU; return the headers of its segments."""
-    with setting("mulpdu", 128):
-        stream = w.sender()
-        m = w.memory(size, pattern(size))
-        stream.transmit(stream.message([m.sge()], **fields))
-        got = stream.sent(size)
-    assert b"".join(payload for _, payload in got) == pattern(size)
+    with temporary_setting("mulpdu", 128):
+        stream = world.sender()
+        m = world.registered_memory(size, octet_pattern(size))
+        stream.transmit(stream.build_message([m.sge()], **fields))
+        got = stream.read_sent_segments(size)
+    assert b"".join(payload for _, payload in got) == octet_pattern(size)
     return [head for head, _ in got]
 
 
@@ -27,16 +33,16 @@ def sent_headers(w: DdpWorld, size: int = 1000, **fields: object) -> list[Any]:
 
 
 @pytest.mark.clause("RFC5041-4.1-01", "RFC5041-4.1-02")
-def test_the_t_bit_decides_which_buffer_is_written(w: DdpWorld) -> None:
-    stream, q = w.receiver(), w.queue()
+def test_the_t_bit_decides_which_buffer_is_written(world: DdpWorld) -> None:
+    stream, q = world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-    posted, region = w.memory(3), w.memory(3)
+    posted, region = world.registered_memory(3), world.registered_memory(3)
     q.post(1, posted.sge())
-    stream.send(tagged(b"tag", stag=region.stag))
+    stream.inject_segments(tagged_segment(b"tag", stag=region.stag))
     stream.receive()
     assert region.octets() == b"tag"
-    assert posted.untouched()
-    stream.send(untagged(b"unt"))
+    assert posted.is_untouched()
+    stream.inject_segments(untagged_segment(b"unt"))
     stream.receive()
     assert posted.octets() == b"unt"
     assert region.octets() == b"tag"
@@ -45,9 +51,9 @@ def test_the_t_bit_decides_which_buffer_is_written(w: DdpWorld) -> None:
 @pytest.mark.parametrize("is_tagged", [False, True])
 @pytest.mark.clause("RFC5041-4.1-03", "RFC5041-4.1-04", "RFC5041-4.1-05")
 def test_the_last_segment_and_no_other_has_l_and_it_comes_last(
-    w: DdpWorld, is_tagged: bool
+    world: DdpWorld, is_tagged: bool
 ) -> None:
-    heads = sent_headers(w, tagged=is_tagged)
+    heads = sent_headers(world, tagged=is_tagged)
     assert len(heads) > 5
     assert [h.l for h in heads] == [0] * (len(heads) - 1) + [1]
     offsets = [h.to if is_tagged else h.mo for h in heads]
@@ -55,64 +61,70 @@ def test_the_last_segment_and_no_other_has_l_and_it_comes_last(
 
 
 @pytest.mark.clause("RFC5041-4.1-06")
-def test_the_last_untagged_segment_has_the_highest_mo(w: DdpWorld) -> None:
-    heads = sent_headers(w)
+def test_the_last_untagged_segment_has_the_highest_mo(world: DdpWorld) -> None:
+    heads = sent_headers(world)
     assert heads[-1].l == 1
     assert heads[-1].mo == max(h.mo for h in heads) > 0
 
 
 @pytest.mark.clause("RFC5041-4.1-07#a", "RFC5041-4.1-07#b")
 def test_a_message_is_delivered_with_its_last_segment_and_after_those_before(
-    w: DdpWorld,
+    world: DdpWorld,
 ) -> None:
-    stream, q = w.receiver(), w.queue()
+    stream, q = world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-    m = w.memory(10)
+    m = world.registered_memory(10)
     for user_data in (1, 2):
         q.post(user_data, m.sge())
-    stream.send(untagged(b"abc", l=0), untagged(b"de", mo=3), untagged(b"f", msn=2))
+    stream.inject_segments(
+        untagged_segment(b"abc", l=0), untagged_segment(b"de", mo=3), untagged_segment(b"f", msn=2)
+    )
     assert [stream.receive(), stream.receive(), stream.receive()] == [None, (1, 5), (2, 1)]
 
 
 @pytest.mark.parametrize("is_tagged", [False, True])
 @pytest.mark.clause("RFC5041-4.1-08", "RFC5041-4.1-09", "RFC5041-4.1-10")
-def test_reserved_bits_go_out_as_zero_and_the_version_as_one(w: DdpWorld, is_tagged: bool) -> None:
-    heads = sent_headers(w, tagged=is_tagged)
+def test_reserved_bits_go_out_as_zero_and_the_version_as_one(
+    world: DdpWorld, is_tagged: bool
+) -> None:
+    heads = sent_headers(world, tagged=is_tagged)
     assert {(h.ddp_rsvd, h.dv) for h in heads} == {(0, 1)}
 
 
 @pytest.mark.parametrize("reserved", range(16))
 @pytest.mark.clause("RFC5041-4.1-08")
-def test_reserved_bits_that_come_in_are_not_checked(w: DdpWorld, reserved: int) -> None:
-    stream = w.receiver()
-    m = w.memory(3)
-    stream.send(tagged(b"abc", stag=m.stag, ddp_rsvd=reserved))
+def test_reserved_bits_that_come_in_are_not_checked(world: DdpWorld, reserved: int) -> None:
+    stream = world.receiver()
+    m = world.registered_memory(3)
+    stream.inject_segments(tagged_segment(b"abc", stag=m.stag, ddp_rsvd=reserved))
     assert stream.receive() == (0, 3)
 
 
 @pytest.mark.parametrize("version", [0, 2, 3])
 @pytest.mark.clause("RFC5041-4.1-10", "RFC5041-7.2-01#e", "RFC5041-7.2-01#k")
-def test_a_segment_of_another_version_is_refused(w: DdpWorld, version: int) -> None:
-    one, other, q = w.receiver(), w.receiver(), w.queue()
+def test_a_segment_of_another_version_is_refused(world: DdpWorld, version: int) -> None:
+    one, other, q = world.receiver(), world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(other.handle, 0, q.handle)
-    m = w.memory(3)
+    m = world.registered_memory(3)
     q.post(1, m.sge())
-    one.send(tagged(b"abc", stag=m.stag, dv=version))
-    assert one.fails() == TAGGED_VERSION
-    other.send(untagged(b"abc", dv=version))
-    assert other.fails() == UNTAGGED_VERSION
-    assert m.untouched()
+    one.inject_segments(tagged_segment(b"abc", stag=m.stag, dv=version))
+    assert one.receive_until_error() == TAGGED_VERSION
+    other.inject_segments(untagged_segment(b"abc", dv=version))
+    assert other.receive_until_error() == UNTAGGED_VERSION
+    assert m.is_untouched()
 
 
 # ---- section 4.2
 
 
 @pytest.mark.clause("RFC5041-4.2-01", "RFC5041-4.2-02", "RFC5041-4.2-07")
-def test_a_tagged_header_has_what_the_layer_above_said(w: DdpWorld) -> None:
-    stream = w.sender()
-    m = w.memory(3, b"abc")
+def test_a_tagged_header_has_what_the_layer_above_said(world: DdpWorld) -> None:
+    stream = world.sender()
+    m = world.registered_memory(3, b"abc")
     stream.transmit(
-        stream.message([m.sge()], tagged=True, ulp_octet=0xA7, stag=0x01020304, to=0x05060708090A)
+        stream.build_message(
+            [m.sge()], tagged=True, ulp_octet=0xA7, stag=0x01020304, to=0x05060708090A
+        )
     )
     octets = stream.sock.recv(100)
     assert octets[:2] == (14 + 3).to_bytes(2, "big")
@@ -120,43 +132,43 @@ def test_a_tagged_header_has_what_the_layer_above_said(w: DdpWorld) -> None:
 
 
 @pytest.mark.clause("RFC5041-4.2-04", "RFC5041-4.2-05")
-def test_every_tagged_segment_has_the_same_rsvdulp(w: DdpWorld) -> None:
-    heads = sent_headers(w, tagged=True, ulp_octet=0xA7, stag=9)
+def test_every_tagged_segment_has_the_same_rsvdulp(world: DdpWorld) -> None:
+    heads = sent_headers(world, tagged=True, ulp_octet=0xA7, stag=9)
     assert {(h.rv, h.rdmap_rsvd, h.opcode) for h in heads} == {(2, 2, 7)}
 
 
 @pytest.mark.clause("RFC5041-4.2-09", "RFC5041-4.2-10")
-def test_every_tagged_segment_has_the_same_stag(w: DdpWorld) -> None:
-    heads = sent_headers(w, tagged=True, stag=0xDEADBEEF)
+def test_every_tagged_segment_has_the_same_stag(world: DdpWorld) -> None:
+    heads = sent_headers(world, tagged=True, stag=0xDEADBEEF)
     assert {h.stag for h in heads} == {0xDEADBEEF}
 
 
 @pytest.mark.clause("RFC5041-4.2-03", "RFC5041-4.2-08")
-def test_rsvdulp_and_stag_come_up_with_a_tagged_segment(w: DdpWorld) -> None:
-    stream = w.receiver()
-    m = w.memory(3)
-    stream.send(tagged(b"abc", stag=m.stag, rv=2, rdmap_rsvd=2, opcode=7))
-    seg = stream.head()
+def test_rsvdulp_and_stag_come_up_with_a_tagged_segment(world: DdpWorld) -> None:
+    stream = world.receiver()
+    m = world.registered_memory(3)
+    stream.inject_segments(tagged_segment(b"abc", stag=m.stag, rv=2, rdmap_rsvd=2, opcode=7))
+    seg = stream.next_header()
     assert (seg.ulp_octet, seg.stag) == (0xA7, m.stag)
     assert stream.place(seg) == (0, 3)
 
 
 @pytest.mark.clause("RFC5041-4.2-06", "RFC5041-8.3-04")
-def test_an_stag_that_is_not_valid_is_refused(w: DdpWorld) -> None:
-    stream = w.receiver()
-    m = w.memory(3)
-    w.free(m.stag)
-    stream.send(tagged(b"abc", stag=m.stag))
-    assert stream.fails() == (1, 1, lib.SIW_DDP_INVALID_STAG)
-    assert m.untouched()
+def test_an_stag_that_is_not_valid_is_refused(world: DdpWorld) -> None:
+    stream = world.receiver()
+    m = world.registered_memory(3)
+    world.free_stag(m.stag)
+    stream.inject_segments(tagged_segment(b"abc", stag=m.stag))
+    assert stream.receive_until_error() == (1, 1, lib.SIW_DDP_INVALID_STAG)
+    assert m.is_untouched()
 
 
 @pytest.mark.parametrize("to", [0, 1, 500, 997])
 @pytest.mark.clause("RFC5041-4.2-11")
-def test_a_message_may_start_at_any_offset(w: DdpWorld, to: int) -> None:
-    stream = w.receiver()
-    m = w.memory(1000)
-    stream.send(tagged(b"abc", stag=m.stag, to=to))
+def test_a_message_may_start_at_any_offset(world: DdpWorld, to: int) -> None:
+    stream = world.receiver()
+    m = world.registered_memory(1000)
+    stream.inject_segments(tagged_segment(b"abc", stag=m.stag, to=to))
     stream.receive()
     assert m.octets()[to : to + 3] == b"abc"
     assert m.octets().count(0xA5) == 997
@@ -166,64 +178,67 @@ def test_a_message_may_start_at_any_offset(w: DdpWorld, to: int) -> None:
 
 
 @pytest.mark.clause("RFC5041-4.3-01", "RFC5041-4.3-02", "RFC5041-4.3-13")
-def test_an_untagged_header_has_what_the_layer_above_said(w: DdpWorld) -> None:
-    stream = w.sender()
-    m = w.memory(3, b"abc")
-    stream.transmit(stream.message([m.sge()], ulp_octet=0xA7, ulp_word=0x01020304, qn=2))
+def test_an_untagged_header_has_what_the_layer_above_said(world: DdpWorld) -> None:
+    stream = world.sender()
+    m = world.registered_memory(3, b"abc")
+    stream.transmit(stream.build_message([m.sge()], ulp_octet=0xA7, ulp_word=0x01020304, qn=2))
     octets = stream.sock.recv(100)
     assert octets[:2] == (18 + 3).to_bytes(2, "big")
     assert octets[2:23] == bytes.fromhex("41a7 01020304 00000002 00000001 00000000") + b"abc"
 
 
 @pytest.mark.clause("RFC5041-4.3-04", "RFC5041-4.3-06", "RFC5041-4.3-07")
-def test_every_untagged_segment_has_the_same_rsvdulp_and_qn(w: DdpWorld) -> None:
-    heads = sent_headers(w, ulp_octet=0xA7, ulp_word=0xDEADBEEF, qn=3)
+def test_every_untagged_segment_has_the_same_rsvdulp_and_qn(world: DdpWorld) -> None:
+    heads = sent_headers(world, ulp_octet=0xA7, ulp_word=0xDEADBEEF, qn=3)
     got = {(h.rv, h.rdmap_rsvd, h.opcode, h.inv_stag, h.qn) for h in heads}
     assert got == {(2, 2, 7, 0xDEADBEEF, 3)}
 
 
 @pytest.mark.clause("RFC5041-4.3-11", "RFC5041-4.3-12")
-def test_every_untagged_segment_has_the_same_msn(w: DdpWorld) -> None:
-    heads = sent_headers(w)
+def test_every_untagged_segment_has_the_same_msn(world: DdpWorld) -> None:
+    heads = sent_headers(world)
     assert {h.msn for h in heads} == {1}
 
 
 @pytest.mark.clause("RFC5041-4.3-08", "RFC5041-4.3-09")
-def test_msns_start_at_one_and_count_per_queue(w: DdpWorld) -> None:
-    stream = w.sender()
+def test_msns_start_at_one_and_count_per_queue(world: DdpWorld) -> None:
+    stream = world.sender()
     got = []
     for qn in (0, 0, 1, 2, 0, 1):
-        stream.transmit(stream.message(qn=qn))
-        ((head, _),) = stream.sent(0)
+        stream.transmit(stream.build_message(qn=qn))
+        ((head, _),) = stream.read_sent_segments(0)
         got.append((head.qn, head.msn))
     assert got == [(0, 1), (0, 2), (1, 1), (2, 1), (0, 3), (1, 2)]
 
 
 @pytest.mark.clause("RFC5041-4.3-10")
-def test_msns_wrap_to_zero_in_both_directions(w: DdpWorld) -> None:
-    out, in_, q = w.sender(), w.receiver(), w.queue()
+def test_msns_wrap_to_zero_in_both_directions(world: DdpWorld) -> None:
+    out, in_, q = world.sender(), world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(in_.handle, 0, q.handle)
     for stream in (out, in_):
         lib.siw_ddp_test_set_msn(stream.handle, 0, 2**32 - 1)
     got = []
     for user_data, msn in enumerate([2**32 - 1, 0, 1]):
-        out.transmit(out.message())
-        got += [head.msn for head, _ in out.sent(0)]
+        out.transmit(out.build_message())
+        got += [head.msn for head, _ in out.read_sent_segments(0)]
         q.post(user_data)
-        in_.send(untagged(msn=msn))
+        in_.inject_segments(untagged_segment(msn=msn))
         assert in_.receive() == (user_data, 0)
     assert got == [2**32 - 1, 0, 1]
 
 
 @pytest.mark.clause("RFC5041-4.3-03", "RFC5041-4.3-05", "RFC5041-5.4-03")
-def test_rsvdulp_comes_up_though_it_may_differ_between_segments(w: DdpWorld) -> None:
-    stream, q = w.receiver(), w.queue()
+def test_rsvdulp_comes_up_though_it_may_differ_between_segments(world: DdpWorld) -> None:
+    stream, q = world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-    m = w.memory(10)
+    m = world.registered_memory(10)
     q.post(1, m.sge())
-    stream.send(untagged(b"abc", l=0, inv_stag=5), untagged(b"de", mo=3, inv_stag=6, opcode=7))
+    stream.inject_segments(
+        untagged_segment(b"abc", l=0, inv_stag=5),
+        untagged_segment(b"de", mo=3, inv_stag=6, opcode=7),
+    )
     assert stream.receive() is None
-    seg = stream.head()
+    seg = stream.next_header()
     assert (seg.ulp_octet, seg.ulp_word) == (0x47, 6)
     assert stream.place(seg) == (1, 5)
 
@@ -232,11 +247,11 @@ def test_rsvdulp_comes_up_though_it_may_differ_between_segments(w: DdpWorld) -> 
 
 
 @pytest.mark.clause("RFC5041-4.4-01")
-def test_a_message_of_no_octets_is_a_header_alone(w: DdpWorld) -> None:
-    stream = w.sender()
-    stream.transmit(stream.message(tagged=True))
-    stream.transmit(stream.message())
-    ((head, payload),) = stream.sent(0)
+def test_a_message_of_no_octets_is_a_header_alone(world: DdpWorld) -> None:
+    stream = world.sender()
+    stream.transmit(stream.build_message(tagged=True))
+    stream.transmit(stream.build_message())
+    ((head, payload),) = stream.read_sent_segments(0)
     assert (head.t, bytes(head), payload) == (1, bytes.fromhex("c100") + bytes(12), b"")
-    ((head, payload),) = stream.sent(0)
+    ((head, payload),) = stream.read_sent_segments(0)
     assert (head.t, len(bytes(head)), payload) == (0, 18, b"")

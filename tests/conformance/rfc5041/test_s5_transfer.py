@@ -15,13 +15,13 @@ from unit.ddp.ddp_harness import (
     DdpWorld,
     Stream,
     StreamError,
-    ddp_world,
     fpdu,
-    pattern,
-    setting,
-    tagged,
-    untagged,
-    until,
+    octet_pattern,
+    open_ddp_world,
+    tagged_segment,
+    temporary_setting,
+    untagged_segment,
+    wait_until,
 )
 
 
@@ -30,39 +30,39 @@ from unit.ddp.ddp_harness import (
 def test_all_of_a_message_goes_out_in_segments_no_larger_than_the_mulpdu(
     size: int, mulpdu: int, is_tagged: bool
 ) -> None:
-    with setting("mulpdu", mulpdu), ddp_world() as w:
-        stream = w.sender()
-        m = w.memory(size, pattern(size))
-        stream.transmit(stream.message([m.sge()], tagged=is_tagged))
-        got = stream.sent(size)
-        assert b"".join(payload for _, payload in got) == pattern(size)
+    with temporary_setting("mulpdu", mulpdu), open_ddp_world() as world:
+        stream = world.sender()
+        m = world.registered_memory(size, octet_pattern(size))
+        stream.transmit(stream.build_message([m.sge()], tagged=is_tagged))
+        got = stream.read_sent_segments(size)
+        assert b"".join(payload for _, payload in got) == octet_pattern(size)
         assert all((14 if is_tagged else 18) + len(p) <= mulpdu for _, p in got)
 
 
 @pytest.mark.clause("RFC5041-5.2-02")
-def test_a_message_of_two_to_the_32_octets_is_refused(w: DdpWorld) -> None:
-    stream = w.sender()
+def test_a_message_of_two_to_the_32_octets_is_refused(world: DdpWorld) -> None:
+    stream = world.sender()
     with pytest.raises(StreamError, match="EMSGSIZE"):
-        stream.begin(stream.message(length=1 << 32))
+        stream.begin_message(stream.build_message(length=1 << 32))
 
 
 @pytest.mark.clause("RFC5041-5.2-05")
-def test_the_rfcs_untagged_example_is_cut_as_it_says(w: DdpWorld) -> None:
-    with setting("mulpdu", 1500):
-        stream = w.sender()
-        m = w.memory(2048, pattern(2048))
-        stream.transmit(stream.message([m.sge()]))
-        got = stream.sent(2048)
+def test_the_rfcs_untagged_example_is_cut_as_it_says(world: DdpWorld) -> None:
+    with temporary_setting("mulpdu", 1500):
+        stream = world.sender()
+        m = world.registered_memory(2048, octet_pattern(2048))
+        stream.transmit(stream.build_message([m.sge()]))
+        got = stream.read_sent_segments(2048)
     assert [(head.mo, len(payload)) for head, payload in got] == [(0, 1482), (1482, 566)]
 
 
 @pytest.mark.clause("RFC5041-5.2-06", "RFC5041-5.2-07")
-def test_the_rfcs_tagged_example_is_cut_as_it_says(w: DdpWorld) -> None:
-    with setting("mulpdu", 1500):
-        stream = w.sender()
-        m = w.memory(2048, pattern(2048))
-        stream.transmit(stream.message([m.sge()], tagged=True, stag=3, to=16384))
-        got = stream.sent(2048)
+def test_the_rfcs_tagged_example_is_cut_as_it_says(world: DdpWorld) -> None:
+    with temporary_setting("mulpdu", 1500):
+        stream = world.sender()
+        m = world.registered_memory(2048, octet_pattern(2048))
+        stream.transmit(stream.build_message([m.sge()], tagged=True, stag=3, to=16384))
+        got = stream.read_sent_segments(2048)
     assert [(h.stag, h.to, len(p)) for h, p in got] == [(3, 16384, 1486), (3, 17870, 562)]
 
 
@@ -70,129 +70,133 @@ def test_the_rfcs_tagged_example_is_cut_as_it_says(w: DdpWorld) -> None:
 @given(cuts=st.sets(st.integers(1, 999), max_size=8))
 def test_payload_is_placed_into_the_buffer_however_it_was_cut(cuts: set[int]) -> None:
     edges = [0, *sorted(cuts), 1000]
-    with ddp_world() as w:
-        stream, q = w.receiver(), w.queue()
+    with open_ddp_world() as world:
+        stream, q = world.receiver(), world.create_queue()
         lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-        posted, region = w.memory(1000), w.memory(1000)
+        posted, region = world.registered_memory(1000), world.registered_memory(1000)
         q.post(1, posted.sge())
         for at, end in pairwise(edges):
-            octets, last = pattern(1000)[at:end], int(end == 1000)
-            stream.send(untagged(octets, mo=at, l=last))
-            stream.send(tagged(octets, stag=region.stag, to=at, l=last))
+            octets, last = octet_pattern(1000)[at:end], int(end == 1000)
+            stream.inject_segments(untagged_segment(octets, mo=at, l=last))
+            stream.inject_segments(tagged_segment(octets, stag=region.stag, to=at, l=last))
             stream.receive()
             stream.receive()
-        assert posted.octets() == region.octets() == pattern(1000)
+        assert posted.octets() == region.octets() == octet_pattern(1000)
 
 
 @pytest.mark.parametrize("is_tagged", [False, True])
 @pytest.mark.clause("RFC5041-5.2-08")
-def test_a_message_of_no_octets_is_one_segment(w: DdpWorld, is_tagged: bool) -> None:
-    stream = w.sender()
-    stream.transmit(stream.message(tagged=is_tagged))
-    stream.transmit(stream.message(tagged=is_tagged))
+def test_a_message_of_no_octets_is_one_segment(world: DdpWorld, is_tagged: bool) -> None:
+    stream = world.sender()
+    stream.transmit(stream.build_message(tagged=is_tagged))
+    stream.transmit(stream.build_message(tagged=is_tagged))
     for _ in range(2):
-        ((head, payload),) = stream.sent(0)
+        ((head, payload),) = stream.read_sent_segments(0)
         assert (head.l, payload) == (1, b"")
 
 
 @pytest.mark.parametrize(("stag", "to"), [(0, 0), (1, 2**64 - 1), (0xFFFFFFFF, 12345)])
 @pytest.mark.clause("RFC5041-5.2-09", "RFC5041-5.2-10")
 def test_stag_and_offset_of_an_empty_tagged_message_are_not_checked(
-    w: DdpWorld, stag: int, to: int
+    world: DdpWorld, stag: int, to: int
 ) -> None:
-    stream = w.receiver()
-    m = w.memory(3)
-    stream.send(tagged(stag=stag, to=to), tagged(b"abc", stag=m.stag))
+    stream = world.receiver()
+    m = world.registered_memory(3)
+    stream.inject_segments(tagged_segment(stag=stag, to=to), tagged_segment(b"abc", stag=m.stag))
     assert stream.receive() == (0, 0)
     assert stream.receive() == (0, 3)
 
 
 @pytest.mark.clause("RFC5041-5.3-02", "RFC5041-5.3-03")
-def test_messages_and_their_segments_go_out_in_order(w: DdpWorld) -> None:
-    with setting("mulpdu", 128):
-        stream = w.sender()
-        m = w.memory(500, pattern(500))
+def test_messages_and_their_segments_go_out_in_order(world: DdpWorld) -> None:
+    with temporary_setting("mulpdu", 128):
+        stream = world.sender()
+        m = world.registered_memory(500, octet_pattern(500))
         for i in range(6):
-            stream.transmit(stream.message([m.sge()], tagged=bool(i % 2), stag=i))
-        got = stream.sent(6 * 500)
+            stream.transmit(stream.build_message([m.sge()], tagged=bool(i % 2), stag=i))
+        got = stream.read_sent_segments(6 * 500)
     order = [(h.stag, h.to) if h.t else (2 * (h.msn - 1), h.mo) for h, _ in got]
     assert order == sorted(order)
 
 
 @pytest.mark.clause("RFC5041-5.3-06", "RFC5041-5.3-07", "RFC5041-5.4-01#d")
-def test_messages_are_delivered_once_and_in_order(w: DdpWorld) -> None:
-    stream, q = w.receiver(), w.queue(depth=64)
+def test_messages_are_delivered_once_and_in_order(world: DdpWorld) -> None:
+    stream, q = world.receiver(), world.create_queue(depth=64)
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-    m = w.memory(10)
+    m = world.registered_memory(10)
     for user_data in range(50):
         q.post(user_data, m.sge())
-        stream.send(untagged(bytes([user_data]), msn=user_data + 1))
+        stream.inject_segments(untagged_segment(bytes([user_data]), msn=user_data + 1))
     assert [stream.receive() for _ in range(50)] == [(user_data, 1) for user_data in range(50)]
-    assert stream.head_once() is None
+    assert stream.poll_header() is None
 
 
 @pytest.mark.clause("RFC5041-3-13")
 @given(cuts=st.lists(st.integers(1, 2000), max_size=20))
 def test_each_segment_of_a_stream_comes_up_once_however_it_was_cut(cuts: list[int]) -> None:
-    octets = b"".join(fpdu(untagged(pattern(40, n), msn=n)) for n in range(1, 31))
-    with ddp_world() as w:
-        stream, q = w.receiver(), w.queue(depth=64)
+    octets = b"".join(fpdu(untagged_segment(octet_pattern(40, n), msn=n)) for n in range(1, 31))
+    with open_ddp_world() as world:
+        stream, q = world.receiver(), world.create_queue(depth=64)
         lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-        memories = [w.memory(40) for _ in range(31)]
+        memories = [world.registered_memory(40) for _ in range(31)]
         for user_data, m in enumerate(memories):
             q.post(user_data, m.sge())
         got: list[tuple[int, int]] = []
         for at, end in pairwise([0, *sorted({c for c in cuts if c < len(octets)}), len(octets)]):
             stream.sock.sendall(octets[at:end])
-            while (seg := stream.head_once()) is not None:
+            while (seg := stream.poll_header()) is not None:
                 got.append(stream.place(seg))
-        until(lambda: len(got) == 30 or ((s := stream.head_once()) and got.append(stream.place(s))))
+        wait_until(
+            lambda: len(got) == 30 or ((s := stream.poll_header()) and got.append(stream.place(s)))
+        )
         assert got == [(n, 40) for n in range(30)]
-        assert [m.octets() for m in memories[:30]] == [pattern(40, n) for n in range(1, 31)]
+        assert [m.octets() for m in memories[:30]] == [octet_pattern(40, n) for n in range(1, 31)]
         for _ in range(3):
-            assert stream.head_once() is None
+            assert stream.poll_header() is None
 
 
 @pytest.mark.clause("RFC5041-5.4-01#a")
-def test_nothing_is_delivered_without_a_last_segment(w: DdpWorld) -> None:
-    stream, q = w.receiver(), w.queue()
+def test_nothing_is_delivered_without_a_last_segment(world: DdpWorld) -> None:
+    stream, q = world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-    m = w.memory(10)
+    m = world.registered_memory(10)
     q.post(1, m.sge())
-    stream.send(untagged(b"01234", l=0), untagged(b"56789", mo=5, l=0))
+    stream.inject_segments(untagged_segment(b"01234", l=0), untagged_segment(b"56789", mo=5, l=0))
     assert [stream.receive(), stream.receive()] == [None, None]
     assert m.octets() == b"0123456789"  # the octets are placed, but not delivered
-    stream.send(untagged(mo=10, l=1))
+    stream.inject_segments(untagged_segment(mo=10, l=1))
     assert stream.receive() == (1, 10)
 
 
 @pytest.mark.parametrize("parts", [[0], [1], [300], [100, 200], [0, 0, 300], [300, 0]])
 @pytest.mark.clause("RFC5041-5.4-02")
-def test_the_length_of_a_message_comes_with_its_delivery(w: DdpWorld, parts: list[int]) -> None:
-    stream, q = w.receiver(), w.queue()
+def test_the_length_of_a_message_comes_with_its_delivery(world: DdpWorld, parts: list[int]) -> None:
+    stream, q = world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-    m = w.memory(1000)
+    m = world.registered_memory(1000)
     q.post(9, m.sge())
     at = 0
     for i, n in enumerate(parts):
-        stream.send(untagged(pattern(n), mo=at, l=int(i == len(parts) - 1)))
+        stream.inject_segments(
+            untagged_segment(octet_pattern(n), mo=at, l=int(i == len(parts) - 1))
+        )
         at += n
     got = [stream.receive() for _ in parts]
     assert got == [None] * (len(parts) - 1) + [(9, sum(parts))]
 
 
 @pytest.mark.clause("RFC5041-6.2.1-03", "RFC5041-6.2.1-05")
-def test_the_other_half_goes_on_after_one_half_ended(w: DdpWorld) -> None:
-    out, in_ = w.sender(), w.receiver()
-    m = w.memory(3, b"abc")
+def test_the_other_half_goes_on_after_one_half_ended(world: DdpWorld) -> None:
+    out, in_ = world.sender(), world.receiver()
+    m = world.registered_memory(3, b"abc")
     out.sock.shutdown(1)
     with pytest.raises(StreamError, match="ENOTCONN"):
-        out.head()
-    out.transmit(out.message([m.sge()]))
-    assert out.sent(3)[0][1] == b"abc"
+        out.next_header()
+    out.transmit(out.build_message([m.sge()]))
+    assert out.read_sent_segments(3)[0][1] == b"abc"
     in_.mpa.shutdown()
     assert in_.sock.recv(1) == b""
-    in_.send(tagged(b"xyz", stag=m.stag))
+    in_.inject_segments(tagged_segment(b"xyz", stag=m.stag))
     assert in_.receive() == (0, 3)
     assert m.octets() == b"xyz"
 
@@ -208,52 +212,52 @@ def test_the_other_half_goes_on_after_one_half_ended(w: DdpWorld) -> None:
 )
 @pytest.mark.clause("RFC5041-5.4-01#b", "RFC5041-5.4-01#c")
 def test_l_alone_delivers_nothing_while_octets_before_it_are_missing(
-    w: DdpWorld, octets: bytes, fields: dict[str, int]
+    world: DdpWorld, octets: bytes, fields: dict[str, int]
 ) -> None:
-    stream, q = w.receiver(), w.queue()
+    stream, q = world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-    m = w.memory(10)
+    m = world.registered_memory(10)
     for user_data in (1, 2):
         q.post(user_data, m.sge())
     if "msn" in fields:
-        stream.send(untagged(b"01234", l=0))
+        stream.inject_segments(untagged_segment(b"01234", l=0))
         assert stream.receive() is None
-    stream.send(untagged(octets, l=1, **fields))
-    stream.fails()  # the segment with L fails, so nothing was delivered
+    stream.inject_segments(untagged_segment(octets, l=1, **fields))
+    stream.receive_until_error()  # the segment with L fails, so nothing was delivered
     # The receive of the first message has been consumed.
     assert q.take() == (2 if "msn" in fields else 1)
 
 
 @pytest.mark.clause("RFC5041-6.2.2-01#a")
-def test_a_lost_connection_comes_up(w: DdpWorld) -> None:
-    stream = w.receiver()
+def test_a_lost_connection_comes_up(world: DdpWorld) -> None:
+    stream = world.receiver()
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     stream.sock.close()
     for _ in range(2):
         with pytest.raises(StreamError, match="ECONNRESET"):
-            until(stream.head_once)
+            wait_until(stream.poll_header)
 
 
 BAD_HEADERS = [
-    (tagged(b"abc", stag=1, dv=2), (1, 1, lib.SIW_DDP_TAGGED_VERSION)),
-    (tagged(b"abc", stag=1), (1, 1, lib.SIW_DDP_INVALID_STAG)),
-    (untagged(b"abc", dv=0), (1, 2, lib.SIW_DDP_UNTAGGED_VERSION)),
-    (untagged(b"abc", qn=7), (1, 2, lib.SIW_DDP_INVALID_QN)),
-    (untagged(b"abc", msn=3), (1, 2, lib.SIW_DDP_MSN_RANGE)),
-    (untagged(b"abc", mo=9), (1, 2, lib.SIW_DDP_INVALID_MO)),
+    (tagged_segment(b"abc", stag=1, dv=2), (1, 1, lib.SIW_DDP_TAGGED_VERSION)),
+    (tagged_segment(b"abc", stag=1), (1, 1, lib.SIW_DDP_INVALID_STAG)),
+    (untagged_segment(b"abc", dv=0), (1, 2, lib.SIW_DDP_UNTAGGED_VERSION)),
+    (untagged_segment(b"abc", qn=7), (1, 2, lib.SIW_DDP_INVALID_QN)),
+    (untagged_segment(b"abc", msn=3), (1, 2, lib.SIW_DDP_MSN_RANGE)),
+    (untagged_segment(b"abc", mo=9), (1, 2, lib.SIW_DDP_INVALID_MO)),
 ]
 
 
 @pytest.mark.parametrize(("segment", "error"), BAD_HEADERS)
 @pytest.mark.clause("RFC5041-6.2.2-01#c", "RFC5041-6.2.2-04")
 def test_an_invalid_header_comes_up_and_the_stream_stays_until_its_user_ends_it(
-    w: DdpWorld, segment: bytes, error: tuple[int, int, int]
+    world: DdpWorld, segment: bytes, error: tuple[int, int, int]
 ) -> None:
-    stream, q = w.receiver(), w.queue()
+    stream, q = world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-    q.post(1, w.memory(10).sge())
-    stream.send(segment)
-    assert stream.fails() == error
+    q.post(1, world.registered_memory(10).sge())
+    stream.inject_segments(segment)
+    assert stream.receive_until_error() == error
     check_stays_until_ended(stream)
 
 
@@ -262,7 +266,7 @@ def check_stays_until_ended(stream: Stream) -> None:
     with pytest.raises(TimeoutError):  # the peer sees neither an end of stream nor a reset
         stream.sock.recv(1)
     with pytest.raises(StreamError):
-        stream.head_once()
+        stream.poll_header()
     stream.mpa.shutdown()
     stream.sock.settimeout(PATIENCE)
     assert stream.sock.recv(1) == b""
@@ -270,22 +274,22 @@ def check_stays_until_ended(stream: Stream) -> None:
 
 @pytest.mark.clause("RFC5041-6.2.2-01#b", "RFC5041-7-01", "RFC5041-6.2.2-04")
 def test_a_fatal_error_of_the_layer_below_comes_up_and_leaves_the_end_to_the_user(
-    w: DdpWorld,
+    world: DdpWorld,
 ) -> None:
-    stream = w.receiver()
+    stream = world.receiver()
     stream.sock.sendall(b"\0\x10" + bytes(18) + b"\xff\xff\xff\xff")
     with pytest.raises(StreamError, match="EBADMSG"):
-        until(stream.head_once)
+        wait_until(stream.poll_header)
     assert stream.error == (lib.SIW_LAYER_LLP, 0, lib.SIW_MPA_CRC)
     check_stays_until_ended(stream)
 
 
 @pytest.mark.clause("RFC5041-6.2.2-03", "RFC5041-7.1-10", "RFC5041-6.2-01")
-def test_after_an_error_one_more_message_may_be_sent(w: DdpWorld) -> None:
-    stream = w.sender()
-    m = w.memory(5, b"cause")
-    stream.send(tagged(b"abc", stag=1))
-    assert stream.fails() == (1, 1, lib.SIW_DDP_INVALID_STAG)
-    stream.transmit(stream.message([m.sge()], qn=2))
-    ((head, payload),) = stream.sent(5)
+def test_after_an_error_one_more_message_may_be_sent(world: DdpWorld) -> None:
+    stream = world.sender()
+    m = world.registered_memory(5, b"cause")
+    stream.inject_segments(tagged_segment(b"abc", stag=1))
+    assert stream.receive_until_error() == (1, 1, lib.SIW_DDP_INVALID_STAG)
+    stream.transmit(stream.build_message([m.sge()], qn=2))
+    ((head, payload),) = stream.read_sent_segments(5)
     assert (head.qn, payload) == (2, b"cause")

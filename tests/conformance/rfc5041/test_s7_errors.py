@@ -15,9 +15,9 @@ from unit.ddp.ddp_harness import (
     Queue,
     Stream,
     StreamError,
-    pattern,
-    tagged,
-    untagged,
+    octet_pattern,
+    tagged_segment,
+    untagged_segment,
 )
 
 UNTAGGED = (lib.SIW_LAYER_DDP, lib.SIW_DDP_UNTAGGED_BUFFER)
@@ -28,13 +28,13 @@ SIZES = [100, 20_000]
 
 
 @pytest.fixture
-def receiving_stream(w: DdpWorld) -> tuple[Stream, Queue, Memory]:
+def receiving_stream(world: DdpWorld) -> tuple[Stream, Queue, Memory]:
     """Provide a stream whose queue 0 has two buffers of 30,000 octets, both at the start of one
     region.
     """
-    stream, q = w.receiver(), w.queue()
+    stream, q = world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-    m = w.memory(30_000)
+    m = world.registered_memory(30_000)
     q.post(1, m.sge())
     q.post(2, m.sge())
     return stream, q, m
@@ -50,21 +50,21 @@ def test_a_queue_that_there_is_not_is_refused(
     receiving_stream: tuple[Stream, Queue, Memory], qn: int, size: int
 ) -> None:
     stream, _, m = receiving_stream
-    stream.send(untagged(pattern(size), qn=qn))
-    assert stream.fails() == (*UNTAGGED, 0x01)
-    assert m.untouched()
+    stream.inject_segments(untagged_segment(octet_pattern(size), qn=qn))
+    assert stream.receive_until_error() == (*UNTAGGED, 0x01)
+    assert m.is_untouched()
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.clause("RFC5041-7.1-01#b", "RFC5041-7.1-05", "RFC5041-7.2-01#g")
-def test_a_message_without_a_buffer_is_refused(w: DdpWorld, size: int) -> None:
-    stream, q = w.receiver(), w.queue()
+def test_a_message_without_a_buffer_is_refused(world: DdpWorld, size: int) -> None:
+    stream, q = world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-    m = w.memory(10)
+    m = world.registered_memory(10)
     q.post(1, m.sge())
-    stream.send(untagged(b"abc"), untagged(pattern(size), msn=2))
+    stream.inject_segments(untagged_segment(b"abc"), untagged_segment(octet_pattern(size), msn=2))
     assert stream.receive() == (1, 3)
-    assert stream.fails() == (*UNTAGGED, 0x02)
+    assert stream.receive_until_error() == (*UNTAGGED, 0x02)
     assert m.octets() == b"abc" + bytes([0xA5]) * 7
 
 
@@ -75,9 +75,9 @@ def test_an_msn_out_of_turn_is_refused(
     receiving_stream: tuple[Stream, Queue, Memory], msn: int, size: int
 ) -> None:
     stream, _, m = receiving_stream
-    stream.send(untagged(pattern(size), msn=msn))
-    assert stream.fails() == (*UNTAGGED, 0x03)
-    assert m.untouched()
+    stream.inject_segments(untagged_segment(octet_pattern(size), msn=msn))
+    assert stream.receive_until_error() == (*UNTAGGED, 0x03)
+    assert m.is_untouched()
 
 
 @pytest.mark.clause("RFC5041-7.1-01#e")
@@ -85,9 +85,9 @@ def test_an_msn_that_was_delivered_is_refused(
     receiving_stream: tuple[Stream, Queue, Memory],
 ) -> None:
     stream, q, m = receiving_stream
-    stream.send(untagged(b"abc"), untagged(b"xyz"))
+    stream.inject_segments(untagged_segment(b"abc"), untagged_segment(b"xyz"))
     assert stream.receive() == (1, 3)
-    assert stream.fails() == (*UNTAGGED, 0x03)
+    assert stream.receive_until_error() == (*UNTAGGED, 0x03)
     assert m.octets()[:3] == b"abc"
     assert q.take() == 2
 
@@ -100,11 +100,11 @@ def test_an_mo_that_leaves_a_gap_or_goes_back_is_refused(
 ) -> None:
     stream, _, m = receiving_stream
     if before:
-        stream.send(untagged(pattern(before), l=0))
+        stream.inject_segments(untagged_segment(octet_pattern(before), l=0))
         stream.receive()
-    stream.send(untagged(pattern(size, 2), mo=mo))
-    assert stream.fails() == (*UNTAGGED, 0x04)
-    assert m.octets() == pattern(before) + bytes([0xA5]) * (30_000 - before)
+    stream.inject_segments(untagged_segment(octet_pattern(size, 2), mo=mo))
+    assert stream.receive_until_error() == (*UNTAGGED, 0x04)
+    assert m.octets() == octet_pattern(before) + bytes([0xA5]) * (30_000 - before)
 
 
 @pytest.mark.parametrize("parts", [[30_001], [1, 30_000], [29_999, 2], [30_000, 1]])
@@ -115,48 +115,48 @@ def test_a_message_too_long_for_its_buffer_is_refused(
     stream, _, m = receiving_stream
     at = 0
     for n in parts[:-1]:
-        stream.send(untagged(pattern(n), l=0))
+        stream.inject_segments(untagged_segment(octet_pattern(n), l=0))
         stream.receive()
         at += n
-    stream.send(untagged(pattern(parts[-1]), mo=at))
-    assert stream.fails() == (*UNTAGGED, 0x05)
-    assert m.octets() == (pattern(at) + bytes([0xA5]) * 30_000)[:30_000]
+    stream.inject_segments(untagged_segment(octet_pattern(parts[-1]), mo=at))
+    assert stream.receive_until_error() == (*UNTAGGED, 0x05)
+    assert m.octets() == (octet_pattern(at) + bytes([0xA5]) * 30_000)[:30_000]
 
 
 # ---- tagged segments
 
 
-def _invalid_stag(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _invalid_stag(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": m.stag ^ 0x4000, "to": 0}
 
 
-def _freed_stag(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
-    w.free(m.stag)
+def _freed_stag(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+    world.free_stag(m.stag)
     return {"stag": m.stag, "to": 0}
 
 
-def _below_region(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
-    return {"stag": w.stag(m, to_base=1000), "to": 999}
+def _below_region(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+    return {"stag": world.assign_stag(m, to_base=1000), "to": 999}
 
 
-def _above_region(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _above_region(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": m.stag, "to": 30_000}
 
 
-def _past_region_end(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _past_region_end(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": m.stag, "to": 29_901}
 
 
-def _other_pd(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
-    return {"stag": w.stag(m, pd=PD + 1), "to": 0}
+def _other_pd(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+    return {"stag": world.assign_stag(m, pd=PD + 1), "to": 0}
 
 
-def _other_stream(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
-    return {"stag": w.stag(m, stream=w.receiver()), "to": 0}
+def _other_stream(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+    return {"stag": world.assign_stag(m, stream=world.receiver()), "to": 0}
 
 
-def _wrapping_offset(w: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
-    return {"stag": w.stag(m, to_base=2**64 - 30_000), "to": 2**64 - 100}
+def _wrapping_offset(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+    return {"stag": world.assign_stag(m, to_base=2**64 - 30_000), "to": 2**64 - 100}
 
 
 Case = tuple[Callable[[DdpWorld, Stream, Memory], dict[str, int]], int]
@@ -210,26 +210,26 @@ Case = tuple[Callable[[DdpWorld, Stream, Memory], dict[str, int]], int]
 )
 @pytest.mark.clause("RFC5041-7.1-07")
 def test_a_tagged_segment_that_may_not_be_placed_is_refused_and_writes_nothing(
-    w: DdpWorld, case: Case, size: int
+    world: DdpWorld, case: Case, size: int
 ) -> None:
-    stream = w.receiver()
-    m = w.memory(30_000)
+    stream = world.receiver()
+    m = world.registered_memory(30_000)
     make, code = case
-    stream.send(tagged(pattern(size), **make(w, stream, m)))
-    assert stream.fails() == (*TAGGED, code)
-    assert m.untouched()
+    stream.inject_segments(tagged_segment(octet_pattern(size), **make(world, stream, m)))
+    assert stream.receive_until_error() == (*TAGGED, code)
+    assert m.is_untouched()
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.clause("RFC5041-7.1-06#b")
-def test_memory_without_the_right_to_be_written_is_not(w: DdpWorld, size: int) -> None:
+def test_memory_without_the_right_to_be_written_is_not(world: DdpWorld, size: int) -> None:
     for rights in (0, lib.SIW_MEM_REMOTE_READ, lib.SIW_MEM_LOCAL_WRITE, lib.SIW_MEM_READ_SINK):
-        stream = w.receiver()
-        m = w.memory(30_000, rights=rights)
-        stream.send(tagged(pattern(size), stag=m.stag))
+        stream = world.receiver()
+        m = world.registered_memory(30_000, rights=rights)
+        stream.inject_segments(tagged_segment(octet_pattern(size), stag=m.stag))
         # DDP has no code for this error; RDMAP has.
-        assert stream.fails() == (0, 1, lib.SIW_RDMAP_ACCESS)
-        assert m.untouched()
+        assert stream.receive_until_error() == (0, 1, lib.SIW_RDMAP_ACCESS)
+        assert m.is_untouched()
 
 
 @pytest.mark.clause("RFC5041-7.1-08")
@@ -237,8 +237,8 @@ def test_the_refused_segments_header_and_length_come_up(
     receiving_stream: tuple[Stream, Queue, Memory],
 ) -> None:
     stream, _, _ = receiving_stream
-    segment = untagged(pattern(100), msn=9, inv_stag=7)
-    stream.send(segment)
+    segment = untagged_segment(octet_pattern(100), msn=9, inv_stag=7)
+    stream.inject_segments(segment)
     seg = ffi.new("struct siw_ddp_seg *")
     while (rv := lib.siw_ddp_rx_head(stream.handle, seg)) == 0:
         pass
@@ -253,13 +253,15 @@ def test_segments_behind_an_error_are_dropped(
     receiving_stream: tuple[Stream, Queue, Memory], size: int
 ) -> None:
     stream, q, m = receiving_stream
-    stream.send(tagged(b"abc", stag=m.stag ^ 1), tagged(pattern(size), stag=m.stag))
-    stream.send(untagged(pattern(size)))
-    stream.fails()
+    stream.inject_segments(
+        tagged_segment(b"abc", stag=m.stag ^ 1), tagged_segment(octet_pattern(size), stag=m.stag)
+    )
+    stream.inject_segments(untagged_segment(octet_pattern(size)))
+    stream.receive_until_error()
     for _ in range(3):
         with pytest.raises(StreamError):
-            stream.head()
-    assert m.untouched()
+            stream.next_header()
+    assert m.is_untouched()
     assert q.take() == 1
 
 
@@ -267,70 +269,73 @@ def test_segments_behind_an_error_are_dropped(
 
 
 @pytest.mark.clause("RFC5041-8.2-01", "RFC5041-8.3.1-02")
-def test_a_stream_cannot_touch_another_domains_memory(w: DdpWorld) -> None:
-    stream = w.receiver()
-    m = w.memory(100, pd=PD + 1)
-    stream.send(tagged(b"abc", stag=m.stag))
-    assert stream.fails() == (*TAGGED, lib.SIW_DDP_STAG_NOT_OF_STREAM)
-    assert m.untouched()
+def test_a_stream_cannot_touch_another_domains_memory(world: DdpWorld) -> None:
+    stream = world.receiver()
+    m = world.registered_memory(100, pd=PD + 1)
+    stream.inject_segments(tagged_segment(b"abc", stag=m.stag))
+    assert stream.receive_until_error() == (*TAGGED, lib.SIW_DDP_STAG_NOT_OF_STREAM)
+    assert m.is_untouched()
 
 
 @pytest.mark.clause("RFC5041-8.2-02", "RFC5041-8.3.1-03", "RFC5041-8.3-03")
-def test_an_stag_of_one_stream_is_of_no_use_on_another(w: DdpWorld) -> None:
-    one, other = w.receiver(), w.receiver()
-    m = w.memory(100, stream=one)
-    one.send(tagged(b"abc", stag=m.stag))
+def test_an_stag_of_one_stream_is_of_no_use_on_another(world: DdpWorld) -> None:
+    one, other = world.receiver(), world.receiver()
+    m = world.registered_memory(100, stream=one)
+    one.inject_segments(tagged_segment(b"abc", stag=m.stag))
     assert one.receive() == (0, 3)
-    other.send(tagged(b"xyz", stag=m.stag))
-    assert other.fails() == (*TAGGED, lib.SIW_DDP_STAG_NOT_OF_STREAM)
+    other.inject_segments(tagged_segment(b"xyz", stag=m.stag))
+    assert other.receive_until_error() == (*TAGGED, lib.SIW_DDP_STAG_NOT_OF_STREAM)
     assert m.octets()[:3] == b"abc"
 
 
 @pytest.mark.clause("RFC5041-8.2-04#a", "RFC5041-8.2-04#b")
-def test_domains_and_streams_both_bind_an_stag(w: DdpWorld) -> None:
-    one, other = w.receiver(), w.receiver()
-    of_domain, of_stream = w.memory(10), w.memory(10, stream=one, pd=PD + 1)
+def test_domains_and_streams_both_bind_an_stag(world: DdpWorld) -> None:
+    one, other = world.receiver(), world.receiver()
+    of_domain, of_stream = (
+        world.registered_memory(10),
+        world.registered_memory(10, stream=one, pd=PD + 1),
+    )
     for stream in (one, other):
-        stream.send(tagged(b"abc", stag=of_domain.stag))
+        stream.inject_segments(tagged_segment(b"abc", stag=of_domain.stag))
         assert stream.receive() == (0, 3)
-    one.send(tagged(b"xyz", stag=of_stream.stag))
+    one.inject_segments(tagged_segment(b"xyz", stag=of_stream.stag))
     assert one.receive() == (0, 3)
 
 
 @pytest.mark.clause("RFC5041-8.3.1-04")
 @pytest.mark.parametrize("to", [0, 1, 9_999, 20_000, 39_999, 2**63, 2**64 - 10_000])
-def test_no_offset_reaches_outside_the_region(w: DdpWorld, to: int) -> None:
+def test_no_offset_reaches_outside_the_region(world: DdpWorld, to: int) -> None:
     whole = Memory(40_000)
     inner = Memory(0)
     inner.size, inner._all = 10_000, whole._all
-    stag = w.stag(inner, to_base=20_001)
-    stream = w.receiver()
-    stream.send(tagged(pattern(10_000), stag=stag, to=to))
-    assert stream.fails()[:2] == TAGGED
-    assert whole.untouched()
+    stag = world.assign_stag(inner, to_base=20_001)
+    stream = world.receiver()
+    stream.inject_segments(tagged_segment(octet_pattern(10_000), stag=stag, to=to))
+    assert stream.receive_until_error()[:2] == TAGGED
+    assert whole.is_untouched()
 
 
 @pytest.mark.clause("RFC5041-8.3-01", "RFC5041-8.3-02", "RFC5041-8.3.1-05#a", "RFC5041-8.3.1-05#b")
-def test_validity_and_range_are_given_and_taken_back(w: DdpWorld) -> None:
-    m = w.memory(100, to_base=500)
-    stream = w.receiver()
-    stream.send(tagged(b"abc", stag=m.stag, to=597))
+def test_validity_and_range_are_given_and_taken_back(world: DdpWorld) -> None:
+    m = world.registered_memory(100, to_base=500)
+    stream = world.receiver()
+    stream.inject_segments(tagged_segment(b"abc", stag=m.stag, to=597))
     assert stream.receive() == (0, 3)
     assert m.octets()[97:] == b"abc"
-    assert w.free(m.stag) == 0
-    stream.send(tagged(b"xyz", stag=m.stag, to=597))
-    assert stream.fails() == (*TAGGED, lib.SIW_DDP_INVALID_STAG)
+    assert world.free_stag(m.stag) == 0
+    stream.inject_segments(tagged_segment(b"xyz", stag=m.stag, to=597))
+    assert stream.receive_until_error() == (*TAGGED, lib.SIW_DDP_INVALID_STAG)
     assert m.octets()[97:] == b"abc"
 
 
 @pytest.mark.clause("RFC5041-8.3.1-07")
-def test_once_freed_an_stags_memory_changes_no_more(w: DdpWorld) -> None:
-    stream = w.receiver()
-    m = w.memory(20_000)
+def test_once_freed_an_stags_memory_changes_no_more(world: DdpWorld) -> None:
+    stream = world.receiver()
+    m = world.registered_memory(20_000)
     for i in range(5):
-        stream.send(tagged(pattern(20_000, i), stag=m.stag))
+        stream.inject_segments(tagged_segment(octet_pattern(20_000, i), stag=m.stag))
     stream.receive()
-    assert w.free(m.stag) == 0
+    assert world.free_stag(m.stag) == 0
     before = m.octets()
-    assert stream.fails() == (*TAGGED, lib.SIW_DDP_INVALID_STAG)
+    assert stream.receive_until_error() == (*TAGGED, lib.SIW_DDP_INVALID_STAG)
     assert m.octets() == before

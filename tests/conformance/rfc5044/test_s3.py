@@ -7,12 +7,12 @@ from _siwarp_layers import lib
 from unit.mpa.mpa_harness import (
     StreamError,
     World,
-    cut,
     fpdu,
-    params,
-    pattern,
+    mpa_params,
+    octet_pattern,
     recv_exactly,
-    setting,
+    split_fpdus,
+    temporary_setting,
 )
 
 from siwarp.inspect import MPAReply, MPARequest
@@ -20,44 +20,46 @@ from siwarp.inspect import MPAReply, MPARequest
 
 @pytest.mark.clause("RFC5044-3-01")
 @pytest.mark.parametrize("sizes", [[0], [1, 1, 1], [18, 0, 700, 9000, 5]])
-def test_each_ulpdu_travels_in_an_fpdu_of_its_own(w: World, sizes: list[int]) -> None:
-    stream = w.sender()
-    ulpdus = [pattern(n, i) for i, n in enumerate(sizes)]
+def test_each_ulpdu_travels_in_an_fpdu_of_its_own(world: World, sizes: list[int]) -> None:
+    stream = world.sender()
+    ulpdus = [octet_pattern(n, i) for i, n in enumerate(sizes)]
     for ulpdu in ulpdus:
-        assert stream.frame(b"", [ulpdu]) == 1
+        assert stream.frame_fpdu(b"", [ulpdu]) == 1
     stream.flush()
     octets = recv_exactly(stream.sock, sum(len(fpdu(u)) for u in ulpdus))
-    assert cut(octets) == ulpdus
+    assert split_fpdus(octets) == ulpdus
 
 
 @pytest.mark.clause("RFC5044-3-02", "RFC5044-3-04")
 @pytest.mark.parametrize("mss", [88, 100, 140, 152, 536, 1460, 0])
-def test_mulpdu_is_told_and_lies_within_128_and_64768(w: World, mss: int) -> None:
-    stream = w.sender(mss=mss)
+def test_mulpdu_is_told_and_lies_within_128_and_64768(world: World, mss: int) -> None:
+    stream = world.sender(mss=mss)
     mulpdu = lib.siw_mpa_mulpdu(stream.handle)
     assert 128 <= mulpdu <= 64768
-    assert stream.frame(pattern(18), [pattern(mulpdu - 18)]) == 1
+    assert stream.frame_fpdu(octet_pattern(18), [octet_pattern(mulpdu - 18)]) == 1
 
 
 @pytest.mark.clause("RFC5044-3-04")
 def test_mulpdu_cannot_be_set_out_of_its_range() -> None:
     for value in (127, 64769):
-        with pytest.raises(StreamError, match=r"ERANGE|EINVAL"), setting("mulpdu", value):
+        with pytest.raises(StreamError, match=r"ERANGE|EINVAL"), temporary_setting("mulpdu", value):
             pass
 
 
 @pytest.mark.clause("RFC5044-3-07", "RFC5044-4.3-10", "RFC5044-4.3-11")
 @pytest.mark.parametrize("sizes", [[0, 3, 1, 2], [64, 1000, 20_000, 7], [64_768]])
-def test_each_received_ulpdu_is_passed_on_alone_with_its_length(w: World, sizes: list[int]) -> None:
-    stream = w.receiver()
-    ulpdus = [pattern(n, i) for i, n in enumerate(sizes)]
+def test_each_received_ulpdu_is_passed_on_alone_with_its_length(
+    world: World, sizes: list[int]
+) -> None:
+    stream = world.receiver()
+    ulpdus = [octet_pattern(n, i) for i, n in enumerate(sizes)]
     stream.sock.sendall(b"".join(map(fpdu, ulpdus)))
-    assert [stream.receive() for _ in ulpdus] == ulpdus
-    assert stream.look() is None
+    assert [stream.receive_ulpdu() for _ in ulpdus] == ulpdus
+    assert stream.peek_fpdu() is None
 
 
 @pytest.mark.clause("RFC5044-3-09")
 @pytest.mark.parametrize("rev", [1, 2])
-def test_the_revision_of_the_peer_is_passed_on(w: World, rev: int) -> None:
-    assert w.requested(MPARequest(rev=rev))[1].rev == rev
-    assert w.replied(params(rev=rev), MPAReply(rev=rev))[1].rev == rev
+def test_the_revision_of_the_peer_is_passed_on(world: World, rev: int) -> None:
+    assert world.responder_with_request(MPARequest(rev=rev))[1].rev == rev
+    assert world.initiator_with_reply(mpa_params(rev=rev), MPAReply(rev=rev))[1].rev == rev

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 from scapy.packet import Raw
-from unit.mpa.mpa_harness import World, crc32c, cut, fpdu, pattern, recv_exactly
+from unit.mpa.mpa_harness import World, crc32c, fpdu, octet_pattern, recv_exactly, split_fpdus
 
 from siwarp.inspect import FPDU
 
 
 @pytest.mark.clause("RFC5044-4.1-01")
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 5, 18, 82, 257, 1442, 2049, 9000, 64_768])
-def test_an_fpdu_is_length_ulpdu_pad_and_crc(w: World, size: int) -> None:
-    stream = w.sender()
-    ulpdu = pattern(size)
-    assert stream.frame(ulpdu[:18], [ulpdu[18:]]) == 1
+def test_an_fpdu_is_length_ulpdu_pad_and_crc(world: World, size: int) -> None:
+    stream = world.sender()
+    ulpdu = octet_pattern(size)
+    assert stream.frame_fpdu(ulpdu[:18], [ulpdu[18:]]) == 1
     stream.flush()
     octets = recv_exactly(stream.sock, len(fpdu(ulpdu)))
     assert octets == fpdu(ulpdu)
@@ -23,10 +23,10 @@ def test_an_fpdu_is_length_ulpdu_pad_and_crc(w: World, size: int) -> None:
 
 @pytest.mark.clause("RFC5044-4.1-02")
 @pytest.mark.parametrize("size", [3, 4, 5, 301, 303, 304])
-def test_pad_octets_leave_as_zero(w: World, size: int) -> None:
-    stream = w.sender()
+def test_pad_octets_leave_as_zero(world: World, size: int) -> None:
+    stream = world.sender()
     for fill in (0xFF, 0xAA):  # the second time, the memory of the pad is not zero beforehand
-        assert stream.frame(bytes([fill]) * 3, [bytes([fill]) * (size - 3)]) == 1
+        assert stream.frame_fpdu(bytes([fill]) * 3, [bytes([fill]) * (size - 3)]) == 1
         stream.flush()
         octets = recv_exactly(stream.sock, len(fpdu(bytes(size))))
         assert octets[2 + size : -4] == bytes(-(2 + size) % 4)
@@ -34,38 +34,38 @@ def test_pad_octets_leave_as_zero(w: World, size: int) -> None:
 
 @pytest.mark.clause("RFC5044-4.1-02")
 @pytest.mark.parametrize("size", [3, 4, 5, 20_001])
-def test_pad_octets_that_are_not_zero_count_for_the_crc_alone(w: World, size: int) -> None:
+def test_pad_octets_that_are_not_zero_count_for_the_crc_alone(world: World, size: int) -> None:
     pad = b"\xde\xad\xbe"[: -(2 + size) % 4]
-    body = size.to_bytes(2, "big") + pattern(size) + pad
-    stream = w.receiver()
+    body = size.to_bytes(2, "big") + octet_pattern(size) + pad
+    stream = world.receiver()
     stream.sock.sendall(body + crc32c(body).to_bytes(4, "little"))
-    assert stream.receive() == pattern(size)
+    assert stream.receive_ulpdu() == octet_pattern(size)
 
 
 @pytest.mark.clause("RFC5044-4.1-03")
 @pytest.mark.parametrize("size", [0, 50, 20_000])
 @pytest.mark.parametrize("crc", [0, 0xFFFFFFFF, 0x12345678])
-def test_without_crc_the_field_is_there_with_any_value(w: World, size: int, crc: int) -> None:
-    stream = w.receiver(crc=False)
-    stream.sock.sendall(fpdu(pattern(size), crc=crc) + fpdu(b"next", crc=crc))
-    assert stream.receive() == pattern(size)
-    assert stream.receive() == b"next"
+def test_without_crc_the_field_is_there_with_any_value(world: World, size: int, crc: int) -> None:
+    stream = world.receiver(crc=False)
+    stream.sock.sendall(fpdu(octet_pattern(size), crc=crc) + fpdu(b"next", crc=crc))
+    assert stream.receive_ulpdu() == octet_pattern(size)
+    assert stream.receive_ulpdu() == b"next"
 
 
 @pytest.mark.clause("RFC5044-4.4-09")
 @pytest.mark.parametrize("size", [0, 50, 20_000])
-def test_what_we_send_without_crc_has_the_field_too(w: World, size: int) -> None:
-    stream = w.sender(crc=False)
+def test_what_we_send_without_crc_has_the_field_too(world: World, size: int) -> None:
+    stream = world.sender(crc=False)
     for _ in range(2):
-        assert stream.frame(b"", [pattern(size)]) == 1
+        assert stream.frame_fpdu(b"", [octet_pattern(size)]) == 1
     stream.flush()
-    octets = recv_exactly(stream.sock, 2 * len(fpdu(pattern(size))))
-    assert cut(octets, crc=False) == [pattern(size)] * 2
+    octets = recv_exactly(stream.sock, 2 * len(fpdu(octet_pattern(size))))
+    assert split_fpdus(octets, crc=False) == [octet_pattern(size)] * 2
 
 
-def test_scapy_reads_what_we_send(w: World) -> None:
-    stream = w.sender()
-    assert stream.frame(b"\x41\x43" + bytes(16), [b"payload"]) == 1
+def test_scapy_reads_what_we_send(world: World) -> None:
+    stream = world.sender()
+    assert stream.frame_fpdu(b"\x41\x43" + bytes(16), [b"payload"]) == 1
     stream.flush()
     read = FPDU(recv_exactly(stream.sock, 32))
     assert (read.ulpdu_length, bytes(read.ulpdu)[18:]) == (25, b"payload")

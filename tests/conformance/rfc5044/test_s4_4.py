@@ -11,19 +11,19 @@ from unit.mpa.mpa_harness import (
     MPA_TYPE,
     World,
     crc32c,
-    cut,
+    errno_of_failing_step,
     fpdu,
-    params,
-    pattern,
+    mpa_params,
+    octet_pattern,
     recv_exactly,
-    recv_startup,
-    refused,
+    recv_startup_frame,
+    split_fpdus,
 )
 
 from siwarp.inspect import MPAReply, MPARequest
 
-SMALL = fpdu(pattern(37))
-LARGE = fpdu(pattern(20_000))
+SMALL = fpdu(octet_pattern(37))
+LARGE = fpdu(octet_pattern(20_000))
 
 
 @pytest.mark.clause("RFC5044-4.4-10")
@@ -37,34 +37,36 @@ def test_the_oracle_of_these_tests_gives_iscsi_s_digests(payload: bytes, digest:
 
 @pytest.mark.clause("RFC5044-4.4-10")
 @pytest.mark.parametrize("size", [*range(70), 255, 256, 300, 2048, 2049, 30_000])
-def test_the_crc_covers_length_ulpdu_and_pad_in_iscsi_s_octet_order(w: World, size: int) -> None:
-    stream = w.sender()
-    assert stream.frame(pattern(size)[:18], [pattern(size)[18:]]) == 1
+def test_the_crc_covers_length_ulpdu_and_pad_in_iscsi_s_octet_order(
+    world: World, size: int
+) -> None:
+    stream = world.sender()
+    assert stream.frame_fpdu(octet_pattern(size)[:18], [octet_pattern(size)[18:]]) == 1
     stream.flush()
-    octets = recv_exactly(stream.sock, len(fpdu(pattern(size))))
-    assert cut(octets) == [pattern(size)]
+    octets = recv_exactly(stream.sock, len(fpdu(octet_pattern(size))))
+    assert split_fpdus(octets) == [octet_pattern(size)]
 
 
 @pytest.mark.clause("RFC5044-4.4-12#b", "RFC5044-4.4-13", "RFC5044-8-01#b")
 @pytest.mark.parametrize("at", range(2, len(SMALL)))
-def test_a_small_fpdu_wrong_in_any_octet_is_not_passed_on(w: World, at: int) -> None:
+def test_a_small_fpdu_wrong_in_any_octet_is_not_passed_on(world: World, at: int) -> None:
     octets = bytearray(SMALL)
     octets[at] ^= 1 << at % 8
-    stream = w.receiver()
+    stream = world.receiver()
     stream.sock.sendall(octets)
-    assert refused(stream.look) == errno.EBADMSG
+    assert errno_of_failing_step(stream.peek_fpdu) == errno.EBADMSG
     assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CRC)
 
 
 @pytest.mark.clause("RFC5044-4.4-12#b", "RFC5044-4.4-13")
 @pytest.mark.parametrize("octets", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("bit", range(16))
-def test_a_wrong_length_is_found_by_the_crc(w: World, octets: bytes, bit: int) -> None:
+def test_a_wrong_length_is_found_by_the_crc(world: World, octets: bytes, bit: int) -> None:
     wrong = bytearray(octets) + bytes(70_000)
     wrong[bit // 8] ^= 0x80 >> bit % 8
-    stream = w.receiver()
+    stream = world.receiver()
     stream.sock.sendall(wrong)
-    assert refused(lambda: stream.receive() and None) == errno.EBADMSG
+    assert errno_of_failing_step(lambda: stream.receive_ulpdu() and None) == errno.EBADMSG
 
 
 @pytest.mark.clause("RFC5044-4.4-12#b", "RFC5044-4.4-13")
@@ -72,68 +74,70 @@ def test_a_wrong_length_is_found_by_the_crc(w: World, octets: bytes, bit: int) -
     "at", [2, 15, 16, 65, 66, 4095, 8191, 8192, 19_999, 20_001, 20_004, 20_007]
 )
 @pytest.mark.fast_path
-def test_a_large_fpdu_wrong_in_any_octet_is_found(w: World, at: int) -> None:
+def test_a_large_fpdu_wrong_in_any_octet_is_found(world: World, at: int) -> None:
     octets = bytearray(LARGE)
     octets[at] ^= 0x10
-    stream = w.receiver()
+    stream = world.receiver()
     stream.sock.sendall(octets[:66])  # so that the rest is read directly to its destination
     seen = None
     while seen is None:
-        seen = stream.look()
+        seen = stream.peek_fpdu()
     stream.sock.sendall(octets[66:])
-    assert refused(lambda: stream.receive() and None) == errno.EBADMSG
+    assert errno_of_failing_step(lambda: stream.receive_ulpdu() and None) == errno.EBADMSG
     assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CRC)
 
 
 @pytest.mark.clause("RFC5044-4.4-06", "RFC5044-7.1.1-11")
 @pytest.mark.parametrize(("ours", "theirs"), [(0, 1), (1, 0), (1, 1)])
 def test_a_wish_of_either_end_puts_crcs_on_for_both_and_for_good(
-    w: World, ours: int, theirs: int
+    world: World, ours: int, theirs: int
 ) -> None:
-    initiator = w.asking(params(crc=ours))
-    assert recv_startup(initiator.sock).c == ours
+    initiator = world.initiator_awaiting_reply(mpa_params(crc=ours))
+    assert recv_startup_frame(initiator.sock).c == ours
     initiator.sock.sendall(bytes(MPAReply(rev=2, c=theirs)))
     initiator.startup()
-    responder, _ = w.requested(MPARequest(rev=2, c=theirs))
-    responder.reply(params(crc=ours))
-    assert recv_startup(responder.sock).c == ours
+    responder, _ = world.responder_with_request(MPARequest(rev=2, c=theirs))
+    responder.send_reply(mpa_params(crc=ours))
+    assert recv_startup_frame(responder.sock).c == ours
     responder.sock.sendall(fpdu(b"first"))
-    assert responder.receive(0) == b"first"
+    assert responder.receive_ulpdu(0) == b"first"
     for stream in (initiator, responder):
         assert lib.siw_mpa_crc_on(stream.handle)
         for _ in range(50):
-            stream.frame(b"generated")
+            stream.frame_fpdu(b"generated")
             stream.flush()
-            assert cut(recv_exactly(stream.sock, 16)) == [b"generated"]
+            assert split_fpdus(recv_exactly(stream.sock, 16)) == [b"generated"]
             stream.sock.sendall(fpdu(b"checked"))
-            assert stream.receive(0) == b"checked"
+            assert stream.receive_ulpdu(0) == b"checked"
         stream.sock.sendall(fpdu(b"wrong", crc=0))
-        assert refused(stream.look) == errno.EBADMSG
+        assert errno_of_failing_step(stream.peek_fpdu) == errno.EBADMSG
 
 
 @pytest.mark.clause("RFC5044-4.4-07", "RFC5044-7.1.1-10", "RFC5044-7.1.1-12")
-def test_crcs_are_off_at_once_where_neither_end_wants_them(w: World) -> None:
-    initiator, _ = w.replied(params(crc=0), bytes(MPAReply(rev=2, c=0)) + fpdu(b"any", crc=5))
-    responder, _ = w.requested(MPARequest(rev=2, c=0))
-    responder.reply(params(crc=0))
+def test_crcs_are_off_at_once_where_neither_end_wants_them(world: World) -> None:
+    initiator, _ = world.initiator_with_reply(
+        mpa_params(crc=0), bytes(MPAReply(rev=2, c=0)) + fpdu(b"any", crc=5)
+    )
+    responder, _ = world.responder_with_request(MPARequest(rev=2, c=0))
+    responder.send_reply(mpa_params(crc=0))
     responder.sock.sendall(fpdu(b"any", crc=5))
     for stream in (initiator, responder):
         assert not lib.siw_mpa_crc_on(stream.handle)
-        assert stream.receive(0) == b"any"
+        assert stream.receive_ulpdu(0) == b"any"
 
 
 @pytest.mark.parametrize("sizes", [[0], [1, 20, 3], [20_000], [64_768]], ids=str)
 @pytest.mark.clause("RFC5044-4.4-12#a")
 def test_a_crc_over_the_octets_that_the_rfc_names_and_over_no_others_is_right(
-    w: World, sizes: list[int]
+    world: World, sizes: list[int]
 ) -> None:
     """The test computes octets and CRCs itself, over the range from the length field to the pad."""
-    stream = w.receiver()
+    stream = world.receiver()
     for size in sizes:
-        body = size.to_bytes(2, "big") + pattern(size) + bytes(-(2 + size) % 4)
+        body = size.to_bytes(2, "big") + octet_pattern(size) + bytes(-(2 + size) % 4)
         stream.sock.sendall(body + crc32c(body).to_bytes(4, "little"))
-        assert stream.receive() == pattern(size)
+        assert stream.receive_ulpdu() == octet_pattern(size)
     for covered in (slice(2, None), slice(0, -4), slice(4, None)):
-        other = w.receiver()
+        other = world.receiver()
         other.sock.sendall(body + crc32c(body[covered]).to_bytes(4, "little"))
-        assert refused(lambda s=other: s.receive() and None) == errno.EBADMSG
+        assert errno_of_failing_step(lambda s=other: s.receive_ulpdu() and None) == errno.EBADMSG

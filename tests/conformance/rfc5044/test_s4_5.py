@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from _siwarp_layers import lib
-from unit.mpa.mpa_harness import World, fpdu, pattern, recv_exactly
+from unit.mpa.mpa_harness import World, fpdu, octet_pattern, recv_exactly
 
 
 @pytest.mark.clause("RFC5044-4.5-02", "RFC5044-5.1-01")
 @pytest.mark.parametrize("mss", [536, 1000, 1459, 1460, 1461, 1462, 8960, 8961, 8962, 8963])
-def test_mulpdu_comes_from_the_segment_size(w: World, mss: int) -> None:
-    stream = w.sender(mss=mss)
+def test_mulpdu_comes_from_the_segment_size(world: World, mss: int) -> None:
+    stream = world.sender(mss=mss)
     emss = stream.emss()
     assert mss - 40 <= emss <= mss
     assert lib.siw_mpa_mulpdu(stream.handle) == emss - (6 + emss % 4)
@@ -18,47 +18,47 @@ def test_mulpdu_comes_from_the_segment_size(w: World, mss: int) -> None:
 
 @pytest.mark.clause("RFC5044-4.5-02")
 @pytest.mark.parametrize("mss", [536, 1460, 1461, 8962])
-def test_an_fpdu_of_mulpdu_fills_a_segment_without_pad(w: World, mss: int) -> None:
-    stream = w.sender(mss=mss)
+def test_an_fpdu_of_mulpdu_fills_a_segment_without_pad(world: World, mss: int) -> None:
+    stream = world.sender(mss=mss)
     mulpdu = lib.siw_mpa_mulpdu(stream.handle)
-    assert stream.frame(b"", [pattern(mulpdu)]) == 1
+    assert stream.frame_fpdu(b"", [octet_pattern(mulpdu)]) == 1
     stream.flush()
     emss = stream.emss()
     octets = recv_exactly(stream.sock, emss - emss % 4)
-    assert octets == fpdu(pattern(mulpdu))
+    assert octets == fpdu(octet_pattern(mulpdu))
 
 
 @pytest.mark.clause("RFC5044-4.5-06")
 @pytest.mark.parametrize("mss", [88, 100, 120, 130])
-def test_mulpdu_is_128_where_segments_are_smaller(w: World, mss: int) -> None:
-    stream = w.sender(mss=mss)
+def test_mulpdu_is_128_where_segments_are_smaller(world: World, mss: int) -> None:
+    stream = world.sender(mss=mss)
     assert stream.emss() < 134
     assert lib.siw_mpa_mulpdu(stream.handle) == 128
-    assert stream.frame(b"", [pattern(128)]) == 1
+    assert stream.frame_fpdu(b"", [octet_pattern(128)]) == 1
     stream.flush()
-    assert recv_exactly(stream.sock, 136) == fpdu(pattern(128))
+    assert recv_exactly(stream.sock, 136) == fpdu(octet_pattern(128))
 
 
 @pytest.mark.clause("RFC5044-4.5-07")
 @pytest.mark.parametrize("fill", [100, 1200, 1330, 1440])
 def test_mulpdu_is_that_of_a_whole_segment_however_full_the_last_one_is(
-    w: World, fill: int
+    world: World, fill: int
 ) -> None:
-    stream = w.sender(mss=1460)
+    stream = world.sender(mss=1460)
     empty = lib.siw_mpa_mulpdu(stream.handle)
     for _ in range(3):
-        assert stream.frame(b"", [pattern(fill)]) == 1
+        assert stream.frame_fpdu(b"", [octet_pattern(fill)]) == 1
         assert lib.siw_mpa_mulpdu(stream.handle) == empty >= 128
 
 
 @pytest.mark.clause("RFC5044-5.1-05", "RFC5044-A.4-01", "RFC5044-5.2-01")
 @pytest.mark.parametrize("step", [1, 3, 7, 50, 1000, 5000])
-def test_fpdus_are_found_wherever_segments_end(w: World, step: int) -> None:
+def test_fpdus_are_found_wherever_segments_end(world: World, step: int) -> None:
     """With TCP_NODELAY, each write becomes a separate TCP segment."""
-    ulpdus = [pattern(n, n) for n in (0, 5, 44, 90, 300 if step < 50 else 30_000)]
+    ulpdus = [octet_pattern(n, n) for n in (0, 5, 44, 90, 300 if step < 50 else 30_000)]
     octets = b"".join(map(fpdu, ulpdus))
-    stream = w.receiver()
+    stream = world.receiver()
     for at in range(0, len(octets), step):
         stream.sock.sendall(octets[at : at + step])
-        stream.look()
-    assert [stream.receive() for _ in ulpdus] == ulpdus
+        stream.peek_fpdu()
+    assert [stream.receive_ulpdu() for _ in ulpdus] == ulpdus

@@ -6,7 +6,16 @@ import errno
 import time
 
 import pytest
-from unit.mpa.mpa_harness import WHOLE_OCTETS, World, fpdu, pattern, refused, setting, until, world
+from unit.mpa.mpa_harness import (
+    WHOLE_OCTETS,
+    World,
+    errno_of_failing_step,
+    fpdu,
+    octet_pattern,
+    open_mpa_world,
+    temporary_setting,
+    wait_until,
+)
 
 
 @pytest.mark.clause("RFC5044-6-01", "RFC5044-6-02#b", "RFC5044-6-04")
@@ -14,35 +23,35 @@ from unit.mpa.mpa_harness import WHOLE_OCTETS, World, fpdu, pattern, refused, se
 def test_an_fpdu_is_passed_on_when_its_last_octet_came_and_not_before(
     strict: int, size: int
 ) -> None:
-    octets = fpdu(pattern(size))
+    octets = fpdu(octet_pattern(size))
     assert strict or len(octets) <= WHOLE_OCTETS
-    with setting("crc_first", strict), world() as w:
-        stream = w.receiver()
+    with temporary_setting("crc_first", strict), open_mpa_world() as world:
+        stream = world.receiver()
         stream.sock.sendall(octets[:-1])
         for _ in range(3):
             time.sleep(0.001)
-            assert stream.look() is None
+            assert stream.peek_fpdu() is None
         stream.sock.sendall(octets[-1:])
-        assert until(stream.look)[1:] == (size, True)
+        assert wait_until(stream.peek_fpdu)[1:] == (size, True)
 
 
 @pytest.mark.clause("RFC5044-6-02#a", "RFC5044-6-03")
-def test_the_length_of_one_fpdu_is_where_the_next_one_starts(w: World) -> None:
+def test_the_length_of_one_fpdu_is_where_the_next_one_starts(world: World) -> None:
     """Payload that resembles FPDUs is treated as payload."""
     inner = fpdu(b"inner") * 3
-    stream = w.receiver()
+    stream = world.receiver()
     stream.sock.sendall(fpdu(inner) + fpdu(b"outer"))
-    assert stream.receive() == inner
-    assert stream.receive() == b"outer"
+    assert stream.receive_ulpdu() == inner
+    assert stream.receive_ulpdu() == b"outer"
 
 
 @pytest.mark.clause("RFC5044-8-07")
 @pytest.mark.parametrize("size", [50, 20_000])
-def test_after_a_wrong_crc_no_fpdu_is_passed_on(w: World, size: int) -> None:
-    stream = w.receiver()
-    stream.sock.sendall(fpdu(b"good") + fpdu(pattern(size), crc=0) + fpdu(b"good again"))
-    assert stream.receive() == b"good"
-    assert refused(lambda: stream.receive() and None) == errno.EBADMSG
+def test_after_a_wrong_crc_no_fpdu_is_passed_on(world: World, size: int) -> None:
+    stream = world.receiver()
+    stream.sock.sendall(fpdu(b"good") + fpdu(octet_pattern(size), crc=0) + fpdu(b"good again"))
+    assert stream.receive_ulpdu() == b"good"
+    assert errno_of_failing_step(lambda: stream.receive_ulpdu() and None) == errno.EBADMSG
     for _ in range(3):
-        assert refused(stream.look) == errno.EBADMSG
-        assert refused(lambda: stream.place_once(0, None)) == errno.EBADMSG
+        assert errno_of_failing_step(stream.peek_fpdu) == errno.EBADMSG
+        assert errno_of_failing_step(lambda: stream.place_once(0, None)) == errno.EBADMSG

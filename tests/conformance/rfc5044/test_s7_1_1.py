@@ -12,16 +12,16 @@ from unit.mpa.mpa_harness import (
     LLP_LAYER,
     MPA_TYPE,
     World,
-    checked,
-    cut,
+    check_result,
+    errno_of_failing_step,
     fpdu,
-    params,
-    pattern,
-    pdata_of,
+    mpa_params,
+    octet_pattern,
+    private_data_of,
     recv_exactly,
-    recv_startup,
-    refused,
-    until,
+    recv_startup_frame,
+    split_fpdus,
+    wait_until,
 )
 
 from siwarp.inspect import MPAReply, MPARequest, unmark
@@ -32,13 +32,15 @@ REQUEST, REPLY = bytes(MPARequest(rev=1)), bytes(MPAReply(rev=1))
 
 def startup_errno(stream: Any) -> int:
     """Return the errno with which start-up fails."""
-    return refused(lambda: stream.startup_once()[0])
+    return errno_of_failing_step(lambda: stream.startup_once()[0])
 
 
 @pytest.mark.clause("RFC5044-7.1.1-01", "RFC5044-7.1.1-14", "RFC5044-7.1.1-17")
 @pytest.mark.parametrize("pdata", [b"", b"x", bytes(512)])
-def test_our_request_is_key_flags_revision_length_and_private_data(w: World, pdata: bytes) -> None:
-    stream = w.asking(params(rev=1, pdata=pdata))
+def test_our_request_is_key_flags_revision_length_and_private_data(
+    world: World, pdata: bytes
+) -> None:
+    stream = world.initiator_awaiting_reply(mpa_params(rev=1, pdata=pdata))
     want = bytes.fromhex("4D504120494420526571204672616D65") + b"\x40\x01"
     want += len(pdata).to_bytes(2, "big") + pdata
     assert recv_exactly(stream.sock, len(want)) == want
@@ -46,9 +48,11 @@ def test_our_request_is_key_flags_revision_length_and_private_data(w: World, pda
 
 @pytest.mark.clause("RFC5044-7.1.1-03", "RFC5044-7.1.1-17")
 @pytest.mark.parametrize("pdata", [b"", b"x", bytes(512)])
-def test_our_reply_is_key_flags_revision_length_and_private_data(w: World, pdata: bytes) -> None:
-    stream, _ = w.requested(MPARequest(rev=1))
-    stream.reply(params(pdata=pdata))
+def test_our_reply_is_key_flags_revision_length_and_private_data(
+    world: World, pdata: bytes
+) -> None:
+    stream, _ = world.responder_with_request(MPARequest(rev=1))
+    stream.send_reply(mpa_params(pdata=pdata))
     want = bytes.fromhex("4D504120494420526570204672616D65") + b"\x40\x01"
     want += len(pdata).to_bytes(2, "big") + pdata
     assert recv_exactly(stream.sock, len(want)) == want
@@ -56,10 +60,10 @@ def test_our_reply_is_key_flags_revision_length_and_private_data(w: World, pdata
 
 @pytest.mark.clause("RFC5044-7.1.1-02", "RFC5044-8-01#d")
 @pytest.mark.parametrize("at", range(16))
-def test_a_request_whose_key_is_wrong_in_any_octet_is_an_error(w: World, at: int) -> None:
+def test_a_request_whose_key_is_wrong_in_any_octet_is_an_error(world: World, at: int) -> None:
     frame = bytearray(REQUEST)
     frame[at] ^= 0x20
-    stream = w.responder()
+    stream = world.responder()
     stream.sock.sendall(frame)
     assert startup_errno(stream) == errno.EPROTO
     assert stream.error == BAD_FRAME
@@ -67,10 +71,10 @@ def test_a_request_whose_key_is_wrong_in_any_octet_is_an_error(w: World, at: int
 
 @pytest.mark.clause("RFC5044-7.1.1-04", "RFC5044-8-01#d")
 @pytest.mark.parametrize("at", range(16))
-def test_a_reply_whose_key_is_wrong_in_any_octet_is_an_error(w: World, at: int) -> None:
+def test_a_reply_whose_key_is_wrong_in_any_octet_is_an_error(world: World, at: int) -> None:
     frame = bytearray(REPLY)
     frame[at] ^= 0x20
-    stream = w.asking(params(rev=1))
+    stream = world.initiator_awaiting_reply(mpa_params(rev=1))
     stream.sock.sendall(frame)
     assert startup_errno(stream) == errno.EPROTO
     assert stream.error == BAD_FRAME
@@ -78,33 +82,33 @@ def test_a_reply_whose_key_is_wrong_in_any_octet_is_an_error(w: World, at: int) 
 
 @pytest.mark.clause("RFC5044-7.1.1-02")
 @pytest.mark.parametrize("octets", [b"G", b"GET / HTTP/1.1\r\n", b"MPA ID Rex", b"\0"])
-def test_a_peer_that_speaks_something_else_is_not_waited_for(w: World, octets: bytes) -> None:
-    stream = w.responder()
+def test_a_peer_that_speaks_something_else_is_not_waited_for(world: World, octets: bytes) -> None:
+    stream = world.responder()
     stream.sock.sendall(octets)
     assert startup_errno(stream) == errno.EPROTO
 
 
 @pytest.mark.clause("RFC5044-7.1.1-13")
 @pytest.mark.parametrize("bits", range(16))
-def test_reserved_bits_are_not_looked_at(w: World, bits: int) -> None:
+def test_reserved_bits_are_not_looked_at(world: World, bits: int) -> None:
     request = bytearray(bytes(MPARequest(rev=1, private_data=b"\xff\xff\xff\xffmine")))
     request[16] |= bits  # S is a reserved bit in revision 1, and R has no meaning in a Request
     request[16] |= 0x30 if bits & 1 else 0
-    stream, peer = w.requested(bytes(request))
+    stream, peer = world.responder_with_request(bytes(request))
     assert (peer.enhanced, peer.rejected) == (0, 0)
-    assert pdata_of(peer) == b"\xff\xff\xff\xffmine"
-    stream.reply(params())
+    assert private_data_of(peer) == b"\xff\xff\xff\xffmine"
+    stream.send_reply(mpa_params())
     assert recv_exactly(stream.sock, 17)[16] == 0x40
     reply = bytearray(REPLY)
     reply[16] |= bits
-    _, peer = w.replied(params(rev=1), bytes(reply))
+    _, peer = world.initiator_with_reply(mpa_params(rev=1), bytes(reply))
     assert (peer.rev, peer.enhanced) == (1, 0)
 
 
 @pytest.mark.clause("RFC5044-7.1.1-15", "RFC5044-7.1.1-16")
 @pytest.mark.parametrize("rev", [3, 4, 127, 255])
-def test_a_request_of_a_revision_that_we_do_not_speak_is_an_error(w: World, rev: int) -> None:
-    stream = w.responder()
+def test_a_request_of_a_revision_that_we_do_not_speak_is_an_error(world: World, rev: int) -> None:
+    stream = world.responder()
     stream.sock.sendall(bytes(MPARequest(rev=rev)))
     assert startup_errno(stream) == errno.EPROTO
     assert stream.error == BAD_FRAME
@@ -113,20 +117,20 @@ def test_a_request_of_a_revision_that_we_do_not_speak_is_an_error(w: World, rev:
 @pytest.mark.clause("RFC5044-7.1.1-15", "RFC5044-7.1.1-16")
 @pytest.mark.parametrize(("ours", "theirs"), [(1, 0), (1, 2), (1, 3), (2, 0), (2, 1), (2, 255)])
 def test_a_reply_of_another_revision_than_the_request_s_is_an_error(
-    w: World, ours: int, theirs: int
+    world: World, ours: int, theirs: int
 ) -> None:
-    stream = w.asking(params(rev=ours))
+    stream = world.initiator_awaiting_reply(mpa_params(rev=ours))
     stream.sock.sendall(bytes(MPAReply(rev=theirs)))
     assert startup_errno(stream) == errno.EPROTO
     assert stream.error == BAD_FRAME
 
 
-def test_a_request_of_revision_0_is_rejected_in_revision_1(w: World) -> None:
+def test_a_request_of_revision_0_is_rejected_in_revision_1(world: World) -> None:
     """RFC 5044 annex C.2.1: an RDMAC RNIC receives a Reply, not only an end of stream."""
-    stream = w.responder()
+    stream = world.responder()
     stream.sock.sendall(bytes(MPARequest(rev=0, m=1, c=1)))
     assert startup_errno(stream) == errno.EPROTO
-    reply = recv_startup(stream.sock)
+    reply = recv_startup_frame(stream.sock)
     assert (reply.rev, reply.r, reply.m) == (1, 1, 0)
     stream.close()
     assert stream.sock.recv(1) == b""
@@ -134,12 +138,12 @@ def test_a_request_of_revision_0_is_rejected_in_revision_1(w: World) -> None:
 
 @pytest.mark.parametrize("role", ["request", "reply"])
 @pytest.mark.clause("RFC5044-7.1.1-18#a")
-def test_private_data_that_ends_before_its_length_is_a_local_error(w: World, role: str) -> None:
+def test_private_data_that_ends_before_its_length_is_a_local_error(world: World, role: str) -> None:
     if role == "request":
-        stream = w.responder()
+        stream = world.responder()
         stream.sock.sendall(bytes(MPARequest(rev=1, pd_length=8, private_data=b"1234567")))
     else:
-        stream = w.asking(params(rev=1))
+        stream = world.initiator_awaiting_reply(mpa_params(rev=1))
         stream.sock.sendall(bytes(MPAReply(rev=1, pd_length=8, private_data=b"1234567")))
     stream.sock.shutdown(socket.SHUT_WR)
     assert startup_errno(stream) in (errno.EPROTO, errno.ECONNRESET, errno.ENOTCONN)
@@ -148,47 +152,50 @@ def test_private_data_that_ends_before_its_length_is_a_local_error(w: World, rol
 
 @pytest.mark.clause("RFC5044-7.1.1-18#b", "RFC5044-7.1.2-17", "RFC5044-7.1.2-19")
 @pytest.mark.parametrize("length", [513, 514, 1024, 0x7FFF, 0x8000, 0xFFFF])
-def test_a_private_data_length_beyond_512_is_an_error(w: World, length: int) -> None:
-    stream = w.responder()
+def test_a_private_data_length_beyond_512_is_an_error(world: World, length: int) -> None:
+    stream = world.responder()
     stream.sock.sendall(bytes(MPARequest(rev=2, pd_length=length)))
     assert startup_errno(stream) == errno.EPROTO
     assert stream.error == BAD_FRAME
-    stream = w.asking(params())
+    stream = world.initiator_awaiting_reply(mpa_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, pd_length=length)))
     assert startup_errno(stream) == errno.EPROTO
     assert stream.error == BAD_FRAME
 
 
 @pytest.mark.clause("RFC5044-7.1.1-08")
-def test_no_marker_is_sent_to_a_peer_that_asks_for_none(w: World) -> None:
+def test_no_marker_is_sent_to_a_peer_that_asks_for_none(world: World) -> None:
     """The stream of 64 FPDUs contains no Marker."""
-    stream = w.sender()
+    stream = world.sender()
     for _ in range(64):
-        assert stream.frame(bytes(18), [bytes(40)]) == 1
+        assert stream.frame_fpdu(bytes(18), [bytes(40)]) == 1
     stream.flush()
-    assert cut(recv_exactly(stream.sock, 64 * 64)) == [bytes(58)] * 64
+    assert split_fpdus(recv_exactly(stream.sock, 64 * 64)) == [bytes(58)] * 64
 
 
 @pytest.mark.clause("RFC5044-7.1.1-05")
-def test_markers_are_asked_for_only_when_told(w: World) -> None:
+def test_markers_are_asked_for_only_when_told(world: World) -> None:
     for markers in (0, 1):
-        assert recv_startup(w.asking(params(markers=markers)).sock).m == markers
-        stream, _ = w.requested(MPARequest(rev=2))
-        stream.reply(params(markers=markers))
-        assert recv_startup(stream.sock).m == markers
+        assert (
+            recv_startup_frame(world.initiator_awaiting_reply(mpa_params(markers=markers)).sock).m
+            == markers
+        )
+        stream, _ = world.responder_with_request(MPARequest(rev=2))
+        stream.send_reply(mpa_params(markers=markers))
+        assert recv_startup_frame(stream.sock).m == markers
 
 
 @pytest.mark.clause("RFC5044-7.1.1-06", "RFC5044-7.1.1-09")
 @pytest.mark.parametrize("rev", [1, 2])
-def test_m_in_a_request_brings_markers_from_the_responder(w: World, rev: int) -> None:
-    stream, peer = w.requested(MPARequest(rev=rev, m=1))
+def test_m_in_a_request_brings_markers_from_the_responder(world: World, rev: int) -> None:
+    stream, peer = world.responder_with_request(MPARequest(rev=rev, m=1))
     assert peer.markers == 1
-    stream.reply(params(rev=rev))
-    reply = recv_startup(stream.sock)
+    stream.send_reply(mpa_params(rev=rev))
+    reply = recv_startup_frame(stream.sock)
     assert (reply.rev, reply.r, reply.m) == (rev, 0, 0)
     stream.sock.sendall(fpdu(b"unmarked, since we did not ask"))
-    assert stream.receive() == b"unmarked, since we did not ask"
-    assert stream.frame(b"answer") == 1
+    assert stream.receive_ulpdu() == b"unmarked, since we did not ask"
+    assert stream.frame_fpdu(b"answer") == 1
     stream.flush()
     octets = recv_exactly(stream.sock, 16)
     assert octets[:4] == bytes(4)
@@ -196,56 +203,66 @@ def test_m_in_a_request_brings_markers_from_the_responder(w: World, rev: int) ->
 
 
 @pytest.mark.clause("RFC5044-7.1.1-07", "RFC5044-7.1.1-09")
-def test_m_in_a_reply_brings_markers_from_the_initiator(w: World) -> None:
-    stream, peer = w.replied(params(), MPAReply(rev=2, m=1))
+def test_m_in_a_reply_brings_markers_from_the_initiator(world: World) -> None:
+    stream, peer = world.initiator_with_reply(mpa_params(), MPAReply(rev=2, m=1))
     assert peer.markers == 1
-    assert stream.frame(b"hello") == 1
+    assert stream.frame_fpdu(b"hello") == 1
     stream.flush()
     assert unmark(recv_exactly(stream.sock, 16))[0][2:7] == b"hello"
     stream.sock.sendall(fpdu(b"unmarked, since we did not ask"))
-    assert stream.receive() == b"unmarked, since we did not ask"
+    assert stream.receive_ulpdu() == b"unmarked, since we did not ask"
 
 
 @pytest.mark.clause("RFC5044-7.1.1-19")
 @pytest.mark.parametrize("length", [0, 1, 511, 512])
-def test_private_data_may_hold_anything_up_to_512_octets(w: World, length: int) -> None:
+def test_private_data_may_hold_anything_up_to_512_octets(world: World, length: int) -> None:
     pdata = (REQUEST + REPLY + fpdu(b"x") * 60)[:length]
-    assert pdata_of(w.requested(MPARequest(rev=1, private_data=pdata))[1]) == pdata
-    assert pdata_of(w.replied(params(), MPAReply(rev=2, private_data=pdata))[1]) == pdata
+    assert (
+        private_data_of(world.responder_with_request(MPARequest(rev=1, private_data=pdata))[1])
+        == pdata
+    )
+    assert (
+        private_data_of(
+            world.initiator_with_reply(mpa_params(), MPAReply(rev=2, private_data=pdata))[1]
+        )
+        == pdata
+    )
 
 
 @pytest.mark.parametrize("role", ["request", "reply"])
 @pytest.mark.parametrize("length", [0, 1, 511, 512])
 @pytest.mark.clause("RFC5044-7.1.2-18#a", "RFC5044-7.1.2-18#b")
 def test_private_data_is_given_up_whole_and_not_an_octet_more(
-    w: World, role: str, length: int
+    world: World, role: str, length: int
 ) -> None:
     """Octets of the next FPDU follow immediately, and the caller's memory ends after the buffer."""
-    pdata, behind = pattern(length, 3), fpdu(b"not private data")
+    pdata, behind = octet_pattern(length, 3), fpdu(b"not private data")
     if role == "request":
-        stream = w.responder()
+        stream = world.responder()
         stream.sock.sendall(bytes(MPARequest(rev=1, private_data=pdata)) + behind)
     else:
-        stream = w.asking(params(rev=1))
+        stream = world.initiator_awaiting_reply(mpa_params(rev=1))
         stream.sock.sendall(bytes(MPAReply(rev=1, private_data=pdata)) + behind)
     two = ffi.new("struct siw_mpa_params[2]")
     ffi.memmove(two, b"\xa5" * ffi.sizeof(two), ffi.sizeof(two))
-    until(lambda: checked(lib.siw_mpa_startup(stream.handle, two)) != lib.SIW_MPA_STARTING)
+    wait_until(
+        lambda: check_result(lib.siw_mpa_startup(stream.handle, two)) != lib.SIW_MPA_STARTING
+    )
     peer = two[0]
-    assert (peer.pdata_len, pdata_of(peer)) == (length, pdata)
+    assert (peer.pdata_len, private_data_of(peer)) == (length, pdata)
     assert len(peer.pdata) == 512
     assert not any(set(bytes(ffi.buffer(peer.pdata))[length:]) - {0, 0xA5})
     assert bytes(ffi.buffer(two))[ffi.sizeof(two) // 2 :] == b"\xa5" * (ffi.sizeof(two) // 2)
     if role == "request":
-        stream.reply(params(rev=1))
-    assert stream.receive() == b"not private data"
+        stream.send_reply(mpa_params(rev=1))
+    assert stream.receive_ulpdu() == b"not private data"
 
 
-def test_private_data_shorter_than_its_length_is_waited_for(w: World) -> None:
-    stream = w.responder()
+def test_private_data_shorter_than_its_length_is_waited_for(world: World) -> None:
+    stream = world.responder()
     stream.sock.sendall(bytes(MPARequest(rev=1, pd_length=8, private_data=b"1234")))
     for _ in range(20):
         assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
     stream.sock.sendall(b"5678")
-    _, peer = until(lambda: (s := stream.startup_once())[0] and s)
-    assert pdata_of(peer) == b"12345678"
+    _, peer = wait_until(lambda: (s := stream.startup_once())[0] and s)
+    assert private_data_of(peer) == b"12345678"

@@ -11,15 +11,15 @@ from unit.mpa.mpa_harness import (
     MPA_TYPE,
     PATIENCE,
     World,
-    cut,
+    errno_of_failing_step,
     fpdu,
-    params,
-    pattern,
+    mpa_params,
+    octet_pattern,
     recv_exactly,
-    recv_startup,
+    recv_startup_frame,
     recv_to_end,
-    refused,
-    until,
+    split_fpdus,
+    wait_until,
 )
 
 from siwarp.inspect import MPAReply, MPARequest
@@ -36,40 +36,40 @@ def receives_nothing(stream) -> bool:  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.clause("RFC5044-7.1.2-01", "RFC5044-7.1.2-02", "RFC5044-7.1-02")
-def test_an_initiator_sends_its_request_first(w: World) -> None:
-    stream = w.initiator(params(rev=1, pdata=b"ask"))
-    until(lambda: stream.startup_once() and stream.state == lib.SIW_MPA_ST_AWAIT_REPLY)
-    request = recv_startup(stream.sock)
+def test_an_initiator_sends_its_request_first(world: World) -> None:
+    stream = world.initiator(mpa_params(rev=1, pdata=b"ask"))
+    wait_until(lambda: stream.startup_once() and stream.state == lib.SIW_MPA_ST_AWAIT_REPLY)
+    request = recv_startup_frame(stream.sock)
     assert isinstance(request, MPARequest)
     assert request.private_data == b"ask"
 
 
 @pytest.mark.clause("RFC5044-7.1.2-03")
-def test_a_responder_sends_and_receives_nothing_before_the_request(w: World) -> None:
-    stream = w.responder()
+def test_a_responder_sends_and_receives_nothing_before_the_request(world: World) -> None:
+    stream = world.responder()
     for _ in range(10):
         assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
-    assert refused(lambda: stream.reply(params())) == errno.EINVAL
-    assert refused(lambda: stream.frame(b"x")) == errno.ENOTCONN
-    assert refused(stream.look) == errno.EINVAL
+    assert errno_of_failing_step(lambda: stream.send_reply(mpa_params())) == errno.EINVAL
+    assert errno_of_failing_step(lambda: stream.frame_fpdu(b"x")) == errno.ENOTCONN
+    assert errno_of_failing_step(stream.peek_fpdu) == errno.EINVAL
     assert receives_nothing(stream)
 
 
 @pytest.mark.clause("RFC5044-7.1.2-05#a", "RFC5044-7.1.2-05#b")
-def test_a_rejection_is_a_reply_with_r_and_private_data(w: World) -> None:
-    stream, _ = w.requested(MPARequest(rev=1, private_data=b"please"))
-    stream.reply(params(rejected=1, pdata=b"no"))
-    reply = recv_startup(stream.sock)
+def test_a_rejection_is_a_reply_with_r_and_private_data(world: World) -> None:
+    stream, _ = world.responder_with_request(MPARequest(rev=1, private_data=b"please"))
+    stream.send_reply(mpa_params(rejected=1, pdata=b"no"))
+    reply = recv_startup_frame(stream.sock)
     assert (reply.r, reply.private_data) == (1, b"no")
     assert stream.state == lib.SIW_MPA_ST_REJECTED
-    assert refused(stream.look) == errno.ENOTCONN
+    assert errno_of_failing_step(stream.peek_fpdu) == errno.ENOTCONN
 
 
 @pytest.mark.clause("RFC5044-7.1.2-05#c")
-def test_who_rejects_leaves_tcp_open_until_the_stream_is_closed(w: World) -> None:
-    stream, _ = w.requested(MPARequest(rev=1, private_data=b"please"))
-    stream.reply(params(rejected=1))
-    recv_startup(stream.sock)
+def test_who_rejects_leaves_tcp_open_until_the_stream_is_closed(world: World) -> None:
+    stream, _ = world.responder_with_request(MPARequest(rev=1, private_data=b"please"))
+    stream.send_reply(mpa_params(rejected=1))
+    recv_startup_frame(stream.sock)
     stream.sock.settimeout(0.03)
     with pytest.raises(TimeoutError):  # recv() would return b"" after an end of stream
         stream.sock.recv(1)
@@ -80,60 +80,60 @@ def test_who_rejects_leaves_tcp_open_until_the_stream_is_closed(w: World) -> Non
 
 
 @pytest.mark.clause("RFC5044-7.1.2-06#a", "RFC5044-7.1.2-06#b", "RFC5044-7.1.2-06#c")
-def test_an_acceptance_is_a_reply_without_r_after_which_fpdus_are_received(w: World) -> None:
-    stream, _ = w.requested(MPARequest(rev=1))
-    stream.reply(params(pdata=b"yes"))
-    reply = recv_startup(stream.sock)
+def test_an_acceptance_is_a_reply_without_r_after_which_fpdus_are_received(world: World) -> None:
+    stream, _ = world.responder_with_request(MPARequest(rev=1))
+    stream.send_reply(mpa_params(pdata=b"yes"))
+    reply = recv_startup_frame(stream.sock)
     assert (reply.r, reply.private_data) == (0, b"yes")
     stream.sock.sendall(fpdu(b"data"))
-    assert stream.receive() == b"data"
+    assert stream.receive_ulpdu() == b"data"
 
 
 @pytest.mark.clause("RFC5044-7.1.2-07")
-def test_an_initiator_sends_and_receives_no_fpdu_before_the_reply(w: World) -> None:
-    stream = w.asking(params())
-    recv_startup(stream.sock)
-    assert refused(lambda: stream.frame(b"x")) == errno.ENOTCONN
-    assert refused(stream.look) == errno.EINVAL
+def test_an_initiator_sends_and_receives_no_fpdu_before_the_reply(world: World) -> None:
+    stream = world.initiator_awaiting_reply(mpa_params())
+    recv_startup_frame(stream.sock)
+    assert errno_of_failing_step(lambda: stream.frame_fpdu(b"x")) == errno.ENOTCONN
+    assert errno_of_failing_step(stream.peek_fpdu) == errno.EINVAL
     assert receives_nothing(stream)
 
 
 @pytest.mark.clause("RFC5044-7.1.2-09")
-def test_a_rejected_initiator_leaves_mpa_with_tcp_still_open(w: World) -> None:
-    stream = w.asking(params())
-    recv_startup(stream.sock)
+def test_a_rejected_initiator_leaves_mpa_with_tcp_still_open(world: World) -> None:
+    stream = world.initiator_awaiting_reply(mpa_params())
+    recv_startup_frame(stream.sock)
     stream.sock.sendall(bytes(MPAReply(rev=2, r=1)))
     assert stream.startup()[0] == lib.SIW_MPA_REJECTED
-    assert refused(lambda: stream.frame(b"x")) == errno.ENOTCONN
+    assert errno_of_failing_step(lambda: stream.frame_fpdu(b"x")) == errno.ENOTCONN
     stream.sock.settimeout(0.03)
     with pytest.raises(TimeoutError):
         stream.sock.recv(1)  # recv() would return b"" after an end of stream
 
 
 @pytest.mark.clause("RFC5044-7.1.2-10")
-def test_an_accepted_initiator_sends_and_receives_fpdus(w: World) -> None:
-    stream, _ = w.replied(params(), MPAReply(rev=2))
-    assert stream.frame(b"there") == 1
+def test_an_accepted_initiator_sends_and_receives_fpdus(world: World) -> None:
+    stream, _ = world.initiator_with_reply(mpa_params(), MPAReply(rev=2))
+    assert stream.frame_fpdu(b"there") == 1
     assert stream.flush_once() == 1
-    assert cut(recv_exactly(stream.sock, 12)) == [b"there"]
+    assert split_fpdus(recv_exactly(stream.sock, 12)) == [b"there"]
     stream.sock.sendall(fpdu(b"back"))
-    assert stream.receive() == b"back"
+    assert stream.receive_ulpdu() == b"back"
 
 
 @pytest.mark.clause("RFC5044-7.1.2-11")
 @pytest.mark.parametrize("size", [0, 20, 20_000])
 @pytest.mark.fast_path
 def test_a_responder_sends_no_fpdu_before_the_peer_s_first_was_validated(
-    w: World, size: int
+    world: World, size: int
 ) -> None:
-    stream = w.receiver()
-    assert stream.frame(b"eager") == 1
+    stream = world.receiver()
+    assert stream.frame_fpdu(b"eager") == 1
     assert stream.flush_once() == 0
-    octets = fpdu(pattern(size))
+    octets = fpdu(octet_pattern(size))
     stream.sock.sendall(octets[:-1])
-    seen = stream.look()
+    seen = stream.peek_fpdu()
     if size > 8192:
-        seen = seen or until(stream.look)
+        seen = seen or wait_until(stream.peek_fpdu)
         assert stream.place_once(0, None) == 0
     assert stream.flush_once() == 0
     assert receives_nothing(stream)
@@ -141,35 +141,35 @@ def test_a_responder_sends_no_fpdu_before_the_peer_s_first_was_validated(
     if size > 8192:
         stream.place(0)
     else:
-        until(stream.look)
+        wait_until(stream.peek_fpdu)
     assert stream.flush_once() == 1
-    assert (stream.framed, stream.accepted) == (1, 1)
-    assert cut(recv_exactly(stream.sock, 12)) == [b"eager"]
+    assert (stream.framed_count, stream.accepted_count) == (1, 1)
+    assert split_fpdus(recv_exactly(stream.sock, 12)) == [b"eager"]
 
 
 @pytest.mark.clause("RFC5044-7.1.2-11")
 @pytest.mark.parametrize("size", [0, 20_000])
-def test_a_first_fpdu_that_is_wrong_does_not_let_a_responder_send(w: World, size: int) -> None:
-    stream = w.receiver()
-    assert stream.frame(b"eager") == 1
-    stream.sock.sendall(fpdu(pattern(size), crc=1))
-    assert refused(lambda: stream.receive() and None) == errno.EBADMSG
+def test_a_first_fpdu_that_is_wrong_does_not_let_a_responder_send(world: World, size: int) -> None:
+    stream = world.receiver()
+    assert stream.frame_fpdu(b"eager") == 1
+    stream.sock.sendall(fpdu(octet_pattern(size), crc=1))
+    assert errno_of_failing_step(lambda: stream.receive_ulpdu() and None) == errno.EBADMSG
     assert stream.error == CRC
     assert stream.flush_once() == 0
     assert receives_nothing(stream)
 
 
 @pytest.mark.clause("RFC5044-7.1.2-15")
-def test_two_initiators_find_that_each_other_s_request_is_no_reply(w: World) -> None:
-    stream = w.asking(params())
-    stream.sock.sendall(bytes(recv_startup(stream.sock)))
-    assert refused(lambda: stream.startup_once()[0]) == errno.EPROTO
+def test_two_initiators_find_that_each_other_s_request_is_no_reply(world: World) -> None:
+    stream = world.initiator_awaiting_reply(mpa_params())
+    stream.sock.sendall(bytes(recv_startup_frame(stream.sock)))
+    assert errno_of_failing_step(lambda: stream.startup_once()[0]) == errno.EPROTO
     assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_BAD_FRAME)
 
 
 @pytest.mark.clause("RFC5044-7.1.2-15")
-def test_a_reply_that_nobody_asked_for_is_an_error(w: World) -> None:
-    stream = w.responder()
+def test_a_reply_that_nobody_asked_for_is_an_error(world: World) -> None:
+    stream = world.responder()
     stream.sock.sendall(bytes(MPAReply(rev=2)))
-    assert refused(lambda: stream.startup_once()[0]) == errno.EPROTO
+    assert errno_of_failing_step(lambda: stream.startup_once()[0]) == errno.EPROTO
     assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_BAD_FRAME)

@@ -15,12 +15,12 @@ from harness.rc_harness import (
     WRITE,
     End,
     Wire,
-    plain_client,
+    plain_connect,
     plain_listener,
-    read_all,
+    read_to_end,
 )
-from harness.verbs_harness import Rig, pattern, poll
-from harness.wire_peer import Peer, recv_frame, send
+from harness.verbs_harness import Rig, octet_pattern, poll
+from harness.wire_peer import Peer, build_send, recv_startup_frame
 from scapy.packet import Raw
 
 from siwarp._siwarp import lib
@@ -43,15 +43,15 @@ def wire() -> Iterator[Wire]:
 @pytest.mark.clause("RFC5044-4.4-03", "RFC5044-4.4-01#a")
 def test_unless_told_otherwise_we_ask_for_crc_and_check_it(wire: Wire) -> None:
     """By default siwarp requests and checks CRCs, even if the peer requests none."""
-    with Peer.answering(wire, MPAReply(rev=2, c=0, s=1, ird=4, ord=4)) as peer:
+    with Peer.accept_from_siwarp(wire, MPAReply(rev=2, c=0, s=1, ird=4, ord=4)) as peer:
         assert peer.ours.c == 1
-        peer.put(send(1), crc=0x01020304)
-        assert peer.terminated().code == 2
-    with Peer.asking(wire, MPARequest(rev=2, c=0, s=1, ird=1, ord=1)) as peer:
+        peer.send_segments(build_send(1), crc=0x01020304)
+        assert peer.receive_terminate().code == 2
+    with Peer.connect_to_siwarp(wire, MPARequest(rev=2, c=0, s=1, ird=1, ord=1)) as peer:
         assert peer.ours.c == 1
-        peer.put(None)  # a responder may send only after it has received an FPDU
-        peer.put(send(1), crc=0x01020304)
-        assert peer.terminated().code == 2
+        peer.send_segments(None)  # a responder may send only after it has received an FPDU
+        peer.send_segments(build_send(1), crc=0x01020304)
+        assert peer.receive_terminate().code == 2
 
 
 @pytest.mark.clause("RFC5044-4.4-05")
@@ -60,16 +60,16 @@ def test_a_program_sees_nothing_of_how_crc_was_agreed_on(wire: Wire) -> None:
     seen = []
     for ours, theirs in itertools.product([False, True], repeat=2):
         reply = MPAReply(rev=2, c=int(theirs), s=1, ird=4, ord=4)
-        with Peer.answering(wire, reply, ConnParam(crc=ours), established=False) as peer:
-            event = peer.end.event()
-            peer.end.recv(1)
-            peer.put(send(1) / Raw(b"abc"))
+        with Peer.accept_from_siwarp(wire, reply, ConnParam(crc=ours), established=False) as peer:
+            event = peer.end.next_cm_event()
+            peer.end.post_receive(1)
+            peer.send_segments(build_send(1) / Raw(b"abc"))
             (received,) = poll(peer.end.rcq)
             peer.end.post(SEND, 2, length=3)
             (sent,) = poll(peer.end.scq)
-            fpdu = peer.take()
+            fpdu = peer.receive_fpdu()
             peer.sock.shutdown(socket.SHUT_WR)
-            last = peer.end.event()
+            last = peer.end.next_cm_event()
             seen.append(
                 (
                     (event.type, event.status, event.private_data, event.rev),
@@ -88,11 +88,11 @@ def test_a_program_sees_nothing_of_how_crc_was_agreed_on(wire: Wire) -> None:
 @pytest.mark.clause("RFC5044-4.4-01#b", "RFC5044-1.2-02", "RFC5041-3-07")
 def test_crc_is_off_only_where_both_ends_were_told_so(wire: Wire, ours: bool, theirs: bool) -> None:
     reply = MPAReply(rev=2, c=int(theirs), s=1, ird=4, ord=4)
-    with Peer.answering(wire, reply, ConnParam(crc=ours)) as peer:
-        peer.end.recv(1)
-        peer.put(send(1) / Raw(b"abc"), crc=0x01020304)
+    with Peer.accept_from_siwarp(wire, reply, ConnParam(crc=ours)) as peer:
+        peer.end.post_receive(1)
+        peer.send_segments(build_send(1) / Raw(b"abc"), crc=0x01020304)
         if ours or theirs:
-            t = peer.terminated()
+            t = peer.receive_terminate()
             assert (t.layer, t.etype, t.code) == (2, 0, 2)
         else:
             assert poll(peer.end.rcq)[0].byte_len == 3
@@ -115,14 +115,14 @@ def test_segments_are_as_large_as_mulpdu_allows_and_no_larger(
     wire: Wire, mulpdu_limit: int
 ) -> None:
     size = min(mulpdu_limit * 40, 1 << 20)
-    with Peer.answering(wire, size=1 << 20) as peer:
+    with Peer.accept_from_siwarp(wire, size=1 << 20) as peer:
         end = peer.end
         end.post(WRITE, 1, length=size, remote=RemoteBuffer(0, size, 0x77))
         end.post(SEND, 2, length=size)
         lengths: list[int] = []
         ends = 0
         while ends < 2:
-            fpdu = peer.take()
+            fpdu = peer.receive_fpdu()
             lengths.append(fpdu.ulpdu_length)
             ends += fpdu.ulpdu.l
             assert fpdu.ulpdu_length <= mulpdu_limit
@@ -138,14 +138,14 @@ def test_segments_are_as_large_as_mulpdu_allows_and_no_larger(
 @pytest.mark.clause("RFC5044-7.1.2-14")
 @pytest.mark.parametrize("rev", [1, 2])
 def test_what_the_program_refuses_is_answered_with_r_set(wire: Wire, rev: int) -> None:
-    with plain_client(wire.address) as s:
+    with plain_connect(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=rev, private_data=b"let me in")))
-        request = wire.request()
+        request = wire.next_request()
         assert request.private_data == b"let me in"
         request.id.reject(b"no")
-        reply = MPAReply(recv_frame(s))
+        reply = MPAReply(recv_startup_frame(s))
         assert (reply.rev, reply.r, reply.private_data) == (rev, 1, b"no")
-        assert read_all(s) == b""
+        assert read_to_end(s) == b""
 
 
 @pytest.mark.parametrize("frame", ["short", "long"])
@@ -169,30 +169,30 @@ def test_private_data_that_cannot_be_closes_the_connection_with_an_error_here(
     kind = MPARequest if role == "asking" else MPAReply
     octets = bytes(kind(rev=1, pd_length=length, private_data=pdata))
     if role == "asking":
-        s = plain_client(wire.address)
+        s = plain_connect(wire.address)
         s.sendall(octets)
         s.shutdown(socket.SHUT_WR) if length == 8 else None
-        assert read_all(s) == b""
+        assert read_to_end(s) == b""
         assert wire.p_channel.get_event(0) is None  # no event for this client reaches the program
     else:
         with plain_listener(wire.host) as listener:
             a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
             a.id.connect(listener.getsockname()[:2], ConnParam(rev=1))
             s, _ = listener.accept()
-            recv_frame(s)
+            recv_startup_frame(s)
             s.sendall(octets)
             s.shutdown(socket.SHUT_WR) if length == 8 else None
-            event = a.event()
+            event = a.next_cm_event()
             assert event.type == CMEventType.CONNECT_ERROR
             assert event.status == errno.EPROTO if length > 512 else event.status > 0
-            assert read_all(s) == b""
+            assert read_to_end(s) == b""
     s.close()
 
 
 @pytest.mark.parametrize("ird", [0, 1, 7, 127, 128, 200])
 @pytest.mark.clause("RFC6581-9.1-02", "RFC6581-9.1-04")
 def test_a_responders_ord_stays_within_the_initiators_ird(wire: Wire, ird: int) -> None:
-    with Peer.asking(wire, MPARequest(rev=2, s=1, ird=ird, ord=3)) as peer:
+    with Peer.connect_to_siwarp(wire, MPARequest(rev=2, s=1, ird=ird, ord=3)) as peer:
         assert peer.ours.s == 1
         assert peer.ours.ord <= ird
 
@@ -202,41 +202,41 @@ def test_a_responders_ord_stays_within_the_initiators_ird(wire: Wire, ird: int) 
 
 @pytest.mark.clause("RFC5041-6.2.1-01")
 def test_a_graceful_end_lets_out_what_was_accepted_and_takes_nothing_more(wire: Wire) -> None:
-    with Peer.answering(wire, size=1 << 20) as peer:
+    with Peer.accept_from_siwarp(wire, size=1 << 20) as peer:
         end = peer.end
-        end.mem.write(pattern(300_000))
+        end.mem.write(octet_pattern(300_000))
         end.post(SEND, 1, length=300_000)
         end.id.disconnect()
         end.post(SEND, 2, length=1)
-        fpdus = peer.rest().fpdus
-        assert b"".join(bytes(f.ulpdu.payload) for f in fpdus) == pattern(300_000)
+        fpdus = peer.receive_to_end().fpdus
+        assert b"".join(bytes(f.ulpdu.payload) for f in fpdus) == octet_pattern(300_000)
         wcs = poll(end.scq, 2)
         assert [(w.wr_id, w.status) for w in wcs][1] == (2, WCStatus.WR_FLUSH_ERR)
 
 
 @pytest.mark.clause("RFC5041-3-10", "RFC5041-3-11", "RFC5041-6.2.1-04")
 def test_the_peers_graceful_end_is_told_and_answered_with_ours(wire: Wire) -> None:
-    with Peer.asking(wire) as peer:
-        peer.end.recv(1)
-        peer.end.recv(2)
-        peer.put(send(1))
+    with Peer.connect_to_siwarp(wire) as peer:
+        peer.end.post_receive(1)
+        peer.end.post_receive(2)
+        peer.send_segments(build_send(1))
         peer.sock.shutdown(socket.SHUT_WR)
         wcs = poll(peer.end.rcq, 2)
         assert [w.status for w in wcs] == [WCStatus.SUCCESS, WCStatus.WR_FLUSH_ERR]
-        event = peer.end.event()
+        event = peer.end.next_cm_event()
         assert (event.type, event.status, event.wire_error) == (CMEventType.DISCONNECTED, 0, 0)
         assert peer.sock.recv(1) == b""  # TCP ends with an end of stream, not with a reset
 
 
 @pytest.mark.clause("RFC5041-6.2.2-02", "RFC5041-3-04")
 def test_a_lost_connection_is_told_and_what_is_outstanding_ends_in_error(wire: Wire) -> None:
-    with Peer.answering(wire) as peer:
+    with Peer.accept_from_siwarp(wire) as peer:
         end = peer.end
-        end.recv(1)
+        end.post_receive(1)
         end.post(READ, 2, length=8, remote=RemoteBuffer(0, 8, 0x77))
-        peer.take()
+        peer.receive_fpdu()
         peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         peer.sock.close()
         assert poll(end.scq)[0].status == poll(end.rcq)[0].status == WCStatus.WR_FLUSH_ERR
-        event = end.event()
+        event = end.next_cm_event()
         assert (event.type, event.status) == (CMEventType.DISCONNECTED, errno.ECONNRESET)

@@ -1,5 +1,5 @@
 """Fixtures shared by the MPA tests of this RFC."""
 
-from unit.mpa.mpa_harness import World, fixture
+from unit.mpa.mpa_harness import World, world_fixture
 
-w = fixture(World)
+world = world_fixture(World)

@@ -10,10 +10,10 @@ from unit.mpa.mpa_harness import (
     LLP_LAYER,
     MPA_TYPE,
     World,
-    enhanced,
-    params,
-    recv_startup,
-    refused,
+    enhanced_params,
+    errno_of_failing_step,
+    mpa_params,
+    recv_startup_frame,
 )
 
 from siwarp.inspect import MPAReply, MPARequest
@@ -23,10 +23,10 @@ BAD_FRAME = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_BAD_FRAME)
 
 @pytest.mark.clause("RFC6581-10-01", "RFC6581-10-05")
 @pytest.mark.parametrize("rejected", [0, 1])
-def test_an_enhanced_request_gets_an_enhanced_reply(w: World, rejected: int) -> None:
-    stream, _ = w.requested(MPARequest(rev=2, s=1, ird=2, ord=2))
-    stream.reply(params(rejected=rejected, ird=2, ord=1, pdata=b"data"))
-    reply = recv_startup(stream.sock)
+def test_an_enhanced_request_gets_an_enhanced_reply(world: World, rejected: int) -> None:
+    stream, _ = world.responder_with_request(MPARequest(rev=2, s=1, ird=2, ord=2))
+    stream.send_reply(mpa_params(rejected=rejected, ird=2, ord=1, pdata=b"data"))
+    reply = recv_startup_frame(stream.sock)
     assert (reply.rev, reply.s, reply.ird, reply.ord) == (2, 1, 2, 1)
     assert (reply.r, reply.private_data) == (rejected, b"data")
 
@@ -34,41 +34,45 @@ def test_an_enhanced_request_gets_an_enhanced_reply(w: World, rejected: int) -> 
 @pytest.mark.clause("RFC6581-10-02", "RFC6581-10-06")
 @pytest.mark.parametrize("rev", [1, 2])
 @pytest.mark.parametrize("rejected", [0, 1])
-def test_an_unenhanced_request_gets_an_unenhanced_reply(w: World, rev: int, rejected: int) -> None:
-    stream, peer = w.requested(MPARequest(rev=rev, private_data=b"plain"))
+def test_an_unenhanced_request_gets_an_unenhanced_reply(
+    world: World, rev: int, rejected: int
+) -> None:
+    stream, peer = world.responder_with_request(MPARequest(rev=rev, private_data=b"plain"))
     assert peer.enhanced == 0
-    stream.reply(enhanced(rejected=rejected, pdata=b"data"))
-    reply = recv_startup(stream.sock)
+    stream.send_reply(enhanced_params(rejected=rejected, pdata=b"data"))
+    reply = recv_startup_frame(stream.sock)
     assert (reply.rev, reply.s, reply.r) == (rev, 0, rejected)
     assert reply.private_data == b"data"
 
 
 @pytest.mark.clause("RFC6581-6-03")
 @pytest.mark.parametrize("rev", [1, 2])
-def test_a_request_without_enhanced_wishes_is_in_the_old_format(w: World, rev: int) -> None:
-    request = recv_startup(w.asking(params(rev=rev, pdata=b"plain")).sock)
+def test_a_request_without_enhanced_wishes_is_in_the_old_format(world: World, rev: int) -> None:
+    request = recv_startup_frame(
+        world.initiator_awaiting_reply(mpa_params(rev=rev, pdata=b"plain")).sock
+    )
     assert (request.s, request.pd_length, request.private_data) == (0, 5, b"plain")
 
 
 @pytest.mark.clause("RFC6581-10-01", "RFC6581-10-05")
-def test_an_unenhanced_acceptance_of_an_enhanced_request_is_a_bad_frame(w: World) -> None:
-    stream = w.asking(enhanced())
+def test_an_unenhanced_acceptance_of_an_enhanced_request_is_a_bad_frame(world: World) -> None:
+    stream = world.initiator_awaiting_reply(enhanced_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, s=0)))
-    assert refused(lambda: stream.startup_once()[0]) == errno.EPROTO
+    assert errno_of_failing_step(lambda: stream.startup_once()[0]) == errno.EPROTO
     assert stream.error == BAD_FRAME
 
 
 @pytest.mark.clause("RFC6581-10-06")
-def test_an_enhanced_acceptance_of_an_unenhanced_request_is_a_bad_frame(w: World) -> None:
-    stream = w.asking(params())
+def test_an_enhanced_acceptance_of_an_unenhanced_request_is_a_bad_frame(world: World) -> None:
+    stream = world.initiator_awaiting_reply(mpa_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, s=1, ird=1, ord=1)))
-    assert refused(lambda: stream.startup_once()[0]) == errno.EPROTO
+    assert errno_of_failing_step(lambda: stream.startup_once()[0]) == errno.EPROTO
     assert stream.error == BAD_FRAME
 
 
 @pytest.mark.parametrize("rev", [1, 2])
-def test_a_rejection_is_understood_in_either_format(w: World, rev: int) -> None:
-    stream = w.asking(enhanced())
+def test_a_rejection_is_understood_in_either_format(world: World, rev: int) -> None:
+    stream = world.initiator_awaiting_reply(enhanced_params())
     stream.sock.sendall(bytes(MPAReply(rev=rev, r=1, private_data=b"why")))
     code, peer = stream.startup()
     assert code == lib.SIW_MPA_REJECTED

@@ -10,12 +10,12 @@ from unit.mpa.mpa_harness import (
     LLP_LAYER,
     MPA_TYPE,
     World,
-    enhanced,
-    params,
-    pdata_of,
+    enhanced_params,
+    errno_of_failing_step,
+    mpa_params,
+    private_data_of,
     recv_exactly,
-    recv_startup,
-    refused,
+    recv_startup_frame,
 )
 
 from siwarp.inspect import MPAReply, MPARequest
@@ -26,56 +26,61 @@ BAD_FRAME = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_BAD_FRAME)
 @pytest.mark.clause("RFC6581-6-01")
 @pytest.mark.parametrize("bits", range(16))
 def test_the_four_reserved_bits_that_are_left_are_sent_as_zero_and_not_looked_at(
-    w: World, bits: int
+    world: World, bits: int
 ) -> None:
     request = bytearray(bytes(MPARequest(rev=2, s=1, ird=3, ord=4)))
     request[16] |= bits
-    stream, peer = w.requested(bytes(request))
+    stream, peer = world.responder_with_request(bytes(request))
     assert (peer.enhanced, peer.ird, peer.ord) == (1, 3, 4)
-    stream.reply(params(ird=4, ord=3))
+    stream.send_reply(mpa_params(ird=4, ord=3))
     assert recv_exactly(stream.sock, 17)[16] == 0x50
-    assert recv_exactly(w.asking(enhanced()).sock, 17)[16] == 0x50
+    assert recv_exactly(world.initiator_awaiting_reply(enhanced_params()).sock, 17)[16] == 0x50
 
 
 @pytest.mark.clause("RFC6581-6-02")
-def test_our_enhanced_frames_are_of_revision_2(w: World) -> None:
-    request = recv_startup(w.asking(enhanced()).sock)
+def test_our_enhanced_frames_are_of_revision_2(world: World) -> None:
+    request = recv_startup_frame(world.initiator_awaiting_reply(enhanced_params()).sock)
     assert (request.rev, request.s) == (2, 1)
-    stream, _ = w.requested(MPARequest(rev=2, s=1))
-    stream.reply(params(rev=1))
-    reply = recv_startup(stream.sock)
+    stream, _ = world.responder_with_request(MPARequest(rev=2, s=1))
+    stream.send_reply(mpa_params(rev=1))
+    reply = recv_startup_frame(stream.sock)
     assert (reply.rev, reply.s) == (2, 1)
-    assert refused(lambda: w.asking(enhanced(rev=1))) == errno.EINVAL
+    assert (
+        errno_of_failing_step(lambda: world.initiator_awaiting_reply(enhanced_params(rev=1)))
+        == errno.EINVAL
+    )
 
 
 @pytest.mark.clause("RFC6581-6-04", "RFC6581-10-04")
-def test_requests_of_revision_1_are_accepted(w: World) -> None:
-    stream, peer = w.requested(MPARequest(rev=1, private_data=b"old"))
-    assert (peer.rev, peer.enhanced, pdata_of(peer)) == (1, 0, b"old")
-    stream.reply(params())
-    assert recv_startup(stream.sock).rev == 1
+def test_requests_of_revision_1_are_accepted(world: World) -> None:
+    stream, peer = world.responder_with_request(MPARequest(rev=1, private_data=b"old"))
+    assert (peer.rev, peer.enhanced, private_data_of(peer)) == (1, 0, b"old")
+    stream.send_reply(mpa_params())
+    assert recv_startup_frame(stream.sock).rev == 1
     assert stream.state == lib.SIW_MPA_ST_FULL
 
 
 @pytest.mark.clause("RFC6581-6-05")
 @pytest.mark.parametrize("pdata", [b"", b"x", bytes(508)])
-def test_private_data_starts_with_the_enhanced_data_where_s_is_set(w: World, pdata: bytes) -> None:
-    stream = w.asking(enhanced(ird=0x1234, ord=0x0567, pdata=pdata))
+def test_private_data_starts_with_the_enhanced_data_where_s_is_set(
+    world: World, pdata: bytes
+) -> None:
+    stream = world.initiator_awaiting_reply(enhanced_params(ird=0x1234, ord=0x0567, pdata=pdata))
     octets = recv_exactly(stream.sock, 24 + len(pdata))
     assert octets[18:] == (4 + len(pdata)).to_bytes(2, "big") + b"\x12\x34\x05\x67" + pdata
-    _, peer = w.requested(MPARequest(rev=2, s=1, ird=1, ord=2, private_data=pdata))
-    assert (peer.ird, peer.ord, pdata_of(peer)) == (1, 2, pdata)
+    _, peer = world.responder_with_request(MPARequest(rev=2, s=1, ird=1, ord=2, private_data=pdata))
+    assert (peer.ird, peer.ord, private_data_of(peer)) == (1, 2, pdata)
 
 
 @pytest.mark.clause("RFC6581-6-05")
 @pytest.mark.parametrize("length", [0, 1, 2, 3])
-def test_s_without_room_for_the_enhanced_data_is_a_bad_frame(w: World, length: int) -> None:
-    stream = w.responder()
+def test_s_without_room_for_the_enhanced_data_is_a_bad_frame(world: World, length: int) -> None:
+    stream = world.responder()
     stream.sock.sendall(bytes(MPARequest(rev=2, s=1, pd_length=length))[:20] + bytes(length))
-    assert refused(lambda: stream.startup_once()[0]) == errno.EPROTO
+    assert errno_of_failing_step(lambda: stream.startup_once()[0]) == errno.EPROTO
     assert stream.error == BAD_FRAME
     for r in (0, 1):
-        stream = w.asking(enhanced())
+        stream = world.initiator_awaiting_reply(enhanced_params())
         stream.sock.sendall(bytes(MPAReply(rev=2, s=1, r=r, pd_length=length))[:20] + bytes(length))
-        assert refused(lambda s=stream: s.startup_once()[0]) == errno.EPROTO
+        assert errno_of_failing_step(lambda s=stream: s.startup_once()[0]) == errno.EPROTO
         assert stream.error == BAD_FRAME

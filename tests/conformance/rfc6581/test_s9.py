@@ -6,7 +6,14 @@ import pytest
 from _siwarp_layers import lib
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.mpa.mpa_harness import World, enhanced, params, recv_exactly, recv_startup, world
+from unit.mpa.mpa_harness import (
+    World,
+    enhanced_params,
+    mpa_params,
+    open_mpa_world,
+    recv_exactly,
+    recv_startup_frame,
+)
 
 from siwarp.inspect import MPAReply, MPARequest
 
@@ -20,8 +27,10 @@ def test_our_request_has_ird_ord_and_flags_where_the_figure_has_them(
     ird: int, ord_: int, p2p: bool, rtr: int
 ) -> None:
     rtr = rtr if p2p else 0
-    with world() as w:
-        stream = w.asking(enhanced(ird=ird, ord=ord_, p2p=int(p2p), rtr=rtr))
+    with open_mpa_world() as world:
+        stream = world.initiator_awaiting_reply(
+            enhanced_params(ird=ird, ord=ord_, p2p=int(p2p), rtr=rtr)
+        )
         words = recv_exactly(stream.sock, 24)[20:]
         first, second = int.from_bytes(words[:2], "big"), int.from_bytes(words[2:], "big")
         assert (first & NONE, second & NONE) == (ird, ord_)
@@ -34,8 +43,8 @@ def test_our_request_has_ird_ord_and_flags_where_the_figure_has_them(
 @pytest.mark.clause("RFC6581-9-01", "RFC6581-9.1-01")
 @given(depths, depths, st.integers(1, 7))
 def test_the_request_s_ird_ord_and_rtrs_are_passed_on(ird: int, ord_: int, rtr: int) -> None:
-    with world() as w:
-        _, peer = w.requested(
+    with open_mpa_world() as world:
+        _, peer = world.responder_with_request(
             MPARequest(
                 rev=2, s=1, a=1, ird=ird, ord=ord_, b=rtr & 1, c_rtr=rtr >> 1 & 1, d_rtr=rtr >> 2
             )
@@ -48,9 +57,9 @@ def test_the_request_s_ird_ord_and_rtrs_are_passed_on(ird: int, ord_: int, rtr: 
 @pytest.mark.parametrize("rejected", [0, 1])
 @pytest.mark.parametrize(("ird", "ord_"), [(0, 0), (1, 0x2000), (0x3FFE, 5), (NONE, NONE)])
 def test_the_reply_s_ird_and_ord_are_passed_on_accepted_or_not(
-    w: World, rejected: int, ird: int, ord_: int
+    world: World, rejected: int, ird: int, ord_: int
 ) -> None:
-    stream = w.asking(enhanced())
+    stream = world.initiator_awaiting_reply(enhanced_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, s=1, r=rejected, ird=ird, ord=ord_)))
     code, peer = stream.startup()
     assert code == (lib.SIW_MPA_REJECTED if rejected else lib.SIW_MPA_REPLY)
@@ -60,10 +69,10 @@ def test_the_reply_s_ird_and_ord_are_passed_on_accepted_or_not(
 @pytest.mark.clause("RFC6581-9.1-11", "RFC6581-9.1-13")
 @pytest.mark.parametrize(("ird", "ord_"), [(NONE, NONE), (NONE, 3), (3, NONE), (3, 3)])
 def test_what_a_request_leaves_to_the_ulp_the_reply_leaves_to_it_too(
-    w: World, ird: int, ord_: int
+    world: World, ird: int, ord_: int
 ) -> None:
-    stream, _ = w.requested(MPARequest(rev=2, s=1, ird=ird, ord=ord_))
-    stream.reply(params(ird=7, ord=2))
-    reply = recv_startup(stream.sock)
+    stream, _ = world.responder_with_request(MPARequest(rev=2, s=1, ird=ird, ord=ord_))
+    stream.send_reply(mpa_params(ird=7, ord=2))
+    reply = recv_startup_frame(stream.sock)
     assert reply.ird == (NONE if ord_ == NONE else 7)
     assert reply.ord == (NONE if ird == NONE else 2)

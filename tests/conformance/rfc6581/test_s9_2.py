@@ -12,13 +12,13 @@ from unit.mpa.mpa_harness import (
     LLP_LAYER,
     MPA_TYPE,
     World,
-    cut,
-    enhanced,
+    enhanced_params,
+    errno_of_failing_step,
     fpdu,
-    params,
+    mpa_params,
     recv_exactly,
-    recv_startup,
-    refused,
+    recv_startup_frame,
+    split_fpdus,
 )
 
 from siwarp.inspect import MPAReply, MPARequest
@@ -40,63 +40,76 @@ def p2p_flag_and_rtrs(frame: Any) -> tuple[int, int]:
 
 @pytest.mark.clause("RFC6581-9.2-01", "RFC6581-9.2-02#a", "RFC6581-9.2-02#b", "RFC6581-9.2-02#c")
 @pytest.mark.parametrize("rtr", SETS)
-def test_a_peer_to_peer_request_has_a_and_each_rtr_that_we_support(w: World, rtr: int) -> None:
-    assert p2p_flag_and_rtrs(recv_startup(w.asking(enhanced(p2p=1, rtr=rtr)).sock)) == (1, rtr)
+def test_a_peer_to_peer_request_has_a_and_each_rtr_that_we_support(world: World, rtr: int) -> None:
+    assert p2p_flag_and_rtrs(
+        recv_startup_frame(world.initiator_awaiting_reply(enhanced_params(p2p=1, rtr=rtr)).sock)
+    ) == (1, rtr)
 
 
 @pytest.mark.clause("RFC6581-9.2-12", "RFC6581-9.2-14")
-def test_a_client_server_request_has_none_of_the_flags(w: World) -> None:
-    assert p2p_flag_and_rtrs(recv_startup(w.asking(enhanced()).sock)) == (0, 0)
+def test_a_client_server_request_has_none_of_the_flags(world: World) -> None:
+    assert p2p_flag_and_rtrs(
+        recv_startup_frame(world.initiator_awaiting_reply(enhanced_params()).sock)
+    ) == (0, 0)
     for rtr in SETS:
-        assert refused(lambda r=rtr: w.asking(enhanced(rtr=r))) == errno.EINVAL
+        assert (
+            errno_of_failing_step(
+                lambda r=rtr: world.initiator_awaiting_reply(enhanced_params(rtr=r))
+            )
+            == errno.EINVAL
+        )
 
 
 @pytest.mark.clause("RFC6581-9.2-04")
 @pytest.mark.parametrize("rejected", [0, 1])
 @pytest.mark.parametrize(("offered", "chosen"), list(itertools.product(SETS, [FPDU, WRITE, READ])))
 def test_a_reply_of_ours_says_a_where_the_request_did(
-    w: World, offered: int, chosen: int, rejected: int
+    world: World, offered: int, chosen: int, rejected: int
 ) -> None:
-    stream, peer = w.requested(MPARequest(rev=2, s=1, a=1, **rtr_fields(offered)))
+    stream, peer = world.responder_with_request(MPARequest(rev=2, s=1, a=1, **rtr_fields(offered)))
     assert (peer.p2p, peer.rtr) == (1, offered)
     # The caller does not set p2p: the Reply copies it from the Request.
-    stream.reply(params(rtr=chosen, rejected=rejected))
-    assert p2p_flag_and_rtrs(recv_startup(stream.sock)) == (1, chosen)
+    stream.send_reply(mpa_params(rtr=chosen, rejected=rejected))
+    assert p2p_flag_and_rtrs(recv_startup_frame(stream.sock)) == (1, chosen)
 
 
 @pytest.mark.clause("RFC6581-9.2-06", "RFC6581-9.2-08")
 @pytest.mark.parametrize("offered", range(8))
 def test_a_reply_of_ours_to_a_peer_to_peer_request_names_an_rtr_whatever_is_offered(
-    w: World, offered: int
+    world: World, offered: int
 ) -> None:
-    stream, _ = w.requested(MPARequest(rev=2, s=1, a=1, **rtr_fields(offered)))
-    assert refused(lambda: stream.reply(params())) == errno.EINVAL
-    stream.reply(params(rtr=READ))
-    assert p2p_flag_and_rtrs(recv_startup(stream.sock)) == (1, READ)
-    stream, _ = w.requested(MPARequest(rev=2, s=1, a=1, **rtr_fields(offered)))
-    stream.reply(params(rejected=1))
-    a, rtr = p2p_flag_and_rtrs(recv_startup(stream.sock))
+    stream, _ = world.responder_with_request(MPARequest(rev=2, s=1, a=1, **rtr_fields(offered)))
+    assert errno_of_failing_step(lambda: stream.send_reply(mpa_params())) == errno.EINVAL
+    stream.send_reply(mpa_params(rtr=READ))
+    assert p2p_flag_and_rtrs(recv_startup_frame(stream.sock)) == (1, READ)
+    stream, _ = world.responder_with_request(MPARequest(rev=2, s=1, a=1, **rtr_fields(offered)))
+    stream.send_reply(mpa_params(rejected=1))
+    a, rtr = p2p_flag_and_rtrs(recv_startup_frame(stream.sock))
     assert a == 1
     assert rtr
 
 
 @pytest.mark.clause("RFC6581-9.2-13", "RFC6581-9.2-14", "RFC6581-9.2-15")
 @pytest.mark.parametrize("stray", range(8))
-def test_without_a_the_other_flags_say_nothing_and_are_not_sent(w: World, stray: int) -> None:
-    stream, peer = w.requested(MPARequest(rev=2, s=1, a=0, ird=1, ord=1, **rtr_fields(stray)))
+def test_without_a_the_other_flags_say_nothing_and_are_not_sent(world: World, stray: int) -> None:
+    stream, peer = world.responder_with_request(
+        MPARequest(rev=2, s=1, a=0, ird=1, ord=1, **rtr_fields(stray))
+    )
     assert (peer.p2p, peer.rtr) == (0, 0)
-    stream.reply(params(p2p=1, rtr=WRITE))
-    assert p2p_flag_and_rtrs(recv_startup(stream.sock)) == (0, 0)
-    _, peer = w.replied(enhanced(), MPAReply(rev=2, s=1, a=0, **rtr_fields(stray)))
+    stream.send_reply(mpa_params(p2p=1, rtr=WRITE))
+    assert p2p_flag_and_rtrs(recv_startup_frame(stream.sock)) == (0, 0)
+    _, peer = world.initiator_with_reply(
+        enhanced_params(), MPAReply(rev=2, s=1, a=0, **rtr_fields(stray))
+    )
     assert (peer.p2p, peer.rtr) == (0, 0)
 
 
 @pytest.mark.clause("RFC6581-9.2-09")
 @pytest.mark.parametrize(("offered", "named"), list(itertools.product(SETS, SETS)))
 def test_one_rtr_that_both_ends_support_is_chosen_if_there_is_one(
-    w: World, offered: int, named: int
+    world: World, offered: int, named: int
 ) -> None:
-    stream = w.asking(enhanced(p2p=1, rtr=offered))
+    stream = world.initiator_awaiting_reply(enhanced_params(p2p=1, rtr=offered))
     stream.sock.sendall(bytes(MPAReply(rev=2, s=1, a=1, **rtr_fields(named))))
     if offered & named:
         code, peer = stream.startup()
@@ -104,7 +117,7 @@ def test_one_rtr_that_both_ends_support_is_chosen_if_there_is_one(
         assert peer.rtr in (FPDU, WRITE, READ)
         assert peer.rtr & offered & named
     else:
-        assert refused(lambda: stream.startup_once()[0]) == errno.EPROTO
+        assert errno_of_failing_step(lambda: stream.startup_once()[0]) == errno.EPROTO
         assert stream.error == NO_MATCH
 
 
@@ -119,23 +132,25 @@ def test_one_rtr_that_both_ends_support_is_chosen_if_there_is_one(
     ids=["other", "none", "no A"],
 )
 def test_without_a_common_rtr_the_error_is_7_and_a_terminate_can_still_be_sent(
-    w: World, reply: MPAReply
+    world: World, reply: MPAReply
 ) -> None:
-    stream = w.asking(enhanced(p2p=1, rtr=WRITE))
-    recv_startup(stream.sock)
+    stream = world.initiator_awaiting_reply(enhanced_params(p2p=1, rtr=WRITE))
+    recv_startup_frame(stream.sock)
     stream.sock.sendall(bytes(reply) + fpdu(b"not looked at"))
-    assert refused(lambda: stream.startup_once()[0]) == errno.EPROTO
+    assert errno_of_failing_step(lambda: stream.startup_once()[0]) == errno.EPROTO
     assert stream.error == (2, 0, 7)
-    assert refused(lambda: stream.startup_once()[0]) == errno.EPROTO, "it is over, by the same"
-    assert refused(stream.look) == errno.EPROTO
-    assert stream.frame(b"terminate") == 1
+    assert errno_of_failing_step(lambda: stream.startup_once()[0]) == errno.EPROTO, (
+        "it is over, by the same"
+    )
+    assert errno_of_failing_step(stream.peek_fpdu) == errno.EPROTO
+    assert stream.frame_fpdu(b"terminate") == 1
     assert stream.flush_once() == 1
-    assert cut(recv_exactly(stream.sock, 16)) == [b"terminate"]
+    assert split_fpdus(recv_exactly(stream.sock, 16)) == [b"terminate"]
 
 
 @pytest.mark.clause("RFC6581-9.2-13")
-def test_a_reply_with_a_that_we_did_not_ask_for_is_no_match(w: World) -> None:
-    stream = w.asking(enhanced())
+def test_a_reply_with_a_that_we_did_not_ask_for_is_no_match(world: World) -> None:
+    stream = world.initiator_awaiting_reply(enhanced_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, s=1, a=1, c_rtr=1)))
-    assert refused(lambda: stream.startup_once()[0]) == errno.EPROTO
+    assert errno_of_failing_step(lambda: stream.startup_once()[0]) == errno.EPROTO
     assert stream.error == NO_MATCH

@@ -13,11 +13,11 @@ from unit.rdmap.rdmap_harness import (
     PD,
     RdmapWorld,
     Stream,
-    atomic_request,
-    atomic_response,
-    checked,
-    tagged,
-    untagged,
+    build_atomic_request,
+    build_atomic_response,
+    check_result,
+    tagged_segment,
+    untagged_segment,
 )
 
 from siwarp.inspect import AtomicRequest, ImmediateData, Opcode, Queue
@@ -27,22 +27,22 @@ ADD = 0
 SENT = ["request", "response", "immediate", "immediate with event"]
 
 
-def send_and_read_header(w: RdmapWorld, stream: Stream, which: str) -> Any:
+def send_and_read_header(world: RdmapWorld, stream: Stream, which: str) -> Any:
     """Have siwarp send one message of this kind, and return its header."""
-    m = w.memory(8)
+    m = world.registered_memory(8)
     if which == "request":
-        stream.atomic(m.sge(), kind=ADD)
-        return stream.pull()[0]
+        stream.request_atomic(m.sge(), kind=ADD)
+        return stream.read_sent_segment()[0]
     if which == "response":
-        stream.put(atomic_request(stag=m.stag, to=m.addr))
-        assert stream.event().kind == "REQUESTED"
+        stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr))
+        assert stream.next_event().kind == "REQUESTED"
         stream.flush()
-        return stream.pull()[0]
+        return stream.read_sent_segment()[0]
     post_write_with_imm(
         stream, 1, Opcode.IMMEDIATE if which == "immediate" else Opcode.IMMEDIATE_SE
     )
-    stream.pull()
-    return stream.pull()[0]
+    stream.read_sent_segment()
+    return stream.read_sent_segment()[0]
 
 
 OPCODE_OF = dict(
@@ -57,44 +57,44 @@ OPCODE_OF = dict(
 @pytest.mark.parametrize("which", SENT)
 @pytest.mark.clause("RFC7306-4.1-01")
 def test_each_message_is_sent_with_its_opcode_version_one_and_no_stag(
-    w: RdmapWorld, which: str
+    world: RdmapWorld, which: str
 ) -> None:
-    head = send_and_read_header(w, w.initiator(), which)
+    head = send_and_read_header(world, world.initiator(), which)
     assert (head.rv, head.opcode, head.inv_stag) == (1, OPCODE_OF[which], 0)
     assert (head.t, head.dv, head.ddp_rsvd, head.rdmap_rsvd) == (0, 1, 0, 0)
 
 
 @pytest.mark.clause("RFC7306-4.1-01")
-def test_the_word_of_the_stag_is_not_looked_at(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = w.memory(8, bytes(8))
+def test_the_word_of_the_stag_is_not_looked_at(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(8, bytes(8))
     stream.recvs.post(1)
-    stream.put(
+    stream.inject_segments(
         immediate_segment(inv_stag=0xFFFFFFFF),
-        atomic_request(stag=m.stag, to=m.addr, data=1, inv_stag=m.stag),
+        build_atomic_request(stag=m.stag, to=m.addr, data=1, inv_stag=m.stag),
     )
-    assert stream.event().kind == "RECV"
-    assert stream.event().kind == "REQUESTED"
+    assert stream.next_event().kind == "RECV"
+    assert stream.next_event().kind == "REQUESTED"
     stream.flush()
-    assert stream.pull_atomic_response()[1].old == 0
-    stream.atomic(w.memory(8).sge(), kind=ADD)
-    number = stream.pull_atomic_request()[1].request
-    stream.put(atomic_response(number, inv_stag=0xFFFFFFFF))
-    assert stream.event().kind == "READ_DONE"
+    assert stream.read_sent_atomic_response()[1].old == 0
+    stream.request_atomic(world.registered_memory(8).sge(), kind=ADD)
+    number = stream.read_sent_atomic_request()[1].request
+    stream.inject_segments(build_atomic_response(number, inv_stag=0xFFFFFFFF))
+    assert stream.next_event().kind == "READ_DONE"
 
 
 # ---- section 8: errors
 
 
-def valid_bodies(w: RdmapWorld, stream: Stream) -> dict[str, bytes]:
+def valid_bodies(world: RdmapWorld, stream: Stream) -> dict[str, bytes]:
     """Return, for each message, the valid octets after its DDP header."""
-    m = w.memory(8, bytes(8))
-    stream.recvs.post(1, w.memory(100).sge())
-    stream.atomic(w.memory(8).sge(), kind=ADD)
-    number = stream.pull_atomic_request()[1].request
+    m = world.registered_memory(8, bytes(8))
+    stream.recvs.post(1, world.registered_memory(100).sge())
+    stream.request_atomic(world.registered_memory(8).sge(), kind=ADD)
+    number = stream.read_sent_atomic_request()[1].request
     return {
         "request": bytes(AtomicRequest(stag=m.stag, to=m.addr)),
-        "response": atomic_response(number)[18:],
+        "response": build_atomic_response(number)[18:],
         "immediate": bytes(ImmediateData()),
         "immediate with event": bytes(ImmediateData()),
     }
@@ -115,31 +115,31 @@ DDP_FIELDS: list[tuple[dict[str, int], int]] = [
 @pytest.mark.parametrize(("fields", "code"), DDP_FIELDS, ids=["dv", "qn", "msn", "mo"])
 @pytest.mark.clause("RFC7306-8.2-01#a", "RFC7306-8.2-02")
 def test_each_field_of_the_segment_is_checked(
-    w: RdmapWorld, which: str, fields: dict[str, int], code: int
+    world: RdmapWorld, which: str, fields: dict[str, int], code: int
 ) -> None:
-    stream = w.initiator()
-    body = valid_bodies(w, stream)[which]
+    stream = world.initiator()
+    body = valid_bodies(world, stream)[which]
     good = {"opcode": OPCODE_OF[which], "qn": QUEUE_OF[which]}
-    stream.put(untagged(body, **{**good, **fields}))
-    stream.terminates((1, 2, code))
+    stream.inject_segments(untagged_segment(body, **{**good, **fields}))
+    stream.assert_terminates_with((1, 2, code))
 
 
 @pytest.mark.parametrize("which", SENT)
 @pytest.mark.parametrize("where", ["tagged", 0, 1, 2, 3])
 @pytest.mark.clause("RFC7306-8.1-01#b", "RFC7306-8.2-01#b", "RFC7306-8.2-03")
 def test_an_opcode_where_it_is_not_due_is_unexpected_and_told_with_the_ddp_header_alone(
-    w: RdmapWorld, which: str, where: str | int
+    world: RdmapWorld, which: str, where: str | int
 ) -> None:
     if where == QUEUE_OF[which]:
         where = "tagged"
-    stream = w.initiator()
-    body = valid_bodies(w, stream)[which][: 12 if where == 3 else 52]
+    stream = world.initiator()
+    body = valid_bodies(world, stream)[which][: 12 if where == 3 else 52]
     if where == "tagged":
-        segment = tagged(body, stag=1, opcode=OPCODE_OF[which])
+        segment = tagged_segment(body, stag=1, opcode=OPCODE_OF[which])
     else:
-        segment = untagged(body, qn=where, opcode=OPCODE_OF[which])
-    stream.put(segment)
-    t = stream.terminates((0, 2, lib.SIW_RDMAP_OPCODE))
+        segment = untagged_segment(body, qn=where, opcode=OPCODE_OF[which])
+    stream.inject_segments(segment)
+    t = stream.assert_terminates_with((0, 2, lib.SIW_RDMAP_OPCODE))
     assert (t.m, t.d, t.r, t.ddp_seg_len) == (1, 1, 0, len(segment))
     assert bytes(t.quoted_ddp) == segment[: 14 if where == "tagged" else 18]
 
@@ -147,28 +147,32 @@ def test_an_opcode_where_it_is_not_due_is_unexpected_and_told_with_the_ddp_heade
 @pytest.mark.parametrize("which", SENT)
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.clause("RFC7306-8.2-01#c", "RFC7306-8.2-04")
-def test_a_version_that_there_is_not_is_refused(w: RdmapWorld, which: str, version: int) -> None:
-    stream = w.initiator()
-    body = valid_bodies(w, stream)[which]
-    stream.put(untagged(body, opcode=OPCODE_OF[which], qn=QUEUE_OF[which], rv=version))
-    stream.terminates((0, 2, lib.SIW_RDMAP_VERSION))
+def test_a_version_that_there_is_not_is_refused(
+    world: RdmapWorld, which: str, version: int
+) -> None:
+    stream = world.initiator()
+    body = valid_bodies(world, stream)[which]
+    stream.inject_segments(
+        untagged_segment(body, opcode=OPCODE_OF[which], qn=QUEUE_OF[which], rv=version)
+    )
+    stream.assert_terminates_with((0, 2, lib.SIW_RDMAP_VERSION))
 
 
 @pytest.mark.clause("RFC7306-8.1-01#a")
-def test_an_error_found_while_making_a_response_is_told_alone(w: RdmapWorld) -> None:
+def test_an_error_found_while_making_a_response_is_told_alone(world: RdmapWorld) -> None:
     gone = Vanishing(PAGE, "unmapped")
     stag = ffi.new("uint32_t *")
     where = {"addr": ffi.cast("uint8_t *", gone.addr), "to_base": gone.addr, "length": PAGE}
     where |= {"rights": ALL, "pd": PD}
-    checked(lib.siw_mem_stag_alloc(w.mem, ffi.new("struct siw_mem_region *", where), stag))
-    stream = w.initiator()
-    stream.put(atomic_request(stag=stag[0], to=gone.addr))
-    assert stream.event().kind == "REQUESTED"
+    check_result(lib.siw_mem_stag_alloc(world.mem, ffi.new("struct siw_mem_region *", where), stag))
+    stream = world.initiator()
+    stream.inject_segments(build_atomic_request(stag=stag[0], to=gone.addr))
+    assert stream.next_event().kind == "REQUESTED"
     lib.siw_guard_install()
     try:
         gone.remove_pages()
         assert lib.siw_rdmap_flush(stream.handle, ffi.new("uint64_t *")) < 0
-        t = stream.terminates((0, 0, 0))
+        t = stream.assert_terminates_with((0, 0, 0))
         assert (t.m, t.d, t.r) == (0, 0, 0)
     finally:
         lib.siw_guard_remove()
@@ -176,18 +180,18 @@ def test_an_error_found_while_making_a_response_is_told_alone(w: RdmapWorld) -> 
 
 
 @pytest.mark.parametrize("size", [0, 28, 51])
-def test_an_atomic_request_that_is_too_short_is_an_error(w: RdmapWorld, size: int) -> None:
-    stream = w.initiator()
-    m = w.memory(8, bytes(8))
-    stream.put(atomic_request(stag=m.stag, to=m.addr, data=1)[: 18 + size])
-    t = stream.terminates((0, 2, 0xFF))
+def test_an_atomic_request_that_is_too_short_is_an_error(world: RdmapWorld, size: int) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(8, bytes(8))
+    stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=1)[: 18 + size])
+    t = stream.assert_terminates_with((0, 2, 0xFF))
     assert (t.d, t.r) == (1, 0)
     assert m.octets() == bytes(8)
 
 
-def test_an_atomic_request_that_is_too_long_is_an_error(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = w.memory(8, bytes(8))
-    stream.put(atomic_request(stag=m.stag, to=m.addr, data=1) + b"x")
-    stream.terminates((1, 2, lib.SIW_DDP_TOO_LONG))
+def test_an_atomic_request_that_is_too_long_is_an_error(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(8, bytes(8))
+    stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=1) + b"x")
+    stream.assert_terminates_with((1, 2, lib.SIW_DDP_TOO_LONG))
     assert m.octets() == bytes(8)

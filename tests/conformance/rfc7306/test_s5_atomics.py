@@ -13,13 +13,13 @@ from unit.rdmap.rdmap_harness import (
     Memory,
     RdmapWorld,
     Stream,
-    atomic_request,
-    atomic_response,
-    checked,
-    read_request,
-    read_response,
-    send,
-    write,
+    build_atomic_request,
+    build_atomic_response,
+    build_read_request,
+    build_read_response,
+    build_send,
+    build_write,
+    check_result,
 )
 
 from siwarp.inspect import AtomicCode, Opcode, Queue
@@ -38,8 +38,8 @@ def read_word(m: Memory, at: int = 0) -> int:
     return int.from_bytes(m.octets()[at : at + 8], sys.byteorder)
 
 
-def memory_of_words(w: RdmapWorld, *values: int, **how: Any) -> Memory:
-    m = w.memory(8 * len(values), **how)
+def memory_of_words(world: RdmapWorld, *values: int, **how: Any) -> Memory:
+    m = world.registered_memory(8 * len(values), **how)
     assert m.addr % 8 == 0
     for i, value in enumerate(values):
         write_word(m, value, 8 * i)
@@ -48,39 +48,39 @@ def memory_of_words(w: RdmapWorld, *values: int, **how: Any) -> Memory:
 
 def answer_request(stream: Stream) -> tuple[Any, Any]:
     """Receive one request, send its response, and return the two headers of the response."""
-    assert stream.event().kind == "REQUESTED"
+    assert stream.next_event().kind == "REQUESTED"
     stream.flush()
-    return stream.pull_atomic_response()
+    return stream.read_sent_atomic_response()
 
 
 def compare_and_swap_request(m: Memory, compare: int, data: int, **fields: Any) -> bytes:
     masks = {"mask": ONES, "compare_mask": ONES}
     asked = {"code": SWAP, "compare": compare, "data": data, **masks, **fields}
-    return atomic_request(stag=m.stag, to=m.addr, **asked)
+    return build_atomic_request(stag=m.stag, to=m.addr, **asked)
 
 
 # ---- the requester
 
 
 @pytest.mark.clause("RFC7306-5.2-01", "RFC7306-5.2.1-04", "RFC7306-5.2.1-10")
-def test_a_request_is_untagged_on_the_queue_of_read_requests(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = w.memory(16)
-    stream.do(Opcode.RDMA_READ_REQUEST, [m.sge(0, 8)], rkey=3, remote_to=4)
-    stream.atomic(m.sge(8, 8), 0x1234, 0x5678, kind=ADD, data=7)
-    assert stream.pull_read_request()[0].msn == 1
-    head, request = stream.pull_atomic_request()
+def test_a_request_is_untagged_on_the_queue_of_read_requests(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(16)
+    stream.send_operation(Opcode.RDMA_READ_REQUEST, [m.sge(0, 8)], rkey=3, remote_to=4)
+    stream.request_atomic(m.sge(8, 8), 0x1234, 0x5678, kind=ADD, data=7)
+    assert stream.read_sent_read_request()[0].msn == 1
+    head, request = stream.read_sent_atomic_request()
     assert (head.t, head.l, head.qn, head.msn, head.mo) == (0, 1, Queue.READ_REQUEST, 2, 0)
     assert (request.stag, request.to, request.data) == (0x1234, 0x5678, 7)
 
 
 @pytest.mark.clause("RFC7306-5.2.1-03", "RFC7306-5.2.1-09", "RFC7306-5.2.1-11")
-def test_requests_leave_in_the_order_in_which_they_were_posted(w: RdmapWorld) -> None:
-    stream = w.initiator(ord=8)
-    m = w.memory(64)
+def test_requests_leave_in_the_order_in_which_they_were_posted(world: RdmapWorld) -> None:
+    stream = world.initiator(ord=8)
+    m = world.registered_memory(64)
     for i in range(8):
-        stream.atomic(m.sge(8 * i, 8), i, 8 * i, kind=SWAP if i % 2 else ADD, data=i)
-    seen = [stream.pull_atomic_request() for _ in range(8)]
+        stream.request_atomic(m.sge(8 * i, 8), i, 8 * i, kind=SWAP if i % 2 else ADD, data=i)
+    seen = [stream.read_sent_atomic_request() for _ in range(8)]
     assert [(head.t, head.qn, head.msn) for head, _ in seen] == [(0, 1, i + 1) for i in range(8)]
     assert [(r.code, r.stag, r.to, r.data) for _, r in seen] == [
         (SWAP if i % 2 else ADD, i, 8 * i, i) for i in range(8)
@@ -88,54 +88,58 @@ def test_requests_leave_in_the_order_in_which_they_were_posted(w: RdmapWorld) ->
     assert len({r.request for _, r in seen}) == 8
 
 
-def test_what_fetch_add_does_not_use_is_as_the_rfc_says(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = w.memory(8)
-    stream.atomic(m.sge(), kind=ADD, data=5, mask=9, compare=6, compare_mask=7)
-    _, request = stream.pull_atomic_request()
+def test_what_fetch_add_does_not_use_is_as_the_rfc_says(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(8)
+    stream.request_atomic(m.sge(), kind=ADD, data=5, mask=9, compare=6, compare_mask=7)
+    _, request = stream.read_sent_atomic_request()
     assert (request.reserved, request.data, request.mask) == (0, 5, 9)
     assert (request.compare, request.compare_mask) == (0, ONES)
 
 
 @pytest.mark.clause("RFC7306-5.2.2-07", "RFC7306-5.4-01", "RFC7306-5.4-08")
-def test_an_operation_is_complete_when_its_response_came_and_not_before(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = w.memory(8)
-    stream.atomic(m.sge(), user_data=77, kind=ADD, data=1)
-    _, request = stream.pull_atomic_request()
+def test_an_operation_is_complete_when_its_response_came_and_not_before(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(8)
+    stream.request_atomic(m.sge(), user_data=77, kind=ADD, data=1)
+    _, request = stream.read_sent_atomic_request()
     stream.recvs.post(5)
-    stream.put(send(b""))
-    assert stream.event().kind == "RECV"
-    response = atomic_response(request.request, 0x0102030405060708)
-    assert stream.event_once() is None and m.untouched()
-    stream.put(response)
-    e = stream.event()
+    stream.inject_segments(build_send(b""))
+    assert stream.next_event().kind == "RECV"
+    response = build_atomic_response(request.request, 0x0102030405060708)
+    assert stream.poll_event() is None and m.is_untouched()
+    stream.inject_segments(response)
+    e = stream.next_event()
     assert (e.kind, e.user_data, e.length) == ("READ_DONE", 77, 8)
     assert read_word(m) == 0x0102030405060708
 
 
 @pytest.mark.clause("RFC7306-5.2.2-06")
-def test_there_are_buffers_for_all_responses_that_may_come(w: RdmapWorld) -> None:
-    stream = w.initiator(ord=6)
-    m = w.memory(48)
+def test_there_are_buffers_for_all_responses_that_may_come(world: RdmapWorld) -> None:
+    stream = world.initiator(ord=6)
+    m = world.registered_memory(48)
     for i in range(6):
-        stream.atomic(m.sge(8 * i, 8), user_data=i, kind=ADD)
-    requests = [stream.pull_atomic_request()[1] for _ in range(6)]
-    stream.put(*(atomic_response(r.request, i, msn=i + 1) for i, r in enumerate(requests)))
-    assert [stream.event().user_data for _ in range(6)] == list(range(6))
+        stream.request_atomic(m.sge(8 * i, 8), user_data=i, kind=ADD)
+    requests = [stream.read_sent_atomic_request()[1] for _ in range(6)]
+    stream.inject_segments(
+        *(build_atomic_response(r.request, i, msn=i + 1) for i, r in enumerate(requests))
+    )
+    assert [stream.next_event().user_data for _ in range(6)] == list(range(6))
     assert [read_word(m, 8 * i) for i in range(6)] == list(range(6))
 
 
 @pytest.mark.clause("RFC7306-5.2.2-01")
-def test_a_response_takes_a_buffer_so_the_next_has_the_next_number(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = w.memory(16)
-    stream.atomic(m.sge(0, 8), kind=ADD)
-    stream.atomic(m.sge(8, 8), kind=ADD)
-    one, two = (stream.pull_atomic_request()[1] for _ in range(2))
-    stream.put(atomic_response(one.request, 1), atomic_response(two.request, 2, msn=1))
-    assert stream.event().kind == "READ_DONE"
-    stream.terminates((1, 2, lib.SIW_DDP_MSN_RANGE))
+def test_a_response_takes_a_buffer_so_the_next_has_the_next_number(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(16)
+    stream.request_atomic(m.sge(0, 8), kind=ADD)
+    stream.request_atomic(m.sge(8, 8), kind=ADD)
+    one, two = (stream.read_sent_atomic_request()[1] for _ in range(2))
+    stream.inject_segments(
+        build_atomic_response(one.request, 1), build_atomic_response(two.request, 2, msn=1)
+    )
+    assert stream.next_event().kind == "READ_DONE"
+    stream.assert_terminates_with((1, 2, lib.SIW_DDP_MSN_RANGE))
     assert m.octets()[8:] == bytes([m.octets()[8]]) * 8
 
 
@@ -149,69 +153,73 @@ WRONG = {
 
 
 @pytest.mark.parametrize("why", WRONG)
-def test_a_response_that_cannot_be_is_an_error_and_places_nothing(w: RdmapWorld, why: str) -> None:
+def test_a_response_that_cannot_be_is_an_error_and_places_nothing(
+    world: RdmapWorld, why: str
+) -> None:
     asked, how, error = WRONG[why]
-    stream = w.initiator()
-    m = w.memory(8)
+    stream = world.initiator()
+    m = world.registered_memory(8)
     number = 1
     if asked == Opcode.RDMA_READ_REQUEST:
-        stream.do(asked, [m.sge()], rkey=1)
-        stream.pull_read_request()
+        stream.send_operation(asked, [m.sge()], rkey=1)
+        stream.read_sent_read_request()
     elif asked:
-        stream.atomic(m.sge(), kind=ADD)
-        number = stream.pull_atomic_request()[1].request
-    response = atomic_response(number ^ (how == b"id"), 5)
+        stream.request_atomic(m.sge(), kind=ADD)
+        number = stream.read_sent_atomic_request()[1].request
+    response = build_atomic_response(number ^ (how == b"id"), 5)
     response = response[:-1] if how == b"short" else response
-    stream.put(response + (b"x" if how == b"long" else b""))
-    t = stream.terminates(error)
+    stream.inject_segments(response + (b"x" if how == b"long" else b""))
+    t = stream.assert_terminates_with(error)
     assert (t.m, t.d, t.r) == (1, 1, 0)
-    assert m.untouched()
+    assert m.is_untouched()
 
 
-def test_a_read_response_does_not_answer_an_atomic(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = w.memory(8)
-    stream.atomic(m.sge(), kind=ADD)
-    stream.pull_atomic_request()
-    stream.put(read_response(b"12345678", stag=1, to=0))
-    stream.terminates(OPCODE)
-    assert m.untouched()
+def test_a_read_response_does_not_answer_an_atomic(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(8)
+    stream.request_atomic(m.sge(), kind=ADD)
+    stream.read_sent_atomic_request()
+    stream.inject_segments(build_read_response(b"12345678", stag=1, to=0))
+    stream.assert_terminates_with(OPCODE)
+    assert m.is_untouched()
 
 
 # ---- the responder
 
 
 @pytest.mark.clause("RFC7306-5-03", "RFC7306-5.2.1-01", "RFC7306-5.2.1-13")
-def test_both_operations_are_done_and_answered(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = memory_of_words(w, 40)
-    stream.put(atomic_request(stag=m.stag, to=m.addr, code=ADD, data=2, request=0xABCD))
+def test_both_operations_are_done_and_answered(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = memory_of_words(world, 40)
+    stream.inject_segments(
+        build_atomic_request(stag=m.stag, to=m.addr, code=ADD, data=2, request=0xABCD)
+    )
     _, response = answer_request(stream)
     assert (response.request, response.old, read_word(m)) == (0xABCD, 40, 42)
-    stream.put(compare_and_swap_request(m, 42, 7, msn=2, request=0xCAFE))
+    stream.inject_segments(compare_and_swap_request(m, 42, 7, msn=2, request=0xCAFE))
     _, response = answer_request(stream)
     assert (response.request, response.old, read_word(m)) == (0xCAFE, 42, 7)
 
 
 @pytest.mark.clause("RFC7306-5-05", "RFC7306-5.2-02", "RFC7306-5.2.2-02")
-def test_a_response_is_untagged_on_queue_three(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = memory_of_words(w, 40)
+def test_a_response_is_untagged_on_queue_three(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = memory_of_words(world, 40)
     for msn in (1, 2, 3):
-        stream.put(atomic_request(stag=m.stag, to=m.addr, data=2, msn=msn))
+        stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=2, msn=msn))
         head, _ = answer_request(stream)
         assert (head.t, head.l, head.qn, head.msn, head.mo) == (0, 1, 3, msn, 0)
 
 
 @pytest.mark.clause("RFC7306-5.2.2-03", "RFC7306-5.2.2-04")
-def test_responses_count_on_a_queue_of_their_own(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = memory_of_words(w, 40)
-    stream.put(read_request(size=8, src_stag=m.stag, src_to=m.addr))
-    assert stream.event().kind == "REQUESTED"
+def test_responses_count_on_a_queue_of_their_own(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = memory_of_words(world, 40)
+    stream.inject_segments(build_read_request(size=8, src_stag=m.stag, src_to=m.addr))
+    assert stream.next_event().kind == "REQUESTED"
     stream.flush()
-    assert stream.pull()[0].opcode == Opcode.RDMA_READ_RESPONSE
-    stream.put(atomic_request(stag=m.stag, to=m.addr, msn=2))
+    assert stream.read_sent_segment()[0].opcode == Opcode.RDMA_READ_RESPONSE
+    stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, msn=2))
     head, _ = answer_request(stream)
     assert (head.qn, head.msn) == (Queue.ATOMIC_RESPONSE, 1)
 
@@ -219,11 +227,11 @@ def test_responses_count_on_a_queue_of_their_own(w: RdmapWorld) -> None:
 @pytest.mark.clause("RFC7306-5.1.2-01")
 @pytest.mark.parametrize("compare", [999, 1000])
 def test_after_cmp_swap_the_place_has_the_old_value_or_the_masked_new_one(
-    w: RdmapWorld, compare: int
+    world: RdmapWorld, compare: int
 ) -> None:
-    stream = w.initiator()
-    m = memory_of_words(w, 1000, 5)
-    stream.put(compare_and_swap_request(m, compare, 0xFFFF, mask=0x0F0F))
+    stream = world.initiator()
+    m = memory_of_words(world, 1000, 5)
+    stream.inject_segments(compare_and_swap_request(m, compare, 0xFFFF, mask=0x0F0F))
     _, response = answer_request(stream)
     assert response.old == 1000
     assert read_word(m) == (1000 if compare == 999 else 1000 & ~0x0F0F | 0x0F0F)
@@ -231,49 +239,51 @@ def test_after_cmp_swap_the_place_has_the_old_value_or_the_masked_new_one(
 
 
 @pytest.mark.clause("RFC7306-5.2.1-06", "RFC7306-5.2.1-07")
-def test_the_program_hears_nothing_of_a_request(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = memory_of_words(w, 1)
-    stream.recvs.post(9, w.memory(100).sge())
-    stream.put(atomic_request(stag=m.stag, to=m.addr, data=1))
-    e = stream.event()
+def test_the_program_hears_nothing_of_a_request(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = memory_of_words(world, 1)
+    stream.recvs.post(9, world.registered_memory(100).sge())
+    stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=1))
+    e = stream.next_event()
     assert (e.kind, e.length) == ("REQUESTED", 8)
     stream.flush()
-    assert stream.event_once() is None
+    assert stream.poll_event() is None
     assert stream.recvs.take() == 9
     assert read_word(m) == 2
 
 
 @pytest.mark.clause("RFC7306-5.2.1-08")
 @pytest.mark.parametrize("code", [1, *range(3, 16)])
-def test_an_operation_that_there_is_not_is_an_error(w: RdmapWorld, code: int) -> None:
-    stream = w.initiator()
-    m = memory_of_words(w, 1)
-    stream.put(atomic_request(stag=m.stag, to=m.addr, code=code, data=ONES))
-    t = stream.terminates(OPCODE)
+def test_an_operation_that_there_is_not_is_an_error(world: RdmapWorld, code: int) -> None:
+    stream = world.initiator()
+    m = memory_of_words(world, 1)
+    stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, code=code, data=ONES))
+    t = stream.assert_terminates_with(OPCODE)
     assert (t.d, t.r, t.quoted_ddp.opcode) == (1, 0, Opcode.ATOMIC_REQUEST)
     assert read_word(m) == 1
 
 
-def test_the_reserved_bits_beside_the_code_are_not_looked_at(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = memory_of_words(w, 1)
-    stream.put(atomic_request(stag=m.stag, to=m.addr, reserved=0xFFFFFFF, code=ADD, data=1))
+def test_the_reserved_bits_beside_the_code_are_not_looked_at(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = memory_of_words(world, 1)
+    stream.inject_segments(
+        build_atomic_request(stag=m.stag, to=m.addr, reserved=0xFFFFFFF, code=ADD, data=1)
+    )
     answer_request(stream)
     assert read_word(m) == 2
 
 
 @pytest.mark.clause("RFC7306-5.2.1-12", "RFC7306-5.4-09", "RFC7306-5.4-10")
-def test_requests_are_done_and_answered_in_the_order_in_which_they_came(w: RdmapWorld) -> None:
-    stream = w.initiator(ird=6)
-    m = memory_of_words(w, 0)
-    stream.put(
+def test_requests_are_done_and_answered_in_the_order_in_which_they_came(world: RdmapWorld) -> None:
+    stream = world.initiator(ird=6)
+    m = memory_of_words(world, 0)
+    stream.inject_segments(
         *(compare_and_swap_request(m, i, i + 1, msn=i + 1, request=100 + i) for i in range(6)),
     )
     for _ in range(6):
-        assert stream.event().kind == "REQUESTED"
+        assert stream.next_event().kind == "REQUESTED"
     stream.flush()
-    got = [stream.pull_atomic_response() for _ in range(6)]
+    got = [stream.read_sent_atomic_response() for _ in range(6)]
     assert [(head.msn, r.request, r.old) for head, r in got] == [
         (i + 1, 100 + i, i) for i in range(6)
     ]
@@ -282,88 +292,92 @@ def test_requests_are_done_and_answered_in_the_order_in_which_they_came(w: Rdmap
 
 @pytest.mark.clause("RFC7306-5.2.2-05", "RFC7306-5.2.2-08")
 def test_reads_and_atomics_together_are_as_many_as_was_agreed_on_and_in_order(
-    w: RdmapWorld,
+    world: RdmapWorld,
 ) -> None:
-    stream = w.initiator(ird=4)
-    m = memory_of_words(w, 10)
+    stream = world.initiator(ird=4)
+    m = memory_of_words(world, 10)
     for i in range(4):
         if i % 2:
-            stream.put(read_request(size=8, src_stag=m.stag, src_to=m.addr, msn=i + 1))
+            stream.inject_segments(
+                build_read_request(size=8, src_stag=m.stag, src_to=m.addr, msn=i + 1)
+            )
         else:
-            stream.put(atomic_request(stag=m.stag, to=m.addr, data=1, msn=i + 1))
+            stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=1, msn=i + 1))
     for _ in range(4):
-        assert stream.event().kind == "REQUESTED"
+        assert stream.next_event().kind == "REQUESTED"
     stream.flush()
     seen = []
     for i in range(4):
         if i % 2:
-            head, octets = stream.pull_message()
+            head, octets = stream.read_sent_message()
             assert head.opcode == Opcode.RDMA_READ_RESPONSE
             seen.append(int.from_bytes(octets, sys.byteorder))
         else:
-            seen.append(stream.pull_atomic_response()[1].old)
+            seen.append(stream.read_sent_atomic_response()[1].old)
     assert seen == [10, 11, 11, 12]
 
 
 @pytest.mark.clause("RFC7306-5.2.1-05")
-def test_a_request_more_than_was_agreed_on_finds_no_buffer(w: RdmapWorld) -> None:
-    stream = w.initiator(ird=2)
-    m = memory_of_words(w, 0)
-    stream.put(*(atomic_request(stag=m.stag, to=m.addr, data=1, msn=i + 1) for i in range(3)))
-    stream.terminates((1, 2, lib.SIW_DDP_NO_BUFFER))
+def test_a_request_more_than_was_agreed_on_finds_no_buffer(world: RdmapWorld) -> None:
+    stream = world.initiator(ird=2)
+    m = memory_of_words(world, 0)
+    stream.inject_segments(
+        *(build_atomic_request(stag=m.stag, to=m.addr, data=1, msn=i + 1) for i in range(3))
+    )
+    stream.assert_terminates_with((1, 2, lib.SIW_DDP_NO_BUFFER))
     assert read_word(m) == 0  # no response was sent, so the operation was not executed
 
 
 @pytest.mark.clause("RFC7306-5.4-04")
-def test_half_a_request_does_nothing(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = memory_of_words(w, 1)
-    whole = atomic_request(stag=m.stag, to=m.addr, data=1)
+def test_half_a_request_does_nothing(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = memory_of_words(world, 1)
+    whole = build_atomic_request(stag=m.stag, to=m.addr, data=1)
     first = bytes([whole[0] & ~0x40]) + whole[1 : 18 + 30]
-    stream.put(first)
-    assert stream.event(progress=True).kind == "PROGRESS"
+    stream.inject_segments(first)
+    assert stream.next_event(progress=True).kind == "PROGRESS"
     stream.flush()
-    assert stream.event_once() is None and read_word(m) == 1
-    stream.put(whole[:14] + (30).to_bytes(4, "big") + whole[18 + 30 :])
+    assert stream.poll_event() is None and read_word(m) == 1
+    stream.inject_segments(whole[:14] + (30).to_bytes(4, "big") + whole[18 + 30 :])
     answer_request(stream)
     assert read_word(m) == 2
 
 
 @pytest.mark.clause("RFC7306-5.4-06")
-def test_what_came_before_is_delivered_before_a_request_is_answered(w: RdmapWorld) -> None:
-    stream = w.initiator(unexpected_octets=1 << 20)
-    m = memory_of_words(w, 1, 0)
-    stream.put(
-        send(b"abc"),
-        write((9).to_bytes(8, sys.byteorder), stag=m.stag, to=m.addr),
-        atomic_request(stag=m.stag, to=m.addr, data=1),
+def test_what_came_before_is_delivered_before_a_request_is_answered(world: RdmapWorld) -> None:
+    stream = world.initiator(unexpected_octets=1 << 20)
+    m = memory_of_words(world, 1, 0)
+    stream.inject_segments(
+        build_send(b"abc"),
+        build_write((9).to_bytes(8, sys.byteorder), stag=m.stag, to=m.addr),
+        build_atomic_request(stag=m.stag, to=m.addr, data=1),
     )
-    assert stream.event().kind == "PARKED"
-    while stream.event_once():
+    assert stream.next_event().kind == "PARKED"
+    while stream.poll_event():
         pass
     stream.flush()
-    assert not stream.owes and read_word(m) == 9
-    stream.recvs.post(4, w.memory(10).sge())
-    assert stream.event().kind == "RECV"
+    assert not stream.owes_responses and read_word(m) == 9
+    stream.recvs.post(4, world.registered_memory(10).sge())
+    assert stream.next_event().kind == "RECV"
     _, response = answer_request(stream)
     assert (response.old, read_word(m)) == (9, 10)
 
 
 @pytest.mark.clause("RFC7306-5.4-05", "RFC7306-5.4-07")
-def test_what_comes_behind_a_request_need_not_wait_for_its_answer(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = memory_of_words(w, 1, 0)
-    stream.recvs.post(4, w.memory(10).sge())
-    stream.put(
-        atomic_request(stag=m.stag, to=m.addr, data=1),
-        write(b"behind..", stag=m.stag, to=m.addr + 8),
-        send(b"abc"),
+def test_what_comes_behind_a_request_need_not_wait_for_its_answer(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = memory_of_words(world, 1, 0)
+    stream.recvs.post(4, world.registered_memory(10).sge())
+    stream.inject_segments(
+        build_atomic_request(stag=m.stag, to=m.addr, data=1),
+        build_write(b"behind..", stag=m.stag, to=m.addr + 8),
+        build_send(b"abc"),
     )
-    assert stream.event().kind == "REQUESTED"
-    assert stream.event().kind == "RECV"
+    assert stream.next_event().kind == "REQUESTED"
+    assert stream.next_event().kind == "RECV"
     assert m.octets()[8:16] == b"behind.." and read_word(m) == 1
     stream.flush()
-    assert stream.pull_atomic_response()[1].old == 1
+    assert stream.read_sent_atomic_response()[1].old == 1
 
 
 # ---- alignment and access rights
@@ -372,12 +386,12 @@ def test_what_comes_behind_a_request_need_not_wait_for_its_answer(w: RdmapWorld)
 @pytest.mark.parametrize("offset", range(1, 8))
 @pytest.mark.clause("RFC7306-5.1.1-02", "RFC7306-5.1.1-03", "RFC7306-8.2-07")
 def test_fetch_add_beside_a_boundary_is_terminated_and_changes_nothing(
-    w: RdmapWorld, offset: int
+    world: RdmapWorld, offset: int
 ) -> None:
-    stream = w.initiator()
-    m = memory_of_words(w, 0, 0)
-    stream.put(atomic_request(stag=m.stag, to=m.addr + offset, data=ONES))
-    t = stream.terminates(STREAM)
+    stream = world.initiator()
+    m = memory_of_words(world, 0, 0)
+    stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr + offset, data=ONES))
+    t = stream.assert_terminates_with(STREAM)
     assert (t.m, t.d, t.r, t.ddp_seg_len) == (1, 1, 0, 18 + 52)
     assert m.octets() == bytes(16)
 
@@ -385,27 +399,31 @@ def test_fetch_add_beside_a_boundary_is_terminated_and_changes_nothing(
 @pytest.mark.parametrize("offset", range(1, 8))
 @pytest.mark.clause("RFC7306-5.1.2-03", "RFC7306-5.1.2-04", "RFC7306-5.1.2-06")
 def test_cmp_swap_beside_a_boundary_is_terminated_and_changes_nothing(
-    w: RdmapWorld, offset: int
+    world: RdmapWorld, offset: int
 ) -> None:
-    stream = w.initiator()
-    m = memory_of_words(w, 0, 0)
-    stream.put(atomic_request(stag=m.stag, to=m.addr + offset, code=SWAP, data=ONES, mask=ONES))
-    stream.terminates(STREAM)
+    stream = world.initiator()
+    m = memory_of_words(world, 0, 0)
+    stream.inject_segments(
+        build_atomic_request(stag=m.stag, to=m.addr + offset, code=SWAP, data=ONES, mask=ONES)
+    )
+    stream.assert_terminates_with(STREAM)
     assert m.octets() == bytes(16)
 
 
 @pytest.mark.clause("RFC7306-5.1.2-05", "RFC7306-8.2-05", "RFC7306-8.2-06")
-def test_the_end_that_finds_it_is_told_too(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = memory_of_words(w, 0, 0)
-    stream.put(atomic_request(stag=m.stag, to=m.addr + 4, code=SWAP, data=1, mask=ONES))
-    e = stream.fails()
+def test_the_end_that_finds_it_is_told_too(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = memory_of_words(world, 0, 0)
+    stream.inject_segments(
+        build_atomic_request(stag=m.stag, to=m.addr + 4, code=SWAP, data=1, mask=ONES)
+    )
+    e = stream.receive_until_error()
     assert (e.err, e.quoted, e.quoted_qn, e.quoted_msn) == (STREAM, True, 1, 1)
     assert m.octets() == bytes(16)
 
 
 @pytest.mark.clause("RFC7306-5.2.1-02")
-def test_the_address_counts_and_not_the_tagged_offset(w: RdmapWorld) -> None:
+def test_the_address_counts_and_not_the_tagged_offset(world: RdmapWorld) -> None:
     """The virtual address must be aligned, not the tagged offset: this region's base is
     misaligned.
     """
@@ -414,34 +432,34 @@ def test_the_address_counts_and_not_the_tagged_offset(w: RdmapWorld) -> None:
     where = {"addr": ffi.cast("uint8_t *", m.addr + 4), "length": 16, "rights": ALL, "pd": PD}
     # Tagged offsets of the region begin at 0 (to_base).
     region = ffi.new("struct siw_mem_region *", where)
-    checked(lib.siw_mem_stag_alloc(w.mem, region, stag))
+    check_result(lib.siw_mem_stag_alloc(world.mem, region, stag))
     m[0:20] = bytes(20)
-    stream = w.initiator()
-    stream.put(atomic_request(stag=stag[0], to=4, data=3))
+    stream = world.initiator()
+    stream.inject_segments(build_atomic_request(stag=stag[0], to=4, data=3))
     answer_request(stream)
     assert read_word(m, 8) == 3
-    stream.put(atomic_request(stag=stag[0], to=8, data=3, msn=2))
-    stream.terminates(STREAM)
+    stream.inject_segments(build_atomic_request(stag=stag[0], to=8, data=3, msn=2))
+    stream.assert_terminates_with(STREAM)
     assert m.octets() == bytes(8) + (3).to_bytes(8, sys.byteorder) + bytes(4)
 
 
 @pytest.mark.parametrize("rights", [0, 1, 1 | 2 | 4], ids=["none", "local", "read and write"])
-def test_rights_come_before_alignment(w: RdmapWorld, rights: int) -> None:
-    stream = w.initiator()
-    m = memory_of_words(w, 0, 0, rights=rights)
-    stream.put(atomic_request(stag=m.stag, to=m.addr + 3, data=1))
-    t = stream.terminates((0, 1, lib.SIW_RDMAP_ACCESS))
+def test_rights_come_before_alignment(world: RdmapWorld, rights: int) -> None:
+    stream = world.initiator()
+    m = memory_of_words(world, 0, 0, rights=rights)
+    stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr + 3, data=1))
+    t = stream.assert_terminates_with((0, 1, lib.SIW_RDMAP_ACCESS))
     assert (t.d, t.r) == (1, 0)
     assert m.octets() == bytes(16)
 
 
-def test_a_region_that_died_before_its_answer_is_refused_then(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = memory_of_words(w, 1)
-    stream.put(atomic_request(stag=m.stag, to=m.addr, data=1))
-    assert stream.event().kind == "REQUESTED"
-    assert w.free(m.stag) == 0
+def test_a_region_that_died_before_its_answer_is_refused_then(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = memory_of_words(world, 1)
+    stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=1))
+    assert stream.next_event().kind == "REQUESTED"
+    assert world.free_stag(m.stag) == 0
     assert lib.siw_rdmap_flush(stream.handle, ffi.new("uint64_t *")) < 0
-    t = stream.terminates((0, 1, lib.SIW_RDMAP_INVALID_STAG))
+    t = stream.assert_terminates_with((0, 1, lib.SIW_RDMAP_INVALID_STAG))
     assert (t.d, t.r) == (1, 0)
     assert read_word(m) == 1

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 from _siwarp_layers import ffi, lib
-from unit.rdmap.rdmap_harness import RdmapWorld, Stream, pattern, send, untagged, write
+from unit.rdmap.rdmap_harness import (
+    RdmapWorld,
+    Stream,
+    build_send,
+    build_write,
+    octet_pattern,
+    untagged_segment,
+)
 
 from siwarp.inspect import ImmediateData, Opcode, Queue
 
@@ -17,7 +24,7 @@ UNSPECIFIED = (0, 2, 0xFF)
 
 def immediate_segment(data: int = 0, **fields: Any) -> bytes:
     body = fields.pop("body", bytes(ImmediateData(data=data)))
-    return untagged(body, **{"opcode": Opcode.IMMEDIATE, **fields})
+    return untagged_segment(body, **{"opcode": Opcode.IMMEDIATE, **fields})
 
 
 def post_write_with_imm(
@@ -28,50 +35,50 @@ def post_write_with_imm(
     m = stream._kept
     m.append(room)
     how = {"imm_opcode": opcode, "imm": imm, "imm_room": room, "internal": True}
-    data = ffi.new("uint8_t[]", pattern(size) or b"\0")
+    data = ffi.new("uint8_t[]", octet_pattern(size) or b"\0")
     m.append(data)
     source = [(int(ffi.cast("uintptr_t", data)), size, 0)] if size else []
-    stream.do(Opcode.RDMA_WRITE, source, rkey=7, remote_to=0x100, **how)
+    stream.send_operation(Opcode.RDMA_WRITE, source, rkey=7, remote_to=0x100, **how)
 
 
 @pytest.mark.parametrize("opcode", OPCODES)
 @pytest.mark.clause("RFC7306-6.3-02", "RFC7306-6.3-05", "RFC7306-6.3-06")
-def test_it_is_eight_octets_untagged_on_queue_zero(w: RdmapWorld, opcode: Opcode) -> None:
-    stream = w.initiator()
+def test_it_is_eight_octets_untagged_on_queue_zero(world: RdmapWorld, opcode: Opcode) -> None:
+    stream = world.initiator()
     post_write_with_imm(stream, 0xC0FFEE, opcode)
-    assert stream.pull()[0].opcode == Opcode.RDMA_WRITE
-    head, octets = stream.pull()
+    assert stream.read_sent_segment()[0].opcode == Opcode.RDMA_WRITE
+    head, octets = stream.read_sent_segment()
     assert (head.t, head.l, head.opcode, head.qn) == (0, 1, opcode, Queue.SEND)
     assert octets == (0xC0FFEE).to_bytes(4, sys.byteorder) + bytes(4)
 
 
 @pytest.mark.clause("RFC7306-6.3-01", "RFC7306-6.3-07")
-def test_it_leaves_in_order_with_its_write_and_counts_with_sends(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    stream.begin(Opcode.SEND)
+def test_it_leaves_in_order_with_its_write_and_counts_with_sends(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    stream.begin_operation(Opcode.SEND)
     for i in range(3):
         post_write_with_imm(stream, i, size=200_000 * i)
-    seen = [stream.pull_message() for _ in range(7)]
+    seen = [stream.read_sent_message() for _ in range(7)]
     assert [head.opcode for head, _ in seen] == [3, 0, 8, 0, 8, 0, 8]
     untagged_ones = [(head, octets) for head, octets in seen if not head.t]
     assert [head.msn for head, _ in untagged_ones] == [1, 2, 3, 4]
     said = [int.from_bytes(octets[:4], sys.byteorder) for _, octets in untagged_ones[1:]]
     assert said == [0, 1, 2]
     assert [len(octets) for head, octets in seen if head.t] == [0, 200_000, 400_000]
-    assert (stream.begun, stream.accepted) == (4, 4)
+    assert (stream.begun_count, stream.accepted_count) == (4, 4)
 
 
 @pytest.mark.parametrize("opcode", OPCODES)
 @pytest.mark.clause("RFC7306-6.3-03", "RFC7306-6.3-04")
-def test_each_takes_a_receive_and_is_delivered_in_order(w: RdmapWorld, opcode: Opcode) -> None:
-    stream = w.initiator()
-    m = w.memory(100)
+def test_each_takes_a_receive_and_is_delivered_in_order(world: RdmapWorld, opcode: Opcode) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(100)
     for user_data in (1, 2, 3):
         stream.recvs.post(user_data, m.sge())
     event = ffi.new("struct siw_rdmap_event *")
-    stream.put(
+    stream.inject_segments(
         immediate_segment(5, opcode=opcode),
-        send(b"abc", msn=2),
+        build_send(b"abc", msn=2),
         immediate_segment(6, opcode=opcode, msn=3),
     )
     seen = []
@@ -86,49 +93,53 @@ def test_each_takes_a_receive_and_is_delivered_in_order(w: RdmapWorld, opcode: O
 
 @pytest.mark.parametrize("size", [0, 1, 7, 9, 12, 100])
 @pytest.mark.clause("RFC7306-6.3-08")
-def test_another_size_than_eight_octets_is_an_error(w: RdmapWorld, size: int) -> None:
-    stream = w.initiator()
-    m = w.memory(200)
+def test_another_size_than_eight_octets_is_an_error(world: RdmapWorld, size: int) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(200)
     stream.recvs.post(1, m.sge())
-    stream.put(immediate_segment(body=bytes(size)))
-    t = stream.terminates(UNSPECIFIED)
+    stream.inject_segments(immediate_segment(body=bytes(size)))
+    t = stream.assert_terminates_with(UNSPECIFIED)
     assert (t.m, t.d, t.r, t.quoted_ddp.opcode) == (1, 1, 0, Opcode.IMMEDIATE)
-    assert m.untouched()
+    assert m.is_untouched()
     assert stream.recvs.take() == 1
 
 
-def test_eight_octets_may_come_in_two_segments(w: RdmapWorld) -> None:
-    stream = w.initiator()
+def test_eight_octets_may_come_in_two_segments(world: RdmapWorld) -> None:
+    stream = world.initiator()
     stream.recvs.post(1)
-    stream.put(immediate_segment(body=b"\1\2\3", l=0), immediate_segment(body=b"\4\0\0\0\0", mo=3))
+    stream.inject_segments(
+        immediate_segment(body=b"\1\2\3", l=0), immediate_segment(body=b"\4\0\0\0\0", mo=3)
+    )
     event = ffi.new("struct siw_rdmap_event *")
     while not (lib.siw_rdmap_recv(stream.handle, event) == 1 and event.kind == lib.SIW_RDMAP_RECV):
         pass
     assert bytes(ffi.buffer(ffi.addressof(event, "imm"))) == b"\1\2\3\4"
 
 
-def test_nine_octets_in_two_segments_are_an_error(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = w.memory(100)
+def test_nine_octets_in_two_segments_are_an_error(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(100)
     stream.recvs.post(1, m.sge())
-    stream.put(immediate_segment(body=b"\1\2\3", l=0), immediate_segment(body=bytes(6), mo=3))
-    stream.terminates(UNSPECIFIED)
-    assert m.untouched()
-    assert stream.take_recv() == 1
+    stream.inject_segments(
+        immediate_segment(body=b"\1\2\3", l=0), immediate_segment(body=bytes(6), mo=3)
+    )
+    stream.assert_terminates_with(UNSPECIFIED)
+    assert m.is_untouched()
+    assert stream.take_receive() == 1
 
 
-def test_it_needs_no_room_in_the_receive_but_it_needs_one(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    stream.put(immediate_segment())
-    t = stream.terminates((1, 2, lib.SIW_DDP_NO_BUFFER))
+def test_it_needs_no_room_in_the_receive_but_it_needs_one(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    stream.inject_segments(immediate_segment())
+    t = stream.assert_terminates_with((1, 2, lib.SIW_DDP_NO_BUFFER))
     assert (t.d, t.r) == (1, 0)
 
 
-def test_a_write_that_is_cut_by_a_terminate_has_none_behind_it(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = w.memory(8)
+def test_a_write_that_is_cut_by_a_terminate_has_none_behind_it(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(8)
     post_write_with_imm(stream, 1)
-    stream.put(write(b"x", stag=m.stag ^ 1, to=m.addr))
-    stream.fails()
-    stream.terminate()
-    assert [stream.pull()[0].opcode for _ in range(3)] == [0, 8, 7]
+    stream.inject_segments(build_write(b"x", stag=m.stag ^ 1, to=m.addr))
+    stream.receive_until_error()
+    stream.send_terminate()
+    assert [stream.read_sent_segment()[0].opcode for _ in range(3)] == [0, 8, 7]

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import net
 import pytest
 from harness.fixtures import rig
-from unit.rd.conftest import end, met, strange, strangers
+from unit.rd.conftest import connected_endpoint, make_endpoint, make_strangers, unconnected_endpoint
 
 import siwarp.sim
 
-__all__ = ["end", "met", "rig", "strange", "strangers"]
+__all__ = ["connected_endpoint", "make_endpoint", "make_strangers", "rig", "unconnected_endpoint"]
 
 
 @pytest.fixture(autouse=True)

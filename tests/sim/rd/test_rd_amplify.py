@@ -17,7 +17,7 @@ def heard(s: Stranger, end) -> list[tuple[int, int]]:
     """Return the type and the length of each datagram that arrives."""
     got = []
     for _ in range(60):
-        end.turn()
+        end.poll_once()
         while True:
             try:
                 octets = s.sock.recv(1 << 16)
@@ -28,16 +28,20 @@ def heard(s: Stranger, end) -> list[tuple[int, int]]:
 
 
 @pytest.mark.clause("DGRAM-FAIR-4")
-def test_before_the_echo_neither_more_octets_nor_more_datagrams_leave_than_came(end, strangers):
-    e = end()
-    (s,) = strangers(e, 1)
+def test_before_the_echo_neither_more_octets_nor_more_datagrams_leave_than_came(
+    make_endpoint, make_strangers
+):
+    e = make_endpoint()
+    (s,) = make_strangers(e, 1)
     rng = random.Random(7)
     kinds = [k for k in RDType if k != RDType.ECHO]
     answered = 0
     for i in range(300):
         kind = rng.choice(kinds)
         body = HELLO if kind == RDType.HELLO and i % 3 else rng.randbytes(rng.randrange(120))
-        sent = s.say(kind, body=body, dest_epoch=rng.randrange(1 << 32), psn=rng.randrange(1 << 32))
+        sent = s.send_datagram(
+            kind, body=body, dest_epoch=rng.randrange(1 << 32), psn=rng.randrange(1 << 32)
+        )
         got = heard(s, e)
         assert len(got) <= 1
         assert sum(octets for _, octets in got) <= len(sent)
@@ -46,16 +50,16 @@ def test_before_the_echo_neither_more_octets_nor_more_datagrams_leave_than_came(
 
 
 @pytest.mark.clause("DGRAM-FAIR-5")
-def test_a_met_peer_draws_one_answer_at_most_by_each_datagram(end, strangers):
-    e = end()
-    (s,) = strangers(e, 1)
-    s.meet()
+def test_a_met_peer_draws_one_answer_at_most_by_each_datagram(make_endpoint, make_strangers):
+    e = make_endpoint()
+    (s,) = make_strangers(e, 1)
+    s.connect()
     heard(s, e)
     rng = random.Random(9)
     sent, answers = 0, []
     for _ in range(600):
         kind = rng.choice([RDType.DATA, RDType.DATA, RDType.PROBE, RDType.ACK, RDType.ECHO])
-        s.say(
+        s.send_datagram(
             kind,
             psn=(s.epoch + rng.choice([0, 0, 1, 2, 5, 100, 5000])) & 0xFFFFFFFF,
             dest_epoch=rng.choice([s.other, s.other, s.other, 77]),

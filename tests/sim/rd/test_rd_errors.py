@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from harness.rd_harness import QKEY, Peer
-from harness.rd_stranger import stranger
-from harness.verbs_harness import ALL_ACCESS, Rig, pattern, until
+from harness.rd_stranger import scripted_peer
+from harness.verbs_harness import ALL_ACCESS, Rig, octet_pattern, wait_until
 
 from siwarp.inspect import (
     DDPUntagged,
@@ -30,7 +30,7 @@ from siwarp.verbs import (
 @pytest.mark.parametrize("kind", ["stag", "bounds", "rights"])
 def test_a_read_that_is_refused_fails_and_the_next_is_answered(rig: Rig, kind: str) -> None:
     a, b = Peer(rig), Peer(rig)
-    closed = rig.mr(64, AccessFlag.LOCAL_WRITE)
+    closed = rig.reg_mr(64, AccessFlag.LOCAL_WRITE)
     remote = b.into.remote()
     bad = {
         "stag": type(remote)(remote.addr, remote.length, remote.rkey ^ 0x5555),
@@ -38,17 +38,17 @@ def test_a_read_that_is_refused_fails_and_the_next_is_answered(rig: Rig, kind: s
         "rights": closed.remote(),
     }[kind]
     b.into.view[256:260] = b"good"
-    a.rdma(b, WROpcode.RDMA_READ, 4, 1)
-    a.rdma(b, WROpcode.RDMA_READ, 64, 2, offset=64, remote=bad)
-    a.rdma(b, WROpcode.RDMA_READ, 4, 3, offset=256)
-    assert [(w.wr_id, w.status) for w in a.done(3)] == [
+    a.post_rdma(b, WROpcode.RDMA_READ, 4, 1)
+    a.post_rdma(b, WROpcode.RDMA_READ, 64, 2, offset=64, remote=bad)
+    a.post_rdma(b, WROpcode.RDMA_READ, 4, 3, offset=256)
+    assert [(w.wr_id, w.status) for w in a.poll_sends(3)] == [
         (1, WCStatus.SUCCESS),
         (2, WCStatus.REM_ACCESS_ERR),
         (3, WCStatus.SUCCESS),
     ]
     assert a.out.read(4, 256) == b"good"
     assert (a.qp.qp_state, b.qp.qp_state) == (QPState.RTS, QPState.RTS)
-    (found,) = until(b.qp.errors)
+    (found,) = wait_until(b.qp.errors)
     assert (found.origin, found.source) == (ErrorOrigin.FOUND, a.qp.addr)
 
 
@@ -58,39 +58,39 @@ def test_a_write_that_is_refused_changes_nothing_and_is_reported(rig: Rig) -> No
     b.into.view[:] = b"\xee" * b.size
     remote = b.into.remote()
     bad = type(remote)(remote.addr, remote.length, remote.rkey ^ 1)
-    a.rdma(b, WROpcode.RDMA_WRITE, 200_000, 1, remote=bad)
-    a.rdma(b, WROpcode.RDMA_WRITE, 4, 2)
-    sent = a.done(2)
+    a.post_rdma(b, WROpcode.RDMA_WRITE, 200_000, 1, remote=bad)
+    a.post_rdma(b, WROpcode.RDMA_WRITE, 4, 2)
+    sent = a.poll_sends(2)
     assert [w.wr_id for w in sent] == [1, 2] and sent[1].ok
     assert set(b.into.read(200_000, 4)) == {0xEE}
     if sent[0].ok:  # all data was acknowledged before the error message arrived
-        (report,) = until(a.qp.errors)
+        (report,) = wait_until(a.qp.errors)
         assert (report.origin, report.source) == (ErrorOrigin.REPORTED, b.qp.addr)
     else:
         assert sent[0].status == WCStatus.REM_ACCESS_ERR
-    assert until(b.qp.errors)[0].origin == ErrorOrigin.FOUND
+    assert wait_until(b.qp.errors)[0].origin == ErrorOrigin.FOUND
     assert b.qp.qp_state == QPState.RTS
 
 
 @pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
 def test_a_write_that_runs_out_of_its_region_ends_where_it_does(rig: Rig) -> None:
     b = Peer(rig, 1 << 12)
-    b.recv(1, 64)
-    with stranger(b) as s:
+    b.post_receive(1, 64)
+    with scripted_peer(b) as s:
         end = b.size
         parts = [
-            s.write(b"good", end - 4, l=0),
-            s.write(b"evil", end, l=0),
-            s.write(b"more", end + 4),
+            s.build_write(b"good", end - 4, l=0),
+            s.build_write(b"evil", end, l=0),
+            s.build_write(b"more", end + 4),
         ]
-        s.put(*parts, s.untagged(Opcode.SEND, b"behind"))
-        told = s.told()
+        s.send_and_wait(*parts, s.build_untagged(Opcode.SEND, b"behind"))
+        told = s.receive_terminate()
         assert (told.layer, told.etype, told.code) == (1, 1, 1)
         assert (told.quoted_ddp.stag, told.quoted_ddp.to) == (b.into.rkey, b.into.addr + end)
-        assert b.got()[0].byte_len == 6
+        assert b.poll_receives()[0].byte_len == 6
         assert b.into.read(6) == b"behind" and b.into.read(4, end - 4) == b"good"
         assert not any(b.into.read(end - 68, 64))
-        assert not s.has_datagram(0.02), "one error message for one message"
+        assert not s.has_segment(0.02), "one error message for one message"
 
 
 @pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
@@ -99,24 +99,28 @@ def test_what_does_not_go_on_where_a_refused_write_was_is_judged_by_itself(
     rig: Rig, what: str
 ) -> None:
     b = Peer(rig, 1 << 12)
-    b.recv(1, 64)
-    other = rig.mr(bytearray(64), ALL_ACCESS)
-    with stranger(b) as s:
-        s.put(s.write(b"evil", b.size, l=0))
-        assert s.told().code == 1
+    b.post_receive(1, 64)
+    other = rig.reg_mr(bytearray(64), ALL_ACCESS)
+    with scripted_peer(b) as s:
+        s.send_and_wait(s.build_write(b"evil", b.size, l=0))
+        assert s.receive_terminate().code == 1
         more = {
-            "another place": lambda: s.write(b"good", 100),
-            "another STag": lambda: s.write(b"good", b.size + 4, stag=other.rkey, to=other.addr),
-            "a Send": lambda: s.untagged(Opcode.SEND, b"good"),
+            "another place": lambda: s.build_write(b"good", 100),
+            "another STag": lambda: s.build_write(
+                b"good", b.size + 4, stag=other.rkey, to=other.addr
+            ),
+            "a Send": lambda: s.build_untagged(Opcode.SEND, b"good"),
         }[what]()
-        s.put(more)
+        s.send_and_wait(more)
         if what == "a Send":
-            assert b.got()[0].byte_len == 4 and b.into.read(4) == b"good"
+            assert b.poll_receives()[0].byte_len == 4 and b.into.read(4) == b"good"
         else:
-            s.put(s.untagged(Opcode.SEND, b"behind it"))
-            assert b.got()[0].byte_len == 9  # the data before that message has been placed
+            s.send_and_wait(s.build_untagged(Opcode.SEND, b"behind it"))
+            assert (
+                b.poll_receives()[0].byte_len == 9
+            )  # the data before that message has been placed
             assert (b.into.read(4, 100) if what == "another place" else other.read(4)) == b"good"
-        assert not s.has_datagram(0.02)
+        assert not s.has_segment(0.02)
 
 
 @pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
@@ -125,19 +129,19 @@ def test_a_send_longer_than_its_receive_ends_with_its_last_segment_and_no_other(
     rig: Rig, what: str
 ) -> None:
     b = Peer(rig)
-    b.recv(1, 4)
-    b.recv(2, 64, 100)
-    with stranger(b) as s:
-        s.put(s.untagged(Opcode.SEND, b"longer than it", l=0))
-        told = s.told()
+    b.post_receive(1, 4)
+    b.post_receive(2, 64, 100)
+    with scripted_peer(b) as s:
+        s.send_and_wait(s.build_untagged(Opcode.SEND, b"longer than it", l=0))
+        told = s.receive_terminate()
         assert (told.layer, told.etype, told.code) == (1, 2, 5)
         if what == "the rest of it":
-            s.put(s.untagged(Opcode.SEND, b"and on", mo=14))
+            s.send_and_wait(s.build_untagged(Opcode.SEND, b"and on", mo=14))
         else:
-            s.put(s.untagged(Opcode.SEND, b"behind it", mo=20))
-            s.told()
-        s.put(s.untagged(Opcode.SEND, b"on"))
-        got = b.got(2)
+            s.send_and_wait(s.build_untagged(Opcode.SEND, b"behind it", mo=20))
+            s.receive_terminate()
+        s.send_and_wait(s.build_untagged(Opcode.SEND, b"on"))
+        got = b.poll_receives(2)
         assert [(w.wr_id, w.status) for w in got] == [
             (1, WCStatus.LOC_LEN_ERR), (2, WCStatus.SUCCESS)
         ]  # fmt: skip
@@ -150,39 +154,44 @@ def test_a_read_request_of_another_length_is_an_operation_error_and_is_not_quote
     rig: Rig, octets: int
 ) -> None:
     b = Peer(rig)
-    b.recv(1, 64)
-    with stranger(b) as s:
-        request = s.read(8)[: 18 + octets]
-        s.put(request, s.untagged(Opcode.SEND, b"on"))
-        told = s.told()
+    b.post_receive(1, 64)
+    with scripted_peer(b) as s:
+        request = s.build_read_request(8)[: 18 + octets]
+        s.send_and_wait(request, s.build_untagged(Opcode.SEND, b"on"))
+        told = s.receive_terminate()
         assert (told.layer, told.etype, told.code) == (0, 2, 0xFF)
         assert (told.m, told.d, told.r) == (1, 1, 0)
         assert bytes(told) == bytes(told)[:6] + request[:18], "nothing of the request itself"
-        assert b.got()[0].byte_len == 2
+        assert b.poll_receives()[0].byte_len == 2
 
 
 @pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
 @pytest.mark.parametrize("qn", [4, 5, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF])
 def test_a_queue_that_there_is_not_is_refused_and_what_follows_arrives(rig: Rig, qn: int) -> None:
     b = Peer(rig)
-    b.recv(1, 64)
-    with stranger(b) as s:
+    b.post_receive(1, 64)
+    with scripted_peer(b) as s:
         head = DDPUntagged(opcode=Opcode.SEND, qn=qn, msn=1)
-        s.put(bytes(head) + b"astray", s.untagged(Opcode.SEND, b"on"))
-        told = s.told()
+        s.send_and_wait(bytes(head) + b"astray", s.build_untagged(Opcode.SEND, b"on"))
+        told = s.receive_terminate()
         assert (told.layer, told.etype, told.code) == (1, 2, 1)
         assert told.quoted_ddp.qn == qn
-        assert b.got()[0].byte_len == 2
+        assert b.poll_receives()[0].byte_len == 2
     assert b.qp.qp_state == QPState.RTS
 
 
 @pytest.mark.clause("DGRAM-RDV-8")
 def test_a_read_that_is_refused_is_answered_in_its_turn(rig: Rig) -> None:
     b = Peer(rig)
-    with stranger(b) as s:
-        bad = s.read(8, 0), s.read(8, 0, src_stag=1), s.read(8, b.size - 4), s.read(8, 64)
-        s.put(*bad)
-        answers = [s.pull() for _ in range(4)]
+    with scripted_peer(b) as s:
+        bad = (
+            s.build_read_request(8, 0),
+            s.build_read_request(8, 0, src_stag=1),
+            s.build_read_request(8, b.size - 4),
+            s.build_read_request(8, 64),
+        )
+        s.send_and_wait(*bad)
+        answers = [s.receive_segment() for _ in range(4)]
         assert [head.opcode for head, _ in answers] == [
             Opcode.RDMA_READ_RESPONSE,
             Opcode.TERMINATE,
@@ -214,16 +223,16 @@ def test_an_error_message_whatever_it_says_is_answered_with_none(
     rig: Rig, body: bytes | str, fields: dict[str, int]
 ) -> None:
     b = Peer(rig)
-    b.recv(1, 64)
-    with stranger(b) as s:
+    b.post_receive(1, 64)
+    with scripted_peer(b) as s:
         if isinstance(body, str):  # an error message about a message that was never sent
-            s.complain(DDPUntagged(opcode=Opcode.SEND, msn=7), (0, 2, 6))
+            s.report_error(DDPUntagged(opcode=Opcode.SEND, msn=7), (0, 2, 6))
         else:
-            s.put(s.untagged(Opcode.TERMINATE, body, qn=Queue.TERMINATE, **fields))
-        s.put(s.untagged(Opcode.SEND, b"on"), s.read(8))
-        assert b.got()[0].byte_len == 2
-        assert s.pull()[0].opcode == Opcode.RDMA_READ_RESPONSE
-        assert not s.has_datagram(0.02)
+            s.send_and_wait(s.build_untagged(Opcode.TERMINATE, body, qn=Queue.TERMINATE, **fields))
+        s.send_and_wait(s.build_untagged(Opcode.SEND, b"on"), s.build_read_request(8))
+        assert b.poll_receives()[0].byte_len == 2
+        assert s.receive_segment()[0].opcode == Opcode.RDMA_READ_RESPONSE
+        assert not s.has_segment(0.02)
     assert b.qp.qp_state == QPState.RTS
 
 
@@ -232,48 +241,48 @@ def test_a_message_longer_than_its_receive_completes_that_with_a_length_error(ri
     a, b = Peer(rig), Peer(rig)
     for size in (65, 20_000):
         b.into.view[:] = b"\xee" * b.size
-        b.recv(1, 64)
-        b.recv(2, 64, 128)
-        a.send(b, pattern(size), 1)
+        b.post_receive(1, 64)
+        b.post_receive(2, 64, 128)
+        a.send(b, octet_pattern(size), 1)
         a.send(b, b"fits", 2, offset=size)
-        got = b.got(2)
+        got = b.poll_receives(2)
         assert [(w.wr_id, w.status) for w in got] == [
             (1, WCStatus.LOC_LEN_ERR),
             (2, WCStatus.SUCCESS),
         ]
         assert b.into.read(4, 128) == b"fits"
-        assert len(a.done(2)) == 2
+        assert len(a.poll_sends(2)) == 2
         assert set(b.into.read(64, 64)) == set(b.into.read(b.size - 132, 132)) == {0xEE}
 
 
 def test_with_policy_error_a_refused_message_ends_the_queue_pair(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig, policy=ErrorPolicy.ERROR)
     remote = b.into.remote()
-    b.recv(5)
-    a.rdma(b, WROpcode.RDMA_READ, 4, 1, remote=type(remote)(remote.addr, 64, remote.rkey ^ 1))
-    assert a.done()[0].status in (WCStatus.REM_ACCESS_ERR, WCStatus.WR_FLUSH_ERR)
-    until(lambda: b.qp.qp_state == QPState.ERR)
-    assert b.got()[0].status == WCStatus.WR_FLUSH_ERR
+    b.post_receive(5)
+    a.post_rdma(b, WROpcode.RDMA_READ, 4, 1, remote=type(remote)(remote.addr, 64, remote.rkey ^ 1))
+    assert a.poll_sends()[0].status in (WCStatus.REM_ACCESS_ERR, WCStatus.WR_FLUSH_ERR)
+    wait_until(lambda: b.qp.qp_state == QPState.ERR)
+    assert b.poll_receives()[0].status == WCStatus.WR_FLUSH_ERR
     for step in (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS):
         b.qp.modify(QPAttr(qp_state=step, qkey=QKEY if step == QPState.INIT else None))
-    b.recv(6)
-    until(lambda: a.send(b, b"again", 2) or a.done()[0].ok)
-    assert b.got()[0].wr_id == 6
+    b.post_receive(6)
+    wait_until(lambda: a.send(b, b"again", 2) or a.poll_sends()[0].ok)
+    assert b.poll_receives()[0].wr_id == 6
 
 
 def test_a_key_of_ones_own_that_is_wrong_stops_the_queue_until_it_is_mended(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
-    b.recv(1)
+    b.post_receive(1)
     sge = a.out.sge(0, 4)
     sge.lkey ^= 1
-    a.qp.post_send(SendWR(1, sg=[sge], ah=a.ah(b)))
-    assert a.done()[0].status == WCStatus.LOC_PROT_ERR
+    a.qp.post_send(SendWR(1, sg=[sge], ah=a.address_handle(b)))
+    assert a.poll_sends()[0].status == WCStatus.LOC_PROT_ERR
     assert a.qp.qp_state == QPState.SQE
     a.send(b, b"late", 2)
-    assert a.done()[0].status == WCStatus.WR_FLUSH_ERR
+    assert a.poll_sends()[0].status == WCStatus.WR_FLUSH_ERR
     a.qp.modify(QPAttr(qp_state=QPState.RTS))
     a.send(b, b"fine", 3)
-    assert a.done()[0].ok and b.got()[0].byte_len == 4
+    assert a.poll_sends()[0].ok and b.poll_receives()[0].byte_len == 4
 
 
 @pytest.mark.clause("DGRAM-RDV-18")
@@ -288,21 +297,21 @@ def test_a_message_out_of_sequence_ends_the_incarnation_and_says_so(
         Queue.TERMINATE: Opcode.TERMINATE,
     }
     b, c = Peer(rig), Peer(rig)
-    b.recv(1, 64)
-    b.recv(2, 64)
-    with stranger(b) as s:
-        s.put(s.untagged(Opcode.SEND, b"one"))
-        assert b.got()[0].wr_id == 1
-        s.data_of(s.untagged(opcodes[qn], bytes(28), qn=qn, msn=msn))
-        while (d := s.take()).type != RDType.BYE:
+    b.post_receive(1, 64)
+    b.post_receive(2, 64)
+    with scripted_peer(b) as s:
+        s.send_and_wait(s.build_untagged(Opcode.SEND, b"one"))
+        assert b.poll_receives()[0].wr_id == 1
+        s.send_segment(s.build_untagged(opcodes[qn], bytes(28), qn=qn, msn=msn))
+        while (d := s.process_datagram()).type != RDType.BYE:
             pass
         assert (d.source_epoch, d.dest_epoch, d.ird) == (s.other, s.epoch, RDReason.SEQUENCE)
-        (found,) = until(b.qp.errors)
+        (found,) = wait_until(b.qp.errors)
         assert (found.origin, found.source) == (ErrorOrigin.FOUND, s.addr)
         assert b.qp.qp_state == QPState.RTS
         s.restart_and_connect()
-        s.put(s.untagged(Opcode.SEND, b"two"))
-        assert b.got()[0].wr_id == 2
-    b.recv(3, 64)
+        s.send_and_wait(s.build_untagged(Opcode.SEND, b"two"))
+        assert b.poll_receives()[0].wr_id == 2
+    b.post_receive(3, 64)
     c.send(b, b"others go on")
-    assert c.done()[0].ok and b.got()[0].wr_id == 3
+    assert c.poll_sends()[0].ok and b.poll_receives()[0].wr_id == 3

@@ -8,7 +8,7 @@ import net
 import pytest
 from _siwarp_layers import ffi, lib
 from unit.llp.llp_harness import Counters
-from unit.rd.rd_kit import pump, run
+from unit.rd.rd_kit import poll_until, send_all_segments
 
 
 def plan(text: str | None) -> None:
@@ -23,43 +23,43 @@ def segments(n: int, seed: int, most: int) -> list[bytes]:
 
 @pytest.mark.clause("DGRAM-RD-12")
 @pytest.mark.parametrize("seed", [1, 2])
-def test_content_and_order_survive_loss_doubling_reordering_and_damage(end, seed):
-    a, b = end(), end()
+def test_content_and_order_survive_loss_doubling_reordering_and_damage(make_endpoint, seed):
+    a, b = make_endpoint(), make_endpoint()
     plan(f"loss=10%, dup=5%, reorder=2%, corrupt=0.1%, seed={seed}")
-    to_b, to_a = a.peer(b.local), b.peer(a.local)
+    to_b, to_a = a.get_peer(b.local_addr), b.get_peer(a.local_addr)
     there, back = segments(1500, seed, 3000), segments(300, seed + 100, 3000)
     for data in back[:200]:
         assert b.send(to_a, data) in (0, 1)
     sent_back = lib.siw_rd_framed(to_a, lib.SIW_RD_REQUESTS)
-    pump(a, to_b, there, a, b, seconds=60)
-    run(lambda: lib.siw_rd_accepted(to_a, lib.SIW_RD_REQUESTS) == sent_back, a, b)
-    assert b.data() == there
-    assert a.data() == back[:sent_back]
+    send_all_segments(a, to_b, there, a, b, seconds=60)
+    poll_until(lambda: lib.siw_rd_accepted(to_a, lib.SIW_RD_REQUESTS) == sent_back, a, b)
+    assert b.received_data() == there
+    assert a.received_data() == back[:sent_back]
     assert sent_back > 50
-    assert not a.told("gone") and not a.told("restarted")
+    assert not a.event_count("gone") and not a.event_count("restarted")
 
 
 @pytest.mark.clause("DGRAM-RD-12")
-def test_large_segments_survive_bursts_of_loss(end):
-    a, b = end(), end()
+def test_large_segments_survive_bursts_of_loss(make_endpoint):
+    a, b = make_endpoint(), make_endpoint()
     plan("loss=2%, burst=3, delay=0.2ms, jitter=0.1ms")
-    peer = a.peer(b.local)
+    peer = a.get_peer(b.local_addr)
     data = segments(300, 5, 60000)
     counters = Counters()
-    pump(a, peer, data, a, b)
-    assert b.data() == data
+    send_all_segments(a, peer, data, a, b)
+    assert b.received_data() == data
     assert counters["rd_retransmits"] >= 1
 
 
 @pytest.mark.clause("DGRAM-RD-12")
-def test_a_blackout_shorter_than_the_time_out_harms_nothing(end):
-    a, b = end(), end()
-    peer = a.peer(b.local)
-    pump(a, peer, [b"before"], a, b)
+def test_a_blackout_shorter_than_the_time_out_harms_nothing(make_endpoint):
+    a, b = make_endpoint(), make_endpoint()
+    peer = a.get_peer(b.local_addr)
+    send_all_segments(a, peer, [b"before"], a, b)
     plan("blackout=300ms@0s")
-    pump(a, peer, [b"during"] * 50, a, b)
-    assert b.data() == [b"before"] + [b"during"] * 50
-    assert not a.told("gone")
+    send_all_segments(a, peer, [b"during"] * 50, a, b)
+    assert b.received_data() == [b"before"] + [b"during"] * 50
+    assert not a.event_count("gone")
 
 
 FAR = [0.4, 0.6, 1.5]
@@ -67,31 +67,35 @@ FAR = [0.4, 0.6, 1.5]
 
 @pytest.mark.clause("DGRAM-RD-36")
 @pytest.mark.parametrize("rtt", FAR)
-def test_two_ends_meet_over_a_long_round_trip_and_live_one_life(end, rtt):
-    a, b = end(), end()
+def test_two_ends_meet_over_a_long_round_trip_and_live_one_life(make_endpoint, rtt):
+    a, b = make_endpoint(), make_endpoint()
     plan(f"tx:delay={rtt * 500:.0f}ms")
-    peer = a.peer(b.local)
+    peer = a.get_peer(b.local_addr)
     counters = Counters()
     began = net.now()
     assert a.send(peer, b"far") == 1
-    run(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1, a, b)
+    poll_until(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1, a, b)
     took = net.now() - began
     # This takes three round trips: HELLO and CHALLENGE, ECHO and ACK, DATA and ACK.
     assert 3 * rtt <= took < 3 * rtt + 0.001
-    pump(a, peer, [b"and on"] * 3, a, b)
-    assert b.data() == [b"far"] + [b"and on"] * 3
-    assert b.told("new") == 1 and not b.told("restarted") and not a.told("restarted")
+    send_all_segments(a, peer, [b"and on"] * 3, a, b)
+    assert b.received_data() == [b"far"] + [b"and on"] * 3
+    assert (
+        b.event_count("new") == 1
+        and not b.event_count("restarted")
+        and not a.event_count("restarted")
+    )
     assert counters["rd_gone"] == 0
 
 
 @pytest.mark.clause("DGRAM-RD-27", "DGRAM-RD-36")
 @pytest.mark.parametrize("rtt", FAR)
-def test_two_ends_that_begin_at_once_over_a_long_round_trip_live_one_life(end, rtt):
-    a, b = end(), end()
+def test_two_ends_that_begin_at_once_over_a_long_round_trip_live_one_life(make_endpoint, rtt):
+    a, b = make_endpoint(), make_endpoint()
     plan(f"tx:delay={rtt * 500:.0f}ms")
-    to_b, to_a = a.peer(b.local), b.peer(a.local)
+    to_b, to_a = a.get_peer(b.local_addr), b.get_peer(a.local_addr)
     assert a.send(to_b, b"from a") == b.send(to_a, b"from b") == 1
-    run(
+    poll_until(
         lambda: (
             lib.siw_rd_accepted(to_b, lib.SIW_RD_REQUESTS)
             == lib.siw_rd_accepted(to_a, lib.SIW_RD_REQUESTS)
@@ -100,17 +104,17 @@ def test_two_ends_that_begin_at_once_over_a_long_round_trip_live_one_life(end, r
         a,
         b,
     )
-    assert (a.data(), b.data()) == ([b"from b"], [b"from a"])
-    assert not a.told("restarted") and not b.told("restarted")
+    assert (a.received_data(), b.received_data()) == ([b"from b"], [b"from a"])
+    assert not a.event_count("restarted") and not b.event_count("restarted")
 
 
 @pytest.mark.clause("DGRAM-RD-22", "DGRAM-RD-24")
-def test_a_silent_peer_is_gone_within_the_time_and_others_are_not_harmed(end):
+def test_a_silent_peer_is_gone_within_the_time_and_others_are_not_harmed(make_endpoint):
     limit = 1.0
-    a, b, c = end(peer_timeout_ns=int(limit * 1e9)), end(), end()
-    to_b, to_c = a.peer(b.local), a.peer(c.local)
-    pump(a, to_b, [b"x"], a, b, c)
-    pump(a, to_c, [b"x"], a, b, c)
+    a, b, c = make_endpoint(peer_timeout_ns=int(limit * 1e9)), make_endpoint(), make_endpoint()
+    to_b, to_c = a.get_peer(b.local_addr), a.get_peer(c.local_addr)
+    send_all_segments(a, to_b, [b"x"], a, b, c)
+    send_all_segments(a, to_c, [b"x"], a, b, c)
     assert a.send(to_b, b"nobody hears it") == 1
     began = net.now()
     sent = 0
@@ -122,47 +126,47 @@ def test_a_silent_peer_is_gone_within_the_time_and_others_are_not_harmed(end):
         ) and a.send(to_c, b"y")
 
     # endpoint b is no longer serviced, as if its process had died
-    run(lambda: a.told("gone"), a, c, also=traffic)
+    poll_until(lambda: a.event_count("gone"), a, c, also=traffic)
     took = net.now() - began
     assert 0.8 * limit <= took <= 1.2 * limit
     assert lib.siw_rd_framed(to_b, lib.SIW_RD_REQUESTS) == 0
-    pump(a, to_c, [b"z"], a, c)
+    send_all_segments(a, to_c, [b"z"], a, c)
     assert sent > 10 and next(d for d in c.got.values())[-1] == b"z"
 
 
 @pytest.mark.clause("DGRAM-RD-22")
-def test_an_end_that_stood_still_itself_asks_before_it_takes_its_peer_for_gone(end):
-    a, b = end(peer_timeout_ns=1_000_000_000), end()
-    peer = a.peer(b.local)
-    pump(a, peer, [b"x"], a, b)
+def test_an_end_that_stood_still_itself_asks_before_it_takes_its_peer_for_gone(make_endpoint):
+    a, b = make_endpoint(peer_timeout_ns=1_000_000_000), make_endpoint()
+    peer = a.get_peer(b.local_addr)
+    send_all_segments(a, peer, [b"x"], a, b)
     plan("loss=100%")
     assert a.send(peer, b"y") == 1
     lib.siw_rd_flush(peer, ffi.new("uint64_t *"))
     plan(None)
     net.sleep(1.35)
-    run(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 2, a, b)
-    assert b.data() == [b"x", b"y"] and not a.told("gone")
+    poll_until(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 2, a, b)
+    assert b.received_data() == [b"x", b"y"] and not a.event_count("gone")
 
 
 @pytest.mark.clause("DGRAM-RD-22")
-def test_a_peer_that_something_is_expected_of_is_found_gone_too(end):
-    a, b = end(peer_timeout_ns=300_000_000), end()
-    peer = a.peer(b.local)
-    pump(a, peer, [b"x"], a, b)
+def test_a_peer_that_something_is_expected_of_is_found_gone_too(make_endpoint):
+    a, b = make_endpoint(peer_timeout_ns=300_000_000), make_endpoint()
+    peer = a.get_peer(b.local_addr)
+    send_all_segments(a, peer, [b"x"], a, b)
     lib.siw_rd_expect(peer, True)
     for _ in range(30):
-        run(lambda: True, a, b)
-    assert not a.told("gone")
-    run(lambda: a.told("gone"), a)
+        poll_until(lambda: True, a, b)
+    assert not a.event_count("gone")
+    poll_until(lambda: a.event_count("gone"), a)
 
 
 @pytest.mark.clause("DGRAM-RD-23")
-def test_a_peer_of_which_nothing_is_expected_may_be_silent(end):
-    a, b = end(peer_timeout_ns=150_000_000), end()
-    peer = a.peer(b.local)
-    pump(a, peer, [b"x"], a, b)
+def test_a_peer_of_which_nothing_is_expected_may_be_silent(make_endpoint):
+    a, b = make_endpoint(peer_timeout_ns=150_000_000), make_endpoint()
+    peer = a.get_peer(b.local_addr)
+    send_all_segments(a, peer, [b"x"], a, b)
     stop = net.now() + 0.4
-    run(lambda: net.now() > stop, a)
-    assert not a.told("gone")
-    pump(a, peer, [b"y"], a, b)
-    assert b.data() == [b"x", b"y"]
+    poll_until(lambda: net.now() > stop, a)
+    assert not a.event_count("gone")
+    send_all_segments(a, peer, [b"y"], a, b)
+    assert b.received_data() == [b"x", b"y"]

@@ -7,8 +7,8 @@ import random
 import net
 import pytest
 from _siwarp_layers import ffi, lib
-from unit.llp.llp_harness import Counters, setting
-from unit.rd.rd_kit import HELLO, OFFER, Endpoint, Stranger, pump, run
+from unit.llp.llp_harness import Counters, temporary_setting
+from unit.rd.rd_kit import HELLO, OFFER, Endpoint, Stranger, poll_until, send_all_segments
 
 from siwarp.inspect.rd import RDDatagram, RDType, handshake_cookie
 
@@ -16,93 +16,95 @@ from siwarp.inspect.rd import RDDatagram, RDType, handshake_cookie
 
 
 @pytest.mark.clause("DGRAM-RD-31")
-def test_a_cookie_is_good_for_its_time_and_no_longer(end, strangers):
-    with setting("rd_idle_ms", 300):
-        e = end()
-    (s,) = strangers(e, 1)
-    old = s.challenge()
+def test_a_cookie_is_good_for_its_time_and_no_longer(make_endpoint, make_strangers):
+    with temporary_setting("rd_idle_ms", 300):
+        e = make_endpoint()
+    (s,) = make_strangers(e, 1)
+    old = s.request_challenge()
     s.other = old.source_epoch
     net.sleep(0.31)
     counters = Counters()
-    s.say(RDType.ECHO, body=OFFER + handshake_cookie(old.body))
-    assert s.silence() and counters["drop_rd_cookie"] == 1
+    s.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(old.body))
+    assert s.sends_nothing() and counters["drop_rd_cookie"] == 1
     assert lib.siw_rd_n_peers(e.c) == 0
-    s.meet()
+    s.connect()
     assert lib.siw_rd_n_peers(e.c) == 1
 
 
 @pytest.mark.clause("DGRAM-RD-32")
-def test_a_life_cannot_be_brought_back_by_its_echo_when_its_record_was_forgotten(end, strangers):
-    with setting("rd_idle_ms", 600):
-        e = end(max_peers=1)
-    victim, other = strangers(e, 2)
-    c = victim.challenge()
+def test_a_life_cannot_be_brought_back_by_its_echo_when_its_record_was_forgotten(
+    make_endpoint, make_strangers
+):
+    with temporary_setting("rd_idle_ms", 600):
+        e = make_endpoint(max_peers=1)
+    victim, other = make_strangers(e, 2)
+    c = victim.request_challenge()
     victim.other = c.source_epoch
-    overheard = [victim.say(RDType.ECHO, body=OFFER + handshake_cookie(c.body))]
-    assert victim.hear(RDType.ACK)
-    overheard.append(victim.say(RDType.DATA, body=b"pay me once"))
-    run(lambda: e.data() == [b"pay me once"], e)
-    victim.say(RDType.BYE)
-    run(lambda: e.told("gone") == 1, e)
+    overheard = [victim.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body))]
+    assert victim.receive_datagram(RDType.ACK)
+    overheard.append(victim.send_datagram(RDType.DATA, body=b"pay me once"))
+    poll_until(lambda: e.received_data() == [b"pay me once"], e)
+    victim.send_datagram(RDType.BYE)
+    poll_until(lambda: e.event_count("gone") == 1, e)
     victim.drain()
     # The old incarnation has ended, but while its ECHO is valid there is no room for another one.
     counters = Counters()
-    c = other.challenge()
+    c = other.request_challenge()
     other.other = c.source_epoch
-    other.say(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
+    other.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
     for octets in overheard:
         victim.sock.sendto(octets, victim.dest)
     victim.drain()
     assert counters["drop_rd_peers"] + counters["rd_evicted"] == 1
     net.sleep(0.61)
-    other.meet()
+    other.connect()
     for octets in overheard:
         victim.sock.sendto(octets, victim.dest)
     victim.drain()
-    assert e.data() == [b"pay me once"]
+    assert e.received_data() == [b"pay me once"]
 
 
 @pytest.mark.clause("DGRAM-RD-9", "DGRAM-RD-10")
 def test_whatever_was_overheard_of_a_former_life_changes_nothing_when_it_is_said_again(
-    end, strangers
+    make_endpoint, make_strangers
 ):
-    e = end()
-    (s,) = strangers(e, 1)
-    said = [bytes(s.build(RDType.HELLO, dest_epoch=0, body=HELLO))]
-    c = s.challenge()
+    e = make_endpoint()
+    (s,) = make_strangers(e, 1)
+    said = [bytes(s.build_datagram(RDType.HELLO, dest_epoch=0, body=HELLO))]
+    c = s.request_challenge()
     s.other = c.source_epoch
-    said.append(s.say(RDType.ECHO, body=OFFER + handshake_cookie(c.body)))
-    assert s.hear(RDType.ACK)
-    said += [s.say(RDType.DATA, psn=s.epoch + i, body=b"old %d" % i) for i in range(5)]
-    run(lambda: len(e.data()) == 5, e)
-    said += [s.say(RDType.PROBE), s.say(RDType.ACK, credit=0)]
+    said.append(s.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body)))
+    assert s.receive_datagram(RDType.ACK)
+    said += [s.send_datagram(RDType.DATA, psn=s.epoch + i, body=b"old %d" % i) for i in range(5)]
+    poll_until(lambda: len(e.received_data()) == 5, e)
+    said += [s.send_datagram(RDType.PROBE), s.send_datagram(RDType.ACK, credit=0)]
     s.drain()
-    said.append(bytes(s.build(RDType.BYE)))
+    said.append(bytes(s.build_datagram(RDType.BYE)))
     net.sleep(0.002)
     s.epoch += 0x1000
-    s.meet()
+    s.connect()
     e.got.clear()
     random.Random(1).shuffle(said)
     for octets in said * 20:
         s.sock.sendto(octets, s.dest)
     s.drain()
-    assert e.told("restarted") == 1 and not e.told("gone") and not e.got
-    s.say(RDType.DATA, body=b"new")
-    run(lambda: e.data() == [b"new"], e)
+    assert e.event_count("restarted") == 1 and not e.event_count("gone") and not e.got
+    s.send_datagram(RDType.DATA, body=b"new")
+    poll_until(lambda: e.received_data() == [b"new"], e)
 
 
 @pytest.mark.clause("DGRAM-RD-28")
-def test_guessed_epochs_do_nothing_to_a_pair_and_its_messages_go_on(end):
-    a, b = end(), end()
-    peer = a.peer(b.local)
-    pump(a, peer, [b"begin"], a, b)
+def test_guessed_epochs_do_nothing_to_a_pair_and_its_messages_go_on(make_endpoint):
+    a, b = make_endpoint(), make_endpoint()
+    peer = a.get_peer(b.local_addr)
+    send_all_segments(a, peer, [b"begin"], a, b)
     # A spoofing attacker at the address of one end sends arbitrary datagrams to the other end.
     rng = random.Random(7)
     liar = Stranger(b)
     counters = Counters()
     for i in range(3000):
         kind = rng.choice([RDType.DATA, RDType.ACK, RDType.PROBE, RDType.BYE, RDType.CHALLENGE])
-        liar.say(
+        liar.send_datagram(
             kind,
             source_epoch=rng.getrandbits(32) or 1,
             dest_epoch=rng.getrandbits(32) or 1,
@@ -111,43 +113,43 @@ def test_guessed_epochs_do_nothing_to_a_pair_and_its_messages_go_on(end):
             body=bytes(20),
         )
         if i % 20 == 0:
-            pump(a, peer, [b"%d" % i], a, b)
-    b.turn()
+            send_all_segments(a, peer, [b"%d" % i], a, b)
+    b.poll_once()
     liar.close()
     assert counters["drop_rd_epoch"] > 400
     assert lib.siw_rd_n_peers(b.c) == 1
-    assert not any(e.told(k) for e in (a, b) for k in ("gone", "restarted"))
+    assert not any(e.event_count(k) for e in (a, b) for k in ("gone", "restarted"))
 
 
 # ---- records
 
 
 @pytest.mark.clause("DGRAM-RD-25")
-def test_peers_that_are_in_use_for_ever_do_not_hide_the_idle_ones(end, strangers):
-    with setting("rd_idle_ms", 400):
-        e = end(max_peers=40)
-    used, idle, more = strangers(e, 35), strangers(e, 5), strangers(e, 5)
+def test_peers_that_are_in_use_for_ever_do_not_hide_the_idle_ones(make_endpoint, make_strangers):
+    with temporary_setting("rd_idle_ms", 400):
+        e = make_endpoint(max_peers=40)
+    used, idle, more = make_strangers(e, 35), make_strangers(e, 5), make_strangers(e, 5)
     for s in used:
-        s.meet()
-        lib.siw_rd_set_upper(e.peer(s.address), ffi.cast("void *", 1))
+        s.connect()
+        lib.siw_rd_set_upper(e.get_peer(s.address), ffi.cast("void *", 1))
     for s in idle:
-        s.meet()
+        s.connect()
     net.sleep(0.41)
     counters = Counters()
     for i, s in enumerate(more):
 
         def come(s: Stranger = s, goal: int = i + 1) -> bool:
-            c = s.challenge()
+            c = s.request_challenge()
             s.other = c.source_epoch
-            s.say(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
+            s.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
             s.drain()
             return counters["rd_evicted"] == goal
 
         # Each attempt of a newcomer examines some records, and the next attempt examines others.
         assert any(come() for _ in range(4))
     for s in used:
-        s.say(RDType.PROBE)
-        assert s.hear().type == RDType.ACK
+        s.send_datagram(RDType.PROBE)
+        assert s.receive_datagram().type == RDType.ACK
     assert lib.siw_rd_n_peers(e.c) == 40
 
 
@@ -157,28 +159,30 @@ def test_peers_that_are_in_use_for_ever_do_not_hide_the_idle_ones(end, strangers
 def early(s: Stranger, n: int, size: int, first: int = 1) -> None:
     """Send n datagrams with segments of ``size`` octets that leave a gap at the start."""
     for i in range(first, first + n):
-        s.say(RDType.DATA, psn=s.epoch + i, body=bytes(size))
+        s.send_datagram(RDType.DATA, psn=s.epoch + i, body=bytes(size))
         if i % 16 == 0:
-            s.end.turn()
+            s.end.poll_once()
 
 
 def last_ack(s: Stranger) -> RDDatagram:
     """Probe the endpoint, and return its acknowledgement."""
     s.drain()
-    s.say(RDType.PROBE, psn=99)
-    return s.hear(RDType.ACK)
+    s.send_datagram(RDType.PROBE, psn=99)
+    return s.receive_datagram(RDType.ACK)
 
 
 @pytest.mark.clause("DGRAM-RD-33")
-def test_the_memory_of_all_that_peers_send_early_is_bounded_and_a_share_is_left(end, strangers):
-    with setting("rd_total_window", 1 << 20):
-        e = end()
-    with setting("rd_max_datagram", 1500):
-        honest = end()
-    hogs = strangers(e, 6)
+def test_the_memory_of_all_that_peers_send_early_is_bounded_and_a_share_is_left(
+    make_endpoint, make_strangers
+):
+    with temporary_setting("rd_total_window", 1 << 20):
+        e = make_endpoint()
+    with temporary_setting("rd_max_datagram", 1500):
+        honest = make_endpoint()
+    hogs = make_strangers(e, 6)
     kept = 0
     for s in hogs:
-        s.meet()
+        s.connect()
         early(s, 400, 30)
         n = len(last_ack(s).received())
         # Each uses a unit of 1024 octets, from a quarter of the memory that the others left free.
@@ -188,53 +192,55 @@ def test_the_memory_of_all_that_peers_send_early_is_bounded_and_a_share_is_left(
     assert kept <= 1 << 20
     # The hostile peers took as much as they could, but a new peer still has room for more than one
     # datagram.
-    peer = honest.peer(e.local)
+    peer = honest.get_peer(e.local_addr)
     data = [b"%04d" % i + bytes(1000) for i in range(300)]
-    pump(honest, peer, data, honest, e, seconds=30)
+    send_all_segments(honest, peer, data, honest, e, seconds=30)
     assert [d for who, d in e.got.items() if who.endswith(f":{port(honest)}")] == [data]
     # A datagram far ahead uses a ring entry for each missing one: that memory is limited as well.
-    far = strangers(e, 30)
+    far = make_strangers(e, 30)
     for s in far:
-        s.meet()
-        s.say(RDType.DATA, psn=s.epoch + 4000, body=b"x")
+        s.connect()
+        s.send_datagram(RDType.DATA, psn=s.epoch + 4000, body=b"x")
     assert sum(len(last_ack(s).received()) for s in far) * 4096 * 16 <= 1 << 20
 
 
 def port(e: Endpoint) -> int:
     import socket
 
-    return socket.ntohs(e.local.port_be)
+    return socket.ntohs(e.local_addr.port_be)
 
 
 @pytest.mark.clause("DGRAM-RD-13", "DGRAM-RD-33")
-def test_what_is_held_for_want_of_a_receive_is_bounded_over_all_peers_and_not_lost(end, strangers):
-    with setting("rd_total_window", 1 << 20):
-        e = end()
+def test_what_is_held_for_want_of_a_receive_is_bounded_over_all_peers_and_not_lost(
+    make_endpoint, make_strangers
+):
+    with temporary_setting("rd_total_window", 1 << 20):
+        e = make_endpoint()
     taking: list[bool] = []
     e.judge = lambda _who, _data: "take" if taking else "hold"
-    held = strangers(e, 40)
+    held = make_strangers(e, 40)
     body = bytes(60_000)
     for s in held:
-        s.meet()
-        s.say(RDType.DATA, body=body)
-        s.say(RDType.DATA, psn=s.epoch + 1, body=body)
+        s.connect()
+        s.send_datagram(RDType.DATA, body=body)
+        s.send_datagram(RDType.DATA, psn=s.epoch + 1, body=body)
         s.drain()
     kept = [len(last_ack(s).received()) for s in held]
     assert 1 <= sum(kept) * 65536 <= 1 << 20
     assert not e.got
     taking.append(True)
     for s in held:
-        lib.siw_rd_resume(e.peer(s.address), lib.SIW_RD_REQUESTS)
+        lib.siw_rd_resume(e.get_peer(s.address), lib.SIW_RD_REQUESTS)
 
     def again() -> None:
         """Retransmit like senders that got no acknowledgement."""
         for s in held:
             if len(e.got.get(name(s), ())) < 2:
                 for i in range(2):
-                    s.say(RDType.DATA, psn=s.epoch + i, body=body)
-            e.turn()
+                    s.send_datagram(RDType.DATA, psn=s.epoch + i, body=body)
+            e.poll_once()
 
-    run(lambda: sum(len(got) for got in e.got.values()) == 80, e, also=again, seconds=30)
+    poll_until(lambda: sum(len(got) for got in e.got.values()) == 80, e, also=again, seconds=30)
     assert {len(got) for got in e.got.values()} == {2}
 
 
@@ -243,35 +249,35 @@ def name(s: Stranger) -> str:
     return f"{host}:{number}"
 
 
-def test_peers_that_acknowledge_nothing_leave_room_to_send_to_others(end, strangers):
-    with setting("rd_total_window", 1 << 20):
-        a = end()
-    b = end()
-    for s in strangers(a, 8):
-        peer = a.peer(s.address)
+def test_peers_that_acknowledge_nothing_leave_room_to_send_to_others(make_endpoint, make_strangers):
+    with temporary_setting("rd_total_window", 1 << 20):
+        a = make_endpoint()
+    b = make_endpoint()
+    for s in make_strangers(a, 8):
+        peer = a.get_peer(s.address)
         n = 0
         while a.send(peer, bytes(20_000)) == 1:
             n += 1
         assert n < 26  # the queued data is limited to half a megabyte
-    to_b = a.peer(b.local)
+    to_b = a.get_peer(b.local_addr)
     taken = 0
     while a.send(to_b, bytes(1000)) == 1:
         taken += 1
     assert taken > 1
-    run(lambda: lib.siw_rd_accepted(to_b, lib.SIW_RD_REQUESTS) == taken, a, b)
+    poll_until(lambda: lib.siw_rd_accepted(to_b, lib.SIW_RD_REQUESTS) == taken, a, b)
 
 
 @pytest.mark.clause("DGRAM-RD-18")
-def test_a_credit_of_all_ones_buys_no_more_than_this_ends_own_window(end, strangers):
-    with setting("rd_window", 65536):
-        e = end()
-    (s,) = strangers(e, 1)
-    peer = e.peer(s.address)
+def test_a_credit_of_all_ones_buys_no_more_than_this_ends_own_window(make_endpoint, make_strangers):
+    with temporary_setting("rd_window", 65536):
+        e = make_endpoint()
+    (s,) = make_strangers(e, 1)
+    peer = e.get_peer(s.address)
     assert e.send(peer, b"first") == 1
-    s.met_by(peer, credit=65535)
-    first = s.hear(RDType.DATA)
-    s.say(RDType.ACK, acknowledged=(first.psn + 1) & 0xFFFFFFFF, credit=65535)
-    run(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1, e)
+    s.accept_connection(peer, credit=65535)
+    first = s.receive_datagram(RDType.DATA)
+    s.send_datagram(RDType.ACK, acknowledged=(first.psn + 1) & 0xFFFFFFFF, credit=65535)
+    poll_until(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1, e)
     taken = 0
     while e.send(peer, bytes(1000)) == 1:
         taken += 1
@@ -280,12 +286,12 @@ def test_a_credit_of_all_ones_buys_no_more_than_this_ends_own_window(end, strang
     # An acknowledgement of half of the data, repeated a hundred times, has no further effect.
     half, next_psn = (s.other + 1 + taken // 2) & 0xFFFFFFFF, (s.other + 1) & 0xFFFFFFFF
     while next_psn != half:
-        if s.hear(RDType.DATA).psn == next_psn:
+        if s.receive_datagram(RDType.DATA).psn == next_psn:
             next_psn = (next_psn + 1) & 0xFFFFFFFF
-            s.say(RDType.ACK, acknowledged=next_psn, credit=65535)
+            s.send_datagram(RDType.ACK, acknowledged=next_psn, credit=65535)
     for _ in range(100):
-        s.say(RDType.ACK, acknowledged=half, credit=65535)
-    run(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1 + taken // 2, e)
+        s.send_datagram(RDType.ACK, acknowledged=half, credit=65535)
+    poll_until(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1 + taken // 2, e)
     more = 0
     while e.send(peer, bytes(1000)) == 1:
         more += 1
@@ -298,47 +304,49 @@ def test_a_credit_of_all_ones_buys_no_more_than_this_ends_own_window(end, strang
 
 @pytest.mark.clause("DGRAM-RD-34")
 def test_who_leaves_a_gap_and_falls_silent_is_gone_and_one_that_fills_it_may_be_silent(
-    end, strangers
+    make_endpoint, make_strangers
 ):
     limit = 0.5
-    e = end(peer_timeout_ns=int(limit * 1e9))
-    gap, filled = strangers(e, 2)
+    e = make_endpoint(peer_timeout_ns=int(limit * 1e9))
+    gap, filled = make_strangers(e, 2)
     for s in (gap, filled):
-        s.meet()
-        s.say(RDType.DATA, psn=s.epoch + 1, body=b"second")
+        s.connect()
+        s.send_datagram(RDType.DATA, psn=s.epoch + 1, body=b"second")
     began = net.now()
-    filled.say(RDType.DATA, psn=filled.epoch, body=b"first")
-    run(lambda: ("gone", name(gap)) in e.news, e)
+    filled.send_datagram(RDType.DATA, psn=filled.epoch, body=b"first")
+    poll_until(lambda: ("gone", name(gap)) in e.news, e)
     took = net.now() - began
     assert 0.8 * limit <= took <= 1.2 * limit
     assert e.got == {name(filled): [b"first", b"second"]}
     stop = net.now() + 2 * limit
-    run(lambda: net.now() > stop, e)
+    poll_until(lambda: net.now() > stop, e)
     assert ("gone", name(filled)) not in e.news
     assert last_ack(filled).acknowledged == filled.epoch + 2
 
 
 @pytest.mark.clause("DGRAM-RD-24")
-def test_a_peer_that_starts_anew_amid_messages_gets_none_of_the_old_ones(end, strangers):
-    e = end()
-    (s,) = strangers(e, 1)
-    peer = e.peer(s.address)
+def test_a_peer_that_starts_anew_amid_messages_gets_none_of_the_old_ones(
+    make_endpoint, make_strangers
+):
+    e = make_endpoint()
+    (s,) = make_strangers(e, 1)
+    peer = e.get_peer(s.address)
     for i in range(8):
         assert e.send(peer, b"old %d" % i) == 1
-    s.met_by(peer)
+    s.accept_connection(peer)
     for _ in range(8):
-        s.hear(RDType.DATA)
-    s.say(RDType.ACK, acknowledged=(s.other + 3) & 0xFFFFFFFF)
-    run(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 3, e)
+        s.receive_datagram(RDType.DATA)
+    s.send_datagram(RDType.ACK, acknowledged=(s.other + 3) & 0xFFFFFFFF)
+    poll_until(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 3, e)
     # The peer crashes and restarts before it has accepted the rest; e did not notice.
     net.sleep(0.002)  # the time in a cookie has a resolution of one millisecond
     s.epoch, s.other = 0x5555, 0
-    s.meet()
+    s.connect()
     e.news.clear()
     assert lib.siw_rd_framed(peer, lib.SIW_RD_REQUESTS) == 0
     assert e.send(peer, b"new") == 1
-    first = s.hear(RDType.DATA)
+    first = s.receive_datagram(RDType.DATA)
     assert (first.body, first.psn, first.dest_epoch) == (b"new", s.other, s.epoch)
-    s.say(RDType.ACK, acknowledged=(s.other + 1) & 0xFFFFFFFF)
-    run(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1, e)
+    s.send_datagram(RDType.ACK, acknowledged=(s.other + 1) & 0xFFFFFFFF)
+    poll_until(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1, e)
     s.drain()

@@ -6,8 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 from harness.rd_harness import QKEY, Peer
-from harness.rd_stranger import Stranger, stranger
-from harness.verbs_harness import Rig, counter, nothing, pattern, settings, until
+from harness.rd_stranger import Stranger, scripted_peer
+from harness.verbs_harness import (
+    Rig,
+    assert_no_completion,
+    counter_value,
+    octet_pattern,
+    temporary_settings,
+    wait_until,
+)
 
 from siwarp.inspect.rd import RDType
 from siwarp.verbs import (
@@ -27,7 +34,7 @@ FLUSHED = WCStatus.WR_FLUSH_ERR
 @pytest.fixture
 def follow() -> Iterator[None]:
     """Set rd_follow_restart: requests are sent to the process that takes over a peer's address."""
-    with settings(rd_follow_restart=1):
+    with temporary_settings(rd_follow_restart=1):
         yield
 
 
@@ -43,8 +50,8 @@ def restarted(rig: Rig, end: Peer) -> list[PeerRestart]:
 def met(a: Peer, s: Stranger, ah: AH) -> None:
     """Establish contact by exchanging a message."""
     a.qp.post_send(SendWR(9, sg=[a.out.sge(0, 4)], ah=ah))
-    s.pull()
-    assert a.done()[0].ok
+    s.receive_segment()
+    assert a.poll_sends()[0].ok
 
 
 def post_while_drained(a: Peer, ah: AH) -> None:
@@ -52,7 +59,7 @@ def post_while_drained(a: Peer, ah: AH) -> None:
     a.qp.modify(QPAttr(qp_state=QPState.SQD))
     for i in range(3):
         a.qp.post_send(SendWR(i, sg=[a.out.sge(0, 4 + i)], ah=ah))
-    nothing(a.scq)
+    assert_no_completion(a.scq)
 
 
 @pytest.mark.clause("DGRAM-INST-3", "DGRAM-INST-4")
@@ -63,28 +70,30 @@ def test_requests_that_were_not_begun_do_not_go_to_another_instance(
     rig: Rig, begins: str, left: bool
 ) -> None:
     a = Peer(rig)
-    with stranger(a, instance=1) as s, AH(rig.pd, s.addr) as ah:
+    with scripted_peer(a, instance=1) as s, AH(rig.pd, s.addr) as ah:
         met(a, s, ah)
         post_while_drained(a, ah)
         if left:
-            s.say(RDType.BYE)
-            nothing(a.scq)
-        s.forget(2)
+            s.send_datagram(RDType.BYE)
+            assert_no_completion(a.scq)
+        s.restart(2)
         if begins == "peer":
-            s.meet()
-            assert [(w.wr_id, w.status, w.source) for w in a.done(3)] == [
+            s.connect()
+            assert [(w.wr_id, w.status, w.source) for w in a.poll_sends(3)] == [
                 (i, FLUSHED, s.addr) for i in range(3)
             ]
             a.qp.modify(QPAttr(qp_state=QPState.RTS))
         else:
             a.qp.modify(QPAttr(qp_state=QPState.RTS))
-            until(lambda: s.take().type == RDType.HELLO)
-            assert [(w.wr_id, w.status) for w in a.done(3)] == [(i, FLUSHED) for i in range(3)]
+            wait_until(lambda: s.process_datagram().type == RDType.HELLO)
+            assert [(w.wr_id, w.status) for w in a.poll_sends(3)] == [
+                (i, FLUSHED) for i in range(3)
+            ]
         assert restarted(rig, a) == [PeerRestart(s.addr, 2)]
         a.qp.post_send(SendWR(7, sg=[a.out.sge(0, 20)], ah=ah))
-        head, octets = s.pull()
-        assert (head.msn, len(octets)) == (1, 20) and not s.has_datagram()
-        assert a.done()[0].ok
+        head, octets = s.receive_segment()
+        assert (head.msn, len(octets)) == (1, 20) and not s.has_segment()
+        assert a.poll_sends()[0].ok
 
 
 @pytest.mark.clause("DGRAM-INST-5")
@@ -94,21 +103,21 @@ def test_requests_move_when_the_pair_begins_anew_with_the_same_instance(
     rig: Rig, how: str, instance: int
 ) -> None:
     a = Peer(rig)
-    before = counter("rd_restarted")
-    with stranger(a, instance=instance) as s, AH(rig.pd, s.addr) as ah:
+    before = counter_value("rd_restarted")
+    with scripted_peer(a, instance=instance) as s, AH(rig.pd, s.addr) as ah:
         met(a, s, ah)
         post_while_drained(a, ah)
         if how == "left":
-            s.say(RDType.BYE)
-            s.forget()
+            s.send_datagram(RDType.BYE)
+            s.restart()
         else:
             s.restart_and_connect()
-        nothing(a.scq)
+        assert_no_completion(a.scq)
         a.qp.modify(QPAttr(qp_state=QPState.RTS))
-        got = [s.pull() for _ in range(3)]
+        got = [s.receive_segment() for _ in range(3)]
         assert [(head.msn, len(octets)) for head, octets in got] == [(1, 4), (2, 5), (3, 6)]
-        assert all(w.ok for w in a.done(3))
-    assert counter("rd_restarted") == before and a.qp.restarts() == []
+        assert all(w.ok for w in a.poll_sends(3))
+    assert counter_value("rd_restarted") == before and a.qp.restarts() == []
 
 
 @pytest.mark.clause("DGRAM-INST-5")
@@ -118,18 +127,18 @@ def test_with_rd_follow_they_go_to_another_instance_and_the_event_comes(
     rig: Rig, begins: str
 ) -> None:
     a = Peer(rig)
-    with stranger(a, instance=1) as s, AH(rig.pd, s.addr) as ah:
+    with scripted_peer(a, instance=1) as s, AH(rig.pd, s.addr) as ah:
         met(a, s, ah)
         post_while_drained(a, ah)
         if begins == "peer":
             s.restart_and_connect(2)
         else:
-            s.say(RDType.BYE)
-            s.forget(2)
-        nothing(a.scq)
+            s.send_datagram(RDType.BYE)
+            s.restart(2)
+        assert_no_completion(a.scq)
         a.qp.modify(QPAttr(qp_state=QPState.RTS))
-        assert [len(s.pull()[1]) for _ in range(3)] == [4, 5, 6]
-        assert all(w.ok for w in a.done(3))
+        assert [len(s.receive_segment()[1]) for _ in range(3)] == [4, 5, 6]
+        assert all(w.ok for w in a.poll_sends(3))
         assert restarted(rig, a) == [PeerRestart(s.addr, 2)]
 
 
@@ -139,78 +148,86 @@ def test_a_peer_that_told_none_is_no_other_and_one_that_tells_none_any_more_is(
     rig: Rig, first: int, then: int, moves: bool
 ) -> None:
     a = Peer(rig)
-    with stranger(a, instance=first) as s, AH(rig.pd, s.addr) as ah:
+    with scripted_peer(a, instance=first) as s, AH(rig.pd, s.addr) as ah:
         met(a, s, ah)
         post_while_drained(a, ah)
         s.restart_and_connect(then)
         if moves:
-            nothing(a.scq)
+            assert_no_completion(a.scq)
             a.qp.modify(QPAttr(qp_state=QPState.RTS))
-            assert [len(s.pull()[1]) for _ in range(3)] == [4, 5, 6]
+            assert [len(s.receive_segment()[1]) for _ in range(3)] == [4, 5, 6]
         else:
             assert restarted(rig, a) == [PeerRestart(s.addr, 0)]
-        assert [w.ok for w in a.done(3)] == [moves] * 3
+        assert [w.ok for w in a.poll_sends(3)] == [moves] * 3
 
 
 @pytest.mark.clause("DGRAM-INST-4")
 def test_the_event_comes_where_nothing_is_in_progress_with_the_peer(rig: Rig) -> None:
     a = Peer(rig)
-    with stranger(a, instance=1) as s:
+    with scripted_peer(a, instance=1) as s:
         s.restart_and_connect(2)
         assert restarted(rig, a) == [PeerRestart(s.addr, 2)]
         s.restart_and_connect(2)
-        nothing(a.scq)
+        assert_no_completion(a.scq)
         assert a.qp.restarts() == []
 
 
 @pytest.mark.clause("DGRAM-INST-6")
 def test_completions_tell_which_instance_sent(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
-    with stranger(a, instance=1) as s:
+    with scripted_peer(a, instance=1) as s:
         for instance in (1, 2, 3):
             if instance > 1:
                 s.restart_and_connect(instance)
-            a.recv()
-            s.put(s.untagged(3, b"data"))
-            assert [(w.source, w.source_instance) for w in a.got()] == [(s.addr, instance)]
+            a.post_receive()
+            s.send_and_wait(s.build_untagged(3, b"data"))
+            assert [(w.source, w.source_instance) for w in a.poll_receives()] == [
+                (s.addr, instance)
+            ]
     seen = set()
     for _ in range(2):
-        a.recv()
+        a.post_receive()
         b.send(a, b"data")
-        assert b.done()[0].ok
-        seen.add(a.got()[0].source_instance)
+        assert b.poll_sends()[0].ok
+        seen.add(a.poll_receives()[0].source_instance)
     assert len(seen) == 1 and 0 not in seen
     for step in (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS):
         b.qp.modify(QPAttr(qp_state=step, qkey=QKEY if step == QPState.INIT else None))
-    a.recv()
+    a.post_receive()
     b.send(a, b"data")
     # the instance stays the same: it is the same queue pair in the same process
-    assert {a.got()[0].source_instance} == seen
-    with stranger(a) as s:
-        a.recv()
-        s.put(s.untagged(3, b"data"))
-        assert a.got()[0].source_instance == 0
+    assert {a.poll_receives()[0].source_instance} == seen
+    with scripted_peer(a) as s:
+        a.post_receive()
+        s.send_and_wait(s.build_untagged(3, b"data"))
+        assert a.poll_receives()[0].source_instance == 0
 
 
 @pytest.mark.clause("DGRAM-INST-7")
 def test_a_peer_that_is_another_each_time_harms_itself_alone(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
-    before = counter("rd_restarted")
-    with stranger(a, instance=1) as s:
+    before = counter_value("rd_restarted")
+    with scripted_peer(a, instance=1) as s:
         for i in range(2, 202):
             s.restart_and_connect(i)
             if i % 20 == 0:
-                b.recv()
-                a.send(b, pattern(5000, i))
-                assert a.done()[0].ok
-                assert b.got()[0].byte_len == 5000 and b.into.read(5000) == pattern(5000, i)
-        until(lambda: nothing(a.scq, 0.01) or counter("rd_restarted") == before + 200)
+                b.post_receive()
+                a.send(b, octet_pattern(5000, i))
+                assert a.poll_sends()[0].ok
+                assert b.poll_receives()[0].byte_len == 5000 and b.into.read(5000) == octet_pattern(
+                    5000, i
+                )
+        wait_until(
+            lambda: (
+                assert_no_completion(a.scq, 0.01) or counter_value("rd_restarted") == before + 200
+            )
+        )
         assert restarted(rig, a) == [PeerRestart(s.addr, 201)]
         assert rig.ctx.get_async_event(0) is None
 
 
 def test_only_rd_tells_of_restarts(rig: Rig) -> None:
-    a, ud = Peer(rig), rig.qp()
+    a, ud = Peer(rig), rig.create_qp()
     assert a.qp.restarts() == []
     with pytest.raises(Error, match="RD"):
         ud.restarts()

@@ -7,8 +7,14 @@ from collections.abc import Iterator
 import net
 import pytest
 from harness.rd_harness import QKEY, Peer
-from harness.rd_stranger import stranger
-from harness.verbs_harness import Rig, counter, nothing, pattern, until
+from harness.rd_stranger import scripted_peer
+from harness.verbs_harness import (
+    Rig,
+    assert_no_completion,
+    counter_value,
+    octet_pattern,
+    wait_until,
+)
 
 from siwarp.inspect.rd import RDType
 from siwarp.verbs import AH, PeerGone, QPAttr, QPState, SendWR, WCStatus, WROpcode
@@ -24,11 +30,11 @@ def test_what_was_received_before_its_receiver_closed_is_a_success_at_its_sender
 ) -> None:
     for _ in range(12):
         a, b = Peer(rig, 1 << 19), Peer(rig, 1 << 19)
-        b.recv()
-        a.send(b, pattern(size))
-        assert b.got()[0].ok
+        b.post_receive()
+        a.send(b, octet_pattern(size))
+        assert b.poll_receives()[0].ok
         b.qp.close()
-        assert a.done()[0].ok
+        assert a.poll_sends()[0].ok
         a.qp.close()
 
 
@@ -45,19 +51,19 @@ def elsewhere() -> Iterator[Rig]:
 def test_a_killed_peer_is_found_and_another_goes_on(rig: Rig, elsewhere: Rig) -> None:
     a, b = Peer(rig, peer_timeout=1.0), Peer(rig)
     p = Peer(elsewhere, host=ELSEWHERE)
-    p.recv()
+    p.post_receive()
     where = p.qp.addr
     with AH(rig.pd, where) as ah:
         a.qp.post_send(SendWR(1, sg=[a.out.sge(0, 4)], ah=ah))
-        assert a.done()[0].ok
+        assert a.poll_sends()[0].ok
         net.current_world().crash(ELSEWHERE)
         began = net.now()
         for i in range(3):
             a.qp.post_send(SendWR(10 + i, sg=[a.out.sge(0, 4)], ah=ah))
         for i in range(20):
-            b.recv(i, 64)
+            b.post_receive(i, 64)
             a.send(b, b"on", 100 + i, offset=64)
-        found = {w.wr_id: w for w in a.done(23)}
+        found = {w.wr_id: w for w in a.poll_sends(23)}
     assert net.now() - began <= 1.2
     assert all(found[100 + i].ok for i in range(20))
     assert [found[10 + i].status for i in range(3)] == [
@@ -66,91 +72,91 @@ def test_a_killed_peer_is_found_and_another_goes_on(rig: Rig, elsewhere: Rig) ->
         WCStatus.WR_FLUSH_ERR,
     ]
     assert {found[10 + i].source for i in range(3)} == {where}
-    assert len(b.got(20)) == 20
+    assert len(b.poll_receives(20)) == 20
     assert a.qp.qp_state == QPState.RTS
 
 
 @pytest.mark.clause("DGRAM-RDV-11")
 def test_what_a_peer_that_lives_anew_has_not_acknowledged_is_flushed_and_named(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
-    with stranger(a) as s:
+    with scripted_peer(a) as s:
         ah = AH(rig.pd, s.addr)
         s.keeps = lambda _head: True
         for i in range(3):
             a.qp.post_send(SendWR(i, sg=[a.out.sge(0, 4)], ah=ah))
         for _ in range(3):
-            s.pull()
-        nothing(a.scq)
+            s.receive_segment()
+        assert_no_completion(a.scq)
         s.restart_and_connect()
         flushed = WCStatus.WR_FLUSH_ERR
-        assert [(w.wr_id, w.status, w.source) for w in a.done(3)] == [
+        assert [(w.wr_id, w.status, w.source) for w in a.poll_sends(3)] == [
             (i, flushed, s.addr) for i in range(3)
         ]
         a.qp.post_send(SendWR(9, sg=[a.out.sge(0, 4)], ah=ah))
-        assert s.pull()[0].msn == 1
-        b.recv()
+        assert s.receive_segment()[0].msn == 1
+        b.post_receive()
         a.send(b, b"another", 10, offset=64)
-        assert sorted(w.wr_id for w in a.done(2) if w.ok) == [9, 10]
+        assert sorted(w.wr_id for w in a.poll_sends(2) if w.ok) == [9, 10]
 
 
 @pytest.mark.clause("DGRAM-RDV-1", "DGRAM-RDV-4", "DGRAM-RDV-11")
 @pytest.mark.parametrize("how", ["lives anew", "left"])
 def test_requests_that_were_not_begun_move_to_the_next_life_of_the_pair(rig: Rig, how: str) -> None:
     a = Peer(rig)
-    with stranger(a) as s:
+    with scripted_peer(a) as s:
         ah = AH(rig.pd, s.addr)
         a.qp.post_send(SendWR(9, sg=[a.out.sge(0, 4)], ah=ah))
-        s.pull()
-        assert a.done()[0].ok
+        s.receive_segment()
+        assert a.poll_sends()[0].ok
         a.qp.modify(QPAttr(qp_state=QPState.SQD))
         for i in range(3):
             a.qp.post_send(SendWR(i, sg=[a.out.sge(0, 4 + i)], ah=ah))
-        nothing(a.scq)
+        assert_no_completion(a.scq)
         if how == "lives anew":
             s.restart_and_connect()
         else:
-            s.say(RDType.BYE)
+            s.send_datagram(RDType.BYE)
             s.epoch += 0x1000
             s.psn = [s.epoch, s.epoch]
-        nothing(a.scq)
+        assert_no_completion(a.scq)
         a.qp.modify(QPAttr(qp_state=QPState.RTS))
-        got = [s.pull() for _ in range(3)]
+        got = [s.receive_segment() for _ in range(3)]
         assert [(head.msn, len(octets)) for head, octets in got] == [(1, 4), (2, 5), (3, 6)]
-        assert [(w.wr_id, w.ok) for w in a.done(3)] == [(0, True), (1, True), (2, True)]
+        assert [(w.wr_id, w.ok) for w in a.poll_sends(3)] == [(0, True), (1, True), (2, True)]
 
 
 @pytest.mark.clause("DGRAM-RDV-10")
 def test_a_peer_that_starts_anew_at_its_port_is_spoken_to_again(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
-    b.recv()
+    b.post_receive()
     a.send(b, b"one")
-    assert a.done()[0].ok and b.got()[0].ok
+    assert a.poll_sends()[0].ok and b.poll_receives()[0].ok
     a.send(b, b"in doubt", 7)  # no receive is posted: the message waits at the receiver
-    nothing(a.scq, 0.02)
+    assert_no_completion(a.scq, 0.02)
     for step in (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS):
         b.qp.modify(QPAttr(qp_state=step, qkey=QKEY if step == QPState.INIT else None))
-    (lost,) = a.done()
+    (lost,) = a.poll_sends()
     # The peer announced its end, so it is reported as gone.
     assert (lost.wr_id, lost.status, lost.source) == (7, WCStatus.RETRY_EXC_ERR, b.qp.addr)
-    b.recv(2)
+    b.post_receive(2)
     a.send(b, b"two", 8)
-    assert a.done()[0].ok
-    assert b.got()[0].byte_len == 3
+    assert a.poll_sends()[0].ok
+    assert b.poll_receives()[0].byte_len == 3
 
 
 @pytest.mark.clause("DGRAM-RDV-6")
 def test_a_receive_that_was_half_filled_is_the_first_again(rig: Rig) -> None:
     a, b, c = Peer(rig, 1 << 22), Peer(rig, 1 << 22), Peer(rig)
-    b.recv(1)
-    b.recv(2)
+    b.post_receive(1)
+    b.post_receive(2)
     # a rate that is slow enough to stop in the middle of the message
     with net.apply_fault_plan("rate=20Mbit"):
-        a.send(b, pattern(1 << 22))
-        until(lambda: any(b.into.view[:1024]))
+        a.send(b, octet_pattern(1 << 22))
+        wait_until(lambda: any(b.into.view[:1024]))
         a.qp.modify(QPAttr(qp_state=QPState.ERR))
-        assert not a.done()[0].ok
+        assert not a.poll_sends()[0].ok
     c.send(b, b"whole")
-    got = b.got()[0]
+    got = b.poll_receives()[0]
     assert (got.wr_id, got.byte_len, got.source) == (1, 5, c.qp.addr)
     assert b.into.read(5) == b"whole"
 
@@ -161,42 +167,44 @@ def test_the_receive_of_a_message_whose_sender_was_killed_in_its_middle_serves_t
 ) -> None:
     limit = 1.0
     b, c = Peer(rig, 1 << 22, peer_timeout=limit), Peer(rig)
-    b.recv(1)
-    b.recv(2)
-    gone = counter("rd_gone")
+    b.post_receive(1)
+    b.post_receive(2)
+    gone = counter_value("rd_gone")
     p = Peer(elsewhere, 1 << 22, host=ELSEWHERE)
     p.out.view[:] = bytes([1]) * (1 << 22)
     net.current_world().link(ELSEWHERE, net.HERE, "rate=40Mbit")
     p.qp.post_send(SendWR(1, sg=[p.out.sge(0, 1 << 22)], ah=AH(elsewhere.pd, b.qp.addr)))
-    until(lambda: any(b.into.view[:1024]))
+    wait_until(lambda: any(b.into.view[:1024]))
     net.current_world().crash(ELSEWHERE)
     began = net.now()
     c.send(b, b"whole")
-    assert b.got()[0].wr_id == 2
+    assert b.poll_receives()[0].wr_id == 2
     # Nothing is sent to the dead peer: its loss is detected because it does not complete its
     # message.
-    until(lambda: nothing(b.rcq, 0.005) or counter("rd_gone") > gone)
+    wait_until(lambda: assert_no_completion(b.rcq, 0.005) or counter_value("rd_gone") > gone)
     assert 0.8 * limit <= net.now() - began <= 1.2 * limit
     c.send(b, b"again")
-    assert b.got()[0].wr_id == 1
+    assert b.poll_receives()[0].wr_id == 1
 
 
 def test_a_bad_network_changes_nothing_but_the_time(rig: Rig) -> None:
     a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
     with net.apply_fault_plan("loss=10%,dup=5%,reorder=10%,corrupt=0.1%,seed=5"):
         for i in range(40):
-            b.recv(i, 20_000, 20_000 * i)
-            a.send(b, pattern(500 * i, i), i, offset=20_000 * i)
-        assert [w.wr_id for w in a.done(40)] == list(range(40))
-        assert [(w.wr_id, w.byte_len) for w in b.got(40)] == [(i, 500 * i) for i in range(40)]
-        a.out.view[:] = pattern(1 << 20, 3)
-        a.rdma(b, WROpcode.RDMA_WRITE, 1 << 20)
-        assert a.done()[0].ok
-        assert b.into.read(1 << 20) == pattern(1 << 20, 3)
-        b.into.view[:] = pattern(1 << 20, 4)
-        a.rdma(b, WROpcode.RDMA_READ, 1 << 20)
-        assert a.done()[0].ok
-        assert a.out.read(1 << 20) == pattern(1 << 20, 4)
+            b.post_receive(i, 20_000, 20_000 * i)
+            a.send(b, octet_pattern(500 * i, i), i, offset=20_000 * i)
+        assert [w.wr_id for w in a.poll_sends(40)] == list(range(40))
+        assert [(w.wr_id, w.byte_len) for w in b.poll_receives(40)] == [
+            (i, 500 * i) for i in range(40)
+        ]
+        a.out.view[:] = octet_pattern(1 << 20, 3)
+        a.post_rdma(b, WROpcode.RDMA_WRITE, 1 << 20)
+        assert a.poll_sends()[0].ok
+        assert b.into.read(1 << 20) == octet_pattern(1 << 20, 3)
+        b.into.view[:] = octet_pattern(1 << 20, 4)
+        a.post_rdma(b, WROpcode.RDMA_READ, 1 << 20)
+        assert a.poll_sends()[0].ok
+        assert a.out.read(1 << 20) == octet_pattern(1 << 20, 4)
 
 
 @pytest.mark.clause("DGRAM-RDV-10")
@@ -212,19 +220,19 @@ def test_a_queue_pair_may_be_closed_amid_a_message_and_its_peer_is_told_and_goes
         if amid == "held":
             a.send(b, b"nobody posts a receive")
         elif amid == "send":
-            b.recv()
+            b.post_receive()
             a.send(b, bytes(size))
         else:
-            a.rdma(b, WROpcode.RDMA_WRITE if amid == "write" else WROpcode.RDMA_READ, size)
-        nothing(a.scq, 0.05)
+            a.post_rdma(b, WROpcode.RDMA_WRITE if amid == "write" else WROpcode.RDMA_READ, size)
+        assert_no_completion(a.scq, 0.05)
         b.qp.close()
-        (lost,) = a.done()
+        (lost,) = a.poll_sends()
     assert (lost.status, lost.source) == (WCStatus.RETRY_EXC_ERR, where)
     with pytest.raises(PeerGone, match="has closed or did not answer in time"):
         lost.check()
-    c.recv()
+    c.post_receive()
     a.send(c, b"on")
-    assert a.done()[0].ok and c.got()[0].byte_len == 2
+    assert a.poll_sends()[0].ok and c.poll_receives()[0].byte_len == 2
     assert a.qp.qp_state == QPState.RTS
 
 
@@ -233,17 +241,21 @@ def test_a_peer_that_fell_silent_without_credit_is_acknowledged_a_few_times_and_
     rig: Rig,
 ) -> None:
     a = Peer(rig)
-    with stranger(a) as s:
+    with scripted_peer(a) as s:
         # Of 71 datagrams the first requests a response without granting credit for it, the next
         # ones are Sends without a receive, and one behind a long gap adds a range to every ACK.
-        s.say(RDType.DATA, body=s.read(64), credit=0)
+        s.send_datagram(RDType.DATA, body=s.build_read_request(64), credit=0)
         s.psn[0] += 1
         for i in range(69):
-            s.say(RDType.DATA, psn=s.psn[0] + i, body=s.untagged(SEND, b"held"), credit=0)
-        s.say(RDType.DATA, psn=s.psn[0] + 4000, body=s.untagged(SEND, b"far"), credit=0)
-        before = counter("rd_acks")
-        nothing(a.rcq, 2.0)
-        assert counter("rd_acks") - before <= 71
-        before = counter("rd_acks")
-        nothing(a.rcq, 1.0)
-        assert counter("rd_acks") == before
+            s.send_datagram(
+                RDType.DATA, psn=s.psn[0] + i, body=s.build_untagged(SEND, b"held"), credit=0
+            )
+        s.send_datagram(
+            RDType.DATA, psn=s.psn[0] + 4000, body=s.build_untagged(SEND, b"far"), credit=0
+        )
+        before = counter_value("rd_acks")
+        assert_no_completion(a.rcq, 2.0)
+        assert counter_value("rd_acks") - before <= 71
+        before = counter_value("rd_acks")
+        assert_no_completion(a.rcq, 1.0)
+        assert counter_value("rd_acks") == before

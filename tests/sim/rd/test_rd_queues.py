@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from harness.rd_harness import Peer
-from harness.rd_stranger import EPOCH, stranger
-from harness.verbs_harness import ALL_ACCESS, Rig, nothing, pattern
-from unit.llp.llp_harness import setting
+from harness.rd_stranger import EPOCH, scripted_peer
+from harness.verbs_harness import ALL_ACCESS, Rig, assert_no_completion, octet_pattern
+from unit.llp.llp_harness import temporary_setting
 
 from siwarp.inspect import DDPTagged, Opcode, Queue
 from siwarp.inspect.rd import RDFlag, RDType
@@ -22,25 +22,27 @@ def test_a_send_without_a_receive_does_not_hold_back_what_its_sender_answers(
     rig: Rig, what: str, asked: str
 ) -> None:
     held = HELD[what]
-    with setting("rd_total_window", 4 << 20 if what == "more than is stored" else 64 << 20):
+    with temporary_setting(
+        "rd_total_window", 4 << 20 if what == "more than is stored" else 64 << 20
+    ):
         a, b = Peer(rig, max(held, 1 << 16)), Peer(rig, 1 << 16)
-    data = pattern(held)
+    data = octet_pattern(held)
     a.send(b, data)
     # b has no receive: the first part of the Send waits at b, and the rest waits at a
-    nothing(a.scq, 0.1)
-    a.into.view[:4096] = pattern(4096)
+    assert_no_completion(a.scq, 0.1)
+    a.into.view[:4096] = octet_pattern(4096)
     for i in range(3):
         if asked == "read":
-            b.rdma(a, WROpcode.RDMA_READ, 4096, i)
+            b.post_rdma(a, WROpcode.RDMA_READ, 4096, i)
         else:
-            b.rdma(a, WROpcode.ATOMIC_FETCH_AND_ADD, 8, i, compare_add=1)
-        assert [(w.wr_id, w.ok) for w in b.done()] == [(i, True)]
+            b.post_rdma(a, WROpcode.ATOMIC_FETCH_AND_ADD, 8, i, compare_add=1)
+        assert [(w.wr_id, w.ok) for w in b.poll_sends()] == [(i, True)]
     if asked == "read":
-        assert b.out.read(4096) == pattern(4096)
-    nothing(a.scq)
-    into = rig.mr(held, ALL_ACCESS)
+        assert b.out.read(4096) == octet_pattern(4096)
+    assert_no_completion(a.scq)
+    into = rig.reg_mr(held, ALL_ACCESS)
     b.qp.post_recv(RecvWR(1, sg=[into.sge(0, held)]))
-    assert a.done()[0].ok and b.got()[0].byte_len == held
+    assert a.poll_sends()[0].ok and b.poll_receives()[0].byte_len == held
     assert into.read(held) == data
 
 
@@ -48,13 +50,13 @@ def test_a_send_without_a_receive_does_not_hold_back_what_its_sender_answers(
 def test_a_send_without_a_receive_does_not_hold_back_an_error_message(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     a.send(b, b"held")
-    nothing(a.scq, 0.05)
+    assert_no_completion(a.scq, 0.05)
     remote = a.into.remote()
     bad = type(remote)(remote.addr, remote.length, remote.rkey ^ 0x5555)
-    b.rdma(a, WROpcode.RDMA_READ, 4, 1, remote=bad)
-    (failed,) = b.done()
+    b.post_rdma(a, WROpcode.RDMA_READ, 4, 1, remote=bad)
+    (failed,) = b.poll_sends()
     assert failed.wr_id == 1 and not failed.ok
-    nothing(a.scq)
+    assert_no_completion(a.scq)
 
 
 WRONG = {
@@ -75,17 +77,17 @@ WRONG = {
 def test_an_untagged_segment_of_the_wrong_space_is_refused(rig: Rig, what: str) -> None:
     response, head = WRONG[what]
     a = Peer(rig)
-    a.recv()
-    with stranger(a) as s:
-        octets = s.untagged(octets=b"wrong", **head)
+    a.post_receive()
+    with scripted_peer(a) as s:
+        octets = s.build_untagged(octets=b"wrong", **head)
         flags = int(RDFlag.RESPONSE) if response else 0
-        s.say(RDType.DATA, psn=EPOCH, rd_flags=flags, body=octets)
+        s.send_datagram(RDType.DATA, psn=EPOCH, rd_flags=flags, body=octets)
         s.psn[response] += 1
         if head["qn"] != Queue.TERMINATE:  # an error message is not answered with an error message
-            told = s.told()
+            told = s.receive_terminate()
             assert (told.layer, told.etype, told.code) == (1, 2, 1)
-        s.put(s.untagged(Opcode.SEND, b"right"))
-        assert a.got()[0].byte_len == 5
+        s.send_and_wait(s.build_untagged(Opcode.SEND, b"right"))
+        assert a.poll_receives()[0].byte_len == 5
 
 
 @pytest.mark.clause("DGRAM-RD-39")
@@ -94,13 +96,13 @@ def test_a_tagged_segment_of_the_wrong_space_is_refused(rig: Rig, opcode: int) -
     a = Peer(rig)
     response = opcode != Opcode.RDMA_READ_RESPONSE
     a.into.view[:] = b"\xee" * a.size
-    with stranger(a) as s:
+    with scripted_peer(a) as s:
         head = DDPTagged(opcode=opcode, stag=a.into.rkey, to=a.into.addr)
         flags = int(RDFlag.RESPONSE) if response else 0
-        s.say(RDType.DATA, psn=EPOCH, rd_flags=flags, body=bytes(head) + b"wrong")
+        s.send_datagram(RDType.DATA, psn=EPOCH, rd_flags=flags, body=bytes(head) + b"wrong")
         s.psn[response] += 1
         if response:  # an unexpected response is not answered with an error message
-            told = s.told()
+            told = s.receive_terminate()
             assert (told.layer, told.etype, told.code) == (0, 2, 6)
-        s.taken()
+        s.wait_for_acknowledgement()
     assert set(a.into.read(8)) == {0xEE}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import net
 import pytest
 from harness.rd_harness import QKEY, Peer
-from harness.verbs_harness import Rig, counter
+from harness.verbs_harness import Rig, counter_value
 from unit.rd.rd_kit import HELLO, OFFER
 
 from siwarp.inspect.rd import RDDatagram, RDType, handshake_cookie
@@ -46,18 +46,18 @@ def test_who_takes_every_record_keeps_nobody_from_being_served(rig: Rig, host: s
     there = Rig(host)
     takers = [Taker(server, i) for i in range(RECORDS + MORE)]
     try:
-        before = counter("rd_evicted")
+        before = counter_value("rd_evicted")
         for taker in takers:
             taker.meet()
             taker.say(RDType.PROBE)
         # Records of the same host replace each other.
-        assert counter("rd_evicted") - before == MORE
+        assert counter_value("rd_evicted") - before == MORE
         for i in range(3):
             client = Peer(there, host=host)
-            server.recv(i)
+            server.post_receive(i)
             began = net.now()
             client.send(server, b"good", i)
-            assert client.done()[0].ok and server.got()[0].ok
+            assert client.poll_sends()[0].ok and server.poll_receives()[0].ok
             assert net.now() - began < 0.01
             client.qp.close()
     finally:
@@ -75,13 +75,13 @@ def test_clients_that_have_closed_keep_no_newcomer_of_their_address_out(
     there = Rig(host)
     for i in range(12):
         client = Peer(there, host=host)
-        server.recv(i)
+        server.post_receive(i)
         began = net.now()
         client.send(server, b"good", i)
-        assert client.done()[0].ok and server.got()[0].ok
-        client.recv(i)
+        assert client.poll_sends()[0].ok and server.poll_receives()[0].ok
+        client.post_receive(i)
         server.send(client, b"answer", i)
-        assert server.done()[0].ok and client.got()[0].ok
+        assert server.poll_sends()[0].ok and client.poll_receives()[0].ok
         assert net.now() - began < 0.01
         client.qp.close()
         net.sleep(0.05)

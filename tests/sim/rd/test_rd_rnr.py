@@ -5,8 +5,8 @@ from __future__ import annotations
 import net
 import pytest
 from harness.rd_harness import QKEY, Peer
-from harness.rd_stranger import stranger
-from harness.verbs_harness import Rig, counter, nothing, until
+from harness.rd_stranger import scripted_peer
+from harness.verbs_harness import Rig, assert_no_completion, counter_value, wait_until
 
 from siwarp.inspect import Opcode
 from siwarp.inspect.rd import RDFlag, RDReason, RDType, ack_body
@@ -23,39 +23,39 @@ def test_an_ack_says_that_a_request_lacks_a_receive_with_the_receivers_timer(
     rig: Rig, timer: int
 ) -> None:
     a = peer(rig, timer=timer)
-    with stranger(a) as s:
-        s.say(RDType.PROBE)
-        ready = s.take()
+    with scripted_peer(a) as s:
+        s.send_datagram(RDType.PROBE)
+        ready = s.process_datagram()
         assert (int(ready.rd_flags), ready.rnr_timer) == (RDFlag.PROBED, 0)
-        s.data_of(s.untagged(Opcode.SEND, b"held"))
-        told = s.take()
+        s.send_segment(s.build_untagged(Opcode.SEND, b"held"))
+        told = s.process_datagram()
         while told.type != RDType.ACK or not told.rd_flags & RDFlag.NOT_READY:
-            told = s.take()
+            told = s.process_datagram()
         assert told.rnr_timer == timer and told.acknowledged == s.epoch
         assert told.received() == {s.epoch}  # the segment has arrived, but is not accepted
-        s.say(RDType.PROBE)
-        assert int(s.take().rd_flags) == RDFlag.PROBED | RDFlag.NOT_READY
-        a.recv()
-        assert a.got()[0].ok
-        s.taken()
-        s.say(RDType.PROBE)
-        assert not s.take().rd_flags & RDFlag.NOT_READY
+        s.send_datagram(RDType.PROBE)
+        assert int(s.process_datagram().rd_flags) == RDFlag.PROBED | RDFlag.NOT_READY
+        a.post_receive()
+        assert a.poll_receives()[0].ok
+        s.wait_for_acknowledgement()
+        s.send_datagram(RDType.PROBE)
+        assert not s.process_datagram().rd_flags & RDFlag.NOT_READY
 
 
 @pytest.mark.clause("DGRAM-RDV-20")
 def test_by_default_a_message_waits_for_its_receive_without_limit(rig: Rig) -> None:
     a, b = Peer(rig), peer(rig, timer=1)
-    before = counter("rd_not_ready")
+    before = counter_value("rd_not_ready")
     a.send(b, b"patient")
-    nothing(a.scq, 2.0)
-    assert counter("rd_not_ready") == before + 1
+    assert_no_completion(a.scq, 2.0)
+    assert counter_value("rd_not_ready") == before + 1
     (here,), (there,) = b.qp.waits(), a.qp.waits()
     assert (here.peer, here.here) == (a.qp.addr, True)
     assert (there.peer, there.here) == (b.qp.addr, False)
     assert 1.0 < here.seconds < 30 and 1.0 < there.seconds < 30
-    b.recv()
-    assert a.done()[0].ok and b.got()[0].ok
-    assert until(lambda: not a.qp.waits() and not b.qp.waits())
+    b.post_receive()
+    assert a.poll_sends()[0].ok and b.poll_receives()[0].ok
+    assert wait_until(lambda: not a.qp.waits() and not b.qp.waits())
 
 
 @pytest.mark.clause("DGRAM-RDV-20", "DGRAM-RDV-10")
@@ -65,22 +65,22 @@ def test_a_message_that_waited_for_rnr_retry_times_the_peers_timer_ends_the_inca
 ) -> None:
     a, b, c = peer(rig, retry=retry), peer(rig, timer=timer), Peer(rig)
     several = least > 0  # otherwise the first message may fail before the second one is posted
-    before, began = counter("rnr_expired"), net.now()
-    c.recv()
+    before, began = counter_value("rnr_expired"), net.now()
+    c.post_receive()
     a.send(b, b"one", 1)
     if several:
         a.send(b, b"two", 2)
-    one, *behind = a.done(1 + several)
+    one, *behind = a.poll_sends(1 + several)
     assert net.now() - began >= least
     assert (one.wr_id, one.status, one.source) == (1, WCStatus.RNR_RETRY_EXC_ERR, b.qp.addr)
     assert [(w.wr_id, w.status) for w in behind] == [(2, WCStatus.WR_FLUSH_ERR)] * several
-    assert counter("rnr_expired") == before + 1 and a.qp.qp_state == QPState.RTS
+    assert counter_value("rnr_expired") == before + 1 and a.qp.qp_state == QPState.RTS
     a.send(c, b"others go on", 3)
-    assert a.done()[0].ok and c.got()[0].ok
-    assert until(lambda: not b.qp.waits())
-    b.recv(7)
+    assert a.poll_sends()[0].ok and c.poll_receives()[0].ok
+    assert wait_until(lambda: not b.qp.waits())
+    b.post_receive(7)
     a.send(b, b"and to it again", 4)
-    assert a.done()[0].ok and b.got()[0].wr_id == 7
+    assert a.poll_sends()[0].ok and b.poll_receives()[0].wr_id == 7
 
 
 @pytest.mark.clause("DGRAM-RDV-20")
@@ -88,36 +88,36 @@ def test_a_receive_in_time_is_in_time(rig: Rig) -> None:
     a, b = peer(rig, retry=6), peer(rig, timer=0)  # the Send may wait 6 times 0.65 s
     for _ in range(3):
         a.send(b, b"soon")
-        nothing(a.scq, 0.3)
-        b.recv()
-        assert a.done()[0].ok and b.got()[0].ok
+        assert_no_completion(a.scq, 0.3)
+        b.post_receive()
+        assert a.poll_sends()[0].ok and b.poll_receives()[0].ok
 
 
 @pytest.mark.clause("DGRAM-RDV-20")
 def test_who_gives_up_says_why(rig: Rig) -> None:
     a = peer(rig, retry=0)
-    with stranger(a, meet=False) as s:
+    with scripted_peer(a, connect=False) as s:
         s.keeps = lambda head: head.opcode == Opcode.SEND
         a.qp.post_send(SendWR(1, sg=[a.out.sge(0, 4)], ah=AH(rig.pd, s.addr)))
-        until(lambda: s.take().type == RDType.DATA)
+        wait_until(lambda: s.process_datagram().type == RDType.DATA)
         first = s.last[0] - 1
-        s.say(
+        s.send_datagram(
             RDType.ACK, rd_flags=int(RDFlag.NOT_READY), body=ack_body(first, [first], rnr_timer=12)
         )
-        bye = s.take()
+        bye = s.process_datagram()
         while bye.type != RDType.BYE:
-            bye = s.take()
+            bye = s.process_datagram()
         assert (bye.ird, bye.source_epoch) == (RDReason.NOT_READY, s.other)
-    assert a.done()[0].status == WCStatus.RNR_RETRY_EXC_ERR
+    assert a.poll_sends()[0].status == WCStatus.RNR_RETRY_EXC_ERR
 
 
 @pytest.mark.clause("DGRAM-RDV-20", "DGRAM-RDV-17")
 def test_a_read_of_who_is_not_ready_is_answered_meanwhile(rig: Rig) -> None:
     a, b = peer(rig, retry=6), peer(rig, timer=0)
     a.send(b, b"held")
-    nothing(a.scq, 0.05)
-    b.rdma(a, WROpcode.RDMA_READ, 64, 5)
-    assert b.done()[0].ok
-    nothing(a.scq, 0.05)
-    b.recv()
-    assert a.done()[0].ok
+    assert_no_completion(a.scq, 0.05)
+    b.post_rdma(a, WROpcode.RDMA_READ, 64, 5)
+    assert b.poll_sends()[0].ok
+    assert_no_completion(a.scq, 0.05)
+    b.post_receive()
+    assert a.poll_sends()[0].ok

@@ -12,7 +12,7 @@ import pytest
 from harness.rd_harness import QKEY, Peer
 from harness.rd_stranger import Stranger
 from harness.verbs_harness import Rig
-from unit.llp.conftest import setting
+from unit.llp.conftest import temporary_setting
 
 import siwarp.sim
 from siwarp import aio
@@ -33,11 +33,11 @@ class Attacker(Stranger):
     def __init__(self, to: tuple[str, int], source: str, how: str) -> None:
         super().__init__(SimpleNamespace(qp=SimpleNamespace(addr=to)), host=source)  # type: ignore[arg-type]
         self.how = how
-        self.meet()
+        self.connect()
 
     def ask(self, octets: bytes) -> None:
-        body = self.untagged(Opcode.SEND, octets)
-        self.say(RDType.DATA, psn=self.psn[0], body=body, credit=self.credit)
+        body = self.build_untagged(Opcode.SEND, octets)
+        self.send_datagram(RDType.DATA, psn=self.psn[0], body=body, credit=self.credit)
         self.psn[0] += 1
 
     @property
@@ -47,9 +47,9 @@ class Attacker(Stranger):
     def live(self) -> None:
         if self.how == "is not ready":
             not_ready = int(RDFlag.NOT_READY)
-            self.say(RDType.ACK, credit=0, rd_flags=not_ready, body=ack_body(rnr_timer=0))
+            self.send_datagram(RDType.ACK, credit=0, rd_flags=not_ready, body=ack_body(rnr_timer=0))
         else:
-            self.say(RDType.PROBE, credit=self.credit)
+            self.send_datagram(RDType.PROBE, credit=self.credit)
 
 
 def at_one_address(i: int) -> str:
@@ -74,7 +74,7 @@ each_way = pytest.mark.parametrize(
 
 @pytest.fixture(autouse=True)
 def _key() -> Iterator[None]:
-    with setting("qkey", QKEY):
+    with temporary_setting("qkey", QKEY):
         yield
 
 
@@ -133,9 +133,9 @@ def rig_at(world: siwarp.sim.World, address: str) -> Rig:
 def asked(rig: Rig, server: DatagramServer, octets: bytes) -> bytes:
     """Send a request from a new client, and return the answer."""
     client = Peer(rig, host=GOOD)
-    client.recv()
+    client.post_receive()
     client.send(SimpleNamespace(qp=SimpleNamespace(addr=server.address)), octets)  # type: ignore[arg-type]
-    (wc,) = client.got()
+    (wc,) = client.poll_receives()
     answer = client.into.read(wc.check().byte_len)
     client.qp.close()
     return answer
@@ -180,14 +180,14 @@ def test_a_server_of_aio_answers_a_good_client(
 def request_memory(rig: Rig, server: DatagramServer, size: int) -> tuple[Peer, RemoteBuffer | None]:
     """Request memory as a new client; return the client and the memory it got."""
     client = Peer(rig, size=1 << 12, host=rig.ctx.device.addresses[0])
-    client.recv()
+    client.post_receive()
     client.send(
         SimpleNamespace(qp=SimpleNamespace(addr=server.address)),  # type: ignore[arg-type]
         bytes([MEMORY]) + Hello("write", size).pack(),
     )
-    (wc,) = client.got()
+    (wc,) = client.poll_receives()
     answer = client.into.read(wc.check().byte_len)
-    assert client.done()[0].ok
+    assert client.poll_sends()[0].ok
     return client, RemoteBuffer.unpack(answer[1:]) if len(answer) > 1 else None
 
 
@@ -196,8 +196,8 @@ def writes(client: Peer, server: DatagramServer, there: RemoteBuffer, count: int
     client.out.view[0] = count
     to = SimpleNamespace(qp=SimpleNamespace(addr=server.address))
     last = there.part(there.length - 1, 1)
-    client.rdma(to, WROpcode.RDMA_WRITE, 1, remote=last)  # type: ignore[arg-type]
-    return client.done()[0].ok
+    client.post_rdma(to, WROpcode.RDMA_WRITE, 1, remote=last)  # type: ignore[arg-type]
+    return client.poll_sends()[0].ok
 
 
 def test_a_loan_in_use_is_never_taken_and_greedy_sources_leave_some(
@@ -230,7 +230,7 @@ def test_loans_end_when_they_are_returned_and_when_nobody_writes(world: siwarp.s
     assert request_memory(good, server, MAX_SIZE)[1] is not None
     assert request_memory(good, server, MAX_SIZE)[1] is None, "a source has half"
     client.send(SimpleNamespace(qp=SimpleNamespace(addr=server.address)), bytes([MEMORY]))  # type: ignore[arg-type]
-    assert client.done()[0].ok
+    assert client.poll_sends()[0].ok
     client, loan = request_memory(good, server, MAX_SIZE)
     assert loan is not None, "one was returned"
     for i in range(int(Loans.IDLE) + 2):

@@ -7,7 +7,7 @@ from typing import Any
 import net
 import pytest
 from _siwarp_layers import lib
-from unit.rd.rd_kit import REQUESTS, run
+from unit.rd.rd_kit import REQUESTS, poll_until
 
 from siwarp.inspect.rd import RDType
 
@@ -19,23 +19,23 @@ def e_taken() -> Any:
 
 
 @pytest.mark.clause("DGRAM-RD-20")
-def test_what_a_lesser_credit_does_not_cover_is_not_sent_again(met):
-    e, s = met
-    peer = e.peer(s.address)
-    s.say(RDType.ACK, credit=64)
+def test_what_a_lesser_credit_does_not_cover_is_not_sent_again(connected_endpoint):
+    e, s = connected_endpoint
+    peer = e.get_peer(s.address)
+    s.send_datagram(RDType.ACK, credit=64)
     s.drain()
     for i in range(8):
         assert e.send(peer, bytes([i]) * 2000) == 1
     lib.siw_rd_flush(peer, e_taken())
-    sent = [s.hear(RDType.DATA) for _ in range(8)]
+    sent = [s.receive_datagram(RDType.DATA) for _ in range(8)]
     assert [d.psn - s.other for d in sent] == [*range(8)]
-    s.say(RDType.ACK, credit=5)  # credit for two segments, and for half of the third
+    s.send_datagram(RDType.ACK, credit=5)  # credit for two segments, and for half of the third
     began, psns = net.now(), set()
     while net.now() - began < 1.5:
-        d = s.hear(seconds=5.0)
+        d = s.receive_datagram(seconds=5.0)
         if d.type == RDType.DATA:
             psns.add(d.psn - s.other)
     # One probe of the last datagram may have been in flight.
     assert psns <= {0, 1, 7} and {0, 1} <= psns
-    s.say(RDType.ACK, credit=64, acknowledged=s.other + 8)
-    run(lambda: lib.siw_rd_accepted(peer, REQUESTS) == 8, e)
+    s.send_datagram(RDType.ACK, credit=64, acknowledged=s.other + 8)
+    poll_until(lambda: lib.siw_rd_accepted(peer, REQUESTS) == 8, e)

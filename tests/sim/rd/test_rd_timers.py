@@ -6,23 +6,23 @@ import random
 
 import net
 from _siwarp_layers import lib
-from unit.llp.llp_harness import addr
-from unit.rd.rd_kit import Stranger, run
+from unit.llp.llp_harness import siw_addr
+from unit.rd.rd_kit import Stranger, poll_until
 
 from siwarp.inspect.rd import RDType
 
 
-def test_each_of_many_peers_has_its_own_times_and_who_is_given_up_has_none(end):
-    e = end()
+def test_each_of_many_peers_has_its_own_times_and_who_is_given_up_has_none(make_endpoint):
+    e = make_endpoint()
     rng = random.Random(3)
     strangers = [Stranger(e) for _ in range(60)]
-    peers = [e.peer(s.address) for s in strangers]
+    peers = [e.get_peer(s.address) for s in strangers]
     for peer in peers:
         assert e.send(peer, b"x") == 1
-        e.turn()
+        e.poll_once()
     given_up = rng.sample(range(60), 30)
     for s in strangers:
-        s.hear(RDType.HELLO)
+        s.receive_datagram(RDType.HELLO)
     for i in given_up:
         lib.siw_rd_reset(peers[i], lib.SIW_RD_CLOSED_END)
         strangers[i].drain()
@@ -30,20 +30,20 @@ def test_each_of_many_peers_has_its_own_times_and_who_is_given_up_has_none(end):
     for _ in range(3):
         rng.shuffle(others)
         for s in others:
-            s.hear(RDType.HELLO)
+            s.receive_datagram(RDType.HELLO)
     for i in given_up:
-        assert strangers[i].silence()
+        assert strangers[i].sends_nothing()
     for s in strangers:
         s.close()
 
 
-def test_a_crowd_that_was_given_up_has_its_memory_returned(end):
+def test_a_crowd_that_was_given_up_has_its_memory_returned(make_endpoint):
     lib.siw_trim()  # release memory that earlier tests have left
-    e = end()
+    e = make_endpoint()
     for i in range(1024):
-        assert e.send(e.peer(addr(f"10.9.{i // 200}.{1 + i % 200}", 7)), b"x") == 1
+        assert e.send(e.get_peer(siw_addr(f"10.9.{i // 200}.{1 + i % 200}", 7)), b"x") == 1
     net.sleep(1.0)
-    e.turn()
+    e.poll_once()
     assert not lib.siw_trim(), "their windows are in use"
-    run(lambda: e.told("gone") == 1024, e, seconds=200)
+    poll_until(lambda: e.event_count("gone") == 1024, e, seconds=200)
     assert lib.siw_trim()

@@ -11,8 +11,8 @@ import pytest
 from _siwarp_layers import ffi, lib
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from unit.llp.llp_harness import Counters, setting
-from unit.rd.rd_kit import OFFER, Endpoint, Stranger, pump, run
+from unit.llp.llp_harness import Counters, temporary_setting
+from unit.rd.rd_kit import OFFER, Endpoint, Stranger, poll_until, send_all_segments
 
 from siwarp.inspect.crc import crc32c
 from siwarp.inspect.rd import COOKIE_LEN, CRC_LEN, RDDatagram, RDType, ack_body, handshake_cookie
@@ -22,110 +22,114 @@ RNG = random.Random(4)
 
 
 def begun(e: Endpoint, s: Stranger, n: int, **fields: Any) -> tuple[Any, list[RDDatagram]]:
-    peer = e.peer(s.address)
+    peer = e.get_peer(s.address)
     for i in range(n):
         assert e.send(peer, b"%04d" % i) == 1
-    s.met_by(peer, **fields)
-    return peer, [s.hear(RDType.DATA) for _ in range(n if fields.get("credit", 1) else 0)]
+    s.accept_connection(peer, **fields)
+    return peer, [
+        s.receive_datagram(RDType.DATA) for _ in range(n if fields.get("credit", 1) else 0)
+    ]
 
 
 @pytest.mark.clause("DGRAM-RD-3", "DGRAM-RD-18")
-def test_what_was_never_sent_is_not_acknowledged(strange):
-    e, s = strange
+def test_what_was_never_sent_is_not_acknowledged(unconnected_endpoint):
+    e, s = unconnected_endpoint
     peer, sent = begun(e, s, 4)
     assert [d.psn for d in sent] == [(s.other + i) & 0xFFFFFFFF for i in range(4)]
     counters = Counters()
     for lie in (5, 4096, 0x7FFFFFFF):
-        s.say(RDType.ACK, acknowledged=(s.other + lie) & 0xFFFFFFFF)
-    run(lambda: counters["drop_rd_ack"] == 3, e)
+        s.send_datagram(RDType.ACK, acknowledged=(s.other + lie) & 0xFFFFFFFF)
+    poll_until(lambda: counters["drop_rd_ack"] == 3, e)
     assert lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 0
-    s.say(RDType.ACK, acknowledged=(s.other + 4) & 0xFFFFFFFF)
-    run(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 4, e)
+    s.send_datagram(RDType.ACK, acknowledged=(s.other + 4) & 0xFFFFFFFF)
+    poll_until(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 4, e)
 
 
 @pytest.mark.clause("DGRAM-RD-18")
-def test_ranges_of_what_was_never_sent_harm_nothing(strange):
-    e, s = strange
+def test_ranges_of_what_was_never_sent_harm_nothing(unconnected_endpoint):
+    e, s = unconnected_endpoint
     peer, _ = begun(e, s, 4)
-    s.say(RDType.ACK, body=b"\xff" * 512, credit=65535)
-    s.say(RDType.ACK, body=b"\xff" * 9000, credit=65535)
+    s.send_datagram(RDType.ACK, body=b"\xff" * 512, credit=65535)
+    s.send_datagram(RDType.ACK, body=b"\xff" * 9000, credit=65535)
     assert e.send(peer, b"more") == 1
-    new = s.hear(RDType.DATA)
+    new = s.receive_datagram(RDType.DATA)
     # on a slow machine, earlier datagrams are retransmitted by their timers
     while new.body.startswith(b"000"):
-        new = s.hear(RDType.DATA)
+        new = s.receive_datagram(RDType.DATA)
     assert new.body == b"more"
-    s.say(RDType.ACK, acknowledged=(s.other + 5) & 0xFFFFFFFF)
-    run(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 5, e)
+    s.send_datagram(RDType.ACK, acknowledged=(s.other + 5) & 0xFFFFFFFF)
+    poll_until(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 5, e)
 
 
 @pytest.mark.clause("DGRAM-RD-19")
-def test_what_three_later_ones_have_passed_by_is_sent_again_at_once(strange):
-    e, s = strange
-    peer = e.peer(s.address)
+def test_what_three_later_ones_have_passed_by_is_sent_again_at_once(unconnected_endpoint):
+    e, s = unconnected_endpoint
+    peer = e.get_peer(s.address)
     for i in range(8):
         assert e.send(peer, b"%04d" % i) == 1
-    s.other = first = s.hear(RDType.HELLO).source_epoch
-    s.say(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
+    s.other = first = s.receive_datagram(RDType.HELLO).source_epoch
+    s.send_datagram(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
     # Only the second ECHO is answered, so that no round trip is measured and timers are long.
-    s.hear(RDType.ECHO), s.hear(RDType.ECHO)
+    s.receive_datagram(RDType.ECHO), s.receive_datagram(RDType.ECHO)
     counters = Counters()
-    s.say(RDType.ACK)
+    s.send_datagram(RDType.ACK)
     for _ in range(8):
-        s.hear(RDType.DATA)
+        s.receive_datagram(RDType.DATA)
     # the machine was so slow that a timer expired first
     stood_still = counters["rd_retransmits"] > 0
-    s.say(RDType.ACK, body=ack_body(first, [(first + i) & 0xFFFFFFFF for i in (1, 2, 3)]))
+    s.send_datagram(RDType.ACK, body=ack_body(first, [(first + i) & 0xFFFFFFFF for i in (1, 2, 3)]))
     for _ in range(100):
-        e.turn()
+        e.poll_once()
     if not stood_still:
         s.sock.setblocking(False)
         again = RDDatagram(s.sock.recv(65536))
     else:
-        again = s.hear(RDType.DATA)
+        again = s.receive_datagram(RDType.DATA)
         while again.psn != first:
-            again = s.hear(RDType.DATA)
+            again = s.receive_datagram(RDType.DATA)
     assert (again.type, again.psn, again.body) == (RDType.DATA, first, b"0000")
 
 
 @pytest.mark.clause("DGRAM-RD-20")
-def test_without_credit_nothing_is_sent_and_the_peer_is_asked(strange):
-    e, s = strange
+def test_without_credit_nothing_is_sent_and_the_peer_is_asked(unconnected_endpoint):
+    e, s = unconnected_endpoint
     peer, _ = begun(e, s, 3, credit=0)
-    probe = s.hear(RDType.PROBE)
+    probe = s.receive_datagram(RDType.PROBE)
     assert lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 0
-    s.say(RDType.ACK, psn=probe.psn, rd_flags="PROBED", credit=2)
-    assert [s.hear(RDType.DATA).body for _ in range(2)] == [b"0000", b"0001"]
-    s.say(RDType.ACK, acknowledged=(s.other + 2) & 0xFFFFFFFF, credit=2)
-    assert s.hear(RDType.DATA).body == b"0002"
+    s.send_datagram(RDType.ACK, psn=probe.psn, rd_flags="PROBED", credit=2)
+    assert [s.receive_datagram(RDType.DATA).body for _ in range(2)] == [b"0000", b"0001"]
+    s.send_datagram(RDType.ACK, acknowledged=(s.other + 2) & 0xFFFFFFFF, credit=2)
+    assert s.receive_datagram(RDType.DATA).body == b"0002"
 
 
 @pytest.mark.clause("DGRAM-RD-21")
-def test_a_probe_is_answered_by_its_number(met):
-    _, s = met
-    s.say(RDType.PROBE, psn=4711, body=bytes(1000))
-    ack = s.hear(RDType.ACK)
+def test_a_probe_is_answered_by_its_number(connected_endpoint):
+    _, s = connected_endpoint
+    s.send_datagram(RDType.PROBE, psn=4711, body=bytes(1000))
+    ack = s.receive_datagram(RDType.ACK)
     assert (ack.psn, ack.rd_flags) == (4711, "PROBED")
 
 
 @pytest.mark.clause("DGRAM-RD-13")
-def test_a_held_segment_that_is_looked_at_again_and_again_is_acknowledged_no_more_often(met):
-    e, s = met
+def test_a_held_segment_that_is_looked_at_again_and_again_is_acknowledged_no_more_often(
+    connected_endpoint,
+):
+    e, s = connected_endpoint
     e.judge = lambda _who, _data: "hold"
     looked = []
-    s.say(RDType.DATA, body=b"held")
-    s.say(RDType.DATA, psn=s.epoch + 1, body=b"behind it")
-    run(lambda: looked.append(1) or len(looked) > 20, e)
+    s.send_datagram(RDType.DATA, body=b"held")
+    s.send_datagram(RDType.DATA, psn=s.epoch + 1, body=b"behind it")
+    poll_until(lambda: looked.append(1) or len(looked) > 20, e)
     s.drain()
-    peer, counters = e.peer(s.address), Counters()
+    peer, counters = e.get_peer(s.address), Counters()
     for _ in range(1000):
         lib.siw_rd_resume(peer, lib.SIW_RD_REQUESTS)
-        e.turn()
+        e.poll_once()
     assert counters["rd_acks"] == 0
     e.judge = lambda _who, _data: "take"
     lib.siw_rd_resume(peer, lib.SIW_RD_REQUESTS)
-    run(lambda: e.data() == [b"held", b"behind it"], e)
-    assert s.hear(RDType.ACK).acknowledged == s.epoch + 2
+    poll_until(lambda: e.received_data() == [b"held", b"behind it"], e)
+    assert s.receive_datagram(RDType.ACK).acknowledged == s.epoch + 2
 
 
 # ---- every field
@@ -143,9 +147,11 @@ def test_a_held_segment_that_is_looked_at_again_and_again_is_acknowledged_no_mor
     near=st.integers(-3, 3),
     cut=st.integers(0, 60),
 )
-def test_no_field_of_any_datagram_harms_a_peer_that_goes_on(met, kind, field, value, near, cut):
-    e, s = met
-    d = s.build(kind, body=RNG.randbytes(20))
+def test_no_field_of_any_datagram_harms_a_peer_that_goes_on(
+    connected_endpoint, kind, field, value, near, cut
+):
+    e, s = connected_endpoint
+    d = s.build_datagram(kind, body=RNG.randbytes(20))
     if field == "body":
         d.body = RNG.randbytes(value % 600)
     else:
@@ -164,10 +170,10 @@ def test_no_field_of_any_datagram_harms_a_peer_that_goes_on(met, kind, field, va
     # Whatever happened to that incarnation, the real peer can start a new one.
     s.epoch = (s.epoch + 0x01000193) & 0xFFFFFFFF or 1
     net.sleep(0.0012)
-    s.meet()
+    s.connect()
     e.got.clear()
-    s.say(RDType.DATA, psn=s.epoch, body=b"fine")
-    run(lambda: e.data() == [b"fine"], e)
+    s.send_datagram(RDType.DATA, psn=s.epoch, body=b"fine")
+    poll_until(lambda: e.received_data() == [b"fine"], e)
     assert lib.siw_rd_n_peers(e.c) == 1
 
 
@@ -179,112 +185,112 @@ def test_an_idle_peer_costs_less_than_512_octets():
 
 
 @pytest.mark.clause("DGRAM-RD-25")
-def test_the_peer_idle_longest_makes_room_and_one_in_use_does_not(end):
+def test_the_peer_idle_longest_makes_room_and_one_in_use_does_not(make_endpoint):
     idle = 0.5
-    with setting("rd_idle_ms", int(idle * 1000)):
-        e = end(max_peers=2)
+    with temporary_setting("rd_idle_ms", int(idle * 1000)):
+        e = make_endpoint(max_peers=2)
     strangers = [Stranger(e) for _ in range(3)]
     for s in strangers[:2]:
-        s.meet()
-        s.say(RDType.DATA, body=b"given")
-        s.hear(RDType.ACK)
+        s.connect()
+        s.send_datagram(RDType.DATA, body=b"given")
+        s.receive_datagram(RDType.ACK)
     # Neither has been idle for long enough, and both have sent data.
-    c = strangers[2].challenge()
+    c = strangers[2].request_challenge()
     strangers[2].other = c.source_epoch
     counters = Counters()
-    strangers[2].say(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
-    run(lambda: counters["drop_rd_peers"] == 1, e)
+    strangers[2].send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
+    poll_until(lambda: counters["drop_rd_peers"] == 1, e)
     with pytest.raises(OSError) as full:
-        e.peer(strangers[2].address)
+        e.get_peer(strangers[2].address)
     assert full.value.errno == errno.ENOBUFS
     # A peer in use by the upper layer (siw_rd_set_upper) is not evicted.
-    lib.siw_rd_set_upper(e.peer(strangers[0].address), ffi.cast("void *", 1))
+    lib.siw_rd_set_upper(e.get_peer(strangers[0].address), ffi.cast("void *", 1))
     net.sleep(1.2 * idle)
-    strangers[2].meet()
+    strangers[2].connect()
     assert counters["rd_evicted"] == 1
-    strangers[1].say(RDType.DATA, psn=strangers[1].epoch + 1, body=b"x")
-    assert strangers[1].hear().type == RDType.BYE
-    strangers[0].say(RDType.DATA, psn=strangers[0].epoch + 1, body=b"x")
-    assert strangers[0].hear().type == RDType.ACK
+    strangers[1].send_datagram(RDType.DATA, psn=strangers[1].epoch + 1, body=b"x")
+    assert strangers[1].receive_datagram().type == RDType.BYE
+    strangers[0].send_datagram(RDType.DATA, psn=strangers[0].epoch + 1, body=b"x")
+    assert strangers[0].receive_datagram().type == RDType.ACK
     for s in strangers:
         s.close()
 
 
 @pytest.mark.clause("DGRAM-RD-26")
-def test_a_third_of_the_idle_time_is_silence_enough_to_ask(end):
-    with setting("rd_idle_ms", 60_000):
-        e = end()
+def test_a_third_of_the_idle_time_is_silence_enough_to_ask(make_endpoint):
+    with temporary_setting("rd_idle_ms", 60_000):
+        e = make_endpoint()
     s = Stranger(e)
-    s.meet()
-    peer = e.peer(s.address)
+    s.connect()
+    peer = e.get_peer(s.address)
     assert e.send(peer, b"at once") == 1
-    sent = s.hear()
+    sent = s.receive_datagram()
     assert sent.type == RDType.DATA
-    s.say(RDType.ACK, acknowledged=(sent.psn + 1) & 0xFFFFFFFF)
-    run(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1, e)
+    s.send_datagram(RDType.ACK, acknowledged=(sent.psn + 1) & 0xFFFFFFFF)
+    poll_until(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1, e)
     s.close()
-    with setting("rd_idle_ms", 300):
-        e = end()
+    with temporary_setting("rd_idle_ms", 300):
+        e = make_endpoint()
     s = Stranger(e)
-    s.meet()
-    peer = e.peer(s.address)
+    s.connect()
+    peer = e.get_peer(s.address)
     net.sleep(0.11)
     assert e.send(peer, b"when it is known") == 0 and lib.siw_rd_blocked(peer, lib.SIW_RD_REQUESTS)
-    first = s.hear()
+    first = s.receive_datagram()
     while first.type == RDType.ACK:
-        first = s.hear()
+        first = s.receive_datagram()
     assert first.type == RDType.PROBE
-    s.say(RDType.ACK, psn=first.psn, rd_flags="PROBED")
-    run(lambda: e.told("acked"), e)
+    s.send_datagram(RDType.ACK, psn=first.psn, rd_flags="PROBED")
+    poll_until(lambda: e.event_count("acked"), e)
     assert e.send(peer, b"when it is known") == 1
-    assert s.hear(RDType.DATA).body == b"when it is known"
+    assert s.receive_datagram(RDType.DATA).body == b"when it is known"
     s.close()
 
 
 @pytest.mark.clause("DGRAM-RD-26")
-def test_who_was_long_silent_is_asked_before_something_is_sent(end):
-    with setting("rd_idle_ms", 90):
-        a, b = end(), end(max_peers=1)
-    peer = a.peer(b.local)
-    pump(a, peer, [b"before"], a, b)
+def test_who_was_long_silent_is_asked_before_something_is_sent(make_endpoint):
+    with temporary_setting("rd_idle_ms", 90):
+        a, b = make_endpoint(), make_endpoint(max_peers=1)
+    peer = a.get_peer(b.local_addr)
+    send_all_segments(a, peer, [b"before"], a, b)
     net.sleep(0.1)
-    other = end()
+    other = make_endpoint()
     # b's only peer record is given to the other endpoint, so b forgets a
-    pump(other, other.peer(b.local), [b"x"], b, other)
+    send_all_segments(other, other.get_peer(b.local_addr), [b"x"], b, other)
     b.got.clear()
     assert a.send(peer, b"lost?") == 0
     assert lib.siw_rd_blocked(peer, lib.SIW_RD_REQUESTS)
-    run(lambda: a.told("restarted"), a, b)
+    poll_until(lambda: a.event_count("restarted"), a, b)
     net.sleep(0.1)  # b has to forget the other endpoint, too
-    pump(a, peer, [b"after"], a, b)
-    assert b.data() == [b"after"]
+    send_all_segments(a, peer, [b"after"], a, b)
+    assert b.received_data() == [b"after"]
 
 
 @pytest.mark.clause("DGRAM-CC-10")
-def test_after_a_time_out_two_datagrams_go_however_short_they_are(end, strangers):
-    e = end()
-    (s,) = strangers(e, 1, host="10.0.0.9")
-    peer = e.peer(s.address)
+def test_after_a_time_out_two_datagrams_go_however_short_they_are(make_endpoint, make_strangers):
+    e = make_endpoint()
+    (s,) = make_strangers(e, 1, host="10.0.0.9")
+    peer = e.get_peer(s.address)
     for i in range(60):
         e.send(peer, b"%04d" % i)
-    s.met_by(peer)
+    s.accept_connection(peer)
     began = net.now()
     came: dict[float, int] = {}
 
     def listen() -> bool:
-        while octets := s._take():
+        while octets := s._next_datagram():
             if RDDatagram(octets).type == RDType.DATA:
                 at = round(net.now() - began, 3)
                 came[at] = came.get(at, 0) + 1
         return net.now() > began + 5
 
-    run(listen, e)
+    poll_until(listen, e)
     first, *later = came.values()
     assert first > 2
     assert len(later) >= 3 and max(later) <= 2, came
     # Acknowledged datagrams open the window.
-    s.say(RDType.ACK, acknowledged=(s.other + 2) & 0xFFFFFFFF)
+    s.send_datagram(RDType.ACK, acknowledged=(s.other + 2) & 0xFFFFFFFF)
     came.clear()
     stop = net.now() + 0.01
-    run(lambda: listen() and net.now() > stop, e)
+    poll_until(lambda: listen() and net.now() > stop, e)
     assert sum(came.values()) > 2

@@ -8,8 +8,16 @@ import sys
 import net
 import pytest
 from harness.rd_harness import QKEY, Peer
-from harness.rd_stranger import stranger
-from harness.verbs_harness import ALL_ACCESS, Rig, nothing, pattern, poll, refused, until
+from harness.rd_stranger import scripted_peer
+from harness.verbs_harness import (
+    ALL_ACCESS,
+    Rig,
+    assert_no_completion,
+    errno_raised_by,
+    octet_pattern,
+    poll,
+    wait_until,
+)
 
 from siwarp.inspect import (
     AtomicRequest,
@@ -44,10 +52,10 @@ from siwarp.verbs import (
 def test_a_send_completes_when_the_peer_has_it_and_not_before(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     a.send(b, b"early", 7)
-    nothing(a.scq, 0.05)
-    b.recv(8)
-    assert b.got()[0].byte_len == 5
-    assert [(w.wr_id, w.ok) for w in a.done()] == [(7, True)]
+    assert_no_completion(a.scq, 0.05)
+    b.post_receive(8)
+    assert b.poll_receives()[0].byte_len == 5
+    assert [(w.wr_id, w.ok) for w in a.poll_sends()] == [(7, True)]
 
 
 @pytest.mark.clause("DGRAM-RDV-2", "DGRAM-RDV-5")
@@ -55,90 +63,90 @@ def test_a_message_without_a_receive_waits_and_holds_up_no_other_peer(rig: Rig) 
     a, slow, quick = Peer(rig), Peer(rig), Peer(rig)
     for i in range(4):
         a.send(slow, b"wait", i)
-    quick.recv()
+    quick.post_receive()
     a.send(quick, b"go", 9, offset=8)
-    assert [w.wr_id for w in a.done()] == [9]
-    assert quick.got()[0].byte_len == 2
+    assert [w.wr_id for w in a.poll_sends()] == [9]
+    assert quick.poll_receives()[0].byte_len == 2
     for i in range(4):
-        slow.recv(i, 16, 16 * i)
-    assert [w.wr_id for w in slow.got(4)] == [0, 1, 2, 3]
-    assert [w.wr_id for w in a.done(4)] == [0, 1, 2, 3]
+        slow.post_receive(i, 16, 16 * i)
+    assert [w.wr_id for w in slow.poll_receives(4)] == [0, 1, 2, 3]
+    assert [w.wr_id for w in a.poll_sends(4)] == [0, 1, 2, 3]
 
 
 def test_slots_come_back_although_the_oldest_request_is_stuck(rig: Rig) -> None:
     a, stuck, quick = Peer(rig, depth=4), Peer(rig), Peer(rig)
     a.send(stuck, b"stuck", 1)
     for i in range(40):
-        quick.recv()
+        quick.post_receive()
         a.send(quick, bytes([i]), 100 + i, offset=8)
-        assert a.done()[0].wr_id == 100 + i
-        assert quick.got()[0].ok
-    stuck.recv()
-    assert a.done()[0].wr_id == 1
+        assert a.poll_sends()[0].wr_id == 100 + i
+        assert quick.poll_receives()[0].ok
+    stuck.post_receive()
+    assert a.poll_sends()[0].wr_id == 1
 
 
 def test_inline_and_unsignalled_sends_arrive_and_slots_return(rig: Rig) -> None:
     a, b = Peer(rig, depth=8), Peer(rig)
     for turn in range(8):
         for i in range(7):
-            b.recv(i, 64)
+            b.post_receive(i, 64)
             a.send(b, bytes([turn, i]) * 4, flags=SendFlag.INLINE)
             a.out.view[:8] = b"\xff" * 8
-            assert b.got()[0].wr_id == i
+            assert b.poll_receives()[0].wr_id == i
             assert b.into.read(8) == bytes([turn, i]) * 4
-        b.recv(7, 64)
+        b.post_receive(7, 64)
         a.send(b, b"told", 99)
-        assert [w.wr_id for w in a.done()] == [99]
-        assert b.got()[0].ok
+        assert [w.wr_id for w in a.poll_sends()] == [99]
+        assert b.poll_receives()[0].ok
 
 
 def test_a_full_send_queue_says_so(rig: Rig) -> None:
     a, b = Peer(rig, depth=4), Peer(rig)
     for i in range(4):
         a.send(b, b"x", i)
-    assert refused(a.send, b, b"x") == errno.ENOMEM
+    assert errno_raised_by(a.send, b, b"x") == errno.ENOMEM
     for i in range(4):
-        b.recv(i)
-    assert len(a.done(4)) == 4
+        b.post_receive(i)
+    assert len(a.poll_sends(4)) == 4
     a.send(b, b"y", 5)
 
 
 def test_a_solicited_send_raises_the_event_that_was_asked_for(rig: Rig) -> None:
-    channel = rig.channel()
+    channel = rig.create_channel()
     a, b = Peer(rig), Peer(rig, channel=channel)
     for _ in range(2):
-        b.recv()
+        b.post_receive()
     b.rcq.req_notify(solicited_only=True)
     a.send(b, b"plain")
-    assert b.got()[0].byte_len == 5
+    assert b.poll_receives()[0].byte_len == 5
     assert channel.get_cq_event(0.02) is None
     a.send(b, b"solicited", offset=8, flags=SendFlag.SIGNALED | SendFlag.SOLICITED)
     assert channel.get_cq_event(10) is b.rcq
     b.rcq.ack_events(1)
-    assert b.got()[0].byte_len == 9
-    assert all(w.ok for w in a.done(2))
+    assert b.poll_receives()[0].byte_len == 9
+    assert all(w.ok for w in a.poll_sends(2))
 
 
 def test_several_queue_pairs_share_receives(rig: Rig) -> None:
-    srq = rig.srq(16)
+    srq = rig.create_srq(16)
     a, b, c = Peer(rig), Peer(rig, srq=srq), Peer(rig, srq=srq)
-    mr = rig.mr(1024)
+    mr = rig.reg_mr(1024)
     a.send(b, b"to b", 1)
     a.send(c, b"to c", 2, offset=64)
     for i in range(2):
         srq.post_recv(RecvWR(i, sg=[mr.sge(512 * i, 512)]))
-    assert b.got()[0].byte_len == c.got()[0].byte_len == 4
-    assert sorted(w.wr_id for w in a.done(2)) == [1, 2]
+    assert b.poll_receives()[0].byte_len == c.poll_receives()[0].byte_len == 4
+    assert sorted(w.wr_id for w in a.poll_sends(2)) == [1, 2]
 
 
 @pytest.mark.clause("DGRAM-RDV-9")
 def test_more_reads_than_the_peer_holds_wait_their_turn(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig, attr=QPAttr(qkey=QKEY, max_dest_rd_atomic=2))
-    b.into.view[:4096] = pattern(4096)
+    b.into.view[:4096] = octet_pattern(4096)
     for i in range(32):
-        a.rdma(b, WROpcode.RDMA_READ, 128, i, offset=128 * i)
-    assert [(w.wr_id, w.ok) for w in a.done(32)] == [(i, True) for i in range(32)]
-    assert a.out.read(4096) == pattern(4096)
+        a.post_rdma(b, WROpcode.RDMA_READ, 128, i, offset=128 * i)
+    assert [(w.wr_id, w.ok) for w in a.poll_sends(32)] == [(i, True) for i in range(32)]
+    assert a.out.read(4096) == octet_pattern(4096)
 
 
 @pytest.mark.clause("DGRAM-RDV-9")
@@ -147,7 +155,7 @@ def test_a_peer_is_asked_for_no_more_at_a_time_than_it_tells(
     rig: Rig, tells: int, most: int
 ) -> None:
     a = Peer(rig)
-    with stranger(a, meet=False) as s:
+    with scripted_peer(a, connect=False) as s:
         s.ird, ah = tells, AH(rig.pd, s.addr)
         remote = RemoteBuffer(0x1000, 64, 0x123456)
         kinds = [WROpcode.RDMA_READ, WROpcode.ATOMIC_FETCH_AND_ADD] * 3
@@ -155,16 +163,16 @@ def test_a_peer_is_asked_for_no_more_at_a_time_than_it_tells(
         for i in range(most + 2):
             sg = [a.out.sge(64 * i, 8)]
             a.qp.post_send(SendWR(i, kinds[i], sg=sg, ah=ah, remote=remote))
-        asked = [s.pull() for _ in range(most)]
+        asked = [s.receive_segment() for _ in range(most)]
         assert [head.opcode for head, _ in asked] == opcodes[:most]
-        assert not s.has_datagram()
+        assert not s.has_segment()
         for i in range(2):  # each response makes room for one request
-            s.answer(*asked[i], b"%08d" % i)
-            assert a.done()[0].wr_id == i
-            asked.append(s.pull())
+            s.answer_request(*asked[i], b"%08d" % i)
+            assert a.poll_sends()[0].wr_id == i
+            asked.append(s.receive_segment())
             assert asked[-1][0].opcode == opcodes[most + i]
             assert asked[-1][0].msn == most + i + 1
-            assert not s.has_datagram(0.02)
+            assert not s.has_segment(0.02)
         assert a.out.read(8) == b"00000000"
         assert int.from_bytes(a.out.read(8, 64), sys.byteorder) == int.from_bytes(
             b"00000001", "big"
@@ -175,9 +183,9 @@ def test_a_peer_is_asked_for_no_more_at_a_time_than_it_tells(
 def test_a_fence_waits_for_the_reads_of_its_peer_alone(rig: Rig) -> None:
     a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
     b.into.view[:] = b"\x01" * b.size
-    a.rdma(b, WROpcode.RDMA_READ, 1 << 19, 1)
-    a.rdma(b, WROpcode.RDMA_WRITE, 1 << 19, 2, flags=SendFlag.SIGNALED | SendFlag.FENCE)
-    assert [w.wr_id for w in a.done(2)] == [1, 2]
+    a.post_rdma(b, WROpcode.RDMA_READ, 1 << 19, 1)
+    a.post_rdma(b, WROpcode.RDMA_WRITE, 1 << 19, 2, flags=SendFlag.SIGNALED | SendFlag.FENCE)
+    assert [w.wr_id for w in a.poll_sends(2)] == [1, 2]
     assert set(b.into.read(1 << 19)) == {1}
 
 
@@ -190,27 +198,27 @@ def test_an_atomic_that_is_refused_leaves_memory_as_it_is_and_the_next_is_done(
     rig: Rig, why: str, code: tuple[int, int, int]
 ) -> None:
     b = Peer(rig, 1 << 12)
-    readable = rig.mr(bytearray(64), ALL_ACCESS & ~AccessFlag.REMOTE_ATOMIC)
+    readable = rig.reg_mr(bytearray(64), ALL_ACCESS & ~AccessFlag.REMOTE_ATOMIC)
     b.into.view[:] = b"\x11" * b.size
     at = {"misaligned": 4, "bounds": b.size}.get(why, 0)
     stag = {"stag": b.into.rkey ^ 0x5555, "rights": readable.rkey}.get(why, b.into.rkey)
     where = readable.addr if why == "rights" else b.into.addr + at
-    with stranger(b) as s:
+    with scripted_peer(b) as s:
         bad, good = (
-            s.untagged(
+            s.build_untagged(
                 Opcode.ATOMIC_REQUEST,
                 bytes(AtomicRequest(request=n, stag=key, to=to, data=1)),
                 qn=Queue.READ_REQUEST,
             )
             for n, key, to in ((7, stag, where), (8, b.into.rkey, b.into.addr + 16))
         )
-        s.put(bad, good)
-        head, octets = s.pull()
+        s.send_and_wait(bad, good)
+        head, octets = s.receive_segment()
         told = Terminate(octets)
         assert (head.opcode, head.qn) == (Opcode.TERMINATE, Queue.TERMINATE)
         assert (told.layer, told.etype, told.code) == code
         assert (told.m, told.d, told.r, octets[6:]) == (1, 1, 0, bad[:18])
-        head, octets = s.pull()
+        head, octets = s.receive_segment()
         answer = AtomicResponse(octets)
         assert (head.opcode, answer.request) == (Opcode.ATOMIC_RESPONSE, 8)
         assert answer.old == int.from_bytes(b"\x11" * 8, "big")
@@ -229,11 +237,11 @@ def test_a_send_with_invalidate_ends_the_region_it_names(rig: Rig) -> None:
         AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_INVALIDATE,
         qp=b.qp,
     )
-    b.recv()
+    b.post_receive()
     a.send(b, b"inv", opcode=WROpcode.SEND_WITH_INV, invalidate=mr.rkey)
-    (got,) = b.got()
+    (got,) = b.poll_receives()
     assert got.ok and got.invalidated_rkey == mr.rkey
-    assert a.done()[0].ok
+    assert a.poll_sends()[0].ok
 
 
 # ---- states, limits
@@ -242,12 +250,12 @@ def test_a_send_with_invalidate_ends_the_region_it_names(rig: Rig) -> None:
 def test_what_comes_before_rtr_waits(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig, ready=False)
     b.qp.to_init(QPAttr(qkey=QKEY))
-    b.recv()
+    b.post_receive()
     a.send(b, b"early", 1)
-    nothing(b.rcq, 0.05)
-    nothing(a.scq)
+    assert_no_completion(b.rcq, 0.05)
+    assert_no_completion(a.scq)
     b.qp.to_rts()
-    assert b.got()[0].byte_len == 5 and a.done()[0].ok
+    assert b.poll_receives()[0].byte_len == 5 and a.poll_sends()[0].ok
 
 
 def test_sqd_completes_what_was_begun_and_holds_the_rest(rig: Rig) -> None:
@@ -256,86 +264,92 @@ def test_sqd_completes_what_was_begun_and_holds_the_rest(rig: Rig) -> None:
     a.qp.modify(QPAttr(qp_state=QPState.SQD, en_sqd_async_notify=True))
     a.send(b, b"held", 2, offset=64)
     for i in range(2):
-        b.recv(i, 64, 64 * i)
-    assert [w.wr_id for w in a.done()] == [1]
-    assert rig.event().event_type.name == "SQ_DRAINED"
-    nothing(a.scq)
+        b.post_receive(i, 64, 64 * i)
+    assert [w.wr_id for w in a.poll_sends()] == [1]
+    assert rig.next_async_event().event_type.name == "SQ_DRAINED"
+    assert_no_completion(a.scq)
     a.qp.modify(QPAttr(qp_state=QPState.RTS))
-    assert [w.wr_id for w in a.done()] == [2]
-    assert [w.byte_len for w in b.got(2)] == [5, 4]
+    assert [w.wr_id for w in a.poll_sends()] == [2]
+    assert [w.byte_len for w in b.poll_receives(2)] == [5, 4]
 
 
 def test_to_err_flushes_everything_and_the_peer_is_told(rig: Rig) -> None:
     a, b, c = Peer(rig), Peer(rig), Peer(rig)
-    a.recv(9)
+    a.post_receive(9)
     for i in range(3):
         a.send(b, b"x", i)
         a.send(c, b"x", 10 + i)
     a.qp.modify(QPAttr(qp_state=QPState.ERR))
-    sent = a.done(6)
+    sent = a.poll_sends(6)
     assert {w.status for w in sent} == {WCStatus.WR_FLUSH_ERR}
     assert {w.source for w in sent} == {b.qp.addr, c.qp.addr}
-    assert a.got()[0].status == WCStatus.WR_FLUSH_ERR
+    assert a.poll_receives()[0].status == WCStatus.WR_FLUSH_ERR
     a.send(b, b"late", 7, offset=8)
-    assert a.done()[0].status == WCStatus.WR_FLUSH_ERR
+    assert a.poll_sends()[0].status == WCStatus.WR_FLUSH_ERR
     b.send(a, b"nobody", 1)
-    assert not b.done()[0].ok
+    assert not b.poll_sends()[0].ok
 
 
 def test_the_wrong_qkey_reaches_nobody(rig: Rig) -> None:
     a = Peer(rig, attr=QPAttr(qkey=QKEY + 1), peer_timeout=0.3)
     b = Peer(rig)
-    b.recv()
+    b.post_receive()
     a.send(b, b"x", 4)
-    assert [(w.wr_id, w.status) for w in a.done()] == [(4, WCStatus.RETRY_EXC_ERR)]
-    nothing(b.rcq)
+    assert [(w.wr_id, w.status) for w in a.poll_sends()] == [(4, WCStatus.RETRY_EXC_ERR)]
+    assert_no_completion(b.rcq)
 
 
 def test_what_cannot_be_posted_is_refused(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     with PD(rig.ctx) as pd, AH(pd, b.qp.addr) as foreign:
-        assert refused(a.qp.post_send, SendWR(1, ah=foreign)) == errno.EINVAL
+        assert errno_raised_by(a.qp.post_send, SendWR(1, ah=foreign)) == errno.EINVAL
     with AH(rig.pd, (net.HERE, 0)) as nowhere:
-        assert refused(a.qp.post_send, SendWR(1, ah=nowhere)) == errno.EINVAL
-    assert refused(a.qp.post_send, SendWR(1)) == errno.EINVAL
-    big = rig.mr(1 << 20)
+        assert errno_raised_by(a.qp.post_send, SendWR(1, ah=nowhere)) == errno.EINVAL
+    assert errno_raised_by(a.qp.post_send, SendWR(1)) == errno.EINVAL
+    big = rig.reg_mr(1 << 20)
     long = [big.sge(0, 1 << 20)] * 4
     for sge in long:
         sge.length = 1 << 29
-    assert refused(a.qp.post_send, SendWR(1, sg=long, ah=a.ah(b))) == errno.EINVAL
-    b.recv()
+    assert (
+        errno_raised_by(a.qp.post_send, SendWR(1, sg=long, ah=a.address_handle(b))) == errno.EINVAL
+    )
+    b.post_receive()
     a.send(b, b"after all that")
-    assert b.got()[0].byte_len == 14
+    assert b.poll_receives()[0].byte_len == 14
 
 
 @pytest.mark.clause("DGRAM-RDV-4")
 def test_idle_streams_are_given_up_and_numbers_go_on(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     for i in range(3):
-        b.recv(i)
+        b.post_receive(i)
         a.send(b, bytes([i]), i)
-        assert b.got()[0].wr_id == i
-        assert a.done()[0].ok
-        a.rdma(b, WROpcode.RDMA_READ, 4)
-        assert a.done()[0].ok
-        nothing(a.scq, 0.15)  # longer than the time after which idle streams are released
+        assert b.poll_receives()[0].wr_id == i
+        assert a.poll_sends()[0].ok
+        a.post_rdma(b, WROpcode.RDMA_READ, 4)
+        assert a.poll_sends()[0].ok
+        assert_no_completion(
+            a.scq, 0.15
+        )  # longer than the time after which idle streams are released
 
 
 @pytest.mark.clause("DGRAM-RDV-4")
 def test_numbers_of_messages_outlast_silence_and_begin_at_1_with_each_life(rig: Rig) -> None:
     a = Peer(rig)
-    with stranger(a) as s:
+    with scripted_peer(a) as s:
         ah = AH(rig.pd, s.addr)
 
         def numbers() -> None:
             for msn in (1, 2, 3):
                 a.qp.post_send(SendWR(msn, sg=[a.out.sge(0, 4)], ah=ah))
-                head, _ = s.pull()
+                head, _ = s.receive_segment()
                 assert (head.qn, head.msn) == (Queue.SEND, msn)
-                a.recv(10 + msn, 64)
-                s.put(s.untagged(Opcode.SEND, b"and back"))
-                assert (a.done()[0].ok, a.got()[0].byte_len) == (True, 8)
-                nothing(a.scq, 0.15)  # longer than the time after which idle streams are released
+                a.post_receive(10 + msn, 64)
+                s.send_and_wait(s.build_untagged(Opcode.SEND, b"and back"))
+                assert (a.poll_sends()[0].ok, a.poll_receives()[0].byte_len) == (True, 8)
+                assert_no_completion(
+                    a.scq, 0.15
+                )  # longer than the time after which idle streams are released
 
         numbers()
         s.restart_and_connect()
@@ -346,48 +360,48 @@ def test_destroying_in_the_middle_of_everything_leaves_the_peer_to_others(rig: R
     a, b, c = Peer(rig), Peer(rig), Peer(rig)
     for i in range(8):
         a.send(b, b"to nobody", i)
-    b.recv()
-    assert b.got()[0].ok
+    b.post_receive()
+    assert b.poll_receives()[0].ok
     a.qp.close()
     c.send(b, b"to somebody")
     for i in range(9):  # earlier messages of a may still arrive, and consume some receives
-        b.recv(i, 64)
-    until(lambda: [w for w in b.rcq.poll(1) if w.source == c.qp.addr and w.ok])
-    assert c.done()[0].ok
+        b.post_receive(i, 64)
+    wait_until(lambda: [w for w in b.rcq.poll(1) if w.source == c.qp.addr and w.ok])
+    assert c.poll_sends()[0].ok
 
 
 @pytest.mark.clause("DGRAM-RDV-15")
 @pytest.mark.parametrize("size", [8, 100_000])
 def test_a_request_completes_before_the_receive_of_what_answers_it(rig: Rig, size: int) -> None:
-    b, both = Peer(rig, 1 << 18), rig.cq(64)
+    b, both = Peer(rig, 1 << 18), rig.create_cq(64)
     a = Peer(rig, 1 << 18, cq=both)
     for i in range(30):
-        a.recv(1000 + i)
-        b.recv(1)
-        a.rdma(b, WROpcode.RDMA_WRITE, size, 10 + i)
-        a.send(b, pattern(size, i), 100 + i, offset=size)
-        assert b.got()[0].ok
+        a.post_receive(1000 + i)
+        b.post_receive(1)
+        a.post_rdma(b, WROpcode.RDMA_WRITE, size, 10 + i)
+        a.send(b, octet_pattern(size, i), 100 + i, offset=size)
+        assert b.poll_receives()[0].ok
         b.send(a, b"answer", i)
         assert [w.wr_id for w in poll(both, 3)] == [10 + i, 100 + i, 1000 + i]
-        assert b.done()[0].ok
+        assert b.poll_sends()[0].ok
 
 
 def test_memory_that_was_sent_from_may_go_before_its_queue_pair(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
-    mr = rig.mr(bytearray(b"sent, and not taken"))
-    a.qp.post_send(SendWR(1, sg=[mr.sge()], ah=a.ah(b)))
+    mr = rig.reg_mr(bytearray(b"sent, and not taken"))
+    a.qp.post_send(SendWR(1, sg=[mr.sge()], ah=a.address_handle(b)))
     mr.close()
-    b.recv()
-    assert b.got()[0].byte_len == 19 and a.done()[0].ok
+    b.post_receive()
+    assert b.poll_receives()[0].byte_len == 19 and a.poll_sends()[0].ok
     assert b.into.read(19) == b"sent, and not taken"
 
 
 @pytest.mark.clause("DGRAM-RDV-16")
 def test_peers_reach_memory_through_windows_that_another_queue_pair_binds(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
-    region = rig.mr(128, ALL_ACCESS | AccessFlag.MW_BIND)
-    cq = rig.cq()
-    binder = rig.qp(cq, qp_type=QPType.UC)
+    region = rig.reg_mr(128, ALL_ACCESS | AccessFlag.MW_BIND)
+    cq = rig.create_cq()
+    binder = rig.create_qp(cq, qp_type=QPType.UC)
     binder.to_rts(QPAttr(ah_attr=(net.HERE, 9)))
     window = MW(rig.pd, MWType.TYPE_1)
     bind = MWBind(
@@ -399,14 +413,14 @@ def test_peers_reach_memory_through_windows_that_another_queue_pair_binds(rig: R
     assert poll(cq)[0].ok
     there = RemoteBuffer(region.addr, 64, window.rkey)
     a.out.view[:8] = (5).to_bytes(8, "little")
-    a.rdma(b, WROpcode.RDMA_WRITE, 8, 1, remote=there)
-    a.rdma(b, WROpcode.ATOMIC_FETCH_AND_ADD, 8, 2, offset=8, remote=there, compare_add=2)
-    a.rdma(b, WROpcode.RDMA_READ, 8, 3, offset=16, remote=there)
-    a.rdma(
+    a.post_rdma(b, WROpcode.RDMA_WRITE, 8, 1, remote=there)
+    a.post_rdma(b, WROpcode.ATOMIC_FETCH_AND_ADD, 8, 2, offset=8, remote=there, compare_add=2)
+    a.post_rdma(b, WROpcode.RDMA_READ, 8, 3, offset=16, remote=there)
+    a.post_rdma(
         b, WROpcode.RDMA_READ, 8, 4, offset=24, remote=RemoteBuffer(region.addr + 60, 8, there.rkey)
     )
-    assert [w.status for w in a.done(4)] == [WCStatus.SUCCESS] * 3 + [WCStatus.REM_ACCESS_ERR]
+    assert [w.status for w in a.poll_sends(4)] == [WCStatus.SUCCESS] * 3 + [WCStatus.REM_ACCESS_ERR]
     assert [int.from_bytes(a.out.read(8, at), "little") for at in (8, 16)] == [5, 7]
     window.close()
-    a.rdma(b, WROpcode.RDMA_READ, 8, 5, remote=there)
-    assert a.done()[0].status == WCStatus.REM_ACCESS_ERR
+    a.post_rdma(b, WROpcode.RDMA_READ, 8, 5, remote=there)
+    assert a.poll_sends()[0].status == WCStatus.REM_ACCESS_ERR

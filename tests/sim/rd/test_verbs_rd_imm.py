@@ -8,8 +8,8 @@ import sys
 import net
 import pytest
 from harness.rd_harness import Peer
-from harness.rd_stranger import Stranger, stranger
-from harness.verbs_harness import Rig, nothing, pattern, until
+from harness.rd_stranger import Stranger, scripted_peer
+from harness.verbs_harness import Rig, assert_no_completion, octet_pattern, wait_until
 
 from siwarp.inspect import DDP, Opcode, Queue
 from siwarp.verbs import (
@@ -40,7 +40,7 @@ def as_it_lies(value: int) -> bytes:
 
 
 def write_imm(a: Peer, b: Peer, length: int, wr_id: int = 3, **more: int) -> None:
-    a.rdma(b, WRITE_IMM, length, wr_id, imm_data=more.pop("imm", IMM), **more)
+    a.post_rdma(b, WRITE_IMM, length, wr_id, imm_data=more.pop("imm", IMM), **more)
 
 
 def to_stranger(a: Peer, s: Stranger, opcode: WROpcode, length: int, **more: int) -> AH:
@@ -60,16 +60,16 @@ def test_a_write_with_immediate_takes_a_receive_and_writes_nothing_there(
     rig: Rig, size: int
 ) -> None:
     a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
-    spare = rig.mr(bytearray(b"\xdd" * 64))
-    a.out.view[:size] = pattern(size, size)
+    spare = rig.reg_mr(bytearray(b"\xdd" * 64))
+    a.out.view[:size] = octet_pattern(size, size)
     b.qp.post_recv(RecvWR(7, sg=[spare.sge()]))
     write_imm(a, b, size, 8)
-    (got,), (sent,) = b.got(), a.done()
+    (got,), (sent,) = b.poll_receives(), a.poll_sends()
     assert (sent.wr_id, sent.ok, sent.opcode) == (8, True, WCOpcode.RDMA_WRITE)
     assert (got.wr_id, got.ok, got.opcode) == (7, True, WCOpcode.RECV_RDMA_WITH_IMM)
     assert (got.wc_flags, got.imm_data, got.byte_len) == (WCFlag.WITH_IMM, IMM, size)
     assert (got.source, got.src_qp) == (a.qp.addr, a.qp.qp_num)
-    assert b.into.read(size) == pattern(size, size)
+    assert b.into.read(size) == octet_pattern(size, size)
     assert spare.read() == b"\xdd" * 64
 
 
@@ -78,72 +78,75 @@ def test_a_write_with_immediate_takes_a_receive_and_writes_nothing_there(
 def test_a_send_with_immediate_brings_both(rig: Rig, size: int) -> None:
     a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
     b.into.view[:64] = b"\xee" * 64
-    b.recv(7, size)
-    a.send(b, pattern(size, size), 8, opcode=SEND_IMM, imm_data=IMM)
-    (got,), (sent,) = b.got(), a.done()
+    b.post_receive(7, size)
+    a.send(b, octet_pattern(size, size), 8, opcode=SEND_IMM, imm_data=IMM)
+    (got,), (sent,) = b.poll_receives(), a.poll_sends()
     assert (sent.wr_id, sent.ok, sent.opcode) == (8, True, WCOpcode.SEND)
     assert (got.wr_id, got.ok, got.opcode, got.byte_len) == (7, True, WCOpcode.RECV, size)
     assert (got.wc_flags, got.imm_data, got.source) == (WCFlag.WITH_IMM, IMM, a.qp.addr)
-    assert b.into.read(size) == pattern(size, size)
+    assert b.into.read(size) == octet_pattern(size, size)
     assert set(b.into.read(max(0, 64 - size), size)) <= {0xEE}
 
 
 def test_its_octets_may_be_inline(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     flags = SendFlag.INLINE | SendFlag.SIGNALED
-    a.out.view[:64] = pattern(64)
+    a.out.view[:64] = octet_pattern(64)
     b.qp.post_recv([RecvWR(1), RecvWR(2, sg=[b.into.sge(64, 64)])])
     write_imm(a, b, 64, flags=flags)
-    a.send(b, pattern(64, 5), opcode=SEND_IMM, imm_data=6, flags=flags)
+    a.send(b, octet_pattern(64, 5), opcode=SEND_IMM, imm_data=6, flags=flags)
     a.out.view[:64] = bytes(64)
-    assert [w.imm_data for w in b.got(2)] == [IMM, 6]
-    assert b.into.read(128) == pattern(64) + pattern(64, 5)
-    assert all(w.ok for w in a.done(2))
+    assert [w.imm_data for w in b.poll_receives(2)] == [IMM, 6]
+    assert b.into.read(128) == octet_pattern(64) + octet_pattern(64, 5)
+    assert all(w.ok for w in a.poll_sends(2))
 
 
 def test_a_solicited_one_wakes_who_waits_for_such(rig: Rig) -> None:
-    channel = rig.channel()
+    channel = rig.create_channel()
     b = Peer(rig, channel=channel)
     a = Peer(rig)
     solicited = SendFlag.SIGNALED | SendFlag.SOLICITED
     for opcode in (WRITE_IMM, SEND_IMM):
         b.qp.post_recv([RecvWR(1), RecvWR(2)])
         b.rcq.req_notify(solicited_only=True)
-        a.rdma(b, opcode, 0, imm_data=1)
-        assert b.got()[0].ok
+        a.post_rdma(b, opcode, 0, imm_data=1)
+        assert b.poll_receives()[0].ok
         assert channel.get_cq_event(0.02) is None
-        a.rdma(b, opcode, 0, imm_data=2, flags=solicited)
+        a.post_rdma(b, opcode, 0, imm_data=2, flags=solicited)
         assert channel.get_cq_event(10) is b.rcq
         b.rcq.ack_events(1)
-        assert b.got()[0].imm_data == 2
-        assert all(w.ok for w in a.done(2))
+        assert b.poll_receives()[0].imm_data == 2
+        assert all(w.ok for w in a.poll_sends(2))
 
 
 def test_without_a_receive_it_waits_and_then_tells_its_own_writes_length(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     for i, size in enumerate((70, 5)):
         write_imm(a, b, size, i, imm=i)
-    nothing(a.scq, 0.1)  # longer than the time after which idle streams are released
+    assert_no_completion(a.scq, 0.1)  # longer than the time after which idle streams are released
     for i in range(2):
         b.qp.post_recv(RecvWR(i))
-    assert [(w.wr_id, w.imm_data, w.byte_len) for w in b.got(2)] == [(0, 0, 70), (1, 1, 5)]
-    assert [w.wr_id for w in a.done(2)] == [0, 1]
+    assert [(w.wr_id, w.imm_data, w.byte_len) for w in b.poll_receives(2)] == [
+        (0, 0, 70),
+        (1, 1, 5),
+    ]
+    assert [w.wr_id for w in a.poll_sends(2)] == [0, 1]
 
 
 def test_a_flush_ends_those_that_wait_and_their_peer_gets_nothing(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     write_imm(a, b, 10, 1)
     a.send(b, b"x", 2, offset=64, opcode=SEND_IMM, imm_data=1)
-    nothing(a.scq)
+    assert_no_completion(a.scq)
     a.qp.modify(QPAttr(qp_state=QPState.ERR))
     flushed = WCStatus.WR_FLUSH_ERR
-    assert [(w.wr_id, w.status, w.source) for w in a.done(2)] == [
+    assert [(w.wr_id, w.status, w.source) for w in a.poll_sends(2)] == [
         (1, flushed, b.qp.addr),
         (2, flushed, b.qp.addr),
     ]
     net.sleep(0.001)  # wait until the peer has been notified of the flush
-    b.recv()
-    nothing(b.rcq)
+    b.post_receive()
+    assert_no_completion(b.rcq)
 
 
 def test_each_comes_once_and_in_order_over_a_bad_network(rig: Rig) -> None:
@@ -168,7 +171,7 @@ def test_each_comes_once_and_in_order_over_a_bad_network(rig: Rig) -> None:
         return done == MANY and len(got) == MANY
 
     with net.apply_fault_plan("loss=5%,dup=5%,reorder=10%,corrupt=0.1%,seed=7"):
-        until(go_on, 60)
+        wait_until(go_on, 60)
     assert got == [(i, i % 7 * 5000 if i % 3 else 0) for i in range(MANY)]
 
 
@@ -179,24 +182,24 @@ def test_each_comes_once_and_in_order_over_a_bad_network(rig: Rig) -> None:
 @pytest.mark.parametrize("solicited", [False, True])
 def test_on_the_wire_it_is_a_write_then_immediate_data(rig: Rig, solicited: bool) -> None:
     a = Peer(rig)
-    a.out.view[:100] = pattern(100)
+    a.out.view[:100] = octet_pattern(100)
     flags = SendFlag.SIGNALED | (SendFlag.SOLICITED if solicited else 0)
-    with stranger(a, meet=False) as s:
+    with scripted_peer(a, connect=False) as s:
         keep = (
             to_stranger(a, s, SEND, 3),
             to_stranger(a, s, WRITE_IMM, 100, imm_data=IMM, send_flags=flags),
         )
-        head, octets = s.pull()
+        head, octets = s.receive_segment()
         assert (head.opcode, head.qn, head.msn) == (Opcode.SEND, Queue.SEND, 1)
-        head, octets = s.pull()
+        head, octets = s.receive_segment()
         assert (head.opcode, head.l) == (Opcode.RDMA_WRITE, 1)
-        assert (head.stag, head.to, octets) == (a.into.rkey, a.into.addr, pattern(100))
-        head, octets = s.pull()
+        assert (head.stag, head.to, octets) == (a.into.rkey, a.into.addr, octet_pattern(100))
+        head, octets = s.receive_segment()
         assert head.opcode == (Opcode.IMMEDIATE_SE if solicited else Opcode.IMMEDIATE)
         assert (head.qn, head.msn, head.mo, head.l) == (Queue.SEND, 2, 0, 1)
         assert (head.inv_stag, head.rv) == (0, 1)
         assert octets == as_it_lies(IMM) + bytes(4)
-        assert all(w.ok for w in a.done(2))
+        assert all(w.ok for w in a.poll_sends(2))
         del keep
 
 
@@ -206,31 +209,33 @@ def test_on_the_wire_a_send_with_immediate_has_a_head(rig: Rig, solicited: bool)
     a = Peer(rig)
     a.out.view[:8] = b"payload!"
     flags = SendFlag.SIGNALED | (SendFlag.SOLICITED if solicited else 0)
-    with stranger(a, meet=False) as s:
+    with scripted_peer(a, connect=False) as s:
         keep = to_stranger(a, s, SEND_IMM, 8, imm_data=IMM, send_flags=flags)
-        head, octets = s.pull()
+        head, octets = s.receive_segment()
         assert (head.opcode, head.qn, head.msn, head.l) == (PRIVATE, Queue.SEND, 1, 1)
         assert octets == bytes([2 if solicited else 1, 0, 0, 0]) + as_it_lies(IMM) + b"payload!"
-        assert a.done()[0].ok
+        assert a.poll_sends()[0].ok
         del keep
 
 
 def immediate(s: Stranger, octets: bytes = bytes(8)) -> bytes:
-    return s.untagged(Opcode.IMMEDIATE, octets)
+    return s.build_untagged(Opcode.IMMEDIATE, octets)
 
 
 def test_the_writes_length_is_known_after_any_silence(rig: Rig) -> None:
     b = Peer(rig)
     b.qp.post_recv([RecvWR(i) for i in range(3)])
-    with stranger(b) as s:
-        s.put(s.write(pattern(30), l=0), s.write(pattern(20), 30))
-        nothing(b.rcq, 0.15)  # longer than the time after which idle streams are released
-        s.put(immediate(s))
-        assert b.got()[0].byte_len == 50
-        s.put(s.write(pattern(30), l=0))
-        nothing(b.rcq, 0.15)
-        s.put(s.write(pattern(7), 30), immediate(s), immediate(s))
-        assert [w.byte_len for w in b.got(2)] == [37, 0]
+    with scripted_peer(b) as s:
+        s.send_and_wait(s.build_write(octet_pattern(30), l=0), s.build_write(octet_pattern(20), 30))
+        assert_no_completion(
+            b.rcq, 0.15
+        )  # longer than the time after which idle streams are released
+        s.send_and_wait(immediate(s))
+        assert b.poll_receives()[0].byte_len == 50
+        s.send_and_wait(s.build_write(octet_pattern(30), l=0))
+        assert_no_completion(b.rcq, 0.15)
+        s.send_and_wait(s.build_write(octet_pattern(7), 30), immediate(s), immediate(s))
+        assert [w.byte_len for w in b.poll_receives(2)] == [37, 0]
 
 
 # ---- refused requests
@@ -240,18 +245,18 @@ def test_the_writes_length_is_known_after_any_silence(rig: Rig) -> None:
 @pytest.mark.parametrize("size", [10, 300_000])
 def test_a_write_that_is_refused_takes_its_immediate_data_with_it(rig: Rig, size: int) -> None:
     a, b = Peer(rig, 1 << 19), Peer(rig, 1 << 19)
-    closed = rig.mr(1 << 19, AccessFlag.LOCAL_WRITE)
-    b.recv(5, 64)
-    a.rdma(b, WRITE_IMM, size, 1, remote=closed.remote(), imm_data=IMM)
+    closed = rig.reg_mr(1 << 19, AccessFlag.LOCAL_WRITE)
+    b.post_receive(5, 64)
+    a.post_rdma(b, WRITE_IMM, size, 1, remote=closed.remote(), imm_data=IMM)
     write_imm(a, b, 20, 2, imm=9)
-    (got,) = b.got()
+    (got,) = b.poll_receives()
     assert (got.wr_id, got.imm_data, got.byte_len) == (5, 9, 20)
-    sent = a.done(2)
+    sent = a.poll_sends(2)
     # If the error was reported before the peer had all data, it is in the completion, otherwise in
     # the error queue.
     assert sent[0].status in (WCStatus.REM_ACCESS_ERR, WCStatus.SUCCESS) and sent[1].ok
     if sent[0].ok:
-        (report,) = until(a.qp.errors)
+        (report,) = wait_until(a.qp.errors)
         assert (report.origin, report.source) == (ErrorOrigin.REPORTED, b.qp.addr)
     assert set(closed.read()) == {0}
 
@@ -259,35 +264,39 @@ def test_a_write_that_is_refused_takes_its_immediate_data_with_it(rig: Rig, size
 @pytest.mark.clause("DGRAM-RDV-13")
 def test_the_sender_is_told_once_of_a_write_with_immediate(rig: Rig) -> None:
     b = Peer(rig)
-    b.recv(5, 64)
-    with stranger(b) as s:
-        s.put(s.write(b"bad", stag=1), immediate(s), s.write(b"good"), immediate(s))
-        told = s.told()
+    b.post_receive(5, 64)
+    with scripted_peer(b) as s:
+        s.send_and_wait(
+            s.build_write(b"bad", stag=1), immediate(s), s.build_write(b"good"), immediate(s)
+        )
+        told = s.receive_terminate()
         assert (told.layer, told.etype, told.code) == (1, 1, 0)
         assert (told.quoted_ddp.stag, told.quoted_ddp.to) == (1, b.into.addr)
-        (got,) = b.got()
+        (got,) = b.poll_receives()
         assert (got.wr_id, got.byte_len) == (5, 4)
-        b.recv(6, 64)
-        s.put(s.untagged(Opcode.SEND, b"x"))
-        assert (b.got()[0].wr_id, s.got) == (6, [])
+        b.post_receive(6, 64)
+        s.send_and_wait(s.build_untagged(Opcode.SEND, b"x"))
+        assert (b.poll_receives()[0].wr_id, s.got) == (6, [])
 
 
 @pytest.mark.clause("DGRAM-RDV-14")
 def test_a_message_complained_of_in_its_middle_is_sent_to_its_end_and_then_over(rig: Rig) -> None:
     size = 3 << 20
     a = Peer(rig, size)
-    with stranger(a, meet=False) as s:
+    with scripted_peer(a, connect=False) as s:
         first: list[DDP] = []
         s.keeps = lambda head: bool(first) and head.to > first[0].to + (1 << 18)
         keep = to_stranger(a, s, WRITE_IMM, size, imm_data=IMM)
-        first.append(s.pull()[0])
-        s.complain(first[0], (1, 1, 0))
-        nothing(a.scq)  # no completion yet: the Write's memory is still being sent from
-        s.release()
-        end = s.pull()[0]
+        first.append(s.receive_segment()[0])
+        s.report_error(first[0], (1, 1, 0))
+        assert_no_completion(
+            a.scq
+        )  # no completion yet: the Write's memory is still being sent from
+        s.acknowledge_kept()
+        end = s.receive_segment()[0]
         while end.opcode != Opcode.IMMEDIATE:
-            end = s.pull()[0]
-        (wc,) = a.done()
+            end = s.receive_segment()[0]
+        (wc,) = a.poll_sends()
         assert (wc.wr_id, wc.status) == (2, WCStatus.REM_ACCESS_ERR)
         del keep
 
@@ -295,15 +304,15 @@ def test_a_message_complained_of_in_its_middle_is_sent_to_its_end_and_then_over(
 def test_a_complaint_of_the_immediate_data_is_about_its_write(rig: Rig) -> None:
     size = 1 << 20
     a = Peer(rig, size)
-    with stranger(a, meet=False) as s:
+    with scripted_peer(a, connect=False) as s:
         s.keeps = lambda head: head.opcode == Opcode.IMMEDIATE
         keep = to_stranger(a, s, WRITE_IMM, size, imm_data=IMM)
-        head = s.pull()[0]
+        head = s.receive_segment()[0]
         while head.opcode != Opcode.IMMEDIATE:
-            head = s.pull()[0]
-        s.complain(head, (0, 2, 0xFF))
-        s.release()
-        (wc,) = a.done()
+            head = s.receive_segment()[0]
+        s.report_error(head, (0, 2, 0xFF))
+        s.acknowledge_kept()
+        (wc,) = a.poll_sends()
         assert (wc.wr_id, wc.status) == (2, WCStatus.REM_OP_ERR)
         del keep
 
@@ -313,13 +322,13 @@ def test_immediate_data_of_another_size_is_refused_and_takes_no_receive(
     rig: Rig, size: int
 ) -> None:
     b = Peer(rig)
-    b.recv(4, 200)
-    with stranger(b) as s:
-        s.put(immediate(s, b"\xaa" * size), s.untagged(Opcode.SEND, b"good"))
-        told = s.told()
+    b.post_receive(4, 200)
+    with scripted_peer(b) as s:
+        s.send_and_wait(immediate(s, b"\xaa" * size), s.build_untagged(Opcode.SEND, b"good"))
+        told = s.receive_terminate()
         assert (told.layer, told.etype, told.code) == (0, 2, 0xFF)
         assert told.quoted_ddp.msn == 1
-        (got,) = b.got()
+        (got,) = b.poll_receives()
         assert (got.wr_id, got.byte_len, b.into.read(4)) == (4, 4, b"good")
 
 
@@ -329,11 +338,11 @@ def test_a_private_message_that_nobody_knows_is_refused_and_takes_no_receive(
     rig: Rig, body: bytes
 ) -> None:
     b = Peer(rig)
-    b.recv(4, 200)
-    with stranger(b) as s:
-        s.put(s.untagged(PRIVATE, body), s.untagged(Opcode.SEND, b"good"))
-        told = s.told()
+    b.post_receive(4, 200)
+    with scripted_peer(b) as s:
+        s.send_and_wait(s.build_untagged(PRIVATE, body), s.build_untagged(Opcode.SEND, b"good"))
+        told = s.receive_terminate()
         assert (told.layer, told.etype, told.code, told.quoted_ddp.msn) == (0, 2, 6, 1)
-        (got,) = b.got()
+        (got,) = b.poll_receives()
         assert (got.wr_id, got.byte_len, b.into.read(4)) == (4, 4, b"good")
         assert b.qp.qp_state == QPState.RTS

@@ -7,8 +7,15 @@ import os
 import net
 import pytest
 from harness.rd_harness import Peer
-from harness.rd_stranger import Stranger, stranger
-from harness.verbs_harness import Rig, nothing, pattern, poll, refused, until
+from harness.rd_stranger import Stranger, scripted_peer
+from harness.verbs_harness import (
+    Rig,
+    assert_no_completion,
+    errno_raised_by,
+    octet_pattern,
+    poll,
+    wait_until,
+)
 
 from siwarp.inspect import DDPTagged, Opcode, RecordHeader
 from siwarp.verbs import (
@@ -35,7 +42,7 @@ MANY = 100 if "SANITIZER" in os.environ else 300
 
 def told(peer: Peer, n: int = 1) -> list[tuple[WC, Record]]:
     found = []
-    for wc in peer.got(n):
+    for wc in peer.poll_receives(n):
         assert (wc.status, wc.opcode) == (0, WCOpcode.RECV_WRITE_RECORD)
         found.append((wc, peer.qp.record(wc)))
     return found
@@ -49,11 +56,11 @@ def counted_from(first: int, n: int) -> list[int]:
 @pytest.mark.parametrize("size", SIZES)
 def test_a_message_is_told_of_once_whole_and_uses_no_receive(rig: Rig, size: int) -> None:
     a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20, max_write_records=4)
-    b.recv(77, 64)
-    a.out.view[:size] = pattern(size, size)
+    b.post_receive(77, 64)
+    a.out.view[:size] = octet_pattern(size, size)
     ids: list[int] = []
     for number in (1, 2):
-        a.rdma(b, RECORD, size, number)
+        a.post_rdma(b, RECORD, size, number)
         ((wc, record),) = told(b)
         assert (wc.byte_len, wc.source, wc.src_qp) == (size, a.qp.addr, a.qp.qp_num)
         ids.append(record.message_id)
@@ -61,19 +68,19 @@ def test_a_message_is_told_of_once_whole_and_uses_no_receive(rig: Rig, size: int
         assert (record.addr, record.rkey) == (b.into.addr, b.into.rkey)
         assert (record.length, record.valid, record.whole) == (size, size, True)
         assert record.ranges == (((0, size),) if size else ())
-        (sent,) = a.done()
+        (sent,) = a.poll_sends()
         assert (sent.wr_id, sent.ok, sent.opcode) == (number, True, WCOpcode.RDMA_WRITE)
-    assert b.into.read(size) == pattern(size, size)
+    assert b.into.read(size) == octet_pattern(size, size)
     a.send(b, b"plain")
-    assert b.got()[0].wr_id == 77
+    assert b.poll_receives()[0].wr_id == 77
 
 
 @pytest.mark.clause("DGRAM-REC-16", "DGRAM-REC-2")
 @pytest.mark.parametrize("size", [0, 1, 150_000])
 def test_each_segment_says_where_its_octets_are_in_the_message(rig: Rig, size: int) -> None:
     a = Peer(rig, 1 << 18)
-    a.out.view[:size] = pattern(size)
-    with stranger(a, meet=False) as s:
+    a.out.view[:size] = octet_pattern(size)
+    with scripted_peer(a, connect=False) as s:
         ah, ids = AH(rig.pd, s.addr), []
         sg = [a.out.sge(0, size)]
         for flags in (SendFlag.SIGNALED, SendFlag.SIGNALED | SendFlag.SOLICITED):
@@ -83,7 +90,7 @@ def test_each_segment_says_where_its_octets_are_in_the_message(rig: Rig, size: i
         for number in (1, 2):
             got, last = b"", 0
             while not last:
-                head, octets = s.pull()
+                head, octets = s.receive_segment()
                 record, last = RecordHeader(octets[:20]), head.l
                 assert (head.opcode, head.rv, head.stag) == (PRIVATE, 1, THERE.rkey)
                 assert head.to == THERE.addr + len(got)
@@ -91,9 +98,9 @@ def test_each_segment_says_where_its_octets_are_in_the_message(rig: Rig, size: i
                 assert (record.to, record.length) == (THERE.addr, size)
                 ids.append(record.message_id)
                 got += octets[20:]
-            assert got == pattern(size)
-        assert s.pull()[0].opcode == Opcode.SEND
-        assert [(w.wr_id, w.ok) for w in a.done(3)] == [(7, True), (7, True), (8, True)]
+            assert got == octet_pattern(size)
+        assert s.receive_segment()[0].opcode == Opcode.SEND
+        assert [(w.wr_id, w.ok) for w in a.poll_sends(3)] == [(7, True), (7, True), (8, True)]
         # The first segments of the first message are short: they are built before contact is
         # established.
         first = ids.count(ids[0])
@@ -108,7 +115,7 @@ def test_they_come_once_and_whole_over_a_bad_network(rig: Rig) -> None:
     def go_on() -> bool:
         nonlocal posted, done
         while posted < MANY and posted - done < 32:
-            a.rdma(b, RECORD, posted % 5 * 4000, posted)
+            a.post_rdma(b, RECORD, posted % 5 * 4000, posted)
             posted += 1
         done += len(a.scq.poll(32))
         for wc in b.rcq.poll(32):
@@ -118,7 +125,7 @@ def test_they_come_once_and_whole_over_a_bad_network(rig: Rig) -> None:
         return done == MANY and len(got) == MANY
 
     with net.apply_fault_plan("loss=5%,dup=5%,reorder=10%,corrupt=0.1%,seed=3"):
-        until(go_on, 60)
+        wait_until(go_on, 60)
     assert [i for i, _ in got] == counted_from(got[0][0], MANY)
     assert [size for _, size in got] == [i % 5 * 4000 for i in range(MANY)]
 
@@ -128,20 +135,20 @@ def test_who_does_not_poll_has_the_senders_wait_and_loses_none(rig: Rig) -> None
     a, b = Peer(rig), Peer(rig, max_write_records=8)
     other = Peer(rig)
     for i in range(20):
-        a.rdma(b, RECORD, 8, i)
-    assert [w.wr_id for w in a.done(4)] == [0, 1, 2, 3]
-    nothing(a.scq)
-    b.recv(5, 64)
+        a.post_rdma(b, RECORD, 8, i)
+    assert [w.wr_id for w in a.poll_sends(4)] == [0, 1, 2, 3]
+    assert_no_completion(a.scq)
+    b.post_receive(5, 64)
     other.send(b, b"another's goes on")
-    assert other.done()[0].ok
+    assert other.poll_sends()[0].ok
     got = poll(b.rcq, 5)
     assert sorted(w.opcode for w in got) == [WCOpcode.RECV] + [WCOpcode.RECV_WRITE_RECORD] * 4
     ids = [b.qp.record(w).message_id for w in got if w.opcode == WCOpcode.RECV_WRITE_RECORD]
     while len(ids) < 20:
         ids += [record.message_id for _, record in told(b)]
     assert ids == counted_from(ids[0], 20)
-    assert [w.wr_id for w in a.done(16)] == list(range(4, 20))
-    assert refused(b.qp.record, got[0]._replace(wr_id=99)) is not None
+    assert [w.wr_id for w in a.poll_sends(16)] == list(range(4, 20))
+    assert errno_raised_by(b.qp.record, got[0]._replace(wr_id=99)) is not None
 
 
 # ---- refused requests
@@ -154,7 +161,7 @@ def test_one_that_is_refused_is_not_told_of_and_changes_nothing(
     rig: Rig, kind: str, size: int
 ) -> None:
     a, b = Peer(rig, 1 << 18), Peer(rig, 1 << 18, max_write_records=4)
-    memory = rig.mr(bytearray(size), AccessFlag.LOCAL_WRITE) if kind == "rights" else b.into
+    memory = rig.reg_mr(bytearray(size), AccessFlag.LOCAL_WRITE) if kind == "rights" else b.into
     to = memory.remote()
     if kind == "stag":
         to = RemoteBuffer(to.addr, to.length, to.rkey ^ 0x5555)
@@ -162,20 +169,20 @@ def test_one_that_is_refused_is_not_told_of_and_changes_nothing(
         to = RemoteBuffer(to.addr + b.size - size + 1, size, to.rkey)
     elif kind == "queue pair":
         b.qp.modify(QPAttr(qp_state=QPState.RTS, qp_access_flags=AccessFlag.REMOTE_READ))
-    a.out.view[:size] = pattern(size)
-    a.rdma(b, RECORD, size, 1, remote=to)
-    b.recv(5, 8)
+    a.out.view[:size] = octet_pattern(size)
+    a.post_rdma(b, RECORD, size, 1, remote=to)
+    b.post_receive(5, 8)
     a.send(b, b"behind", 2, offset=size)
-    assert b.got()[0].wr_id == 5
-    first, second = a.done(2)
+    assert b.poll_receives()[0].wr_id == 5
+    first, second = a.poll_sends(2)
     assert (first.wr_id, second.wr_id, second.ok) == (1, 2, True)
     if first.ok:  # all data was acknowledged before the error message arrived
-        assert until(a.qp.errors)[0].source == b.qp.addr
+        assert wait_until(a.qp.errors)[0].source == b.qp.addr
     else:
         assert first.status == WCStatus.REM_ACCESS_ERR
     if kind != "bounds":
         assert set(memory.read(size, 8 if memory is b.into else 0)) == {0}
-    nothing(b.rcq)
+    assert_no_completion(b.rcq)
 
 
 def segment(s: Stranger, octets: bytes, number: int, length: int, at: int, **fields: int) -> bytes:
@@ -203,11 +210,11 @@ def test_a_segment_that_cannot_be_is_refused_and_its_sender_told(
     rig: Rig, fields: dict[str, int], code: int
 ) -> None:
     b = Peer(rig, max_write_records=4)
-    with stranger(b) as s:
-        s.put(segment(s, b"evil", 1, 4, 0, **fields))
-        answer = s.told()
+    with scripted_peer(b) as s:
+        s.send_and_wait(segment(s, b"evil", 1, 4, 0, **fields))
+        answer = s.receive_terminate()
         assert (answer.layer, answer.etype, answer.code) == (0, 2, code)
-        s.put(segment(s, b"good", 2, 4, 0))
+        s.send_and_wait(segment(s, b"good", 2, 4, 0))
         ((_, record),) = told(b)
         assert (record.message_id, record.ranges) == (2, ((0, 4),))
         assert b.into.read(4) == b"good"
@@ -221,21 +228,21 @@ def test_a_segment_that_does_not_go_on_where_its_message_is_ends_it(
     b = Peer(rig, max_write_records=4)
     if "ddp_to" in other:
         other = {"ddp_to": b.into.addr + 5}
-    with stranger(b) as s:
-        s.put(segment(s, b"half", 5, 8, 0), segment(s, b"rest", 5, 8, 4, **other))
-        answer = s.told()
+    with scripted_peer(b) as s:
+        s.send_and_wait(segment(s, b"half", 5, 8, 0), segment(s, b"rest", 5, 8, 4, **other))
+        answer = s.receive_terminate()
         assert (answer.layer, answer.etype, answer.code) == (0, 2, 0xFF)
-        s.put(s.write(b"x", 100), segment(s, b"", 9, 0, 0))
+        s.send_and_wait(s.build_write(b"x", 100), segment(s, b"", 9, 0, 0))
         assert told(b)[0][1].message_id == 9
 
 
 @pytest.mark.clause("DGRAM-REC-9")
 def test_a_queue_pair_takes_none_unless_it_is_made_to(rig: Rig) -> None:
     b = Peer(rig)
-    b.recv(1, 8)
-    with stranger(b) as s:
-        s.put(segment(s, b"evil", 1, 4, 0), s.untagged(Opcode.SEND, b""))
-        answer = s.told()
+    b.post_receive(1, 8)
+    with scripted_peer(b) as s:
+        s.send_and_wait(segment(s, b"evil", 1, 4, 0), s.build_untagged(Opcode.SEND, b""))
+        answer = s.receive_terminate()
         assert (answer.layer, answer.etype, answer.code) == (0, 2, 6)
-        assert b.got()[0].byte_len == 0
+        assert b.poll_receives()[0].byte_len == 0
         assert b.into.read(4) == bytes(4)

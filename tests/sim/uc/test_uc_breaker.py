@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import net
 import pytest
-from harness.uc_harness import QKEY, ROUND, Peer, Told, crc32c, settled
-from harness.verbs_harness import LIMIT, Rig, counted, until
+from harness.uc_harness import QKEY, ROUND, Peer, Told, crc32c, wait_until_processed
+from harness.verbs_harness import LIMIT, Rig, assert_counter_grows, wait_until
 from pace import limit_exceeded
 
 from siwarp.base.library import lib
@@ -49,8 +49,8 @@ def test_a_receiver_reports_once_a_second_what_came(peer: Peer) -> None:
     told: list[UCReport] = []
     peer.sock.settimeout(0.01)
     while len(told) < 2:
-        (one,) = peer.message(bytes(100))
-        peer.put(one)
+        (one,) = peer.build_send(bytes(100))
+        peer.send_datagrams(one)
         sent, octets = sent + 1, octets + len(one)
         peer.cq.poll(1)
         try:
@@ -73,9 +73,9 @@ def test_a_receiver_reports_once_a_second_what_came(peer: Peer) -> None:
 
 @pytest.mark.clause("DGRAM-CB-1")
 def test_what_is_missing_and_what_comes_late_is_not_reported(peer: Peer) -> None:
-    datagrams = [peer.message(b"x")[0] for _ in range(3 * LEAST)]
+    datagrams = [peer.build_send(b"x")[0] for _ in range(3 * LEAST)]
     came = datagrams[::2]
-    peer.put(*came[1:], came[0])
+    peer.send_datagrams(*came[1:], came[0])
     found = _received(peer)
     assert LEAST <= found.datagrams < len(came)
     assert found.next_psn == 2 * found.datagrams + 1
@@ -93,14 +93,14 @@ def _received(peer: Peer) -> UCReport:
         except BlockingIOError:
             return b""
 
-    return UCReport(until(take))
+    return UCReport(wait_until(take))
 
 
 @pytest.mark.clause("DGRAM-CB-2")
 def test_few_datagrams_and_reports_are_answered_by_nothing(peer: Peer) -> None:
-    peer.put(*[peer.message(b"x")[0] for _ in range(LEAST - 1)])
-    peer.put(*[bytes(UCReport(q_key=QKEY))] * 100)
-    settled(peer)
+    peer.send_datagrams(*[peer.build_send(b"x")[0] for _ in range(LEAST - 1)])
+    peer.send_datagrams(*[bytes(UCReport(q_key=QKEY))] * 100)
+    wait_until_processed(peer)
     peer.sock.setblocking(False)
     with pytest.raises(BlockingIOError):
         peer.sock.recv(2000)
@@ -110,10 +110,10 @@ def test_few_datagrams_and_reports_are_answered_by_nothing(peer: Peer) -> None:
 def test_loss_that_lasts_cuts_the_rate(peer: Peer, rig: Rig) -> None:
     told = Told(peer)
     for _ in range(3):
-        told.send()
-        told.report(ROUND * 8 // 10, octets=0)
-        settled(peer)
-    with rig.event() as event:
+        told.send_messages()
+        told.send_report(ROUND * 8 // 10, octets=0)
+        wait_until_processed(peer)
+    with rig.next_async_event() as event:
         assert (event.event_type, event.element) == (EventType.CONGESTED, peer.qp)
     assert is_slow(told)
 
@@ -125,10 +125,10 @@ def test_loss_that_does_not_last_or_is_small_changes_nothing(
 ) -> None:
     told = Told(peer)
     for n in came:
-        told.send()
-        told.report(n)
-        settled(peer)
-    told.send()
+        told.send_messages()
+        told.send_report(n)
+        wait_until_processed(peer)
+    told.send_messages()
     assert rig.ctx.get_async_event(0) is None
 
 
@@ -144,10 +144,10 @@ IMPOSSIBLE = {
 def test_what_cannot_be_is_ignored(peer: Peer, rig: Rig, what: str) -> None:
     told = Told(peer)
     for _ in range(4):
-        told.send()
-        told.report(0, **IMPOSSIBLE[what])
-        settled(peer)
-    told.send()
+        told.send_messages()
+        told.send_report(0, **IMPOSSIBLE[what])
+        wait_until_processed(peer)
+    told.send_messages()
     assert rig.ctx.get_async_event(0) is None
 
 
@@ -157,19 +157,19 @@ def test_who_is_not_the_peer_reports_nothing(peer: Peer, rig: Rig) -> None:
     right = {"q_key": QKEY, "datagrams": 0, "octets": 0}
     with net.open_udp_socket() as other:
         for _ in range(4):
-            told.send()
+            told.send_messages()
             other.sendto(bytes(UCReport(**right, next_psn=told.psn)), peer.qp.addr)
             wrong = [
                 bytes(UCReport(**{**right, "q_key": 1}, next_psn=told.psn)),
                 bytes(UCReport(**right, next_psn=told.psn, crc=1)),
                 bytes(UCReport(**right, next_psn=told.psn, source_index=1)),
             ]
-            peer.put(*wrong)
-            with counted("drop_short", 1):
+            peer.send_datagrams(*wrong)
+            with assert_counter_grows("drop_short", 1):
                 octets = bytes(UCReport(**right, next_psn=told.psn))[:-4] + bytes(4)
-                peer.put(octets + crc32c(octets).to_bytes(4, "little"))
-                settled(peer)
-    told.send()
+                peer.send_datagrams(octets + crc32c(octets).to_bytes(4, "little"))
+                wait_until_processed(peer)
+    told.send_messages()
     assert rig.ctx.get_async_event(0) is None
 
 
@@ -177,7 +177,7 @@ def send_for(told: Told, seconds: float, until_event: bool) -> bool:
     """Send for ``seconds``; return whether there was an event of the breaker."""
     began = net.now()
     while not limit_exceeded(began, seconds) if until_event else net.now() - began < seconds:
-        told.send(10)
+        told.send_messages(10)
         event = told.peer.rig.ctx.get_async_event(0.01)
         if event is not None:
             event.ack()
@@ -188,9 +188,9 @@ def send_for(told: Told, seconds: float, until_event: bool) -> bool:
 @pytest.mark.clause("DGRAM-CB-6", "DGRAM-CB-7")
 def test_a_peer_that_reports_no_longer_is_sent_little(peer: Peer) -> None:
     told = Told(peer)
-    told.send()
-    told.report(ROUND)
-    settled(peer)
+    told.send_messages()
+    told.send_report(ROUND)
+    wait_until_processed(peer)
     assert send_for(told, 10.0, until_event=True)
     assert is_slow(told)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import net
 import pytest
 from harness.uc_harness import Ends, Peer
-from harness.verbs_harness import Rig, counter, pattern, until
+from harness.verbs_harness import Rig, counter_value, octet_pattern, wait_until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -62,13 +62,13 @@ def test_a_message_is_delivered_if_and_only_if_each_of_its_datagrams_came_in_its
     memory.view[WRITES:] = bytes(WRITES)
     said: list[bytes] = []
     parts: list[range] = []
-    data = [pattern(size, seed % 97 + i) for i, (_, size) in enumerate(what)]
+    data = [octet_pattern(size, seed % 97 + i) for i, (_, size) in enumerate(what)]
     for i, (is_write, _) in enumerate(what):
         start = len(said)
         if is_write:
-            said += peer.writes(data[i], memory.rkey, memory.addr + WRITES + SLOT * i, CUT)
+            said += peer.build_write(data[i], memory.rkey, memory.addr + WRITES + SLOT * i, CUT)
         else:
-            said += peer.message(data[i], CUT)
+            said += peer.build_send(data[i], CUT)
         parts.append(range(start, len(said)))
     taken: set[int] = set()
     newest = -1
@@ -80,11 +80,11 @@ def test_a_message_is_delivered_if_and_only_if_each_of_its_datagrams_came_in_its
     sends = [i for i, (is_write, _) in enumerate(what) if not is_write]
     whole = [i for i in sends if all(n in taken for n in parts[i])]
     for slot in range(len(whole) + 1):
-        peer.recv(slot, slot * SLOT, SLOT)
-    peer.put(*(said[i] for i in arriving))
+        peer.post_receive(slot, slot * SLOT, SLOT)
+    peer.send_datagrams(*(said[i] for i in arriving))
     # all earlier datagrams have been processed when this message arrives
-    peer.put(*peer.message(b"the end"))
-    got = peer.received(len(whole) + 1)
+    peer.send_datagrams(*peer.build_send(b"the end"))
+    got = peer.poll_completions(len(whole) + 1)
     assert all(wc.ok for wc in got)
     found = [memory.read(wc.byte_len, wc.wr_id * SLOT) for wc in got]
     assert found == [data[i] for i in whole] + [b"the end"]
@@ -115,12 +115,12 @@ def test_what_gets_through_a_bad_line_is_whole_right_and_in_order(
 ) -> None:
     size, count = 2000, 400
     ends = Ends(rig, attrs={"path_mtu": 512}, max_recv_wr=64, max_send_wr=64)
-    before = counter(shown)
+    before = counter_value(shown)
     done = -1
     delivered: list[int] = []
 
     def octets_of(number: int) -> bytes:
-        return pattern(number * 7 % size, number)
+        return octet_pattern(number * 7 % size, number)
 
     def take() -> None:
         nonlocal done
@@ -132,20 +132,20 @@ def test_what_gets_through_a_bad_line_is_whole_right_and_in_order(
             done = number
             delivered.append(number)
             assert here[4:] == (b"" if number == count else octets_of(number))
-            ends.recv(wc.wr_id, 2048, wc.wr_id * 2048)
+            ends.post_receive(wc.wr_id, 2048, wc.wr_id * 2048)
 
     for slot in range(48):
-        ends.recv(slot, 2048, slot * 2048)
+        ends.post_receive(slot, 2048, slot * 2048)
     with net.apply_fault_plan(plan):
         for i in range(count):
             ends.send(i.to_bytes(4, "big") + octets_of(i), i)
-            assert ends.sent()[0].wr_id == i
+            assert ends.poll_sends()[0].wr_id == i
             # Do not send further ahead than there are receives: a message without a receive is lost
             # even without a plan. No plan loses so many in a row.
-            until(lambda i=i: take() or i - done < 40)
+            wait_until(lambda i=i: take() or i - done < 40)
     # The plan has ended and released its delayed datagrams: this message arrives, and arrives last.
     ends.send(count.to_bytes(4, "big"))
-    until(lambda: take() or done == count)
-    assert counter(shown) > before
+    wait_until(lambda: take() or done == count)
+    assert counter_value(shown) > before
     assert len(delivered) > count // 4
     assert (len(delivered) == count + 1) == (plan == "rx:dup=10%")

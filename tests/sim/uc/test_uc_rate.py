@@ -8,7 +8,14 @@ from collections.abc import Callable
 import net
 import pytest
 from harness.uc_harness import Ends
-from harness.verbs_harness import LIMIT, Rig, nothing, poll, refused, until
+from harness.verbs_harness import (
+    LIMIT,
+    Rig,
+    assert_no_completion,
+    errno_raised_by,
+    poll,
+    wait_until,
+)
 
 from siwarp.verbs import QP, QPAttr, QPState, QPType, SendWR, WCStatus, WROpcode
 
@@ -58,11 +65,11 @@ def judge(took: float, octets: int, last: int, kbits: int) -> None:
     ],
 )  # fmt: skip
 def test_ud_sends_at_its_rate(rig: Rig, kbits: int, size: int, at_once: int) -> None:
-    out = rig.mr(bytearray(size))
-    with net.open_udp_socket() as sock, rig.ud(max_send_wr=128) as qp:
+    out = rig.reg_mr(bytearray(size))
+    with net.open_udp_socket() as sock, rig.create_ud_qp(max_send_wr=128) as qp:
         limit(qp, kbits)
         n = kbits * 40 // (size + ON_UD) + 1  # so many messages take 0.32 s at this rate
-        wr = SendWR(1, sg=[out.sge()], ah=rig.ah(sock.getsockname()))
+        wr = SendWR(1, sg=[out.sge()], ah=rig.create_ah(sock.getsockname()))
         took = timed(qp, [wr] * n, at_once)
         judge(took, n * (size + ON_UD), size + ON_UD, kbits)
 
@@ -78,21 +85,23 @@ def test_uc_sends_at_its_rate(rig: Rig, size: int, kbits: int) -> None:
 
 def test_write_records_go_at_the_rate(rig: Rig) -> None:
     size = 150_000
-    out = rig.mr(bytearray(size))
-    with net.open_udp_socket() as sock, rig.ud(max_send_wr=128) as qp:
+    out = rig.reg_mr(bytearray(size))
+    with net.open_udp_socket() as sock, rig.create_ud_qp(max_send_wr=128) as qp:
         limit(qp, 50_000)
         wr = SendWR(
             1, WROpcode.RDMA_WRITE_RECORD, sg=[out.sge()],
-            ah=rig.ah(sock.getsockname()), remote=out.remote(),
+            ah=rig.create_ah(sock.getsockname()), remote=out.remote(),
         )  # fmt: skip
         judge(timed(qp, [wr] * 12, 1), 12 * size, 65_507, 50_000)
 
 
 def test_messages_to_a_group_go_at_the_rate(rig: Rig) -> None:
-    out = rig.mr(bytearray(1000))
-    with rig.ud(max_send_wr=128) as qp:
+    out = rig.reg_mr(bytearray(1000))
+    with rig.create_ud_qp(max_send_wr=128) as qp:
         limit(qp, 10_000)
-        took = timed(qp, [SendWR(1, sg=[out.sge()], ah=rig.ah(("239.192.7.92", 0)))] * 200, 8)
+        took = timed(
+            qp, [SendWR(1, sg=[out.sge()], ah=rig.create_ah(("239.192.7.92", 0)))] * 200, 8
+        )
         judge(took, 200 * (1000 + ON_UD), 1000 + ON_UD, 10_000)
 
 
@@ -102,19 +111,19 @@ class Waiting:
     def __init__(
         self, rig: Rig, kind: QPType = QPType.UD, sock: QP | None = None, size: int = LONG
     ) -> None:
-        self.out = rig.mr(bytearray(size))
+        self.out = rig.reg_mr(bytearray(size))
         self.at = net.open_udp_socket()
         if kind == QPType.UC:
-            self.qp = rig.qp(qp_type=kind, max_send_wr=64)
+            self.qp = rig.create_qp(qp_type=kind, max_send_wr=64)
             self.qp.to_rts(QPAttr(ah_attr=self.at.getsockname(), rate_limit=SLOWEST))
             wr = SendWR(1, sg=[self.out.sge()])
         else:
-            self.qp = rig.qp(shared_socket_qp=sock, max_send_wr=64)
+            self.qp = rig.create_qp(shared_socket_qp=sock, max_send_wr=64)
             self.qp.to_rts(QPAttr(qkey=0, rate_limit=SLOWEST))
-            wr = SendWR(1, sg=[self.out.sge()], ah=rig.ah(self.at.getsockname()))
+            wr = SendWR(1, sg=[self.out.sge()], ah=rig.create_ah(self.at.getsockname()))
         self.qp.post_send([wr] * MANY)
         assert poll(self.qp.scq)[0].ok
-        nothing(self.qp.scq)
+        assert_no_completion(self.qp.scq)
 
     def others(self) -> list[WCStatus]:
         found = poll(self.qp.scq, MANY - 1)
@@ -135,13 +144,13 @@ def test_what_waits_goes_when_the_limit_does(rig: Rig, kind: QPType, kbits: int)
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_others_do_not_wait(rig: Rig, shared: bool) -> None:
-    first = rig.ud(max_send_wr=64)
+    first = rig.create_ud_qp(max_send_wr=64)
     waiting = Waiting(rig, sock=first if shared else None)
-    wr = SendWR(1, sg=[waiting.out.sge(0, 100)], ah=rig.ah(waiting.at.getsockname()))
+    wr = SendWR(1, sg=[waiting.out.sge(0, 100)], ah=rig.create_ah(waiting.at.getsockname()))
     for _ in range(10):
         first.post_send([wr] * 32)
         assert all(wc.ok for wc in poll(first.scq, 32))
-    nothing(waiting.qp.scq)
+    assert_no_completion(waiting.qp.scq)
     assert first.query()[0].rate_limit == 0
     limit(waiting.qp, 0)
     assert len(waiting.others()) == MANY - 1
@@ -162,7 +171,7 @@ def test_a_queue_pair_ends_while_some_wait(
     waiting = Waiting(rig, kind)
     cq = waiting.qp.scq
     end(waiting.qp)
-    nothing(cq)
+    assert_no_completion(cq)
     waiting.at.close()
 
 
@@ -177,7 +186,7 @@ def test_reset_ends_the_limit(rig: Rig) -> None:
     waiting.qp.modify(QPAttr(qp_state=QPState.RESET))
     waiting.qp.to_rts(QPAttr(qkey=0))
     assert waiting.qp.query()[0].rate_limit == 0
-    wr = SendWR(1, sg=[waiting.out.sge()], ah=rig.ah(waiting.at.getsockname()))
+    wr = SendWR(1, sg=[waiting.out.sge()], ah=rig.create_ah(waiting.at.getsockname()))
     waiting.qp.post_send([wr] * (MANY - 1))
     assert waiting.others() == [WCStatus.SUCCESS] * (MANY - 1)
 
@@ -186,25 +195,27 @@ def test_in_sqd_what_waits_stays(rig: Rig) -> None:
     waiting = Waiting(rig)
     waiting.qp.modify(QPAttr(qp_state=QPState.SQD))
     limit(waiting.qp, 0)
-    nothing(waiting.qp.scq)
+    assert_no_completion(waiting.qp.scq)
     waiting.qp.modify(QPAttr(qp_state=QPState.RTS))
     assert waiting.others() == [WCStatus.SUCCESS] * (MANY - 1)
 
 
 def test_memory_of_what_waits_is_busy(rig: Rig) -> None:
     waiting = Waiting(rig)
-    assert refused(waiting.out.close) == errno.EBUSY
+    assert errno_raised_by(waiting.out.close) == errno.EBUSY
     limit(waiting.qp, 0)
     waiting.others()
-    until(lambda: waiting.out.close() is None)
+    wait_until(lambda: waiting.out.close() is None)
 
 
 def test_only_datagrams_have_a_limit(rig: Rig) -> None:
-    ud = rig.ud()
+    ud = rig.create_ud_qp()
     limit(ud, 4_294_967_295)
     assert ud.query()[0].rate_limit == 4_294_967_295
-    rd = rig.qp(qp_type=QPType.RD)
+    rd = rig.create_qp(qp_type=QPType.RD)
     rd.to_rts()
-    assert refused(limit, rd, 1000) == errno.EINVAL
-    assert refused(limit, rig.qp(qp_type=QPType.RC), 1000) == errno.EINVAL
-    assert refused(limit, rig.qp(), 1000) == errno.EINVAL  # a rate limit cannot be set in RESET
+    assert errno_raised_by(limit, rd, 1000) == errno.EINVAL
+    assert errno_raised_by(limit, rig.create_qp(qp_type=QPType.RC), 1000) == errno.EINVAL
+    assert (
+        errno_raised_by(limit, rig.create_qp(), 1000) == errno.EINVAL
+    )  # a rate limit cannot be set in RESET

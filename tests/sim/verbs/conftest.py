@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import net
 import pytest
 from harness.rc_harness import Wire
-from harness.verbs_harness import MCAST_PORT, Pair, Rig, settings
+from harness.verbs_harness import MCAST_PORT, Pair, Rig, temporary_settings
 
 import siwarp.sim
 
 
 @pytest.fixture(autouse=True)
 def _in_world(world: siwarp.sim.World) -> Iterator[None]:
-    with net.use_world(world), settings(mcast_port=MCAST_PORT):
+    with net.use_world(world), temporary_settings(mcast_port=MCAST_PORT):
         yield
 
 

@@ -10,11 +10,11 @@ import pytest
 from harness.rc_harness import (
     End,
     Wire,
-    plain_client,
-    read_all,
+    plain_connect,
+    read_to_end,
 )
-from harness.verbs_harness import refused
-from unit.cm.cm_harness import GARBAGE, exchange
+from harness.verbs_harness import errno_raised_by
+from unit.cm.cm_harness import GARBAGE, exchange_data
 
 from siwarp.cm import CMEventType
 from siwarp.inspect import MPARequest
@@ -26,30 +26,30 @@ from siwarp.verbs import (
 
 def test_a_client_that_is_known_to_have_left_may_be_rejected_and_not_accepted(wire: Wire) -> None:
     for left in (True, False):
-        with plain_client(wire.address) as s:
+        with plain_connect(wire.address) as s:
             s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
-            request = wire.request()
+            request = wire.next_request()
             s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         assert wire.p_channel.get_event(0.05) is None
         b = End(wire.passive, request.id, wire.p_channel)
         if left:
             request.id.reject(b"not today")
         else:
-            assert refused(request.id.accept) == errno.ECONNRESET
+            assert errno_raised_by(request.id.accept) == errno.ECONNRESET
         b.close()
 
 
 def test_accepting_with_a_queue_pair_that_left_init_says_nothing_to_the_peer(wire: Wire) -> None:
-    a = wire.dial(size=1 << 16)
-    b = End(wire.passive, wire.request().id, wire.p_channel, size=1 << 16)
+    a = wire.begin_connect(size=1 << 16)
+    b = End(wire.passive, wire.next_request().id, wire.p_channel, size=1 << 16)
     b.qp.modify(QPAttr(qp_state=QPState.ERR))
-    assert refused(b.id.accept) == errno.EINVAL
+    assert errno_raised_by(b.id.accept) == errno.EINVAL
     assert wire.a_channel.get_event(0.05) is None
     b.qp.modify(QPAttr(qp_state=QPState.RESET))
     b.qp.modify(QPAttr(qp_state=QPState.INIT))
     b.id.accept()
-    assert a.event().type == b.event().type == CMEventType.ESTABLISHED
-    exchange(a, b)
+    assert a.next_cm_event().type == b.next_cm_event().type == CMEventType.ESTABLISHED
+    exchange_data(a, b)
 
 
 @pytest.mark.parametrize(
@@ -58,32 +58,32 @@ def test_accepting_with_a_queue_pair_that_left_init_says_nothing_to_the_peer(wir
 def test_clients_that_talk_garbage_or_leave_do_not_disturb_the_listener(
     two: Wire, garbage: bytes
 ) -> None:
-    with plain_client(two.address) as s:
+    with plain_connect(two.address) as s:
         s.sendall(garbage)
         if len(garbage) < 20:
             s.shutdown(socket.SHUT_WR)
-        read_all(s)
+        read_to_end(s)
     assert two.p_channel.get_event(0.02) is None
     a, b = two.connect()
-    exchange(a, b)
+    exchange_data(a, b)
 
 
 def test_an_id_may_be_closed_at_any_stage_of_its_connection(two: Wire) -> None:
-    two.dial().close()  # close the id before the listener receives the request
-    dialled = two.dial()
+    two.begin_connect().close()  # close the id before the listener receives the request
+    dialled = two.begin_connect()
     request = None
     while request is None or request.private_data != b"":
-        request = two.request()
+        request = two.next_request()
         if two.p_channel.get_event(0.02) is None:
             break
     request.id.close()  # the listener closes the id of a request without an answer
-    event = dialled.event()
+    event = dialled.next_cm_event()
     assert event.type == CMEventType.CONNECT_ERROR
-    a = two.dial()
-    b = End(two.passive, two.request().id, two.p_channel)
+    a = two.begin_connect()
+    b = End(two.passive, two.next_request().id, two.p_channel)
     b.id.accept()
     b.close()  # close a connection that was accepted, but is not established yet
-    events = [a.event().type]
+    events = [a.next_cm_event().type]
     if events[0] == CMEventType.ESTABLISHED:
-        events.append(a.event().type)
+        events.append(a.next_cm_event().type)
     assert events[-1] in (CMEventType.DISCONNECTED, CMEventType.CONNECT_ERROR)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 
 from harness.rc_harness import SEND, End, Wire
-from harness.verbs_harness import poll, refused
+from harness.verbs_harness import errno_raised_by, poll
 
 from siwarp.base.library import lib
 from siwarp.cm import CMEventType
@@ -19,14 +19,16 @@ def destroy(end: End) -> None:
 
 def test_both_ends_are_disconnected_once_and_what_completed_arrives(two: Wire) -> None:
     a, b = two.connect(size=4096)
-    b.recv(7)
+    b.post_receive(7)
     a.mem.write(b"last words")
     a.post(SEND, length=10)
     assert poll(a.scq)[0].ok
     destroy(a)
-    assert a.event().type == b.event().type == CMEventType.DISCONNECTED
+    assert a.next_cm_event().type == b.next_cm_event().type == CMEventType.DISCONNECTED
     wc = poll(b.rcq)[0]
     assert wc.ok and b.mem.read(10) == b"last words"
     assert a.channel.get_event(0.05) is None and b.channel.get_event(0) is None
-    assert refused(a.id.bind_qp, b.qp) == errno.EINVAL  # b's queue pair has been connected before
+    assert (
+        errno_raised_by(a.id.bind_qp, b.qp) == errno.EINVAL
+    )  # b's queue pair has been connected before
     a.id.close()

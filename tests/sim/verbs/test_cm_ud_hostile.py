@@ -6,8 +6,22 @@ import contextlib
 
 import net
 import pytest
-from harness.verbs_harness import Rig, counted, counter, settings, until
-from unit.cm.ud_harness import FRAME, HOST, Ends, plain, question, read, silent
+from harness.verbs_harness import (
+    Rig,
+    assert_counter_grows,
+    counter_value,
+    temporary_settings,
+    wait_until,
+)
+from unit.cm.ud_harness import (
+    FRAME,
+    HOST,
+    Ends,
+    assert_silent,
+    build_question,
+    parse_frame,
+    plain_udp_socket,
+)
 
 from siwarp.cm import CMEventType
 from siwarp.inspect import SIDR, SIDRType
@@ -25,8 +39,8 @@ def frame(**fields: object) -> bytes:
 WRONG = {
     "nothing": (b"", "drop_sidr_length"),
     "text": (b"GET / HTTP/1.1\r\n\r\n", "drop_sidr_length"),
-    "cut": (question()[:-1], "drop_sidr_length"),
-    "long": (question() + b"\0", "drop_sidr_length"),
+    "cut": (build_question()[:-1], "drop_sidr_length"),
+    "long": (build_question() + b"\0", "drop_sidr_length"),
     "longest": (bytes(65507), "drop_sidr_length"),
     "zeros": (bytes(FRAME), "drop_crc"),
     "ones": (b"\xff" * FRAME, "drop_crc"),
@@ -52,45 +66,49 @@ WRONG = {
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_wrong_is_dropped_with_its_counter_and_not_answered(ends: Ends, what: str) -> None:
     octets, name = WRONG[what]
-    before = counter(name)
-    with plain() as s:
+    before = counter_value(name)
+    with plain_udp_socket() as s:
         s.sendto(octets, ends.door.local_addr)
-        until(lambda: counter(name) == before + 1)
+        wait_until(lambda: counter_value(name) == before + 1)
         # after a dropped query, the next valid query is answered
-        s.sendto(question(5), ends.door.local_addr)
-        ends.request().id.reject()
-        assert read(s.recv(2048)).id == 5
-        silent(s, 0.02)
+        s.sendto(build_question(5), ends.door.local_addr)
+        ends.next_request().id.reject()
+        assert parse_frame(s.recv(2048)).id == 5
+        assert_silent(s, 0.02)
 
 
 def answer_to(asked: bytes, **fields: object) -> bytes:
     given = {"type": SIDRType.ANSWER, "qpn": 0x10001, "q_key": 7, "gid": f"::ffff:{HOST}"} | fields
-    return bytes(SIDR(**({"id": read(asked).id} | given)))
+    return bytes(SIDR(**({"id": parse_frame(asked).id} | given)))
 
 
 def test_an_answer_counts_from_where_it_was_asked_with_the_id_alone(ends: Ends) -> None:
-    with plain() as peer, plain() as stranger, plain(net.HERE_TOO) as elsewhere:
-        ends.ask(to=peer.getsockname())
+    with (
+        plain_udp_socket() as peer,
+        plain_udp_socket() as stranger,
+        plain_udp_socket(net.HERE_TOO) as elsewhere,
+    ):
+        ends.send_request(to=peer.getsockname())
         octets, source = peer.recvfrom(2048)
         lies = [
             (stranger, answer_to(octets)),
             (elsewhere, answer_to(octets)),
-            (peer, answer_to(octets, id=read(octets).id ^ 1)),
+            (peer, answer_to(octets, id=parse_frame(octets).id ^ 1)),
             (peer, octets),
         ]
         for s, lie in lies:
-            with counted("drop_sidr_id", 1):
+            with assert_counter_grows("drop_sidr_id", 1):
                 s.sendto(lie, source)
                 assert ends.asking.get_event(0.05) is None
         peer.sendto(answer_to(octets, data=b"me"), source)
-        told = ends.result()
+        told = ends.next_result()
     assert (told.type, told.qpn, told.qkey) == (CMEventType.ESTABLISHED, 0x10001, 7)
     assert told.private_data == b"me"
 
 
 def test_a_peer_that_sends_nothing_but_cookies_gets_few_questions(ends: Ends) -> None:
-    with plain() as liar:
-        ends.ask(to=liar.getsockname(), timeout=0.6)
+    with plain_udp_socket() as liar:
+        ends.send_request(to=liar.getsockname(), timeout=0.6)
         came = 0
         liar.settimeout(0.02)
         while (told := ends.asking.get_event(0)) is None:
@@ -106,86 +124,86 @@ def test_a_peer_that_sends_nothing_but_cookies_gets_few_questions(ends: Ends) ->
 
 
 def test_one_source_has_its_share_and_another_one_room(rig: Rig) -> None:
-    with settings(max_requests=8, source_share=25):
+    with temporary_settings(max_requests=8, source_share=25):
         ends = Ends(rig)
-    with plain() as greedy, plain(net.HERE_TOO) as other:
-        with counted("drop_sidr_share", 3):
+    with plain_udp_socket() as greedy, plain_udp_socket(net.HERE_TOO) as other:
+        with assert_counter_grows("drop_sidr_share", 3):
             for i in range(1, 6):
-                greedy.sendto(question(i), ends.door.local_addr)
-            other.sendto(question(1), ends.door.local_addr)
+                greedy.sendto(build_question(i), ends.door.local_addr)
+            other.sendto(build_question(1), ends.door.local_addr)
             net.sleep(0.1)
-        sources = {ends.request().id.peer_addr for _ in range(3)}
+        sources = {ends.next_request().id.peer_addr for _ in range(3)}
         assert sources == {greedy.getsockname(), other.getsockname()}
         assert ends.answering.get_event(0.05) is None
         # a query that the program has taken no longer counts
-        greedy.sendto(question(9), ends.door.local_addr)
-        ends.request()
+        greedy.sendto(build_question(9), ends.door.local_addr)
+        ends.next_request()
 
 
 def test_from_half_on_a_cookie_is_wanted_that_only_its_owner_has(rig: Rig) -> None:
-    with settings(max_requests=8, source_share=100):
+    with temporary_settings(max_requests=8, source_share=100):
         ends = Ends(rig)
     where = ends.door.local_addr
-    with plain() as s, plain() as thief:
+    with plain_udp_socket() as s, plain_udp_socket() as thief:
         for i in range(1, 5):
-            s.sendto(question(i), where)
-        s.sendto(question(10), where)
-        cookie = read(s.recv(2048))
+            s.sendto(build_question(i), where)
+        s.sendto(build_question(10), where)
+        cookie = parse_frame(s.recv(2048))
         assert (cookie.type, cookie.id) == (SIDRType.COOKIE, 10) and cookie.cookie
-        with counted("drop_sidr_cookie", 3), counted("sidr_cookies", 3):
-            thief.sendto(question(10, cookie=cookie.cookie), where)
-            assert read(thief.recv(2048)).cookie != cookie.cookie
-            s.sendto(question(11, cookie=cookie.cookie), where)
-            assert read(s.recv(2048)).id == 11
-            s.sendto(question(10, cookie=cookie.cookie ^ 2), where)
-            assert read(s.recv(2048)).cookie == cookie.cookie
-        s.sendto(question(10, cookie=cookie.cookie), where)
-        ids = [ends.request() for _ in range(5)]
+        with assert_counter_grows("drop_sidr_cookie", 3), assert_counter_grows("sidr_cookies", 3):
+            thief.sendto(build_question(10, cookie=cookie.cookie), where)
+            assert parse_frame(thief.recv(2048)).cookie != cookie.cookie
+            s.sendto(build_question(11, cookie=cookie.cookie), where)
+            assert parse_frame(s.recv(2048)).id == 11
+            s.sendto(build_question(10, cookie=cookie.cookie ^ 2), where)
+            assert parse_frame(s.recv(2048)).cookie == cookie.cookie
+        s.sendto(build_question(10, cookie=cookie.cookie), where)
+        ids = [ends.next_request() for _ in range(5)]
         assert len(ids) == 5
     # siwarp's own client returns the cookie automatically.
-    with plain() as s:
+    with plain_udp_socket() as s:
         for i in range(1, 5):
-            s.sendto(question(i), where)
-        before = counter("sidr_cookies")
+            s.sendto(build_question(i), where)
+        before = counter_value("sidr_cookies")
         net.sleep(0.1)
-        ends.ask(b"ours")
-        until(lambda: counter("sidr_cookies") > before)
-        assert b"ours" in {ends.request().private_data for _ in range(5)}
+        ends.send_request(b"ours")
+        wait_until(lambda: counter_value("sidr_cookies") > before)
+        assert b"ours" in {ends.next_request().private_data for _ in range(5)}
 
 
 def test_all_that_may_be_pending_is_a_bound(rig: Rig) -> None:
-    with settings(max_requests=4, source_share=75):
+    with temporary_settings(max_requests=4, source_share=75):
         ends = Ends(rig)
     where = ends.door.local_addr
-    with plain() as s, plain(net.HERE_TOO) as other:
+    with plain_udp_socket() as s, plain_udp_socket(net.HERE_TOO) as other:
         for i in (1, 2):
-            s.sendto(question(i), where)
+            s.sendto(build_question(i), where)
         for who, i in ((s, 3), (other, 4), (other, 5)):
-            who.sendto(question(i), where)
-            cookie = read(who.recv(2048)).cookie
-            before = counter("drop_sidr_full")
-            who.sendto(question(i, cookie=cookie), where)
-        until(lambda: counter("drop_sidr_full") == before + 1)
-        silent(other, 0.02)
+            who.sendto(build_question(i), where)
+            cookie = parse_frame(who.recv(2048)).cookie
+            before = counter_value("drop_sidr_full")
+            who.sendto(build_question(i, cookie=cookie), where)
+        wait_until(lambda: counter_value("drop_sidr_full") == before + 1)
+        assert_silent(other, 0.02)
 
 
 def test_what_is_pending_too_long_is_forgotten(rig: Rig) -> None:
-    with settings(max_requests=1, sidr_timeout_ms=100):
+    with temporary_settings(max_requests=1, sidr_timeout_ms=100):
         ends = Ends(rig)
-        with plain() as s:
-            s.sendto(question(1), ends.door.local_addr)
+        with plain_udp_socket() as s:
+            s.sendto(build_question(1), ends.door.local_addr)
             net.sleep(0.15)
-            s.sendto(question(2, b"new"), ends.door.local_addr)
+            s.sendto(build_question(2, b"new"), ends.door.local_addr)
             net.sleep(0.1)
-            assert ends.request().private_data == b"new"
+            assert ends.next_request().private_data == b"new"
             assert ends.answering.get_event(0) is None
 
 
 def test_no_answer_is_longer_than_its_question_and_short_ones_get_none(ends: Ends) -> None:
-    with plain() as s:
-        for octets in (question(1)[:231], question(1)[:48], b"SIWU"):
+    with plain_udp_socket() as s:
+        for octets in (build_question(1)[:231], build_question(1)[:48], b"SIWU"):
             s.sendto(octets, ends.door.local_addr)
-        silent(s, 0.05)
-        s.sendto(question(1, bytes(180)), ends.door.local_addr)
-        ends.request().id.reject(bytes(136))
-        assert len(s.recv(2048)) == len(question(1))
+        assert_silent(s, 0.05)
+        s.sendto(build_question(1, bytes(180)), ends.door.local_addr)
+        ends.next_request().id.reject(bytes(136))
+        assert len(s.recv(2048)) == len(build_question(1))

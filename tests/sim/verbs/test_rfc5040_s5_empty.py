@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 from harness.rc_harness import SEND, Wire
-from harness.verbs_harness import Rig, nothing, poll
-from harness.wire_peer import Peer, read_request, read_response, send, write
+from harness.verbs_harness import Rig, assert_no_completion, poll
+from harness.wire_peer import Peer, build_read_request, build_read_response, build_send, build_write
 from scapy.packet import Packet, Raw
 
 from siwarp.cm import RTR, CMEventType, ConnParam
@@ -34,12 +34,12 @@ def wire() -> Iterator[Wire]:
 
 @pytest.mark.clause("RFC5041-5.2-09", "RFC5041-5.2-10")
 def test_an_empty_write_is_legal_with_any_stag_and_offset_and_tells_nobody(wire: Wire) -> None:
-    with Peer.asking(wire) as peer:
-        peer.end.recv(1)
-        peer.put(*[write(stag, to) for stag in STAGS for to in OFFSETS])
-        peer.put(send(1) / Raw(b"behind"))
+    with Peer.connect_to_siwarp(wire) as peer:
+        peer.end.post_receive(1)
+        peer.send_segments(*[build_write(stag, to) for stag in STAGS for to in OFFSETS])
+        peer.send_segments(build_send(1) / Raw(b"behind"))
         assert [(w.wr_id, w.byte_len) for w in poll(peer.end.rcq)] == [(1, 6)]
-        nothing(peer.end.rcq)
+        assert_no_completion(peer.end.rcq)
 
 
 # ---- RTR
@@ -47,11 +47,11 @@ def test_an_empty_write_is_legal_with_any_stag_and_offset_and_tells_nobody(wire:
 KINDS: dict[str, tuple[dict[str, int], Packet | None, int]] = {
     # offer of the Request, message that opens the connection, MSN of the Send after it
     "empty FPDU": ({"b": 1}, None, 1),
-    "empty Send": ({"b": 1}, send(1), 2),
-    "empty Write": ({"c_rtr": 1}, write(1, 0), 1),
-    "empty Write, STag 0": ({"c_rtr": 1}, write(0, 2**64 - 1), 1),
-    "empty Read": ({"d_rtr": 1}, read_request(0, 1, 0), 1),
-    "empty Read, STag 0": ({"d_rtr": 1}, read_request(0, 0, 0, sink=0), 1),
+    "empty Send": ({"b": 1}, build_send(1), 2),
+    "empty Write": ({"c_rtr": 1}, build_write(1, 0), 1),
+    "empty Write, STag 0": ({"c_rtr": 1}, build_write(0, 2**64 - 1), 1),
+    "empty Read": ({"d_rtr": 1}, build_read_request(0, 1, 0), 1),
+    "empty Read, STag 0": ({"d_rtr": 1}, build_read_request(0, 0, 0, sink=0), 1),
 }
 
 
@@ -63,25 +63,25 @@ def test_each_kind_of_rtr_opens_the_connection_and_takes_no_receive(
 ) -> None:
     bits, segment, msn = KINDS[kind]
     request = MPARequest(rev=2, s=1, a=1, ird=4, ord=4, **bits)
-    with Peer.asking(wire, request, established=False) as peer:
+    with Peer.connect_to_siwarp(wire, request, established=False) as peer:
         end = peer.end
         assert peer.ours.a == 1 and all(getattr(peer.ours, bit) for bit in bits)
         if posted:
-            end.recv(1, 0, 100)
-        peer.put(segment)
-        event = end.event()
+            end.post_receive(1, 0, 100)
+        peer.send_segments(segment)
+        event = end.next_cm_event()
         assert event.type == CMEventType.ESTABLISHED
-        nothing(end.rcq)
+        assert_no_completion(end.rcq)
         if not posted:
-            end.recv(1, 0, 100)
-        peer.put(send(msn) / Raw(b"abc"))
+            end.post_receive(1, 0, 100)
+        peer.send_segments(build_send(msn) / Raw(b"abc"))
         assert [(w.wr_id, w.byte_len) for w in poll(end.rcq)] == [(1, 3)]
         # Messages that the responder held back are sent now, after the response to the RTR.
         end.post(SEND, 2, length=3)
         assert poll(end.scq)[0].ok
         if "Read" in kind:
-            assert peer.take().ulpdu.opcode == Opcode.RDMA_READ_RESPONSE
-        assert peer.take().ulpdu.opcode == Opcode.SEND
+            assert peer.receive_fpdu().ulpdu.opcode == Opcode.RDMA_READ_RESPONSE
+        assert peer.receive_fpdu().ulpdu.opcode == Opcode.SEND
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_our_own_rtr_of_each_kind_is_of_no_octets_and_completes_nothing(
     wire: Wire, bits: dict[str, int], kind: RTR
 ) -> None:
     reply = MPAReply(rev=2, s=1, a=1, ird=4, ord=4, **bits)
-    with Peer.answering(wire, reply, ConnParam(peer_to_peer=kind)) as peer:
-        fpdu = peer.take()
+    with Peer.accept_from_siwarp(wire, reply, ConnParam(peer_to_peer=kind)) as peer:
+        fpdu = peer.receive_fpdu()
         if kind == RTR.FPDU:
             assert fpdu.ulpdu_length == 0
         elif kind == RTR.WRITE:
@@ -103,8 +103,8 @@ def test_our_own_rtr_of_each_kind_is_of_no_octets_and_completes_nothing(
         else:
             request = ReadRequest(bytes(fpdu.ulpdu.payload))
             assert request.size == 0
-            peer.put(read_response(request.sink_stag, request.sink_to))
-        nothing(peer.end.scq)
-        peer.end.recv(1, 0, 8)
-        peer.put(send(1) / Raw(b"abc"))
+            peer.send_segments(build_read_response(request.sink_stag, request.sink_to))
+        assert_no_completion(peer.end.scq)
+        peer.end.post_receive(1, 0, 8)
+        peer.send_segments(build_send(1) / Raw(b"abc"))
         assert poll(peer.end.rcq)[0].byte_len == 3

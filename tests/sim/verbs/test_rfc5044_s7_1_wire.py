@@ -8,10 +8,10 @@ import pytest
 from harness.rc_harness import (
     End,
     Wire,
-    plain_client,
+    plain_connect,
 )
-from harness.verbs_harness import Rig, nothing, poll
-from harness.wire_peer import Peer, recv_frame, send
+from harness.verbs_harness import Rig, assert_no_completion, poll
+from harness.wire_peer import Peer, build_send, recv_startup_frame
 from scapy.packet import Raw
 
 from siwarp.inspect import FPDU, MPAReply, MPARequest
@@ -28,17 +28,17 @@ def wire() -> Iterator[Wire]:
 @pytest.mark.clause("RFC5044-7.1-04")
 def test_the_first_fpdu_finds_the_endpoint_that_was_bound_at_the_reply(wire: Wire) -> None:
     """Only the queue pair that accepts gets the first FPDU, and not before it has accepted."""
-    with plain_client(wire.address) as s:
-        first = bytes(FPDU(ulpdu=send(1) / Raw(b"abc")))
+    with plain_connect(wire.address) as s:
+        first = bytes(FPDU(ulpdu=build_send(1) / Raw(b"abc")))
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)) + first)
-        end = End(wire.passive, wire.request().id, wire.p_channel, size=8)
-        with Peer.asking(wire) as other:
-            other.end.recv(1)
-            end.recv(2)
-            nothing(end.rcq)
+        end = End(wire.passive, wire.next_request().id, wire.p_channel, size=8)
+        with Peer.connect_to_siwarp(wire) as other:
+            other.end.post_receive(1)
+            end.post_receive(2)
+            assert_no_completion(end.rcq)
             end.id.accept()
-            assert MPAReply(recv_frame(s)).r == 0
+            assert MPAReply(recv_startup_frame(s)).r == 0
             (wc,) = poll(end.rcq)
             assert (wc.wr_id, wc.qp_num, wc.byte_len) == (2, end.qp.qp_num, 3)
             assert end.mem.read(3) == b"abc"
-            nothing(other.end.rcq)
+            assert_no_completion(other.end.rcq)

@@ -11,8 +11,8 @@ from typing import Any
 
 import net
 import pytest
-from harness.pair_harness import HOST, End, exchange, in_state, meet
-from harness.verbs_harness import Rig, pattern, refused, settings
+from harness.pair_harness import HOST, End, connect_by_qpn, exchange_sends, is_in_state
+from harness.verbs_harness import Rig, errno_raised_by, octet_pattern, temporary_settings
 
 from siwarp.cm import CMID, CMEventChannel
 from siwarp.verbs import QP as QueuePair
@@ -46,26 +46,26 @@ def two(request: pytest.FixtureRequest, rig: Rig) -> tuple[End, End]:
 
 def test_what_comes_to_a_queue_pair_in_rtr_is_received(two: tuple[End, End]) -> None:
     a, b = two
-    b.begin()
+    b.init_with_receives()
     b.qp.to_rtr(QPAttr(ah_attr=AHAttr(HOST), dest_qp_num=a.qp.qp_num))
-    a.to_rts(b.name)
+    a.to_rts(b.host_and_qpn)
     a.send(b"to RTR")
-    assert all(wc.ok for wc in a.sent(1) + b.sent(1))
-    assert in_state(b, QPState.RTR)
-    with b.rig.event() as event:
+    assert all(wc.ok for wc in a.wait_for_sends(1) + b.wait_for_sends(1))
+    assert is_in_state(b, QPState.RTR)
+    with b.rig.next_async_event() as event:
         assert (event.event_type, event.element) == (EventType.COMM_EST, b.qp)
-    assert refused(b.send, b"not yet") == errno.EINVAL
+    assert errno_raised_by(b.send, b"not yet") == errno.EINVAL
     b.qp.to_rts()
     a.qp.post_recv(_receive(a, 0))
     b.send(b"now")
-    assert all(wc.ok for wc in a.sent(1) + b.sent(1))
+    assert all(wc.ok for wc in a.wait_for_sends(1) + b.wait_for_sends(1))
 
 
 def test_reads_writes_and_atomics(two: tuple[End, End]) -> None:
     a, b = two
-    a.begin(), b.begin()
-    meet(a, b, max_rd_atomic=4, max_dest_rd_atomic=4)
-    data = pattern(20_000)
+    a.init_with_receives(), b.init_with_receives()
+    connect_by_qpn(a, b, max_rd_atomic=4, max_dest_rd_atomic=4)
+    data = octet_pattern(20_000)
     b.mr.write(data, len(data), 30_000)
     remote = RemoteBuffer(b.mr.addr + 30_000, len(data), b.mr.rkey)
     flags = SendFlag.SIGNALED
@@ -73,40 +73,40 @@ def test_reads_writes_and_atomics(two: tuple[End, End]) -> None:
     read = SendWR(5, WROpcode.RDMA_READ, sg=into, remote=remote, send_flags=flags)
     for _ in range(12):  # three times as many Reads as may be outstanding
         a.qp.post_send(read)
-    assert all(wc.ok for wc in a.sent(12))
+    assert all(wc.ok for wc in a.wait_for_sends(12))
     assert a.mr.read(len(data), 40_000) == data
     a.write(b"here", b, 20_000)
     a.send(b"written", 2)
-    assert all(wc.ok for wc in a.sent(2) + b.sent(1))
+    assert all(wc.ok for wc in a.wait_for_sends(2) + b.wait_for_sends(1))
     assert b.mr.read(4, 20_000) == b"here"
     b.mr.write((41).to_bytes(8, "little"), 8, 800)
     at = RemoteBuffer(b.mr.addr + 800, 8, b.mr.rkey)
     old = [a.mr.sge(64, 8)]
     a.qp.post_send(SendWR(6, WROpcode.ATOMIC_FETCH_AND_ADD, sg=old, remote=at, compare_add=1))
-    assert a.sent(1)[0].ok
+    assert a.wait_for_sends(1)[0].ok
     assert int.from_bytes(a.mr.read(8, 64), "little") == 41
 
 
 def test_send_with_immediate_needs_no_setting(two: tuple[End, End]) -> None:
     a, b = two
-    a.begin(), b.begin()
-    meet(a, b)
+    a.init_with_receives(), b.init_with_receives()
+    connect_by_qpn(a, b)
     wr = SendWR(3, WROpcode.SEND_WITH_IMM, sg=[a.mr.sge(20_000, 5)], imm_data=0x01020304)
     a.qp.post_send(wr)  # the request may be posted before the connection is established
-    assert a.sent(1)[0].ok
-    (came,) = b.sent(1)
+    assert a.wait_for_sends(1)[0].ok
+    (came,) = b.wait_for_sends(1)
     assert (came.ok, came.byte_len, came.imm_data) == (True, 5, 0x01020304)
 
 
 def test_more_reads_than_the_peer_takes_are_no_error_and_wait(two: tuple[End, End]) -> None:
     """The limits wanted by the program are returned by a query, with or without a connection."""
     a, b = two
-    a.begin(), b.begin()
-    b.to_rts(a.name, max_rd_atomic=3, max_dest_rd_atomic=1)
+    a.init_with_receives(), b.init_with_receives()
+    b.to_rts(a.host_and_qpn, max_rd_atomic=3, max_dest_rd_atomic=1)
     where = AHAttr(HOST)
     a.qp.to_rtr(QPAttr(ah_attr=where, dest_qp_num=b.qp.qp_num, max_dest_rd_atomic=2))
     b.send(b"the stream is there")
-    assert all(wc.ok for wc in a.sent(1) + b.sent(1))
+    assert all(wc.ok for wc in a.wait_for_sends(1) + b.wait_for_sends(1))
     a.qp.to_rts(QPAttr(max_rd_atomic=16))
     assert [end.qp.query()[0].max_rd_atomic for end in two] == [16, 3]
     assert [end.qp.query()[0].max_dest_rd_atomic for end in two] == [2, 1]
@@ -114,30 +114,30 @@ def test_more_reads_than_the_peer_takes_are_no_error_and_wait(two: tuple[End, En
     for _ in range(16):
         read = SendWR(5, WROpcode.RDMA_READ, sg=[a.mr.sge(20_000, 100)], remote=remote)
         a.qp.post_send(read)
-    assert all(wc.ok for wc in a.sent(16))
+    assert all(wc.ok for wc in a.wait_for_sends(16))
     a.qp.modify(QPAttr(qp_state=QPState.SQD))
     a.qp.modify(QPAttr(max_rd_atomic=1))
     a.qp.modify(QPAttr(qp_state=QPState.RTS))
     assert a.qp.query()[0].max_rd_atomic == 1
     a.qp.post_send(read)
-    assert a.sent(1)[0].ok
+    assert a.wait_for_sends(1)[0].ok
 
 
 @pytest.mark.parametrize("persona", PERSONAS)
 def test_a_queue_pair_and_itself(rig: Rig, persona: Persona) -> None:
     a = End(rig, persona=persona)
-    a.begin()
-    a.to_rts(a.name)
+    a.init_with_receives()
+    a.to_rts(a.host_and_qpn)
     for turn in range(18):  # 18 Sends use every receive, and some of them twice
-        a.send(pattern(900, turn), turn)
-        done = sorted(a.sent(2), key=lambda wc: wc.wr_id)
+        a.send(octet_pattern(900, turn), turn)
+        done = sorted(a.wait_for_sends(2), key=lambda wc: wc.wr_id)
         assert [wc.ok for wc in done] == [True, True] and done[0].wr_id == turn
         at = done[1].wr_id - 100
-        assert a.mr.read(900, at << 10) == pattern(900, turn)
+        assert a.mr.read(900, at << 10) == octet_pattern(900, turn)
         a.qp.post_recv(_receive(a, at))
     a.write(b"into itself", a, 20_000)
     a.send(b"written", 2, at=40_000)
-    assert all(wc.ok for wc in a.sent(3))
+    assert all(wc.ok for wc in a.wait_for_sends(3))
     assert a.mr.read(11, 20_000) == b"into itself"
 
 
@@ -150,9 +150,9 @@ def test_ipv6(rig: Rig) -> None:
     if host not in rig.ctx.query_info().addresses:
         pytest.skip("this machine's loopback has no IPv6")
     a, b = End(rig, host), End(rig, host)
-    a.begin(), b.begin()
-    meet(a, b)
-    exchange(a, b)
+    a.init_with_receives(), b.init_with_receives()
+    connect_by_qpn(a, b)
+    exchange_sends(a, b)
     attr, init = a.qp.query()
     assert attr.ah_attr == AHAttr(host, 0, host) and init.by_qpn
 
@@ -160,31 +160,31 @@ def test_ipv6(rig: Rig) -> None:
 def test_reset_and_another_peer(rig: Rig) -> None:
     a, b, c = End(rig), End(rig), End(rig)
     for end in (a, b, c):
-        end.begin()
-    meet(a, b)
-    exchange(a, b)
+        end.init_with_receives()
+    connect_by_qpn(a, b)
+    exchange_sends(a, b)
     number = a.qp.qp_num
     a.qp.modify(QPAttr(qp_state=QPState.RESET))
     assert a.qp.qp_num == number
-    a.begin()
-    a.to_rts(c.name)
-    c.to_rts(a.name)
-    exchange(a, c)
-    assert in_state(b, QPState.RTS)
+    a.init_with_receives()
+    a.to_rts(c.host_and_qpn)
+    c.to_rts(a.host_and_qpn)
+    exchange_sends(a, c)
+    assert is_in_state(b, QPState.RTS)
 
 
 # ---- numbers and ports
 
 
 def test_settings_bound_the_ports(rig: Rig) -> None:
-    cq = rig.cq()
+    cq = rig.create_cq()
     init = QPInitAttr(QPType.RC, scq=cq, rcq=cq, by_qpn=True)
     with End(rig).qp as probe:
         port = probe.qp_num & 0xFFFF  # the port is free again when the queue pair is closed
-    with settings(rc_port_first=port, rc_port_last=port):
+    with temporary_settings(rc_port_first=port, rc_port_last=port):
         made = [QueuePair(rig.pd, init) for _ in range(255)]
         assert {qp.qp_num & 0xFFFF for qp in made} == {port}
-        assert refused(QueuePair, rig.pd, init) == errno.EADDRINUSE
+        assert errno_raised_by(QueuePair, rig.pd, init) == errno.EADDRINUSE
         made.pop().close()
         made.append(QueuePair(rig.pd, init))
     for qp in made:
@@ -208,18 +208,18 @@ def test_settings_bound_the_ports(rig: Rig) -> None:
 )
 def test_a_peer_that_is_none_is_refused(rig: Rig, attr: dict[str, Any], words: str) -> None:
     a = End(rig)
-    a.begin()
+    a.init_with_receives()
     with pytest.raises(OSError, match=re.escape(words)):
         a.qp.modify(QPAttr(qp_state=QPState.RTR, **attr))
-    assert in_state(a, QPState.INIT)
+    assert is_in_state(a, QPState.INIT)
 
 
 @pytest.mark.parametrize("attr", [{"timeout": 32}, {"timeout": -1}, {"retry_cnt": 8}])
 def test_times_are_bounded(rig: Rig, attr: dict[str, int]) -> None:
     a, b = End(rig), End(rig)
-    a.begin()
+    a.init_with_receives()
     a.qp.to_rtr(QPAttr(ah_attr=AHAttr(HOST), dest_qp_num=b.qp.qp_num))
-    assert refused(a.qp.to_rts, QPAttr(**attr)) == errno.EINVAL
+    assert errno_raised_by(a.qp.to_rts, QPAttr(**attr)) == errno.EINVAL
     a.qp.to_rts(QPAttr(timeout=31, retry_cnt=7))
     found, _ = a.qp.query()
     assert (found.timeout, found.retry_cnt) == (31, 7)
@@ -230,17 +230,17 @@ def test_a_connection_manager_does_not_take_it_from_rtr_on_and_it_has_no_other_t
     rig: Rig,
 ) -> None:
     a = End(rig)
-    a.begin()
+    a.init_with_receives()
     a.qp.modify(QPAttr(qp_state=QPState.RTR, ah_attr=AHAttr(HOST), dest_qp_num=a.qp.qp_num))
     channel = CMEventChannel(rig.ctx)
     with CMID(channel) as cm_id, pytest.raises(OSError, match="in RESET or INIT"):
         cm_id.bind_qp(a.qp)
     channel.close()
-    cq = rig.cq()
+    cq = rig.create_cq()
     for qp_type in (QPType.UD, QPType.UC, QPType.RD):
         init = QPInitAttr(qp_type, scq=cq, rcq=cq, by_qpn=True)
-        assert refused(QueuePair, rig.pd, init) == errno.EINVAL
-    plain = rig.qp(qp_type=QPType.RC)
+        assert errno_raised_by(QueuePair, rig.pd, init) == errno.EINVAL
+    plain = rig.create_qp(qp_type=QPType.RC)
     plain.to_init()
     attr = QPAttr(qp_state=QPState.RTR, ah_attr=AHAttr(HOST), dest_qp_num=a.qp.qp_num)
     with pytest.raises(OSError, match="connects an RC QP"):

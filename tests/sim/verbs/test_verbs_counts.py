@@ -9,9 +9,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness.peer_harness import PlainPeer, answering
+from harness.peer_harness import PlainPeer, connected_plain_peer
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
-from harness.verbs_harness import Rig, counted, counter, nothing, poll, settings, until
+from harness.verbs_harness import (
+    Rig,
+    assert_counter_grows,
+    assert_no_completion,
+    counter_value,
+    poll,
+    temporary_settings,
+    wait_until,
+)
 
 from siwarp.inspect import DDPTagged, DDPUntagged, DeliveryCount, Opcode, Queue, Requester
 from siwarp.verbs import (
@@ -44,13 +52,13 @@ def wants(rnr_retry: int = 7, **fields: Any) -> bytes:
 
 def pull_count(peer: PlainPeer) -> tuple[int, int]:
     """Read the next segment, which must be a delivery count."""
-    said = DeliveryCount(peer.pull_segment())
+    said = DeliveryCount(peer.receive_segment_octets())
     assert (said.opcode, said.subcode, said.zero, said.l) == (Opcode.PRIVATE, 4, 0, 1)
     return said.sends, said.writes
 
 
 def told(peer: PlainPeer) -> tuple[int, int, int]:
-    found = peer.pull_terminate()
+    found = peer.receive_terminate()
     return found.layer, found.etype, found.code
 
 
@@ -63,144 +71,148 @@ def test_a_request_completes_when_it_is_counted_and_no_read_is_sent(
     wire: Wire, opcode: WROpcode, ird: int
 ) -> None:
     with (
-        counted("confirm_reads", 0),
-        counted("confirm_none", 0),
-        counted("delivery_counts_rx", 2),
-        answering(wire, ird=ird, **ROCE) as (a, peer),
+        assert_counter_grows("confirm_reads", 0),
+        assert_counter_grows("confirm_none", 0),
+        assert_counter_grows("delivery_counts_rx", 2),
+        connected_plain_peer(wire, ird=ird, **ROCE) as (a, peer),
     ):
         a.post(opcode, 5, length=100, remote=THERE)
         # One write to the socket carries both the request for counts and the message.
-        first = Requester(peer.pull_segment())
+        first = Requester(peer.receive_segment_octets())
         assert (first.subcode, first.flags, first.rnr_retry) == (5, "wants_counts", 7)
         assert (first.unused, first.zero, first.rv, first.dv) == (0, 0, 1, 1)
-        assert peer.pull()[0].opcode == (Opcode.SEND if opcode == SEND else Opcode.RDMA_WRITE)
-        nothing(a.scq)
+        assert peer.receive_segment()[0].opcode == (
+            Opcode.SEND if opcode == SEND else Opcode.RDMA_WRITE
+        )
+        assert_no_completion(a.scq)
         assert peer.is_silent()
         is_send = opcode == SEND
-        peer.put(count(int(is_send), int(not is_send)))
+        peer.send_segments(count(int(is_send), int(not is_send)))
         assert [(w.wr_id, w.status) for w in poll(a.scq)] == [(5, WCStatus.SUCCESS)]
         # The request for counts is sent only once.
         a.post(opcode, 6, length=100, remote=THERE)
-        assert peer.pull()[0].opcode != Opcode.PRIVATE
-        peer.put(count(2 * is_send, 2 * (not is_send)))
+        assert peer.receive_segment()[0].opcode != Opcode.PRIVATE
+        peer.send_segments(count(2 * is_send, 2 * (not is_send)))
         assert poll(a.scq)[0].ok
 
 
 def test_one_count_completes_all_that_it_names_and_no_more(wire: Wire) -> None:
-    with answering(wire, **ROCE) as (a, peer):
+    with connected_plain_peer(wire, **ROCE) as (a, peer):
         for i in range(6):
             a.post(SEND if i % 2 else WRITE, i, length=8, remote=THERE)
-        assert len(peer.rest()) == 7
-        peer.put(count(1, 2))
+        assert len(peer.receive_until_silent()) == 7
+        peer.send_segments(count(1, 2))
         assert [w.wr_id for w in poll(a.scq, 3)] == [0, 1, 2]
-        nothing(a.scq)
+        assert_no_completion(a.scq)
         # A Write behind a Send that still waits for its receive completes after the Send.
-        peer.put(count(1, 3))
-        nothing(a.scq)
-        peer.put(count(3, 3))
+        peer.send_segments(count(1, 3))
+        assert_no_completion(a.scq)
+        peer.send_segments(count(3, 3))
         assert [w.wr_id for w in poll(a.scq, 3)] == [3, 4, 5]
 
 
 def test_a_write_with_immediate_data_is_a_write_and_a_message_for_a_receive(wire: Wire) -> None:
-    with answering(wire, **ROCE) as (a, peer):
+    with connected_plain_peer(wire, **ROCE) as (a, peer):
         for i in range(2):
             a.post(WROpcode.RDMA_WRITE_WITH_IMM, i, length=8, remote=THERE)
         a.post(WRITE, 2, length=8, remote=THERE)
-        assert len(peer.rest()) == 6
-        peer.put(count(0, 3))
-        nothing(a.scq)
-        peer.put(count(1, 3))
+        assert len(peer.receive_until_silent()) == 6
+        peer.send_segments(count(0, 3))
+        assert_no_completion(a.scq)
+        peer.send_segments(count(1, 3))
         assert [w.wr_id for w in poll(a.scq)] == [0]
-        nothing(a.scq)
-        peer.put(count(2, 3))
+        assert_no_completion(a.scq)
+        peer.send_segments(count(2, 3))
         assert [w.wr_id for w in poll(a.scq, 2)] == [1, 2]
 
 
 def test_a_send_with_immediate_data_needs_no_setting(wire: Wire) -> None:
     a, b = wire.connect(private_messages=True)
     assert a.qp.query()[1].private_messages
-    b.recv()
+    b.post_receive()
     a.post(WROpcode.SEND_WITH_IMM, 1, length=8)
     assert poll(a.scq)[0].ok and poll(b.rcq)[0].ok
 
 
 def test_reads_in_between_complete_by_their_responses_and_in_order(wire: Wire) -> None:
-    with answering(wire, **ROCE) as (a, peer):
+    with connected_plain_peer(wire, **ROCE) as (a, peer):
         a.post(WRITE, 0, length=8, remote=THERE)
         a.post(READ, 1, offset=64, length=8, remote=THERE)
         a.post(SEND, 2, length=8)
-        assert peer.pull()[0].opcode == Opcode.PRIVATE
-        request = peer.pull_read()
-        assert peer.pull()[0].opcode == Opcode.SEND
-        peer.put(count(1, 0))
-        nothing(a.scq)
+        assert peer.receive_segment()[0].opcode == Opcode.PRIVATE
+        request = peer.receive_read_request()
+        assert peer.receive_segment()[0].opcode == Opcode.SEND
+        peer.send_segments(count(1, 0))
+        assert_no_completion(a.scq)
         # A Read Response does not confirm the Write before it, which may still be refused.
-        peer.put(peer.response(request, b"response"))
-        nothing(a.scq)
-        peer.put(count(1, 1))
+        peer.send_segments(peer.build_read_response(request, b"response"))
+        assert_no_completion(a.scq)
+        peer.send_segments(count(1, 1))
         assert [w.wr_id for w in poll(a.scq, 3)] == [0, 1, 2]
 
 
 def test_a_fence_and_a_send_queue_of_one_go_on_by_counts(wire: Wire) -> None:
-    with answering(wire, max_send_wr=1, **ROCE) as (a, peer):
+    with connected_plain_peer(wire, max_send_wr=1, **ROCE) as (a, peer):
         slots = a.qp.cap.max_send_wr
         for i in range(3 * slots):
             opcode = (WRITE, SEND, READ)[i % 3]
             fence = SendFlag.FENCE if i % 2 else 0
             a.post(opcode, i, length=8, remote=THERE, flags=SendFlag.SIGNALED | fence)
             if i == 0:
-                peer.pull()
+                peer.receive_segment()
             if opcode == READ:
-                peer.put(peer.response(peer.pull_read(), bytes(8)))
+                peer.send_segments(peer.build_read_response(peer.receive_read_request(), bytes(8)))
             else:
-                peer.pull()
-                peer.put(count((i + 2) // 3 if opcode == SEND else (i + 1) // 3, i // 3 + 1))
+                peer.receive_segment()
+                peer.send_segments(
+                    count((i + 2) // 3 if opcode == SEND else (i + 1) // 3, i // 3 + 1)
+                )
             assert [w.wr_id for w in poll(a.scq)] == [i]
 
 
 def test_what_is_not_signalled_frees_the_queue_when_it_is_counted(wire: Wire) -> None:
-    with answering(wire, max_send_wr=16, **ROCE) as (a, peer):
+    with connected_plain_peer(wire, max_send_wr=16, **ROCE) as (a, peer):
         for turn in range(1, 4):
             for i in range(15):
                 a.post(WRITE, i, length=8, remote=THERE, flags=0)
             a.post(WRITE, turn, length=8, remote=THERE)
-            peer.rest()
-            peer.put(count(0, 16 * turn))
+            peer.receive_until_silent()
+            peer.send_segments(count(0, 16 * turn))
             assert [w.wr_id for w in poll(a.scq)] == [turn]
 
 
 def test_sqd_is_drained_when_the_last_request_is_counted(wire: Wire) -> None:
-    with answering(wire, **ROCE) as (a, peer):
+    with connected_plain_peer(wire, **ROCE) as (a, peer):
         a.post(SEND, 1, length=8, flags=0)
         a.post(WRITE, 2, length=8, remote=THERE, flags=0)
-        assert len(peer.rest()) == 3
+        assert len(peer.receive_until_silent()) == 3
         a.qp.modify(QPAttr(qp_state=QPState.SQD, en_sqd_async_notify=True))
         assert a.qp.query()[0].sq_draining
-        peer.put(count(0, 1))
-        nothing(a.scq)
+        peer.send_segments(count(0, 1))
+        assert_no_completion(a.scq)
         assert a.qp.query()[0].sq_draining
-        peer.put(count(1, 1))
-        until(lambda: a.scq.poll(1) == [] and not a.qp.query()[0].sq_draining)
+        peer.send_segments(count(1, 1))
+        wait_until(lambda: a.scq.poll(1) == [] and not a.qp.query()[0].sq_draining)
         event = a.rig.ctx.get_async_event(5.0)
         assert event is not None and event.event_type == EventType.SQ_DRAINED
 
 
 def test_what_is_not_counted_is_flushed_when_the_peer_dies(wire: Wire) -> None:
-    with answering(wire, **ROCE) as (a, peer):
+    with connected_plain_peer(wire, **ROCE) as (a, peer):
         for i in range(3):
             a.post(WRITE, i, length=8, remote=THERE)
-        peer.rest()
-        peer.put(count(0, 1))
+        peer.receive_until_silent()
+        peer.send_segments(count(0, 1))
         peer.sock.close()
         assert [w.status for w in poll(a.scq, 3)] == [WCStatus.SUCCESS, FLUSHED, FLUSHED]
 
 
 def test_a_terminate_behind_a_count_names_its_request(wire: Wire) -> None:
-    with answering(wire, **ROCE) as (a, peer):
+    with connected_plain_peer(wire, **ROCE) as (a, peer):
         for i in range(3):
             a.post(SEND, i, length=64)
-        sends = [s for s in peer.rest() if s[1] & 0xF == Opcode.SEND]
-        peer.put(count(1, 0), peer.terminate(1, 2, 2, quoted=sends[1]))
+        sends = [s for s in peer.receive_until_silent() if s[1] & 0xF == Opcode.SEND]
+        peer.send_segments(count(1, 0), peer.build_terminate(1, 2, 2, quoted=sends[1]))
         refused = WCStatus.RNR_RETRY_EXC_ERR
         assert [w.status for w in poll(a.scq, 3)] == [WCStatus.SUCCESS, refused, FLUSHED]
 
@@ -226,46 +238,49 @@ def test_a_terminate_behind_a_count_names_its_request(wire: Wire) -> None:
 def test_a_count_that_cannot_be_ends_the_connection(
     wire: Wire, said: list[tuple[int, int]]
 ) -> None:
-    with answering(wire, gone=True, **ROCE) as (a, peer):
+    with connected_plain_peer(wire, gone=True, **ROCE) as (a, peer):
         for i in range(4):
             a.post(SEND if i % 2 else WRITE, i, length=8, remote=THERE)
-        assert len(peer.rest()) == 5
-        peer.put(*(count(*one) for one in said))
+        assert len(peer.receive_until_silent()) == 5
+        peer.send_segments(*(count(*one) for one in said))
         assert told(peer) == UNSPECIFIED
         statuses = [w.status for w in poll(a.scq, 4)]
         # The first of two counts is valid: Writes and Sends alternate, and complete in order.
         sends, writes = said[0] if len(said) > 1 else (0, 0)
         believed = min(2 * writes, 2 * sends + 1)
         assert statuses == [WCStatus.SUCCESS] * believed + [FLUSHED] * (4 - believed)
-        a.is_over()
+        a.wait_for_error_state()
 
 
 def test_a_count_of_what_has_not_left_yet_ends_the_connection(wire: Wire) -> None:
     size = 64 << 20
-    with answering(wire, size=size, gone=True, **ROCE) as (a, peer):
+    with connected_plain_peer(wire, size=size, gone=True, **ROCE) as (a, peer):
         there = RemoteBuffer(0, size, THERE.rkey)
         a.post(WRITE, 1, length=size, remote=there)
-        peer.pull_segment()  # the rest of the Write fills the socket
-        peer.put(count(0, 1))
+        peer.receive_segment_octets()  # the rest of the Write fills the socket
+        peer.send_segments(count(0, 1))
         assert poll(a.scq)[0].status == FLUSHED
-        a.is_over()
+        a.wait_for_error_state()
 
 
 def test_a_flood_of_counts_ends_with_the_first_that_says_nothing_new(wire: Wire) -> None:
-    with answering(wire, gone=True, **ROCE) as (a, peer), counted("delivery_counts_rx", 2):
+    with (
+        connected_plain_peer(wire, gone=True, **ROCE) as (a, peer),
+        assert_counter_grows("delivery_counts_rx", 2),
+    ):
         a.post(SEND, 1, length=8)
-        peer.rest()
-        peer.put(*[count(1, 0)] * 5000)
+        peer.receive_until_silent()
+        peer.send_segments(*[count(1, 0)] * 5000)
         assert poll(a.scq)[0].ok
         assert told(peer) == UNSPECIFIED
 
 
 def test_counts_that_nobody_asked_for_end_the_connection(wire: Wire) -> None:
-    with answering(wire, gone=True, **IWARP) as (a, peer):
+    with connected_plain_peer(wire, gone=True, **IWARP) as (a, peer):
         a.post(SEND, 1, length=8)
         assert poll(a.scq)[0].ok
-        assert peer.pull()[0].opcode == Opcode.SEND
-        peer.put(count(1, 0))
+        assert peer.receive_segment()[0].opcode == Opcode.SEND
+        peer.send_segments(count(1, 0))
         assert told(peer) == UNSPECIFIED
 
 
@@ -274,22 +289,25 @@ def test_counts_that_nobody_asked_for_end_the_connection(wire: Wire) -> None:
 def test_from_peers_that_may_be_anybody_both_are_unexpected_opcodes(
     wire: Wire, persona: int, said: bytes
 ) -> None:
-    with answering(wire, gone=True, persona=persona) as (a, peer):
+    with connected_plain_peer(wire, gone=True, persona=persona) as (a, peer):
         # also to an end that was asked for counts; for counts themselves see
         # test_verbs_counts_asked
         if said == wants():
             a.post(SEND, 1, length=8)
-            peer.rest()
-        peer.put(said)
+            peer.receive_until_silent()
+        peer.send_segments(said)
         assert told(peer) == UNEXPECTED
 
 
 def test_an_end_that_does_not_offer_counts_takes_none(wire: Wire) -> None:
-    with settings(delivery_counts=0), answering(wire, gone=True, **ROCE) as (a, peer):
+    with (
+        temporary_settings(delivery_counts=0),
+        connected_plain_peer(wire, gone=True, **ROCE) as (a, peer),
+    ):
         a.post(SEND, 1, length=8)
-        assert peer.pull()[0].opcode == Opcode.SEND
-        assert peer.pull()[0].opcode == Opcode.RDMA_READ_REQUEST
-        peer.put(count(1, 0))
+        assert peer.receive_segment()[0].opcode == Opcode.SEND
+        assert peer.receive_segment()[0].opcode == Opcode.RDMA_READ_REQUEST
+        peer.send_segments(count(1, 0))
         assert told(peer) == UNEXPECTED
 
 
@@ -312,32 +330,32 @@ def test_an_end_that_does_not_offer_counts_takes_none(wire: Wire) -> None:
 def test_a_message_of_another_form_ends_the_connection(
     wire: Wire, said: bytes, error: tuple[int, int, int]
 ) -> None:
-    with answering(wire, gone=True, **ROCE) as (a, peer):
+    with connected_plain_peer(wire, gone=True, **ROCE) as (a, peer):
         a.post(SEND, 1, length=8)
-        peer.rest()
-        peer.put(said)
+        peer.receive_until_silent()
+        peer.send_segments(said)
         assert told(peer) == error
         assert poll(a.scq)[0].status == FLUSHED
 
 
 def test_what_is_not_used_in_it_is_not_looked_at(wire: Wire) -> None:
-    with answering(wire, **ROCE) as (a, peer):
+    with connected_plain_peer(wire, **ROCE) as (a, peer):
         a.post(SEND, 1, length=8)
-        peer.rest()
-        peer.put(bytes(DeliveryCount(sends=1, zero=0xABCDEF)))
-        peer.put(bytes(Requester(zero=1, unused=0xFFFF, flags=0xFF)))
+        peer.receive_until_silent()
+        peer.send_segments(bytes(DeliveryCount(sends=1, zero=0xABCDEF)))
+        peer.send_segments(bytes(Requester(zero=1, unused=0xFFFF, flags=0xFF)))
         assert poll(a.scq)[0].ok
 
 
 def test_a_count_may_come_in_two_parts_cut_at_any_octet(wire: Wire) -> None:
-    with answering(wire, **ROCE) as (a, peer):
-        whole = len(peer.segment(count(1, 0)))
+    with connected_plain_peer(wire, **ROCE) as (a, peer):
+        whole = len(peer.frame_segment(count(1, 0)))
         for cut in range(1, whole):
             a.post(SEND, cut, length=8)
-            peer.rest()
-            octets = peer.segment(count(cut, 0))
+            peer.receive_until_silent()
+            octets = peer.frame_segment(count(cut, 0))
             peer.sock.sendall(octets[:cut])
-            nothing(a.scq)
+            assert_no_completion(a.scq)
             peer.sock.sendall(octets[cut:])
             assert [(w.wr_id, w.status) for w in poll(a.scq)] == [(cut, WCStatus.SUCCESS)]
 
@@ -346,18 +364,18 @@ def test_a_count_may_come_in_two_parts_cut_at_any_octet(wire: Wire) -> None:
 def test_a_count_with_one_octet_changed_completes_nothing_that_was_not_sent(
     wire: Wire, octet: int
 ) -> None:
-    with answering(wire, gone=True, **ROCE) as (a, peer):
+    with connected_plain_peer(wire, gone=True, **ROCE) as (a, peer):
         for i in range(2):
             a.post(SEND, i, length=8)
-        peer.rest()
+        peer.receive_until_silent()
         said = bytearray(count(1, 0))
         said[octet] ^= 0x82
-        peer.put(bytes(said))
+        peer.send_segments(bytes(said))
         unused = octet in (3, 4, 5)
         statuses = [w.status for w in poll(a.scq, 1 if unused else 2)]
         assert statuses == ([WCStatus.SUCCESS] if unused else [FLUSHED, FLUSHED])
         if unused:  # otherwise the invalid segment ends the connection
-            peer.put(count(1, 0))
+            peer.send_segments(count(1, 0))
         assert told(peer)[0] in (0, 1, 2)
 
 
@@ -365,61 +383,69 @@ def test_a_count_with_one_octet_changed_completes_nothing_that_was_not_sent(
 
 
 def test_a_receiver_counts_what_it_has_once_it_is_asked(wire: Wire) -> None:
-    with answering(wire, **IWARP) as (a, peer), counted("delivery_counts_tx", 3):
+    with (
+        connected_plain_peer(wire, **IWARP) as (a, peer),
+        assert_counter_grows("delivery_counts_tx", 3),
+    ):
         for i in range(4):
-            a.recv(i, length=100)
-        peer.put(peer.send(b"one"), peer.write(b"two", a.mem.rkey, a.mem.addr))
+            a.post_receive(i, length=100)
+        peer.send_segments(
+            peer.build_send(b"one"), peer.build_write(b"two", a.mem.rkey, a.mem.addr)
+        )
         assert poll(a.rcq)[0].wr_id == 0
-        nothing(a.rcq)
+        assert_no_completion(a.rcq)
         assert peer.is_silent()
-        peer.put(wants())
-        until(lambda: a.rcq.poll(1) == [] and counter("delivery_counts_tx"))
+        peer.send_segments(wants())
+        wait_until(lambda: a.rcq.poll(1) == [] and counter_value("delivery_counts_tx"))
         assert pull_count(peer) == (1, 1)
-        peer.put(peer.write(b"two", a.mem.rkey, a.mem.addr))
-        nothing(a.rcq)
+        peer.send_segments(peer.build_write(b"two", a.mem.rkey, a.mem.addr))
+        assert_no_completion(a.rcq)
         assert pull_count(peer) == (1, 2)
-        peer.put(peer.send(b"three"))
+        peer.send_segments(peer.build_send(b"three"))
         assert poll(a.rcq)[0].wr_id == 1
-        nothing(a.rcq)
+        assert_no_completion(a.rcq)
         assert pull_count(peer) == (2, 2)
-        peer.put(wants(flags=0))
-        peer.put(peer.send(b"four"))
+        peer.send_segments(wants(flags=0))
+        peer.send_segments(peer.build_send(b"four"))
         assert poll(a.rcq)[0].wr_id == 2
-        nothing(a.rcq)
+        assert_no_completion(a.rcq)
         assert peer.is_silent()
 
 
 def test_counts_go_in_front_of_an_answer_and_of_a_response(wire: Wire) -> None:
-    with answering(wire, **IWARP) as (a, peer), counted("delivery_counts_tx", 2):
-        a.recv(0, length=100)
-        peer.put(wants(), peer.send(b"ask"))
+    with (
+        connected_plain_peer(wire, **IWARP) as (a, peer),
+        assert_counter_grows("delivery_counts_tx", 2),
+    ):
+        a.post_receive(0, length=100)
+        peer.send_segments(wants(), peer.build_send(b"ask"))
         assert poll(a.rcq)[0].ok
         a.post(SEND, 1, length=8)
         octets = peer.sock.recv(65536)
         assert len(octets) == (2 + 14 + 4) + (2 + 18 + 8 + 4), "one write, the count first"
         assert octets[3] & 0xF == Opcode.PRIVATE and octets[4] == 4
-        write = peer.write(b"two", a.mem.rkey, a.mem.addr + 1000)
-        peer.put(write, peer.read(3, a.mem.rkey, a.mem.addr + 1000))
-        until(lambda: a.rcq.poll(1) == [] and counter("delivery_counts_tx") >= 2)
+        write = peer.build_write(b"two", a.mem.rkey, a.mem.addr + 1000)
+        peer.send_segments(write, peer.build_read_request(3, a.mem.rkey, a.mem.addr + 1000))
+        wait_until(lambda: a.rcq.poll(1) == [] and counter_value("delivery_counts_tx") >= 2)
         assert pull_count(peer) == (1, 1)
-        head, rest = peer.pull()
+        head, rest = peer.receive_segment()
         assert (head.opcode, rest) == (Opcode.RDMA_READ_RESPONSE, b"two")
 
 
 @contextlib.contextmanager
 def answered() -> Iterator[tuple[End, PlainPeer]]:
     """Yield an end without a progress thread that has posted a Send and polled the answer."""
-    with settings(progress_thread=0):
+    with temporary_settings(progress_thread=0):
         rig = Rig()
     with (
-        answering(Wire(rig), gone=True, **ROCE) as (a, peer),
-        counted("delivery_counts_tx", 1),
+        connected_plain_peer(Wire(rig), gone=True, **ROCE) as (a, peer),
+        assert_counter_grows("delivery_counts_tx", 1),
     ):
-        a.recv(0, length=100)
+        a.post_receive(0, length=100)
         a.post(SEND, 1, length=8)
-        peer.put(wants(), count(1, 0), peer.send(b"answer"))
+        peer.send_segments(wants(), count(1, 0), peer.build_send(b"answer"))
         assert poll(a.rcq)[0].ok
-        assert len(peer.rest()) == 2
+        assert len(peer.receive_until_silent()) == 2
         yield a, peer
     rig.close()
 
@@ -432,7 +458,7 @@ def test_no_count_goes_alone_while_a_completion_that_came_with_it_is_not_polled(
         assert [w.wr_id for w in a.scq.poll(16)] == [1]
         assert peer.is_silent()
         a.post(SEND, 2, length=8)
-        assert [s[1] & 0xF for s in peer.rest()] == [Opcode.PRIVATE, Opcode.SEND]
+        assert [s[1] & 0xF for s in peer.receive_until_silent()] == [Opcode.PRIVATE, Opcode.SEND]
 
 
 def test_a_count_goes_alone_although_a_completion_is_never_polled() -> None:
@@ -443,59 +469,59 @@ def test_a_count_goes_alone_although_a_completion_is_never_polled() -> None:
 
 
 def test_a_send_without_a_receive_is_not_counted_and_the_write_behind_it_is(wire: Wire) -> None:
-    with answering(wire, **ROCE) as (a, peer):
-        write = peer.write(b"there", a.mem.rkey, a.mem.addr)
-        peer.put(wants(), peer.send(b"early"), write)
-        nothing(a.rcq)
+    with connected_plain_peer(wire, **ROCE) as (a, peer):
+        write = peer.build_write(b"there", a.mem.rkey, a.mem.addr)
+        peer.send_segments(wants(), peer.build_send(b"early"), write)
+        assert_no_completion(a.rcq)
         assert pull_count(peer) == (0, 1)
-        nothing(a.rcq)
+        assert_no_completion(a.rcq)
         assert peer.is_silent()
-        a.recv(4, offset=100, length=100)
+        a.post_receive(4, offset=100, length=100)
         assert poll(a.rcq)[0].wr_id == 4
-        nothing(a.rcq)
+        assert_no_completion(a.rcq)
         assert pull_count(peer) == (1, 1)
 
 
 def test_a_send_that_is_refused_is_never_counted(wire: Wire) -> None:
-    with answering(wire, gone=True, **IWARP) as (a, peer):
-        a.recv(1, length=4)
-        a.recv(2, length=4)
-        peer.put(wants(), peer.send(b"good"), peer.send(b"too long"))
+    with connected_plain_peer(wire, gone=True, **IWARP) as (a, peer):
+        a.post_receive(1, length=4)
+        a.post_receive(2, length=4)
+        peer.send_segments(wants(), peer.build_send(b"good"), peer.build_send(b"too long"))
         poll(a.rcq, 2)
-        segments = [peer.pull_segment()]
+        segments = [peer.receive_segment_octets()]
         while segments[-1][1] & 0xF != Opcode.TERMINATE:
-            segments.append(peer.pull_segment())
+            segments.append(peer.receive_segment_octets())
         counts = [struct.unpack(">II", s[6:14]) for s in segments[:-1]]
         assert counts in ([], [(1, 0)])
 
 
 def test_one_way_flows_are_counted_every_64_kib_and_when_they_pause(wire: Wire) -> None:
-    with answering(wire, **IWARP) as (a, peer):
+    with connected_plain_peer(wire, **IWARP) as (a, peer):
         octets, total = bytes(1024), 512
-        one = peer.write(octets, a.mem.rkey, a.mem.addr)
-        before = counter("delivery_counts_tx")
-        peer.put(wants())
+        one = peer.build_write(octets, a.mem.rkey, a.mem.addr)
+        before = counter_value("delivery_counts_tx")
+        peer.send_segments(wants())
         for _ in range(8):
-            peer.put(*[one] * (total // 8))
-            nothing(a.rcq)
-        counts = [struct.unpack(">II", s[6:14]) for s in peer.rest()]
+            peer.send_segments(*[one] * (total // 8))
+            assert_no_completion(a.rcq)
+        counts = [struct.unpack(">II", s[6:14]) for s in peer.receive_until_silent()]
         assert counts[-1] == (0, total)
         assert counts == sorted(set(counts))
         # At least one count for every 128 KiB, and far fewer than one for each message.
         assert 4 <= len(counts) <= total // 4
-        assert counter("delivery_counts_tx") - before == len(counts)
+        assert counter_value("delivery_counts_tx") - before == len(counts)
 
 
 def test_a_flow_without_a_pause_is_counted_every_64_kib() -> None:
     """All data is in the sockets before the first poll, so no count is sent because of a pause."""
     octets, total = 1024, 256
-    with settings(progress_thread=0):
+    with temporary_settings(progress_thread=0):
         rig = Rig()
-    with answering(Wire(rig), gone=True, **IWARP) as (a, peer):
-        one = peer.write(bytes(octets), a.mem.rkey, a.mem.addr)
-        peer.put(wants(), *[one] * total)
-        nothing(a.rcq)
-        counts = [struct.unpack(">II", s[6:14])[1] for s in peer.rest()]
+    with connected_plain_peer(Wire(rig), gone=True, **IWARP) as (a, peer):
+        one = peer.build_write(bytes(octets), a.mem.rkey, a.mem.addr)
+        peer.send_segments(wants(), *[one] * total)
+        assert_no_completion(a.rcq)
+        counts = [struct.unpack(">II", s[6:14])[1] for s in peer.receive_until_silent()]
     rig.close()
     assert counts[-1] == total
     # A count is sent at the end of the round that exceeds 64 KiB, and a round processes at most as
@@ -511,38 +537,46 @@ def test_a_flow_without_a_pause_is_counted_every_64_kib() -> None:
 def test_an_end_of_persona_iwarp_is_told_nothing_and_awaits_nothing(
     two: Wire, other: Persona
 ) -> None:
-    a = two.dial(size=64, **ROCE)
+    a = two.begin_connect(size=64, **ROCE)
     b = End(
-        two.passive, two.request().id, two.p_channel, size=64, persona=other, private_messages=True
+        two.passive,
+        two.next_request().id,
+        two.p_channel,
+        size=64,
+        persona=other,
+        private_messages=True,
     )
     b.id.accept()
-    a.event(), b.event()
-    b.recv(1)
+    a.next_cm_event(), b.next_cm_event()
+    b.post_receive(1)
     a.post(SEND, 1, length=8)  # the initiator has to send first
     assert poll(a.scq)[0].ok
-    a.recv(3)
-    told = counter("delivery_counts_rx")
+    a.post_receive(3)
+    told = counter_value("delivery_counts_rx")
     b.post(SEND, 4, length=8)
     assert poll(b.scq)[0].ok
     assert poll(a.rcq)[0].ok
-    assert (counter("delivery_counts_rx") > told) == (other == Persona.ROCE)
+    assert (counter_value("delivery_counts_rx") > told) == (other == Persona.ROCE)
 
 
 def test_both_ends_iwarp_pay_nothing(two: Wire) -> None:
     a, b = two.connect(**IWARP)
-    with counted("delivery_counts_tx", 0), counted("delivery_counts_rx", 0):
+    with (
+        assert_counter_grows("delivery_counts_tx", 0),
+        assert_counter_grows("delivery_counts_rx", 0),
+    ):
         for i in range(10):
-            b.recv(i)
+            b.post_receive(i)
             a.post(SEND, i, length=8)
             assert poll(a.scq)[0].ok and poll(b.rcq)[0].ok
-        nothing(b.rcq)
+        assert_no_completion(b.rcq)
 
 
 def test_an_answer_never_overtakes_the_completion_of_what_it_answers(two: Wire) -> None:
     a, b = two.connect(**ROCE)
     for i in range(300):
-        a.recv(i, offset=4096, length=64)
-        b.recv(i, offset=4096, length=64)
+        a.post_receive(i, offset=4096, length=64)
+        b.post_receive(i, offset=4096, length=64)
         a.post(SEND, i, length=64)
         assert poll(b.rcq)[0].wr_id == i
         b.post(SEND, i, length=64)
@@ -557,7 +591,7 @@ def test_a_long_write_the_other_way_keeps_no_count_for_ever(two: Wire) -> None:
     size = 32 << 20
     a, b = two.connect(size=size, **ROCE)
     b.post(WRITE, 7, length=size, remote=a.mem.remote(0, size))
-    b.recv(1, length=64)
+    b.post_receive(1, length=64)
     a.post(SEND, 1, length=64)
     assert poll(b.rcq)[0].ok
     assert poll(a.scq)[0].ok
@@ -569,55 +603,60 @@ def test_a_long_write_the_other_way_keeps_no_count_for_ever(two: Wire) -> None:
 
 @pytest.mark.parametrize("own", [0, 7])
 def test_a_send_waits_as_long_as_its_sender_wants(wire: Wire, own: int) -> None:
-    with answering(wire, gone=True, **ROCE) as (a, peer), counted("rnr_expired", 1):
+    with (
+        connected_plain_peer(wire, gone=True, **ROCE) as (a, peer),
+        assert_counter_grows("rnr_expired", 1),
+    ):
         a.qp.modify(QPAttr(rnr_retry=own, min_rnr_timer=29))  # the RNR timer 29 is 245.76 ms
-        peer.put(wants(2), peer.send(b"early"))
+        peer.send_segments(wants(2), peer.build_send(b"early"))
         assert peer.is_silent(0.1)
-        until(lambda: a.rcq.poll(1) or not peer.is_silent(0))
+        wait_until(lambda: a.rcq.poll(1) or not peer.is_silent(0))
         assert told(peer) == (1, 2, 2)
 
 
 def test_a_sender_that_waits_for_ever_is_not_bounded_by_the_receiver(wire: Wire) -> None:
-    with answering(wire, **ROCE) as (a, peer):
+    with connected_plain_peer(wire, **ROCE) as (a, peer):
         a.qp.modify(QPAttr(rnr_retry=1, min_rnr_timer=1))
-        peer.put(wants(7), peer.send(b"early"))
-        nothing(a.rcq)
+        peer.send_segments(wants(7), peer.build_send(b"early"))
+        assert_no_completion(a.rcq)
         assert peer.is_silent(0.2)
-        a.recv(5, length=64)
+        a.post_receive(5, length=64)
         assert poll(a.rcq)[0].wr_id == 5
 
 
 def test_it_can_be_changed_while_a_send_waits(wire: Wire) -> None:
-    with answering(wire, gone=True, **ROCE) as (a, peer):
+    with connected_plain_peer(wire, gone=True, **ROCE) as (a, peer):
         a.qp.modify(QPAttr(min_rnr_timer=1))
-        peer.put(wants(7), peer.send(b"early"))
-        nothing(a.rcq)
+        peer.send_segments(wants(7), peer.build_send(b"early"))
+        assert_no_completion(a.rcq)
         assert peer.is_silent(0.1)
-        peer.put(wants(0))
-        until(lambda: a.rcq.poll(1) or not peer.is_silent(0))
+        peer.send_segments(wants(0))
+        wait_until(lambda: a.rcq.poll(1) or not peer.is_silent(0))
         assert told(peer) == (1, 2, 2)
 
 
 def test_the_senders_rnr_retry_is_told_and_told_again_when_it_changes(wire: Wire) -> None:
-    with answering(wire, **ROCE) as (a, peer):
+    with connected_plain_peer(wire, **ROCE) as (a, peer):
         a.qp.modify(QPAttr(rnr_retry=3))
         a.post(SEND, 1, length=8)
-        assert Requester(peer.pull_segment()).rnr_retry == 3
-        assert peer.pull()[0].opcode == Opcode.SEND
+        assert Requester(peer.receive_segment_octets()).rnr_retry == 3
+        assert peer.receive_segment()[0].opcode == Opcode.SEND
         a.qp.modify(QPAttr(rnr_retry=5))
         a.post(SEND, 2, length=8)
-        again = Requester(peer.pull_segment())
+        again = Requester(peer.receive_segment_octets())
         assert (again.rnr_retry, again.flags) == (5, "wants_counts")
-        assert peer.pull()[0].opcode == Opcode.SEND
-        peer.put(count(2, 0))
+        assert peer.receive_segment()[0].opcode == Opcode.SEND
+        peer.send_segments(count(2, 0))
         poll(a.scq, 2)
 
 
 def test_a_read_request_quoted_by_number_is_not_taken_for_a_send(wire: Wire) -> None:
-    with answering(wire, **ROCE) as (a, peer):
+    with connected_plain_peer(wire, **ROCE) as (a, peer):
         a.post(WRITE, 1, length=8, remote=THERE)
         a.post(READ, 2, length=8, remote=THERE)
-        peer.rest()
+        peer.receive_until_silent()
         head = DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=Queue.READ_REQUEST, msn=1)
-        peer.put(count(0, 1), peer.terminate(0, 1, 1, quoted=bytes(head) + bytes(28)))
+        peer.send_segments(
+            count(0, 1), peer.build_terminate(0, 1, 1, quoted=bytes(head) + bytes(28))
+        )
         assert [w.status for w in poll(a.scq, 2)] == [0, WCStatus.REM_ACCESS_ERR]

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from harness.cq_harness import Told
-from harness.verbs_harness import Pair, Rig, nothing, poll
+from harness.verbs_harness import Pair, Rig, assert_no_completion, poll
 
 from siwarp.base.library import ffi, lib
 from siwarp.verbs import SendFlag
 
 
 def test_separate_queues_for_sends_and_receives_get_their_own(pair: Pair) -> None:
-    pair.recv(wr_id=4)
+    pair.post_receive(wr_id=4)
     pair.send(b"x", wr_id=5)
     assert [w.wr_id for w in poll(pair.rcq)] == [4]
     assert [w.wr_id for w in poll(pair.scq)] == [5]
-    nothing(pair.idle)
+    assert_no_completion(pair.idle)
 
 
 def test_what_completed_before_arming_raises_no_event_but_is_seen_by_the_next_poll(
     rig: Rig,
 ) -> None:
     told = Told(rig)
-    told.recv(2)
-    told.send(SendFlag.SIGNALED)
+    told.post_receives(2)
+    told.post_sends(SendFlag.SIGNALED)
     wc = ffi.new("struct siw_wc[1]")
     # Polling another queue processes the traffic, so the completion is in cq before cq is armed.
-    other = told.rig.cq()
+    other = told.rig.create_cq()
     poll(told.scq)
     for _ in range(16):
         assert other.poll() == []

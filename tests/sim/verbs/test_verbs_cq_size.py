@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from harness.verbs_harness import Rig, nothing, poll, until
+from harness.verbs_harness import Rig, assert_no_completion, poll, wait_until
 
 from siwarp.verbs import (
     CQ,
@@ -19,7 +19,7 @@ from siwarp.verbs import (
 
 def filler(rig: Rig, cq: CQ, state: QPState = QPState.ERR) -> QP:
     """Return a queue pair whose receives complete on ``cq`` as soon as they are posted."""
-    qp = rig.qp(scq=rig.cq(), rcq=cq)
+    qp = rig.create_qp(scq=rig.create_cq(), rcq=cq)
     qp.to_init()
     qp.modify(QPAttr(qp_state=state))
     return qp
@@ -34,7 +34,7 @@ def ids(cq: CQ, n: int) -> list[int]:
 
 @pytest.mark.parametrize("cqe", [4, 8, 100, 4096])
 def test_what_is_in_a_queue_stays_in_its_order_when_it_is_resized(rig: Rig, cqe: int) -> None:
-    cq = rig.cq(8)
+    cq = rig.create_cq(8)
     qp = filler(rig, cq)
     qp.post_recv([RecvWR(i) for i in range(7)])
     assert ids(cq, 5) == [0, 1, 2, 3, 4]  # these five polls make the ring wrap around
@@ -44,7 +44,7 @@ def test_what_is_in_a_queue_stays_in_its_order_when_it_is_resized(rig: Rig, cqe:
     room = cq.capacity - 4
     qp.post_recv([RecvWR(100 + i) for i in range(min(room, 64))])
     assert ids(cq, 4 + min(room, 64)) == [5, 6, 7, 8, *range(100, 100 + min(room, 64))]
-    nothing(cq)
+    assert_no_completion(cq)
 
 
 # ---- removal of a queue pair
@@ -62,20 +62,20 @@ def reset(qp: QP) -> None:
 def test_a_queue_pair_that_ends_leaves_no_completion_in_either_queue_also_after_a_resize(
     rig: Rig, end: Callable[[QP], None]
 ) -> None:
-    scq, rcq = rig.cq(16), rig.cq(16)
-    into, out = rig.mr(64), rig.mr(64)
-    gone, stays = rig.ud(scq=scq, rcq=rcq), rig.ud(scq=scq, rcq=rcq)
+    scq, rcq = rig.create_cq(16), rig.create_cq(16)
+    into, out = rig.reg_mr(64), rig.reg_mr(64)
+    gone, stays = rig.create_ud_qp(scq=scq, rcq=rcq), rig.create_ud_qp(scq=scq, rcq=rcq)
     for n, qp in enumerate((gone, stays, gone, stays)):
         qp.post_recv(RecvWR(n, sg=[into.sge()]))
-        qp.post_send(SendWR(10 + n, sg=[out.sge(0, 4)], ah=rig.ah(qp)))
+        qp.post_send(SendWR(10 + n, sg=[out.sge(0, 4)], ah=rig.create_ah(qp)))
     # Polling another queue processes the traffic, so that all completions stay in both queues.
-    other = rig.cq()
+    other = rig.create_cq()
     scq.resize(64)
     gone.modify(QPAttr(qp_state=QPState.ERR))
-    until(lambda: other.poll() or stays.qp_state == QPState.RTS)
+    wait_until(lambda: other.poll() or stays.qp_state == QPState.RTS)
     rcq.resize(4)
     end(gone)
     assert ids(scq, 2) == [11, 13]
     assert ids(rcq, 2) == [1, 3]
-    nothing(scq)
-    nothing(rcq)
+    assert_no_completion(scq)
+    assert_no_completion(rcq)

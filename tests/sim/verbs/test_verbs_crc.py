@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from harness.errq_harness import QKEY, WHERE, Stranger, datagram, spoilt
+from harness.errq_harness import QKEY, WHERE, Stranger, build_datagram, corrupt_one_bit
 from harness.uc_harness import Peer
-from harness.verbs_harness import Rig, counted, nothing, pattern, poll
+from harness.verbs_harness import (
+    Rig,
+    assert_counter_grows,
+    assert_no_completion,
+    octet_pattern,
+    poll,
+)
 
 from siwarp.verbs import RecvWR
 
@@ -16,17 +22,17 @@ from siwarp.verbs import RecvWR
 def test_a_message_with_one_wrong_bit_is_dropped_and_nothing_of_it_placed(
     rig: Rig, where: str, size: int
 ) -> None:
-    cq = rig.cq()
-    qp = rig.ud(cq, qkey=QKEY)
-    mr = rig.mr(bytearray(1 << 16))
+    cq = rig.create_cq()
+    qp = rig.create_ud_qp(cq, qkey=QKEY)
+    mr = rig.reg_mr(bytearray(1 << 16))
     qp.post_recv(RecvWR(1, sg=[mr.sge()]))
-    with Stranger() as theirs, counted("drop_crc", 1):
-        theirs.sendto(spoilt(datagram(pattern(size)), where), qp.addr)
-        nothing(cq)
+    with Stranger() as theirs, assert_counter_grows("drop_crc", 1):
+        theirs.sendto(corrupt_one_bit(build_datagram(octet_pattern(size)), where), qp.addr)
+        assert_no_completion(cq)
         assert bytes(mr.view) == bytes(1 << 16)
-        theirs.sendto(datagram(pattern(size, 2)), qp.addr)
+        theirs.sendto(build_datagram(octet_pattern(size, 2)), qp.addr)
         assert poll(cq)[0].byte_len == size
-        assert mr.read(size) == pattern(size, 2)
+        assert mr.read(size) == octet_pattern(size, 2)
 
 
 @pytest.mark.clause("DGRAM-LLP-4", "DGRAM-UC-13")
@@ -37,19 +43,19 @@ def test_a_datagram_of_uc_with_one_wrong_bit_is_dropped_and_nothing_of_it_placed
     rig: Rig, what: str, size: int, where: str
 ) -> None:
     peer = Peer(rig)
-    peer.recv(1)
+    peer.post_receive(1)
     before = bytes(peer.memory.view)
-    with counted("drop_crc", 1):
+    with assert_counter_grows("drop_crc", 1):
         if what == "send":
-            (good,) = peer.message(pattern(size), size=size)
+            (good,) = peer.build_send(octet_pattern(size), size=size)
         else:
-            (good,) = peer.writes(pattern(size), peer.memory.rkey, 0, size=size)
-        peer.put(spoilt(good, where))
-        nothing(peer.cq)
+            (good,) = peer.build_write(octet_pattern(size), peer.memory.rkey, 0, size=size)
+        peer.send_datagrams(corrupt_one_bit(good, where))
+        assert_no_completion(peer.cq)
         assert bytes(peer.memory.view) == before
-    peer.put(good)
+    peer.send_datagrams(good)
     if what == "write":
-        peer.put(*peer.message(b"behind it"))
-    assert peer.received()[0].ok
+        peer.send_datagrams(*peer.build_send(b"behind it"))
+    assert peer.poll_completions()[0].ok
     assert bytes(peer.memory.view) != before
     peer.close()

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from harness.errq_harness import QKEY, WHERE, Stranger, datagram, spoilt
+from harness.errq_harness import QKEY, WHERE, Stranger, build_datagram, corrupt_one_bit
 from harness.record_harness import Target
-from harness.verbs_harness import MCAST_PORT, Rig, counted, nothing, pattern, poll
+from harness.verbs_harness import (
+    MCAST_PORT,
+    Rig,
+    assert_counter_grows,
+    assert_no_completion,
+    octet_pattern,
+    poll,
+)
 
 from siwarp.verbs import RecvWR
 
@@ -18,24 +25,26 @@ GROUP = "239.192.7.93"
 def test_each_member_drops_what_has_one_wrong_bit_and_places_nothing_of_it(
     rig: Rig, where: str, size: int
 ) -> None:
-    cqs = [rig.cq() for _ in range(2)]
-    mrs = [rig.mr(bytearray(1 << 16)) for _ in cqs]
-    qps = [rig.ud(cq, qkey=QKEY) for cq in cqs]
+    cqs = [rig.create_cq() for _ in range(2)]
+    mrs = [rig.reg_mr(bytearray(1 << 16)) for _ in cqs]
+    qps = [rig.create_ud_qp(cq, qkey=QKEY) for cq in cqs]
     for qp, mr in zip(qps, mrs, strict=True):
         qp.attach_mcast(GROUP)
         qp.post_recv(RecvWR(1, sg=[mr.sge()]))
-    with Stranger() as theirs, counted("drop_crc", 2):
-        theirs.sendto(spoilt(datagram(pattern(size)), where), (GROUP, MCAST_PORT))
+    with Stranger() as theirs, assert_counter_grows("drop_crc", 2):
+        theirs.sendto(
+            corrupt_one_bit(build_datagram(octet_pattern(size)), where), (GROUP, MCAST_PORT)
+        )
         for cq, mr in zip(cqs, mrs, strict=True):
-            nothing(cq)
+            assert_no_completion(cq)
             assert bytes(mr.view) == bytes(1 << 16)
         # This call takes the progress lock, so the checks above are made before the next datagram
         # is placed.
         assert all(qp.errors() == [] for qp in qps)
-        theirs.sendto(datagram(pattern(size, 2)), (GROUP, MCAST_PORT))
+        theirs.sendto(build_datagram(octet_pattern(size, 2)), (GROUP, MCAST_PORT))
         for cq, mr in zip(cqs, mrs, strict=True):
             assert poll(cq)[0].byte_len == size
-            assert mr.read(size) == pattern(size, 2)
+            assert mr.read(size) == octet_pattern(size, 2)
 
 
 @pytest.mark.clause("DGRAM-LLP-4")
@@ -44,19 +53,19 @@ def test_each_member_drops_what_has_one_wrong_bit_and_places_nothing_of_it(
 def test_a_datagram_of_a_write_record_with_one_wrong_bit_is_dropped_and_not_placed(
     rig: Rig, where: str, size: int
 ) -> None:
-    target, data = Target(rig), pattern(size)
-    (good,) = target.segments(data, 0, 5, size)
+    target, data = Target(rig), octet_pattern(size)
+    (good,) = target.build_message(data, 0, 5, size)
     if where == "RDMAP's head":
         wrong = good[:30] + bytes([good[30] ^ 1]) + good[31:]
     else:
-        wrong = spoilt(good, where)
+        wrong = corrupt_one_bit(good, where)
     with Stranger() as who:
-        with counted("drop_crc", 1):
+        with assert_counter_grows("drop_crc", 1):
             who.sendto(wrong, target.qp.addr)
-            nothing(target.cq)
+            assert_no_completion(target.cq)
         assert bytes(target.memory.view) == bytes(1 << 16)
         assert target.qp.errors() == []  # errors() takes the progress lock, as above
         who.sendto(good, target.qp.addr)
-        ((_, record),) = target.told()
+        ((_, record),) = target.poll_records()
         assert record.whole and target.memory.read(size) == data
-        assert who.silent() and target.qp.errors() == []
+        assert who.has_empty_buffer() and target.qp.errors() == []

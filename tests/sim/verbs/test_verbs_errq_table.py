@@ -13,11 +13,11 @@ from harness.errq_harness import (
     QKEY,
     TOO_LONG,
     Stranger,
-    datagram,
-    error_message,
-    read_error,
+    build_datagram,
+    build_error_message,
+    parse_error_message,
 )
-from harness.verbs_harness import Rig, counted, nothing, poll, until
+from harness.verbs_harness import Rig, assert_counter_grows, assert_no_completion, poll, wait_until
 
 from siwarp.inspect import ud_qn
 from siwarp.verbs import MR, QP, ErrorPolicy, QPState, RecvWR, WCStatus
@@ -39,7 +39,7 @@ def short_receive(rig: Rig, qp: QP, mr: MR) -> None:
 
 
 def receive_whose_key_is_gone(rig: Rig, qp: QP, mr: MR) -> None:
-    gone = rig.mr(bytearray(LONG))
+    gone = rig.reg_mr(bytearray(LONG))
     qp.post_recv(RecvWR(1, sg=[gone.sge()]))
     gone.close()
 
@@ -67,37 +67,37 @@ VERSION = {**QUEUE, "rv": 2}
 PLACE = {**VERSION, "qn": ud_qn(1, 5, 0)}
 
 ROW_A = {
-    "short": Wrong(datagram(**PLACE)[:21], "drop_short"),
-    "a wrong CRC": Wrong(datagram(BODY, **PLACE)[:-1] + b"!", "drop_crc"),
-    "DDP version": Wrong(datagram(BODY, **PLACE, dv=2), "drop_version"),
-    "tagged": Wrong(datagram(BODY, **PLACE, t=1), "drop_header"),
+    "short": Wrong(build_datagram(**PLACE)[:21], "drop_short"),
+    "a wrong CRC": Wrong(build_datagram(BODY, **PLACE)[:-1] + b"!", "drop_crc"),
+    "DDP version": Wrong(build_datagram(BODY, **PLACE, dv=2), "drop_version"),
+    "tagged": Wrong(build_datagram(BODY, **PLACE, t=1), "drop_header"),
 }
 ROW_D = {
-    "queue 1": Wrong(datagram(BODY, **QUEUE), "drop_qn"),
-    "queue 3": Wrong(datagram(BODY, **{**QUEUE, "qn": 3}), "drop_qn"),
-    "a Send on queue 2": Wrong(datagram(BODY, qn=2, q_key=QKEY ^ 1), "drop_qn"),
+    "queue 1": Wrong(build_datagram(BODY, **QUEUE), "drop_qn"),
+    "queue 3": Wrong(build_datagram(BODY, **{**QUEUE, "qn": 3}), "drop_qn"),
+    "a Send on queue 2": Wrong(build_datagram(BODY, qn=2, q_key=QKEY ^ 1), "drop_qn"),
 }
 ROW_E = {
-    "about nothing that was sent": Wrong(error_message(1), "err_stale"),
-    "that is none": Wrong(datagram(BODY, opcode=7, qn=2), "err_malformed"),
+    "about nothing that was sent": Wrong(build_error_message(1), "err_stale"),
+    "that is none": Wrong(build_datagram(BODY, opcode=7, qn=2), "err_malformed"),
 }
 ROW_H = {
-    "L=0": Wrong(datagram(BODY, **PARTS), "drop_header", NOT_WHOLE, QPState.ERR),
-    "MO=1": Wrong(datagram(BODY, **OP, mo=1), "drop_header", NOT_WHOLE, QPState.ERR),
+    "L=0": Wrong(build_datagram(BODY, **PARTS), "drop_header", NOT_WHOLE, QPState.ERR),
+    "MO=1": Wrong(build_datagram(BODY, **OP, mo=1), "drop_header", NOT_WHOLE, QPState.ERR),
 }
 ROW_I = {
     f"opcode {op:#x}": Wrong(
-        datagram(BODY, opcode=op), "drop_opcode", OPCODE, QPState.ERR, no_receive
+        build_datagram(BODY, opcode=op), "drop_opcode", OPCODE, QPState.ERR, no_receive
     )
     for op in (0, 1, 2, 4, 6, 8, 9, 11, 12, 15)
 }
-NO_RECEIVE = Wrong(datagram(BODY), "drop_no_buffer", before=no_receive)
+NO_RECEIVE = Wrong(build_datagram(BODY), "drop_no_buffer", before=no_receive)
 LONGER = Wrong(
-    datagram(BODY), "drop_too_long", TOO_LONG, before=short_receive,
+    build_datagram(BODY), "drop_too_long", TOO_LONG, before=short_receive,
     completes=WCStatus.LOC_LEN_ERR,
 )  # fmt: skip
 BAD_KEY = Wrong(
-    datagram(BODY), None, before=receive_whose_key_is_gone,
+    build_datagram(BODY), None, before=receive_whose_key_is_gone,
     completes=WCStatus.LOC_PROT_ERR,
 )  # fmt: skip
 
@@ -107,26 +107,26 @@ BAD_KEY = Wrong(
     [
         pytest.param(ROW_A, marks=pytest.mark.clause("DGRAM-ERR-17#a"), id="a"),
         pytest.param(
-            {"place 5": Wrong(datagram(BODY, **PLACE), "drop_qn")},
+            {"place 5": Wrong(build_datagram(BODY, **PLACE), "drop_qn")},
             marks=pytest.mark.clause("DGRAM-ERR-17#b"),
             id="b",
         ),
         pytest.param(
-            {"2": Wrong(datagram(BODY, **VERSION), "drop_version")},
+            {"2": Wrong(build_datagram(BODY, **VERSION), "drop_version")},
             marks=pytest.mark.clause("DGRAM-ERR-17#c"),
             id="c",
         ),
         pytest.param(ROW_D, marks=pytest.mark.clause("DGRAM-ERR-17#d"), id="d"),
         pytest.param(ROW_E, marks=pytest.mark.clause("DGRAM-ERR-17#e"), id="e"),
         pytest.param(
-            {"another": Wrong(datagram(BODY, **KEY), "drop_qkey")},
+            {"another": Wrong(build_datagram(BODY, **KEY), "drop_qkey")},
             marks=pytest.mark.clause("DGRAM-ERR-17#f"),
             id="f",
         ),
         pytest.param(
             {
-                "in parts": Wrong(datagram(BODY, **TERMINATE), "drop_header"),
-                "whole": Wrong(datagram(BODY, opcode=7), "drop_opcode"),
+                "in parts": Wrong(build_datagram(BODY, **TERMINATE), "drop_header"),
+                "whole": Wrong(build_datagram(BODY, opcode=7), "drop_opcode"),
             },
             marks=pytest.mark.clause("DGRAM-ERR-17#g"),
             id="g",
@@ -150,25 +150,25 @@ def test_each_row_is_judged_before_those_below_it_and_answered_as_it_says(
 
 def judge(rig: Rig, who: Stranger, name: str, wrong: Wrong) -> None:
     """Send a datagram to a queue pair under *error*; check counter, answer, completion, state."""
-    qp = rig.ud(qkey=QKEY, error_policy=ErrorPolicy.ERROR)
-    mr = rig.mr(bytearray(LONG))
+    qp = rig.create_ud_qp(qkey=QKEY, error_policy=ErrorPolicy.ERROR)
+    mr = rig.reg_mr(bytearray(LONG))
     wrong.before(rig, qp, mr)
-    with counted(wrong.counter, 1) if wrong.counter else contextlib.nullcontext():
+    with assert_counter_grows(wrong.counter, 1) if wrong.counter else contextlib.nullcontext():
         who.sendto(wrong.octets, qp.addr)
         if wrong.completes is not None:
             assert [wc.status for wc in poll(qp.rcq)] == [wrong.completes], name
         elif wrong.state == QPState.RTS:
-            nothing(qp.rcq)
+            assert_no_completion(qp.rcq)
         else:
-            until(lambda: qp.qp_state == wrong.state)
+            wait_until(lambda: qp.qp_state == wrong.state)
     if wrong.told is not None:
-        _, answer = read_error(who.recv(1 << 16))
+        _, answer = parse_error_message(who.recv(1 << 16))
         assert (answer.layer, answer.etype, answer.code) == wrong.told, name
-    assert who.silent() and qp.qp_state == wrong.state, name
+    assert who.has_empty_buffer() and qp.qp_state == wrong.state, name
     if wrong.state == QPState.RTS:
         assert mr.read() == bytes(LONG) or wrong.before is short_receive, name
         if wrong.before is not one_receive:
             one_receive(rig, qp, mr)
-        who.sendto(datagram(b"good"), qp.addr)
-        assert poll(qp.rcq)[0].ok and mr.read(4) == b"good" and who.silent(), name
+        who.sendto(build_datagram(b"good"), qp.addr)
+        assert poll(qp.rcq)[0].ok and mr.read(4) == b"good" and who.has_empty_buffer(), name
     qp.close()

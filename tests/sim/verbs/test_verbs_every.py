@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 
 import net
-from harness.every_harness import HOSTS, QKEY, End, Uc, datagram, reason
+from harness.every_harness import HOSTS, QKEY, End, Uc, build_datagram, last_reason_name
 from harness.verbs_harness import (
     Rig,
-    counted,
-    nothing,
+    assert_counter_grows,
+    assert_no_completion,
+    errno_raised_by,
     poll,
-    refused,
 )
 
 from siwarp.inspect import DDPDatagram, UDDatagram
@@ -22,16 +22,16 @@ from siwarp.verbs import (
 
 
 def test_a_source_that_the_queue_pair_has_not_is_refused_when_it_sends(rig: Rig) -> None:
-    cq, mr = rig.cq(), rig.mr(bytearray(8))
-    four = rig.ud(cq, addr=(net.HERE, 0))
-    other = rig.ud(cq, addr=(net.HERE_TOO, 0))
+    cq, mr = rig.create_cq(), rig.reg_mr(bytearray(8))
+    four = rig.create_ud_qp(cq, addr=(net.HERE, 0))
+    other = rig.create_ud_qp(cq, addr=(net.HERE_TOO, 0))
     ah = AH(rig.pd, (net.HERE, four.addr[1]), source=net.HERE)
     four.post_send(SendWR(sg=[mr.sge()], ah=ah))
     assert poll(cq)[0].ok
-    for qp, handle in ((other, ah), (rig.ud(cq, addr=(net.HERE_V6, 0)), ah)):
-        assert refused(qp.post_send, SendWR(sg=[mr.sge()], ah=handle)) == errno.EINVAL
-        assert reason() == "HANDLE_END"
-    nothing(cq)
+    for qp, handle in ((other, ah), (rig.create_ud_qp(cq, addr=(net.HERE_V6, 0)), ah)):
+        assert errno_raised_by(qp.post_send, SendWR(sg=[mr.sge()], ah=handle)) == errno.EINVAL
+        assert last_reason_name() == "HANDLE_END"
+    assert_no_completion(cq)
 
 
 def test_errors_are_reported_from_the_address_that_the_message_came_to(rig: Rig) -> None:
@@ -39,17 +39,17 @@ def test_errors_are_reported_from_the_address_that_the_message_came_to(rig: Rig)
     for host in HOSTS:
         with net.open_udp_socket(host) as s:
             s.settimeout(10)
-            b.recv()
+            b.post_receives()
             bad = DDPDatagram(q_key=QKEY, qn=0, opcode=1) / b"abc"
             s.sendto(bytes(UDDatagram(segment=bad)), (host, b.port))
-            nothing(b.rcq)
+            assert_no_completion(b.rcq)
             assert s.recvfrom(1000)[1][:2] == (host, b.port)
 
 
 def test_strangers_are_dropped_at_every_address(rig: Rig) -> None:
     b = End(rig)
-    b.recv()
-    good = datagram()
+    b.post_receives()
+    good = build_datagram()
     for host in HOSTS:
         with net.open_udp_socket(host) as s:
             for octets, name in (
@@ -57,22 +57,22 @@ def test_strangers_are_dropped_at_every_address(rig: Rig) -> None:
                 (good[:-1] + bytes([good[-1] ^ 1]), "drop_crc"),
                 (bytes(UDDatagram(segment=DDPDatagram(q_key=1, qn=0) / b"x")), "drop_qkey"),
             ):
-                with counted(name, 1):
+                with assert_counter_grows(name, 1):
                     s.sendto(octets, (host, b.port))
-                    nothing(b.rcq)
-            with counted("drop_qn", 1):
+                    assert_no_completion(b.rcq)
+            with assert_counter_grows("drop_qn", 1):
                 s.sendto(
                     bytes(UDDatagram(segment=DDPDatagram(q_key=QKEY, qn=5 << 8) / b"x")),
                     (host, b.port),
                 )
-                nothing(b.rcq)
+                assert_no_completion(b.rcq)
 
 
 def test_what_a_stranger_sends_to_any_address_of_a_uc_queue_pair_is_dropped(rig: Rig) -> None:
     a, b = Uc(rig), Uc(rig)
-    a.meet(b, net.HERE, None)
+    a.connect(b, net.HERE, None)
     for host in HOSTS:
-        with net.open_udp_socket(host) as s, counted("drop_short", 300):
+        with net.open_udp_socket(host) as s, assert_counter_grows("drop_short", 300):
             for _ in range(300):
                 s.sendto(b"xyz", (host, a.qp.qp_num))
-            nothing(a.cq, 0.2)
+            assert_no_completion(a.cq, 0.2)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from harness.flush_harness import FLUSHED, flushed
+from harness.flush_harness import FLUSHED, assert_all_flushed
 from harness.rc_harness import SEND, End, Wire
-from harness.verbs_harness import nothing, poll
+from harness.verbs_harness import assert_no_completion, poll
 
 from siwarp.cm import CMEventType
 from siwarp.verbs import Persona, QPAttr, QPState
@@ -25,7 +25,7 @@ def fill(a: End, b: End) -> None:
     a.qp.modify(QPAttr(qp_state=QPState.SQD))  # in SQD the active end starts no request
     for i in range(4):
         for end in (a, b):
-            end.recv(wr_id=10 + i)
+            end.post_receive(wr_id=10 + i)
             # b's Sends wait for a's first message, before which a responder must not send.
             end.post(SEND, 20 + i, length=8, flags=i % 2 * 2)
 
@@ -39,15 +39,15 @@ def test_when_one_end_ends_it_both_flush_their_sends_and_receives(
     a, b = two.connect(persona=persona)
     fill(a, b)
     HOWS[how](a if who == "active" else b)
-    flushed(a)
-    flushed(b)
+    assert_all_flushed(a)
+    assert_all_flushed(b)
     for cq in (a.scq, a.rcq, b.scq, b.rcq):
-        nothing(cq)
+        assert_no_completion(cq)
     for end in (a, b):
         if not end.id.closed:
-            assert end.event().type == CMEventType.DISCONNECTED
+            assert end.next_cm_event().type == CMEventType.DISCONNECTED
         # Requests posted later are flushed immediately.
-        end.recv(wr_id=30)
+        end.post_receive(wr_id=30)
         end.post(SEND, 31)
         assert [(w.wr_id, w.status) for w in poll(end.rcq)] == [(30, FLUSHED)]
         assert [(w.wr_id, w.status) for w in poll(end.scq)] == [(31, FLUSHED)]
@@ -57,6 +57,6 @@ def test_of_an_end_that_is_reset_nothing_completes_and_the_other_flushes(two: Wi
     a, b = two.connect()
     fill(a, b)
     a.qp.modify(QPAttr(qp_state=QPState.RESET))
-    flushed(b)
-    nothing(a.scq)
-    nothing(a.rcq)
+    assert_all_flushed(b)
+    assert_no_completion(a.scq)
+    assert_no_completion(a.rcq)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.rc_harness import SEND, WRITE, Wire
-from harness.verbs_harness import counter, nothing, poll, until
+from harness.verbs_harness import assert_no_completion, counter_value, poll, wait_until
 
 from siwarp.verbs import (
     Persona,
@@ -16,7 +16,7 @@ WRITE_IMM, SEND_IMM = WROpcode.RDMA_WRITE_WITH_IMM, WROpcode.SEND_WITH_IMM
 
 def test_immediate_data_that_waited_for_its_receive_tells_its_own_writes_length(wire: Wire) -> None:
     a, b = wire.connect(persona=Persona.ROCE)
-    before = counter("rnr_unexpected")
+    before = counter_value("rnr_unexpected")
     requests = [(SEND, 3), (WRITE_IMM, 70), (WRITE_IMM, 5), (WRITE, 9)]
     a.qp.post_send(
         [
@@ -26,10 +26,10 @@ def test_immediate_data_that_waited_for_its_receive_tells_its_own_writes_length(
             for i, (opcode, n) in enumerate(requests)
         ]
     )
-    until(lambda: b.rcq.poll(1) or counter("rnr_unexpected") - before == 3)
-    nothing(a.scq)
+    wait_until(lambda: b.rcq.poll(1) or counter_value("rnr_unexpected") - before == 3)
+    assert_no_completion(a.scq)
     for i in range(3):
-        b.recv(wr_id=i, offset=1000, length=10)
+        b.post_receive(wr_id=i, offset=1000, length=10)
     got = poll(b.rcq, 3)
     assert [(w.byte_len, w.ok) for w in got] == [(3, True), (70, True), (5, True)]
     assert [w.imm_data for w in got[1:]] == [1, 2]

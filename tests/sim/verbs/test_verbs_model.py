@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from harness.verbs_harness import Rig, nothing, poll
+from harness.verbs_harness import Rig, assert_no_completion, poll
 
 from siwarp.verbs import (
     SGE,
@@ -135,9 +135,9 @@ SEEDS = 20 if "SANITIZER" in os.environ else 60
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_any_order_of_calls_ends_as_the_model_says(rig: Rig, seed: int) -> None:
     rng = random.Random(seed)
-    scq, rcq, idle = rig.cq(1024), rig.cq(1024), rig.cq(1)
-    qp = rig.qp(scq=scq, rcq=rcq, max_send_wr=8, max_recv_wr=8)
-    target, mr = rig.ah(rig.ud()), rig.mr(64)
+    scq, rcq, idle = rig.create_cq(1024), rig.create_cq(1024), rig.create_cq(1)
+    qp = rig.create_qp(scq=scq, rcq=rcq, max_send_wr=8, max_recv_wr=8)
+    target, mr = rig.create_ah(rig.create_ud_qp()), rig.reg_mr(64)
     model = Model(8)
     likely = [INIT, RTR, RTS, RTS, RTS, RTS, SQD, SQD, SQD, ERR, RESET]
     for number in range(120):
@@ -160,8 +160,8 @@ def test_any_order_of_calls_ends_as_the_model_says(rig: Rig, seed: int) -> None:
             agree(scq, rcq, model)
         assert qp.qp_state == model.state, number
     agree(scq, rcq, model)
-    nothing(scq, 0.001)
-    nothing(rcq, 0.001)
+    assert_no_completion(scq, 0.001)
+    assert_no_completion(rcq, 0.001)
     qp.close()
 
 

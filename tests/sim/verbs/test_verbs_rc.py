@@ -6,7 +6,7 @@ import errno
 
 import pytest
 from harness.rc_harness import READ, SEND, WRITE, Wire
-from harness.verbs_harness import nothing, poll
+from harness.verbs_harness import assert_no_completion, poll
 
 from siwarp.verbs import (
     RecvWR,
@@ -22,7 +22,7 @@ def test_unsignalled_requests_complete_silently(two: Wire) -> None:
     a.post(SEND, 4)
     assert [w.wr_id for w in poll(a.scq)] == [4]
     assert len(poll(b.rcq, 2)) == 2
-    nothing(a.scq)
+    assert_no_completion(a.scq)
 
 
 def test_a_full_send_queue_refuses_one_more_and_takes_it_after_completions(wire: Wire) -> None:
@@ -35,7 +35,7 @@ def test_a_full_send_queue_refuses_one_more_and_takes_it_after_completions(wire:
     with pytest.raises(OSError) as e:
         b.post(SEND, 99)
     assert e.value.errno == errno.ENOMEM
-    nothing(b.scq)
+    assert_no_completion(b.scq)
     b.qp.post_recv(RecvWR(1))
     a.post(SEND, 1)
     assert [w.wr_id for w in poll(b.scq, room)] == list(range(room))

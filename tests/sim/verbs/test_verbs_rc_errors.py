@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
-from harness.verbs_harness import ALL_ACCESS, counted, nothing, pattern, poll
+from harness.verbs_harness import (
+    ALL_ACCESS,
+    assert_counter_grows,
+    assert_no_completion,
+    octet_pattern,
+    poll,
+)
 
 from siwarp.cm import CMEventType
 from siwarp.verbs import (
@@ -32,10 +38,10 @@ def wire_err(layer: int, kind: int, code: int) -> int:
 
 def check_both_terminated(a: End, b: End, err: int) -> None:
     """Check that both ends are in ERR and that both report the Terminate."""
-    a.is_over()
-    b.is_over()
+    a.wait_for_error_state()
+    b.wait_for_error_state()
     for end in (a, b):
-        event = end.event()
+        event = end.next_cm_event()
         assert (event.type, event.wire_error) == (CMEventType.DISCONNECTED, err)
 
 
@@ -47,7 +53,7 @@ def no_such_key(b: End) -> RemoteBuffer:
 
 
 def deregistered(b: End) -> RemoteBuffer:
-    mr = b.rig.mr(bytearray(64), ALL_ACCESS)
+    mr = b.rig.reg_mr(bytearray(64), ALL_ACCESS)
     remote = mr.remote()
     mr.close()
     return remote
@@ -66,12 +72,12 @@ def wraps(b: End) -> RemoteBuffer:
 
 
 def no_right(b: End) -> RemoteBuffer:
-    return b.rig.mr(bytearray(64), LOCAL).remote()
+    return b.rig.reg_mr(bytearray(64), LOCAL).remote()
 
 
 def only_the_other_right(b: End, opcode: int) -> RemoteBuffer:
     other = AccessFlag.REMOTE_READ if opcode == WRITE else AccessFlag.REMOTE_WRITE
-    return b.rig.mr(bytearray(64), LOCAL | other).remote()
+    return b.rig.reg_mr(bytearray(64), LOCAL | other).remote()
 
 
 def another_pd(b: End) -> RemoteBuffer:
@@ -101,10 +107,10 @@ def test_a_peer_that_reaches_for_what_it_may_not_is_terminated_by_the_rfcs_code(
     remote = how(b, opcode) if how is only_the_other_right else how(b)
     b.mem.view[:] = b"\x33" * b.mem.length
     a.mem.view[:] = b"\x44" * a.mem.length
-    b.recv(wr_id=50)
-    a.recv(wr_id=51)
+    b.post_receive(wr_id=50)
+    a.post_receive(wr_id=51)
     err = wire_err(*(for_write if opcode == WRITE else for_read))
-    with counted("terminate_tx", 1), counted("terminate_rx", 1):
+    with assert_counter_grows("terminate_tx", 1), assert_counter_grows("terminate_rx", 1):
         a.post(opcode, 1, length=64, remote=remote)
         check_both_terminated(a, b, err)
     (wc,) = poll(a.scq)
@@ -195,8 +201,8 @@ def test_a_send_longer_than_its_receive_is_terminated_and_writes_nothing_behind_
 ) -> None:
     a, b = two.connect(size=1 << 20)
     b.mem.view[:] = b"\x33" * b.mem.length
-    b.recv(wr_id=7, length=size - 1)
-    b.recv(wr_id=8, offset=1 << 19, length=1 << 19)
+    b.post_receive(wr_id=7, length=size - 1)
+    b.post_receive(wr_id=8, offset=1 << 19, length=1 << 19)
     a.post(SEND, 1, length=size)
     check_both_terminated(a, b, wire_err(DDP, 2, 5))
     done = poll(b.rcq, 2)
@@ -211,10 +217,10 @@ def test_a_receive_with_a_bad_key_is_a_protection_error_and_ends_the_stream(
 ) -> None:
     a, b = two.connect(size=1 << 20, max_recv_sge=2)
     b.qp.post_recv(RecvWR(7, sg=[b.mem.sge(0, 2), SGE(b.mem.addr, size, 0xBAD)]))
-    b.recv(wr_id=8)
+    b.post_receive(wr_id=8)
     a.post(SEND, 1, length=size)
-    a.is_over()
-    b.is_over()
+    a.wait_for_error_state()
+    b.wait_for_error_state()
     done = poll(b.rcq, 2)
     assert [(w.wr_id, w.status) for w in done] == [(7, WCStatus.LOC_PROT_ERR), (8, FLUSHED)]
 
@@ -230,8 +236,8 @@ def test_a_bad_local_key_is_a_protection_error_and_ends_the_connection(
 ) -> None:
     a, b = two.connect(max_send_sge=2)
     b.mem.view[:] = b"\x33" * b.mem.length
-    b.recv(wr_id=5)
-    a.recv(wr_id=6)
+    b.post_receive(wr_id=5)
+    a.post_receive(wr_id=6)
     a.scq.req_notify()
     sg = [a.mem.sge(0, 4), SGE(a.mem.addr, size, a.mem.lkey ^ 0x700)]
     remote = None if opcode == SEND else b.mem.remote(0, size + 4)
@@ -240,8 +246,8 @@ def test_a_bad_local_key_is_a_protection_error_and_ends_the_connection(
         assert a.events.get_cq_event(5) is a.scq
     done = poll(a.scq, 2)
     assert [(w.wr_id, w.status) for w in done] == [(1, WCStatus.LOC_PROT_ERR), (2, FLUSHED)]
-    a.is_over()
-    b.is_over()
+    a.wait_for_error_state()
+    b.wait_for_error_state()
     assert [(w.wr_id, w.status) for w in poll(a.rcq)] == [(6, FLUSHED)]
     assert [(w.wr_id, w.status) for w in poll(b.rcq)] == [(5, FLUSHED)]
     assert set(b.mem.read()) == {0x33}
@@ -249,17 +255,17 @@ def test_a_bad_local_key_is_a_protection_error_and_ends_the_connection(
 
 def test_a_read_into_memory_that_may_not_be_written_is_a_protection_error(two: Wire) -> None:
     a, b = two.connect()
-    ro = a.rig.mr(bytearray(64), 0)
+    ro = a.rig.reg_mr(bytearray(64), 0)
     a.qp.post_send(SendWR(1, READ, sg=[ro.sge()], remote=b.mem.remote(0, 64)))
     assert poll(a.scq)[0].status == WCStatus.LOC_PROT_ERR
-    a.is_over()
-    b.is_over()
+    a.wait_for_error_state()
+    b.wait_for_error_state()
 
 
 def test_what_was_sent_before_a_request_with_a_bad_key_arrives(two: Wire) -> None:
     a, b = two.connect()
     for i in range(3):
-        b.recv(wr_id=i)
+        b.post_receive(wr_id=i)
     good = SendWR(1, sg=[a.mem.sge(0, 100)])
     bad = SendWR(2, sg=[SGE(a.mem.addr, 8, 0xBAD)])
     a.qp.post_send([good, good, bad])
@@ -273,25 +279,25 @@ def test_what_was_sent_before_a_request_with_a_bad_key_arrives(two: Wire) -> Non
 def test_on_error_everything_flushes_in_order_on_both_sides(two: Wire) -> None:
     a, b = two.connect(max_send_wr=8)
     for i in range(5):
-        a.recv(wr_id=10 + i)
-        b.recv(wr_id=20 + i)
+        a.post_receive(wr_id=10 + i)
+        b.post_receive(wr_id=20 + i)
     for i in range(4):  # the responder's Sends wait for the initiator's first message
         b.post(SEND, i)
     b.qp.modify(QPAttr(qp_state=QPState.ERR))
-    a.is_over()
+    a.wait_for_error_state()
     assert [(w.wr_id, w.status) for w in poll(b.scq, 4)] == [(i, FLUSHED) for i in range(4)]
     assert [(w.wr_id, w.status) for w in poll(b.rcq, 5)] == [(20 + i, FLUSHED) for i in range(5)]
     assert [(w.wr_id, w.status) for w in poll(a.rcq, 5)] == [(10 + i, FLUSHED) for i in range(5)]
     for end in (a, b):
-        assert end.event().type == CMEventType.DISCONNECTED
+        assert end.next_cm_event().type == CMEventType.DISCONNECTED
         end.post(SEND, 77, flags=0)
-        end.recv(wr_id=78)
+        end.post_receive(wr_id=78)
         assert [(w.wr_id, w.status) for w in poll(end.scq)] == [(77, FLUSHED)]
         assert [(w.wr_id, w.status, w.opcode) for w in poll(end.rcq)] == [
             (78, FLUSHED, WCOpcode.RECV)
         ]
-        nothing(end.scq)
-        nothing(end.rcq)
+        assert_no_completion(end.scq)
+        assert_no_completion(end.rcq)
 
 
 def test_a_queue_pair_can_be_reset_and_connected_again(two: Wire) -> None:
@@ -299,37 +305,37 @@ def test_a_queue_pair_can_be_reset_and_connected_again(two: Wire) -> None:
 
     a, b = two.connect()
     for round_ in range(3):
-        a.mem.write(pattern(100, round_))
-        b.recv(wr_id=round_)
+        a.mem.write(octet_pattern(100, round_))
+        b.post_receive(wr_id=round_)
         a.post(SEND, round_, length=100)
         assert poll(b.rcq)[0].wr_id == round_
         assert poll(a.scq)[0].wr_id == round_
-        assert b.mem.read(100) == pattern(100, round_)
+        assert b.mem.read(100) == octet_pattern(100, round_)
         a.id.disconnect()
         for end in (a, b):
-            assert end.event().type == CMEventType.DISCONNECTED
-            end.is_over()
+            assert end.next_cm_event().type == CMEventType.DISCONNECTED
+            end.wait_for_error_state()
             end.id.close()
             end.qp.modify(QPAttr(qp_state=QPState.RESET))
             assert end.qp.qp_state == QPState.RESET
         a.id = CMID(a.channel)
         a.id.bind_qp(a.qp)
         a.id.connect(two.address)
-        b.id = two.request().id
+        b.id = two.next_request().id
         b.id.bind_qp(b.qp)
         b.id.accept()
-        assert a.event().type == b.event().type == CMEventType.ESTABLISHED
+        assert a.next_cm_event().type == b.next_cm_event().type == CMEventType.ESTABLISHED
 
 
 def test_reset_of_a_connected_queue_pair_forgets_what_was_posted(two: Wire) -> None:
     a, b = two.connect()
-    b.recv(wr_id=1)
+    b.post_receive(wr_id=1)
     b.post(SEND, 2)
     b.qp.modify(QPAttr(qp_state=QPState.RESET))
-    a.is_over()
-    assert b.event().type == CMEventType.DISCONNECTED
-    nothing(b.rcq)
-    nothing(b.scq)
+    a.wait_for_error_state()
+    assert b.next_cm_event().type == CMEventType.DISCONNECTED
+    assert_no_completion(b.rcq)
+    assert_no_completion(b.scq)
 
 
 # ---- ends of connections
@@ -340,8 +346,8 @@ def test_reset_of_a_connected_queue_pair_forgets_what_was_posted(two: Wire) -> N
 def test_an_end_by_either_side_is_told_to_both(two: Wire, who: str, how: str) -> None:
     a, b = two.connect()
     one, other = (a, b) if who == "active" else (b, a)
-    one.recv(wr_id=1)
-    other.recv(wr_id=2)
+    one.post_receive(wr_id=1)
+    other.post_receive(wr_id=2)
     if how == "disconnect":
         one.id.disconnect()
     elif how == "close id":
@@ -351,15 +357,15 @@ def test_an_end_by_either_side_is_told_to_both(two: Wire, who: str, how: str) ->
     else:
         one.id.close()
         one.qp.close()
-    event = other.event()
+    event = other.next_cm_event()
     assert (event.type, event.id, event.wire_error) == (CMEventType.DISCONNECTED, other.id, 0)
-    other.is_over()
+    other.wait_for_error_state()
     assert [(w.wr_id, w.status) for w in poll(other.rcq)] == [(2, FLUSHED)]
     if how != "destroy":
-        one.is_over()
+        one.wait_for_error_state()
         assert [(w.wr_id, w.status) for w in poll(one.rcq)] == [(1, FLUSHED)]
     if how in ("disconnect", "error"):
-        assert one.event().type == CMEventType.DISCONNECTED
+        assert one.next_cm_event().type == CMEventType.DISCONNECTED
         one.id.disconnect()  # a second disconnect is harmless
 
 
@@ -369,9 +375,9 @@ def test_both_ends_disconnect_at_once(two: Wire) -> None:
         a.id.disconnect()
         b.id.disconnect()
         for end in (a, b):
-            event = end.event()
+            event = end.next_cm_event()
             assert (event.type, event.wire_error) == (CMEventType.DISCONNECTED, 0)
-            end.is_over()
+            end.wait_for_error_state()
             end.close()
 
 
@@ -380,9 +386,9 @@ def test_what_completed_arrives_although_the_queue_pair_is_destroyed_at_once(
     two: Wire, size: int
 ) -> None:
     a, b = two.connect(size=2 << 20)
-    data = pattern(size, 5)
+    data = octet_pattern(size, 5)
     a.mem.view[:size] = data
-    b.recv(wr_id=9)
+    b.post_receive(wr_id=9)
     a.post(SEND, 1, length=size)
     # b's Write stays unread in a's socket; closing that socket would reset the connection.
     b.post(WRITE, 5, offset=1 << 20, length=1000, remote=a.mem.remote(1 << 20, 1000))
@@ -392,7 +398,7 @@ def test_what_completed_arrives_although_the_queue_pair_is_destroyed_at_once(
     (wc,) = poll(b.rcq)
     assert (wc.wr_id, wc.ok, wc.byte_len) == (9, True, size)
     assert b.mem.read(size) == data
-    b.is_over()
+    b.wait_for_error_state()
 
 
 def test_a_queue_pair_with_work_outstanding_is_destroyed_without_harm(two: Wire) -> None:
@@ -402,10 +408,10 @@ def test_a_queue_pair_with_work_outstanding_is_destroyed_without_harm(two: Wire)
         for i in range(10):
             a.post(WRITE, i, length=size, remote=b.mem.remote(0, size))
             a.post(READ, i, offset=size, length=size, remote=b.mem.remote(size, size))
-            a.recv(wr_id=i)
+            a.post_receive(wr_id=i)
         a.close()
         a.mem.close()
-        b.is_over()
-        assert b.event().type == CMEventType.DISCONNECTED
+        b.wait_for_error_state()
+        assert b.next_cm_event().type == CMEventType.DISCONNECTED
         b.close()
         b.mem.close()

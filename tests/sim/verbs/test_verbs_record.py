@@ -12,13 +12,13 @@ import pytest
 from harness.record_harness import CUT, GRANTED, QKEY, Target
 from harness.verbs_harness import (
     Rig,
-    counted,
-    counter,
-    nothing,
-    pattern,
+    assert_counter_grows,
+    assert_no_completion,
+    counter_value,
+    octet_pattern,
     poll,
+    temporary_settings,
 )
-from harness.verbs_harness import settings as set_to
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -81,21 +81,21 @@ def test_the_map_is_what_came_and_the_octets_under_it_are_the_senders(
 ) -> None:
     rng = random.Random(seed)
     target = Target(rig)
-    sock = target.sock()
-    data = [pattern(size, seed % 89 + i) for i, size in enumerate(sizes)]
+    sock = target.create_sender()
+    data = [octet_pattern(size, seed % 89 + i) for i, size in enumerate(sizes)]
     arriving = []
     for i, octets in enumerate(data):
-        for n, datagram in enumerate(target.segments(octets, i * SLOT, i + 1)):
+        for n, datagram in enumerate(target.build_message(octets, i * SLOT, i + 1)):
             for _ in range(2 if rng.random() < trouble else 1):
                 if rng.random() >= trouble:
                     arriving.append((rng.random() if trouble else 0.0, i, n, datagram))
     arriving.sort(key=lambda one: one[0])
-    late = counter("drop_late")
+    late = counter_value("drop_late")
     for one in arriving:
         sock.send(one[3])
     came = {i for _, i, _, _ in arriving}
-    told = {record.message_id - 1: record for _, record in target.told(len(came))}
-    nothing(target.cq)
+    told = {record.message_id - 1: record for _, record in target.poll_records(len(came))}
+    assert_no_completion(target.cq)
     assert set(told) == came
     for i, record in told.items():
         octets = data[i]
@@ -110,7 +110,7 @@ def test_the_map_is_what_came_and_the_octets_under_it_are_the_senders(
             assert any(a <= start and end <= b for a, b in model)
         # Duplicates of complete messages count as late. Other segments are late only if the machine
         # stalled.
-        if record.whole or counter("drop_late") == late:
+        if record.whole or counter_value("drop_late") == late:
             assert record.ranges == model
     target.qp.close()
     target.close()
@@ -123,19 +123,19 @@ def test_a_message_of_which_a_part_is_lost_is_told_of_after_a_while(
     patience: None, rig: Rig, lost: str
 ) -> None:
     target = Target(rig)
-    data = pattern(200)
-    cut = target.segments(data, 0, 9)
-    with counted("record_partial", 1):
-        sock = target.sock()
+    data = octet_pattern(200)
+    cut = target.build_message(data, 0, 9)
+    with assert_counter_grows("record_partial", 1):
+        sock = target.create_sender()
         for datagram in cut[1:] if lost == "first" else cut[:-1]:
             sock.send(datagram)
-        ((wc, record),) = target.told()
+        ((wc, record),) = target.poll_records()
     assert (wc.byte_len, record.length, record.valid) == (200, 200, 150)
     assert record.ranges == (((50, 200),) if lost == "first" else ((0, 150),))
-    with counted("drop_late", 4):
+    with assert_counter_grows("drop_late", 4):
         for datagram in cut:
             sock.send(datagram)
-        nothing(target.cq, 0.06)
+        assert_no_completion(target.cq, 0.06)
     assert target.memory.read(50) == (bytes(50) if lost == "first" else data[:50])
     target.close()
 
@@ -144,13 +144,13 @@ def test_a_message_of_which_a_part_is_lost_is_told_of_after_a_while(
 @pytest.mark.parametrize("why", ["beyond", "right"])
 def test_octets_go_only_where_the_key_allows(rig: Rig, why: str) -> None:
     target = Target(rig)
-    region = rig.mr(bytearray(100), GRANTED if why == "beyond" else AccessFlag.LOCAL_WRITE)
+    region = rig.reg_mr(bytearray(100), GRANTED if why == "beyond" else AccessFlag.LOCAL_WRITE)
     target.memory = region
-    sock = target.sock()
+    sock = target.create_sender()
     at = 97 if why == "beyond" else 0
-    with counted("drop_access", 1):
-        sock.send(target.segment(b"evil", at, 5, 4, 0))
-        nothing(target.cq)
+    with assert_counter_grows("drop_access", 1):
+        sock.send(target.build_segment(b"evil", at, 5, 4, 0))
+        assert_no_completion(target.cq)
     assert region.read() == bytes(100)
     target.close()
 
@@ -158,26 +158,26 @@ def test_octets_go_only_where_the_key_allows(rig: Rig, why: str) -> None:
 @pytest.mark.clause("DGRAM-REC-9")
 def test_a_queue_pair_takes_none_unless_it_is_made_to(rig: Rig) -> None:
     target = Target(rig, max_write_records=0)
-    with counted("drop_opcode", 1):
-        target.sock().send(target.segment(b"evil", 0, 5, 4, 0))
-        nothing(target.cq)
+    with assert_counter_grows("drop_opcode", 1):
+        target.create_sender().send(target.build_segment(b"evil", 0, 5, 4, 0))
+        assert_no_completion(target.cq)
     assert target.memory.read(4) == bytes(4)
     target.close()
     with pytest.raises(Error, match="max_write_records"):
-        rig.qp(qp_type=QPType.RC, max_write_records=1)
+        rig.create_qp(qp_type=QPType.RC, max_write_records=1)
     with pytest.raises(Error, match="max_write_records"):
-        rig.qp(max_write_records=1025)
+        rig.create_qp(max_write_records=1025)
 
 
 def test_reset_forgets_what_is_in_process(patience: None, rig: Rig) -> None:
     target = Target(rig)
-    sock = target.sock()
-    sock.send(target.segment(b"half", 0, 1, 8, 0))
-    nothing(target.cq)
+    sock = target.create_sender()
+    sock.send(target.build_segment(b"half", 0, 1, 8, 0))
+    assert_no_completion(target.cq)
     target.qp.modify(QPAttr(qp_state=QPState.RESET))
     target.qp.to_rts(QPAttr(qkey=QKEY))
-    sock.send(target.segment(b"rest", 0, 1, 8, 4))
-    ((_, record),) = target.told()
+    sock.send(target.build_segment(b"rest", 0, 1, 8, 4))
+    ((_, record),) = target.poll_records()
     assert record.ranges == ((4, 8),)
     target.close()
 
@@ -185,12 +185,12 @@ def test_reset_forgets_what_is_in_process(patience: None, rig: Rig) -> None:
 def test_a_queue_is_drained_when_what_is_half_out_is_out(rig: Rig) -> None:
     size = 64 << 20
     target = Target(rig, size=8)
-    with set_to(progress_thread=0):  # only calls of this thread send anything
+    with temporary_settings(progress_thread=0):  # only calls of this thread send anything
         mine = Rig()
-    out, cq = mine.mr(mmap.mmap(-1, size)), mine.cq()
-    qp = mine.ud(cq, qkey=QKEY)
+    out, cq = mine.reg_mr(mmap.mmap(-1, size)), mine.create_cq()
+    qp = mine.create_ud_qp(cq, qkey=QKEY)
     with net.open_udp_socket() as s:
-        to, there = mine.ah(s.getsockname()), mine.ah(target.qp)
+        to, there = mine.create_ah(s.getsockname()), mine.create_ah(target.qp)
         remote = target.memory.remote()
         record = WROpcode.RDMA_WRITE_RECORD
         held = SendWR(2, record, sg=[out.sge(0, 8)], ah=there, remote=remote)
@@ -198,10 +198,10 @@ def test_a_queue_is_drained_when_what_is_half_out_is_out(rig: Rig) -> None:
         qp.modify(QPAttr(qp_state=QPState.SQD, en_sqd_async_notify=True))
         assert qp.query()[0].sq_draining
         assert [(wc.wr_id, wc.ok) for wc in poll(cq)] == [(1, True)]
-        with mine.event() as event:
+        with mine.next_async_event() as event:
             assert (event.event_type, event.element) == (EventType.SQ_DRAINED, qp)
-        nothing(target.cq)
+        assert_no_completion(target.cq)
         qp.to_rts()
-        target.told()
+        target.poll_records()
         assert poll(cq)[0].wr_id == 2
     mine.close()

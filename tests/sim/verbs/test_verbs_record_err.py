@@ -12,7 +12,15 @@ from harness.errq_harness import (
     crc32c,
 )
 from harness.record_harness import GRANTED, QKEY, Target
-from harness.verbs_harness import Rig, counted, counter, nothing, poll, settings, until
+from harness.verbs_harness import (
+    Rig,
+    assert_counter_grows,
+    assert_no_completion,
+    counter_value,
+    poll,
+    temporary_settings,
+    wait_until,
+)
 from scapy.packet import Raw
 
 from siwarp.inspect import (
@@ -79,8 +87,8 @@ def who() -> Iterator[Stranger]:
 
 def good(target: Target, who: Stranger) -> None:
     """Assert that another message is still received."""
-    who.sendto(target.segment(b"good", 200, 77, 4, 0), target.qp.addr)
-    ((_, record),) = target.told()
+    who.sendto(target.build_segment(b"good", 200, 77, 4, 0), target.qp.addr)
+    ((_, record),) = target.poll_records()
     assert (record.message_id, record.whole) == (77, True)
     assert target.memory.read(4, 200) == b"good"
 
@@ -96,10 +104,10 @@ def test_a_broken_rule_is_told_to_the_sender_and_ends_the_queue_pair_or_not(
 ) -> None:
     fields, name, err = WRONG[what]
     target = Target(rig, error_policy=policy)
-    wrong = target.segment(b"evil", 0, 5, 4, 0, llp_source_index=9, **fields)
-    with counted(name, 1), counted("err_sent", 1):
+    wrong = target.build_segment(b"evil", 0, 5, 4, 0, llp_source_index=9, **fields)
+    with assert_counter_grows(name, 1), assert_counter_grows("err_sent", 1):
         who.sendto(wrong, target.qp.addr)
-        (found,) = until(target.qp.errors)
+        (found,) = wait_until(target.qp.errors)
     octets, source = who.recvfrom(1 << 16)
     assert source == target.qp.addr and len(octets) <= len(wrong) + 24
     head, told, more = read_error(octets)
@@ -119,7 +127,7 @@ def test_a_broken_rule_is_told_to_the_sender_and_ends_the_queue_pair_or_not(
         seg_len=len(wrong) - 16,
     )
     assert target.memory.read(8) == bytes(8)
-    with rig.event() as event:
+    with rig.next_async_event() as event:
         abortive = policy == ERROR
         assert event.event_type == (EventType.QP_REQ_ERR if abortive else EventType.QP_ERR_QUEUED)
     assert target.qp.qp_state == (QPState.ERR if abortive else QPState.RTS)
@@ -130,12 +138,12 @@ def test_a_broken_rule_is_told_to_the_sender_and_ends_the_queue_pair_or_not(
 @pytest.mark.clause("DGRAM-REC-13")
 def test_a_head_that_is_not_whole_is_an_unexpected_opcode(rig: Rig, who: Stranger) -> None:
     target = Target(rig)
-    whole = bytes(RecordDatagram(target.segment(b"", 0, 5, 0, 0)).segment)
+    whole = bytes(RecordDatagram(target.build_segment(b"", 0, 5, 0, 0)).segment)
     for n in range(14, 34):
-        with counted("drop_opcode", 1):
+        with assert_counter_grows("drop_opcode", 1):
             cut = bytes(RecordDatagram(q_key=QKEY, segment=whole[:n]))
             who.sendto(cut, target.qp.addr)
-            (found,) = until(target.qp.errors)
+            (found,) = wait_until(target.qp.errors)
         assert (found.layer, found.type, found.code, found.msn) == (*OPCODE, 0)
         octets = who.recv(1 << 16)
         assert len(octets) <= len(cut) + 24 and read_error(octets)[2] == b""
@@ -148,23 +156,25 @@ def test_a_segment_that_contradicts_its_message_is_told_of_as_long_as_that_is_in
 ) -> None:
     target = Target(rig)
     data = bytes(range(100))
-    first = target.segment(data[:50], 0, 5, 100, 0)
-    other = target.segment(data[:50], 500, 5, 120, 50)
+    first = target.build_segment(data[:50], 0, 5, 100, 0)
+    other = target.build_segment(data[:50], 500, 5, 120, 50)
     # the message stays incomplete for longer than any machine stalls
-    with settings(record_timeout_ms=10_000):
+    with temporary_settings(record_timeout_ms=10_000):
         who.sendto(first, target.qp.addr)
-        with counted("drop_header", 1):
+        with assert_counter_grows("drop_header", 1):
             who.sendto(other, target.qp.addr)
-            (found,) = until(target.qp.errors)
+            (found,) = wait_until(target.qp.errors)
         assert (found.layer, found.type, found.code, found.msn) == (*UNSPECIFIED, 5)
         assert (read_error(who.recv(1 << 16))[2])[4:8] == bytes([0, 0, 0, 5])
-        who.sendto(target.segment(data[50:], 0, 5, 100, 50), target.qp.addr)
-        ((_, record),) = target.told()
+        who.sendto(target.build_segment(data[50:], 0, 5, 100, 50), target.qp.addr)
+        ((_, record),) = target.poll_records()
         assert record.whole and target.memory.read(100) == data
-    with counted("drop_late", 1):  # the segment could belong to another incarnation of the sender
+    with assert_counter_grows(
+        "drop_late", 1
+    ):  # the segment could belong to another incarnation of the sender
         who.sendto(other, target.qp.addr)
-        nothing(target.cq)
-    assert who.silent() and target.qp.errors() == []
+        assert_no_completion(target.cq)
+    assert who.has_empty_buffer() and target.qp.errors() == []
 
 
 @pytest.mark.clause("DGRAM-REC-9")
@@ -173,10 +183,10 @@ def test_to_a_queue_pair_that_takes_none_it_is_an_unexpected_opcode(
     rig: Rig, who: Stranger, policy: ErrorPolicy
 ) -> None:
     target = Target(rig, max_write_records=0, error_policy=policy)
-    sent = target.segment(b"evil", 0, 5, 4, 0)
-    with counted("drop_opcode", 1):
+    sent = target.build_segment(b"evil", 0, 5, 4, 0)
+    with assert_counter_grows("drop_opcode", 1):
         who.sendto(sent, target.qp.addr)
-        (found,) = until(target.qp.errors)
+        (found,) = wait_until(target.qp.errors)
     assert (found.layer, found.type, found.code, found.msn) == (*OPCODE, 5)
     assert read_error(who.recv(1 << 16))[2] == sent[26:46]
     assert target.qp.qp_state == (QPState.ERR if policy == ERROR else QPState.RTS)
@@ -193,7 +203,7 @@ def denied(rig: Rig, target: Target, why: str) -> tuple[int, dict[str, int], tup
     if why == "another PD":
         target.memory = MR(PD(rig.ctx), bytearray(100), GRANTED)
         return 0, {}, (1, 1, 2)
-    target.memory = rig.mr(bytearray(100), AccessFlag.LOCAL_WRITE)
+    target.memory = rig.reg_mr(bytearray(100), AccessFlag.LOCAL_WRITE)
     return 0, {}, (0, 1, 2)
 
 
@@ -206,20 +216,20 @@ def test_what_reaches_for_memory_that_it_may_not_is_noted_and_told_to_nobody(
     target = Target(rig, error_policy=policy)
     first = target.memory
     at, fields, err = denied(rig, target, why)
-    wrong = target.segment(b"evil", at, 5, 4, 0, **fields)
-    sent = counter("err_sent")
-    with counted("drop_access", 1), counted("err_found", 1):
+    wrong = target.build_segment(b"evil", at, 5, 4, 0, **fields)
+    sent = counter_value("err_sent")
+    with assert_counter_grows("drop_access", 1), assert_counter_grows("err_found", 1):
         who.sendto(wrong, target.qp.addr)
-        (found,) = until(target.qp.errors)
+        (found,) = wait_until(target.qp.errors)
     assert (found.origin, found.layer, found.type, found.code) == (ErrorOrigin.FOUND, *err)
     assert (found.source, found.msn, found.header) == (who.getsockname(), 5, wrong[12:26])
-    with rig.event() as event:
+    with rig.next_async_event() as event:
         assert (event.event_type, event.element) == (EventType.QP_ERR_QUEUED, target.qp)
     assert target.qp.qp_state == QPState.RTS
     assert not any(target.memory.read()) and not any(first.read())
     target.memory = first
     good(target, who)
-    assert who.silent() and counter("err_sent") == sent
+    assert who.has_empty_buffer() and counter_value("err_sent") == sent
 
 
 @pytest.mark.clause("DGRAM-REC-14", "DGRAM-ERR-2")
@@ -229,11 +239,11 @@ def test_who_asks_for_one_stag_after_the_other_learns_nothing(rig: Rig, who: Str
     rng = random.Random(7)
     for stag in (own ^ 1, own ^ 0x100, 0, 0xFFFFFFFF, *(rng.getrandbits(32) for _ in range(20))):
         for at in (0, 1 << 20):
-            who.sendto(target.segment(b"evil", at, 9, 4, 0, ddp_stag=stag), target.qp.addr)
+            who.sendto(target.build_segment(b"evil", at, 9, 4, 0, ddp_stag=stag), target.qp.addr)
     # a segment with the correct STag that is out of bounds
-    who.sendto(target.segment(b"evil", 1 << 20, 9, 4, 0), target.qp.addr)
+    who.sendto(target.build_segment(b"evil", 1 << 20, 9, 4, 0), target.qp.addr)
     good(target, who)
-    assert who.silent()
+    assert who.has_empty_buffer()
 
 
 @pytest.mark.clause("DGRAM-ERR-2")
@@ -247,10 +257,14 @@ def test_one_that_is_not_credible_is_noted_by_nobody(
     rig: Rig, who: Stranger, fields: dict[str, int]
 ) -> None:
     target = Target(rig, error_policy=ERROR)
-    before = counter("err_found")
-    who.sendto(target.segment(b"evil", 0, 5, 4, 0, **fields), target.qp.addr)
+    before = counter_value("err_found")
+    who.sendto(target.build_segment(b"evil", 0, 5, 4, 0, **fields), target.qp.addr)
     good(target, who)
-    assert (who.silent(), target.qp.errors(), counter("err_found")) == (True, [], before)
+    assert (who.has_empty_buffer(), target.qp.errors(), counter_value("err_found")) == (
+        True,
+        [],
+        before,
+    )
     assert target.qp.qp_state == QPState.RTS
 
 
@@ -258,9 +272,9 @@ def test_after_an_abortive_error_the_queue_pair_takes_records_again(
     rig: Rig, who: Stranger
 ) -> None:
     target = Target(rig, error_policy=ERROR)
-    who.sendto(target.segment(b"half", 0, 1, 8, 0), target.qp.addr)
-    who.sendto(target.segment(b"evil", 0, 2, 3, 0), target.qp.addr)
-    until(lambda: target.qp.qp_state == QPState.ERR)
+    who.sendto(target.build_segment(b"half", 0, 1, 8, 0), target.qp.addr)
+    who.sendto(target.build_segment(b"evil", 0, 2, 3, 0), target.qp.addr)
+    wait_until(lambda: target.qp.qp_state == QPState.ERR)
     target.qp.modify(QPAttr(qp_state=QPState.RESET))
     target.qp.to_rts(QPAttr(qkey=QKEY))
     good(target, who)
@@ -289,11 +303,11 @@ def report(
 
 def posted(rig: Rig, qp: QP, to: Stranger, wr_id: int, octets: int = 100) -> bytes:
     """Send a Write-Record from a queue pair to a plain socket; return its first datagram."""
-    out = rig.mr(bytearray(octets))
-    remote = rig.mr(bytearray(1)).remote()
+    out = rig.reg_mr(bytearray(octets))
+    remote = rig.reg_mr(bytearray(1)).remote()
     qp.post_send(
         SendWR(
-            wr_id, WROpcode.RDMA_WRITE_RECORD, sg=[out.sge()], ah=rig.ah(to.getsockname()),
+            wr_id, WROpcode.RDMA_WRITE_RECORD, sg=[out.sge()], ah=rig.create_ah(to.getsockname()),
             remote=remote,
         )
     )  # fmt: skip
@@ -307,21 +321,21 @@ def posted(rig: Rig, qp: QP, to: Stranger, wr_id: int, octets: int = 100) -> byt
 
 @pytest.mark.clause("DGRAM-REC-15")
 def test_a_report_names_the_request_and_counts_once(rig: Rig, who: Stranger) -> None:
-    qp = rig.ud(qkey=QKEY)
+    qp = rig.create_ud_qp(qkey=QKEY)
     wrongs = {wr_id: posted(rig, qp, who, wr_id, 100_000) for wr_id in range(1, 6)}
     for wr_id in (3, 1, 5):
         wrong = wrongs[wr_id]
-        with counted("err_received", 1):
+        with assert_counter_grows("err_received", 1):
             who.sendto(report(wrong, quoted={"to": QuotedTagged(wrong[12:26]).to + 7}), qp.addr)
-            (found,) = until(qp.errors)
+            (found,) = wait_until(qp.errors)
         assert (found.origin, found.wr_id) == (ErrorOrigin.REPORTED, wr_id)
         assert (found.layer, found.type, found.code) == OPCODE
         assert found.msn == RecordHeader(wrong[26:46]).message_id
         assert (found.source, found.header[:6]) == (who.getsockname(), wrong[12:18])
-        with counted("err_stale", 1):
+        with assert_counter_grows("err_stale", 1):
             who.sendto(report(wrong), qp.addr)
-            nothing(qp.scq)
-            until(lambda: qp.errors() == [])
+            assert_no_completion(qp.scq)
+            wait_until(lambda: qp.errors() == [])
     assert qp.qp_state == QPState.RTS
 
 
@@ -336,26 +350,26 @@ def test_a_report_names_the_request_and_counts_once(rig: Rig, who: Stranger) -> 
 def test_a_report_that_does_not_fit_what_was_sent_is_stale(
     rig: Rig, who: Stranger, change: dict[str, Any]
 ) -> None:
-    qp = rig.ud(qkey=QKEY)
+    qp = rig.create_ud_qp(qkey=QKEY)
     wrong = posted(rig, qp, who, 1)
-    before = counter("err_stale")
+    before = counter_value("err_stale")
     who.sendto(report(wrong, **change), qp.addr)
     with Stranger() as another:  # a socket that knows all values, but is not the destination
         another.sendto(report(wrong), qp.addr)
-        until(lambda: qp.errors() == [] and counter("err_stale") == before + 2)
+        wait_until(lambda: qp.errors() == [] and counter_value("err_stale") == before + 2)
     who.sendto(report(wrong), qp.addr)
-    (found,) = until(qp.errors)
-    assert (found.wr_id, counter("err_stale")) == (1, before + 2)
+    (found,) = wait_until(qp.errors)
+    assert (found.wr_id, counter_value("err_stale")) == (1, before + 2)
 
 
 def test_no_more_than_the_last_ones_are_known(rig: Rig, who: Stranger) -> None:
-    with settings(err_window=4):
-        qp = rig.ud(qkey=QKEY)
+    with temporary_settings(err_window=4):
+        qp = rig.create_ud_qp(qkey=QKEY)
         wrongs = [posted(rig, qp, who, n, 10) for n in range(6)]
-    before = counter("err_stale")
+    before = counter_value("err_stale")
     who.sendto(report(wrongs[0]), qp.addr)
     who.sendto(report(wrongs[1]), qp.addr)
-    until(lambda: qp.errors() == [] and counter("err_stale") == before + 2)
+    wait_until(lambda: qp.errors() == [] and counter_value("err_stale") == before + 2)
     for n in (2, 5):
         who.sendto(report(wrongs[n]), qp.addr)
-        assert until(qp.errors)[0].wr_id == n
+        assert wait_until(qp.errors)[0].wr_id == n

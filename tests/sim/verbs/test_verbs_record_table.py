@@ -9,7 +9,14 @@ from harness.errq_harness import (
     Stranger,
 )
 from harness.record_harness import GRANTED, QKEY, Target
-from harness.verbs_harness import Rig, counted, counter, nothing, settings, until
+from harness.verbs_harness import (
+    Rig,
+    assert_counter_grows,
+    assert_no_completion,
+    counter_value,
+    temporary_settings,
+    wait_until,
+)
 from sim.verbs.test_verbs_record_err import OPCODE, UNSPECIFIED, read_error
 
 from siwarp.inspect import DDPDatagram, RecordDatagram
@@ -30,20 +37,20 @@ def check_datagram(
 ) -> None:  # fmt: skip
     """Send a datagram to a queue pair under *error*; check counter, answer, error queue, state."""
     state = QPState.RTS if told is None else QPState.ERR
-    with counted(why, 1):
+    with assert_counter_grows(why, 1):
         who.sendto(octets, target.qp.addr)
         if told or noted:
-            (found,) = until(target.qp.errors)
+            (found,) = wait_until(target.qp.errors)
             assert (found.origin, found.layer, found.type, found.code) == (
                 ErrorOrigin.FOUND, *(told or noted or OPCODE)
             )  # fmt: skip
         else:
-            nothing(target.cq)
+            assert_no_completion(target.cq)
             assert target.qp.errors() == []
     if told:
         _, answer, _ = read_error(who.recv(1 << 16))
         assert (answer.layer, answer.etype, answer.code) == told
-    assert who.silent() and target.qp.qp_state == state
+    assert who.has_empty_buffer() and target.qp.qp_state == state
     target.close()
 
 
@@ -52,7 +59,7 @@ def made(rig: Rig, **kwargs: int) -> Target:
 
 
 def wrong(target: Target, **fields: int) -> bytes:
-    return target.segment(b"evil", 0, 5, 4, 0, **fields)
+    return target.build_segment(b"evil", 0, 5, 4, 0, **fields)
 
 
 def credible(rig: Rig, who: Stranger) -> None:
@@ -93,8 +100,8 @@ def in_its_message(rig: Rig, who: Stranger) -> None:
         {"head_length": 5}, {"ddp_l": 0}, {"head_length": 3}, {"head_to": 1 << 63}
     ):  # fmt: skip
         target = made(rig)
-        who.sendto(target.segment(b"whole", 0, 5, 5, 0), target.qp.addr)
-        target.told()
+        who.sendto(target.build_segment(b"whole", 0, 5, 5, 0), target.qp.addr)
+        target.poll_records()
         # Belongs to a message already reported, and has an invalid STag.
         octets = wrong(target, ddp_stag=target.memory.rkey ^ 0x100, **fields)
         check_datagram(target, who, octets, "drop_header", UNSPECIFIED)
@@ -102,22 +109,22 @@ def in_its_message(rig: Rig, who: Stranger) -> None:
 
 def told_of(rig: Rig, who: Stranger) -> None:
     target = made(rig)
-    who.sendto(target.segment(b"whole", 0, 5, 5, 0), target.qp.addr)
-    target.told()
+    who.sendto(target.build_segment(b"whole", 0, 5, 5, 0), target.qp.addr)
+    target.poll_records()
     # Also contradicts the earlier segments, and has an invalid STag.
     check_datagram(target, who, wrong(target, ddp_stag=target.memory.rkey ^ 0x100), "drop_late")
 
 
 def something_else(rig: Rig, who: Stranger) -> None:
-    with settings(record_timeout_ms=10_000):
+    with temporary_settings(record_timeout_ms=10_000):
         for change in ("length", "place", "STag"):
             target = made(rig)
-            who.sendto(target.segment(b"half", 0, 5, 100, 0), target.qp.addr)
+            who.sendto(target.build_segment(b"half", 0, 5, 100, 0), target.qp.addr)
             stag = target.memory.rkey ^ 0x100
             octets = {
-                "length": target.segment(b"half", 0, 5, 120, 4, ddp_stag=stag),
-                "place": target.segment(b"half", 8, 5, 100, 4),
-                "STag": target.segment(b"half", 0, 5, 100, 4, ddp_stag=stag),
+                "length": target.build_segment(b"half", 0, 5, 120, 4, ddp_stag=stag),
+                "place": target.build_segment(b"half", 8, 5, 100, 4),
+                "STag": target.build_segment(b"half", 0, 5, 100, 4, ddp_stag=stag),
             }[change]
             check_datagram(target, who, octets, "drop_header", UNSPECIFIED)
 
@@ -127,25 +134,25 @@ def access(rig: Rig, who: Stranger) -> None:
     octets = wrong(target, ddp_stag=target.memory.rkey ^ 0x100)
     check_datagram(target, who, octets, "drop_access", noted=(1, 1, 0))
     target = made(rig)
-    octets = target.segment(b"evil", (1 << 16) - 3, 5, 4, 0)
+    octets = target.build_segment(b"evil", (1 << 16) - 3, 5, 4, 0)
     check_datagram(target, who, octets, "drop_access", noted=(1, 1, 1))
     target = made(rig)
     target.memory = MR(PD(rig.ctx), bytearray(100), GRANTED)
     check_datagram(target, who, wrong(target), "drop_access", noted=(1, 1, 2))
     target = made(rig)
-    target.memory = rig.mr(bytearray(100), AccessFlag.LOCAL_WRITE)
+    target.memory = rig.reg_mr(bytearray(100), AccessFlag.LOCAL_WRITE)
     check_datagram(target, who, wrong(target), "drop_access", noted=(0, 1, 2))
 
 
 def room(rig: Rig, who: Stranger) -> None:
     target = made(rig, max_write_records=2)
-    before = counter("record_full")
+    before = counter_value("record_full")
     # No record is polled: as many records wait as the queue pair has places.
     for n in range(1, 21):
-        who.sendto(target.segment(b"whole", 8 * n, n, 5, 0), target.qp.addr)
-    until(lambda: counter("record_full") > before)
-    assert who.silent() and target.qp.errors() == [] and target.qp.qp_state == QPState.RTS
-    assert [record.message_id for _, record in target.told(2)] == [1, 2]
+        who.sendto(target.build_segment(b"whole", 8 * n, n, 5, 0), target.qp.addr)
+    wait_until(lambda: counter_value("record_full") > before)
+    assert who.has_empty_buffer() and target.qp.errors() == [] and target.qp.qp_state == QPState.RTS
+    assert [record.message_id for _, record in target.poll_records(2)] == [1, 2]
     target.close()
 
 

@@ -7,9 +7,15 @@ import socket
 
 import net
 import pytest
-from harness.peer_harness import answering
+from harness.peer_harness import connected_plain_peer
 from harness.rc_harness import SEND, Wire
-from harness.verbs_harness import ALL_ACCESS, counted, nothing, pattern, poll
+from harness.verbs_harness import (
+    ALL_ACCESS,
+    assert_counter_grows,
+    assert_no_completion,
+    octet_pattern,
+    poll,
+)
 from hostile.vanishing import PAGE, Vanishing
 
 from siwarp.cm import CMEventType
@@ -22,58 +28,58 @@ NO_BUFFER = 1 << 16 | 2 << 8 | 2
 def test_a_send_waits_for_its_receive_and_later_for_one_that_does_not_come(two: Wire) -> None:
     """Real sockets allow only lower time bounds; tests/sim/test_sim_rc_rnr.py has upper ones."""
     a, b = two.connect(persona=Persona.ROCE)
-    a.mem.view[:1000] = pattern(1000)
-    with counted("rnr_unexpected", 1):
+    a.mem.view[:1000] = octet_pattern(1000)
+    with assert_counter_grows("rnr_unexpected", 1):
         a.post(SEND, 1, length=1000)
-    b.recv(wr_id=9)
+    b.post_receive(wr_id=9)
     (wc,) = poll(b.rcq)
     assert (wc.wr_id, wc.ok, wc.byte_len) == (9, True, 1000)
-    assert b.mem.read(1000) == pattern(1000)
+    assert b.mem.read(1000) == octet_pattern(1000)
     assert [(w.wr_id, w.status) for w in poll(a.scq)] == [(1, WCStatus.SUCCESS)]
     a.qp.modify(QPAttr(rnr_retry=1))
     b.qp.modify(QPAttr(min_rnr_timer=0))  # the RNR timer 0 is 655 ms
-    with counted("rnr_expired", 1):
+    with assert_counter_grows("rnr_expired", 1):
         start = net.now()
         a.post(SEND, 2, length=8)
         assert poll(a.scq)[0].status == WCStatus.RNR_RETRY_EXC_ERR
         assert net.now() - start >= 0.655
     for end in (a, b):
-        end.is_over()
-        assert end.event().wire_error == NO_BUFFER
+        end.wait_for_error_state()
+        assert end.next_cm_event().wire_error == NO_BUFFER
 
 
 def test_a_receive_whose_memory_is_gone_ends_the_queue_pair_and_not_the_process(two: Wire) -> None:
     a, b = two.connect(persona=Persona.ROCE)
     memory = Vanishing(2 * PAGE, "unmapped")
-    mr = b.rig.mr(memory.buffer, ALL_ACCESS)
+    mr = b.rig.reg_mr(memory.buffer, ALL_ACCESS)
     memory.remove_pages(PAGE)
-    with counted("rnr_unexpected", 1):
+    with assert_counter_grows("rnr_unexpected", 1):
         a.post(SEND, 1, length=PAGE + 1)
-        nothing(a.scq)
+        assert_no_completion(a.scq)
     b.qp.post_recv(RecvWR(7, sg=[mr.sge()]))
     (wc,) = poll(b.rcq)
     assert (wc.wr_id, wc.status) == (7, WCStatus.LOC_PROT_ERR)
-    b.is_over()
-    a.is_over()
+    b.wait_for_error_state()
+    a.wait_for_error_state()
     mr.close()
     memory.close()
 
 
 def test_a_plain_peer_is_answered_while_its_send_waits(wire: Wire) -> None:
-    with answering(wire, persona=Persona.ROCE) as (a, peer):
+    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
         rkey, addr = a.mem.rkey, a.mem.addr
-        peer.put(
-            peer.send(b"early"),
-            peer.write(b"written!", rkey, addr),
-            peer.read(8, rkey, addr),
-            peer.read(0, 1, 0),
+        peer.send_segments(
+            peer.build_send(b"early"),
+            peer.build_write(b"written!", rkey, addr),
+            peer.build_read_request(8, rkey, addr),
+            peer.build_read_request(0, 1, 0),
         )
-        _, octets = peer.pull()
+        _, octets = peer.receive_segment()
         assert octets == b"written!"
         assert peer.is_silent()
-        a.recv(1, 64, 64)
+        a.post_receive(1, 64, 64)
         assert poll(a.rcq)[0].byte_len == 5
-        _, octets = peer.pull()
+        _, octets = peer.receive_segment()
         assert octets == b""
         assert a.mem.read(5, 64) == b"early"
 
@@ -83,18 +89,18 @@ def test_a_plain_peer_is_answered_while_its_send_waits(wire: Wire) -> None:
 
 @pytest.mark.parametrize("where", ["placed", "kept", "written"])
 def test_an_end_in_the_middle_of_a_message_is_no_orderly_end(wire: Wire, where: str) -> None:
-    with answering(wire, keep_unexpected=True) as (a, peer):
+    with connected_plain_peer(wire, keep_unexpected=True) as (a, peer):
         if where == "written":
-            peer.put(peer.write(b"a part", a.mem.rkey, a.mem.addr, l=0))
+            peer.send_segments(peer.build_write(b"a part", a.mem.rkey, a.mem.addr, l=0))
         else:
-            peer.put(peer.send(b"whole"), peer.send(b"a part", l=0))
+            peer.send_segments(peer.build_send(b"whole"), peer.build_send(b"a part", l=0))
         if where == "placed":
-            a.recv(1), a.recv(2)
+            a.post_receive(1), a.post_receive(2)
         peer.sock.shutdown(socket.SHUT_WR)
         if where == "kept":
-            nothing(a.rcq, 0.1)
-            a.recv(1), a.recv(2)
+            assert_no_completion(a.rcq, 0.1)
+            a.post_receive(1), a.post_receive(2)
         if where != "written":
             assert [(wc.wr_id, wc.status) for wc in poll(a.rcq, 2)] == [(1, 0), (2, FLUSHED)]
-        event = a.event()
+        event = a.next_cm_event()
         assert (event.type, event.status) == (CMEventType.DISCONNECTED, errno.ECONNRESET)

@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness.peer_harness import PlainPeer, answering
+from harness.peer_harness import PlainPeer, connected_plain_peer
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
 from harness.verbs_harness import (
     Rig,
-    counted,
-    counter,
-    nothing,
-    pattern,
+    assert_counter_grows,
+    assert_no_completion,
+    counter_value,
+    device_without_progress_thread,
+    errno_raised_by,
+    octet_pattern,
     poll,
-    refused,
-    settings,
-    threadless,
-    until,
+    temporary_settings,
+    wait_until,
 )
 
 from siwarp.base.library import lib
@@ -48,7 +48,9 @@ HOW = {"by Reads": {}, "by counts": {"private_messages": True}}
 @pytest.fixture(params=HOW.values(), ids=list(HOW))
 def how(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     found: dict[str, Any] = request.param
-    with settings(mpa_announce=0):  # so that the peer's kind is what the program states, or unknown
+    with temporary_settings(
+        mpa_announce=0
+    ):  # so that the peer's kind is what the program states, or unknown
         yield found
 
 
@@ -65,15 +67,15 @@ def test_a_queue_pair_is_iwarp_unless_asked_otherwise(wire: Wire) -> None:
         (Persona.IWARP, Persona.IWARP),
         (Persona.ROCE, Persona.ROCE),
     ]:
-        qp = wire.active.qp(qp_type=QPType.RC, persona=asked)
+        qp = wire.active.create_qp(qp_type=QPType.RC, persona=asked)
         assert qp.query()[1].persona == is_now
 
 
 def test_the_setting_decides_where_the_call_does_not(wire: Wire) -> None:
     assert lib.siw_setting_set_text(b"persona", b"roce") == 0
     try:
-        of_setting = wire.active.qp(qp_type=QPType.RC)
-        of_call = wire.active.qp(qp_type=QPType.RC, persona=Persona.IWARP)
+        of_setting = wire.active.create_qp(qp_type=QPType.RC)
+        of_call = wire.active.create_qp(qp_type=QPType.RC, persona=Persona.IWARP)
     finally:
         assert lib.siw_setting_set_text(b"persona", b"auto") == 0
     assert of_setting.query()[1].persona == Persona.ROCE
@@ -81,9 +83,9 @@ def test_the_setting_decides_where_the_call_does_not(wire: Wire) -> None:
 
 
 def test_there_is_no_third_persona(wire: Wire) -> None:
-    cq = wire.active.cq()
+    cq = wire.active.create_cq()
     for persona in (-1, 3):
-        assert refused(wire.active.qp, cq, qp_type=QPType.RC, persona=persona) == 22
+        assert errno_raised_by(wire.active.create_qp, cq, qp_type=QPType.RC, persona=persona) == 22
     assert QPInitAttr().persona == Persona.AUTO
 
 
@@ -94,63 +96,66 @@ def test_there_is_no_third_persona(wire: Wire) -> None:
 def test_a_request_completes_when_the_read_of_nothing_behind_it_is_answered(
     wire: Wire, opcode: int
 ) -> None:
-    with answering(wire, persona=Persona.ROCE) as (a, peer):
+    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
         a.post(opcode, 5, length=100, remote=THERE)
-        head, _ = peer.pull()
+        head, _ = peer.receive_segment()
         assert head.opcode == opcode or (head.opcode, opcode) == (Opcode.SEND, SEND)
-        head, rest = peer.pull()
+        head, rest = peer.receive_segment()
         assert head.opcode == Opcode.RDMA_READ_REQUEST
         request = ReadRequest(rest)
         assert request.size == 0 and request.sink_stag != 0
-        nothing(a.scq)
+        assert_no_completion(a.scq)
         assert peer.is_silent()
-        peer.put(peer.response(request))
+        peer.send_segments(peer.build_read_response(request))
         (wc,) = poll(a.scq)
         assert (wc.wr_id, wc.status) == (5, WCStatus.SUCCESS)
 
 
 def test_with_persona_iwarp_a_request_completes_without_a_word_of_the_peer(wire: Wire) -> None:
-    with answering(wire, persona=Persona.IWARP) as (a, peer):
+    with connected_plain_peer(wire, persona=Persona.IWARP) as (a, peer):
         a.post(SEND, 5, length=100)
         assert poll(a.scq)[0].ok
-        assert peer.pull()[0].opcode == Opcode.SEND
+        assert peer.receive_segment()[0].opcode == Opcode.SEND
         assert peer.is_silent()
 
 
 def test_one_read_of_nothing_is_under_way_at_a_time_and_covers_all_before_it(wire: Wire) -> None:
-    with answering(wire, persona=Persona.ROCE) as (a, peer), counted("confirm_reads", 2):
+    with (
+        connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer),
+        assert_counter_grows("confirm_reads", 2),
+    ):
         a.post(WRITE, 0, length=8, remote=THERE)
-        first = peer.pull_read()
+        first = peer.receive_read_request()
         for i in range(1, 9):
             a.post(WRITE, i, length=8, remote=THERE)
         for _ in range(8):
-            assert peer.pull()[0].opcode == Opcode.RDMA_WRITE
+            assert peer.receive_segment()[0].opcode == Opcode.RDMA_WRITE
         assert peer.is_silent()
-        peer.put(peer.response(first))
+        peer.send_segments(peer.build_read_response(first))
         assert [w.wr_id for w in poll(a.scq)] == [0]
-        second = peer.pull_read()
-        nothing(a.scq)
-        peer.put(peer.response(second))
+        second = peer.receive_read_request()
+        assert_no_completion(a.scq)
+        peer.send_segments(peer.build_read_response(second))
         assert [w.wr_id for w in poll(a.scq, 8)] == list(range(1, 9))
 
 
 def test_a_list_and_the_read_behind_it_leave_in_one_write(wire: Wire) -> None:
-    with answering(wire, persona=Persona.ROCE) as (a, peer):
+    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
         sg = [a.mem.sge(0, 16)]
         a.qp.post_send([SendWR(i, WRITE, sg=sg, remote=THERE) for i in range(4)])
-        until(lambda: counter("confirm_reads"))
+        wait_until(lambda: counter_value("confirm_reads"))
         octets = peer.sock.recv(65536)
         assert len(octets) == 4 * (2 + 14 + 16 + 4) + (2 + 18 + 28 + 4)
 
 
 def test_a_long_request_is_asked_about_ahead_of_the_next(wire: Wire) -> None:
     size = 4 << 20
-    with answering(wire, size=size, persona=Persona.ROCE) as (a, peer):
+    with connected_plain_peer(wire, size=size, persona=Persona.ROCE) as (a, peer):
         sg, there = [a.mem.sge()], RemoteBuffer(0x1000, size, THERE.rkey)
         a.qp.post_send([SendWR(i, WRITE, sg=sg, remote=there) for i in range(3)])
         seen = []
         while len(seen) < 4:
-            head, _ = peer.pull()
+            head, _ = peer.receive_segment()
             if head.l or head.opcode == Opcode.RDMA_READ_REQUEST:
                 seen.append(head.opcode)
         write, question = Opcode.RDMA_WRITE, Opcode.RDMA_READ_REQUEST
@@ -158,17 +163,20 @@ def test_a_long_request_is_asked_about_ahead_of_the_next(wire: Wire) -> None:
 
 
 def test_a_read_of_the_user_behind_it_confirms_too(wire: Wire) -> None:
-    with answering(wire, persona=Persona.ROCE) as (a, peer), counted("confirm_reads", 0):
+    with (
+        connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer),
+        assert_counter_grows("confirm_reads", 0),
+    ):
         a.qp.post_send(
             [
                 SendWR(1, WRITE, sg=[a.mem.sge(0, 8)], remote=THERE),
                 SendWR(2, READ, sg=[a.mem.sge(8, 8)], remote=THERE),
             ]
         )
-        request = peer.pull_read()
+        request = peer.receive_read_request()
         assert request.size == 8
-        nothing(a.scq)
-        peer.put(peer.response(request, b"answered"))
+        assert_no_completion(a.scq)
+        peer.send_segments(peer.build_read_response(request, b"answered"))
         assert [(w.wr_id, w.opcode) for w in poll(a.scq, 2)] == [
             (1, WCOpcode.RDMA_WRITE),
             (2, WCOpcode.RDMA_READ),
@@ -178,7 +186,7 @@ def test_a_read_of_the_user_behind_it_confirms_too(wire: Wire) -> None:
 
 def test_a_read_of_octets_says_nothing_of_a_send_that_waits_for_its_receive() -> None:
     # Data for the requester is placed by this thread, which watches the memory.
-    wire = Wire(Rig(), threadless())
+    wire = Wire(Rig(), device_without_progress_thread())
     b, a = roce(wire, size=4096, ask=ConnParam(peer_to_peer=RTR.WRITE))
     b.mem.view[1024:1032] = b"answered"
     a.post(WRITE, 1, length=8, remote=b.mem.remote(0, 8))
@@ -186,10 +194,10 @@ def test_a_read_of_octets_says_nothing_of_a_send_that_waits_for_its_receive() ->
     a.post(READ, 3, offset=512, length=8, remote=b.mem.remote(1024, 8))
     # The Read is executed while the Send waits, and the Write before both has completed.
     assert [w.wr_id for w in poll(a.scq)] == [1]
-    until(lambda: a.scq.poll(1) == [] and bytes(a.mem.view[512:520]) == b"answered")
-    nothing(a.scq)
+    wait_until(lambda: a.scq.poll(1) == [] and bytes(a.mem.view[512:520]) == b"answered")
+    assert_no_completion(a.scq)
     assert b.rcq.poll(1) == []
-    b.recv(4, offset=2048, length=64)
+    b.post_receive(4, offset=2048, length=64)
     assert [(w.wr_id, w.status) for w in poll(a.scq, 2)] == [(2, 0), (3, 0)]
     assert poll(b.rcq)[0].wr_id == 4
     wire.active.close()
@@ -197,69 +205,73 @@ def test_a_read_of_octets_says_nothing_of_a_send_that_waits_for_its_receive() ->
 
 
 def test_a_read_of_octets_behind_a_send_is_followed_by_a_question(wire: Wire) -> None:
-    with answering(wire, persona=Persona.ROCE) as (a, peer):
+    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
         a.qp.post_send(
             [
                 SendWR(1, SEND, sg=[a.mem.sge(0, 8)]),
                 SendWR(2, READ, sg=[a.mem.sge(8, 8)], remote=THERE),
             ]
         )
-        assert peer.pull()[0].opcode == Opcode.SEND
-        request, question = peer.pull_read(), peer.pull_read()
+        assert peer.receive_segment()[0].opcode == Opcode.SEND
+        request, question = peer.receive_read_request(), peer.receive_read_request()
         assert (request.size, question.size) == (8, 0)
-        peer.put(peer.response(request, b"response"))
-        nothing(a.scq)
-        peer.put(peer.response(question))
+        peer.send_segments(peer.build_read_response(request, b"response"))
+        assert_no_completion(a.scq)
+        peer.send_segments(peer.build_read_response(question))
         assert [w.wr_id for w in poll(a.scq, 2)] == [1, 2]
         # A Read behind a Send that is already being confirmed needs no further confirmation.
         a.post(SEND, 3, length=8)
-        assert peer.pull()[0].opcode == Opcode.SEND
-        question = peer.pull_read()
+        assert peer.receive_segment()[0].opcode == Opcode.SEND
+        question = peer.receive_read_request()
         a.post(READ, 4, offset=8, length=8, remote=THERE)
-        request = peer.pull_read()
+        request = peer.receive_read_request()
         assert request.size == 8 and peer.is_silent()
-        peer.put(peer.response(question), peer.response(request, b"response"))
+        peer.send_segments(
+            peer.build_read_response(question), peer.build_read_response(request, b"response")
+        )
         assert [w.wr_id for w in poll(a.scq, 2)] == [3, 4]
 
 
 def test_nobody_asks_for_what_is_not_signalled_until_half_the_queue_waits(wire: Wire) -> None:
-    with answering(wire, persona=Persona.ROCE, max_send_wr=16) as (a, peer):
+    with connected_plain_peer(wire, persona=Persona.ROCE, max_send_wr=16) as (a, peer):
         for i in range(7):
             a.post(WRITE, i, length=8, remote=THERE, flags=0)
-            assert peer.pull()[0].opcode == Opcode.RDMA_WRITE
+            assert peer.receive_segment()[0].opcode == Opcode.RDMA_WRITE
         assert peer.is_silent()
         a.post(WRITE, 7, length=8, remote=THERE, flags=0)
-        peer.put(peer.response(peer.pull_read()))
+        peer.send_segments(peer.build_read_response(peer.receive_read_request()))
         a.post(WRITE, 8, length=8, remote=THERE, flags=SendFlag.SIGNALED)
-        peer.put(peer.response(peer.pull_read()))
+        peer.send_segments(peer.build_read_response(peer.receive_read_request()))
         assert [w.wr_id for w in poll(a.scq)] == [8]
-        nothing(a.scq)
+        assert_no_completion(a.scq)
 
 
 # ---- ORD
 
 
 def test_the_ord_is_not_exceeded_and_the_users_reads_go_on(wire: Wire) -> None:
-    with answering(wire, ird=1, persona=Persona.ROCE) as (a, peer):
+    with connected_plain_peer(wire, ird=1, persona=Persona.ROCE) as (a, peer):
         for i in range(3):
             a.post(WRITE, 2 * i, length=8, remote=THERE)
             a.post(READ, 2 * i + 1, offset=64, length=8, remote=THERE)
         sizes: list[int] = []
         while sizes.count(8) < 3:
-            request = peer.pull_read()
-            assert all(s[1] & 0xF == Opcode.RDMA_WRITE for s in peer.rest())
+            request = peer.receive_read_request()
+            assert all(s[1] & 0xF == Opcode.RDMA_WRITE for s in peer.receive_until_silent())
             sizes.append(request.size)
-            peer.put(peer.response(request, b"octets.." if request.size else b""))
+            peer.send_segments(
+                peer.build_read_response(request, b"octets.." if request.size else b"")
+            )
         assert len(sizes) <= 6
         assert [w.wr_id for w in poll(a.scq, 6)] == list(range(6))
 
 
 def test_one_read_is_asked_for_although_the_user_wants_none(wire: Wire) -> None:
     none = ConnParam(initiator_depth=0, responder_resources=0)
-    with settings(mpa_announce=0):
+    with temporary_settings(mpa_announce=0):
         a, b = wire.connect(none, none, persona=Persona.ROCE)
-    b.recv()
-    with counted("confirm_reads", 1):
+    b.post_receive()
+    with assert_counter_grows("confirm_reads", 1):
         a.post(SEND, 1, length=8)
         assert poll(a.scq)[0].ok and poll(b.rcq)[0].ok
 
@@ -273,13 +285,13 @@ def test_where_the_peer_grants_no_read_requests_complete_as_with_iwarp_and_it_is
 ) -> None:
     param = ConnParam(rev=rev) if depth is None else ConnParam(rev=rev, initiator_depth=depth)
     with (
-        counted("confirm_none", 1 - confirms),
-        counted("confirm_reads", confirms),
-        answering(wire, ird=ird, rev=rev, ask=param, persona=Persona.ROCE) as (a, peer),
+        assert_counter_grows("confirm_none", 1 - confirms),
+        assert_counter_grows("confirm_reads", confirms),
+        connected_plain_peer(wire, ird=ird, rev=rev, ask=param, persona=Persona.ROCE) as (a, peer),
     ):
         a.post(SEND, 1, length=8)
         if confirms:
-            peer.put(peer.response(peer.pull_read()))
+            peer.send_segments(peer.build_read_response(peer.receive_read_request()))
         assert poll(a.scq)[0].ok
 
 
@@ -291,14 +303,14 @@ def test_where_the_peer_grants_no_read_requests_complete_as_with_iwarp_and_it_is
 def test_sends_and_writes_complete_whatever_persona_the_peer_has(
     two: Wire, other: Persona, size: int, how: dict[str, Any]
 ) -> None:
-    asked = counter("confirm_reads")
-    a = two.dial(size=4 << 20, persona=Persona.ROCE, **how)
-    b = End(two.passive, two.request().id, two.p_channel, size=4 << 20, persona=other, **how)
+    asked = counter_value("confirm_reads")
+    a = two.begin_connect(size=4 << 20, persona=Persona.ROCE, **how)
+    b = End(two.passive, two.next_request().id, two.p_channel, size=4 << 20, persona=other, **how)
     b.id.accept()
-    assert a.event().type == b.event().type == CMEventType.ESTABLISHED
-    data = pattern(size, 3)
+    assert a.next_cm_event().type == b.next_cm_event().type == CMEventType.ESTABLISHED
+    data = octet_pattern(size, 3)
     a.mem.view[:size] = data
-    b.recv(1)
+    b.post_receive(1)
     a.post(SEND, 1, length=size)
     assert poll(a.scq)[0].ok
     # The data has been placed without a poll of b.
@@ -308,7 +320,7 @@ def test_sends_and_writes_complete_whatever_persona_the_peer_has(
     a.post(WRITE, 2, length=size, remote=b.mem.remote(0, size) if size else THERE)
     assert poll(a.scq)[0].ok
     assert bytes(b.mem.view[:size]) == data
-    assert (counter("confirm_reads") > asked) == (not how)
+    assert (counter_value("confirm_reads") > asked) == (not how)
 
 
 def test_the_last_message_completes_although_its_receiver_disconnects_at_once(
@@ -316,7 +328,7 @@ def test_the_last_message_completes_although_its_receiver_disconnects_at_once(
 ) -> None:
     for _ in range(20):
         a, b = roce(two, size=1 << 16, **how)
-        b.recv(1)
+        b.post_receive(1)
         a.post(SEND, 1, length=1000)
         assert poll(b.rcq)[0].ok
         b.id.disconnect()
@@ -326,17 +338,17 @@ def test_the_last_message_completes_although_its_receiver_disconnects_at_once(
 
 
 def test_a_request_completes_though_the_peers_program_polls_once_and_no_more() -> None:
-    a, lazy = Rig(), threadless()
+    a, lazy = Rig(), device_without_progress_thread()
     wire = Wire(a, lazy)
-    with settings(delivery_counts=0):
+    with temporary_settings(delivery_counts=0):
         x, y = roce(wire)
     for i in range(8):
-        y.recv(i)
+        y.post_receive(i)
         x.post(SEND, i, length=100)
         assert poll(y.rcq)[0].wr_id == i
         # The first confirming Read was not expected by the peer.
         if i == 0:
-            until(lambda: y.rcq.poll(1) == [] and x.scq.poll(1))
+            wait_until(lambda: y.rcq.poll(1) == [] and x.scq.poll(1))
         else:
             assert poll(x.scq)[0].wr_id == i
     for rig in (a, lazy):
@@ -348,7 +360,7 @@ def test_a_request_that_fails_here_lets_those_ahead_of_it_complete(
 ) -> None:
     a, b = roce(two, **how)
     for i in range(2):
-        b.recv(i)
+        b.post_receive(i)
     good = SendWR(1, sg=[a.mem.sge(0, 100)])
     a.qp.post_send([good, good, SendWR(2, sg=[SGE(a.mem.addr, 8, 0xBAD)]), good])
     assert [w.status for w in poll(a.scq, 4)] == [0, 0, WCStatus.LOC_PROT_ERR, FLUSHED]
@@ -356,7 +368,7 @@ def test_a_request_that_fails_here_lets_those_ahead_of_it_complete(
 
 def test_a_send_that_the_peers_own_memory_refuses_is_a_remote_operation_error(two: Wire) -> None:
     a, b = roce(two)
-    b.recv(1)
+    b.post_receive(1)
     a.post(SEND, 1)
     assert poll(a.scq)[0].status == WCStatus.SUCCESS
     b.qp.post_recv(RecvWR(7, sg=[SGE(b.mem.addr, 64, 0xBAD)]))
@@ -382,7 +394,7 @@ def three_writes(a: End, peer: PlainPeer, length: int = 64) -> list[bytes]:
         a.post(WRITE, i, length=length, remote=where)
     segments: list[bytes] = []
     while len(segments) < 3:
-        segment = peer.pull_segment()
+        segment = peer.receive_segment_octets()
         if segment[1] & 0xF == Opcode.RDMA_WRITE:
             segments.append(segment)
     return segments
@@ -404,10 +416,10 @@ def three_writes(a: End, peer: PlainPeer, length: int = 64) -> list[bytes]:
 def test_a_terminate_for_the_second_of_three_writes_completes_each_with_what_became_of_it(
     wire: Wire, err: tuple[int, int, int], status: WCStatus
 ) -> None:
-    with answering(wire, persona=Persona.ROCE) as (a, peer):
+    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
         segments = three_writes(a, peer)
-        nothing(a.scq)
-        peer.put(peer.terminate(*err, quoted=segments[1]))
+        assert_no_completion(a.scq)
+        peer.send_segments(peer.build_terminate(*err, quoted=segments[1]))
         word = err[0] << 16 | err[1] << 8 | err[2]
         assert [(w.wr_id, w.status, w.vendor_err) for w in poll(a.scq, 3)] == [
             (0, WCStatus.SUCCESS, 0),
@@ -427,11 +439,15 @@ def test_a_terminate_for_the_second_of_three_writes_completes_each_with_what_bec
 def test_a_terminate_names_a_send_by_its_number(
     wire: Wire, err: tuple[int, int, int], status: WCStatus
 ) -> None:
-    with answering(wire, persona=Persona.ROCE) as (a, peer):
+    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
         for i in range(3):
             a.post(SEND, i, length=64)
-        sends = [s for s in (peer.pull_segment() for _ in range(4)) if s[1] & 0xF == Opcode.SEND]
-        peer.put(peer.terminate(*err, quoted=sends[2]))
+        sends = [
+            s
+            for s in (peer.receive_segment_octets() for _ in range(4))
+            if s[1] & 0xF == Opcode.SEND
+        ]
+        peer.send_segments(peer.build_terminate(*err, quoted=sends[2]))
         assert [w.status for w in poll(a.scq, 3)] == [0, 0, status]
 
 
@@ -448,10 +464,10 @@ def about(length: int, to: int, stag: int = THERE.rkey) -> bytes:
 def test_a_terminate_names_a_write_by_any_of_its_octets_or_by_its_place_if_it_has_none(
     wire: Wire, length: int, at: int, which: int
 ) -> None:
-    with answering(wire, persona=Persona.ROCE) as (a, peer):
+    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
         three_writes(a, peer, length)
         quoted = about(length - at, THERE.addr + 64 * which + at)
-        peer.put(peer.terminate(0, 1, 2, quoted=quoted))
+        peer.send_segments(peer.build_terminate(0, 1, 2, quoted=quoted))
         refused = [WCStatus.SUCCESS] * which + [WCStatus.REM_ACCESS_ERR] + [FLUSHED] * (2 - which)
         assert [w.status for w in poll(a.scq, 3)] == refused
 
@@ -463,44 +479,46 @@ def test_a_terminate_about_a_place_beside_all_writes_names_none(
     wire: Wire, length: int, to: int | str
 ) -> None:
     behind = max(length, 1) if to == "behind" else int(to)
-    with answering(wire, persona=Persona.ROCE) as (a, peer):
+    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
         three_writes(a, peer, length)
-        peer.put(peer.terminate(0, 1, 1, quoted=about(1, THERE.addr + behind)))
+        peer.send_segments(peer.build_terminate(0, 1, 1, quoted=about(1, THERE.addr + behind)))
         assert [w.status for w in poll(a.scq, 3)] == [FLUSHED] * 3
 
 
 @pytest.mark.clause("RFC5040-6.2.1-02")
 def test_a_terminate_about_another_region_names_no_write(wire: Wire) -> None:
-    with answering(wire, persona=Persona.ROCE) as (a, peer):
+    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
         three_writes(a, peer)
-        peer.put(peer.terminate(0, 1, 0, quoted=about(64, THERE.addr, THERE.rkey ^ 1)))
+        peer.send_segments(
+            peer.build_terminate(0, 1, 0, quoted=about(64, THERE.addr, THERE.rkey ^ 1))
+        )
         assert [w.status for w in poll(a.scq, 3)] == [FLUSHED] * 3
 
 
 def test_a_terminate_about_a_read_request_names_no_send_of_the_same_number(wire: Wire) -> None:
-    with answering(wire, persona=Persona.ROCE) as (a, peer):
+    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
         a.post(SEND, 1, length=8)
-        peer.pull_segment()
+        peer.receive_segment_octets()
         a.post(READ, 2, length=8, remote=THERE)
         head = DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=Queue.READ_REQUEST, msn=1)
-        peer.put(peer.terminate(0, 1, 1, quoted=bytes(head) + bytes(28)))
+        peer.send_segments(peer.build_terminate(0, 1, 1, quoted=bytes(head) + bytes(28)))
         statuses = {w.wr_id: w.status for w in poll(a.scq, 2)}
         assert statuses[1] != WCStatus.REM_ACCESS_ERR
 
 
 def test_a_terminate_names_a_read_by_its_number(wire: Wire) -> None:
-    with answering(wire, persona=Persona.ROCE) as (a, peer):
+    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
         for i in range(3):
             a.post(READ, i, length=64, remote=THERE)
-        reads = [peer.pull_segment() for _ in range(3)]
-        peer.put(peer.terminate(0, 1, 1, quoted=reads[1]))
+        reads = [peer.receive_segment_octets() for _ in range(3)]
+        peer.send_segments(peer.build_terminate(0, 1, 1, quoted=reads[1]))
         assert [w.status for w in poll(a.scq, 3)] == [FLUSHED, WCStatus.REM_ACCESS_ERR, FLUSHED]
 
 
 def test_a_terminate_that_names_nothing_flushes_what_is_not_confirmed(wire: Wire) -> None:
-    with answering(wire, persona=Persona.ROCE) as (a, peer):
+    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
         three_writes(a, peer)
-        peer.put(peer.terminate(2, 0, 2))
+        peer.send_segments(peer.build_terminate(2, 0, 2))
         assert [w.status for w in poll(a.scq, 3)] == [FLUSHED] * 3
 
 
@@ -517,7 +535,7 @@ def test_a_write_to_a_key_that_is_none_says_so_between_two_of_ours(two: Wire) ->
 
 
 def test_a_peer_that_dies_flushes_what_it_did_not_confirm(wire: Wire) -> None:
-    with answering(wire, persona=Persona.ROCE) as (a, peer):
+    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
         three_writes(a, peer)
         peer.sock.close()
         assert [w.status for w in poll(a.scq, 3)] == [FLUSHED] * 3

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import net
 import pytest
-from harness.share_harness import QKEY, Shared, say
-from harness.verbs_harness import Rig, counted, nothing, poll
+from harness.share_harness import QKEY, Shared, send_message
+from harness.verbs_harness import Rig, assert_counter_grows, assert_no_completion, poll
 
 from siwarp.inspect import DDPDatagram, UDDatagram, ud_qn
 
@@ -18,13 +18,13 @@ def datagram(qn: int, qkey: int) -> bytes:
 def test_an_index_that_nobody_has_is_dropped_and_counted(rig: Rig) -> None:
     b = Shared(rig, 2)
     for i in (0, 1):
-        b.recv(i)
+        b.post_receive(i)
     b.qps[1].close()
     with net.open_udp_socket() as peer:
         for index in (1, 2, 255):
-            with counted("drop_qn", 1):
+            with assert_counter_grows("drop_qn", 1):
                 peer.sendto(datagram(ud_qn(0, index), QKEY + index), b.qps[0].addr)
-                nothing(b.cqs[0])
+                assert_no_completion(b.cqs[0])
         peer.sendto(datagram(ud_qn(0, 0), QKEY), b.qps[0].addr)
         assert poll(b.cqs[0])[0].ok
 
@@ -32,14 +32,14 @@ def test_an_index_that_nobody_has_is_dropped_and_counted(rig: Rig) -> None:
 @pytest.mark.clause("DGRAM-SHARE-6")
 def test_each_drops_what_has_anothers_key_or_finds_none_of_its_own_receives(rig: Rig) -> None:
     b = Shared(rig, 2)
-    b.recv(0)
-    with counted("drop_qkey", 1):
-        say(rig, b.qps[1], b.qps[0], b"x", QKEY + 1)
-        nothing(b.cqs[0])
-    with counted("drop_no_buffer", 1):
-        say(rig, b.qps[0], b.qps[1], b"x", QKEY + 1)
-        nothing(b.cqs[1])
+    b.post_receive(0)
+    with assert_counter_grows("drop_qkey", 1):
+        send_message(rig, b.qps[1], b.qps[0], b"x", QKEY + 1)
+        assert_no_completion(b.cqs[0])
+    with assert_counter_grows("drop_no_buffer", 1):
+        send_message(rig, b.qps[0], b.qps[1], b"x", QKEY + 1)
+        assert_no_completion(b.cqs[1])
     assert [d.drops for d in b.qps[1].drops()] == [1]
     assert b.qps[0].drops() == []
-    say(rig, b.qps[1], b.qps[0], b"x", QKEY)
+    send_message(rig, b.qps[1], b.qps[0], b"x", QKEY)
     assert poll(b.cqs[0])[0].ok

@@ -6,8 +6,8 @@ import errno
 
 import pytest
 from harness.rc_harness import SEND, WRITE, Wire
-from harness.slots_harness import SIGNALED, SILENT, posted
-from harness.verbs_harness import Pair, Rig, nothing, poll, refused
+from harness.slots_harness import SIGNALED, SILENT, post_until_refused
+from harness.verbs_harness import Pair, Rig, assert_no_completion, errno_raised_by, poll
 
 from siwarp.verbs import QPAttr, QPState, SendFlag, SendWR
 
@@ -19,11 +19,11 @@ def test_a_polled_completion_gives_back_one_slot_for_each_request_up_to_it(rig: 
         pair.a.post_send(SendWR(i, ah=pair.to_b, send_flags=flags))
     for wr_id, freed in [(2, 3), (3, 1), (5, 2)]:
         assert poll(pair.scq)[0].wr_id == wr_id
-        assert posted(pair, SILENT) == freed
+        assert post_until_refused(pair, SILENT) == freed
     # Two unsignalled requests and the later ones: only a later signalled request would free their
     # slots.
-    nothing(pair.scq)
-    assert posted(pair, SILENT) == 0
+    assert_no_completion(pair.scq)
+    assert post_until_refused(pair, SILENT) == 0
 
 
 def test_rc_takes_exactly_max_send_wr_and_silent_ones_wait_for_a_later_completion(
@@ -35,11 +35,11 @@ def test_rc_takes_exactly_max_send_wr_and_silent_ones_wait_for_a_later_completio
         a.post(WRITE, i, length=1, remote=remote, flags=SILENT)
     a.post(WRITE, 7, length=1, remote=remote)
     full = SendWR(8, WRITE, sg=[a.mem.sge(0, 1)], remote=remote)
-    nothing(b.rcq)  # all eight requests have been executed by now
-    assert refused(a.qp.post_send, full) == errno.ENOMEM
+    assert_no_completion(b.rcq)  # all eight requests have been executed by now
+    assert errno_raised_by(a.qp.post_send, full) == errno.ENOMEM
     assert [w.wr_id for w in poll(a.scq)] == [7]
     a.qp.post_send([full] * 8)
-    assert refused(a.qp.post_send, full) == errno.ENOMEM
+    assert errno_raised_by(a.qp.post_send, full) == errno.ENOMEM
     assert len(poll(a.scq, 3)) == 3
     a.qp.post_send([full] * 3)
     assert len(poll(a.scq, 8)) == 8
@@ -60,11 +60,11 @@ def test_a_list_of_all_or_none_is_not_begun_when_its_last_request_finds_no_slot(
     with pytest.raises(OSError) as e:
         qp.post_send_all(wrs)
     assert e.value.errno == errno.ENOMEM and e.value.bad_wr is wrs[4]
-    nothing(cq)
+    assert_no_completion(cq)
     qp.post_send_all(wrs[:3])
     assert [w.wr_id for w in poll(cq, 3)] == [0, 1, 2]
     qp.post_send_all(wrs[:4])
-    assert refused(qp.post_send_all, wrs[:1]) == errno.ENOMEM
+    assert errno_raised_by(qp.post_send_all, wrs[:1]) == errno.ENOMEM
     assert [w.wr_id for w in poll(cq, 4)] == [0, 1, 2, 3]
 
 
@@ -80,4 +80,4 @@ def test_a_list_of_all_or_none_is_not_begun_when_a_request_behind_is_wrong(
     with pytest.raises(OSError) as e:
         a.qp.post_send_all(wrs)
     assert e.value.errno == errno.EINVAL and e.value.bad_wr is wrs[2]
-    nothing(a.scq)
+    assert_no_completion(a.scq)

@@ -8,8 +8,16 @@ from typing import Any
 import net
 import pytest
 from harness.rc_harness import READ, SEND, WRITE, End, Wire, plain_listener
-from harness.sqd_harness import drained
-from harness.verbs_harness import Pair, Rig, counted, nothing, pattern, poll, refused
+from harness.sqd_harness import next_drained_qp
+from harness.verbs_harness import (
+    Pair,
+    Rig,
+    assert_counter_grows,
+    assert_no_completion,
+    errno_raised_by,
+    octet_pattern,
+    poll,
+)
 
 from siwarp.cm import CMID, CMEventChannel, CMEventType, ConnParam
 from siwarp.inspect import MPAReply
@@ -38,14 +46,14 @@ RTS, SQD, SQE, ERR, RESET = (
 
 def test_a_ud_queue_in_sqd_holds_what_is_posted_and_sends_it_afterwards(pair: Pair) -> None:
     for i in range(6):
-        pair.recv(wr_id=i)
+        pair.post_receive(wr_id=i)
     pair.send(b"before", wr_id=1)
     pair.a.modify(QPAttr(qp_state=SQD))
     pair.send(b"befor", wr_id=2)
     pair.a.post_send([SendWR(i, sg=[pair.out.sge(0, 5)], ah=pair.to_b) for i in (3, 4)])
     assert poll(pair.scq)[0].wr_id == 1
     assert poll(pair.rcq)[0].byte_len == 6
-    nothing(pair.scq)
+    assert_no_completion(pair.scq)
     assert pair.rcq.poll(1) == []
     pair.a.modify(QPAttr(qp_state=RTS))
     assert [w.wr_id for w in poll(pair.scq, 3)] == [2, 3, 4]
@@ -58,7 +66,7 @@ def test_a_ud_queue_is_drained_at_once_and_tells_who_asked(rig: Rig, pair: Pair)
     assert pair.a.query()[0].sq_draining is False
     pair.a.modify(QPAttr(qp_state=RTS))
     pair.a.modify(QPAttr(qp_state=SQD, en_sqd_async_notify=True))
-    assert drained(rig) is pair.a
+    assert next_drained_qp(rig) is pair.a
     assert pair.a.query()[0].en_sqd_async_notify is True
     pair.send(b"held")  # posting a request that waits causes no second event
     pair.a.modify(QPAttr(qp_state=RTS))
@@ -69,7 +77,7 @@ def test_a_ud_queue_is_drained_at_once_and_tells_who_asked(rig: Rig, pair: Pair)
 def test_what_waited_for_a_batch_is_sent_before_the_queue_is_drained(rig: Rig) -> None:
     pair = Pair(rig)
     for i in range(5):
-        pair.recv(wr_id=i)
+        pair.post_receive(wr_id=i)
     pair.scq.poll(1)
     for i in range(5):
         pair.send(b"x", wr_id=i)
@@ -80,15 +88,15 @@ def test_what_waited_for_a_batch_is_sent_before_the_queue_is_drained(rig: Rig) -
 
 def test_a_queue_pair_in_sqd_goes_on_receiving(rig: Rig, pair: Pair) -> None:
     pair.b.modify(QPAttr(qp_state=SQD))
-    pair.recv()
+    pair.post_receive()
     pair.send(b"hello")
     assert poll(pair.rcq)[0].byte_len == 5
     pair.b.modify(QPAttr(qkey=7))  # an attribute that may be changed in SQD
-    pair.recv(wr_id=2)
-    with counted("drop_qkey", 1):
+    pair.post_receive(wr_id=2)
+    with assert_counter_grows("drop_qkey", 1):
         pair.send(b"hello")
         poll(pair.scq, 2)
-        nothing(pair.rcq)
+        assert_no_completion(pair.rcq)
 
 
 def test_a_drained_ud_queue_holds_as_many_as_it_has_slots(rig: Rig) -> None:
@@ -96,7 +104,7 @@ def test_a_drained_ud_queue_holds_as_many_as_it_has_slots(rig: Rig) -> None:
     pair.a.modify(QPAttr(qp_state=SQD))
     for i in range(4):
         pair.send(b"x", wr_id=i)
-    assert refused(pair.send, b"x") == errno.ENOMEM
+    assert errno_raised_by(pair.send, b"x") == errno.ENOMEM
     pair.a.modify(QPAttr(qp_state=RTS))
     assert len(poll(pair.scq, 4)) == 4
 
@@ -110,8 +118,8 @@ def test_what_a_ud_queue_holds_in_sqd_flushes_or_is_forgotten(pair: Pair, target
     if target == ERR:
         found = [(w.wr_id, w.status) for w in poll(pair.scq, 3)]
         assert found == [(i, WCStatus.WR_FLUSH_ERR) for i in range(3)]
-    nothing(pair.scq)
-    nothing(pair.rcq)
+    assert_no_completion(pair.scq)
+    assert_no_completion(pair.rcq)
 
 
 # ---- SQD, RC
@@ -123,9 +131,9 @@ def test_requests_that_nobody_is_told_of_are_drained_too(two: Wire, persona: Per
     for i in range(3):
         a.post(WRITE, i, length=8, remote=b.mem.remote(0, 8), flags=SendFlag(0))
     a.qp.modify(QPAttr(qp_state=SQD, en_sqd_async_notify=True))
-    assert drained(a.rig) is a.qp
+    assert next_drained_qp(a.rig) is a.qp
     assert a.qp.query()[0].sq_draining is False
-    nothing(a.scq)
+    assert_no_completion(a.scq)
 
 
 @pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE], ids=lambda p: p.name)
@@ -133,17 +141,17 @@ def test_an_rc_queue_in_sqd_completes_what_was_begun_and_holds_the_rest(
     two: Wire, persona: Persona
 ) -> None:
     a, b = two.connect(size=1 << 22, persona=persona)
-    b.mem.view[:] = pattern(1 << 22, 5)
+    b.mem.view[:] = octet_pattern(1 << 22, 5)
     for i in range(4):
-        b.recv(wr_id=i, length=64)
+        b.post_receive(wr_id=i, length=64)
     a.post(READ, 1, length=1 << 22, remote=b.mem.remote())
     a.qp.modify(QPAttr(qp_state=SQD, en_sqd_async_notify=True))
     a.post(SEND, 2, offset=0, length=8)
     a.post(WRITE, 3, length=8, remote=b.mem.remote(0, 8))
-    assert drained(a.rig) is a.qp
+    assert next_drained_qp(a.rig) is a.qp
     assert a.qp.query()[0].sq_draining is False
     assert [(w.wr_id, w.status) for w in poll(a.scq)] == [(1, WCStatus.SUCCESS)]
-    nothing(a.scq)
+    assert_no_completion(a.scq)
     assert b.rcq.poll(1) == []
     a.qp.modify(QPAttr(qp_state=RTS))
     assert [w.wr_id for w in poll(a.scq, 2)] == [2, 3]
@@ -155,13 +163,13 @@ def test_an_rc_queue_pair_in_sqd_receives_and_answers_the_peers_reads(two: Wire)
     # on this connection the responder may not send before the initiator
     a.post(WRITE, 0, remote=b.mem.remote())
     a.qp.modify(QPAttr(qp_state=SQD))
-    a.recv(wr_id=7, length=64)
-    a.mem.write(pattern(4096, 9))
+    a.post_receive(wr_id=7, length=64)
+    a.mem.write(octet_pattern(4096, 9))
     b.post(READ, 1, length=4096, remote=a.mem.remote())
     b.post(SEND, 2)  # a zero-length Send: the Read Response is placed in the same memory
     assert [w.wr_id for w in poll(b.scq, 2)] == [1, 2]
     assert poll(a.rcq)[0].wr_id == 7
-    assert b.mem.read(4096) == pattern(4096, 9)
+    assert b.mem.read(4096) == octet_pattern(4096, 9)
 
 
 @pytest.mark.parametrize("who", ["this end", "the peer"])
@@ -171,7 +179,7 @@ def test_a_connection_that_ends_in_sqd_flushes_what_was_held(two: Wire, who: str
     for i in range(3):
         a.post(SEND, i)
     (a if who == "this end" else b).id.disconnect()
-    a.is_over()
+    a.wait_for_error_state()
     assert [(w.wr_id, w.status) for w in poll(a.scq, 3)] == [
         (i, WCStatus.WR_FLUSH_ERR) for i in range(3)
     ]
@@ -196,18 +204,18 @@ def test_draining_lasts_while_the_peer_takes_nothing_and_ends_with_its_reading(r
             peer.settimeout(10)
             assert peer.recv(1000)
             peer.sendall(bytes(MPAReply(rev=1)))
-            assert a.event().type == CMEventType.ESTABLISHED
+            assert a.next_cm_event().type == CMEventType.ESTABLISHED
             a.post(SEND, 1, length=size)
             a.post(SEND, 2)
             a.qp.modify(QPAttr(qp_state=SQD, en_sqd_async_notify=True))
             assert a.qp.query()[0].sq_draining is True
             assert rig.ctx.get_async_event(0.05) is None
             reader = net.current_world().spawn(read_some, peer, size)
-            assert drained(rig) is a.qp
+            assert next_drained_qp(rig) is a.qp
             net.current_world().run_until(reader.done, within=1)
             assert a.qp.query()[0].sq_draining is False
             assert [w.wr_id for w in poll(a.scq)] == [1]
-            nothing(a.scq)
+            assert_no_completion(a.scq)
 
 
 def test_reset_in_sqd_forgets_what_was_held(two: Wire) -> None:
@@ -215,7 +223,7 @@ def test_reset_in_sqd_forgets_what_was_held(two: Wire) -> None:
     a.qp.modify(QPAttr(qp_state=SQD))
     a.post(SEND, 1)
     a.qp.modify(QPAttr(qp_state=RESET))
-    nothing(a.scq)
+    assert_no_completion(a.scq)
 
 
 def test_in_sqd_the_number_of_outstanding_reads_can_be_lowered_and_raised_again(two: Wire) -> None:
@@ -223,11 +231,11 @@ def test_in_sqd_the_number_of_outstanding_reads_can_be_lowered_and_raised_again(
     agreed = a.qp.query()[0].max_rd_atomic
     assert agreed and agreed > 1
     # max_rd_atomic cannot be changed in RTS
-    assert refused(a.qp.modify, QPAttr(max_rd_atomic=1)) == errno.EINVAL
+    assert errno_raised_by(a.qp.modify, QPAttr(max_rd_atomic=1)) == errno.EINVAL
     a.qp.modify(QPAttr(qp_state=SQD))
     for value in (0, agreed + 1):
-        assert refused(a.qp.modify, QPAttr(max_rd_atomic=value)) == errno.EINVAL
-    assert refused(a.qp.modify, QPAttr(max_dest_rd_atomic=1)) == errno.EINVAL
+        assert errno_raised_by(a.qp.modify, QPAttr(max_rd_atomic=value)) == errno.EINVAL
+    assert errno_raised_by(a.qp.modify, QPAttr(max_dest_rd_atomic=1)) == errno.EINVAL
     for value in (1, agreed):
         a.qp.modify(QPAttr(qp_state=SQD, max_rd_atomic=value))
         assert a.qp.query()[0].max_rd_atomic == value
@@ -240,7 +248,7 @@ def test_in_sqd_the_number_of_outstanding_reads_can_be_lowered_and_raised_again(
 
 def test_a_step_is_taken_only_from_the_state_that_was_named(pair: Pair) -> None:
     attr = QPAttr(qp_state=RTS, cur_qp_state=SQD)
-    assert refused(pair.a.modify, attr) == errno.EINVAL
+    assert errno_raised_by(pair.a.modify, attr) == errno.EINVAL
     pair.a.modify(QPAttr(qp_state=SQD))
     pair.a.modify(attr)
     assert pair.a.qp_state == RTS
@@ -253,7 +261,7 @@ def test_every_fenced_request_of_a_list_waits_for_all_reads_before_it(two: Wire)
     """Each Read must not see the new data of the fenced Write that follows it."""
     a, b = two.connect(size=1 << 20)
     size = 1 << 17
-    b.mem.write(pattern(size, 1))
+    b.mem.write(octet_pattern(size, 1))
     a.mem.write(bytes(size), offset=4 * size)  # the zeroes that the Writes transfer
     there = b.mem.remote(0, size)
     fenced = SendFlag.FENCE | SendFlag.SIGNALED
@@ -271,22 +279,22 @@ def test_every_fenced_request_of_a_list_waits_for_all_reads_before_it(two: Wire)
             ]
         )
         assert [w.wr_id for w in poll(a.scq, 6)] == [0, 1, 8, 2, 9, 3]
-        assert a.mem.read(size, 0) == a.mem.read(size, size) == pattern(size, 1)
+        assert a.mem.read(size, 0) == a.mem.read(size, size) == octet_pattern(size, 1)
         assert a.mem.read(size, 2 * size) == bytes(size)
         # A Read behind a Write on one connection: the peer executes them in order, so it returns
         # the restored data.
-        assert a.mem.read(size, 3 * size) == pattern(size, 1)
+        assert a.mem.read(size, 3 * size) == octet_pattern(size, 1)
 
 
 def test_a_fence_with_no_read_before_it_holds_nothing_up(two: Wire) -> None:
     a, b = two.connect()
-    b.recv(wr_id=5)
+    b.post_receive(wr_id=5)
     a.post(SEND, 1, length=4, flags=SendFlag.FENCE | SendFlag.SIGNALED)
     assert poll(a.scq)[0].ok and poll(b.rcq)[0].wr_id == 5
 
 
 def test_a_fence_on_ud_means_nothing(pair: Pair) -> None:
-    pair.recv()
+    pair.post_receive()
     pair.send(b"x", flags=SendFlag.FENCE | SendFlag.SIGNALED)
     assert poll(pair.scq)[0].ok and poll(pair.rcq)[0].ok
 
@@ -301,8 +309,8 @@ def bad(pair: Pair, wr_id: int = 9) -> SendWR:
 def test_a_wrong_key_takes_a_ud_queue_to_sqe_where_sends_flush_and_receives_go_on(
     pair: Pair,
 ) -> None:
-    pair.recv(wr_id=1)
-    into = pair.rig.mr(64)
+    pair.post_receive(wr_id=1)
+    into = pair.rig.reg_mr(64)
     pair.a.post_recv(RecvWR(5, sg=[into.sge()]))
     pair.a.post_send(bad(pair))
     assert poll(pair.scq)[0].status == WCStatus.LOC_PROT_ERR
@@ -312,8 +320,8 @@ def test_a_wrong_key_takes_a_ud_queue_to_sqe_where_sends_flush_and_receives_go_o
     assert [(w.wr_id, w.status) for w in poll(pair.scq, 3)] == [
         (i, WCStatus.WR_FLUSH_ERR) for i in (10, 11, 12)
     ]
-    nothing(pair.rcq)
-    pair.b.post_send(SendWR(3, sg=[pair.out.sge(0, 4)], ah=pair.rig.ah(pair.a)))
+    assert_no_completion(pair.rcq)
+    pair.b.post_send(SendWR(3, sg=[pair.out.sge(0, 4)], ah=pair.rig.create_ah(pair.a)))
     assert [w.wr_id for w in poll(pair.idle, 2) if w.opcode & 128] == [5]
     pair.a.to_rts()
     pair.send(b"again")
@@ -334,4 +342,4 @@ def test_from_sqe_a_queue_pair_goes_to_err_or_reset_too(pair: Pair, target: QPSt
     pair.a.modify(QPAttr(qp_state=target))
     if target == ERR:
         assert poll(pair.idle)[0].status == WCStatus.WR_FLUSH_ERR
-    nothing(pair.idle)
+    assert_no_completion(pair.idle)

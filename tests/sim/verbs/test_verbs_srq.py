@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import socket
 
-from harness.rc_harness import SEND, End, Wire, plain_client
-from harness.srq_harness import LAST_WQE, LIMIT_REACHED, Shared, connect, taken
+from harness.rc_harness import SEND, End, Wire, plain_connect
+from harness.srq_harness import LAST_WQE, LIMIT_REACHED, Shared, connect_with_srq, consume_receives
 from harness.verbs_harness import (
     Pair,
     Rig,
-    counted,
-    nothing,
+    assert_counter_grows,
+    assert_no_completion,
     poll,
-    until,
+    wait_until,
 )
 
 from siwarp.inspect import FPDU, DDPUntagged, MPARequest, Opcode
@@ -34,27 +34,27 @@ FLUSHED = WCStatus.WR_FLUSH_ERR
 def test_an_empty_srq_has_no_receive_for_a_message(rig: Rig) -> None:
     shared = Shared(rig)
     pair = Pair(rig)
-    ud = rig.ud(shared.cq, srq=shared.srq)
-    with counted("drop_no_buffer", 1):
+    ud = rig.create_ud_qp(shared.cq, srq=shared.srq)
+    with assert_counter_grows("drop_no_buffer", 1):
         pair.a.post_send(SendWR(sg=[pair.out.sge(0, 4)], ah=AH(rig.pd, ud.addr)))
         poll(pair.scq)
-        nothing(shared.cq)
+        assert_no_completion(shared.cq)
 
 
 def test_an_error_tells_the_last_wqe_and_leaves_the_receives_to_the_others(two: Wire) -> None:
     shared = Shared(two.passive)
-    (a, b), (c, d) = connect(two, shared), connect(two, shared)
-    ud = two.passive.ud(shared.cq, srq=shared.srq)
-    shared.post(1, 2)
+    (a, b), (c, d) = connect_with_srq(two, shared), connect_with_srq(two, shared)
+    ud = two.passive.create_ud_qp(shared.cq, srq=shared.srq)
+    shared.post_receives(1, 2)
     b.qp.modify(QPAttr(qp_state=QPState.ERR))
-    with two.passive.event() as told:
+    with two.passive.next_async_event() as told:
         assert (told.event_type, told.element) == (LAST_WQE, b.qp)
     ud.modify(QPAttr(qp_state=QPState.ERR))
-    with two.passive.event() as told:
+    with two.passive.next_async_event() as told:
         assert (told.event_type, told.element) == (LAST_WQE, ud)
-    nothing(b.rcq)
-    nothing(shared.cq)
-    a.is_over()
+    assert_no_completion(b.rcq)
+    assert_no_completion(shared.cq)
+    a.wait_for_error_state()
     c.post(SEND, length=4)
     (wc,) = poll(d.rcq)
     assert (wc.wr_id, wc.ok) == (1, True)
@@ -65,23 +65,23 @@ def test_a_message_that_breaks_off_in_its_middle_gives_its_receive_back_flushed(
     wire: Wire,
 ) -> None:
     shared = Shared(wire.passive)
-    with plain_client(wire.address) as s:
+    with plain_connect(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
-        b = End(wire.passive, wire.request().id, wire.p_channel, srq=shared.srq)
-        shared.post(7, 8)
+        b = End(wire.passive, wire.next_request().id, wire.p_channel, srq=shared.srq)
+        shared.post_receives(7, 8)
         shared.srq.modify(SrqAttr(srq_limit=2))
         b.id.accept()
-        b.event()
+        b.next_cm_event()
         s.recv(24)
         part = DDPUntagged(l=0, opcode=Opcode.SEND, msn=1) / (b"x" * 32)
         s.sendall(bytes(FPDU(ulpdu=part)))
-        with wire.passive.event() as told:  # the message has been assigned its receive
+        with wire.passive.next_async_event() as told:  # the message has been assigned its receive
             assert told.event_type == LIMIT_REACHED
         s.shutdown(socket.SHUT_WR)
-        b.is_over()
+        b.wait_for_error_state()
     (wc,) = poll(b.rcq)
     assert (wc.wr_id, wc.status) == (7, FLUSHED)
-    until(lambda: wire.passive.event().event_type == LAST_WQE)
-    nothing(b.rcq)
+    wait_until(lambda: wire.passive.next_async_event().event_type == LAST_WQE)
+    assert_no_completion(b.rcq)
     # The other receive is still in the queue.
-    taken(wire.passive, shared, 1)
+    consume_receives(wire.passive, shared, 1)

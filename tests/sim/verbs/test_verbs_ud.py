@@ -9,9 +9,9 @@ import pytest
 from harness.verbs_harness import (
     Pair,
     Rig,
-    bad_keys,
-    counted,
-    nothing,
+    assert_counter_grows,
+    assert_no_completion,
+    invalid_elements,
     poll,
 )
 
@@ -36,23 +36,23 @@ def test_a_message_above_the_largest_completes_with_a_length_error(
     rig: Rig, host: str, most: int
 ) -> None:
     pair = Pair(rig, host=host)
-    pair.recv()
+    pair.post_receive()
     pair.send(bytes(most))
     assert poll(pair.rcq)[0].byte_len == most
-    pair.recv()
+    pair.post_receive()
     pair.send(bytes(most + 1), wr_id=9)
     assert [(w.wr_id, w.status) for w in poll(pair.scq, 2)] == [
         (2, WCStatus.SUCCESS),
         (9, WCStatus.LOC_LEN_ERR),
     ]
-    nothing(pair.rcq)
+    assert_no_completion(pair.rcq)
 
 
 @pytest.mark.parametrize("octets", [1 << 31, (1 << 32) - 1, 1 << 32, (1 << 32) + 4], ids=hex)
 def test_a_length_that_no_datagram_has_is_an_error_however_far_beyond(
     pair: Pair, octets: int
 ) -> None:
-    a = pair.rig.ud(pair.scq, max_send_sge=2)
+    a = pair.rig.create_ud_qp(pair.scq, max_send_sge=2)
     wr = SendWR(3, sg=[pair.out.sge(0, 4), pair.out.sge(0, 4)], ah=pair.to_b)
     wr.sg[0].length = octets // 2
     wr.sg[1].length = octets - octets // 2
@@ -62,7 +62,7 @@ def test_a_length_that_no_datagram_has_is_an_error_however_far_beyond(
         if isinstance(wrs, list):
             assert poll(pair.scq)[0].status == WCStatus.WR_FLUSH_ERR
         a.to_rts()
-    nothing(pair.rcq)
+    assert_no_completion(pair.rcq)
 
 
 # ---- work requests
@@ -75,32 +75,32 @@ def test_inline_data_may_change_as_soon_as_it_is_posted_and_needs_no_key(rig: Ri
     address = int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
     from siwarp.verbs import SGE
 
-    pair.recv()
+    pair.post_receive()
     wr = SendWR(5, sg=[SGE(address, 11, 0xDEAD)], ah=pair.to_b, send_flags=SendFlag.INLINE)
     pair.a.post_send(wr)
     memory[:] = bytes(11)
     assert poll(pair.rcq)[0].byte_len == 11
     assert pair.into.read(11) == b"inline-data"
-    nothing(pair.scq)  # no completion, because the Send is not signalled
+    assert_no_completion(pair.scq)  # no completion, because the Send is not signalled
 
 
 def test_unsignalled_sends_complete_silently_unless_all_are_signalled(rig: Rig) -> None:
     for sig_all in (False, True):
         pair = Pair(rig, sig_all=sig_all)
         for i in range(3):
-            pair.recv(wr_id=i)
+            pair.post_receive(wr_id=i)
         pair.send(b"a", wr_id=10, flags=0)
         pair.send(b"b", wr_id=11)
         pair.send(b"c", wr_id=12, flags=0)
         assert len(poll(pair.rcq, 3)) == 3
         ids = [10, 11, 12] if sig_all else [11]
         assert [w.wr_id for w in poll(pair.scq, len(ids))] == ids
-        nothing(pair.scq)
+        assert_no_completion(pair.scq)
 
 
 def test_a_list_is_posted_up_to_its_first_bad_request(pair: Pair) -> None:
     for i in range(3):
-        pair.recv(wr_id=i)
+        pair.post_receive(wr_id=i)
     wrs = [SendWR(i, sg=[pair.out.sge(0, i)], ah=pair.to_b) for i in range(4)]
     wrs[2]._c.opcode = WROpcode.RDMA_READ
     with pytest.raises(OSError) as e:
@@ -108,7 +108,7 @@ def test_a_list_is_posted_up_to_its_first_bad_request(pair: Pair) -> None:
     assert e.value.errno == errno.EINVAL and e.value.bad_wr is wrs[2]
     assert [w.wr_id for w in poll(pair.scq, 2)] == [0, 1]
     assert [w.byte_len for w in poll(pair.rcq, 2)] == [0, 1]
-    nothing(pair.rcq)
+    assert_no_completion(pair.rcq)
 
 
 # ---- Q_Keys
@@ -116,33 +116,33 @@ def test_a_list_is_posted_up_to_its_first_bad_request(pair: Pair) -> None:
 
 @pytest.mark.clause("DGRAM-UD-4")
 def test_only_messages_with_the_receivers_qkey_are_received(rig: Rig) -> None:
-    cq, scq = rig.cq(), rig.cq()
-    b = rig.ud(cq, qkey=0x1234)
-    a = rig.ud(scq, qkey=0x7777)
-    mr = rig.mr(bytearray(16))
-    to_b = rig.ah(b)
+    cq, scq = rig.create_cq(), rig.create_cq()
+    b = rig.create_ud_qp(cq, qkey=0x1234)
+    a = rig.create_ud_qp(scq, qkey=0x7777)
+    mr = rig.reg_mr(bytearray(16))
+    to_b = rig.create_ah(b)
     b.post_recv(RecvWR(1, sg=[mr.sge(8, 8)]))
     for wrong in (0, 0x1235, 0x7777):
-        with counted("drop_qkey", 1):
+        with assert_counter_grows("drop_qkey", 1):
             a.post_send(SendWR(2, sg=[mr.sge(0, 4)], ah=to_b, remote_qkey=wrong))
             assert poll(scq)[0].ok
-            nothing(cq)
+            assert_no_completion(cq)
     a.post_send(SendWR(2, sg=[mr.sge(0, 4)], ah=to_b, remote_qkey=0x1234))
     assert poll(cq)[0].ok
 
 
 def test_a_new_qkey_counts_from_the_modify_on(rig: Rig) -> None:
-    cq = rig.cq()
-    b = rig.ud(cq, qkey=1)
-    a = rig.ud()
-    to_b = rig.ah(b)
+    cq = rig.create_cq()
+    b = rig.create_ud_qp(cq, qkey=1)
+    a = rig.create_ud_qp()
+    to_b = rig.create_ah(b)
     b.post_recv([RecvWR(1), RecvWR(2)])
     a.post_send(SendWR(2, ah=to_b, remote_qkey=1))
     assert poll(cq)[0].wr_id == 1
     b.modify(QPAttr(qkey=2))
-    with counted("drop_qkey", 1):
+    with assert_counter_grows("drop_qkey", 1):
         a.post_send(SendWR(2, ah=to_b, remote_qkey=1))
-        nothing(cq)
+        assert_no_completion(cq)
     a.post_send(SendWR(2, ah=to_b, remote_qkey=2))
     assert poll(cq)[0].wr_id == 2
 
@@ -151,26 +151,26 @@ def test_a_new_qkey_counts_from_the_modify_on(rig: Rig) -> None:
 
 
 def test_a_message_to_a_queue_pair_that_is_not_ready_is_dropped_and_counted(rig: Rig) -> None:
-    rcq = rig.cq()
-    a, b = rig.ud(), rig.qp(rcq)
+    rcq = rig.create_cq()
+    a, b = rig.create_ud_qp(), rig.create_qp(rcq)
     b.modify(QPAttr(qp_state=QPState.INIT))
-    mr = rig.mr(bytearray(64))
+    mr = rig.reg_mr(bytearray(64))
     b.post_recv(RecvWR(1, sg=[mr.sge()]))
-    with counted("drop_no_buffer", 1):
-        a.post_send(SendWR(2, sg=[mr.sge(0, 8)], ah=rig.ah(b)))
-        nothing(rcq)
+    with assert_counter_grows("drop_no_buffer", 1):
+        a.post_send(SendWR(2, sg=[mr.sge(0, 8)], ah=rig.create_ah(b)))
+        assert_no_completion(rcq)
     b.modify(QPAttr(qp_state=QPState.RTR))
-    a.post_send(SendWR(3, sg=[mr.sge(0, 8)], ah=rig.ah(b)))
+    a.post_send(SendWR(3, sg=[mr.sge(0, 8)], ah=rig.create_ah(b)))
     assert poll(rcq)[0].ok
 
 
 @pytest.mark.clause("DGRAM-UD-13")
 def test_a_message_without_a_receive_is_dropped_and_counted(pair: Pair) -> None:
-    with counted("drop_no_buffer", 2):
+    with assert_counter_grows("drop_no_buffer", 2):
         pair.send(b"one")
         pair.send(b"two")
-        nothing(pair.rcq)
-    pair.recv()
+        assert_no_completion(pair.rcq)
+    pair.post_receive()
     pair.send(b"three")
     assert poll(pair.rcq)[0].ok and pair.into.read(5) == b"three"
 
@@ -181,24 +181,24 @@ def test_a_message_without_a_receive_is_dropped_and_counted(pair: Pair) -> None:
     ids=lambda j: f"{len(j)}_octets",
 )
 def test_datagrams_that_are_none_of_ours_are_ignored(pair: Pair, junk: bytes) -> None:
-    pair.recv()
+    pair.post_receive()
     with net.open_udp_socket() as alien:
         alien.sendto(junk, pair.b.addr)
-    nothing(pair.rcq)
+    assert_no_completion(pair.rcq)
     pair.send(b"ours")
     (wc,) = poll(pair.rcq)
     assert (wc.ok, wc.byte_len) == (True, 4)
 
 
 def test_with_crc_a_datagram_without_one_is_dropped_and_counted(rig: Rig) -> None:
-    cq = rig.cq()
-    careful = rig.ud(cq)
-    careless = rig.ud(crc=False)
-    mr = rig.mr(bytearray(b"data" + bytes(8)))
+    cq = rig.create_cq()
+    careful = rig.create_ud_qp(cq)
+    careless = rig.create_ud_qp(crc=False)
+    mr = rig.reg_mr(bytearray(b"data" + bytes(8)))
     careful.post_recv(RecvWR(1, sg=[mr.sge(4, 8)]))
-    with counted("drop_crc", 1):
-        careless.post_send(SendWR(2, sg=[mr.sge(0, 4)], ah=rig.ah(careful)))
-        nothing(cq)
+    with assert_counter_grows("drop_crc", 1):
+        careless.post_send(SendWR(2, sg=[mr.sge(0, 4)], ah=rig.create_ah(careful)))
+        assert_no_completion(cq)
     assert mr.read(8, 4) == bytes(8)
 
 
@@ -222,10 +222,10 @@ def test_a_bad_key_at_a_send_completes_with_a_protection_error(
     from siwarp.verbs import SGE
 
     first = pair.out.sge(0, 8000 if size == "large" else 4)
-    sg = [first, SGE(*bad_keys(pair)[which])]
-    a = pair.rig.ud(pair.scq, max_send_sge=2)
-    pair.recv()
+    sg = [first, SGE(*invalid_elements(pair)[which])]
+    a = pair.rig.create_ud_qp(pair.scq, max_send_sge=2)
+    pair.post_receive()
     a.post_send(SendWR(3, sg=sg, ah=pair.to_b, send_flags=0))
     (wc,) = poll(pair.scq)
     assert (wc.wr_id, wc.status, wc.vendor_err) == (3, WCStatus.LOC_PROT_ERR, 0)
-    nothing(pair.rcq)
+    assert_no_completion(pair.rcq)

@@ -29,7 +29,7 @@ class Device:
         self.rig = Rig()
         self.ids = CMEventChannel(self.rig.ctx)
         self.channel = CompChannel(self.rig.ctx)
-        self.cqs = [self.rig.cq(64, self.channel) for _ in range(LOOPS)]
+        self.cqs = [self.rig.create_cq(64, self.channel) for _ in range(LOOPS)]
         self.watched_after: list[object] = []
 
     def close(self) -> None:
@@ -120,10 +120,10 @@ def test_threads_close_devices_that_loops_and_threads_wait_on(
     # Descriptors of new objects that reuse the numbers of closed ones are watched.
     rig = Rig()
     pair = Pair(rig)
-    pair.rcq = rig.cq(64, rig.channel())
-    pair.b = rig.ud(scq=pair.idle, rcq=pair.rcq)
-    pair.to_b = rig.ah(pair.b)
-    pair.recv(round_)
+    pair.rcq = rig.create_cq(64, rig.create_channel())
+    pair.b = rig.create_ud_qp(scq=pair.idle, rcq=pair.rcq)
+    pair.to_b = rig.create_ah(pair.b)
+    pair.post_receive(round_)
     pair.send(b"x")
     assert [wc.wr_id for wc in asyncio.run(asyncio.wait_for(aio.wait(pair.rcq), LIMIT))] == [round_]
     rig.close()

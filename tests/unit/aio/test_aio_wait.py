@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from harness.verbs_harness import Pair, Rig, until
+from harness.verbs_harness import Pair, Rig, wait_until
 from unit.aio.aio_harness import LOOPBACK, gone, run
 
 from siwarp import StateError, aio
@@ -19,9 +19,9 @@ from siwarp.verbs import CQ, CompChannel, SendWR
 
 def ud(rig: Rig, channel: object = None) -> Pair:
     pair = Pair(rig)
-    pair.rcq = rig.cq(64, channel or rig.channel())
-    pair.b = rig.ud(scq=pair.idle, rcq=pair.rcq)
-    pair.to_b = rig.ah(pair.b)
+    pair.rcq = rig.create_cq(64, channel or rig.create_channel())
+    pair.b = rig.create_ud_qp(scq=pair.idle, rcq=pair.rcq)
+    pair.to_b = rig.create_ah(pair.b)
     return pair
 
 
@@ -33,11 +33,11 @@ def test_completions_are_awaited_in_batches() -> None:
         waiting = asyncio.create_task(aio.wait(pair.rcq))
         await asyncio.sleep(0.01)
         assert not waiting.done()
-        pair.recv(0)
+        pair.post_receive(0)
         pair.send(b"x")
         found = list(await waiting)
         for i in range(1, 6):
-            pair.recv(i)
+            pair.post_receive(i)
             pair.send(b"x")
         async for batch in aio.completions(pair.rcq, 2):
             assert 1 <= len(batch) <= 2
@@ -52,7 +52,7 @@ def test_completions_are_awaited_in_batches() -> None:
 
 def test_tasks_that_wait_on_one_channel_each_get_their_own() -> None:
     rig = Rig()
-    channel = rig.channel()
+    channel = rig.create_channel()
     pairs = [ud(rig, channel) for _ in range(4)]
 
     async def main() -> None:
@@ -61,7 +61,7 @@ def test_tasks_that_wait_on_one_channel_each_get_their_own() -> None:
             await asyncio.sleep(0)
             await gone(waiting[round_ % 4])
             for n, pair in enumerate(pairs):
-                pair.recv(n)
+                pair.post_receive(n)
                 pair.send(b"x")
             for n, pair in enumerate(pairs):
                 task = waiting[n]
@@ -95,15 +95,15 @@ class Late(CQ):
 
 def test_an_event_that_another_task_takes_wakes_the_task_that_it_is_for() -> None:
     rig = Rig()
-    channel = rig.channel()
+    channel = rig.create_channel()
     idle = ud(rig, channel)
     queues = [Late(rig.ctx, 64, channel=channel) for _ in range(2)]
     pairs = []
     for cq in queues:
         cq.armed, cq.message = 0, None
         pair = Pair(rig)
-        pair.b = rig.ud(scq=pair.idle, rcq=cq)
-        pair.to_b = rig.ah(pair.b)
+        pair.b = rig.create_ud_qp(scq=pair.idle, rcq=cq)
+        pair.to_b = rig.create_ah(pair.b)
         pairs.append(pair)
 
     sent: list[int] = []
@@ -113,9 +113,9 @@ def test_an_event_that_another_task_takes_wakes_the_task_that_it_is_for() -> Non
         for cq in queues:
             cq.message = None
         sent.append(n)
-        pairs[n].recv(n)
+        pairs[n].post_receive(n)
         pairs[n].send(b"x")
-        until(lambda: readable_now(channel.fileno()))
+        wait_until(lambda: readable_now(channel.fileno()))
 
     async def main() -> None:
         for n, cq in enumerate(queues):
@@ -124,9 +124,9 @@ def test_an_event_that_another_task_takes_wakes_the_task_that_it_is_for() -> Non
         await asyncio.sleep(0)
         # No task awaits this CQ, so its event would wake only tasks that it is not meant for.
         idle.rcq.req_notify()
-        idle.recv(9)
+        idle.post_receive(9)
         idle.send(b"x")
-        until(lambda: readable_now(channel.fileno()))
+        wait_until(lambda: readable_now(channel.fileno()))
         for _ in range(20):
             await asyncio.sleep(0)
         if not sent:
@@ -143,9 +143,9 @@ def test_an_event_that_another_task_takes_wakes_the_task_that_it_is_for() -> Non
 
 def test_an_event_that_a_thread_takes_wakes_the_task_that_it_is_for() -> None:
     rig = Rig()
-    channel = rig.channel()
+    channel = rig.create_channel()
     pair = ud(rig, channel)
-    pair.recv(1)
+    pair.post_receive(1)
 
     def take(channel: CompChannel) -> None:
         cq = channel.get_cq_event(10)
@@ -186,7 +186,7 @@ def test_closing_what_a_task_waits_on_ends_the_wait() -> None:
                 await task
         # The loop keeps nothing of the task: new objects with the same descriptors are watched.
         other = ud(rig)
-        other.recv(7)
+        other.post_receive(7)
         again = asyncio.create_task(aio.wait(other.rcq))
         await asyncio.sleep(0.01)
         other.send(b"x")
@@ -206,11 +206,11 @@ def test_connections_are_awaited_as_events() -> None:
         waiting = asyncio.create_task(aio.cm_event(channel))
         await gone(waiting)
         ours = CMID(other)
-        ours.bind_qp(rig.qp(qp_type=2))
+        ours.bind_qp(rig.create_qp(qp_type=2))
         ours.connect(listener.local_addr)
         request = await aio.cm_event(channel)
         assert request.type == CMEventType.CONNECT_REQUEST
-        request.id.bind_qp(rig.qp(qp_type=2))
+        request.id.bind_qp(rig.create_qp(qp_type=2))
         request.id.accept()
         events = await asyncio.gather(aio.cm_event(other), aio.cm_event(channel))
         assert [e.type for e in events] == [CMEventType.ESTABLISHED] * 2
@@ -224,7 +224,7 @@ def test_waiting_on_a_cq_without_a_channel_raises() -> None:
 
     async def main() -> None:
         with pytest.raises(StateError, match="channel"):
-            await aio.wait(rig.cq())
+            await aio.wait(rig.create_cq())
 
     run(main)
     rig.close()
@@ -255,7 +255,7 @@ def test_tasks_find_their_device_closed_by_force() -> None:
         other = Rig()  # descriptors of the new device may reuse the numbers of closed ones
         pair2 = ud(other)
         wcs = asyncio.create_task(aio.wait(pair2.rcq))
-        pair2.recv(1)
+        pair2.post_receive(1)
         pair2.send(b"x")
         assert (await wcs)[0].ok
         other.close()

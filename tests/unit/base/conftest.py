@@ -17,13 +17,13 @@ PRELUDE = "from _siwarp_layers import ffi, lib\n"
 
 
 @pytest.fixture
-def child() -> Child:
+def run_in_child() -> Child:
     """Run Python code with ffi and lib imported; keywords are added to its environment.
 
     SIWARP_ variables of the caller are not inherited, so a test sees only those that it sets.
     """
 
-    def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    def run_code(code: str, **env: str) -> subprocess.CompletedProcess[str]:
         full = {k: v for k, v in os.environ.items() if not k.startswith("SIWARP_")}
         folder = str(Path(_siwarp_layers.__file__).parent)
         full["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, full.get("PYTHONPATH")]))
@@ -39,4 +39,4 @@ def child() -> Child:
         assert done.returncode == 0, done.stderr
         return done
 
-    return run
+    return run_code

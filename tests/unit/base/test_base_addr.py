@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 PORTS = st.integers(0, 65535)
 
 
-def parse(text: str, port: int = 0) -> Any:
+def parse_addr(text: str, port: int = 0) -> Any:
     a = ffi.new("struct siw_addr *")
     rv = lib.siw_addr_parse(text.encode(), port, a)
     return a if rv == 0 else rv
 
 
-def show(a: Any, size: int = 64) -> str:
+def format_addr(a: Any, size: int = 64) -> str:
     out = ffi.new("char[]", max(size, 1))
     assert lib.siw_addr_format(a, out, size) == out
     return ffi.string(out).decode()
@@ -29,38 +29,38 @@ def show(a: Any, size: int = 64) -> str:
 
 @given(ip=st.ip_addresses(v=4), port=PORTS)
 def test_an_ipv4_address_is_read_and_printed(ip: ipaddress.IPv4Address, port: int) -> None:
-    a = parse(str(ip), port)
+    a = parse_addr(str(ip), port)
     assert (a.family, socket.ntohs(a.port_be)) == (socket.AF_INET, port)
     assert bytes(a.v4) == ip.packed
     assert bytes(a.v6) == bytes(16)
-    assert show(a) == f"{ip}:{port}"
+    assert format_addr(a) == f"{ip}:{port}"
 
 
 @given(ip=st.ip_addresses(v=6), port=PORTS)
 @example(ip=ipaddress.IPv6Address("::ffff:1.2.3.4"), port=1)
 @example(ip=ipaddress.IPv6Address("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), port=65535)
 def test_an_ipv6_address_is_read_and_printed(ip: ipaddress.IPv6Address, port: int) -> None:
-    a = parse(str(ip), port)
+    a = parse_addr(str(ip), port)
     assert (a.family, socket.ntohs(a.port_be)) == (socket.AF_INET6, port)
     assert bytes(a.v6) == ip.packed
     assert bytes(a.v4) == bytes(4), "the place of the flow label"
     assert a.scope == 0
-    number, _, tail = show(a).rpartition(":")
+    number, _, tail = format_addr(a).rpartition(":")
     assert ipaddress.IPv6Address(number[1:-1]) == ip
     assert (number[0], number[-1], tail) == ("[", "]", str(port))
 
 
 @pytest.mark.parametrize("scope", ["lo", str(socket.if_nametoindex("lo"))])
 def test_a_scope_is_an_interface_s_name_or_number(scope: str) -> None:
-    a = parse(f"fe80::1%{scope}", 7)
+    a = parse_addr(f"fe80::1%{scope}", 7)
     assert a.scope == socket.if_nametoindex("lo")
-    assert show(a) == "[fe80::1%lo]:7"
+    assert format_addr(a) == "[fe80::1%lo]:7"
 
 
 def test_a_scope_whose_interface_is_gone_is_printed_as_a_number() -> None:
-    a = parse("fe80::1%4000000000", 7)
+    a = parse_addr("fe80::1%4000000000", 7)
     assert a.scope == 4000000000
-    assert show(a) == "[fe80::1%4000000000]:7"
+    assert format_addr(a) == "[fe80::1%4000000000]:7"
 
 
 @pytest.mark.parametrize(
@@ -97,19 +97,19 @@ def test_what_is_no_numeric_address_is_refused_and_changes_nothing(text: str) ->
 
 
 def test_64_octets_suffice_for_the_longest_address() -> None:
-    a = parse("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff%4294967295", 65535)
-    text = show(a)
+    a = parse_addr("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff%4294967295", 65535)
+    text = format_addr(a)
     # An interface name has at most 15 characters, a scope number at most 10.
     assert len(text) + 5 + 1 == 64
 
 
 def test_less_room_cuts_the_text_and_no_room_writes_nothing() -> None:
-    a = parse("127.0.0.1", 80)
-    assert show(a, 5) == "127."
+    a = parse_addr("127.0.0.1", 80)
+    assert format_addr(a, 5) == "127."
     out = ffi.new("char[4]", b"abc")
     lib.siw_addr_format(a, out, 0)
     assert ffi.string(out) == b"abc"
 
 
 def test_an_unset_address_is_printed_as_none() -> None:
-    assert show(ffi.new("struct siw_addr *")) == "(none)"
+    assert format_addr(ffi.new("struct siw_addr *")) == "(none)"

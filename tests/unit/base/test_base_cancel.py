@@ -118,7 +118,7 @@ COMMENT = re.compile(r"/\*.*?\*/|\"(?:[^\"\\\n]|\\.)*\"", re.DOTALL)
 FUNCTION = re.compile(r"^[a-z][^\n;={}]*?(\w+)\([^;{}]*\)\n\{\n(.*?)^\}", re.DOTALL | re.MULTILINE)
 
 
-def points(root: Path) -> set[tuple[str, str, str]]:
+def cancellation_points(root: Path) -> set[tuple[str, str, str]]:
     """Return (file, function, call) of each cancellation point with cancellation left enabled."""
     found = set()
     for layer in LAYERS:
@@ -136,7 +136,7 @@ def points(root: Path) -> set[tuple[str, str, str]]:
 
 
 def test_only_the_sleeps_of_waits_are_cancellation_points(root: Path) -> None:
-    assert {(name, function) for name, function, _ in points(root)} == WAITS
+    assert {(name, function) for name, function, _ in cancellation_points(root)} == WAITS
 
 
 def test_whole_files_put_cancellation_off_where_they_are_entered(root: Path) -> None:

@@ -84,7 +84,7 @@ class Living:
         self.path = Path(self.process.stdout.readline().strip())
         assert self.path.is_absolute(), "the child has no page"
 
-    def do(self, line: str) -> None:
+    def execute(self, line: str) -> None:
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
@@ -110,7 +110,7 @@ def test_every_name_fits_into_the_page() -> None:
     assert max(map(len, NAMES)) < counters.NAME_SIZE
 
 
-def test_counts_made_before_the_page_are_in_the_page(child: Child, run_dir: Path) -> None:
+def test_counts_made_before_the_page_are_in_the_page(run_in_child: Child, run_dir: Path) -> None:
     code = f"""
 lib.siw_counters_test_count(4, 3)
 assert lib.siw_counters_path() == ffi.NULL
@@ -120,7 +120,7 @@ data = open(path(), 'rb').read()
 print(lib.siw_counter_get(4), int.from_bytes(data[64 + 32:64 + 40], 'little'))
 """
     wanted = 3 + (1 << 40)
-    assert child(code).stdout.split() == [str(wanted), str(wanted)]
+    assert run_in_child(code).stdout.split() == [str(wanted), str(wanted)]
 
 
 def test_folder_and_file_are_the_users_alone(run_dir: Path) -> None:
@@ -137,7 +137,9 @@ def test_folder_and_file_are_the_users_alone(run_dir: Path) -> None:
 def test_another_process_reads_the_counters_while_they_run(run_dir: Path) -> None:
     with Living() as p:
         assert counters.read(p.process.pid) == dict.fromkeys(PROMISED, 0)
-        p.do("[lib.siw_counters_test_count(i, i + 1) for i in range(lib.siw_counters_count())]")
+        p.execute(
+            "[lib.siw_counters_test_count(i, i + 1) for i in range(lib.siw_counters_count())]"
+        )
         assert counters.read(p.process.pid) == {n: i + 1 for i, n in enumerate(PROMISED)}
         assert p.process.pid in counters.pids()
     assert p.process.pid not in counters.pids()
@@ -151,17 +153,17 @@ def test_the_page_is_deleted_at_process_exit(run_dir: Path) -> None:
         counters.read(p.process.pid)
 
 
-def test_opening_a_second_time_changes_nothing(child: Child, run_dir: Path) -> None:
+def test_opening_a_second_time_changes_nothing(run_in_child: Child, run_dir: Path) -> None:
     code = f"""{INIT}
 lib.siw_counters_test_count(0, 9)
 before = path()
 lib.siw_counters_init()
 print(before == path(), lib.siw_counter_get(0), len(os.listdir(os.path.dirname(before))))
 """
-    assert child(code).stdout.split() == ["True", "9", "1"]
+    assert run_in_child(code).stdout.split() == ["True", "9", "1"]
 
 
-def test_many_threads_lose_no_count(child: Child, run_dir: Path) -> None:
+def test_many_threads_lose_no_count(run_in_child: Child, run_dir: Path) -> None:
     code = """
 import threading
 def work():
@@ -172,7 +174,7 @@ threads = [threading.Thread(target=work) for _ in range(4)]
 [t.join() for t in threads]
 print(lib.siw_counter_get(1))
 """
-    assert child(INIT + code).stdout.split() == ["80000"]
+    assert run_in_child(INIT + code).stdout.split() == ["80000"]
 
 
 FORK = """
@@ -197,9 +199,9 @@ print(repr((told, pid, parent, os.path.exists(parent), lib.siw_counter_get(0),
 
 
 def test_a_forked_child_counts_for_itself_and_leaves_the_parents_page(
-    child: Child, run_dir: Path
+    run_in_child: Child, run_dir: Path
 ) -> None:
-    told, _, parent, kept, count, files = eval(child(INIT + FORK % "pass").stdout)
+    told, _, parent, kept, count, files = eval(run_in_child(INIT + FORK % "pass").stdout)
     assert told == ((None, 0), 100, None)
     assert kept and count == 5
     assert files == [Path(parent).name]
@@ -207,9 +209,9 @@ def test_a_forked_child_counts_for_itself_and_leaves_the_parents_page(
 
 
 def test_a_forked_child_that_opens_a_device_gets_a_page_of_its_own(
-    child: Child, run_dir: Path
+    run_in_child: Child, run_dir: Path
 ) -> None:
-    out = child(INIT + FORK % "lib.siw_counters_init()").stdout
+    out = run_in_child(INIT + FORK % "lib.siw_counters_init()").stdout
     told, pid, parent, kept, count, _ = eval(out)
     assert told == ((None, 0), 100, str(run_dir / "siwarp" / str(pid)))
     assert kept and count == 5 and Path(parent).name != str(pid)
@@ -220,7 +222,7 @@ def test_a_forked_child_does_not_keep_the_parents_page_alive(run_dir: Path) -> N
     with Living() as p:
         # The command returns only once the grandchild runs; before that, the grandchild still holds
         # the page that it inherited.
-        p.do(
+        p.execute(
             "r, w = os.pipe(); pid = os.fork(); "
             "os.read(r, 1) if pid else "
             "(os.write(w, b'.'), __import__('time').sleep(60), os._exit(0))"
@@ -274,7 +276,7 @@ def test_sweeping_keeps_live_pages_and_foreign_files(run_dir: Path) -> None:
 
 @pytest.mark.parametrize("what", ["symlink", "mode", "file", "relative", "missing"])
 def test_a_folder_that_is_not_to_be_trusted_is_not_used(
-    child: Child, tmp_path: Path, what: str
+    run_in_child: Child, tmp_path: Path, what: str
 ) -> None:
     run = tmp_path / "run"
     run.mkdir()
@@ -291,7 +293,7 @@ def test_a_folder_that_is_not_to_be_trusted_is_not_used(
         env["XDG_RUNTIME_DIR"] = os.path.relpath(run)
     else:
         env["XDG_RUNTIME_DIR"] = str(run / "not-there")
-    done = child(
+    done = run_in_child(
         INIT + "lib.siw_counters_test_count(2, 7); print(path(), lib.siw_counter_get(2))", **env
     )
     path, count = done.stdout.split()
@@ -302,21 +304,23 @@ def test_a_folder_that_is_not_to_be_trusted_is_not_used(
 
 
 def test_a_folder_lock_that_is_never_released_delays_but_does_not_hang(
-    child: Child, run_dir: Path
+    run_in_child: Child, run_dir: Path
 ) -> None:
     folder = run_dir / "siwarp"
     folder.mkdir(mode=0o700)
     fd = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
-        done = child(INIT + "lib.siw_counters_test_count(2, 7); print(lib.siw_counter_get(2))")
+        done = run_in_child(
+            INIT + "lib.siw_counters_test_count(2, 7); print(lib.siw_counter_get(2))"
+        )
     finally:
         os.close(fd)
     assert done.stdout.split() == ["7"]
     assert list(folder.iterdir()) == []
 
 
-def page(**changes: int | bytes) -> bytes:
+def build_page(**changes: int | bytes) -> bytes:
     """Return this process's page with two counters, in the documented format, some fields set."""
     fields: dict[str, int | bytes] = {
         "magic": b"siwcntrs",
@@ -339,13 +343,13 @@ def page(**changes: int | bytes) -> bytes:
 
 
 @pytest.fixture
-def own_file(run_dir: Path) -> Path:
+def own_page_path(run_dir: Path) -> Path:
     (run_dir / "siwarp").mkdir(mode=0o700)
     return run_dir / "siwarp" / str(os.getpid())
 
 
-def test_the_reader_shows_counters_that_only_the_writer_knows(own_file: Path) -> None:
-    own_file.write_bytes(page())
+def test_the_reader_shows_counters_that_only_the_writer_knows(own_page_path: Path) -> None:
+    own_page_path.write_bytes(build_page())
     assert counters.read(os.getpid()) == {"a_new_counter": 11, "tx_msgs": 22}
 
 
@@ -360,31 +364,31 @@ def test_the_reader_shows_counters_that_only_the_writer_knows(own_file: Path) ->
     ],
 )
 def test_the_reader_refuses_a_page_that_is_not_the_living_processs(
-    own_file: Path, changes: dict[str, int | bytes], why: str
+    own_page_path: Path, changes: dict[str, int | bytes], why: str
 ) -> None:
-    own_file.write_bytes(page(**changes))
+    own_page_path.write_bytes(build_page(**changes))
     with pytest.raises(counters.CountersError, match=why):
         counters.read(os.getpid())
     assert os.getpid() not in counters.pids()
 
 
-def test_the_reader_refuses_links_pipes_and_truncated_files(own_file: Path) -> None:
-    other = own_file.with_name("real")
-    other.write_bytes(page())
-    own_file.symlink_to(other)
+def test_the_reader_refuses_links_pipes_and_truncated_files(own_page_path: Path) -> None:
+    other = own_page_path.with_name("real")
+    other.write_bytes(build_page())
+    own_page_path.symlink_to(other)
     with pytest.raises(counters.CountersError):
         counters.read(os.getpid())
-    own_file.unlink()
-    os.mkfifo(own_file)
+    own_page_path.unlink()
+    os.mkfifo(own_page_path)
     with pytest.raises(counters.CountersError, match="not a file"):
         counters.read(os.getpid())
-    own_file.unlink()
-    own_file.write_bytes(b"siwcntrs")
+    own_page_path.unlink()
+    own_page_path.write_bytes(b"siwcntrs")
     with pytest.raises(counters.CountersError, match="is incomplete: try again"):
         counters.read(os.getpid())
 
 
-def test_the_reader_uses_no_folder_that_others_can_write(own_file: Path) -> None:
-    own_file.write_bytes(page())
-    own_file.parent.chmod(0o770)
-    assert own_file.parent not in counters.folders()
+def test_the_reader_uses_no_folder_that_others_can_write(own_page_path: Path) -> None:
+    own_page_path.write_bytes(build_page())
+    own_page_path.parent.chmod(0o770)
+    assert own_page_path.parent not in counters.folders()

@@ -27,7 +27,7 @@ OCTETS = random.Random(5044).randbytes(1 << 20)
 
 
 @pytest.fixture(params=NAMES)
-def impl(request: pytest.FixtureRequest) -> Iterator[str]:
+def crc32c_implementation(request: pytest.FixtureRequest) -> Iterator[str]:
     rv = lib.siw_crc32c_test_impl(request.param.encode())
     if rv == -ENOSYS:
         pytest.skip(f"this CPU cannot run {request.param}")
@@ -51,7 +51,7 @@ def test_an_unknown_implementation_is_refused_and_changes_nothing() -> None:
     assert lib.siw_crc32c_test_name(-1) == ffi.NULL
 
 
-def test_known_test_vectors(impl: str) -> None:
+def test_known_test_vectors(crc32c_implementation: str) -> None:
     # The check value in CRC catalogues, and the iSCSI test vectors of RFC 3720 appendix B.4.
     assert lib.siw_crc32c(0, b"123456789", 9) == 0xE3069283
     assert lib.siw_crc32c(0, bytes(32), 32) == 0x8A9136AA
@@ -60,13 +60,13 @@ def test_known_test_vectors(impl: str) -> None:
     assert lib.siw_crc32c(0, bytes(reversed(range(32))), 32) == 0x113FDB5C
 
 
-def test_every_length_to_600_agrees_with_crcmod(impl: str) -> None:
+def test_every_length_to_600_agrees_with_crcmod(crc32c_implementation: str) -> None:
     buf = ffi.from_buffer(OCTETS)
     for n in range(601):
         assert lib.siw_crc32c(0, buf, n) == oracle(OCTETS[:n]), n
 
 
-def test_every_alignment_agrees_with_crcmod(impl: str) -> None:
+def test_every_alignment_agrees_with_crcmod(crc32c_implementation: str) -> None:
     raw = ffi.new("uint8_t[]", 4096 + 64)
     base = raw + -int(ffi.cast("uintptr_t", raw)) % 64
     for off in range(64):
@@ -75,7 +75,7 @@ def test_every_alignment_agrees_with_crcmod(impl: str) -> None:
             assert lib.siw_crc32c(0, base + off, n) == oracle(OCTETS[:n]), (off, n)
 
 
-def test_large_random_pieces_agree_with_crcmod(impl: str) -> None:
+def test_large_random_pieces_agree_with_crcmod(crc32c_implementation: str) -> None:
     rng = random.Random(1)
     buf = ffi.from_buffer(OCTETS)
     for _ in range(200):
@@ -85,7 +85,9 @@ def test_large_random_pieces_agree_with_crcmod(impl: str) -> None:
         assert lib.siw_crc32c(seed, buf + off, n) == oracle(OCTETS[off : off + n], seed)
 
 
-def test_a_running_value_goes_on_where_it_stopped_at_every_split(impl: str) -> None:
+def test_a_running_value_goes_on_where_it_stopped_at_every_split(
+    crc32c_implementation: str,
+) -> None:
     data = OCTETS[:700]
     whole = oracle(data)
     for cut in range(len(data) + 1):
@@ -94,7 +96,9 @@ def test_a_running_value_goes_on_where_it_stopped_at_every_split(impl: str) -> N
         assert lib.siw_crc32c(first, data[cut:], len(data) - cut) == whole, cut
 
 
-def test_copying_gives_the_same_sum_and_the_octets_and_touches_nothing_else(impl: str) -> None:
+def test_copying_gives_the_same_sum_and_the_octets_and_touches_nothing_else(
+    crc32c_implementation: str,
+) -> None:
     src = ffi.from_buffer(OCTETS)
     dst = ffi.new("uint8_t[]", 1 << 17)
     view = ffi.buffer(dst)
@@ -110,7 +114,7 @@ def test_copying_gives_the_same_sum_and_the_octets_and_touches_nothing_else(impl
         assert view[to + n : n + 256] == b"\xa5" * (256 - to), n
 
 
-def test_a_list_of_pieces_sums_like_the_pieces_joined(impl: str) -> None:
+def test_a_list_of_pieces_sums_like_the_pieces_joined(crc32c_implementation: str) -> None:
     rng = random.Random(3)
     for _ in range(100):
         pieces = [rng.randbytes(rng.choice((0, 1, 18, 64, 200, 1500))) for _ in range(7)]
@@ -121,7 +125,7 @@ def test_a_list_of_pieces_sums_like_the_pieces_joined(impl: str) -> None:
     assert lib.siw_crc32c_iov(0x1234, ffi.NULL, 0) == 0x1234
 
 
-def test_zero_octets_may_have_a_null_pointer(impl: str) -> None:
+def test_zero_octets_may_have_a_null_pointer(crc32c_implementation: str) -> None:
     assert lib.siw_crc32c(0x1234, ffi.NULL, 0) == 0x1234
     assert lib.siw_crc32c_copy(0x1234, ffi.NULL, ffi.NULL, 0) == 0x1234
 

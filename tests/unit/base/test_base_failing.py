@@ -21,7 +21,7 @@ REFUSED = [("flock", 37), ("posix_fallocate", 28), ("mmap", 12)]  # ENOLCK, ENOS
 IDS = ["flock", "posix_fallocate", "mmap"]
 
 
-def left(run_dir: Path) -> list[str]:
+def remaining_pages(run_dir: Path) -> list[str]:
     """Return the names of the pages in the user's run directory."""
     return [path.name for path in (run_dir / "siwarp").iterdir()]
 
@@ -33,7 +33,7 @@ def test_the_page_falls_back_to_the_other_directory(
     code = OPEN.format(call=call, times=1)
     told = run_with_failing_calls(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path)).strip()
     assert told.startswith("/tmp/siwarp-")
-    assert not Path(told).exists() and left(tmp_path) == []
+    assert not Path(told).exists() and remaining_pages(tmp_path) == []
 
 
 @pytest.mark.parametrize("call", REFUSED, ids=IDS)
@@ -42,7 +42,7 @@ def test_where_no_folder_can_have_a_page_counting_goes_on_without(
 ) -> None:
     code = OPEN.format(call=call, times=2)
     assert run_with_failing_calls(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path)).strip() == "None"
-    assert left(tmp_path) == []
+    assert remaining_pages(tmp_path) == []
 
 
 def test_a_page_file_locked_by_another_process_is_not_opened(
@@ -51,7 +51,7 @@ def test_a_page_file_locked_by_another_process_is_not_opened(
     """The second flock call is on the new page file itself."""
     code = OPEN.format(call=("flock", 11), times=1).replace("times=1", "nth=2")
     told = run_with_failing_calls(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path)).strip()
-    assert told.startswith("/tmp/siwarp-") and left(tmp_path) == []
+    assert told.startswith("/tmp/siwarp-") and remaining_pages(tmp_path) == []
 
 
 def test_a_lock_that_a_signal_interrupts_is_asked_for_again(
@@ -102,7 +102,7 @@ with failing("__register_atfork", errno.ENOMEM):
         raise AssertionError("a port")
 assert open_fds() == before
 p = Port()
-p.udp()
+p.open_udp()
 p.close()
 """,
     )

@@ -14,25 +14,25 @@ TX, RX = 0, 1
 N = 20000
 
 
-def parse(text: str, place: int = lib.SIW_FAULTS_PROCESS) -> tuple[int, Any, str]:
+def parse_plan(text: str, place: int = lib.SIW_FAULTS_PROCESS) -> tuple[int, Any, str]:
     plan, why = ffi.new("struct siw_faults *"), ffi.new("char[192]")
     rv = lib.siw_faults_parse(text.encode(), place, plan, why, 192)
     return rv, plan, ffi.string(why).decode(errors="replace")
 
 
-def good(text: str) -> Any:
-    rv, plan, why = parse(text)
+def valid_plan(text: str) -> Any:
+    rv, plan, why = parse_plan(text)
     assert rv == 0, why
     return plan
 
 
-def written(plan: Any) -> str:
+def format_plan(plan: Any) -> str:
     out = ffi.new("char[4096]")
     assert lib.siw_faults_format(plan, out, 4096) < 4096
     return ffi.string(out).decode()
 
 
-def address(text: str, port: int = 4791) -> Any:
+def siw_addr(text: str, port: int = 4791) -> Any:
     out = ffi.new("struct siw_addr *")
     assert lib.siw_addr_parse(text.encode(), port, out) == 0
     return out
@@ -42,27 +42,29 @@ class Path:
     """One direction of one flow."""
 
     def __init__(self, text: str, way: int = TX, flow: int = 0, peer: Any = None) -> None:
-        self.plan, self.c = good(text), ffi.new("struct siw_fault_path *")
-        self.peer = peer or address("127.0.0.1")
+        self.plan, self.c = valid_plan(text), ffi.new("struct siw_fault_path *")
+        self.peer = peer or siw_addr("127.0.0.1")
         lib.siw_fault_path_init(self.c, self.plan, 0, way, flow)
 
-    def fate(self, length: int = 100, now: int = 0, packets: int = 0, octets: int = 0) -> Any:
+    def decide_fate(
+        self, length: int = 100, now: int = 0, packets: int = 0, octets: int = 0
+    ) -> Any:
         fate = ffi.new("struct siw_fault_decision *")
         lib.siw_fault_decide(self.plan, self.c, self.peer, length, now, packets, octets, fate)
         return fate
 
-    def drops(self, n: int = N) -> list[bool]:
-        return [self.fate().drop >= 0 for _ in range(n)]
+    def decide_drops(self, n: int = N) -> list[bool]:
+        return [self.decide_fate().drop >= 0 for _ in range(n)]
 
 
-def bounds(share: float, n: int = N) -> tuple[float, float]:
+def expected_range(share: float, n: int = N) -> tuple[float, float]:
     """Return the range of five standard deviations; with fixed seeds a failure is not by chance."""
     wide = 5 * math.sqrt(n * share * (1 - share))
     return n * share - wide, n * share + wide
 
 
 def test_every_fault_of_a_plan_is_read_with_its_unit() -> None:
-    plan = good(
+    plan = valid_plan(
         "tx:loss=1%,burst=5,dup=0.5%,reorder=2%,corrupt=0.1%,delay=0.1ms,jitter=50us,rate=50Mbit,"
         "limit=256KB,blackout=2s@10s,seed=7,peer=10.1.0.0/16:4791; rx:reset=1MB,short=10%;"
         "reset=5s,limit=100,peer=[fd00::]/8:80"
@@ -115,7 +117,7 @@ def test_every_fault_of_a_plan_is_read_with_its_unit() -> None:
 def test_an_invalid_plan_is_refused_naming_clause_and_character(
     text: str, clause: int, character: int, words: str
 ) -> None:
-    rv, _, why = parse(text)
+    rv, _, why = parse_plan(text)
     assert rv == -22
     assert why.startswith(f"clause {clause}, character {character}: "), why
     assert words in why
@@ -143,7 +145,7 @@ VALUES = {
 @pytest.mark.parametrize("place", list(RULES))
 @pytest.mark.parametrize("rule", list(VALUES))
 def test_a_rule_is_refused_by_name_where_it_cannot_be_carried_out(place: str, rule: str) -> None:
-    rv, _, why = parse(f"delay=1ms; {rule}={VALUES[rule]}", getattr(lib, place))
+    rv, _, why = parse_plan(f"delay=1ms; {rule}={VALUES[rule]}", getattr(lib, place))
     if rule in RULES[place]:
         assert (rv, why) == (0, "")
     else:
@@ -153,8 +155,8 @@ def test_a_rule_is_refused_by_name_where_it_cannot_be_carried_out(place: str, ru
 
 
 def test_the_empty_text_is_a_plan_without_a_clause() -> None:
-    assert good("  ").n == 0
-    assert written(good("")) == ""
+    assert valid_plan("  ").n == 0
+    assert format_plan(valid_plan("")) == ""
 
 
 SHARES = st.integers(1, 10**9).map(lambda n: f"{n // 10**7}.{n % 10**7:07}%")
@@ -204,15 +206,15 @@ CLAUSES = st.builds(
 
 @given(st.lists(CLAUSES, max_size=8).map("; ".join))
 def test_a_plan_written_down_and_read_again_has_the_same_values(text: str) -> None:
-    plan = good(text)
-    again = good(written(plan))
+    plan = valid_plan(text)
+    again = valid_plan(format_plan(plan))
     assert bytes(ffi.buffer(plan)) == bytes(ffi.buffer(again))
-    assert written(again) == written(plan)
+    assert format_plan(again) == format_plan(plan)
 
 
 @given(st.text(max_size=60) | st.text("=%;,:@[]/.0123456789lostxrdeayMbi ", max_size=60))
 def test_any_text_is_a_plan_or_refused_with_a_reason(text: str) -> None:
-    rv, _, why = parse(text.replace("\0", ""))
+    rv, _, why = parse_plan(text.replace("\0", ""))
     assert (rv == 0) == (why == "")
     assert rv == 0 or why.startswith("clause ")
 
@@ -220,22 +222,22 @@ def test_any_text_is_a_plan_or_refused_with_a_reason(text: str) -> None:
 def test_the_same_seed_has_the_same_fates_and_another_seed_others() -> None:
     text = "loss=5%,dup=5%,reorder=5%,corrupt=5%,jitter=1ms,seed="
 
-    def run(seed: int, **kind: int) -> list[tuple[Any, ...]]:
+    def fates_with_seed(seed: int, **kind: int) -> list[tuple[Any, ...]]:
         path = Path(text + str(seed), **kind)
-        fates = [path.fate() for _ in range(2000)]
+        fates = [path.decide_fate() for _ in range(2000)]
         return [(f.drop, f.dup, f.passes, f.corrupt, f.flip, f.release_ns) for f in fates]
 
-    first = run(7)
-    assert run(7) == first
-    assert run(8) != first
-    assert run(7, way=RX) != first
-    assert run(7, flow=1) != first
+    first = fates_with_seed(7)
+    assert fates_with_seed(7) == first
+    assert fates_with_seed(8) != first
+    assert fates_with_seed(7, way=RX) != first
+    assert fates_with_seed(7, flow=1) != first
 
 
 def test_fates_of_a_seed_are_stable_across_versions() -> None:
     """A plan and its seed give the same fates with every later version."""
     path = Path("loss=5%,dup=5%,reorder=5%,corrupt=5%,jitter=1ms,seed=7")
-    fates = [path.fate() for _ in range(100)]
+    fates = [path.decide_fate() for _ in range(100)]
     assert [i for i, f in enumerate(fates) if f.drop >= 0] == [26, 35, 61, 72, 98]
     assert [i for i, f in enumerate(fates) if f.dup] == [21, 28, 33, 52]
     assert [(i, f.passes) for i, f in enumerate(fates) if f.passes] == [
@@ -256,16 +258,19 @@ def test_fates_of_a_seed_are_stable_across_versions() -> None:
 
 
 def test_one_fault_does_not_shift_another_ones_choice() -> None:
-    assert Path("loss=5%").drops() == Path("loss=5%,jitter=1ms,dup=10%,corrupt=3%").drops()
+    assert (
+        Path("loss=5%").decide_drops()
+        == Path("loss=5%,jitter=1ms,dup=10%,corrupt=3%").decide_drops()
+    )
 
 
 @pytest.mark.parametrize("share", [0.001, 0.01, 0.1, 0.5])
 def test_losses_duplicates_reorderings_and_corruptions_have_their_share(share: float) -> None:
     p = f"{share * 100:g}%"
-    least, most = bounds(share)
-    assert least <= sum(Path(f"loss={p}").drops()) <= most
+    least, most = expected_range(share)
+    assert least <= sum(Path(f"loss={p}").decide_drops()) <= most
     path = Path(f"dup={p},reorder={p},corrupt={p}")
-    fates = [path.fate() for _ in range(N)]
+    fates = [path.decide_fate() for _ in range(N)]
     for count in (
         sum(f.dup for f in fates),
         sum(f.passes > 0 for f in fates),
@@ -276,14 +281,14 @@ def test_losses_duplicates_reorderings_and_corruptions_have_their_share(share: f
 
 
 def test_shares_of_none_and_of_all_are_exact() -> None:
-    assert not any(Path("loss=0%").drops(1000))
-    assert all(Path("loss=100%").drops(1000))
-    assert all(Path("loss=100%,burst=7").drops(1000))
+    assert not any(Path("loss=0%").decide_drops(1000))
+    assert all(Path("loss=100%").decide_drops(1000))
+    assert all(Path("loss=100%,burst=7").decide_drops(1000))
 
 
 @pytest.mark.parametrize(("share", "burst"), [(0.01, 5), (0.1, 10), (0.3, 3)])
 def test_bursts_have_their_length_and_losses_keep_their_share(share: float, burst: int) -> None:
-    drops = Path(f"loss={share * 100:g}%,burst={burst}").drops(5 * N)
+    drops = Path(f"loss={share * 100:g}%,burst={burst}").decide_drops(5 * N)
     runs = [
         len(run) for run in "".join("x" if d else "." for d in drops).strip("x").split(".") if run
     ]
@@ -297,9 +302,9 @@ def test_bursts_have_their_length_and_losses_keep_their_share(share: float, burs
 
 
 def test_a_clause_acts_in_its_direction_alone() -> None:
-    assert all(Path("tx:loss=100%", TX).drops(10))
-    assert not any(Path("tx:loss=100%", RX).drops(10))
-    assert all(Path("rx:loss=100%", RX).drops(10))
+    assert all(Path("tx:loss=100%", TX).decide_drops(10))
+    assert not any(Path("tx:loss=100%", RX).decide_drops(10))
+    assert all(Path("rx:loss=100%", RX).decide_drops(10))
 
 
 @pytest.mark.parametrize(
@@ -319,16 +324,16 @@ def test_a_clause_acts_in_its_direction_alone() -> None:
     ],
 )
 def test_a_clause_acts_on_its_peer_alone(peer: str, host: str, port: int, fits: bool) -> None:
-    path = Path(f"loss=100%,peer={peer}", peer=address(host, port))
-    assert path.drops(3) == [fits] * 3
+    path = Path(f"loss=100%,peer={peer}", peer=siw_addr(host, port))
+    assert path.decide_drops(3) == [fits] * 3
 
 
 def test_delays_of_all_clauses_add_up_and_jitter_does_not_reorder() -> None:
     path = Path("delay=3ms,jitter=1ms;delay=2ms")
-    releases = [path.fate(now=i * 1000).release_ns - i * 1000 for i in range(1000)]
+    releases = [path.decide_fate(now=i * 1000).release_ns - i * 1000 for i in range(1000)]
     assert min(releases) >= 5_000_000
     path = Path("delay=3ms,jitter=1ms")
-    times = [path.fate(now=i * 1000).release_ns for i in range(1000)]
+    times = [path.decide_fate(now=i * 1000).release_ns for i in range(1000)]
     assert times == sorted(times)
     assert all(t - i * 1000 >= 3_000_000 for i, t in enumerate(times))
     assert max(t - i * 1000 for i, t in enumerate(times)) <= 4_000_000
@@ -336,19 +341,19 @@ def test_delays_of_all_clauses_add_up_and_jitter_does_not_reorder() -> None:
 
 def test_a_rate_spaces_datagrams_and_a_limit_bounds_what_waits_for_it() -> None:
     path = Path("rate=8Mbit,delay=1ms,limit=3")
-    fates = [path.fate(1000, now=0, packets=i) for i in range(5)]
+    fates = [path.decide_fate(1000, now=0, packets=i) for i in range(5)]
     # 1000 octets at 8 Mbit/s take a millisecond.
     assert [f.depart_ns for f in fates[:3]] == [10**6, 2 * 10**6, 3 * 10**6]
     assert [f.release_ns for f in fates[:3]] == [2 * 10**6, 3 * 10**6, 4 * 10**6]
-    assert [f.drop for f in fates[3:]] == [counter("fault_limit")] * 2
-    assert path.fate(1000, now=10**9).release_ns == 10**9 + 2 * 10**6
+    assert [f.drop for f in fates[3:]] == [counter_index("fault_limit")] * 2
+    assert path.decide_fate(1000, now=10**9).release_ns == 10**9 + 2 * 10**6
     octets = Path("rate=8Mbit,limit=2KB")
-    assert octets.fate(1000, octets=0).drop == -1
-    assert octets.fate(1000, octets=1000).drop == -1
-    assert octets.fate(1000, octets=1001).drop == counter("fault_limit")
+    assert octets.decide_fate(1000, octets=0).drop == -1
+    assert octets.decide_fate(1000, octets=1000).drop == -1
+    assert octets.decide_fate(1000, octets=1001).drop == counter_index("fault_limit")
 
 
-def counter(name: str) -> int:
+def counter_index(name: str) -> int:
     for i in range(lib.siw_counters_count()):
         if ffi.string(lib.siw_counter_name(i)).decode() == name:
             return i
@@ -358,12 +363,12 @@ def counter(name: str) -> int:
 def test_a_blackout_begins_and_ends_in_time() -> None:
     path = Path("blackout=2s@10s")
     times = [0, 9_999_999_999, 10**10, 11_999_999_999, 12 * 10**9]
-    assert [path.fate(now=t).drop for t in times] == [-1, -1] + [counter("fault_blackout")] * 2 + [
-        -1
-    ]
+    assert [path.decide_fate(now=t).drop for t in times] == [-1, -1] + [
+        counter_index("fault_blackout")
+    ] * 2 + [-1]
 
 
-def corrupted(text: str, cuts: list[int]) -> bytes:
+def corrupted_stream(text: str, cuts: list[int]) -> bytes:
     path = Path(text)
     out = b""
     for n in cuts:
@@ -375,22 +380,22 @@ def corrupted(text: str, cuts: list[int]) -> bytes:
 
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=40))
 def test_stream_corruption_is_independent_of_call_sizes(cuts: list[int]) -> None:
-    assert corrupted("corrupt=30%", cuts) == corrupted("corrupt=30%", [sum(cuts)])
+    assert corrupted_stream("corrupt=30%", cuts) == corrupted_stream("corrupt=30%", [sum(cuts)])
 
 
 def test_a_corrupted_stream_has_one_bit_changed_in_its_share_of_pieces() -> None:
-    octets = corrupted("corrupt=10%", [1460 * 5000])
+    octets = corrupted_stream("corrupt=10%", [1460 * 5000])
     pieces = [octets[i : i + 1460] for i in range(0, len(octets), 1460)]
     bits = [sum(o.bit_count() for o in piece) for piece in pieces]
     assert set(bits) == {0, 1}
-    least, most = bounds(0.1, 5000)
+    least, most = expected_range(0.1, 5000)
     assert least <= sum(bits) <= most
 
 
 def test_short_calls_have_their_share_and_a_reset_comes_after_its_octets() -> None:
     path = Path("short=20%")
     shares = [lib.siw_fault_stream_allowed(path.plan, path.c, path.peer, 1000, 0) for _ in range(N)]
-    least, most = bounds(0.2)
+    least, most = expected_range(0.2)
     assert least <= sum(n < 1000 for n in shares) <= most
     assert min(shares) >= 1
     path = Path("reset=1500B")

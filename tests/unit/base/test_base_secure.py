@@ -19,7 +19,7 @@ OWNER, CALLER = 65534, 65533
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
+def public_folder() -> Iterator[Path]:
     """A directory that everybody may enter and write to."""
     path = Path(tempfile.mkdtemp(prefix="siw-secure-"))
     path.chmod(0o777)
@@ -27,7 +27,7 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def found(program: Path, folder: Path, **how: Any) -> dict[str, str]:
+def run_with_all_variables(program: Path, folder: Path, **how: Any) -> dict[str, str]:
     """Run the program with all variables set; return its report."""
     env = {
         "SIWARP_CAPTURE": str(folder / "capture.pcapng"),
@@ -61,26 +61,26 @@ def setuid_copy(program: Path, folder: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def test_a_setuid_program_takes_nothing_from_its_callers_environment(
-    build_dir: Path, folder: Path
+    build_dir: Path, public_folder: Path
 ) -> None:
-    program, how = setuid_copy(build_dir / "tests/c/siw-test-secure", folder)
-    said = found(program, folder, **how)
-    assert said["secure"] == "1", f"{folder} is on a file system without setuid programs"
+    program, how = setuid_copy(build_dir / "tests/c/siw-test-secure", public_folder)
+    said = run_with_all_variables(program, public_folder, **how)
+    assert said["secure"] == "1", f"{public_folder} is on a file system without setuid programs"
     assert (said["crc"], said["capture"], said["faults"]) == ("1", "none 0", "none")
     assert said["counters"].startswith("/tmp/siwarp-")
     assert said["stderr"] == ""
-    assert sorted(p.name for p in folder.iterdir()) == ["program"]
+    assert sorted(p.name for p in public_folder.iterdir()) == ["program"]
 
 
 def test_the_same_program_without_more_rights_takes_all_of_it(
-    build_dir: Path, folder: Path
+    build_dir: Path, public_folder: Path
 ) -> None:
-    said = found(build_dir / "tests/c/siw-test-secure", folder)
+    said = run_with_all_variables(build_dir / "tests/c/siw-test-secure", public_folder)
     assert (said["secure"], said["crc"]) == ("0", "0")
-    assert said["capture"] == f"{folder}/capture.pcapng 1" and said["faults"] == "loss=1%"
-    assert said["counters"].startswith(f"{folder}/siwarp/")
+    assert said["capture"] == f"{public_folder}/capture.pcapng 1" and said["faults"] == "loss=1%"
+    assert said["counters"].startswith(f"{public_folder}/siwarp/")
     assert "SIWARP_NONSENSE" in said["stderr"]
-    assert (folder / "capture.pcapng").stat().st_size > 0
+    assert (public_folder / "capture.pcapng").stat().st_size > 0
 
 
 def test_settings_alone_read_the_environment_and_what_libibverbs_has_of_it() -> None:
@@ -108,12 +108,12 @@ print(own)
 
 @pytest.mark.parametrize("there", ["a file", "a link"])
 def test_a_second_capture_overwrites_no_file_and_follows_no_link(
-    child: Child, tmp_path: Path, there: str
+    run_in_child: Child, tmp_path: Path, there: str
 ) -> None:
     """The second capture of a variable is named FILE-PID, which an attacker can predict."""
     file, victim = tmp_path / "run.pcapng", tmp_path / "run"
     code = f"import sys; sys.argv[1:] = [{str(file)!r}, {there!r}]\n" + OPEN
-    done = child(code, SIWARP_CAPTURE=str(file))
+    done = run_in_child(code, SIWARP_CAPTURE=str(file))
     own = Path(done.stdout.split()[0])
     assert file.read_text() == "another process's"
     assert own.is_symlink() or own.read_text() == "somebody's"

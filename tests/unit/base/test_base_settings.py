@@ -75,7 +75,7 @@ print(json.dumps({ffi.string(lib.siw_setting_name(i)).decode(): lib.siw_setting_
 """
 
 
-def values(done: CompletedProcess[str]) -> dict[str, int]:
+def printed_values(done: CompletedProcess[str]) -> dict[str, int]:
     result: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
     return result
 
@@ -120,69 +120,73 @@ def test_an_index_out_of_range_has_no_setting(i: int) -> None:
         assert number(i) == -1
 
 
-def test_without_variables_defaults_apply_without_output(child: Child) -> None:
-    done = child(VALUES)
-    assert values(done) == {name: row[0] for name, row in PROMISED.items()}
+def test_without_variables_defaults_apply_without_output(run_in_child: Child) -> None:
+    done = run_in_child(VALUES)
+    assert printed_values(done) == {name: row[0] for name, row in PROMISED.items()}
     assert done.stderr == ""
 
 
-def test_each_variable_sets_its_own_setting_to_either_bound(child: Child) -> None:
+def test_each_variable_sets_its_own_setting_to_either_bound(run_in_child: Child) -> None:
     for column in (1, 2):
         wanted = {name: row[column] for name, row in PROMISED.items()}
-        done = child(VALUES, **{f"SIWARP_{n.upper()}": str(v) for n, v in wanted.items()})
-        assert values(done) == wanted
+        done = run_in_child(VALUES, **{f"SIWARP_{n.upper()}": str(v) for n, v in wanted.items()})
+        assert printed_values(done) == wanted
         assert done.stderr == ""
 
 
 @pytest.mark.parametrize(
     "text", ["0", "-1", "4097", "", " 8", "8 ", "+8", "0x8", "8k", "eight", "9" * 30, "-", "8\n9"]
 )
-def test_a_bad_value_costs_one_line_and_leaves_the_default(child: Child, text: str) -> None:
-    done = child(VALUES, SIWARP_BUDGET=text)
-    assert values(done)["budget"] == 64
+def test_a_bad_value_costs_one_line_and_leaves_the_default(run_in_child: Child, text: str) -> None:
+    done = run_in_child(VALUES, SIWARP_BUDGET=text)
+    assert printed_values(done)["budget"] == 64
     head = f"siwarp: SIWARP_BUDGET={text} is not a number from 1 to 4096; using 64\n"
     assert done.stderr == head
 
 
 @pytest.mark.parametrize(("text", "value"), [("auto", 0), ("iwarp", 1), ("roce", 2), ("2", 2)])
-def test_the_persona_is_given_by_name_or_number(child: Child, text: str, value: int) -> None:
-    done = child(VALUES, SIWARP_PERSONA=text)
-    assert (values(done)["persona"], done.stderr) == (value, "")
+def test_the_persona_is_given_by_name_or_number(run_in_child: Child, text: str, value: int) -> None:
+    done = run_in_child(VALUES, SIWARP_PERSONA=text)
+    assert (printed_values(done)["persona"], done.stderr) == (value, "")
 
 
 @pytest.mark.parametrize(("text", "value"), [("auto", 0), ("error", 1), ("message", 2), ("1", 1)])
-def test_the_error_policy_is_given_by_name_or_number(child: Child, text: str, value: int) -> None:
-    done = child(VALUES, SIWARP_ERROR_POLICY=text)
-    assert (values(done)["error_policy"], done.stderr) == (value, "")
-    assert child(VALUES, SIWARP_ERROR_POLICY="none").stderr == (
+def test_the_error_policy_is_given_by_name_or_number(
+    run_in_child: Child, text: str, value: int
+) -> None:
+    done = run_in_child(VALUES, SIWARP_ERROR_POLICY=text)
+    assert (printed_values(done)["error_policy"], done.stderr) == (value, "")
+    assert run_in_child(VALUES, SIWARP_ERROR_POLICY="none").stderr == (
         "siwarp: SIWARP_ERROR_POLICY=none is not auto, error or message; ignored\n"
     )
 
 
 @pytest.mark.parametrize("text", ["Roce", "rocev2", "3", "ib"])
-def test_an_unknown_persona_costs_one_line_and_leaves_the_default(child: Child, text: str) -> None:
-    done = child(VALUES, SIWARP_PERSONA=text)
-    assert values(done)["persona"] == 0
+def test_an_unknown_persona_costs_one_line_and_leaves_the_default(
+    run_in_child: Child, text: str
+) -> None:
+    done = run_in_child(VALUES, SIWARP_PERSONA=text)
+    assert printed_values(done)["persona"] == 0
     assert done.stderr == f"siwarp: SIWARP_PERSONA={text} is not auto, iwarp or roce; ignored\n"
 
 
-def test_an_unknown_variable_costs_one_line_and_changes_nothing(child: Child) -> None:
-    done = child(VALUES, SIWARP_BUDGETS="7", SIWARP_="1", SIWARPED="1")
+def test_an_unknown_variable_costs_one_line_and_changes_nothing(run_in_child: Child) -> None:
+    done = run_in_child(VALUES, SIWARP_BUDGETS="7", SIWARP_="1", SIWARPED="1")
     assert sorted(done.stderr.splitlines()) == [
         "siwarp: there is no setting SIWARP_; ignored",
         "siwarp: there is no setting SIWARP_BUDGETS; ignored",
     ]
-    assert values(done) == {name: row[0] for name, row in PROMISED.items()}
+    assert printed_values(done) == {name: row[0] for name, row in PROMISED.items()}
 
 
-def test_a_former_variable_costs_one_line_that_names_its_successor(child: Child) -> None:
-    done = child(VALUES, SIWARP_COMPANY="never", SIWARP_LINGER_OCTETS="1", SIWARP_STRICT="1")
+def test_a_former_variable_costs_one_line_that_names_its_successor(run_in_child: Child) -> None:
+    done = run_in_child(VALUES, SIWARP_COMPANY="never", SIWARP_LINGER_OCTETS="1", SIWARP_STRICT="1")
     assert sorted(done.stderr.splitlines()) == [
         "siwarp: SIWARP_COMPANY is ignored: use SIWARP_BATCHING",
         "siwarp: SIWARP_LINGER_OCTETS is ignored: remove it, the limit is 256 MiB",
         "siwarp: SIWARP_STRICT is ignored: use SIWARP_CRC_FIRST",
     ]
-    assert values(done) == {name: row[0] for name, row in PROMISED.items()}
+    assert printed_values(done) == {name: row[0] for name, row in PROMISED.items()}
 
 
 def test_the_advice_on_a_former_setting_names_one_that_exists() -> None:
@@ -197,14 +201,14 @@ def test_the_advice_on_a_former_setting_names_one_that_exists() -> None:
     assert lib.siw_setting_former(b"SIWARP_CRC") == lib.siw_setting_former(ffi.NULL) == ffi.NULL
 
 
-def test_a_very_long_value_is_still_one_line(child: Child) -> None:
-    done = child(VALUES, SIWARP_NAP_US="1" * 5000)
+def test_a_very_long_value_is_still_one_line(run_in_child: Child) -> None:
+    done = run_in_child(VALUES, SIWARP_NAP_US="1" * 5000)
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("siwarp: SIWARP_NAP_US=1111")
     assert done.stderr.endswith("\n")
 
 
-def test_the_environment_is_read_once_though_many_threads_ask_first(child: Child) -> None:
+def test_the_environment_is_read_once_though_many_threads_ask_first(run_in_child: Child) -> None:
     # If thread stacks exceed 40 MiB in total, glibc frees some at the end of a thread, under a lock
     # that ThreadSanitizer does not see.
     code = """
@@ -220,27 +224,31 @@ threads = [threading.Thread(target=ask) for _ in range(8)]
 [t.join() for t in threads]
 print(seen)
 """
-    done = child(code, SIWARP_BUDGET="17", SIWARP_NONSENSE="1")
+    done = run_in_child(code, SIWARP_BUDGET="17", SIWARP_NONSENSE="1")
     assert done.stdout.strip() == str([17] * 8)
     assert done.stderr == "siwarp: there is no setting SIWARP_NONSENSE; ignored\n"
 
 
-def test_a_call_beats_the_environment_even_when_it_comes_first(child: Child) -> None:
-    done = child("assert lib.siw_setting_set(b'budget', 5) == 0" + VALUES, SIWARP_BUDGET="17")
-    assert values(done)["budget"] == 5
+def test_a_call_beats_the_environment_even_when_it_comes_first(run_in_child: Child) -> None:
+    done = run_in_child(
+        "assert lib.siw_setting_set(b'budget', 5) == 0" + VALUES, SIWARP_BUDGET="17"
+    )
+    assert printed_values(done)["budget"] == 5
 
 
-def test_a_call_out_of_bounds_or_to_nowhere_is_refused_and_changes_nothing(child: Child) -> None:
+def test_a_call_out_of_bounds_or_to_nowhere_is_refused_and_changes_nothing(
+    run_in_child: Child,
+) -> None:
     code = """
 print([lib.siw_setting_set(b'budget', 0), lib.siw_setting_set(b'budget', 4097),
        lib.siw_setting_set(b'budgets', 1), lib.siw_setting_set(b'', 1),
        lib.siw_setting_set_text(b'budget', b'many'), lib.siw_setting_set_text(b'budget', b'5000'),
        lib.siw_setting_set_text(b'nowhere', b'1'), lib.siw_setting_set_text(b'budget', b'4096')])
 """
-    done = child(code + VALUES)
+    done = run_in_child(code + VALUES)
     answers = [-ERANGE, -ERANGE, -ENOENT, -ENOENT, -EINVAL, -ERANGE, -ENOENT, 0]
     assert done.stdout.splitlines()[0] == str(answers)
-    assert values(done) == {**{n: r[0] for n, r in PROMISED.items()}, "budget": 4096}
+    assert printed_values(done) == {**{n: r[0] for n, r in PROMISED.items()}, "budget": 4096}
     assert done.stderr == ""
 
 
@@ -263,9 +271,9 @@ print([lib.siw_trace_level(x.encode()) for x in layers])
     ],
 )
 def test_the_log_variable_takes_a_level_and_levels_by_layer(
-    child: Child, text: str, value: int, levels: list[int]
+    run_in_child: Child, text: str, value: int, levels: list[int]
 ) -> None:
-    done = child(VALUES + LEVELS, SIWARP_LOG=text)
+    done = run_in_child(VALUES + LEVELS, SIWARP_LOG=text)
     assert json.loads(done.stdout.splitlines()[0])["log"] == value
     assert json.loads(done.stdout.splitlines()[1]) == levels
     assert done.stderr == ""
@@ -273,23 +281,25 @@ def test_the_log_variable_takes_a_level_and_levels_by_layer(
 
 @pytest.mark.parametrize("text", ["5", "", "loud", "mpa=", "=3", "tcp=3", "3,", "3 ", "mpa=3=3"])
 def test_a_bad_log_level_costs_one_line_and_leaves_all_layers_silent(
-    child: Child, text: str
+    run_in_child: Child, text: str
 ) -> None:
-    done = child(VALUES + LEVELS, SIWARP_LOG=text)
+    done = run_in_child(VALUES + LEVELS, SIWARP_LOG=text)
     assert json.loads(done.stdout.splitlines()[0])["log"] == 0
     assert json.loads(done.stdout.splitlines()[1]) == [0] * 7
     assert done.stderr == f"siwarp: SIWARP_LOG={text} is not level[,layer=level]...; ignored\n"
 
 
-def test_setting_the_log_by_call_sets_every_layer(child: Child) -> None:
-    done = child("assert lib.siw_setting_set(b'log', 3) == 0" + LEVELS, SIWARP_LOG="mpa=debug")
+def test_setting_the_log_by_call_sets_every_layer(run_in_child: Child) -> None:
+    done = run_in_child(
+        "assert lib.siw_setting_set(b'log', 3) == 0" + LEVELS, SIWARP_LOG="mpa=debug"
+    )
     assert json.loads(done.stdout) == [3] * 7
 
 
 LOG_LINE = re.compile(r"siwarp\[\d+\] \d+\.\d{6} (\w+) (\w+): (.*)")
 
 
-def test_a_line_is_written_only_at_or_below_its_layers_level(child: Child) -> None:
+def test_a_line_is_written_only_at_or_below_its_layers_level(run_in_child: Child) -> None:
     code = """
 lib.siw_settings_count(); lib.siw_setting_value(0)
 for layer in (b'llp', b'mpa'):
@@ -299,7 +309,7 @@ assert lib.siw_trace_test_log(b'tcp', 1, b'x') == -22
 assert lib.siw_trace_test_log(b'mpa', 0, b'x') == -22
 assert lib.siw_trace_level(b'tcp') == -22
 """
-    done = child(code, SIWARP_LOG="error,mpa=info")
+    done = run_in_child(code, SIWARP_LOG="error,mpa=info")
     lines = [LOG_LINE.fullmatch(line) for line in done.stderr.splitlines()]
     assert [m.groups() if m else None for m in lines] == [
         ("llp", "error", "word %d"),
@@ -309,13 +319,13 @@ assert lib.siw_trace_level(b'tcp') == -22
     ]
 
 
-def test_a_long_line_is_cut_and_still_ends(child: Child) -> None:
+def test_a_long_line_is_cut_and_still_ends(run_in_child: Child) -> None:
     code = "lib.siw_trace_set(4); lib.siw_trace_test_log(b'cm', 4, b'y' * 2000)"
-    done = child(code)
+    done = run_in_child(code)
     assert done.stderr.endswith("y\n")
     assert len(done.stderr) < 512 and done.stderr.count("\n") == 1
 
 
-def test_nothing_is_written_by_default(child: Child) -> None:
+def test_nothing_is_written_by_default(run_in_child: Child) -> None:
     code = "lib.siw_setting_value(0); assert lib.siw_trace_test_log(b'cm', 1, b'x') == 0"
-    assert child(code).stderr == ""
+    assert run_in_child(code).stderr == ""

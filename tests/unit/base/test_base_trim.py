@@ -32,7 +32,7 @@ class Crowd:
             lib.siw_crowd_leave(self._crowd)
 
 
-def resident() -> int:
+def resident_octets() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
@@ -69,9 +69,9 @@ def test_what_was_freed_between_memory_in_use_is_no_longer_resident() -> None:
     # frees every second block: free blocks lie between used ones, as with records of peers
     for block in blocks[::2]:
         libc.free(block)
-    before = resident()
+    before = resident_octets()
     assert lib.siw_trim()
-    after = resident()
+    after = resident_octets()
     for block in blocks[1::2]:
         libc.free(block)
     # Three pages of four are returned, because each block shares one with memory in use.

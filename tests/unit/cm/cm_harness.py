@@ -8,22 +8,22 @@ from harness.rc_harness import (
     WRITE,
     End,
 )
-from harness.verbs_harness import pattern, poll
+from harness.verbs_harness import octet_pattern, poll
 
 
-def exchange(a: End, b: End, size: int = 300) -> None:
+def exchange_data(a: End, b: End, size: int = 300) -> None:
     """Assert that data passes both ways, first from the initiator, by Send, Write and Read."""
     for one, other in ((a, b), (b, a)):
-        one.mem.write(pattern(size, 9))
+        one.mem.write(octet_pattern(size, 9))
         other.mem.view[:size] = bytes(size)
-        other.recv(wr_id=1, length=size)
+        other.post_receive(wr_id=1, length=size)
         one.post(SEND, 2, length=size)
         assert poll(other.rcq)[0].byte_len == size
-        assert other.mem.read(size) == pattern(size, 9)
+        assert other.mem.read(size) == octet_pattern(size, 9)
         one.post(WRITE, 3, length=size, remote=other.mem.remote(1000, size))
         one.post(READ, 4, offset=2000, length=size, remote=other.mem.remote(1000, size))
         assert [w.wr_id for w in poll(one.scq, 3) if w.ok] == [2, 3, 4]
-        assert one.mem.read(size, 2000) == pattern(size, 9)
+        assert one.mem.read(size, 2000) == octet_pattern(size, 9)
 
 
 GARBAGE = [

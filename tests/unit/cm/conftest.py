@@ -1,5 +1,5 @@
 """Fixtures of the tests of cm/: the devices and endpoints of the tests of verbs/."""
 
-from harness.fixtures import rig, two, wire
+from harness.fixtures import rig, two_device_wire, wire
 
-__all__ = ["rig", "two", "wire"]
+__all__ = ["rig", "two_device_wire", "wire"]

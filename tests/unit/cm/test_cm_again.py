@@ -15,7 +15,7 @@ from siwarp.inspect import MPAReply
 AT_ONCE = struct.pack("ii", 1, 0)
 
 
-def reset(s: socket.socket) -> None:
+def accept_and_reset(s: socket.socket) -> None:
     peer, _ = s.accept()
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
     peer.close()
@@ -26,12 +26,12 @@ def test_a_connect_that_is_reset_is_tried_again_and_succeeds(wire: Wire) -> None
         a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
         a.id.connect(s.getsockname(), ConnParam(refused=0.001))
         for _ in range(3):
-            reset(s)
+            accept_and_reset(s)
         peer, _ = s.accept()
         with peer:
             peer.recv(1000)
             peer.sendall(bytes(MPAReply(rev=2, s=1, ird=1, ord=1)))
-            assert a.event().type == CMEventType.ESTABLISHED
+            assert a.next_cm_event().type == CMEventType.ESTABLISHED
 
 
 @pytest.mark.parametrize("refused", [0, 0.001])
@@ -46,7 +46,7 @@ def test_a_reset_connect_fails_after_its_time_out_or_at_once_without_retries(
         while not (event := wire.a_channel.get_event(timeout=0)):
             try:
                 s.settimeout(0.01)
-                reset(s)
+                accept_and_reset(s)
                 tries += 1
             except TimeoutError:
                 continue

@@ -16,12 +16,19 @@ from harness.rc_harness import (
     WRITE,
     End,
     Wire,
-    plain_client,
+    plain_connect,
     plain_listener,
-    read_all,
+    read_to_end,
 )
-from harness.verbs_harness import Rig, counted, pattern, poll, refused, until
-from unit.cm.cm_harness import GARBAGE, exchange
+from harness.verbs_harness import (
+    Rig,
+    assert_counter_grows,
+    errno_raised_by,
+    octet_pattern,
+    poll,
+    wait_until,
+)
+from unit.cm.cm_harness import GARBAGE, exchange_data
 
 from siwarp import cm
 from siwarp._siwarp import ffi, lib
@@ -45,36 +52,36 @@ def test_a_listener_at_port_zero_tells_its_port_and_addresses_agree(rig: Rig, ho
     assert (a.id.local_addr, a.id.peer_addr) == (b.id.peer_addr, b.id.local_addr)
     assert b.id.local_addr == wire.address
     assert a.qp.qp_state == b.qp.qp_state == QPState.RTS
-    exchange(a, b)
+    exchange_data(a, b)
 
 
 @pytest.mark.parametrize("rev", [1, 2])
 @pytest.mark.parametrize("ask_crc", [True, False])
 @pytest.mark.parametrize("answer_crc", [True, False])
 def test_every_revision_and_crc_agreement_carries_data(
-    two: Wire, rev: int, ask_crc: bool, answer_crc: bool
+    two_device_wire: Wire, rev: int, ask_crc: bool, answer_crc: bool
 ) -> None:
-    a = two.dial(ConnParam(rev=rev, crc=ask_crc), size=1 << 16)
-    request = two.request()
+    a = two_device_wire.begin_connect(ConnParam(rev=rev, crc=ask_crc), size=1 << 16)
+    request = two_device_wire.next_request()
     assert (request.rev, request.crc) == (rev, ask_crc)
-    b = End(two.passive, request.id, two.p_channel, size=1 << 16)
+    b = End(two_device_wire.passive, request.id, two_device_wire.p_channel, size=1 << 16)
     b.id.accept(ConnParam(crc=answer_crc))
     for end in (a, b):
-        event = end.event()
+        event = end.next_cm_event()
         assert event.type == CMEventType.ESTABLISHED
         assert (event.rev, event.crc) == (rev, ask_crc or answer_crc)
-    exchange(a, b)
+    exchange_data(a, b)
 
 
 @pytest.mark.parametrize("rtr", [RTR.FPDU, RTR.WRITE, RTR.READ])
 def test_a_peer_to_peer_connection_opens_by_its_rtr_and_the_responder_may_send_first(
-    two: Wire, rtr: RTR
+    two_device_wire: Wire, rtr: RTR
 ) -> None:
-    def receive_posted(b: End) -> None:
-        b.recv(wr_id=5)
+    def post_receive(b: End) -> None:
+        b.post_receive(wr_id=5)
 
-    a, b = two.connect(ConnParam(peer_to_peer=rtr), before_accept=receive_posted)
-    a.recv(wr_id=6)
+    a, b = two_device_wire.connect(ConnParam(peer_to_peer=rtr), before_accept=post_receive)
+    a.post_receive(wr_id=6)
     b.mem.write(b"I first")
     b.post(SEND, 1, length=7)
     assert poll(b.scq)[0].ok
@@ -85,60 +92,62 @@ def test_a_peer_to_peer_connection_opens_by_its_rtr_and_the_responder_may_send_f
     a.post(SEND, 2, length=3)
     assert poll(b.rcq)[0].wr_id == 5
     assert poll(a.scq)[0].wr_id == 2
-    exchange(a, b)
+    exchange_data(a, b)
 
 
 @pytest.mark.parametrize(
     "offered",
     [RTR.FPDU | RTR.WRITE, RTR.FPDU | RTR.READ, RTR.WRITE | RTR.READ, RTR(7)],
 )
-def test_of_several_rtrs_both_ends_settle_on_one(two: Wire, offered: RTR) -> None:
-    a = two.dial(ConnParam(peer_to_peer=offered), size=1 << 16)
-    request = two.request()
+def test_of_several_rtrs_both_ends_settle_on_one(two_device_wire: Wire, offered: RTR) -> None:
+    a = two_device_wire.begin_connect(ConnParam(peer_to_peer=offered), size=1 << 16)
+    request = two_device_wire.next_request()
     assert request.peer_to_peer == offered
-    b = End(two.passive, request.id, two.p_channel, size=1 << 16)
+    b = End(two_device_wire.passive, request.id, two_device_wire.p_channel, size=1 << 16)
     b.id.accept()
-    chosen = {end.event().peer_to_peer for end in (a, b)}
+    chosen = {end.next_cm_event().peer_to_peer for end in (a, b)}
     assert len(chosen) == 1
     (one,) = chosen
     assert one in (RTR.FPDU, RTR.WRITE, RTR.READ) and one & offered
-    exchange(a, b)
+    exchange_data(a, b)
 
 
 @pytest.mark.parametrize("rev", [1, 2])
 @pytest.mark.parametrize("size", [0, 1, 3, 507, 508])
 def test_private_data_goes_both_ways(wire: Wire, rev: int, size: int) -> None:
-    hello, answer = pattern(size, 1), pattern(size, 2)
-    a = wire.dial(ConnParam(rev=rev, private_data=hello))
-    request = wire.request()
+    hello, answer = octet_pattern(size, 1), octet_pattern(size, 2)
+    a = wire.begin_connect(ConnParam(rev=rev, private_data=hello))
+    request = wire.next_request()
     assert request.private_data == hello
     b = End(wire.passive, request.id, wire.p_channel)
     b.id.accept(ConnParam(private_data=answer))
-    assert a.event().private_data == answer
-    assert b.event().type == CMEventType.ESTABLISHED
+    assert a.next_cm_event().private_data == answer
+    assert b.next_cm_event().type == CMEventType.ESTABLISHED
 
 
 @pytest.mark.parametrize(("rev", "most"), [(1, 512), (2, 508)])
 def test_private_data_above_the_limit_is_refused(wire: Wire, rev: int, most: int) -> None:
     a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
     too_much = ConnParam(rev=rev, private_data=bytes(most + 1))
-    assert refused(a.id.connect, wire.address, too_much) == errno.EINVAL
+    assert errno_raised_by(a.id.connect, wire.address, too_much) == errno.EINVAL
     a.id.connect(wire.address, ConnParam(rev=rev, private_data=bytes(most)))
-    request = wire.request()
+    request = wire.next_request()
     assert len(request.private_data) == most
     b = End(wire.passive, request.id, wire.p_channel)
-    assert refused(b.id.accept, ConnParam(private_data=bytes(most + 1))) == errno.EINVAL
-    assert refused(request.id.reject, bytes(most + 1)) == errno.EINVAL
+    assert errno_raised_by(b.id.accept, ConnParam(private_data=bytes(most + 1))) == errno.EINVAL
+    assert errno_raised_by(request.id.reject, bytes(most + 1)) == errno.EINVAL
     b.id.accept(ConnParam(private_data=bytes(most)))
-    assert len(a.event().private_data) == most
+    assert len(a.next_cm_event().private_data) == most
 
 
-def test_reject_brings_its_private_data_and_leaves_the_queue_pair_usable(two: Wire) -> None:
-    with counted("rejects", 2):  # the rejection is counted on both sides
-        a = two.dial(ConnParam(private_data=b"please"), size=1 << 16)
-        request = two.request()
+def test_reject_brings_its_private_data_and_leaves_the_queue_pair_usable(
+    two_device_wire: Wire,
+) -> None:
+    with assert_counter_grows("rejects", 2):  # the rejection is counted on both sides
+        a = two_device_wire.begin_connect(ConnParam(private_data=b"please"), size=1 << 16)
+        request = two_device_wire.next_request()
         request.id.reject(b"no, thanks")
-        event = a.event()
+        event = a.next_cm_event()
     assert (event.type, event.status, event.private_data) == (
         CMEventType.REJECTED,
         errno.ECONNREFUSED,
@@ -150,44 +159,58 @@ def test_reject_brings_its_private_data_and_leaves_the_queue_pair_usable(two: Wi
     a.id = CMID(a.channel)
     a.qp.modify(QPAttr(qp_state=QPState.RESET))
     a.id.bind_qp(a.qp)
-    a.id.connect(two.address)
-    b = End(two.passive, two.request().id, two.p_channel, size=1 << 16)
+    a.id.connect(two_device_wire.address)
+    b = End(
+        two_device_wire.passive,
+        two_device_wire.next_request().id,
+        two_device_wire.p_channel,
+        size=1 << 16,
+    )
     b.id.accept()
-    assert a.event().type == CMEventType.ESTABLISHED
-    exchange(a, b)
+    assert a.next_cm_event().type == CMEventType.ESTABLISHED
+    exchange_data(a, b)
 
 
 @pytest.mark.clause("RFC5044-7.1.2-05#a", "RFC5044-7.1.2-05#b")
 def test_a_client_that_is_rejected_reads_why_and_then_the_end(wire: Wire) -> None:
-    with plain_client(wire.address) as s:
+    with plain_connect(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
-        request = wire.request()
+        request = wire.next_request()
         request.id.reject(b"not today")
-        reply = MPAReply(read_all(s))
+        reply = MPAReply(read_to_end(s))
         assert (reply.r, reply.private_data) == (1, b"not today")
         request.id.close()
 
 
-def test_one_listener_serves_many_connections_each_its_own(two: Wire) -> None:
+def test_one_listener_serves_many_connections_each_its_own(two_device_wire: Wire) -> None:
     n = 12
     dialled = [
-        two.dial(ConnParam(private_data=bytes([i])), size=1 << 12, max_send_wr=8) for i in range(n)
+        two_device_wire.begin_connect(
+            ConnParam(private_data=bytes([i])), size=1 << 12, max_send_wr=8
+        )
+        for i in range(n)
     ]
     served: dict[int, End] = {}
     established = 0
     while established < n:
-        event = two.p_channel.get_event(5)
+        event = two_device_wire.p_channel.get_event(5)
         assert event is not None
         if event.type == CMEventType.ESTABLISHED:
             established += 1
             continue
         assert event.type == CMEventType.CONNECT_REQUEST
-        b = End(two.passive, event.id, two.p_channel, size=1 << 12, max_send_wr=8)
+        b = End(
+            two_device_wire.passive,
+            event.id,
+            two_device_wire.p_channel,
+            size=1 << 12,
+            max_send_wr=8,
+        )
         b.id.accept()
         served[event.private_data[0]] = b
-    assert {two.a_channel.get_event(5).id for _ in range(n)} == {a.id for a in dialled}
+    assert {two_device_wire.a_channel.get_event(5).id for _ in range(n)} == {a.id for a in dialled}
     for i, a in enumerate(dialled):
-        served[i].recv(length=16)
+        served[i].post_receive(length=16)
         a.mem.write(bytes([i]) * 8)
         a.post(SEND, length=8)
     for i, b in served.items():
@@ -211,23 +234,23 @@ def test_two_queue_pairs_of_one_process_connect_on_one_channel(rig: Rig) -> None
             b = End(rig, event.id, channel, size=1 << 16)
             b.id.accept()
     assert b is not None and seen.count(CMEventType.ESTABLISHED) == 2
-    exchange(a, b)
+    exchange_data(a, b)
 
 
-def test_the_channels_descriptor_is_readable_while_an_event_waits(two: Wire) -> None:
+def test_the_channels_descriptor_is_readable_while_an_event_waits(two_device_wire: Wire) -> None:
     p = select.poll()
-    p.register(two.p_channel, select.POLLIN)
+    p.register(two_device_wire.p_channel, select.POLLIN)
     assert p.poll(20) == []
-    a = two.dial()
+    a = two_device_wire.begin_connect()
     assert p.poll(5000)
-    assert two.p_channel.get_event(0) is not None
+    assert two_device_wire.p_channel.get_event(0) is not None
     assert p.poll(20) == [] and a.qp.qp_state == QPState.INIT
 
 
 def test_the_source_address_can_be_chosen(wire: Wire) -> None:
     a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
     a.id.connect(wire.address, source=("127.0.0.9", 0))
-    assert wire.request().id.peer_addr[0] == "127.0.0.9"
+    assert wire.next_request().id.peer_addr[0] == "127.0.0.9"
 
 
 # ---- IRD and ORD
@@ -240,32 +263,35 @@ def test_the_source_address_can_be_chosen(wire: Wire) -> None:
 def test_ird_and_ord_are_negotiated_and_told_to_both(
     wire: Wire, a_ord: int | None, a_ird: int | None, b_ord: int | None, b_ird: int | None
 ) -> None:
-    def full(x: int | None) -> int:
+    def or_maximum(x: int | None) -> int:
         return 128 if x is None else x
 
-    a = wire.dial(ConnParam(initiator_depth=a_ord, responder_resources=a_ird))
-    request = wire.request()
-    assert (request.initiator_depth, request.responder_resources) == (full(a_ird), full(a_ord))
-    assert (request.peer_ird, request.peer_ord) == (full(a_ird), full(a_ord))
+    a = wire.begin_connect(ConnParam(initiator_depth=a_ord, responder_resources=a_ird))
+    request = wire.next_request()
+    assert (request.initiator_depth, request.responder_resources) == (
+        or_maximum(a_ird),
+        or_maximum(a_ord),
+    )
+    assert (request.peer_ird, request.peer_ord) == (or_maximum(a_ird), or_maximum(a_ord))
     b = End(wire.passive, request.id, wire.p_channel)
     b.id.accept(ConnParam(initiator_depth=b_ord, responder_resources=b_ird))
-    at_a, at_b = a.event(), b.event()
-    assert at_a.initiator_depth == min(full(a_ord), full(b_ird))
-    assert at_a.responder_resources == full(a_ird)
-    assert at_b.initiator_depth == min(full(b_ord), full(a_ird))
-    assert at_b.responder_resources == full(b_ird)
-    assert (at_a.peer_ird, at_a.peer_ord) == (full(b_ird), at_b.initiator_depth)
+    at_a, at_b = a.next_cm_event(), b.next_cm_event()
+    assert at_a.initiator_depth == min(or_maximum(a_ord), or_maximum(b_ird))
+    assert at_a.responder_resources == or_maximum(a_ird)
+    assert at_b.initiator_depth == min(or_maximum(b_ord), or_maximum(a_ird))
+    assert at_b.responder_resources == or_maximum(b_ird)
+    assert (at_a.peer_ird, at_a.peer_ord) == (or_maximum(b_ird), at_b.initiator_depth)
 
 
 def test_without_reads_agreed_a_read_is_refused(wire: Wire) -> None:
     a, b = wire.connect(ConnParam(initiator_depth=0))
     wr = SendWR(1, READ, sg=[a.mem.sge(0, 8)], remote=b.mem.remote(0, 8))
-    assert refused(a.qp.post_send, wr) == errno.EINVAL
-    exchange_write_only(a, b)
+    assert errno_raised_by(a.qp.post_send, wr) == errno.EINVAL
+    send_one_message(a, b)
 
 
-def exchange_write_only(a: End, b: End) -> None:
-    b.recv()
+def send_one_message(a: End, b: End) -> None:
+    b.post_receive()
     a.post(SEND, 1, length=8)
     assert poll(b.rcq)[0].ok
 
@@ -273,9 +299,9 @@ def exchange_write_only(a: End, b: End) -> None:
 def test_depths_set_on_the_queue_pair_bound_those_of_the_connection(wire: Wire) -> None:
     a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
     a.qp.modify(QPAttr(max_rd_atomic=3, max_dest_rd_atomic=5))
-    assert refused(a.id.connect, wire.address, ConnParam(initiator_depth=4)) == errno.EINVAL
+    assert errno_raised_by(a.id.connect, wire.address, ConnParam(initiator_depth=4)) == errno.EINVAL
     a.id.connect(wire.address)
-    request = wire.request()
+    request = wire.next_request()
     assert (request.peer_ord, request.peer_ird) == (3, 5)
 
 
@@ -294,44 +320,46 @@ def test_invalid_calls_are_refused(wire: Wire) -> None:
         ConnParam(responder_resources=129),
         ConnParam(initiator_depth=-2),
     ):
-        assert refused(a.id.connect, where, wrong) == errno.EINVAL, wrong
+        assert errno_raised_by(a.id.connect, where, wrong) == errno.EINVAL, wrong
     empty = CMID(wire.a_channel)
-    assert refused(empty.connect, where) == errno.EINVAL  # the id has no queue pair
-    assert refused(a.id.accept) == errno.EINVAL  # the id has no connection request to accept
-    assert refused(a.id.reject) == errno.EINVAL
-    assert refused(a.id.disconnect) == errno.ENOTCONN
-    assert refused(wire.listener.disconnect) == errno.ENOTCONN
-    assert refused(wire.listener.listen, ("127.0.0.1", 0)) == errno.EINVAL
-    assert refused(lambda: empty.local_addr) == errno.ENOTCONN
+    assert errno_raised_by(empty.connect, where) == errno.EINVAL  # the id has no queue pair
+    assert (
+        errno_raised_by(a.id.accept) == errno.EINVAL
+    )  # the id has no connection request to accept
+    assert errno_raised_by(a.id.reject) == errno.EINVAL
+    assert errno_raised_by(a.id.disconnect) == errno.ENOTCONN
+    assert errno_raised_by(wire.listener.disconnect) == errno.ENOTCONN
+    assert errno_raised_by(wire.listener.listen, ("127.0.0.1", 0)) == errno.EINVAL
+    assert errno_raised_by(lambda: empty.local_addr) == errno.ENOTCONN
     a.id.connect(where)
-    assert refused(a.id.connect, where) == errno.EINVAL  # the id is already connecting
-    request = wire.request()
-    assert refused(request.id.accept) == errno.EINVAL  # the request's id has no queue pair
+    assert errno_raised_by(a.id.connect, where) == errno.EINVAL  # the id is already connecting
+    request = wire.next_request()
+    assert errno_raised_by(request.id.accept) == errno.EINVAL  # the request's id has no queue pair
     # The listener still works.
     b = End(wire.passive, request.id, wire.p_channel)
     b.id.accept()
-    assert a.event().type == CMEventType.ESTABLISHED
-    assert refused(b.id.accept) == errno.EINVAL
-    assert refused(b.id.reject) == errno.EINVAL
+    assert a.next_cm_event().type == CMEventType.ESTABLISHED
+    assert errno_raised_by(b.id.accept) == errno.EINVAL
+    assert errno_raised_by(b.id.reject) == errno.EINVAL
 
 
 def test_an_id_takes_one_queue_pair_of_its_own_device_and_type(wire: Wire) -> None:
     cm_id = CMID(wire.a_channel)
     other = Rig()
-    assert refused(cm_id.bind_qp, other.qp(qp_type=QPType.RC)) == errno.EINVAL
-    assert refused(cm_id.bind_qp, wire.active.qp()) == errno.EINVAL
-    qp = wire.active.qp(qp_type=QPType.RC)
+    assert errno_raised_by(cm_id.bind_qp, other.create_qp(qp_type=QPType.RC)) == errno.EINVAL
+    assert errno_raised_by(cm_id.bind_qp, wire.active.create_qp()) == errno.EINVAL
+    qp = wire.active.create_qp(qp_type=QPType.RC)
     qp.modify(QPAttr(qp_state=QPState.ERR))
-    assert refused(cm_id.bind_qp, qp) == errno.EINVAL
-    cm_id.bind_qp(wire.active.qp(qp_type=QPType.RC))
-    assert refused(cm_id.bind_qp, wire.active.qp(qp_type=QPType.RC)) == errno.EINVAL
+    assert errno_raised_by(cm_id.bind_qp, qp) == errno.EINVAL
+    cm_id.bind_qp(wire.active.create_qp(qp_type=QPType.RC))
+    assert errno_raised_by(cm_id.bind_qp, wire.active.create_qp(qp_type=QPType.RC)) == errno.EINVAL
     other.close()
 
 
 def test_a_port_in_use_and_addresses_of_others_are_refused(wire: Wire) -> None:
     again = CMID(wire.p_channel)
-    assert refused(again.listen, wire.address) == errno.EADDRINUSE
-    assert refused(again.listen, ("198.51.100.77", 0)) == errno.EADDRNOTAVAIL
+    assert errno_raised_by(again.listen, wire.address) == errno.EADDRINUSE
+    assert errno_raised_by(again.listen, ("198.51.100.77", 0)) == errno.EADDRNOTAVAIL
     again.listen(("127.0.0.1", 0))
 
 
@@ -353,7 +381,7 @@ def test_connect_without_a_listener_is_refused(rig: Rig, host: str) -> None:
         gone = s.getsockname()[:2]
     a = End(rig, CMID(wire.a_channel), wire.a_channel)
     a.id.connect(gone)
-    event = a.event()
+    event = a.next_cm_event()
     assert (event.type, event.status) == (CMEventType.REJECTED, errno.ECONNREFUSED)
     assert event.rev == 0  # 0: no frame of a peer has been received
     assert a.qp.qp_state == QPState.INIT
@@ -367,7 +395,7 @@ def test_a_listener_that_answers_garbage_is_a_connect_error(wire: Wire, garbage:
         peer, _ = s.accept()
         with peer:
             peer.sendall(garbage)
-            event = a.event()
+            event = a.next_cm_event()
     assert (event.type, event.status) == (CMEventType.CONNECT_ERROR, errno.EPROTO)
 
 
@@ -380,42 +408,48 @@ def test_a_listener_that_hangs_up_is_a_connect_error(wire: Wire, said: bytes) ->
         peer.recv(100)
         peer.sendall(said)
         peer.close()
-        event = a.event()
+        event = a.next_cm_event()
     assert event.type == CMEventType.CONNECT_ERROR
     assert event.status in (errno.ECONNRESET, errno.EPROTO)
 
 
-def test_a_listener_that_closes_leaves_its_connections_alone(two: Wire) -> None:
-    a, b = two.connect()
-    waiting = two.dial()  # no thread accepts this connection request
-    address = two.address
-    until(lambda: select.select([two.p_channel], [], [], 0)[0])
-    two.listener.close()
-    assert waiting.event().type == CMEventType.CONNECT_ERROR
-    exchange(a, b)
-    late = End(two.active, CMID(two.a_channel), two.a_channel)
+def test_a_listener_that_closes_leaves_its_connections_alone(two_device_wire: Wire) -> None:
+    a, b = two_device_wire.connect()
+    waiting = two_device_wire.begin_connect()  # no thread accepts this connection request
+    address = two_device_wire.address
+    wait_until(lambda: select.select([two_device_wire.p_channel], [], [], 0)[0])
+    two_device_wire.listener.close()
+    assert waiting.next_cm_event().type == CMEventType.CONNECT_ERROR
+    exchange_data(a, b)
+    late = End(two_device_wire.active, CMID(two_device_wire.a_channel), two_device_wire.a_channel)
     late.id.connect(address)
-    assert late.event().status == errno.ECONNREFUSED
+    assert late.next_cm_event().status == errno.ECONNREFUSED
 
 
-def test_ids_close_in_one_thread_while_another_waits_for_events(two: Wire) -> None:
+def test_ids_close_in_one_thread_while_another_waits_for_events(two_device_wire: Wire) -> None:
     stop = threading.Event()
     seen: list[CMEvent] = []
 
-    def wait() -> None:
+    def collect_events() -> None:
         while not stop.is_set():
-            event = two.a_channel.get_event(0.01)
+            event = two_device_wire.a_channel.get_event(0.01)
             if event is not None:
                 seen.append(event)
 
-    threads = [threading.Thread(target=wait) for _ in range(2)]
+    threads = [threading.Thread(target=collect_events) for _ in range(2)]
     for t in threads:
         t.start()
     try:
         for i in range(60):
-            a = two.dial(max_send_wr=1, max_recv_wr=1)
-            request = two.request()
-            b = End(two.passive, request.id, two.p_channel, max_send_wr=1, max_recv_wr=1)
+            a = two_device_wire.begin_connect(max_send_wr=1, max_recv_wr=1)
+            request = two_device_wire.next_request()
+            b = End(
+                two_device_wire.passive,
+                request.id,
+                two_device_wire.p_channel,
+                max_send_wr=1,
+                max_recv_wr=1,
+            )
             if i % 3:
                 b.id.accept()
             else:
@@ -437,7 +471,7 @@ def test_ids_close_in_one_thread_while_another_waits_for_events(two: Wire) -> No
 def test_siwarp_connect_and_listen_send_write_and_read() -> None:
     done: list[bytes] = []
 
-    def serve(listener: cm.Listener) -> None:
+    def serve_one_connection(listener: cm.Listener) -> None:
         with listener.accept(10) as conn:
             memory = conn.register(bytearray(b"remote memory"))
             conn.send(memory.remote().pack())
@@ -445,7 +479,7 @@ def test_siwarp_connect_and_listen_send_write_and_read() -> None:
             done.append(memory.read())
 
     with cm.listen(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=serve, args=(listener,))
+        thread = threading.Thread(target=serve_one_connection, args=(listener,))
         thread.start()
         with cm.connect(listener.address) as conn:
             # The initiator must send first, so an empty Write precedes recv.
@@ -462,13 +496,13 @@ def test_siwarp_connect_and_listen_send_write_and_read() -> None:
 
 def test_a_client_that_has_left_may_be_rejected_and_not_accepted(wire: Wire) -> None:
     for left in (True, False):
-        with plain_client(wire.address) as s:
+        with plain_connect(wire.address) as s:
             s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
-            request = wire.request()
+            request = wire.next_request()
             s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         b = End(wire.passive, request.id, wire.p_channel)
         if left:
             request.id.reject(b"not today")
         else:
-            assert refused(request.id.accept) == errno.ECONNRESET
+            assert errno_raised_by(request.id.accept) == errno.ECONNRESET
         b.close()

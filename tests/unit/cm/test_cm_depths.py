@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from harness.rc_harness import End, Wire, plain_client, plain_listener
-from harness.verbs_harness import settings
-from harness.wire_peer import recv_frame, terminate
+from harness.rc_harness import End, Wire, plain_connect, plain_listener
+from harness.verbs_harness import temporary_settings
+from harness.wire_peer import build_terminate, recv_startup_frame
 
 from siwarp.cm import CMID, RTR, CMEventType, ConnParam
 from siwarp.inspect import FPDU, DDPTagged, MPAReply, MPARequest, Opcode
@@ -15,12 +15,14 @@ NONE = ConnParam(initiator_depth=0, responder_resources=0)
 RTRS = {RTR.FPDU: "b", RTR.WRITE: "c_rtr", RTR.READ: "d_rtr"}
 
 
-def offering(*kinds: RTR) -> bytes:
+def request_offering_rtrs(*kinds: RTR) -> bytes:
     flags = {RTRS[kind]: 1 for kind in kinds}
     return bytes(MPARequest(rev=2, s=1, a=1, ird=4, ord=4, **flags))
 
 
-def asked(wire: Wire, param: ConnParam, persona: Persona = Persona.IWARP) -> MPARequest:
+def request_sent_by_siwarp(
+    wire: Wire, param: ConnParam, persona: Persona = Persona.IWARP
+) -> MPARequest:
     """Return the MPA Request that siwarp sends."""
     with plain_listener() as s:
         a = End(wire.active, CMID(wire.a_channel), wire.a_channel, persona=persona)
@@ -28,7 +30,7 @@ def asked(wire: Wire, param: ConnParam, persona: Persona = Persona.IWARP) -> MPA
         peer, _ = s.accept()
         with peer:
             peer.settimeout(5)
-            return MPARequest(recv_frame(peer))
+            return MPARequest(recv_startup_frame(peer))
 
 
 @pytest.mark.clause("RFC6581-9.1-03")
@@ -36,7 +38,7 @@ def asked(wire: Wire, param: ConnParam, persona: Persona = Persona.IWARP) -> MPA
 def test_a_roce_request_has_room_for_the_one_read_that_tells_of_arrival(
     wire: Wire, persona: Persona, depth: int
 ) -> None:
-    request = asked(wire, NONE, persona)
+    request = request_sent_by_siwarp(wire, NONE, persona)
     assert (request.ird, request.ord) == (depth, depth)
 
 
@@ -45,11 +47,11 @@ def test_a_roce_request_has_room_for_the_one_read_that_tells_of_arrival(
 def test_a_roce_reply_has_room_for_the_one_read_that_tells_of_arrival(
     wire: Wire, persona: Persona, depth: int
 ) -> None:
-    with plain_client(wire.address) as s:
+    with plain_connect(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)))
-        end = End(wire.passive, wire.request().id, wire.p_channel, persona=persona)
+        end = End(wire.passive, wire.next_request().id, wire.p_channel, persona=persona)
         end.id.accept(NONE)
-        reply = MPAReply(recv_frame(s))
+        reply = MPAReply(recv_startup_frame(s))
         assert (reply.ird, reply.ord) == (depth, depth)
 
 
@@ -58,21 +60,21 @@ def test_a_roce_reply_has_room_for_the_one_read_that_tells_of_arrival(
 def test_a_request_asks_for_crc_unless_the_setting_or_the_call_says_no(
     wire: Wire, setting: int, no_crc: bool
 ) -> None:
-    with settings(crc=setting):
-        request = asked(wire, ConnParam(crc=not no_crc))
+    with temporary_settings(crc=setting):
+        request = request_sent_by_siwarp(wire, ConnParam(crc=not no_crc))
     assert request.c == int(setting and not no_crc)
 
 
 @pytest.mark.clause("RFC5040-5.4-07")
 def test_the_end_by_a_terminate_tells_its_layer_type_and_code(wire: Wire) -> None:
-    with plain_client(wire.address) as s:
+    with plain_connect(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)))
-        end = End(wire.passive, wire.request().id, wire.p_channel)
+        end = End(wire.passive, wire.next_request().id, wire.p_channel)
         end.id.accept()
-        recv_frame(s)
-        assert end.event().type == CMEventType.ESTABLISHED
-        s.sendall(bytes(FPDU(ulpdu=terminate(1, 2, 5))))
-        event = end.event()
+        recv_startup_frame(s)
+        assert end.next_cm_event().type == CMEventType.ESTABLISHED
+        s.sendall(bytes(FPDU(ulpdu=build_terminate(1, 2, 5))))
+        event = end.next_cm_event()
         assert (event.type, event.wire_error) == (CMEventType.DISCONNECTED, 1 << 16 | 2 << 8 | 5)
 
 
@@ -84,9 +86,9 @@ def test_an_initiator_takes_as_many_reads_as_its_device_can(wire: Wire) -> None:
         a.id.connect(s.getsockname(), ConnParam(responder_resources=2))
         peer, _ = s.accept()
         with peer:
-            recv_frame(peer)
+            recv_startup_frame(peer)
             peer.sendall(bytes(MPAReply(rev=2, s=1, ird=1, ord=most)))
-            event = a.event()
+            event = a.next_cm_event()
             assert (event.type, event.responder_resources) == (CMEventType.ESTABLISHED, most)
 
 
@@ -104,21 +106,21 @@ def test_an_initiator_takes_as_many_reads_as_its_device_can(wire: Wire) -> None:
 def test_of_several_rtrs_offered_the_reply_names_all_and_the_event_ours(
     wire: Wire, kinds: tuple[RTR, ...], chosen: RTR, accepts: bool
 ) -> None:
-    with plain_client(wire.address) as s:
-        s.sendall(offering(*kinds))
-        request = wire.request()
+    with plain_connect(wire.address) as s:
+        s.sendall(request_offering_rtrs(*kinds))
+        request = wire.next_request()
         assert request.peer_to_peer == sum(kinds)
         end = End(wire.passive, request.id, wire.p_channel)
         if accepts:
             end.id.accept()
         else:
             end.id.reject()
-        reply = MPAReply(recv_frame(s))
+        reply = MPAReply(recv_startup_frame(s))
         assert (reply.r, reply.a) == (int(not accepts), 1)
         assert {k for k, flag in RTRS.items() if getattr(reply, flag)} == {*kinds}
         if accepts and chosen == RTR.WRITE:
             s.sendall(bytes(FPDU(ulpdu=DDPTagged(opcode=Opcode.RDMA_WRITE))))
-            event = end.event()
+            event = end.next_cm_event()
             assert (event.type, event.peer_to_peer) == (CMEventType.ESTABLISHED, chosen)
 
 
@@ -136,16 +138,18 @@ def test_of_several_rtrs_agreed_the_initiator_sends_one(
         peer, _ = s.accept()
         with peer:
             peer.settimeout(5)
-            recv_frame(peer)
+            recv_startup_frame(peer)
             flags = {RTRS[kind]: 1 for kind in agreed}
             peer.sendall(bytes(MPAReply(rev=2, s=1, a=1, ird=4, ord=4, **flags)))
-            assert a.event().type == CMEventType.ESTABLISHED
+            assert a.next_cm_event().type == CMEventType.ESTABLISHED
             assert peer.recv(1000)[3] & 0xF == opcode
 
 
 @pytest.mark.parametrize("rtr", [RTR.FPDU, RTR.WRITE, RTR.READ])
-def test_both_ends_are_told_which_rtr_opened_the_connection(two: Wire, rtr: RTR) -> None:
-    a = two.dial(ConnParam(peer_to_peer=rtr))
-    b = End(two.passive, two.request().id, two.p_channel)
+def test_both_ends_are_told_which_rtr_opened_the_connection(
+    two_device_wire: Wire, rtr: RTR
+) -> None:
+    a = two_device_wire.begin_connect(ConnParam(peer_to_peer=rtr))
+    b = End(two_device_wire.passive, two_device_wire.next_request().id, two_device_wire.p_channel)
     b.id.accept()
-    assert (a.event().peer_to_peer, b.event().peer_to_peer) == (rtr, rtr)
+    assert (a.next_cm_event().peer_to_peer, b.next_cm_event().peer_to_peer) == (rtr, rtr)

@@ -11,7 +11,7 @@ import time
 
 import pytest
 from harness.rc_harness import SEND, End, Wire
-from harness.verbs_harness import LIMIT, Rig, pattern, poll, refused
+from harness.verbs_harness import LIMIT, Rig, errno_raised_by, octet_pattern, poll
 
 from siwarp._siwarp import ffi, lib
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
@@ -19,18 +19,18 @@ from siwarp.verbs import QP, Error, QPAttr, QPInitAttr, QPState, QPType
 
 
 @pytest.fixture
-def pair(two: Wire) -> tuple[Rig, Rig]:
+def two_devices(two_device_wire: Wire) -> tuple[Rig, Rig]:
     """Return two devices."""
-    return two.active, two.passive
+    return two_device_wire.active, two_device_wire.passive
 
 
-def event_of(channel: CMEventChannel) -> CMEvent:
+def next_cm_event(channel: CMEventChannel) -> CMEvent:
     event = channel.get_event(LIMIT)
     assert event is not None, "no event came"
     return event
 
 
-def dial(rig: Rig, channel: CMEventChannel, where: tuple[str, int], **param: float) -> End:
+def connect_to(rig: Rig, channel: CMEventChannel, where: tuple[str, int], **param: float) -> End:
     id = CMID(channel)
     id.set_device(rig.ctx)
     a = End(rig, id, channel, size=4096)
@@ -38,25 +38,25 @@ def dial(rig: Rig, channel: CMEventChannel, where: tuple[str, int], **param: flo
     return a
 
 
-def test_one_channel_has_the_events_of_ids_of_two_devices(pair: tuple[Rig, Rig]) -> None:
+def test_one_channel_has_the_events_of_ids_of_two_devices(two_devices: tuple[Rig, Rig]) -> None:
     channel = CMEventChannel()
     doors: list[CMID] = []
     ends: list[End] = []
-    for rig in pair:
+    for rig in two_devices:
         door = CMID(channel, context=rig)
         door.set_device(rig.ctx)
         door.listen(("127.0.0.1", 0))
         doors.append(door)
-    for rig, door in zip(pair, doors, strict=True):
-        a = dial(rig, channel, door.local_addr)
-        request = event_of(channel)
+    for rig, door in zip(two_devices, doors, strict=True):
+        a = connect_to(rig, channel, door.local_addr)
+        request = next_cm_event(channel)
         assert request.type == CMEventType.CONNECT_REQUEST and request.listen_id is door
         b = End(rig, request.id, channel, size=4096)
         b.id.accept()
         ends += [a, b]
-        assert {event_of(channel).id for _ in range(2)} == {a.id, b.id}
-        a.mem.write(pattern(100))
-        b.recv(wr_id=1, length=100)
+        assert {next_cm_event(channel).id for _ in range(2)} == {a.id, b.id}
+        a.mem.write(octet_pattern(100))
+        b.post_receive(wr_id=1, length=100)
         a.post(SEND, 2, length=100)
         assert poll(b.rcq)[0].byte_len == 100
 
@@ -66,7 +66,7 @@ def test_injected_events_are_ordered_with_others(rig: Rig) -> None:
     id = CMID(channel)
     id.tell(CMEventType.ADDR_RESOLVED)
     id.tell(CMEventType.ROUTE_ERROR, errno.ENETUNREACH)
-    first, second = event_of(channel), event_of(channel)
+    first, second = next_cm_event(channel), next_cm_event(channel)
     assert (first.type, first.status, first.id) == (CMEventType.ADDR_RESOLVED, 0, id)
     assert (second.type, second.status) == (CMEventType.ROUTE_ERROR, errno.ENETUNREACH)
     assert channel.get_event(0) is None
@@ -77,7 +77,7 @@ def test_injected_events_are_ordered_with_others(rig: Rig) -> None:
 
 def test_an_id_without_a_device_can_do_nothing_that_needs_one(rig: Rig) -> None:
     id = CMID(CMEventChannel())
-    qp = Wire(rig).dial().qp
+    qp = Wire(rig).begin_connect().qp
     for call in (
         lambda: id.bind_qp(qp),
         lambda: id.listen(("127.0.0.1", 0)),
@@ -86,15 +86,15 @@ def test_an_id_without_a_device_can_do_nothing_that_needs_one(rig: Rig) -> None:
         lambda: id.disconnect(),
         lambda: id.local_addr,
     ):
-        assert refused(call) in (errno.EINVAL, errno.ENOTCONN)
+        assert errno_raised_by(call) in (errno.EINVAL, errno.ENOTCONN)
 
 
-def test_a_device_is_given_once_and_stays_while_the_id_does(pair: tuple[Rig, Rig]) -> None:
+def test_a_device_is_given_once_and_stays_while_the_id_does(two_devices: tuple[Rig, Rig]) -> None:
     id = CMID(CMEventChannel())
-    id.set_device(pair[0].ctx)
-    id.set_device(pair[0].ctx)
-    assert refused(id.set_device, pair[1].ctx) == errno.EINVAL
-    assert lib.siw_close_device(pair[0].ctx._c_object()) == -errno.EBUSY
+    id.set_device(two_devices[0].ctx)
+    id.set_device(two_devices[0].ctx)
+    assert errno_raised_by(id.set_device, two_devices[1].ctx) == errno.EINVAL
+    assert lib.siw_close_device(two_devices[0].ctx._c_object()) == -errno.EBUSY
 
 
 def test_migrating_an_id_moves_its_unread_events(rig: Rig) -> None:
@@ -105,30 +105,30 @@ def test_migrating_an_id_moves_its_unread_events(rig: Rig) -> None:
     door.tell(CMEventType.ADDR_RESOLVED)
     other = CMID(first)
     other.tell(CMEventType.ROUTE_RESOLVED)
-    a = dial(rig, CMEventChannel(), door.local_addr)
+    a = connect_to(rig, CMEventChannel(), door.local_addr)
     door.migrate(CMEventChannel())
-    assert event_of(first).id is other
+    assert next_cm_event(first).id is other
     assert first.get_event(0) is None
-    assert event_of(door.channel).type == CMEventType.ADDR_RESOLVED
-    request = event_of(door.channel)
+    assert next_cm_event(door.channel).type == CMEventType.ADDR_RESOLVED
+    request = next_cm_event(door.channel)
     assert request.listen_id is door and request.id.channel is door.channel
     third = CMEventChannel()
     request.id.migrate(third)
     b = End(rig, request.id, third, size=4096)
     b.id.accept()
-    assert event_of(third).type == CMEventType.ESTABLISHED
-    assert a.event().type == CMEventType.ESTABLISHED
+    assert next_cm_event(third).type == CMEventType.ESTABLISHED
+    assert a.next_cm_event().type == CMEventType.ESTABLISHED
     a.id.disconnect()
-    assert event_of(third).type == CMEventType.DISCONNECTED
+    assert next_cm_event(third).type == CMEventType.DISCONNECTED
 
 
-def test_an_id_cannot_migrate_to_a_channel_of_another_device(pair: tuple[Rig, Rig]) -> None:
-    id = CMID(CMEventChannel(pair[0].ctx))
-    assert refused(id.migrate, CMEventChannel(pair[1].ctx)) == errno.EINVAL
+def test_an_id_cannot_migrate_to_a_channel_of_another_device(two_devices: tuple[Rig, Rig]) -> None:
+    id = CMID(CMEventChannel(two_devices[0].ctx))
+    assert errno_raised_by(id.migrate, CMEventChannel(two_devices[1].ctx)) == errno.EINVAL
     id.migrate(CMEventChannel())
-    id.migrate(CMEventChannel(pair[0].ctx))
+    id.migrate(CMEventChannel(two_devices[0].ctx))
     id.tell(CMEventType.ADDR_RESOLVED)
-    assert event_of(id.channel).id is id
+    assert next_cm_event(id.channel).id is id
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0", "::"])
@@ -140,11 +140,11 @@ def test_a_port_is_known_before_it_is_listened_on(rig: Rig, host: str) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as other, pytest.raises(OSError, match="in use"):
         other.bind((host, port))
-    assert refused(id.bind_addr, (host, 0)) == errno.EINVAL
+    assert errno_raised_by(id.bind_addr, (host, 0)) == errno.EINVAL
     own = ("::1" if family == socket.AF_INET6 else "127.0.0.1", port)
     id.listen_also(rig.ctx, own)
-    a = dial(rig, CMEventChannel(), own)
-    assert event_of(id.channel).listen_id is id
+    a = connect_to(rig, CMEventChannel(), own)
+    assert next_cm_event(id.channel).listen_id is id
     a.id.close()
 
 
@@ -155,11 +155,11 @@ def test_an_id_listens_at_its_bound_address(rig: Rig) -> None:
     id.set_device(rig.ctx)
     id.listen()
     assert id.local_addr == bound
-    a = dial(rig, CMEventChannel(), bound)
-    assert event_of(id.channel).listen_id is id
+    a = connect_to(rig, CMEventChannel(), bound)
+    assert next_cm_event(id.channel).listen_id is id
     a.id.close()
     # the id has no bound address
-    assert refused(CMID(CMEventChannel(rig.ctx)).listen) == errno.EINVAL
+    assert errno_raised_by(CMID(CMEventChannel(rig.ctx)).listen) == errno.EINVAL
 
 
 def test_a_port_conflict_is_reported_at_listen_at_the_latest(rig: Rig) -> None:
@@ -167,29 +167,29 @@ def test_a_port_conflict_is_reported_at_listen_at_the_latest(rig: Rig) -> None:
     first.bind_addr(("127.0.0.1", 0))
     second.bind_addr(first.local_addr)
     first.listen()
-    assert refused(second.listen) == errno.EADDRINUSE
+    assert errno_raised_by(second.listen) == errno.EADDRINUSE
     third = CMID(CMEventChannel(rig.ctx))
-    assert refused(third.bind_addr, first.local_addr) == errno.EADDRINUSE
+    assert errno_raised_by(third.bind_addr, first.local_addr) == errno.EADDRINUSE
 
 
 def test_requests_of_one_listener_have_the_device_that_they_came_in_on(
-    pair: tuple[Rig, Rig],
+    two_devices: tuple[Rig, Rig],
 ) -> None:
     door = CMID(CMEventChannel())
     door.bind_addr(("::", 0))
     port = door.local_addr[1]
-    for rig, host in zip(pair, ("127.0.0.1", "::1"), strict=True):
+    for rig, host in zip(two_devices, ("127.0.0.1", "::1"), strict=True):
         door.listen_also(rig.ctx, (host, port))
     ends: list[End] = []
-    for rig, host in zip(pair, ("127.0.0.1", "::1"), strict=True):
-        a = dial(rig, CMEventChannel(), (host, port))
-        request = event_of(door.channel)
+    for rig, host in zip(two_devices, ("127.0.0.1", "::1"), strict=True):
+        a = connect_to(rig, CMEventChannel(), (host, port))
+        request = next_cm_event(door.channel)
         assert request.listen_id is door
         # an id of another device refuses the queue pair
         b = End(rig, request.id, door.channel, size=4096)
         b.id.accept()
         ends += [a, b]
-        assert a.event().type == event_of(door.channel).type == CMEventType.ESTABLISHED
+        assert a.next_cm_event().type == next_cm_event(door.channel).type == CMEventType.ESTABLISHED
     door.close()
     for host in ("127.0.0.1", "::1"):
         with pytest.raises(ConnectionRefusedError):
@@ -227,7 +227,7 @@ def test_a_child_of_fork_is_refused(rig: Rig) -> None:
         os._exit(0 if stale == [-errno.ESTALE] * 4 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     id.tell(CMEventType.ADDR_RESOLVED)
-    assert event_of(channel).id is id
+    assert next_cm_event(channel).id is id
 
 
 def test_a_device_closed_by_force_takes_its_ids_and_leaves_the_channel(rig: Rig) -> None:
@@ -246,55 +246,55 @@ def test_a_device_closed_by_force_takes_its_ids_and_leaves_the_channel(rig: Rig)
     second.close()
 
 
-def by_number(rig: Rig) -> QP:
-    cq = rig.cq()
+def create_rc_qp_by_qpn(rig: Rig) -> QP:
+    cq = rig.create_cq()
     return QP(rig.pd, QPInitAttr(QPType.RC, scq=cq, rcq=cq, by_qpn=True))
 
 
 def test_a_held_connect_is_completed_with_a_queue_pair_connected_by_qpn(rig: Rig) -> None:
     wire = Wire(rig)
-    qp = by_number(rig)
+    qp = create_rc_qp_by_qpn(rig)
     number = qp.qp_num
     id = CMID(wire.a_channel)
     id.bind_qp(qp)
     assert (qp.qp_num, qp.qp_state) == (number, QPState.INIT)
     id.connect(wire.address, ConnParam(private_data=b"ask", hold=True))
-    assert refused(id.establish) == errno.EINVAL
-    request = wire.request()
+    assert errno_raised_by(id.establish) == errno.EINVAL
+    request = wire.next_request()
     b = End(rig, request.id, wire.p_channel, size=4096)
     b.id.accept(ConnParam(private_data=b"answer"))
-    event = event_of(wire.a_channel)
+    event = next_cm_event(wire.a_channel)
     assert event.type == CMEventType.CONNECT_RESPONSE and event.private_data == b"answer"
     assert qp.qp_state == QPState.INIT
     id.establish()
-    assert event_of(wire.a_channel).type == CMEventType.ESTABLISHED
-    assert b.event().type == CMEventType.ESTABLISHED
+    assert next_cm_event(wire.a_channel).type == CMEventType.ESTABLISHED
+    assert b.next_cm_event().type == CMEventType.ESTABLISHED
     assert qp.qp_state == QPState.RTS
-    assert refused(id.establish) == errno.EINVAL
+    assert errno_raised_by(id.establish) == errno.EINVAL
     id.disconnect()
 
 
 def test_a_peer_that_disconnects_before_a_held_connect_completes_is_reported(rig: Rig) -> None:
     wire = Wire(rig)
-    a = wire.dial(ConnParam(hold=True))
-    b = End(rig, wire.request().id, wire.p_channel, size=4096)
+    a = wire.begin_connect(ConnParam(hold=True))
+    b = End(rig, wire.next_request().id, wire.p_channel, size=4096)
     b.id.accept()
-    assert a.event().type == CMEventType.CONNECT_RESPONSE
+    assert a.next_cm_event().type == CMEventType.CONNECT_RESPONSE
     b.id.close()
     with contextlib.suppress(Error):
         a.id.establish()
-        kinds = [a.event().type]
+        kinds = [a.next_cm_event().type]
         if kinds[0] == CMEventType.ESTABLISHED:
-            kinds.append(a.event().type)
+            kinds.append(a.next_cm_event().type)
         assert kinds[-1] == CMEventType.DISCONNECTED
     assert a.qp.qp_state != QPState.RTS
 
 
 def test_a_queue_pair_that_connects_by_number_already_is_no_ids(rig: Rig) -> None:
-    qp = by_number(rig)
+    qp = create_rc_qp_by_qpn(rig)
     qp.modify(QPAttr(qp_state=QPState.INIT))
     qp.modify(QPAttr(qp_state=QPState.RTR, ah_attr=("127.0.0.1", 0), dest_qp_num=qp.qp_num))
-    assert refused(CMID(CMEventChannel(rig.ctx)).bind_qp, qp) == errno.EINVAL
+    assert errno_raised_by(CMID(CMEventChannel(rig.ctx)).bind_qp, qp) == errno.EINVAL
 
 
 def test_a_call_that_lacks_an_argument_names_it(rig: Rig) -> None:
@@ -331,7 +331,7 @@ def test_a_call_that_lacks_an_argument_names_it(rig: Rig) -> None:
         ],
     }
 
-    def reason() -> str:
+    def last_error_text() -> str:
         return bytes(ffi.string(lib.siw_reason())).decode()
 
     for argument, tried in calls.items():
@@ -339,7 +339,7 @@ def test_a_call_that_lacks_an_argument_names_it(rig: Rig) -> None:
             ffi.errno = 0
             said = call(*arguments)
             assert -errno.EINVAL in (said, -ffi.errno), call
-            assert reason() == f"{argument} is NULL: pass a valid pointer", call
+            assert last_error_text() == f"{argument} is NULL: pass a valid pointer", call
 
 
 def test_an_id_is_bound_once_and_to_an_address_of_a_known_family(rig: Rig) -> None:
@@ -348,7 +348,7 @@ def test_an_id_is_bound_once_and_to_an_address_of_a_known_family(rig: Rig) -> No
     address.family = 99
     assert lib.siw_cm_bind_addr(id._c_object(), address) == -errno.EINVAL
     id.bind_addr(("127.0.0.1", 0))
-    assert refused(id.bind_addr, ("127.0.0.1", 0)) == errno.EINVAL
+    assert errno_raised_by(id.bind_addr, ("127.0.0.1", 0)) == errno.EINVAL
     assert lib.siw_cm_set_v6only(id._c_object(), 1) == -errno.EINVAL
     # The ids of a channel that belongs to a device listen on that device only.
     other = Rig()

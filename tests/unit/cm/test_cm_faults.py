@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pace
 import pytest
-from harness.verbs_harness import Pair, Rig, counter, pattern, poll
+from harness.verbs_harness import Pair, Rig, counter_value, octet_pattern, poll
 from pace import scale_limit
 
 import siwarp
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.scales
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def scaled_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scale the time limits of connections, which only serve to detect hangs."""
     monkeypatch.setattr(sys.modules[__name__], "PATIENCE", scale_limit(PATIENCE))
 
@@ -53,7 +53,7 @@ class Echo(threading.Thread):
 
 
 @contextlib.contextmanager
-def echoing(plan: str) -> Iterator[Echo]:
+def echo_server(plan: str) -> Iterator[Echo]:
     before = threading.active_count()
     with siwarp.faults(plan):
         echo = Echo()
@@ -77,9 +77,9 @@ def echoing(plan: str) -> Iterator[Echo]:
     ],
 )
 def test_data_is_correct_under_every_stream_fault(plan: str) -> None:
-    data = pattern(SIZE, 3)
+    data = octet_pattern(SIZE, 3)
     with (
-        echoing(plan) as echo,
+        echo_server(plan) as echo,
         siwarp.connect(("127.0.0.1", echo.port), recv_size=SIZE, timeout=PATIENCE) as conn,
     ):
         there = siwarp.RemoteBuffer.unpack(conn.recv(PATIENCE))
@@ -93,11 +93,11 @@ def test_data_is_correct_under_every_stream_fault(plan: str) -> None:
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
 def test_corruption_is_found_by_the_crc_and_ends_the_connection_with_a_terminate(way: str) -> None:
-    errors, terminates = counter("crc_errors"), counter("terminate_tx")
-    data = pattern(SIZE, 3)
+    errors, terminates = counter_value("crc_errors"), counter_value("terminate_tx")
+    data = octet_pattern(SIZE, 3)
     # Start-up frames have no CRC, so the fault plan is set only after start-up.
     with (
-        echoing("seed=1") as echo,
+        echo_server("seed=1") as echo,
         siwarp.connect(("127.0.0.1", echo.port), recv_size=SIZE, timeout=PATIENCE) as conn,
     ):
         conn.recv(PATIENCE)
@@ -106,18 +106,18 @@ def test_corruption_is_found_by_the_crc_and_ends_the_connection_with_a_terminate
             for _ in range(50):
                 conn.send(data, PATIENCE)
                 assert conn.recv(PATIENCE) == data
-    assert counter("fault_corrupt") > 0
-    assert counter("crc_errors") > errors
-    assert counter("terminate_tx") > terminates
+    assert counter_value("fault_corrupt") > 0
+    assert counter_value("crc_errors") > errors
+    assert counter_value("terminate_tx") > terminates
     assert "CRC" in str(told.value) or "connection" in str(told.value)
 
 
 @pytest.mark.parametrize("plan", ["tx:reset=250KB", "rx:reset=250KB", "reset=30ms"])
 def test_a_reset_ends_the_connection_with_a_clear_error_at_both_ends(plan: str) -> None:
-    before = counter("fault_reset")
-    data = pattern(SIZE, 3)
+    before = counter_value("fault_reset")
+    data = octet_pattern(SIZE, 3)
     with (
-        echoing("seed=1") as echo,
+        echo_server("seed=1") as echo,
         siwarp.connect(("127.0.0.1", echo.port), recv_size=SIZE, timeout=PATIENCE) as conn,
     ):
         conn.recv(PATIENCE)
@@ -127,7 +127,7 @@ def test_a_reset_ends_the_connection_with_a_clear_error_at_both_ends(plan: str) 
                     conn.send(data, PATIENCE)
                     assert conn.recv(PATIENCE) == data
             echo.join(PATIENCE)
-    assert counter("fault_reset") == before + 1
+    assert counter_value("fault_reset") == before + 1
     assert isinstance(told.value, siwarp.PeerGone), told.value
     assert isinstance(echo.error, siwarp.PeerGone), echo.error
 
@@ -135,11 +135,11 @@ def test_a_reset_ends_the_connection_with_a_clear_error_at_both_ends(plan: str) 
 @pytest.mark.parametrize("sleeping", [False, True])
 def test_a_delayed_ud_message_comes_no_earlier(rig: Rig, sleeping: bool) -> None:
     pair = Pair(rig)
-    channel = rig.channel()
-    cq = rig.cq(channel=channel)
-    b = rig.ud(scq=pair.idle, rcq=cq, addr=("127.0.0.1", 0))
+    channel = rig.create_channel()
+    cq = rig.create_cq(channel=channel)
+    b = rig.create_ud_qp(scq=pair.idle, rcq=cq, addr=("127.0.0.1", 0))
     b.post_recv(RecvWR(1, sg=[pair.into.sge(0, 64)]))
-    with rig.ah(b) as ah, siwarp.faults("tx:delay=40ms"):
+    with rig.create_ah(b) as ah, siwarp.faults("tx:delay=40ms"):
         began = time.monotonic()
         pair.a.post_send(SendWR(2, sg=[pair.out.sge(0, 8)], ah=ah, send_flags=0))
         assert len(cq.wait(PATIENCE, 1) if sleeping else poll(cq)) == 1
@@ -159,7 +159,7 @@ else:
 """
 
 
-def child(plan: str) -> subprocess.CompletedProcess[str]:
+def run_child_with_faults(plan: str) -> subprocess.CompletedProcess[str]:
     return pace.run_command(
         [sys.executable, "-c", CHILD],
         capture_output=True,
@@ -171,8 +171,8 @@ def child(plan: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_environment_sets_a_plan_and_a_malformed_one_lets_no_device_open() -> None:
-    assert child("loss=1%; rx:dup=2%").stdout == "plan loss=1%;rx:dup=2%\n"
-    done = child("loss=1%;delay=x")
+    assert run_child_with_faults("loss=1%; rx:dup=2%").stdout == "plan loss=1%;rx:dup=2%\n"
+    done = run_child_with_faults("loss=1%;delay=x")
     assert done.stdout.startswith("22 ")
     assert 'SIWARP_FAULTS is not a valid fault plan: clause 2, character 15: "x"' in done.stderr
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
-from harness.verbs_harness import pattern, poll
-from harness.wire_peer import Peer, read_request, send, write
+from harness.verbs_harness import octet_pattern, poll
+from harness.wire_peer import CONNECT, Peer, build_read_request, build_send, build_write
 from scapy.packet import Raw
-from unit.cm.test_cm_connect import exchange
+from unit.cm.test_cm_connect import exchange_data
 
 from siwarp._siwarp import lib
 from siwarp.cm import CMEventType, ConnParam
@@ -20,28 +20,28 @@ from siwarp.inspect import MPAReply, MPARequest, Opcode, crc32c
 @pytest.mark.parametrize("answer", [False, True])
 @pytest.mark.parametrize("crc", [False, True])
 def test_each_end_asks_for_itself_and_data_goes_both_ways(
-    two: Wire, ask: bool, answer: bool, crc: bool
+    two_device_wire: Wire, ask: bool, answer: bool, crc: bool
 ) -> None:
-    a, b = two.dial(ConnParam(markers=ask, crc=crc), size=1 << 16), None
-    request = two.request()
+    a, b = two_device_wire.begin_connect(ConnParam(markers=ask, crc=crc), size=1 << 16), None
+    request = two_device_wire.next_request()
     assert request.markers == ask
-    b = End(two.passive, request.id, two.p_channel, size=1 << 16)
+    b = End(two_device_wire.passive, request.id, two_device_wire.p_channel, size=1 << 16)
     b.id.accept(ConnParam(markers=answer, crc=crc))
-    assert a.event().markers == answer
-    assert b.event().markers == ask
-    exchange(a, b)
-    exchange(a, b, 20_000)
+    assert a.next_cm_event().markers == answer
+    assert b.next_cm_event().markers == ask
+    exchange_data(a, b)
+    exchange_data(a, b, 20_000)
 
 
-def test_bulk_goes_both_ways_at_once_with_markers(two: Wire) -> None:
+def test_bulk_goes_both_ways_at_once_with_markers(two_device_wire: Wire) -> None:
     size = 4 << 20
-    a, b = two.connect(ConnParam(markers=True), ConnParam(markers=True), size=2 * size)
+    a, b = two_device_wire.connect(ConnParam(markers=True), ConnParam(markers=True), size=2 * size)
     for one, other in ((a, b), (b, a)):
-        one.mem.write(pattern(1 << 16) * (size >> 16))
+        one.mem.write(octet_pattern(1 << 16) * (size >> 16))
         other.mem.view[size:] = bytes(size)
     a.post(WRITE, 1, length=size, remote=b.mem.remote(size, size))
     b.post(READ, 2, offset=size, length=size, remote=a.mem.remote(0, size))
-    b.recv(3, offset=0, length=8)
+    b.post_receive(3, offset=0, length=8)
     a.post(SEND, 4, length=8)
     assert [w.wr_id for w in poll(a.scq, 2) if w.ok] == [1, 4]
     assert [w.wr_id for w in poll(b.rcq) + poll(b.scq) if w.ok] == [3, 2]
@@ -49,15 +49,15 @@ def test_bulk_goes_both_ways_at_once_with_markers(two: Wire) -> None:
 
 
 def test_the_setting_markers_is_the_default_for_programs(wire: Wire) -> None:
-    with Peer.asking(wire) as peer:
+    with Peer.connect_to_siwarp(wire) as peer:
         assert peer.ours.m == 0
-    assert peer.end.event().type == CMEventType.DISCONNECTED
+    assert peer.end.next_cm_event().type == CMEventType.DISCONNECTED
     lib.siw_setting_set(b"markers", 1)
     try:
-        with Peer.asking(wire) as peer:
+        with Peer.connect_to_siwarp(wire) as peer:
             assert peer.ours.m == 1
-        assert peer.end.event().type == CMEventType.DISCONNECTED
-        with Peer.answering(wire) as peer:
+        assert peer.end.next_cm_event().type == CMEventType.DISCONNECTED
+        with Peer.accept_from_siwarp(wire) as peer:
             assert peer.ours.m == 1
     finally:
         lib.siw_setting_set(b"markers", 0)
@@ -69,34 +69,38 @@ def test_the_setting_markers_is_the_default_for_programs(wire: Wire) -> None:
 @pytest.mark.parametrize("size", [0, 1, 400, 5000, 60_000])
 @pytest.mark.parametrize("how", ["asking", "answering"])
 def test_markers_interoperate_with_a_scapy_peer(wire: Wire, how: str, size: int) -> None:
-    data = pattern(size, 5)
+    data = octet_pattern(size, 5)
     frame = {
         "asking": MPARequest(rev=2, m=1, s=1, ird=4, ord=4),
         "answering": MPAReply(rev=2, m=1, s=1, ird=4, ord=4),
     }[how]
-    with getattr(Peer, how)(wire, frame, ConnParam(markers=True), size=1 << 17) as peer:
+    with CONNECT[how](wire, frame, ConnParam(markers=True), size=1 << 17) as peer:
         end = peer.end
-        end.recv(1)
-        end.recv(2)
-        peer.put(send(1) / Raw(data), write(end.mem.rkey, end.mem.addr + 70_000) / Raw(data))
-        peer.put(read_request(size, end.mem.rkey, end.mem.addr + 70_000, sink=9), send(2))
+        end.post_receive(1)
+        end.post_receive(2)
+        peer.send_segments(
+            build_send(1) / Raw(data), build_write(end.mem.rkey, end.mem.addr + 70_000) / Raw(data)
+        )
+        peer.send_segments(
+            build_read_request(size, end.mem.rkey, end.mem.addr + 70_000, sink=9), build_send(2)
+        )
         assert [w.byte_len for w in poll(end.rcq, 2)] == [size, 0]
         assert end.mem.read(size) == data
         end.mem.write(data)
         end.post(SEND, 3, length=size)
         assert poll(end.scq)[0].ok
         end.id.disconnect()
-        heads = [(f.ulpdu.opcode, bytes(f.ulpdu.payload)) for f in peer.rest().fpdus]
+        heads = [(f.ulpdu.opcode, bytes(f.ulpdu.payload)) for f in peer.receive_to_end().fpdus]
         for opcode in (Opcode.RDMA_READ_RESPONSE, Opcode.SEND):
             assert b"".join(octets for op, octets in heads if op == opcode) == data
 
 
 def test_a_wrong_marker_is_told_by_a_terminate(wire: Wire) -> None:
-    with Peer.asking(wire, param=ConnParam(markers=True)) as peer:
-        octets = bytearray(peer.framed(send(1) / Raw(bytes(600))))
+    with Peer.connect_to_siwarp(wire, param=ConnParam(markers=True)) as peer:
+        octets = bytearray(peer.frame_segment(build_send(1) / Raw(bytes(600))))
         octets[515] -= 4
         octets[-4:] = crc32c(bytes(octets[:-4])).to_bytes(4, "little")
         peer.sock.sendall(octets)
-        t = peer.terminated()
+        t = peer.receive_terminate()
     assert (t.layer, t.etype, t.code, t.m, t.d, t.r) == (2, 0, 3, 0, 0, 0)
-    assert peer.end.event().wire_error == 2 << 16 | 3
+    assert peer.end.next_cm_event().wire_error == 2 << 16 | 3

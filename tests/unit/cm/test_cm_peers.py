@@ -9,9 +9,9 @@ import pytest
 from harness.rc_harness import (
     End,
     Wire,
-    plain_client,
+    plain_connect,
     plain_listener,
-    read_all,
+    read_to_end,
 )
 from harness.verbs_harness import poll
 
@@ -23,11 +23,11 @@ from siwarp.verbs import (
 )
 
 
-def fpdus_of(s: socket.socket) -> list[FPDU]:
-    return split_stream(read_all(s)).fpdus
+def read_fpdus(s: socket.socket) -> list[FPDU]:
+    return split_stream(read_to_end(s)).fpdus
 
 
-def terminates(fpdus: list[FPDU]) -> list[tuple[int, int, int]]:
+def terminate_codes(fpdus: list[FPDU]) -> list[tuple[int, int, int]]:
     """Return (layer, type, code) of each Terminate among the FPDUs."""
     found = []
     for fpdu in fpdus:
@@ -37,7 +37,7 @@ def terminates(fpdus: list[FPDU]) -> list[tuple[int, int, int]]:
     return found
 
 
-def answered(
+def connect_and_reply(
     wire: Wire, s: socket.socket, reply: MPAReply, param: ConnParam
 ) -> tuple[End, socket.socket]:
     a = End(wire.active, CMID(wire.a_channel), wire.a_channel, size=1 << 12)
@@ -54,14 +54,14 @@ def test_a_responder_that_wants_more_reads_than_there_is_room_for_is_terminated(
     wire: Wire,
 ) -> None:
     with plain_listener() as s:
-        a, peer = answered(
+        a, peer = connect_and_reply(
             wire, s, MPAReply(rev=2, s=1, ird=1, ord=129), ConnParam(responder_resources=2)
         )
-        event = a.event()
+        event = a.next_cm_event()
         assert (event.type, event.status) == (CMEventType.CONNECT_ERROR, errno.EPROTO)
         assert event.wire_error == 2 << 16 | 6
         with peer:
-            assert terminates(fpdus_of(peer)) == [(2, 0, 6)]
+            assert terminate_codes(read_fpdus(peer)) == [(2, 0, 6)]
     assert a.qp.qp_state == QPState.INIT
 
 
@@ -70,13 +70,13 @@ def test_the_initiators_ird_grows_to_the_responders_ord_and_its_ord_shrinks_to_t
     wire: Wire,
 ) -> None:
     with plain_listener() as s:
-        a, peer = answered(
+        a, peer = connect_and_reply(
             wire,
             s,
             MPAReply(rev=2, s=1, ird=3, ord=40),
             ConnParam(initiator_depth=9, responder_resources=2),
         )
-        event = a.event()
+        event = a.next_cm_event()
         assert event.type == CMEventType.ESTABLISHED
         assert (event.responder_resources, event.initiator_depth) == (40, 3)
         assert (event.peer_ird, event.peer_ord) == (3, 40)
@@ -86,13 +86,13 @@ def test_the_initiators_ird_grows_to_the_responders_ord_and_its_ord_shrinks_to_t
 @pytest.mark.clause("RFC6581-9.1-12", "RFC6581-9.1-14")
 def test_a_responder_that_leaves_depths_to_the_users_changes_none(wire: Wire) -> None:
     with plain_listener() as s:
-        a, peer = answered(
+        a, peer = connect_and_reply(
             wire,
             s,
             MPAReply(rev=2, s=1, ird=0x3FFF, ord=0x3FFF),
             ConnParam(initiator_depth=9, responder_resources=2),
         )
-        event = a.event()
+        event = a.next_cm_event()
         assert (event.responder_resources, event.initiator_depth) == (2, 9)
         peer.close()
 
@@ -100,10 +100,10 @@ def test_a_responder_that_leaves_depths_to_the_users_changes_none(wire: Wire) ->
 @pytest.mark.clause("RFC6581-9.1-10")
 def test_a_rejecting_responders_depths_are_told(wire: Wire) -> None:
     with plain_listener() as s:
-        a, peer = answered(
+        a, peer = connect_and_reply(
             wire, s, MPAReply(rev=2, s=1, r=1, ird=7, ord=200, private_data=b"why"), ConnParam()
         )
-        event = a.event()
+        event = a.next_cm_event()
         assert event.type == CMEventType.REJECTED
         assert (event.peer_ird, event.peer_ord, event.private_data) == (7, 200, b"why")
         peer.close()
@@ -112,43 +112,43 @@ def test_a_rejecting_responders_depths_are_told(wire: Wire) -> None:
 @pytest.mark.clause("RFC6581-9.2-10", "RFC6581-9.2-11")
 def test_a_responder_that_knows_none_of_our_rtrs_is_terminated(wire: Wire) -> None:
     with plain_listener() as s:
-        a, peer = answered(
+        a, peer = connect_and_reply(
             wire,
             s,
             MPAReply(rev=2, s=1, a=1, ird=1, ord=1, d_rtr=1),
             ConnParam(peer_to_peer=RTR.WRITE),
         )
-        event = a.event()
+        event = a.next_cm_event()
         assert (event.type, event.status) == (CMEventType.CONNECT_ERROR, errno.EPROTO)
         assert event.wire_error == 2 << 16 | 7
         with peer:
-            assert terminates(fpdus_of(peer)) == [(2, 0, 7)]
+            assert terminate_codes(read_fpdus(peer)) == [(2, 0, 7)]
 
 
 @pytest.mark.clause("RFC6581-9.1-11", "RFC6581-9.1-13")
 def test_depths_that_a_request_leaves_to_the_users_are_left_in_the_reply(wire: Wire) -> None:
-    with plain_client(wire.address) as s:
+    with plain_connect(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=0x3FFF, ord=0x3FFF)))
-        request = wire.request()
+        request = wire.next_request()
         b = End(wire.passive, request.id, wire.p_channel)
         b.id.accept(ConnParam(initiator_depth=6, responder_resources=8))
         reply = MPAReply(s.recv(100))
         assert (reply.ird, reply.ord) == (0x3FFF, 0x3FFF)
-        event = b.event()
+        event = b.next_cm_event()
         assert (event.initiator_depth, event.responder_resources) == (6, 8)
 
 
 def test_garbage_in_place_of_fpdus_ends_the_connection_with_a_terminate(wire: Wire) -> None:
-    with plain_client(wire.address) as s:
+    with plain_connect(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
-        b = End(wire.passive, wire.request().id, wire.p_channel, size=64)
-        b.recv(wr_id=3)
+        b = End(wire.passive, wire.next_request().id, wire.p_channel, size=64)
+        b.post_receive(wr_id=3)
         b.id.accept()
-        assert b.event().type == CMEventType.ESTABLISHED
+        assert b.next_cm_event().type == CMEventType.ESTABLISHED
         s.recv(24)
         s.sendall(b"\x00\x20" + bytes(range(60)))
-        b.is_over()
-        event = b.event()
+        b.wait_for_error_state()
+        event = b.next_cm_event()
         assert (event.type, event.wire_error) == (CMEventType.DISCONNECTED, 2 << 16 | 2)
         assert [(w.wr_id, w.status) for w in poll(b.rcq)] == [(3, WCStatus.WR_FLUSH_ERR)]
         s.shutdown(socket.SHUT_WR)

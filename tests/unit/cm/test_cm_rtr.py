@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from harness.rc_harness import End, Wire, plain_client, plain_listener
-from harness.verbs_harness import settings
-from harness.wire_peer import recv_frame
+from harness.rc_harness import End, Wire, plain_connect, plain_listener
+from harness.verbs_harness import temporary_settings
+from harness.wire_peer import recv_startup_frame
 
 from siwarp.cm import CMID, RTR, CMEventType, ConnParam
 from siwarp.inspect import (
@@ -27,14 +27,14 @@ DEPTHS = [(0, 0), (1, 1000), (0x3FFF, 0), (0x3FFF, 0x3FFF)]
 
 @pytest.mark.clause("RFC6581-9.2-08")
 def test_a_request_that_offers_no_rtr_is_answered_with_one_that_then_opens(wire: Wire) -> None:
-    with plain_client(wire.address) as s:
+    with plain_connect(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, a=1, ird=4, ord=4)))
-        end = End(wire.passive, wire.request().id, wire.p_channel)
+        end = End(wire.passive, wire.next_request().id, wire.p_channel)
         end.id.accept()
-        reply = MPAReply(recv_frame(s))
+        reply = MPAReply(recv_startup_frame(s))
         assert (reply.r, reply.a, reply.b, reply.c_rtr, reply.d_rtr) == (0, 1, 0, 1, 0)
         s.sendall(bytes(FPDU(ulpdu=DDPTagged(opcode=Opcode.RDMA_WRITE))))
-        event = end.event()
+        event = end.next_cm_event()
         assert (event.type, event.peer_to_peer) == (CMEventType.ESTABLISHED, RTR.WRITE)
 
 
@@ -58,18 +58,18 @@ def test_a_request_without_enhanced_parameters_has_rfc_5044_format(
     No S bit, no IRD and ORD words, no RTR.
     """
     persona = {"persona": Persona.ROCE} if roce else {}
-    with settings(mpa_announce=0), plain_listener() as listener:
+    with temporary_settings(mpa_announce=0), plain_listener() as listener:
         end = End(wire.active, CMID(wire.a_channel), wire.a_channel, **persona)
         end.id.connect(listener.getsockname()[:2], param)
         sock, _ = listener.accept()
         with sock:
             pdata = bytes(param.private_data)
             flags = (0x80 if param.markers else 0) | (0x40 if param.crc else 0)
-            assert recv_frame(sock) == (
+            assert recv_startup_frame(sock) == (
                 b"MPA ID Req Frame" + bytes([flags, 1]) + len(pdata).to_bytes(2, "big") + pdata
             )
             sock.sendall(bytes(MPAReply(rev=1, m=0, c=0)))
-            assert end.event().type == CMEventType.ESTABLISHED
+            assert end.next_cm_event().type == CMEventType.ESTABLISHED
             sock.settimeout(0.03)
             with pytest.raises(TimeoutError):  # no RTR is sent after the Request and Reply
                 sock.recv(1)
@@ -82,7 +82,7 @@ def test_a_client_server_request_of_revision_2_has_no_function_code(wire: Wire) 
         end.id.connect(listener.getsockname()[:2], ConnParam())
         sock, _ = listener.accept()
         with sock:
-            request = MPARequest(recv_frame(sock))
+            request = MPARequest(recv_startup_frame(sock))
     assert (request.s, request.a, request.b, request.c_rtr, request.d_rtr) == (1, 0, 0, 0, 0)
 
 
@@ -102,15 +102,15 @@ FIRSTS = {
 def test_a_reply_names_all_kinds_that_were_offered_and_each_of_them_opens(
     wire: Wire, offered: int, sent: int
 ) -> None:
-    with plain_client(wire.address) as s:
+    with plain_connect(wire.address) as s:
         flags = {"b": offered & 1, "c_rtr": offered >> 1 & 1, "d_rtr": offered >> 2}
         s.sendall(bytes(MPARequest(rev=2, s=1, a=1, ird=4, ord=4, **flags)))
-        end = End(wire.passive, wire.request().id, wire.p_channel)
+        end = End(wire.passive, wire.next_request().id, wire.p_channel)
         end.id.accept()
-        reply = MPAReply(recv_frame(s))
+        reply = MPAReply(recv_startup_frame(s))
         assert (reply.a, {name: getattr(reply, name) for name in flags}) == (1, flags)
         s.sendall(bytes(FIRSTS[sent]))
-        event = end.event()
+        event = end.next_cm_event()
         if offered & sent:
             assert event.type == CMEventType.ESTABLISHED
         else:
@@ -119,11 +119,11 @@ def test_a_reply_names_all_kinds_that_were_offered_and_each_of_them_opens(
 
 
 def test_a_read_is_named_only_where_the_responder_takes_any(wire: Wire) -> None:
-    with plain_client(wire.address) as s:
+    with plain_connect(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, a=1, c_rtr=1, d_rtr=1, ird=4, ord=0)))
-        end = End(wire.passive, wire.request().id, wire.p_channel)
+        end = End(wire.passive, wire.next_request().id, wire.p_channel)
         end.id.accept(ConnParam(responder_resources=0))
-        reply = MPAReply(recv_frame(s))
+        reply = MPAReply(recv_startup_frame(s))
         assert (reply.a, reply.b, reply.c_rtr, reply.d_rtr) == (1, 0, 1, 0)
 
 
@@ -133,14 +133,14 @@ def test_every_combination_of_flags_and_depths_is_accepted(
     wire: Wire, a: int, ird: int, ord_: int
 ) -> None:
     for m, c, b, write, read in itertools.product((0, 1), repeat=5):
-        with plain_client(wire.address) as s:
+        with plain_connect(wire.address) as s:
             request = MPARequest(
                 rev=2, m=m, c=c, s=1, a=a, b=b, c_rtr=write, d_rtr=read, ird=ird, ord=ord_
             )
             s.sendall(bytes(request))
-            end = End(wire.passive, wire.request().id, wire.p_channel)
+            end = End(wire.passive, wire.next_request().id, wire.p_channel)
             end.id.accept()
-            reply = MPAReply(recv_frame(s))
+            reply = MPAReply(recv_startup_frame(s))
             assert (reply.r, reply.s, reply.a) == (0, 1, a)
             assert (reply.b + reply.c_rtr + reply.d_rtr > 0) == bool(a)
             end.close()

@@ -37,7 +37,7 @@ with Context(sys.argv[1]) as context:
 """
 
 
-def refused_and_paused(host: str, **settings: str) -> str:
+def refused_and_paused_counts(host: str, **settings: str) -> str:
     """Run PROGRAM in a network namespace that has a non-loopback address.
 
     The sanitizer's library is preloaded into the program only: a shell with it crashes when it
@@ -65,17 +65,17 @@ def refused_and_paused(host: str, **settings: str) -> str:
 
 @pytest.mark.scales
 def test_by_default_loopback_may_have_all_that_is_pending() -> None:
-    assert refused_and_paused("127.0.0.1") == "0 1"
+    assert refused_and_paused_counts("127.0.0.1") == "0 1"
 
 
 @pytest.mark.scales
 def test_by_default_another_address_has_three_quarters() -> None:
-    assert refused_and_paused("192.0.2.9") == "3 0"
+    assert refused_and_paused_counts("192.0.2.9") == "3 0"
 
 
 @pytest.mark.scales
 def test_a_share_that_is_set_is_loopbacks_too() -> None:
-    assert refused_and_paused("127.0.0.1", SIWARP_SOURCE_SHARE="75") == "3 0"
+    assert refused_and_paused_counts("127.0.0.1", SIWARP_SOURCE_SHARE="75") == "3 0"
 
 
 def test_the_error_of_a_reset_connect_mentions_the_share() -> None:

@@ -13,7 +13,7 @@ from siwarp.cm import CMID, CMEventType, ConnParam
 from siwarp.verbs import Error
 
 
-def connected_with(tos: int) -> int:
+def count_sockets_with_tos(tos: int) -> int:
     """Return how many of this process's connected TCP sockets have that type of service."""
     found = 0
     for path in Path("/proc/self/fd").iterdir():
@@ -34,12 +34,12 @@ def connected_with(tos: int) -> int:
 def test_each_end_chooses_the_type_of_service_of_what_it_sends(wire: Wire) -> None:
     a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
     a.id.connect(wire.address, ConnParam(tos=0x28))
-    request = wire.request()
+    request = wire.next_request()
     b = End(wire.passive, request.id, wire.p_channel)
     b.id.accept(ConnParam(tos=0x10))
     event = wire.a_channel.get_event(timeout=5)
     assert event and event.type is CMEventType.ESTABLISHED
-    assert (connected_with(0x28), connected_with(0x10)) == (1, 1)
+    assert (count_sockets_with_tos(0x28), count_sockets_with_tos(0x10)) == (1, 1)
 
 
 @pytest.mark.parametrize("tos", [-1, 256])
@@ -48,6 +48,6 @@ def test_a_type_of_service_has_eight_bits(wire: Wire, tos: int) -> None:
     with pytest.raises(Error, match="tos"):
         a.id.connect(wire.address, ConnParam(tos=tos))
     a.id.connect(wire.address, ConnParam())
-    b = End(wire.passive, wire.request().id, wire.p_channel)
+    b = End(wire.passive, wire.next_request().id, wire.p_channel)
     with pytest.raises(Error, match="tos"):
         b.id.accept(ConnParam(tos=tos))

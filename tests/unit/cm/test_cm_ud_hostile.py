@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from harness.verbs_harness import Rig, counter, until
-from unit.cm.ud_harness import Ends, plain, question
+from harness.verbs_harness import Rig, counter_value, wait_until
+from unit.cm.ud_harness import Ends, build_question, plain_udp_socket
 
 from siwarp.inspect import crc32c
 
 
 @pytest.fixture
-def ends(rig: Rig) -> Ends:
+def sidr_ends(rig: Rig) -> Ends:
     return Ends(rig)
 
 
-def fast_question(id: int, template: bytes = question()) -> bytes:
+def build_question_fast(id: int, template: bytes = build_question()) -> bytes:
     """Return question(id), without the milliseconds that scapy needs."""
     head = template[:8] + id.to_bytes(8, "big") + template[16:-4]
     return head + crc32c(head).to_bytes(4, "little")
@@ -22,11 +22,16 @@ def fast_question(id: int, template: bytes = question()) -> bytes:
 
 def test_a_flood_of_forged_queries_occupies_half_of_the_pending_limit(rig: Rig) -> None:
     ends = Ends(rig)
-    before = counter("sidr_cookies") + counter("drop_rxq_overflow")
-    with plain() as s:
+    before = counter_value("sidr_cookies") + counter_value("drop_rxq_overflow")
+    with plain_udp_socket() as s:
         for i in range(1, 2001):
-            s.sendto(fast_question(i), ends.door.local_addr)
-        until(lambda: counter("sidr_cookies") + counter("drop_rxq_overflow") - before >= 2000 - 512)
+            s.sendto(build_question_fast(i), ends.door.local_addr)
+        wait_until(
+            lambda: (
+                counter_value("sidr_cookies") + counter_value("drop_rxq_overflow") - before
+                >= 2000 - 512
+            )
+        )
     found = 0
     while ends.answering.get_event(0):
         found += 1

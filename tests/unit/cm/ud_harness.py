@@ -23,28 +23,30 @@ class Ends:
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
         self.asking, self.answering = CMEventChannel(rig.ctx), CMEventChannel(rig.ctx)
-        self.cq = rig.cq()
+        self.cq = rig.create_cq()
         self.ids: list[CMID] = []
         self.door = CMID(self.answering, ud=True)
         self.door.listen((HOST, 0))
 
-    def qp(self) -> QP:
-        return self.rig.qp(self.cq)
+    def create_qp(self) -> QP:
+        return self.rig.create_qp(self.cq)
 
-    def ask(self, data: bytes = b"", *, to: tuple[str, int] | None = None, **more: float) -> CMID:
+    def send_request(
+        self, data: bytes = b"", *, to: tuple[str, int] | None = None, **more: float
+    ) -> CMID:
         id = CMID(self.asking, ud=True)
         param = ConnParam(private_data=data, **more)  # type: ignore[arg-type]
         id.connect(to or self.door.local_addr, param)
         self.ids.append(id)  # an id without a reference would be closed
         return id
 
-    def request(self, limit: float = LIMIT) -> CMEvent:
+    def next_request(self, limit: float = LIMIT) -> CMEvent:
         event = self.answering.get_event(limit)
         assert event is not None and event.type == CMEventType.CONNECT_REQUEST
         assert event.listen_id is self.door
         return event
 
-    def result(self, limit: float = LIMIT) -> CMEvent:
+    def next_result(self, limit: float = LIMIT) -> CMEvent:
         event = self.asking.get_event(limit)
         assert event is not None, "nothing came of it"
         return event
@@ -55,18 +57,18 @@ class Ends:
 
 
 @contextlib.contextmanager
-def plain(host: str = HOST) -> Iterator[Any]:
+def plain_udp_socket(host: str = HOST) -> Iterator[Any]:
     """Return a plain UDP socket with a receive time-out."""
     with net.open_udp_socket(host) as s:
         s.settimeout(LIMIT)
         yield s
 
 
-def question(id: int = 1, data: bytes = b"", **fields: object) -> bytes:
+def build_question(id: int = 1, data: bytes = b"", **fields: object) -> bytes:
     return bytes(SIDR(type=SIDRType.QUESTION, id=id, data=data, **fields))
 
 
-def read(octets: bytes) -> SIDR:
+def parse_frame(octets: bytes) -> SIDR:
     """Parse a frame sent by siwarp; fields its type lacks must be zero, its CRC must be right."""
     assert len(octets) == FRAME
     frame = SIDR(octets)
@@ -76,7 +78,7 @@ def read(octets: bytes) -> SIDR:
     return frame
 
 
-def silent(s: Any, seconds: float = 0.2) -> None:
+def assert_silent(s: Any, seconds: float = 0.2) -> None:
     """Assert that no datagram arrives at the socket for this many seconds."""
     s.settimeout(seconds)
     with contextlib.suppress(TimeoutError):

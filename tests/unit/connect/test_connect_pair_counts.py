@@ -12,10 +12,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness.pair_harness import HOST, End, Process, exchange, gid, hello, meet, request
+from harness.pair_harness import (
+    HOST,
+    End,
+    Process,
+    build_mpa_request,
+    build_private_data,
+    connect_by_qpn,
+    exchange_sends,
+    gid_of_host,
+)
 from harness.peer_harness import PlainPeer
-from harness.verbs_harness import LIMIT, Rig, counted, counter, poll, settings, until
-from harness.wire_peer import recv_frame
+from harness.verbs_harness import (
+    LIMIT,
+    Rig,
+    assert_counter_grows,
+    counter_value,
+    poll,
+    temporary_settings,
+    wait_until,
+)
+from harness.wire_peer import recv_startup_frame
 
 from siwarp.inspect import DDPTagged, MPAReply, Opcode, Requester
 from siwarp.verbs import (
@@ -28,7 +45,7 @@ from siwarp.verbs import (
     WROpcode,
 )
 
-US = gid(HOST)
+US = gid_of_host(HOST)
 #: A QPN below all others here, so that the plain socket connects.
 LOW = 1 << 16 | 1
 ROCE = Persona.ROCE
@@ -42,18 +59,20 @@ def rig() -> Iterator[Rig]:
 
 
 @contextlib.contextmanager
-def initiator(end: End, features: int) -> Iterator[PlainPeer]:
+def connected_initiator(end: End, features: int) -> Iterator[PlainPeer]:
     """Provide a plain socket that connects as the lower id and has sent its features."""
     end.to_rts((HOST, LOW))
     address = (HOST, end.qp.qp_num & 0xFFFF)
     with socket.create_connection(address, LIMIT, source_address=(HOST, 0)) as s:
         peer = PlainPeer(s)
-        s.sendall(request(hello((US, LOW), (US, end.qp.qp_num), features=features)))
-        reply = MPAReply(recv_frame(s))
+        s.sendall(
+            build_mpa_request(build_private_data((US, LOW), (US, end.qp.qp_num), features=features))
+        )
+        reply = MPAReply(recv_startup_frame(s))
         assert reply.r == 0
         assert reply.private_data[6:8] == b"\0\1", "ours offers counts"
         # the first FPDU, which serves as RTR
-        peer.put(bytes(DDPTagged(opcode=Opcode.RDMA_WRITE, stag=1)))
+        peer.send_segments(bytes(DDPTagged(opcode=Opcode.RDMA_WRITE, stag=1)))
         yield peer
 
 
@@ -63,36 +82,39 @@ def initiator(end: End, features: int) -> Iterator[PlainPeer]:
 @pytest.mark.parametrize("features", [0, 1, 2, 3, 0xFE, 0xFF])
 def test_counts_are_used_if_both_ends_offer_them_and_reads_if_not(rig: Rig, features: int) -> None:
     end = End(rig, persona=ROCE)
-    end.begin()
-    with initiator(end, features) as peer, counted("confirm_reads", 1 - features % 2):
+    end.init_with_receives()
+    with (
+        connected_initiator(end, features) as peer,
+        assert_counter_grows("confirm_reads", 1 - features % 2),
+    ):
         end.send(b"12345678")
         if features & 1:
-            assert Requester(peer.pull_segment()).subcode == 5
-            assert peer.pull()[0].opcode == Opcode.SEND
-            peer.put(bytes([0xC1, 0x4F, 4, 0, 0, 0]) + struct.pack(">II", 1, 0))
+            assert Requester(peer.receive_segment_octets()).subcode == 5
+            assert peer.receive_segment()[0].opcode == Opcode.SEND
+            peer.send_segments(bytes([0xC1, 0x4F, 4, 0, 0, 0]) + struct.pack(">II", 1, 0))
         else:
-            assert peer.pull()[0].opcode == Opcode.SEND
-            peer.put(peer.response(peer.pull_read()))
+            assert peer.receive_segment()[0].opcode == Opcode.SEND
+            peer.send_segments(peer.build_read_response(peer.receive_read_request()))
         assert [(w.wr_id, w.status) for w in poll(end.cq)] == [(1, WCStatus.SUCCESS)]
 
 
 def test_the_rtr_does_not_count_as_a_write(rig: Rig) -> None:
     end = End(rig, persona=ROCE)
-    end.begin()
-    with initiator(end, 1) as peer:
-        peer.put(bytes(Requester()), peer.write(b"data", end.mr.rkey, end.mr.addr))
-        assert struct.unpack(">II", peer.pull_segment()[6:14]) == (0, 1)
+    end.init_with_receives()
+    with connected_initiator(end, 1) as peer:
+        peer.send_segments(bytes(Requester()), peer.build_write(b"data", end.mr.rkey, end.mr.addr))
+        assert struct.unpack(">II", peer.receive_segment_octets()[6:14]) == (0, 1)
         assert end.cq.poll(1) == []
 
 
 @pytest.mark.parametrize("personas", [("iwarp", "roce"), ("roce", "iwarp"), ("roce", "roce")])
 def test_ends_of_any_persona_exchange_messages(rig: Rig, personas: tuple[str, str]) -> None:
     a, b = (End(rig, persona=Persona[name.upper()]) for name in personas)
-    a.begin()
-    b.begin()
-    with counted("confirm_reads", 0), counted("confirm_none", 0):
-        meet(a, b)
-        exchange(a, b)
+    a.init_with_receives()
+    b.init_with_receives()
+    with assert_counter_grows("confirm_reads", 0), assert_counter_grows("confirm_none", 0):
+        connect_by_qpn(a, b)
+        exchange_sends(a, b)
 
 
 @pytest.mark.parametrize("offers", [(0, 0), (0, 1), (1, 0), (1, 1)])
@@ -101,20 +123,23 @@ def test_an_end_that_offers_them_and_one_that_does_not_meet(
 ) -> None:
     other = Process(HOST, "1", env={**os.environ, "SIWARP_DELIVERY_COUNTS": str(offers[1])})
     try:
-        with settings(delivery_counts=offers[0]):
+        with temporary_settings(delivery_counts=offers[0]):
             end = End(rig, persona=ROCE)
-            [there] = other.ask("ids")
-            end.begin()
-            other.ask("begin")
+            [there] = other.run_command("ids")
+            end.init_with_receives()
+            other.run_command("begin")
             end.to_rts((there[0], there[1]))
-            other.ask("to_rts", [end.name])
-            reads, counts = counter("confirm_reads"), counter("delivery_counts_rx")
+            other.run_command("to_rts", [end.host_and_qpn])
+            reads, counts = counter_value("confirm_reads"), counter_value("delivery_counts_rx")
             for i in range(3):
                 end.send(b"hello", i)
                 assert poll(end.cq)[0].wr_id == i
-            other.ask("received", 3)
+            other.run_command("received", 3)
         both = all(offers)
-        assert (counter("delivery_counts_rx") > counts, counter("confirm_reads") > reads) == (
+        assert (
+            counter_value("delivery_counts_rx") > counts,
+            counter_value("confirm_reads") > reads,
+        ) == (
             both,
             not both,
         )
@@ -124,12 +149,12 @@ def test_an_end_that_offers_them_and_one_that_does_not_meet(
 
 def test_a_queue_pair_that_is_its_own_peer_counts_too(rig: Rig) -> None:
     end = End(rig, persona=ROCE)
-    end.begin()
-    with counted("confirm_reads", 0):
-        end.to_rts(end.name)
+    end.init_with_receives()
+    with assert_counter_grows("confirm_reads", 0):
+        end.to_rts(end.host_and_qpn)
         for i in range(5):
             end.send(b"to itself", i)
-            done = end.sent(2)
+            done = end.wait_for_sends(2)
             assert all(wc.ok for wc in done) and {wc.opcode for wc in done} == {
                 WCOpcode.SEND,
                 WCOpcode.RECV,
@@ -142,16 +167,16 @@ def test_a_queue_pair_that_is_its_own_peer_counts_too(rig: Rig) -> None:
 def test_a_sends_completion_is_ahead_of_the_answer_in_the_queue_of_both(rig: Rig) -> None:
     other_rig = Rig()
     a, b = End(rig, persona=ROCE), End(other_rig, persona=ROCE)
-    a.begin()
-    b.begin()
-    meet(a, b)
+    a.init_with_receives()
+    b.init_with_receives()
+    connect_by_qpn(a, b)
     for i in range(8):
         a.send(b"ask", i)
-        came = [wc for wc in b.sent(1) if wc.opcode == WCOpcode.RECV]
+        came = [wc for wc in b.wait_for_sends(1) if wc.opcode == WCOpcode.RECV]
         while not came:
-            came = [wc for wc in b.sent(1) if wc.opcode == WCOpcode.RECV]
+            came = [wc for wc in b.wait_for_sends(1) if wc.opcode == WCOpcode.RECV]
         b.send(b"answer", i)
-        done = a.sent(2)
+        done = a.wait_for_sends(2)
         assert [wc.opcode for wc in done] == [WCOpcode.SEND, WCOpcode.RECV]
         assert done[0].wr_id == i
     b.close()
@@ -160,9 +185,9 @@ def test_a_sends_completion_is_ahead_of_the_answer_in_the_queue_of_both(rig: Rig
 
 def test_reads_atomics_fences_and_writes_complete_in_order(rig: Rig) -> None:
     a, b = End(rig, persona=ROCE), End(rig, persona=ROCE)
-    a.begin()
-    b.begin(32)
-    meet(a, b, max_rd_atomic=4, max_dest_rd_atomic=4)
+    a.init_with_receives()
+    b.init_with_receives(32)
+    connect_by_qpn(a, b, max_rd_atomic=4, max_dest_rd_atomic=4)
     there = RemoteBuffer(b.mr.addr + 32768, 64, b.mr.rkey)
     codes = [
         WROpcode.RDMA_WRITE,
@@ -189,27 +214,27 @@ def test_reads_atomics_fences_and_writes_complete_in_order(rig: Rig) -> None:
 # ---- a peer that is stopped, and one that dies
 
 
-def stop(other: Process) -> None:
+def stop_process(other: Process) -> None:
     """Stop all threads of the process, its progress thread included."""
     pid = other.process.pid
     os.kill(pid, signal.SIGSTOP)
     stats = Path(f"/proc/{pid}/task").glob("*/stat")
     for stat in stats:
-        until(lambda stat=stat: stat.read_text().rpartition(")")[2].split()[0] == "T")
+        wait_until(lambda stat=stat: stat.read_text().rpartition(")")[2].split()[0] == "T")
 
 
 def test_a_peer_that_is_stopped_completes_nothing_until_it_runs_again(rig: Rig) -> None:
     other = Process(HOST, "1")
     try:
         end = End(rig, persona=ROCE)
-        [there] = other.ask("ids")
-        end.begin()
-        other.ask("begin")
+        [there] = other.run_command("ids")
+        end.init_with_receives()
+        other.run_command("begin")
         end.to_rts((there[0], there[1]))
-        other.ask("to_rts", [end.name])
+        other.run_command("to_rts", [end.host_and_qpn])
         end.send(b"first", 1)
         assert poll(end.cq)[0].wr_id == 1
-        stop(other)
+        stop_process(other)
         for i in range(2, 5):
             end.send(b"while it is stopped", i)
         began = time.monotonic()
@@ -217,7 +242,7 @@ def test_a_peer_that_is_stopped_completes_nothing_until_it_runs_again(rig: Rig) 
             assert end.cq.poll(1) == []
         os.kill(other.process.pid, signal.SIGCONT)
         assert [(w.wr_id, w.status) for w in poll(end.cq, 3)] == [(i, 0) for i in range(2, 5)]
-        stop(other)
+        stop_process(other)
         end.send(b"for nobody", 5)
         other.process.kill()
         assert poll(end.cq)[0].status == WCStatus.RETRY_EXC_ERR
@@ -228,9 +253,9 @@ def test_a_peer_that_is_stopped_completes_nothing_until_it_runs_again(rig: Rig) 
 def test_a_requester_tells_what_the_step_to_rts_has_set(rig: Rig) -> None:
     """The MPA start-up is mostly over before RTS, so another message carries the new rnr_retry."""
     a, b = End(rig, persona=ROCE), End(rig, persona=ROCE)
-    a.begin()
-    b.begin(0)
-    b.to_rts(a.name, min_rnr_timer=1)
-    a.to_rts(b.name, rnr_retry=1)
+    a.init_with_receives()
+    b.init_with_receives(0)
+    b.to_rts(a.host_and_qpn, min_rnr_timer=1)
+    a.to_rts(b.host_and_qpn, rnr_retry=1)
     a.send(b"no receive")
     assert a.poll()[0].status == WCStatus.RNR_RETRY_EXC_ERR

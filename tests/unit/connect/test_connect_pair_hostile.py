@@ -5,28 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from harness.pair_harness import LOW, End, call, genuine
-from harness.verbs_harness import Rig, settings, until
+from harness.pair_harness import LOW, End, build_valid_request, tcp_connect_to
+from harness.verbs_harness import Rig, temporary_settings, wait_until
 from pace import scale_limit
 
 
 @pytest.mark.parametrize("who", ["the peer", "time", "the queue pair"])
 def test_a_held_request_is_released(rig: Rig, who: str) -> None:
     fds = len(list(Path("/proc/self/fd").iterdir()))
-    with settings(mpa_timeout_ms=round(1000 * scale_limit(0.15))):
+    with temporary_settings(mpa_timeout_ms=round(1000 * scale_limit(0.15))):
         end = End(rig)
-        end.begin()
+        end.init_with_receives()
         mine = len(list(Path("/proc/self/fd").iterdir()))
-        callers = [call(end) for _ in range(20)]
+        callers = [tcp_connect_to(end) for _ in range(20)]
         for i, s in enumerate(callers):
-            s.sendall(genuine(end, LOW + i))
-        until(lambda: len(list(Path("/proc/self/fd").iterdir())) == mine + 40)
+            s.sendall(build_valid_request(end, LOW + i))
+        wait_until(lambda: len(list(Path("/proc/self/fd").iterdir())) == mine + 40)
         if who == "the peer":
             for s in callers:
                 s.close()
         elif who == "the queue pair":
             end.close()
-        until(lambda: len(list(Path("/proc/self/fd").iterdir())) <= mine + 20)
+        wait_until(lambda: len(list(Path("/proc/self/fd").iterdir())) <= mine + 20)
         for s in callers:
             s.close()
         if who != "the queue pair":

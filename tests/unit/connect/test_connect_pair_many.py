@@ -20,8 +20,8 @@ SANITIZED = "SANITIZER" in os.environ
 @pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE])
 def test_a_thousand_pairs_at_once(rig: Rig, persona: Persona) -> None:
     n = 100 if SANITIZED else 1000
-    cq = rig.cq(8 * n)
-    mr = rig.mr(4096)
+    cq = rig.create_cq(8 * n)
+    mr = rig.reg_mr(4096)
     init = QPInitAttr(QPType.RC, scq=cq, rcq=cq, by_qpn=True, persona=persona)
     made = [QP(rig.pd, init) for _ in range(2 * n)]
     for qp in made:

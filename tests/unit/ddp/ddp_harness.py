@@ -20,14 +20,14 @@ from unit.mpa.mpa_harness import (
     PATIENCE,
     StreamError,
     World,
-    checked,
+    check_result,
     crc32c,
-    cut,
     fpdu,
-    opened,
+    open_world,
     recv_exactly,
-    setting,
-    until,
+    split_fpdus,
+    temporary_setting,
+    wait_until,
 )
 from unit.mpa.mpa_harness import Stream as MpaStream
 
@@ -44,17 +44,17 @@ __all__ = [
     "Sge",
     "Stream",
     "StreamError",
-    "checked",
+    "check_result",
     "crc32c",
-    "cut",
-    "ddp_world",
     "fpdu",
-    "pattern",
+    "octet_pattern",
+    "open_ddp_world",
     "recv_exactly",
-    "setting",
-    "tagged",
-    "untagged",
-    "until",
+    "split_fpdus",
+    "tagged_segment",
+    "temporary_setting",
+    "untagged_segment",
+    "wait_until",
 ]
 
 #: The value of octets in memory that nothing has written.
@@ -71,33 +71,33 @@ Sge = tuple[int, int, int]  # address, length, key
 
 
 @cache
-def _noise(seed: int, octets: int) -> bytes:
+def _random_octets(seed: int, octets: int) -> bytes:
     return random.Random(seed).randbytes(octets)
 
 
-def pattern(n: int, seed: int = 1) -> bytes:
+def octet_pattern(n: int, seed: int = 1) -> bytes:
     """Return n octets in which shifted, lost or repeated pieces are detectable."""
     octets = 1 << 16
     while octets < n:
         octets *= 2
-    return _noise(seed % 64, octets)[:n]
+    return _random_octets(seed % 64, octets)[:n]
 
 
-def untagged(payload: bytes = b"", **fields: Any) -> bytes:
+def untagged_segment(payload: bytes = b"", **fields: Any) -> bytes:
     """Return an untagged segment built by scapy."""
     head = bytes(DDPUntagged(**fields))
     assert len(head) == 18
     return head + payload
 
 
-def tagged(payload: bytes = b"", **fields: Any) -> bytes:
+def tagged_segment(payload: bytes = b"", **fields: Any) -> bytes:
     """Return a tagged segment built by scapy."""
     head = bytes(DDPTagged(**fields))
     assert len(head) == 14
     return head + payload
 
 
-def parsed(segment: bytes) -> tuple[Any, bytes]:
+def parse_segment(segment: bytes) -> tuple[Any, bytes]:
     """Return a segment's header as dissected by scapy, and its payload."""
     packet = DDP(segment)
     head = packet.copy()
@@ -105,7 +105,7 @@ def parsed(segment: bytes) -> tuple[Any, bytes]:
     return head, segment[len(bytes(head)) :]
 
 
-def sgl(elements: Sequence[Sge]) -> Any:
+def sge_array(elements: Sequence[Sge]) -> Any:
     """Return an array of struct siw_sge."""
     array = ffi.new("struct siw_sge[]", max(len(elements), 1))
     for sge, (addr, length, lkey) in zip(array, elements, strict=False):
@@ -145,7 +145,7 @@ class Memory:
         assert everything[-self.GUARD :] == guard, "octets were written behind the buffer"
         return everything[self.GUARD : self.GUARD + self.size]
 
-    def untouched(self) -> bool:
+    def is_untouched(self) -> bool:
         return self.octets() == bytes([CANARY]) * self.size
 
     def sge(self, at: int = 0, length: int | None = None, key: int | None = None) -> Sge:
@@ -165,14 +165,16 @@ class Queue:
             "struct siw_mem_queue_attr *",
             {"depth": depth, "max_sge": max_sge, "pd": pd, "internal": internal},
         )
-        checked(lib.siw_mem_queue_create(attr, out))
+        check_result(lib.siw_mem_queue_create(attr, out))
         self.handle = out[0]
 
     def post(self, user_data: int, *elements: Sge) -> None:
-        checked(lib.siw_mem_queue_post(self.handle, user_data, sgl(elements), len(elements)))
+        check_result(
+            lib.siw_mem_queue_post(self.handle, user_data, sge_array(elements), len(elements))
+        )
 
     def resize(self, depth: int) -> None:
-        checked(lib.siw_mem_queue_resize(self.handle, depth))
+        check_result(lib.siw_mem_queue_resize(self.handle, depth))
 
     def take(self) -> int | None:
         user_data = ffi.new("uint64_t *")
@@ -190,50 +192,48 @@ class PeerStream:
         self._kept: list[Any] = []
         self.ends: list[Any] = []  # stream positions at which the transmitted messages end
 
-    def put(self, *segments: bytes) -> None:
+    def inject_segments(self, *segments: bytes) -> None:
         """Send segments to the stream, each in an FPDU."""
         fields = {} if self.crc else {"crc": 0}
         self.sock.sendall(b"".join(fpdu(s, **fields) for s in segments))
 
-    def pull(self) -> tuple[Any, bytes]:
+    def read_sent_segment(self) -> tuple[Any, bytes]:
         """Read one FPDU that the stream sent; return its segment's header and payload."""
         length = recv_exactly(self.sock, 2)
         ulpdu = int.from_bytes(length, "big")
         rest = recv_exactly(self.sock, ulpdu + -(2 + ulpdu) % 4 + 4)
-        (segment,) = cut(length + rest, crc=self.crc)
-        return parsed(segment) if segment else (None, b"")
+        (segment,) = split_fpdus(length + rest, crc=self.crc)
+        return parse_segment(segment) if segment else (None, b"")
 
 
 class Stream(PeerStream):
     """A siw_ddp_stream."""
 
-    send = PeerStream.put
-
     # Receive path.
 
-    def head_once(self) -> Any | None:
+    def poll_header(self) -> Any | None:
         """Return the next segment's header, "empty" for an FPDU without a ULPDU, or None."""
         seg = ffi.new("struct siw_ddp_seg *")
-        rv = checked(lib.siw_ddp_rx_head(self.handle, seg))
+        rv = check_result(lib.siw_ddp_rx_head(self.handle, seg))
         return {0: None, 1: seg, 2: "empty"}[rv]
 
-    def head(self) -> Any:
-        return until(self.head_once)
+    def next_header(self) -> Any:
+        return wait_until(self.poll_header)
 
     def place_once(self, seg: Any, right: int) -> tuple[int, int, int] | None:
         delivery = ffi.new("struct siw_ddp_delivery *")
-        rv = checked(lib.siw_ddp_rx_place(self.handle, seg, right, delivery))
+        rv = check_result(lib.siw_ddp_rx_place(self.handle, seg, right, delivery))
         return (rv, int(delivery.user_data), int(delivery.length)) if rv else None
 
     def place(self, seg: Any, right: int = lib.SIW_MEM_REMOTE_WRITE) -> tuple[int, int] | None:
         """Place the segment; return the delivery's (user_data, length), or None in mid-message."""
-        rv, user_data, length = until(lambda: self.place_once(seg, right))
+        rv, user_data, length = wait_until(lambda: self.place_once(seg, right))
         return (user_data, length) if rv == 1 else None
 
     def receive(self, right: int = lib.SIW_MEM_REMOTE_WRITE) -> tuple[int, int] | None:
-        return self.place(self.head(), right)
+        return self.place(self.next_header(), right)
 
-    def fails(self, right: int = lib.SIW_MEM_REMOTE_WRITE) -> tuple[int, int, int]:
+    def receive_until_error(self, right: int = lib.SIW_MEM_REMOTE_WRITE) -> tuple[int, int, int]:
         """Receive until the stream fails; return the error's layer, type and code."""
         try:
             for _ in range(1000):
@@ -251,8 +251,8 @@ class Stream(PeerStream):
 
     # Transmit path.
 
-    def message(self, elements: Sequence[Sge] = (), **fields: Any) -> Any:
-        array = sgl(elements)
+    def build_message(self, elements: Sequence[Sge] = (), **fields: Any) -> Any:
+        array = sge_array(elements)
         msg = ffi.new(
             "struct siw_ddp_msg *",
             {
@@ -266,47 +266,47 @@ class Stream(PeerStream):
         self._kept.append((array, msg, end))
         return msg
 
-    def begin(self, msg: Any) -> int:
+    def begin_message(self, msg: Any) -> int:
         err = ffi.new("struct siw_wire_err *")
         rv = lib.siw_ddp_tx(self.handle, msg, err)
         self.tx_error = (err.layer, err.type, err.code)
         assert rv < 0 or (msg.end[0] < 2**64 - 1) == bool(rv), "it has its end when it is framed"
         if rv >= 0:
             self.ends.append(msg.end)
-        return checked(rv)
+        return check_result(rv)
 
-    def more(self) -> int:
+    def continue_message(self) -> int:
         err = ffi.new("struct siw_wire_err *")
         rv = lib.siw_ddp_tx_more(self.handle, err)
         self.tx_error = (err.layer, err.type, err.code)
-        return checked(rv)
+        return check_result(rv)
 
     def flush_once(self) -> int:
         accepted = ffi.new("uint64_t *")
         rv = lib.siw_ddp_tx_flush(self.handle, accepted)
         assert accepted[0] == lib.siw_ddp_tx_accepted(self.handle)
-        return checked(rv)
+        return check_result(rv)
 
     def transmit(self, msg: Any) -> None:
         """Transmit a complete message, which must fit into TCP's buffers."""
-        if self.begin(msg) == 0:
-            until(self.more)
-        until(self.flush_once)
+        if self.begin_message(msg) == 0:
+            wait_until(self.continue_message)
+        wait_until(self.flush_once)
 
-    def sent(self, octets: int) -> list[tuple[Any, bytes]]:
+    def read_sent_segments(self, octets: int) -> list[tuple[Any, bytes]]:
         """Read FPDUs until this many octets of payload have arrived; return headers, payloads."""
         out = []
         while octets > 0 or not out:
-            out.append(self.pull())
+            out.append(self.read_sent_segment())
             octets -= len(out[-1][1])
         return out
 
     @property
-    def begun(self) -> int:
+    def begun_count(self) -> int:
         return len(self.ends)
 
     @property
-    def accepted(self) -> int:
+    def accepted_count(self) -> int:
         """Return how many messages were, with all before them, passed to TCP completely."""
         upto = lib.siw_ddp_tx_accepted(self.handle)
         return sum(1 for _ in itertools.takewhile(lambda end: end[0] <= upto, self.ends))
@@ -318,7 +318,7 @@ class PeerDgram:
     def __init__(self, handle: Any, llp: Any, family: int = socket.AF_INET) -> None:
         self.handle = handle
         addr = ffi.new("struct siw_addr *")
-        checked(lib.siw_llp_local(llp, addr))
+        check_result(lib.siw_llp_local(llp, addr))
         self.host = "::1" if family == socket.AF_INET6 else "127.0.0.1"
         self.port = socket.ntohs(addr.port_be)
         self.sock = socket.socket(family, socket.SOCK_DGRAM)
@@ -326,13 +326,13 @@ class PeerDgram:
         self.sock.settimeout(PATIENCE)
         self.peer = ffi.new("struct siw_addr *")
         peer_port = self.sock.getsockname()[1]
-        checked(lib.siw_addr_parse(self.host.encode(), peer_port, self.peer))
+        check_result(lib.siw_addr_parse(self.host.encode(), peer_port, self.peer))
 
 
 class Dgram(PeerDgram):
     """A siw_ddp_dgram."""
 
-    def send(self, segment: bytes, *, crc: int | None = None) -> None:
+    def inject_datagram(self, segment: bytes, *, crc: int | None = None) -> None:
         """Send the endpoint a datagram: the segment and its CRC, or `crc` instead of that."""
         value = crc32c(segment) if crc is None else crc
         self.sock.sendto(segment + value.to_bytes(4, "little"), (self.host, self.port))
@@ -342,7 +342,7 @@ class Dgram(PeerDgram):
         return (seg, source) if lib.siw_ddp_dgram_rx(self.handle, seg, source) else None
 
     def receive(self) -> tuple[Any, Any]:
-        got = until(self.receive_once)
+        got = wait_until(self.receive_once)
         assert got is not None
         return got  # type: ignore[no-any-return]
 
@@ -353,7 +353,7 @@ class Dgram(PeerDgram):
         return rv, int(delivery.user_data), int(delivery.length)
 
     def transmit(self, elements: Sequence[Sge], **fields: Any) -> None:
-        array = sgl(elements)
+        array = sge_array(elements)
         msg = ffi.new(
             "struct siw_ddp_dgram_msg *",
             {
@@ -365,9 +365,9 @@ class Dgram(PeerDgram):
                 **fields,
             },
         )
-        checked(lib.siw_ddp_dgram_tx(self.handle, msg))
+        check_result(lib.siw_ddp_dgram_tx(self.handle, msg))
 
-    def sent(self) -> bytes:
+    def read_sent_datagram(self) -> bytes:
         return self.sock.recv(1 << 17)
 
 
@@ -381,7 +381,7 @@ class DdpStackWorld:
     def __init__(self) -> None:
         self.mpa = World()
         mem = ffi.new("struct siw_mem **")
-        checked(lib.siw_mem_open(mem))
+        check_result(lib.siw_mem_open(mem))
         self.port, self.mem = self.mpa.port, mem[0]
         self._first: list[Callable[[], object]] = []
         self._last: list[Callable[[], object]] = []
@@ -389,7 +389,7 @@ class DdpStackWorld:
 
     # Memory.
 
-    def region(
+    def alloc_stag(
         self, memory: Memory, rights: int, *, pd: int, to_base: int, stream: Any = ffi.NULL
     ) -> int:
         """Assign an STag to memory, with tagged offsets from to_base on."""
@@ -405,26 +405,26 @@ class DdpStackWorld:
             },
         )
         stag = ffi.new("uint32_t *")
-        checked(lib.siw_mem_stag_alloc(self.mem, region, stag))
+        check_result(lib.siw_mem_stag_alloc(self.mem, region, stag))
         memory.stag, memory.base = int(stag[0]), to_base
         return memory.stag
 
-    def stag(self, memory: Memory, **how: Any) -> int:
+    def assign_stag(self, memory: Memory, **how: Any) -> int:
         """Assign an STag to memory."""
         raise NotImplementedError
 
-    def memory(self, size: int, content: bytes | None = None, **how: Any) -> Memory:
+    def registered_memory(self, size: int, content: bytes | None = None, **how: Any) -> Memory:
         """Return memory with an STag."""
         memory = Memory(size, content)
-        self.stag(memory, **how)
+        self.assign_stag(memory, **how)
         # keeps the memory, because siwarp may write to it until the world is closed
         self._memories.append(memory)
         return memory
 
-    def free(self, stag: int) -> int:
+    def free_stag(self, stag: int) -> int:
         return int(lib.siw_mem_stag_free(self.mem, stag))
 
-    def queue(
+    def create_queue(
         self, *, depth: int = 16, max_sge: int = 16, pd: int = PD, internal: bool = False
     ) -> Queue:
         queue = Queue(depth=depth, max_sge=max_sge, pd=pd, internal=internal)
@@ -433,16 +433,16 @@ class DdpStackWorld:
 
     # Streams and datagram endpoints.
 
-    def ddp_stream(self, mpa: MpaStream) -> Any:
+    def open_ddp_stream(self, mpa: MpaStream) -> Any:
         """Open a siw_ddp_stream on a connection in full operation; the caller closes it."""
         made = ffi.new("struct siw_ddp_stream **")
-        checked(lib.siw_ddp_stream_open(self.mem, mpa.handle, made))
+        check_result(lib.siw_ddp_stream_open(self.mem, mpa.handle, made))
         return made[0]
 
-    def ddp_dgram(self, llp: Any, *, crc: bool = True) -> Any:
+    def open_ddp_dgram(self, llp: Any, *, crc: bool = True) -> Any:
         """Open a siw_ddp_dgram on a UDP socket, which the world closes; the caller closes it."""
         out = ffi.new("struct siw_ddp_dgram **")
-        checked(lib.siw_ddp_dgram_open(self.port, self.mem, llp, crc, out))
+        check_result(lib.siw_ddp_dgram_open(self.port, self.mem, llp, crc, out))
         self._last.append(lambda: lib.siw_llp_close(llp))
         return out[0]
 
@@ -457,7 +457,7 @@ class DdpStackWorld:
 class DdpWorld(DdpStackWorld):
     """A port, and the objects of the DDP layer opened on it."""
 
-    def stag(
+    def assign_stag(
         self,
         memory: Memory,
         rights: int = ALL_RIGHTS,
@@ -468,9 +468,9 @@ class DdpWorld(DdpStackWorld):
     ) -> int:
         """Assign an STag to memory, with tagged offsets from to_base on."""
         owner = stream.handle if stream else ffi.NULL
-        return self.region(memory, rights, pd=pd, to_base=to_base, stream=owner)
+        return self.alloc_stag(memory, rights, pd=pd, to_base=to_base, stream=owner)
 
-    def get(
+    def look_up_stag(
         self,
         stag: int,
         right: int,
@@ -501,7 +501,7 @@ class DdpWorld(DdpStackWorld):
             lib.siw_mem_stag_put(self.mem, stag)
         return [(int(ffi.cast("uintptr_t", iov[i].iov_base)), iov[i].iov_len) for i in range(n)]
 
-    def resolve(
+    def resolve_sgl(
         self,
         elements: Sequence[Sge],
         *,
@@ -514,10 +514,10 @@ class DdpWorld(DdpStackWorld):
         iov = ffi.new("struct iovec[16]")
         if length is None:
             length = sum(e[1] for e in elements) - offset
-        n = checked(
+        n = check_result(
             lib.siw_mem_sgl_resolve(
                 self.mem,
-                sgl(elements),
+                sge_array(elements),
                 len(elements),
                 internal,
                 pd,
@@ -530,29 +530,31 @@ class DdpWorld(DdpStackWorld):
         )
         return [(int(ffi.cast("uintptr_t", iov[i].iov_base)), iov[i].iov_len) for i in range(n)]
 
-    def _stream(self, mpa: MpaStream, crc: bool) -> Stream:
-        stream = Stream(self.ddp_stream(mpa), mpa, crc=crc)
+    def _open_stream(self, mpa: MpaStream, crc: bool) -> Stream:
+        stream = Stream(self.open_ddp_stream(mpa), mpa, crc=crc)
         lib.siw_ddp_stream_set_pd(stream.handle, PD)
         self._first.append(lambda: lib.siw_ddp_stream_close(stream.handle))
         return stream
 
     def receiver(self, *, crc: bool = True) -> Stream:
         """Return a responder in full operation; its peer's socket may send segments."""
-        return self._stream(self.mpa.receiver(crc=crc), crc)
+        return self._open_stream(self.mpa.receiver(crc=crc), crc)
 
     def sender(self, *, crc: bool = True, rcvbuf: int = 0, mss: int = 0) -> Stream:
         """Return an initiator in full operation; its peer's socket reads what it sends."""
-        return self._stream(self.mpa.sender(crc=crc, rcvbuf=rcvbuf, mss=mss), crc)
+        return self._open_stream(self.mpa.sender(crc=crc, rcvbuf=rcvbuf, mss=mss), crc)
 
-    def dgram(self, *, family: int = socket.AF_INET, no_crc: bool = False, fd: int = -1) -> Dgram:
-        llp = self.mpa.udp("::1" if family == socket.AF_INET6 else "127.0.0.1", fd=fd)
-        dgram = Dgram(self.ddp_dgram(llp, crc=not no_crc), llp, family)
+    def dgram_endpoint(
+        self, *, family: int = socket.AF_INET, no_crc: bool = False, fd: int = -1
+    ) -> Dgram:
+        llp = self.mpa.udp_socket("::1" if family == socket.AF_INET6 else "127.0.0.1", fd=fd)
+        dgram = Dgram(self.open_ddp_dgram(llp, crc=not no_crc), llp, family)
         self._first.append(lambda: lib.siw_ddp_dgram_close(dgram.handle))
         self._last.append(dgram.sock.close)
         return dgram
 
 
-def counter(name: str) -> int:
+def counter_value(name: str) -> int:
     """Return the value of a counter of this process."""
     index = next(
         i
@@ -562,6 +564,6 @@ def counter(name: str) -> int:
     return int(lib.siw_counter_get(index))
 
 
-def ddp_world() -> AbstractContextManager[DdpWorld]:
+def open_ddp_world() -> AbstractContextManager[DdpWorld]:
     """Open a port for a block."""
-    return opened(DdpWorld)
+    return open_world(DdpWorld)

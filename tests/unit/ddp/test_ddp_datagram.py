@@ -14,11 +14,11 @@ from unit.ddp.ddp_harness import (
     DdpWorld,
     Memory,
     StreamError,
-    counter,
+    counter_value,
     crc32c,
-    ddp_world,
-    pattern,
-    until,
+    octet_pattern,
+    open_ddp_world,
+    wait_until,
 )
 
 from siwarp.inspect import DDPDatagram, DDPTagged, UDDatagram
@@ -30,7 +30,7 @@ MAX = {socket.AF_INET: 65507 - 22, socket.AF_INET6: 65527 - 22}
 COPIED = 4096
 
 
-def segment(payload: bytes = b"", **fields: object) -> bytes:
+def build_segment(payload: bytes = b"", **fields: object) -> bytes:
     return bytes(DDPDatagram(**fields)) + payload
 
 
@@ -40,23 +40,28 @@ def segment(payload: bytes = b"", **fields: object) -> bytes:
 @pytest.mark.clause("DGRAM-LLP-2", "DGRAM-UD-1", "DGRAM-UD-9")
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("size", [0, 1, 64, COPIED - 1, COPIED, COPIED + 1, 60000, -1])
-def test_a_message_of_any_size_is_one_datagram(w: DdpWorld, family: int, size: int) -> None:
-    d = w.dgram(family=family)
+def test_a_message_of_any_size_is_one_datagram(world: DdpWorld, family: int, size: int) -> None:
+    d = world.dgram_endpoint(family=family)
     assert lib.siw_ddp_dgram_max(d.handle) == MAX[family]
     size = MAX[family] if size < 0 else size
-    m = w.memory(size, pattern(size))
+    m = world.registered_memory(size, octet_pattern(size))
     d.transmit([m.sge()], ulp_octet=0x43, ulp_word=0xDEADBEEF, qn=0x020100)
-    got = d.sent()
+    got = d.read_sent_datagram()
     datagram = UDDatagram(got)
     head = datagram.segment
-    assert got[18:-4] == pattern(size)
+    assert got[18:-4] == octet_pattern(size)
     assert datagram.crc == crc32c(got[:-4])
     assert (head.t, head.l, head.dv, head.ddp_rsvd, head.mo) == (0, 1, 1, 0, 0)
     assert (head.rv, head.opcode, head.q_key, head.qn, head.msn) == (1, 3, 0xDEADBEEF, 0x020100, 1)
 
 
-def test_the_longest_tagged_segment_is_what_the_path_carries_if_there_is_one(w: DdpWorld) -> None:
-    v4, v6 = w.dgram(family=socket.AF_INET), w.dgram(family=socket.AF_INET6)
+def test_the_longest_tagged_segment_is_what_the_path_carries_if_there_is_one(
+    world: DdpWorld,
+) -> None:
+    v4, v6 = (
+        world.dgram_endpoint(family=socket.AF_INET),
+        world.dgram_endpoint(family=socket.AF_INET6),
+    )
     overhead = 12 + 14 + 4  # LLP header, DDP header, CRC
     assert lib.siw_ddp_dgram_tagged_max(v4.handle, v4.peer) == 65507 - overhead
     assert lib.siw_ddp_dgram_tagged_max(v4.handle, v6.peer) == -errno.EAFNOSUPPORT
@@ -71,45 +76,45 @@ def test_the_longest_tagged_segment_is_what_the_path_carries_if_there_is_one(w: 
 @example([300] * 16, False, b"the head")
 @example([1] * 16, True, b"the head")
 def test_any_list_goes_out_as_its_octets(sizes: list[int], no_crc: bool, head: bytes) -> None:
-    with ddp_world() as w:
-        d = w.dgram(no_crc=no_crc)
-        memories = [w.memory(n, pattern(n, n)) for n in sizes]
+    with open_ddp_world() as world:
+        d = world.dgram_endpoint(no_crc=no_crc)
+        memories = [world.registered_memory(n, octet_pattern(n, n)) for n in sizes]
         elements = [m.sge() for m in memories]
         d.transmit(elements, ulp_octet=0x43, head=head, head_len=len(head))
-        got = d.sent()
+        got = d.read_sent_datagram()
         assert got[18:-4] == head + b"".join(m.octets() for m in memories)
         assert got[-4:] == (bytes(4) if no_crc else crc32c(got[:-4]).to_bytes(4, "little"))
 
 
 @pytest.mark.clause("DGRAM-UD-7")
-def test_msns_count_the_messages_that_went_out(w: DdpWorld) -> None:
-    d = w.dgram()
-    m = w.memory(10)
+def test_msns_count_the_messages_that_went_out(world: DdpWorld) -> None:
+    d = world.dgram_endpoint()
+    m = world.registered_memory(10)
     msns = []
     for _ in range(3):
         d.transmit([m.sge()])
         with pytest.raises(StreamError, match="EACCES"):
             d.transmit([m.sge(key=m.stag ^ 1)])
-        msns.append(UDDatagram(d.sent()).segment.msn)
+        msns.append(UDDatagram(d.read_sent_datagram()).segment.msn)
     assert msns == [1, 2, 3]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_message_longer_than_a_datagram_is_refused(w: DdpWorld, family: int) -> None:
-    d = w.dgram(family=family)
-    m = w.memory(MAX[family] + 1)
+def test_a_message_longer_than_a_datagram_is_refused(world: DdpWorld, family: int) -> None:
+    d = world.dgram_endpoint(family=family)
+    m = world.registered_memory(MAX[family] + 1)
     with pytest.raises(StreamError, match="EMSGSIZE"):
         d.transmit([m.sge()])
 
 
-def test_a_key_of_another_domain_sends_nothing(w: DdpWorld) -> None:
-    d = w.dgram()
-    m = w.memory(10, pd=PD + 1)
+def test_a_key_of_another_domain_sends_nothing(world: DdpWorld) -> None:
+    d = world.dgram_endpoint()
+    m = world.registered_memory(10, pd=PD + 1)
     with pytest.raises(StreamError, match="EACCES"):
         d.transmit([m.sge()])
     d.sock.setblocking(False)
     with pytest.raises(BlockingIOError):
-        d.sent()
+        d.read_sent_datagram()
 
 
 # ---- receive
@@ -117,19 +122,21 @@ def test_a_key_of_another_domain_sends_nothing(w: DdpWorld) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("size", [0, 1, 64, 5000, -1])
-def test_a_datagram_is_placed_into_the_oldest_buffer(w: DdpWorld, family: int, size: int) -> None:
-    d, q = w.dgram(family=family), w.queue()
+def test_a_datagram_is_placed_into_the_oldest_buffer(
+    world: DdpWorld, family: int, size: int
+) -> None:
+    d, q = world.dgram_endpoint(family=family), world.create_queue()
     size = MAX[family] if size < 0 else size
-    m = w.memory(size + 5)
+    m = world.registered_memory(size + 5)
     q.post(11, m.sge())
     q.post(12)
-    d.send(segment(pattern(size), q_key=77, qn=0x030000, msn=9))
+    d.inject_datagram(build_segment(octet_pattern(size), q_key=77, qn=0x030000, msn=9))
     seg, source = d.receive()
     assert (seg.tagged, seg.last, seg.ulp_octet, seg.ulp_word) == (False, True, 0x43, 77)
     assert (seg.qn, seg.msn, seg.mo, seg.payload, seg.seg_len) == (0x030000, 9, 0, size, size + 18)
     assert socket.ntohs(source.port_be) == d.sock.getsockname()[1]
     assert d.place(q) == (1, 11, size)
-    assert m.octets() == pattern(size) + bytes([0xA5]) * 5
+    assert m.octets() == octet_pattern(size) + bytes([0xA5]) * 5
     assert q.take() == 12
 
 
@@ -137,49 +144,51 @@ def test_a_datagram_is_placed_into_the_oldest_buffer(w: DdpWorld, family: int, s
 def test_a_message_is_scattered_over_the_buffers_elements(
     sizes: list[int], data: st.DataObject
 ) -> None:
-    with ddp_world() as w:
-        d, q = w.dgram(), w.queue()
-        memories = [w.memory(n) for n in sizes]
+    with open_ddp_world() as world:
+        d, q = world.dgram_endpoint(), world.create_queue()
+        memories = [world.registered_memory(n) for n in sizes]
         q.post(1, *[m.sge() for m in memories])
         length = data.draw(st.integers(0, sum(sizes)))
-        d.send(segment(pattern(length)))
+        d.inject_datagram(build_segment(octet_pattern(length)))
         d.receive()
         assert d.place(q) == (1, 1, length)
-        want = pattern(length) + bytes([0xA5]) * (sum(sizes) - length)
+        want = octet_pattern(length) + bytes([0xA5]) * (sum(sizes) - length)
         assert b"".join(m.octets() for m in memories) == want
 
 
 @pytest.mark.clause("DGRAM-LLP-4")
 @pytest.mark.parametrize("bit", range(0, 8 * 26, 7))
-def test_a_datagram_with_a_flipped_bit_is_dropped(w: DdpWorld, bit: int) -> None:
-    d = w.dgram()
-    good = segment(b"abcd")
+def test_a_datagram_with_a_flipped_bit_is_dropped(world: DdpWorld, bit: int) -> None:
+    d = world.dgram_endpoint()
+    good = build_segment(b"abcd")
     octets = bytearray(good + crc32c(good).to_bytes(4, "little"))
     octets[bit // 8] ^= 1 << bit % 8
-    before = counter("drop_crc")
+    before = counter_value("drop_crc")
     d.sock.sendto(octets, (d.host, d.port))
-    until(lambda: d.receive_once() or counter("drop_crc") == before + 1)
+    wait_until(lambda: d.receive_once() or counter_value("drop_crc") == before + 1)
     assert d.receive_once() is None
 
 
 @pytest.mark.clause("DGRAM-UD-1")
 @pytest.mark.parametrize("opcode", [0, 0xF])
-def test_a_tagged_segment_without_an_llp_header_is_dropped(w: DdpWorld, opcode: int) -> None:
-    d = w.dgram()
-    before = counter("drop_header")
-    d.send(bytes(DDPTagged(opcode=opcode, stag=0x100, to=0)) + bytes(40))
-    until(lambda: d.receive_once() or counter("drop_header") == before + 1)
-    assert counter("drop_header") == before + 1
+def test_a_tagged_segment_without_an_llp_header_is_dropped(world: DdpWorld, opcode: int) -> None:
+    d = world.dgram_endpoint()
+    before = counter_value("drop_header")
+    d.inject_datagram(bytes(DDPTagged(opcode=opcode, stag=0x100, to=0)) + bytes(40))
+    wait_until(lambda: d.receive_once() or counter_value("drop_header") == before + 1)
+    assert counter_value("drop_header") == before + 1
     assert d.receive_once() is None
 
 
 @pytest.mark.clause("DGRAM-LLP-5")
 @pytest.mark.parametrize("length", [0, 1, 4, 18, 21])
-def test_a_datagram_without_room_for_header_and_crc_is_dropped(w: DdpWorld, length: int) -> None:
-    d = w.dgram()
-    before = counter("drop_short")
+def test_a_datagram_without_room_for_header_and_crc_is_dropped(
+    world: DdpWorld, length: int
+) -> None:
+    d = world.dgram_endpoint()
+    before = counter_value("drop_short")
     d.sock.sendto(bytes(length), (d.host, d.port))
-    until(lambda: d.receive_once() or counter("drop_short") == before + 1)
+    wait_until(lambda: d.receive_once() or counter_value("drop_short") == before + 1)
     assert d.receive_once() is None
 
 
@@ -194,92 +203,92 @@ def test_a_datagram_without_room_for_header_and_crc_is_dropped(w: DdpWorld, leng
     ],
 )
 def test_a_header_that_no_ud_message_has_is_dropped(
-    w: DdpWorld, fields: dict[str, int], name: str
+    world: DdpWorld, fields: dict[str, int], name: str
 ) -> None:
-    d = w.dgram()
-    before = counter(name)
-    d.send(segment(b"abcd", **fields))
-    until(lambda: d.receive_once() or counter(name) == before + 1)
-    d.send(segment(b"good"))
+    d = world.dgram_endpoint()
+    before = counter_value(name)
+    d.inject_datagram(build_segment(b"abcd", **fields))
+    wait_until(lambda: d.receive_once() or counter_value(name) == before + 1)
+    d.inject_datagram(build_segment(b"good"))
     seg, _ = d.receive()
     assert seg.payload == 4
 
 
 @pytest.mark.clause("DGRAM-UD-1")
 @pytest.mark.parametrize("fields", [{"l": 0}, {"mo": 1}])
-def test_an_incomplete_message_is_reported(w: DdpWorld, fields: dict[str, int]) -> None:
-    d = w.dgram()
-    d.send(segment(b"abcd", q_key=77, **fields))
+def test_an_incomplete_message_is_reported(world: DdpWorld, fields: dict[str, int]) -> None:
+    d = world.dgram_endpoint()
+    d.inject_datagram(build_segment(b"abcd", q_key=77, **fields))
     seg, _ = d.receive()
     assert (seg.last, seg.mo) == (fields.get("l", 1) == 1, fields.get("mo", 0))
     assert (seg.ulp_word, seg.payload) == (77, 4)
 
 
 @pytest.mark.clause("DGRAM-LLP-6")
-def test_reserved_bits_are_not_looked_at(w: DdpWorld) -> None:
-    d = w.dgram()
-    d.send(segment(b"abcd", ddp_rsvd=15))
+def test_reserved_bits_are_not_looked_at(world: DdpWorld) -> None:
+    d = world.dgram_endpoint()
+    d.inject_datagram(build_segment(b"abcd", ddp_rsvd=15))
     assert d.receive()[0].payload == 4
 
 
 @pytest.mark.clause("DGRAM-LLP-3")
-def test_an_endpoint_without_crc_does_not_look_at_the_field(w: DdpWorld) -> None:
-    d, q = w.dgram(no_crc=True), w.queue()
-    m = w.memory(4)
+def test_an_endpoint_without_crc_does_not_look_at_the_field(world: DdpWorld) -> None:
+    d, q = world.dgram_endpoint(no_crc=True), world.create_queue()
+    m = world.registered_memory(4)
     q.post(1, m.sge())
-    d.send(segment(b"abcd"), crc=0x12345678)
+    d.inject_datagram(build_segment(b"abcd"), crc=0x12345678)
     d.receive()
     assert d.place(q) == (1, 1, 4)
     assert m.octets() == b"abcd"
 
 
-def test_without_a_buffer_the_message_is_dropped_and_counted(w: DdpWorld) -> None:
-    d, q = w.dgram(), w.queue()
-    before = counter("drop_no_buffer")
-    d.send(segment(b"abcd"))
+def test_without_a_buffer_the_message_is_dropped_and_counted(world: DdpWorld) -> None:
+    d, q = world.dgram_endpoint(), world.create_queue()
+    before = counter_value("drop_no_buffer")
+    d.inject_datagram(build_segment(b"abcd"))
     d.receive()
     assert d.place(q)[0] == -errno.ENOBUFS
-    assert counter("drop_no_buffer") == before + 1
+    assert counter_value("drop_no_buffer") == before + 1
 
 
-def test_a_message_longer_than_its_buffer_uses_it_up_and_writes_nothing(w: DdpWorld) -> None:
-    d, q = w.dgram(), w.queue()
-    m = w.memory(3)
+def test_a_message_longer_than_its_buffer_uses_it_up_and_writes_nothing(world: DdpWorld) -> None:
+    d, q = world.dgram_endpoint(), world.create_queue()
+    m = world.registered_memory(3)
     q.post(5, m.sge())
-    d.send(segment(b"abcd"))
+    d.inject_datagram(build_segment(b"abcd"))
     d.receive()
     assert d.place(q) == (-errno.EMSGSIZE, 5, 4)
-    assert m.untouched()
+    assert m.is_untouched()
     assert q.take() is None
 
 
-def test_a_buffer_with_a_bad_key_is_used_up_and_nothing_written(w: DdpWorld) -> None:
-    d, q = w.dgram(), w.queue()
-    good, bad = w.memory(2), Memory(2)
+def test_a_buffer_with_a_bad_key_is_used_up_and_nothing_written(world: DdpWorld) -> None:
+    d, q = world.dgram_endpoint(), world.create_queue()
+    good, bad = world.registered_memory(2), Memory(2)
     q.post(5, good.sge(), bad.sge(key=good.stag))
-    d.send(segment(b"abcd"))
+    d.inject_datagram(build_segment(b"abcd"))
     d.receive()
     assert d.place(q)[:2] == (-errno.EACCES, 5)
-    assert good.untouched()
-    assert bad.untouched()
+    assert good.is_untouched()
+    assert bad.is_untouched()
     assert q.take() is None
 
 
-def test_an_unplaced_datagram_is_dropped_by_the_next_receive(w: DdpWorld) -> None:
-    d, q = w.dgram(), w.queue()
-    m = w.memory(4)
+def test_an_unplaced_datagram_is_dropped_by_the_next_receive(world: DdpWorld) -> None:
+    d, q = world.dgram_endpoint(), world.create_queue()
+    m = world.registered_memory(4)
     q.post(1, m.sge())
-    d.send(segment(b"lost"))
+    d.inject_datagram(build_segment(b"lost"))
     d.receive()
-    d.send(segment(b"kept"))
+    d.inject_datagram(build_segment(b"kept"))
     d.receive()
     assert d.place(q) == (1, 1, 4)
     assert m.octets() == b"kept"
 
 
-def test_a_sent_message_is_received_by_another_endpoint(w: DdpWorld) -> None:
-    a, b, q = w.dgram(), w.dgram(), w.queue()
-    source, sink = w.memory(9000, pattern(9000)), w.memory(9000)
+def test_a_sent_message_is_received_by_another_endpoint(world: DdpWorld) -> None:
+    a, b, q = world.dgram_endpoint(), world.dgram_endpoint(), world.create_queue()
+    source, sink = world.registered_memory(9000, octet_pattern(9000)), world.registered_memory(9000)
     q.post(3, sink.sge())
     assert lib.siw_addr_parse(b"127.0.0.1", b.port, a.peer) == 0
     a.transmit([source.sge()], ulp_octet=0x45)
@@ -290,11 +299,11 @@ def test_a_sent_message_is_received_by_another_endpoint(w: DdpWorld) -> None:
     assert sink.octets() == source.octets()
 
 
-def test_a_users_own_socket_is_taken_over(w: DdpWorld) -> None:
+def test_a_users_own_socket_is_taken_over(world: DdpWorld) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
         own.bind(("127.0.0.1", 0))
         port = own.getsockname()[1]
-        d = w.dgram(fd=own.detach())
+        d = world.dgram_endpoint(fd=own.detach())
     assert d.port == port
-    d.send(segment(b"abcd"))
+    d.inject_datagram(build_segment(b"abcd"))
     assert d.receive()[0].payload == 4

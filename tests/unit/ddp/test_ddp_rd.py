@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from _siwarp_layers import ffi, lib
-from unit.ddp.ddp_harness import DdpWorld, checked, until
-from unit.llp.llp_harness import addr
+from unit.ddp.ddp_harness import DdpWorld, check_result, wait_until
+from unit.llp.llp_harness import siw_addr
 
 QKEY = 0x51A5
 
@@ -16,36 +16,36 @@ QKEY = 0x51A5
 class RDEnd:
     """An RD endpoint."""
 
-    def __init__(self, w: DdpWorld) -> None:
-        self.port = w.port
+    def __init__(self, world: DdpWorld) -> None:
+        self.port = world.port
         attr = ffi.new("struct siw_rd_attr *", {"fd": -1, "qkey": QKEY, "ird": 1})
-        attr.local = addr("127.0.0.1")[0]
+        attr.local = siw_addr("127.0.0.1")[0]
         attr.handler = ffi.cast("void *", 1)
         rd, out = ffi.new("struct siw_rd **"), ffi.new("struct siw_ddp_rd **")
-        checked(lib.siw_rd_open(w.port, attr, rd))
-        checked(lib.siw_ddp_rd_open(w.mem, rd[0], out))
+        check_result(lib.siw_rd_open(world.port, attr, rd))
+        check_result(lib.siw_ddp_rd_open(world.mem, rd[0], out))
         self.rd, self.c = rd[0], out[0]
         self.streams: list[Any] = []
         self.handlers = ffi.new("struct siw_io_handler *[]", 4)
 
     @property
-    def addr(self) -> Any:
+    def local_addr(self) -> Any:
         made = ffi.new("struct siw_addr *")
-        checked(lib.siw_llp_local(lib.siw_rd_sock(self.rd), made))
+        check_result(lib.siw_llp_local(lib.siw_rd_sock(self.rd), made))
         return made
 
-    def peer(self, where: Any) -> Any:
+    def get_peer(self, where: Any) -> Any:
         out = ffi.new("struct siw_ddp_rd_peer **")
-        checked(lib.siw_ddp_rd_peer(self.c, where, out))
+        check_result(lib.siw_ddp_rd_peer(self.c, where, out))
         return out[0]
 
-    def stream(self, peer: Any, user: Any) -> Any:
+    def open_stream(self, peer: Any, user: Any) -> Any:
         out = ffi.new("struct siw_ddp_stream **")
-        checked(lib.siw_ddp_rd_stream(self.c, peer, user, out))
+        check_result(lib.siw_ddp_rd_stream(self.c, peer, user, out))
         self.streams.append(out[0])
         return out[0]
 
-    def news(self) -> Any:
+    def poll_event(self) -> Any:
         """Return the next event, or None."""
         lib.siw_llp_port_poll(self.port, self.handlers, 4)
         event = ffi.new("struct siw_ddp_rd_event *")
@@ -59,38 +59,40 @@ class RDEnd:
 
 
 @pytest.fixture
-def end(w: DdpWorld) -> Iterator[Callable[[], RDEnd]]:
+def make_end(world: DdpWorld) -> Iterator[Callable[[], RDEnd]]:
     made: list[RDEnd] = []
 
-    def make() -> RDEnd:
-        made.append(RDEnd(w))
+    def create_end() -> RDEnd:
+        made.append(RDEnd(world))
         return made[-1]
 
-    yield make
+    yield create_end
     for one in made:
         one.close()
 
 
-def test_a_stream_is_invisible_to_receive_until_siw_ddp_rd_show(end: Callable[[], RDEnd]) -> None:
+def test_a_stream_is_invisible_to_receive_until_siw_ddp_rd_show(
+    make_end: Callable[[], RDEnd],
+) -> None:
     """The receiving side must not see a stream that the sending side is still setting up."""
-    a, b = end(), end()
-    out = a.stream(a.peer(b.addr), ffi.cast("void *", 1))
+    a, b = make_end(), make_end()
+    out = a.open_stream(a.get_peer(b.local_addr), ffi.cast("void *", 1))
     lib.siw_ddp_rd_publish(out)
     msg = ffi.new("struct siw_ddp_msg *", {"internal": True, "ulp_octet": 0x43, "qn": 0})
     assert lib.siw_ddp_tx(out, msg, ffi.new("struct siw_wire_err *")) == 1
 
-    def came() -> Any:
-        a.news()
-        return b.news()
+    def poll_segment_event() -> Any:
+        a.poll_event()
+        return b.poll_event()
 
-    event = until(came)
+    event = wait_until(poll_segment_event)
     assert event.kind == lib.SIW_DDP_RD_NO_STREAM and event.user == ffi.NULL
     user = ffi.cast("void *", 2)
-    stream = b.stream(event.peer, user)
+    stream = b.open_stream(event.peer, user)
     assert lib.siw_ddp_rd_user(event.peer) == ffi.NULL
-    assert until(came).kind == lib.SIW_DDP_RD_NO_STREAM
+    assert wait_until(poll_segment_event).kind == lib.SIW_DDP_RD_NO_STREAM
     lib.siw_ddp_rd_publish(stream)
     assert lib.siw_ddp_rd_user(event.peer) == user
-    event = until(came)
+    event = wait_until(poll_segment_event)
     # The stream has no queue for the segment.
     assert event.kind == lib.SIW_DDP_RD_REFUSED and event.user == user

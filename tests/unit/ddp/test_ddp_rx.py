@@ -15,12 +15,12 @@ from unit.ddp.ddp_harness import (
     PD,
     DdpWorld,
     StreamError,
-    ddp_world,
     fpdu,
-    pattern,
-    tagged,
-    untagged,
-    until,
+    octet_pattern,
+    open_ddp_world,
+    tagged_segment,
+    untagged_segment,
+    wait_until,
 )
 
 WRITE, SINK = lib.SIW_MEM_REMOTE_WRITE, lib.SIW_MEM_READ_SINK
@@ -40,16 +40,18 @@ def test_a_message_in_any_segments_fills_any_buffer(
 ) -> None:
     total = sum(pieces)
     sizes = [*sizes[:15], max(total - sum(sizes[:15]), 0)]
-    with ddp_world() as w:
-        stream, q = w.receiver(crc=crc), w.queue()
+    with open_ddp_world() as world:
+        stream, q = world.receiver(crc=crc), world.create_queue()
         lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-        memories = [w.memory(n) for n in sizes]
+        memories = [world.registered_memory(n) for n in sizes]
         q.post(42, *[m.sge() for m in memories])
-        octets, at, delivered = pattern(total), 0, []
+        octets, at, delivered = octet_pattern(total), 0, []
         for i, n in enumerate(pieces):
             last = i == len(pieces) - 1
-            stream.send(untagged(octets[at : at + n], l=int(last), mo=at, inv_stag=i, opcode=5))
-            seg = stream.head()
+            stream.inject_segments(
+                untagged_segment(octets[at : at + n], l=int(last), mo=at, inv_stag=i, opcode=5)
+            )
+            seg = stream.next_header()
             assert (seg.payload, seg.mo, seg.msn, seg.last) == (n, at, 1, last)
             assert (seg.ulp_octet, seg.ulp_word) == (0x45, i)
             delivered.append(stream.place(seg))
@@ -64,120 +66,124 @@ def test_a_message_in_any_segments_fills_any_buffer(
     base=st.sampled_from([0, 1, 2**40, 2**64 - 3000]),
 )
 def test_tagged_segments_land_at_their_offsets(writes: list[tuple[int, int]], base: int) -> None:
-    with ddp_world() as w:
-        stream = w.receiver()
-        m = w.memory(3000, to_base=base)
+    with open_ddp_world() as world:
+        stream = world.receiver()
+        m = world.registered_memory(3000, to_base=base)
         model = bytearray([0xA5]) * 3000
         for i, (at, n) in enumerate(writes):
             n = min(n, 3000 - at - (base == 2**64 - 3000))
-            stream.send(tagged(pattern(n, i), stag=m.stag, to=base + at))
+            stream.inject_segments(tagged_segment(octet_pattern(n, i), stag=m.stag, to=base + at))
             assert stream.receive() == (0, n)
-            model[at : at + n] = pattern(n, i)
+            model[at : at + n] = octet_pattern(n, i)
         assert m.octets() == model
 
 
-def test_the_header_comes_up_as_it_came(w: DdpWorld) -> None:
-    stream, q = w.receiver(), w.queue()
+def test_the_header_comes_up_as_it_came(world: DdpWorld) -> None:
+    stream, q = world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 2, q.handle)
-    m = w.memory(10)
+    m = world.registered_memory(10)
     q.post(1, m.sge())
-    first = tagged(b"abc", stag=m.stag, to=1, l=0, ddp_rsvd=9, rv=3, rdmap_rsvd=1, opcode=11)
-    second = untagged(b"de", qn=2, inv_stag=0xCAFEBABE, opcode=7)
-    stream.send(first, second)
-    seg = stream.head()
+    first = tagged_segment(
+        b"abc", stag=m.stag, to=1, l=0, ddp_rsvd=9, rv=3, rdmap_rsvd=1, opcode=11
+    )
+    second = untagged_segment(b"de", qn=2, inv_stag=0xCAFEBABE, opcode=7)
+    stream.inject_segments(first, second)
+    seg = stream.next_header()
     assert bytes(ffi.buffer(seg.head, seg.head_len)) == first[:14]
     assert (seg.tagged, seg.last, seg.ulp_octet) == (True, False, 0xDB)
     assert (seg.stag, seg.to, seg.payload, seg.seg_len) == (m.stag, 1, 3, 17)
     assert stream.place(seg) is None
-    seg = stream.head()
+    seg = stream.next_header()
     assert bytes(ffi.buffer(seg.head, seg.head_len)) == second[:18]
     assert (seg.tagged, seg.last, seg.ulp_word, seg.qn) == (False, True, 0xCAFEBABE, 2)
     assert stream.place(seg) == (1, 2)
 
 
-def test_a_segment_stays_until_it_is_placed(w: DdpWorld) -> None:
-    stream = w.receiver()
-    m = w.memory(10)
-    stream.send(tagged(b"abc", stag=m.stag), tagged(b"xyz", stag=m.stag, to=5))
-    assert [stream.head().to for _ in range(3)] == [0, 0, 0]
+def test_a_segment_stays_until_it_is_placed(world: DdpWorld) -> None:
+    stream = world.receiver()
+    m = world.registered_memory(10)
+    stream.inject_segments(
+        tagged_segment(b"abc", stag=m.stag), tagged_segment(b"xyz", stag=m.stag, to=5)
+    )
+    assert [stream.next_header().to for _ in range(3)] == [0, 0, 0]
     stream.receive()
-    assert stream.head().to == 5
+    assert stream.next_header().to == 5
 
 
-def test_placing_without_a_head_is_refused(w: DdpWorld) -> None:
-    stream = w.receiver()
+def test_placing_without_a_head_is_refused(world: DdpWorld) -> None:
+    stream = world.receiver()
     seg = ffi.new("struct siw_ddp_seg *")
     with pytest.raises(StreamError, match="EINVAL"):
         stream.place_once(seg, WRITE)
 
 
-def test_an_empty_fpdu_is_reported_as_such(w: DdpWorld) -> None:
-    stream = w.receiver()
-    m = w.memory(10)
+def test_an_empty_fpdu_is_reported_as_such(world: DdpWorld) -> None:
+    stream = world.receiver()
+    m = world.registered_memory(10)
     stream.sock.sendall(fpdu(b""))
-    stream.send(tagged(b"abc", stag=m.stag))
-    assert stream.head() == "empty"
+    stream.inject_segments(tagged_segment(b"abc", stag=m.stag))
+    assert stream.next_header() == "empty"
     assert stream.receive() == (0, 3)
 
 
-def test_each_queue_has_its_own_msns(w: DdpWorld) -> None:
-    stream = w.receiver()
-    m = w.memory(10)
+def test_each_queue_has_its_own_msns(world: DdpWorld) -> None:
+    stream = world.receiver()
+    m = world.registered_memory(10)
     for qn in range(4):
-        q = w.queue()
+        q = world.create_queue()
         lib.siw_ddp_stream_set_queue(stream.handle, qn, q.handle)
         for i in range(3):
             q.post(10 * qn + i, m.sge())
     for qn, msn in [(0, 1), (3, 1), (0, 2), (1, 1), (2, 1), (3, 2), (0, 3)]:
-        stream.send(untagged(b"x", qn=qn, msn=msn))
+        stream.inject_segments(untagged_segment(b"x", qn=qn, msn=msn))
         assert stream.receive() == (10 * qn + msn - 1, 1)
 
 
-def test_two_streams_share_one_queue(w: DdpWorld) -> None:
-    one, other, q = w.receiver(), w.receiver(), w.queue()
-    m, n = w.memory(10), w.memory(10)
+def test_two_streams_share_one_queue(world: DdpWorld) -> None:
+    one, other, q = world.receiver(), world.receiver(), world.create_queue()
+    m, n = world.registered_memory(10), world.registered_memory(10)
     for stream in (one, other):
         lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     q.post(1, m.sge())
     q.post(2, n.sge())
-    one.send(untagged(b"abc", l=0))
+    one.inject_segments(untagged_segment(b"abc", l=0))
     assert one.receive() is None
-    other.send(untagged(b"xyz"))
+    other.inject_segments(untagged_segment(b"xyz"))
     assert other.receive() == (2, 3)
-    one.send(untagged(b"def", mo=3))
+    one.inject_segments(untagged_segment(b"def", mo=3))
     assert one.receive() == (1, 6)
     assert m.octets()[:6] == b"abcdef"
     assert n.octets()[:3] == b"xyz"
 
 
-def test_the_last_buffer_may_go_to_another_stream_between_head_and_place(w: DdpWorld) -> None:
-    one, other, q = w.receiver(), w.receiver(), w.queue()
-    m = w.memory(10)
+def test_the_last_buffer_may_go_to_another_stream_between_head_and_place(world: DdpWorld) -> None:
+    one, other, q = world.receiver(), world.receiver(), world.create_queue()
+    m = world.registered_memory(10)
     for stream in (one, other):
         lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     q.post(1, m.sge())
-    one.send(untagged(b"abc"))
-    other.send(untagged(b"xyz"))
-    seg = one.head()
+    one.inject_segments(untagged_segment(b"abc"))
+    other.inject_segments(untagged_segment(b"xyz"))
+    seg = one.next_header()
     assert other.receive() == (1, 3)
     with pytest.raises(StreamError, match="EPROTO"):
         one.place(seg)
     assert one.error == (1, 2, lib.SIW_DDP_NO_BUFFER)
 
 
-def test_a_buffer_of_a_broken_off_message_can_be_taken_back(w: DdpWorld) -> None:
-    stream, q = w.receiver(), w.queue()
+def test_a_buffer_of_a_broken_off_message_can_be_taken_back(world: DdpWorld) -> None:
+    stream, q = world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-    m = w.memory(10)
+    m = world.registered_memory(10)
     q.post(5, m.sge())
     q.post(6, m.sge())
     user_data = ffi.new("uint64_t *")
     assert lib.siw_ddp_stream_take(stream.handle, 0, user_data) == 0
-    stream.send(untagged(b"abc", l=0))
+    stream.inject_segments(untagged_segment(b"abc", l=0))
     stream.receive()
     stream.sock.close()
     with pytest.raises(StreamError, match="ENOTCONN"):
-        stream.head()
+        stream.next_header()
     assert lib.siw_ddp_stream_take(stream.handle, 0, user_data) == 1
     assert user_data[0] == 5
     assert lib.siw_ddp_stream_take(stream.handle, 0, user_data) == 0
@@ -187,151 +193,159 @@ def test_a_buffer_of_a_broken_off_message_can_be_taken_back(w: DdpWorld) -> None
 # ---- refused segments
 
 
-@pytest.mark.parametrize("segment", [b"\xc1", tagged()[:13], b"\x41", untagged()[:17]])
-def test_a_segment_shorter_than_its_header_ends_the_stream(w: DdpWorld, segment: bytes) -> None:
-    stream = w.receiver()
-    stream.send(segment)
-    assert stream.fails() == CATASTROPHIC
+@pytest.mark.parametrize(
+    "segment", [b"\xc1", tagged_segment()[:13], b"\x41", untagged_segment()[:17]]
+)
+def test_a_segment_shorter_than_its_header_ends_the_stream(world: DdpWorld, segment: bytes) -> None:
+    stream = world.receiver()
+    stream.inject_segments(segment)
+    assert stream.receive_until_error() == CATASTROPHIC
 
 
 @pytest.mark.parametrize("size", [100, LARGE])
-def test_a_corrupted_segment_is_a_crc_error_whatever_else_is_wrong(w: DdpWorld, size: int) -> None:
-    stream = w.receiver()
-    stream.sock.sendall(fpdu(tagged(pattern(size), stag=1, dv=3), crc=0))
-    assert stream.fails() == CRC
+def test_a_corrupted_segment_is_a_crc_error_whatever_else_is_wrong(
+    world: DdpWorld, size: int
+) -> None:
+    stream = world.receiver()
+    stream.sock.sendall(fpdu(tagged_segment(octet_pattern(size), stag=1, dv=3), crc=0))
+    assert stream.receive_until_error() == CRC
 
 
 @pytest.mark.parametrize("size", [100, LARGE])
-def test_a_corrupted_segment_is_not_delivered(w: DdpWorld, size: int) -> None:
-    stream, q = w.receiver(), w.queue()
+def test_a_corrupted_segment_is_not_delivered(world: DdpWorld, size: int) -> None:
+    stream, q = world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-    m = w.memory(size)
+    m = world.registered_memory(size)
     q.post(1, m.sge())
-    stream.sock.sendall(fpdu(untagged(pattern(size)), crc=0))
-    assert stream.fails() == CRC
+    stream.sock.sendall(fpdu(untagged_segment(octet_pattern(size)), crc=0))
+    assert stream.receive_until_error() == CRC
     assert len(m.octets()) == size  # nothing has been written beyond the buffer (checked by octets)
 
 
 @pytest.mark.fast_path
-def test_a_refused_large_segment_is_reported_after_its_crc_check(w: DdpWorld) -> None:
-    stream = w.receiver()
-    octets = fpdu(tagged(pattern(LARGE), stag=1))
+def test_a_refused_large_segment_is_reported_after_its_crc_check(world: DdpWorld) -> None:
+    stream = world.receiver()
+    octets = fpdu(tagged_segment(octet_pattern(LARGE), stag=1))
     stream.sock.sendall(octets[:-1])
-    seg = stream.head()
+    seg = stream.next_header()
     assert stream.place_once(seg, WRITE) is None
-    assert stream.head_once() is None
+    assert stream.poll_header() is None
     stream.sock.sendall(octets[-1:])
-    assert stream.fails() == (1, 1, lib.SIW_DDP_INVALID_STAG)
+    assert stream.receive_until_error() == (1, 1, lib.SIW_DDP_INVALID_STAG)
 
 
 @pytest.mark.parametrize("size", [100, LARGE])
-def test_nothing_behind_a_refused_segment_is_looked_at(w: DdpWorld, size: int) -> None:
-    stream = w.receiver()
-    m = w.memory(size)
-    good = tagged(pattern(size), stag=m.stag)
-    stream.send(tagged(pattern(size), stag=m.stag ^ 1), good)
-    assert stream.fails() == (1, 1, lib.SIW_DDP_INVALID_STAG)
+def test_nothing_behind_a_refused_segment_is_looked_at(world: DdpWorld, size: int) -> None:
+    stream = world.receiver()
+    m = world.registered_memory(size)
+    good = tagged_segment(octet_pattern(size), stag=m.stag)
+    stream.inject_segments(tagged_segment(octet_pattern(size), stag=m.stag ^ 1), good)
+    assert stream.receive_until_error() == (1, 1, lib.SIW_DDP_INVALID_STAG)
     for _ in range(3):
         with pytest.raises(StreamError):
-            stream.head_once()
-    assert m.untouched()
+            stream.poll_header()
+    assert m.is_untouched()
 
 
 @pytest.mark.parametrize("size", [100, LARGE])
-def test_the_layer_above_may_refuse_a_segment(w: DdpWorld, size: int) -> None:
-    stream = w.receiver()
-    m = w.memory(size)
-    stream.send(tagged(pattern(size), stag=m.stag), tagged(b"abc", stag=m.stag))
-    stream.head()
+def test_the_layer_above_may_refuse_a_segment(world: DdpWorld, size: int) -> None:
+    stream = world.receiver()
+    m = world.registered_memory(size)
+    stream.inject_segments(
+        tagged_segment(octet_pattern(size), stag=m.stag), tagged_segment(b"abc", stag=m.stag)
+    )
+    stream.next_header()
     err = ffi.new("struct siw_wire_err *", {"layer": 0, "type": 2, "code": 6})
     lib.siw_ddp_rx_refuse(stream.handle, err[0])
     with pytest.raises(StreamError, match="EPROTO"):
-        stream.head()
+        stream.next_header()
     assert stream.error == (0, 2, 6)
-    assert m.untouched()
+    assert m.is_untouched()
 
 
 @pytest.mark.fast_path
-def test_a_refusal_from_above_yields_to_a_wrong_crc(w: DdpWorld) -> None:
-    stream = w.receiver()
-    m = w.memory(LARGE)
-    octets = fpdu(tagged(pattern(LARGE), stag=m.stag), crc=0)
+def test_a_refusal_from_above_yields_to_a_wrong_crc(world: DdpWorld) -> None:
+    stream = world.receiver()
+    m = world.registered_memory(LARGE)
+    octets = fpdu(tagged_segment(octet_pattern(LARGE), stag=m.stag), crc=0)
     stream.sock.sendall(octets[:-1])
-    stream.head()
+    stream.next_header()
     stream.sock.sendall(octets[-1:])
     err = ffi.new("struct siw_wire_err *", {"layer": 0, "type": 2, "code": 6})
     lib.siw_ddp_rx_refuse(stream.handle, err[0])
     with pytest.raises(StreamError, match="EBADMSG"):
-        stream.head()
+        stream.next_header()
     assert stream.error == CRC
 
 
 @pytest.mark.fast_path
-def test_an_stag_that_dies_in_the_middle_of_a_segment_takes_no_more(w: DdpWorld) -> None:
-    stream = w.receiver()
-    m = w.memory(LARGE)
-    octets = fpdu(tagged(pattern(LARGE), stag=m.stag))
+def test_an_stag_that_dies_in_the_middle_of_a_segment_takes_no_more(world: DdpWorld) -> None:
+    stream = world.receiver()
+    m = world.registered_memory(LARGE)
+    octets = fpdu(tagged_segment(octet_pattern(LARGE), stag=m.stag))
     stream.sock.sendall(octets[:10_000])
-    seg = stream.head()
-    until(lambda: stream.place_once(seg, WRITE) or m.octets()[9000] == pattern(LARGE)[9000])
-    assert w.free(m.stag) == 0  # freeing the STag does not wait for the peer
+    seg = stream.next_header()
+    wait_until(
+        lambda: stream.place_once(seg, WRITE) or m.octets()[9000] == octet_pattern(LARGE)[9000]
+    )
+    assert world.free_stag(m.stag) == 0  # freeing the STag does not wait for the peer
     before = m.octets()
     stream.sock.sendall(octets[10_000:])
-    assert stream.fails() == (1, 1, lib.SIW_DDP_INVALID_STAG)
+    assert stream.receive_until_error() == (1, 1, lib.SIW_DDP_INVALID_STAG)
     assert m.octets() == before
 
 
-def test_a_posted_buffer_whose_key_died_is_a_local_error(w: DdpWorld) -> None:
-    stream, q = w.receiver(), w.queue()
+def test_a_posted_buffer_whose_key_died_is_a_local_error(world: DdpWorld) -> None:
+    stream, q = world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-    m = w.memory(10)
+    m = world.registered_memory(10)
     q.post(9, m.sge())
-    w.free(m.stag)
-    stream.send(untagged(b"abc"))
-    assert stream.fails() == CATASTROPHIC
-    assert m.untouched()
+    world.free_stag(m.stag)
+    stream.inject_segments(untagged_segment(b"abc"))
+    assert stream.receive_until_error() == CATASTROPHIC
+    assert m.is_untouched()
     user_data = ffi.new("uint64_t *")
     assert lib.siw_ddp_stream_take(stream.handle, 0, user_data) == 1
     assert user_data[0] == 9
 
 
-def test_a_read_sink_is_for_responses_and_nothing_else(w: DdpWorld) -> None:
-    stream = w.receiver()
-    m = w.memory(10, rights=SINK, stream=stream)
-    stream.send(tagged(b"abc", stag=m.stag), tagged(b"xyz", stag=m.stag))
+def test_a_read_sink_is_for_responses_and_nothing_else(world: DdpWorld) -> None:
+    stream = world.receiver()
+    m = world.registered_memory(10, rights=SINK, stream=stream)
+    stream.inject_segments(tagged_segment(b"abc", stag=m.stag), tagged_segment(b"xyz", stag=m.stag))
     assert stream.receive(SINK) == (0, 3)
-    assert stream.fails(WRITE) == (0, 1, lib.SIW_RDMAP_ACCESS)
+    assert stream.receive_until_error(WRITE) == (0, 1, lib.SIW_RDMAP_ACCESS)
     assert m.octets()[:3] == b"abc"
 
 
 @given(segment=st.binary(max_size=200))
 def test_no_octets_from_the_peer_write_outside_what_they_may(segment: bytes) -> None:
-    with ddp_world() as w:
-        stream, q = w.receiver(), w.queue()
+    with open_ddp_world() as world:
+        stream, q = world.receiver(), world.create_queue()
         lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
-        posted, foreign = w.memory(50), w.memory(50, pd=PD + 1)
+        posted, foreign = world.registered_memory(50), world.registered_memory(50, pd=PD + 1)
         q.post(1, posted.sge())
-        stream.send(segment)
+        stream.inject_segments(segment)
         try:
-            seg = stream.head()
+            seg = stream.next_header()
             if seg != "empty":
                 stream.place(seg)
         except StreamError as e:
             assert e.errno in (errno.EPROTO, errno.EACCES)
-            assert posted.untouched()
-        assert foreign.untouched()
+            assert posted.is_untouched()
+        assert foreign.is_untouched()
         posted.octets()
 
 
-def test_end_of_stream_and_reset_come_up_as_they_are(w: DdpWorld) -> None:
-    one, other = w.receiver(), w.receiver()
+def test_end_of_stream_and_reset_come_up_as_they_are(world: DdpWorld) -> None:
+    one, other = world.receiver(), world.receiver()
     one.sock.close()
     with pytest.raises(StreamError, match="ENOTCONN"):
-        one.head()
-    other.sock.sendall(fpdu(tagged(b"abc", stag=1))[:5])
+        one.next_header()
+    other.sock.sendall(fpdu(tagged_segment(b"abc", stag=1))[:5])
     other.sock.close()
     with pytest.raises(StreamError, match="ECONNRESET"):
-        other.head()
+        other.next_header()
 
 
 # ---- quoted headers

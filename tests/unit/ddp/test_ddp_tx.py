@@ -19,11 +19,11 @@ from unit.ddp.ddp_harness import (
     DdpWorld,
     Stream,
     StreamError,
-    ddp_world,
-    pattern,
+    octet_pattern,
+    open_ddp_world,
     recv_exactly,
-    setting,
-    until,
+    temporary_setting,
+    wait_until,
 )
 
 CATASTROPHIC = (lib.SIW_LAYER_DDP, lib.SIW_DDP_LOCAL_CATASTROPHIC, 0)
@@ -39,15 +39,15 @@ BATCH_OCTETS = 1 << 18  # octets that mpa frames before a flush is needed
 def test_any_list_arrives_in_segments_of_at_most_the_mulpdu(
     sizes: list[int], is_tagged: bool, mulpdu: int, crc: bool
 ) -> None:
-    with setting("mulpdu", mulpdu), ddp_world() as w:
-        stream = w.sender(crc=crc)
-        memories = [w.memory(n, pattern(n, n)) for n in sizes]
+    with temporary_setting("mulpdu", mulpdu), open_ddp_world() as world:
+        stream = world.sender(crc=crc)
+        memories = [world.registered_memory(n, octet_pattern(n, n)) for n in sizes]
         octets = b"".join(m.octets() for m in memories)
-        msg = stream.message(
+        msg = stream.build_message(
             [m.sge() for m in memories], tagged=is_tagged, stag=77, to=1000, ulp_octet=0x45
         )
         stream.transmit(msg)
-        got = stream.sent(len(octets))
+        got = stream.read_sent_segments(len(octets))
         assert b"".join(payload for _, payload in got) == octets
         at = 0
         for i, (head, payload) in enumerate(got):
@@ -57,194 +57,196 @@ def test_any_list_arrives_in_segments_of_at_most_the_mulpdu(
             at += len(payload)
 
 
-def test_octets_from_the_middle_of_a_list_are_not_sent(w: DdpWorld) -> None:
-    stream = w.sender()
-    m = w.memory(100, pattern(100))
-    stream.transmit(stream.message([m.sge()], length=30))
-    assert stream.sent(30)[0][1] == pattern(100)[:30]
+def test_octets_from_the_middle_of_a_list_are_not_sent(world: DdpWorld) -> None:
+    stream = world.sender()
+    m = world.registered_memory(100, octet_pattern(100))
+    stream.transmit(stream.build_message([m.sge()], length=30))
+    assert stream.read_sent_segments(30)[0][1] == octet_pattern(100)[:30]
 
 
-def test_a_message_too_long_for_ddp_is_refused(w: DdpWorld) -> None:
-    stream = w.sender()
+def test_a_message_too_long_for_ddp_is_refused(world: DdpWorld) -> None:
+    stream = world.sender()
     with pytest.raises(StreamError, match="EMSGSIZE"):
-        stream.begin(stream.message(length=2**32))
-    assert stream.begun == 0
+        stream.begin_message(stream.build_message(length=2**32))
+    assert stream.begun_count == 0
 
 
-def test_a_queue_that_there_is_not_is_refused(w: DdpWorld) -> None:
-    stream = w.sender()
+def test_a_queue_that_there_is_not_is_refused(world: DdpWorld) -> None:
+    stream = world.sender()
     with pytest.raises(StreamError, match="EINVAL"):
-        stream.begin(stream.message(qn=4))
+        stream.begin_message(stream.build_message(qn=4))
 
 
-def test_a_message_with_a_bad_key_leaves_no_trace(w: DdpWorld) -> None:
-    stream = w.sender()
-    m = w.memory(10, pattern(10))
+def test_a_message_with_a_bad_key_leaves_no_trace(world: DdpWorld) -> None:
+    stream = world.sender()
+    m = world.registered_memory(10, octet_pattern(10))
     with pytest.raises(StreamError, match="EACCES"):
-        stream.begin(stream.message([m.sge(key=m.stag ^ 1)]))
+        stream.begin_message(stream.build_message([m.sge(key=m.stag ^ 1)]))
     assert stream.tx_error == CATASTROPHIC
-    assert stream.begun == 0
-    stream.transmit(stream.message([m.sge()]))
-    ((head, payload),) = stream.sent(10)
-    assert (head.msn, payload) == (1, pattern(10))
+    assert stream.begun_count == 0
+    stream.transmit(stream.build_message([m.sge()]))
+    ((head, payload),) = stream.read_sent_segments(10)
+    assert (head.msn, payload) == (1, octet_pattern(10))
 
 
-def test_library_memory_needs_no_key(w: DdpWorld) -> None:
-    stream = w.sender()
-    m = w.memory(10, pattern(10))
-    stream.transmit(stream.message([m.sge(key=0)], internal=True))
-    assert stream.sent(10)[0][1] == pattern(10)
+def test_library_memory_needs_no_key(world: DdpWorld) -> None:
+    stream = world.sender()
+    m = world.registered_memory(10, octet_pattern(10))
+    stream.transmit(stream.build_message([m.sge(key=0)], internal=True))
+    assert stream.read_sent_segments(10)[0][1] == octet_pattern(10)
 
 
-def test_accepted_follows_what_tcp_took(w: DdpWorld) -> None:
-    stream = w.sender()
-    m = w.memory(10)
+def test_accepted_follows_what_tcp_took(world: DdpWorld) -> None:
+    stream = world.sender()
+    m = world.registered_memory(10)
     for _ in range(3):
-        assert stream.begin(stream.message([m.sge()])) == 1
-    assert (stream.begun, stream.accepted) == (3, 0)
-    until(stream.flush_once)
-    assert (stream.begun, stream.accepted) == (3, 3)
+        assert stream.begin_message(stream.build_message([m.sge()])) == 1
+    assert (stream.begun_count, stream.accepted_count) == (3, 0)
+    wait_until(stream.flush_once)
+    assert (stream.begun_count, stream.accepted_count) == (3, 3)
 
 
-def test_an_empty_fpdu_counts_by_its_octets(w: DdpWorld) -> None:
-    stream = w.sender()
+def test_an_empty_fpdu_counts_by_its_octets(world: DdpWorld) -> None:
+    stream = world.sender()
     assert lib.siw_ddp_tx_empty(stream.handle) == 1
-    until(stream.flush_once)
+    wait_until(stream.flush_once)
     assert stream.sock.recv(100)[:2] == b"\0\0"
     assert lib.siw_ddp_tx_accepted(stream.handle) == lib.siw_ddp_tx_framed(stream.handle) == 8
 
 
-def test_no_empty_fpdu_goes_into_the_middle_of_a_message(w: DdpWorld) -> None:
-    stream = w.sender()
-    m = w.memory(8 << 20)
-    assert stream.begin(stream.message([m.sge()])) == 0
+def test_no_empty_fpdu_goes_into_the_middle_of_a_message(world: DdpWorld) -> None:
+    stream = world.sender()
+    m = world.registered_memory(8 << 20)
+    assert stream.begin_message(stream.build_message([m.sge()])) == 0
     assert lib.siw_ddp_tx_empty(stream.handle) == -errno.EBUSY
 
 
-def test_an_empty_fpdu_for_which_the_batch_has_no_room_is_for_later(w: DdpWorld) -> None:
-    stream = w.sender()
+def test_an_empty_fpdu_for_which_the_batch_has_no_room_is_for_later(world: DdpWorld) -> None:
+    stream = world.sender()
     framed = 0
     while (rv := lib.siw_ddp_tx_empty(stream.handle)) == 1:
         framed += 1
         assert framed < BATCH_OCTETS // 8
     assert (framed > 0, rv) == (True, -errno.EAGAIN)
-    until(stream.flush_once)
+    wait_until(stream.flush_once)
     assert lib.siw_ddp_tx_empty(stream.handle) == 1
-    until(stream.flush_once)
+    wait_until(stream.flush_once)
     assert recv_exactly(stream.sock, 8 * (framed + 1)).startswith(b"\0\0")
     assert lib.siw_ddp_tx_accepted(stream.handle) == 8 * (framed + 1)
 
 
-def reader(stream: Stream, octets: int, into: list[bytes]) -> threading.Thread:
-    def run() -> None:
-        into.extend(payload for _, payload in stream.sent(octets))
+def start_reading(stream: Stream, octets: int, into: list[bytes]) -> threading.Thread:
+    def read_payloads() -> None:
+        into.extend(payload for _, payload in stream.read_sent_segments(octets))
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=read_payloads)
     thread.start()
     return thread
 
 
-def test_a_message_of_many_megabytes_goes_out_in_turns(w: DdpWorld) -> None:
-    stream = w.sender()
+def test_a_message_of_many_megabytes_goes_out_in_turns(world: DdpWorld) -> None:
+    stream = world.sender()
     size = 20 << 20
-    m = w.memory(size, pattern(1 << 20) * 20)
-    msg = stream.message([m.sge()], tagged=True, stag=1)
-    assert stream.begin(msg) == 0, "one call framed all of it"
+    m = world.registered_memory(size, octet_pattern(1 << 20) * 20)
+    msg = stream.build_message([m.sge()], tagged=True, stag=1)
+    assert stream.begin_message(msg) == 0, "one call framed all of it"
     with pytest.raises(StreamError, match="EBUSY"):
-        stream.begin(msg)
+        stream.begin_message(msg)
     got: list[bytes] = []
-    thread = reader(stream, size, got)
+    thread = start_reading(stream, size, got)
     turns = 1
-    while until(lambda: (stream.flush_once(), True)) and stream.more() == 0:
+    while wait_until(lambda: (stream.flush_once(), True)) and stream.continue_message() == 0:
         turns += 1
-    until(stream.flush_once)
+    wait_until(stream.flush_once)
     thread.join()
     assert turns >= 20
     assert b"".join(got) == m.octets()
-    assert stream.accepted == 1
+    assert stream.accepted_count == 1
 
 
-def test_more_messages_than_may_be_in_flight_wait_for_tcp(w: DdpWorld) -> None:
-    stream = w.sender(rcvbuf=4096)
-    m = w.memory(2000, pattern(2000))
+def test_more_messages_than_may_be_in_flight_wait_for_tcp(world: DdpWorld) -> None:
+    stream = world.sender(rcvbuf=4096)
+    m = world.registered_memory(2000, octet_pattern(2000))
     sent = 0
-    while stream.begin(stream.message([m.sge()])) == 1:
+    while stream.begin_message(stream.build_message([m.sge()])) == 1:
         sent += 1
         assert sent < 20_000, "nothing ever was full"
-    assert stream.begun == sent + 1
+    assert stream.begun_count == sent + 1
     got: list[bytes] = []
-    thread = reader(stream, 2000 * (sent + 1), got)
-    until(stream.more)
-    until(stream.flush_once)
+    thread = start_reading(stream, 2000 * (sent + 1), got)
+    wait_until(stream.continue_message)
+    wait_until(stream.flush_once)
     thread.join()
-    assert b"".join(got) == pattern(2000) * (sent + 1)
-    assert stream.accepted == stream.begun
+    assert b"".join(got) == octet_pattern(2000) * (sent + 1)
+    assert stream.accepted_count == stream.begun_count
 
 
-def test_small_messages_in_flight_are_bounded(w: DdpWorld) -> None:
-    stream = w.sender(rcvbuf=4096)
-    m = w.memory(1)
+def test_small_messages_in_flight_are_bounded(world: DdpWorld) -> None:
+    stream = world.sender(rcvbuf=4096)
+    m = world.registered_memory(1)
     sent = 0
-    while stream.begin(stream.message([m.sge()])) == 1:
+    while stream.begin_message(stream.build_message([m.sge()])) == 1:
         sent += 1
         assert sent < 400_000, "nothing ever was full"
     fpdu_octets = 2 + 18 + 1 + 3 + 4
-    assert (stream.begun - stream.accepted - 1) * fpdu_octets <= BATCH_OCTETS
+    assert (stream.begun_count - stream.accepted_count - 1) * fpdu_octets <= BATCH_OCTETS
     got: list[bytes] = []
     thread = threading.Thread(
         target=lambda: got.append(recv_exactly(stream.sock, fpdu_octets * (sent + 1)))
     )
     thread.start()
-    until(stream.more)
-    until(stream.flush_once)
+    wait_until(stream.continue_message)
+    wait_until(stream.flush_once)
     thread.join()
-    assert stream.accepted == stream.begun == sent + 1
+    assert stream.accepted_count == stream.begun_count == sent + 1
     assert int.from_bytes(got[0][-fpdu_octets:][12:16], "big") == sent + 1  # the MSN field
 
 
 # ---- aborted messages
 
 
-def test_a_message_given_up_ends_behind_its_last_whole_segment(w: DdpWorld) -> None:
-    stream = w.sender()
+def test_a_message_given_up_ends_behind_its_last_whole_segment(world: DdpWorld) -> None:
+    stream = world.sender()
     size = 8 << 20
-    m = w.memory(size, pattern(1 << 20) * 8)
-    last = w.memory(4, b"over")
-    assert stream.begin(stream.message([m.sge()])) == 0
+    m = world.registered_memory(size, octet_pattern(1 << 20) * 8)
+    last = world.registered_memory(4, b"over")
+    assert stream.begin_message(stream.build_message([m.sge()])) == 0
     framed = lib.siw_ddp_tx_abandon(stream.handle)
     assert 0 < framed < size
     assert lib.siw_ddp_tx_abandon(stream.handle) == 0
-    assert stream.begin(stream.message([last.sge()], qn=2)) in (0, 1)
+    assert stream.begin_message(stream.build_message([last.sge()], qn=2)) in (0, 1)
     got: list[bytes] = []
-    thread = reader(stream, framed + 4, got)
-    until(stream.more)
-    until(stream.flush_once)
+    thread = start_reading(stream, framed + 4, got)
+    wait_until(stream.continue_message)
+    wait_until(stream.flush_once)
     thread.join()
     assert b"".join(got) == m.octets()[:framed] + b"over"
-    assert (stream.begun, stream.accepted) == (2, 0)
+    assert (stream.begun_count, stream.accepted_count) == (2, 0)
 
 
-def test_a_key_that_dies_in_the_middle_of_a_message_stops_it(w: DdpWorld) -> None:
-    stream = w.sender()
-    m = w.memory(8 << 20)
-    assert stream.begin(stream.message([m.sge()])) == 0
-    w.free(m.stag)
+def test_a_key_that_dies_in_the_middle_of_a_message_stops_it(world: DdpWorld) -> None:
+    stream = world.sender()
+    m = world.registered_memory(8 << 20)
+    assert stream.begin_message(stream.build_message([m.sge()])) == 0
+    world.free_stag(m.stag)
     with pytest.raises(StreamError, match="EACCES"):
-        until(stream.more)
+        wait_until(stream.continue_message)
     assert stream.tx_error == CATASTROPHIC
 
 
 # ---- from memory with an STag, as a Read Response
 
 
-def test_a_response_reads_what_its_stag_names(w: DdpWorld) -> None:
-    stream = w.sender()
-    m = w.memory(5000, pattern(5000), to_base=100)
-    msg = stream.message(tagged=True, stag=9, to=3, from_stag=True, src_stag=m.stag, src_to=1100)
+def test_a_response_reads_what_its_stag_names(world: DdpWorld) -> None:
+    stream = world.sender()
+    m = world.registered_memory(5000, octet_pattern(5000), to_base=100)
+    msg = stream.build_message(
+        tagged=True, stag=9, to=3, from_stag=True, src_stag=m.stag, src_to=1100
+    )
     msg.length = 2000
     stream.transmit(msg)
-    got = stream.sent(2000)
-    assert b"".join(payload for _, payload in got) == pattern(5000)[1000:3000]
+    got = stream.read_sent_segments(2000)
+    assert b"".join(payload for _, payload in got) == octet_pattern(5000)[1000:3000]
     assert got[0][0].to == 3
 
 
@@ -258,96 +260,96 @@ def test_a_response_reads_what_its_stag_names(w: DdpWorld) -> None:
     ],
 )
 def test_a_read_response_needs_the_remote_read_right(
-    w: DdpWorld, how: dict[str, int], to: int, length: int, error: tuple[int, int, int]
+    world: DdpWorld, how: dict[str, int], to: int, length: int, error: tuple[int, int, int]
 ) -> None:
-    stream = w.sender()
-    m = w.memory(10, **how)
-    msg = stream.message(tagged=True, from_stag=True, src_stag=m.stag, src_to=to)
+    stream = world.sender()
+    m = world.registered_memory(10, **how)
+    msg = stream.build_message(tagged=True, from_stag=True, src_stag=m.stag, src_to=to)
     msg.length = length
     with pytest.raises(StreamError, match="EACCES"):
-        stream.begin(msg)
+        stream.begin_message(msg)
     assert stream.tx_error == error
 
 
-def test_an_empty_response_looks_at_no_stag(w: DdpWorld) -> None:
-    stream = w.sender()
-    stream.transmit(stream.message(tagged=True, stag=5, from_stag=True, src_stag=0, src_to=1))
-    ((head, payload),) = stream.sent(0)
+def test_an_empty_response_looks_at_no_stag(world: DdpWorld) -> None:
+    stream = world.sender()
+    stream.transmit(stream.build_message(tagged=True, stag=5, from_stag=True, src_stag=0, src_to=1))
+    ((head, payload),) = stream.read_sent_segments(0)
     assert (head.stag, head.l, payload) == (5, 1, b"")
 
 
-def test_a_region_is_in_use_until_tcp_took_the_response(w: DdpWorld) -> None:
-    stream = w.sender()
-    m, other = w.memory(5000), w.memory(10)
-    msg = stream.message(tagged=True, from_stag=True, src_stag=m.stag)
+def test_a_region_is_in_use_until_tcp_took_the_response(world: DdpWorld) -> None:
+    stream = world.sender()
+    m, other = world.registered_memory(5000), world.registered_memory(10)
+    msg = stream.build_message(tagged=True, from_stag=True, src_stag=m.stag)
     msg.length = 5000
     assert lib.siw_ddp_tx_revoke(stream.handle, m.stag) == 0
-    assert stream.begin(msg) == 1
+    assert stream.begin_message(msg) == 1
     assert lib.siw_ddp_tx_revoke(stream.handle, m.stag) == 1
     assert lib.siw_ddp_tx_revoke(stream.handle, other.stag) == 0
-    until(stream.flush_once)
+    wait_until(stream.flush_once)
     assert lib.siw_ddp_tx_revoke(stream.handle, m.stag) == 0
 
 
-def test_a_region_half_sent_is_in_use(w: DdpWorld) -> None:
-    stream = w.sender()
-    m = w.memory(8 << 20)
-    msg = stream.message(tagged=True, from_stag=True, src_stag=m.stag)
+def test_a_region_half_sent_is_in_use(world: DdpWorld) -> None:
+    stream = world.sender()
+    m = world.registered_memory(8 << 20)
+    msg = stream.build_message(tagged=True, from_stag=True, src_stag=m.stag)
     msg.length = 8 << 20
-    assert stream.begin(msg) == 0
+    assert stream.begin_message(msg) == 0
     assert lib.siw_ddp_tx_revoke(stream.handle, m.stag) == 1
 
 
-def test_a_dead_connection_is_reported(w: DdpWorld) -> None:
-    stream = w.sender()
-    m = w.memory(1000)
+def test_a_dead_connection_is_reported(world: DdpWorld) -> None:
+    stream = world.sender()
+    m = world.registered_memory(1000)
     linger = struct.pack("ii", 1, 0)  # a reset, so that a later write fails
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     stream.sock.close()
 
-    def step() -> bool:
+    def send_until_error() -> bool:
         try:
-            stream.begin(stream.message([m.sge()]))
+            stream.begin_message(stream.build_message([m.sge()]))
             stream.flush_once()
         except StreamError as e:
             return e.errno in (errno.EPIPE, errno.ECONNRESET)
         return False
 
-    until(step)
+    wait_until(send_until_error)
 
 
-def in_use(stream: Stream, stag: int) -> bool:
+def stag_is_in_use(stream: Stream, stag: int) -> bool:
     return bool(lib.siw_ddp_tx_revoke(stream.handle, stag))
 
 
-def test_of_many_regions_those_are_in_use_that_tcp_has_not_taken(w: DdpWorld) -> None:
-    stream = w.sender(rcvbuf=4096)
+def test_of_many_regions_those_are_in_use_that_tcp_has_not_taken(world: DdpWorld) -> None:
+    stream = world.sender(rcvbuf=4096)
     sent = []
     while True:
-        m = w.memory(3000)
-        msg = stream.message(tagged=True, from_stag=True, src_stag=m.stag)
+        m = world.registered_memory(3000)
+        msg = stream.build_message(tagged=True, from_stag=True, src_stag=m.stag)
         msg.length = 3000
         sent.append((m, msg))
-        if stream.begin(msg) == 0:
+        if stream.begin_message(msg) == 0:
             break
         assert len(sent) < 5000, "nothing ever was full"
     *framed, _ = sent
     accepted = lib.siw_ddp_tx_accepted(stream.handle)
-    used = [in_use(stream, m.stag) for m, _ in framed]
+    used = [stag_is_in_use(stream, m.stag) for m, _ in framed]
     assert used == [msg.end[0] > accepted for _, msg in framed]
     assert any(used) and not all(used)
 
 
-def test_small_responses_from_many_regions_leave_as_room_is_made_for_them(w: DdpWorld) -> None:
-    stream = w.sender()
-    regions = [w.memory(10, bytes([i]) * 10) for i in range(100)]
+def test_small_responses_from_many_regions_leave_as_room_is_made_for_them(world: DdpWorld) -> None:
+    stream = world.sender()
+    regions = [world.registered_memory(10, bytes([i]) * 10) for i in range(100)]
     for turn in range(2):
         for m in regions:
-            msg = stream.message(tagged=True, from_stag=True, src_stag=m.stag)
+            msg = stream.build_message(tagged=True, from_stag=True, src_stag=m.stag)
             msg.length = 10
-            assert stream.begin(msg) == 1
-            assert in_use(stream, m.stag), turn
-    until(stream.flush_once)
-    assert not any(in_use(stream, m.stag) for m in regions)
-    got = [stream.pull()[1] for _ in range(200)]
+            assert stream.begin_message(msg) == 1
+            assert stag_is_in_use(stream, m.stag), turn
+    wait_until(stream.flush_once)
+    assert not any(stag_is_in_use(stream, m.stag) for m in regions)
+    got = [stream.read_sent_segment()[1] for _ in range(200)]
     assert got == [bytes([i]) * 10 for i in range(100)] * 2

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from harness.rc_harness import READ, SEND, WRITE, End, Wire, plain_client
-from harness.verbs_harness import LIMIT, Rig, poll, until
+from harness.rc_harness import READ, SEND, WRITE, End, Wire, plain_connect
+from harness.verbs_harness import LIMIT, Rig, poll, wait_until
 
 from siwarp._siwarp import ffi, lib
 from siwarp.inspect import FPDU, DDPTagged, DDPUntagged, MPARequest, Opcode
@@ -30,9 +30,9 @@ from siwarp.verbs._ffi import Handle
 
 
 @pytest.fixture
-def pair(two: Wire) -> tuple[End, End]:
+def pair(two_device_wire: Wire) -> tuple[End, End]:
     """Two connected endpoints, each on its own device, so that each gets only its own events."""
-    return two.connect()
+    return two_device_wire.connect()
 
 
 def readable(rig: Rig) -> bool:
@@ -42,37 +42,37 @@ def readable(rig: Rig) -> bool:
 def test_a_write_to_memory_that_is_not_the_peers_tells_both_ends(pair: tuple[End, End]) -> None:
     a, b = pair
     a.post(WRITE, length=8, remote=RemoteBuffer(b.mem.addr, 8, b.mem.rkey ^ 1))
-    with b.rig.event() as told:
+    with b.rig.next_async_event() as told:
         assert (told.event_type, told.element) == (EventType.QP_ACCESS_ERR, b.qp)
     assert b.qp.qp_state == QPState.ERR
-    with a.rig.event() as told:
+    with a.rig.next_async_event() as told:
         assert (told.event_type, told.element) == (EventType.QP_FATAL, a.qp)
     assert b.rig.ctx.get_async_event(0) is None
 
 
 @pytest.mark.parametrize("what", ["write", "read", "long"])
 def test_with_persona_roce_a_requester_hears_of_a_refusal_by_its_completion_alone(
-    two: Wire, what: str
+    two_device_wire: Wire, what: str
 ) -> None:
-    a, b = two.connect(persona=Persona.ROCE)
-    b.recv(length=4)
+    a, b = two_device_wire.connect(persona=Persona.ROCE)
+    b.post_receive(length=4)
     away = RemoteBuffer(b.mem.addr, 8, b.mem.rkey ^ 1)
     a.post({"write": WRITE, "read": READ, "long": SEND}[what], length=8, remote=away)
     kind = EventType.QP_REQ_ERR if what == "long" else EventType.QP_ACCESS_ERR
-    with b.rig.event() as told:
+    with b.rig.next_async_event() as told:
         assert (told.event_type, told.element) == (kind, b.qp)
     status = WCStatus.REM_INV_REQ_ERR if what == "long" else WCStatus.REM_ACCESS_ERR
     assert poll(a.scq)[0].status == status
     for end in (a, b):
-        end.is_over()
+        end.wait_for_error_state()
         assert end.rig.ctx.get_async_event(0) is None
 
 
 def test_a_send_that_no_receive_fits_is_an_invalid_request(pair: tuple[End, End]) -> None:
     a, b = pair
-    b.recv(length=4)
+    b.post_receive(length=4)
     a.post(SEND, length=8)
-    with b.rig.event() as told:
+    with b.rig.next_async_event() as told:
         assert (told.event_type, told.element) == (EventType.QP_REQ_ERR, b.qp)
 
 
@@ -119,16 +119,18 @@ def leave(s: socket.socket) -> None:
     ids=lambda x: getattr(x, "__name__", ""),
 )
 def test_how_a_peer_ends_a_connection_says_which_event_comes_of_it(
-    two: Wire, what: Callable[[socket.socket], None], kind: EventType | None
+    two_device_wire: Wire, what: Callable[[socket.socket], None], kind: EventType | None
 ) -> None:
-    with plain_client(two.address) as s:
+    with plain_connect(two_device_wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
-        b = End(two.passive, two.request().id, two.p_channel)
+        b = End(
+            two_device_wire.passive, two_device_wire.next_request().id, two_device_wire.p_channel
+        )
         b.id.accept()
-        b.event()
+        b.next_cm_event()
         s.sendall(hello())
         what(s)
-        b.is_over()
+        b.wait_for_error_state()
         told = b.rig.ctx.get_async_event(0 if kind is None else LIMIT)
         assert (told and told.event_type) == kind
         assert b.rig.ctx.get_async_event(0) is None
@@ -137,15 +139,15 @@ def test_how_a_peer_ends_a_connection_says_which_event_comes_of_it(
 def test_a_disconnect_and_a_modify_to_err_raise_nothing(pair: tuple[End, End]) -> None:
     a, b = pair
     a.qp.modify(QPAttr(qp_state=QPState.ERR))
-    b.is_over()
+    b.wait_for_error_state()
     assert a.rig.ctx.get_async_event(0) is None
     assert b.rig.ctx.get_async_event(0) is None
 
 
 def test_the_first_message_in_rtr_is_told_once(rig: Rig) -> None:
-    cq = rig.cq()
-    mr = rig.mr(256)
-    sender, receiver = rig.ud(cq), rig.qp(cq)
+    cq = rig.create_cq()
+    mr = rig.reg_mr(256)
+    sender, receiver = rig.create_ud_qp(cq), rig.create_qp(cq)
     receiver.to_rtr(QPAttr(qkey=0))
     ah = AH(rig.pd, receiver.addr)
     for _ in range(2):
@@ -153,7 +155,7 @@ def test_the_first_message_in_rtr_is_told_once(rig: Rig) -> None:
         sender.post_send(SendWR(2, sg=[mr.sge(64, 8)], ah=ah))
         poll(cq, 2)
     assert readable(rig)
-    with rig.event() as told:
+    with rig.next_async_event() as told:
         assert (told.event_type, told.element) == (EventType.COMM_EST, receiver)
     assert not readable(rig)
     assert rig.ctx.get_async_event(0) is None
@@ -163,18 +165,18 @@ def test_waiting_for_an_event_moves_the_traffic(pair: tuple[End, End]) -> None:
     a, b = pair
     a.post(WRITE, length=8, remote=RemoteBuffer(b.mem.addr, 8, b.mem.rkey ^ 1))
     # No thread polls: the wait for the event itself receives the Write and sends the Terminate.
-    assert b.rig.event().event_type == EventType.QP_ACCESS_ERR
+    assert b.rig.next_async_event().event_type == EventType.QP_ACCESS_ERR
 
 
 def of_a_qp(rig: Rig) -> Handle:
-    qp = rig.qp(srq=rig.srq())
+    qp = rig.create_qp(srq=rig.create_srq())
     qp.modify(QPAttr(qp_state=QPState.ERR))
     return qp
 
 
 def of_a_cq(rig: Rig) -> Handle:
-    cq = rig.cq(1)
-    qp = rig.qp(scq=rig.cq(), rcq=cq)
+    cq = rig.create_cq(1)
+    qp = rig.create_qp(scq=rig.create_cq(), rcq=cq)
     qp.to_init()
     qp.modify(QPAttr(qp_state=QPState.ERR))
     qp.post_recv([RecvWR(1), RecvWR(2)])
@@ -183,7 +185,7 @@ def of_a_cq(rig: Rig) -> Handle:
 
 
 def of_an_srq(rig: Rig) -> Handle:
-    srq = rig.srq()
+    srq = rig.create_srq()
     srq.modify(SrqAttr(srq_limit=1))
     return srq
 
@@ -205,7 +207,7 @@ def test_destroying_waits_until_another_thread_acknowledges(
     rig: Rig, make: Callable[[Rig], Handle], kind: EventType, how: str
 ) -> None:
     one = make(rig)
-    told = rig.event()
+    told = rig.next_async_event()
     assert (told.event_type, told.element) == (kind, one)
     end: Callable[[], object] = one.close
     if how == "c":
@@ -258,7 +260,7 @@ except KeyboardInterrupt:
 def test_an_event_that_nobody_took_goes_with_its_object(pair: tuple[End, End]) -> None:
     a, b = pair
     a.post(WRITE, length=8, remote=RemoteBuffer(b.mem.addr, 8, b.mem.rkey ^ 1))
-    until(lambda: readable(b.rig))
+    wait_until(lambda: readable(b.rig))
     b.id.close()
     b.qp.close()
     assert not readable(b.rig)
@@ -268,7 +270,7 @@ def test_an_event_that_nobody_took_goes_with_its_object(pair: tuple[End, End]) -
 def test_a_dropped_event_counts_as_acknowledged(pair: tuple[End, End]) -> None:
     a, b = pair
     a.post(WRITE, length=8, remote=RemoteBuffer(b.mem.addr, 8, b.mem.rkey ^ 1))
-    b.rig.event()
+    b.rig.next_async_event()
     b.id.close()
     b.qp.close()
     assert b.qp.closed

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from harness.rc_harness import READ, SEND, WRITE, End, Wire, plain_client
+from harness.rc_harness import READ, SEND, WRITE, End, Wire, plain_connect
 from harness.verbs_harness import ALL_ACCESS, Rig, poll
 
 from siwarp.inspect import FPDU, DDPTagged, MPARequest, Opcode
@@ -74,14 +74,14 @@ class Silent:
     """A peer that connects, sends a first message, and then neither reads nor answers."""
 
     def __init__(self, wire: Wire) -> None:
-        self.socket = plain_client(wire.address)
+        self.socket = plain_connect(wire.address)
         self.socket.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)))
-        self.end = End(wire.passive, wire.request().id, wire.p_channel, size=64)
+        self.end = End(wire.passive, wire.next_request().id, wire.p_channel, size=64)
         self.end.id.accept()
-        assert self.end.event()
+        assert self.end.next_cm_event()
         hello = FPDU(ulpdu=DDPTagged(opcode=Opcode.RDMA_WRITE))
         self.socket.sendall(bytes(hello))
-        self.end.recv()
+        self.end.post_receive()
 
     def post(self, mr: MR, opcode: int) -> None:
         sg = [mr.sge()]
@@ -90,8 +90,8 @@ class Silent:
 
 
 @pytest.fixture
-def silent(two: Wire) -> Iterator[Silent]:
-    made = Silent(two)
+def silent(two_device_wire: Wire) -> Iterator[Silent]:
+    made = Silent(two_device_wire)
     with made.socket:
         yield made
 
@@ -102,7 +102,7 @@ def test_memory_is_busy_while_a_request_of_ours_is_on_its_way_there_or_from_ther
 ) -> None:
     rig, qp = silent.end.rig, silent.end.qp
     memory = bytearray(BIG)
-    mr = rig.mr(memory, ALL_ACCESS)
+    mr = rig.reg_mr(memory, ALL_ACCESS)
     silent.post(mr, opcode)
     busy(mr.close, qp)
     assert not mr.closed
@@ -117,7 +117,7 @@ def test_memory_is_busy_while_a_request_of_ours_is_on_its_way_there_or_from_ther
 
 
 def test_memory_is_free_as_soon_as_tcp_has_what_was_sent_from_it(silent: Silent) -> None:
-    mr = silent.end.rig.mr(4096)
+    mr = silent.end.rig.reg_mr(4096)
     silent.post(mr, SEND)
     # the Send has been passed to TCP, but the peer has not acknowledged it
     assert poll(silent.end.scq)[0].ok
@@ -128,11 +128,13 @@ def test_memory_is_free_as_soon_as_tcp_has_what_was_sent_from_it(silent: Silent)
 
 def test_an_idle_queue_pair_is_checked_again_after_a_post(silent: Silent) -> None:
     rig, qp = silent.end.rig, silent.end.qp
-    mr = rig.mr(BIG)
+    mr = rig.reg_mr(BIG)
     for _ in range(3):
-        silent.post(rig.mr(64), SEND)
+        silent.post(rig.reg_mr(64), SEND)
         assert poll(silent.end.scq)[0].ok
-        rig.mr(64).close()  # closing a region checks the queue pair, which has nothing in flight
+        rig.reg_mr(
+            64
+        ).close()  # closing a region checks the queue pair, which has nothing in flight
     silent.post(mr, SEND)
     busy(mr.close, qp)
     busy(mr.close, qp)  # closing checks a queue pair with work in flight each time
@@ -142,7 +144,7 @@ def fastest(rig: Rig) -> float:
     """Return the shortest time that deregistering a region takes, in seconds."""
     found = []
     for _ in range(100):
-        mr = rig.mr(64)
+        mr = rig.reg_mr(64)
         began = time.perf_counter()
         mr.close()
         found.append(time.perf_counter() - began)
@@ -151,23 +153,23 @@ def fastest(rig: Rig) -> float:
 
 def test_deregistering_does_not_check_idle_queue_pairs(rig: Rig) -> None:
     alone = fastest(rig)
-    idle = [rig.qp(qp_type=QPType.RC) for _ in range(2000)]
+    idle = [rig.create_qp(qp_type=QPType.RC) for _ in range(2000)]
     assert fastest(rig) <= 3 * alone + 5e-6  # would take 0.1 ms if each queue pair were checked
     assert not any(qp.closed for qp in idle)
 
 
 def test_a_posted_receive_does_not_keep_its_memory(rig: Rig) -> None:
-    qp = rig.ud()
-    mr, out = rig.mr(64), rig.mr(64)
+    qp = rig.create_ud_qp()
+    mr, out = rig.reg_mr(64), rig.reg_mr(64)
     qp.post_recv(RecvWR(1, sg=[mr.sge()]))
     mr.close()
-    qp.post_send(SendWR(2, sg=[out.sge(0, 4)], ah=rig.ah(qp), send_flags=0))
+    qp.post_send(SendWR(2, sg=[out.sge(0, 4)], ah=rig.create_ah(qp), send_flags=0))
     (wc,) = poll(qp.rcq)
     assert (wc.wr_id, wc.status) == (1, WCStatus.LOC_PROT_ERR)
 
 
-def test_a_with_block_closes_memory_that_a_stream_still_sends_from(two: Wire) -> None:
-    silent = Silent(two)
+def test_a_with_block_closes_memory_that_a_stream_still_sends_from(two_device_wire: Wire) -> None:
+    silent = Silent(two_device_wire)
     pd = silent.end.rig.pd
     # the region is created after the queue pair, so it is destroyed first
     mr = MR(pd, BIG, ALL_ACCESS)
@@ -183,10 +185,10 @@ def test_a_with_block_closes_memory_that_a_stream_still_sends_from(two: Wire) ->
 
 
 def test_an_address_handle_is_busy_while_a_send_to_it_is_held(rig: Rig) -> None:
-    qp, to = rig.ud(), rig.ud()
-    mr = rig.mr(64)
+    qp, to = rig.create_ud_qp(), rig.create_ud_qp()
+    mr = rig.reg_mr(64)
     to.post_recv(RecvWR(1, sg=[mr.sge(32)]))
-    ah, other = rig.ah(to), rig.ah(to)
+    ah, other = rig.create_ah(to), rig.create_ah(to)
     qp.modify(QPAttr(qp_state=QPState.SQD))
     qp.post_send(SendWR(2, sg=[mr.sge(0, 4)], ah=ah))
     busy(ah.close, qp)
@@ -200,13 +202,13 @@ def test_an_address_handle_is_busy_while_a_send_to_it_is_held(rig: Rig) -> None:
 
 
 def test_an_address_handle_may_go_right_behind_the_posts_that_use_it(rig: Rig) -> None:
-    qp, to = rig.ud(), rig.ud()
-    mr = rig.mr(64)
+    qp, to = rig.create_ud_qp(), rig.create_ud_qp()
+    mr = rig.reg_mr(64)
     to.post_recv([RecvWR(i, sg=[mr.sge(32)]) for i in range(64)])
     for i in range(64):
         # Posts without a poll between them are held back to be batched unless something flushes
         # them.
-        with rig.ah(to) as ah:
+        with rig.create_ah(to) as ah:
             qp.post_send(SendWR(i, sg=[mr.sge(0, 4)], ah=ah))
     assert [wc.wr_id for wc in poll(to.rcq, 64)] == list(range(64))
     assert len(poll(qp.scq, 64)) == 64

@@ -11,7 +11,7 @@ import time
 import pytest
 from harness.cq_harness import Told
 from harness.rc_harness import SEND, Wire
-from harness.verbs_harness import Rig, counter, poll, refused
+from harness.verbs_harness import Rig, counter_value, errno_raised_by, poll
 from pace import scale_limit
 
 from siwarp._siwarp import ffi, lib
@@ -33,35 +33,35 @@ def told(rig: Rig) -> Told:
 def test_a_queue_holds_at_least_what_was_asked_for_and_that_many_are_kept(
     rig: Rig, cqe: int
 ) -> None:
-    cq = rig.cq(cqe)
+    cq = rig.create_cq(cqe)
     room = cq.capacity
     assert room >= cqe
-    qp = rig.qp(cq, max_recv_wr=room + 1)
+    qp = rig.create_qp(cq, max_recv_wr=room + 1)
     qp.to_init()
     qp.modify(QPAttr(qp_state=QPState.ERR))
-    before = counter("cq_overflow")
+    before = counter_value("cq_overflow")
     for i in range(room):
         qp.post_recv(RecvWR(i))
-    assert counter("cq_overflow") == before
+    assert counter_value("cq_overflow") == before
     qp.post_recv(RecvWR(room))
-    assert counter("cq_overflow") == before + 1
+    assert counter_value("cq_overflow") == before + 1
     got = poll(cq, room)
     assert [w.wr_id for w in got] == list(range(room))
-    assert refused(cq.poll) == errno.EOVERFLOW
+    assert errno_raised_by(cq.poll) == errno.EOVERFLOW
 
 
 @pytest.mark.parametrize("cqe", [0, -1, (1 << 20) + 1])
 def test_sizes_beyond_the_limits_are_refused(rig: Rig, cqe: int) -> None:
-    assert refused(rig.cq, cqe) == errno.EINVAL
+    assert errno_raised_by(rig.create_cq, cqe) == errno.EINVAL
 
 
 def test_a_completion_vector_is_refused(rig: Rig) -> None:
-    assert refused(CQ, rig.ctx, 4, comp_vector=1) == errno.EINVAL
+    assert errno_raised_by(CQ, rig.ctx, 4, comp_vector=1) == errno.EINVAL
 
 
 def test_poll_takes_as_many_as_are_asked_for_and_there_are(told: Told) -> None:
-    told.recv(5)
-    told.send(n=5)
+    told.post_receives(5)
+    told.post_sends(n=5)
     first = poll(told.cq, 2)
     got = poll(told.cq, 3)
     assert [w.wr_id for w in first + got] == [0, 1, 2, 3, 4]
@@ -75,8 +75,8 @@ def test_polling_for_none_or_less_is_nothing_or_refused(told: Told) -> None:
 
 
 def test_a_queue_wraps_around_many_times_in_order(rig: Rig) -> None:
-    cq = rig.cq(4)
-    qp = rig.qp(cq)
+    cq = rig.create_cq(4)
+    qp = rig.create_qp(cq)
     qp.to_init()
     qp.modify(QPAttr(qp_state=QPState.ERR))
     for i in range(50):
@@ -122,63 +122,63 @@ def test_what_is_still_in_use_is_busy(rig: Rig) -> None:
 def test_objects_of_two_devices_do_not_mix(rig: Rig) -> None:
     with Context() as other:
         channel = CompChannel(other)
-        assert refused(rig.cq, 4, channel) == errno.EINVAL
+        assert errno_raised_by(rig.create_cq, 4, channel) == errno.EINVAL
         cq = CQ(other, 4)
-        assert refused(rig.qp, cq) == errno.EINVAL
+        assert errno_raised_by(rig.create_qp, cq) == errno.EINVAL
 
 
 # ---- events
 
 
 def test_a_queue_without_a_channel_cannot_be_armed(rig: Rig) -> None:
-    assert refused(rig.cq().req_notify) == errno.EINVAL
+    assert errno_raised_by(rig.create_cq().req_notify) == errno.EINVAL
 
 
 def test_an_armed_queue_raises_one_event_for_its_next_completion(told: Told) -> None:
-    told.recv(3)
-    told.send()
+    told.post_receives(3)
+    told.post_sends()
     poll(told.cq)
     assert told.channel.get_cq_event(0) is None  # no event, because the CQ was never armed
     told.cq.req_notify()
-    told.send(n=2)
+    told.post_sends(n=2)
     assert told.channel.get_cq_event(5) is told.cq
     assert len(poll(told.cq, 2)) == 2
     assert told.channel.get_cq_event(0) is None  # only one event, however many requests completed
 
 
 def test_arming_twice_is_arming_once(told: Told) -> None:
-    told.recv(2)
+    told.post_receives(2)
     told.cq.req_notify()
     told.cq.req_notify()
-    told.send(n=2)
+    told.post_sends(n=2)
     poll(told.cq, 2)
     assert told.channel.get_cq_event(5) is told.cq
     assert told.channel.get_cq_event(0) is None
 
 
 def test_solicited_only_waits_for_a_solicited_message(told: Told) -> None:
-    told.recv(3)
+    told.post_receives(3)
     told.cq.req_notify(solicited_only=True)
-    told.send()
+    told.post_sends()
     poll(told.cq)
     assert told.channel.get_cq_event(0) is None
-    told.send(SendFlag.SOLICITED)
+    told.post_sends(SendFlag.SOLICITED)
     assert told.channel.get_cq_event(5) is told.cq
     poll(told.cq)
 
 
 def test_solicited_only_is_told_of_errors_too(told: Told) -> None:
-    told.recv()
+    told.post_receives()
     told.cq.req_notify(solicited_only=True)
     told.qp.modify(QPAttr(qp_state=QPState.ERR))
     assert told.channel.get_cq_event(5) is told.cq
 
 
 def test_a_successful_send_is_never_solicited_and_a_failed_one_is(rig: Rig) -> None:
-    channel = rig.channel()
-    cq = rig.cq(16, channel)
-    qp = rig.ud(scq=cq, rcq=rig.cq())
-    mr, ah = rig.mr(8), rig.ah(("127.0.0.1", 9))
+    channel = rig.create_channel()
+    cq = rig.create_cq(16, channel)
+    qp = rig.create_ud_qp(scq=cq, rcq=rig.create_cq())
+    mr, ah = rig.reg_mr(8), rig.create_ah(("127.0.0.1", 9))
     cq.req_notify(solicited_only=True)
     qp.post_send(SendWR(1, sg=[mr.sge()], ah=ah, send_flags=SendFlag.SIGNALED | SendFlag.SOLICITED))
     assert poll(cq)[0].ok
@@ -188,10 +188,10 @@ def test_a_successful_send_is_never_solicited_and_a_failed_one_is(rig: Rig) -> N
     assert not poll(cq)[0].ok
 
 
-def test_a_solicited_message_on_a_stream_is_told_and_another_is_not(two: Wire) -> None:
-    a, b = two.connect()
-    b.recv()
-    b.recv()
+def test_a_solicited_message_on_a_stream_is_told_and_another_is_not(two_device_wire: Wire) -> None:
+    a, b = two_device_wire.connect()
+    b.post_receive()
+    b.post_receive()
     b.rcq.req_notify(solicited_only=True)
     a.post(SEND, length=4)
     assert poll(b.rcq)[0].ok
@@ -201,10 +201,10 @@ def test_a_solicited_message_on_a_stream_is_told_and_another_is_not(two: Wire) -
 
 
 def test_a_wish_for_any_completion_is_not_narrowed_by_one_for_solicited(told: Told) -> None:
-    told.recv()
+    told.post_receives()
     told.cq.req_notify()
     told.cq.req_notify(solicited_only=True)
-    told.send()
+    told.post_sends()
     assert told.channel.get_cq_event(5) is told.cq
 
 
@@ -222,36 +222,36 @@ def test_the_time_of_a_wait_is_kept(told: Told) -> None:
 
 
 def test_the_descriptor_is_readable_exactly_while_an_event_waits(told: Told) -> None:
-    told.recv(2)
-    assert not told.readable(0)
+    told.post_receives(2)
+    assert not told.becomes_readable(0)
     told.cq.req_notify()
-    told.send()
-    assert told.readable(5)
-    assert told.readable(0)  # the descriptor stays readable until the event is read
+    told.post_sends()
+    assert told.becomes_readable(5)
+    assert told.becomes_readable(0)  # the descriptor stays readable until the event is read
     assert told.channel.get_cq_event(0) is told.cq
-    assert not told.readable(0)
+    assert not told.becomes_readable(0)
     assert len(poll(told.cq)) == 1
 
 
 def test_the_descriptor_works_with_selectors(told: Told) -> None:
-    told.recv()
+    told.post_receives()
     told.cq.req_notify()
     with selectors.DefaultSelector() as s:
         s.register(told.channel, selectors.EVENT_READ, "mine")
-        told.send()
+        told.post_sends()
         assert [key.data for key, _ in s.select(5)] == ["mine"]
 
 
 def test_one_channel_serves_several_queues_each_with_its_events(rig: Rig) -> None:
-    channel = rig.channel()
-    cqs = [rig.cq(8, channel) for _ in range(5)]
-    qps = [rig.ud(scq=rig.cq(), rcq=cq) for cq in cqs]
+    channel = rig.create_channel()
+    cqs = [rig.create_cq(8, channel) for _ in range(5)]
+    qps = [rig.create_ud_qp(scq=rig.create_cq(), rcq=cq) for cq in cqs]
     for qp in qps:
         qp.post_recv(RecvWR(1))
     for cq in cqs:
         cq.req_notify()
     for qp in qps:
-        qp.post_send(SendWR(1, ah=rig.ah(qp), send_flags=0))
+        qp.post_send(SendWR(1, ah=rig.create_ah(qp), send_flags=0))
     found = [channel.get_cq_event(5) for _ in cqs]
     assert {id(cq) for cq in found} == {id(cq) for cq in cqs}
     assert channel.get_cq_event(0) is None
@@ -267,9 +267,9 @@ def test_wait_never_misses_what_comes_between_arming_and_polling(told: Told) -> 
     def sender() -> None:
         for _ in range(rounds):
             room.acquire()
-            told.send()
+            told.post_sends()
 
-    told.recv(window)
+    told.post_receives(window)
     thread = threading.Thread(target=sender)
     thread.start()
     got = 0
@@ -277,7 +277,7 @@ def test_wait_never_misses_what_comes_between_arming_and_polling(told: Told) -> 
         wcs = told.cq.wait(5)
         assert wcs, f"nothing for 5 s after {got}"
         got += len(wcs)
-        told.recv(len(wcs))
+        told.post_receives(len(wcs))
         room.release(len(wcs))
     thread.join()
     assert got == rounds
@@ -290,7 +290,7 @@ def test_a_wait_in_another_thread_wakes_when_this_one_completes_something(told: 
     waiter.start()
     time.sleep(0.05)
     start = time.monotonic()
-    told.recv()
+    told.post_receives()
     # the flushed receives complete during this call, in this thread
     told.qp.modify(QPAttr(qp_state=QPState.ERR))
     waiter.join()
@@ -298,7 +298,7 @@ def test_a_wait_in_another_thread_wakes_when_this_one_completes_something(told: 
 
 
 def test_destroying_a_queue_waits_for_the_events_that_were_taken(rig: Rig) -> None:
-    channel = rig.channel()
+    channel = rig.create_channel()
     cq = lib.siw_create_cq(rig.ctx._c_object(), 4, ffi.NULL, channel._c_object(), 0)
     init = ffi.new("struct siw_qp_init_attr *", {"send_cq": cq, "recv_cq": cq, "qp_type": 4})
     init.cap.max_recv_wr = 2
@@ -330,18 +330,18 @@ def test_destroying_a_queue_waits_for_the_events_that_were_taken(rig: Rig) -> No
 
 
 def test_an_event_that_nobody_took_goes_with_its_queue(told: Told) -> None:
-    told.recv()
+    told.post_receives()
     told.cq.req_notify()
-    told.send()
-    assert told.readable(5)
+    told.post_sends()
+    assert told.becomes_readable(5)
     told.qp.close()
     told.cq.close()
-    assert not told.readable(0)
+    assert not told.becomes_readable(0)
     assert told.channel.get_cq_event(0) is None
 
 
 def test_the_users_pointer_comes_back_with_the_event(rig: Rig) -> None:
-    channel = rig.channel()
+    channel = rig.create_channel()
     cq = lib.siw_create_cq(
         rig.ctx._c_object(), 4, ffi.cast("void *", 0x1234), channel._c_object(), 0
     )

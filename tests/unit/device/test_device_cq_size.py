@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from harness.rc_harness import SEND, Wire
-from harness.verbs_harness import Rig, counter, poll, refused, until
+from harness.verbs_harness import Rig, counter_value, errno_raised_by, poll, wait_until
 
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs import (
@@ -24,7 +24,7 @@ from siwarp.verbs import (
 
 def filler(rig: Rig, cq: CQ, state: QPState = QPState.ERR) -> QP:
     """Return a queue pair whose receives complete on ``cq`` as soon as they are posted."""
-    qp = rig.qp(scq=rig.cq(), rcq=cq)
+    qp = rig.create_qp(scq=rig.create_cq(), rcq=cq)
     qp.to_init()
     qp.modify(QPAttr(qp_state=state))
     return qp
@@ -35,7 +35,7 @@ def ids(cq: CQ, n: int) -> list[int]:
 
 
 def test_a_queue_cannot_be_smaller_than_what_is_in_it(rig: Rig) -> None:
-    cq = rig.cq(16)
+    cq = rig.create_cq(16)
     qp = filler(rig, cq)
     qp.post_recv([RecvWR(i) for i in range(5)])
     with pytest.raises(OSError, match="poll the CQ first") as caught:
@@ -50,11 +50,11 @@ def test_a_queue_cannot_be_smaller_than_what_is_in_it(rig: Rig) -> None:
 
 @pytest.mark.parametrize("cqe", [0, -1, (1 << 20) + 1])
 def test_sizes_that_no_queue_has_are_refused(rig: Rig, cqe: int) -> None:
-    assert refused(rig.cq(8).resize, cqe) == errno.EINVAL
+    assert errno_raised_by(rig.create_cq(8).resize, cqe) == errno.EINVAL
 
 
 def test_a_queue_is_resized_while_others_fill_and_empty_it(rig: Rig) -> None:
-    cq = rig.cq(64)
+    cq = rig.create_cq(64)
     qp = filler(rig, cq)
     total, got = 3000, []
     stop = threading.Event()
@@ -91,24 +91,29 @@ def test_a_destroyed_queue_refuses_to_be_resized_and_destroyed_again(rig: Rig) -
 
 
 def test_an_overflow_is_told_fails_the_queue_pairs_and_keeps_what_was_there(rig: Rig) -> None:
-    small = rig.cq(4)
-    qp = rig.ud(scq=rig.cq(), rcq=small)
-    other = rig.ud(scq=small, rcq=rig.cq())
-    apart = rig.ud(rig.cq())
-    into, out = rig.mr(64), rig.mr(64)
+    small = rig.create_cq(4)
+    qp = rig.create_ud_qp(scq=rig.create_cq(), rcq=small)
+    other = rig.create_ud_qp(scq=small, rcq=rig.create_cq())
+    apart = rig.create_ud_qp(rig.create_cq())
+    into, out = rig.reg_mr(64), rig.reg_mr(64)
     qp.post_recv([RecvWR(i, sg=[into.sge()]) for i in range(8)])
-    lost = counter("cq_overflow")
+    lost = counter_value("cq_overflow")
     for i in range(5):
-        apart.post_send(SendWR(i, sg=[out.sge(0, 4)], ah=rig.ah(qp), send_flags=0))
-    told = [rig.event() for _ in range(3)]
+        apart.post_send(SendWR(i, sg=[out.sge(0, 4)], ah=rig.create_ah(qp), send_flags=0))
+    told = [rig.next_async_event() for _ in range(3)]
     # The completions of the fifth message and of the three flushed receives are lost.
-    until(lambda: counter("cq_overflow") == lost + 4)
+    wait_until(lambda: counter_value("cq_overflow") == lost + 4)
     assert [(t.event_type, t.element) for t in told[:1]] == [(EventType.CQ_ERR, small)]
     fatal = EventType.QP_FATAL
     assert {(t.event_type, t.element) for t in told[1:]} == {(fatal, qp), (fatal, other)}
     assert other.qp_state == QPState.ERR and apart.qp_state == QPState.RTS
     assert ids(small, 4) == [0, 1, 2, 3]
-    for use in (small.poll, lambda: small.poll(8), lambda: small.resize(64), lambda: rig.qp(small)):
+    for use in (
+        small.poll,
+        lambda: small.poll(8),
+        lambda: small.resize(64),
+        lambda: rig.create_qp(small),
+    ):
         with pytest.raises(StateError, match="with a CQ that has room for all") as caught:
             use()
         assert caught.value.errno == errno.EOVERFLOW
@@ -119,24 +124,26 @@ def test_an_overflow_is_told_fails_the_queue_pairs_and_keeps_what_was_there(rig:
     small.close()
 
 
-def test_a_stream_whose_queue_overflows_ends_and_the_other_end_hears_of_it(two: Wire) -> None:
-    a, b = two.connect()
+def test_a_stream_whose_queue_overflows_ends_and_the_other_end_hears_of_it(
+    two_device_wire: Wire,
+) -> None:
+    a, b = two_device_wire.connect()
     b.rcq.resize(2)
     for i in range(4):
-        b.recv(i, length=64)
+        b.post_receive(i, length=64)
     for i in range(3):
         a.post(SEND, i, length=4)
-    until(lambda: b.scq.poll() or b.qp.qp_state == QPState.ERR)
-    kinds = {two.passive.event().event_type for _ in range(2)}
+    wait_until(lambda: b.scq.poll() or b.qp.qp_state == QPState.ERR)
+    kinds = {two_device_wire.passive.next_async_event().event_type for _ in range(2)}
     assert kinds == {EventType.CQ_ERR, EventType.QP_FATAL}
-    a.is_over()
+    a.wait_for_error_state()
     assert ids(b.rcq, 2) == [0, 1]
-    assert refused(b.rcq.poll) == errno.EOVERFLOW
+    assert errno_raised_by(b.rcq.poll) == errno.EOVERFLOW
 
 
 def test_who_waits_for_a_completion_of_a_queue_that_overflowed_is_told(rig: Rig) -> None:
-    channel = rig.channel()
-    cq = rig.cq(1, channel)
+    channel = rig.create_channel()
+    cq = rig.create_cq(1, channel)
     qp = filler(rig, cq)
     qp.post_recv(RecvWR(1))
     cq.req_notify(solicited_only=True)
@@ -145,4 +152,4 @@ def test_who_waits_for_a_completion_of_a_queue_that_overflowed_is_told(rig: Rig)
     assert ids(cq, 1) == [1]
     with pytest.raises(StateError, match="with a CQ that has room for all"):
         cq.wait(5)
-    assert refused(cq.req_notify) == errno.EOVERFLOW
+    assert errno_raised_by(cq.req_notify) == errno.EOVERFLOW

@@ -66,13 +66,13 @@ def test_completed_data_reaches_the_peer(size: int) -> None:
     a, b = Wire(active, passive).connect(size=size)
     data = os.urandom(size)
     a.mem.write(data)
-    b.recv(7)
+    b.post_receive(7)
     a.post(SEND, length=size)
     assert poll(a.scq)[0].ok
     assert lib.siw_close_device_forced(active.ctx._c_object()) == 0
     wc = poll(b.rcq)[0]
     assert wc.ok and b.mem.read(size) == data
-    assert b.event().type == CMEventType.DISCONNECTED
+    assert b.next_cm_event().type == CMEventType.DISCONNECTED
     passive.close()
 
 
@@ -121,10 +121,10 @@ def test_a_forced_close_takes_all_handles_along() -> None:
         PD(rig.ctx)
     # A request that refers to a handle destroyed by the forced close is refused.
     with pytest.raises(Error):
-        other.ud().post_send(send)
+        other.create_ud_qp().post_send(send)
     # Another device is not affected.
     a, b = Wire(other, other).connect()
-    b.recv(7)
+    b.post_receive(7)
     a.post(SEND, length=8)
     assert poll(b.rcq)[0].ok
     other.close()
@@ -185,7 +185,7 @@ def test_a_forked_child_closes_nothing_of_its_parents() -> None:
         rig.ctx.close(force=True)
         os._exit(0 if rig.ctx.closed and a.qp.closed else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    b.recv(7)
+    b.post_receive(7)
     a.post(SEND, length=8)
     assert poll(b.rcq)[0].ok
     rig.close()

@@ -101,18 +101,18 @@ CANNOT_FAIL = {
 }
 
 
-def test_every_call_on_what_a_forked_child_inherited_says_estale(two: Wire) -> None:
-    a, _ = two.connect(size=64)
-    ud = Pair(two.active)
+def test_every_call_on_what_a_forked_child_inherited_says_estale(two_device_wire: Wire) -> None:
+    a, _ = two_device_wire.connect(size=64)
+    ud = Pair(two_device_wire.active)
     inherited = {
-        "struct siw_context": two.active.ctx._c_object(),
-        "struct siw_pd": two.active.pd._c_object(),
+        "struct siw_context": two_device_wire.active.ctx._c_object(),
+        "struct siw_pd": two_device_wire.active.pd._c_object(),
         "struct siw_comp_channel": a.events._c_object(),
         "struct siw_cq": a.scq._c_object(),
         "struct siw_qp": a.qp._c_object(),
         "struct siw_mr": a.mem._c_object(),
         "struct siw_ah": ud.to_b._c_object(),
-        "struct siw_srq": SRQ(two.active.pd)._c_object(),
+        "struct siw_srq": SRQ(two_device_wire.active.pd)._c_object(),
         "struct siw_cm_channel": a.channel._c_object(),
         "struct siw_cm_id": a.id._c_object(),
     }
@@ -145,7 +145,7 @@ def test_python_says_in_a_forked_child_what_to_do_and_closes_handles_silently(ri
 
     def use() -> list[str]:
         said = []
-        for call in (lambda: pair.scq.poll(), lambda: pair.send(b"x"), lambda: rig.mr(8)):
+        for call in (lambda: pair.scq.poll(), lambda: pair.send(b"x"), lambda: rig.reg_mr(8)):
             try:
                 call()
             except StateError as e:
@@ -158,16 +158,16 @@ def test_python_says_in_a_forked_child_what_to_do_and_closes_handles_silently(ri
     said = forked(use)
     assert len(said) == 3
     assert all("before fork" in text and "open the device in this process" in text for text in said)
-    pair.recv()
+    pair.post_receive()
     pair.send(b"still here")
     assert poll(pair.rcq)[0].byte_len == 10
 
 
-def test_a_forked_child_has_none_of_the_descriptors_while_it_lives(two: Wire) -> None:
-    a, b = two.connect()
+def test_a_forked_child_has_none_of_the_descriptors_while_it_lives(two_device_wire: Wire) -> None:
+    a, b = two_device_wire.connect()
     ud = Rig()
     host = "127.3.3.3"  # an address at which no other program takes the port meanwhile
-    qp = ud.ud(addr=(host, 0))
+    qp = ud.create_ud_qp(addr=(host, 0))
     port = qp.qp_num
 
     def ours() -> list[str]:
@@ -191,10 +191,10 @@ def test_a_forked_child_has_none_of_the_descriptors_while_it_lives(two: Wire) ->
         try:
             os.read(here_r, 1)
             qp.close()
-            ud.ud(addr=(host, port)).close()
+            ud.create_ud_qp(addr=(host, port)).close()
             # The peer receives the end of the stream although the child still runs.
             a.close()
-            b.is_over()
+            b.wait_for_error_state()
         finally:
             os.write(go_w, b"x")
 
@@ -206,8 +206,10 @@ def test_a_forked_child_has_none_of_the_descriptors_while_it_lives(two: Wire) ->
     ud.close()
 
 
-def test_a_forked_child_opens_a_device_itself_and_talks_to_its_parent(two: Wire) -> None:
-    a, b = two.connect()
+def test_a_forked_child_opens_a_device_itself_and_talks_to_its_parent(
+    two_device_wire: Wire,
+) -> None:
+    a, b = two_device_wire.connect()
     listener = cm.listen(("127.0.0.1", 0))
     address = listener.address
 
@@ -219,7 +221,7 @@ def test_a_forked_child_opens_a_device_itself_and_talks_to_its_parent(two: Wire)
     def parent() -> None:
         with listener.accept(20) as conn:
             assert conn.recv(20) == b"from the child"
-            b.recv()
+            b.post_receive()
             a.post(SEND, length=8)
             assert poll(b.rcq)[0].ok
             conn.send(b"from the parent", 20)
@@ -329,17 +331,17 @@ def test_capture_and_counters_of_parent_and_child_are_apart(tmp_path: Path) -> N
     script = f"""
 import os
 from unit.device.test_device_fork import no_threads, settle
-from harness.verbs_harness import Pair, Rig, counter, poll, until
+from harness.verbs_harness import Pair, Rig, counter_value, poll, wait_until
 from siwarp.verbs import capture
 
 def talk(pair, n, seen):
     for i in range(n):
-        pair.recv()
+        pair.post_receive()
         pair.send(b"x" * 100)
         poll(pair.rcq), poll(pair.scq)
     # Counted when a receive finds nothing.
-    until(lambda: pair.rcq.poll(1) or counter("rx_msgs") >= seen)
-    assert counter("rx_msgs") == seen, counter("rx_msgs")
+    wait_until(lambda: pair.rcq.poll(1) or counter_value("rx_msgs") >= seen)
+    assert counter_value("rx_msgs") == seen, counter_value("rx_msgs")
 
 rig = Rig()
 pair = Pair(rig)
@@ -349,7 +351,7 @@ with capture("{tmp_path}/it.pcapng"):
     pid = os.fork()
     if pid == 0:
         no_threads()
-        assert counter("rx_msgs") == 0
+        assert counter_value("rx_msgs") == 0
         own = Rig()
         talk(Pair(own), 2, 2)
         own.close()
@@ -391,9 +393,9 @@ def test_a_child_made_while_a_thread_waits_and_the_lock_is_held_gets_an_answer(r
     assert forked(child)
 
 
-def test_the_posts_of_a_child_do_not_reach_the_wire(two: Wire) -> None:
-    a, b = two.connect()
-    b.recv()
+def test_the_posts_of_a_child_do_not_reach_the_wire(two_device_wire: Wire) -> None:
+    a, b = two_device_wire.connect()
+    b.post_receive()
 
     def child() -> int:
         try:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from harness.rc_harness import SEND, WRITE, Wire, plain_listener
-from harness.verbs_harness import Rig, poll, until
+from harness.verbs_harness import Rig, poll, wait_until
 from harness.wire_peer import Peer
 
 from siwarp.cm import CMID, CMEventChannel, ConnParam
@@ -45,25 +45,25 @@ def with_idle_connections(rig: Rig) -> Any:
 
 
 def with_a_hundred_ud_queue_pairs(rig: Rig) -> Any:
-    return [rig.ud() for _ in range(100)]
+    return [rig.create_ud_qp() for _ in range(100)]
 
 
 def with_armed_queues(rig: Rig) -> Any:
-    channel = rig.channel()
-    queues = [rig.cq(16, channel) for _ in range(10)]
+    channel = rig.create_channel()
+    queues = [rig.create_cq(16, channel) for _ in range(10)]
     for cq in queues:
         cq.req_notify()
-    return rig.ud(queues[0])
+    return rig.create_ud_qp(queues[0])
 
 
 def after_traffic(rig: Rig) -> Any:
     wire = Wire(rig)
     a, b = wire.connect()
-    cq = rig.cq(256, rig.channel())
-    qp = rig.ud(cq)
-    ah = rig.ah(qp)
+    cq = rig.create_cq(256, rig.create_channel())
+    qp = rig.create_ud_qp(cq)
+    ah = rig.create_ah(qp)
     for i in range(100):
-        b.recv()
+        b.post_receive()
         a.post(SEND, length=8)
         poll(b.rcq), poll(a.scq)
         qp.post_recv(RecvWR(i))
@@ -77,30 +77,30 @@ def starting_up_with_a_silent_peer(rig: Rig) -> Any:
     channel = CMEventChannel(rig.ctx)
     ids = [CMID(channel) for _ in range(10)]
     for cm_id in ids:
-        cm_id.bind_qp(rig.qp(qp_type=2))
+        cm_id.bind_qp(rig.create_qp(qp_type=2))
         cm_id.connect(silent.getsockname())
     return silent, ids
 
 
 def closing_to_a_silent_peer(rig: Rig) -> Any:
-    peers = [Peer.asking(Wire(rig)) for _ in range(10)]
+    peers = [Peer.connect_to_siwarp(Wire(rig)) for _ in range(10)]
     for peer in peers:
         peer.end.id.disconnect()
     return peers
 
 
 def lingering_after_the_queue_pair(rig: Rig) -> Any:
-    peers = [Peer.asking(Wire(rig)) for _ in range(10)]
+    peers = [Peer.connect_to_siwarp(Wire(rig)) for _ in range(10)]
     for peer in peers:
         peer.end.close()
     return peers
 
 
 def blocked_by_a_peer_that_does_not_read(rig: Rig) -> Any:
-    peer = Peer.asking(Wire(rig), size=1 << 20, max_send_wr=64)
+    peer = Peer.connect_to_siwarp(Wire(rig), size=1 << 20, max_send_wr=64)
     for _ in range(64):
         peer.end.post(WRITE, length=1 << 20, remote=RemoteBuffer(0, 1 << 20, 1))
-    until(lambda: not peer.end.scq.poll(64))
+    wait_until(lambda: not peer.end.scq.poll(64))
     return peer
 
 
@@ -150,7 +150,7 @@ def test_a_start_up_that_waits_ends_in_time_though_the_device_sleeps() -> None:
     with plain_listener() as silent:
         channel = CMEventChannel(rig.ctx)
         cm_id = CMID(channel)
-        cm_id.bind_qp(rig.qp(qp_type=2))
+        cm_id.bind_qp(rig.create_qp(qp_type=2))
         start = time.monotonic()
         cm_id.connect(silent.getsockname(), ConnParam(timeout=0.3))
         event = channel.get_event(10)

@@ -6,9 +6,9 @@ import errno
 import struct
 
 import pytest
-from harness.mw_harness import BOTH, RW, bound, write
+from harness.mw_harness import BOTH, RW, bind_new_window, write_and_complete
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
-from harness.verbs_harness import ALL_ACCESS, Rig, pattern, poll, refused
+from harness.verbs_harness import ALL_ACCESS, Rig, errno_raised_by, octet_pattern, poll
 
 from siwarp.verbs import (
     MR,
@@ -36,9 +36,9 @@ def region(rig: Rig, base: int | None, size: int = SIZE, access: int = ALL_ACCES
 
 
 @pytest.fixture(params=BASES, ids=lambda b: "zero-based" if b is None else hex(b))
-def pair(two: Wire, request: pytest.FixtureRequest) -> tuple[End, End]:
+def pair(two_device_wire: Wire, request: pytest.FixtureRequest) -> tuple[End, End]:
     """Two connected endpoints whose regions start at this base."""
-    a, b = two.connect(max_inline_data=64)
+    a, b = two_device_wire.connect(max_inline_data=64)
     for end in (a, b):
         end.mr = region(end.rig, request.param)
         assert end.mem.iova == (request.param or 0) != end.mem.addr
@@ -49,7 +49,7 @@ def test_every_operation_counts_from_the_base(pair: tuple[End, End]) -> None:
     a, b = pair
     last = SIZE - 8
     for n, (here, there, length) in enumerate([(0, 0, SIZE), (9, 100, 1), (SIZE - 1, last, 1)]):
-        data = pattern(length, n)
+        data = octet_pattern(length, n)
         a.mem.write(data, offset=here)
         a.post(WRITE, offset=here, length=length, remote=b.mem.remote(there, length))
         assert poll(a.scq)[0].ok
@@ -57,7 +57,7 @@ def test_every_operation_counts_from_the_base(pair: tuple[End, End]) -> None:
         a.post(READ, offset=here, length=length, remote=b.mem.remote(there, length))
         assert poll(a.scq)[0].ok
         assert a.mem.read(length, here) == b.mem.read(length, there) == data
-        b.recv(offset=there, length=length)
+        b.post_receive(offset=there, length=length)
         a.mem.write(data[::-1], offset=here)
         a.post(SEND, offset=here, length=length)
         assert poll(a.scq)[0].ok and poll(b.rcq)[0].ok
@@ -85,7 +85,7 @@ def test_an_atomic_counts_from_the_base_at_both_ends(pair: tuple[End, End]) -> N
 def test_what_is_sent_inline_is_read_where_it_lies(pair: tuple[End, End]) -> None:
     a, b = pair
     a.mem.write(b"inline", offset=3)
-    b.recv(offset=50, length=10)
+    b.post_receive(offset=50, length=10)
     a.post(SEND, offset=3, length=6, flags=SendFlag.SIGNALED | SendFlag.INLINE)
     assert poll(a.scq)[0].ok and poll(b.rcq)[0].byte_len == 6
     assert b.mem.read(6, 50) == b"inline"
@@ -94,22 +94,22 @@ def test_what_is_sent_inline_is_read_where_it_lies(pair: tuple[End, End]) -> Non
 def test_the_address_itself_is_no_offset_of_the_region(pair: tuple[End, End]) -> None:
     a, b = pair
     a.post(WRITE, length=8, remote=RemoteBuffer(b.mem.addr, 8, b.mem.rkey))
-    b.is_over()
+    b.wait_for_error_state()
     assert b.mem.read() == bytes(SIZE)
 
 
 @pytest.mark.parametrize("shift", [-1, SIZE - 7])
 def test_octets_outside_of_the_base_and_length_are_refused_at_both_ends(
-    two: Wire, shift: int
+    two_device_wire: Wire, shift: int
 ) -> None:
-    a, b = two.connect(size=64)
+    a, b = two_device_wire.connect(size=64)
     mr = region(b.rig, 0x10000)
     into = region(a.rig, 0x10000)
     a.post(WRITE, length=8, remote=RemoteBuffer(mr.iova + shift, 8, mr.rkey))
-    b.is_over()
+    b.wait_for_error_state()
     assert mr.read() == bytes(SIZE)
-    lone = a.rig.ud()
-    lone.post_send(SendWR(7, sg=[SGE(into.iova + shift, 8, into.lkey)], ah=a.rig.ah(lone)))
+    lone = a.rig.create_ud_qp()
+    lone.post_send(SendWR(7, sg=[SGE(into.iova + shift, 8, into.lkey)], ah=a.rig.create_ah(lone)))
     assert poll(lone.scq)[0].status == WCStatus.LOC_PROT_ERR
 
 
@@ -117,14 +117,14 @@ def test_octets_outside_of_the_base_and_length_are_refused_at_both_ends(
 @pytest.mark.parametrize("zero", [False, True], ids=["offsets", "zero-based window"])
 @pytest.mark.parametrize("base", [0, 0x5000, None])
 def test_a_window_is_bound_by_the_offsets_of_its_region(
-    two: Wire, kind: MWType, zero: bool, base: int | None
+    two_device_wire: Wire, kind: MWType, zero: bool, base: int | None
 ) -> None:
-    a, b = two.connect(size=64)
+    a, b = two_device_wire.connect(size=64)
     mr = region(b.rig, base, access=AccessFlag.LOCAL_WRITE | AccessFlag.MW_BIND)
     access = RW | (AccessFlag.ZERO_BASED if zero else 0)
-    _mw, remote = bound(b, mr, kind, offset=100, length=50, access=access)
+    _mw, remote = bind_new_window(b, mr, kind, offset=100, length=50, access=access)
     assert remote.addr == (0 if zero else (base or 0) + 100)
-    write(a, remote.part(10, 5), b"there")
+    write_and_complete(a, remote.part(10, 5), b"there")
     a.post(READ, offset=20, length=5, remote=remote.part(10, 5))
     assert poll(a.scq)[0].ok
     assert a.mem.read(5, 20) == mr.read(5, 110) == b"there"
@@ -132,12 +132,12 @@ def test_a_window_is_bound_by_the_offsets_of_its_region(
 
 
 def test_ud_and_write_records_count_from_the_base(rig: Rig) -> None:
-    cq = rig.cq()
-    a, b = rig.ud(cq), rig.ud(cq, max_write_records=4)
+    cq = rig.create_cq()
+    a, b = rig.create_ud_qp(cq), rig.create_ud_qp(cq, max_write_records=4)
     out, into = region(rig, 0x100), region(rig, 1 << 40)
-    out.write(pattern(SIZE))
+    out.write(octet_pattern(SIZE))
     b.post_recv(RecvWR(1, sg=[into.sge(0, 100)]))
-    to = rig.ah(b)
+    to = rig.create_ah(b)
     a.post_send(SendWR(2, sg=[out.sge(10, 100)], ah=to))
     assert all(wc.ok for wc in poll(cq, 2))
     assert into.read(100) == out.read(100, 10)
@@ -155,37 +155,37 @@ def test_ud_and_write_records_count_from_the_base(rig: Rig) -> None:
     assert b.record(record).addr == into.iova + 4000
 
 
-def test_rereg_keeps_the_base_until_the_memory_changes(two: Wire) -> None:
-    a, b = two.connect(size=64)
+def test_rereg_keeps_the_base_until_the_memory_changes(two_device_wire: Wire) -> None:
+    a, b = two_device_wire.connect(size=64)
     mr = region(b.rig, 0x7000)
     mr.rereg(access=AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE)
     assert mr.iova == 0x7000
-    write(a, RemoteBuffer(0x7000, 3, mr.rkey), b"one")
+    write_and_complete(a, RemoteBuffer(0x7000, 3, mr.rkey), b"one")
     assert poll_behind(a, b) and mr.read(3) == b"one"
     mr.rereg(buffer=bytearray(100))
     assert mr.iova == mr.addr
-    write(a, RemoteBuffer(mr.addr, 3, mr.rkey), b"two")
+    write_and_complete(a, RemoteBuffer(mr.addr, 3, mr.rkey), b"two")
     assert poll_behind(a, b) and mr.read(3) == b"two"
     mr.rereg(access=mr.access | AccessFlag.ZERO_BASED)
     assert mr.iova == 0
-    write(a, RemoteBuffer(50, 3, mr.rkey), b"six")
+    write_and_complete(a, RemoteBuffer(50, 3, mr.rkey), b"six")
     assert poll_behind(a, b) and mr.read(3, 50) == b"six"
     mr.rereg(access=mr.access & ~AccessFlag.ZERO_BASED)
-    write(a, RemoteBuffer(mr.addr + 60, 3, mr.rkey), b"ten")
+    write_and_complete(a, RemoteBuffer(mr.addr + 60, 3, mr.rkey), b"ten")
     assert poll_behind(a, b) and mr.read(3, 60) == b"ten"
 
 
 def poll_behind(a: End, b: End) -> bool:
     """Send a message after a Write; once it has been received, the Write has been placed."""
-    b.recv(9, 0, 1)
+    b.post_receive(9, 0, 1)
     a.post(SEND, length=1)
     return poll(b.rcq)[0].ok and poll(a.scq)[0].ok
 
 
 def test_a_base_that_wraps_or_contradicts_itself_is_refused(rig: Rig) -> None:
     for base in ((1 << 64) - SIZE, (1 << 64) - 1):
-        assert refused(region, rig, base) == errno.EINVAL
+        assert errno_raised_by(region, rig, base) == errno.EINVAL
     zero = ALL_ACCESS | AccessFlag.ZERO_BASED
-    assert refused(region, rig, 1, access=zero) == errno.EINVAL
+    assert errno_raised_by(region, rig, 1, access=zero) == errno.EINVAL
     with region(rig, 0, access=zero) as mr:
         assert mr.iova == 0

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from harness.rc_harness import SEND, WRITE, End, Wire
-from harness.verbs_harness import Rig, poll, until
+from harness.verbs_harness import Rig, poll, wait_until
 from pace import scale_limit
 
 from siwarp import cm
@@ -76,12 +76,12 @@ def test_loopback_opens_by_each_of_its_names(name: str | None) -> None:
 
 def test_two_devices_are_apart_and_talk_over_the_wire() -> None:
     a, b = Rig(), Rig()
-    cq = b.cq()
-    receiver = b.ud(cq)
-    sender = a.ud()
-    into = b.mr(8)
+    cq = b.create_cq()
+    receiver = b.create_ud_qp(cq)
+    sender = a.create_ud_qp()
+    into = b.reg_mr(8)
     receiver.post_recv(RecvWR(1, sg=[into.sge()]))
-    sender.post_send(SendWR(2, sg=[a.mr(b"two devs", 0).sge()], ah=a.ah(receiver)))
+    sender.post_send(SendWR(2, sg=[a.reg_mr(b"two devs", 0).sge()], ah=a.create_ah(receiver)))
     assert poll(cq)[0].source == sender.addr
     assert into.read() == b"two devs"
     a.close()
@@ -117,10 +117,10 @@ def test_opening_and_closing_two_hundred_times_leaks_nothing() -> None:
     assert SANITIZED or grown < 2048, f"{grown} KiB more after 200 rounds"
 
 
-def test_connecting_and_leaving_a_hundred_times_leaks_nothing(two: Wire) -> None:
+def test_connecting_and_leaving_a_hundred_times_leaks_nothing(two_device_wire: Wire) -> None:
     def once() -> None:
-        a, b = two.connect(size=4096, max_send_wr=8, max_recv_wr=8)
-        b.recv()
+        a, b = two_device_wire.connect(size=4096, max_send_wr=8, max_recv_wr=8)
+        b.post_receive()
         a.post(SEND, length=100)
         poll(b.rcq)
         for end in (a, b):
@@ -131,7 +131,7 @@ def test_connecting_and_leaving_a_hundred_times_leaks_nothing(two: Wire) -> None
             end.mem.close()
 
     def settle() -> None:  # sockets linger until the peer's end of stream arrives
-        until(lambda: fds() == count)
+        wait_until(lambda: fds() == count)
 
     for _ in range(10):
         once()
@@ -151,7 +151,7 @@ def test_many_registrations_leak_nothing(rig: Rig) -> None:
 
     def many() -> None:
         for _ in range(5000):
-            rig.mr(memory).close()
+            rig.reg_mr(memory).close()
 
     many()
     gc.collect()
@@ -196,11 +196,11 @@ class Workers:
 
 
 def test_four_threads_send_and_receive_on_shared_queue_pairs(rig: Rig) -> None:
-    scq, rcq = rig.cq(4096), rig.cq(4096)
-    a = rig.ud(scq, max_send_wr=256)
-    b = rig.ud(rcq, max_recv_wr=256)
-    mr, into = rig.mr(4096), rig.mr(4096)
-    to_b = rig.ah(b)
+    scq, rcq = rig.create_cq(4096), rig.create_cq(4096)
+    a = rig.create_ud_qp(scq, max_send_wr=256)
+    b = rig.create_ud_qp(rcq, max_recv_wr=256)
+    mr, into = rig.reg_mr(4096), rig.reg_mr(4096)
+    to_b = rig.create_ah(b)
     received = [0] * 4
     posted = [0] * 4
 
@@ -230,12 +230,12 @@ def test_four_threads_send_and_receive_on_shared_queue_pairs(rig: Rig) -> None:
 
 
 def test_threads_make_use_and_destroy_their_own_queue_pairs_on_shared_queues(rig: Rig) -> None:
-    cq = rig.cq(1 << 14)
-    mr, into = rig.mr(4096), rig.mr(4096)
+    cq = rig.create_cq(1 << 14)
+    mr, into = rig.reg_mr(4096), rig.reg_mr(4096)
 
     def work() -> None:
-        qp = rig.ud(cq, max_send_wr=16, max_recv_wr=16)
-        ah = rig.ah(qp)
+        qp = rig.create_ud_qp(cq, max_send_wr=16, max_recv_wr=16)
+        ah = rig.create_ah(qp)
         for i in range(5):
             qp.post_recv(RecvWR(i, sg=[into.sge()]))
             qp.post_send(SendWR(i, sg=[mr.sge(0, 64)], ah=ah))
@@ -250,7 +250,7 @@ def test_threads_make_use_and_destroy_their_own_queue_pairs_on_shared_queues(rig
         cq.poll(16)
 
     def register() -> None:
-        rig.mr(bytearray(100)).close()
+        rig.reg_mr(bytearray(100)).close()
 
     workers = Workers(1.0)
     for _ in range(2):
@@ -258,15 +258,15 @@ def test_threads_make_use_and_destroy_their_own_queue_pairs_on_shared_queues(rig
     workers.add(watch)
     workers.add(register)
     workers.run()
-    until(lambda: not cq.poll(64))
+    wait_until(lambda: not cq.poll(64))
 
 
 def test_posting_modifying_and_resetting_from_different_threads(rig: Rig) -> None:
-    cq = rig.cq(1 << 14)
-    mr, into = rig.mr(4096), rig.mr(4096)
-    a = rig.ud(cq, max_send_wr=64)
-    b = rig.ud(cq, max_recv_wr=64)
-    to_b = rig.ah(b)
+    cq = rig.create_cq(1 << 14)
+    mr, into = rig.reg_mr(4096), rig.reg_mr(4096)
+    a = rig.create_ud_qp(cq, max_send_wr=64)
+    b = rig.create_ud_qp(cq, max_recv_wr=64)
+    to_b = rig.create_ah(b)
 
     def post() -> None:
         for _ in range(10):
@@ -297,9 +297,9 @@ def test_posting_modifying_and_resetting_from_different_threads(rig: Rig) -> Non
 
 def test_every_send_posted_while_the_queue_pair_fails_completes_once(rig: Rig) -> None:
     for _ in range(30):
-        cq = rig.cq(8192)
-        qp = rig.ud(cq, max_send_wr=4096)
-        ah = rig.ah(qp)
+        cq = rig.create_cq(8192)
+        qp = rig.create_ud_qp(cq, max_send_wr=4096)
+        ah = rig.create_ah(qp)
         posted: list[int] = []
         go = threading.Barrier(2)
 
@@ -320,9 +320,9 @@ def test_every_send_posted_while_the_queue_pair_fails_completes_once(rig: Rig) -
         qp.close()
 
 
-def test_every_send_posted_while_a_connection_ends_completes_once(two: Wire) -> None:
+def test_every_send_posted_while_a_connection_ends_completes_once(two_device_wire: Wire) -> None:
     for _ in range(30):
-        a, b = two.connect(size=4096, max_send_wr=512)
+        a, b = two_device_wire.connect(size=4096, max_send_wr=512)
         posted: list[int] = []
         go = threading.Barrier(2)
 
@@ -350,7 +350,7 @@ def test_connections_from_four_threads_at_once() -> None:
         wire = Wire(rig)
         a, b = wire.connect(size=1 << 16)
         for i in range(10):
-            b.recv(wr_id=i)
+            b.post_receive(wr_id=i)
             a.post(SEND, i, length=1000)
             assert poll(b.rcq)[0].ok
             assert poll(a.scq)[0].ok
@@ -368,25 +368,25 @@ def test_connections_from_four_threads_at_once() -> None:
 
 
 def test_a_program_that_never_polls_gets_its_event(rig: Rig) -> None:
-    channel = rig.channel()
-    cq = rig.cq(16, channel)
-    qp = rig.ud(scq=rig.cq(), rcq=cq)
+    channel = rig.create_channel()
+    cq = rig.create_cq(16, channel)
+    qp = rig.create_ud_qp(scq=rig.create_cq(), rcq=cq)
     qp.post_recv(RecvWR(1))
     cq.req_notify()
     sender = Rig()
     p = select.poll()
     p.register(channel, select.POLLIN)
     assert p.poll(30) == []
-    s = sender.ud()
+    s = sender.create_ud_qp()
     start = time.monotonic()
-    s.post_send(SendWR(1, ah=sender.ah(qp), send_flags=0))
+    s.post_send(SendWR(1, ah=sender.create_ah(qp), send_flags=0))
     assert p.poll(5000)
     assert time.monotonic() - start < scale_limit(0.5)
     sender.close()
 
 
-def test_one_sided_traffic_moves_into_a_program_that_does_nothing(two: Wire) -> None:
-    a, b = two.connect(size=1 << 20)
+def test_one_sided_traffic_moves_into_a_program_that_does_nothing(two_device_wire: Wire) -> None:
+    a, b = two_device_wire.connect(size=1 << 20)
     view = b.mem.view
     a.mem.view[:] = b"\x77" * (1 << 20)
     time.sleep(0.01)
@@ -397,9 +397,9 @@ def test_one_sided_traffic_moves_into_a_program_that_does_nothing(two: Wire) -> 
         time.sleep(0.001)
 
 
-def test_a_broken_request_is_found_by_a_program_that_waits_in_poll(two: Wire) -> None:
+def test_a_broken_request_is_found_by_a_program_that_waits_in_poll(two_device_wire: Wire) -> None:
     for _ in range(40):
-        a, b = two.connect(size=64)
+        a, b = two_device_wire.connect(size=64)
         a.scq.req_notify()
         p = select.poll()
         p.register(a.events, select.POLLIN)
@@ -434,8 +434,8 @@ def test_beside_a_thread_that_waits_the_progress_thread_sleeps() -> None:
     others = tasks()
     mine = Rig()
     (thread,) = tasks() - others
-    channel = mine.channel()
-    mine.cq(16, channel)
+    channel = mine.create_channel()
+    mine.create_cq(16, channel)
     waiter = threading.Thread(
         target=lambda: lib.siw_get_cq_event(
             channel._c_object(), ffi.new("struct siw_cq **"), ffi.NULL, 1500
@@ -491,10 +491,10 @@ def test_two_processes_talk_over_ud(rig: Rig) -> None:
     ) as server:
         assert server.stdout is not None
         port = int(server.stdout.readline())
-        cq = rig.cq()
-        qp = rig.ud(cq, qkey=4711)
-        mr = rig.mr(1 << 17)
-        ah = rig.ah(("127.0.0.1", port))
+        cq = rig.create_cq()
+        qp = rig.create_ud_qp(cq, qkey=4711)
+        mr = rig.reg_mr(1 << 17)
+        ah = rig.create_ah(("127.0.0.1", port))
         for i in range(50):
             size = (i * 1301) % 60000
             mr.view[:size] = bytes([i + 1]) * size

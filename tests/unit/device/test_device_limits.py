@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from harness.rc_harness import SEND, WRITE, Wire
-from harness.verbs_harness import Rig, poll, refused
+from harness.verbs_harness import Rig, errno_raised_by, poll
 
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs import Context, QPType, RecvWR, SendWR
@@ -57,12 +57,12 @@ def test_completion_queues(rig: Rig) -> None:
 
 def test_the_largest_completion_queue(rig: Rig) -> None:
     most = rig.ctx.query_device().max_cqe
-    assert rig.cq(most).capacity >= most
-    assert refused(rig.cq, most + 1) == errno.EINVAL
+    assert rig.create_cq(most).capacity >= most
+    assert errno_raised_by(rig.create_cq, most + 1) == errno.EINVAL
 
 
 def test_queue_pairs(rig: Rig) -> None:
-    cq = rig.cq()
+    cq = rig.create_cq()
     init = ffi.new(
         "struct siw_qp_init_attr *",
         {"send_cq": cq._c_object(), "recv_cq": cq._c_object(), "qp_type": 2},
@@ -118,10 +118,10 @@ def test_queue_pairs_hold_as_many_requests_as_the_device_says_and_no_more(
         ("max_recv_sge", most.max_sge),
         ("max_inline_data", most.max_inline_data),
     ]:
-        qp = rig.qp(qp_type=kind, **{name: limit})
+        qp = rig.create_qp(qp_type=kind, **{name: limit})
         assert getattr(qp.cap, name) == limit
         qp.close()
-        assert refused(rig.qp, qp_type=kind, **{name: limit + 1}) == errno.EINVAL
+        assert errno_raised_by(rig.create_qp, qp_type=kind, **{name: limit + 1}) == errno.EINVAL
 
 
 def test_everything_at_its_largest_works_together(rig: Rig) -> None:
@@ -140,7 +140,7 @@ def test_everything_at_its_largest_works_together(rig: Rig) -> None:
         if not i:
             a.post(SEND, 1, length=most.max_sge)
     assert poll(b.rcq)[0].byte_len == most.max_sge
-    assert refused(b.qp.post_recv, [RecvWR(0), RecvWR(1)]) == errno.ENOMEM
+    assert errno_raised_by(b.qp.post_recv, [RecvWR(0), RecvWR(1)]) == errno.ENOMEM
     inline = SendWR(3, sg=[a.mem.sge(0, most.max_inline_data)], send_flags=8 | 2)
     a.qp.post_send(inline)
     # These receives hold 16 octets, so the message is too long for them.
@@ -156,7 +156,7 @@ def test_a_message_of_the_largest_size_is_taken_by_rc(rig: Rig, size: int) -> No
         sge.length = most // 16
     wr.sg[0].length += size
     if size:
-        assert refused(a.qp.post_send, wr) == errno.EINVAL
+        assert errno_raised_by(a.qp.post_send, wr) == errno.EINVAL
         assert a.scq.poll(1) == []
     else:
         # the post was accepted; that its memory is not mapped is a different error
@@ -172,16 +172,18 @@ def test_two_thousand_ud_queue_pairs_on_one_device_each_hear_their_own(rig: Rig)
         assert hard >= want, f"needs {want} descriptors: raise `ulimit -Hn` ({hard})"
         resource.setrlimit(resource.RLIMIT_NOFILE, (want, hard))
     try:
-        cq = rig.cq(8192)
-        mr = rig.mr(8 * n)
-        qps = [rig.ud(cq, max_send_wr=1, max_recv_wr=1) for _ in range(n)]
-        sender = rig.ud(max_send_wr=n)
+        cq = rig.create_cq(8192)
+        mr = rig.reg_mr(8 * n)
+        qps = [rig.create_ud_qp(cq, max_send_wr=1, max_recv_wr=1) for _ in range(n)]
+        sender = rig.create_ud_qp(max_send_wr=n)
         for i, qp in enumerate(qps):
             qp.post_recv(RecvWR(i, sg=[mr.sge(8 * i, 8)]))
-        out = rig.mr(8 * n)
+        out = rig.reg_mr(8 * n)
         for i in range(n):
             out.write(i.to_bytes(8, "big"), offset=8 * i)
-            sender.post_send(SendWR(i, sg=[out.sge(8 * i, 8)], ah=rig.ah(qps[i]), send_flags=0))
+            sender.post_send(
+                SendWR(i, sg=[out.sge(8 * i, 8)], ah=rig.create_ah(qps[i]), send_flags=0)
+            )
         got = poll(cq, n)
         assert {(w.wr_id, w.qp_num) for w in got} == {(i, qp.qp_num) for i, qp in enumerate(qps)}
         assert all(mr.read(8, 8 * i) == i.to_bytes(8, "big") for i in range(n))
@@ -193,7 +195,7 @@ def test_two_thousand_ud_queue_pairs_on_one_device_each_hear_their_own(rig: Rig)
 
 def test_running_out_of_descriptors_is_told_and_forgotten(rig: Rig) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    cq = rig.cq()
+    cq = rig.create_cq()
     qps = []
     used = len(list(Path("/proc/self/fd").iterdir()))
     resource.setrlimit(resource.RLIMIT_NOFILE, (used + 3, hard))
@@ -201,12 +203,12 @@ def test_running_out_of_descriptors_is_told_and_forgotten(rig: Rig) -> None:
         number = 0
         for _ in range(20):
             try:
-                qps.append(rig.qp(cq))
+                qps.append(rig.create_qp(cq))
             except OSError as e:
                 number = e.errno or 0
                 break
         assert number == errno.EMFILE
-        assert refused(Context) == errno.EMFILE
+        assert errno_raised_by(Context) == errno.EMFILE
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    rig.ud(cq).close()
+    rig.create_ud_qp(cq).close()

@@ -9,7 +9,7 @@ import mmap
 from collections.abc import Iterator
 
 import pytest
-from harness.verbs_harness import ALL_ACCESS, Pair, Rig, poll, refused
+from harness.verbs_harness import ALL_ACCESS, Pair, Rig, errno_raised_by, poll
 
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs import MR, PD, SGE, AccessFlag, RecvWR, SendWR, WCStatus
@@ -103,7 +103,7 @@ def test_one_page_that_cannot_be_written_at_either_end_is_found(rig: Rig, pages:
     assert reg(rig, pages.first, 2 * PAGE, LOCAL) == 0
 
 
-def test_an_access_to_unmapped_pages_inside_a_region_fails(rig: Rig, pair: Pair) -> None:
+def test_an_access_to_unmapped_pages_inside_a_region_fails(rig: Rig, ud_pair: Pair) -> None:
     """Registering pins nothing and probes only the first and the last page."""
     hole = libc.mmap(None, 5 * PAGE, PROT_RW, MAP_FLAGS, -1, 0)
     # an unmapped page could be filled by another mapping
@@ -117,18 +117,18 @@ def test_an_access_to_unmapped_pages_inside_a_region_fails(rig: Rig, pair: Pair)
         (3 * PAGE, WCStatus.SUCCESS),
     ]:
         there = SGE(hole + offset, 200, mr.lkey)
-        pair.recv()
-        pair.a.post_send(SendWR(1, sg=[there], ah=pair.to_b))
-        assert poll(pair.scq)[0].status == status
+        ud_pair.post_receive()
+        ud_pair.a.post_send(SendWR(1, sg=[there], ah=ud_pair.to_b))
+        assert poll(ud_pair.scq)[0].status == status
         if status == WCStatus.SUCCESS:
-            assert poll(pair.rcq)[0].ok
+            assert poll(ud_pair.rcq)[0].ok
         else:
-            pair.a.to_rts()
-        back = pair.rig.ud(pair.idle)
+            ud_pair.a.to_rts()
+        back = ud_pair.rig.create_ud_qp(ud_pair.idle)
         back.post_recv(RecvWR(2, sg=[there]))
-        pair.a.post_send(SendWR(3, sg=[pair.out.sge(0, 200)], ah=rig.ah(back)))
-        assert poll(pair.scq)[0].ok
-        assert poll(pair.idle)[0].status == status
+        ud_pair.a.post_send(SendWR(3, sg=[ud_pair.out.sge(0, 200)], ah=rig.create_ah(back)))
+        assert poll(ud_pair.scq)[0].ok
+        assert poll(ud_pair.idle)[0].status == status
         back.close()
     assert lib.siw_dereg_mr(mr) == 0
     libc.munmap(hole, 5 * PAGE)
@@ -167,7 +167,7 @@ def test_lengths_that_wrap_or_exceed_the_largest_are_refused(rig: Rig) -> None:
     assert reg(rig, here, most, 0) in (errno.EFAULT, errno.EINVAL)
 
 
-def test_a_tebibyte_is_registered_and_its_last_octet_sent(rig: Rig, pair: Pair) -> None:
+def test_a_tebibyte_is_registered_and_its_last_octet_sent(rig: Rig, ud_pair: Pair) -> None:
     size = 1 << 40
     base = libc.mmap(None, size, PROT_RW, MAP_FLAGS, -1, 0)
     assert base not in (None, ctypes.c_void_p(-1).value)
@@ -175,9 +175,9 @@ def test_a_tebibyte_is_registered_and_its_last_octet_sent(rig: Rig, pair: Pair) 
         mr = lib.siw_reg_mr(rig.pd._c_object(), ffi.cast("void *", base), size, LOCAL)
         assert mr
         ctypes.memset(base + size - 1, 0x77, 1)
-        pair.recv()
-        pair.a.post_send(SendWR(1, sg=[SGE(base + size - 1, 1, mr.lkey)], ah=pair.to_b))
-        assert poll(pair.rcq)[0].ok and pair.into.read(1) == b"\x77"
+        ud_pair.post_receive()
+        ud_pair.a.post_send(SendWR(1, sg=[SGE(base + size - 1, 1, mr.lkey)], ah=ud_pair.to_b))
+        assert poll(ud_pair.rcq)[0].ok and ud_pair.into.read(1) == b"\x77"
         assert lib.siw_dereg_mr(mr) == 0
     finally:
         libc.munmap(base, size)
@@ -186,7 +186,7 @@ def test_a_tebibyte_is_registered_and_its_last_octet_sent(rig: Rig, pair: Pair) 
 @pytest.mark.clause("RFC5040-8.1.1-09", "RFC5040-8.1.1-10")
 def test_keys_differ_follow_no_simple_order_and_are_not_used_again_soon(rig: Rig) -> None:
     memory = bytearray(16)
-    mrs = [rig.mr(memory) for _ in range(500)]
+    mrs = [rig.reg_mr(memory) for _ in range(500)]
     keys = [mr.lkey for mr in mrs]
     assert len(set(keys)) == 500 and 0 not in keys
     steps = {b - a for a, b in itertools.pairwise(keys)}
@@ -195,56 +195,56 @@ def test_keys_differ_follow_no_simple_order_and_are_not_used_again_soon(rig: Rig
         mr.close()
     again = []
     for _ in range(500):
-        mr = rig.mr(memory)
+        mr = rig.reg_mr(memory)
         again.append(mr.lkey)
         mr.close()
     assert len(set(again)) == 500
     assert not set(again) & set(keys)
 
 
-def test_a_stale_key_stays_dead_while_others_come_and_go(rig: Rig, pair: Pair) -> None:
+def test_a_stale_key_stays_dead_while_others_come_and_go(rig: Rig, ud_pair: Pair) -> None:
     memory = bytearray(b"secret")
-    mr = rig.mr(memory)
+    mr = rig.reg_mr(memory)
     stale = SGE(mr.addr, 6, mr.lkey)
     mr.close()
     for i in range(300):
-        fresh = rig.mr(memory)
-        pair.a.post_send(SendWR(i, sg=[stale], ah=pair.to_b))
-        assert poll(pair.scq)[0].status == WCStatus.LOC_PROT_ERR
-        pair.a.to_rts()  # leaves the state SQE
+        fresh = rig.reg_mr(memory)
+        ud_pair.a.post_send(SendWR(i, sg=[stale], ah=ud_pair.to_b))
+        assert poll(ud_pair.scq)[0].status == WCStatus.LOC_PROT_ERR
+        ud_pair.a.to_rts()  # leaves the state SQE
         fresh.close()
 
 
-def test_a_receive_whose_memory_was_deregistered_is_not_written(rig: Rig, pair: Pair) -> None:
+def test_a_receive_whose_memory_was_deregistered_is_not_written(rig: Rig, ud_pair: Pair) -> None:
     memory = bytearray(b"untouched")
-    mr = rig.mr(memory)
-    pair.b.post_recv(RecvWR(1, sg=[mr.sge()]))
+    mr = rig.reg_mr(memory)
+    ud_pair.b.post_recv(RecvWR(1, sg=[mr.sge()]))
     mr.close()
-    pair.send(b"intruder")
-    assert poll(pair.rcq)[0].status == WCStatus.LOC_PROT_ERR
+    ud_pair.send(b"intruder")
+    assert poll(ud_pair.rcq)[0].status == WCStatus.LOC_PROT_ERR
     assert memory == b"untouched"
 
 
-def test_two_regions_over_one_memory_have_their_own_rights(rig: Rig, pair: Pair) -> None:
+def test_two_regions_over_one_memory_have_their_own_rights(rig: Rig, ud_pair: Pair) -> None:
     memory = bytearray(8)
-    ro, rw = rig.mr(memory, 0), rig.mr(memory)
-    pair.b.post_recv([RecvWR(1, sg=[ro.sge()]), RecvWR(2, sg=[rw.sge()])])
-    pair.send(b"one")
-    assert poll(pair.scq)[0].ok
-    pair.send(b"two")
-    assert [(w.wr_id, w.ok) for w in poll(pair.rcq, 2)] == [(1, False), (2, True)]
+    ro, rw = rig.reg_mr(memory, 0), rig.reg_mr(memory)
+    ud_pair.b.post_recv([RecvWR(1, sg=[ro.sge()]), RecvWR(2, sg=[rw.sge()])])
+    ud_pair.send(b"one")
+    assert poll(ud_pair.scq)[0].ok
+    ud_pair.send(b"two")
+    assert [(w.wr_id, w.ok) for w in poll(ud_pair.rcq, 2)] == [(1, False), (2, True)]
     assert memory[:3] == b"two"
 
 
-def test_a_region_of_another_device_is_unknown(pair: Pair) -> None:
+def test_a_region_of_another_device_is_unknown(ud_pair: Pair) -> None:
     other = Rig()
     mr = MR(PD(other.ctx), bytearray(8))
-    pair.recv()
-    pair.a.post_send(SendWR(1, sg=[mr.sge()], ah=pair.to_b))
-    assert poll(pair.scq)[0].status == WCStatus.LOC_PROT_ERR
+    ud_pair.post_receive()
+    ud_pair.a.post_send(SendWR(1, sg=[mr.sge()], ah=ud_pair.to_b))
+    assert poll(ud_pair.scq)[0].status == WCStatus.LOC_PROT_ERR
     other.close()
 
 
 def test_read_only_buffers_are_for_reading(rig: Rig) -> None:
-    assert refused(rig.mr, b"constant") == errno.EFAULT
-    assert rig.mr(b"constant", REMOTE_R).length == 8
+    assert errno_raised_by(rig.reg_mr, b"constant") == errno.EFAULT
+    assert rig.reg_mr(b"constant", REMOTE_R).length == 8

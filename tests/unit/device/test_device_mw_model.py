@@ -97,9 +97,9 @@ class Windows(RuleBasedStateMachine):
         """Replace a connection that ended for this reason, together with its queue pairs."""
         a, b = self.ends[which]
         for end in (a, b):
-            end.is_over()
-        a.event()
-        told = b.event().wire_error
+            end.wait_for_error_state()
+        a.next_cm_event()
+        told = b.next_cm_event().wire_error
         assert why is None or told == why, f"{told:#08x} in place of {why:#08x}"
         a.close()
         b.close()
@@ -201,7 +201,7 @@ class Windows(RuleBasedStateMachine):
         a, b = self.ends[which]
         bound = [w for w in self.windows if w.binding and w.binding.rkey == rkey]
         may = bool(bound) and bound[0].binding is not None and bound[0].binding.end is b
-        b.recv(5)
+        b.post_receive(5)
         a.qp.post_send(SendWR(3, WROpcode.SEND_WITH_INV, invalidate_rkey=rkey))
         if may:
             assert poll(b.rcq)[0].invalidated_rkey == rkey
@@ -214,8 +214,8 @@ class Windows(RuleBasedStateMachine):
     def another_queue_pair(self, which: int) -> None:
         a, b = self.ends[which]
         a.close()
-        b.is_over()
-        b.event()
+        b.wait_for_error_state()
+        b.next_cm_event()
         b.close()
         for end in (a, b):
             end.mem.close()

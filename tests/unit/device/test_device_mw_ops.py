@@ -9,7 +9,7 @@ import pytest
 from harness.rc_harness import READ, End, Wire
 from harness.rd_harness import Peer
 from harness.uc_harness import Ends
-from harness.verbs_harness import Rig, poll, refused, until
+from harness.verbs_harness import Rig, errno_raised_by, poll, wait_until
 
 from siwarp.verbs import (
     MR,
@@ -75,9 +75,9 @@ def write_imm(a: End, remote: RemoteBuffer, data: bytes) -> None:
 def terminated(a: End, b: End, vendor_err: int) -> None:
     """Assert that both endpoints are in error, with this vendor_err."""
     for end in (a, b):
-        end.is_over()
-    assert b.event().wire_error == vendor_err
-    assert a.event().wire_error == vendor_err
+        end.wait_for_error_state()
+    assert b.next_cm_event().wire_error == vendor_err
+    assert a.next_cm_event().wire_error == vendor_err
 
 
 # ---- RC
@@ -85,8 +85,8 @@ def terminated(a: End, b: End, vendor_err: int) -> None:
 
 @pytest.mark.parametrize("based", [0, AccessFlag.ZERO_BASED], ids=["by address", "from zero"])
 @pytest.mark.parametrize("kind", BOTH)
-def test_atomics_are_done_through_a_window(two: Wire, kind: MWType, based: int) -> None:
-    a, b = two.connect()
+def test_atomics_are_done_through_a_window(two_device_wire: Wire, kind: MWType, based: int) -> None:
+    a, b = two_device_wire.connect()
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
     put(mr, 40, 16)
     mw, remote = bound(b, mr, kind, offset=16, length=8, access=ATOMIC | based)
@@ -104,7 +104,7 @@ def test_atomics_are_done_through_a_window(two: Wire, kind: MWType, based: int) 
         assert (done.status, done.byte_len, word(a.mem)) == (WCStatus.SUCCESS, 8, before)
         assert word(mr, 16) == after
     assert mr.read(16) == bytes(16) and mr.read(40, 24) == bytes(40)
-    assert refused(mr.close) == errno.EBUSY  # the window is bound to the region
+    assert errno_raised_by(mr.close) == errno.EBUSY  # the window is bound to the region
     mw.close()
     mr.close()
 
@@ -129,9 +129,9 @@ def at(mr: MR, remote: RemoteBuffer, offset: int) -> RemoteBuffer:
     ],
 )
 def test_an_atomic_that_a_window_does_not_grant_is_refused_and_changes_nothing(
-    two: Wire, kind: MWType, why: str, code: int, opcode: WROpcode
+    two_device_wire: Wire, kind: MWType, why: str, code: int, opcode: WROpcode
 ) -> None:
-    a, b = two.connect()
+    a, b = two_device_wire.connect()
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
     mr.write(b"\x11" * 64)
     access = WRITES | READS if why == "right" else ATOMIC
@@ -154,9 +154,9 @@ def test_an_atomic_that_a_window_does_not_grant_is_refused_and_changes_nothing(
 
 @pytest.mark.parametrize("kind", BOTH)
 def test_alignment_is_that_of_the_address_and_not_of_the_offset_in_a_window(
-    two: Wire, kind: MWType
+    two_device_wire: Wire, kind: MWType
 ) -> None:
-    a, b = two.connect()
+    a, b = two_device_wire.connect()
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
     mw, remote = bound(b, mr, kind, offset=4, length=32, access=ATOMIC | AccessFlag.ZERO_BASED)
     ask(a, ADD, RemoteBuffer(4, 8, remote.rkey), compare_add=1)
@@ -167,8 +167,8 @@ def test_alignment_is_that_of_the_address_and_not_of_the_offset_in_a_window(
     mw.close()
 
 
-def test_a_window_of_type_2_is_for_the_atomics_of_its_own_queue_pair(two: Wire) -> None:
-    (a, b), (c, d) = two.connect(), two.connect()
+def test_a_window_of_type_2_is_for_the_atomics_of_its_own_queue_pair(two_device_wire: Wire) -> None:
+    (a, b), (c, d) = two_device_wire.connect(), two_device_wire.connect()
     mr = MR(b.rig.pd, 16, LOCAL | BIND)
     shared, by_all = bound(b, mr, MWType.TYPE_1, access=ATOMIC)
     own, by_one = bound(b, mr, MWType.TYPE_2, access=ATOMIC)
@@ -185,12 +185,14 @@ def test_a_window_of_type_2_is_for_the_atomics_of_its_own_queue_pair(two: Wire) 
 
 
 @pytest.mark.parametrize("kind", BOTH)
-def test_a_write_with_immediate_through_a_window_tells_its_octets(two: Wire, kind: MWType) -> None:
-    a, b = two.connect()
+def test_a_write_with_immediate_through_a_window_tells_its_octets(
+    two_device_wire: Wire, kind: MWType
+) -> None:
+    a, b = two_device_wire.connect()
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
     mw, remote = bound(b, mr, kind, offset=8, length=16, access=WRITES)
     for data in (b"through a window", b"", b"again"):
-        b.recv(7)
+        b.post_receive(7)
         write_imm(a, remote, data)
         assert poll(a.scq)[0].ok
         (wc,) = poll(b.rcq)
@@ -207,21 +209,21 @@ def test_a_write_with_immediate_through_a_window_tells_its_octets(two: Wire, kin
     [("right", NO_RIGHT), ("beyond", W_BEYOND), ("ended", W_NO_STAG), ("another", W_NOT_OF_STREAM)],
 )
 def test_a_write_with_immediate_that_is_refused_brings_no_immediate_data(
-    two: Wire, kind: MWType, why: str, code: int
+    two_device_wire: Wire, kind: MWType, why: str, code: int
 ) -> None:
     if (kind, why) == (MWType.TYPE_1, "another"):
         # the key is that of an invalidated window, since type 1 windows are valid for the complete
         # domain
         code = W_NO_STAG
-    a, b = two.connect()
+    a, b = two_device_wire.connect()
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
-    others = two.connect() if why == "another" else (a, b)
+    others = two_device_wire.connect() if why == "another" else (a, b)
     binder = others[1]
     mw, remote = bound(binder, mr, kind, access=READS | ATOMIC if why == "right" else WRITES)
     if why == "ended" or (kind, why) == (MWType.TYPE_1, "another"):
         mw.invalidate(binder.qp)
         assert poll(binder.scq)[0].ok
-    b.recv(7)
+    b.post_receive(7)
     write_imm(a, RemoteBuffer(remote.addr + 57 * (why == "beyond"), 8, remote.rkey), b"no more!")
     terminated(a, b, code)
     (wc,) = poll(b.rcq)
@@ -232,10 +234,10 @@ def test_a_write_with_immediate_that_is_refused_brings_no_immediate_data(
 
 @pytest.mark.parametrize("inline", [False, True])
 def test_a_send_with_immediate_brings_the_key_of_the_window_bound_before_it(
-    two: Wire, inline: bool
+    two_device_wire: Wire, inline: bool
 ) -> None:
-    a, b = two.connect(max_inline_data=64)
-    b.recv(1)  # the accepting side may send only after it has received a message
+    a, b = two_device_wire.connect(max_inline_data=64)
+    b.post_receive(1)  # the accepting side may send only after it has received a message
     a.post(WROpcode.SEND)
     assert poll(b.rcq)[0].ok and poll(a.scq)[0].ok
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
@@ -247,7 +249,7 @@ def test_a_send_with_immediate_brings_the_key_of_the_window_bound_before_it(
         b.mem.write(RemoteBuffer(mr.addr, 8, 0).pack())
         flags = SendFlag.SIGNALED | (SendFlag.INLINE if inline else 0)
         told = SendWR(2, SEND_IMM, sg=[b.mem.sge(0, 20)], imm_data=bind.rkey, send_flags=flags)
-        a.recv(1, 64, 20)
+        a.post_receive(1, 64, 20)
         b.qp.post_send([bind, told])
         (wc,) = poll(a.rcq)
         assert (wc.byte_len, wc.wc_flags, wc.imm_data) == (20, WCFlag.WITH_IMM, mw.rkey)
@@ -263,17 +265,17 @@ def test_a_send_with_immediate_brings_the_key_of_the_window_bound_before_it(
 @pytest.mark.parametrize("opcode", [SEND_IMM, WRITE_IMM, ADD])
 @pytest.mark.parametrize("kind", BOTH)
 def test_a_window_is_no_local_key_for_immediate_data_or_atomics(
-    two: Wire, kind: MWType, opcode: WROpcode
+    two_device_wire: Wire, kind: MWType, opcode: WROpcode
 ) -> None:
-    a, b = two.connect()
+    a, b = two_device_wire.connect()
     mr = MR(a.rig.pd, 64, LOCAL | BIND)
     mw, _ = bound(a, mr, kind, access=WRITES | READS | ATOMIC)
     wr = SendWR(3, opcode, sg=[mr.sge(0, 8)], remote=b.mem.remote(0, 8), imm_data=IMM)
     wr.sg[0].lkey = mw.rkey
     a.qp.post_send(wr)
     assert poll(a.scq)[0].status == WCStatus.LOC_PROT_ERR
-    a.is_over()
-    b.is_over()
+    a.wait_for_error_state()
+    b.wait_for_error_state()
     assert b.mem.read(8) == bytes(8)
     mw.close()
 
@@ -289,26 +291,26 @@ class Window:
         self.mr = MR(rig.pd, 64, LOCAL | BIND)
         self.mw = MW(rig.pd, kind)
         self.remote = self.mw.bind(self.binder.a, self.mr, 16, 16, access=access)
-        assert self.binder.sent()[0].check().opcode == WCOpcode.BIND_MW
+        assert self.binder.poll_sends()[0].check().opcode == WCOpcode.BIND_MW
 
     def end(self) -> None:
         self.mw.invalidate(self.binder.a)
-        assert self.binder.sent()[0].ok
+        assert self.binder.poll_sends()[0].ok
 
 
 def test_rd_writes_reads_and_does_atomics_through_a_window(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     w = Window(rig, WRITES | READS | ATOMIC)
     a.out.view[:16] = b"sixteen octets.."
-    a.rdma(b, WROpcode.RDMA_WRITE, 16, remote=w.remote)
-    assert a.done()[0].ok and w.mr.read(16, 16) == b"sixteen octets.."
-    a.rdma(b, READ, 16, offset=100, remote=w.remote)
-    assert a.done()[0].ok and a.out.read(16, 100) == b"sixteen octets.."
+    a.post_rdma(b, WROpcode.RDMA_WRITE, 16, remote=w.remote)
+    assert a.poll_sends()[0].ok and w.mr.read(16, 16) == b"sixteen octets.."
+    a.post_rdma(b, READ, 16, offset=100, remote=w.remote)
+    assert a.poll_sends()[0].ok and a.out.read(16, 100) == b"sixteen octets.."
     put(w.mr, 5, 16)
-    a.rdma(b, ADD, 8, remote=w.remote, compare_add=2)
-    assert a.done()[0].ok and (word(a.out), word(w.mr, 16)) == (5, 7)
-    a.rdma(b, SWAP, 8, remote=w.remote, compare_add=7, swap=1)
-    assert a.done()[0].ok and (word(a.out), word(w.mr, 16)) == (7, 1)
+    a.post_rdma(b, ADD, 8, remote=w.remote, compare_add=2)
+    assert a.poll_sends()[0].ok and (word(a.out), word(w.mr, 16)) == (5, 7)
+    a.post_rdma(b, SWAP, 8, remote=w.remote, compare_add=7, swap=1)
+    assert a.poll_sends()[0].ok and (word(a.out), word(w.mr, 16)) == (7, 1)
     assert w.mr.read(16) == bytes(16) and w.mr.read(32, 32) == bytes(32)
     w.end()
     w.mw.close()
@@ -335,16 +337,16 @@ def test_what_a_window_does_not_grant_to_rd_is_refused_alone(
         "type 2": W_NOT_OF_STREAM if wrote else NOT_OF_STREAM,
     }[why]
     a.out.view[:8] = b"whatever"
-    b.recv(7)
-    a.rdma(b, opcode, 8, 3, remote=remote)
+    b.post_receive(7)
+    a.post_rdma(b, opcode, 8, 3, remote=remote)
     a.send(b, b"behind", 4, offset=8)
-    done = {wc.wr_id: wc.status for wc in a.done(2)}
-    assert done[4] == WCStatus.SUCCESS and b.got()[0].ok
-    found: list[ErrorReport] = until(b.qp.errors)
+    done = {wc.wr_id: wc.status for wc in a.poll_sends(2)}
+    assert done[4] == WCStatus.SUCCESS and b.poll_receives()[0].ok
+    found: list[ErrorReport] = wait_until(b.qp.errors)
     assert [e.origin for e in found] == [ErrorOrigin.FOUND]
     assert found[0].layer << 16 | found[0].type << 8 | found[0].code == code
     if done[3] == WCStatus.SUCCESS:  # a Write may complete before its error is reported
-        assert wrote and until(a.qp.errors)[0].origin == ErrorOrigin.REPORTED
+        assert wrote and wait_until(a.qp.errors)[0].origin == ErrorOrigin.REPORTED
     else:
         assert done[3] == WCStatus.REM_ACCESS_ERR
     assert w.mr.read() == bytes(64)
@@ -360,15 +362,15 @@ def test_an_rd_queue_pair_itself_binds_nothing(rig: Rig) -> None:
         mw = MW(rig.pd, kind)
         if kind == MWType.TYPE_1:
             bind = MWBind(MWBindInfo(mr, mr.addr, 8, WRITES))
-            assert refused(a.qp.bind_mw, mw, bind) == errno.EINVAL
+            assert errno_raised_by(a.qp.bind_mw, mw, bind) == errno.EINVAL
         else:
             wr = SendWR(1, WROpcode.BIND_MW)
             wr.set_bind_wr(mw, MWBindInfo(mr, mr.addr, 8, WRITES))
-            assert refused(a.qp.post_send, wr) == errno.EINVAL
+            assert errno_raised_by(a.qp.post_send, wr) == errno.EINVAL
         mw.close()
     inv = SendWR(1, WROpcode.LOCAL_INV, invalidate_rkey=mr.rkey)
-    assert refused(a.qp.post_send, inv) == errno.EINVAL
+    assert errno_raised_by(a.qp.post_send, inv) == errno.EINVAL
     b = Peer(rig)
-    b.recv()
+    b.post_receive()
     a.send(b, b"goes on")
-    assert a.done()[0].ok and b.got()[0].ok
+    assert a.poll_sends()[0].ok and b.poll_receives()[0].ok

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 from harness.rc_harness import WRITE, End, Wire
-from harness.verbs_harness import poll, until
+from harness.verbs_harness import poll, wait_until
 
 from siwarp.verbs import (
     MR,
@@ -53,9 +53,9 @@ def opened(two: Wire) -> tuple[End, End]:
     return a, b
 
 
-def test_requests_that_outlive_their_window_or_region_are_refused(two: Wire) -> None:
+def test_requests_that_outlive_their_window_or_region_are_refused(two_device_wire: Wire) -> None:
     """Python refuses to post a request that refers to a closed object; C code is tested here."""
-    _, b = opened(two)
+    _, b = opened(two_device_wire)
     mr, mw, other = MR(b.rig.pd, bytearray(64), REGION), MW(b.rig.pd), MW(b.rig.pd)
     requests = []
     for window in (mw, other):
@@ -74,8 +74,10 @@ def test_requests_that_outlive_their_window_or_region_are_refused(two: Wire) -> 
     other.close()
 
 
-def test_a_window_and_its_region_are_closed_while_another_thread_binds_them(two: Wire) -> None:
-    _, b = opened(two)
+def test_a_window_and_its_region_are_closed_while_another_thread_binds_them(
+    two_device_wire: Wire,
+) -> None:
+    _, b = opened(two_device_wire)
     stop = threading.Event()
     current = [(MW(b.rig.pd, MWType.TYPE_1), MR(b.rig.pd, bytearray(64), REGION))]
     odd: list[BaseException] = []
@@ -99,7 +101,7 @@ def test_a_window_and_its_region_are_closed_while_another_thread_binds_them(two:
             mw, mr = current[0]
             current[0] = (MW(b.rig.pd, MWType.TYPE_1), MR(b.rig.pd, bytearray(64), REGION))
             for handle in (mw, mr):
-                until(lambda h=handle: closed(h))
+                wait_until(lambda h=handle: closed(h))
     finally:
         stop.set()
         thread.join(20)
@@ -115,12 +117,12 @@ def closed(handle: MW | MR) -> bool:
     return True
 
 
-def test_the_peer_ends_a_window_while_this_end_does(two: Wire) -> None:
+def test_the_peer_ends_a_window_while_this_end_does(two_device_wire: Wire) -> None:
     """Either side may be first, and each completion shows which was; the window is invalid."""
-    a, b = opened(two)
+    a, b = opened(two_device_wire)
     mr, mw = MR(b.rig.pd, bytearray(64), REGION), MW(b.rig.pd)
     for _ in range(10 if SANITIZED else 40):
-        b.recv(1)
+        b.post_receive(1)
         remote = mw.bind(b.qp, mr)
         assert poll(b.scq)[0].ok
         inv = SendWR(3, WROpcode.SEND_WITH_INV, invalidate_rkey=remote.rkey)
@@ -135,12 +137,12 @@ def test_the_peer_ends_a_window_while_this_end_does(two: Wire) -> None:
         if here.ok and there.ok:
             raise AssertionError("both ended one window")
         assert here.ok or here.status in (WCStatus.LOC_PROT_ERR, WCStatus.WR_FLUSH_ERR)
-        b.is_over()
-        a.is_over()
-        a.event()
-        b.event()
+        b.wait_for_error_state()
+        a.wait_for_error_state()
+        a.next_cm_event()
+        b.next_cm_event()
         a.close()
         b.close()
-        a, b = opened(two)
+        a, b = opened(two_device_wire)
     mw.close()
     mr.close()

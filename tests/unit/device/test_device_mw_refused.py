@@ -12,16 +12,16 @@ from harness.mw_harness import (
     LOCAL,
     NOT_OF_STREAM,
     RW,
-    bound,
-    ended,
-    opened,
-    read,
-    region,
-    terminated,
-    write,
+    assert_terminated,
+    bind_new_window,
+    connect_both_senders,
+    invalidate_window,
+    read_remote,
+    register_region,
+    write_and_complete,
 )
 from harness.rc_harness import READ, SEND, End, Wire
-from harness.verbs_harness import Rig, poll, refused
+from harness.verbs_harness import Rig, errno_raised_by, poll
 
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs import (
@@ -46,9 +46,9 @@ from siwarp.verbs import (
 
 
 @pytest.fixture
-def ends(two: Wire) -> Iterator[tuple[End, End]]:
+def ends(two_device_wire: Wire) -> Iterator[tuple[End, End]]:
     """Two connected endpoints on two devices, of which both may send."""
-    yield opened(two)
+    yield connect_both_senders(two_device_wire)
 
 
 def bad_bind(b: End, mw: MW, info: MWBindInfo, rkey: int | None = None) -> WCStatus:
@@ -60,7 +60,7 @@ def bad_bind(b: End, mw: MW, info: MWBindInfo, rkey: int | None = None) -> WCSta
         wr.set_bind_wr(mw, info, rkey)
         b.qp.post_send(wr)
     status = WCStatus(poll(b.scq)[0].status)
-    b.is_over()
+    b.wait_for_error_state()
     return status
 
 
@@ -68,9 +68,9 @@ def bad_bind(b: End, mw: MW, info: MWBindInfo, rkey: int | None = None) -> WCSta
 @pytest.mark.parametrize(
     "why", ["no right", "before", "behind", "wraps", "read-only", "mr's domain", "mw's domain"]
 )
-def test_an_out_of_range_bind_fails_in_order(two: Wire, kind: MWType, why: str) -> None:
-    _, b = opened(two)
-    mr = region(
+def test_an_out_of_range_bind_fails_in_order(two_device_wire: Wire, kind: MWType, why: str) -> None:
+    _, b = connect_both_senders(two_device_wire)
+    mr = register_region(
         b, 4096, LOCAL if why == "no right" else BIND if why == "read-only" else LOCAL | BIND
     )
     other = PD(b.rig.ctx)
@@ -87,13 +87,15 @@ def test_an_out_of_range_bind_fails_in_order(two: Wire, kind: MWType, why: str) 
     mr.close()
 
 
-def test_under_persona_roce_what_came_before_a_bad_bind_is_confirmed_first(two: Wire) -> None:
-    a, b = opened(two, persona=Persona.ROCE)
-    mr, mw = region(b, 4096, LOCAL), MW(b.rig.pd)
-    a.recv(1)
+def test_under_persona_roce_what_came_before_a_bad_bind_is_confirmed_first(
+    two_device_wire: Wire,
+) -> None:
+    a, b = connect_both_senders(two_device_wire, persona=Persona.ROCE)
+    mr, mw = register_region(b, 4096, LOCAL), MW(b.rig.pd)
+    a.post_receive(1)
     b.post(SEND, 1, length=8, flags=0)
     b.post(SEND, 2, length=0)
-    a.recv(2)
+    a.post_receive(2)
     mw.bind(b.qp, mr, wr_id=3)
     done = [(wc.wr_id, wc.status) for wc in poll(b.scq, 2)]
     assert done == [(2, WCStatus.SUCCESS), (3, WCStatus.MW_BIND_ERR)]
@@ -105,18 +107,18 @@ def test_under_persona_roce_what_came_before_a_bad_bind_is_confirmed_first(two: 
 def test_remote_reading_needs_no_local_writing(ends: tuple[End, End]) -> None:
     a, b = ends
     mr = MR(b.rig.pd, b"for reading", BIND)
-    mw, remote = bound(b, mr, access=AccessFlag.REMOTE_READ)
-    assert read(a, remote, 11) == b"for reading"
+    mw, remote = bind_new_window(b, mr, access=AccessFlag.REMOTE_READ)
+    assert read_remote(a, remote, 11) == b"for reading"
     mw.close()
     mr.close()
 
 
 @pytest.mark.parametrize("why", ["bound", "key", "nothing"])
 def test_a_window_of_type_2_is_bound_when_it_is_invalid_and_under_its_own_key(
-    two: Wire, why: str
+    two_device_wire: Wire, why: str
 ) -> None:
-    _, b = opened(two)
-    mr = region(b)
+    _, b = connect_both_senders(two_device_wire)
+    mr = register_region(b)
     mw = MW(b.rig.pd)
     rkey = inc_rkey(mw.rkey)
     if why == "bound":
@@ -132,7 +134,7 @@ def test_a_window_of_type_2_is_bound_when_it_is_invalid_and_under_its_own_key(
 
 def test_any_low_octet_makes_a_key_of_type_2(ends: tuple[End, End]) -> None:
     a, b = ends
-    mr = region(b)
+    mr = register_region(b)
     mw = MW(b.rig.pd)
     base = mw.rkey & ~0xFF
     for octet in (0, 255, 128, 1, 0):
@@ -142,34 +144,36 @@ def test_any_low_octet_makes_a_key_of_type_2(ends: tuple[End, End]) -> None:
         b.qp.post_send(wr)
         assert poll(b.scq)[0].ok
         mr.write(bytes([octet]) * 8)
-        assert read(a, RemoteBuffer(mr.addr, 8, base | octet), 8) == bytes([octet]) * 8
-        ended(mw, b)
+        assert read_remote(a, RemoteBuffer(mr.addr, 8, base | octet), 8) == bytes([octet]) * 8
+        invalidate_window(mw, b)
     mw.close()
 
 
 @pytest.mark.parametrize("why", ["never", "type 1", "region", "other queue pair", "twice"])
-def test_what_is_not_of_this_queue_pair_cannot_be_invalidated(two: Wire, why: str) -> None:
-    _a, b = opened(two)
-    mr = region(b)
+def test_what_is_not_of_this_queue_pair_cannot_be_invalidated(
+    two_device_wire: Wire, why: str
+) -> None:
+    _a, b = connect_both_senders(two_device_wire)
+    mr = register_region(b)
     mws = []
     rkey = mr.rkey if why == "region" else 0x12345678
     if why == "type 1":
-        mw, remote = bound(b, mr, MWType.TYPE_1)
+        mw, remote = bind_new_window(b, mr, MWType.TYPE_1)
         mws, rkey = [mw], remote.rkey
     elif why == "other queue pair":
         # a second connection; the first one must not be garbage-collected
-        _c, d = opened(two)
-        mw, remote = bound(d, mr)
+        _c, d = connect_both_senders(two_device_wire)
+        mw, remote = bind_new_window(d, mr)
         mws, rkey = [mw], remote.rkey
     elif why == "twice":
-        mw, remote = bound(b, mr)
-        ended(mw, b)
+        mw, remote = bind_new_window(b, mr)
+        invalidate_window(mw, b)
         mws, rkey = [mw], remote.rkey
     b.qp.post_send(SendWR(1, WROpcode.LOCAL_INV, invalidate_rkey=rkey))
     assert poll(b.scq)[0].status == WCStatus.LOC_PROT_ERR
-    b.is_over()
+    b.wait_for_error_state()
     if why in ("type 1", "other queue pair"):
-        assert refused(mr.close) == errno.EBUSY
+        assert errno_raised_by(mr.close) == errno.EBUSY
     for mw in mws:
         mw.close()
     mr.close()
@@ -180,14 +184,14 @@ def test_a_region_and_a_domain_stay_while_a_window_is_bound(
     ends: tuple[End, End], kind: MWType
 ) -> None:
     _, b = ends
-    mr = region(b)
-    mw, _ = bound(b, mr, kind)
-    assert refused(mr.close) == refused(mr.rereg, access=LOCAL) == errno.EBUSY
-    ended(mw, b)
+    mr = register_region(b)
+    mw, _ = bind_new_window(b, mr, kind)
+    assert errno_raised_by(mr.close) == errno_raised_by(mr.rereg, access=LOCAL) == errno.EBUSY
+    invalidate_window(mw, b)
     mr.rereg(access=LOCAL | BIND)
     mw.bind(b.qp, mr)
     assert poll(b.scq)[0].ok
-    assert refused(mr.close) == errno.EBUSY
+    assert errno_raised_by(mr.close) == errno.EBUSY
     mw.close()
     mr.close()
     other = PD(b.rig.ctx)
@@ -200,13 +204,13 @@ def test_a_region_and_a_domain_stay_while_a_window_is_bound(
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("end", ["reset", "error", "close"])
 def test_a_bind_that_is_posted_holds_window_and_region_until_it_is_flushed(
-    two: Wire, kind: MWType, end: str
+    two_device_wire: Wire, kind: MWType, end: str
 ) -> None:
-    _, b = opened(two)
-    mr, mw = region(b), MW(b.rig.pd, kind)
+    _, b = connect_both_senders(two_device_wire)
+    mr, mw = register_region(b), MW(b.rig.pd, kind)
     b.qp.modify(QPAttr(qp_state=QPState.SQD))
     mw.bind(b.qp, mr)
-    assert refused(mr.close) == refused(mw.close) == errno.EBUSY
+    assert errno_raised_by(mr.close) == errno_raised_by(mw.close) == errno.EBUSY
     if end == "error":
         b.qp.modify(QPAttr(qp_state=QPState.ERR))
         assert poll(b.scq)[0].status == WCStatus.WR_FLUSH_ERR
@@ -222,13 +226,13 @@ def test_a_bind_that_is_posted_holds_window_and_region_until_it_is_flushed(
 
 def test_a_bind_waits_in_sqd_for_its_turn(ends: tuple[End, End]) -> None:
     a, b = ends
-    mr, mw = region(b), MW(b.rig.pd)
+    mr, mw = register_region(b), MW(b.rig.pd)
     b.qp.modify(QPAttr(qp_state=QPState.SQD))
     remote = mw.bind(b.qp, mr)
     assert b.scq.poll() == []
     b.qp.modify(QPAttr(qp_state=QPState.RTS))
     assert poll(b.scq)[0].ok
-    assert read(a, remote, 8) == bytes(8)
+    assert read_remote(a, remote, 8) == bytes(8)
     mw.close()
 
 
@@ -248,7 +252,7 @@ def test_windows_have_a_limit_that_can_be_reached(rig: Rig) -> None:
 
 def test_windows_are_of_two_types_and_end_once(rig: Rig) -> None:
     for kind in (0, 3, -1):
-        assert refused(MW, rig.pd, kind) == errno.EINVAL
+        assert errno_raised_by(MW, rig.pd, kind) == errno.EINVAL
     assert lib.siw_alloc_mw(ffi.NULL, 1) == ffi.NULL
     assert lib.siw_dealloc_mw(ffi.NULL) == -errno.EINVAL
     mw = MW(rig.pd)
@@ -258,22 +262,22 @@ def test_windows_are_of_two_types_and_end_once(rig: Rig) -> None:
 
 
 def test_a_region_that_the_peer_may_end_takes_no_windows(rig: Rig) -> None:
-    qp = rig.qp(qp_type=QPType.RC)
+    qp = rig.create_qp(qp_type=QPType.RC)
     access = LOCAL | BIND | AccessFlag.REMOTE_INVALIDATE
-    assert refused(MR, rig.pd, bytearray(10), access, qp=qp) == errno.EINVAL
+    assert errno_raised_by(MR, rig.pd, bytearray(10), access, qp=qp) == errno.EINVAL
     MR(rig.pd, bytearray(10), LOCAL | BIND, qp=qp).close()
 
 
-def test_a_window_does_not_open_a_region_of_one_queue_pair_to_others(two: Wire) -> None:
-    a, b = opened(two)
-    c, d = opened(two)
+def test_a_window_does_not_open_a_region_of_one_queue_pair_to_others(two_device_wire: Wire) -> None:
+    a, b = connect_both_senders(two_device_wire)
+    c, d = connect_both_senders(two_device_wire)
     mr = MR(b.rig.pd, bytearray(100), LOCAL | BIND, qp=b.qp)
-    mw, remote = bound(d, mr, MWType.TYPE_1)
-    assert read(a, remote, 4) == bytes(4)
-    write(c, remote, b"no")
-    terminated(c, d, NOT_OF_STREAM)
+    mw, remote = bind_new_window(d, mr, MWType.TYPE_1)
+    assert read_remote(a, remote, 4) == bytes(4)
+    write_and_complete(c, remote, b"no")
+    assert_terminated(c, d, NOT_OF_STREAM)
     other = MW(b.rig.pd)
-    e, f = opened(two)
+    e, f = connect_both_senders(two_device_wire)
     assert bad_bind(f, other, MWBindInfo(mr, mr.addr, 8, RW)) == WCStatus.MW_BIND_ERR
     assert e.qp.qp_state is not None
     for window in (mw, other):
@@ -281,12 +285,12 @@ def test_a_window_does_not_open_a_region_of_one_queue_pair_to_others(two: Wire) 
     mr.close()
 
 
-def test_the_last_queue_pair_of_a_window_may_go_first(two: Wire) -> None:
-    _, b = opened(two)
-    mr = region(b)
-    mw, _ = bound(b, mr)
+def test_the_last_queue_pair_of_a_window_may_go_first(two_device_wire: Wire) -> None:
+    _, b = connect_both_senders(two_device_wire)
+    mr = register_region(b)
+    mw, _ = bind_new_window(b, mr)
     b.close()
-    assert refused(mr.close) == errno.EBUSY
+    assert errno_raised_by(mr.close) == errno.EBUSY
     mw.close()
     mr.close()
 
@@ -312,12 +316,14 @@ def test_the_next_key_differs_in_the_low_octet_alone() -> None:
 def test_a_fence_lets_reads_end_before_the_invalidation(ends: tuple[End, End]) -> None:
     a, b = ends
     far = MR(a.rig.pd, bytearray(1 << 20), LOCAL | RW)
-    mr = region(b, 1 << 20)
-    mw, remote = bound(b, mr)
+    mr = register_region(b, 1 << 20)
+    mw, remote = bind_new_window(b, mr)
     b.qp.post_send(SendWR(1, READ, send_flags=0, sg=[mr.sge()], remote=far.remote()))
     mw.invalidate(b.qp, wr_id=2)
-    b.recv(1)
-    write(a, remote, b"still")  # the error message has not been received, because no thread polled
+    b.post_receive(1)
+    write_and_complete(
+        a, remote, b"still"
+    )  # the error message has not been received, because no thread polled
     assert poll(b.scq)[0].wr_id == 2
     assert mr.read(5) in (b"still", bytes(5))
     mw.close()
@@ -325,10 +331,10 @@ def test_a_fence_lets_reads_end_before_the_invalidation(ends: tuple[End, End]) -
 
 def test_bind_requests_honour_their_flags(ends: tuple[End, End]) -> None:
     _, b = ends
-    mr, mw = region(b), MW(b.rig.pd)
+    mr, mw = register_region(b), MW(b.rig.pd)
     wr = SendWR(1, WROpcode.BIND_MW, send_flags=SendFlag.INLINE)
     wr.set_bind_wr(mw, MWBindInfo(mr, mr.addr, 8, RW))
-    assert refused(b.qp.post_send, wr) == errno.EINVAL
+    assert errno_raised_by(b.qp.post_send, wr) == errno.EINVAL
     inv = SendWR(1, WROpcode.LOCAL_INV, send_flags=SendFlag.INLINE, invalidate_rkey=1)
-    assert refused(b.qp.post_send, inv) == errno.EINVAL
+    assert errno_raised_by(b.qp.post_send, inv) == errno.EINVAL
     mw.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from harness.rc_harness import READ, SEND, WRITE, Wire
-from harness.verbs_harness import ALL_ACCESS, Pair, Rig, poll, refused, until
+from harness.verbs_harness import ALL_ACCESS, Pair, Rig, errno_raised_by, poll, wait_until
 
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs import (
@@ -40,24 +40,24 @@ def works(pair: Pair, key: int, address: int) -> bool:
     return bool(status == WCStatus.SUCCESS)
 
 
-def test_new_memory_has_a_new_key_and_the_old_key_is_dead(rig: Rig, pair: Pair) -> None:
+def test_new_memory_has_a_new_key_and_the_old_key_is_dead(rig: Rig, ud_pair: Pair) -> None:
     first, second = bytearray(b"first..."), bytearray(b"second..")
-    mr = rig.mr(first)
+    mr = rig.reg_mr(first)
     old = mr.lkey, mr.addr
     mr.rereg(buffer=second)
     assert mr.lkey == mr.rkey != old[0] and mr.addr != old[1] and mr.length == 8
     assert mr.read() == b"second.."
-    assert works(pair, mr.lkey, mr.addr)
-    assert not works(pair, *old)
-    assert not works(pair, old[0], mr.addr)
-    assert not works(pair, mr.lkey, old[1])
+    assert works(ud_pair, mr.lkey, mr.addr)
+    assert not works(ud_pair, *old)
+    assert not works(ud_pair, old[0], mr.addr)
+    assert not works(ud_pair, mr.lkey, old[1])
     first.append(0)  # the program owns the old memory again
     with pytest.raises(BufferError):
         second.append(0)
 
 
 def test_the_new_keys_follow_no_simple_order(rig: Rig) -> None:
-    mr = rig.mr(bytearray(8))
+    mr = rig.reg_mr(bytearray(8))
     keys = [mr.lkey]
     for _ in range(300):
         mr.rereg(pd=rig.pd)
@@ -66,27 +66,29 @@ def test_the_new_keys_follow_no_simple_order(rig: Rig) -> None:
     assert len(set(keys)) == 301 and len(steps) > 290
 
 
-def test_another_pd_makes_it_of_use_there_and_nowhere_else(rig: Rig, pair: Pair) -> None:
-    mr = rig.mr(bytearray(8))
+def test_another_pd_makes_it_of_use_there_and_nowhere_else(rig: Rig, ud_pair: Pair) -> None:
+    mr = rig.reg_mr(bytearray(8))
     other = PD(rig.ctx)
     mr.rereg(pd=other)
     assert mr.pd is other
-    assert not works(pair, mr.lkey, mr.addr)
-    assert refused(other.close) == errno.EBUSY
+    assert not works(ud_pair, mr.lkey, mr.addr)
+    assert errno_raised_by(other.close) == errno.EBUSY
     assert lib.siw_dealloc_pd(other._c_object()) == -errno.EBUSY
     mr.rereg(pd=rig.pd)
-    assert works(pair, mr.lkey, mr.addr)
+    assert works(ud_pair, mr.lkey, mr.addr)
     other.close()
 
 
-def test_for_access_alone_the_keys_stay_and_the_peer_uses_those_it_has(two: Wire) -> None:
-    a, b = two.connect()
+def test_for_access_alone_the_keys_stay_and_the_peer_uses_those_it_has(
+    two_device_wire: Wire,
+) -> None:
+    a, b = two_device_wire.connect()
     known = b.mem.remote(0, 8)
     a.mem.write(b"12345678")
     b.mem.rereg(access=AccessFlag.LOCAL_WRITE)
     assert (b.mem.rkey, b.mem.lkey) == (known.rkey, known.rkey)
     b.mem.rereg(access=AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE)
-    b.recv()
+    b.post_receive()
     a.post(WRITE, 1, length=8, remote=known)
     a.post(SEND, 2)
     assert poll(b.rcq)[0].ok and b.mem.read(8) == b"12345678"
@@ -98,10 +100,10 @@ def test_for_access_alone_the_keys_stay_and_the_peer_uses_those_it_has(two: Wire
 
 
 def test_a_receive_posted_before_takes_nothing_into_memory_that_may_no_more_be_written(
-    two: Wire,
+    two_device_wire: Wire,
 ) -> None:
-    a, b = two.connect()
-    b.recv(7)
+    a, b = two_device_wire.connect()
+    b.post_receive(7)
     b.mem.rereg(access=0)
     a.mem.write(b"12345678")
     a.post(SEND, 1, length=8)
@@ -110,65 +112,71 @@ def test_a_receive_posted_before_takes_nothing_into_memory_that_may_no_more_be_w
 
 
 @pytest.mark.parametrize("start", [0, 1 << 22])
-def test_nothing_is_placed_once_the_right_to_was_taken_away(two: Wire, start: int) -> None:
+def test_nothing_is_placed_once_the_right_to_was_taken_away(
+    two_device_wire: Wire, start: int
+) -> None:
     size = 1 << 25
-    a, b = two.connect(size=size)
+    a, b = two_device_wire.connect(size=size)
     place = b.mem.view
     a.mem.view[:] = b"\xa5" * size
     # makes the transfer slow enough to re-register the region meanwhile
     with faults("tx:rate=400Mbit"):
         a.post(WRITE, 1, length=size, remote=b.mem.remote())
-        until(lambda: b.rcq.poll(1) or place[start] or place[start + 7])
+        wait_until(lambda: b.rcq.poll(1) or place[start] or place[start + 7])
         b.mem.rereg(access=AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ)
     still = bytes(place)
     assert not any(still[-8:]), "all of it came: nothing is shown"
-    a.is_over()
-    b.is_over()
+    a.wait_for_error_state()
+    b.wait_for_error_state()
     assert bytes(place) == still
 
 
-def test_of_memory_that_may_no_more_be_read_no_more_leaves(two: Wire) -> None:
+def test_of_memory_that_may_no_more_be_read_no_more_leaves(two_device_wire: Wire) -> None:
     """A Read larger than both socket buffers is being answered when the right is withdrawn."""
     size = 1 << 25
-    a, b = two.connect(size=size)
+    a, b = two_device_wire.connect(size=size)
     b.mem.view[:] = b"\xa5" * size
     with faults("tx:rate=400Mbit"):
         a.post(READ, 1, length=size, remote=b.mem.remote())
-        until(lambda: a.scq.poll(1) or a.mem.view[1 << 20])
+        wait_until(lambda: a.scq.poll(1) or a.mem.view[1 << 20])
         b.mem.rereg(access=AccessFlag.LOCAL_WRITE)
     b.mem.view[:] = b"\x5a" * size
-    a.is_over()
+    a.wait_for_error_state()
     assert b"\x5a" not in bytes(a.mem.view)
 
 
-def test_access_taken_away_is_gone_for_the_peer_at_once(two: Wire) -> None:
-    a, b = two.connect()
+def test_access_taken_away_is_gone_for_the_peer_at_once(two_device_wire: Wire) -> None:
+    a, b = two_device_wire.connect()
     b.mem.rereg(access=AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ)
     a.post(READ, 1, length=8, remote=b.mem.remote(0, 8))
     assert poll(a.scq)[0].ok
     a.post(WRITE, 2, length=8, remote=b.mem.remote(0, 8))
-    a.is_over()
+    a.wait_for_error_state()
     assert b.mem.read(8) == bytes(8)
 
 
-def test_a_peer_that_writes_under_the_old_key_is_terminated_and_writes_nothing(two: Wire) -> None:
-    a, b = two.connect()
+def test_a_peer_that_writes_under_the_old_key_is_terminated_and_writes_nothing(
+    two_device_wire: Wire,
+) -> None:
+    a, b = two_device_wire.connect()
     before = b.mem.remote()
     first = b.mem.view.obj
     assert isinstance(first, mmap.mmap)
     b.mem.rereg(buffer=bytearray(4096), access=ALL_ACCESS)
     a.mem.write(b"\xff" * 64)
     a.post(WRITE, 1, length=64, remote=before.part(0, 64))
-    a.is_over()
+    a.wait_for_error_state()
     assert set(b.mem.read()) == {0}
     assert first[:64] == bytes(64)
 
 
 @pytest.mark.parametrize("start", [0, 1 << 22])
-def test_nothing_is_placed_into_the_old_memory_once_it_was_changed(two: Wire, start: int) -> None:
+def test_nothing_is_placed_into_the_old_memory_once_it_was_changed(
+    two_device_wire: Wire, start: int
+) -> None:
     """A Write larger than both socket buffers is in progress when its target is replaced."""
     size = 1 << 25
-    a, b = two.connect(size=size)
+    a, b = two_device_wire.connect(size=size)
     old = bytearray(size)
     b.mem.rereg(buffer=old, access=ALL_ACCESS)
     a.mem.view[:] = b"\xa5" * size
@@ -176,12 +184,12 @@ def test_nothing_is_placed_into_the_old_memory_once_it_was_changed(two: Wire, st
     with faults("tx:rate=400Mbit"):
         a.post(WRITE, 1, length=size, remote=b.mem.remote())
         # The test reads memory while the device writes to it: single octets, not a copy.
-        until(lambda: b.rcq.poll(1) or old[start] or old[start + 7])
+        wait_until(lambda: b.rcq.poll(1) or old[start] or old[start + 7])
         b.mem.rereg(buffer=bytearray(16))
     still = bytes(old)
     assert not any(still[-8:]), "all of it came: nothing is shown"
-    a.is_over()
-    b.is_over()
+    a.wait_for_error_state()
+    b.wait_for_error_state()
     assert old == still
 
 
@@ -189,7 +197,7 @@ def c_rereg(mr: Any, flags: int, pd: Any, address: int, length: int, access: int
     return int(lib.siw_rereg_mr(mr, flags, pd, ffi.cast("void *", address), length, access))
 
 
-def test_an_invalid_rereg_leaves_the_region_unchanged(rig: Rig, pair: Pair) -> None:
+def test_an_invalid_rereg_leaves_the_region_unchanged(rig: Rig, ud_pair: Pair) -> None:
     memory = ffi.new("char[64]")
     here = int(ffi.cast("uintptr_t", memory))
     pd = rig.pd._c_object()
@@ -213,7 +221,7 @@ def test_an_invalid_rereg_leaves_the_region_unchanged(rig: Rig, pair: Pair) -> N
         assert c_rereg(mr, flags, new_pd, address, length, access) == INPUT, (flags, number)
         assert ffi.errno == number, flags
         assert (mr.lkey, mr.rkey, mr.length, mr.pd) == (key, key, 64, pd)
-        assert works(pair, key, here)
+        assert works(ud_pair, key, here)
     # Parameters that no flag selects are not examined.
     assert c_rereg(mr, ACCESS, ffi.NULL, gone, 2**64 - 1, 0) == 0
     assert mr.lkey == key and mr.length == 64
@@ -224,7 +232,7 @@ def test_an_invalid_rereg_leaves_the_region_unchanged(rig: Rig, pair: Pair) -> N
 def test_memory_that_cannot_be_written_is_refused_when_writing_is_asked_for_later(
     rig: Rig,
 ) -> None:
-    mr = rig.mr(b"constant", 0)
+    mr = rig.reg_mr(b"constant", 0)
     key = mr.lkey
     with pytest.raises(Error, match="read-only bytes") as caught:
         mr.rereg(access=AccessFlag.LOCAL_WRITE)
@@ -235,14 +243,14 @@ def test_memory_that_cannot_be_written_is_refused_when_writing_is_asked_for_late
 
 
 def test_rereg_without_flags_is_refused(rig: Rig) -> None:
-    mr = rig.mr(8)
+    mr = rig.reg_mr(8)
     with pytest.raises(Error, match="use pd=, buffer= or access=") as caught:
         mr.rereg()
     assert caught.value.errno == errno.EINVAL
 
 
 def test_changing_a_hundred_times_leaks_no_region(rig: Rig) -> None:
-    mr: MR = rig.mr(bytearray(64))
+    mr: MR = rig.reg_mr(bytearray(64))
     for i in range(100):
         mr.rereg(buffer=bytearray(64 + i), access=ALL_ACCESS if i % 2 else 1)
         assert mr.length == 64 + i
@@ -252,28 +260,28 @@ def test_changing_a_hundred_times_leaks_no_region(rig: Rig) -> None:
     rig.pd.close()
 
 
-def test_a_region_of_one_queue_pair_stays_bound_to_it(two: Wire) -> None:
-    a, b = two.connect()
-    c, d = two.connect()
+def test_a_region_of_one_queue_pair_stays_bound_to_it(two_device_wire: Wire) -> None:
+    a, b = two_device_wire.connect()
+    c, d = two_device_wire.connect()
     mr = MR(b.rig.pd, bytearray(64), ALL_ACCESS, qp=b.qp)
-    assert refused(mr.rereg, pd=PD(b.rig.ctx)) == errno.EINVAL
+    assert errno_raised_by(mr.rereg, pd=PD(b.rig.ctx)) == errno.EINVAL
     mr.rereg(buffer=bytearray(128))
     a.post(WRITE, 1, length=128, remote=mr.remote())
     a.post(READ, 2, length=8, remote=mr.remote(0, 8))
     assert [w.status for w in poll(a.scq, 2)] == [WCStatus.SUCCESS] * 2
     c.post(WRITE, 1, length=8, remote=mr.remote(0, 8))
-    c.is_over()
-    d.is_over()
+    c.wait_for_error_state()
+    d.wait_for_error_state()
 
 
-def test_memory_that_a_request_is_to_be_sent_from_stays_as_it_is(pair: Pair) -> None:
-    key = pair.out.lkey
-    pair.a.modify(QPAttr(qp_state=QPState.SQD))
-    pair.send(b"held")
+def test_memory_that_a_request_is_to_be_sent_from_stays_as_it_is(ud_pair: Pair) -> None:
+    key = ud_pair.out.lkey
+    ud_pair.a.modify(QPAttr(qp_state=QPState.SQD))
+    ud_pair.send(b"held")
     with pytest.raises(StateError, match="poll for its completion") as caught:
-        pair.out.rereg(buffer=bytearray(64))
-    assert caught.value.errno == errno.EBUSY and pair.out.lkey == key
-    pair.recv()
-    pair.a.modify(QPAttr(qp_state=QPState.RTS))
-    assert poll(pair.scq)[0].ok and poll(pair.rcq)[0].byte_len == 4
-    pair.out.rereg(buffer=bytearray(64))
+        ud_pair.out.rereg(buffer=bytearray(64))
+    assert caught.value.errno == errno.EBUSY and ud_pair.out.lkey == key
+    ud_pair.post_receive()
+    ud_pair.a.modify(QPAttr(qp_state=QPState.RTS))
+    assert poll(ud_pair.scq)[0].ok and poll(ud_pair.rcq)[0].byte_len == 4
+    ud_pair.out.rereg(buffer=bytearray(64))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from harness.rc_harness import SEND, WRITE, End, Wire
-from harness.verbs_harness import LIMIT, Rig, poll, until
+from harness.verbs_harness import LIMIT, Rig, poll, wait_until
 from unit.device.test_device_idle import tasks
 
 from siwarp._siwarp import ffi, lib
@@ -93,10 +93,10 @@ class Team:
 def test_a_ud_queue_pair_is_destroyed_while_two_threads_post_to_it_and_two_poll(
     rig: Rig,
 ) -> None:
-    cq = rig.cq(4096)
-    mr = rig.mr(4096)
-    target = rig.ah(("127.0.0.1", 9))
-    current = [rig.ud(cq)]
+    cq = rig.create_cq(4096)
+    mr = rig.reg_mr(4096)
+    target = rig.create_ah(("127.0.0.1", 9))
+    current = [rig.create_ud_qp(cq)]
     team = Team()
     team.add(lambda: current[0].post_send(SendWR(1, sg=[mr.sge(0, 64)], ah=target)))
     team.add(lambda: current[0].post_recv([RecvWR(2, sg=[mr.sge(64, 64)])] * 3))
@@ -104,7 +104,7 @@ def test_a_ud_queue_pair_is_destroyed_while_two_threads_post_to_it_and_two_poll(
     team.add(lambda: cq.poll(1))
 
     def replace() -> None:
-        old, current[0] = current[0], rig.ud(cq)
+        old, current[0] = current[0], rig.create_ud_qp(cq)
         if len(old._parents) and old.qp_num % 2:
             old.modify(QPAttr(qp_state=QPState.ERR))
         old.close()
@@ -112,8 +112,10 @@ def test_a_ud_queue_pair_is_destroyed_while_two_threads_post_to_it_and_two_poll(
     team.during(1.0, 20, replace)
 
 
-def test_a_connected_queue_pair_is_destroyed_while_others_post_and_poll(two: Wire) -> None:
-    a, b = two.connect(size=4096)
+def test_a_connected_queue_pair_is_destroyed_while_others_post_and_poll(
+    two_device_wire: Wire,
+) -> None:
+    a, b = two_device_wire.connect(size=4096)
     ends = [a, b]
     team = Team()
 
@@ -129,7 +131,7 @@ def test_a_connected_queue_pair_is_destroyed_while_others_post_and_poll(two: Wir
 
     def replace() -> None:
         old = tuple(ends)
-        ends[:] = two.connect(size=4096)
+        ends[:] = two_device_wire.connect(size=4096)
         for end in old:
             end.close()
 
@@ -139,10 +141,10 @@ def test_a_connected_queue_pair_is_destroyed_while_others_post_and_poll(two: Wir
 def test_every_request_completes_once_while_others_drain_break_and_mend_the_queue(
     rig: Rig,
 ) -> None:
-    cq, rcq = rig.cq(4096), rig.cq(16)
-    mr = rig.mr(64)
-    qp = rig.ud(scq=cq, rcq=rcq, max_send_wr=64)
-    target = rig.ah(rig.ud())
+    cq, rcq = rig.create_cq(4096), rig.create_cq(16)
+    mr = rig.reg_mr(64)
+    qp = rig.create_ud_qp(scq=cq, rcq=rcq, max_send_wr=64)
+    target = rig.create_ah(rig.create_ud_qp())
     taken: list[list[int]] = [[], []]
     found: list[int] = []
 
@@ -172,7 +174,9 @@ def test_every_request_completes_once_while_others_drain_break_and_mend_the_queu
 
     team.during(1.0, 100, change)
     qp.modify(QPAttr(qp_state=QPState.ERR))
-    until(lambda: found.extend(w.wr_id for w in cq.poll(64)) or len(found) >= sum(map(len, taken)))
+    wait_until(
+        lambda: found.extend(w.wr_id for w in cq.poll(64)) or len(found) >= sum(map(len, taken))
+    )
     for me in (0, 1):
         assert [n for n in found if n % 2 == me] == taken[me], "each once, and in its order"
 
@@ -199,29 +203,35 @@ def answer(end: End, rounds: int) -> None:
             assert end.events.get_cq_event(LIMIT), "no message came"
             end.rcq.req_notify()
         # posted before the answer, because the next message may arrive directly after the answer
-        end.recv(1, 8)
+        end.post_receive(1, 8)
         end.post(SEND, length=8)
         poll(end.scq)
 
 
 @pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE])
 def test_a_send_completes_before_the_answer_comes_also_if_its_thread_has_lost_the_cpu(
-    two: Wire, persona: Persona
+    two_device_wire: Wire, persona: Persona
 ) -> None:
     """The answering thread preempts a nice sender before the sender's system call returns."""
-    one = two.dial(size=64, one_cq=True, persona=persona)
-    other = End(two.passive, two.request().id, two.p_channel, 64, persona=persona)
+    one = two_device_wire.begin_connect(size=64, one_cq=True, persona=persona)
+    other = End(
+        two_device_wire.passive,
+        two_device_wire.next_request().id,
+        two_device_wire.p_channel,
+        64,
+        persona=persona,
+    )
     other.id.accept()
-    one.event(), other.event()
-    other.recv(1, 8)
+    one.next_cm_event(), other.next_cm_event()
+    other.post_receive(1, 8)
     rounds = 30
 
     def post() -> None:
         os.nice(19)
         for _ in range(rounds):
-            one.recv(1, 8)
+            one.post_receive(1, 8)
             one.post(SEND, 2, length=8)
-            until(lambda: one.scq.pending == 2)
+            wait_until(lambda: one.scq.pending == 2)
             assert [(wc.wr_id, wc.status) for wc in one.scq.poll(2)] == [(2, 0), (1, 0)]
 
     with on_one_cpu(), ThreadPoolExecutor() as pool:
@@ -230,13 +240,13 @@ def test_a_send_completes_before_the_answer_comes_also_if_its_thread_has_lost_th
 
 
 def test_a_completion_queue_is_destroyed_while_others_poll_it(rig: Rig) -> None:
-    current = [rig.cq(16)]
+    current = [rig.create_cq(16)]
     team = Team()
     for _ in range(3):
         team.add(lambda: current[0].poll(4))
 
     def replace() -> None:
-        old, current[0] = current[0], rig.cq(16)
+        old, current[0] = current[0], rig.create_cq(16)
         old.close()
 
     team.during(0.5, 20, replace)
@@ -316,7 +326,7 @@ def test_handles_of_every_kind_close_in_any_order_while_others_use_and_wait_for_
             # the object is in use, or a thread waits for its events
             with contextlib.suppress(StateError):
                 part.close()
-        until(lambda: closed(old.ctx))
+        wait_until(lambda: closed(old.ctx))
 
     def closed(ctx: Context) -> bool:
         with contextlib.suppress(StateError):
@@ -335,7 +345,7 @@ def test_a_wait_whose_time_is_over_before_the_thread_sleeps_ends_at_once(build_d
 
 @pytest.mark.parametrize("kind", [QPType.RC, QPType.UD], ids=lambda k: k.name)
 def test_a_destroyed_queue_pair_is_dead_to_c_programs_too(rig: Rig, kind: QPType) -> None:
-    cq = rig.cq()
+    cq = rig.create_cq()
     init = ffi.new("struct siw_qp_init_attr *", {"qp_type": kind})
     init.send_cq = init.recv_cq = cq._c_object()
     qp = lib.siw_create_qp(rig.pd._c_object(), init)
@@ -366,7 +376,7 @@ def test_a_destroyed_queue_pair_is_dead_to_c_programs_too(rig: Rig, kind: QPType
 
 
 def test_a_closed_handle_says_so_to_a_thread_that_still_posts(rig: Rig) -> None:
-    qp = rig.ud()
+    qp = rig.create_ud_qp()
     qp.close()
     with pytest.raises(StateError, match="closed"):
         qp.post_recv(RecvWR(1))

@@ -14,7 +14,7 @@ from typing import Any
 import pace
 import pytest
 from harness.rc_harness import SEND, Wire, plain_listener
-from harness.verbs_harness import LIMIT, Rig, poll, settings, until
+from harness.verbs_harness import LIMIT, Rig, poll, temporary_settings, wait_until
 
 from siwarp._siwarp import ffi, lib
 from siwarp.cm import CMID, CMEventChannel
@@ -44,10 +44,10 @@ class Waits:
 class WaitsForCompletions(Waits):
     def __init__(self, rig: Rig) -> None:
         super().__init__(rig)
-        self.channel = rig.channel()
-        self.cq = rig.cq(16, self.channel)
-        self.qp = rig.ud(self.cq)
-        self.to = rig.ah(self.qp)
+        self.channel = rig.create_channel()
+        self.cq = rig.create_cq(16, self.channel)
+        self.qp = rig.create_ud_qp(self.cq)
+        self.to = rig.create_ah(self.qp)
         self.fd = self.channel.fileno()
 
     def get(self, ms: int) -> int:
@@ -65,7 +65,7 @@ class WaitsForCompletions(Waits):
 class WaitsForAsync(Waits):
     def __init__(self, rig: Rig) -> None:
         super().__init__(rig)
-        self.srq = rig.srq()
+        self.srq = rig.create_srq()
         self.fd = rig.ctx.async_fd()
 
     def get(self, ms: int) -> int:
@@ -96,7 +96,7 @@ class WaitsForConnections(Waits):
     def cause(self) -> None:
         self.nobody.close()
         self.ids.append(CMID(self.channel))
-        self.ids[-1].bind_qp(self.rig.qp(qp_type=2))
+        self.ids[-1].bind_qp(self.rig.create_qp(qp_type=2))
         self.ids[-1].connect(("127.0.0.1", 1))
 
 
@@ -127,7 +127,7 @@ def test_a_wait_without_limit_blocks_unless_the_descriptor_has_o_nonblock(
     switch(wait.fd, True)
     assert wait.get(-1) == -errno.EAGAIN
     wait.cause()
-    until(lambda: wait.get(-1) == 0)
+    wait_until(lambda: wait.get(-1) == 0)
     assert wait.get(-1) == -errno.EAGAIN
 
 
@@ -138,7 +138,7 @@ def test_reading_the_descriptor_directly_does_not_block_others(
     wait = kind(rig)
     wait.cause()
     os.read(wait.fd, 8)
-    until(lambda: wait.get(0) == 0)
+    wait_until(lambda: wait.get(0) == 0)
     assert wait.get(0) == -errno.EAGAIN
 
 
@@ -191,7 +191,7 @@ def asleep(rig: Rig, request: Any) -> Iterator[int]:
 
     waiter = threading.Thread(target=sleep)
     waiter.start()
-    until(lambda: task)
+    wait_until(lambda: task)
     time.sleep(0.05)
     yield task[0]
     wait.cause()
@@ -206,7 +206,7 @@ def test_a_thread_that_waits_for_rare_events_is_not_woken_by_messages(
     a, b = Wire(rig).connect(size=64)
     before = sleeps_of(asleep)
     for _ in range(200):
-        b.recv(length=8)
+        b.post_receive(length=8)
         a.post(SEND, length=8)
         assert poll(b.rcq)[0].ok and poll(a.scq)[0].ok
         time.sleep(0.001)  # long enough for a thread that waits on the sockets to go to sleep again
@@ -237,5 +237,5 @@ def spent(waits: Waits, times: int) -> float:
 
 def test_after_spins_in_vain_most_waits_sleep_at_once(rig: Rig) -> None:
     waits = WaitsForCompletions(rig)
-    with settings(spin_us=10_000):
+    with temporary_settings(spin_us=10_000):
         assert spent(waits, 50) < 0.25  # only six of the waits spin, for 10 ms each

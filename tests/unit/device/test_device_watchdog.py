@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
 from harness.uc_harness import Ends
-from harness.verbs_harness import Rig, long_pauses, poll, until
+from harness.verbs_harness import Rig, long_pauses, poll, wait_until
 from pace import scale_limit
 from unit.device.test_device_idle import switches, tasks
 
@@ -46,14 +46,14 @@ class Watched:
         self.a.mem.write(value)
         began = time.monotonic()
         self.a.post(WRITE, length=8, remote=self.b.mem.remote())
-        until(lambda: os.pread(self.memory, 8, self.b.mem.addr) == value)
+        wait_until(lambda: os.pread(self.memory, 8, self.b.mem.addr) == value)
         took = time.monotonic() - began
         poll(self.a.scq)
         return took
 
     def begin(self) -> list[int]:
         """Write until the watchdog threads exist."""
-        until(lambda: self.write() and len(self.watchdogs()) == WATCHDOGS)
+        wait_until(lambda: self.write() and len(self.watchdogs()) == WATCHDOGS)
         return self.watchdogs()
 
     def on_duty(self, watchdogs: list[int]) -> None:
@@ -64,7 +64,7 @@ class Watched:
             self.write()
             return all(switches(task) > n for task, n in zip(watchdogs, before, strict=True))
 
-        until(all_woke)
+        wait_until(all_woke)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def restrict_to_cpu(task: int, cpu: int) -> Iterator[None]:
 
 def test_a_device_without_one_sided_traffic_has_no_deputies(watched: Watched) -> None:
     for _ in range(100):
-        watched.b.recv()
+        watched.b.post_receive()
         watched.a.post(SEND, length=8)
         poll(watched.b.rcq), poll(watched.a.scq)
     assert watched.watchdogs() == []
@@ -123,7 +123,7 @@ def on_rc(watched: Watched, size: int, opcode: WROpcode) -> Iterator[bool]:
     for i in itertools.cycle(range(1, 256)):
         source.write(bytes([i]) * size)
         a.post(opcode, length=size, remote=b.mem.remote())
-        until(lambda i=i: os.pread(watched.memory, 1, sink.addr + size - 1) == bytes([i]))
+        wait_until(lambda i=i: os.pread(watched.memory, 1, sink.addr + size - 1) == bytes([i]))
         poll(a.scq)
         yield True
 
@@ -133,8 +133,8 @@ def on_uc(watched: Watched, size: int, opcode: WROpcode) -> Iterator[bool]:
     ends = Ends(watched.rig, size)
     for i in itertools.cycle(range(1, 256)):
         ends.send(bytes([i]) * size, opcode=opcode, remote=ends.into.remote())
-        until(lambda i=i: os.pread(watched.memory, 1, ends.into.addr + size - 1) == bytes([i]))
-        ends.sent()
+        wait_until(lambda i=i: os.pread(watched.memory, 1, ends.into.addr + size - 1) == bytes([i]))
+        ends.poll_sends()
         yield True
 
 
@@ -147,7 +147,7 @@ def test_short_writes_and_reads_have_deputies(
     watched: Watched, messages: Messages, opcode: WROpcode
 ) -> None:
     sent = messages(watched, LONGEST_SINGLE // 2, opcode)
-    until(lambda: next(sent) and len(watched.watchdogs()) == WATCHDOGS)
+    wait_until(lambda: next(sent) and len(watched.watchdogs()) == WATCHDOGS)
 
 
 @pytest.mark.parametrize(("messages", "opcode"), KINDS)
@@ -177,7 +177,7 @@ def test_deputies_are_not_woken_while_the_program_polls(watched: Watched) -> Non
     before = [switches(task) for task in watchdogs]
     until = time.monotonic() + 0.3
     while time.monotonic() < until:
-        end.recv()
+        end.post_receive()
         watched.a.post(SEND, length=8)
         poll(end.rcq), poll(watched.a.scq)
     assert [switches(task) for task in watchdogs] == before

@@ -133,13 +133,13 @@ def test_our_own_resolution_is_shown_by_siwarp_dissect(tmp_path: Path, rig: Rig)
     file = tmp_path / "sidr.pcapng"
     with package.capture(file):
         ends = Ends(rig)
-        qp = ends.qp()
-        ends.ask(b"who is there")
-        ends.accept(ends.request(), qp, b"it is me")
-        assert ends.result().type == CMEventType.ESTABLISHED
-        ends.ask(b"and who else")
-        ends.request().id.reject(b"nobody")
-        assert ends.result().type == CMEventType.REJECTED
+        qp = ends.create_qp()
+        ends.send_request(b"who is there")
+        ends.accept(ends.next_request(), qp, b"it is me")
+        assert ends.next_result().type == CMEventType.ESTABLISHED
+        ends.send_request(b"and who else")
+        ends.next_request().id.reject(b"nobody")
+        assert ends.next_result().type == CMEventType.REJECTED
         deadline = time.monotonic() + 20
         while len(examine(file).messages) < 8 and time.monotonic() < deadline:
             time.sleep(0.05)

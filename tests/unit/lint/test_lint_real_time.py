@@ -15,12 +15,15 @@ from history import FirstVersion
         ("import time\ntime.sleep(1)\n", [(2, "time.sleep")]),
         ("import time as t\nx = t.monotonic_ns\n", [(2, "time.monotonic_ns")]),
         ("from time import perf_counter as now\nnow()\n", [(2, "now")]),
-        ("nothing(cq)\npeer.is_silent(0.1)\n", [(1, "nothing"), (2, "is_silent")]),
+        (
+            "assert_no_completion(cq)\npeer.is_silent(0.1)\n",
+            [(1, "assert_no_completion"), (2, "is_silent")],
+        ),
         ("assert a.get(0.05) is None\nassert cq.wait(0.5) == []\n", [(1, "get"), (2, "wait")]),
         ("assert a.get_event(0) is None\nassert cq.poll(4) == []\n", []),
         ("import time\ntime.process_time()\ntime.strftime('')\n", []),
         ("import net\nnet.sleep(1)\nnet.now()\n", []),
-        ("def nothing():\n    pass\n", []),
+        ("def assert_no_completion():\n    pass\n", []),
     ],
 )  # fmt: skip
 def test_what_reads_a_clock_sleeps_or_waits_to_see_nothing_is_found(

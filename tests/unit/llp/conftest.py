@@ -15,27 +15,27 @@ from unit.llp.llp_harness import (
     Counters,
     Port,
     Sock,
-    addr,
+    address_text,
     open_fds,
     port_of,
     run_child,
-    setting,
-    text_of,
-    until,
+    siw_addr,
+    temporary_setting,
+    wait_until,
 )
 
 
 @pytest.fixture
-def kit() -> SimpleNamespace:
+def helpers() -> SimpleNamespace:
     """Provide the helper functions by name."""
     return SimpleNamespace(
-        addr=addr,
+        siw_addr=siw_addr,
         port_of=port_of,
-        text_of=text_of,
-        until=until,
+        address_text=address_text,
+        wait_until=wait_until,
         open_fds=open_fds,
         Counters=Counters,
-        setting=setting,
+        temporary_setting=temporary_setting,
         Port=Port,
         Sock=Sock,
         loopback=LOOPBACK,
@@ -56,18 +56,18 @@ def port() -> Iterator[Port]:
 
 
 @pytest.fixture
-def child() -> Callable[[str], None]:
+def run_in_child() -> Callable[[str], None]:
     """Run Python code with the helpers in a child process; its assertions are checked."""
 
-    def run(code: str) -> None:
+    def run_code(code: str) -> None:
         done = run_child(code)
         assert done.returncode == 0, done.stderr
 
-    return run
+    return run_code
 
 
 @pytest.fixture
-def namespace() -> Callable[[str, str], None]:
+def run_in_namespace() -> Callable[[str, str], None]:
     """Run shell commands and then Python code in a new network namespace."""
     unshare = ["unshare", "-n"] if os.geteuid() == 0 else ["unshare", "-r", "-n"]
     if shutil.which("unshare") is None or shutil.which("ip") is None:
@@ -75,10 +75,10 @@ def namespace() -> Callable[[str, str], None]:
     if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
         pytest.skip("needs root, or user namespaces that everybody may make")
 
-    def run(shell: str, code: str) -> None:
+    def run_code(shell: str, code: str) -> None:
         done = run_child(
             code, *unshare, "sh", "-ec", f'{shell}\nLD_PRELOAD="$KEPT_PRELOAD" exec "$0" "$@"'
         )
         assert done.returncode == 0, done.stderr
 
-    return run
+    return run_code

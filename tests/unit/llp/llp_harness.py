@@ -25,7 +25,7 @@ from pace import limit_exceeded
 LOOPBACK = {"v4": "127.0.0.1", "v6": "::1"}
 
 
-def addr(text: str, port: int = 0) -> Any:
+def siw_addr(text: str, port: int = 0) -> Any:
     """Return a struct siw_addr."""
     a = ffi.new("struct siw_addr *")
     assert lib.siw_addr_parse(text.encode(), port, a) == 0
@@ -36,7 +36,7 @@ def port_of(a: Any) -> int:
     return socket.ntohs(a.port_be)
 
 
-def text_of(a: Any) -> str:
+def address_text(a: Any) -> str:
     out = ffi.new("char[64]")
     return ffi.string(lib.siw_addr_format(a, out, 64)).decode()
 
@@ -70,22 +70,22 @@ class Sock:
         del self.port.socks[self.number]
         lib.siw_llp_close(self.c)
 
-    def local(self) -> Any:
+    def local_addr(self) -> Any:
         a = ffi.new("struct siw_addr *")
         assert lib.siw_llp_local(self.c, a) == 0
         return a
 
-    def peer(self) -> Any:
+    def peer_addr(self) -> Any:
         a = ffi.new("struct siw_addr *")
         rv = lib.siw_llp_peer(self.c, a)
         if rv < 0:
             raise OSError(-rv, os.strerror(-rv))
         return a
 
-    def want(self, on: bool) -> None:
+    def want_write(self, on: bool) -> None:
         lib.siw_llp_want_write(self.c, on)
 
-    def again(self) -> None:
+    def resume(self) -> None:
         lib.siw_llp_resume(self.c)
 
     # UDP calls.
@@ -122,7 +122,7 @@ class Sock:
         got = b"".join(bytes(ffi.buffer(buf)) for buf in bufs)
         return rv, got[: max(rv, 0)]
 
-    def connected(self) -> int:
+    def connect_result(self) -> int:
         return lib.siw_llp_tcp_connected(self.c)
 
     def drain(self) -> int:
@@ -139,14 +139,14 @@ class Sock:
     @property
     def fd(self) -> int:
         """Return the socket's descriptor: it has its local name and is not one of the test's."""
-        name, ours = text_of(self.local()), []
+        name, ours = address_text(self.local_addr()), []
         for fd in open_fds():
             if not stat.S_ISSOCK(os.fstat(fd).st_mode):
                 continue
             with socket.socket(fileno=os.dup(fd)) as s:
                 if s.family in (socket.AF_INET, socket.AF_INET6):
                     a = s.getsockname()
-                    if text_of(addr(a[0], a[1])) == name:
+                    if address_text(siw_addr(a[0], a[1])) == name:
                         ours.append(fd)
         assert len(ours) == 1, ours
         return ours[0]
@@ -183,16 +183,18 @@ class Port:
             s.close()
         lib.siw_llp_port_close(self.c)
 
-    def udp(self, where: str = "127.0.0.1", port: int = 0) -> Sock:
-        return Sock(self, lambda t, out: lib.siw_llp_udp_open(self.c, addr(where, port), t, out))
+    def open_udp(self, where: str = "127.0.0.1", port: int = 0) -> Sock:
+        return Sock(
+            self, lambda t, out: lib.siw_llp_udp_open(self.c, siw_addr(where, port), t, out)
+        )
 
-    def adopt(self, fd: int) -> Sock:
+    def adopt_udp(self, fd: int) -> Sock:
         return Sock(self, lambda t, out: lib.siw_llp_udp_adopt(self.c, fd, t, out))
 
     def listen(self, where: str = "127.0.0.1", port: int = 0, backlog: int = 128) -> Sock:
         return Sock(
             self,
-            lambda t, out: lib.siw_llp_tcp_listen(self.c, addr(where, port), backlog, t, out),
+            lambda t, out: lib.siw_llp_tcp_listen(self.c, siw_addr(where, port), backlog, t, out),
         )
 
     def accept(self, listener: Sock) -> Sock:
@@ -208,7 +210,7 @@ class Port:
         # The handler of a closed socket would raise KeyError here.
         return [self.socks[int(ffi.cast("intptr_t", handlers[i]))] for i in range(rv)]
 
-    def poll_until(self, sock: Sock, limit: int = 100, n: int = 64) -> int:
+    def poll_until_ready(self, sock: Sock, limit: int = 100, n: int = 64) -> int:
         """Poll until the socket is reported as ready; return the number of polls."""
         for i in range(1, limit + 1):
             if sock in self.poll(n):
@@ -221,13 +223,13 @@ class Port:
     def disarm(self) -> None:
         lib.siw_llp_port_disarm(self.c)
 
-    def fill(self) -> Any:
+    def fill_waitset(self) -> Any:
         s = ffi.new("struct siw_llp_waitset *")
         lib.siw_llp_waitset_fill(self.c, s)
         return s
 
     def wait(self, timeout_us: int, extra_fd: int = -1) -> int:
-        return lib.siw_llp_wait(self.fill(), extra_fd, timeout_us)
+        return lib.siw_llp_wait(self.fill_waitset(), extra_fd, timeout_us)
 
     def wake(self) -> None:
         lib.siw_llp_port_wake(self.c)
@@ -238,15 +240,15 @@ class Port:
     def hot_fds(self) -> list[int]:
         """Return the hot sockets' descriptors, which precede epoll's in an unarmed wait set."""
         assert not lib.siw_llp_port_armed(self.c)
-        s = self.fill()
+        s = self.fill_waitset()
         return [s.fds[i] for i in range(s.n - 1)]
 
-    def pair(self, where: str = "127.0.0.1") -> tuple[Sock, Sock]:
+    def connected_pair(self, where: str = "127.0.0.1") -> tuple[Sock, Sock]:
         """Return both ends of a TCP connection within this port; the listener is closed."""
         listener = self.listen(where)
-        a = self.connect(listener.local())
-        b = until(lambda: self.accept_once(listener))
-        until(lambda: a.connected() == 0)
+        a = self.connect(listener.local_addr())
+        b = wait_until(lambda: self.accept_once(listener))
+        wait_until(lambda: a.connect_result() == 0)
         listener.close()
         return a, b
 
@@ -256,14 +258,14 @@ class Port:
         except BlockingIOError:
             return None
 
-    def settle(self) -> None:
+    def drain_ready_sockets(self) -> None:
         """Poll, and drain the ready sockets, until only hot sockets are reported."""
         for _ in range(200):
             for s in self.poll():
                 s.drain()
 
 
-def until(what: Callable[[], Any], seconds: float = 10.0) -> Any:
+def wait_until(what: Callable[[], Any], seconds: float = 10.0) -> Any:
     """Return what() as soon as it is true; fail if that takes longer than `seconds`."""
     began = net.now()
     while not limit_exceeded(began, seconds):
@@ -286,7 +288,7 @@ class Counters:
 
 
 @contextmanager
-def setting(name: str, value: int) -> Iterator[None]:
+def temporary_setting(name: str, value: int) -> Iterator[None]:
     i = next(
         i
         for i in range(lib.siw_settings_count())

@@ -19,7 +19,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 from scapy.utils import PcapReader
-from unit.llp.llp_harness import LOOPBACK, Port, Sock, addr, port_of, run_child, until
+from unit.llp.llp_harness import LOOPBACK, Port, Sock, port_of, run_child, siw_addr, wait_until
 
 from siwarp.inspect import tcp_streams
 
@@ -37,7 +37,7 @@ def capturing(path: Path) -> Iterator[Path]:
         lib.siw_capture_close()
 
 
-def read(path: Path) -> list[Packet]:
+def read_packets(path: Path) -> list[Packet]:
     """Return the file's packets, each of which must equal what scapy itself would build."""
     packets = []
     with PcapReader(str(path)) as reader:
@@ -47,11 +47,11 @@ def read(path: Path) -> list[Packet]:
             except EOFError:
                 break
     for packet in packets:
-        judge(packet)
+        check_packet(packet)
     return packets
 
 
-def judge(packet: Packet) -> None:
+def check_packet(packet: Packet) -> None:
     assert isinstance(packet, Ether)
     anew = packet.copy()
     for layer, fields in (
@@ -68,24 +68,24 @@ def judge(packet: Packet) -> None:
     assert packet.wirelen == len(packet.original)
 
 
-def comment(packet: Packet) -> str | None:
+def packet_comment(packet: Packet) -> str | None:
     found = getattr(packet, "comments", None) or getattr(packet, "comment", None)
     if isinstance(found, list):
         found = found[0]
     return found.decode() if isinstance(found, bytes) else found
 
 
-def flow(packet: Packet) -> tuple[str, int, str, int]:
+def packet_flow(packet: Packet) -> tuple[str, int, str, int]:
     ip = packet.getlayer(IP) or packet.getlayer(IPv6)
     return ip.src, ip.payload.sport, ip.dst, ip.payload.dport
 
 
-def payload(packet: Packet) -> bytes:
+def transport_payload(packet: Packet) -> bytes:
     return bytes((packet.getlayer(UDP) or packet.getlayer(TCP)).payload)
 
 
-def receive(port: Port, sock: Sock) -> bytes:
-    port.poll_until(sock, 20000)
+def receive_datagram(port: Port, sock: Sock) -> bytes:
+    port.poll_until_ready(sock, 20000)
     rv, octets, _ = sock.recvfrom()
     assert rv >= 0
     return octets
@@ -96,39 +96,48 @@ def test_datagrams_are_written_as_sent_and_as_received(
     port: Port, tmp_path: Path, family: str
 ) -> None:
     host = LOOPBACK[family]
-    a, b = port.udp(host), port.udp(host)
+    a, b = port.open_udp(host), port.open_udp(host)
     longest = 65507 if family == "v4" else 65527
     sent = [OCTETS[:n] for n in (0, 1, 2, 3, 1000, 1001, longest)]
     with capturing(tmp_path / "x.pcapng") as path:
         for octets in sent:
             half = len(octets) // 3
-            assert a.sendto(b.local(), octets[:half], octets[half:]) == 0
-            assert receive(port, b) == octets
-    packets = read(path)
-    assert [payload(p) for p in packets] == [octets for octets in sent for _ in range(2)]
-    there = (host, port_of(a.local()), host, port_of(b.local()))
-    assert {flow(p) for p in packets} == {there}
+            assert a.sendto(b.local_addr(), octets[:half], octets[half:]) == 0
+            assert receive_datagram(port, b) == octets
+    packets = read_packets(path)
+    assert [transport_payload(p) for p in packets] == [octets for octets in sent for _ in range(2)]
+    there = (host, port_of(a.local_addr()), host, port_of(b.local_addr()))
+    assert {packet_flow(p) for p in packets} == {there}
     times = [float(p.time) for p in packets]
     assert times == sorted(times)
-    assert [comment(p) for p in packets] == [None] * len(packets)
+    assert [packet_comment(p) for p in packets] == [None] * len(packets)
 
 
 def test_a_batch_is_written_as_its_datagrams(port: Port, tmp_path: Path) -> None:
-    a, b = port.udp(), port.udp()
+    a, b = port.open_udp(), port.open_udp()
     with capturing(tmp_path / "x.pcapng") as path:
         buf = ffi.from_buffer(OCTETS)
-        rv = lib.siw_llp_udp_send_batch(a.c, b.local(), buf, 2500, 1000)
+        rv = lib.siw_llp_udp_send_batch(a.c, b.local_addr(), buf, 2500, 1000)
         assert rv == 0
-    assert [payload(p) for p in read(path)] == [OCTETS[:1000], OCTETS[1000:2000], OCTETS[2000:2500]]
+    assert [transport_payload(p) for p in read_packets(path)] == [
+        OCTETS[:1000],
+        OCTETS[1000:2000],
+        OCTETS[2000:2500],
+    ]
 
 
 def test_a_socket_bound_to_every_address_gets_the_one_that_faces_the_peer(
     port: Port, tmp_path: Path
 ) -> None:
-    a, b = port.udp("0.0.0.0"), port.udp("127.0.0.1")
+    a, b = port.open_udp("0.0.0.0"), port.open_udp("127.0.0.1")
     with capturing(tmp_path / "x.pcapng") as path:
-        assert a.sendto(b.local(), b"x") == 0
-    assert flow(read(path)[0]) == ("127.0.0.1", port_of(a.local()), "127.0.0.1", port_of(b.local()))
+        assert a.sendto(b.local_addr(), b"x") == 0
+    assert packet_flow(read_packets(path)[0]) == (
+        "127.0.0.1",
+        port_of(a.local_addr()),
+        "127.0.0.1",
+        port_of(b.local_addr()),
+    )
 
 
 def test_why_a_datagram_was_dropped_is_its_comment_and_no_other_ones(
@@ -136,20 +145,20 @@ def test_why_a_datagram_was_dropped_is_its_comment_and_no_other_ones(
 ) -> None:
     names = [ffi.string(lib.siw_counter_name(i)).decode() for i in range(lib.siw_counters_count())]
     drops = [i for i, name in enumerate(names) if name.startswith("drop_")]
-    a, b = port.udp(), port.udp()
+    a, b = port.open_udp(), port.open_udp()
     with capturing(tmp_path / "x.pcapng") as path:
         for i in drops:
-            a.sendto(b.local(), OCTETS[:i])
-            receive(port, b)
+            a.sendto(b.local_addr(), OCTETS[:i])
+            receive_datagram(port, b)
             lib.siw_capture_note(i)
             # a second note is ignored, because every dropped datagram already has its note
             lib.siw_capture_note(i)
-        a.sendto(b.local(), b"good")
-        receive(port, b)
-    packets = read(path)
+        a.sendto(b.local_addr(), b"good")
+        receive_datagram(port, b)
+    packets = read_packets(path)
     assert len(packets) == 2 * len(drops) + 2
-    told = [comment(p) for p in packets[1::2]]
-    assert all(comment(p) is None for p in packets[::2])
+    told = [packet_comment(p) for p in packets[1::2]]
+    assert all(packet_comment(p) is None for p in packets[::2])
     assert told[-1] is None
     for i, text in zip(drops, told, strict=False):
         assert text is not None
@@ -168,16 +177,16 @@ def test_threads_each_note_their_own_datagram(tmp_path: Path) -> None:
     }
     which = ["drop_crc", "drop_qn", "drop_qkey", "drop_opcode"]
 
-    def run(port: Port, name: str) -> None:
-        a, b = port.udp(), port.udp()
+    def send_with_notes(port: Port, name: str) -> None:
+        a, b = port.open_udp(), port.open_udp()
         for _ in range(50):
-            assert a.sendto(b.local(), name.encode()) == 0
-            assert receive(port, b) == name.encode()
+            assert a.sendto(b.local_addr(), name.encode()) == 0
+            assert receive_datagram(port, b) == name.encode()
             lib.siw_capture_note(names[name])
 
     with capturing(tmp_path / "x.pcapng") as path:
         threads = [
-            threading.Thread(target=run, args=(port, name))
+            threading.Thread(target=send_with_notes, args=(port, name))
             for port, name in zip(ports, which, strict=True)
         ]
         for t in threads:
@@ -186,14 +195,16 @@ def test_threads_each_note_their_own_datagram(tmp_path: Path) -> None:
             t.join()
     for port in ports:
         port.close()
-    packets = read(path)
+    packets = read_packets(path)
     assert len(packets) == 4 * 50 * 2
-    noted = [(payload(p).decode(), comment(p)) for p in packets if comment(p)]
+    noted = [
+        (transport_payload(p).decode(), packet_comment(p)) for p in packets if packet_comment(p)
+    ]
     assert len(noted) == 200
     assert all(text is not None and text.startswith(f"{name}:") for name, text in noted)
 
 
-def exchange(port: Port, a: Sock, b: Sock, octets: bytes) -> None:
+def transfer_stream(port: Port, a: Sock, b: Sock, octets: bytes) -> None:
     """Send all octets from a to b, however the sockets split them."""
     sent, got = 0, b""
     for _ in range(100000):
@@ -213,7 +224,7 @@ def check_stream(packets: list[Packet]) -> None:
     following: dict[tuple[Any, ...], int] = {}
     for packet in packets:
         tcp = packet[TCP]
-        here = flow(packet)
+        here = packet_flow(packet)
         back = (*here[2:], *here[:2])
         if here in following:
             assert tcp.seq == following[here], packet.summary()
@@ -221,9 +232,9 @@ def check_stream(packets: list[Packet]) -> None:
             assert tcp.ack == following[back], packet.summary()
         else:
             assert str(tcp.flags) == "S"
-        following[here] = (tcp.seq + len(payload(packet)) + int(tcp.flags.S) + int(tcp.flags.F)) % (
-            1 << 32
-        )
+        following[here] = (
+            tcp.seq + len(transport_payload(packet)) + int(tcp.flags.S) + int(tcp.flags.F)
+        ) % (1 << 32)
 
 
 @pytest.mark.parametrize("family", ["v4", "v6"])
@@ -231,14 +242,14 @@ def test_a_stream_with_both_ends_here_is_written_once_from_syn_to_fin(
     port: Port, tmp_path: Path, family: str
 ) -> None:
     with capturing(tmp_path / "x.pcapng") as path:
-        a, b = port.pair(LOOPBACK[family])
-        exchange(port, a, b, OCTETS)
-        exchange(port, b, a, OCTETS[:1000])
-        name = port_of(a.local())
+        a, b = port.connected_pair(LOOPBACK[family])
+        transfer_stream(port, a, b, OCTETS)
+        transfer_stream(port, b, a, OCTETS[:1000])
+        name = port_of(a.local_addr())
         a.close()
-        until(lambda: b.recv()[0] == 0)
+        wait_until(lambda: b.recv()[0] == 0)
         b.close()
-    packets = read(path)
+    packets = read_packets(path)
     check_stream(packets)
     flags = [str(p[TCP].flags) for p in packets]
     assert flags[:3] == ["S", "SA", "A"]
@@ -248,7 +259,7 @@ def test_a_stream_with_both_ends_here_is_written_once_from_syn_to_fin(
     assert streams.pop(name) == OCTETS
     assert list(streams.values()) == [OCTETS[:1000]]
     # Written once: no octet occurs a second time.
-    assert sum(len(payload(p)) for p in packets) == len(OCTETS) + 1000
+    assert sum(len(transport_payload(p)) for p in packets) == len(OCTETS) + 1000
     assert max(len(p.original) for p in packets) <= 65535
 
 
@@ -259,26 +270,29 @@ def test_a_stream_to_another_program_is_written_with_both_directions(
     with capturing(tmp_path / "x.pcapng") as path:
         if who == "accepted":
             listener = port.listen()
-            peer = socket.create_connection(("127.0.0.1", port_of(listener.local())))
-            ours = until(lambda: port.accept_once(listener))
+            peer = socket.create_connection(("127.0.0.1", port_of(listener.local_addr())))
+            ours = wait_until(lambda: port.accept_once(listener))
         else:
             with socket.create_server(("127.0.0.1", 0)) as server:
-                ours = port.connect(addr("127.0.0.1", server.getsockname()[1]))
+                ours = port.connect(siw_addr("127.0.0.1", server.getsockname()[1]))
                 peer, _ = server.accept()
-            until(lambda: ours.connected() == 0)
+            wait_until(lambda: ours.connect_result() == 0)
         there = peer.getsockname()[1]
         assert ours.send(b"question") == 8
         assert peer.recv(100) == b"question"
         peer.sendall(b"answer")
-        until(lambda: ours.recv()[1] == b"answer")
+        wait_until(lambda: ours.recv()[1] == b"answer")
         peer.close()
-        until(lambda: ours.recv()[0] == 0)
+        wait_until(lambda: ours.recv()[0] == 0)
         ours.close()
-    packets = read(path)
+    packets = read_packets(path)
     check_stream(packets)
-    assert (flow(packets[0])[3] == there) == (who == "connected")
+    assert (packet_flow(packets[0])[3] == there) == (who == "connected")
     assert sorted(tcp_streams(packets).values()) == [b"answer", b"question"]
-    assert [payload(p) for p in packets if payload(p)] == [b"question", b"answer"]
+    assert [transport_payload(p) for p in packets if transport_payload(p)] == [
+        b"question",
+        b"answer",
+    ]
     assert " ".join(str(p[TCP].flags) for p in packets) == "S SA A PA PA FA A FA A"
 
 
@@ -288,56 +302,56 @@ def test_each_direction_of_each_stream_has_a_first_number_of_its_own(
     with capturing(tmp_path / "x.pcapng") as path:
         listener = port.listen()
         for _ in range(2):
-            a = port.connect(listener.local())
-            until(lambda: port.accept_once(listener))
-            until(lambda a=a: a.connected() == 0)
-    firsts = {flow(p): p[TCP].seq for p in read(path) if "S" in str(p[TCP].flags)}
+            a = port.connect(listener.local_addr())
+            wait_until(lambda: port.accept_once(listener))
+            wait_until(lambda a=a: a.connect_result() == 0)
+    firsts = {packet_flow(p): p[TCP].seq for p in read_packets(path) if "S" in str(p[TCP].flags)}
     assert len(firsts) == 4 == len(set(firsts.values()))
 
 
 def test_an_aborted_stream_ends_with_a_reset(port: Port, tmp_path: Path) -> None:
     with capturing(tmp_path / "x.pcapng") as path:
-        a, b = port.pair()
+        a, b = port.connected_pair()
         lib.siw_llp_tcp_abort(a.c)
         a.close()
-        until(lambda: b.recv()[0] == -104)
+        wait_until(lambda: b.recv()[0] == -104)
         b.close()
-    flags = [str(p[TCP].flags) for p in read(path)]
+    flags = [str(p[TCP].flags) for p in read_packets(path)]
     assert flags == ["S", "SA", "A", "RA"]
 
 
 def test_a_capture_begun_late_has_what_comes_then_and_no_handshake(
     port: Port, tmp_path: Path
 ) -> None:
-    a, b = port.pair()
-    exchange(port, a, b, b"before")
+    a, b = port.connected_pair()
+    transfer_stream(port, a, b, b"before")
     with capturing(tmp_path / "x.pcapng") as path:
-        exchange(port, a, b, b"after")
-    exchange(port, a, b, b"past")
-    packets = read(path)
-    assert b"".join(payload(p) for p in packets) == b"after"
+        transfer_stream(port, a, b, b"after")
+    transfer_stream(port, a, b, b"past")
+    packets = read_packets(path)
+    assert b"".join(transport_payload(p) for p in packets) == b"after"
     assert all(not p[TCP].flags.S for p in packets)
 
 
 def test_each_device_is_an_interface_of_the_file_by_its_name(port: Port, tmp_path: Path) -> None:
-    a, b = port.udp("127.0.0.1"), port.udp("::1")
+    a, b = port.open_udp("127.0.0.1"), port.open_udp("::1")
     with capturing(tmp_path / "x.pcapng") as path:
-        a.sendto(a.local(), b"4")
-        b.sendto(b.local(), b"6")
-    names = {p.sniffed_on for p in read(path)}
+        a.sendto(a.local_addr(), b"4")
+        b.sendto(b.local_addr(), b"6")
+    names = {p.sniffed_on for p in read_packets(path)}
     assert names == {"lo"}
 
 
 def test_one_capture_at_a_time_and_a_new_one_overwrites(port: Port, tmp_path: Path) -> None:
-    a = port.udp()
+    a = port.open_udp()
     path = tmp_path / "x.pcapng"
     with capturing(path):
         assert lib.siw_capture_open(str(tmp_path / "y.pcapng").encode()) == -EBUSY
-        a.sendto(a.local(), b"first")
-    a.sendto(a.local(), b"between")
+        a.sendto(a.local_addr(), b"first")
+    a.sendto(a.local_addr(), b"between")
     with capturing(path):
-        a.sendto(a.local(), b"second")
-    assert [payload(p) for p in read(path)] == [b"second"]
+        a.sendto(a.local_addr(), b"second")
+    assert [transport_payload(p) for p in read_packets(path)] == [b"second"]
     assert not (tmp_path / "y.pcapng").exists()
     assert path.stat().st_mode & 0o777 == 0o600
 
@@ -363,25 +377,25 @@ def test_percent_p_is_the_pid(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["x.pcapng", "x-%p.pcapng", "bare"])
 def test_a_forked_child_writes_a_file_of_its_own(tmp_path: Path, name: str) -> None:
     port = Port()
-    a = port.udp()
+    a = port.open_udp()
     with capturing(tmp_path / name):
-        where = a.local()
+        where = a.local_addr()
         a.sendto(where, b"parent 1")
         pid = os.fork()
         if pid == 0:
             status = 1
             try:
-                own = Port().udp()  # the child has closed the sockets that it inherited
+                own = Port().open_udp()  # the child has closed the sockets that it inherited
                 status = 0 if own.sendto(where, b"child") == 0 else 2
             finally:
                 os._exit(status)
         assert os.waitpid(pid, 0)[1] == 0
-        a.sendto(a.local(), b"parent 2")
+        a.sendto(a.local_addr(), b"parent 2")
     port.close()
     mine = tmp_path / name.replace("%p", str(os.getpid()))
     child = {"x.pcapng": f"x-{pid}.pcapng", "x-%p.pcapng": f"x-{pid}.pcapng", "bare": f"bare-{pid}"}
-    assert [payload(p) for p in read(mine)] == [b"parent 1", b"parent 2"]
-    assert [payload(p) for p in read(tmp_path / child[name])] == [b"child"]
+    assert [transport_payload(p) for p in read_packets(mine)] == [b"parent 1", b"parent 2"]
+    assert [transport_payload(p) for p in read_packets(tmp_path / child[name])] == [b"child"]
 
 
 def test_a_write_that_fails_ends_the_capture_and_another_can_be_begun(tmp_path: Path) -> None:
@@ -390,17 +404,17 @@ def test_a_write_that_fails_ends_the_capture_and_another_can_be_begun(tmp_path: 
 import fcntl
 fd = os.memfd_create("x", os.MFD_ALLOW_SEALING)
 port = Port()
-a = port.udp()
+a = port.open_udp()
 assert lib.siw_capture_open(b"/proc/self/fd/%d" % fd) == 0
 for i in range(10):
     if i == 4:
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
-    assert a.sendto(a.local(), b"x" * 100) == 0
-assert port.poll_until(a) and all(a.recvfrom()[0] == 100 for _ in range(10))
+    assert a.sendto(a.local_addr(), b"x" * 100) == 0
+assert port.poll_until_ready(a) and all(a.recvfrom()[0] == 100 for _ in range(10))
 with open("{tmp_path}/x.pcapng", "wb") as copy:
     copy.write(os.pread(fd, 1 << 20, 0))
 assert lib.siw_capture_open(b"{tmp_path}/y.pcapng") == 0
-assert a.sendto(a.local(), b"again") == 0
+assert a.sendto(a.local_addr(), b"again") == 0
 lib.siw_capture_close()
 port.close()
 """)
@@ -409,41 +423,41 @@ port.close()
     assert re.fullmatch(
         r"siwarp: the capture to /proc/self/fd/\d+ ends here: writing to its file: .+", line
     )
-    assert [payload(p) for p in read(tmp_path / "x.pcapng")] == [b"x" * 100] * 4
-    assert [payload(p) for p in read(tmp_path / "y.pcapng")] == [b"again"]
+    assert [transport_payload(p) for p in read_packets(tmp_path / "x.pcapng")] == [b"x" * 100] * 4
+    assert [transport_payload(p) for p in read_packets(tmp_path / "y.pcapng")] == [b"again"]
 
 
 def test_a_capture_ends_at_the_size_that_was_asked_for(tmp_path: Path) -> None:
     done = run_child(f"""
 os.environ["SIWARP_CAPTURE_MB"] = "1"
 port = Port()
-a = port.udp()
+a = port.open_udp()
 assert lib.siw_capture_open(b"{tmp_path}/x.pcapng") == 0
 for _ in range(40):
-    assert a.sendto(a.local(), b"x" * 60000) == 0
-    assert port.poll_until(a) and a.recvfrom()[0] == 60000
+    assert a.sendto(a.local_addr(), b"x" * 60000) == 0
+    assert port.poll_until_ready(a) and a.recvfrom()[0] == 60000
 port.close()
 """)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("SIWARP_CAPTURE_MB") == len(done.stderr.splitlines()) == 1
     assert 900_000 < (tmp_path / "x.pcapng").stat().st_size <= 1_000_000
-    assert {len(payload(p)) for p in read(tmp_path / "x.pcapng")} == {60000}
+    assert {len(transport_payload(p)) for p in read_packets(tmp_path / "x.pcapng")} == {60000}
 
 
 def test_a_file_that_cannot_grow_ends_the_capture_and_nothing_else(tmp_path: Path) -> None:
     done = run_child(f"""
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 port = Port()
-a = port.udp()
+a = port.open_udp()
 assert lib.siw_capture_open(b"{tmp_path}/x.pcapng") == 0
 for _ in range(10):
-    assert a.sendto(a.local(), b"x" * 100) == 0
-assert port.poll_until(a) and all(a.recvfrom()[0] == 100 for _ in range(10))
+    assert a.sendto(a.local_addr(), b"x" * 100) == 0
+assert port.poll_until_ready(a) and all(a.recvfrom()[0] == 100 for _ in range(10))
 port.close()
 """)
     assert done.returncode == 0, done.stderr
     line = f"siwarp: the capture to {tmp_path}/x.pcapng ends here: the file has reached the "
     assert [text.startswith(line) for text in done.stderr.splitlines()] == [True]
-    packets = read(tmp_path / "x.pcapng")
-    assert [payload(p) for p in packets] == [b"x" * 100] * len(packets)
+    packets = read_packets(tmp_path / "x.pcapng")
+    assert [transport_payload(p) for p in packets] == [b"x" * 100] * len(packets)
     assert 2 <= len(packets) < 10

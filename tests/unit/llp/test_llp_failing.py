@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from failing import run_with_failing_calls
-from unit.llp.test_llp_capture import flow, read
+from unit.llp.test_llp_capture import packet_flow, read_packets
 
 SO_RCVBUFFORCE = 33
 
 
-def buffer_calls() -> int:
+def count_buffer_calls() -> int:
     """Return the number of calls that set a new UDP socket's buffers: double without privilege."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         try:
@@ -27,9 +27,9 @@ def buffer_calls() -> int:
 #: set a new socket's buffers.
 TOLD = """
 p = Port()
-u4, u6 = p.udp("127.0.0.1"), p.udp("::1")
-group, group6 = addr("239.192.7.11", 40000), addr("ff02::1:2", 40001)
-out, dest4, dest6 = ffi.new("struct siw_llp_sock **"), u4.local(), u6.local()
+u4, u6 = p.open_udp("127.0.0.1"), p.open_udp("::1")
+group, group6 = siw_addr("239.192.7.11", 40000), siw_addr("ff02::1:2", 40001)
+out, dest4, dest6 = ffi.new("struct siw_llp_sock **"), u4.local_addr(), u6.local_addr()
 before = open_fds()
 with failing({name!r}, {error}, nth={nth}):
     rv = {call}
@@ -38,8 +38,8 @@ assert open_fds() == before
 p.close()
 """
 CALLS = [
-    ("lib.siw_llp_udp_open(p.c, addr('127.0.0.1'), ffi.NULL, out)", "socket bind epoll_ctl"),
-    ("lib.siw_llp_udp_open(p.c, addr('::1'), ffi.NULL, out)", "setsockopt+1"),
+    ("lib.siw_llp_udp_open(p.c, siw_addr('127.0.0.1'), ffi.NULL, out)", "socket bind epoll_ctl"),
+    ("lib.siw_llp_udp_open(p.c, siw_addr('::1'), ffi.NULL, out)", "setsockopt+1"),
     ("lib.siw_llp_udp_path(u4.c, dest4)", "getsockname socket bind connect getsockopt"),
     ("lib.siw_llp_udp_path(u6.c, dest6)", "bind connect getsockopt"),
     ("lib.siw_llp_udp_dont_fragment(u4.c)", "getsockname setsockopt"),
@@ -64,13 +64,13 @@ CALLS = [
         "lib.siw_llp_watch_open(p.c, b'lo', ffi.NULL, ffi.new('struct siw_llp_watch **'))",
         "calloc socket bind epoll_ctl",
     ),
-    ("lib.siw_llp_tcp_listen(p.c, addr('127.0.0.1'), 9, ffi.NULL, out)", "socket bind listen"),
+    ("lib.siw_llp_tcp_listen(p.c, siw_addr('127.0.0.1'), 9, ffi.NULL, out)", "socket bind listen"),
     (
-        "lib.siw_llp_tcp_connect(p.c, dest4, addr('127.0.0.1'), ffi.NULL, out)",
+        "lib.siw_llp_tcp_connect(p.c, dest4, siw_addr('127.0.0.1'), ffi.NULL, out)",
         "socket setsockopt bind connect epoll_ctl",
     ),
-    ("lib.siw_llp_local(u4.c, addr('::1'))", "getsockname"),
-    ("lib.siw_llp_peer(u4.c, addr('::1'))", "getpeername"),
+    ("lib.siw_llp_local(u4.c, siw_addr('::1'))", "getsockname"),
+    ("lib.siw_llp_peer(u4.c, siw_addr('::1'))", "getpeername"),
     ("lib.siw_llp_interfaces(ffi.new('struct siw_llp_interface[8]'), 8)", "getifaddrs socket"),
     ("lib.siw_llp_port_open(ffi.new('struct siw_llp_port **'))", "epoll_create1 eventfd epoll_ctl"),
     ("lib.siw_llp_event_open()", "eventfd"),
@@ -84,7 +84,7 @@ def test_a_call_that_the_system_refuses_is_told_and_leaves_nothing_open(
     build_dir: Path, call: str, name: str
 ) -> None:
     name, behind, nth = name.partition("+") if "+" in name else name.partition("#")
-    n = int(nth or 1) + (buffer_calls() if behind == "+" else 0)
+    n = int(nth or 1) + (count_buffer_calls() if behind == "+" else 0)
     error = 12 if name == "calloc" else 105  # ENOMEM, ENOBUFS
     run_with_failing_calls(build_dir, TOLD.format(name=name, error=error, nth=n, call=call))
 
@@ -96,12 +96,12 @@ def test_a_refused_batch_is_retried_as_single_datagrams(
         build_dir,
         """
 p = Port()
-a, b = p.udp(), p.udp()
+a, b = p.open_udp(), p.open_udp()
 octets = ffi.from_buffer(bytes(2500))
 
 def batch(error, times=1):
     with failing("sendmsg", error, times=times):
-        return lib.siw_llp_udp_send_batch(a.c, b.local(), octets, 2500, 1000)
+        return lib.siw_llp_udp_send_batch(a.c, b.local_addr(), octets, 2500, 1000)
 
 for error in (errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.EOPNOTSUPP, errno.ENOPROTOOPT):
     assert batch(error) == -errno.EOPNOTSUPP, error
@@ -124,9 +124,9 @@ def test_a_datagram_meets_an_earlier_ones_error_and_goes(build_dir: Path) -> Non
         build_dir,
         """
 p = Port()
-a, b = p.udp(), p.udp()
+a, b = p.open_udp(), p.open_udp()
 c = Counters()
-dest = b.local()
+dest = b.local_addr()
 for error in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENONET,
               errno.ENOPROTOOPT, errno.EPROTO):
     with failing("sendto", error):
@@ -155,12 +155,12 @@ def test_a_group_of_ipv6_is_joined_without_the_right_to_bind_to_an_interface(
 ) -> None:
     run_with_failing_calls(
         build_dir,
-        f"nth = {buffer_calls() + 3}"
+        f"nth = {count_buffer_calls() + 3}"
         """
 p = Port()
 out = ffi.new("struct siw_llp_sock **")
 with failing("setsockopt", errno.EPERM, nth=nth):
-    rv = lib.siw_llp_udp_join(p.c, addr("ff02::1:2", 40001), b"lo", ffi.NULL, out)
+    rv = lib.siw_llp_udp_join(p.c, siw_addr("ff02::1:2", 40001), b"lo", ffi.NULL, out)
 assert rv == 0
 lib.siw_llp_close(out[0])
 p.close()
@@ -191,8 +191,8 @@ def test_unknown_path_mtu_and_buffer_size_are_0(build_dir: Path) -> None:
         build_dir,
         """
 p = Port()
-a = p.udp()
-dest = a.local()
+a = p.open_udp()
+dest = a.local_addr()
 assert lib.siw_llp_udp_route_mtu(a.c, dest) > 65000
 for name in ("socket", "connect", "getsockopt"):
     with failing(name, errno.EMFILE):
@@ -227,8 +227,8 @@ p.close()
 
 CAPTURED = """
 p = Port()
-a, b = p.udp("0.0.0.0"), p.udp()
-dest = b.local()
+a, b = p.open_udp("0.0.0.0"), p.open_udp()
+dest = b.local_addr()
 assert lib.siw_capture_open(b"{file}") == 0
 {how}
     assert a.sendto(dest, b"x") == 0
@@ -245,13 +245,13 @@ def test_without_a_socket_to_ask_by_a_capture_has_the_address_that_was_bound(
     name, _, nth = name.partition("#")
     how = f'with failing("{name}", errno.EMFILE, nth={nth or 1}):'
     run_with_failing_calls(build_dir, CAPTURED.format(file=file, how=how))
-    assert [flow(packet)[0] for packet in read(file)] == ["0.0.0.0"]
+    assert [packet_flow(packet)[0] for packet in read_packets(file)] == ["0.0.0.0"]
 
 
 def test_descriptor_0_is_valid(build_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "x.pcapng"
     run_with_failing_calls(build_dir, CAPTURED.format(file=file, how="os.close(0)\nif True:"))
-    assert [flow(packet)[0] for packet in read(file)] == ["127.0.0.1"]
+    assert [packet_flow(packet)[0] for packet in read_packets(file)] == ["127.0.0.1"]
 
 
 ADOPT = """
@@ -265,7 +265,7 @@ for name, error, number in (
 ):
     with failing(name, error):
         try:
-            p.adopt(number)
+            p.adopt_udp(number)
         except OSError as e:
             assert e.errno == error
         else:
@@ -274,7 +274,7 @@ for name, error, number in (
     s.sendto(b"x", s.getsockname())
     assert s.recv(9) == b"x"
 p.socks.clear()
-mine = p.adopt(high)
+mine = p.adopt_udp(high)
 mine.close()
 os.fstat(fd)
 p.close()
@@ -292,8 +292,8 @@ def test_a_batch_that_comes_meets_errors_as_a_datagram_does(
         build_dir,
         f"""
 p = Port()
-a, b = p.udp(), p.udp()
-dest, c = b.local(), Counters()
+a, b = p.open_udp(), p.open_udp()
+dest, c = b.local_addr(), Counters()
 source, seg = ffi.new("struct siw_addr *"), ffi.new("uint32_t *")
 buf = ffi.new("char[65536]")
 assert lib.siw_llp_udp_ecn(b.c) == 0  # so it is recvmsg
@@ -360,7 +360,7 @@ assert open_fds() == before
 p = Port()
 with failing("aligned_alloc", errno.ENOMEM):
     try:
-        p.udp()
+        p.open_udp()
     except OSError as e:
         assert e.errno == errno.ENOMEM
     else:

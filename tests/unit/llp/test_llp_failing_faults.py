@@ -8,8 +8,8 @@ from failing import run_with_failing_calls
 
 BEGIN = """
 p = Port()
-a, b = p.udp(), p.udp()
-dest = b.local()
+a, b = p.open_udp(), p.open_udp()
+dest = b.local_addr()
 c = Counters()
 def plan(text):
     assert lib.siw_faults_install(text) == 0
@@ -32,10 +32,10 @@ lib.siw_guard_install()
 assert lib.siw_llp_udp_send(a.c, dest, BAD, 1) == -errno.EFAULT
 lib.siw_guard_remove()
 assert a.sendto(dest, b"hello") == 0 and c["fault_corrupt"] == 1
-p.poll_until(b)
+p.poll_until_ready(b)
 assert b.recvfrom()[1] != b"hello"
 assert a.sendto(dest, bytes(65508)) == -errno.EMSGSIZE
-fresh = p.udp()
+fresh = p.open_udp()
 with failing("calloc", errno.ENOMEM):
     assert fresh.recvfrom()[0] == -errno.ENOBUFS
 assert fresh.recvfrom()[0] == -errno.EAGAIN
@@ -54,7 +54,7 @@ assert a.sendto(dest, b"first") == 0
 with failing("malloc", errno.ENOMEM):
     assert a.sendto(dest, b"lost") == 0
 assert c["fault_limit"] == 1
-until(lambda: b in p.poll())
+wait_until(lambda: b in p.poll())
 assert b.recvfrom()[1] == b"first"
 plan(b"rx:delay=10s")
 assert a.sendto(dest, b"lost") == 0
@@ -80,12 +80,12 @@ with failing("sendto", errno.EAGAIN):
     p.poll()
 assert b.recvfrom()[0] == -errno.EAGAIN, "not yet"
 # Before a millisecond is over it is not tried again.
-until(lambda: b in p.poll())
-assert b.recvfrom()[1] == b"late" and until(lambda: b.recvfrom()[1] == b"late")
+wait_until(lambda: b in p.poll())
+assert b.recvfrom()[1] == b"late" and wait_until(lambda: b.recvfrom()[1] == b"late")
 plan(b"tx:dup=100%")
 with failing("sendto", errno.EAGAIN, nth=2):  # the copy is the network's to lose
     assert a.sendto(dest, b"once") == 0
-assert until(lambda: b.recvfrom()[1] == b"once") and b.recvfrom()[0] == -errno.EAGAIN
+assert wait_until(lambda: b.recvfrom()[1] == b"once") and b.recvfrom()[0] == -errno.EAGAIN
 with failing("sendto", errno.EAGAIN):
     assert a.sendto(dest, b"once") == -errno.EAGAIN
 p.close()
@@ -95,7 +95,7 @@ p.close()
 
 STREAM = """
 p = Port()
-a, b = p.pair()
+a, b = p.connected_pair()
 c = Counters()
 def plan(text):
     assert lib.siw_faults_install(text) == 0
@@ -118,7 +118,7 @@ assert (c["tx_eagain"], c["fault_corrupt"]) == (2, 0)
 BAD.iov_len = 1460
 assert lib.siw_llp_tcp_sendv(a.c, BAD, 1) == -errno.EFAULT
 assert a.send(b"x" * 1460, b"") == 1460 and c["fault_corrupt"] == 1
-got = until(lambda: b.recv(1460)[1])
+got = wait_until(lambda: b.recv(1460)[1])
 assert len(got) == 1460 and sum(x != y for x, y in zip(got, b"x" * 1460)) == 1
 plan(b"tx:delay=1ms")
 with failing("malloc", errno.ENOMEM):
@@ -139,13 +139,13 @@ octets = os.urandom(200_000)
 with failing("malloc", errno.ENOMEM, nth=3):  # pieces of 64 KiB
     assert a.send(octets) == 2 * (64 << 10)
 assert a.send(octets[2 << 16:]) == len(octets) - (2 << 16)
-a.want(False)
+a.want_write(False)
 got = bytearray()
 def more():
     p.poll()
     got.extend(b.recv()[1])
     return len(got) == len(octets)
-until(more)
+wait_until(more)
 assert got == octets
 p.close()
 """,

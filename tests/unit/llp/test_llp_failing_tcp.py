@@ -17,8 +17,8 @@ listener = p.listen()
 out = ffi.new("struct siw_llp_sock **")
 def accept():
     return lib.siw_llp_tcp_accept(listener.c, ffi.NULL, out)
-client = socket.create_connection(("127.0.0.1", port_of(listener.local())))
-p.poll_until(listener)
+client = socket.create_connection(("127.0.0.1", port_of(listener.local_addr())))
+p.poll_until_ready(listener)
 """
 END = """
 lib.siw_llp_close(out[0])
@@ -38,8 +38,8 @@ for name in {OF_THE_CONNECTION.split()}:
         assert accept() == 0, name
     lib.siw_llp_close(out[0])
     # More of them than one call looks at: the listener is not left alone.
-    client = socket.create_connection(("127.0.0.1", port_of(listener.local())))
-    p.poll_until(listener)
+    client = socket.create_connection(("127.0.0.1", port_of(listener.local_addr())))
+    p.poll_until_ready(listener)
     with failing("accept4", getattr(errno, name), times=1000):
         assert accept() == -errno.EAGAIN, name
     assert listener in p.poll()
@@ -61,7 +61,7 @@ with failing("accept4", errno.{error}, times=2):
     assert accept() == -errno.{error}, "asked once more meanwhile"
 assert listener not in p.poll()
 assert p.wait(10_000_000) == 1
-until(lambda: listener in p.poll())
+wait_until(lambda: listener in p.poll())
 assert 0.09 < time.monotonic() - began, "handed out again after 100 ms"
 assert accept() == 0
 """
@@ -81,7 +81,7 @@ for name, error in (("setsockopt", errno.EINVAL), ("epoll_ctl", errno.ENOSPC)):
     with failing(name, error):
         assert accept() == -error
     assert open_fds() == before
-    client = socket.create_connection(("127.0.0.1", port_of(listener.local())))
+    client = socket.create_connection(("127.0.0.1", port_of(listener.local_addr())))
 assert accept() == 0
 """
         + END,
@@ -94,15 +94,15 @@ def test_a_connect_that_is_interrupted_goes_on(build_dir: Path) -> None:
         """
 p = Port()
 listener = p.listen()
-dest = listener.local()
+dest = listener.local_addr()
 with failing("connect", errno.EINPROGRESS):
     a = p.connect(dest)  # the call did not come through: nobody is there
-assert a.connected() == -errno.EAGAIN
+assert a.connect_result() == -errno.EAGAIN
 a.close()
 b = p.connect(dest)
 with failing("getsockopt", errno.ENOTSOCK):
-    assert b.connected() == -errno.ENOTSOCK
-assert b.connected() == -errno.ENOTSOCK, "the same each time"
+    assert b.connect_result() == -errno.ENOTSOCK
+assert b.connect_result() == -errno.ENOTSOCK, "the same each time"
 with failing("connect", errno.EINTR):
     c = p.connect(dest)
 c.close()
@@ -119,7 +119,7 @@ def test_interrupted_calls_of_a_stream_are_made_again(
         build_dir,
         f"""
 p = Port()
-a, b = p.pair()
+a, b = p.connected_pair()
 if {captured}:
     assert lib.siw_capture_open(b"{tmp_path}/x.pcapng") == 0
 for n, name in ((1, "sendto"), (2, "sendmsg")):

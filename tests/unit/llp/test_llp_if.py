@@ -8,17 +8,17 @@ import pytest
 from _siwarp_layers import ffi, lib
 
 
-def interfaces(most=64):
+def interfaces_by_name(most=64):
     out = ffi.new("struct siw_llp_interface[]", most)
     n = lib.siw_llp_interfaces(out, most)
     assert 0 <= n <= most
     return {ffi.string(out[i].name).decode(): out[i] for i in range(n)}, out
 
 
-def test_loopback_is_listed_with_its_addresses_ipv4_first(kit):
-    found, keep = interfaces()
+def test_loopback_is_listed_with_its_addresses_ipv4_first(helpers):
+    found, keep = interfaces_by_name()
     lo = found["lo"]
-    texts = [kit.text_of(ffi.addressof(lo.addrs, i)) for i in range(lo.n_addrs)]
+    texts = [helpers.address_text(ffi.addressof(lo.addrs, i)) for i in range(lo.n_addrs)]
     assert texts[0] == "127.0.0.1:0"
     assert "[::1]:0" in texts
     families = [lo.addrs[i].family for i in range(lo.n_addrs)]
@@ -27,8 +27,8 @@ def test_loopback_is_listed_with_its_addresses_ipv4_first(kit):
     del keep
 
 
-def test_mtus_equal_the_systems(kit):
-    found, keep = interfaces()
+def test_mtus_equal_the_systems(helpers):
+    found, keep = interfaces_by_name()
     assert found
     for name, i in found.items():
         assert i.mtu == int(Path(f"/sys/class/net/{name}/mtu").read_text())
@@ -37,11 +37,11 @@ def test_mtus_equal_the_systems(kit):
 
 
 def test_no_more_are_returned_than_there_is_room_for():
-    assert list(interfaces(1)[0]) == list(interfaces()[0])[:1]
+    assert list(interfaces_by_name(1)[0]) == list(interfaces_by_name()[0])[:1]
 
 
-def test_an_interface_without_addresses_is_left_out_and_one_that_is_down_says_so(namespace):
-    namespace(
+def test_an_interface_without_addresses_is_left_out_and_one_that_is_down_says_so(run_in_namespace):
+    run_in_namespace(
         """
 ip link set lo up; ip link add v0 type veth peer name v1
 ip addr add 10.1.2.3/24 dev v0; ip addr add 10.1.2.4/24 dev v0 label v0:alias
@@ -54,17 +54,17 @@ got = {ffi.string(out[i].name).decode(): out[i] for i in range(n)}
 assert list(got) == ["lo", "v0"], list(got)
 assert got["lo"].up == 1 and got["v0"].up == 0
 v0 = got["v0"]
-texts = [text_of(ffi.addressof(v0.addrs, i)) for i in range(v0.n_addrs)]
+texts = [address_text(ffi.addressof(v0.addrs, i)) for i in range(v0.n_addrs)]
 assert texts == ["10.1.2.3:0", "10.1.2.4:0"], texts
 lo = got["lo"]
-texts = [text_of(ffi.addressof(lo.addrs, i)) for i in range(lo.n_addrs)]
+texts = [address_text(ffi.addressof(lo.addrs, i)) for i in range(lo.n_addrs)]
 assert "[fe80::2%lo]:0" in texts, texts
 """,
     )
 
 
-def test_more_addresses_than_an_entry_holds_are_left_out(namespace):
-    namespace(
+def test_more_addresses_than_an_entry_holds_are_left_out(run_in_namespace):
+    run_in_namespace(
         "ip link set lo up; for i in $(seq 2 30); do ip addr add 127.0.1.$i/8 dev lo; done",
         """
 out = ffi.new("struct siw_llp_interface[]", 8)
@@ -81,23 +81,23 @@ def test_a_capacity_of_zero_returns_no_interface(most):
 
 
 @pytest.mark.parametrize(("dest", "source"), [("127.0.0.5", "127.0.0.1:0"), ("::1", "[::1]:0")])
-def test_the_source_address_towards_this_host_is_its_loopback_address(kit, dest, source):
+def test_the_source_address_towards_this_host_is_its_loopback_address(helpers, dest, source):
     found = ffi.new("struct siw_addr *")
-    assert lib.siw_llp_source_for(kit.addr(dest, 4791), found) == 0
-    assert kit.text_of(found) == source
+    assert lib.siw_llp_source_for(helpers.siw_addr(dest, 4791), found) == 0
+    assert helpers.address_text(found) == source
 
 
-def test_the_source_address_follows_the_route(namespace):
-    namespace(
+def test_the_source_address_follows_the_route(run_in_namespace):
+    run_in_namespace(
         """
 ip link set lo up; ip link add v0 type veth peer name v1; ip link set v0 up; ip link set v1 up
 ip addr add 10.1.2.3/24 dev v0; ip route add 10.9.0.0/16 via 10.1.2.9
 """,
         """
 source = ffi.new("struct siw_addr *")
-assert lib.siw_llp_source_for(addr("10.9.8.7"), source) == 0
-assert text_of(source) == "10.1.2.3:0", text_of(source)
+assert lib.siw_llp_source_for(siw_addr("10.9.8.7"), source) == 0
+assert address_text(source) == "10.1.2.3:0", address_text(source)
 import errno
-assert lib.siw_llp_source_for(addr("192.0.2.1"), source) == -errno.ENETUNREACH
+assert lib.siw_llp_source_for(siw_addr("192.0.2.1"), source) == -errno.ENETUNREACH
 """,
     )

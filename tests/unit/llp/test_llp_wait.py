@@ -18,62 +18,62 @@ STATES = pytest.mark.parametrize("state", ["cold", "hot", "armed"])
 def bring_to_state(port, sender, sock, state):
     """Bring a socket into one of the three states in which a sleeping thread may find it."""
     if state != "cold":
-        sender.sendto(sock.local(), b"x")
-        port.poll_until(sock)
+        sender.sendto(sock.local_addr(), b"x")
+        port.poll_until_ready(sock)
         sock.drain()
         assert port.hot_fds() == [sock.fd]
-    port.settle()
+    port.drain_ready_sockets()
     if state == "armed":
         port.arm()
     assert port.lib.siw_llp_port_armed(port.c) == (state == "armed")
 
 
 @pytest.fixture
-def other(kit):
-    p = kit.Port()
+def other_port(helpers):
+    p = helpers.Port()
     yield p
     p.close()
 
 
 @STATES
 @pytest.mark.parametrize("ms", [0, 5, 50])
-def test_a_wait_ends_when_its_time_is_over(port, other, state, ms):
-    bring_to_state(port, other.udp(), port.udp(), state)
+def test_a_wait_ends_when_its_time_is_over(port, other_port, state, ms):
+    bring_to_state(port, other_port.open_udp(), port.open_udp(), state)
     start = time.monotonic()
     assert port.wait(ms * 1000) == 0
     assert ms / 1000 <= time.monotonic() - start < ms / 1000 + scale_limit(1)
 
 
 @STATES
-def test_a_wait_ends_when_a_datagram_comes(port, other, state):
-    sender, a = other.udp(), port.udp()
+def test_a_wait_ends_when_a_datagram_comes(port, other_port, state):
+    sender, a = other_port.open_udp(), port.open_udp()
     bring_to_state(port, sender, a, state)
-    t = threading.Timer(0.05, lambda: sender.sendto(a.local(), b"wake up"))
+    t = threading.Timer(0.05, lambda: sender.sendto(a.local_addr(), b"wake up"))
     t.start()
     start = time.monotonic()
     assert port.wait(10_000_000) == 1
     assert time.monotonic() - start < 5
     t.join()
-    port.poll_until(a)
+    port.poll_until_ready(a)
     assert a.recvfrom()[1] == b"wake up"
 
 
 @STATES
-def test_a_wait_ends_at_once_if_a_datagram_is_there(port, other, state):
-    sender, a = other.udp(), port.udp()
+def test_a_wait_ends_at_once_if_a_datagram_is_there(port, other_port, state):
+    sender, a = other_port.open_udp(), port.open_udp()
     bring_to_state(port, sender, a, state)
-    sender.sendto(a.local(), b"x")
+    sender.sendto(a.local_addr(), b"x")
     assert port.wait(-1) == 1
 
 
 @STATES
-def test_a_wait_ends_when_a_connection_comes(port, other, state):
-    bring_to_state(port, other.udp(), port.udp(), state)
+def test_a_wait_ends_when_a_connection_comes(port, other_port, state):
+    bring_to_state(port, other_port.open_udp(), port.open_udp(), state)
     listener = port.listen()
-    asleep = port.fill()
-    client = other.connect(listener.local())
+    asleep = port.fill_waitset()
+    client = other_port.connect(listener.local_addr())
     assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
-    port.poll_until(listener)
+    port.poll_until_ready(listener)
     port.accept(listener)
     client.close()
 
@@ -99,11 +99,13 @@ def test_a_wake_ends_the_next_wait_and_a_poll_clears_it(port):
 def test_a_wake_ends_every_wait_in_progress(port):
     got, begun = [], threading.Barrier(5)
 
-    def sleep(asleep):
+    def wait_in_thread(asleep):
         begun.wait()
         got.append(port.lib.siw_llp_wait(asleep, -1, 10_000_000))
 
-    threads = [threading.Thread(target=sleep, args=(port.fill(),)) for _ in range(4)]
+    threads = [
+        threading.Thread(target=wait_in_thread, args=(port.fill_waitset(),)) for _ in range(4)
+    ]
     for t in threads:
         t.start()
     begun.wait()
@@ -118,33 +120,35 @@ def test_a_wake_ends_every_wait_in_progress(port):
     assert port.wait(1000) == 0
 
 
-def test_a_further_descriptor_ends_a_wait(port, kit):
-    fd = kit.lib.siw_llp_event_open()
+def test_a_further_descriptor_ends_a_wait(port, helpers):
+    fd = helpers.lib.siw_llp_event_open()
     assert port.wait(1000, fd) == 0
-    kit.lib.siw_llp_event_set(fd)
-    kit.lib.siw_llp_event_set(fd)
+    helpers.lib.siw_llp_event_set(fd)
+    helpers.lib.siw_llp_event_set(fd)
     assert port.wait(-1, fd) == 1
-    kit.lib.siw_llp_event_clear(fd)
-    kit.lib.siw_llp_event_clear(fd)  # clearing the event does not block when it is already clear
+    helpers.lib.siw_llp_event_clear(fd)
+    helpers.lib.siw_llp_event_clear(
+        fd
+    )  # clearing the event does not block when it is already clear
     assert port.wait(1000, fd) == 0
     assert not os.get_inheritable(fd)
-    kit.lib.siw_llp_event_close(fd)
+    helpers.lib.siw_llp_event_close(fd)
     with pytest.raises(OSError):
         os.fstat(fd)
 
 
-def test_a_set_of_zeros_waits_for_the_time_and_the_further_descriptor_alone(port, kit):
-    nothing, fd = kit.ffi.new("struct siw_llp_waitset *"), kit.lib.siw_llp_event_open()
+def test_a_set_of_zeros_waits_for_the_time_and_the_further_descriptor_alone(port, helpers):
+    nothing, fd = helpers.ffi.new("struct siw_llp_waitset *"), helpers.lib.siw_llp_event_open()
     start = time.monotonic()
-    assert kit.lib.siw_llp_wait(nothing, fd, 20_000) == 0
+    assert helpers.lib.siw_llp_wait(nothing, fd, 20_000) == 0
     assert time.monotonic() - start >= 0.02
-    kit.lib.siw_llp_event_set(fd)
-    assert kit.lib.siw_llp_wait(nothing, fd, -1) == 1
-    kit.lib.siw_llp_event_close(fd)
+    helpers.lib.siw_llp_event_set(fd)
+    assert helpers.lib.siw_llp_wait(nothing, fd, -1) == 1
+    helpers.lib.siw_llp_event_close(fd)
 
 
-def test_a_signal_ends_a_wait(child):
-    child("""
+def test_a_signal_ends_a_wait(run_in_child):
+    run_in_child("""
 p = Port()
 signal.signal(signal.SIGALRM, lambda *_: None)
 signal.setitimer(signal.ITIMER_REAL, 0.05)
@@ -153,24 +157,24 @@ p.close()
 """)
 
 
-def test_sleeping_costs_no_system_call_more_than_the_hot_socket_itself(port, kit, other):
-    sender, a = other.udp(), port.udp()
+def test_sleeping_costs_no_system_call_more_than_the_hot_socket_itself(port, helpers, other_port):
+    sender, a = other_port.open_udp(), port.open_udp()
     bring_to_state(port, sender, a, "hot")
     for turn in range(321):
         if turn == 1:
             # the first turn is not counted, because no sleep that a socket ended precedes it
-            c = kit.Counters()
-        sender.sendto(a.local(), b"x")
+            c = helpers.Counters()
+        sender.sendto(a.local_addr(), b"x")
         assert port.wait(-1) == 1
         assert port.poll() == [a]
         assert a.drain() == 1
     assert c["epoll_waits"] == 10, "epoll was asked though the hot socket had what ended the sleep"
 
 
-def test_a_handled_cold_event_does_not_prevent_sleeping(port, other):
-    sender, a, b = other.udp(), port.udp(), port.udp()
+def test_a_handled_cold_event_does_not_prevent_sleeping(port, other_port):
+    sender, a, b = other_port.open_udp(), port.open_udp(), port.open_udp()
     bring_to_state(port, sender, a, "hot")
-    sender.sendto(b.local(), b"x")
+    sender.sendto(b.local_addr(), b"x")
     turns = 0
     while b not in (port.poll() if port.wait(-1) == 1 else []):
         assert a.drain() == 0
@@ -183,41 +187,43 @@ def test_a_handled_cold_event_does_not_prevent_sleeping(port, other):
 
 
 @STATES
-def test_arming_and_disarming_while_somebody_sleeps_hides_nothing(port, other, state):
-    sender, a = other.udp(), port.udp()
+def test_arming_and_disarming_while_somebody_sleeps_hides_nothing(port, other_port, state):
+    sender, a = other_port.open_udp(), port.open_udp()
     bring_to_state(port, sender, a, state)
-    asleep = port.fill()
+    asleep = port.fill_waitset()
     port.disarm()
-    sender.sendto(a.local(), b"x")
+    sender.sendto(a.local_addr(), b"x")
     assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
     a.drain()
-    port.settle()
-    asleep = port.fill()
+    port.drain_ready_sockets()
+    asleep = port.fill_waitset()
     port.arm()
-    sender.sendto(a.local(), b"x")
+    sender.sendto(a.local_addr(), b"x")
     assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
 
 
-def test_a_socket_that_turns_hot_still_wakes_a_sleeping_thread(port, other):
-    sender, a = other.udp(), port.udp()
-    asleep = port.fill()  # the socket is cold, so it is watched through epoll
-    sender.sendto(a.local(), b"x")
-    port.poll_until(a)  # another thread's poll consumes the event, and the socket's epoll edge
+def test_a_socket_that_turns_hot_still_wakes_a_sleeping_thread(port, other_port):
+    sender, a = other_port.open_udp(), port.open_udp()
+    asleep = port.fill_waitset()  # the socket is cold, so it is watched through epoll
+    sender.sendto(a.local_addr(), b"x")
+    port.poll_until_ready(
+        a
+    )  # another thread's poll consumes the event, and the socket's epoll edge
     a.drain()
-    sender.sendto(a.local(), b"y")
+    sender.sendto(a.local_addr(), b"y")
     assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
 
 
 @pytest.mark.parametrize("armed", [False, True])
-def test_a_socket_that_is_left_half_read_lets_nobody_sleep(kit, other, armed):
-    with kit.setting("hot_sockets", 1):
-        port = kit.Port()
-    sender, hot, a = other.udp(), port.udp(), port.udp()
+def test_a_socket_that_is_left_half_read_lets_nobody_sleep(helpers, other_port, armed):
+    with helpers.temporary_setting("hot_sockets", 1):
+        port = helpers.Port()
+    sender, hot, a = other_port.open_udp(), port.open_udp(), port.open_udp()
     bring_to_state(port, sender, hot, "armed" if armed else "hot")
-    asleep = port.fill()
+    asleep = port.fill_waitset()
     for _ in range(2):
-        sender.sendto(a.local(), b"x")
-    port.poll_until(a)
+        sender.sendto(a.local_addr(), b"x")
+    port.poll_until_ready(a)
     # one datagram is left unread, and the socket's epoll edge is consumed
     assert a.recvfrom()[0] == 1
     assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1, "who slept before is woken"
@@ -225,60 +231,60 @@ def test_a_socket_that_is_left_half_read_lets_nobody_sleep(kit, other, armed):
         port.poll()
         assert port.wait(5_000_000) == 1, "who wants to sleep now does not"
     assert a.drain() == 1
-    port.settle()
+    port.drain_ready_sockets()
     assert port.wait(1000) == 0
     port.close()
 
 
-def test_a_hot_socket_that_is_left_half_read_while_armed_lets_nobody_sleep(port, other):
-    sender, a = other.udp(), port.udp()
+def test_a_hot_socket_that_is_left_half_read_while_armed_lets_nobody_sleep(port, other_port):
+    sender, a = other_port.open_udp(), port.open_udp()
     bring_to_state(port, sender, a, "armed")
     for _ in range(2):
-        sender.sendto(a.local(), b"x")
-    port.poll_until(a)
+        sender.sendto(a.local_addr(), b"x")
+    port.poll_until_ready(a)
     assert a.recvfrom()[0] == 1
     for _ in range(3):
         port.poll()
         assert port.wait(5_000_000) == 1
     a.drain()
-    port.settle()
+    port.drain_ready_sockets()
     assert port.wait(1000) == 0
 
 
 @pytest.mark.parametrize("state", ["hot", "armed"])
-def test_a_socket_that_was_not_found_empty_lets_nobody_sleep(port, other, state):
-    sender, a = other.udp(), port.udp()
+def test_a_socket_that_was_not_found_empty_lets_nobody_sleep(port, other_port, state):
+    sender, a = other_port.open_udp(), port.open_udp()
     bring_to_state(port, sender, a, state)
-    asleep = port.fill()
-    sender.sendto(a.local(), b"x")
-    port.poll_until(a)
+    asleep = port.fill_waitset()
+    sender.sendto(a.local_addr(), b"x")
+    port.poll_until_ready(a)
     # reads the socket's last datagram; the thread that reads it may not have processed it yet
     assert a.recvfrom()[0] == 1
     port.leave()
     assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1, "who slept before is woken"
     port.arm()
     assert port.wait(5_000_000) == 1, "who wants to sleep now does not"
-    port.settle()
-    asleep = port.fill()
+    port.drain_ready_sockets()
+    asleep = port.fill_waitset()
     port.leave()
     assert port.lib.siw_llp_wait(asleep, -1, 1000) == 0
     port.leave(more=True)
     assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
 
 
-def test_a_wish_to_write_reaches_who_sleeps_on_the_hot_sockets_themselves(port, other):
-    sender, a = other.udp(), port.udp()
+def test_a_wish_to_write_reaches_who_sleeps_on_the_hot_sockets_themselves(port, other_port):
+    sender, a = other_port.open_udp(), port.open_udp()
     bring_to_state(port, sender, a, "hot")
-    asleep = port.fill()
-    t = threading.Timer(0.05, lambda: a.want(True))
+    asleep = port.fill_waitset()
+    t = threading.Timer(0.05, lambda: a.want_write(True))
     t.start()
     assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
     t.join()
-    s = port.fill()
+    s = port.fill_waitset()
     assert [s.out[i] for i in range(s.n)] == [True, False]
-    a.want(False)
+    a.want_write(False)
     port.poll()
-    s = port.fill()
+    s = port.fill_waitset()
     assert [s.out[i] for i in range(s.n)] == [False, False]
 
 
@@ -296,20 +302,20 @@ OPS = st.lists(
 )
 
 
-# the fixture `kit` holds no state, so all examples may share it
+# the fixture `helpers` holds no state, so all examples may share it
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ops=OPS, hot=st.integers(1, 4))
-def test_no_order_of_polling_arming_and_sleeping_loses_a_datagram(kit, ops, hot):
-    with kit.setting("hot_sockets", hot):
-        port = kit.Port()
-    other = kit.Port()
+def test_no_order_of_polling_arming_and_sleeping_loses_a_datagram(helpers, ops, hot):
+    with helpers.temporary_setting("hot_sockets", hot):
+        port = helpers.Port()
+    other = helpers.Port()
     try:
-        sender = other.udp()
-        socks = [port.udp() for _ in range(N)]
+        sender = other.open_udp()
+        socks = [port.open_udp() for _ in range(N)]
         unread = dict.fromkeys(socks, 0)
-        asleep = port.fill()
+        asleep = port.fill_waitset()
 
-        def serve(room, most):
+        def receive_from_ready(room, most):
             """Receive at most `most` datagrams from each ready socket; 0: until EAGAIN."""
             for s in port.poll(room):
                 for _ in range(most or 1000):
@@ -323,17 +329,17 @@ def test_no_order_of_polling_arming_and_sleeping_loses_a_datagram(kit, ops, hot)
         for what, x, y in ops:
             if what == "send":
                 for _ in range(y):
-                    assert sender.sendto(socks[x].local(), b"x") == 0
+                    assert sender.sendto(socks[x].local_addr(), b"x") == 0
                 unread[socks[x]] += y
             elif what == "serve":
-                serve(x, y)
+                receive_from_ready(x, y)
             elif what == "spin":
                 for _ in range(x):
-                    serve(64, 1)
+                    receive_from_ready(64, 1)
             elif what == "fill":
-                asleep = port.fill()
+                asleep = port.fill_waitset()
             elif what == "again":
-                socks[0].again()
+                socks[0].resume()
             else:
                 getattr(port, what)()
             if any(unread.values()):
@@ -342,7 +348,7 @@ def test_no_order_of_polling_arming_and_sleeping_loses_a_datagram(kit, ops, hot)
                 assert port.wait(2_000_000) == 1
                 assert port.lib.siw_llp_wait(asleep, -1, 2_000_000) == 1
         for _ in range(400):
-            serve(64, 0)
+            receive_from_ready(64, 0)
         assert not any(unread.values()), "a datagram that nobody was told of"
         assert port.wait(0) == 0, "nothing is left, and still nobody can sleep"
     finally:
@@ -356,23 +362,23 @@ class Crowd:
     def __init__(self, port, sockets):
         self.port = port
         self.lock = threading.Lock()
-        self.socks = [port.udp() for _ in range(sockets)]
-        self.addrs = [s.local() for s in self.socks]
+        self.socks = [port.open_udp() for _ in range(sockets)]
+        self.addrs = [s.local_addr() for s in self.socks]
         self.got = [0] * sockets
         self.failed = []
         self.done = threading.Event()
 
-    def thread(self, what, *args):
-        def run():
+    def make_thread(self, what, *args):
+        def run_recording_failure():
             try:
                 what(*args)
             except BaseException as e:
                 self.failed.append(e)
                 raise
 
-        return threading.Thread(target=run)
+        return threading.Thread(target=run_recording_failure)
 
-    def serve(self, most):
+    def receive_from_ready(self, most):
         for s in self.port.poll(16):
             for _ in range(most):
                 rv = s.recvfrom(64)[0]
@@ -381,23 +387,23 @@ class Crowd:
                     break
                 self.got[self.socks.index(s)] += 1
 
-    def sleep(self, armed):
+    def sleep_until_done(self, armed):
         while not self.done.is_set():
             with self.lock:
                 (self.port.arm if armed else self.port.disarm)()
-                self.serve(3)
-                asleep = self.port.fill()
+                self.receive_from_ready(3)
+                asleep = self.port.fill_waitset()
             rv = self.port.lib.siw_llp_wait(asleep, -1, 5_000_000)
             assert rv == 1, "a sleep of 5 s while datagrams were under way"
 
-    def poll(self):
+    def poll_until_done(self):
         while not self.done.is_set():
             for _ in range(20):
                 with self.lock:
-                    self.serve(2)
+                    self.receive_from_ready(2)
             time.sleep(0.002)
 
-    def send(self, first, own, total, senders):
+    def send_round_robin(self, first, own, total, senders):
         # Never more datagrams in flight than a socket's buffer holds.
         for i in range(total):
             assert own.sendto(self.addrs[(i + first) % len(self.addrs)], b"x") == 0
@@ -405,15 +411,15 @@ class Crowd:
                 time.sleep(0.0005)
                 assert not self.failed
 
-    def wish(self):
+    def toggle_want_write(self):
         while not self.done.is_set():
             for s in self.socks:
-                s.want(True)
-                s.want(False)
+                s.want_write(True)
+                s.want_write(False)
             self.port.wake()
             time.sleep(0.001)
 
-    def end(self, threads):
+    def stop_threads(self, threads):
         self.done.set()
         for t in threads:
             while t.is_alive():
@@ -421,24 +427,26 @@ class Crowd:
                 t.join(0.01)
 
 
-def test_threads_that_send_poll_sleep_and_wake_lose_nothing(kit):
+def test_threads_that_send_poll_sleep_and_wake_lose_nothing(helpers):
     """Two sleepers, a poller that sometimes pauses, senders, requests for writability, arming."""
-    with kit.setting("hot_sockets", 2):
-        port = kit.Port()
-    outside = kit.Port()
+    with helpers.temporary_setting("hot_sockets", 2):
+        port = helpers.Port()
+    outside = helpers.Port()
     total, n = 1500, 3
     crowd = Crowd(port, 8)
-    senders = [crowd.thread(crowd.send, k, outside.udp(), total, n) for k in range(n)]
-    others = [crowd.thread(crowd.sleep, armed) for armed in (True, False)]
-    others += [crowd.thread(crowd.poll), crowd.thread(crowd.wish)]
+    senders = [
+        crowd.make_thread(crowd.send_round_robin, k, outside.open_udp(), total, n) for k in range(n)
+    ]
+    others = [crowd.make_thread(crowd.sleep_until_done, armed) for armed in (True, False)]
+    others += [crowd.make_thread(crowd.poll_until_done), crowd.make_thread(crowd.toggle_want_write)]
     for t in senders + others:
         t.start()
     for t in senders:
         t.join()
     try:
-        kit.until(lambda: sum(crowd.got) == total * n or crowd.failed, 20)
+        helpers.wait_until(lambda: sum(crowd.got) == total * n or crowd.failed, 20)
     finally:
-        crowd.end(others)
+        crowd.stop_threads(others)
     assert not crowd.failed
     assert sum(crowd.got) == total * n
     port.close()

@@ -28,7 +28,7 @@ def news():
 
 def comes(what):
     "Read on until there are these news; the kernel tells of a carrier when it gets round to it."
-    until(lambda: what in news())
+    wait_until(lambda: what in news())
 """
 END = """
 lib.siw_llp_watch_close(w)
@@ -36,8 +36,8 @@ p.close()
 """
 
 
-def test_a_link_goes_down_and_up_and_its_addresses_come_and_go(namespace):
-    namespace(
+def test_a_link_goes_down_and_up_and_its_addresses_come_and_go(run_in_namespace):
+    run_in_namespace(
         MAKE,
         WATCH
         + """
@@ -58,8 +58,8 @@ comes(ADDRS)
     )
 
 
-def test_changes_of_other_interfaces_are_not_reported(namespace):
-    namespace(
+def test_changes_of_other_interfaces_are_not_reported(run_in_namespace):
+    run_in_namespace(
         f"ip link set lo up; {MAKE}",
         WATCH
         + """
@@ -82,8 +82,8 @@ assert news() == [ADDRS]
     )
 
 
-def test_an_interface_that_goes_and_comes_back_is_known_by_its_name(namespace):
-    namespace(
+def test_an_interface_that_goes_and_comes_back_is_known_by_its_name(run_in_namespace):
+    run_in_namespace(
         MAKE,
         WATCH
         + """
@@ -105,8 +105,8 @@ comes(UP)
     )
 
 
-def test_an_interface_created_later_is_reported(namespace):
-    namespace(
+def test_an_interface_created_later_is_reported(run_in_namespace):
+    run_in_namespace(
         f"{QUIET}; ip link set lo up",
         WATCH
         + """
@@ -120,8 +120,8 @@ comes(UP)
     )
 
 
-def test_an_overflow_of_notifications_is_reported(namespace):
-    namespace(
+def test_an_overflow_of_notifications_is_reported(run_in_namespace):
+    run_in_namespace(
         MAKE,
         WATCH
         + """

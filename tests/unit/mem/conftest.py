@@ -1,6 +1,6 @@
 """Fixtures of the tests of mem/."""
 
 from unit.ddp.ddp_harness import DdpWorld
-from unit.mpa.mpa_harness import fixture
+from unit.mpa.mpa_harness import world_fixture
 
-w = fixture(DdpWorld)
+world = world_fixture(DdpWorld)

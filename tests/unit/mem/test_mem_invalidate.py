@@ -17,105 +17,105 @@ INVALID = (lib.SIW_LAYER_DDP, lib.SIW_DDP_TAGGED_BUFFER, lib.SIW_DDP_INVALID_STA
 REST = 256  # minimum number of freed indexes that wait before one is reused
 
 
-def may(w: DdpWorld, stag: int, stream: Stream) -> bool:
-    return bool(lib.siw_mem_stag_may_invalidate(w.mem, stag, stream.handle))
+def may_invalidate(world: DdpWorld, stag: int, stream: Stream) -> bool:
+    return bool(lib.siw_mem_stag_may_invalidate(world.mem, stag, stream.handle))
 
 
-def invalidate(w: DdpWorld, stag: int, stream: Stream) -> int:
-    return int(lib.siw_mem_stag_invalidate(w.mem, stag, stream.handle))
+def invalidate_stag(world: DdpWorld, stag: int, stream: Stream) -> int:
+    return int(lib.siw_mem_stag_invalidate(world.mem, stag, stream.handle))
 
 
-def test_an_invalidated_stag_is_dead_and_cannot_be_invalidated_again(w: DdpWorld) -> None:
-    stream = w.receiver()
-    m = w.memory(100, rights=ALL, stream=stream)
-    assert w.get(m.stag, WRITE, 0, 100, stream=stream) == [(m.addr, 100)]
-    assert may(w, m.stag, stream)
-    assert invalidate(w, m.stag, stream) == 0
-    assert w.get(m.stag, WRITE, 0, 100, stream=stream) == INVALID
-    assert not may(w, m.stag, stream)
-    assert invalidate(w, m.stag, stream) == -errno.EACCES
-    assert w.free(m.stag) == 0
-    assert w.free(m.stag) == -errno.ENOENT
+def test_an_invalidated_stag_is_dead_and_cannot_be_invalidated_again(world: DdpWorld) -> None:
+    stream = world.receiver()
+    m = world.registered_memory(100, rights=ALL, stream=stream)
+    assert world.look_up_stag(m.stag, WRITE, 0, 100, stream=stream) == [(m.addr, 100)]
+    assert may_invalidate(world, m.stag, stream)
+    assert invalidate_stag(world, m.stag, stream) == 0
+    assert world.look_up_stag(m.stag, WRITE, 0, 100, stream=stream) == INVALID
+    assert not may_invalidate(world, m.stag, stream)
+    assert invalidate_stag(world, m.stag, stream) == -errno.EACCES
+    assert world.free_stag(m.stag) == 0
+    assert world.free_stag(m.stag) == -errno.ENOENT
 
 
 @pytest.mark.parametrize("which", ["no right", "domain", "other stream", "freed", "never"])
-def test_what_the_peer_may_not_invalidate_stays_as_it_is(w: DdpWorld, which: str) -> None:
-    stream, other = w.receiver(), w.receiver()
+def test_what_the_peer_may_not_invalidate_stays_as_it_is(world: DdpWorld, which: str) -> None:
+    stream, other = world.receiver(), world.receiver()
     rights = WRITE if which == "no right" else ALL
     owner = {"domain": None, "other stream": other}.get(which, stream)
-    m = w.memory(100, rights=rights, stream=owner)
+    m = world.registered_memory(100, rights=rights, stream=owner)
     if which == "freed":
-        w.free(m.stag)
+        world.free_stag(m.stag)
     stag = m.stag ^ 0x100 if which == "never" else m.stag
-    assert not may(w, stag, stream)
-    assert invalidate(w, stag, stream) == -errno.EACCES
+    assert not may_invalidate(world, stag, stream)
+    assert invalidate_stag(world, stag, stream) == -errno.EACCES
     if which in ("no right", "domain", "other stream", "never"):
-        assert w.get(m.stag, WRITE, 0, 1, stream=owner) == [(m.addr, 1)]
+        assert world.look_up_stag(m.stag, WRITE, 0, 1, stream=owner) == [(m.addr, 1)]
 
 
-def test_an_invalidated_stag_is_not_reused_before_it_is_freed(w: DdpWorld) -> None:
-    stream = w.receiver()
-    m = w.memory(10, rights=ALL, stream=stream)
-    assert invalidate(w, m.stag, stream) == 0
+def test_an_invalidated_stag_is_not_reused_before_it_is_freed(world: DdpWorld) -> None:
+    stream = world.receiver()
+    m = world.registered_memory(10, rights=ALL, stream=stream)
+    assert invalidate_stag(world, m.stag, stream) == 0
     dead = m.stag
     for _ in range(3 * REST):  # far more STags than there are waiting indexes
-        w.free(w.stag(m))
-    assert w.get(dead, WRITE, 0, 1, stream=stream) == INVALID
-    assert w.free(dead) == 0
+        world.free_stag(world.assign_stag(m))
+    assert world.look_up_stag(dead, WRITE, 0, 1, stream=stream) == INVALID
+    assert world.free_stag(dead) == 0
 
 
-def test_an_stag_can_be_bound_to_an_identity_other_than_the_stream(w: DdpWorld) -> None:
-    stream = w.receiver()
-    m = w.memory(10, rights=ALL, stream=stream)
+def test_an_stag_can_be_bound_to_an_identity_other_than_the_stream(world: DdpWorld) -> None:
+    stream = world.receiver()
+    m = world.registered_memory(10, rights=ALL, stream=stream)
     identity = ffi.cast("void *", 4711)
     lib.siw_ddp_stream_bind(stream.handle, identity)
     assert lib.siw_ddp_stream_identity(stream.handle) == identity
-    assert lib.siw_mem_stag_invalidate(w.mem, m.stag, identity) == -errno.EACCES
-    assert invalidate(w, m.stag, stream) == 0
+    assert lib.siw_mem_stag_invalidate(world.mem, m.stag, identity) == -errno.EACCES
+    assert invalidate_stag(world, m.stag, stream) == 0
 
 
-def test_invalidating_waits_for_whoever_is_placing(w: DdpWorld) -> None:
-    stream = w.receiver()
-    m = w.memory(100, rights=ALL, stream=stream)
+def test_invalidating_waits_for_whoever_is_placing(world: DdpWorld) -> None:
+    stream = world.receiver()
+    m = world.registered_memory(100, rights=ALL, stream=stream)
     iov, err = ffi.new("struct iovec[1]"), ffi.new("struct siw_wire_err *")
-    assert lib.siw_mem_stag_get(w.mem, m.stag, 7, stream.handle, WRITE, 0, 10, iov, 1, err) == 1
+    assert lib.siw_mem_stag_get(world.mem, m.stag, 7, stream.handle, WRITE, 0, 10, iov, 1, err) == 1
     done = threading.Event()
 
-    def end() -> None:
-        assert invalidate(w, m.stag, stream) == 0
+    def invalidate_in_thread() -> None:
+        assert invalidate_stag(world, m.stag, stream) == 0
         done.set()
 
-    thread = threading.Thread(target=end)
+    thread = threading.Thread(target=invalidate_in_thread)
     thread.start()
-    while w.get(m.stag, WRITE, 0, 1, stream=stream) != INVALID:
+    while world.look_up_stag(m.stag, WRITE, 0, 1, stream=stream) != INVALID:
         pass
     assert not done.wait(0.02)
-    lib.siw_mem_stag_put(w.mem, m.stag)
+    lib.siw_mem_stag_put(world.mem, m.stag)
     assert done.wait(10)
     thread.join()
 
 
-def test_invalidating_and_freeing_at_once_ends_each_stag_once(w: DdpWorld) -> None:
-    stream = w.receiver()
-    m = w.memory(10, rights=ALL, stream=stream)
-    w.free(m.stag)
+def test_invalidating_and_freeing_at_once_ends_each_stag_once(world: DdpWorld) -> None:
+    stream = world.receiver()
+    m = world.registered_memory(10, rights=ALL, stream=stream)
+    world.free_stag(m.stag)
     rounds = 300
     stags = [0] * rounds
     given = [threading.Event() for _ in range(rounds)]
     ended: list[int] = []
 
-    def end() -> None:
+    def invalidate_each() -> None:
         for i in range(rounds):
             given[i].wait(10)
-            ended.append(invalidate(w, stags[i], stream))
+            ended.append(invalidate_stag(world, stags[i], stream))
 
-    thread = threading.Thread(target=end)
+    thread = threading.Thread(target=invalidate_each)
     thread.start()
     for i in range(rounds):
-        stags[i] = w.stag(m, ALL, stream=stream)
+        stags[i] = world.assign_stag(m, ALL, stream=stream)
         given[i].set()
         if i % 3:
             time.sleep(0)
-        assert w.free(stags[i]) == 0
+        assert world.free_stag(stags[i]) == 0
     thread.join(30)
     assert len(ended) == rounds and set(ended) <= {0, -errno.EACCES}

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.ddp.ddp_harness import DdpWorld, StreamError, ddp_world
+from unit.ddp.ddp_harness import DdpWorld, StreamError, open_ddp_world
 
 
-def test_buffers_come_in_the_order_they_were_posted(w: DdpWorld) -> None:
-    q = w.queue(depth=4)
+def test_buffers_come_in_the_order_they_were_posted(world: DdpWorld) -> None:
+    q = world.create_queue(depth=4)
     for user_data in (7, 2**64 - 1, 0):
         q.post(user_data)
     assert [q.take(), q.take(), q.take(), q.take()] == [7, 2**64 - 1, 0, None]
 
 
 @pytest.mark.parametrize(("depth", "room"), [(1, 1), (2, 2), (3, 4), (16, 16), (17, 32)])
-def test_depth_is_rounded_up_to_a_power_of_two(w: DdpWorld, depth: int, room: int) -> None:
-    q = w.queue(depth=depth)
+def test_depth_is_rounded_up_to_a_power_of_two(world: DdpWorld, depth: int, room: int) -> None:
+    q = world.create_queue(depth=depth)
     for i in range(room):
         q.post(i)
     with pytest.raises(StreamError, match="ENOMEM"):
@@ -27,24 +27,24 @@ def test_depth_is_rounded_up_to_a_power_of_two(w: DdpWorld, depth: int, room: in
     assert [q.take() for _ in range(room)] == list(range(1, room + 1))
 
 
-def test_more_elements_than_agreed_are_refused(w: DdpWorld) -> None:
-    q = w.queue(max_sge=2)
-    m = w.memory(10)
+def test_more_elements_than_agreed_are_refused(world: DdpWorld) -> None:
+    q = world.create_queue(max_sge=2)
+    m = world.registered_memory(10)
     q.post(1, m.sge(), m.sge())
     with pytest.raises(StreamError, match="EINVAL"):
         q.post(2, m.sge(), m.sge(), m.sge())
     assert [q.take(), q.take()] == [1, None]
 
 
-def test_a_queue_of_more_elements_than_there_can_be_is_refused(w: DdpWorld) -> None:
+def test_a_queue_of_more_elements_than_there_can_be_is_refused(world: DdpWorld) -> None:
     with pytest.raises(StreamError, match="EINVAL"):
-        w.queue(max_sge=17)
+        world.create_queue(max_sge=17)
 
 
 @given(st.lists(st.one_of(st.integers(0, 2**64 - 1), st.none()), max_size=200))
 def test_a_queue_matches_a_list_model(steps: list[int | None]) -> None:
-    with ddp_world() as w:
-        q = w.queue(depth=8)
+    with open_ddp_world() as world:
+        q = world.create_queue(depth=8)
         model: list[int] = []
         for user_data in steps:
             if user_data is None:
@@ -63,8 +63,8 @@ STEPS = st.one_of(st.integers(0, 2**64 - 1), st.none(), st.integers(-40, -1))
 
 @given(st.lists(STEPS, max_size=200))
 def test_a_queue_whose_size_changes_does_what_a_list_does(steps: list[int | None]) -> None:
-    with ddp_world() as w:
-        q = w.queue(depth=8)
+    with open_ddp_world() as world:
+        q = world.create_queue(depth=8)
         model: list[int] = []
         room = 8
         for step in steps:
@@ -85,6 +85,6 @@ def test_a_queue_whose_size_changes_does_what_a_list_does(steps: list[int | None
         assert [q.take() for _ in model] == model
 
 
-def test_a_queue_of_more_buffers_than_there_can_be_is_refused(w: DdpWorld) -> None:
+def test_a_queue_of_more_buffers_than_there_can_be_is_refused(world: DdpWorld) -> None:
     with pytest.raises(StreamError, match="EINVAL"):
-        w.queue().resize((1 << 20) + 1)
+        world.create_queue().resize((1 << 20) + 1)

@@ -11,7 +11,7 @@ import pytest
 from _siwarp_layers import ffi, lib
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.ddp.ddp_harness import PD, DdpWorld, Memory, Sge, StreamError, ddp_world
+from unit.ddp.ddp_harness import PD, DdpWorld, Memory, Sge, StreamError, open_ddp_world
 
 WRITE, READ = lib.SIW_MEM_REMOTE_WRITE, lib.SIW_MEM_REMOTE_READ
 DDP, TAGGED = lib.SIW_LAYER_DDP, lib.SIW_DDP_TAGGED_BUFFER
@@ -23,139 +23,141 @@ ACCESS = (lib.SIW_LAYER_RDMAP, lib.SIW_RDMAP_REMOTE_PROTECTION, lib.SIW_RDMAP_AC
 TOP = 2**64
 
 
-def test_an_stag_names_the_memory_at_its_offsets(w: DdpWorld) -> None:
-    m = w.memory(1000, to_base=5000)
-    assert w.get(m.stag, WRITE, 5000, 1000) == [(m.addr, 1000)]
-    assert w.get(m.stag, WRITE, 5999, 1) == [(m.addr + 999, 1)]
+def test_an_stag_names_the_memory_at_its_offsets(world: DdpWorld) -> None:
+    m = world.registered_memory(1000, to_base=5000)
+    assert world.look_up_stag(m.stag, WRITE, 5000, 1000) == [(m.addr, 1000)]
+    assert world.look_up_stag(m.stag, WRITE, 5999, 1) == [(m.addr + 999, 1)]
 
 
 @pytest.mark.parametrize(
     ("to", "length"), [(4999, 1), (4999, 1001), (5000, 1001), (5999, 2), (6000, 1), (0, 1)]
 )
 def test_a_range_that_is_not_all_inside_is_a_bounds_error(
-    w: DdpWorld, to: int, length: int
+    world: DdpWorld, to: int, length: int
 ) -> None:
-    m = w.memory(1000, to_base=5000)
-    assert w.get(m.stag, WRITE, to, length) == BOUNDS
+    m = world.registered_memory(1000, to_base=5000)
+    assert world.look_up_stag(m.stag, WRITE, to, length) == BOUNDS
 
 
-def test_a_range_past_the_end_of_offsets_is_a_wrap(w: DdpWorld) -> None:
-    m = w.memory(1000, to_base=TOP - 1000)
+def test_a_range_past_the_end_of_offsets_is_a_wrap(world: DdpWorld) -> None:
+    m = world.registered_memory(1000, to_base=TOP - 1000)
     # the range ends at 2**64, which wraps around to 0
-    assert w.get(m.stag, WRITE, TOP - 1, 1) == WRAP
-    assert w.get(m.stag, WRITE, TOP - 2, 1) == [(m.addr + 998, 1)]
-    assert w.get(m.stag, WRITE, TOP - 1, 3) == WRAP
+    assert world.look_up_stag(m.stag, WRITE, TOP - 1, 1) == WRAP
+    assert world.look_up_stag(m.stag, WRITE, TOP - 2, 1) == [(m.addr + 998, 1)]
+    assert world.look_up_stag(m.stag, WRITE, TOP - 1, 3) == WRAP
 
 
-def test_the_first_failed_check_determines_the_error(w: DdpWorld) -> None:
-    m = w.memory(100, rights=lib.SIW_MEM_LOCAL_READ)
-    assert w.get(m.stag ^ 1, WRITE, 999, 9, pd=PD + 1) == INVALID
-    assert w.get(m.stag, WRITE, 999, 9, pd=PD + 1) == NOT_OF_STREAM
-    assert w.get(m.stag, WRITE, 999, 9) == ACCESS
-    w.stag(m)
-    assert w.get(m.stag, WRITE, 999, 9) == BOUNDS
+def test_the_first_failed_check_determines_the_error(world: DdpWorld) -> None:
+    m = world.registered_memory(100, rights=lib.SIW_MEM_LOCAL_READ)
+    assert world.look_up_stag(m.stag ^ 1, WRITE, 999, 9, pd=PD + 1) == INVALID
+    assert world.look_up_stag(m.stag, WRITE, 999, 9, pd=PD + 1) == NOT_OF_STREAM
+    assert world.look_up_stag(m.stag, WRITE, 999, 9) == ACCESS
+    world.assign_stag(m)
+    assert world.look_up_stag(m.stag, WRITE, 999, 9) == BOUNDS
 
 
 @pytest.mark.parametrize("rights", range(32))
-def test_each_right_is_granted_alone(w: DdpWorld, rights: int) -> None:
-    m = w.memory(10, rights=rights)
+def test_each_right_is_granted_alone(world: DdpWorld, rights: int) -> None:
+    m = world.registered_memory(10, rights=rights)
     for right in (1, 2, 4, 8, 16):
-        got = w.get(m.stag, right, 0, 10)
+        got = world.look_up_stag(m.stag, right, 0, 10)
         assert got == ([(m.addr, 10)] if rights & right else ACCESS)
 
 
-def test_nothing_is_checked_for_no_octets(w: DdpWorld) -> None:
-    assert w.get(0, WRITE, TOP - 1, 0) == []
-    assert w.get(12345, WRITE, 0, 0, pd=99) == []
+def test_nothing_is_checked_for_no_octets(world: DdpWorld) -> None:
+    assert world.look_up_stag(0, WRITE, TOP - 1, 0) == []
+    assert world.look_up_stag(12345, WRITE, 0, 0, pd=99) == []
 
 
-def test_an_stag_of_a_stream_is_of_no_other_use(w: DdpWorld) -> None:
-    one, other = w.receiver(), w.receiver()
-    m = w.memory(10, stream=one)
-    assert w.get(m.stag, WRITE, 0, 10, stream=one) == [(m.addr, 10)]
-    assert w.get(m.stag, WRITE, 0, 10, stream=other) == NOT_OF_STREAM
-    assert w.get(m.stag, WRITE, 0, 10) == NOT_OF_STREAM
+def test_an_stag_of_a_stream_is_of_no_other_use(world: DdpWorld) -> None:
+    one, other = world.receiver(), world.receiver()
+    m = world.registered_memory(10, stream=one)
+    assert world.look_up_stag(m.stag, WRITE, 0, 10, stream=one) == [(m.addr, 10)]
+    assert world.look_up_stag(m.stag, WRITE, 0, 10, stream=other) == NOT_OF_STREAM
+    assert world.look_up_stag(m.stag, WRITE, 0, 10) == NOT_OF_STREAM
 
 
-def test_a_freed_stag_is_invalid_and_cannot_be_freed_again(w: DdpWorld) -> None:
-    m = w.memory(10)
-    assert w.free(m.stag) == 0
-    assert w.get(m.stag, WRITE, 0, 1) == INVALID
-    assert w.free(m.stag) == -errno.ENOENT
+def test_a_freed_stag_is_invalid_and_cannot_be_freed_again(world: DdpWorld) -> None:
+    m = world.registered_memory(10)
+    assert world.free_stag(m.stag) == 0
+    assert world.look_up_stag(m.stag, WRITE, 0, 1) == INVALID
+    assert world.free_stag(m.stag) == -errno.ENOENT
 
 
 @pytest.mark.parametrize("stag", [0, 1, 2**32 - 1])
-def test_an_stag_that_was_never_allocated_is_invalid(w: DdpWorld, stag: int) -> None:
-    assert w.get(stag, WRITE, 0, 1) == INVALID
-    assert w.free(stag) == -errno.ENOENT
+def test_an_stag_that_was_never_allocated_is_invalid(world: DdpWorld, stag: int) -> None:
+    assert world.look_up_stag(stag, WRITE, 0, 1) == INVALID
+    assert world.free_stag(stag) == -errno.ENOENT
 
 
-def test_stags_are_unique_and_never_zero(w: DdpWorld) -> None:
-    memories = [w.memory(1) for _ in range(5000)]  # more STags than one chunk of the table holds
+def test_stags_are_unique_and_never_zero(world: DdpWorld) -> None:
+    memories = [
+        world.registered_memory(1) for _ in range(5000)
+    ]  # more STags than one chunk of the table holds
     stags = {m.stag for m in memories}
     assert len(stags) == 5000
     assert 0 not in stags
-    assert all(w.get(m.stag, WRITE, 0, 1) == [(m.addr, 1)] for m in memories)
+    assert all(world.look_up_stag(m.stag, WRITE, 0, 1) == [(m.addr, 1)] for m in memories)
 
 
-def test_a_stale_stag_does_not_match_its_successors(w: DdpWorld) -> None:
+def test_a_stale_stag_does_not_match_its_successors(world: DdpWorld) -> None:
     seen = set()
     for _ in range(20_000):
-        m = w.memory(1)
+        m = world.registered_memory(1)
         assert m.stag not in seen
         seen.add(m.stag)
-        w.free(m.stag)
+        world.free_stag(m.stag)
 
 
-def test_stags_of_two_ports_do_not_follow_each_other(w: DdpWorld) -> None:
-    with ddp_world() as other:
-        ours = [w.memory(1).stag for _ in range(64)]
-        theirs = [other.memory(1).stag for _ in range(64)]
+def test_stags_of_two_ports_do_not_follow_each_other(world: DdpWorld) -> None:
+    with open_ddp_world() as other:
+        ours = [world.registered_memory(1).stag for _ in range(64)]
+        theirs = [other.registered_memory(1).stag for _ in range(64)]
     assert not set(ours) & set(theirs)
     steps = {b - a for a, b in pairwise(ours)}
     assert len(steps) > 32, "the next STag can be told from the last"
 
 
-def test_freeing_waits_for_whoever_writes_through_the_stag(w: DdpWorld) -> None:
-    m = w.memory(10)
+def test_freeing_waits_for_whoever_writes_through_the_stag(world: DdpWorld) -> None:
+    m = world.registered_memory(10)
     iov, err = ffi.new("struct iovec[1]"), ffi.new("struct siw_wire_err *")
-    got = lib.siw_mem_stag_get(w.mem, m.stag, PD, ffi.NULL, WRITE, 0, 10, iov, 1, err)
+    got = lib.siw_mem_stag_get(world.mem, m.stag, PD, ffi.NULL, WRITE, 0, 10, iov, 1, err)
     assert got == 1
     done = threading.Event()
 
-    def free() -> None:
-        assert w.free(m.stag) == 0
+    def free_in_thread() -> None:
+        assert world.free_stag(m.stag) == 0
         done.set()
 
-    thread = threading.Thread(target=free)
+    thread = threading.Thread(target=free_in_thread)
     thread.start()
-    while w.get(m.stag, WRITE, 0, 1) != INVALID:
+    while world.look_up_stag(m.stag, WRITE, 0, 1) != INVALID:
         time.sleep(0.001)
     assert not done.wait(0.05), "freed while a reference was held"
-    lib.siw_mem_stag_put(w.mem, m.stag)
+    lib.siw_mem_stag_put(world.mem, m.stag)
     assert done.wait(10)
     thread.join()
 
 
-def test_lookups_and_frees_of_many_threads_agree(w: DdpWorld) -> None:
+def test_lookups_and_frees_of_many_threads_agree(world: DdpWorld) -> None:
     stop = threading.Event()
-    current = [w.memory(8)]
+    current = [world.registered_memory(8)]
     failures: list[str] = []
 
-    def look() -> None:
+    def look_up_until_stopped() -> None:
         while not stop.is_set():
             m = current[0]
-            got = w.get(m.stag, WRITE, 0, 8)
+            got = world.look_up_stag(m.stag, WRITE, 0, 8)
             if got not in (INVALID, [(m.addr, 8)]):
                 failures.append(f"{got} for {m.stag:#x}")
 
-    threads = [threading.Thread(target=look) for _ in range(3)]
+    threads = [threading.Thread(target=look_up_until_stopped) for _ in range(3)]
     for thread in threads:
         thread.start()
     try:
         for _ in range(2000):
-            old, current[0] = current[0], w.memory(8)
-            assert w.free(old.stag) == 0
+            old, current[0] = current[0], world.registered_memory(8)
+            assert world.free_stag(old.stag) == 0
     finally:
         stop.set()
         for thread in threads:
@@ -166,8 +168,8 @@ def test_lookups_and_frees_of_many_threads_agree(w: DdpWorld) -> None:
 # ---- a scatter/gather list under an STag
 
 
-def test_a_scatter_list_under_an_stag_is_one_range_of_offsets(w: DdpWorld) -> None:
-    a, b = w.memory(10), w.memory(20)
+def test_a_scatter_list_under_an_stag_is_one_range_of_offsets(world: DdpWorld) -> None:
+    a, b = world.registered_memory(10), world.registered_memory(20)
     array = ffi.new("struct siw_sge[]", 2)
     for sge, m in zip(array, (a, b), strict=True):
         sge.addr, sge.length, sge.lkey = m.sge()
@@ -176,15 +178,15 @@ def test_a_scatter_list_under_an_stag_is_one_range_of_offsets(w: DdpWorld) -> No
         {"length": 30, "sgl": array, "nsge": 2, "rights": lib.SIW_MEM_READ_SINK, "pd": PD},
     )
     stag = ffi.new("uint32_t *")
-    assert lib.siw_mem_stag_alloc(w.mem, region, stag) == 0
+    assert lib.siw_mem_stag_alloc(world.mem, region, stag) == 0
     sink = lib.SIW_MEM_READ_SINK
-    assert w.get(stag[0], sink, 0, 30) == [(a.addr, 10), (b.addr, 20)]
-    assert w.get(stag[0], sink, 5, 10) == [(a.addr + 5, 5), (b.addr, 5)]
-    assert w.get(stag[0], sink, 25, 5) == [(b.addr + 15, 5)]
-    assert w.get(stag[0], sink, 25, 6) == BOUNDS
-    w.free(b.stag)
+    assert world.look_up_stag(stag[0], sink, 0, 30) == [(a.addr, 10), (b.addr, 20)]
+    assert world.look_up_stag(stag[0], sink, 5, 10) == [(a.addr + 5, 5), (b.addr, 5)]
+    assert world.look_up_stag(stag[0], sink, 25, 5) == [(b.addr + 15, 5)]
+    assert world.look_up_stag(stag[0], sink, 25, 6) == BOUNDS
+    world.free_stag(b.stag)
     catastrophic = (DDP, lib.SIW_DDP_LOCAL_CATASTROPHIC, 0)
-    assert w.get(stag[0], sink, 5, 10) == catastrophic
+    assert world.look_up_stag(stag[0], sink, 5, 10) == catastrophic
 
 
 # ---- local scatter/gather elements
@@ -197,11 +199,13 @@ def test_a_scatter_list_under_an_stag_is_one_range_of_offsets(w: DdpWorld) -> No
 def test_any_part_of_any_list_resolves_to_the_same_octets(
     sizes: list[int], data: st.DataObject
 ) -> None:
-    with ddp_world() as w:
-        memories = [w.memory(n) for n in sizes]
+    with open_ddp_world() as world:
+        memories = [world.registered_memory(n) for n in sizes]
         offset = data.draw(st.integers(0, sum(sizes)))
         length = data.draw(st.integers(0, sum(sizes) - offset))
-        got = w.resolve([m.sge() for m in memories], write=True, offset=offset, length=length)
+        got = world.resolve_sgl(
+            [m.sge() for m in memories], write=True, offset=offset, length=length
+        )
         octets = [m.addr + i for m in memories for i in range(m.size)]
         want = octets[offset : offset + length]
         assert [a + i for a, n in got for i in range(n)] == want
@@ -219,17 +223,17 @@ def test_any_part_of_any_list_resolves_to_the_same_octets(
     ],
 )
 def test_a_local_key_needs_the_local_right(
-    w: DdpWorld, rights: int, write: bool, allowed: bool
+    world: DdpWorld, rights: int, write: bool, allowed: bool
 ) -> None:
-    m = w.memory(10, rights=rights)
+    m = world.registered_memory(10, rights=rights)
     if allowed:
-        assert w.resolve([m.sge()], write=write) == [(m.addr, 10)]
+        assert world.resolve_sgl([m.sge()], write=write) == [(m.addr, 10)]
     else:
         with pytest.raises(StreamError, match="EACCES"):
-            w.resolve([m.sge()], write=write)
+            world.resolve_sgl([m.sge()], write=write)
 
 
-def _wrong(m: Memory) -> list[Sge]:
+def _invalid_elements(m: Memory) -> list[Sge]:
     return [
         (m.base - 1, 5, m.stag),
         (m.base, m.size + 1, m.stag),
@@ -242,25 +246,25 @@ def _wrong(m: Memory) -> list[Sge]:
 
 
 @pytest.mark.parametrize("which", range(7))
-def test_an_element_outside_its_region_is_refused(w: DdpWorld, which: int) -> None:
-    m = w.memory(100, to_base=5000)
-    assert w.resolve([m.sge()], write=False) == [(m.addr, 100)]
+def test_an_element_outside_its_region_is_refused(world: DdpWorld, which: int) -> None:
+    m = world.registered_memory(100, to_base=5000)
+    assert world.resolve_sgl([m.sge()], write=False) == [(m.addr, 100)]
     with pytest.raises(StreamError, match="EACCES"):
-        w.resolve([_wrong(m)[which]], write=False)
+        world.resolve_sgl([_invalid_elements(m)[which]], write=False)
 
 
-def test_a_key_of_another_domain_is_refused(w: DdpWorld) -> None:
-    m = w.memory(100)
+def test_a_key_of_another_domain_is_refused(world: DdpWorld) -> None:
+    m = world.registered_memory(100)
     with pytest.raises(StreamError, match="EACCES"):
-        w.resolve([m.sge()], write=False, pd=PD + 1)
+        world.resolve_sgl([m.sge()], write=False, pd=PD + 1)
 
 
-def test_internal_elements_need_no_key(w: DdpWorld) -> None:
+def test_internal_elements_need_no_key(world: DdpWorld) -> None:
     m = Memory(10)
-    assert w.resolve([m.sge()], write=True, internal=True) == [(m.addr, 10)]
+    assert world.resolve_sgl([m.sge()], write=True, internal=True) == [(m.addr, 10)]
 
 
-def test_a_list_shorter_than_asked_for_is_told(w: DdpWorld) -> None:
-    m = w.memory(10)
+def test_a_list_shorter_than_asked_for_is_told(world: DdpWorld) -> None:
+    m = world.registered_memory(10)
     with pytest.raises(StreamError, match="EMSGSIZE"):
-        w.resolve([m.sge()], write=False, length=11)
+        world.resolve_sgl([m.sge()], write=False, length=11)

@@ -15,127 +15,139 @@ INVALID = (lib.SIW_LAYER_DDP, lib.SIW_DDP_TAGGED_BUFFER, lib.SIW_DDP_INVALID_STA
 TOP = 1 << 31
 
 
-def reserve(w: DdpWorld, window: bool) -> int:
+def reserve_stag(world: DdpWorld, window: bool) -> int:
     stag = ffi.new("uint32_t *")
-    assert lib.siw_mem_stag_reserve(w.mem, window, stag) == 0
+    assert lib.siw_mem_stag_reserve(world.mem, window, stag) == 0
     return int(stag[0])
 
 
-def bind(w: DdpWorld, stag: int, m: Memory, length: int | None = None) -> int:
+def bind_window(world: DdpWorld, stag: int, m: Memory, length: int | None = None) -> int:
     region = ffi.new("struct siw_mem_region *")
     region.addr = ffi.cast("uint8_t *", m.addr)
     region.length = m.size if length is None else length
     region.rights = WRITE | lib.SIW_MEM_REMOTE_INVALIDATE
     region.pd = PD
-    return int(lib.siw_mem_stag_bind(w.mem, stag, region))
+    return int(lib.siw_mem_stag_bind(world.mem, stag, region))
 
 
-def alive(w: DdpWorld, stag: int) -> bool:
-    return bool(lib.siw_mem_stag_alive(w.mem, stag))
+def stag_is_alive(world: DdpWorld, stag: int) -> bool:
+    return bool(lib.siw_mem_stag_alive(world.mem, stag))
 
 
 @pytest.mark.parametrize("window", [False, True])
-def test_a_reserved_stag_is_dead_until_it_is_bound(w: DdpWorld, window: bool) -> None:
-    stag, m = reserve(w, window), w.memory(100)
-    assert not alive(w, stag) and w.get(stag, WRITE, 0, 1) == INVALID
-    assert bind(w, stag, m, 50) == 0
-    assert alive(w, stag) and w.get(stag, WRITE, 0, 50) == [(m.addr, 50)]
-    assert bind(w, stag, m) == -errno.EBUSY
-    assert w.free(stag) == 0
-    assert not alive(w, stag) and w.get(stag, WRITE, 0, 1) == INVALID
-    assert bind(w, stag, m) == w.free(stag) == -errno.ENOENT
+def test_a_reserved_stag_is_dead_until_it_is_bound(world: DdpWorld, window: bool) -> None:
+    stag, m = reserve_stag(world, window), world.registered_memory(100)
+    assert not stag_is_alive(world, stag) and world.look_up_stag(stag, WRITE, 0, 1) == INVALID
+    assert bind_window(world, stag, m, 50) == 0
+    assert stag_is_alive(world, stag) and world.look_up_stag(stag, WRITE, 0, 50) == [(m.addr, 50)]
+    assert bind_window(world, stag, m) == -errno.EBUSY
+    assert world.free_stag(stag) == 0
+    assert not stag_is_alive(world, stag) and world.look_up_stag(stag, WRITE, 0, 1) == INVALID
+    assert bind_window(world, stag, m) == world.free_stag(stag) == -errno.ENOENT
 
 
-def test_a_window_is_bound_under_any_of_its_keys_and_found_under_that_alone(w: DdpWorld) -> None:
-    base, m = reserve(w, True), w.memory(100)
+def test_a_window_is_bound_under_any_of_its_keys_and_found_under_that_alone(
+    world: DdpWorld,
+) -> None:
+    base, m = reserve_stag(world, True), world.registered_memory(100)
     assert base & 0xFF == 0 and base & TOP
     last = base
     for octet in range(256):
         stag = base | octet
-        assert bind(w, stag, m, octet + 1) == 0
+        assert bind_window(world, stag, m, octet + 1) == 0
         for other in (last, base | (octet + 1) % 256, base ^ 0x100 | octet):
-            assert (other == stag) is alive(w, other)
-            assert (w.get(other, WRITE, 0, 1) == INVALID) is (other != stag)
-        assert bind(w, base | (octet + 7) % 256, m) == -errno.EBUSY
-        assert w.free(base | (octet + 7) % 256) == -errno.ENOENT
-        assert lib.siw_mem_stag_invalidate(w.mem, stag, ffi.NULL) == 0
-        assert w.get(stag, WRITE, 0, 1) == INVALID
+            assert (other == stag) is stag_is_alive(world, other)
+            assert (world.look_up_stag(other, WRITE, 0, 1) == INVALID) is (other != stag)
+        assert bind_window(world, base | (octet + 7) % 256, m) == -errno.EBUSY
+        assert world.free_stag(base | (octet + 7) % 256) == -errno.ENOENT
+        assert lib.siw_mem_stag_invalidate(world.mem, stag, ffi.NULL) == 0
+        assert world.look_up_stag(stag, WRITE, 0, 1) == INVALID
         last = stag
-    assert w.free(last) == 0
+    assert world.free_stag(last) == 0
 
 
-def test_a_reserved_stag_that_is_no_window_is_bound_under_its_own_key(w: DdpWorld) -> None:
-    stag, m = reserve(w, False), w.memory(100)
+def test_a_reserved_stag_that_is_no_window_is_bound_under_its_own_key(world: DdpWorld) -> None:
+    stag, m = reserve_stag(world, False), world.registered_memory(100)
     assert not stag & TOP
-    assert bind(w, stag ^ 1, m) == -errno.ENOENT
-    assert bind(w, stag, m) == 0
+    assert bind_window(world, stag ^ 1, m) == -errno.ENOENT
+    assert bind_window(world, stag, m) == 0
 
 
-def test_keys_of_windows_and_of_regions_never_meet(w: DdpWorld) -> None:
+def test_keys_of_windows_and_of_regions_never_meet(world: DdpWorld) -> None:
     """Windows reuse indexes freed by regions, and regions those freed by windows."""
     windows: set[int] = set()
     regions: set[int] = set()
     for turn in range(6):
-        mine = [reserve(w, True) for _ in range(600)]
-        other = [w.memory(1).stag for _ in range(600)]
+        mine = [reserve_stag(world, True) for _ in range(600)]
+        other = [world.registered_memory(1).stag for _ in range(600)]
         assert len({s >> 8 for s in mine}) == 600
         assert not any(s & TOP for s in other)
         assert not regions & set(other), turn
         windows |= {s >> 8 for s in mine}
         regions |= set(other)
         for stag in mine + other:
-            assert w.free(stag) == 0
+            assert world.free_stag(stag) == 0
     assert len(regions) == 3600
     assert len(windows) > 1800  # keys have 3 bits of generation, so some of them recur
 
 
-def test_window_keys_are_unpredictable(w: DdpWorld) -> None:
-    keys = [reserve(w, True) >> 8 for _ in range(64)]
+def test_window_keys_are_unpredictable(world: DdpWorld) -> None:
+    keys = [reserve_stag(world, True) >> 8 for _ in range(64)]
     steps = {b - a for a, b in pairwise(keys)}
     assert len(steps) > 32
 
 
-def test_binding_waits_for_whoever_uses_the_last_binding(w: DdpWorld) -> None:
-    base, m, other = reserve(w, True), w.memory(100), w.memory(200)
-    assert bind(w, base | 5, m) == 0
+def test_binding_waits_for_whoever_uses_the_last_binding(world: DdpWorld) -> None:
+    base, m, other = (
+        reserve_stag(world, True),
+        world.registered_memory(100),
+        world.registered_memory(200),
+    )
+    assert bind_window(world, base | 5, m) == 0
     iov, err = ffi.new("struct iovec[1]"), ffi.new("struct siw_wire_err *")
-    got = lib.siw_mem_stag_get(w.mem, base | 5, PD, ffi.NULL, WRITE, 0, 10, iov, 1, err)
+    got = lib.siw_mem_stag_get(world.mem, base | 5, PD, ffi.NULL, WRITE, 0, 10, iov, 1, err)
     assert got == 1
-    ends = [threading.Thread(target=lib.siw_mem_stag_invalidate, args=(w.mem, base | 5, ffi.NULL))]
+    ends = [
+        threading.Thread(target=lib.siw_mem_stag_invalidate, args=(world.mem, base | 5, ffi.NULL))
+    ]
     ends[0].start()
-    while alive(w, base | 5):
+    while stag_is_alive(world, base | 5):
         pass
     done = threading.Event()
-    ends.append(threading.Thread(target=lambda: bind(w, base | 6, other) or done.set()))
+    ends.append(threading.Thread(target=lambda: bind_window(world, base | 6, other) or done.set()))
     ends[1].start()
     assert not done.wait(0.02)
-    lib.siw_mem_stag_put(w.mem, base | 5)
+    lib.siw_mem_stag_put(world.mem, base | 5)
     assert done.wait(10)
     for thread in ends:
         thread.join()
-    assert w.get(base | 6, WRITE, 0, 200) == [(other.addr, 200)]
-    assert w.get(base | 5, WRITE, 0, 1) == INVALID
+    assert world.look_up_stag(base | 6, WRITE, 0, 200) == [(other.addr, 200)]
+    assert world.look_up_stag(base | 5, WRITE, 0, 1) == INVALID
 
 
-def test_a_window_that_is_bound_again_and_again_is_never_half_bound(w: DdpWorld) -> None:
-    base, small, large = reserve(w, True), w.memory(10), w.memory(1000)
+def test_a_window_that_is_bound_again_and_again_is_never_half_bound(world: DdpWorld) -> None:
+    base, small, large = (
+        reserve_stag(world, True),
+        world.registered_memory(10),
+        world.registered_memory(1000),
+    )
     stop = threading.Event()
     odd: list[object] = []
 
-    def look() -> None:
+    def look_up_until_stopped() -> None:
         while not stop.is_set():
             for octet, m in ((1, small), (2, large)):
-                got = w.get(base | octet, WRITE, 0, m.size)
+                got = world.look_up_stag(base | octet, WRITE, 0, m.size)
                 if got not in (INVALID, [(m.addr, m.size)]):
                     odd.append(got)
 
-    threads = [threading.Thread(target=look) for _ in range(2)]
+    threads = [threading.Thread(target=look_up_until_stopped) for _ in range(2)]
     for thread in threads:
         thread.start()
     for i in range(2000):
         octet, m = (1, small) if i % 2 else (2, large)
-        assert bind(w, base | octet, m) == 0
-        assert lib.siw_mem_stag_invalidate(w.mem, base | octet, ffi.NULL) == 0
+        assert bind_window(world, base | octet, m) == 0
+        assert lib.siw_mem_stag_invalidate(world.mem, base | octet, ffi.NULL) == 0
     stop.set()
     for thread in threads:
         thread.join()

@@ -1,5 +1,5 @@
 """Fixtures of the tests of mpa/."""
 
-from unit.mpa.mpa_harness import World, fixture
+from unit.mpa.mpa_harness import World, world_fixture
 
-w = fixture(World)
+world = world_fixture(World)

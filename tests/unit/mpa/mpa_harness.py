@@ -47,14 +47,14 @@ class StreamError(Exception):
         self.errno = -rv
 
 
-def checked(rv: int) -> int:
+def check_result(rv: int) -> int:
     """Return the result of a layer function, or raise StreamError if it is negative."""
     if rv < 0:
         raise StreamError(rv)
     return int(rv)
 
 
-def until(step: Callable[[], Any], patience: float = PATIENCE) -> Any:
+def wait_until(step: Callable[[], Any], patience: float = PATIENCE) -> Any:
     """Call step repeatedly until its result is true; return that result."""
     began = time.monotonic()
     while True:
@@ -65,7 +65,7 @@ def until(step: Callable[[], Any], patience: float = PATIENCE) -> Any:
         time.sleep(0.0001)
 
 
-def params(**values: Any) -> Any:
+def mpa_params(**values: Any) -> Any:
     """Return a struct siw_mpa_params; by default revision 2 with CRC requested."""
     pdata = values.pop("pdata", b"")
     p = ffi.new("struct siw_mpa_params *", {"rev": 2, "crc": 1, **values})
@@ -75,21 +75,21 @@ def params(**values: Any) -> Any:
     return p
 
 
-def enhanced(**values: Any) -> Any:
+def enhanced_params(**values: Any) -> Any:
     """Return parameters of an enhanced start-up frame; by default IRD 4 and ORD 5."""
-    return params(**{"enhanced": 1, "ird": 4, "ord": 5, **values})
+    return mpa_params(**{"enhanced": 1, "ird": 4, "ord": 5, **values})
 
 
-def refused(step: Callable[[], Any]) -> int:
+def errno_of_failing_step(step: Callable[[], Any]) -> int:
     """Call step until it fails; return the errno."""
     try:
-        until(step)
+        wait_until(step)
     except StreamError as e:
         return e.errno
     raise AssertionError(f"{step} did not fail")
 
 
-def pdata_of(p: Any) -> bytes:
+def private_data_of(p: Any) -> bytes:
     """Return the private data in a struct siw_mpa_params."""
     return bytes(ffi.buffer(p.pdata, p.pdata_len))
 
@@ -106,7 +106,7 @@ def fpdu(ulpdu: bytes, **fields: Any) -> bytes:
     return octets
 
 
-def cut(octets: bytes, *, crc: bool = True) -> list[bytes]:
+def split_fpdus(octets: bytes, *, crc: bool = True) -> list[bytes]:
     """Split complete FPDUs into their ULPDUs, checking length, pad and CRC."""
     # The remaining octets are not copied after each FPDU: with 100,000 small FPDUs the copies would
     # dominate the run time.
@@ -126,14 +126,14 @@ def cut(octets: bytes, *, crc: bool = True) -> list[bytes]:
 
 
 @cache
-def _noise() -> bytes:
+def _random_octets() -> bytes:
     return random.Random(1).randbytes(1 << 19)
 
 
-def pattern(n: int, seed: int = 1) -> bytes:
+def octet_pattern(n: int, seed: int = 1) -> bytes:
     """Return n octets (at most 262144) in which shifted, lost or repeated pieces are detectable."""
     at = seed * 40_503 % (1 << 18)
-    return _noise()[at : at + n]
+    return _random_octets()[at : at + n]
 
 
 @dataclass
@@ -172,7 +172,7 @@ class Stream:
 
     def startup_once(self) -> tuple[int, Any]:
         peer = ffi.new("struct siw_mpa_params *")
-        return checked(lib.siw_mpa_startup(self.handle, peer)), peer
+        return check_result(lib.siw_mpa_startup(self.handle, peer)), peer
 
     def startup(self) -> tuple[int, Any]:
         """Continue start-up until it has a result; return its code and the peer's parameters."""
@@ -181,10 +181,10 @@ class Stream:
             code, peer = self.startup_once()
             return (code, peer) if code != lib.SIW_MPA_STARTING else None
 
-        return until(step)  # type: ignore[no-any-return]
+        return wait_until(step)  # type: ignore[no-any-return]
 
-    def reply(self, p: Any) -> None:
-        checked(lib.siw_mpa_reply(self.handle, p))
+    def send_reply(self, p: Any) -> None:
+        check_result(lib.siw_mpa_reply(self.handle, p))
 
     @property
     def state(self) -> int:
@@ -197,11 +197,11 @@ class Stream:
 
     # Transmit path.
 
-    def frame(self, head: bytes, pieces: Sequence[bytes] = ()) -> int:
+    def frame_fpdu(self, head: bytes, pieces: Sequence[bytes] = ()) -> int:
         """Frame one FPDU; return 1, or 0 if the batch is full. The pieces are kept alive."""
         iov = Iov(pieces)
         array = iov.array if iov else ffi.NULL
-        end = checked(lib.siw_mpa_tx_fpdu(self.handle, head, len(head), array, len(iov)))
+        end = check_result(lib.siw_mpa_tx_fpdu(self.handle, head, len(head), array, len(iov)))
         self._kept.append(iov)
         if end:
             assert end > (self.ends[-1] if self.ends else 0)
@@ -212,26 +212,26 @@ class Stream:
         accepted = ffi.new("uint64_t *")
         rv = lib.siw_mpa_tx_flush(self.handle, accepted)
         assert accepted[0] == lib.siw_mpa_tx_accepted(self.handle)
-        return checked(rv)
+        return check_result(rv)
 
     def flush(self) -> None:
         """Flush the batch. If it exceeds TCP's buffers, the peer must read at the same time."""
-        until(self.flush_once)
+        wait_until(self.flush_once)
 
     @property
-    def framed(self) -> int:
+    def framed_count(self) -> int:
         return len(self.ends)
 
     @property
-    def accepted(self) -> int:
+    def accepted_count(self) -> int:
         """Return the number of FPDUs that have been written to TCP completely."""
         return bisect.bisect_right(self.ends, lib.siw_mpa_tx_accepted(self.handle))
 
     # Receive path.
 
-    def look(self) -> tuple[bytes, int, bool] | None:
+    def peek_fpdu(self) -> tuple[bytes, int, bool] | None:
         """Examine the next FPDU once; return (first octets, ULPDU length, complete), or None."""
-        rv = checked(
+        rv = check_result(
             lib.siw_mpa_rx_fpdu(
                 self.handle, self._head, self._head_len, self._ulpdu_len, self._whole
             )
@@ -243,15 +243,15 @@ class Stream:
 
     def place_once(self, skip: int, dest: Iov | None) -> int:
         array, n = (dest.array, len(dest)) if dest else (ffi.NULL, 0)
-        return checked(lib.siw_mpa_rx_payload(self.handle, skip, array, n))
+        return check_result(lib.siw_mpa_rx_payload(self.handle, skip, array, n))
 
     def place(self, skip: int, *buffers: Any) -> None:
         dest = Iov(buffers) if buffers else None
-        until(lambda: self.place_once(skip, dest))
+        wait_until(lambda: self.place_once(skip, dest))
 
-    def receive(self, skip: int = 14, pieces: int = 1) -> bytes:
+    def receive_ulpdu(self, skip: int = 14, pieces: int = 1) -> bytes:
         """Receive the next ULPDU: the first `skip` octets from the head, the rest into buffers."""
-        head, length, _ = until(self.look)
+        head, length, _ = wait_until(self.peek_fpdu)
         skip = min(skip, length)
         rest = length - skip
         sizes = [rest // pieces] * (pieces - 1)
@@ -266,10 +266,10 @@ class Stream:
             return ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
 
     def shutdown(self) -> None:
-        checked(lib.siw_mpa_shutdown(self.handle))
+        check_result(lib.siw_mpa_shutdown(self.handle))
 
     def drain(self) -> int:
-        return checked(lib.siw_mpa_drain(self.handle))
+        return check_result(lib.siw_mpa_drain(self.handle))
 
     def close(self, *, abort: bool = False) -> None:
         if self.handle != ffi.NULL:
@@ -316,7 +316,7 @@ def recv_to_end(sock: socket.socket) -> bytes:
     return bytes(out)
 
 
-def recv_startup(sock: socket.socket) -> Any:
+def recv_startup_frame(sock: socket.socket) -> Any:
     """Read a start-up frame from a blocking socket; return it as dissected by scapy."""
     octets = recv_exactly(sock, 20)
     octets += recv_exactly(sock, int.from_bytes(octets[18:20], "big"))
@@ -328,19 +328,19 @@ class World:
 
     def __init__(self) -> None:
         out = ffi.new("struct siw_llp_port **")
-        checked(lib.siw_llp_port_open(out))
+        check_result(lib.siw_llp_port_open(out))
         self.port = out[0]
         self._streams: list[Stream] = []
         self._sockets: list[socket.socket] = []
         self._listener = ffi.NULL
 
-    def addr(self, port: int, host: str = "127.0.0.1") -> Any:
+    def siw_addr(self, port: int, host: str = "127.0.0.1") -> Any:
         """Return a struct siw_addr."""
         addr = ffi.new("struct siw_addr *")
-        checked(lib.siw_addr_parse(host.encode(), port, addr))
+        check_result(lib.siw_addr_parse(host.encode(), port, addr))
         return addr
 
-    def _add(self, handle: Any, sock: socket.socket) -> Stream:
+    def _add_stream(self, handle: Any, sock: socket.socket) -> Stream:
         sock.settimeout(PATIENCE)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stream = Stream(handle, sock)
@@ -348,55 +348,55 @@ class World:
         self._sockets.append(sock)
         return stream
 
-    def udp(self, host: str = "127.0.0.1", *, fd: int = -1, handler: Any = ffi.NULL) -> Any:
+    def udp_socket(self, host: str = "127.0.0.1", *, fd: int = -1, handler: Any = ffi.NULL) -> Any:
         """Return a UDP socket of llp, bound to this address or adopted from descriptor fd."""
         out = ffi.new("struct siw_llp_sock **")
         if fd >= 0:
-            checked(lib.siw_llp_udp_adopt(self.port, fd, handler, out))
+            check_result(lib.siw_llp_udp_adopt(self.port, fd, handler, out))
         else:
-            checked(lib.siw_llp_udp_open(self.port, self.addr(0, host), handler, out))
+            check_result(lib.siw_llp_udp_open(self.port, self.siw_addr(0, host), handler, out))
         return out[0]
 
-    def _listening(self) -> Any:
+    def _open_listener(self) -> Any:
         if self._listener == ffi.NULL:
             out = ffi.new("struct siw_llp_sock **")
-            checked(lib.siw_llp_tcp_listen(self.port, self.addr(0), 64, ffi.NULL, out))
+            check_result(lib.siw_llp_tcp_listen(self.port, self.siw_addr(0), 64, ffi.NULL, out))
             self._listener = out[0]
         return self._listener
 
     def responder(self, *, rcvbuf: int = 0) -> Stream:
         """Return a stream in responder mode to which the peer's socket has connected."""
         local = ffi.new("struct siw_addr *")
-        checked(lib.siw_llp_local(self._listening(), local))
+        check_result(lib.siw_llp_local(self._open_listener(), local))
         sock = socket.socket()
         if rcvbuf:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
         sock.connect(("127.0.0.1", socket.ntohs(local.port_be)))
         stream = ffi.new("struct siw_mpa_stream **")
 
-        def accept() -> bool:
+        def has_accepted() -> bool:
             rv = lib.siw_mpa_accept(self._listener, ffi.NULL, stream)
-            return rv != -errno.EAGAIN and checked(rv) == 0
+            return rv != -errno.EAGAIN and check_result(rv) == 0
 
-        until(accept)
-        return self._add(stream[0], sock)
+        wait_until(has_accepted)
+        return self._add_stream(stream[0], sock)
 
-    def both_ends(self, p: Any) -> tuple[Stream, Stream]:
+    def connected_streams(self, p: Any) -> tuple[Stream, Stream]:
         """Return a responder and an initiator of this process that are connected to each other."""
-        out, local = self._listening(), ffi.new("struct siw_addr *")
-        checked(lib.siw_llp_local(out, local))
+        out, local = self._open_listener(), ffi.new("struct siw_addr *")
+        check_result(lib.siw_llp_local(out, local))
         one, two = ffi.new("struct siw_mpa_stream **"), ffi.new("struct siw_mpa_stream **")
-        checked(lib.siw_mpa_connect(self.port, local, ffi.NULL, p, ffi.NULL, one))
-        until(lambda: lib.siw_mpa_accept(out, ffi.NULL, two) == 0)
+        check_result(lib.siw_mpa_connect(self.port, local, ffi.NULL, p, ffi.NULL, one))
+        wait_until(lambda: lib.siw_mpa_accept(out, ffi.NULL, two) == 0)
         peer = ffi.new("struct siw_mpa_params *")
 
-        def requested() -> bool:
-            checked(lib.siw_mpa_startup(one[0], peer))
-            return checked(lib.siw_mpa_startup(two[0], peer)) == lib.SIW_MPA_REQUEST
+        def has_request() -> bool:
+            check_result(lib.siw_mpa_startup(one[0], peer))
+            return check_result(lib.siw_mpa_startup(two[0], peer)) == lib.SIW_MPA_REQUEST
 
-        until(requested)
-        checked(lib.siw_mpa_reply(two[0], p))
-        until(lambda: checked(lib.siw_mpa_startup(one[0], peer)) == lib.SIW_MPA_REPLY)
+        wait_until(has_request)
+        check_result(lib.siw_mpa_reply(two[0], p))
+        wait_until(lambda: check_result(lib.siw_mpa_startup(one[0], peer)) == lib.SIW_MPA_REPLY)
         none = [socket.socket(), socket.socket()]  # each stream's peer is the other stream
         ends = Stream(two[0], none[0]), Stream(one[0], none[1])
         self._streams += ends
@@ -413,13 +413,13 @@ class World:
             listener.bind(("127.0.0.1", 0))
             listener.listen(1)
             out = ffi.new("struct siw_mpa_stream **")
-            dest = self.addr(listener.getsockname()[1])
-            checked(lib.siw_mpa_connect(self.port, dest, ffi.NULL, p, ffi.NULL, out))
+            dest = self.siw_addr(listener.getsockname()[1])
+            check_result(lib.siw_mpa_connect(self.port, dest, ffi.NULL, p, ffi.NULL, out))
             listener.settimeout(PATIENCE)
             sock, _ = listener.accept()
-        return self._add(out[0], sock)
+        return self._add_stream(out[0], sock)
 
-    def requested(self, request: bytes | Any) -> tuple[Stream, Any]:
+    def responder_with_request(self, request: bytes | Any) -> tuple[Stream, Any]:
         """Return a responder that has delivered this MPA Request, and the Request's parameters."""
         stream = self.responder()
         stream.sock.sendall(bytes(request))
@@ -427,10 +427,10 @@ class World:
         assert code == lib.SIW_MPA_REQUEST
         return stream, peer
 
-    def replied(self, p: Any, reply: bytes | Any) -> tuple[Stream, Any]:
+    def initiator_with_reply(self, p: Any, reply: bytes | Any) -> tuple[Stream, Any]:
         """Return an initiator that has accepted this MPA Reply, and the Reply's parameters."""
-        stream = self.asking(p)
-        recv_startup(stream.sock)
+        stream = self.initiator_awaiting_reply(p)
+        recv_startup_frame(stream.sock)
         stream.sock.sendall(bytes(reply))
         code, peer = stream.startup()
         assert code == lib.SIW_MPA_REPLY
@@ -444,15 +444,15 @@ class World:
         stream = self.responder(rcvbuf=rcvbuf)
         stream.sock.sendall(bytes(MPARequest(rev=2, c=int(crc))))
         assert stream.startup()[0] == lib.SIW_MPA_REQUEST
-        stream.reply(params(crc=0, markers=int(markers)))
-        reply = recv_startup(stream.sock)
+        stream.send_reply(mpa_params(crc=0, markers=int(markers)))
+        reply = recv_startup_frame(stream.sock)
         assert (reply.r, reply.m) == (0, int(markers))
         return stream
 
-    def asking(self, p: Any, *, rcvbuf: int = 0, mss: int = 0) -> Stream:
+    def initiator_awaiting_reply(self, p: Any, *, rcvbuf: int = 0, mss: int = 0) -> Stream:
         """Return an initiator that has sent its MPA Request and awaits the Reply."""
         stream = self.initiator(p, rcvbuf=rcvbuf, mss=mss)
-        until(lambda: stream.startup_once() and stream.state == lib.SIW_MPA_ST_AWAIT_REPLY)
+        wait_until(lambda: stream.startup_once() and stream.state == lib.SIW_MPA_ST_AWAIT_REPLY)
         return stream
 
     def sender(
@@ -462,8 +462,8 @@ class World:
 
         markers: the peer requests Markers.
         """
-        stream = self.asking(params(crc=int(crc)), rcvbuf=rcvbuf, mss=mss)
-        recv_startup(stream.sock)
+        stream = self.initiator_awaiting_reply(mpa_params(crc=int(crc)), rcvbuf=rcvbuf, mss=mss)
+        recv_startup_frame(stream.sock)
         stream.sock.sendall(bytes(MPAReply(rev=2, c=0, m=int(markers))))
         assert stream.startup()[0] == lib.SIW_MPA_REPLY
         return stream
@@ -489,34 +489,34 @@ class Closing(Protocol):
 
 
 @contextmanager
-def opened(make: Callable[[], W]) -> Iterator[W]:
+def open_world(make: Callable[[], W]) -> Iterator[W]:
     """Open a world; close it at the end of the block."""
-    w = make()
+    world = make()
     try:
-        yield w
+        yield world
     finally:
-        w.close()
+        world.close()
 
 
-def fixture(make: Callable[[], W]) -> Any:
-    """Return the fixture that a directory's conftest.py binds to the name `w`."""
+def world_fixture(make: Callable[[], W]) -> Any:
+    """Return the fixture that a directory's conftest.py binds to the name `world`."""
 
     @pytest.fixture
-    def w() -> Iterator[W]:
+    def world() -> Iterator[W]:
         """Provide a port on loopback; it and everything opened on it are closed at the end."""
-        with opened(make) as made:
+        with open_world(make) as made:
             yield made
 
-    return w
+    return world
 
 
-def world() -> AbstractContextManager[World]:
+def open_mpa_world() -> AbstractContextManager[World]:
     """Open a port for a block."""
-    return opened(World)
+    return open_world(World)
 
 
 @contextmanager
-def setting(name: str, value: int) -> Iterator[None]:
+def temporary_setting(name: str, value: int) -> Iterator[None]:
     """Change a setting of the process for a block."""
     index = next(
         i
@@ -524,8 +524,8 @@ def setting(name: str, value: int) -> Iterator[None]:
         if ffi.string(lib.siw_setting_name(i)).decode() == name
     )
     before = lib.siw_setting_value(index)
-    checked(lib.siw_setting_set(name.encode(), value))
+    check_result(lib.siw_setting_set(name.encode(), value))
     try:
         yield
     finally:
-        checked(lib.siw_setting_set(name.encode(), before))
+        check_result(lib.siw_setting_set(name.encode(), before))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from unit.mpa.mpa_harness import World, params, pdata_of, recv_startup
+from unit.mpa.mpa_harness import World, mpa_params, private_data_of, recv_startup_frame
 
 from siwarp.inspect import MPAReply, MPARequest
 
@@ -17,10 +17,12 @@ REPLIES = {NONE: 0, COUNTS: 0, SIWARP: P, SIWARP | COUNTS: P | D}
 @pytest.mark.parametrize("rev", [1, 2])
 @pytest.mark.parametrize(("features", "bits"), REQUESTS.items())
 def test_a_request_announces_what_it_is_told_and_keeps_the_private_data(
-    w: World, rev: int, features: int, bits: int
+    world: World, rev: int, features: int, bits: int
 ) -> None:
-    stream = w.asking(params(rev=rev, features=features, pdata=b"the program's"))
-    request = recv_startup(stream.sock)
+    stream = world.initiator_awaiting_reply(
+        mpa_params(rev=rev, features=features, pdata=b"the program's")
+    )
+    request = recv_startup_frame(stream.sock)
     assert (request.res, request.private_data) == (bits, b"the program's")
 
 
@@ -28,21 +30,23 @@ def test_a_request_announces_what_it_is_told_and_keeps_the_private_data(
 @pytest.mark.parametrize("asked", [0, D, Q, Q | D])
 @pytest.mark.parametrize(("features", "bits"), REPLIES.items())
 def test_a_reply_announces_it_to_those_that_did(
-    w: World, rev: int, asked: int, features: int, bits: int
+    world: World, rev: int, asked: int, features: int, bits: int
 ) -> None:
-    stream, _ = w.requested(MPARequest(rev=rev, res=asked))
-    stream.reply(params(features=features, pdata=b"the program's"))
-    reply = recv_startup(stream.sock)
+    stream, _ = world.responder_with_request(MPARequest(rev=rev, res=asked))
+    stream.send_reply(mpa_params(features=features, pdata=b"the program's"))
+    reply = recv_startup_frame(stream.sock)
     assert reply.res == (bits if asked & Q else 0)
     assert reply.private_data == b"the program's"
 
 
 @pytest.mark.parametrize("rev", [1, 2])
 @pytest.mark.parametrize("bits", range(16))
-def test_a_pattern_of_bits_announces_or_says_nothing(w: World, rev: int, bits: int) -> None:
+def test_a_pattern_of_bits_announces_or_says_nothing(world: World, rev: int, bits: int) -> None:
     counts = COUNTS if bits & D else 0
-    _, peer = w.requested(MPARequest(rev=rev, res=bits, private_data=b"mine"))
+    _, peer = world.responder_with_request(MPARequest(rev=rev, res=bits, private_data=b"mine"))
     assert peer.features == (SIWARP | counts if bits & 0xE == Q else NONE)
-    assert pdata_of(peer) == b"mine"
-    _, peer = w.replied(params(rev=rev, features=SIWARP), MPAReply(rev=rev, res=bits))
+    assert private_data_of(peer) == b"mine"
+    _, peer = world.initiator_with_reply(
+        mpa_params(rev=rev, features=SIWARP), MPAReply(rev=rev, res=bits)
+    )
     assert peer.features == (SIWARP | counts if bits & 0xE == P else NONE)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from _siwarp_layers import lib
 from scapy.utils import rdpcap
-from unit.mpa.mpa_harness import World, enhanced, recv_startup
+from unit.mpa.mpa_harness import World, enhanced_params, recv_startup_frame
 
 from siwarp.inspect import split_stream, tcp_streams
 
@@ -19,66 +19,66 @@ ALL = ["siw-rping.pcap", "siw-rping-crc.pcap", "siw-rping-p2p.pcap"]
 
 
 @cache
-def directions(name: str) -> tuple[bytes, bytes]:
+def client_and_server_octets(name: str) -> tuple[bytes, bytes]:
     """Return the octets that the client and the server sent."""
     streams = tcp_streams(rdpcap(str(CAPTURES / name)))
     client = next(d for d in streams if d.dest_port == RPING_PORT)
     return streams[client], streams[client.reverse()]
 
 
-def ulpdus(octets: bytes) -> list[bytes]:
+def split_ulpdus(octets: bytes) -> list[bytes]:
     return [bytes(f)[2 : 2 + f.ulpdu_length] for f in split_stream(octets).fpdus]
 
 
-def feed(stream, octets: bytes, step: int) -> threading.Thread:  # type: ignore[no-untyped-def]
-    def run() -> None:
+def start_sending(stream, octets: bytes, step: int) -> threading.Thread:  # type: ignore[no-untyped-def]
+    def send_in_steps() -> None:
         for at in range(0, len(octets), step):
             stream.sock.sendall(octets[at : at + step])
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=send_in_steps)
     thread.start()
     return thread
 
 
 @pytest.mark.parametrize("step", [97, 1448, 65536])
 @pytest.mark.parametrize("name", ALL)
-def test_what_the_recorded_client_sent_is_received(w: World, name: str, step: int) -> None:
-    octets, server = directions(name)
+def test_what_the_recorded_client_sent_is_received(world: World, name: str, step: int) -> None:
+    octets, server = client_and_server_octets(name)
     startup = split_stream(octets).startup
     assert startup is not None
-    stream, peer = w.requested(bytes(startup))
+    stream, peer = world.responder_with_request(bytes(startup))
     reply = split_stream(server).startup
     assert reply is not None
     assert (peer.ird, peer.ord, peer.p2p) == (startup.ird, startup.ord, startup.a)
-    stream.reply(enhanced(crc=reply.c, ird=reply.ird, ord=reply.ord, rtr=peer.rtr))
+    stream.send_reply(enhanced_params(crc=reply.c, ird=reply.ird, ord=reply.ord, rtr=peer.rtr))
     assert lib.siw_mpa_crc_on(stream.handle) == bool(startup.c or reply.c)
-    thread = feed(stream, octets[len(bytes(startup)) :], step)
-    for want in ulpdus(octets):
-        assert stream.receive() == want
+    thread = start_sending(stream, octets[len(bytes(startup)) :], step)
+    for want in split_ulpdus(octets):
+        assert stream.receive_ulpdu() == want
     thread.join()
-    assert stream.look() is None
+    assert stream.peek_fpdu() is None
 
 
 @pytest.mark.parametrize("step", [97, 1448, 65536])
 @pytest.mark.parametrize("name", ALL)
-def test_what_the_recorded_server_sent_is_received(w: World, name: str, step: int) -> None:
-    client, octets = directions(name)
+def test_what_the_recorded_server_sent_is_received(world: World, name: str, step: int) -> None:
+    client, octets = client_and_server_octets(name)
     request, reply = split_stream(client).startup, split_stream(octets).startup
     assert request is not None
     assert reply is not None
     rtr = request.b | request.c_rtr << 1 | request.d_rtr << 2 if request.a else 0
-    stream = w.asking(
-        enhanced(crc=request.c, ird=request.ird, ord=request.ord, p2p=request.a, rtr=rtr)
+    stream = world.initiator_awaiting_reply(
+        enhanced_params(crc=request.c, ird=request.ird, ord=request.ord, p2p=request.a, rtr=rtr)
     )
     assert (
-        bytes(recv_startup(stream.sock))[:24]
+        bytes(recv_startup_frame(stream.sock))[:24]
         == bytes(request)[:18] + b"\0\4" + bytes(request)[20:24]
     )
-    thread = feed(stream, octets, step)
+    thread = start_sending(stream, octets, step)
     code, peer = stream.startup()
     assert code == lib.SIW_MPA_REPLY
     assert (peer.ird, peer.ord) == (reply.ird, reply.ord)
-    for want in ulpdus(octets):
-        assert stream.receive() == want
+    for want in split_ulpdus(octets):
+        assert stream.receive_ulpdu() == want
     thread.join()
-    assert stream.look() is None
+    assert stream.peek_fpdu() is None

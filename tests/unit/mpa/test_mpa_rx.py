@@ -20,10 +20,10 @@ from unit.mpa.mpa_harness import (
     StreamError,
     World,
     fpdu,
-    pattern,
-    setting,
-    until,
-    world,
+    octet_pattern,
+    open_mpa_world,
+    temporary_setting,
+    wait_until,
 )
 
 LARGE = 20_000
@@ -31,7 +31,7 @@ CLOSED = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CLOSED)
 CRC = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CRC)
 
 
-def settle() -> None:
+def wait_for_loopback() -> None:
     """Wait until loopback has delivered what was sent."""
     time.sleep(0.002)
 
@@ -40,45 +40,45 @@ def settle() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 41])
-def test_a_stream_cut_at_any_octet_gives_the_same_ulpdus(w: World, size: int) -> None:
-    ulpdus = [pattern(size, 1), pattern(size + 1, 2)]
+def test_a_stream_cut_at_any_octet_gives_the_same_ulpdus(world: World, size: int) -> None:
+    ulpdus = [octet_pattern(size, 1), octet_pattern(size + 1, 2)]
     octets = b"".join(fpdu(u) for u in ulpdus)
-    stream = w.receiver()
+    stream = world.receiver()
     for at in range(len(octets) + 1):
         stream.sock.sendall(octets[:at])
         got = []
-        settle()
-        while (seen := stream.look()) is not None:
-            got.append(stream.receive(seen[1]))
+        wait_for_loopback()
+        while (seen := stream.peek_fpdu()) is not None:
+            got.append(stream.receive_ulpdu(seen[1]))
         stream.sock.sendall(octets[at:])
         while len(got) < 2:
-            got.append(stream.receive(14))
+            got.append(stream.receive_ulpdu(14))
         assert got == ulpdus
 
 
 @pytest.mark.parametrize("at", [*range(1, 90), *range(LARGE - 10, LARGE + 9), 8192, 4096, 10_000])
 @pytest.mark.fast_path
-def test_a_large_fpdu_cut_anywhere_is_placed_whole(w: World, at: int) -> None:
-    ulpdu = pattern(LARGE)
+def test_a_large_fpdu_cut_anywhere_is_placed_whole(world: World, at: int) -> None:
+    ulpdu = octet_pattern(LARGE)
     first = fpdu(ulpdu)
     octets = first + fpdu(b"next")
-    stream = w.receiver()
+    stream = world.receiver()
     stream.sock.sendall(octets[:at])
-    settle()
+    wait_for_loopback()
     iov = Iov([dest := bytearray(LARGE - 14)])
     complete = at >= len(first)
-    early = stream.look()
+    early = stream.peek_fpdu()
     assert (early is None) == (at < 66)
     if early is not None:
         assert early[1:] == (LARGE, complete)
         assert stream.place_once(14, iov) == complete
     stream.sock.sendall(octets[at:])
     if early is None:
-        until(stream.look)
+        wait_until(stream.peek_fpdu)
     if not complete:
-        until(lambda: stream.place_once(14, iov))
+        wait_until(lambda: stream.place_once(14, iov))
     assert dest == ulpdu[14:]
-    assert stream.receive(0) == b"next"
+    assert stream.receive_ulpdu(0) == b"next"
 
 
 @given(
@@ -91,130 +91,130 @@ def test_a_large_fpdu_cut_anywhere_is_placed_whole(w: World, at: int) -> None:
 def test_any_sizes_in_any_cuts_are_received_in_order(
     sizes: list[int], cuts: list[int], pieces: int, crc: bool, strict: bool
 ) -> None:
-    ulpdus = [pattern(n, i) for i, n in enumerate(sizes)]
+    ulpdus = [octet_pattern(n, i) for i, n in enumerate(sizes)]
     octets = b"".join(fpdu(u) for u in ulpdus)
-    with setting("crc_first", int(strict)), world() as w:
-        stream = w.receiver(crc=crc)
+    with temporary_setting("crc_first", int(strict)), open_mpa_world() as world:
+        stream = world.receiver(crc=crc)
 
-        def send() -> None:
+        def send_in_pieces() -> None:
             at = i = 0
             while at < len(octets):
                 n = cuts[i % len(cuts)] if i < 60 else 1 << 20
                 stream.sock.sendall(octets[at : at + n])
                 at, i = at + n, i + 1
 
-        sender = threading.Thread(target=send)
+        sender = threading.Thread(target=send_in_pieces)
         sender.start()
-        got = [stream.receive(14, pieces) for _ in ulpdus]
+        got = [stream.receive_ulpdu(14, pieces) for _ in ulpdus]
         sender.join()
         assert got == ulpdus
-        assert stream.look() is None
+        assert stream.peek_fpdu() is None
 
 
 @pytest.mark.parametrize("strict", [0, 1])
 def test_every_size_around_the_limits_is_received(strict: int) -> None:
     sizes = [*range(1100), *range(WHOLE_OCTETS - 80, WHOLE_OCTETS + 80), 16_384, 32_768, 57_344]
     sizes += [*range(65_450 - 64, 65_490), *range(MAX_ULPDU - 3, MAX_ULPDU + 1)]
-    source = pattern(70_000)
-    with setting("crc_first", strict), world() as w:
-        stream = w.receiver(crc=False)
+    source = octet_pattern(70_000)
+    with temporary_setting("crc_first", strict), open_mpa_world() as world:
+        stream = world.receiver(crc=False)
 
-        def send() -> None:
+        def send_fpdus() -> None:
             for n in sizes:
                 stream.sock.sendall(n.to_bytes(2, "big") + source[:n] + bytes(-(n + 2) % 4 + 4))
 
-        sender = threading.Thread(target=send)
+        sender = threading.Thread(target=send_fpdus)
         sender.start()
         for n in sizes:
-            assert stream.receive() == source[:n]
+            assert stream.receive_ulpdu() == source[:n]
         sender.join()
 
 
 # ---- delivered FPDUs
 
 
-def test_a_small_fpdu_is_given_up_whole_and_again_until_it_is_consumed(w: World) -> None:
-    stream = w.receiver()
+def test_a_small_fpdu_is_given_up_whole_and_again_until_it_is_consumed(world: World) -> None:
+    stream = world.receiver()
     stream.sock.sendall(fpdu(b"first") + fpdu(b"second"))
-    assert until(stream.look) == (b"first", 5, True)
-    assert stream.look() == (b"first", 5, True)
+    assert wait_until(stream.peek_fpdu) == (b"first", 5, True)
+    assert stream.peek_fpdu() == (b"first", 5, True)
     stream.place(5)
-    assert until(stream.look) == (b"second", 6, True)
+    assert wait_until(stream.peek_fpdu) == (b"second", 6, True)
 
 
-def test_an_empty_fpdu_is_given_as_a_whole_ulpdu_of_no_octets(w: World) -> None:
-    stream = w.receiver()
+def test_an_empty_fpdu_is_given_as_a_whole_ulpdu_of_no_octets(world: World) -> None:
+    stream = world.receiver()
     stream.sock.sendall(fpdu(b"") + fpdu(b"x"))
-    assert until(stream.look) == (b"", 0, True)
+    assert wait_until(stream.peek_fpdu) == (b"", 0, True)
     stream.place(0)
-    assert until(stream.look) == (b"x", 1, True)
+    assert wait_until(stream.peek_fpdu) == (b"x", 1, True)
 
 
 @pytest.mark.fast_path
-def test_the_head_of_a_large_fpdu_is_given_up_with_64_octets_or_more(w: World) -> None:
-    ulpdu = pattern(LARGE)
-    stream = w.receiver()
+def test_the_head_of_a_large_fpdu_is_given_up_with_64_octets_or_more(world: World) -> None:
+    ulpdu = octet_pattern(LARGE)
+    stream = world.receiver()
     octets = fpdu(ulpdu)
     stream.sock.sendall(octets[:65])
-    settle()
-    assert stream.look() is None
+    wait_for_loopback()
+    assert stream.peek_fpdu() is None
     stream.sock.sendall(octets[65:66])
-    head, length, whole = until(stream.look)
+    head, length, whole = wait_until(stream.peek_fpdu)
     assert (head, length, whole) == (ulpdu[:64], LARGE, False)
 
 
 @pytest.mark.fast_path
-def test_while_an_fpdu_is_being_placed_there_is_no_next_one_to_look_at(w: World) -> None:
-    stream = w.receiver()
-    stream.sock.sendall(fpdu(pattern(LARGE))[:15_000])
-    until(stream.look)
+def test_while_an_fpdu_is_being_placed_there_is_no_next_one_to_look_at(world: World) -> None:
+    stream = world.receiver()
+    stream.sock.sendall(fpdu(octet_pattern(LARGE))[:15_000])
+    wait_until(stream.peek_fpdu)
     assert stream.place_once(14, Iov([bytearray(LARGE - 14)])) == 0
     with pytest.raises(StreamError) as e:
-        stream.look()
+        stream.peek_fpdu()
     assert e.value.errno == errno.EBUSY
 
 
 @pytest.mark.parametrize("size", [100, LARGE])
 @pytest.mark.parametrize("skip", [0, 14, 64])
 def test_payload_is_scattered_over_the_pieces_of_its_destination(
-    w: World, size: int, skip: int
+    world: World, size: int, skip: int
 ) -> None:
-    ulpdu = pattern(size)
+    ulpdu = octet_pattern(size)
     rest = size - skip
     sizes = [1, 0, 7, rest // 3, 0]
     sizes.append(rest - sum(sizes))
-    stream = w.receiver()
+    stream = world.receiver()
     stream.sock.sendall(fpdu(ulpdu))
-    until(stream.look)
+    wait_until(stream.peek_fpdu)
     buffers = [bytearray(n) for n in sizes]
     stream.place(skip, *buffers)
     assert b"".join(buffers) == ulpdu[skip:]
 
 
 @pytest.mark.fast_path
-def test_a_destination_of_more_pieces_than_one_read_takes_is_filled(w: World) -> None:
-    ulpdu = pattern(60_000)
+def test_a_destination_of_more_pieces_than_one_read_takes_is_filled(world: World) -> None:
+    ulpdu = octet_pattern(60_000)
     buffers = [bytearray(299 + i % 3) for i in range(199)]
     buffers.append(bytearray(60_000 - sum(map(len, buffers))))
-    stream = w.receiver()
+    stream = world.receiver()
     octets = fpdu(ulpdu)
     stream.sock.sendall(octets[:100])
-    until(stream.look)
+    wait_until(stream.peek_fpdu)
     stream.sock.sendall(octets[100:])
     stream.place(0, *buffers)
     assert b"".join(buffers) == ulpdu
 
 
 @pytest.mark.parametrize("size", [100, LARGE, 60_000])
-def test_payload_without_a_destination_is_thrown_away_and_checked(w: World, size: int) -> None:
-    stream = w.receiver()
-    stream.sock.sendall(fpdu(pattern(size)) + fpdu(b"next"))
-    until(stream.look)
+def test_payload_without_a_destination_is_thrown_away_and_checked(world: World, size: int) -> None:
+    stream = world.receiver()
+    stream.sock.sendall(fpdu(octet_pattern(size)) + fpdu(b"next"))
+    wait_until(stream.peek_fpdu)
     stream.place(14)
-    assert stream.receive(0) == b"next"
-    stream.sock.sendall(fpdu(pattern(size), crc=1))
+    assert stream.receive_ulpdu(0) == b"next"
+    stream.sock.sendall(fpdu(octet_pattern(size), crc=1))
     with pytest.raises(StreamError) as e:
-        until(stream.look)
+        wait_until(stream.peek_fpdu)
         stream.place(14)
     assert e.value.errno == errno.EBADMSG
 
@@ -222,18 +222,18 @@ def test_payload_without_a_destination_is_thrown_away_and_checked(w: World, size
 @pytest.mark.parametrize("size", [100, LARGE])
 @pytest.mark.parametrize("off", [-1, 1])
 def test_a_destination_that_is_not_exactly_as_long_is_refused(
-    w: World, size: int, off: int
+    world: World, size: int, off: int
 ) -> None:
-    stream = w.receiver()
-    stream.sock.sendall(fpdu(pattern(size)))
-    until(stream.look)
+    stream = world.receiver()
+    stream.sock.sendall(fpdu(octet_pattern(size)))
+    wait_until(stream.peek_fpdu)
     with pytest.raises(StreamError) as e:
         stream.place_once(14, Iov([bytearray(size - 14 + off)]))
     assert e.value.errno == errno.EINVAL
     with pytest.raises(StreamError) as e:
         stream.place_once(size + 1, None)
     assert e.value.errno == errno.EINVAL
-    assert stream.receive(14) == pattern(size)
+    assert stream.receive_ulpdu(14) == octet_pattern(size)
 
 
 # ---- memory that must not be written
@@ -242,34 +242,34 @@ def test_a_destination_that_is_not_exactly_as_long_is_refused(
 @pytest.mark.parametrize("size", [100, LARGE])
 @pytest.mark.parametrize("strict", [0, 1])
 def test_no_octet_outside_the_destination_is_written(strict: int, size: int) -> None:
-    octets = fpdu(pattern(size, 1)) + fpdu(pattern(size, 2))
+    octets = fpdu(octet_pattern(size, 1)) + fpdu(octet_pattern(size, 2))
     memory = bytearray(b"\xa5" * (size + 200))
     view = memoryview(memory)[100 : 100 + size - 14]
-    with setting("crc_first", strict), world() as w:
-        stream = w.receiver()
+    with temporary_setting("crc_first", strict), open_mpa_world() as world:
+        stream = world.receiver()
         stream.sock.sendall(octets[:90])
-        settle()
-        stream.look()
+        wait_for_loopback()
+        stream.peek_fpdu()
         stream.sock.sendall(octets[90:])
-        until(stream.look)
+        wait_until(stream.peek_fpdu)
         stream.place(14, view)
-        assert stream.receive() == pattern(size, 2)
-    assert view == pattern(size, 1)[14:]
+        assert stream.receive_ulpdu() == octet_pattern(size, 2)
+    assert view == octet_pattern(size, 1)[14:]
     assert set(memory[:100] + memory[100 + size - 14 :]) == {0xA5}
 
 
 def test_strict_writes_nothing_before_the_crc_was_checked() -> None:
-    octets = bytearray(fpdu(pattern(LARGE)))
+    octets = bytearray(fpdu(octet_pattern(LARGE)))
     octets[-1] ^= 1
     dest = bytearray(LARGE - 14)
-    with setting("crc_first", 1), world() as w:
-        stream = w.receiver()
+    with temporary_setting("crc_first", 1), open_mpa_world() as world:
+        stream = world.receiver()
         stream.sock.sendall(octets[:-1])
-        settle()
-        assert stream.look() is None
+        wait_for_loopback()
+        assert stream.peek_fpdu() is None
         stream.sock.sendall(octets[-1:])
         with pytest.raises(StreamError) as e:
-            until(stream.look)
+            wait_until(stream.peek_fpdu)
         assert e.value.errno == errno.EBADMSG
         with pytest.raises(StreamError):
             stream.place_once(14, Iov([dest]))
@@ -277,11 +277,11 @@ def test_strict_writes_nothing_before_the_crc_was_checked() -> None:
 
 
 @pytest.mark.fast_path
-def test_memory_that_cannot_be_written_is_efault_and_not_a_crash(w: World) -> None:
-    stream = w.receiver()
-    octets = fpdu(pattern(LARGE))
+def test_memory_that_cannot_be_written_is_efault_and_not_a_crash(world: World) -> None:
+    stream = world.receiver()
+    octets = fpdu(octet_pattern(LARGE))
     stream.sock.sendall(octets[:66])
-    until(stream.look)
+    wait_until(stream.peek_fpdu)
     with mmap.mmap(-1, 2 * LARGE, prot=mmap.PROT_READ) as readonly:
         array = ffi.new("struct iovec[2]")
         good = ffi.new("char[]", 50)
@@ -289,46 +289,46 @@ def test_memory_that_cannot_be_written_is_efault_and_not_a_crash(w: World) -> No
         pointer = ffi.from_buffer("char[]", readonly)
         array[1].iov_base, array[1].iov_len = pointer, LARGE - 14 - 50
         stream.sock.sendall(octets[66:])
-        rv = until(lambda: lib.siw_mpa_rx_payload(stream.handle, 14, array, 2))
+        rv = wait_until(lambda: lib.siw_mpa_rx_payload(stream.handle, 14, array, 2))
         assert rv == -errno.EFAULT
         assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CATASTROPHIC)
         assert bytes(readonly[:LARGE]) == bytes(LARGE)
         del pointer
     with pytest.raises(StreamError) as e:
-        stream.look()
+        stream.peek_fpdu()
     assert e.value.errno == errno.EFAULT
 
 
 # ---- the end of the stream
 
 
-def test_an_end_of_stream_between_fpdus_is_enotconn_and_stays_so(w: World) -> None:
-    stream = w.receiver()
+def test_an_end_of_stream_between_fpdus_is_enotconn_and_stays_so(world: World) -> None:
+    stream = world.receiver()
     stream.sock.sendall(fpdu(b"last"))
     stream.sock.close()
-    assert stream.receive(0) == b"last"
+    assert stream.receive_ulpdu(0) == b"last"
     for _ in range(2):
         with pytest.raises(StreamError) as e:
-            until(stream.look)
+            wait_until(stream.peek_fpdu)
         assert e.value.errno == errno.ENOTCONN
     assert stream.error == CLOSED
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 66, 5000, LARGE, LARGE + 4])
-def test_an_end_of_stream_inside_an_fpdu_is_a_reset(w: World, at: int) -> None:
-    stream = w.receiver()
-    stream.sock.sendall(fpdu(pattern(LARGE))[:at])
+def test_an_end_of_stream_inside_an_fpdu_is_a_reset(world: World, at: int) -> None:
+    stream = world.receiver()
+    stream.sock.sendall(fpdu(octet_pattern(LARGE))[:at])
     stream.sock.close()
     with pytest.raises(StreamError) as e:
-        stream.receive()
+        stream.receive_ulpdu()
     assert e.value.errno == errno.ECONNRESET
     assert stream.error == CLOSED
 
 
-def test_drain_throws_away_all_that_comes_and_tells_of_the_end(w: World) -> None:
-    stream = w.receiver()
-    stream.sock.sendall(fpdu(b"read") + fpdu(pattern(LARGE))[:-1])
-    until(stream.look)
+def test_drain_throws_away_all_that_comes_and_tells_of_the_end(world: World) -> None:
+    stream = world.receiver()
+    stream.sock.sendall(fpdu(b"read") + fpdu(octet_pattern(LARGE))[:-1])
+    wait_until(stream.peek_fpdu)
     sender = threading.Thread(target=lambda: stream.sock.sendall(bytes(20 << 20)))
     sender.start()
     while sender.is_alive():
@@ -337,11 +337,11 @@ def test_drain_throws_away_all_that_comes_and_tells_of_the_end(w: World) -> None
     assert lib.siw_mpa_shutdown(stream.handle) == 0
     assert stream.sock.recv(1) == b""
     stream.sock.close()
-    assert until(lambda: lib.siw_mpa_drain(stream.handle)) == 1
+    assert wait_until(lambda: lib.siw_mpa_drain(stream.handle)) == 1
 
 
-def test_an_aborted_stream_resets_its_peer(w: World) -> None:
-    stream = w.receiver()
+def test_an_aborted_stream_resets_its_peer(world: World) -> None:
+    stream = world.receiver()
     stream.close(abort=True)
     with pytest.raises(ConnectionResetError):
         stream.sock.recv(1)

@@ -22,18 +22,18 @@ from unit.mpa.mpa_harness import (
     Stream,
     StreamError,
     World,
-    cut,
-    enhanced,
+    enhanced_params,
     fpdu,
+    mpa_params,
+    octet_pattern,
+    open_mpa_world,
     own_socket,
-    params,
-    pattern,
-    pdata_of,
+    private_data_of,
     recv_exactly,
-    recv_startup,
+    recv_startup_frame,
     recv_to_end,
-    until,
-    world,
+    split_fpdus,
+    wait_until,
 )
 
 from siwarp.inspect import MPAReply, MPARequest
@@ -45,8 +45,8 @@ REPLY = bytes(MPAReply(rev=2, c=0, s=1, a=1, c_rtr=1, ird=7, ord=9, private_data
 
 
 @pytest.mark.parametrize("at", range(1, len(REQUEST)))
-def test_a_request_cut_at_any_octet_is_the_same_request(w: World, at: int) -> None:
-    stream = w.responder()
+def test_a_request_cut_at_any_octet_is_the_same_request(world: World, at: int) -> None:
+    stream = world.responder()
     stream.sock.sendall(REQUEST[:at])
     for _ in range(3):
         assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
@@ -55,13 +55,13 @@ def test_a_request_cut_at_any_octet_is_the_same_request(w: World, at: int) -> No
     assert code == lib.SIW_MPA_REQUEST
     assert (peer.rev, peer.crc, peer.p2p, peer.ird, peer.ord) == (2, 1, 1, 9, 7)
     assert peer.rtr == lib.SIW_MPA_RTR_FPDU | lib.SIW_MPA_RTR_WRITE
-    assert pdata_of(peer) == b"hello"
+    assert private_data_of(peer) == b"hello"
 
 
 @pytest.mark.parametrize("at", range(1, len(REPLY)))
-def test_a_reply_cut_at_any_octet_is_the_same_reply(w: World, at: int) -> None:
-    stream = w.asking(enhanced(p2p=1, rtr=lib.SIW_MPA_RTR_WRITE))
-    recv_startup(stream.sock)
+def test_a_reply_cut_at_any_octet_is_the_same_reply(world: World, at: int) -> None:
+    stream = world.initiator_awaiting_reply(enhanced_params(p2p=1, rtr=lib.SIW_MPA_RTR_WRITE))
+    recv_startup_frame(stream.sock)
     stream.sock.sendall(REPLY[:at])
     for _ in range(3):
         assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
@@ -70,91 +70,93 @@ def test_a_reply_cut_at_any_octet_is_the_same_reply(w: World, at: int) -> None:
     assert code == lib.SIW_MPA_REPLY
     assert (peer.rev, peer.p2p, peer.rtr) == (2, 1, lib.SIW_MPA_RTR_WRITE)
     assert (peer.ird, peer.ord) == (7, 9)
-    assert pdata_of(peer) == b"welcome"
+    assert private_data_of(peer) == b"welcome"
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 5, 507, 508, 509, 511, 512])
 @pytest.mark.parametrize("rev", [1, 2])
 def test_private_data_of_each_legal_length_arrives_both_ways(
-    w: World, rev: int, length: int
+    world: World, rev: int, length: int
 ) -> None:
     there, back = bytes(i % 251 for i in range(length)), bytes(i % 241 for i in range(length))
-    stream, peer = w.requested(MPARequest(rev=rev, private_data=there))
-    assert pdata_of(peer) == there
-    stream.reply(params(rev=rev, pdata=back))
-    assert recv_startup(stream.sock).private_data == back
-    stream = w.asking(params(rev=rev, pdata=there))
-    assert recv_startup(stream.sock).private_data == there
+    stream, peer = world.responder_with_request(MPARequest(rev=rev, private_data=there))
+    assert private_data_of(peer) == there
+    stream.send_reply(mpa_params(rev=rev, pdata=back))
+    assert recv_startup_frame(stream.sock).private_data == back
+    stream = world.initiator_awaiting_reply(mpa_params(rev=rev, pdata=there))
+    assert recv_startup_frame(stream.sock).private_data == there
     stream.sock.sendall(bytes(MPAReply(rev=rev, private_data=back)))
     code, peer = stream.startup()
     assert code == lib.SIW_MPA_REPLY
-    assert pdata_of(peer) == back
+    assert private_data_of(peer) == back
 
 
 @pytest.mark.parametrize(
     "p",
     [
-        params(rev=0),
-        params(rev=3),
-        params(rejected=1),
-        params(pdata_len=513),
-        enhanced(rev=1),
-        enhanced(ird=0x4000),
-        enhanced(ord=0x4000),
-        enhanced(p2p=1, rtr=0),
-        enhanced(p2p=1, rtr=8),
-        enhanced(p2p=0, rtr=1),
-        params(p2p=1),
-        params(rtr=1),
+        mpa_params(rev=0),
+        mpa_params(rev=3),
+        mpa_params(rejected=1),
+        mpa_params(pdata_len=513),
+        enhanced_params(rev=1),
+        enhanced_params(ird=0x4000),
+        enhanced_params(ord=0x4000),
+        enhanced_params(p2p=1, rtr=0),
+        enhanced_params(p2p=1, rtr=8),
+        enhanced_params(p2p=0, rtr=1),
+        mpa_params(p2p=1),
+        mpa_params(rtr=1),
     ],
     ids=lambda p: repr(bytes(ffi.buffer(p))[:8]),
 )
-def test_an_illegal_request_of_our_own_is_refused_before_anything_is_sent(w: World, p: Any) -> None:
+def test_an_illegal_request_of_our_own_is_refused_before_anything_is_sent(
+    world: World, p: Any
+) -> None:
     with pytest.raises(StreamError) as e:
-        w.initiator(p)
+        world.initiator(p)
     assert e.value.errno == errno.EINVAL
 
 
-def test_the_enhanced_data_leaves_508_octets_to_our_own_private_data(w: World) -> None:
-    p = enhanced(pdata=bytes(508))
-    assert recv_startup(w.asking(p).sock).pd_length == 512
+def test_the_enhanced_data_leaves_508_octets_to_our_own_private_data(world: World) -> None:
+    p = enhanced_params(pdata=bytes(508))
+    assert recv_startup_frame(world.initiator_awaiting_reply(p).sock).pd_length == 512
     p.pdata_len = 509
     with pytest.raises(StreamError) as e:
-        w.initiator(p)
+        world.initiator(p)
     assert e.value.errno == errno.EINVAL
 
 
-@pytest.mark.parametrize("p", [params(), params(pdata_len=513), params(rtr=1, p2p=1)])
-def test_a_reply_is_answered_once_and_only_if_legal(w: World, p: Any) -> None:
-    stream, _ = w.requested(MPARequest(rev=2, s=1, a=1, b=1, ird=1, ord=1))
+@pytest.mark.parametrize("p", [mpa_params(), mpa_params(pdata_len=513), mpa_params(rtr=1, p2p=1)])
+def test_a_reply_is_answered_once_and_only_if_legal(world: World, p: Any) -> None:
+    stream, _ = world.responder_with_request(MPARequest(rev=2, s=1, a=1, b=1, ird=1, ord=1))
     if p.rtr == 0:
         with pytest.raises(StreamError) as e:
-            stream.reply(p)
+            stream.send_reply(p)
         assert e.value.errno == errno.EINVAL
-        p = params(rtr=1)
-    stream.reply(p)
-    assert recv_startup(stream.sock).b == 1
+        p = mpa_params(rtr=1)
+    stream.send_reply(p)
+    assert recv_startup_frame(stream.sock).b == 1
     with pytest.raises(StreamError) as e:
-        stream.reply(p)
+        stream.send_reply(p)
     assert e.value.errno == errno.EINVAL
 
 
-def test_a_connection_that_nobody_takes_is_econnrefused(w: World) -> None:
+def test_a_connection_that_nobody_takes_is_econnrefused(world: World) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         out = ffi.new("struct siw_mpa_stream **")
-        dest = w.addr(free.getsockname()[1])
-        assert lib.siw_mpa_connect(w.port, dest, ffi.NULL, params(), ffi.NULL, out) == 0
+        dest = world.siw_addr(free.getsockname()[1])
+        assert lib.siw_mpa_connect(world.port, dest, ffi.NULL, mpa_params(), ffi.NULL, out) == 0
         peer = ffi.new("struct siw_mpa_params *")
-        rv = until(lambda: lib.siw_mpa_startup(out[0], peer))
+        rv = wait_until(lambda: lib.siw_mpa_startup(out[0], peer))
         assert rv == -errno.ECONNREFUSED
         assert lib.siw_mpa_startup(out[0], peer) == rv
         lib.siw_mpa_close(out[0], False)
 
 
 @pytest.mark.parametrize("sent", [0, 1, 16, 19, 20, 24, len(REQUEST) - 1])
-def test_a_peer_that_leaves_in_its_request_is_a_reset(w: World, sent: int) -> None:
-    stream = w.responder()
+def test_a_peer_that_leaves_in_its_request_is_a_reset(world: World, sent: int) -> None:
+    stream = world.responder()
     stream.sock.sendall(REQUEST[:sent])
     stream.sock.close()
     with pytest.raises(StreamError) as e:
@@ -163,28 +165,30 @@ def test_a_peer_that_leaves_in_its_request_is_a_reset(w: World, sent: int) -> No
     assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CLOSED)
 
 
-def test_a_disconnect_while_the_request_is_pending_is_reported(w: World) -> None:
-    stream, _ = w.requested(REQUEST)
+def test_a_disconnect_while_the_request_is_pending_is_reported(world: World) -> None:
+    stream, _ = world.responder_with_request(REQUEST)
     assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
     stream.sock.close()
     with pytest.raises(StreamError) as e:
         stream.startup()
     assert e.value.errno == errno.ECONNRESET
     with pytest.raises(StreamError) as e:
-        stream.reply(params(rtr=1))
+        stream.send_reply(mpa_params(rtr=1))
     assert e.value.errno == errno.ECONNRESET
 
 
 @pytest.mark.clause("RFC5044-7.1-01")
-def test_fpdus_that_came_with_the_request_are_received_after_the_reply(w: World) -> None:
-    stream, _ = w.requested(bytes(MPARequest(rev=2)) + fpdu(b"early") + fpdu(b"bird"))
-    until(lambda: stream.startup_once() and time.sleep(0.001) is None)
-    stream.reply(params())
-    assert stream.receive(0) == b"early"
-    assert stream.receive(0) == b"bird"
+def test_fpdus_that_came_with_the_request_are_received_after_the_reply(world: World) -> None:
+    stream, _ = world.responder_with_request(
+        bytes(MPARequest(rev=2)) + fpdu(b"early") + fpdu(b"bird")
+    )
+    wait_until(lambda: stream.startup_once() and time.sleep(0.001) is None)
+    stream.send_reply(mpa_params())
+    assert stream.receive_ulpdu(0) == b"early"
+    assert stream.receive_ulpdu(0) == b"bird"
 
 
-def waiting(sock: socket.socket) -> int:
+def unread_octet_count(sock: socket.socket) -> int:
     """Return how many octets TCP has received that the stream has not read."""
     octets = fcntl.ioctl(sock, termios.FIONREAD, bytes(4))
     return int.from_bytes(octets, sys.byteorder)
@@ -192,59 +196,63 @@ def waiting(sock: socket.socket) -> int:
 
 @pytest.mark.clause("RFC5044-7.1.2-06#c", "RFC5044-7.1.2-11")
 @pytest.mark.parametrize("piecemeal", [False, True])
-def test_up_to_4_kib_sent_before_the_reply_are_read_and_kept(w: World, piecemeal: bool) -> None:
-    ulpdus = [pattern(1000, i) for i in range(20)]
+def test_up_to_4_kib_sent_before_the_reply_are_read_and_kept(world: World, piecemeal: bool) -> None:
+    ulpdus = [octet_pattern(1000, i) for i in range(20)]
     octets = b"".join(fpdu(ulpdu) for ulpdu in ulpdus)
-    stream, _ = w.requested(MPARequest(rev=2))
+    stream, _ = world.responder_with_request(MPARequest(rev=2))
     handlers = ffi.new("struct siw_io_handler *[]", 8)
     with own_socket(stream.sock) as ours:
         if piecemeal:
             stream.sock.sendall(octets[:3000])
-            until(lambda: stream.startup_once() and waiting(ours) == 0)
+            wait_until(lambda: stream.startup_once() and unread_octet_count(ours) == 0)
         stream.sock.sendall(octets[3000 if piecemeal else 0 :])
-        until(lambda: stream.startup_once() and waiting(ours) == len(octets) - EARLY)
+        wait_until(
+            lambda: stream.startup_once() and unread_octet_count(ours) == len(octets) - EARLY
+        )
         for _ in range(10):
             assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
-        assert waiting(ours) == len(octets) - EARLY
+        assert unread_octet_count(ours) == len(octets) - EARLY
         # A peer that waits for the Reply with its socket full does not keep the poller busy.
-        until(lambda: lib.siw_llp_port_poll(w.port, handlers, 8) == 0)
-        assert [lib.siw_llp_port_poll(w.port, handlers, 8) for _ in range(100)] == [0] * 100
-    stream.reply(params())
+        wait_until(lambda: lib.siw_llp_port_poll(world.port, handlers, 8) == 0)
+        assert [lib.siw_llp_port_poll(world.port, handlers, 8) for _ in range(100)] == [0] * 100
+    stream.send_reply(mpa_params())
     for ulpdu in ulpdus:
-        assert stream.receive(0) == ulpdu
+        assert stream.receive_ulpdu(0) == ulpdu
 
 
 @pytest.mark.clause("RFC5044-7.1-01")
-def test_fpdus_that_came_with_the_reply_are_received(w: World) -> None:
-    stream, _ = w.replied(params(), bytes(MPAReply(rev=2)) + fpdu(b"early") + fpdu(b"bird"))
-    assert stream.receive(0) == b"early"
-    assert stream.receive(0) == b"bird"
+def test_fpdus_that_came_with_the_reply_are_received(world: World) -> None:
+    stream, _ = world.initiator_with_reply(
+        mpa_params(), bytes(MPAReply(rev=2)) + fpdu(b"early") + fpdu(b"bird")
+    )
+    assert stream.receive_ulpdu(0) == b"early"
+    assert stream.receive_ulpdu(0) == b"bird"
 
 
-def test_a_rejecting_reply_brings_its_private_data_and_ends_the_stream(w: World) -> None:
-    stream = w.asking(params())
+def test_a_rejecting_reply_brings_its_private_data_and_ends_the_stream(world: World) -> None:
+    stream = world.initiator_awaiting_reply(mpa_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, r=1, private_data=b"not today")))
     code, peer = stream.startup()
     assert code == lib.SIW_MPA_REJECTED
-    assert pdata_of(peer) == b"not today"
+    assert private_data_of(peer) == b"not today"
     assert stream.state == lib.SIW_MPA_ST_REJECTED
-    for step in (stream.look, stream.startup_once, lambda: stream.frame(b"no")):
+    for step in (stream.peek_fpdu, stream.startup_once, lambda: stream.frame_fpdu(b"no")):
         with pytest.raises(StreamError) as e:
             step()
         assert e.value.errno == errno.ENOTCONN
 
 
-def test_our_rejection_carries_private_data_and_the_peer_then_reads_the_end(w: World) -> None:
-    stream, _ = w.requested(MPARequest(rev=1))
-    stream.reply(params(rejected=1, pdata=b"not today"))
+def test_our_rejection_carries_private_data_and_the_peer_then_reads_the_end(world: World) -> None:
+    stream, _ = world.responder_with_request(MPARequest(rev=1))
+    stream.send_reply(mpa_params(rejected=1, pdata=b"not today"))
     assert stream.state == lib.SIW_MPA_ST_REJECTED
     stream.close()
     reply = MPAReply(recv_to_end(stream.sock))
     assert (reply.r, reply.private_data) == (1, b"not today")
 
 
-def test_addresses_are_those_of_the_sockets(w: World) -> None:
-    stream = w.responder()
+def test_addresses_are_those_of_the_sockets(world: World) -> None:
+    stream = world.responder()
     local, peer = ffi.new("struct siw_addr *"), ffi.new("struct siw_addr *")
     assert lib.siw_mpa_addrs(stream.handle, local, peer) == 0
     assert socket.ntohs(peer.port_be) == stream.sock.getsockname()[1]
@@ -252,54 +260,57 @@ def test_addresses_are_those_of_the_sockets(w: World) -> None:
 
 
 @pytest.mark.fast_path
-def test_nothing_is_kept_of_start_up_and_an_idle_stream_holds_no_buffers(w: World) -> None:
-    stream = w.sender()
+def test_nothing_is_kept_of_start_up_and_an_idle_stream_holds_no_buffers(world: World) -> None:
+    stream = world.sender()
 
-    def held() -> int:
+    def memory_held() -> int:
         return int(lib.siw_mpa_test_memory(stream.handle))
 
-    assert held() == 0
-    assert stream.look() is None
+    assert memory_held() == 0
+    assert stream.peek_fpdu() is None
     for _ in range(3):
         stream.sock.sendall(fpdu(b"x"))
-        assert stream.receive(0) == b"x"
-        assert 0 < held() <= 131072
-        assert stream.look() is None  # the stream has no staged octets any more
-        assert held() == 0
-        assert stream.frame(b"y") > 0
-        assert held() > 262144
+        assert stream.receive_ulpdu(0) == b"x"
+        assert 0 < memory_held() <= 131072
+        assert stream.peek_fpdu() is None  # the stream has no staged octets any more
+        assert memory_held() == 0
+        assert stream.frame_fpdu(b"y") > 0
+        assert memory_held() > 262144
         stream.flush()
-        assert held() == 0
+        assert memory_held() == 0
 
 
-def holds_a_part(stream: Stream) -> bool:
-    return stream.look() is None and lib.siw_mpa_test_memory(stream.handle) > 0
+def holds_partial_fpdu(stream: Stream) -> bool:
+    return stream.peek_fpdu() is None and lib.siw_mpa_test_memory(stream.handle) > 0
 
 
-def test_a_part_of_an_fpdu_stays_while_other_streams_come_and_go(w: World) -> None:
-    stream, others = w.receiver(), [w.receiver() for _ in range(20)]
-    octets = fpdu(pattern(1000))
+def test_a_part_of_an_fpdu_stays_while_other_streams_come_and_go(world: World) -> None:
+    stream, others = world.receiver(), [world.receiver() for _ in range(20)]
+    octets = fpdu(octet_pattern(1000))
     stream.sock.sendall(octets[:500])
-    until(partial(holds_a_part, stream))
+    wait_until(partial(holds_partial_fpdu, stream))
     # opened at once, so that there are more staging buffers than the free list keeps
     for i, other in enumerate(others):
-        other.sock.sendall(fpdu(pattern(1000, i)) + b"\0")
+        other.sock.sendall(fpdu(octet_pattern(1000, i)) + b"\0")
     for i, other in enumerate(others):
-        assert other.receive(0) == pattern(1000, i)
-        until(partial(holds_a_part, other))
+        assert other.receive_ulpdu(0) == octet_pattern(1000, i)
+        wait_until(partial(holds_partial_fpdu, other))
     for other in others:
         other.close()
     stream.sock.sendall(octets[500:])
-    assert stream.receive(0) == pattern(1000)
+    assert stream.receive_ulpdu(0) == octet_pattern(1000)
 
 
-def test_no_fpdu_is_framed_or_received_before_start_up_is_over(w: World) -> None:
-    for stream, why in ((w.responder(), errno.EINVAL), (w.initiator(params()), errno.EINVAL)):
+def test_no_fpdu_is_framed_or_received_before_start_up_is_over(world: World) -> None:
+    for stream, why in (
+        (world.responder(), errno.EINVAL),
+        (world.initiator(mpa_params()), errno.EINVAL),
+    ):
         with pytest.raises(StreamError) as e:
-            stream.look()
+            stream.peek_fpdu()
         assert e.value.errno == why
         with pytest.raises(StreamError) as e:
-            stream.frame(b"too soon")
+            stream.frame_fpdu(b"too soon")
         assert e.value.errno == errno.ENOTCONN
 
 
@@ -322,54 +333,54 @@ def fill_send_buffer(stream: Stream) -> int:
     return sent
 
 
-def test_a_reply_that_tcp_does_not_take_at_once_follows_when_it_can(w: World) -> None:
-    stream, _ = w.requested(MPARequest(rev=2))
+def test_a_reply_that_tcp_does_not_take_at_once_follows_when_it_can(world: World) -> None:
+    stream, _ = world.responder_with_request(MPARequest(rev=2))
     before = fill_send_buffer(stream)
-    stream.reply(params(pdata=b"late"))
+    stream.send_reply(mpa_params(pdata=b"late"))
     assert stream.state == lib.SIW_MPA_ST_ACCEPTING
     stream.sock.sendall(fpdu(b"eager"))
-    assert stream.receive() == b"eager"
-    assert stream.frame(b"after the Reply") == 1
+    assert stream.receive_ulpdu() == b"eager"
+    assert stream.frame_fpdu(b"after the Reply") == 1
     for _ in range(3):
         assert stream.flush_once() == 0
     assert stream.state == lib.SIW_MPA_ST_ACCEPTING
     recv_exactly(stream.sock, before)
-    until(lambda: stream.look() is None and stream.state == lib.SIW_MPA_ST_FULL)
+    wait_until(lambda: stream.peek_fpdu() is None and stream.state == lib.SIW_MPA_ST_FULL)
     stream.flush()
-    assert recv_startup(stream.sock).private_data == b"late"
-    assert cut(recv_exactly(stream.sock, 24)) == [b"after the Reply"]
+    assert recv_startup_frame(stream.sock).private_data == b"late"
+    assert split_fpdus(recv_exactly(stream.sock, 24)) == [b"after the Reply"]
 
 
 @pytest.mark.parametrize("rejected", [0, 1])
-def test_a_shutdown_waits_for_a_reply_that_tcp_has_not_taken(w: World, rejected: int) -> None:
-    stream, _ = w.requested(MPARequest(rev=2))
+def test_a_shutdown_waits_for_a_reply_that_tcp_has_not_taken(world: World, rejected: int) -> None:
+    stream, _ = world.responder_with_request(MPARequest(rev=2))
     before = fill_send_buffer(stream)
-    stream.reply(params(rejected=rejected, pdata=b"late"))
+    stream.send_reply(mpa_params(rejected=rejected, pdata=b"late"))
     assert lib.siw_mpa_shutdown(stream.handle) == 0
     recv_exactly(stream.sock, before)
     over = lib.SIW_MPA_ST_REJECTED if rejected else lib.SIW_MPA_ST_FULL
-    until(lambda: lib.siw_mpa_drain(stream.handle) == 0 and stream.state == over)
+    wait_until(lambda: lib.siw_mpa_drain(stream.handle) == 0 and stream.state == over)
     assert MPAReply(recv_to_end(stream.sock)).private_data == b"late"
 
 
-def test_a_request_that_tcp_does_not_take_at_once_follows_when_it_can(w: World) -> None:
-    stream = w.initiator(params(pdata=b"late"))
+def test_a_request_that_tcp_does_not_take_at_once_follows_when_it_can(world: World) -> None:
+    stream = world.initiator(mpa_params(pdata=b"late"))
     before = fill_send_buffer(stream)
     for _ in range(3):
         assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
     assert stream.state == lib.SIW_MPA_ST_SENDING_REQUEST
     recv_exactly(stream.sock, before)
-    until(lambda: stream.startup_once() and stream.state == lib.SIW_MPA_ST_AWAIT_REPLY)
-    assert recv_startup(stream.sock).private_data == b"late"
+    wait_until(lambda: stream.startup_once() and stream.state == lib.SIW_MPA_ST_AWAIT_REPLY)
+    assert recv_startup_frame(stream.sock).private_data == b"late"
 
 
-def test_a_peer_that_leaves_before_it_took_the_reply_is_noticed(w: World) -> None:
-    stream, _ = w.requested(MPARequest(rev=2))
+def test_a_peer_that_leaves_before_it_took_the_reply_is_noticed(world: World) -> None:
+    stream, _ = world.responder_with_request(MPARequest(rev=2))
     fill_send_buffer(stream)
-    stream.reply(params())
+    stream.send_reply(mpa_params())
     stream.sock.close()  # closes with unread input, so the connection is reset
     with pytest.raises(StreamError) as e:
-        until(stream.look)
+        wait_until(stream.peek_fpdu)
     assert e.value.errno in (errno.ECONNRESET, errno.EPIPE)
     assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CLOSED)
 
@@ -387,7 +398,7 @@ hostile = st.binary(max_size=40) | st.builds(
 )
 
 
-def outcome(stream: Stream) -> int | str:
+def startup_result(stream: Stream) -> int | str:
     """Return the result of start-up after the peer has sent everything and closed its direction."""
     stream.sock.shutdown(socket.SHUT_WR)
     try:
@@ -410,10 +421,10 @@ def test_whatever_a_responder_is_sent_ends_as_the_fields_say(octets: bytes) -> N
         want = "EPROTO"
     else:
         want = lib.SIW_MPA_REQUEST
-    with world() as w:
-        stream = w.responder()
+    with open_mpa_world() as world:
+        stream = world.responder()
         stream.sock.sendall(octets)
-        assert outcome(stream) == want
+        assert startup_result(stream) == want
 
 
 @settings(max_examples=400)
@@ -435,24 +446,24 @@ def test_whatever_an_initiator_is_sent_ends_as_the_fields_say(octets: bytes, s: 
         want = "EPROTO"
     else:
         want = lib.SIW_MPA_REPLY
-    with world() as w:
-        stream = w.asking(enhanced() if s else params())
+    with open_mpa_world() as world:
+        stream = world.initiator_awaiting_reply(enhanced_params() if s else mpa_params())
         stream.sock.sendall(octets)
-        assert outcome(stream) == want
+        assert startup_result(stream) == want
 
 
-def test_memory_is_returned_when_a_crowd_of_streams_has_left(w: World) -> None:
+def test_memory_is_returned_when_a_crowd_of_streams_has_left(world: World) -> None:
     crowd = 1024  # the crowd threshold in base/trim.c
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
     lib.siw_trim()  # returns memory that other tests have left
-    asked, out = params(), ffi.new("struct siw_mpa_stream **")
+    asked, out = mpa_params(), ffi.new("struct siw_mpa_stream **")
     streams = []
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
-        dest = w.addr(nobody.getsockname()[1])
+        dest = world.siw_addr(nobody.getsockname()[1])
         for _ in range(crowd):
-            assert not lib.siw_mpa_connect(w.port, dest, ffi.NULL, asked, ffi.NULL, out)
+            assert not lib.siw_mpa_connect(world.port, dest, ffi.NULL, asked, ffi.NULL, out)
             streams.append(out[0])
     assert not lib.siw_trim()
     for stream in streams:

@@ -8,14 +8,14 @@ import pytest
 from _siwarp_layers import ffi, lib
 
 
-def names(enum: str, prefix: str) -> dict[str, int]:
+def enum_values(enum: str, prefix: str) -> dict[str, int]:
     found = ffi.typeof(f"enum {enum}").relements
     return {k.removeprefix(prefix): v for k, v in found.items() if k.startswith(prefix)}
 
 
-STATES = names("siw_mpa_state", "SIW_MPA_ST_")
-EVENTS = names("siw_mpa_event", "SIW_MPA_EV_")
-ACTIONS = names("siw_mpa_action", "SIW_MPA_ACT_")
+STATES = enum_values("siw_mpa_state", "SIW_MPA_ST_")
+EVENTS = enum_values("siw_mpa_event", "SIW_MPA_EV_")
+ACTIONS = enum_values("siw_mpa_action", "SIW_MPA_ACT_")
 OVER = {"FULL", "TERMINATING", "REJECTED", "FAILED"}
 
 #: All transitions of start-up, stated independently: (state, event) -> (action, next state).

@@ -19,13 +19,13 @@ from unit.mpa.mpa_harness import (
     MAX_ULPDU,
     StreamError,
     World,
-    cut,
     fpdu,
-    pattern,
+    octet_pattern,
+    open_mpa_world,
     recv_exactly,
-    setting,
-    until,
-    world,
+    split_fpdus,
+    temporary_setting,
+    wait_until,
 )
 
 HEAD = bytes(range(18))
@@ -44,21 +44,21 @@ class Reader(threading.Thread):
         while got := self.sock.recv(1 << 20):
             self.octets += got
 
-    def all(self) -> bytes:
+    def all_octets(self) -> bytes:
         self.join(20)
         assert not self.is_alive()
         return bytes(self.octets)
 
 
-def finish(stream, reader: Reader) -> bytes:  # type: ignore[no-untyped-def]
-    until(stream.flush_once)
+def flush_and_shut_down(stream, reader: Reader) -> bytes:  # type: ignore[no-untyped-def]
+    wait_until(stream.flush_once)
     assert lib.siw_mpa_shutdown(stream.handle) == 0
-    return reader.all()
+    return reader.all_octets()
 
 
 def frame_all(stream, frames: list[tuple[bytes, list[bytes]]]) -> None:  # type: ignore[no-untyped-def]
     for head, pieces in frames:
-        while not stream.frame(head, pieces):
+        while not stream.frame_fpdu(head, pieces):
             stream.flush_once()
 
 
@@ -71,32 +71,32 @@ pieces_of = st.lists(
 def test_any_head_and_pieces_arrive_as_one_fpdu_each(
     shapes: list[tuple[int, list[int]]], crc: bool
 ) -> None:
-    with world() as w:
-        stream = w.sender(crc=crc)
+    with open_mpa_world() as world:
+        stream = world.sender(crc=crc)
         reader = Reader(stream.sock)
         frames = [
-            (pattern(head, i), [pattern(n, i + j + 2) for j, n in enumerate(sizes)])
+            (octet_pattern(head, i), [octet_pattern(n, i + j + 2) for j, n in enumerate(sizes)])
             for i, (head, sizes) in enumerate(shapes)
         ]
         frame_all(stream, frames)
-        got = cut(finish(stream, reader), crc=crc)
+        got = split_fpdus(flush_and_shut_down(stream, reader), crc=crc)
     assert got == [head + b"".join(pieces) for head, pieces in frames]
 
 
-def test_every_small_size_and_those_around_each_limit_arrive(w: World) -> None:
+def test_every_small_size_and_those_around_each_limit_arrive(world: World) -> None:
     sizes = [*range(300), *range(2020, 2060), *range(4080, 4100), *range(8160, 8200)]
     sizes += range(MAX_ULPDU - 18 - 9, MAX_ULPDU - 18 + 1)
-    stream = w.sender()
+    stream = world.sender()
     reader = Reader(stream.sock)
-    source = pattern(MAX_ULPDU)
+    source = octet_pattern(MAX_ULPDU)
     frame_all(stream, [(HEAD, [source[:n]]) for n in sizes])
-    got = cut(finish(stream, reader))
+    got = split_fpdus(flush_and_shut_down(stream, reader))
     assert [len(u) - 18 for u in got] == sizes
     assert all(u == HEAD + source[: len(u) - 18] for u in got)
-    assert stream.accepted == stream.framed == len(sizes)
+    assert stream.accepted_count == stream.framed_count == len(sizes)
 
 
-def other_end(sock: socket.socket) -> socket.socket:
+def own_socket_of_stack(sock: socket.socket) -> socket.socket:
     """Return the stack's socket of a connection, which is in this process, too."""
     ends = sock.getpeername(), sock.getsockname()
     for entry in Path("/proc/self/fd").iterdir():
@@ -110,7 +110,7 @@ def other_end(sock: socket.socket) -> socket.socket:
     raise AssertionError("the stack's end of the connection is not here")
 
 
-def segments_out(sock: socket.socket) -> int:
+def data_segments_sent(sock: socket.socket) -> int:
     """Return how many data segments a socket has sent, without retransmissions."""
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     (repeated,) = struct.unpack_from("=I", info, 100)  # tcpi_total_retrans
@@ -120,96 +120,98 @@ def segments_out(sock: socket.socket) -> int:
 
 @pytest.mark.clause("RFC5044-5.1-04")
 @pytest.mark.parametrize("size", [0, 1, 64, 300, 1500, 2000])
-def test_a_small_fpdu_and_a_run_of_them_leave_in_one_write(w: World, size: int) -> None:
-    stream = w.sender()
-    with other_end(stream.sock) as sender:
+def test_a_small_fpdu_and_a_run_of_them_leave_in_one_write(world: World, size: int) -> None:
+    stream = world.sender()
+    with own_socket_of_stack(stream.sock) as sender:
         for count in (1, 8):
-            before = segments_out(sender)
+            before = data_segments_sent(sender)
             for _ in range(count):
-                assert stream.frame(HEAD, [pattern(size)]) == 1
+                assert stream.frame_fpdu(HEAD, [octet_pattern(size)]) == 1
             stream.flush()
-            recv_exactly(stream.sock, count * len(fpdu(HEAD + pattern(size))))
-            assert segments_out(sender) - before == 1
+            recv_exactly(stream.sock, count * len(fpdu(HEAD + octet_pattern(size))))
+            assert data_segments_sent(sender) - before == 1
 
 
-def test_nothing_leaves_before_the_flush(w: World) -> None:
-    stream = w.sender()
-    assert stream.frame(HEAD) == 1
+def test_nothing_leaves_before_the_flush(world: World) -> None:
+    stream = world.sender()
+    assert stream.frame_fpdu(HEAD) == 1
     stream.sock.settimeout(0.05)
     with pytest.raises(TimeoutError):
         stream.sock.recv(1)
-    assert (stream.framed, stream.accepted) == (1, 0)
+    assert (stream.framed_count, stream.accepted_count) == (1, 0)
     stream.flush()
-    assert (stream.framed, stream.accepted) == (1, 1)
+    assert (stream.framed_count, stream.accepted_count) == (1, 1)
 
 
-def test_a_flush_with_nothing_framed_is_done_at_once(w: World) -> None:
-    assert w.sender().flush_once() == 1
+def test_a_flush_with_nothing_framed_is_done_at_once(world: World) -> None:
+    assert world.sender().flush_once() == 1
 
 
-def test_a_batch_is_full_at_about_a_quarter_mebibyte_of_large_fpdus(w: World) -> None:
-    stream = w.sender()
-    payload = pattern(64000)
+def test_a_batch_is_full_at_about_a_quarter_mebibyte_of_large_fpdus(world: World) -> None:
+    stream = world.sender()
+    payload = octet_pattern(64000)
     count = 0
-    while stream.frame(HEAD, [payload]):
+    while stream.frame_fpdu(HEAD, [payload]):
         count += 1
         assert count < 100
     assert BATCH_OCTETS <= count * len(fpdu(HEAD + payload)) < BATCH_OCTETS + 65536
 
 
 @pytest.mark.parametrize("size", [0, 46, 1400])
-def test_a_batch_of_small_fpdus_is_bounded_and_goes_on_after_a_flush(w: World, size: int) -> None:
-    stream = w.sender()
+def test_a_batch_of_small_fpdus_is_bounded_and_goes_on_after_a_flush(
+    world: World, size: int
+) -> None:
+    stream = world.sender()
     reader = Reader(stream.sock)
     for _ in range(3):
-        while stream.frame(HEAD, [pattern(size)]):
-            assert stream.framed < 100_000
+        while stream.frame_fpdu(HEAD, [octet_pattern(size)]):
+            assert stream.framed_count < 100_000
         stream.flush()
-    total = stream.framed
+    total = stream.framed_count
     assert total > 300
-    assert stream.accepted == total
-    assert cut(finish(stream, reader)) == [HEAD + pattern(size)] * total
+    assert stream.accepted_count == total
+    assert split_fpdus(flush_and_shut_down(stream, reader)) == [HEAD + octet_pattern(size)] * total
 
 
-def test_accepted_counts_only_fpdus_of_which_tcp_took_every_octet(w: World) -> None:
+def test_accepted_counts_only_fpdus_of_which_tcp_took_every_octet(world: World) -> None:
     """The peer reads nothing at first, so TCP accepts a batch only partly."""
-    stream = w.sender(rcvbuf=4096)
-    payload = pattern(60000)
+    stream = world.sender(rcvbuf=4096)
+    payload = octet_pattern(60000)
     one = len(fpdu(HEAD + payload))
-    while stream.accepted == stream.framed:
-        while stream.frame(HEAD, [payload]):
+    while stream.accepted_count == stream.framed_count:
+        while stream.frame_fpdu(HEAD, [payload]):
             pass
         stream.flush_once()
-        assert stream.framed < 2000
-    while stream.flush_once() == 0 and stream.accepted == 0:
+        assert stream.framed_count < 2000
+    while stream.flush_once() == 0 and stream.accepted_count == 0:
         pass
-    blocked_at, framed = stream.accepted, stream.framed
+    blocked_at, framed = stream.accepted_count, stream.framed_count
     assert stream.flush_once() == 0
-    assert stream.accepted == blocked_at < framed
+    assert stream.accepted_count == blocked_at < framed
     got = bytearray()
     seen = blocked_at
     while len(got) < framed * one:
         got += stream.sock.recv(50_001)
         stream.flush_once()
-        assert stream.accepted >= seen
-        seen = stream.accepted
+        assert stream.accepted_count >= seen
+        seen = stream.accepted_count
         # TCP has accepted what the peer has read; the socket buffers hold the rest of what TCP
         # accepted.
-        assert stream.accepted >= len(got) // one
-    assert stream.accepted == framed
-    assert cut(bytes(got)) == [HEAD + payload] * framed
+        assert stream.accepted_count >= len(got) // one
+    assert stream.accepted_count == framed
+    assert split_fpdus(bytes(got)) == [HEAD + payload] * framed
 
 
-def test_a_stream_taken_in_odd_pieces_is_whole(w: World) -> None:
-    stream = w.sender(rcvbuf=4096)
+def test_a_stream_taken_in_odd_pieces_is_whole(world: World) -> None:
+    stream = world.sender(rcvbuf=4096)
     sizes = [(i * 7919) % 9000 for i in range(400)]
-    want = [HEAD + pattern(n, n) for n in sizes]
+    want = [HEAD + octet_pattern(n, n) for n in sizes]
     todo = list(reversed(sizes))
     got = bytearray()
     total = sum(len(u) + 6 + -(len(u) + 2) % 4 for u in want)
     step = 0
     while len(got) < total:
-        while todo and stream.frame(HEAD, [pattern(todo[-1], todo[-1])]):
+        while todo and stream.frame_fpdu(HEAD, [octet_pattern(todo[-1], todo[-1])]):
             todo.pop()
         stream.flush_once()
         step += 1
@@ -218,119 +220,121 @@ def test_a_stream_taken_in_odd_pieces_is_whole(w: World) -> None:
             got += stream.sock.recv(1 + (step * 613) % 7000)
         except TimeoutError:
             assert step < 100_000
-    assert cut(bytes(got)) == want
-    assert stream.accepted == len(want)
+    assert split_fpdus(bytes(got)) == want
+    assert stream.accepted_count == len(want)
 
 
-def test_large_payload_is_referred_to_and_not_copied(w: World) -> None:
+def test_large_payload_is_referred_to_and_not_copied(world: World) -> None:
     """Payload changed between framing and flush is sent changed, with the CRC of the original."""
-    stream = w.sender()
-    payload = bytearray(pattern(10_000))
-    assert stream.frame(HEAD, [payload]) == 1
+    stream = world.sender()
+    payload = bytearray(octet_pattern(10_000))
+    assert stream.frame_fpdu(HEAD, [payload]) == 1
     payload[5000] ^= 0xFF
     stream.flush()
     octets = recv_exactly(stream.sock, len(fpdu(HEAD + bytes(payload))))
     assert octets[20:10_020] == payload
     with pytest.raises(AssertionError, match="the CRC is wrong"):
-        cut(octets)
+        split_fpdus(octets)
 
 
-def test_small_payload_may_change_once_it_is_framed(w: World) -> None:
-    stream = w.sender()
-    payload = bytearray(pattern(2048))
-    assert stream.frame(HEAD, [payload]) == 1
+def test_small_payload_may_change_once_it_is_framed(world: World) -> None:
+    stream = world.sender()
+    payload = bytearray(octet_pattern(2048))
+    assert stream.frame_fpdu(HEAD, [payload]) == 1
     payload[:] = bytes(2048)
     stream.flush()
     octets = recv_exactly(stream.sock, len(fpdu(HEAD + bytes(payload))))
-    assert cut(octets) == [HEAD + pattern(2048)]
+    assert split_fpdus(octets) == [HEAD + octet_pattern(2048)]
 
 
 @pytest.mark.clause("RFC5044-3-06#a")
 @pytest.mark.parametrize("size", [1, 2, 128, 1460, MAX_ULPDU - 1, MAX_ULPDU])
-def test_a_ulpdu_of_any_size_up_to_the_limit_is_taken(w: World, size: int) -> None:
-    stream = w.sender()
-    head, rest = pattern(size)[:18], pattern(size)[18:]
-    assert stream.frame(head, [rest] if rest else []) == 1
+def test_a_ulpdu_of_any_size_up_to_the_limit_is_taken(world: World, size: int) -> None:
+    stream = world.sender()
+    head, rest = octet_pattern(size)[:18], octet_pattern(size)[18:]
+    assert stream.frame_fpdu(head, [rest] if rest else []) == 1
     stream.flush()
-    assert cut(recv_exactly(stream.sock, len(fpdu(pattern(size))))) == [pattern(size)]
+    assert split_fpdus(recv_exactly(stream.sock, len(fpdu(octet_pattern(size))))) == [
+        octet_pattern(size)
+    ]
 
 
 @pytest.mark.clause("RFC5044-3-06#b")
 @pytest.mark.parametrize(("head", "size"), [(65, 0), (18, MAX_ULPDU - 17), (0, 1 << 20)])
-def test_a_ulpdu_or_head_beyond_the_limit_is_refused(w: World, head: int, size: int) -> None:
-    stream = w.sender()
+def test_a_ulpdu_or_head_beyond_the_limit_is_refused(world: World, head: int, size: int) -> None:
+    stream = world.sender()
     with pytest.raises(StreamError) as e:
-        stream.frame(bytes(head), [bytes(size)])
+        stream.frame_fpdu(bytes(head), [bytes(size)])
     assert e.value.errno == errno.EMSGSIZE
-    assert stream.framed == 0
+    assert stream.framed_count == 0
 
 
 @pytest.mark.clause("RFC5041-3-03")
-def test_a_smaller_mulpdu_leaves_what_was_handed_down_as_it_was_cut(w: World) -> None:
-    with setting("mulpdu", 30_000):
-        stream = w.sender(rcvbuf=4096)
+def test_a_smaller_mulpdu_leaves_what_was_handed_down_as_it_was_cut(world: World) -> None:
+    with temporary_setting("mulpdu", 30_000):
+        stream = world.sender(rcvbuf=4096)
         size = lib.siw_mpa_mulpdu(stream.handle) - len(HEAD)
         assert size > 1000
         sizes: list[int] = []
         for _ in range(1000):
-            if stream.frame(HEAD, [pattern(size)]) == 0:
+            if stream.frame_fpdu(HEAD, [octet_pattern(size)]) == 0:
                 if stream.flush_once() == 0:
                     break  # neither TCP nor the batch has room for more
                 continue
             sizes.append(len(HEAD) + size)
-        assert stream.framed > stream.accepted + 1
-    with setting("mulpdu", 128):
+        assert stream.framed_count > stream.accepted_count + 1
+    with temporary_setting("mulpdu", 128):
         got, wanted = bytearray(), len(sizes) * len(fpdu(bytes(sizes[0])))
         while lib.siw_mpa_mulpdu(stream.handle) != 128:
             got += stream.sock.recv(1024)
             stream.flush_once()
-        assert stream.framed > stream.accepted, "nothing is left that could be cut anew"
+        assert stream.framed_count > stream.accepted_count, "nothing is left that could be cut anew"
         while len(got) < wanted:
             got += stream.sock.recv(1 << 16)
             stream.flush_once()
-    assert cut(bytes(got)) == [HEAD + pattern(size)] * len(sizes)
+    assert split_fpdus(bytes(got)) == [HEAD + octet_pattern(size)] * len(sizes)
 
 
 @pytest.mark.parametrize("limit", [128, 1000, 30_000])
-def test_mulpdu_is_never_more_than_the_setting(w: World, limit: int) -> None:
-    with setting("mulpdu", limit):
-        assert lib.siw_mpa_mulpdu(w.sender().handle) == limit
+def test_mulpdu_is_never_more_than_the_setting(world: World, limit: int) -> None:
+    with temporary_setting("mulpdu", limit):
+        assert lib.siw_mpa_mulpdu(world.sender().handle) == limit
 
 
 @pytest.mark.clause("RFC5041-3-02")
-def test_mulpdu_follows_the_segment_size_that_a_young_connection_grows_into(w: World) -> None:
+def test_mulpdu_follows_the_segment_size_that_a_young_connection_grows_into(world: World) -> None:
     """Linux starts a loopback connection at half of the first window, 32 KiB."""
-    stream = w.sender()
+    stream = world.sender()
     reader = Reader(stream.sock)
     assert lib.siw_mpa_mulpdu(stream.handle) < MAX_ULPDU
-    payload = pattern(30_000)
+    payload = octet_pattern(30_000)
     for _ in range(5000):
-        stream.frame(HEAD, [payload])
+        stream.frame_fpdu(HEAD, [payload])
         stream.flush()
         if lib.siw_mpa_mulpdu(stream.handle) == MAX_ULPDU:
             break
     assert lib.siw_mpa_mulpdu(stream.handle) == MAX_ULPDU
-    finish(stream, reader)
+    flush_and_shut_down(stream, reader)
 
 
-def test_a_peer_that_resets_kills_sending(w: World) -> None:
-    stream = w.sender()
+def test_a_peer_that_resets_kills_sending(world: World) -> None:
+    stream = world.sender()
     now = struct.pack("ii", 1, 0)
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, now)
     stream.sock.close()
     gone = {errno.ECONNRESET, errno.EPIPE}
 
-    def dead() -> bool:
+    def is_dead() -> bool:
         try:
-            stream.frame(HEAD)
+            stream.frame_fpdu(HEAD)
             stream.flush_once()
         except StreamError as e:
             assert e.errno in gone
             return True
         return False
 
-    until(dead)
-    for step in (stream.flush_once, lambda: stream.frame(HEAD)):
+    wait_until(is_dead)
+    for step in (stream.flush_once, lambda: stream.frame_fpdu(HEAD)):
         with pytest.raises(StreamError) as e:
             step()
         assert e.value.errno in gone

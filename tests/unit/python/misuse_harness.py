@@ -32,22 +32,22 @@ class VerbsObjects:
     def __init__(self) -> None:
         self.rig, self.other = Rig(), Rig()
         self.ctx, self.pd = self.rig.ctx, self.rig.pd
-        self.cq = self.rig.cq()
-        self.mr = self.rig.mr(4096)
+        self.cq = self.rig.create_cq()
+        self.mr = self.rig.reg_mr(4096)
         self.sge = self.mr.sge(0, 8)
         self.there = RemoteBuffer(1, 8, 2)
         self.ah = AH(self.pd, ("127.0.0.1", 9))
-        self.busy = self.rig.qp(self.rig.cq())
+        self.busy = self.rig.create_qp(self.rig.create_cq())
 
     def make_ud_qp(self, state: QPState = QPState.RTS, **kw: Any) -> QP:
-        qp = self.rig.qp(self.cq, **kw)
+        qp = self.rig.create_qp(self.cq, **kw)
         for step in (QPState.INIT, QPState.RTR, QPState.RTS):
             if step <= state:
                 qp.modify(QPAttr(qp_state=step))
         return qp
 
     def make_rc_qp(self, state: QPState = QPState.RESET, **kw: Any) -> QP:
-        qp = self.rig.qp(self.cq, qp_type=QPType.RC, **kw)
+        qp = self.rig.create_qp(self.cq, qp_type=QPType.RC, **kw)
         if state == QPState.INIT:
             qp.to_init()
         return qp

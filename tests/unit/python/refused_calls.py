@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.rc_harness import Wire
-from harness.verbs_harness import settings
+from harness.verbs_harness import temporary_settings
 from unit.python import test_misuse_mw
 from unit.python.misuse_harness import VerbsObjects
 
@@ -113,7 +113,7 @@ def share_socket_of_closed_qp(w: VerbsObjects) -> object:
 def create_qp_without_free_port(w: VerbsObjects) -> QP:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with settings(rc_port_first=port, rc_port_last=port):
+        with temporary_settings(rc_port_first=port, rc_port_last=port):
             return w.make_rc_qp(by_qpn=True)
 
 
@@ -150,7 +150,7 @@ def qp_in_multicast_group(w: VerbsObjects) -> Any:
 
 def overflowed_cq(w: VerbsObjects) -> CQ:
     cq = CQ(w.ctx, 1)
-    qp = w.rig.qp(cq)
+    qp = w.rig.create_qp(cq)
     qp.to_init()
     qp.post_recv([RecvWR()] * 4)
     qp.modify(QPAttr(qp_state=QPState.ERR))
@@ -165,13 +165,13 @@ def exceed_max_peers(w: VerbsObjects) -> None:
 
 
 def send_imm_without_announcement(w: VerbsObjects) -> None:
-    with settings(mpa_announce=0):
+    with temporary_settings(mpa_announce=0):
         end = w.connect_endpoint()
     end.qp.post_send(SendWR(opcode=WROpcode.SEND_WITH_IMM, sg=[w.sge]))
 
 
 def read_with_zero_read_depth(w: VerbsObjects) -> None:
-    qp = w.rig.qp(w.cq, qp_type=QPType.RD)
+    qp = w.rig.create_qp(w.cq, qp_type=QPType.RD)
     qp.to_rts(QPAttr(max_rd_atomic=0))
     qp.post_send(SendWR(opcode=WROpcode.RDMA_READ, sg=[w.sge], remote=THERE, ah=w.ah))
 
@@ -185,7 +185,7 @@ def exceed_read_depth_in_sqd(w: VerbsObjects) -> None:
 def connected_pair_in_sqd(w: VerbsObjects) -> tuple[Any, MR]:
     both = Wire(w.rig, w.other).connect()
     both[0].qp.modify(QPAttr(qp_state=QPState.SQD))
-    mr = w.rig.mr(64, PLAIN | AccessFlag.MW_BIND)
+    mr = w.rig.reg_mr(64, PLAIN | AccessFlag.MW_BIND)
     return both, mr
 
 
@@ -236,7 +236,7 @@ def accept_with_qp_in_err(w: VerbsObjects) -> None:
     door = CMID(listener)
     door.listen(("127.0.0.1", 0))
     caller = CMID(asking)
-    caller.bind_qp(w.other.qp(qp_type=QPType.RC))
+    caller.bind_qp(w.other.create_qp(qp_type=QPType.RC))
     caller.connect(door.local_addr)
     event = listener.get_event(20)
     assert event is not None
@@ -256,7 +256,7 @@ def modify_qp_struct(qp: QP, mask: int, **members: Any) -> int:
 
 
 def uc_qp_in_init(w: VerbsObjects) -> QP:
-    qp = w.rig.qp(w.cq, qp_type=QPType.UC)
+    qp = w.rig.create_qp(w.cq, qp_type=QPType.UC)
     qp.to_init()
     return qp
 
@@ -493,13 +493,13 @@ def all_refused_calls(tmp: Path) -> list[Call]:
 
 
 def fill_cq(w: VerbsObjects, cq: CQ) -> None:
-    qp = w.rig.qp(cq)
+    qp = w.rig.create_qp(cq)
     qp.to_init()
     qp.post_recv([RecvWR()] * 4)
     qp.modify(QPAttr(qp_state=QPState.ERR))
 
 
 def rd_qp_in_rts(w: VerbsObjects) -> QP:
-    qp = w.rig.qp(w.cq, qp_type=QPType.RD)
+    qp = w.rig.create_qp(w.cq, qp_type=QPType.RD)
     qp.to_rts()
     return qp

@@ -508,7 +508,7 @@ MAKING: list[Row] = [
     ),
     (
         "a QP on a CQ of another device",
-        lambda w: QP(w.pd, QPInitAttr(scq=w.cq, rcq=w.other.cq())),
+        lambda w: QP(w.pd, QPInitAttr(scq=w.cq, rcq=w.other.create_cq())),
         Plain,
         EINVAL,
         "rcq belongs to another context",
@@ -643,7 +643,7 @@ CONNECTING: list[Row] = [
     ),
     (
         "binding a QP of another device",
-        lambda w: w.make_cm_id().bind_qp(w.other.qp(qp_type=QPType.RC)),
+        lambda w: w.make_cm_id().bind_qp(w.other.create_qp(qp_type=QPType.RC)),
         State,
         EINVAL,
         "QP of the id's device",
@@ -716,10 +716,10 @@ def test_a_key_that_is_not_good_here_is_told_by_the_completion(
     w = verbs_objects
     sge = {
         "a freed key": lambda: SGE(
-            *(lambda mr: (mr.addr, 8, close_and_return(mr).lkey))(w.rig.mr(8))
+            *(lambda mr: (mr.addr, 8, close_and_return(mr).lkey))(w.rig.reg_mr(8))
         ),
         "another PD's": lambda: MR(PD(w.ctx), 8).sge(),
-        "another device's": lambda: w.other.mr(8).sge(),
+        "another device's": lambda: w.other.reg_mr(8).sge(),
         "out of bounds": lambda: SGE(w.mr.addr + 4090, 8, w.mr.lkey),
     }[which]()
     w.make_ud_qp().post_send(w.make_send_wr(sg=[sge]))

@@ -78,7 +78,7 @@ def queue_handles(w: VerbsObjects) -> Handles:
             ],
         ),
         "CQ": (
-            w.rig.cq(channel=w.rig.channel()),
+            w.rig.create_cq(channel=w.rig.create_channel()),
             [
                 lambda h: h.poll(),
                 lambda h: h.poll(9),
@@ -98,7 +98,7 @@ def queue_handles(w: VerbsObjects) -> Handles:
             ],
         ),
         "CompChannel": (
-            w.rig.channel(),
+            w.rig.create_channel(),
             [
                 lambda h: h.fileno(),
                 lambda h: h.get_cq_event(0),
@@ -112,7 +112,7 @@ def memory_handles(w: VerbsObjects, end: End) -> Handles:
     """Return memory objects, protection domains and address handles."""
     return {
         "MR": (
-            w.rig.mr(8),
+            w.rig.reg_mr(8),
             [
                 lambda h: h.sge(),
                 lambda h: h.remote(),

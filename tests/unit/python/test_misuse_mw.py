@@ -32,7 +32,7 @@ Row = tuple[str, Callable[[VerbsObjects], object], type[Exception], int, str]
 
 
 def make_bindable_mr(w: VerbsObjects) -> MR:
-    return w.rig.mr(64, REGION)
+    return w.rig.reg_mr(64, REGION)
 
 
 def make_type_1_window(w: VerbsObjects) -> MW:
@@ -121,7 +121,7 @@ ROWS: list[Row] = [
     (
         "a region of another device",
         lambda w: post_type_2_bind(
-            w.connect_endpoint().qp, MW(w.pd), make_bind_info(w, w.other.mr(64, REGION))
+            w.connect_endpoint().qp, MW(w.pd), make_bind_info(w, w.other.reg_mr(64, REGION))
         ),
         Plain,
         EINVAL,
@@ -257,7 +257,7 @@ def test_a_bind_that_fails_in_its_turn_says_how_to_make_it_right(
     verbs_objects: VerbsObjects,
 ) -> None:
     both = connect_endpoints(verbs_objects)
-    MW(verbs_objects.pd).bind(both[0].qp, verbs_objects.rig.mr(64))
+    MW(verbs_objects.pd).bind(both[0].qp, verbs_objects.rig.reg_mr(64))
     wc = poll(both[0].scq)[0]
     assert wc.status == WCStatus.MW_BIND_ERR
     with pytest.raises(Plain, match=r"MW_BIND_ERR.*AccessFlag\.MW_BIND") as caught:

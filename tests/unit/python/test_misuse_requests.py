@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from harness.verbs_harness import poll, refused, until
+from harness.verbs_harness import errno_raised_by, poll, wait_until
 from unit.python.misuse_harness import VerbsObjects
 
 import siwarp
@@ -115,7 +115,7 @@ def test_an_address_handle_that_could_not_close_is_still_that_of_its_requests(
     qp.modify(QPAttr(qp_state=QPState.SQD))
     wr = verbs_objects.make_send_wr()
     qp.post_send(wr)
-    assert refused(verbs_objects.ah.close) == errno.EBUSY
+    assert errno_raised_by(verbs_objects.ah.close) == errno.EBUSY
     qp.modify(QPAttr(qp_state=QPState.RTS))
     assert poll(verbs_objects.cq)[0].ok
     qp.post_send(wr)
@@ -152,7 +152,7 @@ def test_polling_for_more_than_there_can_be_takes_what_there_is(
     for i in range(20):
         qp.post_send(verbs_objects.make_send_wr(wr_id=i))
     found: list[WC] = []
-    until(lambda: found.extend(verbs_objects.cq.poll(1 << 40)) or len(found) >= 20)
+    wait_until(lambda: found.extend(verbs_objects.cq.poll(1 << 40)) or len(found) >= 20)
     assert [wc.wr_id for wc in found] == list(range(20))
     assert verbs_objects.cq.poll(1 << 40) == []
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from harness.verbs_harness import until
+from harness.verbs_harness import wait_until
 
 import siwarp
 from siwarp.cm import Connection
@@ -300,7 +300,7 @@ def test_closing_a_connection_ends_the_wait_of_a_thread_that_receives(
 ) -> None:
     a, b = connect_pair()
     thread, found = start_blocking_call(a.recv)
-    until(lambda: a.rcq.channel is not None and a.rcq.channel._waiters)
+    wait_until(lambda: a.rcq.channel is not None and a.rcq.channel._waiters)
     a.close()
     check_ended_by_close(thread, found)
     assert a.qp.closed and a.pd.closed and a.rcq.channel is not None and a.rcq.channel.closed
@@ -319,7 +319,7 @@ def test_closing_a_connection_ends_the_wait_of_a_thread_that_sends(size: int) ->
                 a.send(data)
 
         thread, found = start_blocking_call(send_until_blocked)
-        until(lambda: a.scq.channel is not None and a.scq.channel._waiters)
+        wait_until(lambda: a.scq.channel is not None and a.scq.channel._waiters)
         a.close()
         check_ended_by_close(thread, found)
         assert a.qp.closed and a.pd.closed
@@ -331,7 +331,7 @@ def test_closing_a_listener_ends_the_wait_of_a_thread_that_accepts() -> None:
     listener = siwarp.listen(("127.0.0.1", 0))
     address = listener.address
     thread, found = start_blocking_call(listener.accept)
-    until(lambda: listener._home.channel._waiters)
+    wait_until(lambda: listener._home.channel._waiters)
     listener.close()
     check_ended_by_close(thread, found)
     assert listener._home.context.closed
@@ -350,8 +350,8 @@ def test_closing_a_listener_ends_the_loop_over_its_connections() -> None:
 
     thread, found = start_blocking_call(serve_connections)
     with siwarp.connect(listener.address):
-        until(lambda: met)
-    until(lambda: listener._home.channel._waiters)
+        wait_until(lambda: met)
+    wait_until(lambda: listener._home.channel._waiters)
     listener.close()
     thread.join(20)
     assert not thread.is_alive() and (found, met) == ([], ["127.0.0.1"])

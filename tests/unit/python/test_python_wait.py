@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.verbs_harness import until
+from harness.verbs_harness import wait_until
 from unit.python.python_harness import UDResources
 
 from siwarp.cm import CMEventChannel
@@ -58,7 +58,9 @@ def test_threads_that_share_a_channel_each_get_what_completes_on_their_queue(
         for i in range(rounds):
             for own in ours:
                 own.send_to_self(i)
-            until(lambda i=i: all(len(g) > i for g in got) or any(w.done() for w in waiting), 60)
+            wait_until(
+                lambda i=i: all(len(g) > i for g in got) or any(w.done() for w in waiting), 60
+            )
         for task in waiting:
             task.result()
     assert got == [list(range(rounds))] * count

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from harness.fixtures import namespace, own_mcast_port, pair, rig, two, wire
+from harness.fixtures import own_mcast_port, rig, run_in_namespace, two_device_wire, ud_pair, wire
 
-__all__ = ["namespace", "own_mcast_port", "pair", "rig", "two", "wire"]
+__all__ = ["own_mcast_port", "rig", "run_in_namespace", "two_device_wire", "ud_pair", "wire"]

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from harness.errq_harness import CRC, HEAD, QKEY, Stranger, crc32c
 from harness.uc_harness import Ends, Peer
-from harness.verbs_harness import Rig, counted, pattern, poll
+from harness.verbs_harness import Rig, assert_counter_grows, octet_pattern, poll
 
 from siwarp.inspect import DDPDatagram, UDDatagram
 from siwarp.verbs import AH, MR, RecvWR, SendFlag, SendWR, WROpcode
@@ -20,21 +20,21 @@ SIZES = [0, 1, 4095, 4096, 4097, 20_000, 60_000]
 
 
 @pytest.fixture
-def sink() -> Iterator[Stranger]:
+def receiving_socket() -> Iterator[Stranger]:
     s = Stranger()
     s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
     yield s
     s.close()
 
 
-def messages(mr: MR, ah: AH, n: int, size: int, pieces: int) -> list[SendWR]:
+def sends_in_pieces(mr: MR, ah: AH, n: int, size: int, pieces: int) -> list[SendWR]:
     """Return Sends of consecutive octets of a region, each from this many pieces."""
     cuts = [size * k // pieces for k in range(pieces + 1)]
     lists = [[mr.sge(i * size + a, b - a) for a, b in pairwise(cuts)] for i in range(n)]
     return [SendWR(i, sg=sg, ah=ah, send_flags=SendFlag.SIGNALED) for i, sg in enumerate(lists)]
 
 
-def crc_of(octets: bytes, on: bool) -> bytes:
+def expected_crc(octets: bytes, on: bool) -> bytes:
     """Return the expected last four octets of a datagram."""
     return crc32c(octets[:-CRC]).to_bytes(CRC, "little") if on else bytes(CRC)
 
@@ -45,40 +45,49 @@ def crc_of(octets: bytes, on: bool) -> bytes:
 @pytest.mark.parametrize("pieces", [1, 3])
 @pytest.mark.parametrize("n", [1, 5], ids=["alone", "in a list"])
 def test_a_send_has_the_crc_of_all_its_octets(
-    rig: Rig, sink: Stranger, n: int, pieces: int, size: int, crc: bool
+    rig: Rig, receiving_socket: Stranger, n: int, pieces: int, size: int, crc: bool
 ) -> None:
-    cq = rig.cq()
-    qp = rig.ud(cq, crc=crc, max_send_wr=8, max_send_sge=4)
-    mr, ah = rig.mr(bytearray(pattern(n * size or 1))), rig.ah(sink.getsockname())
-    qp.post_send(messages(mr, ah, n, size, pieces))
+    cq = rig.create_cq()
+    qp = rig.create_ud_qp(cq, crc=crc, max_send_wr=8, max_send_sge=4)
+    mr, ah = (
+        rig.reg_mr(bytearray(octet_pattern(n * size or 1))),
+        rig.create_ah(receiving_socket.getsockname()),
+    )
+    qp.post_send(sends_in_pieces(mr, ah, n, size, pieces))
     for i in range(n):
-        octets = sink.recv(1 << 16)
-        assert octets[HEAD:-CRC] == pattern(n * size)[i * size : (i + 1) * size]
-        assert octets[-CRC:] == crc_of(octets, crc)
+        octets = receiving_socket.recv(1 << 16)
+        assert octets[HEAD:-CRC] == octet_pattern(n * size)[i * size : (i + 1) * size]
+        assert octets[-CRC:] == expected_crc(octets, crc)
     assert all(wc.ok for wc in poll(cq, n))
 
 
 @pytest.mark.clause("DGRAM-LLP-2")
 @pytest.mark.parametrize("size", [0, 1, 64])
-def test_an_inline_send_has_the_crc_of_all_its_octets(rig: Rig, sink: Stranger, size: int) -> None:
-    qp = rig.ud(max_inline_data=64)
-    data = pattern(64)[:size]
-    sg = [rig.mr(bytearray(data or b"-")).sge(0, size)]
-    qp.post_send(SendWR(1, sg=sg, ah=rig.ah(sink.getsockname()), send_flags=SendFlag.INLINE))
-    octets = sink.recv(1 << 16)
+def test_an_inline_send_has_the_crc_of_all_its_octets(
+    rig: Rig, receiving_socket: Stranger, size: int
+) -> None:
+    qp = rig.create_ud_qp(max_inline_data=64)
+    data = octet_pattern(64)[:size]
+    sg = [rig.reg_mr(bytearray(data or b"-")).sge(0, size)]
+    qp.post_send(
+        SendWR(
+            1, sg=sg, ah=rig.create_ah(receiving_socket.getsockname()), send_flags=SendFlag.INLINE
+        )
+    )
+    octets = receiving_socket.recv(1 << 16)
     assert octets[HEAD:-CRC] == data
-    assert octets[-CRC:] == crc_of(octets, True)
+    assert octets[-CRC:] == expected_crc(octets, True)
 
 
 @pytest.mark.clause("DGRAM-LLP-3")
 @pytest.mark.parametrize("size", [1, 4097, 60_000])
 def test_without_crc_the_field_is_not_looked_at(rig: Rig, size: int) -> None:
-    cq = rig.cq()
-    qp = rig.ud(cq, qkey=QKEY, crc=False)
-    mr = rig.mr(bytearray(1 << 16))
+    cq = rig.create_cq()
+    qp = rig.create_ud_qp(cq, qkey=QKEY, crc=False)
+    mr = rig.reg_mr(bytearray(1 << 16))
     qp.post_recv(RecvWR(1, sg=[mr.sge()]))
-    segment = DDPDatagram(q_key=QKEY) / pattern(size)
-    with Stranger() as theirs, counted("drop_crc", 0):
+    segment = DDPDatagram(q_key=QKEY) / octet_pattern(size)
+    with Stranger() as theirs, assert_counter_grows("drop_crc", 0):
         theirs.sendto(bytes(UDDatagram(segment=segment, crc=0x12345678)), qp.addr)
         assert poll(cq)[0].byte_len == size
 
@@ -94,7 +103,7 @@ def test_each_datagram_of_uc_has_the_crc_of_all_its_octets(
     rig: Rig, what: str, size: int, crc: bool
 ) -> None:
     peer = Peer(rig, crc=crc, size=1 << 17)
-    peer.memory.write(pattern(size))
+    peer.memory.write(octet_pattern(size))
     sg = [peer.memory.sge(0, size)] if size else []
     if what == "send":
         peer.qp.post_send(SendWR(1, sg=sg))
@@ -103,8 +112,8 @@ def test_each_datagram_of_uc_has_the_crc_of_all_its_octets(
         peer.qp.post_send(SendWR(1, WROpcode.RDMA_WRITE, sg=sg, remote=remote))
     got = 0
     while True:
-        octets = peer.get()
-        assert octets[-CRC:] == crc_of(octets, crc)
+        octets = peer.receive_datagram()
+        assert octets[-CRC:] == expected_crc(octets, crc)
         head = 12 + (18 if what == "send" else 14)
         got += len(octets) - head - CRC
         if octets[12] & 0x40:  # the last segment of its message
@@ -117,8 +126,8 @@ def test_sends_of_uc_in_a_list_arrive_whole(rig: Rig) -> None:
     ends = Ends(rig, max_send_wr=64, max_recv_wr=64)
     sizes = [100] * 10 + [4096, 4097, 50_000]
     for i, size in enumerate(sizes):
-        ends.recv(i, size, 0)
-    ends.out.write(pattern(50_000))
-    with counted("drop_crc", 0):
+        ends.post_receive(i, size, 0)
+    ends.out.write(octet_pattern(50_000))
+    with assert_counter_grows("drop_crc", 0):
         ends.a.post_send([SendWR(i, sg=[ends.out.sge(0, n)]) for i, n in enumerate(sizes)])
-        assert [wc.byte_len for wc in ends.received(len(sizes))] == sizes
+        assert [wc.byte_len for wc in ends.poll_receives(len(sizes))] == sizes

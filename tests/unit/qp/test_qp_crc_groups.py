@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 from harness.errq_harness import Stranger
-from harness.verbs_harness import MCAST_PORT, Rig, pattern, poll
-from unit.qp.test_qp_crc import CRC, HEAD, SIZES, crc_of, messages
+from harness.verbs_harness import MCAST_PORT, Rig, octet_pattern, poll
+from unit.qp.test_qp_crc import CRC, HEAD, SIZES, expected_crc, sends_in_pieces
 
 from siwarp.verbs import SendFlag, SendWR, WROpcode
 
@@ -19,7 +19,7 @@ RECORD_HEAD = 12 + 14 + 20
 
 
 @pytest.fixture
-def listener() -> Iterator[socket.socket]:
+def group_member_socket() -> Iterator[socket.socket]:
     """A plain socket that is a member of the group."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -37,16 +37,16 @@ def listener() -> Iterator[socket.socket]:
 @pytest.mark.parametrize("pieces", [1, 3])
 @pytest.mark.parametrize("n", [1, 5], ids=["alone", "in a list"])
 def test_what_goes_to_a_group_has_the_crc_of_all_its_octets(
-    rig: Rig, listener: socket.socket, n: int, pieces: int, size: int, crc: bool
+    rig: Rig, group_member_socket: socket.socket, n: int, pieces: int, size: int, crc: bool
 ) -> None:
-    cq = rig.cq()
-    qp = rig.ud(cq, crc=crc, max_send_wr=8, max_send_sge=4)
-    mr, ah = rig.mr(bytearray(pattern(n * size or 1))), rig.ah((GROUP, 0))
-    qp.post_send(messages(mr, ah, n, size, pieces))
+    cq = rig.create_cq()
+    qp = rig.create_ud_qp(cq, crc=crc, max_send_wr=8, max_send_sge=4)
+    mr, ah = rig.reg_mr(bytearray(octet_pattern(n * size or 1))), rig.create_ah((GROUP, 0))
+    qp.post_send(sends_in_pieces(mr, ah, n, size, pieces))
     for i in range(n):
-        octets = listener.recv(1 << 16)
-        assert octets[HEAD:-CRC] == pattern(n * size)[i * size : (i + 1) * size]
-        assert octets[-CRC:] == crc_of(octets, crc)
+        octets = group_member_socket.recv(1 << 16)
+        assert octets[HEAD:-CRC] == octet_pattern(n * size)[i * size : (i + 1) * size]
+        assert octets[-CRC:] == expected_crc(octets, crc)
     assert all(wc.ok for wc in poll(cq, n))
 
 
@@ -61,14 +61,14 @@ def test_what_goes_to_a_group_has_the_crc_of_all_its_octets(
 def test_each_datagram_of_a_write_record_has_the_crc_of_all_its_octets(
     rig: Rig, n: int, pieces: int, size: int, crc: bool
 ) -> None:
-    cq = rig.cq()
-    qp = rig.ud(cq, crc=crc, max_send_wr=8, max_send_sge=4)
-    mr, data = rig.mr(bytearray(pattern(size or 1))), pattern(size)
+    cq = rig.create_cq()
+    qp = rig.create_ud_qp(cq, crc=crc, max_send_wr=8, max_send_sge=4)
+    mr, data = rig.reg_mr(bytearray(octet_pattern(size or 1))), octet_pattern(size)
     cuts = [size * k // pieces for k in range(pieces + 1)]
     sg = [mr.sge(a, b - a) for a, b in pairwise(cuts)]
     with Stranger() as sink:
         sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-        ah, remote = rig.ah(sink.getsockname()), mr.remote(0, size)
+        ah, remote = rig.create_ah(sink.getsockname()), mr.remote(0, size)
         record = WROpcode.RDMA_WRITE_RECORD
         qp.post_send(
             [
@@ -82,7 +82,7 @@ def test_each_datagram_of_a_write_record_has_the_crc_of_all_its_octets(
             got = b""
             while True:
                 octets = sink.recv(1 << 16)
-                assert octets[-CRC:] == crc_of(octets, crc)
+                assert octets[-CRC:] == expected_crc(octets, crc)
                 got += octets[RECORD_HEAD:-CRC]
                 if octets[12] & 0x40:  # the last segment of its message
                     break

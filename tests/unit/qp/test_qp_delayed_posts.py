@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.peer_harness import PlainPeer, answering
+from harness.peer_harness import PlainPeer, connected_plain_peer
 from harness.rc_harness import End, Wire
 from harness.rd_harness import Peer as RDPeer
 from harness.rd_stranger import Stranger
 from harness.uc_harness import Peer as UCPeer
-from harness.verbs_harness import Rig, long_pauses, settings, until
+from harness.verbs_harness import Rig, long_pauses, temporary_settings, wait_until
 
 from siwarp.inspect.rd import RDType
 from siwarp.verbs import CQ, QP, CompChannel, QPAttr, QPState, QPType, SendFlag, SendWR
@@ -38,9 +38,9 @@ class Sender:
 
     def __init__(self, rig: Rig, kind: QPType) -> None:
         self.rig, self.kind = rig, kind
-        self.channel: CompChannel = rig.channel()
-        self.cq: CQ = rig.cq(4096, self.channel)
-        self.mr = rig.mr(bytearray(8 * 4096))
+        self.channel: CompChannel = rig.create_channel()
+        self.cq: CQ = rig.create_cq(4096, self.channel)
+        self.mr = rig.reg_mr(bytearray(8 * 4096))
         self.posted = 0
         self.seen: set[int] = set()
         self.stranger: Stranger | None = None
@@ -54,25 +54,27 @@ class Sender:
         elif kind == QPType.RD:
             end = RDPeer(rig, cq=self.cq)
             self.stranger = Stranger(end)
-            self.stranger.meet()
+            self.stranger.connect()
             self.qp, self.sock = end.qp, self.stranger.sock
-            self.wr = {"ah": rig.ah(self.stranger.addr)}
+            self.wr = {"ah": rig.create_ah(self.stranger.addr)}
         elif kind == QPType.RC:
-            self.plain = self.open.enter_context(answering(Wire(rig), gone=True, max_send_wr=256))
+            self.plain = self.open.enter_context(
+                connected_plain_peer(Wire(rig), gone=True, max_send_wr=256)
+            )
             end, peer = self.plain
             self.qp, self.sock, self.cq, self.channel = end.qp, peer.sock, end.scq, end.events
         else:
             self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             self.sock.bind(("127.0.0.1", 0))
-            self.qp = rig.ud(self.cq, max_send_wr=256)
-            self.wr = {"ah": rig.ah(self.sock.getsockname())}
+            self.qp = rig.create_ud_qp(self.cq, max_send_wr=256)
+            self.wr = {"ah": rig.create_ah(self.sock.getsockname())}
         self.sock.setblocking(False)
 
     def close(self) -> None:
         self.sock.close()
         self.open.close()
 
-    def post(self) -> int:
+    def post_next(self) -> int:
         """Post the next message; return its number."""
         n = self.posted = self.posted + 1
         at = 8 * (n % 4096)
@@ -88,41 +90,41 @@ class Sender:
                 self.seen |= {int(found) for found in re.findall(rb"no(\d{6})", octets)}
         return number in self.seen
 
-    def hear(self) -> None:
+    def inject_arrival(self) -> None:
         """Let a datagram or segment arrive at the queue pair."""
         if self.plain:
             end, peer = self.plain
-            peer.put(peer.write(b"x", end.mem.rkey, end.mem.addr))
+            peer.send_segments(peer.build_write(b"x", end.mem.rkey, end.mem.addr))
         else:
             self.sock.sendto(b"x", self.qp.addr)
 
-    def if_it_waits(self, number: int) -> int:
+    def number_if_held_back(self, number: int) -> int:
         """Return the number if its message is held back; otherwise acknowledge all and return 0."""
         if not self.has_sent(number):
             return number
         if self.stranger:
             other = self.stranger
             other.next[0] = other.other + len(self.seen)
-            other.say(RDType.ACK)
+            other.send_datagram(RDType.ACK)
             # The message completes once a thread has read the ACK, and frees its send queue slot.
-            until(lambda: number in [wc.wr_id for wc in self.cq.poll(64)])
+            wait_until(lambda: number in [wc.wr_id for wc in self.cq.poll(64)])
         return 0
 
-    def wait_for_batch(self) -> int:
+    def post_until_held_back(self) -> int:
         """Post until a message is held back to be batched; return its number."""
 
-        def waits() -> int:
+        def post_and_check() -> int:
             # The program polls and data arrives, so the progress thread sees that it may nap.
-            self.hear()
+            self.inject_arrival()
             while self.cq.poll(64):
                 pass
-            self.post()
-            last = self.if_it_waits(self.post())
+            self.post_next()
+            last = self.number_if_held_back(self.post_next())
             if not last:
                 time.sleep(0.005)
             return last
 
-        return int(until(waits))
+        return int(wait_until(post_and_check))
 
 
 KINDS = [QPType.UD, QPType.UC, QPType.RD, QPType.RC]
@@ -130,189 +132,196 @@ KINDS = [QPType.UD, QPType.UC, QPType.RD, QPType.RC]
 
 @pytest.fixture(params=KINDS, ids=["ud", "uc", "rd", "rc"])
 def sender(request: pytest.FixtureRequest) -> Iterator[Sender]:
-    with settings(nap_us=NAP_US, batching=ALWAYS):
+    with temporary_settings(nap_us=NAP_US, batching=ALWAYS):
         made = Sender(Rig(), request.param)
         yield made
         made.close()
         made.rig.close()
 
 
-def arm(s: Sender) -> None:
+def arm_cq(s: Sender) -> None:
     s.cq.req_notify()
 
 
-def poll(s: Sender) -> None:
+def poll_cq(s: Sender) -> None:
     while s.cq.poll(64):
         pass
 
 
-def wait(s: Sender) -> None:
+def wait_for_event(s: Sender) -> None:
     assert s.channel.get_cq_event(0) is None
 
 
-def wait_where_one_is(s: Sender) -> None:
+def wait_for_pending_event(s: Sender) -> None:
     assert s.channel.get_cq_event(0) is not None
 
 
-def an_attribute(s: Sender) -> None:
+def modify_attribute(s: Sender) -> None:
     s.qp.modify(QPAttr(qp_state=QPState.RTS))
 
 
-def to_error(s: Sender) -> None:
+def move_to_error(s: Sender) -> None:
     s.qp.modify(QPAttr(qp_state=QPState.ERR))
 
 
-def to_reset(s: Sender) -> None:
+def move_to_reset(s: Sender) -> None:
     s.qp.modify(QPAttr(qp_state=QPState.RESET))
 
 
-def destroy(s: Sender) -> None:
+def destroy_qp(s: Sender) -> None:
     if s.plain:
         s.plain[0].id.close()
     s.qp.close()
 
 
-@pytest.mark.parametrize("act", [arm, poll, wait, an_attribute, to_error, to_reset, destroy])
+@pytest.mark.parametrize(
+    "act",
+    [arm_cq, poll_cq, wait_for_event, modify_attribute, move_to_error, move_to_reset, destroy_qp],
+)
 def test_a_batched_post_is_flushed_when_its_program(
     sender: Sender, act: Callable[[Sender], None]
 ) -> None:
-    if act is arm and sender.kind == QPType.UC:
+    if act is arm_cq and sender.kind == QPType.UC:
         # arming any CQ of the device ends the batching, because the thread that arms may sleep
-        sender.cq = sender.rig.cq(16, sender.channel)
-    last = sender.wait_for_batch()
+        sender.cq = sender.rig.create_cq(16, sender.channel)
+    last = sender.post_until_held_back()
     act(sender)
     assert sender.has_sent(last)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_post_of_a_queue_pair_waits_for_nothing(kind: QPType) -> None:
-    with settings(nap_us=NAP_US, batching=ALWAYS):
+    with temporary_settings(nap_us=NAP_US, batching=ALWAYS):
         made = Sender(Rig(), kind)
-        assert made.has_sent(made.post())
+        assert made.has_sent(made.post_next())
         made.close()
         made.rig.close()
 
 
 def test_a_post_after_arming_is_sent_at_once(sender: Sender) -> None:
-    cq = sender.rig.cq(16, sender.channel)
-    sender.wait_for_batch()
+    cq = sender.rig.create_cq(16, sender.channel)
+    sender.post_until_held_back()
     cq.req_notify()
     for _ in range(3):
-        assert sender.has_sent(sender.post())
+        assert sender.has_sent(sender.post_next())
     cq.close()  # no thread can wait on the closed CQ any more
-    sender.wait_for_batch()
+    sender.post_until_held_back()
 
 
 def test_a_pending_event_does_not_prevent_flushing(sender: Sender) -> None:
-    other = sender.rig.cq(16, sender.channel)
-    qp = sender.rig.ud(other)
+    other = sender.rig.create_cq(16, sender.channel)
+    qp = sender.rig.create_ud_qp(other)
     other.req_notify()
-    qp.post_send(SendWR(1, ah=sender.rig.ah(qp)))
-    until(lambda: select.select([sender.channel], [], [], 0)[0])
-    last = sender.wait_for_batch()
-    wait_where_one_is(sender)
+    qp.post_send(SendWR(1, ah=sender.rig.create_ah(qp)))
+    wait_until(lambda: select.select([sender.channel], [], [], 0)[0])
+    last = sender.post_until_held_back()
+    wait_for_pending_event(sender)
     assert sender.has_sent(last)
 
 
 def test_posts_wait_again_once_a_program_that_armed_has_polled_on(sender: Sender) -> None:
     # A program that sleeps polls once or twice after arming, to check for completions that came
     # meanwhile.
-    other = sender.rig.cq(16, sender.channel)
+    other = sender.rig.create_cq(16, sender.channel)
     for _ in range(200):
         sender.cq.poll(1)
     other.req_notify()
     for _ in range(2):
         sender.cq.poll(1)
-    assert all(sender.has_sent(sender.post()) for _ in range(20))
+    assert all(sender.has_sent(sender.post_next()) for _ in range(20))
     # UCX's threads keep a CQ armed while the program polls all the time.
     for _ in range(200):
         sender.cq.poll(1)
-    last = sender.wait_for_batch()
-    poll(sender)
+    last = sender.post_until_held_back()
+    poll_cq(sender)
     assert sender.has_sent(last)
 
 
 @pytest.fixture(params=KINDS, ids=["ud", "uc", "rd", "rc"])
-def lively(request: pytest.FixtureRequest) -> Iterator[Sender]:
+def sender_with_defaults(request: pytest.FixtureRequest) -> Iterator[Sender]:
     """Provide a sender with default settings, except for the nap and the pause."""
-    with settings(nap_us=NAP_US), long_pauses():
+    with temporary_settings(nap_us=NAP_US), long_pauses():
         made = Sender(Rig(), request.param)
         yield made
         made.close()
         made.rig.close()
 
 
-def dense_until_one_waits(s: Sender) -> int:
+def post_densely_until_held_back(s: Sender) -> int:
     """Post twice per round without a pause until a post is held back; return its number."""
 
-    def waits() -> int:
-        s.hear()
+    def post_and_check() -> int:
+        s.inject_arrival()
         for _ in range(8):
-            poll(s)
-            s.post()
-            last = s.post()
-        return s.if_it_waits(last)
+            poll_cq(s)
+            s.post_next()
+            last = s.post_next()
+        return s.number_if_held_back(last)
 
-    return int(until(waits))
+    return int(wait_until(post_and_check))
 
 
-def test_posts_wait_once_traffic_is_dense_and_no_more_after_a_silence(lively: Sender) -> None:
-    last = dense_until_one_waits(lively)
-    poll(lively)
-    assert lively.if_it_waits(last) == 0
-    poll(lively)  # all requests have completed, so nothing is retransmitted during the pause
+def test_posts_wait_once_traffic_is_dense_and_no_more_after_a_silence(
+    sender_with_defaults: Sender,
+) -> None:
+    last = post_densely_until_held_back(sender_with_defaults)
+    poll_cq(sender_with_defaults)
+    assert sender_with_defaults.number_if_held_back(last) == 0
+    poll_cq(
+        sender_with_defaults
+    )  # all requests have completed, so nothing is retransmitted during the pause
     # After a pause the next pair of posts is sent at once, before any poll or the end of the nap.
     time.sleep(1.5 * SILENCE_US / 1e6)
-    assert lively.has_sent(lively.post())
-    assert lively.has_sent(lively.post())
+    assert sender_with_defaults.has_sent(sender_with_defaults.post_next())
+    assert sender_with_defaults.has_sent(sender_with_defaults.post_next())
 
 
 # requests of these types complete as soon as they are sent
 @pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RC])
 def test_posts_wait_also_where_no_poll_ever_finds_nothing(kind: QPType) -> None:
     """The device's thread sleeps on idle sockets until the program's polls are reported to it."""
-    with settings(nap_us=NAP_US), long_pauses():
+    with temporary_settings(nap_us=NAP_US), long_pauses():
         made = Sender(Rig(), kind)
 
-        def waits() -> bool:
+        def some_are_held_back() -> bool:
             before = made.cq.pending
             for _ in range(16):
-                made.post()
+                made.post_next()
             came = made.cq.pending - before
             made.has_sent(0)  # reads the socket, which makes room for the next message
             assert made.cq.poll(max(came, 1))
             return came < 16
 
-        until(waits)
-        poll(made)
+        wait_until(some_are_held_back)
+        poll_cq(made)
         assert made.has_sent(made.posted)
         made.close()
         made.rig.close()
 
 
-def test_a_single_message_is_sent_at_once_after_dense_traffic(lively: Sender) -> None:
-    dense_until_one_waits(lively)
+def test_a_single_message_is_sent_at_once_after_dense_traffic(sender_with_defaults: Sender) -> None:
+    post_densely_until_held_back(sender_with_defaults)
     for _ in range(20):
-        poll(lively)
-        assert lively.has_sent(lively.post())
+        poll_cq(sender_with_defaults)
+        assert sender_with_defaults.has_sent(sender_with_defaults.post_next())
 
 
-def test_three_dense_rounds_do_not_start_batching(lively: Sender) -> None:
-    lively.hear()
+def test_three_dense_rounds_do_not_start_batching(sender_with_defaults: Sender) -> None:
+    sender_with_defaults.inject_arrival()
     for _ in range(4):  # four rounds, because the first one only starts the count
-        poll(lively)
-        lively.post()
-        assert lively.has_sent(lively.post())
+        poll_cq(sender_with_defaults)
+        sender_with_defaults.post_next()
+        assert sender_with_defaults.has_sent(sender_with_defaults.post_next())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_posts_that_are_never_to_wait_leave_at_once(kind: QPType) -> None:
-    with settings(nap_us=NAP_US, batching=NEVER):
+    with temporary_settings(nap_us=NAP_US, batching=NEVER):
         made = Sender(Rig(), kind)
         for _ in range(20):
-            poll(made)
+            poll_cq(made)
             for _ in range(3):
-                assert made.has_sent(made.post())
+                assert made.has_sent(made.post_next())
         made.close()
         made.rig.close()
 
@@ -320,10 +329,10 @@ def test_posts_that_are_never_to_wait_leave_at_once(kind: QPType) -> None:
 # RD is left out, because its handshake needs the progress thread
 @pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RC])
 def test_without_a_progress_thread_posts_are_not_batched(kind: QPType) -> None:
-    with settings(progress_thread=0, batching=ALWAYS):
+    with temporary_settings(progress_thread=0, batching=ALWAYS):
         made = Sender(Rig(), kind)
         for _ in range(3):
-            assert made.has_sent(made.post())
+            assert made.has_sent(made.post_next())
         made.close()
         made.rig.close()
 
@@ -331,13 +340,13 @@ def test_without_a_progress_thread_posts_are_not_batched(kind: QPType) -> None:
 @pytest.mark.parametrize(("kind", "size", "fit"), [(QPType.UD, 15_000, 4), (QPType.RC, 60_000, 4)])
 def test_a_full_batch_is_sent_at_once(kind: QPType, size: int, fit: int) -> None:
     """A post that fills 60 KiB of datagrams or 256 KiB of a stream flushes all posts held back."""
-    with settings(nap_us=NAP_US, batching=ALWAYS):
+    with temporary_settings(nap_us=NAP_US, batching=ALWAYS):
         made = Sender(Rig(), kind)
-        big = made.rig.mr(bytearray(size))
+        big = made.rig.reg_mr(bytearray(size))
 
-        def completed() -> list[int]:
-            made.wait_for_batch()
-            poll(made)
+        def completion_counts() -> list[int]:
+            made.post_until_held_back()
+            poll_cq(made)
             made.has_sent(0)  # reads the socket, which makes room for the next message
             wr = {"sg": [big.sge()], "send_flags": SendFlag.SIGNALED, **made.wr}
             counts = []
@@ -349,18 +358,18 @@ def test_a_full_batch_is_sent_at_once(kind: QPType, size: int, fit: int) -> None
         # The first post is sent by itself and completes; then posts are held back until one more
         # would exceed the limit. None is held back if the nap ended meanwhile, so repeat until it
         # did not.
-        until(lambda: completed() == [1] * (fit + 1) + [fit + 2])
+        wait_until(lambda: completion_counts() == [1] * (fit + 1) + [fit + 2])
         made.close()
         made.rig.close()
 
 
 def test_a_program_with_an_epoll_of_its_own_waits_no_nap_after_it_armed() -> None:
-    with settings(nap_us=NAP_US, batching=ALWAYS):
+    with temporary_settings(nap_us=NAP_US, batching=ALWAYS):
         sender, events = Sender(Rig(), QPType.UD), 0
         for _ in range(20):
             while select.select([sender.channel], [], [], 0)[0]:
                 assert sender.channel.get_cq_event(0) is not None
-            last = sender.wait_for_batch()
+            last = sender.post_until_held_back()
             sender.cq.req_notify()
             # If the nap ended before, the request completed without an event.
             told = select.select([sender.channel], [], [], 0)[0]

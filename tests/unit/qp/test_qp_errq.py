@@ -15,12 +15,20 @@ from harness.errq_harness import (
     TOO_LONG,
     WRONG,
     Stranger,
-    datagram,
-    double,
-    error_message,
-    read_error,
+    build_datagram,
+    build_error_message,
+    parse_error_message,
+    qp_with_duplicate_socket,
 )
-from harness.verbs_harness import Rig, counted, counter, poll, refused, settings, until
+from harness.verbs_harness import (
+    Rig,
+    assert_counter_grows,
+    counter_value,
+    errno_raised_by,
+    poll,
+    temporary_settings,
+    wait_until,
+)
 
 from siwarp._siwarp import ffi, lib
 from siwarp.inspect import examine, ud_qn
@@ -42,19 +50,19 @@ from siwarp.verbs import (
 ERROR, MESSAGE = ErrorPolicy.ERROR, ErrorPolicy.MESSAGE
 
 
-def errors(qp: QP, n: int = 1) -> list[ErrorReport]:
+def read_errors(qp: QP, n: int = 1) -> list[ErrorReport]:
     """Return exactly `n` errors of a queue pair."""
     found: list[ErrorReport] = []
-    until(lambda: found.extend(qp.errors()) or len(found) >= n)
+    wait_until(lambda: found.extend(qp.errors()) or len(found) >= n)
     assert len(found) == n
     return found
 
 
-def receives(qp: QP, rig: Rig, who: Stranger) -> None:
+def assert_still_receives(qp: QP, rig: Rig, who: Stranger) -> None:
     """Assert that the queue pair still receives a message."""
-    mr = rig.mr(bytearray(8))
+    mr = rig.reg_mr(bytearray(8))
     qp.post_recv(RecvWR(77, sg=[mr.sge()]))
-    who.sendto(datagram(b"good"), qp.addr)
+    who.sendto(build_datagram(b"good"), qp.addr)
     (wc,) = poll(qp.rcq)
     assert (wc.wr_id, wc.status, mr.read(4)) == (77, WCStatus.SUCCESS, b"good")
 
@@ -69,15 +77,15 @@ def test_the_senders_mistake_is_told_to_it_and_ends_the_queue_pair_or_not(
     rig: Rig, what: str, policy: ErrorPolicy
 ) -> None:
     fields, err = WRONG[what]
-    qp = rig.ud(qkey=QKEY, error_policy=policy)
+    qp = rig.create_ud_qp(qkey=QKEY, error_policy=policy)
     qp.post_recv(RecvWR(5))
     with Stranger() as who:
-        wrong = datagram(b"some octets", msn=4711, qn=ud_qn(0, 0, 9), **fields)
-        with counted("err_found", 1), counted("err_sent", 1):
+        wrong = build_datagram(b"some octets", msn=4711, qn=ud_qn(0, 0, 9), **fields)
+        with assert_counter_grows("err_found", 1), assert_counter_grows("err_sent", 1):
             who.sendto(wrong, qp.addr)
-            (found,) = errors(qp)
+            (found,) = read_errors(qp)
         answer, source = who.recvfrom(1 << 16)
-        head, told = read_error(answer)
+        head, told = parse_error_message(answer)
         assert source == qp.addr
         assert (head.q_key, head.qn, head.msn) == (QKEY, ud_qn(2, 9, 0), 1)
         assert (told.layer, told.etype, told.code) == err
@@ -92,7 +100,7 @@ def test_the_senders_mistake_is_told_to_it_and_ends_the_queue_pair_or_not(
             header=wrong[:18],
             seg_len=len(wrong) - 4,
         )
-        with rig.event() as event:
+        with rig.next_async_event() as event:
             assert event.element is qp
             abortive = policy == ERROR
             assert event.event_type == (
@@ -102,16 +110,16 @@ def test_the_senders_mistake_is_told_to_it_and_ends_the_queue_pair_or_not(
         if abortive:
             assert [(w.wr_id, w.status) for w in poll(qp.rcq)] == [(5, WCStatus.WR_FLUSH_ERR)]
             return
-        who.sendto(datagram(), qp.addr)
+        who.sendto(build_datagram(), qp.addr)
         assert [(w.wr_id, w.status) for w in poll(qp.rcq)] == [(5, WCStatus.SUCCESS)]
 
 
 @pytest.mark.clause("DGRAM-ERR-7")
 def test_after_an_abortive_error_the_queue_pair_is_reset_and_goes_on(rig: Rig) -> None:
-    qp = rig.ud(qkey=QKEY)
+    qp = rig.create_ud_qp(qkey=QKEY)
     with Stranger() as who:
-        who.sendto(datagram(opcode=4), qp.addr)
-        with rig.event() as event:
+        who.sendto(build_datagram(opcode=4), qp.addr)
+        with rig.next_async_event() as event:
             assert event.event_type == EventType.QP_REQ_ERR
         assert qp.qp_state == QPState.ERR
         for state in (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS):
@@ -119,12 +127,12 @@ def test_after_an_abortive_error_the_queue_pair_is_reset_and_goes_on(rig: Rig) -
             if state == QPState.INIT:
                 attr.qkey = QKEY
             qp.modify(attr)
-        assert [e.msn for e in errors(qp)] == [1], "an error stays over a reset"
-        receives(qp, rig, who)
-        out = rig.mr(bytearray(b"and sends"))
-        qp.post_send(SendWR(1, sg=[out.sge()], ah=rig.ah(who.getsockname())))
+        assert [e.msn for e in read_errors(qp)] == [1], "an error stays over a reset"
+        assert_still_receives(qp, rig, who)
+        out = rig.reg_mr(bytearray(b"and sends"))
+        qp.post_send(SendWR(1, sg=[out.sge()], ah=rig.create_ah(who.getsockname())))
         poll(qp.scq)
-        read_error(who.recv(1 << 16))
+        parse_error_message(who.recv(1 << 16))
         assert who.recv(1 << 16)[18:-4] == b"and sends"
 
 
@@ -133,84 +141,84 @@ def test_after_an_abortive_error_the_queue_pair_is_reset_and_goes_on(rig: Rig) -
 def test_a_message_longer_than_its_receive_is_told_of_and_ends_nothing(
     rig: Rig, policy: ErrorPolicy
 ) -> None:
-    qp = rig.ud(qkey=QKEY, error_policy=policy)
-    mr = rig.mr(bytearray(3))
+    qp = rig.create_ud_qp(qkey=QKEY, error_policy=policy)
+    mr = rig.reg_mr(bytearray(3))
     qp.post_recv(RecvWR(5, sg=[mr.sge()]))
     with Stranger() as who:
-        who.sendto(datagram(b"long", msn=12), qp.addr)
+        who.sendto(build_datagram(b"long", msn=12), qp.addr)
         (wc,) = poll(qp.rcq)
         assert (wc.wr_id, wc.status) == (5, WCStatus.LOC_LEN_ERR)
-        _, told = read_error(who.recv(1 << 16))
+        _, told = parse_error_message(who.recv(1 << 16))
         assert (told.layer, told.etype, told.code) == TOO_LONG
         assert (told.quoted_ddp.msn, told.ddp_seg_len) == (12, 22)
         assert qp.errors() == [] and qp.qp_state == QPState.RTS
-        receives(qp, rig, who)
+        assert_still_receives(qp, rig, who)
     assert rig.ctx.get_async_event(0) is None
 
 
 NO_ORACLE = {
-    "wrong Q_Key": datagram(q_key=QKEY ^ 1, opcode=4),
-    "no Q_Key": datagram(q_key=0, l=0),
-    "queue 1": datagram(qn=1),
-    "queue 3": datagram(qn=3),
-    "a destination that is not there": datagram(qn=ud_qn(0, 5, 0), opcode=4),
-    "DDP version": datagram(dv=2),
-    "RDMAP version": datagram(rv=2),
-    "tagged": datagram(t=1),
-    "wrong CRC": datagram(opcode=4)[:-1] + b"!",
-    "short": datagram()[:21],
-    "a Terminate among the Sends": datagram(opcode=7),
-    "a Terminate among the Sends, in parts": datagram(opcode=7, l=0),
-    "an error message": error_message(1),
-    "a part of an error message": error_message(1, l=0),
-    "an error message cut short": datagram(b"\0\0", opcode=7, qn=2),
-    "a Send among the error messages": datagram(qn=2),
+    "wrong Q_Key": build_datagram(q_key=QKEY ^ 1, opcode=4),
+    "no Q_Key": build_datagram(q_key=0, l=0),
+    "queue 1": build_datagram(qn=1),
+    "queue 3": build_datagram(qn=3),
+    "a destination that is not there": build_datagram(qn=ud_qn(0, 5, 0), opcode=4),
+    "DDP version": build_datagram(dv=2),
+    "RDMAP version": build_datagram(rv=2),
+    "tagged": build_datagram(t=1),
+    "wrong CRC": build_datagram(opcode=4)[:-1] + b"!",
+    "short": build_datagram()[:21],
+    "a Terminate among the Sends": build_datagram(opcode=7),
+    "a Terminate among the Sends, in parts": build_datagram(opcode=7, l=0),
+    "an error message": build_error_message(1),
+    "a part of an error message": build_error_message(1, l=0),
+    "an error message cut short": build_datagram(b"\0\0", opcode=7, qn=2),
+    "a Send among the error messages": build_datagram(qn=2),
 }
 
 
 @pytest.mark.clause("DGRAM-ERR-2", "DGRAM-ERR-3")
 @pytest.mark.parametrize("what", NO_ORACLE)
 def test_invalid_datagrams_and_error_messages_cause_no_report(rig: Rig, what: str) -> None:
-    qp = rig.ud(qkey=QKEY)
+    qp = rig.create_ud_qp(qkey=QKEY)
     with Stranger() as who:
-        before = counter("err_found")
+        before = counter_value("err_found")
         who.sendto(NO_ORACLE[what], qp.addr)
-        receives(qp, rig, who)
-        assert who.silent() and counter("err_found") == before
+        assert_still_receives(qp, rig, who)
+        assert who.has_empty_buffer() and counter_value("err_found") == before
     assert (qp.qp_state, qp.errors()) == (QPState.RTS, [])
     assert rig.ctx.get_async_event(0) is None
 
 
 def test_nobody_is_told_before_the_queue_pair_receives(rig: Rig) -> None:
-    qp = rig.qp()
+    qp = rig.create_qp()
     qp.to_init(QPAttr(qkey=QKEY))
     with Stranger() as who:
-        before = counter("drop_no_buffer")
-        who.sendto(datagram(opcode=4), qp.addr)
-        until(lambda: qp.errors() or counter("drop_no_buffer") == before + 1)
-        assert qp.qp_state == QPState.INIT and who.silent()
+        before = counter_value("drop_no_buffer")
+        who.sendto(build_datagram(opcode=4), qp.addr)
+        wait_until(lambda: qp.errors() or counter_value("drop_no_buffer") == before + 1)
+        assert qp.qp_state == QPState.INIT and who.has_empty_buffer()
 
 
 # ---- errors that peers report
 
 
-def sent(rig: Rig, qp: QP, to: Stranger, wr_id: int = 1, **kwargs: int) -> int:
+def send_and_read_msn(rig: Rig, qp: QP, to: Stranger, wr_id: int = 1, **kwargs: int) -> int:
     """Send a message; return its MSN."""
-    qp.post_send(SendWR(wr_id, ah=rig.ah(to.getsockname()), remote_qkey=QKEY, **kwargs))
+    qp.post_send(SendWR(wr_id, ah=rig.create_ah(to.getsockname()), remote_qkey=QKEY, **kwargs))
     poll(qp.scq)
     return int.from_bytes(to.recv(1 << 16)[10:14], "big")
 
 
 @pytest.mark.clause("DGRAM-ERR-11")
 def test_a_peers_error_message_lands_in_the_queue_and_moves_no_state(rig: Rig) -> None:
-    qp = rig.ud(qkey=1)
-    with Stranger() as who, counted("err_received", 1):
-        msn = sent(rig, qp, who, wr_id=0xFEDCBA9876543210)
+    qp = rig.create_ud_qp(qkey=1)
+    with Stranger() as who, assert_counter_grows("err_received", 1):
+        msn = send_and_read_msn(rig, qp, who, wr_id=0xFEDCBA9876543210)
         assert not select.select([rig.ctx.async_fd()], [], [], 0)[0]
-        message = error_message(msn, (1, 2, 5), qn=ud_qn(2, 0, 3))
+        message = build_error_message(msn, (1, 2, 5), qn=ud_qn(2, 0, 3))
         who.sendto(message, qp.addr)
         assert select.select([rig.ctx.async_fd()], [], [], 10)[0]
-        with rig.event() as event:
+        with rig.next_async_event() as event:
             assert (event.event_type, event.element) == (EventType.QP_ERR_QUEUED, qp)
         (told,) = qp.errors()
         assert told == ErrorReport(
@@ -227,7 +235,7 @@ def test_a_peers_error_message_lands_in_the_queue_and_moves_no_state(rig: Rig) -
         )
         assert "too long" in told.reason and told.clause == "RFC5041-7.2-01"
         assert qp.qp_state == QPState.RTS and qp.errors() == []
-        assert who.silent(), "an error message is never answered"
+        assert who.has_empty_buffer(), "an error message is never answered"
 
 
 @pytest.mark.clause("DGRAM-ERR-9", "DGRAM-ERR-10")
@@ -236,82 +244,82 @@ def test_a_peers_error_message_lands_in_the_queue_and_moves_no_state(rig: Rig) -
              "another queue", "twice", "tagged"],
 )  # fmt: skip
 def test_a_report_of_nothing_that_was_sent_there_is_stale(rig: Rig, what: str) -> None:
-    qp = rig.ud(qkey=1)
+    qp = rig.create_ud_qp(qkey=1)
     with Stranger() as who, Stranger() as other:
-        msn = sent(rig, qp, who)
+        msn = send_and_read_msn(rig, qp, who)
         says = who
         stale = {
-            "another MSN": error_message(msn + 1),
-            "MSN 0": error_message(0),
-            "another source": error_message(msn),
-            "another Q_Key": error_message(msn, quoted={"inv_stag": 7}, q_key=7),
-            "Q_Keys that differ": error_message(msn, q_key=7),
-            "another queue": error_message(msn, quoted={"qn": 2}),
-            "twice": error_message(msn),
-            "tagged": error_message(msn, quoted={"t": 1}),
+            "another MSN": build_error_message(msn + 1),
+            "MSN 0": build_error_message(0),
+            "another source": build_error_message(msn),
+            "another Q_Key": build_error_message(msn, quoted={"inv_stag": 7}, q_key=7),
+            "Q_Keys that differ": build_error_message(msn, q_key=7),
+            "another queue": build_error_message(msn, quoted={"qn": 2}),
+            "twice": build_error_message(msn),
+            "tagged": build_error_message(msn, quoted={"t": 1}),
         }[what]
         if what == "another source":
             says = other
         if what == "twice":
             who.sendto(stale, qp.addr)
-            errors(qp)
-        before = counter("err_stale")
+            read_errors(qp)
+        before = counter_value("err_stale")
         says.sendto(stale, qp.addr)
-        until(lambda: qp.errors() or counter("err_stale") == before + 1)
+        wait_until(lambda: qp.errors() or counter_value("err_stale") == before + 1)
         assert qp.errors() == []
         if what != "twice":
-            who.sendto(error_message(msn), qp.addr)
-            assert errors(qp)[0].msn == msn, "what is stale spoils nothing"
+            who.sendto(build_error_message(msn), qp.addr)
+            assert read_errors(qp)[0].msn == msn, "what is stale spoils nothing"
 
 
 def test_only_the_last_messages_can_be_reported(rig: Rig) -> None:
-    with settings(err_window=4):
-        qp = rig.ud(qkey=1)
+    with temporary_settings(err_window=4):
+        qp = rig.create_ud_qp(qkey=1)
         with Stranger() as who:
-            msns = [sent(rig, qp, who, wr_id=i) for i in range(9)]
-            before = counter("err_stale")
+            msns = [send_and_read_msn(rig, qp, who, wr_id=i) for i in range(9)]
+            before = counter_value("err_stale")
             for msn in msns:
-                who.sendto(error_message(msn), qp.addr)
-            found = errors(qp, 4)
+                who.sendto(build_error_message(msn), qp.addr)
+            found = read_errors(qp, 4)
             assert [(e.msn, e.wr_id) for e in found] == [(m, m - 1) for m in msns[-4:]]
-            assert counter("err_stale") == before + 5
+            assert counter_value("err_stale") == before + 5
 
 
 def test_messages_that_go_in_a_batch_can_be_reported_each(rig: Rig) -> None:
-    qp = rig.ud(qkey=1)
+    qp = rig.create_ud_qp(qkey=1)
     with Stranger() as who:
-        ah = rig.ah(who.getsockname())
+        ah = rig.create_ah(who.getsockname())
         qp.post_send([SendWR(100 + i, ah=ah, remote_qkey=QKEY) for i in range(20)])
         poll(qp.scq, 20)
         msns = [int.from_bytes(who.recv(1 << 16)[10:14], "big") for _ in range(20)]
         for msn in (msns[7], msns[0], msns[19]):
-            who.sendto(error_message(msn), qp.addr)
-        assert [e.wr_id for e in errors(qp, 3)] == [107, 100, 119]
+            who.sendto(build_error_message(msn), qp.addr)
+        assert [e.wr_id for e in read_errors(qp, 3)] == [107, 100, 119]
 
 
 def test_what_a_queue_pair_sent_wrong_to_another_is_told_from_end_to_end(rig: Rig) -> None:
-    a, b = rig.ud(qkey=1), rig.ud(qkey=QKEY)
-    out, into = rig.mr(bytearray(b"too long")), rig.mr(bytearray(4))
+    a, b = rig.create_ud_qp(qkey=1), rig.create_ud_qp(qkey=QKEY)
+    out, into = rig.reg_mr(bytearray(b"too long")), rig.reg_mr(bytearray(4))
     b.post_recv(RecvWR(1, sg=[into.sge()]))
-    a.post_send(SendWR(42, sg=[out.sge()], ah=rig.ah(b), remote_qkey=QKEY))
+    a.post_send(SendWR(42, sg=[out.sge()], ah=rig.create_ah(b), remote_qkey=QKEY))
     assert poll(b.rcq)[0].status == WCStatus.LOC_LEN_ERR
-    (told,) = errors(a)
+    (told,) = read_errors(a)
     assert (told.origin, told.source, told.qpn) == (ErrorOrigin.REPORTED, b.addr, b.qp_num)
     assert ((told.layer, told.type, told.code), told.wr_id) == (TOO_LONG, 42)
     assert a.qp_state == b.qp_state == QPState.RTS
 
 
 def test_over_ipv6_errors_are_told_and_reported_too(rig: Rig) -> None:
-    qp = rig.ud(qkey=QKEY, error_policy=MESSAGE, addr=("::1", 0))
+    qp = rig.create_ud_qp(qkey=QKEY, error_policy=MESSAGE, addr=("::1", 0))
     with Stranger("::1") as who:
-        who.sendto(datagram(opcode=9, msn=3), qp.addr)
-        (found,) = errors(qp)
+        who.sendto(build_datagram(opcode=9, msn=3), qp.addr)
+        (found,) = read_errors(qp)
         assert (found.origin, found.msn) == (ErrorOrigin.FOUND, 3)
         assert found.source == who.getsockname()[:2]
-        assert read_error(who.recv(1 << 16))[1].quoted_ddp.msn == 3
-        msn = sent(rig, qp, who, wr_id=8)
-        who.sendto(error_message(msn), qp.addr)
-        assert [(e.wr_id, e.source) for e in errors(qp)] == [(8, who.getsockname()[:2])]
+        assert parse_error_message(who.recv(1 << 16))[1].quoted_ddp.msn == 3
+        msn = send_and_read_msn(rig, qp, who, wr_id=8)
+        who.sendto(build_error_message(msn), qp.addr)
+        assert [(e.wr_id, e.source) for e in read_errors(qp)] == [(8, who.getsockname()[:2])]
 
 
 # ---- messages that cause no error report, and limits
@@ -319,93 +327,101 @@ def test_over_ipv6_errors_are_told_and_reported_too(rig: Rig) -> None:
 
 @pytest.mark.clause("DGRAM-ERR-3")
 def test_two_queue_pairs_that_answer_each_others_errors_fall_silent(rig: Rig) -> None:
-    a, as_a = double(rig, error_policy=MESSAGE)
-    b, as_b = double(rig, error_policy=MESSAGE)
-    with counted("err_sent", 2), counted("err_found", 2):
-        before = counter("err_stale")
-        as_a.sendto(datagram(opcode=4), b.addr)
-        as_b.sendto(datagram(opcode=4), a.addr)
+    a, as_a = qp_with_duplicate_socket(rig, error_policy=MESSAGE)
+    b, as_b = qp_with_duplicate_socket(rig, error_policy=MESSAGE)
+    with assert_counter_grows("err_sent", 2), assert_counter_grows("err_found", 2):
+        before = counter_value("err_stale")
+        as_a.sendto(build_datagram(opcode=4), b.addr)
+        as_b.sendto(build_datagram(opcode=4), a.addr)
         # Each queue pair reports the other's error and ignores that report, which is about a
         # message that it never sent.
-        assert [e.code for e in errors(a) + errors(b)] == [6, 6]
-        until(lambda: a.errors() or b.errors() or counter("err_stale") == before + 2)
-        as_a.sendto(error_message(1), b.addr)
-        as_b.sendto(error_message(1), a.addr)
-        until(lambda: a.errors() or b.errors() or counter("err_stale") == before + 4)
+        assert [e.code for e in read_errors(a) + read_errors(b)] == [6, 6]
+        wait_until(lambda: a.errors() or b.errors() or counter_value("err_stale") == before + 2)
+        as_a.sendto(build_error_message(1), b.addr)
+        as_b.sendto(build_error_message(1), a.addr)
+        wait_until(lambda: a.errors() or b.errors() or counter_value("err_stale") == before + 4)
         for _ in range(50):
             assert a.errors() == b.errors() == []
-        assert as_a.silent() and as_b.silent()
+        assert as_a.has_empty_buffer() and as_b.has_empty_buffer()
     as_a.close()
     as_b.close()
 
 
 @pytest.mark.clause("DGRAM-ERR-13")
 def test_a_full_queue_keeps_its_first_errors_and_counts_the_rest(rig: Rig) -> None:
-    with settings(err_queue=8):
-        qp = rig.ud(qkey=QKEY, error_policy=MESSAGE)
-        with Stranger() as who, counted("err_lost", 6):
-            msn = sent(rig, qp, who)
-            before = counter("err_found")
+    with temporary_settings(err_queue=8):
+        qp = rig.create_ud_qp(qkey=QKEY, error_policy=MESSAGE)
+        with Stranger() as who, assert_counter_grows("err_lost", 6):
+            msn = send_and_read_msn(rig, qp, who)
+            before = counter_value("err_found")
             for i in range(10):
-                who.sendto(datagram(opcode=4, msn=100 + i), qp.addr)
-            until(lambda: qp.rcq.poll(1) == [] and counter("err_found") == before + 10)
+                who.sendto(build_datagram(opcode=4, msn=100 + i), qp.addr)
+            wait_until(lambda: qp.rcq.poll(1) == [] and counter_value("err_found") == before + 10)
             # Found and received errors have separate limits: a flood of one kind leaves room for
             # the other.
-            stale = counter("err_received")
-            who.sendto(error_message(msn), qp.addr)
-            until(lambda: qp.rcq.poll(1) == [] and counter("err_received") == stale + 1)
+            stale = counter_value("err_received")
+            who.sendto(build_error_message(msn), qp.addr)
+            wait_until(lambda: qp.rcq.poll(1) == [] and counter_value("err_received") == stale + 1)
             assert [e.msn for e in qp.errors()] == [100, 101, 102, 103, msn]
 
 
 def test_of_those_that_share_a_socket_an_error_ends_its_own(rig: Rig) -> None:
-    first = rig.ud(qkey=QKEY, addr=("127.0.0.1", 0))
-    second = rig.ud(qkey=QKEY, shared_socket_qp=first)
+    first = rig.create_ud_qp(qkey=QKEY, addr=("127.0.0.1", 0))
+    second = rig.create_ud_qp(qkey=QKEY, shared_socket_qp=first)
     index = second.qp_num >> 16
     with Stranger() as who:
-        who.sendto(datagram(opcode=4, msn=5, qn=ud_qn(0, index, 7)), second.addr)
-        (found,) = errors(second)
+        who.sendto(build_datagram(opcode=4, msn=5, qn=ud_qn(0, index, 7)), second.addr)
+        (found,) = read_errors(second)
         assert (found.msn, found.qpn) == (5, 7 << 16 | who.getsockname()[1])
-        head, told = read_error(who.recv(1 << 16))
+        head, told = parse_error_message(who.recv(1 << 16))
         assert (head.qn, told.quoted_ddp.msn) == (ud_qn(2, 7, index), 5)
         assert (first.qp_state, second.qp_state) == (QPState.RTS, QPState.ERR)
-        receives(first, rig, who)
+        assert_still_receives(first, rig, who)
         # A reported error goes to the queue pair that sent the message.
-        msn = sent(rig, first, who)
-        who.sendto(error_message(msn, qn=ud_qn(2, index, 0)), first.addr)
-        who.sendto(error_message(msn), first.addr)
-        assert errors(first)[0].msn == msn
+        msn = send_and_read_msn(rig, first, who)
+        who.sendto(build_error_message(msn, qn=ud_qn(2, index, 0)), first.addr)
+        who.sendto(build_error_message(msn), first.addr)
+        assert read_errors(first)[0].msn == msn
         assert second.errors() == []
 
 
 def test_errors_come_and_are_read_in_several_threads_while_the_queue_pair_is_reset(
     rig: Rig,
 ) -> None:
-    qp = rig.ud(qkey=QKEY)
+    qp = rig.create_ud_qp(qkey=QKEY)
     stop = threading.Event()
     found: list[ErrorReport] = []
 
-    def read() -> None:
+    def poll_errors_until_stopped() -> None:
         while not stop.is_set():
             found.extend(qp.poll_errors(3))
 
-    def send() -> None:
+    def send_errors_until_stopped() -> None:
         with Stranger() as who:
-            ah = rig.ah(who.getsockname())
+            ah = rig.create_ah(who.getsockname())
             while not stop.is_set():
-                who.sendto(datagram(opcode=4), qp.addr)
+                who.sendto(build_datagram(opcode=4), qp.addr)
                 # fails while the queue pair is in RESET, INIT or RTR
                 with contextlib.suppress(OSError):
                     qp.post_send(SendWR(1, ah=ah, send_flags=0, remote_qkey=QKEY))
-                who.sendto(error_message(1), qp.addr)
+                who.sendto(build_error_message(1), qp.addr)
                 qp.scq.poll(16)
 
-    threads = [threading.Thread(target=f) for f in (read, read, send, send)]
+    threads = [
+        threading.Thread(target=f)
+        for f in (
+            poll_errors_until_stopped,
+            poll_errors_until_stopped,
+            send_errors_until_stopped,
+            send_errors_until_stopped,
+        )
+    ]
     for thread in threads:
         thread.start()
     try:
         resets = 0
         while resets < 20:
-            with rig.event() as event:
+            with rig.next_async_event() as event:
                 if event.event_type == EventType.QP_ERR_QUEUED:
                     continue
             qp.modify(QPAttr(qp_state=QPState.RESET))
@@ -422,20 +438,20 @@ def test_errors_come_and_are_read_in_several_threads_while_the_queue_pair_is_res
 
 
 def test_error_reports_are_rate_limited(rig: Rig) -> None:
-    with settings(err_source_rate=3, err_queue=64):
+    with temporary_settings(err_source_rate=3, err_queue=64):
         mine = Rig()
-        qp = mine.ud(qkey=QKEY, error_policy=MESSAGE)
+        qp = mine.create_ud_qp(qkey=QKEY, error_policy=MESSAGE)
         with Stranger() as who:
-            limited = counter("err_limited")
+            limited = counter_value("err_limited")
             for _ in range(20):
-                who.sendto(datagram(opcode=4), qp.addr)
-            errors(qp, 20)
-            told = 20 - (counter("err_limited") - limited)
+                who.sendto(build_datagram(opcode=4), qp.addr)
+            read_errors(qp, 20)
+            told = 20 - (counter_value("err_limited") - limited)
             # The limit allows three at once, and one more for each third of a second.
             assert 3 <= told <= 3 + 30
             for _ in range(told):
-                read_error(who.recv(1 << 16))
-            assert who.silent()
+                parse_error_message(who.recv(1 << 16))
+            assert who.has_empty_buffer()
         mine.close()
 
 
@@ -443,51 +459,51 @@ def test_error_reports_are_rate_limited(rig: Rig) -> None:
 
 
 def test_the_policy_is_queried_as_it_was_asked_for(rig: Rig) -> None:
-    def policy(qp: QP) -> int | str:
+    def queried_policy(qp: QP) -> int | str:
         return qp.query()[1].error_policy
 
-    assert policy(rig.ud(qkey=QKEY)) == ERROR
-    assert policy(rig.qp(error_policy="message")) == MESSAGE
-    assert policy(rig.qp(error_policy="error")) == ERROR
-    with settings(error_policy=MESSAGE):
-        assert policy(rig.qp()) == MESSAGE
-        assert policy(rig.qp(error_policy=ERROR)) == ERROR
+    assert queried_policy(rig.create_ud_qp(qkey=QKEY)) == ERROR
+    assert queried_policy(rig.create_qp(error_policy="message")) == MESSAGE
+    assert queried_policy(rig.create_qp(error_policy="error")) == ERROR
+    with temporary_settings(error_policy=MESSAGE):
+        assert queried_policy(rig.create_qp()) == MESSAGE
+        assert queried_policy(rig.create_qp(error_policy=ERROR)) == ERROR
 
 
 @pytest.mark.clause("DGRAM-ERR-16")
 def test_a_member_of_a_group_notes_errors_unless_it_is_told_otherwise(rig: Rig) -> None:
-    member, strict = rig.ud(qkey=QKEY), rig.ud(qkey=QKEY, error_policy=ERROR)
+    member, strict = rig.create_ud_qp(qkey=QKEY), rig.create_ud_qp(qkey=QKEY, error_policy=ERROR)
 
-    def policies() -> list[int | str]:
+    def queried_policies() -> list[int | str]:
         return [qp.query()[1].error_policy for qp in (member, strict)]
 
     for qp in (member, strict):
         qp.attach_mcast("239.192.7.92")
-    assert policies() == [MESSAGE, ERROR]
+    assert queried_policies() == [MESSAGE, ERROR]
     with Stranger() as who:
         for qp in (member, strict):
-            who.sendto(datagram(opcode=4), qp.addr)
-            errors(qp)
+            who.sendto(build_datagram(opcode=4), qp.addr)
+            read_errors(qp)
     assert [member.qp_state, strict.qp_state] == [QPState.RTS, QPState.ERR]
     for qp in (member, strict):
         qp.detach_mcast("239.192.7.92")
-    assert policies() == [ERROR, ERROR]
+    assert queried_policies() == [ERROR, ERROR]
 
 
 @pytest.mark.parametrize("policy", [3, -1, "fatal", ""])
 def test_a_policy_that_there_is_not_is_refused(rig: Rig, policy: int | str) -> None:
     with pytest.raises(OSError, match="error_policy is ") as e:
-        rig.qp(error_policy=policy)
+        rig.create_qp(error_policy=policy)
     assert e.value.errno == errno.EINVAL
 
 
 def test_errors_are_polled_in_portions(rig: Rig) -> None:
-    qp = rig.ud(qkey=QKEY, error_policy=MESSAGE)
+    qp = rig.create_ud_qp(qkey=QKEY, error_policy=MESSAGE)
     with Stranger() as who:
-        before = counter("err_found")
+        before = counter_value("err_found")
         for i in range(5):
-            who.sendto(datagram(opcode=0, msn=i), qp.addr)
-        until(lambda: qp.rcq.poll(1) == [] and counter("err_found") == before + 5)
+            who.sendto(build_datagram(opcode=0, msn=i), qp.addr)
+        wait_until(lambda: qp.rcq.poll(1) == [] and counter_value("err_found") == before + 5)
     assert qp.poll_errors(0) == []
     assert [e.msn for e in qp.poll_errors(2)] == [0, 1]
     assert [e.msn for e in qp.errors()] == [2, 3, 4]
@@ -495,13 +511,13 @@ def test_errors_are_polled_in_portions(rig: Rig) -> None:
 
 
 def test_invalid_arguments_are_refused(rig: Rig) -> None:
-    qp = rig.ud()
+    qp = rig.create_ud_qp()
     assert lib.siw_poll_err(ffi.NULL, 0, ffi.NULL) == -errno.EINVAL
     assert lib.siw_poll_err(qp._c, 1, ffi.NULL) == -errno.EINVAL
     assert lib.siw_poll_err(qp._c, -1, ffi.new("struct siw_err_entry *")) == -errno.EINVAL
     from siwarp.verbs import QPType
 
-    assert refused(rig.qp(qp_type=QPType.RC).errors) == errno.EINVAL
+    assert errno_raised_by(rig.create_qp(qp_type=QPType.RC).errors) == errno.EINVAL
 
 
 def test_a_program_in_c_meets_errors_reads_them_and_goes_on(build_dir: Path) -> None:
@@ -516,28 +532,30 @@ def test_a_capture_tells_what_was_wrong_what_was_answered_and_what_was_dropped(
 ) -> None:
     file = tmp_path / "errors.pcapng"
     with capture(file), Stranger() as who:
-        qp = rig.ud(qkey=QKEY, error_policy=MESSAGE)
-        before = counter("err_stale")
+        qp = rig.create_ud_qp(qkey=QKEY, error_policy=MESSAGE)
+        before = counter_value("err_stale")
         for octets in (
-            datagram(b"x", opcode=4, msn=9),
-            datagram(b"short", opcode=7, qn=2),
-            error_message(77),
+            build_datagram(b"x", opcode=4, msn=9),
+            build_datagram(b"short", opcode=7, qn=2),
+            build_error_message(77),
         ):
             who.sendto(octets, qp.addr)
-        until(lambda: qp.rcq.poll(1) or counter("err_stale") == before + 1)
-        read_error(who.recv(1 << 16))
-    found = {(m.source == qp_name(qp), m.dropped or "", m.clause) for m in examine(file).messages}
+        wait_until(lambda: qp.rcq.poll(1) or counter_value("err_stale") == before + 1)
+        parse_error_message(who.recv(1 << 16))
+    found = {
+        (m.source == capture_name(qp), m.dropped or "", m.clause) for m in examine(file).messages
+    }
     assert found == {
         (False, "drop_opcode: unknown or unexpected RDMAP opcode", "RFC5040-7.2-07"),
         (True, "", "RFC5040-4.8-03"),
         (False, "err_malformed: malformed error messages", "DGRAM-ERR-12"),
         (False, "err_stale: error messages about no recently sent message", "DGRAM-ERR-9"),
     }
-    (answer,) = (m for m in examine(file).messages if m.source == qp_name(qp))
+    (answer,) = (m for m in examine(file).messages if m.source == capture_name(qp))
     (cause,) = (m for m in examine(file).messages if m.fields.get("msn") == 9)
     assert answer.about == cause.number
 
 
-def qp_name(qp: QP) -> str:
+def capture_name(qp: QP) -> str:
     """Return a queue pair's address as it is named in captures."""
     return f"{qp.addr[0]}:{qp.addr[1]}"

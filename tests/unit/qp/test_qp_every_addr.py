@@ -10,14 +10,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from harness.every_harness import HOSTS, QKEY, End, Uc, datagram, reason
+from harness.every_harness import HOSTS, QKEY, End, Uc, build_datagram, last_reason_name
 from harness.verbs_harness import (
     LIMIT,
     MCAST_PORT,
     Rig,
-    pattern,
+    errno_raised_by,
+    octet_pattern,
     poll,
-    refused,
 )
 
 from siwarp.verbs import (
@@ -34,7 +34,7 @@ from siwarp.verbs import (
 )
 
 
-def descriptors() -> int:
+def open_descriptor_count() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -45,13 +45,13 @@ def descriptors() -> int:
 def test_a_queue_pair_receives_and_answers_at_each_address(rig: Rig, host: str) -> None:
     a, b = End(rig), End(rig)
     for i in range(20):
-        b.recv()
-        a.recv()
-        a.send(AH(rig.pd, (host, 0)), b.qp.qp_num, pattern(100, i))
+        b.post_receives()
+        a.post_receives()
+        a.send(AH(rig.pd, (host, 0)), b.qp.qp_num, octet_pattern(100, i))
         (wc,) = poll(b.rcq)
         assert (wc.ok, wc.byte_len, wc.src_qp) == (True, 100, a.qp.qp_num)
         assert (wc.source, wc.destination) == ((host, a.port), (host, b.port))
-        assert b.mr.read(100) == pattern(100, i)
+        assert b.mr.read(100) == octet_pattern(100, i)
         b.send(AH(rig.pd, wc=wc), octets=b"answer")
         (wc,) = poll(a.rcq)
         assert (wc.source, wc.destination) == ((host, b.port), (host, a.port))
@@ -61,20 +61,20 @@ def test_an_answer_has_a_source_unless_the_queue_pair_is_at_the_wildcard_address
     a, b = End(rig), End(rig)
     anywhere = End(rig, every_addr=False, addr=("0.0.0.0", 0))
     for end, source in ((b, HOSTS[0]), (anywhere, None)):
-        end.recv()
+        end.post_receives()
         a.send(AH(rig.pd, (HOSTS[0], 0)), end.qp.qp_num)
         (wc,) = poll(end.rcq)
         answer = AH(rig.pd, wc=wc)
         assert answer.source == source
-        a.recv()
+        a.post_receives()
         end.send(answer)
         assert poll(a.rcq)[0].source == (HOSTS[0], end.port)
 
 
 def test_it_has_a_socket_for_each_address_on_one_port(rig: Rig) -> None:
-    before = descriptors()
+    before = open_descriptor_count()
     end = End(rig)
-    assert descriptors() - before == len(HOSTS)
+    assert open_descriptor_count() - before == len(HOSTS)
     assert end.qp.addr == ("127.0.0.1", end.port)
     for host in HOSTS:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -82,16 +82,16 @@ def test_it_has_a_socket_for_each_address_on_one_port(rig: Rig) -> None:
             s.bind((host, end.port))
         assert e.value.errno == errno.EADDRINUSE
     end.qp.close()
-    assert descriptors() == before
+    assert open_descriptor_count() == before
 
 
 def test_a_port_may_be_asked_for_and_must_be_free_at_each_address(rig: Rig) -> None:
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as s:
         s.bind(("::1", 0))
         taken = s.getsockname()[1]
-        before = descriptors()
-        assert refused(rig.qp, every_addr=True, addr=("", taken)) == errno.EADDRINUSE
-        assert descriptors() == before
+        before = open_descriptor_count()
+        assert errno_raised_by(rig.create_qp, every_addr=True, addr=("", taken)) == errno.EADDRINUSE
+        assert open_descriptor_count() == before
     end = End(rig, addr=("", taken))
     assert end.qp.qp_num == taken
     _, init = end.qp.query()
@@ -107,7 +107,7 @@ def test_a_free_port_is_found_where_most_are_taken_at_one_of_the_addresses(rig: 
             taken.append(s)
             s.bind(("::1", 0))
         ports = {s.getsockname()[1] for s in taken}
-        ends = [rig.qp(rig.cq(), every_addr=True) for _ in range(50)]
+        ends = [rig.create_qp(rig.create_cq(), every_addr=True) for _ in range(50)]
         assert not ports & {qp.qp_num for qp in ends}
     finally:
         for s in taken:
@@ -119,9 +119,9 @@ def test_what_comes_to_each_socket_is_served_however_busy_the_other_is(rig: Rig)
     b = End(rig, max_recv_wr=128)
     over, sent, came = threading.Event(), 0, Counter[str]()
 
-    def flood() -> None:
+    def flood_until_over() -> None:
         nonlocal sent
-        octets = datagram()
+        octets = build_datagram()
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             while not over.is_set():
                 if sent - came["127.0.0.1"] < 64:
@@ -130,13 +130,13 @@ def test_what_comes_to_each_socket_is_served_however_busy_the_other_is(rig: Rig)
                 else:
                     time.sleep(0)
 
-    b.recv(128)
-    thread = threading.Thread(target=flood)
+    b.post_receives(128)
+    thread = threading.Thread(target=flood_until_over)
     thread.start()
     try:
         with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as s:
             for i in range(20):
-                s.sendto(datagram(), ("::1", b.port))
+                s.sendto(build_datagram(), ("::1", b.port))
                 end, before = time.monotonic() + LIMIT, came["127.0.0.1"]
                 while came["::1"] <= i:
                     assert time.monotonic() < end, came
@@ -144,7 +144,7 @@ def test_what_comes_to_each_socket_is_served_however_busy_the_other_is(rig: Rig)
                     assert wc.ok
                     assert wc.destination
                     came[wc.destination[0]] += 1
-                    b.recv()
+                    b.post_receives()
                 # The first socket may be served first, but not in every round.
                 assert came["127.0.0.1"] - before < 2000
     finally:
@@ -161,7 +161,7 @@ def test_an_error_of_one_socket_does_not_disturb_the_other(rig: Rig, host: str) 
         s.bind((host, 0))
         nobody = s.getsockname()[1]
     a, b = End(rig), End(rig)
-    b.recv(8)
+    b.post_receives(8)
     for i in range(4):
         a.send(AH(rig.pd, (host, nobody)))
         for there in HOSTS:
@@ -175,7 +175,7 @@ def test_a_list_of_sends_goes_out_in_order_by_whichever_socket_each_needs(rig: R
     for i in range(40):
         b.qp.post_recv(RecvWR(i, sg=[b.mr.sge(64 * i, 64)]))
     ahs = [AH(rig.pd, (host, b.port)) for host in HOSTS]
-    out = rig.mr(bytearray(range(40)))
+    out = rig.reg_mr(bytearray(range(40)))
     which = [i // 3 % 2 if i % 7 else (i + 1) % 2 for i in range(40)]
     a.qp.post_send(
         [SendWR(i, sg=[out.sge(i, 1)], ah=ahs[w], remote_qkey=QKEY) for i, w in enumerate(which)]
@@ -191,7 +191,7 @@ def test_a_source_that_the_device_has_not_is_refused_when_the_handle_is_made(rig
     for dest, source in (("127.0.0.1", "192.0.2.1"), ("::1", "127.0.0.1"), ("127.0.0.1", "::1")):
         with pytest.raises(Error, match="source is not an address of the device"):
             AH(rig.pd, (dest, 9), source=source)
-        assert reason() == "HANDLE_SOURCE"
+        assert last_reason_name() == "HANDLE_SOURCE"
     ah = AH(rig.pd, AHAttr("::1", 9, "::1"))
     assert (ah.dest, ah.source) == (("::1", 9), "::1")
     assert AH(rig.pd, ("::1", 9)).source is None
@@ -203,14 +203,14 @@ def test_invalid_combinations_are_refused(rig: Rig) -> None:
         ({"qp_type": QPType.RD}, "WRONG_TYPE"),
         ({"addr": ("127.0.0.1", 0)}, "EVERY_ADDRESS"),
     ):
-        assert refused(rig.qp, every_addr=True, **kwargs) == errno.EINVAL
-        assert reason() == why
+        assert errno_raised_by(rig.create_qp, every_addr=True, **kwargs) == errno.EINVAL
+        assert last_reason_name() == why
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
         for kind in (QPType.UD, QPType.UC):
-            qp = rig.qp(every_addr=True, qp_type=kind)
-            assert refused(qp.to_init, QPAttr(qkey=1, fd=s)) == errno.EINVAL
-            assert reason() == "QP_FD_EVERY"
+            qp = rig.create_qp(every_addr=True, qp_type=kind)
+            assert errno_raised_by(qp.to_init, QPAttr(qkey=1, fd=s)) == errno.EINVAL
+            assert last_reason_name() == "QP_FD_EVERY"
 
 
 def test_queue_pairs_share_all_of_its_sockets(rig: Rig) -> None:
@@ -220,11 +220,11 @@ def test_queue_pairs_share_all_of_its_sockets(rig: Rig) -> None:
     assert [e.qp.qp_num for e in others] == [i << 16 | first.port for i in (1, 2, 3)]
     assert others[0].qp.query()[1].every_addr
 
-    def exchange(ends: list[End]) -> None:
+    def exchange_with_each(ends: list[End]) -> None:
         for host in HOSTS:
             for e in ends:
-                e.recv()
-                a.recv()
+                e.post_receives()
+                a.post_receives()
                 a.send(AH(rig.pd, (host, 0)), e.qp.qp_num)
                 (wc,) = poll(e.rcq)
                 assert (wc.qp_num, wc.destination) == (e.qp.qp_num, (host, first.port))
@@ -232,22 +232,22 @@ def test_queue_pairs_share_all_of_its_sockets(rig: Rig) -> None:
                 e.send(AH(rig.pd, wc=wc))
                 assert poll(a.rcq)[0].source == (host, first.port)
 
-    exchange([first, *others])
+    exchange_with_each([first, *others])
     first.qp.close()  # the queue pair that opened the sockets is closed; the others keep them
-    exchange(others)
+    exchange_with_each(others)
     others[0].qp.close()
-    exchange(others[1:])
+    exchange_with_each(others[1:])
 
 
 def test_it_is_a_member_of_groups_and_sends_to_them(rig: Rig) -> None:
     a, b = End(rig), End(rig, grh=True)
     group = "239.192.7.93"
     b.qp.attach_mcast(group)
-    b.recv()
+    b.post_receives()
     a.send(AH(rig.pd, (group, 0)))
     (wc,) = poll(b.rcq)
     assert (wc.source, wc.destination) == (("127.0.0.1", a.port), (group, MCAST_PORT))
-    b.recv()
+    b.post_receives()
     a.send(AH(rig.pd, (group, 0), source="127.0.0.1"))
     assert poll(b.rcq)[0].source == ("127.0.0.1", a.port)
     with pytest.raises(Error, match="source is not an address of the device"):
@@ -259,8 +259,8 @@ def test_it_is_a_member_of_groups_and_sends_to_them(rig: Rig) -> None:
 @pytest.mark.parametrize("host", HOSTS)
 def test_a_write_record_leaves_by_the_source_of_its_handle(rig: Rig, host: str) -> None:
     a, b = End(rig), End(rig, max_write_records=4)
-    target = rig.mr(bytearray(200000), 3)
-    out = rig.mr(bytearray(pattern(200000)))
+    target = rig.reg_mr(bytearray(200000), 3)
+    out = rig.reg_mr(bytearray(octet_pattern(200000)))
     ah = AH(rig.pd, (host, b.port), source=host)
     a.qp.post_send(
         SendWR(
@@ -282,7 +282,7 @@ def test_threads_send_by_both_sockets_while_others_close(rig: Rig) -> None:
     sharers = [End(rig, shared_socket_qp=first.qp) for _ in range(2)]
     failed = []
 
-    def talk(end: End) -> None:
+    def send_to_both_hosts(end: End) -> None:
         try:
             for i in range(100):
                 end.send(AH(rig.pd, (HOSTS[i % 2], b.port)))
@@ -291,8 +291,10 @@ def test_threads_send_by_both_sockets_while_others_close(rig: Rig) -> None:
             failed.append(e)
             raise
 
-    b.recv(300)
-    threads = [threading.Thread(target=talk, args=(end,)) for end in (first, *sharers)]
+    b.post_receives(300)
+    threads = [
+        threading.Thread(target=send_to_both_hosts, args=(end,)) for end in (first, *sharers)
+    ]
     for t in threads:
         t.start()
     got = poll(b.rcq, 300)
@@ -309,19 +311,19 @@ def test_a_uc_queue_pair_talks_at_the_address_that_its_peer_is_told(
 ) -> None:
     a, b = Uc(rig), Uc(rig)
     source = source and host
-    a.meet(b, host, source)
-    b.meet(a, host, source)
+    a.connect(b, host, source)
+    b.connect(a, host, source)
     attr = a.qp.query()[0].ah_attr
     assert isinstance(attr, AHAttr)
     assert (attr.host, attr.source) == (host, host)
     for one, other in ((a, b), (b, a)):
-        one.mr.write(pattern(30000))
+        one.mr.write(octet_pattern(30000))
         other.qp.post_recv(RecvWR(5, sg=[other.mr.sge(35000, 30000)]))
         one.qp.post_send(SendWR(6, sg=[one.mr.sge(0, 30000)]))
         assert poll(one.cq)[0].ok
         (wc,) = poll(other.cq)
         assert (wc.ok, wc.byte_len, wc.wr_id) == (True, 30000, 5)
-        assert other.mr.read(65000)[35000:] == pattern(30000)
+        assert other.mr.read(65000)[35000:] == octet_pattern(30000)
 
 
 def test_a_uc_source_that_it_has_not_is_refused_and_it_stays_in_init(rig: Rig) -> None:
@@ -332,8 +334,8 @@ def test_a_uc_source_that_it_has_not_is_refused_and_it_stays_in_init(rig: Rig) -
         (one.qp, "127.0.0.1", "127.0.0.2"),
     ):
         to = QPAttr(ah_attr=AHAttr(host, 9, source))
-        assert refused(qp.to_rtr, to) == errno.EINVAL
-        assert reason() == "UC_SOURCE"
+        assert errno_raised_by(qp.to_rtr, to) == errno.EINVAL
+        assert last_reason_name() == "UC_SOURCE"
         assert qp.query()[0].qp_state == QPState.INIT
     one.qp.to_rtr(QPAttr(ah_attr=AHAttr("127.0.0.1", 9, "127.0.0.1")))
 
@@ -342,7 +344,7 @@ def test_after_a_reset_a_uc_queue_pair_may_take_another_address(rig: Rig) -> Non
     a, b = Uc(rig), Uc(rig)
     for host in (*HOSTS, *HOSTS):
         for one, other in ((a, b), (b, a)):
-            one.meet(other, host, None)
+            one.connect(other, host, None)
         b.qp.post_recv(RecvWR(5, sg=[b.mr.sge(0, 100)]))
         a.qp.post_send(SendWR(6, sg=[a.mr.sge(0, 100)]))
         assert poll(a.cq)[0].ok

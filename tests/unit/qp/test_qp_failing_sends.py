@@ -10,7 +10,7 @@ from failing import run_with_failing_calls
 BEGIN = """
 from harness.uc_harness import Ends
 from harness.record_harness import Target
-from harness.verbs_harness import Rig, Pair, counted, pattern, poll
+from harness.verbs_harness import Rig, Pair, assert_counter_grows, octet_pattern, poll
 from siwarp.verbs import QPState, RecvWR, SendWR, WROpcode
 rig = Rig()
 """
@@ -28,9 +28,9 @@ def test_a_batch_that_is_refused_goes_datagram_by_datagram(
         + f"""
 ends = {kind}(rig, max_send_wr=64, max_recv_wr=64)
 more = {{"ah": ends.to_b}} if {kind!r} == "Pair" else {{}}
-ends.out.write(pattern({N} * 500))
+ends.out.write(octet_pattern({N} * 500))
 for i in range({N}):
-    ends.recv(i, 500, i * 500)
+    ends.post_receive(i, 500, i * 500)
 with failing("sendmsg", errno.{error}, times=3):
     ends.a.post_send(
         [SendWR(i, sg=[ends.out.sge(i * 500, 500)], **more) for i in range({N})]
@@ -38,7 +38,7 @@ with failing("sendmsg", errno.{error}, times=3):
     assert [wc.ok for wc in poll(ends.scq, {N})] == [True] * {N}
 got = poll(ends.rcq, {N})
 assert [(wc.wr_id, wc.byte_len) for wc in got] == [(i, 500) for i in range({N})]
-assert ends.into.read({N} * 500) == pattern({N} * 500)
+assert ends.into.read({N} * 500) == octet_pattern({N} * 500)
 assert ends.a.qp_state == QPState.RTS
 rig.close()
 """,
@@ -57,13 +57,13 @@ def test_a_message_of_uc_that_finds_no_room_goes_when_there_is_some(
         BEGIN
         + f"""
 ends = Ends(rig, size=1 << 18)
-ends.out.write(pattern({size}))
-ends.recv(1, {size}, 0)
+ends.out.write(octet_pattern({size}))
+ends.post_receive(1, {size}, 0)
 with failing({call!r}, errno.{error}, times=2):
     ends.a.post_send(SendWR(2, sg=[ends.out.sge(0, {size})]))
     assert poll(ends.scq)[0].ok
 assert poll(ends.rcq)[0].byte_len == {size}
-assert ends.into.read({size}) == pattern({size})
+assert ends.into.read({size}) == octet_pattern({size})
 rig.close()
 """,
     )
@@ -81,21 +81,21 @@ def test_a_write_record_from_memory_that_is_gone_is_a_protection_error(
 from hostile.vanishing import Vanishing
 from siwarp.verbs import QPAttr, WCStatus
 target = Target(rig, size=1 << 18)
-qp = rig.ud(qkey=0x2345)
+qp = rig.create_ud_qp(qkey=0x2345)
 memory = Vanishing(1 << 18, {how!r})
-gone, good = rig.mr(memory.buffer), rig.mr(bytearray(pattern({size})))
+gone, good = rig.reg_mr(memory.buffer), rig.reg_mr(bytearray(octet_pattern({size})))
 memory.remove_pages()
 def post(wr_id, mr):
     qp.post_send(SendWR(
-        wr_id, WROpcode.RDMA_WRITE_RECORD, sg=[mr.sge(0, {size})], ah=rig.ah(target.qp),
+        wr_id, WROpcode.RDMA_WRITE_RECORD, sg=[mr.sge(0, {size})], ah=rig.create_ah(target.qp),
         remote=target.memory.remote(0, {size}), remote_qkey=0x2345,
     ))
     return poll(qp.scq)[0].status
 assert post(1, gone) == WCStatus.LOC_PROT_ERR and qp.qp_state == QPState.SQE
 qp.modify(QPAttr(qp_state=QPState.RTS))
 assert post(2, good) == WCStatus.SUCCESS
-((_, record),) = target.told()
-assert record.whole and target.memory.read({size}) == pattern({size})
+((_, record),) = target.poll_records()
+assert record.whole and target.memory.read({size}) == octet_pattern({size})
 gone.close()
 rig.close()
 """,

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from harness.flush_harness import flushed
+from harness.flush_harness import assert_all_flushed
 from harness.rc_harness import SEND, End, Wire
 
 from siwarp.cm import CMEventType
@@ -26,26 +26,26 @@ signal.pause()
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=lambda s: s.name)
 def test_when_the_peers_process_dies_this_end_flushes_its_sends_and_receives(
-    two: Wire, how: signal.Signals
+    two_device_wire: Wire, how: signal.Signals
 ) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", PEER, two.address[0], str(two.address[1])],
+        [sys.executable, "-c", PEER, two_device_wire.address[0], str(two_device_wire.address[1])],
         stdout=subprocess.PIPE,
         text=True,
     ) as peer:
         try:
-            request = two.request(60 if "SANITIZER" in os.environ else 20)
-            b = End(two.passive, request.id, two.p_channel, size=1 << 12)
+            request = two_device_wire.next_request(60 if "SANITIZER" in os.environ else 20)
+            b = End(two_device_wire.passive, request.id, two_device_wire.p_channel, size=1 << 12)
             b.id.accept()
-            assert b.event().type == CMEventType.ESTABLISHED
+            assert b.next_cm_event().type == CMEventType.ESTABLISHED
             assert peer.stdout is not None and peer.stdout.readline() == "up\n"
             b.qp.modify(QPAttr(qp_state=QPState.SQD))
             for i in range(4):
-                b.recv(wr_id=10 + i)
+                b.post_receive(wr_id=10 + i)
                 b.post(SEND, 20 + i, length=8, flags=i % 2 * 2)
             peer.send_signal(how)
-            flushed(b)
-            assert b.event().type == CMEventType.DISCONNECTED
+            assert_all_flushed(b)
+            assert b.next_cm_event().type == CMEventType.DISCONNECTED
         finally:
             with contextlib.suppress(ProcessLookupError):
                 peer.kill()

@@ -7,7 +7,7 @@ import random
 
 import pytest
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
-from harness.verbs_harness import until
+from harness.verbs_harness import wait_until
 
 from siwarp.verbs import (
     EventType,
@@ -24,7 +24,7 @@ RESET, INIT, RTR, RTS, SQD, SQE, ERR = QPState
 SEEDS = 20 if "SANITIZER" in os.environ else 60
 
 
-def some_request(rng: random.Random, a: End, b: End, number: int) -> SendWR:
+def random_request(rng: random.Random, a: End, b: End, number: int) -> SendWR:
     """Return a Send, Write or Read of some octets, sometimes fenced, sometimes unsignaled."""
     flags = (SendFlag.SIGNALED if rng.random() < 0.5 else 0) | rng.choice([0, 0, SendFlag.FENCE])
     opcode = rng.choice([SEND, WRITE, READ])
@@ -38,16 +38,16 @@ def some_request(rng: random.Random, a: End, b: End, number: int) -> SendWR:
 @pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE], ids=lambda p: p.name)
 @pytest.mark.parametrize("seed", range(SEEDS // 4))
 def test_whatever_is_posted_around_sqd_completes_in_order_and_nothing_while_drained(
-    two: Wire, persona: Persona, seed: int
+    two_device_wire: Wire, persona: Persona, seed: int
 ) -> None:
     rng = random.Random(seed)
-    a, b = two.connect(size=1 << 18, persona=persona, max_send_wr=256, max_recv_wr=256)
+    a, b = two_device_wire.connect(size=1 << 18, persona=persona, max_send_wr=256, max_recv_wr=256)
     for i in range(200):
-        b.recv(wr_id=i, length=70000)
+        b.post_receive(wr_id=i, length=70000)
     told: list[int] = []  # wr_ids of the completions expected from polling, in this order
     found: list[int] = []
 
-    def polled() -> None:
+    def poll_and_check_order() -> None:
         found.extend(w.wr_id for w in a.scq.poll(256) if w.ok)
         assert found == told[: len(found)]
 
@@ -58,13 +58,13 @@ def test_whatever_is_posted_around_sqd_completes_in_order_and_nothing_while_drai
             assert event is not None
             with event:
                 assert (event.event_type, event.element) == (EventType.SQ_DRAINED, a.qp)
-            polled()
+            poll_and_check_order()
         done = len(found)
-        wr = some_request(rng, a, b, number)
+        wr = random_request(rng, a, b, number)
         a.qp.post_send(wr)
         if wr.send_flags & SendFlag.SIGNALED:
             told.append(number)
-        polled()
+        poll_and_check_order()
         if a.qp.qp_state == SQD:
             assert len(found) == done, "drained, so nothing completes"
             if rng.random() < 0.3:
@@ -72,4 +72,4 @@ def test_whatever_is_posted_around_sqd_completes_in_order_and_nothing_while_drai
     a.qp.modify(QPAttr(qp_state=RTS))
     a.post(WRITE, 999, remote=b.mem.remote())
     told.append(999)
-    until(lambda: polled() or found == told)
+    wait_until(lambda: poll_and_check_order() or found == told)

@@ -9,7 +9,7 @@ import sys
 import pace
 import pytest
 from harness.rd_harness import Peer
-from harness.verbs_harness import Rig, until
+from harness.verbs_harness import Rig, wait_until
 
 from siwarp.verbs import (
     QP,
@@ -27,29 +27,29 @@ from siwarp.verbs.qkey import default_qkey
 _DATAGRAMS = [QPType.UD, QPType.RD]
 
 
-def _qkey(qp: QP) -> int | None:
+def _queried_qkey(qp: QP) -> int | None:
     return qp.query()[0].qkey
 
 
-def _policy(qp: QP) -> int | str:
+def _queried_policy(qp: QP) -> int | str:
     return qp.query()[1].error_policy
 
 
 @pytest.mark.clause("DGRAM-ERR-20")
 @pytest.mark.parametrize("kind", _DATAGRAMS)
 def test_the_default_q_key_is_that_of_the_process(rig: Rig, kind: QPType) -> None:
-    attr = QPInitAttr(kind, scq=rig.cq(), addr=("127.0.0.1", 0))
+    attr = QPInitAttr(kind, scq=rig.create_cq(), addr=("127.0.0.1", 0))
     with QP(rig.pd, attr) as first, QP(rig.pd, attr) as second:
         first.to_rts()
         second.to_rts(QPAttr(qkey=7))
-        assert [_qkey(first), _qkey(second)] == [default_qkey(), 7]
+        assert [_queried_qkey(first), _queried_qkey(second)] == [default_qkey(), 7]
         for qp in (first, second):  # a queue pair keeps its Q_Key over a reset
             qp.modify(QPAttr(qp_state=QPState.RESET))
             qp.to_rts()
-        assert [_qkey(first), _qkey(second)] == [default_qkey(), 7]
-    with QP(rig.pd, QPInitAttr(kind, scq=rig.cq(), qkey=9)) as third:
+        assert [_queried_qkey(first), _queried_qkey(second)] == [default_qkey(), 7]
+    with QP(rig.pd, QPInitAttr(kind, scq=rig.create_cq(), qkey=9)) as third:
         third.to_init()
-        assert _qkey(third) == 9
+        assert _queried_qkey(third) == 9
 
 
 @pytest.mark.clause("DGRAM-ERR-20")
@@ -77,7 +77,7 @@ def test_each_process_that_is_told_none_draws_its_own_at_random() -> None:
 def test_a_queue_pair_that_errors_end_needs_a_q_key_that_not_everybody_has(
     rig: Rig, kind: QPType
 ) -> None:
-    attr = QPInitAttr(kind, scq=rig.cq(), error_policy="error", qkey=0)
+    attr = QPInitAttr(kind, scq=rig.create_cq(), error_policy="error", qkey=0)
     with QP(rig.pd, attr) as qp:
         with pytest.raises(Error, match="ERROR requires a Q_Key other than 0"):
             qp.to_init()
@@ -85,26 +85,30 @@ def test_a_queue_pair_that_errors_end_needs_a_q_key_that_not_everybody_has(
         qp.to_rts(QPAttr(qkey=5))
         with pytest.raises(Error, match="ERROR requires a Q_Key other than 0"):
             qp.modify(QPAttr(qkey=0))
-        assert (_qkey(qp), _policy(qp), qp.qp_state) == (5, ErrorPolicy.ERROR, QPState.RTS)
+        assert (_queried_qkey(qp), _queried_policy(qp), qp.qp_state) == (
+            5,
+            ErrorPolicy.ERROR,
+            QPState.RTS,
+        )
 
 
 @pytest.mark.clause("DGRAM-ERR-18")
 def test_with_q_key_0_errors_are_noted_unless_the_owner_says_otherwise(rig: Rig) -> None:
-    with QP(rig.pd, QPInitAttr(QPType.UD, scq=rig.cq(), qkey=0)) as qp:
+    with QP(rig.pd, QPInitAttr(QPType.UD, scq=rig.create_cq(), qkey=0)) as qp:
         qp.to_rts()
-        assert _policy(qp) == ErrorPolicy.MESSAGE
+        assert _queried_policy(qp) == ErrorPolicy.MESSAGE
         qp.modify(QPAttr(qkey=5))
-        assert _policy(qp) == ErrorPolicy.ERROR
+        assert _queried_policy(qp) == ErrorPolicy.ERROR
 
 
 @pytest.mark.clause("DGRAM-ERR-19")
 def test_by_default_a_wrong_write_ends_no_rd_queue_pair(rig: Rig) -> None:
     a, b = Peer(rig, policy=ErrorPolicy.AUTO), Peer(rig, policy=ErrorPolicy.AUTO)
-    assert _policy(b.qp) == ErrorPolicy.MESSAGE
-    b.recv()
-    a.rdma(b, WROpcode.RDMA_WRITE, 100, 1, remote=RemoteBuffer(b.into.addr, 1, 100))
+    assert _queried_policy(b.qp) == ErrorPolicy.MESSAGE
+    b.post_receive()
+    a.post_rdma(b, WROpcode.RDMA_WRITE, 100, 1, remote=RemoteBuffer(b.into.addr, 1, 100))
     a.send(b, b"behind", 2)
-    assert b.got()[0].ok
-    assert a.done(2)[1].ok
-    assert [found.source for found in until(b.qp.errors)] == [a.qp.addr]
+    assert b.poll_receives()[0].ok
+    assert a.poll_sends(2)[1].ok
+    assert [found.source for found in wait_until(b.qp.errors)] == [a.qp.addr]
     assert b.qp.qp_state == QPState.RTS

@@ -16,7 +16,9 @@ ALL = AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ | AccessFlag.REMOTE_ATOMI
 
 
 def test_querying_a_new_ud_queue_pair(rig: Rig) -> None:
-    qp = rig.qp(max_send_wr=5, max_recv_wr=9, max_send_sge=3, max_recv_sge=2, max_inline_data=20)
+    qp = rig.create_qp(
+        max_send_wr=5, max_recv_wr=9, max_send_sge=3, max_recv_sge=2, max_inline_data=20
+    )
     attr, init = qp.query()
     assert (attr.qp_state, attr.cur_qp_state, attr.qkey) == (QPState.RESET, QPState.RESET, 0)
     assert attr.qp_access_flags == 0 and (attr.max_rd_atomic, attr.max_dest_rd_atomic) == (0, 0)
@@ -34,8 +36,8 @@ def test_querying_a_new_ud_queue_pair(rig: Rig) -> None:
 def test_what_it_was_made_with_stays_told_through_its_life(
     rig: Rig, sig_all: bool, crc: bool
 ) -> None:
-    scq, rcq = rig.cq(), rig.cq()
-    qp = rig.qp(scq=scq, rcq=rcq, sig_all=sig_all, crc=crc)
+    scq, rcq = rig.create_cq(), rig.create_cq()
+    qp = rig.create_qp(scq=scq, rcq=rcq, sig_all=sig_all, crc=crc)
     for change in (
         QPAttr(),
         QPAttr(qp_state=QPState.INIT, qkey=0x1234),
@@ -53,7 +55,7 @@ def test_what_it_was_made_with_stays_told_through_its_life(
 
 
 def test_c_gets_back_the_pointers_that_it_gave(rig: Rig) -> None:
-    scq, rcq, srq = rig.cq(), rig.cq(), SRQ(rig.pd)
+    scq, rcq, srq = rig.create_cq(), rig.create_cq(), SRQ(rig.pd)
     mine = ffi.new("int *")
     made = ffi.new("struct siw_qp_init_attr *", {"qp_type": QPType.RC, "qp_context": mine})
     made.send_cq, made.recv_cq, made.srq = scq._c_object(), rcq._c_object(), srq._c_object()
@@ -65,13 +67,15 @@ def test_c_gets_back_the_pointers_that_it_gave(rig: Rig) -> None:
     assert lib.siw_destroy_qp(qp) == 0
 
 
-def test_an_rc_queue_pair_tells_what_was_asked_and_then_what_was_agreed_on(two: Wire) -> None:
-    fresh = two.active.qp(qp_type=QPType.RC)
+def test_an_rc_queue_pair_tells_what_was_asked_and_then_what_was_agreed_on(
+    two_device_wire: Wire,
+) -> None:
+    fresh = two_device_wire.active.create_qp(qp_type=QPType.RC)
     assert fresh.query()[0].qp_access_flags == ALL
     fresh.modify(QPAttr(max_rd_atomic=7, max_dest_rd_atomic=9, qp_access_flags=0))
     attr = fresh.query()[0]
     assert (attr.max_rd_atomic, attr.max_dest_rd_atomic, attr.qp_access_flags) == (7, 9, 0)
-    a, b = two.connect(
+    a, b = two_device_wire.connect(
         ConnParam(initiator_depth=3, responder_resources=5),
         ConnParam(initiator_depth=9, responder_resources=2),
     )
@@ -83,12 +87,12 @@ def test_an_rc_queue_pair_tells_what_was_asked_and_then_what_was_agreed_on(two: 
     a.qp.modify(QPAttr(qp_access_flags=AccessFlag.REMOTE_READ))
     assert a.qp.query()[0].qp_access_flags == AccessFlag.REMOTE_READ
     for persona in (Persona.IWARP, Persona.ROCE):
-        c, _ = two.connect(persona=persona)
+        c, _ = two_device_wire.connect(persona=persona)
         assert c.qp.query()[1].persona == persona
 
 
-def test_the_depth_that_is_told_is_the_depth_that_is_kept(two: Wire) -> None:
-    a, b = two.connect(ConnParam(initiator_depth=2))
+def test_the_depth_that_is_told_is_the_depth_that_is_kept(two_device_wire: Wire) -> None:
+    a, b = two_device_wire.connect(ConnParam(initiator_depth=2))
     assert a.qp.query()[0].max_rd_atomic == 2
     reads = [SendWR(i, READ, sg=[a.mem.sge(0, 64)], remote=b.mem.remote(0, 64)) for i in range(9)]
     a.qp.post_send(reads)
@@ -96,7 +100,7 @@ def test_the_depth_that_is_told_is_the_depth_that_is_kept(two: Wire) -> None:
 
 
 def test_either_pointer_may_be_left_out(rig: Rig) -> None:
-    qp = rig.qp()._c_object()
+    qp = rig.create_qp()._c_object()
     attr, init = ffi.new("struct siw_qp_attr *"), ffi.new("struct siw_qp_init_attr *")
     assert lib.siw_query_qp(qp, attr, ffi.NULL) == lib.siw_query_qp(qp, ffi.NULL, init) == 0
     assert (attr.qp_state, attr.fd) == (QPState.RESET, -1) and init.qp_type == QPType.UD

@@ -15,13 +15,13 @@ LEAST_S = (MANY - 1) * (SIZE + 22) * 8 / KBITS / 1000 - 0.002
 
 
 def test_the_devices_own_thread_sends_what_waits(rig: Rig) -> None:
-    out = rig.mr(bytearray(SIZE))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, rig.ud() as qp:
+    out = rig.reg_mr(bytearray(SIZE))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, rig.create_ud_qp() as qp:
         sock.bind(("127.0.0.1", 0))
         sock.settimeout(LIMIT)
         qp.modify(QPAttr(rate_limit=KBITS))
         began = time.monotonic()
-        qp.post_send([SendWR(1, sg=[out.sge()], ah=rig.ah(sock.getsockname()))] * MANY)
+        qp.post_send([SendWR(1, sg=[out.sge()], ah=rig.create_ah(sock.getsockname()))] * MANY)
         for _ in range(MANY):  # time passes without a call into siwarp
             assert len(sock.recv(2000)) == SIZE + 22
         assert time.monotonic() - began >= LEAST_S

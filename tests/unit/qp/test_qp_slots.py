@@ -6,8 +6,8 @@ import errno
 
 import pytest
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
-from harness.slots_harness import SIGNALED, SILENT, posted
-from harness.verbs_harness import Pair, Rig, poll, refused, until
+from harness.slots_harness import SIGNALED, SILENT, post_until_refused
+from harness.verbs_harness import Pair, Rig, errno_raised_by, poll, wait_until
 
 from siwarp.verbs import QP, QPAttr, QPState, RecvWR, SendFlag, SendWR, WCStatus
 
@@ -17,21 +17,21 @@ def test_ud_takes_exactly_max_send_wr_although_all_of_them_are_sent(
     rig: Rig, flags: SendFlag
 ) -> None:
     pair = Pair(rig, max_send_wr=8)
-    assert posted(pair, flags) == pair.a.cap.max_send_wr == 8
+    assert post_until_refused(pair, flags) == pair.a.cap.max_send_wr == 8
     # Neither time nor progress frees a slot.
-    until(lambda: pair.rcq.poll(1) == [])
-    assert refused(pair.a.post_send, SendWR(99, ah=pair.to_b)) == errno.ENOMEM
+    wait_until(lambda: pair.rcq.poll(1) == [])
+    assert errno_raised_by(pair.a.post_send, SendWR(99, ah=pair.to_b)) == errno.ENOMEM
 
 
 def test_completions_of_one_queue_pair_give_nothing_to_another(rig: Rig) -> None:
-    cq = rig.cq()
-    a, b = rig.ud(cq, max_send_wr=2), rig.ud(cq, max_send_wr=2)
-    ah = rig.ah(("127.0.0.1", 9))
+    cq = rig.create_cq()
+    a, b = rig.create_ud_qp(cq, max_send_wr=2), rig.create_ud_qp(cq, max_send_wr=2)
+    ah = rig.create_ah(("127.0.0.1", 9))
     for qp in (a, b):
         qp.post_send([SendWR(1, ah=ah), SendWR(2, ah=ah)])
     (first,) = poll(cq)
     mine, other = (a, b) if first.qp_num == a.qp_num else (b, a)
-    assert refused(other.post_send, SendWR(3, ah=ah)) == errno.ENOMEM
+    assert errno_raised_by(other.post_send, SendWR(3, ah=ah)) == errno.ENOMEM
     mine.post_send(SendWR(3, ah=ah))
 
 
@@ -62,77 +62,81 @@ def test_a_receive_keeps_its_slot_until_its_completion_is_polled(rig: Rig) -> No
     assert poll(pair.rcq)[0].wr_id == 0
     poll(pair.scq, 3)
     pair.b.post_recv(RecvWR(4))
-    assert refused(pair.b.post_recv, RecvWR(5)) == errno.ENOMEM
+    assert errno_raised_by(pair.b.post_recv, RecvWR(5)) == errno.ENOMEM
     assert [w.wr_id for w in poll(pair.rcq, 2)] == [1, 2]
     pair.b.post_recv([RecvWR(5), RecvWR(6)])
-    assert refused(pair.b.post_recv, RecvWR(7)) == errno.ENOMEM
+    assert errno_raised_by(pair.b.post_recv, RecvWR(7)) == errno.ENOMEM
 
 
 def test_flushed_requests_keep_their_slots_until_they_are_polled(rig: Rig) -> None:
-    cq = rig.cq()
-    qp = rig.ud(cq, max_send_wr=4, max_recv_wr=4)
-    ah = rig.ah(qp)
+    cq = rig.create_cq()
+    qp = rig.create_ud_qp(cq, max_send_wr=4, max_recv_wr=4)
+    ah = rig.create_ah(qp)
     qp.post_recv([RecvWR(i) for i in range(4)])
     qp.modify(QPAttr(qp_state=QPState.ERR))
-    assert refused(qp.post_recv, RecvWR(4)) == errno.ENOMEM
+    assert errno_raised_by(qp.post_recv, RecvWR(4)) == errno.ENOMEM
     assert [w.wr_id for w in poll(cq, 4)] == [0, 1, 2, 3]
     qp.post_recv([RecvWR(i) for i in range(4)])
     for i in range(4):
         qp.post_send(SendWR(10 + i, ah=ah, send_flags=SILENT))
-    assert refused(qp.post_send, SendWR(14, ah=ah)) == errno.ENOMEM
+    assert errno_raised_by(qp.post_send, SendWR(14, ah=ah)) == errno.ENOMEM
     assert [w.status for w in poll(cq, 8)] == [WCStatus.WR_FLUSH_ERR] * 8
 
 
-def fill(qp: QP, ah: object, n: int) -> None:
+def fill_queues(qp: QP, ah: object, n: int) -> None:
     qp.post_recv([RecvWR(i) for i in range(n)])
     for i in range(n):
         qp.post_send(SendWR(i, ah=ah))  # type: ignore[arg-type]
 
 
 def test_reset_frees_every_slot_and_older_completions_are_gone(rig: Rig) -> None:
-    cq = rig.cq(64)
-    qp = rig.ud(cq, max_send_wr=4, max_recv_wr=4)
-    elsewhere = rig.ah(("127.0.0.1", 9))
+    cq = rig.create_cq(64)
+    qp = rig.create_ud_qp(cq, max_send_wr=4, max_recv_wr=4)
+    elsewhere = rig.create_ah(("127.0.0.1", 9))
     for _ in range(3):
-        fill(qp, elsewhere, 4)
-        assert refused(qp.post_send, SendWR(9, ah=elsewhere)) == errno.ENOMEM
+        fill_queues(qp, elsewhere, 4)
+        assert errno_raised_by(qp.post_send, SendWR(9, ah=elsewhere)) == errno.ENOMEM
         qp.modify(QPAttr(qp_state=QPState.RESET))
         qp.to_rts()
     assert cq.poll(64) == []
-    fill(qp, elsewhere, 4)
-    assert refused(qp.post_send, SendWR(9, ah=elsewhere)) == errno.ENOMEM
-    assert refused(qp.post_recv, RecvWR(9)) == errno.ENOMEM
+    fill_queues(qp, elsewhere, 4)
+    assert errno_raised_by(qp.post_send, SendWR(9, ah=elsewhere)) == errno.ENOMEM
+    assert errno_raised_by(qp.post_recv, RecvWR(9)) == errno.ENOMEM
     assert [w.wr_id for w in poll(cq, 4)] == [0, 1, 2, 3]
     qp.post_send([SendWR(i, ah=elsewhere) for i in range(4)])
 
 
-def test_a_connection_that_ends_gives_every_slot_back_with_its_flushes(two: Wire) -> None:
-    a, b = two.connect(max_send_wr=4, max_recv_wr=4)
+def test_a_connection_that_ends_gives_every_slot_back_with_its_flushes(
+    two_device_wire: Wire,
+) -> None:
+    a, b = two_device_wire.connect(max_send_wr=4, max_recv_wr=4)
     for end in (a, b):
         end.qp.post_recv([RecvWR(i) for i in range(4)])
     a.id.disconnect()
     for end in (a, b):
-        end.is_over()
+        end.wait_for_error_state()
         assert [w.status for w in poll(end.rcq, 4)] == [WCStatus.WR_FLUSH_ERR] * 4
         end.qp.post_recv([RecvWR(i) for i in range(4)])
-        assert refused(end.qp.post_recv, RecvWR(9)) == errno.ENOMEM
+        assert errno_raised_by(end.qp.post_recv, RecvWR(9)) == errno.ENOMEM
         assert len(poll(end.rcq, 4)) == 4
 
 
-def test_a_message_broken_off_by_the_end_still_gives_back_its_receive(two: Wire) -> None:
+def test_a_message_broken_off_by_the_end_still_gives_back_its_receive(
+    two_device_wire: Wire,
+) -> None:
     """A Send that has only half arrived has consumed its receive: that slot must be freed, too."""
-    a, b = two.connect(size=1 << 22, max_recv_wr=2)
+    a, b = two_device_wire.connect(size=1 << 22, max_recv_wr=2)
     for i in range(2):
         b.qp.post_recv(RecvWR(i, sg=[b.mem.sge()]))
     a.post(SEND, 1, length=1 << 22)
-    ends(a, b)
+    break_connection(a, b)
     done = poll(b.rcq, 2)
     assert [w.wr_id for w in done] == [0, 1]
     b.qp.post_recv([RecvWR(0), RecvWR(1)])
-    assert refused(b.qp.post_recv, RecvWR(2)) == errno.ENOMEM
+    assert errno_raised_by(b.qp.post_recv, RecvWR(2)) == errno.ENOMEM
 
 
-def ends(a: End, b: End) -> None:
+def break_connection(a: End, b: End) -> None:
     b.qp.modify(QPAttr(qp_state=QPState.ERR))
-    a.is_over()
-    b.is_over()
+    a.wait_for_error_state()
+    b.wait_for_error_state()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import net
 import pytest
 from harness.rc_harness import Wire
-from harness.sqd_harness import drained
+from harness.sqd_harness import next_drained_qp
 from harness.verbs_harness import Pair, poll
 
 from siwarp.verbs import (
@@ -27,25 +27,25 @@ RTS, SQD, SQE, ERR, RESET = (
 )
 
 
-def test_an_idle_rc_queue_is_drained_at_once(two: Wire) -> None:
-    a, _b = two.connect()
+def test_an_idle_rc_queue_is_drained_at_once(two_device_wire: Wire) -> None:
+    a, _b = two_device_wire.connect()
     a.qp.modify(QPAttr(qp_state=SQD, en_sqd_async_notify=True))
-    assert drained(a.rig, 0) is a.qp
+    assert next_drained_qp(a.rig, 0) is a.qp
 
 
 @pytest.mark.parametrize(
     "peer", [("127.255.255.255", 9), ("192.0.2.1", 9)], ids=["broadcast", "unreachable"]
 )
 def test_a_send_that_the_network_refuses_leaves_the_queue_pair_serving_others(
-    pair: Pair, peer: tuple[str, int]
+    ud_pair: Pair, peer: tuple[str, int]
 ) -> None:
     """Datagrams may be lost: a refused send to one peer must not stop the service of others."""
     # If this machine does not refuse the send, the test shows nothing.
     with net.open_udp_socket() as plain, pytest.raises(OSError):
         plain.sendto(b"x", peer)
-    pair.recv()
-    pair.a.post_send(SendWR(1, sg=[pair.out.sge(0, 1)], ah=pair.rig.ah(peer)))
-    assert poll(pair.scq)[0].status == WCStatus.GENERAL_ERR
-    assert pair.a.qp_state == RTS
-    pair.send(b"others", wr_id=2)
-    assert poll(pair.scq)[0].ok and poll(pair.rcq)[0].byte_len == 6
+    ud_pair.post_receive()
+    ud_pair.a.post_send(SendWR(1, sg=[ud_pair.out.sge(0, 1)], ah=ud_pair.rig.create_ah(peer)))
+    assert poll(ud_pair.scq)[0].status == WCStatus.GENERAL_ERR
+    assert ud_pair.a.qp_state == RTS
+    ud_pair.send(b"others", wr_id=2)
+    assert poll(ud_pair.scq)[0].ok and poll(ud_pair.rcq)[0].byte_len == 6

@@ -8,7 +8,7 @@ import itertools
 import pytest
 from _siwarp_layers import ffi as layer_ffi
 from _siwarp_layers import lib as layer
-from harness.verbs_harness import Rig, poll, refused
+from harness.verbs_harness import Rig, errno_raised_by, poll
 
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs import (
@@ -53,7 +53,7 @@ EVENTS = {
 }
 
 
-def expected(kind: int, state: int, event: str) -> tuple[int, int] | None:
+def expected_transition(kind: int, state: int, event: str) -> tuple[int, int] | None:
     """Return (next state, action) by the verbs' rules, stated per event instead of per state."""
     ud = kind != QPType.RC  # UC and RD have the same transitions as UD
     alive = state in (INIT, RTR, RTS, SQD, SQE)
@@ -98,7 +98,7 @@ def test_every_state_and_event_gives_what_verbs_says(kind: QPType) -> None:
     assert len(EVENTS) == layer.SIW_QPE_COUNT
     for state, (name, event) in itertools.product(range(7), EVENTS.items()):
         got = layer.siw_qp_state_next(kind, state, event, action)
-        wanted = expected(kind, state, name)
+        wanted = expected_transition(kind, state, name)
         if wanted is None:
             assert got == -errno.EINVAL, (state, name)
         else:
@@ -122,7 +122,7 @@ RNR = QPAttrMask.RNR_RETRY | QPAttrMask.MIN_RNR_TIMER
 ORD, IRD, FD = QPAttrMask.MAX_QP_RD_ATOMIC, QPAttrMask.MAX_DEST_RD_ATOMIC, QPAttrMask.FD
 
 
-def attributes(kind: int, state: int, event: str) -> int:
+def allowed_attributes(kind: int, state: int, event: str) -> int:
     """Return the attributes of a transition: InfiniBand's table, stated per kind of attribute."""
     ud, uc, rd = kind != QPType.RC, kind == QPType.UC, kind == QPType.RD
     if event not in ("STAY", "TO_INIT", "TO_RTR", "TO_RTS", "TO_SQD"):
@@ -165,10 +165,10 @@ def attributes(kind: int, state: int, event: str) -> int:
 def test_every_step_takes_the_attributes_that_verbs_says(kind: QPType) -> None:
     for state, (name, event) in itertools.product(range(7), EVENTS.items()):
         got = layer.siw_qp_state_attrs(kind, state, event)
-        if expected(kind, state, name) is None:
+        if expected_transition(kind, state, name) is None:
             assert got == -errno.EINVAL, (state, name)
         else:
-            assert got == attributes(kind, state, name), (state, name)
+            assert got == allowed_attributes(kind, state, name), (state, name)
 
 
 @pytest.mark.parametrize("kind", [0, 1, 6, 9, -1])
@@ -198,11 +198,11 @@ WAYS = {  # how a UD queue pair reaches each state
 }
 
 
-def walk(rig: Rig, qp: QP, state: int) -> None:
+def move_to_state(rig: Rig, qp: QP, state: int) -> None:
     for step in WAYS[state]:
         qp.modify(QPAttr(qp_state=step))
     if state == SQE:  # SQE is reached by an error, not by modify
-        qp.post_send(SendWR(1, sg=[SGE(8, 8, 0xBAD)], ah=rig.ah(qp)))
+        qp.post_send(SendWR(1, sg=[SGE(8, 8, 0xBAD)], ah=rig.create_ah(qp)))
         assert poll(qp.scq)[0].status == WCStatus.LOC_PROT_ERR
     assert qp.qp_state == state
 
@@ -226,9 +226,9 @@ def raw_modify(qp: QP, mask: int, **attrs: int) -> int:
 @pytest.mark.parametrize("start", WAYS)
 @pytest.mark.parametrize("target", range(-1, 9))
 def test_modify_walks_a_ud_queue_pair_by_the_table(rig: Rig, start: int, target: int) -> None:
-    qp = rig.qp()
-    walk(rig, qp, start)
-    wanted = expected(QPType.UD, start, TARGETS[target]) if target in TARGETS else None
+    qp = rig.create_qp()
+    move_to_state(rig, qp, start)
+    wanted = expected_transition(QPType.UD, start, TARGETS[target]) if target in TARGETS else None
     rc = raw_modify(qp, QPAttrMask.STATE, qp_state=target)
     assert rc == (-errno.EINVAL if wanted is None else 0)
     assert qp.qp_state == (start if wanted is None else wanted[0])
@@ -239,9 +239,9 @@ def test_modify_walks_a_ud_queue_pair_by_the_table(rig: Rig, start: int, target:
 def test_modify_walks_an_unconnected_rc_queue_pair_by_the_table(
     rig: Rig, start: int, target: int
 ) -> None:
-    qp = rig.qp(qp_type=QPType.RC)
-    walk(rig, qp, start)
-    wanted = expected(QPType.RC, start, TARGETS[target]) if target in TARGETS else None
+    qp = rig.create_qp(qp_type=QPType.RC)
+    move_to_state(rig, qp, start)
+    wanted = expected_transition(QPType.RC, start, TARGETS[target]) if target in TARGETS else None
     if target == RTR:
         wanted = None  # the attribute belongs to queue pairs that connect by QPN
     rc = raw_modify(qp, QPAttrMask.STATE, qp_state=target)
@@ -253,8 +253,8 @@ def test_modify_walks_an_unconnected_rc_queue_pair_by_the_table(
 def test_a_mask_with_a_bit_that_the_step_has_not_is_refused_and_changes_nothing(
     rig: Rig, kind: QPType
 ) -> None:
-    qp = rig.qp(qp_type=kind)
-    known = QPAttrMask.STATE | attributes(kind, RESET, "TO_INIT")
+    qp = rig.create_qp(qp_type=kind)
+    known = QPAttrMask.STATE | allowed_attributes(kind, RESET, "TO_INIT")
     for bit in range(31):
         if 1 << bit & known:
             continue
@@ -270,20 +270,20 @@ def test_a_mask_with_a_bit_that_the_step_has_not_is_refused_and_changes_nothing(
 @pytest.mark.parametrize("name", ["max_rd_atomic", "max_dest_rd_atomic"])
 @pytest.mark.parametrize(("value", "fine"), [(-1, False), (0, True), (128, True), (129, False)])
 def test_depths_beyond_the_devices_are_refused(rig: Rig, name: str, value: int, fine: bool) -> None:
-    qp = rig.qp(qp_type=QPType.RC)
+    qp = rig.create_qp(qp_type=QPType.RC)
     dev = rig.ctx.query_device()
     assert (dev.max_qp_rd_atom, dev.max_qp_init_rd_atom) == (128, 128)
     if fine:
         qp.modify(QPAttr(**{name: value}))
         assert getattr(qp.query()[0], name) == value
     else:
-        assert refused(qp.modify, QPAttr(**{name: value})) == errno.EINVAL
+        assert errno_raised_by(qp.modify, QPAttr(**{name: value})) == errno.EINVAL
         assert getattr(qp.query()[0], name) == 0
 
 
 def test_attributes_of_a_refused_step_are_not_taken(rig: Rig) -> None:
-    qp = rig.qp()
-    assert refused(qp.modify, QPAttr(qp_state=QPState.RTS, qkey=5)) == errno.EINVAL
+    qp = rig.create_qp()
+    assert errno_raised_by(qp.modify, QPAttr(qp_state=QPState.RTS, qkey=5)) == errno.EINVAL
     assert (qp.query()[0].qp_state, qp.query()[0].qkey) == (RESET, 0)
     qp.modify(QPAttr(qp_state=QPState.INIT, qkey=6))
     assert (qp.query()[0].qp_state, qp.query()[0].qkey) == (INIT, 6)
@@ -293,24 +293,24 @@ def test_attributes_of_a_refused_step_are_not_taken(rig: Rig) -> None:
 def test_a_socket_is_taken_only_on_the_way_to_init(rig: Rig, state: QPState | None) -> None:
     import socket
 
-    qp = rig.qp()
+    qp = rig.create_qp()
     qp.to_init()
     number = qp.qp_num
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mine:
         mine.bind(("127.0.0.1", 0))
-        assert refused(qp.modify, QPAttr(qp_state=state, fd=mine)) == errno.EINVAL
+        assert errno_raised_by(qp.modify, QPAttr(qp_state=state, fd=mine)) == errno.EINVAL
         assert (qp.qp_num, qp.qp_state) == (number, INIT)
         assert mine.getsockname()[0] == "127.0.0.1"  # the descriptor still belongs to the test
 
 
 @pytest.mark.parametrize("kind", [QPType.RC, QPType.UD], ids=lambda k: k.name)
 def test_posting_is_refused_before_the_state_for_it(rig: Rig, kind: QPType) -> None:
-    qp = rig.qp(qp_type=kind)
-    mr = rig.mr(bytearray(8))
+    qp = rig.create_qp(qp_type=kind)
+    mr = rig.reg_mr(bytearray(8))
     recv = RecvWR(1, sg=[mr.sge()])
     send = SendWR(2, sg=[mr.sge()])
     if kind == QPType.UD:
-        send.set_wr_ud(rig.ah(qp))
+        send.set_wr_ud(rig.create_ah(qp))
     with pytest.raises(StateError):
         qp.post_recv(recv)
     states = (INIT, RTR) if kind == QPType.UD else (INIT,)

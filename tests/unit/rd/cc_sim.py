@@ -75,7 +75,7 @@ class Bottleneck:
         self.n = 0
         self.marks = 0
 
-    def flow(self, rtt_ms: float, kind: str = "bbr", starts: int = 0) -> Flow:
+    def add_flow(self, rtt_ms: float, kind: str = "bbr", starts: int = 0) -> Flow:
         """Add a flow with this round-trip time in ms."""
         cc = ffi.new("struct siw_rd_cc *")
         lib.siw_setting_set(b"rd_cc", {"bbr": 1, "cubic": 2}[kind])
@@ -83,37 +83,37 @@ class Bottleneck:
         lib.siw_setting_set(b"rd_cc", 0)
         cc.bbr.random = len(self.flows)  # random seed; the default is the address of the record
         made = Flow(cc, int(rtt_ms * MS))
-        self._at(starts + len(self.flows) * _HELLO, "hello", made)
-        self._at(starts + _BEGIN, "begin", made)
+        self._schedule(starts + len(self.flows) * _HELLO, "hello", made)
+        self._schedule(starts + _BEGIN, "begin", made)
         self.flows.append(made)
         return made
 
-    def _at(self, when: int, what: str, flow: Flow, datagram: Datagram | None = None) -> None:
+    def _schedule(self, when: int, what: str, flow: Flow, datagram: Datagram | None = None) -> None:
         self.n += 1
         heapq.heappush(self.events, (max(int(when), self.now), self.n, what, flow, datagram))
 
-    def _wait(self, flow: Flow, octets: int) -> int:
+    def _pacing_delay(self, flow: Flow, octets: int) -> int:
         return int(lib.siw_rd_cc_wait(flow.cc, octets))
 
-    def _one(self, flow: Flow) -> None:
+    def _send_one(self, flow: Flow) -> None:
         sent = ffi.new("struct siw_rd_sent *")
         lib.siw_rd_cc_sent(flow.cc, self.now, MSS, flow.in_flight, sent)
         flow.in_flight += MSS
-        flow.pace = max(flow.pace, self.now - self._wait(flow, flow.cc.burst))
-        flow.pace += self._wait(flow, MSS)
+        flow.pace = max(flow.pace, self.now - self._pacing_delay(flow, flow.cc.burst))
+        flow.pace += self._pacing_delay(flow, MSS)
         self._enqueue(flow, Datagram(self.now, sent))
 
-    def _send(self, flow: Flow) -> None:
+    def _send_permitted(self, flow: Flow) -> None:
         while flow.started:
             if flow.in_flight and flow.in_flight + MSS > flow.cc.cwnd:
                 flow.full = True
                 break
             if flow.pace > self.now:
                 if flow.timer <= self.now:
-                    flow.timer = flow.pace + self._wait(flow, flow.cc.quantum - MSS)
-                    self._at(flow.timer, "send", flow)
+                    flow.timer = flow.pace + self._pacing_delay(flow, flow.cc.quantum - MSS)
+                    self._schedule(flow.timer, "send", flow)
                 break
-            self._one(flow)
+            self._send_one(flow)
 
     def _enqueue(self, flow: Flow, datagram: Datagram) -> None:
         waiting = max(self.free_at - self.now, 0) / self.ns_per_octet - self.bucket
@@ -129,9 +129,9 @@ class Bottleneck:
             self.marks += 1
         self.free_at = max(self.free_at, self.now) + MSS * self.ns_per_octet
         leaves = max(self.free_at - self.bucket * self.ns_per_octet, self.now)
-        self._at(int(leaves) + flow.rtt, "ack", flow, datagram)
+        self._schedule(int(leaves) + flow.rtt, "ack", flow, datagram)
 
-    def _ack(self, flow: Flow, datagram: Datagram) -> None:
+    def _process_ack(self, flow: Flow, datagram: Datagram) -> None:
         ack = ffi.new("struct siw_rd_cc_ack *")
         ack.now = self.now
         flow.heard = self.now
@@ -152,17 +152,19 @@ class Bottleneck:
         ack.full = flow.full or flow.in_flight * 4 >= flow.cc.cwnd * 3
         flow.full = False
         lib.siw_rd_cc_acked(flow.cc, ack)
-        self._send(flow)
+        self._send_permitted(flow)
 
-    def _timeout(self, flow: Flow) -> None:
+    def _check_timeout(self, flow: Flow) -> None:
         """Declare all datagrams in flight lost if no acknowledgement has arrived for a time-out."""
         if flow.flying and flow.heard + flow.cc.rto <= self.now:
             flow.heard = self.now
             flow.flying.clear()
             flow.in_flight = 0
             lib.siw_rd_cc_timeout(flow.cc, self.now)
-            self._send(flow)
-        self._at(flow.heard + flow.cc.rto if flow.flying else self.now + 20 * MS, "timeout", flow)
+            self._send_permitted(flow)
+        self._schedule(
+            flow.heard + flow.cc.rto if flow.flying else self.now + 20 * MS, "timeout", flow
+        )
 
     def run(self, seconds: float) -> None:
         """Run the model for this many seconds of virtual time."""
@@ -171,25 +173,25 @@ class Bottleneck:
             self.now, _, what, flow, datagram = heapq.heappop(self.events)
             if what == "ack":
                 assert datagram is not None
-                self._ack(flow, datagram)
+                self._process_ack(flow, datagram)
             elif what == "hello":
-                self._one(flow)
+                self._send_one(flow)
             elif what == "timeout":
-                self._timeout(flow)
+                self._check_timeout(flow)
             else:
                 if what == "begin":
                     flow.started, flow.heard = True, self.now
-                    self._timeout(flow)
-                self._send(flow)
+                    self._check_timeout(flow)
+                self._send_permitted(flow)
         self.now = end
 
 
-def share(flow: Flow, line: Bottleneck) -> float:
+def capacity_share(flow: Flow, line: Bottleneck) -> float:
     """Return the flow's share of the line's capacity, counted from when all flows began."""
     return float(flow.delivered * line.ns_per_octet / (line.now - _BEGIN))
 
 
-def lost(*flows: Flow) -> float:
+def loss_fraction(*flows: Flow) -> float:
     """Return the fraction of the flows' datagrams that was dropped."""
     dropped = sum(flow.lost * MSS for flow in flows)
     return dropped / (dropped + sum(flow.delivered for flow in flows))

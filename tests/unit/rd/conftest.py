@@ -7,53 +7,57 @@ from typing import Any
 
 import net
 import pytest
-from unit.llp.conftest import kit, namespace, port
+from unit.llp.conftest import helpers, port, run_in_namespace
 from unit.rd.rd_kit import Endpoint, Stranger
 
-__all__ = ["end", "kit", "namespace", "port"]
+__all__ = ["helpers", "make_endpoint", "port", "run_in_namespace"]
 
 
 @pytest.fixture
-def end() -> Iterator[Callable[..., Any]]:
+def make_endpoint() -> Iterator[Callable[..., Any]]:
     """Provide a function that creates RD endpoints; its parameters are those of Endpoint."""
     made: list[Endpoint] = []
 
-    def make(*args: Any, **attrs: Any) -> Endpoint:
+    def create_endpoint(*args: Any, **attrs: Any) -> Endpoint:
         made.append(Endpoint(*args, **attrs))
         return made[-1]
 
-    yield make
+    yield create_endpoint
     for e in made:
         e.close()
 
 
 @pytest.fixture
-def met(end: Callable[..., Endpoint]) -> Iterator[tuple[Endpoint, Stranger]]:
+def connected_endpoint(
+    make_endpoint: Callable[..., Endpoint],
+) -> Iterator[tuple[Endpoint, Stranger]]:
     """Provide an endpoint, and a peer that has completed the handshake with it."""
-    e = end()
+    e = make_endpoint()
     s = Stranger(e)
-    s.meet()
+    s.connect()
     yield e, s
     s.close()
 
 
 @pytest.fixture
-def strange(end: Callable[..., Endpoint]) -> Iterator[tuple[Endpoint, Stranger]]:
+def unconnected_endpoint(
+    make_endpoint: Callable[..., Endpoint],
+) -> Iterator[tuple[Endpoint, Stranger]]:
     """Provide an endpoint, and a peer that has not yet begun the handshake with it."""
-    e = end()
+    e = make_endpoint()
     s = Stranger(e)
     yield e, s
     s.close()
 
 
 @pytest.fixture
-def strangers() -> Iterator[Callable[..., list[Stranger]]]:
+def make_strangers() -> Iterator[Callable[..., list[Stranger]]]:
     made: list[Stranger] = []
 
-    def make(e: Endpoint, n: int, host: str = net.HERE) -> list[Stranger]:
+    def create_strangers(e: Endpoint, n: int, host: str = net.HERE) -> list[Stranger]:
         made.extend(Stranger(e, epoch=0xABCD0001 + i, host=host) for i in range(n))
         return made[-n:]
 
-    yield make
+    yield create_strangers
     for s in made:
         s.close()

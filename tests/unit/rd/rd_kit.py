@@ -10,7 +10,7 @@ from typing import Any
 import net
 from _siwarp_layers import ffi, lib
 from pace import limit_exceeded
-from unit.llp.llp_harness import addr, iovec, port_of, text_of
+from unit.llp.llp_harness import address_text, iovec, port_of, siw_addr
 
 from siwarp.inspect.rd import (
     COOKIE_LEN,
@@ -54,7 +54,7 @@ class Endpoint:
         assert lib.siw_llp_port_open(out) == 0
         self.port = out[0]
         attr = ffi.new("struct siw_rd_attr *")
-        attr.local = addr(where, port)[0]
+        attr.local = siw_addr(where, port)[0]
         attr.fd = -1
         attr.ird = 7
         attr.rnr_retry = 7  # 7 means retry without limit
@@ -77,7 +77,7 @@ class Endpoint:
         self.handlers = ffi.new("struct siw_io_handler *[]", 4)
 
     @property
-    def local(self) -> Any:
+    def local_addr(self) -> Any:
         a = ffi.new("struct siw_addr *")
         assert lib.siw_llp_local(lib.siw_rd_sock(self.c), a) == 0
         return a
@@ -86,7 +86,7 @@ class Endpoint:
         lib.siw_rd_close(self.c)
         lib.siw_llp_port_close(self.port)
 
-    def peer(self, other: Any) -> Any:
+    def get_peer(self, other: Any) -> Any:
         out = ffi.new("struct siw_rd_peer **")
         rv = lib.siw_rd_peer(self.c, other, out)
         if rv:
@@ -100,12 +100,12 @@ class Endpoint:
         del keep
         return min(rv, 1)
 
-    def recv(self) -> bool:
+    def handle_event(self) -> bool:
         """Receive and handle one event; return False if there is none."""
         if not lib.siw_rd_recv(self.c, self.event):
             return False
         peer, kind = self.event.peer, self.event.kind
-        who = text_of(lib.siw_rd_peer_addr(peer))
+        who = address_text(lib.siw_rd_peer_addr(peer))
         if kind in (RESTARTED, GONE, REPLACED):
             self.had = lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS)
         if kind != SEGMENT:
@@ -119,26 +119,26 @@ class Endpoint:
             lib.siw_rd_segment_accepted(peer)
         return True
 
-    def turn(self) -> int:
+    def poll_once(self) -> int:
         """Poll once and handle all resulting events; return their number."""
         n = 0
         if net.SIMULATED:  # datagrams sent to the endpoint at this instant arrive
             lib.siw_sim_step(lib.siw_sim_now())
         if lib.siw_llp_port_poll(self.port, self.handlers, 4):
-            while n < 10000 and self.recv():
+            while n < 10000 and self.handle_event():
                 n += 1
         return n
 
-    def told(self, kind: str) -> int:
+    def event_count(self, kind: str) -> int:
         return sum(1 for k, _ in self.news if k == kind)
 
-    def data(self) -> list[bytes]:
+    def received_data(self) -> list[bytes]:
         """Return the data received from the only peer."""
         assert len(self.got) <= 1
         return next(iter(self.got.values()), [])
 
 
-def idle(*ends: Endpoint) -> None:
+def pause_briefly(*ends: Endpoint) -> None:
     """Pause for 50 us; in a world, until the next event or an endpoint's deadline, at most 1 ms."""
     if not net.SIMULATED:
         net.sleep(0.00005)
@@ -152,39 +152,39 @@ def idle(*ends: Endpoint) -> None:
     lib.siw_sim_step(until)
 
 
-def run(
+def poll_until(
     what: Callable[[], Any], *ends: Endpoint, seconds: float = 20.0, also: Any = lambda: None
 ) -> Any:
     """Poll the endpoints until what() is true."""
     began = net.now()
     while not limit_exceeded(began, seconds):
-        moved = sum(e.turn() for e in ends)
+        moved = sum(e.poll_once() for e in ends)
         also()
         if got := what():
             return got
         if not moved:
-            idle(*ends)
+            pause_briefly(*ends)
     raise AssertionError("did not come true in time")
 
 
-def pump(
+def send_all_segments(
     a: Endpoint, peer: Any, segments: list[bytes], *ends: Endpoint, seconds: float = 60.0
 ) -> None:
     """Send all segments as room permits, and wait until the peer has acknowledged them."""
     todo = deque(segments)
     goal = lib.siw_rd_framed(peer, lib.SIW_RD_REQUESTS) + len(segments)
 
-    def feed() -> None:
+    def send_while_room() -> None:
         while todo and (rv := a.send(peer, todo[0])):
             assert rv == 1, rv
             todo.popleft()
 
-    feed()
-    run(
+    send_while_room()
+    poll_until(
         lambda: not todo and lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == goal,
         *ends,
         seconds=seconds,
-        also=feed,
+        also=send_while_room,
     )
 
 
@@ -195,15 +195,15 @@ class Stranger:
         self.end = end
         self.sock = net.open_udp_socket(host)
         self.sock.setblocking(False)
-        self.dest = (net.HERE, port_of(end.local))
+        self.dest = (net.HERE, port_of(end.local_addr))
         self.epoch, self.other = epoch, 0
-        self.address = addr(*self.sock.getsockname())
+        self.address = siw_addr(*self.sock.getsockname())
         self.ahead: list[RDDatagram] = []
 
     def close(self) -> None:
         self.sock.close()
 
-    def build(self, kind: RDType, **fields: Any) -> RDDatagram:
+    def build_datagram(self, kind: RDType, **fields: Any) -> RDDatagram:
         fields = {
             "q_key": QKEY,
             "psn": self.epoch,
@@ -218,12 +218,12 @@ class Stranger:
         } | fields
         return RDDatagram(type=int(kind), **fields)
 
-    def say(self, kind: RDType, **fields: Any) -> bytes:
-        octets = bytes(self.build(kind, **fields))
+    def send_datagram(self, kind: RDType, **fields: Any) -> bytes:
+        octets = bytes(self.build_datagram(kind, **fields))
         self.sock.sendto(octets, self.dest)
         return octets
 
-    def _take(self) -> bytes | None:
+    def _next_datagram(self) -> bytes | None:
         """Return the endpoint's next datagram; skip those from other senders to a reused port."""
         with contextlib.suppress(BlockingIOError):
             while True:
@@ -232,50 +232,50 @@ class Stranger:
                     return octets
         return None
 
-    def hear(self, kind: RDType | None = None, seconds: float = 10.0) -> RDDatagram:
+    def receive_datagram(self, kind: RDType | None = None, seconds: float = 10.0) -> RDDatagram:
         """Return the next datagram of this type; others are dropped."""
         found: list[RDDatagram] = []
 
-        def look() -> None:
-            while not found and (octets := self._take()):
+        def collect_matching() -> None:
+            while not found and (octets := self._next_datagram()):
                 d = RDDatagram(octets)
                 assert d.crc == d.crc_expected() and d.q_key == QKEY
                 if kind is None or d.type == kind:
                     found.append(d)
 
-        run(lambda: found, self.end, seconds=seconds, also=look)
+        poll_until(lambda: found, self.end, seconds=seconds, also=collect_matching)
         return found[0]
 
-    def silence(self) -> bool:
+    def sends_nothing(self) -> bool:
         """Return whether the endpoint sends nothing in 50 polls, enough to answer in."""
         for _ in range(50):
-            self.end.turn()
-        return self._take() is None
+            self.end.poll_once()
+        return self._next_datagram() is None
 
     def drain(self) -> None:
-        while not self.silence():
+        while not self.sends_nothing():
             pass
 
-    def challenge(self) -> RDDatagram:
+    def request_challenge(self) -> RDDatagram:
         unknown = {"dest_epoch": 0, "acknowledged": 0, "response_acknowledged": 0}
-        self.say(RDType.HELLO, **unknown, body=HELLO)
-        return self.hear(RDType.CHALLENGE)
+        self.send_datagram(RDType.HELLO, **unknown, body=HELLO)
+        return self.receive_datagram(RDType.CHALLENGE)
 
-    def echo_of(self, challenge: RDDatagram) -> bytes:
+    def echo_body(self, challenge: RDDatagram) -> bytes:
         """Return the body of the ECHO that answers a CHALLENGE."""
         return OFFER + handshake_cookie(challenge.body)
 
-    def meet(self) -> RDDatagram:
+    def connect(self) -> RDDatagram:
         """Perform the handshake as the active side; return the acknowledgement of the ECHO."""
-        c = self.challenge()
+        c = self.request_challenge()
         self.other = c.source_epoch
-        self.say(RDType.ECHO, body=self.echo_of(c))
-        return self.hear(RDType.ACK)
+        self.send_datagram(RDType.ECHO, body=self.echo_body(c))
+        return self.receive_datagram(RDType.ACK)
 
-    def met_by(self, peer: Any, **fields: Any) -> None:
+    def accept_connection(self, peer: Any, **fields: Any) -> None:
         """Perform the handshake as the passive side; the endpoint has framed a first segment."""
-        hello = self.hear(RDType.HELLO)
+        hello = self.receive_datagram(RDType.HELLO)
         self.other = hello.source_epoch
-        self.say(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
-        assert handshake_cookie(self.hear(RDType.ECHO).body) == b"c" * COOKIE_LEN
-        self.say(RDType.ACK, **fields)
+        self.send_datagram(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
+        assert handshake_cookie(self.receive_datagram(RDType.ECHO).body) == b"c" * COOKIE_LEN
+        self.send_datagram(RDType.ACK, **fields)

@@ -8,47 +8,47 @@ import socket
 
 import pytest
 from _siwarp_layers import ffi, lib
-from unit.llp.llp_harness import addr, setting, until
-from unit.rd.rd_kit import Endpoint, pump, run
+from unit.llp.llp_harness import siw_addr, temporary_setting, wait_until
+from unit.rd.rd_kit import Endpoint, poll_until, send_all_segments
 
 
 @pytest.mark.parametrize("where", ["127.0.0.1", "::1"])
-def test_a_segment_to_an_unknown_peer_meets_it_and_arrives(end, where):
-    a, b = end(where), end(where, ird=9)
-    peer = a.peer(b.local)
+def test_a_segment_to_an_unknown_peer_meets_it_and_arrives(make_endpoint, where):
+    a, b = make_endpoint(where), make_endpoint(where, ird=9)
+    peer = a.get_peer(b.local_addr)
     assert lib.siw_rd_peer_ird(peer) == 0
     assert a.send(peer, b"head", b"pay", b"load") == 1
-    run(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1, a, b)
-    assert b.data() == [b"headpayload"]
+    poll_until(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1, a, b)
+    assert b.received_data() == [b"headpayload"]
     assert b.news == [("new", next(iter(b.got)))]
     assert lib.siw_rd_peer_ird(peer) == 9
-    assert a.told("acked") >= 1
+    assert a.event_count("acked") >= 1
 
 
 @pytest.mark.clause("DGRAM-RD-12")
-def test_segments_of_all_lengths_arrive_in_order_and_are_accepted(end):
-    a, b = end(), end()
-    peer = a.peer(b.local)
+def test_segments_of_all_lengths_arrive_in_order_and_are_accepted(make_endpoint):
+    a, b = make_endpoint(), make_endpoint()
+    peer = a.get_peer(b.local_addr)
     # the peer's credit is not known yet
     assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == 1024
-    pump(a, peer, [b"first"], a, b)
+    send_all_segments(a, peer, [b"first"], a, b)
     longest = lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS)
     assert longest > 60000  # loopback carries datagrams of more than 60,000 octets
     sizes = [0, 1, 63, 1024, 1025, 5000, longest] * 30
     segments = [os.urandom(n) for n in sizes]
-    pump(a, peer, segments, a, b)
-    assert b.data() == [b"first", *segments]
+    send_all_segments(a, peer, segments, a, b)
+    assert b.received_data() == [b"first", *segments]
     assert lib.siw_rd_framed(peer, lib.SIW_RD_REQUESTS) == len(segments) + 1
 
 
 @pytest.mark.clause("DGRAM-RD-27")
-def test_simultaneous_handshakes_and_data_in_both_directions(end):
-    a, b = end(), end()
-    to_b, to_a = a.peer(b.local), b.peer(a.local)
+def test_simultaneous_handshakes_and_data_in_both_directions(make_endpoint):
+    a, b = make_endpoint(), make_endpoint()
+    to_b, to_a = a.get_peer(b.local_addr), b.get_peer(a.local_addr)
     for i in range(200):
         assert a.send(to_b, b"a%d" % i) == 1
         assert b.send(to_a, b"b%d" % i) == 1
-    run(
+    poll_until(
         lambda: (
             lib.siw_rd_accepted(to_b, lib.SIW_RD_REQUESTS) == 200
             and lib.siw_rd_accepted(to_a, lib.SIW_RD_REQUESTS) == 200
@@ -56,49 +56,49 @@ def test_simultaneous_handshakes_and_data_in_both_directions(end):
         a,
         b,
     )
-    assert b.data() == [b"a%d" % i for i in range(200)]
-    assert a.data() == [b"b%d" % i for i in range(200)]
-    assert a.told("restarted") == b.told("restarted") == 0
+    assert b.received_data() == [b"a%d" % i for i in range(200)]
+    assert a.received_data() == [b"b%d" % i for i in range(200)]
+    assert a.event_count("restarted") == b.event_count("restarted") == 0
 
 
 @pytest.mark.clause("DGRAM-RD-13")
-def test_a_held_peer_keeps_its_order_and_others_go_on(end):
-    a, b, c = end(), end(), end()
-    to_b, other = a.peer(b.local), c.peer(b.local)
+def test_a_held_peer_keeps_its_order_and_others_go_on(make_endpoint):
+    a, b, c = make_endpoint(), make_endpoint(), make_endpoint()
+    to_b, other = a.get_peer(b.local_addr), c.get_peer(b.local_addr)
     held: list[bytes] = []
     b.judge = lambda _who, data: "hold" if data.startswith(b"a") and not held else "take"
     for i in range(50):
         assert a.send(to_b, b"a%d" % i) == 1
         assert c.send(other, b"c%d" % i) == 1
-    run(lambda: lib.siw_rd_accepted(other, lib.SIW_RD_REQUESTS) == 50, a, b, c)
+    poll_until(lambda: lib.siw_rd_accepted(other, lib.SIW_RD_REQUESTS) == 50, a, b, c)
     assert lib.siw_rd_accepted(to_b, lib.SIW_RD_REQUESTS) == 0
     assert list(b.got.values()) == [[b"c%d" % i for i in range(50)]]
     held.append(b"")
-    lib.siw_rd_resume(b.peer(a.local), lib.SIW_RD_REQUESTS)
-    run(lambda: lib.siw_rd_accepted(to_b, lib.SIW_RD_REQUESTS) == 50, a, b, c)
+    lib.siw_rd_resume(b.get_peer(a.local_addr), lib.SIW_RD_REQUESTS)
+    poll_until(lambda: lib.siw_rd_accepted(to_b, lib.SIW_RD_REQUESTS) == 50, a, b, c)
     assert [b"a%d" % i for i in range(50)] in b.got.values()
 
 
 @pytest.mark.clause("DGRAM-RD-24", "DGRAM-INST-3")
-def test_a_peer_that_closes_is_gone_and_one_that_comes_again_is_new(end):
-    a, b = end(), Endpoint()
-    peer = a.peer(b.local)
-    port = b.local
-    pump(a, peer, [b"x"] * 10, a, b)
+def test_a_peer_that_closes_is_gone_and_one_that_comes_again_is_new(make_endpoint):
+    a, b = make_endpoint(), Endpoint()
+    peer = a.get_peer(b.local_addr)
+    port = b.local_addr
+    send_all_segments(a, peer, [b"x"] * 10, a, b)
     b.close()
-    run(lambda: a.told("gone"), a)
+    poll_until(lambda: a.event_count("gone"), a)
     assert lib.siw_rd_framed(peer, lib.SIW_RD_REQUESTS) == 0
     again = Endpoint("127.0.0.1", socket.ntohs(port.port_be))
     try:
         assert a.send(peer, b"for the one before") > 0
-        run(lambda: a.told("replaced"), a, again)
-        pump(a, peer, [b"y"] * 10, a, again)
-        assert again.data() == [b"y"] * 10
+        poll_until(lambda: a.event_count("replaced"), a, again)
+        send_all_segments(a, peer, [b"y"] * 10, a, again)
+        assert again.received_data() == [b"y"] * 10
     finally:
         again.close()
 
 
-def tx_nowhere(peer):
+def send_from_unmapped_memory(peer):
     """Send a peer a segment from unmapped memory."""
     iov = ffi.new("struct iovec[]", 1)
     iov[0].iov_base, iov[0].iov_len = ffi.cast("void *", 4096), 100
@@ -109,28 +109,28 @@ def tx_nowhere(peer):
         lib.siw_guard_remove()
 
 
-def test_memory_that_is_not_there_is_an_error_and_nothing_is_sent(end):
-    a, b = end(), end()
-    peer = a.peer(b.local)
-    assert tx_nowhere(peer) == -errno.EFAULT
+def test_memory_that_is_not_there_is_an_error_and_nothing_is_sent(make_endpoint):
+    a, b = make_endpoint(), make_endpoint()
+    peer = a.get_peer(b.local_addr)
+    assert send_from_unmapped_memory(peer) == -errno.EFAULT
     assert lib.siw_rd_framed(peer, lib.SIW_RD_REQUESTS) == 0
-    pump(a, peer, [b"after"], a, b)
-    assert b.data() == [b"after"]
+    send_all_segments(a, peer, [b"after"], a, b)
+    assert b.received_data() == [b"after"]
 
 
-def test_a_peer_whose_only_segment_could_not_be_read_makes_room_for_another(end):
-    with setting("rd_idle_ms", 20):
-        a = end(max_peers=1)
-    peer = a.peer(addr("127.0.0.1", 1))
-    assert tx_nowhere(peer) == -errno.EFAULT
+def test_a_peer_whose_only_segment_could_not_be_read_makes_room_for_another(make_endpoint):
+    with temporary_setting("rd_idle_ms", 20):
+        a = make_endpoint(max_peers=1)
+    peer = a.get_peer(siw_addr("127.0.0.1", 1))
+    assert send_from_unmapped_memory(peer) == -errno.EFAULT
     lib.siw_rd_set_upper(peer, ffi.NULL)
 
-    def other():
+    def try_another_peer():
         try:
-            return a.peer(addr("127.0.0.1", 2))
+            return a.get_peer(siw_addr("127.0.0.1", 2))
         except OSError as e:
             assert e.errno == errno.ENOBUFS
             return None
 
-    until(other)
+    wait_until(try_another_peer)
     assert lib.siw_rd_n_peers(a.c) == 1

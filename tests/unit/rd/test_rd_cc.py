@@ -11,7 +11,7 @@ MS, SECOND, MSS = 10**6, 10**9, 1400
 
 
 @pytest.fixture(params=["bbr", "cubic"])
-def cc(request) -> Any:
+def congestion_control(request) -> Any:
     made = ffi.new("struct siw_rd_cc *")
     lib.siw_setting_set(b"rd_cc", {"bbr": 1, "cubic": 2}[request.param])
     lib.siw_rd_cc_init(made, MSS, False)
@@ -19,7 +19,7 @@ def cc(request) -> Any:
     return made
 
 
-def deliver(cc: Any, now: int, rtt: int) -> None:
+def deliver_datagram(cc: Any, now: int, rtt: int) -> None:
     """Send and acknowledge one datagram."""
     sent, ack = ffi.new("struct siw_rd_sent *"), ffi.new("struct siw_rd_cc_ack *")
     lib.siw_rd_cc_sent(cc, now - rtt, MSS, 0, sent)
@@ -30,148 +30,157 @@ def deliver(cc: Any, now: int, rtt: int) -> None:
 
 
 @pytest.mark.parametrize("rtt", [7, 3 * MS, 50 * MS, SECOND])
-def test_a_round_trip_that_never_changes_is_what_srtt_says(cc, rtt):
+def test_a_round_trip_that_never_changes_is_what_srtt_says(congestion_control, rtt):
     for _ in range(200):
-        lib.siw_rd_cc_rtt(cc, rtt)
-        assert cc.srtt == rtt
-    assert cc.rttvar < 4  # nanoseconds
-    assert cc.rto == min(max(rtt + 4 * cc.rttvar, 20 * MS), SECOND)
+        lib.siw_rd_cc_rtt(congestion_control, rtt)
+        assert congestion_control.srtt == rtt
+    assert congestion_control.rttvar < 4  # nanoseconds
+    assert congestion_control.rto == min(max(rtt + 4 * congestion_control.rttvar, 20 * MS), SECOND)
 
 
 @pytest.mark.parametrize("rtt", [40 * MS, 180 * MS])
-def test_a_round_trip_counts_an_eighth_and_how_far_it_is_off_a_quarter(cc, rtt):
-    lib.siw_rd_cc_rtt(cc, 100 * MS)
-    assert (cc.srtt, cc.rttvar) == (100 * MS, 50 * MS)
-    lib.siw_rd_cc_rtt(cc, rtt)
+def test_a_round_trip_counts_an_eighth_and_how_far_it_is_off_a_quarter(congestion_control, rtt):
+    lib.siw_rd_cc_rtt(congestion_control, 100 * MS)
+    assert (congestion_control.srtt, congestion_control.rttvar) == (100 * MS, 50 * MS)
+    lib.siw_rd_cc_rtt(congestion_control, rtt)
     # RFC 6298 section 2.3: RTTVAR is computed with the previous SRTT.
-    assert cc.rttvar == 50 * MS * 3 // 4 + abs(rtt - 100 * MS) // 4
-    assert cc.srtt == 100 * MS * 7 // 8 + rtt // 8
+    assert congestion_control.rttvar == 50 * MS * 3 // 4 + abs(rtt - 100 * MS) // 4
+    assert congestion_control.srtt == 100 * MS * 7 // 8 + rtt // 8
 
 
-def test_a_process_that_stood_still_for_minutes_is_soon_at_its_pace_again(cc):
+def test_a_process_that_stood_still_for_minutes_is_soon_at_its_pace_again(congestion_control):
     now = 1000 * SECOND
     for _ in range(20):
         now += 20 * MS
-        deliver(cc, now, 20 * MS)
-    before = cc.rate
+        deliver_datagram(congestion_control, now, 20 * MS)
+    before = congestion_control.rate
     now += 600 * SECOND  # 600 s in which the process is suspended, with a datagram in flight
-    deliver(cc, now, 600 * SECOND)
+    deliver_datagram(congestion_control, now, 600 * SECOND)
     # Even the lowest pace sends two datagrams a second, and a few round trips restore the rate.
-    assert cc.rate >= 2 * MSS
-    assert cc.rto <= SECOND
+    assert congestion_control.rate >= 2 * MSS
+    assert congestion_control.rto <= SECOND
     for _ in range(40):
         now += 20 * MS
-        deliver(cc, now, 20 * MS)
-    assert cc.rate >= before // 2
+        deliver_datagram(congestion_control, now, 20 * MS)
+    assert congestion_control.rate >= before // 2
 
 
-@pytest.mark.parametrize("cc", ["cubic"], indirect=True)
+@pytest.mark.parametrize("congestion_control", ["cubic"], indirect=True)
 @pytest.mark.parametrize("later", [10 * SECOND, 86400 * SECOND, 3650 * 86400 * SECOND])
-def test_the_window_grows_by_what_is_delivered_however_long_ago_the_last_loss_was(cc, later):
+def test_the_window_grows_by_what_is_delivered_however_long_ago_the_last_loss_was(
+    congestion_control, later
+):
     now = 5 * SECOND
     for _ in range(4):
-        deliver(cc, now, 20 * MS)
-    before = cc.cwnd
+        deliver_datagram(congestion_control, now, 20 * MS)
+    before = congestion_control.cwnd
     sent, ack = ffi.new("struct siw_rd_sent *"), ffi.new("struct siw_rd_cc_ack *")
-    lib.siw_rd_cc_sent(cc, now, MSS, 0, sent)
+    lib.siw_rd_cc_sent(congestion_control, now, MSS, 0, sent)
     ack.now = now + 20 * MS
-    lib.siw_rd_cc_lost(cc, ack, sent, MSS, now)
-    window = cc.cwnd
+    lib.siw_rd_cc_lost(congestion_control, ack, sent, MSS, now)
+    window = congestion_control.cwnd
     assert window == before * 7 // 10
     # Datagrams sent before the reduction were lost for the same reason, so they cause no other one.
-    lib.siw_rd_cc_lost(cc, ack, sent, MSS, now)
-    assert cc.cwnd == window
-    deliver(cc, now + later, 20 * MS)
-    assert window < cc.cwnd <= window + MSS
+    lib.siw_rd_cc_lost(congestion_control, ack, sent, MSS, now)
+    assert congestion_control.cwnd == window
+    deliver_datagram(congestion_control, now + later, 20 * MS)
+    assert window < congestion_control.cwnd <= window + MSS
 
 
 @pytest.mark.clause("DGRAM-CC-8")
-@pytest.mark.parametrize("cc", ["cubic"], indirect=True)
-def test_a_mark_takes_less_from_the_window_than_a_loss(cc):
-    deliver(cc, SECOND, 20 * MS)
-    before = cc.cwnd
+@pytest.mark.parametrize("congestion_control", ["cubic"], indirect=True)
+def test_a_mark_takes_less_from_the_window_than_a_loss(congestion_control):
+    deliver_datagram(congestion_control, SECOND, 20 * MS)
+    before = congestion_control.cwnd
     sent, ack = ffi.new("struct siw_rd_sent *"), ffi.new("struct siw_rd_cc_ack *")
-    lib.siw_rd_cc_sent(cc, 2 * SECOND, MSS, 0, sent)
+    lib.siw_rd_cc_sent(congestion_control, 2 * SECOND, MSS, 0, sent)
     ack.now, ack.ce = 2 * SECOND + 20 * MS, 1
-    lib.siw_rd_cc_delivered(cc, ack, sent, MSS, 2 * SECOND)
-    lib.siw_rd_cc_acked(cc, ack)
-    assert cc.cwnd == before * 85 // 100  # RFC 8511
+    lib.siw_rd_cc_delivered(congestion_control, ack, sent, MSS, 2 * SECOND)
+    lib.siw_rd_cc_acked(congestion_control, ack)
+    assert congestion_control.cwnd == before * 85 // 100  # RFC 8511
 
 
 @pytest.mark.clause("DGRAM-CC-2")
-def test_a_burst_shrinks_with_losses_and_grows_with_what_is_delivered(cc):
+def test_a_burst_shrinks_with_losses_and_grows_with_what_is_delivered(congestion_control):
     now = SECOND
     for _ in range(200):
         now += 20 * MS
-        deliver(cc, now, 20 * MS)
+        deliver_datagram(congestion_control, now, 20 * MS)
     sent, ack = ffi.new("struct siw_rd_sent *"), ffi.new("struct siw_rd_cc_ack *")
-    before = cc.burst
+    before = congestion_control.burst
     for _ in range(20):
-        lib.siw_rd_cc_sent(cc, now, MSS, 0, sent)
+        lib.siw_rd_cc_sent(congestion_control, now, MSS, 0, sent)
         ack.now = now + 20 * MS
-        lib.siw_rd_cc_lost(cc, ack, sent, MSS, now)
-    assert cc.burst < before
-    deliver(cc, now + 40 * MS, 20 * MS)
-    assert MSS <= cc.burst <= 2 * MSS
-    assert MSS <= cc.quantum <= cc.burst
+        lib.siw_rd_cc_lost(congestion_control, ack, sent, MSS, now)
+    assert congestion_control.burst < before
+    deliver_datagram(congestion_control, now + 40 * MS, 20 * MS)
+    assert MSS <= congestion_control.burst <= 2 * MSS
+    assert MSS <= congestion_control.quantum <= congestion_control.burst
 
 
-@pytest.mark.parametrize("cc", ["bbr"], indirect=True)
-def test_before_a_round_trip_is_known_no_rate_is_measured(cc):
+@pytest.mark.parametrize("congestion_control", ["bbr"], indirect=True)
+def test_before_a_round_trip_is_known_no_rate_is_measured(congestion_control):
     """A retransmitted datagram may be acknowledged at once, because its first copy arrived."""
-    first_pace = cc.rate
+    first_pace = congestion_control.rate
     sent, ack = ffi.new("struct siw_rd_sent *"), ffi.new("struct siw_rd_cc_ack *")
-    lib.siw_rd_cc_sent(cc, SECOND, MSS, 0, sent)
+    lib.siw_rd_cc_sent(congestion_control, SECOND, MSS, 0, sent)
     ack.now = SECOND + MS // 20
-    lib.siw_rd_cc_delivered(cc, ack, sent, MSS, SECOND)
-    lib.siw_rd_cc_acked(cc, ack)
-    assert list(cc.bbr.max_bw) == [0, 0]
-    assert (cc.bbr.state, cc.rate) == (0, first_pace)  # state 0 is BBR's Startup
-    deliver(cc, 2 * SECOND, 50 * MS)
-    assert max(cc.bbr.max_bw) > 0
-    assert cc.rate < first_pace / 10  # the first pace assumed a round trip of 1 ms
+    lib.siw_rd_cc_delivered(congestion_control, ack, sent, MSS, SECOND)
+    lib.siw_rd_cc_acked(congestion_control, ack)
+    assert list(congestion_control.bbr.max_bw) == [0, 0]
+    assert (congestion_control.bbr.state, congestion_control.rate) == (
+        0,
+        first_pace,
+    )  # state 0 is BBR's Startup
+    deliver_datagram(congestion_control, 2 * SECOND, 50 * MS)
+    assert max(congestion_control.bbr.max_bw) > 0
+    assert congestion_control.rate < first_pace / 10  # the first pace assumed a round trip of 1 ms
 
 
-@pytest.mark.parametrize("cc", ["bbr"], indirect=True)
+@pytest.mark.parametrize("congestion_control", ["bbr"], indirect=True)
 @pytest.mark.parametrize(("rtt", "least"), [(2 * MS, 2), (50 * MS, 4)])
-def test_the_least_window_is_two_datagrams_where_four_are_a_high_rate(cc, rtt, least):
-    deliver(cc, SECOND, rtt)
-    lib.siw_rd_cc_timeout(cc, 2 * SECOND)
-    deliver(cc, 2 * SECOND + rtt, rtt)
-    assert cc.cwnd >= least * MSS
+def test_the_least_window_is_two_datagrams_where_four_are_a_high_rate(
+    congestion_control, rtt, least
+):
+    deliver_datagram(congestion_control, SECOND, rtt)
+    lib.siw_rd_cc_timeout(congestion_control, 2 * SECOND)
+    deliver_datagram(congestion_control, 2 * SECOND + rtt, rtt)
+    assert congestion_control.cwnd >= least * MSS
     for i in range(200):  # every datagram is lost, and lowers the bounds
         now = 3 * SECOND + i * rtt
         sent, ack = ffi.new("struct siw_rd_sent *"), ffi.new("struct siw_rd_cc_ack *")
-        lib.siw_rd_cc_sent(cc, now, MSS, MSS, sent)
+        lib.siw_rd_cc_sent(congestion_control, now, MSS, MSS, sent)
         ack.now = now + rtt
-        lib.siw_rd_cc_lost(cc, ack, sent, MSS, now)
-        deliver(cc, now + 2 * rtt, rtt)
-    assert cc.cwnd == least * MSS
+        lib.siw_rd_cc_lost(congestion_control, ack, sent, MSS, now)
+        deliver_datagram(congestion_control, now + 2 * rtt, rtt)
+    assert congestion_control.cwnd == least * MSS
 
 
 @pytest.mark.clause("DGRAM-CC-10")
-def test_after_a_time_out_the_window_is_two_datagrams(cc):
-    deliver(cc, SECOND, 20 * MS)
-    assert cc.cwnd > 2 * MSS
-    lib.siw_rd_cc_timeout(cc, 2 * SECOND)
-    assert cc.cwnd == 2 * MSS
+def test_after_a_time_out_the_window_is_two_datagrams(congestion_control):
+    deliver_datagram(congestion_control, SECOND, 20 * MS)
+    assert congestion_control.cwnd > 2 * MSS
+    lib.siw_rd_cc_timeout(congestion_control, 2 * SECOND)
+    assert congestion_control.cwnd == 2 * MSS
 
 
 @pytest.mark.clause("DGRAM-CC-2")
-def test_from_the_first_datagram_on_there_is_a_pace(cc):
-    assert cc.rate
-    assert lib.siw_rd_cc_wait(cc, MSS) == pytest.approx(MSS * SECOND / cc.rate, rel=0.01)
-    deliver(cc, SECOND, 20 * MS)
-    assert 0 < cc.rate < 10 * 4 * MSS * 50
+def test_from_the_first_datagram_on_there_is_a_pace(congestion_control):
+    assert congestion_control.rate
+    assert lib.siw_rd_cc_wait(congestion_control, MSS) == pytest.approx(
+        MSS * SECOND / congestion_control.rate, rel=0.01
+    )
+    deliver_datagram(congestion_control, SECOND, 20 * MS)
+    assert 0 < congestion_control.rate < 10 * 4 * MSS * 50
 
 
-def test_a_path_within_the_host_has_no_pace_and_a_large_least_window(cc):
-    deliver(cc, SECOND, 20 * MS)
-    assert cc.rate
-    lib.siw_rd_cc_path(cc, 65507, True)
-    assert lib.siw_rd_cc_wait(cc, 65507) == 0
-    lib.siw_rd_cc_timeout(cc, 2 * SECOND)
-    assert cc.cwnd >= 128 << 10
+def test_a_path_within_the_host_has_no_pace_and_a_large_least_window(congestion_control):
+    deliver_datagram(congestion_control, SECOND, 20 * MS)
+    assert congestion_control.rate
+    lib.siw_rd_cc_path(congestion_control, 65507, True)
+    assert lib.siw_rd_cc_wait(congestion_control, 65507) == 0
+    lib.siw_rd_cc_timeout(congestion_control, 2 * SECOND)
+    assert congestion_control.cwnd >= 128 << 10
 
 
 def test_a_state_for_each_peer_is_small():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from unit.rd.cc_sim import MSS, Bottleneck, lost, share
+from unit.rd.cc_sim import MSS, Bottleneck, capacity_share, loss_fraction
 
 
 @pytest.mark.clause("DGRAM-CC-1")
@@ -14,39 +14,39 @@ from unit.rd.cc_sim import MSS, Bottleneck, lost, share
 )
 def test_one_flow_fills_the_line_and_loses_little(kind, mbit_s, queue, rtt_ms):
     line = Bottleneck(mbit_s, queue)
-    flow = line.flow(rtt_ms, kind)
+    flow = line.add_flow(rtt_ms, kind)
     line.run(4)
-    used = share(flow, line)
+    used = capacity_share(flow, line)
     assert used >= (0.9 if kind == "bbr" else 0.8)
-    assert lost(flow) <= 0.04
+    assert loss_fraction(flow) <= 0.04
 
 
 @pytest.mark.clause("DGRAM-CC-3")
 @pytest.mark.parametrize("rtt_ms", [0.2, 4])
 def test_a_queue_of_two_packets_is_no_reason_to_flood(rtt_ms):
     line = Bottleneck(20, 3000)
-    flow = line.flow(rtt_ms)
+    flow = line.add_flow(rtt_ms)
     line.run(3)
-    assert share(flow, line) >= 0.8
-    assert lost(flow) <= 0.1
+    assert capacity_share(flow, line) >= 0.8
+    assert loss_fraction(flow) <= 0.1
 
 
 @pytest.mark.clause("DGRAM-CC-3")
 @pytest.mark.parametrize("mbit_s", [20, 100])
 def test_two_datagrams_that_a_token_bucket_lets_pass_at_once_are_not_taken_for_a_rate(mbit_s):
     line = Bottleneck(mbit_s, MSS, bucket=2 * MSS)
-    flow = line.flow(0.2)
+    flow = line.add_flow(0.2)
     line.run(3)
-    assert share(flow, line) >= 0.8
-    assert lost(flow) <= 0.1
+    assert capacity_share(flow, line) >= 0.8
+    assert loss_fraction(flow) <= 0.1
 
 
 @pytest.mark.clause("DGRAM-CC-4")
 def test_one_percent_of_random_loss_costs_bbr_nothing():
     line = Bottleneck(50, 250_000, loss=0.01)
-    flow = line.flow(20)
+    flow = line.add_flow(20)
     line.run(6)
-    assert share(flow, line) >= 0.9
+    assert capacity_share(flow, line) >= 0.9
 
 
 @pytest.mark.clause("DGRAM-CC-6")
@@ -55,9 +55,9 @@ def test_one_percent_of_random_loss_costs_bbr_nothing():
 )
 def test_two_flows_share(mbit_s, queue, rtt_ms):
     line = Bottleneck(mbit_s, queue)
-    one, other = line.flow(rtt_ms), line.flow(rtt_ms)
+    one, other = line.add_flow(rtt_ms), line.add_flow(rtt_ms)
     line.run(5)
-    assert share(one, line) + share(other, line) >= 0.9
+    assert capacity_share(one, line) + capacity_share(other, line) >= 0.9
     assert 0.6 <= one.delivered / other.delivered <= 1.7
 
 
@@ -67,10 +67,10 @@ def test_two_flows_share(mbit_s, queue, rtt_ms):
 )
 def test_cubic_beside_bbr_keeps_a_third_of_what_it_has_beside_cubic(mbit_s, queue, rtt_ms):
     line = Bottleneck(mbit_s, queue)
-    usual = [line.flow(rtt_ms, "cubic"), line.flow(rtt_ms, "cubic")]
+    usual = [line.add_flow(rtt_ms, "cubic"), line.add_flow(rtt_ms, "cubic")]
     line.run(5)
     beside = Bottleneck(mbit_s, queue)
-    cubic, _ = beside.flow(rtt_ms, "cubic"), beside.flow(rtt_ms, "bbr")
+    cubic, _ = beside.add_flow(rtt_ms, "cubic"), beside.add_flow(rtt_ms, "bbr")
     beside.run(5)
     assert cubic.delivered * 3 >= sum(f.delivered for f in usual) / 2
 
@@ -79,10 +79,10 @@ def test_cubic_beside_bbr_keeps_a_third_of_what_it_has_beside_cubic(mbit_s, queu
 @pytest.mark.parametrize("kind", ["bbr", "cubic"])
 def test_ce_marks_shorten_the_queue_without_a_loss(kind):
     line = Bottleneck(50, 500_000, mark_at=30_000)
-    flow = line.flow(10, kind)
+    flow = line.add_flow(10, kind)
     line.run(4)
     assert line.marks > 0
     assert flow.lost == 0
-    assert share(flow, line) >= 0.85
+    assert capacity_share(flow, line) >= 0.85
     bdp = 50e6 / 8 * 0.010
     assert flow.cc.cwnd < bdp + 100_000

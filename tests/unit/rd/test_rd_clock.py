@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 
-def run(build_dir: Path, row: str, program: str = "siw-test-rd-clock") -> None:
+def run_c_test(build_dir: Path, row: str, program: str = "siw-test-rd-clock") -> None:
     done = subprocess.run(
         [build_dir / "tests/c" / program, row], capture_output=True, text=True, timeout=60
     )
@@ -50,25 +50,25 @@ def run(build_dir: Path, row: str, program: str = "siw-test-rd-clock") -> None:
     ],
 )
 def test_timers_expire_exactly_on_time(build_dir: Path, row: str) -> None:
-    run(build_dir, row)
+    run_c_test(build_dir, row)
 
 
 @pytest.mark.clause("DGRAM-RD-18")
 def test_an_acknowledgement_of_what_is_queued_and_was_never_sent_counts_for_nothing(
     build_dir: Path,
 ) -> None:
-    run(build_dir, "ack-never-sent")
+    run_c_test(build_dir, "ack-never-sent")
 
 
 @pytest.mark.clause("DGRAM-RD-14")
 def test_an_acknowledged_range_covers_only_its_own_datagrams(build_dir: Path) -> None:
-    run(build_dir, "ack-by-ranges")
+    run_c_test(build_dir, "ack-by-ranges")
 
 
 @pytest.mark.clause("DGRAM-RD-12")
 @pytest.mark.parametrize("how", ["together", "one-by-one", "amid", "ack", "others", "over"])
 def test_what_a_full_socket_did_not_take_goes_when_it_has_room(build_dir: Path, how: str) -> None:
-    run(build_dir, f"full-socket-{how}")
+    run_c_test(build_dir, f"full-socket-{how}")
 
 
 @pytest.mark.clause("DGRAM-MEET-3")
@@ -76,4 +76,4 @@ def test_what_a_full_socket_did_not_take_goes_when_it_has_room(build_dir: Path, 
 def test_two_ends_meet_within_a_minute_over_two_seconds_and_much_loss(
     build_dir: Path, who: str
 ) -> None:
-    run(build_dir, who, "siw-test-rd-meet")
+    run_c_test(build_dir, who, "siw-test-rd-meet")

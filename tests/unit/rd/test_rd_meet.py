@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from _siwarp_layers import ffi, lib
 from unit.llp.llp_harness import Counters
-from unit.rd.rd_kit import HELLO, OFFER, QKEY, Endpoint, Stranger, run
+from unit.rd.rd_kit import HELLO, OFFER, QKEY, Endpoint, Stranger, poll_until
 
 from siwarp.inspect.rd import (
     COOKIE_LEN,
@@ -22,26 +22,26 @@ from siwarp.inspect.rd import (
 LEAST = 1160
 
 
-def say_hello(s: Stranger, offered: bytes) -> None:
-    s.say(RDType.HELLO, dest_epoch=0, body=offered.ljust(HELLO_LEAST, b"\0"))
+def send_hello(s: Stranger, offered: bytes) -> None:
+    s.send_datagram(RDType.HELLO, dest_epoch=0, body=offered.ljust(HELLO_LEAST, b"\0"))
 
 
-def meet_with(s: Stranger, offered: bytes) -> RDDatagram:
-    say_hello(s, offered)
-    c = s.hear(RDType.CHALLENGE)
+def connect_with_options(s: Stranger, offered: bytes) -> RDDatagram:
+    send_hello(s, offered)
+    c = s.receive_datagram(RDType.CHALLENGE)
     s.other = c.source_epoch
-    s.say(RDType.ECHO, body=offered + handshake_cookie(c.body))
-    return s.hear(RDType.ACK)
+    s.send_datagram(RDType.ECHO, body=offered + handshake_cookie(c.body))
+    return s.receive_datagram(RDType.ACK)
 
 
 # ---- versions and options
 
 
 @pytest.mark.clause("DGRAM-EXT-1", "DGRAM-INST-1")
-def test_both_ends_tell_versions_and_options_and_the_echo_repeats_the_hellos(strange):
-    e, s = strange
-    assert e.send(e.peer(s.address), b"x") == 1
-    hello = s.hear(RDType.HELLO)
+def test_both_ends_tell_versions_and_options_and_the_echo_repeats_the_hellos(unconnected_endpoint):
+    e, s = unconnected_endpoint
+    assert e.send(e.get_peer(s.address), b"x") == 1
+    hello = s.receive_datagram(RDType.HELLO)
     assert hello.body[:2] == b"\x02\0" and len(hello.body) == HELLO_LEAST
     told = {
         kind: int.from_bytes(value, "big") for kind, value in handshake_options(hello.body).items()
@@ -50,34 +50,36 @@ def test_both_ends_tell_versions_and_options_and_the_echo_repeats_the_hellos(str
     assert told[RDOption.FEATURES] == 0
     assert told[RDOption.INSTANCE] and len(handshake_options(hello.body)[RDOption.INSTANCE]) == 8
     s.other = hello.source_epoch
-    s.say(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
-    echo = s.hear(RDType.ECHO)
+    s.send_datagram(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
+    echo = s.receive_datagram(RDType.ECHO)
     assert echo.body == hello.body[: handshake_offer_len(hello.body)] + b"c" * COOKIE_LEN
-    other = s.challenge()
+    other = s.request_challenge()
     assert handshake_options(other.body) == handshake_options(hello.body)
     assert len(handshake_cookie(other.body)) == COOKIE_LEN and len(other.body) <= HELLO_LEAST
 
 
 @pytest.mark.clause("DGRAM-EXT-1")
 @pytest.mark.parametrize("at", [0, 1, 5, 9, 10, 15])
-def test_an_echo_that_differs_from_its_hello_creates_no_peer(strange, at):
-    e, s = strange
-    c = s.challenge()
+def test_an_echo_that_differs_from_its_hello_creates_no_peer(unconnected_endpoint, at):
+    e, s = unconnected_endpoint
+    c = s.request_challenge()
     s.other = c.source_epoch
     other = bytearray(OFFER + handshake_cookie(c.body))
     other[at] ^= 4
-    s.say(RDType.ECHO, body=bytes(other))
-    assert s.silence() and lib.siw_rd_n_peers(e.c) == 0
-    s.say(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
-    assert s.hear().type == RDType.ACK
+    s.send_datagram(RDType.ECHO, body=bytes(other))
+    assert s.sends_nothing() and lib.siw_rd_n_peers(e.c) == 0
+    s.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
+    assert s.receive_datagram().type == RDType.ACK
 
 
 @pytest.mark.clause("DGRAM-EXT-2")
-def test_options_that_nobody_knows_are_skipped(strange):
-    e, s = strange
-    peer = e.peer(s.address)
+def test_options_that_nobody_knows_are_skipped(unconnected_endpoint):
+    e, s = unconnected_endpoint
+    peer = e.get_peer(s.address)
     unknown = b"\x09\x00" + b"\xff\x07" + b"unknown" + b"\x05\x01x"
-    meet_with(s, handshake_offer({1: 9000, 2: 100}, extra=unknown + b"\x01\x04\0\0\x20\0"))
+    connect_with_options(
+        s, handshake_offer({1: 9000, 2: 100}, extra=unknown + b"\x01\x04\0\0\x20\0")
+    )
     # of two options of the same type, the last one counts
     assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == 8192
 
@@ -99,99 +101,103 @@ MALFORMED = {
 
 @pytest.mark.clause("DGRAM-EXT-2", "DGRAM-INST-1")
 @pytest.mark.parametrize("offered", MALFORMED.values(), ids=MALFORMED)
-def test_a_hello_or_challenge_whose_options_are_malformed_is_dropped(strange, offered):
-    e, s = strange
+def test_a_hello_or_challenge_whose_options_are_malformed_is_dropped(unconnected_endpoint, offered):
+    e, s = unconnected_endpoint
     counters = Counters()
-    say_hello(s, offered)
-    assert s.silence() and counters["drop_rd_hello"] == 1
-    assert e.send(e.peer(s.address), b"x") == 1
-    s.other = s.hear(RDType.HELLO).source_epoch
-    s.say(RDType.CHALLENGE, body=offered + b"c" * COOKIE_LEN)
-    run(lambda: counters["drop_rd_epoch"] == 1, e)
-    s.say(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
-    assert s.hear(RDType.ECHO)
+    send_hello(s, offered)
+    assert s.sends_nothing() and counters["drop_rd_hello"] == 1
+    assert e.send(e.get_peer(s.address), b"x") == 1
+    s.other = s.receive_datagram(RDType.HELLO).source_epoch
+    s.send_datagram(RDType.CHALLENGE, body=offered + b"c" * COOKIE_LEN)
+    poll_until(lambda: counters["drop_rd_epoch"] == 1, e)
+    s.send_datagram(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
+    assert s.receive_datagram(RDType.ECHO)
 
 
 @pytest.mark.clause("DGRAM-EXT-2")
-def test_a_challenge_of_any_other_length_is_dropped(strange):
-    e, s = strange
+def test_a_challenge_of_any_other_length_is_dropped(unconnected_endpoint):
+    e, s = unconnected_endpoint
     counters = Counters()
-    assert e.send(e.peer(s.address), b"x") == 1
-    s.other = s.hear(RDType.HELLO).source_epoch
+    assert e.send(e.get_peer(s.address), b"x") == 1
+    s.other = s.receive_datagram(RDType.HELLO).source_epoch
     for n in (0, COOKIE_LEN - 1, COOKIE_LEN + 1):
-        s.say(RDType.CHALLENGE, body=OFFER + bytes(n))
-    run(lambda: counters["drop_rd_epoch"] == 3, e)
+        s.send_datagram(RDType.CHALLENGE, body=OFFER + bytes(n))
+    poll_until(lambda: counters["drop_rd_epoch"] == 3, e)
 
 
 @pytest.mark.clause("DGRAM-EXT-3")
 @pytest.mark.parametrize(("longest", "most"), [(None, LEAST), (LEAST, LEAST), (5001, 5001)])
-def test_segments_are_no_longer_than_the_peer_takes(strange, longest, most):
-    e, s = strange
-    peer = e.peer(s.address)
+def test_segments_are_no_longer_than_the_peer_takes(unconnected_endpoint, longest, most):
+    e, s = unconnected_endpoint
+    peer = e.get_peer(s.address)
     assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) <= LEAST  # the limit before the handshake
-    meet_with(s, handshake_offer({1: longest} if longest else {}))
+    connect_with_options(s, handshake_offer({1: longest} if longest else {}))
     assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == most
     # After the peer has gone, the limit of its successor is unknown.
-    s.say(RDType.BYE)
-    run(lambda: e.told("gone") == 1, e)
+    s.send_datagram(RDType.BYE)
+    poll_until(lambda: e.event_count("gone") == 1, e)
     assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) <= LEAST
 
 
 @pytest.mark.clause("DGRAM-EXT-4")
 @pytest.mark.parametrize(("window", "most"), [(None, 64), (1, 1), (5, 5)])
-def test_no_more_datagrams_are_outstanding_than_the_peer_takes(strange, window, most):
-    e, s = strange
-    peer = e.peer(s.address)
-    meet_with(s, handshake_offer({2: window} if window else {}))
+def test_no_more_datagrams_are_outstanding_than_the_peer_takes(unconnected_endpoint, window, most):
+    e, s = unconnected_endpoint
+    peer = e.get_peer(s.address)
+    connect_with_options(s, handshake_offer({2: window} if window else {}))
     for i in range(100):
         assert e.send(peer, b"%d" % i) == 1
     lib.siw_rd_flush(peer, ffi.new("uint64_t *"))
-    came = {s.hear(RDType.DATA).psn - s.other for _ in range(most)}
+    came = {s.receive_datagram(RDType.DATA).psn - s.other for _ in range(most)}
     assert came == set(range(most))
-    s.say(RDType.ACK, acknowledged=s.other + 1)
-    while (d := s.hear(RDType.DATA)).psn - s.other in came:
+    s.send_datagram(RDType.ACK, acknowledged=s.other + 1)
+    while (d := s.receive_datagram(RDType.DATA)).psn - s.other in came:
         pass
     assert d.psn - s.other == most
 
 
 @pytest.mark.clause("DGRAM-EXT-5", "DGRAM-EXT-7")
 @pytest.mark.parametrize("version", [0, 2, 3])
-def test_a_hello_of_another_version_is_told_which_there_are(strange, version):
-    e, s = strange
+def test_a_hello_of_another_version_is_told_which_there_are(unconnected_endpoint, version):
+    e, s = unconnected_endpoint
     counters = Counters()
     fields = {"version": version, "dest_epoch": 0, "body": handshake_offer(versions=1 << version)}
-    asked = s.say(RDType.HELLO, **fields)
-    answer = s.hear()
+    asked = s.send_datagram(RDType.HELLO, **fields)
+    answer = s.receive_datagram()
     assert (answer.type, answer.version) == (RDType.VERSIONS, 1)
     assert (answer.source_epoch, answer.dest_epoch) == (0, s.epoch)
     assert answer.body == b"\x02\0\0\0" and len(bytes(answer)) <= len(asked)
     assert counters["drop_version"] == 1
     # No other datagram is answered with VERSIONS: not one with a wrong Q_Key, and not one shorter
     # than the answer.
-    s.say(RDType.HELLO, **fields, q_key=QKEY + 1)
-    s.say(RDType.HELLO, **fields | {"body": b"\x04\0\0"})
-    s.say(RDType.HELLO, **fields, source_epoch=0)
+    s.send_datagram(RDType.HELLO, **fields, q_key=QKEY + 1)
+    s.send_datagram(RDType.HELLO, **fields | {"body": b"\x04\0\0"})
+    s.send_datagram(RDType.HELLO, **fields, source_epoch=0)
     for kind in (RDType.CHALLENGE, RDType.ECHO, RDType.DATA, RDType.BYE):
-        s.say(kind, version=version)
-    assert s.silence() and lib.siw_rd_n_peers(e.c) == 0
+        s.send_datagram(kind, version=version)
+    assert s.sends_nothing() and lib.siw_rd_n_peers(e.c) == 0
 
 
 @pytest.mark.clause("DGRAM-EXT-5")
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_versions_without_a_common_version_ends_the_handshake(strange, version):
-    e, s = strange
-    assert e.send(e.peer(s.address), b"x") == 1
-    s.other = s.hear(RDType.HELLO).source_epoch
+def test_versions_without_a_common_version_ends_the_handshake(unconnected_endpoint, version):
+    e, s = unconnected_endpoint
+    assert e.send(e.get_peer(s.address), b"x") == 1
+    s.other = s.receive_datagram(RDType.HELLO).source_epoch
     counters = Counters()
-    s.say(RDType.VERSIONS, version=version, source_epoch=0, body=handshake_offer(versions=0xFF))
-    s.say(
+    s.send_datagram(
+        RDType.VERSIONS, version=version, source_epoch=0, body=handshake_offer(versions=0xFF)
+    )
+    s.send_datagram(
         RDType.VERSIONS, version=version, dest_epoch=s.other + 1, body=handshake_offer(versions=4)
     )
-    s.say(RDType.VERSIONS, version=version, body=b"\x04\0\0")
-    run(lambda: counters["drop_rd_epoch"] == 3, e)
-    assert not e.told("gone")
-    s.say(RDType.VERSIONS, version=version, source_epoch=0, body=handshake_offer(versions=4))
-    run(lambda: e.told("gone") == 1, e)
+    s.send_datagram(RDType.VERSIONS, version=version, body=b"\x04\0\0")
+    poll_until(lambda: counters["drop_rd_epoch"] == 3, e)
+    assert not e.event_count("gone")
+    s.send_datagram(
+        RDType.VERSIONS, version=version, source_epoch=0, body=handshake_offer(versions=4)
+    )
+    poll_until(lambda: e.event_count("gone") == 1, e)
     assert counters["drop_version"] == 1
 
 
@@ -215,12 +221,12 @@ MEANT = {
 
 
 @pytest.mark.clause("DGRAM-MEET-6", "DGRAM-LLP-8")
-def test_every_field_without_a_meaning_is_sent_as_zero(end, strangers):
-    e = end()
-    s, other = strangers(e, 2)
+def test_every_field_without_a_meaning_is_sent_as_zero(make_endpoint, make_strangers):
+    e = make_endpoint()
+    s, other = make_strangers(e, 2)
     heard: dict[int, int] = {}
 
-    def look(d: RDDatagram) -> RDDatagram:
+    def check_unused_fields(d: RDDatagram) -> RDDatagram:
         always = {"type", "version", "mark", "q_key", "body", "crc"}
         for field in d.fields_desc:
             if field.name not in MEANT[RDType(d.type)] | always:
@@ -237,28 +243,28 @@ def test_every_field_without_a_meaning_is_sent_as_zero(end, strangers):
         heard[d.type] = heard.get(d.type, 0) + 1
         return d
 
-    assert e.send(e.peer(s.address), b"x") == 1
-    s.other = look(s.hear()).source_epoch
-    s.say(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
-    look(s.hear())
-    s.say(RDType.ACK)
-    data = look(s.hear(RDType.DATA))
-    s.say(RDType.ACK, acknowledged=(data.psn + 1) & 0xFFFFFFFF)
-    s.say(RDType.PROBE)
-    look(s.hear(RDType.ACK))
-    s.say(RDType.DATA, psn=s.epoch + 1, body=b"early")
-    look(s.hear(RDType.ACK))
-    s.say(RDType.ACK, acknowledged=(data.psn + 1) & 0xFFFFFFFF, credit=0)
+    assert e.send(e.get_peer(s.address), b"x") == 1
+    s.other = check_unused_fields(s.receive_datagram()).source_epoch
+    s.send_datagram(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
+    check_unused_fields(s.receive_datagram())
+    s.send_datagram(RDType.ACK)
+    data = check_unused_fields(s.receive_datagram(RDType.DATA))
+    s.send_datagram(RDType.ACK, acknowledged=(data.psn + 1) & 0xFFFFFFFF)
+    s.send_datagram(RDType.PROBE)
+    check_unused_fields(s.receive_datagram(RDType.ACK))
+    s.send_datagram(RDType.DATA, psn=s.epoch + 1, body=b"early")
+    check_unused_fields(s.receive_datagram(RDType.ACK))
+    s.send_datagram(RDType.ACK, acknowledged=(data.psn + 1) & 0xFFFFFFFF, credit=0)
     # credit is 0, so the endpoint sends a PROBE to ask for credit
-    assert e.send(e.peer(s.address), b"y") == 1
-    look(s.hear(RDType.PROBE))
-    look(other.challenge())
-    other.say(RDType.PROBE, dest_epoch=9)
-    look(other.hear())
-    other.say(RDType.HELLO, version=2, dest_epoch=0, body=HELLO)
-    look(other.hear())
-    lib.siw_rd_reset(e.peer(s.address), 0)
-    look(s.hear(RDType.BYE))
+    assert e.send(e.get_peer(s.address), b"y") == 1
+    check_unused_fields(s.receive_datagram(RDType.PROBE))
+    check_unused_fields(other.request_challenge())
+    other.send_datagram(RDType.PROBE, dest_epoch=9)
+    check_unused_fields(other.receive_datagram())
+    other.send_datagram(RDType.HELLO, version=2, dest_epoch=0, body=HELLO)
+    check_unused_fields(other.receive_datagram())
+    lib.siw_rd_reset(e.get_peer(s.address), 0)
+    check_unused_fields(s.receive_datagram(RDType.BYE))
     assert set(heard) == set(RDType)
 
 
@@ -266,85 +272,85 @@ def test_every_field_without_a_meaning_is_sent_as_zero(end, strangers):
 
 
 @pytest.mark.clause("DGRAM-MEET-1")
-def test_the_first_challenge_of_a_hello_is_echoed_and_no_other(strange):
-    e, s = strange
-    assert e.send(e.peer(s.address), b"x") == 1
-    s.other = s.hear(RDType.HELLO).source_epoch
+def test_the_first_challenge_of_a_hello_is_echoed_and_no_other(unconnected_endpoint):
+    e, s = unconnected_endpoint
+    assert e.send(e.get_peer(s.address), b"x") == 1
+    s.other = s.receive_datagram(RDType.HELLO).source_epoch
     first, counters = s.epoch, Counters()
-    s.say(RDType.CHALLENGE, body=OFFER + b"1" * COOKIE_LEN)
-    s.say(RDType.CHALLENGE, source_epoch=first + 1, body=OFFER + b"2" * COOKIE_LEN)
+    s.send_datagram(RDType.CHALLENGE, body=OFFER + b"1" * COOKIE_LEN)
+    s.send_datagram(RDType.CHALLENGE, source_epoch=first + 1, body=OFFER + b"2" * COOKIE_LEN)
     for _ in range(3):
-        echo = s.hear(RDType.ECHO)
+        echo = s.receive_datagram(RDType.ECHO)
         assert (echo.dest_epoch, handshake_cookie(echo.body)) == (first, b"1" * COOKIE_LEN)
     assert counters["drop_rd_epoch"] == 1
 
 
 @pytest.mark.clause("DGRAM-MEET-2")
-def test_a_hello_that_is_repeated_is_challenged_with_one_epoch(strange):
-    _, s = strange
-    epochs = {s.challenge().source_epoch for _ in range(20)}
+def test_a_hello_that_is_repeated_is_challenged_with_one_epoch(unconnected_endpoint):
+    _, s = unconnected_endpoint
+    epochs = {s.request_challenge().source_epoch for _ in range(20)}
     assert len(epochs) == 1 and 0 not in epochs
     s.epoch += 1
-    assert s.challenge().source_epoch not in epochs
+    assert s.request_challenge().source_epoch not in epochs
 
 
 # ---- eviction of peer records
 
 
-def gives(s: Stranger) -> None:
-    s.meet()
-    s.say(RDType.DATA, body=b"given")
-    s.hear(RDType.ACK)
+def connect_and_send(s: Stranger) -> None:
+    s.connect()
+    s.send_datagram(RDType.DATA, body=b"given")
+    s.receive_datagram(RDType.ACK)
 
 
-def knows(s: Stranger, psn: int = 0) -> bool:
+def is_known(s: Stranger, psn: int = 0) -> bool:
     s.drain()
-    s.say(RDType.DATA, psn=s.epoch + psn, body=b"still?")
-    return bool(s.hear().type != RDType.BYE)
+    s.send_datagram(RDType.DATA, psn=s.epoch + psn, body=b"still?")
+    return bool(s.receive_datagram().type != RDType.BYE)
 
 
 @pytest.mark.clause("DGRAM-MEET-7", "DGRAM-RD-25")
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2"])
-def test_a_new_peer_evicts_an_unused_record(end, strangers, host):
-    e = end(max_peers=6)
-    lone, giver, *many = [*strangers(e, 1, "127.0.0.3"), *strangers(e, 5)]
-    lone.meet()
-    gives(giver)
+def test_a_new_peer_evicts_an_unused_record(make_endpoint, make_strangers, host):
+    e = make_endpoint(max_peers=6)
+    lone, giver, *many = [*make_strangers(e, 1, "127.0.0.3"), *make_strangers(e, 5)]
+    lone.connect()
+    connect_and_send(giver)
     for s in many:
-        s.meet()
+        s.connect()
     counters = Counters()
-    newcomers = strangers(e, 3, host)
+    newcomers = make_strangers(e, 3, host)
     for s in newcomers:
-        s.meet()
+        s.connect()
     assert counters["rd_evicted"] == 3 and lib.siw_rd_n_peers(e.c) == 6
-    assert knows(newcomers[-1]) and knows(lone) and knows(giver, 1)
-    assert [knows(s) for s in many[:2]] == [False, False]
+    assert is_known(newcomers[-1]) and is_known(lone) and is_known(giver, 1)
+    assert [is_known(s) for s in many[:2]] == [False, False]
 
 
 @pytest.mark.clause("DGRAM-MEET-8", "DGRAM-RD-32")
-def test_the_source_with_most_records_is_evicted_first(end, strangers):
-    e = end(max_peers=4)
-    many, others = strangers(e, 5), strangers(e, 2, "127.0.0.2")
+def test_the_source_with_most_records_is_evicted_first(make_endpoint, make_strangers):
+    e = make_endpoint(max_peers=4)
+    many, others = make_strangers(e, 5), make_strangers(e, 2, "127.0.0.2")
     *first, late = many
     said = []
     for s in first:
-        c = s.challenge()
+        c = s.request_challenge()
         s.other = c.source_epoch
-        said.append(s.say(RDType.ECHO, body=s.echo_of(c)))
-        s.hear(RDType.ACK)
-        s.say(RDType.DATA, body=b"given")
-        s.hear(RDType.ACK)
+        said.append(s.send_datagram(RDType.ECHO, body=s.echo_body(c)))
+        s.receive_datagram(RDType.ACK)
+        s.send_datagram(RDType.DATA, body=b"given")
+        s.receive_datagram(RDType.ACK)
     counters = Counters()
-    late.say(RDType.ECHO, body=late.echo_of(late_c := late.challenge()),
+    late.send_datagram(RDType.ECHO, body=late.echo_body(late_c := late.request_challenge()),
              dest_epoch=late_c.source_epoch)  # fmt: skip
-    run(lambda: counters["drop_rd_peers"] == 1, e)
-    gives(others[0])
+    poll_until(lambda: counters["drop_rd_peers"] == 1, e)
+    connect_and_send(others[0])
     assert counters["rd_evicted"] == 1
-    gone = next(i for i, s in enumerate(first) if not knows(s, 1))
+    gone = next(i for i, s in enumerate(first) if not is_known(s, 1))
     # The same ECHO, sent again, does not repeat the handshake.
     first[gone].sock.sendto(said[gone], first[gone].dest)
-    run(lambda: counters["drop_rd_cookie"] == 1, e)
-    others[1].meet()
+    poll_until(lambda: counters["drop_rd_cookie"] == 1, e)
+    others[1].connect()
     assert counters["rd_evicted"] == 2 and lib.siw_rd_n_peers(e.c) == 4
 
 
@@ -352,62 +358,67 @@ def test_the_source_with_most_records_is_evicted_first(end, strangers):
 
 
 @pytest.mark.clause("DGRAM-RD-35")
-def test_a_flood_from_one_address_leaves_challenges_and_byes_to_others(end, strangers):
-    e = end()
-    (flood,), (good,) = strangers(e, 1), strangers(e, 1, "127.0.0.2")
-    hello = bytes(flood.build(RDType.HELLO, dest_epoch=0, body=HELLO))
-    probe = bytes(flood.build(RDType.PROBE, dest_epoch=7))
+def test_a_flood_from_one_address_leaves_challenges_and_byes_to_others(
+    make_endpoint, make_strangers
+):
+    e = make_endpoint()
+    (flood,), (good,) = make_strangers(e, 1), make_strangers(e, 1, "127.0.0.2")
+    hello = bytes(flood.build_datagram(RDType.HELLO, dest_epoch=0, body=HELLO))
+    probe = bytes(flood.build_datagram(RDType.PROBE, dest_epoch=7))
     counters = Counters()
     while counters["drop_rd_hello"] < 500:
         for octets in [hello] * 20 + [probe]:
             flood.sock.sendto(octets, flood.dest)
-        e.turn()
+        e.poll_once()
     for octets in [hello, probe] * 20:
         flood.sock.sendto(octets, flood.dest)
-    good.say(RDType.PROBE, dest_epoch=7)
-    good.say(RDType.HELLO, dest_epoch=0, body=HELLO)
-    assert {good.hear().type, good.hear().type} == {RDType.BYE, RDType.CHALLENGE}
+    good.send_datagram(RDType.PROBE, dest_epoch=7)
+    good.send_datagram(RDType.HELLO, dest_epoch=0, body=HELLO)
+    assert {good.receive_datagram().type, good.receive_datagram().type} == {
+        RDType.BYE,
+        RDType.CHALLENGE,
+    }
 
 
 # ---- closing
 
 
 @pytest.mark.clause("DGRAM-BYE-1")
-def test_a_bye_completes_acknowledged_segments_and_fails_the_rest(met):
-    e, s = met
-    peer = e.peer(s.address)
-    s.say(RDType.ACK)
+def test_a_bye_completes_acknowledged_segments_and_fails_the_rest(connected_endpoint):
+    e, s = connected_endpoint
+    peer = e.get_peer(s.address)
+    s.send_datagram(RDType.ACK)
     for i in range(3):
         assert e.send(peer, b"%d" % i) == 1
-        s.hear(RDType.DATA)
-    s.say(RDType.BYE, acknowledged=s.other + 2)
-    run(lambda: e.told("gone") == 1, e)
+        s.receive_datagram(RDType.DATA)
+    s.send_datagram(RDType.BYE, acknowledged=s.other + 2)
+    poll_until(lambda: e.event_count("gone") == 1, e)
     assert e.had == 2
 
 
 @pytest.mark.clause("DGRAM-BYE-1")
-def test_who_closes_acknowledges_all_that_it_took(end):
-    a, b = end(), Endpoint()
-    peer = a.peer(b.local)
+def test_who_closes_acknowledges_all_that_it_took(make_endpoint):
+    a, b = make_endpoint(), Endpoint()
+    peer = a.get_peer(b.local_addr)
     for i in range(5):
         assert a.send(peer, b"%d" % i) == 1
-    run(lambda: len(b.data()) == 5, a, b)
+    poll_until(lambda: len(b.received_data()) == 5, a, b)
     b.close()  # closes before the last segments had to be acknowledged
-    run(lambda: a.told("gone") == 1, a)
+    poll_until(lambda: a.event_count("gone") == 1, a)
     assert a.had == 5
 
 
 @pytest.mark.clause("DGRAM-BYE-2")
-def test_a_bye_is_answered_each_time_and_an_answer_is_not(met):
-    e, s = met
+def test_a_bye_is_answered_each_time_and_an_answer_is_not(connected_endpoint):
+    e, s = connected_endpoint
     # the first BYE ends the pair; the others are repeated as if the answer had been lost
     for _ in range(3):
-        asked = s.say(RDType.BYE)
-        answer = s.hear()
+        asked = s.send_datagram(RDType.BYE)
+        answer = s.receive_datagram()
         assert (answer.type, str(answer.rd_flags)) == (RDType.BYE, "ANSWER")
         assert (answer.source_epoch, answer.dest_epoch) == (s.other, s.epoch)
         assert len(bytes(answer)) <= len(asked)
-    assert e.told("gone") == 1
-    s.say(RDType.BYE, rd_flags="ANSWER")
-    s.say(RDType.BYE, ird=1)  # a BYE for an unknown pair
-    assert s.silence()
+    assert e.event_count("gone") == 1
+    s.send_datagram(RDType.BYE, rd_flags="ANSWER")
+    s.send_datagram(RDType.BYE, ird=1)  # a BYE for an unknown pair
+    assert s.sends_nothing()

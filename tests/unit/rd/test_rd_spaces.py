@@ -7,247 +7,251 @@ from typing import Any
 
 import pytest
 from _siwarp_layers import lib
-from unit.llp.llp_harness import setting
-from unit.rd.rd_kit import REQUESTS, RESPONSES, Endpoint, Stranger, run
+from unit.llp.llp_harness import temporary_setting
+from unit.rd.rd_kit import REQUESTS, RESPONSES, Endpoint, Stranger, poll_until
 
 from siwarp.inspect.rd import RDDatagram, RDFlag, RDType, ack_body
 
 
-def both(e: Endpoint, peer: Any, n: int) -> None:
+def send_in_both_spaces(e: Endpoint, peer: Any, n: int) -> None:
     for i in range(n):
         assert e.send(peer, b"request %d" % i) == 1
         assert e.send(peer, b"response %d" % i, space=RESPONSES) == 1
 
 
-def named(kind: str, n: int) -> list[bytes]:
+def numbered_messages(kind: str, n: int) -> list[bytes]:
     return [f"{kind} {i}".encode() for i in range(n)]
 
 
 @pytest.mark.clause("DGRAM-RD-37", "DGRAM-RD-12")
-def test_a_request_that_cannot_be_taken_holds_back_no_response(end):
-    a, b = end(), end()
-    peer = a.peer(b.local)
+def test_a_request_that_cannot_be_taken_holds_back_no_response(make_endpoint):
+    a, b = make_endpoint(), make_endpoint()
+    peer = a.get_peer(b.local_addr)
     b.judge = lambda _who, data: "hold" if data.startswith(b"request") else "take"
-    both(a, peer, 100)
-    run(lambda: lib.siw_rd_accepted(peer, RESPONSES) == 100, a, b)
-    assert b.data() == named("response", 100)
+    send_in_both_spaces(a, peer, 100)
+    poll_until(lambda: lib.siw_rd_accepted(peer, RESPONSES) == 100, a, b)
+    assert b.received_data() == numbered_messages("response", 100)
     assert lib.siw_rd_accepted(peer, REQUESTS) == 0
     b.judge = lambda _who, _data: "take"
-    lib.siw_rd_resume(b.peer(a.local), REQUESTS)
-    run(lambda: lib.siw_rd_accepted(peer, REQUESTS) == 100, a, b)
-    assert b.data()[100:] == named("request", 100)
+    lib.siw_rd_resume(b.get_peer(a.local_addr), REQUESTS)
+    poll_until(lambda: lib.siw_rd_accepted(peer, REQUESTS) == 100, a, b)
+    assert b.received_data()[100:] == numbered_messages("request", 100)
 
 
 @pytest.mark.clause("DGRAM-RD-37", "DGRAM-RD-3", "DGRAM-RD-14")
-def test_a_missing_request_holds_back_no_response(met):
-    e, s = met
-    s.say(RDType.DATA, psn=s.epoch + 1, body=b"behind a gap")
+def test_a_missing_request_holds_back_no_response(connected_endpoint):
+    e, s = connected_endpoint
+    s.send_datagram(RDType.DATA, psn=s.epoch + 1, body=b"behind a gap")
     for i in range(3):
-        s.say(RDType.DATA, psn=s.epoch + i, rd_flags=int(RDFlag.RESPONSE), body=b"%d" % i)
-    run(lambda: e.data() == [b"0", b"1", b"2"], e)
+        s.send_datagram(RDType.DATA, psn=s.epoch + i, rd_flags=int(RDFlag.RESPONSE), body=b"%d" % i)
+    poll_until(lambda: e.received_data() == [b"0", b"1", b"2"], e)
     acks: list[RDDatagram] = []
 
-    def last() -> bool:
-        acks.append(s.hear(RDType.ACK))
+    def responses_are_acknowledged() -> bool:
+        acks.append(s.receive_datagram(RDType.ACK))
         return bool(acks[-1].response_acknowledged == s.epoch + 3)
 
-    run(last, e)
+    poll_until(responses_are_acknowledged, e)
     assert acks[-1].acknowledged == s.epoch
     assert acks[-1].received() == {s.epoch + 1} and acks[-1].received(responses=True) == set()
 
 
 @pytest.mark.clause("DGRAM-RD-14", "DGRAM-RD-19")
-def test_ranges_of_both_spaces_are_told_apart(met):
-    e, s = met
+def test_ranges_of_both_spaces_are_told_apart(connected_endpoint):
+    e, s = connected_endpoint
     for psn in (2, 3, 7):
-        s.say(RDType.DATA, psn=s.epoch + psn, body=b"x")
+        s.send_datagram(RDType.DATA, psn=s.epoch + psn, body=b"x")
     for psn in (1, 5):
-        s.say(RDType.DATA, psn=s.epoch + psn, rd_flags=int(RDFlag.RESPONSE), body=b"x")
+        s.send_datagram(RDType.DATA, psn=s.epoch + psn, rd_flags=int(RDFlag.RESPONSE), body=b"x")
 
-    def told() -> bool:
-        ack = s.hear(RDType.ACK)
+    def both_ranges_are_acknowledged() -> bool:
+        ack = s.receive_datagram(RDType.ACK)
         return bool(
             ack.received() == {s.epoch + 2, s.epoch + 3, s.epoch + 7}
             and ack.received(responses=True) == {s.epoch + 1, s.epoch + 5}
         )
 
-    run(told, e)
+    poll_until(both_ranges_are_acknowledged, e)
 
 
 @pytest.mark.clause("DGRAM-RD-19", "DGRAM-RD-18")
-def test_a_range_of_responses_says_nothing_of_requests(met):
-    e, s = met
-    peer = e.peer(s.address)
-    s.say(RDType.ACK)
+def test_a_range_of_responses_says_nothing_of_requests(connected_endpoint):
+    e, s = connected_endpoint
+    peer = e.get_peer(s.address)
+    s.send_datagram(RDType.ACK)
     s.drain()
-    both(e, peer, 6)
-    lib.siw_rd_flush(peer, e_taken())
-    first = [s.hear(RDType.DATA) for _ in range(12)]
+    send_in_both_spaces(e, peer, 6)
+    lib.siw_rd_flush(peer, new_uint64())
+    first = [s.receive_datagram(RDType.DATA) for _ in range(12)]
     assert [d.psn - s.other for d in first if d.rd_flags & RDFlag.RESPONSE] == [*range(6)]
     body = ack_body(first_response=s.other, responses=[s.other + i for i in range(1, 6)])
-    s.say(RDType.ACK, acknowledged=s.other + 6, body=body)
-    again = s.hear(RDType.DATA)
+    s.send_datagram(RDType.ACK, acknowledged=s.other + 6, body=body)
+    again = s.receive_datagram(RDType.DATA)
     assert (again.psn, int(again.rd_flags)) == (s.other, RDFlag.RESPONSE)
-    s.say(RDType.ACK, acknowledged=s.other + 6, response_acknowledged=s.other + 6)
-    run(lambda: lib.siw_rd_accepted(peer, RESPONSES) == 6, e)
+    s.send_datagram(RDType.ACK, acknowledged=s.other + 6, response_acknowledged=s.other + 6)
+    poll_until(lambda: lib.siw_rd_accepted(peer, RESPONSES) == 6, e)
 
 
-def e_taken() -> Any:
+def new_uint64() -> Any:
     from _siwarp_layers import ffi
 
     return ffi.new("uint64_t *")
 
 
 @pytest.mark.clause("DGRAM-RD-38")
-def test_responses_that_wait_are_sent_before_requests(met):
-    e, s = met
-    peer = e.peer(s.address)
-    s.say(RDType.ACK, credit=0)
+def test_responses_that_wait_are_sent_before_requests(connected_endpoint):
+    e, s = connected_endpoint
+    peer = e.get_peer(s.address)
+    s.send_datagram(RDType.ACK, credit=0)
     s.drain()
-    both(e, peer, 5)
-    assert s.silence()
-    s.say(RDType.ACK)
-    flags = [int(s.hear(RDType.DATA).rd_flags) for _ in range(10)]
+    send_in_both_spaces(e, peer, 5)
+    assert s.sends_nothing()
+    s.send_datagram(RDType.ACK)
+    flags = [int(s.receive_datagram(RDType.DATA).rd_flags) for _ in range(10)]
     assert flags == [RDFlag.RESPONSE] * 5 + [0] * 5
 
 
 @pytest.mark.clause("DGRAM-RD-38", "DGRAM-RD-20")
-def test_requests_do_not_wait_for_the_credit_of_responses(met):
-    e, s = met
-    peer = e.peer(s.address)
-    s.say(RDType.ACK, credit=0)
+def test_requests_do_not_wait_for_the_credit_of_responses(connected_endpoint):
+    e, s = connected_endpoint
+    peer = e.get_peer(s.address)
+    s.send_datagram(RDType.ACK, credit=0)
     s.drain()
-    both(e, peer, 5)
-    s.say(RDType.ACK, credit=5, response_credit=2)
-    flags = [int(s.hear(RDType.DATA).rd_flags) for _ in range(7)]
+    send_in_both_spaces(e, peer, 5)
+    s.send_datagram(RDType.ACK, credit=5, response_credit=2)
+    flags = [int(s.receive_datagram(RDType.DATA).rd_flags) for _ in range(7)]
     assert flags == [RDFlag.RESPONSE] * 2 + [0] * 5
-    assert s.hear().type == RDType.PROBE or not s.silence()
+    assert s.receive_datagram().type == RDType.PROBE or not s.sends_nothing()
 
 
 @pytest.mark.clause("DGRAM-RD-40")
-def test_a_segment_takes_no_more_units_than_the_credit(met):
-    e, s = met
-    peer = e.peer(s.address)
+def test_a_segment_takes_no_more_units_than_the_credit(connected_endpoint):
+    e, s = connected_endpoint
+    peer = e.get_peer(s.address)
     for credit, longest in ((16, 16 * 1024), (1, 1024), (0, 1024), (3, 3 * 1024)):
-        s.say(RDType.ACK, credit=credit, response_credit=2 * credit)
+        s.send_datagram(RDType.ACK, credit=credit, response_credit=2 * credit)
         s.drain()
         assert lib.siw_rd_mulpdu(peer, REQUESTS) == longest
         assert lib.siw_rd_mulpdu(peer, RESPONSES) == 2 * longest
 
 
 @pytest.mark.clause("DGRAM-RD-20", "DGRAM-RD-40")
-def test_a_segment_beyond_the_whole_credit_waits_and_the_peer_is_asked(met):
-    e, s = met
-    peer = e.peer(s.address)
-    s.say(RDType.ACK, credit=64)
+def test_a_segment_beyond_the_whole_credit_waits_and_the_peer_is_asked(connected_endpoint):
+    e, s = connected_endpoint
+    peer = e.get_peer(s.address)
+    s.send_datagram(RDType.ACK, credit=64)
     s.drain()
     segment = os.urandom(63 * 1024 + 1)
     for credit in (16, 63, 0, 1):
-        s.say(RDType.ACK, credit=credit)
+        s.send_datagram(RDType.ACK, credit=credit)
         s.drain()
         assert not credit or lib.siw_rd_mulpdu(peer, REQUESTS) == credit * 1024
     # a segment as long as the credit allowed before it was reduced
     assert e.send(peer, segment) == 1
-    asked = s.hear(seconds=5.0)
+    asked = s.receive_datagram(seconds=5.0)
     assert asked.type == RDType.PROBE
-    s.say(RDType.ACK, credit=63, psn=asked.psn, rd_flags=int(RDFlag.PROBED))
-    assert s.hear(seconds=5.0).type == RDType.PROBE
-    s.say(RDType.ACK, credit=64)
-    data = s.hear()
+    s.send_datagram(RDType.ACK, credit=63, psn=asked.psn, rd_flags=int(RDFlag.PROBED))
+    assert s.receive_datagram(seconds=5.0).type == RDType.PROBE
+    s.send_datagram(RDType.ACK, credit=64)
+    data = s.receive_datagram()
     assert data.type == RDType.DATA and bytes(data.body) == segment
 
 
 @pytest.mark.clause("DGRAM-RD-41", "DGRAM-RD-33")
-def test_an_endpoint_with_nothing_stored_grants_any_segment_length(end):
-    with setting("rd_total_window", 1 << 20):
-        e = end()
+def test_an_endpoint_with_nothing_stored_grants_any_segment_length(make_endpoint):
+    with temporary_setting("rd_total_window", 1 << 20):
+        e = make_endpoint()
     far = [Stranger(e, epoch=0x1000 * (i + 1)) for i in range(20)]
     s = Stranger(e)
     # each peer sends segments after a gap up to its limit, until memory is nearly used up
     for one in far:
-        one.meet()
+        one.connect()
         for i in range(1, 9):
-            one.say(RDType.DATA, psn=one.epoch + i, body=bytes(30000))
+            one.send_datagram(RDType.DATA, psn=one.epoch + i, body=bytes(30000))
         one.drain()
-    s.meet()
-    s.say(RDType.PROBE, psn=7)
-    ack = s.hear(RDType.ACK)
+    s.connect()
+    s.send_datagram(RDType.PROBE, psn=7)
+    ack = s.receive_datagram(RDType.ACK)
     assert (ack.credit, ack.response_credit) == (64, 64)
     body = os.urandom(65000)
-    s.say(RDType.DATA, body=body)
-    run(lambda: any(body in got for got in e.got.values()), e)
+    s.send_datagram(RDType.DATA, body=body)
+    poll_until(lambda: any(body in got for got in e.got.values()), e)
     for one in (*far, s):
         one.close()
 
 
 @pytest.mark.clause("DGRAM-RD-42")
-def test_an_outdated_acknowledgement_is_ignored_per_space(met):
-    e, s = met
-    peer = e.peer(s.address)
-    s.say(RDType.ACK)
+def test_an_outdated_acknowledgement_is_ignored_per_space(connected_endpoint):
+    e, s = connected_endpoint
+    peer = e.get_peer(s.address)
+    s.send_datagram(RDType.ACK)
     s.drain()
-    both(e, peer, 4)
-    lib.siw_rd_flush(peer, e_taken())
+    send_in_both_spaces(e, peer, 4)
+    lib.siw_rd_flush(peer, new_uint64())
     s.drain()
-    s.say(RDType.ACK, acknowledged=s.other + 3, response_acknowledged=s.other + 1, credit=8)
-    run(lambda: lib.siw_rd_accepted(peer, REQUESTS) == 3, e)
+    s.send_datagram(
+        RDType.ACK, acknowledged=s.other + 3, response_acknowledged=s.other + 1, credit=8
+    )
+    poll_until(lambda: lib.siw_rd_accepted(peer, REQUESTS) == 3, e)
     assert lib.siw_rd_mulpdu(peer, REQUESTS) == 8 * 1024
     # Outdated for requests, and current for responses.
     body = ack_body(s.other + 1, [s.other + 3])
     fields = {"acknowledged": s.other + 1, "response_acknowledged": s.other + 4}
-    s.say(RDType.ACK, **fields, credit=2, response_credit=3, body=body)
-    run(lambda: lib.siw_rd_accepted(peer, RESPONSES) == 4, e)
+    s.send_datagram(RDType.ACK, **fields, credit=2, response_credit=3, body=body)
+    poll_until(lambda: lib.siw_rd_accepted(peer, RESPONSES) == 4, e)
     assert lib.siw_rd_accepted(peer, REQUESTS) == 3
     assert lib.siw_rd_mulpdu(peer, REQUESTS) == 8 * 1024
     assert lib.siw_rd_mulpdu(peer, RESPONSES) == 3 * 1024
     # three ACKs that acknowledge the same PSN: the credit of the last one counts
     for credit in (5, 9, 4):
-        s.say(RDType.ACK, **(fields | {"acknowledged": s.other + 3}), credit=credit)
+        s.send_datagram(RDType.ACK, **(fields | {"acknowledged": s.other + 3}), credit=credit)
         s.drain()
         assert lib.siw_rd_mulpdu(peer, REQUESTS) == credit * 1024
 
 
 @pytest.mark.clause("DGRAM-RD-43")
-def test_what_a_range_named_is_kept_until_it_is_taken(end):
-    with setting("rd_total_window", 1 << 20):
-        e = end()
+def test_what_a_range_named_is_kept_until_it_is_taken(make_endpoint):
+    with temporary_setting("rd_total_window", 1 << 20):
+        e = make_endpoint()
     s, other = Stranger(e), Stranger(e, epoch=0x7000)
-    s.meet()
+    s.connect()
     for i in range(1, 9):
-        s.say(RDType.DATA, psn=s.epoch + i, body=bytes([i]) * 20000)
+        s.send_datagram(RDType.DATA, psn=s.epoch + i, body=bytes([i]) * 20000)
     s.drain()
-    s.say(RDType.PROBE)
-    named = s.hear(RDType.ACK).received()
+    s.send_datagram(RDType.PROBE)
+    named = s.receive_datagram(RDType.ACK).received()
     assert named
-    other.meet()
+    other.connect()
     for i in range(1, 65):  # peers that together want more memory than there is
-        other.say(RDType.DATA, psn=other.epoch + i, body=bytes(20000))
+        other.send_datagram(RDType.DATA, psn=other.epoch + i, body=bytes(20000))
         other.drain()
-    s.say(RDType.DATA, psn=s.epoch, body=b"first")
+    s.send_datagram(RDType.DATA, psn=s.epoch, body=b"first")
     goal = len(named) + 1
-    run(lambda: any(got[:1] == [b"first"] and len(got) == goal for got in e.got.values()), e)
+    poll_until(lambda: any(got[:1] == [b"first"] and len(got) == goal for got in e.got.values()), e)
     s.close()
     other.close()
 
 
 @pytest.mark.clause("DGRAM-RD-38")
-def test_a_peer_that_reads_without_end_does_not_keep_requests_from_it(met):
-    e, s = met
-    peer = e.peer(s.address)
-    s.say(RDType.ACK, credit=20000)
+def test_a_peer_that_reads_without_end_does_not_keep_requests_from_it(connected_endpoint):
+    e, s = connected_endpoint
+    peer = e.get_peer(s.address)
+    s.send_datagram(RDType.ACK, credit=20000)
     s.drain()
     n = 0
     while e.send(peer, bytes(30000), space=RESPONSES) == 1:
         n += 1
     assert e.send(peer, b"request") == 1
-    lib.siw_rd_flush(peer, e_taken())
+    lib.siw_rd_flush(peer, new_uint64())
     came = 0
     for _ in range(n):  # responses queued before the request, at most a window at once
-        d = s.hear(RDType.DATA)
+        d = s.receive_datagram(RDType.DATA)
         if not d.rd_flags & RDFlag.RESPONSE:
             break
         came += 1
-        s.say(RDType.ACK, response_acknowledged=(s.other + came) & 0xFFFFFFFF, credit=20000)
+        s.send_datagram(
+            RDType.ACK, response_acknowledged=(s.other + came) & 0xFFFFFFFF, credit=20000
+        )
         while e.send(peer, bytes(30000), space=RESPONSES) == 1:
             pass
     else:
@@ -257,27 +261,27 @@ def test_a_peer_that_reads_without_end_does_not_keep_requests_from_it(met):
 
 @pytest.mark.clause("DGRAM-RD-37", "DGRAM-RD-33")
 @pytest.mark.parametrize("octets", [100, 33_000_000, 5 << 20])
-def test_responses_overtake_held_requests(end, octets: int) -> None:
-    with setting("rd_total_window", 1 << 20 if octets == 5 << 20 else 64 << 20):
-        a, b = end(), end()
+def test_responses_overtake_held_requests(make_endpoint, octets: int) -> None:
+    with temporary_setting("rd_total_window", 1 << 20 if octets == 5 << 20 else 64 << 20):
+        a, b = make_endpoint(), make_endpoint()
     b.judge = lambda _who, data: "hold" if data.startswith(b"held") else "take"
-    peer = a.peer(b.local)
+    peer = a.get_peer(b.local_addr)
     sent = turns = 0
     # data for which this endpoint has no room waits in the layer above
     while sent < octets and turns < 200:
         part = b"held" + bytes(min(octets - sent, 30000) - 4)
         if a.send(peer, part) == 1:
             sent, turns = sent + len(part), 0
-        a.turn(), b.turn()
+        a.poll_once(), b.poll_once()
         turns += 1
     assert sent == octets or lib.siw_rd_blocked(peer, REQUESTS)
     for i in range(20):
         assert a.send(peer, b"%d" % i, bytes(5000), space=RESPONSES) == 1
-        run(lambda i=i: lib.siw_rd_accepted(peer, RESPONSES) == i + 1, a, b)
-    assert b.data() == [b"%d" % i + bytes(5000) for i in range(20)]
+        poll_until(lambda i=i: lib.siw_rd_accepted(peer, RESPONSES) == i + 1, a, b)
+    assert b.received_data() == [b"%d" % i + bytes(5000) for i in range(20)]
     assert lib.siw_rd_accepted(peer, REQUESTS) == 0
     b.judge = lambda _who, _data: "take"
-    lib.siw_rd_resume(b.peer(a.local), REQUESTS)
+    lib.siw_rd_resume(b.get_peer(a.local_addr), REQUESTS)
     framed = lib.siw_rd_framed(peer, REQUESTS)
-    run(lambda: lib.siw_rd_accepted(peer, REQUESTS) == framed, a, b)
-    assert sum(len(d) for d in b.data()[20:]) == sent
+    poll_until(lambda: lib.siw_rd_accepted(peer, REQUESTS) == framed, a, b)
+    assert sum(len(d) for d in b.received_data()[20:]) == sent

@@ -5,39 +5,39 @@ from __future__ import annotations
 import socket
 import time
 
-from unit.llp.llp_harness import addr
-from unit.rd.rd_kit import Endpoint, Stranger, run
+from unit.llp.llp_harness import siw_addr
+from unit.rd.rd_kit import Endpoint, Stranger, poll_until
 
 from siwarp.inspect.rd import RDType
 
 MANY = 3000
 
 
-def exchange(e: Endpoint, s: Stranger, first: int, n: int) -> float:
+def segment_cpu_seconds(e: Endpoint, s: Stranger, first: int, n: int) -> float:
     """Return the CPU seconds of n segments, each acknowledged when a timer expires."""
     used = time.process_time()
     for i in range(first, first + n):
-        s.say(RDType.DATA, psn=s.epoch + i, body=b"x")
-        while s.hear(RDType.ACK).acknowledged != s.epoch + i + 1:
+        s.send_datagram(RDType.DATA, psn=s.epoch + i, body=b"x")
+        while s.receive_datagram(RDType.ACK).acknowledged != s.epoch + i + 1:
             pass
     return time.process_time() - used
 
 
-def test_what_is_due_costs_the_same_with_thousands_of_timers_that_are_not(end):
-    e = end()
+def test_what_is_due_costs_the_same_with_thousands_of_timers_that_are_not(make_endpoint):
+    e = make_endpoint()
     s = Stranger(e)
-    s.meet()
-    exchange(e, s, 0, 100)
-    alone = min(exchange(e, s, 100 + 200 * i, 200) for i in range(3))
+    s.connect()
+    segment_cpu_seconds(e, s, 0, 100)
+    alone = min(segment_cpu_seconds(e, s, 100 + 200 * i, 200) for i in range(3))
     sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sink.bind(("0.0.0.0", 0))
     port = sink.getsockname()[1]
     for i in range(MANY):
-        peer = e.peer(addr(f"127.1.{i // 250}.{i % 250 + 1}", port))
+        peer = e.get_peer(siw_addr(f"127.1.{i // 250}.{i % 250 + 1}", port))
         assert e.send(peer, b"x") == 1
     # These peers are sent a HELLO every half a second by then.
     stop = time.monotonic() + 1.3
-    run(lambda: time.monotonic() > stop, e)
-    beside = min(exchange(e, s, 700 + 200 * i, 200) for i in range(3))
+    poll_until(lambda: time.monotonic() > stop, e)
+    beside = min(segment_cpu_seconds(e, s, 700 + 200 * i, 200) for i in range(3))
     assert beside < 4 * alone
     sink.close()

@@ -24,23 +24,23 @@ from unit.ddp.ddp_harness import (
     PeerStream,
     Sge,
     StreamError,
-    checked,
-    counter,
+    check_result,
+    counter_value,
     crc32c,
-    cut,
     fpdu,
-    parsed,
-    pattern,
+    octet_pattern,
+    parse_segment,
     recv_exactly,
-    setting,
-    sgl,
-    tagged,
-    untagged,
-    until,
+    sge_array,
+    split_fpdus,
+    tagged_segment,
+    temporary_setting,
+    untagged_segment,
+    wait_until,
 )
 from unit.ddp.ddp_harness import Queue as RecvQueue
 from unit.mpa.mpa_harness import Stream as MpaStream
-from unit.mpa.mpa_harness import opened, recv_to_end
+from unit.mpa.mpa_harness import open_world, recv_to_end
 
 from siwarp.inspect import (
     AtomicRequest,
@@ -65,27 +65,27 @@ __all__ = [
     "Stream",
     "StreamError",
     "UDDatagram",
-    "atomic_request",
-    "atomic_response",
-    "checked",
-    "counter",
+    "build_atomic_request",
+    "build_atomic_response",
+    "build_read_request",
+    "build_read_response",
+    "build_send",
+    "build_terminate",
+    "build_write",
+    "check_result",
+    "counter_value",
     "crc32c",
-    "cut",
     "fpdu",
-    "parsed",
-    "pattern",
-    "rdmap_world",
-    "read_request",
-    "read_response",
+    "octet_pattern",
+    "open_rdmap_world",
+    "parse_segment",
     "recv_exactly",
     "recv_to_end",
-    "send",
-    "setting",
-    "tagged",
-    "terminate",
-    "untagged",
-    "until",
-    "write",
+    "split_fpdus",
+    "tagged_segment",
+    "temporary_setting",
+    "untagged_segment",
+    "wait_until",
 ]
 
 LOCAL_WRITE, REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC = 1, 2, 4, 8  # enum siw_access_flags
@@ -110,15 +110,15 @@ KINDS = {
 # ---- messages that a peer may send
 
 
-def send(payload: bytes = b"", **fields: Any) -> bytes:
-    return untagged(payload, **{"opcode": Opcode.SEND, **fields})
+def build_send(payload: bytes = b"", **fields: Any) -> bytes:
+    return untagged_segment(payload, **{"opcode": Opcode.SEND, **fields})
 
 
-def write(payload: bytes = b"", **fields: Any) -> bytes:
-    return tagged(payload, **{"opcode": Opcode.RDMA_WRITE, **fields})
+def build_write(payload: bytes = b"", **fields: Any) -> bytes:
+    return tagged_segment(payload, **{"opcode": Opcode.RDMA_WRITE, **fields})
 
 
-def read_request(*, size: int, src_stag: int, src_to: int, **fields: Any) -> bytes:
+def build_read_request(*, size: int, src_stag: int, src_to: int, **fields: Any) -> bytes:
     head = {
         name: fields.pop(name)
         for name in ("msn", "l", "rv", "dv", "mo", "qn", "opcode")
@@ -129,36 +129,44 @@ def read_request(*, size: int, src_stag: int, src_to: int, **fields: Any) -> byt
             **{"sink_stag": 1, "sink_to": 0, **fields}, size=size, src_stag=src_stag, src_to=src_to
         )
     )
-    return untagged(body, **{"opcode": Opcode.RDMA_READ_REQUEST, "qn": Queue.READ_REQUEST, **head})
+    return untagged_segment(
+        body, **{"opcode": Opcode.RDMA_READ_REQUEST, "qn": Queue.READ_REQUEST, **head}
+    )
 
 
-def read_response(payload: bytes = b"", **fields: Any) -> bytes:
-    return tagged(payload, **{"opcode": Opcode.RDMA_READ_RESPONSE, **fields})
+def build_read_response(payload: bytes = b"", **fields: Any) -> bytes:
+    return tagged_segment(payload, **{"opcode": Opcode.RDMA_READ_RESPONSE, **fields})
 
 
-def atomic_request(*, stag: int, to: int, **fields: Any) -> bytes:
+def build_atomic_request(*, stag: int, to: int, **fields: Any) -> bytes:
     head = {
         name: fields.pop(name)
         for name in ("msn", "l", "rv", "dv", "mo", "qn", "opcode", "inv_stag")
         if name in fields
     }
     body = bytes(AtomicRequest(**fields, stag=stag, to=to))
-    return untagged(body, **{"opcode": Opcode.ATOMIC_REQUEST, "qn": Queue.READ_REQUEST, **head})
+    return untagged_segment(
+        body, **{"opcode": Opcode.ATOMIC_REQUEST, "qn": Queue.READ_REQUEST, **head}
+    )
 
 
-def atomic_response(request: int, original: int = 0, **fields: Any) -> bytes:
+def build_atomic_response(request: int, original: int = 0, **fields: Any) -> bytes:
     body = bytes(AtomicResponse(request=request, old=original))
     head = {"opcode": Opcode.ATOMIC_RESPONSE, "qn": Queue.ATOMIC_RESPONSE, **fields}
-    return untagged(body, **head)
+    return untagged_segment(body, **head)
 
 
-def terminate(body: bytes | Terminate, **fields: Any) -> bytes:
-    return untagged(bytes(body), **{"opcode": Opcode.TERMINATE, "qn": Queue.TERMINATE, **fields})
+def build_terminate(body: bytes | Terminate, **fields: Any) -> bytes:
+    return untagged_segment(
+        bytes(body), **{"opcode": Opcode.TERMINATE, "qn": Queue.TERMINATE, **fields}
+    )
 
 
-def operation(opcode: int, elements: Sequence[Sge] = (), **fields: Any) -> tuple[Any, Any, Any]:
+def build_operation(
+    opcode: int, elements: Sequence[Sge] = (), **fields: Any
+) -> tuple[Any, Any, Any]:
     """Return an operation's element list, the operation, its stamp; keep them until it is done."""
-    array = sgl(elements)
+    array = sge_array(elements)
     op = ffi.new(
         "struct siw_rdmap_op *",
         {
@@ -194,7 +202,7 @@ class Event:
     source_port: int
 
     @classmethod
-    def of(cls, e: Any) -> Event:
+    def from_c(cls, e: Any) -> Event:
         return cls(
             KINDS[e.kind],
             e.status,
@@ -252,132 +260,132 @@ class Stream(PeerStream):
                 "unexpected_octets": unexpected_octets,
             },
         )
-        checked(lib.siw_rdmap_start(self.handle, how))
+        check_result(lib.siw_rdmap_start(self.handle, how))
 
     # The peer's side.
 
-    def pull_message(self) -> tuple[Any, bytes]:
+    def read_sent_message(self) -> tuple[Any, bytes]:
         """Read segments up to a last one; return the first header and the complete payload."""
-        head, octets = self.pull()
+        head, octets = self.read_sent_segment()
         last, parts = head, [octets]
         while not last.l:
-            last, octets = self.pull()
+            last, octets = self.read_sent_segment()
             parts.append(octets)
         return head, b"".join(parts)
 
-    def pull_read_request(self) -> tuple[Any, Any]:
-        head, octets = self.pull_message()
+    def read_sent_read_request(self) -> tuple[Any, Any]:
+        head, octets = self.read_sent_message()
         assert (head.t, head.opcode, head.qn) == (0, Opcode.RDMA_READ_REQUEST, Queue.READ_REQUEST)
         assert len(octets) == 28
         return head, ReadRequest(octets)
 
-    def pull_atomic_request(self) -> tuple[Any, Any]:
-        head, octets = self.pull_message()
+    def read_sent_atomic_request(self) -> tuple[Any, Any]:
+        head, octets = self.read_sent_message()
         assert (head.t, head.opcode, head.qn) == (0, Opcode.ATOMIC_REQUEST, Queue.READ_REQUEST)
         assert len(octets) == 52
         return head, AtomicRequest(octets)
 
-    def pull_atomic_response(self) -> tuple[Any, Any]:
-        head, octets = self.pull_message()
+    def read_sent_atomic_response(self) -> tuple[Any, Any]:
+        head, octets = self.read_sent_message()
         assert (head.t, head.opcode, head.qn) == (0, Opcode.ATOMIC_RESPONSE, Queue.ATOMIC_RESPONSE)
         assert len(octets) == 12
         return head, AtomicResponse(octets)
 
-    def pull_terminate(self) -> Any:
+    def read_sent_terminate(self) -> Any:
         """Read up to the Terminate, and assert that nothing follows it."""
-        head, octets = self.pull_message()
+        head, octets = self.read_sent_message()
         while head.opcode != Opcode.TERMINATE:
-            head, octets = self.pull_message()
+            head, octets = self.read_sent_message()
         assert (head.t, head.qn, head.msn, head.mo, head.inv_stag) == (0, Queue.TERMINATE, 1, 0, 0)
         assert recv_to_end(self.sock) == b"", "something follows the Terminate"
         return Terminate(octets)
 
     # The stream's side: transmit.
 
-    def op(self, opcode: int, elements: Sequence[Sge] = (), **fields: Any) -> Any:
-        kept = operation(opcode, elements, **fields)
+    def build_operation(self, opcode: int, elements: Sequence[Sge] = (), **fields: Any) -> Any:
+        kept = build_operation(opcode, elements, **fields)
         self._kept.append(kept)
         return kept[1]
 
-    def begin(self, opcode: int, elements: Sequence[Sge] = (), **fields: Any) -> None:
-        op = self.op(opcode, elements, **fields)
-        checked(lib.siw_rdmap_send(self.handle, op))
+    def begin_operation(self, opcode: int, elements: Sequence[Sge] = (), **fields: Any) -> None:
+        op = self.build_operation(opcode, elements, **fields)
+        check_result(lib.siw_rdmap_send(self.handle, op))
         assert op.stamp.begin < op.stamp.end
         assert not self.stamps or self.stamps[-1].end <= op.stamp.begin
         self.stamps.append(op.stamp)
 
-    def atomic(self, sink: Sge, rkey: int = 1, remote_to: int = 0, **how: int) -> None:
+    def request_atomic(self, sink: Sge, rkey: int = 1, remote_to: int = 0, **how: int) -> None:
         """Request an atomic operation; how: kind, data, mask, compare, compare_mask, user_data."""
         user_data = how.pop("user_data", 0)
         asked = ffi.new("struct siw_rdmap_atomic *", how)
         where = {"rkey": rkey, "remote_to": remote_to, "user_data": user_data}
-        self.do(Opcode.ATOMIC_REQUEST, [sink], atomic=asked, **where)
+        self.send_operation(Opcode.ATOMIC_REQUEST, [sink], atomic=asked, **where)
 
     def flush_once(self) -> int:
         accepted = ffi.new("uint64_t *")
         rv = lib.siw_rdmap_flush(self.handle, accepted)
         assert accepted[0] == lib.siw_ddp_tx_accepted(self.ddp)
-        return checked(rv)
+        return check_result(rv)
 
     def flush(self) -> None:
-        until(self.flush_once)
+        wait_until(self.flush_once)
 
-    def do(self, opcode: int, elements: Sequence[Sge] = (), **fields: Any) -> None:
-        self.begin(opcode, elements, **fields)
+    def send_operation(self, opcode: int, elements: Sequence[Sge] = (), **fields: Any) -> None:
+        self.begin_operation(opcode, elements, **fields)
         self.flush()
 
-    def terminate(self) -> None:
-        until(lambda: checked(lib.siw_rdmap_terminate(self.handle)))
+    def send_terminate(self) -> None:
+        wait_until(lambda: check_result(lib.siw_rdmap_terminate(self.handle)))
         self.mpa.shutdown()
 
     @property
-    def begun(self) -> int:
+    def begun_count(self) -> int:
         return len(self.stamps)
 
     @property
-    def accepted(self) -> int:
+    def accepted_count(self) -> int:
         """Return how many operations were, with all before them, passed to TCP completely."""
         upto = lib.siw_ddp_tx_accepted(self.ddp)
         return sum(1 for _ in itertools.takewhile(lambda stamp: stamp.end <= upto, self.stamps))
 
     @property
-    def owes(self) -> bool:
+    def owes_responses(self) -> bool:
         return bool(lib.siw_rdmap_responses_pending(self.handle))
 
     # The stream's side: receive.
 
-    def event_once(self) -> Event | None:
+    def poll_event(self) -> Event | None:
         event = ffi.new("struct siw_rdmap_event *")
-        return Event.of(event) if checked(lib.siw_rdmap_recv(self.handle, event)) else None
+        return Event.from_c(event) if check_result(lib.siw_rdmap_recv(self.handle, event)) else None
 
-    def event(self, *, progress: bool = False) -> Event:
+    def next_event(self, *, progress: bool = False) -> Event:
         """Return the next event; PROGRESS events are skipped unless requested."""
 
-        def step() -> Event | None:
-            e = self.event_once()
+        def poll_wanted_event() -> Event | None:
+            e = self.poll_event()
             return None if e and e.kind == "PROGRESS" and not progress else e
 
-        got = until(step)
+        got = wait_until(poll_wanted_event)
         assert isinstance(got, Event)
         return got
 
-    def fails(self) -> Event:
+    def receive_until_error(self) -> Event:
         """Receive until the stream ends in an error that it detected itself; return the event."""
-        while (e := self.event()).kind in ("RECV", "REQUESTED", "STARTED", "READ_DONE"):
+        while (e := self.next_event()).kind in ("RECV", "REQUESTED", "STARTED", "READ_DONE"):
             pass
         assert e.kind == "ERROR", e
         return e
 
-    def terminates(self, error: tuple[int, int, int]) -> Any:
+    def assert_terminates_with(self, error: tuple[int, int, int]) -> Any:
         """Assert that the stream fails with this error and sends its Terminate; return that."""
-        assert self.fails().err == error
-        assert self.event_once() is None
-        self.terminate()
-        t = self.pull_terminate()
+        assert self.receive_until_error().err == error
+        assert self.poll_event() is None
+        self.send_terminate()
+        t = self.read_sent_terminate()
         assert (t.layer, t.etype, t.code, t.reserved) == (*error, 0)
         return t
 
-    def take_recv(self) -> int | None:
+    def take_receive(self) -> int | None:
         user_data = ffi.new("uint64_t *")
         return int(user_data[0]) if lib.siw_ddp_stream_take(self.ddp, 0, user_data) else None
 
@@ -389,7 +397,7 @@ class Dgram(PeerDgram):
         super().__init__(handle, llp)
         self.recvs = recvs
 
-    def put(self, payload: bytes = b"", **fields: Any) -> None:
+    def inject_datagram(self, payload: bytes = b"", **fields: Any) -> None:
         segment = bytes(DDPDatagram(**fields)) + payload
         datagram = segment + crc32c(segment).to_bytes(4, "little")
         self.sock.sendto(datagram, ("127.0.0.1", self.port))
@@ -399,21 +407,21 @@ class Dgram(PeerDgram):
             "struct siw_rdmap_dgram_op *",
             {
                 "dest": self.peer,
-                "sgl": (array := sgl(elements)),
+                "sgl": (array := sge_array(elements)),
                 "nsge": len(elements),
                 "length": sum(e[1] for e in elements),
                 **fields,
             },
         )
-        checked(lib.siw_rdmap_dgram_send(self.handle, op))
+        check_result(lib.siw_rdmap_dgram_send(self.handle, op))
         del array
 
-    def event_once(self) -> Event | None:
+    def poll_event(self) -> Event | None:
         event = ffi.new("struct siw_rdmap_event *")
-        return Event.of(event) if lib.siw_rdmap_dgram_recv(self.handle, event) else None
+        return Event.from_c(event) if lib.siw_rdmap_dgram_recv(self.handle, event) else None
 
-    def event(self) -> Event:
-        got = until(self.event_once)
+    def next_event(self) -> Event:
+        got = wait_until(self.poll_event)
         assert isinstance(got, Event)
         return got
 
@@ -421,21 +429,23 @@ class Dgram(PeerDgram):
 class RdmapWorld(DdpStackWorld):
     """A port, and the objects of the RDMAP layer opened on it."""
 
-    def stag(self, memory: Memory, rights: int = ALL, *, pd: int = PD) -> int:
+    def assign_stag(self, memory: Memory, rights: int = ALL, *, pd: int = PD) -> int:
         """Assign an STag whose tagged offsets are the memory's addresses."""
-        return self.region(memory, rights | lib.SIW_MEM_LOCAL_READ, pd=pd, to_base=memory.addr)
+        return self.alloc_stag(memory, rights | lib.SIW_MEM_LOCAL_READ, pd=pd, to_base=memory.addr)
 
-    def stream(self, mpa: MpaStream, *, crc: bool = True, recvs: RecvQueue | None = None) -> Stream:
+    def open_stream(
+        self, mpa: MpaStream, *, crc: bool = True, recvs: RecvQueue | None = None
+    ) -> Stream:
         """Return a stream that is not started, on an MPA connection in full operation."""
-        ddp, made = self.ddp_stream(mpa), ffi.new("struct siw_rdmap_stream **")
-        checked(lib.siw_rdmap_open(self.mem, ddp, made))
-        stream = Stream(made[0], ddp, mpa, recvs or self.queue(), crc=crc)
+        ddp, made = self.open_ddp_stream(mpa), ffi.new("struct siw_rdmap_stream **")
+        check_result(lib.siw_rdmap_open(self.mem, ddp, made))
+        stream = Stream(made[0], ddp, mpa, recvs or self.create_queue(), crc=crc)
         self._first.append(stream.close)
         return stream
 
     def responder(self, *, crc: bool = True, recvs: RecvQueue | None = None, **how: Any) -> Stream:
         """Return a started responder. Its peer must send first."""
-        stream = self.stream(self.mpa.receiver(crc=crc), crc=crc, recvs=recvs)
+        stream = self.open_stream(self.mpa.receiver(crc=crc), crc=crc, recvs=recvs)
         stream.start(initiator=False, **how)
         return stream
 
@@ -449,28 +459,28 @@ class RdmapWorld(DdpStackWorld):
         **how: Any,
     ) -> Stream:
         """Return an initiator, started by default; once started, both sides may send."""
-        stream = self.stream(self.mpa.sender(crc=crc, rcvbuf=rcvbuf), crc=crc, recvs=recvs)
+        stream = self.open_stream(self.mpa.sender(crc=crc, rcvbuf=rcvbuf), crc=crc, recvs=recvs)
         if start:
             stream.start(initiator=True, **how)
         return stream
 
-    def endpoint(self, *, no_crc: bool = False, **how: Any) -> tuple[Any, Any]:
+    def open_rdmap_dgram(self, *, no_crc: bool = False, **how: Any) -> tuple[Any, Any]:
         """Return a siw_rdmap_dgram and the UDP socket below it."""
-        llp, out = self.mpa.udp(**how), ffi.new("struct siw_rdmap_dgram **")
-        ddp = self.ddp_dgram(llp, crc=not no_crc)
-        checked(lib.siw_rdmap_dgram_open(ddp, ffi.NULL, ffi.NULL, out))
+        llp, out = self.mpa.udp_socket(**how), ffi.new("struct siw_rdmap_dgram **")
+        ddp = self.open_ddp_dgram(llp, crc=not no_crc)
+        check_result(lib.siw_rdmap_dgram_open(ddp, ffi.NULL, ffi.NULL, out))
         handle = out[0]
         self._first.append(lambda: lib.siw_rdmap_dgram_close(handle))
         return handle, llp
 
-    def dgram(self, *, qkey: int = 0x11, no_crc: bool = False) -> Dgram:
-        handle, llp = self.endpoint(no_crc=no_crc)
-        dgram = Dgram(handle, llp, self.queue())
+    def dgram_endpoint(self, *, qkey: int = 0x11, no_crc: bool = False) -> Dgram:
+        handle, llp = self.open_rdmap_dgram(no_crc=no_crc)
+        dgram = Dgram(handle, llp, self.create_queue())
         lib.siw_rdmap_dgram_start(dgram.handle, dgram.recvs.handle, PD, qkey)
         self._last.append(dgram.sock.close)
         return dgram
 
 
-def rdmap_world() -> AbstractContextManager[RdmapWorld]:
+def open_rdmap_world() -> AbstractContextManager[RdmapWorld]:
     """Open a port for a block."""
-    return opened(RdmapWorld)
+    return open_world(RdmapWorld)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from _siwarp_layers import ffi, lib
-from unit.mpa.mpa_harness import params
+from unit.mpa.mpa_harness import mpa_params
 from unit.rdmap.rdmap_harness import (
     PD,
     Event,
@@ -18,11 +18,11 @@ from unit.rdmap.rdmap_harness import (
     RdmapWorld,
     RecvQueue,
     StreamError,
-    checked,
-    operation,
-    pattern,
-    setting,
-    until,
+    build_operation,
+    check_result,
+    octet_pattern,
+    temporary_setting,
+    wait_until,
 )
 
 FIRST = 999  # wr_id of the receive for the initiator's first Send
@@ -46,45 +46,45 @@ class End:
             if not lib.siw_rdmap_recv(self.handle, event):
                 return
             if event.kind != lib.SIW_RDMAP_PROGRESS:
-                self.events.append(Event.of(event))
+                self.events.append(Event.from_c(event))
 
-    def begin(self, opcode: int, *elements: tuple[int, int, int], **fields: Any) -> None:
+    def send_operation(self, opcode: int, *elements: tuple[int, int, int], **fields: Any) -> None:
         """Send one operation as soon as possible: the side under the send lock."""
-        array, op, stamp = operation(opcode, elements, **fields)
+        array, op, stamp = build_operation(opcode, elements, **fields)
         kept.append((array, op, stamp))
         self.last = stamp
 
-        def step() -> bool:
+        def try_to_send() -> bool:
             rv = lib.siw_rdmap_send(self.handle, op)
             self.flush()
-            return rv != -errno.EAGAIN and checked(rv) == 0
+            return rv != -errno.EAGAIN and check_result(rv) == 0
 
-        until(step)
+        wait_until(try_to_send)
 
     def flush(self) -> int:
         """Flush; return the result of siw_rdmap_flush, and store *accepted."""
         rv = lib.siw_rdmap_flush(self.handle, self.accepted)
-        return rv if rv == -errno.EACCES else checked(rv)
+        return rv if rv == -errno.EACCES else check_result(rv)
 
-    def of_kind(self, kind: str) -> list[Event]:
+    def events_of_kind(self, kind: str) -> list[Event]:
         return [e for e in self.events if e.kind == kind]
 
-    def received(self) -> list[Event]:
+    def received_messages(self) -> list[Event]:
         """Return the messages received, without the first one, which lets the responder send."""
-        return [e for e in self.of_kind("RECV") if e.user_data != FIRST]
+        return [e for e in self.events_of_kind("RECV") if e.user_data != FIRST]
 
 
 kept: list[Any] = []
 
 
-def pair(w: RdmapWorld, *, ird: int = 8, rtr: int = 0) -> tuple[End, End]:
+def connected_ends(world: RdmapWorld, *, ird: int = 8, rtr: int = 0) -> tuple[End, End]:
     """Return an initiator and a responder that are connected and started."""
-    mine = params(enhanced=1, ird=ird, ord=ird, p2p=int(bool(rtr)), rtr=rtr)
-    two, one = w.mpa.both_ends(mine)
+    mine = mpa_params(enhanced=1, ird=ird, ord=ird, p2p=int(bool(rtr)), rtr=rtr)
+    two, one = world.mpa.connected_streams(mine)
     ends = []
     for mpa, initiator in ((one, True), (two, False)):
-        handle = w.stream(mpa).handle
-        end = End(handle, w.queue(depth=256))
+        handle = world.open_stream(mpa).handle
+        end = End(handle, world.create_queue(depth=256))
         how = ffi.new(
             "struct siw_rdmap_start *",
             {
@@ -96,7 +96,7 @@ def pair(w: RdmapWorld, *, ird: int = 8, rtr: int = 0) -> tuple[End, End]:
                 "initiator": initiator,
             },
         )
-        checked(lib.siw_rdmap_start(handle, how))
+        check_result(lib.siw_rdmap_start(handle, how))
         ends.append(end)
     return ends[0], ends[1]
 
@@ -108,9 +108,9 @@ class Progress:
         self.failure: BaseException | None = None
         self._stop = threading.Event()
         self._ends = ends
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._poll_until_stopped)
 
-    def _run(self) -> None:
+    def _poll_until_stopped(self) -> None:
         try:
             while not self._stop.is_set():
                 for end in self._ends:
@@ -128,17 +128,17 @@ class Progress:
         assert self.failure is None
 
 
-def together(*works: Callable[[], None]) -> None:
+def run_in_threads(*works: Callable[[], None]) -> None:
     """Run these functions in a thread each."""
     failures: list[BaseException] = []
 
-    def guarded(work: Callable[[], None]) -> None:
+    def run_and_record_failure(work: Callable[[], None]) -> None:
         try:
             work()
         except BaseException as e:
             failures.append(e)
 
-    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+    threads = [threading.Thread(target=run_and_record_failure, args=(work,)) for work in works]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -151,94 +151,104 @@ def together(*works: Callable[[], None]) -> None:
 )
 @pytest.mark.parametrize("mulpdu", [500, 64768])
 def test_all_operations_concurrently_in_both_directions(
-    w: RdmapWorld, rtr: int, mulpdu: int
+    world: RdmapWorld, rtr: int, mulpdu: int
 ) -> None:
     rounds, size = 40, 30_000
-    with setting("mulpdu", mulpdu):
-        a, b = pair(w, rtr=rtr)
+    with temporary_setting("mulpdu", mulpdu):
+        a, b = connected_ends(world, rtr=rtr)
         if not rtr:  # without an RTR the responder may not send first
-            a.begin(SEND)
+            a.send_operation(SEND)
             b.recvs.post(FIRST)
-        source = {end: w.memory(size, pattern(size, i)) for i, end in enumerate((id(a), id(b)))}
+        source = {
+            end: world.registered_memory(size, octet_pattern(size, i))
+            for i, end in enumerate((id(a), id(b)))
+        }
         into: dict[int, list[Memory]] = {}
         for end in (a, b):
-            into[id(end)] = [w.memory(size) for _ in range(3)]
+            into[id(end)] = [world.registered_memory(size) for _ in range(3)]
             for user_data in range(rounds):
                 end.recvs.post(user_data, into[id(end)][0].sge())
 
-        def work(end: End, other: End) -> Callable[[], None]:
+        def make_work(end: End, other: End) -> Callable[[], None]:
             mine, (_, read_into, _) = source[id(end)], into[id(end)]
             written, theirs = into[id(other)][2], source[id(other)]
 
-            def run() -> None:
+            def send_all_rounds() -> None:
                 if end is b:
-                    until(lambda: b.of_kind("STARTED"))
+                    wait_until(lambda: b.events_of_kind("STARTED"))
                 for i in range(rounds):
-                    end.begin(WRITE, mine.sge(), rkey=written.stag, remote_to=written.addr)
-                    end.begin(
+                    end.send_operation(WRITE, mine.sge(), rkey=written.stag, remote_to=written.addr)
+                    end.send_operation(
                         READ,
                         read_into.sge(),
                         user_data=i,
                         rkey=theirs.stag,
                         remote_to=theirs.addr,
                     )
-                    end.begin(SEND, mine.sge())
+                    end.send_operation(SEND, mine.sge())
 
-                def over() -> bool:
+                def is_complete() -> bool:
                     end.flush()
-                    return len(other.of_kind("READ_DONE")) == len(other.received()) == rounds
+                    return (
+                        len(other.events_of_kind("READ_DONE"))
+                        == len(other.received_messages())
+                        == rounds
+                    )
 
-                until(over, 60)
+                wait_until(is_complete, 60)
 
-            return run
+            return send_all_rounds
 
         with Progress(a, b):
-            together(work(a, b), work(b, a))
+            run_in_threads(make_work(a, b), make_work(b, a))
         for end, other in ((a, b), (b, a)):
             for m in into[id(end)]:
                 assert m.octets() == source[id(other)].octets()
-            assert [e.user_data for e in end.of_kind("READ_DONE")] == list(range(rounds))
-            assert [e.length for e in end.received()] == [size] * rounds
-            assert not end.of_kind("ERROR")
+            assert [e.user_data for e in end.events_of_kind("READ_DONE")] == list(range(rounds))
+            assert [e.length for e in end.received_messages()] == [size] * rounds
+            assert not end.events_of_kind("ERROR")
             assert end.accepted[0] >= end.last.end
 
 
-def test_an_error_is_reported_on_both_sides(w: RdmapWorld) -> None:
-    a, b = pair(w, rtr=lib.SIW_MPA_RTR_FPDU)
-    m, n = w.memory(100_000), w.memory(100_000, rights=0)
+def test_an_error_is_reported_on_both_sides(world: RdmapWorld) -> None:
+    a, b = connected_ends(world, rtr=lib.SIW_MPA_RTR_FPDU)
+    m, n = world.registered_memory(100_000), world.registered_memory(100_000, rights=0)
     with Progress(a, b):
-        until(lambda: b.of_kind("STARTED"))
-        a.begin(WRITE, m.sge(), rkey=n.stag, remote_to=n.addr)
-        until(lambda: b.of_kind("ERROR"))
-        until(lambda: checked(lib.siw_rdmap_terminate(b.handle)))
-        until(lambda: a.of_kind("TERMINATED"))
-    assert b.of_kind("ERROR")[0].err == (0, 1, lib.SIW_RDMAP_ACCESS)
-    e = a.of_kind("TERMINATED")[0]
+        wait_until(lambda: b.events_of_kind("STARTED"))
+        a.send_operation(WRITE, m.sge(), rkey=n.stag, remote_to=n.addr)
+        wait_until(lambda: b.events_of_kind("ERROR"))
+        wait_until(lambda: check_result(lib.siw_rdmap_terminate(b.handle)))
+        wait_until(lambda: a.events_of_kind("TERMINATED"))
+    assert b.events_of_kind("ERROR")[0].err == (0, 1, lib.SIW_RDMAP_ACCESS)
+    e = a.events_of_kind("TERMINATED")[0]
     assert (e.err, e.quoted, e.quoted_tagged) == ((0, 1, lib.SIW_RDMAP_ACCESS), True, True)
-    assert n.untouched()
+    assert n.is_untouched()
     with pytest.raises(StreamError, match="EPIPE"):
-        a.begin(SEND)
+        a.send_operation(SEND)
 
 
 @pytest.mark.parametrize("turn", range(10))
-def test_a_region_may_die_while_the_peer_reads_it(w: RdmapWorld, turn: int) -> None:
+def test_a_region_may_die_while_the_peer_reads_it(world: RdmapWorld, turn: int) -> None:
     size = 4 << 20
-    a, b = pair(w, rtr=lib.SIW_MPA_RTR_FPDU)
-    sink, source = w.memory(size), w.memory(size, pattern(size, turn))
+    a, b = connected_ends(world, rtr=lib.SIW_MPA_RTR_FPDU)
+    sink, source = (
+        world.registered_memory(size),
+        world.registered_memory(size, octet_pattern(size, turn)),
+    )
 
-    def answer() -> bool:
+    def flush_response() -> bool:
         return b.flush() in (1, -errno.EACCES)
 
-    def free() -> None:
-        assert w.free(source.stag) == 0
+    def free_source() -> None:
+        assert world.free_stag(source.stag) == 0
 
     with Progress(a, b):
-        until(lambda: b.of_kind("STARTED"))
-        a.begin(READ, sink.sge(), user_data=1, rkey=source.stag, remote_to=source.addr)
-        until(lambda: b.of_kind("REQUESTED"))
-        together(lambda: until(answer), free)
-        until(lambda: a.of_kind("READ_DONE") or b.of_kind("ERROR"))
-    if b.of_kind("ERROR"):
-        assert b.of_kind("ERROR")[0].err == (0, 1, lib.SIW_RDMAP_INVALID_STAG)
+        wait_until(lambda: b.events_of_kind("STARTED"))
+        a.send_operation(READ, sink.sge(), user_data=1, rkey=source.stag, remote_to=source.addr)
+        wait_until(lambda: b.events_of_kind("REQUESTED"))
+        run_in_threads(lambda: wait_until(flush_response), free_source)
+        wait_until(lambda: a.events_of_kind("READ_DONE") or b.events_of_kind("ERROR"))
+    if b.events_of_kind("ERROR"):
+        assert b.events_of_kind("ERROR")[0].err == (0, 1, lib.SIW_RDMAP_INVALID_STAG)
     else:
-        assert sink.octets() == pattern(size, turn)
+        assert sink.octets() == octet_pattern(size, turn)

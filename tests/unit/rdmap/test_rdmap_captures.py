@@ -25,18 +25,18 @@ ROUNDS = 3
 
 
 @cache
-def sides(name: str) -> tuple[list[bytes], list[bytes]]:
+def client_and_server_segments(name: str) -> tuple[list[bytes], list[bytes]]:
     """Return the segments of the client and of the server."""
     streams = tcp_streams(rdpcap(str(CAPTURES / name)))
     client = next(d for d in streams if d.dest_port == RPING_PORT)
 
-    def segments(octets: bytes) -> list[bytes]:
+    def split_segments(octets: bytes) -> list[bytes]:
         return [bytes(f)[2 : 2 + f.ulpdu_length] for f in split_stream(octets).fpdus]
 
-    return segments(streams[client]), segments(streams[client.reverse()])
+    return split_segments(streams[client]), split_segments(streams[client.reverse()])
 
 
-def retagged(segment: bytes, **fields: Any) -> bytes:
+def replace_fields(segment: bytes, **fields: Any) -> bytes:
     """Return the segment with other fields in its DDP or Read Request header."""
     packet = DDP(segment)
     layer = packet.payload if "src_stag" in fields else packet
@@ -47,20 +47,20 @@ def retagged(segment: bytes, **fields: Any) -> bytes:
     return octets
 
 
-def post_all(w: RdmapWorld, stream: Stream) -> list[Any]:
-    received = [w.memory(16) for _ in range(2 * ROUNDS)]
+def post_receives(world: RdmapWorld, stream: Stream) -> list[Any]:
+    received = [world.registered_memory(16) for _ in range(2 * ROUNDS)]
     for i, m in enumerate(received):
         stream.recvs.post(i, m.sge())
     return received
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_recorded_client_is_understood(w: RdmapWorld, name: str) -> None:
-    client, server = sides(name)
+def test_the_recorded_client_is_understood(world: RdmapWorld, name: str) -> None:
+    client, server = client_and_server_segments(name)
     rtr = lib.SIW_MPA_RTR_WRITE if "p2p" in name else 0
-    stream = w.responder(rtr=rtr, ird=1, ord=1, crc="crc" in name)
-    received = post_all(w, stream)
-    sink = w.memory(READ)
+    stream = world.responder(rtr=rtr, ird=1, ord=1, crc="crc" in name)
+    received = post_receives(world, stream)
+    sink = world.registered_memory(READ)
     requests = [s for s in server if DDP(s).opcode == Opcode.RDMA_READ_REQUEST]
     asked, got, kinds, reading = 0, 0, [], b""
     for segment in client:
@@ -68,15 +68,17 @@ def test_the_recorded_client_is_understood(w: RdmapWorld, name: str) -> None:
         if packet.opcode == Opcode.RDMA_READ_RESPONSE:
             # the segment is the first one of a Read Response
             if packet.to == DDP(requests[asked]).payload.sink_to:
-                stream.do(lib.SIW_RDMAP_READ_REQUEST, [sink.sge()], user_data=asked, rkey=1)
-                _, request = stream.pull_read_request()
+                stream.send_operation(
+                    lib.SIW_RDMAP_READ_REQUEST, [sink.sge()], user_data=asked, rkey=1
+                )
+                _, request = stream.read_sent_read_request()
                 base, reading = packet.to, b""
             reading += segment[14:]
-            segment = retagged(segment, stag=request.sink_stag, to=packet.to - base)
+            segment = replace_fields(segment, stag=request.sink_stag, to=packet.to - base)
             asked += packet.l
-        stream.put(segment)
+        stream.inject_segments(segment)
         while True:
-            e = stream.event(progress=True)
+            e = stream.next_event(progress=True)
             kinds.append(e.kind)
             if e.kind != "STARTED" or rtr:
                 break
@@ -93,31 +95,34 @@ def test_the_recorded_client_is_understood(w: RdmapWorld, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_recorded_server_is_understood(w: RdmapWorld, name: str) -> None:
-    _, server = sides(name)
-    stream = w.initiator(ird=1, ord=1, crc="crc" in name)
-    received = post_all(w, stream)
-    source, target = w.memory(READ, bytes(range(200)) * 15), w.memory(READ)
+def test_the_recorded_server_is_understood(world: RdmapWorld, name: str) -> None:
+    _, server = client_and_server_segments(name)
+    stream = world.initiator(ird=1, ord=1, crc="crc" in name)
+    received = post_receives(world, stream)
+    source, target = (
+        world.registered_memory(READ, bytes(range(200)) * 15),
+        world.registered_memory(READ),
+    )
     got, kinds, written, base = 0, [], b"", None
     for segment in server:
         packet = DDP(segment)
         if packet.opcode == Opcode.RDMA_READ_REQUEST:
             assert isinstance(packet, DDPUntagged)
-            segment = retagged(segment, src_stag=source.stag, src_to=source.addr)
+            segment = replace_fields(segment, src_stag=source.stag, src_to=source.addr)
         if packet.opcode == Opcode.RDMA_WRITE:
             if base is None:
                 base = packet.to
             written += segment[14:]
             to = target.addr + packet.to - base
-            segment = retagged(segment, stag=target.stag, to=to)
+            segment = replace_fields(segment, stag=target.stag, to=to)
             if packet.l:
                 base = None
-        stream.put(segment)
-        e = stream.event(progress=True)
+        stream.inject_segments(segment)
+        e = stream.next_event(progress=True)
         kinds.append(e.kind)
         if e.kind == "REQUESTED":
             stream.flush()
-            head, octets = stream.pull_message()
+            head, octets = stream.read_sent_message()
             asked = DDP(segment).payload
             assert (head.stag, head.to) == (asked.sink_stag, asked.sink_to)
             assert octets == source.octets()

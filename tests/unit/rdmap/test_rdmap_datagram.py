@@ -14,11 +14,11 @@ from unit.rdmap.rdmap_harness import (
     RdmapWorld,
     StreamError,
     UDDatagram,
-    checked,
-    counter,
-    pattern,
-    rdmap_world,
-    until,
+    check_result,
+    counter_value,
+    octet_pattern,
+    open_rdmap_world,
+    wait_until,
 )
 
 from siwarp.inspect import ud_qn
@@ -29,25 +29,27 @@ QKEY = 0x11
 @pytest.mark.clause("DGRAM-UD-2", "DGRAM-UD-3")
 @given(size=st.integers(0, 65485), solicited=st.booleans(), qkey=st.integers(0, 2**32 - 1))
 def test_a_send_is_one_datagram_with_the_q_key(size: int, solicited: bool, qkey: int) -> None:
-    with rdmap_world() as w:
-        d = w.dgram()
-        m = w.memory(size, pattern(size))
+    with open_rdmap_world() as world:
+        d = world.dgram_endpoint()
+        m = world.registered_memory(size, octet_pattern(size))
         d.transmit([m.sge()], qkey=qkey, solicited=solicited)
         got = d.sock.recv(1 << 17)
         head = UDDatagram(got).segment
         assert (head.q_key, head.qn, head.msn) == (qkey, 0, 1)
         assert (head.rv, head.opcode) == (1, 5 if solicited else 3)
-        assert got[18:-4] == pattern(size)
+        assert got[18:-4] == octet_pattern(size)
 
 
 @pytest.mark.clause("DGRAM-UD-2", "DGRAM-UD-7", "DGRAM-UD-14")
 @pytest.mark.parametrize(("opcode", "solicited"), [(3, False), (5, True)])
-def test_a_message_comes_up_with_its_source(w: RdmapWorld, opcode: int, solicited: bool) -> None:
-    d = w.dgram(qkey=QKEY)
-    m = w.memory(10)
+def test_a_message_comes_up_with_its_source(
+    world: RdmapWorld, opcode: int, solicited: bool
+) -> None:
+    d = world.dgram_endpoint(qkey=QKEY)
+    m = world.registered_memory(10)
     d.recvs.post(8, m.sge())
-    d.put(b"abc", opcode=opcode, q_key=QKEY, qn=ud_qn(0, 0, 5), msn=77)
-    e = d.event()
+    d.inject_datagram(b"abc", opcode=opcode, q_key=QKEY, qn=ud_qn(0, 0, 5), msn=77)
+    e = d.next_event()
     port = d.sock.getsockname()[1]
     assert (e.kind, e.user_data, e.length, e.solicited) == ("RECV", 8, 3, solicited)
     assert (e.ulp_word, e.msn) == (QKEY, 77)
@@ -80,17 +82,17 @@ def test_a_message_comes_up_with_its_source(w: RdmapWorld, opcode: int, solicite
     ],
 )
 def test_a_wrong_q_key_is_dropped_without_using_a_receive(
-    w: RdmapWorld, fields: dict[str, int], name: str
+    world: RdmapWorld, fields: dict[str, int], name: str
 ) -> None:
-    d = w.dgram(qkey=QKEY)
-    m = w.memory(10)
+    d = world.dgram_endpoint(qkey=QKEY)
+    m = world.registered_memory(10)
     d.recvs.post(1, m.sge())
-    before = counter(name)
-    d.put(b"bad", **{"opcode": 3, "q_key": QKEY, **fields})
-    until(lambda: d.event_once() or counter(name) == before + 1)
-    assert m.untouched()
-    d.put(b"good", opcode=3, q_key=QKEY)
-    e = d.event()
+    before = counter_value(name)
+    d.inject_datagram(b"bad", **{"opcode": 3, "q_key": QKEY, **fields})
+    wait_until(lambda: d.poll_event() or counter_value(name) == before + 1)
+    assert m.is_untouched()
+    d.inject_datagram(b"good", opcode=3, q_key=QKEY)
+    e = d.next_event()
     assert (e.kind, e.user_data, e.length) == ("RECV", 1, 4)
 
 
@@ -108,105 +110,110 @@ OPCODE, NOT_WHOLE, TOO_LONG = (0, 2, 6), (1, 2, 4), (1, 2, 5)
     ],
 )
 def test_protocol_errors_with_the_q_key_are_reported_without_using_a_receive(
-    w: RdmapWorld, fields: dict[str, int], name: str, err: tuple[int, int, int]
+    world: RdmapWorld, fields: dict[str, int], name: str, err: tuple[int, int, int]
 ) -> None:
-    d = w.dgram(qkey=QKEY)
-    m = w.memory(10)
+    d = world.dgram_endpoint(qkey=QKEY)
+    m = world.registered_memory(10)
     d.recvs.post(1, m.sge())
-    before = counter(name)
-    d.put(b"bad", **{"opcode": 3, "q_key": QKEY, "msn": 77, **fields})
-    e = d.event()
+    before = counter_value(name)
+    d.inject_datagram(b"bad", **{"opcode": 3, "q_key": QKEY, "msn": 77, **fields})
+    e = d.next_event()
     assert (e.kind, e.err, e.quoted, e.quoted_msn, e.quoted_qn) == ("BAD_MSG", err, True, 77, 0)
     assert e.source_port == d.sock.getsockname()[1]
-    assert counter(name) == before + 1
-    assert m.untouched()
-    d.put(b"good", opcode=3, q_key=QKEY)
-    e = d.event()
+    assert counter_value(name) == before + 1
+    assert m.is_untouched()
+    d.inject_datagram(b"good", opcode=3, q_key=QKEY)
+    e = d.next_event()
     assert (e.kind, e.user_data, e.length) == ("RECV", 1, 4)
 
 
-def test_without_a_receive_a_message_is_dropped_and_the_next_comes(w: RdmapWorld) -> None:
-    d = w.dgram(qkey=QKEY)
-    m = w.memory(10)
-    before = counter("drop_no_buffer")
-    d.put(b"lost", q_key=QKEY)
-    until(lambda: d.event_once() or counter("drop_no_buffer") == before + 1)
+def test_without_a_receive_a_message_is_dropped_and_the_next_comes(world: RdmapWorld) -> None:
+    d = world.dgram_endpoint(qkey=QKEY)
+    m = world.registered_memory(10)
+    before = counter_value("drop_no_buffer")
+    d.inject_datagram(b"lost", q_key=QKEY)
+    wait_until(lambda: d.poll_event() or counter_value("drop_no_buffer") == before + 1)
     d.recvs.post(1, m.sge())
-    d.put(b"here", q_key=QKEY)
-    assert d.event().length == 4
+    d.inject_datagram(b"here", q_key=QKEY)
+    assert d.next_event().length == 4
     assert m.octets()[:4] == b"here"
 
 
-def test_a_message_too_long_for_its_receive_uses_it_up_in_error(w: RdmapWorld) -> None:
-    d = w.dgram(qkey=QKEY)
-    m = w.memory(3)
+def test_a_message_too_long_for_its_receive_uses_it_up_in_error(world: RdmapWorld) -> None:
+    d = world.dgram_endpoint(qkey=QKEY)
+    m = world.registered_memory(3)
     d.recvs.post(1, m.sge())
-    d.put(b"long", q_key=QKEY)
-    e = d.event()
+    d.inject_datagram(b"long", q_key=QKEY)
+    e = d.next_event()
     assert (e.kind, e.status, e.user_data, e.length) == ("BAD_RECV", -errno.EMSGSIZE, 1, 4)
     assert (e.err, e.quoted) == (TOO_LONG, True)
-    assert m.untouched()
+    assert m.is_untouched()
 
 
-def test_a_receive_with_a_bad_key_is_used_up_in_error(w: RdmapWorld) -> None:
-    d = w.dgram(qkey=QKEY)
-    m = w.memory(10, pd=PD + 1)
+def test_a_receive_with_a_bad_key_is_used_up_in_error(world: RdmapWorld) -> None:
+    d = world.dgram_endpoint(qkey=QKEY)
+    m = world.registered_memory(10, pd=PD + 1)
     d.recvs.post(1, m.sge())
-    d.put(b"abc", q_key=QKEY)
-    e = d.event()
+    d.inject_datagram(b"abc", q_key=QKEY)
+    e = d.next_event()
     assert (e.kind, e.status, e.user_data) == ("BAD_RECV", -errno.EACCES, 1)
-    assert m.untouched()
+    assert m.is_untouched()
 
 
-def test_a_flood_of_rubbish_leaves_turns_to_others(w: RdmapWorld) -> None:
-    d = w.dgram(qkey=QKEY)
-    before = counter("drop_qkey")
+def test_a_flood_of_rubbish_leaves_turns_to_others(world: RdmapWorld) -> None:
+    d = world.dgram_endpoint(qkey=QKEY)
+    before = counter_value("drop_qkey")
     for _ in range(200):
-        d.put(b"x", q_key=QKEY + 1)
+        d.inject_datagram(b"x", q_key=QKEY + 1)
     time.sleep(0.05)
-    assert d.event_once() is None
-    dropped = counter("drop_qkey") - before
+    assert d.poll_event() is None
+    dropped = counter_value("drop_qkey") - before
     assert 0 < dropped < 200, "one call went through all of it"
-    until(lambda: d.event_once() or counter("drop_qkey") - before == 200)
+    wait_until(lambda: d.poll_event() or counter_value("drop_qkey") - before == 200)
 
 
-def test_the_poller_hands_out_the_handler_of_what_has_something(w: RdmapWorld) -> None:
+def test_the_poller_hands_out_the_handler_of_what_has_something(world: RdmapWorld) -> None:
     handler = ffi.cast("struct siw_io_handler *", 7)
-    handle, llp = w.endpoint(handler=handler)
+    handle, llp = world.open_rdmap_dgram(handler=handler)
     addr = ffi.new("struct siw_addr *")
-    checked(lib.siw_llp_local(llp, addr))
-    other = w.dgram()
+    check_result(lib.siw_llp_local(llp, addr))
+    other = world.dgram_endpoint()
     other.peer = addr
     handlers = ffi.new("struct siw_io_handler *[8]")
     event = ffi.new("struct siw_rdmap_event *")
-    until(lambda: lib.siw_llp_port_poll(w.port, handlers, 8) == 0 or not settle(handle, event))
+    wait_until(
+        lambda: (
+            lib.siw_llp_port_poll(world.port, handlers, 8) == 0
+            or not receive_remaining(handle, event)
+        )
+    )
     other.transmit([], qkey=0)
-    n = until(lambda: lib.siw_llp_port_poll(w.port, handlers, 8))
+    n = wait_until(lambda: lib.siw_llp_port_poll(world.port, handlers, 8))
     assert handler in [handlers[i] for i in range(n)]
 
 
-def settle(handle: object, event: object) -> int:
+def receive_remaining(handle: object, event: object) -> int:
     """Receive until nothing is left, so that the socket counts as idle."""
     return int(lib.siw_rdmap_dgram_recv(handle, event))
 
 
-def test_a_message_of_another_domain_is_not_sent(w: RdmapWorld) -> None:
-    d = w.dgram()
-    m = w.memory(10, pd=PD + 1)
+def test_a_message_of_another_domain_is_not_sent(world: RdmapWorld) -> None:
+    d = world.dgram_endpoint()
+    m = world.registered_memory(10, pd=PD + 1)
     with pytest.raises(StreamError, match="EACCES"):
         d.transmit([m.sge()])
 
 
-def test_interfaces_and_events_are_handed_up(w: RdmapWorld) -> None:
+def test_interfaces_and_events_are_handed_up(world: RdmapWorld) -> None:
     found = ffi.new("struct siw_llp_interface[32]")
-    n = checked(lib.siw_llp_interfaces(found, 32))
+    n = check_result(lib.siw_llp_interfaces(found, 32))
     names = [ffi.string(found[i].name).decode() for i in range(n)]
     assert "lo" in names
     lo = found[names.index("lo")]
     assert bytes(lo.addrs[0].v4) == b"\x7f\0\0\1"
-    fd = checked(lib.siw_llp_event_open())
+    fd = check_result(lib.siw_llp_event_open())
     waitset = ffi.new("struct siw_llp_waitset *")
-    lib.siw_llp_waitset_fill(w.port, waitset)
+    lib.siw_llp_waitset_fill(world.port, waitset)
     assert lib.siw_llp_wait(waitset, fd, 1000) == 0
     lib.siw_llp_event_set(fd)
     assert lib.siw_llp_wait(waitset, fd, 10_000_000) == 1
@@ -215,15 +222,15 @@ def test_interfaces_and_events_are_handed_up(w: RdmapWorld) -> None:
     lib.siw_llp_event_close(fd)
 
 
-def test_a_sleeper_is_woken_and_the_port_armed_and_disarmed(w: RdmapWorld) -> None:
-    d = w.dgram()
-    assert d.event_once() is None
-    assert not lib.siw_llp_port_armed(w.port)
-    checked(lib.siw_llp_port_arm(w.port))
-    assert lib.siw_llp_port_armed(w.port)
+def test_a_sleeper_is_woken_and_the_port_armed_and_disarmed(world: RdmapWorld) -> None:
+    d = world.dgram_endpoint()
+    assert d.poll_event() is None
+    assert not lib.siw_llp_port_armed(world.port)
+    check_result(lib.siw_llp_port_arm(world.port))
+    assert lib.siw_llp_port_armed(world.port)
     waitset = ffi.new("struct siw_llp_waitset *")
-    lib.siw_llp_waitset_fill(w.port, waitset)
-    lib.siw_llp_port_wake(w.port)
+    lib.siw_llp_waitset_fill(world.port, waitset)
+    lib.siw_llp_port_wake(world.port)
     assert lib.siw_llp_wait(waitset, -1, 10_000_000) == 1
-    lib.siw_llp_port_disarm(w.port)
-    assert not lib.siw_llp_port_armed(w.port)
+    lib.siw_llp_port_disarm(world.port)
+    assert not lib.siw_llp_port_armed(world.port)

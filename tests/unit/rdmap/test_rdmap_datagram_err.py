@@ -11,7 +11,14 @@ from _siwarp_layers import ffi, lib
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scapy.packet import Raw
-from unit.rdmap.rdmap_harness import Dgram, RdmapWorld, UDDatagram, checked, counter, rdmap_world
+from unit.rdmap.rdmap_harness import (
+    Dgram,
+    RdmapWorld,
+    UDDatagram,
+    check_result,
+    counter_value,
+    open_rdmap_world,
+)
 
 from siwarp.inspect import DDPDatagram, QuotedTagged, QuotedUntagged, Terminate
 
@@ -19,23 +26,23 @@ QKEY = 0x22
 LONGEST = 4 + 2 + 18 + 28  # octets of RFC 5040's longest Terminate
 
 
-def body(quoted: Any, **fields: int) -> bytes:
+def terminate_body(quoted: Any, **fields: int) -> bytes:
     return bytes(Terminate(**{"m": 1, "d": 1, **fields}, quoted_ddp=quoted))
 
 
-def told(d: Dgram, octets: bytes) -> Any:
+def reported_error(d: Dgram, octets: bytes) -> Any:
     """Return the event of an error message with these octets; None if dropped as malformed."""
     event = ffi.new("struct siw_rdmap_event *")
-    before = counter("err_malformed")
-    d.put(octets, opcode=7, qn=2, q_key=QKEY)
+    before = counter_value("err_malformed")
+    d.inject_datagram(octets, opcode=7, qn=2, q_key=QKEY)
     while not lib.siw_rdmap_dgram_recv(d.handle, event):
-        if counter("err_malformed") == before + 1:
+        if counter_value("err_malformed") == before + 1:
             return None
     assert event.kind == lib.SIW_RDMAP_PEER_ERR
     return event
 
 
-def well_laid_out(octets: bytes) -> bool:
+def is_complete_terminate(octets: bytes) -> bool:
     """Return whether scapy finds a complete Terminate with length and quoted DDP header."""
     if not 6 < len(octets) <= LONGEST or octets[2] & 0xC0 != 0xC0:
         return False
@@ -55,10 +62,10 @@ def well_laid_out(octets: bytes) -> bool:
 )
 @example(b"\x12\x05\xe0" + bytes(22))  # a Read Request's header is announced, but truncated
 def test_any_octets_are_an_error_message_or_dropped(octets: bytes) -> None:
-    with rdmap_world() as w:
-        d = w.dgram(qkey=QKEY)
-        event = told(d, octets)
-        assert (event is not None) == well_laid_out(octets)
+    with open_rdmap_world() as world:
+        d = world.dgram_endpoint(qkey=QKEY)
+        event = reported_error(d, octets)
+        assert (event is not None) == is_complete_terminate(octets)
         if event is None:
             return
         scapy = Terminate(octets)
@@ -77,17 +84,17 @@ def test_any_octets_are_an_error_message_or_dropped(octets: bytes) -> None:
 
 
 @pytest.mark.clause("DGRAM-ERR-12")
-def test_every_cut_of_an_error_message_is_dropped(w: RdmapWorld) -> None:
-    d = w.dgram(qkey=QKEY)
-    whole = body(QuotedUntagged(msn=7), layer=1, etype=2, code=5, ddp_seg_len=30)
-    assert told(d, whole).quoted_msn == 7
+def test_every_cut_of_an_error_message_is_dropped(world: RdmapWorld) -> None:
+    d = world.dgram_endpoint(qkey=QKEY)
+    whole = terminate_body(QuotedUntagged(msn=7), layer=1, etype=2, code=5, ddp_seg_len=30)
+    assert reported_error(d, whole).quoted_msn == 7
     for n in range(len(whole)):
-        assert told(d, whole[:n]) is None, n
-    assert told(d, whole + bytes(LONGEST - len(whole))) is not None
-    assert told(d, whole + bytes(LONGEST - len(whole) + 1)) is None
+        assert reported_error(d, whole[:n]) is None, n
+    assert reported_error(d, whole + bytes(LONGEST - len(whole))) is not None
+    assert reported_error(d, whole + bytes(LONGEST - len(whole) + 1)) is None
 
 
-def sent(d: Dgram, event: Any) -> int | None:
+def user_data_of_sent(d: Dgram, event: Any) -> int | None:
     user_data = ffi.new("uint64_t *")
     return int(user_data[0]) if lib.siw_rdmap_dgram_sent(d.handle, event, user_data) else None
 
@@ -95,17 +102,17 @@ def sent(d: Dgram, event: Any) -> int | None:
 @pytest.mark.clause("DGRAM-ERR-9", "DGRAM-ERR-10")
 @pytest.mark.parametrize("before", [0, 1, 255, 256, 257, 1000])
 def test_the_last_256_messages_are_known_by_number_and_no_others(
-    w: RdmapWorld, before: int
+    world: RdmapWorld, before: int
 ) -> None:
-    d = w.dgram()
+    d = world.dgram_endpoint()
     for i in range(before):
         d.transmit([], qkey=QKEY, user_data=10_000 + i)
         d.sock.recv(100)
     window = range(max(1, before - 255), before + 1)
     for msn in {0, 1, before - 256, before - 255, before, before + 1, 2**32 - 1}:
-        event = told(d, body(QuotedUntagged(msn=msn % 2**32, inv_stag=QKEY)))
-        assert sent(d, event) == (9_999 + msn if msn in window else None), msn
-        assert sent(d, event) is None, "each is reported once"
+        event = reported_error(d, terminate_body(QuotedUntagged(msn=msn % 2**32, inv_stag=QKEY)))
+        assert user_data_of_sent(d, event) == (9_999 + msn if msn in window else None), msn
+        assert user_data_of_sent(d, event) is None, "each is reported once"
 
 
 @pytest.mark.clause("DGRAM-ERR-1", "DGRAM-ERR-5")
@@ -124,11 +131,11 @@ def test_an_answer_quotes_the_header_and_goes_to_no_group(
     host: str, port: int, layer: int, etype: int, code: int, seg_len: int, head: bytes, qn: int,
     qkey: int,
 ) -> None:  # fmt: skip
-    with rdmap_world() as w:
-        d = w.dgram(qkey=QKEY)
+    with open_rdmap_world() as world:
+        d = world.dgram_endpoint(qkey=QKEY)
         port = d.sock.getsockname()[1] if host == "127.0.0.1" and port else port
         event = ffi.new("struct siw_rdmap_event *", {"ulp_word": qkey, "quoted_qn": qn})
-        checked(lib.siw_addr_parse(host.encode(), port, ffi.addressof(event, "source")))
+        check_result(lib.siw_addr_parse(host.encode(), port, ffi.addressof(event, "source")))
         event.err.layer, event.err.type, event.err.code = layer, etype, code
         event.quoted_head_len, event.quoted_seg_len = 18, seg_len
         ffi.memmove(event.quoted_head, head, 18)
@@ -152,14 +159,14 @@ def test_an_answer_quotes_the_header_and_goes_to_no_group(
         assert got == bytes(UDDatagram(segment=want))
 
 
-def test_an_error_message_over_ipv6_goes_where_it_should(w: RdmapWorld) -> None:
+def test_an_error_message_over_ipv6_goes_where_it_should(world: RdmapWorld) -> None:
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as s:
         s.bind(("::1", 0))
         s.settimeout(10)
-        handle, _ = w.endpoint(host="::1")
+        handle, _ = world.open_rdmap_dgram(host="::1")
         event = ffi.new("struct siw_rdmap_event *")
         port = s.getsockname()[1]
-        checked(lib.siw_addr_parse(b"::1", port, ffi.addressof(event, "source")))
+        check_result(lib.siw_addr_parse(b"::1", port, ffi.addressof(event, "source")))
         event.err.layer, event.err.type, event.err.code = 1, 2, 4
         event.quoted_head_len = 18
         assert lib.siw_rdmap_dgram_send_error(handle, event) == 0

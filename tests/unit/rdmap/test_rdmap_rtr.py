@@ -7,82 +7,83 @@ from _siwarp_layers import ffi, lib
 from unit.rdmap.rdmap_harness import (
     RdmapWorld,
     StreamError,
-    pattern,
-    read_request,
-    read_response,
-    send,
-    write,
+    build_read_request,
+    build_read_response,
+    build_send,
+    build_write,
+    octet_pattern,
 )
 
 FPDU, WRITE, READ = lib.SIW_MPA_RTR_FPDU, lib.SIW_MPA_RTR_WRITE, lib.SIW_MPA_RTR_READ
 NO_MATCH = (lib.SIW_LAYER_LLP, 0, lib.SIW_MPA_NO_RTR_MATCH)
 
 
-def rtr(kind: int) -> bytes:
+def rtr_segment(kind: int) -> bytes:
     """Return the RTR's segment, or no octets for the zero-length FPDU."""
     return {
         FPDU: b"",
-        WRITE: write(stag=1),
-        READ: read_request(size=0, src_stag=1, src_to=0, sink_stag=1),
+        WRITE: build_write(stag=1),
+        READ: build_read_request(size=0, src_stag=1, src_to=0, sink_stag=1),
     }[kind]
 
 
 # ---- initiator
 
 
-def test_an_empty_fpdu_is_sent_as_rtr(w: RdmapWorld) -> None:
-    stream = w.initiator(rtr=FPDU)
-    assert stream.pull() == (None, b"")
-    assert (stream.begun, stream.accepted) == (0, 0)
+def test_an_empty_fpdu_is_sent_as_rtr(world: RdmapWorld) -> None:
+    stream = world.initiator(rtr=FPDU)
+    assert stream.read_sent_segment() == (None, b"")
+    assert (stream.begun_count, stream.accepted_count) == (0, 0)
 
 
-def test_an_empty_write_is_sent_as_rtr(w: RdmapWorld) -> None:
-    stream = w.initiator(rtr=WRITE)
-    head, octets = stream.pull()
+def test_an_empty_write_is_sent_as_rtr(world: RdmapWorld) -> None:
+    stream = world.initiator(rtr=WRITE)
+    head, octets = stream.read_sent_segment()
     assert (head.t, head.l, head.opcode, head.to, octets) == (1, 1, 0, 0, b"")
     assert head.stag != 0, "some refuse STag 0"
 
 
 @pytest.mark.parametrize("ord_", [0, 1, 4])
-def test_an_empty_read_is_sent_as_rtr(w: RdmapWorld, ord_: int) -> None:
-    stream = w.initiator(rtr=READ, ord=ord_)
-    _, request = stream.pull_read_request()
+def test_an_empty_read_is_sent_as_rtr(world: RdmapWorld, ord_: int) -> None:
+    stream = world.initiator(rtr=READ, ord=ord_)
+    _, request = stream.read_sent_read_request()
     assert request.size == 0
     assert request.sink_stag != 0, "some refuse STag 0"
-    stream.put(read_response(stag=request.sink_stag))
-    assert stream.event(progress=True).kind == "PROGRESS", "nobody above asked for that Read"
-    assert stream.event_once() is None
+    stream.inject_segments(build_read_response(stag=request.sink_stag))
+    assert stream.next_event(progress=True).kind == "PROGRESS", "nobody above asked for that Read"
+    assert stream.poll_event() is None
 
 
-def test_the_response_to_an_rtr_completes_no_read_of_the_users(w: RdmapWorld) -> None:
-    stream = w.initiator(rtr=READ)
-    m = w.memory(10)
-    stream.do(lib.SIW_RDMAP_READ_REQUEST, [m.sge()], user_data=4)
-    rtr, read = (stream.pull_read_request()[1] for _ in range(2))
-    stream.put(
-        read_response(stag=rtr.sink_stag), read_response(pattern(10, 1), stag=read.sink_stag)
+def test_the_response_to_an_rtr_completes_no_read_of_the_users(world: RdmapWorld) -> None:
+    stream = world.initiator(rtr=READ)
+    m = world.registered_memory(10)
+    stream.send_operation(lib.SIW_RDMAP_READ_REQUEST, [m.sge()], user_data=4)
+    rtr, read = (stream.read_sent_read_request()[1] for _ in range(2))
+    stream.inject_segments(
+        build_read_response(stag=rtr.sink_stag),
+        build_read_response(octet_pattern(10, 1), stag=read.sink_stag),
     )
-    assert stream.event(progress=True).kind == "PROGRESS"
-    event = stream.event(progress=True)
+    assert stream.next_event(progress=True).kind == "PROGRESS"
+    event = stream.next_event(progress=True)
     assert (event.kind, event.user_data) == ("READ_DONE", 4)
-    assert m.octets() == pattern(10, 1)
+    assert m.octets() == octet_pattern(10, 1)
 
 
 # ---- responder
 
 
 @pytest.mark.parametrize("kind", [FPDU, WRITE, READ])
-def test_the_agreed_rtr_starts_the_stream_and_uses_no_receive(w: RdmapWorld, kind: int) -> None:
-    stream = w.responder(rtr=kind, ird=0)
-    m = w.memory(10)
+def test_the_agreed_rtr_starts_the_stream_and_uses_no_receive(world: RdmapWorld, kind: int) -> None:
+    stream = world.responder(rtr=kind, ird=0)
+    m = world.registered_memory(10)
     stream.recvs.post(1, m.sge())
-    stream.put(rtr(kind), send(b"abc"))
-    assert stream.event(progress=True).kind == "STARTED"
+    stream.inject_segments(rtr_segment(kind), build_send(b"abc"))
+    assert stream.next_event(progress=True).kind == "STARTED"
     stream.flush()
     if kind == READ:
-        head, octets = stream.pull()
+        head, octets = stream.read_sent_segment()
         assert (head.opcode, head.stag, head.l, octets) == (2, 1, 1, b"")
-    e = stream.event()
+    e = stream.next_event()
     assert (e.kind, e.user_data, e.length) == ("RECV", 1, 3)
 
 
@@ -95,22 +96,24 @@ def test_the_agreed_rtr_starts_the_stream_and_uses_no_receive(w: RdmapWorld, kin
         if sent != good
     ],
 )
-def test_anything_but_the_agreed_rtr_ends_the_stream(w: RdmapWorld, agreed: int, sent: str) -> None:
-    stream = w.responder(rtr=agreed)
-    m = w.memory(10)
+def test_anything_but_the_agreed_rtr_ends_the_stream(
+    world: RdmapWorld, agreed: int, sent: str
+) -> None:
+    stream = world.responder(rtr=agreed)
+    m = world.registered_memory(10)
     stream.recvs.post(1, m.sge())
-    stream.put(
+    stream.inject_segments(
         {
             "fpdu": b"",
-            "write": rtr(WRITE),
-            "read": rtr(READ),
-            "send": send(b"abc"),
-            "long write": write(b"abc", stag=m.stag, to=m.addr),
-            "long read": read_request(size=3, src_stag=m.stag, src_to=m.addr),
+            "write": rtr_segment(WRITE),
+            "read": rtr_segment(READ),
+            "send": build_send(b"abc"),
+            "long write": build_write(b"abc", stag=m.stag, to=m.addr),
+            "long read": build_read_request(size=3, src_stag=m.stag, src_to=m.addr),
         }[sent]
     )
-    stream.terminates(NO_MATCH)
-    assert m.untouched()
+    stream.assert_terminates_with(NO_MATCH)
+    assert m.is_untouched()
     assert stream.recvs.take() == 1
 
 
@@ -118,69 +121,69 @@ def test_anything_but_the_agreed_rtr_ends_the_stream(w: RdmapWorld, agreed: int,
 @pytest.mark.parametrize("agreed", [FPDU | WRITE, FPDU | READ, WRITE | READ, FPDU | WRITE | READ])
 @pytest.mark.clause("RFC6581-9.2-05", "RFC6581-9.2-03")
 def test_of_several_kinds_any_that_was_agreed_on_starts_the_stream_and_no_other(
-    w: RdmapWorld, agreed: int, sent: int
+    world: RdmapWorld, agreed: int, sent: int
 ) -> None:
-    stream = w.responder(rtr=agreed)
-    m = w.memory(10)
+    stream = world.responder(rtr=agreed)
+    m = world.registered_memory(10)
     stream.recvs.post(1, m.sge())
-    stream.put(rtr(sent), send(b"", msn=1))
+    stream.inject_segments(rtr_segment(sent), build_send(b"", msn=1))
     if not agreed & sent:
-        stream.terminates(NO_MATCH)
+        stream.assert_terminates_with(NO_MATCH)
         return
-    assert stream.event(progress=True).kind == "STARTED"
-    e = stream.event()  # an empty Send counts as the RTR at most once
+    assert stream.next_event(progress=True).kind == "STARTED"
+    e = stream.next_event()  # an empty Send counts as the RTR at most once
     assert (e.kind, e.user_data, e.length) == ("RECV", 1, 0)
 
 
 @pytest.mark.parametrize("agreed", [FPDU | WRITE, FPDU | READ, FPDU | WRITE | READ])
-def test_an_empty_send_among_several_kinds_takes_no_receive(w: RdmapWorld, agreed: int) -> None:
-    stream = w.responder(rtr=agreed)
-    stream.put(send(b""))
-    assert stream.event(progress=True).kind == "STARTED"
-    stream.recvs.post(1, w.memory(10).sge())
-    stream.put(send(b"abc", msn=2))
-    e = stream.event()
+def test_an_empty_send_among_several_kinds_takes_no_receive(world: RdmapWorld, agreed: int) -> None:
+    stream = world.responder(rtr=agreed)
+    stream.inject_segments(build_send(b""))
+    assert stream.next_event(progress=True).kind == "STARTED"
+    stream.recvs.post(1, world.registered_memory(10).sge())
+    stream.inject_segments(build_send(b"abc", msn=2))
+    e = stream.next_event()
     assert (e.kind, e.user_data, e.length) == ("RECV", 1, 3)
 
 
-def test_without_rtr_the_first_message_starts_the_stream_and_comes(w: RdmapWorld) -> None:
-    stream = w.responder()
-    m = w.memory(10)
+def test_without_rtr_the_first_message_starts_the_stream_and_comes(world: RdmapWorld) -> None:
+    stream = world.responder()
+    m = world.registered_memory(10)
     stream.recvs.post(1, m.sge())
-    stream.put(send(b"abc"))
-    assert stream.event(progress=True).kind == "STARTED"
-    e = stream.event(progress=True)
+    stream.inject_segments(build_send(b"abc"))
+    assert stream.next_event(progress=True).kind == "STARTED"
+    e = stream.next_event(progress=True)
     assert (e.kind, e.length) == ("RECV", 3)
     assert m.octets()[:3] == b"abc"
 
 
-def test_without_rtr_an_empty_fpdu_starts_the_stream_too(w: RdmapWorld) -> None:
-    stream = w.responder()
-    stream.put(b"")
-    assert stream.event(progress=True).kind == "STARTED"
+def test_without_rtr_an_empty_fpdu_starts_the_stream_too(world: RdmapWorld) -> None:
+    stream = world.responder()
+    stream.inject_segments(b"")
+    assert stream.next_event(progress=True).kind == "STARTED"
 
 
-def test_a_responder_sends_nothing_before_it_heard_the_peer(w: RdmapWorld) -> None:
-    stream = w.responder()
-    m = w.memory(10, pattern(10))
-    stream.begin(lib.SIW_RDMAP_SEND, [m.sge()])
+def test_a_responder_sends_nothing_before_it_heard_the_peer(world: RdmapWorld) -> None:
+    stream = world.responder()
+    m = world.registered_memory(10, octet_pattern(10))
+    stream.begin_operation(lib.SIW_RDMAP_SEND, [m.sge()])
     assert stream.flush_once() == 0
     stream.sock.setblocking(False)
     with pytest.raises(BlockingIOError):
         stream.sock.recv(1)
     stream.sock.settimeout(10)
-    stream.put(b"")
-    assert stream.event().kind == "STARTED"
+    stream.inject_segments(b"")
+    assert stream.next_event().kind == "STARTED"
     stream.flush()
-    assert stream.pull()[1] == pattern(10)
+    assert stream.read_sent_segment()[1] == octet_pattern(10)
 
 
-def test_empty_fpdus_later_mean_nothing(w: RdmapWorld) -> None:
-    stream = w.responder()
-    m = w.memory(10)
+def test_empty_fpdus_later_mean_nothing(world: RdmapWorld) -> None:
+    stream = world.responder()
+    m = world.registered_memory(10)
     stream.recvs.post(1, m.sge())
-    stream.put(b"", b"", b"", send(b"abc"))
-    kinds = [stream.event(progress=True).kind for _ in range(4)]
+    stream.inject_segments(b"", b"", b"", build_send(b"abc"))
+    kinds = [stream.next_event(progress=True).kind for _ in range(4)]
     assert kinds == ["STARTED", "PROGRESS", "PROGRESS", "RECV"]
 
 
@@ -190,61 +193,63 @@ def test_empty_fpdus_later_mean_nothing(w: RdmapWorld) -> None:
 @pytest.mark.parametrize(
     "how", [{"rtr": 3}, {"rtr": 8}, {"ird": 129}, {"ord": 129}], ids=lambda how: str(how)
 )
-def test_a_start_beyond_the_limits_is_refused(w: RdmapWorld, how: dict[str, int]) -> None:
+def test_a_start_beyond_the_limits_is_refused(world: RdmapWorld, how: dict[str, int]) -> None:
     with pytest.raises(StreamError, match="EINVAL"):
-        w.initiator(**how)
+        world.initiator(**how)
 
 
-def test_a_stream_starts_once(w: RdmapWorld) -> None:
-    stream = w.initiator()
+def test_a_stream_starts_once(world: RdmapWorld) -> None:
+    stream = world.initiator()
     with pytest.raises(StreamError, match="EINVAL"):
         stream.start(initiator=True)
 
 
 @pytest.mark.parametrize("ird", [0, 1, 3, 128])
-def test_as_many_reads_as_agreed_may_come_at_once(w: RdmapWorld, ird: int) -> None:
-    stream = w.initiator(ird=ird)
-    m = w.memory(10)
+def test_as_many_reads_as_agreed_may_come_at_once(world: RdmapWorld, ird: int) -> None:
+    stream = world.initiator(ird=ird)
+    m = world.registered_memory(10)
     for i in range(ird + 1):
-        stream.put(read_request(size=1, src_stag=m.stag, src_to=m.addr, msn=i + 1))
+        stream.inject_segments(
+            build_read_request(size=1, src_stag=m.stag, src_to=m.addr, msn=i + 1)
+        )
     for _ in range(ird):
-        assert stream.event().kind == "REQUESTED"
-    assert stream.event().err == (1, 2, lib.SIW_DDP_NO_BUFFER)
+        assert stream.next_event().kind == "REQUESTED"
+    assert stream.next_event().err == (1, 2, lib.SIW_DDP_NO_BUFFER)
 
 
 # ---- instead of a start
 
 
-def test_an_initiator_may_refuse_with_a_terminate_instead(w: RdmapWorld) -> None:
-    stream = w.initiator(start=False)
+def test_an_initiator_may_refuse_with_a_terminate_instead(world: RdmapWorld) -> None:
+    stream = world.initiator(start=False)
     err = ffi.new(
         "struct siw_wire_err *", {"layer": 2, "type": 0, "code": lib.SIW_MPA_INSUFFICIENT_IRD}
     )
     assert lib.siw_rdmap_refuse(stream.handle, err) == 1
     stream.mpa.shutdown()
-    t = stream.pull_terminate()
+    t = stream.read_sent_terminate()
     assert (t.layer, t.etype, t.code, t.m, t.d, t.r) == (2, 0, 6, 0, 0, 0)
     assert lib.siw_rdmap_refuse(stream.handle, err) < 0
     with pytest.raises(StreamError, match="EPIPE"):
-        stream.begin(lib.SIW_RDMAP_SEND)
+        stream.begin_operation(lib.SIW_RDMAP_SEND)
 
 
-def test_nothing_is_sent_or_received_before_the_start(w: RdmapWorld) -> None:
-    stream = w.initiator(start=False)
-    stream.put(send(b"abc"))
-    assert stream.event_once() is None
+def test_nothing_is_sent_or_received_before_the_start(world: RdmapWorld) -> None:
+    stream = world.initiator(start=False)
+    stream.inject_segments(build_send(b"abc"))
+    assert stream.poll_event() is None
     with pytest.raises(StreamError, match="EPIPE"):
-        stream.begin(lib.SIW_RDMAP_SEND)
-    m = w.memory(3)
+        stream.begin_operation(lib.SIW_RDMAP_SEND)
+    m = world.registered_memory(3)
     stream.recvs.post(1, m.sge())
     stream.start(initiator=True)
-    assert stream.event().kind == "RECV"
+    assert stream.next_event().kind == "RECV"
 
 
-def test_a_full_tcp_is_told_from_a_turn_that_is_over(w: RdmapWorld) -> None:
-    stream = w.initiator(rcvbuf=4096)
-    m = w.memory(64 << 20)
-    stream.begin(lib.SIW_RDMAP_SEND, [m.sge()])
+def test_a_full_tcp_is_told_from_a_turn_that_is_over(world: RdmapWorld) -> None:
+    stream = world.initiator(rcvbuf=4096)
+    m = world.registered_memory(64 << 20)
+    stream.begin_operation(lib.SIW_RDMAP_SEND, [m.sge()])
     assert not lib.siw_ddp_tx_blocked(stream.ddp)
     turns = 0
     while not lib.siw_ddp_tx_blocked(stream.ddp):

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from unit.rdmap.rdmap_harness import (
     RdmapWorld,
     StreamError,
-    counter,
-    pattern,
-    rdmap_world,
-    send,
-    terminate,
-    write,
+    build_send,
+    build_terminate,
+    build_write,
+    counter_value,
+    octet_pattern,
+    open_rdmap_world,
 )
 
 from siwarp.inspect import QuotedReadRequest, QuotedTagged, QuotedUntagged, Terminate
@@ -35,7 +35,7 @@ ERRORS = (
 )
 
 
-def siw(octets: bytes) -> bytes:
+def linux_siw_layout(octets: bytes) -> bytes:
     """Return a Terminate in the layout that Linux siw uses on a little-endian machine."""
     high, low = octets[0] >> 4, octets[0] & 15
     m, d, r = (octets[2] >> bit & 1 for bit in (7, 6, 5))
@@ -43,51 +43,51 @@ def siw(octets: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("layout", [bytes, siw])
+@pytest.mark.parametrize("layout", [bytes, linux_siw_layout])
 def test_every_error_is_read_from_a_bare_terminate(
-    w: RdmapWorld, error: tuple[int, int, int], layout: type
+    world: RdmapWorld, error: tuple[int, int, int], layout: type
 ) -> None:
-    stream = w.initiator()
+    stream = world.initiator()
     body = bytes(Terminate(layer=error[0], etype=error[1], code=error[2]))
-    before = counter("terminate_rx")
-    stream.put(terminate(layout(body)))
-    e = stream.event()
+    before = counter_value("terminate_rx")
+    stream.inject_segments(build_terminate(layout(body)))
+    e = stream.next_event()
     assert (e.kind, e.quoted) == ("TERMINATED", False)
-    if layout is siw and (error[1], error[0], error[2]) in ERRORS:
+    if layout is linux_siw_layout and (error[1], error[0], error[2]) in ERRORS:
         # the octets are valid in both layouts; RFC 5040's takes precedence
         error = (error[1], error[0], error[2])
     assert e.err == error
-    assert counter("terminate_rx") == before + 1
-    assert stream.event_once() is None
+    assert counter_value("terminate_rx") == before + 1
+    assert stream.poll_event() is None
 
 
-@pytest.mark.parametrize("layout", [bytes, siw])
-def test_a_quoted_untagged_header_is_read(w: RdmapWorld, layout: type) -> None:
-    stream = w.initiator()
+@pytest.mark.parametrize("layout", [bytes, linux_siw_layout])
+def test_a_quoted_untagged_header_is_read(world: RdmapWorld, layout: type) -> None:
+    stream = world.initiator()
     body = Terminate(
         layer=1, etype=2, code=2, m=1, d=1, ddp_seg_len=40, quoted_ddp=QuotedUntagged(qn=0, msn=9)
     )
-    stream.put(terminate(layout(bytes(body))))
-    e = stream.event()
+    stream.inject_segments(build_terminate(layout(bytes(body))))
+    e = stream.next_event()
     assert e.err == (1, 2, 2)
     assert (e.quoted, e.quoted_tagged, e.quoted_qn, e.quoted_msn) == (True, False, 0, 9)
 
 
-@pytest.mark.parametrize("layout", [bytes, siw])
-def test_a_quoted_tagged_header_is_read(w: RdmapWorld, layout: type) -> None:
-    stream = w.initiator()
+@pytest.mark.parametrize("layout", [bytes, linux_siw_layout])
+def test_a_quoted_tagged_header_is_read(world: RdmapWorld, layout: type) -> None:
+    stream = world.initiator()
     body = Terminate(
         layer=0, etype=1, code=2, m=1, d=1, ddp_seg_len=40, quoted_ddp=QuotedTagged(stag=7)
     )
-    stream.put(terminate(layout(bytes(body))))
-    e = stream.event()
+    stream.inject_segments(build_terminate(layout(bytes(body))))
+    e = stream.next_event()
     assert e.err == (0, 1, 2)
     assert (e.quoted, e.quoted_tagged) == (True, True)
 
 
-@pytest.mark.parametrize("layout", [bytes, siw])
-def test_a_quoted_read_request_is_read(w: RdmapWorld, layout: type) -> None:
-    stream = w.initiator()
+@pytest.mark.parametrize("layout", [bytes, linux_siw_layout])
+def test_a_quoted_read_request_is_read(world: RdmapWorld, layout: type) -> None:
+    stream = world.initiator()
     body = Terminate(
         layer=0,
         etype=1,
@@ -100,18 +100,18 @@ def test_a_quoted_read_request_is_read(w: RdmapWorld, layout: type) -> None:
         quoted_rdma=QuotedReadRequest(size=10),
     )
     assert len(bytes(body)) == 52
-    stream.put(terminate(layout(bytes(body))))
-    e = stream.event()
+    stream.inject_segments(build_terminate(layout(bytes(body))))
+    e = stream.next_event()
     assert e.err == (0, 1, 1)
     assert (e.quoted, e.quoted_tagged, e.quoted_qn, e.quoted_msn) == (True, False, 1, 3)
 
 
 @given(st.binary(max_size=256))
 def test_any_octets_are_read_as_some_terminate(body: bytes) -> None:
-    with rdmap_world() as w:
-        stream = w.initiator()
-        stream.put(terminate(body))
-        e = stream.event()
+    with open_rdmap_world() as world:
+        stream = world.initiator()
+        stream.inject_segments(build_terminate(body))
+        e = stream.next_event()
         assert e.kind == "TERMINATED"
         if len(body) < 4:
             assert e.err == (0, 0, 0)
@@ -119,63 +119,63 @@ def test_any_octets_are_read_as_some_terminate(body: bytes) -> None:
         assert not e.quoted or len(body) >= 4 + 2 + 14
 
 
-def test_a_terminate_in_two_segments_is_read(w: RdmapWorld) -> None:
-    stream = w.initiator()
+def test_a_terminate_in_two_segments_is_read(world: RdmapWorld) -> None:
+    stream = world.initiator()
     octets = bytes(Terminate(layer=1, etype=1, code=3))
-    stream.put(terminate(octets[:1], l=0), terminate(octets[1:], mo=1))
-    e = stream.event()
+    stream.inject_segments(build_terminate(octets[:1], l=0), build_terminate(octets[1:], mo=1))
+    e = stream.next_event()
     assert (e.kind, e.err) == ("TERMINATED", (1, 1, 3))
 
 
-def test_a_terminate_longer_than_any_is_an_error(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    stream.put(terminate(bytes(257)))
-    assert stream.fails().err == (1, 2, lib.SIW_DDP_TOO_LONG)
+def test_a_terminate_longer_than_any_is_an_error(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    stream.inject_segments(build_terminate(bytes(257)))
+    assert stream.receive_until_error().err == (1, 2, lib.SIW_DDP_TOO_LONG)
 
 
-def test_after_a_terminate_nothing_is_sent_or_received(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    m = w.memory(10)
+def test_after_a_terminate_nothing_is_sent_or_received(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    m = world.registered_memory(10)
     stream.recvs.post(1)
-    stream.put(
-        terminate(Terminate(layer=1, etype=1, code=0)),
-        write(b"abc", stag=m.stag, to=m.addr),
-        send(),
+    stream.inject_segments(
+        build_terminate(Terminate(layer=1, etype=1, code=0)),
+        build_write(b"abc", stag=m.stag, to=m.addr),
+        build_send(),
     )
-    assert stream.event().kind == "TERMINATED"
-    assert stream.event_once() is None
+    assert stream.next_event().kind == "TERMINATED"
+    assert stream.poll_event() is None
     with pytest.raises(StreamError, match="EPIPE"):
-        stream.begin(lib.SIW_RDMAP_SEND)
+        stream.begin_operation(lib.SIW_RDMAP_SEND)
     with pytest.raises(StreamError, match="EINVAL"):
-        stream.terminate()
-    assert m.untouched()
+        stream.send_terminate()
+    assert m.is_untouched()
     assert stream.recvs.take() == 1
 
 
-def test_there_is_nothing_to_terminate_while_all_is_well(w: RdmapWorld) -> None:
-    stream = w.initiator()
+def test_there_is_nothing_to_terminate_while_all_is_well(world: RdmapWorld) -> None:
+    stream = world.initiator()
     with pytest.raises(StreamError, match="EINVAL"):
-        stream.terminate()
+        stream.send_terminate()
 
 
-def test_a_terminate_goes_out_once(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    before = counter("terminate_tx")
-    stream.put(write(b"x", stag=1))
-    stream.terminates((1, 1, 0))
-    stream.terminate()
-    assert counter("terminate_tx") == before + 1
+def test_a_terminate_goes_out_once(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    before = counter_value("terminate_tx")
+    stream.inject_segments(build_write(b"x", stag=1))
+    stream.assert_terminates_with((1, 1, 0))
+    stream.send_terminate()
+    assert counter_value("terminate_tx") == before + 1
     with pytest.raises(StreamError, match="EPIPE"):
         stream.flush_once()
 
 
-def test_a_terminate_to_a_peer_that_is_gone_says_so(w: RdmapWorld) -> None:
-    stream = w.initiator()
-    stream.put(write(pattern(100), stag=1))
-    stream.fails()
+def test_a_terminate_to_a_peer_that_is_gone_says_so(world: RdmapWorld) -> None:
+    stream = world.initiator()
+    stream.inject_segments(build_write(octet_pattern(100), stag=1))
+    stream.receive_until_error()
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     stream.sock.close()
     time.sleep(0.01)
     with pytest.raises(StreamError) as e:
-        stream.terminate()
+        stream.send_terminate()
     assert "EPIPE" in str(e.value) or "ECONNRESET" in str(e.value)

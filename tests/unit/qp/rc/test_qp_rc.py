@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
-from harness.verbs_harness import Rig, pattern, poll, refused, until
+from harness.verbs_harness import Rig, errno_raised_by, octet_pattern, poll, wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +31,7 @@ SIZES += [65475, 65483, 65535, 65536, 65537, 100001, 1 << 20, (1 << 20) + 1]
 
 
 @pytest.fixture(scope="module")
-def ends() -> Iterator[tuple[End, End]]:
+def connected_pair() -> Iterator[tuple[End, End]]:
     a, b = Rig(), Rig()
     yield Wire(a, b).connect(
         size=2 << 20, max_send_sge=16, max_recv_sge=16, max_inline_data=256, max_send_wr=64
@@ -41,12 +41,12 @@ def ends() -> Iterator[tuple[End, End]]:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_send_of_any_size_fills_one_receive(ends: tuple[End, End], size: int) -> None:
-    a, b = ends
-    data = pattern(size, size)
+def test_a_send_of_any_size_fills_one_receive(connected_pair: tuple[End, End], size: int) -> None:
+    a, b = connected_pair
+    data = octet_pattern(size, size)
     a.mem.write(data)
     b.mem.view[: size + 64] = b"\xee" * (size + 64)
-    b.recv(wr_id=7, length=size + 32)
+    b.post_receive(wr_id=7, length=size + 32)
     a.post(SEND, 8, length=size)
     (sent,) = poll(a.scq)
     (got,) = poll(b.rcq)
@@ -59,10 +59,10 @@ def test_a_send_of_any_size_fills_one_receive(ends: tuple[End, End], size: int) 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_write_of_any_size_is_there_before_the_send_behind_it(
-    ends: tuple[End, End], size: int
+    connected_pair: tuple[End, End], size: int
 ) -> None:
-    a, b = ends
-    data = pattern(size, size + 1)
+    a, b = connected_pair
+    data = octet_pattern(size, size + 1)
     a.mem.write(data)
     b.mem.view[: size + 64] = b"\xee" * (size + 64)
     b.qp.post_recv(RecvWR(1))
@@ -80,9 +80,11 @@ def test_a_write_of_any_size_is_there_before_the_send_behind_it(
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_read_of_any_size_returns_the_memory_content(ends: tuple[End, End], size: int) -> None:
-    a, b = ends
-    data = pattern(size, size + 2)
+def test_a_read_of_any_size_returns_the_memory_content(
+    connected_pair: tuple[End, End], size: int
+) -> None:
+    a, b = connected_pair
+    data = octet_pattern(size, size + 2)
     b.mem.write(data, offset=24)
     a.mem.view[: size + 64] = b"\xee" * (size + 64)
     a.post(READ, 5, offset=32, length=size, remote=b.mem.remote(24, size))
@@ -97,10 +99,10 @@ def test_a_read_of_any_size_returns_the_memory_content(ends: tuple[End, End], si
 def test_twenty_mebibytes_go_each_way_in_one_message(wire: Wire) -> None:
     size = 20 << 20
     a, b = wire.connect(size=size)
-    data = pattern(1 << 16) * (size >> 16)
+    data = octet_pattern(1 << 16) * (size >> 16)
     a.mem.view[:] = data
     a.post(WRITE, 1, length=size, remote=b.mem.remote())
-    b.recv(wr_id=9, length=size)
+    b.post_receive(wr_id=9, length=size)
     assert poll(a.scq)[0].ok
     a.mem.view[:] = bytes(size)
     a.post(READ, 2, length=size, remote=b.mem.remote())
@@ -113,27 +115,27 @@ def test_twenty_mebibytes_go_each_way_in_one_message(wire: Wire) -> None:
     assert b.mem.view == data
 
 
-def test_both_ends_send_at_once(ends: tuple[End, End]) -> None:
+def test_both_ends_send_at_once(connected_pair: tuple[End, End]) -> None:
     size = 512 << 10
-    for end in ends:
-        end.mem.write(pattern(size))
+    for end in connected_pair:
+        end.mem.write(octet_pattern(size))
         for i in range(4):
-            end.recv(wr_id=i, offset=1 << 20, length=size)
+            end.post_receive(wr_id=i, offset=1 << 20, length=size)
     for i in range(4):
-        for end in ends:
+        for end in connected_pair:
             end.post(SEND, i, length=size)
-    got: dict[End, list[int]] = {end: [] for end in ends}
+    got: dict[End, list[int]] = {end: [] for end in connected_pair}
 
-    def all_there() -> bool:
-        for end in ends:
+    def all_received() -> bool:
+        for end in connected_pair:
             got[end] += [w.wr_id for w in end.rcq.poll(8) if w.ok]
             end.scq.poll(8)
         return all(len(g) == 4 for g in got.values())
 
-    until(all_there)
+    wait_until(all_received)
     assert all(g == [0, 1, 2, 3] for g in got.values())
-    for end in ends:
-        until(lambda end=end: not end.scq.poll(8))
+    for end in connected_pair:
+        wait_until(lambda end=end: not end.scq.poll(8))
 
 
 # ---- scatter and gather
@@ -147,11 +149,11 @@ def test_both_ends_send_at_once(ends: tuple[End, End]) -> None:
     st.integers(0, 15),
 )
 def test_any_split_gives_the_same_octets(
-    ends: tuple[End, End], opcode: int, pieces: list[int], marks: list[int], shift: int
+    connected_pair: tuple[End, End], opcode: int, pieces: list[int], marks: list[int], shift: int
 ) -> None:
-    a, b = ends
+    a, b = connected_pair
     total = sum(pieces)
-    data = pattern(total, total)
+    data = octet_pattern(total, total)
     offsets, at = [], 8 + shift
     for n in pieces:
         offsets.append(at)
@@ -201,11 +203,13 @@ def test_any_split_gives_the_same_octets(
 # ---- work requests
 
 
-def test_completions_come_in_the_order_of_posting_also_around_reads(ends: tuple[End, End]) -> None:
-    a, b = ends
+def test_completions_come_in_the_order_of_posting_also_around_reads(
+    connected_pair: tuple[End, End],
+) -> None:
+    a, b = connected_pair
     kinds = [SEND, READ, WRITE, READ, READ, SEND, WRITE, WRITE, SEND, READ]
     for i in range(kinds.count(SEND)):
-        b.recv(wr_id=i, offset=1 << 20, length=4096)
+        b.post_receive(wr_id=i, offset=1 << 20, length=4096)
     wrs = []
     for i, opcode in enumerate(kinds):
         # Memory being read is not written at the same time, and memory being sent is not read into.
@@ -230,11 +234,11 @@ def test_every_request_completes_visibly_if_the_queue_pair_says_so(wire: Wire) -
 
 @pytest.mark.parametrize("opcode", [SEND, WRITE])
 def test_inline_octets_may_change_at_once_and_need_no_key(
-    ends: tuple[End, End], opcode: int
+    connected_pair: tuple[End, End], opcode: int
 ) -> None:
-    a, b = ends
-    b.recv(wr_id=1, length=4096)
-    memory = a.rig.mr(bytearray(pattern(200, 3)))
+    a, b = connected_pair
+    b.post_receive(wr_id=1, length=4096)
+    memory = a.rig.reg_mr(bytearray(octet_pattern(200, 3)))
     sg = [SGE(memory.addr, 150, 12345), SGE(memory.addr + 150, 50, 0)]
     flags = SendFlag.INLINE | SendFlag.SIGNALED
     remote = b.mem.remote(0, 200) if opcode == WRITE else None
@@ -244,28 +248,30 @@ def test_inline_octets_may_change_at_once_and_need_no_key(
         a.post(SEND, 2, flags=0)
     assert poll(b.rcq)[0].ok
     assert poll(a.scq)[0].ok
-    assert b.mem.read(200) == pattern(200, 3)
+    assert b.mem.read(200) == octet_pattern(200, 3)
 
 
-def test_a_read_cannot_be_inline(ends: tuple[End, End]) -> None:
-    a, b = ends
+def test_a_read_cannot_be_inline(connected_pair: tuple[End, End]) -> None:
+    a, b = connected_pair
     wr = SendWR(
         1, READ, sg=[a.mem.sge(0, 8)], remote=b.mem.remote(0, 8), send_flags=SendFlag.INLINE
     )
-    assert refused(a.qp.post_send, wr) == errno.EINVAL
+    assert errno_raised_by(a.qp.post_send, wr) == errno.EINVAL
 
 
-def test_a_message_above_the_largest_is_refused(ends: tuple[End, End]) -> None:
-    a, b = ends
+def test_a_message_above_the_largest_is_refused(connected_pair: tuple[End, End]) -> None:
+    a, b = connected_pair
     most = a.rig.ctx.query_device().max_rc_msg
     for opcode in (SEND, WRITE, READ):
         wr = SendWR(1, opcode, sg=[a.mem.sge(0, 8), a.mem.sge(0, 8)], remote=b.mem.remote())
         wr.sg[0].length = most - 7
-        assert refused(a.qp.post_send, wr) == errno.EINVAL
+        assert errno_raised_by(a.qp.post_send, wr) == errno.EINVAL
 
 
-def test_a_solicited_send_wakes_who_waits_for_solicited_ones_only(ends: tuple[End, End]) -> None:
-    a, b = ends
+def test_a_solicited_send_wakes_who_waits_for_solicited_ones_only(
+    connected_pair: tuple[End, End],
+) -> None:
+    a, b = connected_pair
     b.qp.post_recv([RecvWR(i) for i in range(3)])
     b.rcq.req_notify(solicited_only=True)
     a.post(SEND, 1)
@@ -297,7 +303,7 @@ def test_reads_beyond_ord_wait_and_are_all_done(wire: Wire, ord_: int) -> None:
 def test_both_ends_read_from_each_other_at_once(wire: Wire) -> None:
     a, b = wire.connect(size=1 << 20)
     for end in (a, b):
-        end.mem.write(pattern(1 << 19, id(end) & 7))
+        end.mem.write(octet_pattern(1 << 19, id(end) & 7))
     for i in range(8):
         for one, other in ((a, b), (b, a)):
             one.post(
@@ -334,8 +340,10 @@ def test_a_fenced_request_waits_for_the_reads_before_it(wire: Wire) -> None:
         assert b.mem.read(64, size) == bytes([i]) * 64
 
 
-def test_a_read_into_no_memory_asks_for_nothing_and_completes(ends: tuple[End, End]) -> None:
-    a, b = ends
+def test_a_read_into_no_memory_asks_for_nothing_and_completes(
+    connected_pair: tuple[End, End],
+) -> None:
+    a, b = connected_pair
     a.qp.post_send(SendWR(1, READ, remote=RemoteBuffer(b.mem.addr, 0, b.mem.rkey)))
     assert poll(a.scq)[0].byte_len == 0
 
@@ -345,20 +353,20 @@ def test_a_queue_pair_knows_both_addresses_while_it_is_connected(wire: Wire) -> 
     assert (a.qp.addr, a.qp.peer) == (b.qp.peer, b.qp.addr)
     assert b.qp.addr == wire.address
     assert a.qp.qp_state == b.qp.qp_state == QPState.RTS
-    fresh = wire.active.qp(qp_type=QPType.RC)
-    assert refused(lambda: fresh.addr) == errno.ENOTCONN
+    fresh = wire.active.create_qp(qp_type=QPType.RC)
+    assert errno_raised_by(lambda: fresh.addr) == errno.ENOTCONN
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_data_goes_over_both_ip_versions(rig: Rig, host: str) -> None:
     a, b = Wire(rig, host=host).connect()
     assert a.qp.peer[0] == host
-    b.recv()
+    b.post_receive()
     a.mem.write(b"hello")
     a.post(SEND, length=5)
     assert poll(b.rcq)[0].byte_len == 5 and b.mem.read(5) == b"hello"
 
 
 def test_rc_queue_pairs_have_numbers_of_their_own(rig: Rig) -> None:
-    numbers = {rig.qp(qp_type=QPType.RC).qp_num for _ in range(100)}
+    numbers = {rig.create_qp(qp_type=QPType.RC).qp_num for _ in range(100)}
     assert len(numbers) == 100 and min(numbers) > 0xFFFF and max(numbers) < 0xFFFFFF

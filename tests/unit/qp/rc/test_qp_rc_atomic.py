@@ -11,10 +11,19 @@ from collections.abc import Iterator
 import pytest
 from _siwarp_layers import ffi
 from _siwarp_layers import lib as layers
-from harness.atomic_harness import ADD, SWAP, THERE, at, atomic, pull_atomic, put, response
-from harness.peer_harness import answering
+from harness.atomic_harness import (
+    ADD,
+    SWAP,
+    THERE,
+    build_atomic_response,
+    post_atomic,
+    read_word,
+    receive_atomic_request,
+    write_word,
+)
+from harness.peer_harness import connected_plain_peer
 from harness.rc_harness import READ, End, Wire
-from harness.verbs_harness import ALL_ACCESS, Rig, poll, refused, until
+from harness.verbs_harness import ALL_ACCESS, Rig, errno_raised_by, poll, wait_until
 from hostile.vanishing import PAGE, Vanishing
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,7 +65,7 @@ def swap_by_the_rfc(value: int, swap: int, swap_mask: int, compare: int, mask: i
 
 
 @pytest.fixture(scope="module")
-def ends() -> Iterator[tuple[End, End]]:
+def connected_pair() -> Iterator[tuple[End, End]]:
     a, b = Rig(), Rig()
     made = Wire(a, b).connect(max_send_sge=4)
     assert all(end.mem.addr % 8 == 0 for end in made)
@@ -68,66 +77,71 @@ def ends() -> Iterator[tuple[End, End]]:
 # ---- results
 
 
-def test_fetch_add_adds_and_brings_what_was_there(ends: tuple[End, End]) -> None:
-    a, b = ends
-    put(b, 40, 64)
+def test_fetch_add_adds_and_brings_what_was_there(connected_pair: tuple[End, End]) -> None:
+    a, b = connected_pair
+    write_word(b, 40, 64)
     a.mem.write(b"\xee" * 24)
     for before, add in ((40, 2), (42, ONES), (41, 1 << 63), (41 | 1 << 63, 1 << 63)):
-        atomic(a, ADD, b.mem.remote(64, 8), 7, offset=8, compare_add=add)
+        post_atomic(a, ADD, b.mem.remote(64, 8), 7, offset=8, compare_add=add)
         (done,) = poll(a.scq)
         assert (done.wr_id, done.ok, done.opcode) == (7, True, WCOpcode.FETCH_ADD)
         assert done.byte_len == 8
-        assert at(a, 8) == before
-        assert at(b, 64) == (before + add) & ONES
+        assert read_word(a, 8) == before
+        assert read_word(b, 64) == (before + add) & ONES
     assert a.mem.read(8) == a.mem.read(8, 16) == b"\xee" * 8
     assert b.rcq.poll(4) == []
 
 
-def test_cmp_swap_swaps_only_what_is_as_compared(ends: tuple[End, End]) -> None:
-    a, b = ends
-    put(b, 1000, 8)
+def test_cmp_swap_swaps_only_what_is_as_compared(connected_pair: tuple[End, End]) -> None:
+    a, b = connected_pair
+    write_word(b, 1000, 8)
     for compare, after in ((999, 1000), (1000, 77), (1000, 77), (77, 5)):
-        before = at(b, 8)
-        atomic(a, SWAP, b.mem.remote(8, 8), 9, compare_add=compare, swap=after)
+        before = read_word(b, 8)
+        post_atomic(a, SWAP, b.mem.remote(8, 8), 9, compare_add=compare, swap=after)
         (done,) = poll(a.scq)
         assert (done.wr_id, done.ok, done.opcode) == (9, True, WCOpcode.COMP_SWAP)
-        assert (at(a), at(b, 8)) == (before, after)
+        assert (read_word(a), read_word(b, 8)) == (before, after)
 
 
 @settings(max_examples=60, deadline=None)
 @given(value=words, add=words, mask=words)
 def test_masked_fetch_add_is_the_rfcs(
-    ends: tuple[End, End], value: int, add: int, mask: int
+    connected_pair: tuple[End, End], value: int, add: int, mask: int
 ) -> None:
-    a, b = ends
-    put(b, value)
-    atomic(a, MASKED_ADD, b.mem.remote(0, 8), compare_add=add, compare_add_mask=mask)
+    a, b = connected_pair
+    write_word(b, value)
+    post_atomic(a, MASKED_ADD, b.mem.remote(0, 8), compare_add=add, compare_add_mask=mask)
     (done,) = poll(a.scq)
     assert (done.ok, done.opcode) == (True, WCOpcode.FETCH_ADD)
-    assert (at(a), at(b)) == (value, add_by_the_rfc(value, add, mask))
+    assert (read_word(a), read_word(b)) == (value, add_by_the_rfc(value, add, mask))
 
 
 @settings(max_examples=60, deadline=None)
 @given(value=words, swap=words, swap_mask=words, mask=words, flip=st.integers(0, 63) | st.none())
 def test_masked_cmp_swap_is_the_rfcs(
-    ends: tuple[End, End], value: int, swap: int, swap_mask: int, mask: int, flip: int | None
+    connected_pair: tuple[End, End],
+    value: int,
+    swap: int,
+    swap_mask: int,
+    mask: int,
+    flip: int | None,
 ) -> None:
-    a, b = ends
-    put(b, value)
+    a, b = connected_pair
+    write_word(b, value)
     compare = value ^ (0 if flip is None else 1 << flip)
-    atomic(
+    post_atomic(
         a, MASKED_SWAP, b.mem.remote(0, 8),
         compare_add=compare, swap=swap, compare_add_mask=mask, swap_mask=swap_mask,
     )  # fmt: skip
     (done,) = poll(a.scq)
     assert (done.ok, done.opcode) == (True, WCOpcode.COMP_SWAP)
-    assert at(a) == value
-    assert at(b) == swap_by_the_rfc(value, swap, swap_mask, compare, mask)
+    assert read_word(a) == value
+    assert read_word(b) == swap_by_the_rfc(value, swap, swap_mask, compare, mask)
 
 
-def test_the_old_value_may_go_into_several_elements(ends: tuple[End, End]) -> None:
-    a, b = ends
-    put(b, 0x0102030405060708)
+def test_the_old_value_may_go_into_several_elements(connected_pair: tuple[End, End]) -> None:
+    a, b = connected_pair
+    write_word(b, 0x0102030405060708)
     sg = [a.mem.sge(100, 3), a.mem.sge(200, 0), a.mem.sge(300, 5)]
     a.qp.post_send(SendWR(3, ADD, sg=sg, remote=b.mem.remote(0, 8)))
     assert poll(a.scq)[0].ok
@@ -147,18 +161,20 @@ class Adders:
         self.target.write(bytes(8))
         self.each = each
         self.wrong: list[BaseException] = []
-        self.threads = [threading.Thread(target=self._add, args=(a,)) for a, _ in self.pairs]
+        self.threads = [
+            threading.Thread(target=self._add_repeatedly, args=(a,)) for a, _ in self.pairs
+        ]
 
-    def _add(self, a: End) -> None:
+    def _add_repeatedly(self, a: End) -> None:
         try:
             for _ in range(self.each // 10):
                 for k in range(10):
-                    atomic(a, ADD, self.target.remote(0, 8), k, offset=8 * k, compare_add=1)
+                    post_atomic(a, ADD, self.target.remote(0, 8), k, offset=8 * k, compare_add=1)
                 assert all(done.ok for done in poll(a.scq, 10))
         except BaseException as e:
             self.wrong.append(e)
 
-    def total(self) -> int:
+    def run_and_total(self) -> int:
         """Run all threads; return the final value of the word."""
         for t in self.threads:
             t.start()
@@ -170,61 +186,63 @@ class Adders:
 
 
 @pytest.mark.clause("RFC7306-5-01", "RFC7306-5.3-01", "RFC7306-5.4-02")
-def test_sums_are_exact_over_queue_pairs_and_threads(two: Wire) -> None:
-    assert Adders(two, 4, 150).total() == 4 * 150
+def test_sums_are_exact_over_queue_pairs_and_threads(two_device_wire: Wire) -> None:
+    assert Adders(two_device_wire, 4, 150).run_and_total() == 4 * 150
 
 
 @pytest.mark.clause("RFC7306-5-02", "RFC7306-5.4-03")
-def test_sums_are_exact_over_devices_and_what_local_programs_add(two: Wire) -> None:
+def test_sums_are_exact_over_devices_and_what_local_programs_add(two_device_wire: Wire) -> None:
     """The sum is exact when peers of two devices and this process itself add to one word."""
-    adders = Adders(two, 2, 150)
-    again = Wire(two.active, Rig())
+    adders = Adders(two_device_wire, 2, 150)
+    again = Wire(two_device_wire.active, Rig())
     a, b = again.connect()
     view = (ctypes.c_uint8 * 8).from_address(adders.target.addr)
-    there = kept(b.rig.mr(view, ALL_ACCESS))
+    there = keep_registered(b.rig.reg_mr(view, ALL_ACCESS))
 
-    def other_device() -> None:
+    def add_from_other_device() -> None:
         for _ in range(150):
-            atomic(a, ADD, there, compare_add=1)
+            post_atomic(a, ADD, there, compare_add=1)
             assert poll(a.scq)[0].ok
 
-    def local() -> None:
+    def add_locally() -> None:
         before = ffi.new("uint64_t *")
         for _ in range(3000):
             layers.siw_guard_fetch_add(before, ffi.cast("uint64_t *", adders.target.addr), 1, 0)
 
-    adders.threads += [threading.Thread(target=f) for f in (other_device, local, local)]
-    assert adders.total() == 3 * 150 + 2 * 3000
+    adders.threads += [
+        threading.Thread(target=f) for f in (add_from_other_device, add_locally, add_locally)
+    ]
+    assert adders.run_and_total() == 3 * 150 + 2 * 3000
     again.passive.close()
 
 
-def test_a_lock_by_cmp_swap_lets_one_in_at_a_time(two: Wire) -> None:
+def test_a_lock_by_cmp_swap_lets_one_in_at_a_time(two_device_wire: Wire) -> None:
     """Reads and writes back under a CmpSwap lock lose no update."""
-    pairs = [two.connect() for _ in range(2)]
+    pairs = [two_device_wire.connect() for _ in range(2)]
     target = pairs[0][1].mem
     target.write(bytes(16))
     rounds = 30
     wrong: list[BaseException] = []
 
-    def swap(a: End, compare: int, value: int) -> bool:
-        atomic(a, SWAP, target.remote(0, 8), compare_add=compare, swap=value)
+    def try_to_swap(a: End, compare: int, value: int) -> bool:
+        post_atomic(a, SWAP, target.remote(0, 8), compare_add=compare, swap=value)
         assert poll(a.scq)[0].ok
-        return at(a) == compare
+        return read_word(a) == compare
 
-    def run(a: End) -> None:
+    def increment_under_lock(a: End) -> None:
         try:
             for _ in range(rounds):
-                until(lambda: swap(a, 0, 1))
+                wait_until(lambda: try_to_swap(a, 0, 1))
                 a.post(READ, offset=8, length=8, remote=target.remote(8, 8))
                 assert poll(a.scq)[0].ok
-                put(a, at(a, 8) + 1, 8)
+                write_word(a, read_word(a, 8) + 1, 8)
                 a.post(WROpcode.RDMA_WRITE, offset=8, length=8, remote=target.remote(8, 8))
                 assert poll(a.scq)[0].ok
-                assert swap(a, 1, 0)
+                assert try_to_swap(a, 1, 0)
         except BaseException as e:
             wrong.append(e)
 
-    threads = [threading.Thread(target=run, args=(a,)) for a, _ in pairs]
+    threads = [threading.Thread(target=increment_under_lock, args=(a,)) for a, _ in pairs]
     for t in threads:
         t.start()
     for t in threads:
@@ -236,51 +254,51 @@ def test_a_lock_by_cmp_swap_lets_one_in_at_a_time(two: Wire) -> None:
 # ---- errors that the responder reports
 
 
-def other_domain(b: End) -> RemoteBuffer:
-    return kept(MR(PD(b.rig.ctx), bytearray(64), ALL_ACCESS))
+def region_of_other_pd(b: End) -> RemoteBuffer:
+    return keep_registered(MR(PD(b.rig.ctx), bytearray(64), ALL_ACCESS))
 
 
 #: Regions must outlive the function that made them; the device closes them.
 regions: list[MR] = []
 
 
-def kept(mr: MR) -> RemoteBuffer:
+def keep_registered(mr: MR) -> RemoteBuffer:
     regions.append(mr)
     return mr.remote(0, 8)
 
 
-def dead(b: End) -> RemoteBuffer:
-    mr = b.rig.mr(bytearray(64), ALL_ACCESS)
+def deregistered_region(b: End) -> RemoteBuffer:
+    mr = b.rig.reg_mr(bytearray(64), ALL_ACCESS)
     remote = mr.remote(0, 8)
     mr.close()
     return remote
 
 
-def no_right(b: End) -> RemoteBuffer:
-    return kept(b.rig.mr(bytearray(64), ALL_ACCESS & ~AccessFlag.REMOTE_ATOMIC))
+def region_without_atomic_right(b: End) -> RemoteBuffer:
+    return keep_registered(b.rig.reg_mr(bytearray(64), ALL_ACCESS & ~AccessFlag.REMOTE_ATOMIC))
 
 
-def denied(b: End) -> RemoteBuffer:
+def memory_of_denying_qp(b: End) -> RemoteBuffer:
     rights = AccessFlag.REMOTE_READ | AccessFlag.REMOTE_WRITE
     b.qp.modify(QPAttr(qp_access_flags=rights), QPAttrMask.ACCESS_FLAGS)
     return b.mem.remote(0, 8)
 
 
-def place(b: End, offset: int) -> RemoteBuffer:
+def word_at_offset(b: End, offset: int) -> RemoteBuffer:
     return RemoteBuffer(b.mem.addr + offset, 8, b.mem.rkey)
 
 
 ACCESS, OPERATION = WCStatus.REM_ACCESS_ERR, WCStatus.REM_OP_ERR
 REFUSED = {
-    "misaligned": (lambda b: place(b, 4), OPERATION, 0x000207),
-    "odd": (lambda b: place(b, 1), OPERATION, 0x000207),
-    "no right": (no_right, ACCESS, 0x000102),
-    "denied by the queue pair": (denied, ACCESS, 0x000102),
-    "a dead key": (dead, ACCESS, 0x000100),
-    "another domain": (other_domain, ACCESS, 0x000103),
-    "behind the end": (lambda b: place(b, len(b.mem.view)), ACCESS, 0x000101),
-    "over the end": (lambda b: place(b, len(b.mem.view) - 4), ACCESS, 0x000101),
-    "before the start": (lambda b: place(b, -8), ACCESS, 0x000101),
+    "misaligned": (lambda b: word_at_offset(b, 4), OPERATION, 0x000207),
+    "odd": (lambda b: word_at_offset(b, 1), OPERATION, 0x000207),
+    "no right": (region_without_atomic_right, ACCESS, 0x000102),
+    "denied by the queue pair": (memory_of_denying_qp, ACCESS, 0x000102),
+    "a dead key": (deregistered_region, ACCESS, 0x000100),
+    "another domain": (region_of_other_pd, ACCESS, 0x000103),
+    "behind the end": (lambda b: word_at_offset(b, len(b.mem.view)), ACCESS, 0x000101),
+    "over the end": (lambda b: word_at_offset(b, len(b.mem.view) - 4), ACCESS, 0x000101),
+    "before the start": (lambda b: word_at_offset(b, -8), ACCESS, 0x000101),
     "round the end": (lambda b: RemoteBuffer(ONES - 3, 8, b.mem.rkey), ACCESS, 0x000104),
 }
 
@@ -294,11 +312,11 @@ def test_refused_atomics_change_nothing_and_terminate(
     a, b = wire.connect()
     b.mem.view[:] = bytes(len(b.mem.view))
     a.mem.write(b"\xee" * 8)
-    atomic(a, opcode, where(b), compare_add=0, swap=ONES, compare_add_mask=0)
+    post_atomic(a, opcode, where(b), compare_add=0, swap=ONES, compare_add_mask=0)
     (done,) = poll(a.scq)
     assert (done.wr_id, done.status, done.vendor_err) == (5, status, error)
-    a.is_over()
-    b.is_over()
+    a.wait_for_error_state()
+    b.wait_for_error_state()
     assert b.mem.view == bytes(len(b.mem.view))
     assert a.mem.read(8) == b"\xee" * 8
 
@@ -307,14 +325,14 @@ def test_refused_atomics_change_nothing_and_terminate(
 def test_memory_that_went_away_ends_the_connection_and_no_more(wire: Wire, how: str) -> None:
     gone = Vanishing(PAGE, how)
     a, b = wire.connect()
-    mr = b.rig.mr(gone.buffer, ALL_ACCESS)
+    mr = b.rig.reg_mr(gone.buffer, ALL_ACCESS)
     gone.remove_pages()
-    atomic(a, ADD, mr.remote(0, 8), compare_add=1)
+    post_atomic(a, ADD, mr.remote(0, 8), compare_add=1)
     (done,) = poll(a.scq)
     # A Terminate for an error local to its sender quotes no header, so no request can be
     # identified.
     assert (done.status, done.vendor_err) == (WCStatus.WR_FLUSH_ERR, 0xFF)
-    b.is_over()
+    b.wait_for_error_state()
     mr.close()
     gone.close()
 
@@ -323,74 +341,76 @@ def test_memory_that_went_away_ends_the_connection_and_no_more(wire: Wire, how: 
 
 
 @pytest.mark.parametrize("length", [0, 4, 7, 9, 16])
-def test_an_atomic_has_elements_of_eight_octets(ends: tuple[End, End], length: int) -> None:
-    a, b = ends
+def test_an_atomic_has_elements_of_eight_octets(
+    connected_pair: tuple[End, End], length: int
+) -> None:
+    a, b = connected_pair
     sg = [a.mem.sge(0, length)] if length else []
     with pytest.raises(Error, match="8 octets"):
         a.qp.post_send(SendWR(1, ADD, sg=sg, remote=b.mem.remote(0, 8)))
 
 
-def test_an_atomic_is_never_inline(ends: tuple[End, End]) -> None:
-    a, b = ends
+def test_an_atomic_is_never_inline(connected_pair: tuple[End, End]) -> None:
+    a, b = connected_pair
     with pytest.raises(Error, match="INLINE"):
-        atomic(a, SWAP, b.mem.remote(0, 8), flags=SendFlag.INLINE | SendFlag.SIGNALED)
+        post_atomic(a, SWAP, b.mem.remote(0, 8), flags=SendFlag.INLINE | SendFlag.SIGNALED)
 
 
 def test_where_the_peer_takes_no_reads_it_takes_no_atomics(wire: Wire) -> None:
     a, b = wire.connect(ConnParam(initiator_depth=0), ConnParam(responder_resources=0))
     with pytest.raises(Error, match="RDMA Reads"):
-        atomic(a, ADD, b.mem.remote(0, 8))
+        post_atomic(a, ADD, b.mem.remote(0, 8))
 
 
 def test_a_region_for_atomics_is_one_to_write(rig: Rig) -> None:
-    assert refused(rig.mr, bytearray(8), AccessFlag.REMOTE_ATOMIC) == 22
+    assert errno_raised_by(rig.reg_mr, bytearray(8), AccessFlag.REMOTE_ATOMIC) == 22
 
 
 def test_a_dead_local_key_is_this_ends_error(wire: Wire) -> None:
     a, b = wire.connect()
     b.mem.write(bytes(8))
-    mr = a.rig.mr(bytearray(8), AccessFlag.LOCAL_WRITE)
+    mr = a.rig.reg_mr(bytearray(8), AccessFlag.LOCAL_WRITE)
     sge = mr.sge(0, 8)
     mr.close()
     a.qp.post_send(SendWR(4, ADD, sg=[sge], remote=b.mem.remote(0, 8), compare_add=1))
     (done,) = poll(a.scq)
     assert (done.wr_id, done.status) == (4, WCStatus.LOC_PROT_ERR)
-    b.is_over()
-    assert at(b) == 0
+    b.wait_for_error_state()
+    assert read_word(b) == 0
 
 
 def test_an_unmapped_result_buffer_is_a_local_error(wire: Wire) -> None:
-    with answering(wire, gone=True) as (a, peer):
+    with connected_plain_peer(wire, gone=True) as (a, peer):
         gone = Vanishing(PAGE, "unmapped")
-        mr = a.rig.mr(gone.buffer, AccessFlag.LOCAL_WRITE)
+        mr = a.rig.reg_mr(gone.buffer, AccessFlag.LOCAL_WRITE)
         a.qp.post_send(SendWR(6, ADD, sg=[mr.sge(0, 8)], remote=THERE))
-        _, octets = peer.pull()
+        _, octets = peer.receive_segment()
         gone.remove_pages()
-        peer.put(response(1, AtomicRequest(octets), 3))
+        peer.send_segments(build_atomic_response(1, AtomicRequest(octets), 3))
         (done,) = poll(a.scq)
         assert (done.wr_id, done.status) == (6, WCStatus.LOC_PROT_ERR)
-        told = peer.pull_terminate()
+        told = peer.receive_terminate()
         assert (told.layer, told.etype, told.code) == (1, 0, 0)
 
 
 def test_memory_stays_while_an_atomic_waits_for_its_answer(wire: Wire) -> None:
-    with answering(wire) as (a, peer):
-        atomic(a, ADD, THERE)
-        request = pull_atomic(peer)
-        assert refused(a.mem.close) == 16
-        peer.put(response(1, request, 0))
+    with connected_plain_peer(wire) as (a, peer):
+        post_atomic(a, ADD, THERE)
+        request = receive_atomic_request(peer)
+        assert errno_raised_by(a.mem.close) == 16
+        peer.send_segments(build_atomic_response(1, request, 0))
         assert poll(a.scq)[0].ok
         a.mem.close()
 
 
 def test_what_was_read_before_an_atomic_is_the_old_value_and_behind_it_the_new(
-    ends: tuple[End, End],
+    connected_pair: tuple[End, End],
 ) -> None:
-    a, b = ends
+    a, b = connected_pair
     for i in range(20):
-        put(b, i)
+        write_word(b, i)
         a.post(READ, 1, offset=0, length=8, remote=b.mem.remote(0, 8))
-        atomic(a, ADD, b.mem.remote(0, 8), 2, offset=8, compare_add=1000)
+        post_atomic(a, ADD, b.mem.remote(0, 8), 2, offset=8, compare_add=1000)
         a.post(READ, 3, offset=16, length=8, remote=b.mem.remote(0, 8))
         assert [w.wr_id for w in poll(a.scq, 3)] == [1, 2, 3]
-        assert (at(a), at(a, 8), at(a, 16)) == (i, i, i + 1000)
+        assert (read_word(a), read_word(a, 8), read_word(a, 16)) == (i, i, i + 1000)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.rc_harness import SEND, WRITE, Wire
-from harness.verbs_harness import counted, poll
+from harness.verbs_harness import assert_counter_grows, poll
 
 from siwarp.verbs import (
     Persona,
@@ -20,16 +20,16 @@ FLUSHED = WCStatus.WR_FLUSH_ERR
 ROCE: dict[str, Any] = {"persona": Persona.ROCE, "private_messages": True}
 
 
-def test_a_program_that_polls_nothing_counts_by_its_progress_thread(two: Wire) -> None:
-    a, b = two.connect(**ROCE)
-    with counted("delivery_counts_rx", 20):
+def test_a_program_that_polls_nothing_counts_by_its_progress_thread(two_device_wire: Wire) -> None:
+    a, b = two_device_wire.connect(**ROCE)
+    with assert_counter_grows("delivery_counts_rx", 20):
         for i in range(20):
             a.post(WRITE, i, length=64, remote=b.mem.remote(0, 64))
             assert poll(a.scq)[0].wr_id == i
 
 
-def test_a_send_that_waited_too_long_says_so_to_its_sender(two: Wire) -> None:
-    a, b = two.connect(**ROCE)
+def test_a_send_that_waited_too_long_says_so_to_its_sender(two_device_wire: Wire) -> None:
+    a, b = two_device_wire.connect(**ROCE)
     b.qp.modify(QPAttr(min_rnr_timer=1))
     a.qp.modify(QPAttr(rnr_retry=1))
     a.post(SEND, 1, length=8)

@@ -11,7 +11,7 @@ import threading
 
 import pytest
 from harness.rc_harness import READ, WRITE, End, Wire
-from harness.verbs_harness import ALL_ACCESS, poll, until
+from harness.verbs_harness import ALL_ACCESS, poll, wait_until
 from hostile.peer import accept_raw
 
 from siwarp.cm import CMEventType
@@ -25,24 +25,24 @@ FLUSHED = WCStatus.WR_FLUSH_ERR
 
 
 def test_deregistering_what_the_peer_reads_ends_the_stream_and_no_octet_more_is_sent(
-    two: Wire,
+    two_device_wire: Wire,
 ) -> None:
     size = 16 << 20  # more than TCP accepts while the peer does not read
-    peer, end = accept_raw(two)
-    mr = end.rig.mr(bytearray(b"\x11") * size, ALL_ACCESS)
+    peer, end = accept_raw(two_device_wire)
+    mr = end.rig.reg_mr(bytearray(b"\x11") * size, ALL_ACCESS)
     memory = mr.view.obj
     peer.send_fpdus(
         DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=1, msn=1)
         / ReadRequest(sink_stag=1, size=size, src_stag=mr.rkey, src_to=mr.addr)
     )
-    until(lambda: peer.unread_octets() > 0)
+    wait_until(lambda: peer.unread_octets() > 0)
     mr.close()
     memory[:] = b"\x22" * size  # memory that the program owns again
     got = peer.read_until_end()
     assert b"\x11" * 1000 in got
     assert b"\x22" * 16 not in got
     assert len(got) < size
-    end.is_over()
+    end.wait_for_error_state()
     peer.close()
 
 
@@ -61,18 +61,18 @@ while True:
 
 @pytest.mark.parametrize("opcode", [WRITE, READ], ids=["write", "read"])
 def test_a_peer_that_is_killed_in_the_middle_leaves_this_end_in_error(
-    two: Wire, opcode: int
+    two_device_wire: Wire, opcode: int
 ) -> None:
-    host, port = two.address
+    host, port = two_device_wire.address
     peer = subprocess.Popen(
         [sys.executable, "-c", PEER, host, str(port)], stdout=subprocess.PIPE, text=True
     )
     try:
-        request = two.request(20)
-        b = End(two.passive, request.id, two.p_channel, size=64 << 20)
-        b.recv(wr_id=1, length=4096)
+        request = two_device_wire.next_request(20)
+        b = End(two_device_wire.passive, request.id, two_device_wire.p_channel, size=64 << 20)
+        b.post_receive(wr_id=1, length=4096)
         b.id.accept()
-        assert b.event().type == CMEventType.ESTABLISHED
+        assert b.next_cm_event().type == CMEventType.ESTABLISHED
         assert poll(b.rcq)[0].ok
         remote = RemoteBuffer.unpack(b.mem.read(20))
         for i in range(20):
@@ -82,9 +82,9 @@ def test_a_peer_that_is_killed_in_the_middle_leaves_this_end_in_error(
         rest = poll(b.scq, 19, 20)
         assert [w.wr_id for w in rest] == [11 + i for i in range(19)]
         assert rest[-1].status == FLUSHED
-        event = b.event()
+        event = b.next_cm_event()
         assert event.type == CMEventType.DISCONNECTED
-        b.is_over()
+        b.wait_for_error_state()
     finally:
         peer.kill()
         peer.wait()
@@ -92,17 +92,17 @@ def test_a_peer_that_is_killed_in_the_middle_leaves_this_end_in_error(
             peer.stdout.close()
 
 
-def test_a_connection_between_two_threads_that_end_at_the_same_time(two: Wire) -> None:
+def test_a_connection_between_two_threads_that_end_at_the_same_time(two_device_wire: Wire) -> None:
     for _ in range(20):
-        a, b = two.connect(size=1 << 16)
+        a, b = two_device_wire.connect(size=1 << 16)
         a.post(WRITE, 1, length=1 << 16, remote=b.mem.remote())
         barrier = threading.Barrier(2)
 
-        def end(which: End, barrier: threading.Barrier = barrier) -> None:
+        def close_at_barrier(which: End, barrier: threading.Barrier = barrier) -> None:
             barrier.wait()
             which.close()
 
-        threads = [threading.Thread(target=end, args=(x,)) for x in (a, b)]
+        threads = [threading.Thread(target=close_at_barrier, args=(x,)) for x in (a, b)]
         for t in threads:
             t.start()
         for t in threads:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness.peer_harness import PlainPeer, answering
+from harness.peer_harness import PlainPeer, connected_plain_peer
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
-from harness.verbs_harness import Rig, pattern, poll
+from harness.verbs_harness import Rig, octet_pattern, poll
 
 from siwarp.inspect import DDPUntagged, ImmediateData, Opcode, Queue
 from siwarp.verbs import (
@@ -32,7 +32,7 @@ THERE = RemoteBuffer(0x1000, 1 << 20, 0x123456)
 SIZES = [0, 1, 64, 4096, 64750, 64768, 65536, (3 << 20) + 5]
 
 
-def post(
+def post_with_immediate(
     end: End,
     opcode: WROpcode,
     wr_id: int = 2,
@@ -47,7 +47,7 @@ def post(
 
 
 @pytest.fixture(scope="module")
-def ends() -> Iterator[tuple[End, End]]:
+def connected_pair() -> Iterator[tuple[End, End]]:
     """Provide two endpoints that know their peer to be siwarp."""
     a, b = Rig(), Rig()
     made = Wire(a, b).connect(
@@ -64,16 +64,16 @@ def ends() -> Iterator[tuple[End, End]]:
 @pytest.mark.clause("DGRAM-IMM-3", "DGRAM-IMM-4")
 @pytest.mark.parametrize("size", SIZES)
 def test_a_write_with_immediate_takes_a_receive_and_writes_nothing_there(
-    ends: tuple[End, End], size: int
+    connected_pair: tuple[End, End], size: int
 ) -> None:
-    a, b = ends
-    data = pattern(size, size)
+    a, b = connected_pair
+    data = octet_pattern(size, size)
     a.mem.write(data)
     b.mem.view[: size + 64] = b"\xee" * (size + 64)
     there = len(b.mem.view) - 64
     b.mem.view[there:] = b"\xdd" * 64
-    b.recv(wr_id=7, offset=there, length=64)
-    post(a, WRITE_IMM, 8, length=size, remote=b.mem.remote(16, size))
+    b.post_receive(wr_id=7, offset=there, length=64)
+    post_with_immediate(a, WRITE_IMM, 8, length=size, remote=b.mem.remote(16, size))
     (sent,), (got,) = poll(a.scq), poll(b.rcq)
     assert (sent.wr_id, sent.ok, sent.opcode) == (8, True, WCOpcode.RDMA_WRITE)
     assert (got.wr_id, got.ok, got.opcode) == (7, True, WCOpcode.RECV_RDMA_WITH_IMM)
@@ -85,30 +85,30 @@ def test_a_write_with_immediate_takes_a_receive_and_writes_nothing_there(
 
 
 @pytest.mark.clause("DGRAM-IMM-3")
-def test_a_receive_without_elements_is_enough(ends: tuple[End, End]) -> None:
-    a, b = ends
+def test_a_receive_without_elements_is_enough(connected_pair: tuple[End, End]) -> None:
+    a, b = connected_pair
     b.qp.post_recv(RecvWR(3))
-    post(a, WRITE_IMM, length=100, remote=b.mem.remote(0, 100))
+    post_with_immediate(a, WRITE_IMM, length=100, remote=b.mem.remote(0, 100))
     (got,) = poll(b.rcq)
     assert (got.wr_id, got.opcode, got.byte_len) == (3, WCOpcode.RECV_RDMA_WITH_IMM, 100)
     assert poll(a.scq)[0].ok
 
 
-def test_its_octets_may_be_inline(ends: tuple[End, End]) -> None:
-    a, b = ends
+def test_its_octets_may_be_inline(connected_pair: tuple[End, End]) -> None:
+    a, b = connected_pair
     b.qp.post_recv(RecvWR(3))
-    a.mem.write(pattern(200))
+    a.mem.write(octet_pattern(200))
     flags = SendFlag.INLINE | SendFlag.SIGNALED
-    post(a, WRITE_IMM, length=200, remote=b.mem.remote(0, 200), flags=flags)
+    post_with_immediate(a, WRITE_IMM, length=200, remote=b.mem.remote(0, 200), flags=flags)
     a.mem.view[:200] = bytes(200)
     assert poll(b.rcq)[0].byte_len == 200 and poll(a.scq)[0].ok
-    assert b.mem.read(200) == pattern(200)
+    assert b.mem.read(200) == octet_pattern(200)
 
 
-def test_all_kinds_of_requests_stay_in_order(ends: tuple[End, End]) -> None:
-    a, b = ends
+def test_all_kinds_of_requests_stay_in_order(connected_pair: tuple[End, End]) -> None:
+    a, b = connected_pair
     for i in range(6):
-        b.recv(wr_id=i, offset=1 << 20, length=1000)
+        b.post_receive(wr_id=i, offset=1 << 20, length=1000)
     remote = b.mem.remote(0, 1 << 20)
     for i, (opcode, length) in enumerate(
         [
@@ -127,7 +127,9 @@ def test_all_kinds_of_requests_stay_in_order(ends: tuple[End, End]) -> None:
             a.post(READ, i, offset=1 << 21, length=length, remote=b.mem.remote(1 << 21, length))
             continue
         to = None if opcode in (SEND, SEND_IMM) else remote
-        post(a, opcode, i, length=length, remote=to, imm=0 if opcode in (SEND, WRITE) else i)
+        post_with_immediate(
+            a, opcode, i, length=length, remote=to, imm=0 if opcode in (SEND, WRITE) else i
+        )
     got = poll(b.rcq, 6)
     imm, plain = WCOpcode.RECV_RDMA_WITH_IMM, WCOpcode.RECV
     assert [(w.wr_id, w.opcode, w.byte_len) for w in got] == [
@@ -145,16 +147,16 @@ def test_all_kinds_of_requests_stay_in_order(ends: tuple[End, End]) -> None:
 @pytest.mark.clause("DGRAM-IMM-1", "DGRAM-IMM-2")
 @pytest.mark.parametrize("solicited", [False, True])
 def test_on_the_wire_it_is_a_write_then_immediate_data(wire: Wire, solicited: bool) -> None:
-    with answering(wire) as (a, peer):
-        a.mem.write(pattern(100))
+    with connected_plain_peer(wire) as (a, peer):
+        a.mem.write(octet_pattern(100))
         flags = SendFlag.SIGNALED | (SendFlag.SOLICITED if solicited else 0)
-        post(a, SEND, 1, imm=0)
-        post(a, WRITE_IMM, 2, length=100, remote=THERE, flags=flags)
-        assert peer.pull()[0].opcode == Opcode.SEND
-        head, octets = peer.pull()
+        post_with_immediate(a, SEND, 1, imm=0)
+        post_with_immediate(a, WRITE_IMM, 2, length=100, remote=THERE, flags=flags)
+        assert peer.receive_segment()[0].opcode == Opcode.SEND
+        head, octets = peer.receive_segment()
         assert (head.opcode, head.stag, head.to) == (Opcode.RDMA_WRITE, THERE.rkey, THERE.addr)
-        assert octets == pattern(100)
-        head, octets = peer.pull()
+        assert octets == octet_pattern(100)
+        head, octets = peer.receive_segment()
         opcode = Opcode.IMMEDIATE_SE if solicited else Opcode.IMMEDIATE
         assert (head.opcode, head.qn, head.msn, head.mo) == (opcode, Queue.SEND, 2, 0)
         assert (head.inv_stag, head.l, head.rv) == (0, 1, 1)
@@ -162,7 +164,7 @@ def test_on_the_wire_it_is_a_write_then_immediate_data(wire: Wire, solicited: bo
         assert [w.wr_id for w in poll(a.scq, 2)] == [1, 2]
 
 
-def immediate(peer: PlainPeer, octets: bytes = bytes(8), **fields: Any) -> bytes:
+def build_immediate(peer: PlainPeer, octets: bytes = bytes(8), **fields: Any) -> bytes:
     peer.sends += 1
     head = {"opcode": Opcode.IMMEDIATE, "qn": Queue.SEND, "msn": peer.sends, **fields}
     return bytes(DDPUntagged(**head)) + octets
@@ -170,13 +172,19 @@ def immediate(peer: PlainPeer, octets: bytes = bytes(8), **fields: Any) -> bytes
 
 @pytest.mark.clause("DGRAM-IMM-2", "DGRAM-IMM-4")
 def test_immediate_data_that_no_write_goes_before_has_no_length(wire: Wire) -> None:
-    with answering(wire) as (a, peer):
+    with connected_plain_peer(wire) as (a, peer):
         for i in range(6):
-            a.recv(wr_id=i, length=10)
+            a.post_receive(wr_id=i, length=10)
         octets = bytes(ImmediateData(data=0x41424344, rest=0x45464748))
-        write = peer.write(pattern(33), a.mem.rkey, a.mem.addr + 100)
-        peer.put(immediate(peer, octets), write, immediate(peer), peer.send(b"x"), immediate(peer))
-        peer.put(write, peer.send(b"between"), immediate(peer))
+        write = peer.build_write(octet_pattern(33), a.mem.rkey, a.mem.addr + 100)
+        peer.send_segments(
+            build_immediate(peer, octets),
+            write,
+            build_immediate(peer),
+            peer.build_send(b"x"),
+            build_immediate(peer),
+        )
+        peer.send_segments(write, peer.build_send(b"between"), build_immediate(peer))
         got = poll(a.rcq, 6)
         assert [w.byte_len for w in got] == [0, 33, 1, 0, 7, 0]
         assert got[0].imm_data.to_bytes(4, sys.byteorder) == b"ABCD"
@@ -184,11 +192,11 @@ def test_immediate_data_that_no_write_goes_before_has_no_length(wire: Wire) -> N
 
 @pytest.mark.parametrize("size", [0, 4, 7, 9, 100])
 def test_immediate_data_of_another_size_ends_the_connection(wire: Wire, size: int) -> None:
-    with answering(wire, gone=True) as (a, peer):
-        a.recv(wr_id=4, length=200)
+    with connected_plain_peer(wire, gone=True) as (a, peer):
+        a.post_receive(wr_id=4, length=200)
         a.mem.view[:200] = bytes(200)
-        peer.put(immediate(peer, b"\xaa" * size))
-        told = peer.pull_terminate()
+        peer.send_segments(build_immediate(peer, b"\xaa" * size))
+        told = peer.receive_terminate()
         assert (told.layer, told.etype, told.code) == (0, 2, 0xFF)
         (got,) = poll(a.rcq)
         assert (got.wr_id, got.status) == (4, WCStatus.WR_FLUSH_ERR)
@@ -197,34 +205,34 @@ def test_immediate_data_of_another_size_ends_the_connection(wire: Wire, size: in
 
 def test_without_a_receive_it_ends_as_a_send_does(wire: Wire) -> None:
     a, b = wire.connect()
-    post(a, WRITE_IMM, 6, length=10, remote=b.mem.remote(0, 10))
+    post_with_immediate(a, WRITE_IMM, 6, length=10, remote=b.mem.remote(0, 10))
     # With persona iwarp, the request completes once TCP has accepted it, possibly before the
     # Terminate ends the connection.
     (done,) = poll(a.scq)
     assert done.status in (WCStatus.SUCCESS, WCStatus.RNR_RETRY_EXC_ERR)
-    b.is_over()
-    a.is_over()
+    b.wait_for_error_state()
+    a.wait_for_error_state()
 
 
 def test_a_write_that_is_refused_takes_no_receive(wire: Wire) -> None:
     a, b = wire.connect(persona=Persona.ROCE)
-    mr = b.rig.mr(bytearray(100), AccessFlag.LOCAL_WRITE)
-    b.recv(wr_id=5)
-    post(a, WRITE_IMM, 6, length=10, remote=mr.remote(0, 10))
+    mr = b.rig.reg_mr(bytearray(100), AccessFlag.LOCAL_WRITE)
+    b.post_receive(wr_id=5)
+    post_with_immediate(a, WRITE_IMM, 6, length=10, remote=mr.remote(0, 10))
     (done,) = poll(a.scq)
     assert (done.wr_id, done.status) == (6, WCStatus.REM_ACCESS_ERR)
     assert (poll(b.rcq)[0].status) == WCStatus.WR_FLUSH_ERR
 
 
-def test_a_solicited_one_wakes_who_waits_for_such(two: Wire) -> None:
-    a, b = two.connect()
+def test_a_solicited_one_wakes_who_waits_for_such(two_device_wire: Wire) -> None:
+    a, b = two_device_wire.connect()
     for i in range(2):
         b.qp.post_recv(RecvWR(i))
     b.rcq.req_notify(solicited_only=True)
-    post(a, WRITE_IMM, 1, remote=b.mem.remote(0, 8))
+    post_with_immediate(a, WRITE_IMM, 1, remote=b.mem.remote(0, 8))
     assert poll(b.rcq)[0].ok
     assert b.events.get_cq_event(0) is None
-    post(a, WRITE_IMM, 2, remote=b.mem.remote(0, 8), flags=SendFlag.SOLICITED)
+    post_with_immediate(a, WRITE_IMM, 2, remote=b.mem.remote(0, 8), flags=SendFlag.SOLICITED)
     assert b.events.get_cq_event(10) is b.rcq
     assert poll(b.rcq)[0].wr_id == 1
 
@@ -236,15 +244,15 @@ def test_a_solicited_one_wakes_who_waits_for_such(two: Wire) -> None:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("solicited", [False, True])
 def test_a_send_with_immediate_brings_both(
-    ends: tuple[End, End], size: int, solicited: bool
+    connected_pair: tuple[End, End], size: int, solicited: bool
 ) -> None:
-    a, b = ends
-    data = pattern(size, size)
+    a, b = connected_pair
+    data = octet_pattern(size, size)
     a.mem.write(data)
     b.mem.view[: size + 64] = b"\xee" * (size + 64)
-    b.recv(wr_id=7, length=size)
+    b.post_receive(wr_id=7, length=size)
     flags = SendFlag.SIGNALED | (SendFlag.SOLICITED if solicited else 0)
-    post(a, SEND_IMM, 8, length=size, flags=flags)
+    post_with_immediate(a, SEND_IMM, 8, length=size, flags=flags)
     (sent,), (got,) = poll(a.scq), poll(b.rcq)
     assert (sent.wr_id, sent.ok, sent.opcode) == (8, True, WCOpcode.SEND)
     assert (got.wr_id, got.ok, got.opcode, got.byte_len) == (7, True, WCOpcode.RECV, size)
@@ -252,9 +260,11 @@ def test_a_send_with_immediate_brings_both(
     assert b.mem.read(size) == data and b.mem.read(64, size) == b"\xee" * 64
 
 
-def test_its_octets_may_lie_in_as_many_pieces_as_those_of_a_send(ends: tuple[End, End]) -> None:
-    a, b = ends
-    a.mem.write(pattern(1 << 17))
+def test_its_octets_may_lie_in_as_many_pieces_as_those_of_a_send(
+    connected_pair: tuple[End, End],
+) -> None:
+    a, b = connected_pair
+    a.mem.write(octet_pattern(1 << 17))
     size = 3000
     b.qp.post_recv(RecvWR(1, sg=[b.mem.sge(i * size, size) for i in range(16)]))
     pieces = [a.mem.sge(2 * i * size, size) for i in range(16)]
@@ -268,29 +278,29 @@ def test_its_octets_may_lie_in_as_many_pieces_as_those_of_a_send(ends: tuple[End
 
 def test_one_octet_more_than_the_receive_is_too_long(wire: Wire) -> None:
     a, b = wire.connect()
-    b.recv(wr_id=1, length=99)
-    post(a, SEND_IMM, length=100)
+    b.post_receive(wr_id=1, length=99)
+    post_with_immediate(a, SEND_IMM, length=100)
     (got,) = poll(b.rcq)
     assert (got.wr_id, got.status) == (1, WCStatus.LOC_LEN_ERR)
-    a.is_over()
+    a.wait_for_error_state()
 
 
 @pytest.mark.clause("DGRAM-IMM-7")
 def test_send_with_immediate_is_refused_for_unknown_peers(wire: Wire) -> None:
     with (
-        answering(wire) as (a, _),
+        connected_plain_peer(wire) as (a, _),
         pytest.raises(Error, match="private_messages"),
     ):
-        post(a, SEND_IMM, length=10)
+        post_with_immediate(a, SEND_IMM, length=10)
 
 
 @pytest.mark.clause("DGRAM-IMM-8")
 def test_send_with_immediate_from_unknown_peers_is_an_unexpected_opcode(wire: Wire) -> None:
-    with answering(wire, gone=True) as (a, peer):
+    with connected_plain_peer(wire, gone=True) as (a, peer):
         a.mem.view[:100] = bytes(100)
-        a.recv(wr_id=4, length=100)
-        peer.put(peer.send(b"\1\0\0\0IMM!body", opcode=15))
-        told = peer.pull_terminate()
+        a.post_receive(wr_id=4, length=100)
+        peer.send_segments(peer.build_send(b"\1\0\0\0IMM!body", opcode=15))
+        told = peer.receive_terminate()
         assert (told.layer, told.etype, told.code) == (0, 2, 6)
         assert poll(a.rcq)[0].status == WCStatus.WR_FLUSH_ERR
         assert a.mem.read(100) == bytes(100)
@@ -299,10 +309,10 @@ def test_send_with_immediate_from_unknown_peers_is_an_unexpected_opcode(wire: Wi
 @pytest.mark.clause("DGRAM-IMM-9")
 @pytest.mark.parametrize("body", [b"", b"\1\0\0", b"\0" * 8, b"\3" + bytes(20)])
 def test_a_private_message_that_nobody_knows_ends_the_connection(wire: Wire, body: bytes) -> None:
-    with answering(wire, gone=True, private_messages=True) as (a, peer):
-        a.recv(wr_id=4, length=200)
-        peer.put(peer.send(body, opcode=15))
-        told = peer.pull_terminate()
+    with connected_plain_peer(wire, gone=True, private_messages=True) as (a, peer):
+        a.post_receive(wr_id=4, length=200)
+        peer.send_segments(peer.build_send(body, opcode=15))
+        told = peer.receive_terminate()
         assert (told.layer, told.etype, told.code) == (0, 2, 6)
         (got,) = poll(a.rcq)
         assert (got.wr_id, got.status) == (4, WCStatus.WR_FLUSH_ERR)
@@ -310,19 +320,19 @@ def test_a_private_message_that_nobody_knows_ends_the_connection(wire: Wire, bod
 
 @pytest.mark.clause("DGRAM-IMM-5", "DGRAM-IMM-6")
 def test_on_the_wire_it_is_the_private_opcode_with_a_head(wire: Wire) -> None:
-    with answering(wire, private_messages=True) as (a, peer):
+    with connected_plain_peer(wire, private_messages=True) as (a, peer):
         a.mem.write(b"payload!")
         for flags, subcode in ((0, 1), (SendFlag.SOLICITED, 2)):
-            post(a, SEND_IMM, length=8, flags=flags | SendFlag.SIGNALED)
-            head, octets = peer.pull()
+            post_with_immediate(a, SEND_IMM, length=8, flags=flags | SendFlag.SIGNALED)
+            head, octets = peer.receive_segment()
             assert (head.opcode, head.qn, head.msn, head.mo) == (15, 0, subcode, 0)
             imm = IMM.to_bytes(4, sys.byteorder)
             assert octets == bytes([subcode, 0, 0, 0]) + imm + b"payload!"
             assert poll(a.scq)[0].ok
-        a.recv(wr_id=1, length=5)
-        first = peer.send(b"\1\0\0\0AB", opcode=15, l=0)
+        a.post_receive(wr_id=1, length=5)
+        first = peer.build_send(b"\1\0\0\0AB", opcode=15, l=0)
         peer.sends -= 1
-        peer.put(first, peer.send(b"CDhello", opcode=15, mo=6))
+        peer.send_segments(first, peer.build_send(b"CDhello", opcode=15, mo=6))
         (got,) = poll(a.rcq)
         assert (got.ok, got.byte_len, a.mem.read(5)) == (True, 5, b"hello")
         assert got.imm_data.to_bytes(4, sys.byteorder) == b"ABCD"

@@ -8,7 +8,14 @@ import threading
 
 import pytest
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
-from harness.verbs_harness import ALL_ACCESS, Rig, counted, poll, refused, until
+from harness.verbs_harness import (
+    ALL_ACCESS,
+    Rig,
+    assert_counter_grows,
+    errno_raised_by,
+    poll,
+    wait_until,
+)
 
 from siwarp._siwarp import ffi, lib
 from siwarp.cm import CMEventType
@@ -30,51 +37,51 @@ ROUNDS = 20 if "SANITIZER" in os.environ else 60
 
 
 def test_only_a_region_of_one_rc_queue_pair_may_be_invalidated(rig: Rig) -> None:
-    rc, ud = rig.qp(qp_type=QPType.RC), rig.qp()
+    rc, ud = rig.create_qp(qp_type=QPType.RC), rig.create_qp()
     memory = ffi.new("char[100]")
     assert lib.siw_reg_mr(rig.pd._c_object(), memory, 100, int(INVALIDATE)) == ffi.NULL
     assert ffi.errno == errno.EINVAL
     assert lib.siw_reg_mr_qp(ud._c_object(), memory, 100, int(INVALIDATE)) == ffi.NULL
     assert ffi.errno == errno.EINVAL
-    assert refused(MR, rig.pd, bytearray(10), INVALIDATE) == errno.EINVAL
-    assert refused(MR, rig.pd, bytearray(10), INVALIDATE, qp=ud) == errno.EINVAL
-    assert refused(MR, PD(rig.ctx), bytearray(10), INVALIDATE, qp=rc) == errno.EINVAL
+    assert errno_raised_by(MR, rig.pd, bytearray(10), INVALIDATE) == errno.EINVAL
+    assert errno_raised_by(MR, rig.pd, bytearray(10), INVALIDATE, qp=ud) == errno.EINVAL
+    assert errno_raised_by(MR, PD(rig.ctx), bytearray(10), INVALIDATE, qp=rc) == errno.EINVAL
     MR(rig.pd, bytearray(10), INVALIDATE, qp=rc).close()
     MR(rig.pd, bytearray(10), ALL_ACCESS, qp=rc).close()
 
 
 def test_a_region_outlives_the_queue_pair_it_is_bound_to(rig: Rig) -> None:
-    qp = rig.qp(qp_type=QPType.RC)
+    qp = rig.create_qp(qp_type=QPType.RC)
     mr = MR(rig.pd, bytearray(10), INVALIDATE, qp=qp)
     qp.close()
     mr.close()
 
 
 def test_sending_with_invalidate_is_for_rc_alone(rig: Rig) -> None:
-    qp = rig.ud()
-    wr = SendWR(opcode=WROpcode.SEND_WITH_INV, ah=rig.ah(qp), invalidate_rkey=7)
-    assert refused(qp.post_send, wr) == errno.EINVAL
+    qp = rig.create_ud_qp()
+    wr = SendWR(opcode=WROpcode.SEND_WITH_INV, ah=rig.create_ah(qp), invalidate_rkey=7)
+    assert errno_raised_by(qp.post_send, wr) == errno.EINVAL
 
 
-def test_a_bound_region_serves_the_next_connection_of_its_queue_pair(two: Wire) -> None:
-    a, b = two.connect()
+def test_a_bound_region_serves_the_next_connection_of_its_queue_pair(two_device_wire: Wire) -> None:
+    a, b = two_device_wire.connect()
     mr = MR(b.rig.pd, bytearray(100), INVALIDATE, qp=b.qp)
     a.post(WRITE, 1, length=9, remote=mr.remote())
     assert poll(a.scq)[0].ok
     a.close()
-    b.is_over()
-    b.event()
+    b.wait_for_error_state()
+    b.next_cm_event()
     b.id.close()
     b.qp.modify(QPAttr(qp_state=QPState.RESET))
-    again = two.dial(size=100)
-    b.id = two.request().id
+    again = two_device_wire.begin_connect(size=100)
+    b.id = two_device_wire.next_request().id
     b.id.bind_qp(b.qp)
-    b.recv(2)
+    b.post_receive(2)
     b.id.accept()
-    assert again.event().type == b.event().type == CMEventType.ESTABLISHED
+    assert again.next_cm_event().type == b.next_cm_event().type == CMEventType.ESTABLISHED
     again.mem.write(b"once more")
     again.post(WRITE, 1, length=9, remote=mr.remote())
-    send_inv(again, mr.rkey)
+    send_with_invalidate(again, mr.rkey)
     assert poll(b.rcq)[0].invalidated_rkey == mr.rkey
     assert mr.read(9) == b"once more"
     mr.close()
@@ -87,8 +94,8 @@ def test_an_invalidated_region_is_registered_anew_under_new_keys(wire: Wire) -> 
         dead = mr.rkey
         a.mem.write(bytes([turn]) * 9)
         a.post(WRITE, 1, length=9, remote=mr.remote())
-        b.recv(2)
-        send_inv(a, mr.rkey)
+        b.post_receive(2)
+        send_with_invalidate(a, mr.rkey)
         assert poll(b.rcq)[0].invalidated_rkey == dead
         assert [w.ok for w in poll(a.scq, 2)] == [True, True]
         assert mr.read(9) == bytes([turn]) * 9
@@ -97,47 +104,51 @@ def test_an_invalidated_region_is_registered_anew_under_new_keys(wire: Wire) -> 
     mr.close()
 
 
-def test_a_send_with_invalidate_that_waits_for_its_receive_invalidates_then(two: Wire) -> None:
+def test_a_send_with_invalidate_that_waits_for_its_receive_invalidates_then(
+    two_device_wire: Wire,
+) -> None:
     """With persona roce, the Send and its invalidation wait until a receive is posted."""
-    a, b = two.connect(persona=Persona.ROCE)
+    a, b = two_device_wire.connect(persona=Persona.ROCE)
     memory = bytearray(100)
     mr = MR(b.rig.pd, memory, INVALIDATE, qp=b.qp)
     # Nothing completes until the Send is delivered. Reading the memory while the device writes to
     # it would be a race, so the Write's data is read over another connection.
-    same = b.rig.mr(memory, ALL_ACCESS)
-    c, _ = two.connect()
+    same = b.rig.reg_mr(memory, ALL_ACCESS)
+    c, _ = two_device_wire.connect()
 
-    def written() -> bool:
+    def write_is_placed() -> bool:
         c.post(READ, 9, length=5, remote=same.remote(0, 5))
         assert poll(c.scq)[0].ok and b.rcq.poll(1) == []
         return c.mem.read(5) == b"still"
 
-    with counted("rnr_unexpected", 1):
+    with assert_counter_grows("rnr_unexpected", 1):
         a.mem.write(b"still")
-        send_inv(a, mr.rkey)
+        send_with_invalidate(a, mr.rkey)
         a.post(WRITE, 4, length=5, remote=mr.remote())
-        until(written)
-    b.recv(1)
+        wait_until(write_is_placed)
+    b.post_receive(1)
     assert poll(b.rcq)[0].invalidated_rkey == mr.rkey
     assert [(w.wr_id, w.ok) for w in poll(a.scq, 2)] == [(3, True), (4, True)]
     mr.close()
 
 
-def send_inv(a: End, rkey: int) -> None:
+def send_with_invalidate(a: End, rkey: int) -> None:
     a.qp.post_send(SendWR(3, WROpcode.SEND_WITH_INV, sg=[a.mem.sge(0, 7)], invalidate_rkey=rkey))
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_region_closed_while_its_peer_ends_it_ends_once(two: Wire, late: bool) -> None:
+def test_a_region_closed_while_its_peer_ends_it_ends_once(
+    two_device_wire: Wire, late: bool
+) -> None:
     """Either the receive completes and reports the invalidation, or the peer gets an error."""
-    a, b = two.connect()
+    a, b = two_device_wire.connect()
     for _ in range(ROUNDS):
         mr = MR(b.rig.pd, bytearray(4096), INVALIDATE, qp=b.qp)
-        b.recv(1)
+        b.post_receive(1)
         closer = threading.Thread(target=mr.close)
         if not late:
             closer.start()
-        send_inv(a, mr.rkey)
+        send_with_invalidate(a, mr.rkey)
         if late:
             closer.start()
         wc = poll(b.rcq)[0]
@@ -147,35 +158,37 @@ def test_a_region_closed_while_its_peer_ends_it_ends_once(two: Wire, late: bool)
             assert wc.invalidated_rkey == mr.rkey
             assert poll(a.scq)[0].ok
             continue
-        b.is_over()
-        a.is_over()
-        assert b.event().wire_error == 0x000109
-        a.event()
+        b.wait_for_error_state()
+        a.wait_for_error_state()
+        assert b.next_cm_event().wire_error == 0x000109
+        a.next_cm_event()
         a.close()
         b.close()
-        a, b = two.connect()
+        a, b = two_device_wire.connect()
 
 
-def opened(wire: Wire) -> tuple[End, End]:
+def connect_both_senders(wire: Wire) -> tuple[End, End]:
     """Return two endpoints of which both may send: the active one has already sent a message."""
     c, d = wire.connect()
-    d.recv(9)
+    d.post_receive(9)
     c.post(SEND, 9, length=1)
     assert poll(c.scq)[0].ok and poll(d.rcq)[0].ok
     return c, d
 
 
-def test_memory_that_another_stream_sends_from_may_be_ended_meanwhile(two: Wire) -> None:
+def test_memory_that_another_stream_sends_from_may_be_ended_meanwhile(
+    two_device_wire: Wire,
+) -> None:
     """Requests not yet sent complete with LOC_PROT_ERR, as with a closed region."""
-    a, b = two.connect()
-    c, d = opened(two)
+    a, b = two_device_wire.connect()
+    c, d = connect_both_senders(two_device_wire)
     for _ in range(ROUNDS // 2):
         mr = MR(b.rig.pd, bytearray(4096), INVALIDATE, qp=b.qp)
-        b.recv(1)
-        c.recv(1)
+        b.post_receive(1)
+        c.post_receive(1)
         sender = threading.Thread(target=d.qp.post_send, args=(SendWR(8, sg=[mr.sge()]),))
         sender.start()
-        send_inv(a, mr.rkey)
+        send_with_invalidate(a, mr.rkey)
         wc = poll(b.rcq)[0]
         assert wc.invalidated_rkey == mr.rkey
         sender.join(10)
@@ -187,7 +200,7 @@ def test_memory_that_another_stream_sends_from_may_be_ended_meanwhile(two: Wire)
             continue
         assert sent.status == WCStatus.LOC_PROT_ERR
         for end in (d, c):
-            end.is_over()
-            end.event()
+            end.wait_for_error_state()
+            end.next_cm_event()
             end.close()
-        c, d = opened(two)
+        c, d = connect_both_senders(two_device_wire)

@@ -9,7 +9,7 @@ from siwarp.verbs import QPAttr, QPType
 
 
 def test_rnr_retry_and_min_rnr_timer_are_kept_and_bounded(rig: Rig) -> None:
-    qp = rig.qp(qp_type=QPType.RC)
+    qp = rig.create_qp(qp_type=QPType.RC)
     attr, _ = qp.query()
     assert (attr.rnr_retry, attr.min_rnr_timer) == (7, 12)
     qp.modify(QPAttr(rnr_retry=3, min_rnr_timer=31))

@@ -12,7 +12,7 @@ import pytest
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
 from harness.verbs_harness import (
     poll,
-    settings,
+    temporary_settings,
 )
 
 from siwarp.verbs import (
@@ -24,24 +24,26 @@ HOW = {"by Reads": {}, "by counts": {"private_messages": True}}
 
 
 @pytest.fixture(params=HOW.values(), ids=list(HOW))
-def how(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+def persona_options(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     found: dict[str, Any] = request.param
     # without the announcement, the peer is what the program declares it to be, or unknown
-    with settings(mpa_announce=0):
+    with temporary_settings(mpa_announce=0):
         yield found
 
 
-def roce(wire: Wire, **kw: object) -> tuple[End, End]:
+def connect_as_roce(wire: Wire, **kw: object) -> tuple[End, End]:
     return wire.connect(persona=Persona.ROCE, **kw)  # type: ignore[arg-type]
 
 
 def test_both_ends_send_at_once_and_all_of_it_completes_in_order(
-    two: Wire, how: dict[str, Any]
+    two_device_wire: Wire, persona_options: dict[str, Any]
 ) -> None:
-    a, b = roce(two, size=2 << 20, max_send_wr=64, max_recv_wr=64, **how)
+    a, b = connect_as_roce(
+        two_device_wire, size=2 << 20, max_send_wr=64, max_recv_wr=64, **persona_options
+    )
     for end in (a, b):
         for i in range(40):
-            end.recv(i, offset=1 << 20, length=1 << 16)
+            end.post_receive(i, offset=1 << 20, length=1 << 16)
     # Separate memory areas for data sent, data read into, data that the peer writes to and data
     # that it reads from.
     sink, target, source, size = 1 << 18, 2 << 18, 3 << 18, 1 << 14

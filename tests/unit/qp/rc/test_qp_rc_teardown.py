@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from harness.peer_harness import PlainPeer, answering
+from harness.peer_harness import PlainPeer, connected_plain_peer
 from harness.rc_harness import SEND, WRITE, End, Wire
-from harness.verbs_harness import Rig, pattern, poll, until
+from harness.verbs_harness import Rig, octet_pattern, poll, wait_until
 
 from siwarp._siwarp import ffi, lib
 from siwarp.inspect import MPAReply, Opcode
@@ -67,7 +67,7 @@ elif how in ("exit of C", "idle"):  # what Python does at its end does not happe
 
 
 @contextmanager
-def process(*arguments: str, **env: str) -> Iterator[subprocess.Popen[str]]:
+def sender_process(*arguments: str, **env: str) -> Iterator[subprocess.Popen[str]]:
     child = subprocess.Popen(
         [sys.executable, "-c", SENDER, *arguments],
         stdout=subprocess.PIPE,
@@ -83,7 +83,7 @@ def process(*arguments: str, **env: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextmanager
-def device(**settings: int) -> Iterator[Wire]:
+def wire_on_own_device(**settings: int) -> Iterator[Wire]:
     """Open a device with these settings, and a listener on it; it is the only device."""
     names = [ffi.string(lib.siw_setting_name(i)).decode() for i in range(lib.siw_settings_count())]
     before = {name: lib.siw_setting_value(names.index(name)) for name in settings}
@@ -122,16 +122,16 @@ def test_a_mebibyte_that_completed_is_there_though_its_sender_goes_with_unread_i
     wire = Wire(rig)
     host, port = wire.address
     arguments = (host, str(port), str(int(persona)), how)
-    with process(*arguments, SIWARP_LINGER_MS=str(PATIENT)) as child:
-        request = wire.request(30)
+    with sender_process(*arguments, SIWARP_LINGER_MS=str(PATIENT)) as child:
+        request = wire.next_request(30)
         b = End(rig, request.id, wire.p_channel, size=2 * MIB)
-        b.recv(1, 0, MIB)
+        b.post_receive(1, 0, MIB)
         b.id.accept()
         talker = Talker(b, RemoteBuffer.unpack(request.private_data[:20]))
         talker.start()
         (wc,) = poll(b.rcq, 1, 30)
         assert (wc.wr_id, wc.status, wc.byte_len) == (1, WCStatus.SUCCESS, MIB)
-        assert bytes(b.mem.view[:MIB]) == pattern(MIB)
+        assert bytes(b.mem.view[:MIB]) == octet_pattern(MIB)
         assert child.wait(20) == 0, child.stderr and child.stderr.read()
         talker.join(20)
         assert not talker.is_alive()
@@ -143,7 +143,7 @@ def test_a_process_ends_although_its_peer_is_silent(rig: Rig) -> None:
         s.listen()
         s.settimeout(30)
         where = "127.0.0.1", str(s.getsockname()[1])
-        with process(*where, "1", "idle", SIWARP_LINGER_MS="400") as child:
+        with sender_process(*where, "1", "idle", SIWARP_LINGER_MS="400") as child:
             sock, _ = s.accept()
             with sock:
                 sock.settimeout(30)
@@ -157,7 +157,7 @@ def test_a_process_ends_although_its_peer_is_silent(rig: Rig) -> None:
 # ---- destroyed queue pairs
 
 
-def read_to_end(peer: PlainPeer) -> bytes:
+def read_to_orderly_end(peer: PlainPeer) -> bytes:
     """Read up to the end of the stream; a reset is an error."""
     octets = bytearray()
     while part := peer.sock.recv(1 << 20):
@@ -168,34 +168,41 @@ def read_to_end(peer: PlainPeer) -> bytes:
 def test_only_data_accepted_by_tcp_reaches_the_peer() -> None:
     size, iwarp = 32 * MIB, Persona.IWARP
     with (
-        device(linger_ms=PATIENT) as wire,
-        answering(wire, gone=True, size=size, persona=iwarp) as (a, peer),
+        wire_on_own_device(linger_ms=PATIENT) as wire,
+        connected_plain_peer(wire, gone=True, size=size, persona=iwarp) as (a, peer),
     ):
         a.mem.view[:] = b"\x11" * size
         a.post(SEND, 1, length=1000)
         a.post(WRITE, 2, length=size, remote=RemoteBuffer(0, size, 5))
         assert poll(a.scq)[0].ok
-        unread = peer.write(bytes(1000), a.mem.rkey, a.mem.addr)
-        peer.put(unread)
+        unread = peer.build_write(bytes(1000), a.mem.rkey, a.mem.addr)
+        peer.send_segments(unread)
         a.id.close()
         a.qp.close()
         a.mem.view[:] = b"\x22" * size  # the program may change the memory again
-        peer.put(unread)  # closing a socket with this unread data would reset the connection
-        head, rest = peer.pull()
+        peer.send_segments(
+            unread
+        )  # closing a socket with this unread data would reset the connection
+        head, rest = peer.receive_segment()
         assert (head.opcode, rest) == (Opcode.SEND, b"\x11" * 1000)
-        octets = read_to_end(peer)
+        octets = read_to_orderly_end(peer)
         assert 0 < len(octets) < size
         assert b"\x22" * 100 not in octets
 
 
 def test_a_write_that_was_begun_when_the_peer_ended_its_sending_arrives_whole() -> None:
     size = 32 * MIB
-    with device(linger_ms=PATIENT) as wire, answering(wire, gone=True, size=size) as (a, peer):
+    with (
+        wire_on_own_device(linger_ms=PATIENT) as wire,
+        connected_plain_peer(wire, gone=True, size=size) as (a, peer),
+    ):
         a.post(WRITE, 1, length=size, remote=RemoteBuffer(0, size, 5))
         peer.sock.shutdown(socket.SHUT_WR)
-        until(lambda: a.qp.qp_state == QPState.ERR)
+        wait_until(lambda: a.qp.qp_state == QPState.ERR)
         octets: list[bytes] = []
-        thread = threading.Thread(target=lambda: octets.append(read_to_end(peer)), daemon=True)
+        thread = threading.Thread(
+            target=lambda: octets.append(read_to_orderly_end(peer)), daemon=True
+        )
         thread.start()
         assert [w.status for w in poll(a.scq)] == [WCStatus.SUCCESS]
         thread.join(30)
@@ -208,21 +215,24 @@ def test_a_write_that_was_begun_when_the_peer_ended_its_sending_arrives_whole() 
 
 
 def test_a_terminate_arrives_although_much_behind_the_error_is_unread() -> None:
-    with device(linger_ms=PATIENT) as wire, answering(wire, gone=True) as (a, peer):
-        bad = peer.write(b"octets", 0x123456, 0)
-        rest = [peer.write(bytes(60000), 0x123456, 0) for _ in range(20)]
-        peer.put(bad, *rest)
-        until(lambda: a.qp.qp_state == QPState.ERR)
+    with (
+        wire_on_own_device(linger_ms=PATIENT) as wire,
+        connected_plain_peer(wire, gone=True) as (a, peer),
+    ):
+        bad = peer.build_write(b"octets", 0x123456, 0)
+        rest = [peer.build_write(bytes(60000), 0x123456, 0) for _ in range(20)]
+        peer.send_segments(bad, *rest)
+        wait_until(lambda: a.qp.qp_state == QPState.ERR)
         a.close()
-        t = peer.pull_terminate()
+        t = peer.receive_terminate()
         assert (t.layer, t.etype, t.code) == (1, 1, 0)
-        assert read_to_end(peer) == b""
+        assert read_to_orderly_end(peer) == b""
 
 
-def flood(peer: PlainPeer, octets: list[int], size: int) -> threading.Thread:
+def start_flooding(peer: PlainPeer, octets: list[int], size: int) -> threading.Thread:
     """Send ``size`` octets at a time until this side is reset; count them in ``octets[0]``."""
 
-    def run() -> None:
+    def send_until_reset() -> None:
         block = bytes(size)
         try:
             while True:
@@ -230,7 +240,7 @@ def flood(peer: PlainPeer, octets: list[int], size: int) -> threading.Thread:
         except OSError:
             return
 
-    thread = threading.Thread(target=run, daemon=True)
+    thread = threading.Thread(target=send_until_reset, daemon=True)
     thread.start()
     return thread
 
@@ -238,12 +248,12 @@ def flood(peer: PlainPeer, octets: list[int], size: int) -> threading.Thread:
 @pytest.mark.parametrize("limit", ["linger_ms", "octets"])
 def test_a_peer_that_sends_for_ever_is_reset_at_a_limit(limit: str) -> None:
     with (
-        device(linger_ms=300 if limit == "linger_ms" else 600_000) as wire,
-        answering(wire, gone=True) as (a, peer),
+        wire_on_own_device(linger_ms=300 if limit == "linger_ms" else 600_000) as wire,
+        connected_plain_peer(wire, gone=True) as (a, peer),
     ):
         a.close()
         sent = [0]
-        thread = flood(peer, sent, 64 if limit == "linger_ms" else 1 << 16)
+        thread = start_flooding(peer, sent, 64 if limit == "linger_ms" else 1 << 16)
         thread.join(30)
         assert not thread.is_alive()
         if limit == "octets":  # the limit, plus what the sockets' buffers hold
@@ -254,12 +264,15 @@ def test_a_peer_that_sends_for_ever_is_reset_at_a_limit(limit: str) -> None:
 
 def test_data_not_read_within_the_linger_time_is_discarded() -> None:
     size = 32 * MIB
-    with device(linger_ms=300) as wire, answering(wire, size=size) as (a, peer):
+    with (
+        wire_on_own_device(linger_ms=300) as wire,
+        connected_plain_peer(wire, size=size) as (a, peer),
+    ):
         a.mem.view[:] = b"\x11" * size
         for i in range(3):
             a.post(WRITE, i, length=size, remote=RemoteBuffer(0, size, 5))
         a.qp.modify(QPAttr(qp_state=QPState.ERR))
         assert [w.status for w in poll(a.scq, 3)] == [FLUSHED] * 3
         a.mem.view[:] = b"\x22" * size
-        octets = read_to_end(peer)
+        octets = read_to_orderly_end(peer)
         assert 0 < len(octets) < size and b"\x22" * 100 not in octets

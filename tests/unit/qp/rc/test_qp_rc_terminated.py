@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from conformance.rfc5040.test_s4_8_table import ALL
 from harness.rc_harness import READ, Wire
-from harness.verbs_harness import counted, poll
-from harness.wire_peer import Peer, send, terminate
+from harness.verbs_harness import assert_counter_grows, poll
+from harness.wire_peer import Peer, build_send, build_terminate
 from scapy.packet import Packet
 
 from siwarp.cm import CMEventType
@@ -62,40 +62,40 @@ def test_the_table_has_every_error() -> None:
     assert STATUS.keys() == ALL
 
 
-def vendor_err(error: tuple[int, int, int]) -> int:
+def expected_vendor_err(error: tuple[int, int, int]) -> int:
     # this error gives no vendor_err, because 0 would mean that there was no Terminate
     if error == (0, 0, 0):
         return 0xFF
     return error[0] << 16 | error[1] << 8 | error[2]
 
 
-def reading(wire: Wire) -> tuple[Peer, list[bytes]]:
+def peer_with_read_requests(wire: Wire) -> tuple[Peer, list[bytes]]:
     """Return a peer to which siwarp sends three Read Requests, and the requests' segments."""
-    peer = Peer.answering(wire)
+    peer = Peer.accept_from_siwarp(wire)
     for wr_id in (1, 2, 3):
         peer.end.post(READ, wr_id, length=8, remote=RemoteBuffer(0x100 * wr_id, 8, 0x77))
-    segments = [bytes(peer.take().ulpdu) for _ in range(3)]
+    segments = [bytes(peer.receive_fpdu().ulpdu) for _ in range(3)]
     assert all(s[1] & 0xF == Opcode.RDMA_READ_REQUEST for s in segments)
     return peer, segments
 
 
-def ends(peer: Peer, message: Packet, error: tuple[int, int, int]) -> dict[int, int]:
+def terminate_and_check(peer: Peer, message: Packet, error: tuple[int, int, int]) -> dict[int, int]:
     """Send a Terminate; return the Reads' statuses by wr_id. Checks everything else reported."""
     end = peer.end
-    end.recv(9)
-    with counted("terminate_rx", 1), counted("terminate_tx", 0):
-        peer.put(message)
+    end.post_receive(9)
+    with assert_counter_grows("terminate_rx", 1), assert_counter_grows("terminate_tx", 0):
+        peer.send_segments(message)
         wcs = poll(end.scq, 3)
         (flushed,) = poll(end.rcq)
     assert (flushed.wr_id, flushed.status) == (9, FLUSHED)
-    assert {wc.vendor_err for wc in [*wcs, flushed]} == {vendor_err(error)}
-    event = end.event()
-    assert (event.type, event.wire_error) == (CMEventType.DISCONNECTED, vendor_err(error))
-    assert peer.rest().fpdus[3:] == []  # a Terminate is not answered by a Terminate
+    assert {wc.vendor_err for wc in [*wcs, flushed]} == {expected_vendor_err(error)}
+    event = end.next_cm_event()
+    assert (event.type, event.wire_error) == (CMEventType.DISCONNECTED, expected_vendor_err(error))
+    assert peer.receive_to_end().fpdus[3:] == []  # a Terminate is not answered by a Terminate
     peer.close()
     with pytest.raises(ProtocolError) as e:
         wcs[0].check()
-    assert e.value.layer << 16 | e.value.type << 8 | e.value.code == vendor_err(error)
+    assert e.value.layer << 16 | e.value.type << 8 | e.value.code == expected_vendor_err(error)
     assert [wc.wr_id for wc in wcs] == [1, 2, 3]
     return {wc.wr_id: wc.status for wc in wcs}
 
@@ -106,7 +106,7 @@ def ends(peer: Peer, message: Packet, error: tuple[int, int, int]) -> dict[int, 
 def test_the_quoted_request_ends_with_the_errors_status_and_others_are_flushed(
     wire: Wire, error: tuple[int, int, int], which: int
 ) -> None:
-    peer, segments = reading(wire)
+    peer, segments = peer_with_read_requests(wire)
     quoted = {
         "m": 1,
         "d": 1,
@@ -115,47 +115,55 @@ def test_the_quoted_request_ends_with_the_errors_status_and_others_are_flushed(
         "quoted_ddp": QuotedUntagged(segments[which][:18]),
         "quoted_rdma": QuotedReadRequest(segments[which][18:]),
     }
-    found = ends(peer, terminate(*error, **quoted), error)
+    found = terminate_and_check(peer, build_terminate(*error, **quoted), error)
     assert found == {i: STATUS[error] if i == which + 1 else FLUSHED for i in (1, 2, 3)}
 
 
 @pytest.mark.parametrize("error", STATUS, ids=lambda e: "/".join(f"{n:x}" for n in e))
 @pytest.mark.clause("RFC5040-7-02", "RFC5041-3-12")
 def test_without_a_quoted_header_all_are_flushed(wire: Wire, error: tuple[int, int, int]) -> None:
-    peer, _ = reading(wire)
-    assert ends(peer, terminate(*error), error) == {1: FLUSHED, 2: FLUSHED, 3: FLUSHED}
+    peer, _ = peer_with_read_requests(wire)
+    assert terminate_and_check(peer, build_terminate(*error), error) == {
+        1: FLUSHED,
+        2: FLUSHED,
+        3: FLUSHED,
+    }
 
 
 @pytest.mark.parametrize("error", [(3, 0, 0), (0, 3, 1), (1, 2, 0x77), (2, 1, 0x77), (15, 15, 255)])
 def test_numbers_that_no_rfc_has_are_told_as_they_are(
     wire: Wire, error: tuple[int, int, int]
 ) -> None:
-    peer, _ = reading(wire)
-    assert ends(peer, terminate(*error), error) == {1: FLUSHED, 2: FLUSHED, 3: FLUSHED}
+    peer, _ = peer_with_read_requests(wire)
+    assert terminate_and_check(peer, build_terminate(*error), error) == {
+        1: FLUSHED,
+        2: FLUSHED,
+        3: FLUSHED,
+    }
 
 
 @pytest.mark.parametrize("what", ["another MSN", "another queue", "tagged"])
 def test_a_quoted_header_of_no_outstanding_request_fails_no_request(wire: Wire, what: str) -> None:
-    peer, _ = reading(wire)
+    peer, _ = peer_with_read_requests(wire)
     header = {
         "another MSN": QuotedUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=1, msn=4),
         "another queue": QuotedUntagged(opcode=Opcode.SEND, qn=0, msn=1),
         "tagged": QuotedTagged(opcode=Opcode.RDMA_WRITE, stag=0x77, to=0x100),
     }[what]
-    message = terminate(0, 2, 6, m=1, d=1, ddp_seg_len=46, quoted_ddp=header)
-    assert ends(peer, message, (0, 2, 6)) == {1: FLUSHED, 2: FLUSHED, 3: FLUSHED}
+    message = build_terminate(0, 2, 6, m=1, d=1, ddp_seg_len=46, quoted_ddp=header)
+    assert terminate_and_check(peer, message, (0, 2, 6)) == {1: FLUSHED, 2: FLUSHED, 3: FLUSHED}
 
 
 @pytest.mark.clause("RFC5040-6.2.1-03")
 def test_both_sides_close_the_stream_after_a_terminate(
     wire: Wire,
 ) -> None:
-    with Peer.answering(wire) as peer:
-        peer.put(terminate(0, 1, 0))
-        assert peer.rest().fpdus == []  # siwarp has closed, while the peer's side is open
-        peer.end.is_over()
-    with Peer.answering(wire) as peer:
-        peer.put(send(msn=7))
+    with Peer.accept_from_siwarp(wire) as peer:
+        peer.send_segments(build_terminate(0, 1, 0))
+        assert peer.receive_to_end().fpdus == []  # siwarp has closed, while the peer's side is open
+        peer.end.wait_for_error_state()
+    with Peer.accept_from_siwarp(wire) as peer:
+        peer.send_segments(build_send(msn=7))
         # the Terminate is directly followed by the end of the stream
-        assert peer.terminated().code == 3
-        peer.end.is_over()
+        assert peer.receive_terminate().code == 3
+        peer.end.wait_for_error_state()

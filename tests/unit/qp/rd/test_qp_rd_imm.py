@@ -18,8 +18,8 @@ WRITE_IMM, SEND_IMM = WROpcode.RDMA_WRITE_WITH_IMM, WROpcode.SEND_WITH_IMM
 IMM = 0x01C2_83FE
 
 
-def write_imm(a: Peer, b: Peer, length: int, wr_id: int = 3, **more: int) -> None:
-    a.rdma(b, WRITE_IMM, length, wr_id, imm_data=more.pop("imm", IMM), **more)
+def write_with_immediate(a: Peer, b: Peer, length: int, wr_id: int = 3, **more: int) -> None:
+    a.post_rdma(b, WRITE_IMM, length, wr_id, imm_data=more.pop("imm", IMM), **more)
 
 
 def test_all_kinds_of_requests_of_several_peers_stay_in_their_order(rig: Rig) -> None:
@@ -36,12 +36,12 @@ def test_all_kinds_of_requests_of_several_peers_stay_in_their_order(rig: Rig) ->
                     more = {} if opcode == SEND else {"imm_data": turn}
                     peer.send(target, bytes(length), 5 * turn + i, opcode=opcode, offset=at, **more)
                 elif opcode == READ:
-                    peer.rdma(target, opcode, length, 5 * turn + i, offset=at)
+                    peer.post_rdma(target, opcode, length, 5 * turn + i, offset=at)
                 else:
-                    write_imm(peer, target, length, 5 * turn + i, imm=turn)
-    got = target.got(48)
+                    write_with_immediate(peer, target, length, 5 * turn + i, imm=turn)
+    got = target.poll_receives(48)
     for peer in peers:
-        assert [w.wr_id for w in peer.done(20)] == list(range(20))
+        assert [w.wr_id for w in peer.poll_sends(20)] == list(range(20))
         mine = [w for w in got if w.source == peer.qp.addr]
         assert [w.byte_len for w in mine] == [10, 200_000, 0, 20] * 4
         assert [w.imm_data for w in mine if w.wc_flags] == [t for t in range(4) for _ in range(3)]

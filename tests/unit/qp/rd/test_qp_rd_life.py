@@ -30,10 +30,10 @@ LISTENER = """
     rig = Rig()
     peer = Peer(rig, port=int(sys.argv[1]))
     for i in range(16):
-        peer.recv(i, 64, 64 * i)
+        peer.post_receive(i, 64, 64 * i)
     print(peer.qp.addr[1], flush=True)
     for line in sys.stdin:  # so many messages are waited for
-        for w in peer.got(int(line)):
+        for w in peer.poll_receives(int(line)):
             print(peer.into.read(w.byte_len, 64 * w.wr_id).decode(), flush=True)
 """
 
@@ -51,7 +51,7 @@ class Listener:
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline())
 
-    def got(self, n: int) -> list[str]:
+    def wait_for_messages(self, n: int) -> list[str]:
         """Wait for `n` messages; return their octets."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(f"{n}\n")
@@ -81,7 +81,7 @@ def listeners() -> Iterator[list[Listener]]:
         listener.close()
 
 
-def restarted(rig: Rig, end: Peer) -> list[PeerRestart]:
+def wait_for_restart(rig: Rig, end: Peer) -> list[PeerRestart]:
     """Wait for the PEER_RESTARTED event; return the restarts that the queue pair reports."""
     event = rig.ctx.get_async_event(10)
     assert event is not None
@@ -101,29 +101,29 @@ def test_what_was_posted_for_a_killed_process_does_not_reach_the_next_one(
     first = Listener()
     listeners.append(first)
 
-    def post(i: int) -> None:
+    def post_numbered_send(i: int) -> None:
         a.qp.post_send(SendWR(i, sg=[a.out.sge(8 * i, 3)], ah=ah))
 
     with AH(rig.pd, ("127.0.0.1", first.port)) as ah, faults(f"loss={loss}%,seed=4"):
-        post(0)
-        assert a.done()[0].ok
-        assert first.got(1) == ["n00"]
+        post_numbered_send(0)
+        assert a.poll_sends()[0].ok
+        assert first.wait_for_messages(1) == ["n00"]
         a.qp.modify(QPAttr(qp_state=QPState.SQD))
         for i in (1, 2, 3):
-            post(i)
+            post_numbered_send(i)
         first.kill()
         second = Listener(first.port)
         listeners.append(second)
         a.qp.modify(QPAttr(qp_state=QPState.RTS))
-        old = a.done(3)
+        old = a.poll_sends(3)
         assert [w.wr_id for w in old] == [1, 2, 3]
         assert not any(w.ok for w in old)
         assert {w.source for w in old} == {("127.0.0.1", first.port)}
         for i in (4, 5):
-            post(i)
-        assert [(w.wr_id, w.ok) for w in a.done(2)] == [(4, True), (5, True)]
-        assert second.got(2) == ["n04", "n05"]
-        (told,) = restarted(rig, a)
+            post_numbered_send(i)
+        assert [(w.wr_id, w.ok) for w in a.poll_sends(2)] == [(4, True), (5, True)]
+        assert second.wait_for_messages(2) == ["n04", "n05"]
+        (told,) = wait_for_restart(rig, a)
         assert told.peer == ("127.0.0.1", first.port) and told.instance
         assert a.qp.restarts() == []
     assert a.qp.qp_state == QPState.RTS

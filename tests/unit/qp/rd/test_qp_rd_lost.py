@@ -12,15 +12,15 @@ from typing import cast
 
 import pytest
 from harness.rd_harness import Peer
-from harness.rd_stranger import stranger
-from harness.verbs_harness import Rig, nothing, until
+from harness.rd_stranger import scripted_peer
+from harness.verbs_harness import Rig, assert_no_completion, wait_until
 
 from siwarp.inspect.rd import RDType
 from siwarp.verbs import AH, SendWR
 
 
 @pytest.fixture
-def other() -> Iterator[list[subprocess.Popen[str]]]:
+def other_processes() -> Iterator[list[subprocess.Popen[str]]]:
     """A list of processes that are killed at the end."""
     made: list[subprocess.Popen[str]] = []
     yield made
@@ -32,7 +32,7 @@ def other() -> Iterator[list[subprocess.Popen[str]]]:
         p.stdout.close()
 
 
-def start(
+def start_peer_process(
     made: list[subprocess.Popen[str]], number: int, code: str
 ) -> tuple[subprocess.Popen[str], int]:
     """Start a peer with this many receives in another process; return the process and its port."""
@@ -69,31 +69,31 @@ class Elsewhere:
 
 @pytest.mark.clause("DGRAM-RD-10")
 def test_peers_are_told_when_a_program_ends_without_closing_its_queue_pair(
-    other: list[subprocess.Popen[str]],
+    other_processes: list[subprocess.Popen[str]],
 ) -> None:
-    p, port = start(other, 0, EXITS)
-    with stranger(cast("Peer", Elsewhere(port))) as s:
+    p, port = start_peer_process(other_processes, 0, EXITS)
+    with scripted_peer(cast("Peer", Elsewhere(port))) as s:
         assert p.stdin is not None
         p.stdin.write("now\n")
         p.stdin.flush()
-        until(lambda: s.take().type == RDType.BYE)
+        wait_until(lambda: s.process_datagram().type == RDType.BYE)
 
 
 @pytest.mark.clause("DGRAM-RD-20")
 @pytest.mark.parametrize("what", ["request", "response"])
 def test_a_device_sleeps_while_what_it_has_waits_for_a_peers_credit(rig: Rig, what: str) -> None:
     a = Peer(rig)
-    with stranger(a) as s:
-        s.say(RDType.ACK, credit=0)
+    with scripted_peer(a) as s:
+        s.send_datagram(RDType.ACK, credit=0)
         if what == "request":
             a.qp.post_send(SendWR(1, sg=[a.out.sge(0, 4)], ah=AH(rig.pd, s.addr)))
         else:
-            s.say(RDType.DATA, body=s.read(64), credit=0)
+            s.send_datagram(RDType.DATA, body=s.build_read_request(64), credit=0)
             s.psn[0] += 1
-        nothing(a.scq, 0.1)
+        assert_no_completion(a.scq, 0.1)
         time.sleep(0.1)  # the device's thread takes over from the polling thread
         used = time.process_time()
         time.sleep(1.0)
         assert time.process_time() - used < 0.15
-        s.say(RDType.ACK, credit=64)
-        until(lambda: s.take().type == RDType.DATA)
+        s.send_datagram(RDType.ACK, credit=64)
+        wait_until(lambda: s.process_datagram().type == RDType.DATA)

@@ -17,7 +17,7 @@ from siwarp.verbs import (
 RECORD = WROpcode.RDMA_WRITE_RECORD
 
 
-def counted_from(first: int, n: int) -> list[int]:
+def numbers_from(first: int, n: int) -> list[int]:
     return [(first + i) & 0xFFFFFFFF for i in range(n)]
 
 
@@ -25,15 +25,17 @@ def counted_from(first: int, n: int) -> list[int]:
 def test_write_records_are_ordered_with_other_messages_of_a_peer(rig: Rig) -> None:
     target, peers = Peer(rig, 1 << 18, max_write_records=64), [Peer(rig, 1 << 18) for _ in range(3)]
     for i in range(12):
-        target.recv(i, 64, 200_000)
+        target.post_receive(i, 64, 200_000)
     for turn in range(4):
         for peer in peers:
-            peer.rdma(target, RECORD, 100_000, 10 * turn)
+            peer.post_rdma(target, RECORD, 100_000, 10 * turn)
             peer.send(target, bytes([turn]), 10 * turn + 1, offset=100_000 + turn)
-    got = target.got(24)
+    got = target.poll_receives(24)
     for peer in peers:
         mine = [w for w in got if w.source == peer.qp.addr]
         assert [w.opcode for w in mine] == [WCOpcode.RECV_WRITE_RECORD, WCOpcode.RECV] * 4
         ids = [target.qp.record(w).message_id for w in mine[::2]]
-        assert ids == counted_from(ids[0], 4)
-        assert [w.wr_id for w in peer.done(8)] == [10 * t + i for t in range(4) for i in range(2)]
+        assert ids == numbers_from(ids[0], 4)
+        assert [w.wr_id for w in peer.poll_sends(8)] == [
+            10 * t + i for t in range(4) for i in range(2)
+        ]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from harness.rd_harness import Peer
 from harness.rd_stranger import Stranger
-from harness.verbs_harness import Rig, poll, until
+from harness.verbs_harness import Rig, poll, wait_until
 
 from siwarp.inspect import Opcode
 
@@ -16,78 +16,81 @@ RECEIVES = 8
 
 
 @contextlib.contextmanager
-def beginners(end: Peer, n: int, host: str) -> Iterator[list[Stranger]]:
+def peers_with_half_message(end: Peer, n: int, host: str) -> Iterator[list[Stranger]]:
     """Create peers that have each sent the first half of a message."""
     with contextlib.ExitStack() as stack:
         made = []
         for _ in range(n):
             one = Stranger(end, host)
             stack.callback(one.close)
-            one.meet()
-            one.data_of(one.untagged(Opcode.SEND, b"half", l=0))
+            one.connect()
+            one.send_segment(one.build_untagged(Opcode.SEND, b"half", l=0))
             made.append(one)
         yield made
 
 
-def finish(one: Stranger) -> None:
+def send_second_half(one: Stranger) -> None:
     """Send the second half."""
-    one.data_of(one.untagged(Opcode.SEND, b"more", mo=4, msn=1))
+    one.send_segment(one.build_untagged(Opcode.SEND, b"more", mo=4, msn=1))
 
 
-def single(end: Peer, host: str) -> None:
+def assert_single_segment_received(end: Peer, host: str) -> None:
     """Assert that a message of one segment is received at once."""
     with contextlib.closing(Stranger(end, host)) as one:
-        one.meet()
-        one.put(one.untagged(Opcode.SEND, b"whole"))
+        one.connect()
+        one.send_and_wait(one.build_untagged(Opcode.SEND, b"whole"))
 
 
 @pytest.fixture
-def end(rig: Rig) -> Peer:
+def receiving_peer(rig: Rig) -> Peer:
     made = Peer(rig, 1 << 12)
     for i in range(RECEIVES):
-        made.recv(i, 64, 64 * i)
+        made.post_receive(i, 64, 64 * i)
     return made
 
 
 @pytest.mark.clause("DGRAM-FAIR-1")
 def test_messages_in_segments_leave_a_quarter_of_the_receives_and_the_others_follow(
-    end: Peer,
+    receiving_peer: Peer,
 ) -> None:
     with (
-        beginners(end, 6, "127.0.0.2") as some,
-        beginners(end, 6, "127.0.0.3") as others,
+        peers_with_half_message(receiving_peer, 6, "127.0.0.2") as some,
+        peers_with_half_message(receiving_peer, 6, "127.0.0.3") as others,
     ):
-        single(end, "127.0.0.2")
-        single(end, "127.0.0.4")
-        assert [w.byte_len for w in poll(end.rcq, 2)] == [5, 5]
-        assert end.rcq.poll() == []
+        assert_single_segment_received(receiving_peer, "127.0.0.2")
+        assert_single_segment_received(receiving_peer, "127.0.0.4")
+        assert [w.byte_len for w in poll(receiving_peer.rcq, 2)] == [5, 5]
+        assert receiving_peer.rcq.poll() == []
         for one in (*some, *others):
-            finish(one)
+            send_second_half(one)
         # Six messages hold receives, and two receives were used. As the first messages end, the
         # next begin.
-        assert [w.byte_len for w in poll(end.rcq, 6)] == [8] * 6
+        assert [w.byte_len for w in poll(receiving_peer.rcq, 6)] == [8] * 6
         for i in range(6):
-            end.recv(i, 64, 64 * i)
-        assert [w.byte_len for w in poll(end.rcq, 6)] == [8] * 6
+            receiving_peer.post_receive(i, 64, 64 * i)
+        assert [w.byte_len for w in poll(receiving_peer.rcq, 6)] == [8] * 6
 
 
 @pytest.mark.clause("DGRAM-FAIR-1")
-def test_one_source_may_use_half_of_the_receives(end: Peer) -> None:
-    with beginners(end, 7, "127.0.0.2"), beginners(end, 1, "127.0.0.3") as others:
+def test_one_source_may_use_half_of_the_receives(receiving_peer: Peer) -> None:
+    with (
+        peers_with_half_message(receiving_peer, 7, "127.0.0.2"),
+        peers_with_half_message(receiving_peer, 1, "127.0.0.3") as others,
+    ):
         for _ in range(3):
-            single(end, "127.0.0.2")
-        finish(others[0])
-        assert sorted(w.byte_len for w in poll(end.rcq, 4)) == [5, 5, 5, 8]
+            assert_single_segment_received(receiving_peer, "127.0.0.2")
+        send_second_half(others[0])
+        assert sorted(w.byte_len for w in poll(receiving_peer.rcq, 4)) == [5, 5, 5, 8]
 
 
 @pytest.mark.clause("DGRAM-FAIR-1")
 def test_one_message_at_a_time_may_have_the_last_receive(rig: Rig) -> None:
     end = Peer(rig, 1 << 12)
-    end.recv(1, 64)
-    with beginners(end, 2, "127.0.0.2") as both:
+    end.post_receive(1, 64)
+    with peers_with_half_message(end, 2, "127.0.0.2") as both:
         for one in both:
-            finish(one)
+            send_second_half(one)
         assert poll(end.rcq)[0].byte_len == 8
-        end.recv(2, 64)
+        end.post_receive(2, 64)
         assert poll(end.rcq)[0].byte_len == 8
-    assert until(lambda: end.rcq.poll() == [])
+    assert wait_until(lambda: end.rcq.poll() == [])

@@ -9,8 +9,8 @@ import socket
 from collections.abc import Callable, Iterator
 
 import pytest
-from harness.uc_harness import QKEY, Ends, Peer, connect, crc32c
-from harness.verbs_harness import Rig, counted, pattern, poll, refused
+from harness.uc_harness import QKEY, Ends, Peer, connect_qps, crc32c
+from harness.verbs_harness import Rig, assert_counter_grows, errno_raised_by, octet_pattern, poll
 
 from siwarp.inspect import UC_FIRST, DDPTagged, DDPUntagged, Opcode, UCDatagram
 from siwarp.verbs import (
@@ -36,7 +36,7 @@ SIZES = [0, 1, 64, 4095, 4096, 4097, 65472, 65473, 65474, 131072]
 
 
 @pytest.fixture
-def peer(rig: Rig) -> Iterator[Peer]:
+def uc_peer(rig: Rig) -> Iterator[Peer]:
     made = Peer(rig)
     yield made
     made.close()
@@ -52,23 +52,23 @@ def test_sends_and_writes_of_every_size_arrive_whole(rig: Rig, host: str, crc: b
     ends = Ends(rig, host=host, crc=crc)
     assert ends.a.query()[0].path_mtu == MOST[host]
     for i, size in enumerate(SIZES):
-        data = pattern(size, i)
+        data = octet_pattern(size, i)
         ends.into.view[:] = b"\xee" * ends.size
-        ends.recv(1000 + i)
+        ends.post_receive(1000 + i)
         ends.send(data, 2000 + i)
-        (sent,) = ends.sent()
+        (sent,) = ends.poll_sends()
         assert (sent.wr_id, sent.ok, sent.opcode) == (2000 + i, True, WCOpcode.SEND)
-        (got,) = ends.received()
+        (got,) = ends.poll_receives()
         assert (got.wr_id, got.ok, got.opcode, got.byte_len) == (1000 + i, True, 128, size)
         assert (got.qp_num, got.src_qp) == (ends.b.qp_num, ends.a.qp_num)
         assert ends.into.read(size) == data
         assert set(ends.into.read(offset=size)) <= {0xEE}
         # A Write creates no receive completion; the empty Send after it does.
         ends.write(data[::-1], wr_id=3000 + i)
-        ends.recv(7)
+        ends.post_receive(7)
         ends.send(b"")
-        assert [w.opcode for w in ends.sent(2)] == [WCOpcode.RDMA_WRITE, WCOpcode.SEND]
-        assert ends.received()[0].wr_id == 7
+        assert [w.opcode for w in ends.poll_sends(2)] == [WCOpcode.RDMA_WRITE, WCOpcode.SEND]
+        assert ends.poll_receives()[0].wr_id == 7
         assert ends.into.read(size) == data[::-1]
 
 
@@ -79,16 +79,16 @@ def test_a_path_mtu_beyond_what_the_path_carries_is_what_it_carries(rig: Rig) ->
 
 
 def test_a_path_without_room_for_headers_and_an_octet_is_refused(
-    namespace: Callable[[str, str], None],
+    run_in_namespace: Callable[[str, str], None],
 ) -> None:
-    namespace(
+    run_in_namespace(
         "ip link set lo up",
         """
 import errno, subprocess
 from harness.verbs_harness import Rig
 from siwarp.verbs import QPAttr, QPType
 rig = Rig()
-qp = rig.qp(rig.cq(), qp_type=QPType.UC, addr=("127.0.0.1", 0))
+qp = rig.create_qp(rig.create_cq(), qp_type=QPType.UC, addr=("127.0.0.1", 0))
 subprocess.run(["ip", "link", "set", "lo", "mtu", "68"], check=True)
 try:
     qp.to_rtr(QPAttr(ah_attr=("127.0.0.1", 9)))
@@ -104,14 +104,14 @@ else:
 @pytest.mark.parametrize("path_mtu", [256, 1, 1000, 4, 4097, 0])
 def test_a_message_is_cut_where_path_mtu_says(rig: Rig, path_mtu: int) -> None:
     octets = {1: 256, 4: 2048, 0: MOST["127.0.0.1"]}.get(path_mtu, path_mtu)
-    data = pattern(10 * octets + 3 if path_mtu else 3 * octets + 3)
+    data = octet_pattern(10 * octets + 3 if path_mtu else 3 * octets + 3)
     with_peer = Peer(rig, attrs={"path_mtu": path_mtu}, size=len(data))
     with_peer.memory.write(data)
     assert with_peer.qp.query()[0].path_mtu == octets
     with_peer.qp.post_send(SendWR(1, sg=[with_peer.memory.sge(0, len(data))]))
     got = b""
     for i in itertools.count():
-        octets_of = with_peer.get()
+        octets_of = with_peer.receive_datagram()
         found = UCDatagram(octets_of)
         head = found.segment
         payload = octets_of[12 + 18 : -4]
@@ -132,7 +132,7 @@ def test_a_message_is_cut_where_path_mtu_says(rig: Rig, path_mtu: int) -> None:
 
 @pytest.mark.clause("DGRAM-UC-1", "DGRAM-UC-2", "DGRAM-UC-3")
 def test_a_write_is_cut_likewise_into_tagged_segments(rig: Rig) -> None:
-    data = pattern(1000)
+    data = octet_pattern(1000)
     peer = Peer(rig, attrs={"path_mtu": 256})
     peer.memory.write(data)
     remote = peer.memory.remote(5, 1000)
@@ -140,7 +140,7 @@ def test_a_write_is_cut_likewise_into_tagged_segments(rig: Rig) -> None:
         wr = SendWR(1, WROpcode.RDMA_WRITE, sg=[peer.memory.sge(0, 1000)], remote=remote)
         peer.qp.post_send(wr)
         for i in range(4):
-            octets = peer.get()
+            octets = peer.receive_datagram()
             found = UCDatagram(octets)
             head = found.segment
             assert isinstance(head, DDPTagged)
@@ -155,26 +155,26 @@ def test_a_write_is_cut_likewise_into_tagged_segments(rig: Rig) -> None:
 @pytest.mark.clause("DGRAM-UC-2", "DGRAM-UC-16")
 def test_small_messages_are_a_datagram_each_with_numbers_that_wrap(rig: Rig) -> None:
     peer = Peer(rig, rq_psn=(1 << 32) - 3, max_send_wr=64)
-    peer.memory.write(pattern(64))
+    peer.memory.write(octet_pattern(64))
     peer.qp.post_send([SendWR(i, sg=[peer.memory.sge(0, i % 5)]) for i in range(40)])
     for i in range(40):
-        octets = peer.get()
+        octets = peer.receive_datagram()
         found = UCDatagram(octets)
         assert found.psn == ((1 << 32) - 3 + i) % (1 << 32)
         assert (found.segment.msn, found.segment.mo, found.segment.l) == (i + 1, 0, 1)
         assert (found.flags, found.crc) == (UC_FIRST, crc32c(octets[:-4]))
-        assert octets[30:-4] == pattern(64)[: i % 5]
-    assert [w.wr_id for w in peer.received(40)] == list(range(40))
+        assert octets[30:-4] == octet_pattern(64)[: i % 5]
+    assert [w.wr_id for w in peer.poll_completions(40)] == list(range(40))
     peer.close()
 
 
 def test_the_solicited_bit_travels(rig: Rig) -> None:
     ends = Ends(rig)
-    channel = rig.channel()
-    cq = rig.cq(channel=channel)
-    b = rig.qp(rcq=cq, scq=ends.idle, qp_type=QPType.UC)
-    a = rig.qp(ends.scq, qp_type=QPType.UC)
-    connect(a, b)
+    channel = rig.create_channel()
+    cq = rig.create_cq(channel=channel)
+    b = rig.create_qp(rcq=cq, scq=ends.idle, qp_type=QPType.UC)
+    a = rig.create_qp(ends.scq, qp_type=QPType.UC)
+    connect_qps(a, b)
     cq.req_notify(solicited_only=True)
     for flags in (SendFlag.SIGNALED, SendFlag.SIGNALED | SendFlag.SOLICITED):
         b.post_recv(RecvWR(1, sg=[ends.into.sge()]))
@@ -190,35 +190,37 @@ def test_the_solicited_bit_travels(rig: Rig) -> None:
 
 @pytest.mark.clause("DGRAM-UC-8", "DGRAM-UC-9")
 def test_a_message_that_lost_a_datagram_is_not_delivered_and_its_receive_serves_the_next(
-    peer: Peer,
+    uc_peer: Peer,
 ) -> None:
     for lost in range(3):
-        peer.recv(lost)
-        cut = peer.message(pattern(300), 100)
-        with counted("uc_missing", 1):
-            peer.put(*cut[:lost], *cut[lost + 1 :], *peer.message(b"whole"))
-            (got,) = peer.received()
+        uc_peer.post_receive(lost)
+        cut = uc_peer.build_send(octet_pattern(300), 100)
+        with assert_counter_grows("uc_missing", 1):
+            uc_peer.send_datagrams(*cut[:lost], *cut[lost + 1 :], *uc_peer.build_send(b"whole"))
+            (got,) = uc_peer.poll_completions()
         assert (got.wr_id, got.ok, got.byte_len) == (lost, True, 5)
-        assert peer.memory.read(5) == b"whole"
+        assert uc_peer.memory.read(5) == b"whole"
 
 
 @pytest.mark.clause("DGRAM-UC-2", "DGRAM-UC-7")
 def test_numbers_wrap_round_in_the_middle_of_a_message(rig: Rig) -> None:
     peer = Peer(rig, psn=(1 << 32) - 2)
-    peer.recv(1)
-    cut = peer.message(pattern(500), 100)
-    with counted("uc_missing", 0), counted("drop_late", 1):
-        peer.put(*cut[:3], cut[1], *cut[3:])
-        assert peer.received()[0].byte_len == 500
-    assert peer.memory.read(500) == pattern(500)
+    peer.post_receive(1)
+    cut = peer.build_send(octet_pattern(500), 100)
+    with assert_counter_grows("uc_missing", 0), assert_counter_grows("drop_late", 1):
+        peer.send_datagrams(*cut[:3], cut[1], *cut[3:])
+        assert peer.poll_completions()[0].byte_len == 500
+    assert peer.memory.read(500) == octet_pattern(500)
     peer.close()
 
 
 @pytest.mark.clause("DGRAM-LLP-8")
-def test_flags_that_have_no_meaning_are_not_looked_at(peer: Peer) -> None:
-    peer.recv(1)
-    peer.put(peer.datagram(bytes(DDPUntagged(opcode=Opcode.SEND, l=1)) + b"good", flags=0xFF))
-    assert peer.received()[0].byte_len == 4
+def test_flags_that_have_no_meaning_are_not_looked_at(uc_peer: Peer) -> None:
+    uc_peer.post_receive(1)
+    uc_peer.send_datagrams(
+        uc_peer.build_datagram(bytes(DDPUntagged(opcode=Opcode.SEND, l=1)) + b"good", flags=0xFF)
+    )
+    assert uc_peer.poll_completions()[0].byte_len == 4
 
 
 @pytest.mark.clause("DGRAM-UC-5", "DGRAM-UC-13", "DGRAM-LLP-7")
@@ -235,23 +237,25 @@ def test_flags_that_have_no_meaning_are_not_looked_at(peer: Peer) -> None:
     ],
 )
 def test_a_datagram_that_is_not_credible_is_dropped_and_uses_up_no_number(
-    peer: Peer, name: str, change: dict[str, int]
+    uc_peer: Peer, name: str, change: dict[str, int]
 ) -> None:
-    peer.recv(1)
+    uc_peer.post_receive(1)
     segment = bytes(DDPUntagged(opcode=Opcode.SEND)) + b"bad"
-    with counted(name, 1), counted("uc_missing", 0):
-        peer.put(peer.datagram(segment, first=True, psn=peer.psn, **change))
-        peer.put(*peer.message(b"good"))
-        assert peer.received()[0].byte_len == 4
+    with assert_counter_grows(name, 1), assert_counter_grows("uc_missing", 0):
+        uc_peer.send_datagrams(
+            uc_peer.build_datagram(segment, first=True, psn=uc_peer.psn, **change)
+        )
+        uc_peer.send_datagrams(*uc_peer.build_send(b"good"))
+        assert uc_peer.poll_completions()[0].byte_len == 4
 
 
 @pytest.mark.parametrize("octets", [b"", b"\x12", bytes(20), bytes(29)])
-def test_a_datagram_without_room_for_its_headers_is_dropped(peer: Peer, octets: bytes) -> None:
-    with counted("drop_short", 1):
-        peer.put(octets)
-        peer.recv(1)
-        peer.put(*peer.message(b"good"))
-        assert peer.received()[0].byte_len == 4
+def test_a_datagram_without_room_for_its_headers_is_dropped(uc_peer: Peer, octets: bytes) -> None:
+    with assert_counter_grows("drop_short", 1):
+        uc_peer.send_datagrams(octets)
+        uc_peer.post_receive(1)
+        uc_peer.send_datagrams(*uc_peer.build_send(b"good"))
+        assert uc_peer.poll_completions()[0].byte_len == 4
 
 
 @pytest.mark.clause("DGRAM-UC-12")
@@ -270,25 +274,27 @@ def test_a_datagram_without_room_for_its_headers_is_dropped(peer: Peer, octets: 
         ("drop_access", DDPTagged(opcode=0, stag=1)),
     ],
 )
-def test_an_invalid_segment_is_dropped_without_effect(peer: Peer, name: str, head: object) -> None:
-    peer.recv(1)
-    with counted(name, 1):
-        peer.put(peer.datagram(bytes(head) + b"bad", first=True))  # type: ignore[call-overload]
-        peer.put(*peer.message(b"good"))
-        (got,) = peer.received()
+def test_an_invalid_segment_is_dropped_without_effect(
+    uc_peer: Peer, name: str, head: object
+) -> None:
+    uc_peer.post_receive(1)
+    with assert_counter_grows(name, 1):
+        uc_peer.send_datagrams(uc_peer.build_datagram(bytes(head) + b"bad", first=True))  # type: ignore[call-overload]
+        uc_peer.send_datagrams(*uc_peer.build_send(b"good"))
+        (got,) = uc_peer.poll_completions()
     assert (got.wr_id, got.byte_len) == (1, 4)
-    assert peer.memory.read(4) == b"good"
+    assert uc_peer.memory.read(4) == b"good"
 
 
 @pytest.mark.clause("DGRAM-UC-23")
 @pytest.mark.parametrize("policy", ["error", "message"])
 def test_protocol_errors_on_uc_are_not_reported(rig: Rig, policy: str) -> None:
     with contextlib.closing(Peer(rig, error_policy=policy)) as peer:
-        peer.recv(1)
+        peer.post_receive(1)
         for head in (DDPUntagged(opcode=Opcode.TERMINATE), DDPTagged(opcode=0, stag=1)):
-            peer.put(peer.datagram(bytes(head) + b"bad", first=True))
-        peer.put(*peer.message(b"good"))
-        assert peer.received()[0].byte_len == 4
+            peer.send_datagrams(peer.build_datagram(bytes(head) + b"bad", first=True))
+        peer.send_datagrams(*peer.build_send(b"good"))
+        assert peer.poll_completions()[0].byte_len == 4
         peer.sock.setblocking(False)
         with pytest.raises(BlockingIOError):
             peer.sock.recv(100)
@@ -298,69 +304,73 @@ def test_protocol_errors_on_uc_are_not_reported(rig: Rig, policy: str) -> None:
 
 @pytest.mark.clause("DGRAM-UC-24")
 @pytest.mark.parametrize("change", [{"mo": 101}, {"msn": 99}, {"opcode": Opcode.SEND_SE}])
-def test_a_segment_out_of_sequence_ends_its_message(peer: Peer, change: dict[str, int]) -> None:
-    peer.recv(1)
+def test_a_segment_out_of_sequence_ends_its_message(uc_peer: Peer, change: dict[str, int]) -> None:
+    uc_peer.post_receive(1)
     head = {"opcode": Opcode.SEND, "msn": 1, "mo": 100, **change}
-    with counted("drop_header", 1):
-        peer.put(*peer.message(pattern(200), 100)[:1])
-        peer.psn = 1
-        peer.put(peer.datagram(bytes(DDPUntagged(**head)) + pattern(100)))
-        peer.put(*peer.message(b"good"))
-        (got,) = peer.received()
+    with assert_counter_grows("drop_header", 1):
+        uc_peer.send_datagrams(*uc_peer.build_send(octet_pattern(200), 100)[:1])
+        uc_peer.psn = 1
+        uc_peer.send_datagrams(
+            uc_peer.build_datagram(bytes(DDPUntagged(**head)) + octet_pattern(100))
+        )
+        uc_peer.send_datagrams(*uc_peer.build_send(b"good"))
+        (got,) = uc_peer.poll_completions()
     assert (got.wr_id, got.byte_len) == (1, 4)
 
 
 @pytest.mark.clause("DGRAM-UC-24")
-def test_a_message_may_have_any_number_if_all_of_its_segments_have_it(peer: Peer) -> None:
+def test_a_message_may_have_any_number_if_all_of_its_segments_have_it(uc_peer: Peer) -> None:
     for i, msn in enumerate((7, 7, 0, 0xFFFFFFFF)):
-        peer.recv(i)
-        peer.put(*peer.message(pattern(300), 100, msn=msn))
-        (got,) = peer.received()
+        uc_peer.post_receive(i)
+        uc_peer.send_datagrams(*uc_peer.build_send(octet_pattern(300), 100, msn=msn))
+        (got,) = uc_peer.poll_completions()
         assert (got.wr_id, got.byte_len) == (i, 300)
 
 
 @pytest.mark.clause("DGRAM-UC-6")
-def test_a_source_that_is_not_the_peer_is_dropped_and_counted(peer: Peer) -> None:
-    peer.recv(1)
+def test_a_source_that_is_not_the_peer_is_dropped_and_counted(uc_peer: Peer) -> None:
+    uc_peer.post_receive(1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         stranger.bind(("127.0.0.1", 0))
-        with counted("drop_source", 1):
-            stranger.sendto(peer.message(b"strange")[0], peer.qp.addr)
-            peer.psn = 0
-            peer.put(*peer.message(b"good"))
-            assert peer.received()[0].byte_len == 4
+        with assert_counter_grows("drop_source", 1):
+            stranger.sendto(uc_peer.build_send(b"strange")[0], uc_peer.qp.addr)
+            uc_peer.psn = 0
+            uc_peer.send_datagrams(*uc_peer.build_send(b"good"))
+            assert uc_peer.poll_completions()[0].byte_len == 4
 
 
 @pytest.mark.clause("DGRAM-UC-15")
-def test_a_message_longer_than_its_receive_is_a_length_error(peer: Peer) -> None:
-    peer.recv(1, 0, 150)
-    peer.recv(2, 1000)
-    peer.memory.view[:] = b"\xee" * len(peer.memory.view)
-    with counted("drop_too_long", 1):
-        peer.put(*peer.message(pattern(300), 100), *peer.message(b"good"))
-        assert [(w.wr_id, w.status) for w in peer.received(2)] == [
+def test_a_message_longer_than_its_receive_is_a_length_error(uc_peer: Peer) -> None:
+    uc_peer.post_receive(1, 0, 150)
+    uc_peer.post_receive(2, 1000)
+    uc_peer.memory.view[:] = b"\xee" * len(uc_peer.memory.view)
+    with assert_counter_grows("drop_too_long", 1):
+        uc_peer.send_datagrams(
+            *uc_peer.build_send(octet_pattern(300), 100), *uc_peer.build_send(b"good")
+        )
+        assert [(w.wr_id, w.status) for w in uc_peer.poll_completions(2)] == [
             (1, WCStatus.LOC_LEN_ERR),
             (2, WCStatus.SUCCESS),
         ]
-    assert set(peer.memory.read(850, 150)) == {0xEE}
-    assert peer.memory.read(4, 1000) == b"good"
+    assert set(uc_peer.memory.read(850, 150)) == {0xEE}
+    assert uc_peer.memory.read(4, 1000) == b"good"
 
 
 # ---- Writes
 
 
 @pytest.mark.clause("DGRAM-UC-10")
-def test_octets_of_a_write_that_came_are_in_place_whatever_is_missing(peer: Peer) -> None:
-    data = pattern(400)
-    key = peer.memory.rkey
-    cut = peer.writes(data, key, peer.memory.addr + 50, 100)
-    peer.recv(1, 4096)
-    with counted("uc_missing", 1):
-        peer.put(cut[0], cut[2], cut[3], *peer.message(b"then"))
-        assert peer.received()[0].byte_len == 4
-    assert peer.memory.read(100, 50) == data[:100]
-    assert peer.memory.read(100, 150) == bytes(100)
-    assert peer.memory.read(200, 250) == data[200:]
+def test_octets_of_a_write_that_came_are_in_place_whatever_is_missing(uc_peer: Peer) -> None:
+    data = octet_pattern(400)
+    key = uc_peer.memory.rkey
+    cut = uc_peer.build_write(data, key, uc_peer.memory.addr + 50, 100)
+    uc_peer.post_receive(1, 4096)
+    with assert_counter_grows("uc_missing", 1):
+        uc_peer.send_datagrams(cut[0], cut[2], cut[3], *uc_peer.build_send(b"then"))
+        assert uc_peer.poll_completions()[0].byte_len == 4
+    assert uc_peer.memory.read(100, 50) == data[:100]
+    assert uc_peer.memory.read(100, 150) == bytes(100)
+    assert uc_peer.memory.read(200, 250) == data[200:]
 
 
 @pytest.mark.clause("DGRAM-UC-11")
@@ -368,17 +378,17 @@ def test_octets_of_a_write_that_came_are_in_place_whatever_is_missing(peer: Peer
 def test_a_write_that_is_not_granted_is_dropped_and_counted(rig: Rig, why: str) -> None:
     attrs = {"qp_access_flags": AccessFlag(0)} if why == "denied" else {}
     peer = Peer(rig, attrs=attrs)
-    region = peer.memory if why != "right" else rig.mr(bytearray(100))
+    region = peer.memory if why != "right" else rig.reg_mr(bytearray(100))
     stag = region.rkey ^ (0x100 if why == "stag" else 0)
     at = {"beyond": region.addr + region.length - 1, "before": region.addr - 1}.get(
         why, (1 << 64) - 1 if why == "wrap" else region.addr
     )
-    peer.recv(1, 4096)
+    peer.post_receive(1, 4096)
     before = bytes(region.view)
-    with counted("drop_access", 1):
-        peer.put(*peer.writes(b"\xff\xff", stag, at))
-        peer.put(*peer.message(b""))
-        assert peer.received()[0].byte_len == 0
+    with assert_counter_grows("drop_access", 1):
+        peer.send_datagrams(*peer.build_write(b"\xff\xff", stag, at))
+        peer.send_datagrams(*peer.build_send(b""))
+        assert peer.poll_completions()[0].byte_len == 0
     assert bytes(region.view) == before
     peer.close()
 
@@ -391,36 +401,36 @@ def test_a_bad_key_stops_the_queue_until_it_goes_to_rts_again(rig: Rig) -> None:
     ends = Ends(rig)
     bad = SGE(ends.out.addr, 8, ends.out.lkey ^ 0x55)
     good = ends.out.sge(0, 8)
-    ends.recv(1)
-    ends.recv(2)
+    ends.post_receive(1)
+    ends.post_receive(2)
     ends.a.post_send([SendWR(1, sg=[good]), SendWR(2, sg=[bad]), SendWR(3, sg=[good])])
-    assert [(w.wr_id, w.status) for w in ends.sent(3)] == [
+    assert [(w.wr_id, w.status) for w in ends.poll_sends(3)] == [
         (1, WCStatus.SUCCESS),
         (2, WCStatus.LOC_PROT_ERR),
         (3, WCStatus.WR_FLUSH_ERR),
     ]
     assert ends.a.qp_state == QPState.SQE
     ends.a.post_send(SendWR(4, sg=[good]))
-    assert ends.sent()[0].status == WCStatus.WR_FLUSH_ERR
+    assert ends.poll_sends()[0].status == WCStatus.WR_FLUSH_ERR
     ends.a.to_rts()
     ends.send(b"again")
-    assert ends.sent()[0].ok
-    assert [w.byte_len for w in ends.received(2)] == [8, 5]
+    assert ends.poll_sends()[0].ok
+    assert [w.byte_len for w in ends.poll_receives(2)] == [8, 5]
 
 
 @pytest.mark.clause("DGRAM-UC-17")
 def test_a_bad_key_in_the_middle_of_a_message_leaves_it_undelivered(rig: Rig) -> None:
     ends = Ends(rig, attrs={"path_mtu": 1024})
     bad = SGE(ends.out.addr, 5000, ends.out.lkey ^ 0x55)
-    ends.recv(1)
+    ends.post_receive(1)
     two = Ends(rig, attrs={"path_mtu": 1024}, max_send_sge=2)
-    two.recv(1)
+    two.post_receive(1)
     two.a.post_send(SendWR(2, sg=[two.out.sge(0, 5000), bad]))
-    assert two.sent()[0].status == WCStatus.LOC_PROT_ERR
+    assert two.poll_sends()[0].status == WCStatus.LOC_PROT_ERR
     two.a.to_rts()
     two.send(b"good")
-    assert two.sent()[0].ok
-    (got,) = two.received()
+    assert two.poll_sends()[0].ok
+    (got,) = two.poll_receives()
     assert (got.wr_id, got.byte_len) == (1, 4)
 
 
@@ -430,7 +440,7 @@ def test_a_peer_that_is_not_there_is_no_error_of_the_queue_pair(rig: Rig) -> Non
     peer.close()
     for i in range(3):
         peer.qp.post_send(SendWR(i, sg=[peer.memory.sge(0, 9)]))
-        assert peer.received()[0].ok
+        assert peer.poll_completions()[0].ok
     assert peer.qp.qp_state == QPState.RTS
 
 
@@ -439,7 +449,7 @@ def test_a_peer_that_is_not_there_is_no_error_of_the_queue_pair(rig: Rig) -> Non
 
 @pytest.mark.clause("DGRAM-UC-18")
 def test_the_step_to_rtr_needs_the_peer(rig: Rig) -> None:
-    qp = rig.qp(qp_type=QPType.UC)
+    qp = rig.create_qp(qp_type=QPType.UC)
     qp.to_init()
     with pytest.raises(Error, match="set ah_attr"):
         qp.to_rtr()
@@ -447,7 +457,7 @@ def test_the_step_to_rtr_needs_the_peer(rig: Rig) -> None:
         qp.to_rtr(QPAttr(ah_attr=("127.0.0.1", 0)))
     with pytest.raises(Error, match="path_mtu=255"):
         qp.to_rtr(QPAttr(ah_attr=("127.0.0.1", 9), path_mtu=255))
-    assert refused(qp.to_rtr, QPAttr(ah_attr=("::1", 9))) == errno.EAFNOSUPPORT
+    assert errno_raised_by(qp.to_rtr, QPAttr(ah_attr=("::1", 9))) == errno.EAFNOSUPPORT
     assert qp.qp_state == QPState.INIT
     qp.to_rts(QPAttr(ah_attr=AHAttr("127.0.0.1", 9), dest_qp_num=7, rq_psn=5, sq_psn=6))
     now = qp.query()[0]
@@ -461,7 +471,7 @@ def test_requests_that_uc_has_not_are_refused_with_the_reason(rig: Rig) -> None:
     for opcode in (WROpcode.RDMA_READ, WROpcode.SEND_WITH_INV):
         with pytest.raises(Error, match="UC QP supports only SEND"):
             ends.a.post_send(SendWR(opcode=opcode, sg=[ends.out.sge(0, 1)]))
-    waiting = rig.qp(qp_type=QPType.UC)
+    waiting = rig.create_qp(qp_type=QPType.UC)
     with pytest.raises(StateError, match="to_rts"):
         waiting.post_send(SendWR())
 
@@ -473,18 +483,18 @@ def test_a_users_own_socket_becomes_the_queue_pairs(rig: Rig) -> None:
     port = own.getsockname()[1]
     ends.b.to_init(QPAttr(fd=own))
     assert ends.b.qp_num == port
-    connect(ends.a, ends.b)
-    ends.recv()
+    connect_qps(ends.a, ends.b)
+    ends.post_receive()
     ends.send(b"hello")
-    assert ends.received()[0].byte_len == 5
+    assert ends.poll_receives()[0].byte_len == 5
 
 
 def test_a_shared_receive_queue_serves_uc_too(rig: Rig) -> None:
-    srq = rig.srq()
+    srq = rig.create_srq()
     ends = Ends(rig)
-    b = rig.qp(scq=ends.idle, rcq=ends.rcq, qp_type=QPType.UC, srq=srq)
-    a = rig.qp(ends.scq, qp_type=QPType.UC)
-    connect(a, b)
+    b = rig.create_qp(scq=ends.idle, rcq=ends.rcq, qp_type=QPType.UC, srq=srq)
+    a = rig.create_qp(ends.scq, qp_type=QPType.UC)
+    connect_qps(a, b)
     srq.post_recv(RecvWR(5, sg=[ends.into.sge()]))
     a.post_send(SendWR(6, sg=[ends.out.sge(0, 70000)]))
-    assert [(w.wr_id, w.byte_len) for w in ends.received()] == [(5, 70000)]
+    assert [(w.wr_id, w.byte_len) for w in ends.poll_receives()] == [(5, 70000)]

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from harness.uc_harness import Peer, Told, settled
+from harness.uc_harness import Peer, Told, wait_until_processed
 from harness.verbs_harness import Rig
 
 LEAST = 16
@@ -15,24 +15,24 @@ LEAST = 16
 @pytest.mark.clause("DGRAM-CB-9")
 def test_on_loopback_there_are_neither_reports_nor_a_breaker(rig: Rig) -> None:
     peer = Peer(rig, max_send_wr=128)
-    peer.put(*[peer.message(b"x")[0] for _ in range(2 * LEAST)])
-    settled(peer)
+    peer.send_datagrams(*[peer.build_send(b"x")[0] for _ in range(2 * LEAST)])
+    wait_until_processed(peer)
     peer.sock.setblocking(False)
     with pytest.raises(BlockingIOError):
         peer.sock.recv(2000)
     peer.sock.setblocking(True)
     told = Told(peer)
     for _ in range(4):
-        told.send()
-        told.report(0)
-        settled(peer)
-    told.send()
+        told.send_messages()
+        told.send_report(0)
+        wait_until_processed(peer)
+    told.send_messages()
     assert peer.cq.poll(1) == []
     assert rig.ctx.get_async_event(0) is None
     peer.close()
 
 
-def by_clock(build_dir: Path, row: str) -> None:
+def run_breaker_test(build_dir: Path, row: str) -> None:
     """Run a C test that moves the circuit breaker's clock itself."""
     done = subprocess.run(
         [build_dir / "tests/c/siw-test-breaker", row],
@@ -47,14 +47,14 @@ def by_clock(build_dir: Path, row: str) -> None:
 @pytest.mark.clause("DGRAM-CB-7")
 @pytest.mark.parametrize("kbits", [0, 5000])
 def test_the_breaker_lifts_its_rate_limit_after_ten_seconds(build_dir: Path, kbits: int) -> None:
-    by_clock(build_dir, str(kbits))
+    run_breaker_test(build_dir, str(kbits))
 
 
 @pytest.mark.clause("DGRAM-CB-6")
 @pytest.mark.parametrize("row", ["idle", "woken"])
 def test_an_idle_queue_pair_has_no_tick_until_it_sends_again(build_dir: Path, row: str) -> None:
-    by_clock(build_dir, row)
+    run_breaker_test(build_dir, row)
 
 
 def test_late_reports_open_the_breaker_of_an_idle_queue_pair_for_its_time(build_dir: Path) -> None:
-    by_clock(build_dir, "late")
+    run_breaker_test(build_dir, "late")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from harness.uc_harness import QKEY, Ends, Peer, crc32c
-from harness.verbs_harness import Rig, counted, pattern
+from harness.verbs_harness import Rig, assert_counter_grows, octet_pattern
 
 from siwarp.inspect import UC_FIRST, DDPTagged, DDPUntagged, Opcode, UCDatagram
 from siwarp.verbs import SendFlag, SendWR, WCFlag, WCOpcode, WROpcode
@@ -18,13 +18,13 @@ SIZES = [0, 1, 64, 5000, 65465, 65466, 100000]
 
 
 @pytest.fixture
-def peer(rig: Rig) -> Iterator[Peer]:
+def uc_peer(rig: Rig) -> Iterator[Peer]:
     made = Peer(rig, attrs={"path_mtu": 256})
     yield made
     made.close()
 
 
-def as_it_lies(value: int) -> bytes:
+def native_octets(value: int) -> bytes:
     return struct.pack("=I", value)
 
 
@@ -32,21 +32,21 @@ def as_it_lies(value: int) -> bytes:
 def test_immediate_data_comes_with_messages_of_every_size(rig: Rig) -> None:
     ends = Ends(rig)
     for i, size in enumerate(SIZES):
-        data = pattern(size, i)
-        ends.recv(1)
+        data = octet_pattern(size, i)
+        ends.post_receive(1)
         ends.send(data, 2, opcode=WROpcode.SEND_WITH_IMM, imm_data=IMM + i)
-        assert ends.sent()[0].opcode == WCOpcode.SEND
-        (got,) = ends.received()
+        assert ends.poll_sends()[0].opcode == WCOpcode.SEND
+        (got,) = ends.poll_receives()
         assert (got.opcode, got.byte_len, got.wc_flags) == (WCOpcode.RECV, size, WCFlag.WITH_IMM)
         assert got.imm_data == IMM + i
         assert ends.into.read(size) == data
-        ends.recv(3, 0)
+        ends.post_receive(3, 0)
         remote = ends.into.remote(0, size)
         ends.send(
             data[::-1], 4, opcode=WROpcode.RDMA_WRITE_WITH_IMM, remote=remote, imm_data=IMM - i
         )
-        assert ends.sent()[0].opcode == WCOpcode.RDMA_WRITE
-        (got,) = ends.received()
+        assert ends.poll_sends()[0].opcode == WCOpcode.RDMA_WRITE
+        (got,) = ends.poll_receives()
         assert (got.wr_id, got.opcode, got.byte_len) == (3, WCOpcode.RECV_RDMA_WITH_IMM, size)
         assert (got.wc_flags, got.imm_data) == (WCFlag.WITH_IMM, IMM - i)
         assert ends.into.read(size) == data[::-1]
@@ -57,30 +57,30 @@ def test_immediate_data_comes_with_messages_of_every_size(rig: Rig) -> None:
 def test_immediate_data_follows_a_write_of_several_turns(rig: Rig) -> None:
     size = 400_000  # one round sends two datagrams of almost 64 KiB each
     ends = Ends(rig, size=size)
-    data = pattern(size)
-    ends.recv(1, 0)
+    data = octet_pattern(size)
+    ends.post_receive(1, 0)
     remote = ends.into.remote(0, size)
     ends.send(data, opcode=WROpcode.RDMA_WRITE_WITH_IMM, remote=remote, imm_data=IMM)
-    (got,) = ends.received()
+    (got,) = ends.poll_receives()
     assert (got.wr_id, got.opcode, got.byte_len) == (1, WCOpcode.RECV_RDMA_WITH_IMM, size)
     assert ends.into.read(size) == data
-    assert ends.sent()[0].ok
+    assert ends.poll_sends()[0].ok
 
 
 @pytest.mark.parametrize("solicited", [False, True])
 def test_a_send_with_immediate_begins_with_a_head_of_eight_octets(
-    peer: Peer, solicited: bool
+    uc_peer: Peer, solicited: bool
 ) -> None:
-    data = pattern(300)
-    peer.memory.write(data)
+    data = octet_pattern(300)
+    uc_peer.memory.write(data)
     flags = SendFlag.SIGNALED | (SendFlag.SOLICITED if solicited else 0)
     wr = SendWR(
-        1, WROpcode.SEND_WITH_IMM, sg=[peer.memory.sge(0, 300)], send_flags=flags, imm_data=IMM
+        1, WROpcode.SEND_WITH_IMM, sg=[uc_peer.memory.sge(0, 300)], send_flags=flags, imm_data=IMM
     )
-    peer.qp.post_send(wr)
-    head = bytes([2 if solicited else 1, 0, 0, 0]) + as_it_lies(IMM)
+    uc_peer.qp.post_send(wr)
+    head = bytes([2 if solicited else 1, 0, 0, 0]) + native_octets(IMM)
     for mo, octets in ((0, head + data[:248]), (256, data[248:])):
-        got = peer.get()
+        got = uc_peer.receive_datagram()
         found = UCDatagram(got)
         assert found.crc == crc32c(got[:-4])
         assert (found.psn, found.flags) == (int(mo > 0), UC_FIRST * (mo == 0))
@@ -91,49 +91,53 @@ def test_a_send_with_immediate_begins_with_a_head_of_eight_octets(
 @pytest.mark.clause("DGRAM-UC-20")
 @pytest.mark.parametrize("solicited", [False, True])
 def test_a_write_with_immediate_is_one_operation_of_two_messages(
-    peer: Peer, solicited: bool
+    uc_peer: Peer, solicited: bool
 ) -> None:
     flags = SendFlag.SIGNALED | (SendFlag.SOLICITED if solicited else 0)
     wr = SendWR(
         1,
         WROpcode.RDMA_WRITE_WITH_IMM,
-        sg=[peer.memory.sge(0, 300)],
-        remote=peer.memory.remote(),
+        sg=[uc_peer.memory.sge(0, 300)],
+        remote=uc_peer.memory.remote(),
         send_flags=flags,
         imm_data=IMM,
     )
-    peer.qp.post_send(wr)
+    uc_peer.qp.post_send(wr)
     for i in range(2):
-        found = UCDatagram(peer.get())
+        found = UCDatagram(uc_peer.receive_datagram())
         assert isinstance(found.segment, DDPTagged)
         assert (found.psn, found.flags) == (i, UC_FIRST * (i == 0))
         assert (found.segment.opcode, found.segment.l) == (Opcode.RDMA_WRITE, i)
-    got = peer.get()
+    got = uc_peer.receive_datagram()
     found = UCDatagram(got)
     assert (found.psn, found.flags, found.q_key) == (2, 0, QKEY)
     assert found.segment.opcode == (9 if solicited else 8)
     assert (found.segment.qn, found.segment.mo, found.segment.l) == (0, 0, 1)
-    assert got[30:-4] == as_it_lies(IMM) + bytes(4)
+    assert got[30:-4] == native_octets(IMM) + bytes(4)
 
 
-def immediate(peer: Peer, first: bool = False, data: bytes | None = None) -> bytes:
+def build_immediate(peer: Peer, first: bool = False, data: bytes | None = None) -> bytes:
     head = DDPUntagged(opcode=8, msn=50)
-    octets = as_it_lies(IMM) + bytes(4) if data is None else data
-    return peer.datagram(bytes(head) + octets, first=first)
+    octets = native_octets(IMM) + bytes(4) if data is None else data
+    return peer.build_datagram(bytes(head) + octets, first=first)
 
 
 @pytest.mark.parametrize("octets", [b"", bytes(7), bytes(9)])
-def test_immediate_data_of_another_length_is_dropped(peer: Peer, octets: bytes) -> None:
-    peer.recv(1)
-    with counted("drop_header", 1):
-        peer.put(immediate(peer, first=True, data=octets), *peer.message(b"good"))
-        assert peer.received()[0].byte_len == 4
+def test_immediate_data_of_another_length_is_dropped(uc_peer: Peer, octets: bytes) -> None:
+    uc_peer.post_receive(1)
+    with assert_counter_grows("drop_header", 1):
+        uc_peer.send_datagrams(
+            build_immediate(uc_peer, first=True, data=octets), *uc_peer.build_send(b"good")
+        )
+        assert uc_peer.poll_completions()[0].byte_len == 4
 
 
 @pytest.mark.parametrize("octets", [b"", bytes(7), b"\x09" + bytes(7), b"\x03" + bytes(19)])
-def test_a_private_message_that_is_no_send_is_dropped(peer: Peer, octets: bytes) -> None:
-    peer.recv(1)
-    with counted("drop_opcode", 1):
-        peer.put(peer.datagram(bytes(DDPUntagged(opcode=PRIVATE)) + octets, first=True))
-        peer.put(*peer.message(b"good"))
-        assert peer.received()[0].byte_len == 4
+def test_a_private_message_that_is_no_send_is_dropped(uc_peer: Peer, octets: bytes) -> None:
+    uc_peer.post_receive(1)
+    with assert_counter_grows("drop_opcode", 1):
+        uc_peer.send_datagrams(
+            uc_peer.build_datagram(bytes(DDPUntagged(opcode=PRIVATE)) + octets, first=True)
+        )
+        uc_peer.send_datagrams(*uc_peer.build_send(b"good"))
+        assert uc_peer.poll_completions()[0].byte_len == 4

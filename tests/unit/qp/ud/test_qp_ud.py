@@ -11,11 +11,11 @@ from harness.verbs_harness import (
     OWN_QKEY,
     Pair,
     Rig,
-    bad_keys,
-    counted,
-    pattern,
+    assert_counter_grows,
+    errno_raised_by,
+    invalid_elements,
+    octet_pattern,
     poll,
-    refused,
 )
 
 from siwarp._siwarp import ffi, lib
@@ -47,9 +47,9 @@ def test_messages_of_every_size_arrive_whole_with_their_source(
 ) -> None:
     pair = Pair(rig, host=host, crc=crc)
     for i, size in enumerate(SIZES + ([MAX_V6] if host == "::1" else [])):
-        data = pattern(size, i)
+        data = octet_pattern(size, i)
         pair.into.view[:] = b"\xee" * pair.size
-        pair.recv(wr_id=1000 + i)
+        pair.post_receive(wr_id=1000 + i)
         pair.send(data, wr_id=2000 + i)
         (sent,) = poll(pair.scq)
         assert (sent.wr_id, sent.ok, sent.opcode) == (2000 + i, True, WCOpcode.SEND)
@@ -66,80 +66,82 @@ def test_the_device_tells_the_largest_message_over_ipv4(rig: Rig) -> None:
     assert rig.ctx.query_device().max_ud_msg == MAX_V4
 
 
-def test_a_reply_finds_its_way_by_the_completion(pair: Pair) -> None:
-    pair.recv()
-    pair.send(b"ping")
-    (got,) = poll(pair.rcq)
-    pair.a.post_recv(RecvWR(9, sg=[pair.into.sge(100, 100)]))
+def test_a_reply_finds_its_way_by_the_completion(ud_pair: Pair) -> None:
+    ud_pair.post_receive()
+    ud_pair.send(b"ping")
+    (got,) = poll(ud_pair.rcq)
+    ud_pair.a.post_recv(RecvWR(9, sg=[ud_pair.into.sge(100, 100)]))
     from siwarp.verbs import AH
 
-    back = AH(pair.rig.pd, wc=got)
-    pair.b.post_send(SendWR(3, sg=[pair.out.sge(0, 4)], ah=back, remote_qpn=got.src_qp))
-    done = poll(pair.idle, 2)
+    back = AH(ud_pair.rig.pd, wc=got)
+    ud_pair.b.post_send(SendWR(3, sg=[ud_pair.out.sge(0, 4)], ah=back, remote_qpn=got.src_qp))
+    done = poll(ud_pair.idle, 2)
     assert {(w.wr_id, w.status, w.opcode) for w in done} == {
         (3, 0, WCOpcode.SEND),
         (9, 0, WCOpcode.RECV),
     }
-    assert pair.into.read(4, 100) == b"ping"
+    assert ud_pair.into.read(4, 100) == b"ping"
 
 
-def test_a_work_requests_qpn_beats_the_port_of_the_address_handle(rig: Rig, pair: Pair) -> None:
-    wrong = rig.ah(("127.0.0.1", 9))
-    pair.recv()
-    pair.out.write(b"x")
-    pair.a.post_send(SendWR(1, sg=[pair.out.sge(0, 1)], ah=wrong, remote_qpn=pair.b.qp_num))
-    assert poll(pair.rcq)[0].byte_len == 1
+def test_a_work_requests_qpn_beats_the_port_of_the_address_handle(rig: Rig, ud_pair: Pair) -> None:
+    wrong = rig.create_ah(("127.0.0.1", 9))
+    ud_pair.post_receive()
+    ud_pair.out.write(b"x")
+    ud_pair.a.post_send(
+        SendWR(1, sg=[ud_pair.out.sge(0, 1)], ah=wrong, remote_qpn=ud_pair.b.qp_num)
+    )
+    assert poll(ud_pair.rcq)[0].byte_len == 1
 
 
-def test_without_a_port_anywhere_a_send_is_refused(rig: Rig, pair: Pair) -> None:
-    nowhere = rig.ah(("127.0.0.1", 0))
-    assert refused(pair.a.post_send, SendWR(1, ah=nowhere)) == errno.EINVAL
+def test_without_a_port_anywhere_a_send_is_refused(rig: Rig, ud_pair: Pair) -> None:
+    nowhere = rig.create_ah(("127.0.0.1", 0))
+    assert errno_raised_by(ud_pair.a.post_send, SendWR(1, ah=nowhere)) == errno.EINVAL
 
 
 def test_inline_beyond_what_was_granted_is_refused(rig: Rig) -> None:
     pair = Pair(rig, max_inline_data=60)
     granted = pair.a.cap.max_inline_data
     assert granted >= 60
-    pair.recv()
-    assert refused(pair.send, bytes(granted + 1), flags=SendFlag.INLINE) == errno.EINVAL
+    pair.post_receive()
+    assert errno_raised_by(pair.send, bytes(granted + 1), flags=SendFlag.INLINE) == errno.EINVAL
     pair.send(bytes(granted), flags=SendFlag.INLINE)
     assert poll(pair.rcq)[0].byte_len == granted
 
 
 @pytest.mark.parametrize("opcode", [WROpcode.RDMA_WRITE, WROpcode.RDMA_READ])
-def test_one_sided_operations_are_refused_on_ud(pair: Pair, opcode: WROpcode) -> None:
-    wr = SendWR(1, opcode, sg=[pair.out.sge(0, 1)], ah=pair.to_b)
-    assert refused(pair.a.post_send, wr) == errno.EINVAL
+def test_one_sided_operations_are_refused_on_ud(ud_pair: Pair, opcode: WROpcode) -> None:
+    wr = SendWR(1, opcode, sg=[ud_pair.out.sge(0, 1)], ah=ud_pair.to_b)
+    assert errno_raised_by(ud_pair.a.post_send, wr) == errno.EINVAL
 
 
 @pytest.mark.clause("DGRAM-UD-6")
-def test_unknown_flags_and_opcodes_are_refused(pair: Pair) -> None:
-    wr = SendWR(1, sg=[pair.out.sge(0, 1)], ah=pair.to_b)
+def test_unknown_flags_and_opcodes_are_refused(ud_pair: Pair) -> None:
+    wr = SendWR(1, sg=[ud_pair.out.sge(0, 1)], ah=ud_pair.to_b)
     for flags in (16, 32, 1 << 31):
         wr._c.send_flags = flags
-        assert refused(pair.a.post_send, wr) == errno.EINVAL
+        assert errno_raised_by(ud_pair.a.post_send, wr) == errno.EINVAL
     wr._c.send_flags = 0
     for opcode in (1, 5, 9, 10, 255, -1):
         wr._c.opcode = opcode
-        assert pair.a._c is not None
+        assert ud_pair.a._c is not None
         from siwarp._siwarp import lib
 
-        assert lib.siw_post_send(pair.a._c, wr._c, ffi.NULL) == -errno.EINVAL
+        assert lib.siw_post_send(ud_pair.a._c, wr._c, ffi.NULL) == -errno.EINVAL
 
 
 def test_more_elements_than_the_queue_pair_has_are_refused(rig: Rig) -> None:
     pair = Pair(rig, max_send_sge=2, max_recv_sge=3)
     three = [pair.out.sge(i, 1) for i in range(3)]
-    assert refused(pair.a.post_send, SendWR(1, sg=three, ah=pair.to_b)) == errno.EINVAL
+    assert errno_raised_by(pair.a.post_send, SendWR(1, sg=three, ah=pair.to_b)) == errno.EINVAL
     four = [pair.into.sge(i, 1) for i in range(4)]
-    assert refused(pair.b.post_recv, RecvWR(1, sg=four)) == errno.EINVAL
+    assert errno_raised_by(pair.b.post_recv, RecvWR(1, sg=four)) == errno.EINVAL
     pair.b.post_recv(RecvWR(2, sg=four[:3]))
     pair.a.post_send(SendWR(1, sg=three[:2], ah=pair.to_b))
     assert poll(pair.rcq)[0].byte_len == 2
 
 
 def test_a_full_receive_queue_refuses_one_more(rig: Rig) -> None:
-    qp = rig.qp(max_recv_wr=4)
+    qp = rig.create_qp(max_recv_wr=4)
     qp.to_init()
     room = qp.cap.max_recv_wr
     assert room >= 4
@@ -153,7 +155,7 @@ def test_a_full_receive_queue_refuses_one_more(rig: Rig) -> None:
 
 
 def test_the_queue_pairs_number_is_its_port(rig: Rig) -> None:
-    qp = rig.qp(addr=("127.0.0.1", 0))
+    qp = rig.create_qp(addr=("127.0.0.1", 0))
     assert qp.addr == ("127.0.0.1", qp.qp_num) and qp.qp_num > 0
     assert qp.query()[1].addr == qp.addr
 
@@ -162,16 +164,16 @@ def test_a_fixed_port_is_bound_and_one_in_use_is_refused(rig: Rig) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.bind(("127.0.0.1", 0))
         port = other.getsockname()[1]
-        assert refused(rig.qp, addr=("127.0.0.1", port)) == errno.EADDRINUSE
-    qp = rig.qp(addr=("127.0.0.1", port))
+        assert errno_raised_by(rig.create_qp, addr=("127.0.0.1", port)) == errno.EADDRINUSE
+    qp = rig.create_qp(addr=("127.0.0.1", port))
     assert qp.qp_num == port
-    assert refused(rig.qp, addr=("127.0.0.1", port)) == errno.EADDRINUSE
+    assert errno_raised_by(rig.create_qp, addr=("127.0.0.1", port)) == errno.EADDRINUSE
     qp.close()
-    assert rig.qp(addr=("127.0.0.1", port)).qp_num == port
+    assert rig.create_qp(addr=("127.0.0.1", port)).qp_num == port
 
 
 def test_an_address_that_is_not_this_machines_is_refused(rig: Rig) -> None:
-    assert refused(rig.qp, addr=("198.51.100.77", 0)) == errno.EADDRNOTAVAIL
+    assert errno_raised_by(rig.create_qp, addr=("198.51.100.77", 0)) == errno.EADDRNOTAVAIL
 
 
 @pytest.mark.clause("DGRAM-UD-16")
@@ -182,8 +184,8 @@ def test_a_users_own_bound_socket_becomes_the_queue_pairs(rig: Rig, host: str) -
     mine = socket.socket(family, socket.SOCK_DGRAM)
     mine.bind((host, 0))
     port = mine.getsockname()[1]
-    cq = rig.cq()
-    qp = rig.qp(cq)
+    cq = rig.create_cq()
+    qp = rig.create_qp(cq)
     first = qp.qp_num
     qp.to_init(QPAttr(fd=mine))
     assert (qp.qp_num, qp.addr) == (port, (host, port)) != (first, qp.addr)
@@ -191,74 +193,77 @@ def test_a_users_own_bound_socket_becomes_the_queue_pairs(rig: Rig, host: str) -
     qp.post_recv(RecvWR(7, sg=[pair.into.sge(0, 10)]))
     qp.to_rts()
     pair.out.write(b"own")
-    pair.a.post_send(SendWR(8, sg=[pair.out.sge(0, 3)], ah=rig.ah(qp)))
+    pair.a.post_send(SendWR(8, sg=[pair.out.sge(0, 3)], ah=rig.create_ah(qp)))
     (got,) = poll(cq)
     assert (got.wr_id, got.source, got.qp_num) == (7, pair.a.addr, port)
     # The queue pair's former port is free again, and the adopted port is free after the close.
-    rig.qp(addr=("127.0.0.1", first)).close()
+    rig.create_qp(addr=("127.0.0.1", first)).close()
     qp.close()
     with socket.socket(family, socket.SOCK_DGRAM) as again:
         again.bind((host, port))
 
 
 def test_what_is_no_bound_udp_socket_is_refused_and_stays_the_callers(rig: Rig) -> None:
-    qp = rig.qp()
+    qp = rig.create_qp()
     number = qp.qp_num
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tcp:
-        assert refused(qp.to_init, QPAttr(fd=tcp)) == errno.EINVAL
+        assert errno_raised_by(qp.to_init, QPAttr(fd=tcp)) == errno.EINVAL
         assert tcp.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE) == socket.SOCK_STREAM
-    assert refused(qp.to_init, QPAttr(fd=1 << 20)) == errno.EBADF
+    assert errno_raised_by(qp.to_init, QPAttr(fd=1 << 20)) == errno.EBADF
     with Path("/dev/null").open() as file:
-        assert refused(qp.to_init, QPAttr(fd=file.fileno())) in (errno.ENOTSOCK, errno.EINVAL)
+        assert errno_raised_by(qp.to_init, QPAttr(fd=file.fileno())) in (
+            errno.ENOTSOCK,
+            errno.EINVAL,
+        )
     assert (qp.qp_num, qp.qp_state) == (number, QPState.RESET)
 
 
 @pytest.mark.clause("DGRAM-UD-15", "DGRAM-UD-18")
-def test_a_send_to_a_closed_port_is_no_error(rig: Rig, pair: Pair) -> None:
+def test_a_send_to_a_closed_port_is_no_error(rig: Rig, ud_pair: Pair) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as gone:
         gone.bind(("127.0.0.1", 0))
         port = gone.getsockname()[1]
-    nobody = rig.ah(("127.0.0.1", port))
+    nobody = rig.create_ah(("127.0.0.1", port))
     for i in range(3):  # ICMP reports that the port is unreachable
-        pair.a.post_send(SendWR(i, sg=[pair.out.sge(0, 1)], ah=nobody))
-        assert poll(pair.scq)[0].ok
-    pair.recv()
-    pair.send(b"still here")
-    assert poll(pair.rcq)[0].ok and pair.a.qp_state == QPState.RTS
+        ud_pair.a.post_send(SendWR(i, sg=[ud_pair.out.sge(0, 1)], ah=nobody))
+        assert poll(ud_pair.scq)[0].ok
+    ud_pair.post_receive()
+    ud_pair.send(b"still here")
+    assert poll(ud_pair.rcq)[0].ok and ud_pair.a.qp_state == QPState.RTS
 
 
-def test_a_send_to_another_family_completes_in_error(rig: Rig, pair: Pair) -> None:
-    with counted("send_errors", 1):
-        pair.a.post_send(SendWR(4, sg=[pair.out.sge(0, 1)], ah=rig.ah(("::1", 5))))
-        (wc,) = poll(pair.scq)
+def test_a_send_to_another_family_completes_in_error(rig: Rig, ud_pair: Pair) -> None:
+    with assert_counter_grows("send_errors", 1):
+        ud_pair.a.post_send(SendWR(4, sg=[ud_pair.out.sge(0, 1)], ah=rig.create_ah(("::1", 5))))
+        (wc,) = poll(ud_pair.scq)
     assert (wc.wr_id, wc.status, wc.vendor_err) == (4, WCStatus.GENERAL_ERR, 0)
 
 
 @pytest.mark.clause("DGRAM-UD-5")
 @pytest.mark.parametrize("asked", [OWN_QKEY, OWN_QKEY | 0x5555, 0xFFFFFFFF])
 def test_the_top_bit_asks_for_the_senders_own_qkey(rig: Rig, asked: int) -> None:
-    cq = rig.cq()
-    b = rig.ud(cq, qkey=0x7777)
-    a = rig.ud(qkey=0x7777)
+    cq = rig.create_cq()
+    b = rig.create_ud_qp(cq, qkey=0x7777)
+    a = rig.create_ud_qp(qkey=0x7777)
     b.post_recv(RecvWR(1))
-    a.post_send(SendWR(2, ah=rig.ah(b), remote_qkey=asked))
+    a.post_send(SendWR(2, ah=rig.create_ah(b), remote_qkey=asked))
     assert poll(cq)[0].ok
 
 
 @pytest.mark.clause("DGRAM-UD-12")
-def test_a_message_longer_than_the_receive_uses_it_up_and_writes_nothing(pair: Pair) -> None:
-    pair.into.view[:] = b"\x55" * pair.size
-    pair.recv(wr_id=1, length=10)
-    pair.recv(wr_id=2, length=11, offset=100)
-    with counted("drop_too_long", 1):
-        pair.send(b"eleven octe")
-        (wc,) = poll(pair.rcq)
+def test_a_message_longer_than_the_receive_uses_it_up_and_writes_nothing(ud_pair: Pair) -> None:
+    ud_pair.into.view[:] = b"\x55" * ud_pair.size
+    ud_pair.post_receive(wr_id=1, length=10)
+    ud_pair.post_receive(wr_id=2, length=11, offset=100)
+    with assert_counter_grows("drop_too_long", 1):
+        ud_pair.send(b"eleven octe")
+        (wc,) = poll(ud_pair.rcq)
     assert (wc.wr_id, wc.status) == (1, WCStatus.LOC_LEN_ERR)
-    assert set(pair.into.read()) == {0x55}
-    assert pair.b.qp_state == QPState.RTS
-    pair.send(b"eleven octe")
-    (wc,) = poll(pair.rcq)
-    assert (wc.wr_id, wc.ok, pair.into.read(11, 100)) == (2, True, b"eleven octe")
+    assert set(ud_pair.into.read()) == {0x55}
+    assert ud_pair.b.qp_state == QPState.RTS
+    ud_pair.send(b"eleven octe")
+    (wc,) = poll(ud_pair.rcq)
+    assert (wc.wr_id, wc.ok, ud_pair.into.read(11, 100)) == (2, True, b"eleven octe")
 
 
 KEYS = [
@@ -275,65 +280,65 @@ KEYS = [
 
 @pytest.mark.parametrize("which", KEYS)
 def test_a_bad_key_at_a_receive_completes_it_with_a_protection_error(
-    pair: Pair, which: str
+    ud_pair: Pair, which: str
 ) -> None:
     from siwarp.verbs import SGE
 
-    b = pair.rig.ud(pair.rcq, max_recv_sge=2)
-    pair.into.view[:] = b"\x55" * pair.size
-    b.post_recv(RecvWR(3, sg=[pair.into.sge(0, 2), SGE(*bad_keys(pair)[which])]))
-    pair.a.post_send(SendWR(1, sg=[pair.out.sge(0, 6)], ah=pair.rig.ah(b)))
-    (wc,) = poll(pair.rcq)
+    b = ud_pair.rig.create_ud_qp(ud_pair.rcq, max_recv_sge=2)
+    ud_pair.into.view[:] = b"\x55" * ud_pair.size
+    b.post_recv(RecvWR(3, sg=[ud_pair.into.sge(0, 2), SGE(*invalid_elements(ud_pair)[which])]))
+    ud_pair.a.post_send(SendWR(1, sg=[ud_pair.out.sge(0, 6)], ah=ud_pair.rig.create_ah(b)))
+    (wc,) = poll(ud_pair.rcq)
     assert (wc.wr_id, wc.status) == (3, WCStatus.LOC_PROT_ERR)
-    assert set(pair.into.read()) == {0x55}
+    assert set(ud_pair.into.read()) == {0x55}
 
 
-def test_a_receive_into_memory_that_may_only_be_read_is_a_protection_error(pair: Pair) -> None:
-    ro = pair.rig.mr(bytearray(8), 0)
-    pair.b.post_recv(RecvWR(3, sg=[ro.sge()]))
-    pair.send(b"data")
-    (wc,) = poll(pair.rcq)
+def test_a_receive_into_memory_that_may_only_be_read_is_a_protection_error(ud_pair: Pair) -> None:
+    ro = ud_pair.rig.reg_mr(bytearray(8), 0)
+    ud_pair.b.post_recv(RecvWR(3, sg=[ro.sge()]))
+    ud_pair.send(b"data")
+    (wc,) = poll(ud_pair.rcq)
     assert (wc.wr_id, wc.status, ro.read()) == (3, WCStatus.LOC_PROT_ERR, bytes(8))
 
 
-def test_memory_that_may_only_be_read_can_be_sent(pair: Pair) -> None:
-    ro = pair.rig.mr(b"constant", 0)
-    pair.recv()
-    pair.a.post_send(SendWR(3, sg=[ro.sge()], ah=pair.to_b))
-    assert poll(pair.rcq)[0].ok and pair.into.read(8) == b"constant"
+def test_memory_that_may_only_be_read_can_be_sent(ud_pair: Pair) -> None:
+    ro = ud_pair.rig.reg_mr(b"constant", 0)
+    ud_pair.post_receive()
+    ud_pair.a.post_send(SendWR(3, sg=[ro.sge()], ah=ud_pair.to_b))
+    assert poll(ud_pair.rcq)[0].ok and ud_pair.into.read(8) == b"constant"
 
 
-def test_an_element_of_no_octets_needs_no_memory(pair: Pair) -> None:
+def test_an_element_of_no_octets_needs_no_memory(ud_pair: Pair) -> None:
     from siwarp.verbs import SGE
 
-    a = pair.rig.ud(pair.scq, max_send_sge=2)
-    pair.recv()
-    a.post_send(SendWR(3, sg=[SGE(0, 0, 0), pair.out.sge(0, 3)], ah=pair.to_b))
-    assert poll(pair.scq)[0].ok
-    assert poll(pair.rcq)[0].byte_len == 3
+    a = ud_pair.rig.create_ud_qp(ud_pair.scq, max_send_sge=2)
+    ud_pair.post_receive()
+    a.post_send(SendWR(3, sg=[SGE(0, 0, 0), ud_pair.out.sge(0, 3)], ah=ud_pair.to_b))
+    assert poll(ud_pair.scq)[0].ok
+    assert poll(ud_pair.rcq)[0].byte_len == 3
 
 
-def test_address_handles_of_another_pd_are_refused(rig: Rig, pair: Pair) -> None:
+def test_address_handles_of_another_pd_are_refused(rig: Rig, ud_pair: Pair) -> None:
     from siwarp.verbs import AH
 
-    other = AH(PD(rig.ctx), pair.b.addr)
-    assert refused(pair.a.post_send, SendWR(1, ah=other)) == errno.EINVAL
+    other = AH(PD(rig.ctx), ud_pair.b.addr)
+    assert errno_raised_by(ud_pair.a.post_send, SendWR(1, ah=other)) == errno.EINVAL
 
 
 def test_an_address_handle_begins_with_room_that_is_zero_at_first_and_never_touched(
-    pair: Pair,
+    ud_pair: Pair,
 ) -> None:
     size = lib.SIW_AH_ROOM
     assert size == 64
     for n in range(3):  # the second and third object may reuse the memory of the one before
-        ah = pair.rig.ah(pair.b)
+        ah = ud_pair.rig.create_ah(ud_pair.b)
         room = lib.siw_ah_room(ah._c)
         assert room == ffi.cast("void *", ah._c)
         whole = ffi.buffer(room, size)
         assert whole[:] == bytes(size)
-        whole[:] = pattern(size, n)
-        pair.recv()
-        pair.a.post_send(SendWR(n, ah=ah))
-        assert poll(pair.rcq)[0].ok and poll(pair.scq)[0].ok
-        assert whole[:] == pattern(size, n)
+        whole[:] = octet_pattern(size, n)
+        ud_pair.post_receive()
+        ud_pair.a.post_send(SendWR(n, ah=ah))
+        assert poll(ud_pair.rcq)[0].ok and poll(ud_pair.scq)[0].ok
+        assert whole[:] == octet_pattern(size, n)
         ah.close()

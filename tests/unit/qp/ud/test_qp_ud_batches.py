@@ -10,7 +10,7 @@ import time
 
 import crcmod.predefined
 import pytest
-from harness.verbs_harness import Pair, Rig, pattern, poll
+from harness.verbs_harness import Pair, Rig, octet_pattern, poll
 from pace import scale_limit
 
 from siwarp.inspect import DDPDatagram, UDDatagram
@@ -20,7 +20,7 @@ crc32c = crcmod.predefined.mkCrcFun("crc-32c")
 
 
 @pytest.fixture
-def sink() -> socket.socket:
+def receiving_socket() -> socket.socket:
     """A plain UDP socket to which datagrams are sent."""
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
@@ -29,7 +29,7 @@ def sink() -> socket.socket:
     return s
 
 
-def datagrams(sink: socket.socket, n: int) -> list[bytes]:
+def receive_datagrams(sink: socket.socket, n: int) -> list[bytes]:
     """Return the next ``n`` datagrams, after checking each CRC with crcmod."""
     found = []
     for _ in range(n):
@@ -39,18 +39,18 @@ def datagrams(sink: socket.socket, n: int) -> list[bytes]:
     return found
 
 
-def payload(datagram: bytes) -> bytes:
+def payload_of(datagram: bytes) -> bytes:
     return datagram[18:-4]
 
 
-def wrs(
+def build_sends(
     rig: Rig,
     ah: AH,
     messages: list[bytes],
     flags: SendFlag,
     others: dict[int, AH] | None = None,
 ) -> list[SendWR]:
-    mr = rig.mr(bytearray(b"".join(messages)))
+    mr = rig.reg_mr(bytearray(b"".join(messages)))
     made, at = [], 0
     for i, m in enumerate(messages):
         to = (others or {}).get(i, ah)
@@ -72,14 +72,16 @@ def wrs(
     ids=["equal", "a shorter last", "mixed", "empty", "large", "too large for a batch"],
 )
 def test_a_list_arrives_as_single_datagrams_in_order(
-    rig: Rig, sink: socket.socket, sizes: list[int]
+    rig: Rig, receiving_socket: socket.socket, sizes: list[int]
 ) -> None:
-    cq = rig.cq(512)
-    qp = rig.ud(cq, max_send_wr=256)
-    messages = [pattern(n, i) for i, n in enumerate(sizes)]
-    qp.post_send(wrs(rig, rig.ah(sink.getsockname()), messages, SendFlag.SIGNALED))
-    got = datagrams(sink, len(sizes))
-    assert [payload(d) for d in got] == messages
+    cq = rig.create_cq(512)
+    qp = rig.create_ud_qp(cq, max_send_wr=256)
+    messages = [octet_pattern(n, i) for i, n in enumerate(sizes)]
+    qp.post_send(
+        build_sends(rig, rig.create_ah(receiving_socket.getsockname()), messages, SendFlag.SIGNALED)
+    )
+    got = receive_datagrams(receiving_socket, len(sizes))
+    assert [payload_of(d) for d in got] == messages
     msns = [UDDatagram(d)[DDPDatagram].msn for d in got]
     assert msns == list(range(msns[0], msns[0] + len(sizes)))
     done = poll(cq, len(sizes))
@@ -87,66 +89,79 @@ def test_a_list_arrives_as_single_datagrams_in_order(
     assert all(w.ok for w in done)
 
 
-def test_a_list_to_two_peers_keeps_each_peer_to_its_own(rig: Rig, sink: socket.socket) -> None:
+def test_a_list_to_two_peers_keeps_each_peer_to_its_own(
+    rig: Rig, receiving_socket: socket.socket
+) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.bind(("127.0.0.1", 0))
         other.settimeout(5)
-        qp = rig.ud(max_send_wr=64)
-        here, there = rig.ah(sink.getsockname()), rig.ah(other.getsockname())
-        messages = [pattern(64, i) for i in range(12)]
+        qp = rig.create_ud_qp(max_send_wr=64)
+        here, there = (
+            rig.create_ah(receiving_socket.getsockname()),
+            rig.create_ah(other.getsockname()),
+        )
+        messages = [octet_pattern(64, i) for i in range(12)]
         elsewhere = dict.fromkeys((3, 4, 9), there)
-        qp.post_send(wrs(rig, here, messages, SendFlag(0), elsewhere))
-        assert [payload(d) for d in datagrams(other, 3)] == [messages[i] for i in (3, 4, 9)]
+        qp.post_send(build_sends(rig, here, messages, SendFlag(0), elsewhere))
+        assert [payload_of(d) for d in receive_datagrams(other, 3)] == [
+            messages[i] for i in (3, 4, 9)
+        ]
         rest = [messages[i] for i in range(12) if i not in (3, 4, 9)]
-        assert [payload(d) for d in datagrams(sink, 9)] == rest
+        assert [payload_of(d) for d in receive_datagrams(receiving_socket, 9)] == rest
 
 
 def test_a_bad_key_in_a_list_fails_and_flushes_what_is_behind_it(
-    rig: Rig, sink: socket.socket
+    rig: Rig, receiving_socket: socket.socket
 ) -> None:
-    cq = rig.cq()
-    qp = rig.ud(cq, max_send_wr=64)
-    messages = [pattern(64, i) for i in range(6)]
-    posted = wrs(rig, rig.ah(sink.getsockname()), messages, SendFlag.SIGNALED)
+    cq = rig.create_cq()
+    qp = rig.create_ud_qp(cq, max_send_wr=64)
+    messages = [octet_pattern(64, i) for i in range(6)]
+    posted = build_sends(
+        rig, rig.create_ah(receiving_socket.getsockname()), messages, SendFlag.SIGNALED
+    )
     posted[3].sg[0].lkey ^= 0x5555
     qp.post_send(posted)
     done = poll(cq, 6)
     assert [w.wr_id for w in done] == list(range(6))
     good, bad, flushed = WCStatus.SUCCESS, WCStatus.LOC_PROT_ERR, WCStatus.WR_FLUSH_ERR
     assert [w.status for w in done] == [good, good, good, bad, flushed, flushed]
-    assert [payload(d) for d in datagrams(sink, 3)] == messages[:3]
+    assert [payload_of(d) for d in receive_datagrams(receiving_socket, 3)] == messages[:3]
     qp.to_rts()
     qp.post_send(posted[4:])
-    assert [payload(d) for d in datagrams(sink, 2)] == messages[4:]
+    assert [payload_of(d) for d in receive_datagrams(receiving_socket, 2)] == messages[4:]
 
 
-def test_posts_without_a_poll_between_go_out_by_themselves(rig: Rig, sink: socket.socket) -> None:
-    qp = rig.ud(max_send_wr=64)
-    messages = [pattern(64, i) for i in range(7)]
-    posted = wrs(rig, rig.ah(sink.getsockname()), messages, SendFlag(0))
+def test_posts_without_a_poll_between_go_out_by_themselves(
+    rig: Rig, receiving_socket: socket.socket
+) -> None:
+    qp = rig.create_ud_qp(max_send_wr=64)
+    messages = [octet_pattern(64, i) for i in range(7)]
+    posted = build_sends(rig, rig.create_ah(receiving_socket.getsockname()), messages, SendFlag(0))
     # A recent poll by the program lets the progress thread nap.
     qp.scq.poll(1)
     for wr in posted:
         qp.post_send(wr)
     start = time.monotonic()
-    assert [payload(d) for d in datagrams(sink, 7)] == messages
+    assert [payload_of(d) for d in receive_datagrams(receiving_socket, 7)] == messages
     assert time.monotonic() - start < scale_limit(1)
 
 
 def test_destroying_the_queue_pair_sends_what_waited_for_a_batch(
-    rig: Rig, sink: socket.socket
+    rig: Rig, receiving_socket: socket.socket
 ) -> None:
-    qp = rig.ud(max_send_wr=64)
-    messages = [pattern(64, i) for i in range(5)]
-    posted = wrs(rig, rig.ah(sink.getsockname()), messages, SendFlag(0))
+    qp = rig.create_ud_qp(max_send_wr=64)
+    messages = [octet_pattern(64, i) for i in range(5)]
+    posted = build_sends(rig, rig.create_ah(receiving_socket.getsockname()), messages, SendFlag(0))
     qp.scq.poll(1)
     for wr in posted:
         qp.post_send(wr)
     qp.close()
-    assert [payload(d) for d in datagrams(sink, 5)] == messages
+    assert [payload_of(d) for d in receive_datagrams(receiving_socket, 5)] == messages
 
 
-def test_without_a_progress_thread_each_post_goes_out_at_once(sink: socket.socket) -> None:
+def test_without_a_progress_thread_each_post_goes_out_at_once(
+    receiving_socket: socket.socket,
+) -> None:
     code = f"""
 from siwarp.verbs import *
 with Context() as ctx, PD(ctx) as pd, CQ(ctx) as cq, MR(pd, bytearray(64)) as mr:
@@ -154,7 +169,7 @@ with Context() as ctx, PD(ctx) as pd, CQ(ctx) as cq, MR(pd, bytearray(64)) as mr
         qp.to_rts()
         cq.poll(1)
         for i in range(5):
-            qp.post_send(SendWR(i, sg=[mr.sge()], ah=AH(pd, {sink.getsockname()!r})))
+            qp.post_send(SendWR(i, sg=[mr.sge()], ah=AH(pd, {receiving_socket.getsockname()!r})))
         print("posted", flush=True)
         input()
 """
@@ -167,13 +182,13 @@ with Context() as ctx, PD(ctx) as pd, CQ(ctx) as cq, MR(pd, bytearray(64)) as mr
     ) as child:
         assert child.stdout is not None and child.stdin is not None
         assert child.stdout.readline() == "posted\n"
-        assert len(datagrams(sink, 5)) == 5
+        assert len(receive_datagrams(receiving_socket, 5)) == 5
         child.communicate("\n", timeout=30)
 
 
-def test_a_hundred_posts_between_two_queue_pairs_all_arrive(pair: Pair) -> None:
+def test_a_hundred_posts_between_two_queue_pairs_all_arrive(ud_pair: Pair) -> None:
     for i in range(100):
-        pair.b.post_recv(RecvWR(i, sg=[pair.into.sge(0, 64)]))
+        ud_pair.b.post_recv(RecvWR(i, sg=[ud_pair.into.sge(0, 64)]))
     for i in range(100):
-        pair.send(pattern(64, i), wr_id=i)
-    assert [w.wr_id for w in poll(pair.rcq, 100)] == list(range(100))
+        ud_pair.send(octet_pattern(64, i), wr_id=i)
+    assert [w.wr_id for w in poll(ud_pair.rcq, 100)] == list(range(100))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from harness.uc_harness import connect
-from harness.verbs_harness import Rig, counted, pattern, poll
+from harness.uc_harness import connect_qps
+from harness.verbs_harness import Rig, assert_counter_grows, octet_pattern, poll
 
 from siwarp.verbs import (
     CQ,
@@ -28,24 +28,24 @@ class Flood:
     """Two queue pairs, a sender and a receiver, and memory for many messages."""
 
     def __init__(self, rig: Rig, kind: QPType, n: int, **cap: int) -> None:
-        self.scq, self.rcq = rig.cq(4 * LIST), rig.cq(n)
+        self.scq, self.rcq = rig.create_cq(4 * LIST), rig.create_cq(n)
         both = {"max_send_wr": 4 * LIST, "max_recv_wr": n, "qp_type": kind, **cap}
-        self.a: QP = rig.qp(self.scq, **both)
-        self.b: QP = rig.qp(self.rcq, **both)
+        self.a: QP = rig.create_qp(self.scq, **both)
+        self.b: QP = rig.create_qp(self.rcq, **both)
         if kind == QPType.UC:
-            connect(self.a, self.b)
+            connect_qps(self.a, self.b)
         else:
             for qp in (self.a, self.b):
                 qp.to_rts(QPAttr(qkey=7))
-        self.ah = rig.ah(self.b) if kind == QPType.UD else None
-        self.out = rig.mr(bytearray(LIST * ROOM))
-        self.into = rig.mr(bytearray(n * ROOM), AccessFlag.LOCAL_WRITE)
+        self.ah = rig.create_ah(self.b) if kind == QPType.UD else None
+        self.out = rig.reg_mr(bytearray(LIST * ROOM))
+        self.into = rig.reg_mr(bytearray(n * ROOM), AccessFlag.LOCAL_WRITE)
 
-    def recv(self, n: int) -> None:
+    def post_receives(self, n: int) -> None:
         for i in range(n):
             self.b.post_recv(RecvWR(i, sg=[self.into.sge(i * ROOM, ROOM)]))
 
-    def send(self, messages: list[bytes], one_by_one: bool) -> None:
+    def post_sends(self, messages: list[bytes], one_by_one: bool) -> None:
         wrs = []
         for i, m in enumerate(messages):
             self.out.write(m, offset=i * ROOM)
@@ -59,7 +59,7 @@ class Flood:
         assert all(wc.ok for wc in poll(self.scq, len(messages)))
 
 
-def taken(cq: CQ, n: int) -> list[tuple[int, int]]:
+def received_messages(cq: CQ, n: int) -> list[tuple[int, int]]:
     done = poll(cq, n)
     assert {wc.status for wc in done} == {WCStatus.SUCCESS}
     return [(wc.wr_id, wc.byte_len) for wc in done]
@@ -74,10 +74,10 @@ def test_every_message_comes_whole_and_in_its_place(
     flood = Flood(rig, kind, 8 * LIST)
     for turn in range(8):
         lengths = [64] * LIST if turn % 2 else [rng.choice((0, 64, 64, ROOM)) for _ in range(LIST)]
-        messages = [pattern(n, turn * LIST + i) for i, n in enumerate(lengths)]
-        flood.recv(LIST)
-        flood.send(messages, one_by_one)
-        assert taken(flood.rcq, LIST) == list(enumerate(lengths))
+        messages = [octet_pattern(n, turn * LIST + i) for i, n in enumerate(lengths)]
+        flood.post_receives(LIST)
+        flood.post_sends(messages, one_by_one)
+        assert received_messages(flood.rcq, LIST) == list(enumerate(lengths))
         for i, m in enumerate(messages):
             assert flood.into.read(len(m), i * ROOM) == m
 
@@ -85,31 +85,31 @@ def test_every_message_comes_whole_and_in_its_place(
 @pytest.mark.parametrize("kind", [QPType.UD, QPType.UC])
 def test_each_message_without_a_receive_is_counted(rig: Rig, kind: QPType) -> None:
     flood = Flood(rig, kind, 4 * LIST)
-    messages = [pattern(64, i) for i in range(LIST)]
+    messages = [octet_pattern(64, i) for i in range(LIST)]
     for _ in range(4):  # after a few rounds the kernel delivers in batches
-        flood.recv(LIST)
-        flood.send(messages, False)
-        taken(flood.rcq, LIST)
-    with counted("drop_no_buffer", LIST - 5):
-        flood.recv(5)
-        flood.send(messages, False)
-        assert taken(flood.rcq, 5) == [(i, 64) for i in range(5)]
-    with counted("drop_no_buffer", 0):
-        flood.recv(1)  # a dropped message must not consume this receive later
-        flood.send([pattern(9, 1)], False)
-        assert taken(flood.rcq, 1) == [(0, 9)]
+        flood.post_receives(LIST)
+        flood.post_sends(messages, False)
+        received_messages(flood.rcq, LIST)
+    with assert_counter_grows("drop_no_buffer", LIST - 5):
+        flood.post_receives(5)
+        flood.post_sends(messages, False)
+        assert received_messages(flood.rcq, 5) == [(i, 64) for i in range(5)]
+    with assert_counter_grows("drop_no_buffer", 0):
+        flood.post_receives(1)  # a dropped message must not consume this receive later
+        flood.post_sends([octet_pattern(9, 1)], False)
+        assert received_messages(flood.rcq, 1) == [(0, 9)]
 
 
 def test_queue_pairs_on_one_socket_get_each_its_own_of_a_batch(rig: Rig) -> None:
-    cqs = [rig.cq(64) for _ in range(3)]
-    first = rig.qp(cqs[0], max_recv_wr=64)
-    qps = [first, *(rig.qp(cq, shared_socket_qp=first, max_recv_wr=64) for cq in cqs[1:])]
-    scq = rig.cq(64)
-    sender = rig.qp(scq, max_send_wr=64)
+    cqs = [rig.create_cq(64) for _ in range(3)]
+    first = rig.create_qp(cqs[0], max_recv_wr=64)
+    qps = [first, *(rig.create_qp(cq, shared_socket_qp=first, max_recv_wr=64) for cq in cqs[1:])]
+    scq = rig.create_cq(64)
+    sender = rig.create_qp(scq, max_send_wr=64)
     for qp in (*qps, sender):
         qp.to_rts(QPAttr(qkey=7))
-    out, into = rig.mr(bytearray(range(48)) * 2), rig.mr(bytearray(3 * 16 * 2))
-    ahs = [rig.ah(qp) for qp in qps]
+    out, into = rig.reg_mr(bytearray(range(48)) * 2), rig.reg_mr(bytearray(3 * 16 * 2))
+    ahs = [rig.create_ah(qp) for qp in qps]
     for turn in range(4):
         for q, qp in enumerate(qps):
             for i in range(16):
@@ -129,6 +129,6 @@ def test_queue_pairs_on_one_socket_get_each_its_own_of_a_batch(rig: Rig) -> None
         )
         assert all(wc.ok for wc in poll(scq, 48)), turn
         for q, cq in enumerate(cqs):
-            assert taken(cq, 16) == [(i, 2) for i in range(16)]
+            assert received_messages(cq, 16) == [(i, 2) for i in range(16)]
             got = into.read(32, q * 32)
             assert [got[2 * i] for i in range(16)] == [3 * i + q for i in range(16)]

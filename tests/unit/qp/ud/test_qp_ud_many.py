@@ -24,7 +24,7 @@ SECONDS = 30.0 if SLOW else 5.0
 
 
 @pytest.fixture
-def descriptors() -> Iterator[None]:
+def raised_descriptor_limit() -> Iterator[None]:
     """Raise the limit of descriptors as far as the system allows, up to 20,000."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < OWN + 500:
@@ -38,7 +38,7 @@ def open_fds() -> list[int]:
     return [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
 
 
-def pss() -> int:
+def proportional_memory_octets() -> int:
     """Return the process's proportional share of memory, octets."""
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
@@ -46,7 +46,7 @@ def pss() -> int:
     raise AssertionError("no Pss in smaps_rollup")
 
 
-def make(rig: Rig, cq: Any, n: int, shared: bool) -> list[Any]:
+def create_qps(rig: Rig, cq: Any, n: int, shared: bool) -> list[Any]:
     """Create n queue pairs in RTS with the C interface only, with 256 or one per socket."""
     init = ffi.new("struct siw_qp_init_attr *")
     attr = ffi.new("struct siw_qp_attr *", {"qkey": QKEY})
@@ -68,13 +68,13 @@ def make(rig: Rig, cq: Any, n: int, shared: bool) -> list[Any]:
     return made
 
 
-def serve_some(rig: Rig, qps: list[Any], cq: Any) -> None:
+def send_to_some(rig: Rig, qps: list[Any], cq: Any) -> None:
     """Send from one queue pair to about 200 of the others, by QPN."""
     chosen = [*range(1, len(qps), len(qps) // 200), len(qps) - 1]
-    mr = rig.mr(bytearray(8 * len(qps)))
+    mr = rig.reg_mr(bytearray(8 * len(qps)))
     sge = ffi.new("struct siw_sge *")
     recv = ffi.new("struct siw_recv_wr *", {"sg_list": sge, "num_sge": 1})
-    sender, own = rig.ud(), rig.mr(bytearray(8))
+    sender, own = rig.create_ud_qp(), rig.reg_mr(bytearray(8))
     where = ffi.new("struct siw_addr *")
     for i in chosen:
         s = mr.sge(8 * i, 8)
@@ -84,7 +84,7 @@ def serve_some(rig: Rig, qps: list[Any], cq: Any) -> None:
     for i in chosen:
         assert lib.siw_qp_addr(qps[i], where, ffi.NULL) == 0
         own.write(i.to_bytes(8, "big"))
-        ah = rig.ah(("127.0.0.1", socket.ntohs(where.port_be)))
+        ah = rig.create_ah(("127.0.0.1", socket.ntohs(where.port_be)))
         sender.post_send(
             SendWR(
                 sg=[own.sge()],
@@ -104,19 +104,19 @@ def serve_some(rig: Rig, qps: list[Any], cq: Any) -> None:
 @pytest.mark.clause("DGRAM-SHARE-1")
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "own"])
 def test_thousands_are_made_and_served_and_end_within_seconds(
-    rig: Rig, descriptors: None, shared: bool
+    rig: Rig, raised_descriptor_limit: None, shared: bool
 ) -> None:
     n = SHARED if shared else OWN
-    cq = rig.cq(1024)
+    cq = rig.create_cq(1024)
     # the first queue pairs also allocate structures that all of them share
-    make_and_destroy(rig, cq, 300, shared)
-    fds, before, start = len(open_fds()), pss(), time.monotonic()
-    qps = make(rig, cq, n, shared)
-    took, each = time.monotonic() - start, (pss() - before) / n
+    create_and_destroy_qps(rig, cq, 300, shared)
+    fds, before, start = len(open_fds()), proportional_memory_octets(), time.monotonic()
+    qps = create_qps(rig, cq, n, shared)
+    took, each = time.monotonic() - start, (proportional_memory_octets() - before) / n
     try:
         sockets = len(open_fds()) - fds
         assert sockets == ((n + 255) // 256 if shared else n)
-        serve_some(rig, qps, cq)
+        send_to_some(rig, qps, cq)
     finally:
         start = time.monotonic()
         for qp in qps:
@@ -127,14 +127,14 @@ def test_thousands_are_made_and_served_and_end_within_seconds(
         assert each < 4096, f"{each:.0f} octets each"
 
 
-def make_and_destroy(rig: Rig, cq: Any, n: int, shared: bool) -> None:
-    for qp in make(rig, cq, n, shared):
+def create_and_destroy_qps(rig: Rig, cq: Any, n: int, shared: bool) -> None:
+    for qp in create_qps(rig, cq, n, shared):
         assert lib.siw_destroy_qp(qp) == 0
 
 
 def test_without_a_descriptor_a_queue_pair_says_what_to_do_and_sharing_is_that(rig: Rig) -> None:
-    cq = rig.cq()
-    first = rig.ud(cq, qkey=QKEY)
+    cq = rig.create_cq()
+    first = rig.create_ud_qp(cq, qkey=QKEY)
     used = max(open_fds())
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (used + 2, hard))
@@ -149,20 +149,20 @@ def test_without_a_descriptor_a_queue_pair_says_what_to_do_and_sharing_is_that(r
             LimitError,
             match=r"socket of the UD QP.*among up to 256 QPs by QPInitAttr\(shared_socket_qp=",
         ):
-            rig.qp(cq)
-        second = rig.qp(cq, shared_socket_qp=first)
+            rig.create_qp(cq)
+        second = rig.create_qp(cq, shared_socket_qp=first)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for fd in held:
             os.close(fd)
     second.to_rts(QPAttr(qkey=QKEY))
-    mr = rig.mr(bytearray(b"abc"))
+    mr = rig.reg_mr(bytearray(b"abc"))
     second.post_recv(RecvWR(1, sg=[mr.sge()]))
     first.post_send(
         SendWR(
             sg=[mr.sge()],
             send_flags=0,
-            ah=rig.ah(second),
+            ah=rig.create_ah(second),
             remote_qpn=second.qp_num,
             remote_qkey=QKEY,
         )

@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness.mcast_harness import QKEY, Member, datagram, raw
+from harness.mcast_harness import QKEY, Member, build_datagram, send_from_plain_socket
 from harness.verbs_harness import (
     MCAST_PORT,
     Rig,
-    counted,
-    counter,
+    assert_counter_grows,
+    counter_value,
+    errno_raised_by,
     poll,
-    refused,
-    until,
+    wait_until,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,32 +40,38 @@ from siwarp.verbs import (
 
 
 @pytest.fixture
-def group() -> Iterator[str]:
+def group_address() -> Iterator[str]:
     """An address of the organization-local scope (RFC 2365)."""
     yield "239.192.7.91"
 
 
 @pytest.mark.clause("DGRAM-MCAST-2")
-def test_messages_go_to_the_one_port_of_groups_whatever_else_is_said(rig: Rig, group: str) -> None:
-    sender, member = Member(rig), Member(rig, group)
+def test_messages_go_to_the_one_port_of_groups_whatever_else_is_said(
+    rig: Rig, group_address: str
+) -> None:
+    sender, member = Member(rig), Member(rig, group_address)
     # the default port, used unless the setting names another one
     assert lib.SIW_MCAST_PORT == 62607
-    for where, remote_qpn in (((group, 0), 0), ((group, 9), 0), ((group, 9), 0xFFFFFF)):
-        member.recv()
-        ah = rig.ah(where)
+    for where, remote_qpn in (
+        ((group_address, 0), 0),
+        ((group_address, 9), 0),
+        ((group_address, 9), 0xFFFFFF),
+    ):
+        member.post_receive()
+        ah = rig.create_ah(where)
         sender.send(ah, b"abc", remote_qpn=remote_qpn)
-        assert member.got() == b"abc"
+        assert member.received_octets() == b"abc"
     at = ffi.new("struct siw_addr *")
     assert lib.siw_query_ah(ah._c, at) == 0
     assert socket.ntohs(at.port_be) == MCAST_PORT
 
 
-def test_unicast_to_the_group_port_is_not_delivered(rig: Rig, group: str) -> None:
-    member = Member(rig, group)
+def test_unicast_to_the_group_port_is_not_delivered(rig: Rig, group_address: str) -> None:
+    member = Member(rig, group_address)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.connect(("127.0.0.1", MCAST_PORT))
-        s.send(datagram(b"x"))
-        assert refused(s.recv, 1) == errno.ECONNREFUSED
+        s.send(build_datagram(b"x"))
+        assert errno_raised_by(s.recv, 1) == errno.ECONNREFUSED
     assert member.cq.poll(1) == []
 
 
@@ -87,36 +93,45 @@ def test_unicast_to_the_group_port_is_not_delivered(rig: Rig, group: str) -> Non
     ],
 )
 def test_what_breaks_a_rule_is_dropped_and_never_answered(
-    rig: Rig, group: str, fields: dict[str, int], name: str
+    rig: Rig, group_address: str, fields: dict[str, int], name: str
 ) -> None:
-    member = Member(rig, group)
-    member.recv()
-    sent = counter("err_sent") + counter("err_limited") + counter("err_unsent")
-    with counted(name, 1):
-        raw(group, datagram(b"bad", **fields))
-        raw(group, datagram(b"good"))
-        assert member.got() == b"good"
-    assert counter("err_sent") + counter("err_limited") + counter("err_unsent") == sent
+    member = Member(rig, group_address)
+    member.post_receive()
+    sent = counter_value("err_sent") + counter_value("err_limited") + counter_value("err_unsent")
+    with assert_counter_grows(name, 1):
+        send_from_plain_socket(group_address, build_datagram(b"bad", **fields))
+        send_from_plain_socket(group_address, build_datagram(b"good"))
+        assert member.received_octets() == b"good"
+    assert (
+        counter_value("err_sent") + counter_value("err_limited") + counter_value("err_unsent")
+        == sent
+    )
     assert member.qp.qp_state == QPState.RTS
     assert member.qp.errors() == []
 
 
 def test_several_on_one_socket_and_a_shared_receive_queue_are_members_too(
-    rig: Rig, group: str
+    rig: Rig, group_address: str
 ) -> None:
-    srq = rig.srq()
-    cq = rig.cq()
-    mr = rig.mr(bytearray(64))
-    first = rig.qp(cq)
-    qps = [first, rig.qp(cq, shared_socket_qp=first), rig.qp(cq, shared_socket_qp=first, srq=srq)]
+    srq = rig.create_srq()
+    cq = rig.create_cq()
+    mr = rig.reg_mr(bytearray(64))
+    first = rig.create_qp(cq)
+    qps = [
+        first,
+        rig.create_qp(cq, shared_socket_qp=first),
+        rig.create_qp(cq, shared_socket_qp=first, srq=srq),
+    ]
     for qp in qps:
         qp.to_rts(QPAttr(qkey=QKEY))
-        qp.attach_mcast(group)
+        qp.attach_mcast(group_address)
     for qp in qps[:2]:
         qp.post_recv(RecvWR(1, sg=[mr.sge()]))
     srq.post_recv(RecvWR(2, sg=[mr.sge()]))
-    out = rig.mr(bytearray(b"abc"))
-    qps[1].post_send(SendWR(sg=[out.sge()], send_flags=0, ah=rig.ah((group, 0)), remote_qkey=QKEY))
+    out = rig.reg_mr(bytearray(b"abc"))
+    qps[1].post_send(
+        SendWR(sg=[out.sge()], send_flags=0, ah=rig.create_ah((group_address, 0)), remote_qkey=QKEY)
+    )
     got = poll(cq, 3)
     assert [(w.ok, w.wr_id, w.qp_num) for w in got] == [
         (True, 1 + (i == 2), qp.qp_num) for i, qp in enumerate(qps)
@@ -139,7 +154,7 @@ def test_only_current_members_receive_a_message(
     rig = Rig()
     try:
         qps = [Member(rig) for _ in range(3)]
-        ahs = [rig.ah((g, 0)) for g in GROUPS]
+        ahs = [rig.create_ah((g, 0)) for g in GROUPS]
         members: set[tuple[int, int]] = set()
         for number, (what, q, g) in enumerate(steps):
             if what == "attach":
@@ -156,10 +171,10 @@ def test_only_current_members_receive_a_message(
             else:
                 wanted = [i for i in range(3) if (i, g) in members]
                 for i in wanted:
-                    qps[i].recv(number)
+                    qps[i].post_receive(number)
                 qps[q].send(ahs[g], bytes([number]))
                 for i in wanted:
-                    assert qps[i].got() == bytes([number])
+                    assert qps[i].received_octets() == bytes([number])
                 # A queue pair that is not a member has no receive posted, and would have counted a
                 # drop.
         assert all(m.qp.drops() == [] for m in qps)
@@ -167,68 +182,70 @@ def test_only_current_members_receive_a_message(
         rig.close()
 
 
-def test_two_devices_in_one_process_both_have_members(rig: Rig, group: str) -> None:
+def test_two_devices_in_one_process_both_have_members(rig: Rig, group_address: str) -> None:
     # As with two processes, each device has its own socket for the group.
     there = Rig()
     try:
-        a, b, sender = Member(rig, group), Member(there, group), Member(rig)
-        a.recv(), b.recv()
-        sender.send(rig.ah((group, 0)), b"both")
-        assert (a.got(), b.got()) == (b"both", b"both")
+        a, b, sender = Member(rig, group_address), Member(there, group_address), Member(rig)
+        a.post_receive(), b.post_receive()
+        sender.send(rig.create_ah((group_address, 0)), b"both")
+        assert (a.received_octets(), b.received_octets()) == (b"both", b"both")
     finally:
         there.close()
 
 
 @pytest.mark.clause("DGRAM-MCAST-9")
-def test_a_member_cannot_be_destroyed_and_its_handle_detaches_it(rig: Rig, group: str) -> None:
-    member = Member(rig, group)
+def test_a_member_cannot_be_destroyed_and_its_handle_detaches_it(
+    rig: Rig, group_address: str
+) -> None:
+    member = Member(rig, group_address)
     assert lib.siw_destroy_qp(member.qp._c) == -errno.EBUSY
     fds = len(list(Path("/proc/self/fd").iterdir()))
     member.qp.close()
     # The two closed descriptors: the queue pair's socket and the group's socket.
     assert len(list(Path("/proc/self/fd").iterdir())) == fds - 2
-    dropped = Member(rig, group, "239.192.7.92")
+    dropped = Member(rig, group_address, "239.192.7.92")
     del dropped.qp
     sender = Member(rig)
     assert len(list(Path("/proc/self/fd").iterdir())) == fds - 2 + 1
-    sender.send(rig.ah((group, 0)), b"to nobody")
+    sender.send(rig.create_ah((group_address, 0)), b"to nobody")
 
 
-def test_what_cannot_be_a_member_is_refused_in_words(rig: Rig, group: str) -> None:
-    qp = rig.qp()
+def test_what_cannot_be_a_member_is_refused_in_words(rig: Rig, group_address: str) -> None:
+    qp = rig.create_qp()
     for target, where, words in (
-        (rig.qp(qp_type=QPType.RC), group, "a group is for UD QPs only"),
+        (rig.create_qp(qp_type=QPType.RC), group_address, "a group is for UD QPs only"),
         (qp, "127.0.0.1", "is not a multicast address"),
         (qp, "::1", "is not a multicast address"),
         (qp, "ff02::7", "use a group of the same family"),
-        (rig.qp(addr=("::1", 0)), group, "use a group of the same family"),
+        (rig.create_qp(addr=("::1", 0)), group_address, "use a group of the same family"),
     ):
         with pytest.raises(Error, match=words) as e:
             target.attach_mcast(where)
         assert e.value.errno == errno.EINVAL
     with pytest.raises(Error, match="is not a member"):
-        qp.detach_mcast(group)
+        qp.detach_mcast(group_address)
     qp.close()
     with pytest.raises(StateError):
-        qp.attach_mcast(group)
+        qp.attach_mcast(group_address)
     null = ffi.NULL
     assert lib.siw_attach_mcast(null, null) == lib.siw_detach_mcast(null, null) == -errno.EINVAL
-    assert lib.siw_attach_mcast(rig.qp()._c, null) == -errno.EINVAL
+    assert lib.siw_attach_mcast(rig.create_qp()._c, null) == -errno.EINVAL
 
 
 def test_a_socket_of_another_program_on_every_address_is_told_in_words(
-    rig: Rig, group: str
+    rig: Rig, group_address: str
 ) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.bind(("", MCAST_PORT))
         with pytest.raises(Error, match="another program has bound the multicast port") as e:
-            rig.qp().attach_mcast(group)
+            rig.create_qp().attach_mcast(group_address)
         assert e.value.errno == errno.EADDRINUSE
 
 
-def test_a_member_keeps_its_socket(rig: Rig, group: str) -> None:
-    qp = rig.qp()
-    qp.attach_mcast(group)
+def test_a_member_keeps_its_socket(rig: Rig, group_address: str) -> None:
+    qp = rig.create_qp()
+    qp.attach_mcast(group_address)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mine:
         mine.bind(("127.0.0.1", 0))
         with pytest.raises(Error, match="member of a multicast group"):
@@ -236,13 +253,13 @@ def test_a_member_keeps_its_socket(rig: Rig, group: str) -> None:
 
 
 @pytest.mark.clause("DGRAM-MCAST-2")
-def test_a_capture_has_the_groups_addresses(rig: Rig, group: str, tmp_path: Path) -> None:
-    sender, member = Member(rig), Member(rig, group)
+def test_a_capture_has_the_groups_addresses(rig: Rig, group_address: str, tmp_path: Path) -> None:
+    sender, member = Member(rig), Member(rig, group_address)
     file = tmp_path / "group.pcapng"
     with capture(file):
-        member.recv()
-        sender.send(rig.ah((group, 0)), b"seen")
-        assert member.got() == b"seen"
+        member.post_receive()
+        sender.send(rig.create_ah((group_address, 0)), b"seen")
+        assert member.received_octets() == b"seen"
     with open_capture(file) as opened:
         frames = [f.octets for f in opened]
     # The frame is captured once when sent and once when received.
@@ -250,15 +267,15 @@ def test_a_capture_has_the_groups_addresses(rig: Rig, group: str, tmp_path: Path
     for frame in frames:
         assert frame[:6] == bytes([1, 0, 0x5E, 192 & 0x7F, 7, 91])
         assert socket.inet_ntoa(frame[26:30]) == "127.0.0.1"
-        assert socket.inet_ntoa(frame[30:34]) == group
+        assert socket.inet_ntoa(frame[30:34]) == group_address
         source, dest = struct.unpack("!HH", frame[34:38])
         assert (source, dest) == (sender.qp.qp_num, MCAST_PORT)
         head = UDDatagram(frame[42:]).segment
         assert (head.q_key, head.queue, head.dest_index, head.source_index) == (QKEY, 0, 0, 0)
 
 
-def test_without_a_descriptor_it_says_so(rig: Rig, group: str) -> None:
-    qp = rig.qp()
+def test_without_a_descriptor_it_says_so(rig: Rig, group_address: str) -> None:
+    qp = rig.create_qp()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = max(int(p.name) for p in Path("/proc/self/fd").iterdir()) + 1
     held = []
@@ -270,9 +287,9 @@ def test_without_a_descriptor_it_says_so(rig: Rig, group: str) -> None:
             except OSError:
                 break
         with pytest.raises(LimitError, match="no file descriptor is left"):
-            qp.attach_mcast(group)
+            qp.attach_mcast(group_address)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for s in held:
             s.close()
-    until(lambda: qp.qp_state == QPState.RESET)
+    wait_until(lambda: qp.qp_state == QPState.RESET)

@@ -14,13 +14,13 @@ from harness.verbs_harness import (
     LIMIT,
     Pair,
     Rig,
-    counted,
-    counter,
-    pattern,
+    assert_counter_grows,
+    counter_value,
+    octet_pattern,
     poll,
-    until,
+    temporary_settings,
+    wait_until,
 )
-from harness.verbs_harness import settings as set_to
 
 from siwarp._siwarp import lib
 from siwarp.inspect import DDPTagged, RecordDatagram, RecordHeader
@@ -38,7 +38,7 @@ crc32c = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 
 @pytest.fixture
-def patience(request: pytest.FixtureRequest) -> Iterator[None]:
+def record_time_limits(request: pytest.FixtureRequest) -> Iterator[None]:
     """Set, in ms, how long late segments are awaited after the last one, and for a message."""
     ms = getattr(request, "param", 150) * (4 if "SANITIZER" in os.environ else 1)
     assert lib.siw_setting_set(b"record_reorder_us", ms * 1000) == 0
@@ -62,15 +62,15 @@ def target(rig: Rig) -> Iterator[Target]:
 @pytest.mark.parametrize("size", [0, 1, 65457, 65458, 150000])
 def test_each_datagram_says_where_its_octets_are_in_the_message(rig: Rig, size: int) -> None:
     most = 65507 - 12 - 14 - 20 - 4
-    data = pattern(size)
-    out = rig.mr(bytearray(data) if data else bytearray(1))
-    remote = rig.mr(bytearray(1)).remote()
-    cq = rig.cq()
-    qp = rig.ud(cq, qkey=QKEY)
+    data = octet_pattern(size)
+    out = rig.reg_mr(bytearray(data) if data else bytearray(1))
+    remote = rig.reg_mr(bytearray(1)).remote()
+    cq = rig.create_cq()
+    qp = rig.create_ud_qp(cq, qkey=QKEY)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
         s.settimeout(LIMIT)
-        to = rig.ah(s.getsockname())
+        to = rig.create_ah(s.getsockname())
         numbers: set[int] = set()
         for _ in range(2):
             opcode = WROpcode.RDMA_WRITE_RECORD
@@ -103,16 +103,16 @@ def test_each_datagram_says_where_its_octets_are_in_the_message(rig: Rig, size: 
 
 @pytest.mark.clause("DGRAM-REC-20")
 def test_its_llp_header_names_both_ends_and_counts_the_datagrams(rig: Rig) -> None:
-    first = rig.ud(qkey=QKEY)
-    qp = rig.ud(qkey=QKEY, shared_socket_qp=first)
-    out = rig.mr(bytearray(70_000))
+    first = rig.create_ud_qp(qkey=QKEY)
+    qp = rig.create_ud_qp(qkey=QKEY, shared_socket_qp=first)
+    out = rig.reg_mr(bytearray(70_000))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
         s.settimeout(LIMIT)
         for n, size in enumerate((70_000, 0, 1)):
             wr = SendWR(
                 1, WROpcode.RDMA_WRITE_RECORD, sg=[out.sge(0, size)],
-                ah=rig.ah(s.getsockname()), remote=out.remote(),
+                ah=rig.create_ah(s.getsockname()), remote=out.remote(),
                 remote_qpn=5 << 16 | s.getsockname()[1], remote_qkey=0x77,
             )  # fmt: skip
             qp.post_send(wr)
@@ -128,16 +128,16 @@ def test_its_llp_header_names_both_ends_and_counts_the_datagrams(rig: Rig) -> No
 @pytest.mark.clause("DGRAM-REC-2")
 def test_each_life_of_a_queue_pair_counts_from_a_number_of_its_own(rig: Rig) -> None:
     target = Target(rig)
-    out = rig.mr(bytearray(b"again"))
+    out = rig.reg_mr(bytearray(b"again"))
     ids = set()
     for _ in range(3):
-        with rig.ud() as qp:
+        with rig.create_ud_qp() as qp:
             wr = SendWR(
-                1, WROpcode.RDMA_WRITE_RECORD, sg=[out.sge()], ah=rig.ah(target.qp),
+                1, WROpcode.RDMA_WRITE_RECORD, sg=[out.sge()], ah=rig.create_ah(target.qp),
                 remote=target.memory.remote(), remote_qkey=QKEY,
             )  # fmt: skip
             qp.post_send(wr)
-            ((_, record),) = target.told()
+            ((_, record),) = target.poll_records()
             ids.add(record.message_id)
             assert poll(qp.scq)[0].ok
     assert len(ids) == 3
@@ -147,10 +147,10 @@ def test_each_life_of_a_queue_pair_counts_from_a_number_of_its_own(rig: Rig) -> 
 def test_a_message_goes_from_one_queue_pair_to_another_and_uses_no_receive(rig: Rig) -> None:
     pair = Pair(rig)
     size = 1 << 20
-    data = pattern(size)
+    data = octet_pattern(size)
     target = Target(rig, size=size)
     target.qp.post_recv([RecvWR(i) for i in range(target.qp.cap.max_recv_wr)])
-    out = rig.mr(bytearray(data))
+    out = rig.reg_mr(bytearray(data))
     ids = []
     for _ in range(3):
         target.memory.view[:] = bytes(size)
@@ -158,13 +158,13 @@ def test_a_message_goes_from_one_queue_pair_to_another_and_uses_no_receive(rig: 
             1,
             WROpcode.RDMA_WRITE_RECORD,
             sg=[out.sge()],
-            ah=rig.ah(target.qp),
+            ah=rig.create_ah(target.qp),
             remote=target.memory.remote(),
             remote_qkey=QKEY,
         )
         pair.a.post_send(wr)
         assert poll(pair.scq)[0].ok
-        ((wc, record),) = target.told()
+        ((wc, record),) = target.poll_records()
         assert (wc.byte_len, wc.src_qp, wc.source) == (size, pair.a.qp_num, pair.a.addr)
         assert record.source == pair.a.addr
         ids.append(record.message_id)
@@ -190,33 +190,33 @@ def test_each_time_out_ends_an_incomplete_message(
     rig: Rig, lost: str, times: dict[str, int]
 ) -> None:
     # The shorter time is longer than the pause between two datagrams on a busy machine.
-    with set_to(**times):
+    with temporary_settings(**times):
         target = Target(rig)
-    cut = target.segments(pattern(200), 0, 9)
-    sock = target.sock()
+    cut = target.build_message(octet_pattern(200), 0, 9)
+    sock = target.create_sender()
     for datagram in cut[1:] if lost == "first" else cut[:-1]:
         sock.send(datagram)
-    ((_, record),) = target.told()
+    ((_, record),) = target.poll_records()
     assert record.valid == 150
     target.close()
 
 
 @pytest.mark.clause("DGRAM-REC-6")
 def test_the_last_that_were_told_of_are_remembered_half_as_many_as_may_be_in_process(
-    patience: None, rig: Rig
+    record_time_limits: None, rig: Rig
 ) -> None:
     target = Target(rig, max_write_records=8)
-    sock = target.sock()
-    sent = [target.segment(b"whole", 8 * n, n, 5, 0) for n in range(1, 41)]
+    sock = target.create_sender()
+    sent = [target.build_segment(b"whole", 8 * n, n, 5, 0) for n in range(1, 41)]
     for datagram in sent:
         sock.send(datagram)
-        target.told()
+        target.poll_records()
     for n in range(41, 45):  # four other messages stay incomplete meanwhile
-        sock.send(target.segment(b"half", 8 * n, n, 8, 0))
-    with counted("drop_late", 4):
+        sock.send(target.build_segment(b"half", 8 * n, n, 8, 0))
+    with assert_counter_grows("drop_late", 4):
         for datagram in sent[-4:]:
             sock.send(datagram)
-        assert [record.message_id for _, record in target.told(4)] == [41, 42, 43, 44]
+        assert [record.message_id for _, record in target.poll_records(4)] == [41, 42, 43, 44]
     target.close()
 
 
@@ -247,11 +247,11 @@ def test_the_last_that_were_told_of_are_remembered_half_as_many_as_may_be_in_pro
 def test_an_invalid_segment_is_dropped_and_starts_no_message(
     target: Target, name: str, fields: dict[str, int]
 ) -> None:
-    sock = target.sock()
-    with counted(name, 1):
-        sock.send(target.segment(b"evil", 0, 5, 4, 0, **fields))
-        sock.send(target.segment(b"good", 100, 5, 4, 0))
-        ((_, record),) = target.told()
+    sock = target.create_sender()
+    with assert_counter_grows(name, 1):
+        sock.send(target.build_segment(b"evil", 0, 5, 4, 0, **fields))
+        sock.send(target.build_segment(b"good", 100, 5, 4, 0))
+        ((_, record),) = target.poll_records()
     assert (record.addr, record.whole) == (target.memory.addr + 100, True)
     assert target.memory.read(8) == bytes(8)
     assert target.memory.read(4, 100) == b"good"
@@ -260,22 +260,22 @@ def test_an_invalid_segment_is_dropped_and_starts_no_message(
 @pytest.mark.clause("DGRAM-LLP-8", "DGRAM-REC-20")
 def test_reserved_fields_are_ignored(target: Target) -> None:
     nonsense = {"llp_flags": 0xFF, "llp_psn": 0xDEADBEEF, "ddp_ddp_rsvd": 15}
-    sock = target.sock()
+    sock = target.create_sender()
     sock.send(
-        target.segment(b"good", 0, 5, 4, 0, head_reserved=0xFFFF, head_flags=0xFE, **nonsense)
+        target.build_segment(b"good", 0, 5, 4, 0, head_reserved=0xFFFF, head_flags=0xFE, **nonsense)
     )
-    ((_, record),) = target.told()
+    ((_, record),) = target.poll_records()
     assert record.whole and target.memory.read(4) == b"good"
 
 
 def test_a_segment_that_contradicts_its_message_is_dropped(target: Target) -> None:
-    sock = target.sock()
-    data = pattern(100)
-    with counted("drop_header", 1):
-        sock.send(target.segment(data[:50], 0, 5, 100, 0))
-        sock.send(target.segment(data[:50], 500, 5, 120, 50))
-        sock.send(target.segment(data[50:], 0, 5, 100, 50))
-        ((_, record),) = target.told()
+    sock = target.create_sender()
+    data = octet_pattern(100)
+    with assert_counter_grows("drop_header", 1):
+        sock.send(target.build_segment(data[:50], 0, 5, 100, 0))
+        sock.send(target.build_segment(data[:50], 500, 5, 120, 50))
+        sock.send(target.build_segment(data[50:], 0, 5, 100, 50))
+        ((_, record),) = target.poll_records()
     assert record.whole and target.memory.read(100) == data
     assert target.memory.read(100, 500) == bytes(100)
 
@@ -284,35 +284,35 @@ def test_a_segment_that_contradicts_its_message_is_dropped(target: Target) -> No
 
 
 @pytest.mark.clause("DGRAM-REC-10")
-def test_one_host_that_begins_many_ends_its_own(patience: None, rig: Rig) -> None:
+def test_one_host_that_begins_many_ends_its_own(record_time_limits: None, rig: Rig) -> None:
     target = Target(rig, max_write_records=8)
-    sock = target.sock()
-    with counted("record_early", 4):
+    sock = target.create_sender()
+    with assert_counter_grows("record_early", 4):
         for number in range(1, 9):
-            sock.send(target.segment(b"half", 8 * number, number, 8, 0))
-        told = target.told(4)
+            sock.send(target.build_segment(b"half", 8 * number, number, 8, 0))
+        told = target.poll_records(4)
     assert [record.message_id for _, record in told] == [1, 2, 3, 4]
     assert all(record.ranges == ((0, 4),) for _, record in told)
     for number in range(5, 9):
-        sock.send(target.segment(b"rest", 8 * number, number, 8, 4))
-    assert all(record.whole for _, record in target.told(4))
+        sock.send(target.build_segment(b"rest", 8 * number, number, 8, 4))
+    assert all(record.whole for _, record in target.poll_records(4))
     target.close()
 
 
 @pytest.mark.clause("DGRAM-REC-11")
 def test_unpolled_records_stop_further_reports(rig: Rig) -> None:
     target = Target(rig, max_write_records=8)
-    sock = target.sock()
-    behind = counter("drop_qkey")
+    sock = target.create_sender()
+    behind = counter_value("drop_qkey")
     for number in range(1, 7):
-        sock.send(target.segment(b"whole", 8 * number, number, 5, 0))
-    sock.send(target.segment(b"other", 8 * 7, 7, 5, 0, llp_q_key=QKEY + 1))
+        sock.send(target.build_segment(b"whole", 8 * number, number, 5, 0))
+    sock.send(target.build_segment(b"other", 8 * 7, 7, 5, 0, llp_q_key=QKEY + 1))
     # the last datagram has been processed, so all messages have arrived
-    until(lambda: counter("drop_qkey") == behind + 1)
+    wait_until(lambda: counter_value("drop_qkey") == behind + 1)
     got = target.cq.poll(16)
     assert len(got) == 4
     seen = [target.qp.record(wc).message_id for wc in got]
-    seen += [record.message_id for _, record in target.told(2)]
+    seen += [record.message_id for _, record in target.poll_records(2)]
     assert seen == [1, 2, 3, 4, 5, 6]
     with pytest.raises(Error, match="max_write_records"):
         target.qp.record(got[0]._replace(wr_id=99))
@@ -321,32 +321,32 @@ def test_unpolled_records_stop_further_reports(rig: Rig) -> None:
 
 def test_records_that_a_reset_took_out_of_the_queue_count_as_polled(rig: Rig) -> None:
     """Otherwise the queue pair would report fewer records after each reset, and finally none."""
-    other = rig.cq()
+    other = rig.create_cq()
     target = Target(rig, max_write_records=8)
-    sock = target.sock()
+    sock = target.create_sender()
     for life in range(3):
         for number in range(1, 5):
-            sock.send(target.segment(b"whole", 8 * number, 10 * life + number, 5, 0))
-        until(lambda: other.poll() or target.cq.pending == 4)
+            sock.send(target.build_segment(b"whole", 8 * number, 10 * life + number, 5, 0))
+        wait_until(lambda: other.poll() or target.cq.pending == 4)
         target.qp.modify(QPAttr(qp_state=QPState.RESET))
         assert target.cq.poll(16) == []
         target.qp.to_rts(QPAttr(qkey=QKEY))
-    sock.send(target.segment(b"whole", 8, 99, 5, 0))
-    assert [record.message_id for _, record in target.told()] == [99]
+    sock.send(target.build_segment(b"whole", 8, 99, 5, 0))
+    assert [record.message_id for _, record in target.poll_records()] == [99]
     target.close()
 
 
 @pytest.mark.clause("DGRAM-REC-12")
 def test_ranges_of_a_message_are_bounded_and_what_is_in_them_is_true(
-    patience: None, rig: Rig
+    record_time_limits: None, rig: Rig
 ) -> None:
     target = Target(rig)
-    sock = target.sock()
-    data = pattern(400)
-    with counted("record_ranges", 8):
+    sock = target.create_sender()
+    data = octet_pattern(400)
+    with assert_counter_grows("record_ranges", 8):
         for i in range(0, 400, 10):
-            sock.send(target.segment(data[i : i + 5], 0, 1, 400, i))
-        ((_, record),) = target.told()
+            sock.send(target.build_segment(data[i : i + 5], 0, 1, 400, i))
+        ((_, record),) = target.poll_records()
     assert record.ranges == tuple((i, i + 5) for i in range(0, 320, 10))
     target.close()
 
@@ -355,13 +355,13 @@ def test_ranges_of_a_message_are_bounded_and_what_is_in_them_is_true(
 def test_a_message_that_is_broken_off_has_used_up_its_number(rig: Rig) -> None:
     """Otherwise the next message would contradict the octets that the target has of this one."""
     size = 64 << 20  # a message too long to be sent completely within the post call
-    out = rig.mr(mmap.mmap(-1, size))
-    cq = rig.cq()
-    qp = rig.ud(cq, qkey=QKEY)
+    out = rig.reg_mr(mmap.mmap(-1, size))
+    cq = rig.create_cq()
+    qp = rig.create_ud_qp(cq, qkey=QKEY)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
         s.settimeout(LIMIT)
-        to, remote = rig.ah(s.getsockname()), rig.mr(bytearray(1)).remote()
+        to, remote = rig.create_ah(s.getsockname()), rig.reg_mr(bytearray(1)).remote()
         ids = []
         for length in (size, 1, size, 2):
             wr = SendWR(

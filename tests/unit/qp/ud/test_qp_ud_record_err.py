@@ -6,7 +6,7 @@ These run on real sockets; the other tests are in tests/sim/verbs/test_verbs_rec
 from __future__ import annotations
 
 from harness.record_harness import QKEY, Target
-from harness.verbs_harness import Rig, poll, until
+from harness.verbs_harness import Rig, poll, wait_until
 
 from siwarp.verbs import (
     SendWR,
@@ -16,17 +16,17 @@ from siwarp.verbs import (
 
 def test_two_queue_pairs_tell_each_other_and_each_names_its_request(rig: Rig) -> None:
     target = Target(rig, max_write_records=0)
-    first = rig.ud(qkey=QKEY)
-    for n, sender in enumerate((first, rig.ud(qkey=QKEY, shared_socket_qp=first))):
-        out = rig.mr(bytearray(20))
+    first = rig.create_ud_qp(qkey=QKEY)
+    for n, sender in enumerate((first, rig.create_ud_qp(qkey=QKEY, shared_socket_qp=first))):
+        out = rig.reg_mr(bytearray(20))
         sender.post_send(
             SendWR(
-                40 + n, WROpcode.RDMA_WRITE_RECORD, sg=[out.sge()], ah=rig.ah(target.qp),
+                40 + n, WROpcode.RDMA_WRITE_RECORD, sg=[out.sge()], ah=rig.create_ah(target.qp),
                 remote=target.memory.remote(), remote_qkey=QKEY,
             )
         )  # fmt: skip
         assert poll(sender.scq)[0].ok
-        until(target.qp.errors)
-        found = until(sender.errors)
+        wait_until(target.qp.errors)
+        found = wait_until(sender.errors)
         assert [(e.wr_id, e.type, e.code) for e in found] == [(40 + n, 2, 6)]
         assert found[0].source == target.qp.addr

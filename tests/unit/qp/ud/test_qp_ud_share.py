@@ -8,8 +8,15 @@ import threading
 from pathlib import Path
 
 import pytest
-from harness.share_harness import QKEY, Shared, say
-from harness.verbs_harness import Rig, counted, pattern, poll, refused, until
+from harness.share_harness import QKEY, Shared, send_message
+from harness.verbs_harness import (
+    Rig,
+    assert_counter_grows,
+    errno_raised_by,
+    octet_pattern,
+    poll,
+    wait_until,
+)
 
 from siwarp.inspect import UDDatagram
 from siwarp.verbs import (
@@ -40,13 +47,13 @@ def test_each_gets_what_its_number_is_sent_and_tells_the_senders(rig: Rig, host:
     assert [qp.qp_num for qp in b.qps] == [i << 16 | b.qps[0].addr[1] for i in range(3)]
     for i in (2, 0, 1):
         for j in range(3):
-            b.recv(j)
-            say(rig, a.qps[i], b.qps[j], pattern(64, 3 * i + j), QKEY + j)
+            b.post_receive(j)
+            send_message(rig, a.qps[i], b.qps[j], octet_pattern(64, 3 * i + j), QKEY + j)
             (got,) = poll(b.cqs[j])
             assert (got.ok, got.wr_id, got.byte_len) == (True, j, 64)
             assert (got.qp_num, got.src_qp) == (b.qps[j].qp_num, a.qps[i].qp_num)
             assert got.source == a.qps[i].addr
-            assert b.mrs[j].read(64) == pattern(64, 3 * i + j)
+            assert b.mrs[j].read(64) == octet_pattern(64, 3 * i + j)
     assert all(not cq.poll(4) for cq in b.cqs)
 
 
@@ -57,12 +64,14 @@ def test_indexes_and_counts_are_in_the_header_as_specified(rig: Rig) -> None:
         peer.bind(("127.0.0.1", 0))
         peer.settimeout(10)
         where = peer.getsockname()
-        mr = rig.mr(bytearray(b"abc"))
+        mr = rig.reg_mr(bytearray(b"abc"))
         for qp, index in ((a.qps[2], 7), (a.qps[0], 255), (a.qps[2], 0)):
-            qp.post_send(SendWR(sg=[mr.sge()], ah=rig.ah(where), remote_qpn=index << 16 | where[1]))
+            qp.post_send(
+                SendWR(sg=[mr.sge()], ah=rig.create_ah(where), remote_qpn=index << 16 | where[1])
+            )
         heads = [UDDatagram(peer.recv(2048)).segment for _ in range(3)]
         # Port 0 in the QPN stands for the address handle's port, with that index.
-        a.qps[1].post_send(SendWR(sg=[mr.sge()], ah=rig.ah(where), remote_qpn=9 << 16))
+        a.qps[1].post_send(SendWR(sg=[mr.sge()], ah=rig.create_ah(where), remote_qpn=9 << 16))
         heads.append(UDDatagram(peer.recv(2048)).segment)
     found = [(h.queue, h.dest_index, h.source_index, h.msn) for h in heads]
     # MSNs count each queue pair's own messages.
@@ -81,11 +90,11 @@ def test_a_stopped_queue_pair_drops_only_its_own_messages(
     b.qps[down].modify(QPAttr(qp_state=state))
     others = [i for i in range(3) if i != down]
     for i in others:
-        b.recv(i)
-    with counted("drop_no_buffer", 1):
-        say(rig, b.qps[others[0]], b.qps[down], b"x", QKEY + down)
+        b.post_receive(i)
+    with assert_counter_grows("drop_no_buffer", 1):
+        send_message(rig, b.qps[others[0]], b.qps[down], b"x", QKEY + down)
         for i in others:
-            say(rig, b.qps[others[0]], b.qps[i], b"abc", QKEY + i)
+            send_message(rig, b.qps[others[0]], b.qps[i], b"abc", QKEY + i)
             assert poll(b.cqs[i])[0].byte_len == 3
 
 
@@ -96,11 +105,11 @@ def test_the_socket_stays_until_the_last_of_them_goes(rig: Rig) -> None:
     for gone, left in ((0, (1, 2)), (2, (1,))):
         b.qps[gone].close()
         for i in left:
-            b.recv(i)
-            say(rig, b.qps[left[0]], b.qps[i], b"abcd", QKEY + i)
+            b.post_receive(i)
+            send_message(rig, b.qps[left[0]], b.qps[i], b"abcd", QKEY + i)
             assert poll(b.cqs[i])[0].byte_len == 4
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
-            assert refused(other.bind, (host, port)) == errno.EADDRINUSE
+            assert errno_raised_by(other.bind, (host, port)) == errno.EADDRINUSE
     b.qps[1].close()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.bind((host, port))
@@ -108,27 +117,27 @@ def test_the_socket_stays_until_the_last_of_them_goes(rig: Rig) -> None:
 
 @pytest.mark.clause("DGRAM-SHARE-1", "DGRAM-SHARE-8")
 def test_256_share_a_socket_and_a_freed_index_is_given_again_last(rig: Rig) -> None:
-    cq = rig.cq()
-    first = rig.qp(cq)
-    rest = [rig.qp(cq, shared_socket_qp=first) for _ in range(255)]
+    cq = rig.create_cq()
+    first = rig.create_qp(cq)
+    rest = [rig.create_qp(cq, shared_socket_qp=first) for _ in range(255)]
     assert [qp.qp_num >> 16 for qp in rest] == list(range(1, 256))
     with pytest.raises(LimitError, match="256 QPs share this socket") as e:
-        rig.qp(cq, shared_socket_qp=rest[7])
+        rig.create_qp(cq, shared_socket_qp=rest[7])
     assert e.value.errno == errno.ENOSPC
     for index in (200, 3, 77):
         rest[index - 1].close()
-    again = [rig.qp(cq, shared_socket_qp=first) for _ in range(3)]
+    again = [rig.create_qp(cq, shared_socket_qp=first) for _ in range(3)]
     assert [qp.qp_num >> 16 for qp in again] == [3, 77, 200]
     again[1].close()
     again[0].close()
     # The search for a free index continues after 200 and wraps around, so it finds 3 before 77.
-    assert rig.qp(cq, shared_socket_qp=first).qp_num >> 16 == 3
+    assert rig.create_qp(cq, shared_socket_qp=first).qp_num >> 16 == 3
 
 
-def rc_up_to(rig: Rig, cq: CQ, number: int) -> None:
+def advance_rc_numbers(rig: Rig, cq: CQ, number: int) -> None:
     """Create RC queue pairs until the next one would get this number."""
     for _ in range(number - (1 << 23)):
-        qp = rig.qp(cq, qp_type=QPType.RC)
+        qp = rig.create_qp(cq, qp_type=QPType.RC)
         last = qp.qp_num
         qp.close()
         if last == number - 1:
@@ -136,11 +145,11 @@ def rc_up_to(rig: Rig, cq: CQ, number: int) -> None:
     raise AssertionError(f"{number:#x} did not come")
 
 
-def low_port(rig: Rig, cq: CQ) -> QP:
+def qp_with_low_port(rig: Rig, cq: CQ) -> QP:
     """Create a UD queue pair with a port that RC's numbers will soon reach."""
     for port in range(1100, 1400):
         try:
-            return rig.qp(cq, addr=("127.0.0.1", port))
+            return rig.create_qp(cq, addr=("127.0.0.1", port))
         except Error as e:
             assert e.errno == errno.EADDRINUSE
     raise AssertionError("all these ports are taken")
@@ -148,33 +157,33 @@ def low_port(rig: Rig, cq: CQ) -> QP:
 
 @pytest.mark.clause("DGRAM-SHARE-2")
 def test_rc_passes_over_a_number_that_a_sharer_has(rig: Rig) -> None:
-    cq = rig.cq()
-    first = low_port(rig, cq)
-    sharers = [rig.qp(cq, shared_socket_qp=first) for _ in range(128)]
+    cq = rig.create_cq()
+    first = qp_with_low_port(rig, cq)
+    sharers = [rig.create_qp(cq, shared_socket_qp=first) for _ in range(128)]
     number = sharers[-1].qp_num
     assert number == 128 << 16 | first.addr[1]
-    rc_up_to(rig, cq, number)
-    assert rig.qp(cq, qp_type=QPType.RC).qp_num == number + 1
+    advance_rc_numbers(rig, cq, number)
+    assert rig.create_qp(cq, qp_type=QPType.RC).qp_num == number + 1
 
 
 @pytest.mark.clause("DGRAM-SHARE-2")
 def test_a_sharer_passes_over_a_number_that_an_rc_has(rig: Rig) -> None:
-    cq = rig.cq()
-    first = low_port(rig, cq)
+    cq = rig.create_cq()
+    first = qp_with_low_port(rig, cq)
     port = first.addr[1]
-    rc_up_to(rig, cq, 128 << 16 | port)
-    rc = rig.qp(cq, qp_type=QPType.RC)
+    advance_rc_numbers(rig, cq, 128 << 16 | port)
+    rc = rig.create_qp(cq, qp_type=QPType.RC)
     assert rc.qp_num == 128 << 16 | port
-    numbers = [rig.qp(cq, shared_socket_qp=first).qp_num for _ in range(128)]
+    numbers = [rig.create_qp(cq, shared_socket_qp=first).qp_num for _ in range(128)]
     assert numbers[126:] == [127 << 16 | port, 129 << 16 | port]
 
 
 def test_all_can_send_at_once_and_nothing_is_lost_or_mixed(rig: Rig) -> None:
     n, each = 4, 100
     a, b = Shared(rig, n, max_send_wr=256), Shared(rig, n, max_recv_wr=256)
-    ahs = [rig.ah(qp) for qp in b.qps]
+    ahs = [rig.create_ah(qp) for qp in b.qps]
     for i in range(n):
-        a.mrs[i].write(pattern(32, i))
+        a.mrs[i].write(octet_pattern(32, i))
         b.qps[i].post_recv([RecvWR(k, sg=[b.mrs[i].sge(0, 32)]) for k in range(each)])
     for i in range(n):
         a.qps[i].post_send(
@@ -194,20 +203,20 @@ def test_all_can_send_at_once_and_nothing_is_lost_or_mixed(rig: Rig) -> None:
         got = poll(b.cqs[i], each)
         assert [w.wr_id for w in got] == list(range(each))
         assert {(w.status, w.src_qp) for w in got} == {(WCStatus.SUCCESS, a.qps[i].qp_num)}
-        assert b.mrs[i].read(32) == pattern(32, i)
+        assert b.mrs[i].read(32) == octet_pattern(32, i)
 
 
 @pytest.mark.clause("DGRAM-SHARE-3")
 def test_threads_send_side_by_side_on_one_socket_and_each_counts_its_own(rig: Rig) -> None:
     n, each = 4, 150
     a, b = Shared(rig, n), Shared(rig, n, max_recv_wr=256)
-    ahs = [rig.ah(qp) for qp in b.qps]
+    ahs = [rig.create_ah(qp) for qp in b.qps]
     done: list[int] = []
     for i in range(n):
         b.qps[i].post_recv([RecvWR(k, sg=[b.mrs[i].sge(k, 1)]) for k in range(each)])
 
-    def send(i: int) -> None:
-        out = rig.mr(bytearray(range(each)))
+    def send_each(i: int) -> None:
+        out = rig.reg_mr(bytearray(range(each)))
         for k in range(each):
             a.qps[i].post_send(
                 SendWR(
@@ -221,7 +230,7 @@ def test_threads_send_side_by_side_on_one_socket_and_each_counts_its_own(rig: Ri
             assert poll(a.cqs[i])[0].ok
         done.append(i)
 
-    threads = [threading.Thread(target=send, args=(i,)) for i in range(n)]
+    threads = [threading.Thread(target=send_each, args=(i,)) for i in range(n)]
     for t in threads:
         t.start()
     for i in range(n):
@@ -235,31 +244,31 @@ def test_threads_send_side_by_side_on_one_socket_and_each_counts_its_own(rig: Ri
 
 @pytest.mark.clause("DGRAM-SHARE-6")
 def test_sharing_queue_pairs_may_have_different_domains_and_srqs(rig: Rig) -> None:
-    cq, other = rig.cq(), PD(rig.ctx)
-    srq = rig.srq()
-    first = rig.ud(cq, addr=("127.0.0.1", 0))
-    second = rig.qp(cq, shared_socket_qp=first, srq=srq)
+    cq, other = rig.create_cq(), PD(rig.ctx)
+    srq = rig.create_srq()
+    first = rig.create_ud_qp(cq, addr=("127.0.0.1", 0))
+    second = rig.create_qp(cq, shared_socket_qp=first, srq=srq)
     third = QP(other, QPInitAttr(scq=cq, rcq=cq, shared_socket_qp=second))
     for qp in (second, third):
         qp.to_rts(QPAttr(qkey=0))
-    mr = rig.mr(bytearray(b"......"))
+    mr = rig.reg_mr(bytearray(b"......"))
     srq.post_recv(RecvWR(5, sg=[mr.sge()]))
-    say(rig, first, second, b"shared", 0)
+    send_message(rig, first, second, b"shared", 0)
     assert [(w.ok, w.wr_id, w.byte_len) for w in poll(cq)] == [(True, 5, 6)]
     # A key of the first protection domain is invalid in the other.
     third.post_recv(RecvWR(6, sg=[mr.sge()]))
-    say(rig, first, third, b"closed", 0)
+    send_message(rig, first, third, b"closed", 0)
     assert [(w.status, w.wr_id) for w in poll(cq)] == [(WCStatus.LOC_PROT_ERR, 6)]
     assert mr.read(6) == b"shared"
     with pytest.raises(Error, match="another PD"):
-        third.post_send(SendWR(sg=[mr.sge()], ah=rig.ah(first)))
+        third.post_send(SendWR(sg=[mr.sge()], ah=rig.create_ah(first)))
     assert AH(other, first.addr).dest == first.addr
 
 
 def test_what_cannot_share_is_refused_in_words(rig: Rig) -> None:
-    cq = rig.cq()
-    first = rig.qp(cq)
-    rc = rig.qp(cq, qp_type=QPType.RC)
+    cq = rig.create_cq()
+    first = rig.create_qp(cq)
+    rc = rig.create_qp(cq, qp_type=QPType.RC)
     with Rig().ctx as far:
         pd = PD(far)
         elsewhere = CQ(far, 4)
@@ -292,19 +301,19 @@ def test_a_socket_that_is_shared_cannot_be_exchanged_for_the_users(rig: Rig) -> 
         b.qps[1].close()
         b.qps[0].to_rts(QPAttr(fd=mine))
     assert b.qps[0].qp_num == port
-    joined = rig.qp(b.cqs[1], shared_socket_qp=b.qps[0])
+    joined = rig.create_qp(b.cqs[1], shared_socket_qp=b.qps[0])
     assert joined.qp_num == 1 << 16 | port
 
 
 def test_no_file_descriptor_is_taken_by_one_that_shares(rig: Rig) -> None:
-    cq = rig.cq()
-    first = rig.qp(cq)
+    cq = rig.create_cq()
+    first = rig.create_qp(cq)
     before = len(list(Path("/proc/self/fd").iterdir()))
-    more = [rig.qp(cq, shared_socket_qp=first) for _ in range(50)]
+    more = [rig.create_qp(cq, shared_socket_qp=first) for _ in range(50)]
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     for qp in more:
         qp.close()
-    until(lambda: first.qp_state == QPState.RESET)
+    wait_until(lambda: first.qp_state == QPState.RESET)
 
 
 @pytest.mark.clause("DGRAM-SHARE-5")
@@ -315,11 +324,11 @@ def test_an_answer_by_the_completion_goes_to_the_queue_pair_that_asked(
 ) -> None:
     a, b = Shared(rig, 3), Shared(rig, 2)
     for i, qp in enumerate(a.qps):
-        b.recv(1)
-        say(rig, qp, b.qps[1], b"who is it", QKEY + 1)
+        b.post_receive(1)
+        send_message(rig, qp, b.qps[1], b"who is it", QKEY + 1)
         (asked,) = poll(b.cqs[1])
         assert (asked.src_qp, asked.source) == (qp.qp_num, a.qps[0].addr)
-        a.recv(i, 50 + i)
+        a.post_receive(i, 50 + i)
         # Reply as programs of the verbs do. By the port alone, the first queue pair there would get
         # the reply.
         with AH(rig.pd, wc=asked) as back:
@@ -334,15 +343,15 @@ def test_an_answer_by_the_completion_goes_to_the_queue_pair_that_asked(
 
 
 def test_a_write_record_by_the_completion_goes_to_the_queue_pair_that_asked(rig: Rig) -> None:
-    cq = rig.cq()
-    first = rig.ud(cq, qkey=QKEY, max_write_records=4)
-    second = rig.ud(cq, qkey=QKEY, shared_socket_qp=first, max_write_records=4)
-    mr = rig.mr(bytearray(8), AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE)
+    cq = rig.create_cq()
+    first = rig.create_ud_qp(cq, qkey=QKEY, max_write_records=4)
+    second = rig.create_ud_qp(cq, qkey=QKEY, shared_socket_qp=first, max_write_records=4)
+    mr = rig.reg_mr(bytearray(8), AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE)
     other = Shared(rig, 1)
-    other.recv(0)
-    say(rig, second, other.qps[0], b"write to me", QKEY)
+    other.post_receive(0)
+    send_message(rig, second, other.qps[0], b"write to me", QKEY)
     (asked,) = poll(other.cqs[0])
-    out = rig.mr(bytearray(b"written"))
+    out = rig.reg_mr(bytearray(b"written"))
     wr = SendWR(
         1, WROpcode.RDMA_WRITE_RECORD, sg=[out.sge()], ah=AH(rig.pd, wc=asked), remote=mr.remote()
     )
