@@ -127,14 +127,12 @@ void siw_ddp_stream_keep_unexpected(struct siw_ddp_stream *stream, uint64_t octe
 				    bool deliver_before_end);
 
 /*
- * A message to send. sgl and head must stay valid until siw_ddp_tx_accepted has reached the
- * message's end.
+ * The message that a stream sends: siw_ddp_tx_msg() returns it. sgl and head must stay valid until
+ * siw_ddp_tx_accepted has reached the message's end.
  */
 struct siw_ddp_msg {
 	bool tagged;
 	bool internal; /* sgl is library memory */
-	/* On reliable datagrams the message is sent in the response space: see ddp_rd.h. */
-	bool response;
 	uint8_t ulp_octet;
 	uint32_t ulp_word; /* untagged */
 	uint32_t qn;	   /* untagged; the MSN is assigned here */
@@ -164,13 +162,18 @@ struct siw_ddp_msg {
 	uint64_t *end;
 };
 /*
- * Begins a message. Returns 1 if all segments are framed; 0 if some are left (siw_ddp_tx_more
- * continues); -EBUSY if another message is in progress; -EACCES if a key or range is invalid (*err
- * as from siw_mem_stag_get) or the memory is no longer mapped (*err: local catastrophic); another
- * -errno if the stream is dead. Flushes only when a batch is full.
+ * Returns the stream's message, which the caller must assign as a whole before siw_ddp_tx(); NULL:
+ * another message is in progress. response: on reliable datagrams, the message is to be sent in the
+ * response space (ddp_rd.h), which has a message of its own.
  */
-int siw_ddp_tx(struct siw_ddp_stream *stream, const struct siw_ddp_msg *msg,
-	       struct siw_wire_err *err);
+struct siw_ddp_msg *siw_ddp_tx_msg(struct siw_ddp_stream *stream, bool response);
+/*
+ * Begins the message in msg, which siw_ddp_tx_msg() has returned. Returns 1 if all segments are
+ * framed; 0 if some are left (siw_ddp_tx_more continues); -EACCES if a key or range is invalid
+ * (*err as from siw_mem_stag_get) or the memory is no longer mapped (*err: local catastrophic);
+ * another -errno if the stream is dead. Flushes only when a batch is full.
+ */
+int siw_ddp_tx(struct siw_ddp_stream *stream, struct siw_ddp_msg *msg, struct siw_wire_err *err);
 int siw_ddp_tx_more(struct siw_ddp_stream *stream, struct siw_wire_err *err);
 /*
  * Abandons the message in progress after the segments framed so far; the message is never reported

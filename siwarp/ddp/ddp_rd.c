@@ -231,9 +231,9 @@ static void update_served_count(struct siw_ddp_rd *rd)
 
 /*
  * Called when a multi-segment message is about to use a receive. Returns whether the peer has used
- * up its share of the receives; the stream is then paused. Such messages never use the last quarter
- * of the receives, nor those of one source (base/source.h) more than half; a single one is always
- * admitted.
+ * up its share of the receives; the stream is then paused. Multi-segment messages may use
+ * three quarters of the receives, and those of one source (base/source.h) half of them. A message is
+ * always admitted if no other one is partly received.
  */
 static bool rd_lacks_share(struct siw_ddp_stream *stream)
 {

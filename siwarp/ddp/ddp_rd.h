@@ -6,7 +6,7 @@
  * siw_ddp_rx_place reports the refusal once, the rest of the message is discarded, and the next
  * message is received as usual.
  *
- * Messages with siw_ddp_msg.response have a PSN space of their own: one response and one other
+ * Messages from siw_ddp_tx_msg() with response set have a PSN space of their own: one response and one other
  * message can be in progress at the same time, and neither waits for the other. In the response
  * space the peer's untagged segments are for queues 2 and 3 only, in the request space for queues 0
  * and 1; the upper layer checks which space tagged segments belong to.

@@ -216,27 +216,28 @@ int siw_ddp_tx_more(struct siw_ddp_stream *stream, struct siw_wire_err *err)
 	return siw_ddp_tx_continue(stream, &stream->tx, err);
 }
 
-int siw_ddp_tx(struct siw_ddp_stream *stream, const struct siw_ddp_msg *msg,
-	       struct siw_wire_err *err)
+struct siw_ddp_msg *siw_ddp_tx_msg(struct siw_ddp_stream *stream, bool response)
 {
-	struct siw_ddp_tx *tx = msg->response && stream->responses ? stream->responses
-								   : &stream->tx;
+	struct siw_ddp_tx *tx = response && stream->responses ? stream->responses : &stream->tx;
+
+	return tx->active ? NULL : &tx->msg;
+}
+
+int siw_ddp_tx(struct siw_ddp_stream *stream, struct siw_ddp_msg *msg, struct siw_wire_err *err)
+{
+	struct siw_ddp_tx *tx = siw_container(msg, struct siw_ddp_tx, msg);
 	int r;
 
-	if (tx->active)
-		return -EBUSY;
-	if (msg->length + (msg->head && !msg->tagged ? SIW_DDP_ULP_HEAD : 0) >
-	    UINT32_MAX) /* RFC5041-5.2-02 */
+	if (__builtin_expect(msg->head && !msg->tagged, 0))
+		msg->length += SIW_DDP_ULP_HEAD;
+	if (msg->length > UINT32_MAX) /* RFC5041-5.2-02 */
 		return -EMSGSIZE;
 	if (!msg->tagged && msg->qn >= SIW_DDP_QUEUES)
 		return -EINVAL;
-	tx->msg = *msg;
-	if (__builtin_expect(msg->head && !msg->tagged, 0))
-		tx->msg.length += SIW_DDP_ULP_HEAD;
 	tx->offset = 0;
 	tx->active = true;
-	if (tx->msg.end)
-		*tx->msg.end = UINT64_MAX;
+	if (msg->end)
+		*msg->end = UINT64_MAX;
 	if (!msg->tagged)
 		tx->at_msn = tx->msn[msg->qn]++; /* RFC5041-4.3-08, -10 */
 	r = siw_ddp_tx_continue(stream, tx, err);

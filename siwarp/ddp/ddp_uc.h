@@ -89,15 +89,20 @@ struct siw_ddp_uc_msg {
 	uint8_t head_len;
 };
 /*
- * Begins a message. Small segments are collected until siw_ddp_uc_tx_flush.
+ * Returns the endpoint's message, which the caller must assign as a whole before siw_ddp_uc_tx();
+ * NULL: another message has segments left, or siw_ddp_uc_refused has an unread report.
+ */
+struct siw_ddp_uc_msg *siw_ddp_uc_tx_msg(struct siw_ddp_uc *uc);
+/*
+ * Begins the message from siw_ddp_uc_tx_msg(). Small segments are collected until
+ * siw_ddp_uc_tx_flush.
  *   1        all segments are framed
  *   0        some are left: siw_ddp_uc_tx_more continues
- *   -EBUSY   another message has segments left
- *   -EAGAIN  siw_ddp_uc_refused has an unread report
+ *   -ENOMEM  not begun
  *   -EACCES  an lkey is invalid; -EFAULT: its memory is not mapped. The message ends here, and a
  *            receiver drops the segments that were sent
  */
-int siw_ddp_uc_tx(struct siw_ddp_uc *uc, const struct siw_ddp_uc_msg *msg);
+int siw_ddp_uc_tx(struct siw_ddp_uc *uc);
 /* Continues the message, by 64 KiB at most. Returns the same values as siw_ddp_uc_tx. */
 int siw_ddp_uc_tx_more(struct siw_ddp_uc *uc);
 /*

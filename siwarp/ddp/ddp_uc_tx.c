@@ -325,24 +325,26 @@ int siw_ddp_uc_tx_more(struct siw_ddp_uc *uc)
 	return 1;
 }
 
-int siw_ddp_uc_tx(struct siw_ddp_uc *uc, const struct siw_ddp_uc_msg *msg)
+struct siw_ddp_uc_msg *siw_ddp_uc_tx_msg(struct siw_ddp_uc *uc)
 {
 	struct siw_uc_tx *tx = &uc->tx;
 
-	if (tx->active)
-		return -EBUSY;
-	if (__builtin_expect(tx->refused_last != 0, 0))
-		return -EAGAIN;
+	return tx->active || __builtin_expect(tx->refused_last != 0, 0) ? NULL : &tx->msg;
+}
+
+int siw_ddp_uc_tx(struct siw_ddp_uc *uc)
+{
+	struct siw_uc_tx *tx = &uc->tx;
+
 	if (__builtin_expect(!tx->batch, 0)) {
 		tx->batch = malloc(BATCH_OCTETS);
 		if (!tx->batch)
 			return -ENOMEM;
 	}
-	tx->msg = *msg;
 	tx->active = true;
 	tx->offset = 0;
 	tx->begun++;
-	if (!msg->tagged)
-		tx->at_msn = tx->msn[msg->qn]++;
+	if (!tx->msg.tagged)
+		tx->at_msn = tx->msn[tx->msg.qn]++;
 	return siw_ddp_uc_tx_more(uc);
 }

@@ -87,7 +87,7 @@ int siw_qp_flow_send(struct siw_base_qp *base, struct siw_flow *flow)
 			struct siw_wqe *wqe = flow->next;
 			bool local = __builtin_expect(siw_qp_is_local(wqe->opcode), 0);
 
-			octets += wqe->length;
+			octets += wqe->op.length;
 			err = local ? flow_begin_local(base, wqe) : class->begin(base, flow, wqe);
 			if (err)
 				break;
@@ -157,7 +157,7 @@ void siw_qp_flow_reap(struct siw_base_qp *base, struct siw_flow *flow)
 
 	while ((wqe = flow->first) && wqe->state != SIW_WQE_POSTED) {
 		if (wqe->state == SIW_WQE_BEGUN &&
-		    (siw_qp_awaits_response(wqe) || wqe->stamp.end > flow->accepted))
+		    (siw_qp_awaits_response(wqe) || wqe->op.stamp.end > flow->accepted))
 			return;
 		if (fails_whole_flow(base, wqe)) {
 			if (siw_teardown_of(base) == SIW_FAILING)

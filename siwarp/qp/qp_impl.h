@@ -63,12 +63,11 @@ int64_t siw_qp_check_length(const struct siw_base_qp *base, const struct siw_sen
  * Checks a request to be posted, except its list of SGEs. Returns its length in octets, or -EINVAL.
  */
 int64_t siw_qp_op_check(const struct siw_base_qp *base, const struct siw_send_wr *wr);
-/* Copies the remote address, rkey and other target fields of a checked request into its WQE. */
+/*
+ * Completes the RDMAP operation of a WQE from siw_qp_sq_append(), for a checked request. Its
+ * user_data is the WQE.
+ */
 void siw_qp_op_store(struct siw_wqe *wqe, const struct siw_send_wr *wr);
-/* Builds the RDMAP operation for the WQE of a Write-Record. */
-void siw_qp_op_record(struct siw_wqe *wqe, struct siw_rdmap_op *op);
-/* Builds the RDMAP operation for any other WQE; its user_data is the WQE. */
-void siw_qp_op_make(struct siw_wqe *wqe, struct siw_rdmap_op *op);
 
 /* The completion status of a request for which the peer has reported this error. */
 enum siw_wc_status siw_qp_status_of(const struct siw_wire_err *err);

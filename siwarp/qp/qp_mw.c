@@ -59,7 +59,7 @@ int siw_qp_mw_post(struct siw_base_qp *base, const struct siw_send_wr *wr, int t
 	if (wr->opcode == SIW_WR_BIND_MW)
 		wqe->bind = bind;
 	else
-		wqe->rkey = wr->invalidate_rkey;
+		wqe->op.rkey = wr->invalidate_rkey;
 	if (base->qp.state >= SIW_QPS_SQE)
 		siw_qp_flush_late_send(base);
 	return 0;
@@ -133,11 +133,11 @@ int siw_qp_mw_begin(struct siw_base_qp *base, struct siw_wqe *wqe)
 	int r;
 
 	if (wqe->opcode == SIW_WR_LOCAL_INV) {
-		if (siw_mem_stag_invalidate(base->qp.ctx->mem, wqe->rkey,
+		if (siw_mem_stag_invalidate(base->qp.ctx->mem, wqe->op.rkey,
 					    siw_device_owner(&base->qp)))
 			return SIW_WC_LOC_PROT_ERR;
 		/* The STag belongs to this QP, so no other QP's peer can be using it. */
-		return cut_if_sending(base, wqe->rkey) ? -EINPROGRESS : 0;
+		return cut_if_sending(base, wqe->op.rkey) ? -EINPROGRESS : 0;
 	}
 	if (base->revoke.due)
 		return -EINPROGRESS;

@@ -27,18 +27,12 @@ enum siw_wqe_state {
  */
 struct siw_wqe {
 	uint64_t wr_id;
-	uint64_t length;		      /* in octets */
-	union {				      /* valid while BEGUN */
-		struct siw_rdmap_stamp stamp; /* RC and RD */
-		uint64_t seq;		      /* UC: the message's number; overlays stamp.end */
-	};
-	uint64_t remote;
+	struct siw_wqe *chain; /* the next request of the flow, or the next free slot */
 	/*
 	 * RC, while BEGUN: the MSN of a Send, or of a Read or Atomic Request. For a Write: its
 	 * number in the count of Writes.
 	 */
 	uint32_t msn;
-	uint32_t rkey;	/* UD: the Q_Key */
 	uint8_t opcode; /* enum siw_wr_opcode */
 	uint8_t state;
 	/*
@@ -46,32 +40,29 @@ struct siw_wqe {
 	 * request.
 	 */
 	uint8_t status;
-	uint8_t nsge;
 	uint32_t flags; /* enum siw_send_flags */
+	/*
+	 * The request as RDMAP sends it; stamp is valid while BEGUN. UD uses only sgl, nsge, length
+	 * (in octets), imm, rkey as the Q_Key, and remote_to as the index of the destination's queue
+	 * pair.
+	 */
+	struct siw_rdmap_op op;
 	union {
 		struct { /* UD only */
 			struct siw_addr dest;
-			uint32_t send_imm; /* SEND_WITH_IMM */
 			/* the handle that dest was copied from; only compared */
 			const struct siw_ah *ah;
 			struct siw_llp_sock *sock; /* the socket that it is sent from */
-			/*
-			 * RDMA_WRITE_RECORD: the target address and rkey. seq counts the octets
-			 * sent.
-			 */
+			/* RDMA_WRITE_RECORD */
 			struct {
-				uint64_t addr;
+				uint64_t addr; /* at the target */
+				uint64_t sent; /* octets sent so far */
 				uint32_t rkey;
 			} record;
 		};
-		struct siw_bind bind; /* BIND_MW, while POSTED */
-		struct siw_rdmap_atomic atomic;
-		struct {
-			uint32_t imm; /* requests with flag SIW_OP_IMM */
-			uint8_t imm_room[8];
-		};
+		struct siw_bind bind;		/* BIND_MW, while POSTED */
+		struct siw_rdmap_atomic atomic; /* op.atomic points to it */
 	};
-	struct siw_wqe *chain; /* the next request of the flow, or the next free slot */
 	struct siw_sge sge[];
 };
 

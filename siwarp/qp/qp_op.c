@@ -142,15 +142,16 @@ int64_t siw_qp_op_check(const struct siw_base_qp *base, const struct siw_send_wr
 	return siw_qp_check_length(base, wr, length);
 }
 
-static void put_atomic(struct siw_wqe *wqe, const struct siw_send_wr *wr)
+static void op_store_atomic(struct siw_wqe *wqe, const struct siw_send_wr *wr)
 {
 	bool swap = wr->opcode == SIW_WR_ATOMIC_CMP_AND_SWP ||
 		    wr->opcode == SIW_WR_MASKED_ATOMIC_CMP_AND_SWP;
 	bool masked = wr->opcode == SIW_WR_MASKED_ATOMIC_CMP_AND_SWP ||
 		      wr->opcode == SIW_WR_MASKED_ATOMIC_FETCH_AND_ADD;
 
-	wqe->remote = wr->wr.atomic.remote_addr;
-	wqe->rkey = wr->wr.atomic.rkey;
+	wqe->op.remote_to = wr->wr.atomic.remote_addr;
+	wqe->op.rkey = wr->wr.atomic.rkey;
+	wqe->op.atomic = &wqe->atomic;
 	wqe->atomic = (struct siw_rdmap_atomic){
 		.kind = SIW_RDMAP_FETCH_ADD,
 		.data = wr->wr.atomic.compare_add,
@@ -166,56 +167,34 @@ static void put_atomic(struct siw_wqe *wqe, const struct siw_send_wr *wr)
 		};
 }
 
+static uint8_t op_rdmap_opcode(int wr_opcode, bool solicited)
+{
+	if (__builtin_expect(wr_opcode == SIW_WR_RDMA_WRITE_RECORD, 0))
+		return SIW_RDMAP_PRIVATE;
+	return solicited ? ops[wr_opcode].rdmap_solicited : ops[wr_opcode].rdmap;
+}
+
 void siw_qp_op_store(struct siw_wqe *wqe, const struct siw_send_wr *wr)
 {
 	uint8_t flags = siw_qp_op_flags(wr->opcode);
+	bool solicited = wr->send_flags & SIW_SEND_SOLICITED;
+	struct siw_rdmap_op *op = &wqe->op;
 
+	op->opcode = op_rdmap_opcode(wr->opcode, solicited);
+	op->imm_opcode = 0;
+	op->solicited = solicited;
+	op->internal = wr->send_flags & SIW_SEND_INLINE;
+	op->user_data = (uintptr_t)wqe;
 	if (flags & SIW_OP_ATOMIC) {
-		put_atomic(wqe, wr);
+		op_store_atomic(wqe, wr);
 		return;
 	}
-	if (flags & SIW_OP_IMM)
-		wqe->imm = wr->imm_data;
-	wqe->remote = wr->wr.rdma.remote_addr;
-	wqe->rkey = wr->opcode == SIW_WR_SEND_WITH_INV ? wr->invalidate_rkey : wr->wr.rdma.rkey;
-}
-
-void siw_qp_op_record(struct siw_wqe *wqe, struct siw_rdmap_op *op)
-{
-	*op = (struct siw_rdmap_op){
-		.opcode = SIW_RDMAP_PRIVATE,
-		.solicited = wqe->flags & SIW_SEND_SOLICITED,
-		.internal = wqe->flags & SIW_SEND_INLINE,
-		.sgl = wqe->sge,
-		.nsge = wqe->nsge,
-		.length = wqe->length,
-		.rkey = wqe->rkey,
-		.remote_to = wqe->remote,
-		.stamp = &wqe->stamp,
-	};
-}
-
-void siw_qp_op_make(struct siw_wqe *wqe, struct siw_rdmap_op *op)
-{
-	*op = (struct siw_rdmap_op){
-		.opcode = wqe->flags & SIW_SEND_SOLICITED ? ops[wqe->opcode].rdmap_solicited
-							  : ops[wqe->opcode].rdmap,
-		.internal = wqe->flags & SIW_SEND_INLINE,
-		.user_data = (uintptr_t)wqe,
-		.sgl = wqe->sge,
-		.nsge = wqe->nsge,
-		.length = wqe->length,
-		.rkey = wqe->rkey,
-		.remote_to = wqe->remote,
-		.atomic = &wqe->atomic,
-		.stamp = &wqe->stamp,
-	};
-	if (__builtin_expect(ops[wqe->opcode].flags & SIW_OP_IMM, 0)) {
-		op->imm_opcode = wqe->flags & SIW_SEND_SOLICITED ? SIW_RDMAP_IMMEDIATE_SE
-								 : SIW_RDMAP_IMMEDIATE;
-		op->imm = wqe->imm;
-		op->imm_room = wqe->imm_room;
+	if (__builtin_expect(flags & SIW_OP_IMM, 0)) {
+		op->imm_opcode = solicited ? SIW_RDMAP_IMMEDIATE_SE : SIW_RDMAP_IMMEDIATE;
+		op->imm = wr->imm_data;
 	}
+	op->remote_to = wr->wr.rdma.remote_addr;
+	op->rkey = wr->opcode == SIW_WR_SEND_WITH_INV ? wr->invalidate_rkey : wr->wr.rdma.rkey;
 }
 
 /* Maps the error codes of RFC 5040 section 4.8 to completion statuses. */
@@ -240,13 +219,13 @@ enum siw_wc_status siw_qp_status_of(const struct siw_wire_err *err)
  */
 bool siw_qp_is_quoted(const struct siw_wqe *wqe, const struct siw_rdmap_event *ev)
 {
-	uint64_t last = wqe->length ? wqe->length - 1 : 0;
+	uint64_t last = wqe->op.length ? wqe->op.length - 1 : 0;
 
 	if (wqe->state != SIW_WQE_BEGUN)
 		return false;
 	if (ev->quoted_tagged)
 		return (siw_qp_op_flags(wqe->opcode) & SIW_OP_WRITES) &&
-		       ev->quoted_stag == wqe->rkey && ev->quoted_to - wqe->remote <= last;
+		       ev->quoted_stag == wqe->op.rkey && ev->quoted_to - wqe->op.remote_to <= last;
 	return (siw_qp_op_flags(wqe->opcode) & (SIW_OP_SENDS | SIW_OP_AWAITS_RESPONSE)) &&
 	       ev->quoted_msn == wqe->msn && ev->quoted_qn == siw_qp_awaits_response(wqe);
 }

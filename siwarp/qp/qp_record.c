@@ -21,15 +21,15 @@ struct siw_rdmap_record_op siw_qp_record_op(const struct siw_wqe *wqe)
 	return (struct siw_rdmap_record_op){
 		.user_data = wqe->wr_id,
 		.dest = &wqe->dest,
-		.dest_index = (uint8_t)wqe->remote,
-		.qkey = wqe->rkey,
+		.dest_index = (uint8_t)wqe->op.remote_to,
+		.qkey = wqe->op.rkey,
 		.solicited = wqe->flags & SIW_SEND_SOLICITED,
 		.internal = wqe->flags & SIW_SEND_INLINE,
 		.stag = wqe->record.rkey,
 		.to = wqe->record.addr,
 		.sgl = wqe->sge,
-		.nsge = wqe->nsge,
-		.length = wqe->length,
+		.nsge = wqe->op.nsge,
+		.length = wqe->op.length,
 	};
 }
 

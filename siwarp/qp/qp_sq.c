@@ -34,8 +34,8 @@ static void copy_inline(struct siw_base_qp *base, struct siw_wqe *wqe, const str
 {
 	char *to = (char *)(wqe->sge + base->cap.max_send_sge);
 
-	wqe->sge[0] = (struct siw_sge){ .addr = (uintptr_t)to, .length = (uint32_t)wqe->length };
-	wqe->nsge = 1;
+	wqe->sge[0] = (struct siw_sge){ .addr = (uintptr_t)to, .length = (uint32_t)wqe->op.length };
+	wqe->op.nsge = 1;
 	for (int i = 0; i < wr->num_sge; i++) {
 		const void *from = (const void *)(uintptr_t)wr->sg_list[i].addr;
 
@@ -47,7 +47,7 @@ static void copy_inline(struct siw_base_qp *base, struct siw_wqe *wqe, const str
 
 static void copy_sge_list(struct siw_wqe *wqe, const struct siw_send_wr *wr)
 {
-	wqe->nsge = (uint8_t)wr->num_sge;
+	wqe->op.nsge = wr->num_sge;
 	if (wr->num_sge) /* the list may be NULL if it has no elements */
 		memcpy(wqe->sge, wr->sg_list, (size_t)wr->num_sge * sizeof(wqe->sge[0]));
 }
@@ -93,10 +93,11 @@ struct siw_wqe *siw_qp_sq_append(struct siw_base_qp *base, struct siw_flow *flow
 		return NULL;
 	wqe = sq_take_slot(base);
 	wqe->wr_id = wr->wr_id;
-	wqe->length = length;
+	wqe->op.length = length;
 	wqe->opcode = (uint8_t)wr->opcode;
 	wqe->state = SIW_WQE_POSTED;
 	wqe->flags = wr->send_flags;
+	wqe->op.sgl = wqe->sge;
 	if (wr->send_flags & SIW_SEND_INLINE)
 		copy_inline(base, wqe, wr);
 	else
@@ -180,7 +181,7 @@ void siw_qp_flow_finish(struct siw_base_qp *base, struct siw_flow *flow, int sta
 	if (flow->peer && !flow->first)
 		siw_link_del(&flow->busy);
 	if (!wqe_is_silent(base, wqe->flags, status))
-		sq_put_completion(base, wqe->wr_id, wqe->opcode, wqe->length, status,
+		sq_put_completion(base, wqe->wr_id, wqe->opcode, wqe->op.length, status,
 				  status ? flow->peer : NULL);
 	base->sq_head++;
 	wqe->chain = base->sq_free;
@@ -248,14 +249,14 @@ static bool wqe_needs_memory(const struct siw_flow *flow, const struct siw_wqe *
 	if (wqe->state == SIW_WQE_DONE || (wqe->flags & SIW_SEND_INLINE))
 		return false;
 	return wqe->state == SIW_WQE_POSTED || siw_qp_awaits_response(wqe) ||
-	       wqe->stamp.end > flow->taken;
+	       wqe->op.stamp.end > flow->taken;
 }
 
 bool siw_qp_wqe_uses_key(const struct siw_flow *flow, const struct siw_wqe *wqe, const void *lkey)
 {
 	if (!wqe_needs_memory(flow, wqe))
 		return false;
-	for (int i = 0; i < wqe->nsge; i++)
+	for (int i = 0; i < wqe->op.nsge; i++)
 		if (wqe->sge[i].lkey == *(const uint32_t *)lkey)
 			return true;
 	return false;

@@ -149,43 +149,48 @@ struct siw_rdmap_stamp {
 	uint64_t begin;
 };
 
+/* An operation. It must stay in place until it is complete. */
 struct siw_rdmap_op {
 	/*
 	 * SEND..., WRITE, READ_REQUEST, ATOMIC_REQUEST; on RD also PRIVATE, which is a Write-Record
 	 */
 	uint8_t opcode;
-	bool solicited;	    /* used only for PRIVATE */
-	bool internal;	    /* sgl is library memory (inline data) */
-	uint64_t user_data; /* READ_REQUEST, ATOMIC_REQUEST: returned with SIW_RDMAP_READ_DONE */
-	/* source buffers; for Reads and atomics the sink; valid until the operation is complete */
-	const struct siw_sge *sgl;
-	int nsge;
-	uint64_t length; /* total octets of sgl; 8 for an atomic */
+	/*
+	 * Immediate data: 0 (none), IMMEDIATE or IMMEDIATE_SE. With WRITE, the immediate data is
+	 * sent after the Write as a message of imm_opcode; a SEND with immediate data is sent as
+	 * PRIVATE. Either is one operation.
+	 */
+	uint8_t imm_opcode;
+	bool solicited; /* used only for PRIVATE */
+	bool internal;	/* sgl is library memory (inline data) */
 	/*
 	 * WRITE, READ_REQUEST, ATOMIC_REQUEST, SEND..._INV: rkey is the peer's STag, remote_to its
 	 * tagged offset.
 	 */
 	uint32_t rkey;
 	uint64_t remote_to;
-	const struct siw_rdmap_atomic *atomic; /* ATOMIC_REQUEST; copied */
+	/* source buffers; for Reads and atomics the sink; valid until the operation is complete */
+	const struct siw_sge *sgl;
+	uint64_t length; /* total octets of sgl; 8 for an atomic */
+	int nsge;
+	uint32_t imm; /* the four octets of immediate data in memory order */
+	union {
+		uint8_t imm_room[8];		       /* with immediate data: used by this layer */
+		const struct siw_rdmap_atomic *atomic; /* ATOMIC_REQUEST; copied */
+	};
+	uint64_t user_data; /* READ_REQUEST, ATOMIC_REQUEST: returned with SIW_RDMAP_READ_DONE */
 	/*
-	 * Immediate data. imm_opcode: 0 (none), IMMEDIATE or IMMEDIATE_SE. imm: the four octets in
-	 * memory order. imm_room: 8 octets for use by this layer, valid as long as sgl. With WRITE,
-	 * the immediate data is sent after the Write as a message of imm_opcode; a SEND with
-	 * immediate data is sent as PRIVATE. Either is one operation.
+	 * Written by siw_rdmap_send() and siw_rdmap_flush(). On UC only end is written: the number
+	 * of the operation's last message, in the unit of siw_rdmap_uc_begun().
 	 */
-	uint8_t imm_opcode;
-	uint32_t imm;
-	uint8_t *imm_room;
-	/* Written by siw_rdmap_send() and siw_rdmap_flush(); valid as long as sgl. */
-	struct siw_rdmap_stamp *stamp;
+	struct siw_rdmap_stamp stamp;
 };
 /*
  * Begins an operation: 0; -EAGAIN: not possible now, because an earlier message is not completely
  * framed, or a Read or atomic would exceed ORD: flush, and retry after progress; -EACCES: a local
  * key is invalid; -EPIPE: the stream has ended; -errno.
  */
-int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op);
+int siw_rdmap_send(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op);
 /*
  * Sends an empty Read, whose response shows that the peer has received everything begun before; the
  * Read counts towards ORD. 0: SIW_RDMAP_CONFIRMED with this user_data will follow; -EAGAIN: not

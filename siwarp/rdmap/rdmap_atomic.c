@@ -17,7 +17,7 @@ static const struct siw_wire_err UNEXPECTED = { SIW_LAYER_RDMAP, SIW_RDMAP_REMOT
 
 /* ---- requester ------------------------------------------------------------------------------- */
 
-int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
+int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
 {
 	const struct siw_rdmap_atomic *atomic = op->atomic;
 	struct siw_rdmap_read *read = siw_rdmap_read_slot(stream);
@@ -125,18 +125,12 @@ int siw_rdmap_atomic_respond(struct siw_rdmap_stream *stream, struct siw_rdmap_r
 		.compare = be64toh(wire->compare),
 		.compare_mask = be64toh(wire->compare_mask),
 	};
-	struct siw_ddp_msg msg = {
-		.internal = true,
-		.response = true,
-		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_ATOMIC_RESPONSE),
-		.qn = SIW_RDMAP_QN_ATOMIC, /* RFC7306-5.2-02 */
-		.sgl = &request->response_sge,
-		.nsge = 1,
-		.length = SIW_RDMAP_ATOMIC_RESPONSE_LEN,
-	};
+	struct siw_ddp_msg *msg = siw_ddp_tx_msg(stream->ddp, true);
 	uint64_t original;
 	int r;
 
+	if (!msg)
+		return -EBUSY;
 	if (!request->carried_out) {
 		r = siw_mem_atomic(stream->mem, be32toh(wire->stag), stream->pd,
 				   siw_ddp_stream_identity(stream->ddp), be64toh(wire->to), &op,
@@ -149,5 +143,13 @@ int siw_rdmap_atomic_respond(struct siw_rdmap_stream *stream, struct siw_rdmap_r
 		request->response_sge = (struct siw_sge){ (uintptr_t)&request->response,
 							  SIW_RDMAP_ATOMIC_RESPONSE_LEN, 0 };
 	}
-	return siw_ddp_tx(stream->ddp, &msg, err);
+	*msg = (struct siw_ddp_msg){
+		.internal = true,
+		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_ATOMIC_RESPONSE),
+		.qn = SIW_RDMAP_QN_ATOMIC, /* RFC7306-5.2-02 */
+		.sgl = &request->response_sge,
+		.nsge = 1,
+		.length = SIW_RDMAP_ATOMIC_RESPONSE_LEN,
+	};
+	return siw_ddp_tx(stream->ddp, msg, err);
 }

@@ -294,7 +294,7 @@ static void connection_response_received(struct siw_rdmap_stream *stream)
 #define TURN (1u << 20)
 
 /* Only reliable datagrams have private operations. */
-static int connection_begin_private(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
+static int connection_begin_private(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
 {
 	(void)stream;
 	(void)op;
@@ -302,7 +302,7 @@ static int connection_begin_private(struct siw_rdmap_stream *stream, const struc
 }
 
 static int connection_request_send(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
-				   const struct siw_ddp_msg *msg)
+				   struct siw_ddp_msg *msg)
 {
 	struct siw_wire_err err;
 	int r = siw_ddp_tx(stream->ddp, msg, &err);
@@ -387,7 +387,10 @@ static int connection_frame(struct siw_rdmap_stream *stream)
 		if (!siw_rdmap_responses_pending(stream) ||
 		    atomic_load_explicit(&stream->closing, memory_order_relaxed))
 			return 1;
-		/* the last message was a response, so the user's operation gets its turn */
+		/*
+		 * The message before was a response, and an operation of the user waits to begin:
+		 * this call begins no further response.
+		 */
 		if (tx->waiting || turn >= TURN) {
 			tx->waiting = false;
 			return 0;

@@ -8,6 +8,8 @@
  * A Send is counted when its receive completes, not when the Send arrives: a Send that waits for
  * its receive is not counted, but later Writes are. The sender completes its requests in order.
  */
+#include <errno.h>
+
 #include "base/counters.h"
 #include "rdmap/rdmap_impl.h"
 
@@ -15,16 +17,20 @@
 
 static int notice_begin(struct siw_rdmap_stream *stream, uint8_t subcode, uint64_t to)
 {
-	struct siw_ddp_msg msg = {
+	struct siw_ddp_msg *msg = siw_ddp_tx_msg(stream->ddp, false);
+	struct siw_wire_err err;
+	int r;
+
+	if (!msg)
+		return -EBUSY;
+	*msg = (struct siw_ddp_msg){
 		.tagged = true,
 		.internal = true,
 		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_PRIVATE),
 		.stag = (uint32_t)subcode << SIW_RDMAP_NOTICE_SHIFT,
 		.to = to,
 	};
-	struct siw_wire_err err;
-	int r = siw_ddp_tx(stream->ddp, &msg, &err);
-
+	r = siw_ddp_tx(stream->ddp, msg, &err);
 	if (r < 0)
 		return r;
 	stream->tx.response = false;

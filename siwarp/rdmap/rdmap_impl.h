@@ -479,8 +479,8 @@ struct siw_rdmap_stream_type {
 	void (*delivery_failed)(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event,
 				struct siw_wire_err err, const struct siw_ddp_seg *seg);
 	/*
-	 * Handles an invalid request, the last one received; wire: its header to quote, or NULL.
-	 * Whether the stream continues.
+	 * Handles the last request received, which was invalid. wire: the header of the request to
+	 * quote in the error message; NULL: none. Returns whether the stream continues.
 	 */
 	bool (*request_failed)(struct siw_rdmap_stream *stream, struct siw_rdmap_request *request,
 			       struct siw_wire_err err, const struct siw_rdmap_wire_read *wire);
@@ -494,10 +494,13 @@ struct siw_rdmap_stream_type {
 	/* ---- sending: send lock ---- */
 
 	/* Begins a PRIVATE operation. Returns as siw_ddp_tx(). */
-	int (*begin_private)(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op);
-	/* Sends a Read or Atomic Request; begins to expect its response. Returns as siw_ddp_tx(). */
+	int (*begin_private)(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op);
+	/*
+	 * Sends the Read or Atomic Request in msg, and begins to expect its response. Returns as
+	 * siw_ddp_tx().
+	 */
 	int (*request_send)(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
-			    const struct siw_ddp_msg *msg);
+			    struct siw_ddp_msg *msg);
 	/* Frames messages and responses. 1: everything is framed; 0: some is left; -errno. */
 	int (*frame)(struct siw_rdmap_stream *stream);
 	/* The operation in progress cannot be finished. Returns -EACCES. */
@@ -561,7 +564,7 @@ static inline bool siw_rdmap_fault_is_set(const struct siw_rdmap_stream *stream)
  * Builds the Terminate Message for a fault; returns its length, at most SIW_RDMAP_TERM_MAX octets.
  */
 uint32_t siw_rdmap_terminate_build(const struct siw_rdmap_fault *fault, uint8_t *out);
-/* Builds the Terminate Message as a message of this stream, which stores the octets. */
+/* Builds the Terminate Message in *msg. The stream stores its octets. */
 void siw_rdmap_terminate_msg(struct siw_rdmap_stream *stream, const struct siw_rdmap_fault *fault,
 			     struct siw_ddp_msg *msg);
 /* Fills *event from len octets of a received Terminate Message; invalid ones are handled safely. */
@@ -584,7 +587,7 @@ static inline bool siw_rdmap_is_immediate(uint8_t opcode)
 }
 
 /* rdmap_read.c: Reads of this end. Send lock: begins a Read. Returns as siw_ddp_tx(). */
-int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op,
+int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op,
 			 enum siw_rdmap_read_kind kind);
 /*
  * Progress lock: checks a segment of a response (false: *err). siw_rdmap_read_placed() counts a
@@ -603,7 +606,7 @@ void siw_rdmap_read_free_all(struct siw_rdmap_stream *stream);
 struct siw_rdmap_read *siw_rdmap_read_slot(struct siw_rdmap_stream *stream);
 /* Sends the request of length octets in read->wire. Returns as siw_ddp_tx(). */
 int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
-			 const struct siw_rdmap_op *op, uint32_t length);
+			 struct siw_rdmap_op *op, uint32_t length);
 /*
  * Progress lock: siw_rdmap_read_oldest() returns the oldest outstanding request, or NULL;
  * siw_rdmap_read_pop() ends it.
@@ -620,7 +623,7 @@ void siw_rdmap_read_free_sink(struct siw_rdmap_stream *stream, struct siw_rdmap_
 struct siw_wire_err siw_rdmap_request_error(struct siw_wire_err err);
 
 /* rdmap_atomic.c. Send lock: begins an atomic of this end. Returns as siw_ddp_tx(). */
-int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op);
+int siw_rdmap_atomic_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op);
 /* Progress lock: checks a segment of an Atomic Response (false: *err). */
 bool siw_rdmap_atomic_expects(struct siw_rdmap_stream *stream, const struct siw_ddp_seg *seg,
 			      struct siw_wire_err *err);
@@ -690,13 +693,13 @@ bool siw_rdmap_request_in(struct siw_rdmap_stream *stream, const struct siw_ddp_
 bool siw_rdmap_request_release(struct siw_rdmap_stream *stream);
 /* Send lock: begins the response to the oldest request. Returns as siw_ddp_tx(). */
 int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_err *err);
-/* Length of that response in octets. */
+/* Returns the length of the response to the oldest request, in octets. */
 uint32_t siw_rdmap_response_size(struct siw_rdmap_stream *stream);
 void siw_rdmap_response_done(struct siw_rdmap_stream *stream);
 struct siw_rdmap_request *siw_rdmap_oldest_request(struct siw_rdmap_stream *stream);
 /*
- * Changes a Read Request's header to ask for what follows the first octets of the data: RFC 5040
- * section 4.8 quotes it so with an error in the middle of the response.
+ * Changes the header of a Read Request as if its first `octets` octets had not been requested. The
+ * Terminate for an error in the middle of a Read Response quotes this header (RFC 5040 section 4.8).
  */
 void siw_rdmap_request_skip(struct siw_rdmap_wire_read *wire, uint64_t octets);
 
@@ -725,7 +728,7 @@ void siw_rdmap_rd_request_event(struct siw_rdmap_stream *stream, struct siw_rdma
 /* Progress lock: fills *event from an error message of the peer in stream->term_in. */
 int siw_rdmap_rd_reported(struct siw_rdmap_stream *stream, struct siw_rdmap_event *event);
 /* rdmap_record_rd.c. Send lock: begins a Write-Record. Returns as siw_ddp_tx(). */
-int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op);
+int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op);
 /*
  * Progress lock: siw_rdmap_rd_record_expects() checks a segment of a Write-Record (false: *err);
  * siw_rdmap_rd_record_placed() counts a placed segment. done: it is the message's last.

@@ -9,7 +9,10 @@
 #include "base/addr.h"
 #include "rdmap/rdmap_impl.h"
 
-/* The note that ddp keeps: octets of the last Write, or that it was refused. */
+/*
+ * The number that ddp stores for this layer with each stream is the length in octets of the last
+ * Write, or this value if the Write was refused.
+ */
 #define WRITE_REFUSED UINT32_MAX
 
 /* ---- endpoints ------------------------------------------------------------------------------- */
@@ -440,7 +443,7 @@ static bool rd_knows_private(const struct siw_rdmap_stream *stream, const struct
  * nothing is undone.
  */
 static int rd_request_send(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
-			   const struct siw_ddp_msg *msg)
+			   struct siw_ddp_msg *msg)
 {
 	struct siw_wire_err err;
 

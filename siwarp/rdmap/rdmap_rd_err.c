@@ -50,12 +50,13 @@ void siw_rdmap_rd_report(struct siw_rdmap_stream *stream, struct siw_wire_err er
 static int rd_send_error(struct siw_rdmap_stream *stream, const struct siw_rdmap_fault *fault,
 			 struct siw_wire_err *err)
 {
-	struct siw_ddp_msg msg;
+	struct siw_ddp_msg *msg = siw_ddp_tx_msg(stream->ddp, true);
 
-	siw_rdmap_terminate_msg(stream, fault, &msg);
-	msg.response = true;
+	if (!msg)
+		return -EBUSY;
+	siw_rdmap_terminate_msg(stream, fault, msg);
 	siw_count(SIW_COUNTER_terminate_tx, 1);
-	return siw_ddp_tx(stream->ddp, &msg, err);
+	return siw_ddp_tx(stream->ddp, msg, err);
 }
 
 static struct siw_rdmap_send_count *rd_next_err_report(struct siw_rdmap_stream *stream)

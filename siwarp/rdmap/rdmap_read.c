@@ -68,23 +68,26 @@ void siw_rdmap_read_publish(struct siw_rdmap_stream *stream)
 }
 
 int siw_rdmap_read_issue(struct siw_rdmap_stream *stream, struct siw_rdmap_read *read,
-			 const struct siw_rdmap_op *op, uint32_t length)
+			 struct siw_rdmap_op *op, uint32_t length)
 {
-	struct siw_ddp_msg msg = {
+	struct siw_ddp_msg *msg = siw_ddp_tx_msg(stream->ddp, false);
+
+	if (!msg)
+		return -EBUSY;
+	read->wire_sge = (struct siw_sge){ (uintptr_t)&read->wire, length, 0 };
+	*msg = (struct siw_ddp_msg){
 		.internal = true,
 		.ulp_octet = siw_rdmap_ctrl(op->opcode),
 		.qn = SIW_RDMAP_QN_READ,
 		.sgl = &read->wire_sge,
 		.nsge = 1,
 		.length = length,
-		.end = op->stamp ? &op->stamp->end : NULL,
+		.end = read->silent ? NULL : &op->stamp.end,
 	};
-
-	read->wire_sge = (struct siw_sge){ (uintptr_t)&read->wire, length, 0 };
-	return stream->type->request_send(stream, read, &msg);
+	return stream->type->request_send(stream, read, msg);
 }
 
-int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op,
+int siw_rdmap_read_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op,
 			 enum siw_rdmap_read_kind kind)
 {
 	/* An RTR is the first message, and allowed even if ORD is 0. */
@@ -382,9 +385,12 @@ uint32_t siw_rdmap_response_size(struct siw_rdmap_stream *stream)
 static int read_respond(struct siw_rdmap_stream *stream, const struct siw_rdmap_wire_read *wire,
 			struct siw_wire_err *err)
 {
-	struct siw_ddp_msg msg = {
+	struct siw_ddp_msg *msg = siw_ddp_tx_msg(stream->ddp, true);
+
+	if (!msg)
+		return -EBUSY;
+	*msg = (struct siw_ddp_msg){
 		.tagged = true,
-		.response = true,
 		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_READ_RESPONSE),
 		.stag = be32toh(wire->sink_stag), /* RFC5040-4.4-02 */
 		.to = be64toh(wire->sink_to),
@@ -397,8 +403,7 @@ static int read_respond(struct siw_rdmap_stream *stream, const struct siw_rdmap_
 		.src_stag = be32toh(wire->src_stag),
 		.src_to = be64toh(wire->src_to),
 	};
-
-	return siw_ddp_tx(stream->ddp, &msg, err);
+	return siw_ddp_tx(stream->ddp, msg, err);
 }
 
 int siw_rdmap_response_begin(struct siw_rdmap_stream *stream, struct siw_wire_err *err)

@@ -42,7 +42,7 @@ const struct siw_rdmap_record *siw_rdmap_rd_record_find(const struct siw_rdmap_r
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
+int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
 {
 	struct siw_rdmap_rd *rd = stream->of_rd.rd;
 	struct siw_rdmap_record_head head = {
@@ -51,7 +51,14 @@ int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, const struct siw_
 		.to = op->remote_to,
 		.solicited = op->solicited,
 	};
-	struct siw_ddp_msg msg = {
+	struct siw_ddp_msg *msg = siw_ddp_tx_msg(stream->ddp, false);
+	struct siw_wire_err err;
+	int r;
+
+	if (!msg)
+		return -EBUSY;
+	siw_rdmap_record_put_head(&head, stream->of_rd.record_head);
+	*msg = (struct siw_ddp_msg){
 		.internal = op->internal,
 		.tagged = true,
 		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_PRIVATE),
@@ -61,13 +68,9 @@ int siw_rdmap_rd_record_begin(struct siw_rdmap_stream *stream, const struct siw_
 		.nsge = op->nsge,
 		.length = op->length,
 		.head = stream->of_rd.record_head,
-		.end = &op->stamp->end,
+		.end = &op->stamp.end,
 	};
-	struct siw_wire_err err;
-	int r;
-
-	siw_rdmap_record_put_head(&head, stream->of_rd.record_head);
-	r = siw_ddp_tx(stream->ddp, &msg, &err);
+	r = siw_ddp_tx(stream->ddp, msg, &err);
 	/* A message that failed after its first segment has used up its id. */
 	rd->record_id += r >= 0 || siw_ddp_tx_active(stream->ddp);
 	return r;

@@ -142,26 +142,35 @@ static int make_own_queues(struct siw_rdmap_stream *stream)
 				       sizeof(stream->atomic_response_in), &stream->q_atomic);
 }
 
+static int send_empty_write(struct siw_rdmap_stream *stream)
+{
+	struct siw_ddp_msg *msg = siw_ddp_tx_msg(stream->ddp, false);
+	struct siw_wire_err err;
+
+	if (!msg)
+		return -EBUSY;
+	*msg = (struct siw_ddp_msg){
+		.tagged = true,
+		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_WRITE),
+		.stag = 1,
+	};
+	return siw_ddp_tx(stream->ddp, msg, &err);
+}
+
 /*
  * Sends the RTR, the initiator's first FPDU in peer-to-peer mode (RFC 6581 section 4). Its STag is
  * unused, but not 0, which some responders reject.
  */
 static int send_rtr(struct siw_rdmap_stream *stream, uint8_t rtr)
 {
-	struct siw_ddp_msg write = {
-		.tagged = true,
-		.ulp_octet = siw_rdmap_ctrl(SIW_RDMAP_WRITE),
-		.stag = 1,
-	};
 	struct siw_rdmap_op read = { .opcode = SIW_RDMAP_READ_REQUEST, .rkey = 1 };
-	struct siw_wire_err err;
 	uint64_t accepted;
 	int r;
 
 	if (rtr == SIW_MPA_RTR_FPDU)
 		r = siw_ddp_tx_empty(stream->ddp);
 	else if (rtr == SIW_MPA_RTR_WRITE)
-		r = siw_ddp_tx(stream->ddp, &write, &err);
+		r = send_empty_write(stream);
 	else
 		r = siw_rdmap_read_begin(stream, &read, SIW_RDMAP_READ_RTR);
 	if (r < 0)

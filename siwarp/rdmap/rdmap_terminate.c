@@ -119,7 +119,7 @@ int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	struct siw_wire_err err;
-	struct siw_ddp_msg msg;
+	struct siw_ddp_msg *msg;
 	uint64_t accepted;
 	int r;
 
@@ -144,8 +144,11 @@ int siw_rdmap_terminate(struct siw_rdmap_stream *stream)
 		if (tx->active) {
 			r = siw_ddp_tx_more(stream->ddp, &err);
 		} else {
-			siw_rdmap_terminate_msg(stream, &stream->fault, &msg);
-			r = siw_ddp_tx(stream->ddp, &msg, &err);
+			msg = siw_ddp_tx_msg(stream->ddp, false);
+			if (!msg)
+				return -EBUSY;
+			siw_rdmap_terminate_msg(stream, &stream->fault, msg);
+			r = siw_ddp_tx(stream->ddp, msg, &err);
 		}
 		if (r < 0)
 			return r;

@@ -12,7 +12,7 @@
 /* ---- immediate data -------------------------------------------------------------------------- */
 
 /* Turns a Send with immediate data into a private message. */
-static __attribute__((cold, noinline)) void put_send_imm(const struct siw_rdmap_op *op,
+static __attribute__((cold, noinline)) void put_send_imm(struct siw_rdmap_op *op,
 							 struct siw_ddp_msg *msg)
 {
 	siw_rdmap_put_send_imm(op->imm_room, op->imm_opcode == SIW_RDMAP_IMMEDIATE_SE, op->imm);
@@ -24,7 +24,13 @@ static __attribute__((cold, noinline)) void put_send_imm(const struct siw_rdmap_
 static int begin_imm(struct siw_rdmap_stream *stream)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
-	struct siw_ddp_msg msg = {
+	struct siw_ddp_msg *msg = siw_ddp_tx_msg(stream->ddp, false);
+	struct siw_wire_err err;
+	int r;
+
+	if (!msg)
+		return -EBUSY;
+	*msg = (struct siw_ddp_msg){
 		.internal = true,
 		.ulp_octet = siw_rdmap_ctrl(tx->imm_opcode),
 		.qn = SIW_RDMAP_QN_SEND, /* RFC7306-6.3-05 */
@@ -33,9 +39,7 @@ static int begin_imm(struct siw_rdmap_stream *stream)
 		.length = SIW_RDMAP_IMM_LEN,
 		.end = tx->imm_end,
 	};
-	struct siw_wire_err err;
-	int r = siw_ddp_tx(stream->ddp, &msg, &err);
-
+	r = siw_ddp_tx(stream->ddp, msg, &err);
 	tx->imm_due = false;
 	tx->active = r == 0;
 	return r;
@@ -45,8 +49,8 @@ static int begin_imm(struct siw_rdmap_stream *stream)
  * Sends the Immediate Data of a Write that has begun. framed: result of siw_ddp_tx() for the Write.
  * Returns the result for both.
  */
-static __attribute__((cold, noinline)) int
-tx_follow_write(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op, int framed)
+static __attribute__((cold, noinline)) int tx_follow_write(struct siw_rdmap_stream *stream,
+							   struct siw_rdmap_op *op, int framed)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
 	struct siw_rdmap_wire_imm wire = { .data = op->imm };
@@ -54,7 +58,7 @@ tx_follow_write(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op, 
 	memcpy(op->imm_room, &wire, sizeof(wire));
 	tx->imm_sge = (struct siw_sge){ (uintptr_t)op->imm_room, SIW_RDMAP_IMM_LEN, 0 };
 	tx->imm_opcode = op->imm_opcode;
-	tx->imm_end = &op->stamp->end;
+	tx->imm_end = &op->stamp.end;
 	tx->imm_due = true; /* no message may be sent in between: tx->active stays set */
 	return framed ? begin_imm(stream) : 0;
 }
@@ -62,7 +66,7 @@ tx_follow_write(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op, 
 /* ---- operations ------------------------------------------------------------------------------ */
 
 /* Builds the message of a Send or a Write; false: the operation is neither. */
-static bool tx_build_msg(const struct siw_rdmap_op *op, struct siw_ddp_msg *msg)
+static bool tx_build_msg(struct siw_rdmap_op *op, struct siw_ddp_msg *msg)
 {
 	*msg = (struct siw_ddp_msg){
 		.internal = op->internal,
@@ -70,7 +74,7 @@ static bool tx_build_msg(const struct siw_rdmap_op *op, struct siw_ddp_msg *msg)
 		.sgl = op->sgl,
 		.nsge = op->nsge,
 		.length = op->length,
-		.end = &op->stamp->end,
+		.end = &op->stamp.end,
 	};
 	switch (op->opcode) {
 	case SIW_RDMAP_SEND_INV: /* RFC5040-5.3-12 */
@@ -94,7 +98,7 @@ static bool tx_build_msg(const struct siw_rdmap_op *op, struct siw_ddp_msg *msg)
 }
 
 /* Begins any other operation. Returns as siw_ddp_tx(). */
-static int tx_begin_other(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
+static int tx_begin_other(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
 {
 	switch (op->opcode) {
 	case SIW_RDMAP_PRIVATE:
@@ -133,10 +137,10 @@ static void tx_begun(struct siw_rdmap_tx *tx, int framed)
 	tx->active = framed == 0;
 }
 
-int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *op)
+int siw_rdmap_send(struct siw_rdmap_stream *stream, struct siw_rdmap_op *op)
 {
 	struct siw_rdmap_tx *tx = &stream->tx;
-	struct siw_ddp_msg msg;
+	struct siw_ddp_msg *msg;
 	struct siw_wire_err err;
 	int r = tx_may_begin(tx, stream);
 
@@ -145,9 +149,12 @@ int siw_rdmap_send(struct siw_rdmap_stream *stream, const struct siw_rdmap_op *o
 	r = siw_rdmap_send_notices(stream);
 	if (r != 1)
 		return r ? r : -EAGAIN;
-	*op->stamp = (struct siw_rdmap_stamp){ UINT64_MAX, siw_ddp_tx_framed(stream->ddp) };
-	if (tx_build_msg(op, &msg))
-		r = siw_ddp_tx(stream->ddp, &msg, &err);
+	msg = siw_ddp_tx_msg(stream->ddp, false);
+	if (__builtin_expect(!msg, 0))
+		return -EBUSY;
+	op->stamp = (struct siw_rdmap_stamp){ UINT64_MAX, siw_ddp_tx_framed(stream->ddp) };
+	if (tx_build_msg(op, msg))
+		r = siw_ddp_tx(stream->ddp, msg, &err);
 	else
 		r = tx_begin_other(stream, op);
 	if (r < 0) {

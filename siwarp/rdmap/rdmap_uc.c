@@ -84,27 +84,35 @@ static void put_send_imm(const struct siw_rdmap_op *op, struct siw_ddp_uc_msg *m
 	siw_rdmap_put_send_imm(msg->head, op->imm_opcode == SIW_RDMAP_IMMEDIATE_SE, op->imm);
 }
 
-/* Sends the Immediate Data of a framed Write. Returns as siw_ddp_uc_tx(). */
+/* Sends the Immediate Data of a framed Write. Returns as siw_ddp_uc_tx(), or -EAGAIN. */
 static int uc_send_immediate(struct siw_rdmap_uc *uc)
 {
 	struct siw_rdmap_wire_imm wire = { .data = uc->due_imm };
-	struct siw_ddp_uc_msg msg = {
+	struct siw_ddp_uc_msg *msg = siw_ddp_uc_tx_msg(uc->ddp);
+	int r;
+
+	if (!msg)
+		return -EAGAIN;
+	*msg = (struct siw_ddp_uc_msg){
 		.ulp_octet = siw_rdmap_ctrl(uc->due_opcode),
 		.qn = SIW_RDMAP_QN_SEND,
 		.head_len = sizeof(wire),
 	};
-	int r;
-
-	memcpy(msg.head, &wire, sizeof(wire));
-	r = siw_ddp_uc_tx(uc->ddp, &msg);
+	memcpy(msg->head, &wire, sizeof(wire));
+	r = siw_ddp_uc_tx(uc->ddp);
 	if (r >= 0)
 		uc->due_opcode = 0;
 	return r;
 }
 
-int siw_rdmap_uc_send(struct siw_rdmap_uc *uc, const struct siw_rdmap_op *op)
+int siw_rdmap_uc_send(struct siw_rdmap_uc *uc, struct siw_rdmap_op *op)
 {
-	struct siw_ddp_uc_msg msg = {
+	struct siw_ddp_uc_msg *msg = uc->due_opcode ? NULL : siw_ddp_uc_tx_msg(uc->ddp);
+	int r;
+
+	if (!msg)
+		return -EAGAIN;
+	*msg = (struct siw_ddp_uc_msg){
 		.first = true,
 		.tagged = op->opcode == SIW_RDMAP_WRITE,
 		.internal = op->internal,
@@ -116,21 +124,16 @@ int siw_rdmap_uc_send(struct siw_rdmap_uc *uc, const struct siw_rdmap_op *op)
 		.nsge = op->nsge,
 		.length = op->length,
 	};
-	int r;
-
-	if (uc->due_opcode)
-		return -EAGAIN;
-	if (__builtin_expect(op->imm_opcode && !msg.tagged, 0))
-		put_send_imm(op, &msg);
-	r = siw_ddp_uc_tx(uc->ddp, &msg);
-	if (r == -EBUSY)
-		return -EAGAIN;
-	if (r >= 0 && op->imm_opcode && msg.tagged) {
+	if (__builtin_expect(op->imm_opcode && !msg->tagged, 0))
+		put_send_imm(op, msg);
+	r = siw_ddp_uc_tx(uc->ddp);
+	if (r >= 0 && op->imm_opcode && op->opcode == SIW_RDMAP_WRITE) {
 		uc->due_opcode = op->imm_opcode;
 		uc->due_imm = op->imm;
 		if (r == 1)
 			uc_send_immediate(uc); /* otherwise siw_rdmap_uc_flush() sends it */
 	}
+	op->stamp.end = siw_rdmap_uc_begun(uc);
 	if (r >= 0)
 		siw_rdmap_traffic_count(&uc->traffic.sent, 1, op->length);
 	return r < 0 ? r : 0;

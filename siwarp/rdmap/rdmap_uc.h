@@ -45,7 +45,7 @@ void siw_rdmap_uc_start(struct siw_rdmap_uc *uc, const struct siw_rdmap_uc_start
  *   -EACCES, -EFAULT   an lkey or its memory is invalid; the operation has a number, too
  *   -EAGAIN, -ENOMEM   not possible now
  */
-int siw_rdmap_uc_send(struct siw_rdmap_uc *uc, const struct siw_rdmap_op *op);
+int siw_rdmap_uc_send(struct siw_rdmap_uc *uc, struct siw_rdmap_op *op);
 /*
  * Continues the current operation and passes framed segments to UDP. 1: nothing is left; 0: call
  * again; -EACCES, -EFAULT: the last operation begun has failed.

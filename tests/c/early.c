@@ -45,7 +45,6 @@ struct end {
 static struct end asks, answers;
 /* how far the stream had been accepted at the last siw_rdmap_flush(), in units of stamps */
 static uint64_t accepted;
-static struct siw_rdmap_stamp stamp;
 static int done;	   /* number of responses received */
 static uint64_t user_data; /* user data of the last response */
 static bool at_once;	   /* the next request is answered before its transmission returns */
@@ -139,7 +138,7 @@ static struct siw_rdmap_stream *stream_to_peer(void)
 	return stream;
 }
 
-static void early_request(const struct siw_rdmap_op *op, bool early)
+static void early_request(struct siw_rdmap_op *op, bool early)
 {
 	struct siw_rdmap_stream *stream = stream_to_peer();
 	int before = done;
@@ -158,7 +157,6 @@ static void check_read(uint64_t number, bool early)
 {
 	struct siw_sge sge = { (uintptr_t)asks.memory, SIZE, asks.stag };
 	struct siw_rdmap_op op = {
-		.stamp = &stamp,
 		.opcode = SIW_RDMAP_READ_REQUEST,
 		.user_data = number,
 		.sgl = &sge,
@@ -178,7 +176,6 @@ static void check_fetch_add(uint64_t number, bool early)
 	struct siw_sge sge = { (uintptr_t)asks.memory, 8, asks.stag };
 	struct siw_rdmap_atomic atomic = { .kind = SIW_RDMAP_FETCH_ADD, .data = number };
 	struct siw_rdmap_op op = {
-		.stamp = &stamp,
 		.opcode = SIW_RDMAP_ATOMIC_REQUEST,
 		.user_data = number,
 		.sgl = &sge,

@@ -112,20 +112,20 @@ static struct siw_rdmap_stream *fuzz_rdmap_initiate(struct fuzz_input *in, struc
 	struct siw_rdmap_start start = {
 		.recvs = q, .pd = 1, .ird = 4, .ord = 4, .initiator = true
 	};
-	static struct siw_sge sink_sge; /* like the stamp, must live as long as the Read */
-	static struct siw_rdmap_stamp stamp;
-	struct siw_rdmap_op read = { .opcode = SIW_RDMAP_READ_REQUEST,
-				     .user_data = 9,
-				     .sgl = &sink_sge,
-				     .nsge = 1,
-				     .length = 100,
-				     .rkey = 1,
-				     .stamp = &stamp };
+	/* Both must live as long as the Read. */
+	static struct siw_sge sink_sge;
+	static struct siw_rdmap_op read;
 	struct siw_rdmap_stream *stream;
 	uint64_t accepted;
 	uint32_t sink;
 
 	sink_sge = (struct siw_sge){ (uintptr_t)region, 100, stag };
+	read = (struct siw_rdmap_op){ .opcode = SIW_RDMAP_READ_REQUEST,
+				      .user_data = 9,
+				      .sgl = &sink_sge,
+				      .nsge = 1,
+				      .length = 100,
+				      .rkey = 1 };
 	CHECK(siw_mpa_connect(port, &fuzz_addr, NULL, &ask, NULL, &mpa) == 0);
 	CHECK(siw_mpa_startup(mpa, &peer) == SIW_MPA_REPLY);
 	stream = open_stream();

@@ -18,7 +18,7 @@
  */
 static inline bool rc_confirms_sends(const struct siw_wqe *wqe)
 {
-	return wqe->opcode != SIW_WR_RDMA_READ || !wqe->length;
+	return wqe->opcode != SIW_WR_RDMA_READ || !wqe->op.length;
 }
 
 /*
@@ -51,7 +51,7 @@ static void want_confirmation(struct siw_rc_qp *rc, const struct siw_wqe *wqe)
 {
 	if (rc_is_signaled(&rc->base, wqe) || rc->base.begun >= rc->base.sq_mask / 2)
 		rc->confirm.wanted = rc_requests_begun(&rc->base) + 1;
-	rc->confirm.due = wqe->length >= LONG_OCTETS;
+	rc->confirm.due = wqe->op.length >= LONG_OCTETS;
 }
 
 /*
@@ -103,7 +103,6 @@ static void rc_record_confirmation(struct siw_rc_qp *rc, const struct siw_wqe *w
 static int rc_begin(struct siw_base_qp *base, struct siw_flow *flow, struct siw_wqe *wqe)
 {
 	struct siw_rc_qp *rc = siw_rc_qp_of(base);
-	struct siw_rdmap_op op;
 	int err;
 
 	if (__builtin_expect(rc->confirm.due, 0))
@@ -112,8 +111,7 @@ static int rc_begin(struct siw_base_qp *base, struct siw_flow *flow, struct siw_
 		siw_rdmap_announce(flow->stream, rc->counts.on, (uint8_t)base->rnr_retry);
 		rc->counts.announce = false;
 	}
-	siw_qp_op_make(wqe, &op);
-	err = siw_rdmap_send(flow->stream, &op);
+	err = siw_rdmap_send(flow->stream, &wqe->op);
 	if (err)
 		return err;
 	if (siw_qp_awaits_response(wqe)) {
@@ -184,7 +182,7 @@ static __attribute__((cold, noinline)) void rc_fail_at_position(struct siw_base_
 {
 	for (struct siw_wqe *wqe = base->flow.first; wqe; wqe = wqe->chain) {
 		if (wqe->state != SIW_WQE_BEGUN || siw_qp_awaits_response(wqe) ||
-		    wqe->stamp.begin > at || wqe->stamp.end <= at)
+		    wqe->op.stamp.begin > at || wqe->op.stamp.end <= at)
 			continue;
 		wqe->state = SIW_WQE_DONE;
 		wqe->status = SIW_WC_LOC_PROT_ERR;
@@ -327,9 +325,9 @@ static bool rc_delivered(struct siw_rc_qp *rc, const struct siw_rdmap_event *ev)
 		if (wqe->state == SIW_WQE_POSTED || !rc_count_covers(&rc->counts, wqe))
 			break;
 		/* the request has not completely left this end, so the count is wrong */
-		if (wqe->stamp.end > out)
+		if (wqe->op.stamp.end > out)
 			return false;
-		flow->accepted = wqe->stamp.end;
+		flow->accepted = wqe->op.stamp.end;
 	}
 	return true;
 }

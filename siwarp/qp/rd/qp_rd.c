@@ -233,15 +233,9 @@ static int rd_post(struct siw_base_qp *base, const struct siw_send_wr *wr, bool 
 
 static int rd_begin(struct siw_base_qp *base, struct siw_flow *flow, struct siw_wqe *wqe)
 {
-	struct siw_rdmap_op op;
-	int err;
+	int err = siw_rdmap_send(flow->stream, &wqe->op);
 
 	(void)base;
-	if (__builtin_expect(wqe->opcode == SIW_WR_RDMA_WRITE_RECORD, 0))
-		siw_qp_op_record(wqe, &op);
-	else
-		siw_qp_op_make(wqe, &op);
-	err = siw_rdmap_send(flow->stream, &op);
 	/* -EPIPE: the peer is lost; the receiving side reports that and ends the peer's requests */
 	if (err)
 		return err == -EPIPE ? -EAGAIN : err;

@@ -420,16 +420,11 @@ static void uc_query_attr(const struct siw_base_qp *base, struct siw_qp_attr *at
 
 static int uc_begin_request(struct siw_base_qp *base, struct siw_flow *flow, struct siw_wqe *wqe)
 {
-	struct siw_rdmap_uc *end = siw_uc_qp_of(base)->end;
-	struct siw_rdmap_op op;
-	int err;
+	struct siw_uc_qp *uc = siw_uc_qp_of(base);
 
 	(void)flow;
-	siw_qp_breaker_sends(siw_uc_qp_of(base));
-	siw_qp_op_make(wqe, &op);
-	err = siw_rdmap_uc_send(end, &op);
-	wqe->seq = siw_rdmap_uc_begun(end);
-	return err;
+	siw_qp_breaker_sends(uc);
+	return siw_rdmap_uc_send(uc->end, &wqe->op);
 }
 
 /*
@@ -451,7 +446,8 @@ static __attribute__((cold, noinline)) void uc_mark_failed(struct siw_base_qp *b
 							   uint64_t last, int status)
 {
 	for (struct siw_wqe *wqe = base->flow.first; wqe; wqe = wqe->chain) {
-		if (wqe->state != SIW_WQE_BEGUN || wqe->seq < first || wqe->seq > last)
+		if (wqe->state != SIW_WQE_BEGUN || wqe->op.stamp.end < first ||
+		    wqe->op.stamp.end > last)
 			continue;
 		wqe->state = SIW_WQE_DONE;
 		wqe->status = (uint8_t)status;

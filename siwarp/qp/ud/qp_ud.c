@@ -270,11 +270,11 @@ static __attribute__((cold, noinline)) int post_record(struct siw_ud_qp *ud,
 	wqe->ah = ah;
 	wqe->sock = sock;
 	atomic_store_explicit(&wr->rd.ah->queued, true, memory_order_relaxed);
-	wqe->rkey = wr->rd.remote_qkey & OWN_QKEY ? ud->base.qkey : wr->rd.remote_qkey;
-	wqe->remote = (uint8_t)(wr->rd.remote_qpn >> SIW_QPN_INDEX_BIT);
+	wqe->op.rkey = wr->rd.remote_qkey & OWN_QKEY ? ud->base.qkey : wr->rd.remote_qkey;
+	wqe->op.remote_to = (uint8_t)(wr->rd.remote_qpn >> SIW_QPN_INDEX_BIT);
 	wqe->record.addr = wr->wr.rdma.remote_addr;
 	wqe->record.rkey = wr->wr.rdma.rkey;
-	wqe->seq = 0;
+	wqe->record.sent = 0;
 	if (ud->base.qp.state >= SIW_QPS_SQE)
 		siw_qp_flush_late_send(&ud->base);
 	return 0;
@@ -295,9 +295,9 @@ static int ud_queue_send(struct siw_ud_qp *ud, const struct siw_send_wr *wr, uin
 	wqe->ah = wr->wr.ud.ah;
 	wqe->sock = sock;
 	atomic_store_explicit(&wr->wr.ud.ah->queued, true, memory_order_relaxed);
-	wqe->rkey = ud_dest_qkey(ud, wr);
-	wqe->remote = ud_dest_index(wr);
-	wqe->send_imm = wr->imm_data;
+	wqe->op.rkey = ud_dest_qkey(ud, wr);
+	wqe->op.remote_to = ud_dest_index(wr);
+	wqe->op.imm = wr->imm_data;
 	if (__builtin_expect(ud->base.qp.state >= SIW_QPS_SQE, 0))
 		siw_qp_flush_late_send(&ud->base);
 	return 0;
@@ -403,15 +403,15 @@ static int ud_gather_ops(struct siw_ud_qp *ud, struct siw_rdmap_dgram_op *ops, i
 		ops[n] = (struct siw_rdmap_dgram_op){
 			.user_data = wqe->wr_id,
 			.dest = &wqe->dest,
-			.dest_index = (uint8_t)wqe->remote,
-			.qkey = wqe->rkey,
+			.dest_index = (uint8_t)wqe->op.remote_to,
+			.qkey = wqe->op.rkey,
 			.solicited = wqe->flags & SIW_SEND_SOLICITED,
 			.internal = wqe->flags & SIW_SEND_INLINE,
 			.with_imm = wqe->opcode == SIW_WR_SEND_WITH_IMM,
-			.imm = wqe->send_imm,
+			.imm = wqe->op.imm,
 			.sgl = wqe->sge,
-			.nsge = wqe->nsge,
-			.length = wqe->length,
+			.nsge = wqe->op.nsge,
+			.length = wqe->op.length,
 		};
 		wqe = wqe->chain;
 	}
@@ -427,10 +427,10 @@ static __attribute__((cold, noinline)) int ud_run_record(struct siw_ud_qp *ud)
 	struct siw_flow *flow = &ud->base.flow;
 	struct siw_wqe *wqe = flow->first;
 	struct siw_rdmap_record_op op = siw_qp_record_op(wqe);
-	int r = siw_rdmap_record_send(ud->dgram, &op, &wqe->seq);
+	int r = siw_rdmap_record_send(ud->dgram, &op, &wqe->record.sent);
 
 	/* Unlike a single datagram, a Write-Record can be partly sent. */
-	if (wqe->seq && flow->next == wqe)
+	if (wqe->record.sent && flow->next == wqe)
 		siw_qp_flow_advance(&ud->base, flow, SIW_WQE_BEGUN, SIW_WC_SUCCESS);
 	if (r == -EAGAIN)
 		return r;

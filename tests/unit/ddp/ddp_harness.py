@@ -268,7 +268,11 @@ class Stream(PeerStream):
 
     def begin_message(self, msg: Any) -> int:
         err = ffi.new("struct siw_wire_err *")
-        rv = lib.siw_ddp_tx(self.handle, msg, err)
+        in_place = lib.siw_ddp_tx_msg(self.handle, False)
+        if not in_place:
+            return check_result(-errno.EBUSY)
+        in_place[0] = msg[0]
+        rv = lib.siw_ddp_tx(self.handle, in_place, err)
         self.tx_error = (err.layer, err.type, err.code)
         assert rv < 0 or (msg.end[0] < 2**64 - 1) == bool(rv), "it has its end when it is framed"
         if rv >= 0:

@@ -78,7 +78,8 @@ def test_a_stream_is_invisible_to_receive_until_siw_ddp_rd_show(
     a, b = make_end(), make_end()
     out = a.open_stream(a.get_peer(b.local_addr), ffi.cast("void *", 1))
     lib.siw_ddp_rd_publish(out)
-    msg = ffi.new("struct siw_ddp_msg *", {"internal": True, "ulp_octet": 0x43, "qn": 0})
+    msg = lib.siw_ddp_tx_msg(out, False)
+    msg[0] = ffi.new("struct siw_ddp_msg *", {"internal": True, "ulp_octet": 0x43, "qn": 0})[0]
     assert lib.siw_ddp_tx(out, msg, ffi.new("struct siw_wire_err *")) == 1
 
     def poll_segment_event() -> Any:

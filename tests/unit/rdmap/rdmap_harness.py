@@ -162,10 +162,8 @@ def build_terminate(body: bytes | Terminate, **fields: Any) -> bytes:
     )
 
 
-def build_operation(
-    opcode: int, elements: Sequence[Sge] = (), **fields: Any
-) -> tuple[Any, Any, Any]:
-    """Return an operation's element list, the operation, its stamp; keep them until it is done."""
+def build_operation(opcode: int, elements: Sequence[Sge] = (), **fields: Any) -> tuple[Any, Any]:
+    """Return an operation's element list and the operation; keep both until it is complete."""
     array = sge_array(elements)
     op = ffi.new(
         "struct siw_rdmap_op *",
@@ -174,11 +172,10 @@ def build_operation(
             "sgl": array,
             "nsge": len(elements),
             "length": sum(e[1] for e in elements),
-            "stamp": (stamp := ffi.new("struct siw_rdmap_stamp *")),
             **fields,
         },
     )
-    return array, op, stamp
+    return array, op
 
 
 @dataclass(frozen=True)

@@ -50,9 +50,9 @@ class End:
 
     def send_operation(self, opcode: int, *elements: tuple[int, int, int], **fields: Any) -> None:
         """Send one operation as soon as possible: the side under the send lock."""
-        array, op, stamp = build_operation(opcode, elements, **fields)
-        kept.append((array, op, stamp))
-        self.last = stamp
+        array, op = build_operation(opcode, elements, **fields)
+        kept.append((array, op))
+        self.last = op.stamp
 
         def try_to_send() -> bool:
             rv = lib.siw_rdmap_send(self.handle, op)

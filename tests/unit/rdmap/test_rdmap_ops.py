@@ -380,7 +380,7 @@ def test_memory_that_tcp_cannot_read_is_in_the_stamp_of_its_operation(
 def test_a_write_and_its_immediate_have_one_stamp(world: RdmapWorld, size: int) -> None:
     stream = world.initiator()
     m = world.registered_memory(size)
-    imm = {"imm_opcode": lib.SIW_RDMAP_IMMEDIATE, "imm_room": ffi.new("uint8_t[8]")}
+    imm = {"imm_opcode": lib.SIW_RDMAP_IMMEDIATE}
     stream.begin_operation(WRITE, [m.sge()], rkey=1, **imm)
     (stamp,) = stream.stamps
     got: list[tuple[int, int]] = []
