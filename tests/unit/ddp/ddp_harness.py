@@ -1,6 +1,6 @@
-"""Drives the DDP layer's C code against a plain TCP or UDP socket, which can send it any octets.
+"""Drives the DDP layer's C code through a plain TCP or UDP socket, which can send any octets.
 
-Octets are built by siwarp.inspect and checked with crcmod; nothing here shares code with the C
+Octets are built by siwarp.inspect and checked with crcmod; the harness shares no code with the C
 layer.
 """
 
@@ -125,8 +125,8 @@ class Memory:
         if content is not None:
             self[0 : len(content)] = content
         self.stag = 0
-        #: The offset that scatter/gather elements with this STag count from. For a buffer without
-        #: an STag, and inside the stack, this is the buffer's address.
+        #: The address of the buffer's start in scatter/gather elements: the STag's first offset, or
+        #: the memory address for a buffer without an STag and inside the stack.
         self.base = self.addr
 
     @property
@@ -142,7 +142,7 @@ class Memory:
         everything = bytes(ffi.buffer(self._all))
         guard = bytes([CANARY]) * self.GUARD
         assert everything[: self.GUARD] == guard, "octets were written before the buffer"
-        assert everything[-self.GUARD :] == guard, "octets were written behind the buffer"
+        assert everything[-self.GUARD :] == guard, "octets were written after the buffer"
         return everything[self.GUARD : self.GUARD + self.size]
 
     def is_untouched(self) -> bool:
@@ -157,7 +157,7 @@ class Memory:
 
 
 class Queue:
-    """A siw_mem_queue."""
+    """A queue of untagged buffers (siw_mem_queue)."""
 
     def __init__(self, *, depth: int, max_sge: int, pd: int, internal: bool) -> None:
         out = ffi.new("struct siw_mem_queue **")
@@ -207,12 +207,12 @@ class PeerStream:
 
 
 class Stream(PeerStream):
-    """A siw_ddp_stream."""
+    """A DDP stream (siw_ddp_stream), with the socket of its peer."""
 
     # Receive path.
 
     def poll_header(self) -> Any | None:
-        """Return the next segment's header, "empty" for an FPDU without a ULPDU, or None."""
+        """Return the next segment's header, "empty" for an empty FPDU, or None if none arrived."""
         seg = ffi.new("struct siw_ddp_seg *")
         rv = check_result(lib.siw_ddp_rx_head(self.handle, seg))
         return {0: None, 1: seg, 2: "empty"}[rv]
@@ -220,14 +220,14 @@ class Stream(PeerStream):
     def next_header(self) -> Any:
         return wait_until(self.poll_header)
 
-    def place_once(self, seg: Any, right: int) -> tuple[int, int, int] | None:
+    def place_segment_once(self, seg: Any, right: int) -> tuple[int, int, int] | None:
         delivery = ffi.new("struct siw_ddp_delivery *")
         rv = check_result(lib.siw_ddp_rx_place(self.handle, seg, right, delivery))
         return (rv, int(delivery.user_data), int(delivery.length)) if rv else None
 
     def place(self, seg: Any, right: int = lib.SIW_MEM_REMOTE_WRITE) -> tuple[int, int] | None:
         """Place the segment; return the delivery's (user_data, length), or None in mid-message."""
-        rv, user_data, length = wait_until(lambda: self.place_once(seg, right))
+        rv, user_data, length = wait_until(lambda: self.place_segment_once(seg, right))
         return (user_data, length) if rv == 1 else None
 
     def receive(self, right: int = lib.SIW_MEM_REMOTE_WRITE) -> tuple[int, int] | None:
@@ -274,7 +274,9 @@ class Stream(PeerStream):
         in_place[0] = msg[0]
         rv = lib.siw_ddp_tx(self.handle, in_place, err)
         self.tx_error = (err.layer, err.type, err.code)
-        assert rv < 0 or (msg.end[0] < 2**64 - 1) == bool(rv), "it has its end when it is framed"
+        assert rv < 0 or (msg.end[0] < 2**64 - 1) == bool(rv), (
+            "a message has an end position if and only if it is framed"
+        )
         if rv >= 0:
             self.ends.append(msg.end)
         return check_result(rv)
@@ -311,7 +313,7 @@ class Stream(PeerStream):
 
     @property
     def accepted_count(self) -> int:
-        """Return how many messages were, with all before them, passed to TCP completely."""
+        """Return how many messages, in the order of transmission, TCP has accepted completely."""
         upto = lib.siw_ddp_tx_accepted(self.handle)
         return sum(1 for _ in itertools.takewhile(lambda end: end[0] <= upto, self.ends))
 
@@ -334,24 +336,26 @@ class PeerDgram:
 
 
 class Dgram(PeerDgram):
-    """A siw_ddp_dgram."""
+    """A DDP datagram endpoint (siw_ddp_dgram), with the socket of its peer."""
 
     def inject_datagram(self, segment: bytes, *, crc: int | None = None) -> None:
-        """Send the endpoint a datagram: the segment and its CRC, or `crc` instead of that."""
+        """Send the endpoint a datagram of the segment and its CRC, or of the segment and `crc`."""
         value = crc32c(segment) if crc is None else crc
         self.sock.sendto(segment + value.to_bytes(4, "little"), (self.host, self.port))
 
-    def receive_once(self) -> tuple[Any, Any] | None:
+    def poll_datagram(self) -> tuple[Any, Any] | None:
         seg, source = ffi.new("struct siw_ddp_seg *"), ffi.new("struct siw_addr *")
         return (seg, source) if lib.siw_ddp_dgram_rx(self.handle, seg, source) else None
 
-    def receive(self) -> tuple[Any, Any]:
-        got = wait_until(self.receive_once)
+    def receive_datagram(self) -> tuple[Any, Any]:
+        got = wait_until(self.poll_datagram)
         assert got is not None
         return got  # type: ignore[no-any-return]
 
-    def place(self, queue: Queue, head: int = 0, grh_from: Any = ffi.NULL) -> tuple[int, int, int]:
-        """Place a datagram; return the code, the user_data and the length."""
+    def place_datagram(
+        self, queue: Queue, head: int = 0, grh_from: Any = ffi.NULL
+    ) -> tuple[int, int, int]:
+        """Place the received datagram; return the result code, the user_data and the length."""
         delivery = ffi.new("struct siw_ddp_delivery *")
         rv = lib.siw_ddp_dgram_place(self.handle, queue.handle, head, grh_from, delivery)
         return rv, int(delivery.user_data), int(delivery.length)
@@ -376,9 +380,9 @@ class Dgram(PeerDgram):
 
 
 class DdpStackWorld:
-    """A port with memory, and the streams and datagram endpoints opened on it.
+    """An llp port with an STag table, and the streams and datagram endpoints opened on the port.
 
-    Closing it closes them all: streams and datagram endpoints first, then the rest, each in reverse
+    close() closes streams and datagram endpoints first, then the other objects, each in reverse
     order of opening.
     """
 
@@ -418,10 +422,10 @@ class DdpStackWorld:
         raise NotImplementedError
 
     def registered_memory(self, size: int, content: bytes | None = None, **how: Any) -> Memory:
-        """Return memory with an STag."""
+        """Return new memory that has an STag."""
         memory = Memory(size, content)
         self.assign_stag(memory, **how)
-        # keeps the memory, because siwarp may write to it until the world is closed
+        # the list keeps the memory alive, because siwarp may write to it until close()
         self._memories.append(memory)
         return memory
 
@@ -438,20 +442,20 @@ class DdpStackWorld:
     # Streams and datagram endpoints.
 
     def open_ddp_stream(self, mpa: MpaStream) -> Any:
-        """Open a siw_ddp_stream on a connection in full operation; the caller closes it."""
+        """Open a siw_ddp_stream, which the caller closes, on a connection in full operation."""
         made = ffi.new("struct siw_ddp_stream **")
         check_result(lib.siw_ddp_stream_open(self.mem, mpa.handle, made))
         return made[0]
 
     def open_ddp_dgram(self, llp: Any, *, crc: bool = True) -> Any:
-        """Open a siw_ddp_dgram on a UDP socket, which the world closes; the caller closes it."""
+        """Open a siw_ddp_dgram, which the caller closes, on a UDP socket, which close() closes."""
         out = ffi.new("struct siw_ddp_dgram **")
         check_result(lib.siw_ddp_dgram_open(self.port, self.mem, llp, crc, out))
         self._last.append(lambda: lib.siw_llp_close(llp))
         return out[0]
 
     def close(self) -> None:
-        """Close everything."""
+        """Close all streams, endpoints, queues and sockets, the STag table and the port."""
         for close in [*reversed(self._first), *reversed(self._last)]:
             close()
         lib.siw_mem_close(self.mem)
@@ -459,7 +463,7 @@ class DdpStackWorld:
 
 
 class DdpWorld(DdpStackWorld):
-    """A port, and the objects of the DDP layer opened on it."""
+    """An llp port, and the objects of the DDP layer opened on the port."""
 
     def assign_stag(
         self,
@@ -484,7 +488,7 @@ class DdpWorld(DdpStackWorld):
         pd: int = PD,
         stream: Stream | None = None,
     ) -> list[tuple[int, int]] | tuple[int, int, int]:
-        """Look an STag up and release it; return the pieces of memory, or the error."""
+        """Look an STag up and release it; return the resolved pieces of memory, or the error."""
         iov, err = ffi.new("struct iovec[16]"), ffi.new("struct siw_wire_err *")
         n = lib.siw_mem_stag_get(
             self.mem,
@@ -541,11 +545,11 @@ class DdpWorld(DdpStackWorld):
         return stream
 
     def receiver(self, *, crc: bool = True) -> Stream:
-        """Return a responder in full operation; its peer's socket may send segments."""
+        """Return a responder's stream in full operation; its peer's socket may send segments."""
         return self._open_stream(self.mpa.receiver(crc=crc), crc)
 
     def sender(self, *, crc: bool = True, rcvbuf: int = 0, mss: int = 0) -> Stream:
-        """Return an initiator in full operation; its peer's socket reads what it sends."""
+        """Return an initiator's stream in full operation; its peer's socket reads its segments."""
         return self._open_stream(self.mpa.sender(crc=crc, rcvbuf=rcvbuf, mss=mss), crc)
 
     def dgram_endpoint(
@@ -569,5 +573,5 @@ def counter_value(name: str) -> int:
 
 
 def open_ddp_world() -> AbstractContextManager[DdpWorld]:
-    """Open a port for a block."""
+    """Provide a DdpWorld that is closed at the end of a with block."""
     return open_world(DdpWorld)

@@ -1,4 +1,4 @@
-"""DDP's lower edge on datagrams: segments with their CRC, received and sent."""
+"""Sending and receiving DDP segments in datagrams with a CRC."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_message_of_any_size_is_one_datagram(world: DdpWorld, family: int, siz
     assert (head.rv, head.opcode, head.q_key, head.qn, head.msn) == (1, 3, 0xDEADBEEF, 0x020100, 1)
 
 
-def test_the_longest_tagged_segment_is_what_the_path_carries_if_there_is_one(
+def test_the_maximum_tagged_segment_depends_on_the_path_and_the_address_family(
     world: DdpWorld,
 ) -> None:
     v4, v6 = (
@@ -75,7 +75,9 @@ def test_the_longest_tagged_segment_is_what_the_path_carries_if_there_is_one(
 )
 @example([300] * 16, False, b"the head")
 @example([1] * 16, True, b"the head")
-def test_any_list_goes_out_as_its_octets(sizes: list[int], no_crc: bool, head: bytes) -> None:
+def test_any_gather_list_is_sent_as_its_octets_with_their_crc(
+    sizes: list[int], no_crc: bool, head: bytes
+) -> None:
     with open_ddp_world() as world:
         d = world.dgram_endpoint(no_crc=no_crc)
         memories = [world.registered_memory(n, octet_pattern(n, n)) for n in sizes]
@@ -87,7 +89,7 @@ def test_any_list_goes_out_as_its_octets(sizes: list[int], no_crc: bool, head: b
 
 
 @pytest.mark.clause("DGRAM-UD-7")
-def test_msns_count_the_messages_that_went_out(world: DdpWorld) -> None:
+def test_msns_count_only_transmitted_datagrams(world: DdpWorld) -> None:
     d = world.dgram_endpoint()
     m = world.registered_memory(10)
     msns = []
@@ -100,14 +102,14 @@ def test_msns_count_the_messages_that_went_out(world: DdpWorld) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_message_longer_than_a_datagram_is_refused(world: DdpWorld, family: int) -> None:
+def test_sending_a_message_longer_than_a_datagram_is_refused(world: DdpWorld, family: int) -> None:
     d = world.dgram_endpoint(family=family)
     m = world.registered_memory(MAX[family] + 1)
     with pytest.raises(StreamError, match="EMSGSIZE"):
         d.transmit([m.sge()])
 
 
-def test_a_key_of_another_domain_sends_nothing(world: DdpWorld) -> None:
+def test_a_key_of_another_protection_domain_is_refused_and_nothing_is_sent(world: DdpWorld) -> None:
     d = world.dgram_endpoint()
     m = world.registered_memory(10, pd=PD + 1)
     with pytest.raises(StreamError, match="EACCES"):
@@ -122,7 +124,7 @@ def test_a_key_of_another_domain_sends_nothing(world: DdpWorld) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("size", [0, 1, 64, 5000, -1])
-def test_a_datagram_is_placed_into_the_oldest_buffer(
+def test_a_datagram_is_placed_into_the_oldest_posted_buffer(
     world: DdpWorld, family: int, size: int
 ) -> None:
     d, q = world.dgram_endpoint(family=family), world.create_queue()
@@ -131,17 +133,17 @@ def test_a_datagram_is_placed_into_the_oldest_buffer(
     q.post(11, m.sge())
     q.post(12)
     d.inject_datagram(build_segment(octet_pattern(size), q_key=77, qn=0x030000, msn=9))
-    seg, source = d.receive()
+    seg, source = d.receive_datagram()
     assert (seg.tagged, seg.last, seg.ulp_octet, seg.ulp_word) == (False, True, 0x43, 77)
     assert (seg.qn, seg.msn, seg.mo, seg.payload, seg.seg_len) == (0x030000, 9, 0, size, size + 18)
     assert socket.ntohs(source.port_be) == d.sock.getsockname()[1]
-    assert d.place(q) == (1, 11, size)
+    assert d.place_datagram(q) == (1, 11, size)
     assert m.octets() == octet_pattern(size) + bytes([0xA5]) * 5
     assert q.take() == 12
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=16), st.data())
-def test_a_message_is_scattered_over_the_buffers_elements(
+def test_a_datagram_is_scattered_over_the_elements_of_its_buffer(
     sizes: list[int], data: st.DataObject
 ) -> None:
     with open_ddp_world() as world:
@@ -150,8 +152,8 @@ def test_a_message_is_scattered_over_the_buffers_elements(
         q.post(1, *[m.sge() for m in memories])
         length = data.draw(st.integers(0, sum(sizes)))
         d.inject_datagram(build_segment(octet_pattern(length)))
-        d.receive()
-        assert d.place(q) == (1, 1, length)
+        d.receive_datagram()
+        assert d.place_datagram(q) == (1, 1, length)
         want = octet_pattern(length) + bytes([0xA5]) * (sum(sizes) - length)
         assert b"".join(m.octets() for m in memories) == want
 
@@ -165,8 +167,8 @@ def test_a_datagram_with_a_flipped_bit_is_dropped(world: DdpWorld, bit: int) -> 
     octets[bit // 8] ^= 1 << bit % 8
     before = counter_value("drop_crc")
     d.sock.sendto(octets, (d.host, d.port))
-    wait_until(lambda: d.receive_once() or counter_value("drop_crc") == before + 1)
-    assert d.receive_once() is None
+    wait_until(lambda: d.poll_datagram() or counter_value("drop_crc") == before + 1)
+    assert d.poll_datagram() is None
 
 
 @pytest.mark.clause("DGRAM-UD-1")
@@ -175,21 +177,19 @@ def test_a_tagged_segment_without_an_llp_header_is_dropped(world: DdpWorld, opco
     d = world.dgram_endpoint()
     before = counter_value("drop_header")
     d.inject_datagram(bytes(DDPTagged(opcode=opcode, stag=0x100, to=0)) + bytes(40))
-    wait_until(lambda: d.receive_once() or counter_value("drop_header") == before + 1)
+    wait_until(lambda: d.poll_datagram() or counter_value("drop_header") == before + 1)
     assert counter_value("drop_header") == before + 1
-    assert d.receive_once() is None
+    assert d.poll_datagram() is None
 
 
 @pytest.mark.clause("DGRAM-LLP-5")
 @pytest.mark.parametrize("length", [0, 1, 4, 18, 21])
-def test_a_datagram_without_room_for_header_and_crc_is_dropped(
-    world: DdpWorld, length: int
-) -> None:
+def test_a_datagram_too_short_for_header_and_crc_is_dropped(world: DdpWorld, length: int) -> None:
     d = world.dgram_endpoint()
     before = counter_value("drop_short")
     d.sock.sendto(bytes(length), (d.host, d.port))
-    wait_until(lambda: d.receive_once() or counter_value("drop_short") == before + 1)
-    assert d.receive_once() is None
+    wait_until(lambda: d.poll_datagram() or counter_value("drop_short") == before + 1)
+    assert d.poll_datagram() is None
 
 
 @pytest.mark.clause("DGRAM-LLP-1", "DGRAM-UD-1")
@@ -202,73 +202,75 @@ def test_a_datagram_without_room_for_header_and_crc_is_dropped(
         ({"t": 1}, "drop_header"),
     ],
 )
-def test_a_header_that_no_ud_message_has_is_dropped(
+def test_a_datagram_with_an_invalid_ddp_header_is_dropped(
     world: DdpWorld, fields: dict[str, int], name: str
 ) -> None:
     d = world.dgram_endpoint()
     before = counter_value(name)
     d.inject_datagram(build_segment(b"abcd", **fields))
-    wait_until(lambda: d.receive_once() or counter_value(name) == before + 1)
+    wait_until(lambda: d.poll_datagram() or counter_value(name) == before + 1)
     d.inject_datagram(build_segment(b"good"))
-    seg, _ = d.receive()
+    seg, _ = d.receive_datagram()
     assert seg.payload == 4
 
 
 @pytest.mark.clause("DGRAM-UD-1")
 @pytest.mark.parametrize("fields", [{"l": 0}, {"mo": 1}])
-def test_an_incomplete_message_is_reported(world: DdpWorld, fields: dict[str, int]) -> None:
+def test_a_datagram_that_is_only_a_part_of_a_message_is_reported(
+    world: DdpWorld, fields: dict[str, int]
+) -> None:
     d = world.dgram_endpoint()
     d.inject_datagram(build_segment(b"abcd", q_key=77, **fields))
-    seg, _ = d.receive()
+    seg, _ = d.receive_datagram()
     assert (seg.last, seg.mo) == (fields.get("l", 1) == 1, fields.get("mo", 0))
     assert (seg.ulp_word, seg.payload) == (77, 4)
 
 
 @pytest.mark.clause("DGRAM-LLP-6")
-def test_reserved_bits_are_not_looked_at(world: DdpWorld) -> None:
+def test_reserved_bits_of_the_ddp_header_are_ignored(world: DdpWorld) -> None:
     d = world.dgram_endpoint()
     d.inject_datagram(build_segment(b"abcd", ddp_rsvd=15))
-    assert d.receive()[0].payload == 4
+    assert d.receive_datagram()[0].payload == 4
 
 
 @pytest.mark.clause("DGRAM-LLP-3")
-def test_an_endpoint_without_crc_does_not_look_at_the_field(world: DdpWorld) -> None:
+def test_a_datagram_endpoint_without_crc_ignores_the_crc_field(world: DdpWorld) -> None:
     d, q = world.dgram_endpoint(no_crc=True), world.create_queue()
     m = world.registered_memory(4)
     q.post(1, m.sge())
     d.inject_datagram(build_segment(b"abcd"), crc=0x12345678)
-    d.receive()
-    assert d.place(q) == (1, 1, 4)
+    d.receive_datagram()
+    assert d.place_datagram(q) == (1, 1, 4)
     assert m.octets() == b"abcd"
 
 
-def test_without_a_buffer_the_message_is_dropped_and_counted(world: DdpWorld) -> None:
+def test_a_datagram_without_a_posted_buffer_is_dropped_and_counted(world: DdpWorld) -> None:
     d, q = world.dgram_endpoint(), world.create_queue()
     before = counter_value("drop_no_buffer")
     d.inject_datagram(build_segment(b"abcd"))
-    d.receive()
-    assert d.place(q)[0] == -errno.ENOBUFS
+    d.receive_datagram()
+    assert d.place_datagram(q)[0] == -errno.ENOBUFS
     assert counter_value("drop_no_buffer") == before + 1
 
 
-def test_a_message_longer_than_its_buffer_uses_it_up_and_writes_nothing(world: DdpWorld) -> None:
+def test_a_datagram_longer_than_its_buffer_consumes_it_and_writes_nothing(world: DdpWorld) -> None:
     d, q = world.dgram_endpoint(), world.create_queue()
     m = world.registered_memory(3)
     q.post(5, m.sge())
     d.inject_datagram(build_segment(b"abcd"))
-    d.receive()
-    assert d.place(q) == (-errno.EMSGSIZE, 5, 4)
+    d.receive_datagram()
+    assert d.place_datagram(q) == (-errno.EMSGSIZE, 5, 4)
     assert m.is_untouched()
     assert q.take() is None
 
 
-def test_a_buffer_with_a_bad_key_is_used_up_and_nothing_written(world: DdpWorld) -> None:
+def test_a_buffer_with_an_invalid_key_is_consumed_and_nothing_is_written(world: DdpWorld) -> None:
     d, q = world.dgram_endpoint(), world.create_queue()
     good, bad = world.registered_memory(2), Memory(2)
     q.post(5, good.sge(), bad.sge(key=good.stag))
     d.inject_datagram(build_segment(b"abcd"))
-    d.receive()
-    assert d.place(q)[:2] == (-errno.EACCES, 5)
+    d.receive_datagram()
+    assert d.place_datagram(q)[:2] == (-errno.EACCES, 5)
     assert good.is_untouched()
     assert bad.is_untouched()
     assert q.take() is None
@@ -279,31 +281,31 @@ def test_an_unplaced_datagram_is_dropped_by_the_next_receive(world: DdpWorld) ->
     m = world.registered_memory(4)
     q.post(1, m.sge())
     d.inject_datagram(build_segment(b"lost"))
-    d.receive()
+    d.receive_datagram()
     d.inject_datagram(build_segment(b"kept"))
-    d.receive()
-    assert d.place(q) == (1, 1, 4)
+    d.receive_datagram()
+    assert d.place_datagram(q) == (1, 1, 4)
     assert m.octets() == b"kept"
 
 
-def test_a_sent_message_is_received_by_another_endpoint(world: DdpWorld) -> None:
+def test_a_datagram_sent_by_one_endpoint_is_received_by_another(world: DdpWorld) -> None:
     a, b, q = world.dgram_endpoint(), world.dgram_endpoint(), world.create_queue()
     source, sink = world.registered_memory(9000, octet_pattern(9000)), world.registered_memory(9000)
     q.post(3, sink.sge())
     assert lib.siw_addr_parse(b"127.0.0.1", b.port, a.peer) == 0
     a.transmit([source.sge()], ulp_octet=0x45)
-    seg, from_ = b.receive()
+    seg, from_ = b.receive_datagram()
     assert seg.ulp_octet == 0x45
     assert socket.ntohs(from_.port_be) == a.port
-    assert b.place(q) == (1, 3, 9000)
+    assert b.place_datagram(q) == (1, 3, 9000)
     assert sink.octets() == source.octets()
 
 
-def test_a_users_own_socket_is_taken_over(world: DdpWorld) -> None:
+def test_a_datagram_endpoint_adopts_a_socket_of_the_program(world: DdpWorld) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
         own.bind(("127.0.0.1", 0))
         port = own.getsockname()[1]
         d = world.dgram_endpoint(fd=own.detach())
     assert d.port == port
     d.inject_datagram(build_segment(b"abcd"))
-    assert d.receive()[0].payload == 4
+    assert d.receive_datagram()[0].payload == 4

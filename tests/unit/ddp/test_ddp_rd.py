@@ -1,4 +1,4 @@
-"""DDP streams on reliable datagrams: when the two sides of an endpoint know of them."""
+"""DDP streams on reliable datagrams: when a new stream is visible to the receiving side."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QKEY = 0x51A5
 
 
 class RDEnd:
-    """An RD endpoint."""
+    """An RD endpoint (siw_rd) with its DDP layer (siw_ddp_rd)."""
 
     def __init__(self, world: DdpWorld) -> None:
         self.port = world.port
@@ -46,7 +46,7 @@ class RDEnd:
         return out[0]
 
     def poll_event(self) -> Any:
-        """Return the next event, or None."""
+        """Poll the port; return the endpoint's next event, or None."""
         lib.siw_llp_port_poll(self.port, self.handlers, 4)
         event = ffi.new("struct siw_ddp_rd_event *")
         return event if lib.siw_ddp_rd_recv(self.c, event) == 1 else None
@@ -59,23 +59,23 @@ class RDEnd:
 
 
 @pytest.fixture
-def make_end(world: DdpWorld) -> Iterator[Callable[[], RDEnd]]:
+def make_rd_end(world: DdpWorld) -> Iterator[Callable[[], RDEnd]]:
     made: list[RDEnd] = []
 
-    def create_end() -> RDEnd:
+    def create_rd_end() -> RDEnd:
         made.append(RDEnd(world))
         return made[-1]
 
-    yield create_end
+    yield create_rd_end
     for one in made:
         one.close()
 
 
-def test_a_stream_is_invisible_to_receive_until_siw_ddp_rd_show(
-    make_end: Callable[[], RDEnd],
+def test_an_rd_stream_is_invisible_to_the_receiver_until_siw_ddp_rd_publish(
+    make_rd_end: Callable[[], RDEnd],
 ) -> None:
     """The receiving side must not see a stream that the sending side is still setting up."""
-    a, b = make_end(), make_end()
+    a, b = make_rd_end(), make_rd_end()
     out = a.open_stream(a.get_peer(b.local_addr), ffi.cast("void *", 1))
     lib.siw_ddp_rd_publish(out)
     msg = lib.siw_ddp_tx_msg(out, False)
@@ -95,5 +95,5 @@ def test_a_stream_is_invisible_to_receive_until_siw_ddp_rd_show(
     lib.siw_ddp_rd_publish(stream)
     assert lib.siw_ddp_rd_user(event.peer) == user
     event = wait_until(poll_segment_event)
-    # The stream has no queue for the segment.
+    # The segment is refused, because the stream has no queue of buffers.
     assert event.kind == lib.SIW_DDP_RD_REFUSED and event.user == user

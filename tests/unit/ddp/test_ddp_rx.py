@@ -1,4 +1,4 @@
-"""Receiving segments over TCP: placement, and that a refused segment writes nothing.
+"""Receiving DDP segments over TCP: placement, and refused segments, which write nothing.
 
 The clauses of RFC 5041 are tested in tests/conformance/rfc5041.
 """
@@ -26,7 +26,7 @@ from unit.ddp.ddp_harness import (
 WRITE, SINK = lib.SIW_MEM_REMOTE_WRITE, lib.SIW_MEM_READ_SINK
 CATASTROPHIC = (lib.SIW_LAYER_DDP, lib.SIW_DDP_LOCAL_CATASTROPHIC, 0)
 CRC = (lib.SIW_LAYER_LLP, 0, lib.SIW_MPA_CRC)
-#: Larger than the FPDUs that mpa delivers complete: the CRC is checked after placement.
+#: Octets of a segment whose payload is placed before its CRC is checked.
 LARGE = 20_000
 
 
@@ -35,7 +35,7 @@ LARGE = 20_000
     sizes=st.lists(st.integers(0, 9000), min_size=1, max_size=16),
     crc=st.booleans(),
 )
-def test_a_message_in_any_segments_fills_any_buffer(
+def test_an_untagged_message_in_any_segments_fills_any_scatter_list(
     pieces: list[int], sizes: list[int], crc: bool
 ) -> None:
     total = sum(pieces)
@@ -65,7 +65,9 @@ def test_a_message_in_any_segments_fills_any_buffer(
     writes=st.lists(st.tuples(st.integers(0, 2999), st.integers(0, 3000)), max_size=10),
     base=st.sampled_from([0, 1, 2**40, 2**64 - 3000]),
 )
-def test_tagged_segments_land_at_their_offsets(writes: list[tuple[int, int]], base: int) -> None:
+def test_tagged_segments_are_placed_at_their_offsets(
+    writes: list[tuple[int, int]], base: int
+) -> None:
     with open_ddp_world() as world:
         stream = world.receiver()
         m = world.registered_memory(3000, to_base=base)
@@ -78,7 +80,7 @@ def test_tagged_segments_land_at_their_offsets(writes: list[tuple[int, int]], ba
         assert m.octets() == model
 
 
-def test_the_header_comes_up_as_it_came(world: DdpWorld) -> None:
+def test_the_ddp_header_of_a_segment_is_reported_unchanged(world: DdpWorld) -> None:
     stream, q = world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 2, q.handle)
     m = world.registered_memory(10)
@@ -99,7 +101,7 @@ def test_the_header_comes_up_as_it_came(world: DdpWorld) -> None:
     assert stream.place(seg) == (1, 2)
 
 
-def test_a_segment_stays_until_it_is_placed(world: DdpWorld) -> None:
+def test_the_same_segment_is_reported_until_it_is_placed(world: DdpWorld) -> None:
     stream = world.receiver()
     m = world.registered_memory(10)
     stream.inject_segments(
@@ -110,14 +112,14 @@ def test_a_segment_stays_until_it_is_placed(world: DdpWorld) -> None:
     assert stream.next_header().to == 5
 
 
-def test_placing_without_a_head_is_refused(world: DdpWorld) -> None:
+def test_placing_is_refused_before_a_header_was_reported(world: DdpWorld) -> None:
     stream = world.receiver()
     seg = ffi.new("struct siw_ddp_seg *")
     with pytest.raises(StreamError, match="EINVAL"):
-        stream.place_once(seg, WRITE)
+        stream.place_segment_once(seg, WRITE)
 
 
-def test_an_empty_fpdu_is_reported_as_such(world: DdpWorld) -> None:
+def test_an_fpdu_without_a_ulpdu_is_reported_as_empty(world: DdpWorld) -> None:
     stream = world.receiver()
     m = world.registered_memory(10)
     stream.sock.sendall(fpdu(b""))
@@ -126,7 +128,7 @@ def test_an_empty_fpdu_is_reported_as_such(world: DdpWorld) -> None:
     assert stream.receive() == (0, 3)
 
 
-def test_each_queue_has_its_own_msns(world: DdpWorld) -> None:
+def test_each_untagged_queue_has_its_own_msns(world: DdpWorld) -> None:
     stream = world.receiver()
     m = world.registered_memory(10)
     for qn in range(4):
@@ -139,7 +141,7 @@ def test_each_queue_has_its_own_msns(world: DdpWorld) -> None:
         assert stream.receive() == (10 * qn + msn - 1, 1)
 
 
-def test_two_streams_share_one_queue(world: DdpWorld) -> None:
+def test_two_streams_may_share_one_untagged_queue(world: DdpWorld) -> None:
     one, other, q = world.receiver(), world.receiver(), world.create_queue()
     m, n = world.registered_memory(10), world.registered_memory(10)
     for stream in (one, other):
@@ -156,7 +158,9 @@ def test_two_streams_share_one_queue(world: DdpWorld) -> None:
     assert n.octets()[:3] == b"xyz"
 
 
-def test_the_last_buffer_may_go_to_another_stream_between_head_and_place(world: DdpWorld) -> None:
+def test_another_stream_may_use_the_last_buffer_between_header_and_placement(
+    world: DdpWorld,
+) -> None:
     one, other, q = world.receiver(), world.receiver(), world.create_queue()
     m = world.registered_memory(10)
     for stream in (one, other):
@@ -171,7 +175,7 @@ def test_the_last_buffer_may_go_to_another_stream_between_head_and_place(world: 
     assert one.error == (1, 2, lib.SIW_DDP_NO_BUFFER)
 
 
-def test_a_buffer_of_a_broken_off_message_can_be_taken_back(world: DdpWorld) -> None:
+def test_the_buffer_of_an_incomplete_message_can_be_reclaimed(world: DdpWorld) -> None:
     stream, q = world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = world.registered_memory(10)
@@ -203,7 +207,7 @@ def test_a_segment_shorter_than_its_header_ends_the_stream(world: DdpWorld, segm
 
 
 @pytest.mark.parametrize("size", [100, LARGE])
-def test_a_corrupted_segment_is_a_crc_error_whatever_else_is_wrong(
+def test_a_segment_with_a_wrong_crc_and_other_errors_is_a_crc_error(
     world: DdpWorld, size: int
 ) -> None:
     stream = world.receiver()
@@ -212,14 +216,14 @@ def test_a_corrupted_segment_is_a_crc_error_whatever_else_is_wrong(
 
 
 @pytest.mark.parametrize("size", [100, LARGE])
-def test_a_corrupted_segment_is_not_delivered(world: DdpWorld, size: int) -> None:
+def test_a_segment_with_a_wrong_crc_is_not_delivered(world: DdpWorld, size: int) -> None:
     stream, q = world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = world.registered_memory(size)
     q.post(1, m.sge())
     stream.sock.sendall(fpdu(untagged_segment(octet_pattern(size)), crc=0))
     assert stream.receive_until_error() == CRC
-    assert len(m.octets()) == size  # nothing has been written beyond the buffer (checked by octets)
+    assert len(m.octets()) == size  # octets() asserts that nothing outside was written
 
 
 @pytest.mark.fast_path
@@ -228,14 +232,14 @@ def test_a_refused_large_segment_is_reported_after_its_crc_check(world: DdpWorld
     octets = fpdu(tagged_segment(octet_pattern(LARGE), stag=1))
     stream.sock.sendall(octets[:-1])
     seg = stream.next_header()
-    assert stream.place_once(seg, WRITE) is None
+    assert stream.place_segment_once(seg, WRITE) is None
     assert stream.poll_header() is None
     stream.sock.sendall(octets[-1:])
     assert stream.receive_until_error() == (1, 1, lib.SIW_DDP_INVALID_STAG)
 
 
 @pytest.mark.parametrize("size", [100, LARGE])
-def test_nothing_behind_a_refused_segment_is_looked_at(world: DdpWorld, size: int) -> None:
+def test_segments_after_a_refused_segment_are_not_processed(world: DdpWorld, size: int) -> None:
     stream = world.receiver()
     m = world.registered_memory(size)
     good = tagged_segment(octet_pattern(size), stag=m.stag)
@@ -248,7 +252,9 @@ def test_nothing_behind_a_refused_segment_is_looked_at(world: DdpWorld, size: in
 
 
 @pytest.mark.parametrize("size", [100, LARGE])
-def test_the_layer_above_may_refuse_a_segment(world: DdpWorld, size: int) -> None:
+def test_the_upper_layer_may_refuse_a_segment_and_nothing_is_placed(
+    world: DdpWorld, size: int
+) -> None:
     stream = world.receiver()
     m = world.registered_memory(size)
     stream.inject_segments(
@@ -264,7 +270,7 @@ def test_the_layer_above_may_refuse_a_segment(world: DdpWorld, size: int) -> Non
 
 
 @pytest.mark.fast_path
-def test_a_refusal_from_above_yields_to_a_wrong_crc(world: DdpWorld) -> None:
+def test_a_crc_error_takes_precedence_over_a_refusal_by_the_upper_layer(world: DdpWorld) -> None:
     stream = world.receiver()
     m = world.registered_memory(LARGE)
     octets = fpdu(tagged_segment(octet_pattern(LARGE), stag=m.stag), crc=0)
@@ -279,14 +285,16 @@ def test_a_refusal_from_above_yields_to_a_wrong_crc(world: DdpWorld) -> None:
 
 
 @pytest.mark.fast_path
-def test_an_stag_that_dies_in_the_middle_of_a_segment_takes_no_more(world: DdpWorld) -> None:
+def test_freeing_an_stag_in_the_middle_of_a_segment_stops_its_placement(world: DdpWorld) -> None:
     stream = world.receiver()
     m = world.registered_memory(LARGE)
     octets = fpdu(tagged_segment(octet_pattern(LARGE), stag=m.stag))
     stream.sock.sendall(octets[:10_000])
     seg = stream.next_header()
     wait_until(
-        lambda: stream.place_once(seg, WRITE) or m.octets()[9000] == octet_pattern(LARGE)[9000]
+        lambda: (
+            stream.place_segment_once(seg, WRITE) or m.octets()[9000] == octet_pattern(LARGE)[9000]
+        )
     )
     assert world.free_stag(m.stag) == 0  # freeing the STag does not wait for the peer
     before = m.octets()
@@ -295,7 +303,7 @@ def test_an_stag_that_dies_in_the_middle_of_a_segment_takes_no_more(world: DdpWo
     assert m.octets() == before
 
 
-def test_a_posted_buffer_whose_key_died_is_a_local_error(world: DdpWorld) -> None:
+def test_a_posted_buffer_whose_key_was_freed_is_a_local_error(world: DdpWorld) -> None:
     stream, q = world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = world.registered_memory(10)
@@ -309,7 +317,7 @@ def test_a_posted_buffer_whose_key_died_is_a_local_error(world: DdpWorld) -> Non
     assert user_data[0] == 9
 
 
-def test_a_read_sink_is_for_responses_and_nothing_else(world: DdpWorld) -> None:
+def test_a_read_sink_accepts_only_read_responses(world: DdpWorld) -> None:
     stream = world.receiver()
     m = world.registered_memory(10, rights=SINK, stream=stream)
     stream.inject_segments(tagged_segment(b"abc", stag=m.stag), tagged_segment(b"xyz", stag=m.stag))
@@ -319,7 +327,7 @@ def test_a_read_sink_is_for_responses_and_nothing_else(world: DdpWorld) -> None:
 
 
 @given(segment=st.binary(max_size=200))
-def test_no_octets_from_the_peer_write_outside_what_they_may(segment: bytes) -> None:
+def test_no_segment_from_the_peer_writes_outside_the_permitted_memory(segment: bytes) -> None:
     with open_ddp_world() as world:
         stream, q = world.receiver(), world.create_queue()
         lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
@@ -337,7 +345,9 @@ def test_no_octets_from_the_peer_write_outside_what_they_may(segment: bytes) -> 
         posted.octets()
 
 
-def test_end_of_stream_and_reset_come_up_as_they_are(world: DdpWorld) -> None:
+def test_an_orderly_end_of_stream_and_a_truncated_segment_are_different_errors(
+    world: DdpWorld,
+) -> None:
     one, other = world.receiver(), world.receiver()
     one.sock.close()
     with pytest.raises(StreamError, match="ENOTCONN"):
@@ -352,7 +362,7 @@ def test_end_of_stream_and_reset_come_up_as_they_are(world: DdpWorld) -> None:
 
 
 @given(st.binary(max_size=40))
-def test_a_quoted_header_is_parsed_if_it_is_all_there(octets: bytes) -> None:
+def test_a_quoted_ddp_header_is_parsed_only_if_it_is_complete(octets: bytes) -> None:
     seg = ffi.new("struct siw_ddp_seg *")
     got = lib.siw_ddp_head_parse(octets, len(octets), seg)
     want = 0 if not octets else 14 if octets[0] & 0x80 else 18

@@ -1,4 +1,4 @@
-"""Sending messages over TCP: segmentation, counting, aborted messages.
+"""Sending DDP messages over TCP: segmentation, counting, aborted messages.
 
 The clauses of RFC 5041 are tested in tests/conformance/rfc5041.
 """
@@ -36,7 +36,7 @@ BATCH_OCTETS = 1 << 18  # octets that mpa frames before a flush is needed
     mulpdu=st.sampled_from([128, 129, 500, 1500, 64768]),
     crc=st.booleans(),
 )
-def test_any_list_arrives_in_segments_of_at_most_the_mulpdu(
+def test_any_gather_list_is_sent_in_segments_of_at_most_the_mulpdu(
     sizes: list[int], is_tagged: bool, mulpdu: int, crc: bool
 ) -> None:
     with temporary_setting("mulpdu", mulpdu), open_ddp_world() as world:
@@ -57,7 +57,7 @@ def test_any_list_arrives_in_segments_of_at_most_the_mulpdu(
             at += len(payload)
 
 
-def test_octets_from_the_middle_of_a_list_are_not_sent(world: DdpWorld) -> None:
+def test_a_message_shorter_than_its_gather_list_sends_only_its_length(world: DdpWorld) -> None:
     stream = world.sender()
     m = world.registered_memory(100, octet_pattern(100))
     stream.transmit(stream.build_message([m.sge()], length=30))
@@ -71,13 +71,13 @@ def test_a_message_too_long_for_ddp_is_refused(world: DdpWorld) -> None:
     assert stream.begun_count == 0
 
 
-def test_a_queue_that_there_is_not_is_refused(world: DdpWorld) -> None:
+def test_a_message_to_an_invalid_queue_number_is_refused(world: DdpWorld) -> None:
     stream = world.sender()
     with pytest.raises(StreamError, match="EINVAL"):
         stream.begin_message(stream.build_message(qn=4))
 
 
-def test_a_message_with_a_bad_key_leaves_no_trace(world: DdpWorld) -> None:
+def test_a_message_with_an_invalid_key_is_refused_and_consumes_no_msn(world: DdpWorld) -> None:
     stream = world.sender()
     m = world.registered_memory(10, octet_pattern(10))
     with pytest.raises(StreamError, match="EACCES"):
@@ -89,14 +89,14 @@ def test_a_message_with_a_bad_key_leaves_no_trace(world: DdpWorld) -> None:
     assert (head.msn, payload) == (1, octet_pattern(10))
 
 
-def test_library_memory_needs_no_key(world: DdpWorld) -> None:
+def test_internal_memory_of_the_library_needs_no_key(world: DdpWorld) -> None:
     stream = world.sender()
     m = world.registered_memory(10, octet_pattern(10))
     stream.transmit(stream.build_message([m.sge(key=0)], internal=True))
     assert stream.read_sent_segments(10)[0][1] == octet_pattern(10)
 
 
-def test_accepted_follows_what_tcp_took(world: DdpWorld) -> None:
+def test_the_accepted_count_grows_when_tcp_accepts_messages(world: DdpWorld) -> None:
     stream = world.sender()
     m = world.registered_memory(10)
     for _ in range(3):
@@ -106,7 +106,7 @@ def test_accepted_follows_what_tcp_took(world: DdpWorld) -> None:
     assert (stream.begun_count, stream.accepted_count) == (3, 3)
 
 
-def test_an_empty_fpdu_counts_by_its_octets(world: DdpWorld) -> None:
+def test_an_empty_fpdu_counts_as_8_octets_of_the_stream(world: DdpWorld) -> None:
     stream = world.sender()
     assert lib.siw_ddp_tx_empty(stream.handle) == 1
     wait_until(stream.flush_once)
@@ -114,14 +114,14 @@ def test_an_empty_fpdu_counts_by_its_octets(world: DdpWorld) -> None:
     assert lib.siw_ddp_tx_accepted(stream.handle) == lib.siw_ddp_tx_framed(stream.handle) == 8
 
 
-def test_no_empty_fpdu_goes_into_the_middle_of_a_message(world: DdpWorld) -> None:
+def test_an_empty_fpdu_in_the_middle_of_a_message_is_refused(world: DdpWorld) -> None:
     stream = world.sender()
     m = world.registered_memory(8 << 20)
     assert stream.begin_message(stream.build_message([m.sge()])) == 0
     assert lib.siw_ddp_tx_empty(stream.handle) == -errno.EBUSY
 
 
-def test_an_empty_fpdu_for_which_the_batch_has_no_room_is_for_later(world: DdpWorld) -> None:
+def test_an_empty_fpdu_that_does_not_fit_into_the_batch_must_be_retried(world: DdpWorld) -> None:
     stream = world.sender()
     framed = 0
     while (rv := lib.siw_ddp_tx_empty(stream.handle)) == 1:
@@ -135,7 +135,7 @@ def test_an_empty_fpdu_for_which_the_batch_has_no_room_is_for_later(world: DdpWo
     assert lib.siw_ddp_tx_accepted(stream.handle) == 8 * (framed + 1)
 
 
-def start_reading(stream: Stream, octets: int, into: list[bytes]) -> threading.Thread:
+def start_reading_payloads(stream: Stream, octets: int, into: list[bytes]) -> threading.Thread:
     def read_payloads() -> None:
         into.extend(payload for _, payload in stream.read_sent_segments(octets))
 
@@ -144,16 +144,16 @@ def start_reading(stream: Stream, octets: int, into: list[bytes]) -> threading.T
     return thread
 
 
-def test_a_message_of_many_megabytes_goes_out_in_turns(world: DdpWorld) -> None:
+def test_a_message_of_20_mib_is_framed_in_several_calls(world: DdpWorld) -> None:
     stream = world.sender()
     size = 20 << 20
     m = world.registered_memory(size, octet_pattern(1 << 20) * 20)
     msg = stream.build_message([m.sge()], tagged=True, stag=1)
-    assert stream.begin_message(msg) == 0, "one call framed all of it"
+    assert stream.begin_message(msg) == 0, "one call framed the complete message"
     with pytest.raises(StreamError, match="EBUSY"):
         stream.begin_message(msg)
     got: list[bytes] = []
-    thread = start_reading(stream, size, got)
+    thread = start_reading_payloads(stream, size, got)
     turns = 1
     while wait_until(lambda: (stream.flush_once(), True)) and stream.continue_message() == 0:
         turns += 1
@@ -164,16 +164,16 @@ def test_a_message_of_many_megabytes_goes_out_in_turns(world: DdpWorld) -> None:
     assert stream.accepted_count == 1
 
 
-def test_more_messages_than_may_be_in_flight_wait_for_tcp(world: DdpWorld) -> None:
+def test_messages_beyond_the_in_flight_limit_wait_for_tcp(world: DdpWorld) -> None:
     stream = world.sender(rcvbuf=4096)
     m = world.registered_memory(2000, octet_pattern(2000))
     sent = 0
     while stream.begin_message(stream.build_message([m.sge()])) == 1:
         sent += 1
-        assert sent < 20_000, "nothing ever was full"
+        assert sent < 20_000, "neither the batch nor TCP's buffer became full"
     assert stream.begun_count == sent + 1
     got: list[bytes] = []
-    thread = start_reading(stream, 2000 * (sent + 1), got)
+    thread = start_reading_payloads(stream, 2000 * (sent + 1), got)
     wait_until(stream.continue_message)
     wait_until(stream.flush_once)
     thread.join()
@@ -181,13 +181,13 @@ def test_more_messages_than_may_be_in_flight_wait_for_tcp(world: DdpWorld) -> No
     assert stream.accepted_count == stream.begun_count
 
 
-def test_small_messages_in_flight_are_bounded(world: DdpWorld) -> None:
+def test_the_octets_of_small_messages_in_flight_are_bounded(world: DdpWorld) -> None:
     stream = world.sender(rcvbuf=4096)
     m = world.registered_memory(1)
     sent = 0
     while stream.begin_message(stream.build_message([m.sge()])) == 1:
         sent += 1
-        assert sent < 400_000, "nothing ever was full"
+        assert sent < 400_000, "neither the batch nor TCP's buffer became full"
     fpdu_octets = 2 + 18 + 1 + 3 + 4
     assert (stream.begun_count - stream.accepted_count - 1) * fpdu_octets <= BATCH_OCTETS
     got: list[bytes] = []
@@ -205,7 +205,7 @@ def test_small_messages_in_flight_are_bounded(world: DdpWorld) -> None:
 # ---- aborted messages
 
 
-def test_a_message_given_up_ends_behind_its_last_whole_segment(world: DdpWorld) -> None:
+def test_an_abandoned_message_ends_after_its_last_complete_segment(world: DdpWorld) -> None:
     stream = world.sender()
     size = 8 << 20
     m = world.registered_memory(size, octet_pattern(1 << 20) * 8)
@@ -216,7 +216,7 @@ def test_a_message_given_up_ends_behind_its_last_whole_segment(world: DdpWorld) 
     assert lib.siw_ddp_tx_abandon(stream.handle) == 0
     assert stream.begin_message(stream.build_message([last.sge()], qn=2)) in (0, 1)
     got: list[bytes] = []
-    thread = start_reading(stream, framed + 4, got)
+    thread = start_reading_payloads(stream, framed + 4, got)
     wait_until(stream.continue_message)
     wait_until(stream.flush_once)
     thread.join()
@@ -224,7 +224,7 @@ def test_a_message_given_up_ends_behind_its_last_whole_segment(world: DdpWorld) 
     assert (stream.begun_count, stream.accepted_count) == (2, 0)
 
 
-def test_a_key_that_dies_in_the_middle_of_a_message_stops_it(world: DdpWorld) -> None:
+def test_freeing_the_key_of_a_message_in_transmission_stops_the_message(world: DdpWorld) -> None:
     stream = world.sender()
     m = world.registered_memory(8 << 20)
     assert stream.begin_message(stream.build_message([m.sge()])) == 0
@@ -237,7 +237,7 @@ def test_a_key_that_dies_in_the_middle_of_a_message_stops_it(world: DdpWorld) ->
 # ---- from memory with an STag, as a Read Response
 
 
-def test_a_response_reads_what_its_stag_names(world: DdpWorld) -> None:
+def test_a_read_response_sends_the_memory_of_its_stag(world: DdpWorld) -> None:
     stream = world.sender()
     m = world.registered_memory(5000, octet_pattern(5000), to_base=100)
     msg = stream.build_message(
@@ -259,7 +259,7 @@ def test_a_response_reads_what_its_stag_names(world: DdpWorld) -> None:
         ({}, 2**64 - 1, 10, (1, 1, lib.SIW_DDP_TO_WRAP)),
     ],
 )
-def test_a_read_response_needs_the_remote_read_right(
+def test_a_read_response_requires_valid_bounds_protection_domain_and_remote_read_right(
     world: DdpWorld, how: dict[str, int], to: int, length: int, error: tuple[int, int, int]
 ) -> None:
     stream = world.sender()
@@ -271,14 +271,14 @@ def test_a_read_response_needs_the_remote_read_right(
     assert stream.tx_error == error
 
 
-def test_an_empty_response_looks_at_no_stag(world: DdpWorld) -> None:
+def test_an_empty_read_response_checks_no_stag(world: DdpWorld) -> None:
     stream = world.sender()
     stream.transmit(stream.build_message(tagged=True, stag=5, from_stag=True, src_stag=0, src_to=1))
     ((head, payload),) = stream.read_sent_segments(0)
     assert (head.stag, head.l, payload) == (5, 1, b"")
 
 
-def test_a_region_is_in_use_until_tcp_took_the_response(world: DdpWorld) -> None:
+def test_a_region_is_in_use_until_tcp_has_accepted_its_read_response(world: DdpWorld) -> None:
     stream = world.sender()
     m, other = world.registered_memory(5000), world.registered_memory(10)
     msg = stream.build_message(tagged=True, from_stag=True, src_stag=m.stag)
@@ -291,7 +291,7 @@ def test_a_region_is_in_use_until_tcp_took_the_response(world: DdpWorld) -> None
     assert lib.siw_ddp_tx_revoke(stream.handle, m.stag) == 0
 
 
-def test_a_region_half_sent_is_in_use(world: DdpWorld) -> None:
+def test_a_region_with_a_partly_sent_read_response_is_in_use(world: DdpWorld) -> None:
     stream = world.sender()
     m = world.registered_memory(8 << 20)
     msg = stream.build_message(tagged=True, from_stag=True, src_stag=m.stag)
@@ -300,10 +300,10 @@ def test_a_region_half_sent_is_in_use(world: DdpWorld) -> None:
     assert lib.siw_ddp_tx_revoke(stream.handle, m.stag) == 1
 
 
-def test_a_dead_connection_is_reported(world: DdpWorld) -> None:
+def test_sending_fails_after_the_peer_reset_the_connection(world: DdpWorld) -> None:
     stream = world.sender()
     m = world.registered_memory(1000)
-    linger = struct.pack("ii", 1, 0)  # a reset, so that a later write fails
+    linger = struct.pack("ii", 1, 0)  # the close resets the connection, so a later write fails
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     stream.sock.close()
 
@@ -322,7 +322,7 @@ def stag_is_in_use(stream: Stream, stag: int) -> bool:
     return bool(lib.siw_ddp_tx_revoke(stream.handle, stag))
 
 
-def test_of_many_regions_those_are_in_use_that_tcp_has_not_taken(world: DdpWorld) -> None:
+def test_only_regions_whose_read_response_tcp_has_not_accepted_are_in_use(world: DdpWorld) -> None:
     stream = world.sender(rcvbuf=4096)
     sent = []
     while True:
@@ -332,7 +332,7 @@ def test_of_many_regions_those_are_in_use_that_tcp_has_not_taken(world: DdpWorld
         sent.append((m, msg))
         if stream.begin_message(msg) == 0:
             break
-        assert len(sent) < 5000, "nothing ever was full"
+        assert len(sent) < 5000, "neither the batch nor TCP's buffer became full"
     *framed, _ = sent
     accepted = lib.siw_ddp_tx_accepted(stream.handle)
     used = [stag_is_in_use(stream, m.stag) for m, _ in framed]
@@ -340,7 +340,9 @@ def test_of_many_regions_those_are_in_use_that_tcp_has_not_taken(world: DdpWorld
     assert any(used) and not all(used)
 
 
-def test_small_responses_from_many_regions_leave_as_room_is_made_for_them(world: DdpWorld) -> None:
+def test_small_read_responses_from_many_regions_are_sent_and_then_release_the_regions(
+    world: DdpWorld,
+) -> None:
     stream = world.sender()
     regions = [world.registered_memory(10, bytes([i]) * 10) for i in range(100)]
     for turn in range(2):

@@ -1,4 +1,4 @@
-"""STags that a peer may invalidate: only that peer, only with the right, and only once."""
+"""Invalidation of STags by a peer: only STags of its stream, with the access right, and once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RIGHT = lib.SIW_MEM_REMOTE_INVALIDATE
 WRITE = lib.SIW_MEM_REMOTE_WRITE
 ALL = RIGHT | WRITE | lib.SIW_MEM_LOCAL_READ
 INVALID = (lib.SIW_LAYER_DDP, lib.SIW_DDP_TAGGED_BUFFER, lib.SIW_DDP_INVALID_STAG)
-REST = 256  # minimum number of freed indexes that wait before one is reused
+MIN_WAITING_INDEXES = 256  # minimum number of freed indexes that wait before one is reused
 
 
 def may_invalidate(world: DdpWorld, stag: int, stream: Stream) -> bool:
@@ -25,7 +25,7 @@ def invalidate_stag(world: DdpWorld, stag: int, stream: Stream) -> int:
     return int(lib.siw_mem_stag_invalidate(world.mem, stag, stream.handle))
 
 
-def test_an_invalidated_stag_is_dead_and_cannot_be_invalidated_again(world: DdpWorld) -> None:
+def test_an_invalidated_stag_is_refused_and_cannot_be_invalidated_again(world: DdpWorld) -> None:
     stream = world.receiver()
     m = world.registered_memory(100, rights=ALL, stream=stream)
     assert world.look_up_stag(m.stag, WRITE, 0, 100, stream=stream) == [(m.addr, 100)]
@@ -39,7 +39,9 @@ def test_an_invalidated_stag_is_dead_and_cannot_be_invalidated_again(world: DdpW
 
 
 @pytest.mark.parametrize("which", ["no right", "domain", "other stream", "freed", "never"])
-def test_what_the_peer_may_not_invalidate_stays_as_it_is(world: DdpWorld, which: str) -> None:
+def test_an_stag_that_the_peer_may_not_invalidate_stays_unchanged(
+    world: DdpWorld, which: str
+) -> None:
     stream, other = world.receiver(), world.receiver()
     rights = WRITE if which == "no right" else ALL
     owner = {"domain": None, "other stream": other}.get(which, stream)
@@ -58,13 +60,15 @@ def test_an_invalidated_stag_is_not_reused_before_it_is_freed(world: DdpWorld) -
     m = world.registered_memory(10, rights=ALL, stream=stream)
     assert invalidate_stag(world, m.stag, stream) == 0
     dead = m.stag
-    for _ in range(3 * REST):  # far more STags than there are waiting indexes
+    for _ in range(3 * MIN_WAITING_INDEXES):  # far more STags than there are waiting indexes
         world.free_stag(world.assign_stag(m))
     assert world.look_up_stag(dead, WRITE, 0, 1, stream=stream) == INVALID
     assert world.free_stag(dead) == 0
 
 
-def test_an_stag_can_be_bound_to_an_identity_other_than_the_stream(world: DdpWorld) -> None:
+def test_changing_a_streams_identity_does_not_change_the_binding_of_its_stags(
+    world: DdpWorld,
+) -> None:
     stream = world.receiver()
     m = world.registered_memory(10, rights=ALL, stream=stream)
     identity = ffi.cast("void *", 4711)
@@ -74,7 +78,7 @@ def test_an_stag_can_be_bound_to_an_identity_other_than_the_stream(world: DdpWor
     assert invalidate_stag(world, m.stag, stream) == 0
 
 
-def test_invalidating_waits_for_whoever_is_placing(world: DdpWorld) -> None:
+def test_invalidating_an_stag_waits_for_a_placement_in_progress(world: DdpWorld) -> None:
     stream = world.receiver()
     m = world.registered_memory(100, rights=ALL, stream=stream)
     iov, err = ffi.new("struct iovec[1]"), ffi.new("struct siw_wire_err *")
@@ -95,7 +99,7 @@ def test_invalidating_waits_for_whoever_is_placing(world: DdpWorld) -> None:
     thread.join()
 
 
-def test_invalidating_and_freeing_at_once_ends_each_stag_once(world: DdpWorld) -> None:
+def test_an_stag_may_be_invalidated_and_freed_at_the_same_time(world: DdpWorld) -> None:
     stream = world.receiver()
     m = world.registered_memory(10, rights=ALL, stream=stream)
     world.free_stag(m.stag)

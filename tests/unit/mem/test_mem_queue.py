@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from unit.ddp.ddp_harness import DdpWorld, StreamError, open_ddp_world
 
 
-def test_buffers_come_in_the_order_they_were_posted(world: DdpWorld) -> None:
+def test_an_untagged_queue_returns_buffers_in_posting_order(world: DdpWorld) -> None:
     q = world.create_queue(depth=4)
     for user_data in (7, 2**64 - 1, 0):
         q.post(user_data)
@@ -16,7 +16,9 @@ def test_buffers_come_in_the_order_they_were_posted(world: DdpWorld) -> None:
 
 
 @pytest.mark.parametrize(("depth", "room"), [(1, 1), (2, 2), (3, 4), (16, 16), (17, 32)])
-def test_depth_is_rounded_up_to_a_power_of_two(world: DdpWorld, depth: int, room: int) -> None:
+def test_the_depth_of_an_untagged_queue_is_rounded_up_to_a_power_of_two(
+    world: DdpWorld, depth: int, room: int
+) -> None:
     q = world.create_queue(depth=depth)
     for i in range(room):
         q.post(i)
@@ -27,7 +29,7 @@ def test_depth_is_rounded_up_to_a_power_of_two(world: DdpWorld, depth: int, room
     assert [q.take() for _ in range(room)] == list(range(1, room + 1))
 
 
-def test_more_elements_than_agreed_are_refused(world: DdpWorld) -> None:
+def test_a_buffer_with_more_elements_than_max_sge_is_refused(world: DdpWorld) -> None:
     q = world.create_queue(max_sge=2)
     m = world.registered_memory(10)
     q.post(1, m.sge(), m.sge())
@@ -36,13 +38,13 @@ def test_more_elements_than_agreed_are_refused(world: DdpWorld) -> None:
     assert [q.take(), q.take()] == [1, None]
 
 
-def test_a_queue_of_more_elements_than_there_can_be_is_refused(world: DdpWorld) -> None:
+def test_an_untagged_queue_with_max_sge_above_16_is_refused(world: DdpWorld) -> None:
     with pytest.raises(StreamError, match="EINVAL"):
         world.create_queue(max_sge=17)
 
 
 @given(st.lists(st.one_of(st.integers(0, 2**64 - 1), st.none()), max_size=200))
-def test_a_queue_matches_a_list_model(steps: list[int | None]) -> None:
+def test_an_untagged_queue_matches_a_list_model(steps: list[int | None]) -> None:
     with open_ddp_world() as world:
         q = world.create_queue(depth=8)
         model: list[int] = []
@@ -57,12 +59,12 @@ def test_a_queue_matches_a_list_model(steps: list[int | None]) -> None:
                 model.append(user_data)
 
 
-#: A post with that number, a take (None), or a resize (negative).
+#: Steps of a test: post a number, take a buffer (None), or resize (a negative number).
 STEPS = st.one_of(st.integers(0, 2**64 - 1), st.none(), st.integers(-40, -1))
 
 
 @given(st.lists(STEPS, max_size=200))
-def test_a_queue_whose_size_changes_does_what_a_list_does(steps: list[int | None]) -> None:
+def test_an_untagged_queue_that_is_resized_matches_a_list_model(steps: list[int | None]) -> None:
     with open_ddp_world() as world:
         q = world.create_queue(depth=8)
         model: list[int] = []
@@ -85,6 +87,6 @@ def test_a_queue_whose_size_changes_does_what_a_list_does(steps: list[int | None
         assert [q.take() for _ in model] == model
 
 
-def test_a_queue_of_more_buffers_than_there_can_be_is_refused(world: DdpWorld) -> None:
+def test_resizing_an_untagged_queue_above_the_maximum_depth_is_refused(world: DdpWorld) -> None:
     with pytest.raises(StreamError, match="EINVAL"):
         world.create_queue().resize((1 << 20) + 1)

@@ -23,7 +23,7 @@ ACCESS = (lib.SIW_LAYER_RDMAP, lib.SIW_RDMAP_REMOTE_PROTECTION, lib.SIW_RDMAP_AC
 TOP = 2**64
 
 
-def test_an_stag_names_the_memory_at_its_offsets(world: DdpWorld) -> None:
+def test_an_stag_and_an_offset_resolve_to_the_registered_memory(world: DdpWorld) -> None:
     m = world.registered_memory(1000, to_base=5000)
     assert world.look_up_stag(m.stag, WRITE, 5000, 1000) == [(m.addr, 1000)]
     assert world.look_up_stag(m.stag, WRITE, 5999, 1) == [(m.addr + 999, 1)]
@@ -32,14 +32,14 @@ def test_an_stag_names_the_memory_at_its_offsets(world: DdpWorld) -> None:
 @pytest.mark.parametrize(
     ("to", "length"), [(4999, 1), (4999, 1001), (5000, 1001), (5999, 2), (6000, 1), (0, 1)]
 )
-def test_a_range_that_is_not_all_inside_is_a_bounds_error(
+def test_a_range_that_is_not_completely_inside_the_region_is_a_bounds_error(
     world: DdpWorld, to: int, length: int
 ) -> None:
     m = world.registered_memory(1000, to_base=5000)
     assert world.look_up_stag(m.stag, WRITE, to, length) == BOUNDS
 
 
-def test_a_range_past_the_end_of_offsets_is_a_wrap(world: DdpWorld) -> None:
+def test_a_range_past_the_largest_tagged_offset_is_a_wrap_error(world: DdpWorld) -> None:
     m = world.registered_memory(1000, to_base=TOP - 1000)
     # the range ends at 2**64, which wraps around to 0
     assert world.look_up_stag(m.stag, WRITE, TOP - 1, 1) == WRAP
@@ -47,7 +47,7 @@ def test_a_range_past_the_end_of_offsets_is_a_wrap(world: DdpWorld) -> None:
     assert world.look_up_stag(m.stag, WRITE, TOP - 1, 3) == WRAP
 
 
-def test_the_first_failed_check_determines_the_error(world: DdpWorld) -> None:
+def test_the_first_failed_check_of_an_stag_lookup_determines_the_error(world: DdpWorld) -> None:
     m = world.registered_memory(100, rights=lib.SIW_MEM_LOCAL_READ)
     assert world.look_up_stag(m.stag ^ 1, WRITE, 999, 9, pd=PD + 1) == INVALID
     assert world.look_up_stag(m.stag, WRITE, 999, 9, pd=PD + 1) == NOT_OF_STREAM
@@ -57,19 +57,19 @@ def test_the_first_failed_check_determines_the_error(world: DdpWorld) -> None:
 
 
 @pytest.mark.parametrize("rights", range(32))
-def test_each_right_is_granted_alone(world: DdpWorld, rights: int) -> None:
+def test_each_access_right_of_an_stag_is_checked_separately(world: DdpWorld, rights: int) -> None:
     m = world.registered_memory(10, rights=rights)
     for right in (1, 2, 4, 8, 16):
         got = world.look_up_stag(m.stag, right, 0, 10)
         assert got == ([(m.addr, 10)] if rights & right else ACCESS)
 
 
-def test_nothing_is_checked_for_no_octets(world: DdpWorld) -> None:
+def test_a_lookup_of_length_0_checks_nothing(world: DdpWorld) -> None:
     assert world.look_up_stag(0, WRITE, TOP - 1, 0) == []
     assert world.look_up_stag(12345, WRITE, 0, 0, pd=99) == []
 
 
-def test_an_stag_of_a_stream_is_of_no_other_use(world: DdpWorld) -> None:
+def test_an_stag_of_one_stream_is_refused_for_other_streams(world: DdpWorld) -> None:
     one, other = world.receiver(), world.receiver()
     m = world.registered_memory(10, stream=one)
     assert world.look_up_stag(m.stag, WRITE, 0, 10, stream=one) == [(m.addr, 10)]
@@ -100,7 +100,7 @@ def test_stags_are_unique_and_never_zero(world: DdpWorld) -> None:
     assert all(world.look_up_stag(m.stag, WRITE, 0, 1) == [(m.addr, 1)] for m in memories)
 
 
-def test_a_stale_stag_does_not_match_its_successors(world: DdpWorld) -> None:
+def test_a_freed_stag_value_is_not_reused_within_20000_allocations(world: DdpWorld) -> None:
     seen = set()
     for _ in range(20_000):
         m = world.registered_memory(1)
@@ -109,16 +109,16 @@ def test_a_stale_stag_does_not_match_its_successors(world: DdpWorld) -> None:
         world.free_stag(m.stag)
 
 
-def test_stags_of_two_ports_do_not_follow_each_other(world: DdpWorld) -> None:
+def test_stags_are_unpredictable_and_differ_between_two_ports(world: DdpWorld) -> None:
     with open_ddp_world() as other:
         ours = [world.registered_memory(1).stag for _ in range(64)]
         theirs = [other.registered_memory(1).stag for _ in range(64)]
     assert not set(ours) & set(theirs)
     steps = {b - a for a, b in pairwise(ours)}
-    assert len(steps) > 32, "the next STag can be told from the last"
+    assert len(steps) > 32, "the next STag can be predicted from the previous one"
 
 
-def test_freeing_waits_for_whoever_writes_through_the_stag(world: DdpWorld) -> None:
+def test_freeing_an_stag_waits_for_an_access_in_progress(world: DdpWorld) -> None:
     m = world.registered_memory(10)
     iov, err = ffi.new("struct iovec[1]"), ffi.new("struct siw_wire_err *")
     got = lib.siw_mem_stag_get(world.mem, m.stag, PD, ffi.NULL, WRITE, 0, 10, iov, 1, err)
@@ -133,13 +133,13 @@ def test_freeing_waits_for_whoever_writes_through_the_stag(world: DdpWorld) -> N
     thread.start()
     while world.look_up_stag(m.stag, WRITE, 0, 1) != INVALID:
         time.sleep(0.001)
-    assert not done.wait(0.05), "freed while a reference was held"
+    assert not done.wait(0.05), "the STag was freed while a reference was held"
     lib.siw_mem_stag_put(world.mem, m.stag)
     assert done.wait(10)
     thread.join()
 
 
-def test_lookups_and_frees_of_many_threads_agree(world: DdpWorld) -> None:
+def test_concurrent_lookups_and_frees_of_stags_are_consistent(world: DdpWorld) -> None:
     stop = threading.Event()
     current = [world.registered_memory(8)]
     failures: list[str] = []
@@ -168,7 +168,7 @@ def test_lookups_and_frees_of_many_threads_agree(world: DdpWorld) -> None:
 # ---- a scatter/gather list under an STag
 
 
-def test_a_scatter_list_under_an_stag_is_one_range_of_offsets(world: DdpWorld) -> None:
+def test_an_stag_of_a_scatter_list_has_one_continuous_range_of_offsets(world: DdpWorld) -> None:
     a, b = world.registered_memory(10), world.registered_memory(20)
     array = ffi.new("struct siw_sge[]", 2)
     for sge, m in zip(array, (a, b), strict=True):
@@ -196,7 +196,7 @@ def test_a_scatter_list_under_an_stag_is_one_range_of_offsets(world: DdpWorld) -
     sizes=st.lists(st.integers(0, 50), min_size=1, max_size=16),
     data=st.data(),
 )
-def test_any_part_of_any_list_resolves_to_the_same_octets(
+def test_any_part_of_a_scatter_gather_list_resolves_to_its_addresses(
     sizes: list[int], data: st.DataObject
 ) -> None:
     with open_ddp_world() as world:
@@ -222,7 +222,7 @@ def test_any_part_of_any_list_resolves_to_the_same_octets(
         (lib.SIW_MEM_READ_SINK, False, False),
     ],
 )
-def test_a_local_key_needs_the_local_right(
+def test_a_scatter_gather_element_requires_the_local_access_right(
     world: DdpWorld, rights: int, write: bool, allowed: bool
 ) -> None:
     m = world.registered_memory(10, rights=rights)
@@ -246,25 +246,27 @@ def _invalid_elements(m: Memory) -> list[Sge]:
 
 
 @pytest.mark.parametrize("which", range(7))
-def test_an_element_outside_its_region_is_refused(world: DdpWorld, which: int) -> None:
+def test_an_element_outside_its_region_or_with_a_wrong_key_is_refused(
+    world: DdpWorld, which: int
+) -> None:
     m = world.registered_memory(100, to_base=5000)
     assert world.resolve_sgl([m.sge()], write=False) == [(m.addr, 100)]
     with pytest.raises(StreamError, match="EACCES"):
         world.resolve_sgl([_invalid_elements(m)[which]], write=False)
 
 
-def test_a_key_of_another_domain_is_refused(world: DdpWorld) -> None:
+def test_a_key_of_another_protection_domain_is_refused(world: DdpWorld) -> None:
     m = world.registered_memory(100)
     with pytest.raises(StreamError, match="EACCES"):
         world.resolve_sgl([m.sge()], write=False, pd=PD + 1)
 
 
-def test_internal_elements_need_no_key(world: DdpWorld) -> None:
+def test_elements_in_the_librarys_own_memory_need_no_key(world: DdpWorld) -> None:
     m = Memory(10)
     assert world.resolve_sgl([m.sge()], write=True, internal=True) == [(m.addr, 10)]
 
 
-def test_a_list_shorter_than_asked_for_is_told(world: DdpWorld) -> None:
+def test_resolving_more_octets_than_the_list_has_is_refused(world: DdpWorld) -> None:
     m = world.registered_memory(10)
     with pytest.raises(StreamError, match="EMSGSIZE"):
         world.resolve_sgl([m.sge()], write=False, length=11)

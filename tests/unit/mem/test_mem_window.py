@@ -35,7 +35,7 @@ def stag_is_alive(world: DdpWorld, stag: int) -> bool:
 
 
 @pytest.mark.parametrize("window", [False, True])
-def test_a_reserved_stag_is_dead_until_it_is_bound(world: DdpWorld, window: bool) -> None:
+def test_a_reserved_stag_is_invalid_until_it_is_bound(world: DdpWorld, window: bool) -> None:
     stag, m = reserve_stag(world, window), world.registered_memory(100)
     assert not stag_is_alive(world, stag) and world.look_up_stag(stag, WRITE, 0, 1) == INVALID
     assert bind_window(world, stag, m, 50) == 0
@@ -46,7 +46,7 @@ def test_a_reserved_stag_is_dead_until_it_is_bound(world: DdpWorld, window: bool
     assert bind_window(world, stag, m) == world.free_stag(stag) == -errno.ENOENT
 
 
-def test_a_window_is_bound_under_any_of_its_keys_and_found_under_that_alone(
+def test_a_window_may_be_bound_with_any_key_octet_and_is_found_only_with_that_one(
     world: DdpWorld,
 ) -> None:
     base, m = reserve_stag(world, True), world.registered_memory(100)
@@ -66,15 +66,17 @@ def test_a_window_is_bound_under_any_of_its_keys_and_found_under_that_alone(
     assert world.free_stag(last) == 0
 
 
-def test_a_reserved_stag_that_is_no_window_is_bound_under_its_own_key(world: DdpWorld) -> None:
+def test_a_reserved_stag_that_is_no_window_can_be_bound_only_with_its_own_key(
+    world: DdpWorld,
+) -> None:
     stag, m = reserve_stag(world, False), world.registered_memory(100)
     assert not stag & TOP
     assert bind_window(world, stag ^ 1, m) == -errno.ENOENT
     assert bind_window(world, stag, m) == 0
 
 
-def test_keys_of_windows_and_of_regions_never_meet(world: DdpWorld) -> None:
-    """Windows reuse indexes freed by regions, and regions those freed by windows."""
+def test_stags_of_windows_and_of_regions_are_never_equal(world: DdpWorld) -> None:
+    """Windows reuse indexes that regions have freed, and regions those that windows freed."""
     windows: set[int] = set()
     regions: set[int] = set()
     for turn in range(6):
@@ -88,7 +90,7 @@ def test_keys_of_windows_and_of_regions_never_meet(world: DdpWorld) -> None:
         for stag in mine + other:
             assert world.free_stag(stag) == 0
     assert len(regions) == 3600
-    assert len(windows) > 1800  # keys have 3 bits of generation, so some of them recur
+    assert len(windows) > 1800  # window keys have 3 generation bits, so some keys recur
 
 
 def test_window_keys_are_unpredictable(world: DdpWorld) -> None:
@@ -97,7 +99,7 @@ def test_window_keys_are_unpredictable(world: DdpWorld) -> None:
     assert len(steps) > 32
 
 
-def test_binding_waits_for_whoever_uses_the_last_binding(world: DdpWorld) -> None:
+def test_binding_a_window_waits_for_an_access_through_its_previous_binding(world: DdpWorld) -> None:
     base, m, other = (
         reserve_stag(world, True),
         world.registered_memory(100),
@@ -125,7 +127,7 @@ def test_binding_waits_for_whoever_uses_the_last_binding(world: DdpWorld) -> Non
     assert world.look_up_stag(base | 5, WRITE, 0, 1) == INVALID
 
 
-def test_a_window_that_is_bound_again_and_again_is_never_half_bound(world: DdpWorld) -> None:
+def test_a_window_that_is_rebound_repeatedly_is_never_found_partly_bound(world: DdpWorld) -> None:
     base, small, large = (
         reserve_stag(world, True),
         world.registered_memory(10),

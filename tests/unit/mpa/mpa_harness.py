@@ -1,6 +1,6 @@
-"""Drives the MPA layer's C streams against a plain TCP socket, which can send them any octets.
+"""Drives the MPA layer's C streams through a plain TCP socket, which can send any octets.
 
-Octets are built by siwarp.inspect and checked with crcmod; nothing here shares code with the C
+Octets are built by siwarp.inspect and checked with crcmod; the harness shares no code with the C
 layer.
 """
 
@@ -40,7 +40,7 @@ LLP_LAYER, MPA_TYPE = 2, 0
 
 
 class StreamError(Exception):
-    """A layer function returned -errno."""
+    """A C function of a layer returned -errno."""
 
     def __init__(self, rv: int) -> None:
         super().__init__(errno.errorcode.get(-rv, str(rv)))
@@ -61,7 +61,7 @@ def wait_until(step: Callable[[], Any], patience: float = PATIENCE) -> Any:
         got = step()
         if got:
             return got
-        assert not limit_exceeded(began, patience), f"nothing came of {step} in {patience} s"
+        assert not limit_exceeded(began, patience), f"{step} gave no result in {patience} s"
         time.sleep(0.0001)
 
 
@@ -81,7 +81,7 @@ def enhanced_params(**values: Any) -> Any:
 
 
 def errno_of_failing_step(step: Callable[[], Any]) -> int:
-    """Call step until it fails; return the errno."""
+    """Call step repeatedly until it raises StreamError; return the errno."""
     try:
         wait_until(step)
     except StreamError as e:
@@ -96,7 +96,7 @@ def private_data_of(p: Any) -> bytes:
 
 def fpdu(ulpdu: bytes, **fields: Any) -> bytes:
     """Return an FPDU built by scapy; its CRC, unless given, is computed by crcmod."""
-    if len(ulpdu) > 4096:  # large FPDUs are built without scapy, which would only be slow
+    if len(ulpdu) > 4096:  # large FPDUs are built without scapy, which is slow
         body = len(ulpdu).to_bytes(2, "big") + ulpdu
         body += bytes(-len(body) % 4)
         return body + fields.get("crc", crc32c(body)).to_bytes(4, "little")
@@ -114,7 +114,7 @@ def split_fpdus(octets: bytes, *, crc: bool = True) -> list[bytes]:
     while at < len(octets):
         length = int.from_bytes(octets[at : at + 2], "big")
         end = at + 2 + length + -(2 + length) % 4
-        assert len(octets) >= end + 4, "the last FPDU is not whole"
+        assert len(octets) >= end + 4, "the last FPDU is not complete"
         pad = octets[at + 2 + length : end]
         assert pad == bytes(len(pad)), "the pad is not zero"
         if crc:
@@ -156,7 +156,7 @@ class Iov:
 
 
 class Stream:
-    """A siw_mpa_stream; errors become StreamError."""
+    """An MPA stream (siw_mpa_stream), with the socket of its peer; errors raise StreamError."""
 
     def __init__(self, handle: Any, sock: socket.socket) -> None:
         self.handle = handle
@@ -177,11 +177,11 @@ class Stream:
     def startup(self) -> tuple[int, Any]:
         """Continue start-up until it has a result; return its code and the peer's parameters."""
 
-        def step() -> tuple[int, Any] | None:
+        def continue_startup() -> tuple[int, Any] | None:
             code, peer = self.startup_once()
             return (code, peer) if code != lib.SIW_MPA_STARTING else None
 
-        return wait_until(step)  # type: ignore[no-any-return]
+        return wait_until(continue_startup)  # type: ignore[no-any-return]
 
     def send_reply(self, p: Any) -> None:
         check_result(lib.siw_mpa_reply(self.handle, p))
@@ -215,7 +215,7 @@ class Stream:
         return check_result(rv)
 
     def flush(self) -> None:
-        """Flush the batch. If it exceeds TCP's buffers, the peer must read at the same time."""
+        """Flush the batch; the peer must read meanwhile if the batch exceeds TCP's buffers."""
         wait_until(self.flush_once)
 
     @property
@@ -262,7 +262,7 @@ class Stream:
 
     def emss(self) -> int:
         """Return the effective maximum segment size of siwarp's own socket, octets (TCP_MAXSEG)."""
-        with own_socket(self.sock) as ours:
+        with find_socket_of_stream(self.sock) as ours:
             return ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
 
     def shutdown(self) -> None:
@@ -277,8 +277,8 @@ class Stream:
         self.handle = ffi.NULL
 
 
-def own_socket(peer: socket.socket) -> socket.socket:
-    """Return a duplicate of the stream's own socket, which belongs to this process, too."""
+def find_socket_of_stream(peer: socket.socket) -> socket.socket:
+    """Return a duplicate of the stream's socket, which is in this process like its peer's."""
     for entry in list(Path("/proc/self/fd").iterdir()):
         try:
             if not stat.S_ISSOCK(os.fstat(int(entry.name)).st_mode):
@@ -306,7 +306,7 @@ def recv_exactly(sock: socket.socket, n: int) -> bytes:
 
 
 def recv_to_end(sock: socket.socket) -> bytes:
-    """Read until the peer closes or resets the connection."""
+    """Read until the peer closes or resets the connection; return the octets."""
     out = bytearray()
     try:
         while got := sock.recv(65536):
@@ -324,7 +324,7 @@ def recv_startup_frame(sock: socket.socket) -> Any:
 
 
 class World:
-    """A port and the streams and sockets opened on it; closing it closes them all."""
+    """An llp port, and the MPA streams and sockets opened on it; close() closes them all."""
 
     def __init__(self) -> None:
         out = ffi.new("struct siw_llp_port **")
@@ -374,11 +374,11 @@ class World:
         sock.connect(("127.0.0.1", socket.ntohs(local.port_be)))
         stream = ffi.new("struct siw_mpa_stream **")
 
-        def has_accepted() -> bool:
+        def accept_has_succeeded() -> bool:
             rv = lib.siw_mpa_accept(self._listener, ffi.NULL, stream)
             return rv != -errno.EAGAIN and check_result(rv) == 0
 
-        wait_until(has_accepted)
+        wait_until(accept_has_succeeded)
         return self._add_stream(stream[0], sock)
 
     def connected_streams(self, p: Any) -> tuple[Stream, Stream]:
@@ -390,11 +390,11 @@ class World:
         wait_until(lambda: lib.siw_mpa_accept(out, ffi.NULL, two) == 0)
         peer = ffi.new("struct siw_mpa_params *")
 
-        def has_request() -> bool:
+        def request_has_arrived() -> bool:
             check_result(lib.siw_mpa_startup(one[0], peer))
             return check_result(lib.siw_mpa_startup(two[0], peer)) == lib.SIW_MPA_REQUEST
 
-        wait_until(has_request)
+        wait_until(request_has_arrived)
         check_result(lib.siw_mpa_reply(two[0], p))
         wait_until(lambda: check_result(lib.siw_mpa_startup(one[0], peer)) == lib.SIW_MPA_REPLY)
         none = [socket.socket(), socket.socket()]  # each stream's peer is the other stream
@@ -437,7 +437,7 @@ class World:
         return stream, peer
 
     def receiver(self, *, crc: bool = True, rcvbuf: int = 0, markers: bool = False) -> Stream:
-        """Return a responder in full operation; its peer's socket may send FPDUs.
+        """Return a responder's stream in full operation; its peer's socket may send FPDUs.
 
         markers: the responder requests Markers.
         """
@@ -458,7 +458,7 @@ class World:
     def sender(
         self, *, crc: bool = True, rcvbuf: int = 0, mss: int = 0, markers: bool = False
     ) -> Stream:
-        """Return an initiator in full operation; its peer's socket reads what it sends.
+        """Return an initiator's stream in full operation; its peer's socket reads its FPDUs.
 
         markers: the peer requests Markers.
         """
@@ -485,12 +485,12 @@ class Closing(Protocol):
     """An object with a close method."""
 
     def close(self) -> None:
-        """Close everything."""
+        """Close all resources of the object."""
 
 
 @contextmanager
 def open_world(make: Callable[[], W]) -> Iterator[W]:
-    """Open a world; close it at the end of the block."""
+    """Provide the object that make() returns; close the object at the end of the with block."""
     world = make()
     try:
         yield world
@@ -503,7 +503,7 @@ def world_fixture(make: Callable[[], W]) -> Any:
 
     @pytest.fixture
     def world() -> Iterator[W]:
-        """Provide a port on loopback; it and everything opened on it are closed at the end."""
+        """Provide a port on loopback, which is closed after the test with all objects on it."""
         with open_world(make) as made:
             yield made
 
@@ -511,13 +511,13 @@ def world_fixture(make: Callable[[], W]) -> Any:
 
 
 def open_mpa_world() -> AbstractContextManager[World]:
-    """Open a port for a block."""
+    """Provide a World that is closed at the end of a with block."""
     return open_world(World)
 
 
 @contextmanager
 def temporary_setting(name: str, value: int) -> Iterator[None]:
-    """Change a setting of the process for a block."""
+    """Change a setting of the process within a with block."""
     index = next(
         i
         for i in range(lib.siw_settings_count())

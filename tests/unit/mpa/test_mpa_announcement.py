@@ -16,7 +16,7 @@ REPLIES = {NONE: 0, COUNTS: 0, SIWARP: P, SIWARP | COUNTS: P | D}
 
 @pytest.mark.parametrize("rev", [1, 2])
 @pytest.mark.parametrize(("features", "bits"), REQUESTS.items())
-def test_a_request_announces_what_it_is_told_and_keeps_the_private_data(
+def test_an_mpa_request_announces_the_given_features_and_keeps_the_private_data(
     world: World, rev: int, features: int, bits: int
 ) -> None:
     stream = world.initiator_awaiting_reply(
@@ -29,7 +29,7 @@ def test_a_request_announces_what_it_is_told_and_keeps_the_private_data(
 @pytest.mark.parametrize("rev", [1, 2])
 @pytest.mark.parametrize("asked", [0, D, Q, Q | D])
 @pytest.mark.parametrize(("features", "bits"), REPLIES.items())
-def test_a_reply_announces_it_to_those_that_did(
+def test_an_mpa_reply_announces_features_only_to_a_peer_that_announced_itself(
     world: World, rev: int, asked: int, features: int, bits: int
 ) -> None:
     stream, _ = world.responder_with_request(MPARequest(rev=rev, res=asked))
@@ -41,7 +41,9 @@ def test_a_reply_announces_it_to_those_that_did(
 
 @pytest.mark.parametrize("rev", [1, 2])
 @pytest.mark.parametrize("bits", range(16))
-def test_a_pattern_of_bits_announces_or_says_nothing(world: World, rev: int, bits: int) -> None:
+def test_only_the_specified_bit_patterns_are_interpreted_as_an_announcement(
+    world: World, rev: int, bits: int
+) -> None:
     counts = COUNTS if bits & D else 0
     _, peer = world.responder_with_request(MPARequest(rev=rev, res=bits, private_data=b"mine"))
     assert peer.features == (SIWARP | counts if bits & 0xE == Q else NONE)

@@ -20,7 +20,7 @@ ALL = ["siw-rping.pcap", "siw-rping-crc.pcap", "siw-rping-p2p.pcap"]
 
 @cache
 def client_and_server_octets(name: str) -> tuple[bytes, bytes]:
-    """Return the octets that the client and the server sent."""
+    """Return the octets that the client and the server of a recording sent."""
     streams = tcp_streams(rdpcap(str(CAPTURES / name)))
     client = next(d for d in streams if d.dest_port == RPING_PORT)
     return streams[client], streams[client.reverse()]
@@ -30,7 +30,7 @@ def split_ulpdus(octets: bytes) -> list[bytes]:
     return [bytes(f)[2 : 2 + f.ulpdu_length] for f in split_stream(octets).fpdus]
 
 
-def start_sending(stream, octets: bytes, step: int) -> threading.Thread:  # type: ignore[no-untyped-def]
+def start_sending_octets(stream, octets: bytes, step: int) -> threading.Thread:  # type: ignore[no-untyped-def]
     def send_in_steps() -> None:
         for at in range(0, len(octets), step):
             stream.sock.sendall(octets[at : at + step])
@@ -42,7 +42,9 @@ def start_sending(stream, octets: bytes, step: int) -> threading.Thread:  # type
 
 @pytest.mark.parametrize("step", [97, 1448, 65536])
 @pytest.mark.parametrize("name", ALL)
-def test_what_the_recorded_client_sent_is_received(world: World, name: str, step: int) -> None:
+def test_recorded_fpdus_of_a_linux_siw_client_are_received(
+    world: World, name: str, step: int
+) -> None:
     octets, server = client_and_server_octets(name)
     startup = split_stream(octets).startup
     assert startup is not None
@@ -52,7 +54,7 @@ def test_what_the_recorded_client_sent_is_received(world: World, name: str, step
     assert (peer.ird, peer.ord, peer.p2p) == (startup.ird, startup.ord, startup.a)
     stream.send_reply(enhanced_params(crc=reply.c, ird=reply.ird, ord=reply.ord, rtr=peer.rtr))
     assert lib.siw_mpa_crc_on(stream.handle) == bool(startup.c or reply.c)
-    thread = start_sending(stream, octets[len(bytes(startup)) :], step)
+    thread = start_sending_octets(stream, octets[len(bytes(startup)) :], step)
     for want in split_ulpdus(octets):
         assert stream.receive_ulpdu() == want
     thread.join()
@@ -61,7 +63,9 @@ def test_what_the_recorded_client_sent_is_received(world: World, name: str, step
 
 @pytest.mark.parametrize("step", [97, 1448, 65536])
 @pytest.mark.parametrize("name", ALL)
-def test_what_the_recorded_server_sent_is_received(world: World, name: str, step: int) -> None:
+def test_recorded_fpdus_of_a_linux_siw_server_are_received(
+    world: World, name: str, step: int
+) -> None:
     client, octets = client_and_server_octets(name)
     request, reply = split_stream(client).startup, split_stream(octets).startup
     assert request is not None
@@ -74,7 +78,7 @@ def test_what_the_recorded_server_sent_is_received(world: World, name: str, step
         bytes(recv_startup_frame(stream.sock))[:24]
         == bytes(request)[:18] + b"\0\4" + bytes(request)[20:24]
     )
-    thread = start_sending(stream, octets, step)
+    thread = start_sending_octets(stream, octets, step)
     code, peer = stream.startup()
     assert code == lib.SIW_MPA_REPLY
     assert (peer.ird, peer.ord) == (reply.ird, reply.ord)

@@ -1,4 +1,4 @@
-"""Markers in both directions, any sizes and any split of the stream, against siwarp.inspect."""
+"""MPA Markers in both directions, compared with siwarp.inspect, for any FPDU sizes and splits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def fpdus_with_markers(ulpdus: list[bytes], *, crc: bool = True, at: int = 0) ->
 
 
 def send_ulpdus(stream: Any, ulpdus: list[bytes]) -> bytes:
-    """Have the stream send these ULPDUs; return the octets that its peer reads."""
+    """Send ULPDUs on the stream; return the octets that the peer reads."""
     got: list[bytes] = []
     want = len(fpdus_with_markers(ulpdus, crc=False))
     reader = threading.Thread(target=lambda: got.append(recv_exactly(stream.sock, want)))
@@ -52,7 +52,7 @@ def send_ulpdus(stream: Any, ulpdus: list[bytes]) -> bytes:
     return got[0]
 
 
-def detected_error(stream: Any, octets: bytes) -> tuple[int, int, int]:
+def send_and_get_error(stream: Any, octets: bytes) -> tuple[int, int, int]:
     """Send the stream these octets; return the error that it detects."""
     stream.sock.sendall(octets)
     with pytest.raises(StreamError):
@@ -69,20 +69,22 @@ sizes_of = st.lists(st.integers(0, 40) | st.integers(0, 1100) | st.integers(0, M
 
 
 @given(sizes_of, st.booleans())
-def test_fpdus_of_any_sizes_leave_marked(sizes: list[int], crc: bool) -> None:
+def test_fpdus_of_any_sizes_are_sent_with_markers(sizes: list[int], crc: bool) -> None:
     ulpdus = [octet_pattern(n, i) for i, n in enumerate(sizes[:8])]
     with open_mpa_world() as world:
         got = send_ulpdus(world.sender(crc=crc, markers=True), ulpdus)
     assert got == fpdus_with_markers(ulpdus, crc=crc)
 
 
-def test_every_size_leaves_marked(world: World) -> None:
+def test_fpdus_of_every_size_are_sent_with_markers(world: World) -> None:
     ulpdus = [octet_pattern(n, n) for n in [*range(1060), *range(MAX_ULPDU - 5, MAX_ULPDU + 1)]]
     assert send_ulpdus(world.sender(markers=True), ulpdus) == fpdus_with_markers(ulpdus)
 
 
 @pytest.mark.parametrize("size", [200, 1400, 60_000])
-def test_a_batch_is_bounded_and_goes_on_after_a_flush(world: World, size: int) -> None:
+def test_a_batch_with_markers_is_bounded_and_continues_after_a_flush(
+    world: World, size: int
+) -> None:
     stream = world.sender(markers=True)
     count, at = 0, 0
     for _ in range(3):
@@ -102,7 +104,7 @@ def test_a_batch_is_bounded_and_goes_on_after_a_flush(world: World, size: int) -
         at += len(want)
 
 
-def test_small_and_large_payload_may_change_once_it_is_framed(world: World) -> None:
+def test_payload_may_change_after_it_was_framed_with_markers(world: World) -> None:
     stream = world.sender(markers=True)
     payload = bytearray(octet_pattern(30_000))
     assert stream.frame_fpdu(b"head", [payload]) == 1
@@ -116,7 +118,7 @@ def test_small_and_large_payload_may_change_once_it_is_framed(world: World) -> N
 
 
 @given(sizes_of, st.booleans(), st.integers(1, 3), st.integers(0, 64))
-def test_marked_fpdus_of_any_sizes_arrive(
+def test_fpdus_of_any_sizes_with_markers_are_received(
     sizes: list[int], crc: bool, pieces: int, skip: int
 ) -> None:
     ulpdus = [octet_pattern(n, i) for i, n in enumerate(sizes[:8])]
@@ -130,7 +132,7 @@ def test_marked_fpdus_of_any_sizes_arrive(
     assert got == ulpdus
 
 
-def test_every_size_arrives_marked(world: World) -> None:
+def test_fpdus_of_every_size_with_markers_are_received(world: World) -> None:
     ulpdus = [octet_pattern(n, n) for n in [*range(1060), *range(MAX_ULPDU - 5, MAX_ULPDU + 1)]]
     stream = world.receiver(markers=True)
     octets = fpdus_with_markers(ulpdus)
@@ -142,10 +144,10 @@ def test_every_size_arrives_marked(world: World) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(500, 30), (470, 3), (10, 480, 0, 0), (2, 1030)])
-def test_a_marked_stream_cut_at_any_octet_gives_the_same_ulpdus(
+def test_a_stream_with_markers_split_at_any_octet_gives_the_same_ulpdus(
     world: World, sizes: tuple[int, ...]
 ) -> None:
-    """One stream; each round splits its octets at another position."""
+    """Each round sends the same FPDUs on one stream, split at another octet."""
     stream = world.receiver(markers=True)
     ulpdus = [octet_pattern(n, n) for n in sizes]
     at = 0
@@ -159,7 +161,7 @@ def test_a_marked_stream_cut_at_any_octet_gives_the_same_ulpdus(
 
 
 @given(st.lists(st.integers(1, 900), min_size=1, max_size=6))
-def test_a_marked_stream_in_any_pieces_gives_the_same_ulpdus(steps: list[int]) -> None:
+def test_a_stream_with_markers_in_any_pieces_gives_the_same_ulpdus(steps: list[int]) -> None:
     ulpdus = [octet_pattern(n, n) for n in (0, 509, 3, 1500, 64, 65, 66)]
     octets = fpdus_with_markers(ulpdus)
     with open_mpa_world() as world:
@@ -174,7 +176,9 @@ def test_a_marked_stream_in_any_pieces_gives_the_same_ulpdus(steps: list[int]) -
 
 
 @pytest.mark.parametrize("at", [8, 12, 60, 64, 68, 500])
-def test_the_head_is_in_one_piece_whatever_marker_falls_into_it(world: World, at: int) -> None:
+def test_the_first_64_octets_of_a_ulpdu_are_contiguous_although_a_marker_divides_them(
+    world: World, at: int
+) -> None:
     stream = world.receiver(markers=True)
     before = 512 - at - 4 - 8  # a Marker, then an FPDU that ends `at` octets before the next Marker
     stream.sock.sendall(fpdus_with_markers([octet_pattern(before), octet_pattern(100, 2)]))
@@ -186,7 +190,7 @@ def test_the_head_is_in_one_piece_whatever_marker_falls_into_it(world: World, at
     assert stream.receive_ulpdu(64) == octet_pattern(100, 2)
 
 
-def test_a_discarded_fpdu_is_skipped_and_the_next_one_found(world: World) -> None:
+def test_after_a_discarded_fpdu_with_markers_the_next_fpdu_is_found(world: World) -> None:
     stream = world.receiver(markers=True)
     stream.sock.sendall(fpdus_with_markers([octet_pattern(3000), b"next"]))
     wait_until(stream.peek_fpdu)
@@ -194,8 +198,8 @@ def test_a_discarded_fpdu_is_skipped_and_the_next_one_found(world: World) -> Non
     assert stream.receive_ulpdu() == b"next"
 
 
-def test_marked_fpdus_that_came_with_the_request_are_received(world: World) -> None:
-    """The FPDUs are staged before Markers are negotiated, in a buffer that is then too small."""
+def test_fpdus_with_markers_that_arrived_with_the_mpa_request_are_received(world: World) -> None:
+    """FPDUs buffered before Markers are negotiated need a larger buffer afterwards."""
     ulpdus = [octet_pattern(MAX_ULPDU, 5), octet_pattern(9), octet_pattern(MAX_ULPDU, 7)]
     stream, _ = world.responder_with_request(MPARequest(rev=2))
     octets = fpdus_with_markers(ulpdus)
@@ -231,22 +235,22 @@ def replace_marker(
     [(0, 4), (0, 0xFFFC), (512, 0), (512, 504), (512, 512), (1024, 508), (1024, 1024)],
 )
 @pytest.mark.parametrize("crc", [True, False])
-def test_a_marker_that_points_elsewhere_ends_the_stream(
+def test_a_marker_with_a_wrong_fpdu_pointer_ends_the_stream(
     world: World, at: int, pointer: int, crc: bool
 ) -> None:
     stream = world.receiver(crc=crc, markers=True)
     assert (
-        detected_error(
+        send_and_get_error(
             stream, replace_marker(fpdus_with_markers([octet_pattern(1200)]), at, pointer)
         )
         == MARKER
     )
 
 
-def test_a_wrong_crc_comes_before_a_marker_that_points_elsewhere(world: World) -> None:
+def test_a_crc_error_takes_precedence_over_a_wrong_marker(world: World) -> None:
     stream = world.receiver(markers=True)
     assert (
-        detected_error(
+        send_and_get_error(
             stream, replace_marker(fpdus_with_markers([octet_pattern(1200)]), 512, 0, crc=False)
         )
         == CRC
@@ -255,7 +259,7 @@ def test_a_wrong_crc_comes_before_a_marker_that_points_elsewhere(world: World) -
 
 @pytest.mark.parametrize("reserved", [1, 0xFFFF])
 @pytest.mark.parametrize("low", [1, 2, 3])
-def test_reserved_bits_of_a_marker_are_not_looked_at(world: World, reserved: int, low: int) -> None:
+def test_reserved_bits_of_a_marker_are_ignored(world: World, reserved: int, low: int) -> None:
     stream = world.receiver(markers=True)
     octets = replace_marker(
         fpdus_with_markers([octet_pattern(600)]), 512, 508 | low, reserved=reserved
@@ -264,15 +268,17 @@ def test_reserved_bits_of_a_marker_are_not_looked_at(world: World, reserved: int
     assert stream.receive_ulpdu() == octet_pattern(600)
 
 
-def test_an_octet_changed_in_a_marker_is_a_wrong_crc(world: World) -> None:
+def test_a_changed_octet_in_a_marker_is_a_crc_error(world: World) -> None:
     for at in (0, 1, 512, 513):
         octets = bytearray(fpdus_with_markers([octet_pattern(600)]))
         octets[at] ^= 1
-        assert detected_error(world.receiver(markers=True), bytes(octets)) == CRC
+        assert send_and_get_error(world.receiver(markers=True), bytes(octets)) == CRC
 
 
 @given(st.data())
-def test_any_octet_changed_in_a_marked_stream_is_noticed_with_its_fpdu(data: st.DataObject) -> None:
+def test_any_changed_octet_in_a_stream_with_markers_is_detected_in_its_fpdu(
+    data: st.DataObject,
+) -> None:
     ulpdus = [octet_pattern(n, n) for n in (40, 600, 0, 300)]
     octets = bytearray(fpdus_with_markers(ulpdus))
     at = data.draw(st.integers(0, len(octets) - 1))
@@ -280,7 +286,7 @@ def test_any_octet_changed_in_a_marked_stream_is_noticed_with_its_fpdu(data: st.
     sound = sum(len(fpdus_with_markers(ulpdus[: i + 1])) <= at for i in range(len(ulpdus)))
     with open_mpa_world() as world:
         stream = world.receiver(markers=True)
-        # Enough octets follow for any length that the change results in.
+        # Zero octets follow, enough for any ULPDU length that the changed octet may give.
         sender = threading.Thread(target=stream.sock.sendall, args=(bytes(octets) + bytes(70_000),))
         sender.start()
         for u in ulpdus[:sound]:
@@ -291,7 +297,7 @@ def test_any_octet_changed_in_a_marked_stream_is_noticed_with_its_fpdu(data: st.
         assert stream.error == CRC
 
 
-def test_a_length_beyond_what_a_marker_can_point_over_ends_the_stream(world: World) -> None:
+def test_a_ulpdu_length_beyond_the_range_of_a_marker_pointer_ends_the_stream(world: World) -> None:
     stream = world.receiver(crc=False, markers=True)
     octets = fpdus_with_markers([octet_pattern(65535)[:65535]], crc=False)
     sender = threading.Thread(target=stream.sock.sendall, args=(octets,))
@@ -304,10 +310,10 @@ def test_a_length_beyond_what_a_marker_can_point_over_ends_the_stream(world: Wor
 
 def test_missing_markers_end_the_stream(world: World) -> None:
     stream = world.receiver(markers=True)
-    assert detected_error(stream, fpdu(b"no marker") * 4000) in (CRC, MARKER)
+    assert send_and_get_error(stream, fpdu(b"no marker") * 4000) in (CRC, MARKER)
 
 
-def test_markers_go_on_across_a_wrap_of_positions_both_ways() -> None:
+def test_markers_continue_when_stream_positions_wrap_around_in_both_directions() -> None:
     ulpdus = [octet_pattern(n, n) for n in (500, 3000, 20)]
     start = 2**32 - 2048
     with open_mpa_world() as world:

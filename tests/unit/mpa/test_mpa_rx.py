@@ -1,4 +1,4 @@
-"""Receiving FPDUs: found and placed however TCP splits them, and nothing else is accepted."""
+"""Receiving FPDUs from a TCP stream split in any way, and errors of the stream."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CRC = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CRC)
 
 
 def wait_for_loopback() -> None:
-    """Wait until loopback has delivered what was sent."""
+    """Wait until loopback has delivered the octets that were sent to the stream."""
     time.sleep(0.002)
 
 
@@ -40,7 +40,7 @@ def wait_for_loopback() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 41])
-def test_a_stream_cut_at_any_octet_gives_the_same_ulpdus(world: World, size: int) -> None:
+def test_a_stream_split_at_any_octet_gives_the_same_ulpdus(world: World, size: int) -> None:
     ulpdus = [octet_pattern(size, 1), octet_pattern(size + 1, 2)]
     octets = b"".join(fpdu(u) for u in ulpdus)
     stream = world.receiver()
@@ -58,7 +58,7 @@ def test_a_stream_cut_at_any_octet_gives_the_same_ulpdus(world: World, size: int
 
 @pytest.mark.parametrize("at", [*range(1, 90), *range(LARGE - 10, LARGE + 9), 8192, 4096, 10_000])
 @pytest.mark.fast_path
-def test_a_large_fpdu_cut_anywhere_is_placed_whole(world: World, at: int) -> None:
+def test_a_large_fpdu_split_at_any_octet_is_placed_completely(world: World, at: int) -> None:
     ulpdu = octet_pattern(LARGE)
     first = fpdu(ulpdu)
     octets = first + fpdu(b"next")
@@ -88,7 +88,7 @@ def test_a_large_fpdu_cut_anywhere_is_placed_whole(world: World, at: int) -> Non
     st.booleans(),
     st.booleans(),
 )
-def test_any_sizes_in_any_cuts_are_received_in_order(
+def test_fpdus_of_any_sizes_in_any_pieces_are_received_in_order(
     sizes: list[int], cuts: list[int], pieces: int, crc: bool, strict: bool
 ) -> None:
     ulpdus = [octet_pattern(n, i) for i, n in enumerate(sizes)]
@@ -112,7 +112,7 @@ def test_any_sizes_in_any_cuts_are_received_in_order(
 
 
 @pytest.mark.parametrize("strict", [0, 1])
-def test_every_size_around_the_limits_is_received(strict: int) -> None:
+def test_fpdus_of_every_size_around_the_limits_are_received(strict: int) -> None:
     sizes = [*range(1100), *range(WHOLE_OCTETS - 80, WHOLE_OCTETS + 80), 16_384, 32_768, 57_344]
     sizes += [*range(65_450 - 64, 65_490), *range(MAX_ULPDU - 3, MAX_ULPDU + 1)]
     source = octet_pattern(70_000)
@@ -133,7 +133,7 @@ def test_every_size_around_the_limits_is_received(strict: int) -> None:
 # ---- delivered FPDUs
 
 
-def test_a_small_fpdu_is_given_up_whole_and_again_until_it_is_consumed(world: World) -> None:
+def test_a_small_fpdu_is_reported_completely_until_it_is_consumed(world: World) -> None:
     stream = world.receiver()
     stream.sock.sendall(fpdu(b"first") + fpdu(b"second"))
     assert wait_until(stream.peek_fpdu) == (b"first", 5, True)
@@ -142,7 +142,7 @@ def test_a_small_fpdu_is_given_up_whole_and_again_until_it_is_consumed(world: Wo
     assert wait_until(stream.peek_fpdu) == (b"second", 6, True)
 
 
-def test_an_empty_fpdu_is_given_as_a_whole_ulpdu_of_no_octets(world: World) -> None:
+def test_an_empty_fpdu_is_reported_as_a_complete_ulpdu_of_length_0(world: World) -> None:
     stream = world.receiver()
     stream.sock.sendall(fpdu(b"") + fpdu(b"x"))
     assert wait_until(stream.peek_fpdu) == (b"", 0, True)
@@ -151,7 +151,7 @@ def test_an_empty_fpdu_is_given_as_a_whole_ulpdu_of_no_octets(world: World) -> N
 
 
 @pytest.mark.fast_path
-def test_the_head_of_a_large_fpdu_is_given_up_with_64_octets_or_more(world: World) -> None:
+def test_a_large_fpdu_is_reported_once_64_octets_of_its_ulpdu_have_arrived(world: World) -> None:
     ulpdu = octet_pattern(LARGE)
     stream = world.receiver()
     octets = fpdu(ulpdu)
@@ -164,7 +164,7 @@ def test_the_head_of_a_large_fpdu_is_given_up_with_64_octets_or_more(world: Worl
 
 
 @pytest.mark.fast_path
-def test_while_an_fpdu_is_being_placed_there_is_no_next_one_to_look_at(world: World) -> None:
+def test_the_next_fpdu_cannot_be_examined_while_one_is_being_placed(world: World) -> None:
     stream = world.receiver()
     stream.sock.sendall(fpdu(octet_pattern(LARGE))[:15_000])
     wait_until(stream.peek_fpdu)
@@ -192,7 +192,7 @@ def test_payload_is_scattered_over_the_pieces_of_its_destination(
 
 
 @pytest.mark.fast_path
-def test_a_destination_of_more_pieces_than_one_read_takes_is_filled(world: World) -> None:
+def test_a_destination_of_200_pieces_is_filled(world: World) -> None:
     ulpdu = octet_pattern(60_000)
     buffers = [bytearray(299 + i % 3) for i in range(199)]
     buffers.append(bytearray(60_000 - sum(map(len, buffers))))
@@ -206,7 +206,9 @@ def test_a_destination_of_more_pieces_than_one_read_takes_is_filled(world: World
 
 
 @pytest.mark.parametrize("size", [100, LARGE, 60_000])
-def test_payload_without_a_destination_is_thrown_away_and_checked(world: World, size: int) -> None:
+def test_payload_without_a_destination_is_discarded_and_its_crc_is_checked(
+    world: World, size: int
+) -> None:
     stream = world.receiver()
     stream.sock.sendall(fpdu(octet_pattern(size)) + fpdu(b"next"))
     wait_until(stream.peek_fpdu)
@@ -221,7 +223,7 @@ def test_payload_without_a_destination_is_thrown_away_and_checked(world: World, 
 
 @pytest.mark.parametrize("size", [100, LARGE])
 @pytest.mark.parametrize("off", [-1, 1])
-def test_a_destination_that_is_not_exactly_as_long_is_refused(
+def test_a_destination_of_another_length_than_the_payload_is_refused(
     world: World, size: int, off: int
 ) -> None:
     stream = world.receiver()
@@ -258,7 +260,7 @@ def test_no_octet_outside_the_destination_is_written(strict: int, size: int) -> 
     assert set(memory[:100] + memory[100 + size - 14 :]) == {0xA5}
 
 
-def test_strict_writes_nothing_before_the_crc_was_checked() -> None:
+def test_with_setting_crc_first_nothing_is_written_before_the_crc_is_checked() -> None:
     octets = bytearray(fpdu(octet_pattern(LARGE)))
     octets[-1] ^= 1
     dest = bytearray(LARGE - 14)
@@ -277,7 +279,7 @@ def test_strict_writes_nothing_before_the_crc_was_checked() -> None:
 
 
 @pytest.mark.fast_path
-def test_memory_that_cannot_be_written_is_efault_and_not_a_crash(world: World) -> None:
+def test_placing_into_read_only_memory_fails_with_efault(world: World) -> None:
     stream = world.receiver()
     octets = fpdu(octet_pattern(LARGE))
     stream.sock.sendall(octets[:66])
@@ -302,7 +304,7 @@ def test_memory_that_cannot_be_written_is_efault_and_not_a_crash(world: World) -
 # ---- the end of the stream
 
 
-def test_an_end_of_stream_between_fpdus_is_enotconn_and_stays_so(world: World) -> None:
+def test_an_end_of_stream_between_fpdus_is_permanently_reported_as_enotconn(world: World) -> None:
     stream = world.receiver()
     stream.sock.sendall(fpdu(b"last"))
     stream.sock.close()
@@ -315,7 +317,7 @@ def test_an_end_of_stream_between_fpdus_is_enotconn_and_stays_so(world: World) -
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 66, 5000, LARGE, LARGE + 4])
-def test_an_end_of_stream_inside_an_fpdu_is_a_reset(world: World, at: int) -> None:
+def test_an_end_of_stream_inside_an_fpdu_is_reported_as_econnreset(world: World, at: int) -> None:
     stream = world.receiver()
     stream.sock.sendall(fpdu(octet_pattern(LARGE))[:at])
     stream.sock.close()
@@ -325,7 +327,7 @@ def test_an_end_of_stream_inside_an_fpdu_is_a_reset(world: World, at: int) -> No
     assert stream.error == CLOSED
 
 
-def test_drain_throws_away_all_that_comes_and_tells_of_the_end(world: World) -> None:
+def test_drain_discards_all_received_octets_and_reports_the_end_of_stream(world: World) -> None:
     stream = world.receiver()
     stream.sock.sendall(fpdu(b"read") + fpdu(octet_pattern(LARGE))[:-1])
     wait_until(stream.peek_fpdu)

@@ -1,4 +1,4 @@
-"""Start-up over a real connection: splits, ends, and negotiable parameters."""
+"""MPA start-up over a TCP connection: split frames, closed connections, and parameters."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from unit.mpa.mpa_harness import (
     StreamError,
     World,
     enhanced_params,
+    find_socket_of_stream,
     fpdu,
     mpa_params,
     octet_pattern,
     open_mpa_world,
-    own_socket,
     private_data_of,
     recv_exactly,
     recv_startup_frame,
@@ -45,7 +45,7 @@ REPLY = bytes(MPAReply(rev=2, c=0, s=1, a=1, c_rtr=1, ird=7, ord=9, private_data
 
 
 @pytest.mark.parametrize("at", range(1, len(REQUEST)))
-def test_a_request_cut_at_any_octet_is_the_same_request(world: World, at: int) -> None:
+def test_an_mpa_request_split_at_any_octet_is_parsed(world: World, at: int) -> None:
     stream = world.responder()
     stream.sock.sendall(REQUEST[:at])
     for _ in range(3):
@@ -59,7 +59,7 @@ def test_a_request_cut_at_any_octet_is_the_same_request(world: World, at: int) -
 
 
 @pytest.mark.parametrize("at", range(1, len(REPLY)))
-def test_a_reply_cut_at_any_octet_is_the_same_reply(world: World, at: int) -> None:
+def test_an_mpa_reply_split_at_any_octet_is_parsed(world: World, at: int) -> None:
     stream = world.initiator_awaiting_reply(enhanced_params(p2p=1, rtr=lib.SIW_MPA_RTR_WRITE))
     recv_startup_frame(stream.sock)
     stream.sock.sendall(REPLY[:at])
@@ -75,7 +75,7 @@ def test_a_reply_cut_at_any_octet_is_the_same_reply(world: World, at: int) -> No
 
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 5, 507, 508, 509, 511, 512])
 @pytest.mark.parametrize("rev", [1, 2])
-def test_private_data_of_each_legal_length_arrives_both_ways(
+def test_private_data_of_each_legal_length_arrives_in_both_directions(
     world: World, rev: int, length: int
 ) -> None:
     there, back = bytes(i % 251 for i in range(length)), bytes(i % 241 for i in range(length))
@@ -109,7 +109,7 @@ def test_private_data_of_each_legal_length_arrives_both_ways(
     ],
     ids=lambda p: repr(bytes(ffi.buffer(p))[:8]),
 )
-def test_an_illegal_request_of_our_own_is_refused_before_anything_is_sent(
+def test_invalid_parameters_of_an_mpa_request_are_refused_before_anything_is_sent(
     world: World, p: Any
 ) -> None:
     with pytest.raises(StreamError) as e:
@@ -117,7 +117,7 @@ def test_an_illegal_request_of_our_own_is_refused_before_anything_is_sent(
     assert e.value.errno == errno.EINVAL
 
 
-def test_the_enhanced_data_leaves_508_octets_to_our_own_private_data(world: World) -> None:
+def test_an_enhanced_mpa_request_has_at_most_508_octets_of_private_data(world: World) -> None:
     p = enhanced_params(pdata=bytes(508))
     assert recv_startup_frame(world.initiator_awaiting_reply(p).sock).pd_length == 512
     p.pdata_len = 509
@@ -127,7 +127,7 @@ def test_the_enhanced_data_leaves_508_octets_to_our_own_private_data(world: Worl
 
 
 @pytest.mark.parametrize("p", [mpa_params(), mpa_params(pdata_len=513), mpa_params(rtr=1, p2p=1)])
-def test_a_reply_is_answered_once_and_only_if_legal(world: World, p: Any) -> None:
+def test_an_mpa_reply_is_sent_once_and_only_with_valid_parameters(world: World, p: Any) -> None:
     stream, _ = world.responder_with_request(MPARequest(rev=2, s=1, a=1, b=1, ird=1, ord=1))
     if p.rtr == 0:
         with pytest.raises(StreamError) as e:
@@ -141,7 +141,7 @@ def test_a_reply_is_answered_once_and_only_if_legal(world: World, p: Any) -> Non
     assert e.value.errno == errno.EINVAL
 
 
-def test_a_connection_that_nobody_takes_is_econnrefused(world: World) -> None:
+def test_connecting_to_a_port_without_a_listener_fails_with_econnrefused(world: World) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         out = ffi.new("struct siw_mpa_stream **")
@@ -155,7 +155,9 @@ def test_a_connection_that_nobody_takes_is_econnrefused(world: World) -> None:
 
 
 @pytest.mark.parametrize("sent", [0, 1, 16, 19, 20, 24, len(REQUEST) - 1])
-def test_a_peer_that_leaves_in_its_request_is_a_reset(world: World, sent: int) -> None:
+def test_a_peer_that_closes_within_its_mpa_request_is_reported_as_econnreset(
+    world: World, sent: int
+) -> None:
     stream = world.responder()
     stream.sock.sendall(REQUEST[:sent])
     stream.sock.close()
@@ -165,7 +167,7 @@ def test_a_peer_that_leaves_in_its_request_is_a_reset(world: World, sent: int) -
     assert stream.error == (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CLOSED)
 
 
-def test_a_disconnect_while_the_request_is_pending_is_reported(world: World) -> None:
+def test_a_disconnect_while_the_mpa_request_is_pending_is_reported(world: World) -> None:
     stream, _ = world.responder_with_request(REQUEST)
     assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
     stream.sock.close()
@@ -178,7 +180,7 @@ def test_a_disconnect_while_the_request_is_pending_is_reported(world: World) -> 
 
 
 @pytest.mark.clause("RFC5044-7.1-01")
-def test_fpdus_that_came_with_the_request_are_received_after_the_reply(world: World) -> None:
+def test_fpdus_that_arrived_with_the_mpa_request_are_received_after_the_reply(world: World) -> None:
     stream, _ = world.responder_with_request(
         bytes(MPARequest(rev=2)) + fpdu(b"early") + fpdu(b"bird")
     )
@@ -196,12 +198,14 @@ def unread_octet_count(sock: socket.socket) -> int:
 
 @pytest.mark.clause("RFC5044-7.1.2-06#c", "RFC5044-7.1.2-11")
 @pytest.mark.parametrize("piecemeal", [False, True])
-def test_up_to_4_kib_sent_before_the_reply_are_read_and_kept(world: World, piecemeal: bool) -> None:
+def test_up_to_4_kib_that_arrive_before_the_mpa_reply_are_read_and_kept(
+    world: World, piecemeal: bool
+) -> None:
     ulpdus = [octet_pattern(1000, i) for i in range(20)]
     octets = b"".join(fpdu(ulpdu) for ulpdu in ulpdus)
     stream, _ = world.responder_with_request(MPARequest(rev=2))
     handlers = ffi.new("struct siw_io_handler *[]", 8)
-    with own_socket(stream.sock) as ours:
+    with find_socket_of_stream(stream.sock) as ours:
         if piecemeal:
             stream.sock.sendall(octets[:3000])
             wait_until(lambda: stream.startup_once() and unread_octet_count(ours) == 0)
@@ -212,7 +216,7 @@ def test_up_to_4_kib_sent_before_the_reply_are_read_and_kept(world: World, piece
         for _ in range(10):
             assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
         assert unread_octet_count(ours) == len(octets) - EARLY
-        # A peer that waits for the Reply with its socket full does not keep the poller busy.
+        # A full socket of a peer that waits for the MPA Reply must not keep the poller busy.
         wait_until(lambda: lib.siw_llp_port_poll(world.port, handlers, 8) == 0)
         assert [lib.siw_llp_port_poll(world.port, handlers, 8) for _ in range(100)] == [0] * 100
     stream.send_reply(mpa_params())
@@ -221,7 +225,7 @@ def test_up_to_4_kib_sent_before_the_reply_are_read_and_kept(world: World, piece
 
 
 @pytest.mark.clause("RFC5044-7.1-01")
-def test_fpdus_that_came_with_the_reply_are_received(world: World) -> None:
+def test_fpdus_that_arrived_with_the_mpa_reply_are_received(world: World) -> None:
     stream, _ = world.initiator_with_reply(
         mpa_params(), bytes(MPAReply(rev=2)) + fpdu(b"early") + fpdu(b"bird")
     )
@@ -229,7 +233,7 @@ def test_fpdus_that_came_with_the_reply_are_received(world: World) -> None:
     assert stream.receive_ulpdu(0) == b"bird"
 
 
-def test_a_rejecting_reply_brings_its_private_data_and_ends_the_stream(world: World) -> None:
+def test_a_rejecting_mpa_reply_delivers_its_private_data_and_ends_the_stream(world: World) -> None:
     stream = world.initiator_awaiting_reply(mpa_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, r=1, private_data=b"not today")))
     code, peer = stream.startup()
@@ -242,7 +246,9 @@ def test_a_rejecting_reply_brings_its_private_data_and_ends_the_stream(world: Wo
         assert e.value.errno == errno.ENOTCONN
 
 
-def test_our_rejection_carries_private_data_and_the_peer_then_reads_the_end(world: World) -> None:
+def test_a_sent_rejection_has_private_data_and_is_followed_by_the_end_of_stream(
+    world: World,
+) -> None:
     stream, _ = world.responder_with_request(MPARequest(rev=1))
     stream.send_reply(mpa_params(rejected=1, pdata=b"not today"))
     assert stream.state == lib.SIW_MPA_ST_REJECTED
@@ -251,7 +257,7 @@ def test_our_rejection_carries_private_data_and_the_peer_then_reads_the_end(worl
     assert (reply.r, reply.private_data) == (1, b"not today")
 
 
-def test_addresses_are_those_of_the_sockets(world: World) -> None:
+def test_siw_mpa_addrs_returns_the_addresses_of_the_tcp_socket(world: World) -> None:
     stream = world.responder()
     local, peer = ffi.new("struct siw_addr *"), ffi.new("struct siw_addr *")
     assert lib.siw_mpa_addrs(stream.handle, local, peer) == 0
@@ -260,36 +266,38 @@ def test_addresses_are_those_of_the_sockets(world: World) -> None:
 
 
 @pytest.mark.fast_path
-def test_nothing_is_kept_of_start_up_and_an_idle_stream_holds_no_buffers(world: World) -> None:
+def test_an_idle_stream_holds_no_buffers_after_start_up_and_after_traffic(world: World) -> None:
     stream = world.sender()
 
-    def memory_held() -> int:
+    def held_buffer_octets() -> int:
         return int(lib.siw_mpa_test_memory(stream.handle))
 
-    assert memory_held() == 0
+    assert held_buffer_octets() == 0
     assert stream.peek_fpdu() is None
     for _ in range(3):
         stream.sock.sendall(fpdu(b"x"))
         assert stream.receive_ulpdu(0) == b"x"
-        assert 0 < memory_held() <= 131072
-        assert stream.peek_fpdu() is None  # the stream has no staged octets any more
-        assert memory_held() == 0
+        assert 0 < held_buffer_octets() <= 131072
+        assert stream.peek_fpdu() is None  # the stream has no buffered octets any more
+        assert held_buffer_octets() == 0
         assert stream.frame_fpdu(b"y") > 0
-        assert memory_held() > 262144
+        assert held_buffer_octets() > 262144
         stream.flush()
-        assert memory_held() == 0
+        assert held_buffer_octets() == 0
 
 
 def holds_partial_fpdu(stream: Stream) -> bool:
     return stream.peek_fpdu() is None and lib.siw_mpa_test_memory(stream.handle) > 0
 
 
-def test_a_part_of_an_fpdu_stays_while_other_streams_come_and_go(world: World) -> None:
+def test_a_partly_received_fpdu_is_kept_while_other_streams_are_used_and_closed(
+    world: World,
+) -> None:
     stream, others = world.receiver(), [world.receiver() for _ in range(20)]
     octets = fpdu(octet_pattern(1000))
     stream.sock.sendall(octets[:500])
     wait_until(partial(holds_partial_fpdu, stream))
-    # opened at once, so that there are more staging buffers than the free list keeps
+    # the streams have more staging buffers at the same time than the free list keeps
     for i, other in enumerate(others):
         other.sock.sendall(fpdu(octet_pattern(1000, i)) + b"\0")
     for i, other in enumerate(others):
@@ -301,7 +309,7 @@ def test_a_part_of_an_fpdu_stays_while_other_streams_come_and_go(world: World) -
     assert stream.receive_ulpdu(0) == octet_pattern(1000)
 
 
-def test_no_fpdu_is_framed_or_received_before_start_up_is_over(world: World) -> None:
+def test_framing_and_receiving_fpdus_is_refused_before_start_up_has_ended(world: World) -> None:
     for stream, why in (
         (world.responder(), errno.EINVAL),
         (world.initiator(mpa_params()), errno.EINVAL),
@@ -318,10 +326,10 @@ def fill_send_buffer(stream: Stream) -> int:
     """Fill the send buffer of the stream's own socket with octets that the peer reads first.
 
     The buffer counts as full once it stays full: a window smaller than a segment is used only by
-    TCP's first probe, 0.2 s later, which makes room again.
+    TCP's first probe, 0.2 s later, which frees space again.
     """
     sent, lasting = 0, 0.5
-    with own_socket(stream.sock) as ours:
+    with find_socket_of_stream(stream.sock) as ours:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         quiet = time.monotonic() + lasting
         while time.monotonic() < quiet:
@@ -333,7 +341,7 @@ def fill_send_buffer(stream: Stream) -> int:
     return sent
 
 
-def test_a_reply_that_tcp_does_not_take_at_once_follows_when_it_can(world: World) -> None:
+def test_an_mpa_reply_that_does_not_fit_into_tcps_buffer_is_sent_later(world: World) -> None:
     stream, _ = world.responder_with_request(MPARequest(rev=2))
     before = fill_send_buffer(stream)
     stream.send_reply(mpa_params(pdata=b"late"))
@@ -352,7 +360,9 @@ def test_a_reply_that_tcp_does_not_take_at_once_follows_when_it_can(world: World
 
 
 @pytest.mark.parametrize("rejected", [0, 1])
-def test_a_shutdown_waits_for_a_reply_that_tcp_has_not_taken(world: World, rejected: int) -> None:
+def test_a_shutdown_waits_for_an_mpa_reply_that_tcp_has_not_accepted(
+    world: World, rejected: int
+) -> None:
     stream, _ = world.responder_with_request(MPARequest(rev=2))
     before = fill_send_buffer(stream)
     stream.send_reply(mpa_params(rejected=rejected, pdata=b"late"))
@@ -363,7 +373,7 @@ def test_a_shutdown_waits_for_a_reply_that_tcp_has_not_taken(world: World, rejec
     assert MPAReply(recv_to_end(stream.sock)).private_data == b"late"
 
 
-def test_a_request_that_tcp_does_not_take_at_once_follows_when_it_can(world: World) -> None:
+def test_an_mpa_request_that_does_not_fit_into_tcps_buffer_is_sent_later(world: World) -> None:
     stream = world.initiator(mpa_params(pdata=b"late"))
     before = fill_send_buffer(stream)
     for _ in range(3):
@@ -374,7 +384,7 @@ def test_a_request_that_tcp_does_not_take_at_once_follows_when_it_can(world: Wor
     assert recv_startup_frame(stream.sock).private_data == b"late"
 
 
-def test_a_peer_that_leaves_before_it_took_the_reply_is_noticed(world: World) -> None:
+def test_a_peer_that_closes_before_it_has_read_the_mpa_reply_is_detected(world: World) -> None:
     stream, _ = world.responder_with_request(MPARequest(rev=2))
     fill_send_buffer(stream)
     stream.send_reply(mpa_params())
@@ -398,8 +408,8 @@ hostile = st.binary(max_size=40) | st.builds(
 )
 
 
-def startup_result(stream: Stream) -> int | str:
-    """Return the result of start-up after the peer has sent everything and closed its direction."""
+def close_sending_and_get_startup_result(stream: Stream) -> int | str:
+    """Shut down the peer's sending; return the result of start-up, or the name of its errno."""
     stream.sock.shutdown(socket.SHUT_WR)
     try:
         return stream.startup()[0]
@@ -409,7 +419,9 @@ def startup_result(stream: Stream) -> int | str:
 
 @settings(max_examples=400)
 @given(hostile)
-def test_whatever_a_responder_is_sent_ends_as_the_fields_say(octets: bytes) -> None:
+def test_any_octets_sent_to_a_responder_have_the_result_that_their_fields_require(
+    octets: bytes,
+) -> None:
     key, (flags, rev), length = octets[:16], (octets + b"\0\0" * 20)[16:18], octets[18:20]
     size = int.from_bytes(length, "big") if len(length) == 2 else 0
     short = bool(flags & 0x10) and rev >= 2 and size < 4
@@ -424,12 +436,14 @@ def test_whatever_a_responder_is_sent_ends_as_the_fields_say(octets: bytes) -> N
     with open_mpa_world() as world:
         stream = world.responder()
         stream.sock.sendall(octets)
-        assert startup_result(stream) == want
+        assert close_sending_and_get_startup_result(stream) == want
 
 
 @settings(max_examples=400)
 @given(hostile, st.booleans())
-def test_whatever_an_initiator_is_sent_ends_as_the_fields_say(octets: bytes, s: bool) -> None:
+def test_any_octets_sent_to_an_initiator_have_the_result_that_their_fields_require(
+    octets: bytes, s: bool
+) -> None:
     key, (flags, rev), length = octets[:16], (octets + b"\0\0" * 20)[16:18], octets[18:20]
     size = int.from_bytes(length, "big") if len(length) == 2 else 0
     has_s = bool(flags & 0x10) and rev >= 2
@@ -449,14 +463,14 @@ def test_whatever_an_initiator_is_sent_ends_as_the_fields_say(octets: bytes, s: 
     with open_mpa_world() as world:
         stream = world.initiator_awaiting_reply(enhanced_params() if s else mpa_params())
         stream.sock.sendall(octets)
-        assert startup_result(stream) == want
+        assert close_sending_and_get_startup_result(stream) == want
 
 
-def test_memory_is_returned_when_a_crowd_of_streams_has_left(world: World) -> None:
+def test_memory_is_returned_to_the_system_after_1024_streams_were_closed(world: World) -> None:
     crowd = 1024  # the crowd threshold in base/trim.c
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
-    lib.siw_trim()  # returns memory that other tests have left
+    lib.siw_trim()  # releases memory that earlier tests have left
     asked, out = mpa_params(), ffi.new("struct siw_mpa_stream **")
     streams = []
     with socket.socket() as nobody:

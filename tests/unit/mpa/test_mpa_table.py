@@ -1,4 +1,4 @@
-"""The transition table of start-up: every (state, event), legal or not."""
+"""The transition table of MPA start-up: every pair of state and event, legal or not."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import pytest
 from _siwarp_layers import ffi, lib
 
 
-def enum_values(enum: str, prefix: str) -> dict[str, int]:
+def enum_values_by_short_name(enum: str, prefix: str) -> dict[str, int]:
     found = ffi.typeof(f"enum {enum}").relements
     return {k.removeprefix(prefix): v for k, v in found.items() if k.startswith(prefix)}
 
 
-STATES = enum_values("siw_mpa_state", "SIW_MPA_ST_")
-EVENTS = enum_values("siw_mpa_event", "SIW_MPA_EV_")
-ACTIONS = enum_values("siw_mpa_action", "SIW_MPA_ACT_")
-OVER = {"FULL", "TERMINATING", "REJECTED", "FAILED"}
+STATES = enum_values_by_short_name("siw_mpa_state", "SIW_MPA_ST_")
+EVENTS = enum_values_by_short_name("siw_mpa_event", "SIW_MPA_EV_")
+ACTIONS = enum_values_by_short_name("siw_mpa_action", "SIW_MPA_ACT_")
+FINAL_STATES = {"FULL", "TERMINATING", "REJECTED", "FAILED"}
 
 #: All transitions of start-up, stated independently: (state, event) -> (action, next state).
 LEGAL = {
@@ -34,11 +34,11 @@ LEGAL = {
     ("ANSWERING", "REJECT"): ("SEND_REJECT", "REJECTING"),
     ("ACCEPTING", "SENT"): ("ENTER_FULL", "FULL"),
     ("REJECTING", "SENT"): ("WAIT", "REJECTED"),
-} | {(state, "LOST"): ("FAIL", "FAILED") for state in STATES if state not in OVER}
+} | {(state, "LOST"): ("FAIL", "FAILED") for state in STATES if state not in FINAL_STATES}
 
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(STATES, EVENTS)))
-def test_each_state_and_event_has_the_action_and_next_state_of_the_plan(
+def test_each_start_up_state_and_event_has_the_expected_action_and_next_state(
     state: str, event: str
 ) -> None:
     cell = lib.siw_mpa_test_cell(STATES[state], EVENTS[event])
@@ -50,14 +50,14 @@ def test_each_state_and_event_has_the_action_and_next_state_of_the_plan(
     assert (action, after) == LEGAL[state, event]
 
 
-def test_states_and_events_out_of_range_are_illegal() -> None:
+def test_start_up_states_and_events_out_of_range_are_illegal() -> None:
     assert len(STATES) == lib.SIW_MPA_N_STATES
     assert len(EVENTS) == lib.SIW_MPA_N_EVENTS
     for state, event in [(-1, 0), (0, -1), (lib.SIW_MPA_N_STATES, 0), (0, lib.SIW_MPA_N_EVENTS)]:
         assert lib.siw_mpa_test_cell(state, event) == -1
 
 
-def test_every_state_is_reached_from_a_start_and_ends() -> None:
+def test_every_start_up_state_is_reachable_and_only_final_states_have_no_successor() -> None:
     edges: dict[str, set[str]] = {}
     for (state, _), (_, after) in LEGAL.items():
         edges.setdefault(state, set()).add(after)
@@ -68,4 +68,4 @@ def test_every_state_is_reached_from_a_start_and_ends() -> None:
             seen.add(state)
             todo += edges.get(state, ())
     assert seen == set(STATES)
-    assert set(STATES) - set(edges) == OVER
+    assert set(STATES) - set(edges) == FINAL_STATES

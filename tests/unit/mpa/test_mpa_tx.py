@@ -1,4 +1,4 @@
-"""Sending FPDUs: framing, batching, and what TCP accepts and when."""
+"""Sending FPDUs: framing, batching, and counting of FPDUs that TCP has accepted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Reader(threading.Thread):
         while got := self.sock.recv(1 << 20):
             self.octets += got
 
-    def all_octets(self) -> bytes:
+    def join_and_get_octets(self) -> bytes:
         self.join(20)
         assert not self.is_alive()
         return bytes(self.octets)
@@ -53,10 +53,10 @@ class Reader(threading.Thread):
 def flush_and_shut_down(stream, reader: Reader) -> bytes:  # type: ignore[no-untyped-def]
     wait_until(stream.flush_once)
     assert lib.siw_mpa_shutdown(stream.handle) == 0
-    return reader.all_octets()
+    return reader.join_and_get_octets()
 
 
-def frame_all(stream, frames: list[tuple[bytes, list[bytes]]]) -> None:  # type: ignore[no-untyped-def]
+def frame_all_fpdus(stream, frames: list[tuple[bytes, list[bytes]]]) -> None:  # type: ignore[no-untyped-def]
     for head, pieces in frames:
         while not stream.frame_fpdu(head, pieces):
             stream.flush_once()
@@ -68,7 +68,7 @@ pieces_of = st.lists(
 
 
 @given(st.lists(st.tuples(st.integers(0, 64), pieces_of), min_size=1, max_size=12), st.booleans())
-def test_any_head_and_pieces_arrive_as_one_fpdu_each(
+def test_a_header_and_any_pieces_of_payload_are_sent_as_one_fpdu(
     shapes: list[tuple[int, list[int]]], crc: bool
 ) -> None:
     with open_mpa_world() as world:
@@ -78,36 +78,36 @@ def test_any_head_and_pieces_arrive_as_one_fpdu_each(
             (octet_pattern(head, i), [octet_pattern(n, i + j + 2) for j, n in enumerate(sizes)])
             for i, (head, sizes) in enumerate(shapes)
         ]
-        frame_all(stream, frames)
+        frame_all_fpdus(stream, frames)
         got = split_fpdus(flush_and_shut_down(stream, reader), crc=crc)
     assert got == [head + b"".join(pieces) for head, pieces in frames]
 
 
-def test_every_small_size_and_those_around_each_limit_arrive(world: World) -> None:
+def test_fpdus_of_every_small_size_and_around_each_limit_are_sent(world: World) -> None:
     sizes = [*range(300), *range(2020, 2060), *range(4080, 4100), *range(8160, 8200)]
     sizes += range(MAX_ULPDU - 18 - 9, MAX_ULPDU - 18 + 1)
     stream = world.sender()
     reader = Reader(stream.sock)
     source = octet_pattern(MAX_ULPDU)
-    frame_all(stream, [(HEAD, [source[:n]]) for n in sizes])
+    frame_all_fpdus(stream, [(HEAD, [source[:n]]) for n in sizes])
     got = split_fpdus(flush_and_shut_down(stream, reader))
     assert [len(u) - 18 for u in got] == sizes
     assert all(u == HEAD + source[: len(u) - 18] for u in got)
     assert stream.accepted_count == stream.framed_count == len(sizes)
 
 
-def own_socket_of_stack(sock: socket.socket) -> socket.socket:
-    """Return the stack's socket of a connection, which is in this process, too."""
+def find_socket_of_stack(sock: socket.socket) -> socket.socket:
+    """Return a duplicate of the stack's socket of a connection to this socket of the test."""
     ends = sock.getpeername(), sock.getsockname()
     for entry in Path("/proc/self/fd").iterdir():
-        # the descriptor has been closed meanwhile, or is not a connected socket
+        # an OSError means that the descriptor is closed, or no connected socket
         with contextlib.suppress(OSError):
             if not stat.S_ISSOCK(os.fstat(int(entry.name)).st_mode):
                 continue
             with socket.socket(fileno=os.dup(int(entry.name))) as other:
                 if (other.getsockname(), other.getpeername()) == ends:
                     return other.dup()
-    raise AssertionError("the stack's end of the connection is not here")
+    raise AssertionError("this process has no socket of the stack for the connection")
 
 
 def data_segments_sent(sock: socket.socket) -> int:
@@ -120,9 +120,9 @@ def data_segments_sent(sock: socket.socket) -> int:
 
 @pytest.mark.clause("RFC5044-5.1-04")
 @pytest.mark.parametrize("size", [0, 1, 64, 300, 1500, 2000])
-def test_a_small_fpdu_and_a_run_of_them_leave_in_one_write(world: World, size: int) -> None:
+def test_one_small_fpdu_or_eight_are_sent_in_one_tcp_segment(world: World, size: int) -> None:
     stream = world.sender()
-    with own_socket_of_stack(stream.sock) as sender:
+    with find_socket_of_stack(stream.sock) as sender:
         for count in (1, 8):
             before = data_segments_sent(sender)
             for _ in range(count):
@@ -132,7 +132,7 @@ def test_a_small_fpdu_and_a_run_of_them_leave_in_one_write(world: World, size: i
             assert data_segments_sent(sender) - before == 1
 
 
-def test_nothing_leaves_before_the_flush(world: World) -> None:
+def test_no_framed_fpdu_is_sent_before_the_flush(world: World) -> None:
     stream = world.sender()
     assert stream.frame_fpdu(HEAD) == 1
     stream.sock.settimeout(0.05)
@@ -143,11 +143,11 @@ def test_nothing_leaves_before_the_flush(world: World) -> None:
     assert (stream.framed_count, stream.accepted_count) == (1, 1)
 
 
-def test_a_flush_with_nothing_framed_is_done_at_once(world: World) -> None:
+def test_a_flush_with_nothing_framed_completes_immediately(world: World) -> None:
     assert world.sender().flush_once() == 1
 
 
-def test_a_batch_is_full_at_about_a_quarter_mebibyte_of_large_fpdus(world: World) -> None:
+def test_a_batch_of_large_fpdus_is_full_at_about_256_kib(world: World) -> None:
     stream = world.sender()
     payload = octet_pattern(64000)
     count = 0
@@ -158,7 +158,7 @@ def test_a_batch_is_full_at_about_a_quarter_mebibyte_of_large_fpdus(world: World
 
 
 @pytest.mark.parametrize("size", [0, 46, 1400])
-def test_a_batch_of_small_fpdus_is_bounded_and_goes_on_after_a_flush(
+def test_a_batch_of_small_fpdus_is_bounded_and_continues_after_a_flush(
     world: World, size: int
 ) -> None:
     stream = world.sender()
@@ -173,7 +173,7 @@ def test_a_batch_of_small_fpdus_is_bounded_and_goes_on_after_a_flush(
     assert split_fpdus(flush_and_shut_down(stream, reader)) == [HEAD + octet_pattern(size)] * total
 
 
-def test_accepted_counts_only_fpdus_of_which_tcp_took_every_octet(world: World) -> None:
+def test_the_accepted_count_has_only_fpdus_that_tcp_has_accepted_completely(world: World) -> None:
     """The peer reads nothing at first, so TCP accepts a batch only partly."""
     stream = world.sender(rcvbuf=4096)
     payload = octet_pattern(60000)
@@ -195,14 +195,14 @@ def test_accepted_counts_only_fpdus_of_which_tcp_took_every_octet(world: World) 
         stream.flush_once()
         assert stream.accepted_count >= seen
         seen = stream.accepted_count
-        # TCP has accepted what the peer has read; the socket buffers hold the rest of what TCP
-        # accepted.
+        # TCP has accepted at least the octets that the peer has read; the socket buffers hold the
+        # rest of the accepted octets.
         assert stream.accepted_count >= len(got) // one
     assert stream.accepted_count == framed
     assert split_fpdus(bytes(got)) == [HEAD + payload] * framed
 
 
-def test_a_stream_taken_in_odd_pieces_is_whole(world: World) -> None:
+def test_a_stream_that_the_peer_reads_in_odd_pieces_is_complete(world: World) -> None:
     stream = world.sender(rcvbuf=4096)
     sizes = [(i * 7919) % 9000 for i in range(400)]
     want = [HEAD + octet_pattern(n, n) for n in sizes]
@@ -224,7 +224,7 @@ def test_a_stream_taken_in_odd_pieces_is_whole(world: World) -> None:
     assert stream.accepted_count == len(want)
 
 
-def test_large_payload_is_referred_to_and_not_copied(world: World) -> None:
+def test_large_payload_is_sent_by_reference_and_not_copied(world: World) -> None:
     """Payload changed between framing and flush is sent changed, with the CRC of the original."""
     stream = world.sender()
     payload = bytearray(octet_pattern(10_000))
@@ -237,7 +237,7 @@ def test_large_payload_is_referred_to_and_not_copied(world: World) -> None:
         split_fpdus(octets)
 
 
-def test_small_payload_may_change_once_it_is_framed(world: World) -> None:
+def test_small_payload_may_change_after_it_was_framed(world: World) -> None:
     stream = world.sender()
     payload = bytearray(octet_pattern(2048))
     assert stream.frame_fpdu(HEAD, [payload]) == 1
@@ -249,7 +249,7 @@ def test_small_payload_may_change_once_it_is_framed(world: World) -> None:
 
 @pytest.mark.clause("RFC5044-3-06#a")
 @pytest.mark.parametrize("size", [1, 2, 128, 1460, MAX_ULPDU - 1, MAX_ULPDU])
-def test_a_ulpdu_of_any_size_up_to_the_limit_is_taken(world: World, size: int) -> None:
+def test_a_ulpdu_of_any_size_up_to_the_limit_is_accepted(world: World, size: int) -> None:
     stream = world.sender()
     head, rest = octet_pattern(size)[:18], octet_pattern(size)[18:]
     assert stream.frame_fpdu(head, [rest] if rest else []) == 1
@@ -261,7 +261,7 @@ def test_a_ulpdu_of_any_size_up_to_the_limit_is_taken(world: World, size: int) -
 
 @pytest.mark.clause("RFC5044-3-06#b")
 @pytest.mark.parametrize(("head", "size"), [(65, 0), (18, MAX_ULPDU - 17), (0, 1 << 20)])
-def test_a_ulpdu_or_head_beyond_the_limit_is_refused(world: World, head: int, size: int) -> None:
+def test_a_ulpdu_or_header_beyond_the_limit_is_refused(world: World, head: int, size: int) -> None:
     stream = world.sender()
     with pytest.raises(StreamError) as e:
         stream.frame_fpdu(bytes(head), [bytes(size)])
@@ -270,7 +270,7 @@ def test_a_ulpdu_or_head_beyond_the_limit_is_refused(world: World, head: int, si
 
 
 @pytest.mark.clause("RFC5041-3-03")
-def test_a_smaller_mulpdu_leaves_what_was_handed_down_as_it_was_cut(world: World) -> None:
+def test_a_smaller_mulpdu_does_not_change_fpdus_that_are_already_framed(world: World) -> None:
     with temporary_setting("mulpdu", 30_000):
         stream = world.sender(rcvbuf=4096)
         size = lib.siw_mpa_mulpdu(stream.handle) - len(HEAD)
@@ -279,7 +279,7 @@ def test_a_smaller_mulpdu_leaves_what_was_handed_down_as_it_was_cut(world: World
         for _ in range(1000):
             if stream.frame_fpdu(HEAD, [octet_pattern(size)]) == 0:
                 if stream.flush_once() == 0:
-                    break  # neither TCP nor the batch has room for more
+                    break  # neither TCP nor the batch has space for another FPDU
                 continue
             sizes.append(len(HEAD) + size)
         assert stream.framed_count > stream.accepted_count + 1
@@ -288,7 +288,7 @@ def test_a_smaller_mulpdu_leaves_what_was_handed_down_as_it_was_cut(world: World
         while lib.siw_mpa_mulpdu(stream.handle) != 128:
             got += stream.sock.recv(1024)
             stream.flush_once()
-        assert stream.framed_count > stream.accepted_count, "nothing is left that could be cut anew"
+        assert stream.framed_count > stream.accepted_count, "no framed FPDU is left unsent"
         while len(got) < wanted:
             got += stream.sock.recv(1 << 16)
             stream.flush_once()
@@ -296,14 +296,14 @@ def test_a_smaller_mulpdu_leaves_what_was_handed_down_as_it_was_cut(world: World
 
 
 @pytest.mark.parametrize("limit", [128, 1000, 30_000])
-def test_mulpdu_is_never_more_than_the_setting(world: World, limit: int) -> None:
+def test_the_mulpdu_is_limited_by_the_setting(world: World, limit: int) -> None:
     with temporary_setting("mulpdu", limit):
         assert lib.siw_mpa_mulpdu(world.sender().handle) == limit
 
 
 @pytest.mark.clause("RFC5041-3-02")
-def test_mulpdu_follows_the_segment_size_that_a_young_connection_grows_into(world: World) -> None:
-    """Linux starts a loopback connection at half of the first window, 32 KiB."""
+def test_the_mulpdu_follows_the_growing_segment_size_of_a_new_connection(world: World) -> None:
+    """Linux starts a loopback connection with segments of half the first window, 32 KiB."""
     stream = world.sender()
     reader = Reader(stream.sock)
     assert lib.siw_mpa_mulpdu(stream.handle) < MAX_ULPDU
@@ -317,14 +317,14 @@ def test_mulpdu_follows_the_segment_size_that_a_young_connection_grows_into(worl
     flush_and_shut_down(stream, reader)
 
 
-def test_a_peer_that_resets_kills_sending(world: World) -> None:
+def test_sending_fails_after_the_peer_resets_the_connection(world: World) -> None:
     stream = world.sender()
     now = struct.pack("ii", 1, 0)
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, now)
     stream.sock.close()
     gone = {errno.ECONNRESET, errno.EPIPE}
 
-    def is_dead() -> bool:
+    def sending_has_failed() -> bool:
         try:
             stream.frame_fpdu(HEAD)
             stream.flush_once()
@@ -333,7 +333,7 @@ def test_a_peer_that_resets_kills_sending(world: World) -> None:
             return True
         return False
 
-    wait_until(is_dead)
+    wait_until(sending_has_failed)
     for step in (stream.flush_once, lambda: stream.frame_fpdu(HEAD)):
         with pytest.raises(StreamError) as e:
             step()

@@ -27,15 +27,15 @@ def receiving_socket() -> Iterator[Stranger]:
     s.close()
 
 
-def sends_in_pieces(mr: MR, ah: AH, n: int, size: int, pieces: int) -> list[SendWR]:
-    """Return Sends of consecutive octets of a region, each from this many pieces."""
+def build_gathered_sends(mr: MR, ah: AH, n: int, size: int, pieces: int) -> list[SendWR]:
+    """Return n Sends of consecutive parts of a region, each gathered from this many pieces."""
     cuts = [size * k // pieces for k in range(pieces + 1)]
     lists = [[mr.sge(i * size + a, b - a) for a, b in pairwise(cuts)] for i in range(n)]
     return [SendWR(i, sg=sg, ah=ah, send_flags=SendFlag.SIGNALED) for i, sg in enumerate(lists)]
 
 
 def expected_crc(octets: bytes, on: bool) -> bytes:
-    """Return the expected last four octets of a datagram."""
+    """Return the CRC field that a datagram of these octets must have, zero if the CRC is off."""
     return crc32c(octets[:-CRC]).to_bytes(CRC, "little") if on else bytes(CRC)
 
 
@@ -44,7 +44,7 @@ def expected_crc(octets: bytes, on: bool) -> bytes:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("pieces", [1, 3])
 @pytest.mark.parametrize("n", [1, 5], ids=["alone", "in a list"])
-def test_a_send_has_the_crc_of_all_its_octets(
+def test_a_ud_send_has_the_crc_of_all_its_octets(
     rig: Rig, receiving_socket: Stranger, n: int, pieces: int, size: int, crc: bool
 ) -> None:
     cq = rig.create_cq()
@@ -53,7 +53,7 @@ def test_a_send_has_the_crc_of_all_its_octets(
         rig.reg_mr(bytearray(octet_pattern(n * size or 1))),
         rig.create_ah(receiving_socket.getsockname()),
     )
-    qp.post_send(sends_in_pieces(mr, ah, n, size, pieces))
+    qp.post_send(build_gathered_sends(mr, ah, n, size, pieces))
     for i in range(n):
         octets = receiving_socket.recv(1 << 16)
         assert octets[HEAD:-CRC] == octet_pattern(n * size)[i * size : (i + 1) * size]
@@ -63,7 +63,7 @@ def test_a_send_has_the_crc_of_all_its_octets(
 
 @pytest.mark.clause("DGRAM-LLP-2")
 @pytest.mark.parametrize("size", [0, 1, 64])
-def test_an_inline_send_has_the_crc_of_all_its_octets(
+def test_an_inline_ud_send_has_the_crc_of_all_its_octets(
     rig: Rig, receiving_socket: Stranger, size: int
 ) -> None:
     qp = rig.create_ud_qp(max_inline_data=64)
@@ -81,7 +81,7 @@ def test_an_inline_send_has_the_crc_of_all_its_octets(
 
 @pytest.mark.clause("DGRAM-LLP-3")
 @pytest.mark.parametrize("size", [1, 4097, 60_000])
-def test_without_crc_the_field_is_not_looked_at(rig: Rig, size: int) -> None:
+def test_a_queue_pair_without_crc_ignores_the_crc_field(rig: Rig, size: int) -> None:
     cq = rig.create_cq()
     qp = rig.create_ud_qp(cq, qkey=QKEY, crc=False)
     mr = rig.reg_mr(bytearray(1 << 16))
@@ -99,7 +99,7 @@ def test_without_crc_the_field_is_not_looked_at(rig: Rig, size: int) -> None:
 @pytest.mark.parametrize("crc", [True, False], ids=["crc", "no_crc"])
 @pytest.mark.parametrize("size", [0, 1, 4096, 4097, 20_000, 100_000])
 @pytest.mark.parametrize("what", ["send", "write"])
-def test_each_datagram_of_uc_has_the_crc_of_all_its_octets(
+def test_each_uc_datagram_has_the_crc_of_all_its_octets(
     rig: Rig, what: str, size: int, crc: bool
 ) -> None:
     peer = Peer(rig, crc=crc, size=1 << 17)
@@ -116,13 +116,13 @@ def test_each_datagram_of_uc_has_the_crc_of_all_its_octets(
         assert octets[-CRC:] == expected_crc(octets, crc)
         head = 12 + (18 if what == "send" else 14)
         got += len(octets) - head - CRC
-        if octets[12] & 0x40:  # the last segment of its message
+        if octets[12] & 0x40:  # the L bit: the last segment of a message
             break
     assert got == size
     peer.close()
 
 
-def test_sends_of_uc_in_a_list_arrive_whole(rig: Rig) -> None:
+def test_uc_sends_posted_as_a_list_arrive_whole(rig: Rig) -> None:
     ends = Ends(rig, max_send_wr=64, max_recv_wr=64)
     sizes = [100] * 10 + [4096, 4097, 50_000]
     for i, size in enumerate(sizes):

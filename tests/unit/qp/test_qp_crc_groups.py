@@ -9,18 +9,18 @@ from itertools import pairwise
 import pytest
 from harness.errq_harness import Stranger
 from harness.verbs_harness import MCAST_PORT, Rig, octet_pattern, poll
-from unit.qp.test_qp_crc import CRC, HEAD, SIZES, expected_crc, sends_in_pieces
+from unit.qp.test_qp_crc import CRC, HEAD, SIZES, build_gathered_sends, expected_crc
 
 from siwarp.verbs import SendFlag, SendWR, WROpcode
 
 GROUP = "239.192.7.93"
-#: Octets of the LLP, the tagged DDP and the RDMAP header.
+#: Octets of the LLP, tagged DDP and RDMAP headers of a Write-Record segment.
 RECORD_HEAD = 12 + 14 + 20
 
 
 @pytest.fixture
 def group_member_socket() -> Iterator[socket.socket]:
-    """A plain socket that is a member of the group."""
+    """Provide a plain UDP socket that is a member of the multicast group GROUP."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
@@ -36,13 +36,13 @@ def group_member_socket() -> Iterator[socket.socket]:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("pieces", [1, 3])
 @pytest.mark.parametrize("n", [1, 5], ids=["alone", "in a list"])
-def test_what_goes_to_a_group_has_the_crc_of_all_its_octets(
+def test_a_multicast_datagram_has_the_crc_of_all_its_octets(
     rig: Rig, group_member_socket: socket.socket, n: int, pieces: int, size: int, crc: bool
 ) -> None:
     cq = rig.create_cq()
     qp = rig.create_ud_qp(cq, crc=crc, max_send_wr=8, max_send_sge=4)
     mr, ah = rig.reg_mr(bytearray(octet_pattern(n * size or 1))), rig.create_ah((GROUP, 0))
-    qp.post_send(sends_in_pieces(mr, ah, n, size, pieces))
+    qp.post_send(build_gathered_sends(mr, ah, n, size, pieces))
     for i in range(n):
         octets = group_member_socket.recv(1 << 16)
         assert octets[HEAD:-CRC] == octet_pattern(n * size)[i * size : (i + 1) * size]
@@ -84,7 +84,7 @@ def test_each_datagram_of_a_write_record_has_the_crc_of_all_its_octets(
                 octets = sink.recv(1 << 16)
                 assert octets[-CRC:] == expected_crc(octets, crc)
                 got += octets[RECORD_HEAD:-CRC]
-                if octets[12] & 0x40:  # the last segment of its message
+                if octets[12] & 0x40:  # the L bit: the last segment of a message
                     break
             assert got == data
     assert all(wc.ok for wc in poll(cq, n))

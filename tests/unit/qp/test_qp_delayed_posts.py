@@ -1,7 +1,7 @@
-"""A post that is held back to be batched is sent at the latest when its program does other work.
+"""A post held back for a batch is sent, at the latest, when the program makes another call.
 
-The device's thread naps for the longest time that can be set, so a message that is not sent at once
-in these tests was not flushed.
+In these tests the progress thread naps for the longest time that can be set, so that it does not
+transmit a held back post during a test.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Sender:
         self.sock.close()
         self.open.close()
 
-    def post_next(self) -> int:
-        """Post the next message; return its number."""
+    def post_next_message(self) -> int:
+        """Post the next numbered message; return its number."""
         n = self.posted = self.posted + 1
         at = 8 * (n % 4096)
         self.mr.view[at : at + 8] = b"no%06d" % n
@@ -84,14 +84,14 @@ class Sender:
         return n
 
     def has_sent(self, number: int) -> bool:
-        """Return whether that message has arrived at the socket."""
+        """Return whether the message with this number has arrived at the test's socket."""
         with contextlib.suppress(BlockingIOError):
             while octets := self.sock.recv(1 << 16):
                 self.seen |= {int(found) for found in re.findall(rb"no(\d{6})", octets)}
         return number in self.seen
 
-    def inject_arrival(self) -> None:
-        """Let a datagram or segment arrive at the queue pair."""
+    def inject_datagram_or_segment(self) -> None:
+        """Send the queue pair a datagram or, on RC, a segment."""
         if self.plain:
             end, peer = self.plain
             peer.send_segments(peer.build_write(b"x", end.mem.rkey, end.mem.addr))
@@ -99,27 +99,27 @@ class Sender:
             self.sock.sendto(b"x", self.qp.addr)
 
     def number_if_held_back(self, number: int) -> int:
-        """Return the number if its message is held back; otherwise acknowledge all and return 0."""
+        """Return the number if its message is held back; else acknowledge all and return 0."""
         if not self.has_sent(number):
             return number
         if self.stranger:
             other = self.stranger
             other.next[0] = other.other + len(self.seen)
             other.send_datagram(RDType.ACK)
-            # The message completes once a thread has read the ACK, and frees its send queue slot.
+            # A thread must read the ACK, which completes the message and frees its queue slot.
             wait_until(lambda: number in [wc.wr_id for wc in self.cq.poll(64)])
         return 0
 
     def post_until_held_back(self) -> int:
-        """Post until a message is held back to be batched; return its number."""
+        """Post messages until one is held back for a batch; return its number."""
 
         def post_and_check() -> int:
-            # The program polls and data arrives, so the progress thread sees that it may nap.
-            self.inject_arrival()
+            # The progress thread may nap only if the program polls while data arrives.
+            self.inject_datagram_or_segment()
             while self.cq.poll(64):
                 pass
-            self.post_next()
-            last = self.number_if_held_back(self.post_next())
+            self.post_next_message()
+            last = self.number_if_held_back(self.post_next_message())
             if not last:
                 time.sleep(0.005)
             return last
@@ -148,15 +148,15 @@ def poll_cq(s: Sender) -> None:
         pass
 
 
-def wait_for_event(s: Sender) -> None:
+def read_channel_without_event(s: Sender) -> None:
     assert s.channel.get_cq_event(0) is None
 
 
-def wait_for_pending_event(s: Sender) -> None:
+def read_channel_with_event(s: Sender) -> None:
     assert s.channel.get_cq_event(0) is not None
 
 
-def modify_attribute(s: Sender) -> None:
+def modify_to_same_state(s: Sender) -> None:
     s.qp.modify(QPAttr(qp_state=QPState.RTS))
 
 
@@ -176,13 +176,21 @@ def destroy_qp(s: Sender) -> None:
 
 @pytest.mark.parametrize(
     "act",
-    [arm_cq, poll_cq, wait_for_event, modify_attribute, move_to_error, move_to_reset, destroy_qp],
+    [
+        arm_cq,
+        poll_cq,
+        read_channel_without_event,
+        modify_to_same_state,
+        move_to_error,
+        move_to_reset,
+        destroy_qp,
+    ],
 )
-def test_a_batched_post_is_flushed_when_its_program(
+def test_a_held_back_post_is_transmitted_when_the_program_makes_another_call(
     sender: Sender, act: Callable[[Sender], None]
 ) -> None:
     if act is arm_cq and sender.kind == QPType.UC:
-        # arming any CQ of the device ends the batching, because the thread that arms may sleep
+        # arming any CQ of a device ends batching, because the arming thread may sleep afterwards
         sender.cq = sender.rig.create_cq(16, sender.channel)
     last = sender.post_until_held_back()
     act(sender)
@@ -190,45 +198,47 @@ def test_a_batched_post_is_flushed_when_its_program(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_first_post_of_a_queue_pair_waits_for_nothing(kind: QPType) -> None:
+def test_the_first_post_of_a_queue_pair_is_sent_immediately(kind: QPType) -> None:
     with temporary_settings(nap_us=NAP_US, batching=ALWAYS):
         made = Sender(Rig(), kind)
-        assert made.has_sent(made.post_next())
+        assert made.has_sent(made.post_next_message())
         made.close()
         made.rig.close()
 
 
-def test_a_post_after_arming_is_sent_at_once(sender: Sender) -> None:
+def test_a_post_after_a_cq_was_armed_is_sent_immediately(sender: Sender) -> None:
     cq = sender.rig.create_cq(16, sender.channel)
     sender.post_until_held_back()
     cq.req_notify()
     for _ in range(3):
-        assert sender.has_sent(sender.post_next())
+        assert sender.has_sent(sender.post_next_message())
     cq.close()  # no thread can wait on the closed CQ any more
     sender.post_until_held_back()
 
 
-def test_a_pending_event_does_not_prevent_flushing(sender: Sender) -> None:
+def test_reading_a_pending_cq_event_transmits_held_back_posts(sender: Sender) -> None:
     other = sender.rig.create_cq(16, sender.channel)
     qp = sender.rig.create_ud_qp(other)
     other.req_notify()
     qp.post_send(SendWR(1, ah=sender.rig.create_ah(qp)))
     wait_until(lambda: select.select([sender.channel], [], [], 0)[0])
     last = sender.post_until_held_back()
-    wait_for_pending_event(sender)
+    read_channel_with_event(sender)
     assert sender.has_sent(last)
 
 
-def test_posts_wait_again_once_a_program_that_armed_has_polled_on(sender: Sender) -> None:
-    # A program that sleeps polls once or twice after arming, to check for completions that came
-    # meanwhile.
+def test_posts_are_held_back_again_if_the_program_keeps_polling_after_arming_a_cq(
+    sender: Sender,
+) -> None:
+    # A program that sleeps polls once or twice after arming a CQ, to find completions that were
+    # created before the arming.
     other = sender.rig.create_cq(16, sender.channel)
     for _ in range(200):
         sender.cq.poll(1)
     other.req_notify()
     for _ in range(2):
         sender.cq.poll(1)
-    assert all(sender.has_sent(sender.post_next()) for _ in range(20))
+    assert all(sender.has_sent(sender.post_next_message()) for _ in range(20))
     # UCX's threads keep a CQ armed while the program polls all the time.
     for _ in range(200):
         sender.cq.poll(1)
@@ -239,7 +249,7 @@ def test_posts_wait_again_once_a_program_that_armed_has_polled_on(sender: Sender
 
 @pytest.fixture(params=KINDS, ids=["ud", "uc", "rd", "rc"])
 def sender_with_defaults(request: pytest.FixtureRequest) -> Iterator[Sender]:
-    """Provide a sender with default settings, except for the nap and the pause."""
+    """Provide a Sender with default settings except for the nap and the pause between posts."""
     with temporary_settings(nap_us=NAP_US), long_pauses():
         made = Sender(Rig(), request.param)
         yield made
@@ -251,17 +261,17 @@ def post_densely_until_held_back(s: Sender) -> int:
     """Post twice per round without a pause until a post is held back; return its number."""
 
     def post_and_check() -> int:
-        s.inject_arrival()
+        s.inject_datagram_or_segment()
         for _ in range(8):
             poll_cq(s)
-            s.post_next()
-            last = s.post_next()
+            s.post_next_message()
+            last = s.post_next_message()
         return s.number_if_held_back(last)
 
     return int(wait_until(post_and_check))
 
 
-def test_posts_wait_once_traffic_is_dense_and_no_more_after_a_silence(
+def test_posts_are_held_back_in_dense_traffic_and_not_after_a_pause(
     sender_with_defaults: Sender,
 ) -> None:
     last = post_densely_until_held_back(sender_with_defaults)
@@ -270,84 +280,86 @@ def test_posts_wait_once_traffic_is_dense_and_no_more_after_a_silence(
     poll_cq(
         sender_with_defaults
     )  # all requests have completed, so nothing is retransmitted during the pause
-    # After a pause the next pair of posts is sent at once, before any poll or the end of the nap.
+    # After a pause, the next two posts are sent immediately, before any poll or the end of the nap.
     time.sleep(1.5 * SILENCE_US / 1e6)
-    assert sender_with_defaults.has_sent(sender_with_defaults.post_next())
-    assert sender_with_defaults.has_sent(sender_with_defaults.post_next())
+    assert sender_with_defaults.has_sent(sender_with_defaults.post_next_message())
+    assert sender_with_defaults.has_sent(sender_with_defaults.post_next_message())
 
 
-# requests of these types complete as soon as they are sent
+# requests of UD, UC and RC complete as soon as they are sent
 @pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RC])
-def test_posts_wait_also_where_no_poll_ever_finds_nothing(kind: QPType) -> None:
-    """The device's thread sleeps on idle sockets until the program's polls are reported to it."""
+def test_posts_are_held_back_also_if_every_poll_finds_a_completion(kind: QPType) -> None:
+    """The progress thread sleeps on idle sockets until the program's polls are reported to it."""
     with temporary_settings(nap_us=NAP_US), long_pauses():
         made = Sender(Rig(), kind)
 
-        def some_are_held_back() -> bool:
+        def some_posts_are_held_back() -> bool:
             before = made.cq.pending
             for _ in range(16):
-                made.post_next()
+                made.post_next_message()
             came = made.cq.pending - before
-            made.has_sent(0)  # reads the socket, which makes room for the next message
+            made.has_sent(0)  # reading the socket frees buffer space for the next message
             assert made.cq.poll(max(came, 1))
             return came < 16
 
-        wait_until(some_are_held_back)
+        wait_until(some_posts_are_held_back)
         poll_cq(made)
         assert made.has_sent(made.posted)
         made.close()
         made.rig.close()
 
 
-def test_a_single_message_is_sent_at_once_after_dense_traffic(sender_with_defaults: Sender) -> None:
+def test_a_single_message_is_sent_immediately_after_dense_traffic(
+    sender_with_defaults: Sender,
+) -> None:
     post_densely_until_held_back(sender_with_defaults)
     for _ in range(20):
         poll_cq(sender_with_defaults)
-        assert sender_with_defaults.has_sent(sender_with_defaults.post_next())
+        assert sender_with_defaults.has_sent(sender_with_defaults.post_next_message())
 
 
-def test_three_dense_rounds_do_not_start_batching(sender_with_defaults: Sender) -> None:
-    sender_with_defaults.inject_arrival()
-    for _ in range(4):  # four rounds, because the first one only starts the count
+def test_three_rounds_of_dense_posts_do_not_start_batching(sender_with_defaults: Sender) -> None:
+    sender_with_defaults.inject_datagram_or_segment()
+    for _ in range(4):  # four rounds, because the first dense round only starts the count
         poll_cq(sender_with_defaults)
-        sender_with_defaults.post_next()
-        assert sender_with_defaults.has_sent(sender_with_defaults.post_next())
+        sender_with_defaults.post_next_message()
+        assert sender_with_defaults.has_sent(sender_with_defaults.post_next_message())
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_posts_that_are_never_to_wait_leave_at_once(kind: QPType) -> None:
+def test_with_batching_disabled_every_post_is_sent_immediately(kind: QPType) -> None:
     with temporary_settings(nap_us=NAP_US, batching=NEVER):
         made = Sender(Rig(), kind)
         for _ in range(20):
             poll_cq(made)
             for _ in range(3):
-                assert made.has_sent(made.post_next())
+                assert made.has_sent(made.post_next_message())
         made.close()
         made.rig.close()
 
 
-# RD is left out, because its handshake needs the progress thread
+# RD is not tested, because its handshake needs the progress thread
 @pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RC])
 def test_without_a_progress_thread_posts_are_not_batched(kind: QPType) -> None:
     with temporary_settings(progress_thread=0, batching=ALWAYS):
         made = Sender(Rig(), kind)
         for _ in range(3):
-            assert made.has_sent(made.post_next())
+            assert made.has_sent(made.post_next_message())
         made.close()
         made.rig.close()
 
 
 @pytest.mark.parametrize(("kind", "size", "fit"), [(QPType.UD, 15_000, 4), (QPType.RC, 60_000, 4)])
-def test_a_full_batch_is_sent_at_once(kind: QPType, size: int, fit: int) -> None:
-    """A post that fills 60 KiB of datagrams or 256 KiB of a stream flushes all posts held back."""
+def test_a_full_batch_is_sent_immediately(kind: QPType, size: int, fit: int) -> None:
+    """A batch is sent when it has 60 KiB of datagrams or 256 KiB of a stream."""
     with temporary_settings(nap_us=NAP_US, batching=ALWAYS):
         made = Sender(Rig(), kind)
         big = made.rig.reg_mr(bytearray(size))
 
-        def completion_counts() -> list[int]:
+        def post_large_and_count_completions() -> list[int]:
             made.post_until_held_back()
             poll_cq(made)
-            made.has_sent(0)  # reads the socket, which makes room for the next message
+            made.has_sent(0)  # reading the socket frees buffer space for the next message
             wr = {"sg": [big.sge()], "send_flags": SendFlag.SIGNALED, **made.wr}
             counts = []
             for n in range(fit + 2):
@@ -355,15 +367,14 @@ def test_a_full_batch_is_sent_at_once(kind: QPType, size: int, fit: int) -> None
                 counts.append(made.cq.pending)
             return counts
 
-        # The first post is sent by itself and completes; then posts are held back until one more
-        # would exceed the limit. None is held back if the nap ended meanwhile, so repeat until it
-        # did not.
-        wait_until(lambda: completion_counts() == [1] * (fit + 1) + [fit + 2])
+        # The first post is sent alone and completes; later posts are held back until one more would
+        # exceed the limit. If the nap ends meanwhile, no post is held back, and the test repeats.
+        wait_until(lambda: post_large_and_count_completions() == [1] * (fit + 1) + [fit + 2])
         made.close()
         made.rig.close()
 
 
-def test_a_program_with_an_epoll_of_its_own_waits_no_nap_after_it_armed() -> None:
+def test_arming_a_cq_transmits_held_back_posts_of_a_program_that_uses_select() -> None:
     with temporary_settings(nap_us=NAP_US, batching=ALWAYS):
         sender, events = Sender(Rig(), QPType.UD), 0
         for _ in range(20):
@@ -371,7 +382,7 @@ def test_a_program_with_an_epoll_of_its_own_waits_no_nap_after_it_armed() -> Non
                 assert sender.channel.get_cq_event(0) is not None
             last = sender.post_until_held_back()
             sender.cq.req_notify()
-            # If the nap ended before, the request completed without an event.
+            # If the nap ended before the arming, the request completed without an event.
             told = select.select([sender.channel], [], [], 0)[0]
             assert told or last in [w.wr_id for w in sender.cq.poll(4096)]
             assert sender.has_sent(last)
@@ -382,7 +393,7 @@ def test_a_program_with_an_epoll_of_its_own_waits_no_nap_after_it_armed() -> Non
 
 
 @pytest.mark.parametrize("program", ["batching", "rounds"])
-def test_batching_of_a_c_program(build_dir: Path, program: str) -> None:
+def test_the_c_programs_that_test_batching_succeed(build_dir: Path, program: str) -> None:
     done = subprocess.run(
         [build_dir / f"tests/c/siw-test-{program}"], capture_output=True, text=True, timeout=60
     )

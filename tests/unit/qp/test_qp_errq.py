@@ -1,4 +1,4 @@
-"""Errors on datagrams: reported to the sender, queued for the program, fatal by the policy."""
+"""Errors in datagrams: messages to the sender, the error queue, and the error policy."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ERROR, MESSAGE = ErrorPolicy.ERROR, ErrorPolicy.MESSAGE
 
 
 def read_errors(qp: QP, n: int = 1) -> list[ErrorReport]:
-    """Return exactly `n` errors of a queue pair."""
+    """Wait for `n` queued errors of a queue pair and return them; assert that no more exist."""
     found: list[ErrorReport] = []
     wait_until(lambda: found.extend(qp.errors()) or len(found) >= n)
     assert len(found) == n
@@ -73,7 +73,7 @@ def assert_still_receives(qp: QP, rig: Rig, who: Stranger) -> None:
 @pytest.mark.clause("DGRAM-ERR-1", "DGRAM-ERR-7", "DGRAM-ERR-8")
 @pytest.mark.parametrize("policy", [ERROR, MESSAGE])
 @pytest.mark.parametrize("what", WRONG)
-def test_the_senders_mistake_is_told_to_it_and_ends_the_queue_pair_or_not(
+def test_an_invalid_message_is_reported_to_its_sender_and_handled_by_the_error_policy(
     rig: Rig, what: str, policy: ErrorPolicy
 ) -> None:
     fields, err = WRONG[what]
@@ -115,7 +115,7 @@ def test_the_senders_mistake_is_told_to_it_and_ends_the_queue_pair_or_not(
 
 
 @pytest.mark.clause("DGRAM-ERR-7")
-def test_after_an_abortive_error_the_queue_pair_is_reset_and_goes_on(rig: Rig) -> None:
+def test_after_a_fatal_error_a_queue_pair_can_be_reset_and_receives_again(rig: Rig) -> None:
     qp = rig.create_ud_qp(qkey=QKEY)
     with Stranger() as who:
         who.sendto(build_datagram(opcode=4), qp.addr)
@@ -127,7 +127,7 @@ def test_after_an_abortive_error_the_queue_pair_is_reset_and_goes_on(rig: Rig) -
             if state == QPState.INIT:
                 attr.qkey = QKEY
             qp.modify(attr)
-        assert [e.msn for e in read_errors(qp)] == [1], "an error stays over a reset"
+        assert [e.msn for e in read_errors(qp)] == [1], "a reset discarded the queued error"
         assert_still_receives(qp, rig, who)
         out = rig.reg_mr(bytearray(b"and sends"))
         qp.post_send(SendWR(1, sg=[out.sge()], ah=rig.create_ah(who.getsockname())))
@@ -138,7 +138,7 @@ def test_after_an_abortive_error_the_queue_pair_is_reset_and_goes_on(rig: Rig) -
 
 @pytest.mark.clause("DGRAM-ERR-14")
 @pytest.mark.parametrize("policy", [ERROR, MESSAGE])
-def test_a_message_longer_than_its_receive_is_told_of_and_ends_nothing(
+def test_a_message_longer_than_its_receive_is_reported_and_the_queue_pair_stays_in_rts(
     rig: Rig, policy: ErrorPolicy
 ) -> None:
     qp = rig.create_ud_qp(qkey=QKEY, error_policy=policy)
@@ -156,7 +156,7 @@ def test_a_message_longer_than_its_receive_is_told_of_and_ends_nothing(
     assert rig.ctx.get_async_event(0) is None
 
 
-NO_ORACLE = {
+UNREPORTED_DATAGRAMS = {
     "wrong Q_Key": build_datagram(q_key=QKEY ^ 1, opcode=4),
     "no Q_Key": build_datagram(q_key=0, l=0),
     "queue 1": build_datagram(qn=1),
@@ -177,19 +177,19 @@ NO_ORACLE = {
 
 
 @pytest.mark.clause("DGRAM-ERR-2", "DGRAM-ERR-3")
-@pytest.mark.parametrize("what", NO_ORACLE)
+@pytest.mark.parametrize("what", UNREPORTED_DATAGRAMS)
 def test_invalid_datagrams_and_error_messages_cause_no_report(rig: Rig, what: str) -> None:
     qp = rig.create_ud_qp(qkey=QKEY)
     with Stranger() as who:
         before = counter_value("err_found")
-        who.sendto(NO_ORACLE[what], qp.addr)
+        who.sendto(UNREPORTED_DATAGRAMS[what], qp.addr)
         assert_still_receives(qp, rig, who)
         assert who.has_empty_buffer() and counter_value("err_found") == before
     assert (qp.qp_state, qp.errors()) == (QPState.RTS, [])
     assert rig.ctx.get_async_event(0) is None
 
 
-def test_nobody_is_told_before_the_queue_pair_receives(rig: Rig) -> None:
+def test_a_queue_pair_in_init_sends_no_error_messages(rig: Rig) -> None:
     qp = rig.create_qp()
     qp.to_init(QPAttr(qkey=QKEY))
     with Stranger() as who:
@@ -202,18 +202,20 @@ def test_nobody_is_told_before_the_queue_pair_receives(rig: Rig) -> None:
 # ---- errors that peers report
 
 
-def send_and_read_msn(rig: Rig, qp: QP, to: Stranger, wr_id: int = 1, **kwargs: int) -> int:
-    """Send a message; return its MSN."""
+def send_and_return_msn(rig: Rig, qp: QP, to: Stranger, wr_id: int = 1, **kwargs: int) -> int:
+    """Send a UD message to a plain socket; return the message's MSN."""
     qp.post_send(SendWR(wr_id, ah=rig.create_ah(to.getsockname()), remote_qkey=QKEY, **kwargs))
     poll(qp.scq)
     return int.from_bytes(to.recv(1 << 16)[10:14], "big")
 
 
 @pytest.mark.clause("DGRAM-ERR-11")
-def test_a_peers_error_message_lands_in_the_queue_and_moves_no_state(rig: Rig) -> None:
+def test_a_peers_error_message_is_queued_and_does_not_change_the_queue_pairs_state(
+    rig: Rig,
+) -> None:
     qp = rig.create_ud_qp(qkey=1)
     with Stranger() as who, assert_counter_grows("err_received", 1):
-        msn = send_and_read_msn(rig, qp, who, wr_id=0xFEDCBA9876543210)
+        msn = send_and_return_msn(rig, qp, who, wr_id=0xFEDCBA9876543210)
         assert not select.select([rig.ctx.async_fd()], [], [], 0)[0]
         message = build_error_message(msn, (1, 2, 5), qn=ud_qn(2, 0, 3))
         who.sendto(message, qp.addr)
@@ -235,7 +237,7 @@ def test_a_peers_error_message_lands_in_the_queue_and_moves_no_state(rig: Rig) -
         )
         assert "too long" in told.reason and told.clause == "RFC5041-7.2-01"
         assert qp.qp_state == QPState.RTS and qp.errors() == []
-        assert who.has_empty_buffer(), "an error message is never answered"
+        assert who.has_empty_buffer(), "an error message was answered"
 
 
 @pytest.mark.clause("DGRAM-ERR-9", "DGRAM-ERR-10")
@@ -243,10 +245,12 @@ def test_a_peers_error_message_lands_in_the_queue_and_moves_no_state(rig: Rig) -
     "what", ["another MSN", "MSN 0", "another source", "another Q_Key", "Q_Keys that differ",
              "another queue", "twice", "tagged"],
 )  # fmt: skip
-def test_a_report_of_nothing_that_was_sent_there_is_stale(rig: Rig, what: str) -> None:
+def test_an_error_message_about_a_message_never_sent_to_its_source_is_stale(
+    rig: Rig, what: str
+) -> None:
     qp = rig.create_ud_qp(qkey=1)
     with Stranger() as who, Stranger() as other:
-        msn = send_and_read_msn(rig, qp, who)
+        msn = send_and_return_msn(rig, qp, who)
         says = who
         stale = {
             "another MSN": build_error_message(msn + 1),
@@ -269,14 +273,14 @@ def test_a_report_of_nothing_that_was_sent_there_is_stale(rig: Rig, what: str) -
         assert qp.errors() == []
         if what != "twice":
             who.sendto(build_error_message(msn), qp.addr)
-            assert read_errors(qp)[0].msn == msn, "what is stale spoils nothing"
+            assert read_errors(qp)[0].msn == msn, "a stale error message hid a valid one"
 
 
-def test_only_the_last_messages_can_be_reported(rig: Rig) -> None:
+def test_error_messages_about_older_than_the_last_sent_messages_are_stale(rig: Rig) -> None:
     with temporary_settings(err_window=4):
         qp = rig.create_ud_qp(qkey=1)
         with Stranger() as who:
-            msns = [send_and_read_msn(rig, qp, who, wr_id=i) for i in range(9)]
+            msns = [send_and_return_msn(rig, qp, who, wr_id=i) for i in range(9)]
             before = counter_value("err_stale")
             for msn in msns:
                 who.sendto(build_error_message(msn), qp.addr)
@@ -285,7 +289,7 @@ def test_only_the_last_messages_can_be_reported(rig: Rig) -> None:
             assert counter_value("err_stale") == before + 5
 
 
-def test_messages_that_go_in_a_batch_can_be_reported_each(rig: Rig) -> None:
+def test_an_error_message_about_any_message_of_a_batch_is_queued_with_its_wr_id(rig: Rig) -> None:
     qp = rig.create_ud_qp(qkey=1)
     with Stranger() as who:
         ah = rig.create_ah(who.getsockname())
@@ -297,7 +301,7 @@ def test_messages_that_go_in_a_batch_can_be_reported_each(rig: Rig) -> None:
         assert [e.wr_id for e in read_errors(qp, 3)] == [107, 100, 119]
 
 
-def test_what_a_queue_pair_sent_wrong_to_another_is_told_from_end_to_end(rig: Rig) -> None:
+def test_a_queue_pair_reports_to_another_that_its_message_was_too_long(rig: Rig) -> None:
     a, b = rig.create_ud_qp(qkey=1), rig.create_ud_qp(qkey=QKEY)
     out, into = rig.reg_mr(bytearray(b"too long")), rig.reg_mr(bytearray(4))
     b.post_recv(RecvWR(1, sg=[into.sge()]))
@@ -309,7 +313,7 @@ def test_what_a_queue_pair_sent_wrong_to_another_is_told_from_end_to_end(rig: Ri
     assert a.qp_state == b.qp_state == QPState.RTS
 
 
-def test_over_ipv6_errors_are_told_and_reported_too(rig: Rig) -> None:
+def test_errors_are_found_and_reported_over_ipv6(rig: Rig) -> None:
     qp = rig.create_ud_qp(qkey=QKEY, error_policy=MESSAGE, addr=("::1", 0))
     with Stranger("::1") as who:
         who.sendto(build_datagram(opcode=9, msn=3), qp.addr)
@@ -317,7 +321,7 @@ def test_over_ipv6_errors_are_told_and_reported_too(rig: Rig) -> None:
         assert (found.origin, found.msn) == (ErrorOrigin.FOUND, 3)
         assert found.source == who.getsockname()[:2]
         assert parse_error_message(who.recv(1 << 16))[1].quoted_ddp.msn == 3
-        msn = send_and_read_msn(rig, qp, who, wr_id=8)
+        msn = send_and_return_msn(rig, qp, who, wr_id=8)
         who.sendto(build_error_message(msn), qp.addr)
         assert [(e.wr_id, e.source) for e in read_errors(qp)] == [(8, who.getsockname()[:2])]
 
@@ -326,15 +330,15 @@ def test_over_ipv6_errors_are_told_and_reported_too(rig: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-ERR-3")
-def test_two_queue_pairs_that_answer_each_others_errors_fall_silent(rig: Rig) -> None:
+def test_two_queue_pairs_do_not_answer_each_others_error_messages(rig: Rig) -> None:
     a, as_a = qp_with_duplicate_socket(rig, error_policy=MESSAGE)
     b, as_b = qp_with_duplicate_socket(rig, error_policy=MESSAGE)
     with assert_counter_grows("err_sent", 2), assert_counter_grows("err_found", 2):
         before = counter_value("err_stale")
         as_a.sendto(build_datagram(opcode=4), b.addr)
         as_b.sendto(build_datagram(opcode=4), a.addr)
-        # Each queue pair reports the other's error and ignores that report, which is about a
-        # message that it never sent.
+        # Each queue pair reports an error to the other and ignores the report that it receives,
+        # which is about a message that it never sent.
         assert [e.code for e in read_errors(a) + read_errors(b)] == [6, 6]
         wait_until(lambda: a.errors() or b.errors() or counter_value("err_stale") == before + 2)
         as_a.sendto(build_error_message(1), b.addr)
@@ -348,24 +352,24 @@ def test_two_queue_pairs_that_answer_each_others_errors_fall_silent(rig: Rig) ->
 
 
 @pytest.mark.clause("DGRAM-ERR-13")
-def test_a_full_queue_keeps_its_first_errors_and_counts_the_rest(rig: Rig) -> None:
+def test_a_full_error_queue_keeps_its_first_errors_and_counts_the_rest(rig: Rig) -> None:
     with temporary_settings(err_queue=8):
         qp = rig.create_ud_qp(qkey=QKEY, error_policy=MESSAGE)
         with Stranger() as who, assert_counter_grows("err_lost", 6):
-            msn = send_and_read_msn(rig, qp, who)
+            msn = send_and_return_msn(rig, qp, who)
             before = counter_value("err_found")
             for i in range(10):
                 who.sendto(build_datagram(opcode=4, msn=100 + i), qp.addr)
             wait_until(lambda: qp.rcq.poll(1) == [] and counter_value("err_found") == before + 10)
-            # Found and received errors have separate limits: a flood of one kind leaves room for
-            # the other.
+            # Found and received errors have separate limits, so a flood of one kind leaves space
+            # for the other.
             stale = counter_value("err_received")
             who.sendto(build_error_message(msn), qp.addr)
             wait_until(lambda: qp.rcq.poll(1) == [] and counter_value("err_received") == stale + 1)
             assert [e.msn for e in qp.errors()] == [100, 101, 102, 103, msn]
 
 
-def test_of_those_that_share_a_socket_an_error_ends_its_own(rig: Rig) -> None:
+def test_an_error_affects_only_the_addressed_queue_pair_of_a_shared_socket(rig: Rig) -> None:
     first = rig.create_ud_qp(qkey=QKEY, addr=("127.0.0.1", 0))
     second = rig.create_ud_qp(qkey=QKEY, shared_socket_qp=first)
     index = second.qp_num >> 16
@@ -377,15 +381,15 @@ def test_of_those_that_share_a_socket_an_error_ends_its_own(rig: Rig) -> None:
         assert (head.qn, told.quoted_ddp.msn) == (ud_qn(2, 7, index), 5)
         assert (first.qp_state, second.qp_state) == (QPState.RTS, QPState.ERR)
         assert_still_receives(first, rig, who)
-        # A reported error goes to the queue pair that sent the message.
-        msn = send_and_read_msn(rig, first, who)
+        # An error message is queued at the queue pair that sent the reported message.
+        msn = send_and_return_msn(rig, first, who)
         who.sendto(build_error_message(msn, qn=ud_qn(2, index, 0)), first.addr)
         who.sendto(build_error_message(msn), first.addr)
         assert read_errors(first)[0].msn == msn
         assert second.errors() == []
 
 
-def test_errors_come_and_are_read_in_several_threads_while_the_queue_pair_is_reset(
+def test_several_threads_may_cause_and_read_errors_while_the_queue_pair_is_reset(
     rig: Rig,
 ) -> None:
     qp = rig.create_ud_qp(qkey=QKEY)
@@ -401,7 +405,7 @@ def test_errors_come_and_are_read_in_several_threads_while_the_queue_pair_is_res
             ah = rig.create_ah(who.getsockname())
             while not stop.is_set():
                 who.sendto(build_datagram(opcode=4), qp.addr)
-                # fails while the queue pair is in RESET, INIT or RTR
+                # a post fails while the queue pair is in RESET, INIT or RTR
                 with contextlib.suppress(OSError):
                     qp.post_send(SendWR(1, ah=ah, send_flags=0, remote_qkey=QKEY))
                 who.sendto(build_error_message(1), qp.addr)
@@ -437,7 +441,7 @@ def test_errors_come_and_are_read_in_several_threads_while_the_queue_pair_is_res
     assert sum(e.origin == ErrorOrigin.FOUND for e in found) >= resets
 
 
-def test_error_reports_are_rate_limited(rig: Rig) -> None:
+def test_error_messages_to_one_source_are_rate_limited(rig: Rig) -> None:
     with temporary_settings(err_source_rate=3, err_queue=64):
         mine = Rig()
         qp = mine.create_ud_qp(qkey=QKEY, error_policy=MESSAGE)
@@ -447,7 +451,7 @@ def test_error_reports_are_rate_limited(rig: Rig) -> None:
                 who.sendto(build_datagram(opcode=4), qp.addr)
             read_errors(qp, 20)
             told = 20 - (counter_value("err_limited") - limited)
-            # The limit allows three at once, and one more for each third of a second.
+            # The limit allows three error messages, and one more in each third of a second.
             assert 3 <= told <= 3 + 30
             for _ in range(told):
                 parse_error_message(who.recv(1 << 16))
@@ -458,7 +462,7 @@ def test_error_reports_are_rate_limited(rig: Rig) -> None:
 # ---- the interface
 
 
-def test_the_policy_is_queried_as_it_was_asked_for(rig: Rig) -> None:
+def test_a_query_returns_the_requested_error_policy(rig: Rig) -> None:
     def queried_policy(qp: QP) -> int | str:
         return qp.query()[1].error_policy
 
@@ -471,7 +475,7 @@ def test_the_policy_is_queried_as_it_was_asked_for(rig: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-ERR-16")
-def test_a_member_of_a_group_notes_errors_unless_it_is_told_otherwise(rig: Rig) -> None:
+def test_the_default_error_policy_of_a_multicast_member_is_message(rig: Rig) -> None:
     member, strict = rig.create_ud_qp(qkey=QKEY), rig.create_ud_qp(qkey=QKEY, error_policy=ERROR)
 
     def queried_policies() -> list[int | str]:
@@ -491,13 +495,13 @@ def test_a_member_of_a_group_notes_errors_unless_it_is_told_otherwise(rig: Rig) 
 
 
 @pytest.mark.parametrize("policy", [3, -1, "fatal", ""])
-def test_a_policy_that_there_is_not_is_refused(rig: Rig, policy: int | str) -> None:
+def test_an_unknown_error_policy_is_refused(rig: Rig, policy: int | str) -> None:
     with pytest.raises(OSError, match="error_policy is ") as e:
         rig.create_qp(error_policy=policy)
     assert e.value.errno == errno.EINVAL
 
 
-def test_errors_are_polled_in_portions(rig: Rig) -> None:
+def test_poll_errors_returns_at_most_the_requested_number_of_errors(rig: Rig) -> None:
     qp = rig.create_ud_qp(qkey=QKEY, error_policy=MESSAGE)
     with Stranger() as who:
         before = counter_value("err_found")
@@ -510,7 +514,7 @@ def test_errors_are_polled_in_portions(rig: Rig) -> None:
     assert qp.errors() == []
 
 
-def test_invalid_arguments_are_refused(rig: Rig) -> None:
+def test_siw_poll_err_refuses_invalid_arguments_and_rc_queue_pairs(rig: Rig) -> None:
     qp = rig.create_ud_qp()
     assert lib.siw_poll_err(ffi.NULL, 0, ffi.NULL) == -errno.EINVAL
     assert lib.siw_poll_err(qp._c, 1, ffi.NULL) == -errno.EINVAL
@@ -520,14 +524,14 @@ def test_invalid_arguments_are_refused(rig: Rig) -> None:
     assert errno_raised_by(rig.create_qp(qp_type=QPType.RC).errors) == errno.EINVAL
 
 
-def test_a_program_in_c_meets_errors_reads_them_and_goes_on(build_dir: Path) -> None:
+def test_a_c_program_reads_queued_errors_and_continues(build_dir: Path) -> None:
     done = subprocess.run(
         [build_dir / "tests/c/siw-test-errors"], capture_output=True, text=True, timeout=120
     )
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_capture_tells_what_was_wrong_what_was_answered_and_what_was_dropped(
+def test_a_capture_shows_invalid_messages_error_messages_and_reasons_of_drops(
     rig: Rig, tmp_path: Path
 ) -> None:
     file = tmp_path / "errors.pcapng"
@@ -557,5 +561,5 @@ def test_a_capture_tells_what_was_wrong_what_was_answered_and_what_was_dropped(
 
 
 def capture_name(qp: QP) -> str:
-    """Return a queue pair's address as it is named in captures."""
+    """Return a queue pair's address in the form that captures use."""
     return f"{qp.addr[0]}:{qp.addr[1]}"

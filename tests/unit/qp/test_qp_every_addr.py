@@ -1,4 +1,4 @@
-"""UD and UC bound to every local address of the device: one port, a socket for each address."""
+"""UD and UC queue pairs bound to every address of a device: one port, one socket per address."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def open_descriptor_count() -> int:
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_a_queue_pair_receives_and_answers_at_each_address(rig: Rig, host: str) -> None:
+def test_a_queue_pair_on_every_address_receives_and_answers_at_each_address(
+    rig: Rig, host: str
+) -> None:
     a, b = End(rig), End(rig)
     for i in range(20):
         b.post_receives()
@@ -57,7 +59,9 @@ def test_a_queue_pair_receives_and_answers_at_each_address(rig: Rig, host: str) 
         assert (wc.source, wc.destination) == ((host, b.port), (host, a.port))
 
 
-def test_an_answer_has_a_source_unless_the_queue_pair_is_at_the_wildcard_address(rig: Rig) -> None:
+def test_an_ah_from_a_completion_has_a_source_unless_the_qp_has_the_wildcard_address(
+    rig: Rig,
+) -> None:
     a, b = End(rig), End(rig)
     anywhere = End(rig, every_addr=False, addr=("0.0.0.0", 0))
     for end, source in ((b, HOSTS[0]), (anywhere, None)):
@@ -71,7 +75,7 @@ def test_an_answer_has_a_source_unless_the_queue_pair_is_at_the_wildcard_address
         assert poll(a.rcq)[0].source == (HOSTS[0], end.port)
 
 
-def test_it_has_a_socket_for_each_address_on_one_port(rig: Rig) -> None:
+def test_a_queue_pair_on_every_address_has_one_socket_per_address_on_one_port(rig: Rig) -> None:
     before = open_descriptor_count()
     end = End(rig)
     assert open_descriptor_count() - before == len(HOSTS)
@@ -85,7 +89,7 @@ def test_it_has_a_socket_for_each_address_on_one_port(rig: Rig) -> None:
     assert open_descriptor_count() == before
 
 
-def test_a_port_may_be_asked_for_and_must_be_free_at_each_address(rig: Rig) -> None:
+def test_a_requested_port_must_be_free_at_every_address(rig: Rig) -> None:
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as s:
         s.bind(("::1", 0))
         taken = s.getsockname()[1]
@@ -98,8 +102,8 @@ def test_a_port_may_be_asked_for_and_must_be_free_at_each_address(rig: Rig) -> N
     assert (init.every_addr, init.addr) == (True, ("", taken))
 
 
-def test_a_free_port_is_found_where_most_are_taken_at_one_of_the_addresses(rig: Rig) -> None:
-    """Each try takes another port; the limit is far above what 200 of 28,000 ports taken need."""
+def test_a_free_port_is_found_although_many_are_in_use_at_one_address(rig: Rig) -> None:
+    """With 200 of 28,000 ports in use, few attempts with random ports fail before one succeeds."""
     taken = []
     try:
         for _ in range(200):
@@ -114,8 +118,8 @@ def test_a_free_port_is_found_where_most_are_taken_at_one_of_the_addresses(rig: 
             s.close()
 
 
-def test_what_comes_to_each_socket_is_served_however_busy_the_other_is(rig: Rig) -> None:
-    """One socket always has up to 64 datagrams waiting; 128 receives leave room for the other's."""
+def test_each_socket_of_a_queue_pair_is_serviced_however_busy_the_other_one_is(rig: Rig) -> None:
+    """One socket always has up to 64 queued datagrams; 128 receives suffice for both sockets."""
     b = End(rig, max_recv_wr=128)
     over, sent, came = threading.Event(), 0, Counter[str]()
 
@@ -145,7 +149,7 @@ def test_what_comes_to_each_socket_is_served_however_busy_the_other_is(rig: Rig)
                     assert wc.destination
                     came[wc.destination[0]] += 1
                     b.post_receives()
-                # The first socket may be served first, but not in every round.
+                # The busy socket may be serviced first, but not in every progress round.
                 assert came["127.0.0.1"] - before < 2000
     finally:
         over.set()
@@ -154,8 +158,10 @@ def test_what_comes_to_each_socket_is_served_however_busy_the_other_is(rig: Rig)
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_an_error_of_one_socket_does_not_disturb_the_other(rig: Rig, host: str) -> None:
-    """No socket is bound there, so an ICMP error leaves the sending socket with a pending error."""
+def test_an_icmp_error_on_one_socket_of_a_queue_pair_prevents_no_later_send(
+    rig: Rig, host: str
+) -> None:
+    """A datagram to an unbound port leaves the sending socket with a pending ICMP error."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as s:
         s.bind((host, 0))
@@ -170,7 +176,7 @@ def test_an_error_of_one_socket_does_not_disturb_the_other(rig: Rig, host: str) 
     assert sorted(wc.destination[0] for wc in got if wc.destination) == sorted(HOSTS * 4)
 
 
-def test_a_list_of_sends_goes_out_in_order_by_whichever_socket_each_needs(rig: Rig) -> None:
+def test_a_list_of_sends_over_two_sockets_stays_in_order_per_address(rig: Rig) -> None:
     a, b = End(rig, max_send_wr=64), End(rig, max_recv_wr=64)
     for i in range(40):
         b.qp.post_recv(RecvWR(i, sg=[b.mr.sge(64 * i, 64)]))
@@ -187,7 +193,7 @@ def test_a_list_of_sends_goes_out_in_order_by_whichever_socket_each_needs(rig: R
         assert mine == [i for i in range(40) if which[i] == w]
 
 
-def test_a_source_that_the_device_has_not_is_refused_when_the_handle_is_made(rig: Rig) -> None:
+def test_an_address_handle_with_a_source_that_is_not_the_devices_is_refused(rig: Rig) -> None:
     for dest, source in (("127.0.0.1", "192.0.2.1"), ("::1", "127.0.0.1"), ("127.0.0.1", "::1")):
         with pytest.raises(Error, match="source is not an address of the device"):
             AH(rig.pd, (dest, 9), source=source)
@@ -197,7 +203,9 @@ def test_a_source_that_the_device_has_not_is_refused_when_the_handle_is_made(rig
     assert AH(rig.pd, ("::1", 9)).source is None
 
 
-def test_invalid_combinations_are_refused(rig: Rig) -> None:
+def test_attribute_every_addr_is_refused_for_rc_or_rd_or_with_an_address_or_own_socket(
+    rig: Rig,
+) -> None:
     for kwargs, why in (
         ({"qp_type": QPType.RC}, "WRONG_TYPE"),
         ({"qp_type": QPType.RD}, "WRONG_TYPE"),
@@ -213,14 +221,14 @@ def test_invalid_combinations_are_refused(rig: Rig) -> None:
             assert last_reason_name() == "QP_FD_EVERY"
 
 
-def test_queue_pairs_share_all_of_its_sockets(rig: Rig) -> None:
+def test_queue_pairs_may_share_all_sockets_of_a_queue_pair_on_every_address(rig: Rig) -> None:
     a = End(rig)
     first = End(rig)
     others = [End(rig, shared_socket_qp=first.qp, grh=i == 1) for i in range(3)]
     assert [e.qp.qp_num for e in others] == [i << 16 | first.port for i in (1, 2, 3)]
     assert others[0].qp.query()[1].every_addr
 
-    def exchange_with_each(ends: list[End]) -> None:
+    def exchange_messages_with_each(ends: list[End]) -> None:
         for host in HOSTS:
             for e in ends:
                 e.post_receives()
@@ -232,14 +240,14 @@ def test_queue_pairs_share_all_of_its_sockets(rig: Rig) -> None:
                 e.send(AH(rig.pd, wc=wc))
                 assert poll(a.rcq)[0].source == (host, first.port)
 
-    exchange_with_each([first, *others])
-    first.qp.close()  # the queue pair that opened the sockets is closed; the others keep them
-    exchange_with_each(others)
+    exchange_messages_with_each([first, *others])
+    first.qp.close()  # the sharers keep the sockets that the first queue pair opened
+    exchange_messages_with_each(others)
     others[0].qp.close()
-    exchange_with_each(others[1:])
+    exchange_messages_with_each(others[1:])
 
 
-def test_it_is_a_member_of_groups_and_sends_to_them(rig: Rig) -> None:
+def test_a_queue_pair_on_every_address_may_join_and_send_to_multicast_groups(rig: Rig) -> None:
     a, b = End(rig), End(rig, grh=True)
     group = "239.192.7.93"
     b.qp.attach_mcast(group)
@@ -257,7 +265,7 @@ def test_it_is_a_member_of_groups_and_sends_to_them(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_a_write_record_leaves_by_the_source_of_its_handle(rig: Rig, host: str) -> None:
+def test_a_write_record_is_sent_from_the_source_of_its_address_handle(rig: Rig, host: str) -> None:
     a, b = End(rig), End(rig, max_write_records=4)
     target = rig.reg_mr(bytearray(200000), 3)
     out = rig.reg_mr(bytearray(octet_pattern(200000)))
@@ -276,8 +284,8 @@ def test_a_write_record_leaves_by_the_source_of_its_handle(rig: Rig, host: str) 
     assert (wc.ok, wc.byte_len, wc.source) == (True, 200000, (host, a.port))
 
 
-def test_threads_send_by_both_sockets_while_others_close(rig: Rig) -> None:
-    b = End(rig, max_recv_wr=4096, cqe=300)  # all messages may arrive before any is polled
+def test_threads_may_send_over_both_sockets_while_sharing_queue_pairs_are_closed(rig: Rig) -> None:
+    b = End(rig, max_recv_wr=4096, cqe=300)  # the queues must hold all 300 messages
     first = End(rig)
     sharers = [End(rig, shared_socket_qp=first.qp) for _ in range(2)]
     failed = []
@@ -306,7 +314,7 @@ def test_threads_send_by_both_sockets_while_others_close(rig: Rig) -> None:
 
 @pytest.mark.parametrize("source", [None, "same"])
 @pytest.mark.parametrize("host", HOSTS)
-def test_a_uc_queue_pair_talks_at_the_address_that_its_peer_is_told(
+def test_a_uc_queue_pair_on_every_address_sends_and_receives_at_the_chosen_address(
     rig: Rig, host: str, source: str | None
 ) -> None:
     a, b = Uc(rig), Uc(rig)
@@ -326,7 +334,7 @@ def test_a_uc_queue_pair_talks_at_the_address_that_its_peer_is_told(
         assert other.mr.read(65000)[35000:] == octet_pattern(30000)
 
 
-def test_a_uc_source_that_it_has_not_is_refused_and_it_stays_in_init(rig: Rig) -> None:
+def test_a_uc_queue_pair_refuses_a_foreign_source_address_and_stays_in_init(rig: Rig) -> None:
     a, one = Uc(rig), Uc(rig, every_addr=False, addr=("127.0.0.1", 0))
     for qp, host, source in (
         (a.qp, "127.0.0.1", "192.0.2.9"),
@@ -340,7 +348,7 @@ def test_a_uc_source_that_it_has_not_is_refused_and_it_stays_in_init(rig: Rig) -
     one.qp.to_rtr(QPAttr(ah_attr=AHAttr("127.0.0.1", 9, "127.0.0.1")))
 
 
-def test_after_a_reset_a_uc_queue_pair_may_take_another_address(rig: Rig) -> None:
+def test_after_a_reset_a_uc_queue_pair_may_use_another_source_address(rig: Rig) -> None:
     a, b = Uc(rig), Uc(rig)
     for host in (*HOSTS, *HOSTS):
         for one, other in ((a, b), (b, a)):

@@ -19,7 +19,7 @@ N = 20
 
 @pytest.mark.parametrize("error", ["EOPNOTSUPP", "EINVAL", "ECONNREFUSED", "EAGAIN", "ENOBUFS"])
 @pytest.mark.parametrize("kind", ["Pair", "Ends"])
-def test_a_batch_that_is_refused_goes_datagram_by_datagram(
+def test_all_datagrams_of_a_batch_arrive_in_order_although_send_calls_fail(
     build_dir: Path, kind: str, error: str
 ) -> None:
     run_with_failing_calls(
@@ -49,7 +49,7 @@ rig.close()
 @pytest.mark.parametrize(
     ("size", "call"), [(100, "sendto"), (5000, "sendmsg"), (200_000, "sendmsg")]
 )
-def test_a_message_of_uc_that_finds_no_room_goes_when_there_is_some(
+def test_a_uc_message_is_sent_although_send_calls_fail_temporarily(
     build_dir: Path, size: int, call: str, error: str
 ) -> None:
     run_with_failing_calls(
@@ -71,7 +71,7 @@ rig.close()
 
 @pytest.mark.parametrize("size", [10, 4097, 200_000])
 @pytest.mark.parametrize("how", ["unmapped", "protected"])
-def test_a_write_record_from_memory_that_is_gone_is_a_protection_error(
+def test_a_write_record_from_unmapped_or_protected_memory_is_a_protection_error(
     build_dir: Path, how: str, size: int
 ) -> None:
     run_with_failing_calls(

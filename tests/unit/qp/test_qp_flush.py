@@ -1,4 +1,4 @@
-"""A connection ended by either side: both queue pairs are in ERR, posted requests are flushed."""
+"""Requests of an RC queue pair are flushed when the process of its peer is killed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ signal.pause()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=lambda s: s.name)
-def test_when_the_peers_process_dies_this_end_flushes_its_sends_and_receives(
+def test_killing_the_peers_process_flushes_all_posted_sends_and_receives(
     two_device_wire: Wire, how: signal.Signals
 ) -> None:
     with subprocess.Popen(

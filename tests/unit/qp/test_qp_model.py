@@ -1,4 +1,4 @@
-"""Queue pairs compared with a model: random calls, after each of which both must agree."""
+"""Random requests on queue pairs, whose completions are compared with a model after each call."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def random_request(rng: random.Random, a: End, b: End, number: int) -> SendWR:
 
 @pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE], ids=lambda p: p.name)
 @pytest.mark.parametrize("seed", range(SEEDS // 4))
-def test_whatever_is_posted_around_sqd_completes_in_order_and_nothing_while_drained(
+def test_requests_posted_around_sqd_complete_in_order_and_none_while_drained(
     two_device_wire: Wire, persona: Persona, seed: int
 ) -> None:
     rng = random.Random(seed)
     a, b = two_device_wire.connect(size=1 << 18, persona=persona, max_send_wr=256, max_recv_wr=256)
     for i in range(200):
         b.post_receive(wr_id=i, length=70000)
-    told: list[int] = []  # wr_ids of the completions expected from polling, in this order
+    told: list[int] = []  # wr_ids of the expected completions, in order
     found: list[int] = []
 
     def poll_and_check_order() -> None:
@@ -66,7 +66,7 @@ def test_whatever_is_posted_around_sqd_completes_in_order_and_nothing_while_drai
             told.append(number)
         poll_and_check_order()
         if a.qp.qp_state == SQD:
-            assert len(found) == done, "drained, so nothing completes"
+            assert len(found) == done, "a request completed while the queue pair was drained"
             if rng.random() < 0.3:
                 a.qp.modify(QPAttr(qp_state=RTS))
     a.qp.modify(QPAttr(qp_state=RTS))

@@ -43,7 +43,7 @@ def test_the_default_q_key_is_that_of_the_process(rig: Rig, kind: QPType) -> Non
         first.to_rts()
         second.to_rts(QPAttr(qkey=7))
         assert [_queried_qkey(first), _queried_qkey(second)] == [default_qkey(), 7]
-        for qp in (first, second):  # a queue pair keeps its Q_Key over a reset
+        for qp in (first, second):  # a queue pair keeps its Q_Key in a reset
             qp.modify(QPAttr(qp_state=QPState.RESET))
             qp.to_rts()
         assert [_queried_qkey(first), _queried_qkey(second)] == [default_qkey(), 7]
@@ -53,7 +53,7 @@ def test_the_default_q_key_is_that_of_the_process(rig: Rig, kind: QPType) -> Non
 
 
 @pytest.mark.clause("DGRAM-ERR-20")
-def test_each_process_that_is_told_none_draws_its_own_at_random() -> None:
+def test_each_process_without_siwarp_qkey_chooses_a_random_default_q_key() -> None:
     environment = {k: v for k, v in os.environ.items() if k != "SIWARP_QKEY"}
     drawn = {
         int(
@@ -74,9 +74,7 @@ def test_each_process_that_is_told_none_draws_its_own_at_random() -> None:
 
 @pytest.mark.clause("DGRAM-ERR-18")
 @pytest.mark.parametrize("kind", _DATAGRAMS)
-def test_a_queue_pair_that_errors_end_needs_a_q_key_that_not_everybody_has(
-    rig: Rig, kind: QPType
-) -> None:
+def test_error_policy_error_requires_a_q_key_other_than_0(rig: Rig, kind: QPType) -> None:
     attr = QPInitAttr(kind, scq=rig.create_cq(), error_policy="error", qkey=0)
     with QP(rig.pd, attr) as qp:
         with pytest.raises(Error, match="ERROR requires a Q_Key other than 0"):
@@ -93,7 +91,7 @@ def test_a_queue_pair_that_errors_end_needs_a_q_key_that_not_everybody_has(
 
 
 @pytest.mark.clause("DGRAM-ERR-18")
-def test_with_q_key_0_errors_are_noted_unless_the_owner_says_otherwise(rig: Rig) -> None:
+def test_with_q_key_0_the_default_error_policy_is_message(rig: Rig) -> None:
     with QP(rig.pd, QPInitAttr(QPType.UD, scq=rig.create_cq(), qkey=0)) as qp:
         qp.to_rts()
         assert _queried_policy(qp) == ErrorPolicy.MESSAGE
@@ -102,7 +100,7 @@ def test_with_q_key_0_errors_are_noted_unless_the_owner_says_otherwise(rig: Rig)
 
 
 @pytest.mark.clause("DGRAM-ERR-19")
-def test_by_default_a_wrong_write_ends_no_rd_queue_pair(rig: Rig) -> None:
+def test_by_default_an_invalid_write_leaves_an_rd_queue_pair_in_rts(rig: Rig) -> None:
     a, b = Peer(rig, policy=ErrorPolicy.AUTO), Peer(rig, policy=ErrorPolicy.AUTO)
     assert _queried_policy(b.qp) == ErrorPolicy.MESSAGE
     b.post_receive()

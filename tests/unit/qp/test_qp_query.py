@@ -15,7 +15,7 @@ from siwarp.verbs import SRQ, AccessFlag, Persona, QPAttr, QPState, QPType, Send
 ALL = AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ | AccessFlag.REMOTE_ATOMIC
 
 
-def test_querying_a_new_ud_queue_pair(rig: Rig) -> None:
+def test_a_query_of_a_new_ud_queue_pair_returns_its_defaults_and_capacities(rig: Rig) -> None:
     qp = rig.create_qp(
         max_send_wr=5, max_recv_wr=9, max_send_sge=3, max_recv_sge=2, max_inline_data=20
     )
@@ -33,7 +33,7 @@ def test_querying_a_new_ud_queue_pair(rig: Rig) -> None:
 
 @pytest.mark.parametrize("sig_all", [False, True])
 @pytest.mark.parametrize("crc", [False, True])
-def test_what_it_was_made_with_stays_told_through_its_life(
+def test_a_query_returns_the_creation_attributes_in_every_state(
     rig: Rig, sig_all: bool, crc: bool
 ) -> None:
     scq, rcq = rig.create_cq(), rig.create_cq()
@@ -54,7 +54,7 @@ def test_what_it_was_made_with_stays_told_through_its_life(
         assert (init.sq_sig_all, init.crc, init.scq, init.rcq) == (sig_all, crc, scq, rcq)
 
 
-def test_c_gets_back_the_pointers_that_it_gave(rig: Rig) -> None:
+def test_siw_query_qp_returns_the_pointers_given_at_creation(rig: Rig) -> None:
     scq, rcq, srq = rig.create_cq(), rig.create_cq(), SRQ(rig.pd)
     mine = ffi.new("int *")
     made = ffi.new("struct siw_qp_init_attr *", {"qp_type": QPType.RC, "qp_context": mine})
@@ -67,7 +67,7 @@ def test_c_gets_back_the_pointers_that_it_gave(rig: Rig) -> None:
     assert lib.siw_destroy_qp(qp) == 0
 
 
-def test_an_rc_queue_pair_tells_what_was_asked_and_then_what_was_agreed_on(
+def test_a_query_of_an_rc_queue_pair_returns_requested_and_later_negotiated_values(
     two_device_wire: Wire,
 ) -> None:
     fresh = two_device_wire.active.create_qp(qp_type=QPType.RC)
@@ -91,7 +91,9 @@ def test_an_rc_queue_pair_tells_what_was_asked_and_then_what_was_agreed_on(
         assert c.qp.query()[1].persona == persona
 
 
-def test_the_depth_that_is_told_is_the_depth_that_is_kept(two_device_wire: Wire) -> None:
+def test_reads_beyond_the_queried_max_rd_atomic_all_complete_in_order(
+    two_device_wire: Wire,
+) -> None:
     a, b = two_device_wire.connect(ConnParam(initiator_depth=2))
     assert a.qp.query()[0].max_rd_atomic == 2
     reads = [SendWR(i, READ, sg=[a.mem.sge(0, 64)], remote=b.mem.remote(0, 64)) for i in range(9)]
@@ -99,7 +101,7 @@ def test_the_depth_that_is_told_is_the_depth_that_is_kept(two_device_wire: Wire)
     assert [w.wr_id for w in poll(a.scq, 9)] == list(range(9))
 
 
-def test_either_pointer_may_be_left_out(rig: Rig) -> None:
+def test_either_output_pointer_of_siw_query_qp_may_be_null(rig: Rig) -> None:
     qp = rig.create_qp()._c_object()
     attr, init = ffi.new("struct siw_qp_attr *"), ffi.new("struct siw_qp_init_attr *")
     assert lib.siw_query_qp(qp, attr, ffi.NULL) == lib.siw_query_qp(qp, ffi.NULL, init) == 0

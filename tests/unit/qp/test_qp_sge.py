@@ -18,7 +18,7 @@ AREA = 1 << 17
 
 
 class Splits:
-    """Two UD queue pairs with 16 elements a request, and areas to cut up."""
+    """Two UD queue pairs with up to 16 elements per request, and memory to split into pieces."""
 
     def __init__(self) -> None:
         self.rig = Rig()
@@ -58,14 +58,14 @@ def piece_lengths(most: int) -> st.SearchStrategy[list[int]]:
     st.integers(0, 15),
     st.integers(0, 40),
 )
-def test_any_split_is_gathered_and_scattered_octet_by_octet(
+def test_any_split_into_elements_is_gathered_and_scattered_correctly(
     split_pair: Splits, pieces: list[int], marks: list[int], out_at: int, in_at: int, spare: int
 ) -> None:
     total = sum(pieces)
     data = octet_pattern(total, total)
     bounds = [0, *sorted(m % (total + 1) for m in marks), total]
     holes = [b - a for a, b in itertools.pairwise(bounds)]
-    holes[-1] += spare  # room that the message does not fill
+    holes[-1] += spare  # buffer space that the message does not fill
 
     split_pair.out.view[:] = bytes(AREA)
     sources = split_pair.piece_offsets(pieces, out_at)

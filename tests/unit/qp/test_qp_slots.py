@@ -13,17 +13,17 @@ from siwarp.verbs import QP, QPAttr, QPState, RecvWR, SendFlag, SendWR, WCStatus
 
 
 @pytest.mark.parametrize("flags", [SIGNALED, SILENT], ids=["signalled", "silent"])
-def test_ud_takes_exactly_max_send_wr_although_all_of_them_are_sent(
+def test_a_ud_queue_pair_accepts_exactly_max_send_wr_posts_before_a_poll(
     rig: Rig, flags: SendFlag
 ) -> None:
     pair = Pair(rig, max_send_wr=8)
     assert post_until_refused(pair, flags) == pair.a.cap.max_send_wr == 8
-    # Neither time nor progress frees a slot.
+    # Neither waiting nor progress frees a slot of the send queue.
     wait_until(lambda: pair.rcq.poll(1) == [])
     assert errno_raised_by(pair.a.post_send, SendWR(99, ah=pair.to_b)) == errno.ENOMEM
 
 
-def test_completions_of_one_queue_pair_give_nothing_to_another(rig: Rig) -> None:
+def test_polling_a_completion_frees_no_slot_of_another_queue_pair(rig: Rig) -> None:
     cq = rig.create_cq()
     a, b = rig.create_ud_qp(cq, max_send_wr=2), rig.create_ud_qp(cq, max_send_wr=2)
     ah = rig.create_ah(("127.0.0.1", 9))
@@ -35,7 +35,7 @@ def test_completions_of_one_queue_pair_give_nothing_to_another(rig: Rig) -> None
     mine.post_send(SendWR(3, ah=ah))
 
 
-def test_a_list_stops_at_the_request_that_finds_no_slot(wire: Wire) -> None:
+def test_posting_a_list_stops_at_the_first_request_without_a_free_slot(wire: Wire) -> None:
     a, b = wire.connect(max_send_wr=4)
     wrs = [SendWR(i, WRITE, sg=[a.mem.sge(0, 1)], remote=b.mem.remote(0, 1)) for i in range(6)]
     with pytest.raises(OSError) as e:
@@ -44,7 +44,7 @@ def test_a_list_stops_at_the_request_that_finds_no_slot(wire: Wire) -> None:
     assert [w.wr_id for w in poll(a.scq, 4)] == [0, 1, 2, 3]
 
 
-def test_sq_sig_all_reports_every_request_and_so_frees_every_slot(wire: Wire) -> None:
+def test_with_sq_sig_all_every_unsignaled_request_completes_and_frees_its_slot(wire: Wire) -> None:
     a, b = wire.connect(max_send_wr=2, sig_all=True)
     b.qp.post_recv([RecvWR(i) for i in range(20)])
     for i in range(20):
@@ -83,30 +83,30 @@ def test_flushed_requests_keep_their_slots_until_they_are_polled(rig: Rig) -> No
     assert [w.status for w in poll(cq, 8)] == [WCStatus.WR_FLUSH_ERR] * 8
 
 
-def fill_queues(qp: QP, ah: object, n: int) -> None:
+def fill_work_queues(qp: QP, ah: object, n: int) -> None:
     qp.post_recv([RecvWR(i) for i in range(n)])
     for i in range(n):
         qp.post_send(SendWR(i, ah=ah))  # type: ignore[arg-type]
 
 
-def test_reset_frees_every_slot_and_older_completions_are_gone(rig: Rig) -> None:
+def test_reset_frees_every_slot_and_removes_earlier_completions(rig: Rig) -> None:
     cq = rig.create_cq(64)
     qp = rig.create_ud_qp(cq, max_send_wr=4, max_recv_wr=4)
     elsewhere = rig.create_ah(("127.0.0.1", 9))
     for _ in range(3):
-        fill_queues(qp, elsewhere, 4)
+        fill_work_queues(qp, elsewhere, 4)
         assert errno_raised_by(qp.post_send, SendWR(9, ah=elsewhere)) == errno.ENOMEM
         qp.modify(QPAttr(qp_state=QPState.RESET))
         qp.to_rts()
     assert cq.poll(64) == []
-    fill_queues(qp, elsewhere, 4)
+    fill_work_queues(qp, elsewhere, 4)
     assert errno_raised_by(qp.post_send, SendWR(9, ah=elsewhere)) == errno.ENOMEM
     assert errno_raised_by(qp.post_recv, RecvWR(9)) == errno.ENOMEM
     assert [w.wr_id for w in poll(cq, 4)] == [0, 1, 2, 3]
     qp.post_send([SendWR(i, ah=elsewhere) for i in range(4)])
 
 
-def test_a_connection_that_ends_gives_every_slot_back_with_its_flushes(
+def test_polling_the_flushed_receives_of_an_ended_connection_frees_their_slots(
     two_device_wire: Wire,
 ) -> None:
     a, b = two_device_wire.connect(max_send_wr=4, max_recv_wr=4)
@@ -121,22 +121,22 @@ def test_a_connection_that_ends_gives_every_slot_back_with_its_flushes(
         assert len(poll(end.rcq, 4)) == 4
 
 
-def test_a_message_broken_off_by_the_end_still_gives_back_its_receive(
+def test_the_receive_of_a_partly_received_send_is_flushed_and_its_slot_freed(
     two_device_wire: Wire,
 ) -> None:
-    """A Send that has only half arrived has consumed its receive: that slot must be freed, too."""
+    """A Send that was received only in part has consumed a receive, whose slot is freed too."""
     a, b = two_device_wire.connect(size=1 << 22, max_recv_wr=2)
     for i in range(2):
         b.qp.post_recv(RecvWR(i, sg=[b.mem.sge()]))
     a.post(SEND, 1, length=1 << 22)
-    break_connection(a, b)
+    end_connection_by_error_state(a, b)
     done = poll(b.rcq, 2)
     assert [w.wr_id for w in done] == [0, 1]
     b.qp.post_recv([RecvWR(0), RecvWR(1)])
     assert errno_raised_by(b.qp.post_recv, RecvWR(2)) == errno.ENOMEM
 
 
-def break_connection(a: End, b: End) -> None:
+def end_connection_by_error_state(a: End, b: End) -> None:
     b.qp.modify(QPAttr(qp_state=QPState.ERR))
     a.wait_for_error_state()
     b.wait_for_error_state()

@@ -1,6 +1,6 @@
-"""SQD and SQE: a send queue that is drained, and one that stopped at an error of its own.
+"""The states SQD (send queue drained) and SQE (send queue stopped by an error).
 
-These run on real sockets; the other tests are in tests/sim/verbs/test_verbs_sqd.py.
+This file's tests use real sockets; others are in tests/sim/verbs/test_verbs_sqd.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RTS, SQD, SQE, ERR, RESET = (
 )
 
 
-def test_an_idle_rc_queue_is_drained_at_once(two_device_wire: Wire) -> None:
+def test_an_idle_rc_send_queue_is_drained_immediately(two_device_wire: Wire) -> None:
     a, _b = two_device_wire.connect()
     a.qp.modify(QPAttr(qp_state=SQD, en_sqd_async_notify=True))
     assert next_drained_qp(a.rig, 0) is a.qp
@@ -36,11 +36,11 @@ def test_an_idle_rc_queue_is_drained_at_once(two_device_wire: Wire) -> None:
 @pytest.mark.parametrize(
     "peer", [("127.255.255.255", 9), ("192.0.2.1", 9)], ids=["broadcast", "unreachable"]
 )
-def test_a_send_that_the_network_refuses_leaves_the_queue_pair_serving_others(
+def test_a_send_refused_by_the_network_leaves_the_ud_queue_pair_in_rts(
     ud_pair: Pair, peer: tuple[str, int]
 ) -> None:
-    """Datagrams may be lost: a refused send to one peer must not stop the service of others."""
-    # If this machine does not refuse the send, the test shows nothing.
+    """A send that fails for one peer must not affect sends to other peers of a UD queue pair."""
+    # The test requires that the network of this machine refuses the send.
     with net.open_udp_socket() as plain, pytest.raises(OSError):
         plain.sendto(b"x", peer)
     ud_pair.post_receive()

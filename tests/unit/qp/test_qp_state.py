@@ -54,7 +54,7 @@ EVENTS = {
 
 
 def expected_transition(kind: int, state: int, event: str) -> tuple[int, int] | None:
-    """Return (next state, action) by the verbs' rules, stated per event instead of per state."""
+    """Return next state and action that the verbs define for a state and an event, or None."""
     ud = kind != QPType.RC  # UC and RD have the same transitions as UD
     alive = state in (INIT, RTR, RTS, SQD, SQE)
     if state == SQE and not ud:
@@ -68,9 +68,9 @@ def expected_transition(kind: int, state: int, event: str) -> tuple[int, int] | 
     if event == "FAILED":
         return (ERR, FLUSH) if alive else (ERR, NONE) if state == ERR else None
     steps = {
-        # event: ({from: to}, action for UD, action for RC); None: RC has no such transition
+        # event: ({from: to}, action for UD, action for RC); None: no such transition
         "TO_INIT": ({RESET: INIT, INIT: INIT}, BIND, BIND),
-        # For an RC queue pair that connects by QPN.
+        # On RC, TO_RTR is for a queue pair that connects by GID and QPN.
         "TO_RTR": ({INIT: RTR}, RECEIVE, RECEIVE),
         "ATTACHED": ({INIT: RTR}, None, NONE),
         "STARTED": ({RTR: RTS}, None, NONE),
@@ -93,7 +93,7 @@ def expected_transition(kind: int, state: int, event: str) -> tuple[int, int] | 
 
 
 @pytest.mark.parametrize("kind", list(QPType), ids=lambda k: k.name)
-def test_every_state_and_event_gives_what_verbs_says(kind: QPType) -> None:
+def test_every_state_and_event_has_the_transition_that_the_verbs_define(kind: QPType) -> None:
     action = layer_ffi.new("int *")
     assert len(EVENTS) == layer.SIW_QPE_COUNT
     for state, (name, event) in itertools.product(range(7), EVENTS.items()):
@@ -123,7 +123,7 @@ ORD, IRD, FD = QPAttrMask.MAX_QP_RD_ATOMIC, QPAttrMask.MAX_DEST_RD_ATOMIC, QPAtt
 
 
 def allowed_attributes(kind: int, state: int, event: str) -> int:
-    """Return the attributes of a transition: InfiniBand's table, stated per kind of attribute."""
+    """Return the mask of attributes that InfiniBand's table allows in a state transition."""
     ud, uc, rd = kind != QPType.RC, kind == QPType.UC, kind == QPType.RD
     if event not in ("STAY", "TO_INIT", "TO_RTR", "TO_RTS", "TO_SQD"):
         return 0
@@ -162,7 +162,7 @@ def allowed_attributes(kind: int, state: int, event: str) -> int:
 
 
 @pytest.mark.parametrize("kind", list(QPType), ids=lambda k: k.name)
-def test_every_step_takes_the_attributes_that_verbs_says(kind: QPType) -> None:
+def test_every_transition_allows_the_attributes_that_the_verbs_define(kind: QPType) -> None:
     for state, (name, event) in itertools.product(range(7), EVENTS.items()):
         got = layer.siw_qp_state_attrs(kind, state, event)
         if expected_transition(kind, state, name) is None:
@@ -172,7 +172,7 @@ def test_every_step_takes_the_attributes_that_verbs_says(kind: QPType) -> None:
 
 
 @pytest.mark.parametrize("kind", [0, 1, 6, 9, -1])
-def test_other_types_have_no_steps(kind: int) -> None:
+def test_unknown_queue_pair_types_have_no_transitions(kind: int) -> None:
     action = layer_ffi.new("int *")
     for state, event in itertools.product(range(7), EVENTS.values()):
         assert layer.siw_qp_state_next(kind, state, event, action) == -errno.EINVAL
@@ -187,7 +187,7 @@ def test_states_and_events_out_of_range_have_no_transition(kind: QPType) -> None
         assert layer.siw_qp_state_attrs(kind, state, event) == -errno.EINVAL
 
 
-WAYS = {  # how a UD queue pair reaches each state
+STATE_PATHS = {  # the states through which a UD queue pair reaches each state
     RESET: (),
     INIT: (INIT,),
     RTR: (INIT, RTR),
@@ -199,7 +199,7 @@ WAYS = {  # how a UD queue pair reaches each state
 
 
 def move_to_state(rig: Rig, qp: QP, state: int) -> None:
-    for step in WAYS[state]:
+    for step in STATE_PATHS[state]:
         qp.modify(QPAttr(qp_state=step))
     if state == SQE:  # SQE is reached by an error, not by modify
         qp.post_send(SendWR(1, sg=[SGE(8, 8, 0xBAD)], ah=rig.create_ah(qp)))
@@ -217,40 +217,42 @@ TARGETS = {
 }
 
 
-def raw_modify(qp: QP, mask: int, **attrs: int) -> int:
-    """Call siwarp's C function siw_modify_qp with any mask."""
+def modify_with_raw_mask(qp: QP, mask: int, **attrs: int) -> int:
+    """Call the C function siw_modify_qp with an arbitrary mask; return its result."""
     c = ffi.new("struct siw_qp_attr *", {"fd": -1, **attrs})
     return int(lib.siw_modify_qp(qp._c_object(), c, mask))
 
 
-@pytest.mark.parametrize("start", WAYS)
+@pytest.mark.parametrize("start", STATE_PATHS)
 @pytest.mark.parametrize("target", range(-1, 9))
-def test_modify_walks_a_ud_queue_pair_by_the_table(rig: Rig, start: int, target: int) -> None:
+def test_modify_follows_the_transition_table_for_a_ud_queue_pair(
+    rig: Rig, start: int, target: int
+) -> None:
     qp = rig.create_qp()
     move_to_state(rig, qp, start)
     wanted = expected_transition(QPType.UD, start, TARGETS[target]) if target in TARGETS else None
-    rc = raw_modify(qp, QPAttrMask.STATE, qp_state=target)
+    rc = modify_with_raw_mask(qp, QPAttrMask.STATE, qp_state=target)
     assert rc == (-errno.EINVAL if wanted is None else 0)
     assert qp.qp_state == (start if wanted is None else wanted[0])
 
 
 @pytest.mark.parametrize("start", [RESET, INIT, ERR])
 @pytest.mark.parametrize("target", range(-1, 9))
-def test_modify_walks_an_unconnected_rc_queue_pair_by_the_table(
+def test_modify_follows_the_transition_table_for_an_unconnected_rc_queue_pair(
     rig: Rig, start: int, target: int
 ) -> None:
     qp = rig.create_qp(qp_type=QPType.RC)
     move_to_state(rig, qp, start)
     wanted = expected_transition(QPType.RC, start, TARGETS[target]) if target in TARGETS else None
     if target == RTR:
-        wanted = None  # the attribute belongs to queue pairs that connect by QPN
-    rc = raw_modify(qp, QPAttrMask.STATE, qp_state=target)
+        wanted = None  # RTR needs attributes of queue pairs that connect by GID and QPN
+    rc = modify_with_raw_mask(qp, QPAttrMask.STATE, qp_state=target)
     assert rc == (-errno.EINVAL if wanted is None else 0)
     assert qp.qp_state == (start if wanted is None else wanted[0])
 
 
 @pytest.mark.parametrize("kind", list(QPType), ids=lambda k: k.name)
-def test_a_mask_with_a_bit_that_the_step_has_not_is_refused_and_changes_nothing(
+def test_an_attribute_not_allowed_for_a_transition_is_refused_and_changes_nothing(
     rig: Rig, kind: QPType
 ) -> None:
     qp = rig.create_qp(qp_type=kind)
@@ -259,7 +261,7 @@ def test_a_mask_with_a_bit_that_the_step_has_not_is_refused_and_changes_nothing(
         if 1 << bit & known:
             continue
         own = QPAttrMask.QKEY if kind != QPType.RC else QPAttrMask.MAX_QP_RD_ATOMIC
-        rc = raw_modify(
+        rc = modify_with_raw_mask(
             qp, 1 << bit | QPAttrMask.STATE | own, qp_state=INIT, qkey=77, max_rd_atomic=7
         )
         assert rc == -errno.EINVAL, bit
@@ -269,7 +271,9 @@ def test_a_mask_with_a_bit_that_the_step_has_not_is_refused_and_changes_nothing(
 
 @pytest.mark.parametrize("name", ["max_rd_atomic", "max_dest_rd_atomic"])
 @pytest.mark.parametrize(("value", "fine"), [(-1, False), (0, True), (128, True), (129, False)])
-def test_depths_beyond_the_devices_are_refused(rig: Rig, name: str, value: int, fine: bool) -> None:
+def test_read_depths_beyond_the_devices_limits_are_refused(
+    rig: Rig, name: str, value: int, fine: bool
+) -> None:
     qp = rig.create_qp(qp_type=QPType.RC)
     dev = rig.ctx.query_device()
     assert (dev.max_qp_rd_atom, dev.max_qp_init_rd_atom) == (128, 128)
@@ -281,7 +285,7 @@ def test_depths_beyond_the_devices_are_refused(rig: Rig, name: str, value: int, 
         assert getattr(qp.query()[0], name) == 0
 
 
-def test_attributes_of_a_refused_step_are_not_taken(rig: Rig) -> None:
+def test_attributes_of_a_refused_transition_are_not_applied(rig: Rig) -> None:
     qp = rig.create_qp()
     assert errno_raised_by(qp.modify, QPAttr(qp_state=QPState.RTS, qkey=5)) == errno.EINVAL
     assert (qp.query()[0].qp_state, qp.query()[0].qkey) == (RESET, 0)
@@ -290,7 +294,9 @@ def test_attributes_of_a_refused_step_are_not_taken(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("state", [None, QPState.RTR, QPState.RTS, QPState.ERR, QPState.RESET])
-def test_a_socket_is_taken_only_on_the_way_to_init(rig: Rig, state: QPState | None) -> None:
+def test_a_socket_is_adopted_only_in_the_transition_to_init(
+    rig: Rig, state: QPState | None
+) -> None:
     import socket
 
     qp = rig.create_qp()
@@ -304,7 +310,7 @@ def test_a_socket_is_taken_only_on_the_way_to_init(rig: Rig, state: QPState | No
 
 
 @pytest.mark.parametrize("kind", [QPType.RC, QPType.UD], ids=lambda k: k.name)
-def test_posting_is_refused_before_the_state_for_it(rig: Rig, kind: QPType) -> None:
+def test_posting_is_refused_in_states_that_do_not_allow_it(rig: Rig, kind: QPType) -> None:
     qp = rig.create_qp(qp_type=kind)
     mr = rig.reg_mr(bytearray(8))
     recv = RecvWR(1, sg=[mr.sge()])

@@ -1,7 +1,7 @@
-"""A numerical model of a bottleneck: a queue, a rate, a round-trip time, and flows through it.
+"""A numerical model of a bottleneck: a queue with a rate, and flows with a round-trip time.
 
-All randomness comes from a seed, and the model runs in virtual time: the controllers of
-`siwarp/rd/rd_cc.h` are called as the sender calls them, with the model's times.
+The model runs in virtual time with a fixed random seed, and calls the congestion controllers of
+`siwarp/rd/rd_cc.h` as the RD sender does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from _siwarp_layers import ffi, lib
 
 MS, SECOND, MSS = 10**6, 10**9, 1472
-#: Each flow first sends one datagram, as for its first message; then all flows begin at once.
+#: Nanoseconds: flows first send one datagram each, as in a handshake; later all begin together.
 _HELLO, _BEGIN = 50 * MS, 200 * MS
 
 
@@ -30,7 +30,7 @@ class Datagram:
 
 @dataclass(eq=False)
 class Flow:
-    """A sender that always has more to send."""
+    """A sender that always has data to send through a Bottleneck."""
 
     cc: Any
     rtt: int
@@ -46,14 +46,14 @@ class Flow:
 
 
 class Bottleneck:
-    """Packets of several flows through one queue.
+    """A queue of limited rate and capacity, through which several flows send packets.
 
     Args:
         mbit_s: the rate at which the queue drains, in Mbit/s.
         queue: the capacity of the queue in octets.
         loss: the fraction of packets lost before the queue.
         mark_at: octets in the queue from which packets are marked CE.
-        bucket: octets of a token bucket, which pass at once after a pause.
+        bucket: octets of a token bucket, which pass without delay after a pause.
 
     """
 
@@ -76,12 +76,12 @@ class Bottleneck:
         self.marks = 0
 
     def add_flow(self, rtt_ms: float, kind: str = "bbr", starts: int = 0) -> Flow:
-        """Add a flow with this round-trip time in ms."""
+        """Add a flow with this round-trip time in ms and this congestion controller."""
         cc = ffi.new("struct siw_rd_cc *")
         lib.siw_setting_set(b"rd_cc", {"bbr": 1, "cubic": 2}[kind])
         lib.siw_rd_cc_init(cc, MSS, False)
         lib.siw_setting_set(b"rd_cc", 0)
-        cc.bbr.random = len(self.flows)  # random seed; the default is the address of the record
+        cc.bbr.random = len(self.flows)  # a fixed seed; by default it is the record's address
         made = Flow(cc, int(rtt_ms * MS))
         self._schedule(starts + len(self.flows) * _HELLO, "hello", made)
         self._schedule(starts + _BEGIN, "begin", made)
@@ -95,7 +95,7 @@ class Bottleneck:
     def _pacing_delay(self, flow: Flow, octets: int) -> int:
         return int(lib.siw_rd_cc_wait(flow.cc, octets))
 
-    def _send_one(self, flow: Flow) -> None:
+    def _send_datagram(self, flow: Flow) -> None:
         sent = ffi.new("struct siw_rd_sent *")
         lib.siw_rd_cc_sent(flow.cc, self.now, MSS, flow.in_flight, sent)
         flow.in_flight += MSS
@@ -103,7 +103,7 @@ class Bottleneck:
         flow.pace += self._pacing_delay(flow, MSS)
         self._enqueue(flow, Datagram(self.now, sent))
 
-    def _send_permitted(self, flow: Flow) -> None:
+    def _send_permitted_datagrams(self, flow: Flow) -> None:
         while flow.started:
             if flow.in_flight and flow.in_flight + MSS > flow.cc.cwnd:
                 flow.full = True
@@ -113,7 +113,7 @@ class Bottleneck:
                     flow.timer = flow.pace + self._pacing_delay(flow, flow.cc.quantum - MSS)
                     self._schedule(flow.timer, "send", flow)
                 break
-            self._send_one(flow)
+            self._send_datagram(flow)
 
     def _enqueue(self, flow: Flow, datagram: Datagram) -> None:
         waiting = max(self.free_at - self.now, 0) / self.ns_per_octet - self.bucket
@@ -152,16 +152,16 @@ class Bottleneck:
         ack.full = flow.full or flow.in_flight * 4 >= flow.cc.cwnd * 3
         flow.full = False
         lib.siw_rd_cc_acked(flow.cc, ack)
-        self._send_permitted(flow)
+        self._send_permitted_datagrams(flow)
 
     def _check_timeout(self, flow: Flow) -> None:
-        """Declare all datagrams in flight lost if no acknowledgement has arrived for a time-out."""
+        """Declare all datagrams lost if no ACK has arrived within the retransmission time-out."""
         if flow.flying and flow.heard + flow.cc.rto <= self.now:
             flow.heard = self.now
             flow.flying.clear()
             flow.in_flight = 0
             lib.siw_rd_cc_timeout(flow.cc, self.now)
-            self._send_permitted(flow)
+            self._send_permitted_datagrams(flow)
         self._schedule(
             flow.heard + flow.cc.rto if flow.flying else self.now + 20 * MS, "timeout", flow
         )
@@ -175,19 +175,19 @@ class Bottleneck:
                 assert datagram is not None
                 self._process_ack(flow, datagram)
             elif what == "hello":
-                self._send_one(flow)
+                self._send_datagram(flow)
             elif what == "timeout":
                 self._check_timeout(flow)
             else:
                 if what == "begin":
                     flow.started, flow.heard = True, self.now
                     self._check_timeout(flow)
-                self._send_permitted(flow)
+                self._send_permitted_datagrams(flow)
         self.now = end
 
 
 def capacity_share(flow: Flow, line: Bottleneck) -> float:
-    """Return the flow's share of the line's capacity, counted from when all flows began."""
+    """Return the fraction of the line's capacity that the flow has used since all flows began."""
     return float(flow.delivered * line.ns_per_octet / (line.now - _BEGIN))
 
 

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of rd/: ports of llp, and endpoints that are closed at the test's end."""
+"""Fixtures of the RD tests: llp ports, and endpoints that are closed at the end of a test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["helpers", "make_endpoint", "port", "run_in_namespace"]
 
 @pytest.fixture
 def make_endpoint() -> Iterator[Callable[..., Any]]:
-    """Provide a function that creates RD endpoints; its parameters are those of Endpoint."""
+    """Provide a function that creates RD endpoints and has the parameters of class Endpoint."""
     made: list[Endpoint] = []
 
     def create_endpoint(*args: Any, **attrs: Any) -> Endpoint:
@@ -31,7 +31,7 @@ def make_endpoint() -> Iterator[Callable[..., Any]]:
 def connected_endpoint(
     make_endpoint: Callable[..., Endpoint],
 ) -> Iterator[tuple[Endpoint, Stranger]]:
-    """Provide an endpoint, and a peer that has completed the handshake with it."""
+    """Provide an RD endpoint, and a Stranger that has completed the handshake with it."""
     e = make_endpoint()
     s = Stranger(e)
     s.connect()
@@ -43,7 +43,7 @@ def connected_endpoint(
 def unconnected_endpoint(
     make_endpoint: Callable[..., Endpoint],
 ) -> Iterator[tuple[Endpoint, Stranger]]:
-    """Provide an endpoint, and a peer that has not yet begun the handshake with it."""
+    """Provide an RD endpoint, and a Stranger that has not begun the handshake with it."""
     e = make_endpoint()
     s = Stranger(e)
     yield e, s

@@ -41,13 +41,13 @@ NAMES = {
     REPLACED: "replaced",
 }
 QKEY = 0x11223344
-#: The options that a test's peer advertises: it accepts all data.
+#: The handshake options of a test's peer: long segments and a large window.
 OFFER = handshake_offer({RDOption.LONGEST: 65_000, RDOption.WINDOW: 1 << 20})
 HELLO = OFFER.ljust(HELLO_LEAST, b"\0")
 
 
 class Endpoint:
-    """An endpoint with its own port; received data is stored by peer."""
+    """An RD endpoint (siw_rd) on its own llp port; received segments are stored per peer."""
 
     def __init__(self, where: str = net.HERE, port: int = 0, **attrs: Any) -> None:
         out = ffi.new("struct siw_llp_port **")
@@ -101,7 +101,7 @@ class Endpoint:
         return min(rv, 1)
 
     def handle_event(self) -> bool:
-        """Receive and handle one event; return False if there is none."""
+        """Receive and handle one event; return whether there was an event."""
         if not lib.siw_rd_recv(self.c, self.event):
             return False
         peer, kind = self.event.peer, self.event.kind
@@ -120,9 +120,9 @@ class Endpoint:
         return True
 
     def poll_once(self) -> int:
-        """Poll once and handle all resulting events; return their number."""
+        """Poll the endpoint's port once and handle all resulting events; return their number."""
         n = 0
-        if net.SIMULATED:  # datagrams sent to the endpoint at this instant arrive
+        if net.SIMULATED:  # deliver the datagrams that are due at the current virtual time
             lib.siw_sim_step(lib.siw_sim_now())
         if lib.siw_llp_port_poll(self.port, self.handlers, 4):
             while n < 10000 and self.handle_event():
@@ -133,13 +133,13 @@ class Endpoint:
         return sum(1 for k, _ in self.news if k == kind)
 
     def received_data(self) -> list[bytes]:
-        """Return the data received from the only peer."""
+        """Return the segments received from the endpoint's only peer."""
         assert len(self.got) <= 1
         return next(iter(self.got.values()), [])
 
 
 def pause_briefly(*ends: Endpoint) -> None:
-    """Pause for 50 us; in a world, until the next event or an endpoint's deadline, at most 1 ms."""
+    """Pause for 50 us; in a simulated world, until the next event or deadline, at most 1 ms."""
     if not net.SIMULATED:
         net.sleep(0.00005)
         return
@@ -155,7 +155,7 @@ def pause_briefly(*ends: Endpoint) -> None:
 def poll_until(
     what: Callable[[], Any], *ends: Endpoint, seconds: float = 20.0, also: Any = lambda: None
 ) -> Any:
-    """Poll the endpoints until what() is true."""
+    """Poll the endpoints until what() returns a true value; return the value."""
     began = net.now()
     while not limit_exceeded(began, seconds):
         moved = sum(e.poll_once() for e in ends)
@@ -164,32 +164,32 @@ def poll_until(
             return got
         if not moved:
             pause_briefly(*ends)
-    raise AssertionError("did not come true in time")
+    raise AssertionError("the condition was not met within the time limit")
 
 
 def send_all_segments(
     a: Endpoint, peer: Any, segments: list[bytes], *ends: Endpoint, seconds: float = 60.0
 ) -> None:
-    """Send all segments as room permits, and wait until the peer has acknowledged them."""
+    """Send all segments as buffer space permits; wait until the peer has acknowledged them."""
     todo = deque(segments)
     goal = lib.siw_rd_framed(peer, lib.SIW_RD_REQUESTS) + len(segments)
 
-    def send_while_room() -> None:
+    def send_while_space_is_left() -> None:
         while todo and (rv := a.send(peer, todo[0])):
             assert rv == 1, rv
             todo.popleft()
 
-    send_while_room()
+    send_while_space_is_left()
     poll_until(
         lambda: not todo and lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == goal,
         *ends,
         seconds=seconds,
-        also=send_while_room,
+        also=send_while_space_is_left,
     )
 
 
 class Stranger:
-    """A peer built from a plain socket and scapy; it sends what the test wants."""
+    """An RD peer made of a plain UDP socket and scapy, which can send any datagram."""
 
     def __init__(self, end: Endpoint, epoch: int = 0xABCD0001, host: str = net.HERE) -> None:
         self.end = end
@@ -224,7 +224,7 @@ class Stranger:
         return octets
 
     def _next_datagram(self) -> bytes | None:
-        """Return the endpoint's next datagram; skip those from other senders to a reused port."""
+        """Return the endpoint's next datagram or None; skip datagrams of other senders."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 octets, source = self.sock.recvfrom(65536)
@@ -233,21 +233,21 @@ class Stranger:
         return None
 
     def receive_datagram(self, kind: RDType | None = None, seconds: float = 10.0) -> RDDatagram:
-        """Return the next datagram of this type; others are dropped."""
+        """Return the endpoint's next datagram of this type; discard datagrams of other types."""
         found: list[RDDatagram] = []
 
-        def collect_matching() -> None:
+        def collect_matching_datagram() -> None:
             while not found and (octets := self._next_datagram()):
                 d = RDDatagram(octets)
                 assert d.crc == d.crc_expected() and d.q_key == QKEY
                 if kind is None or d.type == kind:
                     found.append(d)
 
-        poll_until(lambda: found, self.end, seconds=seconds, also=collect_matching)
+        poll_until(lambda: found, self.end, seconds=seconds, also=collect_matching_datagram)
         return found[0]
 
     def sends_nothing(self) -> bool:
-        """Return whether the endpoint sends nothing in 50 polls, enough to answer in."""
+        """Return whether the endpoint sends nothing in 50 polls, enough polls for an answer."""
         for _ in range(50):
             self.end.poll_once()
         return self._next_datagram() is None
@@ -261,7 +261,7 @@ class Stranger:
         self.send_datagram(RDType.HELLO, **unknown, body=HELLO)
         return self.receive_datagram(RDType.CHALLENGE)
 
-    def echo_body(self, challenge: RDDatagram) -> bytes:
+    def build_echo_body(self, challenge: RDDatagram) -> bytes:
         """Return the body of the ECHO that answers a CHALLENGE."""
         return OFFER + handshake_cookie(challenge.body)
 
@@ -269,11 +269,11 @@ class Stranger:
         """Perform the handshake as the active side; return the acknowledgement of the ECHO."""
         c = self.request_challenge()
         self.other = c.source_epoch
-        self.send_datagram(RDType.ECHO, body=self.echo_body(c))
+        self.send_datagram(RDType.ECHO, body=self.build_echo_body(c))
         return self.receive_datagram(RDType.ACK)
 
     def accept_connection(self, peer: Any, **fields: Any) -> None:
-        """Perform the handshake as the passive side; the endpoint has framed a first segment."""
+        """Perform the handshake as the passive side; the endpoint must have framed a segment."""
         hello = self.receive_datagram(RDType.HELLO)
         self.other = hello.source_epoch
         self.send_datagram(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)

@@ -13,7 +13,7 @@ from unit.rd.rd_kit import Endpoint, poll_until, send_all_segments
 
 
 @pytest.mark.parametrize("where", ["127.0.0.1", "::1"])
-def test_a_segment_to_an_unknown_peer_meets_it_and_arrives(make_endpoint, where):
+def test_a_segment_to_an_unknown_peer_starts_the_handshake_and_arrives(make_endpoint, where):
     a, b = make_endpoint(where), make_endpoint(where, ird=9)
     peer = a.get_peer(b.local_addr)
     assert lib.siw_rd_peer_ird(peer) == 0
@@ -26,10 +26,10 @@ def test_a_segment_to_an_unknown_peer_meets_it_and_arrives(make_endpoint, where)
 
 
 @pytest.mark.clause("DGRAM-RD-12")
-def test_segments_of_all_lengths_arrive_in_order_and_are_accepted(make_endpoint):
+def test_rd_segments_of_all_lengths_arrive_in_order_and_are_accepted(make_endpoint):
     a, b = make_endpoint(), make_endpoint()
     peer = a.get_peer(b.local_addr)
-    # the peer's credit is not known yet
+    # before the peer's credit is known, segments have at most 1,024 octets
     assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == 1024
     send_all_segments(a, peer, [b"first"], a, b)
     longest = lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS)
@@ -42,7 +42,7 @@ def test_segments_of_all_lengths_arrive_in_order_and_are_accepted(make_endpoint)
 
 
 @pytest.mark.clause("DGRAM-RD-27")
-def test_simultaneous_handshakes_and_data_in_both_directions(make_endpoint):
+def test_simultaneous_handshakes_succeed_and_data_arrives_in_both_directions(make_endpoint):
     a, b = make_endpoint(), make_endpoint()
     to_b, to_a = a.get_peer(b.local_addr), b.get_peer(a.local_addr)
     for i in range(200):
@@ -62,7 +62,7 @@ def test_simultaneous_handshakes_and_data_in_both_directions(make_endpoint):
 
 
 @pytest.mark.clause("DGRAM-RD-13")
-def test_a_held_peer_keeps_its_order_and_others_go_on(make_endpoint):
+def test_a_paused_peer_delays_no_other_peer_and_keeps_its_order(make_endpoint):
     a, b, c = make_endpoint(), make_endpoint(), make_endpoint()
     to_b, other = a.get_peer(b.local_addr), c.get_peer(b.local_addr)
     held: list[bytes] = []
@@ -80,7 +80,7 @@ def test_a_held_peer_keeps_its_order_and_others_go_on(make_endpoint):
 
 
 @pytest.mark.clause("DGRAM-RD-24", "DGRAM-INST-3")
-def test_a_peer_that_closes_is_gone_and_one_that_comes_again_is_new(make_endpoint):
+def test_a_closed_peer_is_reported_gone_and_a_new_endpoint_at_its_address_replaced(make_endpoint):
     a, b = make_endpoint(), Endpoint()
     peer = a.get_peer(b.local_addr)
     port = b.local_addr
@@ -99,7 +99,7 @@ def test_a_peer_that_closes_is_gone_and_one_that_comes_again_is_new(make_endpoin
 
 
 def send_from_unmapped_memory(peer):
-    """Send a peer a segment from unmapped memory."""
+    """Send a peer a segment from unmapped memory; return the result of siw_rd_tx."""
     iov = ffi.new("struct iovec[]", 1)
     iov[0].iov_base, iov[0].iov_len = ffi.cast("void *", 4096), 100
     lib.siw_guard_install()
@@ -109,7 +109,7 @@ def send_from_unmapped_memory(peer):
         lib.siw_guard_remove()
 
 
-def test_memory_that_is_not_there_is_an_error_and_nothing_is_sent(make_endpoint):
+def test_sending_from_unmapped_memory_fails_and_sends_nothing(make_endpoint):
     a, b = make_endpoint(), make_endpoint()
     peer = a.get_peer(b.local_addr)
     assert send_from_unmapped_memory(peer) == -errno.EFAULT
@@ -118,7 +118,7 @@ def test_memory_that_is_not_there_is_an_error_and_nothing_is_sent(make_endpoint)
     assert b.received_data() == [b"after"]
 
 
-def test_a_peer_whose_only_segment_could_not_be_read_makes_room_for_another(make_endpoint):
+def test_a_peer_record_whose_only_segment_was_in_unmapped_memory_is_released(make_endpoint):
     with temporary_setting("rd_idle_ms", 20):
         a = make_endpoint(max_peers=1)
     peer = a.get_peer(siw_addr("127.0.0.1", 1))

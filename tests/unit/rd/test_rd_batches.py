@@ -19,7 +19,7 @@ DENSE, SPARSE = 32, 64
 
 @pytest.fixture
 def observed_endpoint(make_endpoint) -> Iterator[tuple[Endpoint, Stranger, socket.socket]]:
-    """Provide an endpoint on a socket that the test can also read, and a connected peer."""
+    """Provide an endpoint, a connected peer, and a duplicate of the endpoint's socket."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.bind(("127.0.0.1", 0))
     e = make_endpoint(fd=sock.dup().detach())
@@ -31,7 +31,7 @@ def observed_endpoint(make_endpoint) -> Iterator[tuple[Endpoint, Stranger, socke
 
 
 def read_batches(sock: socket.socket) -> list[tuple[bytes, int]]:
-    """Return what is in a socket: octets, and the length of each datagram in a coalesced batch."""
+    """Read all datagrams and coalesced batches of a socket; return octets and datagram lengths."""
     found = []
     while True:
         try:
@@ -46,7 +46,7 @@ def split_datagrams(octets: bytes, size: int) -> list[RDDatagram]:
     return [RDDatagram(octets[at : at + size]) for at in range(0, len(octets), size)]
 
 
-def send_batch(s: Stranger, bodies: list[bytes], first: int) -> None:
+def send_datagrams_as_batch(s: Stranger, bodies: list[bytes], first: int) -> None:
     octets = b"".join(
         bytes(s.build_datagram(RDType.DATA, psn=s.epoch + first + i, body=body))
         for i, body in enumerate(bodies)
@@ -56,11 +56,11 @@ def send_batch(s: Stranger, bodies: list[bytes], first: int) -> None:
     assert s.sock.sendmsg([octets], control, 0, s.dest) == len(octets)
 
 
-def coalescing_is_requested(sock: socket.socket) -> bool:
+def udp_gro_is_enabled(sock: socket.socket) -> bool:
     return bool(sock.getsockopt(socket.IPPROTO_UDP, UDP_GRO))
 
 
-def test_short_segments_behind_one_that_is_on_its_way_go_down_as_one_batch(make_endpoint):
+def test_short_segments_after_a_segment_in_flight_are_sent_as_one_batch(make_endpoint):
     e = make_endpoint()
     s = Stranger(e)
     s.connect()
@@ -80,7 +80,7 @@ def test_short_segments_behind_one_that_is_on_its_way_go_down_as_one_batch(make_
     s.close()
 
 
-def test_one_that_is_longer_begins_another_batch(make_endpoint):
+def test_a_longer_segment_begins_another_batch(make_endpoint):
     e = make_endpoint()
     s = Stranger(e)
     s.connect()
@@ -111,28 +111,28 @@ def test_a_batch_is_no_longer_than_the_peers_credit(make_endpoint):
     s.close()
 
 
-def test_while_many_short_ones_come_batches_are_asked_for_and_taken_apart(observed_endpoint):
+def test_dense_short_datagrams_enable_udp_gro_and_received_batches_are_split(observed_endpoint):
     e, s, sock = observed_endpoint
     sent = [b"%d" % i for i in range(DENSE)]
-    assert not coalescing_is_requested(sock)
+    assert not udp_gro_is_enabled(sock)
     for i, body in enumerate(sent):
         s.send_datagram(RDType.DATA, psn=s.epoch + i, body=body)
     poll_until(lambda: e.received_data() == sent, e)
-    assert coalescing_is_requested(sock)
+    assert udp_gro_is_enabled(sock)
     more = [bytes([i]) * 50 for i in range(40)] + [b"short"]
-    send_batch(s, more, len(sent))
+    send_datagrams_as_batch(s, more, len(sent))
     poll_until(lambda: e.received_data() == sent + more, e)
     ack = s.receive_datagram(RDType.ACK)
     while ack.acknowledged != s.epoch + len(sent) + len(more):
         ack = s.receive_datagram(RDType.ACK)
 
 
-def test_of_a_batch_with_a_damaged_datagram_the_others_count(observed_endpoint):
+def test_a_corrupted_datagram_in_a_received_batch_does_not_affect_the_others(observed_endpoint):
     e, s, sock = observed_endpoint
     for i in range(DENSE):
         s.send_datagram(RDType.DATA, psn=s.epoch + i, body=b"%d" % i)
     poll_until(lambda: len(e.received_data()) == DENSE, e)
-    assert coalescing_is_requested(sock)
+    assert udp_gro_is_enabled(sock)
     built = [
         bytes(s.build_datagram(RDType.DATA, psn=s.epoch + DENSE + i, body=b"abcd"))
         for i in range(9)
@@ -145,34 +145,34 @@ def test_of_a_batch_with_a_damaged_datagram_the_others_count(observed_endpoint):
     poll_until(lambda: len(e.received_data()) == DENSE + 9, e)
 
 
-def test_a_long_one_of_a_batch_that_comes_before_its_turn_does_not_take_the_next_along(
+def test_a_batch_with_a_long_datagram_received_out_of_order_is_delivered_in_order(
     observed_endpoint,
 ):
     e, s, sock = observed_endpoint
     for i in range(DENSE):
         s.send_datagram(RDType.DATA, psn=s.epoch + i, body=b"%d" % i)
     poll_until(lambda: len(e.received_data()) == DENSE, e)
-    assert coalescing_is_requested(sock)
+    assert udp_gro_is_enabled(sock)
     more = [b"\x11" * 40_000, b"\x22" * 1000]
-    send_batch(s, more, DENSE + 1)
+    send_datagrams_as_batch(s, more, DENSE + 1)
     s.send_datagram(RDType.DATA, psn=s.epoch + DENSE, body=b"late")
     poll_until(lambda: e.received_data()[DENSE:] == [b"late", *more], e)
 
 
-def test_when_hardly_anything_comes_batches_are_not_asked_for_any_more(observed_endpoint):
+def test_udp_gro_is_disabled_when_few_datagrams_arrive(observed_endpoint):
     e, s, sock = observed_endpoint
     for i in range(DENSE):
         s.send_datagram(RDType.DATA, psn=s.epoch + i, body=b"x")
     poll_until(lambda: len(e.received_data()) == DENSE, e)
     for i in range(SPARSE + 2):
-        assert coalescing_is_requested(sock) or i >= SPARSE
+        assert udp_gro_is_enabled(sock) or i >= SPARSE
         s.send_datagram(RDType.DATA, psn=s.epoch + DENSE + i, body=b"x")
         poll_until(lambda i=i: len(e.received_data()) == DENSE + i + 1, e)
         e.poll_once()
-    assert not coalescing_is_requested(sock)
+    assert not udp_gro_is_enabled(sock)
 
 
-def test_a_socket_that_was_ours_before_gives_no_batches_after_the_endpoint_is_closed():
+def test_closing_an_endpoint_disables_udp_gro_on_an_adopted_socket():
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.bind(("127.0.0.1", 0))
     e = Endpoint(fd=sock.dup().detach())
@@ -181,14 +181,14 @@ def test_a_socket_that_was_ours_before_gives_no_batches_after_the_endpoint_is_cl
     for i in range(DENSE):
         s.send_datagram(RDType.DATA, psn=s.epoch + i, body=b"x")
     poll_until(lambda: len(e.received_data()) == DENSE, e)
-    assert coalescing_is_requested(sock)
+    assert udp_gro_is_enabled(sock)
     e.close()
-    assert not coalescing_is_requested(sock)
+    assert not udp_gro_is_enabled(sock)
     s.close()
     sock.close()
 
 
-def test_a_plan_of_faults_that_begins_amid_batches_costs_no_segment(make_endpoint):
+def test_a_fault_plan_installed_during_batched_traffic_loses_no_segment(make_endpoint):
     a, b = make_endpoint(), make_endpoint()
     peer = a.get_peer(b.local_addr)
     sent = [b"%d" % i for i in range(3000)]
@@ -202,7 +202,7 @@ def test_a_plan_of_faults_that_begins_amid_batches_costs_no_segment(make_endpoin
     assert b.received_data() == sent
 
 
-def test_with_datagrams_of_an_ethernets_length_a_large_flow_arrives_whole(make_endpoint):
+def test_a_large_flow_in_datagrams_of_ethernet_size_arrives_whole(make_endpoint):
     sent = [bytes([i % 251]) * 1432 for i in range(2000)]
     with temporary_setting("rd_max_datagram", 1472):
         a, b = make_endpoint(), make_endpoint()

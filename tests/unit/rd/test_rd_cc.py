@@ -1,4 +1,4 @@
-"""RD's congestion window as values: a clock that jumps must not break it."""
+"""RD's congestion controllers, called with chosen times: windows, rates, round-trip estimates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def congestion_control(request) -> Any:
 
 
 def deliver_datagram(cc: Any, now: int, rtt: int) -> None:
-    """Send and acknowledge one datagram."""
+    """Report one datagram to the controller as sent and, a round trip later, as acknowledged."""
     sent, ack = ffi.new("struct siw_rd_sent *"), ffi.new("struct siw_rd_cc_ack *")
     lib.siw_rd_cc_sent(cc, now - rtt, MSS, 0, sent)
     ack.now, ack.rtt, ack.full = now, rtt, True
@@ -30,7 +30,7 @@ def deliver_datagram(cc: Any, now: int, rtt: int) -> None:
 
 
 @pytest.mark.parametrize("rtt", [7, 3 * MS, 50 * MS, SECOND])
-def test_a_round_trip_that_never_changes_is_what_srtt_says(congestion_control, rtt):
+def test_srtt_equals_a_constant_round_trip_time(congestion_control, rtt):
     for _ in range(200):
         lib.siw_rd_cc_rtt(congestion_control, rtt)
         assert congestion_control.srtt == rtt
@@ -39,7 +39,7 @@ def test_a_round_trip_that_never_changes_is_what_srtt_says(congestion_control, r
 
 
 @pytest.mark.parametrize("rtt", [40 * MS, 180 * MS])
-def test_a_round_trip_counts_an_eighth_and_how_far_it_is_off_a_quarter(congestion_control, rtt):
+def test_a_round_trip_sample_has_weight_1_8_in_srtt_and_1_4_in_rttvar(congestion_control, rtt):
     lib.siw_rd_cc_rtt(congestion_control, 100 * MS)
     assert (congestion_control.srtt, congestion_control.rttvar) == (100 * MS, 50 * MS)
     lib.siw_rd_cc_rtt(congestion_control, rtt)
@@ -48,7 +48,9 @@ def test_a_round_trip_counts_an_eighth_and_how_far_it_is_off_a_quarter(congestio
     assert congestion_control.srtt == 100 * MS * 7 // 8 + rtt // 8
 
 
-def test_a_process_that_stood_still_for_minutes_is_soon_at_its_pace_again(congestion_control):
+def test_the_sending_rate_recovers_soon_after_a_process_was_suspended_for_minutes(
+    congestion_control,
+):
     now = 1000 * SECOND
     for _ in range(20):
         now += 20 * MS
@@ -56,7 +58,7 @@ def test_a_process_that_stood_still_for_minutes_is_soon_at_its_pace_again(conges
     before = congestion_control.rate
     now += 600 * SECOND  # 600 s in which the process is suspended, with a datagram in flight
     deliver_datagram(congestion_control, now, 600 * SECOND)
-    # Even the lowest pace sends two datagrams a second, and a few round trips restore the rate.
+    # Even the lowest rate is two datagrams per second, and a few round trips restore the rate.
     assert congestion_control.rate >= 2 * MSS
     assert congestion_control.rto <= SECOND
     for _ in range(40):
@@ -67,7 +69,7 @@ def test_a_process_that_stood_still_for_minutes_is_soon_at_its_pace_again(conges
 
 @pytest.mark.parametrize("congestion_control", ["cubic"], indirect=True)
 @pytest.mark.parametrize("later", [10 * SECOND, 86400 * SECOND, 3650 * 86400 * SECOND])
-def test_the_window_grows_by_what_is_delivered_however_long_ago_the_last_loss_was(
+def test_the_cubic_window_grows_by_at_most_the_delivered_octets_long_after_a_loss(
     congestion_control, later
 ):
     now = 5 * SECOND
@@ -80,7 +82,7 @@ def test_the_window_grows_by_what_is_delivered_however_long_ago_the_last_loss_wa
     lib.siw_rd_cc_lost(congestion_control, ack, sent, MSS, now)
     window = congestion_control.cwnd
     assert window == before * 7 // 10
-    # Datagrams sent before the reduction were lost for the same reason, so they cause no other one.
+    # The loss of a datagram sent before a reduction has the same cause and reduces nothing again.
     lib.siw_rd_cc_lost(congestion_control, ack, sent, MSS, now)
     assert congestion_control.cwnd == window
     deliver_datagram(congestion_control, now + later, 20 * MS)
@@ -89,7 +91,7 @@ def test_the_window_grows_by_what_is_delivered_however_long_ago_the_last_loss_wa
 
 @pytest.mark.clause("DGRAM-CC-8")
 @pytest.mark.parametrize("congestion_control", ["cubic"], indirect=True)
-def test_a_mark_takes_less_from_the_window_than_a_loss(congestion_control):
+def test_a_ce_mark_reduces_the_cubic_window_by_15_percent(congestion_control):
     deliver_datagram(congestion_control, SECOND, 20 * MS)
     before = congestion_control.cwnd
     sent, ack = ffi.new("struct siw_rd_sent *"), ffi.new("struct siw_rd_cc_ack *")
@@ -101,7 +103,7 @@ def test_a_mark_takes_less_from_the_window_than_a_loss(congestion_control):
 
 
 @pytest.mark.clause("DGRAM-CC-2")
-def test_a_burst_shrinks_with_losses_and_grows_with_what_is_delivered(congestion_control):
+def test_the_burst_limit_shrinks_with_losses_and_grows_with_delivered_datagrams(congestion_control):
     now = SECOND
     for _ in range(200):
         now += 20 * MS
@@ -119,8 +121,8 @@ def test_a_burst_shrinks_with_losses_and_grows_with_what_is_delivered(congestion
 
 
 @pytest.mark.parametrize("congestion_control", ["bbr"], indirect=True)
-def test_before_a_round_trip_is_known_no_rate_is_measured(congestion_control):
-    """A retransmitted datagram may be acknowledged at once, because its first copy arrived."""
+def test_bbr_measures_no_rate_before_a_round_trip_time_is_known(congestion_control):
+    """An ACK directly after a retransmission may be for the first copy of the datagram."""
     first_pace = congestion_control.rate
     sent, ack = ffi.new("struct siw_rd_sent *"), ffi.new("struct siw_rd_cc_ack *")
     lib.siw_rd_cc_sent(congestion_control, SECOND, MSS, 0, sent)
@@ -134,19 +136,19 @@ def test_before_a_round_trip_is_known_no_rate_is_measured(congestion_control):
     )  # state 0 is BBR's Startup
     deliver_datagram(congestion_control, 2 * SECOND, 50 * MS)
     assert max(congestion_control.bbr.max_bw) > 0
-    assert congestion_control.rate < first_pace / 10  # the first pace assumed a round trip of 1 ms
+    assert congestion_control.rate < first_pace / 10  # the initial rate assumes 1 ms
 
 
 @pytest.mark.parametrize("congestion_control", ["bbr"], indirect=True)
 @pytest.mark.parametrize(("rtt", "least"), [(2 * MS, 2), (50 * MS, 4)])
-def test_the_least_window_is_two_datagrams_where_four_are_a_high_rate(
+def test_the_minimum_window_of_bbr_is_2_datagrams_at_short_round_trip_times_and_else_4(
     congestion_control, rtt, least
 ):
     deliver_datagram(congestion_control, SECOND, rtt)
     lib.siw_rd_cc_timeout(congestion_control, 2 * SECOND)
     deliver_datagram(congestion_control, 2 * SECOND + rtt, rtt)
     assert congestion_control.cwnd >= least * MSS
-    for i in range(200):  # every datagram is lost, and lowers the bounds
+    for i in range(200):  # a datagram is lost in each round, which lowers BBR's bounds
         now = 3 * SECOND + i * rtt
         sent, ack = ffi.new("struct siw_rd_sent *"), ffi.new("struct siw_rd_cc_ack *")
         lib.siw_rd_cc_sent(congestion_control, now, MSS, MSS, sent)
@@ -157,7 +159,7 @@ def test_the_least_window_is_two_datagrams_where_four_are_a_high_rate(
 
 
 @pytest.mark.clause("DGRAM-CC-10")
-def test_after_a_time_out_the_window_is_two_datagrams(congestion_control):
+def test_after_a_retransmission_time_out_the_window_is_two_datagrams(congestion_control):
     deliver_datagram(congestion_control, SECOND, 20 * MS)
     assert congestion_control.cwnd > 2 * MSS
     lib.siw_rd_cc_timeout(congestion_control, 2 * SECOND)
@@ -165,7 +167,7 @@ def test_after_a_time_out_the_window_is_two_datagrams(congestion_control):
 
 
 @pytest.mark.clause("DGRAM-CC-2")
-def test_from_the_first_datagram_on_there_is_a_pace(congestion_control):
+def test_sending_is_paced_from_the_first_datagram_on(congestion_control):
     assert congestion_control.rate
     assert lib.siw_rd_cc_wait(congestion_control, MSS) == pytest.approx(
         MSS * SECOND / congestion_control.rate, rel=0.01
@@ -174,7 +176,7 @@ def test_from_the_first_datagram_on_there_is_a_pace(congestion_control):
     assert 0 < congestion_control.rate < 10 * 4 * MSS * 50
 
 
-def test_a_path_within_the_host_has_no_pace_and_a_large_least_window(congestion_control):
+def test_a_path_within_the_host_is_not_paced_and_has_a_large_minimum_window(congestion_control):
     deliver_datagram(congestion_control, SECOND, 20 * MS)
     assert congestion_control.rate
     lib.siw_rd_cc_path(congestion_control, 65507, True)
@@ -183,5 +185,5 @@ def test_a_path_within_the_host_has_no_pace_and_a_large_least_window(congestion_
     assert congestion_control.cwnd >= 128 << 10
 
 
-def test_a_state_for_each_peer_is_small():
+def test_the_congestion_control_state_of_a_peer_is_at_most_400_octets():
     assert ffi.sizeof("struct siw_rd_cc") <= 400

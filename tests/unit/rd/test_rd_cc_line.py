@@ -1,4 +1,4 @@
-"""Both congestion controllers on a modelled bottleneck: use, loss, and fairness."""
+"""Both congestion controllers at a modelled bottleneck: utilization, losses, and fairness."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unit.rd.cc_sim import MSS, Bottleneck, capacity_share, loss_fraction
     ("mbit_s", "queue", "rtt_ms"),
     [(20, 15_000, 4), (20, 60_000, 4), (20, 20_000, 40), (100, 15_000, 4), (50, 60_000, 20)],
 )
-def test_one_flow_fills_the_line_and_loses_little(kind, mbit_s, queue, rtt_ms):
+def test_one_flow_uses_most_of_a_bottlenecks_capacity_and_loses_little(kind, mbit_s, queue, rtt_ms):
     line = Bottleneck(mbit_s, queue)
     flow = line.add_flow(rtt_ms, kind)
     line.run(4)
@@ -23,7 +23,7 @@ def test_one_flow_fills_the_line_and_loses_little(kind, mbit_s, queue, rtt_ms):
 
 @pytest.mark.clause("DGRAM-CC-3")
 @pytest.mark.parametrize("rtt_ms", [0.2, 4])
-def test_a_queue_of_two_packets_is_no_reason_to_flood(rtt_ms):
+def test_bbr_loses_little_at_a_bottleneck_with_a_queue_of_two_packets(rtt_ms):
     line = Bottleneck(20, 3000)
     flow = line.add_flow(rtt_ms)
     line.run(3)
@@ -33,7 +33,7 @@ def test_a_queue_of_two_packets_is_no_reason_to_flood(rtt_ms):
 
 @pytest.mark.clause("DGRAM-CC-3")
 @pytest.mark.parametrize("mbit_s", [20, 100])
-def test_two_datagrams_that_a_token_bucket_lets_pass_at_once_are_not_taken_for_a_rate(mbit_s):
+def test_bbr_does_not_mistake_the_burst_of_a_token_bucket_for_its_rate(mbit_s):
     line = Bottleneck(mbit_s, MSS, bucket=2 * MSS)
     flow = line.add_flow(0.2)
     line.run(3)
@@ -42,7 +42,7 @@ def test_two_datagrams_that_a_token_bucket_lets_pass_at_once_are_not_taken_for_a
 
 
 @pytest.mark.clause("DGRAM-CC-4")
-def test_one_percent_of_random_loss_costs_bbr_nothing():
+def test_bbr_keeps_its_rate_at_one_percent_of_random_loss():
     line = Bottleneck(50, 250_000, loss=0.01)
     flow = line.add_flow(20)
     line.run(6)
@@ -53,7 +53,7 @@ def test_one_percent_of_random_loss_costs_bbr_nothing():
 @pytest.mark.parametrize(
     ("mbit_s", "queue", "rtt_ms"), [(20, 15_000, 4), (20, 60_000, 4), (100, 50_000, 4)]
 )
-def test_two_flows_share(mbit_s, queue, rtt_ms):
+def test_two_bbr_flows_share_a_bottleneck_fairly(mbit_s, queue, rtt_ms):
     line = Bottleneck(mbit_s, queue)
     one, other = line.add_flow(rtt_ms), line.add_flow(rtt_ms)
     line.run(5)
@@ -65,7 +65,7 @@ def test_two_flows_share(mbit_s, queue, rtt_ms):
 @pytest.mark.parametrize(
     ("mbit_s", "queue", "rtt_ms"), [(20, 15_000, 4), (20, 60_000, 4), (100, 50_000, 4)]
 )
-def test_cubic_beside_bbr_keeps_a_third_of_what_it_has_beside_cubic(mbit_s, queue, rtt_ms):
+def test_a_cubic_flow_beside_bbr_keeps_a_third_of_its_rate_beside_cubic(mbit_s, queue, rtt_ms):
     line = Bottleneck(mbit_s, queue)
     usual = [line.add_flow(rtt_ms, "cubic"), line.add_flow(rtt_ms, "cubic")]
     line.run(5)
@@ -77,7 +77,7 @@ def test_cubic_beside_bbr_keeps_a_third_of_what_it_has_beside_cubic(mbit_s, queu
 
 @pytest.mark.clause("DGRAM-CC-8")
 @pytest.mark.parametrize("kind", ["bbr", "cubic"])
-def test_ce_marks_shorten_the_queue_without_a_loss(kind):
+def test_ce_marks_keep_the_queue_short_without_losses(kind):
     line = Bottleneck(50, 500_000, mark_at=30_000)
     flow = line.add_flow(10, kind)
     line.run(4)

@@ -1,7 +1,7 @@
 """RD's timers and its handling of acknowledgements, with a clock that the test sets.
 
 The rows are those of the table of timers in spec/datagram-iwarp.md; tests/c/rd_clock.c describes
-what each one checks. No time passes, so limits are checked to the nanosecond in both directions.
+what each row checks. Only the test moves the clock, so limits are checked to the nanosecond.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 
-def run_c_test(build_dir: Path, row: str, program: str = "siw-test-rd-clock") -> None:
+def run_row_of_c_test(build_dir: Path, row: str, program: str = "siw-test-rd-clock") -> None:
     done = subprocess.run(
         [build_dir / "tests/c" / program, row], capture_output=True, text=True, timeout=60
     )
@@ -49,31 +49,33 @@ def run_c_test(build_dir: Path, row: str, program: str = "siw-test-rd-clock") ->
         pytest.param("byes", marks=pytest.mark.clause("DGRAM-RD-35")),
     ],
 )
-def test_timers_expire_exactly_on_time(build_dir: Path, row: str) -> None:
-    run_c_test(build_dir, row)
+def test_rd_timers_expire_exactly_on_time(build_dir: Path, row: str) -> None:
+    run_row_of_c_test(build_dir, row)
 
 
 @pytest.mark.clause("DGRAM-RD-18")
-def test_an_acknowledgement_of_what_is_queued_and_was_never_sent_counts_for_nothing(
+def test_an_acknowledgement_of_a_queued_segment_that_was_never_sent_is_ignored(
     build_dir: Path,
 ) -> None:
-    run_c_test(build_dir, "ack-never-sent")
+    run_row_of_c_test(build_dir, "ack-never-sent")
 
 
 @pytest.mark.clause("DGRAM-RD-14")
 def test_an_acknowledged_range_covers_only_its_own_datagrams(build_dir: Path) -> None:
-    run_c_test(build_dir, "ack-by-ranges")
+    run_row_of_c_test(build_dir, "ack-by-ranges")
 
 
 @pytest.mark.clause("DGRAM-RD-12")
 @pytest.mark.parametrize("how", ["together", "one-by-one", "amid", "ack", "others", "over"])
-def test_what_a_full_socket_did_not_take_goes_when_it_has_room(build_dir: Path, how: str) -> None:
-    run_c_test(build_dir, f"full-socket-{how}")
+def test_datagrams_that_a_full_socket_rejected_are_sent_when_it_has_space(
+    build_dir: Path, how: str
+) -> None:
+    run_row_of_c_test(build_dir, f"full-socket-{how}")
 
 
 @pytest.mark.clause("DGRAM-MEET-3")
 @pytest.mark.parametrize("who", ["one", "both"])
-def test_two_ends_meet_within_a_minute_over_two_seconds_and_much_loss(
+def test_a_handshake_with_2_s_round_trip_time_and_30_percent_loss_takes_at_most_a_minute(
     build_dir: Path, who: str
 ) -> None:
-    run_c_test(build_dir, who, "siw-test-rd-meet")
+    run_row_of_c_test(build_dir, who, "siw-test-rd-meet")

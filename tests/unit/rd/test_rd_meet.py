@@ -38,7 +38,9 @@ def connect_with_options(s: Stranger, offered: bytes) -> RDDatagram:
 
 
 @pytest.mark.clause("DGRAM-EXT-1", "DGRAM-INST-1")
-def test_both_ends_tell_versions_and_options_and_the_echo_repeats_the_hellos(unconnected_endpoint):
+def test_hello_and_challenge_have_versions_and_options_and_an_echo_repeats_the_hellos(
+    unconnected_endpoint,
+):
     e, s = unconnected_endpoint
     assert e.send(e.get_peer(s.address), b"x") == 1
     hello = s.receive_datagram(RDType.HELLO)
@@ -73,7 +75,7 @@ def test_an_echo_that_differs_from_its_hello_creates_no_peer(unconnected_endpoin
 
 
 @pytest.mark.clause("DGRAM-EXT-2")
-def test_options_that_nobody_knows_are_skipped(unconnected_endpoint):
+def test_unknown_handshake_options_are_skipped(unconnected_endpoint):
     e, s = unconnected_endpoint
     peer = e.get_peer(s.address)
     unknown = b"\x09\x00" + b"\xff\x07" + b"unknown" + b"\x05\x01x"
@@ -115,7 +117,7 @@ def test_a_hello_or_challenge_whose_options_are_malformed_is_dropped(unconnected
 
 
 @pytest.mark.clause("DGRAM-EXT-2")
-def test_a_challenge_of_any_other_length_is_dropped(unconnected_endpoint):
+def test_a_challenge_whose_cookie_has_another_length_is_dropped(unconnected_endpoint):
     e, s = unconnected_endpoint
     counters = Counters()
     assert e.send(e.get_peer(s.address), b"x") == 1
@@ -127,13 +129,17 @@ def test_a_challenge_of_any_other_length_is_dropped(unconnected_endpoint):
 
 @pytest.mark.clause("DGRAM-EXT-3")
 @pytest.mark.parametrize(("longest", "most"), [(None, LEAST), (LEAST, LEAST), (5001, 5001)])
-def test_segments_are_no_longer_than_the_peer_takes(unconnected_endpoint, longest, most):
+def test_segments_are_no_longer_than_the_peers_advertised_maximum(
+    unconnected_endpoint, longest, most
+):
     e, s = unconnected_endpoint
     peer = e.get_peer(s.address)
-    assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) <= LEAST  # the limit before the handshake
+    assert (
+        lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) <= LEAST
+    )  # LEAST is the limit before the handshake
     connect_with_options(s, handshake_offer({1: longest} if longest else {}))
     assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) == most
-    # After the peer has gone, the limit of its successor is unknown.
+    # After the peer has closed, the maximum of a successor at its address is unknown.
     s.send_datagram(RDType.BYE)
     poll_until(lambda: e.event_count("gone") == 1, e)
     assert lib.siw_rd_mulpdu(peer, lib.SIW_RD_REQUESTS) <= LEAST
@@ -141,7 +147,9 @@ def test_segments_are_no_longer_than_the_peer_takes(unconnected_endpoint, longes
 
 @pytest.mark.clause("DGRAM-EXT-4")
 @pytest.mark.parametrize(("window", "most"), [(None, 64), (1, 1), (5, 5)])
-def test_no_more_datagrams_are_outstanding_than_the_peer_takes(unconnected_endpoint, window, most):
+def test_no_more_datagrams_are_outstanding_than_the_peers_advertised_window(
+    unconnected_endpoint, window, most
+):
     e, s = unconnected_endpoint
     peer = e.get_peer(s.address)
     connect_with_options(s, handshake_offer({2: window} if window else {}))
@@ -158,7 +166,9 @@ def test_no_more_datagrams_are_outstanding_than_the_peer_takes(unconnected_endpo
 
 @pytest.mark.clause("DGRAM-EXT-5", "DGRAM-EXT-7")
 @pytest.mark.parametrize("version", [0, 2, 3])
-def test_a_hello_of_another_version_is_told_which_there_are(unconnected_endpoint, version):
+def test_a_hello_of_another_version_is_answered_with_the_supported_versions(
+    unconnected_endpoint, version
+):
     e, s = unconnected_endpoint
     counters = Counters()
     fields = {"version": version, "dest_epoch": 0, "body": handshake_offer(versions=1 << version)}
@@ -168,8 +178,7 @@ def test_a_hello_of_another_version_is_told_which_there_are(unconnected_endpoint
     assert (answer.source_epoch, answer.dest_epoch) == (0, s.epoch)
     assert answer.body == b"\x02\0\0\0" and len(bytes(answer)) <= len(asked)
     assert counters["drop_version"] == 1
-    # No other datagram is answered with VERSIONS: not one with a wrong Q_Key, and not one shorter
-    # than the answer.
+    # VERSIONS answers only a HELLO with a valid Q_Key and epoch, not shorter than the answer.
     s.send_datagram(RDType.HELLO, **fields, q_key=QKEY + 1)
     s.send_datagram(RDType.HELLO, **fields | {"body": b"\x04\0\0"})
     s.send_datagram(RDType.HELLO, **fields, source_epoch=0)
@@ -180,7 +189,9 @@ def test_a_hello_of_another_version_is_told_which_there_are(unconnected_endpoint
 
 @pytest.mark.clause("DGRAM-EXT-5")
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_versions_without_a_common_version_ends_the_handshake(unconnected_endpoint, version):
+def test_a_versions_datagram_without_a_common_version_ends_the_handshake(
+    unconnected_endpoint, version
+):
     e, s = unconnected_endpoint
     assert e.send(e.get_peer(s.address), b"x") == 1
     s.other = s.receive_datagram(RDType.HELLO).source_epoch
@@ -207,7 +218,7 @@ ACKNOWLEDGES = {
     "source_epoch", "dest_epoch", "acknowledged", "response_acknowledged", "credit",
     "response_credit", "delay",
 }  # fmt: skip
-#: The fields that have a meaning, by type; all others are zero.
+#: The RD header fields that each datagram type uses; all other fields are zero.
 MEANT = {
     RDType.DATA: ACKNOWLEDGES | {"psn", "ird"},
     RDType.ACK: ACKNOWLEDGES | {"psn", "ird", "rd_flags"},
@@ -221,12 +232,14 @@ MEANT = {
 
 
 @pytest.mark.clause("DGRAM-MEET-6", "DGRAM-LLP-8")
-def test_every_field_without_a_meaning_is_sent_as_zero(make_endpoint, make_strangers):
+def test_every_rd_header_field_that_a_datagram_type_does_not_use_is_zero(
+    make_endpoint, make_strangers
+):
     e = make_endpoint()
     s, other = make_strangers(e, 2)
     heard: dict[int, int] = {}
 
-    def check_unused_fields(d: RDDatagram) -> RDDatagram:
+    def check_that_unused_fields_are_zero(d: RDDatagram) -> RDDatagram:
         always = {"type", "version", "mark", "q_key", "body", "crc"}
         for field in d.fields_desc:
             if field.name not in MEANT[RDType(d.type)] | always:
@@ -244,27 +257,27 @@ def test_every_field_without_a_meaning_is_sent_as_zero(make_endpoint, make_stran
         return d
 
     assert e.send(e.get_peer(s.address), b"x") == 1
-    s.other = check_unused_fields(s.receive_datagram()).source_epoch
+    s.other = check_that_unused_fields_are_zero(s.receive_datagram()).source_epoch
     s.send_datagram(RDType.CHALLENGE, body=OFFER + b"c" * COOKIE_LEN)
-    check_unused_fields(s.receive_datagram())
+    check_that_unused_fields_are_zero(s.receive_datagram())
     s.send_datagram(RDType.ACK)
-    data = check_unused_fields(s.receive_datagram(RDType.DATA))
+    data = check_that_unused_fields_are_zero(s.receive_datagram(RDType.DATA))
     s.send_datagram(RDType.ACK, acknowledged=(data.psn + 1) & 0xFFFFFFFF)
     s.send_datagram(RDType.PROBE)
-    check_unused_fields(s.receive_datagram(RDType.ACK))
+    check_that_unused_fields_are_zero(s.receive_datagram(RDType.ACK))
     s.send_datagram(RDType.DATA, psn=s.epoch + 1, body=b"early")
-    check_unused_fields(s.receive_datagram(RDType.ACK))
+    check_that_unused_fields_are_zero(s.receive_datagram(RDType.ACK))
     s.send_datagram(RDType.ACK, acknowledged=(data.psn + 1) & 0xFFFFFFFF, credit=0)
     # credit is 0, so the endpoint sends a PROBE to ask for credit
     assert e.send(e.get_peer(s.address), b"y") == 1
-    check_unused_fields(s.receive_datagram(RDType.PROBE))
-    check_unused_fields(other.request_challenge())
+    check_that_unused_fields_are_zero(s.receive_datagram(RDType.PROBE))
+    check_that_unused_fields_are_zero(other.request_challenge())
     other.send_datagram(RDType.PROBE, dest_epoch=9)
-    check_unused_fields(other.receive_datagram())
+    check_that_unused_fields_are_zero(other.receive_datagram())
     other.send_datagram(RDType.HELLO, version=2, dest_epoch=0, body=HELLO)
-    check_unused_fields(other.receive_datagram())
+    check_that_unused_fields_are_zero(other.receive_datagram())
     lib.siw_rd_reset(e.get_peer(s.address), 0)
-    check_unused_fields(s.receive_datagram(RDType.BYE))
+    check_that_unused_fields_are_zero(s.receive_datagram(RDType.BYE))
     assert set(heard) == set(RDType)
 
 
@@ -272,7 +285,7 @@ def test_every_field_without_a_meaning_is_sent_as_zero(make_endpoint, make_stran
 
 
 @pytest.mark.clause("DGRAM-MEET-1")
-def test_the_first_challenge_of_a_hello_is_echoed_and_no_other(unconnected_endpoint):
+def test_only_the_first_challenge_to_a_hello_is_answered_with_an_echo(unconnected_endpoint):
     e, s = unconnected_endpoint
     assert e.send(e.get_peer(s.address), b"x") == 1
     s.other = s.receive_datagram(RDType.HELLO).source_epoch
@@ -286,7 +299,7 @@ def test_the_first_challenge_of_a_hello_is_echoed_and_no_other(unconnected_endpo
 
 
 @pytest.mark.clause("DGRAM-MEET-2")
-def test_a_hello_that_is_repeated_is_challenged_with_one_epoch(unconnected_endpoint):
+def test_repeated_hellos_are_challenged_with_the_same_epoch(unconnected_endpoint):
     _, s = unconnected_endpoint
     epochs = {s.request_challenge().source_epoch for _ in range(20)}
     assert len(epochs) == 1 and 0 not in epochs
@@ -297,13 +310,13 @@ def test_a_hello_that_is_repeated_is_challenged_with_one_epoch(unconnected_endpo
 # ---- eviction of peer records
 
 
-def connect_and_send(s: Stranger) -> None:
+def connect_and_send_segment(s: Stranger) -> None:
     s.connect()
     s.send_datagram(RDType.DATA, body=b"given")
     s.receive_datagram(RDType.ACK)
 
 
-def is_known(s: Stranger, psn: int = 0) -> bool:
+def endpoint_knows_peer(s: Stranger, psn: int = 0) -> bool:
     s.drain()
     s.send_datagram(RDType.DATA, psn=s.epoch + psn, body=b"still?")
     return bool(s.receive_datagram().type != RDType.BYE)
@@ -311,11 +324,13 @@ def is_known(s: Stranger, psn: int = 0) -> bool:
 
 @pytest.mark.clause("DGRAM-MEET-7", "DGRAM-RD-25")
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2"])
-def test_a_new_peer_evicts_an_unused_record(make_endpoint, make_strangers, host):
+def test_a_new_peer_evicts_the_record_of_a_peer_that_sent_no_data(
+    make_endpoint, make_strangers, host
+):
     e = make_endpoint(max_peers=6)
     lone, giver, *many = [*make_strangers(e, 1, "127.0.0.3"), *make_strangers(e, 5)]
     lone.connect()
-    connect_and_send(giver)
+    connect_and_send_segment(giver)
     for s in many:
         s.connect()
     counters = Counters()
@@ -323,12 +338,18 @@ def test_a_new_peer_evicts_an_unused_record(make_endpoint, make_strangers, host)
     for s in newcomers:
         s.connect()
     assert counters["rd_evicted"] == 3 and lib.siw_rd_n_peers(e.c) == 6
-    assert is_known(newcomers[-1]) and is_known(lone) and is_known(giver, 1)
-    assert [is_known(s) for s in many[:2]] == [False, False]
+    assert (
+        endpoint_knows_peer(newcomers[-1])
+        and endpoint_knows_peer(lone)
+        and endpoint_knows_peer(giver, 1)
+    )
+    assert [endpoint_knows_peer(s) for s in many[:2]] == [False, False]
 
 
 @pytest.mark.clause("DGRAM-MEET-8", "DGRAM-RD-32")
-def test_the_source_with_most_records_is_evicted_first(make_endpoint, make_strangers):
+def test_a_peer_record_of_the_source_with_most_records_is_evicted_first(
+    make_endpoint, make_strangers
+):
     e = make_endpoint(max_peers=4)
     many, others = make_strangers(e, 5), make_strangers(e, 2, "127.0.0.2")
     *first, late = many
@@ -336,29 +357,29 @@ def test_the_source_with_most_records_is_evicted_first(make_endpoint, make_stran
     for s in first:
         c = s.request_challenge()
         s.other = c.source_epoch
-        said.append(s.send_datagram(RDType.ECHO, body=s.echo_body(c)))
+        said.append(s.send_datagram(RDType.ECHO, body=s.build_echo_body(c)))
         s.receive_datagram(RDType.ACK)
         s.send_datagram(RDType.DATA, body=b"given")
         s.receive_datagram(RDType.ACK)
     counters = Counters()
-    late.send_datagram(RDType.ECHO, body=late.echo_body(late_c := late.request_challenge()),
+    late.send_datagram(RDType.ECHO, body=late.build_echo_body(late_c := late.request_challenge()),
              dest_epoch=late_c.source_epoch)  # fmt: skip
     poll_until(lambda: counters["drop_rd_peers"] == 1, e)
-    connect_and_send(others[0])
+    connect_and_send_segment(others[0])
     assert counters["rd_evicted"] == 1
-    gone = next(i for i, s in enumerate(first) if not is_known(s, 1))
-    # The same ECHO, sent again, does not repeat the handshake.
+    gone = next(i for i, s in enumerate(first) if not endpoint_knows_peer(s, 1))
+    # An ECHO that is sent again after the eviction does not repeat the handshake.
     first[gone].sock.sendto(said[gone], first[gone].dest)
     poll_until(lambda: counters["drop_rd_cookie"] == 1, e)
     others[1].connect()
     assert counters["rd_evicted"] == 2 and lib.siw_rd_n_peers(e.c) == 4
 
 
-# ---- rations
+# ---- rate limits
 
 
 @pytest.mark.clause("DGRAM-RD-35")
-def test_a_flood_from_one_address_leaves_challenges_and_byes_to_others(
+def test_a_flood_from_one_address_leaves_challenges_and_byes_for_other_addresses(
     make_endpoint, make_strangers
 ):
     e = make_endpoint()
@@ -397,21 +418,21 @@ def test_a_bye_completes_acknowledged_segments_and_fails_the_rest(connected_endp
 
 
 @pytest.mark.clause("DGRAM-BYE-1")
-def test_who_closes_acknowledges_all_that_it_took(make_endpoint):
+def test_a_closing_endpoint_acknowledges_all_segments_that_it_accepted(make_endpoint):
     a, b = make_endpoint(), Endpoint()
     peer = a.get_peer(b.local_addr)
     for i in range(5):
         assert a.send(peer, b"%d" % i) == 1
     poll_until(lambda: len(b.received_data()) == 5, a, b)
-    b.close()  # closes before the last segments had to be acknowledged
+    b.close()  # b closes before it had to acknowledge the last segments
     poll_until(lambda: a.event_count("gone") == 1, a)
     assert a.had == 5
 
 
 @pytest.mark.clause("DGRAM-BYE-2")
-def test_a_bye_is_answered_each_time_and_an_answer_is_not(connected_endpoint):
+def test_each_bye_is_answered_and_an_answering_bye_is_not(connected_endpoint):
     e, s = connected_endpoint
-    # the first BYE ends the pair; the others are repeated as if the answer had been lost
+    # the first BYE ends the pair; the repeated ones simulate a lost answer
     for _ in range(3):
         asked = s.send_datagram(RDType.BYE)
         answer = s.receive_datagram()

@@ -13,7 +13,7 @@ from unit.rd.rd_kit import REQUESTS, RESPONSES, Endpoint, Stranger, poll_until
 from siwarp.inspect.rd import RDDatagram, RDFlag, RDType, ack_body
 
 
-def send_in_both_spaces(e: Endpoint, peer: Any, n: int) -> None:
+def send_requests_and_responses(e: Endpoint, peer: Any, n: int) -> None:
     for i in range(n):
         assert e.send(peer, b"request %d" % i) == 1
         assert e.send(peer, b"response %d" % i, space=RESPONSES) == 1
@@ -24,11 +24,11 @@ def numbered_messages(kind: str, n: int) -> list[bytes]:
 
 
 @pytest.mark.clause("DGRAM-RD-37", "DGRAM-RD-12")
-def test_a_request_that_cannot_be_taken_holds_back_no_response(make_endpoint):
+def test_a_request_that_cannot_be_accepted_delays_no_response(make_endpoint):
     a, b = make_endpoint(), make_endpoint()
     peer = a.get_peer(b.local_addr)
     b.judge = lambda _who, data: "hold" if data.startswith(b"request") else "take"
-    send_in_both_spaces(a, peer, 100)
+    send_requests_and_responses(a, peer, 100)
     poll_until(lambda: lib.siw_rd_accepted(peer, RESPONSES) == 100, a, b)
     assert b.received_data() == numbered_messages("response", 100)
     assert lib.siw_rd_accepted(peer, REQUESTS) == 0
@@ -39,7 +39,7 @@ def test_a_request_that_cannot_be_taken_holds_back_no_response(make_endpoint):
 
 
 @pytest.mark.clause("DGRAM-RD-37", "DGRAM-RD-3", "DGRAM-RD-14")
-def test_a_missing_request_holds_back_no_response(connected_endpoint):
+def test_a_missing_request_delays_no_response(connected_endpoint):
     e, s = connected_endpoint
     s.send_datagram(RDType.DATA, psn=s.epoch + 1, body=b"behind a gap")
     for i in range(3):
@@ -57,7 +57,7 @@ def test_a_missing_request_holds_back_no_response(connected_endpoint):
 
 
 @pytest.mark.clause("DGRAM-RD-14", "DGRAM-RD-19")
-def test_ranges_of_both_spaces_are_told_apart(connected_endpoint):
+def test_acknowledged_ranges_of_requests_and_of_responses_are_separate(connected_endpoint):
     e, s = connected_endpoint
     for psn in (2, 3, 7):
         s.send_datagram(RDType.DATA, psn=s.epoch + psn, body=b"x")
@@ -75,12 +75,12 @@ def test_ranges_of_both_spaces_are_told_apart(connected_endpoint):
 
 
 @pytest.mark.clause("DGRAM-RD-19", "DGRAM-RD-18")
-def test_a_range_of_responses_says_nothing_of_requests(connected_endpoint):
+def test_only_the_response_missing_from_an_acknowledged_range_is_retransmitted(connected_endpoint):
     e, s = connected_endpoint
     peer = e.get_peer(s.address)
     s.send_datagram(RDType.ACK)
     s.drain()
-    send_in_both_spaces(e, peer, 6)
+    send_requests_and_responses(e, peer, 6)
     lib.siw_rd_flush(peer, new_uint64())
     first = [s.receive_datagram(RDType.DATA) for _ in range(12)]
     assert [d.psn - s.other for d in first if d.rd_flags & RDFlag.RESPONSE] == [*range(6)]
@@ -99,12 +99,12 @@ def new_uint64() -> Any:
 
 
 @pytest.mark.clause("DGRAM-RD-38")
-def test_responses_that_wait_are_sent_before_requests(connected_endpoint):
+def test_queued_responses_are_sent_before_queued_requests(connected_endpoint):
     e, s = connected_endpoint
     peer = e.get_peer(s.address)
     s.send_datagram(RDType.ACK, credit=0)
     s.drain()
-    send_in_both_spaces(e, peer, 5)
+    send_requests_and_responses(e, peer, 5)
     assert s.sends_nothing()
     s.send_datagram(RDType.ACK)
     flags = [int(s.receive_datagram(RDType.DATA).rd_flags) for _ in range(10)]
@@ -117,7 +117,7 @@ def test_requests_do_not_wait_for_the_credit_of_responses(connected_endpoint):
     peer = e.get_peer(s.address)
     s.send_datagram(RDType.ACK, credit=0)
     s.drain()
-    send_in_both_spaces(e, peer, 5)
+    send_requests_and_responses(e, peer, 5)
     s.send_datagram(RDType.ACK, credit=5, response_credit=2)
     flags = [int(s.receive_datagram(RDType.DATA).rd_flags) for _ in range(7)]
     assert flags == [RDFlag.RESPONSE] * 2 + [0] * 5
@@ -125,7 +125,7 @@ def test_requests_do_not_wait_for_the_credit_of_responses(connected_endpoint):
 
 
 @pytest.mark.clause("DGRAM-RD-40")
-def test_a_segment_takes_no_more_units_than_the_credit(connected_endpoint):
+def test_the_maximum_segment_length_follows_the_peers_credit(connected_endpoint):
     e, s = connected_endpoint
     peer = e.get_peer(s.address)
     for credit, longest in ((16, 16 * 1024), (1, 1024), (0, 1024), (3, 3 * 1024)):
@@ -136,7 +136,7 @@ def test_a_segment_takes_no_more_units_than_the_credit(connected_endpoint):
 
 
 @pytest.mark.clause("DGRAM-RD-20", "DGRAM-RD-40")
-def test_a_segment_beyond_the_whole_credit_waits_and_the_peer_is_asked(connected_endpoint):
+def test_a_segment_longer_than_the_credit_waits_and_the_peer_is_probed(connected_endpoint):
     e, s = connected_endpoint
     peer = e.get_peer(s.address)
     s.send_datagram(RDType.ACK, credit=64)
@@ -158,7 +158,7 @@ def test_a_segment_beyond_the_whole_credit_waits_and_the_peer_is_asked(connected
 
 
 @pytest.mark.clause("DGRAM-RD-41", "DGRAM-RD-33")
-def test_an_endpoint_with_nothing_stored_grants_any_segment_length(make_endpoint):
+def test_a_peer_without_stored_segments_is_granted_credit_for_the_longest_segment(make_endpoint):
     with temporary_setting("rd_total_window", 1 << 20):
         e = make_endpoint()
     far = [Stranger(e, epoch=0x1000 * (i + 1)) for i in range(20)]
@@ -186,7 +186,7 @@ def test_an_outdated_acknowledgement_is_ignored_per_space(connected_endpoint):
     peer = e.get_peer(s.address)
     s.send_datagram(RDType.ACK)
     s.drain()
-    send_in_both_spaces(e, peer, 4)
+    send_requests_and_responses(e, peer, 4)
     lib.siw_rd_flush(peer, new_uint64())
     s.drain()
     s.send_datagram(
@@ -194,7 +194,7 @@ def test_an_outdated_acknowledgement_is_ignored_per_space(connected_endpoint):
     )
     poll_until(lambda: lib.siw_rd_accepted(peer, REQUESTS) == 3, e)
     assert lib.siw_rd_mulpdu(peer, REQUESTS) == 8 * 1024
-    # Outdated for requests, and current for responses.
+    # This ACK is outdated for requests and current for responses.
     body = ack_body(s.other + 1, [s.other + 3])
     fields = {"acknowledged": s.other + 1, "response_acknowledged": s.other + 4}
     s.send_datagram(RDType.ACK, **fields, credit=2, response_credit=3, body=body)
@@ -210,7 +210,7 @@ def test_an_outdated_acknowledgement_is_ignored_per_space(connected_endpoint):
 
 
 @pytest.mark.clause("DGRAM-RD-43")
-def test_what_a_range_named_is_kept_until_it_is_taken(make_endpoint):
+def test_segments_acknowledged_by_a_range_are_kept_until_they_are_delivered(make_endpoint):
     with temporary_setting("rd_total_window", 1 << 20):
         e = make_endpoint()
     s, other = Stranger(e), Stranger(e, epoch=0x7000)
@@ -222,7 +222,7 @@ def test_what_a_range_named_is_kept_until_it_is_taken(make_endpoint):
     named = s.receive_datagram(RDType.ACK).received()
     assert named
     other.connect()
-    for i in range(1, 65):  # peers that together want more memory than there is
+    for i in range(1, 65):  # more segments than the remaining memory can store
         other.send_datagram(RDType.DATA, psn=other.epoch + i, body=bytes(20000))
         other.drain()
     s.send_datagram(RDType.DATA, psn=s.epoch, body=b"first")
@@ -233,7 +233,9 @@ def test_what_a_range_named_is_kept_until_it_is_taken(make_endpoint):
 
 
 @pytest.mark.clause("DGRAM-RD-38")
-def test_a_peer_that_reads_without_end_does_not_keep_requests_from_it(connected_endpoint):
+def test_an_endless_supply_of_responses_to_a_peer_does_not_block_a_request_to_it(
+    connected_endpoint,
+):
     e, s = connected_endpoint
     peer = e.get_peer(s.address)
     s.send_datagram(RDType.ACK, credit=20000)
@@ -244,7 +246,7 @@ def test_a_peer_that_reads_without_end_does_not_keep_requests_from_it(connected_
     assert e.send(peer, b"request") == 1
     lib.siw_rd_flush(peer, new_uint64())
     came = 0
-    for _ in range(n):  # responses queued before the request, at most a window at once
+    for _ in range(n):  # responses were queued before the request, at most a window at a time
         d = s.receive_datagram(RDType.DATA)
         if not d.rd_flags & RDFlag.RESPONSE:
             break
@@ -255,19 +257,19 @@ def test_a_peer_that_reads_without_end_does_not_keep_requests_from_it(connected_
         while e.send(peer, bytes(30000), space=RESPONSES) == 1:
             pass
     else:
-        raise AssertionError(f"the request waits behind {came} responses")
+        raise AssertionError(f"the request was not sent before {came} responses")
     assert d.body == b"request" and came >= 2
 
 
 @pytest.mark.clause("DGRAM-RD-37", "DGRAM-RD-33")
 @pytest.mark.parametrize("octets", [100, 33_000_000, 5 << 20])
-def test_responses_overtake_held_requests(make_endpoint, octets: int) -> None:
+def test_responses_are_delivered_while_requests_are_paused(make_endpoint, octets: int) -> None:
     with temporary_setting("rd_total_window", 1 << 20 if octets == 5 << 20 else 64 << 20):
         a, b = make_endpoint(), make_endpoint()
     b.judge = lambda _who, data: "hold" if data.startswith(b"held") else "take"
     peer = a.get_peer(b.local_addr)
     sent = turns = 0
-    # data for which this endpoint has no room waits in the layer above
+    # data that exceeds the endpoint's buffers waits in the layer above
     while sent < octets and turns < 200:
         part = b"held" + bytes(min(octets - sent, 30000) - 4)
         if a.send(peer, part) == 1:

@@ -1,6 +1,6 @@
-"""Drives the RDMAP layer's C code against a plain TCP or UDP socket that can send any octets.
+"""Drives the RDMAP layer's C code through a plain TCP or UDP socket that can send any octets.
 
-Octets are built by siwarp.inspect and checked with crcmod; nothing here shares code with the C
+Octets are built by siwarp.inspect and checked with crcmod; the harness shares no code with the C
 layer.
 """
 
@@ -163,7 +163,7 @@ def build_terminate(body: bytes | Terminate, **fields: Any) -> bytes:
 
 
 def build_operation(opcode: int, elements: Sequence[Sge] = (), **fields: Any) -> tuple[Any, Any]:
-    """Return an operation's element list and the operation; keep both until it is complete."""
+    """Return an element list and an operation, to be kept until the operation completes."""
     array = sge_array(elements)
     op = ffi.new(
         "struct siw_rdmap_op *",
@@ -180,7 +180,7 @@ def build_operation(opcode: int, elements: Sequence[Sge] = (), **fields: Any) ->
 
 @dataclass(frozen=True)
 class Event:
-    """A struct siw_rdmap_event."""
+    """An event of the RDMAP layer (struct siw_rdmap_event)."""
 
     kind: str
     status: int
@@ -220,7 +220,7 @@ class Event:
 
 
 class Stream(PeerStream):
-    """A siw_rdmap_stream."""
+    """An RDMAP stream (siw_rdmap_stream), with the socket of its peer."""
 
     def __init__(
         self, handle: Any, ddp: Any, mpa: MpaStream, recvs: RecvQueue, *, crc: bool
@@ -259,10 +259,10 @@ class Stream(PeerStream):
         )
         check_result(lib.siw_rdmap_start(self.handle, how))
 
-    # The peer's side.
+    # ---- what the peer of the stream receives
 
     def read_sent_message(self) -> tuple[Any, bytes]:
-        """Read segments up to a last one; return the first header and the complete payload."""
+        """Read a message of the stream; return the first header and the complete payload."""
         head, octets = self.read_sent_segment()
         last, parts = head, [octets]
         while not last.l:
@@ -289,15 +289,15 @@ class Stream(PeerStream):
         return head, AtomicResponse(octets)
 
     def read_sent_terminate(self) -> Any:
-        """Read up to the Terminate, and assert that nothing follows it."""
+        """Read all messages up to a Terminate; assert that no octets follow; return it."""
         head, octets = self.read_sent_message()
         while head.opcode != Opcode.TERMINATE:
             head, octets = self.read_sent_message()
         assert (head.t, head.qn, head.msn, head.mo, head.inv_stag) == (0, Queue.TERMINATE, 1, 0, 0)
-        assert recv_to_end(self.sock) == b"", "something follows the Terminate"
+        assert recv_to_end(self.sock) == b"", "octets follow the Terminate"
         return Terminate(octets)
 
-    # The stream's side: transmit.
+    # ---- transmit path of the stream
 
     def build_operation(self, opcode: int, elements: Sequence[Sge] = (), **fields: Any) -> Any:
         kept = build_operation(opcode, elements, **fields)
@@ -341,7 +341,7 @@ class Stream(PeerStream):
 
     @property
     def accepted_count(self) -> int:
-        """Return how many operations were, with all before them, passed to TCP completely."""
+        """Return how many operations, in the order of posting, TCP has accepted completely."""
         upto = lib.siw_ddp_tx_accepted(self.ddp)
         return sum(1 for _ in itertools.takewhile(lambda stamp: stamp.end <= upto, self.stamps))
 
@@ -349,14 +349,14 @@ class Stream(PeerStream):
     def owes_responses(self) -> bool:
         return bool(lib.siw_rdmap_responses_pending(self.handle))
 
-    # The stream's side: receive.
+    # ---- receive path of the stream
 
     def poll_event(self) -> Event | None:
         event = ffi.new("struct siw_rdmap_event *")
         return Event.from_c(event) if check_result(lib.siw_rdmap_recv(self.handle, event)) else None
 
     def next_event(self, *, progress: bool = False) -> Event:
-        """Return the next event; PROGRESS events are skipped unless requested."""
+        """Return the stream's next event; skip PROGRESS events unless progress is true."""
 
         def poll_wanted_event() -> Event | None:
             e = self.poll_event()
@@ -367,14 +367,14 @@ class Stream(PeerStream):
         return got
 
     def receive_until_error(self) -> Event:
-        """Receive until the stream ends in an error that it detected itself; return the event."""
+        """Receive until the stream itself detects an error; return the ERROR event."""
         while (e := self.next_event()).kind in ("RECV", "REQUESTED", "STARTED", "READ_DONE"):
             pass
         assert e.kind == "ERROR", e
         return e
 
     def assert_terminates_with(self, error: tuple[int, int, int]) -> Any:
-        """Assert that the stream fails with this error and sends its Terminate; return that."""
+        """Assert that the stream fails with this error; return the Terminate that it sends."""
         assert self.receive_until_error().err == error
         assert self.poll_event() is None
         self.send_terminate()
@@ -388,7 +388,7 @@ class Stream(PeerStream):
 
 
 class Dgram(PeerDgram):
-    """A siw_rdmap_dgram."""
+    """An RDMAP datagram endpoint (siw_rdmap_dgram), with the socket of its peer."""
 
     def __init__(self, handle: Any, llp: Any, recvs: RecvQueue) -> None:
         super().__init__(handle, llp)
@@ -424,7 +424,7 @@ class Dgram(PeerDgram):
 
 
 class RdmapWorld(DdpStackWorld):
-    """A port, and the objects of the RDMAP layer opened on it."""
+    """An llp port, and the objects of the RDMAP layer opened on the port."""
 
     def assign_stag(self, memory: Memory, rights: int = ALL, *, pd: int = PD) -> int:
         """Assign an STag whose tagged offsets are the memory's addresses."""
@@ -433,7 +433,7 @@ class RdmapWorld(DdpStackWorld):
     def open_stream(
         self, mpa: MpaStream, *, crc: bool = True, recvs: RecvQueue | None = None
     ) -> Stream:
-        """Return a stream that is not started, on an MPA connection in full operation."""
+        """Return an RDMAP stream on an MPA connection in full operation; it is not started."""
         ddp, made = self.open_ddp_stream(mpa), ffi.new("struct siw_rdmap_stream **")
         check_result(lib.siw_rdmap_open(self.mem, ddp, made))
         stream = Stream(made[0], ddp, mpa, recvs or self.create_queue(), crc=crc)
@@ -441,7 +441,7 @@ class RdmapWorld(DdpStackWorld):
         return stream
 
     def responder(self, *, crc: bool = True, recvs: RecvQueue | None = None, **how: Any) -> Stream:
-        """Return a started responder. Its peer must send first."""
+        """Return a started responder, whose peer must send the first message."""
         stream = self.open_stream(self.mpa.receiver(crc=crc), crc=crc, recvs=recvs)
         stream.start(initiator=False, **how)
         return stream
@@ -479,5 +479,5 @@ class RdmapWorld(DdpStackWorld):
 
 
 def open_rdmap_world() -> AbstractContextManager[RdmapWorld]:
-    """Open a port for a block."""
+    """Provide an RdmapWorld that is closed at the end of a with block."""
     return open_world(RdmapWorld)

@@ -31,7 +31,7 @@ SEND, WRITE, READ = lib.SIW_RDMAP_SEND, lib.SIW_RDMAP_WRITE, lib.SIW_RDMAP_READ_
 
 @dataclass
 class End:
-    """One endpoint of a connection."""
+    """One end of an RDMAP connection."""
 
     handle: Any
     recvs: RecvQueue
@@ -40,7 +40,7 @@ class End:
     accepted: Any = field(default_factory=lambda: ffi.new("uint64_t *"))
 
     def poll(self) -> None:
-        """Process received messages: the side under the progress lock."""
+        """Process received messages, as a thread that holds the progress lock does."""
         event = ffi.new("struct siw_rdmap_event *")
         for _ in range(64):
             if not lib.siw_rdmap_recv(self.handle, event):
@@ -49,7 +49,7 @@ class End:
                 self.events.append(Event.from_c(event))
 
     def send_operation(self, opcode: int, *elements: tuple[int, int, int], **fields: Any) -> None:
-        """Send one operation as soon as possible: the side under the send lock."""
+        """Send one operation as soon as possible, as a thread that holds the send lock does."""
         array, op = build_operation(opcode, elements, **fields)
         kept.append((array, op))
         self.last = op.stamp
@@ -70,15 +70,15 @@ class End:
         return [e for e in self.events if e.kind == kind]
 
     def received_messages(self) -> list[Event]:
-        """Return the messages received, without the first one, which lets the responder send."""
+        """Return the receive events except that of the first Send, which starts the responder."""
         return [e for e in self.events_of_kind("RECV") if e.user_data != FIRST]
 
 
 kept: list[Any] = []
 
 
-def connected_ends(world: RdmapWorld, *, ird: int = 8, rtr: int = 0) -> tuple[End, End]:
-    """Return an initiator and a responder that are connected and started."""
+def connect_and_start_ends(world: RdmapWorld, *, ird: int = 8, rtr: int = 0) -> tuple[End, End]:
+    """Return an initiator and a responder, connected to each other and started."""
     mine = mpa_params(enhanced=1, ird=ird, ord=ird, p2p=int(bool(rtr)), rtr=rtr)
     two, one = world.mpa.connected_streams(mine)
     ends = []
@@ -129,7 +129,7 @@ class Progress:
 
 
 def run_in_threads(*works: Callable[[], None]) -> None:
-    """Run these functions in a thread each."""
+    """Run each function in its own thread; assert that none has failed."""
     failures: list[BaseException] = []
 
     def run_and_record_failure(work: Callable[[], None]) -> None:
@@ -150,12 +150,12 @@ def run_in_threads(*works: Callable[[], None]) -> None:
     "rtr", [0, lib.SIW_MPA_RTR_FPDU, lib.SIW_MPA_RTR_WRITE, lib.SIW_MPA_RTR_READ]
 )
 @pytest.mark.parametrize("mulpdu", [500, 64768])
-def test_all_operations_concurrently_in_both_directions(
+def test_writes_reads_and_sends_run_concurrently_in_both_directions(
     world: RdmapWorld, rtr: int, mulpdu: int
 ) -> None:
     rounds, size = 40, 30_000
     with temporary_setting("mulpdu", mulpdu):
-        a, b = connected_ends(world, rtr=rtr)
+        a, b = connect_and_start_ends(world, rtr=rtr)
         if not rtr:  # without an RTR the responder may not send first
             a.send_operation(SEND)
             b.recvs.post(FIRST)
@@ -169,7 +169,7 @@ def test_all_operations_concurrently_in_both_directions(
             for user_data in range(rounds):
                 end.recvs.post(user_data, into[id(end)][0].sge())
 
-        def make_work(end: End, other: End) -> Callable[[], None]:
+        def build_sender_function(end: End, other: End) -> Callable[[], None]:
             mine, (_, read_into, _) = source[id(end)], into[id(end)]
             written, theirs = into[id(other)][2], source[id(other)]
 
@@ -187,7 +187,7 @@ def test_all_operations_concurrently_in_both_directions(
                     )
                     end.send_operation(SEND, mine.sge())
 
-                def is_complete() -> bool:
+                def all_operations_are_complete() -> bool:
                     end.flush()
                     return (
                         len(other.events_of_kind("READ_DONE"))
@@ -195,12 +195,12 @@ def test_all_operations_concurrently_in_both_directions(
                         == rounds
                     )
 
-                wait_until(is_complete, 60)
+                wait_until(all_operations_are_complete, 60)
 
             return send_all_rounds
 
         with Progress(a, b):
-            run_in_threads(make_work(a, b), make_work(b, a))
+            run_in_threads(build_sender_function(a, b), build_sender_function(b, a))
         for end, other in ((a, b), (b, a)):
             for m in into[id(end)]:
                 assert m.octets() == source[id(other)].octets()
@@ -210,8 +210,8 @@ def test_all_operations_concurrently_in_both_directions(
             assert end.accepted[0] >= end.last.end
 
 
-def test_an_error_is_reported_on_both_sides(world: RdmapWorld) -> None:
-    a, b = connected_ends(world, rtr=lib.SIW_MPA_RTR_FPDU)
+def test_a_remote_access_error_is_reported_at_both_ends(world: RdmapWorld) -> None:
+    a, b = connect_and_start_ends(world, rtr=lib.SIW_MPA_RTR_FPDU)
     m, n = world.registered_memory(100_000), world.registered_memory(100_000, rights=0)
     with Progress(a, b):
         wait_until(lambda: b.events_of_kind("STARTED"))
@@ -228,9 +228,9 @@ def test_an_error_is_reported_on_both_sides(world: RdmapWorld) -> None:
 
 
 @pytest.mark.parametrize("turn", range(10))
-def test_a_region_may_die_while_the_peer_reads_it(world: RdmapWorld, turn: int) -> None:
+def test_a_region_may_be_freed_while_the_peer_reads_it(world: RdmapWorld, turn: int) -> None:
     size = 4 << 20
-    a, b = connected_ends(world, rtr=lib.SIW_MPA_RTR_FPDU)
+    a, b = connect_and_start_ends(world, rtr=lib.SIW_MPA_RTR_FPDU)
     sink, source = (
         world.registered_memory(size),
         world.registered_memory(size, octet_pattern(size, turn)),

@@ -1,7 +1,7 @@
 """Recorded traffic of Linux siw, replayed through the complete receive path.
 
-The sides of each recording learned the other's STags from its Sends; here the STags are siwarp's.
-The recording is replayed unchanged except for the STags and offsets that refer to siwarp's memory.
+In a recording, each side learned the other's STags from Sends. The replay changes only the STags
+and offsets that must refer to siwarp's memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROUNDS = 3
 
 @cache
 def client_and_server_segments(name: str) -> tuple[list[bytes], list[bytes]]:
-    """Return the segments of the client and of the server."""
+    """Return the DDP segments that the client and the server of a recording sent."""
     streams = tcp_streams(rdpcap(str(CAPTURES / name)))
     client = next(d for d in streams if d.dest_port == RPING_PORT)
 
@@ -36,7 +36,7 @@ def client_and_server_segments(name: str) -> tuple[list[bytes], list[bytes]]:
     return split_segments(streams[client]), split_segments(streams[client.reverse()])
 
 
-def replace_fields(segment: bytes, **fields: Any) -> bytes:
+def replace_header_fields(segment: bytes, **fields: Any) -> bytes:
     """Return the segment with other fields in its DDP or Read Request header."""
     packet = DDP(segment)
     layer = packet.payload if "src_stag" in fields else packet
@@ -55,7 +55,9 @@ def post_receives(world: RdmapWorld, stream: Stream) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_recorded_client_is_understood(world: RdmapWorld, name: str) -> None:
+def test_recorded_segments_of_a_linux_siw_client_are_processed_without_error(
+    world: RdmapWorld, name: str
+) -> None:
     client, server = client_and_server_segments(name)
     rtr = lib.SIW_MPA_RTR_WRITE if "p2p" in name else 0
     stream = world.responder(rtr=rtr, ird=1, ord=1, crc="crc" in name)
@@ -74,7 +76,7 @@ def test_the_recorded_client_is_understood(world: RdmapWorld, name: str) -> None
                 _, request = stream.read_sent_read_request()
                 base, reading = packet.to, b""
             reading += segment[14:]
-            segment = replace_fields(segment, stag=request.sink_stag, to=packet.to - base)
+            segment = replace_header_fields(segment, stag=request.sink_stag, to=packet.to - base)
             asked += packet.l
         stream.inject_segments(segment)
         while True:
@@ -95,7 +97,9 @@ def test_the_recorded_client_is_understood(world: RdmapWorld, name: str) -> None
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_recorded_server_is_understood(world: RdmapWorld, name: str) -> None:
+def test_recorded_segments_of_a_linux_siw_server_are_processed_without_error(
+    world: RdmapWorld, name: str
+) -> None:
     _, server = client_and_server_segments(name)
     stream = world.initiator(ird=1, ord=1, crc="crc" in name)
     received = post_receives(world, stream)
@@ -108,13 +112,13 @@ def test_the_recorded_server_is_understood(world: RdmapWorld, name: str) -> None
         packet = DDP(segment)
         if packet.opcode == Opcode.RDMA_READ_REQUEST:
             assert isinstance(packet, DDPUntagged)
-            segment = replace_fields(segment, src_stag=source.stag, src_to=source.addr)
+            segment = replace_header_fields(segment, src_stag=source.stag, src_to=source.addr)
         if packet.opcode == Opcode.RDMA_WRITE:
             if base is None:
                 base = packet.to
             written += segment[14:]
             to = target.addr + packet.to - base
-            segment = replace_fields(segment, stag=target.stag, to=to)
+            segment = replace_header_fields(segment, stag=target.stag, to=to)
             if packet.l:
                 base = None
         stream.inject_segments(segment)

@@ -1,4 +1,4 @@
-"""UD: Sends as datagrams, and datagrams that are dropped silently."""
+"""RDMAP Sends in UD datagrams, and invalid datagrams, which are dropped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QKEY = 0x11
 
 @pytest.mark.clause("DGRAM-UD-2", "DGRAM-UD-3")
 @given(size=st.integers(0, 65485), solicited=st.booleans(), qkey=st.integers(0, 2**32 - 1))
-def test_a_send_is_one_datagram_with_the_q_key(size: int, solicited: bool, qkey: int) -> None:
+def test_a_ud_send_is_one_datagram_with_the_q_key(size: int, solicited: bool, qkey: int) -> None:
     with open_rdmap_world() as world:
         d = world.dgram_endpoint()
         m = world.registered_memory(size, octet_pattern(size))
@@ -42,7 +42,7 @@ def test_a_send_is_one_datagram_with_the_q_key(size: int, solicited: bool, qkey:
 
 @pytest.mark.clause("DGRAM-UD-2", "DGRAM-UD-7", "DGRAM-UD-14")
 @pytest.mark.parametrize(("opcode", "solicited"), [(3, False), (5, True)])
-def test_a_message_comes_up_with_its_source(
+def test_a_ud_message_is_reported_with_its_source(
     world: RdmapWorld, opcode: int, solicited: bool
 ) -> None:
     d = world.dgram_endpoint(qkey=QKEY)
@@ -81,7 +81,7 @@ def test_a_message_comes_up_with_its_source(
         ({"opcode": 7, "l": 0}, "drop_header"),
     ],
 )
-def test_a_wrong_q_key_is_dropped_without_using_a_receive(
+def test_an_invalid_ud_datagram_is_dropped_without_consuming_a_receive(
     world: RdmapWorld, fields: dict[str, int], name: str
 ) -> None:
     d = world.dgram_endpoint(qkey=QKEY)
@@ -109,7 +109,7 @@ OPCODE, NOT_WHOLE, TOO_LONG = (0, 2, 6), (1, 2, 4), (1, 2, 5)
         ({"mo": 4, "opcode": 9}, "drop_header", NOT_WHOLE),
     ],
 )
-def test_protocol_errors_with_the_q_key_are_reported_without_using_a_receive(
+def test_ud_protocol_errors_with_a_valid_q_key_are_reported_without_consuming_a_receive(
     world: RdmapWorld, fields: dict[str, int], name: str, err: tuple[int, int, int]
 ) -> None:
     d = world.dgram_endpoint(qkey=QKEY)
@@ -127,7 +127,9 @@ def test_protocol_errors_with_the_q_key_are_reported_without_using_a_receive(
     assert (e.kind, e.user_data, e.length) == ("RECV", 1, 4)
 
 
-def test_without_a_receive_a_message_is_dropped_and_the_next_comes(world: RdmapWorld) -> None:
+def test_a_ud_message_without_a_receive_is_dropped_and_the_next_one_is_received(
+    world: RdmapWorld,
+) -> None:
     d = world.dgram_endpoint(qkey=QKEY)
     m = world.registered_memory(10)
     before = counter_value("drop_no_buffer")
@@ -139,7 +141,9 @@ def test_without_a_receive_a_message_is_dropped_and_the_next_comes(world: RdmapW
     assert m.octets()[:4] == b"here"
 
 
-def test_a_message_too_long_for_its_receive_uses_it_up_in_error(world: RdmapWorld) -> None:
+def test_a_ud_message_longer_than_its_receive_completes_the_receive_in_error(
+    world: RdmapWorld,
+) -> None:
     d = world.dgram_endpoint(qkey=QKEY)
     m = world.registered_memory(3)
     d.recvs.post(1, m.sge())
@@ -150,7 +154,9 @@ def test_a_message_too_long_for_its_receive_uses_it_up_in_error(world: RdmapWorl
     assert m.is_untouched()
 
 
-def test_a_receive_with_a_bad_key_is_used_up_in_error(world: RdmapWorld) -> None:
+def test_a_receive_with_a_key_of_another_protection_domain_completes_in_error(
+    world: RdmapWorld,
+) -> None:
     d = world.dgram_endpoint(qkey=QKEY)
     m = world.registered_memory(10, pd=PD + 1)
     d.recvs.post(1, m.sge())
@@ -160,7 +166,9 @@ def test_a_receive_with_a_bad_key_is_used_up_in_error(world: RdmapWorld) -> None
     assert m.is_untouched()
 
 
-def test_a_flood_of_rubbish_leaves_turns_to_others(world: RdmapWorld) -> None:
+def test_one_receive_call_processes_only_a_part_of_a_flood_of_invalid_datagrams(
+    world: RdmapWorld,
+) -> None:
     d = world.dgram_endpoint(qkey=QKEY)
     before = counter_value("drop_qkey")
     for _ in range(200):
@@ -168,11 +176,11 @@ def test_a_flood_of_rubbish_leaves_turns_to_others(world: RdmapWorld) -> None:
     time.sleep(0.05)
     assert d.poll_event() is None
     dropped = counter_value("drop_qkey") - before
-    assert 0 < dropped < 200, "one call went through all of it"
+    assert 0 < dropped < 200, "one call must process some datagrams and not all"
     wait_until(lambda: d.poll_event() or counter_value("drop_qkey") - before == 200)
 
 
-def test_the_poller_hands_out_the_handler_of_what_has_something(world: RdmapWorld) -> None:
+def test_the_poller_returns_the_handler_of_a_socket_with_data(world: RdmapWorld) -> None:
     handler = ffi.cast("struct siw_io_handler *", 7)
     handle, llp = world.open_rdmap_dgram(handler=handler)
     addr = ffi.new("struct siw_addr *")
@@ -184,7 +192,7 @@ def test_the_poller_hands_out_the_handler_of_what_has_something(world: RdmapWorl
     wait_until(
         lambda: (
             lib.siw_llp_port_poll(world.port, handlers, 8) == 0
-            or not receive_remaining(handle, event)
+            or not receive_one_event(handle, event)
         )
     )
     other.transmit([], qkey=0)
@@ -192,19 +200,19 @@ def test_the_poller_hands_out_the_handler_of_what_has_something(world: RdmapWorl
     assert handler in [handlers[i] for i in range(n)]
 
 
-def receive_remaining(handle: object, event: object) -> int:
-    """Receive until nothing is left, so that the socket counts as idle."""
+def receive_one_event(handle: object, event: object) -> int:
+    """Receive one event; return 0 if none is left, after which the socket counts as idle."""
     return int(lib.siw_rdmap_dgram_recv(handle, event))
 
 
-def test_a_message_of_another_domain_is_not_sent(world: RdmapWorld) -> None:
+def test_a_ud_send_from_a_region_of_another_protection_domain_is_refused(world: RdmapWorld) -> None:
     d = world.dgram_endpoint()
     m = world.registered_memory(10, pd=PD + 1)
     with pytest.raises(StreamError, match="EACCES"):
         d.transmit([m.sge()])
 
 
-def test_interfaces_and_events_are_handed_up(world: RdmapWorld) -> None:
+def test_network_interfaces_are_listed_and_an_event_ends_a_wait(world: RdmapWorld) -> None:
     found = ffi.new("struct siw_llp_interface[32]")
     n = check_result(lib.siw_llp_interfaces(found, 32))
     names = [ffi.string(found[i].name).decode() for i in range(n)]
@@ -222,7 +230,7 @@ def test_interfaces_and_events_are_handed_up(world: RdmapWorld) -> None:
     lib.siw_llp_event_close(fd)
 
 
-def test_a_sleeper_is_woken_and_the_port_armed_and_disarmed(world: RdmapWorld) -> None:
+def test_a_wake_ends_a_wait_on_a_port_which_can_be_armed_and_disarmed(world: RdmapWorld) -> None:
     d = world.dgram_endpoint()
     assert d.poll_event() is None
     assert not lib.siw_llp_port_armed(world.port)

@@ -1,4 +1,4 @@
-"""Error messages on datagrams, octet by octet: built, and parsed whatever they contain."""
+"""Error messages on datagrams: how siwarp builds them, and parses them with any content."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def terminate_body(quoted: Any, **fields: int) -> bytes:
     return bytes(Terminate(**{"m": 1, "d": 1, **fields}, quoted_ddp=quoted))
 
 
-def reported_error(d: Dgram, octets: bytes) -> Any:
-    """Return the event of an error message with these octets; None if dropped as malformed."""
+def inject_error_message(d: Dgram, octets: bytes) -> Any:
+    """Send an error message with these octets; return its event, or None if it is malformed."""
     event = ffi.new("struct siw_rdmap_event *")
     before = counter_value("err_malformed")
     d.inject_datagram(octets, opcode=7, qn=2, q_key=QKEY)
@@ -43,7 +43,7 @@ def reported_error(d: Dgram, octets: bytes) -> Any:
 
 
 def is_complete_terminate(octets: bytes) -> bool:
-    """Return whether scapy finds a complete Terminate with length and quoted DDP header."""
+    """Return whether octets are a complete Terminate with segment length and quoted DDP header."""
     if not 6 < len(octets) <= LONGEST or octets[2] & 0xC0 != 0xC0:
         return False
     return len(octets) >= 6 + (14 if octets[6] & 0x80 else 18)
@@ -61,10 +61,10 @@ def is_complete_terminate(octets: bytes) -> bool:
     )
 )
 @example(b"\x12\x05\xe0" + bytes(22))  # a Read Request's header is announced, but truncated
-def test_any_octets_are_an_error_message_or_dropped(octets: bytes) -> None:
+def test_any_octets_are_parsed_as_an_error_message_or_dropped(octets: bytes) -> None:
     with open_rdmap_world() as world:
         d = world.dgram_endpoint(qkey=QKEY)
-        event = reported_error(d, octets)
+        event = inject_error_message(d, octets)
         assert (event is not None) == is_complete_terminate(octets)
         if event is None:
             return
@@ -84,24 +84,24 @@ def test_any_octets_are_an_error_message_or_dropped(octets: bytes) -> None:
 
 
 @pytest.mark.clause("DGRAM-ERR-12")
-def test_every_cut_of_an_error_message_is_dropped(world: RdmapWorld) -> None:
+def test_every_truncated_and_every_too_long_error_message_is_dropped(world: RdmapWorld) -> None:
     d = world.dgram_endpoint(qkey=QKEY)
     whole = terminate_body(QuotedUntagged(msn=7), layer=1, etype=2, code=5, ddp_seg_len=30)
-    assert reported_error(d, whole).quoted_msn == 7
+    assert inject_error_message(d, whole).quoted_msn == 7
     for n in range(len(whole)):
-        assert reported_error(d, whole[:n]) is None, n
-    assert reported_error(d, whole + bytes(LONGEST - len(whole))) is not None
-    assert reported_error(d, whole + bytes(LONGEST - len(whole) + 1)) is None
+        assert inject_error_message(d, whole[:n]) is None, n
+    assert inject_error_message(d, whole + bytes(LONGEST - len(whole))) is not None
+    assert inject_error_message(d, whole + bytes(LONGEST - len(whole) + 1)) is None
 
 
-def user_data_of_sent(d: Dgram, event: Any) -> int | None:
+def user_data_of_reported_message(d: Dgram, event: Any) -> int | None:
     user_data = ffi.new("uint64_t *")
     return int(user_data[0]) if lib.siw_rdmap_dgram_sent(d.handle, event, user_data) else None
 
 
 @pytest.mark.clause("DGRAM-ERR-9", "DGRAM-ERR-10")
 @pytest.mark.parametrize("before", [0, 1, 255, 256, 257, 1000])
-def test_the_last_256_messages_are_known_by_number_and_no_others(
+def test_only_the_last_256_messages_are_found_by_their_msn_and_each_only_once(
     world: RdmapWorld, before: int
 ) -> None:
     d = world.dgram_endpoint()
@@ -110,9 +110,13 @@ def test_the_last_256_messages_are_known_by_number_and_no_others(
         d.sock.recv(100)
     window = range(max(1, before - 255), before + 1)
     for msn in {0, 1, before - 256, before - 255, before, before + 1, 2**32 - 1}:
-        event = reported_error(d, terminate_body(QuotedUntagged(msn=msn % 2**32, inv_stag=QKEY)))
-        assert user_data_of_sent(d, event) == (9_999 + msn if msn in window else None), msn
-        assert user_data_of_sent(d, event) is None, "each is reported once"
+        event = inject_error_message(
+            d, terminate_body(QuotedUntagged(msn=msn % 2**32, inv_stag=QKEY))
+        )
+        assert user_data_of_reported_message(d, event) == (
+            9_999 + msn if msn in window else None
+        ), msn
+        assert user_data_of_reported_message(d, event) is None, "a message was found twice"
 
 
 @pytest.mark.clause("DGRAM-ERR-1", "DGRAM-ERR-5")
@@ -127,7 +131,7 @@ def test_the_last_256_messages_are_known_by_number_and_no_others(
     qn=st.integers(0, 2**32 - 1),
     qkey=st.integers(0, 2**32 - 1),
 )
-def test_an_answer_quotes_the_header_and_goes_to_no_group(
+def test_an_error_message_quotes_the_header_and_is_never_sent_to_a_group(
     host: str, port: int, layer: int, etype: int, code: int, seg_len: int, head: bytes, qn: int,
     qkey: int,
 ) -> None:  # fmt: skip
@@ -159,7 +163,9 @@ def test_an_answer_quotes_the_header_and_goes_to_no_group(
         assert got == bytes(UDDatagram(segment=want))
 
 
-def test_an_error_message_over_ipv6_goes_where_it_should(world: RdmapWorld) -> None:
+def test_an_error_message_is_sent_over_ipv6_to_the_source_of_the_invalid_message(
+    world: RdmapWorld,
+) -> None:
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as s:
         s.bind(("::1", 0))
         s.settimeout(10)

@@ -1,4 +1,4 @@
-"""Operations between a stream and a peer, in both directions.
+"""RDMAP operations between a stream and its peer, in both directions.
 
 The clauses of RFC 5040 are tested in tests/conformance/rfc5040.
 """
@@ -41,7 +41,7 @@ WRITE, READ = lib.SIW_RDMAP_WRITE, lib.SIW_RDMAP_READ_REQUEST
 
 @pytest.mark.parametrize("size", [0, 1, 64, 5000, 70_000, 1 << 20])
 @pytest.mark.parametrize("crc", [True, False])
-def test_a_send_arrives_as_its_octets(world: RdmapWorld, size: int, crc: bool) -> None:
+def test_a_send_of_any_size_arrives_unchanged(world: RdmapWorld, size: int, crc: bool) -> None:
     stream = world.initiator(crc=crc)
     m = world.registered_memory(size, octet_pattern(size))
     stream.send_operation(SEND, [m.sge()])
@@ -64,7 +64,7 @@ def test_a_send_from_the_peer_fills_the_oldest_receive(world: RdmapWorld, size: 
 
 
 @pytest.mark.parametrize(("opcode", "solicited"), [(SEND, False), (SEND_SE, True)])
-def test_a_solicited_event_is_said_at_both_ends(
+def test_the_solicited_event_flag_is_sent_and_received(
     world: RdmapWorld, opcode: int, solicited: bool
 ) -> None:
     stream = world.initiator()
@@ -75,7 +75,7 @@ def test_a_solicited_event_is_said_at_both_ends(
     assert stream.next_event().solicited == solicited
 
 
-def test_sends_of_many_segments_from_the_peer_come_one_by_one(world: RdmapWorld) -> None:
+def test_sends_in_several_segments_from_the_peer_are_received_one_by_one(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(300)
     stream.recvs.post(1, m.sge(0, 100))
@@ -102,7 +102,7 @@ def test_inline_data_needs_no_key(world: RdmapWorld) -> None:
     assert stream.read_sent_segment()[1] == octet_pattern(10)
 
 
-def test_opcodes_that_are_no_operation_are_refused(world: RdmapWorld) -> None:
+def test_posting_opcodes_that_are_no_operation_is_refused(world: RdmapWorld) -> None:
     stream = world.initiator()
     for opcode in (2, 7, 8, 15):
         with pytest.raises(StreamError, match="EINVAL"):
@@ -123,7 +123,7 @@ def test_a_write_carries_the_peers_stag_and_offset(world: RdmapWorld) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 999), st.integers(0, 1000)), max_size=10))
-def test_writes_from_the_peer_land_where_they_say(writes: list[tuple[int, int]]) -> None:
+def test_writes_from_the_peer_are_placed_at_their_offsets(writes: list[tuple[int, int]]) -> None:
     with open_rdmap_world() as world:
         stream = world.initiator()
         m = world.registered_memory(1000)
@@ -165,15 +165,15 @@ def test_a_read_places_the_response_in_its_sink(world: RdmapWorld, size: int) ->
     assert a.octets() + b.octets() == octets
 
 
-def test_a_sink_needs_the_right_to_be_written(world: RdmapWorld) -> None:
+def test_a_read_is_refused_if_its_sink_has_no_local_write_access(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(10, rights=0)
     with pytest.raises(StreamError, match="EACCES"):
         stream.begin_operation(READ, [m.sge()])
-    assert lib.siw_rdmap_reads(stream.handle) == 0, "none was begun"
+    assert lib.siw_rdmap_reads(stream.handle) == 0, "a refused Read counts as outstanding"
 
 
-def test_a_sink_is_of_no_use_once_the_read_is_done(world: RdmapWorld) -> None:
+def test_the_sink_stag_of_a_read_is_freed_when_the_read_completes(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(10)
     stream.send_operation(READ, [m.sge()], user_data=1)
@@ -184,7 +184,7 @@ def test_a_sink_is_of_no_use_once_the_read_is_done(world: RdmapWorld) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 64, 5000, 70_000, 3 << 20])
-def test_a_request_from_the_peer_is_answered(world: RdmapWorld, size: int) -> None:
+def test_a_read_request_from_the_peer_is_answered(world: RdmapWorld, size: int) -> None:
     stream = world.initiator()
     m = world.registered_memory(size, octet_pattern(size))
     stream.inject_segments(
@@ -209,10 +209,12 @@ def test_a_request_from_the_peer_is_answered(world: RdmapWorld, size: int) -> No
     assert (head.opcode, head.stag, head.to) == (Opcode.RDMA_READ_RESPONSE, 0xBEEF, 2**40)
     assert octets == octet_pattern(size)
     assert not stream.owes_responses
-    assert stream.begun_count == 0, "a response is no operation of the user's"
+    assert stream.begun_count == 0, "a Read Response counts as an operation of the program"
 
 
-def test_requests_again_and_again_use_the_same_places(world: RdmapWorld) -> None:
+def test_the_peer_may_send_any_number_of_reads_with_at_most_ird_outstanding(
+    world: RdmapWorld,
+) -> None:
     stream = world.initiator(ird=2)
     m = world.registered_memory(100, octet_pattern(100))
     for round_ in range(20):
@@ -231,7 +233,7 @@ def test_requests_again_and_again_use_the_same_places(world: RdmapWorld) -> None
             assert (head.to, octets) == (i, octet_pattern(100)[i : i + 10])
 
 
-def test_reads_again_and_again_use_the_same_places(world: RdmapWorld) -> None:
+def test_any_number_of_reads_may_be_posted_with_at_most_ord_outstanding(world: RdmapWorld) -> None:
     stream = world.initiator(ord=3)
     m = world.registered_memory(300)
     user_data = 0
@@ -268,7 +270,7 @@ def test_closing_a_stream_frees_the_sinks_of_outstanding_reads(world: RdmapWorld
         -2,
         -2,
         -2,
-    ]  # ENOENT: none of the STags is left
+    ]  # ENOENT: all three STags are free
 
 
 # ---- turns between Sends and Read Responses
@@ -289,7 +291,7 @@ def start_reading_messages(
     return thread
 
 
-def test_responses_and_sends_take_turns(world: RdmapWorld) -> None:
+def test_read_responses_and_sends_are_transmitted_alternately(world: RdmapWorld) -> None:
     stream = world.initiator(ird=8)
     size = 2 << 20
     m = world.registered_memory(size)
@@ -322,7 +324,7 @@ def test_responses_and_sends_take_turns(world: RdmapWorld) -> None:
     assert max(len(gap) for gap in gaps[:-1]) <= 2, opcodes
 
 
-def test_one_flush_does_not_answer_for_ever(world: RdmapWorld) -> None:
+def test_one_flush_transmits_a_bounded_amount_of_read_responses(world: RdmapWorld) -> None:
     stream = world.initiator(ird=64, ord=1)
     m = world.registered_memory(100_000)
     for i in range(64):
@@ -337,11 +339,11 @@ def test_one_flush_does_not_answer_for_ever(world: RdmapWorld) -> None:
     while stream.flush_once() == 0:
         turns += 1
     thread.join()
-    assert turns >= 6, "6.4 MB in fewer turns than megabytes"
+    assert turns >= 6, "a flush transmitted more than a megabyte"
     assert got == [(Opcode.RDMA_READ_RESPONSE, 100_000)] * 64
 
 
-def test_accepted_counts_operations_only(world: RdmapWorld) -> None:
+def test_the_accepted_count_does_not_include_read_responses(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(10)
     stream.inject_segments(build_read_request(size=10, src_stag=m.stag, src_to=m.addr))
@@ -358,7 +360,7 @@ def test_accepted_counts_operations_only(world: RdmapWorld) -> None:
 
 
 @pytest.mark.parametrize("crc", [True, False])
-def test_memory_that_tcp_cannot_read_is_in_the_stamp_of_its_operation(
+def test_the_stamp_of_an_operation_identifies_memory_that_tcp_could_not_read(
     world: RdmapWorld, crc: bool
 ) -> None:
     stream = world.initiator(crc=crc)
@@ -377,7 +379,7 @@ def test_memory_that_tcp_cannot_read_is_in_the_stamp_of_its_operation(
 
 
 @pytest.mark.parametrize("size", [10, 4 << 20])
-def test_a_write_and_its_immediate_have_one_stamp(world: RdmapWorld, size: int) -> None:
+def test_a_write_and_its_immediate_data_have_one_stamp(world: RdmapWorld, size: int) -> None:
     stream = world.initiator()
     m = world.registered_memory(size)
     imm = {"imm_opcode": lib.SIW_RDMAP_IMMEDIATE}
@@ -386,7 +388,7 @@ def test_a_write_and_its_immediate_have_one_stamp(world: RdmapWorld, size: int) 
     got: list[tuple[int, int]] = []
     thread = start_reading_messages(stream, 2, got)
     if size > 1 << 20:
-        assert stamp.end == 2**64 - 1, "it is not wholly framed"
+        assert stamp.end == 2**64 - 1, "the operation must not be framed completely yet"
     stream.flush()
     thread.join()
     assert (stamp.begin, stamp.end) == (0, lib.siw_ddp_tx_framed(stream.ddp))
@@ -394,7 +396,7 @@ def test_a_write_and_its_immediate_have_one_stamp(world: RdmapWorld, size: int) 
     assert got == [(Opcode.RDMA_WRITE, size), (Opcode.IMMEDIATE, 8)]
 
 
-def test_a_long_message_keeps_others_out_until_it_is_framed(world: RdmapWorld) -> None:
+def test_other_operations_are_refused_until_a_long_message_is_framed(world: RdmapWorld) -> None:
     stream = world.initiator()
     size = 8 << 20
     m = world.registered_memory(size)
@@ -409,7 +411,7 @@ def test_a_long_message_keeps_others_out_until_it_is_framed(world: RdmapWorld) -
     assert got == [(Opcode.SEND, size), (Opcode.SEND, 1)]
 
 
-def test_operations_in_flight_are_bounded(world: RdmapWorld) -> None:
+def test_the_number_of_operations_in_flight_is_bounded(world: RdmapWorld) -> None:
     stream = world.initiator(rcvbuf=4096)
     sent = 0
     while True:
@@ -421,7 +423,7 @@ def test_operations_in_flight_are_bounded(world: RdmapWorld) -> None:
         sent += 1
         if sent % 64 == 0:
             stream.flush_once()
-        assert sent < 400_000, "nothing ever was full"
+        assert sent < 400_000, "neither the batch nor TCP's buffer became full"
     octets = 24 * sent
     thread = threading.Thread(target=lambda: recv_exactly(stream.sock, octets))
     thread.start()
@@ -431,7 +433,7 @@ def test_operations_in_flight_are_bounded(world: RdmapWorld) -> None:
     stream.send_operation(SEND)
 
 
-def test_responses_go_on_while_a_mulpdu_is_small(world: RdmapWorld) -> None:
+def test_a_read_response_is_sent_completely_with_a_mulpdu_of_128_octets(world: RdmapWorld) -> None:
     with temporary_setting("mulpdu", 128):
         stream = world.initiator()
         m = world.registered_memory(1000, octet_pattern(1000))
@@ -446,7 +448,7 @@ def test_responses_go_on_while_a_mulpdu_is_small(world: RdmapWorld) -> None:
 # ---- the end of a stream
 
 
-def test_what_was_begun_and_flushed_is_before_the_end_of_stream(world: RdmapWorld) -> None:
+def test_flushed_messages_are_sent_before_the_end_of_stream(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(100, octet_pattern(100))
     stream.send_operation(SEND, [m.sge()])
@@ -469,7 +471,7 @@ def test_a_stream_may_send_after_the_peers_end_of_stream(world: RdmapWorld) -> N
     assert stream.read_sent_segment()[1] == octet_pattern(10)
 
 
-def test_a_broken_off_send_gives_its_receive_back(world: RdmapWorld) -> None:
+def test_the_receive_of_an_incomplete_send_can_be_reclaimed(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(10)
     stream.recvs.post(1, m.sge())
@@ -481,7 +483,7 @@ def test_a_broken_off_send_gives_its_receive_back(world: RdmapWorld) -> None:
     assert [stream.take_receive(), stream.take_receive(), stream.recvs.take()] == [1, None, 2]
 
 
-def test_a_key_that_dies_under_a_long_send_ends_the_stream_with_a_terminate(
+def test_freeing_the_key_of_a_long_send_ends_the_stream_with_a_terminate(
     world: RdmapWorld,
 ) -> None:
     stream = world.initiator()
@@ -508,11 +510,11 @@ def test_a_key_that_dies_under_a_long_send_ends_the_stream_with_a_terminate(
     stream.send_terminate()
     thread.join()
     assert whole[-1] == bytes(4)  # local catastrophic error, nothing quoted
-    assert not any(whole[:-1]), "the Send was finished"
+    assert not any(whole[:-1]), "a segment of the Send had the L bit"
     assert stream.accepted_count == 0
 
 
-def test_a_region_of_another_domain_is_not_sent_from(world: RdmapWorld) -> None:
+def test_sending_from_a_region_of_another_protection_domain_is_refused(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(10, pd=PD + 1)
     with pytest.raises(StreamError, match="EACCES"):

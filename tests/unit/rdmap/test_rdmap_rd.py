@@ -9,7 +9,7 @@ import pytest
 
 
 @pytest.mark.clause("DGRAM-RDV-3")
-def test_an_answer_that_comes_before_the_call_that_asked_returns_is_expected(
+def test_a_response_that_arrives_before_the_posting_call_returns_is_accepted(
     build_dir: Path,
 ) -> None:
     done = subprocess.run(

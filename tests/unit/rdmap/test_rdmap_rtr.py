@@ -1,4 +1,4 @@
-"""The first FPDU of a connection: RFC 6581's RTR, or no RTR negotiated."""
+"""The first FPDU of a connection, with and without a negotiated RTR of RFC 6581."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ FPDU, WRITE, READ = lib.SIW_MPA_RTR_FPDU, lib.SIW_MPA_RTR_WRITE, lib.SIW_MPA_RTR
 NO_MATCH = (lib.SIW_LAYER_LLP, 0, lib.SIW_MPA_NO_RTR_MATCH)
 
 
-def rtr_segment(kind: int) -> bytes:
-    """Return the RTR's segment, or no octets for the zero-length FPDU."""
+def build_rtr_segment(kind: int) -> bytes:
+    """Return the segment of an RTR; no octets if the RTR is a zero-length FPDU."""
     return {
         FPDU: b"",
         WRITE: build_write(stag=1),
@@ -30,31 +30,33 @@ def rtr_segment(kind: int) -> bytes:
 # ---- initiator
 
 
-def test_an_empty_fpdu_is_sent_as_rtr(world: RdmapWorld) -> None:
+def test_an_initiator_sends_an_empty_fpdu_as_the_negotiated_rtr(world: RdmapWorld) -> None:
     stream = world.initiator(rtr=FPDU)
     assert stream.read_sent_segment() == (None, b"")
     assert (stream.begun_count, stream.accepted_count) == (0, 0)
 
 
-def test_an_empty_write_is_sent_as_rtr(world: RdmapWorld) -> None:
+def test_an_initiator_sends_an_empty_write_as_the_negotiated_rtr(world: RdmapWorld) -> None:
     stream = world.initiator(rtr=WRITE)
     head, octets = stream.read_sent_segment()
     assert (head.t, head.l, head.opcode, head.to, octets) == (1, 1, 0, 0, b"")
-    assert head.stag != 0, "some refuse STag 0"
+    assert head.stag != 0, "some implementations refuse STag 0"
 
 
 @pytest.mark.parametrize("ord_", [0, 1, 4])
-def test_an_empty_read_is_sent_as_rtr(world: RdmapWorld, ord_: int) -> None:
+def test_an_initiator_sends_an_empty_read_as_the_negotiated_rtr(
+    world: RdmapWorld, ord_: int
+) -> None:
     stream = world.initiator(rtr=READ, ord=ord_)
     _, request = stream.read_sent_read_request()
     assert request.size == 0
-    assert request.sink_stag != 0, "some refuse STag 0"
+    assert request.sink_stag != 0, "some implementations refuse STag 0"
     stream.inject_segments(build_read_response(stag=request.sink_stag))
-    assert stream.next_event(progress=True).kind == "PROGRESS", "nobody above asked for that Read"
+    assert stream.next_event(progress=True).kind == "PROGRESS", "the RTR Read must not be reported"
     assert stream.poll_event() is None
 
 
-def test_the_response_to_an_rtr_completes_no_read_of_the_users(world: RdmapWorld) -> None:
+def test_the_response_to_an_rtr_read_completes_no_read_of_the_program(world: RdmapWorld) -> None:
     stream = world.initiator(rtr=READ)
     m = world.registered_memory(10)
     stream.send_operation(lib.SIW_RDMAP_READ_REQUEST, [m.sge()], user_data=4)
@@ -73,11 +75,13 @@ def test_the_response_to_an_rtr_completes_no_read_of_the_users(world: RdmapWorld
 
 
 @pytest.mark.parametrize("kind", [FPDU, WRITE, READ])
-def test_the_agreed_rtr_starts_the_stream_and_uses_no_receive(world: RdmapWorld, kind: int) -> None:
+def test_the_negotiated_rtr_starts_the_stream_and_consumes_no_receive(
+    world: RdmapWorld, kind: int
+) -> None:
     stream = world.responder(rtr=kind, ird=0)
     m = world.registered_memory(10)
     stream.recvs.post(1, m.sge())
-    stream.inject_segments(rtr_segment(kind), build_send(b"abc"))
+    stream.inject_segments(build_rtr_segment(kind), build_send(b"abc"))
     assert stream.next_event(progress=True).kind == "STARTED"
     stream.flush()
     if kind == READ:
@@ -96,7 +100,7 @@ def test_the_agreed_rtr_starts_the_stream_and_uses_no_receive(world: RdmapWorld,
         if sent != good
     ],
 )
-def test_anything_but_the_agreed_rtr_ends_the_stream(
+def test_a_first_message_other_than_the_negotiated_rtr_ends_the_stream(
     world: RdmapWorld, agreed: int, sent: str
 ) -> None:
     stream = world.responder(rtr=agreed)
@@ -105,8 +109,8 @@ def test_anything_but_the_agreed_rtr_ends_the_stream(
     stream.inject_segments(
         {
             "fpdu": b"",
-            "write": rtr_segment(WRITE),
-            "read": rtr_segment(READ),
+            "write": build_rtr_segment(WRITE),
+            "read": build_rtr_segment(READ),
             "send": build_send(b"abc"),
             "long write": build_write(b"abc", stag=m.stag, to=m.addr),
             "long read": build_read_request(size=3, src_stag=m.stag, src_to=m.addr),
@@ -120,13 +124,13 @@ def test_anything_but_the_agreed_rtr_ends_the_stream(
 @pytest.mark.parametrize("sent", [FPDU, WRITE, READ])
 @pytest.mark.parametrize("agreed", [FPDU | WRITE, FPDU | READ, WRITE | READ, FPDU | WRITE | READ])
 @pytest.mark.clause("RFC6581-9.2-05", "RFC6581-9.2-03")
-def test_of_several_kinds_any_that_was_agreed_on_starts_the_stream_and_no_other(
+def test_any_negotiated_kind_of_rtr_starts_the_stream_and_other_kinds_end_it(
     world: RdmapWorld, agreed: int, sent: int
 ) -> None:
     stream = world.responder(rtr=agreed)
     m = world.registered_memory(10)
     stream.recvs.post(1, m.sge())
-    stream.inject_segments(rtr_segment(sent), build_send(b"", msn=1))
+    stream.inject_segments(build_rtr_segment(sent), build_send(b"", msn=1))
     if not agreed & sent:
         stream.assert_terminates_with(NO_MATCH)
         return
@@ -136,7 +140,9 @@ def test_of_several_kinds_any_that_was_agreed_on_starts_the_stream_and_no_other(
 
 
 @pytest.mark.parametrize("agreed", [FPDU | WRITE, FPDU | READ, FPDU | WRITE | READ])
-def test_an_empty_send_among_several_kinds_takes_no_receive(world: RdmapWorld, agreed: int) -> None:
+def test_with_several_negotiated_kinds_of_rtr_an_empty_first_send_consumes_no_receive(
+    world: RdmapWorld, agreed: int
+) -> None:
     stream = world.responder(rtr=agreed)
     stream.inject_segments(build_send(b""))
     assert stream.next_event(progress=True).kind == "STARTED"
@@ -146,7 +152,7 @@ def test_an_empty_send_among_several_kinds_takes_no_receive(world: RdmapWorld, a
     assert (e.kind, e.user_data, e.length) == ("RECV", 1, 3)
 
 
-def test_without_rtr_the_first_message_starts_the_stream_and_comes(world: RdmapWorld) -> None:
+def test_without_rtr_the_first_message_starts_the_stream_and_is_received(world: RdmapWorld) -> None:
     stream = world.responder()
     m = world.registered_memory(10)
     stream.recvs.post(1, m.sge())
@@ -157,13 +163,13 @@ def test_without_rtr_the_first_message_starts_the_stream_and_comes(world: RdmapW
     assert m.octets()[:3] == b"abc"
 
 
-def test_without_rtr_an_empty_fpdu_starts_the_stream_too(world: RdmapWorld) -> None:
+def test_without_a_negotiated_rtr_an_empty_fpdu_starts_the_stream(world: RdmapWorld) -> None:
     stream = world.responder()
     stream.inject_segments(b"")
     assert stream.next_event(progress=True).kind == "STARTED"
 
 
-def test_a_responder_sends_nothing_before_it_heard_the_peer(world: RdmapWorld) -> None:
+def test_a_responder_sends_nothing_before_the_peers_first_fpdu(world: RdmapWorld) -> None:
     stream = world.responder()
     m = world.registered_memory(10, octet_pattern(10))
     stream.begin_operation(lib.SIW_RDMAP_SEND, [m.sge()])
@@ -178,7 +184,7 @@ def test_a_responder_sends_nothing_before_it_heard_the_peer(world: RdmapWorld) -
     assert stream.read_sent_segment()[1] == octet_pattern(10)
 
 
-def test_empty_fpdus_later_mean_nothing(world: RdmapWorld) -> None:
+def test_empty_fpdus_after_the_first_one_are_ignored(world: RdmapWorld) -> None:
     stream = world.responder()
     m = world.registered_memory(10)
     stream.recvs.post(1, m.sge())
@@ -193,19 +199,23 @@ def test_empty_fpdus_later_mean_nothing(world: RdmapWorld) -> None:
 @pytest.mark.parametrize(
     "how", [{"rtr": 3}, {"rtr": 8}, {"ird": 129}, {"ord": 129}], ids=lambda how: str(how)
 )
-def test_a_start_beyond_the_limits_is_refused(world: RdmapWorld, how: dict[str, int]) -> None:
+def test_starting_a_stream_with_an_invalid_rtr_ird_or_ord_is_refused(
+    world: RdmapWorld, how: dict[str, int]
+) -> None:
     with pytest.raises(StreamError, match="EINVAL"):
         world.initiator(**how)
 
 
-def test_a_stream_starts_once(world: RdmapWorld) -> None:
+def test_starting_a_stream_twice_is_refused(world: RdmapWorld) -> None:
     stream = world.initiator()
     with pytest.raises(StreamError, match="EINVAL"):
         stream.start(initiator=True)
 
 
 @pytest.mark.parametrize("ird", [0, 1, 3, 128])
-def test_as_many_reads_as_agreed_may_come_at_once(world: RdmapWorld, ird: int) -> None:
+def test_the_peer_may_have_as_many_outstanding_reads_as_the_ird_and_no_more(
+    world: RdmapWorld, ird: int
+) -> None:
     stream = world.initiator(ird=ird)
     m = world.registered_memory(10)
     for i in range(ird + 1):
@@ -220,7 +230,9 @@ def test_as_many_reads_as_agreed_may_come_at_once(world: RdmapWorld, ird: int) -
 # ---- instead of a start
 
 
-def test_an_initiator_may_refuse_with_a_terminate_instead(world: RdmapWorld) -> None:
+def test_an_initiator_may_refuse_a_connection_with_a_terminate_instead_of_starting_it(
+    world: RdmapWorld,
+) -> None:
     stream = world.initiator(start=False)
     err = ffi.new(
         "struct siw_wire_err *", {"layer": 2, "type": 0, "code": lib.SIW_MPA_INSUFFICIENT_IRD}
@@ -234,7 +246,7 @@ def test_an_initiator_may_refuse_with_a_terminate_instead(world: RdmapWorld) -> 
         stream.begin_operation(lib.SIW_RDMAP_SEND)
 
 
-def test_nothing_is_sent_or_received_before_the_start(world: RdmapWorld) -> None:
+def test_nothing_is_sent_or_received_before_the_stream_is_started(world: RdmapWorld) -> None:
     stream = world.initiator(start=False)
     stream.inject_segments(build_send(b"abc"))
     assert stream.poll_event() is None
@@ -246,7 +258,7 @@ def test_nothing_is_sent_or_received_before_the_start(world: RdmapWorld) -> None
     assert stream.next_event().kind == "RECV"
 
 
-def test_a_full_tcp_is_told_from_a_turn_that_is_over(world: RdmapWorld) -> None:
+def test_a_full_tcp_buffer_is_distinguished_from_the_end_of_a_flush(world: RdmapWorld) -> None:
     stream = world.initiator(rcvbuf=4096)
     m = world.registered_memory(64 << 20)
     stream.begin_operation(lib.SIW_RDMAP_SEND, [m.sge()])
@@ -255,4 +267,4 @@ def test_a_full_tcp_is_told_from_a_turn_that_is_over(world: RdmapWorld) -> None:
     while not lib.siw_ddp_tx_blocked(stream.ddp):
         assert stream.flush_once() == 0
         turns += 1
-    assert turns < 64, "64 MiB went into a TCP that nobody reads"
+    assert turns < 64, "TCP accepted 64 MiB although the peer reads nothing"

@@ -35,7 +35,7 @@ ERRORS = (
 )
 
 
-def linux_siw_layout(octets: bytes) -> bytes:
+def convert_to_linux_siw_layout(octets: bytes) -> bytes:
     """Return a Terminate in the layout that Linux siw uses on a little-endian machine."""
     high, low = octets[0] >> 4, octets[0] & 15
     m, d, r = (octets[2] >> bit & 1 for bit in (7, 6, 5))
@@ -43,8 +43,8 @@ def linux_siw_layout(octets: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("layout", [bytes, linux_siw_layout])
-def test_every_error_is_read_from_a_bare_terminate(
+@pytest.mark.parametrize("layout", [bytes, convert_to_linux_siw_layout])
+def test_every_error_code_is_parsed_from_a_terminate_without_quoted_headers(
     world: RdmapWorld, error: tuple[int, int, int], layout: type
 ) -> None:
     stream = world.initiator()
@@ -53,7 +53,7 @@ def test_every_error_is_read_from_a_bare_terminate(
     stream.inject_segments(build_terminate(layout(body)))
     e = stream.next_event()
     assert (e.kind, e.quoted) == ("TERMINATED", False)
-    if layout is linux_siw_layout and (error[1], error[0], error[2]) in ERRORS:
+    if layout is convert_to_linux_siw_layout and (error[1], error[0], error[2]) in ERRORS:
         # the octets are valid in both layouts; RFC 5040's takes precedence
         error = (error[1], error[0], error[2])
     assert e.err == error
@@ -61,8 +61,8 @@ def test_every_error_is_read_from_a_bare_terminate(
     assert stream.poll_event() is None
 
 
-@pytest.mark.parametrize("layout", [bytes, linux_siw_layout])
-def test_a_quoted_untagged_header_is_read(world: RdmapWorld, layout: type) -> None:
+@pytest.mark.parametrize("layout", [bytes, convert_to_linux_siw_layout])
+def test_a_quoted_untagged_header_of_a_terminate_is_parsed(world: RdmapWorld, layout: type) -> None:
     stream = world.initiator()
     body = Terminate(
         layer=1, etype=2, code=2, m=1, d=1, ddp_seg_len=40, quoted_ddp=QuotedUntagged(qn=0, msn=9)
@@ -73,8 +73,8 @@ def test_a_quoted_untagged_header_is_read(world: RdmapWorld, layout: type) -> No
     assert (e.quoted, e.quoted_tagged, e.quoted_qn, e.quoted_msn) == (True, False, 0, 9)
 
 
-@pytest.mark.parametrize("layout", [bytes, linux_siw_layout])
-def test_a_quoted_tagged_header_is_read(world: RdmapWorld, layout: type) -> None:
+@pytest.mark.parametrize("layout", [bytes, convert_to_linux_siw_layout])
+def test_a_quoted_tagged_header_of_a_terminate_is_parsed(world: RdmapWorld, layout: type) -> None:
     stream = world.initiator()
     body = Terminate(
         layer=0, etype=1, code=2, m=1, d=1, ddp_seg_len=40, quoted_ddp=QuotedTagged(stag=7)
@@ -85,8 +85,8 @@ def test_a_quoted_tagged_header_is_read(world: RdmapWorld, layout: type) -> None
     assert (e.quoted, e.quoted_tagged) == (True, True)
 
 
-@pytest.mark.parametrize("layout", [bytes, linux_siw_layout])
-def test_a_quoted_read_request_is_read(world: RdmapWorld, layout: type) -> None:
+@pytest.mark.parametrize("layout", [bytes, convert_to_linux_siw_layout])
+def test_a_quoted_read_request_of_a_terminate_is_parsed(world: RdmapWorld, layout: type) -> None:
     stream = world.initiator()
     body = Terminate(
         layer=0,
@@ -107,7 +107,7 @@ def test_a_quoted_read_request_is_read(world: RdmapWorld, layout: type) -> None:
 
 
 @given(st.binary(max_size=256))
-def test_any_octets_are_read_as_some_terminate(body: bytes) -> None:
+def test_any_octets_are_parsed_as_a_terminate(body: bytes) -> None:
     with open_rdmap_world() as world:
         stream = world.initiator()
         stream.inject_segments(build_terminate(body))
@@ -119,7 +119,7 @@ def test_any_octets_are_read_as_some_terminate(body: bytes) -> None:
         assert not e.quoted or len(body) >= 4 + 2 + 14
 
 
-def test_a_terminate_in_two_segments_is_read(world: RdmapWorld) -> None:
+def test_a_terminate_in_two_segments_is_parsed(world: RdmapWorld) -> None:
     stream = world.initiator()
     octets = bytes(Terminate(layer=1, etype=1, code=3))
     stream.inject_segments(build_terminate(octets[:1], l=0), build_terminate(octets[1:], mo=1))
@@ -127,7 +127,7 @@ def test_a_terminate_in_two_segments_is_read(world: RdmapWorld) -> None:
     assert (e.kind, e.err) == ("TERMINATED", (1, 1, 3))
 
 
-def test_a_terminate_longer_than_any_is_an_error(world: RdmapWorld) -> None:
+def test_a_terminate_longer_than_256_octets_is_an_error(world: RdmapWorld) -> None:
     stream = world.initiator()
     stream.inject_segments(build_terminate(bytes(257)))
     assert stream.receive_until_error().err == (1, 2, lib.SIW_DDP_TOO_LONG)
@@ -152,13 +152,13 @@ def test_after_a_terminate_nothing_is_sent_or_received(world: RdmapWorld) -> Non
     assert stream.recvs.take() == 1
 
 
-def test_there_is_nothing_to_terminate_while_all_is_well(world: RdmapWorld) -> None:
+def test_sending_a_terminate_on_a_stream_without_an_error_is_refused(world: RdmapWorld) -> None:
     stream = world.initiator()
     with pytest.raises(StreamError, match="EINVAL"):
         stream.send_terminate()
 
 
-def test_a_terminate_goes_out_once(world: RdmapWorld) -> None:
+def test_a_terminate_is_sent_only_once(world: RdmapWorld) -> None:
     stream = world.initiator()
     before = counter_value("terminate_tx")
     stream.inject_segments(build_write(b"x", stag=1))
@@ -169,7 +169,7 @@ def test_a_terminate_goes_out_once(world: RdmapWorld) -> None:
         stream.flush_once()
 
 
-def test_a_terminate_to_a_peer_that_is_gone_says_so(world: RdmapWorld) -> None:
+def test_sending_a_terminate_fails_after_the_peer_reset_the_connection(world: RdmapWorld) -> None:
     stream = world.initiator()
     stream.inject_segments(build_write(octet_pattern(100), stag=1))
     stream.receive_until_error()

@@ -1,4 +1,4 @@
-"""Sends that arrive before their receives: kept within bounds, later messages are processed."""
+"""Sends that arrive before their receives are stored within a limit; other messages continue."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def waiting_send_msn(stream: Stream) -> int | None:
     return int(msn[0]) if lib.siw_rdmap_send_waits(stream.handle, msn) else None
 
 
-def has_no_event(stream: Stream) -> bool:
-    """Return whether no event comes except PROGRESS."""
+def has_only_progress_events(stream: Stream) -> bool:
+    """Return whether 50 polls give no event other than PROGRESS."""
     seen = [stream.poll_event() for _ in range(50)]
     return all(e is None or e.kind == "PROGRESS" for e in seen)
 
@@ -61,16 +61,18 @@ def test_an_unexpected_send_is_received_when_a_receive_is_posted(world: RdmapWor
     stream = world.initiator(unexpected_octets=ROOM)
     stream.inject_segments(build_send(octet_pattern(100), opcode=Opcode.SEND_SE))
     assert stream.next_event().kind == "PARKED"
-    assert has_no_event(stream) and waiting_send_msn(stream) == 1
+    assert has_only_progress_events(stream) and waiting_send_msn(stream) == 1
     m = world.registered_memory(100)
     stream.recvs.post(17, m.sge())
     e = stream.next_event()
     assert (e.kind, e.user_data, e.length, e.msn, e.solicited) == ("RECV", 17, 100, 1, True)
     assert m.octets() == octet_pattern(100)
-    assert has_no_event(stream) and waiting_send_msn(stream) is None
+    assert has_only_progress_events(stream) and waiting_send_msn(stream) is None
 
 
-def test_writes_reads_and_a_terminate_behind_an_unexpected_send_go_on(world: RdmapWorld) -> None:
+def test_writes_reads_and_a_terminate_after_an_unexpected_send_are_processed(
+    world: RdmapWorld,
+) -> None:
     stream = world.initiator(unexpected_octets=ROOM)
     m = world.registered_memory(64)
     stream.inject_segments(
@@ -91,14 +93,14 @@ def test_writes_reads_and_a_terminate_behind_an_unexpected_send_go_on(world: Rdm
     assert stream.next_event().kind == "TERMINATED"
 
 
-def test_sends_are_received_in_their_order_each_by_the_next_receive(world: RdmapWorld) -> None:
+def test_unexpected_sends_are_received_in_order_each_by_the_next_receive(world: RdmapWorld) -> None:
     stream = world.initiator(unexpected_octets=ROOM)
     m = world.registered_memory(1000)
     for i in range(1, 6):
         stream.inject_segments(build_send(octet_pattern(i * 10, i), msn=i))
     assert stream.next_event().kind == "PARKED"
     for i in range(1, 6):
-        assert has_no_event(stream) and waiting_send_msn(stream) == i
+        assert has_only_progress_events(stream) and waiting_send_msn(stream) == i
         stream.recvs.post(i, m.sge((i - 1) * 100, 100))
         e = stream.next_event()
         assert (e.kind, e.user_data, e.length, e.msn) == ("RECV", i, i * 10, i)
@@ -109,7 +111,7 @@ def test_sends_are_received_in_their_order_each_by_the_next_receive(world: Rdmap
 
 
 @pytest.mark.parametrize("cut", range(1, 4))
-def test_a_message_of_which_a_part_is_kept_goes_on_where_its_receive_is(
+def test_a_partly_stored_unexpected_send_is_completed_in_its_receive_buffer(
     world: RdmapWorld, cut: int
 ) -> None:
     stream = world.initiator(unexpected_octets=ROOM)
@@ -118,7 +120,7 @@ def test_a_message_of_which_a_part_is_kept_goes_on_where_its_receive_is(
     m = world.registered_memory(400)
     stream.inject_segments(*pieces[:cut])
     assert stream.next_event().kind == "PARKED"
-    assert has_no_event(stream)
+    assert has_only_progress_events(stream)
     stream.recvs.post(1, m.sge())
     stream.inject_segments(*pieces[cut:], build_send(b"next", msn=2))
     stream.recvs.post(2, m.sge(0, 4))
@@ -129,7 +131,7 @@ def test_a_message_of_which_a_part_is_kept_goes_on_where_its_receive_is(
 
 
 @pytest.mark.parametrize("size", [0, 1, 20_000])
-def test_an_unexpected_segment_may_come_octet_by_octet(world: RdmapWorld, size: int) -> None:
+def test_an_unexpected_segment_may_arrive_in_small_pieces(world: RdmapWorld, size: int) -> None:
     stream = world.initiator(unexpected_octets=ROOM)
     m = world.registered_memory(max(size, 1))
     octets = fpdu(build_send(octet_pattern(size)))
@@ -144,7 +146,7 @@ def test_an_unexpected_segment_may_come_octet_by_octet(world: RdmapWorld, size: 
     assert m.octets()[:size] == octet_pattern(size)
 
 
-def test_a_read_of_nothing_is_answered_after_the_send_before_it_was_received(
+def test_a_read_of_length_0_is_answered_after_the_preceding_send_was_received(
     world: RdmapWorld,
 ) -> None:
     stream = world.initiator(unexpected_octets=ROOM)
@@ -173,14 +175,16 @@ def test_a_read_of_nothing_is_answered_after_the_send_before_it_was_received(
     assert waiting_send_msn(stream) == 2
 
 
-def test_a_full_staging_stops_reading_and_loses_nothing(world: RdmapWorld) -> None:
+def test_full_storage_for_unexpected_sends_stops_reading_and_loses_nothing(
+    world: RdmapWorld,
+) -> None:
     stream = world.initiator(unexpected_octets=ROOM)
     sizes = [random.Random(5).randrange(0, 4000) for _ in range(300)]
     octets = b"".join(fpdu(build_send(octet_pattern(n, i), msn=i + 1)) for i, n in enumerate(sizes))
     stream.sock.settimeout(0.05)
     put = 0
 
-    def send_what_fits() -> None:
+    def send_until_socket_is_full() -> None:
         nonlocal put
         try:
             while put < len(octets):
@@ -188,7 +192,7 @@ def test_a_full_staging_stops_reading_and_loses_nothing(world: RdmapWorld) -> No
         except (TimeoutError, BlockingIOError):
             pass
 
-    send_what_fits()
+    send_until_socket_is_full()
     while stream.poll_event():
         pass
     assert waiting_send_msn(stream) == 1
@@ -196,14 +200,14 @@ def test_a_full_staging_stops_reading_and_loses_nothing(world: RdmapWorld) -> No
     for i, n in enumerate(sizes):
         stream.recvs.post(i, m.sge())
         stream.sock.setblocking(False)
-        send_what_fits()
+        send_until_socket_is_full()
         e = stream.next_event()
         assert (e.kind, e.user_data, e.length) == ("RECV", i, n)
         assert m.octets()[:n] == octet_pattern(n, i)
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000])
-def test_a_peer_that_sends_without_end_costs_no_more_than_the_limit(
+def test_unexpected_sends_of_a_peer_occupy_at_most_the_limit_of_memory(
     world: RdmapWorld, size: int
 ) -> None:
     stream = world.initiator(unexpected_octets=ROOM)
@@ -224,13 +228,13 @@ def test_a_peer_that_sends_without_end_costs_no_more_than_the_limit(
             pass
     kept = int(lib.siw_ddp_rx_unexpected(stream.ddp))
     assert ROOM - 2048 < kept <= ROOM
-    assert has_no_event(stream)
+    assert has_only_progress_events(stream)
 
 
 @pytest.mark.parametrize(
     ("fields", "code"), [({"msn": 1}, 3), ({"msn": 3}, 3), ({"msn": 2, "mo": 4}, 4)]
 )
-def test_numbers_are_judged_behind_an_unexpected_send(
+def test_msn_and_offset_are_checked_in_sends_after_an_unexpected_send(
     world: RdmapWorld, fields: dict[str, int], code: int
 ) -> None:
     stream = world.initiator(unexpected_octets=ROOM)
@@ -239,14 +243,14 @@ def test_numbers_are_judged_behind_an_unexpected_send(
     assert stream.assert_terminates_with((1, 2, code)).quoted_ddp.msn == fields["msn"]
 
 
-def test_an_unexpected_send_longer_than_its_receive_is_an_error_naming_it(
+def test_an_unexpected_send_longer_than_its_receive_causes_a_terminate_that_quotes_it(
     world: RdmapWorld,
 ) -> None:
     stream = world.initiator(unexpected_octets=ROOM)
     m = world.registered_memory(64)
     stream.inject_segments(build_send(b"8 octets", msn=1), build_send(b"9 octets!", msn=2))
     assert stream.next_event().kind == "PARKED"
-    assert has_no_event(stream)
+    assert has_only_progress_events(stream)
     stream.recvs.post(1, m.sge(0, 8))
     stream.recvs.post(2, m.sge(8, 8))
     t = stream.assert_terminates_with(TOO_LONG)
@@ -256,7 +260,9 @@ def test_an_unexpected_send_longer_than_its_receive_is_an_error_naming_it(
     assert stream.take_receive() == 2
 
 
-def test_a_receive_whose_key_died_is_an_error_of_this_end(world: RdmapWorld) -> None:
+def test_a_receive_with_a_freed_key_for_an_unexpected_send_is_a_local_error(
+    world: RdmapWorld,
+) -> None:
     stream = world.initiator(unexpected_octets=ROOM)
     m = world.registered_memory(8, rights=LOCAL_WRITE)
     stream.inject_segments(build_send(b"8 octets"))
@@ -267,30 +273,32 @@ def test_a_receive_whose_key_died_is_an_error_of_this_end(world: RdmapWorld) -> 
     assert m.is_untouched()
 
 
-def test_the_terminate_after_the_rnr_time_names_the_send(world: RdmapWorld) -> None:
+def test_the_terminate_after_the_rnr_time_out_quotes_the_waiting_send(world: RdmapWorld) -> None:
     stream = world.initiator(unexpected_octets=ROOM)
     m = world.registered_memory(64)
     for i in range(1, 4):
         stream.inject_segments(build_send(octet_pattern(10), msn=i))
     assert stream.next_event().kind == "PARKED"
-    wait_until(lambda: has_no_event(stream) and lib.siw_ddp_rx_unexpected(stream.ddp) > 200)
+    wait_until(
+        lambda: has_only_progress_events(stream) and lib.siw_ddp_rx_unexpected(stream.ddp) > 200
+    )
     stream.recvs.post(1, m.sge())
-    # expire has no effect: a receive has been posted, so the Send need not wait
+    # siw_rdmap_expire has no effect, because a receive has been posted for the waiting Send
     lib.siw_rdmap_expire(stream.handle)
     assert stream.next_event().kind == "RECV"
-    assert has_no_event(stream)
+    assert has_only_progress_events(stream)
     lib.siw_rdmap_expire(stream.handle)
     assert stream.assert_terminates_with(NO_BUFFER).quoted_ddp.msn == 2
 
 
 @pytest.mark.clause("RFC5040-7.1-03")
-def test_a_wait_that_ends_behind_an_error_of_ours_does_not_change_what_is_told(
+def test_an_rnr_time_out_after_a_local_error_does_not_change_the_reported_error(
     world: RdmapWorld,
 ) -> None:
     stream = world.initiator(unexpected_octets=ROOM)
     stream.inject_segments(build_send(b"early"))
     assert stream.next_event().kind == "PARKED"
-    wait_until(lambda: has_no_event(stream) and waiting_send_msn(stream) == 1)
+    wait_until(lambda: has_only_progress_events(stream) and waiting_send_msn(stream) == 1)
     m = world.registered_memory(4 << 20)
     stream.begin_operation(lib.SIW_RDMAP_SEND, [m.sge()])
     world.free_stag(m.stag)
@@ -301,13 +309,15 @@ def test_a_wait_that_ends_behind_an_error_of_ours_does_not_change_what_is_told(
     assert (e.kind, e.err, e.quoted) == ("ERROR", (0, 0, 0), False)
 
 
-def test_without_parking_a_send_without_receive_is_an_error(world: RdmapWorld) -> None:
+def test_without_storage_for_unexpected_sends_a_send_without_a_receive_is_an_error(
+    world: RdmapWorld,
+) -> None:
     stream = world.initiator()
     stream.inject_segments(build_send(b"early"))
     assert stream.assert_terminates_with(NO_BUFFER).quoted_ddp.msn == 1
 
 
-def test_a_confirmation_counts_as_a_read_of_the_ord_and_says_what_is_there(
+def test_a_confirming_read_counts_against_the_ord_and_confirms_earlier_requests(
     world: RdmapWorld,
 ) -> None:
     stream = world.initiator(ord=1)
@@ -327,7 +337,7 @@ def test_a_confirmation_counts_as_a_read_of_the_ord_and_says_what_is_there(
 
 
 @pytest.mark.parametrize("size", [1, 16, 20_000])
-def test_octets_with_a_confirmation_which_linux_siw_sends_are_thrown_away(
+def test_payload_in_the_response_to_a_confirming_read_is_discarded(
     world: RdmapWorld, size: int
 ) -> None:
     stream = world.initiator()
@@ -347,7 +357,7 @@ def test_octets_with_a_confirmation_which_linux_siw_sends_are_thrown_away(
     assert lib.siw_rdmap_confirm(stream.handle, 3) == 0
 
 
-def test_a_confirmation_with_octets_for_another_stag_is_an_error(world: RdmapWorld) -> None:
+def test_a_response_to_a_confirming_read_for_another_stag_is_an_error(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(64)
     assert lib.siw_rdmap_confirm(stream.handle, 3) == 0

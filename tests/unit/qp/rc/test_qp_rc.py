@@ -1,4 +1,4 @@
-"""Connected RC queue pairs: data by Send, Write and Read."""
+"""Data transfer by Send, Write and Read between connected RC queue pairs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from siwarp.verbs import (
     WCOpcode,
 )
 
-# Sizes around the largest segment of a small copied message, of an MTU, of loopback's EMSS, and of
-# MPA itself.
+# Message sizes around the limits of segments: an Ethernet MTU, a copied message, loopback's EMSS,
+# and MPA's largest ULPDU.
 SIZES = [0, 1, 2, 3, 4, 5, 7, 8, 1407, 1408, 4095, 4096, 4097, 32742, 32743, 32744, 64767, 64768]
 SIZES += [65475, 65483, 65535, 65536, 65537, 100001, 1 << 20, (1 << 20) + 1]
 
@@ -41,7 +41,9 @@ def connected_pair() -> Iterator[tuple[End, End]]:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_send_of_any_size_fills_one_receive(connected_pair: tuple[End, End], size: int) -> None:
+def test_an_rc_send_of_any_size_consumes_one_receive(
+    connected_pair: tuple[End, End], size: int
+) -> None:
     a, b = connected_pair
     data = octet_pattern(size, size)
     a.mem.write(data)
@@ -58,7 +60,7 @@ def test_a_send_of_any_size_fills_one_receive(connected_pair: tuple[End, End], s
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_write_of_any_size_is_there_before_the_send_behind_it(
+def test_a_write_of_any_size_is_placed_before_the_following_send_is_received(
     connected_pair: tuple[End, End], size: int
 ) -> None:
     a, b = connected_pair
@@ -80,7 +82,7 @@ def test_a_write_of_any_size_is_there_before_the_send_behind_it(
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_read_of_any_size_returns_the_memory_content(
+def test_an_rc_read_of_any_size_returns_the_content_of_the_peers_memory(
     connected_pair: tuple[End, End], size: int
 ) -> None:
     a, b = connected_pair
@@ -96,7 +98,7 @@ def test_a_read_of_any_size_returns_the_memory_content(
     assert b.rcq.poll(4) == []
 
 
-def test_twenty_mebibytes_go_each_way_in_one_message(wire: Wire) -> None:
+def test_a_write_a_read_and_a_send_of_20_mib_transfer_all_octets(wire: Wire) -> None:
     size = 20 << 20
     a, b = wire.connect(size=size)
     data = octet_pattern(1 << 16) * (size >> 16)
@@ -115,7 +117,7 @@ def test_twenty_mebibytes_go_each_way_in_one_message(wire: Wire) -> None:
     assert b.mem.view == data
 
 
-def test_both_ends_send_at_once(connected_pair: tuple[End, End]) -> None:
+def test_both_ends_may_send_at_the_same_time(connected_pair: tuple[End, End]) -> None:
     size = 512 << 10
     for end in connected_pair:
         end.mem.write(octet_pattern(size))
@@ -126,13 +128,13 @@ def test_both_ends_send_at_once(connected_pair: tuple[End, End]) -> None:
             end.post(SEND, i, length=size)
     got: dict[End, list[int]] = {end: [] for end in connected_pair}
 
-    def all_received() -> bool:
+    def all_messages_are_received() -> bool:
         for end in connected_pair:
             got[end] += [w.wr_id for w in end.rcq.poll(8) if w.ok]
             end.scq.poll(8)
         return all(len(g) == 4 for g in got.values())
 
-    wait_until(all_received)
+    wait_until(all_messages_are_received)
     assert all(g == [0, 1, 2, 3] for g in got.values())
     for end in connected_pair:
         wait_until(lambda end=end: not end.scq.poll(8))
@@ -148,7 +150,7 @@ def test_both_ends_send_at_once(connected_pair: tuple[End, End]) -> None:
     st.lists(st.integers(0, 1 << 19), max_size=15),
     st.integers(0, 15),
 )
-def test_any_split_gives_the_same_octets(
+def test_any_split_into_scatter_gather_elements_transfers_the_same_octets(
     connected_pair: tuple[End, End], opcode: int, pieces: list[int], marks: list[int], shift: int
 ) -> None:
     a, b = connected_pair
@@ -186,7 +188,7 @@ def test_any_split_gives_the_same_octets(
         return
     bounds = [0, *sorted(m % (total + 1) for m in marks), total]
     parts = [(x, y - x) for x, y in itertools.pairwise(bounds)]
-    # Each piece is separated from the one before it by a canary.
+    # A canary separates each piece of the receive buffer from the previous piece.
     sinks = [(x + 8 * i, n) for i, (x, n) in enumerate(parts)]
     area = total + 8 * len(parts) + 8
     b.mem.view[:area] = b"\x5a" * area
@@ -203,7 +205,7 @@ def test_any_split_gives_the_same_octets(
 # ---- work requests
 
 
-def test_completions_come_in_the_order_of_posting_also_around_reads(
+def test_send_completions_are_in_posting_order_also_around_reads(
     connected_pair: tuple[End, End],
 ) -> None:
     a, b = connected_pair
@@ -212,7 +214,7 @@ def test_completions_come_in_the_order_of_posting_also_around_reads(
         b.post_receive(wr_id=i, offset=1 << 20, length=4096)
     wrs = []
     for i, opcode in enumerate(kinds):
-        # Memory being read is not written at the same time, and memory being sent is not read into.
+        # No request writes memory that a Read reads, and no Read writes memory that is being sent.
         at, size = (1 << 17, 60000) if opcode == READ else (0, 40)
         remote = None if opcode == SEND else b.mem.remote(at, size)
         wrs.append(SendWR(i, opcode, sg=[a.mem.sge(at, size)], remote=remote))
@@ -223,7 +225,7 @@ def test_completions_come_in_the_order_of_posting_also_around_reads(
     assert [w.wr_id for w in poll(b.rcq, 3)] == [0, 1, 2]
 
 
-def test_every_request_completes_visibly_if_the_queue_pair_says_so(wire: Wire) -> None:
+def test_with_sq_sig_all_every_request_creates_a_completion(wire: Wire) -> None:
     a, b = wire.connect(sig_all=True)
     b.qp.post_recv([RecvWR(1), RecvWR(2)])
     a.post(SEND, 1, flags=0)
@@ -233,7 +235,7 @@ def test_every_request_completes_visibly_if_the_queue_pair_says_so(wire: Wire) -
 
 
 @pytest.mark.parametrize("opcode", [SEND, WRITE])
-def test_inline_octets_may_change_at_once_and_need_no_key(
+def test_inline_data_may_change_after_the_post_and_needs_no_key(
     connected_pair: tuple[End, End], opcode: int
 ) -> None:
     a, b = connected_pair
@@ -251,7 +253,7 @@ def test_inline_octets_may_change_at_once_and_need_no_key(
     assert b.mem.read(200) == octet_pattern(200, 3)
 
 
-def test_a_read_cannot_be_inline(connected_pair: tuple[End, End]) -> None:
+def test_an_inline_read_is_refused(connected_pair: tuple[End, End]) -> None:
     a, b = connected_pair
     wr = SendWR(
         1, READ, sg=[a.mem.sge(0, 8)], remote=b.mem.remote(0, 8), send_flags=SendFlag.INLINE
@@ -259,7 +261,9 @@ def test_a_read_cannot_be_inline(connected_pair: tuple[End, End]) -> None:
     assert errno_raised_by(a.qp.post_send, wr) == errno.EINVAL
 
 
-def test_a_message_above_the_largest_is_refused(connected_pair: tuple[End, End]) -> None:
+def test_an_rc_request_above_the_maximum_message_size_is_refused(
+    connected_pair: tuple[End, End],
+) -> None:
     a, b = connected_pair
     most = a.rig.ctx.query_device().max_rc_msg
     for opcode in (SEND, WRITE, READ):
@@ -268,7 +272,7 @@ def test_a_message_above_the_largest_is_refused(connected_pair: tuple[End, End])
         assert errno_raised_by(a.qp.post_send, wr) == errno.EINVAL
 
 
-def test_a_solicited_send_wakes_who_waits_for_solicited_ones_only(
+def test_only_a_solicited_send_notifies_a_cq_armed_for_solicited_events(
     connected_pair: tuple[End, End],
 ) -> None:
     a, b = connected_pair
@@ -286,7 +290,7 @@ def test_a_solicited_send_wakes_who_waits_for_solicited_ones_only(
 
 
 @pytest.mark.parametrize("ord_", [1, 2, 5, 128])
-def test_reads_beyond_ord_wait_and_are_all_done(wire: Wire, ord_: int) -> None:
+def test_reads_beyond_the_ord_limit_wait_and_all_complete(wire: Wire, ord_: int) -> None:
     a, b = wire.connect(ConnParam(initiator_depth=ord_), size=1 << 18, max_send_wr=256)
     n = 200
     for i in range(1024):
@@ -300,7 +304,7 @@ def test_reads_beyond_ord_wait_and_are_all_done(wire: Wire, ord_: int) -> None:
         assert a.mem.read(4, 8 * i) == i.to_bytes(4, "big")
 
 
-def test_both_ends_read_from_each_other_at_once(wire: Wire) -> None:
+def test_both_ends_may_read_from_each_other_at_the_same_time(wire: Wire) -> None:
     a, b = wire.connect(size=1 << 20)
     for end in (a, b):
         end.mem.write(octet_pattern(1 << 19, id(end) & 7))
@@ -318,12 +322,12 @@ def test_both_ends_read_from_each_other_at_once(wire: Wire) -> None:
         assert one.mem.read(1 << 19, 1 << 19) == other.mem.read(1 << 19)
 
 
-def test_a_fenced_request_waits_for_the_reads_before_it(wire: Wire) -> None:
+def test_a_fenced_request_waits_for_the_preceding_reads(wire: Wire) -> None:
     size = 1 << 20
     a, b = wire.connect(size=2 * size)
     for i in range(20):
         b.mem.view[:size] = bytes([i]) * size
-        # Without the fence the Write would be sent before the Read Response arrived.
+        # Without the fence, the Write would be sent before the Read Response arrives.
         a.post(READ, 1, offset=size, length=size, remote=b.mem.remote(0, size), flags=0)
         a.post(
             WRITE,
@@ -340,7 +344,7 @@ def test_a_fenced_request_waits_for_the_reads_before_it(wire: Wire) -> None:
         assert b.mem.read(64, size) == bytes([i]) * 64
 
 
-def test_a_read_into_no_memory_asks_for_nothing_and_completes(
+def test_a_read_without_scatter_elements_completes_with_length_0(
     connected_pair: tuple[End, End],
 ) -> None:
     a, b = connected_pair
@@ -348,7 +352,7 @@ def test_a_read_into_no_memory_asks_for_nothing_and_completes(
     assert poll(a.scq)[0].byte_len == 0
 
 
-def test_a_queue_pair_knows_both_addresses_while_it_is_connected(wire: Wire) -> None:
+def test_a_connected_queue_pair_returns_its_local_and_peer_addresses(wire: Wire) -> None:
     a, b = wire.connect()
     assert (a.qp.addr, a.qp.peer) == (b.qp.peer, b.qp.addr)
     assert b.qp.addr == wire.address
@@ -358,7 +362,7 @@ def test_a_queue_pair_knows_both_addresses_while_it_is_connected(wire: Wire) -> 
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_data_goes_over_both_ip_versions(rig: Rig, host: str) -> None:
+def test_an_rc_send_arrives_over_ipv4_and_over_ipv6(rig: Rig, host: str) -> None:
     a, b = Wire(rig, host=host).connect()
     assert a.qp.peer[0] == host
     b.post_receive()
@@ -367,6 +371,6 @@ def test_data_goes_over_both_ip_versions(rig: Rig, host: str) -> None:
     assert poll(b.rcq)[0].byte_len == 5 and b.mem.read(5) == b"hello"
 
 
-def test_rc_queue_pairs_have_numbers_of_their_own(rig: Rig) -> None:
+def test_rc_queue_pairs_have_unique_numbers_above_65535(rig: Rig) -> None:
     numbers = {rig.create_qp(qp_type=QPType.RC).qp_num for _ in range(100)}
     assert len(numbers) == 100 and min(numbers) > 0xFFFF and max(numbers) < 0xFFFFFF

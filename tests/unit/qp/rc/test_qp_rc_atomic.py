@@ -1,4 +1,4 @@
-"""FetchAdd and CmpSwap through queue pairs: their results, their order, and what refuses them."""
+"""FetchAdd and CmpSwap through queue pairs: results, order, and reasons for refusal."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ ONES = (1 << 64) - 1
 words = st.integers(0, ONES)
 
 
-def add_by_the_rfc(value: int, add: int, mask: int) -> int:
-    """Add as in the pseudocode of RFC 7306 section 5.1.1, bit by bit."""
+def masked_add_of_rfc7306(value: int, add: int, mask: int) -> int:
+    """Return the masked sum, computed bit by bit as in RFC 7306 section 5.1.1."""
     carry = result = 0
     for bit in range(64):
         total = carry + (value >> bit & 1) + (add >> bit & 1)
@@ -60,7 +60,7 @@ def add_by_the_rfc(value: int, add: int, mask: int) -> int:
     return result
 
 
-def swap_by_the_rfc(value: int, swap: int, swap_mask: int, compare: int, mask: int) -> int:
+def masked_swap_of_rfc7306(value: int, swap: int, swap_mask: int, compare: int, mask: int) -> int:
     return value if (compare ^ value) & mask else value & ~swap_mask | swap & swap_mask
 
 
@@ -77,7 +77,9 @@ def connected_pair() -> Iterator[tuple[End, End]]:
 # ---- results
 
 
-def test_fetch_add_adds_and_brings_what_was_there(connected_pair: tuple[End, End]) -> None:
+def test_fetch_add_adds_to_a_word_and_returns_its_previous_value(
+    connected_pair: tuple[End, End],
+) -> None:
     a, b = connected_pair
     write_word(b, 40, 64)
     a.mem.write(b"\xee" * 24)
@@ -92,7 +94,9 @@ def test_fetch_add_adds_and_brings_what_was_there(connected_pair: tuple[End, End
     assert b.rcq.poll(4) == []
 
 
-def test_cmp_swap_swaps_only_what_is_as_compared(connected_pair: tuple[End, End]) -> None:
+def test_cmp_swap_replaces_only_a_word_that_equals_the_compare_value(
+    connected_pair: tuple[End, End],
+) -> None:
     a, b = connected_pair
     write_word(b, 1000, 8)
     for compare, after in ((999, 1000), (1000, 77), (1000, 77), (77, 5)):
@@ -105,7 +109,7 @@ def test_cmp_swap_swaps_only_what_is_as_compared(connected_pair: tuple[End, End]
 
 @settings(max_examples=60, deadline=None)
 @given(value=words, add=words, mask=words)
-def test_masked_fetch_add_is_the_rfcs(
+def test_masked_fetch_add_computes_the_result_of_rfc_7306(
     connected_pair: tuple[End, End], value: int, add: int, mask: int
 ) -> None:
     a, b = connected_pair
@@ -113,12 +117,12 @@ def test_masked_fetch_add_is_the_rfcs(
     post_atomic(a, MASKED_ADD, b.mem.remote(0, 8), compare_add=add, compare_add_mask=mask)
     (done,) = poll(a.scq)
     assert (done.ok, done.opcode) == (True, WCOpcode.FETCH_ADD)
-    assert (read_word(a), read_word(b)) == (value, add_by_the_rfc(value, add, mask))
+    assert (read_word(a), read_word(b)) == (value, masked_add_of_rfc7306(value, add, mask))
 
 
 @settings(max_examples=60, deadline=None)
 @given(value=words, swap=words, swap_mask=words, mask=words, flip=st.integers(0, 63) | st.none())
-def test_masked_cmp_swap_is_the_rfcs(
+def test_masked_cmp_swap_computes_the_result_of_rfc_7306(
     connected_pair: tuple[End, End],
     value: int,
     swap: int,
@@ -136,10 +140,12 @@ def test_masked_cmp_swap_is_the_rfcs(
     (done,) = poll(a.scq)
     assert (done.ok, done.opcode) == (True, WCOpcode.COMP_SWAP)
     assert read_word(a) == value
-    assert read_word(b) == swap_by_the_rfc(value, swap, swap_mask, compare, mask)
+    assert read_word(b) == masked_swap_of_rfc7306(value, swap, swap_mask, compare, mask)
 
 
-def test_the_old_value_may_go_into_several_elements(connected_pair: tuple[End, End]) -> None:
+def test_the_original_value_of_an_atomic_may_be_scattered_over_several_elements(
+    connected_pair: tuple[End, End],
+) -> None:
     a, b = connected_pair
     write_word(b, 0x0102030405060708)
     sg = [a.mem.sge(100, 3), a.mem.sge(200, 0), a.mem.sge(300, 5)]
@@ -153,7 +159,7 @@ def test_the_old_value_may_go_into_several_elements(connected_pair: tuple[End, E
 
 
 class Adders:
-    """Threads that each add one to a word over a connection of their own."""
+    """Threads that each add 1 to the same word repeatedly, over one connection per thread."""
 
     def __init__(self, two: Wire, n: int, each: int) -> None:
         self.pairs = [two.connect() for _ in range(n)]
@@ -162,10 +168,10 @@ class Adders:
         self.each = each
         self.wrong: list[BaseException] = []
         self.threads = [
-            threading.Thread(target=self._add_repeatedly, args=(a,)) for a, _ in self.pairs
+            threading.Thread(target=self._add_one_repeatedly, args=(a,)) for a, _ in self.pairs
         ]
 
-    def _add_repeatedly(self, a: End) -> None:
+    def _add_one_repeatedly(self, a: End) -> None:
         try:
             for _ in range(self.each // 10):
                 for k in range(10):
@@ -174,8 +180,8 @@ class Adders:
         except BaseException as e:
             self.wrong.append(e)
 
-    def run_and_total(self) -> int:
-        """Run all threads; return the final value of the word."""
+    def run_and_read_sum(self) -> int:
+        """Run all adding threads; return the final value of the word that they add to."""
         for t in self.threads:
             t.start()
         for t in self.threads:
@@ -186,18 +192,20 @@ class Adders:
 
 
 @pytest.mark.clause("RFC7306-5-01", "RFC7306-5.3-01", "RFC7306-5.4-02")
-def test_sums_are_exact_over_queue_pairs_and_threads(two_device_wire: Wire) -> None:
-    assert Adders(two_device_wire, 4, 150).run_and_total() == 4 * 150
+def test_fetch_adds_from_several_queue_pairs_and_threads_lose_no_update(
+    two_device_wire: Wire,
+) -> None:
+    assert Adders(two_device_wire, 4, 150).run_and_read_sum() == 4 * 150
 
 
 @pytest.mark.clause("RFC7306-5-02", "RFC7306-5.4-03")
-def test_sums_are_exact_over_devices_and_what_local_programs_add(two_device_wire: Wire) -> None:
-    """The sum is exact when peers of two devices and this process itself add to one word."""
+def test_fetch_adds_from_two_devices_and_local_adds_lose_no_update(two_device_wire: Wire) -> None:
+    """No addition is lost when peers of two devices and this process add to the same word."""
     adders = Adders(two_device_wire, 2, 150)
     again = Wire(two_device_wire.active, Rig())
     a, b = again.connect()
     view = (ctypes.c_uint8 * 8).from_address(adders.target.addr)
-    there = keep_registered(b.rig.reg_mr(view, ALL_ACCESS))
+    there = keep_region_registered(b.rig.reg_mr(view, ALL_ACCESS))
 
     def add_from_other_device() -> None:
         for _ in range(150):
@@ -212,19 +220,19 @@ def test_sums_are_exact_over_devices_and_what_local_programs_add(two_device_wire
     adders.threads += [
         threading.Thread(target=f) for f in (add_from_other_device, add_locally, add_locally)
     ]
-    assert adders.run_and_total() == 3 * 150 + 2 * 3000
+    assert adders.run_and_read_sum() == 3 * 150 + 2 * 3000
     again.passive.close()
 
 
-def test_a_lock_by_cmp_swap_lets_one_in_at_a_time(two_device_wire: Wire) -> None:
-    """Reads and writes back under a CmpSwap lock lose no update."""
+def test_a_lock_made_of_cmp_swap_admits_one_holder_at_a_time(two_device_wire: Wire) -> None:
+    """Increments by a Read and a Write under a lock made of CmpSwap lose no update."""
     pairs = [two_device_wire.connect() for _ in range(2)]
     target = pairs[0][1].mem
     target.write(bytes(16))
     rounds = 30
     wrong: list[BaseException] = []
 
-    def try_to_swap(a: End, compare: int, value: int) -> bool:
+    def compare_and_swap_word(a: End, compare: int, value: int) -> bool:
         post_atomic(a, SWAP, target.remote(0, 8), compare_add=compare, swap=value)
         assert poll(a.scq)[0].ok
         return read_word(a) == compare
@@ -232,13 +240,13 @@ def test_a_lock_by_cmp_swap_lets_one_in_at_a_time(two_device_wire: Wire) -> None
     def increment_under_lock(a: End) -> None:
         try:
             for _ in range(rounds):
-                wait_until(lambda: try_to_swap(a, 0, 1))
+                wait_until(lambda: compare_and_swap_word(a, 0, 1))
                 a.post(READ, offset=8, length=8, remote=target.remote(8, 8))
                 assert poll(a.scq)[0].ok
                 write_word(a, read_word(a, 8) + 1, 8)
                 a.post(WROpcode.RDMA_WRITE, offset=8, length=8, remote=target.remote(8, 8))
                 assert poll(a.scq)[0].ok
-                assert try_to_swap(a, 1, 0)
+                assert compare_and_swap_word(a, 1, 0)
         except BaseException as e:
             wrong.append(e)
 
@@ -254,31 +262,33 @@ def test_a_lock_by_cmp_swap_lets_one_in_at_a_time(two_device_wire: Wire) -> None
 # ---- errors that the responder reports
 
 
-def region_of_other_pd(b: End) -> RemoteBuffer:
-    return keep_registered(MR(PD(b.rig.ctx), bytearray(64), ALL_ACCESS))
+def word_in_region_of_other_pd(b: End) -> RemoteBuffer:
+    return keep_region_registered(MR(PD(b.rig.ctx), bytearray(64), ALL_ACCESS))
 
 
-#: Regions must outlive the function that made them; the device closes them.
+#: Memory regions that stay registered after their function returned; the device closes them.
 regions: list[MR] = []
 
 
-def keep_registered(mr: MR) -> RemoteBuffer:
+def keep_region_registered(mr: MR) -> RemoteBuffer:
     regions.append(mr)
     return mr.remote(0, 8)
 
 
-def deregistered_region(b: End) -> RemoteBuffer:
+def word_in_deregistered_region(b: End) -> RemoteBuffer:
     mr = b.rig.reg_mr(bytearray(64), ALL_ACCESS)
     remote = mr.remote(0, 8)
     mr.close()
     return remote
 
 
-def region_without_atomic_right(b: End) -> RemoteBuffer:
-    return keep_registered(b.rig.reg_mr(bytearray(64), ALL_ACCESS & ~AccessFlag.REMOTE_ATOMIC))
+def word_in_region_without_atomic_right(b: End) -> RemoteBuffer:
+    return keep_region_registered(
+        b.rig.reg_mr(bytearray(64), ALL_ACCESS & ~AccessFlag.REMOTE_ATOMIC)
+    )
 
 
-def memory_of_denying_qp(b: End) -> RemoteBuffer:
+def word_of_qp_that_denies_atomics(b: End) -> RemoteBuffer:
     rights = AccessFlag.REMOTE_READ | AccessFlag.REMOTE_WRITE
     b.qp.modify(QPAttr(qp_access_flags=rights), QPAttrMask.ACCESS_FLAGS)
     return b.mem.remote(0, 8)
@@ -292,10 +302,10 @@ ACCESS, OPERATION = WCStatus.REM_ACCESS_ERR, WCStatus.REM_OP_ERR
 REFUSED = {
     "misaligned": (lambda b: word_at_offset(b, 4), OPERATION, 0x000207),
     "odd": (lambda b: word_at_offset(b, 1), OPERATION, 0x000207),
-    "no right": (region_without_atomic_right, ACCESS, 0x000102),
-    "denied by the queue pair": (memory_of_denying_qp, ACCESS, 0x000102),
-    "a dead key": (deregistered_region, ACCESS, 0x000100),
-    "another domain": (region_of_other_pd, ACCESS, 0x000103),
+    "no right": (word_in_region_without_atomic_right, ACCESS, 0x000102),
+    "denied by the queue pair": (word_of_qp_that_denies_atomics, ACCESS, 0x000102),
+    "a dead key": (word_in_deregistered_region, ACCESS, 0x000100),
+    "another domain": (word_in_region_of_other_pd, ACCESS, 0x000103),
     "behind the end": (lambda b: word_at_offset(b, len(b.mem.view)), ACCESS, 0x000101),
     "over the end": (lambda b: word_at_offset(b, len(b.mem.view) - 4), ACCESS, 0x000101),
     "before the start": (lambda b: word_at_offset(b, -8), ACCESS, 0x000101),
@@ -305,7 +315,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("opcode", [ADD, SWAP, MASKED_ADD], ids=["add", "swap", "masked"])
 @pytest.mark.parametrize("why", REFUSED)
-def test_refused_atomics_change_nothing_and_terminate(
+def test_a_refused_atomic_changes_no_memory_and_terminates_the_connection(
     wire: Wire, why: str, opcode: WROpcode
 ) -> None:
     where, status, error = REFUSED[why]
@@ -322,7 +332,7 @@ def test_refused_atomics_change_nothing_and_terminate(
 
 
 @pytest.mark.parametrize("how", ["unmapped", "protected", "truncated"])
-def test_memory_that_went_away_ends_the_connection_and_no_more(wire: Wire, how: str) -> None:
+def test_an_atomic_on_inaccessible_memory_ends_only_the_connection(wire: Wire, how: str) -> None:
     gone = Vanishing(PAGE, how)
     a, b = wire.connect()
     mr = b.rig.reg_mr(gone.buffer, ALL_ACCESS)
@@ -341,7 +351,7 @@ def test_memory_that_went_away_ends_the_connection_and_no_more(wire: Wire, how: 
 
 
 @pytest.mark.parametrize("length", [0, 4, 7, 9, 16])
-def test_an_atomic_has_elements_of_eight_octets(
+def test_an_atomic_whose_elements_do_not_have_8_octets_is_refused(
     connected_pair: tuple[End, End], length: int
 ) -> None:
     a, b = connected_pair
@@ -350,23 +360,23 @@ def test_an_atomic_has_elements_of_eight_octets(
         a.qp.post_send(SendWR(1, ADD, sg=sg, remote=b.mem.remote(0, 8)))
 
 
-def test_an_atomic_is_never_inline(connected_pair: tuple[End, End]) -> None:
+def test_an_inline_atomic_is_refused(connected_pair: tuple[End, End]) -> None:
     a, b = connected_pair
     with pytest.raises(Error, match="INLINE"):
         post_atomic(a, SWAP, b.mem.remote(0, 8), flags=SendFlag.INLINE | SendFlag.SIGNALED)
 
 
-def test_where_the_peer_takes_no_reads_it_takes_no_atomics(wire: Wire) -> None:
+def test_an_atomic_is_refused_if_the_peer_accepts_no_rdma_reads(wire: Wire) -> None:
     a, b = wire.connect(ConnParam(initiator_depth=0), ConnParam(responder_resources=0))
     with pytest.raises(Error, match="RDMA Reads"):
         post_atomic(a, ADD, b.mem.remote(0, 8))
 
 
-def test_a_region_for_atomics_is_one_to_write(rig: Rig) -> None:
+def test_a_region_with_remote_atomic_but_without_local_write_access_is_refused(rig: Rig) -> None:
     assert errno_raised_by(rig.reg_mr, bytearray(8), AccessFlag.REMOTE_ATOMIC) == 22
 
 
-def test_a_dead_local_key_is_this_ends_error(wire: Wire) -> None:
+def test_an_atomic_with_a_deregistered_local_key_completes_with_loc_prot_err(wire: Wire) -> None:
     a, b = wire.connect()
     b.mem.write(bytes(8))
     mr = a.rig.reg_mr(bytearray(8), AccessFlag.LOCAL_WRITE)
@@ -379,7 +389,7 @@ def test_a_dead_local_key_is_this_ends_error(wire: Wire) -> None:
     assert read_word(b) == 0
 
 
-def test_an_unmapped_result_buffer_is_a_local_error(wire: Wire) -> None:
+def test_an_atomic_with_an_unmapped_result_buffer_completes_with_loc_prot_err(wire: Wire) -> None:
     with connected_plain_peer(wire, gone=True) as (a, peer):
         gone = Vanishing(PAGE, "unmapped")
         mr = a.rig.reg_mr(gone.buffer, AccessFlag.LOCAL_WRITE)
@@ -393,7 +403,7 @@ def test_an_unmapped_result_buffer_is_a_local_error(wire: Wire) -> None:
         assert (told.layer, told.etype, told.code) == (1, 0, 0)
 
 
-def test_memory_stays_while_an_atomic_waits_for_its_answer(wire: Wire) -> None:
+def test_a_region_cannot_be_deregistered_while_an_atomic_awaits_its_response(wire: Wire) -> None:
     with connected_plain_peer(wire) as (a, peer):
         post_atomic(a, ADD, THERE)
         request = receive_atomic_request(peer)
@@ -403,7 +413,7 @@ def test_memory_stays_while_an_atomic_waits_for_its_answer(wire: Wire) -> None:
         a.mem.close()
 
 
-def test_what_was_read_before_an_atomic_is_the_old_value_and_behind_it_the_new(
+def test_a_read_before_an_atomic_returns_the_old_value_and_a_later_read_the_new_one(
     connected_pair: tuple[End, End],
 ) -> None:
     a, b = connected_pair

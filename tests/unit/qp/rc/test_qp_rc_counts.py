@@ -1,6 +1,6 @@
 """Delivery counts: requests complete when the siwarp peer reports that it has received them.
 
-These run on real sockets; the other tests are in tests/sim/verbs/test_verbs_counts.py.
+This file's tests use real sockets; others are in tests/sim/verbs/test_verbs_counts.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ FLUSHED = WCStatus.WR_FLUSH_ERR
 ROCE: dict[str, Any] = {"persona": Persona.ROCE, "private_messages": True}
 
 
-def test_a_program_that_polls_nothing_counts_by_its_progress_thread(two_device_wire: Wire) -> None:
+def test_the_progress_thread_sends_delivery_counts_if_the_program_does_not_poll(
+    two_device_wire: Wire,
+) -> None:
     a, b = two_device_wire.connect(**ROCE)
     with assert_counter_grows("delivery_counts_rx", 20):
         for i in range(20):
@@ -28,7 +30,9 @@ def test_a_program_that_polls_nothing_counts_by_its_progress_thread(two_device_w
             assert poll(a.scq)[0].wr_id == i
 
 
-def test_a_send_that_waited_too_long_says_so_to_its_sender(two_device_wire: Wire) -> None:
+def test_a_send_that_exhausts_its_rnr_retries_completes_with_rnr_retry_exc_err(
+    two_device_wire: Wire,
+) -> None:
     a, b = two_device_wire.connect(**ROCE)
     b.qp.modify(QPAttr(min_rnr_timer=1))
     a.qp.modify(QPAttr(rnr_retry=1))

@@ -1,6 +1,6 @@
-"""RC queue pairs in error: Terminates, statuses, flushing, disconnects, lost peers.
+"""RC queue pairs in error: deregistered memory, killed peers, and simultaneous closing.
 
-These run on real sockets; the other tests are in tests/sim/verbs/test_verbs_rc_errors.py.
+This file's tests use real sockets; others are in tests/sim/verbs/test_verbs_rc_errors.py.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from siwarp.verbs import (
 FLUSHED = WCStatus.WR_FLUSH_ERR
 
 
-def test_deregistering_what_the_peer_reads_ends_the_stream_and_no_octet_more_is_sent(
+def test_deregistering_a_region_that_the_peer_reads_stops_the_response_and_ends_the_stream(
     two_device_wire: Wire,
 ) -> None:
-    size = 16 << 20  # more than TCP accepts while the peer does not read
+    size = 16 << 20  # more octets than TCP accepts while the peer does not read
     peer, end = accept_raw(two_device_wire)
     mr = end.rig.reg_mr(bytearray(b"\x11") * size, ALL_ACCESS)
     memory = mr.view.obj
@@ -37,7 +37,7 @@ def test_deregistering_what_the_peer_reads_ends_the_stream_and_no_octet_more_is_
     )
     wait_until(lambda: peer.unread_octets() > 0)
     mr.close()
-    memory[:] = b"\x22" * size  # memory that the program owns again
+    memory[:] = b"\x22" * size  # after deregistration, the program may change the memory
     got = peer.read_until_end()
     assert b"\x11" * 1000 in got
     assert b"\x22" * 16 not in got
@@ -60,7 +60,7 @@ while True:
 
 
 @pytest.mark.parametrize("opcode", [WRITE, READ], ids=["write", "read"])
-def test_a_peer_that_is_killed_in_the_middle_leaves_this_end_in_error(
+def test_killing_the_peer_process_during_transfers_moves_the_queue_pair_to_err(
     two_device_wire: Wire, opcode: int
 ) -> None:
     host, port = two_device_wire.address
@@ -92,7 +92,9 @@ def test_a_peer_that_is_killed_in_the_middle_leaves_this_end_in_error(
             peer.stdout.close()
 
 
-def test_a_connection_between_two_threads_that_end_at_the_same_time(two_device_wire: Wire) -> None:
+def test_two_threads_may_close_both_ends_of_a_connection_at_the_same_time(
+    two_device_wire: Wire,
+) -> None:
     for _ in range(20):
         a, b = two_device_wire.connect(size=1 << 16)
         a.post(WRITE, 1, length=1 << 16, remote=b.mem.remote())

@@ -48,7 +48,7 @@ def post_with_immediate(
 
 @pytest.fixture(scope="module")
 def connected_pair() -> Iterator[tuple[End, End]]:
-    """Provide two endpoints that know their peer to be siwarp."""
+    """Provide two connected endpoints, each of which knows that its peer is siwarp."""
     a, b = Rig(), Rig()
     made = Wire(a, b).connect(
         size=4 << 20, max_send_sge=16, max_recv_sge=16, max_inline_data=256, max_send_wr=64
@@ -63,7 +63,7 @@ def connected_pair() -> Iterator[tuple[End, End]]:
 
 @pytest.mark.clause("DGRAM-IMM-3", "DGRAM-IMM-4")
 @pytest.mark.parametrize("size", SIZES)
-def test_a_write_with_immediate_takes_a_receive_and_writes_nothing_there(
+def test_a_write_with_immediate_consumes_a_receive_without_writing_to_its_buffer(
     connected_pair: tuple[End, End], size: int
 ) -> None:
     a, b = connected_pair
@@ -85,7 +85,9 @@ def test_a_write_with_immediate_takes_a_receive_and_writes_nothing_there(
 
 
 @pytest.mark.clause("DGRAM-IMM-3")
-def test_a_receive_without_elements_is_enough(connected_pair: tuple[End, End]) -> None:
+def test_a_write_with_immediate_may_consume_a_receive_without_elements(
+    connected_pair: tuple[End, End],
+) -> None:
     a, b = connected_pair
     b.qp.post_recv(RecvWR(3))
     post_with_immediate(a, WRITE_IMM, length=100, remote=b.mem.remote(0, 100))
@@ -94,7 +96,7 @@ def test_a_receive_without_elements_is_enough(connected_pair: tuple[End, End]) -
     assert poll(a.scq)[0].ok
 
 
-def test_its_octets_may_be_inline(connected_pair: tuple[End, End]) -> None:
+def test_a_write_with_immediate_may_be_inline(connected_pair: tuple[End, End]) -> None:
     a, b = connected_pair
     b.qp.post_recv(RecvWR(3))
     a.mem.write(octet_pattern(200))
@@ -105,7 +107,7 @@ def test_its_octets_may_be_inline(connected_pair: tuple[End, End]) -> None:
     assert b.mem.read(200) == octet_pattern(200)
 
 
-def test_all_kinds_of_requests_stay_in_order(connected_pair: tuple[End, End]) -> None:
+def test_requests_of_all_opcodes_complete_in_posting_order(connected_pair: tuple[End, End]) -> None:
     a, b = connected_pair
     for i in range(6):
         b.post_receive(wr_id=i, offset=1 << 20, length=1000)
@@ -122,7 +124,7 @@ def test_all_kinds_of_requests_stay_in_order(connected_pair: tuple[End, End]) ->
             (SEND, 50),
         ]
     ):
-        # Reads use a separate area: not written by other requests, and not sent from
+        # Reads use a separate memory area, which no other request sends or writes.
         if opcode == READ:
             a.post(READ, i, offset=1 << 21, length=length, remote=b.mem.remote(1 << 21, length))
             continue
@@ -146,7 +148,9 @@ def test_all_kinds_of_requests_stay_in_order(connected_pair: tuple[End, End]) ->
 
 @pytest.mark.clause("DGRAM-IMM-1", "DGRAM-IMM-2")
 @pytest.mark.parametrize("solicited", [False, True])
-def test_on_the_wire_it_is_a_write_then_immediate_data(wire: Wire, solicited: bool) -> None:
+def test_a_write_with_immediate_is_sent_as_a_write_followed_by_immediate_data(
+    wire: Wire, solicited: bool
+) -> None:
     with connected_plain_peer(wire) as (a, peer):
         a.mem.write(octet_pattern(100))
         flags = SendFlag.SIGNALED | (SendFlag.SOLICITED if solicited else 0)
@@ -164,38 +168,38 @@ def test_on_the_wire_it_is_a_write_then_immediate_data(wire: Wire, solicited: bo
         assert [w.wr_id for w in poll(a.scq, 2)] == [1, 2]
 
 
-def build_immediate(peer: PlainPeer, octets: bytes = bytes(8), **fields: Any) -> bytes:
+def build_immediate_data_segment(peer: PlainPeer, octets: bytes = bytes(8), **fields: Any) -> bytes:
     peer.sends += 1
     head = {"opcode": Opcode.IMMEDIATE, "qn": Queue.SEND, "msn": peer.sends, **fields}
     return bytes(DDPUntagged(**head)) + octets
 
 
 @pytest.mark.clause("DGRAM-IMM-2", "DGRAM-IMM-4")
-def test_immediate_data_that_no_write_goes_before_has_no_length(wire: Wire) -> None:
+def test_immediate_data_without_a_preceding_write_completes_with_length_0(wire: Wire) -> None:
     with connected_plain_peer(wire) as (a, peer):
         for i in range(6):
             a.post_receive(wr_id=i, length=10)
         octets = bytes(ImmediateData(data=0x41424344, rest=0x45464748))
         write = peer.build_write(octet_pattern(33), a.mem.rkey, a.mem.addr + 100)
         peer.send_segments(
-            build_immediate(peer, octets),
+            build_immediate_data_segment(peer, octets),
             write,
-            build_immediate(peer),
+            build_immediate_data_segment(peer),
             peer.build_send(b"x"),
-            build_immediate(peer),
+            build_immediate_data_segment(peer),
         )
-        peer.send_segments(write, peer.build_send(b"between"), build_immediate(peer))
+        peer.send_segments(write, peer.build_send(b"between"), build_immediate_data_segment(peer))
         got = poll(a.rcq, 6)
         assert [w.byte_len for w in got] == [0, 33, 1, 0, 7, 0]
         assert got[0].imm_data.to_bytes(4, sys.byteorder) == b"ABCD"
 
 
 @pytest.mark.parametrize("size", [0, 4, 7, 9, 100])
-def test_immediate_data_of_another_size_ends_the_connection(wire: Wire, size: int) -> None:
+def test_immediate_data_of_other_than_8_octets_ends_the_connection(wire: Wire, size: int) -> None:
     with connected_plain_peer(wire, gone=True) as (a, peer):
         a.post_receive(wr_id=4, length=200)
         a.mem.view[:200] = bytes(200)
-        peer.send_segments(build_immediate(peer, b"\xaa" * size))
+        peer.send_segments(build_immediate_data_segment(peer, b"\xaa" * size))
         told = peer.receive_terminate()
         assert (told.layer, told.etype, told.code) == (0, 2, 0xFF)
         (got,) = poll(a.rcq)
@@ -203,18 +207,18 @@ def test_immediate_data_of_another_size_ends_the_connection(wire: Wire, size: in
         assert a.mem.read(200) == bytes(200)
 
 
-def test_without_a_receive_it_ends_as_a_send_does(wire: Wire) -> None:
+def test_a_write_with_immediate_without_a_posted_receive_ends_the_connection(wire: Wire) -> None:
     a, b = wire.connect()
     post_with_immediate(a, WRITE_IMM, 6, length=10, remote=b.mem.remote(0, 10))
-    # With persona iwarp, the request completes once TCP has accepted it, possibly before the
-    # Terminate ends the connection.
+    # With persona iwarp, a Write with Immediate completes once TCP has accepted it, possibly before
+    # the Terminate ends the connection.
     (done,) = poll(a.scq)
     assert done.status in (WCStatus.SUCCESS, WCStatus.RNR_RETRY_EXC_ERR)
     b.wait_for_error_state()
     a.wait_for_error_state()
 
 
-def test_a_write_that_is_refused_takes_no_receive(wire: Wire) -> None:
+def test_a_refused_write_with_immediate_consumes_no_receive(wire: Wire) -> None:
     a, b = wire.connect(persona=Persona.ROCE)
     mr = b.rig.reg_mr(bytearray(100), AccessFlag.LOCAL_WRITE)
     b.post_receive(wr_id=5)
@@ -224,7 +228,9 @@ def test_a_write_that_is_refused_takes_no_receive(wire: Wire) -> None:
     assert (poll(b.rcq)[0].status) == WCStatus.WR_FLUSH_ERR
 
 
-def test_a_solicited_one_wakes_who_waits_for_such(two_device_wire: Wire) -> None:
+def test_only_a_solicited_write_with_immediate_notifies_a_cq_armed_for_solicited_events(
+    two_device_wire: Wire,
+) -> None:
     a, b = two_device_wire.connect()
     for i in range(2):
         b.qp.post_recv(RecvWR(i))
@@ -243,7 +249,7 @@ def test_a_solicited_one_wakes_who_waits_for_such(two_device_wire: Wire) -> None
 @pytest.mark.clause("DGRAM-IMM-5")
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("solicited", [False, True])
-def test_a_send_with_immediate_brings_both(
+def test_a_send_with_immediate_delivers_its_payload_and_immediate_data(
     connected_pair: tuple[End, End], size: int, solicited: bool
 ) -> None:
     a, b = connected_pair
@@ -260,7 +266,7 @@ def test_a_send_with_immediate_brings_both(
     assert b.mem.read(size) == data and b.mem.read(64, size) == b"\xee" * 64
 
 
-def test_its_octets_may_lie_in_as_many_pieces_as_those_of_a_send(
+def test_a_send_with_immediate_may_have_16_scatter_gather_elements(
     connected_pair: tuple[End, End],
 ) -> None:
     a, b = connected_pair
@@ -276,7 +282,7 @@ def test_its_octets_may_lie_in_as_many_pieces_as_those_of_a_send(
     assert b.mem.read(16 * size) == want
 
 
-def test_one_octet_more_than_the_receive_is_too_long(wire: Wire) -> None:
+def test_a_send_with_immediate_longer_than_its_receive_is_a_length_error(wire: Wire) -> None:
     a, b = wire.connect()
     b.post_receive(wr_id=1, length=99)
     post_with_immediate(a, SEND_IMM, length=100)
@@ -286,7 +292,7 @@ def test_one_octet_more_than_the_receive_is_too_long(wire: Wire) -> None:
 
 
 @pytest.mark.clause("DGRAM-IMM-7")
-def test_send_with_immediate_is_refused_for_unknown_peers(wire: Wire) -> None:
+def test_send_with_immediate_is_refused_if_the_peer_is_not_known_to_be_siwarp(wire: Wire) -> None:
     with (
         connected_plain_peer(wire) as (a, _),
         pytest.raises(Error, match="private_messages"),
@@ -295,7 +301,9 @@ def test_send_with_immediate_is_refused_for_unknown_peers(wire: Wire) -> None:
 
 
 @pytest.mark.clause("DGRAM-IMM-8")
-def test_send_with_immediate_from_unknown_peers_is_an_unexpected_opcode(wire: Wire) -> None:
+def test_send_with_immediate_from_a_peer_not_known_to_be_siwarp_is_an_unexpected_opcode(
+    wire: Wire,
+) -> None:
     with connected_plain_peer(wire, gone=True) as (a, peer):
         a.mem.view[:100] = bytes(100)
         a.post_receive(wr_id=4, length=100)
@@ -308,7 +316,7 @@ def test_send_with_immediate_from_unknown_peers_is_an_unexpected_opcode(wire: Wi
 
 @pytest.mark.clause("DGRAM-IMM-9")
 @pytest.mark.parametrize("body", [b"", b"\1\0\0", b"\0" * 8, b"\3" + bytes(20)])
-def test_a_private_message_that_nobody_knows_ends_the_connection(wire: Wire, body: bytes) -> None:
+def test_an_undefined_private_message_ends_the_connection(wire: Wire, body: bytes) -> None:
     with connected_plain_peer(wire, gone=True, private_messages=True) as (a, peer):
         a.post_receive(wr_id=4, length=200)
         peer.send_segments(peer.build_send(body, opcode=15))
@@ -319,7 +327,7 @@ def test_a_private_message_that_nobody_knows_ends_the_connection(wire: Wire, bod
 
 
 @pytest.mark.clause("DGRAM-IMM-5", "DGRAM-IMM-6")
-def test_on_the_wire_it_is_the_private_opcode_with_a_head(wire: Wire) -> None:
+def test_a_send_with_immediate_is_sent_with_the_private_opcode_and_a_header(wire: Wire) -> None:
     with connected_plain_peer(wire, private_messages=True) as (a, peer):
         a.mem.write(b"payload!")
         for flags, subcode in ((0, 1), (SendFlag.SOLICITED, 2)):

@@ -1,4 +1,4 @@
-"""Regions of one queue pair: registration, and closing one while its peer invalidates it."""
+"""Memory regions bound to one queue pair: registration, invalidation by the peer, and closing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ INVALIDATE = ALL_ACCESS | AccessFlag.REMOTE_INVALIDATE
 ROUNDS = 20 if "SANITIZER" in os.environ else 60
 
 
-def test_only_a_region_of_one_rc_queue_pair_may_be_invalidated(rig: Rig) -> None:
+def test_remote_invalidate_access_requires_a_region_bound_to_one_rc_queue_pair(rig: Rig) -> None:
     rc, ud = rig.create_qp(qp_type=QPType.RC), rig.create_qp()
     memory = ffi.new("char[100]")
     assert lib.siw_reg_mr(rig.pd._c_object(), memory, 100, int(INVALIDATE)) == ffi.NULL
@@ -57,13 +57,15 @@ def test_a_region_outlives_the_queue_pair_it_is_bound_to(rig: Rig) -> None:
     mr.close()
 
 
-def test_sending_with_invalidate_is_for_rc_alone(rig: Rig) -> None:
+def test_send_with_invalidate_is_refused_on_a_ud_queue_pair(rig: Rig) -> None:
     qp = rig.create_ud_qp()
     wr = SendWR(opcode=WROpcode.SEND_WITH_INV, ah=rig.create_ah(qp), invalidate_rkey=7)
     assert errno_raised_by(qp.post_send, wr) == errno.EINVAL
 
 
-def test_a_bound_region_serves_the_next_connection_of_its_queue_pair(two_device_wire: Wire) -> None:
+def test_a_bound_region_stays_valid_for_the_next_connection_of_its_queue_pair(
+    two_device_wire: Wire,
+) -> None:
     a, b = two_device_wire.connect()
     mr = MR(b.rig.pd, bytearray(100), INVALIDATE, qp=b.qp)
     a.post(WRITE, 1, length=9, remote=mr.remote())
@@ -87,7 +89,7 @@ def test_a_bound_region_serves_the_next_connection_of_its_queue_pair(two_device_
     mr.close()
 
 
-def test_an_invalidated_region_is_registered_anew_under_new_keys(wire: Wire) -> None:
+def test_an_invalidated_region_can_be_reregistered_with_new_keys(wire: Wire) -> None:
     a, b = wire.connect()
     mr = MR(b.rig.pd, bytearray(100), INVALIDATE, qp=b.qp)
     for turn in range(3):
@@ -104,15 +106,15 @@ def test_an_invalidated_region_is_registered_anew_under_new_keys(wire: Wire) -> 
     mr.close()
 
 
-def test_a_send_with_invalidate_that_waits_for_its_receive_invalidates_then(
+def test_a_send_with_invalidate_that_waits_for_its_receive_invalidates_when_received(
     two_device_wire: Wire,
 ) -> None:
-    """With persona roce, the Send and its invalidation wait until a receive is posted."""
+    """With persona roce, a Send with Invalidate invalidates only when a receive is posted."""
     a, b = two_device_wire.connect(persona=Persona.ROCE)
     memory = bytearray(100)
     mr = MR(b.rig.pd, memory, INVALIDATE, qp=b.qp)
-    # Nothing completes until the Send is delivered. Reading the memory while the device writes to
-    # it would be a race, so the Write's data is read over another connection.
+    # No request completes until the Send is delivered. Reading the memory locally while the device
+    # writes to it would be a race, so the test reads the Write's data over another connection.
     same = b.rig.reg_mr(memory, ALL_ACCESS)
     c, _ = two_device_wire.connect()
 
@@ -137,10 +139,10 @@ def send_with_invalidate(a: End, rkey: int) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_region_closed_while_its_peer_ends_it_ends_once(
+def test_a_region_may_be_closed_while_the_peer_invalidates_it(
     two_device_wire: Wire, late: bool
 ) -> None:
-    """Either the receive completes and reports the invalidation, or the peer gets an error."""
+    """If a close wins the race, the peer's Send with Invalidate ends the connection in error."""
     a, b = two_device_wire.connect()
     for _ in range(ROUNDS):
         mr = MR(b.rig.pd, bytearray(4096), INVALIDATE, qp=b.qp)
@@ -167,8 +169,8 @@ def test_a_region_closed_while_its_peer_ends_it_ends_once(
         a, b = two_device_wire.connect()
 
 
-def connect_both_senders(wire: Wire) -> tuple[End, End]:
-    """Return two endpoints of which both may send: the active one has already sent a message."""
+def connect_and_enable_both_senders(wire: Wire) -> tuple[End, End]:
+    """Connect two endpoints; send a first message from the active one, so that both may send."""
     c, d = wire.connect()
     d.post_receive(9)
     c.post(SEND, 9, length=1)
@@ -176,12 +178,12 @@ def connect_both_senders(wire: Wire) -> tuple[End, End]:
     return c, d
 
 
-def test_memory_that_another_stream_sends_from_may_be_ended_meanwhile(
+def test_a_region_may_be_invalidated_while_another_connection_sends_from_it(
     two_device_wire: Wire,
 ) -> None:
-    """Requests not yet sent complete with LOC_PROT_ERR, as with a closed region."""
+    """Sends from an invalidated region that are not yet transmitted complete with LOC_PROT_ERR."""
     a, b = two_device_wire.connect()
-    c, d = connect_both_senders(two_device_wire)
+    c, d = connect_and_enable_both_senders(two_device_wire)
     for _ in range(ROUNDS // 2):
         mr = MR(b.rig.pd, bytearray(4096), INVALIDATE, qp=b.qp)
         b.post_receive(1)
@@ -203,4 +205,4 @@ def test_memory_that_another_stream_sends_from_may_be_ended_meanwhile(
             end.wait_for_error_state()
             end.next_cm_event()
             end.close()
-        c, d = connect_both_senders(two_device_wire)
+        c, d = connect_and_enable_both_senders(two_device_wire)

@@ -1,4 +1,4 @@
-"""A Send without a receive, on real sockets; timer tests are in tests/sim/test_sim_rc_rnr.py."""
+"""RNR attributes of an RC queue pair; tests of the timer are in tests/sim/test_sim_rc_rnr.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from harness.verbs_harness import Rig
 from siwarp.verbs import QPAttr, QPType
 
 
-def test_rnr_retry_and_min_rnr_timer_are_kept_and_bounded(rig: Rig) -> None:
+def test_rnr_retry_and_min_rnr_timer_are_stored_and_range_checked(rig: Rig) -> None:
     qp = rig.create_qp(qp_type=QPType.RC)
     attr, _ = qp.query()
     assert (attr.rnr_retry, attr.min_rnr_timer) == (7, 12)

@@ -1,6 +1,6 @@
 """Persona roce: completed requests have reached the peer, failed ones report the reason.
 
-These run on real sockets; the other tests are in tests/sim/verbs/test_verbs_roce.py.
+This file's tests use real sockets; others are in tests/sim/verbs/test_verbs_roce.py.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from siwarp.verbs import (
     Persona,
 )
 
-#: How the peer acknowledges data: by answering Reads or, if it is siwarp, by delivery counts.
+#: How a peer acknowledges data: by answering Reads or, if the peer is siwarp, by delivery counts.
 HOW = {"by Reads": {}, "by counts": {"private_messages": True}}
 
 
 @pytest.fixture(params=HOW.values(), ids=list(HOW))
 def persona_options(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     found: dict[str, Any] = request.param
-    # without the announcement, the peer is what the program declares it to be, or unknown
+    # without the announcement, only the program declares whether the peer supports delivery counts
     with temporary_settings(mpa_announce=0):
         yield found
 
 
-def connect_as_roce(wire: Wire, **kw: object) -> tuple[End, End]:
+def connect_with_persona_roce(wire: Wire, **kw: object) -> tuple[End, End]:
     return wire.connect(persona=Persona.ROCE, **kw)  # type: ignore[arg-type]
 
 
-def test_both_ends_send_at_once_and_all_of_it_completes_in_order(
+def test_requests_posted_at_both_ends_complete_in_order_with_persona_roce(
     two_device_wire: Wire, persona_options: dict[str, Any]
 ) -> None:
-    a, b = connect_as_roce(
+    a, b = connect_with_persona_roce(
         two_device_wire, size=2 << 20, max_send_wr=64, max_recv_wr=64, **persona_options
     )
     for end in (a, b):
         for i in range(40):
             end.post_receive(i, offset=1 << 20, length=1 << 16)
-    # Separate memory areas for data sent, data read into, data that the peer writes to and data
-    # that it reads from.
+    # Sends, sinks of Reads, targets of the peer's Writes and sources of the peer's Reads use
+    # separate memory areas.
     sink, target, source, size = 1 << 18, 2 << 18, 3 << 18, 1 << 14
     for i in range(40):
         for end, other in ((a, b), (b, a)):

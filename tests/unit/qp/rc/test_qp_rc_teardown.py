@@ -1,4 +1,4 @@
-"""Completed data reaches the peer however this end closes, and no close waits for ever.
+"""Completed Sends reach the peer however the sender closes, and closing always ends.
 
 How long closing takes is tested in tests/sim/test_sim_rc_ends.py.
 """
@@ -24,12 +24,12 @@ from siwarp.inspect import MPAReply, Opcode
 from siwarp.verbs import Persona, QPAttr, QPState, RemoteBuffer, SendWR, WCStatus
 
 MIB = 1 << 20
-PATIENT = 60_000  # ms; in tests that do not test lingering, long enough for a busy machine
+PATIENT = 60_000  # ms; linger time where lingering is not tested, enough for a busy machine
 FLUSHED = WCStatus.WR_FLUSH_ERR
 WRITE_HEAD = 14  # octets of the DDP header of an RDMA Write
 
-# A process that sends 1 MiB, polls its completion and ends at once, while data that its peer keeps
-# writing stays unread in its socket. argv: host, port, persona, how it ends.
+# A program that sends 1 MiB, polls the completion and exits immediately, while its socket has
+# unread data because the peer keeps writing. argv: host, port, persona, way of exit.
 SENDER = """
 import ctypes, sys
 from siwarp import cm
@@ -61,7 +61,7 @@ if how == "destroy":
     qp.close()
 elif how == "error":
     qp.modify(QPAttr(qp_state=QPState.ERR))
-elif how in ("exit of C", "idle"):  # what Python does at its end does not happen
+elif how in ("exit of C", "idle"):  # exits without Python's cleanup
     ctypes.CDLL(None).exit(0)
 """
 
@@ -84,7 +84,7 @@ def sender_process(*arguments: str, **env: str) -> Iterator[subprocess.Popen[str
 
 @contextmanager
 def wire_on_own_device(**settings: int) -> Iterator[Wire]:
-    """Open a device with these settings, and a listener on it; it is the only device."""
+    """Open a device with the given settings, the only device, and a listener on the device."""
     names = [ffi.string(lib.siw_setting_name(i)).decode() for i in range(lib.siw_settings_count())]
     before = {name: lib.siw_setting_value(names.index(name)) for name in settings}
     for name, value in settings.items():
@@ -98,7 +98,7 @@ def wire_on_own_device(**settings: int) -> Iterator[Wire]:
             assert lib.siw_setting_set(name.encode(), value) == 0
 
 
-class Talker(threading.Thread):
+class ContinuousWriter(threading.Thread):
     """A thread that writes to the peer's memory without a pause until the connection ends."""
 
     def __init__(self, end: End, remote: RemoteBuffer) -> None:
@@ -116,7 +116,7 @@ class Talker(threading.Thread):
 
 @pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE], ids=lambda p: p.name.lower())
 @pytest.mark.parametrize("how", ["destroy", "error", "close", "exit of C"])
-def test_a_mebibyte_that_completed_is_there_though_its_sender_goes_with_unread_input(
+def test_a_completed_send_arrives_although_its_sender_exits_with_unread_input(
     rig: Rig, how: str, persona: Persona
 ) -> None:
     wire = Wire(rig)
@@ -127,7 +127,7 @@ def test_a_mebibyte_that_completed_is_there_though_its_sender_goes_with_unread_i
         b = End(rig, request.id, wire.p_channel, size=2 * MIB)
         b.post_receive(1, 0, MIB)
         b.id.accept()
-        talker = Talker(b, RemoteBuffer.unpack(request.private_data[:20]))
+        talker = ContinuousWriter(b, RemoteBuffer.unpack(request.private_data[:20]))
         talker.start()
         (wc,) = poll(b.rcq, 1, 30)
         assert (wc.wr_id, wc.status, wc.byte_len) == (1, WCStatus.SUCCESS, MIB)
@@ -137,7 +137,7 @@ def test_a_mebibyte_that_completed_is_there_though_its_sender_goes_with_unread_i
         assert not talker.is_alive()
 
 
-def test_a_process_ends_although_its_peer_is_silent(rig: Rig) -> None:
+def test_a_process_can_exit_although_its_peer_sends_nothing(rig: Rig) -> None:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         s.listen()
@@ -150,7 +150,9 @@ def test_a_process_ends_although_its_peer_is_silent(rig: Rig) -> None:
                 sock.recv(1000)
                 sock.sendall(bytes(MPAReply(rev=2, s=1, ird=4, ord=4)))
                 assert child.stdout and child.stdout.readline() == "connected\n"
-                assert sock.recv(1) == b"", "no end of stream"
+                assert sock.recv(1) == b"", (
+                    "the peer received data instead of the end of the stream"
+                )
                 assert child.wait(20) == 0
 
 
@@ -158,14 +160,14 @@ def test_a_process_ends_although_its_peer_is_silent(rig: Rig) -> None:
 
 
 def read_to_orderly_end(peer: PlainPeer) -> bytes:
-    """Read up to the end of the stream; a reset is an error."""
+    """Return all octets up to the end of the peer's stream; raise an error on a reset."""
     octets = bytearray()
     while part := peer.sock.recv(1 << 20):
         octets += part
     return bytes(octets)
 
 
-def test_only_data_accepted_by_tcp_reaches_the_peer() -> None:
+def test_after_destroying_a_queue_pair_only_data_accepted_by_tcp_reaches_the_peer() -> None:
     size, iwarp = 32 * MIB, Persona.IWARP
     with (
         wire_on_own_device(linger_ms=PATIENT) as wire,
@@ -179,10 +181,10 @@ def test_only_data_accepted_by_tcp_reaches_the_peer() -> None:
         peer.send_segments(unread)
         a.id.close()
         a.qp.close()
-        a.mem.view[:] = b"\x22" * size  # the program may change the memory again
+        a.mem.view[:] = b"\x22" * size  # after the close, the program may change the memory
         peer.send_segments(
             unread
-        )  # closing a socket with this unread data would reset the connection
+        )  # closing a socket that has unread data would reset the connection
         head, rest = peer.receive_segment()
         assert (head.opcode, rest) == (Opcode.SEND, b"\x11" * 1000)
         octets = read_to_orderly_end(peer)
@@ -190,7 +192,7 @@ def test_only_data_accepted_by_tcp_reaches_the_peer() -> None:
         assert b"\x22" * 100 not in octets
 
 
-def test_a_write_that_was_begun_when_the_peer_ended_its_sending_arrives_whole() -> None:
+def test_a_write_in_progress_when_the_peer_shuts_down_sending_arrives_completely() -> None:
     size = 32 * MIB
     with (
         wire_on_own_device(linger_ms=PATIENT) as wire,
@@ -214,7 +216,7 @@ def test_a_write_that_was_begun_when_the_peer_ended_its_sending_arrives_whole() 
         assert (at, payload) == (len(octets[0]), size)
 
 
-def test_a_terminate_arrives_although_much_behind_the_error_is_unread() -> None:
+def test_a_terminate_arrives_although_much_data_after_the_error_is_unread() -> None:
     with (
         wire_on_own_device(linger_ms=PATIENT) as wire,
         connected_plain_peer(wire, gone=True) as (a, peer),
@@ -230,7 +232,7 @@ def test_a_terminate_arrives_although_much_behind_the_error_is_unread() -> None:
 
 
 def start_flooding(peer: PlainPeer, octets: list[int], size: int) -> threading.Thread:
-    """Send ``size`` octets at a time until this side is reset; count them in ``octets[0]``."""
+    """Send ``size`` octets at a time in a thread until a reset; count them in ``octets[0]``."""
 
     def send_until_reset() -> None:
         block = bytes(size)
@@ -246,7 +248,7 @@ def start_flooding(peer: PlainPeer, octets: list[int], size: int) -> threading.T
 
 
 @pytest.mark.parametrize("limit", ["linger_ms", "octets"])
-def test_a_peer_that_sends_for_ever_is_reset_at_a_limit(limit: str) -> None:
+def test_a_closed_connection_whose_peer_keeps_sending_is_reset_at_a_limit(limit: str) -> None:
     with (
         wire_on_own_device(linger_ms=300 if limit == "linger_ms" else 600_000) as wire,
         connected_plain_peer(wire, gone=True) as (a, peer),
@@ -256,7 +258,7 @@ def test_a_peer_that_sends_for_ever_is_reset_at_a_limit(limit: str) -> None:
         thread = start_flooding(peer, sent, 64 if limit == "linger_ms" else 1 << 16)
         thread.join(30)
         assert not thread.is_alive()
-        if limit == "octets":  # the limit, plus what the sockets' buffers hold
+        if limit == "octets":  # the limit plus the octets in the sockets' buffers
             assert 256 * MIB <= sent[0] < 292 * MIB
         else:
             assert sent[0] < 256 * MIB

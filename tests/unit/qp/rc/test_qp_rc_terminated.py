@@ -1,4 +1,4 @@
-"""Terminates sent by a peer: the completion status that each error gives the requests."""
+"""Terminates sent by a peer, and the completion status that each error gives the requests."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ STATUS = {
 }
 
 
-def test_the_table_has_every_error() -> None:
+def test_the_table_of_completion_statuses_has_every_terminate_error() -> None:
     assert STATUS.keys() == ALL
 
 
 def expected_vendor_err(error: tuple[int, int, int]) -> int:
-    # this error gives no vendor_err, because 0 would mean that there was no Terminate
+    # a vendor_err of 0 would mean that no Terminate was received, so error 0/0/0 has 0xFF
     if error == (0, 0, 0):
         return 0xFF
     return error[0] << 16 | error[1] << 8 | error[2]
@@ -79,8 +79,10 @@ def peer_with_read_requests(wire: Wire) -> tuple[Peer, list[bytes]]:
     return peer, segments
 
 
-def terminate_and_check(peer: Peer, message: Packet, error: tuple[int, int, int]) -> dict[int, int]:
-    """Send a Terminate; return the Reads' statuses by wr_id. Checks everything else reported."""
+def send_terminate_and_check_reports(
+    peer: Peer, message: Packet, error: tuple[int, int, int]
+) -> dict[int, int]:
+    """Send a Terminate and check all reports of it; return the statuses of the Reads by wr_id."""
     end = peer.end
     end.post_receive(9)
     with assert_counter_grows("terminate_rx", 1), assert_counter_grows("terminate_tx", 0):
@@ -103,7 +105,7 @@ def terminate_and_check(peer: Peer, message: Packet, error: tuple[int, int, int]
 @pytest.mark.parametrize("which", [0, 1, 2])
 @pytest.mark.parametrize("error", STATUS, ids=lambda e: "/".join(f"{n:x}" for n in e))
 @pytest.mark.clause("RFC5040-5.4-06", "RFC5040-6.2.1-02")
-def test_the_quoted_request_ends_with_the_errors_status_and_others_are_flushed(
+def test_the_quoted_request_completes_with_the_errors_status_and_others_are_flushed(
     wire: Wire, error: tuple[int, int, int], which: int
 ) -> None:
     peer, segments = peer_with_read_requests(wire)
@@ -115,15 +117,17 @@ def test_the_quoted_request_ends_with_the_errors_status_and_others_are_flushed(
         "quoted_ddp": QuotedUntagged(segments[which][:18]),
         "quoted_rdma": QuotedReadRequest(segments[which][18:]),
     }
-    found = terminate_and_check(peer, build_terminate(*error, **quoted), error)
+    found = send_terminate_and_check_reports(peer, build_terminate(*error, **quoted), error)
     assert found == {i: STATUS[error] if i == which + 1 else FLUSHED for i in (1, 2, 3)}
 
 
 @pytest.mark.parametrize("error", STATUS, ids=lambda e: "/".join(f"{n:x}" for n in e))
 @pytest.mark.clause("RFC5040-7-02", "RFC5041-3-12")
-def test_without_a_quoted_header_all_are_flushed(wire: Wire, error: tuple[int, int, int]) -> None:
+def test_a_terminate_without_a_quoted_header_flushes_all_requests(
+    wire: Wire, error: tuple[int, int, int]
+) -> None:
     peer, _ = peer_with_read_requests(wire)
-    assert terminate_and_check(peer, build_terminate(*error), error) == {
+    assert send_terminate_and_check_reports(peer, build_terminate(*error), error) == {
         1: FLUSHED,
         2: FLUSHED,
         3: FLUSHED,
@@ -131,11 +135,11 @@ def test_without_a_quoted_header_all_are_flushed(wire: Wire, error: tuple[int, i
 
 
 @pytest.mark.parametrize("error", [(3, 0, 0), (0, 3, 1), (1, 2, 0x77), (2, 1, 0x77), (15, 15, 255)])
-def test_numbers_that_no_rfc_has_are_told_as_they_are(
+def test_undefined_error_codes_of_a_terminate_are_reported_unchanged(
     wire: Wire, error: tuple[int, int, int]
 ) -> None:
     peer, _ = peer_with_read_requests(wire)
-    assert terminate_and_check(peer, build_terminate(*error), error) == {
+    assert send_terminate_and_check_reports(peer, build_terminate(*error), error) == {
         1: FLUSHED,
         2: FLUSHED,
         3: FLUSHED,
@@ -143,7 +147,9 @@ def test_numbers_that_no_rfc_has_are_told_as_they_are(
 
 
 @pytest.mark.parametrize("what", ["another MSN", "another queue", "tagged"])
-def test_a_quoted_header_of_no_outstanding_request_fails_no_request(wire: Wire, what: str) -> None:
+def test_a_terminate_that_quotes_no_outstanding_request_flushes_all_requests(
+    wire: Wire, what: str
+) -> None:
     peer, _ = peer_with_read_requests(wire)
     header = {
         "another MSN": QuotedUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=1, msn=4),
@@ -151,7 +157,11 @@ def test_a_quoted_header_of_no_outstanding_request_fails_no_request(wire: Wire, 
         "tagged": QuotedTagged(opcode=Opcode.RDMA_WRITE, stag=0x77, to=0x100),
     }[what]
     message = build_terminate(0, 2, 6, m=1, d=1, ddp_seg_len=46, quoted_ddp=header)
-    assert terminate_and_check(peer, message, (0, 2, 6)) == {1: FLUSHED, 2: FLUSHED, 3: FLUSHED}
+    assert send_terminate_and_check_reports(peer, message, (0, 2, 6)) == {
+        1: FLUSHED,
+        2: FLUSHED,
+        3: FLUSHED,
+    }
 
 
 @pytest.mark.clause("RFC5040-6.2.1-03")

@@ -1,6 +1,6 @@
 """RD queue pairs: Send, Write, Read and atomics to any number of peers, order and errors.
 
-These run on real sockets; the other tests are in tests/sim/rd/test_verbs_rd.py.
+This file's tests use real sockets; others are in tests/sim/rd/test_verbs_rd.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SIZES = [0, 1, 3, 64, 1023, 1024, 1025, 1400, 1500, 4096, 9000, 65507, 65536, 20
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("crc", [True, False], ids=["crc", "no_crc"])
-def test_messages_of_every_size_arrive_whole_with_their_source(
+def test_rd_messages_of_every_size_arrive_whole_with_their_source(
     rig: Rig, host: str, crc: bool
 ) -> None:
     a, b = (Peer(rig, 1 << 18, host=host, crc=crc) for _ in range(2))
@@ -42,7 +42,7 @@ def test_messages_of_every_size_arrive_whole_with_their_source(
 
 
 @pytest.mark.clause("DGRAM-RDV-1")
-def test_one_queue_pair_talks_to_any_number_of_peers_each_in_its_order(rig: Rig) -> None:
+def test_one_rd_queue_pair_sends_to_eight_peers_in_order_per_peer(rig: Rig) -> None:
     a, others = Peer(rig, depth=256), [Peer(rig) for _ in range(8)]
     for other in others:
         for i in range(16):
@@ -64,7 +64,9 @@ def test_one_queue_pair_talks_to_any_number_of_peers_each_in_its_order(rig: Rig)
 
 
 @pytest.mark.parametrize("size", [0, 1, 1500, 65536, 1 << 20])
-def test_a_write_lies_at_the_peer_when_it_completes(rig: Rig, size: int) -> None:
+def test_the_data_of_an_rd_write_is_at_the_peer_when_the_write_completes(
+    rig: Rig, size: int
+) -> None:
     a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
     a.out.view[:size] = octet_pattern(size)
     a.post_rdma(b, WROpcode.RDMA_WRITE, size)
@@ -74,7 +76,7 @@ def test_a_write_lies_at_the_peer_when_it_completes(rig: Rig, size: int) -> None
 
 
 @pytest.mark.parametrize("size", [0, 1, 1500, 65536, 1 << 20])
-def test_a_read_brings_the_peers_memory(rig: Rig, size: int) -> None:
+def test_an_rd_read_returns_the_content_of_the_peers_memory(rig: Rig, size: int) -> None:
     a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
     b.into.view[:size] = octet_pattern(size)
     a.post_rdma(b, WROpcode.RDMA_READ, size)
@@ -83,7 +85,7 @@ def test_a_read_brings_the_peers_memory(rig: Rig, size: int) -> None:
     assert a.out.read(size) == octet_pattern(size)
 
 
-def test_atomics_of_several_peers_add_up(rig: Rig) -> None:
+def test_fetch_adds_of_several_rd_peers_lose_no_update(rig: Rig) -> None:
     target, peers = Peer(rig), [Peer(rig) for _ in range(3)]
     for i in range(20):
         for peer in peers:

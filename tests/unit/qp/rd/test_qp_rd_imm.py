@@ -1,6 +1,6 @@
-"""Immediate data on RD: in the same message as a Send, in a second message after a Write.
+"""Immediate data on RD is sent in the message of a Send, or in a second message after a Write.
 
-These run on real sockets; the other tests are in tests/sim/rd/test_verbs_rd_imm.py.
+This file's tests use real sockets; others are in tests/sim/rd/test_verbs_rd_imm.py.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ def write_with_immediate(a: Peer, b: Peer, length: int, wr_id: int = 3, **more: 
     a.post_rdma(b, WRITE_IMM, length, wr_id, imm_data=more.pop("imm", IMM), **more)
 
 
-def test_all_kinds_of_requests_of_several_peers_stay_in_their_order(rig: Rig) -> None:
+def test_requests_of_all_opcodes_from_several_rd_peers_stay_in_order_per_peer(rig: Rig) -> None:
     target, peers = Peer(rig, 1 << 20, depth=256), [Peer(rig, 1 << 20) for _ in range(3)]
     target.qp.post_recv([RecvWR(i, sg=[target.into.sge(1 << 19, 4096)]) for i in range(60)])
     kinds = [(SEND, 10), (WRITE_IMM, 200_000), (READ, 30), (WRITE_IMM, 0), (SEND_IMM, 20)]
     for turn in range(4):
         for peer in peers:
             for i, (opcode, length) in enumerate(kinds):
-                # The three memory areas are separate: none is written locally while it is read, or
-                # the reverse.
+                # Each kind of request uses its own memory area, so that no memory is written while
+                # another request reads it.
                 at = {SEND: 1 << 18, SEND_IMM: 1 << 18, READ: 1 << 19}.get(opcode, 0) + 64 * turn
                 if opcode in (SEND, SEND_IMM):
                     more = {} if opcode == SEND else {"imm_data": turn}

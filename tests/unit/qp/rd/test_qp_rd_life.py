@@ -1,4 +1,4 @@
-"""Peers of RD queue pairs whose port another process takes over, and peers that only reconnect."""
+"""RD peers that are killed and whose port another process then uses."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ LISTENER = """
     for i in range(16):
         peer.post_receive(i, 64, 64 * i)
     print(peer.qp.addr[1], flush=True)
-    for line in sys.stdin:  # so many messages are waited for
+    for line in sys.stdin:  # each line is the number of messages to wait for
         for w in peer.poll_receives(int(line)):
             print(peer.into.read(w.byte_len, 64 * w.wr_id).decode(), flush=True)
 """
 
 
 class Listener:
-    """A peer in a process of its own."""
+    """An RD peer that runs in its own process."""
 
     def __init__(self, port: int = 0) -> None:
         self.process = subprocess.Popen(
@@ -52,14 +52,14 @@ class Listener:
         self.port = int(self.process.stdout.readline())
 
     def wait_for_messages(self, n: int) -> list[str]:
-        """Wait for `n` messages; return their octets."""
+        """Wait until the process has received `n` messages; return their octets."""
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(f"{n}\n")
         self.process.stdin.flush()
         return [self.process.stdout.readline().strip() for _ in range(n)]
 
     def kill(self) -> None:
-        """Kill the process without notice to its peers."""
+        """Kill the process without a message to its RD peers."""
         self.process.kill()
         self.process.wait()
 
@@ -74,7 +74,7 @@ class Listener:
 
 @pytest.fixture
 def listeners() -> Iterator[list[Listener]]:
-    """A list of listeners that are closed at the end."""
+    """Provide a list to which a test adds Listeners, which are closed at the end of the test."""
     made: list[Listener] = []
     yield made
     for listener in made:
@@ -92,7 +92,7 @@ def wait_for_restart(rig: Rig, end: Peer) -> list[PeerRestart]:
 
 @pytest.mark.clause("DGRAM-INST-3", "DGRAM-INST-4")
 @pytest.mark.parametrize("loss", [0, 30])
-def test_what_was_posted_for_a_killed_process_does_not_reach_the_next_one(
+def test_messages_posted_for_a_killed_process_do_not_reach_its_successor_on_the_port(
     rig: Rig, listeners: list[Listener], loss: int
 ) -> None:
     a = Peer(rig)

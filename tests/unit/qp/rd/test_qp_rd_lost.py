@@ -1,4 +1,4 @@
-"""RD queue pairs whose peers exit, restart or stop answering; and a bad network."""
+"""RD queue pairs whose peers exit without closing, or grant no credit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from siwarp.verbs import AH, SendWR
 
 @pytest.fixture
 def other_processes() -> Iterator[list[subprocess.Popen[str]]]:
-    """A list of processes that are killed at the end."""
+    """Provide a list to which a test adds processes, which are killed at the end of the test."""
     made: list[subprocess.Popen[str]] = []
     yield made
     for p in made:
@@ -35,7 +35,7 @@ def other_processes() -> Iterator[list[subprocess.Popen[str]]]:
 def start_peer_process(
     made: list[subprocess.Popen[str]], number: int, code: str
 ) -> tuple[subprocess.Popen[str], int]:
-    """Start a peer with this many receives in another process; return the process and its port."""
+    """Run code with this argument in a process; return the process and its RD peer's port."""
     p = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code), str(number)],
         stdin=subprocess.PIPE,
@@ -56,23 +56,23 @@ EXITS = """
     peer = Peer(rig)
     print(peer.qp.addr[1], flush=True)
     sys.stdin.readline()
-    ctypes.CDLL(None).exit(0)  # as a program in C ends: what Python does at its end does not happen
+    ctypes.CDLL(None).exit(0)  # exits as a C program does, without Python's cleanup
 """
 
 
-class Elsewhere:
-    """A stand-in for the endpoint that a scripted peer talks to, when another process has it."""
+class RemoteEndpoint:
+    """The address of an RD endpoint in another process, in the form that scripted_peer() needs."""
 
     def __init__(self, port: int) -> None:
         self.qp = SimpleNamespace(addr=("127.0.0.1", port))
 
 
 @pytest.mark.clause("DGRAM-RD-10")
-def test_peers_are_told_when_a_program_ends_without_closing_its_queue_pair(
+def test_peers_receive_a_bye_when_a_program_exits_without_closing_its_queue_pair(
     other_processes: list[subprocess.Popen[str]],
 ) -> None:
     p, port = start_peer_process(other_processes, 0, EXITS)
-    with scripted_peer(cast("Peer", Elsewhere(port))) as s:
+    with scripted_peer(cast("Peer", RemoteEndpoint(port))) as s:
         assert p.stdin is not None
         p.stdin.write("now\n")
         p.stdin.flush()
@@ -81,7 +81,7 @@ def test_peers_are_told_when_a_program_ends_without_closing_its_queue_pair(
 
 @pytest.mark.clause("DGRAM-RD-20")
 @pytest.mark.parametrize("what", ["request", "response"])
-def test_a_device_sleeps_while_what_it_has_waits_for_a_peers_credit(rig: Rig, what: str) -> None:
+def test_a_device_sleeps_while_queued_messages_wait_for_a_peers_credit(rig: Rig, what: str) -> None:
     a = Peer(rig)
     with scripted_peer(a) as s:
         s.send_datagram(RDType.ACK, credit=0)
@@ -91,7 +91,7 @@ def test_a_device_sleeps_while_what_it_has_waits_for_a_peers_credit(rig: Rig, wh
             s.send_datagram(RDType.DATA, body=s.build_read_request(64), credit=0)
             s.psn[0] += 1
         assert_no_completion(a.scq, 0.1)
-        time.sleep(0.1)  # the device's thread takes over from the polling thread
+        time.sleep(0.1)  # time for the progress thread to take over from the polling thread
         used = time.process_time()
         time.sleep(1.0)
         assert time.process_time() - used < 0.15

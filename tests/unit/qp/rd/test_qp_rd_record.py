@@ -1,6 +1,6 @@
-"""Write-Records on RD: the messages of UD, delivered completely, once and in order.
+"""Write-Records on RD are delivered completely, exactly once and in order.
 
-These run on real sockets; the other tests are in tests/sim/rd/test_verbs_rd_record.py.
+This file's tests use real sockets; others are in tests/sim/rd/test_verbs_rd_record.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from siwarp.verbs import (
 RECORD = WROpcode.RDMA_WRITE_RECORD
 
 
-def numbers_from(first: int, n: int) -> list[int]:
+def consecutive_message_ids(first: int, n: int) -> list[int]:
     return [(first + i) & 0xFFFFFFFF for i in range(n)]
 
 
@@ -35,7 +35,7 @@ def test_write_records_are_ordered_with_other_messages_of_a_peer(rig: Rig) -> No
         mine = [w for w in got if w.source == peer.qp.addr]
         assert [w.opcode for w in mine] == [WCOpcode.RECV_WRITE_RECORD, WCOpcode.RECV] * 4
         ids = [target.qp.record(w).message_id for w in mine[::2]]
-        assert ids == numbers_from(ids[0], 4)
+        assert ids == consecutive_message_ids(ids[0], 4)
         assert [w.wr_id for w in peer.poll_sends(8)] == [
             10 * t + i for t in range(4) for i in range(2)
         ]

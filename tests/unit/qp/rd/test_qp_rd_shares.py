@@ -1,4 +1,4 @@
-"""RD: messages in several segments leave receives for other peers."""
+"""RD messages in several segments leave receives for messages of other peers."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def peers_with_half_message(end: Peer, n: int, host: str) -> Iterator[list[Stran
         yield made
 
 
-def send_second_half(one: Stranger) -> None:
-    """Send the second half."""
+def send_second_half_of_message(one: Stranger) -> None:
+    """Send the second half of the peer's message, which completes the message."""
     one.send_segment(one.build_untagged(Opcode.SEND, b"more", mo=4, msn=1))
 
 
 def assert_single_segment_received(end: Peer, host: str) -> None:
-    """Assert that a message of one segment is received at once."""
+    """Assert that the endpoint receives a single-segment message of a new peer immediately."""
     with contextlib.closing(Stranger(end, host)) as one:
         one.connect()
         one.send_and_wait(one.build_untagged(Opcode.SEND, b"whole"))
@@ -50,7 +50,7 @@ def receiving_peer(rig: Rig) -> Peer:
 
 
 @pytest.mark.clause("DGRAM-FAIR-1")
-def test_messages_in_segments_leave_a_quarter_of_the_receives_and_the_others_follow(
+def test_multi_segment_messages_leave_a_quarter_of_the_receives_and_all_complete(
     receiving_peer: Peer,
 ) -> None:
     with (
@@ -62,9 +62,9 @@ def test_messages_in_segments_leave_a_quarter_of_the_receives_and_the_others_fol
         assert [w.byte_len for w in poll(receiving_peer.rcq, 2)] == [5, 5]
         assert receiving_peer.rcq.poll() == []
         for one in (*some, *others):
-            send_second_half(one)
-        # Six messages hold receives, and two receives were used. As the first messages end, the
-        # next begin.
+            send_second_half_of_message(one)
+        # Six messages hold receives, and single-segment messages used the other two. As the first
+        # messages end, the next ones begin.
         assert [w.byte_len for w in poll(receiving_peer.rcq, 6)] == [8] * 6
         for i in range(6):
             receiving_peer.post_receive(i, 64, 64 * i)
@@ -72,24 +72,26 @@ def test_messages_in_segments_leave_a_quarter_of_the_receives_and_the_others_fol
 
 
 @pytest.mark.clause("DGRAM-FAIR-1")
-def test_one_source_may_use_half_of_the_receives(receiving_peer: Peer) -> None:
+def test_multi_segment_messages_of_one_source_use_at_most_half_of_the_receives(
+    receiving_peer: Peer,
+) -> None:
     with (
         peers_with_half_message(receiving_peer, 7, "127.0.0.2"),
         peers_with_half_message(receiving_peer, 1, "127.0.0.3") as others,
     ):
         for _ in range(3):
             assert_single_segment_received(receiving_peer, "127.0.0.2")
-        send_second_half(others[0])
+        send_second_half_of_message(others[0])
         assert sorted(w.byte_len for w in poll(receiving_peer.rcq, 4)) == [5, 5, 5, 8]
 
 
 @pytest.mark.clause("DGRAM-FAIR-1")
-def test_one_message_at_a_time_may_have_the_last_receive(rig: Rig) -> None:
+def test_multi_segment_messages_use_the_last_receive_one_at_a_time(rig: Rig) -> None:
     end = Peer(rig, 1 << 12)
     end.post_receive(1, 64)
     with peers_with_half_message(end, 2, "127.0.0.2") as both:
         for one in both:
-            send_second_half(one)
+            send_second_half_of_message(one)
         assert poll(end.rcq)[0].byte_len == 8
         end.post_receive(2, 64)
         assert poll(end.rcq)[0].byte_len == 8

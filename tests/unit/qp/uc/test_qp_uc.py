@@ -48,7 +48,7 @@ def uc_peer(rig: Rig) -> Iterator[Peer]:
 @pytest.mark.clause("DGRAM-UC-4", "DGRAM-UC-8")
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("crc", [True, False], ids=["crc", "no_crc"])
-def test_sends_and_writes_of_every_size_arrive_whole(rig: Rig, host: str, crc: bool) -> None:
+def test_uc_sends_and_writes_of_every_size_arrive_whole(rig: Rig, host: str, crc: bool) -> None:
     ends = Ends(rig, host=host, crc=crc)
     assert ends.a.query()[0].path_mtu == MOST[host]
     for i, size in enumerate(SIZES):
@@ -63,7 +63,7 @@ def test_sends_and_writes_of_every_size_arrive_whole(rig: Rig, host: str, crc: b
         assert (got.qp_num, got.src_qp) == (ends.b.qp_num, ends.a.qp_num)
         assert ends.into.read(size) == data
         assert set(ends.into.read(offset=size)) <= {0xEE}
-        # A Write creates no receive completion; the empty Send after it does.
+        # A Write creates no receive completion, but the empty Send that follows does.
         ends.write(data[::-1], wr_id=3000 + i)
         ends.post_receive(7)
         ends.send(b"")
@@ -72,13 +72,13 @@ def test_sends_and_writes_of_every_size_arrive_whole(rig: Rig, host: str, crc: b
         assert ends.into.read(size) == data[::-1]
 
 
-def test_a_path_mtu_beyond_what_the_path_carries_is_what_it_carries(rig: Rig) -> None:
+def test_a_requested_path_mtu_above_the_paths_limit_is_reduced_to_the_limit(rig: Rig) -> None:
     peer = Peer(rig, attrs={"path_mtu": 65535})
     assert peer.qp.query()[0].path_mtu == MOST["127.0.0.1"]
     peer.close()
 
 
-def test_a_path_without_room_for_headers_and_an_octet_is_refused(
+def test_a_path_whose_mtu_is_too_small_for_headers_and_one_octet_is_refused(
     run_in_namespace: Callable[[str, str], None],
 ) -> None:
     run_in_namespace(
@@ -95,14 +95,14 @@ try:
 except OSError as e:
     assert e.errno == errno.EMSGSIZE, e
 else:
-    raise AssertionError("40 octets are enough")
+    raise AssertionError("a path MTU of 68 octets was accepted")
 """,
     )
 
 
 @pytest.mark.clause("DGRAM-UC-1", "DGRAM-UC-3", "DGRAM-UC-4")
 @pytest.mark.parametrize("path_mtu", [256, 1, 1000, 4, 4097, 0])
-def test_a_message_is_cut_where_path_mtu_says(rig: Rig, path_mtu: int) -> None:
+def test_a_uc_send_is_segmented_at_the_path_mtu(rig: Rig, path_mtu: int) -> None:
     octets = {1: 256, 4: 2048, 0: MOST["127.0.0.1"]}.get(path_mtu, path_mtu)
     data = octet_pattern(10 * octets + 3 if path_mtu else 3 * octets + 3)
     with_peer = Peer(rig, attrs={"path_mtu": path_mtu}, size=len(data))
@@ -131,7 +131,7 @@ def test_a_message_is_cut_where_path_mtu_says(rig: Rig, path_mtu: int) -> None:
 
 
 @pytest.mark.clause("DGRAM-UC-1", "DGRAM-UC-2", "DGRAM-UC-3")
-def test_a_write_is_cut_likewise_into_tagged_segments(rig: Rig) -> None:
+def test_a_uc_write_is_segmented_at_the_path_mtu_into_tagged_segments(rig: Rig) -> None:
     data = octet_pattern(1000)
     peer = Peer(rig, attrs={"path_mtu": 256})
     peer.memory.write(data)
@@ -153,7 +153,7 @@ def test_a_write_is_cut_likewise_into_tagged_segments(rig: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-UC-2", "DGRAM-UC-16")
-def test_small_messages_are_a_datagram_each_with_numbers_that_wrap(rig: Rig) -> None:
+def test_small_uc_messages_are_one_datagram_each_with_psns_that_wrap_around(rig: Rig) -> None:
     peer = Peer(rig, rq_psn=(1 << 32) - 3, max_send_wr=64)
     peer.memory.write(octet_pattern(64))
     peer.qp.post_send([SendWR(i, sg=[peer.memory.sge(0, i % 5)]) for i in range(40)])
@@ -168,7 +168,7 @@ def test_small_messages_are_a_datagram_each_with_numbers_that_wrap(rig: Rig) -> 
     peer.close()
 
 
-def test_the_solicited_bit_travels(rig: Rig) -> None:
+def test_only_a_solicited_uc_send_notifies_a_cq_armed_for_solicited_events(rig: Rig) -> None:
     ends = Ends(rig)
     channel = rig.create_channel()
     cq = rig.create_cq(channel=channel)
@@ -189,7 +189,7 @@ def test_the_solicited_bit_travels(rig: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-UC-8", "DGRAM-UC-9")
-def test_a_message_that_lost_a_datagram_is_not_delivered_and_its_receive_serves_the_next(
+def test_a_uc_message_that_lost_a_datagram_is_dropped_and_the_next_uses_its_receive(
     uc_peer: Peer,
 ) -> None:
     for lost in range(3):
@@ -203,7 +203,7 @@ def test_a_message_that_lost_a_datagram_is_not_delivered_and_its_receive_serves_
 
 
 @pytest.mark.clause("DGRAM-UC-2", "DGRAM-UC-7")
-def test_numbers_wrap_round_in_the_middle_of_a_message(rig: Rig) -> None:
+def test_psns_may_wrap_around_in_the_middle_of_a_uc_message(rig: Rig) -> None:
     peer = Peer(rig, psn=(1 << 32) - 2)
     peer.post_receive(1)
     cut = peer.build_send(octet_pattern(500), 100)
@@ -215,7 +215,7 @@ def test_numbers_wrap_round_in_the_middle_of_a_message(rig: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-LLP-8")
-def test_flags_that_have_no_meaning_are_not_looked_at(uc_peer: Peer) -> None:
+def test_undefined_flags_of_a_uc_datagram_are_ignored(uc_peer: Peer) -> None:
     uc_peer.post_receive(1)
     uc_peer.send_datagrams(
         uc_peer.build_datagram(bytes(DDPUntagged(opcode=Opcode.SEND, l=1)) + b"good", flags=0xFF)
@@ -236,7 +236,7 @@ def test_flags_that_have_no_meaning_are_not_looked_at(uc_peer: Peer) -> None:
         ("drop_crc", {"crc": 0}),
     ],
 )
-def test_a_datagram_that_is_not_credible_is_dropped_and_uses_up_no_number(
+def test_a_uc_datagram_that_is_not_credible_is_dropped_and_consumes_no_psn(
     uc_peer: Peer, name: str, change: dict[str, int]
 ) -> None:
     uc_peer.post_receive(1)
@@ -250,7 +250,7 @@ def test_a_datagram_that_is_not_credible_is_dropped_and_uses_up_no_number(
 
 
 @pytest.mark.parametrize("octets", [b"", b"\x12", bytes(20), bytes(29)])
-def test_a_datagram_without_room_for_its_headers_is_dropped(uc_peer: Peer, octets: bytes) -> None:
+def test_a_uc_datagram_shorter_than_its_headers_is_dropped(uc_peer: Peer, octets: bytes) -> None:
     with assert_counter_grows("drop_short", 1):
         uc_peer.send_datagrams(octets)
         uc_peer.post_receive(1)
@@ -274,7 +274,7 @@ def test_a_datagram_without_room_for_its_headers_is_dropped(uc_peer: Peer, octet
         ("drop_access", DDPTagged(opcode=0, stag=1)),
     ],
 )
-def test_an_invalid_segment_is_dropped_without_effect(
+def test_an_invalid_uc_segment_is_dropped_without_effect(
     uc_peer: Peer, name: str, head: object
 ) -> None:
     uc_peer.post_receive(1)
@@ -304,7 +304,9 @@ def test_protocol_errors_on_uc_are_not_reported(rig: Rig, policy: str) -> None:
 
 @pytest.mark.clause("DGRAM-UC-24")
 @pytest.mark.parametrize("change", [{"mo": 101}, {"msn": 99}, {"opcode": Opcode.SEND_SE}])
-def test_a_segment_out_of_sequence_ends_its_message(uc_peer: Peer, change: dict[str, int]) -> None:
+def test_a_uc_segment_out_of_sequence_ends_its_message(
+    uc_peer: Peer, change: dict[str, int]
+) -> None:
     uc_peer.post_receive(1)
     head = {"opcode": Opcode.SEND, "msn": 1, "mo": 100, **change}
     with assert_counter_grows("drop_header", 1):
@@ -319,7 +321,7 @@ def test_a_segment_out_of_sequence_ends_its_message(uc_peer: Peer, change: dict[
 
 
 @pytest.mark.clause("DGRAM-UC-24")
-def test_a_message_may_have_any_number_if_all_of_its_segments_have_it(uc_peer: Peer) -> None:
+def test_a_uc_message_may_have_any_msn_if_all_its_segments_have_the_same(uc_peer: Peer) -> None:
     for i, msn in enumerate((7, 7, 0, 0xFFFFFFFF)):
         uc_peer.post_receive(i)
         uc_peer.send_datagrams(*uc_peer.build_send(octet_pattern(300), 100, msn=msn))
@@ -328,7 +330,9 @@ def test_a_message_may_have_any_number_if_all_of_its_segments_have_it(uc_peer: P
 
 
 @pytest.mark.clause("DGRAM-UC-6")
-def test_a_source_that_is_not_the_peer_is_dropped_and_counted(uc_peer: Peer) -> None:
+def test_a_uc_datagram_from_another_source_than_the_peer_is_dropped_and_counted(
+    uc_peer: Peer,
+) -> None:
     uc_peer.post_receive(1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         stranger.bind(("127.0.0.1", 0))
@@ -340,7 +344,7 @@ def test_a_source_that_is_not_the_peer_is_dropped_and_counted(uc_peer: Peer) -> 
 
 
 @pytest.mark.clause("DGRAM-UC-15")
-def test_a_message_longer_than_its_receive_is_a_length_error(uc_peer: Peer) -> None:
+def test_a_uc_message_longer_than_its_receive_is_a_length_error(uc_peer: Peer) -> None:
     uc_peer.post_receive(1, 0, 150)
     uc_peer.post_receive(2, 1000)
     uc_peer.memory.view[:] = b"\xee" * len(uc_peer.memory.view)
@@ -360,7 +364,7 @@ def test_a_message_longer_than_its_receive_is_a_length_error(uc_peer: Peer) -> N
 
 
 @pytest.mark.clause("DGRAM-UC-10")
-def test_octets_of_a_write_that_came_are_in_place_whatever_is_missing(uc_peer: Peer) -> None:
+def test_received_segments_of_an_incomplete_uc_write_are_placed(uc_peer: Peer) -> None:
     data = octet_pattern(400)
     key = uc_peer.memory.rkey
     cut = uc_peer.build_write(data, key, uc_peer.memory.addr + 50, 100)
@@ -375,7 +379,7 @@ def test_octets_of_a_write_that_came_are_in_place_whatever_is_missing(uc_peer: P
 
 @pytest.mark.clause("DGRAM-UC-11")
 @pytest.mark.parametrize("why", ["stag", "beyond", "before", "wrap", "right", "denied"])
-def test_a_write_that_is_not_granted_is_dropped_and_counted(rig: Rig, why: str) -> None:
+def test_a_uc_write_that_fails_the_access_check_is_dropped_and_counted(rig: Rig, why: str) -> None:
     attrs = {"qp_access_flags": AccessFlag(0)} if why == "denied" else {}
     peer = Peer(rig, attrs=attrs)
     region = peer.memory if why != "right" else rig.reg_mr(bytearray(100))
@@ -397,7 +401,7 @@ def test_a_write_that_is_not_granted_is_dropped_and_counted(rig: Rig, why: str) 
 
 
 @pytest.mark.clause("DGRAM-UC-17")
-def test_a_bad_key_stops_the_queue_until_it_goes_to_rts_again(rig: Rig) -> None:
+def test_an_invalid_key_moves_a_uc_queue_pair_to_sqe_until_it_is_set_to_rts(rig: Rig) -> None:
     ends = Ends(rig)
     bad = SGE(ends.out.addr, 8, ends.out.lkey ^ 0x55)
     good = ends.out.sge(0, 8)
@@ -419,7 +423,7 @@ def test_a_bad_key_stops_the_queue_until_it_goes_to_rts_again(rig: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-UC-17")
-def test_a_bad_key_in_the_middle_of_a_message_leaves_it_undelivered(rig: Rig) -> None:
+def test_a_uc_message_with_an_invalid_key_in_its_middle_is_not_delivered(rig: Rig) -> None:
     ends = Ends(rig, attrs={"path_mtu": 1024})
     bad = SGE(ends.out.addr, 5000, ends.out.lkey ^ 0x55)
     ends.post_receive(1)
@@ -435,7 +439,7 @@ def test_a_bad_key_in_the_middle_of_a_message_leaves_it_undelivered(rig: Rig) ->
 
 
 @pytest.mark.clause("DGRAM-UC-16")
-def test_a_peer_that_is_not_there_is_no_error_of_the_queue_pair(rig: Rig) -> None:
+def test_uc_sends_to_a_closed_port_complete_without_error(rig: Rig) -> None:
     peer = Peer(rig)
     peer.close()
     for i in range(3):
@@ -448,7 +452,7 @@ def test_a_peer_that_is_not_there_is_no_error_of_the_queue_pair(rig: Rig) -> Non
 
 
 @pytest.mark.clause("DGRAM-UC-18")
-def test_the_step_to_rtr_needs_the_peer(rig: Rig) -> None:
+def test_the_transition_of_a_uc_queue_pair_to_rtr_requires_the_peers_address(rig: Rig) -> None:
     qp = rig.create_qp(qp_type=QPType.UC)
     qp.to_init()
     with pytest.raises(Error, match="set ah_attr"):
@@ -466,7 +470,7 @@ def test_the_step_to_rtr_needs_the_peer(rig: Rig) -> None:
     assert qp.peer == ("127.0.0.1", 7)
 
 
-def test_requests_that_uc_has_not_are_refused_with_the_reason(rig: Rig) -> None:
+def test_requests_that_uc_does_not_support_are_refused_with_the_reason(rig: Rig) -> None:
     ends = Ends(rig)
     for opcode in (WROpcode.RDMA_READ, WROpcode.SEND_WITH_INV):
         with pytest.raises(Error, match="UC QP supports only SEND"):
@@ -476,7 +480,7 @@ def test_requests_that_uc_has_not_are_refused_with_the_reason(rig: Rig) -> None:
         waiting.post_send(SendWR())
 
 
-def test_a_users_own_socket_becomes_the_queue_pairs(rig: Rig) -> None:
+def test_a_uc_queue_pair_adopts_a_socket_of_the_program(rig: Rig) -> None:
     ends = Ends(rig, connected=False)
     own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     own.bind(("127.0.0.1", 0))
@@ -489,7 +493,7 @@ def test_a_users_own_socket_becomes_the_queue_pairs(rig: Rig) -> None:
     assert ends.poll_receives()[0].byte_len == 5
 
 
-def test_a_shared_receive_queue_serves_uc_too(rig: Rig) -> None:
+def test_a_uc_queue_pair_can_receive_from_a_shared_receive_queue(rig: Rig) -> None:
     srq = rig.create_srq()
     ends = Ends(rig)
     b = rig.create_qp(scq=ends.idle, rcq=ends.rcq, qp_type=QPType.UC, srq=srq)

@@ -1,4 +1,4 @@
-"""UC's receiver reports, and the circuit breaker that they control."""
+"""Receiver reports of UC queue pairs, and the circuit breaker that the reports control."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEAST = 16
 
 
 @pytest.mark.clause("DGRAM-CB-9")
-def test_on_loopback_there_are_neither_reports_nor_a_breaker(rig: Rig) -> None:
+def test_on_loopback_uc_has_no_receiver_reports_and_no_circuit_breaker(rig: Rig) -> None:
     peer = Peer(rig, max_send_wr=128)
     peer.send_datagrams(*[peer.build_send(b"x")[0] for _ in range(2 * LEAST)])
     wait_until_processed(peer)
@@ -33,7 +33,7 @@ def test_on_loopback_there_are_neither_reports_nor_a_breaker(rig: Rig) -> None:
 
 
 def run_breaker_test(build_dir: Path, row: str) -> None:
-    """Run a C test that moves the circuit breaker's clock itself."""
+    """Run one row of the C test that calls the circuit breaker's timer with chosen times."""
     done = subprocess.run(
         [build_dir / "tests/c/siw-test-breaker", row],
         capture_output=True,
@@ -46,15 +46,19 @@ def run_breaker_test(build_dir: Path, row: str) -> None:
 
 @pytest.mark.clause("DGRAM-CB-7")
 @pytest.mark.parametrize("kbits", [0, 5000])
-def test_the_breaker_lifts_its_rate_limit_after_ten_seconds(build_dir: Path, kbits: int) -> None:
+def test_the_circuit_breaker_removes_its_rate_limit_after_ten_seconds(
+    build_dir: Path, kbits: int
+) -> None:
     run_breaker_test(build_dir, str(kbits))
 
 
 @pytest.mark.clause("DGRAM-CB-6")
 @pytest.mark.parametrize("row", ["idle", "woken"])
-def test_an_idle_queue_pair_has_no_tick_until_it_sends_again(build_dir: Path, row: str) -> None:
+def test_an_idle_uc_queue_pair_has_no_breaker_timer_until_it_sends_again(
+    build_dir: Path, row: str
+) -> None:
     run_breaker_test(build_dir, row)
 
 
-def test_late_reports_open_the_breaker_of_an_idle_queue_pair_for_its_time(build_dir: Path) -> None:
+def test_late_reports_open_the_circuit_breaker_of_an_idle_uc_queue_pair(build_dir: Path) -> None:
     run_breaker_test(build_dir, "late")

@@ -1,4 +1,4 @@
-"""Immediate data on UC: in the same message as a Send, in a second message after a Write."""
+"""Immediate data on UC is sent in the message of a Send, or in a second message after a Write."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def uc_peer(rig: Rig) -> Iterator[Peer]:
     made.close()
 
 
-def native_octets(value: int) -> bytes:
+def encode_native_uint32(value: int) -> bytes:
     return struct.pack("=I", value)
 
 
 @pytest.mark.clause("DGRAM-UC-19", "DGRAM-UC-20")
-def test_immediate_data_comes_with_messages_of_every_size(rig: Rig) -> None:
+def test_immediate_data_arrives_with_uc_messages_of_every_size(rig: Rig) -> None:
     ends = Ends(rig)
     for i, size in enumerate(SIZES):
         data = octet_pattern(size, i)
@@ -54,8 +54,8 @@ def test_immediate_data_comes_with_messages_of_every_size(rig: Rig) -> None:
 
 @pytest.mark.clause("DGRAM-UC-19")
 @pytest.mark.clause("DGRAM-UC-20")
-def test_immediate_data_follows_a_write_of_several_turns(rig: Rig) -> None:
-    size = 400_000  # one round sends two datagrams of almost 64 KiB each
+def test_immediate_data_follows_a_uc_write_sent_in_several_rounds(rig: Rig) -> None:
+    size = 400_000  # UC sends two datagrams of almost 64 KiB per round
     ends = Ends(rig, size=size)
     data = octet_pattern(size)
     ends.post_receive(1, 0)
@@ -68,7 +68,7 @@ def test_immediate_data_follows_a_write_of_several_turns(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("solicited", [False, True])
-def test_a_send_with_immediate_begins_with_a_head_of_eight_octets(
+def test_a_uc_send_with_immediate_begins_with_a_header_of_8_octets(
     uc_peer: Peer, solicited: bool
 ) -> None:
     data = octet_pattern(300)
@@ -78,7 +78,7 @@ def test_a_send_with_immediate_begins_with_a_head_of_eight_octets(
         1, WROpcode.SEND_WITH_IMM, sg=[uc_peer.memory.sge(0, 300)], send_flags=flags, imm_data=IMM
     )
     uc_peer.qp.post_send(wr)
-    head = bytes([2 if solicited else 1, 0, 0, 0]) + native_octets(IMM)
+    head = bytes([2 if solicited else 1, 0, 0, 0]) + encode_native_uint32(IMM)
     for mo, octets in ((0, head + data[:248]), (256, data[248:])):
         got = uc_peer.receive_datagram()
         found = UCDatagram(got)
@@ -90,7 +90,7 @@ def test_a_send_with_immediate_begins_with_a_head_of_eight_octets(
 
 @pytest.mark.clause("DGRAM-UC-20")
 @pytest.mark.parametrize("solicited", [False, True])
-def test_a_write_with_immediate_is_one_operation_of_two_messages(
+def test_a_uc_write_with_immediate_is_one_operation_of_two_messages(
     uc_peer: Peer, solicited: bool
 ) -> None:
     flags = SendFlag.SIGNALED | (SendFlag.SOLICITED if solicited else 0)
@@ -113,27 +113,30 @@ def test_a_write_with_immediate_is_one_operation_of_two_messages(
     assert (found.psn, found.flags, found.q_key) == (2, 0, QKEY)
     assert found.segment.opcode == (9 if solicited else 8)
     assert (found.segment.qn, found.segment.mo, found.segment.l) == (0, 0, 1)
-    assert got[30:-4] == native_octets(IMM) + bytes(4)
+    assert got[30:-4] == encode_native_uint32(IMM) + bytes(4)
 
 
-def build_immediate(peer: Peer, first: bool = False, data: bytes | None = None) -> bytes:
+def build_immediate_data_datagram(
+    peer: Peer, first: bool = False, data: bytes | None = None
+) -> bytes:
     head = DDPUntagged(opcode=8, msn=50)
-    octets = native_octets(IMM) + bytes(4) if data is None else data
+    octets = encode_native_uint32(IMM) + bytes(4) if data is None else data
     return peer.build_datagram(bytes(head) + octets, first=first)
 
 
 @pytest.mark.parametrize("octets", [b"", bytes(7), bytes(9)])
-def test_immediate_data_of_another_length_is_dropped(uc_peer: Peer, octets: bytes) -> None:
+def test_uc_immediate_data_of_other_than_8_octets_is_dropped(uc_peer: Peer, octets: bytes) -> None:
     uc_peer.post_receive(1)
     with assert_counter_grows("drop_header", 1):
         uc_peer.send_datagrams(
-            build_immediate(uc_peer, first=True, data=octets), *uc_peer.build_send(b"good")
+            build_immediate_data_datagram(uc_peer, first=True, data=octets),
+            *uc_peer.build_send(b"good"),
         )
         assert uc_peer.poll_completions()[0].byte_len == 4
 
 
 @pytest.mark.parametrize("octets", [b"", bytes(7), b"\x09" + bytes(7), b"\x03" + bytes(19)])
-def test_a_private_message_that_is_no_send_is_dropped(uc_peer: Peer, octets: bytes) -> None:
+def test_an_undefined_private_message_on_uc_is_dropped(uc_peer: Peer, octets: bytes) -> None:
     uc_peer.post_receive(1)
     with assert_counter_grows("drop_opcode", 1):
         uc_peer.send_datagrams(

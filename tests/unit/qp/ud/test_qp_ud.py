@@ -42,7 +42,7 @@ SIZES = [0, 1, 2, 3, 4, 63, 64, 65, 1472, 4095, 4096, 4097, 8192, 60000, MAX_V4 
 @pytest.mark.clause("DGRAM-UD-14")
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("crc", [True, False], ids=["crc", "no_crc"])
-def test_messages_of_every_size_arrive_whole_with_their_source(
+def test_ud_messages_of_every_size_arrive_whole_with_their_source(
     rig: Rig, host: str, crc: bool
 ) -> None:
     pair = Pair(rig, host=host, crc=crc)
@@ -62,11 +62,11 @@ def test_messages_of_every_size_arrive_whole_with_their_source(
         assert set(pair.into.read(offset=size)) <= {0xEE}
 
 
-def test_the_device_tells_the_largest_message_over_ipv4(rig: Rig) -> None:
+def test_max_ud_msg_of_the_device_is_the_largest_message_over_ipv4(rig: Rig) -> None:
     assert rig.ctx.query_device().max_ud_msg == MAX_V4
 
 
-def test_a_reply_finds_its_way_by_the_completion(ud_pair: Pair) -> None:
+def test_an_address_handle_made_from_a_completion_leads_to_the_sender(ud_pair: Pair) -> None:
     ud_pair.post_receive()
     ud_pair.send(b"ping")
     (got,) = poll(ud_pair.rcq)
@@ -83,7 +83,9 @@ def test_a_reply_finds_its_way_by_the_completion(ud_pair: Pair) -> None:
     assert ud_pair.into.read(4, 100) == b"ping"
 
 
-def test_a_work_requests_qpn_beats_the_port_of_the_address_handle(rig: Rig, ud_pair: Pair) -> None:
+def test_the_qpn_of_a_work_request_overrides_the_port_of_the_address_handle(
+    rig: Rig, ud_pair: Pair
+) -> None:
     wrong = rig.create_ah(("127.0.0.1", 9))
     ud_pair.post_receive()
     ud_pair.out.write(b"x")
@@ -93,12 +95,14 @@ def test_a_work_requests_qpn_beats_the_port_of_the_address_handle(rig: Rig, ud_p
     assert poll(ud_pair.rcq)[0].byte_len == 1
 
 
-def test_without_a_port_anywhere_a_send_is_refused(rig: Rig, ud_pair: Pair) -> None:
+def test_a_ud_send_without_a_port_in_address_handle_or_qpn_is_refused(
+    rig: Rig, ud_pair: Pair
+) -> None:
     nowhere = rig.create_ah(("127.0.0.1", 0))
     assert errno_raised_by(ud_pair.a.post_send, SendWR(1, ah=nowhere)) == errno.EINVAL
 
 
-def test_inline_beyond_what_was_granted_is_refused(rig: Rig) -> None:
+def test_inline_data_above_the_granted_maximum_is_refused(rig: Rig) -> None:
     pair = Pair(rig, max_inline_data=60)
     granted = pair.a.cap.max_inline_data
     assert granted >= 60
@@ -129,7 +133,7 @@ def test_unknown_flags_and_opcodes_are_refused(ud_pair: Pair) -> None:
         assert lib.siw_post_send(ud_pair.a._c, wr._c, ffi.NULL) == -errno.EINVAL
 
 
-def test_more_elements_than_the_queue_pair_has_are_refused(rig: Rig) -> None:
+def test_more_elements_than_the_queue_pairs_maximum_are_refused(rig: Rig) -> None:
     pair = Pair(rig, max_send_sge=2, max_recv_sge=3)
     three = [pair.out.sge(i, 1) for i in range(3)]
     assert errno_raised_by(pair.a.post_send, SendWR(1, sg=three, ah=pair.to_b)) == errno.EINVAL
@@ -140,7 +144,7 @@ def test_more_elements_than_the_queue_pair_has_are_refused(rig: Rig) -> None:
     assert poll(pair.rcq)[0].byte_len == 2
 
 
-def test_a_full_receive_queue_refuses_one_more(rig: Rig) -> None:
+def test_a_full_receive_queue_refuses_another_receive(rig: Rig) -> None:
     qp = rig.create_qp(max_recv_wr=4)
     qp.to_init()
     room = qp.cap.max_recv_wr
@@ -154,13 +158,13 @@ def test_a_full_receive_queue_refuses_one_more(rig: Rig) -> None:
 # ---- addresses
 
 
-def test_the_queue_pairs_number_is_its_port(rig: Rig) -> None:
+def test_the_number_of_a_ud_queue_pair_is_its_port(rig: Rig) -> None:
     qp = rig.create_qp(addr=("127.0.0.1", 0))
     assert qp.addr == ("127.0.0.1", qp.qp_num) and qp.qp_num > 0
     assert qp.query()[1].addr == qp.addr
 
 
-def test_a_fixed_port_is_bound_and_one_in_use_is_refused(rig: Rig) -> None:
+def test_a_requested_port_is_bound_and_a_port_in_use_is_refused(rig: Rig) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.bind(("127.0.0.1", 0))
         port = other.getsockname()[1]
@@ -172,13 +176,13 @@ def test_a_fixed_port_is_bound_and_one_in_use_is_refused(rig: Rig) -> None:
     assert rig.create_qp(addr=("127.0.0.1", port)).qp_num == port
 
 
-def test_an_address_that_is_not_this_machines_is_refused(rig: Rig) -> None:
+def test_binding_to_an_address_that_is_not_of_this_machine_is_refused(rig: Rig) -> None:
     assert errno_raised_by(rig.create_qp, addr=("198.51.100.77", 0)) == errno.EADDRNOTAVAIL
 
 
 @pytest.mark.clause("DGRAM-UD-16")
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_a_users_own_bound_socket_becomes_the_queue_pairs(rig: Rig, host: str) -> None:
+def test_a_ud_queue_pair_adopts_a_bound_socket_of_the_program(rig: Rig, host: str) -> None:
     pair = Pair(rig, host=host)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     mine = socket.socket(family, socket.SOCK_DGRAM)
@@ -189,7 +193,7 @@ def test_a_users_own_bound_socket_becomes_the_queue_pairs(rig: Rig, host: str) -
     first = qp.qp_num
     qp.to_init(QPAttr(fd=mine))
     assert (qp.qp_num, qp.addr) == (port, (host, port)) != (first, qp.addr)
-    assert mine.fileno() == -1  # the queue pair has taken over the descriptor
+    assert mine.fileno() == -1  # the queue pair has adopted the descriptor
     qp.post_recv(RecvWR(7, sg=[pair.into.sge(0, 10)]))
     qp.to_rts()
     pair.out.write(b"own")
@@ -203,7 +207,7 @@ def test_a_users_own_bound_socket_becomes_the_queue_pairs(rig: Rig, host: str) -
         again.bind((host, port))
 
 
-def test_what_is_no_bound_udp_socket_is_refused_and_stays_the_callers(rig: Rig) -> None:
+def test_a_descriptor_that_is_not_a_bound_udp_socket_is_refused_and_stays_open(rig: Rig) -> None:
     qp = rig.create_qp()
     number = qp.qp_num
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tcp:
@@ -219,7 +223,7 @@ def test_what_is_no_bound_udp_socket_is_refused_and_stays_the_callers(rig: Rig) 
 
 
 @pytest.mark.clause("DGRAM-UD-15", "DGRAM-UD-18")
-def test_a_send_to_a_closed_port_is_no_error(rig: Rig, ud_pair: Pair) -> None:
+def test_a_ud_send_to_a_closed_port_completes_without_error(rig: Rig, ud_pair: Pair) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as gone:
         gone.bind(("127.0.0.1", 0))
         port = gone.getsockname()[1]
@@ -232,7 +236,7 @@ def test_a_send_to_a_closed_port_is_no_error(rig: Rig, ud_pair: Pair) -> None:
     assert poll(ud_pair.rcq)[0].ok and ud_pair.a.qp_state == QPState.RTS
 
 
-def test_a_send_to_another_family_completes_in_error(rig: Rig, ud_pair: Pair) -> None:
+def test_a_ud_send_to_another_address_family_completes_in_error(rig: Rig, ud_pair: Pair) -> None:
     with assert_counter_grows("send_errors", 1):
         ud_pair.a.post_send(SendWR(4, sg=[ud_pair.out.sge(0, 1)], ah=rig.create_ah(("::1", 5))))
         (wc,) = poll(ud_pair.scq)
@@ -241,7 +245,7 @@ def test_a_send_to_another_family_completes_in_error(rig: Rig, ud_pair: Pair) ->
 
 @pytest.mark.clause("DGRAM-UD-5")
 @pytest.mark.parametrize("asked", [OWN_QKEY, OWN_QKEY | 0x5555, 0xFFFFFFFF])
-def test_the_top_bit_asks_for_the_senders_own_qkey(rig: Rig, asked: int) -> None:
+def test_the_top_bit_of_remote_qkey_selects_the_senders_own_q_key(rig: Rig, asked: int) -> None:
     cq = rig.create_cq()
     b = rig.create_ud_qp(cq, qkey=0x7777)
     a = rig.create_ud_qp(qkey=0x7777)
@@ -251,7 +255,7 @@ def test_the_top_bit_asks_for_the_senders_own_qkey(rig: Rig, asked: int) -> None
 
 
 @pytest.mark.clause("DGRAM-UD-12")
-def test_a_message_longer_than_the_receive_uses_it_up_and_writes_nothing(ud_pair: Pair) -> None:
+def test_a_ud_message_longer_than_its_receive_consumes_it_and_writes_nothing(ud_pair: Pair) -> None:
     ud_pair.into.view[:] = b"\x55" * ud_pair.size
     ud_pair.post_receive(wr_id=1, length=10)
     ud_pair.post_receive(wr_id=2, length=11, offset=100)
@@ -279,7 +283,7 @@ KEYS = [
 
 
 @pytest.mark.parametrize("which", KEYS)
-def test_a_bad_key_at_a_receive_completes_it_with_a_protection_error(
+def test_a_receive_with_an_invalid_key_completes_with_a_protection_error(
     ud_pair: Pair, which: str
 ) -> None:
     from siwarp.verbs import SGE
@@ -293,7 +297,7 @@ def test_a_bad_key_at_a_receive_completes_it_with_a_protection_error(
     assert set(ud_pair.into.read()) == {0x55}
 
 
-def test_a_receive_into_memory_that_may_only_be_read_is_a_protection_error(ud_pair: Pair) -> None:
+def test_a_receive_into_a_read_only_region_completes_with_a_protection_error(ud_pair: Pair) -> None:
     ro = ud_pair.rig.reg_mr(bytearray(8), 0)
     ud_pair.b.post_recv(RecvWR(3, sg=[ro.sge()]))
     ud_pair.send(b"data")
@@ -301,14 +305,14 @@ def test_a_receive_into_memory_that_may_only_be_read_is_a_protection_error(ud_pa
     assert (wc.wr_id, wc.status, ro.read()) == (3, WCStatus.LOC_PROT_ERR, bytes(8))
 
 
-def test_memory_that_may_only_be_read_can_be_sent(ud_pair: Pair) -> None:
+def test_a_read_only_region_can_be_sent(ud_pair: Pair) -> None:
     ro = ud_pair.rig.reg_mr(b"constant", 0)
     ud_pair.post_receive()
     ud_pair.a.post_send(SendWR(3, sg=[ro.sge()], ah=ud_pair.to_b))
     assert poll(ud_pair.rcq)[0].ok and ud_pair.into.read(8) == b"constant"
 
 
-def test_an_element_of_no_octets_needs_no_memory(ud_pair: Pair) -> None:
+def test_an_element_of_length_0_needs_no_memory_region(ud_pair: Pair) -> None:
     from siwarp.verbs import SGE
 
     a = ud_pair.rig.create_ud_qp(ud_pair.scq, max_send_sge=2)
@@ -325,12 +329,12 @@ def test_address_handles_of_another_pd_are_refused(rig: Rig, ud_pair: Pair) -> N
     assert errno_raised_by(ud_pair.a.post_send, SendWR(1, ah=other)) == errno.EINVAL
 
 
-def test_an_address_handle_begins_with_room_that_is_zero_at_first_and_never_touched(
+def test_an_address_handle_begins_with_64_octets_for_the_caller_that_are_initially_zero(
     ud_pair: Pair,
 ) -> None:
     size = lib.SIW_AH_ROOM
     assert size == 64
-    for n in range(3):  # the second and third object may reuse the memory of the one before
+    for n in range(3):  # later address handles may reuse the memory of the first
         ah = ud_pair.rig.create_ah(ud_pair.b)
         room = lib.siw_ah_room(ah._c)
         assert room == ffi.cast("void *", ah._c)

@@ -21,7 +21,7 @@ crc32c = crcmod.predefined.mkCrcFun("crc-32c")
 
 @pytest.fixture
 def receiving_socket() -> socket.socket:
-    """A plain UDP socket to which datagrams are sent."""
+    """Provide a plain UDP socket that receives the datagrams of a test."""
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
     s.bind(("127.0.0.1", 0))
@@ -71,7 +71,7 @@ def build_sends(
     ],
     ids=["equal", "a shorter last", "mixed", "empty", "large", "too large for a batch"],
 )
-def test_a_list_arrives_as_single_datagrams_in_order(
+def test_a_list_of_ud_sends_arrives_as_single_datagrams_in_order(
     rig: Rig, receiving_socket: socket.socket, sizes: list[int]
 ) -> None:
     cq = rig.create_cq(512)
@@ -89,7 +89,7 @@ def test_a_list_arrives_as_single_datagrams_in_order(
     assert all(w.ok for w in done)
 
 
-def test_a_list_to_two_peers_keeps_each_peer_to_its_own(
+def test_each_of_two_peers_receives_its_own_messages_of_a_list_of_sends(
     rig: Rig, receiving_socket: socket.socket
 ) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
@@ -110,7 +110,7 @@ def test_a_list_to_two_peers_keeps_each_peer_to_its_own(
         assert [payload_of(d) for d in receive_datagrams(receiving_socket, 9)] == rest
 
 
-def test_a_bad_key_in_a_list_fails_and_flushes_what_is_behind_it(
+def test_an_invalid_key_in_a_list_fails_its_send_and_flushes_the_later_sends(
     rig: Rig, receiving_socket: socket.socket
 ) -> None:
     cq = rig.create_cq()
@@ -131,7 +131,7 @@ def test_a_bad_key_in_a_list_fails_and_flushes_what_is_behind_it(
     assert [payload_of(d) for d in receive_datagrams(receiving_socket, 2)] == messages[4:]
 
 
-def test_posts_without_a_poll_between_go_out_by_themselves(
+def test_posts_without_a_poll_between_them_are_sent_within_a_second(
     rig: Rig, receiving_socket: socket.socket
 ) -> None:
     qp = rig.create_ud_qp(max_send_wr=64)
@@ -146,7 +146,7 @@ def test_posts_without_a_poll_between_go_out_by_themselves(
     assert time.monotonic() - start < scale_limit(1)
 
 
-def test_destroying_the_queue_pair_sends_what_waited_for_a_batch(
+def test_destroying_a_queue_pair_sends_its_held_back_posts(
     rig: Rig, receiving_socket: socket.socket
 ) -> None:
     qp = rig.create_ud_qp(max_send_wr=64)
@@ -159,7 +159,7 @@ def test_destroying_the_queue_pair_sends_what_waited_for_a_batch(
     assert [payload_of(d) for d in receive_datagrams(receiving_socket, 5)] == messages
 
 
-def test_without_a_progress_thread_each_post_goes_out_at_once(
+def test_without_a_progress_thread_each_post_is_sent_immediately(
     receiving_socket: socket.socket,
 ) -> None:
     code = f"""

@@ -1,4 +1,4 @@
-"""UD queue pairs that are reset, broken or destroyed."""
+"""UD queue pairs: completions after a close, header fields, and order of queued messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from siwarp.verbs import (
 )
 
 
-def test_of_two_queue_pairs_with_one_number_each_keeps_its_completions(rig: Rig) -> None:
+def test_closing_one_of_two_queue_pairs_with_the_same_number_keeps_the_others_completions(
+    rig: Rig,
+) -> None:
     cq = rig.create_cq()
     a = rig.create_ud_qp(cq, addr=("127.0.0.1", 0))
     b = rig.create_ud_qp(cq, addr=("127.0.0.2", a.qp_num))
@@ -28,7 +30,7 @@ def test_of_two_queue_pairs_with_one_number_each_keeps_its_completions(rig: Rig)
     assert [w.wr_id for w in poll(cq)] == [2]
 
 
-def test_the_wire_has_the_qkey_and_the_source_queue_pair(rig: Rig) -> None:
+def test_a_ud_datagram_has_the_remote_q_key_and_the_queue_pairs_source_address(rig: Rig) -> None:
     qp = rig.create_ud_qp(qkey=3)
     mr = rig.reg_mr(bytearray(b"payload"))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as raw:
@@ -44,7 +46,7 @@ def test_the_wire_has_the_qkey_and_the_source_queue_pair(rig: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-UD-11")
-def test_many_messages_wait_in_the_socket_until_they_are_polled_in_order(ud_pair: Pair) -> None:
+def test_100_ud_messages_are_received_completely_and_in_order(ud_pair: Pair) -> None:
     for i in range(100):
         ud_pair.post_receive(wr_id=i, length=4, offset=4 * i)
     for i in range(100):

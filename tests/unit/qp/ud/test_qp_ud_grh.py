@@ -27,7 +27,7 @@ def address_octets(host: str) -> bytes:
     return ipaddress.ip_address(host).packed
 
 
-def checksum(header: bytes) -> int:
+def ip_header_sum(header: bytes) -> int:
     total = sum(struct.unpack(f">{len(header) // 2}H", header))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
@@ -35,7 +35,7 @@ def checksum(header: bytes) -> int:
 
 
 def check_grh(grh: bytes, source: str, dest: str, payload: int, head: int = 0) -> int:
-    """Check a GRH against the RFCs' header formats; return the service level it stands for."""
+    """Check a GRH against the RFCs' header formats; return the expected sl of its completion."""
     udp = 8 + 18 + head + payload + 4  # UDP header, DDP header, payload, CRC32C
     assert len(grh) == 40
     if ":" in dest:
@@ -46,13 +46,13 @@ def check_grh(grh: bytes, source: str, dest: str, payload: int, head: int = 0) -
     assert grh[:20] == bytes(20)
     ip = grh[20:]
     assert struct.unpack(">BBHHHBB", ip[:10]) == (0x45, 0, 20 + udp, 0, 0, 64, 17)
-    assert checksum(ip) == 0xFFFF
+    assert ip_header_sum(ip) == 0xFFFF
     assert (ip[12:16], ip[16:20]) == (address_octets(source), address_octets(dest))
     return 10
 
 
 class GrhPair(Pair):
-    """Like Pair; b's receives begin with a GRH."""
+    """A Pair whose queue pair b receives messages with a GRH."""
 
     def __init__(self, rig: Rig, host: str = "127.0.0.1", **kwargs: object) -> None:
         super().__init__(rig, host=host)
@@ -80,7 +80,9 @@ class GrhPair(Pair):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("size", [0, 1, 64, 4096, 4097, 65000])
-def test_a_message_begins_with_the_header_of_its_datagram(rig: Rig, host: str, size: int) -> None:
+def test_a_message_with_grh_begins_with_the_ip_header_of_its_datagram(
+    rig: Rig, host: str, size: int
+) -> None:
     pair = GrhPair(rig, host)
     pair.post_receive(9, 70000)
     pair.send_message(octet_pattern(size))
@@ -92,7 +94,7 @@ def test_a_message_begins_with_the_header_of_its_datagram(rig: Rig, host: str, s
     assert (wc.source, wc.destination) == (pair.a.addr, pair.b.addr)
 
 
-def test_the_addresses_in_it_are_those_of_either_end(rig: Rig) -> None:
+def test_a_grh_contains_the_addresses_of_both_ends(rig: Rig) -> None:
     mr, out, cq = rig.reg_mr(bytearray(200)), rig.reg_mr(bytearray(b"abc")), rig.create_cq()
     a = rig.create_ud_qp(rig.create_cq(), addr=("127.0.0.5", 0))
     b = rig.create_ud_qp(cq, addr=("127.9.8.7", 0), grh=True)
@@ -118,12 +120,12 @@ def test_immediate_data_arrives_with_a_grh(rig: Rig, host: str) -> None:
 @pytest.mark.parametrize(
     "parts", [(40, 64), (1, 39, 64), (20, 84), (41, 63), (104,), (8,) * 13, (0, 40, 0, 64)]
 )
-def test_a_grh_may_span_elements(rig: Rig, parts: tuple[int, ...]) -> None:
+def test_a_grh_may_span_several_scatter_elements(rig: Rig, parts: tuple[int, ...]) -> None:
     pair = GrhPair(rig)
     at, sges = 0, []
     for part in parts:
         sges.append(pair.into.sge(at, part))
-        at += part + 7  # octets between the pieces, which stay unchanged
+        at += part + 7  # seven octets between the pieces must stay unchanged
     pair.into.write(b"\xee" * (at + 40))
     pair.b.post_recv(RecvWR(1, sg=sges))
     pair.send_message(octet_pattern(64))
@@ -139,7 +141,7 @@ def test_a_grh_may_span_elements(rig: Rig, parts: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 39, 40, 103])
-def test_a_receive_without_room_for_both_is_too_short(rig: Rig, length: int) -> None:
+def test_a_receive_too_short_for_grh_and_payload_is_a_length_error(rig: Rig, length: int) -> None:
     pair = GrhPair(rig)
     pair.into.write(b"\xee" * 200)
     pair.post_receive(1, length)
@@ -153,7 +155,7 @@ def test_a_receive_without_room_for_both_is_too_short(rig: Rig, length: int) -> 
     assert poll(pair.rcq)[0].byte_len == 104
 
 
-def test_it_is_not_written_past_a_region_that_ends_within_it(rig: Rig) -> None:
+def test_a_grh_is_not_written_past_the_end_of_its_region(rig: Rig) -> None:
     pair = GrhPair(rig)
     small, wide = rig.reg_mr(bytearray(30)), pair.into
     pair.b.post_recv(RecvWR(1, sg=[small.sge(), wide.sge(0, 200)]))
@@ -170,7 +172,7 @@ def test_it_is_not_written_past_a_region_that_ends_within_it(rig: Rig) -> None:
     assert wide.read(200) == b"\xee" * 200
 
 
-def test_receives_of_a_shared_queue_begin_with_it_for_those_that_have_it(rig: Rig) -> None:
+def test_receives_of_an_srq_begin_with_a_grh_only_for_queue_pairs_with_grh(rig: Rig) -> None:
     srq = rig.create_srq()
     pair = GrhPair(rig, srq=srq)
     plain = rig.create_ud_qp(scq=pair.idle, rcq=pair.rcq, addr=("127.0.0.1", 0), srq=srq, qkey=QKEY)
@@ -183,7 +185,7 @@ def test_receives_of_a_shared_queue_begin_with_it_for_those_that_have_it(rig: Ri
         assert pair.into.read(size)[-64:] == octet_pattern(64)
 
 
-def test_of_queue_pairs_on_one_socket_each_has_its_own_choice(rig: Rig) -> None:
+def test_queue_pairs_on_one_socket_enable_the_grh_independently(rig: Rig) -> None:
     pair = GrhPair(rig)
     cq = rig.create_cq()
     other = rig.create_ud_qp(cq, shared_socket_qp=pair.b, qkey=QKEY)
@@ -199,7 +201,7 @@ def test_of_queue_pairs_on_one_socket_each_has_its_own_choice(rig: Rig) -> None:
     check_grh(pair.into.read(40), "127.0.0.1", "127.0.0.1", 64)
 
 
-def test_a_message_to_a_group_has_the_group_as_its_destination(rig: Rig) -> None:
+def test_the_grh_of_a_multicast_message_has_the_group_as_its_destination(rig: Rig) -> None:
     host, group = "127.0.0.1", "239.192.7.92"
     pair = GrhPair(rig, host)
     plain = rig.create_ud_qp(scq=pair.idle, rcq=pair.rcq, addr=(host, 0), qkey=QKEY)
@@ -239,17 +241,19 @@ def test_a_write_record_has_no_grh(rig: Rig) -> None:
     assert (wc.byte_len, wc.wc_flags & WCFlag.GRH, wc.destination) == (64, 0, None)
 
 
-def test_a_query_tells_it_and_other_types_refuse_it(rig: Rig) -> None:
+def test_a_query_returns_the_grh_attribute_and_types_other_than_ud_refuse_it(rig: Rig) -> None:
     assert [rig.create_qp(grh=grh).query()[1].grh for grh in (False, True)] == [False, True]
     for kind in (QPType.RC, QPType.UC, QPType.RD):
         assert errno_raised_by(rig.create_qp, qp_type=kind, grh=True) == errno.EINVAL
         assert ffi.string(lib.siw_reason_name()) == b"WRONG_TYPE"
 
 
-def test_the_wildcard_address_stands_in_the_header_of_who_is_bound_to_it(rig: Rig) -> None:
+def test_the_grh_of_a_queue_pair_bound_to_the_wildcard_address_contains_that_address(
+    rig: Rig,
+) -> None:
     """A GRH holds the wildcard address for a queue pair bound to the wildcard address.
 
-    siwarp does not know the actual destination address in this case.
+    siwarp does not know the destination address of datagrams to such a queue pair.
     """
     cq, mr, out = rig.create_cq(), rig.reg_mr(bytearray(200)), rig.reg_mr(bytearray(b"abc"))
     b = rig.create_ud_qp(cq, addr=("0.0.0.0", 0), grh=True)

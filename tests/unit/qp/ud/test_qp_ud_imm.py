@@ -49,12 +49,12 @@ WITH_IMM = WROpcode.SEND_WITH_IMM
 
 
 def immediate_header(subcode: int = 1, imm: int = IMM) -> bytes:
-    """Return the header before the user's octets (figure 10.2 of the specification)."""
+    """Return the 8-octet header of a Send with Immediate (figure 10.2 of the specification)."""
     return bytes([subcode, 0, 0, 0]) + struct.pack("=I", imm)
 
 
 def check_datagram(octets: bytes, payload: bytes, msn: int, subcode: int = 1) -> None:
-    """Check every field of a datagram as captured on the wire."""
+    """Assert that a datagram is a Send with Immediate of this payload, MSN and subcode."""
     assert int.from_bytes(octets[-4:], "little") == crc32c(octets[:-4])
     seg = UDDatagram(octets).segment
     assert (seg.t, seg.l, seg.dv, seg.rv, seg.opcode) == (0, 1, 1, 1, Opcode.PRIVATE)
@@ -71,7 +71,7 @@ def qp_and_plain_peer(rig: Rig, host: str, **kwargs: int) -> tuple[QP, Stranger]
 @pytest.mark.clause("DGRAM-UD-19")
 @pytest.mark.parametrize("flags", [SIGNALED, SIGNALED | SOLICITED, SIGNALED | INLINE])
 @pytest.mark.parametrize("size", [0, 1, 64, 300, 4080, 4088, 4089, 9000])
-def test_a_send_with_immediate_is_one_datagram_that_begins_with_a_head(
+def test_a_ud_send_with_immediate_is_one_datagram_that_begins_with_a_header(
     rig: Rig, size: int, flags: SendFlag
 ) -> None:
     if flags & INLINE and size > 300:
@@ -90,7 +90,7 @@ def test_a_send_with_immediate_is_one_datagram_that_begins_with_a_head(
 
 
 @pytest.mark.clause("DGRAM-UD-19")
-def test_the_completion_tells_immediate_data_and_the_users_octets(rig: Rig) -> None:
+def test_the_completion_of_a_ud_send_with_immediate_has_immediate_data_and_length(rig: Rig) -> None:
     ends = Pair(rig)
     for i, size in enumerate([0, 1, 64, 5000, 65_477]):
         data = octet_pattern(size, i)
@@ -111,7 +111,7 @@ def test_the_completion_tells_immediate_data_and_the_users_octets(rig: Rig) -> N
 
 @pytest.mark.clause("DGRAM-UD-20")
 @pytest.mark.parametrize(("host", "most"), [("127.0.0.1", 65_477), ("::1", 65_497)])
-def test_the_maximum_send_with_immediate_is_8_octets_shorter(
+def test_the_maximum_ud_send_with_immediate_is_8_octets_shorter_than_a_send(
     rig: Rig, host: str, most: int
 ) -> None:
     ends = Pair(rig, host=host)
@@ -129,7 +129,9 @@ def test_the_maximum_send_with_immediate_is_8_octets_shorter(
 
 @pytest.mark.clause("DGRAM-UD-2")
 @pytest.mark.parametrize("subcode", [1, 2])
-def test_a_solicited_one_alone_wakes_who_waits_for_such(rig: Rig, subcode: int) -> None:
+def test_only_a_solicited_ud_send_with_immediate_notifies_a_cq_armed_for_solicited_events(
+    rig: Rig, subcode: int
+) -> None:
     channel = rig.create_channel()
     cq = rig.create_cq(channel=channel)
     qp = rig.create_ud_qp(cq, qkey=QKEY)
@@ -155,7 +157,7 @@ def test_batches_may_mix_sends_with_and_without_immediate(rig: Rig, inline: bool
     flags = SIGNALED | (INLINE if inline else 0)
     with who:
         ah = rig.create_ah(who.getsockname())
-        # Messages of one size on the wire, with or without the header; then some of other sizes.
+        # Messages of equal size on the wire, with or without the header; then other sizes.
         sizes = [64, 72] * 20 + [64, 64, 200, 0, 5]
         wrs = [
             SendWR(
@@ -187,7 +189,7 @@ def test_batches_may_mix_sends_with_and_without_immediate(rig: Rig, inline: bool
         immediate_header(4) + b"more",
     ],
 )
-def test_a_private_message_that_nobody_knows_is_an_unexpected_opcode(
+def test_an_undefined_private_message_on_ud_is_an_unexpected_opcode(
     rig: Rig, payload: bytes
 ) -> None:
     qp = rig.create_ud_qp(qkey=QKEY, error_policy=ErrorPolicy.MESSAGE)
@@ -201,7 +203,7 @@ def test_a_private_message_that_nobody_knows_is_an_unexpected_opcode(
         assert qp.rcq.poll(1) == []
 
 
-def test_one_longer_than_its_receive_without_the_head_is_a_length_error(rig: Rig) -> None:
+def test_a_ud_send_with_immediate_longer_than_its_receive_is_a_length_error(rig: Rig) -> None:
     qp = rig.create_ud_qp(qkey=QKEY)
     mr = rig.reg_mr(bytearray(b"." * 20))
     qp.post_recv([RecvWR(1, sg=[mr.sge(0, 10)]), RecvWR(2, sg=[mr.sge(10, 10)])])
@@ -216,7 +218,7 @@ def test_one_longer_than_its_receive_without_the_head_is_a_length_error(rig: Rig
         assert (told.layer, told.etype, told.code) == TOO_LONG
 
 
-def test_queue_pairs_that_share_a_socket_get_each_their_own(rig: Rig) -> None:
+def test_each_queue_pair_on_one_socket_receives_its_own_immediate_data(rig: Rig) -> None:
     first = rig.create_ud_qp(qkey=QKEY)
     second = rig.create_ud_qp(qkey=QKEY, shared_socket_qp=first)
     sender = rig.create_ud_qp(qkey=QKEY, shared_socket_qp=first)
@@ -230,7 +232,7 @@ def test_queue_pairs_that_share_a_socket_get_each_their_own(rig: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-MCAST-10")
-def test_every_member_of_a_group_gets_the_immediate_data(rig: Rig) -> None:
+def test_every_multicast_member_receives_the_immediate_data(rig: Rig) -> None:
     group = "239.192.7.92"
     members = [rig.create_ud_qp(qkey=QKEY) for _ in range(3)]
     mr = rig.reg_mr(bytearray(16 * 3))
@@ -248,7 +250,7 @@ def test_every_member_of_a_group_gets_the_immediate_data(rig: Rig) -> None:
         assert mr.read(10, 16 * i) == b"all of you"
 
 
-def test_one_that_waits_while_the_queue_is_drained_keeps_its_immediate_data(rig: Rig) -> None:
+def test_a_send_with_immediate_posted_in_sqd_keeps_its_immediate_data(rig: Rig) -> None:
     qp, who = qp_and_plain_peer(rig, "127.0.0.1")
     out = rig.reg_mr(bytearray(b"later"))
     with who:
@@ -261,7 +263,7 @@ def test_one_that_waits_while_the_queue_is_drained_keeps_its_immediate_data(rig:
         check_datagram(who.recv(1 << 16), b"later", 1)
 
 
-def test_what_is_not_for_ud_is_refused_when_it_is_posted(rig: Rig) -> None:
+def test_posting_opcodes_that_ud_does_not_support_is_refused(rig: Rig) -> None:
     qp, who = qp_and_plain_peer(rig, "127.0.0.1")
     with who:
         ah = rig.create_ah(who.getsockname())

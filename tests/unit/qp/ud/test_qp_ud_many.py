@@ -1,4 +1,4 @@
-"""Thousands of UD queue pairs in a process: time, memory, descriptors, and service of each."""
+"""Thousands of UD queue pairs in a process: time, memory, descriptors, and reception by each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECONDS = 30.0 if SLOW else 5.0
 
 @pytest.fixture
 def raised_descriptor_limit() -> Iterator[None]:
-    """Raise the limit of descriptors as far as the system allows, up to 20,000."""
+    """Raise the process's limit of file descriptors up to the hard limit, at most 20,000."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < OWN + 500:
         pytest.fail(f"raise `ulimit -Hn` to {OWN + 500}: it is {hard}", pytrace=False)
@@ -34,12 +34,12 @@ def raised_descriptor_limit() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def open_fds() -> list[int]:
+def open_descriptors() -> list[int]:
     return [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
 
 
 def proportional_memory_octets() -> int:
-    """Return the process's proportional share of memory, octets."""
+    """Return the proportional set size (Pss) of this process in octets."""
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
@@ -47,7 +47,7 @@ def proportional_memory_octets() -> int:
 
 
 def create_qps(rig: Rig, cq: Any, n: int, shared: bool) -> list[Any]:
-    """Create n queue pairs in RTS with the C interface only, with 256 or one per socket."""
+    """Create n UD queue pairs in RTS by C calls, 256 per socket if shared and else one."""
     init = ffi.new("struct siw_qp_init_attr *")
     attr = ffi.new("struct siw_qp_attr *", {"qkey": QKEY})
     made: list[Any] = []
@@ -68,8 +68,8 @@ def create_qps(rig: Rig, cq: Any, n: int, shared: bool) -> list[Any]:
     return made
 
 
-def send_to_some(rig: Rig, qps: list[Any], cq: Any) -> None:
-    """Send from one queue pair to about 200 of the others, by QPN."""
+def send_to_some_queue_pairs(rig: Rig, qps: list[Any], cq: Any) -> None:
+    """Send a message by QPN to about 200 of the queue pairs; assert that each receives its own."""
     chosen = [*range(1, len(qps), len(qps) // 200), len(qps) - 1]
     mr = rig.reg_mr(bytearray(8 * len(qps)))
     sge = ffi.new("struct siw_sge *")
@@ -103,28 +103,28 @@ def send_to_some(rig: Rig, qps: list[Any], cq: Any) -> None:
 
 @pytest.mark.clause("DGRAM-SHARE-1")
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "own"])
-def test_thousands_are_made_and_served_and_end_within_seconds(
+def test_thousands_of_queue_pairs_are_created_receive_and_are_destroyed_within_seconds(
     rig: Rig, raised_descriptor_limit: None, shared: bool
 ) -> None:
     n = SHARED if shared else OWN
     cq = rig.create_cq(1024)
     # the first queue pairs also allocate structures that all of them share
     create_and_destroy_qps(rig, cq, 300, shared)
-    fds, before, start = len(open_fds()), proportional_memory_octets(), time.monotonic()
+    fds, before, start = len(open_descriptors()), proportional_memory_octets(), time.monotonic()
     qps = create_qps(rig, cq, n, shared)
     took, each = time.monotonic() - start, (proportional_memory_octets() - before) / n
     try:
-        sockets = len(open_fds()) - fds
+        sockets = len(open_descriptors()) - fds
         assert sockets == ((n + 255) // 256 if shared else n)
-        send_to_some(rig, qps, cq)
+        send_to_some_queue_pairs(rig, qps, cq)
     finally:
         start = time.monotonic()
         for qp in qps:
             assert lib.siw_destroy_qp(qp) == 0
         took += time.monotonic() - start
     assert took < SECONDS, f"{n} queue pairs took {took:.1f} s"
-    if not SLOW:  # instrumented memory costs several times as much
-        assert each < 4096, f"{each:.0f} octets each"
+    if not SLOW:  # sanitizers multiply the memory use
+        assert each < 4096, f"{each:.0f} octets of memory per queue pair"
 
 
 def create_and_destroy_qps(rig: Rig, cq: Any, n: int, shared: bool) -> None:
@@ -132,10 +132,12 @@ def create_and_destroy_qps(rig: Rig, cq: Any, n: int, shared: bool) -> None:
         assert lib.siw_destroy_qp(qp) == 0
 
 
-def test_without_a_descriptor_a_queue_pair_says_what_to_do_and_sharing_is_that(rig: Rig) -> None:
+def test_without_a_free_descriptor_the_error_recommends_socket_sharing_which_succeeds(
+    rig: Rig,
+) -> None:
     cq = rig.create_cq()
     first = rig.create_ud_qp(cq, qkey=QKEY)
-    used = max(open_fds())
+    used = max(open_descriptors())
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (used + 2, hard))
     held = []

@@ -41,16 +41,16 @@ from siwarp.verbs import (
 
 @pytest.fixture
 def group_address() -> Iterator[str]:
-    """An address of the organization-local scope (RFC 2365)."""
+    """Provide a multicast address of the organization-local scope (RFC 2365)."""
     yield "239.192.7.91"
 
 
 @pytest.mark.clause("DGRAM-MCAST-2")
-def test_messages_go_to_the_one_port_of_groups_whatever_else_is_said(
+def test_multicast_messages_are_sent_to_the_multicast_port_whatever_port_is_given(
     rig: Rig, group_address: str
 ) -> None:
     sender, member = Member(rig), Member(rig, group_address)
-    # the default port, used unless the setting names another one
+    # the default multicast port, used unless a setting names another port
     assert lib.SIW_MCAST_PORT == 62607
     for where, remote_qpn in (
         ((group_address, 0), 0),
@@ -92,7 +92,7 @@ def test_unicast_to_the_group_port_is_not_delivered(rig: Rig, group_address: str
         ({"mo": 4}, "drop_header"),
     ],
 )
-def test_what_breaks_a_rule_is_dropped_and_never_answered(
+def test_an_invalid_multicast_datagram_is_dropped_and_never_answered(
     rig: Rig, group_address: str, fields: dict[str, int], name: str
 ) -> None:
     member = Member(rig, group_address)
@@ -110,7 +110,7 @@ def test_what_breaks_a_rule_is_dropped_and_never_answered(
     assert member.qp.errors() == []
 
 
-def test_several_on_one_socket_and_a_shared_receive_queue_are_members_too(
+def test_queue_pairs_on_one_socket_and_with_an_srq_may_be_multicast_members(
     rig: Rig, group_address: str
 ) -> None:
     srq = rig.create_srq()
@@ -148,7 +148,7 @@ STEP = st.tuples(
 @pytest.mark.clause("DGRAM-MCAST-1")
 @settings(max_examples=15)
 @given(steps=st.lists(STEP, max_size=25))
-def test_only_current_members_receive_a_message(
+def test_only_current_members_of_a_group_receive_a_message(
     steps: list[tuple[str, int, int]],
 ) -> None:
     rig = Rig()
@@ -175,14 +175,16 @@ def test_only_current_members_receive_a_message(
                 qps[q].send(ahs[g], bytes([number]))
                 for i in wanted:
                     assert qps[i].received_octets() == bytes([number])
-                # A queue pair that is not a member has no receive posted, and would have counted a
-                # drop.
+                # A queue pair that is not a member has no receive posted, and would count a drop
+                # if it received the message.
         assert all(m.qp.drops() == [] for m in qps)
     finally:
         rig.close()
 
 
-def test_two_devices_in_one_process_both_have_members(rig: Rig, group_address: str) -> None:
+def test_two_devices_of_one_process_may_both_have_members_of_a_group(
+    rig: Rig, group_address: str
+) -> None:
     # As with two processes, each device has its own socket for the group.
     there = Rig()
     try:
@@ -195,14 +197,14 @@ def test_two_devices_in_one_process_both_have_members(rig: Rig, group_address: s
 
 
 @pytest.mark.clause("DGRAM-MCAST-9")
-def test_a_member_cannot_be_destroyed_and_its_handle_detaches_it(
+def test_destroying_a_multicast_member_is_refused_and_closing_its_object_detaches_it(
     rig: Rig, group_address: str
 ) -> None:
     member = Member(rig, group_address)
     assert lib.siw_destroy_qp(member.qp._c) == -errno.EBUSY
     fds = len(list(Path("/proc/self/fd").iterdir()))
     member.qp.close()
-    # The two closed descriptors: the queue pair's socket and the group's socket.
+    # Two descriptors are closed: the queue pair's socket and the group's socket.
     assert len(list(Path("/proc/self/fd").iterdir())) == fds - 2
     dropped = Member(rig, group_address, "239.192.7.92")
     del dropped.qp
@@ -211,7 +213,9 @@ def test_a_member_cannot_be_destroyed_and_its_handle_detaches_it(
     sender.send(rig.create_ah((group_address, 0)), b"to nobody")
 
 
-def test_what_cannot_be_a_member_is_refused_in_words(rig: Rig, group_address: str) -> None:
+def test_invalid_multicast_attachments_are_refused_with_a_reason(
+    rig: Rig, group_address: str
+) -> None:
     qp = rig.create_qp()
     for target, where, words in (
         (rig.create_qp(qp_type=QPType.RC), group_address, "a group is for UD QPs only"),
@@ -233,7 +237,7 @@ def test_what_cannot_be_a_member_is_refused_in_words(rig: Rig, group_address: st
     assert lib.siw_attach_mcast(rig.create_qp()._c, null) == -errno.EINVAL
 
 
-def test_a_socket_of_another_program_on_every_address_is_told_in_words(
+def test_attaching_is_refused_with_a_reason_if_another_program_has_the_multicast_port(
     rig: Rig, group_address: str
 ) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
@@ -243,7 +247,7 @@ def test_a_socket_of_another_program_on_every_address_is_told_in_words(
         assert e.value.errno == errno.EADDRINUSE
 
 
-def test_a_member_keeps_its_socket(rig: Rig, group_address: str) -> None:
+def test_a_multicast_member_refuses_to_adopt_another_socket(rig: Rig, group_address: str) -> None:
     qp = rig.create_qp()
     qp.attach_mcast(group_address)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mine:
@@ -253,7 +257,9 @@ def test_a_member_keeps_its_socket(rig: Rig, group_address: str) -> None:
 
 
 @pytest.mark.clause("DGRAM-MCAST-2")
-def test_a_capture_has_the_groups_addresses(rig: Rig, group_address: str, tmp_path: Path) -> None:
+def test_a_capture_of_a_multicast_message_has_the_groups_addresses(
+    rig: Rig, group_address: str, tmp_path: Path
+) -> None:
     sender, member = Member(rig), Member(rig, group_address)
     file = tmp_path / "group.pcapng"
     with capture(file):
@@ -274,7 +280,9 @@ def test_a_capture_has_the_groups_addresses(rig: Rig, group_address: str, tmp_pa
         assert (head.q_key, head.queue, head.dest_index, head.source_index) == (QKEY, 0, 0, 0)
 
 
-def test_without_a_descriptor_it_says_so(rig: Rig, group_address: str) -> None:
+def test_attaching_to_a_group_without_a_free_descriptor_is_refused_with_a_reason(
+    rig: Rig, group_address: str
+) -> None:
     qp = rig.create_qp()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = max(int(p.name) for p in Path("/proc/self/fd").iterdir()) + 1

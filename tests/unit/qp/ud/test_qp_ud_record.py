@@ -47,7 +47,7 @@ def target(rig: Rig) -> Iterator[Target]:
 
 @pytest.mark.clause("DGRAM-REC-1", "DGRAM-REC-2", "DGRAM-REC-3")
 @pytest.mark.parametrize("size", [0, 1, 65457, 65458, 150000])
-def test_each_datagram_says_where_its_octets_are_in_the_message(rig: Rig, size: int) -> None:
+def test_each_datagram_of_a_write_record_has_the_offset_of_its_payload(rig: Rig, size: int) -> None:
     most = 65507 - 12 - 14 - 20 - 4
     data = octet_pattern(size)
     out = rig.reg_mr(bytearray(data) if data else bytearray(1))
@@ -89,7 +89,7 @@ def test_each_datagram_says_where_its_octets_are_in_the_message(rig: Rig, size: 
 
 
 @pytest.mark.clause("DGRAM-REC-20")
-def test_its_llp_header_names_both_ends_and_counts_the_datagrams(rig: Rig) -> None:
+def test_the_llp_header_of_a_write_record_has_both_queue_pair_indexes_and_a_psn(rig: Rig) -> None:
     first = rig.create_ud_qp(qkey=QKEY)
     qp = rig.create_ud_qp(qkey=QKEY, shared_socket_qp=first)
     out = rig.reg_mr(bytearray(70_000))
@@ -113,7 +113,7 @@ def test_its_llp_header_names_both_ends_and_counts_the_datagrams(rig: Rig) -> No
 
 
 @pytest.mark.clause("DGRAM-REC-2")
-def test_each_life_of_a_queue_pair_counts_from_a_number_of_its_own(rig: Rig) -> None:
+def test_each_new_queue_pair_starts_its_message_ids_at_another_number(rig: Rig) -> None:
     target = Target(rig)
     out = rig.reg_mr(bytearray(b"again"))
     ids = set()
@@ -131,7 +131,7 @@ def test_each_life_of_a_queue_pair_counts_from_a_number_of_its_own(rig: Rig) -> 
     target.close()
 
 
-def test_a_message_goes_from_one_queue_pair_to_another_and_uses_no_receive(rig: Rig) -> None:
+def test_a_write_record_is_delivered_completely_and_consumes_no_receive(rig: Rig) -> None:
     pair = Pair(rig)
     size = 1 << 20
     data = octet_pattern(size)
@@ -173,10 +173,10 @@ def test_a_message_goes_from_one_queue_pair_to_another_and_uses_no_receive(rig: 
     ],
     ids=["behind the last segment", "without the last segment", "the one that is over first"],
 )
-def test_each_time_out_ends_an_incomplete_message(
+def test_each_time_out_reports_an_incomplete_write_record(
     rig: Rig, lost: str, times: dict[str, int]
 ) -> None:
-    # The shorter time is longer than the pause between two datagrams on a busy machine.
+    # The shorter time-out exceeds the pause between two datagrams on a busy machine.
     with temporary_settings(**times):
         target = Target(rig)
     cut = target.build_message(octet_pattern(200), 0, 9)
@@ -212,7 +212,7 @@ def test_each_time_out_ends_an_incomplete_message(
         ("drop_access", {"ddp_stag": 1}),
     ],
 )
-def test_an_invalid_segment_is_dropped_and_starts_no_message(
+def test_an_invalid_write_record_segment_is_dropped_and_starts_no_message(
     target: Target, name: str, fields: dict[str, int]
 ) -> None:
     sock = target.create_sender()
@@ -226,7 +226,7 @@ def test_an_invalid_segment_is_dropped_and_starts_no_message(
 
 
 @pytest.mark.clause("DGRAM-LLP-8", "DGRAM-REC-20")
-def test_reserved_fields_are_ignored(target: Target) -> None:
+def test_reserved_fields_of_a_write_record_are_ignored(target: Target) -> None:
     nonsense = {"llp_flags": 0xFF, "llp_psn": 0xDEADBEEF, "ddp_ddp_rsvd": 15}
     sock = target.create_sender()
     sock.send(
@@ -236,7 +236,9 @@ def test_reserved_fields_are_ignored(target: Target) -> None:
     assert record.whole and target.memory.read(4) == b"good"
 
 
-def test_a_segment_that_contradicts_its_message_is_dropped(target: Target) -> None:
+def test_a_segment_that_contradicts_earlier_segments_of_its_write_record_is_dropped(
+    target: Target,
+) -> None:
     sock = target.create_sender()
     data = octet_pattern(100)
     with assert_counter_grows("drop_header", 1):
@@ -252,14 +254,14 @@ def test_a_segment_that_contradicts_its_message_is_dropped(target: Target) -> No
 
 
 @pytest.mark.clause("DGRAM-REC-11")
-def test_unpolled_records_stop_further_reports(rig: Rig) -> None:
+def test_unpolled_write_records_delay_further_completions(rig: Rig) -> None:
     target = Target(rig, max_write_records=8)
     sock = target.create_sender()
     behind = counter_value("drop_qkey")
     for number in range(1, 7):
         sock.send(target.build_segment(b"whole", 8 * number, number, 5, 0))
     sock.send(target.build_segment(b"other", 8 * 7, 7, 5, 0, llp_q_key=QKEY + 1))
-    # the last datagram has been processed, so all messages have arrived
+    # once the last datagram, with the wrong Q_Key, was counted, all messages have been received
     wait_until(lambda: counter_value("drop_qkey") == behind + 1)
     got = target.cq.poll(16)
     assert len(got) == 4
@@ -271,8 +273,8 @@ def test_unpolled_records_stop_further_reports(rig: Rig) -> None:
     target.close()
 
 
-def test_records_that_a_reset_took_out_of_the_queue_count_as_polled(rig: Rig) -> None:
-    """Otherwise the queue pair would report fewer records after each reset, and finally none."""
+def test_write_records_that_a_reset_removed_from_the_cq_count_as_polled(rig: Rig) -> None:
+    """Write-Records that did not count as polled would block further completions for ever."""
     other = rig.create_cq()
     target = Target(rig, max_write_records=8)
     sock = target.create_sender()
@@ -289,8 +291,8 @@ def test_records_that_a_reset_took_out_of_the_queue_count_as_polled(rig: Rig) ->
 
 
 @pytest.mark.clause("DGRAM-REC-2")
-def test_a_message_that_is_broken_off_has_used_up_its_number(rig: Rig) -> None:
-    """Otherwise the next message would contradict the octets that the target has of this one."""
+def test_a_write_record_aborted_by_a_reset_has_consumed_its_message_id(rig: Rig) -> None:
+    """A reused message id would make a message contradict the segments that the target stores."""
     size = 64 << 20  # a message too long to be sent completely within the post call
     out = rig.reg_mr(mmap.mmap(-1, size))
     cq = rig.create_cq()

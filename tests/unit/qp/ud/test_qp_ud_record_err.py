@@ -1,6 +1,6 @@
-"""Erroneous Write-Records: the error reports, their effects, and which reports count.
+"""Error messages about Write-Records.
 
-These run on real sockets; the other tests are in tests/sim/verbs/test_verbs_record_err.py.
+This file's tests use real sockets; others are in tests/sim/verbs/test_verbs_record_err.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from siwarp.verbs import (
 )
 
 
-def test_two_queue_pairs_tell_each_other_and_each_names_its_request(rig: Rig) -> None:
+def test_an_error_of_a_write_record_is_reported_to_its_sender_with_the_wr_id(rig: Rig) -> None:
     target = Target(rig, max_write_records=0)
     first = rig.create_ud_qp(qkey=QKEY)
     for n, sender in enumerate((first, rig.create_ud_qp(qkey=QKEY, shared_socket_qp=first))):

@@ -1,4 +1,4 @@
-"""Several UD queue pairs on one socket: where messages go, and what each has for itself."""
+"""Several UD queue pairs on one socket: delivery by number, and separate states and attributes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ from siwarp.verbs import (
 
 @pytest.mark.clause("DGRAM-SHARE-2", "DGRAM-SHARE-4", "DGRAM-SHARE-5")
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_each_gets_what_its_number_is_sent_and_tells_the_senders(rig: Rig, host: str) -> None:
+def test_each_queue_pair_on_a_shared_socket_receives_the_messages_for_its_number(
+    rig: Rig, host: str
+) -> None:
     a, b = Shared(rig, 3, host), Shared(rig, 3, host)
     assert len({qp.addr for qp in b.qps}) == 1
     assert [qp.qp_num for qp in b.qps] == [i << 16 | b.qps[0].addr[1] for i in range(3)]
@@ -58,7 +60,9 @@ def test_each_gets_what_its_number_is_sent_and_tells_the_senders(rig: Rig, host:
 
 
 @pytest.mark.clause("DGRAM-SHARE-3", "DGRAM-SHARE-6")
-def test_indexes_and_counts_are_in_the_header_as_specified(rig: Rig) -> None:
+def test_the_ud_header_has_both_queue_pair_indexes_and_a_message_count_per_queue_pair(
+    rig: Rig,
+) -> None:
     a = Shared(rig, 3)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
         peer.bind(("127.0.0.1", 0))
@@ -70,7 +74,7 @@ def test_indexes_and_counts_are_in_the_header_as_specified(rig: Rig) -> None:
                 SendWR(sg=[mr.sge()], ah=rig.create_ah(where), remote_qpn=index << 16 | where[1])
             )
         heads = [UDDatagram(peer.recv(2048)).segment for _ in range(3)]
-        # Port 0 in the QPN stands for the address handle's port, with that index.
+        # A QPN with port 0 combines the port of the address handle with the index of the QPN.
         a.qps[1].post_send(SendWR(sg=[mr.sge()], ah=rig.create_ah(where), remote_qpn=9 << 16))
         heads.append(UDDatagram(peer.recv(2048)).segment)
     found = [(h.queue, h.dest_index, h.source_index, h.msn) for h in heads]
@@ -99,7 +103,7 @@ def test_a_stopped_queue_pair_drops_only_its_own_messages(
 
 
 @pytest.mark.clause("DGRAM-SHARE-7")
-def test_the_socket_stays_until_the_last_of_them_goes(rig: Rig) -> None:
+def test_a_shared_socket_is_closed_with_its_last_queue_pair(rig: Rig) -> None:
     b = Shared(rig, 3)
     host, port = b.qps[0].addr
     for gone, left in ((0, (1, 2)), (2, (1,))):
@@ -116,7 +120,9 @@ def test_the_socket_stays_until_the_last_of_them_goes(rig: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-SHARE-1", "DGRAM-SHARE-8")
-def test_256_share_a_socket_and_a_freed_index_is_given_again_last(rig: Rig) -> None:
+def test_256_queue_pairs_share_a_socket_and_a_freed_index_is_reused_as_late_as_possible(
+    rig: Rig,
+) -> None:
     cq = rig.create_cq()
     first = rig.create_qp(cq)
     rest = [rig.create_qp(cq, shared_socket_qp=first) for _ in range(255)]
@@ -142,21 +148,21 @@ def advance_rc_numbers(rig: Rig, cq: CQ, number: int) -> None:
         qp.close()
         if last == number - 1:
             return
-    raise AssertionError(f"{number:#x} did not come")
+    raise AssertionError(f"no RC queue pair got a number below {number:#x}")
 
 
 def qp_with_low_port(rig: Rig, cq: CQ) -> QP:
-    """Create a UD queue pair with a port that RC's numbers will soon reach."""
+    """Create a UD queue pair with a low port, so that RC numbers soon reach its sharers'."""
     for port in range(1100, 1400):
         try:
             return rig.create_qp(cq, addr=("127.0.0.1", port))
         except Error as e:
             assert e.errno == errno.EADDRINUSE
-    raise AssertionError("all these ports are taken")
+    raise AssertionError("the ports 1100 to 1399 are all in use")
 
 
 @pytest.mark.clause("DGRAM-SHARE-2")
-def test_rc_passes_over_a_number_that_a_sharer_has(rig: Rig) -> None:
+def test_a_new_rc_queue_pair_skips_the_number_of_a_queue_pair_on_a_shared_socket(rig: Rig) -> None:
     cq = rig.create_cq()
     first = qp_with_low_port(rig, cq)
     sharers = [rig.create_qp(cq, shared_socket_qp=first) for _ in range(128)]
@@ -167,7 +173,7 @@ def test_rc_passes_over_a_number_that_a_sharer_has(rig: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-SHARE-2")
-def test_a_sharer_passes_over_a_number_that_an_rc_has(rig: Rig) -> None:
+def test_a_new_queue_pair_on_a_shared_socket_skips_the_number_of_an_rc_queue_pair(rig: Rig) -> None:
     cq = rig.create_cq()
     first = qp_with_low_port(rig, cq)
     port = first.addr[1]
@@ -178,7 +184,7 @@ def test_a_sharer_passes_over_a_number_that_an_rc_has(rig: Rig) -> None:
     assert numbers[126:] == [127 << 16 | port, 129 << 16 | port]
 
 
-def test_all_can_send_at_once_and_nothing_is_lost_or_mixed(rig: Rig) -> None:
+def test_messages_of_queue_pairs_on_a_shared_socket_are_neither_lost_nor_mixed_up(rig: Rig) -> None:
     n, each = 4, 100
     a, b = Shared(rig, n, max_send_wr=256), Shared(rig, n, max_recv_wr=256)
     ahs = [rig.create_ah(qp) for qp in b.qps]
@@ -207,7 +213,7 @@ def test_all_can_send_at_once_and_nothing_is_lost_or_mixed(rig: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-SHARE-3")
-def test_threads_send_side_by_side_on_one_socket_and_each_counts_its_own(rig: Rig) -> None:
+def test_threads_may_send_on_queue_pairs_of_one_socket_at_the_same_time(rig: Rig) -> None:
     n, each = 4, 150
     a, b = Shared(rig, n), Shared(rig, n, max_recv_wr=256)
     ahs = [rig.create_ah(qp) for qp in b.qps]
@@ -215,7 +221,7 @@ def test_threads_send_side_by_side_on_one_socket_and_each_counts_its_own(rig: Ri
     for i in range(n):
         b.qps[i].post_recv([RecvWR(k, sg=[b.mrs[i].sge(k, 1)]) for k in range(each)])
 
-    def send_each(i: int) -> None:
+    def send_on_queue_pair(i: int) -> None:
         out = rig.reg_mr(bytearray(range(each)))
         for k in range(each):
             a.qps[i].post_send(
@@ -230,7 +236,7 @@ def test_threads_send_side_by_side_on_one_socket_and_each_counts_its_own(rig: Ri
             assert poll(a.cqs[i])[0].ok
         done.append(i)
 
-    threads = [threading.Thread(target=send_each, args=(i,)) for i in range(n)]
+    threads = [threading.Thread(target=send_on_queue_pair, args=(i,)) for i in range(n)]
     for t in threads:
         t.start()
     for i in range(n):
@@ -243,7 +249,7 @@ def test_threads_send_side_by_side_on_one_socket_and_each_counts_its_own(rig: Ri
 
 
 @pytest.mark.clause("DGRAM-SHARE-6")
-def test_sharing_queue_pairs_may_have_different_domains_and_srqs(rig: Rig) -> None:
+def test_queue_pairs_on_a_shared_socket_may_have_different_pds_and_srqs(rig: Rig) -> None:
     cq, other = rig.create_cq(), PD(rig.ctx)
     srq = rig.create_srq()
     first = rig.create_ud_qp(cq, addr=("127.0.0.1", 0))
@@ -265,7 +271,7 @@ def test_sharing_queue_pairs_may_have_different_domains_and_srqs(rig: Rig) -> No
     assert AH(other, first.addr).dest == first.addr
 
 
-def test_what_cannot_share_is_refused_in_words(rig: Rig) -> None:
+def test_invalid_socket_sharing_is_refused_with_a_reason(rig: Rig) -> None:
     cq = rig.create_cq()
     first = rig.create_qp(cq)
     rc = rig.create_qp(cq, qp_type=QPType.RC)
@@ -289,7 +295,7 @@ def test_what_cannot_share_is_refused_in_words(rig: Rig) -> None:
         assert e.value.errno == errno.EINVAL
 
 
-def test_a_socket_that_is_shared_cannot_be_exchanged_for_the_users(rig: Rig) -> None:
+def test_a_shared_socket_cannot_be_replaced_by_a_socket_of_the_program(rig: Rig) -> None:
     b = Shared(rig, 2)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as mine:
         mine.bind(("127.0.0.1", 0))
@@ -305,7 +311,7 @@ def test_a_socket_that_is_shared_cannot_be_exchanged_for_the_users(rig: Rig) -> 
     assert joined.qp_num == 1 << 16 | port
 
 
-def test_no_file_descriptor_is_taken_by_one_that_shares(rig: Rig) -> None:
+def test_a_queue_pair_on_a_shared_socket_opens_no_file_descriptor(rig: Rig) -> None:
     cq = rig.create_cq()
     first = rig.create_qp(cq)
     before = len(list(Path("/proc/self/fd").iterdir()))
@@ -319,7 +325,7 @@ def test_no_file_descriptor_is_taken_by_one_that_shares(rig: Rig) -> None:
 @pytest.mark.clause("DGRAM-SHARE-5")
 @pytest.mark.parametrize("told", [False, True], ids=["by the handle", "by remote_qpn"])
 @pytest.mark.parametrize("opcode", [WROpcode.SEND, WROpcode.SEND_WITH_IMM])
-def test_an_answer_by_the_completion_goes_to_the_queue_pair_that_asked(
+def test_a_reply_by_a_completions_address_handle_reaches_the_sending_queue_pair(
     rig: Rig, opcode: WROpcode, told: bool
 ) -> None:
     a, b = Shared(rig, 3), Shared(rig, 2)
@@ -329,8 +335,8 @@ def test_an_answer_by_the_completion_goes_to_the_queue_pair_that_asked(
         (asked,) = poll(b.cqs[1])
         assert (asked.src_qp, asked.source) == (qp.qp_num, a.qps[0].addr)
         a.post_receive(i, 50 + i)
-        # Reply as programs of the verbs do. By the port alone, the first queue pair there would get
-        # the reply.
+        # Verbs programs reply in this way. By the port alone, the reply would reach the first queue
+        # pair of the socket.
         with AH(rig.pd, wc=asked) as back:
             wr = SendWR(
                 9, opcode, send_flags=SendFlag(0), ah=back, remote_qkey=QKEY + i,
@@ -342,7 +348,9 @@ def test_an_answer_by_the_completion_goes_to_the_queue_pair_that_asked(
     assert all(cq.poll(1) == [] for cq in a.cqs)
 
 
-def test_a_write_record_by_the_completion_goes_to_the_queue_pair_that_asked(rig: Rig) -> None:
+def test_a_write_record_by_a_completions_address_handle_reaches_the_sending_queue_pair(
+    rig: Rig,
+) -> None:
     cq = rig.create_cq()
     first = rig.create_ud_qp(cq, qkey=QKEY, max_write_records=4)
     second = rig.create_ud_qp(cq, qkey=QKEY, shared_socket_qp=first, max_write_records=4)
