@@ -1,4 +1,4 @@
-"""Tests in a simulated process: `make sim`, a separate pytest run."""
+"""Fixtures of tests in a simulated network, which `make sim` runs as a separate pytest run."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ACCESS = (
     | AccessFlag.REMOTE_ATOMIC
 )
 
-#: Q_Key of UD and RD queue pairs, because each device has a different default.
+#: Q_Key of all UD and RD queue pairs of the tests, because each device has a different default.
 QKEY = 0x5EED
 
 
 @dataclass
 class End:
-    """A queue pair and the objects it needs."""
+    """A queue pair, its device, and the completion queue and memory region that it uses."""
 
     device: Context
     pd: PD
@@ -39,10 +39,10 @@ def world() -> Iterator[siwarp.sim.World]:
 
 
 @pytest.fixture
-def end(world: siwarp.sim.World) -> Callable[[Context, QPType], End]:
-    """Create a queue pair on a device; closing the world closes all of its objects."""
+def create_end(world: siwarp.sim.World) -> Callable[[Context, QPType], End]:
+    """Return a function that creates a queue pair; closing the world closes its objects."""
 
-    def make(device: Context, kind: QPType) -> End:
+    def create_queue_pair(device: Context, kind: QPType) -> End:
         pd = PD(device)
         cq = CQ(device, 256, channel=CompChannel(device))
         mr = MR(pd, 65536, ACCESS)
@@ -51,4 +51,4 @@ def end(world: siwarp.sim.World) -> Callable[[Context, QPType], End]:
         init = QPInitAttr(kind, scq=cq, rcq=cq, addr=where, qkey=qkey)
         return End(device, pd, cq, QP(pd, init), mr)
 
-    return make
+    return create_queue_pair

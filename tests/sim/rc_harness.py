@@ -1,4 +1,4 @@
-"""RC queue pairs between simulated hosts, with exact bounds on the virtual time."""
+"""A harness for RC queue pairs between simulated hosts, with exact bounds on the virtual time."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from siwarp.verbs import (
 SEND, WRITE, READ = WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ
 MS = 1_000_000
 SECOND = 1_000_000_000
-#: A device may be serviced up to nap_us (1 ms) after its program has polled, and a poll that finds
-#: nothing may take as long.
+#: The longest delay before a device is serviced, which is up to nap_us (1 ms) after a poll of
+#: its program; an unsuccessful poll may take another 1 ms.
 NAP = 2 * MS
 PORT = 7471
 CAP = QPCap(max_send_wr=64, max_recv_wr=64)
 
 
 @contextlib.contextmanager
-def counted(name: str, by: int) -> Iterator[None]:
-    """Assert that a counter grows by exactly ``by`` in the block."""
+def expect_counter_increase(name: str, by: int) -> Iterator[None]:
+    """Assert that a counter grows by exactly ``by`` while the block runs."""
     before = counter_value(name)
     yield
     assert counter_value(name) - before == by, (
@@ -61,10 +61,10 @@ class End(pair_harness.End):
         self.id: CMID | None = None
         self.listener: CMID | None = None
 
-    def event(self) -> CMEvent:
+    def next_event(self) -> CMEvent:
         """Wait for the next connection event without a time-out."""
         found = self.channel.get_event(LONG)
-        assert found is not None, "no connection event will come"
+        assert found is not None, "no connection event arrives"
         return found
 
     def close(self) -> None:
@@ -73,41 +73,41 @@ class End(pair_harness.End):
         super().close()
 
 
-def nothing(world: World, duration: float, *queues: CQ) -> None:
+def assert_no_completions(world: World, duration: float, *queues: CQ) -> None:
     """Assert that nothing completes within ``duration`` seconds."""
     world.run_for(duration)
     assert [cq.poll(16) for cq in queues] == [[] for _ in queues]
 
 
-def listen(b: End) -> None:
-    """Start a listener, unless there is one."""
+def start_listener(b: End) -> None:
+    """Start a listener of the end ``b`` unless it already has one."""
     if b.listener is None:
         b.listener = CMID(b.channel)
         b.listener.listen((b.address, PORT))
 
 
-def dial(a: End, b: End, param: ConnParam | None = None) -> None:
-    """Start to connect a to b by rdma_cm."""
+def start_connecting(a: End, b: End, param: ConnParam | None = None) -> None:
+    """Start to connect the queue pair of ``a`` to that of ``b`` by rdma_cm."""
     a.id = CMID(a.channel)
     a.id.bind_qp(a.qp)
     a.id.connect((b.address, PORT), param)
 
 
-def accept(a: End, b: End, before: Callable[[End], None] | None = None) -> None:
-    """Accept a connection request of ``a``, and wait until both ends are connected."""
-    request = b.event()
+def accept_connection(a: End, b: End, before: Callable[[End], None] | None = None) -> None:
+    """Accept a connection request of ``a`` at ``b``, and wait until both ends are connected."""
+    request = b.next_event()
     assert request.type == CMEventType.CONNECT_REQUEST
     b.id = request.id
     b.id.bind_qp(b.qp)
     if before:
         before(b)
     b.id.accept()
-    assert a.event().type == b.event().type == CMEventType.ESTABLISHED
+    assert a.next_event().type == b.next_event().type == CMEventType.ESTABLISHED
 
 
-def connect(a: End, b: End, before_accept: Callable[[End], None] | None = None) -> None:
-    """Connect by rdma_cm calls, and let both ends become idle."""
-    listen(b)
-    dial(a, b)
-    accept(a, b, before_accept)
+def connect_by_cm(a: End, b: End, before_accept: Callable[[End], None] | None = None) -> None:
+    """Connect ``a`` to ``b`` by rdma_cm calls, and wait until both ends are idle."""
+    start_listener(b)
+    start_connecting(a, b)
+    accept_connection(a, b, before_accept)
     a.world.run_for(1)

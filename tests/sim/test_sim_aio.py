@@ -23,10 +23,10 @@ def hosts(world: World) -> tuple[Context, Context]:
     return world.device(A), world.device(B)
 
 
-def test_a_partition_delays_what_reliable_datagrams_carry(
+def test_a_network_partition_delays_reliable_datagrams(
     world: World, hosts: tuple[Context, Context]
 ) -> None:
-    async def main() -> tuple[bytes, float]:
+    async def send_over_partition() -> tuple[bytes, float]:
         async with aio.open_rd((A, 0), qkey=7) as a, aio.open_rd((B, 0), qkey=7) as b:
             await a.send(b"before", b.address)
             await b.recv()
@@ -41,15 +41,15 @@ def test_a_partition_delays_what_reliable_datagrams_carry(
             await sending
             return data, world.now
 
-    data, now = world.run(main())
+    data, now = world.run(send_over_partition())
     assert data == b"after"
     assert 2 < now < 5
 
 
-def test_a_cancelled_receive_takes_no_datagram(
+def test_a_cancelled_receive_consumes_no_datagram(
     world: World, hosts: tuple[Context, Context]
 ) -> None:
-    async def main() -> list[bytes]:
+    async def receive_after_cancellations() -> list[bytes]:
         async with aio.open_ud((A, 0), qkey=7) as a, aio.open_ud((B, 0), qkey=7) as b:
             for _ in range(3):
                 with pytest.raises(asyncio.TimeoutError):
@@ -58,14 +58,14 @@ def test_a_cancelled_receive_takes_no_datagram(
                 await a.send(b"%d" % i, b.address)
             return [bytes((await b.recv()).data) for _ in range(3)]
 
-    assert world.run(main()) == [b"0", b"1", b"2"]
+    assert world.run(receive_after_cancellations()) == [b"0", b"1", b"2"]
     assert world.now == pytest.approx(1.5, abs=1e-3)
 
 
-def test_a_device_that_crashes_ends_what_waits_there(
+def test_a_crash_of_a_device_ends_pending_receives_with_estale(
     world: World, hosts: tuple[Context, Context]
 ) -> None:
-    async def main() -> None:
+    async def receive_on_crashing_device() -> None:
         async with aio.open_ud((A, 0), qkey=7) as a:
             waiting = asyncio.create_task(a.recv())
             await asyncio.sleep(1)
@@ -75,14 +75,14 @@ def test_a_device_that_crashes_ends_what_waits_there(
             assert error.value.errno == errno.ESTALE
             assert world.now == pytest.approx(1, abs=1e-3)
 
-    world.run(main())
+    world.run(receive_on_crashing_device())
 
 
-def test_completions_and_connection_events_are_awaited(
-    world: World, end: MakeEnd, hosts: tuple[Context, Context]
+def test_completions_and_connection_events_can_be_awaited(
+    world: World, create_end: MakeEnd, hosts: tuple[Context, Context]
 ) -> None:
     world.faults("delay=250ms")
-    a, b = (end(device, QPType.UD) for device in hosts)
+    a, b = (create_end(device, QPType.UD) for device in hosts)
     for one in (a, b):
         one.qp.to_rts()
     b.qp.post_recv(RecvWR(7, sg=[b.mr.sge(0, 64)]))
@@ -90,7 +90,7 @@ def test_completions_and_connection_events_are_awaited(
     door, asker = CMID(answering, ud=True), CMID(asking, ud=True)
     door.listen((B, 7000))
 
-    async def main() -> None:
+    async def await_completion_and_events() -> None:
         asker.connect((B, 7000))
         with AH(a.pd, b.qp.addr) as ah:
             a.qp.post_send(SendWR(1, sg=[a.mr.sge(0, 5)], ah=ah))
@@ -103,25 +103,25 @@ def test_completions_and_connection_events_are_awaited(
         assert (told.type, told.qpn) == (CMEventType.ESTABLISHED, b.qp.qp_num)
         assert world.now == pytest.approx(0.5, abs=1e-6)
 
-    world.run(main())
+    world.run(await_completion_and_events())
 
 
-def test_each_task_may_have_an_event_loop_of_its_own(
+def test_each_task_of_a_world_may_run_an_event_loop_of_its_own(
     world: World, hosts: tuple[Context, Context]
 ) -> None:
     world.faults("delay=10ms")
     place: list[tuple[str, int]] = []
 
-    async def serve() -> None:
+    async def answer_in_upper_case() -> None:
         async with aio.open_rd((B, 0), qkey=7) as end:
             place.append(end.address)
             for _ in range(3):
                 got = await end.recv()
                 await end.send(bytes(got.data).upper(), got.source)
-            # keep the endpoint open until its last answer has been acknowledged
+            # Keep the endpoint open until its last answer has been acknowledged.
             await asyncio.sleep(1)
 
-    async def ask() -> list[bytes]:
+    async def ask_three_words() -> list[bytes]:
         async with aio.open_rd((A, 0), qkey=7) as end:
             answers = []
             for word in (b"one", b"two", b"three"):
@@ -129,60 +129,60 @@ def test_each_task_may_have_an_event_loop_of_its_own(
                 answers.append(bytes((await end.recv()).data))
             return answers
 
-    world.spawn(world.run, serve(), on=B)
+    world.spawn(world.run, answer_in_upper_case(), on=B)
     world.run_for("1s")
-    asker = world.spawn(world.run, ask(), on=A)
+    asker = world.spawn(world.run, ask_three_words(), on=A)
     world.run_tasks(within="1min")
     assert asker.result() == [b"ONE", b"TWO", b"THREE"]
 
 
-def test_a_task_calls_a_loop_at_its_own_instant(world: World) -> None:
+def test_a_task_schedules_calls_in_an_event_loop_at_the_time_of_the_task(world: World) -> None:
     called: list[float] = []
 
-    async def main() -> None:
+    async def wait_for_scheduled_calls() -> None:
         loop = asyncio.get_running_loop()
         done = loop.create_future()
 
-        def call() -> None:
+        def schedule_calls() -> None:
             world.sleep("1.5s")
             loop.call_soon_threadsafe(called.append, world.now)
             loop.call_soon_threadsafe(done.set_result, None)
 
-        world.spawn(call)
+        world.spawn(schedule_calls)
         await done
         called.append(world.now)
 
-    world.run(main())
+    world.run(wait_for_scheduled_calls())
     assert called == [1.5, 1.5]
 
 
-def test_a_task_that_fails_ends_the_run_of_a_loop_that_sleeps(world: World) -> None:
-    def fail() -> None:
+def test_an_exception_of_a_task_ends_world_run_while_its_coroutine_sleeps(world: World) -> None:
+    def raise_key_error() -> None:
         world.sleep(1)
         raise KeyError("of the task")
 
-    world.spawn(fail)
+    world.spawn(raise_key_error)
     with pytest.raises(KeyError, match="of the task"):
         world.run(asyncio.sleep(3600))
     assert world.now == 1
 
 
-def test_a_loop_that_sleeps_beside_a_task_costs_nothing(world: World) -> None:
+def test_an_event_loop_that_sleeps_during_a_sleeping_task_causes_few_switches(world: World) -> None:
     world.spawn(world.sleep, "2000h")
     world.run(asyncio.sleep(3600_000))
     assert world.now == 3600_000
     assert world.stats.switches < 20
 
 
-async def open_end() -> None:
+async def open_ud_endpoint() -> None:
     await aio.open_ud((A, 0), qkey=7)
 
 
-def test_an_event_loop_of_the_machine_is_refused(
+def test_an_event_loop_outside_the_world_is_refused(
     world: World, hosts: tuple[Context, Context]
 ) -> None:
     with pytest.raises(RuntimeError, match=r"run the coroutine with world\.run"):
-        asyncio.run(open_end())
+        asyncio.run(open_ud_endpoint())
 
 
 @pytest.mark.parametrize(
@@ -193,38 +193,38 @@ def test_an_event_loop_of_the_machine_is_refused(
         lambda loop: loop.create_datagram_endpoint(asyncio.DatagramProtocol, (A, 0)),
     ],
 )
-def test_sockets_of_the_system_are_refused(
+def test_asyncio_sockets_of_the_system_are_refused_in_a_world(
     world: World, ask: Callable[[asyncio.AbstractEventLoop], Awaitable[object]]
 ) -> None:
-    async def main() -> None:
+    async def open_system_socket() -> None:
         with pytest.raises(OSError, match=r"use siwarp\.aio") as error:
             await ask(asyncio.get_running_loop())
         assert error.value.errno == errno.EOPNOTSUPP
 
-    world.run(main())
+    world.run(open_system_socket())
 
 
-def test_a_name_is_no_address_in_a_world(world: World, hosts: tuple[Context, Context]) -> None:
-    async def main() -> None:
+def test_a_host_name_is_refused_in_a_world(world: World, hosts: tuple[Context, Context]) -> None:
+    async def open_endpoint_by_host_name() -> None:
         with pytest.raises(Error, match="a simulated world has no host names"):
             await aio.open_ud(("localhost", 0))
 
-    world.run(main())
+    world.run(open_endpoint_by_host_name())
     with pytest.raises(Error, match="a simulated world has no host names"):
         CMID(CMEventChannel(hosts[0]), ud=True).connect(("localhost", 7000))
 
 
-def test_a_world_that_ends_ends_loops_that_wait_in_tasks() -> None:
-    async def receive() -> None:
+def test_closing_a_world_ends_event_loops_that_wait_in_tasks() -> None:
+    async def receive_forever() -> None:
         async with aio.open_ud((A, 0), qkey=7) as end:
             await end.recv()
 
-    async def nothing() -> None:
+    async def wait_forever() -> None:
         await asyncio.get_running_loop().create_future()
 
     with World() as world:
         world.device(A)
-        tasks = [world.spawn(world.run, main()) for main in (receive, nothing)]
+        tasks = [world.spawn(world.run, main()) for main in (receive_forever, wait_forever)]
         world.run_for("1s")
     for task in tasks:
         with pytest.raises(BaseException, match=r"^$|closed by force"):

@@ -24,14 +24,14 @@ PORT = 7000
 
 @pytest.fixture
 def hosts(world: World) -> tuple[Context, Context]:
-    """Create two hosts with a packet delay of 10 ms."""
+    """Two hosts with a packet delay of 10 ms."""
     world.faults("delay=10ms")
     return world.device(A), world.device(B)
 
 
 @contextlib.asynccontextmanager
-async def connected(**more: int) -> AsyncIterator[tuple[aio.Connection, aio.Connection]]:
-    """Yield both ends of a connection, first the connecting one."""
+async def connection_pair(**more: int) -> AsyncIterator[tuple[aio.Connection, aio.Connection]]:
+    """Yield both ends of a connection, the connecting end first."""
     async with aio.listen((B, PORT), **more) as listener:
         accepting = asyncio.create_task(listener.accept())
         async with aio.connect((B, PORT), **more) as a, await accepting as b:
@@ -39,8 +39,10 @@ async def connected(**more: int) -> AsyncIterator[tuple[aio.Connection, aio.Conn
 
 
 @pytest.mark.usefixtures("hosts")
-def test_a_connection_takes_two_round_trips_and_a_message_half_of_one(world: World) -> None:
-    async def main() -> None:
+def test_asyncio_connecting_takes_two_round_trips_and_a_message_half_a_round_trip(
+    world: World,
+) -> None:
+    async def connect_and_send() -> None:
         async with aio.listen((B, PORT)) as listener:
             accepting = asyncio.create_task(listener.accept(b"welcome"))
             async with aio.connect((B, PORT), private_data=b"hello") as a:
@@ -53,17 +55,19 @@ def test_a_connection_takes_two_round_trips_and_a_message_half_of_one(world: Wor
                     assert await b.recv() == b"one"
                     assert world.now == 0.06
 
-    world.run(main())
+    world.run(connect_and_send())
 
 
-def test_memory_of_the_peer_is_written_and_read_across_a_bad_network(world: World) -> None:
+def test_asyncio_connections_access_memory_of_the_peer_over_an_unreliable_network(
+    world: World,
+) -> None:
     world.faults("loss=3%,reorder=3%,delay=5ms,jitter=2ms")
     for address in (A, B):
         world.device(address)
     octets = bytes(range(256)) * 1024
 
-    async def main() -> None:
-        async with connected() as (a, b):
+    async def write_and_read_peer_memory() -> None:
+        async with connection_pair() as (a, b):
             mr = b.register(len(octets))
             await b.send(mr.remote().pack())
             remote = RemoteBuffer.unpack(await a.recv())
@@ -71,23 +75,23 @@ def test_memory_of_the_peer_is_written_and_read_across_a_bad_network(world: Worl
             assert await a.read(remote) == octets
             assert bytes(mr.read(len(octets))) == octets
 
-    world.run(main())
+    world.run(write_and_read_peer_memory())
     assert world.stats.lost > 0
 
 
 @pytest.mark.usefixtures("hosts")
-def test_requests_are_decided_one_by_one(world: World) -> None:
-    async def main() -> None:
+def test_a_listener_accepts_or_rejects_each_connection_request(world: World) -> None:
+    async def connect_twice() -> None:
         async with aio.listen((B, PORT)) as listener:
 
-            async def decide() -> None:
+            async def decide_requests() -> None:
                 async for request in listener.requests():
                     if request.private_data == b"friend":
                         await request.accept(b"welcome")
                         return
                     request.reject(b"not you")
 
-            deciding = asyncio.create_task(decide())
+            deciding = asyncio.create_task(decide_requests())
             with pytest.raises(PeerGone, match="with private data b'not you'"):
                 await aio.connect((B, PORT), private_data=b"foe")
             assert world.now == 0.04
@@ -95,13 +99,13 @@ def test_requests_are_decided_one_by_one(world: World) -> None:
                 assert conn.private_data == b"welcome"
                 await deciding
 
-    world.run(main())
+    world.run(connect_twice())
 
 
 @pytest.mark.usefixtures("hosts")
-def test_a_deadline_is_asyncios_and_the_connection_goes_on(world: World) -> None:
-    async def main() -> None:
-        async with connected() as (a, b):
+def test_a_connection_remains_usable_after_asyncio_wait_for_timed_out(world: World) -> None:
+    async def receive_after_timeout() -> None:
+        async with connection_pair() as (a, b):
             began = world.now
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(b.recv(), 3600)
@@ -109,12 +113,12 @@ def test_a_deadline_is_asyncios_and_the_connection_goes_on(world: World) -> None
             await a.send(b"late")
             assert await b.recv() == b"late"
 
-    world.run(main())
+    world.run(receive_after_timeout())
 
 
 @pytest.mark.usefixtures("hosts")
-def test_a_host_that_does_not_answer_is_given_up_after_thirty_seconds(world: World) -> None:
-    async def main() -> None:
+def test_connecting_to_a_host_that_does_not_answer_fails_after_30_seconds(world: World) -> None:
+    async def connect_to_silent_host() -> None:
         world.partition(A, B)
         with pytest.raises(PeerGone):
             await aio.connect((B, PORT))
@@ -123,58 +127,60 @@ def test_a_host_that_does_not_answer_is_given_up_after_thirty_seconds(world: Wor
             await asyncio.wait_for(aio.connect((B, PORT))._begin(), 5)
         assert world.now == pytest.approx(35, abs=1e-6)
 
-    world.run(main())
+    world.run(connect_to_silent_host())
 
 
 @pytest.mark.usefixtures("hosts")
-def test_what_is_sent_to_a_busy_server_arrives_whole_and_in_order(world: World) -> None:
-    async def main() -> None:
-        async with connected() as (a, b):
+def test_asyncio_messages_to_a_busy_server_arrive_complete_and_in_order(world: World) -> None:
+    async def send_to_busy_server() -> None:
+        async with connection_pair() as (a, b):
 
-            async def send() -> None:
+            async def send_and_close() -> None:
                 for i in range(200):
                     await a.send(bytes([i & 0xFF]) * 65536)
                 await a.close()  # close immediately: all sent messages still arrive
 
-            sending = asyncio.create_task(send())
+            sending = asyncio.create_task(send_and_close())
             await asyncio.sleep(3)
             got = [message async for message in b]
             await sending
             assert got == [bytes([i & 0xFF]) * 65536 for i in range(200)]
 
-    world.run(main())
+    world.run(send_to_busy_server())
 
 
 @pytest.mark.usefixtures("hosts")
-def test_closing_beside_a_peer_that_takes_nothing_takes_as_long_as_lingering(world: World) -> None:
-    async def main() -> None:
-        async with connected() as (a, _):
+def test_closing_a_connection_whose_peer_receives_nothing_takes_the_linger_time(
+    world: World,
+) -> None:
+    async def close_after_blocked_send() -> None:
+        async with connection_pair() as (a, _):
             with pytest.raises(asyncio.TimeoutError):
                 while True:
                     await asyncio.wait_for(a.send(bytes(65536)), 0.3)
             began = world.now
             await a.close()
-            # closing lingers for the setting linger_ms
+            # Closing lingers for the setting linger_ms.
             assert world.now - began == pytest.approx(2, abs=0.1)
 
-    world.run(main())
+    world.run(close_after_blocked_send())
 
 
 @pytest.mark.usefixtures("hosts")
 @pytest.mark.parametrize(("sends", "after"), [(False, 0.01), (True, 0.02)])
-def test_a_peer_that_crashes_is_noticed_by_its_fin_or_by_a_reset(
+def test_a_crashed_peer_is_detected_by_its_fin_or_reset(
     world: World, sends: bool, after: float
 ) -> None:
-    """The FIN takes 10 ms. A message in progress continues until the peer's reset arrives."""
+    """Check the detection time: 10 ms for a FIN; a message in progress continues until a reset."""
 
-    async def serve() -> None:
+    async def accept_and_receive() -> None:
         async with aio.listen((B, PORT)) as listener:
             conn = await listener.accept()
             with pytest.raises(Error) as error:
                 await conn.recv()
             assert error.value.errno == errno.ESTALE
 
-    async def main() -> None:
+    async def wait_for_crashed_peer() -> None:
         async with aio.connect((B, PORT)) as a:
             await asyncio.sleep(60)
             world.crash(B)
@@ -185,16 +191,16 @@ def test_a_peer_that_crashes_is_noticed_by_its_fin_or_by_a_reset(
                 await a.recv()
             assert world.now == pytest.approx(crashed + after, abs=1e-3)
 
-    server = world.spawn(world.run, serve(), on=B)
-    world.run(main())
+    server = world.spawn(world.run, accept_and_receive(), on=B)
+    world.run(wait_for_crashed_peer())
     world.run_until(server.done)
     server.result()
 
 
 @pytest.mark.usefixtures("hosts")
-def test_all_that_waits_on_a_host_that_crashes_raises_at_that_instant(world: World) -> None:
-    async def main() -> None:
-        async with connected() as (a, b), aio.listen((B, PORT + 1)) as silent:
+def test_a_crash_of_a_host_ends_all_pending_operations_at_the_same_time(world: World) -> None:
+    async def crash_with_pending_operations() -> None:
+        async with connection_pair() as (a, b), aio.listen((B, PORT + 1)) as silent:
             waiting = [
                 asyncio.create_task(call)
                 for call in (
@@ -214,10 +220,10 @@ def test_all_that_waits_on_a_host_that_crashes_raises_at_that_instant(world: Wor
         assert [getattr(end, "errno", end) for end in ends[:3]] == [errno.ESTALE] * 3
         assert isinstance(ends[3], Error)
 
-    world.run(main())
+    world.run(crash_with_pending_operations())
 
 
-# ---- many
+# ---- many connections
 
 
 class Server:
@@ -225,15 +231,15 @@ class Server:
 
     def __init__(self, listener: aio.Listener) -> None:
         self.serving: set[asyncio.Task[None]] = set()
-        self.accepting = asyncio.create_task(self._accept(listener))
+        self.accepting = asyncio.create_task(self._accept_connections(listener))
 
-    async def _accept(self, listener: aio.Listener) -> None:
+    async def _accept_connections(self, listener: aio.Listener) -> None:
         async for conn in listener:
-            task = asyncio.create_task(self._serve(conn))
+            task = asyncio.create_task(self._echo_messages(conn))
             self.serving.add(task)
             task.add_done_callback(self.serving.discard)
 
-    async def _serve(self, conn: aio.Connection) -> None:
+    async def _echo_messages(self, conn: aio.Connection) -> None:
         with contextlib.suppress(PeerGone):
             async with conn:
                 async for message in conn:
@@ -245,29 +251,29 @@ class Server:
             await asyncio.sleep(0.1)
 
 
-def descriptors() -> int:
+def count_open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def run_and_leave_nothing(world: World, main: Coroutine[None, None, None]) -> None:
-    before = descriptors()
+def run_and_check_descriptors(world: World, main: Coroutine[None, None, None]) -> None:
+    before = count_open_descriptors()
     world.run(main)
-    assert descriptors() <= before
+    assert count_open_descriptors() <= before
 
 
 @pytest.mark.usefixtures("hosts")
-def test_thousands_of_connections_talk_in_one_loop(world: World) -> None:
-    async def main() -> None:
+def test_thousands_of_connections_exchange_messages_in_one_event_loop(world: World) -> None:
+    async def exchange_messages_with_all() -> None:
         async with aio.listen((B, PORT), recv_size=64, recv_depth=2) as listener:
             server = Server(listener)
-            # at most 100 connections being established at a time, because of setting source_share
+            # At most 100 connections may be pending at a time because of the setting source_share.
             gate = asyncio.Semaphore(100)
 
-            async def dial() -> aio.Connection:
+            async def connect_client() -> aio.Connection:
                 async with gate:
                     return await aio.connect((B, PORT), recv_size=64, recv_depth=2)
 
-            clients = await asyncio.gather(*(dial() for _ in range(2000)))
+            clients = await asyncio.gather(*(connect_client() for _ in range(2000)))
             for text in (b"abc", b"defg"):
                 await asyncio.gather(*(client.send(text) for client in clients))
                 got = await asyncio.gather(*(client.recv() for client in clients))
@@ -276,14 +282,14 @@ def test_thousands_of_connections_talk_in_one_loop(world: World) -> None:
                 await client.close()
             await server.close()
 
-    run_and_leave_nothing(world, main())
+    run_and_check_descriptors(world, exchange_messages_with_all())
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_storm_of_cancelling_leaves_nothing_behind(seed: int) -> None:
+def test_random_cancellations_leave_no_open_descriptors(seed: int) -> None:
     rng = random.Random(seed)
 
-    async def one_life(end: aio.UDEndpoint) -> None:
+    async def use_connection_and_endpoint(end: aio.UDEndpoint) -> None:
         async with aio.connect((B, PORT)) as conn:
             memory = conn.register(64)
             for size in (10, 1000, 100_000):
@@ -294,12 +300,12 @@ def test_a_storm_of_cancelling_leaves_nothing_behind(seed: int) -> None:
             assert memory.length == 64
             await end.recv()
 
-    async def main() -> None:
+    async def cancel_clients_at_random() -> None:
         async with aio.listen((B, PORT)) as listener, aio.open_ud((A, 0), qkey=7) as end:
             server = Server(listener)
-            await one_life(end)
+            await use_connection_and_endpoint(end)
             for _ in range(12):
-                lives = [asyncio.create_task(one_life(end)) for _ in range(20)]
+                lives = [asyncio.create_task(use_connection_and_endpoint(end)) for _ in range(20)]
                 for life in rng.sample(lives, len(lives)):
                     await asyncio.sleep(rng.random() * 0.02)
                     life.cancel()
@@ -312,7 +318,7 @@ def test_a_storm_of_cancelling_leaves_nothing_behind(seed: int) -> None:
     with World(seed, "delay=5ms,jitter=1ms") as world:
         for address in (A, B):
             world.device(address)
-        run_and_leave_nothing(world, main())
+        run_and_check_descriptors(world, cancel_clients_at_random())
 
 
 PROGRAM = """
@@ -380,7 +386,7 @@ def run_program(path: Path, seed: int, hash_seed: str) -> str:
     return done.stdout
 
 
-def test_the_same_seed_is_the_same_run_in_every_process(tmp_path: Path) -> None:
+def test_a_seed_produces_the_same_run_in_every_process(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     runs = {run_program(path, 7, hash_seed) for hash_seed in ("0", "1", "4711")}
     assert len(runs) == 1

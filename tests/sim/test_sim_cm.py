@@ -12,7 +12,7 @@ import pytest
 from harness.verbs_harness import temporary_settings
 from scapy.layers.inet import UDP
 from scapy.utils import PcapNgReader
-from sim.rc_harness import counted
+from sim.rc_harness import expect_counter_increase
 
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.inspect import SIDR, SIDRType
@@ -20,15 +20,15 @@ from siwarp.sim import World
 from siwarp.verbs import CQ, PD, QP, Address, Context, QPInitAttr, QPType, StateError
 
 QKEY = 0x01234567
-#: Times in seconds at which a query is retransmitted (spec/cm-udp.md).
-TIMETABLE = [0, 0.1, 0.3, 0.7, 1.5, 2.5]
+#: Times in seconds at which a SIDR query is transmitted (spec/cm-udp.md).
+QUERY_TIMES_S = [0, 0.1, 0.3, 0.7, 1.5, 2.5]
 #: 2020-01-01 00:00:00 UTC, the start time of a simulated network.
-BEGIN = 1_577_836_800
+START_TIME_S = 1_577_836_800
 
 
 @dataclass
-class Ends:
-    """A device that listens for queries about UD queue pairs, and one that sends them."""
+class SidrHosts:
+    """A device that listens for queries about UD queue pairs, and a device that sends queries."""
 
     asker: Context
     listener: Context
@@ -43,110 +43,114 @@ class Ends:
         self.door = CMID(self.answering, ud=True)
         self.door.listen((self.listener.device.addresses[0], 7000))
 
-    def qp(self) -> QP:
+    def create_qp(self) -> QP:
         address = self.listener.device.addresses[0]
         init = QPInitAttr(QPType.UD, scq=CQ(self.listener), addr=(address, 0))
         return QP(PD(self.listener), init)
 
-    def ask(self, data: bytes = b"", to: Address | None = None, **more: float) -> CMID:
+    def send_query(self, data: bytes = b"", to: Address | None = None, **more: float) -> CMID:
         asked = CMID(self.asking, ud=True)
         param = ConnParam(private_data=data, **more)  # type: ignore[arg-type]
         asked.connect(to or self.door.local_addr, param)
         self.ids.append(asked)
         return asked
 
-    def request(self) -> CMEvent:
+    def next_request(self) -> CMEvent:
         event = self.answering.get_event()
         assert event is not None and event.type == CMEventType.CONNECT_REQUEST
         assert event.listen_id is self.door
         return event
 
-    def result(self) -> CMEvent:
+    def next_result(self) -> CMEvent:
         event = self.asking.get_event()
         assert event is not None
         return event
 
 
-def accept(event: CMEvent, qp: QP, data: bytes = b"") -> None:
+def accept_request(event: CMEvent, qp: QP, data: bytes = b"") -> None:
     event.id.bind_qp(qp)
     event.id.accept(ConnParam(private_data=data))
 
 
 @pytest.fixture
-def ends(world: World) -> Ends:
-    return Ends(world.device("10.0.0.1", "fd00::1"), world.device("10.0.0.2", "fd00::2"))
+def sidr_hosts(world: World) -> SidrHosts:
+    return SidrHosts(world.device("10.0.0.1", "fd00::1"), world.device("10.0.0.2", "fd00::2"))
 
 
-def sent(path: Path, port: int) -> list[tuple[float, bytes]]:
-    """Return time and octets of each datagram that was sent to a port."""
+def sent_datagrams(path: Path, port: int) -> list[tuple[float, bytes]]:
+    """Return the time and the octets of each captured datagram to a UDP port."""
     found: dict[tuple[float, int, bytes], tuple[float, bytes]] = {}
     with PcapNgReader(str(path)) as packets:
         for packet in packets:
             if UDP in packet and packet[UDP].dport == port:
-                at, octets = float(packet.time) - BEGIN, bytes(packet[UDP].payload)
+                at, octets = float(packet.time) - START_TIME_S, bytes(packet[UDP].payload)
                 found[at, packet[UDP].sport, octets] = at, octets
     return list(found.values())
 
 
-def test_a_question_is_answered_in_one_round_trip(world: World, ends: Ends) -> None:
+def test_a_sidr_query_is_answered_in_one_round_trip(world: World, sidr_hosts: SidrHosts) -> None:
     world.faults("delay=20ms")
-    qp = ends.qp()
-    asked = ends.ask(b"who is there")
+    qp = sidr_hosts.create_qp()
+    asked = sidr_hosts.send_query(b"who is there")
 
-    def serve() -> None:
-        request = ends.request()
+    def answer_query() -> None:
+        request = sidr_hosts.next_request()
         assert world.now_ns == 20_000_000
         assert request.private_data == b"who is there"
         assert request.id.peer_addr[0] == "10.0.0.1"
         assert request.id.local_addr == ("10.0.0.2", 7000)
-        accept(request, qp, b"it is me")
+        accept_request(request, qp, b"it is me")
 
-    world.spawn(serve)
-    told = ends.result()
+    world.spawn(answer_query)
+    told = sidr_hosts.next_result()
     assert world.now_ns == 40_000_000
     assert told.type == CMEventType.ESTABLISHED and told.id is asked and told.status == 0
     assert (told.qpn, told.qkey, told.private_data) == (qp.qp_num, QKEY, b"it is me")
     world.run_for("1min")
-    assert ends.asking.get_event(0) is None and ends.answering.get_event(0) is None
+    assert sidr_hosts.asking.get_event(0) is None and sidr_hosts.answering.get_event(0) is None
 
 
-def test_a_question_that_reaches_nobody_is_repeated_by_the_timetable_until_its_time_is_over(
-    world: World, ends: Ends, tmp_path: Path
+def test_an_unanswered_sidr_query_is_retransmitted_by_the_timetable_until_its_timeout(
+    world: World, sidr_hosts: SidrHosts, tmp_path: Path
 ) -> None:
-    world.partition(ends.asker, ends.listener)
+    world.partition(sidr_hosts.asker, sidr_hosts.listener)
     with world.capture(tmp_path / "run.pcapng"):
-        ends.ask(timeout=3.0)
-        told = ends.result()
+        sidr_hosts.send_query(timeout=3.0)
+        told = sidr_hosts.next_result()
     assert world.now == 3.0
     assert (told.type, told.status) == (CMEventType.UNREACHABLE, errno.ETIMEDOUT)
-    questions = sent(tmp_path / "run.pcapng", 7000)
-    assert [at for at, _ in questions] == pytest.approx(TIMETABLE, abs=2e-6)
-    assert len({octets for _, octets in questions}) == 1, "a repeat is the same question"
+    questions = sent_datagrams(tmp_path / "run.pcapng", 7000)
+    assert [at for at, _ in questions] == pytest.approx(QUERY_TIMES_S, abs=2e-6)
+    assert len({octets for _, octets in questions}) == 1, (
+        "a retransmitted query differs from the first query"
+    )
 
 
 @pytest.mark.parametrize("family", ["10.0.0.2", "fd00::2"])
 @pytest.mark.parametrize(("timeout", "after"), [(10.0, 0.7), (0.25, 0.25)])
-def test_where_no_socket_has_the_port_a_listener_has_half_a_second_to_come(
-    world: World, ends: Ends, family: str, timeout: float, after: float
+def test_a_sidr_query_to_an_unused_port_is_rejected_after_a_grace_time(
+    world: World, sidr_hosts: SidrHosts, family: str, timeout: float, after: float
 ) -> None:
-    asked = ends.ask(to=(family, 7001), timeout=timeout)
-    told = ends.result()
+    asked = sidr_hosts.send_query(to=(family, 7001), timeout=timeout)
+    told = sidr_hosts.next_result()
     assert world.now == pytest.approx(after, abs=1e-6)
     assert told.id is asked
     assert (told.type, told.status) == (CMEventType.REJECTED, errno.ECONNREFUSED)
-    assert told.wire_error == 1, "as of a listener that is closed"
+    assert told.wire_error == 1, "the error differs from that of a closed listener"
     world.run_for("1min")
-    assert ends.asking.get_event(0) is None
+    assert sidr_hosts.asking.get_event(0) is None
 
 
-def test_a_listener_that_comes_between_two_questions_is_found(world: World, ends: Ends) -> None:
-    ends.door.close()
-    ends.ask(to=("10.0.0.2", 7000))
+def test_a_listener_that_starts_between_two_transmissions_of_a_query_answers(
+    world: World, sidr_hosts: SidrHosts
+) -> None:
+    sidr_hosts.door.close()
+    sidr_hosts.send_query(to=("10.0.0.2", 7000))
     world.run_for("200ms")
-    ends.door = CMID(ends.answering, ud=True)
-    ends.door.listen(("10.0.0.2", 7000))
-    accept(ends.request(), ends.qp())
-    assert ends.result().type == CMEventType.ESTABLISHED
+    sidr_hosts.door = CMID(sidr_hosts.answering, ud=True)
+    sidr_hosts.door.listen(("10.0.0.2", 7000))
+    accept_request(sidr_hosts.next_request(), sidr_hosts.create_qp())
+    assert sidr_hosts.next_result().type == CMEventType.ESTABLISHED
     assert world.now == pytest.approx(0.3, abs=1e-6)
 
 
@@ -154,85 +158,99 @@ def test_a_listener_that_comes_between_two_questions_is_found(world: World, ends
 @pytest.mark.parametrize(
     "plan", ["loss=40%", "dup=50%", "reorder=50%", "corrupt=20%", "delay=10ms,jitter=300ms"]
 )
-def test_faults_cost_time_and_no_answer_and_the_program_is_asked_once(plan: str, seed: int) -> None:
+def test_network_faults_delay_sidr_answers_and_each_query_is_reported_once(
+    plan: str, seed: int
+) -> None:
     with World(seed, plan) as world:
-        ends = Ends(world.device("10.0.0.1"), world.device("10.0.0.2"))
-        qp = ends.qp()
+        sidr_hosts = SidrHosts(world.device("10.0.0.1"), world.device("10.0.0.2"))
+        qp = sidr_hosts.create_qp()
         seen: list[bytes] = []
 
-        def serve() -> None:
+        def answer_queries() -> None:
             while True:
-                request = ends.request()
+                request = sidr_hosts.next_request()
                 seen.append(request.private_data)
-                accept(request, qp, request.private_data)
+                accept_request(request, qp, request.private_data)
 
-        world.spawn(serve)
-        ids = [ends.ask(bytes([i]), timeout=60.0) for i in range(10)]
-        told = {event.id: event for event in (ends.result() for _ in ids)}
+        world.spawn(answer_queries)
+        ids = [sidr_hosts.send_query(bytes([i]), timeout=60.0) for i in range(10)]
+        told = {event.id: event for event in (sidr_hosts.next_result() for _ in ids)}
         world.run_for("2min")
-        assert ends.asking.get_event(0) is None
+        assert sidr_hosts.asking.get_event(0) is None
         assert sorted(seen) == [bytes([i]) for i in range(10)]
         for i, asked in enumerate(ids):
             assert told[asked].type == CMEventType.ESTABLISHED
             assert (told[asked].private_data, told[asked].qpn) == (bytes([i]), qp.qp_num)
 
 
-def test_a_round_trip_of_a_second_makes_no_second_question(world: World, ends: Ends) -> None:
+def test_a_query_retransmitted_during_a_long_round_trip_is_reported_once(
+    world: World, sidr_hosts: SidrHosts
+) -> None:
     world.faults("delay=500ms")
-    ends.ask()
-    accept(ends.request(), ends.qp())
-    assert ends.result().type == CMEventType.ESTABLISHED
+    sidr_hosts.send_query()
+    accept_request(sidr_hosts.next_request(), sidr_hosts.create_qp())
+    assert sidr_hosts.next_result().type == CMEventType.ESTABLISHED
     assert world.now == 1.0
-    assert ends.answering.get_event(60) is None, "repeats are no new questions"
+    assert sidr_hosts.answering.get_event(60) is None, (
+        "a retransmitted query was reported as a new request"
+    )
 
 
-def test_who_is_rejected_is_told_why(world: World, ends: Ends) -> None:
-    ends.ask()
-    ends.request().id.reject(b"not today")
-    told = ends.result()
+def test_a_rejected_sidr_query_reports_the_private_data_of_the_rejection(
+    world: World, sidr_hosts: SidrHosts
+) -> None:
+    sidr_hosts.send_query()
+    sidr_hosts.next_request().id.reject(b"not today")
+    told = sidr_hosts.next_result()
     assert (told.type, told.status) == (CMEventType.REJECTED, errno.ECONNREFUSED)
     assert (told.wire_error, told.private_data) == (2, b"not today")
 
 
-def test_a_listener_that_crashes_while_it_thinks_is_known_by_the_next_question(
-    world: World, ends: Ends
+def test_a_crash_of_a_listener_rejects_a_pending_query_at_the_next_transmission(
+    world: World, sidr_hosts: SidrHosts
 ) -> None:
-    ends.ask(timeout=10.0)
-    taken = ends.request()
+    sidr_hosts.send_query(timeout=10.0)
+    taken = sidr_hosts.next_request()
     world.run_for("50ms")
-    world.crash(ends.listener)
+    world.crash(sidr_hosts.listener)
     with pytest.raises(StateError) as error:
         taken.id.reject()
     assert error.value.errno == errno.ESTALE
-    told = ends.result()
+    told = sidr_hosts.next_result()
     assert (told.type, told.status) == (CMEventType.REJECTED, errno.ECONNREFUSED)
     assert world.now == pytest.approx(0.7, abs=1e-6)
 
-    again = Ends(ends.asker, world.restart(ends.listener))
-    again.ask()
-    accept(again.request(), again.qp())
-    assert again.result().type == CMEventType.ESTABLISHED
+    again = SidrHosts(sidr_hosts.asker, world.restart(sidr_hosts.listener))
+    again.send_query()
+    accept_request(again.next_request(), again.create_qp())
+    assert again.next_result().type == CMEventType.ESTABLISHED
 
 
-def test_a_task_that_waits_for_an_event_finds_its_device_crashed(world: World, ends: Ends) -> None:
-    waiting = world.spawn(ends.answering.get_event)
+def test_a_crash_of_a_device_ends_a_wait_for_connection_events(
+    world: World, sidr_hosts: SidrHosts
+) -> None:
+    waiting = world.spawn(sidr_hosts.answering.get_event)
     world.run_for("1h")
-    world.crash(ends.listener)
+    world.crash(sidr_hosts.listener)
     with pytest.raises(StateError) as error:
         world.run_for(0)
     assert error.value.errno == errno.ESTALE
     assert waiting.done() and world.now == 3600
 
 
-def test_waiting_for_an_event_ends_at_its_time(world: World, ends: Ends) -> None:
-    assert ends.asking.get_event(0.2) is None
-    assert world.now == pytest.approx(0.2, abs=2e-6)  # a poll that finds nothing takes 1 us
-    assert ends.asking.get_event(0) is None
+def test_a_wait_for_connection_events_ends_at_its_timeout(
+    world: World, sidr_hosts: SidrHosts
+) -> None:
+    assert sidr_hosts.asking.get_event(0.2) is None
+    assert world.now == pytest.approx(0.2, abs=2e-6)  # an unsuccessful poll takes 1 us
+    assert sidr_hosts.asking.get_event(0) is None
     assert world.now == pytest.approx(0.2, abs=3e-6)
 
 
-def test_a_task_that_waits_costs_nothing_however_long_it_waits(world: World, ends: Ends) -> None:
-    world.spawn(ends.answering.get_event)
+def test_a_waiting_task_costs_few_switches_regardless_of_the_simulated_time(
+    world: World, sidr_hosts: SidrHosts
+) -> None:
+    world.spawn(sidr_hosts.answering.get_event)
     world.run_for("1s")
     before = world.stats
     world.run_for("1000h")
@@ -240,70 +258,74 @@ def test_a_task_that_waits_costs_nothing_however_long_it_waits(world: World, end
     assert world.stats.instants - before.instants < 10
 
 
-# ---- a hand-written peer
+# ---- a scripted SIDR peer
 
 
-def question(number: int, data: bytes = b"", cookie: int = 0) -> bytes:
+def build_query(number: int, data: bytes = b"", cookie: int = 0) -> bytes:
     return bytes(SIDR(type=SIDRType.QUESTION, id=number, data=data, cookie=cookie))
 
 
-def test_a_lost_answer_is_asked_for_again_and_the_program_is_asked_once(
-    world: World, ends: Ends
+def test_a_repeated_query_is_answered_again_without_another_request_event(
+    world: World, sidr_hosts: SidrHosts
 ) -> None:
-    qp, peer = ends.qp(), world.udp("10.0.0.9")
-    peer.sendto(question(7, b"x"), ends.door.local_addr)
-    asked = ends.request()
-    # a query that is repeated before the program has answered
-    peer.sendto(question(7, b"x"), ends.door.local_addr)
+    qp, peer = sidr_hosts.create_qp(), world.udp("10.0.0.9")
+    peer.sendto(build_query(7, b"x"), sidr_hosts.door.local_addr)
+    asked = sidr_hosts.next_request()
+    # The query is repeated before the program has answered.
+    peer.sendto(build_query(7, b"x"), sidr_hosts.door.local_addr)
     world.run_for("1ms")
-    assert ends.answering.get_event(0) is None
-    accept(asked, qp, b"yes")
+    assert sidr_hosts.answering.get_event(0) is None
+    accept_request(asked, qp, b"yes")
     first = peer.recv()
-    with counted("sidr_response_retries", 2):
+    with expect_counter_increase("sidr_response_retries", 2):
         for _ in range(2):
-            peer.sendto(question(7, b"x"), ends.door.local_addr)
+            peer.sendto(build_query(7, b"x"), sidr_hosts.door.local_addr)
             assert peer.recv() == first
     answer = SIDR(first)
     assert (answer.type, answer.id, answer.qpn) == (SIDRType.ANSWER, 7, qp.qp_num)
     assert (answer.q_key, answer.data) == (QKEY, b"yes")
-    assert ends.answering.get_event(60) is None
+    assert sidr_hosts.answering.get_event(60) is None
 
 
-def test_an_answer_is_forgotten_when_nobody_waits_for_it_any_more(world: World, ends: Ends) -> None:
-    qp, peer = ends.qp(), world.udp("10.0.0.9")
-    peer.sendto(question(7), ends.door.local_addr)
-    accept(ends.request(), qp)
+def test_an_answer_is_kept_for_repeated_queries_until_it_expires(
+    world: World, sidr_hosts: SidrHosts
+) -> None:
+    qp, peer = sidr_hosts.create_qp(), world.udp("10.0.0.9")
+    peer.sendto(build_query(7), sidr_hosts.door.local_addr)
+    accept_request(sidr_hosts.next_request(), qp)
     first = peer.recv()
-    # longer than the previous waits, but less than setting sidr_timeout_ms, which is 10 s
+    # The wait of 9 s is less than the setting sidr_timeout_ms, which is 10 s.
     world.run_for("9s")
-    peer.sendto(question(7), ends.door.local_addr)
+    peer.sendto(build_query(7), sidr_hosts.door.local_addr)
     assert peer.recv() == first
-    assert ends.answering.get_event(0) is None
+    assert sidr_hosts.answering.get_event(0) is None
     world.run_for("11s")
-    peer.sendto(question(7), ends.door.local_addr)
-    ends.request()  # the answer has expired, so the query is treated as a new one
+    peer.sendto(build_query(7), sidr_hosts.door.local_addr)
+    sidr_hosts.next_request()  # the answer has expired, so the query is treated as a new query
 
 
-def slow_program(world: World, ends: Ends, qp: QP) -> list[str]:
-    """Answer each query after 20 ms; return the list of askers in the order of the answers."""
+def start_slow_program(world: World, sidr_hosts: SidrHosts, qp: QP) -> list[str]:
+    """Start a task that answers each query after 20 ms; return the list of answered queriers."""
     answered: list[str] = []
 
-    def serve() -> None:
+    def answer_slowly() -> None:
         while True:
-            event = ends.request()
+            event = sidr_hosts.next_request()
             answered.append(event.id.peer_addr[0])
             world.sleep(0.02)
-            accept(event, qp)
+            accept_request(event, qp)
             event.id.close()
 
-    world.spawn(serve)
+    world.spawn(answer_slowly)
     return answered
 
 
-def flood(world: World, ends: Ends, rate: int, sources: int, listens: bool) -> None:
-    """Send queries at the given rate; with ``listens`` use the received cookies."""
+def start_query_flood(
+    world: World, sidr_hosts: SidrHosts, rate: int, sources: int, listens: bool
+) -> None:
+    """Send queries at the given rate; with ``listens`` return the received cookies."""
 
-    def ask() -> None:
+    def send_queries() -> None:
         socks = [world.udp(f"10.2.{i // 200}.{1 + i % 200}") for i in range(sources)]
         for sock in socks:
             sock.setblocking(False)
@@ -312,82 +334,87 @@ def flood(world: World, ends: Ends, rate: int, sources: int, listens: bool) -> N
             world.sleep(1 / rate)
             number += 1
             sock = socks[number % sources]
-            sock.sendto(question(number), ends.door.local_addr)
+            sock.sendto(build_query(number), sidr_hosts.door.local_addr)
             if not listens:
                 continue
             with contextlib.suppress(BlockingIOError):
                 while (frame := SIDR(sock.recv())).type == SIDRType.COOKIE:
-                    sock.sendto(question(frame.id, cookie=frame.cookie), ends.door.local_addr)
+                    sock.sendto(
+                        build_query(frame.id, cookie=frame.cookie), sidr_hosts.door.local_addr
+                    )
 
-    world.spawn(ask)
+    world.spawn(send_queries)
 
 
 @pytest.mark.parametrize(
     ("rate", "sources", "listens"), [(100, 400, False), (200, 400, False), (400, 1, True)]
 )
-def test_who_floods_a_slow_program_with_questions_delays_no_honest_client(
-    world: World, ends: Ends, rate: int, sources: int, listens: bool
+def test_a_flood_of_queries_to_a_slow_program_does_not_delay_an_honest_client(
+    world: World, sidr_hosts: SidrHosts, rate: int, sources: int, listens: bool
 ) -> None:
     world.faults("delay=5ms")
-    qp = ends.qp()
-    answered = slow_program(world, ends, qp)
-    flood(world, ends, rate, sources, listens)
+    qp = sidr_hosts.create_qp()
+    answered = start_slow_program(world, sidr_hosts, qp)
+    start_query_flood(world, sidr_hosts, rate, sources, listens)
     world.run_for("4s")
     for _ in range(5):
         began = world.now
-        ends.ask()
-        told = ends.result()
+        sidr_hosts.send_query()
+        told = sidr_hosts.next_result()
         assert told.type == CMEventType.ESTABLISHED
         assert world.now - began < 1.0, f"{world.now - began:.3f} s"
         world.run_for("0.3s")
     assert answered.count("10.0.0.1") == 5 and len(answered) > 150
 
 
-def test_a_question_that_is_not_repeated_is_forgotten(world: World, ends: Ends) -> None:
+def test_a_query_that_is_not_repeated_is_dropped_from_the_queue(
+    world: World, sidr_hosts: SidrHosts
+) -> None:
     once, again = world.udp("10.0.0.8"), world.udp("10.0.0.9")
-    once.sendto(question(1), ends.door.local_addr)
+    once.sendto(build_query(1), sidr_hosts.door.local_addr)
     for _ in range(5):
-        again.sendto(question(2), ends.door.local_addr)
+        again.sendto(build_query(2), sidr_hosts.door.local_addr)
         world.run_for("1s")
-    assert ends.request().id.peer_addr[0] == "10.0.0.9"
-    assert ends.answering.get_event(0) is None
+    assert sidr_hosts.next_request().id.peer_addr[0] == "10.0.0.9"
+    assert sidr_hosts.answering.get_event(0) is None
 
 
-def test_sources_take_turns_and_each_one_s_questions_keep_their_order(
-    world: World, ends: Ends
+def test_queries_of_different_sources_are_reported_in_turn_and_in_order_per_source(
+    world: World, sidr_hosts: SidrHosts
 ) -> None:
     peers = {name: world.udp(f"10.0.0.{20 + i}") for i, name in enumerate("xyz")}
     for i, name in enumerate("xxxyyz"):
-        peers[name].sendto(question(i + 1, f"{name}{i}".encode()), ends.door.local_addr)
+        peers[name].sendto(build_query(i + 1, f"{name}{i}".encode()), sidr_hosts.door.local_addr)
     world.run_for("1ms")
-    order = [ends.request().private_data.decode() for _ in range(4)]
-    peers["z"].sendto(question(7, b"z6"), ends.door.local_addr)
+    order = [sidr_hosts.next_request().private_data.decode() for _ in range(4)]
+    peers["z"].sendto(build_query(7, b"z6"), sidr_hosts.door.local_addr)
     world.run_for("1ms")
-    # z was served before x was served twice. The next event was already in the queue.
-    order += [ends.request().private_data.decode() for _ in range(3)]
+    # The queries of the sources z and y precede the second query of the source x; the next event
+    # was already in the queue.
+    order += [sidr_hosts.next_request().private_data.decode() for _ in range(3)]
     assert order == ["x0", "y3", "z5", "x1", "y4", "z6", "x2"]
 
 
-def seconds_to_take(pending: int) -> float:
-    """Return the CPU time of taking 50 queries out of ``pending`` ones: the best of five."""
+def seconds_to_report_queries(pending: int) -> float:
+    """Return the best of five measurements of the CPU time to report 50 of ``pending`` queries."""
     with temporary_settings(max_requests=60000, source_share=100), World(seed=1) as world:
-        ends = Ends(world.device("10.0.0.1"), world.device("10.0.0.2"))
+        sidr_hosts = SidrHosts(world.device("10.0.0.1"), world.device("10.0.0.2"))
         peer = world.udp("10.0.0.9")
         peer.setblocking(False)
         for i in range(pending):
-            peer.sendto(question(i + 1), ends.door.local_addr)
+            peer.sendto(build_query(i + 1), sidr_hosts.door.local_addr)
             with contextlib.suppress(BlockingIOError):  # the first few queries need no cookie
                 frame = SIDR(peer.recv())
-                peer.sendto(question(frame.id, cookie=frame.cookie), ends.door.local_addr)
+                peer.sendto(build_query(frame.id, cookie=frame.cookie), sidr_hosts.door.local_addr)
         best = float("inf")
         for _ in range(5):
             began = time.process_time()
             for _ in range(50):
-                ends.request()
+                sidr_hosts.next_request()
             best = min(best, time.process_time() - began)
         return best
 
 
-def test_taking_a_question_costs_the_same_however_many_are_pending() -> None:
-    """An implementation that scans all pending queries has a ratio of 3; the ratio should be 1."""
-    assert seconds_to_take(4000) < 2 * seconds_to_take(500)
+def test_the_cost_of_reporting_a_query_is_independent_of_the_number_of_pending_queries() -> None:
+    """Check the ratio of the times, which should be 1, and is 3 if siwarp scans all queries."""
+    assert seconds_to_report_queries(4000) < 2 * seconds_to_report_queries(500)

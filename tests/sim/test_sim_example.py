@@ -1,4 +1,4 @@
-"""Runs examples/python/simulated.py."""
+"""The example program examples/python/simulated.py."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 
-def test_simulated_prints_the_same_in_each_run(root: Path) -> None:
-    def run(*seed: str) -> str:
+def test_the_simulation_example_prints_the_same_text_in_each_run(root: Path) -> None:
+    def run_example(*seed: str) -> str:
         done = subprocess.run(
             [sys.executable, str(root / "examples/python/simulated.py"), *seed],
             capture_output=True,
@@ -18,8 +18,8 @@ def test_simulated_prints_the_same_in_each_run(root: Path) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    first = run()
+    first = run_example()
     assert "received 'message 150'" in first
     assert "all 200 arrived, in order" in first
-    assert run("7") == first
-    assert run("8") != first
+    assert run_example("7") == first
+    assert run_example("8") != first

@@ -1,4 +1,4 @@
-"""The fault plan of an interface, which applies to all packets of a device, and the send buffer."""
+"""Fault plans of an interface, which apply to all packets of a device, and the send buffer."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from siwarp.verbs import AH, Context, Error, QPType, RecvWR, SendFlag, SendWR
 MakeEnd = Callable[[Context, QPType], End]
 SIZE = 1000
 #: Nanoseconds that a datagram of SIZE octets with its headers takes at 10 Mbit/s.
-EACH_NS = (SIZE + 18) * 800
+DATAGRAM_NS = (SIZE + 18) * 800
 
 
 @contextlib.contextmanager
-def send_buffer(octets: int) -> Iterator[None]:
+def send_buffer_size(octets: int) -> Iterator[None]:
     names = [ffi.string(lib.siw_setting_name(i)) for i in range(lib.siw_settings_count())]
     before = lib.siw_setting_value(names.index(b"sndbuf"))
     assert lib.siw_setting_set(b"sndbuf", octets) == 0
@@ -28,8 +28,8 @@ def send_buffer(octets: int) -> Iterator[None]:
     lib.siw_setting_set(b"sndbuf", before)
 
 
-def post(end: End, to: End, n: int) -> None:
-    """Post n datagrams of SIZE octets."""
+def post_datagrams(end: End, to: End, n: int) -> None:
+    """Post ``n`` datagrams of SIZE octets, and wait for their completions."""
     with AH(end.pd, to.qp.addr) as ah:
         for i in range(n):
             end.qp.post_send(
@@ -40,62 +40,70 @@ def post(end: End, to: End, n: int) -> None:
             done += len([wc.check() for wc in end.cq.wait()])
 
 
-def arrivals(world: World, end: End, n: int) -> list[int]:
+def arrival_times(world: World, end: End, n: int) -> list[int]:
     times: list[int] = []
     while len(times) < n:
         times.extend(world.now_ns for wc in end.cq.wait() if wc.check())
     return times
 
 
-def ready(end: End, receives: int) -> End:
+def make_ready(end: End, receives: int) -> End:
     end.qp.to_rts()
     for i in range(receives):
         end.qp.post_recv(RecvWR(1000 + i, sg=[end.mr.sge(32768, SIZE)]))
     return end
 
 
-def test_senders_share_the_rate_of_the_interface_that_receives(world: World, end: MakeEnd) -> None:
-    receiver = ready(end(world.device("10.0.0.1", faults="rx:rate=10Mbit"), QPType.UD), 30)
-    senders = [ready(end(world.device(f"10.0.0.{i}"), QPType.UD), 0) for i in (2, 3, 4)]
-    task = world.spawn(arrivals, world, receiver, 30)
+def test_senders_share_the_receive_rate_of_an_interface(world: World, create_end: MakeEnd) -> None:
+    receiver = make_ready(
+        create_end(world.device("10.0.0.1", faults="rx:rate=10Mbit"), QPType.UD), 30
+    )
+    senders = [make_ready(create_end(world.device(f"10.0.0.{i}"), QPType.UD), 0) for i in (2, 3, 4)]
+    task = world.spawn(arrival_times, world, receiver, 30)
     for sender in senders:
-        world.spawn(post, sender, receiver, 10)
+        world.spawn(post_datagrams, sender, receiver, 10)
     world.run_tasks(within="1s")
-    # 30 datagrams in sequence; a device that is not polled is serviced late.
-    assert 30 * EACH_NS * 0.98 < task.result()[-1] < 30 * EACH_NS * 1.02 + 1_000_000
+    # The 30 datagrams arrive in sequence; a device that is not polled is serviced late.
+    assert 30 * DATAGRAM_NS * 0.98 < task.result()[-1] < 30 * DATAGRAM_NS * 1.02 + 1_000_000
 
 
-def test_the_rate_of_the_interface_that_sends_is_for_all_destinations(
-    world: World, end: MakeEnd
+def test_the_transmit_rate_of_an_interface_applies_to_all_destinations(
+    world: World, create_end: MakeEnd
 ) -> None:
-    sender = ready(end(world.device("10.0.0.1", faults="tx:rate=10Mbit"), QPType.UD), 0)
-    receivers = [ready(end(world.device(f"10.0.0.{i}"), QPType.UD), 10) for i in (2, 3, 4)]
-    waits = [world.spawn(arrivals, world, receiver, 10) for receiver in receivers]
+    sender = make_ready(create_end(world.device("10.0.0.1", faults="tx:rate=10Mbit"), QPType.UD), 0)
+    receivers = [
+        make_ready(create_end(world.device(f"10.0.0.{i}"), QPType.UD), 10) for i in (2, 3, 4)
+    ]
+    waits = [world.spawn(arrival_times, world, receiver, 10) for receiver in receivers]
     for receiver in receivers:
-        world.spawn(post, sender, receiver, 10)
+        world.spawn(post_datagrams, sender, receiver, 10)
     world.run_for("1s")
     last = max(task.result()[-1] for task in waits)
-    assert 30 * EACH_NS * 0.98 < last < 30 * EACH_NS * 1.02 + 1_000_000
+    assert 30 * DATAGRAM_NS * 0.98 < last < 30 * DATAGRAM_NS * 1.02 + 1_000_000
 
 
-def test_a_full_queue_of_an_interface_loses_what_comes(world: World, end: MakeEnd) -> None:
+def test_a_full_receive_queue_of_an_interface_drops_datagrams(
+    world: World, create_end: MakeEnd
+) -> None:
     faults = "rx:rate=10Mbit,limit=5"
-    receiver = ready(end(world.device("10.0.0.1", faults=faults), QPType.UD), 30)
-    sender = ready(end(world.device("10.0.0.2"), QPType.UD), 0)
-    world.spawn(post, sender, receiver, 30)
+    receiver = make_ready(create_end(world.device("10.0.0.1", faults=faults), QPType.UD), 30)
+    sender = make_ready(create_end(world.device("10.0.0.2"), QPType.UD), 0)
+    world.spawn(post_datagrams, sender, receiver, 30)
     world.run_for("1s")
     assert world.stats.lost == 30 - world.stats.delivered > 20
 
 
-def test_an_interface_has_its_plan_until_it_is_taken_away(world: World, end: MakeEnd) -> None:
-    receiver = ready(end(world.device("10.0.0.1"), QPType.UD), 30)
-    sender = ready(end(world.device("10.0.0.2"), QPType.UD), 0)
+def test_a_fault_plan_of_an_interface_applies_until_it_is_removed(
+    world: World, create_end: MakeEnd
+) -> None:
+    receiver = make_ready(create_end(world.device("10.0.0.1"), QPType.UD), 30)
+    sender = make_ready(create_end(world.device("10.0.0.2"), QPType.UD), 0)
     world.interface(receiver.device, "rx:loss=100%")
-    world.spawn(post, sender, receiver, 10)
+    world.spawn(post_datagrams, sender, receiver, 10)
     world.run_for("1s")
     assert (world.stats.lost, world.stats.delivered) == (10, 0)
     world.interface(receiver.device)
-    world.spawn(post, sender, receiver, 10)
+    world.spawn(post_datagrams, sender, receiver, 10)
     world.run_for("1s")
     assert (world.stats.lost, world.stats.delivered) == (10, 10)
     with pytest.raises(Error) as refused:
@@ -104,7 +112,7 @@ def test_an_interface_has_its_plan_until_it_is_taken_away(world: World, end: Mak
 
 
 @pytest.mark.parametrize("rule", ["dup=1%", "reorder=1%", "reset=1MB", "short=1%"])
-def test_an_interface_refuses_rules_for_links_by_name(world: World, rule: str) -> None:
+def test_an_interface_refuses_fault_rules_that_apply_only_to_links(world: World, rule: str) -> None:
     name = rule.partition("=")[0]
     device = world.device("10.0.0.1")
     with pytest.raises(Error, match=f"{name}= applies only to a link") as refused:
@@ -115,30 +123,32 @@ def test_an_interface_refuses_rules_for_links_by_name(world: World, rule: str) -
 
 @pytest.mark.parametrize("where", ["interface", "link"])
 @pytest.mark.parametrize("kind", [QPType.UD, QPType.RD])
-def test_a_full_send_buffer_holds_back_what_a_rate_does_not_take(
-    world: World, end: MakeEnd, kind: QPType, where: str
+def test_a_full_send_buffer_delays_the_sender_instead_of_losing_datagrams(
+    world: World, create_end: MakeEnd, kind: QPType, where: str
 ) -> None:
-    """With a send buffer smaller than the link's queue the sender waits, and nothing is lost."""
-    receiver = ready(end(world.device("10.0.0.1"), kind), 100)
-    sender = ready(end(world.device("10.0.0.2"), kind), 0)
+    """Check that a sender whose send buffer is smaller than the link's queue loses nothing."""
+    receiver = make_ready(create_end(world.device("10.0.0.1"), kind), 100)
+    sender = make_ready(create_end(world.device("10.0.0.2"), kind), 0)
     plan = "tx:rate=10Mbit,limit=80"
     if where == "interface":
         world.interface(sender.device, plan)
     else:
         world.link(sender.device, receiver.device, plan)
-    with send_buffer(4096):
-        task = world.spawn(arrivals, world, receiver, 100)
-        world.spawn(post, sender, receiver, 100)
+    with send_buffer_size(4096):
+        task = world.spawn(arrival_times, world, receiver, 100)
+        world.spawn(post_datagrams, sender, receiver, 100)
         world.run_tasks(within="10s")
     assert world.stats.lost == 0
-    assert task.result()[-1] > 100 * EACH_NS * 0.95
+    assert task.result()[-1] > 100 * DATAGRAM_NS * 0.95
 
 
-def test_without_a_small_send_buffer_the_queue_of_the_rate_overflows(
-    world: World, end: MakeEnd
+def test_a_large_send_buffer_lets_the_queue_of_a_slow_interface_overflow(
+    world: World, create_end: MakeEnd
 ) -> None:
-    receiver = ready(end(world.device("10.0.0.1"), QPType.UD), 100)
-    sender = ready(end(world.device("10.0.0.2", faults="tx:rate=10Mbit,limit=80"), QPType.UD), 0)
-    world.spawn(post, sender, receiver, 100)
+    receiver = make_ready(create_end(world.device("10.0.0.1"), QPType.UD), 100)
+    sender = make_ready(
+        create_end(world.device("10.0.0.2", faults="tx:rate=10Mbit,limit=80"), QPType.UD), 0
+    )
+    world.spawn(post_datagrams, sender, receiver, 100)
     world.run_for("1s")
     assert world.stats.lost > 0

@@ -13,7 +13,7 @@ from siwarp.sim import World
 from siwarp.verbs import AH, CQ, Error, QPState, QPType, SendFlag, SendWR, WCStatus, WROpcode
 
 
-def test_a_call_without_memory_says_so_and_works_once_there_is_some() -> None:
+def test_a_call_fails_with_enomem_and_succeeds_after_memory_is_available_again() -> None:
     with World() as world:
         device = world.device("10.0.0.1")
         world.fail_memory(1_000_000)
@@ -25,8 +25,8 @@ def test_a_call_without_memory_says_so_and_works_once_there_is_some() -> None:
         assert world.stats.allocations_failed == 1
 
 
-def made(seed: int) -> list[bool]:
-    """Create queues while half of all allocations fail; return which calls succeeded."""
+def successes_of_queue_creation(seed: int) -> list[bool]:
+    """Create queues while half of all allocations fail; return the success of each call."""
     found = []
     with World(seed) as world:
         device = world.device("10.0.0.1")
@@ -41,21 +41,21 @@ def made(seed: int) -> list[bool]:
     return found
 
 
-def test_the_seed_decides_what_fails_whatever_the_process_has_kept() -> None:
-    first = made(1)
-    assert first == made(1)
-    assert made(2) != first
+def test_only_the_seed_determines_which_allocations_fail() -> None:
+    first = successes_of_queue_creation(1)
+    assert first == successes_of_queue_creation(1)
+    assert successes_of_queue_creation(2) != first
     assert {True, False} == set(first)
 
 
-def test_more_failures_than_allocations_are_refused() -> None:
+def test_a_rate_of_allocation_failures_above_one_million_is_refused() -> None:
     with World() as world, pytest.raises(Error) as refused:
         world.fail_memory(1_000_001)
     assert refused.value.errno == errno.EINVAL
 
 
-def add(a: Any, b: Any, wr_id: int, **more: Any) -> None:
-    """Add 1 to the first 8 octets of the peer's memory."""
+def post_fetch_and_add(a: Any, b: Any, wr_id: int, **more: Any) -> None:
+    """Add 1 to the first 8 octets of the memory of the peer."""
     a.qp.post_send(
         SendWR(
             wr_id,
@@ -69,18 +69,18 @@ def add(a: Any, b: Any, wr_id: int, **more: Any) -> None:
     )
 
 
-def counted(b: Any) -> int:
+def counter_in_memory(b: Any) -> int:
     return int.from_bytes(bytes(b.mr.read(8)), "little")
 
 
 @pytest.mark.parametrize("of_million", [300_000, 1_000_000])
-def test_a_response_on_rc_that_finds_no_memory_ends_the_connection(of_million: int) -> None:
+def test_an_rc_responder_without_memory_for_a_response_ends_the_connection(of_million: int) -> None:
     with World(seed=7) as world:
         a, b = (rc_harness.End(world, f"10.0.0.{i}") for i in (1, 2))
-        rc_harness.connect(a, b)
+        rc_harness.connect_by_cm(a, b)
         statuses = []
         while not statuses or statuses[-1] == WCStatus.SUCCESS:
-            add(a, b, len(statuses))
+            post_fetch_and_add(a, b, len(statuses))
             world.fail_memory(of_million)
             world.run_for("1ms")
             world.fail_memory(0)
@@ -89,7 +89,7 @@ def test_a_response_on_rc_that_finds_no_memory_ends_the_connection(of_million: i
             ]  # the request completes in any case
         assert statuses[-1] == WCStatus.WR_FLUSH_ERR
         assert a.state == QPState.ERR
-        assert counted(b) in (len(statuses) - 1, len(statuses))
+        assert counter_in_memory(b) in (len(statuses) - 1, len(statuses))
 
 
 @pytest.fixture
@@ -99,23 +99,23 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("world", range(1, 6), indirect=True)
-def test_an_atomic_on_rd_whose_response_finds_no_memory_is_carried_out_once(
-    world: World, end: Callable[..., Any]
+def test_an_rd_atomic_is_executed_once_although_memory_for_its_response_is_missing(
+    world: World, create_end: Callable[..., Any]
 ) -> None:
-    a, b = (end(world.device(f"10.0.0.{i}"), QPType.RD) for i in (1, 2))
+    a, b = (create_end(world.device(f"10.0.0.{i}"), QPType.RD) for i in (1, 2))
     for one in (a, b):
         one.qp.to_rts()
     handle = AH(a.pd, b.qp.addr)
     lost = 0
     for done in range(20):
-        add(a, b, done, ah=handle)
+        post_fetch_and_add(a, b, done, ah=handle)
         world.fail_memory(300_000)
         world.run_for("20ms")
         world.fail_memory(0)
         status = a.cq.wait(60)[0].status
         assert status in (WCStatus.SUCCESS, WCStatus.RETRY_EXC_ERR)
         lost += status != WCStatus.SUCCESS
-        assert done + 1 - lost <= counted(b) <= done + 1
-        # long enough that idle state is released and has to be allocated again
+        assert done + 1 - lost <= counter_in_memory(b) <= done + 1
+        # The time is long enough that idle state is released and has to be allocated again.
         world.run_for("100s")
     assert world.stats.allocations_failed > 10

@@ -18,11 +18,11 @@ from sim.rc_harness import (
     SEND,
     WRITE,
     End,
-    accept,
-    connect,
-    dial,
-    listen,
-    nothing,
+    accept_connection,
+    assert_no_completions,
+    connect_by_cm,
+    start_connecting,
+    start_listener,
 )
 
 import siwarp
@@ -31,38 +31,40 @@ from siwarp.sim import World
 from siwarp.verbs import Error, Persona, QPState, StateError, WCStatus
 
 FLUSHED = WCStatus.WR_FLUSH_ERR
-#: Linux's minimum for the retransmission time-out, to which the round trip is added
+#: The minimum of Linux's retransmission timeout, to which the round-trip time is added
 #: (sim/sim_tcp.c).
-LEAST_RTO = 200 * MS
-#: A connection ends after so long a silence (sim/sim.h).
-GIVEN_UP = 924_600 * MS
+MIN_RTO = 200 * MS
+#: The time after which TCP ends a connection whose peer does not answer (sim/sim.h).
+TCP_GIVE_UP_TIME = 924_600 * MS
 
-Make = Callable[..., tuple[End, End]]
+ConnectPair = Callable[..., tuple[End, End]]
 
 
 @pytest.fixture
-def two(world: World) -> Make:
-    """Create a function that makes two hosts, each with a queue pair, and connects them."""
+def connect_pair(world: World) -> ConnectPair:
+    """Return a function that creates two hosts with one queue pair each and connects them."""
 
-    def make(faults: str = "", **init: object) -> tuple[End, End]:
+    def create_and_connect(faults: str = "", **init: object) -> tuple[End, End]:
         world.faults(faults)
         a, b = (End(world, f"10.0.0.{i}", **init) for i in (1, 2))  # type: ignore[arg-type]
-        connect(a, b)
+        connect_by_cm(a, b)
         return a, b
 
-    return make
+    return create_and_connect
 
 
 # ---- effects of the network on messages
 
 
-def test_messages_arrive_in_order_and_unchanged_over_a_link_that_loses(
-    world: World, two: Make
+def test_messages_arrive_intact_and_in_order_over_a_lossy_link(
+    world: World, connect_pair: ConnectPair
 ) -> None:
-    a, b = two("loss=5%,burst=3,dup=2%,reorder=2%,delay=5ms,jitter=1ms", persona=Persona.ROCE)
+    a, b = connect_pair(
+        "loss=5%,burst=3,dup=2%,reorder=2%,delay=5ms,jitter=1ms", persona=Persona.ROCE
+    )
     sizes = [1 + i * i * 37 % 20_000 for i in range(60)]
 
-    def receive() -> list[int]:
+    def receive_all() -> list[int]:
         got = []
         for i, size in enumerate(sizes):
             b.post_receive(i, 0, 20_000)
@@ -71,47 +73,47 @@ def test_messages_arrive_in_order_and_unchanged_over_a_link_that_loses(
             got.append(wc.wr_id)
         return got
 
-    def send() -> None:
+    def send_all() -> None:
         for i, size in enumerate(sizes):
             a.mr.write(octet_pattern(size, i))
             a.post(SEND, i, length=size)
             assert a.wait_for_sends()[0].ok
 
-    receiver = world.spawn(receive)
-    world.spawn(send)
+    receiver = world.spawn(receive_all)
+    world.spawn(send_all)
     world.run_tasks()
     assert receiver.result() == list(range(60))
     assert world.stats.lost > 10
 
 
-def test_a_lost_segment_delays_itself_by_a_timeout_and_holds_up_what_follows(
-    world: World, two: Make
+def test_a_lost_segment_is_retransmitted_after_a_timeout_and_delays_later_messages(
+    world: World, connect_pair: ConnectPair
 ) -> None:
-    a, b = two("delay=10ms")
+    a, b = connect_pair("delay=10ms")
     for i in range(4):
         b.post_receive(i, i << 10, 1 << 10)
     a.send(b"before", 0)
     b.wait_for_receives()
     world.run_for(1)
-    rto = LEAST_RTO + 20 * MS
+    rto = MIN_RTO + 20 * MS
     world.partition(a.device, b.device)
     began = world.now_ns
     a.send(b"lost", 1)
     world.run_for(0.001)
     world.heal()
-    # The message arrives before the retransmission after the time-out, its acknowledgement after
-    # it.
+    # The message arrives before the retransmission after the timeout, and the acknowledgement of
+    # the message arrives after the retransmission.
     world.run_for((rto - 6 * MS) / SECOND)
     a.send(b"after", 2)
-    nothing(world, 0.014, b.rcq)
+    assert_no_completions(world, 0.014, b.rcq)
     assert [wc.check().wr_id for wc in b.wait_for_receives(2)] == [1, 2]
     assert rto + 10 * MS <= world.now_ns - began < rto + 10 * MS + NAP
 
 
-def test_three_segments_behind_a_lost_one_bring_it_again_within_a_round_trip(
-    world: World, two: Make
+def test_a_segment_that_later_segments_overtook_is_retransmitted_within_a_round_trip(
+    world: World, connect_pair: ConnectPair
 ) -> None:
-    a, b = two("delay=10ms")
+    a, b = connect_pair("delay=10ms")
     for i in range(5):
         b.post_receive(i, i << 10, 1 << 10)
     world.partition(a.device, b.device)
@@ -126,10 +128,10 @@ def test_three_segments_behind_a_lost_one_bring_it_again_within_a_round_trip(
     assert world.now_ns - began == 31 * MS
 
 
-def test_the_seed_cuts_the_stream_into_segments_at_any_octet(
-    world: World, two: Make, tmp_path: Path
+def test_the_seed_splits_the_tcp_stream_into_segments_at_any_octet(
+    world: World, connect_pair: ConnectPair, tmp_path: Path
 ) -> None:
-    a, b = two("delay=1ms")
+    a, b = connect_pair("delay=1ms")
     with world.capture(tmp_path / "run.pcapng"):
         for i in range(20):
             a.post(WRITE, i, length=8000, remote=b.mr.remote(0, 8000))
@@ -137,22 +139,22 @@ def test_the_seed_cuts_the_stream_into_segments_at_any_octet(
         world.run_for(1)
     with PcapNgReader(str(tmp_path / "run.pcapng")) as packets:
         lengths = [len(packet[TCP].payload) for packet in packets if packet[TCP].dport != 0]
-    # An FPDU's length is a multiple of four, so these boundaries differ from those of FPDUs.
+    # The length of an FPDU is a multiple of four, so these boundaries differ from those of FPDUs.
     assert {length % 4 for length in lengths if length} == {0, 1, 2, 3}
     assert min(length for length in lengths if length) < 100
     assert max(lengths) == 1500 - 52
 
 
-# ---- time
+# ---- times of operations
 
 
-def test_a_connection_a_send_and_a_read_take_their_round_trips(world: World) -> None:
+def test_connecting_a_send_and_a_read_take_the_expected_round_trips(world: World) -> None:
     world.faults("delay=300ms")
     a, b = (End(world, f"10.0.0.{i}") for i in (1, 2))
-    listen(b)
-    dial(a, b)
-    accept(a, b)
-    # One round trip for TCP, one for the MPA Request and Reply.
+    start_listener(b)
+    start_connecting(a, b)
+    accept_connection(a, b)
+    # TCP needs one round trip, and the MPA Request and Reply need another round trip.
     assert world.now_ns == 1200 * MS
     world.run_for(1)
     b.post_receive()
@@ -168,11 +170,11 @@ def test_a_connection_a_send_and_a_read_take_their_round_trips(world: World) -> 
 
 
 @pytest.mark.parametrize(("persona", "ms"), [(Persona.IWARP, 0), (Persona.ROCE, 600)])
-def test_a_send_completes_by_its_persona(
-    world: World, two: Make, persona: Persona, ms: int
+def test_the_persona_determines_when_a_send_completes(
+    world: World, connect_pair: ConnectPair, persona: Persona, ms: int
 ) -> None:
-    """A Send completes when TCP has accepted it (iWARP), or when the peer has it (RoCE)."""
-    a, b = two("delay=300ms", persona=persona)
+    """Check that a Send completes when TCP has accepted it (iWARP) or the peer has it (RoCE)."""
+    a, b = connect_pair("delay=300ms", persona=persona)
     b.post_receive()
     began = world.now_ns
     a.post(SEND, 1, length=100)
@@ -180,25 +182,25 @@ def test_a_send_completes_by_its_persona(
     assert world.now_ns - began == ms * MS
 
 
-def test_programs_that_block_run_as_tasks(world: World) -> None:
+def test_programs_with_blocking_calls_run_as_tasks_of_a_world(world: World) -> None:
     world.faults("delay=5ms,loss=1%")
     for i in (1, 2):
         world.device(f"10.0.0.{i}")
 
-    def serve() -> bytes:
+    def answer_one_question() -> bytes:
         with siwarp.listen(("10.0.0.2", 7000)) as listener, listener.accept() as conn:
             got = bytes(conn.recv())
             conn.send(got.upper())
             return got
 
-    def use() -> bytes:
+    def ask_question() -> bytes:
         world.sleep("10ms")
         with siwarp.connect(("10.0.0.2", 7000)) as conn:
             conn.send(b"a question")
             return bytes(conn.recv())
 
-    server = world.spawn(serve)
-    client = world.spawn(use, on="10.0.0.1")
+    server = world.spawn(answer_one_question)
+    client = world.spawn(ask_question, on="10.0.0.1")
     world.run_tasks(within="1min")
     assert (server.result(), client.result()) == (b"a question", b"A QUESTION")
 
@@ -206,58 +208,62 @@ def test_programs_that_block_run_as_tasks(world: World) -> None:
 # ---- connecting
 
 
-def test_a_refused_connect_is_known_after_a_round_trip(world: World) -> None:
+def test_a_refused_rc_connection_attempt_is_reported_after_a_round_trip(world: World) -> None:
     world.faults("delay=10ms")
     a, b = (End(world, f"10.0.0.{i}") for i in (1, 2))
-    dial(a, b)
-    event = a.event()
+    start_connecting(a, b)
+    event = a.next_event()
     assert (event.type, event.status) == (CMEventType.REJECTED, errno.ECONNREFUSED)
     assert world.now_ns == 20 * MS
 
 
 @pytest.mark.parametrize(("cut_s", "then_s"), [(0.5, 1), (2, 3), (6, 7)])
-def test_a_lost_syn_is_sent_again_after_1_3_and_7_s(
+def test_a_lost_syn_is_retransmitted_after_1_3_and_7_s(
     world: World, cut_s: float, then_s: int
 ) -> None:
     world.faults("delay=10ms")
     a, b = (End(world, f"10.0.0.{i}") for i in (1, 2))
-    listen(b)
+    start_listener(b)
     world.partition(a.device, b.device)
-    dial(a, b, ConnParam(timeout=60))
+    start_connecting(a, b, ConnParam(timeout=60))
     world.run_for(cut_s)
     world.heal()
-    accept(a, b)
+    accept_connection(a, b)
     assert world.now_ns == then_s * SECOND + 40 * MS
 
 
 # ---- partitions
 
 
-def test_a_partition_of_a_minute_is_a_delay(world: World, two: Make) -> None:
-    a, b = two("delay=1ms")
+def test_a_partition_of_a_minute_delays_rc_requests(
+    world: World, connect_pair: ConnectPair
+) -> None:
+    a, b = connect_pair("delay=1ms")
     world.partition(a.device, b.device)
     a.post(WRITE, 1, length=4096, remote=b.mr.remote(0, 4096))
     a.post(READ, 2, offset=8192, length=4096, remote=b.mr.remote(0, 4096))
-    nothing(world, 60, b.rcq)
+    assert_no_completions(world, 60, b.rcq)
     assert a.state == b.state == QPState.RTS
     world.heal()
     assert [wc.check().wr_id for wc in a.wait_for_sends(2)] == [1, 2]
-    # The retransmission time-outs double, so the next one expires within the same time again.
+    # Retransmission timeouts double, so the next timeout expires within the same time again.
     assert 60 * SECOND < world.now_ns < 121 * SECOND
 
 
-def test_a_partition_for_ever_ends_a_request_when_tcp_gives_up(world: World, two: Make) -> None:
-    a, b = two("delay=1ms")
+def test_a_permanent_partition_ends_a_request_when_tcp_gives_up(
+    world: World, connect_pair: ConnectPair
+) -> None:
+    a, b = connect_pair("delay=1ms")
     world.partition(a.device, b.device)
     a.post(READ, 1, length=8, remote=b.mr.remote(0, 8))
     began = world.now_ns
-    nothing(world, 924, a.cq)
+    assert_no_completions(world, 924, a.cq)
     (wc,) = a.wait_for_sends()
     assert not wc.ok
-    assert GIVEN_UP <= world.now_ns - began < GIVEN_UP + 120 * SECOND
-    event = a.event()
+    assert TCP_GIVE_UP_TIME <= world.now_ns - began < TCP_GIVE_UP_TIME + 120 * SECOND
+    event = a.next_event()
     assert (event.type, event.status) == (CMEventType.DISCONNECTED, errno.ETIMEDOUT)
-    # No packet from b was in flight, so b cannot notice the partition.
+    # No packet of `b` was in flight, so `b` cannot notice the partition.
     assert b.state == QPState.RTS
 
 
@@ -265,11 +271,11 @@ def test_a_partition_for_ever_ends_a_request_when_tcp_gives_up(world: World, two
 
 
 @pytest.mark.parametrize("unread", [False, True])
-def test_the_peer_of_a_killed_process_knows_after_the_way_to_it(
-    world: World, two: Make, unread: bool
+def test_the_peer_of_a_killed_process_is_disconnected_after_one_path_delay(
+    world: World, connect_pair: ConnectPair, unread: bool
 ) -> None:
-    """The peer learns of the end by a FIN, or by a reset if the process had unread data."""
-    a, b = two("delay=10ms")
+    """Check that the end is reported by a FIN, or by a reset if the process had unread data."""
+    a, b = connect_pair("delay=10ms")
     a.post_receive(7)
     if unread:
         a.post(WRITE, 1, length=4096, remote=b.mr.remote(0, 4096))
@@ -279,7 +285,7 @@ def test_the_peer_of_a_killed_process_knows_after_the_way_to_it(
     world.crash(b.device)
     (wc,) = a.wait_for_receives()
     assert (wc.wr_id, wc.status) == (7, FLUSHED)
-    event = a.event()
+    event = a.next_event()
     assert event.type == CMEventType.DISCONNECTED
     assert a.state == QPState.ERR
     assert 10 * MS <= world.now_ns - began < 10 * MS + NAP
@@ -288,10 +294,10 @@ def test_the_peer_of_a_killed_process_knows_after_the_way_to_it(
     assert error.value.errno == errno.ESTALE
 
 
-def test_requests_whose_responses_were_written_before_a_crash_succeed(
-    world: World, two: Make
+def test_reads_whose_responses_were_sent_before_a_crash_succeed(
+    world: World, connect_pair: ConnectPair
 ) -> None:
-    a, b = two("delay=10ms,rate=10Mbit")
+    a, b = connect_pair("delay=10ms,rate=10Mbit")
     for i in range(8):
         a.post(READ, i, offset=4096 * i, length=4096, remote=b.mr.remote(0, 4096))
     world.run_for(0.02)
@@ -305,40 +311,44 @@ def test_requests_whose_responses_were_written_before_a_crash_succeed(
     assert 1 <= sum(good) <= 8
 
 
-def test_a_restarted_host_is_connected_to_anew(world: World, two: Make) -> None:
-    a, b = two("delay=10ms")
+def test_a_new_queue_pair_connects_to_a_restarted_host(
+    world: World, connect_pair: ConnectPair
+) -> None:
+    a, b = connect_pair("delay=10ms")
     world.crash(b.device)
     world.run_for(1)
     again = End(world, b.address, device=world.restart(b.address))
     other = End(world, a.address, device=a.device)
-    connect(other, again)
+    connect_by_cm(other, again)
     again.post_receive(3)
     other.post(SEND, 1, length=10)
     assert again.wait_for_receives()[0].wr_id == 3
 
 
-def test_what_was_sent_before_a_disconnect_arrives_and_the_other_way_goes_on(
-    world: World, two: Make
+def test_messages_posted_before_a_disconnect_arrive(
+    world: World, connect_pair: ConnectPair
 ) -> None:
-    a, b = two("delay=20ms,loss=3%,rate=5Mbit", size=1 << 17)
+    a, b = connect_pair("delay=20ms,loss=3%,rate=5Mbit", size=1 << 17)
     for i in range(20):
         b.post_receive(i, 0, 4096)
     a.post_receive(50, 0, 1 << 16)
     for i in range(16):
         a.post(SEND, i, offset=i << 12, length=4000)
-    b.post(SEND, 40, length=60_000)  # a's disconnect does not close b's direction of the stream
+    b.post(SEND, 40, length=60_000)  # the disconnect of `a` does not close the direction from `b`
     assert a.id is not None
     world.run_for(0.01)
     a.id.disconnect()
     done = b.wait_for_receives(20)
     assert [(wc.wr_id, wc.ok) for wc in done] == [(i, i < 16) for i in range(20)]
     assert {wc.status for wc in done[16:]} == {FLUSHED}
-    assert a.event().type == b.event().type == CMEventType.DISCONNECTED
+    assert a.next_event().type == b.next_event().type == CMEventType.DISCONNECTED
     assert world.stats.lost > 0
 
 
-def test_what_a_plan_resets_ends_both_ends_and_their_requests(world: World, two: Make) -> None:
-    a, b = two("delay=1ms,reset=100KB,short=20%")
+def test_a_reset_by_a_fault_plan_disconnects_both_ends(
+    world: World, connect_pair: ConnectPair
+) -> None:
+    a, b = connect_pair("delay=1ms,reset=100KB,short=20%")
     n = 0
     while True:
         a.post(WRITE, n, length=4096, remote=b.mr.remote(0, 4096))
@@ -347,11 +357,13 @@ def test_what_a_plan_resets_ends_both_ends_and_their_requests(world: World, two:
             break
         n += 1
     assert 10 <= n <= 100_000 // 4096
-    assert a.event().type == b.event().type == CMEventType.DISCONNECTED
+    assert a.next_event().type == b.next_event().type == CMEventType.DISCONNECTED
 
 
-def test_a_path_that_becomes_smaller_cuts_segments_anew(world: World, two: Make) -> None:
-    a, b = two("delay=1ms")
+def test_a_reduced_path_mtu_makes_tcp_use_smaller_segments(
+    world: World, connect_pair: ConnectPair
+) -> None:
+    a, b = connect_pair("delay=1ms")
     world.path_mtu(a.device, b.device, 1280)
     for i in range(8):
         a.post(WRITE, i, length=8192, remote=b.mr.remote(0, 8192))
@@ -361,21 +373,21 @@ def test_a_path_that_becomes_smaller_cuts_segments_anew(world: World, two: Make)
 
 
 @pytest.mark.parametrize("seed", range(1, 4))
-def test_the_same_seed_is_the_same_run(seed: int) -> None:
-    def run(seed: int) -> tuple[int, int]:
+def test_a_seed_determines_the_run_of_an_rc_test(seed: int) -> None:
+    def run_world(seed: int) -> tuple[int, int]:
         with World(seed, "loss=5%,delay=3ms,jitter=2ms") as world:
             a, b = (End(world, f"10.0.0.{i}", persona=Persona.ROCE) for i in (1, 2))
-            connect(a, b)
+            connect_by_cm(a, b)
             for i in range(30):
                 b.post_receive(i)
                 a.post(SEND, i, length=1000 + i)
             a.wait_for_sends(30)
             return world.trace_hash, world.now_ns
 
-    assert run(seed) == run(seed) != run(seed + 100)
+    assert run_world(seed) == run_world(seed) != run_world(seed + 100)
 
 
-def test_no_host_has_the_address(world: World) -> None:
+def test_connecting_to_an_unknown_host_name_is_refused(world: World) -> None:
     a = End(world, "10.0.0.1")
     with pytest.raises(Error) as error:
         siwarp.connect(("nowhere", 1))

@@ -1,7 +1,7 @@
-"""RC queue pairs with a connection manager detect whether their peer is siwarp.
+"""Detection whether the peer of an RC queue pair with a connection manager is siwarp.
 
-The other end is siwarp, a plain socket that implements only the RFCs, or a socket that pretends to
-be siwarp.
+The peer is siwarp, a plain socket that implements only the RFCs, or a socket that pretends to be
+siwarp.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from sim.rc_harness import (
     SEND,
     WRITE,
     End,
-    accept,
-    connect,
-    counted,
-    dial,
-    listen,
+    accept_connection,
+    connect_by_cm,
+    expect_counter_increase,
+    start_connecting,
+    start_listener,
 )
 
 from siwarp.cm import CMID, CMEventType, ConnParam
@@ -42,7 +42,7 @@ from siwarp.verbs import (
     WROpcode,
 )
 
-#: Bits of the flags octet: 4 in a Request, 2 in a Reply, and 1 in either for delivery counts.
+#: Bits of the flags octet: 4 in a Request, 2 in a Reply, and 1 in both for delivery counts.
 REQUEST, REPLY, COUNTS = 4, 2, 1
 IMM = 0x01C2_83FE
 PERSONAS = [Persona.IWARP, Persona.ROCE]
@@ -50,7 +50,7 @@ UNEXPECTED = (0, 2, 6)
 FLUSHED = WCStatus.WR_FLUSH_ERR
 
 
-def send_imm(end: End, data: bytes = b"with it", wr_id: int = 1) -> None:
+def post_send_with_immediate(end: End, data: bytes = b"with it", wr_id: int = 1) -> None:
     end.mr.write(data, len(data))
     sge = end.mr.sge(0, len(data))
     flags = SendFlag.SIGNALED
@@ -58,23 +58,23 @@ def send_imm(end: End, data: bytes = b"with it", wr_id: int = 1) -> None:
     end.qp.post_send(wr)
 
 
-def pair(world: World, one: Persona, other: Persona) -> tuple[End, End]:
+def create_pair(world: World, one: Persona, other: Persona) -> tuple[End, End]:
     world.faults("delay=1ms")
     return End(world, "10.0.0.1", persona=one), End(world, "10.0.0.2", persona=other)
 
 
 @dataclass
-class Plain:
-    """A peer that is a plain socket, at the other end of a connection."""
+class PlainPeer:
+    """A peer that implements MPA over a plain socket, at the other end of a connection."""
 
     sock: TCPSocket
     frame: Any
     buffer: bytes = field(default=b"")
 
-    def put(self, *segments: bytes) -> None:
+    def send_segments(self, *segments: bytes) -> None:
         self.sock.sendall(b"".join(bytes(FPDU(ulpdu=s)) for s in segments))
 
-    def exactly(self, n: int) -> bytes:
+    def receive_exactly(self, n: int) -> bytes:
         while len(self.buffer) < n:
             part = self.sock.recv(65536)
             assert part, "the stream ended"
@@ -82,49 +82,51 @@ class Plain:
         found, self.buffer = self.buffer[:n], self.buffer[n:]
         return found
 
-    def pull(self) -> Any:
-        """Return the next segment."""
-        head = self.exactly(2)
+    def receive_segment(self) -> Any:
+        """Return the next DDP segment of the stream."""
+        head = self.receive_exactly(2)
         length = int.from_bytes(head, "big")
-        return FPDU(head + self.exactly(length + -(2 + length) % 4 + 4)).ulpdu
+        return FPDU(head + self.receive_exactly(length + -(2 + length) % 4 + 4)).ulpdu
 
 
-def frame_of(sock: TCPSocket, of: type) -> Any:
-    """Return the next start-up frame, in whatever pieces it arrives."""
+def receive_startup_frame(sock: TCPSocket, of: type) -> Any:
+    """Return the next MPA start-up frame of the stream."""
     octets = b""
     while len(octets) < 20 or len(octets) < 20 + int.from_bytes(octets[18:20], "big"):
         octets += sock.recv(1)
     return of(octets)
 
 
-def answering(world: World, end: End, res: Callable[[int], int], **reply: Any) -> tuple[Plain, int]:
-    """Connect to a plain listener whose Reply has reserved bits; return it, and the Request's."""
+def connect_to_plain_listener(
+    world: World, end: End, res: Callable[[int], int], **reply: Any
+) -> tuple[PlainPeer, int]:
+    """Connect to a plain listener; return its end and the reserved bits of the Request."""
     listener = world.tcp_listen("10.0.0.9", PORT)
     end.id = CMID(end.channel)
     end.id.bind_qp(end.qp)
     end.id.connect(("10.0.0.9", PORT))
     sock, _ = listener.accept()
-    request = frame_of(sock, MPARequest)
+    request = receive_startup_frame(sock, MPARequest)
     sock.sendall(bytes(MPAReply(rev=2, s=1, ird=4, ord=4, res=res(request.res), **reply)))
-    assert end.event().type == CMEventType.ESTABLISHED
-    return Plain(sock, request), int(request.res)
+    assert end.next_event().type == CMEventType.ESTABLISHED
+    return PlainPeer(sock, request), int(request.res)
 
 
-def asking(world: World, end: End, res: int) -> Plain:
-    """Connect a plain client whose Request has these reserved bits."""
-    listen(end)
+def connect_plain_client(world: World, end: End, res: int) -> PlainPeer:
+    """Connect a plain client whose MPA Request has the reserved bits ``res``."""
+    start_listener(end)
     sock = world.tcp_connect("10.0.0.9", (end.address, PORT))
     sock.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4, res=res)))
-    event = end.event()
+    event = end.next_event()
     end.id = event.id
     end.id.bind_qp(end.qp)
     end.id.accept()
-    assert end.event().type == CMEventType.ESTABLISHED
-    return Plain(sock, frame_of(sock, MPAReply))
+    assert end.next_event().type == CMEventType.ESTABLISHED
+    return PlainPeer(sock, receive_startup_frame(sock, MPAReply))
 
 
 @pytest.fixture
-def roce(world: World) -> Iterator[End]:
+def roce_end(world: World) -> Iterator[End]:
     world.faults("delay=1ms")
     yield End(world, "10.0.0.1", persona=Persona.ROCE)
 
@@ -135,39 +137,39 @@ def roce(world: World) -> Iterator[End]:
 @pytest.mark.parametrize("one", PERSONAS)
 @pytest.mark.parametrize("other", PERSONAS)
 @pytest.mark.parametrize("rev", [1, 2])
-def test_between_siwarps_immediate_goes_both_ways_without_a_setting(
+def test_siwarp_peers_exchange_sends_with_immediate_without_a_setting(
     world: World, one: Persona, other: Persona, rev: int
 ) -> None:
-    a, b = pair(world, one, other)
-    listen(b)
-    dial(a, b, ConnParam(rev=rev))
-    accept(a, b)
+    a, b = create_pair(world, one, other)
+    start_listener(b)
+    start_connecting(a, b, ConnParam(rev=rev))
+    accept_connection(a, b)
     world.run_for(1)
     for end in (a, b):
         assert end.qp.query()[1].private_messages
         end.post_receive(7, 1024, 64)
-    send_imm(a)
+    post_send_with_immediate(a)
     (got,) = b.wait_for_receives()
     assert (got.wr_id, got.imm_data, got.wc_flags) == (7, IMM, WCFlag.WITH_IMM)
     assert b.mr.read(got.byte_len, 1024) == b"with it"
-    send_imm(b)
+    post_send_with_immediate(b)
     assert a.wait_for_receives()[0].imm_data == IMM
     assert a.wait_for_sends()[0].ok and b.wait_for_sends()[0].ok
 
 
-def test_between_siwarps_the_peer_is_never_asked_by_a_read(world: World) -> None:
-    a, b = pair(world, Persona.ROCE, Persona.ROCE)
-    connect(a, b)
-    with counted("confirm_reads", 0), counted("confirm_none", 0):
+def test_siwarp_peers_with_delivery_counts_send_no_confirming_reads(world: World) -> None:
+    a, b = create_pair(world, Persona.ROCE, Persona.ROCE)
+    connect_by_cm(a, b)
+    with expect_counter_increase("confirm_reads", 0), expect_counter_increase("confirm_none", 0):
         for i in range(10):
             b.post_receive(i)
             a.post(SEND if i % 2 else WRITE, i, length=8, remote=b.mr.remote(0, 8))
             assert a.wait_for_sends()[0].wr_id == i
 
 
-def test_between_siwarps_the_sender_says_how_long_its_sends_wait(world: World) -> None:
-    a, b = pair(world, Persona.ROCE, Persona.ROCE)
-    connect(a, b)
+def test_the_sender_limits_how_long_its_sends_wait_for_a_receive(world: World) -> None:
+    a, b = create_pair(world, Persona.ROCE, Persona.ROCE)
+    connect_by_cm(a, b)
     a.qp.modify(QPAttr(rnr_retry=3))
     b.qp.modify(QPAttr(rnr_retry=7, min_rnr_timer=26))  # the RNR timer 26 is 81.92 ms
     began = world.now_ns
@@ -177,16 +179,18 @@ def test_between_siwarps_the_sender_says_how_long_its_sends_wait(world: World) -
     assert 2 * MS + 3 * 81_920_000 <= took < 2 * MS + 3 * 81_920_000 + NAP
 
 
-def test_a_receiver_s_own_word_at_connection_time_comes_first(world: World) -> None:
-    """The rnr_retry_count of rdma_cm applies to the Sends of the peer."""
-    a, b = pair(world, Persona.ROCE, Persona.ROCE)
-    listen(b)
-    dial(a, b)
-    request = b.event()
+def test_the_rnr_retry_count_of_an_accepting_receiver_overrides_that_of_the_sender(
+    world: World,
+) -> None:
+    """Check that the rnr_retry_count of rdma_cm applies to the Sends of the peer."""
+    a, b = create_pair(world, Persona.ROCE, Persona.ROCE)
+    start_listener(b)
+    start_connecting(a, b)
+    request = b.next_event()
     b.id = request.id
     b.id.bind_qp(b.qp)
     b.id.accept(ConnParam(rnr_retry=2))
-    assert a.event().type == b.event().type == CMEventType.ESTABLISHED
+    assert a.next_event().type == b.next_event().type == CMEventType.ESTABLISHED
     b.qp.modify(QPAttr(min_rnr_timer=26))
     began = world.now_ns
     a.post(SEND, 1, length=8)
@@ -195,33 +199,37 @@ def test_a_receiver_s_own_word_at_connection_time_comes_first(world: World) -> N
 
 
 @pytest.mark.parametrize("off", ["client", "server", "both"])
-def test_with_the_setting_off_at_either_end_both_do_as_with_anybody(world: World, off: str) -> None:
-    a, b = pair(world, Persona.IWARP, Persona.IWARP)
-    listen(b)
+def test_private_messages_are_off_if_the_announcement_is_off_at_either_end(
+    world: World, off: str
+) -> None:
+    a, b = create_pair(world, Persona.IWARP, Persona.IWARP)
+    start_listener(b)
     with temporary_settings(mpa_announce=int(off == "server")):
-        dial(a, b)
+        start_connecting(a, b)
     with temporary_settings(mpa_announce=int(off == "client")):
-        accept(a, b)
+        accept_connection(a, b)
     for end in (a, b):
         with pytest.raises(Error, match="private_messages"):
-            send_imm(end)
+            post_send_with_immediate(end)
     b.post_receive(1, 0, 64)
     a.send(b"goes on")
     assert b.wait_for_receives()[0].ok and a.wait_for_sends()[0].ok
 
 
 @pytest.mark.parametrize("without", ["client", "server"])
-def test_counts_need_both_and_immediate_does_not_need_counts(world: World, without: str) -> None:
-    a, b = pair(world, Persona.ROCE, Persona.ROCE)
-    listen(b)
+def test_delivery_counts_need_both_ends_and_immediate_data_does_not_need_counts(
+    world: World, without: str
+) -> None:
+    a, b = create_pair(world, Persona.ROCE, Persona.ROCE)
+    start_listener(b)
     with temporary_settings(delivery_counts=int(without == "server")):
-        dial(a, b)
+        start_connecting(a, b)
     with temporary_settings(delivery_counts=int(without == "client")):
-        accept(a, b)
+        accept_connection(a, b)
         world.run_for(1)
-    with counted("confirm_reads", 1):
+    with expect_counter_increase("confirm_reads", 1):
         b.post_receive(1, 0, 64)
-        send_imm(a)
+        post_send_with_immediate(a)
         assert b.wait_for_receives()[0].imm_data == IMM and a.wait_for_sends()[0].ok
 
 
@@ -229,64 +237,68 @@ def test_counts_need_both_and_immediate_does_not_need_counts(world: World, witho
 
 
 @pytest.mark.parametrize("echo", [False, True], ids=["zero", "the Request's bits repeated"])
-def test_a_listener_of_the_rfcs_alone_is_not_taken_for_siwarp(
-    world: World, roce: End, echo: bool
+def test_a_listener_that_implements_only_the_rfcs_is_not_recognized_as_siwarp(
+    world: World, roce_end: End, echo: bool
 ) -> None:
-    """Linux siw builds its Reply in the buffer of the Request, so unknown bits are returned."""
-    peer, told = answering(world, roce, lambda res: res if echo else 0)
+    """Check a Reply that repeats the reserved bits of the Request, as a Reply of Linux siw does."""
+    peer, told = connect_to_plain_listener(world, roce_end, lambda res: res if echo else 0)
     assert told == REQUEST | COUNTS
-    assert not roce.qp.query()[1].private_messages
+    assert not roce_end.qp.query()[1].private_messages
     with pytest.raises(Error, match="private_messages"):
-        send_imm(roce)
-    roce.send(b"asks by a Read")
-    assert peer.pull().opcode == Opcode.SEND
-    assert peer.pull().opcode == Opcode.RDMA_READ_REQUEST
+        post_send_with_immediate(roce_end)
+    roce_end.send(b"asks by a Read")
+    assert peer.receive_segment().opcode == Opcode.SEND
+    assert peer.receive_segment().opcode == Opcode.RDMA_READ_REQUEST
 
 
 @pytest.mark.parametrize("res", [res for res in range(16) if res & 0xE != REQUEST])
-def test_a_client_of_the_rfcs_alone_sees_a_reply_as_they_have_it(
-    world: World, roce: End, res: int
+def test_a_client_that_implements_only_the_rfcs_receives_a_reply_without_announcement(
+    world: World, roce_end: End, res: int
 ) -> None:
-    peer = asking(world, roce, res)
+    peer = connect_plain_client(world, roce_end, res)
     assert (peer.frame.res, peer.frame.r) == (0, 0)
     with pytest.raises(Error, match="private_messages"):
-        send_imm(roce)
+        post_send_with_immediate(roce_end)
 
 
 @pytest.mark.parametrize("res", [res for res in range(16) if res & 0xE != REPLY])
-def test_only_the_bits_of_a_reply_announce_a_listener(world: World, roce: End, res: int) -> None:
-    answering(world, roce, lambda _: res)
+def test_only_the_announcement_bits_of_a_reply_identify_siwarp(
+    world: World, roce_end: End, res: int
+) -> None:
+    connect_to_plain_listener(world, roce_end, lambda _: res)
     with pytest.raises(Error, match="private_messages"):
-        send_imm(roce)
+        post_send_with_immediate(roce_end)
 
 
-def test_with_the_setting_off_a_request_is_as_the_rfcs_have_it(world: World, roce: End) -> None:
+def test_a_request_contains_no_announcement_if_the_setting_is_off(
+    world: World, roce_end: End
+) -> None:
     with temporary_settings(mpa_announce=0):
-        _, told = answering(world, roce, lambda _: REPLY | COUNTS)
+        _, told = connect_to_plain_listener(world, roce_end, lambda _: REPLY | COUNTS)
     assert told == 0
     with pytest.raises(Error, match="private_messages"):
-        send_imm(roce)
+        post_send_with_immediate(roce_end)
 
 
 # ---- a peer that falsely announces itself as siwarp
 
 
-def ends_cleanly(end: End, peer: Plain, opcodes: tuple[int, ...]) -> None:
-    """The peer receives these messages and closes; the request completes in error."""
+def check_error_after_segments(end: End, peer: PlainPeer, opcodes: tuple[int, ...]) -> None:
+    """Check that the peer receives the opcodes, and that the request fails when the peer closes."""
     for opcode in opcodes:
-        assert peer.pull().opcode == opcode
+        assert peer.receive_segment().opcode == opcode
     peer.sock.close()
     (wc,) = end.wait_for_sends()
     assert wc.status in (FLUSHED, WCStatus.RETRY_EXC_ERR)
-    assert end.event().type == CMEventType.DISCONNECTED
+    assert end.next_event().type == CMEventType.DISCONNECTED
 
 
-def test_a_liar_that_leaves_at_the_first_private_message_is_an_error_of_the_request(
-    world: World, roce: End
+def test_a_false_announcement_by_a_peer_that_closes_fails_the_request(
+    world: World, roce_end: End
 ) -> None:
-    peer, _ = answering(world, roce, lambda _: REPLY | COUNTS)
-    send_imm(roce)
-    ends_cleanly(roce, peer, (Opcode.PRIVATE, Opcode.PRIVATE))
+    peer, _ = connect_to_plain_listener(world, roce_end, lambda _: REPLY | COUNTS)
+    post_send_with_immediate(roce_end)
+    check_error_after_segments(roce_end, peer, (Opcode.PRIVATE, Opcode.PRIVATE))
 
 
 @pytest.mark.parametrize("counts", [0, COUNTS])
@@ -298,37 +310,39 @@ def test_a_liar_that_leaves_at_the_first_private_message_is_an_error_of_the_requ
         (bytes(DeliveryCount(sends=1, writes=0)), False),
         (bytes(DeliveryCount(sends=0, writes=0)), False),
         (bytes(Requester(flags=1, rnr_retry=8)), False),
-        # this segment is allowed if delivery counts were agreed
+        # The segment in the next line is allowed if delivery counts were agreed.
         (bytes(Requester(flags=1, rnr_retry=7)), True),
         (bytes(DDPTagged(opcode=Opcode.PRIVATE, stag=9 << 24)), False),
         (bytes(DDPTagged(opcode=Opcode.PRIVATE, stag=5 << 24)) + b"payload", False),
     ],
 )
-def test_what_a_liar_may_not_say_ends_the_connection_by_a_terminate(
-    world: World, roce: End, counts: int, initiator: bool, segment: bytes, allowed: bool
+def test_an_invalid_private_message_ends_the_connection_by_a_terminate_message(
+    world: World, roce_end: End, counts: int, initiator: bool, segment: bytes, allowed: bool
 ) -> None:
     if initiator:
-        peer, _ = answering(world, roce, lambda _: REPLY | counts)
+        peer, _ = connect_to_plain_listener(world, roce_end, lambda _: REPLY | counts)
     else:
-        peer = asking(world, roce, REQUEST | counts)
+        peer = connect_plain_client(world, roce_end, REQUEST | counts)
         assert peer.frame.res == REPLY | counts
-    roce.qp.post_recv(RecvWR(3))
-    peer.put(segment)
+    roce_end.qp.post_recv(RecvWR(3))
+    peer.send_segments(segment)
     if allowed and counts:
         world.run_for(10)
-        assert not roce.rcq.poll(1)
+        assert not roce_end.rcq.poll(1)
         return
-    told = peer.pull()
+    told = peer.receive_segment()
     assert told.opcode == Opcode.TERMINATE
-    assert roce.wait_for_receives()[0].status == FLUSHED
-    assert roce.event().type == CMEventType.DISCONNECTED
+    assert roce_end.wait_for_receives()[0].status == FLUSHED
+    assert roce_end.next_event().type == CMEventType.DISCONNECTED
 
 
-def test_a_liar_that_never_counts_is_waited_for_as_any_silent_peer(world: World, roce: End) -> None:
-    peer, _ = answering(world, roce, lambda _: REPLY | COUNTS)
-    roce.send(b"anybody?")
+def test_a_peer_that_announces_delivery_counts_but_sends_none_is_waited_for(
+    world: World, roce_end: End
+) -> None:
+    peer, _ = connect_to_plain_listener(world, roce_end, lambda _: REPLY | COUNTS)
+    roce_end.send(b"anybody?")
     world.run_for(3600)
-    assert not roce.cq.poll(1)
+    assert not roce_end.cq.poll(1)
     peer.sock.close()
-    assert roce.wait_for_sends()[0].status in (FLUSHED, WCStatus.RETRY_EXC_ERR)
+    assert roce_end.wait_for_sends()[0].status in (FLUSHED, WCStatus.RETRY_EXC_ERR)
     assert world.now_ns < 3610 * SECOND

@@ -14,8 +14,8 @@ from sim.rc_harness import (
     SEND,
     WRITE,
     End,
-    connect,
-    nothing,
+    assert_no_completions,
+    connect_by_cm,
 )
 
 from siwarp.cm import CMEventType
@@ -29,43 +29,43 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def patient() -> Iterator[None]:
-    """A linger time much longer than anything else in these tests."""
+def long_linger() -> Iterator[None]:
+    """A linger time much longer than all other times in these tests."""
     with temporary_settings(linger_ms=600_000):
         yield
 
 
 @pytest.fixture
-def short() -> Iterator[None]:
+def short_linger() -> Iterator[None]:
     with temporary_settings(linger_ms=LINGER // MS):
         yield
 
 
-def two(world: World, size: int = 1 << 16, rate: str = "") -> tuple[End, End]:
+def connect_two_hosts(world: World, size: int = 1 << 16, rate: str = "") -> tuple[End, End]:
     world.faults(f"delay=10ms{rate}")
     a, b = (End(world, f"10.0.0.{i}", size) for i in (1, 2))
-    connect(a, b)
+    connect_by_cm(a, b)
     return a, b
 
 
-# ---- an error
+# ---- the state ERR
 
 
-@pytest.mark.usefixtures("patient")
-def test_on_error_everything_flushes_in_order_on_both_sides(world: World) -> None:
-    a, b = two(world)
+@pytest.mark.usefixtures("long_linger")
+def test_moving_to_err_flushes_all_requests_of_both_ends_in_order(world: World) -> None:
+    a, b = connect_two_hosts(world)
     for i in range(5):
         a.post_receive(10 + i)
         b.post_receive(20 + i)
     for i in range(4):  # the responder's Sends wait for the initiator's first message
         b.post(SEND, i)
-    nothing(world, 60, b.cq)
+    assert_no_completions(world, 60, b.cq)
     began = world.now_ns
     b.qp.modify(QPAttr(qp_state=QPState.ERR))
-    assert a.event().type == CMEventType.DISCONNECTED
+    assert a.next_event().type == CMEventType.DISCONNECTED
     assert DELAY <= world.now_ns - began < DELAY + NAP
     assert a.state == QPState.ERR
-    assert b.event().type == CMEventType.DISCONNECTED
+    assert b.next_event().type == CMEventType.DISCONNECTED
     assert [(w.wr_id, w.status) for w in b.wait_for_sends(4)] == [(i, FLUSHED) for i in range(4)]
     for end, first in ((a, 10), (b, 20)):
         done = end.wait_for_receives(5)
@@ -79,28 +79,30 @@ def test_on_error_everything_flushes_in_order_on_both_sides(world: World) -> Non
         assert [(w.wr_id, w.status, w.opcode) for w in end.wait_for_receives()] == [
             (78, FLUSHED, WCOpcode.RECV)
         ]
-        nothing(world, 60, end.cq, end.rcq)
+        assert_no_completions(world, 60, end.cq, end.rcq)
 
 
-@pytest.mark.usefixtures("short")
-def test_a_silent_peer_keeps_a_queue_pair_in_error_no_longer_than_linger_ms(world: World) -> None:
-    a, b = two(world, 4 * MIB)
+@pytest.mark.usefixtures("short_linger")
+def test_a_silent_peer_delays_the_flush_of_an_rc_queue_pair_no_longer_than_linger_ms(
+    world: World,
+) -> None:
+    a, b = connect_two_hosts(world, 4 * MIB)
     world.partition(a.device, b.device)
     for i in range(3):
         a.post(WRITE, i, length=2 * MIB, remote=b.mr.remote(0, 2 * MIB))
     began = world.now_ns
     a.qp.modify(QPAttr(qp_state=QPState.ERR))
-    nothing(world, (LINGER - MS) / SECOND, a.cq)
+    assert_no_completions(world, (LINGER - MS) / SECOND, a.cq)
     assert [w.status for w in a.wait_for_sends(3)] == [FLUSHED] * 3
     assert LINGER <= world.now_ns - began < LINGER + NAP
 
 
-# ---- a disconnect
+# ---- disconnecting
 
 
-@pytest.mark.usefixtures("patient")
-def test_both_ends_disconnect_with_much_in_flight_each_way(world: World) -> None:
-    a, b = two(world, 4 * MIB, ",rate=1Gbit")
+@pytest.mark.usefixtures("long_linger")
+def test_both_ends_disconnect_with_much_data_in_flight_in_both_directions(world: World) -> None:
+    a, b = connect_two_hosts(world, 4 * MIB, ",rate=1Gbit")
     for end in (a, b):
         end.post_receive(1)
     a.post(SEND, 1)
@@ -113,17 +115,19 @@ def test_both_ends_disconnect_with_much_in_flight_each_way(world: World) -> None
         assert end.id is not None
         end.id.disconnect()
     for end in (a, b):
-        assert end.event().type == CMEventType.DISCONNECTED
+        assert end.next_event().type == CMEventType.DISCONNECTED
         assert end.state == QPState.ERR
     # 8 MiB in each direction at 1 Gbit/s take 67 ms.
     assert world.now_ns - began < SECOND
 
 
-@pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("long_linger")
 @pytest.mark.parametrize("who", ["active", "passive"])
 @pytest.mark.parametrize("how", ["disconnect", "close id", "destroy", "error"])
-def test_an_end_by_either_side_is_told_to_both(world: World, who: str, how: str) -> None:
-    a, b = two(world)
+def test_the_end_of_a_connection_by_either_side_is_reported_to_both_sides(
+    world: World, who: str, how: str
+) -> None:
+    a, b = connect_two_hosts(world)
     one, other = (a, b) if who == "active" else (b, a)
     one.post_receive(1)
     other.post_receive(2)
@@ -137,7 +141,7 @@ def test_an_end_by_either_side_is_told_to_both(world: World, who: str, how: str)
         one.qp.modify(QPAttr(qp_state=QPState.ERR))
     else:
         one.close()
-    event = other.event()
+    event = other.next_event()
     assert (event.type, event.id, event.wire_error) == (CMEventType.DISCONNECTED, other.id, 0)
     assert DELAY <= world.now_ns - began < DELAY + NAP
     assert [(w.wr_id, w.status) for w in other.wait_for_receives()] == [(2, FLUSHED)]
@@ -146,12 +150,12 @@ def test_an_end_by_either_side_is_told_to_both(world: World, who: str, how: str)
         assert one.state == QPState.ERR
 
 
-# ---- a queue pair that is destroyed
+# ---- closing a queue pair
 
 
-@pytest.mark.usefixtures("patient")
-def test_a_queue_pair_with_work_outstanding_is_destroyed_without_harm(world: World) -> None:
-    a, b = two(world, 3 * MIB, ",rate=1Gbit")
+@pytest.mark.usefixtures("long_linger")
+def test_a_queue_pair_with_pending_requests_is_destroyed_quickly(world: World) -> None:
+    a, b = connect_two_hosts(world, 3 * MIB, ",rate=1Gbit")
     for i in range(10):
         a.post(WRITE, i, length=MIB, remote=b.mr.remote(0, MIB))
         a.post(READ, i, offset=MIB, length=MIB, remote=b.mr.remote(MIB, MIB))
@@ -161,49 +165,50 @@ def test_a_queue_pair_with_work_outstanding_is_destroyed_without_harm(world: Wor
     a.close()
     a.mr.close()
     assert world.now_ns - began < SECOND
-    assert b.event().type == CMEventType.DISCONNECTED
+    assert b.next_event().type == CMEventType.DISCONNECTED
     assert b.state == QPState.ERR
     assert world.now_ns - began < SECOND
 
 
-@pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("long_linger")
 @pytest.mark.parametrize("size", [1, 100_000, 1 << 20])
 @pytest.mark.parametrize("loss", ["", ",loss=3%"])
-def test_what_completed_arrives_although_the_queue_pair_is_destroyed_at_once(
+def test_a_completed_send_arrives_although_its_queue_pair_is_destroyed_immediately(
     world: World, size: int, loss: str
 ) -> None:
-    a, b = two(world, 2 * MIB, loss)
+    a, b = connect_two_hosts(world, 2 * MIB, loss)
     data = octet_pattern(size, 5)
     a.mr.write(data)
     b.post_receive(9)
     a.post(SEND, 1, length=size)
-    # b's Write stays unread in a's socket; closing that socket would reset the connection.
+    # The Write of `b` stays unread in the socket of `a`; closing the socket would reset the
+    # connection.
     b.post(WRITE, 5, offset=MIB, length=1000, remote=a.mr.remote(MIB, 1000))
     assert a.wait_for_sends()[0].ok
     a.close()
     (wc,) = b.wait_for_receives()
     assert (wc.wr_id, wc.ok, wc.byte_len) == (9, True, size)
     assert b.mr.read(size) == data
-    assert b.event().type == CMEventType.DISCONNECTED
+    assert b.next_event().type == CMEventType.DISCONNECTED
 
 
-@pytest.mark.usefixtures("short")
-def test_closing_the_device_waits_for_a_silent_peer_within_the_limit(world: World) -> None:
-    a, b = two(world)
+@pytest.mark.usefixtures("short_linger")
+def test_closing_a_device_waits_for_a_silent_peer_no_longer_than_linger_ms(world: World) -> None:
+    a, b = connect_two_hosts(world)
     world.partition(a.device, b.device)
     a.close()
     began = world.now_ns
     a.device.__exit__(None, None, None)
     assert LINGER <= world.now_ns - began < LINGER + 5 * MS + NAP
     world.heal()
-    assert b.event().type == CMEventType.DISCONNECTED
+    assert b.next_event().type == CMEventType.DISCONNECTED
 
 
-@pytest.mark.usefixtures("short")
-def test_a_peer_that_says_it_has_ended_is_not_waited_for_longer(world: World) -> None:
-    a, b = two(world)
+@pytest.mark.usefixtures("short_linger")
+def test_closing_a_device_does_not_wait_for_a_peer_that_has_closed(world: World) -> None:
+    a, b = connect_two_hosts(world)
     a.close()
     began = world.now_ns
     a.device.__exit__(None, None, None)
     assert world.now_ns - began < 2 * DELAY + 5 * MS + NAP
-    assert b.event().type == CMEventType.DISCONNECTED
+    assert b.next_event().type == CMEventType.DISCONNECTED

@@ -1,4 +1,4 @@
-"""Timing of Sends without a receive: rnr_retry and min_rnr_timer of RC, in simulated networks."""
+"""Timing of RC Sends without a receive: rnr_retry and min_rnr_timer in simulated networks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sim.rc_harness import (
     SEND,
     WRITE,
     End,
-    connect,
-    counted,
-    nothing,
+    assert_no_completions,
+    connect_by_cm,
+    expect_counter_increase,
 )
 
 from siwarp.cm import CMEventType
@@ -24,16 +24,16 @@ from siwarp.verbs import SRQ, Persona, QPAttr, QPState, RecvWR, SrqAttr, WCStatu
 FLUSHED = WCStatus.WR_FLUSH_ERR
 NO_BUFFER = 1 << 16 | 2 << 8 | 2
 DELAY = 10 * MS
-HOUR = 3600
+HOUR_S = 3600
 
 
-def roce(
+def connect_roce_ends(
     world: World, retry: int | None = None, timer: int = 14, **init: object
 ) -> tuple[End, End]:
-    """Connect; a Send waits ``retry`` times ``timer`` (14 is 1.28 ms), which both ends set."""
+    """Connect two ends; a Send waits ``retry`` times the RNR timer ``timer`` (14 is 1.28 ms)."""
     world.faults("delay=10ms")
 
-    def patience(_: End) -> None:
+    def set_rnr_attributes(_: End) -> None:
         for end in (a, b):
             if retry is not None:
                 end.qp.modify(QPAttr(rnr_retry=retry, min_rnr_timer=timer))
@@ -42,7 +42,7 @@ def roce(
         End(world, f"10.0.0.{i}", persona=Persona.ROCE, **init)  # type: ignore[arg-type]
         for i in (1, 2)
     )
-    connect(a, b, patience)
+    connect_by_cm(a, b, set_rnr_attributes)
     return a, b
 
 
@@ -61,12 +61,12 @@ def roce(
         (6, 0, 6 * 655_360),
     ],
 )
-def test_after_retry_times_timer_the_sender_is_told_that_the_receiver_was_not_ready(
+def test_a_send_fails_with_rnr_retry_exc_err_after_retry_count_times_timer(
     world: World, retry: int, timer: int, us: int
 ) -> None:
-    a, b = roce(world, retry, timer)
+    a, b = connect_roce_ends(world, retry, timer)
     a.post_receive(5)
-    with counted("rnr_expired", 1):
+    with expect_counter_increase("rnr_expired", 1):
         began = world.now_ns
         for i in range(2):
             a.post(SEND, i, length=8)
@@ -76,17 +76,19 @@ def test_after_retry_times_timer_the_sender_is_told_that_the_receiver_was_not_re
         (0, WCStatus.RNR_RETRY_EXC_ERR, NO_BUFFER),
         (1, FLUSHED, NO_BUFFER),
     ]
-    # The delay to the peer, the time that the Send waits, and the delay back.
+    # The Send fails after the delay to the peer, the RNR wait, and the delay back.
     assert 2 * DELAY + us * 1000 <= took < 2 * DELAY + us * 1000 + NAP
     assert [w.status for w in a.wait_for_receives()] == [FLUSHED]
     for end in (a, b):
         assert end.state == QPState.ERR
-        assert end.event().wire_error == NO_BUFFER
+        assert end.next_event().wire_error == NO_BUFFER
 
 
 @pytest.mark.parametrize("in_time", [True, False])
-def test_a_receive_just_in_time_is_in_time(world: World, in_time: bool) -> None:
-    a, b = roce(world, 1, 26)
+def test_a_receive_posted_before_the_rnr_time_ends_completes_the_send(
+    world: World, in_time: bool
+) -> None:
+    a, b = connect_roce_ends(world, 1, 26)
     a.post(SEND, 1, length=8)
     world.run_for((DELAY + 81_920_000 + (-1 * MS if in_time else NAP)) / SECOND)
     if not in_time:
@@ -98,22 +100,22 @@ def test_a_receive_just_in_time_is_in_time(world: World, in_time: bool) -> None:
     assert a.wait_for_sends()[0].ok
 
 
-def test_each_send_has_its_own_time(world: World) -> None:
-    a, b = roce(world, 2, 27)  # each Send may wait twice 122.88 ms, 246 ms
+def test_each_waiting_send_has_its_own_rnr_time(world: World) -> None:
+    a, b = connect_roce_ends(world, 2, 27)  # each Send may wait twice 122.88 ms, 246 ms
     for i in range(4):
         a.post(SEND, i, length=8)
     for i in range(3):
-        nothing(world, 0.24, b.rcq)
+        assert_no_completions(world, 0.24, b.rcq)
         b.post_receive(i)
         assert b.wait_for_receives()[0].wr_id == i
     assert [w.status for w in a.wait_for_sends(3)] == [0, 0, 0]
     assert a.wait_for_sends()[0].status == WCStatus.RNR_RETRY_EXC_ERR
 
 
-def test_by_default_and_at_seven_it_waits_without_limit(world: World) -> None:
-    a, b = roce(world)
+def test_by_default_a_send_of_persona_roce_waits_for_a_receive_without_limit(world: World) -> None:
+    a, b = connect_roce_ends(world)
     a.post(SEND, 1, length=8)
-    nothing(world, 24 * HOUR, a.cq, b.rcq)
+    assert_no_completions(world, 24 * HOUR_S, a.cq, b.rcq)
     assert a.state == b.state == QPState.RTS
     began = world.now_ns
     b.post_receive(9)
@@ -122,38 +124,40 @@ def test_by_default_and_at_seven_it_waits_without_limit(world: World) -> None:
     assert DELAY <= world.now_ns - began < DELAY + NAP
 
 
-def test_it_may_be_changed_while_one_waits(world: World) -> None:
+def test_rnr_retry_may_be_changed_while_a_send_waits(world: World) -> None:
     with temporary_settings(
         mpa_announce=0
     ):  # without announcements only the receiver's setting counts
-        a, b = roce(world, 7, 1)
+        a, b = connect_roce_ends(world, 7, 1)
     a.post(SEND, 1, length=8)
-    nothing(world, HOUR, a.cq)
+    assert_no_completions(world, HOUR_S, a.cq)
     began = world.now_ns
     b.qp.modify(QPAttr(rnr_retry=1))
     assert a.wait_for_sends()[0].status == WCStatus.RNR_RETRY_EXC_ERR
     assert DELAY <= world.now_ns - began < DELAY + NAP
 
 
-def test_with_persona_iwarp_it_is_terminated_at_once(world: World) -> None:
+def test_with_persona_iwarp_a_send_without_a_receive_is_terminated_immediately(
+    world: World,
+) -> None:
     world.faults("delay=10ms")
     a, b = (End(world, f"10.0.0.{i}", persona=Persona.IWARP) for i in (1, 2))
-    connect(a, b)
-    with counted("rnr_unexpected", 0):
+    connect_by_cm(a, b)
+    with expect_counter_increase("rnr_unexpected", 0):
         began = world.now_ns
         a.post(SEND, 1, length=8)
-        event = a.event()
+        event = a.next_event()
     assert (event.type, event.wire_error) == (CMEventType.DISCONNECTED, NO_BUFFER)
     assert world.now_ns - began == 2 * DELAY
     assert a.state == b.state == QPState.ERR
 
 
-def test_it_completes_at_both_ends_when_the_receive_is_posted(world: World) -> None:
-    a, b = roce(world)
+def test_a_waiting_send_completes_at_both_ends_when_the_receive_is_posted(world: World) -> None:
+    a, b = connect_roce_ends(world)
     a.mr.write(octet_pattern(1000))
-    with counted("rnr_unexpected", 1):
+    with expect_counter_increase("rnr_unexpected", 1):
         a.post(SEND, 1, length=1000)
-        nothing(world, 60, a.cq, b.rcq)
+        assert_no_completions(world, 60, a.cq, b.rcq)
     b.post_receive(9)
     (wc,) = b.wait_for_receives()
     assert (wc.wr_id, wc.ok, wc.byte_len) == (9, True, 1000)
@@ -161,34 +165,38 @@ def test_it_completes_at_both_ends_when_the_receive_is_posted(world: World) -> N
     assert [(w.wr_id, w.status) for w in a.wait_for_sends()] == [(1, WCStatus.SUCCESS)]
 
 
-def test_a_receive_is_noticed_though_nobody_polls_there(world: World) -> None:
-    a, b = roce(world)
+def test_a_posted_receive_accepts_a_waiting_send_although_the_receiver_does_not_poll(
+    world: World,
+) -> None:
+    a, b = connect_roce_ends(world)
     a.post(SEND, 1, length=8)
-    nothing(world, 60, a.cq)
+    assert_no_completions(world, 60, a.cq)
     b.post_receive()
     world.run_for((DELAY + NAP) / SECOND)
     assert [wc.ok for wc in a.cq.poll()] == [True]
 
 
-def test_shared_receives_are_noticed_too(world: World) -> None:
+def test_a_receive_posted_to_a_shared_receive_queue_accepts_a_waiting_send(world: World) -> None:
     world.faults("delay=10ms")
     a, b = (End(world, f"10.0.0.{i}", persona=Persona.ROCE) for i in (1, 2))
     srq, mr = SRQ(b.pd, SrqAttr(16)), b.mr
     b = End(world, b.address, device=b.device, persona=Persona.ROCE, srq=srq)
-    connect(a, b)
+    connect_by_cm(a, b)
     a.post(SEND, 1, length=8)
-    nothing(world, 60, a.cq)
+    assert_no_completions(world, 60, a.cq)
     srq.post_recv(RecvWR(7, sg=[mr.sge(0, 64)]))
     assert b.wait_for_receives()[0].wr_id == 7
     assert a.wait_for_sends()[0].ok
 
 
-def test_a_write_and_a_read_behind_it_are_done_while_it_waits(world: World) -> None:
+def test_a_write_and_a_read_complete_while_an_earlier_send_waits_for_a_receive(
+    world: World,
+) -> None:
     # The active end does not confirm its Sends by Reads, so its Reads do not wait.
     world.faults("delay=10ms")
     a = End(world, "10.0.0.1", persona=Persona.IWARP)
     b = End(world, "10.0.0.2", persona=Persona.ROCE)
-    connect(a, b)
+    connect_by_cm(a, b)
     a.mr.write(octet_pattern(64))
     began = world.now_ns
     a.post(SEND, 1, length=64)
@@ -197,17 +205,17 @@ def test_a_write_and_a_read_behind_it_are_done_while_it_waits(world: World) -> N
     assert [w.wr_id for w in a.wait_for_sends(3)] == [1, 2, 3]
     assert world.now_ns - began == 2 * DELAY
     assert a.mr.read(64, 512) == b.mr.read(64, 1024) == octet_pattern(64)
-    nothing(world, 60, b.rcq)
+    assert_no_completions(world, 60, b.rcq)
     b.post_receive()
     assert b.wait_for_receives()[0].ok
 
 
 @pytest.mark.parametrize("receives", [0, 1])
-def test_a_send_that_still_waits_when_a_write_behind_it_is_refused_has_not_arrived(
+def test_a_send_that_waits_while_a_later_write_is_refused_is_flushed(
     world: World, receives: int
 ) -> None:
-    """Of the requests before the refused one, the receiver has only those that it has counted."""
-    a, b = roce(world, private_messages=True)
+    """Check the status of requests that precede the refused Write and were or were not counted."""
+    a, b = connect_roce_ends(world, private_messages=True)
     for i in range(receives):
         b.post_receive(i)
     away = b.mr.remote(0, 64)._replace(rkey=b.mr.rkey ^ 0x00FFFF00)
@@ -223,12 +231,12 @@ def test_a_send_that_still_waits_when_a_write_behind_it_is_refused_has_not_arriv
 
 
 @pytest.mark.parametrize("size", [0, 100, 50_000])
-def test_many_come_out_in_the_order_in_which_they_went_in(world: World, size: int) -> None:
-    a, b = roce(world, size=4 << 20)
+def test_waiting_sends_are_received_in_the_order_of_posting(world: World, size: int) -> None:
+    a, b = connect_roce_ends(world, size=4 << 20)
     for i in range(40):
         a.mr.write(octet_pattern(size, i), offset=i * size)
         a.post(SEND, i, offset=i * size, length=size)
-    nothing(world, 60, a.cq)
+    assert_no_completions(world, 60, a.cq)
     for i in range(40):
         b.post_receive(i, 0, size + 1)
         (wc,) = b.wait_for_receives()
@@ -237,16 +245,16 @@ def test_many_come_out_in_the_order_in_which_they_went_in(world: World, size: in
     assert [w.wr_id for w in a.wait_for_sends(40)] == list(range(40))
 
 
-def test_a_full_staging_stops_the_peer_and_loses_nothing(world: World) -> None:
-    size, n = 300_000, 12  # together more octets than the receiver keeps
-    a, b = roce(world, size=1 << 20)
+def test_a_full_staging_area_stops_the_sender_without_loss(world: World) -> None:
+    size, n = 300_000, 12  # the Sends have together more octets than the receiver stores
+    a, b = connect_roce_ends(world, size=1 << 20)
     a.mr.write(octet_pattern(size))
     for i in range(n):
         a.post(SEND, i, length=size)
-    nothing(world, 60, a.cq)
+    assert_no_completions(world, 60, a.cq)
     before = world.stats
-    nothing(world, HOUR, a.cq)
-    # TCP's window stops the sender: there are window probes, and the device is not polled.
+    assert_no_completions(world, HOUR_S, a.cq)
+    # TCP's window stops the sender, so there are only window probes, and the device is not polled.
     assert world.stats.segments - before.segments < 100
     assert world.stats.rounds - before.rounds < 200
     for i in range(n):
@@ -258,16 +266,16 @@ def test_a_full_staging_stops_the_peer_and_loses_nothing(world: World) -> None:
     assert [w.wr_id for w in a.wait_for_sends(n)] == list(range(n))
 
 
-def test_a_peer_that_dies_while_its_octets_are_not_read_is_noticed(world: World) -> None:
+def test_a_crash_of_a_peer_is_detected_while_received_octets_are_unread(world: World) -> None:
     size = 300_000
-    a, b = roce(world, size=1 << 20)
+    a, b = connect_roce_ends(world, size=1 << 20)
     for end in (a, b):
         for i in range(12):
             end.post(SEND, i, length=size)
-    nothing(world, 60, a.cq)
+    assert_no_completions(world, 60, a.cq)
     world.crash(b.device)
     began = world.now_ns
-    # The peer had unread data, so its kernel resets the connection.
+    # The kernel of the peer resets the connection because the peer had unread data.
     assert [(wc.wr_id, wc.ok) for wc in a.wait_for_sends(12)] == [(i, False) for i in range(12)]
     assert DELAY <= world.now_ns - began < DELAY + NAP
     assert a.state == QPState.ERR
@@ -275,11 +283,13 @@ def test_a_peer_that_dies_while_its_octets_are_not_read_is_noticed(world: World)
 
 @pytest.mark.parametrize("who", ["sender", "receiver"])
 @pytest.mark.parametrize("how", ["destroy", "disconnect", "crash"])
-def test_an_end_while_messages_wait_flushes_them(world: World, who: str, how: str) -> None:
-    a, b = roce(world)
+def test_closing_a_connection_flushes_sends_that_wait_for_receives(
+    world: World, who: str, how: str
+) -> None:
+    a, b = connect_roce_ends(world)
     for i in range(5):
         a.post(SEND, i, length=1000)
-    nothing(world, 60, b.rcq)
+    assert_no_completions(world, 60, b.rcq)
     one, other = (a, b) if who == "sender" else (b, a)
     began = world.now_ns
     if how == "destroy":
@@ -289,60 +299,60 @@ def test_an_end_while_messages_wait_flushes_them(world: World, who: str, how: st
     else:
         assert one.id is not None
         one.id.disconnect()
-    assert other.event().type == CMEventType.DISCONNECTED
+    assert other.next_event().type == CMEventType.DISCONNECTED
     assert world.now_ns - began < 2 * DELAY + NAP
     assert other.state == QPState.ERR
     if who == "receiver" or how == "disconnect":
         assert [w.status for w in a.wait_for_sends(5)] == [FLUSHED] * 5
 
 
-# ---- Sends that are kept regardless of the persona
+# ---- Sends that are stored regardless of the persona
 
 
-def test_kept_sends_are_received_though_the_peer_has_ended_and_its_end_comes_last(
+def test_stored_sends_of_a_crashed_peer_are_received_before_the_disconnect_event(
     world: World,
 ) -> None:
     world.faults("delay=10ms")
     a, b = (End(world, f"10.0.0.{i}", persona=Persona.IWARP, keep_unexpected=True) for i in (1, 2))
-    connect(a, b)
+    connect_by_cm(a, b)
     assert b.qp.query()[1].keep_unexpected
     messages = [octet_pattern(n, n) for n in (100, 0, 30_000)]
-    with counted("rnr_unexpected", 3):
+    with expect_counter_increase("rnr_unexpected", 3):
         for n, message in enumerate(messages):
             a.mr.write(message)
             a.post(SEND, n, length=len(message))
             assert a.wait_for_sends()[0].ok
         world.crash(a.device)
-        nothing(world, HOUR, b.rcq)
+        assert_no_completions(world, HOUR_S, b.rcq)
     assert b.channel.get_event(0) is None
     for n, message in enumerate(messages):
         b.post_receive(n)
         (wc,) = b.wait_for_receives()
         assert (wc.wr_id, wc.byte_len) == (n, len(message))
         assert b.mr.read(wc.byte_len) == message
-    event = b.event()
+    event = b.next_event()
     assert (event.type, event.status) == (CMEventType.DISCONNECTED, 0)
 
 
-def test_kept_sends_of_a_peer_that_has_ended_cost_nothing_while_they_wait(world: World) -> None:
-    """Only one event is handled per round, so two simultaneous receives take two rounds."""
+def test_stored_sends_of_a_crashed_peer_cause_no_work_while_they_wait(world: World) -> None:
+    """Check with only one event per round, so that two simultaneous receives take two rounds."""
     world.faults("delay=10ms")
     with temporary_settings(budget=1):
         a, b = (
             End(world, f"10.0.0.{i}", persona=Persona.IWARP, keep_unexpected=True) for i in (1, 2)
         )
-        connect(a, b)
+        connect_by_cm(a, b)
         for n in range(3):
             a.send(bytes([n]), n)
             assert a.wait_for_sends()[0].ok
         world.crash(a.device)
-        nothing(world, 60, b.rcq)
+        assert_no_completions(world, 60, b.rcq)
         for n in range(2):
             b.post_receive(n)
         assert [wc.check().wr_id for wc in b.wait_for_receives(2)] == [0, 1]
         before = world.stats.rounds
-        nothing(world, HOUR, b.rcq)
+        assert_no_completions(world, HOUR_S, b.rcq)
         assert world.stats.rounds - before < 200
         b.post_receive(2)
         assert [wc.check().wr_id for wc in b.wait_for_receives()] == [2]
-        assert b.event().type == CMEventType.DISCONNECTED
+        assert b.next_event().type == CMEventType.DISCONNECTED

@@ -1,6 +1,6 @@
 """Small networks of tests/scale/worlds.py: fair, reproducible, and with bounded memory.
 
-The results, and those for 1,000 devices, are in docs/background/scale-in-worlds.md.
+The results for these networks and for 1,000 devices are in docs/background/scale-in-worlds.md.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ import os
 import pytest
 from scale.worlds import WORLDS, measure
 
-#: Allowed shares relative to the mean; the simulated TCP exceeds this target.
-FAIR = {"bottleneck": (0.5, 2), "mesh": (0.5, 2), "ring": (0.9, 1.1)}
-#: KiB for each device, and for each flow at both ends; twice the measured values.
-KIB_EACH, KIB_PER_FLOW = 600, 450
-#: Factor for sanitized code, which uses more memory.
-MORE = 10 if "SANITIZER" in os.environ else 1
+#: Allowed shares relative to the mean share of a flow; the simulated TCP exceeds this target.
+ALLOWED_SHARES = {"bottleneck": (0.5, 2), "mesh": (0.5, 2), "ring": (0.9, 1.1)}
+#: KiB of memory per device, and per flow at both ends; twice the measured values.
+KIB_PER_DEVICE, KIB_PER_FLOW = 600, 450
+#: A factor for sanitized code, which uses more memory.
+MEMORY_FACTOR = 10 if "SANITIZER" in os.environ else 1
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_ten_devices_have_fair_shares(name: str) -> None:
+def test_flows_of_ten_devices_have_fair_shares(name: str) -> None:
     figures = measure(name, 10, measured=30)
-    least, most = FAIR[name]
+    least, most = ALLOWED_SHARES[name]
     assert least <= figures.least <= figures.most <= most, figures
 
 
 @pytest.mark.parametrize("name", WORLDS)
 @pytest.mark.parametrize("devices", [10, 100])
-def test_the_same_seed_gives_the_same_world(name: str, devices: int) -> None:
+def test_a_seed_produces_the_same_trace_of_a_network(name: str, devices: int) -> None:
     first, again = (measure(name, devices, warm_up=0.1, measured=0.2) for _ in range(2))
     other = measure(name, devices, seed=8, warm_up=0.1, measured=0.2)
     assert first.trace_hash == again.trace_hash != other.trace_hash
@@ -35,7 +35,7 @@ def test_the_same_seed_gives_the_same_world(name: str, devices: int) -> None:
 
 
 @pytest.mark.parametrize("name", WORLDS)
-def test_memory_grows_with_devices_and_flows_alone(name: str) -> None:
+def test_memory_of_a_world_is_bounded_per_device_and_per_flow(name: str) -> None:
     figures = measure(name, 100, warm_up=0.1, measured=0.2)
-    assert figures.device_octets <= KIB_EACH * MORE << 10, figures
-    assert figures.flow_octets <= KIB_PER_FLOW * MORE << 10, figures
+    assert figures.device_octets <= KIB_PER_DEVICE * MEMORY_FACTOR << 10, figures
+    assert figures.flow_octets <= KIB_PER_FLOW * MEMORY_FACTOR << 10, figures

@@ -1,4 +1,4 @@
-"""Plain sockets in a simulated network: a test sends any octets, and checks the replies."""
+"""Plain sockets in a simulated network, by which a test sends any octets and checks the replies."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .conftest import End
 MakeEnd = Callable[[Context, QPType], End]
 
 
-def test_a_datagram_and_its_answer_take_the_delay_of_the_link(world: World) -> None:
+def test_a_datagram_and_its_answer_each_take_the_delay_of_the_link(world: World) -> None:
     world.faults("delay=30ms")
     a, b = world.udp("10.0.0.9"), world.udp("10.0.0.8", 4000)
 
-    def echo() -> None:
+    def echo_reversed() -> None:
         data, source = b.recvfrom()
         b.sendto(data[::-1], source)
 
-    world.spawn(echo)
+    world.spawn(echo_reversed)
     assert a.sendto(b"abc", ("10.0.0.8", 4000)) == 3
     assert a.recvfrom() == (b"cba", ("10.0.0.8", 4000))
     assert world.now_ns == 60_000_000
 
 
-def test_a_receive_gives_up_at_that_time_and_no_other(world: World) -> None:
+def test_a_receive_of_a_simulated_socket_ends_exactly_at_its_timeout(world: World) -> None:
     with world.udp("10.0.0.9") as a:
         a.settimeout(0.25)
         with pytest.raises(TimeoutError):
@@ -43,7 +43,7 @@ def test_a_receive_gives_up_at_that_time_and_no_other(world: World) -> None:
             a.recv()
 
 
-def test_a_long_datagram_is_cut_and_a_port_is_taken_once(world: World) -> None:
+def test_a_long_datagram_is_truncated_and_a_port_cannot_be_bound_twice(world: World) -> None:
     a, b = world.udp("fd00::9"), world.udp("fd00::8")
     a.sendto(b"0123456789", b.getsockname())
     assert b.recvfrom(4) == (b"0123", a.getsockname())
@@ -55,7 +55,7 @@ def test_a_long_datagram_is_cut_and_a_port_is_taken_once(world: World) -> None:
     assert error.value.errno == errno.EMSGSIZE
 
 
-def test_ecn_passes_and_a_plan_marks_it(world: World) -> None:
+def test_a_simulated_socket_transmits_and_receives_ecn_codes(world: World) -> None:
     a, b = world.udp("10.0.0.9"), world.udp("10.0.0.8")
     seen = []
     for code in (0, 1, 3):
@@ -66,7 +66,7 @@ def test_ecn_passes_and_a_plan_marks_it(world: World) -> None:
     assert seen == [0, 1, 3]
 
 
-def test_a_socket_of_a_host_that_crashed_is_stale(world: World) -> None:
+def test_a_socket_of_a_crashed_host_raises_estale(world: World) -> None:
     a = world.udp("10.0.0.9")
     waiter = world.spawn(a.recv)
     world.run_for("1s")
@@ -78,8 +78,8 @@ def test_a_socket_of_a_host_that_crashed_is_stale(world: World) -> None:
         a.sendto(b"", ("10.0.0.8", 1))
 
 
-def test_a_device_hears_a_peer_written_by_hand(world: World, end: MakeEnd) -> None:
-    ours = end(world.device("10.0.0.1"), QPType.RD)
+def test_a_device_sends_datagrams_to_a_scripted_peer(world: World, create_end: MakeEnd) -> None:
+    ours = create_end(world.device("10.0.0.1"), QPType.RD)
     ours.qp.to_rts()
     peer = world.udp("10.0.0.9")
     with AH(ours.pd, peer.getsockname()) as ah:
@@ -89,11 +89,11 @@ def test_a_device_hears_a_peer_written_by_hand(world: World, end: MakeEnd) -> No
     assert RDDatagram(datagram).type == RDType.HELLO
 
 
-def test_a_stream_arrives_whole_and_then_ends(world: World) -> None:
+def test_a_tcp_stream_arrives_complete_before_its_end(world: World) -> None:
     data = bytes(range(256)) * 4096
     with world.tcp_listen("10.0.0.8") as listener:
 
-        def serve() -> tuple[bytes, bytes]:
+        def receive_until_end() -> tuple[bytes, bytes]:
             sock, source = listener.accept()
             assert source == sock.getpeername()
             got = bytearray()
@@ -103,7 +103,7 @@ def test_a_stream_arrives_whole_and_then_ends(world: World) -> None:
             sock.close()
             return bytes(got), sock.__class__.__name__.encode()
 
-        server = world.spawn(serve)
+        server = world.spawn(receive_until_end)
         with world.tcp_connect("10.0.0.9", listener.getsockname()) as sock:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.sendall(data)
@@ -114,7 +114,7 @@ def test_a_stream_arrives_whole_and_then_ends(world: World) -> None:
     assert server.result()[0] == data
 
 
-def test_a_connect_is_refused_or_times_out(world: World) -> None:
+def test_a_tcp_connection_attempt_is_refused_or_times_out(world: World) -> None:
     world.udp("10.0.0.8")
     with pytest.raises(ConnectionRefusedError):
         world.tcp_connect("10.0.0.9", ("10.0.0.8", 99))
@@ -125,7 +125,9 @@ def test_a_connect_is_refused_or_times_out(world: World) -> None:
     assert world.now - before == 3
 
 
-def test_linger_of_no_time_resets(world: World) -> None:
+def test_closing_a_tcp_socket_with_a_linger_time_of_zero_resets_the_connection(
+    world: World,
+) -> None:
     listener = world.tcp_listen("10.0.0.8")
     client = world.tcp_connect("10.0.0.9", listener.getsockname())
     server, _ = listener.accept()
@@ -138,7 +140,7 @@ def test_linger_of_no_time_resets(world: World) -> None:
     assert error.value.errno == errno.ENOPROTOOPT
 
 
-def test_what_a_world_leaves_open_it_closes() -> None:
+def test_closing_a_world_closes_its_open_sockets() -> None:
     with World(seed=3) as world:
         kept = world.udp("10.0.0.9", 7)
         listener = world.tcp_listen("10.0.0.9", 7)

@@ -1,4 +1,4 @@
-"""Silent connections fill a listener's start-ups; a good client is still served within a second."""
+"""Silent connections that fill the start-ups of a listener, and their effect on a good client."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from siwarp.cm import CMID, CMEventChannel, CMEventType
 from siwarp.inspect import MPARequest
 from siwarp.sim import World
 
-LISTENER, GOOD, PORT = "10.0.0.1", "10.0.0.2", 7471
-#: Seconds within which a good client is served.
-SERVED = 1.0
+LISTENER, GOOD_CLIENT, PORT = "10.0.0.1", "10.0.0.2", 7471
+#: Seconds within which a good client is answered.
+ANSWER_LIMIT_S = 1.0
 #: The listener's limit of start-ups (setting max_startups), and the share of one source.
-ROOM, SHARE = 1024, 768
+MAX_STARTUPS, SOURCE_SHARE = 1024, 768
 REQUEST = bytes(MPARequest(rev=1, c=1))
 
 
-class Listener:
+class RejectingListener:
     """A listener that rejects all connection requests."""
 
     def __init__(self, world: World) -> None:
         self.channel = CMEventChannel(world.device(LISTENER))
         self.id = CMID(self.channel)
         self.id.listen((LISTENER, PORT))
-        world.spawn(self._serve)
+        world.spawn(self._reject_requests)
 
-    def _serve(self) -> None:
+    def _reject_requests(self) -> None:
         while True:
             event = self.channel.get_event()
             if event is not None and event.type == CMEventType.CONNECT_REQUEST:
@@ -38,8 +38,8 @@ class Listener:
                 event.id.close()
 
 
-def silent(world: World, n: int, source: str, octets: bytes = b"") -> list[Any]:
-    """Make connections that do not send a complete Request."""
+def open_silent_connections(world: World, n: int, source: str, octets: bytes = b"") -> list[Any]:
+    """Open connections on which no complete MPA Request is sent."""
     made = []
     for _ in range(n):
         made.append(world.tcp_connect(source, (LISTENER, PORT)))
@@ -48,8 +48,8 @@ def silent(world: World, n: int, source: str, octets: bytes = b"") -> list[Any]:
     return made
 
 
-def is_served(world: World, source: str, within: float = SERVED) -> None:
-    """Let a good client connect, and check that it is answered in time."""
+def check_good_client(world: World, source: str, within: float = ANSWER_LIMIT_S) -> None:
+    """Connect as a good client, and check that the listener answers in time."""
     began = world.now
     conn = world.tcp_connect(source, (LISTENER, PORT))
     conn.settimeout(10)
@@ -63,23 +63,26 @@ def is_served(world: World, source: str, within: float = SERVED) -> None:
 
 
 @pytest.mark.parametrize("octets", [b"", REQUEST[:19]])
-@pytest.mark.parametrize("good", [GOOD, "10.0.0.9"])
-def test_two_addresses_of_silent_connections_keep_no_good_client_out(
+@pytest.mark.parametrize("good", [GOOD_CLIENT, "10.0.0.9"])
+def test_silent_connections_of_two_addresses_do_not_prevent_a_good_client_from_connecting(
     world: World, good: str, octets: bytes
 ) -> None:
-    Listener(world)
+    RejectingListener(world)
     began = world.now
-    held = [silent(world, SHARE, source, octets) for source in ("10.0.0.8", "10.0.0.9")]
-    assert world.now - began < 2.0, "before the first of them are given up"
+    held = [
+        open_silent_connections(world, SOURCE_SHARE, source, octets)
+        for source in ("10.0.0.8", "10.0.0.9")
+    ]
+    assert world.now - began < 2.0, "the first silent connections may have timed out"
     for _ in range(3):
-        is_served(world, good)
+        check_good_client(world, good)
     assert counter_value("startups_paused") > 0
     assert held
 
 
-def test_silent_connections_are_closed_soon_where_there_are_many(world: World) -> None:
-    Listener(world)
-    held = silent(world, SHARE, "10.0.0.9")
+def test_silent_connections_are_closed_earlier_if_there_are_many(world: World) -> None:
+    RejectingListener(world)
+    held = open_silent_connections(world, SOURCE_SHARE, "10.0.0.9")
     early, late = held[0], held[-1]
     for conn, within in ((late, 1.5), (early, 5.1)):
         conn.settimeout(within)
@@ -88,27 +91,31 @@ def test_silent_connections_are_closed_soon_where_there_are_many(world: World) -
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_newcomer_waits_only_until_a_start_up_of_any_source_is_old_enough(seed: int) -> None:
-    """If two sources have equally many start-ups, the seed selects the one that loses one."""
+def test_a_new_client_waits_until_the_oldest_start_up_may_be_closed(seed: int) -> None:
+    """Check equally many start-ups of two sources, of which the seed selects one."""
     with temporary_settings(max_startups=64, source_share=75), World(seed) as world:
-        Listener(world)
-        held = [silent(world, 48, source) for source in ("10.0.0.8", "10.0.0.9")]
-        is_served(world, GOOD, within=0.6)
+        RejectingListener(world)
+        held = [open_silent_connections(world, 48, source) for source in ("10.0.0.8", "10.0.0.9")]
+        check_good_client(world, GOOD_CLIENT, within=0.6)
         assert held
 
 
-def test_start_ups_that_speak_while_they_make_room_are_not_served_any_more(world: World) -> None:
-    """One progress round finds both newcomers and data of the start-ups that it closes for them."""
+def test_a_start_up_closed_for_a_new_client_is_not_serviced_when_its_data_arrives(
+    world: World,
+) -> None:
+    """Check a progress round that finds both new clients and data of the start-ups it closes."""
     with temporary_settings(max_startups=64, source_share=75, progress_thread=0):
         channel = CMEventChannel(world.device(LISTENER))
         with CMID(channel) as listener:
             listener.listen((LISTENER, PORT))
-            held = [one for n in (8, 9) for one in silent(world, 32, f"10.0.0.{n}")]
+            held = [
+                one for n in (8, 9) for one in open_silent_connections(world, 32, f"10.0.0.{n}")
+            ]
             assert channel.get_event(0.6) is None
             before = counter_value("startups_refused")
-            made = silent(world, 32, "10.0.0.7")
+            made = open_silent_connections(world, 32, "10.0.0.7")
             for one in held:
-                # the listener has already closed this start-up
+                # The listener has already closed this start-up.
                 with contextlib.suppress(ConnectionResetError):
                     one.sendall(REQUEST[:1])
             world.run_for(0.001)
@@ -117,30 +124,30 @@ def test_start_ups_that_speak_while_they_make_room_are_not_served_any_more(world
         channel.close()
 
 
-def test_start_ups_are_closed_only_for_a_newcomer_that_is_there(world: World) -> None:
-    """Servicing a full listener without a newcomer closes no start-up."""
+def test_start_ups_are_closed_only_when_a_new_client_connects(world: World) -> None:
+    """Check that a full listener that is serviced without a new client closes no start-up."""
     with temporary_settings(max_startups=64, source_share=75):
-        Listener(world)
-        held = [one for n in (8, 9) for one in silent(world, 32, f"10.0.0.{n}")]
+        RejectingListener(world)
+        held = [one for n in (8, 9) for one in open_silent_connections(world, 32, f"10.0.0.{n}")]
         before = counter_value("startups_refused")
-        world.run_for(1.0)  # all start-ups are old enough now
-        for one in held:  # one progress round for each, which also services the listener
+        world.run_for(1.0)  # all start-ups are old enough to be closed
+        for one in held:  # one progress round for each start-up, which also services the listener
             one.sendall(REQUEST[:1])
             world.run_for(0.001)
         assert counter_value("startups_refused") == before
-        is_served(world, GOOD)
+        check_good_client(world, GOOD_CLIENT)
         assert counter_value("startups_refused") == before + 1
 
 
-def test_a_newcomer_that_is_refused_costs_no_other_source_a_start_up(world: World) -> None:
-    """A source that has used up its share is refused before another source's start-up is closed."""
+def test_a_refused_new_client_does_not_close_a_start_up_of_another_source(world: World) -> None:
+    """Check that the refusal of a source with a used-up share closes no start-up of another."""
     with temporary_settings(max_startups=64, source_share=50):
-        Listener(world)
-        old = silent(world, 32, "10.0.0.8")
+        RejectingListener(world)
+        old = open_silent_connections(world, 32, "10.0.0.8")
         world.run_for(0.6)
-        young = silent(world, 31, "10.0.0.9")
+        young = open_silent_connections(world, 31, "10.0.0.9")
         before = counter_value("startups_refused")
-        more = silent(world, 4, "10.0.0.9")
+        more = open_silent_connections(world, 4, "10.0.0.9")
         world.run_for(0.01)
         assert counter_value("startups_refused") == before + 3
         for one in old:

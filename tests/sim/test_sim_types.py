@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from sim.conftest import ACCESS, QKEY, End
-from sim.rc_harness import counted
+from sim.rc_harness import expect_counter_increase
 
 from siwarp.sim import World
 from siwarp.verbs import (
@@ -29,28 +29,28 @@ from siwarp.verbs import (
     WROpcode,
 )
 
-N = 50
+MESSAGE_COUNT = 50
 
 
-def text(i: int) -> bytes:
+def message_octets(i: int) -> bytes:
     return f"message {i}".encode()
 
 
 MakeEnd = Callable[[Context, QPType], End]
 
 
-def both(world: World, end: MakeEnd, kind: QPType) -> tuple[End, End]:
-    a, b = (end(world.device(f"10.0.0.{i}"), kind) for i in (1, 2))
+def create_ready_pair(world: World, create_end: MakeEnd, kind: QPType) -> tuple[End, End]:
+    a, b = (create_end(world.device(f"10.0.0.{i}"), kind) for i in (1, 2))
     for here, there in ((a, b), (b, a)):
         here.qp.to_rts(QPAttr(ah_attr=there.qp.addr)) if kind == QPType.UC else here.qp.to_rts()
     # UD and UC drop a message that finds no receive.
-    for i in range(N):
+    for i in range(MESSAGE_COUNT):
         b.qp.post_recv(RecvWR(i, sg=[b.mr.sge(32768 + i * 64, 64)]))
     return a, b
 
 
-def receive(end: End, n: int) -> list[bytes]:
-    """Wait for n messages and return them in the order of their completions."""
+def receive_messages(end: End, n: int) -> list[bytes]:
+    """Wait for ``n`` messages, and return them in the order of their completions."""
     got: list[bytes] = []
     while len(got) < n:
         for wc in end.cq.wait():
@@ -58,64 +58,72 @@ def receive(end: End, n: int) -> list[bytes]:
     return got
 
 
-def send(end: End, to: End, kind: QPType, n: int) -> None:
+def send_messages(end: End, to: End, kind: QPType, n: int) -> None:
     ah = None if kind == QPType.UC else AH(end.pd, to.qp.addr)
     for i in range(n):
-        end.mr.write(text(i))
-        end.qp.post_send(SendWR(i, sg=[end.mr.sge(0, len(text(i)))], ah=ah))
+        end.mr.write(message_octets(i))
+        end.qp.post_send(SendWR(i, sg=[end.mr.sge(0, len(message_octets(i)))], ah=ah))
         end.cq.wait()[0].check()
     if ah is not None:
         ah.close()
 
 
 @pytest.mark.parametrize("kind", [QPType.UD, QPType.UC, QPType.RD])
-def test_messages_arrive_in_order_where_nothing_is_lost(
-    world: World, end: MakeEnd, kind: QPType
+def test_datagram_messages_arrive_in_order_over_a_network_without_loss(
+    world: World, create_end: MakeEnd, kind: QPType
 ) -> None:
-    a, b = both(world, end, kind)
-    receiver = world.spawn(receive, b, N)
-    world.spawn(send, a, b, kind, N)
+    a, b = create_ready_pair(world, create_end, kind)
+    receiver = world.spawn(receive_messages, b, MESSAGE_COUNT)
+    world.spawn(send_messages, a, b, kind, MESSAGE_COUNT)
     world.run_tasks(within="10s")
-    assert receiver.result() == [text(i) for i in range(N)]
+    assert receiver.result() == [message_octets(i) for i in range(MESSAGE_COUNT)]
 
 
-def test_rd_repairs_what_the_plan_loses(world: World, end: MakeEnd) -> None:
+def test_rd_messages_arrive_despite_loss_duplication_and_reordering(
+    world: World, create_end: MakeEnd
+) -> None:
     world.faults("loss=10%,dup=2%,reorder=5%,delay=2ms")
-    a, b = both(world, end, QPType.RD)
-    receiver = world.spawn(receive, b, N)
-    world.spawn(send, a, b, QPType.RD, N)
+    a, b = create_ready_pair(world, create_end, QPType.RD)
+    receiver = world.spawn(receive_messages, b, MESSAGE_COUNT)
+    world.spawn(send_messages, a, b, QPType.RD, MESSAGE_COUNT)
     world.run_tasks(within="10min")
-    assert receiver.result() == [text(i) for i in range(N)]
+    assert receiver.result() == [message_octets(i) for i in range(MESSAGE_COUNT)]
     assert world.stats.lost > 0
 
 
-def test_a_delay_takes_that_time_and_no_more(world: World, end: MakeEnd) -> None:
-    a, b = both(world, end, QPType.UD)
+def test_the_delay_of_a_link_delays_a_message_by_exactly_that_time(
+    world: World, create_end: MakeEnd
+) -> None:
+    a, b = create_ready_pair(world, create_end, QPType.UD)
     world.link(a.device, b.device, "delay=250ms")
-    receiver = world.spawn(receive, b, 1)
-    world.spawn(send, a, b, QPType.UD, 1)
+    receiver = world.spawn(receive_messages, b, 1)
+    world.spawn(send_messages, a, b, QPType.UD, 1)
     world.run_for("249ms")
     assert not receiver.done()
     world.run_for("2ms")
-    assert receiver.result() == [text(0)]
+    assert receiver.result() == [message_octets(0)]
 
 
-def test_nothing_passes_a_partition_until_it_heals(world: World, end: MakeEnd) -> None:
-    a, b = both(world, end, QPType.RD)
-    receiver = world.spawn(receive, b, 1)
+def test_an_rd_message_arrives_only_after_a_partition_ends(
+    world: World, create_end: MakeEnd
+) -> None:
+    a, b = create_ready_pair(world, create_end, QPType.RD)
+    receiver = world.spawn(receive_messages, b, 1)
     world.partition(a.device, b.device)
-    world.spawn(send, a, b, QPType.RD, 1)
+    world.spawn(send_messages, a, b, QPType.RD, 1)
     world.run_for("1s")
     assert not receiver.done()
     world.heal()
     world.run_until(receiver.done, within="1min")
-    assert receiver.result() == [text(0)]
+    assert receiver.result() == [message_octets(0)]
 
 
-def test_a_crash_is_estale_here_and_a_lost_peer_there(world: World, end: MakeEnd) -> None:
-    a, b = both(world, end, QPType.RD)
-    receiver = world.spawn(receive, b, 2)
-    world.spawn(send, a, b, QPType.RD, 1)
+def test_a_crash_raises_estale_on_its_device_and_fails_requests_of_the_peer(
+    world: World, create_end: MakeEnd
+) -> None:
+    a, b = create_ready_pair(world, create_end, QPType.RD)
+    receiver = world.spawn(receive_messages, b, 2)
+    world.spawn(send_messages, a, b, QPType.RD, 1)
     world.run_for("1s")
     address = b.qp.addr
     world.crash(b.device)
@@ -129,12 +137,12 @@ def test_a_crash_is_estale_here_and_a_lost_peer_there(world: World, end: MakeEnd
 
     statuses: list[int] = []
 
-    def ask() -> None:
+    def send_to_crashed_peer() -> None:
         with AH(a.pd, address) as ah:
             a.qp.post_send(SendWR(9, sg=[a.mr.sge(0, 8)], ah=ah))
             statuses.extend(wc.status for wc in a.cq.wait())
 
-    world.spawn(ask)
+    world.spawn(send_to_crashed_peer)
     world.run_tasks(within="10min")
     assert statuses == [WCStatus.RETRY_EXC_ERR]
 
@@ -144,8 +152,10 @@ def test_a_crash_is_estale_here_and_a_lost_peer_there(world: World, end: MakeEnd
         pass
 
 
-def test_polling_one_and_polling_many_give_the_same_values(world: World, end: MakeEnd) -> None:
-    a, b = both(world, end, QPType.UD)
+def test_polling_one_or_many_completions_returns_the_same_values(
+    world: World, create_end: MakeEnd
+) -> None:
+    a, b = create_ready_pair(world, create_end, QPType.UD)
     got = []
     for poll in (lambda: b.cq.poll(), lambda: b.cq.poll(8)):
         with AH(a.pd, b.qp.addr) as ah:
@@ -158,18 +168,22 @@ def test_polling_one_and_polling_many_give_the_same_values(world: World, end: Ma
     assert got[0][2:] == (42, b.qp.qp_num, a.qp.qp_num, a.qp.addr)
 
 
-def test_waiting_without_an_event_ends_at_its_time(world: World, end: MakeEnd) -> None:
-    a, _ = both(world, end, QPType.UD)
+def test_a_wait_for_a_completion_event_ends_at_its_timeout(
+    world: World, create_end: MakeEnd
+) -> None:
+    a, _ = create_ready_pair(world, create_end, QPType.UD)
     assert a.cq.channel is not None
     assert a.cq.channel.get_cq_event(0.2) is None
     assert world.now == pytest.approx(0.2, abs=1e-3)
     assert a.cq.wait(0.2) == []
-    assert world.now == pytest.approx(0.4, abs=5e-3)  # polls that find nothing take up to 1 ms
+    assert world.now == pytest.approx(0.4, abs=5e-3)  # unsuccessful polls take up to 1 ms
 
 
-def test_what_ud_loses_is_what_the_world_says(world: World, end: MakeEnd) -> None:
+def test_the_number_of_lost_ud_messages_equals_the_statistics_of_the_world(
+    world: World, create_end: MakeEnd
+) -> None:
     world.faults("tx:loss=10%,seed=5")
-    a, b = both(world, end, QPType.UD)
+    a, b = create_ready_pair(world, create_end, QPType.UD)
     got = 0
     with AH(a.pd, b.qp.addr) as ah:
         for i in range(400):
@@ -183,18 +197,20 @@ def test_what_ud_loses_is_what_the_world_says(world: World, end: MakeEnd) -> Non
     assert got == 400 - world.stats.lost
 
 
-def test_a_device_whose_host_crashed_can_be_closed_by_force(world: World, end: MakeEnd) -> None:
-    a = end(world.device("10.0.0.1"), QPType.RD)
+def test_a_device_of_a_crashed_host_can_be_closed_by_force(
+    world: World, create_end: MakeEnd
+) -> None:
+    a = create_end(world.device("10.0.0.1"), QPType.RD)
     world.crash(a.device)
     a.device.close(force=True)
     assert a.device.closed
     assert a.qp.closed
 
 
-def test_a_write_record_can_be_asked_for_after_its_queue_pair_went_to_err(
-    world: World, end: MakeEnd
+def test_a_write_record_can_be_read_after_its_queue_pair_moved_to_err(
+    world: World, create_end: MakeEnd
 ) -> None:
-    a, b = (end(world.device(f"10.0.0.{i}"), QPType.UD) for i in (1, 2))
+    a, b = (create_end(world.device(f"10.0.0.{i}"), QPType.UD) for i in (1, 2))
     pd, cq = PD(b.device), CQ(b.device, 64)
     takes = QP(pd, QPInitAttr(QPType.UD, scq=cq, addr=("10.0.0.2", 0), qkey=7, max_write_records=4))
     takes.to_rts()
@@ -212,16 +228,16 @@ def test_a_write_record_can_be_asked_for_after_its_queue_pair_went_to_err(
         assert takes.record(wc).whole
 
 
-def test_tasks_that_wait_on_a_device_see_its_crash_at_that_instant(
-    world: World, end: MakeEnd
+def test_tasks_that_wait_on_a_crashed_device_fail_at_the_time_of_the_crash(
+    world: World, create_end: MakeEnd
 ) -> None:
-    a = end(world.device("10.0.0.1"), QPType.UD)
+    a = create_end(world.device("10.0.0.1"), QPType.UD)
     a.qp.to_rts()
     channel = a.cq.channel
     assert channel is not None
     seen: dict[str, int] = {}
 
-    def until_it_fails(name: str, call: Callable[[], object]) -> None:
+    def call_until_error(name: str, call: Callable[[], object]) -> None:
         with pytest.raises(StateError):
             while True:
                 call()
@@ -233,8 +249,8 @@ def test_tasks_that_wait_on_a_device_see_its_crash_at_that_instant(
         ("event", channel.get_cq_event),
         ("async", a.device.get_async_event),
     ):
-        world.spawn(until_it_fails, name, call)
-    # By then, polls that find nothing are one millisecond apart.
+        world.spawn(call_until_error, name, call)
+    # At the time of the crash, unsuccessful polls are one millisecond apart.
     world.run_for("5.0005s")
     crashed = world.now_ns
     world.crash(a.device)
@@ -249,9 +265,7 @@ def default_qkey(device: Context, kind: QPType) -> int | None:
 
 
 @pytest.mark.parametrize("kind", [QPType.UD, QPType.RD])
-def test_each_device_has_a_default_q_key_of_its_own_as_a_process_has(
-    world: World, kind: QPType
-) -> None:
+def test_each_simulated_device_has_its_own_default_q_key(world: World, kind: QPType) -> None:
     a, b = world.device("10.0.0.1"), world.device("10.0.0.2")
     of_a = default_qkey(a, kind)
     assert default_qkey(a, kind) == default_qkey(Context("10.0.0.1"), kind) == of_a
@@ -260,7 +274,7 @@ def test_each_device_has_a_default_q_key_of_its_own_as_a_process_has(
     assert default_qkey(world.restart("10.0.0.1"), kind) != of_a
 
 
-def test_queue_pairs_of_two_devices_with_default_q_keys_do_not_reach_each_other(
+def test_queue_pairs_of_two_devices_with_default_q_keys_cannot_exchange_messages(
     world: World,
 ) -> None:
     a, b = (
@@ -271,16 +285,16 @@ def test_queue_pairs_of_two_devices_with_default_q_keys_do_not_reach_each_other(
     a.to_rts()
     b.to_rts()
     b.post_recv(RecvWR(1))
-    with counted("drop_qkey", 1), AH(a.pd, b.addr) as ah:
+    with expect_counter_increase("drop_qkey", 1), AH(a.pd, b.addr) as ah:
         a.post_send(SendWR(1, ah=ah))
         world.run_for("1s")
     assert b.scq.poll(1) == []
 
 
-def test_a_queue_pair_on_a_completion_queue_that_overflowed_fails_again(
-    world: World, end: MakeEnd
+def test_a_queue_pair_whose_completion_queue_overflowed_moves_to_err_after_each_reset(
+    world: World, create_end: MakeEnd
 ) -> None:
-    a = end(world.device("10.0.0.1"), QPType.RD)
+    a = create_end(world.device("10.0.0.1"), QPType.RD)
     a.qp.to_rts()
     device = world.device("10.0.0.2")
     pd, cq, small = PD(device), CQ(device), CQ(device, 1)
@@ -296,17 +310,19 @@ def test_a_queue_pair_on_a_completion_queue_that_overflowed_fails_again(
         qp.modify(QPAttr(qp_state=QPState.RESET))
 
 
-def test_a_member_of_a_group_whose_host_crashed_can_be_closed(world: World, end: MakeEnd) -> None:
-    a = end(world.device("10.0.0.1"), QPType.UD)
+def test_a_multicast_member_of_a_crashed_host_can_be_closed(
+    world: World, create_end: MakeEnd
+) -> None:
+    a = create_end(world.device("10.0.0.1"), QPType.UD)
     a.qp.attach_mcast("239.1.1.1")
     world.crash(a.device)
     a.qp.close()
 
 
-def test_write_records_that_wait_for_polls_cost_nothing_though_receives_are_posted(
-    world: World, end: MakeEnd
+def test_write_records_that_are_not_polled_cause_no_work_although_receives_are_posted(
+    world: World, create_end: MakeEnd
 ) -> None:
-    a = end(world.device("10.0.0.1"), QPType.RD)
+    a = create_end(world.device("10.0.0.1"), QPType.RD)
     a.qp.to_rts()
     device = world.device("10.0.0.2")
     pd, cq = PD(device), CQ(device, 64)

@@ -1,4 +1,4 @@
-"""`siwarp sim`: the programs it generates, the faults it detects, and its reports of them."""
+"""The command `siwarp sim`: its generated programs, the faults it detects, and its reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from siwarp.sim.workloads import WORKLOADS, Outcome, execution, generate, model,
 from siwarp.verbs import WC, Context, QPAttr, QPState
 
 
-def siwarp_sim(*arguments: str) -> str:
+def run_siwarp_sim(*arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "siwarp.cli", "sim", "--jobs", "1", *arguments],
         capture_output=True,
@@ -28,106 +28,110 @@ def siwarp_sim(*arguments: str) -> str:
     return done.stdout
 
 
-def test_the_command_knows_all_workloads() -> None:
+def test_the_sim_command_offers_all_workloads() -> None:
     assert tuple(WORKLOADS) == command.NAMES
 
 
 @pytest.mark.parametrize("name", list(WORKLOADS))
-def test_a_program_follows_from_its_seed_and_has_what_makes_it_one(name: str) -> None:
+def test_a_seed_determines_a_generated_program_of_a_workload(name: str) -> None:
     program = generate(name, 5)
     assert program == generate(name, 5) != generate(name, 6)
     assert len(program.ops) >= 500
     assert {"crash", "overfill", "send"} <= {op.kind for op in program.ops}
 
 
-def test_a_seed_has_the_same_trace_in_every_process() -> None:
-    runs = {siwarp_sim("--workload", "churn", "--seed", "3") for _ in range(2)}
+def test_a_seed_of_a_workload_produces_the_same_trace_in_every_process() -> None:
+    runs = {run_siwarp_sim("--workload", "churn", "--seed", "3") for _ in range(2)}
     assert len(runs) == 1
     assert re.search(r"seed 3 of workload churn: trace [0-9a-f]{16}\n", runs.pop())
 
 
-def fails_with(monkeypatch: pytest.MonkeyPatch, spoil: Any) -> Outcome:
-    """Run a program in which an idle period corrupts something."""
+def run_corrupted_program(monkeypatch: pytest.MonkeyPatch, spoil: Any) -> Outcome:
+    """Run a program in which the operation "rest" calls ``spoil``; return the outcome."""
     monkeypatch.setattr(execution.Execution, "do_rest", lambda self, op: spoil(self))
     return run(generate("messages", 1))
 
 
-def test_a_write_outside_of_a_region_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def spoil(self: execution.Execution) -> None:
+def test_the_sim_command_detects_a_write_outside_of_a_region(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def corrupt_guard(self: execution.Execution) -> None:
         self.hosts[0].target.memory._all[model.GUARD - 1] ^= 1
 
-    outcome = fails_with(monkeypatch, spoil)
+    outcome = run_corrupted_program(monkeypatch, corrupt_guard)
     assert outcome.failure.startswith("a write outside of a region: a guard of the target of")
     assert 0 < outcome.failed_at == outcome.operations < 603
 
 
-def test_a_message_that_was_altered_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sim_command_detects_an_altered_message(monkeypatch: pytest.MonkeyPatch) -> None:
     was = model.content
     monkeypatch.setattr(
         execution, "content", lambda number, n: was(number, n)[:-1] + b"\0" if n else b""
     )
     arrived = execution.Execution._arrived
 
-    def judge(self: Any, *arguments: Any) -> None:
+    def check_with_original_content(self: Any, *arguments: Any) -> None:
         monkeypatch.setattr(execution, "content", was)
         arrived(self, *arguments)
 
-    monkeypatch.setattr(execution.Execution, "_arrived", judge)
+    monkeypatch.setattr(execution.Execution, "_arrived", check_with_original_content)
     assert "was altered" in run(generate("messages", 1)).failure
 
 
-def test_a_completion_that_comes_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sim_command_detects_a_duplicate_completion(monkeypatch: pytest.MonkeyPatch) -> None:
     complete = execution.Execution._complete
 
-    def twice(self: Any, *arguments: Any) -> None:
+    def complete_twice(self: Any, *arguments: Any) -> None:
         complete(self, *arguments)
         complete(self, *arguments)
 
-    monkeypatch.setattr(execution.Execution, "_complete", twice)
+    monkeypatch.setattr(execution.Execution, "_complete", complete_twice)
     assert "completed again, or too late" in run(generate("messages", 1)).failure
 
 
-def test_a_request_that_never_completes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sim_command_detects_a_missing_completion(monkeypatch: pytest.MonkeyPatch) -> None:
     complete = execution.Execution._complete
 
-    def most(self: Any, host: Any, completions: Any, wc: Any) -> None:
+    def complete_all_but_every_16th(self: Any, host: Any, completions: Any, wc: Any) -> None:
         if wc.wr_id % 16:
             complete(self, host, completions, wc)
 
-    monkeypatch.setattr(execution.Execution, "_complete", most)
+    monkeypatch.setattr(execution.Execution, "_complete", complete_all_but_every_16th)
     assert run(generate("rd-many", 2)).failure
 
 
-def test_a_hole_in_an_rc_stream_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def skip(self: Any, end: model.End, message: model.Message, what: str) -> None:
+def test_the_sim_command_detects_a_missing_message_of_an_rc_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def record_wrong_number(self: Any, end: model.End, message: model.Message, what: str) -> None:
         end.last_taken[message.source.number << 16 | message.life, end.number << 16] = 0
 
-    monkeypatch.setattr(rc.Connections, "arrived", skip)
+    monkeypatch.setattr(rc.Connections, "arrived", record_wrong_number)
     assert "number 2 of its stream, arrived after number 0" in run(generate("rc", 2)).failure
 
 
-def test_an_rc_connection_that_ends_without_a_cause_is_noticed(
+def test_the_sim_command_detects_an_rc_connection_that_ends_without_a_cause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def spoil(self: execution.Execution, op: Any) -> None:
+    def end_connection(self: execution.Execution, op: Any) -> None:
         for end in self.live():
             if end.pair and end.qp.qp_state == QPState.RTS:
                 end.pair.causes.clear()
                 end.qp.modify(QPAttr(qp_state=QPState.ERR))
                 return
 
-    monkeypatch.setattr(execution.Execution, "do_rest", spoil)
+    monkeypatch.setattr(execution.Execution, "do_rest", end_connection)
     assert "nothing went wrong" in run(generate("rc", 1)).failure
 
 
-def test_a_limit_of_a_shared_queue_without_an_event_is_noticed(
+def test_the_sim_command_detects_a_missing_limit_event_of_a_shared_receive_queue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Context, "get_async_event", lambda self, timeout: None)
     assert "raised no event of its limit" in run(generate("rc", 1)).failure
 
 
-def test_a_window_that_outlives_its_invalidation_is_noticed(
+def test_the_sim_command_detects_a_window_that_outlives_its_invalidation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(WC, "invalidated_rkey", None)
@@ -135,8 +139,8 @@ def test_a_window_that_outlives_its_invalidation_is_noticed(
     assert re.search(r"invalidated None, and not \d+", failures)
 
 
-class Fake(command.Worker):
-    """A worker whose programs fail from their 37th operation on, or that has no crashes."""
+class FakeWorker(command.Worker):
+    """A worker whose programs fail from their 37th operation on, or have no crashes."""
 
     crashes = 1
     fails = True
@@ -157,10 +161,10 @@ class Fake(command.Worker):
         }
 
 
-def test_a_failure_is_printed_with_its_shortest_prefix_and_the_command_that_replays_it(
+def test_a_failure_is_printed_with_the_shortest_failing_program_and_its_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(command, "Worker", Fake)
+    monkeypatch.setattr(command, "Worker", FakeWorker)
     ran = CliRunner().invoke(
         build_app("sim"), ["sim", "--workload", "churn", "--seed", "9", "--out", str(tmp_path)]
     )
@@ -170,17 +174,19 @@ def test_a_failure_is_printed_with_its_shortest_prefix_and_the_command_that_repl
     assert f"capture: {tmp_path}/churn-9.pcapng" in ran.output
 
 
-def test_a_run_without_a_crash_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "Worker", Fake)
-    monkeypatch.setattr(Fake, "fails", False)
+def test_the_sim_command_fails_if_no_program_contained_a_crash(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command, "Worker", FakeWorker)
+    monkeypatch.setattr(FakeWorker, "fails", False)
     assert CliRunner().invoke(build_app("sim"), ["sim"]).exit_code == 0
-    monkeypatch.setattr(Fake, "crashes", 0)
+    monkeypatch.setattr(FakeWorker, "crashes", 0)
     ran = CliRunner().invoke(build_app("sim"), ["sim"])
     assert ran.exit_code == 1
     assert "no crashes" in ran.output
 
 
-def test_a_process_that_ends_is_a_failure_and_the_next_seed_has_another() -> None:
+def test_the_end_of_a_worker_process_is_a_failure_and_the_next_seed_gets_a_new_process() -> None:
     worker = command.Worker()
     try:
         lost = worker.run("no such workload", 1)

@@ -18,7 +18,7 @@ from siwarp.sim import Deadlock, World
 from siwarp.verbs import CompChannel, Context, Error, StateError, Timeout
 
 
-def test_time_stands_still_and_then_jumps(world) -> None:
+def test_simulated_time_advances_only_while_a_world_runs(world) -> None:
     assert world.now == 0
     world.run_for("10min")
     assert world.now == 600
@@ -26,38 +26,38 @@ def test_time_stands_still_and_then_jumps(world) -> None:
     assert world.now_ns == 600_500_000_000
 
 
-def test_the_seed_picks_the_order_of_tasks() -> None:
-    def order(seed: int) -> list[int]:
+def test_the_seed_determines_the_order_of_tasks() -> None:
+    def task_order(seed: int) -> list[int]:
         done: list[int] = []
         with World(seed) as world:
 
-            def work(which: int) -> None:
+            def append_number(which: int) -> None:
                 for _ in range(3):
                     world.sleep(0)
                     done.append(which)
 
             for which in range(4):
-                world.spawn(work, which)
+                world.spawn(append_number, which)
             world.run_tasks()
         return done
 
-    assert order(1) == order(1)
-    assert len({tuple(order(seed)) for seed in range(8)}) > 1
+    assert task_order(1) == task_order(1)
+    assert len({tuple(task_order(seed)) for seed in range(8)}) > 1
 
 
-def test_run_until_ends_at_the_instant_of_the_condition(world) -> None:
+def test_run_until_returns_at_the_time_when_the_condition_becomes_true(world) -> None:
     task = world.spawn(lambda: world.sleep("3s") or "slept")
     world.run_until(task.done)
     assert (world.now, task.result()) == (3, "slept")
 
 
-def test_run_until_says_what_waits_when_it_does_not_come(world) -> None:
+def test_run_until_names_the_waiting_tasks_when_it_times_out(world) -> None:
     world.spawn(world.sleep, "1h", name="sleeper")
     with pytest.raises(Timeout, match="within 5s, and these tasks wait: sleeper, seed 7"):
         world.run_until(lambda: False, within="5s")
 
 
-def test_a_world_in_which_nothing_will_happen_is_a_deadlock(world) -> None:
+def test_a_world_whose_tasks_all_wait_forever_raises_deadlock(world) -> None:
     lock = system.lock()
     lock.acquire()
     world.spawn(lock.acquire, name="locked")
@@ -65,47 +65,47 @@ def test_a_world_in_which_nothing_will_happen_is_a_deadlock(world) -> None:
         world.run_until(lambda: False)
 
 
-def test_what_a_task_raises_is_raised_by_run(world) -> None:
-    def fail() -> None:
+def test_an_exception_of_a_task_is_raised_by_run_for(world) -> None:
+    def fail_after_a_second() -> None:
         world.sleep(1)
         raise KeyError("of the task")
 
-    world.spawn(fail)
+    world.spawn(fail_after_a_second)
     with pytest.raises(KeyError, match="of the task"):
         world.run_for(10)
     assert world.now == 1
 
 
-def test_a_lock_is_given_in_the_order_of_waiting(world) -> None:
+def test_a_lock_is_acquired_in_the_order_of_waiting_tasks(world) -> None:
     lock = system.rlock()
     got: list[int] = []
 
-    def work(which: int) -> None:
+    def use_lock(which: int) -> None:
         world.sleep(which * 0.001)
         with lock, lock:
             world.sleep(1)
             got.append(which)
 
     for which in range(4):
-        world.spawn(work, which)
+        world.spawn(use_lock, which)
     world.run_tasks()
     assert got == [0, 1, 2, 3]
     assert world.now == pytest.approx(4)
 
 
-def test_tasks_that_still_wait_end_with_their_world() -> None:
+def test_waiting_tasks_end_when_their_world_is_closed() -> None:
     with World() as world:
         tasks = [world.spawn(world.sleep, "100h") for _ in range(3)]
         world.run_for(1)
     assert all(task.done() for task in tasks)
 
 
-def test_a_process_has_one_world_at_a_time(world) -> None:
+def test_a_process_can_have_only_one_open_world(world) -> None:
     with pytest.raises(StateError, match="only one open world"):
         World()
 
 
-def test_the_addresses_of_a_world_end_with_it() -> None:
+def test_addresses_of_a_world_are_invalid_after_it_is_closed() -> None:
     with World() as world:
         world.device("10.0.0.1")
         world.run_for(1)
@@ -114,21 +114,21 @@ def test_the_addresses_of_a_world_end_with_it() -> None:
     assert world.now == 1.0
 
 
-def test_what_is_no_plan_is_refused(world) -> None:
+def test_an_invalid_fault_plan_is_refused(world) -> None:
     with pytest.raises(Error, match="loss"):
         world.faults("loss=many")
 
 
-def test_an_event_loop_has_the_time_of_the_world(world) -> None:
-    async def main() -> list[object]:
-        async def slow() -> str:
+def test_an_event_loop_in_a_world_uses_simulated_time(world) -> None:
+    async def sleep_in_task_and_thread() -> list[object]:
+        async def sleep_an_hour() -> str:
             await asyncio.sleep(3600)
             return "an hour"
 
         thread = asyncio.to_thread(lambda: world.sleep(5) or "five")
-        return await asyncio.gather(slow(), thread)
+        return await asyncio.gather(sleep_an_hour(), thread)
 
-    assert world.run(main()) == ["an hour", "five"]
+    assert world.run(sleep_in_task_and_thread()) == ["an hour", "five"]
     assert world.now == pytest.approx(3600)
 
 
@@ -184,14 +184,14 @@ def run_program(path: Path, seed: int, hash_seed: str) -> str:
     return done.stdout
 
 
-def test_the_same_seed_is_the_same_run_in_every_process(tmp_path: Path) -> None:
+def test_a_seed_produces_the_same_world_in_every_process(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     runs = {run_program(path, 7, hash_seed) for hash_seed in ("0", "1", "4711")}
     assert len(runs) == 1
     assert run_program(path, 8, "0") not in runs
 
 
-def test_plans_of_the_machines_network_are_refused(
+def test_fault_plans_for_real_networks_are_refused_with_a_world(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(Error, match=r"use world\.faults"), siwarp.faults("loss=1%"):
@@ -201,7 +201,7 @@ def test_plans_of_the_machines_network_are_refused(
         World()
 
 
-def test_the_clocks_of_pyverbs_are_the_worlds(world: World) -> None:
+def test_pyverbs_clocks_show_simulated_time(world: World) -> None:
     world.device("10.0.0.1")
     world.run_for("1h")
     with pyverbs.Context(name="siw_sim0") as context:
@@ -212,7 +212,7 @@ def test_the_clocks_of_pyverbs_are_the_worlds(world: World) -> None:
         assert later - raw == 1_000_000
 
 
-def test_tasks_of_a_host_that_crashes_end_and_others_fail(world: World) -> None:
+def test_tasks_of_a_crashed_host_end_and_tasks_of_other_hosts_raise_an_error(world: World) -> None:
     device = world.device("10.0.0.1")
     channel = CompChannel(device)
     killed = world.spawn(channel.get_cq_event, on=device)
@@ -227,57 +227,57 @@ def test_tasks_of_a_host_that_crashes_end_and_others_fail(world: World) -> None:
         world.run_for("1s")
 
 
-def test_a_world_that_runs_costs_no_switch_at_each_instant(world: World) -> None:
-    def work() -> None:
+def test_a_world_runs_many_instants_with_few_task_switches(world: World) -> None:
+    def sleep_repeatedly() -> None:
         for _ in range(1000):
             world.sleep("1us")
 
-    task = world.spawn(work)
+    task = world.spawn(sleep_repeatedly)
     world.run_until(task.done, within="10ms")
-    world.spawn(work)
+    world.spawn(sleep_repeatedly)
     world.run_tasks(within="10ms")
-    world.spawn(work)
+    world.spawn(sleep_repeatedly)
     world.run_for("10ms")
     assert world.stats.instants >= 3000
-    # One switch to each task, and one back at its end.
+    # The expected switches are one to each task and one back at the end of each task.
     assert world.stats.switches <= 12
 
 
-def test_a_condition_of_the_program_is_called_at_each_instant(world: World) -> None:
+def test_the_condition_of_run_until_is_called_at_each_simulated_instant(world: World) -> None:
     seen: list[int] = []
 
-    def look() -> bool:
+    def record_time_and_check_end() -> bool:
         seen.append(world.now_ns)
         return world.now_ns >= 5000
 
     world.spawn(lambda: [world.sleep("1us") for _ in range(10)])
-    world.run_until(look)
+    world.run_until(record_time_and_check_end)
     assert seen == [0, 1000, 2000, 3000, 4000, 5000]
 
 
-def test_an_event_loop_hears_of_more_descriptors_than_one_wait_reports(world: World) -> None:
+def test_an_event_loop_services_more_descriptors_than_one_wait_reports(world: World) -> None:
     wakers = [system.waker() for _ in range(600)]
     heard: list[int] = []
 
-    async def main() -> None:
+    async def register_and_wake_all() -> None:
         loop = asyncio.get_running_loop()
 
-        def hear(i: int) -> None:
+        def record_wakeup(i: int) -> None:
             heard.append(i)
             loop.remove_reader(wakers[i])
 
         for i, waker in enumerate(wakers):
-            loop.add_reader(waker, hear, i)
+            loop.add_reader(waker, record_wakeup, i)
             waker.wake()
         await asyncio.sleep(1)
 
-    world.run(main())
+    world.run(register_and_wake_all())
     for waker in wakers:
         waker.close()
     assert heard == list(range(600))
 
 
 @pytest.mark.skipif("SIM_LAYERS" in os.environ, reason="tests/sim/rd is in the same run")
-def test_these_tests_run_on_the_library_that_is_installed() -> None:
+def test_the_installed_simulation_library_is_tested() -> None:
     module = sys.modules["siwarp._siwarp_sim"]
     assert Path(str(module.__file__)).name.startswith("_siwarp_sim.")

@@ -1,4 +1,4 @@
-"""Tests of the independent peer in a simulated network."""
+"""Fixtures for tests in which the independent protocol peer runs in a simulated network."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ import siwarp.sim
 
 
 @pytest.fixture(autouse=True)
-def _in_world(world: siwarp.sim.World) -> Iterator[None]:
+def _use_simulated_network(world: siwarp.sim.World) -> Iterator[None]:
     with net.use_world(world):
         yield

@@ -1,4 +1,4 @@
-"""siwarp's RD with the independent peer: sections 9 and 10 of the page."""
+"""Tests of siwarp's RD against the independent peer: sections 9 and 10 of the specification."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ pytestmark = pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("faults", [CLEAN, BAD], ids=["clean", "bad"])
 @pytest.mark.parametrize("first", ["peer", "siwarp"])
 @pytest.mark.clause("DGRAM-RD-12", "DGRAM-RDV-1", "DGRAM-RDV-3")
-def test_messages_arrive_whole_once_and_in_order(faults: Faults, first: str) -> None:
+def test_rd_messages_arrive_whole_once_and_in_order(faults: Faults, first: str) -> None:
     check_messages_both_ways(faults, first)
 
 
 @pytest.mark.clause("DGRAM-RD-3", "DGRAM-RDV-4")
-def test_the_peer_writes_reads_and_counts_in_siwarps_memory() -> None:
+def test_a_peer_writes_reads_and_executes_atomics_in_siwarps_memory() -> None:
     count = stress_rounds(12, 1000)
     rng = random.Random(SEED)
     with siwarp_and_peer(BAD) as both:
@@ -65,7 +65,7 @@ def test_the_peer_writes_reads_and_counts_in_siwarps_memory() -> None:
             from_ = rng.randrange(64, MEMORY - length)
             reads.append((talk.read(rkey, base + from_, length), bytes(wanted[from_:][:length])))
             adds.append(talk.atomic(FETCH_ADD, rkey, base + 8, i, mask=0))
-            # Requests take effect in order: the next Write must not overtake this Read.
+            # The next Write must not overtake this Read, because requests take effect in order.
             both.run_until(lambda: reads[-1][0].is_done() and adds[-1].is_done())
         both.run_until(lambda: both.peer.is_idle() and len(both.ours.got) == count)
         assert siwarp_arrivals(both.ours) == told
@@ -83,7 +83,7 @@ def test_the_peer_writes_reads_and_counts_in_siwarps_memory() -> None:
 
 
 @pytest.mark.clause("DGRAM-RD-21", "DGRAM-RDV-9")
-def test_siwarp_writes_reads_and_counts_in_the_peers_memory() -> None:
+def test_siwarp_writes_reads_and_executes_atomics_in_the_peers_memory() -> None:
     count = stress_rounds(12, 1000)
     rng = random.Random(SEED)
     with siwarp_and_peer(BAD) as both:
@@ -127,7 +127,7 @@ def test_siwarp_writes_reads_and_counts_in_the_peers_memory() -> None:
 
 
 @pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
-def test_what_the_peer_may_not_reach_is_refused_and_traffic_goes_on() -> None:
+def test_invalid_accesses_of_a_peer_are_refused_and_its_valid_requests_complete() -> None:
     with siwarp_and_peer(BAD) as both:
         talk = both.peer.conversation(both.line.near)
         rkey, base = both.region.rkey, both.region.iova
@@ -150,7 +150,7 @@ def test_what_the_peer_may_not_reach_is_refused_and_traffic_goes_on() -> None:
 
 
 @pytest.mark.clause("DGRAM-RDV-8")
-def test_what_siwarp_may_not_reach_completes_with_the_error() -> None:
+def test_an_rd_read_that_the_peer_refuses_completes_with_an_access_error() -> None:
     with siwarp_and_peer(BAD) as both:
         nowhere = RemoteBuffer(BASE, 100, STAG + 1)
         both.ours.post_payload(bytes(100), WROpcode.RDMA_WRITE, ah=both.ah, remote=nowhere)
@@ -168,8 +168,8 @@ def test_what_siwarp_may_not_reach_completes_with_the_error() -> None:
 
 
 @pytest.mark.clause("DGRAM-RD-37", "DGRAM-RDV-17")
-def test_a_send_waits_for_its_receive_and_responses_do_not_wait_behind_it() -> None:
-    """The peer has no receive and reports NOT_READY; meanwhile its own Read is answered."""
+def test_a_send_waits_for_a_receive_without_delaying_read_responses() -> None:
+    """Check a peer without a receive, which reports NOT_READY while its own Read is answered."""
     with siwarp_and_peer(BAD, receives=0) as both:
         talk = both.peer.conversation(both.line.near)
         talk.send(b"hello")
@@ -186,7 +186,7 @@ def test_a_send_waits_for_its_receive_and_responses_do_not_wait_behind_it() -> N
 
 
 @pytest.mark.clause("DGRAM-RDV-5", "DGRAM-RDV-17", "DGRAM-RDV-19")
-def test_siwarp_says_that_it_has_no_receive_and_takes_the_message_later() -> None:
+def test_siwarp_reports_a_missing_receive_and_accepts_the_send_later() -> None:
     with siwarp_and_peer(BAD) as both:
         talk = both.peer.conversation(both.line.near)
         slots, both.ours.held = 64, True
@@ -200,7 +200,8 @@ def test_siwarp_says_that_it_has_no_receive_and_takes_the_message_later() -> Non
         both.ours.post_request(
             WROpcode.RDMA_READ, sink.sge(), ah=both.ah, remote=both.peer_buffer(0, 100)
         )
-        both.run_until(lambda: len(both.ours.sent) == 1)  # the response overtakes the waiting Sends
+        # the Read Response overtakes the waiting Sends
+        both.run_until(lambda: len(both.ours.sent) == 1)
         assert sink.read() == seeded_octets("read", 100)
         assert not both.peer.is_idle() and len(both.ours.got) == slots
         both.ours.post_held_receives()
@@ -210,7 +211,7 @@ def test_siwarp_says_that_it_has_no_receive_and_takes_the_message_later() -> Non
 
 
 @pytest.mark.clause("DGRAM-RDV-20")
-def test_siwarps_rnr_retry_ends_the_incarnation_with_reason_5() -> None:
+def test_exhausted_rnr_retries_of_siwarp_end_the_incarnation_with_reason_5() -> None:
     with siwarp_and_peer(CLEAN, QPAttr(qkey=QKEY, rnr_retry=2), receives=0, rnr_timer=14) as both:
         both.ours.post_payload(b"nobody takes this", ah=both.ah)
         both.ours.post_payload(b"nor this", ah=both.ah)
@@ -226,8 +227,8 @@ def test_siwarps_rnr_retry_ends_the_incarnation_with_reason_5() -> None:
 
 
 @pytest.mark.clause("DGRAM-RD-20", "DGRAM-RD-40")
-def test_little_credit_is_kept_to() -> None:
-    """`run_until` fails if the peer has recorded a segment beyond the credit that it granted."""
+def test_siwarp_does_not_exceed_a_small_credit() -> None:
+    """Check the credit by `run_until`, which fails after a segment beyond the granted credit."""
     with siwarp_and_peer(BAD, credit=3) as both:
         payload = seeded_octets("long", 100_000)
         both.ours.post_payload(payload, ah=both.ah)
@@ -254,8 +255,8 @@ def test_a_restarted_peer_is_a_new_incarnation() -> None:
 
 
 @pytest.mark.clause("DGRAM-RD-9")
-def test_a_restarted_siwarp_does_not_know_the_pair() -> None:
-    """siwarp's BYE ends the incarnation; the next message starts another one."""
+def test_a_restarted_siwarp_ends_the_incarnation_of_its_former_instance() -> None:
+    """Check that siwarp's BYE ends the old incarnation and that the next message starts another."""
     with siwarp_and_peer(CLEAN) as both:
         both.peer.conversation(both.line.near).send(b"before")
         both.run_until(lambda: both.peer.is_idle() and len(both.ours.got) == 1)
@@ -272,12 +273,12 @@ def test_a_restarted_siwarp_does_not_know_the_pair() -> None:
             both.ours = before
 
 
-#: 30% of the datagrams are lost.
+#: A fault plan that loses 30% of the datagrams.
 LOSSY = Faults(loss=0.3, double=0.05, reorder=0.1)
 
 
 @pytest.mark.clause("DGRAM-BYE-1", "DGRAM-BYE-2", "DGRAM-BYE-3")
-def test_siwarp_closes_at_once_and_what_it_took_is_acknowledged() -> None:
+def test_siwarp_closes_immediately_and_acknowledges_all_messages_it_received() -> None:
     with siwarp_and_peer(LOSSY) as both:
         talk = both.peer.conversation(both.line.near)
         pair = both.peer.pair_with(both.line.near)
@@ -292,7 +293,7 @@ def test_siwarp_closes_at_once_and_what_it_took_is_acknowledged() -> None:
 
 
 @pytest.mark.clause("DGRAM-BYE-1", "DGRAM-BYE-2")
-def test_the_peer_closes_at_once_and_siwarp_knows_what_it_took() -> None:
+def test_siwarp_completes_requests_that_a_closing_peer_received() -> None:
     with siwarp_and_peer(LOSSY) as both:
         for i in range(12):
             both.ours.post_payload(b"%d" % i, ah=both.ah)
@@ -305,7 +306,7 @@ def test_the_peer_closes_at_once_and_siwarp_knows_what_it_took() -> None:
 
 
 @pytest.mark.clause("DGRAM-REC-16", "DGRAM-REC-17")
-def test_write_records_are_whole() -> None:
+def test_write_records_arrive_whole() -> None:
     with siwarp_and_peer(BAD) as both:
         payload = seeded_octets("record", 50_000)
         where = both.peer_buffer(100, len(payload))
@@ -317,40 +318,42 @@ def test_write_records_are_whole() -> None:
         assert bytes(both.theirs.octets[100:50_100]) == payload
 
 
-def hello(body: bytes, version: int = 1) -> bytes:
-    """Return a HELLO of any version: only octet 0 states the version."""
+def build_hello(body: bytes, version: int = 1) -> bytes:
+    """Build a HELLO datagram with the given version, which only octet 0 states."""
     made = bytearray(strip_crc(Datagram(HELLO, QKEY, 77, 0, body=body).octets()))
     made[0] = HELLO << 4 | version << 2 | 2
     return append_crc(bytes(made))
 
 
 @pytest.mark.clause("DGRAM-RD-4", "DGRAM-EXT-2", "DGRAM-EXT-5")
-def test_a_hello_is_answered_by_no_more_octets_than_it_has() -> None:
+def test_the_answer_to_a_hello_is_no_longer_than_the_hello() -> None:
     padded = greeting_octets({}).ljust(GREETING_OCTETS, b"\0")
     endless = b"\x02\0\xff\xff".ljust(GREETING_OCTETS, b"\0")
     with siwarp_and_peer(CLEAN) as both:
         answers: list[bytes] = []
 
-        def look() -> None:
+        def collect_answers() -> None:
             answers.extend(datagram for datagram, _ in receive_waiting_datagrams(both.peer.sock))
             both.ours.poll_completions()
 
-        def ask(*questions: bytes) -> Datagram:
-            """Send several datagrams, of which exactly one is answered; return the answer."""
+        def send_and_get_single_answer(*questions: bytes) -> Datagram:
+            """Send several datagrams, and return the only datagram that answers them."""
             answers.clear()
             for question in questions:
                 both.peer.sock.sendto(question, both.ours.qp.addr)
-            run_until(lambda: bool(answers), [look], [both.peer.sock])
-            run_until(lambda: True, [look], [])
+            run_until(lambda: bool(answers), [collect_answers], [both.peer.sock])
+            run_until(lambda: True, [collect_answers], [])
             assert len(answers) == 1 and len(answers[0]) <= len(padded) + 40
             return parse_datagram(answers[0])
 
-        challenge = ask(hello(padded[:-1]), hello(endless), hello(padded))
+        challenge = send_and_get_single_answer(
+            build_hello(padded[:-1]), build_hello(endless), build_hello(padded)
+        )
         assert (challenge.type, challenge.dest) == (CHALLENGE, 77) and challenge.source
-        again = ask(hello(padded))
+        again = send_and_get_single_answer(build_hello(padded))
         assert again.source == challenge.source  # repeated HELLOs get the same epoch (DGRAM-MEET-2)
         said, cookie = parse_greeting(challenge.body)
         assert said.longest_segment >= 1160 and len(cookie) == 20
-        versions = ask(hello(padded, version=3))
+        versions = send_and_get_single_answer(build_hello(padded, version=3))
         assert (versions.type, versions.dest, versions.source) == (VERSIONS, 77, 0)
         assert versions.body[0] == 1 << 1 and unused_fields_are_zero(versions)

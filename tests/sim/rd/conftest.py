@@ -1,4 +1,4 @@
-"""Reliable datagrams in a simulated network, with the harnesses of tests/unit."""
+"""Fixtures for tests of reliable datagrams in a simulated network."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ __all__ = ["connected_endpoint", "make_endpoint", "make_strangers", "rig", "unco
 
 
 @pytest.fixture(autouse=True)
-def _in_world(world: siwarp.sim.World) -> Iterator[None]:
+def _use_simulated_network(world: siwarp.sim.World) -> Iterator[None]:
     with net.use_world(world):
         yield

@@ -1,4 +1,4 @@
-"""An endpoint sends no more octets than it receives, except for data within the window."""
+"""An RD endpoint sends no more octets than it receives, except for data within the window."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from unit.rd.rd_kit import HELLO, Stranger
 
 from siwarp.inspect.rd import RDType
 
-#: All types that an endpoint sends in reply, that is, except for data and retransmissions.
-ANSWERS = {RDType.ACK, RDType.BYE, RDType.CHALLENGE, RDType.VERSIONS}
+#: All types of datagrams that an RD endpoint sends in reply, except for data and retransmissions.
+ANSWER_TYPES = {RDType.ACK, RDType.BYE, RDType.CHALLENGE, RDType.VERSIONS}
 
 
-def heard(s: Stranger, end) -> list[tuple[int, int]]:
-    """Return the type and the length of each datagram that arrives."""
+def receive_answers(s: Stranger, end) -> list[tuple[int, int]]:
+    """Return the type and the length of each datagram that the endpoint sends to ``s``."""
     got = []
     for _ in range(60):
         end.poll_once()
@@ -28,7 +28,7 @@ def heard(s: Stranger, end) -> list[tuple[int, int]]:
 
 
 @pytest.mark.clause("DGRAM-FAIR-4")
-def test_before_the_echo_neither_more_octets_nor_more_datagrams_leave_than_came(
+def test_an_endpoint_sends_an_unverified_peer_no_more_octets_or_datagrams_than_received(
     make_endpoint, make_strangers
 ):
     e = make_endpoint()
@@ -42,19 +42,23 @@ def test_before_the_echo_neither_more_octets_nor_more_datagrams_leave_than_came(
         sent = s.send_datagram(
             kind, body=body, dest_epoch=rng.randrange(1 << 32), psn=rng.randrange(1 << 32)
         )
-        got = heard(s, e)
+        got = receive_answers(s, e)
         assert len(got) <= 1
         assert sum(octets for _, octets in got) <= len(sent)
         answered += len(got)
-    assert answered > 40  # the HELLOs, and as many BYEs as the rate limit allows at once
+    # All HELLOs are answered, and invalid datagrams are answered by a BYE as far as the rate limit
+    # allows.
+    assert answered > 40
 
 
 @pytest.mark.clause("DGRAM-FAIR-5")
-def test_a_met_peer_draws_one_answer_at_most_by_each_datagram(make_endpoint, make_strangers):
+def test_an_endpoint_sends_a_connected_peer_at_most_one_answer_per_datagram(
+    make_endpoint, make_strangers
+):
     e = make_endpoint()
     (s,) = make_strangers(e, 1)
     s.connect()
-    heard(s, e)
+    receive_answers(s, e)
     rng = random.Random(9)
     sent, answers = 0, []
     for _ in range(600):
@@ -67,7 +71,7 @@ def test_a_met_peer_draws_one_answer_at_most_by_each_datagram(make_endpoint, mak
         )
         sent += 1
         if rng.random() < 0.3:
-            answers += [kind for kind, _ in heard(s, e) if kind in ANSWERS]
+            answers += [kind for kind, _ in receive_answers(s, e) if kind in ANSWER_TYPES]
             assert len(answers) <= sent
-    answers += [kind for kind, _ in heard(s, e) if kind in ANSWERS]
+    answers += [kind for kind, _ in receive_answers(s, e) if kind in ANSWER_TYPES]
     assert 100 < len(answers) <= sent

@@ -28,7 +28,7 @@ from siwarp.verbs import (
 
 @pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
 @pytest.mark.parametrize("kind", ["stag", "bounds", "rights"])
-def test_a_read_that_is_refused_fails_and_the_next_is_answered(rig: Rig, kind: str) -> None:
+def test_a_refused_rd_read_fails_and_the_next_read_succeeds(rig: Rig, kind: str) -> None:
     a, b = Peer(rig), Peer(rig)
     closed = rig.reg_mr(64, AccessFlag.LOCAL_WRITE)
     remote = b.into.remote()
@@ -53,7 +53,7 @@ def test_a_read_that_is_refused_fails_and_the_next_is_answered(rig: Rig, kind: s
 
 
 @pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
-def test_a_write_that_is_refused_changes_nothing_and_is_reported(rig: Rig) -> None:
+def test_a_refused_rd_write_changes_no_memory_and_is_reported(rig: Rig) -> None:
     a, b = Peer(rig, 1 << 18), Peer(rig, 1 << 18)
     b.into.view[:] = b"\xee" * b.size
     remote = b.into.remote()
@@ -73,7 +73,7 @@ def test_a_write_that_is_refused_changes_nothing_and_is_reported(rig: Rig) -> No
 
 
 @pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
-def test_a_write_that_runs_out_of_its_region_ends_where_it_does(rig: Rig) -> None:
+def test_an_rd_write_beyond_the_end_of_a_region_is_placed_up_to_the_end(rig: Rig) -> None:
     b = Peer(rig, 1 << 12)
     b.post_receive(1, 64)
     with scripted_peer(b) as s:
@@ -90,12 +90,12 @@ def test_a_write_that_runs_out_of_its_region_ends_where_it_does(rig: Rig) -> Non
         assert b.poll_receives()[0].byte_len == 6
         assert b.into.read(6) == b"behind" and b.into.read(4, end - 4) == b"good"
         assert not any(b.into.read(end - 68, 64))
-        assert not s.has_segment(0.02), "one error message for one message"
+        assert not s.has_segment(0.02), "siwarp sent more than one error message for one message"
 
 
 @pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
 @pytest.mark.parametrize("what", ["another place", "another STag", "a Send"])
-def test_what_does_not_go_on_where_a_refused_write_was_is_judged_by_itself(
+def test_a_segment_that_does_not_continue_a_refused_write_is_checked_separately(
     rig: Rig, what: str
 ) -> None:
     b = Peer(rig, 1 << 12)
@@ -118,16 +118,14 @@ def test_what_does_not_go_on_where_a_refused_write_was_is_judged_by_itself(
             s.send_and_wait(s.build_untagged(Opcode.SEND, b"behind it"))
             assert (
                 b.poll_receives()[0].byte_len == 9
-            )  # the data before that message has been placed
+            )  # the preceding Write has been placed when this Send completes
             assert (b.into.read(4, 100) if what == "another place" else other.read(4)) == b"good"
         assert not s.has_segment(0.02)
 
 
 @pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
 @pytest.mark.parametrize("what", ["the rest of it", "a hole"])
-def test_a_send_longer_than_its_receive_ends_with_its_last_segment_and_no_other(
-    rig: Rig, what: str
-) -> None:
+def test_a_send_longer_than_its_receive_ends_with_its_last_segment(rig: Rig, what: str) -> None:
     b = Peer(rig)
     b.post_receive(1, 4)
     b.post_receive(2, 64, 100)
@@ -150,7 +148,7 @@ def test_a_send_longer_than_its_receive_ends_with_its_last_segment_and_no_other(
 
 @pytest.mark.clause("DGRAM-RDV-7", "RFC5040-4.8-06")
 @pytest.mark.parametrize("octets", [0, 1, 27])
-def test_a_read_request_of_another_length_is_an_operation_error_and_is_not_quoted(
+def test_an_rd_read_request_of_wrong_length_is_an_unquoted_operation_error(
     rig: Rig, octets: int
 ) -> None:
     b = Peer(rig)
@@ -161,13 +159,17 @@ def test_a_read_request_of_another_length_is_an_operation_error_and_is_not_quote
         told = s.receive_terminate()
         assert (told.layer, told.etype, told.code) == (0, 2, 0xFF)
         assert (told.m, told.d, told.r) == (1, 1, 0)
-        assert bytes(told) == bytes(told)[:6] + request[:18], "nothing of the request itself"
+        assert bytes(told) == bytes(told)[:6] + request[:18], (
+            "the error message quotes a part of the Read Request"
+        )
         assert b.poll_receives()[0].byte_len == 2
 
 
 @pytest.mark.clause("DGRAM-RDV-7", "DGRAM-RDV-8")
 @pytest.mark.parametrize("qn", [4, 5, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF])
-def test_a_queue_that_there_is_not_is_refused_and_what_follows_arrives(rig: Rig, qn: int) -> None:
+def test_a_send_to_an_undefined_queue_number_is_refused_and_the_next_send_arrives(
+    rig: Rig, qn: int
+) -> None:
     b = Peer(rig)
     b.post_receive(1, 64)
     with scripted_peer(b) as s:
@@ -181,7 +183,7 @@ def test_a_queue_that_there_is_not_is_refused_and_what_follows_arrives(rig: Rig,
 
 
 @pytest.mark.clause("DGRAM-RDV-8")
-def test_a_read_that_is_refused_is_answered_in_its_turn(rig: Rig) -> None:
+def test_refused_rd_reads_are_answered_in_the_order_of_the_requests(rig: Rig) -> None:
     b = Peer(rig)
     with scripted_peer(b) as s:
         bad = (
@@ -204,7 +206,7 @@ def test_a_read_that_is_refused_is_answered_in_its_turn(rig: Rig) -> None:
             assert (head.qn, head.msn, head.mo, head.l) == (Queue.TERMINATE, i, 0, 1)
             assert (told.layer, told.etype, told.code) == (0, 1, code)
             assert (told.m, told.d, told.r, told.ddp_seg_len) == (1, 1, 1, 18 + 28)
-            # the error message quotes the DDP header and the Read Request unchanged
+            # An error message quotes the DDP header and the Read Request unchanged.
             assert octets[6:] == bad[i]
 
 
@@ -213,19 +215,19 @@ def test_a_read_that_is_refused_is_answered_in_its_turn(rig: Rig) -> None:
     ("body", "fields"),
     [
         *((body, {}) for body in (b"", bytes(3), b"\xff" * 6, b"\xff" * 52, bytes(200))),
-        *((bytes(size), {}) for size in (257, 2000)),  # longer than an error message may be
+        *((bytes(size), {}) for size in (257, 2000)),  # bodies longer than an error message may be
         (bytes(24), {"mo": 5, "msn": 1}),
         (bytes(24), {"rv": 3}),
         ("sound", {}),
     ],
 )
-def test_an_error_message_whatever_it_says_is_answered_with_none(
+def test_siwarp_never_answers_an_error_message_with_an_error_message(
     rig: Rig, body: bytes | str, fields: dict[str, int]
 ) -> None:
     b = Peer(rig)
     b.post_receive(1, 64)
     with scripted_peer(b) as s:
-        if isinstance(body, str):  # an error message about a message that was never sent
+        if isinstance(body, str):  # an error message about a message that siwarp never sent
             s.report_error(DDPUntagged(opcode=Opcode.SEND, msn=7), (0, 2, 6))
         else:
             s.send_and_wait(s.build_untagged(Opcode.TERMINATE, body, qn=Queue.TERMINATE, **fields))
@@ -237,7 +239,9 @@ def test_an_error_message_whatever_it_says_is_answered_with_none(
 
 
 @pytest.mark.clause("DGRAM-RDV-12")
-def test_a_message_longer_than_its_receive_completes_that_with_a_length_error(rig: Rig) -> None:
+def test_a_message_longer_than_its_receive_completes_the_receive_with_a_length_error(
+    rig: Rig,
+) -> None:
     a, b = Peer(rig), Peer(rig)
     for size in (65, 20_000):
         b.into.view[:] = b"\xee" * b.size
@@ -255,7 +259,7 @@ def test_a_message_longer_than_its_receive_completes_that_with_a_length_error(ri
         assert set(b.into.read(64, 64)) == set(b.into.read(b.size - 132, 132)) == {0xEE}
 
 
-def test_with_policy_error_a_refused_message_ends_the_queue_pair(rig: Rig) -> None:
+def test_with_error_policy_error_a_refused_message_moves_the_queue_pair_to_err(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig, policy=ErrorPolicy.ERROR)
     remote = b.into.remote()
     b.post_receive(5)
@@ -270,7 +274,9 @@ def test_with_policy_error_a_refused_message_ends_the_queue_pair(rig: Rig) -> No
     assert b.poll_receives()[0].wr_id == 6
 
 
-def test_a_key_of_ones_own_that_is_wrong_stops_the_queue_until_it_is_mended(rig: Rig) -> None:
+def test_an_invalid_local_key_moves_an_rd_send_queue_to_sqe_until_the_program_resumes_it(
+    rig: Rig,
+) -> None:
     a, b = Peer(rig), Peer(rig)
     b.post_receive(1)
     sge = a.out.sge(0, 4)
@@ -288,7 +294,7 @@ def test_a_key_of_ones_own_that_is_wrong_stops_the_queue_until_it_is_mended(rig:
 @pytest.mark.clause("DGRAM-RDV-18")
 @pytest.mark.parametrize("qn", [Queue.SEND, Queue.READ_REQUEST, Queue.TERMINATE])
 @pytest.mark.parametrize("msn", [0, 3, 1 << 31])
-def test_a_message_out_of_sequence_ends_the_incarnation_and_says_so(
+def test_a_message_out_of_sequence_ends_the_incarnation_with_reason_sequence(
     rig: Rig, qn: Queue, msn: int
 ) -> None:
     opcodes = {

@@ -1,4 +1,4 @@
-"""Reliable datagrams over a network that loses, duplicates, reorders, damages and delays."""
+"""Reliable datagrams over a network that loses, duplicates, reorders, damages and delays them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from unit.llp.llp_harness import Counters
 from unit.rd.rd_kit import poll_until, send_all_segments
 
 
-def plan(text: str | None) -> None:
+def set_fault_plan(text: str | None) -> None:
     """Set the fault plan of the host's link to itself."""
     net.current_world().link(net.HERE, net.HERE, text)
 
 
-def segments(n: int, seed: int, most: int) -> list[bytes]:
+def random_segments(n: int, seed: int, most: int) -> list[bytes]:
     rng = random.Random(seed)
     return [b"%08d" % i + rng.randbytes(rng.choice([0, 7, 100, most])) for i in range(n)]
 
 
 @pytest.mark.clause("DGRAM-RD-12")
 @pytest.mark.parametrize("seed", [1, 2])
-def test_content_and_order_survive_loss_doubling_reordering_and_damage(make_endpoint, seed):
+def test_segments_arrive_intact_and_in_order_despite_loss_duplication_and_damage(
+    make_endpoint, seed
+):
     a, b = make_endpoint(), make_endpoint()
-    plan(f"loss=10%, dup=5%, reorder=2%, corrupt=0.1%, seed={seed}")
+    set_fault_plan(f"loss=10%, dup=5%, reorder=2%, corrupt=0.1%, seed={seed}")
     to_b, to_a = a.get_peer(b.local_addr), b.get_peer(a.local_addr)
-    there, back = segments(1500, seed, 3000), segments(300, seed + 100, 3000)
+    there, back = random_segments(1500, seed, 3000), random_segments(300, seed + 100, 3000)
     for data in back[:200]:
         assert b.send(to_a, data) in (0, 1)
     sent_back = lib.siw_rd_framed(to_a, lib.SIW_RD_REQUESTS)
@@ -40,11 +42,11 @@ def test_content_and_order_survive_loss_doubling_reordering_and_damage(make_endp
 
 
 @pytest.mark.clause("DGRAM-RD-12")
-def test_large_segments_survive_bursts_of_loss(make_endpoint):
+def test_large_segments_arrive_despite_bursts_of_loss(make_endpoint):
     a, b = make_endpoint(), make_endpoint()
-    plan("loss=2%, burst=3, delay=0.2ms, jitter=0.1ms")
+    set_fault_plan("loss=2%, burst=3, delay=0.2ms, jitter=0.1ms")
     peer = a.get_peer(b.local_addr)
-    data = segments(300, 5, 60000)
+    data = random_segments(300, 5, 60000)
     counters = Counters()
     send_all_segments(a, peer, data, a, b)
     assert b.received_data() == data
@@ -52,31 +54,31 @@ def test_large_segments_survive_bursts_of_loss(make_endpoint):
 
 
 @pytest.mark.clause("DGRAM-RD-12")
-def test_a_blackout_shorter_than_the_time_out_harms_nothing(make_endpoint):
+def test_an_interruption_shorter_than_the_peer_timeout_loses_no_segment(make_endpoint):
     a, b = make_endpoint(), make_endpoint()
     peer = a.get_peer(b.local_addr)
     send_all_segments(a, peer, [b"before"], a, b)
-    plan("blackout=300ms@0s")
+    set_fault_plan("blackout=300ms@0s")
     send_all_segments(a, peer, [b"during"] * 50, a, b)
     assert b.received_data() == [b"before"] + [b"during"] * 50
     assert not a.event_count("gone")
 
 
-FAR = [0.4, 0.6, 1.5]
+LONG_ROUND_TRIPS_S = [0.4, 0.6, 1.5]
 
 
 @pytest.mark.clause("DGRAM-RD-36")
-@pytest.mark.parametrize("rtt", FAR)
-def test_two_ends_meet_over_a_long_round_trip_and_live_one_life(make_endpoint, rtt):
+@pytest.mark.parametrize("rtt", LONG_ROUND_TRIPS_S)
+def test_endpoints_connect_over_a_long_round_trip_in_one_incarnation(make_endpoint, rtt):
     a, b = make_endpoint(), make_endpoint()
-    plan(f"tx:delay={rtt * 500:.0f}ms")
+    set_fault_plan(f"tx:delay={rtt * 500:.0f}ms")
     peer = a.get_peer(b.local_addr)
     counters = Counters()
     began = net.now()
     assert a.send(peer, b"far") == 1
     poll_until(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1, a, b)
     took = net.now() - began
-    # This takes three round trips: HELLO and CHALLENGE, ECHO and ACK, DATA and ACK.
+    # Three round trips are necessary: HELLO and CHALLENGE, ECHO and ACK, DATA and ACK.
     assert 3 * rtt <= took < 3 * rtt + 0.001
     send_all_segments(a, peer, [b"and on"] * 3, a, b)
     assert b.received_data() == [b"far"] + [b"and on"] * 3
@@ -89,10 +91,12 @@ def test_two_ends_meet_over_a_long_round_trip_and_live_one_life(make_endpoint, r
 
 
 @pytest.mark.clause("DGRAM-RD-27", "DGRAM-RD-36")
-@pytest.mark.parametrize("rtt", FAR)
-def test_two_ends_that_begin_at_once_over_a_long_round_trip_live_one_life(make_endpoint, rtt):
+@pytest.mark.parametrize("rtt", LONG_ROUND_TRIPS_S)
+def test_endpoints_that_connect_to_each_other_simultaneously_share_one_incarnation(
+    make_endpoint, rtt
+):
     a, b = make_endpoint(), make_endpoint()
-    plan(f"tx:delay={rtt * 500:.0f}ms")
+    set_fault_plan(f"tx:delay={rtt * 500:.0f}ms")
     to_b, to_a = a.get_peer(b.local_addr), b.get_peer(a.local_addr)
     assert a.send(to_b, b"from a") == b.send(to_a, b"from b") == 1
     poll_until(
@@ -109,7 +113,7 @@ def test_two_ends_that_begin_at_once_over_a_long_round_trip_live_one_life(make_e
 
 
 @pytest.mark.clause("DGRAM-RD-22", "DGRAM-RD-24")
-def test_a_silent_peer_is_gone_within_the_time_and_others_are_not_harmed(make_endpoint):
+def test_a_silent_peer_is_gone_after_the_peer_timeout_and_other_peers_are_unaffected(make_endpoint):
     limit = 1.0
     a, b, c = make_endpoint(peer_timeout_ns=int(limit * 1e9)), make_endpoint(), make_endpoint()
     to_b, to_c = a.get_peer(b.local_addr), a.get_peer(c.local_addr)
@@ -119,14 +123,14 @@ def test_a_silent_peer_is_gone_within_the_time_and_others_are_not_harmed(make_en
     began = net.now()
     sent = 0
 
-    def traffic() -> None:
+    def send_to_live_peer() -> None:
         nonlocal sent
         sent += lib.siw_rd_accepted(to_c, lib.SIW_RD_REQUESTS) == lib.siw_rd_framed(
             to_c, lib.SIW_RD_REQUESTS
         ) and a.send(to_c, b"y")
 
-    # endpoint b is no longer serviced, as if its process had died
-    poll_until(lambda: a.event_count("gone"), a, c, also=traffic)
+    # Endpoint `b` is no longer serviced, as if its process had died.
+    poll_until(lambda: a.event_count("gone"), a, c, also=send_to_live_peer)
     took = net.now() - began
     assert 0.8 * limit <= took <= 1.2 * limit
     assert lib.siw_rd_framed(to_b, lib.SIW_RD_REQUESTS) == 0
@@ -135,21 +139,23 @@ def test_a_silent_peer_is_gone_within_the_time_and_others_are_not_harmed(make_en
 
 
 @pytest.mark.clause("DGRAM-RD-22")
-def test_an_end_that_stood_still_itself_asks_before_it_takes_its_peer_for_gone(make_endpoint):
+def test_an_endpoint_that_was_paused_probes_a_silent_peer_before_it_reports_the_peer_gone(
+    make_endpoint,
+):
     a, b = make_endpoint(peer_timeout_ns=1_000_000_000), make_endpoint()
     peer = a.get_peer(b.local_addr)
     send_all_segments(a, peer, [b"x"], a, b)
-    plan("loss=100%")
+    set_fault_plan("loss=100%")
     assert a.send(peer, b"y") == 1
     lib.siw_rd_flush(peer, ffi.new("uint64_t *"))
-    plan(None)
+    set_fault_plan(None)
     net.sleep(1.35)
     poll_until(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 2, a, b)
     assert b.received_data() == [b"x", b"y"] and not a.event_count("gone")
 
 
 @pytest.mark.clause("DGRAM-RD-22")
-def test_a_peer_that_something_is_expected_of_is_found_gone_too(make_endpoint):
+def test_a_silent_peer_from_which_a_response_is_expected_is_reported_gone(make_endpoint):
     a, b = make_endpoint(peer_timeout_ns=300_000_000), make_endpoint()
     peer = a.get_peer(b.local_addr)
     send_all_segments(a, peer, [b"x"], a, b)
@@ -161,7 +167,7 @@ def test_a_peer_that_something_is_expected_of_is_found_gone_too(make_endpoint):
 
 
 @pytest.mark.clause("DGRAM-RD-23")
-def test_a_peer_of_which_nothing_is_expected_may_be_silent(make_endpoint):
+def test_a_peer_from_which_nothing_is_expected_may_be_silent(make_endpoint):
     a, b = make_endpoint(peer_timeout_ns=150_000_000), make_endpoint()
     peer = a.get_peer(b.local_addr)
     send_all_segments(a, peer, [b"x"], a, b)

@@ -16,7 +16,7 @@ from siwarp.inspect.rd import RDDatagram, RDType, handshake_cookie
 
 
 @pytest.mark.clause("DGRAM-RD-31")
-def test_a_cookie_is_good_for_its_time_and_no_longer(make_endpoint, make_strangers):
+def test_a_handshake_cookie_is_valid_for_its_time_and_no_longer(make_endpoint, make_strangers):
     with temporary_setting("rd_idle_ms", 300):
         e = make_endpoint()
     (s,) = make_strangers(e, 1)
@@ -32,9 +32,7 @@ def test_a_cookie_is_good_for_its_time_and_no_longer(make_endpoint, make_strange
 
 
 @pytest.mark.clause("DGRAM-RD-32")
-def test_a_life_cannot_be_brought_back_by_its_echo_when_its_record_was_forgotten(
-    make_endpoint, make_strangers
-):
+def test_replayed_datagrams_do_not_revive_an_ended_incarnation(make_endpoint, make_strangers):
     with temporary_setting("rd_idle_ms", 600):
         e = make_endpoint(max_peers=1)
     victim, other = make_strangers(e, 2)
@@ -47,7 +45,7 @@ def test_a_life_cannot_be_brought_back_by_its_echo_when_its_record_was_forgotten
     victim.send_datagram(RDType.BYE)
     poll_until(lambda: e.event_count("gone") == 1, e)
     victim.drain()
-    # The old incarnation has ended, but while its ECHO is valid there is no room for another one.
+    # While the ECHO of the ended incarnation is valid, no other peer can get its record.
     counters = Counters()
     c = other.request_challenge()
     other.other = c.source_epoch
@@ -65,9 +63,7 @@ def test_a_life_cannot_be_brought_back_by_its_echo_when_its_record_was_forgotten
 
 
 @pytest.mark.clause("DGRAM-RD-9", "DGRAM-RD-10")
-def test_whatever_was_overheard_of_a_former_life_changes_nothing_when_it_is_said_again(
-    make_endpoint, make_strangers
-):
+def test_replayed_datagrams_of_a_former_incarnation_have_no_effect(make_endpoint, make_strangers):
     e = make_endpoint()
     (s,) = make_strangers(e, 1)
     said = [bytes(s.build_datagram(RDType.HELLO, dest_epoch=0, body=HELLO))]
@@ -94,7 +90,7 @@ def test_whatever_was_overheard_of_a_former_life_changes_nothing_when_it_is_said
 
 
 @pytest.mark.clause("DGRAM-RD-28")
-def test_guessed_epochs_do_nothing_to_a_pair_and_its_messages_go_on(make_endpoint):
+def test_datagrams_with_guessed_epochs_do_not_affect_a_pair(make_endpoint):
     a, b = make_endpoint(), make_endpoint()
     peer = a.get_peer(b.local_addr)
     send_all_segments(a, peer, [b"begin"], a, b)
@@ -125,7 +121,9 @@ def test_guessed_epochs_do_nothing_to_a_pair_and_its_messages_go_on(make_endpoin
 
 
 @pytest.mark.clause("DGRAM-RD-25")
-def test_peers_that_are_in_use_for_ever_do_not_hide_the_idle_ones(make_endpoint, make_strangers):
+def test_idle_peer_records_are_evicted_although_most_records_are_in_use(
+    make_endpoint, make_strangers
+):
     with temporary_setting("rd_idle_ms", 400):
         e = make_endpoint(max_peers=40)
     used, idle, more = make_strangers(e, 35), make_strangers(e, 5), make_strangers(e, 5)
@@ -138,15 +136,15 @@ def test_peers_that_are_in_use_for_ever_do_not_hide_the_idle_ones(make_endpoint,
     counters = Counters()
     for i, s in enumerate(more):
 
-        def come(s: Stranger = s, goal: int = i + 1) -> bool:
+        def connect_evicts_a_record(s: Stranger = s, goal: int = i + 1) -> bool:
             c = s.request_challenge()
             s.other = c.source_epoch
             s.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
             s.drain()
             return counters["rd_evicted"] == goal
 
-        # Each attempt of a newcomer examines some records, and the next attempt examines others.
-        assert any(come() for _ in range(4))
+        # Each connection attempt examines some peer records, and the next attempt examines others.
+        assert any(connect_evicts_a_record() for _ in range(4))
     for s in used:
         s.send_datagram(RDType.PROBE)
         assert s.receive_datagram().type == RDType.ACK
@@ -156,23 +154,23 @@ def test_peers_that_are_in_use_for_ever_do_not_hide_the_idle_ones(make_endpoint,
 # ---- memory
 
 
-def early(s: Stranger, n: int, size: int, first: int = 1) -> None:
-    """Send n datagrams with segments of ``size`` octets that leave a gap at the start."""
+def send_after_gap(s: Stranger, n: int, size: int, first: int = 1) -> None:
+    """Send ``n`` datagrams of ``size`` octets each, without the first datagram of the sequence."""
     for i in range(first, first + n):
         s.send_datagram(RDType.DATA, psn=s.epoch + i, body=bytes(size))
         if i % 16 == 0:
             s.end.poll_once()
 
 
-def last_ack(s: Stranger) -> RDDatagram:
-    """Probe the endpoint, and return its acknowledgement."""
+def probe_for_ack(s: Stranger) -> RDDatagram:
+    """Probe the endpoint, and return the acknowledgement that the endpoint sends."""
     s.drain()
     s.send_datagram(RDType.PROBE, psn=99)
     return s.receive_datagram(RDType.ACK)
 
 
 @pytest.mark.clause("DGRAM-RD-33")
-def test_the_memory_of_all_that_peers_send_early_is_bounded_and_a_share_is_left(
+def test_memory_for_segments_after_gaps_is_bounded_and_leaves_a_share_for_a_new_peer(
     make_endpoint, make_strangers
 ):
     with temporary_setting("rd_total_window", 1 << 20):
@@ -183,35 +181,37 @@ def test_the_memory_of_all_that_peers_send_early_is_bounded_and_a_share_is_left(
     kept = 0
     for s in hogs:
         s.connect()
-        early(s, 400, 30)
-        n = len(last_ack(s).received())
-        # Each uses a unit of 1024 octets, from a quarter of the memory that the others left free.
+        send_after_gap(s, 400, 30)
+        n = len(probe_for_ack(s).received())
+        # Each segment uses a unit of 1024 octets, and each peer gets at most a quarter of the free
+        # memory.
         assert n <= ((1 << 20) - kept) // 4 // 1024
         # The smallest buffer has 512 octets, and each datagram also uses a ring entry of 16 octets.
         kept += n * (512 + 16)
     assert kept <= 1 << 20
-    # The hostile peers took as much as they could, but a new peer still has room for more than one
-    # datagram.
+    # The hostile peers used as much memory as they could, but a new peer still gets space for
+    # more than one datagram.
     peer = honest.get_peer(e.local_addr)
     data = [b"%04d" % i + bytes(1000) for i in range(300)]
     send_all_segments(honest, peer, data, honest, e, seconds=30)
-    assert [d for who, d in e.got.items() if who.endswith(f":{port(honest)}")] == [data]
-    # A datagram far ahead uses a ring entry for each missing one: that memory is limited as well.
+    assert [d for who, d in e.got.items() if who.endswith(f":{udp_port(honest)}")] == [data]
+    # A datagram far ahead uses a ring entry for each missing datagram, and the memory of the
+    # ring entries is limited as well.
     far = make_strangers(e, 30)
     for s in far:
         s.connect()
         s.send_datagram(RDType.DATA, psn=s.epoch + 4000, body=b"x")
-    assert sum(len(last_ack(s).received()) for s in far) * 4096 * 16 <= 1 << 20
+    assert sum(len(probe_for_ack(s).received()) for s in far) * 4096 * 16 <= 1 << 20
 
 
-def port(e: Endpoint) -> int:
+def udp_port(e: Endpoint) -> int:
     import socket
 
     return socket.ntohs(e.local_addr.port_be)
 
 
 @pytest.mark.clause("DGRAM-RD-13", "DGRAM-RD-33")
-def test_what_is_held_for_want_of_a_receive_is_bounded_over_all_peers_and_not_lost(
+def test_segments_held_for_want_of_a_receive_are_bounded_over_all_peers_and_not_lost(
     make_endpoint, make_strangers
 ):
     with temporary_setting("rd_total_window", 1 << 20):
@@ -225,31 +225,38 @@ def test_what_is_held_for_want_of_a_receive_is_bounded_over_all_peers_and_not_lo
         s.send_datagram(RDType.DATA, body=body)
         s.send_datagram(RDType.DATA, psn=s.epoch + 1, body=body)
         s.drain()
-    kept = [len(last_ack(s).received()) for s in held]
+    kept = [len(probe_for_ack(s).received()) for s in held]
     assert 1 <= sum(kept) * 65536 <= 1 << 20
     assert not e.got
     taking.append(True)
     for s in held:
         lib.siw_rd_resume(e.get_peer(s.address), lib.SIW_RD_REQUESTS)
 
-    def again() -> None:
-        """Retransmit like senders that got no acknowledgement."""
+    def retransmit_unfinished() -> None:
+        """Retransmit as senders without an acknowledgement do."""
         for s in held:
-            if len(e.got.get(name(s), ())) < 2:
+            if len(e.got.get(host_and_port(s), ())) < 2:
                 for i in range(2):
                     s.send_datagram(RDType.DATA, psn=s.epoch + i, body=body)
             e.poll_once()
 
-    poll_until(lambda: sum(len(got) for got in e.got.values()) == 80, e, also=again, seconds=30)
+    poll_until(
+        lambda: sum(len(got) for got in e.got.values()) == 80,
+        e,
+        also=retransmit_unfinished,
+        seconds=30,
+    )
     assert {len(got) for got in e.got.values()} == {2}
 
 
-def name(s: Stranger) -> str:
+def host_and_port(s: Stranger) -> str:
     host, number = s.sock.getsockname()
     return f"{host}:{number}"
 
 
-def test_peers_that_acknowledge_nothing_leave_room_to_send_to_others(make_endpoint, make_strangers):
+def test_peers_that_acknowledge_nothing_leave_memory_to_send_to_other_peers(
+    make_endpoint, make_strangers
+):
     with temporary_setting("rd_total_window", 1 << 20):
         a = make_endpoint()
     b = make_endpoint()
@@ -268,7 +275,7 @@ def test_peers_that_acknowledge_nothing_leave_room_to_send_to_others(make_endpoi
 
 
 @pytest.mark.clause("DGRAM-RD-18")
-def test_a_credit_of_all_ones_buys_no_more_than_this_ends_own_window(make_endpoint, make_strangers):
+def test_the_largest_credit_does_not_exceed_the_window_of_the_sender(make_endpoint, make_strangers):
     with temporary_setting("rd_window", 65536):
         e = make_endpoint()
     (s,) = make_strangers(e, 1)
@@ -303,9 +310,7 @@ def test_a_credit_of_all_ones_buys_no_more_than_this_ends_own_window(make_endpoi
 
 
 @pytest.mark.clause("DGRAM-RD-34")
-def test_who_leaves_a_gap_and_falls_silent_is_gone_and_one_that_fills_it_may_be_silent(
-    make_endpoint, make_strangers
-):
+def test_a_silent_peer_is_reported_gone_only_if_it_left_a_gap(make_endpoint, make_strangers):
     limit = 0.5
     e = make_endpoint(peer_timeout_ns=int(limit * 1e9))
     gap, filled = make_strangers(e, 2)
@@ -314,18 +319,18 @@ def test_who_leaves_a_gap_and_falls_silent_is_gone_and_one_that_fills_it_may_be_
         s.send_datagram(RDType.DATA, psn=s.epoch + 1, body=b"second")
     began = net.now()
     filled.send_datagram(RDType.DATA, psn=filled.epoch, body=b"first")
-    poll_until(lambda: ("gone", name(gap)) in e.news, e)
+    poll_until(lambda: ("gone", host_and_port(gap)) in e.news, e)
     took = net.now() - began
     assert 0.8 * limit <= took <= 1.2 * limit
-    assert e.got == {name(filled): [b"first", b"second"]}
+    assert e.got == {host_and_port(filled): [b"first", b"second"]}
     stop = net.now() + 2 * limit
     poll_until(lambda: net.now() > stop, e)
-    assert ("gone", name(filled)) not in e.news
-    assert last_ack(filled).acknowledged == filled.epoch + 2
+    assert ("gone", host_and_port(filled)) not in e.news
+    assert probe_for_ack(filled).acknowledged == filled.epoch + 2
 
 
 @pytest.mark.clause("DGRAM-RD-24")
-def test_a_peer_that_starts_anew_amid_messages_gets_none_of_the_old_ones(
+def test_a_restarted_peer_receives_none_of_the_messages_for_its_former_incarnation(
     make_endpoint, make_strangers
 ):
     e = make_endpoint()
@@ -338,7 +343,7 @@ def test_a_peer_that_starts_anew_amid_messages_gets_none_of_the_old_ones(
         s.receive_datagram(RDType.DATA)
     s.send_datagram(RDType.ACK, acknowledged=(s.other + 3) & 0xFFFFFFFF)
     poll_until(lambda: lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 3, e)
-    # The peer crashes and restarts before it has accepted the rest; e did not notice.
+    # The peer restarts before it has accepted the rest, and the endpoint `e` does not notice.
     net.sleep(0.002)  # the time in a cookie has a resolution of one millisecond
     s.epoch, s.other = 0x5555, 0
     s.connect()

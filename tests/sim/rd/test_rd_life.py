@@ -1,4 +1,4 @@
-"""RD peers whose port is taken over by another process, and peers that repeatedly restart."""
+"""RD peers whose port is taken over by another process, and peers that restart repeatedly."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ FLUSHED = WCStatus.WR_FLUSH_ERR
 
 
 @pytest.fixture
-def follow() -> Iterator[None]:
+def follow_restarts() -> Iterator[None]:
     """Set rd_follow_restart: requests are sent to the process that takes over a peer's address."""
     with temporary_settings(rd_follow_restart=1):
         yield
 
 
-def restarted(rig: Rig, end: Peer) -> list[PeerRestart]:
-    """Take the peer-restart event, and return the restarts it reports."""
+def receive_restart_event(rig: Rig, end: Peer) -> list[PeerRestart]:
+    """Receive the event PEER_RESTARTED, and return the restarts that the queue pair reports."""
     event = rig.ctx.get_async_event(10)
     assert event is not None
     with event:
@@ -47,15 +47,15 @@ def restarted(rig: Rig, end: Peer) -> list[PeerRestart]:
     return end.qp.restarts()
 
 
-def met(a: Peer, s: Stranger, ah: AH) -> None:
-    """Establish contact by exchanging a message."""
+def exchange_first_message(a: Peer, s: Stranger, ah: AH) -> None:
+    """Establish an incarnation between ``a`` and the scripted peer by one message."""
     a.qp.post_send(SendWR(9, sg=[a.out.sge(0, 4)], ah=ah))
     s.receive_segment()
     assert a.poll_sends()[0].ok
 
 
 def post_while_drained(a: Peer, ah: AH) -> None:
-    """Post three requests that are not started."""
+    """Post three requests while the send queue is drained, so that the requests are not started."""
     a.qp.modify(QPAttr(qp_state=QPState.SQD))
     for i in range(3):
         a.qp.post_send(SendWR(i, sg=[a.out.sge(0, 4 + i)], ah=ah))
@@ -66,12 +66,12 @@ def post_while_drained(a: Peer, ah: AH) -> None:
 @pytest.mark.parametrize(
     ("begins", "left"), [("peer", False), ("peer", True), ("queue pair", True)]
 )
-def test_requests_that_were_not_begun_do_not_go_to_another_instance(
+def test_requests_that_were_not_started_are_flushed_when_another_instance_appears(
     rig: Rig, begins: str, left: bool
 ) -> None:
     a = Peer(rig)
     with scripted_peer(a, instance=1) as s, AH(rig.pd, s.addr) as ah:
-        met(a, s, ah)
+        exchange_first_message(a, s, ah)
         post_while_drained(a, ah)
         if left:
             s.send_datagram(RDType.BYE)
@@ -89,7 +89,7 @@ def test_requests_that_were_not_begun_do_not_go_to_another_instance(
             assert [(w.wr_id, w.status) for w in a.poll_sends(3)] == [
                 (i, FLUSHED) for i in range(3)
             ]
-        assert restarted(rig, a) == [PeerRestart(s.addr, 2)]
+        assert receive_restart_event(rig, a) == [PeerRestart(s.addr, 2)]
         a.qp.post_send(SendWR(7, sg=[a.out.sge(0, 20)], ah=ah))
         head, octets = s.receive_segment()
         assert (head.msn, len(octets)) == (1, 20) and not s.has_segment()
@@ -99,13 +99,13 @@ def test_requests_that_were_not_begun_do_not_go_to_another_instance(
 @pytest.mark.clause("DGRAM-INST-5")
 @pytest.mark.parametrize("how", ["lives anew", "left"])
 @pytest.mark.parametrize("instance", [0, 5])
-def test_requests_move_when_the_pair_begins_anew_with_the_same_instance(
+def test_requests_are_sent_in_a_new_incarnation_with_the_same_instance(
     rig: Rig, how: str, instance: int
 ) -> None:
     a = Peer(rig)
     before = counter_value("rd_restarted")
     with scripted_peer(a, instance=instance) as s, AH(rig.pd, s.addr) as ah:
-        met(a, s, ah)
+        exchange_first_message(a, s, ah)
         post_while_drained(a, ah)
         if how == "left":
             s.send_datagram(RDType.BYE)
@@ -122,13 +122,13 @@ def test_requests_move_when_the_pair_begins_anew_with_the_same_instance(
 
 @pytest.mark.clause("DGRAM-INST-5")
 @pytest.mark.parametrize("begins", ["peer", "queue pair"])
-@pytest.mark.usefixtures("follow")
-def test_with_rd_follow_they_go_to_another_instance_and_the_event_comes(
+@pytest.mark.usefixtures("follow_restarts")
+def test_with_rd_follow_restart_requests_are_sent_to_another_instance(
     rig: Rig, begins: str
 ) -> None:
     a = Peer(rig)
     with scripted_peer(a, instance=1) as s, AH(rig.pd, s.addr) as ah:
-        met(a, s, ah)
+        exchange_first_message(a, s, ah)
         post_while_drained(a, ah)
         if begins == "peer":
             s.restart_and_connect(2)
@@ -139,17 +139,17 @@ def test_with_rd_follow_they_go_to_another_instance_and_the_event_comes(
         a.qp.modify(QPAttr(qp_state=QPState.RTS))
         assert [len(s.receive_segment()[1]) for _ in range(3)] == [4, 5, 6]
         assert all(w.ok for w in a.poll_sends(3))
-        assert restarted(rig, a) == [PeerRestart(s.addr, 2)]
+        assert receive_restart_event(rig, a) == [PeerRestart(s.addr, 2)]
 
 
 @pytest.mark.clause("DGRAM-INST-2")
 @pytest.mark.parametrize(("first", "then", "moves"), [(0, 1, True), (1, 0, False)])
-def test_a_peer_that_told_none_is_no_other_and_one_that_tells_none_any_more_is(
+def test_a_peer_that_first_states_its_instance_is_the_same_but_without_it_is_another(
     rig: Rig, first: int, then: int, moves: bool
 ) -> None:
     a = Peer(rig)
     with scripted_peer(a, instance=first) as s, AH(rig.pd, s.addr) as ah:
-        met(a, s, ah)
+        exchange_first_message(a, s, ah)
         post_while_drained(a, ah)
         s.restart_and_connect(then)
         if moves:
@@ -157,23 +157,23 @@ def test_a_peer_that_told_none_is_no_other_and_one_that_tells_none_any_more_is(
             a.qp.modify(QPAttr(qp_state=QPState.RTS))
             assert [len(s.receive_segment()[1]) for _ in range(3)] == [4, 5, 6]
         else:
-            assert restarted(rig, a) == [PeerRestart(s.addr, 0)]
+            assert receive_restart_event(rig, a) == [PeerRestart(s.addr, 0)]
         assert [w.ok for w in a.poll_sends(3)] == [moves] * 3
 
 
 @pytest.mark.clause("DGRAM-INST-4")
-def test_the_event_comes_where_nothing_is_in_progress_with_the_peer(rig: Rig) -> None:
+def test_the_restart_event_is_raised_without_requests_in_progress(rig: Rig) -> None:
     a = Peer(rig)
     with scripted_peer(a, instance=1) as s:
         s.restart_and_connect(2)
-        assert restarted(rig, a) == [PeerRestart(s.addr, 2)]
+        assert receive_restart_event(rig, a) == [PeerRestart(s.addr, 2)]
         s.restart_and_connect(2)
         assert_no_completion(a.scq)
         assert a.qp.restarts() == []
 
 
 @pytest.mark.clause("DGRAM-INST-6")
-def test_completions_tell_which_instance_sent(rig: Rig) -> None:
+def test_completions_name_the_instance_of_the_sender(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     with scripted_peer(a, instance=1) as s:
         for instance in (1, 2, 3):
@@ -195,7 +195,7 @@ def test_completions_tell_which_instance_sent(rig: Rig) -> None:
         b.qp.modify(QPAttr(qp_state=step, qkey=QKEY if step == QPState.INIT else None))
     a.post_receive()
     b.send(a, b"data")
-    # the instance stays the same: it is the same queue pair in the same process
+    # The instance stays the same because the queue pair of the process is the same.
     assert {a.poll_receives()[0].source_instance} == seen
     with scripted_peer(a) as s:
         a.post_receive()
@@ -204,7 +204,7 @@ def test_completions_tell_which_instance_sent(rig: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-INST-7")
-def test_a_peer_that_is_another_each_time_harms_itself_alone(rig: Rig) -> None:
+def test_a_peer_that_is_another_instance_each_time_does_not_affect_other_peers(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     before = counter_value("rd_restarted")
     with scripted_peer(a, instance=1) as s:
@@ -222,11 +222,11 @@ def test_a_peer_that_is_another_each_time_harms_itself_alone(rig: Rig) -> None:
                 assert_no_completion(a.scq, 0.01) or counter_value("rd_restarted") == before + 200
             )
         )
-        assert restarted(rig, a) == [PeerRestart(s.addr, 201)]
+        assert receive_restart_event(rig, a) == [PeerRestart(s.addr, 201)]
         assert rig.ctx.get_async_event(0) is None
 
 
-def test_only_rd_tells_of_restarts(rig: Rig) -> None:
+def test_only_an_rd_queue_pair_reports_restarts(rig: Rig) -> None:
     a, ud = Peer(rig), rig.create_qp()
     assert a.qp.restarts() == []
     with pytest.raises(Error, match="RD"):

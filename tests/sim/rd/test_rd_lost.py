@@ -1,4 +1,4 @@
-"""RD queue pairs whose peers exit, restart or fall silent; and a bad network."""
+"""RD queue pairs whose peers exit, restart or become silent, and RD over an unreliable network."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from siwarp.inspect.rd import RDType
 from siwarp.verbs import AH, PeerGone, QPAttr, QPState, SendWR, WCStatus, WROpcode
 
 SEND = 3  # the RDMAP opcode of a Send
-ELSEWHERE = "10.0.0.2"
+OTHER_HOST = "10.0.0.2"
 
 
 @pytest.mark.clause("DGRAM-BYE-1")
 @pytest.mark.parametrize("size", [4, 5000, 300_000])
-def test_what_was_received_before_its_receiver_closed_is_a_success_at_its_sender(
+def test_a_send_received_before_the_receiver_closes_succeeds_at_the_sender(
     rig: Rig, size: int
 ) -> None:
     for _ in range(12):
@@ -39,24 +39,26 @@ def test_what_was_received_before_its_receiver_closed_is_a_success_at_its_sender
 
 
 @pytest.fixture
-def elsewhere() -> Iterator[Rig]:
-    """Create a device on another host, which a test may crash."""
-    net.open_udp_socket(ELSEWHERE).close()
-    made = Rig(ELSEWHERE)
+def other_host_rig() -> Iterator[Rig]:
+    """A device on another host, which a test may crash."""
+    net.open_udp_socket(OTHER_HOST).close()
+    made = Rig(OTHER_HOST)
     yield made
     made.close()
 
 
 @pytest.mark.clause("DGRAM-RDV-2", "DGRAM-RDV-10")
-def test_a_killed_peer_is_found_and_another_goes_on(rig: Rig, elsewhere: Rig) -> None:
+def test_a_killed_peer_is_reported_and_requests_to_another_peer_complete(
+    rig: Rig, other_host_rig: Rig
+) -> None:
     a, b = Peer(rig, peer_timeout=1.0), Peer(rig)
-    p = Peer(elsewhere, host=ELSEWHERE)
+    p = Peer(other_host_rig, host=OTHER_HOST)
     p.post_receive()
     where = p.qp.addr
     with AH(rig.pd, where) as ah:
         a.qp.post_send(SendWR(1, sg=[a.out.sge(0, 4)], ah=ah))
         assert a.poll_sends()[0].ok
-        net.current_world().crash(ELSEWHERE)
+        net.current_world().crash(OTHER_HOST)
         began = net.now()
         for i in range(3):
             a.qp.post_send(SendWR(10 + i, sg=[a.out.sge(0, 4)], ah=ah))
@@ -77,7 +79,7 @@ def test_a_killed_peer_is_found_and_another_goes_on(rig: Rig, elsewhere: Rig) ->
 
 
 @pytest.mark.clause("DGRAM-RDV-11")
-def test_what_a_peer_that_lives_anew_has_not_acknowledged_is_flushed_and_named(rig: Rig) -> None:
+def test_requests_unacknowledged_by_a_restarted_peer_are_flushed_with_its_address(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     with scripted_peer(a) as s:
         ah = AH(rig.pd, s.addr)
@@ -101,7 +103,9 @@ def test_what_a_peer_that_lives_anew_has_not_acknowledged_is_flushed_and_named(r
 
 @pytest.mark.clause("DGRAM-RDV-1", "DGRAM-RDV-4", "DGRAM-RDV-11")
 @pytest.mark.parametrize("how", ["lives anew", "left"])
-def test_requests_that_were_not_begun_move_to_the_next_life_of_the_pair(rig: Rig, how: str) -> None:
+def test_requests_that_were_not_started_are_sent_in_the_next_incarnation_of_the_pair(
+    rig: Rig, how: str
+) -> None:
     a = Peer(rig)
     with scripted_peer(a) as s:
         ah = AH(rig.pd, s.addr)
@@ -126,17 +130,17 @@ def test_requests_that_were_not_begun_move_to_the_next_life_of_the_pair(rig: Rig
 
 
 @pytest.mark.clause("DGRAM-RDV-10")
-def test_a_peer_that_starts_anew_at_its_port_is_spoken_to_again(rig: Rig) -> None:
+def test_requests_reach_a_queue_pair_that_was_reset_at_the_same_port(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     b.post_receive()
     a.send(b, b"one")
     assert a.poll_sends()[0].ok and b.poll_receives()[0].ok
-    a.send(b, b"in doubt", 7)  # no receive is posted: the message waits at the receiver
+    a.send(b, b"in doubt", 7)  # the Send waits at the receiver, where no receive is posted
     assert_no_completion(a.scq, 0.02)
     for step in (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS):
         b.qp.modify(QPAttr(qp_state=step, qkey=QKEY if step == QPState.INIT else None))
     (lost,) = a.poll_sends()
-    # The peer announced its end, so it is reported as gone.
+    # The peer announced its end, so siwarp reports the peer as gone.
     assert (lost.wr_id, lost.status, lost.source) == (7, WCStatus.RETRY_EXC_ERR, b.qp.addr)
     b.post_receive(2)
     a.send(b, b"two", 8)
@@ -145,11 +149,13 @@ def test_a_peer_that_starts_anew_at_its_port_is_spoken_to_again(rig: Rig) -> Non
 
 
 @pytest.mark.clause("DGRAM-RDV-6")
-def test_a_receive_that_was_half_filled_is_the_first_again(rig: Rig) -> None:
+def test_a_receive_that_an_aborted_message_filled_partly_is_used_for_the_next_message(
+    rig: Rig,
+) -> None:
     a, b, c = Peer(rig, 1 << 22), Peer(rig, 1 << 22), Peer(rig)
     b.post_receive(1)
     b.post_receive(2)
-    # a rate that is slow enough to stop in the middle of the message
+    # The rate is low enough to stop the sender in the middle of the message.
     with net.apply_fault_plan("rate=20Mbit"):
         a.send(b, octet_pattern(1 << 22))
         wait_until(lambda: any(b.into.view[:1024]))
@@ -162,32 +168,32 @@ def test_a_receive_that_was_half_filled_is_the_first_again(rig: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-RD-34", "DGRAM-RDV-6")
-def test_the_receive_of_a_message_whose_sender_was_killed_in_its_middle_serves_the_next(
-    rig: Rig, elsewhere: Rig
+def test_the_receive_of_a_message_whose_sender_was_killed_is_used_for_another_message(
+    rig: Rig, other_host_rig: Rig
 ) -> None:
     limit = 1.0
     b, c = Peer(rig, 1 << 22, peer_timeout=limit), Peer(rig)
     b.post_receive(1)
     b.post_receive(2)
     gone = counter_value("rd_gone")
-    p = Peer(elsewhere, 1 << 22, host=ELSEWHERE)
+    p = Peer(other_host_rig, 1 << 22, host=OTHER_HOST)
     p.out.view[:] = bytes([1]) * (1 << 22)
-    net.current_world().link(ELSEWHERE, net.HERE, "rate=40Mbit")
-    p.qp.post_send(SendWR(1, sg=[p.out.sge(0, 1 << 22)], ah=AH(elsewhere.pd, b.qp.addr)))
+    net.current_world().link(OTHER_HOST, net.HERE, "rate=40Mbit")
+    p.qp.post_send(SendWR(1, sg=[p.out.sge(0, 1 << 22)], ah=AH(other_host_rig.pd, b.qp.addr)))
     wait_until(lambda: any(b.into.view[:1024]))
-    net.current_world().crash(ELSEWHERE)
+    net.current_world().crash(OTHER_HOST)
     began = net.now()
     c.send(b, b"whole")
     assert b.poll_receives()[0].wr_id == 2
-    # Nothing is sent to the dead peer: its loss is detected because it does not complete its
-    # message.
+    # The loss of the dead peer is detected without transmissions to the peer, because its
+    # message remains incomplete.
     wait_until(lambda: assert_no_completion(b.rcq, 0.005) or counter_value("rd_gone") > gone)
     assert 0.8 * limit <= net.now() - began <= 1.2 * limit
     c.send(b, b"again")
     assert b.poll_receives()[0].wr_id == 1
 
 
-def test_a_bad_network_changes_nothing_but_the_time(rig: Rig) -> None:
+def test_rd_requests_complete_intact_over_an_unreliable_network(rig: Rig) -> None:
     a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
     with net.apply_fault_plan("loss=10%,dup=5%,reorder=10%,corrupt=0.1%,seed=5"):
         for i in range(40):
@@ -209,13 +215,13 @@ def test_a_bad_network_changes_nothing_but_the_time(rig: Rig) -> None:
 
 @pytest.mark.clause("DGRAM-RDV-10")
 @pytest.mark.parametrize("amid", ["held", "send", "write", "read"])
-def test_a_queue_pair_may_be_closed_amid_a_message_and_its_peer_is_told_and_goes_on(
+def test_closing_an_rd_queue_pair_during_a_message_fails_the_message_at_its_peer(
     rig: Rig, amid: str
 ) -> None:
     size = 1 << 22
     a, b, c = Peer(rig, size, peer_timeout=0.5), Peer(rig, size), Peer(rig)
     where = b.qp.addr
-    # a rate that is slow enough to stop in the middle, even on a busy machine
+    # The rate is low enough to stop the transfer in the middle, even on a busy machine.
     with net.apply_fault_plan("rate=20Mbit"):
         if amid == "held":
             a.send(b, b"nobody posts a receive")
@@ -237,13 +243,13 @@ def test_a_queue_pair_may_be_closed_amid_a_message_and_its_peer_is_told_and_goes
 
 
 @pytest.mark.clause("DGRAM-RD-20", "DGRAM-RDV-5")
-def test_a_peer_that_fell_silent_without_credit_is_acknowledged_a_few_times_and_no_more(
+def test_a_silent_peer_without_credit_is_acknowledged_a_limited_number_of_times(
     rig: Rig,
 ) -> None:
     a = Peer(rig)
     with scripted_peer(a) as s:
-        # Of 71 datagrams the first requests a response without granting credit for it, the next
-        # ones are Sends without a receive, and one behind a long gap adds a range to every ACK.
+        # Of 71 datagrams the first is a Read Request without credit for the response, 69 are Sends
+        # without a receive, and the last follows a long gap, so that every ACK contains a range.
         s.send_datagram(RDType.DATA, body=s.build_read_request(64), credit=0)
         s.psn[0] += 1
         for i in range(69):

@@ -1,4 +1,4 @@
-"""Peers that are alive but make no progress are reported lost; peers that make progress are not."""
+"""RD: peers that send datagrams without progress are reported gone; peers with progress are not."""
 
 from __future__ import annotations
 
@@ -9,78 +9,78 @@ from unit.rd.rd_kit import REQUESTS, RESPONSES, Stranger, poll_until
 
 from siwarp.inspect.rd import RDFlag, RDType, ack_body
 
-LIMIT = 0.5
+PEER_TIMEOUT_S = 0.5
 
 
-def name(s: Stranger) -> str:
-    """Return the name of a simulated peer in an endpoint's list of events."""
+def host_and_port(s: Stranger) -> str:
+    """Return the address of a scripted peer as the endpoint's list of events states it."""
     return "{}:{}".format(*s.sock.getsockname())
 
 
-def until_gone(e, s, *others, each=None, probe=True):
-    """Let the peers send repeatedly until one is reported gone; return the time that took."""
+def seconds_until_gone(e, s, *others, each=None, probe=True):
+    """Let the peers send repeatedly until ``s`` is reported gone; return the seconds until then."""
     began = last = net.now()
 
-    def gone():
+    def send_and_check_gone():
         nonlocal last
-        if net.now() - last > LIMIT / 10:
+        if net.now() - last > PEER_TIMEOUT_S / 10:
             last = net.now()
             for one in (s, *others):
                 if probe:
                     one.send_datagram(RDType.PROBE)
                 if each:
                     each(one)
-        return ("gone", name(s)) in e.news
+        return ("gone", host_and_port(s)) in e.news
 
-    poll_until(gone, e)
+    poll_until(send_and_check_gone, e)
     return net.now() - began
 
 
 @pytest.mark.clause("DGRAM-FAIR-3")
-def test_who_leaves_a_gap_and_speaks_is_lost_and_one_that_closes_gaps_is_not(
+def test_a_peer_that_never_fills_its_gap_is_reported_gone_although_it_sends_data(
     make_endpoint, make_strangers
 ):
-    e = make_endpoint(peer_timeout_ns=int(LIMIT * 1e9))
+    e = make_endpoint(peer_timeout_ns=int(PEER_TIMEOUT_S * 1e9))
     gap, good = make_strangers(e, 2)
     for s in (gap, good):
         s.connect()
         s.send_datagram(RDType.DATA, psn=s.epoch + 1, body=b"second")
     steps = [0]
 
-    def more(one):
-        if one is gap:  # more data behind the gap, which is not progress
+    def send_more_data(one):
+        if one is gap:  # more data after the gap, which is not progress
             one.send_datagram(RDType.DATA, psn=one.epoch + 2 + steps[0], body=b"more")
-        else:  # a peer that makes progress: it closes a gap and leaves another one
+        else:  # a peer that makes progress: the peer fills a gap and leaves another gap
             one.send_datagram(RDType.DATA, psn=one.epoch + 2 * steps[0], body=b"fills")
             one.send_datagram(RDType.DATA, psn=one.epoch + 2 * steps[0] + 3, body=b"ahead")
             steps[0] += 1
 
-    took = until_gone(e, gap, good, each=more)
-    assert 0.8 * LIMIT <= took <= 1.3 * LIMIT
-    assert ("gone", name(good)) not in e.news
+    took = seconds_until_gone(e, gap, good, each=send_more_data)
+    assert 0.8 * PEER_TIMEOUT_S <= took <= 1.3 * PEER_TIMEOUT_S
+    assert ("gone", host_and_port(good)) not in e.news
 
 
 @pytest.mark.clause("DGRAM-FAIR-3")
-def test_who_has_room_and_acknowledges_nothing_is_lost_though_it_speaks(
+def test_a_peer_that_grants_credit_but_never_acknowledges_is_reported_gone(
     make_endpoint, make_strangers
 ):
-    e = make_endpoint(peer_timeout_ns=int(LIMIT * 1e9))
+    e = make_endpoint(peer_timeout_ns=int(PEER_TIMEOUT_S * 1e9))
     (s,) = make_strangers(e, 1)
     s.connect()
     s.send_datagram(RDType.PROBE)
     peer = e.get_peer(s.address)
     for _ in range(4):
         assert e.send(peer, b"never acknowledged") == 1
-    took = until_gone(e, s)
-    assert 0.8 * LIMIT <= took <= 4 * LIMIT
+    took = seconds_until_gone(e, s)
+    assert 0.8 * PEER_TIMEOUT_S <= took <= 4 * PEER_TIMEOUT_S
 
 
-def without_credit(make_endpoint, make_strangers, space, says):
-    """Let one message wait for credit; ``says`` sends for the peer. Return both ends."""
-    e = make_endpoint(peer_timeout_ns=int(LIMIT * 1e9))
+def connect_without_credit(make_endpoint, make_strangers, space, send_as_peer):
+    """Make a message wait for credit of a peer that sends by ``send_as_peer``; return both ends."""
+    e = make_endpoint(peer_timeout_ns=int(PEER_TIMEOUT_S * 1e9))
     (s,) = make_strangers(e, 1)
     s.connect()
-    says(s)
+    send_as_peer(s)
     poll_until(lambda: not e.handle_event(), e)
     assert e.send(e.get_peer(s.address), b"waits", space=space) == 1
     return e, s
@@ -88,52 +88,52 @@ def without_credit(make_endpoint, make_strangers, space, says):
 
 @pytest.mark.clause("DGRAM-FAIR-3", "DGRAM-RD-41")
 @pytest.mark.parametrize("space", [REQUESTS, RESPONSES])
-def test_who_grants_no_credit_and_is_not_unready_is_lost_though_it_speaks(
+def test_a_peer_without_credit_that_does_not_report_not_ready_is_reported_gone(
     make_endpoint, make_strangers, space
 ):
-    def says(s):
+    def send_as_peer(s):
         s.send_datagram(RDType.PROBE, credit=0)
 
-    e, s = without_credit(make_endpoint, make_strangers, space, says)
-    took = until_gone(e, s, each=says, probe=False)
-    assert LIMIT <= took <= 1.5 * LIMIT
+    e, s = connect_without_credit(make_endpoint, make_strangers, space, send_as_peer)
+    took = seconds_until_gone(e, s, each=send_as_peer, probe=False)
+    assert PEER_TIMEOUT_S <= took <= 1.5 * PEER_TIMEOUT_S
 
 
 @pytest.mark.clause("DGRAM-FAIR-3")
-def test_who_grants_credit_now_and_then_and_acknowledges_nothing_is_lost(
+def test_a_peer_that_grants_credit_at_times_but_never_acknowledges_is_reported_gone(
     make_endpoint, make_strangers
 ):
     turns = [0]
 
-    def says(s):
+    def send_as_peer(s):
         turns[0] += 1
         s.send_datagram(RDType.PROBE, credit=turns[0] % 2)
 
-    e, s = without_credit(make_endpoint, make_strangers, REQUESTS, says)
-    took = until_gone(e, s, each=says, probe=False)
-    assert 0.8 * LIMIT <= took <= 4 * LIMIT
+    e, s = connect_without_credit(make_endpoint, make_strangers, REQUESTS, send_as_peer)
+    took = seconds_until_gone(e, s, each=send_as_peer, probe=False)
+    assert 0.8 * PEER_TIMEOUT_S <= took <= 4 * PEER_TIMEOUT_S
 
 
 @pytest.mark.clause("DGRAM-RD-41", "DGRAM-RDV-20")
-def test_who_is_not_ready_may_be_so_for_as_long_as_it_likes(make_endpoint, make_strangers):
-    def says(s):
+def test_a_peer_may_report_not_ready_without_time_limit(make_endpoint, make_strangers):
+    def send_as_peer(s):
         s.send_datagram(RDType.ACK, credit=0, rd_flags=RDFlag.NOT_READY, body=ack_body(rnr_timer=1))
 
-    e, s = without_credit(make_endpoint, make_strangers, REQUESTS, says)
-    stop, last = net.now() + 20 * LIMIT, [0.0]
+    e, s = connect_without_credit(make_endpoint, make_strangers, REQUESTS, send_as_peer)
+    stop, last = net.now() + 20 * PEER_TIMEOUT_S, [0.0]
 
-    def over():
-        if net.now() - last[0] > LIMIT / 10:
+    def send_until_stop():
+        if net.now() - last[0] > PEER_TIMEOUT_S / 10:
             last[0] = net.now()
-            says(s)
+            send_as_peer(s)
         return net.now() > stop
 
-    poll_until(over, e, seconds=60)
-    assert ("gone", name(s)) not in e.news
+    poll_until(send_until_stop, e, seconds=60)
+    assert ("gone", host_and_port(s)) not in e.news
 
 
 @pytest.mark.clause("DGRAM-RD-41")
-def test_a_receiver_whose_memory_is_used_grants_credit_for_what_fills_a_gap(
+def test_a_receiver_without_free_memory_grants_credit_for_a_segment_that_fills_a_gap(
     make_endpoint, make_strangers
 ):
     with temporary_setting("rd_total_window", 1 << 20):

@@ -1,4 +1,4 @@
-"""RD: a message that waits for a receive does not delay responses."""
+"""RD: a Send that waits for a receive does not delay responses."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from siwarp.inspect import DDPTagged, Opcode, Queue
 from siwarp.inspect.rd import RDFlag, RDType
 from siwarp.verbs import RecvWR, WROpcode
 
-HELD = {"100 octets": 100, "33 MB": 33_000_000, "more than is stored": 5 << 20}
+WAITING_SIZES = {"100 octets": 100, "33 MB": 33_000_000, "more than is stored": 5 << 20}
 
 
 @pytest.mark.clause("DGRAM-RD-37", "DGRAM-RDV-5", "DGRAM-RDV-17")
-@pytest.mark.parametrize("what", HELD)
+@pytest.mark.parametrize("what", WAITING_SIZES)
 @pytest.mark.parametrize("asked", ["read", "atomic"])
-def test_a_send_without_a_receive_does_not_hold_back_what_its_sender_answers(
+def test_a_send_without_a_receive_does_not_delay_responses_of_its_sender(
     rig: Rig, what: str, asked: str
 ) -> None:
-    held = HELD[what]
+    held = WAITING_SIZES[what]
     with temporary_setting(
         "rd_total_window", 4 << 20 if what == "more than is stored" else 64 << 20
     ):
         a, b = Peer(rig, max(held, 1 << 16)), Peer(rig, 1 << 16)
     data = octet_pattern(held)
     a.send(b, data)
-    # b has no receive: the first part of the Send waits at b, and the rest waits at a
+    # Because `b` has no receive, the first part of the Send waits at `b` and the rest waits at `a`.
     assert_no_completion(a.scq, 0.1)
     a.into.view[:4096] = octet_pattern(4096)
     for i in range(3):
@@ -47,7 +47,7 @@ def test_a_send_without_a_receive_does_not_hold_back_what_its_sender_answers(
 
 
 @pytest.mark.clause("DGRAM-RD-37", "DGRAM-RDV-17")
-def test_a_send_without_a_receive_does_not_hold_back_an_error_message(rig: Rig) -> None:
+def test_a_send_without_a_receive_does_not_delay_an_error_message(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     a.send(b, b"held")
     assert_no_completion(a.scq, 0.05)
@@ -59,7 +59,7 @@ def test_a_send_without_a_receive_does_not_hold_back_an_error_message(rig: Rig) 
     assert_no_completion(a.scq)
 
 
-WRONG = {
+WRONG_SPACE_SEGMENTS = {
     "a Send among the responses": (True, {"opcode": Opcode.SEND, "qn": Queue.SEND}),
     "a Read Request among the responses": (
         True,
@@ -73,9 +73,9 @@ WRONG = {
 
 
 @pytest.mark.clause("DGRAM-RD-39")
-@pytest.mark.parametrize("what", WRONG)
-def test_an_untagged_segment_of_the_wrong_space_is_refused(rig: Rig, what: str) -> None:
-    response, head = WRONG[what]
+@pytest.mark.parametrize("what", WRONG_SPACE_SEGMENTS)
+def test_an_untagged_segment_in_the_wrong_psn_space_is_refused(rig: Rig, what: str) -> None:
+    response, head = WRONG_SPACE_SEGMENTS[what]
     a = Peer(rig)
     a.post_receive()
     with scripted_peer(a) as s:
@@ -92,7 +92,7 @@ def test_an_untagged_segment_of_the_wrong_space_is_refused(rig: Rig, what: str) 
 
 @pytest.mark.clause("DGRAM-RD-39")
 @pytest.mark.parametrize("opcode", [Opcode.RDMA_WRITE, Opcode.RDMA_READ_RESPONSE, 15])
-def test_a_tagged_segment_of_the_wrong_space_is_refused(rig: Rig, opcode: int) -> None:
+def test_a_tagged_segment_in_the_wrong_psn_space_is_refused(rig: Rig, opcode: int) -> None:
     a = Peer(rig)
     response = opcode != Opcode.RDMA_READ_RESPONSE
     a.into.view[:] = b"\xee" * a.size

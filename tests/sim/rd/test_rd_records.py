@@ -1,4 +1,4 @@
-"""One host occupies all peer records of an RD queue pair; other hosts are still serviced."""
+"""RD: a queue pair services other hosts although one host occupies all of its peer records."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from unit.rd.rd_kit import HELLO, OFFER
 
 from siwarp.inspect.rd import RDDatagram, RDType, handshake_cookie
 
-RECORDS, MORE = 64, 200
+PEER_RECORDS, EXCESS_PEERS = 64, 200
 
 
-class Taker:
-    """A peer that establishes contact and then sends only probes."""
+class RecordOccupier:
+    """A scripted peer that establishes an incarnation and then sends only probes."""
 
     def __init__(self, server: Peer, number: int) -> None:
         self.dest, self.epoch = server.qp.addr, 1 + number
@@ -22,36 +22,38 @@ class Taker:
         self.sock.settimeout(5.0)
         self.other = 0
 
-    def say(self, kind: RDType, body: bytes = b"") -> None:
+    def send_datagram(self, kind: RDType, body: bytes = b"") -> None:
         d = RDDatagram(
             type=int(kind), q_key=QKEY, psn=self.epoch, source_epoch=self.epoch, body=body,
             dest_epoch=self.other, acknowledged=self.other, response_acknowledged=self.other,
         )  # fmt: skip
         self.sock.sendto(bytes(d), self.dest)
 
-    def meet(self) -> None:
-        self.say(RDType.HELLO, HELLO)
+    def connect(self) -> None:
+        self.send_datagram(RDType.HELLO, HELLO)
         challenge = RDDatagram(self.sock.recv(2048))
         assert challenge.type == RDType.CHALLENGE
         self.other = challenge.source_epoch
-        self.say(RDType.ECHO, OFFER + handshake_cookie(challenge.body))
+        self.send_datagram(RDType.ECHO, OFFER + handshake_cookie(challenge.body))
         assert RDDatagram(self.sock.recv(2048)).type == RDType.ACK
 
 
 @pytest.mark.clause("DGRAM-MEET-7")
 @pytest.mark.parametrize("host", [net.HERE, "10.0.0.2"])
-def test_who_takes_every_record_keeps_nobody_from_being_served(rig: Rig, host: str) -> None:
-    server = Peer(rig, max_peers=RECORDS)
+def test_a_host_that_occupies_all_peer_records_does_not_prevent_service_of_clients(
+    rig: Rig, host: str
+) -> None:
+    server = Peer(rig, max_peers=PEER_RECORDS)
     net.open_udp_socket(host).close()  # the socket adds a simulated host with this address
     there = Rig(host)
-    takers = [Taker(server, i) for i in range(RECORDS + MORE)]
+    takers = [RecordOccupier(server, i) for i in range(PEER_RECORDS + EXCESS_PEERS)]
     try:
         before = counter_value("rd_evicted")
         for taker in takers:
-            taker.meet()
-            taker.say(RDType.PROBE)
-        # Records of the same host replace each other.
-        assert counter_value("rd_evicted") - before == MORE
+            taker.connect()
+            taker.send_datagram(RDType.PROBE)
+        # Peer records of the same host replace each other.
+        assert counter_value("rd_evicted") - before == EXCESS_PEERS
         for i in range(3):
             client = Peer(there, host=host)
             server.post_receive(i)
@@ -67,9 +69,7 @@ def test_who_takes_every_record_keeps_nobody_from_being_served(rig: Rig, host: s
 
 @pytest.mark.clause("DGRAM-MEET-7")
 @pytest.mark.parametrize("host", [net.HERE, "10.0.0.2"])
-def test_clients_that_have_closed_keep_no_newcomer_of_their_address_out(
-    rig: Rig, host: str
-) -> None:
+def test_closed_clients_do_not_prevent_new_clients_of_their_address(rig: Rig, host: str) -> None:
     server = Peer(rig, max_peers=4)
     net.open_udp_socket(host).close()  # the socket adds a simulated host with this address
     there = Rig(host)

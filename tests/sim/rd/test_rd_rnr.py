@@ -1,4 +1,4 @@
-"""RD: a message without a receive: what its sender is told, and how long it may wait."""
+"""RD: the reports about a message without a receive, and the time that the message may wait."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from siwarp.inspect.rd import RDFlag, RDReason, RDType, ack_body
 from siwarp.verbs import AH, QPAttr, QPState, SendWR, WCStatus, WROpcode
 
 
-def peer(rig: Rig, retry: int = 7, timer: int = 12) -> Peer:
+def create_peer(rig: Rig, retry: int = 7, timer: int = 12) -> Peer:
     return Peer(rig, attr=QPAttr(qkey=QKEY, rnr_retry=retry, min_rnr_timer=timer))
 
 
 @pytest.mark.clause("DGRAM-RDV-19")
 @pytest.mark.parametrize("timer", [0, 1, 12, 31])
-def test_an_ack_says_that_a_request_lacks_a_receive_with_the_receivers_timer(
+def test_an_ack_reports_a_missing_receive_with_the_rnr_timer_of_the_receiver(
     rig: Rig, timer: int
 ) -> None:
-    a = peer(rig, timer=timer)
+    a = create_peer(rig, timer=timer)
     with scripted_peer(a) as s:
         s.send_datagram(RDType.PROBE)
         ready = s.process_datagram()
@@ -43,8 +43,8 @@ def test_an_ack_says_that_a_request_lacks_a_receive_with_the_receivers_timer(
 
 
 @pytest.mark.clause("DGRAM-RDV-20")
-def test_by_default_a_message_waits_for_its_receive_without_limit(rig: Rig) -> None:
-    a, b = Peer(rig), peer(rig, timer=1)
+def test_by_default_an_rd_send_waits_without_limit_for_a_receive(rig: Rig) -> None:
+    a, b = Peer(rig), create_peer(rig, timer=1)
     before = counter_value("rd_not_ready")
     a.send(b, b"patient")
     assert_no_completion(a.scq, 2.0)
@@ -60,11 +60,11 @@ def test_by_default_a_message_waits_for_its_receive_without_limit(rig: Rig) -> N
 
 @pytest.mark.clause("DGRAM-RDV-20", "DGRAM-RDV-10")
 @pytest.mark.parametrize(("retry", "timer", "least"), [(0, 31, 0.0), (3, 1, 0.0), (2, 0, 1.3)])
-def test_a_message_that_waited_for_rnr_retry_times_the_peers_timer_ends_the_incarnation(
+def test_an_rd_send_that_exhausts_its_rnr_retries_ends_the_incarnation(
     rig: Rig, retry: int, timer: int, least: float
 ) -> None:
-    a, b, c = peer(rig, retry=retry), peer(rig, timer=timer), Peer(rig)
-    several = least > 0  # otherwise the first message may fail before the second one is posted
+    a, b, c = create_peer(rig, retry=retry), create_peer(rig, timer=timer), Peer(rig)
+    several = least > 0  # otherwise the first message may fail before the second message is posted
     before, began = counter_value("rnr_expired"), net.now()
     c.post_receive()
     a.send(b, b"one", 1)
@@ -84,8 +84,8 @@ def test_a_message_that_waited_for_rnr_retry_times_the_peers_timer_ends_the_inca
 
 
 @pytest.mark.clause("DGRAM-RDV-20")
-def test_a_receive_in_time_is_in_time(rig: Rig) -> None:
-    a, b = peer(rig, retry=6), peer(rig, timer=0)  # the Send may wait 6 times 0.65 s
+def test_an_rd_send_completes_if_a_receive_is_posted_within_the_rnr_time(rig: Rig) -> None:
+    a, b = create_peer(rig, retry=6), create_peer(rig, timer=0)  # the Send may wait 6 times 0.65 s
     for _ in range(3):
         a.send(b, b"soon")
         assert_no_completion(a.scq, 0.3)
@@ -94,8 +94,8 @@ def test_a_receive_in_time_is_in_time(rig: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-RDV-20")
-def test_who_gives_up_says_why(rig: Rig) -> None:
-    a = peer(rig, retry=0)
+def test_an_endpoint_without_rnr_retries_sends_a_bye_with_reason_not_ready(rig: Rig) -> None:
+    a = create_peer(rig, retry=0)
     with scripted_peer(a, connect=False) as s:
         s.keeps = lambda head: head.opcode == Opcode.SEND
         a.qp.post_send(SendWR(1, sg=[a.out.sge(0, 4)], ah=AH(rig.pd, s.addr)))
@@ -112,8 +112,8 @@ def test_who_gives_up_says_why(rig: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-RDV-20", "DGRAM-RDV-17")
-def test_a_read_of_who_is_not_ready_is_answered_meanwhile(rig: Rig) -> None:
-    a, b = peer(rig, retry=6), peer(rig, timer=0)
+def test_a_read_by_a_peer_that_is_not_ready_is_answered(rig: Rig) -> None:
+    a, b = create_peer(rig, retry=6), create_peer(rig, timer=0)
     a.send(b, b"held")
     assert_no_completion(a.scq, 0.05)
     b.post_rdma(a, WROpcode.RDMA_READ, 64, 5)

@@ -1,4 +1,4 @@
-"""Servers with peers that accept no answers: a good client is served within one second."""
+"""RD servers with peers that accept no answers: a good client is serviced within one second."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from siwarp.inspect import Opcode
 from siwarp.inspect.rd import RDFlag, RDType, ack_body
 from siwarp.verbs import RemoteBuffer, WROpcode
 
-SERVER, GOOD = "10.0.0.5", "10.0.0.2"
-#: Seconds within which a good client is served.
-SERVED = 1.0
+SERVER, GOOD_CLIENT = "10.0.0.5", "10.0.0.2"
+#: Seconds within which a good client receives its answer.
+SERVICE_LIMIT_S = 1.0
 
 
 class Attacker(Stranger):
@@ -35,7 +35,7 @@ class Attacker(Stranger):
         self.how = how
         self.connect()
 
-    def ask(self, octets: bytes) -> None:
+    def send_request(self, octets: bytes) -> None:
         body = self.build_untagged(Opcode.SEND, octets)
         self.send_datagram(RDType.DATA, psn=self.psn[0], body=body, credit=self.credit)
         self.psn[0] += 1
@@ -44,7 +44,7 @@ class Attacker(Stranger):
     def credit(self) -> int:
         return 4096 if self.how == "acknowledges nothing" else 0
 
-    def live(self) -> None:
+    def send_keepalive(self) -> None:
         if self.how == "is not ready":
             not_ready = int(RDFlag.NOT_READY)
             self.send_datagram(RDType.ACK, credit=0, rd_flags=not_ready, body=ack_body(rnr_timer=0))
@@ -52,87 +52,87 @@ class Attacker(Stranger):
             self.send_datagram(RDType.PROBE, credit=self.credit)
 
 
-def at_one_address(i: int) -> str:
+def attacker_address(i: int) -> str:
     return "10.0.0.9"
 
 
-def at_the_good_address(i: int) -> str:
-    return GOOD
+def good_client_address(i: int) -> str:
+    return GOOD_CLIENT
 
 
-def at_addresses(i: int) -> str:
+def attacker_addresses(i: int) -> str:
     return f"10.1.{i // 200}.{1 + i % 200}"
 
 
-each_crowd = pytest.mark.parametrize(
-    ("n", "where"), [(200, at_one_address), (200, at_the_good_address), (300, at_addresses)]
+with_each_crowd_size = pytest.mark.parametrize(
+    ("n", "where"), [(200, attacker_address), (200, good_client_address), (300, attacker_addresses)]
 )
-each_way = pytest.mark.parametrize(
+with_each_attack = pytest.mark.parametrize(
     "how", ["grants no credit", "is not ready", "acknowledges nothing"]
 )
 
 
 @pytest.fixture(autouse=True)
-def _key() -> Iterator[None]:
+def _use_common_qkey() -> Iterator[None]:
     with temporary_setting("qkey", QKEY):
         yield
 
 
-def attack(
+def start_attack(
     world: siwarp.sim.World, to: tuple[str, int], n: int, where: Callable[[int], str], how: str
 ) -> None:
-    """Let n attackers send one request each, and stay alive forever."""
+    """Let ``n`` attackers send one request each and stay alive forever."""
     crowd = [Attacker(to, where(i), how) for i in range(n)]
     for one in crowd:
-        one.ask(bytes([REQUEST]) + b"uestion")
+        one.send_request(bytes([REQUEST]) + b"uestion")
 
-    def live() -> None:
+    def send_keepalives() -> None:
         while True:
             world.sleep(0.2)
             for one in crowd:
-                one.live()
+                one.send_keepalive()
 
-    world.spawn(live)
+    world.spawn(send_keepalives)
 
 
-def ping_server(world: siwarp.sim.World) -> DatagramServer:
-    """Start the server of `siwarp ping` in a task."""
+def start_ping_server(world: siwarp.sim.World) -> DatagramServer:
+    """Start the RD server of `siwarp ping` in a task of the world."""
     server = DatagramServer(world.device(SERVER), (SERVER, 0), "rd")
 
-    def run() -> None:
+    def handle_completions() -> None:
         wait: float | None = None
         while True:
             wait = server.handle(server.cq.wait(timeout=wait if wait is not None else 3600.0))
 
-    world.spawn(run)
+    world.spawn(handle_completions)
     return server
 
 
 @pytest.mark.clause("DGRAM-FAIR-2", "DGRAM-FAIR-3")
-@each_crowd
-@each_way
-def test_a_ping_server_answers_a_good_client(
+@with_each_crowd_size
+@with_each_attack
+def test_an_attacked_ping_server_answers_a_good_client(
     world: siwarp.sim.World, n: int, where: Callable[[int], str], how: str
 ) -> None:
-    server = ping_server(world)
-    there = rig_at(world, GOOD)
-    attack(world, server.address, n, where, how)
+    server = start_ping_server(world)
+    there = create_rig(world, GOOD_CLIENT)
+    start_attack(world, server.address, n, where, how)
     for i in range(3):
         began = net.now()
-        answer = asked(there, server, bytes([REQUEST]) + b"%d" % i)
+        answer = get_answer(there, server, bytes([REQUEST]) + b"%d" % i)
         assert answer == bytes([ANSWER]) + b"%d" % i
-        assert net.now() - began < SERVED
+        assert net.now() - began < SERVICE_LIMIT_S
 
 
-def rig_at(world: siwarp.sim.World, address: str) -> Rig:
-    """Return a rig for a client on a separate host."""
+def create_rig(world: siwarp.sim.World, address: str) -> Rig:
+    """Create a device for a client on a separate host."""
     world.device(address)
     return Rig(address)
 
 
-def asked(rig: Rig, server: DatagramServer, octets: bytes) -> bytes:
-    """Send a request from a new client, and return the answer."""
-    client = Peer(rig, host=GOOD)
+def get_answer(rig: Rig, server: DatagramServer, octets: bytes) -> bytes:
+    """Send a request from a new client, and return the answer of the server."""
+    client = Peer(rig, host=GOOD_CLIENT)
     client.post_receive()
     client.send(SimpleNamespace(qp=SimpleNamespace(addr=server.address)), octets)  # type: ignore[arg-type]
     (wc,) = client.poll_receives()
@@ -142,14 +142,14 @@ def asked(rig: Rig, server: DatagramServer, octets: bytes) -> bytes:
 
 
 @pytest.mark.clause("DGRAM-FAIR-2", "DGRAM-FAIR-3")
-@each_crowd
-@each_way
-def test_a_server_of_aio_answers_a_good_client(
+@with_each_crowd_size
+@with_each_attack
+def test_an_attacked_asyncio_server_answers_a_good_client(
     world: siwarp.sim.World, n: int, where: Callable[[int], str], how: str
 ) -> None:
     to = (SERVER, 7000)
 
-    async def serve() -> None:
+    async def answer_requests() -> None:
         tasks: set[Any] = set()
         async with aio.open_rd(to, qkey=QKEY) as end:
             async for asked in end:
@@ -157,28 +157,28 @@ def test_a_server_of_aio_answers_a_good_client(
                 tasks.add(task)
                 task.add_done_callback(lambda t: (tasks.discard(t), t.exception()))
 
-    async def ask() -> None:
+    async def send_questions() -> None:
         for i in range(3):
             began = net.now()
-            async with aio.open_rd((GOOD, 0), qkey=QKEY) as client:
+            async with aio.open_rd((GOOD_CLIENT, 0), qkey=QKEY) as client:
                 await client.send(b"question %d" % i, to)
                 assert (await client.recv()).data == b"question %d" % i
-            assert net.now() - began < SERVED
+            assert net.now() - began < SERVICE_LIMIT_S
 
-    device, there = world.device(SERVER), world.device(GOOD)
-    world.spawn(world.run, serve(), on=device)
+    device, there = world.device(SERVER), world.device(GOOD_CLIENT)
+    world.spawn(world.run, answer_requests(), on=device)
     net.sleep(0.1)
-    attack(world, to, n, where, how)
-    good = world.spawn(world.run, ask(), on=there)
+    start_attack(world, to, n, where, how)
+    good = world.spawn(world.run, send_questions(), on=there)
     world.run_until(good.done, within="1min")
     good.result()
 
 
-# ---- memory that a server lends
+# ---- memory that a ping server lends to clients
 
 
 def request_memory(rig: Rig, server: DatagramServer, size: int) -> tuple[Peer, RemoteBuffer | None]:
-    """Request memory as a new client; return the client and the memory it got."""
+    """Request memory as a new client; return the client and the memory that the client may use."""
     client = Peer(rig, size=1 << 12, host=rig.ctx.device.addresses[0])
     client.post_receive()
     client.send(
@@ -191,8 +191,8 @@ def request_memory(rig: Rig, server: DatagramServer, size: int) -> tuple[Peer, R
     return client, RemoteBuffer.unpack(answer[1:]) if len(answer) > 1 else None
 
 
-def writes(client: Peer, server: DatagramServer, there: RemoteBuffer, count: int) -> bool:
-    """Write the last octet of the memory, as ping does; return whether the Write succeeded."""
+def can_write(client: Peer, server: DatagramServer, there: RemoteBuffer, count: int) -> bool:
+    """Write the last octet of the borrowed memory; return whether the Write succeeded."""
     client.out.view[0] = count
     to = SimpleNamespace(qp=SimpleNamespace(addr=server.address))
     last = there.part(there.length - 1, 1)
@@ -200,50 +200,56 @@ def writes(client: Peer, server: DatagramServer, there: RemoteBuffer, count: int
     return client.poll_sends()[0].ok
 
 
-def test_a_loan_in_use_is_never_taken_and_greedy_sources_leave_some(
+def test_borrowed_memory_in_use_is_never_revoked_and_greedy_sources_leave_a_part(
     world: siwarp.sim.World,
 ) -> None:
-    server = ping_server(world)
-    good = rig_at(world, GOOD)
+    server = start_ping_server(world)
+    good = create_rig(world, GOOD_CLIENT)
     client, loan = request_memory(good, server, 64)
     assert loan is not None
     for i in range(5):
-        greedy = rig_at(world, f"10.0.1.{i + 1}")
+        greedy = create_rig(world, f"10.0.1.{i + 1}")
         for _ in range(8):
             request_memory(greedy, server, MAX_SIZE)
             request_memory(greedy, server, 1 << 20)
-        assert writes(client, server, loan, i + 1)
+        assert can_write(client, server, loan, i + 1)
     began = net.now()
-    newcomer, other = request_memory(rig_at(world, "10.0.0.3"), server, 64)
-    assert other is not None and writes(newcomer, server, other, 1)
+    newcomer, other = request_memory(create_rig(world, "10.0.0.3"), server, 64)
+    assert other is not None and can_write(newcomer, server, other, 1)
     # A request for too much memory is refused immediately.
-    assert request_memory(rig_at(world, "10.0.0.4"), server, MAX_SIZE)[1] is None
-    assert net.now() - began < SERVED
-    assert writes(client, server, loan, 9)
+    assert request_memory(create_rig(world, "10.0.0.4"), server, MAX_SIZE)[1] is None
+    assert net.now() - began < SERVICE_LIMIT_S
+    assert can_write(client, server, loan, 9)
 
 
-def test_loans_end_when_they_are_returned_and_when_nobody_writes(world: siwarp.sim.World) -> None:
-    server = ping_server(world)
-    good = rig_at(world, GOOD)
+def test_borrowed_memory_is_freed_when_it_is_returned_or_remains_unused(
+    world: siwarp.sim.World,
+) -> None:
+    server = start_ping_server(world)
+    good = create_rig(world, GOOD_CLIENT)
     client, loan = request_memory(good, server, MAX_SIZE)
     assert loan is not None
     assert request_memory(good, server, MAX_SIZE)[1] is not None
-    assert request_memory(good, server, MAX_SIZE)[1] is None, "a source has half"
+    assert request_memory(good, server, MAX_SIZE)[1] is None, (
+        "a source was lent more than half of the memory"
+    )
     client.send(SimpleNamespace(qp=SimpleNamespace(addr=server.address)), bytes([MEMORY]))  # type: ignore[arg-type]
     assert client.poll_sends()[0].ok
     client, loan = request_memory(good, server, MAX_SIZE)
-    assert loan is not None, "one was returned"
+    assert loan is not None, "the returned memory was not lent again"
     for i in range(int(Loans.IDLE) + 2):
         net.sleep(1.0)
-        assert writes(client, server, loan, i + 1)
-    assert request_memory(good, server, MAX_SIZE)[1] is not None, "one was idle"
-    assert writes(client, server, loan, 99)
+        assert can_write(client, server, loan, i + 1)
+    assert request_memory(good, server, MAX_SIZE)[1] is not None, (
+        "the unused memory was not lent again"
+    )
+    assert can_write(client, server, loan, 99)
 
 
-def test_a_request_for_no_octets_is_refused_and_the_next_is_served(
+def test_a_request_for_zero_octets_of_memory_is_refused_and_the_next_request_succeeds(
     world: siwarp.sim.World,
 ) -> None:
-    server = ping_server(world)
-    good = rig_at(world, GOOD)
+    server = start_ping_server(world)
+    good = create_rig(world, GOOD_CLIENT)
     assert request_memory(good, server, 0)[1] is None
     assert request_memory(good, server, 64)[1] is not None

@@ -1,4 +1,4 @@
-"""The two PSN spaces of reliable datagrams, requests and responses, and the credit of each."""
+"""The two PSN spaces of reliable datagrams, requests and responses, and their credits."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from unit.rd.rd_kit import REQUESTS, poll_until
 from siwarp.inspect.rd import RDType
 
 
-def e_taken() -> Any:
+def new_accepted_count() -> Any:
     from _siwarp_layers import ffi
 
     return ffi.new("uint64_t *")
 
 
 @pytest.mark.clause("DGRAM-RD-20")
-def test_what_a_lesser_credit_does_not_cover_is_not_sent_again(connected_endpoint):
+def test_segments_beyond_a_reduced_credit_are_not_retransmitted(connected_endpoint):
     e, s = connected_endpoint
     peer = e.get_peer(s.address)
     s.send_datagram(RDType.ACK, credit=64)
     s.drain()
     for i in range(8):
         assert e.send(peer, bytes([i]) * 2000) == 1
-    lib.siw_rd_flush(peer, e_taken())
+    lib.siw_rd_flush(peer, new_accepted_count())
     sent = [s.receive_datagram(RDType.DATA) for _ in range(8)]
     assert [d.psn - s.other for d in sent] == [*range(8)]
-    s.send_datagram(RDType.ACK, credit=5)  # credit for two segments, and for half of the third
+    # credit for two segments and for half of the third segment
+    s.send_datagram(RDType.ACK, credit=5)
     began, psns = net.now(), set()
     while net.now() - began < 1.5:
         d = s.receive_datagram(seconds=5.0)

@@ -12,7 +12,7 @@ from unit.rd.rd_kit import Stranger, poll_until
 from siwarp.inspect.rd import RDType
 
 
-def test_each_of_many_peers_has_its_own_times_and_who_is_given_up_has_none(make_endpoint):
+def test_each_of_many_peers_has_its_own_timers_and_a_reset_peer_has_none(make_endpoint):
     e = make_endpoint()
     rng = random.Random(3)
     strangers = [Stranger(e) for _ in range(60)]
@@ -37,13 +37,13 @@ def test_each_of_many_peers_has_its_own_times_and_who_is_given_up_has_none(make_
         s.close()
 
 
-def test_a_crowd_that_was_given_up_has_its_memory_returned(make_endpoint):
+def test_memory_for_peers_that_timed_out_is_freed(make_endpoint):
     lib.siw_trim()  # release memory that earlier tests have left
     e = make_endpoint()
     for i in range(1024):
         assert e.send(e.get_peer(siw_addr(f"10.9.{i // 200}.{1 + i % 200}", 7)), b"x") == 1
     net.sleep(1.0)
     e.poll_once()
-    assert not lib.siw_trim(), "their windows are in use"
+    assert not lib.siw_trim(), "memory was freed while the windows of the peers were in use"
     poll_until(lambda: e.event_count("gone") == 1024, e, seconds=200)
     assert lib.siw_trim()

@@ -1,4 +1,4 @@
-"""The datagrams that an RD endpoint sends, and its reactions to those it receives."""
+"""The datagrams that an RD endpoint sends, and its reactions to received datagrams."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from siwarp.inspect.rd import (
     handshake_cookie,
 )
 
-# ---- establishing contact
+# ---- start of an incarnation
 
 
 @pytest.mark.clause("DGRAM-RD-1", "DGRAM-RD-4", "DGRAM-RD-6")
-def test_a_record_is_made_for_the_echo_alone_and_the_challenge_is_no_longer_than_the_hello(
+def test_only_an_echo_creates_a_peer_record_and_a_challenge_is_no_longer_than_its_hello(
     unconnected_endpoint,
 ):
     e, s = unconnected_endpoint
@@ -41,7 +41,7 @@ def test_a_record_is_made_for_the_echo_alone_and_the_challenge_is_no_longer_than
 
 
 @pytest.mark.clause("DGRAM-RD-4")
-def test_a_hello_shorter_than_its_answer_gets_none(unconnected_endpoint):
+def test_a_hello_shorter_than_its_answer_is_not_answered(unconnected_endpoint):
     _, s = unconnected_endpoint
     counters = Counters()
     s.send_datagram(RDType.HELLO, dest_epoch=0, body=HELLO[:-1])
@@ -49,7 +49,7 @@ def test_a_hello_shorter_than_its_answer_gets_none(unconnected_endpoint):
 
 
 @pytest.mark.clause("DGRAM-RD-6")
-def test_an_echo_with_any_octet_of_its_cookie_changed_makes_nothing(unconnected_endpoint):
+def test_an_echo_with_a_changed_octet_in_its_cookie_creates_no_peer_record(unconnected_endpoint):
     e, s = unconnected_endpoint
     c = s.request_challenge()
     s.other = c.source_epoch
@@ -63,7 +63,7 @@ def test_an_echo_with_any_octet_of_its_cookie_changed_makes_nothing(unconnected_
 
 
 @pytest.mark.clause("DGRAM-RD-6")
-def test_a_cookie_is_good_for_its_address_and_epochs_only(unconnected_endpoint):
+def test_a_cookie_is_valid_only_for_its_address_and_epochs(unconnected_endpoint):
     e, s = unconnected_endpoint
     c = s.request_challenge()
     s.other = c.source_epoch
@@ -78,7 +78,7 @@ def test_a_cookie_is_good_for_its_address_and_epochs_only(unconnected_endpoint):
 
 
 @pytest.mark.clause("DGRAM-RD-8")
-def test_an_echo_that_comes_twice_is_acknowledged_twice_and_resets_nothing(connected_endpoint):
+def test_a_repeated_echo_is_acknowledged_again_and_resets_nothing(connected_endpoint):
     e, s = connected_endpoint
     s.send_datagram(RDType.DATA, body=b"one")
     assert s.receive_datagram(RDType.ACK).acknowledged == s.epoch + 1
@@ -90,7 +90,7 @@ def test_an_echo_that_comes_twice_is_acknowledged_twice_and_resets_nothing(conne
 
 
 @pytest.mark.clause("DGRAM-RD-7")
-def test_an_old_echo_does_not_bring_back_the_life_that_was(unconnected_endpoint):
+def test_an_old_echo_does_not_revive_the_former_incarnation(unconnected_endpoint):
     e, s = unconnected_endpoint
     old = s.request_challenge()
     old_echo = s.build_datagram(
@@ -112,7 +112,7 @@ def test_an_old_echo_does_not_bring_back_the_life_that_was(unconnected_endpoint)
 
 
 @pytest.mark.clause("DGRAM-RD-5")
-def test_spoofed_first_datagrams_make_no_state(unconnected_endpoint):
+def test_spoofed_first_datagrams_create_no_state(unconnected_endpoint):
     e, s = unconnected_endpoint
     n = 20000
     hello = bytearray(bytes(s.build_datagram(RDType.HELLO, dest_epoch=0, body=HELLO)))
@@ -129,13 +129,13 @@ def test_spoofed_first_datagrams_make_no_state(unconnected_endpoint):
         e.poll_once()
     assert lib.siw_rd_n_peers(e.c) == 0 and not e.news
     s.drain()
-    net.sleep(0.01)  # HELLOs that arrive at one instant are rate limited
+    net.sleep(0.01)  # the rate of answers to HELLOs is limited
     s.connect()
     assert lib.siw_rd_n_peers(e.c) == 1
 
 
 @pytest.mark.clause("DGRAM-RD-2")
-def test_a_hello_that_is_lost_is_said_again(unconnected_endpoint):
+def test_an_unanswered_hello_is_retransmitted(unconnected_endpoint):
     e, s = unconnected_endpoint
     assert e.send(e.get_peer(s.address), b"x") == 1
     first, second = s.receive_datagram(RDType.HELLO), s.receive_datagram(RDType.HELLO)
@@ -145,7 +145,9 @@ def test_a_hello_that_is_lost_is_said_again(unconnected_endpoint):
 
 @pytest.mark.clause("DGRAM-RD-27")
 @pytest.mark.parametrize("by", [-1, 1])
-def test_of_two_beginnings_at_once_the_one_with_the_greater_epoch_counts(make_endpoint, by):
+def test_of_two_simultaneous_connection_attempts_the_one_with_the_greater_epoch_succeeds(
+    make_endpoint, by
+):
     e = make_endpoint()
     s = Stranger(e)
     peer = e.get_peer(s.address)
@@ -153,7 +155,7 @@ def test_of_two_beginnings_at_once_the_one_with_the_greater_epoch_counts(make_en
     own = s.receive_datagram(RDType.HELLO).source_epoch
     s.epoch = own + by
     c = s.request_challenge()
-    # Whichever end started, both ends agree on one pair of epochs.
+    # Both ends agree on one pair of epochs, regardless of which end started.
     assert (c.source_epoch, c.dest_epoch) == (own, s.epoch)
     s.other = own
     counters = Counters()
@@ -174,7 +176,7 @@ def test_of_two_beginnings_at_once_the_one_with_the_greater_epoch_counts(make_en
 
 
 @pytest.mark.clause("DGRAM-RD-27")
-def test_whatever_comes_of_the_pair_says_that_its_echo_came(make_endpoint):
+def test_any_datagram_of_the_pair_counts_as_an_acknowledgement_of_an_echo(make_endpoint):
     e = make_endpoint()
     s = Stranger(e)
     assert e.send(e.get_peer(s.address), b"x") == 1
@@ -196,7 +198,7 @@ def let_echoes_expire(s: Stranger, e: Endpoint) -> RDDatagram:
 
 
 @pytest.mark.clause("DGRAM-RD-36")
-def test_a_late_answer_to_an_echo_counts_although_another_cookie_was_asked_for(
+def test_a_late_acknowledgement_of_an_echo_is_accepted_after_another_cookie_was_requested(
     unconnected_endpoint,
 ):
     e, s = unconnected_endpoint
@@ -211,7 +213,7 @@ def test_a_late_answer_to_an_echo_counts_although_another_cookie_was_asked_for(
 
 
 @pytest.mark.clause("DGRAM-RD-36")
-def test_another_challenge_takes_the_place_of_one_whose_echoes_were_not_answered(
+def test_another_challenge_replaces_a_challenge_whose_echoes_were_not_answered(
     unconnected_endpoint,
 ):
     e, s = unconnected_endpoint
@@ -228,7 +230,7 @@ def test_another_challenge_takes_the_place_of_one_whose_echoes_were_not_answered
     assert s.receive_datagram(RDType.DATA).dest_epoch == s.epoch
 
 
-# ---- which datagrams are processed
+# ---- acceptance of datagrams
 
 
 @pytest.mark.clause("DGRAM-LLP-1", "DGRAM-LLP-7")
@@ -241,7 +243,7 @@ def test_another_challenge_takes_the_place_of_one_whose_echoes_were_not_answered
         ("drop_header", {"dest_index": 1}),
     ],
 )
-def test_a_header_that_no_reliable_datagram_has_is_dropped_and_counted(
+def test_an_rd_datagram_with_an_invalid_header_is_dropped_and_counted(
     connected_endpoint, name, change
 ):
     e, s = connected_endpoint
@@ -257,7 +259,7 @@ def test_a_header_that_no_reliable_datagram_has_is_dropped_and_counted(
 
 
 @pytest.mark.clause("DGRAM-LLP-8")
-def test_what_has_no_meaning_is_sent_as_zero_and_not_looked_at(connected_endpoint):
+def test_unused_header_fields_are_sent_as_zero_and_ignored_on_receipt(connected_endpoint):
     e, s = connected_endpoint
     s.send_datagram(RDType.DATA, body=b"0", flags=0xFF, source_index=7, rd_flags=0xFC)
     poll_until(lambda: e.received_data() == [b"0"], e)
@@ -280,7 +282,7 @@ def test_a_reliable_datagram_with_a_flipped_bit_is_dropped(connected_endpoint, b
 
 @pytest.mark.clause("DGRAM-LLP-5")
 @pytest.mark.parametrize("length", [0, 1, 12, 28, 31])
-def test_a_reliable_datagram_without_room_for_header_and_crc_is_dropped(connected_endpoint, length):
+def test_an_rd_datagram_too_short_for_header_and_crc_is_dropped(connected_endpoint, length):
     e, s = connected_endpoint
     counters = Counters()
     s.sock.sendto(bytes(s.build_datagram(RDType.DATA))[:length], s.dest)
@@ -289,47 +291,47 @@ def test_a_reliable_datagram_without_room_for_header_and_crc_is_dropped(connecte
 
 
 @pytest.mark.clause("DGRAM-LLP-3", "DGRAM-EXT-6")
-def test_an_endpoint_without_crc_sends_zero_and_does_not_look_at_the_field(make_endpoint):
+def test_an_endpoint_without_crc_sends_a_crc_of_zero_and_does_not_check_the_field(make_endpoint):
     e = make_endpoint(no_crc=True)
     s = Stranger(e)
     found: list[RDDatagram] = []
 
-    def hear(kind: RDType) -> RDDatagram:
-        def look() -> bool:
+    def receive_datagram_of_type(kind: RDType) -> RDDatagram:
+        def try_receive() -> bool:
             try:
                 found.append(RDDatagram(s.sock.recv(65536)))
             except BlockingIOError:
                 return False
             return bool(found[-1].type == kind)
 
-        poll_until(look, e)
+        poll_until(try_receive, e)
         return found[-1]
 
     counters = Counters()
-    # The handshake always has a CRC, and it is checked.
+    # Handshake datagrams always have a CRC, which the endpoint checks.
     s.send_datagram(RDType.HELLO, dest_epoch=0, body=HELLO, crc=0xDEAD)
     s.send_datagram(RDType.HELLO, dest_epoch=0, body=HELLO)
-    c = hear(RDType.CHALLENGE)
+    c = receive_datagram_of_type(RDType.CHALLENGE)
     assert c.crc == c.crc_expected() and counters["drop_crc"] == 1
     s.other = c.source_epoch
     s.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body), crc=1)
     s.send_datagram(RDType.ECHO, body=OFFER + handshake_cookie(c.body))
-    hear(RDType.ACK)
+    receive_datagram_of_type(RDType.ACK)
     assert counters["drop_crc"] == 2
     found.clear()
     s.send_datagram(RDType.DATA, body=b"abcd", crc=2)
     poll_until(lambda: e.received_data() == [b"abcd"], e)
     assert e.send(e.get_peer(s.address), b"x") == 1
-    assert hear(RDType.DATA).body == b"x"
+    assert receive_datagram_of_type(RDType.DATA).body == b"x"
     assert {d.crc for d in found} == {0}
     s.close()
 
 
-# ---- closing
+# ---- end of an incarnation
 
 
 @pytest.mark.clause("DGRAM-RD-35")
-def test_who_says_much_of_unknown_lives_is_told_so_twenty_times_and_no_more(unconnected_endpoint):
+def test_byes_for_unknown_incarnations_are_limited_by_rate(unconnected_endpoint):
     e, s = unconnected_endpoint
     said = 1000
     octets = bytes(s.build_datagram(RDType.PROBE, dest_epoch=7))
@@ -354,7 +356,7 @@ def test_who_says_much_of_unknown_lives_is_told_so_twenty_times_and_no_more(unco
 
 
 @pytest.mark.clause("DGRAM-RD-35")
-def test_who_says_more_hellos_than_are_answered_in_a_second_is_answered_that_often(
+def test_answers_to_hellos_are_limited_by_rate(
     unconnected_endpoint,
 ):
     e, s = unconnected_endpoint
@@ -373,7 +375,9 @@ def test_who_says_more_hellos_than_are_answered_in_a_second_is_answered_that_oft
 
 
 @pytest.mark.clause("DGRAM-RD-9")
-def test_one_of_an_unknown_life_is_told_so_and_no_longer_than_it_asked(unconnected_endpoint):
+def test_a_datagram_of_an_unknown_incarnation_is_answered_by_a_bye_that_is_no_longer(
+    unconnected_endpoint,
+):
     e, s = unconnected_endpoint
     for kind in (RDType.DATA, RDType.ACK, RDType.PROBE):
         asked = s.send_datagram(kind, dest_epoch=77)
@@ -387,7 +391,7 @@ def test_one_of_an_unknown_life_is_told_so_and_no_longer_than_it_asked(unconnect
 
 @pytest.mark.clause("DGRAM-RD-2", "DGRAM-RD-10")
 @pytest.mark.parametrize("reason", RDReason)
-def test_a_bye_counts_with_both_epochs_right_only(connected_endpoint, reason):
+def test_a_bye_is_accepted_only_with_both_epochs_right(connected_endpoint, reason):
     e, s = connected_endpoint
     for wrong in ({"source_epoch": s.epoch + 1}, {"dest_epoch": s.other + 1}):
         s.send_datagram(RDType.BYE, ird=reason, **wrong)
@@ -400,7 +404,7 @@ def test_a_bye_counts_with_both_epochs_right_only(connected_endpoint, reason):
 
 
 @pytest.mark.clause("DGRAM-RD-11")
-def test_a_wrong_q_key_gets_no_answer_at_all(connected_endpoint):
+def test_a_datagram_with_a_wrong_q_key_is_not_answered(connected_endpoint):
     _, s = connected_endpoint
     for kind in RDType:
         s.send_datagram(kind, q_key=QKEY + 1, body=bytes(20))
@@ -411,7 +415,9 @@ def test_a_wrong_q_key_gets_no_answer_at_all(connected_endpoint):
 
 
 @pytest.mark.clause("DGRAM-RD-12", "DGRAM-RD-14")
-def test_data_out_of_order_is_told_by_a_range_and_comes_up_in_order(connected_endpoint):
+def test_out_of_order_datagrams_are_acknowledged_by_a_range_and_delivered_in_order(
+    connected_endpoint,
+):
     e, s = connected_endpoint
     for i in (3, 1, 2):
         s.send_datagram(RDType.DATA, psn=s.epoch + i, body=b"%d" % i)
@@ -426,7 +432,7 @@ def test_data_out_of_order_is_told_by_a_range_and_comes_up_in_order(connected_en
 
 
 @pytest.mark.clause("DGRAM-RD-14")
-def test_many_that_come_without_a_pause_behind_a_gap_are_told_of_eight_at_a_time(
+def test_a_burst_of_datagrams_after_a_gap_is_acknowledged_once_per_eight_datagrams(
     connected_endpoint,
 ):
     e, s = connected_endpoint
@@ -441,15 +447,15 @@ def test_many_that_come_without_a_pause_behind_a_gap_are_told_of_eight_at_a_time
         assert ack.received() >= told and len(ack.received() - told) <= 8
         told, acks = ack.received(), acks + 1
     assert told == {s.epoch + i for i in ahead}
-    # The first eight datagrams are acknowledged one by one, as more might not follow; then there is
-    # one ACK for eight.
+    # The first eight datagrams are acknowledged one by one, because no more datagrams might
+    # follow; later datagrams are acknowledged in groups of eight.
     assert len(ahead) // 8 <= acks <= counters["rd_acks"] <= 8 + len(ahead) // 8 + 1
     s.send_datagram(RDType.DATA, body=b"0")
     poll_until(lambda: e.received_data() == [b"%d" % i for i in range(81)], e)
 
 
 @pytest.mark.clause("DGRAM-RD-3")
-def test_psns_go_on_past_the_end_of_their_numbers(make_endpoint):
+def test_psns_wrap_around_to_zero(make_endpoint):
     e = make_endpoint()
     s = Stranger(e, epoch=0xFFFFFFFE)
     s.connect()
@@ -461,14 +467,14 @@ def test_psns_go_on_past_the_end_of_their_numbers(make_endpoint):
 
 
 @pytest.mark.clause("DGRAM-RD-16", "RFC5041-3-13")
-def test_a_datagram_that_comes_twice_comes_up_once_and_is_acknowledged_again(connected_endpoint):
+def test_a_duplicate_datagram_is_delivered_once_and_acknowledged_again(connected_endpoint):
     e, s = connected_endpoint
     counters = Counters()
     for n in range(3):
         s.send_datagram(RDType.DATA, body=b"once")
         assert s.receive_datagram(RDType.ACK).acknowledged == s.epoch + 1
         assert counters["rd_duplicates"] == n
-    # A duplicate of a datagram stored behind a gap is counted, too.
+    # A duplicate of a datagram that is stored after a gap is counted, too.
     for n in range(3):
         s.send_datagram(RDType.DATA, psn=s.epoch + 2, body=b"ahead")
         assert s.receive_datagram(RDType.ACK).received() == {s.epoch + 2}
@@ -478,7 +484,7 @@ def test_a_datagram_that_comes_twice_comes_up_once_and_is_acknowledged_again(con
 
 
 @pytest.mark.clause("DGRAM-RD-17")
-def test_one_past_the_window_is_dropped(connected_endpoint):
+def test_a_datagram_beyond_the_window_is_dropped(connected_endpoint):
     e, s = connected_endpoint
     counters = Counters()
     for psn in (s.epoch + 16384, s.epoch + 0x7FFFFFFF):
@@ -487,7 +493,7 @@ def test_one_past_the_window_is_dropped(connected_endpoint):
 
 
 @pytest.mark.clause("DGRAM-RD-17")
-def test_memory_for_what_came_early_is_bounded_by_the_window(make_endpoint):
+def test_memory_for_datagrams_after_a_gap_is_bounded_by_the_window(make_endpoint):
     with temporary_setting("rd_window", 65536):
         e = make_endpoint()
     s = Stranger(e)
@@ -500,7 +506,7 @@ def test_memory_for_what_came_early_is_bounded_by_the_window(make_endpoint):
 
 
 @pytest.mark.clause("DGRAM-RD-15")
-def test_an_acknowledgement_is_not_sent_by_itself_where_data_goes_back_at_once(connected_endpoint):
+def test_an_immediate_reply_carries_the_acknowledgement_of_a_segment(connected_endpoint):
     e, s = connected_endpoint
     s.send_datagram(RDType.DATA, body=b"ping")
     poll_until(lambda: e.received_data() == [b"ping"], e)
@@ -511,7 +517,7 @@ def test_an_acknowledgement_is_not_sent_by_itself_where_data_goes_back_at_once(c
     assert counters["rd_acks"] == 0
 
 
-def test_a_segment_and_what_its_datagram_acknowledges_are_one_event(connected_endpoint):
+def test_a_segment_and_the_acknowledgement_in_its_datagram_are_one_event(connected_endpoint):
     e, s = connected_endpoint
     peer = e.get_peer(s.address)
     assert e.send(peer, b"ping") == 1
@@ -519,11 +525,11 @@ def test_a_segment_and_what_its_datagram_acknowledges_are_one_event(connected_en
     s.send_datagram(RDType.DATA, acknowledged=(sent.psn + 1) & 0xFFFFFFFF, body=b"pong")
     events: list[tuple[int, bool]] = []
 
-    def receive() -> None:
+    def poll_events() -> None:
         if lib.siw_llp_port_poll(e.port, e.handlers, 4):
             while e.handle_event():
                 events.append((e.event.kind, e.event.acked))
 
-    poll_until(lambda: events, also=receive)
+    poll_until(lambda: events, also=poll_events)
     assert events == [(SEGMENT, True)]
     assert e.received_data() == [b"pong"] and lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 1

@@ -1,4 +1,4 @@
-"""RD on the wire: false acknowledgements, every header field, and numbers of datagrams."""
+"""RD on the wire: false acknowledgements, every header field, and limits of datagrams and peers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from unit.rd.rd_kit import OFFER, Endpoint, Stranger, poll_until, send_all_segme
 from siwarp.inspect.crc import crc32c
 from siwarp.inspect.rd import COOKIE_LEN, CRC_LEN, RDDatagram, RDType, ack_body, handshake_cookie
 
-#: Acknowledgements that must have no effect.
+#: A generator of random octets for the bodies of datagrams.
 RNG = random.Random(4)
 
 
-def begun(e: Endpoint, s: Stranger, n: int, **fields: Any) -> tuple[Any, list[RDDatagram]]:
+def accept_with_queued_segments(
+    e: Endpoint, s: Stranger, n: int, **fields: Any
+) -> tuple[Any, list[RDDatagram]]:
     peer = e.get_peer(s.address)
     for i in range(n):
         assert e.send(peer, b"%04d" % i) == 1
@@ -32,9 +34,9 @@ def begun(e: Endpoint, s: Stranger, n: int, **fields: Any) -> tuple[Any, list[RD
 
 
 @pytest.mark.clause("DGRAM-RD-3", "DGRAM-RD-18")
-def test_what_was_never_sent_is_not_acknowledged(unconnected_endpoint):
+def test_an_acknowledgement_of_datagrams_that_were_never_sent_is_dropped(unconnected_endpoint):
     e, s = unconnected_endpoint
-    peer, sent = begun(e, s, 4)
+    peer, sent = accept_with_queued_segments(e, s, 4)
     assert [d.psn for d in sent] == [(s.other + i) & 0xFFFFFFFF for i in range(4)]
     counters = Counters()
     for lie in (5, 4096, 0x7FFFFFFF):
@@ -46,14 +48,14 @@ def test_what_was_never_sent_is_not_acknowledged(unconnected_endpoint):
 
 
 @pytest.mark.clause("DGRAM-RD-18")
-def test_ranges_of_what_was_never_sent_harm_nothing(unconnected_endpoint):
+def test_ack_ranges_of_datagrams_that_were_never_sent_have_no_effect(unconnected_endpoint):
     e, s = unconnected_endpoint
-    peer, _ = begun(e, s, 4)
+    peer, _ = accept_with_queued_segments(e, s, 4)
     s.send_datagram(RDType.ACK, body=b"\xff" * 512, credit=65535)
     s.send_datagram(RDType.ACK, body=b"\xff" * 9000, credit=65535)
     assert e.send(peer, b"more") == 1
     new = s.receive_datagram(RDType.DATA)
-    # on a slow machine, earlier datagrams are retransmitted by their timers
+    # On a slow machine, earlier datagrams are retransmitted by their timers.
     while new.body.startswith(b"000"):
         new = s.receive_datagram(RDType.DATA)
     assert new.body == b"more"
@@ -62,7 +64,9 @@ def test_ranges_of_what_was_never_sent_harm_nothing(unconnected_endpoint):
 
 
 @pytest.mark.clause("DGRAM-RD-19")
-def test_what_three_later_ones_have_passed_by_is_sent_again_at_once(unconnected_endpoint):
+def test_a_datagram_that_three_later_datagrams_overtook_is_retransmitted_immediately(
+    unconnected_endpoint,
+):
     e, s = unconnected_endpoint
     peer = e.get_peer(s.address)
     for i in range(8):
@@ -75,7 +79,7 @@ def test_what_three_later_ones_have_passed_by_is_sent_again_at_once(unconnected_
     s.send_datagram(RDType.ACK)
     for _ in range(8):
         s.receive_datagram(RDType.DATA)
-    # the machine was so slow that a timer expired first
+    # The machine may be so slow that a timer expired first.
     stood_still = counters["rd_retransmits"] > 0
     s.send_datagram(RDType.ACK, body=ack_body(first, [(first + i) & 0xFFFFFFFF for i in (1, 2, 3)]))
     for _ in range(100):
@@ -91,9 +95,9 @@ def test_what_three_later_ones_have_passed_by_is_sent_again_at_once(unconnected_
 
 
 @pytest.mark.clause("DGRAM-RD-20")
-def test_without_credit_nothing_is_sent_and_the_peer_is_asked(unconnected_endpoint):
+def test_an_endpoint_without_credit_sends_no_data_but_probes_the_peer(unconnected_endpoint):
     e, s = unconnected_endpoint
-    peer, _ = begun(e, s, 3, credit=0)
+    peer, _ = accept_with_queued_segments(e, s, 3, credit=0)
     probe = s.receive_datagram(RDType.PROBE)
     assert lib.siw_rd_accepted(peer, lib.SIW_RD_REQUESTS) == 0
     s.send_datagram(RDType.ACK, psn=probe.psn, rd_flags="PROBED", credit=2)
@@ -103,7 +107,7 @@ def test_without_credit_nothing_is_sent_and_the_peer_is_asked(unconnected_endpoi
 
 
 @pytest.mark.clause("DGRAM-RD-21")
-def test_a_probe_is_answered_by_its_number(connected_endpoint):
+def test_a_probe_is_answered_with_its_psn(connected_endpoint):
     _, s = connected_endpoint
     s.send_datagram(RDType.PROBE, psn=4711, body=bytes(1000))
     ack = s.receive_datagram(RDType.ACK)
@@ -111,7 +115,7 @@ def test_a_probe_is_answered_by_its_number(connected_endpoint):
 
 
 @pytest.mark.clause("DGRAM-RD-13")
-def test_a_held_segment_that_is_looked_at_again_and_again_is_acknowledged_no_more_often(
+def test_repeated_attempts_to_deliver_a_held_segment_cause_no_acknowledgements(
     connected_endpoint,
 ):
     e, s = connected_endpoint
@@ -132,7 +136,7 @@ def test_a_held_segment_that_is_looked_at_again_and_again_is_acknowledged_no_mor
     assert s.receive_datagram(RDType.ACK).acknowledged == s.epoch + 2
 
 
-# ---- every field
+# ---- every header field
 
 
 @pytest.mark.clause("DGRAM-RD-28")
@@ -147,7 +151,7 @@ def test_a_held_segment_that_is_looked_at_again_and_again_is_acknowledged_no_mor
     near=st.integers(-3, 3),
     cut=st.integers(0, 60),
 )
-def test_no_field_of_any_datagram_harms_a_peer_that_goes_on(
+def test_no_header_field_prevents_a_peer_from_starting_a_new_incarnation(
     connected_endpoint, kind, field, value, near, cut
 ):
     e, s = connected_endpoint
@@ -161,13 +165,13 @@ def test_no_field_of_any_datagram_harms_a_peer_that_goes_on(
         base = d.getfieldval(field) + near if value % 2 else value
         setattr(d, field, int(base) % 2 ** int(size))
     octets = bytes(d)
-    if value % 5 == 0:  # also truncate the datagram, with a valid CRC
+    if value % 5 == 0:  # The datagram is also truncated, with a valid CRC.
         del d.crc
         octets = octets[: max(0, len(octets) - CRC_LEN - cut)]
         octets += crc32c(octets).to_bytes(4, "little")
     s.sock.sendto(octets, s.dest)
     s.drain()
-    # Whatever happened to that incarnation, the real peer can start a new one.
+    # After any effect on the former incarnation, the real peer can start a new incarnation.
     s.epoch = (s.epoch + 0x01000193) & 0xFFFFFFFF or 1
     net.sleep(0.0012)
     s.connect()
@@ -177,15 +181,15 @@ def test_no_field_of_any_datagram_harms_a_peer_that_goes_on(
     assert lib.siw_rd_n_peers(e.c) == 1
 
 
-# ---- numbers of datagrams and peers
+# ---- limits of datagrams and peers
 
 
-def test_an_idle_peer_costs_less_than_512_octets():
+def test_an_idle_peer_record_is_smaller_than_1024_octets():
     assert lib.siw_rd_peer_size() + ffi.sizeof("void *") < 1024
 
 
 @pytest.mark.clause("DGRAM-RD-25")
-def test_the_peer_idle_longest_makes_room_and_one_in_use_does_not(make_endpoint):
+def test_the_longest_idle_peer_is_evicted_and_a_peer_in_use_is_not(make_endpoint):
     idle = 0.5
     with temporary_setting("rd_idle_ms", int(idle * 1000)):
         e = make_endpoint(max_peers=2)
@@ -194,7 +198,7 @@ def test_the_peer_idle_longest_makes_room_and_one_in_use_does_not(make_endpoint)
         s.connect()
         s.send_datagram(RDType.DATA, body=b"given")
         s.receive_datagram(RDType.ACK)
-    # Neither has been idle for long enough, and both have sent data.
+    # Neither peer has been idle for long enough, and both peers have sent data.
     c = strangers[2].request_challenge()
     strangers[2].other = c.source_epoch
     counters = Counters()
@@ -217,7 +221,7 @@ def test_the_peer_idle_longest_makes_room_and_one_in_use_does_not(make_endpoint)
 
 
 @pytest.mark.clause("DGRAM-RD-26")
-def test_a_third_of_the_idle_time_is_silence_enough_to_ask(make_endpoint):
+def test_an_endpoint_probes_a_peer_that_was_silent_for_a_third_of_the_idle_time(make_endpoint):
     with temporary_setting("rd_idle_ms", 60_000):
         e = make_endpoint()
     s = Stranger(e)
@@ -248,26 +252,26 @@ def test_a_third_of_the_idle_time_is_silence_enough_to_ask(make_endpoint):
 
 
 @pytest.mark.clause("DGRAM-RD-26")
-def test_who_was_long_silent_is_asked_before_something_is_sent(make_endpoint):
+def test_an_endpoint_probes_a_long_silent_peer_before_it_sends_data(make_endpoint):
     with temporary_setting("rd_idle_ms", 90):
         a, b = make_endpoint(), make_endpoint(max_peers=1)
     peer = a.get_peer(b.local_addr)
     send_all_segments(a, peer, [b"before"], a, b)
     net.sleep(0.1)
     other = make_endpoint()
-    # b's only peer record is given to the other endpoint, so b forgets a
+    # The only peer record of `b` is reused for the other endpoint, so `b` forgets `a`.
     send_all_segments(other, other.get_peer(b.local_addr), [b"x"], b, other)
     b.got.clear()
     assert a.send(peer, b"lost?") == 0
     assert lib.siw_rd_blocked(peer, lib.SIW_RD_REQUESTS)
     poll_until(lambda: a.event_count("restarted"), a, b)
-    net.sleep(0.1)  # b has to forget the other endpoint, too
+    net.sleep(0.1)  # the endpoint `b` must also forget the other endpoint
     send_all_segments(a, peer, [b"after"], a, b)
     assert b.received_data() == [b"after"]
 
 
 @pytest.mark.clause("DGRAM-CC-10")
-def test_after_a_time_out_two_datagrams_go_however_short_they_are(make_endpoint, make_strangers):
+def test_after_a_timeout_at_most_two_datagrams_are_sent_at_a_time(make_endpoint, make_strangers):
     e = make_endpoint()
     (s,) = make_strangers(e, 1, host="10.0.0.9")
     peer = e.get_peer(s.address)
@@ -277,20 +281,20 @@ def test_after_a_time_out_two_datagrams_go_however_short_they_are(make_endpoint,
     began = net.now()
     came: dict[float, int] = {}
 
-    def listen() -> bool:
+    def count_data_until_stop() -> bool:
         while octets := s._next_datagram():
             if RDDatagram(octets).type == RDType.DATA:
                 at = round(net.now() - began, 3)
                 came[at] = came.get(at, 0) + 1
         return net.now() > began + 5
 
-    poll_until(listen, e)
+    poll_until(count_data_until_stop, e)
     first, *later = came.values()
     assert first > 2
     assert len(later) >= 3 and max(later) <= 2, came
-    # Acknowledged datagrams open the window.
+    # An acknowledgement opens the congestion window again.
     s.send_datagram(RDType.ACK, acknowledged=(s.other + 2) & 0xFFFFFFFF)
     came.clear()
     stop = net.now() + 0.01
-    poll_until(lambda: listen() and net.now() > stop, e)
+    poll_until(lambda: count_data_until_stop() and net.now() > stop, e)
     assert sum(came.values()) > 2

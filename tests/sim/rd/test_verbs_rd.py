@@ -49,7 +49,7 @@ from siwarp.verbs import (
 
 
 @pytest.mark.clause("DGRAM-RDV-3", "DGRAM-RDV-5")
-def test_a_send_completes_when_the_peer_has_it_and_not_before(rig: Rig) -> None:
+def test_an_rd_send_completes_only_after_the_peer_has_received_the_message(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     a.send(b, b"early", 7)
     assert_no_completion(a.scq, 0.05)
@@ -59,7 +59,7 @@ def test_a_send_completes_when_the_peer_has_it_and_not_before(rig: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-RDV-2", "DGRAM-RDV-5")
-def test_a_message_without_a_receive_waits_and_holds_up_no_other_peer(rig: Rig) -> None:
+def test_an_rd_send_without_a_receive_does_not_delay_messages_to_other_peers(rig: Rig) -> None:
     a, slow, quick = Peer(rig), Peer(rig), Peer(rig)
     for i in range(4):
         a.send(slow, b"wait", i)
@@ -73,7 +73,7 @@ def test_a_message_without_a_receive_waits_and_holds_up_no_other_peer(rig: Rig) 
     assert [w.wr_id for w in a.poll_sends(4)] == [0, 1, 2, 3]
 
 
-def test_slots_come_back_although_the_oldest_request_is_stuck(rig: Rig) -> None:
+def test_send_queue_slots_are_freed_although_the_oldest_request_is_incomplete(rig: Rig) -> None:
     a, stuck, quick = Peer(rig, depth=4), Peer(rig), Peer(rig)
     a.send(stuck, b"stuck", 1)
     for i in range(40):
@@ -85,7 +85,7 @@ def test_slots_come_back_although_the_oldest_request_is_stuck(rig: Rig) -> None:
     assert a.poll_sends()[0].wr_id == 1
 
 
-def test_inline_and_unsignalled_sends_arrive_and_slots_return(rig: Rig) -> None:
+def test_inline_and_unsignaled_rd_sends_arrive_and_free_their_send_queue_slots(rig: Rig) -> None:
     a, b = Peer(rig, depth=8), Peer(rig)
     for turn in range(8):
         for i in range(7):
@@ -100,7 +100,7 @@ def test_inline_and_unsignalled_sends_arrive_and_slots_return(rig: Rig) -> None:
         assert b.poll_receives()[0].ok
 
 
-def test_a_full_send_queue_says_so(rig: Rig) -> None:
+def test_posting_to_a_full_rd_send_queue_fails_with_enomem(rig: Rig) -> None:
     a, b = Peer(rig, depth=4), Peer(rig)
     for i in range(4):
         a.send(b, b"x", i)
@@ -111,7 +111,7 @@ def test_a_full_send_queue_says_so(rig: Rig) -> None:
     a.send(b, b"y", 5)
 
 
-def test_a_solicited_send_raises_the_event_that_was_asked_for(rig: Rig) -> None:
+def test_a_solicited_rd_send_raises_the_solicited_completion_event(rig: Rig) -> None:
     channel = rig.create_channel()
     a, b = Peer(rig), Peer(rig, channel=channel)
     for _ in range(2):
@@ -127,7 +127,7 @@ def test_a_solicited_send_raises_the_event_that_was_asked_for(rig: Rig) -> None:
     assert all(w.ok for w in a.poll_sends(2))
 
 
-def test_several_queue_pairs_share_receives(rig: Rig) -> None:
+def test_rd_queue_pairs_share_the_receives_of_a_shared_receive_queue(rig: Rig) -> None:
     srq = rig.create_srq(16)
     a, b, c = Peer(rig), Peer(rig, srq=srq), Peer(rig, srq=srq)
     mr = rig.reg_mr(1024)
@@ -140,7 +140,7 @@ def test_several_queue_pairs_share_receives(rig: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-RDV-9")
-def test_more_reads_than_the_peer_holds_wait_their_turn(rig: Rig) -> None:
+def test_rd_reads_beyond_the_responder_resources_of_the_peer_wait(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig, attr=QPAttr(qkey=QKEY, max_dest_rd_atomic=2))
     b.into.view[:4096] = octet_pattern(4096)
     for i in range(32):
@@ -151,7 +151,7 @@ def test_more_reads_than_the_peer_holds_wait_their_turn(rig: Rig) -> None:
 
 @pytest.mark.clause("DGRAM-RDV-9")
 @pytest.mark.parametrize(("tells", "most"), [(0, 1), (1, 1), (2, 2), (3, 3)])
-def test_a_peer_is_asked_for_no_more_at_a_time_than_it_tells(
+def test_rd_read_and_atomic_requests_do_not_exceed_the_limit_that_the_peer_states(
     rig: Rig, tells: int, most: int
 ) -> None:
     a = Peer(rig)
@@ -166,7 +166,7 @@ def test_a_peer_is_asked_for_no_more_at_a_time_than_it_tells(
         asked = [s.receive_segment() for _ in range(most)]
         assert [head.opcode for head, _ in asked] == opcodes[:most]
         assert not s.has_segment()
-        for i in range(2):  # each response makes room for one request
+        for i in range(2):  # each response permits one more request
             s.answer_request(*asked[i], b"%08d" % i)
             assert a.poll_sends()[0].wr_id == i
             asked.append(s.receive_segment())
@@ -180,7 +180,7 @@ def test_a_peer_is_asked_for_no_more_at_a_time_than_it_tells(
         a.qp.modify(QPAttr(qp_state=QPState.ERR))
 
 
-def test_a_fence_waits_for_the_reads_of_its_peer_alone(rig: Rig) -> None:
+def test_a_fence_waits_for_reads_from_the_same_rd_peer(rig: Rig) -> None:
     a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
     b.into.view[:] = b"\x01" * b.size
     a.post_rdma(b, WROpcode.RDMA_READ, 1 << 19, 1)
@@ -194,7 +194,7 @@ def test_a_fence_waits_for_the_reads_of_its_peer_alone(rig: Rig) -> None:
     ("why", "code"),
     [("misaligned", (0, 2, 7)), ("stag", (0, 1, 0)), ("bounds", (0, 1, 1)), ("rights", (0, 1, 2))],
 )
-def test_an_atomic_that_is_refused_leaves_memory_as_it_is_and_the_next_is_done(
+def test_a_refused_rd_atomic_changes_no_memory_and_the_next_atomic_succeeds(
     rig: Rig, why: str, code: tuple[int, int, int]
 ) -> None:
     b = Peer(rig, 1 << 12)
@@ -229,7 +229,7 @@ def test_an_atomic_that_is_refused_leaves_memory_as_it_is_and_the_next_is_done(
     assert not any(readable.read())
 
 
-def test_a_send_with_invalidate_ends_the_region_it_names(rig: Rig) -> None:
+def test_an_rd_send_with_invalidate_invalidates_the_stag_of_the_region(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     mr = MR(
         rig.pd,
@@ -244,10 +244,10 @@ def test_a_send_with_invalidate_ends_the_region_it_names(rig: Rig) -> None:
     assert a.poll_sends()[0].ok
 
 
-# ---- states, limits
+# ---- states and limits
 
 
-def test_what_comes_before_rtr_waits(rig: Rig) -> None:
+def test_an_rd_send_that_arrives_before_state_rtr_waits(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig, ready=False)
     b.qp.to_init(QPAttr(qkey=QKEY))
     b.post_receive()
@@ -258,7 +258,9 @@ def test_what_comes_before_rtr_waits(rig: Rig) -> None:
     assert b.poll_receives()[0].byte_len == 5 and a.poll_sends()[0].ok
 
 
-def test_sqd_completes_what_was_begun_and_holds_the_rest(rig: Rig) -> None:
+def test_in_sqd_an_rd_queue_pair_completes_started_requests_and_holds_later_requests(
+    rig: Rig,
+) -> None:
     a, b = Peer(rig), Peer(rig)
     a.send(b, b"begun", 1)
     a.qp.modify(QPAttr(qp_state=QPState.SQD, en_sqd_async_notify=True))
@@ -273,7 +275,9 @@ def test_sqd_completes_what_was_begun_and_holds_the_rest(rig: Rig) -> None:
     assert [w.byte_len for w in b.poll_receives(2)] == [5, 4]
 
 
-def test_to_err_flushes_everything_and_the_peer_is_told(rig: Rig) -> None:
+def test_moving_an_rd_queue_pair_to_err_flushes_its_requests_and_fails_sends_of_the_peer(
+    rig: Rig,
+) -> None:
     a, b, c = Peer(rig), Peer(rig), Peer(rig)
     a.post_receive(9)
     for i in range(3):
@@ -290,7 +294,7 @@ def test_to_err_flushes_everything_and_the_peer_is_told(rig: Rig) -> None:
     assert not b.poll_sends()[0].ok
 
 
-def test_the_wrong_qkey_reaches_nobody(rig: Rig) -> None:
+def test_an_rd_send_with_a_wrong_q_key_is_not_received(rig: Rig) -> None:
     a = Peer(rig, attr=QPAttr(qkey=QKEY + 1), peer_timeout=0.3)
     b = Peer(rig)
     b.post_receive()
@@ -299,7 +303,7 @@ def test_the_wrong_qkey_reaches_nobody(rig: Rig) -> None:
     assert_no_completion(b.rcq)
 
 
-def test_what_cannot_be_posted_is_refused(rig: Rig) -> None:
+def test_invalid_rd_send_requests_are_refused_when_posted(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     with PD(rig.ctx) as pd, AH(pd, b.qp.addr) as foreign:
         assert errno_raised_by(a.qp.post_send, SendWR(1, ah=foreign)) == errno.EINVAL
@@ -319,7 +323,7 @@ def test_what_cannot_be_posted_is_refused(rig: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-RDV-4")
-def test_idle_streams_are_given_up_and_numbers_go_on(rig: Rig) -> None:
+def test_rd_messages_arrive_after_idle_streams_were_released(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     for i in range(3):
         b.post_receive(i)
@@ -330,16 +334,18 @@ def test_idle_streams_are_given_up_and_numbers_go_on(rig: Rig) -> None:
         assert a.poll_sends()[0].ok
         assert_no_completion(
             a.scq, 0.15
-        )  # longer than the time after which idle streams are released
+        )  # the wait is longer than the time after which idle streams are released
 
 
 @pytest.mark.clause("DGRAM-RDV-4")
-def test_numbers_of_messages_outlast_silence_and_begin_at_1_with_each_life(rig: Rig) -> None:
+def test_message_sequence_numbers_continue_after_idle_time_and_restart_at_1_with_an_incarnation(
+    rig: Rig,
+) -> None:
     a = Peer(rig)
     with scripted_peer(a) as s:
         ah = AH(rig.pd, s.addr)
 
-        def numbers() -> None:
+        def check_sequence_numbers() -> None:
             for msn in (1, 2, 3):
                 a.qp.post_send(SendWR(msn, sg=[a.out.sge(0, 4)], ah=ah))
                 head, _ = s.receive_segment()
@@ -349,14 +355,14 @@ def test_numbers_of_messages_outlast_silence_and_begin_at_1_with_each_life(rig: 
                 assert (a.poll_sends()[0].ok, a.poll_receives()[0].byte_len) == (True, 8)
                 assert_no_completion(
                     a.scq, 0.15
-                )  # longer than the time after which idle streams are released
+                )  # the wait is longer than the time after which idle streams are released
 
-        numbers()
+        check_sequence_numbers()
         s.restart_and_connect()
-        numbers()
+        check_sequence_numbers()
 
 
-def test_destroying_in_the_middle_of_everything_leaves_the_peer_to_others(rig: Rig) -> None:
+def test_closing_an_rd_queue_pair_with_pending_requests_leaves_its_peer_usable(rig: Rig) -> None:
     a, b, c = Peer(rig), Peer(rig), Peer(rig)
     for i in range(8):
         a.send(b, b"to nobody", i)
@@ -364,7 +370,7 @@ def test_destroying_in_the_middle_of_everything_leaves_the_peer_to_others(rig: R
     assert b.poll_receives()[0].ok
     a.qp.close()
     c.send(b, b"to somebody")
-    for i in range(9):  # earlier messages of a may still arrive, and consume some receives
+    for i in range(9):  # earlier messages of `a` may still arrive and consume some receives
         b.post_receive(i, 64)
     wait_until(lambda: [w for w in b.rcq.poll(1) if w.source == c.qp.addr and w.ok])
     assert c.poll_sends()[0].ok
@@ -372,7 +378,7 @@ def test_destroying_in_the_middle_of_everything_leaves_the_peer_to_others(rig: R
 
 @pytest.mark.clause("DGRAM-RDV-15")
 @pytest.mark.parametrize("size", [8, 100_000])
-def test_a_request_completes_before_the_receive_of_what_answers_it(rig: Rig, size: int) -> None:
+def test_an_rd_request_completes_before_the_receive_of_the_answer(rig: Rig, size: int) -> None:
     b, both = Peer(rig, 1 << 18), rig.create_cq(64)
     a = Peer(rig, 1 << 18, cq=both)
     for i in range(30):
@@ -386,7 +392,9 @@ def test_a_request_completes_before_the_receive_of_what_answers_it(rig: Rig, siz
         assert b.poll_sends()[0].ok
 
 
-def test_memory_that_was_sent_from_may_go_before_its_queue_pair(rig: Rig) -> None:
+def test_memory_of_a_posted_send_may_be_deregistered_before_the_queue_pair_is_closed(
+    rig: Rig,
+) -> None:
     a, b = Peer(rig), Peer(rig)
     mr = rig.reg_mr(bytearray(b"sent, and not taken"))
     a.qp.post_send(SendWR(1, sg=[mr.sge()], ah=a.address_handle(b)))
@@ -397,7 +405,7 @@ def test_memory_that_was_sent_from_may_go_before_its_queue_pair(rig: Rig) -> Non
 
 
 @pytest.mark.clause("DGRAM-RDV-16")
-def test_peers_reach_memory_through_windows_that_another_queue_pair_binds(rig: Rig) -> None:
+def test_rd_peers_access_memory_through_windows_that_another_queue_pair_bound(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     region = rig.reg_mr(128, ALL_ACCESS | AccessFlag.MW_BIND)
     cq = rig.create_cq()

@@ -1,4 +1,4 @@
-"""Immediate data on RD: with a Send in one message, with a Write in a second message after it."""
+"""Immediate data on RD: in the message of a Send, and in a second message after a Write."""
 
 from __future__ import annotations
 
@@ -32,38 +32,38 @@ WRITE_IMM, SEND_IMM = WROpcode.RDMA_WRITE_WITH_IMM, WROpcode.SEND_WITH_IMM
 PRIVATE = 15
 IMM = 0x01C2_83FE
 SIZES = [0, 1, 64, 1023, 1025, 65_489, 65_536, 1 << 20]
-MANY = 200 if "SANITIZER" in os.environ else 600
+MESSAGE_COUNT = 200 if "SANITIZER" in os.environ else 600
 
 
-def as_it_lies(value: int) -> bytes:
+def native_octets(value: int) -> bytes:
     return value.to_bytes(4, sys.byteorder)
 
 
-def write_imm(a: Peer, b: Peer, length: int, wr_id: int = 3, **more: int) -> None:
+def post_write_with_immediate(a: Peer, b: Peer, length: int, wr_id: int = 3, **more: int) -> None:
     a.post_rdma(b, WRITE_IMM, length, wr_id, imm_data=more.pop("imm", IMM), **more)
 
 
-def to_stranger(a: Peer, s: Stranger, opcode: WROpcode, length: int, **more: int) -> AH:
-    """Post a request to the simulated peer; the caller must keep the returned address handle."""
+def post_to_scripted_peer(a: Peer, s: Stranger, opcode: WROpcode, length: int, **more: int) -> AH:
+    """Post a request to the scripted peer; the caller must keep the returned address handle."""
     ah = AH(a.rig.pd, s.addr)
     wr = SendWR(2, opcode, sg=[a.out.sge(0, length)], ah=ah, remote=a.into.remote(), **more)
     a.qp.post_send(wr)
     return ah
 
 
-# ---- effects
+# ---- effects of immediate data
 
 
 @pytest.mark.clause("DGRAM-IMM-3", "DGRAM-IMM-4")
 @pytest.mark.parametrize("size", SIZES)
-def test_a_write_with_immediate_takes_a_receive_and_writes_nothing_there(
+def test_an_rd_write_with_immediate_consumes_a_receive_but_not_its_buffer(
     rig: Rig, size: int
 ) -> None:
     a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
     spare = rig.reg_mr(bytearray(b"\xdd" * 64))
     a.out.view[:size] = octet_pattern(size, size)
     b.qp.post_recv(RecvWR(7, sg=[spare.sge()]))
-    write_imm(a, b, size, 8)
+    post_write_with_immediate(a, b, size, 8)
     (got,), (sent,) = b.poll_receives(), a.poll_sends()
     assert (sent.wr_id, sent.ok, sent.opcode) == (8, True, WCOpcode.RDMA_WRITE)
     assert (got.wr_id, got.ok, got.opcode) == (7, True, WCOpcode.RECV_RDMA_WITH_IMM)
@@ -75,7 +75,7 @@ def test_a_write_with_immediate_takes_a_receive_and_writes_nothing_there(
 
 @pytest.mark.clause("DGRAM-IMM-5")
 @pytest.mark.parametrize("size", SIZES)
-def test_a_send_with_immediate_brings_both(rig: Rig, size: int) -> None:
+def test_an_rd_send_with_immediate_delivers_payload_and_immediate_data(rig: Rig, size: int) -> None:
     a, b = Peer(rig, 1 << 20), Peer(rig, 1 << 20)
     b.into.view[:64] = b"\xee" * 64
     b.post_receive(7, size)
@@ -88,12 +88,12 @@ def test_a_send_with_immediate_brings_both(rig: Rig, size: int) -> None:
     assert set(b.into.read(max(0, 64 - size), size)) <= {0xEE}
 
 
-def test_its_octets_may_be_inline(rig: Rig) -> None:
+def test_rd_requests_with_immediate_may_have_inline_data(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     flags = SendFlag.INLINE | SendFlag.SIGNALED
     a.out.view[:64] = octet_pattern(64)
     b.qp.post_recv([RecvWR(1), RecvWR(2, sg=[b.into.sge(64, 64)])])
-    write_imm(a, b, 64, flags=flags)
+    post_write_with_immediate(a, b, 64, flags=flags)
     a.send(b, octet_pattern(64, 5), opcode=SEND_IMM, imm_data=6, flags=flags)
     a.out.view[:64] = bytes(64)
     assert [w.imm_data for w in b.poll_receives(2)] == [IMM, 6]
@@ -101,7 +101,7 @@ def test_its_octets_may_be_inline(rig: Rig) -> None:
     assert all(w.ok for w in a.poll_sends(2))
 
 
-def test_a_solicited_one_wakes_who_waits_for_such(rig: Rig) -> None:
+def test_a_solicited_request_with_immediate_raises_the_solicited_completion_event(rig: Rig) -> None:
     channel = rig.create_channel()
     b = Peer(rig, channel=channel)
     a = Peer(rig)
@@ -119,10 +119,10 @@ def test_a_solicited_one_wakes_who_waits_for_such(rig: Rig) -> None:
         assert all(w.ok for w in a.poll_sends(2))
 
 
-def test_without_a_receive_it_waits_and_then_tells_its_own_writes_length(rig: Rig) -> None:
+def test_a_write_with_immediate_waits_for_a_receive_and_reports_its_own_length(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
     for i, size in enumerate((70, 5)):
-        write_imm(a, b, size, i, imm=i)
+        post_write_with_immediate(a, b, size, i, imm=i)
     assert_no_completion(a.scq, 0.1)  # longer than the time after which idle streams are released
     for i in range(2):
         b.qp.post_recv(RecvWR(i))
@@ -133,9 +133,11 @@ def test_without_a_receive_it_waits_and_then_tells_its_own_writes_length(rig: Ri
     assert [w.wr_id for w in a.poll_sends(2)] == [0, 1]
 
 
-def test_a_flush_ends_those_that_wait_and_their_peer_gets_nothing(rig: Rig) -> None:
+def test_flushed_requests_with_immediate_that_wait_for_a_receive_are_not_delivered(
+    rig: Rig,
+) -> None:
     a, b = Peer(rig), Peer(rig)
-    write_imm(a, b, 10, 1)
+    post_write_with_immediate(a, b, 10, 1)
     a.send(b, b"x", 2, offset=64, opcode=SEND_IMM, imm_data=1)
     assert_no_completion(a.scq)
     a.qp.modify(QPAttr(qp_state=QPState.ERR))
@@ -149,16 +151,16 @@ def test_a_flush_ends_those_that_wait_and_their_peer_gets_nothing(rig: Rig) -> N
     assert_no_completion(b.rcq)
 
 
-def test_each_comes_once_and_in_order_over_a_bad_network(rig: Rig) -> None:
+def test_immediate_data_arrives_once_and_in_order_over_an_unreliable_network(rig: Rig) -> None:
     a, b = Peer(rig, depth=128), Peer(rig, depth=128)
     b.qp.post_recv([RecvWR(i, sg=[b.into.sge(40_000, 64)]) for i in range(128)])
     got, posted, done = [], 0, 0
 
-    def go_on() -> bool:
+    def post_and_poll() -> bool:
         nonlocal posted, done
-        while posted < MANY and posted - done < 32:
+        while posted < MESSAGE_COUNT and posted - done < 32:
             if posted % 3:
-                write_imm(a, b, posted % 7 * 5000, posted, imm=posted)
+                post_write_with_immediate(a, b, posted % 7 * 5000, posted, imm=posted)
             else:
                 a.send(b, b"", posted, opcode=SEND_IMM, imm_data=posted)
             posted += 1
@@ -168,26 +170,28 @@ def test_each_comes_once_and_in_order_over_a_bad_network(rig: Rig) -> None:
         for wc in b.rcq.poll(32):
             got.append((wc.imm_data, wc.byte_len))
             b.qp.post_recv(RecvWR(wc.wr_id, sg=[b.into.sge(40_000, 64)]))
-        return done == MANY and len(got) == MANY
+        return done == MESSAGE_COUNT and len(got) == MESSAGE_COUNT
 
     with net.apply_fault_plan("loss=5%,dup=5%,reorder=10%,corrupt=0.1%,seed=7"):
-        wait_until(go_on, 60)
-    assert got == [(i, i % 7 * 5000 if i % 3 else 0) for i in range(MANY)]
+        wait_until(post_and_poll, 60)
+    assert got == [(i, i % 7 * 5000 if i % 3 else 0) for i in range(MESSAGE_COUNT)]
 
 
-# ---- on the wire
+# ---- messages on the wire
 
 
 @pytest.mark.clause("DGRAM-IMM-1", "DGRAM-IMM-2")
 @pytest.mark.parametrize("solicited", [False, True])
-def test_on_the_wire_it_is_a_write_then_immediate_data(rig: Rig, solicited: bool) -> None:
+def test_an_rd_write_with_immediate_is_sent_as_a_write_and_an_immediate_data_message(
+    rig: Rig, solicited: bool
+) -> None:
     a = Peer(rig)
     a.out.view[:100] = octet_pattern(100)
     flags = SendFlag.SIGNALED | (SendFlag.SOLICITED if solicited else 0)
     with scripted_peer(a, connect=False) as s:
         keep = (
-            to_stranger(a, s, SEND, 3),
-            to_stranger(a, s, WRITE_IMM, 100, imm_data=IMM, send_flags=flags),
+            post_to_scripted_peer(a, s, SEND, 3),
+            post_to_scripted_peer(a, s, WRITE_IMM, 100, imm_data=IMM, send_flags=flags),
         )
         head, octets = s.receive_segment()
         assert (head.opcode, head.qn, head.msn) == (Opcode.SEND, Queue.SEND, 1)
@@ -198,43 +202,45 @@ def test_on_the_wire_it_is_a_write_then_immediate_data(rig: Rig, solicited: bool
         assert head.opcode == (Opcode.IMMEDIATE_SE if solicited else Opcode.IMMEDIATE)
         assert (head.qn, head.msn, head.mo, head.l) == (Queue.SEND, 2, 0, 1)
         assert (head.inv_stag, head.rv) == (0, 1)
-        assert octets == as_it_lies(IMM) + bytes(4)
+        assert octets == native_octets(IMM) + bytes(4)
         assert all(w.ok for w in a.poll_sends(2))
         del keep
 
 
 @pytest.mark.clause("DGRAM-IMM-6")
 @pytest.mark.parametrize("solicited", [False, True])
-def test_on_the_wire_a_send_with_immediate_has_a_head(rig: Rig, solicited: bool) -> None:
+def test_an_rd_send_with_immediate_is_sent_as_a_private_message_with_a_header(
+    rig: Rig, solicited: bool
+) -> None:
     a = Peer(rig)
     a.out.view[:8] = b"payload!"
     flags = SendFlag.SIGNALED | (SendFlag.SOLICITED if solicited else 0)
     with scripted_peer(a, connect=False) as s:
-        keep = to_stranger(a, s, SEND_IMM, 8, imm_data=IMM, send_flags=flags)
+        keep = post_to_scripted_peer(a, s, SEND_IMM, 8, imm_data=IMM, send_flags=flags)
         head, octets = s.receive_segment()
         assert (head.opcode, head.qn, head.msn, head.l) == (PRIVATE, Queue.SEND, 1, 1)
-        assert octets == bytes([2 if solicited else 1, 0, 0, 0]) + as_it_lies(IMM) + b"payload!"
+        assert octets == bytes([2 if solicited else 1, 0, 0, 0]) + native_octets(IMM) + b"payload!"
         assert a.poll_sends()[0].ok
         del keep
 
 
-def immediate(s: Stranger, octets: bytes = bytes(8)) -> bytes:
+def build_immediate(s: Stranger, octets: bytes = bytes(8)) -> bytes:
     return s.build_untagged(Opcode.IMMEDIATE, octets)
 
 
-def test_the_writes_length_is_known_after_any_silence(rig: Rig) -> None:
+def test_the_length_of_a_write_with_immediate_is_known_after_an_idle_time(rig: Rig) -> None:
     b = Peer(rig)
     b.qp.post_recv([RecvWR(i) for i in range(3)])
     with scripted_peer(b) as s:
         s.send_and_wait(s.build_write(octet_pattern(30), l=0), s.build_write(octet_pattern(20), 30))
         assert_no_completion(
             b.rcq, 0.15
-        )  # longer than the time after which idle streams are released
-        s.send_and_wait(immediate(s))
+        )  # the wait is longer than the time after which idle streams are released
+        s.send_and_wait(build_immediate(s))
         assert b.poll_receives()[0].byte_len == 50
         s.send_and_wait(s.build_write(octet_pattern(30), l=0))
         assert_no_completion(b.rcq, 0.15)
-        s.send_and_wait(s.build_write(octet_pattern(7), 30), immediate(s), immediate(s))
+        s.send_and_wait(s.build_write(octet_pattern(7), 30), build_immediate(s), build_immediate(s))
         assert [w.byte_len for w in b.poll_receives(2)] == [37, 0]
 
 
@@ -243,17 +249,17 @@ def test_the_writes_length_is_known_after_any_silence(rig: Rig) -> None:
 
 @pytest.mark.clause("DGRAM-RDV-13")
 @pytest.mark.parametrize("size", [10, 300_000])
-def test_a_write_that_is_refused_takes_its_immediate_data_with_it(rig: Rig, size: int) -> None:
+def test_immediate_data_of_a_refused_write_consumes_no_receive(rig: Rig, size: int) -> None:
     a, b = Peer(rig, 1 << 19), Peer(rig, 1 << 19)
     closed = rig.reg_mr(1 << 19, AccessFlag.LOCAL_WRITE)
     b.post_receive(5, 64)
     a.post_rdma(b, WRITE_IMM, size, 1, remote=closed.remote(), imm_data=IMM)
-    write_imm(a, b, 20, 2, imm=9)
+    post_write_with_immediate(a, b, 20, 2, imm=9)
     (got,) = b.poll_receives()
     assert (got.wr_id, got.imm_data, got.byte_len) == (5, 9, 20)
     sent = a.poll_sends(2)
-    # If the error was reported before the peer had all data, it is in the completion, otherwise in
-    # the error queue.
+    # An error that was reported before the peer had all data is in the completion; any other error
+    # is in the error queue.
     assert sent[0].status in (WCStatus.REM_ACCESS_ERR, WCStatus.SUCCESS) and sent[1].ok
     if sent[0].ok:
         (report,) = wait_until(a.qp.errors)
@@ -262,12 +268,15 @@ def test_a_write_that_is_refused_takes_its_immediate_data_with_it(rig: Rig, size
 
 
 @pytest.mark.clause("DGRAM-RDV-13")
-def test_the_sender_is_told_once_of_a_write_with_immediate(rig: Rig) -> None:
+def test_the_sender_of_a_refused_write_with_immediate_receives_one_error_message(rig: Rig) -> None:
     b = Peer(rig)
     b.post_receive(5, 64)
     with scripted_peer(b) as s:
         s.send_and_wait(
-            s.build_write(b"bad", stag=1), immediate(s), s.build_write(b"good"), immediate(s)
+            s.build_write(b"bad", stag=1),
+            build_immediate(s),
+            s.build_write(b"good"),
+            build_immediate(s),
         )
         told = s.receive_terminate()
         assert (told.layer, told.etype, told.code) == (1, 1, 0)
@@ -280,18 +289,20 @@ def test_the_sender_is_told_once_of_a_write_with_immediate(rig: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-RDV-14")
-def test_a_message_complained_of_in_its_middle_is_sent_to_its_end_and_then_over(rig: Rig) -> None:
+def test_an_rd_write_reported_invalid_while_it_is_sent_is_completed_after_its_last_segment(
+    rig: Rig,
+) -> None:
     size = 3 << 20
     a = Peer(rig, size)
     with scripted_peer(a, connect=False) as s:
         first: list[DDP] = []
         s.keeps = lambda head: bool(first) and head.to > first[0].to + (1 << 18)
-        keep = to_stranger(a, s, WRITE_IMM, size, imm_data=IMM)
+        keep = post_to_scripted_peer(a, s, WRITE_IMM, size, imm_data=IMM)
         first.append(s.receive_segment()[0])
         s.report_error(first[0], (1, 1, 0))
         assert_no_completion(
             a.scq
-        )  # no completion yet: the Write's memory is still being sent from
+        )  # No completion is expected yet, because siwarp still reads the memory of the Write.
         s.acknowledge_kept()
         end = s.receive_segment()[0]
         while end.opcode != Opcode.IMMEDIATE:
@@ -301,12 +312,12 @@ def test_a_message_complained_of_in_its_middle_is_sent_to_its_end_and_then_over(
         del keep
 
 
-def test_a_complaint_of_the_immediate_data_is_about_its_write(rig: Rig) -> None:
+def test_an_error_message_about_immediate_data_fails_its_write(rig: Rig) -> None:
     size = 1 << 20
     a = Peer(rig, size)
     with scripted_peer(a, connect=False) as s:
         s.keeps = lambda head: head.opcode == Opcode.IMMEDIATE
-        keep = to_stranger(a, s, WRITE_IMM, size, imm_data=IMM)
+        keep = post_to_scripted_peer(a, s, WRITE_IMM, size, imm_data=IMM)
         head = s.receive_segment()[0]
         while head.opcode != Opcode.IMMEDIATE:
             head = s.receive_segment()[0]
@@ -318,13 +329,13 @@ def test_a_complaint_of_the_immediate_data_is_about_its_write(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 4, 7, 9, 100])
-def test_immediate_data_of_another_size_is_refused_and_takes_no_receive(
+def test_immediate_data_of_invalid_size_is_refused_and_consumes_no_receive(
     rig: Rig, size: int
 ) -> None:
     b = Peer(rig)
     b.post_receive(4, 200)
     with scripted_peer(b) as s:
-        s.send_and_wait(immediate(s, b"\xaa" * size), s.build_untagged(Opcode.SEND, b"good"))
+        s.send_and_wait(build_immediate(s, b"\xaa" * size), s.build_untagged(Opcode.SEND, b"good"))
         told = s.receive_terminate()
         assert (told.layer, told.etype, told.code) == (0, 2, 0xFF)
         assert told.quoted_ddp.msn == 1
@@ -334,7 +345,7 @@ def test_immediate_data_of_another_size_is_refused_and_takes_no_receive(
 
 @pytest.mark.clause("DGRAM-IMM-10")
 @pytest.mark.parametrize("body", [b"", b"\1\0\0", b"\0" * 8, b"\3" + bytes(20)])
-def test_a_private_message_that_nobody_knows_is_refused_and_takes_no_receive(
+def test_an_unknown_private_message_is_refused_and_consumes_no_receive(
     rig: Rig, body: bytes
 ) -> None:
     b = Peer(rig)

@@ -1,4 +1,4 @@
-"""UC in a simulated network, with the harnesses of tests/unit."""
+"""Fixtures for tests of UC in a simulated network."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import siwarp.sim
 
 
 @pytest.fixture(autouse=True)
-def _in_world(world: siwarp.sim.World) -> Iterator[None]:
+def _use_simulated_network(world: siwarp.sim.World) -> Iterator[None]:
     with net.use_world(world):
         yield
 
 
 @pytest.fixture
-def rig(_in_world: None) -> Iterator[Rig]:
-    """Create a device with a PD."""
+def rig(_use_simulated_network: None) -> Iterator[Rig]:
+    """A device with a protection domain."""
     made = Rig()
     yield made
     made.close()

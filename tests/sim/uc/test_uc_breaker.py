@@ -1,4 +1,4 @@
-"""UC's reports of received datagrams, and the circuit breaker that they control."""
+"""The reports of a UC receiver, and the circuit breaker that the reports control."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from siwarp.base.library import lib
 from siwarp.inspect import UCReport
 from siwarp.verbs import EventType, SendWR
 
-LEAST = 16
+MIN_REPORTED_DATAGRAMS = 16
 
 
 @pytest.fixture
-def always() -> Iterator[None]:
-    """Enable reports also on loopback."""
+def reports_on_loopback() -> Iterator[None]:
+    """Enable reports on the loopback device, too."""
     assert lib.siw_setting_set(b"uc_breaker", 2) == 0
     yield
     lib.siw_setting_set(b"uc_breaker", 1)
 
 
 @pytest.fixture
-def peer(rig: Rig, always: None) -> Iterator[Peer]:
+def peer(rig: Rig, reports_on_loopback: None) -> Iterator[Peer]:
     made = Peer(rig, max_send_wr=128)
     yield made
     made.close()
 
 
-def is_slow(told: Told) -> bool:
-    """Whether the queue pair sends at the minimum rate, at which a round takes 13 seconds."""
+def has_minimum_rate(told: Told) -> bool:
+    """Return whether the queue pair sends at the minimum rate, at which a round takes 13 s."""
     told.peer.qp.post_send([SendWR(1, sg=[told.out.sge()])] * ROUND)
     began = net.now()
     done = 0
@@ -43,7 +43,7 @@ def is_slow(told: Told) -> bool:
 
 
 @pytest.mark.clause("DGRAM-CB-1", "DGRAM-CB-2")
-def test_a_receiver_reports_once_a_second_what_came(peer: Peer) -> None:
+def test_a_uc_receiver_reports_its_received_datagrams_once_a_second(peer: Peer) -> None:
     began = net.now()
     sent = octets = reports = 0
     told: list[UCReport] = []
@@ -65,40 +65,40 @@ def test_a_receiver_reports_once_a_second_what_came(peer: Peer) -> None:
         assert (found.dest_index, found.source_index, found.reserved) == (0, 0, 0)
         assert (found.q_key, found.psn, len(bytes(found))) == (QKEY, len(told) - 1, 40)
         assert found.crc == crc32c(bytes(found)[:-4])
-        assert LEAST <= found.datagrams <= sent and found.octets <= octets
-        # the report counts all datagrams up to its PSN, because none was lost
+        assert MIN_REPORTED_DATAGRAMS <= found.datagrams <= sent and found.octets <= octets
+        # The report counts all datagrams up to its PSN, because no datagram was lost.
         assert found.next_psn == found.datagrams
-    assert told[1].datagrams - told[0].datagrams >= LEAST
+    assert told[1].datagrams - told[0].datagrams >= MIN_REPORTED_DATAGRAMS
 
 
 @pytest.mark.clause("DGRAM-CB-1")
-def test_what_is_missing_and_what_comes_late_is_not_reported(peer: Peer) -> None:
-    datagrams = [peer.build_send(b"x")[0] for _ in range(3 * LEAST)]
+def test_lost_and_late_uc_datagrams_are_not_counted_in_the_report(peer: Peer) -> None:
+    datagrams = [peer.build_send(b"x")[0] for _ in range(3 * MIN_REPORTED_DATAGRAMS)]
     came = datagrams[::2]
     peer.send_datagrams(*came[1:], came[0])
-    found = _received(peer)
-    assert LEAST <= found.datagrams < len(came)
+    found = _wait_for_report(peer)
+    assert MIN_REPORTED_DATAGRAMS <= found.datagrams < len(came)
     assert found.next_psn == 2 * found.datagrams + 1
     assert found.octets == found.datagrams * len(came[0])
 
 
-def _received(peer: Peer) -> UCReport:
-    """Poll until a report has arrived."""
+def _wait_for_report(peer: Peer) -> UCReport:
+    """Poll until a report has arrived, and return the report."""
     peer.sock.setblocking(False)
 
-    def take() -> bytes:
+    def receive_report() -> bytes:
         peer.cq.poll(1)
         try:
             return peer.sock.recv(2000)
         except BlockingIOError:
             return b""
 
-    return UCReport(wait_until(take))
+    return UCReport(wait_until(receive_report))
 
 
 @pytest.mark.clause("DGRAM-CB-2")
-def test_few_datagrams_and_reports_are_answered_by_nothing(peer: Peer) -> None:
-    peer.send_datagrams(*[peer.build_send(b"x")[0] for _ in range(LEAST - 1)])
+def test_too_few_uc_datagrams_and_reports_of_the_peer_cause_no_report(peer: Peer) -> None:
+    peer.send_datagrams(*[peer.build_send(b"x")[0] for _ in range(MIN_REPORTED_DATAGRAMS - 1)])
     peer.send_datagrams(*[bytes(UCReport(q_key=QKEY))] * 100)
     wait_until_processed(peer)
     peer.sock.setblocking(False)
@@ -107,7 +107,9 @@ def test_few_datagrams_and_reports_are_answered_by_nothing(peer: Peer) -> None:
 
 
 @pytest.mark.clause("DGRAM-CB-5", "DGRAM-CB-7")
-def test_loss_that_lasts_cuts_the_rate(peer: Peer, rig: Rig) -> None:
+def test_lasting_loss_reduces_the_uc_sending_rate_and_raises_the_event_congested(
+    peer: Peer, rig: Rig
+) -> None:
     told = Told(peer)
     for _ in range(3):
         told.send_messages()
@@ -115,12 +117,12 @@ def test_loss_that_lasts_cuts_the_rate(peer: Peer, rig: Rig) -> None:
         wait_until_processed(peer)
     with rig.next_async_event() as event:
         assert (event.event_type, event.element) == (EventType.CONGESTED, peer.qp)
-    assert is_slow(told)
+    assert has_minimum_rate(told)
 
 
 @pytest.mark.clause("DGRAM-CB-5")
 @pytest.mark.parametrize("came", [(80, 80, 90, 80, 80), (90,) * 6, (100,) * 4])
-def test_loss_that_does_not_last_or_is_small_changes_nothing(
+def test_short_or_small_loss_does_not_change_the_uc_sending_rate(
     peer: Peer, rig: Rig, came: tuple[int, ...]
 ) -> None:
     told = Told(peer)
@@ -132,7 +134,7 @@ def test_loss_that_does_not_last_or_is_small_changes_nothing(
     assert rig.ctx.get_async_event(0) is None
 
 
-IMPOSSIBLE = {
+IMPOSSIBLE_REPORTS = {
     "more datagrams than were sent": {"datagrams": 10_000},
     "more octets than fit in them": {"octets": 1 << 50},
     "a number that was not sent": {"next_psn": 5000},
@@ -140,19 +142,21 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.clause("DGRAM-CB-4")
-@pytest.mark.parametrize("what", IMPOSSIBLE)
-def test_what_cannot_be_is_ignored(peer: Peer, rig: Rig, what: str) -> None:
+@pytest.mark.parametrize("what", IMPOSSIBLE_REPORTS)
+def test_uc_reports_with_impossible_values_are_ignored(peer: Peer, rig: Rig, what: str) -> None:
     told = Told(peer)
     for _ in range(4):
         told.send_messages()
-        told.send_report(0, **IMPOSSIBLE[what])
+        told.send_report(0, **IMPOSSIBLE_REPORTS[what])
         wait_until_processed(peer)
     told.send_messages()
     assert rig.ctx.get_async_event(0) is None
 
 
 @pytest.mark.clause("DGRAM-CB-3")
-def test_who_is_not_the_peer_reports_nothing(peer: Peer, rig: Rig) -> None:
+def test_uc_reports_of_another_sender_or_with_wrong_fields_are_ignored(
+    peer: Peer, rig: Rig
+) -> None:
     told = Told(peer)
     right = {"q_key": QKEY, "datagrams": 0, "octets": 0}
     with net.open_udp_socket() as other:
@@ -173,8 +177,8 @@ def test_who_is_not_the_peer_reports_nothing(peer: Peer, rig: Rig) -> None:
     assert rig.ctx.get_async_event(0) is None
 
 
-def send_for(told: Told, seconds: float, until_event: bool) -> bool:
-    """Send for ``seconds``; return whether there was an event of the breaker."""
+def send_until_breaker_event(told: Told, seconds: float, until_event: bool) -> bool:
+    """Send for at most ``seconds``; return whether the circuit breaker raised an event."""
     began = net.now()
     while not limit_exceeded(began, seconds) if until_event else net.now() - began < seconds:
         told.send_messages(10)
@@ -186,15 +190,15 @@ def send_for(told: Told, seconds: float, until_event: bool) -> bool:
 
 
 @pytest.mark.clause("DGRAM-CB-6", "DGRAM-CB-7")
-def test_a_peer_that_reports_no_longer_is_sent_little(peer: Peer) -> None:
+def test_a_uc_peer_that_stops_reporting_receives_at_the_minimum_rate(peer: Peer) -> None:
     told = Told(peer)
     told.send_messages()
     told.send_report(ROUND)
     wait_until_processed(peer)
-    assert send_for(told, 10.0, until_event=True)
-    assert is_slow(told)
+    assert send_until_breaker_event(told, 10.0, until_event=True)
+    assert has_minimum_rate(told)
 
 
 @pytest.mark.clause("DGRAM-CB-8")
-def test_a_peer_that_never_reports_is_sent_to_as_ever(peer: Peer) -> None:
-    assert not send_for(Told(peer), 4.5, until_event=False)
+def test_a_uc_peer_that_never_reports_receives_at_full_rate(peer: Peer) -> None:
+    assert not send_until_breaker_event(Told(peer), 4.5, until_event=False)

@@ -12,21 +12,23 @@ from harness.verbs_harness import Rig, counter_value, octet_pattern, wait_until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-SLOT = 1024
-SLOTS = 24
-CUT = 100
-#: Target offset of Writes, behind the slots of the receives.
-WRITES = SLOT * SLOTS
+SLOT_OCTETS = 1024
+SLOT_COUNT = 24
+SEGMENT_OCTETS = 100
+#: Target offset of Writes, after the slots of the receives.
+WRITE_OFFSET = SLOT_OCTETS * SLOT_COUNT
 
-#: A message: whether it is a Write, and its length.
+#: A strategy for messages, each described by whether it is a Write and by its length.
 messages = st.lists(
-    st.tuples(st.booleans(), st.integers(0, 5 * CUT)), min_size=1, max_size=SLOTS - 1
+    st.tuples(st.booleans(), st.integers(0, 5 * SEGMENT_OCTETS)),
+    min_size=1,
+    max_size=SLOT_COUNT - 1,
 )
 
 
 @pytest.fixture
 def peer(rig: Rig) -> Iterator[Peer]:
-    made = Peer(rig, size=2 * WRITES)
+    made = Peer(rig, size=2 * WRITE_OFFSET)
     yield made
     made.close()
 
@@ -52,23 +54,25 @@ def arrival_order(datagrams: list[bytes], seed: int, trouble: float) -> list[int
     trouble=st.sampled_from([0.0, 0.05, 0.2, 0.5]),
     jump=st.sampled_from([0, 1, 1 << 20]),
 )
-def test_a_message_is_delivered_if_and_only_if_each_of_its_datagrams_came_in_its_turn(
+def test_a_uc_message_is_delivered_exactly_if_all_its_datagrams_arrive_in_order(
     peer: Peer, what: list[tuple[bool, int]], seed: int, trouble: float, jump: int
 ) -> None:
-    # A receiver accepts a datagram only if it is newer than all previous ones; a message is
+    # A receiver accepts a datagram only if its PSN is newer than all previous PSNs; a message is
     # complete if all of its datagrams with consecutive PSNs were accepted.
     peer.psn = (peer.psn + jump) % (1 << 32)
     memory = peer.memory
-    memory.view[WRITES:] = bytes(WRITES)
+    memory.view[WRITE_OFFSET:] = bytes(WRITE_OFFSET)
     said: list[bytes] = []
     parts: list[range] = []
     data = [octet_pattern(size, seed % 97 + i) for i, (_, size) in enumerate(what)]
     for i, (is_write, _) in enumerate(what):
         start = len(said)
         if is_write:
-            said += peer.build_write(data[i], memory.rkey, memory.addr + WRITES + SLOT * i, CUT)
+            said += peer.build_write(
+                data[i], memory.rkey, memory.addr + WRITE_OFFSET + SLOT_OCTETS * i, SEGMENT_OCTETS
+            )
         else:
-            said += peer.build_send(data[i], CUT)
+            said += peer.build_send(data[i], SEGMENT_OCTETS)
         parts.append(range(start, len(said)))
     taken: set[int] = set()
     newest = -1
@@ -80,20 +84,20 @@ def test_a_message_is_delivered_if_and_only_if_each_of_its_datagrams_came_in_its
     sends = [i for i, (is_write, _) in enumerate(what) if not is_write]
     whole = [i for i in sends if all(n in taken for n in parts[i])]
     for slot in range(len(whole) + 1):
-        peer.post_receive(slot, slot * SLOT, SLOT)
+        peer.post_receive(slot, slot * SLOT_OCTETS, SLOT_OCTETS)
     peer.send_datagrams(*(said[i] for i in arriving))
-    # all earlier datagrams have been processed when this message arrives
+    # All earlier datagrams have been processed when the following message arrives.
     peer.send_datagrams(*peer.build_send(b"the end"))
     got = peer.poll_completions(len(whole) + 1)
     assert all(wc.ok for wc in got)
-    found = [memory.read(wc.byte_len, wc.wr_id * SLOT) for wc in got]
+    found = [memory.read(wc.byte_len, wc.wr_id * SLOT_OCTETS) for wc in got]
     assert found == [data[i] for i in whole] + [b"the end"]
     for i, (is_write, size) in enumerate(what):
-        here = memory.read(SLOT, WRITES + SLOT * i)
+        here = memory.read(SLOT_OCTETS, WRITE_OFFSET + SLOT_OCTETS * i)
         assert not any(here[size:])
         for n, part in enumerate(parts[i]) if is_write else ():
-            octets = data[i][n * CUT : (n + 1) * CUT]
-            assert here[n * CUT : n * CUT + len(octets)] == (
+            octets = data[i][n * SEGMENT_OCTETS : (n + 1) * SEGMENT_OCTETS]
+            assert here[n * SEGMENT_OCTETS : n * SEGMENT_OCTETS + len(octets)] == (
                 octets if part in taken else bytes(len(octets))
             )
 
@@ -110,7 +114,7 @@ def test_a_message_is_delivered_if_and_only_if_each_of_its_datagrams_came_in_its
         ("tx:loss=2%,dup=2%,reorder=2%,corrupt=2%; rx:loss=1%", "uc_missing"),
     ],
 )
-def test_what_gets_through_a_bad_line_is_whole_right_and_in_order(
+def test_uc_messages_delivered_over_an_unreliable_network_are_intact_and_in_order(
     rig: Rig, plan: str, shown: str
 ) -> None:
     size, count = 2000, 400
@@ -119,33 +123,34 @@ def test_what_gets_through_a_bad_line_is_whole_right_and_in_order(
     done = -1
     delivered: list[int] = []
 
-    def octets_of(number: int) -> bytes:
+    def octets_of_message(number: int) -> bytes:
         return octet_pattern(number * 7 % size, number)
 
-    def take() -> None:
+    def check_completions() -> None:
         nonlocal done
         for wc in ends.rcq.poll(64):
             assert wc.ok
             here = ends.into.read(wc.byte_len, wc.wr_id * 2048)
             number = int.from_bytes(here[:4], "big")
-            assert number > done, "doubled, or out of order"
+            assert number > done, "the message is a duplicate or out of order"
             done = number
             delivered.append(number)
-            assert here[4:] == (b"" if number == count else octets_of(number))
+            assert here[4:] == (b"" if number == count else octets_of_message(number))
             ends.post_receive(wc.wr_id, 2048, wc.wr_id * 2048)
 
     for slot in range(48):
         ends.post_receive(slot, 2048, slot * 2048)
     with net.apply_fault_plan(plan):
         for i in range(count):
-            ends.send(i.to_bytes(4, "big") + octets_of(i), i)
+            ends.send(i.to_bytes(4, "big") + octets_of_message(i), i)
             assert ends.poll_sends()[0].wr_id == i
-            # Do not send further ahead than there are receives: a message without a receive is lost
-            # even without a plan. No plan loses so many in a row.
-            wait_until(lambda i=i: take() or i - done < 40)
-    # The plan has ended and released its delayed datagrams: this message arrives, and arrives last.
+            # The sender does not run ahead of the posted receives, because a message without a
+            # receive is
+            # lost even without a fault plan. No fault plan loses so many messages in a row.
+            wait_until(lambda i=i: check_completions() or i - done < 40)
+    # The plan has ended and has released its delayed datagrams, so this message arrives last.
     ends.send(count.to_bytes(4, "big"))
-    wait_until(lambda: take() or done == count)
+    wait_until(lambda: check_completions() or done == count)
     assert counter_value(shown) > before
     assert len(delivered) > count // 4
     assert (len(delivered) == count + 1) == (plan == "rx:dup=10%")

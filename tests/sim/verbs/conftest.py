@@ -1,4 +1,4 @@
-"""Verbs in a simulated network, with the harnesses of tests/unit."""
+"""Fixtures for tests of verbs in a simulated network."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import siwarp.sim
 
 
 @pytest.fixture(autouse=True)
-def _in_world(world: siwarp.sim.World) -> Iterator[None]:
+def _use_simulated_network(world: siwarp.sim.World) -> Iterator[None]:
     with net.use_world(world), temporary_settings(mcast_port=MCAST_PORT):
         yield
 
 
 @pytest.fixture
-def rig(_in_world: None) -> Iterator[Rig]:
-    """Create a device with a PD."""
+def rig(_use_simulated_network: None) -> Iterator[Rig]:
+    """A device with a protection domain."""
     made = Rig()
     yield made
     made.close()
@@ -28,19 +28,19 @@ def rig(_in_world: None) -> Iterator[Rig]:
 
 @pytest.fixture
 def pair(rig: Rig) -> Pair:
-    """Create two UD queue pairs on one host."""
+    """Two UD queue pairs on one host."""
     return Pair(rig)
 
 
 @pytest.fixture
 def wire(rig: Rig) -> Wire:
-    """Create a listener, and a helper to connect to it."""
+    """A listener, and a helper to connect to the listener."""
     return Wire(rig)
 
 
 @pytest.fixture
-def two(_in_world: None) -> Iterator[Wire]:
-    """Create a listener on one device, and a helper to connect from another one."""
+def two_device_wire(_use_simulated_network: None) -> Iterator[Wire]:
+    """A listener on one device, and a helper to connect to the listener from another device."""
     a, b = Rig(), Rig()
     yield Wire(a, b)
     a.close()

@@ -24,7 +24,7 @@ from siwarp.verbs import (
 )
 
 
-def test_a_client_that_is_known_to_have_left_may_be_rejected_and_not_accepted(wire: Wire) -> None:
+def test_the_request_of_a_client_that_has_left_can_be_rejected_but_not_accepted(wire: Wire) -> None:
     for left in (True, False):
         with plain_connect(wire.address) as s:
             s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
@@ -39,7 +39,9 @@ def test_a_client_that_is_known_to_have_left_may_be_rejected_and_not_accepted(wi
         b.close()
 
 
-def test_accepting_with_a_queue_pair_that_left_init_says_nothing_to_the_peer(wire: Wire) -> None:
+def test_accepting_with_a_queue_pair_in_err_fails_without_a_message_to_the_client(
+    wire: Wire,
+) -> None:
     a = wire.begin_connect(size=1 << 16)
     b = End(wire.passive, wire.next_request().id, wire.p_channel, size=1 << 16)
     b.qp.modify(QPAttr(qp_state=QPState.ERR))
@@ -55,34 +57,36 @@ def test_accepting_with_a_queue_pair_that_left_init_says_nothing_to_the_peer(wir
 @pytest.mark.parametrize(
     "garbage", [*GARBAGE[:2], b"MPA ID Rep Frame" + bytes(4), b"", b"MPA ID Req"]
 )
-def test_clients_that_talk_garbage_or_leave_do_not_disturb_the_listener(
-    two: Wire, garbage: bytes
+def test_clients_that_send_garbage_or_close_do_not_disturb_the_listener(
+    two_device_wire: Wire, garbage: bytes
 ) -> None:
-    with plain_connect(two.address) as s:
+    with plain_connect(two_device_wire.address) as s:
         s.sendall(garbage)
         if len(garbage) < 20:
             s.shutdown(socket.SHUT_WR)
         read_to_end(s)
-    assert two.p_channel.get_event(0.02) is None
-    a, b = two.connect()
+    assert two_device_wire.p_channel.get_event(0.02) is None
+    a, b = two_device_wire.connect()
     exchange_data(a, b)
 
 
-def test_an_id_may_be_closed_at_any_stage_of_its_connection(two: Wire) -> None:
-    two.begin_connect().close()  # close the id before the listener receives the request
-    dialled = two.begin_connect()
+def test_a_connection_identifier_may_be_closed_at_any_stage_of_its_connection(
+    two_device_wire: Wire,
+) -> None:
+    two_device_wire.begin_connect().close()  # close the id before the listener receives the request
+    dialled = two_device_wire.begin_connect()
     request = None
     while request is None or request.private_data != b"":
-        request = two.next_request()
-        if two.p_channel.get_event(0.02) is None:
+        request = two_device_wire.next_request()
+        if two_device_wire.p_channel.get_event(0.02) is None:
             break
     request.id.close()  # the listener closes the id of a request without an answer
     event = dialled.next_cm_event()
     assert event.type == CMEventType.CONNECT_ERROR
-    a = two.begin_connect()
-    b = End(two.passive, two.next_request().id, two.p_channel)
+    a = two_device_wire.begin_connect()
+    b = End(two_device_wire.passive, two_device_wire.next_request().id, two_device_wire.p_channel)
     b.id.accept()
-    b.close()  # close a connection that was accepted, but is not established yet
+    b.close()  # the id is closed after the accept and before the connection is established
     events = [a.next_cm_event().type]
     if events[0] == CMEventType.ESTABLISHED:
         events.append(a.next_cm_event().type)

@@ -28,15 +28,15 @@ from siwarp.inspect import SIDR, SIDRType
 
 
 @pytest.fixture
-def ends(rig: Rig) -> Ends:
+def sidr_ends(rig: Rig) -> Ends:
     return Ends(rig)
 
 
-def frame(**fields: object) -> bytes:
+def build_frame(**fields: object) -> bytes:
     return bytes(SIDR(id=1, **fields))
 
 
-WRONG = {
+INVALID_FRAMES = {
     "nothing": (b"", "drop_sidr_length"),
     "text": (b"GET / HTTP/1.1\r\n\r\n", "drop_sidr_length"),
     "cut": (build_question()[:-1], "drop_sidr_length"),
@@ -44,106 +44,112 @@ WRONG = {
     "longest": (bytes(65507), "drop_sidr_length"),
     "zeros": (bytes(FRAME), "drop_crc"),
     "ones": (b"\xff" * FRAME, "drop_crc"),
-    "CRC": (frame(crc=1), "drop_crc"),
-    "magic": (frame(magic=b"SIWP"), "drop_sidr_version"),
-    "version": (frame(version=2), "drop_sidr_version"),
+    "CRC": (build_frame(crc=1), "drop_crc"),
+    "magic": (build_frame(magic=b"SIWP"), "drop_sidr_version"),
+    "version": (build_frame(version=2), "drop_sidr_version"),
     "id": (bytes(SIDR(id=0)), "drop_sidr_field"),
-    "type 0": (frame(type=0), "drop_sidr_field"),
-    "type 5": (frame(type=5), "drop_sidr_field"),
-    "data": (frame(data_len=181), "drop_sidr_field"),
-    "answer's data": (frame(type=2, qpn=1, data_len=137), "drop_sidr_field"),
-    "answer without QPN": (frame(type=2), "drop_sidr_field"),
-    "answer's QPN": (frame(type=2, qpn=0xFFFFFF), "drop_sidr_field"),
-    "answer's group": (frame(type=2, qpn=1, gid="::ffff:239.1.1.1"), "drop_sidr_field"),
-    "refusal without status": (frame(type=3), "drop_sidr_field"),
-    "cookie without one": (frame(type=4), "drop_sidr_field"),
-    "answer to a listener": (frame(type=2, qpn=1), "drop_sidr_id"),
-    "refusal to a listener": (frame(type=3, status=1), "drop_sidr_id"),
-    "cookie to a listener": (frame(type=4, cookie=1), "drop_sidr_id"),
+    "type 0": (build_frame(type=0), "drop_sidr_field"),
+    "type 5": (build_frame(type=5), "drop_sidr_field"),
+    "data": (build_frame(data_len=181), "drop_sidr_field"),
+    "answer's data": (build_frame(type=2, qpn=1, data_len=137), "drop_sidr_field"),
+    "answer without QPN": (build_frame(type=2), "drop_sidr_field"),
+    "answer's QPN": (build_frame(type=2, qpn=0xFFFFFF), "drop_sidr_field"),
+    "answer's group": (build_frame(type=2, qpn=1, gid="::ffff:239.1.1.1"), "drop_sidr_field"),
+    "refusal without status": (build_frame(type=3), "drop_sidr_field"),
+    "cookie without one": (build_frame(type=4), "drop_sidr_field"),
+    "answer to a listener": (build_frame(type=2, qpn=1), "drop_sidr_id"),
+    "refusal to a listener": (build_frame(type=3, status=1), "drop_sidr_id"),
+    "cookie to a listener": (build_frame(type=4, cookie=1), "drop_sidr_id"),
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_what_is_wrong_is_dropped_with_its_counter_and_not_answered(ends: Ends, what: str) -> None:
-    octets, name = WRONG[what]
+@pytest.mark.parametrize("what", INVALID_FRAMES)
+def test_an_invalid_sidr_frame_is_dropped_counted_and_not_answered(
+    sidr_ends: Ends, what: str
+) -> None:
+    octets, name = INVALID_FRAMES[what]
     before = counter_value(name)
     with plain_udp_socket() as s:
-        s.sendto(octets, ends.door.local_addr)
+        s.sendto(octets, sidr_ends.door.local_addr)
         wait_until(lambda: counter_value(name) == before + 1)
-        # after a dropped query, the next valid query is answered
-        s.sendto(build_question(5), ends.door.local_addr)
-        ends.next_request().id.reject()
+        # After a dropped query, the next valid query is answered.
+        s.sendto(build_question(5), sidr_ends.door.local_addr)
+        sidr_ends.next_request().id.reject()
         assert parse_frame(s.recv(2048)).id == 5
         assert_silent(s, 0.02)
 
 
-def answer_to(asked: bytes, **fields: object) -> bytes:
+def build_answer(asked: bytes, **fields: object) -> bytes:
     given = {"type": SIDRType.ANSWER, "qpn": 0x10001, "q_key": 7, "gid": f"::ffff:{HOST}"} | fields
     return bytes(SIDR(**({"id": parse_frame(asked).id} | given)))
 
 
-def test_an_answer_counts_from_where_it_was_asked_with_the_id_alone(ends: Ends) -> None:
+def test_a_sidr_answer_is_accepted_only_from_the_queried_address_with_the_id_of_the_query(
+    sidr_ends: Ends,
+) -> None:
     with (
         plain_udp_socket() as peer,
         plain_udp_socket() as stranger,
         plain_udp_socket(net.HERE_TOO) as elsewhere,
     ):
-        ends.send_request(to=peer.getsockname())
+        sidr_ends.send_request(to=peer.getsockname())
         octets, source = peer.recvfrom(2048)
         lies = [
-            (stranger, answer_to(octets)),
-            (elsewhere, answer_to(octets)),
-            (peer, answer_to(octets, id=parse_frame(octets).id ^ 1)),
+            (stranger, build_answer(octets)),
+            (elsewhere, build_answer(octets)),
+            (peer, build_answer(octets, id=parse_frame(octets).id ^ 1)),
             (peer, octets),
         ]
         for s, lie in lies:
             with assert_counter_grows("drop_sidr_id", 1):
                 s.sendto(lie, source)
-                assert ends.asking.get_event(0.05) is None
-        peer.sendto(answer_to(octets, data=b"me"), source)
-        told = ends.next_result()
+                assert sidr_ends.asking.get_event(0.05) is None
+        peer.sendto(build_answer(octets, data=b"me"), source)
+        told = sidr_ends.next_result()
     assert (told.type, told.qpn, told.qkey) == (CMEventType.ESTABLISHED, 0x10001, 7)
     assert told.private_data == b"me"
 
 
-def test_a_peer_that_sends_nothing_but_cookies_gets_few_questions(ends: Ends) -> None:
+def test_a_peer_that_answers_only_with_cookies_receives_few_queries(sidr_ends: Ends) -> None:
     with plain_udp_socket() as liar:
-        ends.send_request(to=liar.getsockname(), timeout=0.6)
+        sidr_ends.send_request(to=liar.getsockname(), timeout=0.6)
         came = 0
         liar.settimeout(0.02)
-        while (told := ends.asking.get_event(0)) is None:
+        while (told := sidr_ends.asking.get_event(0)) is None:
             with contextlib.suppress(TimeoutError):
                 octets, source = liar.recvfrom(2048)
                 came += 1
                 liar.sendto(
-                    answer_to(octets, type=4, qpn=0, q_key=0, gid="::", cookie=came), source
+                    build_answer(octets, type=4, qpn=0, q_key=0, gid="::", cookie=came), source
                 )
         assert told.type == CMEventType.UNREACHABLE
-    # The queries to a silent peer at 0, 0.1 and 0.3 s, and one for each of three cookies.
+    # The queries to a silent peer at 0, 0.1 and 0.3 s, and one query for each of three cookies.
     assert came <= 6
 
 
-def test_one_source_has_its_share_and_another_one_room(rig: Rig) -> None:
+def test_one_source_can_use_only_its_share_of_the_pending_queries(rig: Rig) -> None:
     with temporary_settings(max_requests=8, source_share=25):
-        ends = Ends(rig)
+        sidr_ends = Ends(rig)
     with plain_udp_socket() as greedy, plain_udp_socket(net.HERE_TOO) as other:
         with assert_counter_grows("drop_sidr_share", 3):
             for i in range(1, 6):
-                greedy.sendto(build_question(i), ends.door.local_addr)
-            other.sendto(build_question(1), ends.door.local_addr)
+                greedy.sendto(build_question(i), sidr_ends.door.local_addr)
+            other.sendto(build_question(1), sidr_ends.door.local_addr)
             net.sleep(0.1)
-        sources = {ends.next_request().id.peer_addr for _ in range(3)}
+        sources = {sidr_ends.next_request().id.peer_addr for _ in range(3)}
         assert sources == {greedy.getsockname(), other.getsockname()}
-        assert ends.answering.get_event(0.05) is None
-        # a query that the program has taken no longer counts
-        greedy.sendto(build_question(9), ends.door.local_addr)
-        ends.next_request()
+        assert sidr_ends.answering.get_event(0.05) is None
+        # A query that the program has received no longer counts as pending.
+        greedy.sendto(build_question(9), sidr_ends.door.local_addr)
+        sidr_ends.next_request()
 
 
-def test_from_half_on_a_cookie_is_wanted_that_only_its_owner_has(rig: Rig) -> None:
+def test_a_half_full_queue_requires_a_cookie_that_is_valid_for_one_source_and_query(
+    rig: Rig,
+) -> None:
     with temporary_settings(max_requests=8, source_share=100):
-        ends = Ends(rig)
-    where = ends.door.local_addr
+        sidr_ends = Ends(rig)
+    where = sidr_ends.door.local_addr
     with plain_udp_socket() as s, plain_udp_socket() as thief:
         for i in range(1, 5):
             s.sendto(build_question(i), where)
@@ -158,7 +164,7 @@ def test_from_half_on_a_cookie_is_wanted_that_only_its_owner_has(rig: Rig) -> No
             s.sendto(build_question(10, cookie=cookie.cookie ^ 2), where)
             assert parse_frame(s.recv(2048)).cookie == cookie.cookie
         s.sendto(build_question(10, cookie=cookie.cookie), where)
-        ids = [ends.next_request() for _ in range(5)]
+        ids = [sidr_ends.next_request() for _ in range(5)]
         assert len(ids) == 5
     # siwarp's own client returns the cookie automatically.
     with plain_udp_socket() as s:
@@ -166,15 +172,15 @@ def test_from_half_on_a_cookie_is_wanted_that_only_its_owner_has(rig: Rig) -> No
             s.sendto(build_question(i), where)
         before = counter_value("sidr_cookies")
         net.sleep(0.1)
-        ends.send_request(b"ours")
+        sidr_ends.send_request(b"ours")
         wait_until(lambda: counter_value("sidr_cookies") > before)
-        assert b"ours" in {ends.next_request().private_data for _ in range(5)}
+        assert b"ours" in {sidr_ends.next_request().private_data for _ in range(5)}
 
 
-def test_all_that_may_be_pending_is_a_bound(rig: Rig) -> None:
+def test_the_number_of_pending_queries_is_bounded(rig: Rig) -> None:
     with temporary_settings(max_requests=4, source_share=75):
-        ends = Ends(rig)
-    where = ends.door.local_addr
+        sidr_ends = Ends(rig)
+    where = sidr_ends.door.local_addr
     with plain_udp_socket() as s, plain_udp_socket(net.HERE_TOO) as other:
         for i in (1, 2):
             s.sendto(build_question(i), where)
@@ -187,23 +193,25 @@ def test_all_that_may_be_pending_is_a_bound(rig: Rig) -> None:
         assert_silent(other, 0.02)
 
 
-def test_what_is_pending_too_long_is_forgotten(rig: Rig) -> None:
+def test_a_query_that_is_pending_too_long_is_dropped(rig: Rig) -> None:
     with temporary_settings(max_requests=1, sidr_timeout_ms=100):
-        ends = Ends(rig)
+        sidr_ends = Ends(rig)
         with plain_udp_socket() as s:
-            s.sendto(build_question(1), ends.door.local_addr)
+            s.sendto(build_question(1), sidr_ends.door.local_addr)
             net.sleep(0.15)
-            s.sendto(build_question(2, b"new"), ends.door.local_addr)
+            s.sendto(build_question(2, b"new"), sidr_ends.door.local_addr)
             net.sleep(0.1)
-            assert ends.next_request().private_data == b"new"
-            assert ends.answering.get_event(0) is None
+            assert sidr_ends.next_request().private_data == b"new"
+            assert sidr_ends.answering.get_event(0) is None
 
 
-def test_no_answer_is_longer_than_its_question_and_short_ones_get_none(ends: Ends) -> None:
+def test_a_sidr_answer_is_no_longer_than_its_query_and_short_queries_get_no_answer(
+    sidr_ends: Ends,
+) -> None:
     with plain_udp_socket() as s:
         for octets in (build_question(1)[:231], build_question(1)[:48], b"SIWU"):
-            s.sendto(octets, ends.door.local_addr)
+            s.sendto(octets, sidr_ends.door.local_addr)
         assert_silent(s, 0.05)
-        s.sendto(build_question(1, bytes(180)), ends.door.local_addr)
-        ends.next_request().id.reject(bytes(136))
+        s.sendto(build_question(1, bytes(180)), sidr_ends.door.local_addr)
+        sidr_ends.next_request().id.reject(bytes(136))
         assert len(s.recv(2048)) == len(build_question(1))

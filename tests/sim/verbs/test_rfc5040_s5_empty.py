@@ -1,4 +1,4 @@
-"""Empty messages (RFC 5040 section 5, RFC 5041 section 5.2) and RTR messages.
+"""Empty messages: RFC 5040 section 5, RFC 5041 section 5.2, and the RTR messages of RFC 6581.
 
 The RTR messages of RFC 6581 section 9.2 are empty, too.
 """
@@ -16,14 +16,14 @@ from scapy.packet import Packet, Raw
 from siwarp.cm import RTR, CMEventType, ConnParam
 from siwarp.inspect import MPAReply, MPARequest, Opcode, ReadRequest
 
-#: Invalid STags, and offsets outside of any region.
+#: STags that are invalid, and offsets outside of any region.
 STAGS = [0, 1, 0x12345678, 0xFFFFFFFF]
 OFFSETS = [0, 1, 2**63, 2**64 - 1]
 
 
 @pytest.fixture
 def wire() -> Iterator[Wire]:
-    """Yield a listener on 127.0.0.1 and a helper to connect to it."""
+    """A listener on 127.0.0.1 and a helper to connect to the listener."""
     rig = Rig()
     yield Wire(rig)
     rig.close()
@@ -33,7 +33,7 @@ def wire() -> Iterator[Wire]:
 
 
 @pytest.mark.clause("RFC5041-5.2-09", "RFC5041-5.2-10")
-def test_an_empty_write_is_legal_with_any_stag_and_offset_and_tells_nobody(wire: Wire) -> None:
+def test_an_empty_write_with_any_stag_and_offset_is_accepted_without_completion(wire: Wire) -> None:
     with Peer.connect_to_siwarp(wire) as peer:
         peer.end.post_receive(1)
         peer.send_segments(*[build_write(stag, to) for stag in STAGS for to in OFFSETS])
@@ -42,10 +42,12 @@ def test_an_empty_write_is_legal_with_any_stag_and_offset_and_tells_nobody(wire:
         assert_no_completion(peer.end.rcq)
 
 
-# ---- RTR
+# ---- RTR messages
 
-KINDS: dict[str, tuple[dict[str, int], Packet | None, int]] = {
-    # offer of the Request, message that opens the connection, MSN of the Send after it
+RTR_KINDS: dict[str, tuple[dict[str, int], Packet | None, int]] = {
+    # Each value has the offer of the Request, the message that opens the connection, and the MSN of
+    # the Send
+    # after that message.
     "empty FPDU": ({"b": 1}, None, 1),
     "empty Send": ({"b": 1}, build_send(1), 2),
     "empty Write": ({"c_rtr": 1}, build_write(1, 0), 1),
@@ -56,12 +58,12 @@ KINDS: dict[str, tuple[dict[str, int], Packet | None, int]] = {
 
 
 @pytest.mark.parametrize("posted", [0, 1])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", RTR_KINDS)
 @pytest.mark.clause("RFC6581-9.2-03")
-def test_each_kind_of_rtr_opens_the_connection_and_takes_no_receive(
+def test_each_kind_of_rtr_establishes_the_connection_and_consumes_no_receive(
     wire: Wire, kind: str, posted: int
 ) -> None:
-    bits, segment, msn = KINDS[kind]
+    bits, segment, msn = RTR_KINDS[kind]
     request = MPARequest(rev=2, s=1, a=1, ird=4, ord=4, **bits)
     with Peer.connect_to_siwarp(wire, request, established=False) as peer:
         end = peer.end
@@ -76,7 +78,7 @@ def test_each_kind_of_rtr_opens_the_connection_and_takes_no_receive(
             end.post_receive(1, 0, 100)
         peer.send_segments(build_send(msn) / Raw(b"abc"))
         assert [(w.wr_id, w.byte_len) for w in poll(end.rcq)] == [(1, 3)]
-        # Messages that the responder held back are sent now, after the response to the RTR.
+        # Messages that the responder delayed are sent now, after the response to the RTR.
         end.post(SEND, 2, length=3)
         assert poll(end.scq)[0].ok
         if "Read" in kind:
@@ -90,7 +92,7 @@ def test_each_kind_of_rtr_opens_the_connection_and_takes_no_receive(
     ids=["FPDU", "Write", "Read"],
 )
 @pytest.mark.clause("RFC6581-9.2-09", "RFC6581-5-01")
-def test_our_own_rtr_of_each_kind_is_of_no_octets_and_completes_nothing(
+def test_each_kind_of_rtr_that_siwarp_sends_is_empty_and_causes_no_completion(
     wire: Wire, bits: dict[str, int], kind: RTR
 ) -> None:
     reply = MPAReply(rev=2, s=1, a=1, ird=4, ord=4, **bits)

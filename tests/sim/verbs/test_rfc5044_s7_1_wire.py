@@ -1,4 +1,4 @@
-"""RFC 5044 sections 1.2 to 7.1, RFC 6581 section 9.1, RFC 5041 section 6.2, seen by a peer."""
+"""RFC 5044 sections 1.2 to 7.1, RFC 6581 section 9.1 and RFC 5041 section 6.2, by a peer."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from siwarp.inspect import FPDU, MPAReply, MPARequest
 
 @pytest.fixture
 def wire() -> Iterator[Wire]:
-    """Yield a listener on 127.0.0.1 and a helper to connect to it."""
+    """A listener on 127.0.0.1 and a helper to connect to the listener."""
     rig = Rig()
     yield Wire(rig)
     rig.close()
 
 
 @pytest.mark.clause("RFC5044-7.1-04")
-def test_the_first_fpdu_finds_the_endpoint_that_was_bound_at_the_reply(wire: Wire) -> None:
-    """Only the queue pair that accepts gets the first FPDU, and not before it has accepted."""
+def test_the_first_fpdu_is_delivered_to_the_queue_pair_that_accepted_the_request(
+    wire: Wire,
+) -> None:
+    """Check that only the accepting queue pair receives the first FPDU, after it has accepted."""
     with plain_connect(wire.address) as s:
         first = bytes(FPDU(ulpdu=build_send(1) / Raw(b"abc")))
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)) + first)

@@ -24,7 +24,7 @@ from siwarp.verbs import (
 )
 
 
-def test_reads_and_atomics_share_the_ord(wire: Wire) -> None:
+def test_reads_and_atomics_together_do_not_exceed_the_ord(wire: Wire) -> None:
     with connected_plain_peer(wire, ird=2) as (a, peer):
         post_atomic(a, ADD, THERE, 1)
         a.post(READ, 2, offset=8, length=8, remote=THERE)
@@ -57,7 +57,7 @@ def test_a_fence_waits_for_an_atomic(wire: Wire) -> None:
         assert [w.wr_id for w in poll(a.scq, 2)] == [1, 2]
 
 
-def test_with_persona_roce_an_answer_tells_of_what_was_sent_before(wire: Wire) -> None:
+def test_with_persona_roce_an_atomic_response_completes_earlier_sends(wire: Wire) -> None:
     with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
         asks = SendWR(2, ADD, sg=[a.mem.sge(0, 8)], remote=THERE)
         a.qp.post_send([SendWR(1, SEND), asks])
@@ -70,7 +70,7 @@ def test_with_persona_roce_an_answer_tells_of_what_was_sent_before(wire: Wire) -
         assert [w.wr_id for w in poll(a.scq, 2)] == [1, 2]
 
 
-def test_an_atomic_behind_a_send_that_waits_for_a_receive_waits_too(wire: Wire) -> None:
+def test_an_atomic_after_a_send_that_waits_for_a_receive_waits_too(wire: Wire) -> None:
     a, b = wire.connect(persona=Persona.ROCE)
     write_word(b, 5)
     before = counter_value("rnr_unexpected")

@@ -1,6 +1,6 @@
 """RC queue pairs that connect by GID and QPN: spec/rc-pairing.md.
 
-Tests that take time are in tests/sim/test_sim_rc_pairing.py.
+Tests of times of such connections are in tests/sim/test_sim_rc_pairing.py.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ PERSONAS = [Persona.IWARP, Persona.ROCE]
 
 
 @pytest.fixture(params=PERSONAS, ids=["iwarp", "roce"])
-def two(request: pytest.FixtureRequest, rig: Rig) -> tuple[End, End]:
-    """Two ends on one device, in RESET; the first has the lower QPN."""
+def unconnected_ends(request: pytest.FixtureRequest, rig: Rig) -> tuple[End, End]:
+    """Two ends on one device, in RESET; the first end has the lower QPN."""
     a, b = End(rig, persona=request.param), End(rig, persona=request.param)
     return (a, b) if a.qp.qp_num < b.qp.qp_num else (b, a)
 
 
-# ---- connecting
+# ---- connecting by GID and QPN
 
 
-def test_what_comes_to_a_queue_pair_in_rtr_is_received(two: tuple[End, End]) -> None:
-    a, b = two
+def test_a_queue_pair_in_rtr_receives_messages(unconnected_ends: tuple[End, End]) -> None:
+    a, b = unconnected_ends
     b.init_with_receives()
     b.qp.to_rtr(QPAttr(ah_attr=AHAttr(HOST), dest_qp_num=a.qp.qp_num))
     a.to_rts(b.host_and_qpn)
@@ -56,13 +56,15 @@ def test_what_comes_to_a_queue_pair_in_rtr_is_received(two: tuple[End, End]) -> 
         assert (event.event_type, event.element) == (EventType.COMM_EST, b.qp)
     assert errno_raised_by(b.send, b"not yet") == errno.EINVAL
     b.qp.to_rts()
-    a.qp.post_recv(_receive(a, 0))
+    a.qp.post_recv(_build_receive(a, 0))
     b.send(b"now")
     assert all(wc.ok for wc in a.wait_for_sends(1) + b.wait_for_sends(1))
 
 
-def test_reads_writes_and_atomics(two: tuple[End, End]) -> None:
-    a, b = two
+def test_reads_writes_and_atomics_work_on_a_connection_by_gid_and_qpn(
+    unconnected_ends: tuple[End, End],
+) -> None:
+    a, b = unconnected_ends
     a.init_with_receives(), b.init_with_receives()
     connect_by_qpn(a, b, max_rd_atomic=4, max_dest_rd_atomic=4)
     data = octet_pattern(20_000)
@@ -87,8 +89,10 @@ def test_reads_writes_and_atomics(two: tuple[End, End]) -> None:
     assert int.from_bytes(a.mr.read(8, 64), "little") == 41
 
 
-def test_send_with_immediate_needs_no_setting(two: tuple[End, End]) -> None:
-    a, b = two
+def test_send_with_immediate_needs_no_setting_on_a_connection_by_gid_and_qpn(
+    unconnected_ends: tuple[End, End],
+) -> None:
+    a, b = unconnected_ends
     a.init_with_receives(), b.init_with_receives()
     connect_by_qpn(a, b)
     wr = SendWR(3, WROpcode.SEND_WITH_IMM, sg=[a.mr.sge(20_000, 5)], imm_data=0x01020304)
@@ -98,9 +102,11 @@ def test_send_with_immediate_needs_no_setting(two: tuple[End, End]) -> None:
     assert (came.ok, came.byte_len, came.imm_data) == (True, 5, 0x01020304)
 
 
-def test_more_reads_than_the_peer_takes_are_no_error_and_wait(two: tuple[End, End]) -> None:
-    """The limits wanted by the program are returned by a query, with or without a connection."""
-    a, b = two
+def test_reads_beyond_the_responder_resources_of_the_peer_wait_without_error(
+    unconnected_ends: tuple[End, End],
+) -> None:
+    """Check that a query returns the limits that the program requested, connected or not."""
+    a, b = unconnected_ends
     a.init_with_receives(), b.init_with_receives()
     b.to_rts(a.host_and_qpn, max_rd_atomic=3, max_dest_rd_atomic=1)
     where = AHAttr(HOST)
@@ -108,8 +114,8 @@ def test_more_reads_than_the_peer_takes_are_no_error_and_wait(two: tuple[End, En
     b.send(b"the stream is there")
     assert all(wc.ok for wc in a.wait_for_sends(1) + b.wait_for_sends(1))
     a.qp.to_rts(QPAttr(max_rd_atomic=16))
-    assert [end.qp.query()[0].max_rd_atomic for end in two] == [16, 3]
-    assert [end.qp.query()[0].max_dest_rd_atomic for end in two] == [2, 1]
+    assert [end.qp.query()[0].max_rd_atomic for end in unconnected_ends] == [16, 3]
+    assert [end.qp.query()[0].max_dest_rd_atomic for end in unconnected_ends] == [2, 1]
     remote = RemoteBuffer(b.mr.addr, 100, b.mr.rkey)
     for _ in range(16):
         read = SendWR(5, WROpcode.RDMA_READ, sg=[a.mr.sge(20_000, 100)], remote=remote)
@@ -124,28 +130,28 @@ def test_more_reads_than_the_peer_takes_are_no_error_and_wait(two: tuple[End, En
 
 
 @pytest.mark.parametrize("persona", PERSONAS)
-def test_a_queue_pair_and_itself(rig: Rig, persona: Persona) -> None:
+def test_a_queue_pair_can_connect_to_itself_by_gid_and_qpn(rig: Rig, persona: Persona) -> None:
     a = End(rig, persona=persona)
     a.init_with_receives()
     a.to_rts(a.host_and_qpn)
-    for turn in range(18):  # 18 Sends use every receive, and some of them twice
+    for turn in range(18):  # 18 Sends use every receive, and some receives twice
         a.send(octet_pattern(900, turn), turn)
         done = sorted(a.wait_for_sends(2), key=lambda wc: wc.wr_id)
         assert [wc.ok for wc in done] == [True, True] and done[0].wr_id == turn
         at = done[1].wr_id - 100
         assert a.mr.read(900, at << 10) == octet_pattern(900, turn)
-        a.qp.post_recv(_receive(a, at))
+        a.qp.post_recv(_build_receive(a, at))
     a.write(b"into itself", a, 20_000)
     a.send(b"written", 2, at=40_000)
     assert all(wc.ok for wc in a.wait_for_sends(3))
     assert a.mr.read(11, 20_000) == b"into itself"
 
 
-def _receive(end: End, at: int) -> RecvWR:
+def _build_receive(end: End, at: int) -> RecvWR:
     return RecvWR(100 + at, sg=[end.mr.sge(at << 10, 1 << 10)])
 
 
-def test_ipv6(rig: Rig) -> None:
+def test_queue_pairs_connect_by_gid_and_qpn_over_ipv6(rig: Rig) -> None:
     host = net.HERE_V6
     if host not in rig.ctx.query_info().addresses:
         pytest.skip("this machine's loopback has no IPv6")
@@ -157,7 +163,7 @@ def test_ipv6(rig: Rig) -> None:
     assert attr.ah_attr == AHAttr(host, 0, host) and init.by_qpn
 
 
-def test_reset_and_another_peer(rig: Rig) -> None:
+def test_a_queue_pair_can_connect_to_another_peer_after_reset(rig: Rig) -> None:
     a, b, c = End(rig), End(rig), End(rig)
     for end in (a, b, c):
         end.init_with_receives()
@@ -173,10 +179,10 @@ def test_reset_and_another_peer(rig: Rig) -> None:
     assert is_in_state(b, QPState.RTS)
 
 
-# ---- numbers and ports
+# ---- queue pair numbers and ports
 
 
-def test_settings_bound_the_ports(rig: Rig) -> None:
+def test_settings_bound_the_tcp_ports_of_queue_pairs_by_gid_and_qpn(rig: Rig) -> None:
     cq = rig.create_cq()
     init = QPInitAttr(QPType.RC, scq=cq, rcq=cq, by_qpn=True)
     with End(rig).qp as probe:
@@ -206,7 +212,7 @@ def test_settings_bound_the_ports(rig: Rig) -> None:
         ({"ah_attr": AHAttr("239.1.2.3"), "dest_qp_num": 65543}, "family"),
     ],
 )
-def test_a_peer_that_is_none_is_refused(rig: Rig, attr: dict[str, Any], words: str) -> None:
+def test_an_invalid_peer_gid_or_qpn_is_refused(rig: Rig, attr: dict[str, Any], words: str) -> None:
     a = End(rig)
     a.init_with_receives()
     with pytest.raises(OSError, match=re.escape(words)):
@@ -215,7 +221,7 @@ def test_a_peer_that_is_none_is_refused(rig: Rig, attr: dict[str, Any], words: s
 
 
 @pytest.mark.parametrize("attr", [{"timeout": 32}, {"timeout": -1}, {"retry_cnt": 8}])
-def test_times_are_bounded(rig: Rig, attr: dict[str, int]) -> None:
+def test_timeout_and_retry_cnt_are_bounded(rig: Rig, attr: dict[str, int]) -> None:
     a, b = End(rig), End(rig)
     a.init_with_receives()
     a.qp.to_rtr(QPAttr(ah_attr=AHAttr(HOST), dest_qp_num=b.qp.qp_num))
@@ -226,7 +232,7 @@ def test_times_are_bounded(rig: Rig, attr: dict[str, int]) -> None:
     assert (found.ah_attr, found.dest_qp_num) == (AHAttr(HOST, 0, HOST), b.qp.qp_num)
 
 
-def test_a_connection_manager_does_not_take_it_from_rtr_on_and_it_has_no_other_type(
+def test_pairing_by_gid_and_qpn_excludes_connection_managers_and_other_queue_pair_types(
     rig: Rig,
 ) -> None:
     a = End(rig)

@@ -1,4 +1,4 @@
-"""Delivery counts with a peer of unknown kind: the first zero-length Read requests them."""
+"""Delivery counts with a peer of unknown kind, requested by the first zero-length Read."""
 
 from __future__ import annotations
 
@@ -16,40 +16,42 @@ from siwarp.cm import CMEventType
 from siwarp.inspect import DeliveryCount, Opcode
 from siwarp.verbs import Persona, RemoteBuffer, WCStatus, WROpcode
 
-THERE = RemoteBuffer(0x1000, 1 << 20, 0x123456)
-#: The source offset of such a Read: "SIWC" and a version.
-ASKS = 0x5349574300000001
+PEER_MEMORY = RemoteBuffer(0x1000, 1 << 20, 0x123456)
+#: The source offset of a Read that requests delivery counts: "SIWC" and a version.
+COUNT_REQUEST_OFFSET = 0x5349574300000001
 UNSPECIFIED = (0, 2, 0xFF)
 
 
-def count(sends: int, writes: int) -> bytes:
+def build_count(sends: int, writes: int) -> bytes:
     return bytes(DeliveryCount(sends=sends, writes=writes))
 
 
 @pytest.mark.parametrize("opcode", [SEND, WRITE], ids=["send", "write"])
-def test_a_peer_that_answers_with_a_count_is_asked_no_more(wire: Wire, opcode: WROpcode) -> None:
+def test_a_peer_that_sends_a_delivery_count_receives_no_further_confirming_reads(
+    wire: Wire, opcode: WROpcode
+) -> None:
     sends = int(opcode == SEND)
     with (
         assert_counter_grows("confirm_reads", 1),
         assert_counter_grows("delivery_counts_rx", 2),
         connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer),
     ):
-        a.post(opcode, 1, length=8, remote=THERE)
+        a.post(opcode, 1, length=8, remote=PEER_MEMORY)
         asked = peer.receive_read_request()
-        assert (asked.size, asked.src_to) == (0, ASKS)
-        peer.send_segments(count(sends, 1 - sends))
+        assert (asked.size, asked.src_to) == (0, COUNT_REQUEST_OFFSET)
+        peer.send_segments(build_count(sends, 1 - sends))
         assert [(w.wr_id, w.status) for w in poll(a.scq)] == [(1, WCStatus.SUCCESS)]
         # The Read Response confirms nothing new, and may arrive late.
-        a.post(opcode, 2, length=8, remote=THERE)
+        a.post(opcode, 2, length=8, remote=PEER_MEMORY)
         peer.send_segments(peer.build_read_response(asked))
         assert peer.receive_segment()[0].opcode in (Opcode.SEND, Opcode.RDMA_WRITE)
         assert_no_completion(a.scq)
         assert peer.is_silent()
-        peer.send_segments(count(2 * sends, 2 * (1 - sends)))
+        peer.send_segments(build_count(2 * sends, 2 * (1 - sends)))
         assert [w.wr_id for w in poll(a.scq)] == [2]
 
 
-def test_a_peer_that_only_answers_the_read_is_asked_each_time(wire: Wire) -> None:
+def test_a_peer_that_only_answers_the_confirming_read_receives_one_per_request(wire: Wire) -> None:
     with (
         assert_counter_grows("confirm_reads", 3),
         connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer),
@@ -57,27 +59,27 @@ def test_a_peer_that_only_answers_the_read_is_asked_each_time(wire: Wire) -> Non
         for i in range(3):
             a.post(SEND, i, length=8)
             asked = peer.receive_read_request()
-            assert (asked.size, asked.src_to) == (0, ASKS)
+            assert (asked.size, asked.src_to) == (0, COUNT_REQUEST_OFFSET)
             assert_no_completion(a.scq)
             peer.send_segments(peer.build_read_response(asked))
             assert [w.wr_id for w in poll(a.scq)] == [i]
 
 
-def test_what_was_begun_before_the_answer_completes_by_it_in_order(wire: Wire) -> None:
+def test_requests_started_before_the_first_delivery_count_complete_in_order(wire: Wire) -> None:
     with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
         for i in range(6):
-            a.post(SEND if i % 2 else WRITE, i, length=8, remote=THERE)
+            a.post(SEND if i % 2 else WRITE, i, length=8, remote=PEER_MEMORY)
         asked = peer.receive_read_request()
         peer.receive_until_silent()
-        peer.send_segments(count(1, 3))
+        peer.send_segments(build_count(1, 3))
         assert [w.wr_id for w in poll(a.scq, 3)] == [0, 1, 2]
         assert_no_completion(a.scq)
-        peer.send_segments(peer.build_read_response(asked), count(3, 3))
+        peer.send_segments(peer.build_read_response(asked), build_count(3, 3))
         assert [w.wr_id for w in poll(a.scq, 3)] == [3, 4, 5]
 
 
-@pytest.mark.parametrize("said", [count(2, 0), count(0, 1), count(0, 0)])
-def test_an_answer_that_cannot_be_ends_the_connection(wire: Wire, said: bytes) -> None:
+@pytest.mark.parametrize("said", [build_count(2, 0), build_count(0, 1), build_count(0, 0)])
+def test_an_impossible_first_delivery_count_ends_the_connection(wire: Wire, said: bytes) -> None:
     with connected_plain_peer(wire, gone=True, persona=Persona.ROCE) as (a, peer):
         a.post(SEND, 1, length=8)
         peer.receive_read_request()
@@ -86,29 +88,33 @@ def test_an_answer_that_cannot_be_ends_the_connection(wire: Wire, said: bytes) -
         assert (found.layer, found.etype, found.code) == UNSPECIFIED
 
 
-def pull_count(peer: PlainPeer) -> tuple[int, int]:
+def receive_count(peer: PlainPeer) -> tuple[int, int]:
     said = DeliveryCount(peer.receive_segment_octets())
     assert (said.opcode, said.subcode) == (Opcode.PRIVATE, 4)
     return said.sends, said.writes
 
 
 @pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE])
-def test_a_peer_that_asks_is_told_in_front_of_the_response_and_from_then_on(
+def test_a_confirming_read_by_a_peer_is_answered_with_delivery_counts(
     wire: Wire, persona: Persona
 ) -> None:
     with connected_plain_peer(wire, persona=persona) as (a, peer):
         for i in range(3):
             a.post_receive(i)
-        peer.send_segments(peer.build_send(b"one"), peer.build_read_request(0, 1, ASKS))
-        assert pull_count(peer) == (1, 0)
+        peer.send_segments(
+            peer.build_send(b"one"), peer.build_read_request(0, 1, COUNT_REQUEST_OFFSET)
+        )
+        assert receive_count(peer) == (1, 0)
         assert peer.receive_segment()[0].opcode == Opcode.RDMA_READ_RESPONSE
         peer.send_segments(peer.build_send(b"two"))
-        assert pull_count(peer) == (2, 0)
+        assert receive_count(peer) == (2, 0)
         assert poll(a.rcq, 2)[1].byte_len == 3
 
 
-@pytest.mark.parametrize("to", [0, ASKS + 1, ASKS - 1])
-def test_any_other_read_of_nothing_is_only_answered(wire: Wire, to: int) -> None:
+@pytest.mark.parametrize("to", [0, COUNT_REQUEST_OFFSET + 1, COUNT_REQUEST_OFFSET - 1])
+def test_a_zero_length_read_at_another_offset_does_not_request_delivery_counts(
+    wire: Wire, to: int
+) -> None:
     with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
         a.post_receive(1)
         peer.send_segments(peer.build_send(b"one"), peer.build_read_request(0, 1, to))
@@ -116,14 +122,18 @@ def test_any_other_read_of_nothing_is_only_answered(wire: Wire, to: int) -> None
         assert peer.is_silent()
 
 
-def test_a_read_of_octets_at_that_offset_asks_nothing(wire: Wire) -> None:
+def test_a_read_with_a_length_at_the_request_offset_does_not_request_delivery_counts(
+    wire: Wire,
+) -> None:
     with connected_plain_peer(wire, gone=True, persona=Persona.ROCE) as (a, peer):
         a.post_receive(1)
-        peer.send_segments(peer.build_send(b"one"), peer.build_read_request(8, 0x123, ASKS))
+        peer.send_segments(
+            peer.build_send(b"one"), peer.build_read_request(8, 0x123, COUNT_REQUEST_OFFSET)
+        )
         assert peer.receive_segment()[0].opcode == Opcode.TERMINATE
 
 
-def test_without_the_setting_nobody_asks_or_answers(wire: Wire) -> None:
+def test_no_delivery_counts_are_requested_or_sent_if_the_setting_is_off(wire: Wire) -> None:
     with (
         temporary_settings(delivery_counts=0),
         connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer),
@@ -134,7 +144,7 @@ def test_without_the_setting_nobody_asks_or_answers(wire: Wire) -> None:
         assert (asked.size, asked.src_to) == (0, 0)
         peer.send_segments(
             peer.build_send(b"one"),
-            peer.build_read_request(0, 1, ASKS),
+            peer.build_read_request(0, 1, COUNT_REQUEST_OFFSET),
             peer.build_read_response(asked),
         )
         assert peer.receive_segment()[0].opcode == Opcode.RDMA_READ_RESPONSE
@@ -143,14 +153,22 @@ def test_without_the_setting_nobody_asks_or_answers(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("other", [Persona.IWARP, Persona.ROCE])
-def test_between_two_siwarps_one_read_is_enough(two: Wire, other: Persona) -> None:
+def test_between_two_siwarp_ends_one_confirming_read_is_enough(
+    two_device_wire: Wire, other: Persona
+) -> None:
     with (
         temporary_settings(mpa_announce=0),
         assert_counter_grows("confirm_reads", 1),
         assert_counter_grows("confirm_none", 0),
     ):
-        a = two.begin_connect(size=1 << 16, persona=Persona.ROCE)
-        b = End(two.passive, two.next_request().id, two.p_channel, size=1 << 16, persona=other)
+        a = two_device_wire.begin_connect(size=1 << 16, persona=Persona.ROCE)
+        b = End(
+            two_device_wire.passive,
+            two_device_wire.next_request().id,
+            two_device_wire.p_channel,
+            size=1 << 16,
+            persona=other,
+        )
         b.id.accept()
         assert a.next_cm_event().type == b.next_cm_event().type == CMEventType.ESTABLISHED
         for i in range(50):

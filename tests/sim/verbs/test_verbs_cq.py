@@ -9,7 +9,9 @@ from siwarp.base.library import ffi, lib
 from siwarp.verbs import SendFlag
 
 
-def test_separate_queues_for_sends_and_receives_get_their_own(pair: Pair) -> None:
+def test_separate_completion_queues_for_sends_and_receives_get_the_right_completions(
+    pair: Pair,
+) -> None:
     pair.post_receive(wr_id=4)
     pair.send(b"x", wr_id=5)
     assert [w.wr_id for w in poll(pair.rcq)] == [4]
@@ -17,14 +19,15 @@ def test_separate_queues_for_sends_and_receives_get_their_own(pair: Pair) -> Non
     assert_no_completion(pair.idle)
 
 
-def test_what_completed_before_arming_raises_no_event_but_is_seen_by_the_next_poll(
+def test_a_completion_before_arming_raises_no_event_but_is_returned_by_the_next_poll(
     rig: Rig,
 ) -> None:
     told = Told(rig)
     told.post_receives(2)
     told.post_sends(SendFlag.SIGNALED)
     wc = ffi.new("struct siw_wc[1]")
-    # Polling another queue processes the traffic, so the completion is in cq before cq is armed.
+    # Polling another queue processes the traffic, so the completion is in `cq` before `cq` is
+    # armed.
     other = told.rig.create_cq()
     poll(told.scq)
     for _ in range(16):

@@ -1,4 +1,4 @@
-"""Completion queues that are resized, that overflow, and that lose a queue pair."""
+"""Completion queues that are resized, that overflow, and whose queue pair is destroyed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from siwarp.verbs import (
 )
 
 
-def filler(rig: Rig, cq: CQ, state: QPState = QPState.ERR) -> QP:
-    """Return a queue pair whose receives complete on ``cq`` as soon as they are posted."""
+def create_flushing_qp(rig: Rig, cq: CQ, state: QPState = QPState.ERR) -> QP:
+    """Create a queue pair whose receives complete on ``cq`` as soon as they are posted."""
     qp = rig.create_qp(scq=rig.create_cq(), rcq=cq)
     qp.to_init()
     qp.modify(QPAttr(qp_state=state))
     return qp
 
 
-def ids(cq: CQ, n: int) -> list[int]:
+def poll_wr_ids(cq: CQ, n: int) -> list[int]:
     return [wc.wr_id for wc in poll(cq, n)]
 
 
@@ -33,33 +33,34 @@ def ids(cq: CQ, n: int) -> list[int]:
 
 
 @pytest.mark.parametrize("cqe", [4, 8, 100, 4096])
-def test_what_is_in_a_queue_stays_in_its_order_when_it_is_resized(rig: Rig, cqe: int) -> None:
+def test_resizing_a_completion_queue_preserves_its_completions_in_order(rig: Rig, cqe: int) -> None:
     cq = rig.create_cq(8)
-    qp = filler(rig, cq)
+    qp = create_flushing_qp(rig, cq)
     qp.post_recv([RecvWR(i) for i in range(7)])
-    assert ids(cq, 5) == [0, 1, 2, 3, 4]  # these five polls make the ring wrap around
+    # The five polled completions make the ring wrap around.
+    assert poll_wr_ids(cq, 5) == [0, 1, 2, 3, 4]
     qp.post_recv([RecvWR(i) for i in (7, 8)])
     cq.resize(cqe)
     assert cq.capacity >= cqe
     room = cq.capacity - 4
     qp.post_recv([RecvWR(100 + i) for i in range(min(room, 64))])
-    assert ids(cq, 4 + min(room, 64)) == [5, 6, 7, 8, *range(100, 100 + min(room, 64))]
+    assert poll_wr_ids(cq, 4 + min(room, 64)) == [5, 6, 7, 8, *range(100, 100 + min(room, 64))]
     assert_no_completion(cq)
 
 
 # ---- removal of a queue pair
 
 
-def destroyed(qp: QP) -> None:
+def destroy_qp(qp: QP) -> None:
     qp.close()
 
 
-def reset(qp: QP) -> None:
+def reset_qp(qp: QP) -> None:
     qp.modify(QPAttr(qp_state=QPState.RESET))
 
 
-@pytest.mark.parametrize("end", [destroyed, reset])
-def test_a_queue_pair_that_ends_leaves_no_completion_in_either_queue_also_after_a_resize(
+@pytest.mark.parametrize("end", [destroy_qp, reset_qp])
+def test_a_destroyed_or_reset_queue_pair_leaves_no_completions_even_after_a_resize(
     rig: Rig, end: Callable[[QP], None]
 ) -> None:
     scq, rcq = rig.create_cq(16), rig.create_cq(16)
@@ -75,7 +76,7 @@ def test_a_queue_pair_that_ends_leaves_no_completion_in_either_queue_also_after_
     wait_until(lambda: other.poll() or stays.qp_state == QPState.RTS)
     rcq.resize(4)
     end(gone)
-    assert ids(scq, 2) == [11, 13]
-    assert ids(rcq, 2) == [1, 3]
+    assert poll_wr_ids(scq, 2) == [11, 13]
+    assert poll_wr_ids(rcq, 2) == [1, 3]
     assert_no_completion(scq)
     assert_no_completion(rcq)

@@ -19,7 +19,7 @@ from siwarp.verbs import RecvWR
 @pytest.mark.clause("DGRAM-LLP-4", "DGRAM-ERR-2")
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("size", [1, 4096, 4097, 60_000])
-def test_a_message_with_one_wrong_bit_is_dropped_and_nothing_of_it_placed(
+def test_a_ud_message_with_one_wrong_bit_is_dropped_and_not_placed(
     rig: Rig, where: str, size: int
 ) -> None:
     cq = rig.create_cq()
@@ -39,7 +39,7 @@ def test_a_message_with_one_wrong_bit_is_dropped_and_nothing_of_it_placed(
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("size", [64, 5000, 30_000])
 @pytest.mark.parametrize("what", ["send", "write"])
-def test_a_datagram_of_uc_with_one_wrong_bit_is_dropped_and_nothing_of_it_placed(
+def test_a_uc_datagram_with_one_wrong_bit_is_dropped_and_not_placed(
     rig: Rig, what: str, size: int, where: str
 ) -> None:
     peer = Peer(rig)

@@ -22,7 +22,7 @@ GROUP = "239.192.7.93"
 @pytest.mark.clause("DGRAM-LLP-4", "DGRAM-MCAST-3")
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("size", [1, 4096, 4097, 60_000])
-def test_each_member_drops_what_has_one_wrong_bit_and_places_nothing_of_it(
+def test_each_multicast_member_drops_a_message_with_one_wrong_bit(
     rig: Rig, where: str, size: int
 ) -> None:
     cqs = [rig.create_cq() for _ in range(2)]
@@ -38,8 +38,9 @@ def test_each_member_drops_what_has_one_wrong_bit_and_places_nothing_of_it(
         for cq, mr in zip(cqs, mrs, strict=True):
             assert_no_completion(cq)
             assert bytes(mr.view) == bytes(1 << 16)
-        # This call takes the progress lock, so the checks above are made before the next datagram
-        # is placed.
+        # The call of errors() takes the progress lock, so the preceding checks are made before the
+        # next
+        # datagram is placed.
         assert all(qp.errors() == [] for qp in qps)
         theirs.sendto(build_datagram(octet_pattern(size, 2)), (GROUP, MCAST_PORT))
         for cq, mr in zip(cqs, mrs, strict=True):
@@ -50,7 +51,7 @@ def test_each_member_drops_what_has_one_wrong_bit_and_places_nothing_of_it(
 @pytest.mark.clause("DGRAM-LLP-4")
 @pytest.mark.parametrize("where", [*WHERE, "RDMAP's head"])
 @pytest.mark.parametrize("size", [64, 4097, 60_000])
-def test_a_datagram_of_a_write_record_with_one_wrong_bit_is_dropped_and_not_placed(
+def test_a_write_record_datagram_with_one_wrong_bit_is_dropped_and_not_placed(
     rig: Rig, where: str, size: int
 ) -> None:
     target, data = Target(rig), octet_pattern(size)
@@ -64,7 +65,7 @@ def test_a_datagram_of_a_write_record_with_one_wrong_bit_is_dropped_and_not_plac
             who.sendto(wrong, target.qp.addr)
             assert_no_completion(target.cq)
         assert bytes(target.memory.view) == bytes(1 << 16)
-        assert target.qp.errors() == []  # errors() takes the progress lock, as above
+        assert target.qp.errors() == []  # errors() takes the progress lock
         who.sendto(good, target.qp.addr)
         ((_, record),) = target.poll_records()
         assert record.whole and target.memory.read(size) == data

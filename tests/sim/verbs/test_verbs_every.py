@@ -1,4 +1,4 @@
-"""UD and UC at every address of the device: one port, one socket for each address."""
+"""UD and UC at every address of the device: one port, and one socket for each address."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from siwarp.verbs import (
 )
 
 
-def test_a_source_that_the_queue_pair_has_not_is_refused_when_it_sends(rig: Rig) -> None:
+def test_sending_from_an_address_of_another_queue_pair_is_refused(rig: Rig) -> None:
     cq, mr = rig.create_cq(), rig.reg_mr(bytearray(8))
     four = rig.create_ud_qp(cq, addr=(net.HERE, 0))
     other = rig.create_ud_qp(cq, addr=(net.HERE_TOO, 0))
@@ -34,7 +34,7 @@ def test_a_source_that_the_queue_pair_has_not_is_refused_when_it_sends(rig: Rig)
     assert_no_completion(cq)
 
 
-def test_errors_are_reported_from_the_address_that_the_message_came_to(rig: Rig) -> None:
+def test_error_messages_are_sent_from_the_address_that_received_the_message(rig: Rig) -> None:
     b = End(rig, error_policy="message")
     for host in HOSTS:
         with net.open_udp_socket(host) as s:
@@ -46,7 +46,7 @@ def test_errors_are_reported_from_the_address_that_the_message_came_to(rig: Rig)
             assert s.recvfrom(1000)[1][:2] == (host, b.port)
 
 
-def test_strangers_are_dropped_at_every_address(rig: Rig) -> None:
+def test_invalid_datagrams_are_dropped_at_every_address_of_a_ud_queue_pair(rig: Rig) -> None:
     b = End(rig)
     b.post_receives()
     good = build_datagram()
@@ -68,7 +68,7 @@ def test_strangers_are_dropped_at_every_address(rig: Rig) -> None:
                 assert_no_completion(b.rcq)
 
 
-def test_what_a_stranger_sends_to_any_address_of_a_uc_queue_pair_is_dropped(rig: Rig) -> None:
+def test_datagrams_of_strangers_are_dropped_at_every_address_of_a_uc_queue_pair(rig: Rig) -> None:
     a, b = Uc(rig), Uc(rig)
     a.connect(b, net.HERE, None)
     for host in HOSTS:

@@ -13,32 +13,33 @@ from siwarp.cm import CMEventType
 from siwarp.verbs import Persona, QPAttr, QPState
 
 #: The ways in which an end can end the connection.
-HOWS: dict[str, Callable[[End], None]] = {
+ENDING_ACTIONS: dict[str, Callable[[End], None]] = {
     "disconnect": lambda end: end.id.disconnect(),
     "modify to ERR": lambda end: end.qp.modify(QPAttr(qp_state=QPState.ERR)),
     "close the id": lambda end: end.id.close(),
 }
 
 
-def fill(a: End, b: End) -> None:
-    """Post requests that cannot complete: receives, and Sends that are held back at both ends."""
+def post_waiting_requests(a: End, b: End) -> None:
+    """Post requests that cannot complete: receives, and Sends that are delayed at both ends."""
     a.qp.modify(QPAttr(qp_state=QPState.SQD))  # in SQD the active end starts no request
     for i in range(4):
         for end in (a, b):
             end.post_receive(wr_id=10 + i)
-            # b's Sends wait for a's first message, before which a responder must not send.
+            # The Sends of `b` wait for the first message of `a`, before which a responder must not
+            # send.
             end.post(SEND, 20 + i, length=8, flags=i % 2 * 2)
 
 
 @pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE], ids=lambda p: p.name)
 @pytest.mark.parametrize("who", ["active", "passive"])
-@pytest.mark.parametrize("how", HOWS)
-def test_when_one_end_ends_it_both_flush_their_sends_and_receives(
-    two: Wire, how: str, who: str, persona: Persona
+@pytest.mark.parametrize("how", ENDING_ACTIONS)
+def test_both_queue_pairs_flush_their_requests_when_one_end_ends_the_connection(
+    two_device_wire: Wire, how: str, who: str, persona: Persona
 ) -> None:
-    a, b = two.connect(persona=persona)
-    fill(a, b)
-    HOWS[how](a if who == "active" else b)
+    a, b = two_device_wire.connect(persona=persona)
+    post_waiting_requests(a, b)
+    ENDING_ACTIONS[how](a if who == "active" else b)
     assert_all_flushed(a)
     assert_all_flushed(b)
     for cq in (a.scq, a.rcq, b.scq, b.rcq):
@@ -53,9 +54,11 @@ def test_when_one_end_ends_it_both_flush_their_sends_and_receives(
         assert [(w.wr_id, w.status) for w in poll(end.scq)] == [(31, FLUSHED)]
 
 
-def test_of_an_end_that_is_reset_nothing_completes_and_the_other_flushes(two: Wire) -> None:
-    a, b = two.connect()
-    fill(a, b)
+def test_a_reset_queue_pair_completes_no_request_and_its_peer_flushes(
+    two_device_wire: Wire,
+) -> None:
+    a, b = two_device_wire.connect()
+    post_waiting_requests(a, b)
     a.qp.modify(QPAttr(qp_state=QPState.RESET))
     assert_all_flushed(b)
     assert_no_completion(a.scq)

@@ -14,7 +14,7 @@ from siwarp.verbs import (
 WRITE_IMM, SEND_IMM = WROpcode.RDMA_WRITE_WITH_IMM, WROpcode.SEND_WITH_IMM
 
 
-def test_immediate_data_that_waited_for_its_receive_tells_its_own_writes_length(wire: Wire) -> None:
+def test_a_waiting_write_with_immediate_reports_the_length_of_its_own_write(wire: Wire) -> None:
     a, b = wire.connect(persona=Persona.ROCE)
     before = counter_value("rnr_unexpected")
     requests = [(SEND, 3), (WRITE_IMM, 70), (WRITE_IMM, 5), (WRITE, 9)]

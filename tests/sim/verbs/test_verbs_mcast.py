@@ -25,16 +25,18 @@ from siwarp.verbs import (
 
 
 @pytest.fixture
-def group() -> Iterator[str]:
-    """Yield a group address of the organization-local scope (RFC 2365)."""
+def group_address() -> Iterator[str]:
+    """A multicast group address of the organization-local scope (RFC 2365)."""
     yield "239.192.7.91"
 
 
 @pytest.mark.clause("DGRAM-MCAST-1")
-def test_every_member_gets_a_copy_with_its_own_receive(rig: Rig, group: str) -> None:
+def test_every_multicast_member_receives_a_copy_into_its_own_receive(
+    rig: Rig, group_address: str
+) -> None:
     sender = Member(rig)
-    members = [Member(rig, group) for _ in range(3)]
-    ah = rig.create_ah((group, 0))
+    members = [Member(rig, group_address) for _ in range(3)]
+    ah = rig.create_ah((group_address, 0))
     for n, size in enumerate((0, 1, 1000, 60000)):
         for i, m in enumerate(members):
             m.post_receive(10 * n + i, 70000)
@@ -49,13 +51,15 @@ def test_every_member_gets_a_copy_with_its_own_receive(rig: Rig, group: str) -> 
 
 
 @pytest.mark.clause("DGRAM-MCAST-5")
-def test_a_sender_that_is_a_member_gets_its_own_message_too(rig: Rig, group: str) -> None:
-    a, b = Member(rig, group), Member(rig, group)
-    ah = rig.create_ah((group, 0))
+def test_a_multicast_sender_that_is_a_member_receives_its_own_message(
+    rig: Rig, group_address: str
+) -> None:
+    a, b = Member(rig, group_address), Member(rig, group_address)
+    ah = rig.create_ah((group_address, 0))
     a.post_receive(), b.post_receive()
     a.send(ah, b"to all of us")
     assert (a.received_octets(), b.received_octets()) == (b"to all of us", b"to all of us")
-    a.qp.detach_mcast(group)
+    a.qp.detach_mcast(group_address)
     a.post_receive(), b.post_receive()
     a.send(ah, b"to you")
     assert b.received_octets() == b"to you"
@@ -63,10 +67,16 @@ def test_a_sender_that_is_a_member_gets_its_own_message_too(rig: Rig, group: str
 
 
 @pytest.mark.clause("DGRAM-MCAST-3", "DGRAM-MCAST-8")
-def test_each_member_judges_and_drops_for_itself(rig: Rig, group: str) -> None:
+def test_each_multicast_member_checks_and_drops_messages_separately(
+    rig: Rig, group_address: str
+) -> None:
     sender = Member(rig)
-    good, other_key, empty = Member(rig, group), Member(rig, group, qkey=1), Member(rig, group)
-    down, short = Member(rig, group), Member(rig, group)
+    good, other_key, empty = (
+        Member(rig, group_address),
+        Member(rig, group_address, qkey=1),
+        Member(rig, group_address),
+    )
+    down, short = Member(rig, group_address), Member(rig, group_address)
     good.post_receive(), other_key.post_receive(), down.post_receive()
     down.qp.modify(QPAttr(qp_state=QPState.ERR))
     assert poll(down.cq)[0].status == WCStatus.WR_FLUSH_ERR
@@ -76,37 +86,41 @@ def test_each_member_judges_and_drops_for_itself(rig: Rig, group: str) -> None:
         assert_counter_grows("drop_no_buffer", 2),
         assert_counter_grows("drop_too_long", 1),
     ):
-        sender.send(rig.create_ah((group, 0)), b"abc")
+        sender.send(rig.create_ah((group_address, 0)), b"abc")
         assert good.received_octets() == b"abc"
         assert [(w.wr_id, w.status) for w in poll(short.cq)] == [(5, WCStatus.LOC_LEN_ERR)]
     assert_no_completion(other_key.cq)
     assert [d.drops for d in empty.qp.drops()] == [1]
     assert good.qp.drops() == []
-    # No error is reported for any of these, and all queue pairs stay usable.
+    # No error is reported for any of the dropped copies, and all queue pairs stay usable.
     assert sender.qp.errors() == []
     assert short.qp.qp_state == QPState.RTS
 
 
 @pytest.mark.clause("DGRAM-MCAST-9")
-def test_one_attached_twice_gets_one_copy_and_leaves_at_once(rig: Rig, group: str) -> None:
-    sender, member = Member(rig), Member(rig, group, group)
+def test_a_member_attached_twice_receives_one_copy_and_is_detached_by_one_call(
+    rig: Rig, group_address: str
+) -> None:
+    sender, member = Member(rig), Member(rig, group_address, group_address)
     member.post_receive(), member.post_receive(2)
-    sender.send(rig.create_ah((group, 0)), b"once")
+    sender.send(rig.create_ah((group_address, 0)), b"once")
     assert member.received_octets() == b"once"
     assert_no_completion(member.cq)
-    member.qp.detach_mcast(group)
-    sender.send(rig.create_ah((group, 0)), b"gone")
+    member.qp.detach_mcast(group_address)
+    sender.send(rig.create_ah((group_address, 0)), b"gone")
     assert_no_completion(member.cq)
-    assert errno_raised_by(member.qp.detach_mcast, group) == errno.EINVAL
+    assert errno_raised_by(member.qp.detach_mcast, group_address) == errno.EINVAL
 
 
 @pytest.mark.clause("DGRAM-MCAST-4")
-def test_groups_are_apart_from_each_other_and_from_unicast(rig: Rig, group: str) -> None:
-    sender, a = Member(rig), Member(rig, group)
-    b, both = Member(rig, "239.192.7.92"), Member(rig, group, "239.192.7.92")
+def test_multicast_groups_are_separate_from_each_other_and_from_unicast(
+    rig: Rig, group_address: str
+) -> None:
+    sender, a = Member(rig), Member(rig, group_address)
+    b, both = Member(rig, "239.192.7.92"), Member(rig, group_address, "239.192.7.92")
     for m in (a, b, both):
         m.post_receive(), m.post_receive(2)
-    sender.send(rig.create_ah((group, 0)), b"first")
+    sender.send(rig.create_ah((group_address, 0)), b"first")
     assert (a.received_octets(), both.received_octets()) == (b"first", b"first")
     assert_no_completion(b.cq)
     sender.send(rig.create_ah(("239.192.7.92", 0)), b"second")
@@ -117,18 +131,20 @@ def test_groups_are_apart_from_each_other_and_from_unicast(rig: Rig, group: str)
 
 
 @pytest.mark.clause("DGRAM-MCAST-3")
-def test_members_with_and_without_crc_are_members_of_one_group(rig: Rig, group: str) -> None:
-    with_crc, without = Member(rig, group), Member(rig, group, crc=False)
+def test_members_with_and_without_crc_may_belong_to_one_group(rig: Rig, group_address: str) -> None:
+    with_crc, without = Member(rig, group_address), Member(rig, group_address, crc=False)
     without.post_receive(), with_crc.post_receive()
     with assert_counter_grows("drop_crc", 1):
-        send_from_plain_socket(group, build_datagram(b"unchecked", crc=0))
+        send_from_plain_socket(group_address, build_datagram(b"unchecked", crc=0))
         assert without.received_octets() == b"unchecked"
     assert_no_completion(with_crc.cq)
 
 
-def test_lists_and_requests_that_waited_in_sqd_reach_the_group(rig: Rig, group: str) -> None:
-    sender, member = Member(rig), Member(rig, group)
-    ah = rig.create_ah((group, 77))
+def test_lists_of_requests_and_requests_held_in_sqd_reach_the_multicast_group(
+    rig: Rig, group_address: str
+) -> None:
+    sender, member = Member(rig), Member(rig, group_address)
+    ah = rig.create_ah((group_address, 77))
     mr = rig.reg_mr(bytearray(b"12345678"))
     for i in range(20):
         member.post_receive(i)

@@ -13,8 +13,8 @@ from siwarp.verbs import (
 )
 
 
-def test_unsignalled_requests_complete_silently(two: Wire) -> None:
-    a, b = two.connect()
+def test_unsignaled_rc_requests_complete_without_a_completion(two_device_wire: Wire) -> None:
+    a, b = two_device_wire.connect()
     b.qp.post_recv([RecvWR(1), RecvWR(2)])
     a.post(SEND, 1, flags=0)
     a.post(WRITE, 2, length=10, remote=b.mem.remote(0, 10), flags=0)
@@ -25,11 +25,13 @@ def test_unsignalled_requests_complete_silently(two: Wire) -> None:
     assert_no_completion(a.scq)
 
 
-def test_a_full_send_queue_refuses_one_more_and_takes_it_after_completions(wire: Wire) -> None:
+def test_a_full_rc_send_queue_refuses_a_request_and_accepts_it_after_completions(
+    wire: Wire,
+) -> None:
     a, b = wire.connect(max_send_wr=4)
     room = b.qp.cap.max_send_wr
     a.qp.post_recv([RecvWR(i) for i in range(room + 1)])
-    # The responder may not send before the initiator has sent: its queue fills up.
+    # The responder may not send before the initiator has sent, so its send queue fills up.
     for i in range(room):
         b.post(SEND, i)
     with pytest.raises(OSError) as e:

@@ -1,4 +1,4 @@
-"""Errors of RC queue pairs: Terminates, statuses, flushing, and peers that disconnect."""
+"""Errors of RC queue pairs: Terminate messages, statuses, flushing, and peers that disconnect."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ RDMAP, DDP = 0, 1
 FLUSHED = WCStatus.WR_FLUSH_ERR
 
 
-def wire_err(layer: int, kind: int, code: int) -> int:
+def terminate_error_word(layer: int, kind: int, code: int) -> int:
     return layer << 16 | kind << 8 | code
 
 
 def check_both_terminated(a: End, b: End, err: int) -> None:
-    """Check that both ends are in ERR and that both report the Terminate."""
+    """Check that both ends are in ERR and that both report the error of the Terminate message."""
     a.wait_for_error_state()
     b.wait_for_error_state()
     for end in (a, b):
@@ -48,68 +48,68 @@ def check_both_terminated(a: End, b: End, err: int) -> None:
 # ---- inaccessible memory of the peer
 
 
-def no_such_key(b: End) -> RemoteBuffer:
+def buffer_with_unknown_key(b: End) -> RemoteBuffer:
     return RemoteBuffer(b.mem.addr, 64, b.mem.rkey ^ 0x100)
 
 
-def deregistered(b: End) -> RemoteBuffer:
+def deregistered_buffer(b: End) -> RemoteBuffer:
     mr = b.rig.reg_mr(bytearray(64), ALL_ACCESS)
     remote = mr.remote()
     mr.close()
     return remote
 
 
-def past_the_end(b: End) -> RemoteBuffer:
+def buffer_beyond_region_end(b: End) -> RemoteBuffer:
     return RemoteBuffer(b.mem.addr + b.mem.length - 63, 64, b.mem.rkey)
 
 
-def before_the_start(b: End) -> RemoteBuffer:
+def buffer_before_region_start(b: End) -> RemoteBuffer:
     return RemoteBuffer(b.mem.addr - 1, 64, b.mem.rkey)
 
 
-def wraps(b: End) -> RemoteBuffer:
+def buffer_that_wraps(b: End) -> RemoteBuffer:
     return RemoteBuffer(2**64 - 32, 64, b.mem.rkey)
 
 
-def no_right(b: End) -> RemoteBuffer:
+def buffer_without_remote_access(b: End) -> RemoteBuffer:
     return b.rig.reg_mr(bytearray(64), LOCAL).remote()
 
 
-def only_the_other_right(b: End, opcode: int) -> RemoteBuffer:
+def buffer_with_only_other_access(b: End, opcode: int) -> RemoteBuffer:
     other = AccessFlag.REMOTE_READ if opcode == WRITE else AccessFlag.REMOTE_WRITE
     return b.rig.reg_mr(bytearray(64), LOCAL | other).remote()
 
 
-def another_pd(b: End) -> RemoteBuffer:
+def buffer_of_another_pd(b: End) -> RemoteBuffer:
     return MR(PD(b.rig.ctx), bytearray(64), ALL_ACCESS).remote()
 
 
-WRONGS = {  # description: (how, code for a Write, code for a Read)
-    "no such key": (no_such_key, (DDP, 1, 0), (RDMAP, 1, 0)),
-    "deregistered": (deregistered, (DDP, 1, 0), (RDMAP, 1, 0)),
-    "past the end": (past_the_end, (DDP, 1, 1), (RDMAP, 1, 1)),
-    "before the start": (before_the_start, (DDP, 1, 1), (RDMAP, 1, 1)),
-    "no right": (no_right, (RDMAP, 1, 2), (RDMAP, 1, 2)),
-    "only the other right": (only_the_other_right, (RDMAP, 1, 2), (RDMAP, 1, 2)),
-    "another PD": (another_pd, (DDP, 1, 2), (RDMAP, 1, 3)),
-    "wraps": (wraps, (DDP, 1, 3), (RDMAP, 1, 4)),
+INVALID_BUFFERS = {  # each value contains a function, the code for a Write, and the code for a Read
+    "no such key": (buffer_with_unknown_key, (DDP, 1, 0), (RDMAP, 1, 0)),
+    "deregistered": (deregistered_buffer, (DDP, 1, 0), (RDMAP, 1, 0)),
+    "past the end": (buffer_beyond_region_end, (DDP, 1, 1), (RDMAP, 1, 1)),
+    "before the start": (buffer_before_region_start, (DDP, 1, 1), (RDMAP, 1, 1)),
+    "no right": (buffer_without_remote_access, (RDMAP, 1, 2), (RDMAP, 1, 2)),
+    "only the other right": (buffer_with_only_other_access, (RDMAP, 1, 2), (RDMAP, 1, 2)),
+    "another PD": (buffer_of_another_pd, (DDP, 1, 2), (RDMAP, 1, 3)),
+    "wraps": (buffer_that_wraps, (DDP, 1, 3), (RDMAP, 1, 4)),
 }
 
 
 @pytest.mark.clause("RFC5040-8.1.1-02", "RFC5040-8.1.1-04", "RFC5040-8.1.1-06#a")
 @pytest.mark.parametrize("opcode", [WRITE, READ], ids=["write", "read"])
-@pytest.mark.parametrize("what", WRONGS)
-def test_a_peer_that_reaches_for_what_it_may_not_is_terminated_by_the_rfcs_code(
-    two: Wire, what: str, opcode: int
+@pytest.mark.parametrize("what", INVALID_BUFFERS)
+def test_an_invalid_memory_access_is_terminated_with_the_code_of_the_rfcs(
+    two_device_wire: Wire, what: str, opcode: int
 ) -> None:
-    a, b = two.connect()
-    how, for_write, for_read = WRONGS[what]
-    remote = how(b, opcode) if how is only_the_other_right else how(b)
+    a, b = two_device_wire.connect()
+    how, for_write, for_read = INVALID_BUFFERS[what]
+    remote = how(b, opcode) if how is buffer_with_only_other_access else how(b)
     b.mem.view[:] = b"\x33" * b.mem.length
     a.mem.view[:] = b"\x44" * a.mem.length
     b.post_receive(wr_id=50)
     a.post_receive(wr_id=51)
-    err = wire_err(*(for_write if opcode == WRITE else for_read))
+    err = terminate_error_word(*(for_write if opcode == WRITE else for_read))
     with assert_counter_grows("terminate_tx", 1), assert_counter_grows("terminate_rx", 1):
         a.post(opcode, 1, length=64, remote=remote)
         check_both_terminated(a, b, err)
@@ -127,33 +127,37 @@ def test_a_peer_that_reaches_for_what_it_may_not_is_terminated_by_the_rfcs_code(
 @pytest.mark.parametrize("opcode", [WRITE, READ], ids=["write", "read"])
 @pytest.mark.parametrize("when", ["before connecting", "while connected"])
 @pytest.mark.parametrize("length", [1, 64])
-def test_a_queue_pair_that_denies_an_operation_denies_it_under_any_key(
-    two: Wire, length: int, opcode: int, when: str
+def test_an_operation_that_a_queue_pair_denies_is_refused_for_every_key(
+    two_device_wire: Wire, length: int, opcode: int, when: str
 ) -> None:
     other = AccessFlag.REMOTE_READ if opcode == WRITE else AccessFlag.REMOTE_WRITE
 
-    def deny(b: End) -> None:
+    def deny_operation(b: End) -> None:
         b.qp.modify(QPAttr(qp_access_flags=other))
 
-    a, b = two.connect(before_accept=deny if when == "before connecting" else None)
+    a, b = two_device_wire.connect(
+        before_accept=deny_operation if when == "before connecting" else None
+    )
     if when == "while connected":
-        deny(b)
+        deny_operation(b)
     b.mem.view[:] = b"\x33" * b.mem.length
     a.mem.view[:] = b"\x44" * a.mem.length
     assert b.qp.query()[0].qp_access_flags == other
     a.post(READ if opcode == WRITE else WRITE, 1, length=64, remote=b.mem.remote(64, 64))
     assert poll(a.scq)[0].ok
-    # zero-length requests are always allowed
+    # Zero-length requests are always allowed.
     a.post(opcode, 2, length=0, remote=b.mem.remote(0, 0))
     assert poll(a.scq)[0].ok
     a.post(opcode, 3, length=length, remote=b.mem.remote(0, length))
-    check_both_terminated(a, b, wire_err(RDMAP, 1, 2))
+    check_both_terminated(a, b, terminate_error_word(RDMAP, 1, 2))
     assert set(b.mem.read(64)) == {0x33}
 
 
-def test_of_several_reads_the_bad_one_is_named(two: Wire) -> None:
-    a, b = two.connect()
-    good, bad = b.mem.remote(0, 16), no_such_key(b)
+def test_the_invalid_read_among_several_reads_completes_with_an_access_error(
+    two_device_wire: Wire,
+) -> None:
+    a, b = two_device_wire.connect()
+    good, bad = b.mem.remote(0, 16), buffer_with_unknown_key(b)
     a.qp.post_send(
         [
             SendWR(i, READ, sg=[a.mem.sge(16 * i, 16)], remote=bad if i == 3 else good)
@@ -168,15 +172,15 @@ def test_of_several_reads_the_bad_one_is_named(two: Wire) -> None:
     assert statuses[4:] == [FLUSHED, FLUSHED]
 
 
-def test_a_read_of_no_octets_asks_for_no_key(two: Wire) -> None:
-    a, b = two.connect()
+def test_a_zero_length_read_needs_no_valid_key(two_device_wire: Wire) -> None:
+    a, b = two_device_wire.connect()
     a.post(READ, 1, remote=RemoteBuffer(12345, 0, 0xBAD))
     assert poll(a.scq)[0].ok
     assert a.qp.qp_state == b.qp.qp_state == QPState.RTS
 
 
-def test_a_write_of_no_octets_asks_for_no_key(two: Wire) -> None:
-    a, b = two.connect()
+def test_a_zero_length_write_needs_no_valid_key(two_device_wire: Wire) -> None:
+    a, b = two_device_wire.connect()
     b.qp.post_recv(RecvWR(1))
     a.post(WRITE, 1, remote=RemoteBuffer(12345, 0, 0xBAD))
     a.post(SEND, 2)
@@ -187,24 +191,26 @@ def test_a_write_of_no_octets_asks_for_no_key(two: Wire) -> None:
 # ---- receives
 
 
-def test_a_send_without_a_receive_is_terminated(two: Wire) -> None:
-    a, b = two.connect()
-    err = wire_err(DDP, 2, 2)
+def test_with_persona_iwarp_a_send_without_a_receive_ends_the_connection(
+    two_device_wire: Wire,
+) -> None:
+    a, b = two_device_wire.connect()
+    err = terminate_error_word(DDP, 2, 2)
     a.post(SEND, 1, length=100)
     check_both_terminated(a, b, err)
     assert poll(a.scq)[0].status in (WCStatus.SUCCESS, WCStatus.RNR_RETRY_EXC_ERR)
 
 
 @pytest.mark.parametrize("size", [11, 5000, 300_000])
-def test_a_send_longer_than_its_receive_is_terminated_and_writes_nothing_behind_it(
-    two: Wire, size: int
+def test_a_send_longer_than_its_receive_is_terminated_and_not_placed_beyond_it(
+    two_device_wire: Wire, size: int
 ) -> None:
-    a, b = two.connect(size=1 << 20)
+    a, b = two_device_wire.connect(size=1 << 20)
     b.mem.view[:] = b"\x33" * b.mem.length
     b.post_receive(wr_id=7, length=size - 1)
     b.post_receive(wr_id=8, offset=1 << 19, length=1 << 19)
     a.post(SEND, 1, length=size)
-    check_both_terminated(a, b, wire_err(DDP, 2, 5))
+    check_both_terminated(a, b, terminate_error_word(DDP, 2, 5))
     done = poll(b.rcq, 2)
     assert [w.wr_id for w in done] == [7, 8]
     assert [w.status for w in done] == [WCStatus.LOC_LEN_ERR, FLUSHED]
@@ -212,10 +218,10 @@ def test_a_send_longer_than_its_receive_is_terminated_and_writes_nothing_behind_
 
 
 @pytest.mark.parametrize("size", [6, 6000, 200_000])
-def test_a_receive_with_a_bad_key_is_a_protection_error_and_ends_the_stream(
-    two: Wire, size: int
+def test_a_receive_with_an_invalid_key_completes_with_a_protection_error(
+    two_device_wire: Wire, size: int
 ) -> None:
-    a, b = two.connect(size=1 << 20, max_recv_sge=2)
+    a, b = two_device_wire.connect(size=1 << 20, max_recv_sge=2)
     b.qp.post_recv(RecvWR(7, sg=[b.mem.sge(0, 2), SGE(b.mem.addr, size, 0xBAD)]))
     b.post_receive(wr_id=8)
     a.post(SEND, 1, length=size)
@@ -231,10 +237,10 @@ def test_a_receive_with_a_bad_key_is_a_protection_error_and_ends_the_stream(
 @pytest.mark.parametrize("opcode", [SEND, WRITE, READ], ids=["send", "write", "read"])
 @pytest.mark.parametrize("size", [8, 50_000])
 @pytest.mark.parametrize("polling", [True, False], ids=["polling", "event"])
-def test_a_bad_local_key_is_a_protection_error_and_ends_the_connection(
-    two: Wire, opcode: int, size: int, polling: bool
+def test_an_invalid_local_key_is_a_protection_error_and_ends_the_connection(
+    two_device_wire: Wire, opcode: int, size: int, polling: bool
 ) -> None:
-    a, b = two.connect(max_send_sge=2)
+    a, b = two_device_wire.connect(max_send_sge=2)
     b.mem.view[:] = b"\x33" * b.mem.length
     b.post_receive(wr_id=5)
     a.post_receive(wr_id=6)
@@ -253,8 +259,8 @@ def test_a_bad_local_key_is_a_protection_error_and_ends_the_connection(
     assert set(b.mem.read()) == {0x33}
 
 
-def test_a_read_into_memory_that_may_not_be_written_is_a_protection_error(two: Wire) -> None:
-    a, b = two.connect()
+def test_an_rdma_read_into_read_only_memory_is_a_protection_error(two_device_wire: Wire) -> None:
+    a, b = two_device_wire.connect()
     ro = a.rig.reg_mr(bytearray(64), 0)
     a.qp.post_send(SendWR(1, READ, sg=[ro.sge()], remote=b.mem.remote(0, 64)))
     assert poll(a.scq)[0].status == WCStatus.LOC_PROT_ERR
@@ -262,8 +268,8 @@ def test_a_read_into_memory_that_may_not_be_written_is_a_protection_error(two: W
     b.wait_for_error_state()
 
 
-def test_what_was_sent_before_a_request_with_a_bad_key_arrives(two: Wire) -> None:
-    a, b = two.connect()
+def test_sends_posted_before_a_request_with_an_invalid_key_arrive(two_device_wire: Wire) -> None:
+    a, b = two_device_wire.connect()
     for i in range(3):
         b.post_receive(wr_id=i)
     good = SendWR(1, sg=[a.mem.sge(0, 100)])
@@ -273,11 +279,11 @@ def test_what_was_sent_before_a_request_with_a_bad_key_arrives(two: Wire) -> Non
     assert [w.status for w in poll(b.rcq, 3)] == [0, 0, FLUSHED]
 
 
-# ---- flush and reset
+# ---- flushing and reset
 
 
-def test_on_error_everything_flushes_in_order_on_both_sides(two: Wire) -> None:
-    a, b = two.connect(max_send_wr=8)
+def test_moving_to_err_flushes_the_requests_of_both_ends_in_order(two_device_wire: Wire) -> None:
+    a, b = two_device_wire.connect(max_send_wr=8)
     for i in range(5):
         a.post_receive(wr_id=10 + i)
         b.post_receive(wr_id=20 + i)
@@ -300,10 +306,10 @@ def test_on_error_everything_flushes_in_order_on_both_sides(two: Wire) -> None:
         assert_no_completion(end.rcq)
 
 
-def test_a_queue_pair_can_be_reset_and_connected_again(two: Wire) -> None:
+def test_an_rc_queue_pair_can_be_reset_and_connected_again(two_device_wire: Wire) -> None:
     from siwarp.cm import CMID
 
-    a, b = two.connect()
+    a, b = two_device_wire.connect()
     for round_ in range(3):
         a.mem.write(octet_pattern(100, round_))
         b.post_receive(wr_id=round_)
@@ -320,15 +326,17 @@ def test_a_queue_pair_can_be_reset_and_connected_again(two: Wire) -> None:
             assert end.qp.qp_state == QPState.RESET
         a.id = CMID(a.channel)
         a.id.bind_qp(a.qp)
-        a.id.connect(two.address)
-        b.id = two.next_request().id
+        a.id.connect(two_device_wire.address)
+        b.id = two_device_wire.next_request().id
         b.id.bind_qp(b.qp)
         b.id.accept()
         assert a.next_cm_event().type == b.next_cm_event().type == CMEventType.ESTABLISHED
 
 
-def test_reset_of_a_connected_queue_pair_forgets_what_was_posted(two: Wire) -> None:
-    a, b = two.connect()
+def test_reset_of_a_connected_queue_pair_discards_its_posted_requests(
+    two_device_wire: Wire,
+) -> None:
+    a, b = two_device_wire.connect()
     b.post_receive(wr_id=1)
     b.post(SEND, 2)
     b.qp.modify(QPAttr(qp_state=QPState.RESET))
@@ -343,8 +351,10 @@ def test_reset_of_a_connected_queue_pair_forgets_what_was_posted(two: Wire) -> N
 
 @pytest.mark.parametrize("who", ["active", "passive"])
 @pytest.mark.parametrize("how", ["disconnect", "close id", "destroy", "error"])
-def test_an_end_by_either_side_is_told_to_both(two: Wire, who: str, how: str) -> None:
-    a, b = two.connect()
+def test_the_end_of_a_connection_by_either_end_is_reported_to_both_ends(
+    two_device_wire: Wire, who: str, how: str
+) -> None:
+    a, b = two_device_wire.connect()
     one, other = (a, b) if who == "active" else (b, a)
     one.post_receive(wr_id=1)
     other.post_receive(wr_id=2)
@@ -369,9 +379,9 @@ def test_an_end_by_either_side_is_told_to_both(two: Wire, who: str, how: str) ->
         one.id.disconnect()  # a second disconnect is harmless
 
 
-def test_both_ends_disconnect_at_once(two: Wire) -> None:
+def test_both_ends_of_a_connection_may_disconnect_at_the_same_time(two_device_wire: Wire) -> None:
     for _ in range(10):
-        a, b = two.connect()
+        a, b = two_device_wire.connect()
         a.id.disconnect()
         b.id.disconnect()
         for end in (a, b):
@@ -382,15 +392,16 @@ def test_both_ends_disconnect_at_once(two: Wire) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 100_000, 1 << 20])
-def test_what_completed_arrives_although_the_queue_pair_is_destroyed_at_once(
-    two: Wire, size: int
+def test_a_completed_send_arrives_although_its_sender_is_destroyed_immediately(
+    two_device_wire: Wire, size: int
 ) -> None:
-    a, b = two.connect(size=2 << 20)
+    a, b = two_device_wire.connect(size=2 << 20)
     data = octet_pattern(size, 5)
     a.mem.view[:size] = data
     b.post_receive(wr_id=9)
     a.post(SEND, 1, length=size)
-    # b's Write stays unread in a's socket; closing that socket would reset the connection.
+    # The Write of `b` stays unread in the socket of `a`; closing the socket would reset the
+    # connection.
     b.post(WRITE, 5, offset=1 << 20, length=1000, remote=a.mem.remote(1 << 20, 1000))
     assert poll(a.scq)[0].ok
     a.id.close()
@@ -401,10 +412,10 @@ def test_what_completed_arrives_although_the_queue_pair_is_destroyed_at_once(
     b.wait_for_error_state()
 
 
-def test_a_queue_pair_with_work_outstanding_is_destroyed_without_harm(two: Wire) -> None:
+def test_a_queue_pair_with_pending_requests_can_be_destroyed(two_device_wire: Wire) -> None:
     size = 4 << 20
     for _ in range(5):
-        a, b = two.connect(size=3 * size)
+        a, b = two_device_wire.connect(size=3 * size)
         for i in range(10):
             a.post(WRITE, i, length=size, remote=b.mem.remote(0, size))
             a.post(READ, i, offset=size, length=size, remote=b.mem.remote(size, size))

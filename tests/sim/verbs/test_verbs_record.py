@@ -1,4 +1,4 @@
-"""Write-Record on UD: its wire format, the target's reports, and its limits."""
+"""Write-Records on UD: the wire format, the reports of the target, and the limits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SLOT = 1024
 
 @pytest.fixture
 def record_time_limits(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Set the times, in ms, to wait for late segments before and after a message's last segment."""
+    """Set the times in ms to wait for late segments before and after the last segment."""
     ms = getattr(request, "param", 150)
     assert lib.siw_setting_set(b"record_reorder_us", ms * 1000) == 0
     assert lib.siw_setting_set(b"record_timeout_ms", ms) == 0
@@ -54,11 +54,11 @@ def target(rig: Rig) -> Iterator[Target]:
     made.close()
 
 
-# ---- received messages, compared with a model
+# ---- received Write-Records, compared with a model
 
 
-def union(parts: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return the union of the ranges; adjacent ranges are merged."""
+def merge_ranges(parts: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return the union of the ranges as sorted ranges; adjacent ranges are merged."""
     found: list[tuple[int, int]] = []
     for start, end in sorted(parts):
         if found and start <= found[-1][1]:
@@ -75,7 +75,7 @@ def union(parts: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     seed=st.integers(0, 1 << 32),
     trouble=st.sampled_from([0.0, 0.1, 0.5]),
 )
-def test_the_map_is_what_came_and_the_octets_under_it_are_the_senders(
+def test_the_reported_ranges_of_a_write_record_contain_the_octets_of_the_sender(
     record_time_limits: None, rig: Rig, sizes: list[int], seed: int, trouble: float
 ) -> None:
     rng = random.Random(seed)
@@ -99,7 +99,7 @@ def test_the_map_is_what_came_and_the_octets_under_it_are_the_senders(
     for i, record in told.items():
         octets = data[i]
         parts = [(n * CUT, min((n + 1) * CUT, len(octets))) for _, j, n, _ in arriving if j == i]
-        model = union(parts) if octets else ()
+        model = merge_ranges(parts) if octets else ()
         assert record.length == len(octets)
         assert record.valid == sum(end - start for start, end in record.ranges)
         assert record.source == sock.getsockname()
@@ -107,7 +107,8 @@ def test_the_map_is_what_came_and_the_octets_under_it_are_the_senders(
             here = target.memory.read(end - start, i * SLOT + start)
             assert here == octets[start:end]
             assert any(a <= start and end <= b for a, b in model)
-        # Duplicates of complete messages count as late. Other segments are late only if the machine
+        # Duplicates of complete messages count as late, and other segments are late only if the
+        # machine
         # stalled.
         if record.whole or counter_value("drop_late") == late:
             assert record.ranges == model
@@ -118,7 +119,7 @@ def test_the_map_is_what_came_and_the_octets_under_it_are_the_senders(
 @pytest.mark.clause("DGRAM-REC-5", "DGRAM-REC-6")
 @pytest.mark.parametrize("record_time_limits", [30], indirect=True)
 @pytest.mark.parametrize("lost", ["first", "last"])
-def test_a_message_of_which_a_part_is_lost_is_told_of_after_a_while(
+def test_an_incomplete_write_record_is_reported_after_a_time_limit(
     record_time_limits: None, rig: Rig, lost: str
 ) -> None:
     target = Target(rig)
@@ -140,7 +141,7 @@ def test_a_message_of_which_a_part_is_lost_is_told_of_after_a_while(
 
 
 @pytest.mark.clause("DGRAM-REC-6")
-def test_the_last_that_were_told_of_are_remembered_half_as_many_as_may_be_in_process(
+def test_late_segments_of_the_last_reported_write_records_are_recognized(
     record_time_limits: None, rig: Rig
 ) -> None:
     target = Target(rig, max_write_records=8)
@@ -160,7 +161,7 @@ def test_the_last_that_were_told_of_are_remembered_half_as_many_as_may_be_in_pro
 
 @pytest.mark.clause("DGRAM-REC-8")
 @pytest.mark.parametrize("why", ["beyond", "right"])
-def test_octets_go_only_where_the_key_allows(rig: Rig, why: str) -> None:
+def test_write_record_octets_are_placed_only_where_the_key_allows(rig: Rig, why: str) -> None:
     target = Target(rig)
     region = rig.reg_mr(bytearray(100), GRANTED if why == "beyond" else AccessFlag.LOCAL_WRITE)
     target.memory = region
@@ -174,7 +175,7 @@ def test_octets_go_only_where_the_key_allows(rig: Rig, why: str) -> None:
 
 
 @pytest.mark.clause("DGRAM-REC-9")
-def test_a_queue_pair_takes_none_unless_it_is_made_to(rig: Rig) -> None:
+def test_a_ud_queue_pair_refuses_write_records_unless_they_were_enabled(rig: Rig) -> None:
     target = Target(rig, max_write_records=0)
     with assert_counter_grows("drop_opcode", 1):
         target.create_sender().send(target.build_segment(b"evil", 0, 5, 4, 0))
@@ -188,7 +189,9 @@ def test_a_queue_pair_takes_none_unless_it_is_made_to(rig: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-REC-10")
-def test_one_host_that_begins_many_ends_its_own(record_time_limits: None, rig: Rig) -> None:
+def test_a_host_that_starts_many_write_records_ends_its_own_oldest_records_early(
+    record_time_limits: None, rig: Rig
+) -> None:
     target = Target(rig, max_write_records=8)
     sock = target.create_sender()
     with assert_counter_grows("record_early", 4):
@@ -204,7 +207,7 @@ def test_one_host_that_begins_many_ends_its_own(record_time_limits: None, rig: R
 
 
 @pytest.mark.clause("DGRAM-REC-12")
-def test_ranges_of_a_message_are_bounded_and_what_is_in_them_is_true(
+def test_the_number_of_ranges_of_a_write_record_is_bounded(
     record_time_limits: None, rig: Rig
 ) -> None:
     target = Target(rig)
@@ -218,7 +221,7 @@ def test_ranges_of_a_message_are_bounded_and_what_is_in_them_is_true(
     target.close()
 
 
-def test_reset_forgets_what_is_in_process(record_time_limits: None, rig: Rig) -> None:
+def test_reset_discards_incomplete_write_records(record_time_limits: None, rig: Rig) -> None:
     target = Target(rig)
     sock = target.create_sender()
     sock.send(target.build_segment(b"half", 0, 1, 8, 0))
@@ -231,7 +234,9 @@ def test_reset_forgets_what_is_in_process(record_time_limits: None, rig: Rig) ->
     target.close()
 
 
-def test_a_queue_is_drained_when_what_is_half_out_is_out(rig: Rig) -> None:
+def test_a_send_queue_is_drained_after_a_partly_transmitted_write_record_is_complete(
+    rig: Rig,
+) -> None:
     size = 64 << 20
     target = Target(rig, size=8)
     with temporary_settings(progress_thread=0):  # only calls of this thread send anything

@@ -1,4 +1,4 @@
-"""Errors of Write-Records: who is informed, what fails, and which error messages are accepted."""
+"""Errors of Write-Records: the recipients of reports, the effects, and accepted error messages."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ from siwarp.verbs import (
 
 ERROR, MESSAGE = ErrorPolicy.ERROR, ErrorPolicy.MESSAGE
 OPCODE, UNSPECIFIED = (0, 2, 6), (0, 2, 0xFF)
-#: Rules broken by a peer that has the Q_Key: segment fields, drop counter, error code.
-WRONG: dict[str, tuple[dict[str, int], str, tuple[int, int, int]]] = {
+#: Rules violated by a peer that has the Q_Key: segment fields, drop counter, error code.
+RULE_VIOLATIONS: dict[str, tuple[dict[str, int], str, tuple[int, int, int]]] = {
     "a Write": ({"ddp_opcode": 0}, "drop_opcode", OPCODE),
     "a Read Response": ({"ddp_opcode": 2}, "drop_opcode", OPCODE),
     "a Terminate": ({"ddp_opcode": 7}, "drop_opcode", OPCODE),
@@ -66,8 +66,8 @@ WRONG: dict[str, tuple[dict[str, int], str, tuple[int, int, int]]] = {
 }  # fmt: skip
 
 
-def read_error(octets: bytes) -> tuple[Any, Any, bytes]:
-    """Check an error message; return header, Terminate, and quoted data after the DDP header."""
+def parse_record_error(octets: bytes) -> tuple[Any, Any, bytes]:
+    """Check an error message; return its header, its Terminate, and data after the DDP header."""
     assert crc32c(octets[:-4]) == int.from_bytes(octets[-4:], "little")
     head = DDPDatagram(octets[:18])
     assert (head.t, head.l, head.dv, head.mo, head.opcode) == (0, 1, 1, 0, Opcode.TERMINATE)
@@ -80,14 +80,14 @@ def read_error(octets: bytes) -> tuple[Any, Any, bytes]:
 
 
 @pytest.fixture
-def who() -> Iterator[Stranger]:
+def sender_socket() -> Iterator[Stranger]:
     with Stranger() as made:
         yield made
 
 
-def good(target: Target, who: Stranger) -> None:
-    """Assert that another message is still received."""
-    who.sendto(target.build_segment(b"good", 200, 77, 4, 0), target.qp.addr)
+def check_record_accepted(target: Target, sender_socket: Stranger) -> None:
+    """Check that the target still receives another Write-Record."""
+    sender_socket.sendto(target.build_segment(b"good", 200, 77, 4, 0), target.qp.addr)
     ((_, record),) = target.poll_records()
     assert (record.message_id, record.whole) == (77, True)
     assert target.memory.read(4, 200) == b"good"
@@ -98,19 +98,19 @@ def good(target: Target, who: Stranger) -> None:
 
 @pytest.mark.clause("DGRAM-REC-13", "DGRAM-REC-7")
 @pytest.mark.parametrize("policy", [ERROR, MESSAGE])
-@pytest.mark.parametrize("what", WRONG)
-def test_a_broken_rule_is_told_to_the_sender_and_ends_the_queue_pair_or_not(
-    rig: Rig, who: Stranger, what: str, policy: ErrorPolicy
+@pytest.mark.parametrize("what", RULE_VIOLATIONS)
+def test_a_rule_violation_in_a_write_record_is_reported_and_ends_an_abortive_queue_pair(
+    rig: Rig, sender_socket: Stranger, what: str, policy: ErrorPolicy
 ) -> None:
-    fields, name, err = WRONG[what]
+    fields, name, err = RULE_VIOLATIONS[what]
     target = Target(rig, error_policy=policy)
     wrong = target.build_segment(b"evil", 0, 5, 4, 0, llp_source_index=9, **fields)
     with assert_counter_grows(name, 1), assert_counter_grows("err_sent", 1):
-        who.sendto(wrong, target.qp.addr)
+        sender_socket.sendto(wrong, target.qp.addr)
         (found,) = wait_until(target.qp.errors)
-    octets, source = who.recvfrom(1 << 16)
+    octets, source = sender_socket.recvfrom(1 << 16)
     assert source == target.qp.addr and len(octets) <= len(wrong) + 24
-    head, told, more = read_error(octets)
+    head, told, more = parse_record_error(octets)
     assert (head.q_key, head.qn) == (QKEY, ud_qn(2, 9, 0))
     assert (told.layer, told.etype, told.code) == err
     assert (told.ddp_seg_len, bytes(told.quoted_ddp)) == (len(wrong) - 16, wrong[12:26])
@@ -118,8 +118,8 @@ def test_a_broken_rule_is_told_to_the_sender_and_ends_the_queue_pair_or_not(
     assert more == (wrong[26:46] if private else b"")
     assert found == ErrorReport(
         ErrorOrigin.FOUND,
-        who.getsockname(),
-        9 << 16 | who.getsockname()[1],
+        sender_socket.getsockname(),
+        9 << 16 | sender_socket.getsockname()[1],
         *err,
         msn=5 if private else 0,
         wr_id=None,
@@ -132,68 +132,72 @@ def test_a_broken_rule_is_told_to_the_sender_and_ends_the_queue_pair_or_not(
         assert event.event_type == (EventType.QP_REQ_ERR if abortive else EventType.QP_ERR_QUEUED)
     assert target.qp.qp_state == (QPState.ERR if abortive else QPState.RTS)
     if not abortive:
-        good(target, who)
+        check_record_accepted(target, sender_socket)
 
 
 @pytest.mark.clause("DGRAM-REC-13")
-def test_a_head_that_is_not_whole_is_an_unexpected_opcode(rig: Rig, who: Stranger) -> None:
+def test_a_truncated_write_record_header_is_an_unexpected_opcode(
+    rig: Rig, sender_socket: Stranger
+) -> None:
     target = Target(rig)
     whole = bytes(RecordDatagram(target.build_segment(b"", 0, 5, 0, 0)).segment)
     for n in range(14, 34):
         with assert_counter_grows("drop_opcode", 1):
             cut = bytes(RecordDatagram(q_key=QKEY, segment=whole[:n]))
-            who.sendto(cut, target.qp.addr)
+            sender_socket.sendto(cut, target.qp.addr)
             (found,) = wait_until(target.qp.errors)
         assert (found.layer, found.type, found.code, found.msn) == (*OPCODE, 0)
-        octets = who.recv(1 << 16)
-        assert len(octets) <= len(cut) + 24 and read_error(octets)[2] == b""
-    good(target, who)
+        octets = sender_socket.recv(1 << 16)
+        assert len(octets) <= len(cut) + 24 and parse_record_error(octets)[2] == b""
+    check_record_accepted(target, sender_socket)
 
 
 @pytest.mark.clause("DGRAM-REC-13")
-def test_a_segment_that_contradicts_its_message_is_told_of_as_long_as_that_is_in_process(
-    rig: Rig, who: Stranger
+def test_a_segment_that_contradicts_an_incomplete_write_record_is_reported(
+    rig: Rig, sender_socket: Stranger
 ) -> None:
     target = Target(rig)
     data = bytes(range(100))
     first = target.build_segment(data[:50], 0, 5, 100, 0)
     other = target.build_segment(data[:50], 500, 5, 120, 50)
-    # the message stays incomplete for longer than any machine stalls
+    # The message stays incomplete for longer than any machine stalls.
     with temporary_settings(record_timeout_ms=10_000):
-        who.sendto(first, target.qp.addr)
+        sender_socket.sendto(first, target.qp.addr)
         with assert_counter_grows("drop_header", 1):
-            who.sendto(other, target.qp.addr)
+            sender_socket.sendto(other, target.qp.addr)
             (found,) = wait_until(target.qp.errors)
         assert (found.layer, found.type, found.code, found.msn) == (*UNSPECIFIED, 5)
-        assert (read_error(who.recv(1 << 16))[2])[4:8] == bytes([0, 0, 0, 5])
-        who.sendto(target.build_segment(data[50:], 0, 5, 100, 50), target.qp.addr)
+        assert (parse_record_error(sender_socket.recv(1 << 16))[2])[4:8] == bytes([0, 0, 0, 5])
+        sender_socket.sendto(target.build_segment(data[50:], 0, 5, 100, 50), target.qp.addr)
         ((_, record),) = target.poll_records()
         assert record.whole and target.memory.read(100) == data
     with assert_counter_grows(
         "drop_late", 1
     ):  # the segment could belong to another incarnation of the sender
-        who.sendto(other, target.qp.addr)
+        sender_socket.sendto(other, target.qp.addr)
         assert_no_completion(target.cq)
-    assert who.has_empty_buffer() and target.qp.errors() == []
+    assert sender_socket.has_empty_buffer() and target.qp.errors() == []
 
 
 @pytest.mark.clause("DGRAM-REC-9")
 @pytest.mark.parametrize("policy", [ERROR, MESSAGE])
-def test_to_a_queue_pair_that_takes_none_it_is_an_unexpected_opcode(
-    rig: Rig, who: Stranger, policy: ErrorPolicy
+def test_a_write_record_to_a_queue_pair_without_write_records_is_an_unexpected_opcode(
+    rig: Rig, sender_socket: Stranger, policy: ErrorPolicy
 ) -> None:
     target = Target(rig, max_write_records=0, error_policy=policy)
     sent = target.build_segment(b"evil", 0, 5, 4, 0)
     with assert_counter_grows("drop_opcode", 1):
-        who.sendto(sent, target.qp.addr)
+        sender_socket.sendto(sent, target.qp.addr)
         (found,) = wait_until(target.qp.errors)
     assert (found.layer, found.type, found.code, found.msn) == (*OPCODE, 5)
-    assert read_error(who.recv(1 << 16))[2] == sent[26:46]
+    assert parse_record_error(sender_socket.recv(1 << 16))[2] == sent[26:46]
     assert target.qp.qp_state == (QPState.ERR if policy == ERROR else QPState.RTS)
 
 
-def denied(rig: Rig, target: Target, why: str) -> tuple[int, dict[str, int], tuple[int, int, int]]:
-    """Return where a segment of four octets goes, its fields, and the resulting error."""
+def make_target_inaccessible(
+    rig: Rig, target: Target, why: str
+) -> tuple[int, dict[str, int], tuple[int, int, int]]:
+    """Return offset and fields of a segment of four octets, and the error that it causes."""
     if why == "no such STag":
         return 0, {"ddp_stag": target.memory.rkey ^ 0x100}, (1, 1, 0)
     if why == "beyond":
@@ -210,40 +214,42 @@ def denied(rig: Rig, target: Target, why: str) -> tuple[int, dict[str, int], tup
 @pytest.mark.clause("DGRAM-REC-14", "DGRAM-REC-8")
 @pytest.mark.parametrize("policy", [ERROR, MESSAGE])
 @pytest.mark.parametrize("why", ["no such STag", "beyond", "before", "another PD", "right"])
-def test_what_reaches_for_memory_that_it_may_not_is_noted_and_told_to_nobody(
-    rig: Rig, who: Stranger, why: str, policy: ErrorPolicy
+def test_an_inaccessible_write_record_is_recorded_locally_and_not_reported(
+    rig: Rig, sender_socket: Stranger, why: str, policy: ErrorPolicy
 ) -> None:
     target = Target(rig, error_policy=policy)
     first = target.memory
-    at, fields, err = denied(rig, target, why)
+    at, fields, err = make_target_inaccessible(rig, target, why)
     wrong = target.build_segment(b"evil", at, 5, 4, 0, **fields)
     sent = counter_value("err_sent")
     with assert_counter_grows("drop_access", 1), assert_counter_grows("err_found", 1):
-        who.sendto(wrong, target.qp.addr)
+        sender_socket.sendto(wrong, target.qp.addr)
         (found,) = wait_until(target.qp.errors)
     assert (found.origin, found.layer, found.type, found.code) == (ErrorOrigin.FOUND, *err)
-    assert (found.source, found.msn, found.header) == (who.getsockname(), 5, wrong[12:26])
+    assert (found.source, found.msn, found.header) == (sender_socket.getsockname(), 5, wrong[12:26])
     with rig.next_async_event() as event:
         assert (event.event_type, event.element) == (EventType.QP_ERR_QUEUED, target.qp)
     assert target.qp.qp_state == QPState.RTS
     assert not any(target.memory.read()) and not any(first.read())
     target.memory = first
-    good(target, who)
-    assert who.has_empty_buffer() and counter_value("err_sent") == sent
+    check_record_accepted(target, sender_socket)
+    assert sender_socket.has_empty_buffer() and counter_value("err_sent") == sent
 
 
 @pytest.mark.clause("DGRAM-REC-14", "DGRAM-ERR-2")
-def test_who_asks_for_one_stag_after_the_other_learns_nothing(rig: Rig, who: Stranger) -> None:
+def test_probing_stags_by_write_records_reveals_nothing(rig: Rig, sender_socket: Stranger) -> None:
     target = Target(rig)
     own = target.memory.rkey
     rng = random.Random(7)
     for stag in (own ^ 1, own ^ 0x100, 0, 0xFFFFFFFF, *(rng.getrandbits(32) for _ in range(20))):
         for at in (0, 1 << 20):
-            who.sendto(target.build_segment(b"evil", at, 9, 4, 0, ddp_stag=stag), target.qp.addr)
-    # a segment with the correct STag that is out of bounds
-    who.sendto(target.build_segment(b"evil", 1 << 20, 9, 4, 0), target.qp.addr)
-    good(target, who)
-    assert who.has_empty_buffer()
+            sender_socket.sendto(
+                target.build_segment(b"evil", at, 9, 4, 0, ddp_stag=stag), target.qp.addr
+            )
+    # The segment has the correct STag but is out of bounds.
+    sender_socket.sendto(target.build_segment(b"evil", 1 << 20, 9, 4, 0), target.qp.addr)
+    check_record_accepted(target, sender_socket)
+    assert sender_socket.has_empty_buffer()
 
 
 @pytest.mark.clause("DGRAM-ERR-2")
@@ -253,14 +259,14 @@ def test_who_asks_for_one_stag_after_the_other_learns_nothing(rig: Rig, who: Str
      {"llp_dest_index": 4, "ddp_l": 0}, {"ddp_dv": 3, "ddp_l": 0}],
     ids=["Q_Key", "RDMAP version", "index", "DDP version"],
 )  # fmt: skip
-def test_one_that_is_not_credible_is_noted_by_nobody(
-    rig: Rig, who: Stranger, fields: dict[str, int]
+def test_a_write_record_segment_that_is_not_credible_causes_no_error(
+    rig: Rig, sender_socket: Stranger, fields: dict[str, int]
 ) -> None:
     target = Target(rig, error_policy=ERROR)
     before = counter_value("err_found")
-    who.sendto(target.build_segment(b"evil", 0, 5, 4, 0, **fields), target.qp.addr)
-    good(target, who)
-    assert (who.has_empty_buffer(), target.qp.errors(), counter_value("err_found")) == (
+    sender_socket.sendto(target.build_segment(b"evil", 0, 5, 4, 0, **fields), target.qp.addr)
+    check_record_accepted(target, sender_socket)
+    assert (sender_socket.has_empty_buffer(), target.qp.errors(), counter_value("err_found")) == (
         True,
         [],
         before,
@@ -268,22 +274,22 @@ def test_one_that_is_not_credible_is_noted_by_nobody(
     assert target.qp.qp_state == QPState.RTS
 
 
-def test_after_an_abortive_error_the_queue_pair_takes_records_again(
-    rig: Rig, who: Stranger
+def test_a_queue_pair_accepts_write_records_again_after_an_abortive_error(
+    rig: Rig, sender_socket: Stranger
 ) -> None:
     target = Target(rig, error_policy=ERROR)
-    who.sendto(target.build_segment(b"half", 0, 1, 8, 0), target.qp.addr)
-    who.sendto(target.build_segment(b"evil", 0, 2, 3, 0), target.qp.addr)
+    sender_socket.sendto(target.build_segment(b"half", 0, 1, 8, 0), target.qp.addr)
+    sender_socket.sendto(target.build_segment(b"evil", 0, 2, 3, 0), target.qp.addr)
     wait_until(lambda: target.qp.qp_state == QPState.ERR)
     target.qp.modify(QPAttr(qp_state=QPState.RESET))
     target.qp.to_rts(QPAttr(qkey=QKEY))
-    good(target, who)
+    check_record_accepted(target, sender_socket)
 
 
 # ---- errors reported by a peer
 
 
-def report(
+def build_record_error(
     wrong: bytes, err: tuple[int, int, int] = OPCODE, *, r: int = 1, more: bytes | None = None,
     quoted: dict[str, int] | None = None, **fields: Any,
 ) -> bytes:  # fmt: skip
@@ -301,7 +307,7 @@ def report(
     return bytes(UDDatagram(segment=DDPDatagram(**head) / Raw(bytes(octets))))
 
 
-def posted(rig: Rig, qp: QP, to: Stranger, wr_id: int, octets: int = 100) -> bytes:
+def post_record_and_receive(rig: Rig, qp: QP, to: Stranger, wr_id: int, octets: int = 100) -> bytes:
     """Send a Write-Record from a queue pair to a plain socket; return its first datagram."""
     out = rig.reg_mr(bytearray(octets))
     remote = rig.reg_mr(bytearray(1)).remote()
@@ -320,20 +326,27 @@ def posted(rig: Rig, qp: QP, to: Stranger, wr_id: int, octets: int = 100) -> byt
 
 
 @pytest.mark.clause("DGRAM-REC-15")
-def test_a_report_names_the_request_and_counts_once(rig: Rig, who: Stranger) -> None:
+def test_an_error_message_about_a_write_record_names_the_request_and_counts_once(
+    rig: Rig, sender_socket: Stranger
+) -> None:
     qp = rig.create_ud_qp(qkey=QKEY)
-    wrongs = {wr_id: posted(rig, qp, who, wr_id, 100_000) for wr_id in range(1, 6)}
+    wrongs = {
+        wr_id: post_record_and_receive(rig, qp, sender_socket, wr_id, 100_000)
+        for wr_id in range(1, 6)
+    }
     for wr_id in (3, 1, 5):
         wrong = wrongs[wr_id]
         with assert_counter_grows("err_received", 1):
-            who.sendto(report(wrong, quoted={"to": QuotedTagged(wrong[12:26]).to + 7}), qp.addr)
+            sender_socket.sendto(
+                build_record_error(wrong, quoted={"to": QuotedTagged(wrong[12:26]).to + 7}), qp.addr
+            )
             (found,) = wait_until(qp.errors)
         assert (found.origin, found.wr_id) == (ErrorOrigin.REPORTED, wr_id)
         assert (found.layer, found.type, found.code) == OPCODE
         assert found.msn == RecordHeader(wrong[26:46]).message_id
-        assert (found.source, found.header[:6]) == (who.getsockname(), wrong[12:18])
+        assert (found.source, found.header[:6]) == (sender_socket.getsockname(), wrong[12:18])
         with assert_counter_grows("err_stale", 1):
-            who.sendto(report(wrong), qp.addr)
+            sender_socket.sendto(build_record_error(wrong), qp.addr)
             assert_no_completion(qp.scq)
             wait_until(lambda: qp.errors() == [])
     assert qp.qp_state == QPState.RTS
@@ -347,29 +360,31 @@ def test_a_report_names_the_request_and_counts_once(rig: Rig, who: Stranger) -> 
      {"more": bytes(RecordHeader(message_id=9))}],
     ids=["Q_Key", "index", "R=0", "not quoted", "cut", "STag", "TO", "id"],
 )  # fmt: skip
-def test_a_report_that_does_not_fit_what_was_sent_is_stale(
-    rig: Rig, who: Stranger, change: dict[str, Any]
+def test_an_error_message_that_does_not_match_a_sent_write_record_is_stale(
+    rig: Rig, sender_socket: Stranger, change: dict[str, Any]
 ) -> None:
     qp = rig.create_ud_qp(qkey=QKEY)
-    wrong = posted(rig, qp, who, 1)
+    wrong = post_record_and_receive(rig, qp, sender_socket, 1)
     before = counter_value("err_stale")
-    who.sendto(report(wrong, **change), qp.addr)
+    sender_socket.sendto(build_record_error(wrong, **change), qp.addr)
     with Stranger() as another:  # a socket that knows all values, but is not the destination
-        another.sendto(report(wrong), qp.addr)
+        another.sendto(build_record_error(wrong), qp.addr)
         wait_until(lambda: qp.errors() == [] and counter_value("err_stale") == before + 2)
-    who.sendto(report(wrong), qp.addr)
+    sender_socket.sendto(build_record_error(wrong), qp.addr)
     (found,) = wait_until(qp.errors)
     assert (found.wr_id, counter_value("err_stale")) == (1, before + 2)
 
 
-def test_no_more_than_the_last_ones_are_known(rig: Rig, who: Stranger) -> None:
+def test_only_errors_about_the_latest_write_records_are_attributed_to_requests(
+    rig: Rig, sender_socket: Stranger
+) -> None:
     with temporary_settings(err_window=4):
         qp = rig.create_ud_qp(qkey=QKEY)
-        wrongs = [posted(rig, qp, who, n, 10) for n in range(6)]
+        wrongs = [post_record_and_receive(rig, qp, sender_socket, n, 10) for n in range(6)]
     before = counter_value("err_stale")
-    who.sendto(report(wrongs[0]), qp.addr)
-    who.sendto(report(wrongs[1]), qp.addr)
+    sender_socket.sendto(build_record_error(wrongs[0]), qp.addr)
+    sender_socket.sendto(build_record_error(wrongs[1]), qp.addr)
     wait_until(lambda: qp.errors() == [] and counter_value("err_stale") == before + 2)
     for n in (2, 5):
-        who.sendto(report(wrongs[n]), qp.addr)
+        sender_socket.sendto(build_record_error(wrongs[n]), qp.addr)
         assert wait_until(qp.errors)[0].wr_id == n

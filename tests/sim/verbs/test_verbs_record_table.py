@@ -17,13 +17,13 @@ from harness.verbs_harness import (
     temporary_settings,
     wait_until,
 )
-from sim.verbs.test_verbs_record_err import OPCODE, UNSPECIFIED, read_error
+from sim.verbs.test_verbs_record_err import OPCODE, UNSPECIFIED, parse_record_error
 
 from siwarp.inspect import DDPDatagram, RecordDatagram
 from siwarp.verbs import MR, PD, AccessFlag, ErrorOrigin, ErrorPolicy, QPState
 
 Err = tuple[int, int, int]
-#: Header mistakes of the rows below, cumulative: the first check decides.
+#: The mistakes in the headers of each row, cumulative, so that the first check decides.
 OP = {"ddp_opcode": 0}
 KEY = {**OP, "llp_q_key": QKEY ^ 1}
 PLACE = {**KEY, "llp_dest_index": 5}
@@ -35,7 +35,7 @@ def check_datagram(
     target: Target, who: Stranger, octets: bytes, why: str, told: Err | None = None,
     noted: Err | None = None,
 ) -> None:  # fmt: skip
-    """Send a datagram to a queue pair under *error*; check counter, answer, error queue, state."""
+    """Send a datagram under policy `error`; check the counter, answer, error queue and state."""
     state = QPState.RTS if told is None else QPState.ERR
     with assert_counter_grows(why, 1):
         who.sendto(octets, target.qp.addr)
@@ -48,77 +48,90 @@ def check_datagram(
             assert_no_completion(target.cq)
             assert target.qp.errors() == []
     if told:
-        _, answer, _ = read_error(who.recv(1 << 16))
+        _, answer, _ = parse_record_error(who.recv(1 << 16))
         assert (answer.layer, answer.etype, answer.code) == told
     assert who.has_empty_buffer() and target.qp.qp_state == state
     target.close()
 
 
-def made(rig: Rig, **kwargs: int) -> Target:
+def create_target(rig: Rig, **kwargs: int) -> Target:
     return Target(rig, error_policy=ErrorPolicy.ERROR, **kwargs)  # type: ignore[arg-type]
 
 
-def wrong(target: Target, **fields: int) -> bytes:
+def build_invalid_segment(target: Target, **fields: int) -> bytes:
     return target.build_segment(b"evil", 0, 5, 4, 0, **fields)
 
 
-def credible(rig: Rig, who: Stranger) -> None:
-    def meet(why: str, spoil: Callable[[Target], bytes]) -> None:
-        target = made(rig)
+def check_row_credible_datagrams(rig: Rig, who: Stranger) -> None:
+    def check_datagram_dropped(why: str, spoil: Callable[[Target], bytes]) -> None:
+        target = create_target(rig)
         check_datagram(target, who, spoil(target), why)
         assert not any(target.memory.read(8))
 
-    meet("drop_short", lambda t: wrong(t, **DV)[:21])
-    meet("drop_crc", lambda t: wrong(t, **DV)[:-1] + b"!")
-    meet("drop_version", lambda t: bytes(RecordDatagram(q_key=QKEY, segment=untagged())))
-    meet("drop_version", lambda t: wrong(t, **DV))
-    meet("drop_version", lambda t: wrong(t, ddp_rv=2, ddp_opcode=0))
-    meet("drop_qn", lambda t: wrong(t, **PLACE))
-    meet("drop_qkey", lambda t: wrong(t, **KEY))
+    check_datagram_dropped("drop_short", lambda t: build_invalid_segment(t, **DV)[:21])
+    check_datagram_dropped("drop_crc", lambda t: build_invalid_segment(t, **DV)[:-1] + b"!")
+    check_datagram_dropped(
+        "drop_version",
+        lambda t: bytes(RecordDatagram(q_key=QKEY, segment=build_untagged_segment())),
+    )
+    check_datagram_dropped("drop_version", lambda t: build_invalid_segment(t, **DV))
+    check_datagram_dropped(
+        "drop_version", lambda t: build_invalid_segment(t, ddp_rv=2, ddp_opcode=0)
+    )
+    check_datagram_dropped("drop_qn", lambda t: build_invalid_segment(t, **PLACE))
+    check_datagram_dropped("drop_qkey", lambda t: build_invalid_segment(t, **KEY))
 
 
-def untagged() -> bytes:
+def build_untagged_segment() -> bytes:
     return bytes(DDPDatagram(q_key=QKEY, opcode=15)) + bytes(40)
 
 
-def of_the_kind(rig: Rig, who: Stranger) -> None:
+def check_row_unexpected_opcode(rig: Rig, who: Stranger) -> None:
     for fields in ({"ddp_opcode": 0}, {"ddp_opcode": 7}, {"head_subcode": 2}):
-        target = made(rig)
+        target = create_target(rig)
         # The segment also has the mistake of the next row of the table.
-        check_datagram(target, who, wrong(target, head_length=3, **fields), "drop_opcode", OPCODE)
-    target = made(rig)
-    cut = bytes(RecordDatagram(wrong(target)).segment)[: 14 + 19]
+        check_datagram(
+            target,
+            who,
+            build_invalid_segment(target, head_length=3, **fields),
+            "drop_opcode",
+            OPCODE,
+        )
+    target = create_target(rig)
+    cut = bytes(RecordDatagram(build_invalid_segment(target)).segment)[: 14 + 19]
     check_datagram(
         target, who, bytes(RecordDatagram(q_key=QKEY, segment=cut)), "drop_opcode", OPCODE
     )
-    target = made(rig, max_write_records=0)
-    check_datagram(target, who, wrong(target), "drop_opcode", OPCODE)
+    target = create_target(rig, max_write_records=0)
+    check_datagram(target, who, build_invalid_segment(target), "drop_opcode", OPCODE)
 
 
-def in_its_message(rig: Rig, who: Stranger) -> None:
+def check_row_invalid_position(rig: Rig, who: Stranger) -> None:
     for fields in (
         {"head_length": 5}, {"ddp_l": 0}, {"head_length": 3}, {"head_to": 1 << 63}
     ):  # fmt: skip
-        target = made(rig)
+        target = create_target(rig)
         who.sendto(target.build_segment(b"whole", 0, 5, 5, 0), target.qp.addr)
         target.poll_records()
-        # Belongs to a message already reported, and has an invalid STag.
-        octets = wrong(target, ddp_stag=target.memory.rkey ^ 0x100, **fields)
+        # The segment belongs to a message that was already reported, and has an invalid STag.
+        octets = build_invalid_segment(target, ddp_stag=target.memory.rkey ^ 0x100, **fields)
         check_datagram(target, who, octets, "drop_header", UNSPECIFIED)
 
 
-def told_of(rig: Rig, who: Stranger) -> None:
-    target = made(rig)
+def check_row_late_segment(rig: Rig, who: Stranger) -> None:
+    target = create_target(rig)
     who.sendto(target.build_segment(b"whole", 0, 5, 5, 0), target.qp.addr)
     target.poll_records()
-    # Also contradicts the earlier segments, and has an invalid STag.
-    check_datagram(target, who, wrong(target, ddp_stag=target.memory.rkey ^ 0x100), "drop_late")
+    # The segment also contradicts the earlier segments, and has an invalid STag.
+    check_datagram(
+        target, who, build_invalid_segment(target, ddp_stag=target.memory.rkey ^ 0x100), "drop_late"
+    )
 
 
-def something_else(rig: Rig, who: Stranger) -> None:
+def check_row_contradictory_segment(rig: Rig, who: Stranger) -> None:
     with temporary_settings(record_timeout_ms=10_000):
         for change in ("length", "place", "STag"):
-            target = made(rig)
+            target = create_target(rig)
             who.sendto(target.build_segment(b"half", 0, 5, 100, 0), target.qp.addr)
             stag = target.memory.rkey ^ 0x100
             octets = {
@@ -129,25 +142,25 @@ def something_else(rig: Rig, who: Stranger) -> None:
             check_datagram(target, who, octets, "drop_header", UNSPECIFIED)
 
 
-def access(rig: Rig, who: Stranger) -> None:
-    target = made(rig)
-    octets = wrong(target, ddp_stag=target.memory.rkey ^ 0x100)
+def check_row_inaccessible_memory(rig: Rig, who: Stranger) -> None:
+    target = create_target(rig)
+    octets = build_invalid_segment(target, ddp_stag=target.memory.rkey ^ 0x100)
     check_datagram(target, who, octets, "drop_access", noted=(1, 1, 0))
-    target = made(rig)
+    target = create_target(rig)
     octets = target.build_segment(b"evil", (1 << 16) - 3, 5, 4, 0)
     check_datagram(target, who, octets, "drop_access", noted=(1, 1, 1))
-    target = made(rig)
+    target = create_target(rig)
     target.memory = MR(PD(rig.ctx), bytearray(100), GRANTED)
-    check_datagram(target, who, wrong(target), "drop_access", noted=(1, 1, 2))
-    target = made(rig)
+    check_datagram(target, who, build_invalid_segment(target), "drop_access", noted=(1, 1, 2))
+    target = create_target(rig)
     target.memory = rig.reg_mr(bytearray(100), AccessFlag.LOCAL_WRITE)
-    check_datagram(target, who, wrong(target), "drop_access", noted=(0, 1, 2))
+    check_datagram(target, who, build_invalid_segment(target), "drop_access", noted=(0, 1, 2))
 
 
-def room(rig: Rig, who: Stranger) -> None:
-    target = made(rig, max_write_records=2)
+def check_row_full_record_queue(rig: Rig, who: Stranger) -> None:
+    target = create_target(rig, max_write_records=2)
     before = counter_value("record_full")
-    # No record is polled: as many records wait as the queue pair has places.
+    # No record is polled, so that as many records wait as the queue pair has slots.
     for n in range(1, 21):
         who.sendto(target.build_segment(b"whole", 8 * n, n, 5, 0), target.qp.addr)
     wait_until(lambda: counter_value("record_full") > before)
@@ -159,17 +172,17 @@ def room(rig: Rig, who: Stranger) -> None:
 @pytest.mark.parametrize(
     "row",
     [
-        pytest.param(credible, marks=pytest.mark.clause("DGRAM-REC-21#a")),
-        pytest.param(of_the_kind, marks=pytest.mark.clause("DGRAM-REC-21#b")),
-        pytest.param(in_its_message, marks=pytest.mark.clause("DGRAM-REC-21#c")),
-        pytest.param(told_of, marks=pytest.mark.clause("DGRAM-REC-21#d")),
-        pytest.param(something_else, marks=pytest.mark.clause("DGRAM-REC-21#e")),
-        pytest.param(access, marks=pytest.mark.clause("DGRAM-REC-21#f")),
-        pytest.param(room, marks=pytest.mark.clause("DGRAM-REC-21#g")),
+        pytest.param(check_row_credible_datagrams, marks=pytest.mark.clause("DGRAM-REC-21#a")),
+        pytest.param(check_row_unexpected_opcode, marks=pytest.mark.clause("DGRAM-REC-21#b")),
+        pytest.param(check_row_invalid_position, marks=pytest.mark.clause("DGRAM-REC-21#c")),
+        pytest.param(check_row_late_segment, marks=pytest.mark.clause("DGRAM-REC-21#d")),
+        pytest.param(check_row_contradictory_segment, marks=pytest.mark.clause("DGRAM-REC-21#e")),
+        pytest.param(check_row_inaccessible_memory, marks=pytest.mark.clause("DGRAM-REC-21#f")),
+        pytest.param(check_row_full_record_queue, marks=pytest.mark.clause("DGRAM-REC-21#g")),
     ],
     ids=lambda row: row.__name__,
 )
-def test_each_row_is_judged_before_those_below_it_and_answered_as_it_says(
+def test_each_row_of_the_write_record_error_table_is_checked_before_later_rows(
     rig: Rig, row: Callable[[Rig, Stranger], None]
 ) -> None:
     with Stranger() as who:

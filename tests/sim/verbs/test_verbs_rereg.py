@@ -1,4 +1,4 @@
-"""Re-registration: new keys are valid and old ones invalid at once; failed calls change nothing."""
+"""Re-registration: new keys are immediately valid, old keys invalid; failures change nothing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from siwarp.verbs import (
 )
 
 
-def test_what_tcp_has_not_taken_of_a_response_does_not_leave(wire: Wire) -> None:
-    """The peer reads more than both sockets hold; the access right is removed meanwhile."""
+def test_re_registration_stops_a_read_response_that_tcp_has_not_accepted_yet(wire: Wire) -> None:
+    """Check a Read Response larger than both sockets can hold while the access right is removed."""
     size = 1 << 25
     with connected_plain_peer(wire, size=size) as (a, peer):
         a.mem.view[:] = b"\xa5" * size
@@ -27,5 +27,5 @@ def test_what_tcp_has_not_taken_of_a_response_does_not_leave(wire: Wire) -> None
         with contextlib.suppress(ConnectionResetError):
             while part := peer.sock.recv(1 << 20):
                 came += part
-    assert len(came) > 1 << 16, "nothing was framed: nothing is shown"
+    assert len(came) > 1 << 16, "the peer received too little of the response for the check"
     assert b"\x5a" * 64 not in came

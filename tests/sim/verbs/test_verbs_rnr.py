@@ -1,4 +1,4 @@
-"""A Send without a receive on real sockets; timing tests are in tests/sim/test_sim_rc_rnr.py."""
+"""A Send without a receive on real sockets; tests of times are in tests/sim/test_sim_rc_rnr.py."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ FLUSHED = WCStatus.WR_FLUSH_ERR
 NO_BUFFER = 1 << 16 | 2 << 8 | 2
 
 
-def test_a_send_waits_for_its_receive_and_later_for_one_that_does_not_come(two: Wire) -> None:
-    """Real sockets allow only lower time bounds; tests/sim/test_sim_rc_rnr.py has upper ones."""
-    a, b = two.connect(persona=Persona.ROCE)
+def test_a_send_of_persona_roce_waits_for_a_receive_and_fails_after_its_rnr_retries(
+    two_device_wire: Wire,
+) -> None:
+    """Check lower bounds of the times; tests/sim/test_sim_rc_rnr.py checks the upper bounds."""
+    a, b = two_device_wire.connect(persona=Persona.ROCE)
     a.mem.view[:1000] = octet_pattern(1000)
     with assert_counter_grows("rnr_unexpected", 1):
         a.post(SEND, 1, length=1000)
@@ -48,8 +50,8 @@ def test_a_send_waits_for_its_receive_and_later_for_one_that_does_not_come(two: 
         assert end.next_cm_event().wire_error == NO_BUFFER
 
 
-def test_a_receive_whose_memory_is_gone_ends_the_queue_pair_and_not_the_process(two: Wire) -> None:
-    a, b = two.connect(persona=Persona.ROCE)
+def test_a_receive_into_unmapped_memory_moves_the_queue_pair_to_err(two_device_wire: Wire) -> None:
+    a, b = two_device_wire.connect(persona=Persona.ROCE)
     memory = Vanishing(2 * PAGE, "unmapped")
     mr = b.rig.reg_mr(memory.buffer, ALL_ACCESS)
     memory.remove_pages(PAGE)
@@ -65,7 +67,7 @@ def test_a_receive_whose_memory_is_gone_ends_the_queue_pair_and_not_the_process(
     memory.close()
 
 
-def test_a_plain_peer_is_answered_while_its_send_waits(wire: Wire) -> None:
+def test_reads_of_a_plain_peer_are_answered_while_its_send_waits(wire: Wire) -> None:
     with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
         rkey, addr = a.mem.rkey, a.mem.addr
         peer.send_segments(
@@ -84,11 +86,13 @@ def test_a_plain_peer_is_answered_while_its_send_waits(wire: Wire) -> None:
         assert a.mem.read(5, 64) == b"early"
 
 
-# ---- Sends that are kept regardless of the persona
+# ---- Sends that are stored regardless of the persona
 
 
 @pytest.mark.parametrize("where", ["placed", "kept", "written"])
-def test_an_end_in_the_middle_of_a_message_is_no_orderly_end(wire: Wire, where: str) -> None:
+def test_the_end_of_a_stream_within_a_message_is_reported_as_a_reset(
+    wire: Wire, where: str
+) -> None:
     with connected_plain_peer(wire, keep_unexpected=True) as (a, peer):
         if where == "written":
             peer.send_segments(peer.build_write(b"a part", a.mem.rkey, a.mem.addr, l=0))

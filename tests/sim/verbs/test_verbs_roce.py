@@ -1,4 +1,4 @@
-"""Persona roce: a completed request has reached the peer, and a failed one has a reason."""
+"""Persona roce: a completed request has reached the peer, and a failed request has a reason."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ from siwarp.verbs import (
 )
 
 FLUSHED = WCStatus.WR_FLUSH_ERR
-THERE = RemoteBuffer(0x1000, 1 << 20, 0x123456)
+PEER_MEMORY = RemoteBuffer(0x1000, 1 << 20, 0x123456)
 
 
-#: How the peer confirms requests: by answering Reads, or, if it is siwarp, by delivery counts.
-HOW = {"by Reads": {}, "by counts": {"private_messages": True}}
+#: The ways in which the peer confirms requests: by answering Reads, or by delivery counts.
+CONFIRMATIONS = {"by Reads": {}, "by counts": {"private_messages": True}}
 
 
-@pytest.fixture(params=HOW.values(), ids=list(HOW))
-def how(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
+@pytest.fixture(params=CONFIRMATIONS.values(), ids=list(CONFIRMATIONS))
+def confirmation_options(request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
     found: dict[str, Any] = request.param
     with temporary_settings(
         mpa_announce=0
-    ):  # so that the peer's kind is what the program states, or unknown
+    ):  # without announcements, an end knows about its peer only what the program states
         yield found
 
 
-def roce(wire: Wire, **kw: object) -> tuple[End, End]:
+def connect_roce_ends(wire: Wire, **kw: object) -> tuple[End, End]:
     return wire.connect(persona=Persona.ROCE, **kw)  # type: ignore[arg-type]
 
 
 # ---- selection of the persona
 
 
-def test_a_queue_pair_is_iwarp_unless_asked_otherwise(wire: Wire) -> None:
+def test_a_queue_pair_has_persona_iwarp_unless_another_persona_is_requested(wire: Wire) -> None:
     for asked, is_now in [
         (Persona.AUTO, Persona.IWARP),
         (Persona.IWARP, Persona.IWARP),
@@ -71,7 +71,7 @@ def test_a_queue_pair_is_iwarp_unless_asked_otherwise(wire: Wire) -> None:
         assert qp.query()[1].persona == is_now
 
 
-def test_the_setting_decides_where_the_call_does_not(wire: Wire) -> None:
+def test_the_setting_determines_the_persona_if_the_call_does_not(wire: Wire) -> None:
     assert lib.siw_setting_set_text(b"persona", b"roce") == 0
     try:
         of_setting = wire.active.create_qp(qp_type=QPType.RC)
@@ -82,7 +82,7 @@ def test_the_setting_decides_where_the_call_does_not(wire: Wire) -> None:
     assert of_call.query()[1].persona == Persona.IWARP
 
 
-def test_there_is_no_third_persona(wire: Wire) -> None:
+def test_an_unknown_persona_is_refused(wire: Wire) -> None:
     cq = wire.active.create_cq()
     for persona in (-1, 3):
         assert errno_raised_by(wire.active.create_qp, cq, qp_type=QPType.RC, persona=persona) == 22
@@ -93,11 +93,9 @@ def test_there_is_no_third_persona(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("opcode", [SEND, WRITE], ids=["send", "write"])
-def test_a_request_completes_when_the_read_of_nothing_behind_it_is_answered(
-    wire: Wire, opcode: int
-) -> None:
+def test_a_request_completes_when_the_confirming_read_is_answered(wire: Wire, opcode: int) -> None:
     with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
-        a.post(opcode, 5, length=100, remote=THERE)
+        a.post(opcode, 5, length=100, remote=PEER_MEMORY)
         head, _ = peer.receive_segment()
         assert head.opcode == opcode or (head.opcode, opcode) == (Opcode.SEND, SEND)
         head, rest = peer.receive_segment()
@@ -111,7 +109,9 @@ def test_a_request_completes_when_the_read_of_nothing_behind_it_is_answered(
         assert (wc.wr_id, wc.status) == (5, WCStatus.SUCCESS)
 
 
-def test_with_persona_iwarp_a_request_completes_without_a_word_of_the_peer(wire: Wire) -> None:
+def test_with_persona_iwarp_a_request_completes_without_a_confirmation_of_the_peer(
+    wire: Wire,
+) -> None:
     with connected_plain_peer(wire, persona=Persona.IWARP) as (a, peer):
         a.post(SEND, 5, length=100)
         assert poll(a.scq)[0].ok
@@ -119,15 +119,17 @@ def test_with_persona_iwarp_a_request_completes_without_a_word_of_the_peer(wire:
         assert peer.is_silent()
 
 
-def test_one_read_of_nothing_is_under_way_at_a_time_and_covers_all_before_it(wire: Wire) -> None:
+def test_only_one_confirming_read_is_outstanding_and_it_covers_all_earlier_requests(
+    wire: Wire,
+) -> None:
     with (
         connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer),
         assert_counter_grows("confirm_reads", 2),
     ):
-        a.post(WRITE, 0, length=8, remote=THERE)
+        a.post(WRITE, 0, length=8, remote=PEER_MEMORY)
         first = peer.receive_read_request()
         for i in range(1, 9):
-            a.post(WRITE, i, length=8, remote=THERE)
+            a.post(WRITE, i, length=8, remote=PEER_MEMORY)
         for _ in range(8):
             assert peer.receive_segment()[0].opcode == Opcode.RDMA_WRITE
         assert peer.is_silent()
@@ -139,19 +141,19 @@ def test_one_read_of_nothing_is_under_way_at_a_time_and_covers_all_before_it(wir
         assert [w.wr_id for w in poll(a.scq, 8)] == list(range(1, 9))
 
 
-def test_a_list_and_the_read_behind_it_leave_in_one_write(wire: Wire) -> None:
+def test_a_list_of_requests_and_its_confirming_read_are_sent_in_one_write(wire: Wire) -> None:
     with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
         sg = [a.mem.sge(0, 16)]
-        a.qp.post_send([SendWR(i, WRITE, sg=sg, remote=THERE) for i in range(4)])
+        a.qp.post_send([SendWR(i, WRITE, sg=sg, remote=PEER_MEMORY) for i in range(4)])
         wait_until(lambda: counter_value("confirm_reads"))
         octets = peer.sock.recv(65536)
         assert len(octets) == 4 * (2 + 14 + 16 + 4) + (2 + 18 + 28 + 4)
 
 
-def test_a_long_request_is_asked_about_ahead_of_the_next(wire: Wire) -> None:
+def test_the_confirming_read_of_a_long_request_precedes_the_next_request(wire: Wire) -> None:
     size = 4 << 20
     with connected_plain_peer(wire, size=size, persona=Persona.ROCE) as (a, peer):
-        sg, there = [a.mem.sge()], RemoteBuffer(0x1000, size, THERE.rkey)
+        sg, there = [a.mem.sge()], RemoteBuffer(0x1000, size, PEER_MEMORY.rkey)
         a.qp.post_send([SendWR(i, WRITE, sg=sg, remote=there) for i in range(3)])
         seen = []
         while len(seen) < 4:
@@ -162,15 +164,15 @@ def test_a_long_request_is_asked_about_ahead_of_the_next(wire: Wire) -> None:
         assert seen == [write, question, write, write]
 
 
-def test_a_read_of_the_user_behind_it_confirms_too(wire: Wire) -> None:
+def test_an_rdma_read_of_the_program_confirms_earlier_writes(wire: Wire) -> None:
     with (
         connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer),
         assert_counter_grows("confirm_reads", 0),
     ):
         a.qp.post_send(
             [
-                SendWR(1, WRITE, sg=[a.mem.sge(0, 8)], remote=THERE),
-                SendWR(2, READ, sg=[a.mem.sge(8, 8)], remote=THERE),
+                SendWR(1, WRITE, sg=[a.mem.sge(0, 8)], remote=PEER_MEMORY),
+                SendWR(2, READ, sg=[a.mem.sge(8, 8)], remote=PEER_MEMORY),
             ]
         )
         request = peer.receive_read_request()
@@ -184,10 +186,11 @@ def test_a_read_of_the_user_behind_it_confirms_too(wire: Wire) -> None:
         assert a.mem.read(8, 8) == b"answered"
 
 
-def test_a_read_of_octets_says_nothing_of_a_send_that_waits_for_its_receive() -> None:
-    # Data for the requester is placed by this thread, which watches the memory.
+def test_an_rdma_read_does_not_confirm_a_send_that_waits_for_a_receive() -> None:
+    # The device of the requester has no progress thread, so the polls of this test place the data
+    # of the Read.
     wire = Wire(Rig(), device_without_progress_thread())
-    b, a = roce(wire, size=4096, ask=ConnParam(peer_to_peer=RTR.WRITE))
+    b, a = connect_roce_ends(wire, size=4096, ask=ConnParam(peer_to_peer=RTR.WRITE))
     b.mem.view[1024:1032] = b"answered"
     a.post(WRITE, 1, length=8, remote=b.mem.remote(0, 8))
     a.post(SEND, 2, length=8)
@@ -204,12 +207,12 @@ def test_a_read_of_octets_says_nothing_of_a_send_that_waits_for_its_receive() ->
     wire.passive.close()
 
 
-def test_a_read_of_octets_behind_a_send_is_followed_by_a_question(wire: Wire) -> None:
+def test_an_rdma_read_after_a_send_is_followed_by_a_confirming_read(wire: Wire) -> None:
     with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
         a.qp.post_send(
             [
                 SendWR(1, SEND, sg=[a.mem.sge(0, 8)]),
-                SendWR(2, READ, sg=[a.mem.sge(8, 8)], remote=THERE),
+                SendWR(2, READ, sg=[a.mem.sge(8, 8)], remote=PEER_MEMORY),
             ]
         )
         assert peer.receive_segment()[0].opcode == Opcode.SEND
@@ -219,11 +222,11 @@ def test_a_read_of_octets_behind_a_send_is_followed_by_a_question(wire: Wire) ->
         assert_no_completion(a.scq)
         peer.send_segments(peer.build_read_response(question))
         assert [w.wr_id for w in poll(a.scq, 2)] == [1, 2]
-        # A Read behind a Send that is already being confirmed needs no further confirmation.
+        # A Read after a Send that is already being confirmed needs no further confirmation.
         a.post(SEND, 3, length=8)
         assert peer.receive_segment()[0].opcode == Opcode.SEND
         question = peer.receive_read_request()
-        a.post(READ, 4, offset=8, length=8, remote=THERE)
+        a.post(READ, 4, offset=8, length=8, remote=PEER_MEMORY)
         request = peer.receive_read_request()
         assert request.size == 8 and peer.is_silent()
         peer.send_segments(
@@ -232,28 +235,30 @@ def test_a_read_of_octets_behind_a_send_is_followed_by_a_question(wire: Wire) ->
         assert [w.wr_id for w in poll(a.scq, 2)] == [3, 4]
 
 
-def test_nobody_asks_for_what_is_not_signalled_until_half_the_queue_waits(wire: Wire) -> None:
+def test_unsignaled_requests_are_confirmed_only_when_half_of_the_send_queue_waits(
+    wire: Wire,
+) -> None:
     with connected_plain_peer(wire, persona=Persona.ROCE, max_send_wr=16) as (a, peer):
         for i in range(7):
-            a.post(WRITE, i, length=8, remote=THERE, flags=0)
+            a.post(WRITE, i, length=8, remote=PEER_MEMORY, flags=0)
             assert peer.receive_segment()[0].opcode == Opcode.RDMA_WRITE
         assert peer.is_silent()
-        a.post(WRITE, 7, length=8, remote=THERE, flags=0)
+        a.post(WRITE, 7, length=8, remote=PEER_MEMORY, flags=0)
         peer.send_segments(peer.build_read_response(peer.receive_read_request()))
-        a.post(WRITE, 8, length=8, remote=THERE, flags=SendFlag.SIGNALED)
+        a.post(WRITE, 8, length=8, remote=PEER_MEMORY, flags=SendFlag.SIGNALED)
         peer.send_segments(peer.build_read_response(peer.receive_read_request()))
         assert [w.wr_id for w in poll(a.scq)] == [8]
         assert_no_completion(a.scq)
 
 
-# ---- ORD
+# ---- the ORD
 
 
-def test_the_ord_is_not_exceeded_and_the_users_reads_go_on(wire: Wire) -> None:
+def test_confirming_reads_do_not_exceed_the_ord(wire: Wire) -> None:
     with connected_plain_peer(wire, ird=1, persona=Persona.ROCE) as (a, peer):
         for i in range(3):
-            a.post(WRITE, 2 * i, length=8, remote=THERE)
-            a.post(READ, 2 * i + 1, offset=64, length=8, remote=THERE)
+            a.post(WRITE, 2 * i, length=8, remote=PEER_MEMORY)
+            a.post(READ, 2 * i + 1, offset=64, length=8, remote=PEER_MEMORY)
         sizes: list[int] = []
         while sizes.count(8) < 3:
             request = peer.receive_read_request()
@@ -266,7 +271,9 @@ def test_the_ord_is_not_exceeded_and_the_users_reads_go_on(wire: Wire) -> None:
         assert [w.wr_id for w in poll(a.scq, 6)] == list(range(6))
 
 
-def test_one_read_is_asked_for_although_the_user_wants_none(wire: Wire) -> None:
+def test_a_persona_roce_end_requests_one_read_although_the_program_requests_none(
+    wire: Wire,
+) -> None:
     none = ConnParam(initiator_depth=0, responder_resources=0)
     with temporary_settings(mpa_announce=0):
         a, b = wire.connect(none, none, persona=Persona.ROCE)
@@ -280,7 +287,7 @@ def test_one_read_is_asked_for_although_the_user_wants_none(wire: Wire) -> None:
     ("ird", "rev", "depth", "confirms"),
     [(0, 2, 5, 0), (1, 2, None, 1), (0x3FFF, 2, None, 1), (0, 1, None, 0), (0, 1, 5, 1)],
 )
-def test_where_the_peer_grants_no_read_requests_complete_as_with_iwarp_and_it_is_counted(
+def test_requests_complete_without_confirmation_if_the_peer_grants_no_reads(
     wire: Wire, ird: int, rev: int, depth: int | None, confirms: int
 ) -> None:
     param = ConnParam(rev=rev) if depth is None else ConnParam(rev=rev, initiator_depth=depth)
@@ -300,12 +307,19 @@ def test_where_the_peer_grants_no_read_requests_complete_as_with_iwarp_and_it_is
 
 @pytest.mark.parametrize("other", [Persona.IWARP, Persona.ROCE])
 @pytest.mark.parametrize("size", [0, 1, 5000, 3 << 20])
-def test_sends_and_writes_complete_whatever_persona_the_peer_has(
-    two: Wire, other: Persona, size: int, how: dict[str, Any]
+def test_sends_and_writes_complete_regardless_of_the_persona_of_the_peer(
+    two_device_wire: Wire, other: Persona, size: int, confirmation_options: dict[str, Any]
 ) -> None:
     asked = counter_value("confirm_reads")
-    a = two.begin_connect(size=4 << 20, persona=Persona.ROCE, **how)
-    b = End(two.passive, two.next_request().id, two.p_channel, size=4 << 20, persona=other, **how)
+    a = two_device_wire.begin_connect(size=4 << 20, persona=Persona.ROCE, **confirmation_options)
+    b = End(
+        two_device_wire.passive,
+        two_device_wire.next_request().id,
+        two_device_wire.p_channel,
+        size=4 << 20,
+        persona=other,
+        **confirmation_options,
+    )
     b.id.accept()
     assert a.next_cm_event().type == b.next_cm_event().type == CMEventType.ESTABLISHED
     data = octet_pattern(size, 3)
@@ -313,21 +327,21 @@ def test_sends_and_writes_complete_whatever_persona_the_peer_has(
     b.post_receive(1)
     a.post(SEND, 1, length=size)
     assert poll(a.scq)[0].ok
-    # The data has been placed without a poll of b.
+    # The data has been placed without a poll of `b`.
     assert bytes(b.mem.view[:size]) == data
     assert b.rcq.poll(1)[0].byte_len == size
     b.mem.view[:size] = bytes(size)
-    a.post(WRITE, 2, length=size, remote=b.mem.remote(0, size) if size else THERE)
+    a.post(WRITE, 2, length=size, remote=b.mem.remote(0, size) if size else PEER_MEMORY)
     assert poll(a.scq)[0].ok
     assert bytes(b.mem.view[:size]) == data
-    assert (counter_value("confirm_reads") > asked) == (not how)
+    assert (counter_value("confirm_reads") > asked) == (not confirmation_options)
 
 
-def test_the_last_message_completes_although_its_receiver_disconnects_at_once(
-    two: Wire, how: dict[str, Any]
+def test_the_last_message_completes_although_its_receiver_disconnects_immediately(
+    two_device_wire: Wire, confirmation_options: dict[str, Any]
 ) -> None:
     for _ in range(20):
-        a, b = roce(two, size=1 << 16, **how)
+        a, b = connect_roce_ends(two_device_wire, size=1 << 16, **confirmation_options)
         b.post_receive(1)
         a.post(SEND, 1, length=1000)
         assert poll(b.rcq)[0].ok
@@ -337,16 +351,16 @@ def test_the_last_message_completes_although_its_receiver_disconnects_at_once(
         b.close()
 
 
-def test_a_request_completes_though_the_peers_program_polls_once_and_no_more() -> None:
+def test_a_request_completes_although_the_program_of_the_peer_polls_only_once() -> None:
     a, lazy = Rig(), device_without_progress_thread()
     wire = Wire(a, lazy)
     with temporary_settings(delivery_counts=0):
-        x, y = roce(wire)
+        x, y = connect_roce_ends(wire)
     for i in range(8):
         y.post_receive(i)
         x.post(SEND, i, length=100)
         assert poll(y.rcq)[0].wr_id == i
-        # The first confirming Read was not expected by the peer.
+        # The peer did not expect the first confirming Read.
         if i == 0:
             wait_until(lambda: y.rcq.poll(1) == [] and x.scq.poll(1))
         else:
@@ -355,10 +369,10 @@ def test_a_request_completes_though_the_peers_program_polls_once_and_no_more() -
         rig.close()
 
 
-def test_a_request_that_fails_here_lets_those_ahead_of_it_complete(
-    two: Wire, how: dict[str, Any]
+def test_requests_preceding_a_locally_failed_request_complete(
+    two_device_wire: Wire, confirmation_options: dict[str, Any]
 ) -> None:
-    a, b = roce(two, **how)
+    a, b = connect_roce_ends(two_device_wire, **confirmation_options)
     for i in range(2):
         b.post_receive(i)
     good = SendWR(1, sg=[a.mem.sge(0, 100)])
@@ -366,8 +380,10 @@ def test_a_request_that_fails_here_lets_those_ahead_of_it_complete(
     assert [w.status for w in poll(a.scq, 4)] == [0, 0, WCStatus.LOC_PROT_ERR, FLUSHED]
 
 
-def test_a_send_that_the_peers_own_memory_refuses_is_a_remote_operation_error(two: Wire) -> None:
-    a, b = roce(two)
+def test_a_send_into_an_invalid_receive_completes_with_a_remote_operation_error(
+    two_device_wire: Wire,
+) -> None:
+    a, b = connect_roce_ends(two_device_wire)
     b.post_receive(1)
     a.post(SEND, 1)
     assert poll(a.scq)[0].status == WCStatus.SUCCESS
@@ -384,13 +400,13 @@ def test_a_send_that_the_peers_own_memory_refuses_is_a_remote_operation_error(tw
     ]
 
 
-# ---- a Terminate
+# ---- Terminate messages
 
 
-def three_writes(a: End, peer: PlainPeer, length: int = 64) -> list[bytes]:
-    """Post three signalled Writes to adjacent memory; return their segments."""
+def post_three_writes(a: End, peer: PlainPeer, length: int = 64) -> list[bytes]:
+    """Post three signaled Writes to adjacent memory; return their segments."""
     for i in range(3):
-        where = RemoteBuffer(THERE.addr + 64 * i, 64, THERE.rkey)
+        where = RemoteBuffer(PEER_MEMORY.addr + 64 * i, 64, PEER_MEMORY.rkey)
         a.post(WRITE, i, length=length, remote=where)
     segments: list[bytes] = []
     while len(segments) < 3:
@@ -413,11 +429,11 @@ def three_writes(a: End, peer: PlainPeer, length: int = 64) -> list[bytes]:
         ((1, 0, 0), WCStatus.REM_OP_ERR),
     ],
 )
-def test_a_terminate_for_the_second_of_three_writes_completes_each_with_what_became_of_it(
+def test_a_terminate_about_one_of_three_writes_determines_the_status_of_each(
     wire: Wire, err: tuple[int, int, int], status: WCStatus
 ) -> None:
     with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
-        segments = three_writes(a, peer)
+        segments = post_three_writes(a, peer)
         assert_no_completion(a.scq)
         peer.send_segments(peer.build_terminate(*err, quoted=segments[1]))
         word = err[0] << 16 | err[1] << 8 | err[2]
@@ -436,7 +452,7 @@ def test_a_terminate_for_the_second_of_three_writes_completes_each_with_what_bec
         ((1, 2, 1), WCStatus.REM_INV_REQ_ERR),
     ],
 )
-def test_a_terminate_names_a_send_by_its_number(
+def test_a_terminate_identifies_a_send_by_its_number(
     wire: Wire, err: tuple[int, int, int], status: WCStatus
 ) -> None:
     with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
@@ -451,8 +467,8 @@ def test_a_terminate_names_a_send_by_its_number(
         assert [w.status for w in poll(a.scq, 3)] == [0, 0, status]
 
 
-def about(length: int, to: int, stag: int = THERE.rkey) -> bytes:
-    """Return a segment of a Write for a Terminate to quote."""
+def build_quoted_write(length: int, to: int, stag: int = PEER_MEMORY.rkey) -> bytes:
+    """Return a segment of a Write for a Terminate message to quote."""
     return bytes(DDPTagged(opcode=Opcode.RDMA_WRITE, stag=stag, to=to)) + bytes(length)
 
 
@@ -461,12 +477,12 @@ def about(length: int, to: int, stag: int = THERE.rkey) -> bytes:
     ("length", "at"), [(0, 0), (1, 0), (2, 0), (2, 1), (64, 0), (64, 1), (64, 63)]
 )
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_a_terminate_names_a_write_by_any_of_its_octets_or_by_its_place_if_it_has_none(
+def test_a_terminate_identifies_a_write_by_any_octet_or_by_the_offset_of_an_empty_write(
     wire: Wire, length: int, at: int, which: int
 ) -> None:
     with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
-        three_writes(a, peer, length)
-        quoted = about(length - at, THERE.addr + 64 * which + at)
+        post_three_writes(a, peer, length)
+        quoted = build_quoted_write(length - at, PEER_MEMORY.addr + 64 * which + at)
         peer.send_segments(peer.build_terminate(0, 1, 2, quoted=quoted))
         refused = [WCStatus.SUCCESS] * which + [WCStatus.REM_ACCESS_ERR] + [FLUSHED] * (2 - which)
         assert [w.status for w in poll(a.scq, 3)] == refused
@@ -475,55 +491,61 @@ def test_a_terminate_names_a_write_by_any_of_its_octets_or_by_its_place_if_it_ha
 @pytest.mark.clause("RFC5040-6.2.1-02")
 @pytest.mark.parametrize("length", [0, 1, 63])
 @pytest.mark.parametrize("to", [-1, "behind", 1 << 32])
-def test_a_terminate_about_a_place_beside_all_writes_names_none(
+def test_a_terminate_about_an_offset_outside_all_writes_identifies_no_write(
     wire: Wire, length: int, to: int | str
 ) -> None:
     behind = max(length, 1) if to == "behind" else int(to)
     with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
-        three_writes(a, peer, length)
-        peer.send_segments(peer.build_terminate(0, 1, 1, quoted=about(1, THERE.addr + behind)))
-        assert [w.status for w in poll(a.scq, 3)] == [FLUSHED] * 3
-
-
-@pytest.mark.clause("RFC5040-6.2.1-02")
-def test_a_terminate_about_another_region_names_no_write(wire: Wire) -> None:
-    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
-        three_writes(a, peer)
+        post_three_writes(a, peer, length)
         peer.send_segments(
-            peer.build_terminate(0, 1, 0, quoted=about(64, THERE.addr, THERE.rkey ^ 1))
+            peer.build_terminate(0, 1, 1, quoted=build_quoted_write(1, PEER_MEMORY.addr + behind))
         )
         assert [w.status for w in poll(a.scq, 3)] == [FLUSHED] * 3
 
 
-def test_a_terminate_about_a_read_request_names_no_send_of_the_same_number(wire: Wire) -> None:
+@pytest.mark.clause("RFC5040-6.2.1-02")
+def test_a_terminate_about_another_region_identifies_no_write(wire: Wire) -> None:
+    with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
+        post_three_writes(a, peer)
+        peer.send_segments(
+            peer.build_terminate(
+                0, 1, 0, quoted=build_quoted_write(64, PEER_MEMORY.addr, PEER_MEMORY.rkey ^ 1)
+            )
+        )
+        assert [w.status for w in poll(a.scq, 3)] == [FLUSHED] * 3
+
+
+def test_a_terminate_about_a_read_request_does_not_identify_a_send(wire: Wire) -> None:
     with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
         a.post(SEND, 1, length=8)
         peer.receive_segment_octets()
-        a.post(READ, 2, length=8, remote=THERE)
+        a.post(READ, 2, length=8, remote=PEER_MEMORY)
         head = DDPUntagged(opcode=Opcode.RDMA_READ_REQUEST, qn=Queue.READ_REQUEST, msn=1)
         peer.send_segments(peer.build_terminate(0, 1, 1, quoted=bytes(head) + bytes(28)))
         statuses = {w.wr_id: w.status for w in poll(a.scq, 2)}
         assert statuses[1] != WCStatus.REM_ACCESS_ERR
 
 
-def test_a_terminate_names_a_read_by_its_number(wire: Wire) -> None:
+def test_a_terminate_identifies_a_read_by_its_number(wire: Wire) -> None:
     with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
         for i in range(3):
-            a.post(READ, i, length=64, remote=THERE)
+            a.post(READ, i, length=64, remote=PEER_MEMORY)
         reads = [peer.receive_segment_octets() for _ in range(3)]
         peer.send_segments(peer.build_terminate(0, 1, 1, quoted=reads[1]))
         assert [w.status for w in poll(a.scq, 3)] == [FLUSHED, WCStatus.REM_ACCESS_ERR, FLUSHED]
 
 
-def test_a_terminate_that_names_nothing_flushes_what_is_not_confirmed(wire: Wire) -> None:
+def test_a_terminate_that_identifies_no_request_flushes_unconfirmed_requests(wire: Wire) -> None:
     with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
-        three_writes(a, peer)
+        post_three_writes(a, peer)
         peer.send_segments(peer.build_terminate(2, 0, 2))
         assert [w.status for w in poll(a.scq, 3)] == [FLUSHED] * 3
 
 
-def test_a_write_to_a_key_that_is_none_says_so_between_two_of_ours(two: Wire) -> None:
-    a, b = roce(two)
+def test_a_write_with_an_invalid_key_fails_with_an_access_error_between_two_writes(
+    two_device_wire: Wire,
+) -> None:
+    a, b = connect_roce_ends(two_device_wire)
     good = b.mem.remote(0, 64)
     bad = RemoteBuffer(good.addr, 64, good.rkey ^ 0x100)
     a.mem.view[:64] = b"\x55" * 64
@@ -534,8 +556,8 @@ def test_a_write_to_a_key_that_is_none_says_so_between_two_of_ours(two: Wire) ->
     assert b.mem.read(64) == b"\x55" * 64
 
 
-def test_a_peer_that_dies_flushes_what_it_did_not_confirm(wire: Wire) -> None:
+def test_requests_that_a_closing_peer_did_not_confirm_are_flushed(wire: Wire) -> None:
     with connected_plain_peer(wire, persona=Persona.ROCE) as (a, peer):
-        three_writes(a, peer)
+        post_three_writes(a, peer)
         peer.sock.close()
         assert [w.status for w in poll(a.scq, 3)] == [FLUSHED] * 3

@@ -1,4 +1,4 @@
-"""Several UD queue pairs on one socket: which one receives a message, and what stays separate."""
+"""Several UD queue pairs on one socket: the recipient of a message, and separate properties."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from harness.verbs_harness import Rig, assert_counter_grows, assert_no_completio
 from siwarp.inspect import DDPDatagram, UDDatagram, ud_qn
 
 
-def datagram(qn: int, qkey: int) -> bytes:
+def build_datagram(qn: int, qkey: int) -> bytes:
     return bytes(UDDatagram(segment=DDPDatagram(q_key=qkey, qn=qn) / b"abc"))
 
 
 @pytest.mark.clause("DGRAM-SHARE-4")
-def test_an_index_that_nobody_has_is_dropped_and_counted(rig: Rig) -> None:
+def test_a_datagram_to_an_unused_queue_pair_index_is_dropped_and_counted(rig: Rig) -> None:
     b = Shared(rig, 2)
     for i in (0, 1):
         b.post_receive(i)
@@ -23,14 +23,14 @@ def test_an_index_that_nobody_has_is_dropped_and_counted(rig: Rig) -> None:
     with net.open_udp_socket() as peer:
         for index in (1, 2, 255):
             with assert_counter_grows("drop_qn", 1):
-                peer.sendto(datagram(ud_qn(0, index), QKEY + index), b.qps[0].addr)
+                peer.sendto(build_datagram(ud_qn(0, index), QKEY + index), b.qps[0].addr)
                 assert_no_completion(b.cqs[0])
-        peer.sendto(datagram(ud_qn(0, 0), QKEY), b.qps[0].addr)
+        peer.sendto(build_datagram(ud_qn(0, 0), QKEY), b.qps[0].addr)
         assert poll(b.cqs[0])[0].ok
 
 
 @pytest.mark.clause("DGRAM-SHARE-6")
-def test_each_drops_what_has_anothers_key_or_finds_none_of_its_own_receives(rig: Rig) -> None:
+def test_each_queue_pair_of_a_shared_socket_checks_its_own_q_key_and_receives(rig: Rig) -> None:
     b = Shared(rig, 2)
     b.post_receive(0)
     with assert_counter_grows("drop_qkey", 1):

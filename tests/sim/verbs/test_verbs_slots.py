@@ -1,4 +1,4 @@
-"""Slots of the work queues: used by a post, and freed when a completion is polled."""
+"""Slots of the work queues: used by a posted request, and freed when a completion is polled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.verbs_harness import Pair, Rig, assert_no_completion, errno_raised_
 from siwarp.verbs import QPAttr, QPState, SendFlag, SendWR
 
 
-def test_a_polled_completion_gives_back_one_slot_for_each_request_up_to_it(rig: Rig) -> None:
+def test_polling_a_completion_frees_the_slots_of_all_requests_up_to_it(rig: Rig) -> None:
     pair = Pair(rig, max_send_wr=8)
     kinds = [SILENT, SILENT, SIGNALED, SIGNALED, SILENT, SIGNALED, SILENT, SILENT]
     for i, flags in enumerate(kinds):
@@ -20,13 +20,14 @@ def test_a_polled_completion_gives_back_one_slot_for_each_request_up_to_it(rig: 
     for wr_id, freed in [(2, 3), (3, 1), (5, 2)]:
         assert poll(pair.scq)[0].wr_id == wr_id
         assert post_until_refused(pair, SILENT) == freed
-    # Two unsignalled requests and the later ones: only a later signalled request would free their
-    # slots.
+    # Two unsignaled requests and the later requests still use slots, which only a later signaled
+    # request
+    # would free.
     assert_no_completion(pair.scq)
     assert post_until_refused(pair, SILENT) == 0
 
 
-def test_rc_takes_exactly_max_send_wr_and_silent_ones_wait_for_a_later_completion(
+def test_an_rc_send_queue_holds_exactly_max_send_wr_requests(
     wire: Wire,
 ) -> None:
     a, b = wire.connect(max_send_wr=8)
@@ -35,7 +36,7 @@ def test_rc_takes_exactly_max_send_wr_and_silent_ones_wait_for_a_later_completio
         a.post(WRITE, i, length=1, remote=remote, flags=SILENT)
     a.post(WRITE, 7, length=1, remote=remote)
     full = SendWR(8, WRITE, sg=[a.mem.sge(0, 1)], remote=remote)
-    assert_no_completion(b.rcq)  # all eight requests have been executed by now
+    assert_no_completion(b.rcq)  # all eight requests have been executed when nothing more completes
     assert errno_raised_by(a.qp.post_send, full) == errno.ENOMEM
     assert [w.wr_id for w in poll(a.scq)] == [7]
     a.qp.post_send([full] * 8)
@@ -46,7 +47,7 @@ def test_rc_takes_exactly_max_send_wr_and_silent_ones_wait_for_a_later_completio
 
 
 @pytest.mark.parametrize("kind", ["RC", "UD"])
-def test_a_list_of_all_or_none_is_not_begun_when_its_last_request_finds_no_slot(
+def test_post_send_all_posts_nothing_if_the_last_request_finds_no_slot(
     rig: Rig, wire: Wire, kind: str
 ) -> None:
     if kind == "UD":
@@ -69,7 +70,7 @@ def test_a_list_of_all_or_none_is_not_begun_when_its_last_request_finds_no_slot(
 
 
 @pytest.mark.parametrize("state", [QPState.RTS, QPState.ERR])
-def test_a_list_of_all_or_none_is_not_begun_when_a_request_behind_is_wrong(
+def test_post_send_all_posts_nothing_if_a_later_request_is_invalid(
     wire: Wire, state: QPState
 ) -> None:
     a, b = wire.connect()

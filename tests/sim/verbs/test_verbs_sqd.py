@@ -1,4 +1,4 @@
-"""SQD and SQE: a send queue that is drained, and one that has stopped because of a local error."""
+"""SQD and SQE: a send queue that is drained, and a send queue stopped because of a local error."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ RTS, SQD, SQE, ERR, RESET = (
 # ---- SQD, UD
 
 
-def test_a_ud_queue_in_sqd_holds_what_is_posted_and_sends_it_afterwards(pair: Pair) -> None:
+def test_a_ud_send_queue_in_sqd_holds_posted_requests_and_sends_them_afterwards(pair: Pair) -> None:
     for i in range(6):
         pair.post_receive(wr_id=i)
     pair.send(b"before", wr_id=1)
@@ -60,7 +60,9 @@ def test_a_ud_queue_in_sqd_holds_what_is_posted_and_sends_it_afterwards(pair: Pa
     assert [w.byte_len for w in poll(pair.rcq, 3)] == [5, 5, 5]
 
 
-def test_a_ud_queue_is_drained_at_once_and_tells_who_asked(rig: Rig, pair: Pair) -> None:
+def test_an_idle_ud_send_queue_is_drained_immediately_and_raises_the_requested_event(
+    rig: Rig, pair: Pair
+) -> None:
     pair.a.modify(QPAttr(qp_state=SQD))
     assert rig.ctx.get_async_event(0) is None
     assert pair.a.query()[0].sq_draining is False
@@ -74,7 +76,7 @@ def test_a_ud_queue_is_drained_at_once_and_tells_who_asked(rig: Rig, pair: Pair)
     assert rig.ctx.get_async_event(0) is None
 
 
-def test_what_waited_for_a_batch_is_sent_before_the_queue_is_drained(rig: Rig) -> None:
+def test_batched_sends_are_transmitted_before_the_send_queue_is_drained(rig: Rig) -> None:
     pair = Pair(rig)
     for i in range(5):
         pair.post_receive(wr_id=i)
@@ -86,7 +88,7 @@ def test_what_waited_for_a_batch_is_sent_before_the_queue_is_drained(rig: Rig) -
     assert len(poll(pair.rcq, 5)) == 5
 
 
-def test_a_queue_pair_in_sqd_goes_on_receiving(rig: Rig, pair: Pair) -> None:
+def test_a_queue_pair_in_sqd_continues_to_receive(rig: Rig, pair: Pair) -> None:
     pair.b.modify(QPAttr(qp_state=SQD))
     pair.post_receive()
     pair.send(b"hello")
@@ -99,7 +101,7 @@ def test_a_queue_pair_in_sqd_goes_on_receiving(rig: Rig, pair: Pair) -> None:
         assert_no_completion(pair.rcq)
 
 
-def test_a_drained_ud_queue_holds_as_many_as_it_has_slots(rig: Rig) -> None:
+def test_a_ud_send_queue_in_sqd_holds_as_many_requests_as_it_has_slots(rig: Rig) -> None:
     pair = Pair(rig, max_send_wr=4)
     pair.a.modify(QPAttr(qp_state=SQD))
     for i in range(4):
@@ -110,7 +112,9 @@ def test_a_drained_ud_queue_holds_as_many_as_it_has_slots(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("target", [ERR, RESET], ids=lambda s: s.name)
-def test_what_a_ud_queue_holds_in_sqd_flushes_or_is_forgotten(pair: Pair, target: QPState) -> None:
+def test_requests_held_in_sqd_are_flushed_in_err_and_discarded_in_reset(
+    pair: Pair, target: QPState
+) -> None:
     pair.a.modify(QPAttr(qp_state=SQD))
     for i in range(3):
         pair.send(b"x", wr_id=i)
@@ -126,8 +130,10 @@ def test_what_a_ud_queue_holds_in_sqd_flushes_or_is_forgotten(pair: Pair, target
 
 
 @pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE], ids=lambda p: p.name)
-def test_requests_that_nobody_is_told_of_are_drained_too(two: Wire, persona: Persona) -> None:
-    a, b = two.connect(persona=persona)
+def test_unsignaled_requests_are_also_drained_in_sqd(
+    two_device_wire: Wire, persona: Persona
+) -> None:
+    a, b = two_device_wire.connect(persona=persona)
     for i in range(3):
         a.post(WRITE, i, length=8, remote=b.mem.remote(0, 8), flags=SendFlag(0))
     a.qp.modify(QPAttr(qp_state=SQD, en_sqd_async_notify=True))
@@ -137,10 +143,10 @@ def test_requests_that_nobody_is_told_of_are_drained_too(two: Wire, persona: Per
 
 
 @pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE], ids=lambda p: p.name)
-def test_an_rc_queue_in_sqd_completes_what_was_begun_and_holds_the_rest(
-    two: Wire, persona: Persona
+def test_an_rc_send_queue_in_sqd_completes_started_requests_and_holds_later_requests(
+    two_device_wire: Wire, persona: Persona
 ) -> None:
-    a, b = two.connect(size=1 << 22, persona=persona)
+    a, b = two_device_wire.connect(size=1 << 22, persona=persona)
     b.mem.view[:] = octet_pattern(1 << 22, 5)
     for i in range(4):
         b.post_receive(wr_id=i, length=64)
@@ -158,23 +164,27 @@ def test_an_rc_queue_in_sqd_completes_what_was_begun_and_holds_the_rest(
     assert poll(b.rcq)[0].wr_id == 0
 
 
-def test_an_rc_queue_pair_in_sqd_receives_and_answers_the_peers_reads(two: Wire) -> None:
-    a, b = two.connect()
-    # on this connection the responder may not send before the initiator
+def test_an_rc_queue_pair_in_sqd_receives_and_answers_reads_of_the_peer(
+    two_device_wire: Wire,
+) -> None:
+    a, b = two_device_wire.connect()
+    # On this connection the responder may not send before the initiator has sent.
     a.post(WRITE, 0, remote=b.mem.remote())
     a.qp.modify(QPAttr(qp_state=SQD))
     a.post_receive(wr_id=7, length=64)
     a.mem.write(octet_pattern(4096, 9))
     b.post(READ, 1, length=4096, remote=a.mem.remote())
-    b.post(SEND, 2)  # a zero-length Send: the Read Response is placed in the same memory
+    b.post(SEND, 2)  # a zero-length Send, because the Read Response is placed in the same memory
     assert [w.wr_id for w in poll(b.scq, 2)] == [1, 2]
     assert poll(a.rcq)[0].wr_id == 7
     assert b.mem.read(4096) == octet_pattern(4096, 9)
 
 
 @pytest.mark.parametrize("who", ["this end", "the peer"])
-def test_a_connection_that_ends_in_sqd_flushes_what_was_held(two: Wire, who: str) -> None:
-    a, b = two.connect()
+def test_requests_held_in_sqd_are_flushed_when_the_connection_ends(
+    two_device_wire: Wire, who: str
+) -> None:
+    a, b = two_device_wire.connect()
     a.qp.modify(QPAttr(qp_state=SQD))
     for i in range(3):
         a.post(SEND, i)
@@ -185,17 +195,17 @@ def test_a_connection_that_ends_in_sqd_flushes_what_was_held(two: Wire, who: str
     ]
 
 
-def read_some(peer: Any, octets: int) -> None:
+def read_octets(peer: Any, octets: int) -> None:
     while octets > 0:
         part = len(peer.recv(1 << 20))
         assert part
         octets -= part
 
 
-def test_draining_lasts_while_the_peer_takes_nothing_and_ends_with_its_reading(rig: Rig) -> None:
-    """A plain TCP peer reads only when the test tells it to; until then the queue is draining."""
+def test_a_send_queue_is_draining_until_the_peer_reads_the_octets(rig: Rig) -> None:
+    """Check draining with a plain TCP peer that reads only at a chosen time."""
     channel = CMEventChannel(rig.ctx)
-    size = 1 << 24  # more octets than both sockets hold
+    size = 1 << 24  # the size is more octets than both sockets hold
     with plain_listener() as listener:
         a = End(rig, CMID(channel), channel, size=size)
         a.id.connect(listener.getsockname(), ConnParam(rev=1))
@@ -210,7 +220,7 @@ def test_draining_lasts_while_the_peer_takes_nothing_and_ends_with_its_reading(r
             a.qp.modify(QPAttr(qp_state=SQD, en_sqd_async_notify=True))
             assert a.qp.query()[0].sq_draining is True
             assert rig.ctx.get_async_event(0.05) is None
-            reader = net.current_world().spawn(read_some, peer, size)
+            reader = net.current_world().spawn(read_octets, peer, size)
             assert next_drained_qp(rig) is a.qp
             net.current_world().run_until(reader.done, within=1)
             assert a.qp.query()[0].sq_draining is False
@@ -218,19 +228,19 @@ def test_draining_lasts_while_the_peer_takes_nothing_and_ends_with_its_reading(r
             assert_no_completion(a.scq)
 
 
-def test_reset_in_sqd_forgets_what_was_held(two: Wire) -> None:
-    a, _b = two.connect()
+def test_reset_in_sqd_discards_held_requests(two_device_wire: Wire) -> None:
+    a, _b = two_device_wire.connect()
     a.qp.modify(QPAttr(qp_state=SQD))
     a.post(SEND, 1)
     a.qp.modify(QPAttr(qp_state=RESET))
     assert_no_completion(a.scq)
 
 
-def test_in_sqd_the_number_of_outstanding_reads_can_be_lowered_and_raised_again(two: Wire) -> None:
-    a, b = two.connect()
+def test_max_rd_atomic_can_be_lowered_and_raised_in_sqd(two_device_wire: Wire) -> None:
+    a, b = two_device_wire.connect()
     agreed = a.qp.query()[0].max_rd_atomic
     assert agreed and agreed > 1
-    # max_rd_atomic cannot be changed in RTS
+    # The attribute max_rd_atomic cannot be changed in RTS.
     assert errno_raised_by(a.qp.modify, QPAttr(max_rd_atomic=1)) == errno.EINVAL
     a.qp.modify(QPAttr(qp_state=SQD))
     for value in (0, agreed + 1):
@@ -246,7 +256,7 @@ def test_in_sqd_the_number_of_outstanding_reads_can_be_lowered_and_raised_again(
         a.qp.modify(QPAttr(qp_state=SQD))
 
 
-def test_a_step_is_taken_only_from_the_state_that_was_named(pair: Pair) -> None:
+def test_a_state_transition_is_refused_if_cur_qp_state_differs(pair: Pair) -> None:
     attr = QPAttr(qp_state=RTS, cur_qp_state=SQD)
     assert errno_raised_by(pair.a.modify, attr) == errno.EINVAL
     pair.a.modify(QPAttr(qp_state=SQD))
@@ -257,9 +267,9 @@ def test_a_step_is_taken_only_from_the_state_that_was_named(pair: Pair) -> None:
 # ---- fences
 
 
-def test_every_fenced_request_of_a_list_waits_for_all_reads_before_it(two: Wire) -> None:
-    """Each Read must not see the new data of the fenced Write that follows it."""
-    a, b = two.connect(size=1 << 20)
+def test_each_fenced_request_of_a_list_waits_for_all_preceding_reads(two_device_wire: Wire) -> None:
+    """Check that no Read returns the new data of the fenced Write that follows the Read."""
+    a, b = two_device_wire.connect(size=1 << 20)
     size = 1 << 17
     b.mem.write(octet_pattern(size, 1))
     a.mem.write(bytes(size), offset=4 * size)  # the zeroes that the Writes transfer
@@ -281,19 +291,19 @@ def test_every_fenced_request_of_a_list_waits_for_all_reads_before_it(two: Wire)
         assert [w.wr_id for w in poll(a.scq, 6)] == [0, 1, 8, 2, 9, 3]
         assert a.mem.read(size, 0) == a.mem.read(size, size) == octet_pattern(size, 1)
         assert a.mem.read(size, 2 * size) == bytes(size)
-        # A Read behind a Write on one connection: the peer executes them in order, so it returns
-        # the restored data.
+        # The peer executes a Read after a Write on one connection in order, so the Read returns the
+        # restored data.
         assert a.mem.read(size, 3 * size) == octet_pattern(size, 1)
 
 
-def test_a_fence_with_no_read_before_it_holds_nothing_up(two: Wire) -> None:
-    a, b = two.connect()
+def test_a_fence_without_a_preceding_read_delays_nothing(two_device_wire: Wire) -> None:
+    a, b = two_device_wire.connect()
     b.post_receive(wr_id=5)
     a.post(SEND, 1, length=4, flags=SendFlag.FENCE | SendFlag.SIGNALED)
     assert poll(a.scq)[0].ok and poll(b.rcq)[0].wr_id == 5
 
 
-def test_a_fence_on_ud_means_nothing(pair: Pair) -> None:
+def test_a_fence_on_ud_has_no_effect(pair: Pair) -> None:
     pair.post_receive()
     pair.send(b"x", flags=SendFlag.FENCE | SendFlag.SIGNALED)
     assert poll(pair.scq)[0].ok and poll(pair.rcq)[0].ok
@@ -302,17 +312,17 @@ def test_a_fence_on_ud_means_nothing(pair: Pair) -> None:
 # ---- SQE
 
 
-def bad(pair: Pair, wr_id: int = 9) -> SendWR:
+def build_send_with_invalid_key(pair: Pair, wr_id: int = 9) -> SendWR:
     return SendWR(wr_id, sg=[SGE(pair.out.addr, 4, 0xBAD)], ah=pair.to_b)
 
 
-def test_a_wrong_key_takes_a_ud_queue_to_sqe_where_sends_flush_and_receives_go_on(
+def test_an_invalid_key_moves_a_ud_send_queue_to_sqe_where_sends_are_flushed(
     pair: Pair,
 ) -> None:
     pair.post_receive(wr_id=1)
     into = pair.rig.reg_mr(64)
     pair.a.post_recv(RecvWR(5, sg=[into.sge()]))
-    pair.a.post_send(bad(pair))
+    pair.a.post_send(build_send_with_invalid_key(pair))
     assert poll(pair.scq)[0].status == WCStatus.LOC_PROT_ERR
     assert pair.a.qp_state == SQE
     pair.send(b"silent ones too", wr_id=10, flags=0)
@@ -328,16 +338,16 @@ def test_a_wrong_key_takes_a_ud_queue_to_sqe_where_sends_flush_and_receives_go_o
     assert poll(pair.scq)[0].ok and poll(pair.rcq)[0].byte_len == 5
 
 
-def test_a_message_that_is_too_long_takes_a_ud_queue_to_sqe(pair: Pair) -> None:
+def test_a_too_long_ud_message_moves_the_send_queue_to_sqe(pair: Pair) -> None:
     pair.send(bytes(65486))
     assert poll(pair.scq)[0].status == WCStatus.LOC_LEN_ERR
     assert pair.a.qp_state == SQE
 
 
 @pytest.mark.parametrize("target", [ERR, RESET], ids=lambda s: s.name)
-def test_from_sqe_a_queue_pair_goes_to_err_or_reset_too(pair: Pair, target: QPState) -> None:
+def test_a_queue_pair_can_be_moved_from_sqe_to_err_or_reset(pair: Pair, target: QPState) -> None:
     pair.a.post_recv(RecvWR(1))
-    pair.a.post_send(bad(pair))
+    pair.a.post_send(build_send_with_invalid_key(pair))
     poll(pair.scq)
     pair.a.modify(QPAttr(qp_state=target))
     if target == ERR:

@@ -31,7 +31,7 @@ FLUSHED = WCStatus.WR_FLUSH_ERR
 # ---- errors
 
 
-def test_an_empty_srq_has_no_receive_for_a_message(rig: Rig) -> None:
+def test_a_ud_message_is_dropped_if_the_shared_receive_queue_is_empty(rig: Rig) -> None:
     shared = Shared(rig)
     pair = Pair(rig)
     ud = rig.create_ud_qp(shared.cq, srq=shared.srq)
@@ -41,16 +41,21 @@ def test_an_empty_srq_has_no_receive_for_a_message(rig: Rig) -> None:
         assert_no_completion(shared.cq)
 
 
-def test_an_error_tells_the_last_wqe_and_leaves_the_receives_to_the_others(two: Wire) -> None:
-    shared = Shared(two.passive)
-    (a, b), (c, d) = connect_with_srq(two, shared), connect_with_srq(two, shared)
-    ud = two.passive.create_ud_qp(shared.cq, srq=shared.srq)
+def test_a_queue_pair_in_err_raises_last_wqe_reached_and_leaves_shared_receives(
+    two_device_wire: Wire,
+) -> None:
+    shared = Shared(two_device_wire.passive)
+    (a, b), (c, d) = (
+        connect_with_srq(two_device_wire, shared),
+        connect_with_srq(two_device_wire, shared),
+    )
+    ud = two_device_wire.passive.create_ud_qp(shared.cq, srq=shared.srq)
     shared.post_receives(1, 2)
     b.qp.modify(QPAttr(qp_state=QPState.ERR))
-    with two.passive.next_async_event() as told:
+    with two_device_wire.passive.next_async_event() as told:
         assert (told.event_type, told.element) == (LAST_WQE, b.qp)
     ud.modify(QPAttr(qp_state=QPState.ERR))
-    with two.passive.next_async_event() as told:
+    with two_device_wire.passive.next_async_event() as told:
         assert (told.event_type, told.element) == (LAST_WQE, ud)
     assert_no_completion(b.rcq)
     assert_no_completion(shared.cq)
@@ -58,10 +63,10 @@ def test_an_error_tells_the_last_wqe_and_leaves_the_receives_to_the_others(two: 
     c.post(SEND, length=4)
     (wc,) = poll(d.rcq)
     assert (wc.wr_id, wc.ok) == (1, True)
-    assert two.passive.ctx.get_async_event(0) is None
+    assert two_device_wire.passive.ctx.get_async_event(0) is None
 
 
-def test_a_message_that_breaks_off_in_its_middle_gives_its_receive_back_flushed(
+def test_the_shared_receive_of_an_incomplete_message_is_flushed(
     wire: Wire,
 ) -> None:
     shared = Shared(wire.passive)
@@ -83,5 +88,5 @@ def test_a_message_that_breaks_off_in_its_middle_gives_its_receive_back_flushed(
     assert (wc.wr_id, wc.status) == (7, FLUSHED)
     wait_until(lambda: wire.passive.next_async_event().event_type == LAST_WQE)
     assert_no_completion(b.rcq)
-    # The other receive is still in the queue.
+    # The other receive is still in the shared receive queue.
     consume_receives(wire.passive, shared, 1)

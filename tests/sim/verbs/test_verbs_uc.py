@@ -22,7 +22,7 @@ def peer(rig: Rig) -> Iterator[Peer]:
 
 
 @pytest.mark.clause("DGRAM-UC-7")
-def test_doubles_and_late_ones_are_dropped_and_counted(peer: Peer) -> None:
+def test_duplicate_and_late_uc_datagrams_are_dropped_and_counted(peer: Peer) -> None:
     peer.post_receive(1)
     peer.post_receive(2)
     one, two = peer.build_send(octet_pattern(200), 100)
@@ -35,7 +35,7 @@ def test_doubles_and_late_ones_are_dropped_and_counted(peer: Peer) -> None:
 
 
 @pytest.mark.clause("DGRAM-UC-14")
-def test_a_message_without_a_receive_is_dropped_and_counted(peer: Peer) -> None:
+def test_a_uc_message_without_a_receive_is_dropped_and_counted(peer: Peer) -> None:
     with assert_counter_grows("drop_no_buffer", 1), assert_counter_grows("drop_partial", 2):
         peer.send_datagrams(*peer.build_send(octet_pattern(300), 100))
         assert_no_completion(peer.cq)
@@ -44,7 +44,7 @@ def test_a_message_without_a_receive_is_dropped_and_counted(peer: Peer) -> None:
     assert peer.poll_completions()[0].byte_len == 4
 
 
-def test_errors_flush_and_reset_forgets_the_receive_of_a_message_half_here(rig: Rig) -> None:
+def test_err_flushes_and_reset_discards_the_receive_of_an_incomplete_uc_message(rig: Rig) -> None:
     peer = Peer(rig)
     peer.post_receive(1)
     peer.post_receive(2)
@@ -62,7 +62,7 @@ def test_errors_flush_and_reset_forgets_the_receive_of_a_message_half_here(rig: 
     peer.close()
 
 
-def test_in_sqd_what_was_begun_is_finished_and_the_rest_waits(rig: Rig) -> None:
+def test_a_uc_send_posted_in_sqd_is_transmitted_after_sqd(rig: Rig) -> None:
     ends = Ends(rig)
     ends.a.modify(QPAttr(qp_state=QPState.SQD, en_sqd_async_notify=True))
     ends.post_receive(1)

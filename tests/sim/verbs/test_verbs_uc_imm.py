@@ -1,4 +1,4 @@
-"""Immediate data on UC: with a Send in one message, with a Write in a second message after it."""
+"""Immediate data on UC: in the message of a Send, and in a second message after a Write."""
 
 from __future__ import annotations
 
@@ -22,50 +22,50 @@ def peer(rig: Rig) -> Iterator[Peer]:
     made.close()
 
 
-def as_it_lies(value: int) -> bytes:
+def native_octets(value: int) -> bytes:
     return struct.pack("=I", value)
 
 
-def immediate(peer: Peer, first: bool = False, data: bytes | None = None) -> bytes:
+def build_immediate(peer: Peer, first: bool = False, data: bytes | None = None) -> bytes:
     head = DDPUntagged(opcode=8, msn=50)
-    octets = as_it_lies(IMM) + bytes(4) if data is None else data
+    octets = native_octets(IMM) + bytes(4) if data is None else data
     return peer.build_datagram(bytes(head) + octets, first=first)
 
 
 @pytest.mark.clause("DGRAM-UC-20")
 @pytest.mark.parametrize("lost", range(4))
-def test_immediate_data_behind_a_write_that_lost_a_datagram_is_not_delivered(
+def test_immediate_data_after_a_uc_write_that_lost_a_datagram_is_not_delivered(
     peer: Peer, lost: int
 ) -> None:
     peer.post_receive(1)
     cut = [
         *peer.build_write(octet_pattern(300), peer.memory.rkey, peer.memory.addr, 100),
-        immediate(peer),
+        build_immediate(peer),
     ]
     with assert_counter_grows("uc_missing", 1), assert_counter_grows("drop_partial", int(lost < 3)):
         peer.send_datagrams(*cut[:lost], *cut[lost + 1 :])
         assert_no_completion(peer.cq)
         peer.send_datagrams(
-            *peer.build_write(b"x", peer.memory.rkey, peer.memory.addr), immediate(peer)
+            *peer.build_write(b"x", peer.memory.rkey, peer.memory.addr), build_immediate(peer)
         )
         (got,) = peer.poll_completions()
     assert (got.wr_id, got.opcode, got.byte_len) == (1, WCOpcode.RECV_RDMA_WITH_IMM, 1)
 
 
 @pytest.mark.clause("DGRAM-UC-20")
-def test_immediate_data_behind_a_write_that_was_not_granted_is_not_delivered(peer: Peer) -> None:
+def test_immediate_data_after_a_refused_uc_write_is_not_delivered(peer: Peer) -> None:
     peer.post_receive(1)
     with assert_counter_grows("drop_access", 1), assert_counter_grows("drop_partial", 1):
-        peer.send_datagrams(*peer.build_write(b"x", 1, 0), immediate(peer))
+        peer.send_datagrams(*peer.build_write(b"x", 1, 0), build_immediate(peer))
         assert_no_completion(peer.cq)
-    peer.send_datagrams(immediate(peer, first=True))
+    peer.send_datagrams(build_immediate(peer, first=True))
     (got,) = peer.poll_completions()
     assert (got.byte_len, got.imm_data) == (0, IMM)
 
 
-def test_immediate_data_needs_a_receive(peer: Peer) -> None:
+def test_immediate_data_on_uc_needs_a_receive(peer: Peer) -> None:
     with assert_counter_grows("drop_no_buffer", 1):
-        peer.send_datagrams(immediate(peer, first=True))
+        peer.send_datagrams(build_immediate(peer, first=True))
         assert_no_completion(peer.cq)
     peer.post_receive(1)
     peer.send_datagrams(*peer.build_send(b"good"))

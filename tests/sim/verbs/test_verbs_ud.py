@@ -32,7 +32,7 @@ MAX_V6 = 65527 - 18 - 4
 
 @pytest.mark.clause("DGRAM-UD-9", "DGRAM-UD-10")
 @pytest.mark.parametrize(("host", "most"), [(net.HERE, MAX_V4), (net.HERE_V6, MAX_V6)])
-def test_a_message_above_the_largest_completes_with_a_length_error(
+def test_a_ud_send_above_the_largest_size_completes_with_a_length_error(
     rig: Rig, host: str, most: int
 ) -> None:
     pair = Pair(rig, host=host)
@@ -49,9 +49,7 @@ def test_a_message_above_the_largest_completes_with_a_length_error(
 
 
 @pytest.mark.parametrize("octets", [1 << 31, (1 << 32) - 1, 1 << 32, (1 << 32) + 4], ids=hex)
-def test_a_length_that_no_datagram_has_is_an_error_however_far_beyond(
-    pair: Pair, octets: int
-) -> None:
+def test_a_send_length_that_no_datagram_can_have_is_a_length_error(pair: Pair, octets: int) -> None:
     a = pair.rig.create_ud_qp(pair.scq, max_send_sge=2)
     wr = SendWR(3, sg=[pair.out.sge(0, 4), pair.out.sge(0, 4)], ah=pair.to_b)
     wr.sg[0].length = octets // 2
@@ -68,7 +66,7 @@ def test_a_length_that_no_datagram_has_is_an_error_however_far_beyond(
 # ---- work requests
 
 
-def test_inline_data_may_change_as_soon_as_it_is_posted_and_needs_no_key(rig: Rig) -> None:
+def test_inline_data_may_be_changed_after_posting_and_needs_no_key(rig: Rig) -> None:
     pair = Pair(rig, max_inline_data=64)
     assert pair.a.cap.max_inline_data == 64
     memory = bytearray(b"inline-data")
@@ -81,10 +79,10 @@ def test_inline_data_may_change_as_soon_as_it_is_posted_and_needs_no_key(rig: Ri
     memory[:] = bytes(11)
     assert poll(pair.rcq)[0].byte_len == 11
     assert pair.into.read(11) == b"inline-data"
-    assert_no_completion(pair.scq)  # no completion, because the Send is not signalled
+    assert_no_completion(pair.scq)  # no completion, because the Send is not signaled
 
 
-def test_unsignalled_sends_complete_silently_unless_all_are_signalled(rig: Rig) -> None:
+def test_unsignaled_sends_raise_no_completion_unless_sig_all_is_set(rig: Rig) -> None:
     for sig_all in (False, True):
         pair = Pair(rig, sig_all=sig_all)
         for i in range(3):
@@ -98,7 +96,7 @@ def test_unsignalled_sends_complete_silently_unless_all_are_signalled(rig: Rig) 
         assert_no_completion(pair.scq)
 
 
-def test_a_list_is_posted_up_to_its_first_bad_request(pair: Pair) -> None:
+def test_a_list_of_requests_is_posted_up_to_the_first_invalid_request(pair: Pair) -> None:
     for i in range(3):
         pair.post_receive(wr_id=i)
     wrs = [SendWR(i, sg=[pair.out.sge(0, i)], ah=pair.to_b) for i in range(4)]
@@ -115,7 +113,7 @@ def test_a_list_is_posted_up_to_its_first_bad_request(pair: Pair) -> None:
 
 
 @pytest.mark.clause("DGRAM-UD-4")
-def test_only_messages_with_the_receivers_qkey_are_received(rig: Rig) -> None:
+def test_only_messages_with_the_q_key_of_the_receiver_are_received(rig: Rig) -> None:
     cq, scq = rig.create_cq(), rig.create_cq()
     b = rig.create_ud_qp(cq, qkey=0x1234)
     a = rig.create_ud_qp(scq, qkey=0x7777)
@@ -131,7 +129,7 @@ def test_only_messages_with_the_receivers_qkey_are_received(rig: Rig) -> None:
     assert poll(cq)[0].ok
 
 
-def test_a_new_qkey_counts_from_the_modify_on(rig: Rig) -> None:
+def test_a_new_q_key_is_valid_from_the_call_of_modify(rig: Rig) -> None:
     cq = rig.create_cq()
     b = rig.create_ud_qp(cq, qkey=1)
     a = rig.create_ud_qp()
@@ -147,10 +145,10 @@ def test_a_new_qkey_counts_from_the_modify_on(rig: Rig) -> None:
     assert poll(cq)[0].wr_id == 2
 
 
-# ---- messages that do not fit
+# ---- messages that are dropped
 
 
-def test_a_message_to_a_queue_pair_that_is_not_ready_is_dropped_and_counted(rig: Rig) -> None:
+def test_a_message_to_a_queue_pair_in_init_is_dropped_and_counted(rig: Rig) -> None:
     rcq = rig.create_cq()
     a, b = rig.create_ud_qp(), rig.create_qp(rcq)
     b.modify(QPAttr(qp_state=QPState.INIT))
@@ -165,7 +163,7 @@ def test_a_message_to_a_queue_pair_that_is_not_ready_is_dropped_and_counted(rig:
 
 
 @pytest.mark.clause("DGRAM-UD-13")
-def test_a_message_without_a_receive_is_dropped_and_counted(pair: Pair) -> None:
+def test_a_ud_message_without_a_receive_is_dropped_and_counted(pair: Pair) -> None:
     with assert_counter_grows("drop_no_buffer", 2):
         pair.send(b"one")
         pair.send(b"two")
@@ -180,7 +178,7 @@ def test_a_message_without_a_receive_is_dropped_and_counted(pair: Pair) -> None:
     [b"", b"x", bytes(21), bytes(22), bytes(100), b"\x41\x43" + bytes(60), b"\xff" * 65507],
     ids=lambda j: f"{len(j)}_octets",
 )
-def test_datagrams_that_are_none_of_ours_are_ignored(pair: Pair, junk: bytes) -> None:
+def test_datagrams_that_are_not_datagram_iwarp_are_ignored(pair: Pair, junk: bytes) -> None:
     pair.post_receive()
     with net.open_udp_socket() as alien:
         alien.sendto(junk, pair.b.addr)
@@ -190,7 +188,7 @@ def test_datagrams_that_are_none_of_ours_are_ignored(pair: Pair, junk: bytes) ->
     assert (wc.ok, wc.byte_len) == (True, 4)
 
 
-def test_with_crc_a_datagram_without_one_is_dropped_and_counted(rig: Rig) -> None:
+def test_a_datagram_without_crc_is_dropped_by_a_queue_pair_with_crc(rig: Rig) -> None:
     cq = rig.create_cq()
     careful = rig.create_ud_qp(cq)
     careless = rig.create_ud_qp(crc=False)
@@ -202,7 +200,7 @@ def test_with_crc_a_datagram_without_one_is_dropped_and_counted(rig: Rig) -> Non
     assert mr.read(8, 4) == bytes(8)
 
 
-KEYS = [
+INVALID_ELEMENTS = [
     "no such key",
     "key zero",
     "deregistered",
@@ -214,9 +212,9 @@ KEYS = [
 ]
 
 
-@pytest.mark.parametrize("which", KEYS)
+@pytest.mark.parametrize("which", INVALID_ELEMENTS)
 @pytest.mark.parametrize("size", ["small", "large"])
-def test_a_bad_key_at_a_send_completes_with_a_protection_error(
+def test_an_invalid_key_of_a_ud_send_completes_with_a_protection_error(
     pair: Pair, which: str, size: str
 ) -> None:
     from siwarp.verbs import SGE

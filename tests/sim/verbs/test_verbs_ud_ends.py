@@ -1,4 +1,4 @@
-"""UD queue pairs that are reset, put into an error state or destroyed."""
+"""UD queue pairs that are reset, moved to an error state or destroyed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from siwarp.verbs import (
 )
 
 
-def test_on_error_posted_receives_flush_in_order_and_later_posts_at_once(pair: Pair) -> None:
+def test_a_ud_queue_pair_in_err_flushes_posted_receives_in_order_and_later_posts(
+    pair: Pair,
+) -> None:
     for i in range(5):
         pair.post_receive(wr_id=i)
     pair.b.modify(QPAttr(qp_state=QPState.ERR))
@@ -35,7 +37,7 @@ def test_on_error_posted_receives_flush_in_order_and_later_posts_at_once(pair: P
     assert_no_completion(pair.idle)
 
 
-def test_a_queue_pair_in_error_receives_nothing_and_one_reset_works_again(pair: Pair) -> None:
+def test_a_ud_queue_pair_in_err_receives_nothing_and_works_again_after_reset(pair: Pair) -> None:
     pair.b.modify(QPAttr(qp_state=QPState.ERR))
     pair.send(b"lost")
     assert_no_completion(pair.rcq)
@@ -49,7 +51,7 @@ def test_a_queue_pair_in_error_receives_nothing_and_one_reset_works_again(pair: 
     assert pair.into.read(5) == b"found"
 
 
-def test_reset_forgets_posted_receives_without_completions(pair: Pair) -> None:
+def test_reset_discards_posted_receives_without_completions(pair: Pair) -> None:
     for i in range(3):
         pair.post_receive(wr_id=i)
     pair.b.modify(QPAttr(qp_state=QPState.RESET))
@@ -60,7 +62,7 @@ def test_reset_forgets_posted_receives_without_completions(pair: Pair) -> None:
         assert_no_completion(pair.rcq)
 
 
-def test_a_queue_pair_that_receives_not_yet_takes_no_receive(pair: Pair) -> None:
+def test_a_message_that_arrives_before_rtr_consumes_no_receive(pair: Pair) -> None:
     cq = pair.rig.create_cq()
     late = pair.rig.create_qp(cq)
     late.to_init()
@@ -75,7 +77,7 @@ def test_a_queue_pair_that_receives_not_yet_takes_no_receive(pair: Pair) -> None
     assert poll(cq)[0].ok and pair.into.read(5) in (b"early", b"later")
 
 
-def test_completions_of_a_destroyed_queue_pair_go_with_it_and_others_stay(rig: Rig) -> None:
+def test_closing_a_queue_pair_removes_only_its_own_completions(rig: Rig) -> None:
     cq = rig.create_cq()
     mr = rig.reg_mr(bytearray(8))
     a, b = rig.create_ud_qp(cq), rig.create_ud_qp(cq)

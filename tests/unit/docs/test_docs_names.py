@@ -1,4 +1,4 @@
-"""Names of the C and Python interfaces that pages mention exist."""
+"""Names of the C and Python interfaces that the user pages mention must exist."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DECLARED = {
     for found in headers.parse_header(ROOT / "siwarp/include/siwarp" / header).declarations
     for name in re.findall(r"\bsiw_\w+", f"{found.name} {found.code}")
 }
-#: Devices are named after their network interface.
+#: Names of devices in the pages, which contain the name of a network interface.
 DEVICES = {"siw_lo", "siw_eth0", "siw_"}
 
 
@@ -42,11 +42,11 @@ def name_resolves(dotted: str) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_each_name_that_a_page_has_in_code_is_one_of_the_interface(page: Path) -> None:
+def test_each_interface_name_that_a_page_quotes_as_code_exists(page: Path) -> None:
     spans = CODE.findall(page.read_text("utf-8"))
     c = {name for span in spans for name in re.findall(r"(?<![\w/-])siw_\w*", span)}
     assert not c - DECLARED - DEVICES
-    # A comparison is a Wireshark display filter, whose fields have similar names.
+    # A span with == is a Wireshark display filter, whose fields have similar names.
     spans = [span for span in spans if "==" not in span]
     python = {name for span in spans for name in re.findall(r"(?<![\w/.])siwarp(?:\.\w+)+", span)}
     of_cm = re.compile(r"(?<![\w.])(?:CM(?:ID|EventChannel)|Connection)(?:\.\w+)?")

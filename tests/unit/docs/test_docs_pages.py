@@ -1,4 +1,4 @@
-"""User pages: each command is tried or marked as untried, and each link leads to a file."""
+"""User pages: each command is run by a test or marked as untried, and each link leads to a file."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from doc_block import read_block, read_blocks  # noqa: E402
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 WITH_BLOCKS = [ROOT / "README.md", *PAGES]
 WITH_LINKS = [*ROOT.glob("*.md"), *PAGES, *(ROOT / "spec").glob("*.md")]
-#: Files that run blocks; they name page and block: read_doc_block("PAGE", "NAME") in Python,
-#: doc_block.py PAGE NAME in a shell.
+#: Files that run blocks of pages. A Python file states page and block by read_doc_block("PAGE",
+#: "NAME"),
+#: a shell script by doc_block.py PAGE NAME.
 RUNNERS = [p for p in (ROOT / "tests").rglob("*") if p.suffix in (".py", "") and p.is_file()]
 FENCE = re.compile(r"^```(\w*)\n.*?^```$", re.DOTALL | re.MULTILINE)
 
 
-def generated_pages() -> set[Path]:
-    """Return the pages of docs that `make site` generates from the code; they may be linked to."""
+def paths_of_generated_pages() -> set[Path]:
+    """Return the pages of docs that `make site` generates from the code; links may lead to them."""
     return {(ROOT / "docs" / name).resolve() for name in stage.generated_pages()}
 
 
@@ -42,7 +43,7 @@ def blocks_run_by_tests() -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=path_from_root)
-def test_each_block_is_tried_or_is_said_to_be_untried(page: Path) -> None:
+def test_each_code_block_of_a_page_is_run_by_a_test_or_marked_as_untried(page: Path) -> None:
     text = page.read_text("utf-8")
     for fence in FENCE.finditer(text):
         before = text[: fence.start()].rstrip("\n").split("\n\n")[-1]
@@ -53,17 +54,17 @@ def test_each_block_is_tried_or_is_said_to_be_untried(page: Path) -> None:
         )
 
 
-def test_each_named_block_is_run_by_a_test() -> None:
+def test_each_code_block_with_a_name_is_run_by_a_test() -> None:
     there = {(path_from_root(page), name) for page in WITH_BLOCKS for name in read_blocks(page)}
-    assert there, "no page has a block that is tried"
+    assert there, "no page has a code block that a test runs"
     assert there == blocks_run_by_tests()
 
 
 @pytest.mark.parametrize("page", WITH_LINKS, ids=path_from_root)
-def test_each_link_to_a_file_leads_to_one(page: Path) -> None:
+def test_each_link_of_a_page_to_a_file_leads_to_an_existing_file(page: Path) -> None:
     text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text("utf-8")))
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
-    may_be_made = generated_pages() if page.is_relative_to(ROOT / "docs") else set()
+    may_be_made = paths_of_generated_pages() if page.is_relative_to(ROOT / "docs") else set()
     there = [(page.parent / link).resolve() for link in links]
     missing = [str(path) for path in there if not path.exists() and path not in may_be_made]
     assert not missing, f"{path_from_root(page)} has links that lead nowhere: {missing}"

@@ -1,4 +1,4 @@
-"""README's table of programs and the rows of make abi cover the same programs."""
+"""Programs of the table in docs/programs.md and of the rows of `make abi`, which must agree."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ VERDICT = re.compile(r"works|works with `.+|does not|does not yet|untried")
 
 
 @dataclass(frozen=True)
-class Entry:
+class ProgramEntry:
     names: tuple[str, ...]
     verdict: str
     how: str
 
 
-def program_table_entries() -> list[Entry]:
+def program_table_entries() -> list[ProgramEntry]:
     text = PAGE.read_text("utf-8")
     table = text.partition("<!-- programs: begin -->\n")[2].partition("<!-- programs: end -->")[0]
     found = []
     for line in table.splitlines()[2:]:
         names, verdict, how = (cell.strip() for cell in line.strip("|").split(" | "))
-        found.append(Entry(tuple(re.findall(r"`([^`]+)`", names)), verdict, how.strip(" |")))
+        found.append(ProgramEntry(tuple(re.findall(r"`([^`]+)`", names)), verdict, how.strip(" |")))
     return found
 
 
@@ -34,7 +34,7 @@ def row_starts_with_name(row: str, name: str) -> bool:
     return re.match(rf"{re.escape(name)}(?![\w-])", row) is not None
 
 
-def entry_for_row(row: str) -> Entry | None:
+def entry_for_row(row: str) -> ProgramEntry | None:
     """Return the entry whose program name is the longest prefix of the row's name."""
     fitting = [
         (len(n), e)
@@ -45,7 +45,7 @@ def entry_for_row(row: str) -> Entry | None:
     return max(fitting, key=lambda pair: pair[0])[1] if fitting else None
 
 
-def test_each_entry_has_one_of_the_verdicts_and_a_reason_if_the_program_fails() -> None:
+def test_each_program_entry_has_a_verdict_and_a_reason_if_the_program_fails() -> None:
     assert len(program_table_entries()) > 10
     for entry in program_table_entries():
         assert VERDICT.fullmatch(entry.verdict), entry
@@ -57,7 +57,7 @@ def test_no_program_is_in_the_table_twice() -> None:
     assert len(names) == len(set(names))
 
 
-def test_each_row_is_about_a_program_that_the_table_says_works() -> None:
+def test_each_abi_row_is_about_a_program_whose_entry_says_that_it_works() -> None:
     wrong = {
         row.name
         for row in all_rows()
@@ -69,7 +69,7 @@ def test_each_row_is_about_a_program_that_the_table_says_works() -> None:
     )
 
 
-def test_each_program_that_works_is_run_by_a_row() -> None:
+def test_each_working_program_of_the_table_is_run_by_an_abi_row() -> None:
     names = [
         n
         for entry in program_table_entries()
@@ -84,7 +84,7 @@ def test_each_program_that_works_is_run_by_a_row() -> None:
     assert not unrun, f"docs/programs.md says these work, no row of make abi runs them: {unrun}"
 
 
-def test_each_option_that_the_table_names_is_one_that_a_row_has() -> None:
+def test_each_option_in_a_program_entry_is_used_by_an_abi_row() -> None:
     for entry in program_table_entries():
         for option in re.findall(r"`([^`]+)`", entry.verdict):
             commands = [
@@ -95,7 +95,7 @@ def test_each_option_that_the_table_names_is_one_that_a_row_has() -> None:
             assert any(option in command for command in commands), f"{option} of {entry}"
 
 
-def test_the_short_form_runs_each_program_that_works_on_this_machine() -> None:
+def test_the_short_form_of_make_abi_runs_each_working_program() -> None:
     short = [row.name for row in all_rows() if HERE in row.short and not row.known]
     names = [
         n
@@ -106,7 +106,7 @@ def test_the_short_form_runs_each_program_that_works_on_this_machine() -> None:
     assert not [name for name in names if not any(row_starts_with_name(row, name) for row in short)]
 
 
-def test_the_long_form_runs_each_as_a_user_and_across_namespaces_except_those_named() -> None:
+def test_the_long_form_of_make_abi_runs_each_working_program_as_the_page_says() -> None:
     said = re.search(r"all except (.+?), which are one process", PAGE.read_text("utf-8"), re.DOTALL)
     assert said
     alone = set(re.findall(r"`([^`]+)`", said[1]))

@@ -1,4 +1,4 @@
-"""The reference that `make site` generates covers everything in the code."""
+"""The reference that `make site` generates, which must cover everything in the code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INCLUDE = ROOT / "siwarp/include/siwarp"
 
 
 @pytest.mark.parametrize("header", stage.HEADERS)
-def test_each_function_and_type_of_a_header_is_on_its_page(header: str) -> None:
+def test_each_function_and_type_of_a_header_is_on_its_reference_page(header: str) -> None:
     code = re.sub(r"/\*.*?\*/", "", (INCLUDE / header).read_text("utf-8"), flags=re.DOTALL)
     names = set(re.findall(r"^(?:\w[\w *]*?\*?)\b(siw_\w+)\(", code, re.MULTILINE))
     names |= set(re.findall(r"^(?:struct|enum|union) (\w+)(?: \{|;)", code, re.MULTILINE))
@@ -30,7 +30,7 @@ def test_each_function_and_type_of_a_header_is_on_its_page(header: str) -> None:
     assert not {name for name in names if not re.search(rf"\b{name}\b", text)}
 
 
-def test_a_comment_stands_with_the_declaration_behind_it(tmp_path: Path) -> None:
+def test_a_comment_in_a_header_is_attributed_to_the_next_declaration(tmp_path: Path) -> None:
     header = tmp_path / "x.h"
     header.write_text(
         "/* a license */\n/*\n * <x.h> - for tests.\n */\n#ifndef X_H\n\n"
@@ -49,7 +49,7 @@ def test_a_comment_stands_with_the_declaration_behind_it(tmp_path: Path) -> None
     ]
 
 
-def test_an_unparsable_declaration_is_an_error(tmp_path: Path) -> None:
+def test_an_unparsable_declaration_in_a_header_is_an_error(tmp_path: Path) -> None:
     header = tmp_path / "x.h"
     header.write_text("/* a license */\n/* for tests */\nint siw_number;\n")
     with pytest.raises(ValueError, match="siw_number"):
@@ -57,7 +57,7 @@ def test_an_unparsable_declaration_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("package", [p for p in stage.PACKAGES if p != "siwarp"])
-def test_each_public_name_is_on_the_page_of_its_package(package: str) -> None:
+def test_each_public_python_name_is_on_the_page_of_its_package(package: str) -> None:
     text = stage.generated_pages()[f"reference/python/{package}.md"]
     names = set(importlib.import_module(package).__all__) - set(tables.EXCEPTIONS)
     assert not {name for name in names if f":: {package}.{name}\n" not in text}
@@ -65,7 +65,7 @@ def test_each_public_name_is_on_the_page_of_its_package(package: str) -> None:
     assert all(f"autoexception:: siwarp.{e}\n" in exceptions for e in tables.EXCEPTIONS)
 
 
-def test_each_counter_has_a_row_and_each_reason_a_heading() -> None:
+def test_each_counter_has_a_reference_row_and_each_reason_a_heading() -> None:
     from siwarp.base import counters
 
     names = counters.own()
@@ -79,7 +79,7 @@ def test_each_counter_has_a_row_and_each_reason_a_heading() -> None:
     assert [name for name, _, _ in tables.parse_reasons(ROOT / "siwarp/base/reason.h")] == wanted
 
 
-def test_each_command_has_a_man_page_with_its_options_and_no_request_by_accident() -> None:
+def test_each_command_has_a_man_page_with_its_options_and_valid_roff_requests() -> None:
     found = commands.list_commands()
     names = {command.name for command in found}
     assert {"siwarp", "siwarp-ping", "siwarp-run", "siwarp-bench-lat"} <= names
@@ -91,7 +91,7 @@ def test_each_command_has_a_man_page_with_its_options_and_no_request_by_accident
         assert requests <= {".TH", ".SH", ".PP", ".TP", ".nf", ".fi"}
 
 
-def test_each_clause_and_requirement_has_a_row_with_its_tests() -> None:
+def test_each_clause_and_requirement_has_a_row_on_the_coverage_pages() -> None:
     text = stage.generated_pages()["background/coverage/rfc5041.md"]
     row = next(line for line in text.splitlines() if "</span>RFC5041-7.1-06 |" in line)
     assert "<details><summary>" in row

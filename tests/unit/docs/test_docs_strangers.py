@@ -1,4 +1,4 @@
-"""The page of faults found by external programs names existing tests."""
+"""The page of faults found by external programs, which must name existing tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 PAGE = "docs/background/strangers.md"
 
 
-def test_each_test_that_the_page_names_is_there(root: Path) -> None:
+def test_each_test_that_the_page_of_external_programs_names_exists(root: Path) -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (root / PAGE).read_text("utf-8"))
     assert named
     missing = [

@@ -1,4 +1,4 @@
-"""Every error has a remedy: in its message, or in an entry of TROUBLESHOOTING.md.
+"""Remedies of all errors, in the message or in an entry of TROUBLESHOOTING.md.
 
 Statuses of completions, Terminates, events and counters are numbers and names: each has an entry. A
 message needs no entry if it says what to do, states the rule with its limit or accepted values, or
@@ -27,7 +27,7 @@ TRAFFIC = {
     "rd_acks", "rd_probes", "rd_restarted", "rd_evicted",
 }  # fmt: skip
 
-#: Texts that need no entry: a pattern of their place or of the text, and the reason.
+#: Texts that need no entry: a pattern of the text or its location, and the reason.
 EXEMPT = {
     r"^_build/": "shown by the compiler to a user who builds siwarp",
     r"^pyverbs/": "errors of pyverbs: they repeat its text, then add the reason",
@@ -40,7 +40,7 @@ EXEMPT = {
 
 
 def table_keys() -> list[str]:
-    """Return the keys of the page: the code in the first column of its tables."""
+    """Return the keys of TROUBLESHOOTING.md: the code in the first column of its tables."""
     found = []
     for line in PAGE.read_text("utf-8").splitlines():
         if line.startswith("| `"):
@@ -49,12 +49,12 @@ def table_keys() -> list[str]:
 
 
 def key_matches_text(key: str, text: str) -> bool:
-    """Whether a key is part of a text; … in the key stands for any text."""
+    """Return whether a key is part of a text; "…" in the key stands for any text."""
     plain = text.replace("`", "'")
     return re.search(".*".join(map(re.escape, key.split(VARIES))), plain, re.DOTALL) is not None
 
 
-#: A remedy begins with one of these, after punctuation or at the start of the message.
+#: A pattern for the beginning of a remedy, after punctuation or at the start of the message.
 REMEDY = re.compile(
     r"(?:^|: |; |\(|, or |\. |, and |, )(?:`|'|--?\w|(?:run|install|use|give|make|take|set|see|look"
     r"|call|check|connect|open|close|poll|leave|raise|lower|increase|reduce|start|say|send|ask|reset"
@@ -63,28 +63,28 @@ REMEDY = re.compile(
     r"|drop|add|free|pass|permit|remove|omit|listen|specify|choose|sudo|pip|apt|srq|cmid|asyncio)\b)",
     re.IGNORECASE,
 )
-#: A rule with its limit or its accepted values: the remedy is to follow the rule.
+#: A pattern for a rule with its limit or accepted values: the remedy is to follow the rule.
 RULE = re.compile(
     r"\b(?:at most|at least|from \S+ to|(?:has|have) \d+ to|is (?:not )?one of|needs?|must"
     r"|requires?|expect(?:s|ed)|accepts?|permits?|only|alone|with commas|there are|given by"
     r"|is for|are of|or --\w+|are measured|are not inside|not a (?:pcapng|regular))\b"
     r"|…\.\.…|level\[|\?$"
 )
-#: The error of the kernel, or of another program, ends the message.
+#: A pattern for the error of the kernel, or of another program, at the end of a message.
 CAUSE = re.compile(r"(?:[:;] |\()…+\)?$")
-#: The sources of numbers and names, which contain no remedy.
+#: A pattern for the locations of numbers and names, which contain no remedy.
 NAMES = re.compile(
     r"^(siw_wc_status_str|siw_event_type_str|siw_cm_event_str|a Terminate|base/counters\.h)"
 )
 
 
 def message_has_remedy(text: Text) -> bool:
-    """Whether a message contains its remedy."""
+    """Return whether a message contains its remedy."""
     return not NAMES.search(text.where) and REMEDY.search(text.text) is not None
 
 
 def message_needs_entry(text: Text) -> bool:
-    """Whether a message has neither a remedy, nor a rule, nor the error of another program."""
+    """Return whether a message has no remedy, no rule, and no error of another program."""
     if NAMES.search(text.where):
         return True
     return not any(pattern.search(text.text) for pattern in (REMEDY, RULE, CAUSE))
@@ -115,7 +115,7 @@ def all_user_visible_texts() -> frozenset[Text]:
     return {text for text in found if not is_exempt_message(text)}
 
 
-def test_every_error_has_a_remedy_in_its_message_or_an_entry() -> None:
+def test_every_error_has_a_remedy_in_its_message_or_a_troubleshooting_entry() -> None:
     page = table_keys()
     needed = [t for t in all_user_visible_texts() if message_needs_entry(t)]
     missing = [t for t in needed if not any(key_matches_text(key, t.text) for key in page)]
@@ -127,7 +127,7 @@ def test_every_error_has_a_remedy_in_its_message_or_an_entry() -> None:
     )
 
 
-def test_every_entry_is_about_a_text_that_there_is() -> None:
+def test_every_troubleshooting_entry_is_about_an_existing_text() -> None:
     texts = [t.text for t in all_user_visible_texts()]
     stale = [key for key in table_keys() if not any(key_matches_text(key, text) for text in texts)]
     assert not stale, (
@@ -136,7 +136,7 @@ def test_every_entry_is_about_a_text_that_there_is() -> None:
     )
 
 
-def test_no_entry_repeats_a_message_that_says_what_to_do() -> None:
+def test_no_troubleshooting_entry_repeats_a_message_that_contains_its_remedy() -> None:
     texts = all_user_visible_texts()
     repeated = []
     for key in table_keys():
@@ -148,13 +148,13 @@ def test_no_entry_repeats_a_message_that_says_what_to_do() -> None:
     )
 
 
-def test_every_exemption_is_still_needed() -> None:
+def test_every_exemption_from_troubleshooting_entries_is_still_needed() -> None:
     texts = python_messages(PACKAGE) | c_library_messages(PACKAGE)
     for pattern in EXEMPT:
         assert any(re.search(pattern, t.where) or re.search(pattern, t.text) for t in texts)
 
 
-def test_entries_are_long_enough_to_be_searched_for_and_say_what_to_do() -> None:
+def test_troubleshooting_entries_are_unique_and_have_a_cause_and_a_remedy() -> None:
     for line in PAGE.read_text("utf-8").splitlines():
         if line.startswith("| `"):
             key, happened, remedy = line.strip("| ").split(" | ")

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md's walks of a message are what the code does: each hop calls the next one."""
+"""The walks of a message in ARCHITECTURE.md, in which each function must call the next function."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ HOP = re.compile(r"  +(\w+) +(\w+/[\w./]+)(?: +via (\w+))?(?: +.*)?")
 
 
 class Hop(NamedTuple):
-    """A line of a walk: a function, its file below siwarp/, and how the hop before reaches it."""
+    """A line of a walk: a function, its file below siwarp/, and how the previous hop calls it."""
 
     function: str
     file: str
-    #: The member of a table of functions through which it is called; "" when by its name.
+    #: The member of a table of functions through which the function is called; "" if called by
+    #: name.
     via: str
 
 
 def hop_tables() -> list[str]:
-    """Return the page's tables of hops: each is between a begin and an end marker."""
+    """Return the tables of hops in ARCHITECTURE.md, each between a begin and an end marker."""
     text = PAGE.read_text("utf-8")
     found = re.findall(f"{BEGIN}\n(.*?){END}", text, re.DOTALL)
     assert len(found) == text.count(BEGIN) == text.count(END)
@@ -34,7 +35,7 @@ def hop_tables() -> list[str]:
 
 
 def walkthroughs_by_title() -> dict[str, list[Hop]]:
-    """Return the hops of each walk of the page, by its title."""
+    """Return the hops of each walk in ARCHITECTURE.md by the title of the walk."""
     found: dict[str, list[Hop]] = {}
     for table in hop_tables():
         title = None
@@ -52,7 +53,7 @@ def walkthroughs_by_title() -> dict[str, list[Hop]]:
 
 
 def function_body(function: str, file: str) -> str:
-    """Return the text of a function's definition."""
+    """Return the text of the definition of a C function."""
     text = (ROOT / "siwarp" / file).read_text("utf-8")
     found = re.search(
         rf"^[a-z][^;{{}}]*?\b{function}\([^;{{}}]*\)\n\{{\n(.*?)^\}}", text, re.M | re.S
@@ -62,7 +63,7 @@ def function_body(function: str, file: str) -> str:
 
 
 def hop_calls_next(before: Hop, hop: Hop) -> bool:
-    """Whether the hop before calls this one."""
+    """Return whether the hop ``before`` calls the hop ``hop``."""
     if not hop.via:
         return (
             re.search(rf"\b{hop.function}\(", function_body(before.function, before.file))
@@ -75,14 +76,14 @@ def hop_calls_next(before: Hop, hop: Hop) -> bool:
 
 
 @pytest.mark.parametrize("title", walkthroughs_by_title())
-def test_each_hop_of_a_walk_calls_the_next(title: str) -> None:
+def test_each_hop_of_a_walk_calls_the_next_hop(title: str) -> None:
     hops = walkthroughs_by_title()[title]
     assert len(hops) > 2
     for before, hop in itertools.pairwise(hops):
         assert hop_calls_next(before, hop), f"{before.function} does not call {hop.function}"
 
 
-def test_there_is_a_walk_each_way_for_each_type_of_queue_pair() -> None:
+def test_each_queue_pair_type_has_walks_for_sending_and_receiving() -> None:
     kinds = ("RC", "UD", "UC", "RD")
     stages = ("send", "complete a send", "receive", "place", "complete a receive")
     each_way = {f"{stage}, {kind}" for stage in stages for kind in kinds}
@@ -93,14 +94,14 @@ def test_there_is_a_walk_each_way_for_each_type_of_queue_pair() -> None:
     assert set(walkthroughs_by_title()) == each_way | others
 
 
-def test_every_hop_of_the_page_is_in_a_table_that_is_checked() -> None:
+def test_every_hop_in_the_architecture_page_is_in_a_checked_table() -> None:
     text = PAGE.read_text("utf-8")
     for table in hop_tables():
         text = text.replace(table, "")
     assert not [line for line in text.splitlines() if HOP.fullmatch(line)]
 
 
-def test_the_permitted_calls_of_the_page_are_those_of_the_lint() -> None:
+def test_the_permitted_calls_in_the_architecture_page_equal_those_of_the_lint() -> None:
     text = PAGE.read_text("utf-8").split("## Permitted calls")[1]
     page = {}
     for names, uses in re.findall(r"^\| ([a-z, ]+) \| (.+) \|$", text, re.MULTILINE):
@@ -110,6 +111,6 @@ def test_the_permitted_calls_of_the_page_are_those_of_the_lint() -> None:
     assert page == {name: uses - {"base"} for name, uses in MAY_USE.items() if name != "base"}
 
 
-def test_a_hop_that_is_not_called_is_noticed() -> None:
+def test_a_hop_that_does_not_call_the_next_hop_is_detected() -> None:
     hops = walkthroughs_by_title()["send, RC"]
     assert not hop_calls_next(hops[0], hops[-1])

@@ -1,4 +1,4 @@
-"""Every text that the sources can show to a user as an error, with … for each variable part."""
+"""Extraction of all error texts from the sources, with "…" for each variable part."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 VARIES = "…"
-#: Functions whose strings become part of an error's text.
+#: A pattern for functions whose strings become part of the text of an error.
 WORDS_OF = re.compile(r"_(invalid|busy|why|advice|reason)|end_reason")
-#: A C function that prints to users, and its arguments.
+#: A pattern for a call of a C function that prints to users, and for the printed text.
 C_CALL = re.compile(
     r"\b(?:siw_trace_warn_user\(|capture_abort\(|\w*fail\(|siw_log\(\w+,\s*(?:error|warn),)\s*"
     r'(?P<text>(?:"(?:[^"\\]|\\.)*"\s*)+)'
@@ -22,14 +22,14 @@ C_VARIES = re.compile(r"%[-+ #0-9.*]*(?:ll|l|z|h)?[a-zA-Z]")
 
 @dataclass(frozen=True)
 class Text:
-    """An error text and its location in the source."""
+    """The text of an error and its location in the source."""
 
     text: str
     where: str
 
 
 def _literal_text(node: ast.AST) -> str | None:
-    """Return the text of a string expression, or None if it is not a literal."""
+    """Return the text of a string expression, or None if the expression is not a literal."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.JoinedStr):
@@ -104,7 +104,7 @@ def python_messages(package: Path) -> set[Text]:
         for shown in _message_nodes(ast.parse(file.read_text("utf-8"))):
             for node in _conditional_branches(shown):
                 text = _literal_text(node)
-                # Names and lone placeholders pass on a text that comes from elsewhere.
+                # A name or a lone placeholder only passes on a text that is found elsewhere.
                 if text is not None and len(re.sub(f"[{VARIES}\\W]", "", text)) > 6 and " " in text:
                     where = f"{file.relative_to(package)}:{getattr(node, 'lineno', 0)}"
                     found.add(Text(text, where))
@@ -112,7 +112,7 @@ def python_messages(package: Path) -> set[Text]:
 
 
 def c_library_messages(package: Path) -> set[Text]:
-    """Return the messages that the library itself prints."""
+    """Return the messages that the C library prints."""
     found = set()
     for file in package.rglob("*.c"):
         source = file.read_text("utf-8")

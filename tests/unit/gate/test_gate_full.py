@@ -1,4 +1,4 @@
-"""``tools/ci-full``: what it reports of its steps, and which of them ``--resume`` skips."""
+"""The command tools/ci-full: the reports of its steps, and the steps that ``--resume`` skips."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-#: Replaces the project's Makefile: each target writes its name into `ran`. The target in FAIL
-#: fails, the one in HANG holds a pipe open until it is killed, the one in CHANGE changes a file
-#: tracked by git.
+#: A replacement of the project's Makefile, in which each target writes its name into `ran`. The
+#: target in
+#: FAIL fails, the target in HANG holds a pipe open until it is killed, and the target in CHANGE
+#: changes a
+#: file tracked by git.
 MAKEFILE = """.PHONY: build
 build:
 \t@mkdir -p build/main && echo "$(LIBRARY)" >build/main/libsiwarp.so
@@ -29,7 +31,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository of one commit with the tool, and stubs of the programs that it runs."""
+    """A repository of one commit with tools/ci-full and stubs of the programs that it runs."""
     for name in ("tools/ci-full", "tools/lib.sh", "tools/versions"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -43,7 +45,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def commit_all_files(tree: Path) -> None:
-    """Commit all files."""
+    """Commit all files of the tree, in a new repository if necessary."""
     who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
     subprocess.run(["git", "init", "-q"], cwd=tree, check=True)
     subprocess.run(["git", "add", "-A"], cwd=tree, check=True)
@@ -68,14 +70,16 @@ def run_ci_full(repository: Path) -> Run:
 
 
 def pop_made_targets(tree: Path) -> list[str]:
-    """Return which targets were made since the last call, and forget them."""
+    """Return the targets that were made since the last call, and clear the list."""
     path = tree / "ran"
     names = path.read_text().split() if path.exists() else []
     path.unlink(missing_ok=True)
     return names
 
 
-def test_a_green_run_is_recorded_with_its_commit(repository: Path, run_ci_full: Run) -> None:
+def test_a_successful_full_run_is_recorded_with_its_commit(
+    repository: Path, run_ci_full: Run
+) -> None:
     done = run_ci_full()
     assert done.returncode == 0, done.stdout + done.stderr
     names = pop_made_targets(repository)
@@ -87,7 +91,7 @@ def test_a_green_run_is_recorded_with_its_commit(repository: Path, run_ci_full: 
     assert (repository / ".ci" / "full-green").read_text().startswith(head.stdout.strip() + " ")
 
 
-def test_a_failed_step_stops_no_other_and_its_tests_are_named(
+def test_a_failed_step_does_not_stop_other_steps_and_its_failed_tests_are_named(
     repository: Path, run_ci_full: Run
 ) -> None:
     done = run_ci_full(FAIL="site")
@@ -100,7 +104,9 @@ def test_a_failed_step_stops_no_other_and_its_tests_are_named(
     assert not (repository / ".ci" / "full-green").exists()
 
 
-def test_resume_runs_what_has_not_passed_on_this_commit(repository: Path, run_ci_full: Run) -> None:
+def test_resume_runs_only_the_steps_that_have_not_passed_on_this_commit(
+    repository: Path, run_ci_full: Run
+) -> None:
     assert run_ci_full(FAIL="strict").returncode != 0
     pop_made_targets(repository)
     done = run_ci_full("--resume")
@@ -110,7 +116,7 @@ def test_resume_runs_what_has_not_passed_on_this_commit(repository: Path, run_ci
 
 
 @pytest.mark.parametrize("other", ["commit", "build", "changes"])
-def test_resume_takes_nothing_from_another_tree(
+def test_resume_ignores_results_of_another_commit_build_or_change(
     repository: Path, run_ci_full: Run, other: str
 ) -> None:
     assert run_ci_full("site").returncode == 0
@@ -126,7 +132,7 @@ def test_resume_takes_nothing_from_another_tree(
     assert pop_made_targets(repository) == ["site"]
 
 
-def test_a_step_that_ran_on_a_changed_tree_does_not_count(
+def test_a_step_that_changed_the_tree_does_not_count_as_passed(
     repository: Path, run_ci_full: Run
 ) -> None:
     done = run_ci_full(CHANGE="docs")
@@ -135,7 +141,7 @@ def test_a_step_that_ran_on_a_changed_tree_does_not_count(
     assert "not every step has passed" in done.stderr
 
 
-def test_a_signal_ends_what_runs_and_the_step_has_no_result(repository: Path) -> None:
+def test_a_signal_ends_the_running_step_without_a_result(repository: Path) -> None:
     os.mkfifo(repository / "open")
     with subprocess.Popen(
         ["bash", "tools/ci-full"], cwd=repository, env={**os.environ, "HANG": "asan"}
@@ -148,7 +154,7 @@ def test_a_signal_ends_what_runs_and_the_step_has_no_result(repository: Path) ->
     assert not (repository / "build" / "ci-full" / "asan.result").exists()
 
 
-def test_steps_that_are_named_run_alone_and_do_not_make_it_green(
+def test_a_run_of_named_steps_does_not_count_as_a_full_run(
     repository: Path, run_ci_full: Run
 ) -> None:
     assert run_ci_full("dist", "site").returncode == 0
@@ -156,7 +162,7 @@ def test_steps_that_are_named_run_alone_and_do_not_make_it_green(
     assert not (repository / ".ci" / "full-green").exists()
 
 
-def test_a_step_that_does_not_exist_is_refused(repository: Path, run_ci_full: Run) -> None:
+def test_an_unknown_step_is_refused(repository: Path, run_ci_full: Run) -> None:
     done = run_ci_full("sight")
     assert done.returncode != 0
     assert "no step sight: type one of site " in done.stderr

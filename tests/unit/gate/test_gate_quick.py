@@ -1,4 +1,4 @@
-"""What `make check` selects for a changed file."""
+"""The tests and checks that `make check` selects for a changed file."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def unit_test_folders(*layers: str) -> set[str]:
 
 
 @pytest.mark.parametrize("tests", [quick.PAGES, quick.SMOKE, quick.SIM, *quick.BY_NAME.values()])
-def test_each_test_that_is_named_is_there(root: Path, tests: list[str]) -> None:
+def test_each_test_named_in_a_quick_selection_exists(root: Path, tests: list[str]) -> None:
     assert [test for test in tests if not (root / test).exists()] == []
 
 
-def test_each_path_that_has_tests_is_there_and_so_are_the_tests(root: Path) -> None:
+def test_each_path_with_assigned_tests_exists_and_so_do_the_tests(root: Path) -> None:
     assert [start for start in quick.TESTS_OF if not (root / start).exists()] == []
     named = {test for tests in quick.TESTS_OF.values() for test in tests}
     assert [test for test in named if not (root / test).exists()] == []
 
 
-def test_a_c_file_selects_its_layer_those_above_it_and_the_simulated_tests() -> None:
+def test_a_c_file_selects_its_layer_dependent_layers_and_the_simulated_tests() -> None:
     choice = quick.choose_tests(["siwarp/rd/rd_tx.c"])
     assert choice.real >= PAGES | unit_test_folders("rd", "ddp", "rdmap", "qp", "connect", "cm")
     assert choice.real.isdisjoint(unit_test_folders("mem", "mpa", "llp", "base", "device", "aio"))
@@ -38,34 +38,36 @@ def test_a_c_file_selects_its_layer_those_above_it_and_the_simulated_tests() -> 
     assert {"tests/conformance/rfc5041", "tests/unit/device", "tests/unit/aio"} <= choice.left_out
 
 
-def test_a_python_file_of_the_command_selects_the_tests_of_its_name() -> None:
+def test_a_python_file_of_a_command_selects_the_tests_of_the_command() -> None:
     choice = quick.choose_tests(["siwarp/cli/ping_server.py"])
     assert choice.real == PAGES | {"tests/cli/test_cli_ping.py"}
     assert not choice.simulated
     assert quick.choose_tests(["siwarp/cli/group.py"]).real == PAGES | set(quick.BY_NAME["cli"])
 
 
-def test_a_page_selects_only_the_tests_of_the_pages() -> None:
+def test_a_documentation_page_selects_only_the_tests_of_the_pages() -> None:
     choice = quick.choose_tests(["docs/mpi.md", "ARCHITECTURE.md"])
     assert choice.real == PAGES
     assert not choice.simulated and not choice.left_out
 
 
-def test_a_tool_with_tests_selects_those() -> None:
+def test_a_tool_with_tests_selects_its_tests() -> None:
     assert quick.choose_tests([".ci/run", "tests/reach.py"]).real == PAGES | unit_test_folders(
         "gate"
     )
 
 
 @pytest.mark.parametrize("path", ["siwarp/base/lock.h", "siwarp/include/siwarp/siw.h"])
-def test_a_change_that_may_affect_everything_selects_the_small_set_and_says_so(path: str) -> None:
+def test_a_change_that_may_affect_everything_selects_the_small_set_and_reports_the_rest(
+    path: str,
+) -> None:
     choice = quick.choose_tests([path])
     assert choice.real >= PAGES | set(quick.SMOKE)
     assert choice.simulated == set(quick.SIM)
     assert choice.left_out == {"tests/unit (the change may affect all of it)"}
 
 
-def test_a_test_that_changed_selects_itself_and_a_helper_selects_its_folder() -> None:
+def test_a_changed_test_selects_itself_and_a_changed_helper_selects_its_folder() -> None:
     real, simulated = "tests/hostile/test_hostile_fields.py", "tests/sim/uc/test_uc_loss.py"
     choice = quick.choose_tests([real, simulated, "tests/unit/mpa/test_that_was_removed.py"])
     assert choice.real == PAGES | {real}
@@ -74,12 +76,12 @@ def test_a_test_that_changed_selects_itself_and_a_helper_selects_its_folder() ->
     assert helper.real == PAGES | set(quick.SMOKE) | unit_test_folders("rd")
 
 
-def test_nothing_is_selected_twice() -> None:
+def test_no_test_is_selected_twice() -> None:
     choice = quick.choose_tests(["siwarp/qp/rd/qp_rd.c", "siwarp/base/lock.h"])
     assert "tests/unit/qp" in choice.real and "tests/unit/qp/rd" not in choice.real
 
 
-def test_the_format_of_changed_files_is_checked_and_mypy_runs_for_the_package() -> None:
+def test_only_changed_files_are_format_checked_and_mypy_runs_for_python_files() -> None:
     steps, out = quick.lint_commands(
         ["siwarp/cli/ping.py", "siwarp/that_was_removed.py", "docs/mpi.md"]
     )
@@ -91,14 +93,14 @@ def test_the_format_of_changed_files_is_checked_and_mypy_runs_for_the_package() 
     assert any("mypy" in what for what in out)
 
 
-def test_simulated_tests_of_rd_have_a_run_of_their_own() -> None:
+def test_simulated_tests_of_rd_run_in_a_pytest_process_of_their_own() -> None:
     steps = quick.pytest_commands(quick.choose_tests(["siwarp/rd/rd_tx.c"]))
     assert list(steps) == ["tests", "simulated", "simulated rd"]
     assert all("tests/sim/rd" in test for test in steps["simulated rd"] if test.endswith(".py"))
     assert not any("tests/sim/rd" in test for test in steps["simulated"])
 
 
-def test_what_changed_is_told_from_a_commit(
+def test_files_changed_since_the_merge_base_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run_git(*words: str) -> None:

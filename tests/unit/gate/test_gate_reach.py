@@ -13,7 +13,7 @@ KINDS = ("asan", "tsan")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_of_the_gates_tests_is_there(root: Path, kind: str) -> None:
+def test_each_sanitized_test_of_the_gate_exists(root: Path, kind: str) -> None:
     assert [path for path in reach.GATE[kind] if not (root / path).exists()] == []
     for path in reach.ALWAYS[kind]:
         assert path in reach.GATE[kind]
@@ -36,23 +36,25 @@ def test_each_of_the_gates_tests_is_there(root: Path, kind: str) -> None:
         "tests/mutants/layers.toml",
     ],
 )
-def test_a_change_of_base_or_llp_selects_all_tests(kind: str, path: str) -> None:
+def test_a_change_of_base_llp_or_shared_files_selects_all_sanitized_tests(
+    kind: str, path: str
+) -> None:
     assert reach.select_tests(kind, ["docs/index.md", path]) == reach.GATE[kind]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_unknown_path_selects_all_tests(kind: str) -> None:
+def test_an_unknown_change_selects_all_sanitized_tests(kind: str) -> None:
     assert reach.select_tests(kind, None) == reach.GATE[kind]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_change_of_pages_selects_only_the_fixed_tests(kind: str) -> None:
+def test_a_change_of_pages_selects_only_the_fixed_sanitized_tests(kind: str) -> None:
     pages = ["docs/index.md", "spec/rfc5040/s5.1.toml", "README.md", reach.RECORD]
     assert reach.select_tests(kind, pages) == sorted(reach.ALWAYS[kind])
     assert reach.select_tests(kind, []) == sorted(reach.ALWAYS[kind])
 
 
-def test_a_layer_reaches_the_tests_of_those_that_stand_on_it() -> None:
+def test_a_change_of_a_layer_selects_the_tests_of_dependent_layers() -> None:
     assert reach.dependent_layers("rdmap") >= {"rdmap", "qp", "cm", "aio"}
     assert reach.dependent_layers("cm").isdisjoint({"base", "mem", "rd", "ddp", "verbs", "qp"})
     assert reach.dependent_layers("base") >= {"mem", "rd", "ddp", "qp", "cm", "sim", "wan"}
@@ -64,7 +66,7 @@ def test_a_layer_reaches_the_tests_of_those_that_stand_on_it() -> None:
     assert {"tests/unit/qp/rc/test_qp_rc.py", "tests/unit/aio"} <= set(chosen)
 
 
-def test_a_test_that_changed_is_run_alone_if_the_gate_has_it() -> None:
+def test_a_changed_test_is_selected_alone_if_the_gate_contains_it() -> None:
     file = "tests/unit/mpa/test_mpa_startup.py"
     assert reach.select_tests("asan", [file]) == ["tests/hostile", file]
     assert reach.select_tests("asan", ["tests/cli/test_cli_ping.py"]) == ["tests/hostile"]
@@ -75,7 +77,9 @@ def test_a_test_that_changed_is_run_alone_if_the_gate_has_it() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layer", sorted(MAY_USE))
-def test_what_is_chosen_is_in_the_gates_list_and_names_nothing_twice(kind: str, layer: str) -> None:
+def test_selected_sanitized_tests_are_in_the_gate_and_none_is_selected_twice(
+    kind: str, layer: str
+) -> None:
     chosen = reach.select_tests(kind, [f"siwarp/{layer}/{layer}.c"])
     assert all(
         any(reach.is_path_inside(path, whole) for whole in reach.GATE[kind]) for path in chosen
@@ -84,7 +88,7 @@ def test_what_is_chosen_is_in_the_gates_list_and_names_nothing_twice(kind: str, 
     assert all(any(reach.is_path_inside(a, b) for b in chosen) for a in reach.ALWAYS[kind])
 
 
-def test_what_changed_is_told_from_the_commit_that_was_green(tmp_path: Path) -> None:
+def test_files_changed_since_the_last_successful_commit_are_found(tmp_path: Path) -> None:
     def run_git(*words: str) -> str:
         who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
         done = subprocess.run(
@@ -115,7 +119,7 @@ def test_what_changed_is_told_from_the_commit_that_was_green(tmp_path: Path) -> 
     ]  # fmt: skip
 
     record.write_text("0" * 40 + " 2026-01-01\n")
-    # the commit in .ci/full-green is not in this history
+    # The commit in .ci/full-green is not in this history.
     assert reach.files_changed_since_green(tmp_path) is None
     record.write_text("")
     assert reach.files_changed_since_green(tmp_path) is None

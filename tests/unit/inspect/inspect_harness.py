@@ -1,4 +1,4 @@
-"""Builds captures: connections whose octets are cut into segments as a test requires, and files."""
+"""Functions that build captures: connections split into chosen segments, and files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from siwarp.inspect import (
 CAPTURES = Path(__file__).resolve().parents[2] / "captures"
 RECORDED = sorted(CAPTURES.glob("*.pcap"))
 READ_RESPONSE = Opcode.RDMA_READ_RESPONSE
-# Addresses are set explicitly; scapy would look unset ones up in the network.
+# The addresses are set explicitly, because scapy would look up unset addresses in the network.
 LINK = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
 A, B = ("10.1.0.1", 4000), ("10.1.0.2", 5000)
 
@@ -48,7 +48,7 @@ def ip_header(source: str, dest: str) -> Packet:
 
 
 class TCPConversation:
-    """A TCP connection from A to B; `packets` is the capture of it."""
+    """A TCP connection from A to B; `packets` is the capture of the connection."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class TCPConversation:
         return self
 
     def send(self, who: int, octets: bytes, sizes: Iterable[int] = ()) -> TCPConversation:
-        """Send `octets` in segments of these sizes, and the rest in one more segment."""
+        """Send `octets` in segments of the given sizes, and the rest in one more segment."""
         at = 0
         for size in [*sizes, len(octets)]:
             piece = octets[at : at + size]
@@ -110,7 +110,7 @@ def make_read_request_fpdu(msn: int, stag: int, size: int) -> bytes:
 
 
 def add_startup_frames(link: TCPConversation, **request: Any) -> TCPConversation:
-    """Add both start-up frames; keywords are fields of the Request, with `reply_` of the Reply."""
+    """Add both start-up frames; keywords are fields of the Request, or `reply_` and a field."""
     reply = {k[6:]: v for k, v in request.items() if k.startswith("reply_")}
     asked = {k: v for k, v in request.items() if not k.startswith("reply_")}
     link.send(0, bytes(MPARequest(**asked)))
@@ -118,7 +118,7 @@ def add_startup_frames(link: TCPConversation, **request: Any) -> TCPConversation
 
 
 def stream_with_markers(fpdus: list[bytes]) -> bytes:
-    """Return FPDUs as a stream with Markers, each CRC covering the FPDU's Markers (RFC 5044)."""
+    """Return FPDUs as a stream with Markers, which the CRC of each FPDU covers (RFC 5044)."""
     stream = bytearray()
     for fpdu in fpdus:
         start = len(stream)
@@ -139,7 +139,7 @@ def make_udp_packet(octets: bytes, a: tuple[str, int] = A, b: tuple[str, int] = 
 
 
 def write_capture(packets: list[Packet], path: Path) -> Path:
-    """Write the packets to a file: pcapng or pcap, by its suffix."""
+    """Write the packets to a file whose suffix selects the format pcapng or pcap."""
     (wrpcapng if path.suffix == ".pcapng" else wrpcap)(str(path), packets)
     return path
 
@@ -151,7 +151,7 @@ def sniff_packets(packets: list[Packet] | Path, session: type[DefaultSession]) -
 
 
 def frames_from_port(packets: list[Packet], source_port: int) -> list[bytes]:
-    """Return the octets of all frames that one side sent."""
+    """Return the octets of all frames that were sent from a TCP port."""
     found = []
     for packet in packets:
         if MPA in packet and packet[TCP].sport == source_port:
@@ -160,7 +160,7 @@ def frames_from_port(packets: list[Packet], source_port: int) -> list[bytes]:
 
 
 def frames_by_port(file: Path) -> dict[int, list[bytes]]:
-    """Return the frames of each side from the complete streams, split without a session."""
+    """Return the frames by source port, split from the complete streams without a session."""
     found = {}
     for direction, octets in tcp_streams(sniff_packets(file, DefaultSession)).items():
         cut = split_stream(octets)

@@ -47,7 +47,7 @@ def count_opcodes(frames: Frames) -> Counter[Opcode]:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_both_directions_are_cut_without_a_remaining_octet(name: str) -> None:
+def test_both_directions_of_a_capture_are_split_without_a_remaining_octet(name: str) -> None:
     client, server = client_and_server_streams(name)
     assert client.rest == server.rest == b""
     assert isinstance(client.startup, MPARequest)
@@ -55,7 +55,7 @@ def test_both_directions_are_cut_without_a_remaining_octet(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_start_up_frames_are_revision_2_without_markers(name: str) -> None:
+def test_start_up_frames_of_linux_siw_have_revision_2_and_no_markers(name: str) -> None:
     for frames in client_and_server_streams(name):
         frame = frames.startup
         assert frame is not None
@@ -66,14 +66,14 @@ def test_start_up_frames_are_revision_2_without_markers(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [PLAIN, CRC])
-def test_client_server_mode_sets_none_of_the_bits_a_to_d(name: str) -> None:
+def test_linux_siw_in_client_server_mode_sets_none_of_the_bits_a_to_d(name: str) -> None:
     for frames in client_and_server_streams(name):
         frame = frames.startup
         assert frame is not None
         assert (frame.a, frame.b, frame.c_rtr, frame.d_rtr) == (0, 0, 0, 0)
 
 
-def test_peer_to_peer_request_offers_write_and_read_and_the_reply_picks_write() -> None:
+def test_a_peer_to_peer_request_offers_write_and_read_and_the_reply_selects_write() -> None:
     client, server = client_and_server_streams(P2P)
     assert client.startup is not None and server.startup is not None
     offered, picked = client.startup, server.startup
@@ -81,7 +81,7 @@ def test_peer_to_peer_request_offers_write_and_read_and_the_reply_picks_write() 
     assert (picked.a, picked.b, picked.c_rtr, picked.d_rtr) == (1, 0, 1, 0)
 
 
-def test_peer_to_peer_client_starts_with_an_empty_write_to_stag_1() -> None:
+def test_a_peer_to_peer_client_starts_with_an_empty_write_to_stag_1() -> None:
     rtr = client_and_server_streams(P2P)[0].fpdus[0].ulpdu
     assert isinstance(rtr, DDPTagged)
     assert (rtr.opcode, rtr.stag, rtr.to, rtr.l) == (Opcode.RDMA_WRITE, 1, 0, 1)
@@ -89,7 +89,7 @@ def test_peer_to_peer_client_starts_with_an_empty_write_to_stag_1() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_opcode_occurs_as_often_as_rpings_protocol_has_it(name: str) -> None:
+def test_every_opcode_occurs_as_often_as_in_the_protocol_of_rping(name: str) -> None:
     client, server = client_and_server_streams(name)
     rtr = Counter({Opcode.RDMA_WRITE: 1}) if name == P2P else Counter()
     assert count_opcodes(client) == rtr + Counter(
@@ -101,7 +101,7 @@ def test_every_opcode_occurs_as_often_as_rpings_protocol_has_it(name: str) -> No
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_fpdu_holds_a_version_1_segment_and_is_its_own_length(name: str) -> None:
+def test_every_recorded_fpdu_contains_a_version_1_segment_of_its_length(name: str) -> None:
     for frames in client_and_server_streams(name):
         for fpdu in frames.fpdus:
             assert isinstance(fpdu.ulpdu, (DDPTagged, DDPUntagged))
@@ -111,7 +111,7 @@ def test_every_fpdu_holds_a_version_1_segment_and_is_its_own_length(name: str) -
             assert fpdu.pad == bytes(len(fpdu.pad))
 
 
-def test_every_crc_of_the_crc_capture_is_the_one_an_independent_crc32c_gives() -> None:
+def test_every_recorded_crc_equals_that_of_an_independent_implementation() -> None:
     judged = 0
     for frames in client_and_server_streams(CRC):
         for fpdu in frames.fpdus:
@@ -123,13 +123,13 @@ def test_every_crc_of_the_crc_capture_is_the_one_an_independent_crc32c_gives() -
 
 
 @pytest.mark.parametrize("name", [PLAIN, P2P])
-def test_without_crc_every_crc_field_is_zero(name: str) -> None:
+def test_every_crc_field_is_zero_in_captures_without_crc(name: str) -> None:
     crcs = [fpdu.crc for frames in client_and_server_streams(name) for fpdu in frames.fpdus]
     assert set(crcs) == {0}
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_untagged_message_numbers_count_from_one_in_each_queue(name: str) -> None:
+def test_untagged_message_sequence_numbers_start_at_1_in_each_queue(name: str) -> None:
     for frames in client_and_server_streams(name):
         numbers: dict[int, list[int]] = {}
         for fpdu in frames.fpdus:
@@ -140,7 +140,7 @@ def test_untagged_message_numbers_count_from_one_in_each_queue(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_read_responses_go_where_their_request_says_and_add_up_to_its_size(name: str) -> None:
+def test_read_responses_fill_the_buffer_of_their_request_completely(name: str) -> None:
     client, server = client_and_server_streams(name)
     requests = [f.ulpdu[ReadRequest] for f in server.fpdus if ReadRequest in f.ulpdu]
     responses = [f.ulpdu for f in client.fpdus if f.ulpdu.opcode == Opcode.RDMA_READ_RESPONSE]
@@ -158,7 +158,7 @@ def test_read_responses_go_where_their_request_says_and_add_up_to_its_size(name:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_server_writes_back_the_octets_that_it_read(name: str) -> None:
+def test_the_rping_server_writes_back_the_octets_that_it_read(name: str) -> None:
     client, server = client_and_server_streams(name)
     read = b"".join(
         f.ulpdu[Raw].load for f in client.fpdus if f.ulpdu.opcode == Opcode.RDMA_READ_RESPONSE
@@ -172,7 +172,7 @@ def test_the_server_writes_back_the_octets_that_it_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_frame_built_again_from_its_fields_gives_the_recorded_octets(name: str) -> None:
+def test_every_frame_rebuilt_from_its_fields_has_the_recorded_octets(name: str) -> None:
     streams = tcp_streams(rdpcap(str(CAPTURES / name)))
     for octets in streams.values():
         frames = split_stream(octets)
@@ -186,7 +186,7 @@ def test_every_frame_built_again_from_its_fields_gives_the_recorded_octets(name:
         assert b"".join(f.original for f in (frames.startup, *frames.fpdus)) == octets
 
 
-def test_a_direction_reversed_twice_is_itself() -> None:
+def test_a_direction_reversed_twice_is_the_original_direction() -> None:
     direction = Direction("10.0.0.1", 1, "10.0.0.2", 2)
     assert direction.reverse() == Direction("10.0.0.2", 2, "10.0.0.1", 1)
     assert direction.reverse().reverse() == direction

@@ -1,4 +1,4 @@
-"""What dissect reports of a capture: streams, messages, answers, errors, and gaps in the file."""
+"""Reports of the command dissect about a capture: streams, messages, answers, errors and gaps."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def errors_and_clauses(found: Dissection) -> list[tuple[str | None, str | None]]
 
 
 @pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.stem)
-def test_a_recorded_connection_is_told_with_its_set_up_and_its_reads(file: Path) -> None:
+def test_dissect_reports_the_set_up_and_the_reads_of_a_recorded_connection(file: Path) -> None:
     found = examine(file)
     (stream,) = found.streams
     assert errors_and_clauses(found) == []
@@ -88,7 +88,7 @@ def test_a_recorded_connection_is_told_with_its_set_up_and_its_reads(file: Path)
 
 
 @pytest.mark.parametrize("suffix", [".pcap", ".pcapng"])
-def test_private_data_and_who_began_are_told(tmp_path: Path, suffix: str) -> None:
+def test_dissect_reports_private_data_and_the_initiator(tmp_path: Path, suffix: str) -> None:
     link = add_startup_frames(
         TCPConversation().open(), private_data=b"hello", rev=1, s=0, c=0, reply_c=1
     )
@@ -101,7 +101,7 @@ def test_private_data_and_who_began_are_told(tmp_path: Path, suffix: str) -> Non
     assert found.messages[1].latency == pytest.approx(0.001, abs=1e-5)
 
 
-def test_markers_are_known_from_the_other_ends_frame_and_a_wrong_one_is_told(
+def test_dissect_detects_markers_from_the_frame_of_the_other_end_and_reports_wrong_markers(
     tmp_path: Path,
 ) -> None:
     fpdus = [make_send_fpdu(n, b"m" * 200) for n in range(1, 9)]
@@ -120,8 +120,9 @@ def test_markers_are_known_from_the_other_ends_frame_and_a_wrong_one_is_told(
     assert [e for e, _ in errors_and_clauses(found)] == ["wrong CRC"]
 
 
-# Each entry: octets that the initiator sends after the start-up frames, the error, its clause.
-BROKEN: dict[str, tuple[list[bytes], str, str]] = {
+# Each entry contains octets that the initiator sends after the start-up frames, the error, and the
+# clause of the error.
+INVALID_STREAMS: dict[str, tuple[list[bytes], str, str]] = {
     "crc": ([make_send_fpdu(1, b"x")[:-1] + b"\0"], "wrong CRC", "RFC5044-8-01"),
     "version": (
         [bytes(FPDU(ulpdu=DDPUntagged(dv=2)))],
@@ -173,9 +174,9 @@ BROKEN: dict[str, tuple[list[bytes], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_what_breaks_a_rule_is_told_with_its_clause(name: str, tmp_path: Path) -> None:
-    octets, error, clause = BROKEN[name]
+@pytest.mark.parametrize("name", INVALID_STREAMS)
+def test_dissect_reports_a_violated_rule_with_its_clause(name: str, tmp_path: Path) -> None:
+    octets, error, clause = INVALID_STREAMS[name]
     found = dissect_conversation(
         add_startup_frames(TCPConversation().open()).send(0, b"".join(octets)), tmp_path
     )
@@ -185,7 +186,7 @@ def test_what_breaks_a_rule_is_told_with_its_clause(name: str, tmp_path: Path) -
     assert found.streams[0].errors == len(told)
 
 
-def test_every_clause_that_dissect_names_is_in_the_spec() -> None:
+def test_every_clause_that_dissect_reports_is_in_the_specification() -> None:
     known = set()
     for file in SPEC.rglob("*.toml"):
         text = tomllib.loads(file.read_text("utf-8"))
@@ -200,7 +201,7 @@ def test_every_clause_that_dissect_names_is_in_the_spec() -> None:
     assert named <= known
 
 
-def test_a_read_response_that_does_not_fit_its_request_is_told(tmp_path: Path) -> None:
+def test_dissect_reports_a_read_response_that_does_not_match_its_request(tmp_path: Path) -> None:
     link = add_startup_frames(TCPConversation().open()).send(
         0, make_read_request_fpdu(1, 7, 4) + make_read_request_fpdu(2, 8, 4)
     )
@@ -215,7 +216,9 @@ def test_a_read_response_that_does_not_fit_its_request_is_told(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("tag", [True, False])
-def test_a_terminate_is_told_in_words_with_what_it_is_about(tmp_path: Path, tag: bool) -> None:
+def test_dissect_reports_a_terminate_in_words_with_the_message_it_is_about(
+    tmp_path: Path, tag: bool
+) -> None:
     link = add_startup_frames(TCPConversation().open())
     link.send(
         0,
@@ -242,7 +245,7 @@ def test_a_terminate_is_told_in_words_with_what_it_is_about(tmp_path: Path, tag:
         (9, 9, 9, "layer 0x9", None),
     ],
 )
-def test_a_terminate_names_the_clause_of_the_layer_it_blames(
+def test_dissect_reports_a_terminate_with_the_clause_of_its_layer(
     tmp_path: Path, layer: int, etype: int, code: int, words: str, clause: str | None
 ) -> None:
     link = add_startup_frames(TCPConversation().open()).send(
@@ -253,7 +256,7 @@ def test_a_terminate_names_the_clause_of_the_layer_it_blames(
     assert told[1] == clause
 
 
-def test_an_empty_fpdu_that_was_offered_as_ready_to_receive_is_no_error(tmp_path: Path) -> None:
+def test_an_empty_fpdu_is_an_error_unless_it_was_offered_as_rtr(tmp_path: Path) -> None:
     empty = bytes(FPDU(ulpdu=Raw(b"")))
     offers = {"rev": 2, "s": 1, "a": 1, "b": 1}
     link = add_startup_frames(
@@ -264,17 +267,17 @@ def test_an_empty_fpdu_that_was_offered_as_ready_to_receive_is_no_error(tmp_path
     assert errors_and_clauses(found) == [("no DDP header", "RFC5041-4.3-01")]
 
 
-def test_a_rejected_connection_is_an_error(tmp_path: Path) -> None:
+def test_dissect_reports_a_rejected_connection_as_an_error(tmp_path: Path) -> None:
     found = dissect_conversation(
         add_startup_frames(TCPConversation().open(), reply_r=1).close(), tmp_path
     )
     assert errors_and_clauses(found) == [("the connection was rejected", None)]
 
 
-# ---- segments missing from the capture ---------------------------------------------------------
+# ---- segments missing from the capture
 
 
-def test_retransmissions_are_counted_and_told_of_the_message(tmp_path: Path) -> None:
+def test_dissect_counts_retransmissions_per_stream_and_message(tmp_path: Path) -> None:
     link = add_startup_frames(TCPConversation().open()).send(
         0, make_send_fpdu(1, b"a" * 50) + make_send_fpdu(2, b"b" * 50), [40, 70]
     )
@@ -285,7 +288,7 @@ def test_retransmissions_are_counted_and_told_of_the_message(tmp_path: Path) -> 
     assert errors_and_clauses(found) == []
 
 
-def test_segments_out_of_order_are_put_in_order(tmp_path: Path) -> None:
+def test_dissect_reorders_segments(tmp_path: Path) -> None:
     link = add_startup_frames(TCPConversation().open()).send(
         0, b"".join(make_send_fpdu(n, b"z" * 30) for n in range(1, 9)), [17] * 40
     )
@@ -296,7 +299,7 @@ def test_segments_out_of_order_are_put_in_order(tmp_path: Path) -> None:
     assert (errors_and_clauses(found), found.streams[0].missing) == ([], 0)
 
 
-def test_a_gap_is_told_and_what_stands_behind_it_is_read(tmp_path: Path) -> None:
+def test_dissect_reports_a_gap_and_reads_the_messages_after_it(tmp_path: Path) -> None:
     link = add_startup_frames(TCPConversation().open())
     for n in range(1, 7):
         link.send(0, make_send_fpdu(n, bytes([n]) * 40), [30])
@@ -319,7 +322,7 @@ def test_a_gap_is_told_and_what_stands_behind_it_is_read(tmp_path: Path) -> None
     assert found.streams[0].missing == gap.length
 
 
-def test_a_connection_whose_start_is_missing_is_read_from_the_first_sound_fpdu(
+def test_a_connection_without_its_start_is_dissected_from_the_first_valid_fpdu(
     tmp_path: Path,
 ) -> None:
     link = add_startup_frames(TCPConversation().open()).send(0, make_send_fpdu(1, b"q" * 99), [50])
@@ -332,7 +335,7 @@ def test_a_connection_whose_start_is_missing_is_read_from_the_first_sound_fpdu(
     assert errors_and_clauses(found) == []
 
 
-def test_a_gap_in_a_stream_with_markers_is_crossed_too(tmp_path: Path) -> None:
+def test_dissect_continues_after_a_gap_in_a_stream_with_markers(tmp_path: Path) -> None:
     link = add_startup_frames(TCPConversation().open(), reply_m=1)
     stream = stream_with_markers([make_send_fpdu(n, b"q" * 102) for n in range(1, 12)])
     link.send(0, stream, [132, *[128] * 20])
@@ -342,7 +345,7 @@ def test_a_gap_in_a_stream_with_markers_is_crossed_too(tmp_path: Path) -> None:
     assert errors_and_clauses(found) == []
 
 
-def test_without_crc_a_stream_goes_on_behind_a_gap_where_a_header_fits(tmp_path: Path) -> None:
+def test_dissect_continues_after_a_gap_without_crc_where_a_header_fits(tmp_path: Path) -> None:
     link = add_startup_frames(TCPConversation().open(), c=0, reply_c=0)
     for n in range(1, 6):
         link.send(0, make_send_fpdu(n, b"q" * 30)[:-4] + bytes(4))
@@ -352,7 +355,7 @@ def test_without_crc_a_stream_goes_on_behind_a_gap_where_a_header_fits(tmp_path:
     assert errors_and_clauses(found) == []
 
 
-def test_a_gap_behind_which_nothing_can_be_cut_counts_it_all(tmp_path: Path) -> None:
+def test_all_octets_after_a_gap_are_missing_if_no_fpdu_is_found(tmp_path: Path) -> None:
     link = add_startup_frames(TCPConversation().open()).send(0, make_send_fpdu(1))
     link.next[0] += 10
     link.send(0, b"\xff" * 500)
@@ -361,7 +364,7 @@ def test_a_gap_behind_which_nothing_can_be_cut_counts_it_all(tmp_path: Path) -> 
     assert found.streams[0].missing == 510
 
 
-def test_a_pair_of_ports_used_again_is_two_streams(tmp_path: Path) -> None:
+def test_two_connections_with_the_same_ports_are_two_streams(tmp_path: Path) -> None:
     link = add_startup_frames(TCPConversation().open()).send(0, make_send_fpdu(1)).close()
     again = add_startup_frames(TCPConversation(packets=link.packets).open()).send(
         0, make_send_fpdu(1) + make_send_fpdu(2)
@@ -375,7 +378,7 @@ def test_a_pair_of_ports_used_again_is_two_streams(tmp_path: Path) -> None:
     assert errors_and_clauses(found) == []
 
 
-def test_other_traffic_is_no_stream(tmp_path: Path) -> None:
+def test_traffic_of_other_protocols_is_not_reported_as_a_stream(tmp_path: Path) -> None:
     link = (
         TCPConversation().open().send(0, b"GET / HTTP/1.1\r\n\r\n" * 20).send(1, b"\x00\x16" * 500)
     )
@@ -383,7 +386,7 @@ def test_other_traffic_is_no_stream(tmp_path: Path) -> None:
     assert dissect_conversation(link, tmp_path) == Dissection()
 
 
-# ---- UDP --------------------------------------------------------------------------------------
+# ---- UDP
 
 
 @pytest.mark.parametrize(
@@ -405,7 +408,7 @@ def test_segments_invalid_on_ud_are_reported_with_their_requirement(
     assert (message.error, message.clause) == (error, clause)
 
 
-def test_the_indexes_of_those_that_share_a_socket_are_told_by_name(tmp_path: Path) -> None:
+def test_dissect_reports_the_queue_pair_indexes_of_shared_sockets(tmp_path: Path) -> None:
     link = TCPConversation()
     link.packets = [
         make_udp_packet(make_ud_datagram(1, b"x", qn=7 << 16 | 200 << 8)),
@@ -416,7 +419,7 @@ def test_the_indexes_of_those_that_share_a_socket_are_told_by_name(tmp_path: Pat
     assert (alone.fields["source_index"], alone.fields["dest_index"]) == (0, 0)
 
 
-def test_an_error_message_says_which_rule_and_which_message(tmp_path: Path) -> None:
+def test_dissect_reports_the_rule_and_the_message_of_an_error_message(tmp_path: Path) -> None:
     told = Terminate(
         layer=1, etype=2, code=5, m=1, d=1, ddp_seg_len=23, quoted_ddp=QuotedUntagged(msn=2)
     )
@@ -437,7 +440,7 @@ def test_an_error_message_says_which_rule_and_which_message(tmp_path: Path) -> N
     assert "too long" in str(found[3].error)
 
 
-def test_datagrams_of_two_addresses_are_a_stream_and_a_broken_one_among_them_is_told(
+def test_datagrams_between_two_addresses_are_a_stream_with_reported_errors(
     tmp_path: Path,
 ) -> None:
     link = TCPConversation()
@@ -460,7 +463,7 @@ def test_datagrams_of_two_addresses_are_a_stream_and_a_broken_one_among_them_is_
     assert found.streams[0].messages == {"SEND": 3, "BROKEN": 1, "opcode 0xc": 1}
 
 
-def test_a_datagram_in_fragments_is_put_together(tmp_path: Path) -> None:
+def test_dissect_reassembles_a_fragmented_datagram(tmp_path: Path) -> None:
     whole = make_udp_packet(make_ud_datagram(1, b"f" * 9000))
     pieces = [Ether(src=whole.src, dst=whole.dst) / p for p in fragment(whole[IP], 1480)]
     link = TCPConversation()
@@ -475,7 +478,7 @@ def test_a_datagram_in_fragments_is_put_together(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lost", [0, 1, 6])
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_datagram_that_lacks_a_fragment_has_a_line_and_counts(
+def test_a_datagram_that_lacks_a_fragment_is_reported_and_counted(
     tmp_path: Path, lost: int, alone: bool
 ) -> None:
     whole = make_udp_packet(make_ud_datagram(1, b"f" * 9000))
@@ -505,7 +508,7 @@ def test_a_datagram_that_lacks_a_fragment_has_a_line_and_counts(
 
 
 @pytest.mark.parametrize("opcode", [Opcode.RDMA_WRITE, Opcode.RDMA_READ_RESPONSE])
-def test_what_is_behind_a_gap_may_be_the_rest_of_a_message_and_says_so(
+def test_a_message_after_a_gap_is_reported_as_possibly_incomplete(
     tmp_path: Path, opcode: Opcode
 ) -> None:
     link = add_startup_frames(TCPConversation().open())
@@ -520,7 +523,7 @@ def test_what_is_behind_a_gap_may_be_the_rest_of_a_message_and_says_so(
     assert after.whole and after.note is None
 
 
-def test_a_message_that_begins_behind_a_gap_is_whole(tmp_path: Path) -> None:
+def test_a_message_that_begins_after_a_gap_is_complete(tmp_path: Path) -> None:
     link = (
         add_startup_frames(TCPConversation().open())
         .send(0, make_send_fpdu(1))
@@ -534,7 +537,7 @@ def test_a_message_that_begins_behind_a_gap_is_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 64, 1400])
-def test_datagrams_that_the_capture_took_before_they_were_cut_are_told_one_by_one(
+def test_datagrams_captured_before_segmentation_offload_are_reported_one_by_one(
     tmp_path: Path, size: int
 ) -> None:
     batch = b"".join(make_ud_datagram(n, b"t" * size) for n in range(1, 21)) + make_ud_datagram(
@@ -552,7 +555,7 @@ def test_datagrams_that_the_capture_took_before_they_were_cut_are_told_one_by_on
     assert errors_and_clauses(found) == [("wrong CRC", "RFC5041-3-07")]
 
 
-def test_truncation_by_the_snapshot_length_is_reported_without_error(tmp_path: Path) -> None:
+def test_truncation_by_the_snapshot_length_is_reported_without_an_error(tmp_path: Path) -> None:
     link = (
         add_startup_frames(TCPConversation().open())
         .send(0, make_send_fpdu(1, b"x" * 400))

@@ -52,7 +52,7 @@ def write_sample_capture(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("suffix", [".pcap", ".pcapng"])
-def test_a_file_cut_anywhere_gives_what_stands_before_the_cut_and_says_so(
+def test_a_truncated_capture_file_is_dissected_up_to_the_truncation(
     tmp_path: Path, suffix: str
 ) -> None:
     file = write_sample_capture(tmp_path / f"x{suffix}")
@@ -74,7 +74,7 @@ def test_a_file_cut_anywhere_gives_what_stands_before_the_cut_and_says_so(
     assert len(sizes) > 5
 
 
-def test_a_compressed_capture_is_read_and_a_damaged_one_is_told(tmp_path: Path) -> None:
+def test_a_compressed_capture_is_read_and_a_damaged_one_is_reported(tmp_path: Path) -> None:
     file = write_sample_capture(tmp_path / "x.pcapng")
     whole, packed = examine(file), gzip.compress(file.read_bytes())
     file.write_bytes(packed)
@@ -83,7 +83,7 @@ def test_a_compressed_capture_is_read_and_a_damaged_one_is_told(tmp_path: Path) 
     assert "damaged" in str(examine(file).damage)
 
 
-def test_big_endian_and_nanosecond_files_are_read(tmp_path: Path) -> None:
+def test_captures_with_big_endian_headers_and_nanosecond_times_are_read(tmp_path: Path) -> None:
     link = add_startup_frames(TCPConversation().open()).send(0, make_send_fpdu(1, b"a" * 30))
     swapped = bytearray(struct.pack(">IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 1 << 18, 1))
     for n, packet in enumerate(link.packets):
@@ -139,7 +139,7 @@ def capture_corpus(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
         max_size=12,
     ),
 )
-def test_no_mutation_of_a_file_costs_more_than_a_value_error(
+def test_no_mutation_of_a_capture_file_raises_more_than_a_value_error(
     capture_corpus: list[bytes], tmp_path: Path, which: int, changes: list[tuple[int, int, int]]
 ) -> None:
     file = tmp_path / "hostile"
@@ -153,7 +153,7 @@ def test_no_mutation_of_a_file_costs_more_than_a_value_error(
 
 
 def check_dissection_invariants(found: Dissection) -> None:
-    """Check the invariants of every dissection, whatever octets it is of."""
+    """Check the invariants of every dissection, regardless of the octets."""
     assert [m.number for m in found.messages] == list(range(1, len(found.messages) + 1))
     assert [s.number for s in found.streams] == list(range(1, len(found.streams) + 1))
     told = {s.number: 0 for s in found.streams}
@@ -171,7 +171,9 @@ def check_dissection_invariants(found: Dissection) -> None:
     who=st.integers(0, 1),
     begin=st.sampled_from([b"", bytes(MPARequest()), bytes(MPAReply(m=1)), b"MPA ID Re"]),
 )
-def test_no_octets_on_a_connection_cost_a_traceback(octets: bytes, who: int, begin: bytes) -> None:
+def test_no_octets_on_a_connection_cause_an_exception_in_dissect(
+    octets: bytes, who: int, begin: bytes
+) -> None:
     link = (
         add_startup_frames(TCPConversation().open(), m=1) if not begin else TCPConversation().open()
     )

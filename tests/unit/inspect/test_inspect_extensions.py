@@ -1,4 +1,4 @@
-"""The messages of RFC 7306 and siwarp's private ones: scapy layers, and dissect's reports."""
+"""The messages of RFC 7306 and siwarp's private messages: scapy layers and reports of dissect."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def dissect_both_directions(there: bytes, back: bytes, tmp_path: Path) -> Dissec
     )
 
 
-def test_an_atomic_request_lies_as_figure_4_of_the_rfc_has_it() -> None:
+def test_an_atomic_request_has_the_layout_of_figure_4_of_rfc_7306() -> None:
     octets = bytes(
         AtomicRequest(
             code=AtomicCode.CMP_SWAP, request=0x01020304, stag=0x11121314, to=0x21, data=0x31,
@@ -77,7 +77,7 @@ def test_an_atomic_request_lies_as_figure_4_of_the_rfc_has_it() -> None:
 
 
 @given(request=HALF, stag=HALF, to=WORD, data=WORD, mask=WORD, compare=WORD, over=WORD)
-def test_atomic_requests_come_back_as_built(
+def test_atomic_requests_are_parsed_to_the_fields_they_were_built_from(
     request: int, stag: int, to: int, data: int, mask: int, compare: int, over: int
 ) -> None:
     fields = {"request": request, "stag": stag, "to": to, "data": data, "mask": mask}
@@ -96,13 +96,13 @@ def test_atomic_requests_come_back_as_built(
         (Opcode.PRIVATE, Queue.SEND, PrivateHead),
     ],
 )
-def test_each_layer_is_found_by_its_opcode(opcode: Opcode, queue: Queue, layer: Any) -> None:
+def test_each_layer_is_selected_by_its_opcode(opcode: Opcode, queue: Queue, layer: Any) -> None:
     octets = bytes(DDPUntagged(opcode=int(opcode), qn=int(queue)) / layer())
     assert layer in DDP(octets)
     assert bytes(DDP(octets)) == octets
 
 
-def test_atomics_are_told_with_their_fields_and_answers(tmp_path: Path) -> None:
+def test_dissect_reports_atomics_with_their_fields_and_answers(tmp_path: Path) -> None:
     there = (
         atomic_request_fpdu(1)
         + atomic_request_fpdu(2, code=2, compare=4)
@@ -123,7 +123,7 @@ def test_atomics_are_told_with_their_fields_and_answers(tmp_path: Path) -> None:
     assert all(m.latency is not None for m in answers)
 
 
-def test_immediate_data_is_reported(tmp_path: Path) -> None:
+def test_dissect_reports_immediate_data(tmp_path: Path) -> None:
     there = make_tagged_fpdu(Opcode.RDMA_WRITE, 5, 0, b"abc")
     there += untagged_fpdu(Opcode.IMMEDIATE, ImmediateData(data=0x41424344))
     there += untagged_fpdu(
@@ -141,17 +141,18 @@ def test_immediate_data_is_reported(tmp_path: Path) -> None:
     assert not any(m.error for m in found.messages)
 
 
-def test_a_count_and_a_requester_lie_as_the_page_has_them() -> None:
+def test_delivery_counts_and_requester_messages_have_the_specified_layout() -> None:
     said = bytes(DeliveryCount(sends=0x01020304, writes=0x11121314))
     assert said == bytes.fromhex("c14f 04000000 01020304 11121314")
     assert bytes(Requester(rnr_retry=6)) == bytes.fromhex("c14f 05000000 000000000000 01 06")
-    # With a payload or another subcode, the message is of neither kind.
+    # With a payload or another subcode, a message is neither a delivery count nor a requester
+    # message.
     assert not isinstance(DDP(said + b"x"), DeliveryCount)
     assert not isinstance(DDP(said[:2] + b"\6" + said[3:]), DeliveryCount | Requester)
 
 
 @given(sends=HALF, writes=HALF, retry=st.integers(0, 255), flags=st.integers(0, 255))
-def test_counts_and_requesters_come_back_as_built(
+def test_delivery_counts_and_requester_messages_are_parsed_to_their_fields(
     sends: int, writes: int, retry: int, flags: int
 ) -> None:
     count: Any = DDP(bytes(DeliveryCount(sends=sends, writes=writes)))
@@ -161,7 +162,9 @@ def test_counts_and_requesters_come_back_as_built(
     assert (asks.rnr_retry, int(asks.flags)) == (retry, flags)
 
 
-def test_counts_and_requesters_are_told_with_their_fields(tmp_path: Path) -> None:
+def test_dissect_reports_delivery_counts_and_requester_messages_with_their_fields(
+    tmp_path: Path,
+) -> None:
     there = bytes(FPDU(ulpdu=Requester(rnr_retry=5))) + make_send_fpdu(1, b"hello")
     back = bytes(FPDU(ulpdu=DeliveryCount(sends=1, writes=0xFFFFFFFF)))
     found = dissect_both_directions(there, back, tmp_path)
@@ -171,7 +174,7 @@ def test_counts_and_requesters_are_told_with_their_fields(tmp_path: Path) -> Non
     assert not any(m.error for m in found.messages)
 
 
-WRONG = {
+INVALID_MESSAGES = {
     "queue": (
         untagged_fpdu(Opcode.IMMEDIATE, ImmediateData(), qn=1),
         b"",
@@ -194,9 +197,11 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_what_breaks_a_rule_is_told_with_its_clause(what: str, tmp_path: Path) -> None:
-    there, back, error, clause = WRONG[what]
+@pytest.mark.parametrize("what", INVALID_MESSAGES)
+def test_dissect_reports_a_violated_rule_of_rfc_7306_with_its_clause(
+    what: str, tmp_path: Path
+) -> None:
+    there, back, error, clause = INVALID_MESSAGES[what]
     found = dissect_both_directions(there or make_send_fpdu(1), back, tmp_path)
     ((told, by),) = [(m.error, m.clause) for m in found.messages if m.error]
     assert error in told and by == clause

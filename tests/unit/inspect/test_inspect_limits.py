@@ -1,4 +1,4 @@
-"""Reading a hostile capture ends in a clear error without using much memory or time."""
+"""Limits for hostile captures: reading ends in a clear error without using much memory or time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pcapng_block(kind: int, body: bytes) -> bytes:
     return struct.pack("<I", kind) + size + body + size
 
 
-#: Runs the command, then prints the peak memory of its process.
+#: A program that runs the command siwarp and then prints the peak memory of its process.
 COMMAND = """
 import sys
 from siwarp.cli.main import main
@@ -44,13 +44,13 @@ sys.exit(status)
 """
 
 
-#: A tenth of the default limit of messages, to save time and memory.
-TENTH = ["--max-messages", "10000"]
+#: Options that set a tenth of the default limit of messages, to save time and memory.
+TENTH_OF_MESSAGES = ["--max-messages", "10000"]
 
 
 @pytest.fixture(scope="module")
 def compressed_captures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """Provide compressed captures of some tens of kB that unpack to large sizes."""
+    """Compressed captures of some tens of kB that unpack to large sizes, by name."""
     folder = tmp_path_factory.mktemp("limits")
     message = pcap_record(bytes(UDDatagram(segment=DDPDatagram(msn=1))))
     octets = {
@@ -70,21 +70,26 @@ def compressed_captures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[di
     [
         (
             "messages",
-            TENTH,
+            TENTH_OF_MESSAGES,
             103_000,
             "the capture has more than 10000 messages: give --max-messages N",
         ),
-        ("frames", TENTH, 103_000, "the capture has more than 50000 frames: give --max-messages N"),
+        (
+            "frames",
+            TENTH_OF_MESSAGES,
+            103_000,
+            "the capture has more than 50000 frames: give --max-messages N",
+        ),
         (
             "interfaces",
-            TENTH,
+            TENTH_OF_MESSAGES,
             103_000,
             "the capture has more than 50000 frames: give --max-messages N",
         ),
         ("unpacked", [], 400_000, "the file unpacks to more than 256 MiB: give --max-unpacked MIB"),
     ],
 )
-def test_a_small_file_that_unpacks_to_much_is_refused_and_takes_little_memory(
+def test_a_small_capture_that_unpacks_to_a_large_size_is_refused_with_little_memory(
     compressed_captures: dict[str, Path], name: str, options: list[str], most_kb: int, said: str
 ) -> None:
     path = compressed_captures[name]
@@ -99,15 +104,15 @@ def test_a_small_file_that_unpacks_to_much_is_refused_and_takes_little_memory(
     assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
     assert done.stderr.startswith(f"siwarp: {path}: {said}"), done.stderr
     if "SANITIZER" not in os.environ:
-        # The Python interpreter accounts for 70,000 kB.
+        # The memory of the Python interpreter alone is 70,000 kB.
         assert int(done.stdout.split()[-2]) < most_kb, done.stdout
 
 
-def test_without_options_a_hundred_thousand_messages_are_allowed() -> None:
+def test_the_default_limit_of_a_capture_is_100000_messages() -> None:
     assert Limits().messages == 100_000
 
 
-def test_each_limit_may_be_raised_or_lifted(compressed_captures: dict[str, Path]) -> None:
+def test_each_capture_limit_may_be_raised_or_removed(compressed_captures: dict[str, Path]) -> None:
     assert examine(compressed_captures["unpacked"], Limits(unpacked=0)).messages == []
     with pytest.raises(TooMuch, match="more than 50000 frames"):
         examine(compressed_captures["interfaces"], Limits(messages=10_000))
@@ -115,13 +120,15 @@ def test_each_limit_may_be_raised_or_lifted(compressed_captures: dict[str, Path]
     assert examine(compressed_captures["interfaces"], Limits(messages=0)).messages == []
 
 
-def test_reading_ends_when_its_time_is_over(compressed_captures: dict[str, Path]) -> None:
+def test_reading_a_capture_ends_at_the_time_limit(compressed_captures: dict[str, Path]) -> None:
     with pytest.raises(TooMuch, match=r"took more than 0\.01 s: give --max-seconds"):
         examine(compressed_captures["frames"], Limits(seconds=0.01))
 
 
 @pytest.mark.parametrize("size", [1 << 24, (1 << 24) + 4, 0xFFFF_FFFF, 0x7FFF_FFFC])
-def test_a_length_that_lies_costs_no_memory_for_it(tmp_path: Path, size: int) -> None:
+def test_a_false_length_in_a_capture_file_does_not_cause_an_allocation_of_that_length(
+    tmp_path: Path, size: int
+) -> None:
     path = tmp_path / "x"
     for octets in (
         PCAP_HEAD + pcap_record(b"a") + struct.pack("<IIII", 0, 0, size, size) + b"rest",

@@ -1,4 +1,4 @@
-"""Datagrams with the LLP header in captures: one row each."""
+"""Datagrams with the LLP header in captures, each of which dissect reports in one row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def dissect_datagram(datagram: Packet, spoil: bool = False) -> list[Message]:
     return dissect_packets([IP(bytes(packet))])
 
 
-def test_a_segment_on_uc_tells_its_numbers() -> None:
+def test_dissect_reports_the_sequence_numbers_of_a_uc_segment() -> None:
     segment = bytes(DDPUntagged(opcode=3, msn=7, mo=100, l=0)) + bytes(50)
     (found,) = dissect_datagram(UCDatagram(q_key=5, psn=9, segment=segment))
     assert (found.transport, found.kind, found.length, found.error) == ("uc", "SEND", 50, None)
@@ -35,13 +35,13 @@ def test_a_segment_on_uc_tells_its_numbers() -> None:
     assert told == {"psn": 9, "q_key": 5, "msn": 7, "mo": 100, "last": 0}
 
 
-def test_a_segment_of_a_write_on_uc_tells_where_it_goes() -> None:
+def test_dissect_reports_the_target_of_a_uc_write_segment() -> None:
     (found,) = dissect_datagram(UCDatagram(segment=bytes(DDPTagged(opcode=0, stag=3, to=4)) + b"x"))
     assert (found.kind, found.length) == ("RDMA_WRITE", 1)
     assert (found.fields["stag"], found.fields["to"]) == (3, 4)
 
 
-def test_a_segment_of_a_write_record_is_shown_as_one() -> None:
+def test_dissect_reports_a_write_record_segment_as_a_write_record() -> None:
     segment = bytes(DDPTagged(opcode=15, stag=3, to=4)) + bytes(RecordHeader()) + b"xyz"
     (found,) = dissect_datagram(RecordDatagram(psn=1, segment=segment))
     assert (found.transport, found.kind, found.error) == ("ud", "WRITE_RECORD", None)
@@ -56,7 +56,7 @@ def test_a_datagram_with_a_wrong_crc_is_not_dissected_as_llp(spoil: bool) -> Non
 EPOCHS = {"source_epoch": 0x11, "dest_epoch": 0x22, "acknowledged": 5, "credit": 60, "ird": 16}
 
 
-def test_a_segment_on_rd_tells_its_numbers_and_those_of_rd() -> None:
+def test_dissect_reports_the_sequence_numbers_and_epochs_of_an_rd_segment() -> None:
     segment = bytes(DDPUntagged(opcode=3, msn=7)) + bytes(50)
     (found,) = dissect_datagram(RDDatagram(psn=9, q_key=4, body=segment, **EPOCHS))
     assert (found.transport, found.kind, found.length, found.error) == ("rd", "SEND", 50, None)
@@ -65,7 +65,7 @@ def test_a_segment_on_rd_tells_its_numbers_and_those_of_rd() -> None:
 
 
 @pytest.mark.parametrize("kind", [t for t in RDType if t != RDType.DATA])
-def test_rd_options_are_shown(kind: RDType) -> None:
+def test_dissect_reports_the_fields_of_rd_control_datagrams(kind: RDType) -> None:
     body = ack_body(5, [7, 8, 300]) if kind == RDType.ACK else bytes(20)
     (found,) = dissect_datagram(RDDatagram(type=kind, psn=3, rd_flags=2, body=body, **EPOCHS))
     assert (found.transport, found.kind, found.error) == ("rd", f"RD_{kind.name}", None)
@@ -75,14 +75,14 @@ def test_rd_options_are_shown(kind: RDType) -> None:
 
 
 @pytest.mark.parametrize("spoil", [False, True])
-def test_a_datagram_of_rd_is_known_by_its_crc(spoil: bool) -> None:
+def test_an_rd_datagram_is_recognized_by_its_crc(spoil: bool) -> None:
     assert len(dissect_datagram(RDDatagram(type=RDType.ACK, **EPOCHS), spoil)) == (
         0 if spoil else 1
     )
 
 
 @pytest.mark.parametrize("cut", range(41))
-def test_a_datagram_of_rd_that_is_cut_short_harms_nothing(cut: int) -> None:
+def test_a_truncated_rd_datagram_is_dissected_without_an_exception(cut: int) -> None:
     octets = bytes(RDDatagram(body=bytes(DDPUntagged()), **EPOCHS))[:cut]
     whole = octets + crc32c(octets).to_bytes(4, "little")
     found = dissect_datagram(Raw(whole))
@@ -90,7 +90,7 @@ def test_a_datagram_of_rd_that_is_cut_short_harms_nothing(cut: int) -> None:
     assert [m.kind for m in found] == ["BROKEN"][: len(found)]
 
 
-def test_a_batch_that_a_capture_took_before_it_was_cut_is_shown_one_by_one() -> None:
+def test_rd_datagrams_captured_before_segmentation_are_reported_one_by_one() -> None:
     segment = bytes(DDPUntagged(opcode=3)) + bytes(64)
     batch = b"".join(bytes(RDDatagram(psn=n, body=segment, **EPOCHS)) for n in range(20))
     last = bytes(RDDatagram(psn=20, body=segment[:30], **EPOCHS))

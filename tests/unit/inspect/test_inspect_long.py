@@ -1,4 +1,4 @@
-"""Long captures: no search is repeated for each message."""
+"""Long captures, in which dissect must not repeat a search for each message."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from siwarp.inspect.messages import Message
 from siwarp.inspect.packets import packets_from_scapy
 
 
-def test_behind_a_gap_a_response_is_looked_for_no_further_than_it_has_to_be(
+def test_after_a_gap_the_search_for_the_request_of_a_response_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Otherwise a long capture that lacks one segment takes hours."""
+    """Count the comparisons, whose number could make a long capture with a gap take hours."""
     count, looks = 200, 0
     link = add_startup_frames(TCPConversation().open())
     for n in range(1, count + 1):
@@ -39,19 +39,19 @@ def test_behind_a_gap_a_response_is_looked_for_no_further_than_it_has_to_be(
     del link.packets[len(link.packets) // 2]
     fits = capture._response_fits_request
 
-    def fits_with_call_count(asked: Message, response: Message) -> bool:
+    def count_comparison(asked: Message, response: Message) -> bool:
         nonlocal looks
         looks += 1
         return fits(asked, response)
 
-    monkeypatch.setattr(capture, "_response_fits_request", fits_with_call_count)
+    monkeypatch.setattr(capture, "_response_fits_request", count_comparison)
     found = capture.examine_packets(packets_from_scapy(link.packets))
-    # + 1 for the MPA Reply, which answers the Request
+    # The sum contains 1 for the MPA Reply, which answers the MPA Request.
     assert sum(m.answers is not None for m in found.messages) == count
     assert looks < 4 * count
 
 
-def test_each_error_message_of_a_long_exchange_is_about_the_last_message_of_its_name() -> None:
+def test_each_error_message_is_attributed_to_the_last_message_with_its_sequence_number() -> None:
     octets = [bytes(UDDatagram(segment=DDPDatagram(msn=n, q_key=5) / Raw(b"x"))) for n in (1, 2)]
     errors = []
     for n in (1, 2):

@@ -1,4 +1,4 @@
-"""Markers in siwarp.inspect: the figures of RFC 5044, and inserting and removing them."""
+"""Markers in siwarp.inspect: the figures of RFC 5044, and inserting and removing Markers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def octets_from_hex(text: str) -> bytes:
     return bytes.fromhex("".join(text.split()))
 
 
-def test_a_stream_is_marked_as_in_figures_5_and_6_of_rfc_5044() -> None:
+def test_markers_are_inserted_as_in_figures_5_and_6_of_rfc_5044() -> None:
     head = "4143 00000000 00000000 {} 00000000"
     figure_5 = (
         octets_from_hex("00000000 002a" + head.format("00000001"))
@@ -65,7 +65,7 @@ def test_a_stream_is_marked_as_in_figures_5_and_6_of_rfc_5044() -> None:
         (500, 1016, [(512, 12), (1024, 524), (1536, 1036)]),
     ],
 )
-def test_a_marker_points_to_its_fpdu_wherever_it_falls(
+def test_a_marker_points_to_its_fpdu_at_any_position(
     at: int, size: int, where: list[tuple[int, int]]
 ) -> None:
     marked = mark(make_send_fpdu(1, size), at)
@@ -76,7 +76,7 @@ def test_a_marker_points_to_its_fpdu_wherever_it_falls(
 
 
 @given(st.lists(st.integers(0, 700) | st.integers(0, 64768 - 18), max_size=6))
-def test_marking_and_splitting_are_inverse(sizes: list[int]) -> None:
+def test_inserting_and_removing_markers_are_inverse(sizes: list[int]) -> None:
     fpdus = [make_send_fpdu(i, size) for i, size in enumerate(sizes, 1)]
     marked = mark_stream(fpdus)
     frames = split_stream(marked, markers=True)
@@ -90,7 +90,7 @@ def test_marking_and_splitting_are_inverse(sizes: list[int]) -> None:
 
 
 @given(st.integers(0, 1384))
-def test_a_marked_stream_that_ends_early_leaves_a_rest(cut: int) -> None:
+def test_a_truncated_stream_with_markers_leaves_a_rest(cut: int) -> None:
     marked = mark_stream([make_send_fpdu(1, 300), make_send_fpdu(2, 300), make_send_fpdu(3, 700)])[
         :cut
     ]
@@ -99,7 +99,7 @@ def test_a_marked_stream_that_ends_early_leaves_a_rest(cut: int) -> None:
     assert all(f.crc == f.crc_expected() for f in frames.fpdus)
 
 
-def test_a_marker_that_points_elsewhere_does_not_agree_and_its_low_bits_do_not_count() -> None:
+def test_a_marker_with_a_wrong_pointer_does_not_agree_but_its_low_bits_are_ignored() -> None:
     marked = bytearray(mark_stream([make_send_fpdu(1, 600)]))
     marked[515] |= 3
     assert all(m.agrees for m in split_stream(bytes(marked), markers=True).markers)
@@ -109,7 +109,7 @@ def test_a_marker_that_points_elsewhere_does_not_agree_and_its_low_bits_do_not_c
 
 @pytest.mark.parametrize("m_request", [0, 1])
 @pytest.mark.parametrize("m_reply", [0, 1])
-def test_a_capture_is_read_with_markers_where_the_other_end_asked(
+def test_a_capture_is_read_with_markers_if_the_other_end_requested_them(
     m_request: int, m_reply: int
 ) -> None:
     forth = Direction("10.1.0.1", 4000, "10.1.0.2", 5000)

@@ -1,4 +1,4 @@
-"""UD resolution frames (spec/cm-udp.md) in captures: one row each, answers next to queries."""
+"""UD resolution frames (spec/cm-udp.md) in captures: one row each, and answers next to queries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rig() -> Iterator[Rig]:
     made.close()
 
 
-ASKER, DOOR = ("10.0.0.1", 40000), ("10.0.0.2", 7174)
+QUERIER, LISTENER = ("10.0.0.1", 40000), ("10.0.0.2", 7174)
 ANSWER = {"type": SIDRType.ANSWER, "id": 7, "qpn": 0x10, "q_key": 0x77, "gid": "::ffff:10.0.0.2"}
 REFUSAL = {"type": SIDRType.REFUSAL, "id": 7, "status": 2}
 COOKIE = {"type": SIDRType.COOKIE, "id": 7, "cookie": 0x99}
@@ -36,25 +36,25 @@ def sidr_frame(**fields: Any) -> bytes:
 
 
 def change_octet_and_fix_crc(octets: bytes, at: int, value: int) -> bytes:
-    """Change one octet and recompute the CRC."""
+    """Change one octet of a frame and recompute the CRC."""
     changed = octets[:at] + bytes([value]) + octets[at + 1 : -4]
     return changed + crc32c(changed).to_bytes(4, "little")
 
 
 def dissect_exchange(*sent: tuple[str, bytes]) -> list[Message]:
-    """Dissect datagrams to the listener ("ask") and from it ("tell") into messages."""
-    ends = {"ask": (ASKER, DOOR), "tell": (DOOR, ASKER)}
+    """Dissect datagrams to the listener ("ask") and from the listener ("tell") into messages."""
+    ends = {"ask": (QUERIER, LISTENER), "tell": (LISTENER, QUERIER)}
     return dissect_packets(make_udp_packet(octets, *ends[way]) for way, octets in sent)
 
 
-def test_a_question_shows_its_id_and_octets() -> None:
+def test_dissect_reports_the_id_and_data_of_a_sidr_query() -> None:
     (found,) = dissect_exchange(("ask", sidr_frame(id=7, data=b"hello")))
     assert (found.transport, found.kind, found.length) == ("ud", "SIDR_QUESTION", 5)
     assert (found.fields, found.error) == ({"id": 7, "cookie": 0}, None)
     assert (found.source, found.dest) == ("10.0.0.1:40000", "10.0.0.2:7174")
 
 
-def test_what_an_answer_a_refusal_and_a_cookie_say_is_shown() -> None:
+def test_dissect_reports_the_fields_of_sidr_answers_refusals_and_cookies() -> None:
     answer, refusal, cookie = dissect_exchange(
         ("tell", sidr_frame(**ANSWER, data=b"me")),
         ("tell", sidr_frame(**REFUSAL)),
@@ -67,7 +67,7 @@ def test_what_an_answer_a_refusal_and_a_cookie_say_is_shown() -> None:
     assert {m.error for m in (answer, refusal, cookie)} == {None}
 
 
-def test_each_answer_belongs_to_the_last_question_with_its_id() -> None:
+def test_each_sidr_answer_is_attributed_to_the_last_query_with_its_id() -> None:
     other = sidr_frame(**(ANSWER | {"id": 8}))
     first, cookie, again, answer, stray = dissect_exchange(
         ("ask", sidr_frame(id=7)),
@@ -108,13 +108,13 @@ def test_each_answer_belongs_to_the_last_question_with_its_id() -> None:
         (sidr_frame(**(ANSWER | {"gid": "::ffff:224.0.0.1"})), "a group's GID"),
     ],
 )
-def test_invalid_frames_are_shown_with_the_reason(octets: bytes, why: str) -> None:
+def test_dissect_reports_invalid_sidr_frames_with_the_reason(octets: bytes, why: str) -> None:
     _, bad = dissect_exchange(("ask", sidr_frame(id=1)), ("ask", octets))
     assert bad.error == why
 
 
-def test_a_cut_frame_is_shown_as_cut() -> None:
-    packet = make_udp_packet(sidr_frame(id=7, data=b"hello"), ASKER, DOOR)
+def test_dissect_reports_a_truncated_sidr_frame_as_incomplete() -> None:
+    packet = make_udp_packet(sidr_frame(id=7, data=b"hello"), QUERIER, LISTENER)
     whole = bytes(packet)
     for length in range(46, len(whole)):
         packets = dissect_packets([type(packet)(whole[:length])])
@@ -122,14 +122,14 @@ def test_a_cut_frame_is_shown_as_cut() -> None:
         assert len(packets) == 1
 
 
-def test_queue_pairs_beside_it_keep_their_own_rows() -> None:
+def test_sidr_frames_and_datagrams_of_queue_pairs_have_separate_rows() -> None:
     question, send = dissect_exchange(
         ("ask", sidr_frame(id=7)), ("ask", bytes(UDDatagram(segment=b"\x41\x43" + bytes(16))))
     )
     assert (question.kind, send.kind) == ("SIDR_QUESTION", "SEND")
 
 
-def test_our_own_resolution_is_shown_by_siwarp_dissect(tmp_path: Path, rig: Rig) -> None:
+def test_dissect_reports_a_ud_resolution_of_siwarp(tmp_path: Path, rig: Rig) -> None:
     file = tmp_path / "sidr.pcapng"
     with package.capture(file):
         ends = Ends(rig)
@@ -145,7 +145,7 @@ def test_our_own_resolution_is_shown_by_siwarp_dissect(tmp_path: Path, rig: Rig)
             time.sleep(0.05)
     found = dissect_to_json(file)
     assert {m["error"] for m in found} == {None}
-    # Each is captured as sent and as received.
+    # Each frame is captured as sent and as received.
     assert [m["kind"] for m in found] == [
         *["SIDR_QUESTION"] * 2, *["SIDR_ANSWER"] * 2, *["SIDR_QUESTION"] * 2, *["SIDR_REFUSAL"] * 2
     ]  # fmt: skip
@@ -158,8 +158,8 @@ def test_our_own_resolution_is_shown_by_siwarp_dissect(tmp_path: Path, rig: Rig)
     assert "ud SIDR_QUESTION" in words and "ud SIDR_ANSWER" in words
 
 
-def test_a_frame_that_was_dropped_is_shown_with_the_reason(tmp_path: Path) -> None:
-    packet = make_udp_packet(sidr_frame(id=7), ASKER, DOOR)
+def test_dissect_reports_a_dropped_sidr_frame_with_the_reason(tmp_path: Path) -> None:
+    packet = make_udp_packet(sidr_frame(id=7), QUERIER, LISTENER)
     packet.comment = b"drop_sidr_share: too many pending of one source"
     (found,) = examine(write_capture([packet], tmp_path / "x.pcapng")).messages
     assert found.kind == "SIDR_QUESTION" and found.dropped is not None

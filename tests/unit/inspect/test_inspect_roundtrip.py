@@ -1,4 +1,4 @@
-"""Any fields, built and dissected again; any octets, dissected and built again."""
+"""Round trips: fields are built and dissected again; octets are dissected and built again."""
 
 from __future__ import annotations
 
@@ -99,7 +99,9 @@ def raw_payload(packet: Packet) -> bytes:
 
 
 @given(fields=tagged_fields, payload=payloads)
-def test_tagged_segments_come_back_as_built(fields: dict[str, Any], payload: bytes) -> None:
+def test_tagged_segments_are_parsed_to_the_fields_they_were_built_from(
+    fields: dict[str, Any], payload: bytes
+) -> None:
     octets = bytes(DDPTagged(**fields) / Raw(payload))
     seen = DDP(octets)
     assert type(seen) is DDPTagged
@@ -108,7 +110,9 @@ def test_tagged_segments_come_back_as_built(fields: dict[str, Any], payload: byt
 
 
 @given(fields=untagged_fields, payload=payloads)
-def test_untagged_segments_come_back_as_built(fields: dict[str, Any], payload: bytes) -> None:
+def test_untagged_segments_are_parsed_to_the_fields_they_were_built_from(
+    fields: dict[str, Any], payload: bytes
+) -> None:
     octets = bytes(DDPUntagged(**fields) / Raw(payload))
     seen = DDP(octets)
     assert type(seen) is DDPUntagged
@@ -117,7 +121,9 @@ def test_untagged_segments_come_back_as_built(fields: dict[str, Any], payload: b
 
 
 @given(fields=read_request_fields, msn=integers_of_bits(32))
-def test_read_requests_come_back_as_built(fields: dict[str, Any], msn: int) -> None:
+def test_read_requests_are_parsed_to_the_fields_they_were_built_from(
+    fields: dict[str, Any], msn: int
+) -> None:
     octets = bytes(DDPUntagged(msn=msn) / ReadRequest(**fields))
     seen = DDP(octets)
     assert len(octets) == 18 + 28
@@ -133,7 +139,7 @@ def test_read_requests_come_back_as_built(fields: dict[str, Any], msn: int) -> N
     ddp=st.none() | tagged_fields | untagged_fields,
     rdma=st.none() | read_request_fields,
 )
-def test_terminates_come_back_with_whatever_they_quote(
+def test_terminates_are_parsed_to_the_headers_that_they_quote(
     error: dict[str, Any],
     length: int | None,
     ddp: dict[str, Any] | None,
@@ -163,7 +169,7 @@ def test_terminates_come_back_with_whatever_they_quote(
 
 
 @given(fields=startup_fields, rev=integers_of_bits(1), cls=st.sampled_from([MPARequest, MPAReply]))
-def test_start_up_frames_of_revision_0_and_1_come_back_as_built(
+def test_revision_0_and_1_start_up_frames_are_parsed_to_the_fields_they_were_built_from(
     fields: dict[str, Any], rev: int, cls: type[MPAStartup]
 ) -> None:
     octets = bytes(cls(**fields, rev=rev))
@@ -174,7 +180,7 @@ def test_start_up_frames_of_revision_0_and_1_come_back_as_built(
 
 
 @given(fields=startup_fields, enhanced=enhanced_fields, cls=st.sampled_from([MPARequest, MPAReply]))
-def test_start_up_frames_of_revision_2_come_back_as_built(
+def test_revision_2_start_up_frames_are_parsed_to_the_fields_they_were_built_from(
     fields: dict[str, Any], enhanced: dict[str, Any], cls: type[MPAStartup]
 ) -> None:
     octets = bytes(cls(**fields, **enhanced, s=1, rev=2))
@@ -186,7 +192,7 @@ def test_start_up_frames_of_revision_2_come_back_as_built(
 
 
 @given(fields=untagged_fields | tagged_fields, payload=payloads)
-def test_fpdus_come_back_padded_and_with_the_crc_of_an_independent_crc32c(
+def test_fpdus_are_built_with_padding_and_the_crc_of_an_independent_implementation(
     fields: dict[str, Any], payload: bytes
 ) -> None:
     segment = (DDPTagged if "stag" in fields else DDPUntagged)(**fields) / Raw(payload)
@@ -202,7 +208,7 @@ def test_fpdus_come_back_padded_and_with_the_crc_of_an_independent_crc32c(
 
 
 @given(length=integers_of_bits(16), crc=integers_of_bits(32), pad=st.binary(max_size=3))
-def test_a_length_pad_or_crc_that_was_given_is_not_mended(
+def test_an_explicit_fpdu_length_padding_or_crc_is_not_corrected(
     length: int, crc: int, pad: bytes
 ) -> None:
     octets = bytes(FPDU(ulpdu_length=length, ulpdu=DDPTagged(), pad=pad, crc=crc))
@@ -211,7 +217,7 @@ def test_a_length_pad_or_crc_that_was_given_is_not_mended(
 
 
 @given(fields=datagram_fields, payload=payloads)
-def test_ud_datagrams_come_back_with_the_crc_of_an_independent_crc32c(
+def test_ud_datagrams_are_built_with_the_crc_of_an_independent_implementation(
     fields: dict[str, Any], payload: bytes
 ) -> None:
     octets = bytes(UDDatagram(segment=DDPDatagram(**fields) / Raw(payload)))
@@ -224,7 +230,7 @@ def test_ud_datagrams_come_back_with_the_crc_of_an_independent_crc32c(
 
 
 @given(queue=integers_of_bits(2), dest=integers_of_bits(8), source=integers_of_bits(8))
-def test_queue_and_indexes_come_back_from_a_ud_queue_number(
+def test_queue_and_indexes_are_parsed_from_a_ud_queue_number(
     queue: int, dest: int, source: int
 ) -> None:
     header = DDPDatagram(bytes(DDPDatagram(qn=ud_qn(queue, dest, source))))
@@ -232,7 +238,7 @@ def test_queue_and_indexes_come_back_from_a_ud_queue_number(
 
 
 @given(octets=st.binary(min_size=6, max_size=120))
-def test_octets_of_any_kind_dissect_as_an_fpdu_and_build_again_unchanged(octets: bytes) -> None:
+def test_any_octets_dissected_as_an_fpdu_are_rebuilt_unchanged(octets: bytes) -> None:
     length = int.from_bytes(octets[:2], "big") % (len(octets) - 5)
     pad = -(2 + length) % 4
     whole = length.to_bytes(2, "big") + octets[2 : 2 + length] + bytes(pad) + octets[-4:]
@@ -243,11 +249,11 @@ def test_octets_of_any_kind_dissect_as_an_fpdu_and_build_again_unchanged(octets:
 
 
 @given(octets=st.binary(max_size=120))
-def test_octets_of_any_kind_dissect_as_a_datagram_without_an_exception(octets: bytes) -> None:
+def test_any_octets_are_dissected_as_a_ud_datagram_without_an_exception(octets: bytes) -> None:
     assert bytes(UDDatagram(octets)) == octets
 
 
 @given(octets=st.binary(max_size=60))
-def test_a_terminate_cut_short_anywhere_keeps_its_octets(octets: bytes) -> None:
+def test_a_terminate_of_any_length_keeps_its_octets(octets: bytes) -> None:
     header = bytes(DDPUntagged(opcode=Opcode.TERMINATE, qn=2))
     assert bytes(DDP(header + octets)) == header + octets

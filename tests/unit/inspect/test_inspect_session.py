@@ -1,4 +1,4 @@
-"""scapy's sniff returns MPA frames: with scapy's TCPSession, and with siwarp's where that fails."""
+"""MPA frames from scapy's sniff by TCPSession, and by FPDUSession where TCPSession fails."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def mpa_port_binding(port: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("session", [TCPSession, FPDUSession])
 @pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.stem)
-def test_sniffing_a_recorded_connection_gives_every_frame_of_both_ends(
+def test_sniffing_a_recorded_connection_returns_every_frame_of_both_ends(
     file: Path, session: type[DefaultSession]
 ) -> None:
     with mpa_port_binding(PORT):
@@ -64,7 +64,7 @@ def test_sniffing_a_recorded_connection_gives_every_frame_of_both_ends(
         assert frames_from_port(packets, port) == octets
 
 
-def test_our_session_needs_no_port_to_be_bound_and_leaves_other_traffic_alone() -> None:
+def test_fpdu_session_needs_no_bound_port_and_leaves_other_traffic_unchanged() -> None:
     link = add_startup_frames(TCPConversation().open()).send(0, make_send_fpdu(1, b"mine"))
     other = TCPConversation(("10.9.9.9", 1), ("10.8.8.8", 2), packets=link.packets).open()
     other.send(0, b"GET / HTTP/1.1 and so on").send(1, b"200, more than sixteen octets")
@@ -77,7 +77,7 @@ def test_our_session_needs_no_port_to_be_bound_and_leaves_other_traffic_alone() 
 
 @pytest.mark.parametrize("session", [TCPSession, FPDUSession])
 @pytest.mark.parametrize("cut", [[1], [2], [3], [21], [44, 1], [1] * 120], ids=str)
-def test_fpdus_that_share_segments_or_are_cut_anywhere_come_once_and_whole(
+def test_fpdus_in_segments_of_any_size_are_returned_once_and_complete(
     session: type[DefaultSession], cut: list[int]
 ) -> None:
     fpdus = [
@@ -93,7 +93,7 @@ def test_fpdus_that_share_segments_or_are_cut_anywhere_come_once_and_whole(
 
 
 @pytest.mark.parametrize("session", [TCPSession, FPDUSession])
-def test_an_fpdu_in_the_replys_segment_is_not_lost(session: type[DefaultSession]) -> None:
+def test_an_fpdu_in_the_segment_of_the_reply_is_returned(session: type[DefaultSession]) -> None:
     link = add_startup_frames(TCPConversation().open()).send(0, make_send_fpdu(1, b"x"))
     reply, first = TCPConversation().open(), make_send_fpdu(1, b"from the responder")
     link = add_startup_frames(reply)
@@ -106,7 +106,7 @@ def test_an_fpdu_in_the_replys_segment_is_not_lost(session: type[DefaultSession]
     assert found[1] == first
 
 
-def test_two_connections_whose_keys_scapy_takes_for_one_stay_apart() -> None:
+def test_two_connections_with_equal_scapy_keys_are_kept_separate() -> None:
     # TCPSession identifies a connection by the exclusive or of its two addresses and ports.
     packets: list[Packet] = []
     one = TCPConversation(("10.0.0.1", 100), ("10.0.0.2", 200), packets=packets).open()
@@ -124,7 +124,7 @@ def test_two_connections_whose_keys_scapy_takes_for_one_stay_apart() -> None:
         assert [f[2:-4] for f in frames_from_port(found, 196)[1:]] == [f[2:-4] for f in plain]
 
 
-def test_markers_are_taken_out_wherever_segments_end() -> None:
+def test_markers_are_removed_regardless_of_segment_boundaries() -> None:
     plain = [
         make_send_fpdu(1),
         make_send_fpdu(2, b"x" * 500),
@@ -141,7 +141,7 @@ def test_markers_are_taken_out_wherever_segments_end() -> None:
             assert [f[:-4] for f in found[1:]] == [f[:-4] for f in plain]
 
 
-def test_our_session_shows_nothing_twice_and_waits_for_what_comes_late() -> None:
+def test_fpdu_session_returns_no_frame_twice_and_waits_for_late_segments() -> None:
     fpdus = [make_send_fpdu(n, bytes([n]) * 50) for n in range(1, 30)]
     link = add_startup_frames(TCPConversation(isn=(1 << 32) - 300).open())
     head = len(link.packets)
@@ -153,7 +153,7 @@ def test_our_session_shows_nothing_twice_and_waits_for_what_comes_late() -> None
     assert frames_from_port(packets, A[1])[1:] == fpdus
 
 
-def test_a_pair_of_ports_used_again_is_another_connection() -> None:
+def test_fpdu_session_treats_reused_ports_as_another_connection() -> None:
     link = add_startup_frames(TCPConversation().open()).send(0, make_send_fpdu(1, b"first")).close()
     again = add_startup_frames(TCPConversation(packets=link.packets).open()).send(
         0, make_send_fpdu(1, b"second")
@@ -167,7 +167,7 @@ def test_a_pair_of_ports_used_again_is_another_connection() -> None:
         tcp_streams(link.packets)
 
 
-def test_a_gap_that_never_fills_does_not_keep_octets_for_ever(
+def test_fpdu_session_does_not_store_octets_after_a_gap_forever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("siwarp.inspect.session.EARLY_MAX", 400)
@@ -179,7 +179,7 @@ def test_a_gap_that_never_fills_does_not_keep_octets_for_ever(
     assert sum(MPA not in p and len(p[TCP].payload) > 0 for p in packets) > 50
 
 
-def test_frames_of_a_session_have_their_fields() -> None:
+def test_frames_of_fpdu_session_have_their_fields() -> None:
     link = add_startup_frames(TCPConversation().open()).send(0, make_send_fpdu(9, b"hello"))
     last = sniff_packets(link.packets, FPDUSession)[-1][MPA].frames[0]
     assert isinstance(last, FPDU)
@@ -194,7 +194,7 @@ def test_frames_of_a_session_have_their_fields() -> None:
     sizes=st.lists(st.integers(1, 40), max_size=20),
     order=st.randoms(use_true_random=False),
 )
-def test_no_octets_and_no_order_of_them_make_our_session_fail(
+def test_no_octets_in_any_order_raise_an_exception_in_fpdu_session(
     octets: list[bytes], begin: bytes, sizes: list[int], order: random.Random
 ) -> None:
     link = TCPConversation().open()

@@ -1,4 +1,4 @@
-"""TCP segments in any order and size give the same stream; a stream gives its frames."""
+"""Reassembly of TCP streams from segments in any order, and splitting streams into frames."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from siwarp.inspect import (
 )
 
 FORTH = Direction("10.1.0.1", 4000, "10.1.0.2", 5000)
-# Addresses are set explicitly; scapy would look unset ones up in the network.
+# The addresses are set explicitly, because scapy would look up unset addresses in the network.
 LINK = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
 STREAM = b"".join(
     [
@@ -57,7 +57,7 @@ def split_into_pieces(octets: bytes, sizes: list[int]) -> list[tuple[int, bytes]
     sizes=st.lists(st.integers(1, 60), min_size=1, max_size=5),
     order=st.randoms(use_true_random=False),
 )
-def test_segments_in_any_order_across_a_wrap_of_numbers_give_the_stream(
+def test_segments_in_any_order_are_reassembled_across_a_sequence_number_wrap(
     isn: int, sizes: list[int], order: random.Random
 ) -> None:
     packets = [tcp_segment(isn + 1 + at, piece) for at, piece in split_into_pieces(STREAM, sizes)]
@@ -66,38 +66,38 @@ def test_segments_in_any_order_across_a_wrap_of_numbers_give_the_stream(
     assert streams == {FORTH: STREAM}
 
 
-def test_sequence_numbers_that_wrap_inside_the_stream_are_followed() -> None:
+def test_a_stream_whose_sequence_numbers_wrap_is_reassembled() -> None:
     isn = (1 << 32) - 20
     packets = [tcp_segment(isn + 1 + at, piece) for at, piece in split_into_pieces(STREAM, [7])]
     assert tcp_streams([tcp_segment(isn, flags="S"), *packets]) == {FORTH: STREAM}
 
 
-def test_retransmitted_and_overlapping_segments_count_once() -> None:
+def test_retransmitted_and_overlapping_segments_are_counted_once() -> None:
     packets = [tcp_segment(100 + at, piece) for at, piece in split_into_pieces(STREAM, [10])]
     packets.insert(3, tcp_segment(100, STREAM[:25]))
     packets.append(tcp_segment(100, STREAM))
     assert tcp_streams([tcp_segment(99, flags="S"), *packets])[FORTH] == STREAM
 
 
-def test_missing_octets_are_an_error_that_names_the_place() -> None:
+def test_missing_octets_in_a_stream_raise_an_error_with_their_position() -> None:
     packets = [tcp_segment(1 + at, piece) for at, piece in split_into_pieces(STREAM, [16])]
     del packets[2]
     with pytest.raises(ValueError, match="octets are missing after 32 of"):
         tcp_streams([tcp_segment(0, flags="S"), *packets])
 
 
-def test_padding_of_a_short_ethernet_frame_is_not_payload() -> None:
+def test_padding_of_a_short_ethernet_frame_is_not_part_of_the_stream() -> None:
     packet = Ether(bytes(tcp_segment(1, b"ab")) + bytes(4))
     assert tcp_streams([packet]) == {FORTH: b"ab"}
 
 
-def test_ipv6_connections_are_put_together_too() -> None:
+def test_ipv6_tcp_streams_are_reassembled() -> None:
     ip, tcp = IPv6(src="::1", dst="::2"), TCP(sport=1, dport=2, seq=9, flags="A")
     packet = Ether(bytes(LINK / ip / tcp / Raw(b"six")))
     assert tcp_streams([packet]) == {Direction("::1", 1, "::2", 2): b"six"}
 
 
-def test_a_stream_cut_at_every_octet_gives_the_frames_before_the_cut_and_the_rest() -> None:
+def test_a_truncated_stream_is_split_into_its_complete_frames_and_the_rest() -> None:
     whole = split_stream(STREAM)
     assert whole.startup is not None
     ends = [len(whole.startup.original)]
@@ -111,7 +111,7 @@ def test_a_stream_cut_at_every_octet_gives_the_frames_before_the_cut_and_the_res
         assert frames.rest == STREAM[(complete[-1] if complete else 0) : length]
 
 
-def test_a_stream_without_a_start_up_frame_is_fpdus_from_its_first_octet() -> None:
+def test_a_stream_without_a_start_up_frame_consists_of_fpdus() -> None:
     only = bytes(FPDU(ulpdu=DDPUntagged(msn=5)))
     frames = split_stream(only + only)
     assert frames.startup is None

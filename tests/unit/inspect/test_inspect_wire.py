@@ -1,4 +1,4 @@
-"""Captures are parsed with struct; the scapy layers read the same values from the same octets."""
+"""Parsing of captures with struct, compared with the scapy layers on the same octets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from siwarp.inspect.wire import parse_rd, parse_startup, parse_terminate
 
 
 @given(st.booleans(), st.binary(min_size=2, max_size=2), st.binary(max_size=12))
-def test_a_start_up_frame_has_the_fields_that_scapy_shows(
+def test_parse_startup_returns_the_same_fields_as_the_scapy_layer(
     asks: bool, head: bytes, data: bytes
 ) -> None:
     key = bytes(MPARequest() if asks else MPAReply())[:16]
@@ -44,7 +44,7 @@ def test_a_start_up_frame_has_the_fields_that_scapy_shows(
 
 
 @given(st.sampled_from(list(RDType)), st.binary(min_size=35, max_size=35), st.binary(max_size=40))
-def test_an_rd_header_has_the_fields_that_scapy_shows(
+def test_parse_rd_returns_the_same_fields_as_the_scapy_layer(
     kind: RDType, head: bytes, body: bytes
 ) -> None:
     octets = bytes([kind << 4]) + head + body + bytes(4)
@@ -55,7 +55,7 @@ def test_an_rd_header_has_the_fields_that_scapy_shows(
 
 
 @given(st.binary(max_size=40))
-def test_a_terminate_has_the_fields_that_scapy_shows(octets: bytes) -> None:
+def test_parse_terminate_returns_the_same_fields_as_the_scapy_layer(octets: bytes) -> None:
     ours = parse_terminate(octets)
     try:
         theirs = Terminate(octets)
@@ -79,11 +79,11 @@ def test_a_terminate_has_the_fields_that_scapy_shows(octets: bytes) -> None:
 
 
 @pytest.mark.parametrize("length", range(6))
-def test_a_terminate_that_is_cut_short_is_none(length: int) -> None:
+def test_parse_terminate_returns_none_for_a_truncated_terminate(length: int) -> None:
     assert parse_terminate(b"\x00\x00\x80\x00\x00"[:length]) is None
 
 
-def test_reading_a_capture_imports_no_scapy_and_a_layer_imports_all_of_them() -> None:
+def test_reading_a_capture_does_not_import_scapy_but_using_a_layer_does() -> None:
     code = (
         "import sys; from siwarp.inspect import examine, dissect, Opcode\n"
         "assert 'scapy' not in sys.modules\n"
@@ -95,7 +95,7 @@ def test_reading_a_capture_imports_no_scapy_and_a_layer_imports_all_of_them() ->
     assert done.returncode == 0, done.stderr
 
 
-def test_captures_are_read_the_same_where_there_is_no_scapy(root: Path) -> None:
+def test_captures_are_read_identically_without_scapy(root: Path) -> None:
     files = [str(file) for file in sorted((root / "tests/captures").glob("*.pcap*"))]
     assert files
     code = (

@@ -1,4 +1,4 @@
-"""A guest whose kernel has failed is detected and replaced; no virtual machine is started."""
+"""Detection and replacement of a virtual machine whose kernel has failed, by a fake guest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BUG = "[   12.345678] kernel BUG at drivers/infiniband/core/iwcm.c:969!"
 
 
 class FakeGuest:
-    """A fake guest with the interface that the harness uses."""
+    """A fake guest with the interface that the interop harness uses."""
 
     version, accelerator = "6.1.192-2", "none"
 
@@ -36,24 +36,24 @@ class FakeGuest:
         "[    1.000000] Kernel panic - not syncing: Fatal exception",
     ],
 )
-def test_a_report_of_the_kernel_is_found_in_the_console(line: str) -> None:
+def test_a_kernel_fault_is_found_in_the_console_of_a_guest(line: str) -> None:
     assert vm.kernel_fault(f"interop: ready\n{line}\n[    1.1] Modules linked in: siw\n") == line
 
 
-def test_console_messages_of_siw_are_not_faults() -> None:
+def test_console_messages_of_the_siw_driver_are_not_kernel_faults() -> None:
     assert (
         vm.kernel_fault("interop: ready\n[ 1.0] siw: MPA: CRC error\n[ 1.1] siw: DEBUG: x\n") == ""
     )
 
 
-def test_a_guest_stays_as_long_as_its_kernel_has_no_fault() -> None:
+def test_a_guest_is_kept_while_its_kernel_has_no_fault() -> None:
     guests = Guests(lambda: cast(Any, FakeGuest()))
     first = guests.get_or_boot()
     assert guests.end_if_faulty() == ""
     assert guests.get_or_boot() is first
 
 
-def test_a_guest_whose_kernel_failed_is_ended_and_the_next_test_has_a_new_one() -> None:
+def test_a_guest_whose_kernel_failed_is_replaced_for_the_next_test() -> None:
     guests = Guests(lambda: cast(Any, FakeGuest()))
     first = cast(Any, guests.get_or_boot())
     first.console += BUG

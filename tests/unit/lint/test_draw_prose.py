@@ -1,4 +1,4 @@
-"""tools/draw_prose.py: what it takes for prose and for names."""
+"""The script tools/draw_prose.py: which texts it recognizes as prose and as names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools"))
 
 import draw_prose
 
-C = """/* SPDX-License-Identifier: X */
+C_TEXT = """/* SPDX-License-Identifier: X */
 /*
  * Two lines
  * of a comment.
@@ -20,7 +20,7 @@ static int add(int a, int b)
 \treturn a + b; /* the sum */
 }
 """
-PYTHON = '''"""A module.
+PYTHON_TEXT = '''"""A module.
 
 More about it.
 """
@@ -36,20 +36,20 @@ class Sum:
 '''
 
 
-def test_comments_and_functions_of_c_are_found_and_strings_are_not() -> None:
-    found = list(draw_prose.c_comments(C))
+def test_draw_prose_finds_comments_and_functions_of_c_but_no_strings() -> None:
+    found = list(draw_prose.c_comments(C_TEXT))
     assert found[1:] == [(2, "Two lines of a comment."), (9, "the sum")]
-    assert list(draw_prose.function_names(Path("a.c"), C)) == [(6, "add")]
+    assert list(draw_prose.function_names(Path("a.c"), C_TEXT)) == [(6, "add")]
 
 
-def test_comments_docstrings_and_functions_of_python_are_found_and_tests_are_not() -> None:
-    found = sorted(draw_prose.python_comments_and_docstrings(PYTHON))
+def test_draw_prose_finds_comments_docstrings_and_functions_of_python_but_no_tests() -> None:
+    found = sorted(draw_prose.python_comments_and_docstrings(PYTHON_TEXT))
     assert found == [(1, "A module."), (5, "A comment of two lines."), (7, "Return the sum.")]
     named = [(7, "add"), (12, "Sum.total"), (13, "digits")]
-    assert list(draw_prose.function_names(Path("a.py"), PYTHON)) == named
+    assert list(draw_prose.function_names(Path("a.py"), PYTHON_TEXT)) == named
 
 
-def test_sentences_of_a_page_are_found_and_tables_and_code_are_not() -> None:
+def test_draw_prose_finds_sentences_of_a_page_but_no_tables_or_code() -> None:
     page = "# Title\n\nOne sentence. Another\none.\n\n```sh\nmake it. Now\n```\n| a | b |\n"
     assert [words for _, words in draw_prose.page_sentences(page)] == [
         "One sentence.",

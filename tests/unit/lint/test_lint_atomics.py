@@ -1,4 +1,4 @@
-"""The lint check against compiler-specific atomics finds them, and accepts C11 atomics."""
+"""The lint check for compiler-specific atomics, which must find them and accept C11 atomics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
         "#define LOAD(p) __atomic_load_n(p, 0)",
     ],
 )
-def test_compiler_atomics_are_found(line: str) -> None:
+def test_compiler_specific_atomics_are_found(line: str) -> None:
     assert [number for number, _ in c_atomics.find_atomic_builtins(f"int x;\n{line}\n")] == [2]
 
 

@@ -1,4 +1,4 @@
-"""The lint check for tests that wait in real time, and its list, which may only shrink."""
+"""The lint check for tests that wait in real time, whose list may only shrink."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from history import FirstVersion
         ("def assert_no_completion():\n    pass\n", []),
     ],
 )  # fmt: skip
-def test_what_reads_a_clock_sleeps_or_waits_to_see_nothing_is_found(
+def test_uses_of_the_real_clock_sleeps_and_timed_waits_in_tests_are_found(
     text: str, found: list[tuple[int, str]]
 ) -> None:
     assert sorted(real_time.real_time_uses(text)) == found
 
 
-def test_a_function_that_may_race_the_clock_is_passed_over() -> None:
+def test_functions_that_may_race_the_clock_are_skipped() -> None:
     text = "import time\ndef test_a():\n    time.sleep(1)\ndef test_b():\n    time.sleep(1)\n"
     assert list(real_time.real_time_uses(text, frozenset({"test_a"}))) == [(5, "time.sleep")]
 
 
-def test_more_than_listed_less_than_listed_and_a_file_that_is_not_listed_are_wrong() -> None:
+def test_any_difference_between_real_time_uses_and_the_list_is_reported() -> None:
     found = {"tests/a.py": [(1, "nothing"), (2, "nothing")], "tests/b.py": [(1, "time.time")]}
     listing = real_time.parse_allowed_uses("# a comment\ntests/a.py 1 why\ntests/c.py 1 why not\n")
     a, b, c = real_time.list_problems(found, listing)
@@ -47,18 +47,18 @@ def test_more_than_listed_less_than_listed_and_a_file_that_is_not_listed_are_wro
 
 
 @pytest.mark.parametrize("line", ["tests/a.py 1", "tests/a.py many reasons", "a 1 x\na 2 y"])
-def test_a_line_without_a_number_or_a_reason_is_refused(line: str) -> None:
+def test_a_line_of_the_real_time_list_without_a_number_or_a_reason_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match="REASON"):
         real_time.parse_allowed_uses(line)
 
 
-def test_writing_lowers_numbers_and_raises_none() -> None:
+def test_updating_the_real_time_list_lowers_numbers_and_raises_none() -> None:
     found = {"tests/a.py": [(1, "nothing")] * 3, "tests/b.py": [(1, "nothing")]}
     text = "# head\ntests/a.py 2 why\ntests/b.py 5 why\ntests/c.py 1 why\n"
     assert real_time.update_counts(found, text) == "# head\ntests/a.py 2 why\ntests/b.py 1 why\n"
 
 
-def test_the_list_has_no_more_than_when_it_was_made(root: Path) -> None:
+def test_the_real_time_list_has_not_grown_since_its_first_version(root: Path) -> None:
     first = FirstVersion(root, real_time.LIST.relative_to(root).as_posix())
     before = real_time.parse_allowed_uses(first.text)
     for name, entry in real_time.parse_allowed_uses(real_time.LIST.read_text("utf-8")).items():

@@ -30,7 +30,7 @@ import pytest
         "read",
     ],
 )
-def test_a_call_of_the_system_is_refused_but_in_base_and_llp(symbol: str) -> None:
+def test_a_system_call_outside_base_and_llp_is_refused(symbol: str) -> None:
     wrong = c_symbols.system_call_error("rd", "rd.c", symbol)
     assert wrong is not None
     assert wrong.startswith(f"rd/rd.c calls {symbol}:")
@@ -41,11 +41,11 @@ def test_a_call_of_the_system_is_refused_but_in_base_and_llp(symbol: str) -> Non
 @pytest.mark.parametrize(
     "symbol", ["siw_sleep_ns", "siw_rd_pause", "strerror_r", "pthread_join", "getpid", "qsort"]
 )
-def test_other_calls_pass(symbol: str) -> None:
+def test_calls_of_other_functions_are_accepted(symbol: str) -> None:
     assert c_symbols.system_call_error("verbs", "device_cq.c", symbol) is None
 
 
-def test_a_clock_of_its_own_is_found_in_the_text() -> None:
+def test_direct_uses_of_a_clock_in_c_are_found() -> None:
     text = "/* as clock_gettime(2) */\n\tclock_gettime(CLOCK_REALTIME, &t);\n\tx = __rdtsc();\n"
     assert c_symbols.clock_use_errors("qp", "qp.c", text) == [
         "qp/qp.c uses clock_gettime: ask siw_now_ns",
@@ -75,11 +75,11 @@ def test_a_clock_of_its_own_is_found_in_the_text() -> None:
         "from datetime import datetime",
     ],
 )
-def test_python_that_goes_past_base_is_found(line: str) -> None:
+def test_direct_uses_of_time_threads_and_sockets_in_python_are_found(line: str) -> None:
     assert [number for number, _ in py_system.find_direct_system_calls(f"x = 1\n{line}\n")] == [2]
 
 
-def test_python_that_asks_base_passes() -> None:
+def test_uses_of_base_in_python_are_accepted() -> None:
     text = "from siwarp.base import system\nimport os, socket\nsystem.sleep(os.getpid())\n"
     text += "x: socket.socket = given\ny = socket.AF_INET, socket.inet_pton, socket.gaierror\n"
     assert py_system.find_direct_system_calls(text) == []

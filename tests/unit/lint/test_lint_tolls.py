@@ -1,11 +1,11 @@
-"""The lint check for pass-through functions finds disguised ones, and accepts functional ones."""
+"""The lint check for pass-through functions, which must find disguised pass-through functions."""
 
 from __future__ import annotations
 
 import pytest
 from tolls import Function, find_forwarding_functions, parse_functions
 
-BELOW = """
+LOW_LAYER = """
 int siw_low_do(struct siw_low *low, int what)
 {
 	low->done++;
@@ -29,14 +29,14 @@ void siw_low_wait(struct siw_low *low, int (*ready)(void *arg))
 		low->turns++;
 }
 """
-BASE = """
+BASE_LAYER = """
 void siw_lock(siw_lock_t *lock)
 {
 	lock->held = 1;
 }
 """
 
-TOLLS = {
+PASS_THROUGH_FUNCTIONS = {
     "as it is": """
 int siw_up_do(struct siw_up *up, int what)
 {
@@ -132,7 +132,7 @@ static inline int siw_up_do(struct siw_up *up)
 """,
 }
 
-WORK = {
+WORKING_FUNCTIONS = {
     "a member of a table": """
 static int up_do(struct siw_up *up)
 {
@@ -213,23 +213,23 @@ int siw_up_do(struct siw_up *up)
 
 def forwarding_functions_in(text: str) -> list[str]:
     everything: list[Function] = [
-        *parse_functions("base", "base.c", BASE),
-        *parse_functions("low", "low.c", BELOW),
+        *parse_functions("base", "base.c", BASE_LAYER),
+        *parse_functions("low", "low.c", LOW_LAYER),
         *parse_functions("up", "up.c", text),
     ]
     return find_forwarding_functions(everything)
 
 
-@pytest.mark.parametrize("text", TOLLS.values(), ids=TOLLS.keys())
+@pytest.mark.parametrize("text", PASS_THROUGH_FUNCTIONS.values(), ids=PASS_THROUGH_FUNCTIONS.keys())
 def test_disguised_pass_through_functions_are_found(text: str) -> None:
     assert forwarding_functions_in(text) == ["siw_up_do"]
 
 
-@pytest.mark.parametrize("text", WORK.values(), ids=WORK.keys())
+@pytest.mark.parametrize("text", WORKING_FUNCTIONS.values(), ids=WORKING_FUNCTIONS.keys())
 def test_functions_that_do_work_are_accepted(text: str) -> None:
     assert forwarding_functions_in(text) == []
 
 
-def test_a_function_of_the_same_folder_may_be_called_alone() -> None:
-    text = TOLLS["a cast"].replace("siw_low_do", "siw_up_more")
+def test_a_pass_through_to_a_function_of_the_same_folder_is_accepted() -> None:
+    text = PASS_THROUGH_FUNCTIONS["a cast"].replace("siw_low_do", "siw_up_more")
     assert forwarding_functions_in(text) == []

@@ -1,4 +1,4 @@
-"""The mutants of tests/mutants apply to the current code, and the results are counted correctly."""
+"""The mutants of tests/mutants: applying them to the current code, and counting their results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MUTANTS = load_mutants()
 
 
 def known_clauses() -> set[str]:
-    """Return the ids of clauses and requirements; spec/check.py checks that they are right."""
+    """Return the ids of clauses and requirements, whose correctness spec/check.py checks."""
     ids: set[str] = set()
     for path in (ROOT / "spec").glob("rfc*/s*.toml"):
         ids.update(CLAUSE.findall(path.read_text("utf-8")))
@@ -49,7 +49,7 @@ ONE = "int siw_mpa_one(int a, int b)\n{\n\treturn a < b; /* why */\n}\n"
 
 
 @pytest.mark.parametrize("one", MUTANTS, ids=[m.id for m in MUTANTS])
-def test_a_mutant_applies_to_one_place_of_its_layer(one: Mutant) -> None:
+def test_each_mutant_applies_to_one_place_of_its_layer(one: Mutant) -> None:
     try:
         place = one.find_place(load_work_tree())
     except LookupError as e:
@@ -59,7 +59,7 @@ def test_a_mutant_applies_to_one_place_of_its_layer(one: Mutant) -> None:
     assert one.file_with_mutation(load_work_tree())[1] != load_work_tree().texts[place.path]
 
 
-def test_mutants_have_names_of_their_own_and_say_what_they_break() -> None:
+def test_each_mutant_has_a_unique_id_and_names_the_clause_or_function_it_violates() -> None:
     clauses = known_clauses()
     assert len({m.id for m in MUTANTS}) == len(MUTANTS)
     assert len({m.digest for m in MUTANTS}) == len(MUTANTS)
@@ -73,24 +73,24 @@ def test_mutants_have_names_of_their_own_and_say_what_they_break() -> None:
             )
 
 
-def test_a_layers_tests_are_there() -> None:
+def test_each_layer_with_mutants_has_existing_tests() -> None:
     for layer in load_layers().values():
         assert any((ROOT / test).exists() for test in layer.tests), layer.name
 
 
-def test_blanks_and_comments_do_not_count_for_a_place(tmp_path: Path) -> None:
+def test_blanks_and_comments_are_ignored_when_a_mutant_is_applied(tmp_path: Path) -> None:
     text = "int siw_mpa_one(int a,\n\t\tint b)\n{\n\treturn a /* or less */\n\t\t<b;\n}\n"
     path, broken = make_mutant().file_with_mutation(make_one_file_tree(tmp_path, text))
     assert "return a <= b;" in broken
     assert path.name == "mpa_one.c"
 
 
-def test_a_function_is_found_in_whatever_file_it_is(tmp_path: Path) -> None:
+def test_the_function_of_a_mutant_is_found_in_any_file(tmp_path: Path) -> None:
     tree = make_one_file_tree(tmp_path, "static int x;\n\n" + ONE, "mpa/mpa_other.c")
     assert tree.layer_of_file(make_mutant().find_place(tree).path) == "mpa"
 
 
-def test_a_table_a_macro_and_an_enum_have_places_too(tmp_path: Path) -> None:
+def test_mutants_can_change_tables_macros_and_enums(tmp_path: Path) -> None:
     text = "#define ONE 1\nstatic const int two[] = {\n\t2,\n};\n\nenum three {\n\tTHREE = 3,\n};\n"
     tree = make_one_file_tree(tmp_path, text)
     for where, old in (("ONE", "1"), ("two", "2"), ("three", "3")):
@@ -108,14 +108,14 @@ def test_a_table_a_macro_and_an_enum_have_places_too(tmp_path: Path) -> None:
         ({"file": "mpa_two.c"}, "in mpa_two.c"),
     ],
 )
-def test_a_mutant_that_does_not_apply_says_why(
+def test_a_mutant_that_does_not_apply_is_reported_with_the_reason(
     tmp_path: Path, changed: dict[str, str], says: str
 ) -> None:
     with pytest.raises(LookupError, match=says):
         make_mutant(**changed).find_place(make_one_file_tree(tmp_path, ONE))
 
 
-def test_a_text_in_two_functions_of_one_name_needs_the_file(tmp_path: Path) -> None:
+def test_a_mutant_of_two_functions_with_one_name_needs_a_file(tmp_path: Path) -> None:
     make_one_file_tree(tmp_path, ONE)
     tree = make_one_file_tree(tmp_path, ONE, "mpa/mpa_two.c")
     with pytest.raises(LookupError, match="2 times"):
@@ -123,7 +123,7 @@ def test_a_text_in_two_functions_of_one_name_needs_the_file(tmp_path: Path) -> N
     assert make_mutant(file="mpa_two.c").find_place(tree).path.name == "mpa_two.c"
 
 
-def test_mutants_are_stored_as_they_were_read(tmp_path: Path) -> None:
+def test_stored_mutants_are_loaded_unchanged(tmp_path: Path) -> None:
     (tmp_path / "layers.toml").write_bytes((ROOT / "tests/mutants/layers.toml").read_bytes())
     mutants = [
         make_mutant(old='say("a\\n");', new="if (x)\n\treturn;"),
@@ -133,33 +133,41 @@ def test_mutants_are_stored_as_they_were_read(tmp_path: Path) -> None:
     assert load_mutants(tmp_path) == mutants
 
 
-B = "tests/a.py::test_b"
+TEST_B = "tests/a.py::test_b"
 
 
 @pytest.mark.parametrize(
     ("status", "out", "run"),
     [
-        (0, f"{B} PASSED [100%]", Run("passed", None)),
-        (1, f"{B}[1 - 2] FAILED [ 50%]\nFAILED {B}[1 - 2] - no\n", Run("failed", f"{B}[1 - 2]")),
+        (0, f"{TEST_B} PASSED [100%]", Run("passed", None)),
+        (
+            1,
+            f"{TEST_B}[1 - 2] FAILED [ 50%]\nFAILED {TEST_B}[1 - 2] - no\n",
+            Run("failed", f"{TEST_B}[1 - 2]"),
+        ),
         (2, "ERROR tests/a.py - ImportError: no\n", Run("failed", "tests/a.py")),
-        (-11, f"tests/a.py::test_a PASSED\n{B} \n", Run("crashed", B)),
-        (-11, f"{B}[x y] Fatal Python error: Segmentation fault\n", Run("crashed", f"{B}[x y]")),
-        (None, f"{B} ", Run("out of time", None)),
-        (1, f"{B} \n+++ Timeout +++\n", Run("hung", B)),
+        (-11, f"tests/a.py::test_a PASSED\n{TEST_B} \n", Run("crashed", TEST_B)),
+        (
+            -11,
+            f"{TEST_B}[x y] Fatal Python error: Segmentation fault\n",
+            Run("crashed", f"{TEST_B}[x y]"),
+        ),
+        (None, f"{TEST_B} ", Run("out of time", None)),
+        (1, f"{TEST_B} \n+++ Timeout +++\n", Run("hung", TEST_B)),
     ],
 )
-def test_how_a_run_ended_is_read_from_its_status_and_its_lines(
+def test_the_outcome_of_a_test_run_is_parsed_from_its_status_and_output(
     status: int | None, out: str, run: Run
 ) -> None:
     assert _outcome_of_run(status, out) == run
 
 
-def test_a_run_without_tests_gives_no_verdict() -> None:
+def test_a_test_run_without_tests_raises_an_error() -> None:
     with pytest.raises(Trouble):
         _outcome_of_run(5, "no tests ran")
 
 
-def test_files_named_before_their_folder_are_run_before_it(
+def test_files_listed_before_their_folder_are_run_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = TreeCopy(tmp_path)
@@ -177,7 +185,7 @@ def test_files_named_before_their_folder_are_run_before_it(
     assert runs == [[*left_out, one], [*left_out, f"--ignore={one}", *folders]]
 
 
-def test_tests_of_simulated_processes_have_a_run_of_their_own(
+def test_tests_of_simulated_processes_are_run_separately(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = TreeCopy(tmp_path)
@@ -201,7 +209,7 @@ def test_tests_of_simulated_processes_have_a_run_of_their_own(
     ]
 
 
-def test_a_run_that_is_stopped_tries_no_more_tests(
+def test_a_stopped_run_starts_no_further_tests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tests").mkdir()
@@ -240,7 +248,7 @@ def make_results(tmp_path: Path, mutants: list[Mutant], hows: list[str]) -> Resu
         (["failed"] * 19 + ["does not compile"], None, False),
     ],
 )
-def test_a_survivor_needs_a_reason_and_nineteen_of_twenty_are_noticed(
+def test_a_surviving_mutant_needs_a_reason_and_95_percent_must_be_detected(
     tmp_path: Path, hows: list[str], survives: str | None, good: bool
 ) -> None:
     mutants = []
@@ -252,7 +260,7 @@ def test_a_survivor_needs_a_reason_and_nineteen_of_twenty_are_noticed(
     assert print_report(mutants, make_results(tmp_path, mutants, hows)) is good
 
 
-def test_what_was_tried_on_other_code_is_only_a_hint(tmp_path: Path) -> None:
+def test_results_for_other_code_are_used_only_as_hints(tmp_path: Path) -> None:
     mutants = [make_mutant()]
     make_results(tmp_path, mutants, ["failed"])
     same = Results(tmp_path / "results.jsonl", {"mpa": "now"})
@@ -271,7 +279,7 @@ def test_what_was_tried_on_other_code_is_only_a_hint(tmp_path: Path) -> None:
         ("tests/unit/x.py::test_z FAILED [ 62%]", None),
     ],
 )
-def test_a_run_that_lives_on_behind_its_verdict_is_judged_by_it(
+def test_a_test_process_that_hangs_after_its_summary_has_the_status_of_the_summary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str, status: int | None
 ) -> None:
     monkeypatch.setattr(tree, "ENDING", 0.05)
@@ -282,7 +290,7 @@ def test_a_run_that_lives_on_behind_its_verdict_is_judged_by_it(
         process.kill()
 
 
-def test_a_run_that_hangs_after_a_failure_has_failed(
+def test_a_test_process_that_hangs_after_a_failure_has_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tree, "ENDING", 0.05)

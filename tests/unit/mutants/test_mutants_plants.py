@@ -1,4 +1,4 @@
-"""The planted faults apply to the current code, and seeds until discovery are counted correctly."""
+"""The planted faults: applying them to the current code, and counting the seeds until discovery."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLANTS = load_plants()
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=[p.id for p in PLANTS])
-def test_a_fault_applies_to_one_place(plant: Plant) -> None:
+def test_each_planted_fault_applies_to_one_place(plant: Plant) -> None:
     try:
         path, text = plant.file_with_fault(load_work_tree())
     except LookupError as e:
@@ -36,7 +36,7 @@ def test_a_fault_applies_to_one_place(plant: Plant) -> None:
     assert text != load_work_tree().texts[path]
 
 
-def test_each_kind_of_fault_has_three_variants_in_places_of_their_own() -> None:
+def test_each_kind_of_planted_fault_has_three_variants_in_different_places() -> None:
     assert set(Counter(p.fault for p in PLANTS).values()) == {VARIANTS}
     assert len({p.id for p in PLANTS}) == len(PLANTS)
     assert len({(p.where, p.file, p.old) for p in PLANTS}) == len(PLANTS)
@@ -44,7 +44,7 @@ def test_each_kind_of_fault_has_three_variants_in_places_of_their_own() -> None:
         assert plant.what.endswith(".") and plant.seen.endswith("."), plant.id
 
 
-def test_an_entry_that_lacks_something_is_named(tmp_path: Path) -> None:
+def test_an_incomplete_planted_fault_is_reported_by_its_id(tmp_path: Path) -> None:
     path = tmp_path / "plants.toml"
     path.write_text('[[plant]]\nid = "one"\nfault = "lost"\nwhy = "It is."\n', "utf-8")
     with pytest.raises(ValueError, match=r"one: new, old, seen, what, where, why"):
@@ -66,20 +66,20 @@ def test_an_entry_that_lacks_something_is_named(tmp_path: Path) -> None:
         (-11, "seed 8 begins\n", Ran("crashed", None, "SIGSEGV: seed 8 begins")),
     ],
 )
-def test_how_a_run_ended_is_read_from_its_status_and_its_lines(
+def test_the_outcome_of_a_sim_run_is_parsed_from_its_status_and_output(
     status: int | None, out: str, ran: Ran
 ) -> None:
     assert outcome_of_run(status, out) == ran
 
 
 @pytest.mark.parametrize(("status", "out"), [(1, "Traceback\n"), (2, "No such command 'sim'.\n")])
-def test_a_run_without_a_seed_gives_no_verdict(status: int, out: str) -> None:
+def test_a_sim_run_without_a_seed_raises_an_error(status: int, out: str) -> None:
     with pytest.raises(Trouble):
         outcome_of_run(status, out)
 
 
-class Seeds:
-    """Replaces `siwarp sim`: one seed fails."""
+class FakeSimCommand:
+    """A replacement of the command `siwarp sim` in which one seed fails."""
 
     def __init__(self, bad: int, how: str = "failed", named: bool = True) -> None:
         self.bad, self.how, self.named = bad, how, named
@@ -93,26 +93,26 @@ class Seeds:
 
 
 @pytest.mark.parametrize("bad", [1, 8, 9, 25, 50])
-def test_seeds_are_counted_from_the_first_one_to_the_one_that_fails(bad: int) -> None:
-    assert run_until_failure(Seeds(100 + bad), 101, 50).seeds == bad
+def test_seeds_are_counted_up_to_the_first_failing_seed(bad: int) -> None:
+    assert run_until_failure(FakeSimCommand(100 + bad), 101, 50).seeds == bad
 
 
-def test_a_fault_may_stay_unfound() -> None:
-    found = run_until_failure(Seeds(0), 1, 50)
+def test_a_planted_fault_may_remain_undetected() -> None:
+    found = run_until_failure(FakeSimCommand(0), 1, 50)
     assert (found.seeds, found.how) == (0, "passed")
 
 
-def test_a_run_that_hangs_and_names_no_seed_counts_as_all_of_them() -> None:
-    found = run_until_failure(Seeds(11, "hung", named=False), 1, 50)
+def test_a_run_that_hangs_without_naming_a_seed_counts_all_of_its_seeds() -> None:
+    found = run_until_failure(FakeSimCommand(11, "hung", named=False), 1, 50)
     assert (found.seeds, found.how) == (50, "hung")
 
 
-def test_a_run_that_names_a_seed_of_another_run_is_an_error() -> None:
+def test_a_run_that_names_a_seed_of_another_run_raises_an_error() -> None:
     with pytest.raises(Trouble, match="seed 99"):
         run_until_failure(lambda first, seeds: Ran("failed", 99, "seed 99"), 1, 50)
 
 
-def test_the_copy_is_restored_after_a_fault_and_after_an_error(
+def test_the_copy_of_the_tree_is_restored_after_a_planted_fault_and_after_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant = Plant("one", "lost", "siw_one", "a < b", "a <= b", "It is.", "It is.")
@@ -130,7 +130,7 @@ def test_the_copy_is_restored_after_a_fault_and_after_an_error(
         return said.pop(0)
 
     monkeypatch.setattr(copy, "build_targets", fake_build)
-    worker = Worker(copy, Seeds(3))
+    worker = Worker(copy, FakeSimCommand(3))
     assert worker.try_plant(plant, 1, 50).seeds == 3
     assert path.read_text("utf-8") == whole
     with pytest.raises(Trouble, match="one does not compile"):
@@ -148,13 +148,13 @@ def make_search_result(seeds: int) -> Found:
 @pytest.mark.parametrize(
     ("seeds", "middle"), [([3, 1, 9], 3), ([1, 0, 9], 9), ([0, 2, 0], math.inf), ([1, 4], 2.5)]
 )
-def test_the_median_counts_a_fault_that_was_not_found_as_the_last(
+def test_the_median_counts_an_undetected_fault_as_more_than_all_others(
     seeds: list[int], middle: float
 ) -> None:
     assert median_seeds(make_search_result(n) for n in seeds) == middle
 
 
-def test_the_table_has_a_line_for_each_fault_and_the_median() -> None:
+def test_the_results_table_has_a_line_for_each_planted_fault_and_the_median() -> None:
     results = {
         plant: make_search_result(n) for plant, n in zip(PLANTS[:3], [7, 0, 12], strict=True)
     }
@@ -164,13 +164,13 @@ def test_the_table_has_a_line_for_each_fault_and_the_median() -> None:
     assert text.endswith("\n2 of 3 found; median: 12 seeds.\n")
 
 
-def test_a_command_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
+def test_a_command_that_exceeds_its_time_limit_is_stopped(tmp_path: Path) -> None:
     copy = TreeCopy(tmp_path)
     assert copy.run_with_output(["sh", "-c", "echo seed 4; exit 1"], 60) == (1, "seed 4\n")
     assert copy.run_with_output(["sleep", "60"], 0.1) == (None, "")
 
 
-def test_a_command_that_has_said_enough_is_stopped(tmp_path: Path) -> None:
+def test_a_command_is_stopped_when_its_output_matches_the_pattern(tmp_path: Path) -> None:
     command = ["sh", "-c", "echo FAILED; sleep 60"]
     assert TreeCopy(tmp_path).run_with_output(command, 60, re.compile("FAILED\n")) == (
         1,

@@ -1,7 +1,7 @@
-"""Print the public names of pyverbs' modules: list_names.py PACKAGE.
+"""Print the public names of the modules of pyverbs: list_names.py PACKAGE.
 
-A line is a module and one of its names; ``Class.name`` for members of a class, ``name = number``
-for integers. names.txt is the output for rdma-core's pyverbs.
+A line consists of a module and one of its names: ``Class.name`` for members of a class, ``name =
+number`` for integers. names.txt is the output for pyverbs of rdma-core.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import sys
 import types
 from collections.abc import Iterator
 
-#: All modules except those for vendors' devices.
+#: All modules of pyverbs except the modules for devices of particular vendors.
 MODULES = [
     "addr", "base", "cm_enums", "cmid", "cq", "device", "dma_util", "dmabuf", "enums", "flow",
     "fork", "mem_alloc", "mr", "pd", "pyverbs_error", "qp", "spec", "srq", "utils", "wq", "wr",
     "xrcd",
 ]  # fmt: skip
-#: Names that Python or pyverbs' compiler adds.
-NOT_OURS = {"LOG_FORMAT", "LOG_LEVEL", "HUGE_PAGE_SIZE", "U32_MASK", "IntEnum", "IntFlag"}
+#: Names that Python or the compiler of pyverbs adds.
+FOREIGN_NAMES = {"LOG_FORMAT", "LOG_LEVEL", "HUGE_PAGE_SIZE", "U32_MASK", "IntEnum", "IntFlag"}
 
 
 def class_member_names(name: str, kind: type) -> Iterator[str]:
-    """Yield a class, and its own and inherited members."""
+    """Yield the name of a class, and the names of its own and inherited members."""
     yield name
     for member in sorted(dir(kind)):
         if not member.startswith("_") and not hasattr(Exception, member):
@@ -31,10 +31,10 @@ def class_member_names(name: str, kind: type) -> Iterator[str]:
 
 
 def module_names(module: types.ModuleType) -> Iterator[str]:
-    """Yield the public names of a module."""
+    """Yield the public names of a module, with members of classes and values of integers."""
     for name, value in sorted(vars(module).items()):
         hidden = name.startswith("_") and not name.startswith("_IBV_")
-        if hidden or name in NOT_OURS or isinstance(value, types.ModuleType):
+        if hidden or name in FOREIGN_NAMES or isinstance(value, types.ModuleType):
             continue
         if isinstance(value, int):
             yield f"{name} = {int(value)}"
@@ -47,7 +47,7 @@ def module_names(module: types.ModuleType) -> Iterator[str]:
 
 
 def list_public_names(package: str) -> list[str]:
-    """Return all output lines."""
+    """Return all lines of the output for a package."""
     found = ((name, importlib.import_module(f"{package}.{name}")) for name in MODULES)
     return [f"{name} {line}" for name, module in found for line in module_names(module)]
 

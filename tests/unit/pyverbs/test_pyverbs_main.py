@@ -1,4 +1,4 @@
-"""`python -m siwarp.pyverbs PROGRAM` runs a program as `python PROGRAM` does."""
+"""The command `python -m siwarp.pyverbs PROGRAM`, which runs a program as `python PROGRAM` does."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pace import scale_limit
 
 ON_SIWARP = [sys.executable, "-m", "siwarp.pyverbs"]
 
-#: Everything by which a program can tell how it was started.
-ABOUT = """
+#: A program that prints everything by which it can detect how it was started.
+PRINT_ENVIRONMENT = """
 import os, sys
 from multiprocessing import current_process
 def deep():
@@ -24,7 +24,7 @@ print(sys.argv, __name__, __file__, __package__, __spec__, sorted(globals()))
 print(sys.modules["__main__"].deep is deep, sys.path[0], current_process().name)
 print("to stderr", file=sys.stderr)
 """
-ENDS = {
+PROGRAM_ENDINGS = {
     "falls through": "pass",
     "exits with 7": "sys.exit(7)",
     "exits with a text": "sys.exit('a reason')",
@@ -45,15 +45,15 @@ def run_program(command: list[str], program: Path, *args: str) -> tuple[int, str
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("end", ENDS)
-def test_a_program_is_run_as_python_runs_it(tmp_path: Path, end: str) -> None:
+@pytest.mark.parametrize("end", PROGRAM_ENDINGS)
+def test_a_program_on_siwarp_pyverbs_runs_as_python_runs_it(tmp_path: Path, end: str) -> None:
     program = tmp_path / "program.py"
-    program.write_text(ABOUT + ENDS[end] + "\n")
+    program.write_text(PRINT_ENVIRONMENT + PROGRAM_ENDINGS[end] + "\n")
     plain = run_program([sys.executable], program, "-x", "a b", "--help")
     assert run_program(ON_SIWARP, program, "-x", "a b", "--help") == plain
 
 
-def test_a_program_that_is_not_python_says_so_as_python_does(tmp_path: Path) -> None:
+def test_a_program_with_a_syntax_error_is_reported_as_by_python(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("if this then that\n")
     code, out, err = run_program([sys.executable], program)
@@ -61,7 +61,7 @@ def test_a_program_that_is_not_python_says_so_as_python_does(tmp_path: Path) -> 
     assert "SyntaxError" in err
 
 
-def test_what_pyverbs_means_is_siwarp_whatever_it_is_imported_as(tmp_path: Path) -> None:
+def test_a_program_that_imports_pyverbs_gets_siwarp_pyverbs(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "import pyverbs, pyverbs.qp, pyverbs.enums as e\n"
@@ -77,7 +77,7 @@ def test_what_pyverbs_means_is_siwarp_whatever_it_is_imported_as(tmp_path: Path)
 
 
 @pytest.mark.parametrize("way", ["fork", "spawn"])
-def test_processes_that_a_program_starts_have_pyverbs_too(tmp_path: Path, way: str) -> None:
+def test_child_processes_of_a_program_import_siwarp_pyverbs(tmp_path: Path, way: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "import multiprocessing, sys\n"
@@ -93,7 +93,7 @@ def test_processes_that_a_program_starts_have_pyverbs_too(tmp_path: Path, way: s
     assert run_program(ON_SIWARP, program) == (0, "4\n", "")
 
 
-def test_names_of_vendors_can_be_imported_and_say_that_they_are_not_here(tmp_path: Path) -> None:
+def test_vendor_modules_of_pyverbs_can_be_imported_and_raise_eopnotsupp(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "import errno\n"
@@ -109,14 +109,14 @@ def test_names_of_vendors_can_be_imported_and_say_that_they_are_not_here(tmp_pat
     assert (code, err) == (0, "") and "Mlx5Context" in out
 
 
-def test_without_a_program_it_says_how_it_is_used(tmp_path: Path) -> None:
+def test_siwarp_pyverbs_without_a_program_prints_its_usage(tmp_path: Path) -> None:
     done = subprocess.run(ON_SIWARP, capture_output=True, text=True)
     assert done.returncode == 2 and "PROGRAM [ARGS]" in done.stderr
     done = subprocess.run([*ON_SIWARP, str(tmp_path / "none.py")], capture_output=True, text=True)
     assert done.returncode == 2 and "none.py" in done.stderr
 
 
-def test_devices_are_rnics_if_the_setting_says_so(tmp_path: Path) -> None:
+def test_devices_are_rnics_if_the_persona_setting_is_iwarp(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "from pyverbs.device import get_device_list\n"
@@ -132,7 +132,7 @@ def test_devices_are_rnics_if_the_setting_says_so(tmp_path: Path) -> None:
     assert done.stdout == "{<ibv_node_type.IBV_NODE_RNIC: 4>}\n"
 
 
-def test_ctrl_c_ends_a_wait_for_an_event(tmp_path: Path) -> None:
+def test_sigint_ends_a_pyverbs_wait_for_an_event(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "from pyverbs.cq import CQ, CompChannel\nfrom pyverbs.device import Context\n"

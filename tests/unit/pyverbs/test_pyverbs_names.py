@@ -1,4 +1,4 @@
-"""siwarp.pyverbs has every name of rdma-core's pyverbs: modules, classes, members, numbers."""
+"""Names of siwarp.pyverbs: all modules, classes, members and numbers of pyverbs must exist."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from siwarp.pyverbs import cm_enums, enums
 
 FOLDER = Path(__file__).parent
-#: The Python interpreter for Debian's pyverbs.
+#: The Python interpreter for which Debian installs pyverbs.
 PYTHON = "/usr/bin/python3"
 
 
@@ -32,13 +32,13 @@ def is_missing_name(line: str) -> bool:
     return bool(number) and int(found) != int(number)
 
 
-def test_every_name_and_number_of_pyverbs_is_here() -> None:
+def test_siwarp_pyverbs_has_every_name_and_number_of_pyverbs() -> None:
     lines = expected_name_lines()
     assert len(lines) > 1300
     assert [line for line in lines if is_missing_name(line)] == []
 
 
-def test_all_numbers_of_pyverbs_are_in_the_list_and_members_are_of_their_enumeration() -> None:
+def test_the_list_contains_all_pyverbs_numbers_as_members_of_enumerations() -> None:
     numbers = [
         line for line in expected_name_lines() if line.startswith("enums ") and " = " in line
     ]
@@ -48,7 +48,7 @@ def test_all_numbers_of_pyverbs_are_in_the_list_and_members_are_of_their_enumera
 
 
 @pytest.mark.programs
-def test_the_list_is_what_the_installed_pyverbs_has() -> None:
+def test_the_list_of_names_equals_the_installed_pyverbs() -> None:
     done = subprocess.run(
         [PYTHON, str(FOLDER / "list_names.py"), "pyverbs"], capture_output=True, text=True
     )
@@ -58,7 +58,7 @@ def test_the_list_is_what_the_installed_pyverbs_has() -> None:
     assert done.stdout.splitlines() == expected_name_lines()
 
 
-def test_import_siwarp_does_not_import_pyverbs() -> None:
+def test_importing_siwarp_does_not_import_pyverbs() -> None:
     said = subprocess.run(
         [sys.executable, "-c", "import sys, siwarp, siwarp.cm; print(*sys.modules)"],
         capture_output=True,

@@ -16,7 +16,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "abi" / "pyverbs"
 
 @pytest.fixture(scope="module")
 def private_namespace() -> Iterator[Namespace]:
-    """A network namespace in which no other process uses the ports of connection ids."""
+    """A network namespace in which no other process uses the ports of connection identifiers."""
     namespace = Namespace("lo", "127.0.0.1", "::1")
     namespace.ip("link", "set", "lo", "up")
     yield namespace
@@ -24,7 +24,7 @@ def private_namespace() -> Iterator[Namespace]:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_script_does_the_same_as_on_pyverbs_itself(
+def test_a_pyverbs_script_succeeds_on_siwarp_pyverbs(
     private_namespace: Namespace, script: str
 ) -> None:
     program = str(FOLDER / f"{script}.py")

@@ -1,4 +1,4 @@
-"""tools/release in a nearly empty tree in which `make dist` creates empty files."""
+"""The script tools/release in a nearly empty tree in which `make dist` creates empty files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DIST = """dist:
 """
 
 
-#: The identity that creates the tag.
+#: The identity that creates commits and tags.
 SOMEBODY = {
     "GIT_COMMITTER_NAME": "a",
     "GIT_COMMITTER_EMAIL": "a@example.org",
@@ -76,7 +76,7 @@ def repository(tmp_path: Path) -> ReleaseRepository:
     return ReleaseRepository(tmp_path)
 
 
-def test_a_version_is_prepared_made_and_tagged(repository: ReleaseRepository) -> None:
+def test_a_release_is_prepared_built_and_tagged(repository: ReleaseRepository) -> None:
     assert repository.run_release("--prepare", "0.2.0").returncode == 0
     today = datetime.datetime.now(datetime.timezone.utc).date()
     assert (
@@ -96,19 +96,21 @@ def test_a_version_is_prepared_made_and_tagged(repository: ReleaseRepository) ->
 
 
 @pytest.mark.parametrize("words", [(), ("0.2",), ("v0.2.0",), ("0.2.0", "0.3.0"), ("01.2.0",)])
-def test_what_is_no_version_is_refused(
+def test_an_invalid_version_is_refused(
     repository: ReleaseRepository, words: tuple[str, ...]
 ) -> None:
     assert repository.release_error(*words).startswith("usage: tools/release")
 
 
-def test_a_tree_with_changes_is_refused(repository: ReleaseRepository) -> None:
+def test_a_release_from_a_tree_with_uncommitted_changes_is_refused(
+    repository: ReleaseRepository,
+) -> None:
     (repository.folder / "new").touch()
     for words in (["--prepare", "0.2.0"], ["0.2.0"]):
         assert repository.release_error(*words).startswith("the tree has changes")
 
 
-def test_what_is_not_prepared_is_refused(repository: ReleaseRepository) -> None:
+def test_a_release_that_is_not_prepared_is_refused(repository: ReleaseRepository) -> None:
     advice = "type tools/release --prepare 0.2.0"
     assert advice in repository.release_error("0.2.0")
     file = repository.folder / "meson.build"
@@ -119,7 +121,9 @@ def test_what_is_not_prepared_is_refused(repository: ReleaseRepository) -> None:
     assert repository.run_git("tag") == ""
 
 
-def test_files_of_another_version_are_not_tagged(repository: ReleaseRepository) -> None:
+def test_a_release_with_files_of_another_version_is_not_tagged(
+    repository: ReleaseRepository,
+) -> None:
     repository.run_release("--prepare", "0.2.0")
     repository.commit_all("siwarp 0.2.0")
     assert "is not a file of version 0.2.0" in repository.release_error("0.2.0", made="0.1.0")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""The simulator's TCP: RC queue pairs on it, and llp's return values compared with the kernel's.
+"""The simulator's TCP: RC queue pairs, and results of the llp layer compared with the kernel's TCP.
 
 The scenarios are those of tests/c/sim_tcp.c, which checks each message itself, and the script is
 tests/c/llp_script.c. All bounds are on virtual time.
@@ -27,7 +27,7 @@ CM_UNREACHABLE, CM_REJECTED, CM_DISCONNECTED = 7, 8, 10
 
 
 def program_output_lines(build_dir: Path, name: str, *args: str | int) -> list[str]:
-    """Run a program of tests/c; return the lines that it printed."""
+    """Run a program of tests/c, and return the lines that it printed."""
     done = subprocess.run(
         [build_dir / "tests/c" / name, *map(str, args)],
         capture_output=True,
@@ -39,7 +39,7 @@ def program_output_lines(build_dir: Path, name: str, *args: str | int) -> list[s
 
 
 def run_tcp_scenarios(build_dir: Path, *args: str | int) -> dict[str, list[str]]:
-    """Run scenarios; return the values printed for each name, in order."""
+    """Run TCP scenarios; return the values printed for each name, in order."""
     found: dict[str, list[str]] = {}
     for line in program_output_lines(build_dir, "siw-test-sim-tcp", *args):
         for word in line.split():
@@ -49,113 +49,117 @@ def run_tcp_scenarios(build_dir: Path, *args: str | int) -> dict[str, list[str]]
 
 
 def single_value(found: dict[str, list[str]], name: str) -> int:
-    """Return the only value of a name."""
+    """Return the only value that a program printed for a name."""
     (value,) = found[name]
     return int(value)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_seed_decides(build_dir: Path, scenario: str) -> None:
-    """Two processes with different memory layouts, and two worlds in one process, run alike."""
+def test_the_seed_determines_the_run_of_a_tcp_scenario(build_dir: Path, scenario: str) -> None:
+    """Check that two processes, and two worlds in one process, have equal runs for one seed."""
     first = run_tcp_scenarios(build_dir, scenario, 1)["hash"]
     assert run_tcp_scenarios(build_dir, "twice", scenario, 1)["hash"] == first * 2
     assert run_tcp_scenarios(build_dir, scenario, 2)["hash"] != first
 
 
 @pytest.mark.parametrize("seed", range(3, 8))
-def test_sends_over_a_lossy_slow_link(build_dir: Path, seed: int) -> None:
-    """A thousand Sends each way arrive in order although segments are lost."""
+def test_rc_sends_arrive_over_a_lossy_slow_link(build_dir: Path, seed: int) -> None:
+    """Check that a thousand Sends in each direction arrive in order although segments are lost."""
     got = run_tcp_scenarios(build_dir, "rc", seed)
     assert single_value(got, "lost") > 50
-    # The link's rate is a lower bound: 2 MB each way at 20 Mbit/s.
+    # The rate of the link determines the lower bound: 2 MB in each direction at 20 Mbit/s.
     assert single_value(got, "now") > 800 * MS
 
 
 @pytest.mark.parametrize("seed", range(3, 8))
-def test_duplicated_and_reordered_segments_are_harmless(build_dir: Path, seed: int) -> None:
-    """Duplicated and reordered segments do no harm."""
+def test_tcp_streams_are_correct_despite_duplicated_and_reordered_segments(
+    build_dir: Path, seed: int
+) -> None:
+    """Check a scenario with lost, duplicated and reordered segments."""
     got = run_tcp_scenarios(build_dir, "disorder", seed)
     assert single_value(got, "lost") > 20
     assert single_value(got, "duplicated") > 20
 
 
 @pytest.mark.parametrize("seed", range(3, 8))
-def test_a_full_queue_drops_and_the_sender_adapts(build_dir: Path, seed: int) -> None:
-    """A queue of eight packets drops segments, and the sender adapts without only timing out."""
+def test_a_tcp_sender_adapts_to_a_full_queue(build_dir: Path, seed: int) -> None:
+    """Check that a sender adapts to a queue of eight packets faster than by timeouts alone."""
     got = run_tcp_scenarios(build_dir, "queue", seed)
     assert single_value(got, "lost") > 10
-    # 600 KB each way at 10 Mbit/s take half a second.
+    # The transfer of 600 KB in each direction at 10 Mbit/s takes half a second.
     assert single_value(got, "now") < 5 * SECOND
 
 
 @pytest.mark.parametrize("seed", range(3, 8))
 @pytest.mark.parametrize("scenario", ["one_sided", "half", "ring", "window", "pair"])
-def test_scenarios_complete_despite_loss(build_dir: Path, scenario: str, seed: int) -> None:
-    """Writes and Reads; data sent before a disconnect arrives; several connections.
+def test_rc_scenarios_complete_despite_loss_of_segments(
+    build_dir: Path, scenario: str, seed: int
+) -> None:
+    """Check Writes and Reads, data sent before a disconnect, and several connections.
 
-    Also a receiver that does not read for a minute, and queue pairs that connect by address and
-    QPN.
+    The scenarios also contain a receiver that does not read for a minute, and queue pairs that
+    connect by GID and QPN.
     """
     assert single_value(run_tcp_scenarios(build_dir, scenario, seed), "lost") > 0
 
 
-def test_connect_takes_round_trips(build_dir: Path) -> None:
-    """A connect takes a round trip of TCP, one of MPA's Request and Reply, half of one for RTR."""
+def test_connecting_takes_two_and_a_half_round_trips(build_dir: Path) -> None:
+    """Check a round trip of TCP, a round trip of MPA frames, and half a round trip for the RTR."""
     got = run_tcp_scenarios(build_dir, "connects", 1)
     assert single_value(got, "took") == 50 * MS
     assert single_value(got, "connections") == 1
 
 
-def test_a_connect_without_listener_is_refused_in_one_round_trip(build_dir: Path) -> None:
-    """Without a listener, a connect fails after one round trip."""
+def test_a_simulated_connect_without_listener_is_refused_in_one_round_trip(build_dir: Path) -> None:
+    """Check that connecting fails after one round trip if no listener exists."""
     got = run_tcp_scenarios(build_dir, "refused", 1)
     assert single_value(got, "event") in {CM_REJECTED, CM_UNREACHABLE}
     assert single_value(got, "status") == -errno.ECONNREFUSED
     assert single_value(got, "took") == 20 * MS
 
 
-def test_slow_connect(build_dir: Path) -> None:
-    """All segments are lost for 4 s, among them the SYNs at 0, 1 and 3 s; that at 7 s arrives."""
+def test_a_tcp_connection_is_established_after_lost_syns(build_dir: Path) -> None:
+    """Check the loss of all segments for 4 s, so that only the SYN at 7 s arrives."""
     got = run_tcp_scenarios(build_dir, "slow", 1)
     assert single_value(got, "took") == 7 * SECOND + 50 * MS
     assert single_value(got, "lost") == 3
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
-def test_a_crashed_host_resets_its_connections(build_dir: Path, seed: int) -> None:
-    """A reset ends the connection; then there is no listener."""
+def test_a_crashed_host_resets_its_tcp_connections(build_dir: Path, seed: int) -> None:
+    """Check that a reset ends the connection, and that later attempts find no listener."""
     got = run_tcp_scenarios(build_dir, "crash", seed)
     assert single_value(got, "event") == CM_DISCONNECTED
-    # Data that waits because of the rate of 1 Mbit/s, a window of 14 KB, arrives before the reset.
+    # The queued data, a window of 14 KB at a rate of 1 Mbit/s, arrives before the reset.
     assert single_value(got, "took") < 200 * MS
     assert single_value(got, "status") == -errno.ECONNREFUSED
 
 
-def test_retransmission_recovers_after_a_partition(build_dir: Path) -> None:
-    """After a minute of silence the next retransmission arrives, at most a minute later."""
+def test_tcp_retransmission_succeeds_after_a_partition(build_dir: Path) -> None:
+    """Check that the next retransmission arrives at most a minute after a partition of a minute."""
     assert single_value(run_tcp_scenarios(build_dir, "partition", 1), "took") < 60 * SECOND
 
 
-def test_an_unanswered_connection_ends_after_924_s(build_dir: Path) -> None:
-    """Without an answer a connection ends at the first retransmission time-out after 924.6 s."""
+def test_an_unanswered_tcp_connection_ends_after_924_s(build_dir: Path) -> None:
+    """Check that a connection without an answer ends at the first timeout after 924.6 s."""
     took = single_value(run_tcp_scenarios(build_dir, "silence", 1), "took")
     assert 924_600 * MS <= took < 924_600 * MS + 120 * SECOND
 
 
-def test_segments_shrink_to_the_path_mtu(build_dir: Path) -> None:
-    """Segments that are too long for the path are lost, and segmented again; over IPv6."""
+def test_tcp_segments_shrink_to_the_path_mtu(build_dir: Path) -> None:
+    """Check that segments too long for the path are lost and segmented again, over IPv6."""
     got = run_tcp_scenarios(build_dir, "mtu", 1)
     assert single_value(got, "lost") > 0
     assert single_value(got, "now") < SECOND
 
 
-def test_planned_reset(build_dir: Path) -> None:
-    """With reset=100KB, at most as many Writes of 4 KiB succeed as fit in 100 KB."""
+def test_a_planned_reset_limits_the_number_of_successful_writes(build_dir: Path) -> None:
+    """Check that with reset=100KB at most as many Writes of 4 KiB succeed as fit in 100 KB."""
     assert single_value(run_tcp_scenarios(build_dir, "reset", 1), "writes") <= 100_000 // 4096 + 1
 
 
 def split_scenes(written: list[str]) -> dict[str, list[str]]:
-    """Return the lines of each scene of the script."""
+    """Return the lines of each scene of the output of the script."""
     found: dict[str, list[str]] = {}
     for line in written:
         if line.startswith("- "):
@@ -167,7 +171,7 @@ def split_scenes(written: list[str]) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def kernel_scenes(build_dir: Path) -> dict[str, list[str]]:
-    """Return the script's output on the kernel's TCP, over loopback."""
+    """The output of the script on the TCP of the kernel over loopback, by scene."""
     return split_scenes(program_output_lines(build_dir, "siw-test-llp-script"))
 
 
@@ -177,12 +181,12 @@ def simulated_scenes(build_dir: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
-def test_calls_return_what_the_kernels_do(
+def test_calls_of_the_llp_layer_return_the_same_results_on_simulated_and_kernel_tcp(
     build_dir: Path, kernel_scenes: dict[str, list[str]], seed: int
 ) -> None:
-    """The same script of llp calls returns the same results on both, line by line."""
+    """Check that the same script of llp calls prints the same lines on both TCP implementations."""
     found = split_scenes(program_output_lines(build_dir, "siw-test-llp-script-sim", seed))
-    # these two scenes are not possible over loopback: see below
+    # Two scenes are not possible over loopback.
     assert list(found)[-2:] == ["simultaneous", "lossy"]
     del found["simultaneous"], found["lossy"]
     assert found == kernel_scenes
@@ -191,7 +195,7 @@ def test_calls_return_what_the_kernels_do(
 def run_script_over_line(
     build_dir: Path, plan: str, what: str
 ) -> tuple[dict[str, list[str]], dict[str, Any]]:
-    """Run the script in two network namespaces; return its scenes, and the relay's statistics."""
+    """Run the script in two network namespaces; return its scenes and the relay's statistics."""
     need_line()
     script = build_dir / "tests/c/siw-test-llp-script"
     done = subprocess.run(
@@ -206,10 +210,10 @@ def run_script_over_line(
     return split_scenes(written[:begin]), json.loads("".join(written[begin:]))
 
 
-def test_calls_return_what_the_kernels_do_over_a_line(
+def test_calls_of_the_llp_layer_return_the_same_results_over_a_simulated_line(
     build_dir: Path, simulated_scenes: dict[str, list[str]]
 ) -> None:
-    """Both TCPs agree; two sides that connect to each other at once get one connection."""
+    """Check both TCPs, including two ends that connect to each other simultaneously."""
     found, _ = run_script_over_line(build_dir, "delay=1ms", "line")
     assert found["simultaneous"][:2] == ["a connects 0", "b connects 0"]
     assert found == {
@@ -217,8 +221,10 @@ def test_calls_return_what_the_kernels_do_over_a_line(
     }
 
 
-def test_loss_is_delay_on_both(build_dir: Path, simulated_scenes: dict[str, list[str]]) -> None:
-    """Segments are lost in both directions: all octets arrive, in order, as without loss."""
+def test_loss_of_segments_only_delays_data_on_simulated_and_kernel_tcp(
+    build_dir: Path, simulated_scenes: dict[str, list[str]]
+) -> None:
+    """Check that all octets arrive in order although segments are lost in both directions."""
     found, stats = run_script_over_line(build_dir, "delay=5ms,loss=3%", "lossy")
     assert found == {"lossy": simulated_scenes["lossy"]}
     assert found["lossy"][:2] == ["a received all 1", "b received all 1"]

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the clause checker."""
+"""Fixtures for the tests of the clause checker."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from unit.spec.spec_harness import SpecTree
 
 @pytest.fixture
 def spec_tree(tmp_path: Path) -> SpecTree:
-    """Return a tree with five clauses."""
+    """A source tree with five clauses."""
     return SpecTree(tmp_path)

@@ -1,6 +1,6 @@
 """Small source trees for the tests of the clause checker.
 
-The invented clause ids are assembled at run time: if written out, the checker would find them in
+The invented clause ids are assembled at run time, because the checker would find literal ids in
 this file.
 """
 
@@ -92,7 +92,7 @@ class SpecTree:
         self.outcomes: dict[str, str] | None = {}
 
     def write_requirements(self, *items: str, shown_by: dict[str, str] | None = None) -> None:
-        """Write the specification: these requirements, and a table of the tests that show them."""
+        """Write a specification with the given requirements and a table of tests that show them."""
         rows = [f"| {name} | {tests} |" for name, tests in (shown_by or {}).items()]
         table = "\n".join(["| requirement | shown by |", "|---|---|", *rows])
         body = "\n".join(["# T", "", "## 3. UD", "", *items, ""])
@@ -146,7 +146,7 @@ Captured = pytest.CaptureFixture[str]
 
 
 def run_checker(tree: SpecTree, capsys: Captured, *args: str) -> tuple[int, str, str]:
-    """Record a run of the tests, run the checker; return (exit status, last line, stderr)."""
+    """Record a run of the tests, run the checker, and return (exit status, last line, stderr)."""
     tree.record_run()
     status = check.main(["--root", str(tree.root), *args])
     out, err = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""The clause checker, on small trees and on this tree."""
+"""The clause checker on small source trees and on the tree of siwarp."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unit.spec.spec_harness import (
 from siwarp.cli import requirements
 
 
-def test_a_sound_tree_passes_and_counts_shown_reasoned_and_open(
+def test_a_valid_tree_passes_with_counts_of_shown_reasoned_and_open_clauses(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
     spec_tree.write_section(
@@ -30,18 +30,22 @@ def test_a_sound_tree_passes_and_counts_shown_reasoned_and_open(
     assert run_checker(spec_tree, capsys) == (0, "shown 1, reasoned 1, open 1", "")
 
 
-def test_a_test_outweighs_a_reason(spec_tree: SpecTree, capsys: Captured) -> None:
+def test_a_clause_with_a_test_and_a_reason_counts_as_shown(
+    spec_tree: SpecTree, capsys: Captured
+) -> None:
     spec_tree.write_section("1", clause_toml(1, reason="Said too early."))
     spec_tree.write_test(clause_id(1))
     assert run_checker(spec_tree, capsys) == (0, "shown 1, reasoned 0, open 0", "")
 
 
-def test_a_citation_in_code_alone_shows_nothing(spec_tree: SpecTree, capsys: Captured) -> None:
+def test_a_citation_in_code_alone_does_not_show_a_clause(
+    spec_tree: SpecTree, capsys: Captured
+) -> None:
     spec_tree.write_c_file(f"/* {clause_id(1)}: kept here */")
     assert run_checker(spec_tree, capsys) == (0, "shown 0, reasoned 0, open 5", "")
 
 
-def test_an_unknown_id_in_a_c_comment_fails_with_its_line(
+def test_an_unknown_clause_id_in_a_c_comment_is_an_error_with_its_line(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
     spec_tree.write_c_file(f"int x;\n/* {clause_id(77)} */\n")
@@ -50,14 +54,14 @@ def test_an_unknown_id_in_a_c_comment_fails_with_its_line(
     assert err == f"siwarp/ddp/ddp_rx.c:2: unknown clause {clause_id(77)}\n"
 
 
-def test_an_unknown_id_in_a_test_fails(spec_tree: SpecTree, capsys: Captured) -> None:
+def test_an_unknown_clause_id_in_a_test_is_an_error(spec_tree: SpecTree, capsys: Captured) -> None:
     spec_tree.write_test(clause_id(78))
     status, _, err = run_checker(spec_tree, capsys)
     assert status == 1
     assert f"tests/unit/test_x.py:2: unknown clause {clause_id(78)}" in err
 
 
-def test_three_ids_on_a_test_pass_and_four_fail(spec_tree: SpecTree, capsys: Captured) -> None:
+def test_a_test_may_cite_three_clauses_but_not_four(spec_tree: SpecTree, capsys: Captured) -> None:
     spec_tree.write_test(*(clause_id(n) for n in (1, 2, 3)))
     assert run_checker(spec_tree, capsys)[0] == 0
     spec_tree.write_test(*(clause_id(n) for n in (1, 2, 3, 4)))
@@ -66,7 +70,9 @@ def test_three_ids_on_a_test_pass_and_four_fail(spec_tree: SpecTree, capsys: Cap
     assert err == "tests/unit/test_x.py::test_it: cites 4 clauses, at most 3\n"
 
 
-def test_four_ids_spread_over_two_markers_fail_too(spec_tree: SpecTree, capsys: Captured) -> None:
+def test_four_clause_ids_in_two_markers_of_a_test_are_an_error(
+    spec_tree: SpecTree, capsys: Captured
+) -> None:
     spec_tree.write_test(
         clause_id(1),
         clause_id(2),
@@ -75,7 +81,9 @@ def test_four_ids_spread_over_two_markers_fail_too(spec_tree: SpecTree, capsys: 
     assert run_checker(spec_tree, capsys)[0] == 1
 
 
-def test_each_parameter_may_cite_its_own_clauses(spec_tree: SpecTree, capsys: Captured) -> None:
+def test_each_parameter_of_a_test_may_cite_its_own_clauses(
+    spec_tree: SpecTree, capsys: Captured
+) -> None:
     params = ", ".join(
         f'pytest.param({n}, marks=pytest.mark.clause("{clause_id(n)}"))' for n in range(1, 6)
     )
@@ -85,7 +93,7 @@ def test_each_parameter_may_cite_its_own_clauses(spec_tree: SpecTree, capsys: Ca
     assert run_checker(spec_tree, capsys) == (0, "shown 5, reasoned 0, open 0", "")
 
 
-def test_parameter_and_function_together_cite_three_at_most(
+def test_a_parameter_and_its_test_together_may_cite_three_clauses(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
     param = f'pytest.param(1, marks=pytest.mark.clause("{clause_id(4)}"))'
@@ -96,7 +104,7 @@ def test_parameter_and_function_together_cite_three_at_most(
 
 
 @pytest.mark.parametrize("mark", ["skip", "skipif(True)", "xfail"])
-def test_a_test_that_does_not_run_or_is_meant_to_fail_shows_nothing(
+def test_a_test_that_is_skipped_or_expected_to_fail_shows_no_clause(
     spec_tree: SpecTree, capsys: Captured, mark: str
 ) -> None:
     spec_tree.write_test(clause_id(1), marks=f"@pytest.mark.{mark}\n")
@@ -111,7 +119,7 @@ def test_a_test_that_does_not_run_or_is_meant_to_fail_shows_nothing(
         "@pytest.mark.clause('{}')\ndef helper():\n    pass\n",
     ],
 )
-def test_a_marker_that_is_not_on_a_test_function_fails(
+def test_a_clause_marker_that_is_not_on_a_test_function_is_an_error(
     spec_tree: SpecTree, capsys: Captured, text: str
 ) -> None:
     spec_tree.write_test_file(text.format(clause_id(1)))
@@ -120,14 +128,16 @@ def test_a_marker_that_is_not_on_a_test_function_fails(
     assert "clause marker outside a test function" in err
 
 
-def test_an_id_that_is_not_a_literal_fails(spec_tree: SpecTree, capsys: Captured) -> None:
+def test_a_clause_id_that_is_not_a_literal_is_an_error(
+    spec_tree: SpecTree, capsys: Captured
+) -> None:
     spec_tree.write_test_file("@pytest.mark.clause(SOME_ID)\ndef test_it():\n    assert True\n")
     status, _, err = run_checker(spec_tree, capsys)
     assert status == 1
     assert "must be literal clause ids" in err
 
 
-def test_methods_of_test_classes_may_cite(spec_tree: SpecTree, capsys: Captured) -> None:
+def test_methods_of_test_classes_may_cite_clauses(spec_tree: SpecTree, capsys: Captured) -> None:
     spec_tree.write_test_file(
         f"class TestIt:\n    @pytest.mark.clause('{clause_id(2)}')\n"
         "    def test_it(self):\n        assert True\n"
@@ -135,7 +145,7 @@ def test_methods_of_test_classes_may_cite(spec_tree: SpecTree, capsys: Captured)
     assert run_checker(spec_tree, capsys) == (0, "shown 1, reasoned 0, open 4", "")
 
 
-def test_a_clause_that_stands_twice_fails(spec_tree: SpecTree, capsys: Captured) -> None:
+def test_a_clause_that_is_defined_twice_is_an_error(spec_tree: SpecTree, capsys: Captured) -> None:
     spec_tree.write_section("1", clause_toml(1), clause_toml(1))
     status, _, err = run_checker(spec_tree, capsys)
     assert status == 1
@@ -152,7 +162,7 @@ def test_a_clause_that_stands_twice_fails(spec_tree: SpecTree, capsys: Captured)
         ({"resaon": "misspelt"}, "unknown ['resaon']"),
     ],
 )
-def test_a_malformed_clause_fails(
+def test_a_malformed_clause_is_an_error(
     spec_tree: SpecTree, capsys: Captured, entry: dict[str, str], words: str
 ) -> None:
     spec_tree.write_section("1", clause_toml(1, **entry))
@@ -161,7 +171,7 @@ def test_a_malformed_clause_fails(
     assert words in err
 
 
-def test_a_clause_in_the_file_of_another_section_fails(
+def test_a_clause_in_the_file_of_another_section_is_an_error(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
     spec_tree.write_section("1", clause_toml(1, section="2"))
@@ -170,14 +180,12 @@ def test_a_clause_in_the_file_of_another_section_fails(
     assert "does not belong in this file" in err
 
 
-def test_ids_and_hashes_equal_to_the_extracted_ones_pass(
-    spec_tree: SpecTree, capsys: Captured
-) -> None:
+def test_clauses_equal_to_the_extracted_clauses_pass(spec_tree: SpecTree, capsys: Captured) -> None:
     path = spec_tree.write_clauses_json(extracted_clauses(1, 2, 3, 4, 5))
     assert run_checker(spec_tree, capsys, "--clauses", path)[0] == 0
 
 
-def test_a_hash_that_differs_from_the_extracted_one_fails(
+def test_a_hash_that_differs_from_the_extracted_hash_is_an_error(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
     entries = extracted_clauses(1, 2, 3, 4, 5)
@@ -189,7 +197,7 @@ def test_a_hash_that_differs_from_the_extracted_one_fails(
     assert err == f"{clause_id(3)}: hash is {short_digest('1 3')}, the RFC's is 0123456789\n"
 
 
-def test_a_level_that_differs_from_the_extracted_one_fails(
+def test_a_level_that_differs_from_the_extracted_level_is_an_error(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
     entries = extracted_clauses(1, 2, 3, 4, 5)
@@ -201,7 +209,9 @@ def test_a_level_that_differs_from_the_extracted_one_fails(
     assert err == f"{clause_id(1)}: level is SHOULD, the RFC's is MAY\n"
 
 
-def test_a_clause_missing_on_either_side_fails(spec_tree: SpecTree, capsys: Captured) -> None:
+def test_a_clause_missing_in_the_rfc_or_in_the_tree_is_an_error(
+    spec_tree: SpecTree, capsys: Captured
+) -> None:
     status, _, err = run_checker(
         spec_tree,
         capsys,
@@ -213,7 +223,7 @@ def test_a_clause_missing_on_either_side_fails(spec_tree: SpecTree, capsys: Capt
     assert f"{clause_id(5)}: in spec/, not in the RFC" in err
 
 
-def test_clauses_of_rfcs_that_spec_does_not_treat_are_not_missed(
+def test_clauses_of_rfcs_without_a_folder_are_not_reported_as_missing(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
     other: dict[str, str | int] = {"id": "other", "rfc": 7306}
@@ -223,7 +233,7 @@ def test_clauses_of_rfcs_that_spec_does_not_treat_are_not_missed(
     )
 
 
-def test_without_extracted_clauses_the_output_says_that_nothing_was_compared(
+def test_the_checker_reports_that_hashes_were_not_compared(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
     spec_tree.record_run()
@@ -231,17 +241,17 @@ def test_without_extracted_clauses_the_output_says_that_nothing_was_compared(
     assert "hashes not compared" in capsys.readouterr().out
 
 
-def test_a_clauses_file_that_was_named_but_is_not_there_is_an_error(spec_tree: SpecTree) -> None:
+def test_a_missing_clauses_file_is_an_error(spec_tree: SpecTree) -> None:
     with pytest.raises(FileNotFoundError):
         check.main(["--root", str(spec_tree.root), "--clauses", str(spec_tree.root / "no.json")])
 
 
-def test_a_tree_without_clauses_fails(tmp_path: Path, capsys: Captured) -> None:
+def test_a_tree_without_clauses_is_an_error(tmp_path: Path, capsys: Captured) -> None:
     assert check.main(["--root", str(tmp_path)]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "shown 0, reasoned 0, open 0"
 
 
-def test_open_clauses_are_listed_with_their_summary_when_asked_for(
+def test_open_clauses_are_listed_with_their_summary_on_request(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
     spec_tree.write_section("1", clause_toml(1), clause_toml(2, reason="None applies."))
@@ -251,9 +261,7 @@ def test_open_clauses_are_listed_with_their_summary_when_asked_for(
     assert line in capsys.readouterr().out.splitlines()
 
 
-def test_sections_are_listed_in_the_order_of_their_numbers(
-    spec_tree: SpecTree, capsys: Captured
-) -> None:
+def test_sections_are_listed_in_numerical_order(spec_tree: SpecTree, capsys: Captured) -> None:
     for section in ("10", "9.1", "9"):
         spec_tree.write_section(section, clause_toml(1, section=section))
     check.main(["--root", str(spec_tree.root)])
@@ -261,7 +269,7 @@ def test_sections_are_listed_in_the_order_of_their_numbers(
     assert rows == ["1", "9", "9.1", "10"]
 
 
-def test_this_tree_has_the_clauses_of_all_four_rfcs_and_only_sound_citations() -> None:
+def test_the_siwarp_tree_has_all_clauses_of_four_rfcs_and_only_valid_citations() -> None:
     clauses, problems = check.load_clauses(ROOT / "spec")
     wanted = requirements.parse(check.read_specification(ROOT))
     listing = [c.id for c in clauses.values() if c.items] + [r.id for r in wanted if r.items]
@@ -271,8 +279,8 @@ def test_this_tree_has_the_clauses_of_all_four_rfcs_and_only_sound_citations() -
     assert counts == {5040: 165, 5041: 129, 5044: 123, 6581: 53}
 
 
-def test_every_duty_of_the_rfcs_is_cited_by_a_test_or_excepted_with_a_reason() -> None:
-    """Whether these tests passed is checked by `make spec`, after the run."""
+def test_every_duty_of_the_rfcs_is_cited_by_a_test_or_has_a_reason() -> None:
+    """Check the citations only; `make spec` checks after the run whether the tests passed."""
     clauses, _ = check.load_clauses(ROOT / "spec")
     found = check.scan_citations(ROOT, check.citable_ids(clauses, []))
     open_duties = [

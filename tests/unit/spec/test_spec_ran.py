@@ -1,4 +1,4 @@
-"""The clause checker: results of a run, and the requirements of datagram-iWARP."""
+"""The clause checker: results of a run of tests, and the requirements of datagram-iWARP."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from unit.spec.spec_harness import (
 from siwarp.cli import requirements
 
 
-def test_without_a_run_nothing_is_shown_and_the_error_says_what_to_do(
+def test_without_a_recorded_run_no_clause_is_shown_and_the_error_names_the_remedy(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
     spec_tree.write_test(clause_id(1))
@@ -35,7 +35,7 @@ def test_without_a_run_nothing_is_shown_and_the_error_says_what_to_do(
 
 
 @pytest.mark.parametrize("where", ["code", "test_file"])
-def test_a_run_of_other_sources_counts_for_nothing(
+def test_a_recorded_run_of_other_sources_is_ignored(
     spec_tree: SpecTree, capsys: Captured, where: str
 ) -> None:
     spec_tree.write_test(clause_id(1))
@@ -50,7 +50,9 @@ def test_a_run_of_other_sources_counts_for_nothing(
     assert err == "the sources have changed since the suite ran: make test, then make spec\n"
 
 
-def test_a_change_of_what_spec_says_needs_no_new_run(spec_tree: SpecTree, capsys: Captured) -> None:
+def test_a_changed_summary_of_a_clause_needs_no_new_run(
+    spec_tree: SpecTree, capsys: Captured
+) -> None:
     spec_tree.write_test(clause_id(1))
     spec_tree.record_run()
     spec_tree.outcomes = None
@@ -58,7 +60,7 @@ def test_a_change_of_what_spec_says_needs_no_new_run(spec_tree: SpecTree, capsys
     assert run_checker(spec_tree, capsys) == (0, "shown 1, reasoned 0, open 0", "")
 
 
-def test_a_test_that_was_skipped_shows_nothing(spec_tree: SpecTree, capsys: Captured) -> None:
+def test_a_skipped_test_shows_no_clause(spec_tree: SpecTree, capsys: Captured) -> None:
     spec_tree.write_section("1", clause_toml(1, level="MUST NOT"))
     spec_tree.write_test(clause_id(1))
     assert spec_tree.outcomes is not None
@@ -70,7 +72,7 @@ def test_a_test_that_was_skipped_shows_nothing(spec_tree: SpecTree, capsys: Capt
     )
 
 
-def test_a_run_of_a_part_of_the_suite_fails_and_says_what_to_do(
+def test_a_recorded_run_of_a_part_of_the_suite_is_an_error_with_a_remedy(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
     names = "ab"
@@ -91,7 +93,9 @@ def test_a_run_of_a_part_of_the_suite_fails_and_says_what_to_do(
     )
 
 
-def test_one_failed_test_outweighs_those_that_passed(spec_tree: SpecTree, capsys: Captured) -> None:
+def test_a_clause_with_a_failed_test_and_a_passed_test_is_not_shown(
+    spec_tree: SpecTree, capsys: Captured
+) -> None:
     spec_tree.write_test_file(
         "".join(
             f"@pytest.mark.clause('{clause_id(1)}')\ndef test_{n}():\n    assert True\n"
@@ -106,7 +110,7 @@ def test_one_failed_test_outweighs_those_that_passed(spec_tree: SpecTree, capsys
 
 
 @pytest.mark.parametrize("level", ["MUST", "MUST NOT"])
-def test_an_open_duty_fails(spec_tree: SpecTree, capsys: Captured, level: str) -> None:
+def test_an_open_duty_is_an_error(spec_tree: SpecTree, capsys: Captured, level: str) -> None:
     spec_tree.write_section("1", clause_toml(1, level=level), clause_toml(2, level="MAY"))
     status, last, err = run_checker(spec_tree, capsys)
     assert (status, last) == (1, "shown 0, reasoned 0, open 2")
@@ -116,7 +120,7 @@ def test_an_open_duty_fails(spec_tree: SpecTree, capsys: Captured, level: str) -
 ITEMS = '["One.", "Two."]'
 
 
-def test_a_clause_that_lists_items_is_shown_when_each_was(
+def test_a_clause_with_items_is_shown_when_each_item_is_shown(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
     spec_tree.write_section("1", clause_toml(1, items=ITEMS))
@@ -126,7 +130,7 @@ def test_a_clause_that_lists_items_is_shown_when_each_was(
     assert run_checker(spec_tree, capsys) == (0, "shown 1, reasoned 0, open 0", "")
 
 
-def test_an_item_may_have_a_reason_but_not_all_of_a_shown_clause(
+def test_an_item_may_have_a_reason_if_another_item_is_shown_by_a_test(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
     spec_tree.write_section("1", clause_toml(1, items=ITEMS, exceptions='{ b = "None applies." }'))
@@ -137,7 +141,9 @@ def test_an_item_may_have_a_reason_but_not_all_of_a_shown_clause(
     assert run_checker(spec_tree, capsys) == (0, "shown 0, reasoned 0, open 1", "")
 
 
-def test_a_test_of_a_clause_with_items_says_which(spec_tree: SpecTree, capsys: Captured) -> None:
+def test_a_citation_of_a_clause_with_items_must_name_an_item(
+    spec_tree: SpecTree, capsys: Captured
+) -> None:
     spec_tree.write_section("1", clause_toml(1, items=ITEMS))
     spec_tree.write_test(clause_id(1))
     status, last, err = run_checker(spec_tree, capsys)
@@ -146,7 +152,7 @@ def test_a_test_of_a_clause_with_items_says_which(spec_tree: SpecTree, capsys: C
 
 
 @pytest.mark.parametrize("name", [f"{clause_id(2)}#a", f"{clause_id(1)}#c"])
-def test_an_item_that_there_is_not_is_unknown(
+def test_a_citation_of_an_unknown_item_is_an_error(
     spec_tree: SpecTree, capsys: Captured, name: str
 ) -> None:
     spec_tree.write_section("1", clause_toml(1, items=ITEMS), clause_toml(2))
@@ -156,7 +162,9 @@ def test_an_item_that_there_is_not_is_unknown(
     assert f"unknown clause {name}" in err
 
 
-def test_items_of_one_clause_count_as_one_citation(spec_tree: SpecTree, capsys: Captured) -> None:
+def test_citations_of_items_of_one_clause_count_as_one_citation(
+    spec_tree: SpecTree, capsys: Captured
+) -> None:
     spec_tree.write_section(
         "1", *(clause_toml(n, items=ITEMS) for n in (1, 2)), *(clause_toml(n) for n in (3, 4))
     )
@@ -196,7 +204,7 @@ def test_cites_nothing():
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
-def test_a_run_is_recorded_by_whoever_has_its_reports(tmp_path: Path, workers: str) -> None:
+def test_a_run_is_recorded_with_and_without_parallel_workers(tmp_path: Path, workers: str) -> None:
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_x.py").write_text(SUITE)
     (tmp_path / "tests" / "conftest.py").write_text(
@@ -213,7 +221,8 @@ def test_a_run_is_recorded_by_whoever_has_its_reports(tmp_path: Path, workers: s
     command += ["-p", "no:cacheprovider"]
     outside = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "LD_PRELOAD"))}
     outside["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = (
-        # one Hypothesis example, because importing hypothesis takes longer than running the test
+        # Plugins are not loaded automatically, because importing hypothesis takes longer than the
+        # test.
         "1"
     )
     subprocess.run([*command, "tests"], cwd=tmp_path, env=outside, timeout=100, check=False)
@@ -234,18 +243,18 @@ def test_a_run_is_recorded_by_whoever_has_its_reports(tmp_path: Path, workers: s
     subprocess.run(
         [*command, "tests", "-k", "passes"], cwd=tmp_path, env=outside, timeout=100, check=True
     )
-    # the tree is unchanged, so a partial run adds to the record
+    # The tree is unchanged, so a partial run adds to the record.
     assert clause_record.load_record(tmp_path) == record
 
 
 # ---- the requirements of datagram-iWARP
 
 
-SHOWN = "`tests/unit/test_x.py::test_it`"
+SHOWN_BY_TEST = "`tests/unit/test_x.py::test_it`"
 
 
 def test_a_requirement_that_a_test_shows_passes(spec_tree: SpecTree, capsys: Captured) -> None:
-    spec_tree.write_requirements(requirement_line(1), shown_by={requirement_id(1): SHOWN})
+    spec_tree.write_requirements(requirement_line(1), shown_by={requirement_id(1): SHOWN_BY_TEST})
     spec_tree.write_test(requirement_id(1), clause_id(1))
     assert run_checker(spec_tree, capsys) == (0, "shown 1, reasoned 0, open 4", "")
 
@@ -273,7 +282,7 @@ def test_a_requirement_that_a_test_shows_passes(spec_tree: SpecTree, capsys: Cap
     ],
     ids=["not shown", "a gap", "twice", "level", "an unknown clause"],
 )
-def test_what_is_wrong_with_a_requirement_is_told(
+def test_an_error_in_a_requirement_is_reported(
     spec_tree: SpecTree, capsys: Captured, items: list[str], shown: tuple[int, ...], problem: str
 ) -> None:
     spec_tree.write_requirements(*items)
@@ -283,7 +292,7 @@ def test_what_is_wrong_with_a_requirement_is_told(
     assert problem in err
 
 
-def test_a_requirement_that_is_none_fails_where_it_is_cited(
+def test_a_citation_of_an_unknown_requirement_is_an_error(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
     spec_tree.write_c_file(f"/* {requirement_id(9)} */")
@@ -292,7 +301,9 @@ def test_a_requirement_that_is_none_fails_where_it_is_cited(
     assert f"siwarp/ddp/ddp_rx.c:1: unknown clause {requirement_id(9)}" in err
 
 
-def test_an_old_table_fails_and_is_written_anew(spec_tree: SpecTree, capsys: Captured) -> None:
+def test_an_outdated_table_of_tests_is_an_error_and_can_be_rewritten(
+    spec_tree: SpecTree, capsys: Captured
+) -> None:
     spec_tree.write_requirements(
         requirement_line(1), shown_by={requirement_id(1): "`tests/unit/test_x.py::test_that_went`"}
     )
@@ -310,7 +321,7 @@ def test_an_old_table_fails_and_is_written_anew(spec_tree: SpecTree, capsys: Cap
     )
 
 
-def test_a_requirement_goes_on_over_lines_to_the_next_item_or_empty_line() -> None:
+def test_a_requirement_ends_at_the_next_item_or_empty_line() -> None:
     text = "\n".join(
         [
             requirement_line(1, "MUST", "One"),
@@ -326,11 +337,11 @@ def test_a_requirement_goes_on_over_lines_to_the_next_item_or_empty_line() -> No
     ]
 
 
-def test_a_requirement_that_lists_cases_is_shown_when_each_was(
+def test_a_requirement_with_cases_is_shown_when_each_case_is_shown(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
     listing = requirement_line(1, words="It is so with (a) one and with (b) two.")
-    spec_tree.write_requirements(listing, shown_by={requirement_id(1): SHOWN})
+    spec_tree.write_requirements(listing, shown_by={requirement_id(1): SHOWN_BY_TEST})
     spec_tree.write_test(f"{requirement_id(1)}#a", f"{requirement_id(1)}#b")
     assert run_checker(spec_tree, capsys)[0] == 0
     spec_tree.write_test(f"{requirement_id(1)}#a")
@@ -344,7 +355,7 @@ def test_a_requirement_that_lists_cases_is_shown_when_each_was(
 def test_a_requirement_whose_test_was_skipped_is_not_shown(
     spec_tree: SpecTree, capsys: Captured
 ) -> None:
-    spec_tree.write_requirements(requirement_line(1), shown_by={requirement_id(1): SHOWN})
+    spec_tree.write_requirements(requirement_line(1), shown_by={requirement_id(1): SHOWN_BY_TEST})
     spec_tree.write_test(requirement_id(1))
     assert spec_tree.outcomes is not None
     spec_tree.outcomes["tests/unit/test_x.py::test_it"] = "skipped"
@@ -353,7 +364,7 @@ def test_a_requirement_whose_test_was_skipped_is_not_shown(
     assert err == f"{requirement_id(1)}: not shown: tests/unit/test_x.py::test_it: skipped\n"
 
 
-def test_a_clones_record_of_the_same_tree_is_added_and_one_of_another_takes_its_place(
+def test_a_record_of_the_same_tree_is_merged_and_of_another_tree_replaces_the_record(
     tmp_path: Path,
 ) -> None:
     one = {"tests/a.py::a": {"clauses": ["X"], "outcome": "passed"}}

@@ -1,4 +1,4 @@
-"""siwarp.testing: two connected endpoints, whatever connects them."""
+"""The pairs of connected endpoints of siwarp.testing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def time_limit() -> float:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_message_arrives_in_either_direction(kind: Kind, time_limit: float) -> None:
+def test_a_message_of_a_pair_arrives_in_either_direction(kind: Kind, time_limit: float) -> None:
     with pair(kind) as (a, b):
         a.send(b"to b", time_limit)
         b.send(bytearray(b"to a"), time_limit)
@@ -35,7 +35,9 @@ def test_a_message_arrives_in_either_direction(kind: Kind, time_limit: float) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_more_messages_arrive_than_there_are_receives(kind: Kind, time_limit: float) -> None:
+def test_more_messages_of_a_pair_arrive_than_receives_are_posted(
+    kind: Kind, time_limit: float
+) -> None:
     with pair(kind, receives=2, recv_size=8) as (a, b):
         for i in range(9):
             a.send(b"%d" % i, time_limit)
@@ -43,7 +45,7 @@ def test_more_messages_arrive_than_there_are_receives(kind: Kind, time_limit: fl
 
 
 @pytest.mark.parametrize("kind", ["rc", "rd", "uc"])
-def test_the_peers_memory_is_written(kind: Kind, time_limit: float) -> None:
+def test_an_end_of_a_pair_writes_memory_of_its_peer(kind: Kind, time_limit: float) -> None:
     with pair(kind, size=64) as (a, b):
         a.write(b"written", 8, time_limit)
         a.send(b"done", time_limit)
@@ -52,19 +54,19 @@ def test_the_peers_memory_is_written(kind: Kind, time_limit: float) -> None:
 
 
 @pytest.mark.parametrize("kind", ["rc", "rd"])
-def test_the_peers_memory_is_read(kind: Kind, time_limit: float) -> None:
+def test_an_end_of_a_pair_reads_memory_of_its_peer(kind: Kind, time_limit: float) -> None:
     with pair(kind) as (a, b):
         b.mr.write(b"there", offset=100)
         assert a.read(5, 100, time_limit) == b"there"
 
 
-def test_an_access_beyond_the_peers_memory_is_refused_here() -> None:
+def test_an_access_beyond_the_memory_of_the_peer_raises_a_value_error() -> None:
     with pair(size=16) as (a, _), pytest.raises(ValueError, match="not inside this MR of 16"):
         a.write(b"x", 16)
 
 
 @pytest.mark.parametrize("kind", ["ud", "rd"])
-def test_a_test_posts_requests_of_its_own(kind: Kind, time_limit: float) -> None:
+def test_a_program_may_post_its_own_requests_to_a_pair(kind: Kind, time_limit: float) -> None:
     with pair(kind, receives=0) as (a, b):
         b.qp.post_recv(RecvWR(7, sg=[b.mr.sge(0, 16)]))
         a.mr.write(b"mine")
@@ -75,7 +77,7 @@ def test_a_test_posts_requests_of_its_own(kind: Kind, time_limit: float) -> None
             b.recv()
 
 
-def test_completions_of_the_test_and_of_the_ends_do_not_mix(time_limit: float) -> None:
+def test_completions_of_posted_requests_and_of_sends_are_kept_separate(time_limit: float) -> None:
     with pair() as (a, b):
         a.qp.post_send(SendWR(5, sg=[a.mr.sge(0, 3)]))
         b.send(b"for a", time_limit)
@@ -85,7 +87,7 @@ def test_completions_of_the_test_and_of_the_ends_do_not_mix(time_limit: float) -
         assert b.recv(time_limit) == bytes(3)
 
 
-def test_what_does_not_come_is_a_timeout_and_the_pair_goes_on(time_limit: float) -> None:
+def test_a_pair_remains_usable_after_a_receive_timed_out(time_limit: float) -> None:
     with pair("ud") as (a, b):
         with pytest.raises(Timeout, match="receiving: timed out after 0"):
             b.recv(0)
@@ -95,7 +97,7 @@ def test_what_does_not_come_is_a_timeout_and_the_pair_goes_on(time_limit: float)
         assert b.recv(time_limit) == b"after"
 
 
-def test_a_send_that_took_too_long_leaves_nothing_behind(time_limit: float) -> None:
+def test_a_pair_remains_usable_after_a_send_timed_out(time_limit: float) -> None:
     with pair("rd", receives=0) as (a, b):
         with pytest.raises(Timeout, match="SEND of 4 octets"):
             a.send(b"late", 0)
@@ -106,7 +108,7 @@ def test_a_send_that_took_too_long_leaves_nothing_behind(time_limit: float) -> N
         assert b.wait(1, time_limit)[0].check().wr_id == 2
 
 
-def test_an_end_that_closes_is_gone_for_its_peer(time_limit: float) -> None:
+def test_a_closed_end_of_a_pair_is_gone_for_its_peer(time_limit: float) -> None:
     with pair() as (a, b):
         a.close()
         a.close()
@@ -114,7 +116,9 @@ def test_an_end_that_closes_is_gone_for_its_peer(time_limit: float) -> None:
             b.recv(time_limit)
 
 
-def test_a_message_without_a_receive_ends_a_connection_of_iwarp(time_limit: float) -> None:
+def test_a_message_without_a_receive_ends_the_connection_of_an_iwarp_pair(
+    time_limit: float,
+) -> None:
     with pair(receives=0) as (a, b):
         a.send(b"too early", time_limit)
         with pytest.raises((ProtocolError, PeerGone)):
@@ -123,7 +127,7 @@ def test_a_message_without_a_receive_ends_a_connection_of_iwarp(time_limit: floa
                 a.send(b"more", time_limit)
 
 
-def test_a_device_that_is_given_stays_open_and_one_by_address_is_opened(time_limit: float) -> None:
+def test_a_given_device_stays_open_and_a_device_is_opened_for_an_address(time_limit: float) -> None:
     with Context() as device:
         for _ in range(2):
             with pair("rc", device) as (a, b):
@@ -136,13 +140,13 @@ def test_a_device_that_is_given_stays_open_and_one_by_address_is_opened(time_lim
         assert a.qp.addr[0] == "::1"
 
 
-def test_what_a_test_left_open_closes_with_the_pair() -> None:
+def test_objects_left_open_are_closed_with_the_pair() -> None:
     with pair() as (a, _):
         mr = MR(a.pd, 16)
     assert mr.closed
 
 
-def test_an_unknown_kind_and_an_invalid_limit_are_refused() -> None:
+def test_an_unknown_kind_of_pair_and_an_invalid_limit_are_refused() -> None:
     with pytest.raises(ValueError, match="'tcp': use one of rc, uc, ud, rd"), pair("tcp"):  # type: ignore[arg-type]
         pass
     with pytest.raises(Error, match="max_cqe"), pair(receives=1 << 30):
@@ -150,12 +154,12 @@ def test_an_unknown_kind_and_an_invalid_limit_are_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["uc", "ud"])
-def test_what_a_kind_cannot_do_says_so(kind: Kind) -> None:
+def test_an_rdma_read_on_uc_and_ud_pairs_is_refused_by_name(kind: Kind) -> None:
     with pair(kind) as (a, _), pytest.raises(OSError, match=WROpcode.RDMA_READ.name):
         a.read(4)
 
 
-def test_two_connections_for_asyncio(time_limit: float) -> None:
+def test_an_asyncio_pair_exchanges_a_message(time_limit: float) -> None:
     async def exchange_message() -> bytes:
         async with aio_pair() as (a, b):
             await a.send(b"hello")
@@ -164,7 +168,7 @@ def test_two_connections_for_asyncio(time_limit: float) -> None:
     assert asyncio.run(exchange_message()) == b"hello"
 
 
-def test_pairs_need_no_pytest() -> None:
+def test_pairs_can_be_used_without_pytest() -> None:
     code = (
         "import sys; sys.modules['pytest'] = None\n"
         "from siwarp.testing import pair\n"

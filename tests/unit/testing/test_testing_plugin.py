@@ -1,4 +1,4 @@
-"""The fixtures of siwarp.pytest_plugin, in separate projects."""
+"""The fixtures of siwarp.pytest_plugin, used in separate projects."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.scales
 
 @pytest.fixture
 def run_pytest_on(tmp_path: Path):
-    """Run pytest on one file of tests; return its exit code and its output."""
+    """Return a function that runs pytest on a file and returns its exit code and output."""
 
     def run_pytest_on_text(tests: str, *arguments: str) -> tuple[int, str]:
         (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
         (tmp_path / "test_it.py").write_text(tests)
-        # An xdist worker has set PYTEST_ variables in this process.
+        # The environment of an xdist worker has PYTEST_ variables.
         env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
         done = pace.run_command(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
@@ -37,7 +37,7 @@ def run_pytest_on(tmp_path: Path):
     return run_pytest_on_text
 
 
-def test_fixtures_need_no_configuration(run_pytest_on) -> None:
+def test_plugin_fixtures_need_no_configuration(run_pytest_on) -> None:
     code, said = run_pytest_on(
         """
 import pytest, siwarp
@@ -69,7 +69,7 @@ def test_no_faults_are_left(ud_pair):
     assert "6 passed" in said
 
 
-def test_a_capture_is_kept_when_the_test_fails_and_named_in_its_report(
+def test_a_capture_of_a_failed_test_is_kept_and_named_in_its_report(
     run_pytest_on, tmp_path: Path
 ) -> None:
     code, said = run_pytest_on(
@@ -109,13 +109,13 @@ def test_cannot_begin(broken):
         text=True,
         seconds=60,
     )
-    # The capture includes the connection's start-up, although the test names the pair first.
+    # The capture includes the start-up of the connection, although the test names the pair first.
     assert re.search(
         r"rc MPA_REQUEST .*rc MPA_REPLY .* 4  \S+  \S+  rc SEND\n", done.stdout, re.DOTALL
     )
 
 
-def test_captures_go_where_the_setting_says(run_pytest_on, tmp_path: Path) -> None:
+def test_captures_are_stored_in_the_configured_folder(run_pytest_on, tmp_path: Path) -> None:
     code, _ = run_pytest_on(
         "def test_fails(capture, ud_pair):\n    assert False\n", "-o", "siwarp_captures=out/of/ci"
     )
@@ -125,7 +125,7 @@ def test_captures_go_where_the_setting_says(run_pytest_on, tmp_path: Path) -> No
     ]
 
 
-def test_a_project_has_a_device_of_its_own(run_pytest_on, tmp_path: Path) -> None:
+def test_a_project_may_define_its_own_device_fixture(run_pytest_on, tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         """
 import pytest
@@ -144,7 +144,7 @@ def device():
     assert code == 0, said
 
 
-def test_the_plugin_costs_no_import_until_a_fixture_is_used(run_pytest_on) -> None:
+def test_the_plugin_imports_siwarp_only_when_a_fixture_is_used(run_pytest_on) -> None:
     code, said = run_pytest_on(
         """
 import sys

@@ -1,4 +1,4 @@
-"""The list of tests that race the clock: each entry exists, and none is added."""
+"""The list of tests that race the clock: each entry must exist, and none may be added."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ def defined_functions(file: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", listed_tests())
-def test_each_name_is_that_of_a_test(root: Path, name: str) -> None:
+def test_each_entry_of_the_timing_list_is_an_existing_test(root: Path, name: str) -> None:
     file, _, function = name.partition("::")
     assert (root / file).is_file()
     assert not function or function in defined_functions(root / file)
 
 
-def test_each_name_has_a_reason_why_virtual_time_cannot_show_it() -> None:
+def test_each_entry_of_the_timing_list_has_a_reason() -> None:
     assert [name for name, why in reasons_by_test().items() if len(why.split()) < 2] == []
 
 
-def test_no_name_stands_twice() -> None:
+def test_no_test_is_in_the_timing_list_twice() -> None:
     names = listed_tests()
     assert len(names) == len(set(names))
     files = {name for name in names if "::" not in name}
     assert not [name for name in names if "::" in name and name.partition("::")[0] in files]
 
 
-def test_no_name_was_added_since_the_list_was_made(root: Path) -> None:
+def test_no_test_was_added_to_the_timing_list(root: Path) -> None:
     first = FirstVersion(root, LIST.relative_to(root).as_posix())
     at_first = {line.split("#", 1)[0].strip() for line in first.text.splitlines()}
     for name in listed_tests():
@@ -52,7 +52,7 @@ def test_no_name_was_added_since_the_list_was_made(root: Path) -> None:
         )
 
 
-def test_a_name_covers_a_file_or_all_cases_of_a_function() -> None:
+def test_an_entry_of_the_timing_list_covers_a_file_or_all_cases_of_a_function() -> None:
     names = frozenset({"tests/a/test_a.py", "tests/b/test_b.py::test_one"})
     assert (
         list_entry_covering_test("tests/a/test_a.py::test_any[x::y]", names) == "tests/a/test_a.py"
@@ -64,7 +64,7 @@ def test_a_name_covers_a_file_or_all_cases_of_a_function() -> None:
     assert list_entry_covering_test("tests/b/test_b.py::test_one_more", names) is None
 
 
-def test_a_run_that_picks_another_marker_leaves_them_out(root: Path) -> None:
+def test_a_run_with_another_marker_excludes_the_timing_tests(root: Path) -> None:
     file = "tests/namespaces/test_path_rd.py"
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:xdist", file, "-m"]
 

@@ -11,7 +11,7 @@ FIRST = Result("tests/a/test_a.py::test_one", "failed", "2.00 s", "assert 3 < 2"
 
 @pytest.fixture
 def recorded_reruns(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Replace the rerun by one that passes; return the tests that were rerun."""
+    """Replace the rerun by a passing rerun; return the list of tests that were rerun."""
     seen: list[list[str]] = []
 
     def fake_passing_run(arguments: list[str]) -> tuple[int, list[Result]]:
@@ -23,21 +23,21 @@ def recorded_reruns(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return seen
 
 
-def test_a_rerun_that_passes_is_reported_as_load(recorded_reruns: list[list[str]]) -> None:
+def test_a_passing_rerun_is_reported_as_load(recorded_reruns: list[list[str]]) -> None:
     kind, why = verdict_after_rerun(FIRST, may_be_unjudged=True)
     assert kind == "LOAD"
     assert "2.00 s" in why and "1.00 s" in why
     assert recorded_reruns == [["-q", FIRST.nodeid]]
 
 
-def test_what_fails_twice_has_failed(
+def test_a_test_that_fails_twice_is_reported_as_failed(
     recorded_reruns: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "run_pytest", lambda arguments: (1, [FIRST]))
     assert verdict_after_rerun(FIRST, may_be_unjudged=True)[0] == "FAILED"
 
 
-def test_without_a_quiet_machine_it_is_not_judged_and_not_rerun(
+def test_without_a_quiet_machine_a_failed_test_is_unjudged_and_not_rerun(
     recorded_reruns: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measure, "wait_for_quiet_machine", lambda limit: False)
@@ -45,12 +45,14 @@ def test_without_a_quiet_machine_it_is_not_judged_and_not_rerun(
     assert recorded_reruns == []
 
 
-def test_what_is_not_on_the_list_fails_at_once(recorded_reruns: list[list[str]]) -> None:
+def test_a_test_that_is_not_in_the_timing_list_fails_without_a_rerun(
+    recorded_reruns: list[list[str]],
+) -> None:
     assert verdict_after_rerun(FIRST, may_be_unjudged=False)[0] == "FAILED"
     assert recorded_reruns == []
 
 
-def test_a_cost_is_not_more_than_the_time_that_passed() -> None:
+def test_the_cost_of_a_computation_does_not_exceed_its_wall_time() -> None:
     watch = measure.Stopwatch()
     total = sum(range(100_000))
     cost = watch.stop()
