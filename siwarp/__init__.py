@@ -1,9 +1,9 @@
 """siwarp: a software RNIC in user space.
 
-It speaks iWARP over TCP (RC) and over UDP (UD, UC, RD). ``siwarp.verbs`` has the OF verbs,
+siwarp implements iWARP over TCP (RC) and over UDP (UD, UC, RD). ``siwarp.verbs`` has the OF verbs,
 ``siwarp.cm`` the connection manager, ``siwarp.inspect`` scapy layers for the wire formats.
-``siwarp.connect`` and ``siwarp.listen`` are the short way to a connection, ``siwarp.aio`` that of
-asyncio; ``siwarp.testing`` makes connected ends for tests.
+``siwarp.connect`` and ``siwarp.listen`` create connections in a few lines, and ``siwarp.aio`` does
+so for asyncio; ``siwarp.testing`` creates connected ends for tests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the C side of this installation lies: headers, library, flags to compile with."""
+"""The C headers and libraries of this installation, and flags to compile C programs with them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def include_dir() -> Path:
 def library() -> Path:
     """Return the shared library that this installation's Python uses.
 
-    In an installed package it is ``siwarp/lib/libsiwarp.so.0``; in an editable one it lies beside
-    the C module in the build folder.
+    In an installed package it is ``siwarp/lib/libsiwarp.so.0``; in an editable installation the
+    library is beside the C module in the build folder.
 
     Raises:
         FileNotFoundError: the installation has no such library.
@@ -37,14 +37,14 @@ def library() -> Path:
 
 
 def abi_dir() -> Path:
-    """Return the folder of ``libibverbs.so.1``, for ``LD_LIBRARY_PATH`` of a program for RDMA.
+    """Return the folder of ``libibverbs.so.1``, for the ``LD_LIBRARY_PATH`` of an RDMA program.
 
-    In an installed package it is ``siwarp/lib/abi``; in an editable one ``siwarp/abi`` in the build
-    folder. The library uses the same ``libsiwarp.so.0`` as this installation's Python. The C module
-    is found, and not loaded.
+    In an installed package it is ``siwarp/lib/abi``; in an editable installation ``siwarp/abi`` in
+    the build folder. The library uses the same ``libsiwarp.so.0`` as this installation's Python.
+    The C module is located, but not loaded.
 
     Raises:
-        FileNotFoundError: the installation was built without it (``-Dabi=disabled``).
+        FileNotFoundError: the installation was built without that library (``-Dabi=disabled``).
 
     """
     spec = importlib.util.find_spec("siwarp._siwarp")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Fixtures for pytest: devices, pairs, faults and captures. pytest finds them by itself.
+"""Fixtures for pytest: devices, pairs, faults and captures. pytest loads this plug-in by itself.
 
-Until a test asks for a fixture nothing of siwarp's library is loaded.
+siwarp's library is not loaded until a test requests a fixture.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ __all__ = ["capture", "device", "faults", "rc_pair", "rd_pair", "uc_pair", "ud_p
 
 @dataclass
 class _Capture:
-    """The file of a test, and where it goes if the test fails."""
+    """The capture of a test: the path where it is kept if the test fails, and whether it has
+    failed.
+    """
 
     kept: Path
     failed: bool = False
@@ -35,7 +37,7 @@ _CAPTURE = pytest.StashKey[_Capture]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Tell pytest of the folder of captures."""
+    """Register the ini option that names the folder of captures."""
     parser.addini(
         "siwarp_captures",
         "the folder, from the root of the tests, for captures of tests that failed",
@@ -47,7 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Note that a test failed, and have its report name the capture."""
+    """Record that a test failed, and add the path of the capture to the test's report."""
     report = yield
     file = item.stash.get(_CAPTURE, None)
     if file is not None and report.failed:
@@ -60,10 +62,11 @@ def pytest_runtest_makereport(
 
 @pytest.fixture
 def capture(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """Capture what this process sends and receives; the file is kept when the test fails.
+    """Capture the packets that this process sends and receives; keep the file if the test fails.
 
-    It goes to the folder ``siwarp_captures`` (a setting of pytest's) under the test's name, and
-    the test's report names it. The value is the file that is being written.
+    A kept file is moved to the folder ``siwarp_captures`` (a setting of pytest) and named after the
+    test, and the test's report names the file. The value of the fixture is the file that is being
+    written.
     """
     import siwarp
 
@@ -80,13 +83,13 @@ def capture(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def device(request: pytest.FixtureRequest) -> Iterator[Context]:
-    """Open loopback's device; ``conftest.py`` may have a fixture ``device`` of its own instead.
+    """Open the loopback device; ``conftest.py`` may define another fixture ``device`` instead.
 
-    The pairs are on it. It closes with all that was made from it.
+    The fixtures of pairs use this device. The device closes with all objects created from it.
     """
     from siwarp.verbs import Context
 
-    if "capture" in request.fixturenames:  # first, so that it has the start of connections
+    if "capture" in request.fixturenames:  # start the capture before the connections
         request.getfixturevalue("capture")
     with Context() as context:
         yield context
@@ -127,8 +130,8 @@ def rd_pair(device: Context) -> Iterator[Pair]:
 def faults() -> Iterator[Callable[[str], str]]:
     """Apply fault plans: ``faults("loss=5%,seed=7")`` holds for the rest of the test.
 
-    A later plan takes the place of an earlier one; ``faults("")`` ends it. Each call returns the
-    plan as siwarp writes it.
+    A later plan replaces an earlier plan; ``faults("")`` ends the plan. Each call returns the plan
+    in siwarp's normalized form.
     """
     import siwarp
 

@@ -36,7 +36,7 @@ static struct siw_qp *qp;
 static struct siw_mr *mr;
 static struct siw_cm_channel *events;
 
-static void must(int good, const char *what)
+static void exit_unless(int good, const char *what)
 {
 	if (good)
 		return;
@@ -46,13 +46,13 @@ static void must(int good, const char *what)
 }
 
 /* Check the result of a function that returns a negative errno value on failure. */
-static void check(int result, const char *what)
+static void exit_on_error(int result, const char *what)
 {
 	errno = -result;
-	must(result >= 0, what);
+	exit_unless(result >= 0, what);
 }
 
-static void open_all(void)
+static void create_objects(void)
 {
 	struct siw_addr loopback;
 	struct siw_qp_init_attr init = {
@@ -60,20 +60,23 @@ static void open_all(void)
 		.cap = { .max_send_wr = 2, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
 	};
 
-	check(siw_addr_parse("127.0.0.1", 0, &loopback), "siw_addr_parse");
-	must((context = siw_open_device_by_addr(&loopback)) != NULL, "siw_open_device_by_addr");
-	must((pd = siw_alloc_pd(context)) != NULL, "siw_alloc_pd");
-	must((mr = siw_reg_mr(pd, memory, SIZE,
-			      SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE)) != NULL,
-	     "siw_reg_mr");
-	must((completions = siw_create_comp_channel(context)) != NULL, "siw_create_comp_channel");
-	must((cq = siw_create_cq(context, 8, NULL, completions, 0)) != NULL, "siw_create_cq");
+	exit_on_error(siw_addr_parse("127.0.0.1", 0, &loopback), "siw_addr_parse");
+	exit_unless((context = siw_open_device_by_addr(&loopback)) != NULL,
+		    "siw_open_device_by_addr");
+	exit_unless((pd = siw_alloc_pd(context)) != NULL, "siw_alloc_pd");
+	exit_unless((mr = siw_reg_mr(pd, memory, SIZE,
+				     SIW_ACCESS_LOCAL_WRITE | SIW_ACCESS_REMOTE_WRITE)) != NULL,
+		    "siw_reg_mr");
+	exit_unless((completions = siw_create_comp_channel(context)) != NULL,
+		    "siw_create_comp_channel");
+	exit_unless((cq = siw_create_cq(context, 8, NULL, completions, 0)) != NULL,
+		    "siw_create_cq");
 	init.send_cq = init.recv_cq = cq;
-	must((qp = siw_create_qp(pd, &init)) != NULL, "siw_create_qp");
-	must((events = siw_cm_create_channel(context)) != NULL, "siw_cm_create_channel");
+	exit_unless((qp = siw_create_qp(pd, &init)) != NULL, "siw_create_qp");
+	exit_unless((events = siw_cm_create_channel(context)) != NULL, "siw_cm_create_channel");
 }
 
-static void close_all(void)
+static void destroy_objects(void)
 {
 	siw_destroy_qp(qp);
 	siw_cm_destroy_channel(events);
@@ -81,32 +84,33 @@ static void close_all(void)
 	siw_destroy_comp_channel(completions);
 	siw_dereg_mr(mr);
 	siw_dealloc_pd(pd);
-	check(siw_close_device(context), "siw_close_device");
+	exit_on_error(siw_close_device(context), "siw_close_device");
 }
 
-static void expect(struct siw_cm_event *event, int type)
+static void wait_for_cm_event(struct siw_cm_event *event, int type)
 {
-	check(siw_cm_get_event(events, event, 30000), "siw_cm_get_event");
+	exit_on_error(siw_cm_get_event(events, event, 30000), "siw_cm_get_event");
 	if (event->event == type)
 		return;
 	fprintf(stderr, "%s: %s\n", siw_cm_event_str(event->event), strerror(-event->status));
 	exit(1);
 }
 
-/* Sleep until a completion arrives. */
-static void complete(struct siw_wc *wc)
+/* Wait for the next completion, sleeping on the completion channel. */
+static void wait_for_completion(struct siw_wc *wc)
 {
 	struct siw_cq *which;
 	int n;
 
 	while ((n = siw_poll_cq(cq, 1, wc)) == 0) {
-		check(siw_req_notify_cq(cq, 0), "siw_req_notify_cq");
+		exit_on_error(siw_req_notify_cq(cq, 0), "siw_req_notify_cq");
 		if ((n = siw_poll_cq(cq, 1, wc)) != 0)
 			break;
-		check(siw_get_cq_event(completions, &which, NULL, 30000), "siw_get_cq_event");
+		exit_on_error(siw_get_cq_event(completions, &which, NULL, 30000),
+			      "siw_get_cq_event");
 		siw_ack_cq_events(which, 1);
 	}
-	check(n, "siw_poll_cq");
+	exit_on_error(n, "siw_poll_cq");
 	if (wc->status == SIW_WC_SUCCESS)
 		return;
 	fprintf(stderr, "completion: %s\n", siw_wc_status_str(wc->status));
@@ -123,28 +127,29 @@ static void run_server(void)
 	struct offer offer = { .addr = (uintptr_t)memory, .rkey = mr->rkey, .length = SIZE };
 	char text[64];
 
-	must(listener != NULL, "siw_cm_create_id");
-	check(siw_addr_parse("127.0.0.1", 0, &addr), "siw_addr_parse");
-	check(siw_cm_listen(listener, &addr, 1), "siw_cm_listen");
-	check(siw_cm_addr(listener, &addr, NULL), "siw_cm_addr");
+	exit_unless(listener != NULL, "siw_cm_create_id");
+	exit_on_error(siw_addr_parse("127.0.0.1", 0, &addr), "siw_addr_parse");
+	exit_on_error(siw_cm_listen(listener, &addr, 1), "siw_cm_listen");
+	exit_on_error(siw_cm_addr(listener, &addr, NULL), "siw_cm_addr");
 	printf("%s\n", siw_addr_format(&addr, text, sizeof(text)));
 	fflush(stdout);
 
-	expect(&event, SIW_CM_CONNECT_REQUEST);
+	wait_for_cm_event(&event, SIW_CM_CONNECT_REQUEST);
 	id = event.id;
-	check(siw_cm_bind_qp(id, qp), "siw_cm_bind_qp");
-	check(siw_post_recv(qp, &recv, &bad), "siw_post_recv");
-	check(siw_cm_accept(id, &(struct siw_cm_param){ .private_data = &offer,
-							.private_data_len = sizeof(offer) }),
-	      "siw_cm_accept");
-	expect(&event, SIW_CM_ESTABLISHED);
-	complete(&wc);
+	exit_on_error(siw_cm_bind_qp(id, qp), "siw_cm_bind_qp");
+	exit_on_error(siw_post_recv(qp, &recv, &bad), "siw_post_recv");
+	exit_on_error(siw_cm_accept(id,
+				    &(struct siw_cm_param){ .private_data = &offer,
+							    .private_data_len = sizeof(offer) }),
+		      "siw_cm_accept");
+	wait_for_cm_event(&event, SIW_CM_ESTABLISHED);
+	wait_for_completion(&wc);
 	printf("%.*s\n", SIZE, memory);
 	siw_cm_destroy_id(id);
 	siw_cm_destroy_id(listener);
 }
 
-static void write_to(const char *host, const char *port, const char *text)
+static void write_text_to_server(const char *host, const char *port, const char *text)
 {
 	struct siw_cm_id *id = siw_cm_create_id(events, NULL);
 	struct siw_addr dest;
@@ -164,11 +169,11 @@ static void write_to(const char *host, const char *port, const char *text)
 	struct offer offer;
 	struct siw_wc wc;
 
-	must(id != NULL, "siw_cm_create_id");
-	check(siw_addr_parse(host, (uint16_t)atoi(port), &dest), host);
-	check(siw_cm_bind_qp(id, qp), "siw_cm_bind_qp");
-	check(siw_cm_connect(id, &dest, NULL, NULL), "siw_cm_connect");
-	expect(&event, SIW_CM_ESTABLISHED);
+	exit_unless(id != NULL, "siw_cm_create_id");
+	exit_on_error(siw_addr_parse(host, (uint16_t)atoi(port), &dest), host);
+	exit_on_error(siw_cm_bind_qp(id, qp), "siw_cm_bind_qp");
+	exit_on_error(siw_cm_connect(id, &dest, NULL, NULL), "siw_cm_connect");
+	wait_for_cm_event(&event, SIW_CM_ESTABLISHED);
 	if (event.private_data_len < sizeof(offer)) {
 		fprintf(stderr, "the server offers no memory\n");
 		exit(1);
@@ -181,9 +186,9 @@ static void write_to(const char *host, const char *port, const char *text)
 	snprintf(memory, SIZE, "%s", text);
 	write.wr.rdma.remote_addr = offer.addr;
 	write.wr.rdma.rkey = offer.rkey;
-	check(siw_post_send(qp, &write, &bad), "siw_post_send");
-	complete(&wc);
-	check(siw_cm_disconnect(id), "siw_cm_disconnect");
+	exit_on_error(siw_post_send(qp, &write, &bad), "siw_post_send");
+	wait_for_completion(&wc);
+	exit_on_error(siw_cm_disconnect(id), "siw_cm_disconnect");
 	siw_cm_destroy_id(id);
 }
 
@@ -197,11 +202,11 @@ int main(int argc, char **argv)
 		fprintf(stderr, "the text may have at most %d octets\n", SIZE - 1);
 		return 2;
 	}
-	open_all();
+	create_objects();
 	if (argc == 4)
-		write_to(argv[1], argv[2], argv[3]);
+		write_text_to_server(argv[1], argv[2], argv[3]);
 	else
 		run_server();
-	close_all();
+	destroy_objects();
 	return 0;
 }

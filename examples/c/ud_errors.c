@@ -25,7 +25,7 @@ static struct siw_mr *mr;
 /* The Q_Key of both queue pairs. Policy ERROR requires one, which other hosts do not know. */
 static uint32_t qkey;
 
-static void must(int good, const char *what)
+static void exit_unless(int good, const char *what)
 {
 	if (good)
 		return;
@@ -35,10 +35,10 @@ static void must(int good, const char *what)
 }
 
 /* Check the result of a function that returns a negative errno value on failure. */
-static void check(int result, const char *what)
+static void exit_on_error(int result, const char *what)
 {
 	errno = -result;
-	must(result >= 0, what);
+	exit_unless(result >= 0, what);
 }
 
 static struct siw_wc wait_for_completion(void)
@@ -49,12 +49,12 @@ static struct siw_wc wait_for_completion(void)
 	do
 		n = siw_poll_cq(cq, 1, &wc);
 	while (n == 0);
-	check(n, "siw_poll_cq");
+	exit_on_error(n, "siw_poll_cq");
 	return wc;
 }
 
 /* Change the state from RESET to RTS, and post a receive in INIT. */
-static void start(struct siw_qp *qp)
+static void modify_reset_to_rts(struct siw_qp *qp)
 {
 	struct siw_sge sge = { (uintptr_t)memory[1], sizeof(memory[1]), mr->lkey };
 	struct siw_recv_wr wr = { .wr_id = 1, .sg_list = &sge, .num_sge = 1 }, *bad;
@@ -62,38 +62,40 @@ static void start(struct siw_qp *qp)
 	for (int state = SIW_QPS_INIT; state <= SIW_QPS_RTS; state++) {
 		struct siw_qp_attr attr = { .qp_state = state, .qkey = qkey };
 
-		check(siw_modify_qp(qp, &attr,
-				    SIW_QP_STATE | (state == SIW_QPS_INIT ? SIW_QP_QKEY : 0)),
-		      "siw_modify_qp");
+		exit_on_error(siw_modify_qp(qp, &attr,
+					    SIW_QP_STATE |
+						    (state == SIW_QPS_INIT ? SIW_QP_QKEY : 0)),
+			      "siw_modify_qp");
 		if (state == SIW_QPS_INIT)
-			check(siw_post_recv(qp, &wr, &bad), "siw_post_recv");
+			exit_on_error(siw_post_recv(qp, &wr, &bad), "siw_post_recv");
 	}
 }
 
 /* Reap the flushed receive first, because after a reset it would not complete. */
-static void recover(struct siw_qp *qp)
+static void recover_from_error(struct siw_qp *qp)
 {
 	struct siw_wc wc = wait_for_completion();
 
 	printf("receive %llu: %s\n", (unsigned long long)wc.wr_id, siw_wc_status_str(wc.status));
-	check(siw_modify_qp(qp, &(struct siw_qp_attr){ .qp_state = SIW_QPS_RESET }, SIW_QP_STATE),
-	      "siw_modify_qp");
-	start(qp);
+	exit_on_error(siw_modify_qp(qp, &(struct siw_qp_attr){ .qp_state = SIW_QPS_RESET },
+				    SIW_QP_STATE),
+		      "siw_modify_qp");
+	modify_reset_to_rts(qp);
 }
 
 /* Wait for the next asynchronous event; return its queue pair. */
-static struct siw_qp *wait_async_event(void)
+static struct siw_qp *wait_for_async_event(void)
 {
 	struct siw_async_event e;
 
-	check(siw_get_async_event(context, &e, PATIENCE_MS), "siw_get_async_event");
+	exit_on_error(siw_get_async_event(context, &e, PATIENCE_MS), "siw_get_async_event");
 	printf("event: %s\n", siw_event_type_str(e.event_type));
 	siw_ack_async_event(&e);
 	return e.element.qp;
 }
 
-/* Read all entries of the error queue; an error may cause several. */
-static void drain(struct siw_qp *qp)
+/* Read and print all entries of the error queue; one error may cause several entries. */
+static void print_error_queue(struct siw_qp *qp)
 {
 	struct siw_err_entry errors[4];
 	int n;
@@ -108,10 +110,10 @@ static void drain(struct siw_qp *qp)
 			printf(": layer %d, type %d, code %#x\n", errors[i].layer, errors[i].type,
 			       errors[i].code);
 		}
-	check(n, "siw_poll_err");
+	exit_on_error(n, "siw_poll_err");
 }
 
-static void post(struct siw_qp *qp, struct siw_ah *to, int opcode, uint64_t wr_id)
+static void post_request(struct siw_qp *qp, struct siw_ah *to, int opcode, uint64_t wr_id)
 {
 	struct siw_sge sge = { (uintptr_t)memory[0], (uint32_t)strlen(memory[0]), mr->lkey };
 	struct siw_send_wr wr = {
@@ -130,7 +132,7 @@ static void post(struct siw_qp *qp, struct siw_ah *to, int opcode, uint64_t wr_i
 		wr.wr.ud.ah = to;
 		wr.wr.ud.remote_qkey = qkey;
 	}
-	check(siw_post_send(qp, &wr, &bad), "siw_post_send");
+	exit_on_error(siw_post_send(qp, &wr, &bad), "siw_post_send");
 }
 
 int main(void)
@@ -145,35 +147,36 @@ int main(void)
 	struct siw_ah *to;
 	struct siw_pd *pd;
 
-	must(getrandom(&qkey, sizeof(qkey), 0) == sizeof(qkey), "getrandom");
+	exit_unless(getrandom(&qkey, sizeof(qkey), 0) == sizeof(qkey), "getrandom");
 	qkey = (qkey & 0x7fffffff) |
 	       1; /* a Q_Key other than 0; its top bit would select the sender's own Q_Key */
-	check(siw_addr_parse("127.0.0.1", 0, &init.addr), "siw_addr_parse");
-	must((context = siw_open_device_by_addr(&init.addr)) != NULL, "siw_open_device_by_addr");
-	must((pd = siw_alloc_pd(context)) != NULL, "siw_alloc_pd");
-	must((mr = siw_reg_mr(pd, memory, sizeof(memory), SIW_ACCESS_LOCAL_WRITE)) != NULL,
-	     "siw_reg_mr");
-	must((cq = siw_create_cq(context, 16, NULL, NULL, 0)) != NULL, "siw_create_cq");
+	exit_on_error(siw_addr_parse("127.0.0.1", 0, &init.addr), "siw_addr_parse");
+	exit_unless((context = siw_open_device_by_addr(&init.addr)) != NULL,
+		    "siw_open_device_by_addr");
+	exit_unless((pd = siw_alloc_pd(context)) != NULL, "siw_alloc_pd");
+	exit_unless((mr = siw_reg_mr(pd, memory, sizeof(memory), SIW_ACCESS_LOCAL_WRITE)) != NULL,
+		    "siw_reg_mr");
+	exit_unless((cq = siw_create_cq(context, 16, NULL, NULL, 0)) != NULL, "siw_create_cq");
 	init.send_cq = init.recv_cq = cq;
-	must((sender = siw_create_qp(pd, &init)) != NULL, "siw_create_qp");
-	must((target = siw_create_qp(pd, &init)) != NULL, "siw_create_qp");
-	start(sender);
-	start(target);
-	check(siw_qp_addr(target, &at, NULL), "siw_qp_addr");
-	must((to = siw_create_ah(pd, &at)) != NULL, "siw_create_ah");
+	exit_unless((sender = siw_create_qp(pd, &init)) != NULL, "siw_create_qp");
+	exit_unless((target = siw_create_qp(pd, &init)) != NULL, "siw_create_qp");
+	modify_reset_to_rts(sender);
+	modify_reset_to_rts(target);
+	exit_on_error(siw_qp_addr(target, &at, NULL), "siw_qp_addr");
+	exit_unless((to = siw_create_ah(pd, &at)) != NULL, "siw_create_ah");
 
 	/* The target was created without max_write_records, so it accepts no Write-Records. */
 	strcpy(memory[0], "after the error");
-	post(sender, to, SIW_WR_RDMA_WRITE_RECORD, 17);
+	post_request(sender, to, SIW_WR_RDMA_WRITE_RECORD, 17);
 	for (int i = 0; i < 2; i++) { /* each queue pair has an event, in either order */
-		struct siw_qp *qp = wait_async_event();
+		struct siw_qp *qp = wait_for_async_event();
 
-		drain(qp);
+		print_error_queue(qp);
 		if (qp == target)
-			recover(target);
+			recover_from_error(target);
 	}
-	post(sender, to, SIW_WR_SEND, 18);
-	check(wait_for_completion().status ? -EIO : 0, "the message after the error");
+	post_request(sender, to, SIW_WR_SEND, 18);
+	exit_on_error(wait_for_completion().status ? -EIO : 0, "the message after the error");
 	printf("received: %s\n", memory[1]);
 
 	siw_destroy_ah(to);

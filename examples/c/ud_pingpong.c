@@ -21,7 +21,7 @@ static struct siw_mr *mr;
 static struct siw_qp *qp;
 static struct siw_cq *sends, *receives;
 
-static void must(int good, const char *what)
+static void exit_unless(int good, const char *what)
 {
 	if (good)
 		return;
@@ -31,14 +31,14 @@ static void must(int good, const char *what)
 }
 
 /* Check the result of a function that returns a negative errno value on failure. */
-static void check(int result, const char *what)
+static void exit_on_error(int result, const char *what)
 {
 	errno = -result;
-	must(result >= 0, what);
+	exit_unless(result >= 0, what);
 }
 
 /* Polls until a completion arrives; source may be NULL. */
-static struct siw_wc complete(struct siw_cq *cq, struct siw_addr *source)
+static struct siw_wc wait_for_completion(struct siw_cq *cq, struct siw_addr *source)
 {
 	struct siw_wc wc;
 	int n;
@@ -46,7 +46,7 @@ static struct siw_wc complete(struct siw_cq *cq, struct siw_addr *source)
 	do
 		n = siw_poll_cq_from(cq, 1, &wc, source);
 	while (n == 0);
-	check(n, "siw_poll_cq_from");
+	exit_on_error(n, "siw_poll_cq_from");
 	if (wc.status) {
 		fprintf(stderr, "completion: %s\n", siw_wc_status_str(wc.status));
 		exit(1);
@@ -59,7 +59,7 @@ static void post_recv(uint64_t slot)
 	struct siw_sge sge = { (uintptr_t)memory[slot], SIZE, mr->lkey };
 	struct siw_recv_wr wr = { .wr_id = slot, .sg_list = &sge, .num_sge = 1 }, *bad;
 
-	check(siw_post_recv(qp, &wr, &bad), "siw_post_recv");
+	exit_on_error(siw_post_recv(qp, &wr, &bad), "siw_post_recv");
 }
 
 /* qpn 0: the port of the address handle identifies the queue pair. */
@@ -76,12 +76,12 @@ static void post_send(struct siw_ah *ah, uint32_t qpn)
 	};
 	struct siw_send_wr *bad;
 
-	check(siw_post_send(qp, &wr, &bad), "siw_post_send");
+	exit_on_error(siw_post_send(qp, &wr, &bad), "siw_post_send");
 	/*
 	 * Until it is polled, the send occupies its buffer and the queue's only slot. With one CQ
 	 * for sends and receives, its completion could follow the answer.
 	 */
-	complete(sends, NULL);
+	wait_for_completion(sends, NULL);
 }
 
 static void answer(struct siw_pd *pd)
@@ -89,13 +89,13 @@ static void answer(struct siw_pd *pd)
 	struct siw_addr source;
 
 	for (;;) {
-		struct siw_wc wc = complete(receives, &source);
+		struct siw_wc wc = wait_for_completion(receives, &source);
 		struct siw_ah *ah = siw_create_ah(pd, &source);
 
-		must(ah != NULL, "siw_create_ah");
+		exit_unless(ah != NULL, "siw_create_ah");
 		memcpy(memory[SLOTS], memory[wc.wr_id], SIZE);
 		post_recv(wc.wr_id);
-		/* To the sender's queue pair; several queue pairs may share a socket. */
+		/* Name the sender's queue pair, because several queue pairs may share a socket. */
 		post_send(ah, wc.src_qp);
 		siw_destroy_ah(ah);
 		if (!strncmp(memory[SLOTS], "bye", 3))
@@ -109,14 +109,14 @@ static void run_client(struct siw_pd *pd, const struct siw_addr *dest, int count
 	struct siw_addr source;
 	struct timespec begin, end;
 
-	must(ah != NULL, "siw_create_ah");
+	exit_unless(ah != NULL, "siw_create_ah");
 	clock_gettime(CLOCK_MONOTONIC, &begin);
 	for (int i = 1; i <= count; i++) {
 		uint64_t slot;
 
 		snprintf(memory[SLOTS], SIZE, i < count ? "ping %d" : "bye %d", i);
 		post_send(ah, 0);
-		slot = complete(receives, &source).wr_id;
+		slot = wait_for_completion(receives, &source).wr_id;
 		if (memcmp(memory[slot], memory[SLOTS], SIZE)) {
 			fprintf(stderr, "message %d came back with other contents\n", i);
 			exit(1);
@@ -149,28 +149,31 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: %s [ADDRESS PORT [COUNT]]\n", argv[0]);
 		return 2;
 	}
-	check(siw_addr_parse("127.0.0.1", 0, &init.addr), "siw_addr_parse");
+	exit_on_error(siw_addr_parse("127.0.0.1", 0, &init.addr), "siw_addr_parse");
 	if (argc > 2)
-		check(siw_addr_parse(argv[1], (uint16_t)atoi(argv[2]), &dest), argv[1]);
-	must((context = siw_open_device_by_addr(&init.addr)) != NULL, "siw_open_device_by_addr");
-	must((pd = siw_alloc_pd(context)) != NULL, "siw_alloc_pd");
-	must((mr = siw_reg_mr(pd, memory, sizeof(memory), SIW_ACCESS_LOCAL_WRITE)) != NULL,
-	     "siw_reg_mr");
-	must((sends = siw_create_cq(context, 1, NULL, NULL, 0)) != NULL, "siw_create_cq");
-	must((receives = siw_create_cq(context, SLOTS, NULL, NULL, 0)) != NULL, "siw_create_cq");
+		exit_on_error(siw_addr_parse(argv[1], (uint16_t)atoi(argv[2]), &dest), argv[1]);
+	exit_unless((context = siw_open_device_by_addr(&init.addr)) != NULL,
+		    "siw_open_device_by_addr");
+	exit_unless((pd = siw_alloc_pd(context)) != NULL, "siw_alloc_pd");
+	exit_unless((mr = siw_reg_mr(pd, memory, sizeof(memory), SIW_ACCESS_LOCAL_WRITE)) != NULL,
+		    "siw_reg_mr");
+	exit_unless((sends = siw_create_cq(context, 1, NULL, NULL, 0)) != NULL, "siw_create_cq");
+	exit_unless((receives = siw_create_cq(context, SLOTS, NULL, NULL, 0)) != NULL,
+		    "siw_create_cq");
 	init.send_cq = sends;
 	init.recv_cq = receives;
-	must((qp = siw_create_qp(pd, &init)) != NULL, "siw_create_qp");
+	exit_unless((qp = siw_create_qp(pd, &init)) != NULL, "siw_create_qp");
 	for (int state = SIW_QPS_INIT; state <= SIW_QPS_RTS; state++)
-		check(siw_modify_qp(qp, &(struct siw_qp_attr){ .qp_state = state }, SIW_QP_STATE),
-		      "siw_modify_qp");
+		exit_on_error(siw_modify_qp(qp, &(struct siw_qp_attr){ .qp_state = state },
+					    SIW_QP_STATE),
+			      "siw_modify_qp");
 	for (uint64_t slot = 0; slot < SLOTS; slot++)
 		post_recv(slot);
 
 	if (argc > 2) {
 		run_client(pd, &dest, argc > 3 ? atoi(argv[3]) : 1000);
 	} else {
-		check(siw_qp_addr(qp, &self, NULL), "siw_qp_addr");
+		exit_on_error(siw_qp_addr(qp, &self, NULL), "siw_qp_addr");
 		printf("%s\n", siw_addr_format(&self, text, sizeof(text)));
 		fflush(stdout);
 		answer(pd);
@@ -180,6 +183,6 @@ int main(int argc, char **argv)
 	siw_destroy_cq(receives);
 	siw_dereg_mr(mr);
 	siw_dealloc_pd(pd);
-	check(siw_close_device(context), "siw_close_device");
+	exit_on_error(siw_close_device(context), "siw_close_device");
 	return 0;
 }

@@ -45,7 +45,7 @@ async def run_client(host: str, port: int) -> None:
     async with aio.connect((host, port)) as conn:
         await conn.send(b"stop")
         with contextlib.suppress(PeerGone):
-            await conn.recv()  # returns when the server has disconnected
+            await conn.recv()  # recv() returns when the server has disconnected
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ class End:
         self.qp = QP(pd, init, self.attr)
 
     def connect(self, ctx, peer):
-        """Connect to the peer's queue pair; both sides do so."""
+        """Connect this queue pair to the peer's; both sides must call connect()."""
         route = GlobalRoute(dgid=ctx.query_gid(1, 0), sgid_index=0)
         attr = self.attr
         attr.ah_attr = AHAttr(gr=route, is_global=1, port_num=1)

@@ -6,7 +6,7 @@ python simulated.py [SEED]
 import sys
 from contextlib import ExitStack
 
-import siwarp.sim  # import before siwarp.verbs, to make this a simulated process
+import siwarp.sim  # import siwarp.sim before siwarp.verbs, to make the process a simulated one
 from siwarp.verbs import (
     AH,
     CQ,

@@ -43,7 +43,7 @@ def recover_from_err(qp: QP, cq: CQ, receive: RecvWR) -> None:
     for wc in cq.wait(timeout=10):
         print(f"receive {wc.wr_id}: {WCStatus(wc.status).name}")
     qp.modify(QPAttr(qp_state=QPState.RESET))
-    qp.to_rts()  # passes through INIT, RTR and RTS
+    qp.to_rts()  # to_rts() passes through INIT, RTR and RTS
     qp.post_recv(receive)
 
 

@@ -26,7 +26,7 @@ QKEY = 4711
 
 
 def grh_addresses(grh: bytes) -> tuple[str, str]:
-    """Return source and destination of a GRH; its first octet tells IPv4 and IPv6 apart."""
+    """Return source and destination of a GRH; its first octet distinguishes IPv4 and IPv6."""
     at, size = (8, 16) if grh[0] >> 4 == 6 else (32, 4)
     source, dest = grh[at : at + size], grh[at + size : at + 2 * size]
     return str(ipaddress.ip_address(source)), str(ipaddress.ip_address(dest))

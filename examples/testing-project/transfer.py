@@ -33,22 +33,23 @@ def request_answer(
         qp.post_send(SendWR(ASK, sg=[mr.sge(0, 1 + len(question))], ah=ah))
         while wcs := cq.wait(timeout=patience, num_entries=1):
             if wcs[0].check().wr_id == ASK:
-                continue  # completion of the own request datagram
+                continue  # the completion of this end's request datagram
             data = mr.read(wcs[0].byte_len, half)
             if data[0] == number:
                 return data[1:]
-            qp.post_recv(RecvWR(ANSWER, sg=[mr.sge(half, half)]))  # an answer to an earlier request
+            # The datagram answers an earlier request.
+            qp.post_recv(RecvWR(ANSWER, sg=[mr.sge(half, half)]))
     raise TimeoutError(f"no answer to {question!r} after {tries} tries")
 
 
 def answer_requests(qp: QP, cq: CQ, mr: MR, ah: AH, stop: threading.Event) -> None:
-    """Return each request in capital letters."""
+    """Answer each request with its text in capital letters."""
     half = mr.length // 2
     qp.post_recv(RecvWR(ASK, sg=[mr.sge(0, half)]))
     while not stop.is_set():
         for wc in cq.wait(timeout=0.05, num_entries=1):
             if wc.check().wr_id == ANSWER:
-                continue  # completion of the own answer datagram
+                continue  # the completion of this end's answer datagram
             mr.write(mr.read(wc.byte_len).upper(), offset=half)
             qp.post_send(SendWR(ANSWER, sg=[mr.sge(half, wc.byte_len)], ah=ah))
             qp.post_recv(RecvWR(ASK, sg=[mr.sge(0, half)]))

@@ -20,14 +20,14 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<(siwarp/[^>]+)>)', re.MUL
 # Attributes that cffi does not parse. Only their text is removed, so line numbers stay the same.
 MARKS = re.compile(r"\b(SIW_(?:API|EXPORT|PUBLIC))\b|__attribute__\s*\(\(.*?\)\)")
 
-# Types of the C library that the headers use.
+# Types of the C standard library that the headers use.
 PRELUDE = """
 struct iovec { void *iov_base; size_t iov_len; };
 struct sockaddr { ...; };
 struct timespec { ...; };
 typedef unsigned int socklen_t;
 """
-# Internal headers that the package itself needs: it reads settings and counters.
+# Internal headers that the Python package needs to read settings and counters.
 PACKAGE_TOO = ("base/settings.h", "base/counters.h")
 PRELUDE_C = """
 #include <stdbool.h>
@@ -69,7 +69,7 @@ def read_cffi_blocks(header: Path) -> str:
     return "\n".join(out)
 
 
-def in_include_order(root: Path, start: list[Path]) -> list[Path]:
+def sort_by_include_order(root: Path, start: list[Path]) -> list[Path]:
     """Return the headers and siwarp headers they include, each after the headers it includes."""
     done: list[Path] = []
     seen: set[Path] = set()
@@ -133,7 +133,7 @@ def main() -> int:
     if args.public:
         start += [root / header for header in PACKAGE_TOO]
     start += [root / header for header in args.also]
-    headers = in_include_order(root, start)
+    headers = sort_by_include_order(root, start)
     try:
         found = [(header, text) for header in headers if (text := read_cffi_blocks(header))]
     except BlockError as e:
@@ -145,7 +145,7 @@ def main() -> int:
     for header, text in found:
         try:
             ffi.cdef(text)
-        except Exception as e:  # cffi raises several types; all mean that this block is wrong
+        except Exception as e:  # cffi raises several types, all for an invalid block
             print(f"{header}: cffi cannot read a block of it: {e}", file=sys.stderr)
             return 1
     lines = [include_line(root, header) for header, _ in found]

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from siwarp.aio.source import Admission, Inbox, Source, User
 from siwarp.base.buffer import Buffer, octets
 from siwarp.cm import CMID, RTR, CMEvent, CMEventType, ConnParam
-from siwarp.cm.conn import check_within
+from siwarp.cm.conn import check_remote_range
 from siwarp.verbs import (
     MR,
     PD,
@@ -42,7 +42,8 @@ __all__ = ["Connection", "Opening", "connect"]
 #: Size in octets of a posted receive, and number of posted receives.
 RECV_SIZE = 64 * 1024
 RECV_DEPTH = 16
-#: Maximum number of outstanding requests; maximum octets sent inline, and sent from a copy.
+#: Limits of a connection: outstanding requests, octets of a message that is sent inline, and octets
+#: of a message that is sent from a copy.
 SENDS = 16
 INLINE = 256
 STAGED = 64 * 1024
@@ -54,7 +55,7 @@ _ALL_ACCESS = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE | AccessFlag.REMO
 T = TypeVar("T")
 
 
-class _Op:
+class _PostedRequest:
     """A posted request: its future, and a function to call when the request has completed."""
 
     __slots__ = ("counted", "done", "waiter")
@@ -68,16 +69,16 @@ class _Op:
 class Connection(User):
     """A connected RC queue pair with its memory; made by ``connect`` or a ``Listener``.
 
-    Messages have up to ``recv_size`` octets; a longer one breaks the connection. Messages arrive
-    in ``recv_depth`` receives posted in advance. Further messages wait until ``recv`` is called:
-    up to ``rnr_octets`` (a setting) at this end, the rest at the peer, whose ``send`` then takes
-    longer. The peer's Writes and this end's Reads wait behind these messages. A peer that was not
-    made by siwarp's ``connect`` or ``listen`` may end the connection when a message finds no
-    receive, so the protocol should let the peer answer from time to time. With ``Persona.ROCE`` at
-    this end, the peer has the data when ``send`` or ``write`` returns.
+    Messages have up to ``recv_size`` octets; a longer message ends the connection in error.
+    Messages arrive in ``recv_depth`` receives posted in advance. Further messages wait until
+    ``recv`` is called: up to ``rnr_octets`` (a setting) at this end, the rest at the peer, whose
+    ``send`` then takes longer. The peer's Writes and this end's Reads wait behind these messages. A
+    peer that was not made by siwarp's ``connect`` or ``listen`` may end the connection when a
+    message finds no receive, so the protocol should let the peer answer from time to time. With
+    ``Persona.ROCE`` at this end, the peer has the data when ``send`` or ``write`` returns.
 
     Any number of tasks may use a connection; messages of one task keep their order. Iteration
-    yields messages until the peer closes the connection; if the connection breaks, iteration
+    yields messages until the peer closes the connection; if the connection is lost, iteration
     raises the same exception as ``recv``.
     """
 
@@ -89,21 +90,24 @@ class Connection(User):
         recv_depth: int,
         persona: int = Persona.AUTO,
     ) -> None:
-        """Make the queue pair, and take ownership of one use of the source."""
+        """Create the queue pair; the connection becomes a user of ``source``."""
         self._source = source
         self._closed = False
         source.members[self] = None
         self._left_in_order = False
-        self._ops: dict[int, _Op] = {}
+        self._ops: dict[int, _PostedRequest] = {}
         self._slots = list(range(SENDS))
         self._slot_admission = Admission(SENDS)
         self._staging_admission = Admission(1)
         self._inbox = Inbox()
         self._recv_size = recv_size
         self._recv_room = recv_depth
-        self._sq, self._rq = source.queue(SENDS), source.queue(recv_depth)
-        self._sq_key = self._sq.join(SENDS, self._on_sent)
-        self._rq_key = self._rq.join(recv_depth, self._on_received)
+        self._sq, self._rq = (
+            source.find_or_create_queue(SENDS),
+            source.find_or_create_queue(recv_depth),
+        )
+        self._sq_key = self._sq.reserve(SENDS, self._on_send_completion)
+        self._rq_key = self._rq.reserve(recv_depth, self._on_recv_completion)
         self._rq.wanted += 1
         self._peer: Address | None = None
         self._local: Address | None = None
@@ -111,14 +115,14 @@ class Connection(User):
         #: Private data of the peer's Request or Reply.
         self.private_data = b""
         self.id = cm_id
-        cm_id.context = self._on_event
+        cm_id.context = self._on_cm_event
         try:
-            self._make(recv_depth, persona)
+            self._create_queue_pair(recv_depth, persona)
         except BaseException:
-            self.abandon()
+            self.close_nowait()
             raise
 
-    def _make(self, recv_depth: int, persona: int) -> None:
+    def _create_queue_pair(self, recv_depth: int, persona: int) -> None:
         self.pd = PD(self._source.context)
         cap = QPCap(max_send_wr=SENDS, max_recv_wr=recv_depth, max_inline_data=INLINE)
         init = QPInitAttr(
@@ -140,7 +144,7 @@ class Connection(User):
             for i in range(recv_depth)
         ]
         self.qp.post_recv(self._recvs)
-        self._rq.want()
+        self._rq.arm()
 
     # ---- messages
 
@@ -152,20 +156,20 @@ class Connection(User):
             ProtocolError: the peer refused an operation; the error describes it.
 
         """
-        await self._out(WROpcode.SEND, data, None)
+        await self._send_or_write(WROpcode.SEND, data, None)
 
     async def recv(self) -> bytes:
         """Wait for the next message and return it. Cancellation loses no message.
 
         Raises:
-            PeerGone: the peer closed the connection, or it broke.
+            PeerGone: the peer closed the connection, or the connection was lost.
             ProtocolError: one end violated the protocol; the error describes it.
 
         """
-        self._alive()
+        self._check_open()
         slot, length = await self._inbox.get()
         data = self._memory.read(length, slot * self._recv_size)
-        # The connection may have ended after this message; the next call reports that.
+        # The connection may have ended after this message; the next call of recv() reports the end.
         with contextlib.suppress(StateError):
             self.qp.post_recv(self._recvs[slot])
         return data
@@ -190,7 +194,7 @@ class Connection(User):
 
         Send ``mr.remote().pack()`` to the peer. The region is closed with the connection.
         """
-        self._alive()
+        self._check_open()
         return MR(self.pd, buffer, access)
 
     async def write(self, remote: RemoteBuffer, data: Buffer | MR, offset: int = 0) -> None:
@@ -200,29 +204,29 @@ class Connection(User):
         of the data before any message that is sent later.
         """
         size = data.length if isinstance(data, MR) else octets(data).nbytes
-        check_within(remote, offset, size, "writing")
-        await self._out(WROpcode.RDMA_WRITE, data, _at(remote, offset))
+        check_remote_range(remote, offset, size, "writing")
+        await self._send_or_write(WROpcode.RDMA_WRITE, data, _remote_part_from(remote, offset))
 
     async def read(self, remote: RemoteBuffer, length: int | None = None, offset: int = 0) -> bytes:
         """RDMA Read ``length`` octets (default: all) of the peer's memory from ``offset``."""
         size = remote.length - offset if length is None else length
-        check_within(remote, offset, size, "reading")
+        check_remote_range(remote, offset, size, "reading")
         if size > STAGED:
             into = bytearray(size)
             await self.read_into(remote, into, offset)
             return bytes(into)
-        self._alive()
-        await self._staging_admission.enter()
+        self._check_open()
+        await self._staging_admission.acquire()
         sg = [self._memory.sge(self._staging_at, size)]
-        wr = SendWR(opcode=WROpcode.RDMA_READ, sg=sg, remote=_at(remote, offset))
+        wr = SendWR(opcode=WROpcode.RDMA_READ, sg=sg, remote=_remote_part_from(remote, offset))
 
-        def take() -> bytes:
+        def read_staged_octets() -> bytes:
             try:
                 return b"" if self._closed else self._memory.read(size, self._staging_at)
             finally:
-                self._staging_admission.leave()
+                self._staging_admission.release()
 
-        data: bytes = await self._do(wr, take)
+        data: bytes = await self._post_and_wait(wr, read_staged_octets)
         return data
 
     async def read_into(self, remote: RemoteBuffer, into: Buffer | MR, offset: int = 0) -> None:
@@ -231,193 +235,203 @@ class Connection(User):
         ``into`` is a writable buffer, or an MR with local write access. Cancellation closes the
         connection.
         """
-        self._alive()
+        self._check_open()
         wanted = into.length if isinstance(into, MR) else octets(into).nbytes
-        check_within(remote, offset, wanted, "reading")
-        with self._lent(into, AccessFlag.LOCAL_WRITE) as mr:
-            await self._pieces(WROpcode.RDMA_READ, mr, _at(remote, offset))
+        check_remote_range(remote, offset, wanted, "reading")
+        with self._temporary_mr(into, AccessFlag.LOCAL_WRITE) as mr:
+            await self._post_in_pieces(WROpcode.RDMA_READ, mr, _remote_part_from(remote, offset))
 
     # ---- implementation
 
-    async def _out(self, opcode: WROpcode, data: Buffer | MR, remote: RemoteBuffer | None) -> None:
-        self._alive()
+    async def _send_or_write(
+        self, opcode: WROpcode, data: Buffer | MR, remote: RemoteBuffer | None
+    ) -> None:
+        self._check_open()
         if isinstance(data, MR) or octets(data).nbytes > STAGED:
-            with self._lent(data, AccessFlag(0)) as mr:
-                await self._pieces(opcode, mr, remote)
+            with self._temporary_mr(data, AccessFlag(0)) as mr:
+                await self._post_in_pieces(opcode, mr, remote)
             return
-        # Release the view here: a traceback that holds it would prevent the caller from resizing
-        # the buffer.
+        # Release the view before returning: a traceback that holds the view would prevent the
+        # caller from resizing the buffer.
         with octets(data) as view:
             if len(view) <= INLINE:
-                await self._do(self._inline(opcode, view, remote))
+                await self._post_and_wait(self._inline_request_factory(opcode, view, remote))
             else:
-                await self._staged(opcode, view, remote)
+                await self._post_from_staging_memory(opcode, view, remote)
 
-    async def _staged(
+    async def _post_from_staging_memory(
         self, opcode: WROpcode, view: memoryview, remote: RemoteBuffer | None
     ) -> None:
-        await self._staging_admission.enter()
+        await self._staging_admission.acquire()
         try:
-            self._alive()
+            self._check_open()
             self._memory.write(view, offset=self._staging_at)
             sg = [self._memory.sge(self._staging_at, len(view))]
             wr = SendWR(opcode=opcode, sg=sg, remote=remote)
         except BaseException:
-            self._staging_admission.leave()
+            self._staging_admission.release()
             raise
-        await self._do(wr, self._staging_admission.leave)
+        await self._post_and_wait(wr, self._staging_admission.release)
 
-    def _inline(
+    def _inline_request_factory(
         self, opcode: WROpcode, view: memoryview, remote: RemoteBuffer | None
     ) -> Callable[[], SendWR]:
-        """Return a function that makes the request; call it directly before posting the request."""
+        """Return a function that creates a request with inline data; it is called right before
+        posting.
+        """
 
-        def make() -> SendWR:
+        def make_request() -> SendWR:
             self._memory.write(view, offset=self._inline_at)
             flags = SendFlag.SIGNALED | SendFlag.INLINE
             sg = [self._memory.sge(self._inline_at, len(view))]
             return SendWR(opcode=opcode, sg=sg, remote=remote, send_flags=flags)
 
-        return make
+        return make_request
 
     @contextlib.contextmanager
-    def _lent(self, data: Buffer | MR, access: AccessFlag) -> Generator[MR, None, None]:
-        """Yield an MR for the caller's memory; cancellation closes the connection to release it."""
+    def _temporary_mr(self, data: Buffer | MR, access: AccessFlag) -> Generator[MR, None, None]:
+        """Yield an MR for the caller's memory; cancellation closes the connection to release the
+        memory.
+        """
         mr = data if isinstance(data, MR) else MR(self.pd, data, access)
         try:
             yield mr
         except asyncio.CancelledError:
-            self.abandon()
+            self.close_nowait()
             raise
         finally:
             if mr is not data:
                 mr.close()
 
-    async def _pieces(self, opcode: WROpcode, mr: MR, remote: RemoteBuffer | None) -> None:
+    async def _post_in_pieces(self, opcode: WROpcode, mr: MR, remote: RemoteBuffer | None) -> None:
         most = self._source.context.query_device().max_rc_msg
         if remote is None:
-            await self._do(SendWR(opcode=opcode, sg=[mr.sge()]))
+            await self._post_and_wait(SendWR(opcode=opcode, sg=[mr.sge()]))
             return
         for at in range(0, max(mr.length, 1), most):
             size = min(most, mr.length - at)
             there = RemoteBuffer(remote.addr + at, size, remote.rkey)
-            await self._do(SendWR(opcode=opcode, sg=[mr.sge(at, size)], remote=there))
+            await self._post_and_wait(SendWR(opcode=opcode, sg=[mr.sge(at, size)], remote=there))
 
-    async def _do(
+    async def _post_and_wait(
         self, wr: SendWR | Callable[[], SendWR], done: Callable[[], Any] | None = None
     ) -> Any:
-        """Post a request, wait for it, and return the result of ``done``.
+        """Post a request, wait for its completion, and return the result of ``done``.
 
         ``done`` is called exactly once: when the request has completed, even if its caller was
         cancelled, or when the request could not be posted.
         """
         try:
-            await self._slot_admission.enter()
+            await self._slot_admission.acquire()
         except BaseException:
             if done is not None:
                 done()
             raise
-        op = _Op(self._source.loop.create_future(), done)
+        op = _PostedRequest(self._source.loop.create_future(), done)
         slot = self._slots.pop()
         self._ops[slot] = op
         try:
-            self._alive()
+            self._check_open()
             request = wr if isinstance(wr, SendWR) else wr()
             request.wr_id = self._sq_key | slot
             self.qp.post_send(request)
         except BaseException:
-            self._forget(slot)
+            self._remove_request(slot)
             raise
-        self._sq.drain()  # most requests have completed by now
+        self._sq.handle_completions()  # most requests complete during the post
         if not op.waiter.done():
             op.counted = True
             self._sq.wanted += 1
-            self._sq.want()
+            self._sq.arm()
         wc, result = await op.waiter
-        self._judge(wc, request.opcode.name)
+        self._check_completion(wc, request.opcode.name)
         return result
 
-    def _forget(self, slot: int) -> Any:
-        """Remove a request, and return the result of its ``done``."""
+    def _remove_request(self, slot: int) -> Any:
+        """Remove a request from the outstanding ones; call its ``done`` and return the result."""
         op = self._ops.pop(slot)
         self._slots.append(slot)
         if op.counted:
             self._sq.wanted -= 1
-        self._slot_admission.leave()
+        self._slot_admission.release()
         return None if op.done is None else op.done()
 
-    def _on_sent(self, slot: int, wc: WC) -> None:
+    def _on_send_completion(self, slot: int, wc: WC) -> None:
         op = self._ops.get(slot)
         if op is None:
             return
-        result = self._forget(slot)
+        result = self._remove_request(slot)
         if not op.waiter.done():
             op.waiter.set_result((wc, result))
 
-    def _on_received(self, slot: int, wc: WC) -> None:
+    def _on_recv_completion(self, slot: int, wc: WC) -> None:
         if wc.status == 0:
             self._inbox.put((slot, wc.byte_len))
         elif wc.status != WCStatus.WR_FLUSH_ERR or wc.vendor_err:
-            self._inbox.end(lambda: self._error(wc, "receiving"))
-        # otherwise the connection has ended, and its DISCONNECTED event contains the reason
+            self._inbox.set_end(lambda: self._completion_error(wc, "receiving"))
+        # For other flushed receives, the connection's DISCONNECTED event contains the reason.
 
-    def _error(self, wc: WC, what: str) -> BaseException:
+    def _completion_error(self, wc: WC, what: str) -> BaseException:
         try:
-            self._judge(wc, what)
+            self._check_completion(wc, what)
         except Error as e:
             return e
         raise AssertionError("judged a success")
 
-    def _judge(self, wc: WC, what: str) -> None:
+    def _check_completion(self, wc: WC, what: str) -> None:
         if wc.status == WCStatus.WR_FLUSH_ERR and not wc.vendor_err:
-            raise self._gone(f"{what} to {self._peer_name()}")
+            raise self._peer_gone_error(f"{what} to {self._peer_name()}")
         wc.check()
 
-    def _end(self, event: CMEvent) -> BaseException:
+    def _connection_end_error(self, event: CMEvent) -> BaseException:
         """Return the exception that ``recv`` raises after the end of the connection."""
         what = f"receiving from {self._peer_name()}"
         if event.wire_error:
             return ProtocolError.from_vendor_err(event.wire_error, what)
         if self._left_in_order:
-            return self._gone(what)
+            return self._peer_gone_error(what)
         return PeerGone(
             errno.ECONNRESET,
             f"{what}: the connection broke, and the peer's last messages may be lost; connect "
             "again",
         )
 
-    def _gone(self, what: str) -> PeerGone:
+    def _peer_gone_error(self, what: str) -> PeerGone:
         return PeerGone(errno.ECONNRESET, f"{what}: the connection has ended; connect again")
 
-    def _alive(self) -> None:
+    def _check_open(self) -> None:
         if self._closed:
-            raise self._is_closed()
+            raise self._make_closed_error()
 
-    def _is_closed(self) -> Error:
+    def _make_closed_error(self) -> Error:
         return self._closed_error(errno.ENOTCONN, "this connection is closed: connect again")
 
     # ---- start-up and close
 
-    def _on_event(self, event: CMEvent) -> None:
+    def _on_cm_event(self, event: CMEvent) -> None:
         if event.type == CMEventType.ESTABLISHED:
             with contextlib.suppress(Error):  # the peer may have closed the connection already
                 self._peer, self._local = self.qp.peer, self.qp.addr
         elif self._established.done():
             # All completions before the end of the connection are in the queues by now.
-            self._rq.drain()
-            self._sq.drain()
+            self._rq.handle_completions()
+            self._sq.handle_completions()
             self._left_in_order = event.status == 0 and not event.wire_error
-            self._inbox.end(lambda: self._end(event))
+            self._inbox.set_end(lambda: self._connection_end_error(event))
         if not self._established.done():
             self._established.set_result(event)
 
-    async def established(self) -> CMEvent:
-        """Wait until start-up has succeeded or failed, and return the event."""
+    async def wait_until_started(self) -> CMEvent:
+        """Wait until the start-up of the connection has succeeded or failed, and return the CM
+        event.
+        """
         return await asyncio.shield(self._established)
 
     @property
     def is_established(self) -> bool | None:
-        """Whether start-up succeeded; ``None`` while it is in progress."""
+        """Whether the start-up of the connection succeeded; ``None`` while the start-up is in
+        progress.
+        """
         if not self._established.done():
             return None
         return self._established.result().type == CMEventType.ESTABLISHED
@@ -427,8 +441,8 @@ class Connection(User):
         """Whether this end has closed the connection."""
         return self._closed
 
-    def on_outcome(self, call: Callable[[Any], object]) -> None:
-        """Call ``call`` when start-up has succeeded or failed."""
+    def add_start_up_callback(self, call: Callable[[Any], object]) -> None:
+        """Call ``call`` when the start-up of the connection has succeeded or failed."""
         self._established.add_done_callback(call)
 
     def _peer_name(self) -> str:
@@ -436,16 +450,16 @@ class Connection(User):
 
     @property
     def peer(self) -> Address:
-        """The other end's (ip, port)."""
+        """The address of the connection's other end as (ip, port)."""
         return self.qp.peer if self._peer is None else self._peer
 
     @property
     def local(self) -> Address:
-        """This end's (ip, port)."""
+        """The address of this end of the connection as (ip, port)."""
         return self.qp.addr if self._local is None else self._local
 
-    def abandon(self) -> None:
-        """Close at once; do not wait for the device, which closes after its last user.
+    def close_nowait(self) -> None:
+        """Close the connection without waiting until the device, after its last user, is closed.
 
         Sent data still arrives. Calls that wait in other tasks raise StateError.
         """
@@ -453,7 +467,7 @@ class Connection(User):
             return
         self._closed = True
         self._inbox.items.clear()
-        self._inbox.end(self._is_closed)
+        self._inbox.set_end(self._make_closed_error)
         self.id.context = None
         with contextlib.suppress(Error):
             self.id.disconnect()
@@ -461,26 +475,27 @@ class Connection(User):
         if hasattr(self, "pd"):
             self.pd.__exit__(None, None, None)
         for slot, op in list(self._ops.items()):
-            self._forget(slot)
+            self._remove_request(slot)
             if not op.waiter.done():
-                op.waiter.set_exception(self._is_closed())
+                op.waiter.set_exception(self._make_closed_error())
         self._rq.wanted -= 1
-        self._sq.leave(self._sq_key, SENDS)
-        self._rq.leave(self._rq_key, self._recv_room)
+        self._sq.release(self._sq_key, SENDS)
+        self._rq.release(self._rq_key, self._recv_room)
         if not self._established.done():
             if self._source.lost is None:
                 self._established.cancel()
             else:
                 self._established.set_exception(self._source.lost)
-                self._established.exception()  # perhaps no task waits for it
+                # Mark the exception as retrieved, because no task may be waiting for it.
+                self._established.exception()
         del self._source.members[self]
-        self._source.leave()
+        self._source.release()
 
     def __repr__(self) -> str:
         return f"<aio.Connection {'closed' if self._closed else 'to ' + self._peer_name()}>"
 
 
-def _at(remote: RemoteBuffer, offset: int) -> RemoteBuffer:
+def _remote_part_from(remote: RemoteBuffer, offset: int) -> RemoteBuffer:
     return RemoteBuffer(remote.addr + offset, max(0, remote.length - offset), remote.rkey)
 
 
@@ -515,30 +530,31 @@ def connect(
     Cancellation ends the attempt. If the peer does not answer, the attempt fails after 30 seconds.
 
     Raises:
-        PeerGone: no listener at the address, the peer rejected the request, or it did not answer.
+        PeerGone: there is no listener at the address, or the peer rejected the request or did not
+        answer.
 
     """
 
     name, port = host_and_port(address)
 
-    async def begin() -> Connection:
-        source, host = await Source.toward(name, port)
+    async def start_connection() -> Connection:
+        source, host = await Source.get_for_peer(name, port)
         try:
             cm_id = CMID(source.cm)
         except BaseException:
-            source.leave()
+            source.release()
             raise
         conn = Connection(source, cm_id, recv_size, recv_depth, persona)
         try:
-            # Peer-to-peer mode, so that either end may send first (RFC 6581). Without it the
+            # Peer-to-peer mode lets either end send first (RFC 6581). In the other mode the
             # responder must wait for the initiator's first FPDU (RFC 5044 section 7.1.3).
             rtr = RTR.FPDU | RTR.WRITE | RTR.READ
             param = ConnParam(private_data=private_data, peer_to_peer=rtr, timeout=START_UP_S)
             cm_id.connect((host, port), param)
-            conn.private_data = (await conn.established()).check().private_data
+            conn.private_data = (await conn.wait_until_started()).check().private_data
         except BaseException:
-            conn.abandon()
+            conn.close_nowait()
             raise
         return conn
 
-    return Opening(begin)
+    return Opening(start_connection)

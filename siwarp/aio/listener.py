@@ -15,12 +15,15 @@ from siwarp.verbs.wanted import host_and_port
 
 __all__ = ["Listener", "Request", "listen"]
 
-#: Maximum number of requests that wait for ``requests``; further ones are rejected.
-MOST_WAITING = 4096
+#: Maximum number of connection requests that wait until ``requests`` yields them; further requests
+#: are rejected.
+MAX_PENDING_REQUESTS = 4096
 
 
 class Request:
-    """A connection request of a peer, to ``accept`` or ``reject``. If dropped, it is closed."""
+    """A connection request of a peer, to ``accept`` or ``reject``; a request that the program drops
+    is closed.
+    """
 
     def __init__(self, listener: Listener, event: CMEvent) -> None:
         self._listener = listener
@@ -34,43 +37,43 @@ class Request:
         """Address of the requesting peer: (ip, port)."""
         return self._id.peer_addr
 
-    def _answer(self) -> None:
+    def _mark_answered(self) -> None:
         if self._answered:
             raise StateError(errno.EINVAL, "this request has already been accepted or rejected")
         self._answered = True
 
-    def begin(self, private_data: bytes) -> Connection:
-        """Accept the request without waiting for the connection (for ``Listener``)."""
-        self._answer()
-        return self._listener._begin(self, private_data)
+    def accept_nowait(self, private_data: bytes) -> Connection:
+        """Accept the request, and return the connection before it is established."""
+        self._mark_answered()
+        return self._listener._create_connection(self, private_data)
 
     async def accept(self, private_data: bytes = b"") -> Connection:
-        """Accept, and wait until the connection is established. Cancellation closes it.
+        """Accept the request and wait until its connection is established; cancellation closes it.
 
         Raises:
-            PeerGone: the peer has gone in the meantime.
+            PeerGone: the peer has closed the connection in the meantime.
 
         """
-        conn = self.begin(private_data)
+        conn = self.accept_nowait(private_data)
         try:
-            event = await conn.established()
+            event = await conn.wait_until_started()
             event.check()
             if event.type != CMEventType.ESTABLISHED:
                 raise PeerGone(
                     errno.ECONNRESET, "accepting: the peer closed the connection during start-up"
                 )
         except BaseException:
-            conn.abandon()
+            conn.close_nowait()
             raise
         return conn
 
     def reject(self, private_data: bytes = b"") -> None:
         """Reject the request, with private data that may contain the reason."""
-        self._answer()
+        self._mark_answered()
         try:
             self._id.reject(private_data)
         except PeerGone:
-            pass  # the peer has gone, so no answer is needed
+            pass  # the peer has closed the connection, so no answer is needed
         finally:
             self._id.close()
 
@@ -81,11 +84,11 @@ class Request:
 
 
 class Listener(User):
-    """A listening address: iterate over it, or call ``accept``, to get connections.
+    """A listening address; iterate over the listener, or call ``accept``, to get connections.
 
     ``requests()`` yields the connection requests instead, for servers that use the peers' private
-    data to decide. Cancellation loses nothing: the next call returns what was accepted in the
-    meantime.
+    data to decide. Cancellation loses nothing: the next call returns a connection that was accepted
+    in the meantime.
     """
 
     def __init__(
@@ -96,7 +99,7 @@ class Listener(User):
         recv_depth: int,
         persona: int = Persona.AUTO,
     ) -> None:
-        """Listen, and take ownership of one use of the source."""
+        """Listen at ``address``; the listener becomes a user of ``source``."""
         self._source = source
         self._recv = recv_size, recv_depth, persona
         self._closed = False
@@ -107,25 +110,25 @@ class Listener(User):
         self._private_data = b""
         self._answering = 0
         try:
-            self._id = CMID(source.cm, self._on_event)
+            self._id = CMID(source.cm, self._on_cm_event)
             self._id.listen(address, 1024)
         except BaseException:
-            self.abandon()
+            self.close_nowait()
             raise
         self._address = self._id.local_addr
 
     @property
     def address(self) -> Address:
-        """The listening address; the port is the one chosen if port 0 was requested."""
+        """The listening address, with the port that was selected if port 0 was requested."""
         return self._address
 
-    def _on_event(self, event: CMEvent) -> None:
+    def _on_cm_event(self, event: CMEvent) -> None:
         request = Request(self, event)
         if self._closed:
             request.drop()
         elif self._answering:
-            self._say_yes(request)
-        elif len(self._requests.items) >= MOST_WAITING:
+            self._accept_request(request)
+        elif len(self._requests.items) >= MAX_PENDING_REQUESTS:
             request.reject()
         else:
             self._requests.put(request)
@@ -141,50 +144,50 @@ class Listener(User):
             StateError: the listener is closed.
 
         """
-        self._alive()
+        self._check_open()
         self._private_data = private_data
         self._answering += 1
         try:
             while self._requests.items:
-                self._say_yes(self._requests.items.popleft())
+                self._accept_request(self._requests.items.popleft())
             conn: Connection = await self._made.get()
             return conn
         finally:
             self._answering -= 1
 
-    def _begin(self, request: Request, private_data: bytes) -> Connection:
+    def _create_connection(self, request: Request, private_data: bytes) -> Connection:
         self._source.users += 1
         conn = Connection(self._source, request._id, *self._recv)
         try:
             conn.private_data = request.private_data
             conn.id.accept(ConnParam(private_data=private_data))
         except BaseException:
-            conn.abandon()
+            conn.close_nowait()
             raise
         return conn
 
-    def _say_yes(self, request: Request) -> None:
+    def _accept_request(self, request: Request) -> None:
         try:
-            conn = request.begin(self._private_data)
+            conn = request.accept_nowait(self._private_data)
         except PeerGone:
-            return  # the peer has gone already
+            return  # the peer has closed the connection already
         except Error as e:
             error = e
-            self._made.fail(
+            self._made.put_error(
                 lambda: error
             )  # out of memory or descriptors: the waiting call raises the error
             return
-        self._making[conn] = self._source.loop.call_later(START_UP_S, conn.abandon)
-        conn.on_outcome(lambda _outcome: self._outcome(conn))
+        self._making[conn] = self._source.loop.call_later(START_UP_S, conn.close_nowait)
+        conn.add_start_up_callback(lambda _outcome: self._on_start_up_end(conn))
 
-    def _outcome(self, conn: Connection) -> None:
+    def _on_start_up_end(self, conn: Connection) -> None:
         timer = self._making.pop(conn, None)
         if timer is not None:
             timer.cancel()
         if conn.closed:
             return
         if self._closed or not conn.is_established:
-            conn.abandon()
+            conn.close_nowait()
         else:
             self._made.put(conn)
 
@@ -196,7 +199,7 @@ class Listener(User):
             try:
                 conn = await self.accept()
             except StateError:
-                return  # closed in the meantime
+                return  # the listener was closed in the meantime
             yield conn
 
     # ---- requests
@@ -212,15 +215,15 @@ class Listener(User):
 
     # ---- close
 
-    def _alive(self) -> None:
+    def _check_open(self) -> None:
         if self._closed:
-            raise self._is_closed()
+            raise self._make_closed_error()
 
-    def _is_closed(self) -> Error:
+    def _make_closed_error(self) -> Error:
         return self._closed_error(errno.EBADF, "this listener is closed: listen again")
 
-    def abandon(self) -> None:
-        """Close at once; do not wait for the device, which closes after its last user.
+    def close_nowait(self) -> None:
+        """Close the listener without waiting until the device, after its last user, is closed.
 
         Connections that ``accept`` has returned stay open; all others are closed.
         """
@@ -233,12 +236,12 @@ class Listener(User):
         for request in self._requests.items:
             request.drop()
         for conn in [c for c in self._made.items if isinstance(c, Connection)] + [*self._making]:
-            conn.abandon()
+            conn.close_nowait()
         for inbox in (self._requests, self._made):
             inbox.items.clear()
-            inbox.end(self._is_closed)
+            inbox.set_end(self._make_closed_error)
         del self._source.members[self]
-        self._source.leave()
+        self._source.release()
 
     def __repr__(self) -> str:
         if self._closed:
@@ -263,8 +266,8 @@ def listen(
     """
     host, port = host_and_port(address)
 
-    async def begin() -> Listener:
-        source, numeric = await Source.at(host or "0.0.0.0")
+    async def open_listener() -> Listener:
+        source, numeric = await Source.get_for_host(host or "0.0.0.0")
         return Listener(source, (numeric, port), recv_size, recv_depth, persona)
 
-    return Opening(begin)
+    return Opening(open_listener)

@@ -17,8 +17,8 @@ __all__ = ["RDEndpoint", "open_rd"]
 #: Size in octets of a posted receive, and number of posted receives.
 RECV_SIZE = 64 * 1024
 RECV_DEPTH = 32
-#: How long a sent message waits until the peer calls ``recv``: RNR_RETRY times the peer's RNR
-#: timer; this end's own RNR timer is 655 ms (InfiniBand's code 0).
+#: A sent message waits for a receive of the peer for RNR_RETRY times the peer's RNR timer.
+#: RNR_TIMER is the RNR timer of this end: 655 ms (InfiniBand's code 0).
 RNR_RETRY, RNR_TIMER = 6, 0
 
 #: Completion statuses of messages whose peer is lost or has a new incarnation.
@@ -28,22 +28,22 @@ _LOST = (WCStatus.RETRY_EXC_ERR, WCStatus.RNR_RETRY_EXC_ERR, WCStatus.WR_FLUSH_E
 class RDEndpoint(Endpoint):
     """An RD queue pair with its memory; made by ``open_rd``.
 
-    It exchanges messages with any number of RD peers, without connection set-up. ``recv_depth``
-    messages of all peers together wait for ``recv``; further messages wait at their senders, which
-    treat the peer as lost if it accepts none for 4 s. A message longer than ``recv_size`` is
-    dropped. Messages of one task to one peer arrive in order.
+    The endpoint exchanges messages with any number of RD peers, without connection set-up.
+    ``recv_depth`` messages of all peers together wait for ``recv``; further messages wait at their
+    senders, which treat this endpoint as lost if it accepts no message for 4 s. A message longer
+    than ``recv_size`` is dropped. Messages of one task to one peer arrive in order.
     """
 
     _type = QPType.RD
     _attr = QPAttr(rnr_retry=RNR_RETRY, min_rnr_timer=RNR_TIMER)
 
     async def send(self, data: Buffer, to: Address) -> None:
-        """Send one message to (host, port); return when the peer has received it.
+        """Send one message to (host, port); return when the peer has received the message.
 
         The host is a numeric address. Cancellation does not undo the send. Up to 128 messages are
         in flight at a time, up to 32 of them to one peer; once a quarter of the 128 is in use, each
-        peer and each host is limited to a share (see ``shares``). When all are in use, the peer
-        that has held one longest is dropped.
+        peer and each host is limited to a share (see ``shares``). When all 128 are in use, the peer
+        that has held one of them longest is dropped.
 
         Raises:
             LimitError: the message has more than 65535 octets.
@@ -53,14 +53,14 @@ class RDEndpoint(Endpoint):
             Error: the message was refused.
 
         """
-        self._alive()
+        self._check_open()
         with octets(data) as view:
             if len(view) > SEND_SIZE:
                 raise LimitError(
                     errno.EMSGSIZE,
                     f"a message of {len(view)} octets exceeds the limit of {SEND_SIZE}: split it",
                 )
-            wc = await self._post(view, to, 0)
+            wc = await self._post_and_wait(view, to, 0)
         if wc.status in _LOST:
             raise PeerGone(
                 errno.ECONNRESET,
@@ -90,9 +90,9 @@ def open_rd(
     """
     host, port = host_and_port(address)
 
-    async def begin() -> RDEndpoint:
-        source, numeric = await Source.at(host)
+    async def open_endpoint() -> RDEndpoint:
+        source, numeric = await Source.get_for_host(host)
         where = numeric, port
         return RDEndpoint(source, where, qkey, recv_size, recv_depth, peer_timeout)
 
-    return Opening(begin)
+    return Opening(open_endpoint)

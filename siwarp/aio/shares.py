@@ -32,43 +32,45 @@ def source_of(address: Address) -> str:
 
 
 class Shares:
-    """Counts the places that peers hold, out of ``places`` in total.
+    """Counts the places of a limited resource that each peer holds, out of ``places`` in total.
 
     - While less than a quarter is in use, any peer may have any number of places.
     - From then on a peer may have at most a sixteenth, and its source a quarter; a peer that has
       none may have one while its source has less than three quarters.
     - The last quarter is reserved for sources that have none.
 
-    If a peer without a place cannot have one, another peer is displaced (``longest_held``), so that
-    peers that never release places do not keep others out. A peer releases its places in order.
+    If a peer without a place cannot have one, another peer is displaced (``longest_holder``), so
+    that peers that never release places do not keep others out. A peer releases its places in
+    order.
     """
 
-    #: Seconds for which a place is safe from displacement; a responsive peer needs less.
+    #: Seconds from its acquisition for which a place is safe from displacement; a responsive peer
+    #: releases the place earlier.
     SAFE = 0.1
 
     def __init__(self, places: int) -> None:
         self.places, self.used = places, 0
-        #: For each peer, the times at which it took the places that it holds.
+        #: For each peer, the times at which it acquired the places that it holds.
         self._peers: dict[Address, deque[float]] = {}
         self._sources: Counter[str] = Counter()
 
     def may_take(self, peer: Address) -> bool:
-        """Return whether the peer may take one more place."""
+        """Return whether the peer may acquire one more place."""
         quarter = self.places // 4
         if self.used < quarter:
             return True
-        own, source = self.held(peer), self._sources[source_of(peer)]
+        own, source = self.held_count(peer), self._sources[source_of(peer)]
         if self.used >= 3 * quarter:
             return self.used < self.places and not source
         if not own:
             return source < 3 * quarter
         return own < max(1, self.places // 16) and source < quarter
 
-    def held(self, peer: Address) -> int:
+    def held_count(self, peer: Address) -> int:
         """Return how many places a peer holds."""
         return len(self._peers.get(peer, ()))
 
-    def longest_held(self) -> tuple[Address, float] | None:
+    def longest_holder(self) -> tuple[Address, float] | None:
         """Return the peer to displace next, and the time from which it may be displaced.
 
         The peer is the one that has held a place longest, among the peers of the source with most
@@ -86,13 +88,13 @@ class Shares:
         return peer, taken + self.SAFE
 
     def take(self, peer: Address) -> None:
-        """Add one place to the peer's count."""
+        """Add one place to the number of places that the peer holds."""
         self.used += 1
         self._peers.setdefault(peer, deque()).append(system.monotonic())
         self._sources[source_of(peer)] += 1
 
     def give(self, peer: Address) -> None:
-        """Remove one place from the peer's count."""
+        """Remove one place from the number of places that the peer holds."""
         self.used -= 1
         self._peers[peer].popleft()
         if not self._peers[peer]:
@@ -104,7 +106,8 @@ class Shares:
 
 
 class Admission:
-    """Admits tasks by shares; others wait, in order per peer. Cancellation loses no place.
+    """Admits tasks by the shares of their peers; other tasks wait, in order for each peer.
+    Cancellation loses no place.
 
     ``displace(peer)`` must make a peer release its places soon. It is called for the peer that has
     held a place longest, while a peer without a place waits.
@@ -118,29 +121,31 @@ class Admission:
         self._waiting: OrderedDict[Address, deque[asyncio.Future[None]]] = OrderedDict()
 
     async def enter(self, peer: Address) -> None:
-        """Wait until a place of this peer is available, and take it."""
+        """Wait until the peer may acquire a place, and acquire it."""
         if peer not in self._waiting and self._shares.may_take(peer):
             self._shares.take(peer)
             return
         turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(peer, deque()).append(turn)
         if self._look is None:
-            self._make_room()
+            self._displace_longest_holder()
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.leave(peer)  # admitted and cancelled at the same time
+                self.leave(peer)  # the task was admitted and cancelled at the same time
             else:
-                self._forget(peer, turn)
+                self._remove_waiter(peer, turn)
             raise
 
-    def _make_room(self) -> None:
-        """Displace a peer, at once or when its place is no longer safe, if a new peer waits."""
+    def _displace_longest_holder(self) -> None:
+        """Displace the longest holder, once its place is not safe any more, if a peer without one
+        waits.
+        """
         self._look = None
-        if self._displace is None or all(self._shares.held(peer) for peer in self._waiting):
+        if self._displace is None or all(self._shares.held_count(peer) for peer in self._waiting):
             return
-        longest = self._shares.longest_held()
+        longest = self._shares.longest_holder()
         if longest is None:
             return
         peer, safe_until = longest
@@ -149,9 +154,9 @@ class Admission:
             self._displaced = peer
             self._displace(peer)
             left = Shares.SAFE
-        self._look = asyncio.get_running_loop().call_later(left, self._make_room)
+        self._look = asyncio.get_running_loop().call_later(left, self._displace_longest_holder)
 
-    def _forget(self, peer: Address, turn: asyncio.Future[None]) -> None:
+    def _remove_waiter(self, peer: Address, turn: asyncio.Future[None]) -> None:
         turns = self._waiting.get(peer)
         if turns is not None and turn in turns:
             turns.remove(turn)
@@ -159,19 +164,19 @@ class Admission:
                 del self._waiting[peer]
 
     def leave(self, peer: Address) -> None:
-        """Release a place, and admit waiting tasks that may have one now."""
+        """Release a place of the peer, and admit waiting tasks that may now acquire a place."""
         self._shares.give(peer)
         for one in list(self._waiting):
             if self._shares.used >= self._shares.places:
                 break
-            self._admit(one)
-        if peer == self._displaced and not self._shares.held(peer):
+            self._admit_waiters(one)
+        if peer == self._displaced and not self._shares.held_count(peer):
             self._displaced = None
             if self._look is not None:
                 self._look.cancel()
-            self._make_room()
+            self._displace_longest_holder()
 
-    def _admit(self, peer: Address) -> None:
+    def _admit_waiters(self, peer: Address) -> None:
         turns = self._waiting[peer]
         while turns and (turns[0].done() or self._shares.may_take(peer)):
             turn = turns.popleft()
@@ -191,7 +196,9 @@ class Admission:
 
 
 class Ration:
-    """Rate limit per source, with bursts of up to ``burst``; keeps the last ``SOURCES`` sources."""
+    """Limits the rate of each source, with bursts of up to ``burst`` requests; keeps the state of
+    the last ``SOURCES`` sources.
+    """
 
     SOURCES = 1024
 
@@ -200,7 +207,9 @@ class Ration:
         self._due: OrderedDict[str, float] = OrderedDict()
 
     def take(self, peer: Address) -> bool:
-        """Return whether the peer's source may send one more now."""
+        """Return whether the peer's source may make one more request now; count a permitted
+        request.
+        """
         source, now = source_of(peer), system.monotonic()
         due = max(self._due.pop(source, now), now)
         if len(self._due) >= self.SOURCES:

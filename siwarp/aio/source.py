@@ -35,55 +35,60 @@ Handler = Callable[[int, WC], None]
 
 
 class Queue:
-    """A completion queue shared by many queue pairs; each reserves room for all its requests."""
+    """A completion queue shared by many queue pairs; each queue pair reserves entries for all its
+    requests.
+    """
 
     def __init__(self, source: Source, size: int) -> None:
         self.cq = CQ(source.context, size, cq_context=self, channel=source.channel)
         self.room = self.cq.capacity
         self.handlers: dict[int, Handler] = {}
-        #: Number of tasks that wait for a completion here; the queue is armed while it is not 0.
+        #: Number of tasks that wait for a completion in the queue; the queue is armed while the
+        #: number is not 0.
         self.wanted = 0
         self._armed = False
         self._next = 0
 
-    def join(self, room: int, handler: Handler) -> int:
-        """Reserve room; return the queue pair's key, shifted to the high 32 bits of wr_id."""
+    def reserve(self, room: int, handler: Handler) -> int:
+        """Reserve entries for a queue pair; return its key in the high 32 bits of wr_id."""
         self.room -= room
         self._next += 1
         self.handlers[self._next] = handler
         return self._next << 32
 
-    def leave(self, key: int, room: int) -> None:
-        """Release the reserved room."""
+    def release(self, key: int, room: int) -> None:
+        """Release the entries that the queue pair with this key has reserved."""
         del self.handlers[key >> 32]
         self.room += room
 
-    def drain(self) -> None:
-        """Handle the pending completions; the device's thread continues to make progress."""
+    def handle_completions(self) -> None:
+        """Handle the pending completions; the device's progress thread continues to run."""
         while self.cq.pending:
             for wc in self.cq.poll(BATCH):
                 handler = self.handlers.get(wc.wr_id >> 32)
                 if handler is not None:
                     handler(wc.wr_id & 0xFFFFFFFF, wc)
 
-    def want(self) -> None:
-        """Arm the queue for a new waiter, and handle completions that preceded the arming."""
+    def arm(self) -> None:
+        """Arm the completion queue for a new waiter, and handle completions that preceded the
+        arming.
+        """
         if not self._armed:
             self._armed = True
             self.cq.req_notify()
-            self.drain()
+            self.handle_completions()
 
-    def event(self) -> None:
-        """Handle an event of the completion queue."""
+    def handle_event(self) -> None:
+        """Acknowledge an event of the completion queue, and handle the pending completions."""
         self._armed = False
         self.cq.ack_events(1)
-        self.drain()
+        self.handle_completions()
         if self.wanted:
-            self.want()
+            self.arm()
 
 
 class Source:
-    """An open device, as used by one loop; it closes with its last user."""
+    """An open device, as used by one event loop; the device closes with its last user."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, host: str) -> None:
         self.loop = loop
@@ -103,12 +108,12 @@ class Source:
             raise
         self._queues: list[Queue] = []
         self._fds = self.channel.fileno(), self.cm.fileno()
-        loop.add_reader(self._fds[0], self._on_completions)
-        loop.add_reader(self._fds[1], self._on_connections)
+        loop.add_reader(self._fds[0], self._on_completion_events)
+        loop.add_reader(self._fds[1], self._on_cm_events)
 
     @classmethod
-    def of(cls, host: str) -> Source:
-        """Return the running loop's source for an address; the caller must ``leave`` the source."""
+    def get_for_address(cls, host: str) -> Source:
+        """Return the running loop's source for an address; the caller must ``release`` it."""
         loop = running_loop()
         here = _sources.setdefault(loop, {})
         source = here.get(host)
@@ -117,26 +122,30 @@ class Source:
             # All addresses of a device share its source.
             for known in set(here.values()) - {source}:
                 if known.context.name == source.context.name:
-                    source._retire()
+                    source._start_closing()
                     source = here[host] = known
                     break
         source.users += 1
         return source
 
     @classmethod
-    async def toward(cls, host: str, port: int) -> tuple[Source, str]:
-        """Return the loop's source for the device that reaches a peer, and the peer's address."""
-        numeric = await _numeric(host, port)
-        return cls.of(source_toward((numeric, port))), numeric
+    async def get_for_peer(cls, host: str, port: int) -> tuple[Source, str]:
+        """Return the loop's source for the device that reaches a peer, and the peer's numeric
+        address.
+        """
+        numeric = await _resolve_host(host, port)
+        return cls.get_for_address(source_toward((numeric, port))), numeric
 
     @classmethod
-    async def at(cls, host: str) -> tuple[Source, str]:
-        """Return the loop's source for the device with an address, and the numeric address."""
-        numeric = await _numeric(host, 9)
-        return cls.of(numeric), numeric
+    async def get_for_host(cls, host: str) -> tuple[Source, str]:
+        """Return the loop's source for the device with a host's address, and that numeric
+        address.
+        """
+        numeric = await _resolve_host(host, 9)
+        return cls.get_for_address(numeric), numeric
 
-    def queue(self, room: int) -> Queue:
-        """Return a completion queue with at least this much room."""
+    def find_or_create_queue(self, room: int) -> Queue:
+        """Return a completion queue with ``room`` free entries; create one if necessary."""
         for queue in self._queues:
             if queue.room >= room:
                 return queue
@@ -144,61 +153,64 @@ class Source:
         self._queues.append(queue)
         return queue
 
-    def leave(self) -> None:
-        """Remove one user; after the last one the device closes, and ``closed`` waits for that."""
+    def release(self) -> None:
+        """Remove one user; after the last user the device closes (``wait_closed`` waits for the
+        close).
+        """
         self.users -= 1
         if self.users == 0:
             here = _sources.get(self.loop, {})
             for host in [host for host, source in here.items() if source is self]:
                 del here[host]
-            self._retire()
+            self._start_closing()
 
-    def _retire(self) -> None:
+    def _start_closing(self) -> None:
         for fd in self._fds:
-            with contextlib.suppress(RuntimeError):  # the loop is closed already
+            with contextlib.suppress(RuntimeError):  # the event loop is already closed
                 self.loop.remove_reader(fd)
         with contextlib.suppress(RuntimeError):
             self.gone = self.loop.create_future()
-        # Closing may wait until the peers have ended their streams, and must not block the loop.
-        system.start_thread(self._close, "siwarp-aio-close")
+        # Closing the device may wait until the peers have ended their streams, and must not block
+        # the loop.
+        system.start_thread(self._close_device, "siwarp-aio-close")
 
-    def _close(self) -> None:
+    def _close_device(self) -> None:
         try:
             self.context.__exit__(None, None, None)
         finally:
             with contextlib.suppress(RuntimeError):
-                self.loop.call_soon_threadsafe(self._closed)
+                self.loop.call_soon_threadsafe(self._set_closed)
 
-    def _closed(self) -> None:
+    def _set_closed(self) -> None:
         if self.gone is not None and not self.gone.done():
             self.gone.set_result(None)
 
-    async def closed(self) -> None:
-        """Wait until the device is closed, if it is being closed."""
+    async def wait_closed(self) -> None:
+        """Wait until the device is closed, if its close has begun."""
         if self.gone is not None:
             await asyncio.shield(self.gone)
 
-    def _on_completions(self) -> None:
+    def _on_completion_events(self) -> None:
         for _ in range(EVENTS_A_TURN):
             if not system.readable_now(self._fds[0]):
                 return
             try:
                 cq = self.channel.get_cq_event(0)
             except Error as e:
-                self._lose(e)
+                self._on_channel_error(e)
                 return
             if cq is None:
                 return
-            cq.cq_context.event()
+            cq.cq_context.handle_event()
 
-    def _on_connections(self) -> None:
+    def _on_cm_events(self) -> None:
         for _ in range(EVENTS_A_TURN):
             if not system.readable_now(self._fds[1]):
                 return
             try:
                 event = self.cm.get_event(0)
             except Error as e:
-                self._lose(e)
+                self._on_channel_error(e)
                 return
             if event is None:
                 return
@@ -206,12 +218,12 @@ class Source:
             if to is not None:
                 to(event)
 
-    def _lose(self, error: Error) -> None:
+    def _on_channel_error(self, error: Error) -> None:
         if error.errno != errno.ESTALE:
             raise error
         self.lost = error
         for member in list(self.members):
-            member.abandon()
+            member.close_nowait()
 
 
 _sources: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Source]] = (
@@ -219,7 +231,7 @@ _sources: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Source]
 )
 
 
-async def _numeric(host: str, port: int) -> str:
+async def _resolve_host(host: str, port: int) -> str:
     """Return a host's numeric address; the loop's resolver looks up names."""
     if ":" in host or all(c in "0123456789." for c in host):
         return host
@@ -234,22 +246,22 @@ U = TypeVar("U", bound="User")
 
 
 class User(ABC):
-    """Base class of the users of a source: ``async with`` closes a user."""
+    """Base class of the objects that use a source; ``async with`` closes the object."""
 
     _source: Source
 
     def _closed_error(self, number: int, text: str) -> Error:
-        """Return the exception that calls raise after the close."""
+        """Return the exception that calls raise after the object was closed."""
         return self._source.lost or StateError(number, text)
 
     @abstractmethod
-    def abandon(self) -> None:
-        """Close at once; do not wait for the device, which closes after its last user."""
+    def close_nowait(self) -> None:
+        """Close the object without waiting until the device, after its last user, is closed."""
 
     async def close(self) -> None:
-        """Close as ``abandon`` does, and wait for the device if this was its last user."""
-        self.abandon()
-        await self._source.closed()
+        """Close as ``close_nowait`` does; wait for the device if the object was its last user."""
+        self.close_nowait()
+        await self._source.wait_closed()
 
     async def __aenter__(self: U) -> U:
         return self
@@ -259,14 +271,16 @@ class User(ABC):
 
 
 class Admission:
-    """Admits a number of tasks at a time; others wait in order. Cancellation loses no place."""
+    """Admits up to ``room`` tasks at a time; other tasks wait in order. Cancellation loses no
+    place.
+    """
 
     def __init__(self, room: int) -> None:
         self._room = room
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def enter(self) -> None:
-        """Wait for a free place, and take it."""
+    async def acquire(self) -> None:
+        """Wait for a free place, and acquire it."""
         if self._room > 0 and not self._waiting:
             self._room -= 1
             return
@@ -276,13 +290,13 @@ class Admission:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.leave()  # admitted and cancelled at the same time
+                self.release()  # the task was admitted and cancelled at the same time
             else:
-                with contextlib.suppress(ValueError):  # its turn was already removed from the list
+                with contextlib.suppress(ValueError):  # the turn was already removed from the list
                     self._waiting.remove(turn)
             raise
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Release the place, and admit the next task."""
         while self._waiting:
             turn = self._waiting.popleft()
@@ -310,9 +324,9 @@ class Inbox:
     def put(self, item: Any) -> None:
         """Add an item and wake a waiting task."""
         self.items.append(item)
-        self._wake_one()
+        self._wake_one_waiter()
 
-    def end(self, why: Callable[[], BaseException]) -> None:
+    def set_end(self, why: Callable[[], BaseException]) -> None:
         """Record that no more items will follow, and the reason; only the first reason is kept."""
         if self._end is None:
             self._end = why
@@ -320,18 +334,20 @@ class Inbox:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _wake_one(self) -> None:
+    def _wake_one_waiter(self) -> None:
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_result(None)
                 return
 
-    def fail(self, why: Callable[[], BaseException]) -> None:
+    def put_error(self, why: Callable[[], BaseException]) -> None:
         """Make one ``get`` call raise this exception; later items are not affected."""
         self.put(_Failure(why))
 
     async def get(self) -> Any:
-        """Wait for the oldest item and remove it; raise the reason if no more items will follow."""
+        """Remove the oldest item and return it; wait for one, or raise the reason if none will
+        follow.
+        """
         while not self.items:
             if self._end is not None:
                 raise self._end()
@@ -341,7 +357,7 @@ class Inbox:
                 await waiter
             except asyncio.CancelledError:
                 if self.items:
-                    self._wake_one()  # pass the item that woke this task to another task
+                    self._wake_one_waiter()  # wake another task for the item
                 raise
             finally:
                 self._waiting.remove(waiter)

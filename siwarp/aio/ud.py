@@ -44,7 +44,7 @@ RECV_DEPTH = 128
 #: Maximum number of messages in flight, shared by all peers, and maximum octets of a message.
 SENDS = 128
 SEND_SIZE = 65535
-#: How often a message is posted if it is flushed because another message failed.
+#: Maximum number of times that a message is posted, if it is flushed because another one failed.
 TRIES = 16
 #: Number of destinations whose address handles are cached.
 DESTINATIONS = 1024
@@ -58,9 +58,9 @@ class _Message(NamedTuple):
 class Datagram(_Message):
     """A received message, and its source: (ip, port)."""
 
-    #: Number of the queue pair that sent it, for answers if several queue pairs share a socket.
+    #: QPN of the sender, needed for an answer if several queue pairs share the sender's socket.
     qpn: int = 0
-    #: RD: the instance of its source, as ``WC.source_instance``.
+    #: RD: the instance of the sender, as ``WC.source_instance``.
     instance: int = 0
 
 
@@ -79,33 +79,36 @@ class Endpoint(User):
         recv_depth: int,
         peer_timeout: float = 0.0,
     ) -> None:
-        """Bind the queue pair, and take ownership of one use of the source."""
+        """Bind the queue pair to ``address``; the endpoint becomes a user of ``source``."""
         self._source = source
         self._closed = False
         source.members[self] = None
         self._peer_timeout = peer_timeout
         self._recv_size, self._recv_room = recv_size, recv_depth
         self._inbox = Inbox()
-        self._admission = Admission(SENDS, self._displace)
+        self._admission = Admission(SENDS, self._drop_rd_peer)
         self._slots = list(range(SENDS))
         self._sent: dict[int, tuple[asyncio.Future[WC], Address]] = {}
         self._handles: OrderedDict[Address, AH] = OrderedDict()
-        self._sq, self._rq = source.queue(SENDS), source.queue(recv_depth)
-        self._sq_key = self._sq.join(SENDS, self._on_sent)
-        self._rq_key = self._rq.join(recv_depth, self._on_received)
+        self._sq, self._rq = (
+            source.find_or_create_queue(SENDS),
+            source.find_or_create_queue(recv_depth),
+        )
+        self._sq_key = self._sq.reserve(SENDS, self._on_send_completion)
+        self._rq_key = self._rq.reserve(recv_depth, self._on_recv_completion)
         self._rq.wanted += 1
         try:
-            self._make(address, qkey)
+            self._create_queue_pair(address, qkey)
         except BaseException:
-            self.abandon()
+            self.close_nowait()
             raise
 
-    def _displace(self, peer: Address) -> None:
-        """Drop an RD peer that holds a place for too long. UD sends never wait for a peer."""
+    def _drop_rd_peer(self, peer: Address) -> None:
+        """End an RD peer that has held a place for too long; UD sends never wait for a peer."""
         if not self._closed and self._type == QPType.RD:
             self.qp.end_peer(peer)
 
-    def _make(self, address: Address, qkey: int | None) -> None:
+    def _create_queue_pair(self, address: Address, qkey: int | None) -> None:
         size, depth = self._recv_size, self._recv_room
         self.pd = PD(self._source.context)
         cap = QPCap(max_send_wr=SENDS, max_recv_wr=depth)
@@ -129,19 +132,19 @@ class Endpoint(User):
         self.qp.to_rts(self._attr)
         self._qkey = self.qp.query()[0].qkey or 0
         self.qp.post_recv(self._recvs)
-        self._rq.want()
+        self._rq.arm()
 
     @property
     def address(self) -> Address:
-        """The bound address; the port is the one chosen if port 0 was requested."""
+        """The bound address, with the port that was selected if port 0 was requested."""
         return self._address
 
     @property
     def qkey(self) -> int:
-        """The Q_Key of the queue pair; its peers must use the same one."""
+        """The Q_Key of the queue pair; its peers must use the same Q_Key."""
         return self._qkey
 
-    async def _post(self, message: memoryview, to: Address, qpn: int) -> WC:
+    async def _post_and_wait(self, message: memoryview, to: Address, qpn: int) -> WC:
         to = host_and_port(to)
         await self._admission.enter(to)
         slot = self._slots.pop()
@@ -149,22 +152,22 @@ class Endpoint(User):
         self._sent[slot] = done, to
         self._sq.wanted += 1
         try:
-            self._alive()
-            handle = self._handle(to)
+            self._check_open()
+            handle = self._address_handle(to)
             at = slot * SEND_SIZE
             self._staging.write(message, offset=at)
             sg = [self._staging.sge(at, len(message))]
             self.qp.post_send(SendWR(self._sq_key | slot, sg=sg, ah=handle, remote_qpn=qpn))
         except BaseException:
-            self._forget(slot)
+            self._remove_request(slot)
             raise
-        self._sq.drain()  # most messages have been sent by now
+        self._sq.handle_completions()  # most messages are sent during the post
         if not done.done():
-            self._sq.want()
+            self._sq.arm()
         wc: WC = await done
         return wc
 
-    def _handle(self, to: Address) -> AH:
+    def _address_handle(self, to: Address) -> AH:
         handle = self._handles.get(to)
         if handle is None:
             handle = self._handles[to] = AH(self.pd, to)
@@ -177,16 +180,16 @@ class Endpoint(User):
             self._handles.move_to_end(to)
         return handle
 
-    def _forget(self, slot: int) -> asyncio.Future[WC]:
+    def _remove_request(self, slot: int) -> asyncio.Future[WC]:
         self._slots.append(slot)
         self._sq.wanted -= 1
         done, to = self._sent.pop(slot)
         self._admission.leave(to)
         return done
 
-    def _on_sent(self, slot: int, wc: WC) -> None:
+    def _on_send_completion(self, slot: int, wc: WC) -> None:
         if slot in self._sent:
-            done = self._forget(slot)
+            done = self._remove_request(slot)
             # A refused message stops the send queue (state SQE); restart it for the other
             # messages.
             if not wc.ok and not self._closed and self.qp.qp_state == QPState.SQE:
@@ -194,21 +197,21 @@ class Endpoint(User):
             if not done.done():
                 done.set_result(wc)
 
-    def _on_received(self, slot: int, wc: WC) -> None:
+    def _on_recv_completion(self, slot: int, wc: WC) -> None:
         if wc.ok:
             self._inbox.put((slot, wc))
-        elif not self._closed:  # too long for its receive: post the receive again
+        elif not self._closed:  # the message was too long for the receive
             with contextlib.suppress(StateError):
                 self.qp.post_recv(self._recvs[slot])
 
     async def recv(self) -> Datagram:
-        """Wait for the next message; cancellation loses none.
+        """Wait for the next message and return it. Cancellation loses no message.
 
         Raises:
             StateError: the endpoint is closed.
 
         """
-        self._alive()
+        self._check_open()
         slot, wc = await self._inbox.get()
         data = self._memory.read(wc.byte_len, slot * self._recv_size)
         self.qp.post_recv(self._recvs[slot])
@@ -228,33 +231,33 @@ class Endpoint(User):
                 return
             yield datagram
 
-    def _alive(self) -> None:
+    def _check_open(self) -> None:
         if self._closed:
-            raise self._is_closed()
+            raise self._make_closed_error()
 
-    def _is_closed(self) -> Error:
+    def _make_closed_error(self) -> Error:
         return self._closed_error(errno.EBADF, "this endpoint is closed: open a new one")
 
-    def abandon(self) -> None:
-        """Close at once; do not wait for the device, which closes after its last user."""
+    def close_nowait(self) -> None:
+        """Close the endpoint without waiting until the device, after its last user, is closed."""
         if self._closed:
             return
         self._closed = True
         self._admission.close()
         self._inbox.items.clear()
-        self._inbox.end(self._is_closed)
+        self._inbox.set_end(self._make_closed_error)
         self._handles.clear()
         if hasattr(self, "pd"):
             self.pd.__exit__(None, None, None)
         for slot in list(self._sent):
-            done = self._forget(slot)
+            done = self._remove_request(slot)
             if not done.done():
-                done.set_exception(self._is_closed())
+                done.set_exception(self._make_closed_error())
         self._rq.wanted -= 1
-        self._sq.leave(self._sq_key, SENDS)
-        self._rq.leave(self._rq_key, self._recv_room)
+        self._sq.release(self._sq_key, SENDS)
+        self._rq.release(self._rq_key, self._recv_room)
         del self._source.members[self]
-        self._source.leave()
+        self._source.release()
 
     def __repr__(self) -> str:
         if self._closed:
@@ -272,18 +275,19 @@ class UDEndpoint(Endpoint):
     _type = QPType.UD
 
     async def send(self, data: Buffer, to: Address, *, qpn: int = 0) -> None:
-        """Send one message to (host, port); return when UDP has accepted it.
+        """Send one message to (host, port); return when UDP has accepted the message.
 
-        The host is a numeric address. If several queue pairs share a socket there, the message goes
-        to the first one, or to the one with number ``qpn``: ``send(data, d.source, qpn=d.qpn)``
-        answers the sender of ``d``. After cancellation, the message may have been sent or not.
+        The host is a numeric address. If several queue pairs share the destination's socket, the
+        message goes to the first queue pair, or to that with number ``qpn``: ``send(data, d.source,
+        qpn=d.qpn)`` answers the sender of ``d``. After cancellation, the message may have been sent
+        or not.
 
         Raises:
             LimitError: the message does not fit into a datagram.
-            Error: the network refused it (no route).
+            Error: the network refused the message (no route).
 
         """
-        self._alive()
+        self._check_open()
         with octets(data) as view:
             if len(view) > SEND_SIZE:
                 raise LimitError(
@@ -291,8 +295,8 @@ class UDEndpoint(Endpoint):
                     f"{len(view)} octets do not fit into a datagram (at most {SEND_SIZE})",
                 )
             for _ in range(TRIES):
-                wc = await self._post(view, to, qpn)
-                # Another message was refused, and this one was flushed without being sent.
+                wc = await self._post_and_wait(view, to, qpn)
+                # A message that was flushed because another message was refused has not been sent.
                 if wc.status != WCStatus.WR_FLUSH_ERR:
                     break
         wc.check()
@@ -308,7 +312,7 @@ def open_ud(
     """Bind a UD queue pair at (host, port) of this machine; port 0: a free port.
 
     Both ends must use the same Q_Key: ``qkey``, or the setting ``qkey``, or else a random one of
-    this process, which the program must tell to the peer (``endpoint.qkey``). Use ``await`` or
+    this process, which the program must send to the peer (``endpoint.qkey``). Use ``await`` or
     ``async with``.
 
     Raises:
@@ -317,8 +321,8 @@ def open_ud(
     """
     host, port = host_and_port(address)
 
-    async def begin() -> UDEndpoint:
-        source, numeric = await Source.at(host)
+    async def open_endpoint() -> UDEndpoint:
+        source, numeric = await Source.get_for_host(host)
         return UDEndpoint(source, (numeric, port), qkey, recv_size, recv_depth)
 
-    return Opening(begin)
+    return Opening(open_endpoint)

@@ -18,14 +18,14 @@ __all__ = ["EVENTS_A_TURN", "cm_event", "completions", "running_loop", "wait"]
 #: Number of events handled before the loop continues with other work.
 EVENTS_A_TURN = 64
 
-# For each loop: the channels it watches, and the waits on each channel.
+# For each event loop: the channels that the loop watches, and the waits on each channel.
 _watched: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Waitable, set[_Wait]]] = (
     weakref.WeakKeyDictionary()
 )
 
 
 class _Wait:
-    """One task's wait on a channel. It is registered at creation; arm the queue only afterwards.
+    """One task's wait on a channel, registered at creation; arm the queue only afterwards.
 
     The loop watches the channel's descriptor while any task waits on the channel. The loop itself
     gets the events of completion queues, and wakes the tasks that wait for the queue, so that no
@@ -46,33 +46,33 @@ class _Wait:
             else:
                 self._loop.add_reader(self._fd, channel._wake_waiters)
         others.add(self)
-        channel._add_wake_callback(self._call, about)
+        channel._add_wake_callback(self._wake_from_any_thread, about)
 
-    def _call(self) -> None:
+    def _wake_from_any_thread(self) -> None:
         """Wake the task; called by the thread that got the event, which may be any thread."""
         if self._loop.is_closed():
-            self._channel._remove_wake_callback(self._call)
+            self._channel._remove_wake_callback(self._wake_from_any_thread)
         elif asyncio._get_running_loop() is self._loop or not self._loop.is_running():
-            self._end()
+            self._end_wait()
         else:
             try:
-                self._loop.call_soon_threadsafe(self._end)
+                self._loop.call_soon_threadsafe(self._end_wait)
             except RuntimeError:  # the loop was closed in the meantime
-                self._channel._remove_wake_callback(self._call)
+                self._channel._remove_wake_callback(self._wake_from_any_thread)
 
-    def _end(self) -> None:
-        self.leave()
+    def _end_wait(self) -> None:
+        self.deregister()
         if not self._woken.done():
             self._woken.set_result(None)
 
-    async def woken(self) -> None:
+    async def wait_for_event(self) -> None:
         """Wait until the channel may have an event."""
         await self._woken
 
-    def leave(self) -> None:
+    def deregister(self) -> None:
         """End the wait; the loop stops watching a channel after its last wait.
 
-        A thread that closes the channel waits for that.
+        A thread that closes the channel waits until the loop has stopped watching it.
         """
         others = self._here.get(self._channel, set())
         if self in others:
@@ -80,7 +80,7 @@ class _Wait:
             if not others:
                 del self._here[self._channel]
                 self._loop.remove_reader(self._fd)
-        self._channel._remove_wake_callback(self._call)
+        self._channel._remove_wake_callback(self._wake_from_any_thread)
 
 
 def _dispatch_events(channel: CompChannel) -> None:
@@ -91,7 +91,8 @@ def _dispatch_events(channel: CompChannel) -> None:
         try:
             which = channel.get_cq_event(0) if system.readable_now(channel.fileno()) else None
         except Error:
-            channel._wake_waiters()  # the device is gone, and the tasks' next calls report that
+            # The device was lost: the next call of each task raises the error.
+            channel._wake_waiters()
             return
         if which is None:
             return
@@ -99,7 +100,7 @@ def _dispatch_events(channel: CompChannel) -> None:
 
 
 async def wait(cq: CQ, num_entries: int = 16) -> list[WC]:
-    """Wait for completions and return up to ``num_entries``; at least one.
+    """Wait for completions; return at least one, and at most ``num_entries``.
 
     The queue needs a channel, which any number of queues and tasks may share. Cancellation loses no
     completion.
@@ -120,9 +121,9 @@ async def wait(cq: CQ, num_entries: int = 16) -> list[WC]:
         try:
             cq.req_notify()
             if not cq.pending:
-                await mine.woken()
+                await mine.wait_for_event()
         finally:
-            mine.leave()
+            mine.deregister()
 
 
 async def completions(cq: CQ, num_entries: int = 16) -> AsyncIterator[list[WC]]:
@@ -145,13 +146,13 @@ async def cm_event(channel: CMEventChannel) -> CMEvent:
                 return event
         mine = _Wait(channel)
         try:
-            await mine.woken()
+            await mine.wait_for_event()
         finally:
-            mine.leave()
+            mine.deregister()
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
-    """Return the running loop.
+    """Return the event loop that runs in this thread.
 
     Raises:
         RuntimeError: no loop runs in this thread, or the process is simulated and the loop is not a

@@ -19,16 +19,16 @@ class Closing:
         """Close the object; a second call has no effect."""
         raise NotImplementedError
 
-    def _enter(self) -> None:
+    def _check_usable(self) -> None:
         """Raise an exception if the object cannot be used in a ``with`` block."""
 
-    def _leave(self) -> None:
+    def _close_at_block_end(self) -> None:
         """Close the object at the end of a ``with`` block."""
         self.close()
 
     def __enter__(self: C) -> C:
-        self._enter()
+        self._check_usable()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._leave()
+        self._close_at_block_end()

@@ -27,7 +27,7 @@ class CountersError(OSError):
 
 
 def folders() -> list[Path]:
-    """Return the folders that may contain the pages of this user's processes, likeliest first.
+    """Return the folders that may contain counters pages of this user's processes, likeliest first.
 
     A folder is omitted if it is missing, belongs to another user, is accessible to others or is a
     symbolic link, because the C code does not use such a folder either.
@@ -47,7 +47,7 @@ def folders() -> list[Path]:
     return good
 
 
-def _start_ticks(pid: int) -> int | None:
+def _process_start_ticks(pid: int) -> int | None:
     """Return when a process started, in clock ticks since boot (proc(5), field 22 of stat)."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -56,8 +56,8 @@ def _start_ticks(pid: int) -> int | None:
         return None
 
 
-def _pages() -> Iterator[tuple[int, Path]]:
-    """Yield PID and file of every page; only the name of the file is checked."""
+def _counter_pages() -> Iterator[tuple[int, Path]]:
+    """Yield the PID and the path of every counters page; only the name of the file is checked."""
     for folder in folders():
         try:
             files = sorted(folder.iterdir())
@@ -68,8 +68,10 @@ def _pages() -> Iterator[tuple[int, Path]]:
                 yield int(path.name), path
 
 
-def _parse(pid: int, data: bytes) -> dict[str, int]:
-    """Return the counters of a page; CountersError unless it belongs to running process ``pid``."""
+def _parse_page(pid: int, data: bytes) -> dict[str, int]:
+    """Return the counters of a page; raise CountersError unless process ``pid`` runs and owns the
+    page.
+    """
     if len(data) < HEADER.size:
         raise CountersError(f"process {pid}: its file of counters is incomplete: try again")
     magic, version, count, owner, _zero, start, _opened = HEADER.unpack_from(data)
@@ -84,7 +86,7 @@ def _parse(pid: int, data: bytes) -> dict[str, int]:
         )
     if len(data) < HEADER.size + count * (8 + NAME_SIZE):
         raise CountersError(f"process {pid}: its file of counters is incomplete: try again")
-    alive = _start_ticks(pid)
+    alive = _process_start_ticks(pid)
     if owner != pid or alive is None or (start and start != alive):
         raise CountersError(f"process {pid}: not running; its file of counters was not removed")
     values = struct.unpack_from(f"={count}Q", data, HEADER.size)
@@ -95,8 +97,10 @@ def _parse(pid: int, data: bytes) -> dict[str, int]:
     }
 
 
-def _load(path: Path) -> bytes:
-    """Return the octets of a page. Follows no symbolic link and does not block on special files."""
+def _read_page(path: Path) -> bytes:
+    """Return the octets of a counters page, without following a symbolic link or blocking on a
+    special file.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -106,7 +110,7 @@ def _load(path: Path) -> bytes:
         os.close(fd)
 
 
-def _why_none(pid: int) -> str:
+def _explain_missing_page(pid: int) -> str:
     try:
         owner = Path(f"/proc/{pid}").stat().st_uid
     except OSError:
@@ -127,20 +131,20 @@ def read(pid: int) -> dict[str, int]:
     no device, belongs to another user, or has exited) or the page is not valid.
     """
     error: OSError | None = None
-    for found, path in _pages():
+    for found, path in _counter_pages():
         if found != pid:
             continue
         try:
-            return _parse(pid, _load(path))
+            return _parse_page(pid, _read_page(path))
         except OSError as e:
             error = e
     if isinstance(error, CountersError):
         raise error
-    raise CountersError(f"process {pid}: no counters; {_why_none(pid)}") from error
+    raise CountersError(f"process {pid}: no counters; {_explain_missing_page(pid)}") from error
 
 
 def own() -> dict[str, int]:
-    """Return the counters of this process, which exist even if it has no counters file."""
+    """Return the counters of this process, which exist even if the process has no counters file."""
     from siwarp.base.library import ffi, lib
 
     return {
@@ -152,9 +156,9 @@ def own() -> dict[str, int]:
 def pids() -> list[int]:
     """Return the PIDs of this user's running processes whose counters can be read, ascending."""
     good = set()
-    for pid, path in _pages():
+    for pid, path in _counter_pages():
         try:
-            _parse(pid, _load(path))
+            _parse_page(pid, _read_page(path))
         except OSError:
             continue
         good.add(pid)

@@ -15,8 +15,8 @@ __all__ = ["BROKEN_PIPE", "unbroken"]
 BROKEN_PIPE = 141
 
 
-def _flushed(stream: TextIO) -> bool:
-    """Return whether the reader read everything that was written.
+def _flush_unless_closed(stream: TextIO) -> bool:
+    """Flush a stream; return False if the reader of the pipe has closed it.
 
     Unread output is discarded, because the interpreter would write it again at exit and print an
     error.
@@ -54,7 +54,9 @@ def unbroken(command: Callable[[], int]) -> int:
     except SystemExit as e:
         # After a broken pipe, typer has replaced sys.stdout by another object.
         broken = sys.stdout is not output
-        if _flushed(output) and _flushed(complaints) and not broken:
+        if _flush_unless_closed(output) and _flush_unless_closed(complaints) and not broken:
             raise
         raise SystemExit(BROKEN_PIPE) from e
-    return status if _flushed(output) and _flushed(complaints) else BROKEN_PIPE
+    return (
+        status if _flush_unless_closed(output) and _flush_unless_closed(complaints) else BROKEN_PIPE
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 __all__ = ["PERCENTILES", "histogram", "lines", "parse_percentiles", "percentiles", "write"]
 
-#: Percentiles of a summary.
+#: The percentiles that a summary of latencies contains.
 PERCENTILES = (50.0, 90.0, 99.0, 99.9, 99.99)
 #: Histogram bars between two successive powers of two.
 _BARS = 4
@@ -63,13 +63,13 @@ def histogram(ordered: Sequence[float]) -> list[tuple[float, float, int]]:
     if not ordered:
         return []
 
-    def bar(value: float) -> int:
+    def bar_index(value: float) -> int:
         return math.floor(math.log2(value) * _BARS) if value > 0 else first
 
     first = math.floor(math.log2(next((v for v in ordered if v > 0), 1.0)) * _BARS)
-    counts = [0] * (bar(ordered[-1]) - first + 1)
+    counts = [0] * (bar_index(ordered[-1]) - first + 1)
     for value in ordered:
-        counts[bar(value) - first] += 1
+        counts[bar_index(value) - first] += 1
     return [
         (2 ** ((first + i) / _BARS), 2 ** ((first + i + 1) / _BARS), n)
         for i, n in enumerate(counts)

@@ -10,7 +10,7 @@ __all__ = ["Stop", "Stopping"]
 
 
 class Stopping(Protocol):
-    """A stop request for a server, with a descriptor that is readable once it is set."""
+    """A stop request for a server, with a descriptor that is readable once the request is made."""
 
     def is_set(self) -> bool:
         """Return whether the server should stop."""
@@ -27,7 +27,7 @@ class Stop:
         self._set = False
 
     def is_set(self) -> bool:
-        """Return whether ``set`` was called."""
+        """Return whether the server was requested to stop by ``set``."""
         return self._set
 
     def set(self) -> None:

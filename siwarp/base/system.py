@@ -85,8 +85,8 @@ sleep: Callable[[float], None] = time.sleep
 random_bytes: Callable[[int], bytes] = os.urandom
 
 #: Random Q_Key, chosen once per process so that queue pairs of the process and of its forked
-#: children can reach each other. Not 0, which anyone can guess; the top bit is clear, because in a
-#: work request a set top bit selects the Q_Key of the sender's queue pair.
+#: children can reach each other. The Q_Key is not 0, which anyone can guess; its top bit is clear,
+#: because in a work request a set top bit selects the Q_Key of the sender's queue pair.
 _QKEY = int.from_bytes(os.urandom(4), "big") & 0x7FFFFFFF or 1
 
 
@@ -119,7 +119,7 @@ def _readable_now(fd: int) -> bool:
     return bool(poll.poll(0))
 
 
-#: Return whether a descriptor is readable, without waiting.
+#: Return, without waiting, whether a descriptor is readable.
 readable_now: Callable[[int], bool] = _readable_now
 
 
@@ -136,7 +136,7 @@ class Waker(Protocol):
         """Close the descriptor; no thread may sleep on it any more."""
 
 
-class _EventFD:
+class _EventFDWaker:
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
@@ -152,7 +152,7 @@ class _EventFD:
 
 
 #: Return a new waker.
-waker: Callable[[], Waker] = _EventFD
+waker: Callable[[], Waker] = _EventFDWaker
 
 
 def _sleep_on(fds: list[int], deadline: float | None) -> None:
@@ -160,7 +160,7 @@ def _sleep_on(fds: list[int], deadline: float | None) -> None:
     for fd in fds:
         sleeper.register(fd, select.POLLIN)
     left = None if deadline is None else deadline - monotonic()
-    with _signals_wake(sleeper):
+    with _wake_on_signals(sleeper):
         if left is None or left > _LONG:
             sleeper.poll()
         else:
@@ -173,8 +173,9 @@ sleep_on: Callable[[list[int], float | None], None] = _sleep_on
 
 
 @contextlib.contextmanager
-def _signals_wake(sleeper: select.poll) -> Iterator[None]:
-    """Make a signal that arrives right before the sleep end it, as a signal during the sleep does.
+def _wake_on_signals(sleeper: select.poll) -> Iterator[None]:
+    """Make a signal that arrives right before a sleep end the sleep, like a signal during the
+    sleep.
 
     Python checks for signals before the system call, not atomically with it. If an event loop
     already uses the wake-up descriptor, that descriptor is kept and the gap remains. Only the main

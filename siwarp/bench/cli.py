@@ -45,7 +45,7 @@ def bar(text: str) -> Iterator[Step | None]:
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
-def _plan(faults: str | None) -> dict[str, str]:
+def _fault_environment(faults: str | None) -> dict[str, str]:
     """Return the environment variables that set a fault plan for the client."""
     if faults is None:
         return {}
@@ -65,14 +65,14 @@ def reported(program: str = "siwarp bench") -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
-def _octets(text: str | None) -> int | None:
+def _parse_size_option(text: str | None) -> int | None:
     try:
         return None if text is None else octets(text)
     except ValueError as e:
         raise typer.BadParameter(str(e), param_hint="--size") from None
 
 
-def _do(
+def _measure_and_print(
     kind: str,
     *,
     as_json: bool,
@@ -81,16 +81,21 @@ def _do(
     size: str | None = None,
     **options: Any,
 ) -> None:
-    """Measure and print; ``options`` are the arguments of ``siwarp.bench.run``.
+    """Measure and print each result; ``options`` are the arguments of ``siwarp.bench.run``.
 
     For one kind of queue pair --json prints an object, for several a list.
     """
     results = []
-    for each in _listed(qp):
+    for each in _split_list_options(qp):
         try:
             with bar(f"bench {kind}") as progress, reported():
                 measured = run(
-                    kind, each, progress=progress, env=_plan(faults), size=_octets(size), **options
+                    kind,
+                    each,
+                    progress=progress,
+                    env=_fault_environment(faults),
+                    size=_parse_size_option(size),
+                    **options,
                 )
         except UsageError as e:
             raise typer.BadParameter(str(e)) from None
@@ -102,7 +107,7 @@ def _do(
         print(json.dumps(results if len(results) > 1 else results[0], indent=2))
 
 
-def _listed(words: Sequence[str]) -> list[str]:
+def _split_list_options(words: Sequence[str]) -> list[str]:
     """Return the values of repeated options and of lists with commas, without duplicates."""
     return list(dict.fromkeys(name for word in words for name in word.split(",")))
 
@@ -119,7 +124,7 @@ def _non_default_options(options: dict[str, Any], names: str) -> list[str]:
     return found
 
 
-def _local_or_between(kind: str, *, addr: str | None, **options: Any) -> None:
+def _measure_locally_or_between_hosts(kind: str, *, addr: str | None, **options: Any) -> None:
     """Measure together with raw sockets on this host, or with a server on another host."""
     between = f"{HOSTS} {TIMES} pairs both"
     options = {name: v for name, v in options.items() if name not in REMOVED.split()}
@@ -130,17 +135,19 @@ def _local_or_between(kind: str, *, addr: str | None, **options: Any) -> None:
                 "127.0.0.1 is possible",
                 param_hint=wrong[0],
             )
-        _do(kind, **{name: v for name, v in options.items() if name not in between.split()})
+        _measure_and_print(
+            kind, **{name: v for name, v in options.items() if name not in between.split()}
+        )
         return
     if wrong := _non_default_options(options, "rounds markers faults api"):
         raise typer.BadParameter(
             "applies only to a comparison with raw sockets: leave out this option or ADDR",
             param_hint=wrong[0],
         )
-    _between(kind, addr, **options)
+    _measure_between_hosts(kind, addr, **options)
 
 
-def _between(
+def _measure_between_hosts(
     kind: str,
     addr: str,
     *,
@@ -166,7 +173,7 @@ def _between(
     asked = hosts_points.Asked(
         kind=kind,
         addr=addr,
-        qps=_listed(qp),
+        qps=_split_list_options(qp),
         sizes="all" if all_sizes else sizes or size,
         **{**plain, **{name: value for name, value in options.items() if name in names}},
     )
@@ -175,7 +182,7 @@ def _between(
 
 
 def end_by_signal(number: int, _frame: FrameType | None) -> None:
-    """End by SIGTERM as by an exception, so that the measuring processes are ended too."""
+    """Raise SystemExit at a signal, so that the measuring processes are ended too."""
     raise SystemExit(128 + number)
 
 
@@ -257,21 +264,21 @@ def lat(**options: Any) -> None:
     """One-way latency: half a round trip, or all of it for a Read. One message at a time."""
     if options.pop("depth") not in (None, 1):
         raise typer.BadParameter("latency has one message in flight: use --depth 1")
-    _local_or_between("lat", **options)
+    _measure_locally_or_between_hosts("lat", **options)
 
 
 @app.command()
 @takes(f"addr {STREAM} {REMOVED} {HOSTS} pairs both")
 def bw(**options: Any) -> None:
     """Bandwidth in GB/s (10^9 octets a second)."""
-    _local_or_between("bw", **options)
+    _measure_locally_or_between_hosts("bw", **options)
 
 
 @app.command()
 @takes(f"addr {STREAM} {REMOVED} {HOSTS} pairs both")
 def rate(**options: Any) -> None:
     """Messages per second."""
-    _local_or_between("rate", **options)
+    _measure_locally_or_between_hosts("rate", **options)
 
 
 @app.command("memory")
@@ -299,10 +306,10 @@ def memory_command(
     if as_json:
         print(json.dumps(found, indent=2))
         return
-    _show_memory(found)
+    _print_memory(found)
 
 
-def _show_memory(found: dict[str, Any]) -> None:
+def _print_memory(found: dict[str, Any]) -> None:
     """Print a line for each point: the total memory, and the cost of a further peer."""
     print("octets                  total: process, kernel's buffers   per further peer")
     for qp, points in found.items():
@@ -337,7 +344,7 @@ def table(rounds: int, only: str, output: str, *, as_json: bool) -> None:
     raise typer.Exit(0 if all(result["verdict"] != "missed" for result in results) else 1)
 
 
-#: Former commands: the command of a checkout that measures the same.
+#: Former commands, and for each the command of a checkout that measures the same.
 _MOVED = {
     **dict.fromkeys(("reg", "done", "answer", "watched", "fair", "crowd"), "make lab-verbs"),
     "personas": "make lab-verbs ARGS='--part personas'",
@@ -348,7 +355,7 @@ _MOVED = {
 }
 
 
-def _moved(context: typer.Context) -> None:
+def _report_moved_command(context: typer.Context) -> None:
     name = context.info_name or ""
     typer.echo(f"siwarp bench {name} has moved: run {_MOVED[name]} in a checkout", err=True)
     raise typer.Exit(2)
@@ -363,10 +370,10 @@ for _name in _MOVED:
             "allow_extra_args": True,
             "help_option_names": [],
         },
-    )(_moved)
+    )(_report_moved_command)
 
 
-def _words(words: list[str]) -> list[str]:
+def _add_default_command(words: list[str]) -> list[str]:
     """Return the command line, with ``table`` inserted if it names no other command."""
     named = ((c.name, c.callback) for c in app.registered_commands)
     commands = {name or (call.__name__ if call else "") for name, call in named}
@@ -377,4 +384,6 @@ def _words(words: list[str]) -> list[str]:
 
 def main() -> int:
     """``python -m siwarp.bench``: measure all figures, unless another command is named."""
-    return unbroken(lambda: app(args=_words(sys.argv[1:]), prog_name="siwarp bench") or 0)
+    return unbroken(
+        lambda: app(args=_add_default_command(sys.argv[1:]), prog_name="siwarp bench") or 0
+    )

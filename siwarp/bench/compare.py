@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Compares this build of siwarp with another one: both measure alternately, pair by pair.
+"""Compares this build of siwarp with another build: both measure alternately, pair by pair.
 
 Each measurement is a separate ``siwarp bench`` process with options that every version has, so that
 the other program may be an older version.
@@ -69,7 +69,7 @@ class Interval:
     confidence: float
 
 
-def _rank_sums(n: int) -> list[int]:
+def _count_rank_sums(n: int) -> list[int]:
     """Return, for each sum, the number of subsets of the ranks 1..n with this sum."""
     counts = [1] + [0] * (n * (n + 1) // 2)
     for rank in range(1, n + 1):
@@ -78,12 +78,12 @@ def _rank_sums(n: int) -> list[int]:
     return counts
 
 
-def _outside(n: int) -> tuple[int, float]:
-    """Return the number of Walsh averages outside the interval on each side, and its confidence.
+def _averages_outside_interval(n: int) -> tuple[int, float]:
+    """Return the number of Walsh averages outside the interval on each side, and the confidence.
 
-    With fewer than six pairs no interval reaches CONFIDENCE; the widest one is returned then.
+    With fewer than six pairs no interval reaches CONFIDENCE, and the widest interval is used.
     """
-    left, outside, counts = 0, 0, _rank_sums(n)
+    left, outside, counts = 0, 0, _count_rank_sums(n)
     while 2 * (left + counts[outside]) <= (1 - CONFIDENCE) * 2**n:
         left += counts[outside]
         outside += 1
@@ -106,7 +106,7 @@ def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Interval:
         raise ValueError("too few pairs of values: give at least two")
     logs = [math.log(first / second) for first, second in pairs]
     walsh = sorted((a + b) / 2 for i, a in enumerate(logs) for b in logs[i:])
-    outside, confidence = _outside(len(logs))
+    outside, confidence = _averages_outside_interval(len(logs))
     return Interval(
         math.exp(statistics.median(walsh)),
         math.exp(walsh[outside]),
@@ -140,24 +140,24 @@ class Compared:
     part: float
 
 
-def _latency(qp: str) -> Compared:
+def _latency_figure(qp: str) -> Compared:
     words = ("lat", "--qp", qp, "--size", "64")
     return Compared(f"{qp.upper()} Send 64 B latency", words, "us", True, 0.02, 0.25)
 
 
-def _bandwidth(qp: str, op: str, size: int, words: str) -> Compared:
+def _bandwidth_figure(qp: str, op: str, size: int, words: str) -> Compared:
     command = ("bw", "--qp", qp, "--op", op, "--size", str(size))
     return Compared(f"{qp.upper()} {words} bandwidth", command, "GB/s", False, 0.05, 1)
 
 
 #: A UD message is one datagram, so UD's bandwidth is measured with 60 KB.
 FIGURES: tuple[Compared, ...] = (
-    _latency("ud"),
-    _latency("rc"),
-    _latency("rd"),
-    _bandwidth("ud", "send", 60_000, "Send 60 KB"),
-    _bandwidth("rc", "write", MIB, "Write 1 MiB"),
-    _bandwidth("rd", "send", MIB, "Send 1 MiB"),
+    _latency_figure("ud"),
+    _latency_figure("rc"),
+    _latency_figure("rd"),
+    _bandwidth_figure("ud", "send", 60_000, "Send 60 KB"),
+    _bandwidth_figure("rc", "write", MIB, "Write 1 MiB"),
+    _bandwidth_figure("rd", "send", MIB, "Send 1 MiB"),
 )
 
 
@@ -182,22 +182,22 @@ def other_program(named: str) -> str:
     return str(Path(found).absolute())
 
 
-def _environment(*, other: bool) -> dict[str, str]:
+def _program_environment(*, other: bool) -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if not (other and k in _OURS_ALONE)}
 
 
 class _Program:
-    """One of the two builds, and how it is started."""
+    """One of the two builds of siwarp, and how to start it."""
 
     def __init__(self, other: str | None = None) -> None:
         self.name = "this build" if other is None else other
         self._start = list(_THIS) if other is None else [other]
-        self._env = _environment(other=other is not None)
+        self._env = _program_environment(other=other is not None)
 
-    def _said(self, words: Sequence[str]) -> str:
+    def _run_bench(self, words: Sequence[str]) -> str:
         command = [*self._start, "bench", *words]
         try:
-            # Run in a folder without siwarp/, which Python would take for the package.
+            # Run in a folder without siwarp/, which Python would import as the package.
             done = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -224,7 +224,7 @@ class _Program:
         return done.stdout
 
     def measure(self, what: Compared, iters: int | None) -> dict[str, Any]:
-        """Measure once and return the result; without iters the program chooses the number.
+        """Measure a figure once; without ``iters`` the program chooses the number of messages.
 
         Raises:
             BenchError: the program failed, or its output is not that of siwarp bench.
@@ -233,7 +233,7 @@ class _Program:
         words = [*what.command, "--rounds", "1", "--json"]
         if iters is not None:
             words += ["--iters", str(iters)]
-        said = self._said(words)
+        said = self._run_bench(words)
         try:
             result = json.loads(said)
             value, unit, done = result["ours"], result["unit"], result["iters"]
@@ -248,8 +248,12 @@ class _Program:
         return dict(result)
 
 
-def _pair(what: Compared, programs: dict[str, _Program], iters: int, turn: int) -> dict[str, Any]:
-    """Measure with both programs; the first one alternates from round to round."""
+def _measure_pair(
+    what: Compared, programs: dict[str, _Program], iters: int, turn: int
+) -> dict[str, Any]:
+    """Measure with both programs; the program that measures first alternates from round to
+    round.
+    """
     order = list(programs) if turn % 2 == 0 else list(reversed(programs))
     results = {name: programs[name].measure(what, iters) for name in order}
     floors = {f"{name}_floor": result.get("floor") for name, result in results.items()}
@@ -257,7 +261,7 @@ def _pair(what: Compared, programs: dict[str, _Program], iters: int, turn: int) 
 
 
 def verdict(what: Compared, interval: Interval) -> str:
-    """Return ``loss``, ``no loss``, or ``open`` if the interval contains the limit."""
+    """Return the verdict ``loss``, ``no loss``, or ``open`` if the interval contains the limit."""
     if interval.confidence < CONFIDENCE:
         return "open"
     sign = 1 if what.less_is_better else -1
@@ -268,7 +272,7 @@ def verdict(what: Compared, interval: Interval) -> str:
     return "open" if worst > limit else "no loss"
 
 
-def _summary(what: Compared, iters: int, pairs: list[dict[str, Any]]) -> dict[str, Any]:
+def _summarize_pairs(what: Compared, iters: int, pairs: list[dict[str, Any]]) -> dict[str, Any]:
     interval = ratio_interval([(pair["this"], pair["other"]) for pair in pairs])
     return {
         "name": what.name,
@@ -326,13 +330,13 @@ def compare(
     pairs: list[list[dict[str, Any]]] = [[] for _ in figures]
     for turn in range(rounds):
         for what, messages, mine in zip(figures, iters, pairs, strict=True):
-            mine.append(_pair(what, programs, messages, turn))
+            mine.append(_measure_pair(what, programs, messages, turn))
             step()
     return {
         "other": path,
         "rounds": rounds,
         "wanted_rounds": ROUNDS,
-        "figures": [_summary(*each) for each in zip(figures, iters, pairs, strict=True)],
+        "figures": [_summarize_pairs(*each) for each in zip(figures, iters, pairs, strict=True)],
     }
 
 
@@ -341,7 +345,7 @@ def has_loss(compared: dict[str, Any]) -> bool:
     return any(each["verdict"] == "loss" for each in compared["figures"])
 
 
-def _notes(compared: dict[str, Any]) -> list[str]:
+def _explanatory_notes(compared: dict[str, Any]) -> list[str]:
     rounds = compared["rounds"]
     notes = [
         f"{rounds} rounds, both programs alternately; medians; ratio: this / other per round. "
@@ -379,5 +383,5 @@ def show(compared: dict[str, Any], console: Console | None = None) -> None:
         )
     console.print(f"other: {compared['other']}", soft_wrap=True)
     console.print(shown)
-    for note in _notes(compared):
+    for note in _explanatory_notes(compared):
         console.print(note, soft_wrap=True)

@@ -59,8 +59,8 @@ _NUMBER = struct.Struct("=Q")
 _ALL = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ
 
 
-def lost(text: str) -> NoReturn:
-    """End with the exit status that means lost messages."""
+def exit_with_lost_messages(text: str) -> NoReturn:
+    """Exit the process with the status that means lost messages."""
     print(text, file=sys.stderr)
     sys.exit(EXIT_LOST)
 
@@ -71,7 +71,7 @@ class Ctl:
     def __init__(self, number: int) -> None:
         self._socket = socket.socket(fileno=number)
 
-    def _swap(self, mine: bytes) -> bytes:
+    def _exchange_octets(self, mine: bytes) -> bytes:
         try:
             self._socket.sendall(mine)
             got = self._socket.recv(len(mine), socket.MSG_WAITALL)
@@ -81,20 +81,22 @@ class Ctl:
             sys.exit("the peer process has ended")
         return got
 
-    def swap(self, number: int = 0) -> int:
-        """Exchange numbers with the other process."""
-        return int(_NUMBER.unpack(self._swap(_NUMBER.pack(number)))[0])
+    def exchange_number(self, number: int = 0) -> int:
+        """Send a number to the other process; return the number that it sends."""
+        return int(_NUMBER.unpack(self._exchange_octets(_NUMBER.pack(number)))[0])
 
     def check_peer(self) -> None:
-        """End if the other process has ended."""
+        """Exit if the other process has ended."""
         with contextlib.suppress(BlockingIOError):
             if not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
                 sys.exit("the peer process has ended")
 
     def exchange_hello(self, port: int, mr: MR) -> tuple[int, RemoteBuffer]:
-        """Send port and memory to the other process, and return those of the other."""
+        """Send this end's port and memory to the other process; return the other's port and
+        memory.
+        """
         mine = _HELLO.pack(port, 0, mr.rkey, mr.addr, mr.length)
-        port, _zero, rkey, addr, length = _HELLO.unpack(self._swap(mine))
+        port, _zero, rkey, addr, length = _HELLO.unpack(self._exchange_octets(mine))
         return port, RemoteBuffer(addr, length, rkey)
 
 
@@ -115,21 +117,23 @@ class End:
         self.mr = MR(self.pd, self.memory, _ALL)
         self.mr.view[: len(self.pattern)] = self.pattern
         self.cap = QPCap(max_send_wr=2 * o.depth + 64, max_recv_wr=slots)
-        self.recvs = [RecvWR(i, sg=[self.mr.sge(self.at(i), self.stride)]) for i in range(slots)]
+        self.recvs = [
+            RecvWR(i, sg=[self.mr.sge(self.slot_offset(i), self.stride)]) for i in range(slots)
+        ]
         self.ah: AH | None = None
         self.parts: list[CMID | CMEventChannel] = []
         if o.qp == "rc":
-            self._connect()
+            self._connect_rc()
         else:
-            self._bind()
+            self._create_ud_queue_pair()
         if o.cpu is not None:
-            os.sched_setaffinity(0, {o.cpu})  # affects only this thread, as in C
+            os.sched_setaffinity(0, {o.cpu})  # the affinity applies only to this thread, as in C
 
-    def at(self, slot: int) -> int:
+    def slot_offset(self, slot: int) -> int:
         """Return the offset of a slot in the memory."""
         return self.stride * (1 + slot)
 
-    def _bind(self) -> None:
+    def _create_ud_queue_pair(self) -> None:
         init = QPInitAttr(QPType.UD, cap=self.cap, scq=self.cq, addr=(LOOPBACK, 0))
         self.qp = QP(self.pd, init)
         self.qp.to_rts()
@@ -137,7 +141,7 @@ class End:
         port, self.peer = self.ctl.exchange_hello(self.qp.addr[1], self.mr)
         self.ah = AH(self.pd, (LOOPBACK, port))
 
-    def _connect(self) -> None:
+    def _connect_rc(self) -> None:
         channel = CMEventChannel(self.context)
         own = CMID(channel)
         self.parts = [own, channel]
@@ -151,7 +155,7 @@ class End:
         else:
             port, self.peer = self.ctl.exchange_hello(0, self.mr)
             self.id = own
-        # The peer is also this program and understands private messages.
+        # The peer runs the same program, so it understands private messages.
         init = QPInitAttr(QPType.RC, cap=self.cap, scq=self.cq, rcq=self.cq, private_messages=True)
         self.qp = QP(self.pd, init)
         self.id.bind_qp(self.qp)
@@ -165,7 +169,7 @@ class End:
             sys.exit("the connection was not established")
 
     def close(self) -> None:
-        """Free all resources."""
+        """Disconnect, and close all verbs objects of this end."""
         if self.o.qp == "rc":
             self.id.disconnect()
         for part in (*self.parts, self.ah, self.qp, self.mr, self.cq, self.channel):
@@ -174,20 +178,23 @@ class End:
         self.pd.close()
         self.context.close()
 
-    def check(self, at: int) -> None:
-        """End if the memory at ``at`` does not hold the octets that the other process sent."""
+    def check_pattern(self, at: int) -> None:
+        """Exit if the memory at ``at`` does not hold the octets that the other process sent."""
         if self.mr.view[at : at + len(self.pattern)] != self.pattern:
             sys.exit("the received octets are wrong")
 
     # ---- steps of every run
 
-    def message(self, size: int, flags: int = 0) -> SendWR:
+    def make_send_request(self, size: int, flags: int = 0) -> SendWR:
         """Return a request that sends octets from the start of the memory."""
         return SendWR(send_flags=flags, sg=[self.mr.sge(0, size)], ah=self.ah)
 
-    def sender(self, size: int) -> Callable[[], None]:
-        """Return a function that sends one message; one in SIGNAL_EVERY is signalled."""
-        silent, reported = self.message(size), self.message(size, SendFlag.SIGNALED)
+    def make_sender(self, size: int) -> Callable[[], None]:
+        """Return a function that sends one message; one of SIGNAL_EVERY messages is signalled."""
+        silent, reported = (
+            self.make_send_request(size),
+            self.make_send_request(size, SendFlag.SIGNALED),
+        )
         post = self.qp.post_send
         count = 0
 
@@ -198,8 +205,8 @@ class End:
 
         return send
 
-    def wait(self, most: int) -> list[WC]:
-        """Return at least one completion, or none if there was none for IDLE_S seconds."""
+    def wait_for_completions(self, most: int) -> list[WC]:
+        """Return at least one completion, or an empty list after IDLE_S seconds."""
         if self.channel is not None:
             wcs = self.cq.wait(IDLE_S, most)
         else:
@@ -213,8 +220,8 @@ class End:
                 wc.check()
         return wcs
 
-    def receiver(self) -> Callable[[], WC]:
-        """Return a function that waits for one receive completion, and skips others."""
+    def make_receiver(self) -> Callable[[], WC]:
+        """Return a function that waits for one receive completion, and skips other completions."""
         poll, recv = self.cq.poll, int(WCOpcode.RECV)
 
         def await_polling() -> WC:
@@ -225,37 +232,37 @@ class End:
                         wc.check()
                     if wc.opcode == recv:
                         return wc
-            lost("a message did not arrive")
+            exit_with_lost_messages("a message did not arrive")
 
         def await_event() -> WC:
-            while wcs := self.wait(1):
+            while wcs := self.wait_for_completions(1):
                 if wcs[0].opcode == recv:
                     return wcs[0]
-            lost("a message did not arrive")
+            exit_with_lost_messages("a message did not arrive")
 
         return await_polling if self.channel is None else await_event
 
-    def await_recv(self) -> None:
-        """Wait for one receive, and post it again."""
-        self.qp.post_recv(self.recvs[self.receiver()().wr_id])
+    def await_one_recv(self) -> None:
+        """Wait for one receive completion, and post the receive again."""
+        self.qp.post_recv(self.recvs[self.make_receiver()().wr_id])
 
-    def await_done(self) -> None:
+    def await_done_message(self) -> None:
         """Wait for the Send by which the other process reports that its Writes or Reads are done.
 
-        Nothing else completes here meanwhile; only the exit of the other process ends the wait
+        No other request completes meanwhile; only the exit of the other process ends the wait
         earlier.
         """
-        while not (wcs := self.wait(1)) or wcs[0].opcode != WCOpcode.RECV:
+        while not (wcs := self.wait_for_completions(1)) or wcs[0].opcode != WCOpcode.RECV:
             if not wcs:
                 self.ctl.check_peer()
         self.qp.post_recv(self.recvs[wcs[0].wr_id])
 
-    def rdma(self, opcode: WROpcode) -> SendWR:
-        """Return the Write to the peer's first slot, or the Read from its send buffer."""
+    def make_rdma_request(self, opcode: WROpcode) -> SendWR:
+        """Return a Write to the peer's first slot, or a Read from the peer's send buffer."""
         read = opcode == WROpcode.RDMA_READ
         return SendWR(
             opcode=opcode,
-            sg=[self.mr.sge(self.at(0) if read else 0, self.o.size)],
+            sg=[self.mr.sge(self.slot_offset(0) if read else 0, self.o.size)],
             remote=self.peer.part(0 if read else self.stride, self.o.size),
         )
 
@@ -263,10 +270,10 @@ class End:
 # ---- latency of single messages
 
 
-def lat_by_send(end: End, n: int) -> list[int]:
+def measure_send_latency(end: End, n: int) -> list[int]:
     """Exchange Sends in both directions; measure half of each round trip."""
     # Post receives again after the send, while the message is in transit.
-    send, receive, now = end.sender(end.o.size), end.receiver(), time.perf_counter_ns
+    send, receive, now = end.make_sender(end.o.size), end.make_receiver(), time.perf_counter_ns
     post, recvs, size = end.qp.post_recv, end.recvs, end.o.size
     times: list[int] = []
     if end.server:
@@ -288,11 +295,11 @@ def lat_by_send(end: End, n: int) -> list[int]:
     return times
 
 
-def lat_by_write(end: End, n: int) -> list[int]:
+def measure_write_latency(end: End, n: int) -> list[int]:
     """Write to the peer's memory and watch the own memory; measure half of each round trip."""
     view, poll, post = end.mr.view, end.cq.poll, end.qp.post_send
-    wr, now = end.rdma(WROpcode.RDMA_WRITE), time.perf_counter_ns
-    seen, mine = end.at(0) + end.o.size - 1, end.o.size - 1
+    wr, now = end.make_rdma_request(WROpcode.RDMA_WRITE), time.perf_counter_ns
+    seen, mine = end.slot_offset(0) + end.o.size - 1, end.o.size - 1
     view[seen] = 0
 
     def await_octet(value: int) -> None:
@@ -301,9 +308,9 @@ def lat_by_write(end: End, n: int) -> list[int]:
                 return
             for wc in poll(4):
                 wc.check()
-        lost("a Write did not arrive")
+        exit_with_lost_messages("a Write did not arrive")
 
-    end.ctl.swap()
+    end.ctl.exchange_number()
     times = []
     for i in range(n):
         value = i % 100 + 1
@@ -318,34 +325,38 @@ def lat_by_write(end: End, n: int) -> list[int]:
     return times
 
 
-def lat_by_read(end: End, n: int) -> list[int]:
+def measure_read_latency(end: End, n: int) -> list[int]:
     """Read from the peer's memory; measure the full round trip."""
     if end.server:
-        end.await_done()
+        end.await_done_message()
         return []
-    wr, post, now = end.rdma(WROpcode.RDMA_READ), end.qp.post_send, time.perf_counter_ns
+    wr, post, now = (
+        end.make_rdma_request(WROpcode.RDMA_READ),
+        end.qp.post_send,
+        time.perf_counter_ns,
+    )
     times = []
     for _ in range(n):
         start = now()
         post(wr)
-        while not (wcs := end.wait(1)) or wcs[0].opcode != WCOpcode.RDMA_READ:
+        while not (wcs := end.wait_for_completions(1)) or wcs[0].opcode != WCOpcode.RDMA_READ:
             if not wcs:
-                lost("a Read did not complete")
+                exit_with_lost_messages("a Read did not complete")
         times.append(now() - start)
-    end.check(end.at(0))
-    end.qp.post_send(end.message(0))
+    end.check_pattern(end.slot_offset(0))
+    end.qp.post_send(end.make_send_request(0))
     return times
 
 
 # ---- streams of messages
 
 
-def _source(end: End, n: int) -> int:
-    """Send n messages within the window; return the number that was sent."""
+def _send_stream(end: End, n: int) -> int:
+    """Send n messages within the window; return the number of sent messages."""
     depth, batch, credit = end.o.depth, end.o.batch, max(1, end.o.depth // 2)
     size, post = end.o.size, end.qp.post_send
-    list_of = [end.message(size) for _ in range(batch)]
-    reported = end.message(size, SendFlag.SIGNALED)
+    list_of = [end.make_send_request(size) for _ in range(batch)]
+    reported = end.make_send_request(size, SendFlag.SIGNALED)
     sent = credited = 0
     while credited < n:
         room = min(depth - (sent - credited), n - sent)
@@ -358,7 +369,7 @@ def _source(end: End, n: int) -> int:
                 post([*list_of[: k - 1], reported if report else list_of[k - 1]])
             sent += k
             continue
-        wcs = end.wait(BATCH)
+        wcs = end.wait_for_completions(BATCH)
         if not wcs:
             break
         for wc in wcs:
@@ -368,13 +379,13 @@ def _source(end: End, n: int) -> int:
     return sent
 
 
-def _sink(end: End, n: int) -> int:
-    """Receive n messages and return credits; return the number that arrived."""
+def _receive_stream(end: End, n: int) -> int:
+    """Receive n messages and send credits; return the number of received messages."""
     credit, recvs, size = max(1, end.o.depth // 2), end.recvs, end.o.size
-    give, post = end.sender(CREDIT_OCTETS), end.qp.post_recv
+    give, post = end.make_sender(CREDIT_OCTETS), end.qp.post_recv
     seen = credited = 0
     while seen < n:
-        wcs = end.wait(BATCH)
+        wcs = end.wait_for_completions(BATCH)
         if not wcs:
             break
         again = []
@@ -384,7 +395,7 @@ def _sink(end: End, n: int) -> int:
             if wc.byte_len != size:
                 sys.exit(f"a message has {wc.byte_len} octets, the wrong length")
             if not seen:
-                end.check(end.at(wc.wr_id))
+                end.check_pattern(end.slot_offset(wc.wr_id))
             seen += 1
             again.append(recvs[wc.wr_id])
         post(again)
@@ -394,68 +405,68 @@ def _sink(end: End, n: int) -> int:
     return seen
 
 
-def stream_by_send(end: End, n: int) -> int:
+def measure_send_stream(end: End, n: int) -> int:
     """Send n messages; return the duration in ns."""
     start = time.perf_counter_ns()
-    done = _sink(end, n) if end.server else _source(end, n)
+    done = _receive_stream(end, n) if end.server else _send_stream(end, n)
     ns = time.perf_counter_ns() - start
-    theirs = end.ctl.swap(done)
+    theirs = end.ctl.exchange_number(done)
     sent, seen = (theirs, done) if end.server else (done, theirs)
     if sent != seen:
-        lost(f"lost {sent - seen} of {sent} messages")
+        exit_with_lost_messages(f"lost {sent - seen} of {sent} messages")
     if sent != n:
-        lost(f"a credit was lost after {sent} of {n} messages")
+        exit_with_lost_messages(f"a credit was lost after {sent} of {n} messages")
     return ns
 
 
-def _keep_going(end: End, opcode: WROpcode, n: int) -> None:
+def _keep_requests_outstanding(end: End, opcode: WROpcode, n: int) -> None:
     wanted = WCOpcode.RDMA_READ if opcode == WROpcode.RDMA_READ else WCOpcode.RDMA_WRITE
-    wr, post, depth = end.rdma(opcode), end.qp.post_send, end.o.depth
+    wr, post, depth = end.make_rdma_request(opcode), end.qp.post_send, end.o.depth
     posted = done = 0
     while done < n:
         while posted < n and posted - done < depth:
             post(wr)
             posted += 1
-        wcs = end.wait(BATCH)
+        wcs = end.wait_for_completions(BATCH)
         if not wcs:
-            lost(f"{done} of {n} requests completed")
+            exit_with_lost_messages(f"{done} of {n} requests completed")
         done += sum(wc.opcode == wanted for wc in wcs)
 
 
-def stream_by_write(end: End, n: int) -> int:
+def measure_write_stream(end: End, n: int) -> int:
     """Post n Writes, then wait for a round trip of Sends; return the duration in ns."""
     start = time.perf_counter_ns()
     if end.server:
-        end.await_done()
-        end.qp.post_send(end.message(0))
-        end.check(end.at(0))
+        end.await_done_message()
+        end.qp.post_send(end.make_send_request(0))
+        end.check_pattern(end.slot_offset(0))
         return 1
-    _keep_going(end, WROpcode.RDMA_WRITE, n)
-    end.qp.post_send(end.message(0))
-    end.await_recv()
+    _keep_requests_outstanding(end, WROpcode.RDMA_WRITE, n)
+    end.qp.post_send(end.make_send_request(0))
+    end.await_one_recv()
     return time.perf_counter_ns() - start
 
 
-def stream_by_read(end: End, n: int) -> int:
+def measure_read_stream(end: End, n: int) -> int:
     """Post n Reads; return the duration in ns."""
     if end.server:
-        end.await_done()
+        end.await_done_message()
         return 1
     start = time.perf_counter_ns()
-    _keep_going(end, WROpcode.RDMA_READ, n)
+    _keep_requests_outstanding(end, WROpcode.RDMA_READ, n)
     ns = time.perf_counter_ns() - start
-    end.check(end.at(0))
-    end.qp.post_send(end.message(0))
+    end.check_pattern(end.slot_offset(0))
+    end.qp.post_send(end.make_send_request(0))
     return ns
 
 
 # ---- complete runs
 
-_LAT = {"send": lat_by_send, "write": lat_by_write, "read": lat_by_read}
-_STREAM = {"send": stream_by_send, "write": stream_by_write, "read": stream_by_read}
+_LAT = {"send": measure_send_latency, "write": measure_write_latency, "read": measure_read_latency}
+_STREAM = {"send": measure_send_stream, "write": measure_write_stream, "read": measure_read_stream}
 
 
-def _of_samples(times: list[int], parts: int) -> dict[str, float]:
+def _summarize_latencies(times: list[int], parts: int) -> dict[str, float]:
     times.sort()
     return {
         "value": statistics.median(times) / parts / 1000,
@@ -464,25 +475,25 @@ def _of_samples(times: list[int], parts: int) -> dict[str, float]:
     }
 
 
-def latency(o: argparse.Namespace) -> dict[str, float] | None:
+def measure_latency(o: argparse.Namespace) -> dict[str, float] | None:
     """Measure latency (kind ``lat``)."""
     end = End(o, RECVS_OF_LAT)
-    end.ctl.swap()
+    end.ctl.exchange_number()
     _LAT[o.op](end, o.warmup)
-    end.ctl.swap()
+    end.ctl.exchange_number()
     times = _LAT[o.op](end, o.iters)
-    end.ctl.swap()
+    end.ctl.exchange_number()
     end.close()
-    return None if end.server else _of_samples(times, 1 if o.op == "read" else 2)
+    return None if end.server else _summarize_latencies(times, 1 if o.op == "read" else 2)
 
 
-def stream(o: argparse.Namespace) -> dict[str, float] | None:
+def measure_stream(o: argparse.Namespace) -> dict[str, float] | None:
     """Measure bandwidth or message rate (kind ``bw`` or ``rate``)."""
     end = End(o, 2 * o.depth + 2 if o.op == "send" else 4)
     for n in (o.warmup, o.iters):
-        end.ctl.swap()
+        end.ctl.exchange_number()
         ns = _STREAM[o.op](end, n)
-    end.ctl.swap()
+    end.ctl.exchange_number()
     end.close()
     per_ns = o.iters / ns
     value = per_ns * o.size if o.kind == "bw" else per_ns * 1e9
@@ -490,7 +501,9 @@ def stream(o: argparse.Namespace) -> dict[str, float] | None:
 
 
 def main() -> None:
-    """Run the measurement that the arguments name; print the result if this is the client."""
+    """Run the measurement that the arguments name; print the result if this process is the
+    client.
+    """
     parser = argparse.ArgumentParser("siwarp.bench.end")
     for name in ("kind", "run", "side", "qp", "op", "wait"):
         parser.add_argument(f"--{name}", required=True)
@@ -500,7 +513,7 @@ def main() -> None:
     parser.add_argument("--ctl", type=int, required=True)
     o = parser.parse_args()
     signal.alarm(o.limit)  # SIGALRM is not handled, so it ends the process
-    result = (latency if o.kind == "lat" else stream)(o)
+    result = (measure_latency if o.kind == "lat" else measure_stream)(o)
     if result is not None:
         print(json.dumps(result))
 

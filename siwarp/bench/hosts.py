@@ -32,18 +32,18 @@ The processes
 Each channel has a process of siwarp-bench on both hosts. Octets that a process writes to its "ctl"
 socket are sent to the other host in frames, and written to the ctl of the process there. The exit
 of a process is reported to the other host, which then closes the ctl of its process, so that each
-process detects at once that its peer has ended.
+process detects immediately that its peer has ended.
 
 The server
 ----------
 
-A server serves one client at a time, and tells others that it is busy. The resources of a client
-are limited: memory and time of a run (``Request.judge``), the time between runs, and the time of
-the complete session. A client that is silent, disconnects or violates the protocol loses its
-session, and its processes are ended.
+A server serves one client at a time, and reports to other clients that it is busy. The resources of
+a client are limited: memory and time of a run (``Request.validate``), the time between runs, and
+the time of the complete session. A client that is silent, disconnects or violates the protocol
+loses its session, and its processes are ended.
 
 A new connection has a few seconds to send its greeting, and does not block others meanwhile. At
-most ``Door.WAITING`` connections may be in this state; a further one replaces the oldest.
+most ``ClientListener.WAITING`` connections may be in this state; a further one replaces the oldest.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ __all__ = [
 
 # ---- the protocol
 
-#: The default port of the server; perftest and ping's server use the port before it.
+#: The default port of the server; perftest and ping's server use the preceding port.
 PORT = 18516
 VERSION = 1
 MAGIC = b"siwbench"
@@ -103,7 +103,8 @@ GREETING = struct.Struct("!8sHcBI")
 MOST_TEXT = 512
 _HEAD = struct.Struct("!cBH")
 MOST_FRAME = 4096
-#: Seconds between two keep-alives, and without any frame until the other side counts as dead.
+#: Seconds between two keep-alives, and seconds without a frame after which the other side is
+#: considered dead.
 KEEP_ALIVE_S, SILENT_S = 1.0, 10.0
 
 #: Limits of a run: octets of memory in total, samples and messages, processes, and seconds.
@@ -114,7 +115,7 @@ MOST_LIMIT_S = 60
 
 
 class GoneError(OSError):
-    """The other side has ended, or violates the protocol; the text says which."""
+    """The other side of a session has ended, or violates the protocol; the text says which."""
 
 
 class Greeting(NamedTuple):
@@ -139,15 +140,15 @@ class Greeting(NamedTuple):
         return cls(version, order, bool(refused), length)
 
 
-def own_order() -> bytes:
+def own_byte_order() -> bytes:
     """Return this host's byte order in the format of a greeting."""
     return sys.byteorder[:1].encode()
 
 
 def greeting(text: str = "") -> bytes:
-    """Return a greeting; with a text it is a refusal."""
+    """Return a greeting; a greeting with a text is a refusal."""
     said = text.encode()[:MOST_TEXT]
-    return GREETING.pack(MAGIC, VERSION, own_order(), bool(said), len(said)) + said
+    return GREETING.pack(MAGIC, VERSION, own_byte_order(), bool(said), len(said)) + said
 
 
 @dataclass(frozen=True)
@@ -177,8 +178,8 @@ class Request:
     qkey: int
 
     @property
-    def channels(self) -> int:
-        """Number of processes on each host."""
+    def channel_count(self) -> int:
+        """The number of processes of the run on each host, one for each channel."""
         return self.pairs * (2 if self.both else 1)
 
     def pack(self) -> bytes:
@@ -205,12 +206,12 @@ class Request:
             value = said[each.name]
             if type(value).__name__ != each.type:
                 raise ValueError(f"{each.name} of a run is of type {each.type}")
-        request.judge()
+        request.validate()
         return request
 
-    def judge(self) -> None:
+    def validate(self) -> None:
         """Raise a ValueError if the request is not a valid measurement, or exceeds a limit."""
-        self.plan()
+        self.to_plan()
         samples = MOST_SAMPLES if self.kind == "lat" else MOST_MESSAGES
         bounds = {
             "iters": (1, samples),
@@ -222,13 +223,13 @@ class Request:
         for name, (least, most) in bounds.items():
             if not least <= getattr(self, name) <= most:
                 raise ValueError(f"{name} of a run must be from {least} to {most}")
-        if (octets := self.memory()) > MOST_MEMORY:
+        if (octets := self.buffer_octets()) > MOST_MEMORY:
             raise ValueError(
                 f"this run needs {octets >> 20} MiB on each host, but {MOST_MEMORY >> 20} are "
                 "allowed: use fewer queue pairs (-q), a smaller --depth, or smaller messages"
             )
 
-    def plan(self) -> Plan:
+    def to_plan(self) -> Plan:
         """Return the request as a plan.
 
         Raises:
@@ -248,21 +249,21 @@ class Request:
             beside=False,
         )
 
-    def memory(self) -> int:
-        """Return the octets of the buffers on one side."""
+    def buffer_octets(self) -> int:
+        """Return the octets of the buffers that the run needs on one side."""
         slots = 16 if self.kind == "lat" else 2 * self.depth + 2
-        return (slots + 1) * (self.size + 63) * self.channels
+        return (slots + 1) * (self.size + 63) * self.channel_count
 
 
 class Frame(NamedTuple):
-    """A frame: type, channel and content."""
+    """A frame of the session's protocol: type, channel and content."""
 
     type: bytes
     channel: int
     content: bytes
 
-    def value(self) -> dict[str, Any]:
-        """Return the JSON object in the content; empty if it is invalid."""
+    def parse_json(self) -> dict[str, Any]:
+        """Return the JSON object in the frame's content; an empty one if the content is invalid."""
         try:
             found = json.loads(self.content)
         except (ValueError, RecursionError):
@@ -271,7 +272,7 @@ class Frame(NamedTuple):
 
 
 class Link:
-    """A connection on which both sides have exchanged their first message; used by one thread.
+    """A connection on which both sides have exchanged greetings; used by one thread.
 
     Attributes:
         socket: the connection; the caller waits until it is readable.
@@ -287,7 +288,7 @@ class Link:
         self._sent = self._heard = time.monotonic()
 
     def send(self, kind: bytes, channel: int = 0, content: bytes = b"") -> None:
-        """Send a frame.
+        """Send a frame to the other side of the session.
 
         Raises:
             GoneError: sending failed, because the other side has ended or does not read.
@@ -306,8 +307,8 @@ class Link:
             )
         self._sent = time.monotonic()
 
-    def read(self) -> None:
-        """Receive octets that have arrived; ``take`` then returns the frames.
+    def receive(self) -> None:
+        """Receive octets that have arrived; ``take_frame`` then returns the frames.
 
         Raises:
             GoneError: the other side has ended, or sent an invalid frame.
@@ -342,12 +343,13 @@ class Link:
                 self._frames.append(Frame(kind, channel, bytes(self._data[_HEAD.size : end])))
             del self._data[:end]
 
-    def take(self) -> Frame | None:
-        """Return the next frame that has arrived, if any."""
+    def take_frame(self) -> Frame | None:
+        """Remove and return the next received frame; None if there is none."""
         return self._frames.popleft() if self._frames else None
 
-    def beat(self) -> None:
-        """Send a keep-alive if it is time, and check the other side's. Call this once a second.
+    def keep_alive(self) -> None:
+        """Send a keep-alive frame if one is due, and check that the other side is not silent; to be
+        called once a second.
 
         Raises:
             GoneError: the other side has been silent for too long.
@@ -364,12 +366,14 @@ class Link:
             self.send(b"B")
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the other side of the session."""
         self.socket.close()
 
 
-def _get(connection: socket.socket, octets: int, end: float) -> bytes:
-    """Receive ``octets`` octets until ``end``; fewer after a close or from another protocol."""
+def _receive_exactly(connection: socket.socket, octets: int, end: float) -> bytes:
+    """Receive ``octets`` octets before the time ``end``; fewer if the peer closes or uses another
+    protocol.
+    """
     data = b""
     while len(data) < octets:
         left = end - time.monotonic()
@@ -382,19 +386,19 @@ def _get(connection: socket.socket, octets: int, end: float) -> bytes:
     return data
 
 
-def greet(connection: socket.socket, where: str, seconds: float) -> None:
+def exchange_greetings(connection: socket.socket, where: str, seconds: float) -> None:
     """Exchange greetings with a server within ``seconds``.
 
     Raises:
-        OSError: it is not a server of this version, or it refuses; the text says which.
+        OSError: the peer is not a server of this version, or refuses; the text says which.
 
     """
     end = time.monotonic() + seconds
     no_server = f"{where} is not a siwarp bench server: is `siwarp bench --server` running there?"
     try:
         connection.sendall(greeting())
-        theirs = Greeting.unpack(_get(connection, GREETING.size, end))
-        said = _get(connection, theirs.length, end)
+        theirs = Greeting.unpack(_receive_exactly(connection, GREETING.size, end))
+        said = _receive_exactly(connection, theirs.length, end)
     except TimeoutError:
         raise OSError(110, f"{where} did not reply to a greeting: {no_server}") from None
     except (ValueError, struct.error, ConnectionError):
@@ -405,24 +409,24 @@ def greet(connection: socket.socket, where: str, seconds: float) -> None:
             f"{where} uses version {theirs.version} of siwarp bench's protocol, this host "
             f"{VERSION}: run the same siwarp on both hosts",
         )
-    if theirs.order != own_order():
+    if theirs.order != own_byte_order():
         raise OSError(
             71,
             f"{where} has another byte order, which siwarp bench does not support: use siwarp ping",
         )
     if theirs.refused:
-        raise OSError(111, f"{where} refuses: {printable(said)}")
+        raise OSError(111, f"{where} refuses: {remove_control_characters(said)}")
 
 
-def printable(said: bytes) -> str:
+def remove_control_characters(said: bytes) -> str:
     """Return another host's text without characters that could control a terminal."""
     return "".join(c for c in said.decode("utf-8", "replace") if c.isprintable())
 
 
 # ---- the processes of a run on one host
 
-#: Called at least once a second, and when a descriptor is readable; returns descriptors and
-#: callbacks.
+#: A function that returns descriptors and callbacks; called at least once a second, and when a
+#: descriptor is readable.
 Watch = Callable[[], "dict[int, Callable[[], None]]"]
 
 
@@ -436,7 +440,7 @@ class Addresses:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended: exit status, reason, and the result if it measured."""
+    """The end of a process: its exit status, the reason, and the result if the process measured."""
 
     status: int
     reason: str
@@ -444,7 +448,7 @@ class Ended:
     n: int = 0
 
     @classmethod
-    def of(cls, code: int, said: str, complaint: str) -> Ended:
+    def from_process(cls, code: int, said: str, complaint: str) -> Ended:
         """Return the meaning of a process's exit status and output."""
         if code:
             return cls(code, end_reason(code, complaint)[:1000])
@@ -452,7 +456,7 @@ class Ended:
         return cls(0, "", float(result["value"]), int(result["n"]))
 
     @classmethod
-    def told(cls, value: dict[str, Any]) -> Ended:
+    def from_report(cls, value: dict[str, Any]) -> Ended:
         """Parse the other host's report about a process.
 
         Raises:
@@ -465,11 +469,13 @@ class Ended:
             raise ValueError
         if not isinstance(figure, float) or not 0 <= figure < float("inf"):
             raise ValueError
-        return cls(status, printable(why.encode("utf-8", "replace")), figure, n)
+        return cls(status, remove_control_characters(why.encode("utf-8", "replace")), figure, n)
 
 
 class _Channel(Closing):
-    """A process with this side of its ctl; ``there`` is the state of its peer on the other host."""
+    """A process and this side of its ctl; ``there`` is how the peer process on the other host
+    ended.
+    """
 
     def __init__(self, command: list[str], env: dict[str, str]) -> None:
         self.ctl, theirs = socket.socketpair()
@@ -491,7 +497,7 @@ class _Channel(Closing):
                 raise
         self.ctl.setblocking(False)
 
-    def give(self, content: bytes) -> None:
+    def write_ctl(self, content: bytes) -> None:
         """Write octets from the peer process to this process's ctl."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             try:
@@ -505,8 +511,10 @@ class _Channel(Closing):
                     "same release of siwarp at both ends",
                 )
 
-    def hear(self) -> bytes | None:
-        """Return octets that the process has written; None after its end, when it is reaped."""
+    def read_ctl(self) -> bytes | None:
+        """Return octets that the process has written to its ctl; None once it has ended and is
+        reaped.
+        """
         with contextlib.suppress(ConnectionResetError):
             try:
                 content = self.ctl.recv(MOST_FRAME)
@@ -514,10 +522,10 @@ class _Channel(Closing):
                 return b""
             if content:
                 return content
-        self._reap(GRACE_S)
+        self._reap_process(GRACE_S)
         return None
 
-    def _reap(self, seconds: float) -> None:
+    def _reap_process(self, seconds: float) -> None:
         if self.ended is not None:
             return
         try:
@@ -525,23 +533,23 @@ class _Channel(Closing):
         except subprocess.TimeoutExpired:
             self.process.kill()
             said, complaint = self.process.communicate()
-        self.ended = Ended.of(self.process.returncode, said, complaint)
+        self.ended = Ended.from_process(self.process.returncode, said, complaint)
 
     def close(self) -> None:
         """End this channel's process and close its ctl."""
         if self.ended is None:
             self.process.kill()
-            self._reap(GRACE_S)
+            self._reap_process(GRACE_S)
         self.ctl.close()
 
 
-def _command(request: Request, side: str, where: Addresses, cpu: int | None) -> list[str]:
+def _process_command(request: Request, side: str, where: Addresses, cpu: int | None) -> list[str]:
     own = {"limit": request.limit, "local": where.local, "remote": where.remote, "cpu": cpu}
-    options = end_options(request.plan(), side, run="ours", warmup=request.warmup, **own)
+    options = end_options(request.to_plan(), side, run="ours", warmup=request.warmup, **own)
     return [str(program()), *options]
 
 
-def _cpu(channel: int, side: str) -> int | None:
+def _choose_cpu(channel: int, side: str) -> int | None:
     """Return a CPU for a process; client and server on one host get different CPUs."""
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) < 2:
@@ -550,7 +558,7 @@ def _cpu(channel: int, side: str) -> int | None:
 
 
 class Run(Closing):
-    """The processes of a run on this host. ``client``: whether this is the client's host."""
+    """The processes of a run on this host. ``client``: whether this host is the client's."""
 
     def __init__(
         self, link: Link, request: Request, where: Addresses, *, client: bool, samples: str = ""
@@ -560,10 +568,10 @@ class Run(Closing):
         self._channels: list[_Channel] = []
         env = {**os.environ, "SIWARP_QKEY": str(request.qkey)}
         try:
-            for i in range(request.channels):
+            for i in range(request.channel_count):
                 # In the second half of the channels, the senders run on the server's host.
                 side = "client" if client == (i < request.pairs) else "server"
-                command = _command(request, side, where, _cpu(i, side))
+                command = _process_command(request, side, where, _choose_cpu(i, side))
                 if samples and side == "client":
                     command += ["--samples", str(Path(samples) / str(i))]
                 self._channels.append(self._parts.enter_context(_Channel(command, env)))
@@ -571,8 +579,8 @@ class Run(Closing):
             self._parts.close()
             raise
 
-    def finish(self, watch: Watch) -> None:
-        """Relay until every process has ended on both hosts.
+    def relay_until_end(self, watch: Watch) -> None:
+        """Relay octets between the processes until all of them have ended on both hosts.
 
         Args:
             watch: returns further descriptors to poll, and their callbacks. It may raise an
@@ -589,40 +597,40 @@ class Run(Closing):
                     110,
                     f"{self._link.other} did not finish a run: check that host, then start again",
                 )
-            self._step(watch())
-            self._link.beat()
+            self._poll_once(watch())
+            self._link.keep_alive()
 
     def _is_over(self) -> bool:
         return all(c.ended is not None and c.there is not None for c in self._channels)
 
-    def _step(self, others: dict[int, Callable[[], None]]) -> None:
+    def _poll_once(self, others: dict[int, Callable[[], None]]) -> None:
         by_fd = {c.ctl.fileno(): i for i, c in enumerate(self._channels) if c.ended is None}
         poll = select.poll()
         for fd in (self._link.socket.fileno(), *by_fd, *others):
             poll.register(fd, select.POLLIN)
         for fd, _ in poll.poll(1000):
             if fd in by_fd:
-                self._from_process(by_fd[fd])
+                self._relay_from_process(by_fd[fd])
             elif fd in others:
                 others[fd]()
             else:
-                self._link.read()
+                self._link.receive()
         # Frames after the end of this run belong to the next run.
-        while not self._is_over() and (frame := self._link.take()) is not None:
-            self._from_link(frame)
+        while not self._is_over() and (frame := self._link.take_frame()) is not None:
+            self._handle_frame(frame)
 
-    def _from_process(self, number: int) -> None:
+    def _relay_from_process(self, number: int) -> None:
         channel = self._channels[number]
-        content = channel.hear()
+        content = channel.read_ctl()
         if content:
             self._link.send(b"C", number, content)
         elif content is None:
             assert channel.ended is not None
             self._link.send(b"X", number, json.dumps(asdict(channel.ended)).encode())
 
-    def _from_link(self, frame: Frame) -> None:
+    def _handle_frame(self, frame: Frame) -> None:
         if frame.type == b"E":
-            raise ValueError(printable(frame.content))
+            raise ValueError(remove_control_characters(frame.content))
         if frame.type == b"R" or frame.channel >= len(self._channels):
             raise GoneError(
                 71,
@@ -631,10 +639,10 @@ class Run(Closing):
             )
         channel = self._channels[frame.channel]
         if frame.type == b"C":
-            channel.give(frame.content)
+            channel.write_ctl(frame.content)
             return
         try:
-            channel.there = Ended.told(frame.value())
+            channel.there = Ended.from_report(frame.parse_json())
         except ValueError:
             raise GoneError(
                 71,
@@ -644,7 +652,7 @@ class Run(Closing):
         if channel.ended is None:
             channel.ctl.shutdown(socket.SHUT_WR)
 
-    def ends(self) -> list[tuple[str, int, str]]:
+    def process_ends(self) -> list[tuple[str, int, str]]:
         """Return for each process of each channel: the host, the exit status, and the reason."""
         found = []
         for channel in self._channels:
@@ -653,13 +661,13 @@ class Run(Closing):
                 found.append((name, ended.status, ended.reason))
         return found
 
-    def results(self) -> list[Ended]:
-        """Return the results of both hosts."""
+    def process_results(self) -> list[Ended]:
+        """Return the results of the measuring processes on both hosts."""
         both = [end for channel in self._channels for end in (channel.ended, channel.there)]
         return [end for end in both if end is not None and end.n]
 
     def close(self) -> None:
-        """End the processes that still run on this host."""
+        """End the processes of the run that still run on this host."""
         self._parts.close()
 
 
@@ -676,7 +684,7 @@ class Load:
 
 @dataclass
 class Round:
-    """The result of a run.
+    """The result of one run between two hosts.
 
     Attributes:
         value: us, GB/s or messages per second, of all queue pairs together.
@@ -692,19 +700,21 @@ class Round:
 
 
 class Visit(Closing):
-    """The connection to a server. It ends when a run fails because one side has ended."""
+    """A client's session with a server; the session ends when a run fails because one side has
+    ended.
+    """
 
     #: Time limit in seconds for connecting and for the greeting.
     CONNECT_S = 10.0
-    #: Seconds to wait for a server that starts at the same time.
+    #: Seconds for which connecting is retried, because the server may be starting.
     START_S = 3.0
 
     def __init__(self, host: str, port: int) -> None:
         self.where = f"{host} port {port}"
-        connection = self._connected((numeric(host), port))
+        connection = self._connect_with_retries((numeric(host), port))
         try:
             connection.settimeout(None)
-            greet(connection, self.where, self.CONNECT_S)
+            exchange_greetings(connection, self.where, self.CONNECT_S)
             peer, own = connection.getpeername()[0], connection.getsockname()[0]
         except BaseException:
             connection.close()
@@ -714,8 +724,8 @@ class Visit(Closing):
         self._addresses = Addresses(own, peer)
         self._link = Link(connection, f"the server {self.where}")
 
-    def _connected(self, dest: tuple[str, int]) -> socket.socket:
-        """Connect; wait for a server that is not listening yet."""
+    def _connect_with_retries(self, dest: tuple[str, int]) -> socket.socket:
+        """Connect to the server, with retries while the server is not listening yet."""
         end = time.monotonic() + self.START_S
         while True:
             try:
@@ -734,7 +744,7 @@ class Visit(Closing):
             time.sleep(0.1)
 
     def run(self, plan: Plan, load: Load, *, keep: bool = False) -> Round:
-        """Do one run of a plan's ``iters`` messages; ``keep`` returns the samples.
+        """Do one run of a plan's ``iters`` messages; with ``keep`` the result has the samples.
 
         Raises:
             BenchError: the run failed; LostError: messages were lost.
@@ -756,26 +766,27 @@ class Visit(Closing):
             limit=LIMIT_S,
             qkey=int.from_bytes(os.urandom(4), "big") & 0x7FFFFFFF or 1,
         )
-        request.judge()
+        request.validate()
         with tempfile.TemporaryDirectory(prefix="siwarp-bench-") as folder:
-            return self._finish(request, folder if keep else "")
+            return self._relay_run(request, folder if keep else "")
 
-    def _finish(self, request: Request, folder: str) -> Round:
-        # Before the processes start: the server's processes must exist when these send to them.
-        self._send(request)
+    def _relay_run(self, request: Request, folder: str) -> Round:
+        # Send the request before the client's processes start, because the server's processes must
+        # exist when the client's processes send to them.
+        self._send_request(request)
         try:
             with Run(self._link, request, self._addresses, client=True, samples=folder) as run:
-                run.finish(dict)
-                ends, results = run.ends(), run.results()
+                run.relay_until_end(dict)
+                ends, results = run.process_ends(), run.process_results()
         except GoneError as e:
             self.is_over = True
             raise BenchError(str(e.strerror)) from None
         except ValueError as e:
             raise UsageError(str(e)) from None
         judge(f"{request.qp} {request.op}, {request.size} octets", ends)
-        return _sum(request, results, folder)
+        return _sum_results(request, results, folder)
 
-    def _send(self, request: Request) -> None:
+    def _send_request(self, request: Request) -> None:
         try:
             self._link.send(b"R", content=request.pack())
         except GoneError as e:
@@ -787,7 +798,7 @@ class Visit(Closing):
         self._link.close()
 
 
-def _sum(request: Request, found: list[Ended], folder: str) -> Round:
+def _sum_results(request: Request, found: list[Ended], folder: str) -> Round:
     values = [each.value for each in found]
     latency = request.kind == "lat"
     samples = array("Q")
@@ -805,7 +816,7 @@ def _sum(request: Request, found: list[Ended], folder: str) -> Round:
 
 
 class _PendingClient:
-    """A connection that has not sent its greeting yet."""
+    """A connection whose client has not sent its complete greeting yet."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
         connection.setblocking(False)
@@ -813,9 +824,9 @@ class _PendingClient:
         self.data = b""
         self.until = time.monotonic() + seconds
 
-    def refusal(self) -> str | None:
-        """Continue to read; return why the client is refused, "" if not, None if octets are
-        missing.
+    def read_greeting(self) -> str | None:
+        """Continue to read the greeting; return None while octets are missing, then why the client
+        is refused, or "" if the client is accepted.
         """
         try:
             self.data += self.socket.recv(GREETING.size - len(self.data))
@@ -824,7 +835,7 @@ class _PendingClient:
         except OSError:
             return "gone"
         if len(self.data) < GREETING.size:
-            # A client sends its greeting in one piece; another protocol is detected at once.
+            # A client sends its greeting in one piece; another protocol is detected immediately.
             return None if self.data and greeting()[: len(self.data)] == self.data else "a stranger"
         try:
             theirs = Greeting.unpack(self.data)
@@ -832,11 +843,11 @@ class _PendingClient:
             return "this is a siwarp bench server"
         if theirs.version != VERSION:
             return f"this is version {VERSION}, not {theirs.version}"
-        return "" if theirs.order == own_order() else "the server's byte order differs"
+        return "" if theirs.order == own_byte_order() else "the server's byte order differs"
 
 
-class Door(Closing):
-    """Listens, greets, and admits clients.
+class ClientListener(Closing):
+    """The listening socket of the server: exchanges greetings, and admits one client at a time.
 
     Attributes:
         inside: whether a client is being served; no other is admitted then.
@@ -864,16 +875,18 @@ class Door(Closing):
         self._strangers: dict[int, _PendingClient] = {}
         self._welcome: socket.socket | None = None
 
-    def watch(self) -> dict[int, Callable[[], None]]:
-        """Disconnect clients that took too long; return descriptors to poll and their callbacks."""
+    def poll_callbacks(self) -> dict[int, Callable[[], None]]:
+        """Disconnect clients whose greeting is overdue; return descriptors to poll and their
+        callbacks.
+        """
         now = time.monotonic()
         for fd in [fd for fd, one in self._strangers.items() if now > one.until]:
-            self._turn_away(fd, "no greeting arrived")
+            self._refuse_client(fd, "no greeting arrived")
         found: dict[int, Callable[[], None]] = {self._socket.fileno(): self._accept}
-        return found | {fd: self._hearing(fd) for fd in self._strangers}
+        return found | {fd: self._greeting_callback(fd) for fd in self._strangers}
 
-    def take(self) -> socket.socket | None:
-        """Return the client that is admitted, if there is one."""
+    def take_admitted_client(self) -> socket.socket | None:
+        """Remove and return the connection of the admitted client; None if there is none."""
         client, self._welcome = self._welcome, None
         return client
 
@@ -883,22 +896,22 @@ class Door(Closing):
         except OSError:
             return  # the client has closed its connection already
         if len(self._strangers) >= self.WAITING:
-            self._turn_away(next(iter(self._strangers)), "too many clients are waiting")
+            self._refuse_client(next(iter(self._strangers)), "too many clients are waiting")
         self._strangers[connection.fileno()] = _PendingClient(connection, self.GREET_S)
 
-    def _hearing(self, fd: int) -> Callable[[], None]:
+    def _greeting_callback(self, fd: int) -> Callable[[], None]:
         return lambda: self._read_greeting(fd)
 
     def _read_greeting(self, fd: int) -> None:
         if fd not in self._strangers:
             return
-        refusal = self._strangers[fd].refusal()
+        refusal = self._strangers[fd].read_greeting()
         if refusal is None:
             return
         if not refusal and (self.inside or self._welcome is not None):
             refusal = "the server is busy with another client: try again later"
         if refusal:
-            self._turn_away(fd, refusal)
+            self._refuse_client(fd, refusal)
             return
         connection = self._strangers.pop(fd).socket
         try:
@@ -908,7 +921,7 @@ class Door(Closing):
             return
         self._welcome = connection
 
-    def _turn_away(self, fd: int, why: str) -> None:
+    def _refuse_client(self, fd: int, why: str) -> None:
         connection = self._strangers.pop(fd).socket
         with contextlib.suppress(OSError):
             connection.send(greeting(why), socket.MSG_NOSIGNAL)
@@ -918,7 +931,7 @@ class Door(Closing):
     def close(self) -> None:
         """Stop listening."""
         for fd in list(self._strangers):
-            self._turn_away(fd, "the server is shutting down")
+            self._refuse_client(fd, "the server is shutting down")
         if self._welcome is not None:
             self._welcome.close()
         self._socket.close()
@@ -928,11 +941,11 @@ class Door(Closing):
 
 
 class _Stopped(Exception):
-    """The server was asked to end."""
+    """The server was requested to stop."""
 
 
 class Server(Closing):
-    """Serves clients, one after another.
+    """The server of ``siwarp bench --server``, which serves one client after another.
 
     Args:
         host: a numeric address to listen on.
@@ -946,7 +959,7 @@ class Server(Closing):
     IDLE_S = 10.0
 
     def __init__(self, host: str, port: int, visit: float, say: Callable[[str], None]) -> None:
-        self._door = Door(host, port)
+        self._door = ClientListener(host, port)
         self._visit_s, self._say = visit, say
         self.address = self._door.address
 
@@ -955,20 +968,20 @@ class Server(Closing):
         self._stop = stop
         with contextlib.suppress(_Stopped):
             while True:
-                self._wait()
-                if (client := self._door.take()) is not None:
+                self._wait_for_events()
+                if (client := self._door.take_admitted_client()) is not None:
                     self._serve_client(client)
 
-    def _watch(self) -> dict[int, Callable[[], None]]:
+    def _poll_callbacks(self) -> dict[int, Callable[[], None]]:
         if self._stop.is_set():
             raise _Stopped
-        return {**self._door.watch(), self._stop.fileno(): lambda: None}
+        return {**self._door.poll_callbacks(), self._stop.fileno(): lambda: None}
 
-    def _wait(self, link: Link | None = None) -> None:
+    def _wait_for_events(self, link: Link | None = None) -> None:
         """Wait for at most a second, and call the callbacks of readable descriptors."""
-        watch = self._watch()
+        watch = self._poll_callbacks()
         if link is not None:
-            watch[link.socket.fileno()] = link.read
+            watch[link.socket.fileno()] = link.receive
         poll = select.poll()
         for fd in watch:
             poll.register(fd, select.POLLIN)
@@ -976,46 +989,46 @@ class Server(Closing):
             watch[fd]()
 
     def _serve_client(self, client: socket.socket) -> None:
-        """Do one client's runs. No behaviour of the client ends the server."""
+        """Do the runs of one client; no behaviour of the client ends the server."""
         with client:
             try:
                 peer, own = client.getpeername()[0], client.getsockname()[0]
                 link = Link(client, f"the client {peer}")
             except OSError:
-                return  # the client has disconnected already
+                return  # the client has already disconnected
             self._door.inside = True
             self._say(f"{peer}: a client")
             try:
-                self._runs(link, Addresses(own, peer))
+                self._serve_runs(link, Addresses(own, peer))
                 self._say(f"{peer}: its time limit is reached")
             except GoneError as e:
                 self._say(f"{peer}: done ({e.strerror})")
             finally:
                 self._door.inside = False
 
-    def _runs(self, link: Link, where: Addresses) -> None:
+    def _serve_runs(self, link: Link, where: Addresses) -> None:
         over = time.monotonic() + self._visit_s
         idle = time.monotonic() + self.IDLE_S
         while time.monotonic() < min(idle, over):
-            self._wait(link)
-            link.beat()
-            while (frame := link.take()) is not None:
+            self._wait_for_events(link)
+            link.keep_alive()
+            while (frame := link.take_frame()) is not None:
                 # Remaining frames of a refused run are skipped.
                 if frame.type == b"R":
-                    self._run(link, frame.content, where)
+                    self._serve_run(link, frame.content, where)
                     idle = time.monotonic() + self.IDLE_S
         link.send(b"E", content=b"your time is over: the server takes another client")
 
-    def _run(self, link: Link, asked: bytes, where: Addresses) -> None:
-        """Do one run, or report why it is refused."""
+    def _serve_run(self, link: Link, asked: bytes, where: Addresses) -> None:
+        """Do one run, or report to the client why the run is refused."""
         try:
             request = Request.unpack(asked)
             run = Run(link, request, where, client=False)
         except (ValueError, OSError) as e:
             link.send(b"E", content=str(e).encode()[:1000])
             return
-        with run, contextlib.suppress(ValueError):  # an E frame: the client gave up
-            run.finish(self._watch)
+        with run, contextlib.suppress(ValueError):  # the client sent an E frame, which ends the run
+            run.relay_until_end(self._poll_callbacks)
 
     def close(self) -> None:
         """Stop listening."""

@@ -36,7 +36,7 @@ __all__ = ["Amount", "Asked", "Point", "client", "heading", "measure", "notes", 
 
 # ---- a point
 
-#: Seconds of a round: the maximum, and the length without -D.
+#: The maximum duration of a round in seconds, and the duration without -D.
 ROUND_S, SHORT_S = 1.0, 0.15
 #: Messages of the first probe. The second probe has the number in ``ITERS``, if that is short
 #: enough.
@@ -47,7 +47,7 @@ KEPT = 10_000_000
 
 @dataclass(frozen=True)
 class Amount:
-    """How much is measured: ``iters`` messages, or else ``seconds``."""
+    """The amount to measure: ``iters`` messages, or if that is None, ``seconds``."""
 
     iters: int | None
     seconds: float
@@ -113,14 +113,14 @@ class Point:
         }
 
 
-def _iters(plan: Plan, seconds: float) -> int:
-    """Return a number of messages that suits a run; it is a multiple of the credit."""
+def _messages_per_run(plan: Plan, seconds: float) -> int:
+    """Return a suitable number of messages for a run: a multiple of the receiver's credit."""
     _, _, most = ITERS[plan.kind]
     iters = max(1, min(most, int(seconds)))
     return iters + -iters % plan.credit
 
 
-def _probe(visit: Visit, plan: Plan, load: Load, most: int | None) -> float:
+def _probe_seconds_per_message(visit: Visit, plan: Plan, load: Load, most: int | None) -> float:
     """Return the seconds per message, measured by short runs."""
     short = ITERS[plan.kind][0]
     each = 0.0
@@ -144,7 +144,7 @@ def measure(
     tick: Callable[[float], None],
     machine: str = "",
 ) -> Point:
-    """Measure one point.
+    """Measure one point: one kind of queue pair with one message size.
 
     Args:
         visit: the session with the server.
@@ -162,14 +162,14 @@ def measure(
     began = time.monotonic()
     left = amount.iters
     try:
-        each = _probe(visit, plan, load, left)
+        each = _probe_seconds_per_message(visit, plan, load, left)
         length = min(ROUND_S, max(SHORT_S, amount.seconds / 7))
         began = time.monotonic()
         while (left is None and time.monotonic() - began < amount.seconds) or left:
-            n = _iters(plan, (ROUND_S if left else length) / max(each, 1e-9))
+            n = _messages_per_run(plan, (ROUND_S if left else length) / max(each, 1e-9))
             n = n if left is None else min(n, left + -left % plan.credit)
             done = visit.run(replace(plan, iters=n), load, keep=plan.kind == "lat")
-            _add(point, done)
+            _add_round(point, done)
             each = seconds_of(plan, done.slowest)
             if left is not None:
                 left = max(0, left - n)
@@ -181,7 +181,7 @@ def measure(
     return point
 
 
-def _add(point: Point, done: Round) -> None:
+def _add_round(point: Point, done: Round) -> None:
     point.rounds.append(done.value)
     point.n += done.n
     parts = 1000 * (1 if point.plan.op == "read" else 2)
@@ -194,7 +194,7 @@ def _add(point: Point, done: Round) -> None:
 _LATENCY = ("min", "p50", "p99", "p99.9", "max")
 
 
-def _size(octets: int) -> str:
+def _format_size(octets: int) -> str:
     for unit, text in ((1 << 20, "M"), (1 << 10, "K")):
         if octets >= unit and octets % unit == 0:
             return f"{octets // unit}{text}"
@@ -202,7 +202,7 @@ def _size(octets: int) -> str:
 
 
 def heading(kind: str) -> str:
-    """Return the heading of the table."""
+    """Return the heading of the table of points."""
     head = f"{'qp':<3} {'op':<5} {'size':>7} {'messages':>8}"
     if kind == "lat":
         return head + "".join(f" {name:>8}" for name in _LATENCY) + " us"
@@ -213,7 +213,7 @@ def heading(kind: str) -> str:
 def row(point: Point) -> str:
     """Return a point as a line; a star refers to a note about its reliability."""
     plan = point.plan
-    head = f"{plan.qp:<3} {plan.op:<5} {_size(plan.size):>7} {point.n:>8}"
+    head = f"{plan.qp:<3} {plan.op:<5} {_format_size(plan.size):>7} {point.n:>8}"
     if point.value is None:
         return f"{head} failed: {point.partial}"
     if plan.kind == "lat":
@@ -230,7 +230,7 @@ def notes(points: Iterable[Point]) -> list[str]:
     """Return the reasons why points are partial or unreliable, each once with its points."""
     reasons: dict[str, list[str]] = {}
     for point in points:
-        where = f"{point.plan.qp} {_size(point.plan.size)}"
+        where = f"{point.plan.qp} {_format_size(point.plan.size)}"
         if point.partial and point.rounds:
             reasons.setdefault(f"partial: {point.partial}", []).append(where)
         for doubt in point.unreliable:
@@ -241,7 +241,9 @@ def notes(points: Iterable[Point]) -> list[str]:
     ]
 
 
-def distribution(point: Point, wanted: Sequence[float] | None, *, histogram: bool) -> list[str]:
+def distribution_lines(
+    point: Point, wanted: Sequence[float] | None, *, histogram: bool
+) -> list[str]:
     """Return the requested percentiles and a histogram, as lines."""
     if not point.samples:
         return []
@@ -254,14 +256,14 @@ def distribution(point: Point, wanted: Sequence[float] | None, *, histogram: boo
     return found
 
 
-def every_sample(point: Point, *, in_order: bool) -> list[str]:
+def sample_lines(point: Point, *, in_order: bool) -> list[str]:
     """Return each sample in the format of perftest's -H (sorted) or -U (unsorted)."""
     found = point.samples if in_order else sorted(point.samples)
     return ["#, usec", *(f"{i + 1}, {value:.2f}" for i, value in enumerate(found))]
 
 
 def write_csv(path: Path, points: Sequence[Point], wanted: Sequence[float]) -> None:
-    """Write a line for each point; missing values are empty."""
+    """Write a CSV file with a line for each point; missing values are empty."""
     everything = [point.as_json(tuple(wanted)) for point in points]
     for each in everything:
         each |= each.pop("percentiles")
@@ -282,7 +284,7 @@ SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of the command line, with their names there.
+    """The options of ``siwarp bench lat|bw|rate ADDR``, named as on the command line.
 
     Attributes:
         sizes: a list for ``siwarp.bench.sizes``; None: the kind's usual size.
@@ -311,8 +313,8 @@ class Asked:
     as_json: bool
 
     @property
-    def wanted(self) -> tuple[float, ...]:
-        """The percentiles of a result."""
+    def wanted_percentiles(self) -> tuple[float, ...]:
+        """The percentiles to report for a result."""
         if self.percentiles is None:
             return of_samples.PERCENTILES
         try:
@@ -321,7 +323,7 @@ class Asked:
             raise typer.BadParameter(str(e), param_hint="--percentiles") from None
 
 
-def _judge(asked: Asked) -> None:
+def _check_options(asked: Asked) -> None:
     """Reject combinations of options that are not possible."""
     if asked.iters is not None and asked.duration is not None:
         raise typer.BadParameter("give either messages (-n) or seconds (-D)")
@@ -343,7 +345,7 @@ def _judge(asked: Asked) -> None:
         )
 
 
-def _plans(asked: Asked) -> tuple[list[Plan], list[str]]:
+def _make_plans(asked: Asked) -> tuple[list[Plan], list[str]]:
     """Return the measurements to make, and the sizes of ``--sizes all`` that are not possible."""
     plans, left_out = [], []
     for qp in asked.qps:
@@ -365,8 +367,8 @@ def _plans(asked: Asked) -> tuple[list[Plan], list[str]]:
 
 
 @contextlib.contextmanager
-def _reported() -> Iterator[None]:
-    """End with the error message of a failure."""
+def _errors_reported() -> Iterator[None]:
+    """End the command with the message of the error, if an error occurs."""
     try:
         yield
     except (UsageError, ValueError) as e:
@@ -377,7 +379,7 @@ def _reported() -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
-def _measure(
+def _measure_points(
     asked: Asked, plans: Sequence[Plan], tick: Callable[[int, int], None] | None
 ) -> Iterator[Point]:
     amount = Amount(asked.iters, asked.duration or SECONDS)
@@ -385,34 +387,34 @@ def _measure(
     with Visit(asked.addr, asked.port) as visit:
         for i, plan in enumerate(plans):
 
-            def step(part: float, i: int = i) -> None:
+            def report_progress(part: float, i: int = i) -> None:
                 if tick is not None:
                     tick(int(100 * (i + part)), 100 * len(plans))
 
-            point = measure(visit, plan, amount, load, step, doubt)
+            point = measure(visit, plan, amount, load, report_progress, doubt)
             yield point
             if visit.is_over:
                 break
 
 
 def client(asked: Asked, tick: Callable[[int, int], None] | None) -> None:
-    """Measure, print, and write the files that the options name.
+    """Measure all points, print the results, and write the files that the options name.
 
     The exit status is 1 if a point has no result, and 2 if the measurement is not possible at all.
     """
-    _judge(asked)
-    wanted, points = asked.wanted, list[Point]()
-    with _reported():
-        plans, left_out = _plans(asked)
+    _check_options(asked)
+    wanted, points = asked.wanted_percentiles, list[Point]()
+    with _errors_reported():
+        plans, left_out = _make_plans(asked)
         for line in left_out:
             typer.echo(f"siwarp bench: left out: {line}", err=True)
-        for point in _measure(asked, plans, tick):
+        for point in _measure_points(asked, plans, tick):
             if not asked.as_json:
                 if not points:
                     print(heading(asked.kind))
-                _show(asked, point)
+                _print_point(asked, point)
             points.append(point)
-        _write(asked, points)
+        _write_files(asked, points)
     if asked.as_json:
         result = {"server": asked.addr, "port": asked.port, "left_out": left_out}
         print(json.dumps({**result, "points": [p.as_json(wanted) for p in points]}, indent=2))
@@ -424,19 +426,19 @@ def client(asked: Asked, tick: Callable[[int, int], None] | None) -> None:
         raise typer.Exit(1)
 
 
-def _show(asked: Asked, point: Point) -> None:
+def _print_point(asked: Asked, point: Point) -> None:
     print(row(point), flush=True)
-    percentiles = asked.wanted if asked.percentiles is not None else None
-    for line in distribution(point, percentiles, histogram=asked.histogram):
+    percentiles = asked.wanted_percentiles if asked.percentiles is not None else None
+    for line in distribution_lines(point, percentiles, histogram=asked.histogram):
         print(line)
     if asked.sorted_samples or asked.unsorted_samples:
-        for line in every_sample(point, in_order=asked.unsorted_samples):
+        for line in sample_lines(point, in_order=asked.unsorted_samples):
             print(line)
 
 
-def _write(asked: Asked, points: Sequence[Point]) -> None:
+def _write_files(asked: Asked, points: Sequence[Point]) -> None:
     if asked.csv:
-        write_csv(Path(asked.csv), points, asked.wanted)
+        write_csv(Path(asked.csv), points, asked.wanted_percentiles)
     if asked.samples:
         everything = [us for point in points for us in point.samples]
         of_samples.write(Path(asked.samples), everything)
@@ -446,16 +448,16 @@ def serve(bind: str | None, port: int, visit: float, *, as_json: bool) -> None:
     """Run the server until SIGTERM or SIGINT."""
     stop = Stop()
 
-    def end(_signal: int, _frame: FrameType | None) -> None:
+    def request_stop(_signal: int, _frame: FrameType | None) -> None:
         stop.set()
 
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
+    signal.signal(signal.SIGTERM, request_stop)
+    signal.signal(signal.SIGINT, request_stop)
 
-    def say(line: str) -> None:
+    def print_line(line: str) -> None:
         print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
 
-    with _reported(), Server(numeric(bind or "0.0.0.0"), port, visit, say) as server:
+    with _errors_reported(), Server(numeric(bind or "0.0.0.0"), port, visit, print_line) as server:
         host, bound = server.address
         if as_json:
             print(json.dumps({"addr": host, "port": bound}), flush=True)

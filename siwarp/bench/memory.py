@@ -25,7 +25,7 @@ QPS = ("ud", "rd", "rc")
 _LIMIT_S = 130
 
 
-def _slab() -> dict[str, int]:
+def _read_slab_sizes() -> dict[str, int]:
     """Return the octets of the kernel's objects per socket, by kind; empty if not readable."""
     sizes: dict[str, int] = {}
     with contextlib.suppress(OSError):
@@ -36,8 +36,8 @@ def _slab() -> dict[str, int]:
     return sizes
 
 
-def _object(qp: str, sizes: dict[str, int]) -> int | None:
-    """Return the octets that the kernel uses per socket beside its data; None if unknown."""
+def _socket_object_octets(qp: str, sizes: dict[str, int]) -> int | None:
+    """Return the octets that the kernel uses per socket besides queued data; None if unknown."""
     wanted = ["TCP" if qp == "rc" else "UDP", "sock_inode_cache", "filp", "dentry"]
     if any(name not in sizes for name in wanted):
         return None
@@ -45,13 +45,13 @@ def _object(qp: str, sizes: dict[str, int]) -> int | None:
 
 
 def kernel_octets(udp: int, tcp: int) -> int | None:
-    """Return the octets of kernel objects for these numbers of sockets; None if unknown."""
-    sizes = _slab()
-    of_udp, of_tcp = _object("ud", sizes), _object("rc", sizes)
+    """Return the octets of kernel objects for ``udp`` and ``tcp`` sockets; None if unknown."""
+    sizes = _read_slab_sizes()
+    of_udp, of_tcp = _socket_object_octets("ud", sizes), _socket_object_octets("rc", sizes)
     return None if of_udp is None or of_tcp is None else udp * of_udp + tcp * of_tcp
 
 
-def _one(qp: str, peers: int) -> dict[str, Any]:
+def _measure_process(qp: str, peers: int) -> dict[str, Any]:
     """Measure one process with ``peers`` peers by siwarp-bench-memory."""
     tool = str(program().with_name("siwarp-bench-memory"))
     mine, theirs = socket.socketpair()
@@ -86,7 +86,7 @@ def _one(qp: str, peers: int) -> dict[str, Any]:
     return dict(json.loads(said[0]))
 
 
-def _per_peer(points: list[dict[str, Any]], objects: int | None) -> None:
+def _add_cost_per_peer(points: list[dict[str, Any]], objects: int | None) -> None:
     """Add to each point the cost of each peer that the previous point did not have."""
     for before, point in zip([None, *points], points, strict=False):
         point["kernel_objects"] = None if objects is None else objects * point["sockets"]
@@ -116,14 +116,14 @@ def measure(
         BenchError: one of the two processes failed.
 
     """
-    sizes = _slab()
+    sizes = _read_slab_sizes()
     found: dict[str, Any] = {}
     for i, qp in enumerate(qps):
         points = []
         for k, n in enumerate(sorted(peers)):
-            points.append(_one(qp, n))
+            points.append(_measure_process(qp, n))
             if progress:
                 progress(i * len(peers) + k + 1, len(qps) * len(peers))
-        _per_peer(points, _object(qp, sizes))
+        _add_cost_per_peer(points, _socket_object_octets(qp, sizes))
         found[qp] = points
     return found

@@ -14,25 +14,27 @@ from siwarp.bench.hosts import PORT
 __all__ = ["HOSTS", "OPTIONS", "REMOVED", "STREAM", "TIMES", "takes"]
 
 
-def _completes(*words: str) -> Callable[[str], list[str]]:
-    """Return a shell completion for an option with a comma-separated list of these words."""
+def _list_completion(*words: str) -> Callable[[str], list[str]]:
+    """Return a shell completion for an option whose value is a comma-separated list of
+    ``words``.
+    """
 
-    def offer(incomplete: str) -> list[str]:
+    def complete_word(incomplete: str) -> list[str]:
         before, comma, begun = incomplete.rpartition(",")
         return [before + comma + word for word in words if word.startswith(begun)]
 
-    return offer
+    return complete_word
 
 
-def _removed(option: str, instead: str) -> Any:
-    """Return an option that no longer exists; it is refused with what to type instead."""
+def _removed_option(option: str, instead: str) -> Any:
+    """Return a hidden option that was removed; its use is refused with the replacement to type."""
 
-    def refuse(value: str) -> str:
+    def refuse_value(value: str) -> str:
         if value:
             raise typer.BadParameter(f"this option was removed: {instead}")
         return value
 
-    return typer.Option("", option, hidden=True, callback=refuse)
+    return typer.Option("", option, hidden=True, callback=refuse_value)
 
 
 #: The options of measurements: type and typer declaration of each.
@@ -51,7 +53,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         typer.Option(
             ["ud"],
             "--qp",
-            autocompletion=_completes("ud", "uc", "rd", "rc"),
+            autocompletion=_list_completion("ud", "uc", "rd", "rc"),
             help="ud, uc, rd or rc; several separated by commas or repeated.",
         ),
     ),
@@ -60,7 +62,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         typer.Option(
             "send",
             "--op",
-            autocompletion=_completes("send", "write", "read"),
+            autocompletion=_list_completion("send", "write", "read"),
             help="send; rc: also write and read; uc, and bw on rd: also write.",
         ),
     ),
@@ -182,7 +184,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         typer.Option(
             "poll",
             "--wait",
-            autocompletion=_completes("poll", "event"),
+            autocompletion=_list_completion("poll", "event"),
             help="poll, or event: sleep on a completion channel.",
         ),
     ),
@@ -191,7 +193,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         typer.Option(
             "c",
             "--api",
-            autocompletion=_completes("c", "python"),
+            autocompletion=_list_completion("c", "python"),
             help="c, or python: then the floor is the same run in C.",
         ),
     ),
@@ -225,25 +227,28 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         bool,
         typer.Option(False, "--json", help="Print everything, each round too, as JSON."),
     ),
-    "persona": (str, _removed("--persona", "type siwarp --persona roce bench ... (or iwarp)")),
-    "plot": (str, _removed("--plot", "write the points with --csv, and draw that file")),
+    "persona": (
+        str,
+        _removed_option("--persona", "type siwarp --persona roce bench ... (or iwarp)"),
+    ),
+    "plot": (str, _removed_option("--plot", "write the points with --csv, and draw that file")),
 }
 
 #: Options of measurements with a stream of messages.
 STREAM = "qp op size iters depth post_list wait api rounds markers faults"
-#: Options of all measurements between hosts, and those of latency only.
+#: The options of all measurements between hosts, and the options of latency between hosts only.
 HOSTS = "port sizes all_sizes duration csv"
 TIMES = "percentiles histogram sorted_samples unsorted_samples samples"
-#: Options of former versions, which are refused.
+#: Options of former versions; their use is refused.
 REMOVED = "persona plot"
 
 Command = Callable[..., None]
 
 
 def takes(names: str) -> Callable[[Command], Command]:
-    """Add these options, and --json, to a command, after the command's own options."""
+    """Return a decorator that adds the named options, and --json, after a command's own options."""
 
-    def give(command: Command) -> Command:
+    def add_options(command: Command) -> Command:
         taken = (*names.split(), "as_json")
         own = inspect.signature(command, eval_str=True).parameters.values()
         given = [p for p in own if p.name not in taken and p.kind != p.VAR_KEYWORD]
@@ -260,4 +265,4 @@ def takes(names: str) -> Callable[[Command], Command]:
         command.__annotations__ = {p.name: p.annotation for p in given}
         return command
 
-    return give
+    return add_options

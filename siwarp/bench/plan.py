@@ -32,7 +32,7 @@ RD_FLOOR = 60000
 #: The receive buffer that the library requests: setting rcvbuf.
 RECEIVE_BUFFER = 8 << 20
 
-#: For each kind: unit, whether less is better.
+#: For each kind of measurement: the unit, and whether smaller values are better.
 KINDS = {
     "lat": ("us", True),
     "bw": ("GB/s", False),
@@ -44,12 +44,12 @@ _LOSSES = ("loss", "burst", "corrupt")
 
 
 class UsageError(ValueError):
-    """This cannot be measured; the text says what can."""
+    """The requested measurement is not possible; the text says which measurements are."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One measurement.
+    """The plan of one measurement.
 
     Attributes:
         kind: lat, bw or rate.
@@ -89,7 +89,9 @@ class Plan:
 
     @property
     def credit(self) -> int:
-        """Messages per credit of the receiver; iterations are a multiple of it."""
+        """Number of messages per credit of the receiver; the iterations are a multiple of that
+        number.
+        """
         return max(1, self.depth // 2)
 
 
@@ -119,7 +121,7 @@ class PlanOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Floors:
-    """The raw-socket runs for comparison: the one for the ratio, and the others."""
+    """The raw-socket runs for comparison: the run for the ratio, and the other runs."""
 
     floor: str
     others: tuple[str, ...] = ()
@@ -179,18 +181,18 @@ def without_losses(faults: str) -> str | None:
     for clause in map(str.strip, faults.split(";")):
         way = clause[: clause.find("x:") + 2] if clause.startswith(("tx:", "rx:")) else ""
         words = clause[len(way) :].split(",")
-        kept = [word for word in words if _name(word) not in _LOSSES]
+        kept = [word for word in words if _fault_name(word) not in _LOSSES]
         lossy |= len(kept) < len(words)
-        if any(_name(word) not in ("peer", "seed") for word in kept):
+        if any(_fault_name(word) not in ("peer", "seed") for word in kept):
             clauses.append(way + ",".join(kept))
     return ";".join(clauses) if lossy else None
 
 
-def _name(word: str) -> str:
+def _fault_name(word: str) -> str:
     return word.partition("=")[0].strip()
 
 
-def _receive_buffer() -> int:
+def _receive_buffer_octets() -> int:
     """Return the size in octets that a UDP socket's receive buffer can have without privilege.
 
     The kernel reports twice the requested size, and counts its own bookkeeping too. The limit is
@@ -207,7 +209,7 @@ def datagrams(size: int) -> int:
     The kernel rounds a small datagram up to a power of two; above 16 KiB it uses page fragments.
     """
     cost = 2 * size + 1024 if size < 16384 else size + 8192
-    return _receive_buffer() // cost
+    return _receive_buffer_octets() // cost
 
 
 def _default_depth(kind: str, qp: str, op: str, size: int, beside: bool = True) -> int:
@@ -216,15 +218,15 @@ def _default_depth(kind: str, qp: str, op: str, size: int, beside: bool = True) 
     if op != "send" and qp != "uc":
         return 16
     depth = 16 if size >= 16384 else 128
-    return depth if _controls_flow(kind, qp, beside) else max(1, min(depth, datagrams(size)))
+    return depth if _has_flow_control(kind, qp, beside) else max(1, min(depth, datagrams(size)))
 
 
-def _controls_flow(kind: str, qp: str, beside: bool) -> bool:
+def _has_flow_control(kind: str, qp: str, beside: bool) -> bool:
     """Whether the window may exceed the receive buffer: not if RD's rate is compared with UD's."""
     return qp == "rc" or (qp == "rd" and (kind == "bw" or not beside))
 
 
-def _check(plan: Plan, beside: bool) -> None:
+def _check_plan(plan: Plan, beside: bool) -> None:
     choices = {
         "kind": tuple(KINDS),
         "qp": ("ud", "uc", "rd", "rc"),
@@ -250,7 +252,7 @@ def _check(plan: Plan, beside: bool) -> None:
             "RD is measured with Sends, and bw also with RDMA Writes: use --op send, "
             "or bw with --op write"
         )
-    most = RC_MOST if _controls_flow(plan.kind, plan.qp, beside) else UD_MOST
+    most = RC_MOST if _has_flow_control(plan.kind, plan.qp, beside) else UD_MOST
     if plan.qp == "rd" and plan.size > most:
         raise UsageError(
             f"RD is compared with UD, whose messages have at most {most} octets: reduce --size"
@@ -265,7 +267,7 @@ def _check(plan: Plan, beside: bool) -> None:
     if not 1 <= plan.post_list <= 32:
         raise UsageError("post_list must be from 1 to 32")
     if (
-        not _controls_flow(plan.kind, plan.qp, beside)
+        not _has_flow_control(plan.kind, plan.qp, beside)
         and plan.kind != "lat"
         and plan.depth > (room := datagrams(plan.size))
     ):
@@ -301,5 +303,5 @@ def make_plan(
     if depth is None:
         depth = _default_depth(kind, qp, op, size, beside)
     plan = Plan(kind, qp, op, size, iters or 0, depth, wait, api, post_list, rounds, markers)
-    _check(plan, beside)
+    _check_plan(plan, beside)
     return plan

@@ -16,7 +16,7 @@ _OPTION = "--faults"
 
 
 @contextlib.contextmanager
-def _refusals() -> Iterator[None]:
+def _plan_errors_reported() -> Iterator[None]:
     try:
         yield
     except Error as e:
@@ -25,11 +25,11 @@ def _refusals() -> Iterator[None]:
 
 def set_plan(plan: str) -> None:
     """Set a fault plan for packets that this process sends (tx:) and receives (rx:)."""
-    with _refusals():
+    with _plan_errors_reported():
         set_faults(plan)
 
 
 def check_plan(plan: str) -> str:
     """Return the plan in siwarp's notation, for another process."""
-    with _refusals(), faults(plan) as written:
+    with _plan_errors_reported(), faults(plan) as written:
         return written

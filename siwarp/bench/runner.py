@@ -51,7 +51,8 @@ __all__ = [
     "warmup_of",
 ]
 
-#: Seconds after which a run exits by itself, and additional seconds until it is killed.
+#: Seconds after which the processes of a run exit by themselves, and additional seconds until they
+#: are killed.
 LIMIT_S = 20
 GRACE_S = 5
 #: Seconds of the measured part of a run if its length is not given.
@@ -62,7 +63,8 @@ FIRST, PROBE_S = 16, 1.0
 PROBES = 20
 #: Planned maximum of a run in seconds; shorter than LIMIT_S because the machine may become busy.
 LONGEST_S = 4
-#: How often a run that took too long is repeated with an eighth of its messages.
+#: Maximum number of times that a run that exceeded its time is repeated with an eighth of its
+#: messages.
 SHORTER = 2
 #: The exit status of siwarp-bench and end.py if messages were lost.
 EXIT_LOST = 3
@@ -80,10 +82,12 @@ Progress = Callable[[int, int], None]
 
 
 def counter(progress: Progress | None, total: int) -> Callable[[], None]:
-    """Return a function to call after each of ``total`` steps; it reports to ``progress``."""
+    """Return a function to call after each of ``total`` steps, which reports the count to
+    ``progress``.
+    """
     done = 0
 
-    def step() -> None:
+    def count_step() -> None:
         nonlocal done
         done += 1
         if progress is not None:
@@ -91,11 +95,11 @@ def counter(progress: Progress | None, total: int) -> Callable[[], None]:
 
     if progress is not None:
         progress(0, total)
-    return step
+    return count_step
 
 
 class BenchError(RuntimeError):
-    """A run failed; the text says why."""
+    """A run of a measurement failed; the text says why."""
 
 
 class LostError(BenchError):
@@ -103,15 +107,15 @@ class LostError(BenchError):
 
 
 class SlowError(BenchError):
-    """A run exceeded its time limit."""
+    """A run of a measurement exceeded its time limit."""
 
 
 @dataclass(frozen=True)
-class _Run:
+class _Variant:
     """A variant of a measurement: its name in the result, its program, and its settings.
 
-    beside: this is a floor, which uses the floors' plan and no fault plan. faults: replaces the
-    fault plan in the environment; None keeps that plan.
+    beside: the variant is a floor, which uses the floors' plan and no fault plan. faults: replaces
+    the fault plan in the environment; None keeps that plan.
     """
 
     name: str
@@ -123,7 +127,7 @@ class _Run:
 
 
 def program() -> Path:
-    """Return the path of this installation's program siwarp-bench.
+    """Return the path of the program siwarp-bench of this installation.
 
     Raises:
         FileNotFoundError: the installation has none.
@@ -141,7 +145,7 @@ def program() -> Path:
 
 
 def cpu_of(side: str) -> int | None:
-    """Return the CPU of the client or the server; None if there are not two."""
+    """Return the CPU for the client or the server; None if the process may use only one CPU."""
     allowed = sorted(os.sched_getaffinity(0))
     return allowed[side == "server"] if len(allowed) > 1 else None
 
@@ -150,7 +154,7 @@ def cpu_of(side: str) -> int | None:
 
 
 def warmup_of(plan: Plan) -> int:
-    """Return the number of messages before those that are measured."""
+    """Return the number of warm-up messages, which precede the measured messages."""
     warmup = max(plan.iters // 10, 1)
     return warmup + -warmup % plan.credit
 
@@ -183,7 +187,7 @@ class Side:
 
 
 def end_reason(code: int, said: str, limit: float | None = None) -> str:
-    """Return why a process ended with this status; ``said`` is its standard error.
+    """Return why a process of a run ended with this status; ``said`` is its standard error.
 
     limit: the seconds that its run had; without it LIMIT_S.
     """
@@ -199,9 +203,9 @@ def judge(name: str, ends: Iterable[tuple[str, int, str]]) -> None:
     failed = [end for end in ends if end[1]]
     if not failed:
         return
-    # A process that only saw its peer exit does not know the reason.
+    # A process that reports only the exit of its peer does not know the reason.
     knowing = [end for end in failed if end[2] != SECOND_HAND] or failed[:1]
-    # A process that lost its peer may report other words, so both reasons are shown.
+    # A process that lost its peer may report another reason, so both reasons are shown.
     reasons = "; ".join(dict.fromkeys(f"{side}: {why}" for side, _, why in knowing))
     text = reasons if len(knowing) > 1 else knowing[0][2]
     kind = LostError if all(code == EXIT_LOST for _, code, _ in knowing) else BenchError
@@ -210,7 +214,7 @@ def judge(name: str, ends: Iterable[tuple[str, int, str]]) -> None:
     raise kind(f"the run {name!r} failed: {text}")
 
 
-def _environment(env: Mapping[str, str], side: str, run: _Run) -> dict[str, str]:
+def _process_environment(env: Mapping[str, str], side: str, run: _Variant) -> dict[str, str]:
     """Return a process's environment: a common Q_Key, and a fault plan for siwarp's client."""
     everything = {**os.environ, **env, "SIWARP_MARKERS": str(int(run.markers))}
     if run.python:
@@ -282,9 +286,9 @@ def run_sides(
 
 
 def _measure(
-    plan: Plan, run: _Run, env: Mapping[str, str], until: float = math.inf
+    plan: Plan, run: _Variant, env: Mapping[str, str], until: float = math.inf
 ) -> dict[str, float]:
-    """Do one run and return the client's output.
+    """Run one variant of a measurement once and return the client's output.
 
     Raises:
         SlowError: the run exceeded LIMIT_S, or ``until`` (time.monotonic).
@@ -303,7 +307,7 @@ def _measure(
         Side(
             side,
             start + end_options(plan, side, cpu=cpu_of(side), **own),
-            _environment(env, side, run),
+            _process_environment(env, side, run),
         )
         for side in ("server", "client")
     ]
@@ -313,17 +317,17 @@ def _measure(
 # ---- rounds of runs
 
 
-def _runs(plan: Plan, floors: Floors, faults: str = "") -> list[_Run]:
+def _runs(plan: Plan, floors: Floors, faults: str = "") -> list[_Variant]:
     """Return the runs of a round: the floor, siwarp, siwarp's variants, the other floors."""
     what = "ours" if floors.floor in ("c", "ud") else floors.floor
-    floor = _Run("floor", what, beside=floors.floor != "c")
-    ours = _Run("ours", "ours", python=plan.api == "python")
+    floor = _Variant("floor", what, beside=floors.floor != "c")
+    ours = _Variant("ours", "ours", python=plan.api == "python")
     runs = [floor, ours]
     if plan.markers:
         runs.append(replace(ours, name="markers", markers=True))
     if plan.qp == "rd" and (lossless := without_losses(faults)) is not None:
         runs.append(replace(ours, name="lossless", faults=lossless))
-    return runs + [_Run(name, name, beside=True) for name in floors.others]
+    return runs + [_Variant(name, name, beside=True) for name in floors.others]
 
 
 def seconds_of(plan: Plan, value: float) -> float:
@@ -335,22 +339,22 @@ def seconds_of(plan: Plan, value: float) -> float:
     }[plan.unit]
 
 
-def _seconds_each(plan: Plan, run: _Run, env: Mapping[str, str], until: float) -> float:
+def _seconds_each(plan: Plan, run: _Variant, env: Mapping[str, str], until: float) -> float:
     """Return the seconds per message, measured by short runs."""
 
-    def probe(iters: int) -> float:
+    def probe_run(iters: int) -> float:
         short = replace(plan, iters=iters + -iters % plan.credit)
         return seconds_of(plan, _measure(short, run, env, until)["value"])
 
-    each, short = probe(FIRST), ITERS[plan.kind][0]
+    each, short = probe_run(FIRST), ITERS[plan.kind][0]
     if each * short > min(PROBE_S, (until - time.monotonic()) / PROBES):
         return each
-    # The best of three, because another process may have used the CPU.
-    return min(probe(short) for _ in range(3))
+    # Use the shortest of three probes, because another process may have used the CPU.
+    return min(probe_run(short) for _ in range(3))
 
 
 def _with_iters(
-    plan: Plan, runs: list[_Run], env: Mapping[str, str], until: float = math.inf
+    plan: Plan, runs: list[_Variant], env: Mapping[str, str], until: float = math.inf
 ) -> tuple[Plan, str]:
     """Return the plan with a number of iterations that fits in the time, and a remark.
 
@@ -376,11 +380,11 @@ def _with_iters(
     return replace(plan, iters=iters + -iters % plan.credit), partial
 
 
-def _round(
+def _measure_round(
     plan: Plan,
-    runs: list[_Run],
+    runs: list[_Variant],
     env: Mapping[str, str],
-    step: Callable[[], None],
+    count_step: Callable[[], None],
     turn: int,
     until: float,
 ) -> dict[str, Any]:
@@ -393,7 +397,7 @@ def _round(
         values[one.name] = result["value"]
         if result["p99"]:
             p99[one.name] = result["p99"]
-        step()
+        count_step()
     shown: dict[str, Any] = {**values, "ratio": values["ours"] / values["floor"]}
     if p99:
         shown["p99"] = p99
@@ -403,7 +407,8 @@ def _round(
 def _rounds(
     plan: Plan, one: Callable[[Plan, int], dict[str, Any]], until: float = math.inf
 ) -> tuple[Plan, list[dict[str, Any]], str]:
-    """Do the rounds, with fewer messages if one takes too long; none starts after ``until``.
+    """Do the rounds, with fewer messages if a round takes too long; no round starts after
+    ``until``.
 
     Returns:
         The plan of the last round, the rounds' values, and why there are fewer than requested.
@@ -487,19 +492,19 @@ def run(
         floors = Floors(floors.floor)
     env = env or {}
     runs = _runs(plan, floors, env.get("SIWARP_FAULTS", ""))
-    step = counter(progress, plan.rounds * len(runs))
+    count_step = counter(progress, plan.rounds * len(runs))
     doubt = busy()
     plan, partial = _with_iters(plan, runs, env, until)
     plan, rounds, why = _rounds(
-        plan, lambda plan, turn: _round(plan, runs, env, step, turn, until), until
+        plan, lambda plan, turn: _measure_round(plan, runs, env, count_step, turn, until), until
     )
     partial = "; ".join(filter(None, (partial, why)))
-    summary = _summary(plan, floors, runs, rounds)
-    doubts = filter(None, (doubt, *_doubts(plan, summary)))
+    summary = _summarize_rounds(plan, floors, runs, rounds)
+    doubts = filter(None, (doubt, *_summary_doubts(plan, summary)))
     return {**summary, "partial": partial, "unreliable": list(doubts)}
 
 
-def _doubts(plan: Plan, summary: Mapping[str, Any]) -> list[str]:
+def _summary_doubts(plan: Plan, summary: Mapping[str, Any]) -> list[str]:
     """Return reasons why a summary may reflect the state of the machine."""
     rounds = summary["rounds"]
     found = [spread([each["ratio"] for each in rounds])]
@@ -510,8 +515,8 @@ def _doubts(plan: Plan, summary: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _summary(
-    plan: Plan, floors: Floors, runs: list[_Run], rounds: list[dict[str, Any]]
+def _summarize_rounds(
+    plan: Plan, floors: Floors, runs: list[_Variant], rounds: list[dict[str, Any]]
 ) -> dict[str, Any]:
     def median(name: str) -> float:
         return float(statistics.median(each[name] for each in rounds))

@@ -14,7 +14,7 @@ from siwarp.bench.table import figure
 __all__ = ["floor_words", "show"]
 
 
-def _describe(result: dict[str, Any]) -> str:
+def _describe_measurement(result: dict[str, Any]) -> str:
     what = f"{result['qp'].upper()} {result['op']} {result['size']} octets"
     if result["kind"] == "lat":
         what += ", round trip" if result["op"] == "read" else ", one way"
@@ -63,56 +63,58 @@ def floor_words(name: str, qp: str) -> str:
     return f"raw {'TCP' if qp == 'rc' else 'UDP'}, {words}"
 
 
-def _of_rounds(result: dict[str, Any], name: str) -> str:
+def _ratio_range(result: dict[str, Any], name: str) -> str:
     """Return the minimum and maximum of a ratio over the rounds, as text."""
     least, largest = result["spans"][name]
     return f"{least:.3f} to {largest:.3f}"
 
 
-def _doubts(result: dict[str, Any]) -> list[str]:
+def _restriction_lines(result: dict[str, Any]) -> list[str]:
     """Return the lines about a result's restrictions: partial or unreliable."""
     found = [f"unreliable: {doubt}" for doubt in result["unreliable"]]
     return [f"partial: {result['partial']}", *found] if result["partial"] else found
 
 
-def _room() -> int:
+def _terminal_columns() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
 
 
-def _figure(words: str, value: float, unit: str, more: str = "") -> None:
+def _print_figure(words: str, value: float, unit: str, more: str = "") -> None:
     """Print a figure with a remark; the remark goes to the next line if the terminal is narrow."""
     line = f"  {words:<42} {figure(value, unit):>16}"
     whole = f"{line}   {more}".rstrip()
-    if len(whole) <= _room():
+    if len(whole) <= _terminal_columns():
         print(whole)
     else:
         print(line, f"      {more}", sep="\n")
 
 
-def _sentence(text: str, indent: str) -> None:
+def _print_wrapped(text: str, indent: str) -> None:
     """Print a sentence, wrapped between words on a narrow terminal."""
     print(
-        *textwrap.wrap(text, _room(), initial_indent=indent, subsequent_indent=indent + "    "),
+        *textwrap.wrap(
+            text, _terminal_columns(), initial_indent=indent, subsequent_indent=indent + "    "
+        ),
         sep="\n",
     )
 
 
 def show(result: dict[str, Any]) -> None:
-    """Print a result in a few lines."""
+    """Print the result of a measurement in a few lines."""
     unit = result["unit"]
-    _sentence(_describe(result), "")
-    _figure("siwarp", result["ours"], unit)
+    _print_wrapped(_describe_measurement(result), "")
+    _print_figure("siwarp", result["ours"], unit)
     words = floor_words(result["floor_name"], result["qp"])
     if (result["qp"], result["kind"]) == ("rd", "bw"):
         words += f", {RD_FLOOR // 1000} KB"
     good = "less" if result["less_is_better"] else "more"
-    more = f"ratio {result['ratio']:.3f} ({_of_rounds(result, 'ratio')}; {good} is better)"
-    _figure(words, result["floor"], unit, more)
+    more = f"ratio {result['ratio']:.3f} ({_ratio_range(result, 'ratio')}; {good} is better)"
+    _print_figure(words, result["floor"], unit, more)
     for key, ratio, words, beside in _BESIDE:
         if result[key] is not None:
             more = beside.format(f"{result[ratio]:.3f}")
-            _figure(words, result[key], unit, f"{more} ({_of_rounds(result, ratio)})")
+            _print_figure(words, result[key], unit, f"{more} ({_ratio_range(result, ratio)})")
     for name, value in result["floors"].items():
-        _figure(floor_words(name, result["qp"]), value, unit)
-    for line in _doubts(result):
-        _sentence(line, "  ")
+        _print_figure(floor_words(name, result["qp"]), value, unit)
+    for line in _restriction_lines(result):
+        _print_wrapped(line, "  ")

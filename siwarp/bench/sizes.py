@@ -28,7 +28,7 @@ def octets(text: str) -> int:
     return int(digits) * unit
 
 
-def _steps(text: str) -> list[int]:
+def _expand_range(text: str) -> list[int]:
     """Return the sizes of FIRST:LAST:*FACTOR or FIRST:LAST:+STEP, including both limits."""
     first, last, step = text.split(":")
     if step[:1] not in ("*", "+"):
@@ -61,7 +61,7 @@ def sizes(text: str) -> list[int]:
         if part == "all":
             found.update(ALL)
         elif part.count(":") == 2:
-            found.update(_steps(part))
+            found.update(_expand_range(part))
         else:
             found.add(octets(part))
     if not 0 < len(found) <= MOST:

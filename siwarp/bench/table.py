@@ -26,7 +26,7 @@ _SPANS = {"floor": "ratio", "lossless": "lossless_ratio"}
 
 @dataclass(frozen=True)
 class Row:
-    """One figure.
+    """A row of the table: one promised figure.
 
     ``must`` and ``aim`` limit the ratio to the floor (the median of the rounds' ratios), or, for a
     figure without a floor, the microseconds. ``beside`` is the reference of the ratio: the floor,
@@ -137,7 +137,7 @@ ROWS: tuple[Row, ...] = (
         },
         "lossless",
     ),
-    # By default a wait spins first and would not sleep at all here, so spinning is off.
+    # By default a wait spins first and would not sleep in this measurement, so spinning is off.
     Row(
         "UD 64 B, asleep on a completion channel",
         "raw UDP, blocking",
@@ -156,7 +156,7 @@ ROWS: tuple[Row, ...] = (
 
 
 def figure(value: float, unit: str) -> str:
-    """Return a figure with its unit and three significant digits."""
+    """Return a value as text, with its unit and three significant digits."""
     if unit == "msg/s":
         value, unit = value / 1e6, "M msg/s"
     digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 3
@@ -181,7 +181,7 @@ def measure(
     results = []
     for i, row in enumerate(rows):
 
-        def step(done: int, total: int, i: int = i) -> None:
+        def report_progress(done: int, total: int, i: int = i) -> None:
             if progress is not None:
                 progress(i * 100 + done * 100 // total, 100 * len(rows))
 
@@ -193,7 +193,7 @@ def measure(
             "beside": row.beside,
         }
         try:
-            measured = run(**row.arguments, rounds=rounds, progress=step)
+            measured = run(**row.arguments, rounds=rounds, progress=report_progress)
         except BenchError as e:
             result.update(verdict="missed", error=str(e), measured=None)
         else:
@@ -205,12 +205,12 @@ def measure(
 
 
 def write(results: list[dict[str, Any]], output: str) -> None:
-    """Write all results to a file, if one is named."""
+    """Write all results of the table to the file ``output``, unless the name is empty."""
     if output:
         Path(output).write_text(json.dumps(results, indent=2) + "\n", "utf-8")
 
 
-def _cells(result: dict[str, Any]) -> list[str]:
+def _table_cells(result: dict[str, Any]) -> list[str]:
     measured, limits = result["measured"], [f"{result['must']:g}", f"{result['aim']:g}"]
     if measured is None:
         return [result["name"], result["floor_words"], "", "", "", "", *limits, result["verdict"]]
@@ -226,7 +226,7 @@ def _cells(result: dict[str, Any]) -> list[str]:
     return [*words, ours, ratio, f"{least:.2f} to {largest:.2f}", *limits, result["verdict"]]
 
 
-def _others(result: dict[str, Any]) -> str:
+def _other_floors_line(result: dict[str, Any]) -> str:
     measured = result["measured"]
     if measured is None or not measured["floors"]:
         return ""
@@ -256,11 +256,11 @@ def show(results: list[dict[str, Any]], console: Console | None = None) -> None:
         shown.add_column(column, justify="right" if column in right else "left")
     styles = {"aim": "green", "must": "yellow", "missed": "bold red"}
     for result in results:
-        *cells, verdict = _cells(result)
+        *cells, verdict = _table_cells(result)
         shown.add_row(*cells, f"[{styles[verdict]}]{verdict}[/]")
     console.print(shown)
     console.print("floor and ours: medians; ratio: the median of the rounds' ratios, CRC on")
-    for line in filter(None, map(_others, results)):
+    for line in filter(None, map(_other_floors_line, results)):
         console.print(f"others: {line}", soft_wrap=True)
     for result in results:
         for doubt in result["measured"]["unreliable"] if result["measured"] else ():

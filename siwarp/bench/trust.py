@@ -12,16 +12,18 @@ __all__ = ["SPREAD_FACTOR", "beaten", "busy", "span", "spread"]
 SPREAD_FACTOR = 1.5
 
 
-#: Load average that a measurement leaves behind for the next one.
+#: The load average that a measurement itself causes at the start of the next measurement.
 OWN_LOAD = 2.5
-#: A floor (raw-socket run) that an equivalent one beats by more than this factor is unreliable.
+#: A floor (raw-socket run) is unreliable if an equivalent floor is better by more than this factor.
 SLOWER_FACTOR = 1.5
 #: Floors (raw-socket runs) that are not equivalent, because they send many messages in one call.
 _OTHER_WORK = ("gso", "coalesced")
 
 
 def busy() -> str:
-    """Return a doubt if other programs need more CPUs than exist; call it before measuring."""
+    """Return a warning if other programs need more CPUs than exist; to be called before
+    measuring.
+    """
     cores = len(os.sched_getaffinity(0))
     if os.getloadavg()[0] <= max(cores, OWN_LOAD):
         return ""
@@ -29,19 +31,19 @@ def busy() -> str:
 
 
 def spread(rounds: Sequence[float]) -> str:
-    """Return a doubt if rounds differ by more than SPREAD_FACTOR."""
+    """Return a warning if the values of the rounds differ by more than SPREAD_FACTOR."""
     if len(rounds) < 2 or max(rounds) <= SPREAD_FACTOR * min(rounds):
         return ""
     return f"the rounds differ by more than a factor of {SPREAD_FACTOR:g}"
 
 
 def span(values: Sequence[float]) -> list[float]:
-    """Return the minimum and the maximum."""
+    """Return the minimum and the maximum of ``values``."""
     return [min(values), max(values)]
 
 
 def beaten(floor: float, others: Mapping[str, float], *, less_is_better: bool) -> str:
-    """Return a doubt if a floor (raw-socket run) is far behind an equivalent one.
+    """Return a warning if a floor (raw-socket run) is far slower than an equivalent floor.
 
     Args:
         floor: the figure of the selected floor.

@@ -13,16 +13,16 @@ from siwarp.cli.group import Group
 __all__ = ["build_app"]
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         from siwarp.cli import version
 
         raise typer.Exit(version.main("--version", []))
 
 
-def _root(
+def _handle_global_options(
     _version_wanted: bool = typer.Option(
-        False, "-V", "--version", callback=_version, is_eager=True, help="Print the version."
+        False, "-V", "--version", callback=_print_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
     """A software RNIC in user space: iWARP over TCP and UDP, without hardware or root privileges.
@@ -32,7 +32,8 @@ def _root(
     """
 
 
-#: Name of each subcommand, the module that implements it, and the function or application there.
+#: Name of each subcommand, the module that implements it, and the function or application in that
+#: module.
 _COMMANDS = {
     "demo": ("siwarp.cli.demo", "demo"),
     "ping": ("siwarp.cli.ping", "ping"),
@@ -64,7 +65,7 @@ def build_app(wanted: str | None = None) -> typer.Typer:
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(_root)
+    app.callback()(_handle_global_options)
     for name, (module, attribute) in _COMMANDS.items():
         if wanted in _COMMANDS and name != wanted:
             continue

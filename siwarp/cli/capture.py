@@ -39,11 +39,11 @@ def capture(
     variables = capture_variables(output, command[0], max_mb)
     before = files_of(output)
     status = run_beside(command, {**os.environ, **variables})
-    _name(output, before, status)
+    _report_capture_files(output, before, status)
     raise typer.Exit(die_as(status))
 
 
-def _name(output: str, before: set[str], status: int) -> None:
+def _report_capture_files(output: str, before: set[str], status: int) -> None:
     """Report the capture files that were written; nothing for a command that could not be run."""
     written = sorted(files_of(output) - before)
     for file in written:

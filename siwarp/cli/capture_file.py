@@ -15,7 +15,7 @@ VARIABLE = "SIWARP_CAPTURE"
 LIMIT = "SIWARP_CAPTURE_MB"
 
 
-def _make_room(path: Path) -> None:
+def _remove_older_capture(path: Path) -> None:
     """Remove an older capture, because the library never overwrites a file."""
     try:
         mode = path.lstat().st_mode
@@ -27,7 +27,9 @@ def _make_room(path: Path) -> None:
 
 
 def _check_writable(path: Path) -> None:
-    """Fail now if the file cannot be created; the library would run without a capture."""
+    """Raise OSError if the capture file cannot be created; the library would run without a
+    capture.
+    """
     path = Path(str(path).replace("%p", str(os.getpid())))
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -51,14 +53,14 @@ def capture_variables(output: str, program: str, max_mb: int = 0) -> dict[str, s
     file = Path(output).absolute()
     if not file.parent.is_dir():
         raise OSError(f"{file.parent}: no such directory: make it with mkdir")
-    if shutil.which(program):  # keep the older capture if there is no program
-        _make_room(file)
+    if shutil.which(program):  # without a program, the older capture is kept
+        _remove_older_capture(file)
     _check_writable(file)
     return {VARIABLE: str(file), **({LIMIT: str(max_mb)} if max_mb else {})}
 
 
 def files_of(output: str) -> set[str]:
-    """Return the existing capture files: ``output`` and those of other processes.
+    """Return the existing capture files that ``output`` names: of the first and of other processes.
 
     The names are relative to the same folder as ``output``.
     """

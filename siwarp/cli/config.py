@@ -59,7 +59,7 @@ _FOOT = (
 def main(_name: str, arguments: list[str]) -> int:
     """Run ``siwarp config`` with these arguments and return the exit status."""
     given = _OPTIONS.intersection(arguments)
-    rows = _wanted([word for word in arguments if word not in _OPTIONS])
+    rows = _select_settings([word for word in arguments if word not in _OPTIONS])
     if given & {"-h", "--help"}:
         print(_USAGE, end="")
     elif given & {"--cflags", "--libs"}:
@@ -73,7 +73,7 @@ def main(_name: str, arguments: list[str]) -> int:
     return 0
 
 
-def _wanted(words: list[str]) -> list[Setting]:
+def _select_settings(words: list[str]) -> list[Setting]:
     """Return the settings with these names, SIWARP_ variables or command-line options."""
     if not words:
         return []

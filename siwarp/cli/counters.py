@@ -13,7 +13,7 @@ import typer
 from siwarp.cli import show
 
 
-def _command(pid: int) -> str:
+def _command_line_of(pid: int) -> str:
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -21,7 +21,7 @@ def _command(pid: int) -> str:
     return b" ".join(words).decode(errors="replace").strip()
 
 
-def _helps() -> dict[str, str]:
+def _counter_descriptions() -> dict[str, str]:
     """Return the description of each counter, from the table of base/counters.h."""
     from siwarp.base.library import ffi, lib
 
@@ -31,14 +31,14 @@ def _helps() -> dict[str, str]:
     }
 
 
-def _table(values: dict[str, int], every: bool) -> list[tuple[str, str, str]]:
-    helps = _helps()
+def _counter_rows(values: dict[str, int], every: bool) -> list[tuple[str, str, str]]:
+    helps = _counter_descriptions()
     return [
         (name, str(value), helps.get(name, "")) for name, value in values.items() if value or every
     ]
 
 
-def _watch(pid: int, seconds: float, values: dict[str, int]) -> None:
+def _print_changes(pid: int, seconds: float, values: dict[str, int]) -> None:
     """Print the counters that changed, every ``seconds``, until the process ends."""
     from siwarp.base import counters as pages
 
@@ -61,9 +61,9 @@ def _watch(pid: int, seconds: float, values: dict[str, int]) -> None:
         sys.stdout.flush()
 
 
-def _prometheus(read: dict[int, dict[str, int]]) -> None:
+def _print_prometheus(read: dict[int, dict[str, int]]) -> None:
     """Print Prometheus's text format: a metric family per counter, a sample per process."""
-    for name, text in _helps().items():
+    for name, text in _counter_descriptions().items():
         family = f"siwarp_{name}_total"
         print(f"# HELP {family} {text}")
         print(f"# TYPE {family} counter")
@@ -71,7 +71,7 @@ def _prometheus(read: dict[int, dict[str, int]]) -> None:
             print(f'{family}{{pid="{pid}"}} {values.get(name, 0)}')
 
 
-def _read(pid: int) -> dict[str, int]:
+def _read_counters_or_exit(pid: int) -> dict[str, int]:
     from siwarp.base import counters as pages
 
     try:
@@ -81,7 +81,7 @@ def _read(pid: int) -> dict[str, int]:
         raise typer.Exit(1) from None
 
 
-def _read_all() -> dict[int, dict[str, int]]:
+def _read_all_counters() -> dict[int, dict[str, int]]:
     """Read the counters of every process that is still running."""
     from siwarp.base import counters as pages
 
@@ -92,14 +92,16 @@ def _read_all() -> dict[int, dict[str, int]]:
     return found
 
 
-def _list(as_json: bool) -> None:
+def _print_processes(as_json: bool) -> None:
     from siwarp.base import counters as pages
 
     found = pages.pids()
     if as_json:
-        show.data([{"pid": one, "command": _command(one)} for one in found])
+        show.data([{"pid": one, "command": _command_line_of(one)} for one in found])
     elif found:
-        show.table(("PID", "command"), [(str(one), _command(one)) for one in found], right=(0,))
+        show.table(
+            ("PID", "command"), [(str(one), _command_line_of(one)) for one in found], right=(0,)
+        )
     else:
         show.line("None of your processes has a siwarp device open.")
 
@@ -122,14 +124,16 @@ def counters(
     if watch is not None and (pid is None or as_json or prometheus):
         raise typer.BadParameter("--watch needs a PID, and cannot print JSON or Prometheus format")
     if prometheus:
-        _prometheus({pid: _read(pid)} if pid is not None else _read_all())
+        _print_prometheus(
+            {pid: _read_counters_or_exit(pid)} if pid is not None else _read_all_counters()
+        )
     elif pid is None:
-        _list(as_json)
+        _print_processes(as_json)
     elif as_json:
-        show.data({"pid": pid, "counters": _read(pid)})
+        show.data({"pid": pid, "counters": _read_counters_or_exit(pid)})
     else:
-        values = _read(pid)
-        rows = _table(values, every)
+        values = _read_counters_or_exit(pid)
+        rows = _counter_rows(values, every)
         if rows:
             show.table(("counter", "value", "what"), rows, right=(1,))
         else:
@@ -137,4 +141,4 @@ def counters(
         if watch is not None:
             show.line()
             sys.stdout.flush()
-            _watch(pid, watch, values)
+            _print_changes(pid, watch, values)

@@ -16,11 +16,11 @@ from typing import Any
 import typer
 
 from siwarp.cli import demo_datagrams, show
-from siwarp.cli.demo_peer import mapped
+from siwarp.cli.demo_peer import mapped_file
 from siwarp.cli.peer import Peer
 
 _MIB = 1 << 20
-#: Octets of one RDMA operation on the file, and the number of operations outstanding at once.
+#: Octets of one RDMA operation on the file, and the number of outstanding operations.
 _CHUNK = _MIB
 _DEPTH = 16
 
@@ -35,11 +35,11 @@ def _sure(good: bool, text: str) -> None:
         raise _Failed(text)
 
 
-def _size(octets: int) -> str:
+def _format_size(octets: int) -> str:
     return f"{octets // _MIB} MiB" if octets >= _MIB else f"{octets} octets"
 
 
-def _make_file(path: Path, size: int) -> str:
+def _write_random_file(path: Path, size: int) -> str:
     """Fill a file with random octets and return its SHA-256."""
     digest = hashlib.sha256()
     with path.open("wb") as file, show.bar("random octets", size) as step:
@@ -51,13 +51,13 @@ def _make_file(path: Path, size: int) -> str:
     return digest.hexdigest()
 
 
-def _empty_file(path: Path, size: int) -> None:
+def _allocate_file(path: Path, size: int) -> None:
     """Create a file with its blocks allocated: a full disk must fail here, not by SIGBUS later."""
     with path.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, size)
 
 
-def _transfer(conn: Any, mr: Any, there: Any, opcode: Any, text: str) -> float:
+def _transfer_region(conn: Any, mr: Any, there: Any, opcode: Any, text: str) -> float:
     """Transfer all of ``mr`` by RDMA, several pieces at a time; return the duration in seconds."""
     from siwarp.verbs import SendWR
 
@@ -92,55 +92,56 @@ def _transfer(conn: Any, mr: Any, there: Any, opcode: Any, text: str) -> float:
     return time.perf_counter() - began
 
 
-def _file_there_and_back(peer: Peer, folder: Path, size: int) -> None:
+def _write_and_read_back_file(peer: Peer, folder: Path, size: int) -> None:
     import siwarp
     from siwarp.verbs import MR, AccessFlag, WROpcode
 
-    show.heading(f"A file of {_size(size)} over RC (iWARP on TCP)")
+    show.heading(f"A file of {_format_size(size)} over RC (iWARP on TCP)")
     source, back = folder / "source", folder / "back"
-    digest = _make_file(source, size)
-    _empty_file(back, size)
-    port = peer.hear()["port"]
+    digest = _write_random_file(source, size)
+    _allocate_file(back, size)
+    port = peer.receive_value()["port"]
     with siwarp.connect(("127.0.0.1", port)) as conn:
         there = siwarp.RemoteBuffer.unpack(conn.recv(30))
         show.tick(f"connected to process {peer.pid}, TCP port {port}; it sent address and STag")
-        with mapped(source, write=False) as m:
+        with mapped_file(source, write=False) as m:
             with MR(conn.pd, m, AccessFlag(0)) as mr:
-                took = _transfer(conn, mr, there, WROpcode.RDMA_WRITE, "RDMA Write")
+                took = _transfer_region(conn, mr, there, WROpcode.RDMA_WRITE, "RDMA Write")
             # When a Read posted after the Writes has completed, their octets are in the peer's
             # memory.
             conn.read(there.part(size - 1, 1))
-        peer.say("digest")
+        peer.send_value("digest")
         _sure(
-            peer.hear()["sha256"] == digest,
+            peer.receive_value()["sha256"] == digest,
             f"RDMA Write: {size / took / 1e9:.2f} GB/s; "
             f"the peer computes the same SHA-256, {digest[:16]}...",
         )
-        with mapped(back, write=True) as m:
+        with mapped_file(back, write=True) as m:
             with MR(conn.pd, m) as mr:
-                took = _transfer(conn, mr, there, WROpcode.RDMA_READ, "RDMA Read")
+                took = _transfer_region(conn, mr, there, WROpcode.RDMA_READ, "RDMA Read")
             same = hashlib.sha256(m).hexdigest() == digest
         _sure(same, f"RDMA Read:  {size / took / 1e9:.2f} GB/s; the data read back has it too")
-        peer.say("done")
+        peer.send_value("done")
 
 
-def _bad_key(peer: Peer) -> None:
+def _try_invalid_keys(peer: Peer) -> None:
     import siwarp
     from siwarp.verbs import ProtocolError, terminate_reason
 
     show.heading("A key that the peer never issued")
-    port = peer.hear()["port"]
+    port = peer.receive_value()["port"]
 
-    def write(conn: Any, there: Any) -> None:
+    def attempt_write(conn: Any, there: Any) -> None:
         conn.write(there, b"this must not arrive")
-        conn.recv(30)  # TCP has accepted the Write when it completes; the peer's error comes later
+        # TCP has accepted the Write when it completes; the peer's error arrives later.
+        conn.recv(30)
 
-    def read(conn: Any, there: Any) -> None:
+    def attempt_read(conn: Any, there: Any) -> None:
         conn.read(there, 64, timeout=30)
 
     attempts: list[tuple[str, Callable[[Any, Any], None], tuple[int, int, int]]] = [
-        ("RDMA Write", write, (1, 1, 0)),
-        ("RDMA Read", read, (0, 1, 0)),
+        ("RDMA Write", attempt_write, (1, 1, 0)),
+        ("RDMA Read", attempt_read, (0, 1, 0)),
     ]
     for name, attempt, wanted in attempts:
         with siwarp.connect(("127.0.0.1", port)) as conn:
@@ -150,7 +151,7 @@ def _bad_key(peer: Peer) -> None:
                 attempt(conn, bad)
             except ProtocolError as e:
                 refused = (e.layer, e.type, e.code) == wanted
-                untouched = peer.hear()["untouched"]
+                untouched = peer.receive_value()["untouched"]
                 _sure(
                     refused and untouched,
                     f"{name} to STag {bad.rkey:#010x}: Terminate, {terminate_reason(*wanted)}",
@@ -166,7 +167,7 @@ def _bad_key(peer: Peer) -> None:
                 )
 
 
-#: Time limit of the comparison in seconds. On an idle machine the comparison takes about ten.
+#: Time limit of the comparison in seconds. On an idle machine the comparison takes about 10 s.
 _COMPARE_S = 40.0
 #: Rows of the table at the end: title, arguments of siwarp.bench.run. The results have the unit.
 _COMPARED: list[tuple[str, dict[str, Any]]] = [
@@ -235,13 +236,13 @@ def _move_data(octets: int, lossy: bool) -> None:
             )
         show.line("siwarp demo: a software RNIC in each of two processes, on loopback")
         there = folder / "there"
-        _empty_file(there, octets)
+        _allocate_file(there, octets)
         with Peer("siwarp.cli.demo_peer", str(there)) as peer:
             show.line(f"this is process {os.getpid()}, the peer is {peer.pid}")
-            _file_there_and_back(peer, folder, octets)
+            _write_and_read_back_file(peer, folder, octets)
             demo_datagrams.unreliable(peer, lossy=lossy)
             demo_datagrams.reliable(peer)
-            _bad_key(peer)
+            _try_invalid_keys(peer)
 
 
 def _compare(measured: list[dict[str, Any]]) -> None:
@@ -259,7 +260,8 @@ def _compare(measured: list[dict[str, Any]]) -> None:
     until = time.monotonic() + _COMPARE_S
     with show.bar("measuring", len(_COMPARED)) as step:
         for at, (words, arguments) in enumerate(_COMPARED):
-            # A measurement that ends early leaves the rest of its time to the following ones.
+            # A measurement that ends early leaves the rest of its time to the following
+            # measurements.
             share = max(0.0, until - time.monotonic()) / (len(_COMPARED) - at)
             try:
                 result = run(**arguments, rounds=3, others=False, within=share)

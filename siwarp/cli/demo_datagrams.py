@@ -19,16 +19,16 @@ __all__ = ["Lost", "reliable", "unreliable"]
 
 #: Seconds until a datagram counts as lost: without a fault plan, and with one.
 _PATIENCE, _SHORT_PATIENCE = 10.0, 0.3
-#: The reliable part: number of messages, octets of each, and how many are outstanding at once.
+#: The reliable part: number of messages, octets of each, and the number of outstanding messages.
 _MESSAGES, _OCTETS, _DEPTH = 500, 4096, 16
 
 
 class Lost(Exception):
-    """A datagram did not come back although no loss is permitted; the text says which one."""
+    """The peer did not return a datagram although no loss is permitted; the text says which one."""
 
 
 @contextmanager
-def _end(kind: str, octets: int, port: int) -> Iterator[tuple[QP, CQ, MR, AH]]:
+def _open_endpoint(kind: str, octets: int, port: int) -> Iterator[tuple[QP, CQ, MR, AH]]:
     """Open a queue pair of this type ("UD", "RD") with memory, and the peer's address handle."""
     from siwarp.verbs import AH, CQ, MR, PD, QP, CompChannel, Context, QPCap, QPInitAttr, QPType
 
@@ -54,10 +54,10 @@ def unreliable(peer: Peer, lossy: bool) -> None:
     from siwarp.verbs import RecvWR, SendWR
 
     show.heading("Datagrams over UD (iWARP on UDP), in both directions through address handles")
-    told = peer.hear()
+    told = peer.receive_value()
     largest = told["size"]
     sizes = [1 << n for n in range(largest.bit_length()) if 1 << n < largest] + [largest]
-    with _end("UD", 2 * largest, told["port"]) as (qp, cq, mr, ah):
+    with _open_endpoint("UD", 2 * largest, told["port"]) as (qp, cq, mr, ah):
         show.tick(f"QP {qp.qp_num} here, QP {told['port']} there: their UDP ports; no connection")
         into = RecvWR(1, sg=[mr.sge(largest, largest)])
         qp.post_recv(into)
@@ -66,7 +66,9 @@ def unreliable(peer: Peer, lossy: bool) -> None:
             out = os.urandom(size)
             mr.write(out)
             qp.post_send(SendWR(sg=[mr.sge(0, size)], ah=ah, send_flags=0))
-            if _answered(qp, cq, mr, into, out, ah.dest, _SHORT_PATIENCE if lossy else _PATIENCE):
+            if _is_echo_received(
+                qp, cq, mr, into, out, ah.dest, _SHORT_PATIENCE if lossy else _PATIENCE
+            ):
                 back += 1
             elif not lossy:
                 raise Lost(f"a datagram of {size} octets was not returned")
@@ -76,11 +78,13 @@ def unreliable(peer: Peer, lossy: bool) -> None:
             )
         else:
             show.tick(f"{len(sizes)} sizes from 1 to {largest} octets, all returned unchanged")
-        _part(peer)
+        _let_peer_close_first(peer)
 
 
-def _answered(qp: QP, cq: CQ, mr: MR, into: Any, out: bytes, source: Any, patience: float) -> bool:
-    """Whether exactly this message comes back in time; late and duplicate messages are ignored."""
+def _is_echo_received(
+    qp: QP, cq: CQ, mr: MR, into: Any, out: bytes, source: Any, patience: float
+) -> bool:
+    """Return whether the peer returns ``out`` in time; late and duplicate messages are ignored."""
     deadline = time.monotonic() + patience
     while (left := deadline - time.monotonic()) > 0:
         for wc in cq.wait(left, 1):
@@ -102,8 +106,8 @@ def reliable(peer: Peer) -> None:
     from siwarp.verbs import RecvWR, SendWR, WCOpcode
 
     show.heading("Reliable datagrams (RD): every message arrives once and in order")
-    port = peer.hear()["port"]
-    with _end("RD", 2 * _DEPTH * _OCTETS, port) as (qp, cq, mr, ah):
+    port = peer.receive_value()["port"]
+    with _open_endpoint("RD", 2 * _DEPTH * _OCTETS, port) as (qp, cq, mr, ah):
         slots = range(0, _DEPTH * _OCTETS, _OCTETS)
         far = _DEPTH * _OCTETS
         recvs = [RecvWR(i, sg=[mr.sge(far + at, _OCTETS)]) for i, at in enumerate(slots)]
@@ -135,10 +139,10 @@ def reliable(peer: Peer) -> None:
             f"{_MESSAGES} messages of {_OCTETS} octets came back in order; "
             f"{again} datagrams were retransmitted"
         )
-        _part(peer)
+        _let_peer_close_first(peer)
 
 
-def _part(peer: Peer) -> None:
+def _let_peer_close_first(peer: Peer) -> None:
     """Let the peer close its queue pair first; its unacknowledged messages would fail otherwise."""
-    peer.say("enough")
-    peer.hear()
+    peer.send_value("enough")
+    peer.receive_value()

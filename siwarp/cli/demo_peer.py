@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import siwarp
-from siwarp.cli.ping_server import serve
+from siwarp.cli.ping_server import handle_completions
 from siwarp.verbs import (
     AH,
     CQ,
@@ -43,19 +43,19 @@ _CAP = QPCap(max_send_wr=64, max_recv_wr=64)
 _RELIABLE_OCTETS = 4096
 
 
-def _say(value: Any) -> None:
+def _print_json(value: Any) -> None:
     print(json.dumps(value), flush=True)
 
 
-def _hear() -> Any:
+def _read_json() -> Any:
     line = sys.stdin.readline()
     if not line:
-        sys.exit(0)  # the demo has ended
+        sys.exit(0)  # the demo has closed the pipe
     return json.loads(line)
 
 
 @contextlib.contextmanager
-def mapped(path: Path, write: bool) -> Iterator[mmap.mmap]:
+def mapped_file(path: Path, write: bool) -> Iterator[mmap.mmap]:
     """Map a file and touch its pages, so that the measured times contain no page faults."""
     access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0, access=access) as memory:
@@ -68,20 +68,20 @@ def mapped(path: Path, write: bool) -> Iterator[mmap.mmap]:
 def hold_file(path: Path) -> None:
     """Offer a file's memory over RC; report its SHA-256 on request."""
     with siwarp.listen(("127.0.0.1", 0)) as listener:
-        _say({"port": listener.address[1]})
+        _print_json({"port": listener.address[1]})
         conn = listener.accept(timeout=30)
-    with mapped(path, write=True) as memory, conn:
+    with mapped_file(path, write=True) as memory, conn:
         conn.send(conn.register(memory).remote().pack())
-        while _hear() == "digest":
-            _say({"sha256": hashlib.sha256(memory).hexdigest()})
+        while _read_json() == "digest":
+            _print_json({"sha256": hashlib.sha256(memory).hexdigest()})
 
 
 class _StdinStop:
     """A stop flag that is set when the demo sends the message that ends a part."""
 
     def is_set(self) -> bool:
-        """Whether the demo's message has arrived on standard input."""
-        return bool(select.select([sys.stdin], [], [], 0)[0]) and bool(_hear())
+        """Return whether the demo's message has arrived on standard input."""
+        return bool(select.select([sys.stdin], [], [], 0)[0]) and bool(_read_json())
 
     def fileno(self) -> int:
         """Return the descriptor on which the demo's message arrives: standard input."""
@@ -103,31 +103,32 @@ def echo_datagrams(kind: QPType) -> None:
             recvs = [RecvWR(i, sg=[mr.sge(i * size, size)]) for i in range(_SLOTS)]
             qp.post_recv(recvs)
 
-            def echo(wcs: list[WC]) -> None:
+            def return_messages_to_senders(wcs: list[WC]) -> None:
                 for wc in wcs:
                     if wc.check().opcode == WCOpcode.SEND:
                         # The echo was sent (UD) or received by the peer (RD): its memory is free
                         # again.
                         qp.post_recv(recvs[wc.wr_id])
                         continue
-                    # The completion names the sender, to which the echo goes.
+                    # The completion names the sender of the message, which is the destination of
+                    # the echo.
                     if wc.source not in ways:
                         ways[wc.source] = AH(pd, wc=wc)
                     ah = ways[wc.source]
                     back = [mr.sge(wc.wr_id * size, wc.byte_len)]
                     qp.post_send(SendWR(wc.wr_id, sg=back, ah=ah))
 
-            _say({"port": qp.qp_num, "size": size})
-            serve(cq, echo, _StdinStop())
+            _print_json({"port": qp.qp_num, "size": size})
+            handle_completions(cq, return_messages_to_senders, _StdinStop())
         for ah in ways.values():
             ah.close()
-    _say("closed")
+    _print_json("closed")
 
 
-def refuse() -> None:
-    """Offer a page over RC and report whether the peer's wrong keys left it untouched, twice."""
+def offer_page_and_refuse_invalid_keys() -> None:
+    """Offer a page over RC, twice, and report whether the peer's invalid keys left it unchanged."""
     with siwarp.listen(("127.0.0.1", 0)) as listener:
-        _say({"port": listener.address[1]})
+        _print_json({"port": listener.address[1]})
         for _ in range(2):
             with listener.accept(timeout=30) as conn:
                 page = conn.register(4096)
@@ -138,16 +139,16 @@ def refuse() -> None:
                         "a message arrived although an error should have ended the connection"
                     )
                 except Error:
-                    _say({"untouched": not any(page.view)})
+                    _print_json({"untouched": not any(page.view)})
 
 
 def main() -> int:
-    """Run the parts of the demo one after another."""
+    """Run the peer's parts of the demo one after another."""
     try:
         hold_file(Path(sys.argv[1]))
         echo_datagrams(QPType.UD)
         echo_datagrams(QPType.RD)
-        refuse()
+        offer_page_and_refuse_invalid_keys()
     except OSError as e:  # includes siwarp.Error, whose message names the remedy
         print(f"siwarp demo's peer: {e.strerror or e}", file=sys.stderr)
         return 1

@@ -18,22 +18,22 @@ from siwarp.cli import show
 if TYPE_CHECKING:
     from siwarp.inspect import Dissection, Message, Stream
 
-#: The argument that means standard input, and the path that is opened for it.
+#: The argument that means standard input, and the path that is opened for standard input.
 DASH, STDIN = Path("-"), Path("/dev/stdin")
 #: Number of octets of private data that are printed.
 PRIVATE_SHOWN = 16
 
 
-def _plain(text: str) -> str:
+def _escape_control_characters(text: str) -> str:
     """Return text from a capture with control characters escaped; a terminal would execute them."""
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
-def _microseconds(seconds: float) -> str:
+def _format_microseconds(seconds: float) -> str:
     return f"{seconds * 1e6:.1f} µs"
 
 
-def _startup(fields: dict[str, int | str]) -> list[str]:
+def _describe_startup(fields: dict[str, int | str]) -> list[str]:
     """Describe the fields of an MPA start-up frame in words."""
     parts = [f"rev {fields['rev']}", "CRC" if fields["c"] else "no CRC"]
     parts.append("requests markers" if fields["m"] else "no markers")
@@ -53,11 +53,11 @@ def _startup(fields: dict[str, int | str]) -> list[str]:
     return parts
 
 
-def _details(message: Message) -> str:
+def _message_details(message: Message) -> str:
     """Return the details of a message that are not in the table's columns."""
     parts = []
     if "rev" in message.fields:
-        parts.append(", ".join(_startup(message.fields)))
+        parts.append(", ".join(_describe_startup(message.fields)))
     if message.segments > 1:
         parts.append(f"{message.segments} segments")
     if "size" in message.fields:
@@ -66,7 +66,9 @@ def _details(message: Message) -> str:
     if any(indexes):
         parts.append(f"index {indexes[0]} to {indexes[1]}")
     if message.answers is not None:
-        after = f" after {_microseconds(message.latency)}" if message.latency is not None else ""
+        after = (
+            f" after {_format_microseconds(message.latency)}" if message.latency is not None else ""
+        )
         parts.append(f"answers {message.answers}{after}")
     if message.answered_by is not None:
         parts.append(f"answered by {message.answered_by}")
@@ -81,7 +83,7 @@ def _details(message: Message) -> str:
         parts.append(message.note)
     elif not message.whole and message.error is None:
         parts.append("incomplete")
-    return _plain("; ".join(parts))
+    return _escape_control_characters("; ".join(parts))
 
 
 def _print_messages(messages: list[Message]) -> None:
@@ -98,7 +100,7 @@ def _print_messages(messages: list[Message]) -> None:
                 m.source,
                 m.dest,
                 f"{m.transport} {m.kind}",
-                _details(m),
+                _message_details(m),
             )
             for m in messages
         ],
@@ -150,7 +152,7 @@ def _print_streams(streams: list[Stream]) -> None:
     )
 
 
-def _script() -> Path:
+def _lua_script_path() -> Path:
     spec = importlib.util.find_spec("siwarp")
     assert spec is not None and spec.origin is not None
     return Path(spec.origin).parent / "inspect" / "siwarp.lua"
@@ -158,24 +160,24 @@ def _script() -> Path:
 
 def _print_lua_path(wanted: bool) -> None:
     if wanted:
-        print(_script())
+        print(_lua_script_path())
         raise typer.Exit
 
 
 def _install_lua(wanted: bool) -> None:
     """Copy the Lua script to the personal plugin folder of Wireshark and tshark; print its path."""
     if wanted:
-        place = Path.home() / ".local/lib/wireshark/plugins" / _script().name
+        place = Path.home() / ".local/lib/wireshark/plugins" / _lua_script_path().name
         place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(_script(), place)
+        shutil.copyfile(_lua_script_path(), place)
         print(place)
         raise typer.Exit
 
 
-def _show(
+def _print_selection(
     found: Dissection, stream: list[int] | None, errors: bool, summary: bool, as_json: bool
 ) -> None:
-    """Print the selected messages, or the streams with ``summary``.
+    """Print the selected messages of a capture, or with ``summary`` the selected streams.
 
     ``stream`` limits the output to these streams, ``errors`` to messages or streams with errors.
     """
@@ -199,7 +201,7 @@ def _show(
         _print_messages(messages)
 
 
-def _needs_crc32c() -> None:
+def _require_crc32c() -> None:
     if importlib.util.find_spec("crc32c") is None:
         python = shlex.quote(sys.executable)
         typer.echo(
@@ -255,17 +257,19 @@ def dissect(
     ),
 ) -> None:
     """Print the messages in a capture: requests with their responses, errors with their clause."""
-    _needs_crc32c()
+    _require_crc32c()
     from siwarp.inspect import Limits, examine
 
     try:
         limits = Limits(max_messages, max_unpacked << 20, max_seconds)
         found = examine(STDIN if file == DASH else file, limits)
     except ValueError as e:
-        typer.echo(f"siwarp: {_plain(str(e))}", err=True)
+        typer.echo(f"siwarp: {_escape_control_characters(str(e))}", err=True)
         raise typer.Exit(1) from None
-    _show(found, stream, errors, summary, as_json)
+    _print_selection(found, stream, errors, summary, as_json)
     if found.damage is not None:
-        typer.echo(f"siwarp: {_plain(str(file))} is damaged: {found.damage}", err=True)
+        typer.echo(
+            f"siwarp: {_escape_control_characters(str(file))} is damaged: {found.damage}", err=True
+        )
     if found.damage is not None or (fail_on_errors and any(m.error for m in found.messages)):
         raise typer.Exit(1)

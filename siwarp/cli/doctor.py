@@ -46,7 +46,7 @@ def _ports() -> Finding:
         with socket.socket(socket.AF_INET, kind) as s:
             if (
                 kind == socket.SOCK_STREAM
-            ):  # # as siwarp's listeners do: old connections do not block the port
+            ):  # as on siwarp's listeners, old connections do not block the port
                 s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 s.bind(("127.0.0.1", PORT))
@@ -79,7 +79,7 @@ def _granted(option: int, force: int, octets: int) -> int:
             s.setsockopt(socket.SOL_SOCKET, force, octets)
         except PermissionError:
             s.setsockopt(socket.SOL_SOCKET, option, octets)
-        return s.getsockopt(socket.SOL_SOCKET, option) // 2  # # the kernel reports twice the size
+        return s.getsockopt(socket.SOL_SOCKET, option) // 2  # the kernel reports twice the size
 
 
 def _buffers() -> Finding:
@@ -105,7 +105,7 @@ def _buffers() -> Finding:
     return Finding("buffers", "good", f"sockets get the requested {values['rcvbuf']} octets")
 
 
-def _drops() -> Finding:
+def _check_drops() -> Finding:
     from siwarp.base import counters
 
     lossy = []
@@ -113,7 +113,7 @@ def _drops() -> Finding:
         try:
             values = counters.read(pid)
         except counters.CountersError:
-            continue  # # the process has ended meanwhile
+            continue  # the process has ended
         lost = sum(n for name, n in values.items() if name.startswith("drop_"))
         if lost or values.get("cq_overflow", 0):
             lossy.append(pid)
@@ -125,7 +125,7 @@ def _drops() -> Finding:
     return Finding("drops", "good", "none of your running processes has lost a datagram")
 
 
-def _gso() -> Finding:
+def _check_gso() -> Finding:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         try:
             s.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 1400)
@@ -139,9 +139,9 @@ def _gso() -> Finding:
     return Finding("GSO", "good", "the kernel splits one long send into datagrams")
 
 
-def _remedy() -> str:
-    """Return the setting that would let this user create namespaces; several settings may forbid
-    it.
+def _namespace_remedy() -> str:
+    """Return the remedy that would let this user create namespaces, which several settings may
+    forbid.
     """
     if os.geteuid() == 0:
         return "root needs CAP_SYS_ADMIN; give a container --privileged"
@@ -154,7 +154,7 @@ def _remedy() -> str:
     return "run as root"
 
 
-def _namespaces() -> Finding:
+def _check_namespaces() -> Finding:
     tool = shutil.which("unshare")
     if tool is None:
         return Finding(
@@ -175,11 +175,11 @@ def _namespaces() -> Finding:
     return Finding(
         "namespaces",
         "fair",
-        f"network namespaces cannot be created (only tests need them): {_remedy()}",
+        f"network namespaces cannot be created (only tests need them): {_namespace_remedy()}",
     )
 
 
-def _compiler() -> Finding:
+def _check_compiler() -> Finding:
     for name in ("cc", "gcc", "clang"):
         if found := shutil.which(name):
             return Finding(
@@ -188,7 +188,7 @@ def _compiler() -> Finding:
     return Finding("compiler", "fair", "no C compiler (Python needs none): sudo apt install gcc")
 
 
-def _cores() -> Finding:
+def _check_cores() -> Finding:
     usable = len(os.sched_getaffinity(0))
     if usable < 2:
         return Finding(
@@ -217,11 +217,11 @@ _CHECKS: tuple[Callable[[], Finding], ...] = (
     _device,
     _ports,
     _buffers,
-    _drops,
-    _gso,
-    _cores,
-    _namespaces,
-    _compiler,
+    _check_drops,
+    _check_gso,
+    _check_cores,
+    _check_namespaces,
+    _check_compiler,
 )
 
 

@@ -42,26 +42,28 @@ _OF_THE_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP)
 
 
-class _Child:
-    """A child program that receives this process's signals; ignored signals stay ignored there."""
+class _ChildProcess:
+    """A child program that receives this process's signals; ignored signals stay ignored in the
+    child.
+    """
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
         self.early: list[int] = []
 
-    def _forward(self, number: int, _frame: FrameType | None) -> None:
+    def _forward_signal(self, number: int, _frame: FrameType | None) -> None:
         if self.process:
             self.process.send_signal(number)
         else:
             self.early.append(number)
 
-    def _leave(self, _number: int, _frame: FrameType | None) -> None:
+    def _ignore_signal(self, _number: int, _frame: FrameType | None) -> None:
         """Do nothing: the terminal has signalled the program too. SIG_IGN would be inherited."""
 
     @contextlib.contextmanager
-    def handlers(self) -> Iterator[None]:
-        wanted = dict.fromkeys(_OF_THE_TERMINAL, self._leave) | dict.fromkeys(
-            _FORWARDED, self._forward
+    def installed_handlers(self) -> Iterator[None]:
+        wanted = dict.fromkeys(_OF_THE_TERMINAL, self._ignore_signal) | dict.fromkeys(
+            _FORWARDED, self._forward_signal
         )
         before = {number: signal.getsignal(number) for number in wanted}
         for number, handler in wanted.items():
@@ -73,7 +75,7 @@ class _Child:
             for number, earlier in before.items():
                 signal.signal(number, earlier)
 
-    def run(self, command: list[str], environment: Mapping[str, str]) -> int:
+    def run_program(self, command: list[str], environment: Mapping[str, str]) -> int:
         self.process = subprocess.Popen(command, env=environment, close_fds=False)
         for number in self.early:
             self.process.send_signal(number)
@@ -85,10 +87,10 @@ def run_beside(command: list[str], environment: Mapping[str, str]) -> int:
 
     For a program that cannot be run, returns the status that a shell would have then.
     """
-    child = _Child()
-    with child.handlers():
+    child = _ChildProcess()
+    with child.installed_handlers():
         try:
-            return child.run(command, environment)
+            return child.run_program(command, environment)
         except OSError as e:
             return _exec_error(command[0], e)
 

@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         # Objects that imports create live until the process ends. Collecting garbage among them
         # finds nothing, and would take a fifth of a short command's time.
         gc.disable()
-    return unbroken(lambda: _run(arguments))
+    return unbroken(lambda: _run_command(arguments))
 
 
 def _enable_gc() -> None:
@@ -89,7 +89,7 @@ def _was_interrupted(error: BaseException) -> bool:
     )
 
 
-def _run(arguments: list[str] | None) -> int:
+def _run_command(arguments: list[str] | None) -> int:
     try:
         rest = apply_settings(sys.argv[1:] if arguments is None else arguments)
         alone = _WITHOUT_TYPER.get(rest[0]) if rest else None

@@ -23,8 +23,9 @@ __all__ = ["Peer", "on_stdin_end"]
 class Peer(Closing):
     """A Python module of the package that runs in a separate process.
 
-    The process prints JSON values, one per line, which ``hear`` reads; ``say`` sends values to it.
-    It ends when its standard input ends, and therefore also when this process dies.
+    The process prints JSON values, one per line, which ``receive_value`` reads; ``send_value``
+    sends values to the process. The process ends when its standard input ends, and therefore also
+    when this process dies.
     """
 
     def __init__(self, module: str, *arguments: str) -> None:
@@ -41,7 +42,7 @@ class Peer(Closing):
         )
         self.pid = self._process.pid
 
-    def hear(self) -> Any:
+    def receive_value(self) -> Any:
         """Wait for the next value that the peer process prints.
 
         Raises:
@@ -55,7 +56,7 @@ class Peer(Closing):
             raise OSError(f"the peer process ended with status {status}; its message is above")
         return json.loads(line)
 
-    def say(self, value: Any) -> None:
+    def send_value(self, value: Any) -> None:
         """Send a value to the peer process."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(value) + "\n")
@@ -84,7 +85,7 @@ class Peer(Closing):
 def on_stdin_end(call: Callable[[], None]) -> None:
     """Call ``call`` in a thread when standard input ends."""
 
-    def watch() -> None:
+    def watch_stdin() -> None:
         try:
             # Do not use sys.stdin: the interpreter aborts if a thread holds its lock at exit.
             while os.read(sys.stdin.fileno(), 4096):
@@ -92,4 +93,4 @@ def on_stdin_end(call: Callable[[], None]) -> None:
         finally:
             call()
 
-    threading.Thread(target=watch, name="siwarp-stdin", daemon=True).start()
+    threading.Thread(target=watch_stdin, name="siwarp-stdin", daemon=True).start()

@@ -21,7 +21,7 @@ from siwarp.cli.peer import Peer, on_stdin_end
 if TYPE_CHECKING:
     from siwarp.cli.ping_client import Pinger
 
-#: The default port, the same as perftest's.
+#: The default port of the ping server, the same as perftest's.
 PORT = 18515
 
 QPKind = Enum("QPKind", {"ud": "ud", "uc": "uc", "rd": "rd", "rc": "rc"}, type=str)
@@ -30,7 +30,8 @@ PersonaKind = Enum("PersonaKind", {"auto": "auto", "iwarp": "iwarp", "roce": "ro
 
 
 def _run(pinger: Pinger, iters: int, label: str, lost_limit: int) -> tuple[int, list[int], int]:
-    """Return the number of pings sent, the times of the good ones in ns, and how many were wrong.
+    """Return the number of pings sent, the times of the good pings in ns, and the number of wrong
+    pings.
 
     Ctrl-C ends the run; the result counts the pings until then.
     """
@@ -43,7 +44,7 @@ def _run(pinger: Pinger, iters: int, label: str, lost_limit: int) -> tuple[int, 
             began = clock()
             answer = pinger.ping(i)
             ended = clock()
-            sent += 1  # only now: a ping that Ctrl-C interrupts does not count as lost
+            sent += 1  # counted after the ping: a ping that Ctrl-C interrupts is not lost
             if answer:
                 times.append(ended - began)
             elif answer is not None:
@@ -59,10 +60,10 @@ def _run(pinger: Pinger, iters: int, label: str, lost_limit: int) -> tuple[int, 
     return sent, times, wrong
 
 
-def _measure(
+def _measure_round_trips(
     addr: str | None, port: int, qp: str, op: str, size: int, iters: int, device: str | None
 ) -> tuple[dict[str, Any], list[float]]:
-    """Ping a server, or one that is started for this run if ``addr`` is None.
+    """Ping the server at ``addr``, or a server started for this run if ``addr`` is None.
 
     Return the result, and the time of each good round trip in us, in order.
     """
@@ -73,7 +74,9 @@ def _measure(
             "siwarp.cli", "ping", "--server", "--addr", "127.0.0.1", "--port", "0",
             "--qp", qp, "--json", "--until-eof",
         ) as peer:  # fmt: skip
-            return _measure("127.0.0.1", peer.hear()["port"], qp, op, size, iters, device)
+            return _measure_round_trips(
+                "127.0.0.1", peer.receive_value()["port"], qp, op, size, iters, device
+            )
     with Pinger((numeric(addr), port), qp, op, size, device) as pinger:
         label = f"{qp.upper()} {op}"
         sent, times, wrong = _run(pinger, iters, label, KINDS[qp].lost_limit)
@@ -86,12 +89,12 @@ def _measure(
         "received": len(times),
         "lost": sent - len(times) - wrong,
         "wrong": wrong,
-        "rtt_us": _summary(times),
+        "rtt_us": _summarize_times(times),
     }
     return result, [ns / 1000 for ns in times]
 
 
-def _summary(times: list[int]) -> dict[str, float] | None:
+def _summarize_times(times: list[int]) -> dict[str, float] | None:
     if not times:
         return None
     import statistics
@@ -132,7 +135,7 @@ def _print_result(result: dict[str, Any], own: bool) -> None:
         show.line(f"round trip in us: {times}")
 
 
-def _serve(
+def _run_server(
     addr: str, port: int, qp: str, device: str | None, as_json: bool, until_eof: bool
 ) -> None:
     from siwarp.base.stop import Stop
@@ -166,7 +169,7 @@ def _serve(
         server.run(stop)
 
 
-def _check(
+def _check_options(
     addr: str | None, server: bool, bind: str | None, qp: str, op: str, persona: str
 ) -> None:
     """Reject combinations of options that are not possible."""
@@ -188,7 +191,7 @@ def _check(
         raise typer.BadParameter("UC has no RDMA Read: use --qp rd or rc", param_hint="--op")
 
 
-def _apply(persona: str, qkey: str | None, qp: str, faults: str | None) -> None:
+def _apply_options(persona: str, qkey: str | None, qp: str, faults: str | None) -> None:
     """Apply the settings that belong to options; the peer process inherits them."""
     from siwarp.cli.main import apply_settings
 
@@ -270,16 +273,16 @@ def ping(
     """
     from siwarp.base import samples
 
-    _check(addr, server, bind, qp.value, op.value, persona.value)
-    _apply(persona.value, qkey, qp.value, faults)
+    _check_options(addr, server, bind, qp.value, op.value, persona.value)
+    _apply_options(persona.value, qkey, qp.value, faults)
     try:
         wanted = samples.parse_percentiles(percentiles) if percentiles is not None else ()
     except ValueError as e:
         raise typer.BadParameter(str(e), param_hint="--percentiles") from None
     if server:
-        _serve(numeric(bind or "0.0.0.0"), port, qp.value, device, as_json, until_eof)
+        _run_server(numeric(bind or "0.0.0.0"), port, qp.value, device, as_json, until_eof)
         return
-    result, times = _measure(addr, port, qp.value, op.value, size, iters, device)
+    result, times = _measure_round_trips(addr, port, qp.value, op.value, size, iters, device)
     if not as_json:
         _print_result(result, own=addr is None)
     if file:

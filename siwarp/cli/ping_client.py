@@ -2,9 +2,10 @@
 """The client of ``siwarp ping`` for all types of queue pairs, and the messages of both ends.
 
 The messages are described in spec/datagram-iwarp.md, section 9.3. UD and RD: the server returns a
-request, which begins with ``Q``, with an ``A`` in that place. It answers nothing else, so that two
-servers cannot keep each other busy. RC: the private data of the client is a Hello, that of the
-server a RemoteBuffer for Writes and Reads. UC: both ends first exchange ports and memory over UD.
+request, which begins with ``Q``, with an ``A`` in that place. The server answers no other message,
+so that two servers cannot keep each other busy. RC: the private data of the client is a Hello, that
+of the server a RemoteBuffer for Writes and Reads. UC: both ends first exchange ports and memory
+over UD.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ from siwarp.verbs import (
 
 # ---- messages ----------------------------------------------------------------------------------
 
-#: The first octet of a message on UD and RD. ``M`` and a Hello: a request for memory. Only ``M``:
-#: the client returns its memory.
+#: The first octet of a message on UD and RD. ``M`` followed by a Hello requests memory; ``M`` alone
+#: returns the client's memory.
 REQUEST, ANSWER, MEMORY = ord("Q"), ord("A"), ord("M")
 OPS = ("send", "write", "read")
 #: Limits of one ping in octets; the server allocates memory of this size, for UC without a
@@ -68,7 +69,8 @@ UC_ANSWER = struct.Struct("!8sBxH20s")
 #: Number of requests that a UC client sends, and seconds that it waits for each answer.
 UC_TRIES, UC_WAIT = 20, 0.25
 
-#: An end of UC or RC has memory for what it sends, then this number of places for what arrives.
+#: Number of places for received messages in the memory of an end of UC or RC, after the octets to
+#: send.
 PLACES = 4
 #: The capacity of the UC queue pairs of both ends, and of the server's RC queue pairs.
 CAP = QPCap(max_send_wr=4 * PLACES, max_recv_wr=2 * PLACES)
@@ -92,7 +94,7 @@ class Hello(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> Hello:
-        """Parse a Hello.
+        """Parse the Hello with which a client begins.
 
         Raises:
             ValueError: the octets are not a Hello of ``siwarp ping``, or the size is too large; the
@@ -109,40 +111,40 @@ class Hello(NamedTuple):
         return cls(OPS[op], size)
 
 
-def pattern(size: int) -> bytes:
-    """Return the contents of memory that clients read."""
+def memory_pattern(size: int) -> bytes:
+    """Return the octets with which memory that clients read is filled."""
     return (bytes(range(251)) * (size // 251 + 1))[:size]
 
 
 # ---- the client --------------------------------------------------------------------------------
 
 
-class Kind(NamedTuple):
-    """What a client of one type of queue pair does differently."""
+class KindProperties(NamedTuple):
+    """The properties of a ping client that depend on the type of its queue pair."""
 
     #: Seconds without an answer after which a ping is lost.
     patience: float
     #: Number of consecutive lost pings after which a run ends, because no server answers. RD and
     #: RC never lose one ping and deliver the next.
     lost_limit: int
-    #: Number of places for messages that arrive.
+    #: Number of places for received messages.
     places: int
 
 
 KINDS = {
-    "ud": Kind(1.0, 5, 8),
-    "uc": Kind(1.0, 5, PLACES),
-    "rd": Kind(15.0, 1, 8),
-    "rc": Kind(10.0, 1, 1),
+    "ud": KindProperties(1.0, 5, 8),
+    "uc": KindProperties(1.0, 5, PLACES),
+    "rd": KindProperties(15.0, 1, 8),
+    "rc": KindProperties(10.0, 1, 1),
 }
 
 #: Seconds that a client polls before it yields to other processes, for example the server. On one
-#: CPU the server runs only once the client yields, so the client yields at once.
+#: CPU the server runs only once the client yields, so the client yields immediately.
 YIELD_AFTER = 0.0 if len(os.sched_getaffinity(0)) == 1 else 0.0002
 
 
 class _PortProbe:
-    """Finds out whether a program has a UDP port, with an empty datagram, which the program drops.
+    """Finds out whether a UDP port is in use, by an empty datagram, which a program drops.
 
     The socket of a queue pair has many peers, so the kernel does not report ICMP errors on it. The
     kernel does report them on a socket that is connected to one peer.
@@ -158,8 +160,10 @@ class _PortProbe:
         self._socket.setblocking(False)
         self._due = time.monotonic() + self.AFTER
 
-    def refused(self) -> bool:
-        """Return, without waiting, whether the machine there has reported that the port is free."""
+    def is_refused(self) -> bool:
+        """Return, without waiting, whether the destination has reported that the port is not in
+        use.
+        """
         try:
             if time.monotonic() > self._due:
                 self._due = math.inf
@@ -167,21 +171,21 @@ class _PortProbe:
                 self._socket.send(b"")
             elif self._due == math.inf:
                 self._socket.recv(1)
-        except OSError as e:  # other errors, for example no answer yet, prove nothing
+        except OSError as e:  # other errors, such as a missing answer, prove nothing
             return isinstance(e, ConnectionRefusedError)
         return False
 
     def close(self) -> None:
-        """Close the socket."""
+        """Close the socket with which the port is probed."""
         self._socket.close()
 
 
 class Pinger(Closing):
-    """A client.
+    """A client of ``siwarp ping`` with its queue pair, connected to a server.
 
-    Its memory has ``size`` octets to send, then places of that size for what arrives. A Send comes
-    back as a Send, and on UC a Write with immediate data as such a Write to the place that the
-    immediate data name. Any other Write is followed by a Read of its last octet, which returns
+    The client's memory has ``size`` octets to send, then places of that size for received messages.
+    A Send is answered by a Send, and on UC a Write with immediate data by a Write to the place that
+    the immediate data name. Any other Write is followed by a Read of its last octet, which returns
     after the peer has all octets.
 
     Raises:
@@ -205,17 +209,17 @@ class Pinger(Closing):
         try:
             self._context = self._parts.enter_context(Context(device or self._source))
             self._probe = self._parts.enter_context(contextlib.closing(_PortProbe(dest)))
-            self._make()
+            self._create_resources()
         except BaseException as e:
             self.close()
-            if isinstance(e, ValueError):  # a message of the server is too short
+            if isinstance(e, ValueError):  # a server's message is too short
                 raise OSError(
                     f"{self._there} is not a siwarp ping server: start `siwarp ping --server` "
                     "there, with the same --qp"
                 ) from None
             raise
 
-    def _make(self) -> None:
+    def _create_resources(self) -> None:
         """Create the memory, the queue pair and its requests."""
         kind, op, size = self._kind, self._op, self._size
         lettered = kind in ("ud", "rd") and op == "send"
@@ -234,13 +238,13 @@ class Pinger(Closing):
         if kind == "uc":
             access |= AccessFlag.REMOTE_WRITE
         self._mr = mr = MR(self._pd, (1 + self._places) * size, access)
-        mr.view[:size] = pattern(size)
+        mr.view[:size] = memory_pattern(size)
         sgs = [[mr.sge((1 + i) * size, size)] for i in range(self._places)]
         self._recvs = [RecvWR(i, sg=sg if op == "send" else []) for i, sg in enumerate(sgs)]
         if lettered:
             mr.view[0] = REQUEST
-        meet = {"rc": self._meet_rc, "uc": self._meet_uc}.get(kind, self._meet_datagram)
-        #: What comes back: ``_prefix``, then ``_part`` of what is sent.
+        meet = {"rc": self._connect_rc, "uc": self._connect_uc}.get(kind, self._bind_datagram_qp)
+        #: The correct answer: ``_prefix``, then ``_part`` of the sent message.
         self._prefix = bytes([ANSWER]) if lettered else b""
         self._make_requests(int(lettered), *meet())
 
@@ -263,22 +267,22 @@ class Pinger(Closing):
             self._requests = [
                 [
                     SendWR(0, WROpcode.RDMA_WRITE, send_flags=0, sg=own, remote=there, ah=ah),
-                    self._read(there.part(first, 1), ah),
+                    self._make_read_request(there.part(first, 1), ah),
                 ]
             ]
         else:
-            self._prefix, last = pattern(size), 0
-            self._requests = [self._read(there.part(0, size), ah)]
+            self._prefix, last = memory_pattern(size), 0
+            self._requests = [self._make_read_request(there.part(0, size), ah)]
         self._digits = min(8, last - first) if op != "read" else 0
         self._part, self._number = slice(first, last), slice(first, first + self._digits)
 
-    def _read(self, remote: RemoteBuffer, ah: AH | None) -> SendWR:
-        """Return a request that reads into the first place."""
+    def _make_read_request(self, remote: RemoteBuffer, ah: AH | None) -> SendWR:
+        """Return a Read request from ``remote`` into the first place."""
         sg = [self._mr.sge(self._size, remote.length)]
         return SendWR(0, WROpcode.RDMA_READ, sg=sg, remote=remote, ah=ah)
 
-    def _meet_rc(self) -> tuple[RemoteBuffer, AH | None]:
-        """Connect, and return the server's memory."""
+    def _connect_rc(self) -> tuple[RemoteBuffer, AH | None]:
+        """Connect the RC queue pair, and return the server's memory."""
         self._qp = QP(self._pd, QPInitAttr(QPType.RC, scq=self._cq))
         events = CMEventChannel(self._context)
         self._id = CMID(events)
@@ -292,16 +296,18 @@ class Pinger(Closing):
             )
         return RemoteBuffer.unpack(event.check().private_data), None
 
-    def _meet_uc(self) -> tuple[RemoteBuffer, AH | None]:
-        """Exchange ports and memory with the server over UD, connect, and return its memory."""
+    def _connect_uc(self) -> tuple[RemoteBuffer, AH | None]:
+        """Exchange ports and memory with the server over UD, connect, and return the server's
+        memory.
+        """
         init = QPInitAttr(QPType.UC, scq=self._cq, cap=CAP, addr=(self._source, 0))
         self._qp = QP(self._pd, init)
         self._qp.to_init()
         self._qp.post_recv(self._recvs)
         op, port = OPS.index(self._op), self._qp.addr[1]
         asked = UC_REQUEST.pack(UC_MAGIC, op, port, self._size, self._mr.remote().pack())
-        ud, ah = self._bind(QPType.UD)
-        for host, answer in self._ask(ud, ah, asked, UC_TRIES, UC_WAIT):
+        ud, ah = self._create_datagram_qp(QPType.UD)
+        for host, answer in self._request_answers(ud, ah, asked, UC_TRIES, UC_WAIT):
             if len(answer) != UC_ANSWER.size or not answer.startswith(UC_MAGIC):
                 continue
             _, good, port, memory = UC_ANSWER.unpack(answer)
@@ -315,14 +321,14 @@ class Pinger(Closing):
             f"connecting to {self._there}: no reply: start `siwarp ping --server --qp uc` there",
         )
 
-    def _meet_datagram(self) -> tuple[RemoteBuffer, AH | None]:
+    def _bind_datagram_qp(self) -> tuple[RemoteBuffer, AH | None]:
         """Bind the queue pair; return the memory that the server lends for Writes and Reads."""
-        self._qp, ah = self._bind(QPType[self._kind.upper()])
+        self._qp, ah = self._create_datagram_qp(QPType[self._kind.upper()])
         if self._op == "send":
             self._qp.post_recv(self._recvs)
             return RemoteBuffer(0, 0, 0), ah
         asked = bytes([MEMORY]) + Hello(self._op, self._size).pack()
-        for _, answer in self._ask(self._qp, ah, asked, 1, self._patience):
+        for _, answer in self._request_answers(self._qp, ah, asked, 1, self._patience):
             if len(answer) <= 1:
                 raise OSError("the ping server has no memory left: try again later")
             self._return = SendWR(sg=[MR(self._pd, asked[:1], AccessFlag(0)).sge()], ah=ah)
@@ -333,7 +339,7 @@ class Pinger(Closing):
             "rd` there, with the same --crc",
         )
 
-    def _bind(self, kind: QPType) -> tuple[QP, AH]:
+    def _create_datagram_qp(self, kind: QPType) -> tuple[QP, AH]:
         """Return a UD or RD queue pair that is ready, and the address handle of the server."""
         policy = ErrorPolicy.MESSAGE
         qp = QP(self._pd, QPInitAttr(kind, scq=self._cq, addr=self._any_port, error_policy=policy))
@@ -341,34 +347,34 @@ class Pinger(Closing):
         qp.to_rts(RNR if kind == QPType.RD else None)
         return qp, AH(self._pd, self._dest)
 
-    def _ask(
+    def _request_answers(
         self, qp: QP, ah: AH, asked: bytes, tries: int, seconds: float
     ) -> Iterator[tuple[str, bytes]]:
-        """Send a request up to ``tries`` times, once in ``seconds``; yield each answer, and from
-        which host it came.
+        """Send a request up to ``tries`` times, once in ``seconds``; yield the host and the octets
+        of each answer.
         """
         mr = MR(self._pd, bytearray(asked.ljust(128, b"\0")))
         for _ in range(tries):
             qp.post_recv(RecvWR(sg=[mr.sge(64, 64)]))
             qp.post_send(SendWR(sg=[mr.sge(0, len(asked))], ah=ah))
-            wc = self._next(time.monotonic() + seconds)
+            wc = self._next_completion(time.monotonic() + seconds)
             if wc is not None and wc.source is not None:
                 yield wc.source[0], mr.read(wc.byte_len, 64)
 
-    def _next(self, end: float) -> WC | None:
+    def _next_completion(self, end: float) -> WC | None:
         """Return the next completion that is not that of a Send or Write; None at ``end``."""
         poll = self._cq.poll
         polite = time.monotonic() + YIELD_AFTER
         while True:
             for wc in poll():
                 if wc.status:
-                    self._fail(wc)
+                    self._raise_failure(wc)
                 if wc.opcode not in _SENT:
                     return wc
             now = time.monotonic()
             if now > polite:
                 os.sched_yield()
-                if not self._answered and self._probe.refused():
+                if not self._answered and self._probe.is_refused():
                     raise PeerGone(
                         errno.ECONNREFUSED,
                         f"{self._dest[0]} refuses UDP port {self._dest[1]}: start `siwarp ping "
@@ -377,7 +383,7 @@ class Pinger(Closing):
             if now > end:
                 return None
 
-    def _fail(self, wc: WC) -> None:
+    def _raise_failure(self, wc: WC) -> None:
         try:
             wc.check()
         except PeerGone as e:
@@ -390,7 +396,9 @@ class Pinger(Closing):
             ) from None
 
     def ping(self, count: int) -> bool | None:
-        """Do one round trip: True if good, False if wrong octets came back, None for no answer."""
+        """Do one round trip; return True if it is good, False for wrong octets, None for no
+        answer.
+        """
         view, size, digits = self._mr.view, self._size, self._digits
         if digits:
             view[self._number] = (count % (1 << 8 * digits)).to_bytes(digits, "little")
@@ -399,7 +407,7 @@ class Pinger(Closing):
             view[size] = ~want[-1] & 0xFF
         self._qp.post_send(self._requests[count % len(self._requests)])
         end = time.monotonic() + self._patience
-        while (wc := self._next(end)) is not None:
+        while (wc := self._next_completion(end)) is not None:
             place = wc.imm_data % self._places if wc.opcode == _IMMEDIATE else wc.wr_id
             at = (1 + place) * size
             got = bytes(view[at : at + wc.byte_len])
@@ -411,12 +419,12 @@ class Pinger(Closing):
             earlier = len(got) == size and got[self._number] != want[self._number]
             if self._kind == "rc" or wc.opcode == _READ or not earlier:
                 return False
-            # the answer to an earlier ping, which counts as lost
+            # The answer belongs to an earlier ping, which counts as lost.
         return None
 
     def close(self) -> None:
-        """Return the server's memory, disconnect, and free everything."""
-        with contextlib.suppress(Error):  # the server no longer exists
+        """Return the lent memory to the server, disconnect, and free all resources."""
+        with contextlib.suppress(Error):  # the server may no longer exist
             if self._return is not None:
                 self._qp.post_send(self._return)
             if self._id is not None:

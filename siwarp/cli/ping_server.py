@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """The server of ``siwarp ping`` for all types of queue pairs.
 
-It answers any number of clients, and survives those that break the rules.
+The server answers any number of clients, and tolerates clients that violate the protocol.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from siwarp.cli.ping_client import (
     UC_MAX_SIZE,
     UC_REQUEST,
     Hello,
-    pattern,
+    memory_pattern,
 )
 from siwarp.cm import CMID, CMEvent, CMEventChannel, CMEventType, ConnParam
 from siwarp.verbs import (
@@ -67,7 +67,9 @@ _IMMEDIATE = WCOpcode.RECV_RDMA_WITH_IMM
 _SEND = 1 << 32
 
 
-def serve(cq: CQ, handle: Callable[[list[WC]], float | None], stop: Stopping, *others: int) -> None:
+def handle_completions(
+    cq: CQ, handle: Callable[[list[WC]], float | None], stop: Stopping, *others: int
+) -> None:
     """Pass completions to ``handle`` until ``stop`` is set: poll, and sleep if nothing arrives.
 
     ``cq`` must have a completion channel. ``handle`` is also called without completions: often
@@ -106,13 +108,13 @@ class _Client:
         op, size = hello
         uc = cm_id is None
         self.id, self.seen, self._size = cm_id, time.monotonic(), size
-        #: UC: the client's queue pair, and the answer to its request.
+        #: UC: the address of the client's queue pair, and the answer to the client's request.
         self.peer: Address | None = None
         self.answer = b""
         n = PLACES if uc or op == "send" else 0
         self.mr = MR(pd, (1 + n) * size, _ALL_ACCESS)
         if op == "read":
-            self.mr.write(pattern(size))
+            self.mr.write(memory_pattern(size))
         kind, addr = (QPType.UC, (host, 0)) if uc else (QPType.RC, None)
         self.qp = QP(pd, QPInitAttr(kind, scq=cq, cap=CAP, addr=addr))
         if cm_id is None:
@@ -143,8 +145,8 @@ class _Client:
                 for i, sg in enumerate(self._sgs)
             ]
 
-    def serve(self, wc: WC) -> None:
-        """Return a message that has arrived, from the place where it is.
+    def handle_completion(self, wc: WC) -> None:
+        """Send a received message back to the client, from the place in which it was received.
 
         Raises:
             Error: the queue pair has failed.
@@ -161,7 +163,7 @@ class _Client:
         self.qp.post_send(wr)
 
     def close(self) -> None:
-        """Disconnect, and free everything."""
+        """Disconnect the client, and free its resources."""
         if self.id is not None:
             with contextlib.suppress(Error):
                 self.id.disconnect()
@@ -172,7 +174,7 @@ class _Client:
 
 
 class _Server:
-    """What the servers have in common: clients with their own queue pairs."""
+    """The base class of the ping servers: clients that have their own queue pairs."""
 
     CLIENTS = 64
     #: Octets of memory for all clients together.
@@ -182,25 +184,25 @@ class _Server:
 
     #: The address at which the server listens.
     address: Address
-    #: Descriptors that are readable when ``handle`` has something to do besides completions.
+    #: Descriptors that are readable when ``handle`` has other work than completions.
     _fds: tuple[int, ...] = ()
 
     def __init__(self, context: Context, address: Address, entries: int) -> None:
         self._host = address[0]
         self._pd = PD(context)
         self.cq = CQ(context, entries, channel=CompChannel(context))
-        #: By queue pair number.
+        #: The clients by the number of their queue pair.
         self._clients: dict[int, _Client] = {}
 
     def run(self, stop: Stopping) -> None:
         """Serve clients until ``stop`` is set."""
-        serve(self.cq, self.handle, stop, *self._fds)
+        handle_completions(self.cq, self.handle, stop, *self._fds)
 
     def handle(self, wcs: list[WC]) -> float | None:
         """Process completions; return the seconds until the next call is necessary, or None."""
         raise NotImplementedError
 
-    def _admit(self, hello: Hello, cm_id: CMID | None = None) -> _Client:
+    def _admit_client(self, hello: Hello, cm_id: CMID | None = None) -> _Client:
         """Add a client. If there is no room, disconnect clients that were silent for ``SILENT``.
 
         Raises:
@@ -215,7 +217,7 @@ class _Server:
                 break
             if time.monotonic() - client.seen < self.SILENT:
                 raise ValueError("the server is full: try again later")
-            self._drop(client)
+            self._disconnect_client(client)
         client = _Client(self._pd, self.cq, hello, self._host, cm_id)
         self._clients[client.number] = client
         return client
@@ -224,17 +226,17 @@ class _Server:
         client = self._clients.get(wc.qp_num)
         if client is not None:
             try:
-                client.serve(wc)
-            except Error:  # the connection broke, or the client broke the rules
-                self._drop(client)
+                client.handle_completion(wc)
+            except Error:  # the connection failed, or the client violated the protocol
+                self._disconnect_client(client)
 
-    def _drop(self, client: _Client) -> None:
+    def _disconnect_client(self, client: _Client) -> None:
         self._clients.pop(client.number, None)
         client.close()
 
 
 class RCServer(_Server):
-    """Answers RC pings."""
+    """The ping server for RC queue pairs."""
 
     def __init__(self, context: Context, address: Address) -> None:
         super().__init__(context, address, 8 * PLACES * self.CLIENTS)
@@ -246,7 +248,7 @@ class RCServer(_Server):
         self._turn = 0
 
     def handle(self, wcs: list[WC]) -> None:
-        """Process completions, and now and then connection events."""
+        """Process completions, and from time to time connection events."""
         for wc in wcs:
             self._serve_client(wc)
         self._turn += 1
@@ -257,18 +259,20 @@ class RCServer(_Server):
             if event is None:
                 return
             if event.type == CMEventType.CONNECT_REQUEST:
-                self._welcome(event)
+                self._accept_request(event)
             elif event.type != CMEventType.ESTABLISHED and event.id.context is not None:
-                self._drop(event.id.context)
+                self._disconnect_client(event.id.context)
 
-    def _welcome(self, event: CMEvent) -> None:
+    def _accept_request(self, event: CMEvent) -> None:
         client = None
         try:
-            client = event.id.context = self._admit(Hello.unpack(event.private_data), event.id)
+            client = event.id.context = self._admit_client(
+                Hello.unpack(event.private_data), event.id
+            )
             event.id.accept(ConnParam(private_data=client.mr.remote().pack()))
-        except (ValueError, Error) as e:  # no ping, no room, or the client has left
+        except (ValueError, Error) as e:  # no ping client, no room, or a disconnected client
             if client is not None:
-                self._drop(client)
+                self._disconnect_client(client)
             else:
                 with contextlib.suppress(Error):
                     event.id.reject(str(e).encode()[:200])
@@ -296,37 +300,38 @@ class Loans:
     def __init__(self, pd: PD) -> None:
         self._pd = pd
         self._ration = Ration(self.RATE, self.AT_ONCE)
-        #: The memory of each client.
+        #: The memory that is lent to each client.
         self._lent: dict[Address, MR] = {}
-        #: For each client, the last octet at the last check, and the time when it last changed.
+        #: For each client, the last octet of its memory at the last check, and the time when that
+        #: octet last changed.
         self._used: dict[Address, tuple[int, float]] = {}
         self._due = 0.0
 
     @functools.cached_property
-    def _readable(self) -> MR:
-        """The memory that all clients read."""
+    def _shared_read_memory(self) -> MR:
+        """The memory region that clients access by RDMA Read."""
         access = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ
-        return MR(self._pd, bytearray(pattern(MAX_SIZE)), access)
+        return MR(self._pd, bytearray(memory_pattern(MAX_SIZE)), access)
 
-    def lend(self, client: Address, asked: bytes) -> bytes:
+    def lend_memory(self, client: Address, asked: bytes) -> bytes:
         """Return the address and key of memory for a client, or no octets if the request is
         refused.
         """
         if not asked:
-            self._end(client)
+            self._end_loan(client)
         if not asked or not self._ration.take(client):
             return b""
         try:
             op, size = Hello.unpack(asked)
             if op == "read":
-                return self._readable.remote(0, size).pack()
-            self._end(client)
-            if not self._fits(client, size):
-                self._check()
+                return self._shared_read_memory.remote(0, size).pack()
+            self._end_loan(client)
+            if not self._is_within_share(client, size):
+                self._update_usage()
                 now = system.monotonic()
                 for idle in [who for who, (_, at) in self._used.items() if now - at >= self.IDLE]:
-                    self._end(idle)
-                if not self._fits(client, size):
+                    self._end_loan(idle)
+                if not self._is_within_share(client, size):
                     return b""
             mr = self._lent[client] = MR(self._pd, size, _ALL_ACCESS)
         except (ValueError, Error):
@@ -334,7 +339,7 @@ class Loans:
         self._used[client] = 0, system.monotonic()
         return mr.remote().pack()
 
-    def look(self) -> float | None:
+    def check_when_due(self) -> float | None:
         """Check which loans are used; return the seconds until the next check, or None without
         loans.
         """
@@ -343,21 +348,21 @@ class Loans:
         now = system.monotonic()
         if now >= self._due:
             self._due = now + self.CHECK_INTERVAL
-            self._check()
+            self._update_usage()
         return self._due - now
 
-    def _check(self) -> None:
+    def _update_usage(self) -> None:
         for client, mr in self._lent.items():
             last = mr.view[-1]
             if last != self._used[client][0]:
                 self._used[client] = last, system.monotonic()
 
-    def _end(self, client: Address) -> None:
+    def _end_loan(self, client: Address) -> None:
         if client in self._lent:
             self._lent.pop(client).close()
             del self._used[client]
 
-    def _fits(self, client: Address, size: int) -> bool:
+    def _is_within_share(self, client: Address, size: int) -> bool:
         own = [mr.length for who, mr in self._lent.items() if source_of(who) == source_of(client)]
         octets_left = self.MEMORY + sum(own) - sum(mr.length for mr in self._lent.values())
         clients_left = self.CLIENTS + len(own) - len(self._lent)
@@ -365,7 +370,7 @@ class Loans:
 
 
 class DatagramServer(_Server):
-    """Answers UD and RD pings on one queue pair, and on it admits UC clients.
+    """The ping server for UD, RD and UC; on its queue pair it answers pings and admits UC clients.
 
     A request is answered from the buffer in which it arrived, and another buffer receives in its
     place. Clients that do not acknowledge their answers hold buffers, which are shared fairly:
@@ -373,7 +378,7 @@ class DatagramServer(_Server):
     and displaces the client that has held one longest.
     """
 
-    #: Number of buffers that receive, and that clients may hold.
+    #: Number of buffers that are posted as receives, and number of buffers that clients may hold.
     RECVS, ANSWERS = 64, 256
 
     def __init__(self, context: Context, address: Address, kind: str) -> None:
@@ -414,40 +419,43 @@ class DatagramServer(_Server):
             if wc.qp_num != self._number:
                 self._serve_client(wc)
             elif wc.wr_id & _SEND:
-                self._release(wc.wr_id & ~_SEND)
+                self._release_buffer(wc.wr_id & ~_SEND)
             elif wc.ok and wc.byte_len and (client := wc.source) is not None:
                 asked.append((client, wc))
             else:
                 self._qp.post_recv(self._recvs[wc.wr_id])
         for client, wc in asked:
             if self._shares.may_take(client):
-                self._answer(client, wc)
-            elif self._kind != "rd" or self._shares.held(client) or client in self._waiting:
+                self._answer_request(client, wc)
+            elif self._kind != "rd" or self._shares.held_count(client) or client in self._waiting:
                 self._qp.post_recv(self._recvs[wc.wr_id])
             else:
                 self._waiting[client] = wc
-        waits = self._loans.look(), self._displace() if self._waiting else None
+        waits = (
+            self._loans.check_when_due(),
+            self._displace_longest_holder() if self._waiting else None,
+        )
         return min((wait for wait in waits if wait is not None), default=None)
 
-    def _release(self, buffer: int) -> None:
+    def _release_buffer(self, buffer: int) -> None:
         self._shares.give(self._holders.pop(buffer))
         self._free.append(buffer)
 
-    def _displace(self) -> float | None:
-        """Make the client release its buffers that has held one longest, if it is not too early.
+    def _displace_longest_holder(self) -> float | None:
+        """Make the client that has held a buffer longest release its buffers, if its time is over.
 
-        Return the seconds until then, or None.
+        Return the seconds until the client may be displaced, or None.
         """
-        longest = self._shares.longest_held()
+        longest = self._shares.longest_holder()
         if longest is None:
             return None
         client, safe_until = longest
         if (left := safe_until - system.monotonic()) > 0:
             return left
-        self._qp.end_peer(client)  # its sends complete at a later poll
+        self._qp.end_peer(client)  # the client's sends complete at a later poll
         return None
 
-    def _answer(self, client: Address, wc: WC) -> None:
+    def _answer_request(self, client: Address, wc: WC) -> None:
         recv, length = wc.wr_id, self._write_answer(client, wc)
         if length:
             wr = self._sends[recv]
@@ -459,7 +467,7 @@ class DatagramServer(_Server):
                 wr.set_wr_ud(self._handle_to(client), wc.src_qp)
                 self._qp.post_send(wr)
             except Error:  # only this client's answer is lost, as a datagram may be
-                self._release(recv)
+                self._release_buffer(recv)
             recv = self._free.pop()
         self._qp.post_recv(self._recvs[recv])
 
@@ -467,12 +475,12 @@ class DatagramServer(_Server):
         """Replace a request by its answer; return the octets of the answer, 0 for none."""
         at, view = wc.wr_id * self._size, self._mr.view
         if self._kind == "uc":
-            answer = self._admit_uc(client, bytes(view[at : at + wc.byte_len]))
+            answer = self._admit_uc_client(client, bytes(view[at : at + wc.byte_len]))
         elif view[at] == REQUEST:
             view[at] = ANSWER
             return wc.byte_len
         elif view[at] == MEMORY and self._kind == "rd":
-            answer = bytes([ANSWER]) + self._loans.lend(
+            answer = bytes([ANSWER]) + self._loans.lend_memory(
                 client, bytes(view[at + 1 : at + wc.byte_len])
             )
             if wc.byte_len == 1:
@@ -482,8 +490,10 @@ class DatagramServer(_Server):
         view[at : at + len(answer)] = answer
         return len(answer)
 
-    def _admit_uc(self, source: Address, asked: bytes) -> bytes:
-        """Return the answer to a UC client's request, or no octets if it is not one."""
+    def _admit_uc_client(self, source: Address, asked: bytes) -> bytes:
+        """Return the answer to a UC client's request, or no octets if ``asked`` is no such
+        request.
+        """
         if len(asked) != UC_REQUEST.size:
             return b""
         magic, op, port, size, memory = UC_REQUEST.unpack(asked)
@@ -495,11 +505,11 @@ class DatagramServer(_Server):
                 return known.answer
         client = None
         try:
-            client = self._admit(hello)
+            client = self._admit_client(hello)
             client.connect_uc(peer, hello, RemoteBuffer.unpack(memory))
         except (Error, ValueError):
             if client is not None:
-                self._drop(client)
+                self._disconnect_client(client)
             return UC_ANSWER.pack(UC_MAGIC, 0, 0, bytes(20))
         return client.answer
 

@@ -70,11 +70,11 @@ def parse(markdown: str) -> list[Requirement]:
             words,
             tuple(re.findall(r"`([^`]+)`", tests.get(name, ""))),
         )
-        for name, level, section, words in _items(body)
+        for name, level, section, words in _requirement_items(body)
     ]
 
 
-def _items(body: str) -> Iterator[tuple[str, str, str, str]]:
+def _requirement_items(body: str) -> Iterator[tuple[str, str, str, str]]:
     section = ""
     item: list[str] = []
     for line in [*body.splitlines(), ""]:

@@ -22,7 +22,7 @@ from siwarp.cli.run_view import show_devices
 __all__ = ["main"]
 
 #: Limit of open files for the program: each UD or UC queue pair needs a socket. Programs that use
-#: select(), for which more than 1024 files are dangerous, are not expected here.
+#: select(), for which more than 1024 files are dangerous, are not expected to be run.
 MAX_FILES = 65536
 
 _USAGE = {
@@ -79,7 +79,7 @@ class _Options:
     command: list[str] = field(default_factory=list)
 
 
-def _value(option: str, equals: str, value: str, rest: list[str]) -> str:
+def _option_value(option: str, equals: str, value: str, rest: list[str]) -> str:
     if equals:
         return value
     if not rest:
@@ -87,7 +87,7 @@ def _value(option: str, equals: str, value: str, rest: list[str]) -> str:
     return rest.pop(0)
 
 
-def _parse(name: str, arguments: list[str]) -> _Options:
+def _parse_options(name: str, arguments: list[str]) -> _Options:
     """Parse the options before the program; the arguments after its name belong to the program."""
     options, rest = _Options(), list(arguments)
     while rest and rest[0].startswith("-"):
@@ -101,9 +101,9 @@ def _parse(name: str, arguments: list[str]) -> _Options:
         elif word == "--no-view" and name == "run":
             options.view = False
         elif option == "--faults":
-            options.faults = _value(option, equals, value, rest)
+            options.faults = _option_value(option, equals, value, rest)
         elif option == "--capture":
-            options.capture = _value(option, equals, value, rest)
+            options.capture = _option_value(option, equals, value, rest)
         else:
             rest = apply_settings(before)
             if rest == before:
@@ -112,14 +112,14 @@ def _parse(name: str, arguments: list[str]) -> _Options:
     return options
 
 
-def _variables(options: _Options) -> dict[str, str]:
+def _added_variables(options: _Options) -> dict[str, str]:
     """Return the variables that the options and the library add to the environment."""
     from_settings = {k: v for k, v in os.environ.items() if k.startswith("SIWARP_")}
     added = {**from_settings, **preloaded(os.environ)}
     if options.faults is not None:
         from siwarp.verbs import faults
 
-        with faults(options.faults) as plan:  # raises an error for an invalid plan
+        with faults(options.faults) as plan:  # faults() raises an error for an invalid plan
             added["SIWARP_FAULTS"] = plan
     if options.capture is not None:
         program = options.command[0] if options.command else "sh"
@@ -127,7 +127,7 @@ def _variables(options: _Options) -> dict[str, str]:
     return added
 
 
-def _raise_limit_of_files() -> None:
+def _raise_open_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -136,23 +136,23 @@ def _raise_limit_of_files() -> None:
 
 def main(name: str, arguments: list[str]) -> int:
     """Run ``siwarp run`` or ``siwarp env`` with these arguments and return the exit status."""
-    options = _parse(name, arguments)
+    options = _parse_options(name, arguments)
     if options.help:
         print(_USAGE[name] + _USAGE_END, end="")
         return 0
     if name == "env":
         if options.command:
             raise UsageError("env accepts no program: use siwarp run")
-        for variable, value in sorted(_variables(options).items()):
+        for variable, value in sorted(_added_variables(options).items()):
             print(f"export {variable}={shlex.quote(value)}")
         return 0
     if not options.command:
         raise UsageError("run: no program: give one after the options")
     try:
-        environment = {**os.environ, **_variables(options)}
+        environment = {**os.environ, **_added_variables(options)}
     except ValueError as e:
         raise UsageError(str(e)) from None
-    _raise_limit_of_files()
+    _raise_open_file_limit()
     if options.view:
         missing = show_devices()
         if missing:

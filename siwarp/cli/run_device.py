@@ -120,7 +120,7 @@ class Device:
     gids: list[Gid]
 
 
-def _describe(lib: Any, device: Any) -> Device:
+def _query_device(lib: Any, device: Any) -> Device:
     lib.ibv_open_device.restype = ctypes.c_void_p
     context = lib.ibv_open_device(device)
     if not context:
@@ -164,17 +164,17 @@ def _describe(lib: Any, device: Any) -> Device:
     )
 
 
-def _ask(library: Path) -> list[Device]:
+def _query_devices(library: Path) -> list[Device]:
     lib = ctypes.CDLL(str(library))
     lib.ibv_get_device_list.restype = ctypes.POINTER(ctypes.POINTER(_Device))
     count = ctypes.c_int()
     found = lib.ibv_get_device_list(ctypes.byref(count))
     if not found:
         raise OSError("ibv_get_device_list failed: run siwarp doctor")
-    return [_describe(lib, found[i]) for i in range(count.value)]
+    return [_query_device(lib, found[i]) for i in range(count.value)]
 
 
-def _child(library: Path, pipe: int) -> None:
+def _write_devices_to_pipe(library: Path, pipe: int) -> None:
     """Write the devices, or an error text, to a pipe; have no other visible effect.
 
     The variables for the capture file, the fault plan and the trace are removed, because they are
@@ -183,7 +183,7 @@ def _child(library: Path, pipe: int) -> None:
     for name in ("SIWARP_CAPTURE", "SIWARP_FAULTS", "SIWARP_LOG"):
         os.environ.pop(name, None)
     try:
-        said: Any = [asdict(device) for device in _ask(library)]
+        said: Any = [asdict(device) for device in _query_devices(library)]
     except (OSError, AttributeError) as e:
         said = str(e)
     with os.fdopen(pipe, "w") as out:
@@ -204,7 +204,7 @@ def devices(library: Path) -> list[Device]:
         try:
             os.close(mine)
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-            _child(library, its)
+            _write_devices_to_pipe(library, its)
         finally:
             os._exit(0)
     os.close(its)

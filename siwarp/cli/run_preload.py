@@ -21,14 +21,14 @@ __all__ = ["preloaded"]
 PATH, PRELOAD = "LD_LIBRARY_PATH", "LD_PRELOAD"
 
 
-def _libraries(folder: Path) -> list[Path]:
+def _abi_libraries(folder: Path) -> list[Path]:
     found = sorted(folder.glob("lib*.so.1"))
     if not found:
         raise FileNotFoundError(f"no libibverbs.so.1 in {folder}: install siwarp again")
     return found
 
 
-def _preloadable(library: Path) -> str:
+def _preload_entry(library: Path) -> str:
     return library.name if re.search(r"[\s:]", str(library)) else str(library)
 
 
@@ -49,7 +49,7 @@ def preloaded(environment: Mapping[str, str], folder: Path | None = None) -> dic
             f"{folder}: LD_LIBRARY_PATH accepts no path that contains : or ;: install siwarp in "
             "another folder"
         )
-    ours = [_preloadable(library) for library in _libraries(folder)]
+    ours = [_preload_entry(library) for library in _abi_libraries(folder)]
     theirs = [name for name in re.split(r"[\s:]+", environment.get(PRELOAD, "")) if name]
     # An empty entry of the search path means the current folder and is kept.
     places = environment[PATH].split(":") if environment.get(PATH) else []

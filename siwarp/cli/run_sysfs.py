@@ -59,22 +59,22 @@ _ROCE_V2 = 2
 _UVERBS_ABI, _DEVICE_ABI, _RDMA_CM_ABI = 6, 1, 4
 
 
-def _named(number: int, names: dict[int, str]) -> str:
+def _format_named_number(number: int, names: dict[int, str]) -> str:
     return f"{number}: {names.get(number, '<unknown>')}"
 
 
-def _guid(octets: str) -> str:
+def _format_guid(octets: str) -> str:
     return ":".join(octets[i : i + 4] for i in range(0, len(octets), 4))
 
 
-def _rate(width: int, speed: int) -> str:
+def _format_rate(width: int, speed: int) -> str:
     lanes = _WIDTHS.get(width, 1)
     tenths, name = _SPEEDS.get(speed, _SPEEDS[1])
     whole, rest = divmod(lanes * tenths, 10)
     return f"{whole}{f'.{rest}' if rest else ''} Gb/sec ({lanes}X{name})"
 
 
-def _interface(gids: list[Gid]) -> str | None:
+def _interface_of_gids(gids: list[Gid]) -> str | None:
     for gid in gids:
         if gid.ndev:
             try:
@@ -97,11 +97,11 @@ def _numa_node(interface: str | None) -> int:
     return -1
 
 
-def _port(device: Device) -> Iterator[tuple[str, str]]:
-    yield "state", _named(device.state, dict(enumerate(_STATES)))
-    yield "phys_state", _named(device.phys_state, dict(enumerate(_PHYSICAL)))
+def _port_files(device: Device) -> Iterator[tuple[str, str]]:
+    yield "state", _format_named_number(device.state, dict(enumerate(_STATES)))
+    yield "phys_state", _format_named_number(device.phys_state, dict(enumerate(_PHYSICAL)))
     yield "link_layer", dict(enumerate(_LINK_LAYERS)).get(device.link_layer, "Unspecified")
-    yield "rate", _rate(device.active_width, device.active_speed)
+    yield "rate", _format_rate(device.active_width, device.active_speed)
     yield "lid", f"{device.lid:#x}"
     yield "sm_lid", f"{device.sm_lid:#x}"
     yield "sm_sl", "0"
@@ -109,25 +109,25 @@ def _port(device: Device) -> Iterator[tuple[str, str]]:
     yield "cap_mask", f"{device.cap_mask:#010x}"
     yield "pkeys/0", "0xffff"
     for gid in device.gids:
-        yield f"gids/{gid.index}", _guid(gid.gid)
+        yield f"gids/{gid.index}", _format_guid(gid.gid)
         yield f"gid_attrs/types/{gid.index}", "RoCE v2" if gid.type == _ROCE_V2 else "IB/RoCE v1"
-        ndev = _interface([gid])
+        ndev = _interface_of_gids([gid])
         if ndev:
             yield f"gid_attrs/ndevs/{gid.index}", ndev
 
 
 def infiniband(device: Device) -> dict[str, str]:
     """Return the files of /sys/class/infiniband/DEVICE: relative path and line of text."""
-    interface = _interface(device.gids)
+    interface = _interface_of_gids(device.gids)
     return {
-        "node_type": _named(device.node_type, _NODES),
-        "node_guid": _guid(device.node_guid),
-        "sys_image_guid": _guid(device.sys_image_guid),
+        "node_type": _format_named_number(device.node_type, _NODES),
+        "node_guid": _format_guid(device.node_guid),
+        "sys_image_guid": _format_guid(device.sys_image_guid),
         "node_desc": f"siwarp {device.name}",
         "fw_ver": device.fw_ver,
         "hca_type": "siwarp",
         "device/numa_node": str(_numa_node(interface)),
-        **{f"ports/1/{name}": line for name, line in _port(device)},
+        **{f"ports/1/{name}": line for name, line in _port_files(device)},
     }
 
 
@@ -141,6 +141,6 @@ def rdma_cm() -> dict[str, str]:
     return {"abi_version": str(_RDMA_CM_ABI)}
 
 
-def uverbs_abi() -> dict[str, str]:
+def uverbs_abi_files() -> dict[str, str]:
     """Return the files directly in /sys/class/infiniband_verbs."""
     return {"abi_version": str(_UVERBS_ABI)}

@@ -34,20 +34,20 @@ _OURS = ("infiniband", "infiniband_verbs", "misc")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _must(result: int, what: str) -> None:
+def _check_result(result: int, what: str) -> None:
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
 def _unshare(flags: int) -> None:
-    _must(_libc.unshare(flags), "unshare")
+    _check_result(_libc.unshare(flags), "unshare")
 
 
 def _mount(
     source: str, target: Path, kind: str | None, flags: int, data: str | None = None
 ) -> None:
-    _must(
+    _check_result(
         _libc.mount(
             os.fsencode(source),
             os.fsencode(target),
@@ -59,8 +59,8 @@ def _mount(
     )
 
 
-def _say(file: Path, line: str) -> None:
-    """Write a line to a kernel file; errors name the file."""
+def _write_kernel_file(file: Path, line: str) -> None:
+    """Write a line to a file in /proc; an error names the file."""
     try:
         file.write_text(line, encoding="ascii")
     except OSError as e:
@@ -74,14 +74,14 @@ def _enter_namespace() -> None:
         _unshare(_CLONE_NEWNS)
     except PermissionError:
         _unshare(_CLONE_NEWUSER | _CLONE_NEWNS)
-        _say(Path("/proc/self/setgroups"), "deny")
-        _say(Path("/proc/self/uid_map"), f"{user} {user} 1")
-        _say(Path("/proc/self/gid_map"), f"{group} {group} 1")
+        _write_kernel_file(Path("/proc/self/setgroups"), "deny")
+        _write_kernel_file(Path("/proc/self/uid_map"), f"{user} {user} 1")
+        _write_kernel_file(Path("/proc/self/gid_map"), f"{group} {group} 1")
     # Later mounts outside appear in the namespace, but no mount in the namespace appears outside.
     _mount("none", Path("/"), None, _MS_REC | _MS_SLAVE)
 
 
-def _bind(source: str, target: Path, folder: bool) -> None:
+def _bind_mount(source: str, target: Path, folder: bool) -> None:
     if folder:
         target.mkdir()
     else:
@@ -89,7 +89,7 @@ def _bind(source: str, target: Path, folder: bool) -> None:
     _mount(source, target, None, _MS_BIND | _MS_REC)
 
 
-def _cover(place: Path, without: Sequence[str]) -> None:
+def _cover_with_tmpfs(place: Path, without: Sequence[str]) -> None:
     """Cover a folder with a tmpfs that holds all previous entries except those in ``without``."""
     old = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -103,12 +103,12 @@ def _cover(place: Path, without: Sequence[str]) -> None:
             if name in links:
                 (place / name).symlink_to(links[name])
             else:
-                _bind(f"/proc/self/fd/{old}/{name}", place / name, stat.S_ISDIR(mode))
+                _bind_mount(f"/proc/self/fd/{old}/{name}", place / name, stat.S_ISDIR(mode))
     finally:
         os.close(old)
 
 
-def _write(folder: Path, files: Mapping[str, str]) -> None:
+def _write_files(folder: Path, files: Mapping[str, str]) -> None:
     for name, line in files.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -130,50 +130,50 @@ def _link_to_interface(device: Path, name: str) -> None:
         (folder / name).mkdir(parents=True)
 
 
-def _show_classes(found: Sequence[Device]) -> None:
+def _show_device_classes(found: Sequence[Device]) -> None:
     misc = _CLASSES / "misc"
     kept = misc.iterdir() if misc.is_dir() else ()
     links = {link.name: str(link.readlink()) for link in kept if link.is_symlink()}
-    _cover(_CLASSES, _OURS)
+    _cover_with_tmpfs(_CLASSES, _OURS)
     for name, target in links.items():
         misc.mkdir(exist_ok=True)
         (misc / name).symlink_to(target)
     if "rdma_cm" not in links and (_paths.abi_dir() / "librdmacm.so.1").is_file():
         # With this file, the system's own librdmacm would try to use the kernel's rdma_cm.
-        _write(misc / "rdma_cm", run_sysfs.rdma_cm())
+        _write_files(misc / "rdma_cm", run_sysfs.rdma_cm())
     verbs = _CLASSES / "infiniband_verbs"
-    _write(verbs, run_sysfs.uverbs_abi())
+    _write_files(verbs, run_sysfs.uverbs_abi_files())
     for device in found:
         folder = _CLASSES / "infiniband" / device.name
         files = run_sysfs.infiniband(device)
-        _write(folder, files)
+        _write_files(folder, files)
         _link_to_interface(folder / "device", files.get("ports/1/gid_attrs/ndevs/0", ""))
-        _write(verbs / device.dev_name, run_sysfs.verbs(device))
+        _write_files(verbs / device.dev_name, run_sysfs.verbs(device))
         (verbs / device.dev_name / "device").symlink_to(f"../../infiniband/{device.name}/device")
     _mount("siwarp", _CLASSES, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _TMPFS)
 
 
-def _show_nodes(found: Sequence[Device]) -> None:
+def _show_device_nodes(found: Sequence[Device]) -> None:
     """Bind /dev/null to the device nodes; programs check whether they can open those."""
     folder = _NODES / "infiniband"
     ours = [device.dev_name for device in found]
     covered = folder if folder.is_dir() else _NODES
-    _cover(covered, ours)
+    _cover_with_tmpfs(covered, ours)
     folder.mkdir(exist_ok=True)
     for name in ours:
-        _bind("/dev/null", folder / name, folder=False)
-    # As before the change, only root may create files there.
+        _bind_mount("/dev/null", folder / name, folder=False)
+    # Only root may create files in the folders, as before they were covered.
     folder.chmod(0o555)
     covered.chmod(0o555)
 
 
-def _show(found: Sequence[Device]) -> None:
+def _show_device_files(found: Sequence[Device]) -> None:
     _enter_namespace()
-    _show_classes(found)
-    _show_nodes(found)
+    _show_device_classes(found)
+    _show_device_nodes(found)
 
 
-def _in_child(act: Callable[[], None]) -> str:
+def _run_in_child(act: Callable[[], None]) -> str:
     """Run a function in a child process; return the text of its error, or an empty string."""
     sys.stdout.flush()
     mine, its = os.pipe()
@@ -204,7 +204,7 @@ def show_devices() -> str | None:
         found = devices(_paths.abi_dir() / "libibverbs.so.1")
     except OSError as e:
         return f"{nothing}: {e}"
-    refusal = _in_child(lambda: _show(found))
+    refusal = _run_in_child(lambda: _show_device_files(found))
     if refusal:
         advice = ""
         if refusal.startswith("/proc/self/uid_map") and os.geteuid() == 0:
@@ -219,5 +219,5 @@ def show_devices() -> str | None:
                 "seccomp profile, AppArmor or user.max_user_namespaces may forbid)"
             )
         return f"{nothing}: {refusal}{advice}"
-    _show(found)
+    _show_device_files(found)
     return None

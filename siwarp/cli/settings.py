@@ -32,19 +32,19 @@ def settings() -> list[Setting]:
     """Return the settings with their values in this process."""
     from siwarp.base.library import ffi, lib
 
-    def text(pointer: object) -> str:
+    def decode_text(pointer: object) -> str:
         return str(ffi.string(pointer).decode())
 
     return [
         Setting(
-            name=text(lib.siw_setting_name(i)),
-            variable=text(lib.siw_setting_env(i)),
-            option=text(lib.siw_setting_option(i)),
+            name=decode_text(lib.siw_setting_name(i)),
+            variable=decode_text(lib.siw_setting_env(i)),
+            option=decode_text(lib.siw_setting_option(i)),
             value=lib.siw_setting_value(i),
             default=lib.siw_setting_default(i),
             minimum=lib.siw_setting_min(i),
             maximum=lib.siw_setting_max(i),
-            help=text(lib.siw_setting_help(i)),
+            help=decode_text(lib.siw_setting_help(i)),
         )
         for i in range(lib.siw_settings_count())
     ]

@@ -31,7 +31,7 @@ INDENT = " " * 4
 
 
 def fancy() -> bool:
-    """Whether output goes to a terminal (or FORCE_COLOR is set) and rich is installed."""
+    """Return whether output goes to a terminal (or FORCE_COLOR is set) and rich is installed."""
     seen = sys.stdout is not None and (sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR")))
     return seen and importlib.util.find_spec("rich") is not None
 
@@ -75,18 +75,18 @@ def line(text: str = "", style: str = "") -> None:
         return
     from rich.text import Text
 
-    for each in _wrapped(text):
+    for each in _wrapped_lines(text):
         _console().print(Text(each, style=style))
 
 
-def _wrapped(text: str) -> Iterator[str]:
+def _wrapped_lines(text: str) -> Iterator[str]:
     """Yield the terminal lines for a text; continuation lines are indented further."""
     indent = text[: len(text) - len(text.lstrip())]
-    room = _room()
+    room = _terminal_columns()
     if len(text) <= room:
         yield text
     else:
-        yield from _hanging("", indent + INDENT, text, room)
+        yield from _hanging_lines("", indent + INDENT, text, room)
 
 
 def heading(text: str) -> None:
@@ -105,7 +105,7 @@ def heading(text: str) -> None:
 
 
 def tick(text: str, good: bool = True) -> None:
-    """Print a finding, marked as good or bad."""
+    """Print a finding of a command, marked as good or bad."""
     if _record is not None:
         _record[-1]["findings"].append({"text": text, "good": good})
         return
@@ -115,14 +115,14 @@ def tick(text: str, good: bool = True) -> None:
     from rich.text import Text
 
     style, mark = ("bold green", "✓") if good else ("bold red", "✗")
-    for each in _wrapped(f"  {mark} {text}"):
+    for each in _wrapped_lines(f"  {mark} {text}"):
         shown = Text(each)
         shown.highlight_words([mark], style)
         _console().print(shown)
 
 
 def note(text: str) -> None:
-    """Print an additional explanation."""
+    """Print an additional explanation of the last finding, indented."""
     line(f"    {text}", style="dim")
 
 
@@ -139,17 +139,17 @@ def table(
     """
     everything = [columns, *rows]
     widths = [max(len(row[i]) for row in everything) for i in range(len(columns))]
-    room = _room()
+    room = _terminal_columns()
     for row, style in zip(everything, ["bold", *(styles or [""] * len(rows))], strict=True):
-        for each in _row(row, widths, right, room):
+        for each in _table_row_lines(row, widths, right, room):
             line(each, style)
 
 
-def _room() -> int:
+def _terminal_columns() -> int:
     return shutil.get_terminal_size().columns if fancy() else sys.maxsize
 
 
-def _row(
+def _table_row_lines(
     row: Sequence[str], widths: Sequence[int], right: Sequence[int], room: int
 ) -> Iterator[str]:
     """Yield the lines of a table row; words and numbers are not broken."""
@@ -164,15 +164,15 @@ def _row(
     fit = sum(end <= room for end in ends[:-1])
     head = "  ".join(cells[:fit])
     if fit == len(cells) - 1 and room - len(head) - 2 >= MIN_LAST_WIDTH:
-        yield from _hanging(head + "  ", " " * (len(head) + 2), row[-1], room)
+        yield from _hanging_lines(head + "  ", " " * (len(head) + 2), row[-1], room)
         return
     yield head.rstrip()
     for below in ("  ".join(row[fit:-1]), row[-1]):
         if below:
-            yield from _hanging(INDENT, INDENT, below, room)
+            yield from _hanging_lines(INDENT, INDENT, below, room)
 
 
-def _hanging(first: str, others: str, text: str, room: int) -> Iterator[str]:
+def _hanging_lines(first: str, others: str, text: str, room: int) -> Iterator[str]:
     lines = textwrap.wrap(
         text,
         room,

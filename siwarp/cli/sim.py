@@ -30,7 +30,7 @@ MAX_REPORTED = 5
 REQUIRED_COUNTERS = ("operations", "packets", "drops", "crashes", "refusals")
 
 
-class Name(str, Enum):
+class WorkloadName(str, Enum):
     """The workloads of ``siwarp.sim.workloads``."""
 
     mixed = "mixed"
@@ -42,11 +42,11 @@ class Name(str, Enum):
     liars = "liars"
 
 
-NAMES = tuple(name.value for name in Name)
+NAMES = tuple(name.value for name in WorkloadName)
 
 
 class Worker:
-    """A process that runs simulated programs; it is restarted when it has ended."""
+    """A worker process that runs simulated programs; a process that has ended is replaced."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -55,7 +55,7 @@ class Worker:
         self, workload: str, seed: int, operations: int | None = None, capture: str | None = None
     ) -> dict[str, Any]:
         """Run a program and return its outcome, or a failure if the process ended."""
-        process = self._process or self._start()
+        process = self._process or self._start_process()
         assert process.stdin is not None and process.stdout is not None
         ask = {"workload": workload, "seed": seed, "operations": operations, "capture": capture}
         with contextlib.suppress(BrokenPipeError):
@@ -74,7 +74,7 @@ class Worker:
         self.close()
         return dict.fromkeys(REQUIRED_COUNTERS, 0) | {"hash": 0, "failure": why, "failed_at": 0}
 
-    def _start(self) -> subprocess.Popen[str]:
+    def _start_process(self) -> subprocess.Popen[str]:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "siwarp.sim.workloads"],
             stdin=subprocess.PIPE,
@@ -96,15 +96,15 @@ class Worker:
 
 
 @dataclass
-class Run:
-    """The sums over the seeds of a run."""
+class Totals:
+    """The sums of the outcomes of all seeds of a run."""
 
     seeds: int = 0
     failures: int = 0
     sums: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REQUIRED_COUNTERS, 0))
     hash: int = 0
 
-    def add(self, outcome: dict[str, Any]) -> None:
+    def add_outcome(self, outcome: dict[str, Any]) -> None:
         """Add the outcome of a seed to the sums."""
         self.seeds += 1
         self.failures += bool(outcome["failure"])
@@ -113,13 +113,15 @@ class Run:
             self.sums[name] += outcome[name]
 
 
-def _shortest(workload: str, seed: int, failed_at: int) -> tuple[int, dict[str, Any]]:
+def _shortest_failing_prefix(
+    workload: str, seed: int, failed_at: int
+) -> tuple[int, dict[str, Any]]:
     """Return the length of a short failing prefix, found by bisection, and its outcome.
 
     Each prefix runs in a new process, like the command that replays it.
     """
 
-    def fails(n: int) -> dict[str, Any]:
+    def run_prefix(n: int) -> dict[str, Any]:
         worker = Worker()
         try:
             return worker.run(workload, seed, n)
@@ -127,12 +129,12 @@ def _shortest(workload: str, seed: int, failed_at: int) -> tuple[int, dict[str, 
             worker.close()
 
     least, most = 0, failed_at
-    outcome = fails(most)
+    outcome = run_prefix(most)
     if not outcome["failure"]:
         return most, outcome
     while most - least > 1:
         middle = (least + most) // 2
-        tried = fails(middle)
+        tried = run_prefix(middle)
         if tried["failure"]:
             most, outcome = middle, tried
         else:
@@ -143,7 +145,7 @@ def _shortest(workload: str, seed: int, failed_at: int) -> tuple[int, dict[str, 
 def _report_failure(workload: str, seed: int, outcome: dict[str, Any], out: Path) -> None:
     """Print a failure with everything that is needed to reproduce it."""
     print(f"FAILED seed {seed} of workload {workload}: {outcome['failure']}", flush=True)
-    length, short = _shortest(workload, seed, outcome["failed_at"] or 1 << 20)
+    length, short = _shortest_failing_prefix(workload, seed, outcome["failed_at"] or 1 << 20)
     if not short["failure"]:
         print("  it did not fail again in a new process", flush=True)
     elif short["failed_at"]:
@@ -158,7 +160,7 @@ def _report_failure(workload: str, seed: int, outcome: dict[str, Any], out: Path
     print(f"  capture: {path}", flush=True)
 
 
-def _jobs(
+def _seeded_jobs(
     first: int, seeds: int | None, until: float | None, names: list[str]
 ) -> Iterator[tuple[str, int]]:
     for i in itertools.count():
@@ -172,7 +174,7 @@ def sim(
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 1,
     workload: Annotated[
-        Name | None, typer.Option(help="Workload; default: all, alternating by seed.")
+        WorkloadName | None, typer.Option(help="Workload; default: all, alternating by seed.")
     ] = None,
     operations: Annotated[
         int | None, typer.Option(min=0, help="Limit of operations per program.")
@@ -194,8 +196,8 @@ def sim(
     """
     names = [workload.value] if workload else list(NAMES)
     until = None if minutes is None else time.monotonic() + 60 * minutes
-    run, alone = Run(), seeds == 1 and minutes is None
-    todo = _jobs(seed, None if minutes is not None else seeds, until, names)
+    run, alone = Totals(), seeds == 1 and minutes is None
+    todo = _seeded_jobs(seed, None if minutes is not None else seeds, until, names)
     count = jobs or len(os.sched_getaffinity(0))
     workers = [Worker() for _ in range(count)]
     with concurrent.futures.ThreadPoolExecutor(count) as pool:
@@ -213,7 +215,7 @@ def sim(
                 worker, (name, number) = busy.pop(future)
                 idle.append(worker)
                 outcome = future.result()
-                run.add(outcome)
+                run.add_outcome(outcome)
                 if outcome["failure"] and run.failures <= MAX_REPORTED:
                     _report_failure(name, number, outcome, out)
                 elif outcome["failure"]:
@@ -222,7 +224,9 @@ def sim(
                     print(f"seed {number} of workload {name}: trace {outcome['hash']:016x}")
     for worker in workers:
         worker.close()
-    print(f"siwarp sim: {run.seeds} seeds from {seed}, {run.failures} failed, {_words(run)}")
+    print(
+        f"siwarp sim: {run.seeds} seeds from {seed}, {run.failures} failed, {_format_totals(run)}"
+    )
     missing = [] if operations is not None else [n for n in REQUIRED_COUNTERS if not run.sums[n]]
     if missing:
         print(
@@ -232,6 +236,6 @@ def sim(
     raise typer.Exit(1 if run.failures or missing else 0)
 
 
-def _words(run: Run) -> str:
+def _format_totals(run: Totals) -> str:
     sums = ", ".join(f"{run.sums[name]} {name}" for name in REQUIRED_COUNTERS)
     return f"{sums}, trace {run.hash:016x}"

@@ -18,7 +18,7 @@ app = typer.Typer(
 
 
 @app.callback()
-def _specs() -> None:
+def _group_help() -> None:
     """Print the requirements of siwarp's own specification."""
 
 
@@ -36,7 +36,7 @@ def dgram(
         show.data([asdict(requirement) for requirement in found])
         return
     if show.fancy():
-        rows = [(r.id, r.level, r.text, "\n".join(map(_short, r.tests))) for r in found]
+        rows = [(r.id, r.level, r.text, "\n".join(map(_short_test_id, r.tests))) for r in found]
         show.table(("requirement", "level", "text", "shown by"), rows)
     else:
         for r in found:
@@ -44,7 +44,7 @@ def dgram(
     print(f"{len(found)} requirements, {sum(bool(r.tests) for r in found)} shown by a test")
 
 
-def _short(test: str) -> str:
+def _short_test_id(test: str) -> str:
     """Return the test's file name without folders, and the test's name."""
     file, _, name = test.partition("::")
     return f"{file.rpartition('/')[2]}::{name}"

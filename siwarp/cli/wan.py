@@ -22,14 +22,14 @@ A6, B6 = "fd77::1", "fd77::2"
 VARIABLE = "WAN_RELAY"
 
 
-class End(str, Enum):
-    """Values of ``--enter``."""
+class NamespaceName(str, Enum):
+    """The namespaces that ``siwarp wan --enter`` accepts."""
 
     a = "a"
     b = "b"
 
 
-def _program() -> str:
+def _wan_program() -> str:
     """Return the path of this installation's program siwarp-wan."""
     from siwarp import _siwarp
 
@@ -41,20 +41,20 @@ def _program() -> str:
     raise FileNotFoundError(f"siwarp-wan is missing from {home}: install siwarp again")
 
 
-def _enter(end: End, pid: str | None, command: list[str]) -> None:
+def _enter_namespace(end: NamespaceName, pid: str | None, command: list[str]) -> None:
     pid = pid or os.environ.get(VARIABLE)
     if not pid:
         raise typer.BadParameter(
             f"give --pid, the PID of siwarp-wan; programs in a or b have it in {VARIABLE}",
             param_hint="--enter",
         )
-    os.execv(_program(), ["siwarp-wan", "--enter", pid, end.value, *command])
+    os.execv(_wan_program(), ["siwarp-wan", "--enter", pid, end.value, *command])
 
 
 def check_plan(plan: str) -> None:
     """Reject a plan that the relay cannot carry out."""
     done = subprocess.run(
-        [_program(), "--check", plan], stdout=subprocess.PIPE, text=True, check=False
+        [_wan_program(), "--check", plan], stdout=subprocess.PIPE, text=True, check=False
     )
     if done.returncode:
         raise typer.BadParameter(
@@ -81,14 +81,14 @@ def _print_statistics(statistics: dict[str, dict[str, int]]) -> None:
         print(f"siwarp wan: {name}: {', '.join(parts)}", file=sys.stderr)
 
 
-def _run(plan: str, mtu: int, in_b: str, command: list[str]) -> tuple[int, Any]:
+def _run_in_namespaces(plan: str, mtu: int, in_b: str, command: list[str]) -> tuple[int, Any]:
     """Run the commands; return the exit status and the relay's statistics, or None without any."""
     # the programs in both namespaces share one Q_Key
     from siwarp.verbs.qkey import qkey_environment
 
     mine, its = os.pipe()
     process = subprocess.Popen(
-        [_program(), plan, str(mtu), str(its), in_b, *command],
+        [_wan_program(), plan, str(mtu), str(its), in_b, *command],
         pass_fds=[its],
         env={**os.environ, **qkey_environment()},
     )
@@ -100,7 +100,7 @@ def _run(plan: str, mtu: int, in_b: str, command: list[str]) -> tuple[int, Any]:
                 status = process.wait()
                 break
             except KeyboardInterrupt:
-                continue  # the signal is meant for the command, which may ignore it
+                continue  # Ctrl-C is meant for the command, which may ignore it
     return status if status >= 0 else 128 - status, json.loads(said) if said else None
 
 
@@ -118,7 +118,7 @@ def wan(
     ),
     mtu: int = typer.Option(1500, "--mtu", min=1280, max=65535, help="MTU in octets."),
     enter: Annotated[
-        End | None, typer.Option("--enter", help="Run COMMAND in an existing namespace.")
+        NamespaceName | None, typer.Option("--enter", help="Run COMMAND in an existing namespace.")
     ] = None,
     pid: str | None = typer.Option(
         None, "--pid", help="PID of the siwarp-wan that owns the namespace."
@@ -147,7 +147,7 @@ def wan(
     well.
     """
     if enter is not None:
-        _enter(enter, pid, command or [os.environ.get("SHELL", "/bin/sh")])
+        _enter_namespace(enter, pid, command or [os.environ.get("SHELL", "/bin/sh")])
     if in_a is not None and command:
         raise typer.BadParameter(
             "the command for a is given twice: omit --in-a or the command behind --",
@@ -155,7 +155,7 @@ def wan(
         )
     check_plan(faults)
     words = ["/bin/sh", "-c", in_a] if in_a is not None else command
-    status, statistics = _run(
+    status, statistics = _run_in_namespaces(
         faults, mtu, in_b or "", words or [os.environ.get("SHELL", "/bin/sh")]
     )
     if statistics is not None and as_json:

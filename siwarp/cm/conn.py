@@ -110,8 +110,8 @@ class Connection(Closing):
         self._home = home
         self._closed = False
         self._parts = contextlib.ExitStack()
-        # close() takes both locks. Reentrant, because a send that times out also closes the
-        # connection.
+        # close() acquires both locks. The locks are reentrant, because a send that times out also
+        # closes the connection.
         self._sending = system.rlock()
         self._receiving = system.rlock()
         self.private_data = b""
@@ -186,7 +186,8 @@ class Connection(Closing):
         with self._receiving:
             wc = self._wait_for_completion(self.rcq, timeout, "receiving")
             data = self._inbox.read(wc.byte_len, wc.wr_id * self._recv_size)
-            # The connection may have ended after this message; the next call reports that.
+            # The connection may have ended after this message; the next call of recv() reports the
+            # end.
             with contextlib.suppress(StateError):
                 self.qp.post_recv(self._recvs[wc.wr_id])
             return data
@@ -214,7 +215,7 @@ class Connection(Closing):
 
         """
         size = data.length if isinstance(data, MR) else octets(data).nbytes
-        check_within(remote, offset, size, "writing")
+        check_remote_range(remote, offset, size, "writing")
         with self._temporary_mr(data, AccessFlag(0)) as mr:
             for at, length in _message_ranges(mr.length, self._max_message_octets):
                 there = RemoteBuffer(remote.addr + offset + at, length, remote.rkey)
@@ -235,7 +236,7 @@ class Connection(Closing):
 
         """
         size = remote.length - offset if length is None else length
-        check_within(remote, offset, size, "reading")
+        check_remote_range(remote, offset, size, "reading")
         into = bytearray(size)
         self.read_into(remote, into, offset, timeout)
         return bytes(into)
@@ -248,7 +249,7 @@ class Connection(Closing):
         ``into`` is a writable buffer, or an MR with local write access.
         """
         wanted = into.length if isinstance(into, MR) else octets(into).nbytes
-        check_within(remote, offset, wanted, "reading")
+        check_remote_range(remote, offset, wanted, "reading")
         with self._temporary_mr(into, AccessFlag.LOCAL_WRITE) as mr:
             for at, size in _message_ranges(mr.length, self._max_message_octets):
                 there = RemoteBuffer(remote.addr + offset + at, size, remote.rkey)
@@ -292,7 +293,7 @@ class Connection(Closing):
         deadline = system.monotonic() + (math.inf if timeout is None else timeout)
         wcs: list[WC] = []
         while not wcs:
-            self._check_open()  # raises if another thread has closed the connection
+            self._check_open()  # raises StateError if another thread has closed the connection
             left = None if timeout is None else max(0.0, deadline - system.monotonic())
             wcs = cq._wait_for_completions(lambda: self._closed, left, 1)
             if system.monotonic() >= deadline:
@@ -326,12 +327,12 @@ class Connection(Closing):
 
     @property
     def peer(self) -> Address:
-        """The peer's (IP address, port)."""
+        """The address of the connection's other end as (IP address, port)."""
         return self.qp.peer
 
     @property
     def local(self) -> Address:
-        """This end's (IP address, port)."""
+        """The address of this end of the connection as (IP address, port)."""
         return self.qp.addr
 
     def close(self) -> None:
@@ -347,7 +348,7 @@ class Connection(Closing):
             try:
                 self.id.close()
                 if hasattr(self, "qp"):
-                    self.qp.close()  # before the memory, which an outstanding request may use
+                    self.qp.close()  # before the memory, which a request may still use
                 self._parts.close()
             finally:
                 self._home.remove_user()
@@ -356,7 +357,7 @@ class Connection(Closing):
         return f"<Connection {'closed' if self._closed else 'to ' + self._peer_name()}>"
 
 
-def check_within(remote: RemoteBuffer, offset: int, length: int, what: str) -> None:
+def check_remote_range(remote: RemoteBuffer, offset: int, length: int, what: str) -> None:
     """Refuse an access that the peer would answer by ending the connection.
 
     Raises:
@@ -419,7 +420,9 @@ def connect(
 
 
 class Listener(Closing):
-    """A listener; iterate over it, or call ``accept``, for connections."""
+    """A listener for connections; iterate over the listener, or call ``accept``, to get
+    connections.
+    """
 
     def __init__(
         self, address: Address, recv_size: int, recv_depth: int, persona: int = Persona.AUTO
@@ -431,8 +434,8 @@ class Listener(Closing):
         self._home.add_user()
         self._closed = False
         self._recv = recv_size, recv_depth, persona
-        # Connections accepted and not yet established: the initiator's first message may take a
-        # while.
+        # Accepted connections that are not established yet: the initiator's first message may
+        # arrive much later.
         self._starting: dict[CMID, Connection] = {}
         self._accepting = system.rlock()
         try:
@@ -476,7 +479,7 @@ class Listener(Closing):
                     )
 
     def _handle_event(self, event: CMEvent, private_data: bytes) -> Connection | None:
-        """Accept a request; return a connection that has become established."""
+        """Accept a connection request; return the connection if it has become established."""
         if event.type == CMEventType.CONNECT_REQUEST:
             self._accept_request(event, private_data)
             return None
@@ -519,7 +522,7 @@ class Listener(Closing):
         if self._closed:
             return
         self._closed = True
-        # wake accept() in another thread, which then finds the listener closed
+        # Wake accept() in another thread, which then finds the listener closed.
         self._home.channel._wake_waiters()
         try:
             with self._accepting:

@@ -33,9 +33,10 @@ __all__ = ["CMID", "RTR", "CMEvent", "CMEventChannel", "CMEventType", "ConnParam
 
 
 class CMEventType(IntEnum):
-    """The type of an event of an id (``enum siw_cm_event_type``)."""
+    """The type of an event of a connection manager id (``enum siw_cm_event_type``)."""
 
-    #: This and the next three are posted by the code that resolves addresses, with ``CMID.tell``.
+    #: ADDR_RESOLVED, ADDR_ERROR, ROUTE_RESOLVED and ROUTE_ERROR are posted, with ``CMID.tell``, by
+    #: the code that resolves addresses.
     ADDR_RESOLVED = 0
     ADDR_ERROR = 1
     ROUTE_RESOLVED = 2
@@ -47,7 +48,8 @@ class CMEventType(IntEnum):
     REJECTED = 8
     ESTABLISHED = 9
     DISCONNECTED = 10
-    #: These two are posted by the code that joins multicast groups, with ``CMID.tell``.
+    #: MULTICAST_JOIN and MULTICAST_ERROR are posted, with ``CMID.tell``, by the code that joins
+    #: multicast groups.
     MULTICAST_JOIN = 12
     MULTICAST_ERROR = 13
 
@@ -124,7 +126,7 @@ class ConnParam:
 
 
 def _depth_to_c(value: int | None) -> int:
-    """Convert a depth: in C, 0 means the device's limit and -1 means none."""
+    """Convert an ORD or IRD to C, where 0 means the device's limit and -1 means none."""
     if value is None:
         return 0
     return -1 if value == 0 else value
@@ -132,7 +134,7 @@ def _depth_to_c(value: int | None) -> int:
 
 @dataclass(frozen=True)
 class CMEvent:
-    """An event of an id (``struct siw_cm_event``).
+    """An event of a connection manager id (``struct siw_cm_event``).
 
     Attributes:
         type: the type of the event.
@@ -238,8 +240,8 @@ class CMEventChannel(Waitable):
         return self._get_event(timeout, None)
 
     def _get_event(self, timeout: float | None, over: Callable[[], bool] | None) -> CMEvent | None:
-        """Like ``get_event``; return ``None`` also when ``over`` is true, which is called after
-        each ``_wake_waiters``.
+        """Wait like ``get_event``; return ``None`` also when ``over``, called after each
+        ``_wake_waiters``, returns true.
         """
         reap_dropped_handles()
         c = self._c_object()
@@ -287,7 +289,7 @@ class CMEventChannel(Waitable):
 
 
 class CMID(Handle):
-    """One connection, or one listener (``struct siw_cm_id``).
+    """A connection manager id: one connection or one listener (``struct siw_cm_id``).
 
     Active side: ``bind_qp``, then ``connect``. Passive side: ``listen``; each CONNECT_REQUEST has
     a new id, on which the program calls ``bind_qp`` and ``accept``, or ``reject``. Events on the
@@ -327,7 +329,7 @@ class CMID(Handle):
         self.channel = channel
         self.qp = None
         self._dest = None
-        self._using = system.rlock()  # reentrant, because a signal handler may also close the id
+        self._using = system.rlock()  # reentrant: a signal handler may also close the id
         self._adopt_c_object(c, channel)
         channel._ids[int(ffi.cast("uintptr_t", c))] = self
 
@@ -343,9 +345,11 @@ class CMID(Handle):
         self.qp = None
 
     def _prevent_close(self) -> contextlib.AbstractContextManager[object]:
-        """Keep other threads from closing the id meanwhile, which would free its memory."""
-        # In a forked child no lock is taken: a thread of the parent may hold it, and no C call is
-        # made.
+        """Return a context manager that keeps other threads from closing the id, which would free
+        its memory.
+        """
+        # In a forked child no lock is acquired: a thread of the parent may hold the lock, and no C
+        # call is made.
         return self._using if self._pid == os.getpid() else contextlib.nullcontext()
 
     def _call_library(self, call: Any, *args: Any) -> int:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """scapy layers for MPA, DDP, RDMAP and datagram-iWARP, and the framing of TCP streams.
 
-Written from the RFCs alone, without any import from the stack, so that tests can use this package
-to build wire data and to judge wire data.
+The package is written from the RFCs alone, without any import from the stack, so that tests can use
+it to build wire data and to check the stack's wire data.
 
     FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / Raw(b"hello"))    # pad and CRC worked out
     FPDU(octets).ulpdu.msn                                                # and read back

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """Converts a capture to messages: requests, their responses, and errors.
 
-Accepts captures by siwarp (``siwarp capture``) and by tcpdump. TCP connections that begin with an
-MPA start-up frame are split into FPDUs. A connection whose start is not in the file is split from
-the first octets that look like an FPDU and have a valid CRC. UDP payloads with a valid CRC are
-taken as datagram-iWARP; so are all other datagrams to the same addresses, and datagrams that a
-comment marks as dropped. Frames of UD resolution are recognized by their magic number.
+Captures by siwarp (``siwarp capture``) and by tcpdump are accepted. TCP connections that begin with
+an MPA start-up frame are split into FPDUs. A connection whose start is not in the file is split
+from the first octets that look like an FPDU and have a valid CRC. UDP payloads with a valid CRC are
+treated as datagram-iWARP, and so are all other datagrams to the same addresses, and datagrams that
+a comment marks as dropped. Frames of UD resolution are recognized by their magic number.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Dissection:
 
 
 @dataclass
-class _Found:
+class _ExaminedStream:
     """A stream and its messages, not numbered yet."""
 
     stream: Stream
@@ -81,13 +81,13 @@ class _Found:
     halves: list[HalfReader] = field(default_factory=list)
     quoted: list[tuple[Message, Header]] = field(
         default_factory=list
-    )  # UD: error messages and the headers they quote
+    )  # UD: error messages and the headers that they quote
 
 
 # ---- TCP connections -----------------------------------------------------------------------------
 
 
-def _examine_connection(connection: Connection) -> _Found | None:
+def _examine_connection(connection: Connection) -> _ExaminedStream | None:
     """Return a connection's messages; None if the connection does not carry iWARP."""
     forth, back = connection.first, connection.first.reverse()
     startups = {d: direction_startup(connection.halves.get(d)) for d in (forth, back)}
@@ -95,7 +95,7 @@ def _examine_connection(connection: Connection) -> _Found | None:
         forth, back = back, forth
     frames = [frame for frame in startups.values() if frame is not None]
     crc = any(frame.c for frame in frames) if len(frames) == 2 else None
-    found = _Found(
+    found = _ExaminedStream(
         Stream(
             source=address_text(forth.source, forth.source_port),
             dest=address_text(back.source, back.source_port),
@@ -123,7 +123,7 @@ def _examine_connection(connection: Connection) -> _Found | None:
     return found
 
 
-def _match_messages(found: _Found) -> None:
+def _match_messages(found: _ExaminedStream) -> None:
     """Pair requests with responses, and Terminates with the messages that they quote."""
     for reader in found.halves:
         others = [other.messages for other in found.halves if other is not reader]
@@ -152,10 +152,10 @@ def _match_messages(found: _Found) -> None:
             if (cause.source, cause.dest) == ends and is_quoted_header_of(quoted, cause):
                 message.about = cause.number
     for asked, answer in resolution.pair_replies(found.messages):
-        _link_answer(asked, answer)
+        _link_response(asked, answer)
 
 
-def _link_answer(asked: Message, answer: Message) -> None:
+def _link_response(asked: Message, answer: Message) -> None:
     answer.answers, asked.answered_by = asked.number, answer.number
     if answer.whole and asked.whole:
         answer.latency = max(answer.when_ns - asked.when_ns, 0) / SECOND
@@ -179,7 +179,7 @@ def _match_atomics(requests: list[Message], responses: list[Message]) -> None:
             waiting.popleft()
         asked = waiting.popleft() if waiting else None
         if asked is not None:
-            _link_answer(asked, response)
+            _link_response(asked, response)
         if asked is None and not holes:
             response.record_error("an unsolicited Atomic Response", "RFC7306-5.2.2-08")
         elif asked is not None and asked.fields.get("request") != number:
@@ -191,7 +191,7 @@ def _match_atomics(requests: list[Message], responses: list[Message]) -> None:
 def _match_reads(stream: Stream, requests: list[Message], responses: list[Message]) -> None:
     """Pair the Read Requests of one side with the Read Responses of the other, in order.
 
-    If the capture lacks some, a response that does not fit is matched with a later request.
+    If the capture lacks messages, a response that does not fit is matched with a later request.
     """
     holes = any(m.kind == GAP or m.note for m in requests + responses)
     waiting = deque(m for m in requests if m.kind == Opcode.RDMA_READ_REQUEST.name)
@@ -212,7 +212,7 @@ def _match_reads(stream: Stream, requests: list[Message], responses: list[Messag
         if asked is None:
             response.record_error("an unsolicited Read Response", "RFC5040-5.2-01")
             continue
-        _link_answer(asked, response)
+        _link_response(asked, response)
         if response.latency is not None:
             latencies.append(response.latency)
         if not _response_fits_request(asked, response):
@@ -233,7 +233,7 @@ def _match_startup_frames(stream: Stream, requests: list[Message], replies: list
     if answer is not None:
         stream.reply = answer.fields
     if asked is not None and answer is not None:
-        _link_answer(asked, answer)
+        _link_response(asked, answer)
 
 
 # ---- UDP datagrams -------------------------------------------------------------------------------
@@ -307,7 +307,9 @@ def _llp_message_kind(kind: str, header: Header | None) -> str:
 
 
 def _is_datagram_iwarp(packet: Packet) -> bool:
-    """Whether a payload is certainly datagram-iWARP, by its CRC or by its complete header."""
+    """Return whether a UDP payload is certainly datagram-iWARP, by its CRC or its complete
+    header.
+    """
     octets = packet.payload
     if resolution.is_resolution_frame(octets):
         return not packet.missing and resolution.is_intact_frame(octets)
@@ -393,17 +395,17 @@ def _split_batch(packet: Packet) -> list[Packet]:
 
 
 def _begins_like_ud_segment(octets: bytes) -> bool:
-    """Whether octets begin like a UD segment; used when the CRC is not in the capture."""
+    """Return whether octets begin like a UD segment; used when the CRC is not in the capture."""
     header = parse_header(octets)
     if header is None or header.tagged or (header.dv, header.rv, header.mo) != (1, 1, 0):
         return False
     return header.last and not header.ddp_rsvd and header.opcode in OPCODES
 
 
-def _examine_datagrams(packets: list[Packet]) -> list[_Found]:
+def _examine_datagrams(packets: list[Packet]) -> list[_ExaminedStream]:
     """Return the datagrams of datagram-iWARP, by pair of addresses."""
     judged = []
-    # Datagrams that lack fragments come last, whenever they were sent.
+    # Datagrams that lack fragments are last in ``packets``, regardless of when they were sent.
     for packet in sorted(packets, key=lambda packet: packet.frame):
         sound = _is_datagram_iwarp(packet)
         whole = sound or packet.missing or packet.comment is not None
@@ -415,7 +417,7 @@ def _examine_datagrams(packets: list[Packet]) -> list[_Found]:
     speak = known | {(p.source, p.source_port) for p, good in judged if good}
     ports = {(p.dest, p.source): (p.dest_port, p.source_port) for p, good in judged if good}
     ports |= {(p.source, p.dest): (p.source_port, p.dest_port) for p, good in judged if good}
-    flows: dict[frozenset[tuple[str, int]], _Found] = {}
+    flows: dict[frozenset[tuple[str, int]], _ExaminedStream] = {}
     for one, good in judged:
         packet = one
         if packet.fragmented and not packet.source_port:
@@ -437,7 +439,7 @@ def _examine_datagrams(packets: list[Packet]) -> list[_Found]:
             continue
         found = flows.get(frozenset(ends))
         if found is None:
-            found = flows[frozenset(ends)] = _Found(
+            found = flows[frozenset(ends)] = _ExaminedStream(
                 Stream(
                     transport=message.transport,
                     source=message.source,
@@ -457,7 +459,7 @@ def _examine_datagrams(packets: list[Packet]) -> list[_Found]:
 # ---- complete captures ---------------------------------------------------------------------------
 
 
-def _fill_stream_totals(found: _Found) -> None:
+def _fill_stream_totals(found: _ExaminedStream) -> None:
     stream = found.stream
     for message in found.messages:
         message.stream = stream.number

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""CRC32C for the layers that carry one; tests check it against another implementation."""
+"""CRC32C for the layers that carry a CRC; tests compare its values with another implementation."""
 
 from __future__ import annotations
 

@@ -96,11 +96,11 @@ class UDDatagram(Packet):
 
     @classmethod
     def dispatch_hook(cls, _pkt: bytes | None = None, *args: Any, **kwargs: Any) -> type[Packet]:
-        """Return Raw for octets that cannot even hold the CRC."""
+        """Return this class; Raw for octets that are too short to hold the CRC."""
         return conf.raw_layer if _pkt is not None and len(_pkt) < CRC_LEN else cls
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
-        """Insert the CRC if it was None."""
+        """Insert the computed CRC if the field `crc` is None."""
         if self.crc is None:
             pkt = pkt[:-CRC_LEN] + crc32c(pkt[:-CRC_LEN]).to_bytes(CRC_LEN, "little")
         return pkt + pay
@@ -147,7 +147,9 @@ class LLPDatagram(UDDatagram):
 
     @classmethod
     def dispatch_hook(cls, _pkt: bytes | None = None, *args: Any, **kwargs: Any) -> type[Packet]:
-        """Return Raw for octets that cannot even hold the header and the CRC."""
+        """Return this class; Raw for octets that are too short to hold the LLP header and the
+        CRC.
+        """
         short = _pkt is not None and len(_pkt) < LLP_HDR_LEN + CRC_LEN
         return conf.raw_layer if short else cls
 

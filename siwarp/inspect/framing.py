@@ -14,7 +14,7 @@ from siwarp.inspect.crc import crc32c
 REQUEST_KEY = b"MPA ID Req Frame"
 REPLY_KEY = b"MPA ID Rep Frame"
 KEY_LEN = 16
-#: Length of the header: key, flags, revision, PD_Length.
+#: Length of the header of a start-up frame: key, flags, revision, PD_Length.
 STARTUP_HDR_LEN = 20
 LENGTH_LEN = 2
 CRC_LEN = 4
@@ -56,8 +56,8 @@ class Span(NamedTuple):
     start: int
     end: int
     octets: bytes
-    crc_good: bool  # judged by the CRC field, even if CRC was not negotiated
-    marked: bytes | None = None  # the FPDU with its Markers; None if it has none
+    crc_good: bool  # whether the CRC field is correct, even if CRC was not negotiated
+    marked: bytes | None = None  # the FPDU with its Markers; None for an FPDU without
     markers: tuple[FoundMarker, ...] = ()
 
 
@@ -137,7 +137,9 @@ def startup_frame_end(octets: bytes) -> int | None:
 
 
 def is_plausible_fpdu(octets: bytes) -> bool:
-    """Whether an FPDU begins like one of RDMAP: versions 1, and the T bit that its opcode needs."""
+    """Return whether an FPDU begins like one of RDMAP: versions 1, and the T bit that its opcode
+    needs.
+    """
     if len(octets) < LENGTH_LEN + 14 + CRC_LEN:
         return False
     control, rdmap = octets[LENGTH_LEN], octets[LENGTH_LEN + 1]

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 __all__ = ["Limits", "TooMuch", "count_against_limits", "enforce_limits"]
 
-#: Blocks or frames allowed per allowed message; each takes a fifth of a message's memory.
+#: Blocks or frames allowed per allowed message; a block or frame needs a fifth of a message's
+#: memory.
 FRAMES_A_MESSAGE = 5
 #: The clock is read once per this number of frames or messages.
 LOOK = 64
@@ -36,7 +37,7 @@ class Limits:
     seconds: float = 120.0
 
 
-class _Spent:
+class _Consumption:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.messages = self.frames = self.unpacked = self._looks = 0
@@ -70,13 +71,13 @@ class _Spent:
             )
 
 
-_now: ContextVar[_Spent | None] = ContextVar("_now", default=None)
+_now: ContextVar[_Consumption | None] = ContextVar("_now", default=None)
 
 
 @contextmanager
 def enforce_limits(limits: Limits) -> Iterator[None]:
     """Count everything that is read in this ``with`` block against ``limits``."""
-    token = _now.set(_Spent(limits))
+    token = _now.set(_Consumption(limits))
     try:
         yield
     finally:

@@ -93,7 +93,7 @@ class Message:
     number: int = 0
     stream: int = 0
     time: float = 0.0  # arrival of the message's last octet
-    when_ns: int = 0  # the same time in ns, which a float cannot hold exactly
+    when_ns: int = 0  # `time` in ns, which a float cannot hold exactly
     began_ns: int = 0
     frame: int = 0  # number, from 1, of the packet with the last octet
     first_frame: int = 0
@@ -105,18 +105,18 @@ class Message:
     segments: int = 1
     whole: bool = True
     fields: dict[str, int | str] = field(default_factory=dict)
-    answers: int | None = None  # number of the request to which this is the response
+    answers: int | None = None  # of a response: number of its request
     answered_by: int | None = None
     latency: float | None = None  # of a response: seconds since the end of its request
     about: int | None = None  # of a Terminate: number of the message that it quotes
-    retransmitted: int = 0  # number of packets that retransmitted its octets
+    retransmitted: int = 0  # number of packets that retransmitted octets of the message
     dropped: str | None = None  # the receiver's reason for dropping the message
     error: str | None = None
     clause: str | None = None
     note: str | None = None  # remark about the capture, not about the message
 
     def record_error(self, error: str, clause: str | None) -> None:
-        """Record an error, unless an earlier one is recorded."""
+        """Record an error of the message, unless an earlier error is recorded."""
         if self.error is None:
             self.error, self.clause = error, clause
 
@@ -190,7 +190,7 @@ def parse_header(octets: bytes) -> Header | None:
 
 
 def message_kind(header: Header | None) -> str:
-    """Return the name of a message's kind."""
+    """Return the name of the kind of message to which a DDP header belongs."""
     if header is None:
         return BROKEN
     return OPCODES.get(header.opcode, f"opcode {header.opcode:#x}")
@@ -233,7 +233,7 @@ def expected_queue(opcode: int) -> int | None:
 
 
 def check_header(message: Message, header: Header | None) -> None:
-    """Record errors in a header that every receiver would reject."""
+    """Record in a message the errors of its header that every receiver would reject."""
     if header is None:
         message.record_error("no DDP header", "RFC5041-4.3-01")
     elif header.dv != 1:
@@ -251,7 +251,7 @@ def check_header(message: Message, header: Header | None) -> None:
 
 
 def check_ud_segment(message: Message, header: Header) -> None:
-    """Record errors of a DDP segment on UD."""
+    """Record in a message the errors of its DDP segment that apply only to UD."""
     private = header.opcode == Opcode.PRIVATE and message.fields.get("subcode") in PRIVATE_CODES
     if header.opcode not in (Opcode.SEND, Opcode.SEND_SE, Opcode.TERMINATE) and not private:
         message.record_error(f"{message_kind(header)} on UD", "DGRAM-UD-2")
@@ -275,7 +275,7 @@ def check_terminate(message: Message, payload: bytes) -> Header | None:
 
 
 def is_quoted_header_of(quoted: Header, message: Message) -> bool:
-    """Whether the header that a Terminate quotes belongs to this message."""
+    """Return whether the header that a Terminate quotes belongs to ``message``."""
     named = message.fields
     if not quoted.tagged:
         return (named.get("qn"), named.get("msn")) == (quoted.b, quoted.msn)
@@ -287,5 +287,5 @@ def is_quoted_header_of(quoted: Header, message: Message) -> bool:
 
 @lru_cache(maxsize=4096)
 def address_text(host: str, port: int) -> str:
-    """Return an address in the usual notation."""
+    """Return an IP address and port as text, an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

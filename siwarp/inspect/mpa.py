@@ -52,12 +52,13 @@ from siwarp.inspect.framing import (
 )
 from siwarp.inspect.wire import ENHANCED_LEN
 
-#: Flags in the octet after the key.
+#: The M flag in the octet after the key of a start-up frame.
 M_FLAG = 0x80
 
 
 def _has_ird_ord(frame: Packet) -> bool:
-    """Whether private data starts with IRD/ORD: S is set, the revision is 2 or later, and it fits.
+    """Return whether a frame's private data starts with IRD/ORD: the S bit is set, the revision is
+    2 or later, and the data are long enough.
 
     In revisions 0 and 1 the S bit is reserved, and receivers ignore it.
     """
@@ -104,7 +105,7 @@ class MPAStartup(Packet):
 
     @classmethod
     def dispatch_hook(cls, _pkt: bytes | None = None, *args: Any, **kwargs: Any) -> type[Packet]:
-        """Return the frame class for the key; Raw for any other key."""
+        """Return the class of the start-up frame with this key; Raw for any other key."""
         if cls is not MPAStartup:
             return cls
         key = (_pkt or b"")[:KEY_LEN]
@@ -113,14 +114,14 @@ class MPAStartup(Packet):
         return MPAReply if key == REPLY_KEY else conf.raw_layer
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
-        """Insert the length of the private data if it was None."""
+        """Insert the length of the private data if the field `pd_length` is None."""
         if self.pd_length is None:
             length = (len(pkt) - STARTUP_HDR_LEN).to_bytes(2, "big")
             pkt = pkt[: STARTUP_HDR_LEN - 2] + length + pkt[STARTUP_HDR_LEN:]
         return pkt + pay
 
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
-        """Octets after this frame are the next frame, not payload."""
+        """Return no payload, because the octets after a start-up frame are the next frame."""
         return b"", s
 
 
@@ -169,7 +170,7 @@ class FPDU(Packet):
         super().__init__(*args, **fields)
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
-        """Insert length, pad and CRC if they were None."""
+        """Insert the computed length, pad and CRC if their fields are None."""
         ulpdu = bytes(self.ulpdu) if self.ulpdu is not None else b""
         if self.ulpdu_length is None:
             pkt = len(ulpdu).to_bytes(LENGTH_LEN, "big") + pkt[LENGTH_LEN:]
@@ -181,7 +182,7 @@ class FPDU(Packet):
         return pkt + pay
 
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
-        """Octets after this FPDU are the next frame, not payload."""
+        """Return no payload, because the octets after an FPDU are the next frame."""
         return b"", s
 
     def crc_expected(self) -> int:
@@ -189,7 +190,7 @@ class FPDU(Packet):
         return crc32c((self.marked or bytes(self))[:-CRC_LEN])
 
     def wire_len(self) -> int:
-        """Octets of the FPDU in its stream, including Markers."""
+        """Return the number of octets of the FPDU in its stream, including Markers."""
         return len(self.marked or bytes(self))
 
 
@@ -200,7 +201,7 @@ class Marker(Packet):
     fields_desc: ClassVar[list[Any]] = [ShortField("reserved", 0), ShortField("fpduptr", 0)]
 
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
-        """Octets after the Marker are the FPDU, not payload."""
+        """Return no payload, because the octets after a Marker are those of the FPDU."""
         return b"", s
 
 
@@ -216,7 +217,8 @@ def mark(fpdu: Packet, at: int) -> bytes:
     for word in range(0, len(plain), 4):
         here = at + len(out)
         if here % MARKER_SPACING == 0:
-            out += bytes(Marker(fpduptr=max(here - first, 0) % (1 << 16)))  # a 16-bit field
+            # The pointer is a 16-bit field.
+            out += bytes(Marker(fpduptr=max(here - first, 0) % (1 << 16)))
         if word == len(plain) - CRC_LEN and fpdu.crc is None:
             out += crc32c(bytes(out)).to_bytes(CRC_LEN, "little")
         else:
@@ -336,7 +338,7 @@ def bind_mpa(port: int) -> None:
 
 
 def unbind_mpa(port: int) -> None:
-    """Remove the bindings of `bind_mpa`."""
+    """Remove the bindings that `bind_mpa` added for a TCP port."""
     split_layers(TCP, MPA, dport=port)
     split_layers(TCP, MPA, sport=port)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """Names for the numbers in headers, one enumeration per list in the RFCs.
 
-They are defined here again, and not imported from the stack, because this package checks the
+The names are defined again, and not imported from the stack, because this package checks the
 stack's wire data.
 """
 

@@ -62,7 +62,7 @@ class Packet:
 
     @property
     def missing_description(self) -> str:
-        """Description of the missing octets."""
+        """A description of the octets that are missing in the packet."""
         if self.fragmented:
             return f"{self.missing} of its octets were in IP fragments that the capture lacks"
         return f"the capture truncated it by {self.missing} octets"
@@ -88,7 +88,9 @@ def _strip_link_header(link: int, octets: bytes) -> bytes:
 
 
 class Fragments:
-    """Fragmented datagrams. Those that stay incomplete become UDP packets with missing octets."""
+    """Reassembles fragmented datagrams; UDP datagrams that stay incomplete become packets with
+    missing octets.
+    """
 
     def __init__(self) -> None:
         self._parts: dict[FragmentKey, dict[int, bytes]] = {}
@@ -106,7 +108,7 @@ class Fragments:
         parts[offset] = part
         self._last[key] = frame
         if sum(map(len, parts.values())) > DATAGRAM_MAX:
-            self._forget(key)
+            self._remove_datagram(key)
             return None
         if not more:
             self._ends[key] = offset + len(part)
@@ -116,7 +118,7 @@ class Fragments:
         whole = self._octets_before_gap(parts)
         if len(whole) < end:
             return None
-        self._forget(key)
+        self._remove_datagram(key)
         return whole[:end]
 
     def take_incomplete(self) -> list[Packet]:
@@ -128,7 +130,7 @@ class Fragments:
 
     @staticmethod
     def _octets_before_gap(parts: dict[int, bytes]) -> bytes:
-        """Return the octets before the first gap."""
+        """Return the octets of a datagram before the first missing fragment."""
         whole = bytearray()
         for at in sorted(parts):
             if at > len(whole):
@@ -136,7 +138,7 @@ class Fragments:
             whole += parts[at][len(whole) - at :]
         return bytes(whole)
 
-    def _forget(self, key: FragmentKey) -> None:
+    def _remove_datagram(self, key: FragmentKey) -> None:
         del self._parts[key], self._last[key]
         self._ends.pop(key, None)
 
@@ -146,7 +148,7 @@ class Fragments:
         parts, frame = self._parts[key], self._last[key]
         begin = self._octets_before_gap(parts)
         length = self._ends.get(key, max(at + len(part) for at, part in parts.items()))
-        self._forget(key)
+        self._remove_datagram(key)
         source_port = dest_port = 0
         if len(begin) >= 8:
             source_port, dest_port, said = struct.unpack_from("!HHH", begin)

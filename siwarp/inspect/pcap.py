@@ -51,7 +51,7 @@ class Frame:
     when: int
     link: int
     octets: bytes
-    length: int  # on the wire; more than len(octets) if truncated in the capture
+    length: int  # length on the wire; more than len(octets) if truncated
     comment: str | None = None
 
 

@@ -67,13 +67,13 @@ class HalfReader:
         self._open: Message | None = None
         self._open_end = 0
         self._before: tuple[Any, ...] = ()
-        self._next: Header | None = None  # header that the message's next segment must have
+        self._next: Header | None = None  # the header that the message's next segment must have
         self._msn: dict[int, int] = {}
         self._over = False  # whether a Terminate was sent
         self._may_be_empty = False  # whether the next FPDU may be empty, as an RTR
 
     def read(self) -> None:
-        """Parse the complete direction."""
+        """Parse all messages of the direction, and fill ``messages``."""
         startup = direction_startup(self.half)
         end = (startup_frame_end(bytes(self.half.octets[:STARTUP_MAX])) or 0) if startup else 0
         origin = end if self.marked else None
@@ -82,7 +82,7 @@ class HalfReader:
         for offset, octets in runs:
             if offset == 0 and startup is not None:
                 self._add_startup_message(startup, end)
-                self._read_run(offset, octets, end, origin)
+                self._read_contiguous_run(offset, octets, end, origin)
             else:
                 self._read_run_after_gap(offset, octets, origin, startup is not None)
 
@@ -99,7 +99,7 @@ class HalfReader:
             return
         before = len(self.messages)
         mo = self._segment_mo(octets, at, within)
-        self._read_run(offset, octets, at, origin)
+        self._read_contiguous_run(offset, octets, at, origin)
         if len(self.messages) == before:
             return
         first = self.messages[before]
@@ -118,7 +118,7 @@ class HalfReader:
         header = parse_header(span.octets[LENGTH_LEN : LENGTH_LEN + 18]) if span else None
         return header.mo if header is not None and not header.tagged else None
 
-    def _read_run(self, offset: int, octets: bytes, at: int, origin: int | None) -> None:
+    def _read_contiguous_run(self, offset: int, octets: bytes, at: int, origin: int | None) -> None:
         within = origin - offset if origin is not None else None
         for span in complete_fpdus(octets, at, within):
             count_against_limits()

@@ -114,12 +114,12 @@ class RDDatagram(Packet):
 
     @classmethod
     def dispatch_hook(cls, _pkt: bytes | None = None, *args: Any, **kwargs: Any) -> type[Packet]:
-        """Return Raw if there are too few octets."""
+        """Return this class; Raw for octets that are too short for RD's header and the CRC."""
         short = _pkt is not None and len(_pkt) < RD_HEADER_LEN + CRC_LEN
         return conf.raw_layer if short else cls
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
-        """Insert the CRC if it was None."""
+        """Insert the computed CRC if the field `crc` is None."""
         if self.crc is None:
             pkt = pkt[:-CRC_LEN] + crc32c(pkt[:-CRC_LEN]).to_bytes(CRC_LEN, "little")
         return pkt + pay

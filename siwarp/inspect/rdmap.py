@@ -139,7 +139,7 @@ class QuotedReadRequest(_HeaderOnly, ReadRequest):
     name = "quoted RDMAP Read Request"
 
 
-def _quoted_ddp(octets: bytes) -> Packet:
+def _parse_quoted_ddp(octets: bytes) -> Packet:
     """Parse the quoted DDP header by its T bit; ValueError (shown as Raw) if it is truncated."""
     tagged = bool(octets and octets[0] & 0x80)
     if len(octets) < (TAGGED_HDR_LEN if tagged else UNTAGGED_HDR_LEN):
@@ -147,7 +147,7 @@ def _quoted_ddp(octets: bytes) -> Packet:
     return QuotedTagged(octets) if tagged else QuotedUntagged(octets)
 
 
-def _quoted_rdma(octets: bytes) -> Packet:
+def _parse_quoted_rdma(octets: bytes) -> Packet:
     """Parse the quoted Read Request header; Raw if it is truncated."""
     whole = len(octets) >= len(QuotedReadRequest())
     return QuotedReadRequest(octets) if whole else Raw(octets)
@@ -172,20 +172,20 @@ class Terminate(Packet):
         BitField("reserved", 0, 13),
         ConditionalField(ShortField("ddp_seg_len", 0), lambda p: bool(p.m or p.d)),
         ConditionalField(
-            PacketField("quoted_ddp", QuotedUntagged(), _quoted_ddp), lambda p: bool(p.d)
+            PacketField("quoted_ddp", QuotedUntagged(), _parse_quoted_ddp), lambda p: bool(p.d)
         ),
         ConditionalField(
-            PacketField("quoted_rdma", QuotedReadRequest(), _quoted_rdma),
+            PacketField("quoted_rdma", QuotedReadRequest(), _parse_quoted_rdma),
             lambda p: bool(p.r),
         ),
     ]
 
     def reason(self) -> str:
-        """Return layer, error type and code in words."""
+        """Return the layer, error type and code of the Terminate in words."""
         return term_reason(self.layer, self.etype, self.code)
 
     def mysummary(self) -> str:
-        """Return scapy's one-line summary."""
+        """Return the Terminate's reason as scapy's one-line summary."""
         return f"Terminate {self.reason()}"
 
 

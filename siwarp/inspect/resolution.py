@@ -30,12 +30,14 @@ _REPLIES = tuple(f"SIDR_{kind.name}" for kind in SIDRType if kind != SIDRType.QU
 
 
 def is_resolution_frame(octets: bytes) -> bool:
-    """Whether a payload begins like a frame of UD resolution; no datagram of a queue pair does."""
+    """Return whether a payload begins like a frame of UD resolution, as no queue pair's datagram
+    does.
+    """
     return octets.startswith(MAGIC)
 
 
 def is_intact_frame(octets: bytes) -> bool:
-    """Whether a payload has the length of a frame and a valid CRC."""
+    """Return whether a payload has the length of a frame of UD resolution and a valid CRC."""
     crc = int.from_bytes(octets[-CRC_LEN:], "little")
     return len(octets) == SIDR_LEN and crc == crc32c(octets[:-CRC_LEN])
 
@@ -47,7 +49,7 @@ def _frame_kind(version: int, kind: int) -> str:
 
 
 def _frame_fields(kind: str, octets: bytes) -> dict[str, int | str]:
-    """Return the fields of a frame of this kind."""
+    """Return the fields that a frame of UD resolution of kind ``kind`` has."""
     _, _, _, status, _, id, cookie, qpn, q_key, gid = _HEAD.unpack_from(octets)
     found: dict[str, int | str] = {"id": id}
     if kind in (_QUESTION, _COOKIE):
@@ -60,7 +62,7 @@ def _frame_fields(kind: str, octets: bytes) -> dict[str, int | str]:
     return found
 
 
-def _wrong_field(octets: bytes) -> str | None:
+def _find_invalid_field(octets: bytes) -> str | None:
     """Return the first field with a value that is invalid for the frame's type, in words."""
     _, _, kind, status, data_len, id, cookie, qpn, _, gid = _HEAD.unpack_from(octets)
     address = IPv6Address(gid)
@@ -85,7 +87,7 @@ def _check_frame(message: Message, octets: bytes) -> None:
         message.record_error("wrong CRC", None)
     elif octets[:5] != MAGIC + bytes([VERSION]):
         message.record_error("not the magic and version of UD resolution", None)
-    elif (wrong := _wrong_field(octets)) is not None:
+    elif (wrong := _find_invalid_field(octets)) is not None:
         message.record_error(wrong, None)
 
 

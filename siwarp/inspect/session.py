@@ -5,8 +5,8 @@
         if MPA in packet:
             packet[MPA].frames
 
-Unlike scapy's TCPSession, it needs no bound port, distinguishes connections by addresses, ports and
-SYN, accepts segments in any order and more than once, and removes Markers.
+Unlike scapy's TCPSession, FPDUSession needs no bound port, distinguishes connections by addresses,
+ports and SYN, accepts segments in any order and more than once, and removes Markers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class FPDUSession(DefaultSession):
         self._number = 0
 
     def process(self, pkt: ScapyPacket) -> ScapyPacket | None:
-        """Process a packet; scapy calls this method for each packet."""
+        """Process one packet of the capture; scapy calls this method for each packet."""
         self._number += 1
         packet = packet_from_scapy(pkt, self._number, self._fragments) if pkt else None
         if packet is None or not packet.tcp or TCP not in pkt:
@@ -66,7 +66,7 @@ class FPDUSession(DefaultSession):
             return pkt
         half = connection.half(direction)
         frames = self._take_complete_frames(connection, direction, half, state)
-        if half.gap > EARLY_MAX:
+        if half.segments_after_gap > EARLY_MAX:
             state.other = True
         if state.other:
             return pkt

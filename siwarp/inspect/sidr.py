@@ -29,7 +29,7 @@ from siwarp.inspect.wire import CRC_LEN, SIDR_DATA_LEN, SIDR_LEN, SIDRType
 
 
 class SIDR(Packet):
-    """A frame. `crc` and the length of `data` are computed if they are None."""
+    """A frame of UD resolution; `crc` and the length of `data` are computed if they are None."""
 
     name = "siwarp UD resolution"
     fields_desc: ClassVar[list[Any]] = [
@@ -50,7 +50,7 @@ class SIDR(Packet):
 
     @classmethod
     def dispatch_hook(cls, _pkt: bytes | None = None, *args: Any, **kwargs: Any) -> type[Packet]:
-        """Return Raw for octets with a different length."""
+        """Return this class; Raw for octets that do not have the length of a frame."""
         return conf.raw_layer if _pkt is not None and len(_pkt) != SIDR_LEN else cls
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:

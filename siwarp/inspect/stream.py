@@ -42,7 +42,7 @@ class Direction(NamedTuple):
     dest_port: int
 
     def reverse(self) -> Direction:
-        """Return the other direction."""
+        """Return the opposite direction of the same TCP connection."""
         return Direction(self.dest, self.dest_port, self.source, self.source_port)
 
 
@@ -123,7 +123,7 @@ class Half:
         return found
 
     def discard(self, size: int) -> None:
-        """Discard the first `size` octets, and the places."""
+        """Discard the first `size` octets of the stream, and all places."""
         del self.octets[:size]
         self.forgotten += size
         self.places.clear()
@@ -135,7 +135,7 @@ class Half:
         return self.forgotten + len(self.octets)
 
     @property
-    def gap(self) -> int:
+    def segments_after_gap(self) -> int:
         """Number of segments after the first gap."""
         return len(self._early)
 
@@ -172,13 +172,15 @@ class Connection:
         return longer
 
     @property
-    def is_used(self) -> bool:
+    def is_ended_or_has_data(self) -> bool:
         """Whether a SYN now starts a new connection with the same addresses and ports."""
-        return self.ended is not None or any(h.end or h.gap for h in self.halves.values())
+        return self.ended is not None or any(
+            h.end or h.segments_after_gap for h in self.halves.values()
+        )
 
 
 def direction_of(packet: Packet) -> Direction:
-    """Return the direction of a segment."""
+    """Return the direction of a connection to which a TCP segment belongs."""
     return Direction(packet.source, packet.source_port, packet.dest, packet.dest_port)
 
 
@@ -194,7 +196,9 @@ class Connections:
         direction = direction_of(packet)
         found = self._now.get(direction)
         asks = packet.flags & (SYN | ACK) == SYN
-        if found is None or (found.is_used and (asks or (packet.flags & SYN and found.ended))):
+        if found is None or (
+            found.is_ended_or_has_data and (asks or (packet.flags & SYN and found.ended))
+        ):
             answers = packet.flags & (SYN | ACK) == SYN | ACK
             first = direction.reverse() if answers else direction
             found = Connection(first, packet.frame, packet.when)
@@ -222,7 +226,7 @@ def tcp_streams(packets: Iterable[ScapyPacket]) -> dict[Direction, bytes]:
     streams: dict[Direction, bytes] = {}
     for connection in tcp_connections(packets_from_scapy(packets)):
         for direction, half in connection.halves.items():
-            if half.gap:
+            if half.segments_after_gap:
                 raise ValueError(
                     f"octets are missing after {len(half.octets)} of {direction}: "
                     "use examine(), which continues after a gap"
@@ -258,14 +262,14 @@ def cut_streams(streams: dict[Direction, bytes]) -> dict[Direction, Frames]:
     """Split the streams of `tcp_streams`, with Markers if the other side's start-up frame requests
     them.
     """
-    asks = {d: _asks_for_markers(octets) for d, octets in streams.items()}
+    asks = {d: _requests_markers(octets) for d, octets in streams.items()}
     return {
         d: split_stream(octets, markers=asks.get(d.reverse(), False))
         for d, octets in streams.items()
     }
 
 
-def _asks_for_markers(octets: bytes) -> bool:
+def _requests_markers(octets: bytes) -> bool:
     end = startup_frame_end(octets)
     return bool(end and parse_startup(octets[:end]).m)
 
@@ -306,7 +310,7 @@ def find_fpdu_start(
     found. Offsets refer to `octets`, which begins at `offset` of the stream.
     """
     first = bisect.bisect_right(places, offset, key=lambda place: place.end)
-    for i in range(first, len(places)):  # no slice: it would be quadratic with many gaps
+    for i in range(first, len(places)):  # a slice would make the search quadratic with many gaps
         at = places[i].start - offset
         if at < 0:
             continue

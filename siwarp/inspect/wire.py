@@ -52,7 +52,7 @@ SIDR_LEN, SIDR_DATA_LEN, SIDR_ANSWER_DATA_LEN = 232, 180, 136
 
 
 class SIDRType(IntEnum):
-    """Types of frames."""
+    """The types of frames of UD resolution."""
 
     QUESTION = 1
     ANSWER = 2

@@ -52,13 +52,13 @@ ACCESS = (
 
 #: Room in the queues for requests that a test posts itself, besides the receives of the end.
 _DEPTH = 64
-#: Work request ids from here on belong to this module; smaller ones are for the test's requests.
+#: Work request ids from 2**61 on are used by this module; smaller ids are for the test's requests.
 _SENDS = 1 << 61
 _RECEIVES = 1 << 62
 
 
 class End(Closing):
-    """One end of a pair; ``pair`` makes it, and it belongs to one thread at a time.
+    """One end of a pair, created by ``pair``; only one thread at a time may use an end.
 
     ``send``, ``recv``, ``write`` and ``read`` post a request, wait for its completion and check it.
     A test may also post requests to ``qp`` itself, with ``wr_id`` below 2**61, and get their
@@ -84,7 +84,8 @@ class End(Closing):
         self.device = device
         self.ah: AH | None = None
         self._ids = itertools.count(_SENDS)
-        # Memory of requests that have not completed; completions that no call has returned yet.
+        # The memory of requests that have not completed, and completions that no call has returned
+        # yet.
         self._lent: dict[int, MR] = {}
         self._kept: list[WC] = []
         self._recv_size = recv_size
@@ -104,14 +105,14 @@ class End(Closing):
             ]
             on_error.pop_all()
 
-    def take_id(self, cm_id: CMID) -> None:
+    def adopt_cm_id(self, cm_id: CMID) -> None:
         """Take ownership of the id of the future connection, and post the receives."""
         self.cm_id = cm_id
         cm_id.bind_qp(self.qp)
         self.post_receives()
 
     def post_receives(self) -> None:
-        """Post all receives of this end; ``pair`` calls this."""
+        """Post all receives of this end; called by ``pair``."""
         self.qp.post_recv(self._recvs)
 
     # ---- messages
@@ -119,18 +120,19 @@ class End(Closing):
     def send(self, data: Buffer, timeout: float = LIMIT_S) -> None:
         """Send one message, a buffer, and wait for its completion.
 
-        RD: the peer has received the message then. RC, UC, UD: the network has accepted it.
+        The Send completes when the peer has received it (RD), or the network has accepted it (RC,
+        UC, UD).
 
         Raises:
-            ProtocolError: the peer refused it.
+            ProtocolError: the peer refused the message.
             PeerGone: RC, RD: the peer is gone.
-            Timeout: it did not complete within ``timeout`` seconds.
+            Timeout: the message did not complete within ``timeout`` seconds.
 
         """
-        self._request(WROpcode.SEND, bytearray(octets(data)), None, timeout)
+        self._post_and_wait(WROpcode.SEND, bytearray(octets(data)), None, timeout)
 
     def recv(self, timeout: float = LIMIT_S) -> bytes:
-        """Return the next message.
+        """Wait for the next message from the peer and return it.
 
         Raises:
             ProtocolError: one end violated the protocol.
@@ -145,8 +147,8 @@ class End(Closing):
                 "this pair has receives=0: post receives and wait() for them, or create the pair "
                 "with receives > 0",
             )
-        wc = self._await(lambda wc: wc.wr_id >= _RECEIVES, timeout, "receiving")
-        slot = self._checked(wc, "receiving").wr_id ^ _RECEIVES
+        wc = self._wait_for_match(lambda wc: wc.wr_id >= _RECEIVES, timeout, "receiving")
+        slot = self._check_completion(wc, "receiving").wr_id ^ _RECEIVES
         data = self._inbox.read(wc.byte_len, slot * self._recv_size)
         with contextlib.suppress(StateError):  # the connection may have ended after this message
             self.qp.post_recv(self._recvs[slot])
@@ -165,7 +167,7 @@ class End(Closing):
         # Copy the data, so that a request that times out does not use the caller's memory.
         source = bytearray(octets(data))
         remote = self.peer.mr.remote(offset, len(source))
-        self._request(WROpcode.RDMA_WRITE, source, remote, timeout)
+        self._post_and_wait(WROpcode.RDMA_WRITE, source, remote, timeout)
 
     def read(self, length: int, offset: int = 0, timeout: float = LIMIT_S) -> bytes:
         """RDMA Read ``length`` octets of ``peer.mr`` from ``offset`` on: RC, RD.
@@ -177,7 +179,7 @@ class End(Closing):
         """
         into = bytearray(length)
         remote = self.peer.mr.remote(offset, length)
-        self._request(WROpcode.RDMA_READ, into, remote, timeout)
+        self._post_and_wait(WROpcode.RDMA_READ, into, remote, timeout)
         return bytes(into)
 
     # ---- requests of the test
@@ -191,7 +193,7 @@ class End(Closing):
         """
         deadline = system.monotonic() + timeout
         return [
-            self._await(
+            self._wait_for_match(
                 lambda wc: wc.wr_id < _SENDS, deadline - system.monotonic(), f"completion {i + 1}"
             )
             for i in range(n)
@@ -199,7 +201,7 @@ class End(Closing):
 
     # ---- implementation
 
-    def _request(
+    def _post_and_wait(
         self, opcode: WROpcode, memory: bytearray, remote: RemoteBuffer | None, timeout: float
     ) -> None:
         wr_id = next(self._ids)
@@ -211,9 +213,11 @@ class End(Closing):
             mr.close()
             raise
         self._lent[wr_id] = mr
-        self._checked(self._await(lambda wc: wc.wr_id == wr_id, timeout, what), what)
+        self._check_completion(
+            self._wait_for_match(lambda wc: wc.wr_id == wr_id, timeout, what), what
+        )
 
-    def _await(self, wanted: Callable[[WC], bool], timeout: float, what: str) -> WC:
+    def _wait_for_match(self, wanted: Callable[[WC], bool], timeout: float, what: str) -> WC:
         """Return the next matching completion; keep all others for later calls."""
         deadline = system.monotonic() + timeout
         while True:
@@ -229,10 +233,11 @@ class End(Closing):
                     "the peer is open, and that no fault plan drops packets: a capture shows what "
                     "was sent",
                 )
-            self._kept += [wc for wc in wcs if self._returned(wc) or wanted(wc)]
+            self._kept += [wc for wc in wcs if self._release_request_memory(wc) or wanted(wc)]
 
-    def _returned(self, wc: WC) -> bool:
-        """Close the memory of a completed request of this module; return False if it was one.
+    def _release_request_memory(self, wc: WC) -> bool:
+        """Close the memory of a completed request of this module and return False; else return
+        True.
 
         A request that timed out completes later, when no call waits for it.
         """
@@ -241,7 +246,7 @@ class End(Closing):
             mr.close()
         return mr is None
 
-    def _checked(self, wc: WC, what: str) -> WC:
+    def _check_completion(self, wc: WC, what: str) -> WC:
         flushed = wc.status == WCStatus.WR_FLUSH_ERR and not wc.vendor_err
         if flushed and self.qp.qp_type == QPType.RC:
             raise PeerGone(
@@ -250,7 +255,7 @@ class End(Closing):
         return wc.check()
 
     def close(self) -> None:
-        """Close this end in order: the peer is notified. A second call has no effect."""
+        """Close this end in order, so that the peer is notified; a second call has no effect."""
         cm_id = self.__dict__.pop("cm_id", None)
         if cm_id is not None:
             with contextlib.suppress(Error):

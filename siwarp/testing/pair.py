@@ -66,16 +66,16 @@ def pair(
         ends = Pair(*(stack.enter_context(End(opened, init, **memory)) for _ in "ab"))
         ends.a.peer, ends.b.peer = ends.b, ends.a
         if kind == "rc":
-            _connect(ends, host, stack)
+            _connect_rc(ends, host, stack)
         elif kind == "uc":
             _connect_uc(ends)
         else:
-            _name(ends, stack)
+            _create_address_handles(ends, stack)
         yield ends
 
 
-def _name(ends: Pair, stack: contextlib.ExitStack) -> None:
-    """Prepare UD or RD: each request contains the address handle of the peer."""
+def _create_address_handles(ends: Pair, stack: contextlib.ExitStack) -> None:
+    """Create the address handles of UD or RD peers, which each request contains."""
     for end in ends:
         end.qp.to_rts()
         end.post_receives()
@@ -84,18 +84,18 @@ def _name(ends: Pair, stack: contextlib.ExitStack) -> None:
 
 
 def _connect_uc(ends: Pair) -> None:
-    """Prepare UC: each queue pair gets the address of its peer."""
+    """Connect UC queue pairs: each queue pair gets the address of its peer."""
     for end in ends:
         end.qp.to_rts(QPAttr(ah_attr=end.peer.qp.addr))
         end.post_receives()
 
 
-def _connect(ends: Pair, host: str, stack: contextlib.ExitStack) -> None:
-    """Connect RC: ``a`` is the initiator, ``b`` the responder."""
+def _connect_rc(ends: Pair, host: str, stack: contextlib.ExitStack) -> None:
+    """Connect RC queue pairs: ``a`` is the initiator, ``b`` the responder."""
     channel = stack.enter_context(CMEventChannel(ends.a.device))
     with CMID(channel) as listener:
         listener.listen((host, 0))
-        ends.a.take_id(CMID(channel))
+        ends.a.adopt_cm_id(CMID(channel))
         stack.callback(ends.a.close)  # close the connection before its channel
         # Either end may send first (RFC 6581).
         rtr = RTR.FPDU | RTR.WRITE | RTR.READ
@@ -111,7 +111,7 @@ def _connect(ends: Pair, host: str, stack: contextlib.ExitStack) -> None:
                     "plan delays it",
                 )
             if event.check().type == CMEventType.CONNECT_REQUEST:
-                ends.b.take_id(event.id)
+                ends.b.adopt_cm_id(event.id)
                 stack.callback(ends.b.close)
                 event.id.accept()
             elif event.type == CMEventType.ESTABLISHED:

@@ -75,7 +75,9 @@ def clamp_to_int(number: int) -> int:
 
 
 def clamp_to_uint(number: int) -> int:
-    """Like ``clamp_to_int``, for unsigned 32-bit values."""
+    """Return ``number``, or the largest unsigned 32-bit value if ``number`` does not fit 32
+    bits.
+    """
     return number if 0 <= number <= 0xFFFFFFFF else 0xFFFFFFFF
 
 
@@ -143,10 +145,10 @@ _roots: weakref.WeakSet[Handle] = weakref.WeakSet()
 # any thread at any time, even inside a call of the library, so it only appends to this queue.
 _dropped: deque[tuple[Callable[[Any], int], Any, tuple[Any, ...], int]] = deque()
 _reaping = system.lock()
-#: Held to take the C object out of a handle, so that only one thread ends it. Reentrant, because a
-#: signal handler may close a handle meanwhile.
+#: This lock is held while the C object is removed from a handle, so that only one thread destroys
+#: the object. The lock is reentrant, because a signal handler may close a handle meanwhile.
 _ending = system.rlock()
-#: Held to call the functions that watch an object, and to stop watching.
+#: This lock is held while wake-up callbacks are called, added or removed.
 _watching = system.rlock()
 
 
@@ -193,7 +195,7 @@ class Handle(Closing):
 
     __slots__ = ("__weakref__", "_c", "_children", "_keep", "_parents", "_pid", "_serial")
 
-    #: The kind of object, for messages.
+    #: The name of the kind of object, for messages.
     _what: ClassVar[str] = "object"
     #: The C function that destroys the object.
     _destroy: ClassVar[Callable[[Any], int]]
@@ -282,7 +284,8 @@ class Handle(Closing):
                 parent._children.discard(handle)
             handle._parents = ()
             handle._release_memory()
-        if rc != -errno.ESTALE:  # the device's end has ended the object, as in _destroy_c_object
+        # ESTALE: the object was ended with its device, as in _destroy_c_object.
+        if rc != -errno.ESTALE:
             check_rc(rc, f"closing {self!r}")
 
     def _wake_all_waiters(self) -> None:
@@ -327,7 +330,9 @@ class Handle(Closing):
         """Raise an exception if the handle cannot be closed now."""
 
     def _before_destroy(self, c: Any) -> None:
-        """Called after the handle is closed for all threads, before C object ``c`` is destroyed."""
+        """Do what must be done after the handle is closed for all threads and before ``c`` is
+        destroyed.
+        """
 
     def _release_memory(self) -> None:
         """Release the memory that the C object used."""
@@ -354,10 +359,10 @@ class Handle(Closing):
                 child._close_with_children()
         self.close()
 
-    def _enter(self) -> None:
+    def _check_usable(self) -> None:
         self._c_object()
 
-    def _leave(self) -> None:
+    def _close_at_block_end(self) -> None:
         reap_dropped_handles()
         if not self.closed:
             self._close_with_children()
@@ -406,7 +411,9 @@ class Waitable(Handle):
         raise NotImplementedError
 
     def _has_progress_thread(self) -> bool:
-        """Whether the device has a progress thread, which works while this process sleeps."""
+        """Return whether the device has a progress thread, which works while this process
+        sleeps.
+        """
         raise NotImplementedError
 
     def _add_wake_callback(self, call: Callable[[], None], about: Any = None) -> None:
@@ -524,7 +531,7 @@ class Waitable(Handle):
                 errno.EBUSY,
                 f"{self!r} cannot be closed while a thread waits on it: end the wait first",
             )
-        self._wake_waiters()  # tasks that wait for events now find the handle closed
+        self._wake_waiters()  # wake tasks, which then find the handle closed
 
 
 #: Maximum time in seconds for which closing waits for waiters to leave.
@@ -535,7 +542,7 @@ def _next_wait_ms(deadline: float | None) -> int:
     """Return the duration in milliseconds of the next wait inside the library."""
     if deadline is None:
         return SLICE_MS
-    left = (deadline - system.monotonic()) * 1000  # an infinite timeout gives an infinite value
+    left = (deadline - system.monotonic()) * 1000  # infinite if the timeout is infinite
     return SLICE_MS if left >= SLICE_MS else max(0, int(left + 0.999))
 
 
@@ -564,7 +571,7 @@ def _close_at_exit() -> None:
         try:
             root._close_with_children()
         except (Error, KeyboardInterrupt):
-            continue  # a daemon thread still waits on it; the process exits anyway
+            continue  # a daemon thread still waits on the handle; the process exits anyway
     reap_dropped_handles()
 
 

@@ -151,7 +151,7 @@ class AH(Handle):
     def _busy_advice(self) -> str:
         return (
             "a send to this address handle is still posted on one of "
-            f"{self.pd._queue_pairs()}: poll for its completion, or close that QP, first"
+            f"{self.pd._queue_pair_names()}: poll for its completion, or close that QP, first"
         )
 
     def _description(self) -> str:

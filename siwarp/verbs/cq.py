@@ -268,8 +268,8 @@ class CompChannel(Waitable):
     def _get_cq_event(
         self, timeout: float | None, over: Callable[[], bool] | None, about: CQ | None
     ) -> CQ | None:
-        """Like ``get_cq_event``; return ``None`` also when ``over`` is true, which is called after
-        each ``_wake_waiters``.
+        """Wait like ``get_cq_event``; return ``None`` also when ``over``, called after each
+        ``_wake_waiters``, returns true.
         """
         c = self._c_object()
         which = ffi.new("struct siw_cq **")
@@ -277,12 +277,12 @@ class CompChannel(Waitable):
 
         def take_event() -> CQ | None:
             cq = self._cqs.get(int(ffi.cast("uintptr_t", which[0])))
-            if cq is None:  # the CQ was deleted meanwhile: its events are not needed
+            if cq is None:  # the CQ was deleted, so its events are not needed
                 lib.siw_ack_cq_events(which[0], 1)
                 which[0] = _null
                 return None
             cq._unacked += 1
-            of, which[0] = which[0], _null  # one step: Python handles no signal in between
+            of, which[0] = which[0], _null  # one statement, in which Python handles no signal
             cq._events += 1
             self._wake_waiters(cq)
             # Closing the CQ acknowledges the events counted so far, and waits for the others.
@@ -434,7 +434,7 @@ class CQ(Handle):
             lib.siw_ack_cq_events(c, count)
 
     def wait(self, timeout: float | None = None, num_entries: int = 16) -> list[WC]:
-        """Poll, and if nothing has completed, wait on the channel.
+        """Poll the queue, and if nothing has completed, wait on the queue's channel.
 
         Return an empty list after ``timeout`` seconds.
 
@@ -447,8 +447,8 @@ class CQ(Handle):
     def _wait_for_completions(
         self, over: Callable[[], bool] | None, timeout: float | None, num_entries: int
     ) -> list[WC]:
-        """Like ``wait``; return an empty list also if ``over`` is true, which is called after each
-        ``_wake_waiters``.
+        """Wait like ``wait``; return an empty list also when ``over``, called after each
+        ``_wake_waiters``, returns true.
         """
         if self.channel is None:
             raise StateError(
@@ -467,7 +467,8 @@ class CQ(Handle):
             if (left is not None and left <= 0) or (over is not None and over()):
                 return []
 
-            # Another thread may read this queue's event from the channel, or close the queue.
+            # Another thread may meanwhile read the queue's event from the channel, or close the
+            # queue.
             def is_wait_over(events: int = events) -> bool:
                 return self._events != events or self.closed or (over is not None and over())
 

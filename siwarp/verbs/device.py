@@ -150,7 +150,7 @@ class Context(Waitable):
     _what = "context"
     _destroy = lib.siw_close_device
 
-    #: The device's name, interface and addresses when it was opened.
+    #: The device's name, interface and addresses at the time when the device was opened.
     device: Device
 
     def __init__(self, name: str | None = None) -> None:
@@ -264,7 +264,7 @@ class Context(Waitable):
             event = AsyncEvent(got, self._by_c.get)
             if event.element is not None or event.port_num:
                 return event
-            event.ack()  # its object was dropped meanwhile, so the event is not needed
+            event.ack()  # the event's object was deleted
             return None
 
         def drop_event() -> None:

@@ -128,9 +128,9 @@ class ErrorPolicy(IntEnum):
 class ErrorOrigin(IntEnum):
     """The end that found an error of a datagram queue pair (``enum siw_err_origin``)."""
 
-    #: Found by this end, in a received message.
+    #: The error was found by this end, in a received message.
     FOUND = 1
-    #: Reported by a peer, about a message that this end sent.
+    #: The error was reported by a peer, about a message that this end sent.
     REPORTED = 2
 
 

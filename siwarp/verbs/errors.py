@@ -46,7 +46,7 @@ class PeerGone(Error):
 
 
 class Timeout(Error, TimeoutError):
-    """The time limit given by the caller has expired."""
+    """The time limit that the caller gave for an operation has expired."""
 
 
 class ProtocolError(Error):
@@ -130,7 +130,7 @@ def terminate_reason(layer: int, type: int, code: int) -> str:
     """Return a Terminate's three numbers as text (RFC 5040 section 4.8, figure 9)."""
     where = _LAYERS.get(layer, f"layer {layer}")
     kind = _TYPES.get((layer, type), f"error type {type}")
-    if type == 0 and layer < 2:  # this type has no codes
+    if type == 0 and layer < 2:  # local catastrophic errors have no codes
         return f"{where}, {kind}"
     what = _CODES.get((layer, type, code))
     if what is None:

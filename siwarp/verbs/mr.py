@@ -240,7 +240,7 @@ class MR(Handle):
     def _on_forced_close(self) -> None:
         # A work request must never point to a closed region.
         for wr in list(self._wrs):
-            wr._forget_bind(self)
+            wr._clear_bind_of(self)
 
     def _destroy_c_object(self) -> None:
         self._on_forced_close()
@@ -299,8 +299,8 @@ class MR(Handle):
                 f"or invalidate the bound windows among {', '.join(windows[:5])}, and poll"
             )
         return (
-            f"an outstanding request of one of {self.pd._queue_pairs()} uses the region: poll for "
-            "its completion, or close that QP, first"
+            f"an outstanding request of one of {self.pd._queue_pair_names()} uses the region: poll "
+            "for its completion, or close that QP, first"
         )
 
     def _description(self) -> str:

@@ -137,7 +137,7 @@ class MW(Handle):
     def _on_forced_close(self) -> None:
         # A work request must never point to a closed window.
         for wr in list(self._wrs):
-            wr._forget_bind(self)
+            wr._clear_bind_of(self)
 
     def _destroy_c_object(self) -> None:
         self._on_forced_close()
@@ -145,8 +145,8 @@ class MW(Handle):
 
     def _busy_advice(self) -> str:
         return (
-            f"a bind of this window is outstanding on one of {self.pd._queue_pairs()}: poll for "
-            "its completion, or close that QP, first"
+            f"a bind of this window is outstanding on one of {self.pd._queue_pair_names()}: poll "
+            "for its completion, or close that QP, first"
         )
 
     def _description(self) -> str:

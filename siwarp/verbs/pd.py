@@ -19,7 +19,7 @@ class PD(Handle):
 
     context: Context
 
-    def _queue_pairs(self) -> str:
+    def _queue_pair_names(self) -> str:
         """Return the names of the PD's open queue pairs, for messages."""
         names = [repr(user) for user in self._open_children() if user._what == "QP"]
         return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

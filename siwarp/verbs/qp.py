@@ -171,7 +171,7 @@ class QP(Handle):
     # ---- states
 
     def modify(self, attr: QPAttr, mask: int | None = None) -> None:
-        """Change attributes, for example the state (``siw_modify_qp``).
+        """Change attributes of the queue pair, for example its state (``siw_modify_qp``).
 
         ``mask`` selects the attributes; the default is those that are not ``None``.
 
@@ -210,31 +210,33 @@ class QP(Handle):
             attr.fd.detach()
 
     def to_init(self, attr: QPAttr | None = None) -> None:
-        """Move to INIT, where receives can be posted; UD accepts Q_Key and socket in this step."""
-        self._modify_through((QPState.INIT,), attr)
+        """Move the queue pair to INIT, where receives can be posted; UD accepts Q_Key and socket
+        here.
+        """
+        self._modify_through_states((QPState.INIT,), attr)
 
     def to_rtr(self, attr: QPAttr | None = None) -> None:
-        """Move to RTR, through INIT if necessary: ready to receive.
+        """Move the queue pair to RTR (ready to receive), through INIT if necessary.
 
         Each attribute is applied in the first step that accepts it. UC needs ``ah_attr`` here; RC
         with ``by_qpn`` needs ``ah_attr`` and ``dest_qp_num``.
         """
         fresh = self.qp_state == QPState.RESET
-        self._modify_through((QPState.INIT, QPState.RTR) if fresh else (QPState.RTR,), attr)
+        self._modify_through_states((QPState.INIT, QPState.RTR) if fresh else (QPState.RTR,), attr)
 
     def to_rts(self, attr: QPAttr | None = None) -> None:
-        """Move to RTS, through INIT and RTR if necessary: ready to send.
+        """Move the queue pair to RTS (ready to send), through INIT and RTR if necessary.
 
         Each attribute is applied in the first step that accepts it. UC needs ``ah_attr`` on the
         way; RC with ``by_qpn`` needs ``ah_attr`` and ``dest_qp_num``.
         """
         way = (QPState.INIT, QPState.RTR, QPState.RTS)
         state = self.qp_state
-        self._modify_through(way[state:] if state < QPState.RTS else (QPState.RTS,), attr)
+        self._modify_through_states(way[state:] if state < QPState.RTS else (QPState.RTS,), attr)
 
-    def _modify_through(self, way: Sequence[QPState], attr: QPAttr | None) -> None:
-        """Go through these states; each attribute of ``attr`` is used in the first step that
-        accepts it.
+    def _modify_through_states(self, way: Sequence[QPState], attr: QPAttr | None) -> None:
+        """Move the queue pair through the states ``way``; each attribute of ``attr`` is used in the
+        first step that accepts it.
         """
         left: dict[str, Any] = {}
         if attr is not None:
@@ -332,7 +334,7 @@ class QP(Handle):
         return [error_report_from_c(e) for e in out[0:got]]
 
     def errors(self) -> list[ErrorReport]:
-        """Return all errors queued now, like ``poll_errors``."""
+        """Return all errors that are queued now, in the form that ``poll_errors`` returns."""
         found = self.poll_errors()
         more = found
         while len(more) == 16 and len(found) < 65536:
@@ -587,7 +589,7 @@ class QP(Handle):
             raise self._posting_error(rc, wrs[taken])
 
     def _posting_error(self, rc: int, wr: SendWR | RecvWR) -> Error:
-        """Return the error for a request that was refused."""
+        """Return the exception for a work request that the library refused to post."""
         error = refusal_error(-rc, f"posting {wr!r} to {self!r}")
         error.bad_wr = wr
         return error

@@ -68,7 +68,7 @@ class QPInitAttr:
             result of ``query``: whether the peer is known to be siwarp.
         qkey: UD, RD: the Q_Key set at INIT if ``modify`` sets none; ``None``: the process's default
             Q_Key, which is the setting ``qkey`` or else a random number. A peer in another process
-            needs to be told this Q_Key (``query()``), or is started with the same Q_Key in
+            needs the same Q_Key: send it to the peer (``query()``), or start the peer with it in
             ``SIWARP_QKEY``.
         error_policy: UD, RD: the reaction to a sender with the right Q_Key that violates the
             protocol: ``ErrorPolicy.ERROR`` (or ``"error"``) moves the queue pair to the error

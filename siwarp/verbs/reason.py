@@ -122,7 +122,7 @@ def refusal_error(number: int, what: str) -> Error:
     ``number`` is the errno value, ``what`` names the operation.
     """
     name = bytes(ffi.string(lib.siw_reason_name())).decode()
-    if name in ("", "SYSTEM"):  # the library knows no more than the errno value
+    if name in ("", "SYSTEM"):  # the library reports no more than the errno value
         return error_from_errno(number, what)
     why = with_python_names(bytes(ffi.string(lib.siw_reason())).decode(errors="replace"))
     error = error_from_errno(number, what, why)

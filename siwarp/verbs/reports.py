@@ -143,5 +143,5 @@ class Record:
 
     @property
     def whole(self) -> bool:
-        """Whether every octet of the message arrived."""
+        """Whether every octet of the Write-Record arrived."""
         return self.valid == self.length

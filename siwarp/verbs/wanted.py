@@ -11,7 +11,9 @@ T = TypeVar("T")
 
 
 def type_error(what: str, value: object) -> TypeError:
-    """Return the error for a value that is not of the expected kind."""
+    """Return the TypeError for a value that is not of the expected kind, which ``what``
+    describes.
+    """
     text = repr(value)
     return TypeError(f"{what}, not {text if len(text) <= 100 else text[:97] + '...'}")
 

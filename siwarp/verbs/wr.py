@@ -68,7 +68,7 @@ class SGE:
 
     @property
     def addr(self) -> int:
-        """The address of the first octet."""
+        """The address of the element's first octet."""
         return int(self._c.addr)
 
     @addr.setter
@@ -77,7 +77,7 @@ class SGE:
 
     @property
     def length(self) -> int:
-        """The length in octets."""
+        """The length of the element in octets."""
         return int(self._c.length)
 
     @length.setter
@@ -231,7 +231,8 @@ class SendWR(_WR):
         self._ah: AH | None = None
         self._mw: MW | None = None
         self._mr: MR | None = None
-        # Values that the C structure stores in unions are kept here: see _store_union_fields().
+        # Values that the C structure stores in unions are also kept in attributes: see
+        # _store_union_fields().
         self._to: tuple[Any, int, int] = (_null, 0, 0)  # C address handle, QPN, Q_Key
         try:
             self._remote = (0, 0) if remote is None else (remote.rkey, remote.addr)
@@ -245,7 +246,8 @@ class SendWR(_WR):
         self._c.wr_id = wr_id
         self._c.opcode = opcode
         self._c.send_flags = send_flags
-        self._c.invalidate_rkey = invalidate_rkey or imm_data  # one field: a union in C
+        # The two values share one field: a union in C.
+        self._c.invalidate_rkey = invalidate_rkey or imm_data
         self._set_sg(sg, num_sge)
         if send_flags & SendFlag.INLINE:  # inline data is read by its address
             for own, element in zip(self.sg, sg, strict=False):
@@ -292,7 +294,7 @@ class SendWR(_WR):
             ah._wrs.add(self)
             self._ah = ah
         elif to == self._to:
-            return  # unchanged since the last post
+            return  # the destination is unchanged since the last post
         self._to = to
         self._store_union_fields()
 
@@ -336,7 +338,7 @@ class SendWR(_WR):
         self._mw, self._mr = mw, mr
         self._store_union_fields()
 
-    def _forget_bind(self, gone: MW | MR) -> None:
+    def _clear_bind_of(self, gone: MW | MR) -> None:
         mw, rkey, mr, addr, length, flags = self._bind
         mw = _null if self._mw is gone else mw
         mr = _null if self._mr is gone else mr
@@ -350,7 +352,7 @@ class SendWR(_WR):
 
     @property
     def invalidate_rkey(self) -> int:
-        """The key that a SEND_WITH_INV invalidates at the peer, or a LOCAL_INV here."""
+        """The key that a SEND_WITH_INV invalidates at the peer, or a LOCAL_INV at this end."""
         return int(self._c.invalidate_rkey)
 
     @invalidate_rkey.setter
@@ -368,7 +370,7 @@ class SendWR(_WR):
 
     @property
     def opcode(self) -> WROpcode:
-        """The operation of the request."""
+        """The operation of the send request (``WROpcode``)."""
         return WROpcode(self._c.opcode)
 
     @opcode.setter

@@ -13,7 +13,7 @@ from siwarp.testing import Pair, pair
 from siwarp.verbs import MR, Context
 
 
-def test_all_of_it_is_written(rc_pair: Pair) -> None:
+def test_write_region_writes_the_complete_region(rc_pair: Pair) -> None:
     a, b = rc_pair
     with MR(a.pd, bytearray(range(256)) * 40) as data:
         assert write_region(a.qp, a.cq, data, b.mr.remote()) == 3
@@ -22,7 +22,7 @@ def test_all_of_it_is_written(rc_pair: Pair) -> None:
     assert b.mr.read(10240) == bytes(range(256)) * 40
 
 
-def test_a_peer_that_registered_too_little_ends_the_connection(rc_pair: Pair) -> None:
+def test_a_write_to_a_closed_region_of_the_peer_fails(rc_pair: Pair) -> None:
     a, b = rc_pair
     stale = b.mr.remote()
     b.mr.close()
@@ -31,7 +31,7 @@ def test_a_peer_that_registered_too_little_ends_the_connection(rc_pair: Pair) ->
             write_region(a.qp, a.cq, data, stale)
 
 
-def test_a_connection_that_is_reset_is_an_error_of_the_put(
+def test_write_region_fails_when_the_connection_is_reset(
     rc_pair: Pair, faults: Callable[[str], str]
 ) -> None:
     a, b = rc_pair
@@ -41,7 +41,7 @@ def test_a_connection_that_is_reset_is_an_error_of_the_put(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_question_is_answered_although_datagrams_are_lost(
+def test_a_request_is_answered_although_datagrams_are_lost(
     device: Context, faults: Callable[[str], str], seed: int
 ) -> None:
     # The pair posts no receives, because the program posts its own.
@@ -61,12 +61,12 @@ def test_a_question_is_answered_although_datagrams_are_lost(
             peer.join()
 
 
-def test_nobody_answers(device: Context) -> None:
+def test_a_request_without_an_answer_times_out(device: Context) -> None:
     with pair("ud", device, receives=0) as (a, _), pytest.raises(TimeoutError, match="3 tries"):
         request_answer(a.qp, a.cq, a.mr, a.ah, b"hello?", number=0, tries=3, patience=0.01)
 
 
-def test_messages_are_in_order_whatever_the_line_does(
+def test_rd_messages_arrive_in_order_despite_loss_and_reordering(
     rd_pair: Pair, faults: Callable[[str], str]
 ) -> None:
     a, b = rd_pair
