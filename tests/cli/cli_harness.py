@@ -18,7 +18,7 @@ import pace
 from siwarp.cli.main import main
 
 COMMAND = [sys.executable, "-m", "siwarp.cli"]
-#: Q_Key of the UD, UC and RD servers that `ping_server` starts.
+#: The Q_Key of the UD, UC and RD servers that `ping_server` starts.
 QKEY = 4711
 
 
@@ -47,9 +47,9 @@ def run_siwarp(
 def run_siwarp_in_process(
     *arguments: object, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command in this process, which avoids the start of another interpreter.
+    """Run a siwarp command in this process, which avoids the start of another interpreter.
 
-    Only for commands that change no setting.
+    Only commands that change no setting can be run in this way.
     """
     words = list(map(str, arguments))
     out, err = io.StringIO(), io.StringIO()
@@ -88,7 +88,7 @@ def qkey_options(qp: str = "ud") -> list[str]:
 def ping_server(
     *arguments: object, env: dict[str, str] | None = None
 ) -> Iterator[tuple[int, subprocess.Popen[str]]]:
-    """Run a ``siwarp ping --server``; provide its port and its process."""
+    """Run a ``siwarp ping --server``; yield its port and its process."""
     words = [*COMMAND, "ping", "--server", "--port", "0", "--json", *map(str, arguments)]
     with subprocess.Popen(
         words

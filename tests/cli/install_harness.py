@@ -1,4 +1,4 @@
-"""The package as installed, in a folder that every user may read."""
+"""The siwarp package as installed, in a folder that every user may read."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from siwarp import _paths
 def install_package(folder: Path) -> Path:
     """Install the package below a folder, without its metadata; return the value for PYTHONPATH.
 
-    The layout is that of a wheel: C module, library and ``lib/abi`` inside the package. All files
-    are readable by all users.
+    The layout is that of a wheel: C module, library and ``lib/abi`` are inside the package. All
+    files are readable by all users.
     """
     if {"SANITIZER", "COVERAGE"} & os.environ.keys():
         pytest.skip("an instrumented tree is not installed")
@@ -47,7 +47,7 @@ def install_package(folder: Path) -> Path:
 def find_python_for(user: list[str]) -> str:
     """Return a Python interpreter that the user of this command prefix may run.
 
-    It may differ from the interpreter of the tests: ``siwarp run`` needs 3.10 or newer.
+    The interpreter may differ from that of the tests: ``siwarp run`` needs 3.10 or newer.
     """
     for python in (sys.executable, "/usr/bin/python3"):
         done = subprocess.run(

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 #: A program that lists device names without a header of rdma-core, one name per line.
-LIST = """
+DEVICE_LIST_SOURCE = """
 extern void *ibv_get_device_list(int *);
 extern const char *ibv_get_device_name(void *);
 extern int printf(const char *, ...);
@@ -21,15 +21,16 @@ int show(void)
 }
 """
 
-#: A libibverbs that is loaded before siwarp's: it has one device, with a name unknown to siwarp.
-OTHERS = """
+#: A libibverbs that is loaded before siwarp's libibverbs, with one device whose name is unknown to
+#: siwarp.
+OTHER_LIBIBVERBS_SOURCE = """
 static const char name[] = "others";
 static const void *one = name;
 const void **ibv_get_device_list(int *n) { *n = 1; return &one; }
 const char *ibv_get_device_name(const void *device) { return device; }
 """
 
-VERSIONS = "IBVERBS_1.0 { local: *; };\nIBVERBS_1.1 { global: ibv_*; } IBVERBS_1.0;\n"
+VERSION_SCRIPT = "IBVERBS_1.0 { local: *; };\nIBVERBS_1.1 { global: ibv_*; } IBVERBS_1.0;\n"
 
 
 def compile_program(folder: Path, name: str, source: str, *flags: str) -> Path:
@@ -48,11 +49,11 @@ def make_wheel_library(folder: Path) -> Path:
     copies.
     """
     script = folder / "versions.map"
-    script.write_text(VERSIONS)
+    script.write_text(VERSION_SCRIPT)
     name = "libibverbs-1de1263b.so.1"
     return compile_program(
         folder,
         name,
-        OTHERS,
+        OTHER_LIBIBVERBS_SOURCE,
         *("-shared", "-fPIC", f"-Wl,-soname,{name}", f"-Wl,--version-script={script}"),
     )

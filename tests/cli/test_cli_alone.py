@@ -12,8 +12,8 @@ import pytest
 
 pytestmark = pytest.mark.scales
 
-#: Runs the command in a Python in which these modules cannot be imported.
-LACKING = """
+#: Program: runs the siwarp command in a Python in which these modules cannot be imported.
+COMMAND_WITHOUT_MODULES = """
 import sys
 for name in sys.argv.pop(1).split(","):
     sys.modules[name] = None
@@ -26,7 +26,7 @@ def run_siwarp_without_modules(
     modules: str, *words: str, **env: str
 ) -> subprocess.CompletedProcess[str]:
     return pace.run_command(
-        [sys.executable, "-c", LACKING, modules, *words],
+        [sys.executable, "-c", COMMAND_WITHOUT_MODULES, modules, *words],
         capture_output=True,
         text=True,
         seconds=60,
@@ -49,33 +49,33 @@ def run_siwarp_without_modules(
     ],
     ids=" ".join,
 )
-def test_these_need_neither_typer_nor_rich_in_a_pipe_or_a_terminal(words: list[str]) -> None:
+def test_config_env_and_run_need_neither_typer_nor_rich(words: list[str]) -> None:
     for env in ({}, {"FORCE_COLOR": "1"}):
         done = run_siwarp_without_modules("typer,rich,click", *words, **env)
         assert done.returncode == 0, done.stderr
         assert done.stdout
 
 
-#: Without the last module, Python cannot load the library.
-ALL = "typer,rich,cffi,_cffi_backend"
+#: Without the last of these modules, Python cannot load the library of siwarp.
+ALL_THIRD_PARTY = "typer,rich,cffi,_cffi_backend"
 
 
 @pytest.mark.parametrize("words", [["config", "--cflags"], ["env"]], ids=" ".join)
-def test_the_flags_and_the_environment_need_the_standard_library_alone(words: list[str]) -> None:
-    done = run_siwarp_without_modules(ALL, *words)
+def test_config_flags_and_env_need_only_the_standard_library(words: list[str]) -> None:
+    done = run_siwarp_without_modules(ALL_THIRD_PARTY, *words)
     assert done.returncode == 0, done.stderr
     assert done.stdout
 
 
-def test_a_program_runs_with_the_standard_library_alone() -> None:
-    done = run_siwarp_without_modules(ALL, "run", "--no-view", "--", "echo", "ran")
+def test_siwarp_run_needs_only_the_standard_library() -> None:
+    done = run_siwarp_without_modules(ALL_THIRD_PARTY, "run", "--no-view", "--", "echo", "ran")
     assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr
 
 
 @pytest.mark.parametrize(
     "words", [["ping"], ["--help"], [], ["nonsense"], ["--crc", "0", "demo"]], ids=str
 )
-def test_another_command_says_what_it_lacks_and_how_this_python_gets_it(words: list[str]) -> None:
+def test_other_commands_name_the_missing_package_and_how_to_install_it(words: list[str]) -> None:
     done = run_siwarp_without_modules("typer,rich", *words)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
@@ -84,7 +84,7 @@ def test_another_command_says_what_it_lacks_and_how_this_python_gets_it(words: l
     )
 
 
-def test_the_garbage_collector_leaves_out_the_imports_of_a_command_alone() -> None:
+def test_only_the_siwarp_command_freezes_its_imports_for_the_garbage_collector() -> None:
     """A process that calls ``main`` from other code decides itself what its collector covers."""
     script = """
 import gc, sys

@@ -44,7 +44,7 @@ def endpoint_pairs(messages: list[dict[str, Any]]) -> set[frozenset[str]]:
     return {frozenset((m["source"], m["dest"])) for m in messages}
 
 
-def test_a_ud_ping_is_captured_whole_and_dissected(tmp_path: Path) -> None:
+def test_a_ud_ping_is_captured_completely_and_dissected(tmp_path: Path) -> None:
     file = tmp_path / "ud.pcapng"
     capture_ping(file, "ud", "-n", 10, "-s", 100)
     messages = dissect_to_json(file)
@@ -61,7 +61,7 @@ def test_a_ud_ping_is_captured_whole_and_dissected(tmp_path: Path) -> None:
     assert times == sorted(times)
 
 
-def test_what_stands_behind_the_program_is_the_programs_own(tmp_path: Path) -> None:
+def test_words_after_the_captured_program_are_arguments_of_the_program(tmp_path: Path) -> None:
     file = tmp_path / "x.pcapng"
     for between in ([], ["--"]):
         done = run_siwarp("capture", "-o", file, *between, *COMMAND, "ping", "-n", 3, "--json")
@@ -97,7 +97,7 @@ def test_every_fpdu_of_an_rc_ping_is_captured_with_a_good_crc(tmp_path: Path, op
     assert {m["length"] for m in messages if m["kind"] == kind} == {100_000}
 
 
-def test_read_requests_and_responses_find_each_other(tmp_path: Path) -> None:
+def test_dissect_links_read_requests_and_their_responses(tmp_path: Path) -> None:
     file = tmp_path / "rc.pcapng"
     capture_ping(file, "rc", "-n", 7, "--op", "read")
     messages = {m["number"]: m for m in dissect_to_json(file)}
@@ -115,25 +115,27 @@ def test_read_requests_and_responses_find_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [0, 3, 77])
-def test_the_exit_status_is_the_commands(tmp_path: Path, status: int) -> None:
+def test_siwarp_capture_returns_the_exit_status_of_its_command(tmp_path: Path, status: int) -> None:
     done = run_siwarp(
         "capture", "-o", tmp_path / "x", "--", sys.executable, "-c", f"exit({status})"
     )
     assert done.returncode == status
 
 
-def test_a_signal_that_ends_the_command_is_seen_too(tmp_path: Path) -> None:
+def test_siwarp_capture_ends_with_the_signal_that_ended_its_command(tmp_path: Path) -> None:
     code = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
     done = run_siwarp("capture", "-o", tmp_path / "x", "--", sys.executable, "-c", code)
     assert done.returncode == -signal.SIGTERM
 
 
-OPENS = "from siwarp.verbs import Context; import os; Context().close()"
+OPENER = "from siwarp.verbs import Context; import os; Context().close()"
 
 
-def test_the_files_of_each_process_are_named_behind_the_run(tmp_path: Path) -> None:
+def test_after_the_run_siwarp_capture_prints_the_files_of_each_process(tmp_path: Path) -> None:
     (tmp_path / "x-1.pcapng").write_bytes(b"of an earlier run")
-    code = f"import os, subprocess, sys; {OPENS}; subprocess.run([sys.executable, '-c', {OPENS!r}])"
+    code = (
+        f"import os, subprocess, sys; {OPENER}; subprocess.run([sys.executable, '-c', {OPENER!r}])"
+    )
     done = run_siwarp("capture", "-o", tmp_path / "x.pcapng", sys.executable, "-c", code)
     assert (done.returncode, done.stdout) == (0, "")
     names = [line.removeprefix("siwarp capture: ") for line in done.stderr.splitlines()]
@@ -142,13 +144,15 @@ def test_the_files_of_each_process_are_named_behind_the_run(tmp_path: Path) -> N
     assert sorted(names) == sorted(f"{f}, {f.stat().st_size:,} octets" for f in written)
 
 
-def test_a_file_with_the_pid_in_its_name_is_named(tmp_path: Path) -> None:
-    done = run_siwarp("capture", "-o", tmp_path / "%p.pcapng", sys.executable, "-c", OPENS)
+def test_siwarp_capture_prints_the_name_of_a_file_with_the_pid(tmp_path: Path) -> None:
+    done = run_siwarp("capture", "-o", tmp_path / "%p.pcapng", sys.executable, "-c", OPENER)
     (file,) = tmp_path.iterdir()
     assert done.stderr == f"siwarp capture: {file}, {file.stat().st_size:,} octets\n"
 
 
-def test_a_command_without_a_device_leaves_no_file_and_is_told(tmp_path: Path) -> None:
+def test_capturing_a_command_without_a_device_writes_no_file_and_prints_a_message(
+    tmp_path: Path,
+) -> None:
     done = run_siwarp("capture", "-o", tmp_path / "x", "true")
     assert list(tmp_path.iterdir()) == []
     assert (
@@ -158,7 +162,7 @@ def test_a_command_without_a_device_leaves_no_file_and_is_told(tmp_path: Path) -
     )
 
 
-HEARS = """
+PRINT_SIGNALS = """
 import os, signal, sys, time
 def heard(number, frame):
     # print() cannot be interrupted by print().
@@ -174,9 +178,9 @@ while True:
 """
 
 
-def test_the_commands_signals_reach_it_and_it_decides(tmp_path: Path) -> None:
+def test_siwarp_capture_forwards_signals_to_its_command(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [*COMMAND, "capture", "-o", tmp_path / "x", sys.executable, "-c", HEARS],
+        [*COMMAND, "capture", "-o", tmp_path / "x", sys.executable, "-c", PRINT_SIGNALS],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -185,7 +189,7 @@ def test_the_commands_signals_reach_it_and_it_decides(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        # Sent to the process group, as Ctrl-C on a terminal does.
+        # The signal is sent to the process group, as Ctrl-C on a terminal does.
         os.killpg(process.pid, signal.SIGINT)
         assert process.stdout.readline() == "SIGINT\n"
         process.send_signal(signal.SIGHUP)
@@ -195,7 +199,7 @@ def test_the_commands_signals_reach_it_and_it_decides(tmp_path: Path) -> None:
         assert process.wait(30) == 5
 
 
-def test_what_is_ignored_around_the_command_is_ignored_in_it(tmp_path: Path) -> None:
+def test_signals_ignored_by_the_shell_are_ignored_by_the_captured_command(tmp_path: Path) -> None:
     ask = "import signal; print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)"
     words = [*COMMAND, "capture", "-o", tmp_path / "x", sys.executable, "-c", ask]
     for ignored in (False, True):
@@ -204,20 +208,20 @@ def test_what_is_ignored_around_the_command_is_ignored_in_it(tmp_path: Path) -> 
         assert done.stdout == f"{ignored}\n"
 
 
-def test_a_command_that_is_not_there_is_127(tmp_path: Path) -> None:
+def test_capturing_a_command_that_does_not_exist_has_exit_status_127(tmp_path: Path) -> None:
     done = run_siwarp("capture", "-o", tmp_path / "x", "--", "no-such-command-of-siwarp")
     assert done.returncode == 127
     assert "no-such-command-of-siwarp" in done.stderr
 
 
-def test_an_older_capture_stays_when_the_command_is_not_there(tmp_path: Path) -> None:
+def test_an_existing_capture_file_is_kept_if_the_command_does_not_exist(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"an older one")
     done = run_siwarp("capture", "-o", tmp_path / "x", "--", "no-such-command-of-siwarp")
     assert done.returncode == 127
     assert (tmp_path / "x").read_bytes() == b"an older one"
 
 
-KILLED = """
+EXCHANGE_AND_BE_KILLED = """
 import os, signal
 from siwarp.verbs import *
 ctx = Context(); pd = PD(ctx); cq = CQ(ctx, 64); mr = MR(pd, 64)
@@ -235,18 +239,18 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("fork", [False, True], ids=["alone", "beside a child"])
-def test_a_command_that_is_killed_leaves_a_whole_file(tmp_path: Path, fork: bool) -> None:
+def test_a_killed_command_leaves_a_complete_capture_file(tmp_path: Path, fork: bool) -> None:
     file = tmp_path / "x.pcapng"
     # A child process that opens no device and is also killed by SIGKILL.
     child = "if os.fork() == 0: os.kill(os.getpid(), signal.SIGKILL)" if fork else ""
-    code = KILLED.format(fork=child)
+    code = EXCHANGE_AND_BE_KILLED.format(fork=child)
     done = run_siwarp("capture", "-o", file, "--", sys.executable, "-c", code)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert len(dissect_to_json(file)) == 40  # each message is captured when sent and when received
     assert [p.name for p in tmp_path.iterdir()] == ["x.pcapng"]
 
 
-def test_a_place_that_cannot_hold_a_capture_is_said_before_the_command_runs(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_reported_before_the_command_runs(tmp_path: Path) -> None:
     touch = tmp_path / "touched"
     for place in (
         tmp_path / "no" / "where.pcapng",
@@ -260,7 +264,7 @@ def test_a_place_that_cannot_hold_a_capture_is_said_before_the_command_runs(tmp_
     assert not touch.exists()
 
 
-def test_a_capture_can_be_given_a_size(tmp_path: Path) -> None:
+def test_the_size_of_a_capture_can_be_limited(tmp_path: Path) -> None:
     file = tmp_path / "x.pcapng"
     done = run_siwarp(
         "capture", "--max-mb", 1, "-o", file, "--", *COMMAND,
@@ -272,7 +276,7 @@ def test_a_capture_can_be_given_a_size(tmp_path: Path) -> None:
     assert dissect_to_json(file)
 
 
-def test_each_process_has_its_own_file_and_an_old_one_makes_room(tmp_path: Path) -> None:
+def test_each_process_has_its_own_capture_file_and_an_old_file_is_replaced(tmp_path: Path) -> None:
     file = tmp_path / "x.pcapng"
     file.write_bytes(b"old")
     code = """
@@ -290,19 +294,22 @@ for _ in range(2):
     assert all(p.read_bytes()[:4] == b"\n\r\r\n" for p in tmp_path.iterdir())
 
 
-def test_the_variable_does_the_same_and_is_no_unknown_one(tmp_path: Path) -> None:
+def test_the_environment_variable_captures_like_the_command_without_a_warning(
+    tmp_path: Path,
+) -> None:
     done = run_siwarp(
         "ping", "-n", 3, "--qp", "ud", env={"SIWARP_CAPTURE": f"{tmp_path}/x-%p.pcapng"}
     )
     assert done.returncode == 0
     assert done.stderr == ""
     files = list(tmp_path.iterdir())
-    assert len(files) == 2  # one capture of the client and one of the peer process that it started
+    # There is one capture of the client and one of the peer process that the client started.
+    assert len(files) == 2
     for file in files:
         assert {m["kind"] for m in dissect_to_json(file)} == {"SEND"}
 
 
-def test_a_variable_that_names_no_place_costs_one_line_and_no_more(tmp_path: Path) -> None:
+def test_a_capture_variable_with_an_unusable_path_causes_one_message(tmp_path: Path) -> None:
     code = "from siwarp.verbs import Context; Context().close(); Context().close()"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -313,15 +320,15 @@ def test_a_variable_that_names_no_place_costs_one_line_and_no_more(tmp_path: Pat
     assert done.stderr == f"siwarp: cannot capture to {tmp_path}/no/x: No such file or directory\n"
 
 
-def test_what_a_queue_pair_dropped_is_dissected_with_reason_and_clause(tmp_path: Path) -> None:
+def test_dropped_datagrams_are_dissected_with_reason_and_clause(tmp_path: Path) -> None:
     file = tmp_path / "drops.pcapng"
 
     def poll_until_dropped(cq: CQ, counter: str) -> None:
-        def counter_has_changed() -> bool:
+        def has_counter_changed() -> bool:
             cq.poll(8)
             return counters.read(os.getpid())[counter] != start[counter]
 
-        wait_until(counter_has_changed)
+        wait_until(has_counter_changed)
 
     with (
         package.capture(file),
@@ -337,7 +344,8 @@ def test_what_a_queue_pair_dropped_is_dissected_with_reason_and_clause(tmp_path:
         for octets in (b"", b"x" * 21, b"y" * 50):
             s.sendto(octets, qp.addr)
         with AH(pd, qp.addr) as ah:
-            qp.post_send(SendWR(1, sg=[mr.sge(0, 10)], ah=ah))  # dropped: no receive is posted
+            # siwarp drops the message, because no receive is posted.
+            qp.post_send(SendWR(1, sg=[mr.sge(0, 10)], ah=ah))
             poll_until_dropped(cq, "drop_no_buffer")
             qp.post_recv(RecvWR(2, sg=[mr.sge(0, 5)]))
             qp.post_send(SendWR(3, sg=[mr.sge(0, 10)], ah=ah))
@@ -355,7 +363,7 @@ def test_what_a_queue_pair_dropped_is_dissected_with_reason_and_clause(tmp_path:
     assert "drop_crc: wrong CRC (RFC5041-3-07)" in table
 
 
-def test_a_terminate_is_dissected_with_its_words_and_clause(tmp_path: Path) -> None:
+def test_a_terminate_is_dissected_with_error_text_and_clause(tmp_path: Path) -> None:
     file = tmp_path / "terminate.pcapng"
     nowhere = package.RemoteBuffer(addr=0x1000, length=8, rkey=0xDEAD00)
     with (
@@ -376,7 +384,7 @@ def test_a_terminate_is_dissected_with_its_words_and_clause(tmp_path: Path) -> N
     assert ends[0]["clause"] in ("RFC5040-4.8-03", "RFC5041-7.2-01")
 
 
-def test_python_captures_once_at_a_time_and_says_so(tmp_path: Path) -> None:
+def test_a_second_capture_in_python_is_refused_with_a_message(tmp_path: Path) -> None:
     with (
         package.capture(tmp_path / "a"),
         pytest.raises(StateError, match="a capture is already running"),
@@ -390,7 +398,9 @@ def test_python_captures_once_at_a_time_and_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("octets", [b"", b"no capture at all, this"])
-def test_a_file_that_is_no_capture_costs_one_line(tmp_path: Path, octets: bytes) -> None:
+def test_dissecting_a_file_that_is_no_capture_prints_one_message(
+    tmp_path: Path, octets: bytes
+) -> None:
     file = tmp_path / "x"
     file.write_bytes(octets)
     done = run_siwarp_in_process("dissect", file)
@@ -399,19 +409,19 @@ def test_a_file_that_is_no_capture_costs_one_line(tmp_path: Path, octets: bytes)
     assert done.stderr.startswith("siwarp: ")
 
 
-def test_a_file_that_is_not_there_costs_one_line(tmp_path: Path) -> None:
+def test_dissecting_a_missing_file_prints_one_message(tmp_path: Path) -> None:
     done = run_siwarp_in_process("dissect", tmp_path / "x")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"siwarp: {tmp_path}/x: No such file or directory\n"
 
 
-def test_a_folder_costs_one_line_that_names_it(tmp_path: Path) -> None:
+def test_dissecting_a_folder_prints_one_message_with_its_name(tmp_path: Path) -> None:
     done = run_siwarp_in_process("dissect", tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"siwarp: {tmp_path}: Is a directory\n"
 
 
-def test_a_capture_without_iwarp_says_that(tmp_path: Path) -> None:
+def test_dissecting_a_capture_without_iwarp_messages_prints_a_message(tmp_path: Path) -> None:
     with package.capture(tmp_path / "x"):
         pass
     assert (

@@ -52,7 +52,7 @@ def test_help_names_every_command() -> None:
         assert re.search(rf"\b{name}\b", done.stdout)
 
 
-def test_the_version_is_the_librarys() -> None:
+def test_the_version_options_print_the_version_of_the_library() -> None:
     done = run_siwarp("--version")
     assert re.fullmatch(r"siwarp \d+\.\d+\.\d+\n", done.stdout)
     assert run_siwarp("-V").stdout == done.stdout
@@ -70,7 +70,7 @@ def test_the_version_is_the_librarys() -> None:
         ("siwarp bench bw --api ", {"c", "python"}),
     ],
 )
-def test_a_shell_completes_commands_and_choices(
+def test_shell_completion_offers_commands_and_choices(
     words: str,
     there: set[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -93,14 +93,14 @@ def test_a_shell_completes_commands_and_choices(
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_shown_for_each_shell(shell: str) -> None:
-    # Without this variable, typer uses the shell that started the tests, if any.
+def test_the_completion_script_is_printed_for_each_shell(shell: str) -> None:
+    # Without the environment variable, typer uses the shell that started the tests, if any.
     named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     assert run_siwarp("--show-completion", shell, env=named).stdout.count("_SIWARP_COMPLETE") >= 1
 
 
 def modules_imported_by(*words: str) -> set[str]:
-    """Return the modules that a command imports."""
+    """Return the names of the modules that a command imports."""
     done = subprocess.run(
         [COMMAND[0], "-X", "importtime", *COMMAND[1:], *words],
         capture_output=True,
@@ -112,19 +112,19 @@ def modules_imported_by(*words: str) -> set[str]:
     return set(re.findall(r"\| +([\w.]+)$", done.stderr, re.MULTILINE))
 
 
-def test_the_bench_imports_no_event_loop_and_no_verbs_before_something_is_measured() -> None:
+def test_bench_imports_no_event_loop_and_no_verbs_before_a_measurement() -> None:
     imported = modules_imported_by("bench", "--help")
     assert "siwarp.bench.runner" in imported
     assert not imported & {"asyncio", "siwarp.verbs", "siwarp._siwarp", "numpy", "scapy"}
 
 
-def test_a_ping_into_a_pipe_imports_nothing_that_only_terminals_and_captures_need() -> None:
+def test_ping_with_output_to_a_pipe_imports_no_modules_for_terminals_or_captures() -> None:
     imported = modules_imported_by("ping", "-n", "1")
     assert "siwarp.verbs" in imported
     assert not imported & {"rich", "pydantic", "scapy", "numpy", "asyncio", "siwarp.inspect"}
 
 
-def test_devices_lists_interfaces_with_addresses_and_true_limits() -> None:
+def test_the_command_devices_lists_interfaces_with_addresses_and_limits() -> None:
     found = {device["name"]: device for device in run_siwarp_json("devices")}
     assert set(found) == {device.name for device in get_device_list()}
     lo = found["siw_lo"]
@@ -137,7 +137,7 @@ def test_devices_lists_interfaces_with_addresses_and_true_limits() -> None:
     assert "127.0.0.1" in table
 
 
-def test_devices_and_doctor_say_what_to_do_where_no_interface_has_an_address(
+def test_devices_and_doctor_give_advice_if_no_interface_has_an_address(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail_to_open_device(_name: str | None = None) -> None:
@@ -152,7 +152,7 @@ def test_devices_and_doctor_say_what_to_do_where_no_interface_has_an_address(
     assert finding.advice.endswith("is lo up? sudo ip link set lo up")
 
 
-def test_the_demos_peer_fails_with_a_message_and_no_traceback(
+def test_the_peer_process_of_the_demo_fails_with_a_message_and_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail_without_device(_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_the_demos_peer_fails_with_a_message_and_no_traceback(
     assert capsys.readouterr().err == "siwarp demo's peer: no device (see `siwarp devices`)\n"
 
 
-def test_config_prints_every_setting_of_the_table() -> None:
+def test_config_prints_every_setting_of_settings_h() -> None:
     header = (Path(__file__).parents[2] / "siwarp/base/settings.h").read_text()
     variables = re.findall(r'X\(\w+, "(SIWARP_\w+)"', header)
     assert len(variables) > 5
@@ -177,12 +177,12 @@ def test_config_prints_every_setting_of_the_table() -> None:
         assert len(shown) == 1 + (row["value"] != row["default"])
 
 
-def test_each_setting_is_in_one_group() -> None:
+def test_each_setting_belongs_to_exactly_one_group() -> None:
     grouped = [name for names in GROUPS.values() for name in names.split()]
     assert sorted(grouped) == sorted(row["name"] for row in run_siwarp_json("config"))
 
 
-def test_config_prints_first_what_is_not_as_by_default() -> None:
+def test_config_prints_settings_that_differ_from_the_default_first() -> None:
     plain = {"SIWARP_CRC": "0", "SIWARP_QKEY": "0", "SIWARP_CRC_FIRST": "0"}
     lines = run_siwarp("--budget", 9, "config", env=plain).stdout.splitlines()
     assert lines[0].startswith("different from the default")
@@ -203,7 +203,7 @@ def test_config_prints_one_setting_by_any_of_its_names() -> None:
 
 
 @pytest.mark.parametrize(("name", "advice"), [("SIWARP_CR", "did you mean SIWARP_CRC?"), ("", "")])
-def test_config_of_what_is_no_setting_says_so(name: str, advice: str) -> None:
+def test_config_of_an_unknown_setting_is_an_error_with_advice(name: str, advice: str) -> None:
     done = run_siwarp("config", name)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"siwarp: config: no such option or setting: {name}")
@@ -211,7 +211,7 @@ def test_config_of_what_is_no_setting_says_so(name: str, advice: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["config", "company"], ["--company", "never", "config"]])
-def test_a_former_setting_is_refused_with_its_successor(arguments: list[str]) -> None:
+def test_a_removed_setting_is_refused_with_the_name_of_its_successor(arguments: list[str]) -> None:
     done = run_siwarp(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.strip().endswith("is no longer a setting: use SIWARP_BATCHING")
@@ -221,7 +221,7 @@ def value_of_row(name: str, done: subprocess.CompletedProcess[str]) -> int:
     return next(row["value"] for row in json.loads(done.stdout) if row["name"] == name)
 
 
-def test_an_option_beats_the_environment_which_beats_the_default() -> None:
+def test_an_option_overrides_the_environment_and_the_environment_the_default() -> None:
     default = run_siwarp("config", "--json")
     assert value_of_row("budget", default) == 64
     env = {"SIWARP_BUDGET": "7"}
@@ -270,7 +270,7 @@ def test_the_flags_of_config_build_and_run_a_c_program(tmp_path: Path) -> None:
     assert f"siwarp {printed.stdout}" == run_siwarp("--version").stdout
 
 
-def test_counters_reads_those_of_another_process() -> None:
+def test_counters_prints_the_counters_of_another_process() -> None:
     with ping_server("--addr", "127.0.0.1") as (port, process):
         assert (
             run_siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 25, *qkey_options())["received"]
@@ -283,11 +283,11 @@ def test_counters_reads_those_of_another_process() -> None:
         assert process.pid in {entry["pid"] for entry in run_siwarp_json("counters")}
         table = run_siwarp("counters", process.pid).stdout
         assert re.search(r"rx_msgs +25 +messages received", table)
-        assert "drop_crc" not in table  # zero counters are printed only with --all
+        assert "drop_crc" not in table  # the command prints counters that are zero only with --all
         assert "drop_crc" in run_siwarp("counters", process.pid, "--all").stdout
 
 
-def test_counters_explains_each_of_them_and_doctor_points_to_the_losses() -> None:
+def test_counters_explains_each_counter_and_doctor_reports_the_losses() -> None:
     with ping_server("--addr", "127.0.0.1", "--qp", "ud") as (port, process):
         asked = run_siwarp_json("ping", "127.0.0.1", "-p", port, "-n", 2, *qkey_options())
         assert asked["received"] == 2
@@ -303,22 +303,23 @@ def test_counters_explains_each_of_them_and_doctor_points_to_the_losses() -> Non
         assert "`siwarp counters " in drops["advice"]
 
 
-def test_counters_of_a_process_without_a_device_says_so() -> None:
+def test_counters_of_a_process_without_a_device_prints_an_error() -> None:
     done = run_siwarp("counters", os.getppid())
     assert done.returncode == 1
     assert "has opened no siwarp device" in done.stderr
 
 
-def test_counters_says_why_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counters_prints_why_a_process_has_no_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(counters.CountersError, match="no such process runs"):
-        counters.read(1 << 22 | 1)  # a PID beyond the largest possible one
+        # The PID is larger than the largest possible PID.
+        counters.read(1 << 22 | 1)
     with monkeypatch.context() as other:
         other.setattr(os, "geteuid", lambda: -1)
         with pytest.raises(counters.CountersError, match="a process of another user"):
             counters.read(os.getppid())
 
 
-def test_a_process_has_its_own_counters_where_there_is_no_folder_for_them(
+def test_a_process_can_read_its_own_counters_if_no_folder_for_counters_exists(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(counters, "folders", list)
@@ -329,10 +330,10 @@ def test_a_process_has_its_own_counters_where_there_is_no_folder_for_them(
     assert counters.own()["rd_retransmits"] == before["rd_retransmits"] + 3
 
 
-def test_doctor_has_one_line_of_advice_on_each_thing(
+def test_doctor_prints_one_line_of_advice_for_each_finding(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Run each check once, because the findings about other processes may change meanwhile.
+    # Each check runs only once, because the findings about other processes may change meanwhile.
     seen = [check() for check in doctor._CHECKS]
     monkeypatch.setattr(doctor, "_CHECKS", [lambda one=one: one for one in seen])
     doctor.doctor(as_json=True)
@@ -347,16 +348,16 @@ def test_doctor_has_one_line_of_advice_on_each_thing(
     assert findings == [dataclasses.asdict(one) for one in seen]
 
 
-def test_doctor_as_a_command_looks_at_each_thing() -> None:
+def test_the_command_doctor_makes_each_check() -> None:
     things = ["devices", "ports", "buffers", "drops", "GSO", "cores", "namespaces", "compiler"]
     assert [finding["what"] for finding in run_siwarp_json("doctor")] == things
     lines = run_siwarp("doctor").stdout.splitlines()
     assert [line.split()[1] for line in lines] == things
 
 
-def test_doctor_sees_that_the_default_port_is_taken() -> None:
+def test_doctor_reports_that_the_default_udp_port_is_in_use() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        # Another process has the port, which serves the same purpose.
+        # If another process has the port, the test works as well.
         with contextlib.suppress(OSError):
             s.bind(("127.0.0.1", 18515))
         ports = next(f for f in run_siwarp_json("doctor") if f["what"] == "ports")
@@ -364,18 +365,18 @@ def test_doctor_sees_that_the_default_port_is_taken() -> None:
     assert ports["advice"].startswith("UDP") and "port 18515 is in use" in ports["advice"]
 
 
-def test_doctor_takes_a_port_for_free_that_old_connections_have(
+def test_doctor_treats_a_tcp_port_with_only_time_wait_connections_as_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with socket.socket() as listener:
-        # Siwarp's listeners set this option, too.
+        # The listeners of siwarp set the option SO_REUSEADDR, too.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client:
             accepted, _ = listener.accept()
-            # Closing first leaves this end of the connection in TIME_WAIT for a minute.
+            # The end that closes first keeps the connection in TIME_WAIT for a minute.
             accepted.close()
             assert client.recv(1) == b""
         monkeypatch.setattr(doctor, "PORT", port)
@@ -384,7 +385,7 @@ def test_doctor_takes_a_port_for_free_that_old_connections_have(
     assert f"TCP port {port} is in use" not in doctor._ports().advice
 
 
-def test_doctor_asks_sockets_for_their_buffers_where_proc_does_not_tell(
+def test_doctor_tests_socket_buffers_if_proc_does_not_provide_the_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(doctor, "_proc", lambda _path: None)
@@ -408,7 +409,7 @@ def test_doctor_asks_sockets_for_their_buffers_where_proc_does_not_tell(
         (["nonsense"], 2),  # no output on stdout, only an error message
     ],
 )
-def test_output_into_a_closed_pipe_is_no_error_message(
+def test_output_to_a_closed_pipe_causes_no_error_message(
     command: list[str], status: int, unbuffered: str
 ) -> None:
     """Python buffers output to a pipe until the buffer is full or the process exits."""
@@ -429,7 +430,7 @@ def test_output_into_a_closed_pipe_is_no_error_message(
     assert done.returncode == status
 
 
-def test_output_and_complaints_into_one_closed_pipe_end_without_a_crash() -> None:
+def test_stdout_and_stderr_to_one_closed_pipe_cause_no_crash() -> None:
     read, write = os.pipe()
     os.close(read)
     environment = {**os.environ, "PYTHONUNBUFFERED": ""}
@@ -441,7 +442,7 @@ def test_output_and_complaints_into_one_closed_pipe_end_without_a_crash() -> Non
     os.close(write)
 
 
-def test_the_demo_keeps_its_promises() -> None:
+def test_the_demo_prints_ok_for_each_of_its_checks() -> None:
     done = run_siwarp("demo", "--size", "8", "--no-bench")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
@@ -457,7 +458,7 @@ def test_the_demo_keeps_its_promises() -> None:
     assert "\x1b" not in done.stdout
 
 
-def test_the_demo_under_faults_loses_datagrams_of_ud_and_none_of_rd() -> None:
+def test_the_demo_with_faults_loses_ud_datagrams_but_no_rd_messages() -> None:
     done = run_siwarp("demo", "--size", "1", "--no-bench", "--faults", "loss=20%,dup=2%,seed=3")
     assert done.returncode == 0, done.stdout + done.stderr
     came = re.search(r"ok: (\d+) of 17 came back", done.stdout)
@@ -466,7 +467,7 @@ def test_the_demo_under_faults_loses_datagrams_of_ud_and_none_of_rd() -> None:
     assert again is not None and int(again[1]) > 0
 
 
-def test_the_demos_findings_and_measurements_as_json(
+def test_the_demo_prints_its_findings_and_measurements_as_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = run_siwarp("demo", "--size", 1, "--no-bench").stdout
@@ -488,7 +489,7 @@ def test_the_demos_findings_and_measurements_as_json(
     assert told["seconds"] > 0
 
 
-def test_a_demo_that_fails_says_so_in_json_too(
+def test_a_demo_that_fails_reports_the_failure_in_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail_after_heading(octets: int, lossy: bool) -> None:
@@ -507,25 +508,25 @@ def test_a_demo_that_fails_says_so_in_json_too(
     assert (told["failed"], told["bench"]) == ("1048576 octets came back", [])
 
 
-def test_the_demo_refuses_a_plan_that_is_none() -> None:
+def test_the_demo_refuses_an_invalid_fault_plan() -> None:
     done = run_siwarp("demo", "--faults", "loss=lots")
     assert done.returncode == 2
     assert "--faults" in done.stderr
 
 
-def test_the_demo_says_where_to_go_when_the_disk_is_too_small() -> None:
+def test_the_demo_recommends_tmpdir_if_the_disk_is_too_small() -> None:
     done = run_siwarp("demo", "--size", str(1 << 30))
     assert done.returncode == 1
     assert "TMPDIR" in done.stderr
 
 
-def test_import_of_the_package_alone_loads_no_c_library() -> None:
+def test_importing_the_package_loads_no_c_library() -> None:
     code = "import sys, siwarp; print('siwarp._siwarp' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/")
     assert done.stdout == "False\n"
 
 
-def test_an_error_while_ctrl_c_is_handled_is_that_of_ctrl_c(
+def test_an_error_while_ctrl_c_is_handled_is_not_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail_while_interrupted(*_: object) -> int:
@@ -547,7 +548,7 @@ def test_ctrl_c_at_the_terminal_ends_the_demo_and_its_peer_without_a_traceback()
         text=True,
         cwd="/",
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        start_new_session=True,  # a separate process group, like a command at a terminal
+        start_new_session=True,  # the command has a process group of its own, as at a terminal
     ) as process:
         assert process.stdout is not None
         found = None
@@ -555,7 +556,7 @@ def test_ctrl_c_at_the_terminal_ends_the_demo_and_its_peer_without_a_traceback()
             line = process.stdout.readline()
             assert line, "the demo ended"
             found = re.search(r"connected to process (\d+)", line)
-        peer = int(found[1])  # the peer process is serving now
+        peer = int(found[1])  # the peer process is serving at this point
         os.killpg(process.pid, signal.SIGINT)
         _, heard = process.communicate(timeout=30)
     assert (process.returncode, "Traceback" in heard) == (130, False), heard

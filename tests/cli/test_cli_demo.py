@@ -11,7 +11,7 @@ from siwarp.bench.runner import BenchError, SlowError
 from siwarp.cli import demo
 
 
-def test_what_a_busy_machine_does_not_finish_is_a_remark_and_no_failure(
+def test_a_measurement_that_a_busy_machine_does_not_finish_is_no_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def raise_slow_error(*_: Any, **__: Any) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def test_what_a_busy_machine_does_not_finish_is_a_remark_and_no_failure(
     assert said.count("was not measured, because this machine is busy") == len(demo._COMPARED)
 
 
-def test_the_comparison_has_a_limit_over_all_and_says_what_was_cut(
+def test_the_comparison_of_the_demo_has_a_total_time_limit_and_reports_omissions(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now, took = [0.0], iter([40.0, 0.25, 1.0, 0.0, 0.0])
@@ -47,15 +47,17 @@ def test_the_comparison_has_a_limit_over_all_and_says_what_was_cut(
     monkeypatch.setattr(bench, "run", fake_comparison)
     monkeypatch.setattr(demo.time, "monotonic", lambda: now[0])
     demo._compare([])
-    # The first measurement used its complete fifth; the time that the others leave is shared by
-    # their successors.
+    # The first measurement used its complete fifth; the time that the other measurements leave is
+    # shared by the measurements that follow them.
     assert shares == [8.0, 8.0, 10.5 + 1 / 12, pytest.approx(15.375), pytest.approx(30.75)]
     assert now[0] < demo._COMPARE_S
     said = " ".join(capsys.readouterr().out.split())
     assert said.count("1 of 3 rounds: why") == len(demo._COMPARED)
 
 
-def test_what_fails_for_another_reason_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measurement_that_fails_for_another_reason_fails_the_demo(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def raise_bench_error(*_: Any, **__: Any) -> dict[str, Any]:
         raise BenchError("the run 'ours' failed: no such device")
 

@@ -28,7 +28,9 @@ from siwarp.inspect import DDPDatagram, Opcode, UDDatagram
 
 @pytest.fixture(scope="module")
 def sample_capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A capture of two connections, the second of which violates a rule, and a UD exchange."""
+    """Return a capture of two connections, the second of which violates a rule, and a UD
+    exchange.
+    """
     link = add_startup_frames(TCPConversation().open(), private_data=b"hello")
     link.send(0, make_read_request_fpdu(1, 7, 4)).send(
         1, make_tagged_fpdu(Opcode.RDMA_READ_RESPONSE, 7, 0, b"1234")
@@ -40,7 +42,9 @@ def sample_capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_capture(link.packets, tmp_path_factory.mktemp("dissect") / "x.pcapng")
 
 
-def test_messages_are_a_table_with_their_set_up_answers_and_errors(sample_capture: Path) -> None:
+def test_dissect_prints_messages_as_a_table_with_set_up_answers_and_errors(
+    sample_capture: Path,
+) -> None:
     lines = run_siwarp_in_process("dissect", sample_capture).stdout.splitlines()
     assert len(lines) == 10
     assert "rev 1, CRC, no markers, private data 68 65 6c 6c 6f; answered by 2" in lines[1]
@@ -50,7 +54,7 @@ def test_messages_are_a_table_with_their_set_up_answers_and_errors(sample_captur
     assert "\x1b" not in "".join(lines)
 
 
-def test_streams_and_errors_can_be_asked_for_alone(sample_capture: Path) -> None:
+def test_dissect_can_be_limited_to_streams_and_to_errors(sample_capture: Path) -> None:
     assert {m["stream"] for m in dissect_to_json(sample_capture, "--stream", 2)} == {2}
     both = dissect_to_json(sample_capture, "--stream", 1, "--stream", 3)
     assert {m["stream"] for m in both} == {1, 3}
@@ -62,7 +66,7 @@ def test_streams_and_errors_can_be_asked_for_alone(sample_capture: Path) -> None
     )
 
 
-def test_a_capture_comes_by_standard_input(sample_capture: Path) -> None:
+def test_dissect_reads_a_capture_from_standard_input(sample_capture: Path) -> None:
     done = pace.run_command(
         [*COMMAND, "dissect", "-"],
         input=sample_capture.read_bytes(),
@@ -73,10 +77,12 @@ def test_a_capture_comes_by_standard_input(sample_capture: Path) -> None:
     assert done.stdout.decode() == run_siwarp_in_process("dissect", sample_capture).stdout
 
 
-def test_the_exit_status_tells_of_errors_if_it_is_to(sample_capture: Path) -> None:
+def test_the_exit_status_of_dissect_reports_errors_only_with_the_option(
+    sample_capture: Path,
+) -> None:
     assert run_siwarp_in_process("dissect", sample_capture).returncode == 0
     wrong = run_siwarp_in_process("dissect", sample_capture, "--fail-on-errors", "--stream", 1)
-    # An error counts even if --stream hides its stream.
+    # An error counts for the exit status even if --stream hides its stream.
     assert (wrong.returncode, wrong.stderr) == (1, "")
     assert "answers 3" in wrong.stdout
     good = write_capture(
@@ -86,7 +92,7 @@ def test_the_exit_status_tells_of_errors_if_it_is_to(sample_capture: Path) -> No
     assert run_siwarp_in_process("dissect", good, "--fail-on-errors").returncode == 0
 
 
-def test_the_script_is_copied_to_where_wireshark_finds_it(tmp_path: Path) -> None:
+def test_dissect_installs_the_lua_script_in_the_plugin_folder_of_wireshark(tmp_path: Path) -> None:
     for _ in range(2):  # the second installation replaces the first
         done = run_siwarp("dissect", "--install-lua", env={"HOME": str(tmp_path)})
         place = tmp_path / ".local/lib/wireshark/plugins/siwarp.lua"
@@ -95,7 +101,7 @@ def test_the_script_is_copied_to_where_wireshark_finds_it(tmp_path: Path) -> Non
         assert place.read_bytes() == script.read_bytes()
 
 
-def test_the_summary_has_a_line_for_each_stream(sample_capture: Path) -> None:
+def test_the_summary_of_dissect_has_a_line_for_each_stream(sample_capture: Path) -> None:
     streams = dissect_to_json(sample_capture, "--summary")
     assert [s["transport"] for s in streams] == ["rc", "rc", "ud"]
     assert [s["errors"] for s in streams] == [0, 1, 0]
@@ -106,7 +112,7 @@ def test_the_summary_has_a_line_for_each_stream(sample_capture: Path) -> None:
     assert [s["number"] for s in dissect_to_json(sample_capture, "--summary", "--errors")] == [2]
 
 
-def test_a_file_that_ends_too_early_gives_what_there_is_and_says_so(
+def test_a_truncated_capture_is_dissected_up_to_its_end_with_an_error_message(
     sample_capture: Path, tmp_path: Path
 ) -> None:
     cut = tmp_path / "cut.pcapng"
@@ -119,7 +125,7 @@ def test_a_file_that_ends_too_early_gives_what_there_is_and_says_so(
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
-def test_a_capture_may_come_through_a_pipe(sample_capture: Path, packed: bool) -> None:
+def test_dissect_reads_a_capture_from_a_pipe(sample_capture: Path, packed: bool) -> None:
     octets = sample_capture.read_bytes()
     done = subprocess.run(
         [*COMMAND, "dissect", "/dev/stdin", "--json"],
@@ -132,7 +138,7 @@ def test_a_capture_may_come_through_a_pipe(sample_capture: Path, packed: bool) -
     assert json.loads(done.stdout) == dissect_to_json(sample_capture)
 
 
-def test_a_comment_cannot_command_the_terminal(tmp_path: Path) -> None:
+def test_dissect_escapes_terminal_control_sequences_in_comments(tmp_path: Path) -> None:
     packet = make_udp_packet(b"x" * 30)
     packet.comments = [b"drop_crc: \x1b[2Jgone"]
     text = run_siwarp_in_process("dissect", write_capture([packet], tmp_path / "x.pcapng")).stdout
@@ -141,13 +147,13 @@ def test_a_comment_cannot_command_the_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["siw-rping", "siw-rping-crc", "siw-rping-p2p"])
-def test_captures_of_others_are_read_too(name: str) -> None:
+def test_dissect_reads_captures_of_linux_siw(name: str) -> None:
     messages = dissect_to_json(CAPTURES / f"{name}.pcap")
     assert sum(m["answers"] is not None for m in messages) == 4
     assert {m["error"] for m in messages} == {None}
 
 
-def test_the_script_for_wireshark_is_where_the_command_says() -> None:
+def test_dissect_prints_the_path_of_the_lua_script() -> None:
     path = Path(run_siwarp_in_process("dissect", "--lua-path").stdout.strip())
     assert path.is_absolute()
     assert 'Proto("siwarp"' in path.read_text("utf-8")
@@ -162,14 +168,14 @@ def dissect_without_module(module: str, file: Path) -> subprocess.CompletedProce
     )  # fmt: skip
 
 
-def test_without_crc32c_it_says_how_this_python_gets_it(sample_capture: Path) -> None:
+def test_dissect_without_crc32c_prints_how_to_install_the_package(sample_capture: Path) -> None:
     done = dissect_without_module("crc32c", sample_capture)
     assert done.returncode == 1
     python = shlex.quote(sys.executable)
     assert done.stderr == f"siwarp: dissecting needs crc32c: run {python} -m pip install crc32c\n"
 
 
-def test_without_scapy_it_prints_the_same(sample_capture: Path) -> None:
+def test_dissect_prints_the_same_without_scapy(sample_capture: Path) -> None:
     done = dissect_without_module("scapy", sample_capture)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == run_siwarp_in_process("dissect", sample_capture).stdout

@@ -1,4 +1,4 @@
-"""Each public header compiles when it is the only one that an application includes."""
+"""Each public header compiles when it is the only header that an application includes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from cli.cli_harness import environment_without_sanitizer, run_siwarp
 import siwarp as package
 
 HEADERS = Path(package.__file__).parent / "include" / "siwarp"
-#: Functions of siw.h that have no namesake in libibverbs, and their counterparts there: most of
-#: these are members of a struct that is opaque in siw.h.
-STANDS_FOR = {
+#: Functions of siw.h without a function of the same name in libibverbs, and their counterparts
+#: there: most of these counterparts are members of a struct that is opaque in siw.h.
+COUNTERPARTS = {
     "device_info": "get_device_name",
     "context_info": "context.device",
     "query_device_info": "query_port, query_gid",
@@ -38,29 +38,31 @@ NAMESAKES = {
     *("post_send", "post_recv"),
     *("create_srq", "destroy_srq", "modify_srq", "query_srq", "post_srq_recv"),
 }
-#: A call into each header's functions, so that linking is tested, too.
+#: A call to functions of each header, so that linking is tested, too.
 CALLS = {
     "types.h": 'struct siw_addr a; return siw_addr_parse("::1", 1, &a);',
     "siw.h": "int n; siw_free_device_list(siw_get_device_list(&n)); return 0;",
     "siw_ext.h": "return siw_version()[0] == '\\0' || siw_query_drops(NULL, NULL, 0) == 0;",
     "cm.h": "return siw_cm_destroy_id(NULL) == 0;",
-    # The program is not linked with libibverbs, so its functions are not available.
+    # The program is not linked with libibverbs, whose functions are therefore not available.
     "ibv_ext.h": "return siw_ibv_qp != NULL;",
 }
 
 
-def declared_functions(header: str) -> set[str]:
+def find_declared_functions(header: str) -> set[str]:
     text = re.sub(r"/\*.*?\*/", "", (HEADERS / header).read_text("utf-8"), flags=re.DOTALL)
     return set(re.findall(r"^[\w *]*?\bsiw_(\w+)\(", text, re.MULTILINE))
 
 
-def test_every_header_is_in_this_list() -> None:
+def test_every_public_header_is_tested() -> None:
     assert {path.name for path in HEADERS.glob("*.h")} == set(CALLS)
 
 
 @pytest.mark.parametrize("language", ["cc -std=c11", "g++ -std=c++11"])
 @pytest.mark.parametrize("header", CALLS)
-def test_a_program_may_include_one_header_alone(tmp_path: Path, header: str, language: str) -> None:
+def test_a_program_may_include_any_single_public_header(
+    tmp_path: Path, header: str, language: str
+) -> None:
     compiler = language.split()[0]
     assert shutil.which(compiler), f"this test needs {compiler}: apt install gcc g++"
     program = tmp_path / ("program.c" if compiler == "cc" else "program.cc")
@@ -80,15 +82,15 @@ def test_a_program_may_include_one_header_alone(tmp_path: Path, header: str, lan
     subprocess.run(["./program"], cwd=tmp_path, check=True, timeout=60)
 
 
-def test_siw_h_has_what_libibverbs_has_and_siw_ext_h_the_rest() -> None:
-    verbs = declared_functions("siw.h")
+def test_siw_h_declares_the_functions_of_libibverbs_and_siw_ext_h_all_others() -> None:
+    verbs = find_declared_functions("siw.h")
     assert len(verbs) > 40
-    assert verbs - NAMESAKES - set(STANDS_FOR) == set()
-    assert (NAMESAKES | set(STANDS_FOR)) - verbs == set()
-    assert declared_functions("siw_ext.h") & (NAMESAKES | set(STANDS_FOR)) == set()
+    assert verbs - NAMESAKES - set(COUNTERPARTS) == set()
+    assert (NAMESAKES | set(COUNTERPARTS)) - verbs == set()
+    assert find_declared_functions("siw_ext.h") & (NAMESAKES | set(COUNTERPARTS)) == set()
 
 
 @pytest.mark.parametrize("header", CALLS)
-def test_a_line_of_a_header_fits_in_100_columns(header: str) -> None:
+def test_lines_of_public_headers_have_at_most_100_columns(header: str) -> None:
     lines = (HEADERS / header).read_text("utf-8").splitlines()
     assert [line for line in lines if len(line.expandtabs(8)) > 100] == []

@@ -61,7 +61,7 @@ RC_OPS = [
 ]
 
 
-def test_single_round_trips_are_told_as_percentiles_a_histogram_and_a_file(tmp_path: Path) -> None:
+def test_ping_reports_round_trips_as_percentiles_histogram_and_file(tmp_path: Path) -> None:
     file = tmp_path / "round trips"
     asked = ("ping", "-n", 50, "--percentiles", "50,100", "--histogram", "--samples", file)
     result = run_siwarp_json(*asked)
@@ -78,7 +78,7 @@ def test_single_round_trips_are_told_as_percentiles_a_histogram_and_a_file(tmp_p
 
 
 @pytest.mark.parametrize("size", [1, 2, 64, 65485])
-def test_ud_ping_without_an_address_makes_its_own_peer(size: int) -> None:
+def test_ud_ping_without_an_address_starts_its_own_peer(size: int) -> None:
     result = run_siwarp_json("ping", "-n", 20, "--size", size)
     assert (result["qp"], result["op"], result["size"]) == ("ud", "send", size)
     assert (result["sent"], result["received"], result["wrong"]) == (20, 20, 0)
@@ -86,7 +86,7 @@ def test_ud_ping_without_an_address_makes_its_own_peer(size: int) -> None:
 
 
 @pytest.mark.parametrize(("op", "size"), RC_OPS)
-def test_rc_ping_of_each_operation_comes_back_whole(op: str, size: int) -> None:
+def test_rc_ping_of_each_operation_returns_complete_data(op: str, size: int) -> None:
     result = run_siwarp_json("ping", "--qp", "rc", "--op", op, "-n", 20, "-s", size)
     assert (result["qp"], result["op"], result["size"]) == ("rc", op, size)
     assert (result["sent"], result["received"], result["wrong"]) == (20, 20, 0)
@@ -95,13 +95,13 @@ def test_rc_ping_of_each_operation_comes_back_whole(op: str, size: int) -> None:
 @pytest.mark.parametrize(
     ("op", "size"), [("send", 1), ("send", 70000), ("write", 1), ("write", 70000)]
 )
-def test_uc_ping_of_each_operation_comes_back_whole(op: str, size: int) -> None:
+def test_uc_ping_of_each_operation_returns_complete_data(op: str, size: int) -> None:
     result = run_siwarp_json("ping", "--qp", "uc", "--op", op, "-n", 20, "-s", size)
     assert (result["qp"], result["op"], result["size"]) == ("uc", op, size)
     assert (result["sent"], result["received"], result["wrong"]) == (20, 20, 0)
 
 
-def test_a_uc_server_survives_garbage_and_meets_clients_behind_it() -> None:
+def test_a_uc_ping_server_survives_random_datagrams_and_serves_later_clients() -> None:
     with ping_server("--qp", "uc", "--addr", "127.0.0.1") as (port, _):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             for i in range(50):
@@ -114,13 +114,13 @@ def test_a_uc_server_survives_garbage_and_meets_clients_behind_it() -> None:
 
 @pytest.fixture
 def short_ping_time_outs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make pings of this process give up soon, because they poll while they wait for an answer."""
+    """Make pings in this process give up soon, because they poll while they wait for an answer."""
     monkeypatch.setattr(ping_client, "UC_TRIES", 2)
     monkeypatch.setitem(KINDS, "ud", KINDS["ud"]._replace(patience=0.1))
 
 
 @pytest.mark.usefixtures("short_ping_time_outs")
-def test_a_uc_ping_that_nobody_meets_says_so() -> None:
+def test_a_uc_ping_without_a_server_prints_how_to_start_a_server() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
         done = run_siwarp_in_process("ping", "127.0.0.1", "-p", s.getsockname()[1], "--qp", "uc")
@@ -129,13 +129,13 @@ def test_a_uc_ping_that_nobody_meets_says_so() -> None:
 
 
 @pytest.mark.parametrize("op", ["send", "write", "read"])
-def test_rc_ping_of_the_other_persona_comes_back_whole(op: str) -> None:
+def test_rc_ping_with_persona_roce_returns_complete_data(op: str) -> None:
     result = run_siwarp_json("ping", "--qp", "rc", "--op", op, "-n", 20, "--persona", "roce")
     assert (result["sent"], result["received"], result["wrong"]) == (20, 20, 0)
 
 
 @pytest.mark.parametrize("op", ["write", "read"])
-def test_rd_pings_write_and_read_and_several_clients_do_so_at_once(op: str) -> None:
+def test_rd_ping_writes_and_reads_also_with_several_clients_at_the_same_time(op: str) -> None:
     result = run_siwarp_json("ping", "--qp", "rd", "--op", op, "-n", 20, "--size", 200_000)
     assert (result["sent"], result["received"], result["wrong"]) == (20, 20, 0)
     with (
@@ -147,12 +147,12 @@ def test_rd_pings_write_and_read_and_several_clients_do_so_at_once(op: str) -> N
         assert [run.result()["received"] for run in runs] == [50, 50, 50]
 
 
-def test_a_persona_is_an_rc_queue_pairs() -> None:
+def test_ping_accepts_a_persona_only_with_rc() -> None:
     done = run_siwarp_in_process("ping", "--persona", "roce", "-n", 1)
     assert done.returncode == 2 and "--qp rc" in done.stderr
 
 
-def test_ping_prints_lines_for_people() -> None:
+def test_ping_prints_a_summary_in_plain_text() -> None:
     done = run_siwarp("ping", "-n", 5)
     assert done.returncode == 0, done.stderr
     assert re.match(
@@ -163,8 +163,9 @@ def test_ping_prints_lines_for_people() -> None:
     assert "\x1b" not in done.stdout
 
 
-def test_a_ud_servers_queue_pair_sits_on_the_udp_port_that_was_asked_for() -> None:
-    port = 12_000 + os.getpid() % 4_000  # a port outside the system's ephemeral port range
+def test_a_ud_ping_server_uses_the_requested_udp_port() -> None:
+    # The port is outside the system's ephemeral port range.
+    port = 12_000 + os.getpid() % 4_000
     with ping_server("--addr", "127.0.0.1", "--port", port) as (bound, _):
         assert bound == port
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s, pytest.raises(OSError):
@@ -175,7 +176,7 @@ def test_a_ud_servers_queue_pair_sits_on_the_udp_port_that_was_asked_for() -> No
 
 
 @pytest.mark.parametrize("qp", ["ud", "uc", "rc"])
-def test_a_server_without_an_address_is_at_every_one(qp: str) -> None:
+def test_a_ping_server_without_an_address_serves_every_address(qp: str) -> None:
     with ping_server("--qp", qp) as (port, _):
         for host in ("127.0.0.1", "127.0.0.2", "localhost"):
             asked = run_siwarp_json(
@@ -184,7 +185,7 @@ def test_a_server_without_an_address_is_at_every_one(qp: str) -> None:
             assert asked["received"] == 3
 
 
-def test_of_a_names_addresses_ping_takes_ipv4s_where_servers_are(
+def test_ping_prefers_the_ipv4_address_of_a_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     four = (socket.AF_INET, socket.SOCK_DGRAM, 17, "", ("127.0.0.1", 0))
@@ -197,7 +198,7 @@ def test_of_a_names_addresses_ping_takes_ipv4s_where_servers_are(
 
 
 @pytest.mark.parametrize(("qp", "more"), [("ud", ""), ("rd", " (if it has several, select one")])
-def test_a_server_says_where_it_is_and_that_nothing_is_encrypted(qp: str, more: str) -> None:
+def test_a_ping_server_prints_its_address_and_that_nothing_is_encrypted(qp: str, more: str) -> None:
     words = [*COMMAND, "ping", "--server", "--port", "0", "--qp", qp]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd="/") as process:
         try:
@@ -211,7 +212,7 @@ def test_a_server_says_where_it_is_and_that_nothing_is_encrypted(qp: str, more: 
 
 
 @pytest.mark.parametrize("qp", ["rd", "rc"])
-def test_a_server_may_be_given_its_address_by_name(qp: str) -> None:
+def test_the_address_of_a_ping_server_may_be_a_host_name(qp: str) -> None:
     with ping_server("--qp", qp, "--addr", "localhost") as (port, _):
         asked = run_siwarp_json(
             "ping", "localhost", "-p", port, "-n", 3, "--qp", qp, *qkey_options(qp)
@@ -220,14 +221,14 @@ def test_a_server_may_be_given_its_address_by_name(qp: str) -> None:
 
 
 @pytest.mark.parametrize("qp", ["ud", "uc", "rd", "rc"])
-def test_ping_goes_over_ipv6(qp: str) -> None:
+def test_ping_works_over_ipv6(qp: str) -> None:
     with ping_server("--qp", qp, "--addr", "::1") as (port, _):
         asked = run_siwarp_json("ping", "::1", "-p", port, "-n", 3, "--qp", qp, *qkey_options(qp))
         assert asked["received"] == 3
 
 
 @pytest.mark.parametrize("qp", ["ud", "uc", "rd", "rc"])
-def test_several_clients_are_served_at_once(qp: str) -> None:
+def test_a_ping_server_serves_several_clients_at_the_same_time(qp: str) -> None:
     with ping_server("--qp", qp, "--addr", "127.0.0.1") as (port, _), ThreadPoolExecutor(4) as pool:
         words = ["ping", "127.0.0.1", "-p", port, "-n", 200, "--qp", qp, *qkey_options(qp)]
         runs = [pool.submit(run_siwarp_json, *words) for _ in range(4)]
@@ -235,7 +236,7 @@ def test_several_clients_are_served_at_once(qp: str) -> None:
             assert run.result()["received"] == 200
 
 
-def test_a_uc_server_survives_who_asks_it_to_write_where_there_is_no_room() -> None:
+def test_a_uc_ping_server_survives_a_write_request_without_memory() -> None:
     ask = struct.pack("!8sBxHQ20s24x", b"siwucpg1", 1, 4791, 64, bytes(20))
     with ping_server("--qp", "uc", "--addr", "127.0.0.1") as (port, _):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
@@ -244,7 +245,7 @@ def test_a_uc_server_survives_who_asks_it_to_write_where_there_is_no_room() -> N
                 bytes(UDDatagram(segment=DDPDatagram(q_key=QKEY) / Raw(ask))),
                 ("127.0.0.1", port),
             )
-            # The server's reply reports that it has no memory for this request.
+            # The reply of the server reports that it has no memory for this request.
             assert b"siwucpg1" + bytes(4) in s.recv(100)
         words = ["ping", "127.0.0.1", "-p", port, "-n", 3, "--qp", "uc", "--op", "write"]
         done = run_siwarp_json(*words, *qkey_options())
@@ -252,13 +253,13 @@ def test_a_uc_server_survives_who_asks_it_to_write_where_there_is_no_room() -> N
 
 
 @pytest.mark.clause("DGRAM-ERR-15")
-def test_a_ud_server_survives_garbage_and_answers_only_requests() -> None:
+def test_a_ud_ping_server_survives_random_datagrams_and_answers_only_requests() -> None:
     with ping_server("--addr", "127.0.0.1") as (port, _):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
             s.connect(("127.0.0.1", port))
             for size in (0, 1, 3, 17, 18, 21, 22, 23, 100, 65507):
                 s.send(os.urandom(size))
-            # Invalid messages that have the server's Q_Key.
+            # These messages are invalid and have the server's Q_Key.
             for fields in ({"opcode": 4}, {"l": 0}, {"opcode": 7, "qn": 2}):
                 fields["q_key"] = QKEY
                 s.send(bytes(UDDatagram(segment=DDPDatagram(**fields) / Raw(b"wrong"))))
@@ -272,7 +273,8 @@ def test_a_ud_server_survives_garbage_and_answers_only_requests() -> None:
         ):
             qp.to_rts()
             qp.post_recv(RecvWR(sg=[mr.sge(50, 50)]))
-            # A reply, an empty message, and a message that begins with an unknown letter.
+            # The messages are a reply, an empty message, and a message that begins with an unknown
+            # letter.
             for message in (b"A reply", b"", b"Xyz"):
                 mr.write(message)
                 qp.post_send(SendWR(sg=[mr.sge(0, len(message))], ah=ah, send_flags=0))
@@ -288,7 +290,7 @@ def test_a_ud_server_survives_garbage_and_answers_only_requests() -> None:
 
 @contextlib.contextmanager
 def connect_rc_client(port: int, private_data: bytes, size: int = 100):
-    """Provide an RC queue pair that requests a connection from a ping server."""
+    """Yield an RC queue pair that requests a connection from a ping server."""
     with Context() as ctx, PD(ctx) as pd, CQ(ctx, channel=CompChannel(ctx)) as cq:
         qp = QP(pd, QPInitAttr(QPType.RC, scq=cq))
         channel = CMEventChannel(ctx)
@@ -299,7 +301,7 @@ def connect_rc_client(port: int, private_data: bytes, size: int = 100):
         yield event, qp, cq, MR(pd, size)
 
 
-def test_an_rc_server_rejects_what_is_no_ping_with_words() -> None:
+def test_an_rc_ping_server_rejects_other_requests_with_an_explanation() -> None:
     with ping_server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
         for data, words in (
             (b"", b"ping server"),
@@ -314,9 +316,9 @@ def test_an_rc_server_rejects_what_is_no_ping_with_words() -> None:
         )
 
 
-def test_an_rc_server_outlives_clients_that_break_the_rules_or_the_connection() -> None:
+def test_an_rc_ping_server_survives_clients_that_violate_rules_or_reset_connections() -> None:
     with ping_server("--qp", "rc", "--addr", "127.0.0.1") as (port, _):
-        # A message that is longer than negotiated.
+        # The client sends a message that is longer than negotiated.
         with connect_rc_client(port, Hello("send", 10).pack()) as (event, qp, cq, mr):
             event.check()
             qp.post_send([SendWR(sg=[mr.sge(0, 50)]), SendWR(sg=[mr.sge(0, 50)])])
@@ -324,12 +326,12 @@ def test_an_rc_server_outlives_clients_that_break_the_rules_or_the_connection() 
             while qp.qp_state.name != "ERR" and time.monotonic() < deadline:
                 cq.wait(0.1)
             assert qp.qp_state.name == "ERR"
-        # More messages at once than receives are posted.
+        # The client sends more messages in a row than receives are posted.
         with connect_rc_client(port, Hello("send", 10).pack()) as (event, qp, cq, mr):
             event.check()
             qp.post_send([SendWR(sg=[mr.sge(0, 10)])] * 50)
             cq.wait(1)
-        # A Write past the end of the memory.
+        # The client writes past the end of the memory.
         with connect_rc_client(port, Hello("write", 10).pack()) as (event, qp, cq, mr):
             there = RemoteBuffer.unpack(event.check().private_data)
             qp.post_recv(RecvWR(7))
@@ -338,7 +340,7 @@ def test_an_rc_server_outlives_clients_that_break_the_rules_or_the_connection() 
             while 7 not in [wc.wr_id for wc in wcs]:
                 assert wcs
                 wcs = cq.wait(10)
-        # TCP without MPA: silence, random octets, a reset in the middle.
+        # The clients use TCP without MPA: silence, random octets, and a reset within a frame.
         silent = socket.create_connection(("127.0.0.1", port))
         with socket.create_connection(("127.0.0.1", port)) as s:
             s.sendall(os.urandom(1000))
@@ -353,7 +355,7 @@ def test_an_rc_server_outlives_clients_that_break_the_rules_or_the_connection() 
         silent.close()
 
 
-def test_a_client_that_is_killed_does_not_keep_the_server_from_others() -> None:
+def test_a_ping_server_serves_other_clients_after_a_client_is_killed() -> None:
     with ping_server("--qp", "rc", "--addr", "127.0.0.1") as (port, process):
         pid = os.fork()
         if pid == 0:
@@ -374,13 +376,13 @@ def _endless_ping_command(port: int) -> tuple[str, list[str]]:
 
 
 @pytest.mark.parametrize(("qp", "sign"), [("ud", signal.SIGTERM), ("rc", signal.SIGINT)])
-def test_a_server_ends_in_order_when_it_is_told_to(qp: str, sign: signal.Signals) -> None:
+def test_a_ping_server_exits_with_status_0_after_a_signal(qp: str, sign: signal.Signals) -> None:
     with ping_server("--qp", qp) as (_, process):
         process.send_signal(sign)
         assert process.wait(10) == 0
 
 
-def _voluntary_switches(pid: int) -> int:
+def _count_voluntary_context_switches(pid: int) -> int:
     """Return how often the threads of a process have gone to sleep."""
     return sum(
         int(line.split()[1])
@@ -394,9 +396,9 @@ def assert_falls_asleep(pid: int) -> None:
     """Assert that within six seconds there is a second in which a process wakes at most once."""
     woken: list[int] = []
     while not woken or (woken[-1] > 1 and len(woken) < 6):
-        before = _voluntary_switches(pid)
+        before = _count_voluntary_context_switches(pid)
         time.sleep(1)
-        woken.append(_voluntary_switches(pid) - before)
+        woken.append(_count_voluntary_context_switches(pid) - before)
     assert woken[-1] <= 1, woken
 
 
@@ -404,7 +406,7 @@ def assert_falls_asleep(pid: int) -> None:
     os.environ.get("SANITIZER") == "tsan", reason="ThreadSanitizer's own thread wakes by itself"
 )
 @pytest.mark.parametrize("qp", ["ud", "uc", "rd", "rc"])
-def test_an_idle_server_sleeps_and_a_signal_ends_it_at_once(qp: str) -> None:
+def test_an_idle_ping_server_sleeps_and_exits_after_a_signal(qp: str) -> None:
     with ping_server("--qp", qp) as (port, process):
         asked = run_siwarp_json(
             "ping", "127.0.0.1", "-p", port, "-n", 5, "--qp", qp, *qkey_options(qp)
@@ -418,7 +420,7 @@ def test_an_idle_server_sleeps_and_a_signal_ends_it_at_once(qp: str) -> None:
 @pytest.mark.skipif(
     os.environ.get("SANITIZER") == "tsan", reason="ThreadSanitizer's own thread wakes by itself"
 )
-def test_the_demo_s_echo_sleeps_while_idle_and_ends_when_it_is_told_to() -> None:
+def test_the_echo_process_of_the_demo_sleeps_while_idle_and_ends_on_request() -> None:
     code = (
         "from siwarp.cli.demo_peer import echo_datagrams\n"
         "from siwarp.verbs import QPType\n"
@@ -437,7 +439,7 @@ def test_the_demo_s_echo_sleeps_while_idle_and_ends_when_it_is_told_to() -> None
 
 
 @pytest.mark.usefixtures("short_ping_time_outs")
-def test_a_ping_that_nobody_answers_is_lost_and_the_status_is_1() -> None:
+def test_pings_without_an_answer_are_counted_as_lost_and_the_exit_status_is_1() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
         for asked, sent in ((2, 2), (1000, 5)):
@@ -448,8 +450,9 @@ def test_a_ping_that_nobody_answers_is_lost_and_the_status_is_1() -> None:
 
 
 @pytest.mark.parametrize("qp", ["ud", "uc", "rd"])
-def test_a_ping_to_a_port_that_nobody_has_says_so(qp: str) -> None:
-    port = 1  # a port that was free a moment ago may be assigned to another process
+def test_a_ping_to_an_unused_port_reports_that_the_port_is_refused(qp: str) -> None:
+    # Port 1 is used, because a port that was free a moment ago may be assigned to another process.
+    port = 1
     done = run_siwarp("ping", "127.0.0.1", "-p", port, "--qp", qp)
     assert done.returncode == 1
     assert f"127.0.0.1 refuses UDP port {port}" in done.stderr
@@ -457,7 +460,7 @@ def test_a_ping_to_a_port_that_nobody_has_says_so(qp: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_an_rd_ping_that_nobody_answers_says_so() -> None:
+def test_an_rd_ping_without_an_answer_reports_that_no_server_answers() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
@@ -466,8 +469,8 @@ def test_an_rd_ping_that_nobody_answers_says_so() -> None:
     assert f"127.0.0.1 port {port}: no answer; is `siwarp ping --server --qp rd`" in done.stderr
 
 
-def test_an_rd_server_that_is_never_ready_fails_the_ping() -> None:
-    """The ping reports the error and ends: it gives up after 6 times the server's RNR timer."""
+def test_a_ping_to_an_rd_server_that_is_never_ready_fails() -> None:
+    """Check that the ping reports the error and ends after 6 times the RNR timer of the server."""
     with (
         Context() as device,
         PD(device) as pd,
@@ -482,7 +485,7 @@ def test_an_rd_server_that_is_never_ready_fails_the_ping() -> None:
             pinger.ping(0)
 
 
-def test_a_ping_that_is_broken_off_is_not_lost() -> None:
+def test_an_interrupted_ping_is_not_counted_as_lost() -> None:
     class InterruptedPinger:
         def ping(self, count: int) -> bool | None:
             if count == 2:
@@ -495,7 +498,7 @@ def test_a_ping_that_is_broken_off_is_not_lost() -> None:
     assert (sent, len(times), wrong) == (2, 2, 0)
 
 
-def test_an_rc_ping_where_nobody_listens_says_so() -> None:
+def test_an_rc_ping_to_a_port_without_a_listener_reports_the_error() -> None:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         done = run_siwarp("ping", "127.0.0.1", "-p", s.getsockname()[1], "--qp", "rc")
@@ -504,7 +507,7 @@ def test_an_rc_ping_where_nobody_listens_says_so() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_an_rc_ping_of_another_kind_of_server_says_so() -> None:
+def test_an_rc_ping_to_another_kind_of_server_reports_the_error() -> None:
     with library.listen(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
         accepted = pool.submit(listener.accept, 20)
         done = run_siwarp("ping", "127.0.0.1", "-p", listener.address[1], "--qp", "rc")
@@ -527,22 +530,24 @@ def test_an_rc_ping_of_another_kind_of_server_says_so() -> None:
         (["--port", "70000"], "65535"),
     ],
 )
-def test_arguments_that_cannot_be_meant_are_explained(arguments: list[str], words: str) -> None:
+def test_invalid_arguments_of_ping_are_refused_with_an_explanation(
+    arguments: list[str], words: str
+) -> None:
     done = run_siwarp_in_process("ping", *arguments, env={"COLUMNS": "200", "NO_COLOR": "1"})
     assert done.returncode == 2
     assert words in done.stderr
 
 
-def test_without_crc_both_ends_leave_it_out() -> None:
+def test_ping_without_crc_works_only_if_both_ends_disable_crcs() -> None:
     done = run_siwarp("--crc", "0", "ping", "-n", "3")
     assert done.returncode == 0, done.stderr
     with ping_server("--addr", "127.0.0.1") as (port, _):
         done = run_siwarp("--crc=0", "ping", "127.0.0.1", "-p", port, "-n", 1, *qkey_options())
-    assert done.returncode == 1  # the server requires a CRC and drops datagrams without one
+    assert done.returncode == 1  # the server requires a CRC and drops datagrams without a CRC
     assert "1 lost" in done.stdout
 
 
-def test_a_ping_takes_the_delay_of_its_plan_of_faults_both_ways() -> None:
+def test_the_delay_of_a_fault_plan_applies_to_both_directions_of_a_ping() -> None:
     result = run_siwarp_json("ping", "-n", "5", "--faults", "delay=5ms")
     assert result["received"] == 5
     assert result["rtt_us"]["min"] >= 10000
@@ -553,7 +558,7 @@ def test_a_ping_takes_the_delay_of_its_plan_of_faults_both_ways() -> None:
     assert result["rtt_us"]["min"] >= 7000
 
 
-def test_a_plan_of_faults_that_is_none_is_refused_with_its_place() -> None:
+def test_an_invalid_fault_plan_of_ping_is_refused_with_the_position() -> None:
     done = run_siwarp("ping", "--faults", "loss=1%;delay=x")
     assert done.returncode == 2
     # The message is printed in a box, which may break its lines.
@@ -561,7 +566,7 @@ def test_a_plan_of_faults_that_is_none_is_refused_with_its_place() -> None:
     assert "clause 2, character 15" in words
 
 
-def test_what_keeps_the_server_from_starting_is_said_and_it_ends_by_itself(
+def test_ping_reports_the_error_that_prevents_its_server_from_starting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SIWARP_FAULTS", "loss=lots")
@@ -575,7 +580,7 @@ def test_what_keeps_the_server_from_starting_is_said_and_it_ends_by_itself(
 @pytest.mark.clause("DGRAM-ERR-20")
 @pytest.mark.usefixtures("short_ping_time_outs")
 @pytest.mark.parametrize("qp", ["ud", "rd", "uc"])
-def test_a_server_draws_a_q_key_and_tells_it_and_clients_without_it_get_no_answer(qp: str) -> None:
+def test_a_ping_server_prints_a_random_q_key_and_ignores_clients_without_the_key(qp: str) -> None:
     words = [*COMMAND, "ping", "--server", "--port", "0", "--addr", "127.0.0.1", "--qp", qp]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd="/") as process:
         try:
@@ -594,14 +599,14 @@ def test_a_server_draws_a_q_key_and_tells_it_and_clients_without_it_get_no_answe
 
 
 @pytest.mark.parametrize("qkey", ["0", "0x80000000", "-1", "many"])
-def test_a_q_key_that_is_none_is_refused(qkey: str) -> None:
+def test_an_invalid_q_key_of_ping_is_refused(qkey: str) -> None:
     done = run_siwarp("ping", "127.0.0.1", "--qkey", qkey)
     assert done.returncode == 2
     assert "a number from 1 to 0x7fffffff" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("cpus", [1, 2])
-def test_a_client_yields_at_once_only_where_it_has_one_cpu(cpus: int) -> None:
+def test_a_ping_client_yields_the_cpu_immediately_only_if_it_has_one_cpu(cpus: int) -> None:
     """The number of CPUs is simulated, so that the test does not depend on the machine."""
     program = (
         "import os; "

@@ -14,20 +14,25 @@ from pathlib import Path
 import pace
 import pytest
 from cli.cli_harness import COMMAND, run_siwarp, run_siwarp_in_process
-from cli.run_harness import LIST, OTHERS, compile_program, make_wheel_library
+from cli.run_harness import (
+    DEVICE_LIST_SOURCE,
+    OTHER_LIBIBVERBS_SOURCE,
+    compile_program,
+    make_wheel_library,
+)
 from pace import scale_limit
 
 from siwarp import _paths
 from siwarp.cli import run_view
 from siwarp.cli.run_preload import preloaded
 
-OURS = _paths.abi_dir() / "libibverbs.so.1"
-#: Runs a program as a child process and waits for its end.
-CHILD = '"$1"; exit $?'
-MAIN = "\nint main(void) { return show(); }\n"
+SIWARP_LIBIBVERBS = _paths.abi_dir() / "libibverbs.so.1"
+#: Shell script: runs a program as a child process and waits for its end.
+RUN_AS_CHILD = '"$1"; exit $?'
+CALL_SHOW = "\nint main(void) { return show(); }\n"
 
 
-def devices_under_siwarp_run(
+def list_devices_under_siwarp_run(
     program: Path | str, *more: str, env: dict[str, str] | None = None
 ) -> list[str]:
     """Return the devices that a program sees under siwarp run."""
@@ -43,7 +48,7 @@ def siwarp_device_names() -> list[str]:
 
 
 @pytest.mark.parametrize("view", [[], ["--no-view"]], ids=["view", "no-view"])
-def test_status_arguments_and_standard_input_pass_unchanged(view: list[str]) -> None:
+def test_siwarp_run_passes_status_arguments_and_standard_input_unchanged(view: list[str]) -> None:
     script = 'for a in "$@"; do printf "<%s>" "$a"; done; cat; exit 7'
     words = ["--", "-h", "a b", "", "*", "--faults"]
     done = pace.run_command(
@@ -58,7 +63,7 @@ def test_status_arguments_and_standard_input_pass_unchanged(view: list[str]) -> 
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_reaches_the_program_itself(number: signal.Signals) -> None:
+def test_a_signal_to_siwarp_run_reaches_the_program_itself(number: signal.Signals) -> None:
     script = 'trap "echo caught; exit 5" INT TERM; echo $$; while :; do sleep 0.05; done'
     with subprocess.Popen(
         [*COMMAND, "run", "sh", "-c", script], stdout=subprocess.PIPE, text=True
@@ -70,11 +75,11 @@ def test_a_signal_reaches_the_program_itself(number: signal.Signals) -> None:
         assert process.wait(timeout=scale_limit(20)) == 5
 
 
-def test_a_program_that_a_signal_ends_ends_so() -> None:
+def test_siwarp_run_ends_with_the_signal_that_ended_the_program() -> None:
     assert run_siwarp("run", "sh", "-c", "kill -KILL $$").returncode == -signal.SIGKILL
 
 
-def test_the_terminal_is_the_programs() -> None:
+def test_the_program_under_siwarp_run_has_the_terminal() -> None:
     parent, child = pty.openpty()
     try:
         done = pace.run_command(
@@ -91,13 +96,13 @@ def test_the_terminal_is_the_programs() -> None:
         os.close(child)
 
 
-def test_the_program_finds_no_signal_ignored_that_the_interpreter_ignores() -> None:
+def test_signals_ignored_by_the_interpreter_are_not_ignored_by_the_program() -> None:
     done = run_siwarp("run", "grep", "SigIgn", "/proc/self/status")
     ignored = int(done.stdout.split()[1], 16)
     assert not ignored & (1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1))
 
 
-def test_what_cannot_be_run_has_the_shells_status(tmp_path: Path) -> None:
+def test_a_program_that_cannot_be_run_has_the_exit_status_of_a_shell(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("no program")
     missing = run_siwarp("run", "--no-view", tmp_path / "nothing")
@@ -121,13 +126,15 @@ def test_what_cannot_be_run_has_the_shells_status(tmp_path: Path) -> None:
         (["env", "--no-view"], "--no-view"),
     ],
 )
-def test_a_wrong_command_line_is_refused(words: list[str], said: str) -> None:
+def test_a_wrong_command_line_of_run_or_env_is_refused_with_one_line(
+    words: list[str], said: str
+) -> None:
     done = run_siwarp(*words)
     assert done.returncode in (1, 2)
     assert said in done.stderr and len(done.stderr.splitlines()) == 1
 
 
-def test_settings_faults_and_capture_reach_the_program(tmp_path: Path) -> None:
+def test_settings_faults_and_capture_are_passed_to_the_program(tmp_path: Path) -> None:
     file = tmp_path / "run.pcapng"
     done = run_siwarp(
         "--crc", "0", "run", "--persona", "iwarp", "--faults", "loss=1%", "--capture", file,
@@ -142,7 +149,7 @@ def test_settings_faults_and_capture_reach_the_program(tmp_path: Path) -> None:
     assert not file.exists()
 
 
-def test_a_low_limit_of_open_files_is_raised_and_a_high_one_kept() -> None:
+def test_a_low_limit_of_open_files_is_raised_and_a_high_limit_is_kept() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
     for low, then in ((256, most), (most, most)):
@@ -155,32 +162,38 @@ def test_a_low_limit_of_open_files_is_raised_and_a_high_one_kept() -> None:
         assert done.stdout.split() == [str(then), kept]
 
 
-def test_the_programs_own_libraries_and_places_are_kept() -> None:
+def test_the_preloads_and_library_paths_of_the_program_are_kept() -> None:
     mine = {"LD_LIBRARY_PATH": "/somewhere::/else", "LD_PRELOAD": "libm.so.6 libdl.so.2"}
     got = preloaded(mine)
-    assert got["LD_LIBRARY_PATH"] == f"{OURS.parent}:/somewhere::/else"
+    assert got["LD_LIBRARY_PATH"] == f"{SIWARP_LIBIBVERBS.parent}:/somewhere::/else"
     assert got["LD_PRELOAD"].split(":")[:2] == ["libm.so.6", "libdl.so.2"]
-    # The loader splits LD_PRELOAD at blanks. If siwarp's path has a blank, only the file name is
-    # preloaded, and LD_LIBRARY_PATH locates the file.
-    entry = OURS.name if re.search(r"\s", str(OURS)) else str(OURS)
+    # The loader splits LD_PRELOAD at blanks. If the path of siwarp has a blank, only the file name
+    # is preloaded, and LD_LIBRARY_PATH locates the file.
+    entry = (
+        SIWARP_LIBIBVERBS.name
+        if re.search(r"\s", str(SIWARP_LIBIBVERBS))
+        else str(SIWARP_LIBIBVERBS)
+    )
     assert entry in got["LD_PRELOAD"].split(":")[2:]
-    assert preloaded(got) == got, "a second time adds nothing"
-    assert preloaded({})["LD_LIBRARY_PATH"] == str(OURS.parent)
+    assert preloaded(got) == got, "a second call must add nothing"
+    assert preloaded({})["LD_LIBRARY_PATH"] == str(SIWARP_LIBIBVERBS.parent)
 
 
-def test_every_library_of_the_folder_is_preloaded(tmp_path: Path) -> None:
+def test_every_libibverbs_and_librdmacm_of_the_folder_is_preloaded(tmp_path: Path) -> None:
     for name in ("libibverbs.so.1", "librdmacm.so.1", "libother.so"):
         (tmp_path / name).touch()
     got = preloaded({}, tmp_path)["LD_PRELOAD"].split(":")
     assert got == [str(tmp_path / "libibverbs.so.1"), str(tmp_path / "librdmacm.so.1")]
 
 
-def test_a_path_that_the_loader_cannot_take_is_named_or_gone_around(tmp_path: Path) -> None:
+def test_a_path_that_the_loader_cannot_use_is_reported_or_avoided(tmp_path: Path) -> None:
     blank, colon, none = tmp_path / "a b" / "of" / "it", tmp_path / "a:b", tmp_path / "none"
     for folder in (blank, colon, none):
         folder.mkdir(parents=True)
-    (blank / "libibverbs.so.1").symlink_to(OURS)
-    library = Path(os.path.normpath(blank / os.path.relpath(_paths.library(), OURS.parent)))
+    (blank / "libibverbs.so.1").symlink_to(SIWARP_LIBIBVERBS)
+    library = Path(
+        os.path.normpath(blank / os.path.relpath(_paths.library(), SIWARP_LIBIBVERBS.parent))
+    )
     library.symlink_to(_paths.library())
     got = preloaded({}, blank)
     assert got == {"LD_LIBRARY_PATH": str(blank), "LD_PRELOAD": "libibverbs.so.1"}
@@ -191,14 +204,14 @@ def test_a_path_that_the_loader_cannot_take_is_named_or_gone_around(tmp_path: Pa
         env={**os.environ, **preloaded(os.environ, blank)},
     )
     assert int(done.stdout) > 0 and done.stderr == ""
-    (colon / "libibverbs.so.1").symlink_to(OURS)
+    (colon / "libibverbs.so.1").symlink_to(SIWARP_LIBIBVERBS)
     with pytest.raises(ValueError, match="a:b"):
         preloaded({}, colon)
     with pytest.raises(FileNotFoundError, match=r"libibverbs\.so\.1"):
         preloaded({}, none)
 
 
-def test_a_shell_takes_what_env_prints(tmp_path: Path) -> None:
+def test_a_shell_can_evaluate_the_output_of_siwarp_env(tmp_path: Path) -> None:
     file = tmp_path / "a 'b'.pcapng"
     done = run_siwarp("env", "--persona", "roce", "--capture", file)
     assert done.returncode == 0, done.stderr
@@ -208,10 +221,10 @@ def test_a_shell_takes_what_env_prints(tmp_path: Path) -> None:
     )
     persona, capture, path = shell.stdout.splitlines()
     assert (persona, capture) == ("roce", str(file))
-    assert path.split(":")[0] == str(OURS.parent)
+    assert path.split(":")[0] == str(SIWARP_LIBIBVERBS.parent)
 
 
-def test_help_says_what_there_is_and_needs_no_typer() -> None:
+def test_the_help_of_run_and_env_lists_the_options_and_needs_no_typer() -> None:
     every = run_siwarp_in_process("--help").stdout
     for name in ("run", "env"):
         done = run_siwarp(name, "--help")
@@ -221,7 +234,7 @@ def test_help_says_what_there_is_and_needs_no_typer() -> None:
         assert f" {name} " in every
 
 
-def test_only_the_standard_library_stands_before_the_program() -> None:
+def test_siwarp_run_imports_only_the_standard_library_before_the_program() -> None:
     code = (
         "import os, sys\n"
         "from siwarp.cli import main\n"
@@ -241,32 +254,49 @@ def test_only_the_standard_library_stands_before_the_program() -> None:
 # ---- the libibverbs that a program's calls reach
 
 
-def test_a_program_that_is_linked_to_the_librarys_name_gets_ours(tmp_path: Path) -> None:
+def test_a_program_linked_to_libibverbs_uses_the_library_of_siwarp(tmp_path: Path) -> None:
     others = tmp_path / "system"
     others.mkdir()
     compile_program(
-        others, "libibverbs.so.1", OTHERS, "-shared", "-fPIC", "-Wl,-soname,libibverbs.so.1"
+        others,
+        "libibverbs.so.1",
+        OTHER_LIBIBVERBS_SOURCE,
+        "-shared",
+        "-fPIC",
+        "-Wl,-soname,libibverbs.so.1",
     )
-    program = compile_program(tmp_path, "list", LIST + MAIN, str(others / "libibverbs.so.1"))
+    program = compile_program(
+        tmp_path, "list", DEVICE_LIST_SOURCE + CALL_SHOW, str(others / "libibverbs.so.1")
+    )
     alone = subprocess.run([program], env={"LD_LIBRARY_PATH": str(others)}, capture_output=True)
     assert alone.stdout == b"others\n"
     assert (
-        sorted(devices_under_siwarp_run(program, env={"LD_LIBRARY_PATH": str(others)}))
+        sorted(list_devices_under_siwarp_run(program, env={"LD_LIBRARY_PATH": str(others)}))
         == siwarp_device_names()
     )
 
 
-def test_a_wheels_copy_under_another_name_lands_in_ours(tmp_path: Path) -> None:
+def test_a_renamed_libibverbs_of_a_wheel_is_replaced_by_the_library_of_siwarp(
+    tmp_path: Path,
+) -> None:
     copy = make_wheel_library(tmp_path)
-    program = compile_program(tmp_path, "list", LIST + MAIN, str(copy), f"-Wl,-rpath,{tmp_path}")
+    program = compile_program(
+        tmp_path, "list", DEVICE_LIST_SOURCE + CALL_SHOW, str(copy), f"-Wl,-rpath,{tmp_path}"
+    )
     assert subprocess.run([program], capture_output=True).stdout == b"others\n"
-    assert sorted(devices_under_siwarp_run(program)) == siwarp_device_names()
+    assert sorted(list_devices_under_siwarp_run(program)) == siwarp_device_names()
 
 
-def test_a_module_loaded_with_rtld_local_lands_in_ours(tmp_path: Path) -> None:
+def test_a_module_loaded_with_rtld_local_uses_the_library_of_siwarp(tmp_path: Path) -> None:
     copy = make_wheel_library(tmp_path)
     compile_program(
-        tmp_path, "module.so", LIST, "-shared", "-fPIC", str(copy), f"-Wl,-rpath,{tmp_path}"
+        tmp_path,
+        "module.so",
+        DEVICE_LIST_SOURCE,
+        "-shared",
+        "-fPIC",
+        str(copy),
+        f"-Wl,-rpath,{tmp_path}",
     )
     loader = compile_program(
         tmp_path,
@@ -282,12 +312,12 @@ def test_a_module_loaded_with_rtld_local_lands_in_ours(tmp_path: Path) -> None:
         """,
     )
     assert (
-        sorted(devices_under_siwarp_run(loader, str(tmp_path / "module.so")))
+        sorted(list_devices_under_siwarp_run(loader, str(tmp_path / "module.so")))
         == siwarp_device_names()
     )
 
 
-def test_dlsym_and_dlvsym_find_ours(tmp_path: Path) -> None:
+def test_dlsym_and_dlvsym_find_the_library_of_siwarp(tmp_path: Path) -> None:
     program = compile_program(
         tmp_path,
         "finder",
@@ -312,36 +342,38 @@ def test_dlsym_and_dlvsym_find_ours(tmp_path: Path) -> None:
         """,
     )
     found = run_siwarp("run", "--no-view", program).stdout.splitlines()
-    assert [Path(place).resolve() for place in found[:3]] == [OURS.resolve()] * 3
+    assert [Path(place).resolve() for place in found[:3]] == [SIWARP_LIBIBVERBS.resolve()] * 3
     assert found[3] == "nowhere"
 
 
-def test_a_static_program_runs_as_ever(tmp_path: Path) -> None:
+def test_a_static_program_runs_unchanged_under_siwarp_run(tmp_path: Path) -> None:
     program = compile_program(tmp_path, "static", "int main(void) { return 3; }", "-static")
-    for words in ([program], ["sh", "-c", CHILD, "sh", program]):
+    for words in ([program], ["sh", "-c", RUN_AS_CHILD, "sh", program]):
         done = run_siwarp("run", *words)
         assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
 
 
 @pytest.mark.programs
-def test_a_32_bit_program_has_the_loaders_warning_only(tmp_path: Path) -> None:
+def test_a_32_bit_program_under_siwarp_run_gets_only_the_warning_of_the_loader(
+    tmp_path: Path,
+) -> None:
     try:
         program = compile_program(tmp_path, "narrow", "int main(void) { return 4; }", "-m32")
     except subprocess.CalledProcessError:
         pytest.skip("no 32-bit programs: needs lib32gcc-12-dev and libc6-dev-i386")
-    for words in ([program], ["sh", "-c", CHILD, "sh", program]):
+    for words in ([program], ["sh", "-c", RUN_AS_CHILD, "sh", program]):
         done = run_siwarp("run", "--no-view", *words)
         assert done.returncode == 4
         lines = done.stderr.splitlines()
         assert lines and all("wrong ELF class" in line and "ignored" in line for line in lines)
 
 
-def test_a_preloaded_library_does_nothing_before_the_first_call(tmp_path: Path) -> None:
+def test_the_preloaded_library_is_inactive_before_the_first_call(tmp_path: Path) -> None:
     script = (
         "ls /proc/self/task | wc -l; ls -l /proc/self/fd | grep -c -e socket -e anon_inode; "
         "grep -c libsiwarp /proc/self/maps"
     )
-    threads, descriptors, mapped = devices_under_siwarp_run(
+    threads, descriptors, mapped = list_devices_under_siwarp_run(
         "sh", "-c", script, env={"TMPDIR": str(tmp_path)}
     )
     assert (threads, descriptors) == ("1", "0")
@@ -349,7 +381,7 @@ def test_a_preloaded_library_does_nothing_before_the_first_call(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_python_that_imports_siwarp_has_one_library_in_the_process(tmp_path: Path) -> None:
+def test_python_under_siwarp_run_loads_the_siwarp_library_only_once(tmp_path: Path) -> None:
     code = (
         "import ctypes\n"
         "from siwarp.verbs import get_device_list\n"
@@ -358,12 +390,12 @@ def test_python_that_imports_siwarp_has_one_library_in_the_process(tmp_path: Pat
         "maps = {line.split()[-1] for line in open('/proc/self/maps') if 'libsiwarp.so' in line}\n"
         "print(len(maps), *maps)\n"
     )
-    count, *_ = devices_under_siwarp_run(sys.executable, "-c", code)
+    count, *_ = list_devices_under_siwarp_run(sys.executable, "-c", code)
     assert count == "1"
 
 
-def test_another_preloaded_library_stays_beside_ours(tmp_path: Path) -> None:
-    """A malloc replacement such as jemalloc serves the program and siwarp's library."""
+def test_another_preloaded_library_remains_active_under_siwarp_run(tmp_path: Path) -> None:
+    """A malloc replacement such as jemalloc serves the program and the library of siwarp."""
     counter = compile_program(
         tmp_path,
         "counter.so",
@@ -387,17 +419,19 @@ def test_another_preloaded_library_stays_beside_ours(tmp_path: Path) -> None:
         *("-shared", "-fPIC"),
     )
     copy = make_wheel_library(tmp_path)
-    program = compile_program(tmp_path, "list", LIST + MAIN, str(copy), f"-Wl,-rpath,{tmp_path}")
+    program = compile_program(
+        tmp_path, "list", DEVICE_LIST_SOURCE + CALL_SHOW, str(copy), f"-Wl,-rpath,{tmp_path}"
+    )
     before = os.environ.get("LD_PRELOAD", "")
     if "san.so" in before:
         pytest.skip("the sanitizer's malloc stands before everybody's")
-    seen = devices_under_siwarp_run(program, env={"LD_PRELOAD": f"{before} {counter}".strip()})
+    seen = list_devices_under_siwarp_run(program, env={"LD_PRELOAD": f"{before} {counter}".strip()})
     assert seen.count("counted") == 1
     assert sorted(word for word in seen if word != "counted") == siwarp_device_names()
 
 
 @pytest.mark.programs
-def test_jemalloc_stays_beside_ours(tmp_path: Path) -> None:
+def test_a_preloaded_jemalloc_remains_active_under_siwarp_run(tmp_path: Path) -> None:
     before = os.environ.get("LD_PRELOAD", "")
     if "san.so" in before:
         pytest.skip("the sanitizer's malloc stands before everybody's")
@@ -405,16 +439,18 @@ def test_jemalloc_stays_beside_ours(tmp_path: Path) -> None:
     if subprocess.run(["true"], env=preload, capture_output=True, check=True).stderr:
         pytest.skip("no jemalloc here: make abi installs libjemalloc2; a stand-in is tried above")
     copy = make_wheel_library(tmp_path)
-    program = compile_program(tmp_path, "list", LIST + MAIN, str(copy), f"-Wl,-rpath,{tmp_path}")
+    program = compile_program(
+        tmp_path, "list", DEVICE_LIST_SOURCE + CALL_SHOW, str(copy), f"-Wl,-rpath,{tmp_path}"
+    )
     env = {"LD_PRELOAD": f"{before} libjemalloc.so.2".strip(), "MALLOC_CONF": "stats_print:true"}
     done = run_siwarp("run", "--no-view", program, env=env)
     assert done.returncode == 0
     assert sorted(done.stdout.split()) == siwarp_device_names()
-    # Each process that jemalloc serves prints statistics at exit.
+    # Each process that uses jemalloc prints statistics at exit.
     assert "Begin jemalloc statistics" in done.stderr
 
 
-def test_a_device_whose_interface_has_just_gone_gets_no_link(tmp_path: Path) -> None:
+def test_a_device_whose_interface_was_just_removed_gets_no_link(tmp_path: Path) -> None:
     # The device was listed, but its interface was removed before the interface's name was read.
     for name in ("", "gone0"):
         run_view._link_to_interface(tmp_path, name)

@@ -12,7 +12,7 @@ def run_siwarp_spec(*arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-def test_every_requirement_is_printed_with_the_tests_that_show_it() -> None:
+def test_siwarp_spec_prints_every_requirement_with_the_tests_that_show_it() -> None:
     found = json.loads(run_siwarp_spec("--json"))
     assert {"id", "level", "section", "text", "tests"} == set(found[0])
     assert all(requirement["tests"] for requirement in found)
@@ -24,7 +24,7 @@ def test_every_requirement_is_printed_with_the_tests_that_show_it() -> None:
     assert lines[-1] == f"{len(found)} requirements, {len(found)} shown by a test"
 
 
-def test_the_text_is_the_specification() -> None:
+def test_siwarp_spec_prints_the_text_of_the_specification() -> None:
     text = run_siwarp_spec("--text")
     assert text.startswith("# Datagram-iWARP")
     assert "**DGRAM-LLP-1** (MUST)" in text

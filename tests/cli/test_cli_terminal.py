@@ -28,7 +28,7 @@ COMMANDS = [
 CAPTURE = max(RECORDED, key=lambda path: path.stat().st_size)
 
 
-def output_on_terminal(columns: int, *arguments: object, command: Sequence[str] = COMMAND) -> str:
+def run_on_terminal(columns: int, *arguments: object, command: Sequence[str] = COMMAND) -> str:
     """Return the output of a command on a terminal of this width, without colours."""
     master, slave = pty.openpty()
     size = struct.pack("HHHH", {80: 24, 120: 40}.get(columns, 24), columns, 0, 0)
@@ -49,7 +49,8 @@ def output_on_terminal(columns: int, *arguments: object, command: Sequence[str] 
         os.close(slave)
         limit = threading.Timer(scale_limit(60), process.kill)
         limit.start()
-        with contextlib.suppress(OSError):  # EIO: the other end of the pty has been closed
+        # The error EIO means that the other end of the pty has been closed.
+        with contextlib.suppress(OSError):
             while got := screen.read(1 << 16):
                 octets += got
         assert process.wait() in (0, 2)
@@ -57,7 +58,7 @@ def output_on_terminal(columns: int, *arguments: object, command: Sequence[str] 
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", octets.decode()).replace("\r\n", "\n")
 
 
-def lines_too_wide(said: str, columns: int) -> list[str]:
+def find_lines_too_wide(said: str, columns: int) -> list[str]:
     """Return the lines that are too wide, except a single word that is too wide after its
     indent.
     """
@@ -68,8 +69,8 @@ def lines_too_wide(said: str, columns: int) -> list[str]:
     ]
 
 
-#: Prints the help of each command, in one process; a FORM FEED separates the texts.
-HELP = """
+#: Program: prints the help of each command, in one process; a FORM FEED separates the texts.
+PRINT_HELP_TEXTS = """
 import sys
 from siwarp.cli.main import main
 for command in sys.argv[1:]:
@@ -82,11 +83,11 @@ for command in sys.argv[1:]:
 
 
 @functools.cache
-def help_texts(columns: int) -> dict[str, str]:
+def collect_help_texts(columns: int) -> dict[str, str]:
     """Return the help of each command on a terminal of this width, keyed by command."""
     commands = ["", *COMMANDS]
-    *said, rest = output_on_terminal(
-        columns, *commands, command=[sys.executable, "-c", HELP]
+    *said, rest = run_on_terminal(
+        columns, *commands, command=[sys.executable, "-c", PRINT_HELP_TEXTS]
     ).split("\f")
     assert not rest
     return dict(zip(commands, said, strict=True))
@@ -94,10 +95,10 @@ def help_texts(columns: int) -> dict[str, str]:
 
 @pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_help_is_of_the_terminals_width_and_has_no_boxes(command: str, columns: int) -> None:
-    said = help_texts(columns)[command]
+def test_help_has_the_width_of_the_terminal_and_no_boxes(command: str, columns: int) -> None:
+    said = collect_help_texts(columns)[command]
     assert "Usage: siwarp" in said
-    assert not lines_too_wide(said, columns)
+    assert not find_lines_too_wide(said, columns)
     assert not set(said) & set("│╭╰─")
     assert not re.search(r"[a-z,]\.\.\.", said)  # the help text is not truncated with "..."
 
@@ -115,13 +116,13 @@ def test_help_is_of_the_terminals_width_and_has_no_boxes(command: str, columns: 
     ],
     ids=lambda words: " ".join(map(str, words)).replace(str(CAPTURE), "FILE"),
 )
-def test_tables_break_between_words_alone(
+def test_tables_break_lines_only_between_words(
     arguments: list[object], columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # doctor names processes that have lost messages; in an empty folder it finds none.
+    # doctor names processes that have lost messages; in an empty folder it finds no such process.
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    said, plain = output_on_terminal(columns, *arguments), run_siwarp_in_process(*arguments).stdout
-    assert not lines_too_wide(said, columns)
+    said, plain = run_on_terminal(columns, *arguments), run_siwarp_in_process(*arguments).stdout
+    assert not find_lines_too_wide(said, columns)
     assert not set(said) & set("│┃╭╰─━┏")
     assert sorted(said.split()) == sorted(plain.split())
 
@@ -143,30 +144,30 @@ def test_tables_break_between_words_alone(
         ),
     ],
 )
-def test_what_is_measured_is_shown_in_whole_words(arguments: str, last: str) -> None:
-    said = output_on_terminal(80, *arguments.split())
+def test_measurements_are_printed_without_broken_words(arguments: str, last: str) -> None:
+    said = run_on_terminal(80, *arguments.split())
     # The output may have a line break where numbers are long.
     assert re.search(last, said, re.DOTALL)
-    assert not lines_too_wide(said, 80)
+    assert not find_lines_too_wide(said, 80)
     assert not re.search(r"\w…", said)
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_requirements_stand_with_their_tests_below(columns: int) -> None:
-    said = output_on_terminal(columns, "spec", "dgram")
-    assert not lines_too_wide(said, columns)
+def test_requirements_are_printed_with_their_tests_below(columns: int) -> None:
+    said = run_on_terminal(columns, "spec", "dgram")
+    assert not find_lines_too_wide(said, columns)
     (test,) = re.findall(r"DGRAM-LLP-2 +MUST\n    The last [^:]+\.\n    (\S+)\n", said)
     assert re.fullmatch(r"test_\w+\.py::test_\w+", test)
 
 
-def test_a_long_word_of_the_last_column_stays_whole() -> None:
+def test_a_long_word_in_the_last_column_is_not_broken() -> None:
     with ping_server("--addr", "127.0.0.1", "--device", "siw_lo") as (_port, process):
-        said = output_on_terminal(40, "counters")
+        said = run_on_terminal(40, "counters")
     assert str(process.pid) in said
     assert Path(COMMAND[0]).name in said
 
 
-def test_a_watched_process_shows_what_moves_until_it_ends() -> None:
+def test_watching_counters_prints_changes_until_the_process_ends() -> None:
     with (
         ping_server("--addr", "127.0.0.1") as (port, process),
         subprocess.Popen(
@@ -189,14 +190,14 @@ def test_a_watched_process_shows_what_moves_until_it_ends() -> None:
 
 
 @pytest.mark.parametrize("more", [["--json"], ["--prometheus"], []])
-def test_watching_needs_a_process_and_prints_tables(more: list[str]) -> None:
+def test_watching_counters_needs_a_pid_and_prints_only_tables(more: list[str]) -> None:
     words = [str(os.getpid()), *more] if more else []
     done = run_siwarp_in_process("counters", *words, "--watch", 1)
     assert (done.returncode, done.stdout) == (2, "")
     assert "--watch needs a PID, and cannot print JSON or Prometheus format" in done.stderr
 
 
-def test_prometheus_reads_the_counters_of_each_process() -> None:
+def test_counters_are_printed_in_prometheus_format_for_each_process() -> None:
     with ping_server("--addr", "127.0.0.1") as (port, process):
         assert (
             run_siwarp("ping", "127.0.0.1", "-p", port, "-n", 25, *qkey_options()).returncode == 0

@@ -15,7 +15,7 @@ from pace import limit_exceeded
 
 pytestmark = pytest.mark.programs
 SIZES = [(80, 24), (120, 40)]
-SHOWN = [
+SHOWN_COMMANDS = [
     *(f"{command} --help" for command in ["", *COMMANDS]),
     "config",
     "devices",
@@ -40,9 +40,9 @@ class Tmux:
         assert done.returncode == 0, (words, done.stderr)
         return done.stdout
 
-    def lines_shown_by(self, command: str, columns: int, lines: int) -> list[str]:
+    def run_and_capture_lines(self, command: str, columns: int, lines: int) -> list[str]:
         """Return the lines that a command printed, after it has ended; a wrapped line is returned
-        joined.
+        as one line.
         """
         size = ["-x", columns, "-y", lines]
         self("new-session", "-d", "-s", "it", *size, command)
@@ -70,12 +70,12 @@ def tmux_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tmux]:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x40"])
-@pytest.mark.parametrize("command", SHOWN, ids=lambda c: c.replace(str(CAPTURE), "FILE"))
-def test_no_line_is_wrapped_but_a_word_that_is_too_wide_by_itself(
+@pytest.mark.parametrize("command", SHOWN_COMMANDS, ids=lambda c: c.replace(str(CAPTURE), "FILE"))
+def test_no_output_line_is_wrapped_except_a_single_word_that_is_too_wide(
     tmux_server: Tmux, command: str, size: tuple[int, int]
 ) -> None:
     words = [*map(str, COMMAND), *shlex.split(command)]
-    shown = tmux_server.lines_shown_by(f"cd / && {shlex.join(words)}", *size)
-    assert [line for line in shown if line], "nothing was shown"
+    shown = tmux_server.run_and_capture_lines(f"cd / && {shlex.join(words)}", *size)
+    assert [line for line in shown if line], "the command printed nothing"
     assert not [line for line in shown if len(line) > size[0] and len(line.split()) > 1]
     assert not set("".join(shown)) & set("│┃╭╰┏")

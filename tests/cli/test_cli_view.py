@@ -1,5 +1,5 @@
-"""The files in /sys and /dev that siwarp run provides to a program, and those that it
-leaves as is.
+"""The files in /sys and /dev that siwarp run provides to a program, and those that it leaves as
+is.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from siwarp import _paths
 from siwarp.cli.run_device import Device, devices
 
 NOBODY = ["runuser", "-u", "nobody", "--"]
-#: Printed on standard error if the view of /sys and /dev cannot be created.
-LINE = "siwarp run: the program finds no /sys/class/infiniband and /dev/infiniband: "
+#: The message on standard error if the view of /sys and /dev cannot be created.
+NO_VIEW_MESSAGE = "siwarp run: the program finds no /sys/class/infiniband and /dev/infiniband: "
 
 #: Prints what a program sees in a folder: names, kinds, device numbers, and targets of links.
-LOOK = """
+PRINT_FOLDERS = """
 import json, os, sys
 seen = {}
 for folder in sys.argv[1:]:
@@ -56,7 +56,7 @@ def run_under_siwarp(*words: object, user: list[str] | None = None, **more: Any)
 
 def read_folders_as_user(*folders: str, seen_by: list[str]) -> dict[str, Any]:
     done = pace.run_command(
-        [*seen_by, sys.executable, "-c", LOOK, *folders],
+        [*seen_by, sys.executable, "-c", PRINT_FOLDERS, *folders],
         capture_output=True,
         text=True,
         seconds=60,
@@ -72,8 +72,8 @@ def siwarp_devices() -> list[Device]:
 
 
 @pytest.fixture(scope="module")
-def class_files(siwarp_devices: list[Device]) -> dict[str, str]:
-    """Return the text of every file below siwarp's classes, keyed by path."""
+def sysfs_class_files(siwarp_devices: list[Device]) -> dict[str, str]:
+    """Return the text of every file below siwarp's classes in /sys/class, keyed by path."""
     classes = ["infiniband", "infiniband_verbs", "misc/rdma_cm"]
     code = (
         "import json, pathlib, sys\n"
@@ -84,82 +84,86 @@ def class_files(siwarp_devices: list[Device]) -> dict[str, str]:
     return said
 
 
-def test_each_device_has_the_files_of_a_device(
-    siwarp_devices: list[Device], class_files: dict[str, str]
+def test_each_device_has_the_sysfs_files_of_an_rdma_device(
+    siwarp_devices: list[Device], sysfs_class_files: dict[str, str]
 ) -> None:
     assert siwarp_devices
     for device in siwarp_devices:
         at = f"/sys/class/infiniband/{device.name}"
-        assert class_files[f"{at}/node_type"] in ("1: CA\n", "4: RNIC\n")
+        assert sysfs_class_files[f"{at}/node_type"] in ("1: CA\n", "4: RNIC\n")
         for guid in ("node_guid", "sys_image_guid"):
-            assert [len(part) for part in class_files[f"{at}/{guid}"].strip().split(":")] == [4] * 4
-        assert class_files[f"{at}/fw_ver"].strip() == device.fw_ver
-        assert class_files[f"{at}/hca_type"] == "siwarp\n"
-        int(class_files[f"{at}/device/numa_node"])
+            assert [len(part) for part in sysfs_class_files[f"{at}/{guid}"].strip().split(":")] == [
+                4
+            ] * 4
+        assert sysfs_class_files[f"{at}/fw_ver"].strip() == device.fw_ver
+        assert sysfs_class_files[f"{at}/hca_type"] == "siwarp\n"
+        int(sysfs_class_files[f"{at}/device/numa_node"])
         port = f"{at}/ports/1"
-        assert class_files[f"{port}/state"] in ("4: ACTIVE\n", "1: DOWN\n")
-        assert class_files[f"{port}/phys_state"].split(": ")[0].isdigit()
-        assert class_files[f"{port}/link_layer"] == "Ethernet\n"
-        assert "Gb/sec (" in class_files[f"{port}/rate"]
-        assert class_files[f"{port}/lid"].startswith("0x")
-        assert class_files[f"{port}/pkeys/0"] == "0xffff\n"
+        assert sysfs_class_files[f"{port}/state"] in ("4: ACTIVE\n", "1: DOWN\n")
+        assert sysfs_class_files[f"{port}/phys_state"].split(": ")[0].isdigit()
+        assert sysfs_class_files[f"{port}/link_layer"] == "Ethernet\n"
+        assert "Gb/sec (" in sysfs_class_files[f"{port}/rate"]
+        assert sysfs_class_files[f"{port}/lid"].startswith("0x")
+        assert sysfs_class_files[f"{port}/pkeys/0"] == "0xffff\n"
 
 
-def test_each_gid_has_its_interface_and_its_type(
-    siwarp_devices: list[Device], class_files: dict[str, str]
+def test_each_gid_has_sysfs_files_for_its_interface_and_its_type(
+    siwarp_devices: list[Device], sysfs_class_files: dict[str, str]
 ) -> None:
     for device in siwarp_devices:
         port = f"/sys/class/infiniband/{device.name}/ports/1"
         assert device.gids, f"{device.name} has no GID"
         for gid in device.gids:
-            text = class_files[f"{port}/gids/{gid.index}"].strip()
+            text = sysfs_class_files[f"{port}/gids/{gid.index}"].strip()
             assert text.replace(":", "") == gid.gid
             assert text.count(":") == 7
-            assert class_files[f"{port}/gid_attrs/types/{gid.index}"] == "RoCE v2\n"
-            ndev = class_files[f"{port}/gid_attrs/ndevs/{gid.index}"].strip()
+            assert sysfs_class_files[f"{port}/gid_attrs/types/{gid.index}"] == "RoCE v2\n"
+            ndev = sysfs_class_files[f"{port}/gid_attrs/ndevs/{gid.index}"].strip()
             assert Path("/sys/class/net", ndev).exists()
             assert device.name == f"siw_{ndev}"
 
 
-def test_each_device_has_its_uverbs_and_a_node(
-    siwarp_devices: list[Device], class_files: dict[str, str]
+def test_each_device_has_a_uverbs_class_entry_and_a_device_node(
+    siwarp_devices: list[Device], sysfs_class_files: dict[str, str]
 ) -> None:
-    assert class_files["/sys/class/infiniband_verbs/abi_version"] == "6\n"
+    assert sysfs_class_files["/sys/class/infiniband_verbs/abi_version"] == "6\n"
     if (_paths.abi_dir() / "librdmacm.so.1").is_file():
-        assert class_files["/sys/class/misc/rdma_cm/abi_version"] == "4\n"
+        assert sysfs_class_files["/sys/class/misc/rdma_cm/abi_version"] == "4\n"
     else:  # a program would take the system's own file for a kernel that it can query
-        assert not [file for file in class_files if "rdma_cm" in file]
+        assert not [file for file in sysfs_class_files if "rdma_cm" in file]
     nodes = read_folders_as_user("/dev/infiniband", seen_by=[*COMMAND, "run"])
     for device in siwarp_devices:
         assert (
-            class_files[f"/sys/class/infiniband_verbs/{device.dev_name}/ibdev"].strip()
+            sysfs_class_files[f"/sys/class/infiniband_verbs/{device.dev_name}/ibdev"].strip()
             == device.name
         )
-        assert class_files[f"/sys/class/infiniband_verbs/{device.dev_name}/abi_version"] == "1\n"
+        assert (
+            sysfs_class_files[f"/sys/class/infiniband_verbs/{device.dev_name}/abi_version"] == "1\n"
+        )
         kind, number, _ = nodes[f"/dev/infiniband/{device.dev_name}"]
         assert kind << 12 == stat.S_IFCHR
-        dev = class_files[f"/sys/class/infiniband_verbs/{device.dev_name}/dev"].strip()
+        dev = sysfs_class_files[f"/sys/class/infiniband_verbs/{device.dev_name}/dev"].strip()
         assert dev == f"{os.major(number)}:{os.minor(number)}"
     assert "/dev/infiniband/rdma_cm" not in nodes or Path("/dev/infiniband/rdma_cm").exists()
     tries = " && ".join(f"exec 3<>/dev/infiniband/{device.dev_name}" for device in siwarp_devices)
     assert run_under_siwarp("sh", "-c", f"{tries} && echo opened") == "opened\n"
 
 
-def test_everything_else_stays_and_stays_live() -> None:
+def test_all_other_files_of_sys_and_dev_remain_those_of_the_kernel() -> None:
     folders = ["/sys/class", "/sys/class/net", "/sys/class/misc", "/dev"]
     before = read_folders_as_user(*folders, seen_by=[])
     after = read_folders_as_user(*folders, seen_by=[*COMMAND, "run"])
     assert {path: seen for path, seen in after.items() if path in before} == before
     new = {path.rpartition("/")[2] for path in after.keys() - before.keys()}
     assert new <= {"infiniband", "infiniband_verbs", "misc", "rdma_cm"}
-    # The kernel's own file systems are mounted, not copies of their files.
+    # The file systems of the kernel itself are mounted, not copies of their files.
     for folder in ("/sys/class/net", "/dev/pts", "/dev/shm"):
         numbers = run_under_siwarp("stat", "-c", "%d:%i", folder)
         there = Path(folder).stat()
         assert numbers.strip() == f"{there.st_dev}:{there.st_ino}"
 
 
-def test_nothing_of_it_is_seen_outside() -> None:
+def test_the_view_of_siwarp_run_is_not_visible_to_other_processes() -> None:
     with subprocess.Popen(
         [*COMMAND, "run", "sh", "-c", "ls /sys/class/infiniband; echo there; read -r _"],
         stdin=subprocess.PIPE,
@@ -176,7 +180,7 @@ def test_nothing_of_it_is_seen_outside() -> None:
         assert process.wait(timeout=scale_limit(20)) == 0
 
 
-def test_the_classes_are_as_read_only_as_before() -> None:
+def test_the_classes_in_sysfs_remain_read_only() -> None:
     done = run_siwarp(
         "run", "sh", "-c", "echo x >/sys/class/new; echo x >/sys/class/infiniband/new"
     )
@@ -184,7 +188,7 @@ def test_the_classes_are_as_read_only_as_before() -> None:
     assert done.stderr.count("Read-only file system") == 2
 
 
-def test_a_view_inside_a_view_is_one_view(siwarp_devices: list[Device]) -> None:
+def test_nested_siwarp_run_shows_each_device_once(siwarp_devices: list[Device]) -> None:
     nested = run_under_siwarp(
         "--", *COMMAND, "run", "sh", "-c", "ls /dev/infiniband /sys/class/infiniband"
     )
@@ -192,7 +196,7 @@ def test_a_view_inside_a_view_is_one_view(siwarp_devices: list[Device]) -> None:
         assert device.name in nested and device.dev_name in nested
 
 
-def test_the_devices_are_those_of_the_network_namespace() -> None:
+def test_siwarp_run_shows_the_devices_of_the_network_namespace() -> None:
     made = "ip link add lonely0 type veth peer name lonely1; ip addr add 192.0.2.1/24 dev lonely0\n"
     made += "ip addr add 192.0.2.2/24 dev lonely1\n"
     made += "for one in lo lonely0 lonely1; do ip link set $one up; done\n"
@@ -208,7 +212,7 @@ def test_the_devices_are_those_of_the_network_namespace() -> None:
     assert (done.stdout, done.stderr) == (names, "")
 
 
-def test_interfaces_that_differ_in_the_end_of_a_long_name_are_two_devices() -> None:
+def test_interfaces_whose_long_names_differ_only_at_the_end_are_separate_devices() -> None:
     names = ["enx00e04c680001", "enx00e04c680002"]
     made = f"ip link add {names[0]} type veth peer name {names[1]}\n" + "\n".join(
         f"ip addr add 192.0.2.{i}/24 dev {name}; ip link set {name} up"
@@ -228,14 +232,16 @@ def test_interfaces_that_differ_in_the_end_of_a_long_name_are_two_devices() -> N
 
 @pytest.fixture(scope="module")
 def run_command_as_nobody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """Provide the command line of ``siwarp run`` from an installed package, as user nobody."""
+    """Yield the command line of ``siwarp run`` from an installed package, as user nobody."""
     site = install_package(tmp_path_factory.mktemp("site"))
     python = find_python_for(NOBODY)
     yield [*NOBODY, "env", f"PYTHONPATH={site}", python, "-m", "siwarp.cli", "run"]
 
 
 @pytest.mark.root
-def test_a_user_has_the_files_too_and_stays_who_he_is(run_command_as_nobody: list[str]) -> None:
+def test_an_ordinary_user_gets_the_view_and_keeps_the_user_id(
+    run_command_as_nobody: list[str],
+) -> None:
     script = (
         "id -u; id -g; ls /sys/class/infiniband; for d in /dev/infiniband/*; do exec 3<>$d; done; "
         "grep CapEff /proc/self/status; cat /proc/self/uid_map; touch /dev/new"
@@ -256,14 +262,14 @@ def test_a_user_has_the_files_too_and_stays_who_he_is(run_command_as_nobody: lis
 
 
 @pytest.mark.root
-def test_root_has_another_mount_namespace_and_no_other_else() -> None:
+def test_siwarp_run_as_root_creates_only_a_mount_namespace() -> None:
     spaces = [Path("/proc/self/ns", name) for name in ("mnt", "user", "net", "pid")]
     inside = run_under_siwarp("--", "readlink", *spaces).split()
     changed = [a != str(b.readlink()) for a, b in zip(inside, spaces, strict=True)]
     assert changed == [True, False, False, False]
 
 
-def test_root_without_the_capability_takes_a_user_namespace() -> None:
+def test_siwarp_run_as_root_without_cap_sys_admin_uses_a_user_namespace() -> None:
     done = pace.run_command(
         ["setpriv", "--bounding-set=-sys_admin", *COMMAND,
          "run", "sh", "-c", "id -u; ls /sys/class/infiniband"],
@@ -302,7 +308,7 @@ NO_NAMESPACES = (
     ],
     ids=["seccomp", "max_user_namespaces"],
 )
-def test_where_namespaces_are_refused_it_says_so_and_goes_on(
+def test_siwarp_run_reports_refused_namespaces_and_runs_the_program(
     refusal: str, words: list[str]
 ) -> None:
     done = pace.run_command(
@@ -312,12 +318,14 @@ def test_where_namespaces_are_refused_it_says_so_and_goes_on(
         seconds=30,
     )
     assert (done.stdout, done.returncode) == ("went on\n", 6)
-    assert done.stderr.startswith(f"{LINE}unshare: {refusal} (this needs CAP_SYS_ADMIN or ")
+    assert done.stderr.startswith(
+        f"{NO_VIEW_MESSAGE}unshare: {refusal} (this needs CAP_SYS_ADMIN or "
+    )
     assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.root
-def test_root_without_any_capability_is_told_to_be_another_user() -> None:
+def test_siwarp_run_as_root_without_capabilities_recommends_another_user() -> None:
     done = pace.run_command(
         ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all",
          *COMMAND, "run", "sh", "-c", "echo went on; exit 6"],
@@ -325,12 +333,13 @@ def test_root_without_any_capability_is_told_to_be_another_user() -> None:
     )  # fmt: skip
     assert (done.stdout, done.returncode) == ("went on\n", 6)
     assert re.fullmatch(
-        re.escape(LINE) + r"/proc/self/uid_map: Operation not permitted \(.*another user.*\)\n",
+        re.escape(NO_VIEW_MESSAGE)
+        + r"/proc/self/uid_map: Operation not permitted \(.*another user.*\)\n",
         done.stderr,
     )
 
 
-def test_a_library_that_cannot_be_asked_is_named(tmp_path: Path) -> None:
+def test_a_libibverbs_that_cannot_be_loaded_is_named_in_the_error(tmp_path: Path) -> None:
     broken = tmp_path / "libibverbs.so.1"
     broken.write_bytes(b"no library")
     with pytest.raises(OSError, match=r"invalid ELF header|too short"):

@@ -1,4 +1,4 @@
-"""Every field of every scapy layer, with boundary values that are likely to cause errors."""
+"""The numeric fields of every scapy layer, and boundary values that are likely to cause errors."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from scapy.packet import Packet
 
 import siwarp.inspect
 
-#: Layers that contain frames and have no octets of their own.
+#: Layers that only contain other frames and have no octets of their own.
 CONTAINERS = {"MPA"}
 
 
 def packet_layers() -> dict[str, type[Packet]]:
-    """Return every layer of the package that has fields, keyed by its name."""
+    """Return every layer of siwarp.inspect that has fields, keyed by the name of the layer."""
     found: dict[str, type[Packet]] = {}
     for module in pkgutil.iter_modules(siwarp.inspect.__path__):
         for thing in vars(importlib.import_module(f"siwarp.inspect.{module.name}")).values():
@@ -49,13 +49,13 @@ def packet_layers() -> dict[str, type[Packet]]:
     return found
 
 
-def unwrap_field(field: Any) -> Any:
+def unwrap_conditional_field(field: Any) -> Any:
     return field.fld if isinstance(field, ConditionalField) else field
 
 
 def field_width_bits(field: Any) -> int | None:
     """Return the width of a numeric field in bits, or ``None`` for a field that holds no number."""
-    field = unwrap_field(field)
+    field = unwrap_conditional_field(field)
     if isinstance(field, (BitField, BitEnumField, FlagsField)):
         return abs(int(field.size))
     for kind, bits in (
@@ -75,13 +75,13 @@ def field_width_bits(field: Any) -> int | None:
         return 24
     assert isinstance(
         field, (IP6Field, PacketField, PacketLenField, StrFixedLenField, StrLenField)
-    ), f"{field.name}: what values has a {type(field).__name__}?"
+    ), f"{field.name}: no values are defined for a {type(field).__name__}"
     return None
 
 
 def boundary_values(field: Any, sound: int = 0) -> Iterator[int]:
-    """Yield 0, 1, max, max - 1, and sound - 1 and sound + 1; for a field of at most 4 bits, all
-    values.
+    """Yield boundary values of a numeric field: 0, 1, the maximum, the values next to those, and
+    the values next to ``sound``. For a field of at most 4 bits, yield all values.
     """
     bits = field_width_bits(field)
     assert bits
@@ -90,7 +90,11 @@ def boundary_values(field: Any, sound: int = 0) -> Iterator[int]:
         yield from range(top + 1)
         return
     picked = {0, 1, top, top - 1, (sound + 1) & top, (sound - 1) & top}
-    if "rs" in unwrap_field(field).name or "res" in unwrap_field(field).name or bits <= 14:
+    if (
+        "rs" in unwrap_conditional_field(field).name
+        or "res" in unwrap_conditional_field(field).name
+        or bits <= 14
+    ):
         picked |= {1 << i for i in range(bits)}
     yield from sorted(picked)
 
@@ -99,12 +103,14 @@ def numeric_fields(*names: str) -> list[tuple[str, str]]:
     """Return (layer, field) for each numeric field of these layers."""
     known = packet_layers()
     return [
-        (name, unwrap_field(f).name)
+        (name, unwrap_conditional_field(f).name)
         for name in names
         for f in known[name].fields_desc
         if field_width_bits(f) is not None
     ]
 
 
-def find_field(layer: str, name: str) -> Any:
-    return next(f for f in packet_layers()[layer].fields_desc if unwrap_field(f).name == name)
+def find_packet_field(layer: str, name: str) -> Any:
+    return next(
+        f for f in packet_layers()[layer].fields_desc if unwrap_conditional_field(f).name == name
+    )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 
-INTERESTING = (0, 1, 0x7F, 0x80, 0xFE, 0xFF)
+BOUNDARY_OCTETS = (0, 1, 0x7F, 0x80, 0xFE, 0xFF)
 
 
 def replace_octet(r: random.Random, at: bytearray) -> None:
-    at[r.randrange(len(at))] = r.choice((*INTERESTING, r.randrange(256)))
+    at[r.randrange(len(at))] = r.choice((*BOUNDARY_OCTETS, r.randrange(256)))
 
 
 def flip_bit(r: random.Random, at: bytearray) -> None:
@@ -24,13 +24,13 @@ def replace_word(r: random.Random, at: bytearray) -> None:
 
 
 def change_two_octet_number(r: random.Random, at: bytearray) -> None:
-    """Change a two-octet number by a small amount."""
+    """Add a small amount to a two-octet number."""
     place = r.randrange(max(1, len(at) - 1))
     value = int.from_bytes(at[place : place + 2], "big") + r.choice((-4, -2, -1, 1, 2, 4, 512))
     at[place : place + 2] = (value % (1 << 16)).to_bytes(2, "big")
 
 
-def truncate(r: random.Random, at: bytearray) -> None:
+def truncate_octets(r: random.Random, at: bytearray) -> None:
     del at[r.randrange(len(at)) :]
 
 
@@ -50,12 +50,12 @@ def insert_octets(r: random.Random, at: bytearray) -> None:
     at[place:place] = r.randbytes(r.randrange(1, 9))
 
 
-WAYS = (
+MUTATIONS = (
     replace_octet,
     flip_bit,
     replace_word,
     change_two_octet_number,
-    truncate,
+    truncate_octets,
     delete_octets,
     repeat_octets,
     insert_octets,
@@ -67,5 +67,5 @@ def mutate_octets(r: random.Random, sound: bytes, times: int = 1) -> bytes:
     at = bytearray(sound)
     for _ in range(times):
         if at:
-            r.choice(WAYS)(r, at)
+            r.choice(MUTATIONS)(r, at)
     return bytes(at)

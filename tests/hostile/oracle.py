@@ -1,7 +1,7 @@
 """An independent implementation of RFC 5040, 5041 and 7306: the expected result of one segment.
 
-The oracle judges from the segment's octets only. It applies to a connection whose responder is
-siwarp and on which only the initiator's first FPDU has arrived.
+The oracle judges from the octets of the segment only. It applies to a connection whose responder is
+siwarp and on which only the first FPDU of the initiator has arrived.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ TAGGED = (Opcode.RDMA_WRITE, Opcode.RDMA_READ_RESPONSE)
 
 
 @dataclass
-class Reading:
-    """An outstanding RDMA Read of the end under test."""
+class OutstandingRead:
+    """An outstanding RDMA Read of the siwarp end under test."""
 
     stag: int
     length: int
 
 
 @dataclass
-class State:
-    """State of the end under test: its region and its outstanding RDMA Read or atomic."""
+class EndState:
+    """EndState of the siwarp end under test: its region and its outstanding RDMA Read or atomic."""
 
     stag: int
     start: int
     length: int
     buffers: dict[int, int] = field(default_factory=lambda: {0: 200, 1: 52, 2: 256, 3: 12})
-    reading: Reading | None = None
+    reading: OutstandingRead | None = None
     asking: int | None = None  # number of the outstanding atomic request of the end under test
 
 
-def range_error_code(state: State, to: int, length: int) -> int | None:
-    """Return ``None`` if the range lies within the region, otherwise DDP's error code.
+def expected_range_error(state: EndState, to: int, length: int) -> int | None:
+    """Return ``None`` if the range lies within the region, otherwise the error code of DDP.
 
-    AS_RDMAP maps the code to RDMAP's code for the same error.
+    AS_RDMAP maps the code to the code of RDMAP for the same error.
     """
     if to + length >= 1 << 64:
         return WRAP
@@ -75,11 +75,11 @@ WRAP, BOUNDS, INVALID = 3, 1, 0
 AS_RDMAP = {INVALID: 0, BOUNDS: 1, WRAP: 4}
 
 
-def expected_terminate(octets: bytes, state: State) -> Numbers | None:
+def expected_terminate(octets: bytes, state: EndState) -> Numbers | None:
     """Return ``None`` if the segment is legal, otherwise the numbers of the expected Terminate."""
     tagged = bool(octets[0] & 0x80)
     if len(octets) < (14 if tagged else 18):
-        return 1, 0, 0  # the RFCs define no code for a truncated header
+        return 1, 0, 0  # the RFCs define no error code for a truncated DDP header
     seg = DDP(octets)
     payload = octets[14 if tagged else 18 :]
     if seg.dv != 1:
@@ -99,29 +99,34 @@ def expected_terminate(octets: bytes, state: State) -> Numbers | None:
     if not due:
         return 0, 2, 6
     if isinstance(seg, DDPTagged):
-        return error_of_tagged(seg, payload, state)
+        return expected_error_of_tagged_segment(seg, payload, state)
     if seg.opcode in INVALIDATES:
         return 0, 1, 9  # the STag to invalidate is not associated with this stream
-    return error_of_untagged(seg, payload, state)
+    return expected_error_of_untagged_segment(seg, payload, state)
 
 
-def error_of_untagged(seg: DDPUntagged, payload: bytes, state: State) -> Numbers | None:
+def expected_error_of_untagged_segment(
+    seg: DDPUntagged, payload: bytes, state: EndState
+) -> Numbers | None:
     if seg.opcode in IMMEDIATES:
         wrong = len(payload) != 8 if seg.l else len(payload) > 8
         return (0, 2, 0xFF) if wrong else None
     if seg.opcode == Opcode.ATOMIC_RESPONSE:
-        return error_of_atomic_response(seg, payload, state)
-    # The receive buffer has the size of the longer of the two requests.
+        return expected_error_of_atomic_response(seg, payload, state)
+    # The untagged buffer of queue 1 has the size of an Atomic Request, which is longer than a Read
+    # Request.
     if seg.opcode == Opcode.RDMA_READ_REQUEST and len(payload) > 28:
         return 1, 2, 5
     if seg.opcode == Opcode.RDMA_READ_REQUEST and seg.l:
-        return error_of_read_request(payload, state)
+        return expected_error_of_read_request(payload, state)
     if seg.opcode == Opcode.ATOMIC_REQUEST and seg.l:
-        return error_of_atomic_request(payload, state)
+        return expected_error_of_atomic_request(payload, state)
     return None
 
 
-def error_of_atomic_response(seg: DDPUntagged, payload: bytes, state: State) -> Numbers | None:
+def expected_error_of_atomic_response(
+    seg: DDPUntagged, payload: bytes, state: EndState
+) -> Numbers | None:
     if state.asking is None:
         return 0, 2, 6
     if seg.l and (len(payload) != 12 or AtomicResponse(payload).request != state.asking):
@@ -129,7 +134,7 @@ def error_of_atomic_response(seg: DDPUntagged, payload: bytes, state: State) -> 
     return None
 
 
-def error_of_atomic_request(payload: bytes, state: State) -> Numbers | None:
+def expected_error_of_atomic_request(payload: bytes, state: EndState) -> Numbers | None:
     if len(payload) != 52:
         return 0, 2, 0xFF
     asked = AtomicRequest(payload)
@@ -137,7 +142,7 @@ def error_of_atomic_request(payload: bytes, state: State) -> Numbers | None:
         return 0, 2, 6
     if asked.stag != state.stag:
         return 0, 1, 0
-    code = range_error_code(state, asked.to, 8)
+    code = expected_range_error(state, asked.to, 8)
     if code is not None:
         return 0, 1, AS_RDMAP[code]
     return (0, 2, 7) if asked.to % 8 else None
@@ -150,20 +155,23 @@ def value_after_atomic(word: int, asked: AtomicRequest) -> int:
             return word
         return int(word & ~asked.mask | asked.data & asked.mask)
     total, carry = 0, 0
-    for bit in range(64):  # a set mask bit ends a field, whose carry is dropped
+    # A set bit of the mask ends a field of a FetchAdd, and the carry of the field is dropped.
+    for bit in range(64):
         digit = (word >> bit & 1) + (asked.data >> bit & 1) + carry
         total |= (digit & 1) << bit
         carry = 0 if asked.mask >> bit & 1 else digit >> 1
     return total
 
 
-def error_of_tagged(seg: DDPTagged, payload: bytes, state: State) -> Numbers | None:
+def expected_error_of_tagged_segment(
+    seg: DDPTagged, payload: bytes, state: EndState
+) -> Numbers | None:
     reading = state.reading
     if seg.opcode == Opcode.RDMA_READ_RESPONSE:
         if reading is None:
             return 0, 2, 6
         if payload and seg.stag == state.stag:
-            return 0, 1, 2  # the STag belongs to this end, but is not the sink of a Read
+            return 0, 1, 2  # the STag belongs to the siwarp end, but is not the sink of a Read
         if payload and seg.stag != reading.stag:
             return 1, 1, 0
         if payload and seg.to + len(payload) >= 1 << 64:
@@ -177,11 +185,11 @@ def error_of_tagged(seg: DDPTagged, payload: bytes, state: State) -> Numbers | N
         return 0, 1, 2
     if seg.stag != state.stag:
         return 1, 1, 0
-    code = range_error_code(state, seg.to, len(payload))
+    code = expected_range_error(state, seg.to, len(payload))
     return None if code is None else (1, 1, code)
 
 
-def error_of_read_request(payload: bytes, state: State) -> Numbers | None:
+def expected_error_of_read_request(payload: bytes, state: EndState) -> Numbers | None:
     if len(payload) != 28:
         return 0, 2, 0xFF
     read = ReadRequest(payload)
@@ -189,5 +197,5 @@ def error_of_read_request(payload: bytes, state: State) -> Numbers | None:
         return None
     if read.src_stag != state.stag:
         return 0, 1, 0
-    code = range_error_code(state, read.src_to, read.size)
+    code = expected_range_error(state, read.src_to, read.size)
     return None if code is None else (0, 1, AS_RDMAP[code])

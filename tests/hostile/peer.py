@@ -41,7 +41,7 @@ class RawPeer:
         octets = b""
         while len(octets) < n:
             part = self.sock.recv(n - len(octets))
-            assert part, f"the end of stream after {len(octets)} of {n} octets"
+            assert part, f"the stream ended after {len(octets)} of {n} octets"
             octets += part
         return octets
 
@@ -56,7 +56,7 @@ class RawPeer:
         return FPDU(head + self.read_exactly(fpdu_len(int.from_bytes(head, "big")) - 2))
 
     def read_until_end(self, limit: float = LIMIT) -> bytes:
-        """Read until the end of the stream or a reset."""
+        """Return all octets up to the end of the stream or a reset."""
         end = time.monotonic() + limit
         octets = b""
         while time.monotonic() < end:
@@ -70,10 +70,10 @@ class RawPeer:
             if not part:
                 return octets
             octets += part
-        raise AssertionError(f"no end of stream within {limit} s, after {octets[-64:]!r}")
+        raise AssertionError(f"the stream did not end within {limit} s, after {octets[-64:]!r}")
 
     def discard_until_end(self, limit: float = LIMIT) -> None:
-        """Read and discard until the end of the stream."""
+        """Read and discard all octets up to the end of the stream."""
         end = time.monotonic() + limit
         self.sock.settimeout(limit)
         while time.monotonic() < end:
@@ -82,7 +82,7 @@ class RawPeer:
                     return
             except (ConnectionResetError, BrokenPipeError):
                 return
-        raise AssertionError(f"no end of stream within {limit} s")
+        raise AssertionError(f"the stream did not end within {limit} s")
 
     def read_terminate(self, limit: float = LIMIT) -> tuple[int, int, int] | None:
         """Return layer, type and code of the Terminate at the end of the stream, or ``None``."""
@@ -101,27 +101,27 @@ class RawPeer:
         self.sock.close()
 
 
-def request_frame(rev: int = 1, **fields: object) -> MPARequest:
+def build_request_frame(rev: int = 1, **fields: object) -> MPARequest:
     return MPARequest(rev=rev, c=1, **fields)
 
 
-#: First FPDU of an initiator that has no data to send: an RDMA Write of length 0.
+#: The first FPDU of an initiator that has no data to send: an RDMA Write of length 0.
 HELLO = FPDU(ulpdu=DDPTagged(opcode=Opcode.RDMA_WRITE, l=1, stag=1))
 
 
-def connect_raw(address: tuple[str, int]) -> RawPeer:
+def connect_raw_peer(address: tuple[str, int]) -> RawPeer:
     return RawPeer(plain_connect(address))
 
 
 def accept_raw(
     wire: Wire, size: int = 1 << 16, hello: bool = True, **cap: int
 ) -> tuple[RawPeer, End]:
-    """Return a raw initiator and the siwarp end that accepted it.
+    """Connect a raw initiator, and return it and the siwarp end that accepted the connection.
 
-    With ``hello``, the initiator's first FPDU has arrived as well.
+    With ``hello``, the initiator also sends its first FPDU.
     """
-    peer = connect_raw(wire.address)
-    peer.send(request_frame())
+    peer = connect_raw_peer(wire.address)
+    peer.send(build_request_frame())
     request = wire.next_request()
     end = End(wire.passive, request.id, wire.p_channel, size=size, **cap)
     end.id.accept()
@@ -135,9 +135,11 @@ def accept_raw(
 def accept_raw_with_params(
     wire: Wire, answer: ConnParam | None = None, **request: object
 ) -> tuple[RawPeer, End]:
-    """Like ``accept_raw``, but without the first FPDU, and the siwarp end has no memory."""
-    peer = connect_raw(wire.address)
-    peer.send(request_frame(**request))  # type: ignore[arg-type]
+    """Return a raw initiator that has sent no FPDU, and the siwarp end without memory that accepted
+    it.
+    """
+    peer = connect_raw_peer(wire.address)
+    peer.send(build_request_frame(**request))  # type: ignore[arg-type]
     event = wire.next_request()
     end = End(wire.passive, event.id, wire.p_channel)
     end.id.accept(answer)
@@ -146,8 +148,8 @@ def accept_raw_with_params(
     return peer, end
 
 
-def check_others_served(wire: Wire, *ended: End) -> None:
-    """Close these ends and show that both devices still set up connections and transfer data."""
+def check_other_connections_served(wire: Wire, *ended: End) -> None:
+    """Close these ends, and show that both devices still set up connections and transfer data."""
     for end in ended:
         end.close()
     a, b = wire.connect(size=4096)
@@ -164,7 +166,7 @@ __all__ = [
     "RawPeer",
     "accept_raw",
     "accept_raw_with_params",
-    "check_others_served",
-    "connect_raw",
-    "request_frame",
+    "build_request_frame",
+    "check_other_connections_served",
+    "connect_raw_peer",
 ]

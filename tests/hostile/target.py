@@ -10,9 +10,9 @@ from harness.rc_harness import READ, SEND, End, Wire
 from harness.verbs_harness import ALL_ACCESS, Rig, octet_pattern, poll, wait_until
 from hostile.oracle import (
     IMMEDIATES,
+    EndState,
     Numbers,
-    Reading,
-    State,
+    OutstandingRead,
     expected_terminate,
     value_after_atomic,
 )
@@ -39,12 +39,12 @@ WRITES, SOURCE, RECEIVES, SINK, END = 0, PAGE, 2 * PAGE, 3 * PAGE, 4 * PAGE
 RECV = 200
 
 
-def open_file_count() -> int:
+def count_open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
 class Target:
-    """The complete set-up of a test module: shared, because no test may leave lasting effects."""
+    """The target that the tests of a module share, because no test may leave lasting effects."""
 
     def __init__(self) -> None:
         self.rig = Rig()
@@ -53,7 +53,7 @@ class Target:
         self.all = memoryview(self.memory)
         self.mr: MR = self.rig.reg_mr(self.all[PAGE : PAGE + END], ALL_ACCESS)
         self.good, self.server = self.wire.connect(size=PAGE)
-        self.said = 0
+        self.probes = 0
         self.reset_memory()
 
     def reset_memory(self) -> None:
@@ -67,49 +67,51 @@ class Target:
         self.image[PAGE + at : PAGE + at + len(octets)] = octets
 
     def allow_octets(self, at: int, octets: bytes) -> None:
-        """Allow these octets at this offset: those already placed become the expected content."""
+        """Allow these octets at this offset: octets that are already placed become the expected
+        content.
+        """
         for i in range(PAGE + at, PAGE + at + len(octets)):
             if self.all[i] == octets[i - PAGE - at]:
                 self.image[i] = self.all[i]
 
     def check_unharmed(self) -> None:
         """Assert that memory has the expected content and that the good peer is still served."""
-        assert self.all == self.image, self.describe_difference()
-        self.said += 1
-        word = self.said.to_bytes(8, "big")
+        assert self.all == self.image, self.describe_memory_difference()
+        self.probes += 1
+        word = self.probes.to_bytes(8, "big")
         self.good.mem.write(word)
         self.server.post_receive(1, 64, 8)
         self.good.post(SEND, 2, length=8)
         assert poll(self.server.rcq)[0].ok and poll(self.good.scq)[0].ok
         assert self.server.mem.read(8, 64) == word
 
-    def describe_difference(self) -> str:
+    def describe_memory_difference(self) -> str:
         at = [i for i, (a, b) in enumerate(zip(self.all, self.image, strict=True)) if a != b]
         return f"{len(at)} octets differ, the first at {at[0] - PAGE} of the region"
 
-    def oracle_state(self) -> State:
-        return State(self.mr.rkey, self.mr.addr, END)
+    def oracle_state(self) -> EndState:
+        return EndState(self.mr.rkey, self.mr.addr, END)
 
-    def open_session(self, receives: int = 3, markers: bool = False) -> Session:
-        return Session(self, receives, markers)
+    def open_session(self, receives: int = 3, markers: bool = False) -> HostileSession:
+        return HostileSession(self, receives, markers)
 
     def close(self) -> None:
         self.all.release()
         self.rig.close()
 
 
-class Session:
-    """One hostile connection."""
+class HostileSession:
+    """One connection of a hostile peer to the target."""
 
     def __init__(self, target: Target, receives: int, markers: bool) -> None:
         self.target = target
-        self.files = open_file_count()
+        self.files = count_open_files()
         self.peer: RawPeer
         self.end: End
         self.peer, self.end = accept_raw_with_params(target.wire, ConnParam(markers=markers))
         hello = mark_stream([HELLO]) if markers else bytes(HELLO)
         self.peer.send(hello)
-        #: Current position in the TCP stream, in octets.
+        #: The current position in the TCP stream, in octets.
         self.position = len(hello)
         for i in range(receives):
             sge = target.mr.sge(RECEIVES + i * RECV, RECV)
@@ -119,26 +121,26 @@ class Session:
     # ---- assertions on the outcome
 
     def check_received(self, octets: bytes) -> None:
-        """Assert that the next receive completes with these octets."""
+        """Assert that the next receive of the connection completes with these octets."""
         self.target.expect_octets(RECEIVES + self.taken * RECV, octets)
         (wc,) = poll(self.end.rcq)
         assert (wc.wr_id, wc.status, wc.byte_len) == (self.taken, WCStatus.SUCCESS, len(octets))
         self.taken += 1
 
-    def check_alive(self, msn: int) -> None:
+    def check_connection_continues(self, msn: int) -> None:
         """Assert that the connection continues: a Send with this MSN arrives."""
         self.peer.send_fpdus(DDPUntagged(opcode=Opcode.SEND, msn=msn) / Raw(b"alive"))
         self.check_received(b"alive")
         assert self.end.qp.qp_state == QPState.RTS
 
     def check_terminated(self, numbers: Numbers, spoiled: int = 0) -> None:
-        """Assert that siwarp sent a Terminate with these numbers and that the queue pair
-        is in ERR.
+        """Assert that siwarp sent a Terminate with these numbers and that the queue pair is in
+        ERR.
         """
         assert self.peer.read_terminate() == numbers
-        self.check_ended(numbers, spoiled)
+        self.check_ended_in_error(numbers, spoiled)
 
-    def check_ended(self, numbers: Numbers, spoiled: int = 0) -> None:
+    def check_ended_in_error(self, numbers: Numbers, spoiled: int = 0) -> None:
         """Assert that the queue pair is in ERR and that its remaining receives were flushed with
         this error.
         """
@@ -159,14 +161,14 @@ class Session:
         self.end.close()
         for q in (self.end.scq, self.end.rcq, self.end.events):
             q.close()
-        wait_until(lambda: self.target.good.scq.poll(1) == [] and open_file_count() == self.files)
+        wait_until(lambda: self.target.good.scq.poll(1) == [] and count_open_files() == self.files)
         self.target.check_unharmed()
 
     # ---- a segment, compared with the oracle
 
     def send_and_check(self, segment: Packet, what: object) -> None:
-        """Send one segment as the first of this connection and compare the outcome with
-        the oracle.
+        """Send a segment as the first of this connection, and compare the outcome with the
+        oracle.
         """
         octets = bytes(segment)
         verdict = expected_terminate(octets, self.target.oracle_state())
@@ -184,35 +186,36 @@ class Session:
         self.close()
 
     def check_effects(self, octets: bytes) -> None:
-        """Assert the effects of a legal segment."""
+        """Assert the effects of a legal segment on memory, completions and the connection."""
         tagged, last, opcode = octets[0] & 0x80, octets[0] & 0x40, octets[1] & 15
         payload = octets[14 if tagged else 18 :]
         if tagged:
             seg = DDPTagged(octets)
             if payload:
                 self.target.expect_octets(seg.to - self.target.mr.addr, payload)
-            return self.check_alive(1)
-        if not last:  # send the message's missing last segment, without payload
+            return self.check_connection_continues(1)
+        # If the last segment of the message is missing, the peer sends it, without payload.
+        if not last:
             rest = DDPUntagged(octets[:18])
             rest.l, rest.mo = 1, len(payload)
             self.peer.send_fpdus(rest)
         if opcode == Opcode.TERMINATE:
             assert self.peer.read_terminate() is None
-            return self.check_ended(terminate_numbers(payload))
+            return self.check_ended_in_error(terminate_numbers(payload))
         if opcode == Opcode.RDMA_READ_REQUEST:
             self.check_read_response(ReadRequest(payload))
-            return self.check_alive(1)
+            return self.check_connection_continues(1)
         if opcode == Opcode.ATOMIC_REQUEST:
             self.check_atomic(AtomicRequest(payload))
-            return self.check_alive(1)
+            return self.check_connection_continues(1)
         if opcode in IMMEDIATES:
             (wc,) = poll(self.end.rcq)
             assert (wc.wr_id, wc.status, wc.byte_len) == (self.taken, WCStatus.SUCCESS, 0)
             assert wc.opcode == WCOpcode.RECV_RDMA_WITH_IMM
             self.taken += 1
-            return self.check_alive(2)
+            return self.check_connection_continues(2)
         self.check_received(payload)
-        return self.check_alive(2)
+        return self.check_connection_continues(2)
 
     def check_atomic(self, asked: AtomicRequest) -> None:
         """Assert that an atomic request changes the word as specified and returns its old value."""
@@ -241,19 +244,21 @@ class Session:
 
     # ---- an RDMA Read of the siwarp end
 
-    def start_read(self, length: int = 100) -> State:
-        """Post an RDMA Read, receive its request, and return the oracle's state."""
+    def start_read(self, length: int = 100) -> EndState:
+        """Post an RDMA Read at the siwarp end, receive its request, and return the oracle's
+        state.
+        """
         sink = self.target.mr.sge(SINK, length)
         remote = self.target.mr.remote(0, length)
         self.end.qp.post_send(SendWR(77, READ, sg=[sink], remote=remote))
         request = self.peer.read_fpdu().ulpdu[ReadRequest]
         assert (request.size, request.sink_to) == (length, 0)
         state = self.target.oracle_state()
-        state.reading = Reading(int(request.sink_stag), length)
+        state.reading = OutstandingRead(int(request.sink_stag), length)
         return state
 
-    def start_atomic(self) -> State:
-        """Post a FetchAdd, receive its request, and return the oracle's state."""
+    def start_atomic(self) -> EndState:
+        """Post a FetchAdd at the siwarp end, receive its request, and return the oracle's state."""
         sink = self.target.mr.sge(SINK, 8)
         remote = self.target.mr.remote(0, 8)
         add = WROpcode.ATOMIC_FETCH_AND_ADD
@@ -264,10 +269,8 @@ class Session:
         state.asking = int(request.request)
         return state
 
-    def answer_atomic_and_check(self, segment: Packet, state: State, what: object) -> None:
-        """Send one segment as the response to the atomic and compare the outcome with the
-        oracle.
-        """
+    def answer_atomic_and_check(self, segment: Packet, state: EndState, what: object) -> None:
+        """Send a segment as the response to the atomic, and compare the outcome with the oracle."""
         octets = bytes(segment)
         verdict = expected_terminate(octets, state)
         try:
@@ -279,13 +282,15 @@ class Session:
             else:
                 old = int(AtomicResponse(octets[18:]).old)
                 self.target.expect_octets(SINK, old.to_bytes(8, sys.byteorder))
-                self.check_alive(1)
+                self.check_connection_continues(1)
         except AssertionError as e:
             raise AssertionError(f"{what}: {verdict}, but {e}\n{octets.hex()}") from e
         self.close()
 
-    def answer_read_and_check(self, segment: Packet, state: State, what: object) -> None:
-        """Send one segment as the response to the Read and compare the outcome with the oracle."""
+    def answer_read_and_check(self, segment: Packet, state: EndState, what: object) -> None:
+        """Send a segment as the response to the RDMA Read, and compare the outcome with the
+        oracle.
+        """
         octets = bytes(segment)
         verdict = expected_terminate(octets, state)
         try:
@@ -303,7 +308,7 @@ class Session:
                         self.peer.send_fpdus(rest)
                     (wc,) = poll(self.end.scq)
                     assert (wc.wr_id, wc.status) == (77, WCStatus.SUCCESS)
-                    self.check_alive(1)
+                    self.check_connection_continues(1)
                 else:
                     self.check_effects(octets)
         except AssertionError as e:
@@ -316,5 +321,6 @@ def terminate_numbers(terminate: bytes) -> Numbers:
     layer, etype, code = (0, 0, 0)
     if len(terminate) >= 4:
         layer, etype, code = terminate[0] >> 4, terminate[0] & 15, terminate[1]
-    # RDMAP's local catastrophic error has no code; siwarp reports it as code 0xff instead of 0.
+    # The local catastrophic error of RDMAP has no code; siwarp reports it as code 0xff instead of
+    # 0.
     return layer, etype, code if layer or etype else code or 0xFF

@@ -1,5 +1,5 @@
-"""Error handling on datagrams: strangers cause no effect, and senders with the Q_Key
-little effect.
+"""Error handling of UD queue pairs: senders without the Q_Key have no effect, and senders with the
+Q_Key have a limited effect.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from harness.verbs_harness import Rig, counter_value, poll, temporary_settings, 
 from siwarp.inspect import crc32c
 from siwarp.verbs import QP, ErrorOrigin, ErrorPolicy, QPState, RecvWR, SendWR, WCStatus
 
-#: All operations are 5 to 20 times slower under a sanitizer.
+#: All operations are 5 to 20 times slower with a sanitizer.
 SANITIZED = "SANITIZER" in os.environ
 SEED = int(os.environ.get("HOSTILE_SEED", "5042"))
 MANY = 300 if SANITIZED else 2000
-#: An error message is at most this many octets longer than the datagram that it answers.
-OVER = 24
+#: The number of octets by which an error message may exceed the datagram that it answers.
+MAX_ADDED_OCTETS = 24
 
 
 @pytest.fixture
@@ -39,8 +39,10 @@ def verbs_device() -> Iterator[Rig]:
     made.close()
 
 
-def handled_datagrams(qp: QP, *names: str) -> int:
-    """Return the number of datagrams that the queue pair has handled, the sum of these counters."""
+def count_handled_datagrams(qp: QP, *names: str) -> int:
+    """Poll the queue pair, and return the number of datagrams handled, the sum of these
+    counters.
+    """
     qp.rcq.poll(1)
     return sum(counter_value(name) for name in names)
 
@@ -57,8 +59,8 @@ def check_good_peer_served(qp: QP, rig: Rig) -> None:
     good.close()
 
 
-def received_datagrams(who: Stranger) -> list[bytes]:
-    """Return all datagrams that have arrived in a socket."""
+def read_received_datagrams(who: Stranger) -> list[bytes]:
+    """Return all datagrams that have arrived at a socket."""
     found = []
     who.setblocking(False)
     try:
@@ -72,14 +74,14 @@ def received_datagrams(who: Stranger) -> list[bytes]:
 
 
 @pytest.mark.clause("DGRAM-ERR-2")
-def test_who_does_not_know_the_q_key_ends_no_queue_pair_and_hears_nothing(
+def test_a_sender_without_the_q_key_cannot_end_a_queue_pair_and_is_not_answered(
     verbs_device: Rig,
 ) -> None:
     rng = random.Random(SEED)
     qp = verbs_device.create_ud_qp(qkey=QKEY, error_policy=ErrorPolicy.ERROR)
     with Stranger() as who:
         names = ("drop_qkey", "drop_qn", "drop_version", "drop_header")
-        before = handled_datagrams(qp, *names)
+        before = count_handled_datagrams(qp, *names)
         for i in range(MANY):
             fields = {
                 "opcode": rng.randrange(16),
@@ -90,14 +92,14 @@ def test_who_does_not_know_the_q_key_ends_no_queue_pair_and_hears_nothing(
             }
             who.sendto(build_datagram(bytes(rng.randrange(100)), **fields), qp.addr)
             if i % 100 == 99:
-                wait_until(lambda i=i: handled_datagrams(qp, *names) == before + i + 1)  # type: ignore[misc]
-        assert received_datagrams(who) == []
+                wait_until(lambda i=i: count_handled_datagrams(qp, *names) == before + i + 1)  # type: ignore[misc]
+        assert read_received_datagrams(who) == []
     assert (qp.qp_state, qp.errors()) == (QPState.RTS, [])
     check_good_peer_served(qp, verbs_device)
 
 
 @pytest.mark.clause("DGRAM-ERR-11")
-def test_error_messages_that_are_made_up_change_nothing(verbs_device: Rig) -> None:
+def test_forged_error_messages_have_no_effect(verbs_device: Rig) -> None:
     rng = random.Random(SEED)
     qp = verbs_device.create_ud_qp(qkey=1)
     names = ("err_stale", "err_malformed", "drop_version", "drop_header", "drop_qn", "drop_opcode",
@@ -107,9 +109,10 @@ def test_error_messages_that_are_made_up_change_nothing(verbs_device: Rig) -> No
         for i in range(32):
             qp.post_send(SendWR(i, ah=ah, remote_qkey=QKEY))
             poll(qp.scq)
-        before = handled_datagrams(qp, *names)
+        before = count_handled_datagrams(qp, *names)
         for i in range(MANY):
-            # A guessed Q_Key from any address, or the correct Q_Key from a wrong address.
+            # Alternately a random Q_Key from the peer's address, and the correct Q_Key from a wrong
+            # address.
             key = QKEY if i % 2 else rng.randrange(2**32)
             says = who if i % 2 else peer
             octets = bytearray(
@@ -119,9 +122,9 @@ def test_error_messages_that_are_made_up_change_nothing(verbs_device: Rig) -> No
                 octets[rng.randrange(18, len(octets))] ^= 1 << rng.randrange(8)
             says.sendto(octets + crc32c(bytes(octets)).to_bytes(4, "little"), qp.addr)
             if i % 100 == 99:
-                wait_until(lambda i=i: handled_datagrams(qp, *names) == before + i + 1)  # type: ignore[misc]
+                wait_until(lambda i=i: count_handled_datagrams(qp, *names) == before + i + 1)  # type: ignore[misc]
         assert (qp.errors(), qp.qp_state) == ([], QPState.RTS)
-        assert received_datagrams(who) == []
+        assert read_received_datagrams(who) == []
         peer.sendto(build_error_message(5), qp.addr)
         (real,) = wait_until(qp.errors)
         assert (real.origin, real.msn, real.wr_id) == (ErrorOrigin.REPORTED, 5, 4)
@@ -133,7 +136,7 @@ def test_error_messages_that_are_made_up_change_nothing(verbs_device: Rig) -> No
 @pytest.mark.clause("DGRAM-ERR-4")
 @pytest.mark.parametrize("size", [0, 1, 100, 1400, 60_000])
 @pytest.mark.parametrize("what", ["opcode 0x4", "opcode 0xf", "L=0", "MO=1", "too long"])
-def test_an_answer_is_no_longer_than_its_cause_and_24_octets(
+def test_an_error_message_is_at_most_24_octets_longer_than_its_cause(
     verbs_device: Rig, what: str, size: int
 ) -> None:
     qp = verbs_device.create_ud_qp(qkey=QKEY, error_policy=ErrorPolicy.MESSAGE)
@@ -144,30 +147,31 @@ def test_an_answer_is_no_longer_than_its_cause_and_24_octets(
     with Stranger() as who:
         who.sendto(cause, qp.addr)
         wait_until(lambda: qp.rcq.poll(1) or qp.errors())
-        assert len(who.recv(1 << 16)) <= len(cause) + OVER
+        assert len(who.recv(1 << 16)) <= len(cause) + MAX_ADDED_OCTETS
 
 
 @pytest.mark.clause("DGRAM-ERR-6")
 @pytest.mark.parametrize("policy", [ErrorPolicy.MESSAGE, ErrorPolicy.ERROR])
-def test_a_flood_of_mistakes_is_answered_a_few_times(policy: ErrorPolicy) -> None:
+def test_a_flood_of_invalid_messages_is_answered_at_a_limited_rate(policy: ErrorPolicy) -> None:
     with temporary_settings(err_source_rate=5):
         rig = Rig()
         qp = rig.create_ud_qp(qkey=QKEY, error_policy=policy)
         cause = build_datagram(opcode=4)
         with Stranger() as who:
             found = ("err_found", "drop_no_buffer")
-            before, began = handled_datagrams(qp, *found), time.monotonic()
+            before, began = count_handled_datagrams(qp, *found), time.monotonic()
             for i in range(MANY):
                 who.sendto(cause, qp.addr)
                 if i % 100 == 99:
-                    wait_until(lambda i=i: handled_datagrams(qp, *found) == before + i + 1)  # type: ignore[misc]
+                    wait_until(lambda i=i: count_handled_datagrams(qp, *found) == before + i + 1)  # type: ignore[misc]
             seconds = time.monotonic() - began
-            answers = received_datagrams(who)
-        # Under ERROR the first error ends the queue pair, and later datagrams are dropped.
+            answers = read_received_datagrams(who)
+        # With policy ERROR the first error ends the queue pair, and later datagrams are dropped.
         most = 1 if policy == ErrorPolicy.ERROR else 5 * (1 + seconds) + 1
         assert 1 <= len(answers) <= most
-        # So a spoofed source address receives fewer octets than were sent in its name.
-        assert sum(map(len, answers)) <= len(answers) * (len(cause) + OVER)
+        # An error message to a spoofed source address exceeds its cause by at most
+        # MAX_ADDED_OCTETS.
+        assert sum(map(len, answers)) <= len(answers) * (len(cause) + MAX_ADDED_OCTETS)
         if seconds < 10:
             assert sum(map(len, answers)) < MANY * len(cause)
         if policy == ErrorPolicy.MESSAGE:
@@ -177,7 +181,9 @@ def test_a_flood_of_mistakes_is_answered_a_few_times(policy: ErrorPolicy) -> Non
 
 
 @pytest.mark.clause("DGRAM-ERR-6")
-def test_many_sources_share_the_limit_of_the_device(verbs_device: Rig) -> None:
+def test_error_messages_to_many_sources_share_the_rate_limit_of_the_device(
+    verbs_device: Rig,
+) -> None:
     with temporary_settings(err_rate=10):
         qp = verbs_device.create_ud_qp(
             qkey=QKEY, error_policy=ErrorPolicy.MESSAGE, addr=("127.0.0.1", 0)
@@ -205,7 +211,7 @@ def test_many_sources_share_the_limit_of_the_device(verbs_device: Rig) -> None:
 
 
 @pytest.mark.clause("DGRAM-ERR-6")
-def test_one_source_that_floods_leaves_others_their_answers(verbs_device: Rig) -> None:
+def test_a_flood_from_one_source_leaves_error_messages_for_other_sources(verbs_device: Rig) -> None:
     with temporary_settings(err_source_rate=3):
         qp = verbs_device.create_ud_qp(
             qkey=QKEY, error_policy=ErrorPolicy.MESSAGE, addr=("127.0.0.1", 0)
@@ -218,8 +224,8 @@ def test_one_source_that_floods_leaves_others_their_answers(verbs_device: Rig) -
                 lambda: qp.errors() is not None and counter_value("err_found") == before + 50
             )
             assert counter_value("err_limited") > limited
-            # One of these three sources may share one of the 1000 table entries with the flood, but
-            # not all three.
+            # One of these three sources may share one of the 1000 entries of the rate table with
+            # the flood, but not all three.
             answered = 0
             for i in range(3):
                 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:

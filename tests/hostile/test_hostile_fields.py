@@ -1,7 +1,7 @@
-"""Every field of every scapy layer, with boundary values, against a live RC queue pair.
+"""Boundary values in every field of every scapy layer, sent to a live RC queue pair.
 
-hostile.fields takes the list from fields_desc, so that a new layer or field fails here until its
-expected outcome is defined. hostile.oracle derives the expected outcome from the octets.
+hostile.fields takes the list from fields_desc, so that the tests fail for a new layer or field
+until its expected outcome is defined. hostile.oracle derives the expected outcome from the octets.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from harness.verbs_harness import octet_pattern
 from hostile.fields import (
     boundary_values,
     field_width_bits,
-    find_field,
+    find_packet_field,
     numeric_fields,
     packet_layers,
 )
-from hostile.target import PAGE, SINK, SOURCE, WRITES, Session, Target
+from hostile.target import PAGE, SINK, SOURCE, WRITES, HostileSession, Target
 from scapy.packet import Packet, Raw
 
 from siwarp._siwarp import ffi, lib
@@ -44,19 +44,20 @@ from siwarp.inspect import (
 from siwarp.inspect.mpa import Marker, mark_stream, pad_len
 from siwarp.inspect.names import AtomicCode
 
-#: The test file that covers each layer.
+#: The scapy layers that this file tests; the following sets name the layers that other files test.
 HERE = {
     "DDPUntagged", "DDPTagged", "ReadRequest", "Terminate", "QuotedTagged", "QuotedUntagged",
     "QuotedReadRequest", "FPDU", "Marker", "AtomicRequest", "AtomicResponse", "ImmediateData",
     "PrivateHead",
 }  # fmt: skip
-IN_STARTUP = {"MPARequest", "MPAReply"}  # test_hostile_frames.py
-ON_DATAGRAMS = {"DDPDatagram", "UDDatagram"}  # test_hostile_datagrams.py
-ON_RD = {"RDDatagram"}  # tests/sim/rd/test_rd_wire_acks.py
-ON_UC = {"LLPDatagram", "UCDatagram", "UCReport"}  # tests/unit/qp/uc
-IN_RECORDS = {"RecordDatagram", "RecordHeader"}  # tests/unit/qp/ud/test_qp_ud_record.py
-IN_COUNTS = {"DeliveryCount", "Requester"}  # tests/sim/verbs/test_verbs_counts.py
-IN_RESOLUTION = {"SIDR"}  # tests/unit/cm/test_cm_ud_hostile.py
+IN_STARTUP = {"MPARequest", "MPAReply"}  # layers tested in test_hostile_frames.py
+ON_DATAGRAMS = {"DDPDatagram", "UDDatagram"}  # layers tested in test_hostile_datagrams.py
+ON_RD = {"RDDatagram"}  # layers tested in tests/sim/rd/test_rd_wire_acks.py
+ON_UC = {"LLPDatagram", "UCDatagram", "UCReport"}  # layers tested in tests/unit/qp/uc
+# Layers tested in tests/unit/qp/ud/test_qp_ud_record.py.
+IN_RECORDS = {"RecordDatagram", "RecordHeader"}
+IN_COUNTS = {"DeliveryCount", "Requester"}  # layers tested in tests/sim/verbs/test_verbs_counts.py
+IN_RESOLUTION = {"SIDR"}  # layers tested in tests/unit/cm/test_cm_ud_hostile.py
 
 
 @pytest.fixture(scope="module")
@@ -111,18 +112,21 @@ def make_terminate(**quoted: Packet) -> Packet:
     )  # fmt: skip
 
 
-def test_no_layer_and_no_field_is_forgotten() -> None:
+def test_every_scapy_layer_and_field_is_covered_by_a_hostile_test() -> None:
     elsewhere = IN_STARTUP | ON_DATAGRAMS | ON_RD | ON_UC | IN_RECORDS | IN_COUNTS | IN_RESOLUTION
     assert set(packet_layers()) == HERE | elsewhere
     for layer in packet_layers().values():
         for field in layer.fields_desc:
-            field_width_bits(field)  # fails for a kind of field for which no values are defined
+            # field_width_bits() fails for a kind of field for which no values are defined.
+            field_width_bits(field)
 
 
-def with_boundary_values(packet: Packet, layer: str, name: str) -> Iterator[tuple[int, Packet]]:
+def packets_with_boundary_values(
+    packet: Packet, layer: str, name: str
+) -> Iterator[tuple[int, Packet]]:
     """Yield the packet with each boundary value in this field of this layer."""
     sound = int(packet[packet_layers()[layer]].getfieldval(name) or 0)
-    for value in boundary_values(find_field(layer, name), sound):
+    for value in boundary_values(find_packet_field(layer, name), sound):
         one = packet.copy()
         one[packet_layers()[layer]].setfieldval(name, value)
         yield value, one
@@ -130,26 +134,32 @@ def with_boundary_values(packet: Packet, layer: str, name: str) -> Iterator[tupl
 
 @pytest.mark.parametrize(("layer", "name"), numeric_fields("DDPUntagged"))
 @pytest.mark.parametrize("of", ["send", "read", "terminate"])
-def test_untagged_header(target: Target, layer: str, name: str, of: str) -> None:
+def test_boundary_values_in_each_field_of_an_untagged_header_have_the_expected_outcome(
+    target: Target, layer: str, name: str, of: str
+) -> None:
     base = {
         "send": make_send_segment(),
         "read": make_read_request(target),
         "terminate": make_terminate(),
     }[of]
-    for value, packet in with_boundary_values(base, layer, name):
+    for value, packet in packets_with_boundary_values(base, layer, name):
         target.open_session().send_and_check(packet, f"{of}: {name}={value:#x}")
 
 
 @pytest.mark.parametrize(("layer", "name"), numeric_fields("DDPTagged"))
-def test_tagged_header_of_a_write(target: Target, layer: str, name: str) -> None:
-    for value, packet in with_boundary_values(make_write_segment(target), layer, name):
+def test_boundary_values_in_the_tagged_header_of_a_write_have_the_expected_outcome(
+    target: Target, layer: str, name: str
+) -> None:
+    for value, packet in packets_with_boundary_values(make_write_segment(target), layer, name):
         target.open_session().send_and_check(packet, f"write: {name}={value:#x}")
 
 
 @pytest.mark.parametrize(("layer", "name"), numeric_fields("DDPTagged"))
-def test_tagged_header_of_a_read_response(target: Target, layer: str, name: str) -> None:
+def test_boundary_values_in_the_header_of_a_read_response_have_the_expected_outcome(
+    target: Target, layer: str, name: str
+) -> None:
     base = DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, stag=0, to=0) / Raw(octet_pattern(100, 5))
-    for value, packet in with_boundary_values(base, layer, name):
+    for value, packet in packets_with_boundary_values(base, layer, name):
         session = target.open_session()
         state = session.start_read()
         assert state.reading is not None
@@ -159,7 +169,7 @@ def test_tagged_header_of_a_read_response(target: Target, layer: str, name: str)
 
 
 @pytest.mark.parametrize("which", ["ours", "one off"])
-def test_a_read_response_to_another_stag(target: Target, which: str) -> None:
+def test_a_read_response_with_another_stag_is_refused(target: Target, which: str) -> None:
     session = target.open_session()
     state = session.start_read()
     assert state.reading is not None
@@ -172,26 +182,34 @@ def test_a_read_response_to_another_stag(target: Target, which: str) -> None:
 
 
 @pytest.mark.parametrize(("layer", "name"), numeric_fields("ReadRequest"))
-def test_read_request(target: Target, layer: str, name: str) -> None:
-    for value, packet in with_boundary_values(make_read_request(target), layer, name):
+def test_boundary_values_in_each_field_of_a_read_request_have_the_expected_outcome(
+    target: Target, layer: str, name: str
+) -> None:
+    for value, packet in packets_with_boundary_values(make_read_request(target), layer, name):
         target.open_session().send_and_check(packet, f"read: {name}={value:#x}")
 
 
 @pytest.mark.parametrize("code", list(AtomicCode))
 @pytest.mark.parametrize(("layer", "name"), numeric_fields("AtomicRequest"))
-def test_atomic_request(target: Target, layer: str, name: str, code: AtomicCode) -> None:
-    for value, packet in with_boundary_values(make_atomic_request(target, code), layer, name):
+def test_boundary_values_in_each_field_of_an_atomic_request_have_the_expected_outcome(
+    target: Target, layer: str, name: str, code: AtomicCode
+) -> None:
+    for value, packet in packets_with_boundary_values(
+        make_atomic_request(target, code), layer, name
+    ):
         target.open_session().send_and_check(packet, f"atomic: {name}={value:#x}")
 
 
 @pytest.mark.parametrize(("layer", "name"), numeric_fields("AtomicResponse"))
-def test_atomic_response(target: Target, layer: str, name: str) -> None:
+def test_boundary_values_in_each_field_of_an_atomic_response_have_the_expected_outcome(
+    target: Target, layer: str, name: str
+) -> None:
     session = target.open_session()
     asking = session.start_atomic().asking
     session.peer.close()
     session.close()
     base = DDPUntagged(opcode=Opcode.ATOMIC_RESPONSE, qn=3, msn=1) / AtomicResponse(request=asking)
-    for value, packet in with_boundary_values(base, layer, name):
+    for value, packet in packets_with_boundary_values(base, layer, name):
         session = target.open_session()
         session.answer_atomic_and_check(
             packet, session.start_atomic(), f"answer: {name}={value:#x}"
@@ -200,21 +218,27 @@ def test_atomic_response(target: Target, layer: str, name: str) -> None:
 
 @pytest.mark.parametrize("of", ["atomic", "immediate"])
 @pytest.mark.parametrize(("layer", "name"), numeric_fields("DDPUntagged"))
-def test_untagged_header_of_rfc_7306(target: Target, layer: str, name: str, of: str) -> None:
+def test_boundary_values_in_headers_of_atomics_and_immediate_data_have_the_expected_outcome(
+    target: Target, layer: str, name: str, of: str
+) -> None:
     base = make_atomic_request(target) if of == "atomic" else make_immediate()
-    for value, packet in with_boundary_values(base, layer, name):
+    for value, packet in packets_with_boundary_values(base, layer, name):
         target.open_session().send_and_check(packet, f"{of}: {name}={value:#x}")
 
 
 @pytest.mark.parametrize(("layer", "name"), numeric_fields("ImmediateData"))
-def test_immediate_data(target: Target, layer: str, name: str) -> None:
-    for value, packet in with_boundary_values(make_immediate(), layer, name):
+def test_boundary_values_in_each_field_of_immediate_data_have_the_expected_outcome(
+    target: Target, layer: str, name: str
+) -> None:
+    for value, packet in packets_with_boundary_values(make_immediate(), layer, name):
         target.open_session().send_and_check(packet, f"immediate: {name}={value:#x}")
 
 
 @pytest.mark.parametrize(("layer", "name"), numeric_fields("PrivateHead"))
-def test_a_private_message_is_nobodys_here(target: Target, layer: str, name: str) -> None:
-    for value, packet in with_boundary_values(make_private_send(), layer, name):
+def test_a_private_message_from_a_peer_without_announcement_is_refused(
+    target: Target, layer: str, name: str
+) -> None:
+    for value, packet in packets_with_boundary_values(make_private_send(), layer, name):
         target.open_session().send_and_check(packet, f"private: {name}={value:#x}")
 
 
@@ -222,7 +246,9 @@ def test_a_private_message_is_nobodys_here(target: Target, layer: str, name: str
     ("layer", "name"),
     numeric_fields("Terminate", "QuotedUntagged", "QuotedTagged", "QuotedReadRequest"),
 )
-def test_terminate_and_what_it_quotes(target: Target, layer: str, name: str) -> None:
+def test_boundary_values_in_a_terminate_and_its_quotes_have_the_expected_outcome(
+    target: Target, layer: str, name: str
+) -> None:
     base = (
         make_terminate(quoted_ddp=QuotedTagged()) if layer == "QuotedTagged" else make_terminate()
     )
@@ -232,7 +258,7 @@ def test_terminate_and_what_it_quotes(target: Target, layer: str, name: str) -> 
         "QuotedReadRequest": "quoted_rdma",
     }.get(layer)
     sound = base[Terminate].getfieldval(inside) if inside else base[Terminate]
-    for value in boundary_values(find_field(layer, name), int(sound.getfieldval(name) or 0)):
+    for value in boundary_values(find_packet_field(layer, name), int(sound.getfieldval(name) or 0)):
         packet = base.copy()
         at = packet[Terminate].getfieldval(inside) if inside else packet[Terminate]
         at.setfieldval(name, value)
@@ -243,8 +269,10 @@ def test_terminate_and_what_it_quotes(target: Target, layer: str, name: str) -> 
 
 
 @pytest.mark.parametrize("of", ["send", "write", "read", "terminate", "atomic", "immediate"])
-def test_segments_cut_at_every_octet(target: Target, of: str) -> None:
-    """The FPDU is valid; the segment that it contains is truncated."""
+def test_segments_truncated_at_every_octet_have_the_expected_outcome(
+    target: Target, of: str
+) -> None:
+    """Send segments that are truncated, in FPDUs that are valid."""
     whole = bytes(
         {
             "send": make_send_segment(6),
@@ -259,7 +287,7 @@ def test_segments_cut_at_every_octet(target: Target, of: str) -> None:
         target.open_session().send_and_check(Raw(whole[:n]), f"{of}: {n} of {len(whole)} octets")
 
 
-def test_a_read_response_cut_at_every_octet(target: Target) -> None:
+def test_a_read_response_truncated_at_every_octet_has_the_expected_outcome(target: Target) -> None:
     for n in range(1, 14 + 6 + 1):
         session = target.open_session()
         state = session.start_read(6)
@@ -269,7 +297,9 @@ def test_a_read_response_cut_at_every_octet(target: Target) -> None:
         session.answer_read_and_check(segment, state, f"response: {n} of 20 octets")
 
 
-def test_an_atomic_response_cut_at_every_octet(target: Target) -> None:
+def test_an_atomic_response_truncated_at_every_octet_has_the_expected_outcome(
+    target: Target,
+) -> None:
     for n in range(1, 18 + 12 + 1):
         session = target.open_session()
         state = session.start_atomic()
@@ -278,7 +308,7 @@ def test_an_atomic_response_cut_at_every_octet(target: Target) -> None:
         session.answer_atomic_and_check(Raw(bytes(whole)[:n]), state, f"answer: {n} of 30 octets")
 
 
-def test_each_bit_that_a_send_and_a_read_request_reserve_is_nobodys_business(
+def test_each_reserved_bit_of_a_send_and_of_a_read_request_is_ignored(
     target: Target,
 ) -> None:
     """The reserved bits are those that hold the STag in a Send with Invalidate."""
@@ -296,7 +326,9 @@ def test_each_bit_that_a_send_and_a_read_request_reserve_is_nobodys_business(
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1])
-def test_payloads_one_octet_off(target: Target, more: int) -> None:
+def test_payloads_one_octet_below_at_and_above_their_limit_have_the_expected_outcome(
+    target: Target, more: int
+) -> None:
     target.open_session().send_and_check(
         make_send_segment(200 + more), f"send: {more} beyond its receive"
     )
@@ -314,13 +346,17 @@ def test_payloads_one_octet_off(target: Target, more: int) -> None:
 
 
 @pytest.mark.parametrize("more", [-1, 1])
-def test_a_read_response_one_octet_off(target: Target, more: int) -> None:
+def test_a_read_response_that_is_one_octet_short_or_long_is_refused(
+    target: Target, more: int
+) -> None:
     session = target.open_session()
     state = session.start_read()
     assert state.reading is not None
     head = DDPTagged(opcode=Opcode.RDMA_READ_RESPONSE, stag=state.reading.stag)
     segment = head / Raw(octet_pattern(100 + more))
-    if more < 0:  # a short response is placed before the error is found, so the memory is restored
+    if (
+        more < 0
+    ):  # siwarp places a short response before it finds the error, so the memory is restored
         target.reset_memory()
     session.answer_read_and_check(segment, state, f"response: {more:+}")
 
@@ -328,7 +364,7 @@ def test_a_read_response_one_octet_off(target: Target, more: int) -> None:
 # ---- FPDUs
 
 
-def fpdu_is_whole_and_intact(octets: bytes) -> tuple[bool, bool]:
+def fpdu_completeness_and_crc_validity(octets: bytes) -> tuple[bool, bool]:
     """Return whether an FPDU is complete according to its length field, and whether its CRC is
     correct.
     """
@@ -339,11 +375,11 @@ def fpdu_is_whole_and_intact(octets: bytes) -> tuple[bool, bool]:
     return True, crc32c(octets[:covered]).to_bytes(4, "little") == octets[covered : covered + 4]
 
 
-def send_invalid_fpdu(target: Target, session: Session, octets: bytes, what: str) -> None:
-    """Send an invalid FPDU: a wrong CRC causes a Terminate, a truncated FPDU the end of
-    the stream.
+def send_invalid_fpdu(target: Target, session: HostileSession, octets: bytes, what: str) -> None:
+    """Send an invalid FPDU: a wrong CRC causes a Terminate, a truncated FPDU the end of the
+    stream.
     """
-    whole, good = fpdu_is_whole_and_intact(octets)
+    whole, good = fpdu_completeness_and_crc_validity(octets)
     try:
         session.peer.send(octets)
         if whole:
@@ -352,30 +388,32 @@ def send_invalid_fpdu(target: Target, session: Session, octets: bytes, what: str
         else:
             session.peer.sock.shutdown(1)
             assert session.peer.read_terminate() is None
-            session.check_ended((0, 0, 0))
+            session.check_ended_in_error((0, 0, 0))
     except AssertionError as e:
         raise AssertionError(f"{what}: {e}\n{octets.hex()}") from e
     session.close()
 
 
 @pytest.mark.parametrize(("layer", "name"), numeric_fields("FPDU"))
-def test_fpdu(target: Target, layer: str, name: str) -> None:
+def test_an_fpdu_with_any_wrong_field_ends_the_connection(
+    target: Target, layer: str, name: str
+) -> None:
     sound = FPDU(bytes(FPDU(ulpdu=make_write_segment(target, 6))))
-    for value, packet in with_boundary_values(sound, layer, name):
+    for value, packet in packets_with_boundary_values(sound, layer, name):
         octets = bytes(packet)
-        if fpdu_is_whole_and_intact(octets) == (True, True):
+        if fpdu_completeness_and_crc_validity(octets) == (True, True):
             assert value == sound.getfieldval(name)
             continue
         send_invalid_fpdu(target, target.open_session(), octets, f"fpdu: {name}={value:#x}")
 
 
-def test_a_wrong_crc_of_a_large_fpdu(target: Target) -> None:
-    """Octets may have been placed directly into memory that the peer may write; with
-    crc_first, none.
+def test_a_wrong_crc_of_a_large_fpdu_ends_the_connection(target: Target) -> None:
+    """Check that with crc_first no octet of the FPDU is placed; without crc_first, siwarp may have
+    placed octets in memory that the peer may write.
     """
     sound = FPDU(bytes(FPDU(ulpdu=make_write_segment(target, 9000))))
-    strict = lib.siw_setting_value(setting_index("crc_first"))
-    for value, packet in with_boundary_values(sound, "FPDU", "crc"):
+    strict = lib.siw_setting_value(find_setting_index("crc_first"))
+    for value, packet in packets_with_boundary_values(sound, "FPDU", "crc"):
         if value == sound.crc:
             continue
         session = target.open_session()
@@ -387,12 +425,12 @@ def test_a_wrong_crc_of_a_large_fpdu(target: Target) -> None:
         target.reset_memory()
 
 
-def setting_index(setting: str) -> int:
+def find_setting_index(setting: str) -> int:
     names = [ffi.string(lib.siw_setting_name(i)) for i in range(lib.siw_settings_count())]
     return names.index(setting.encode())
 
 
-def test_a_pad_of_any_octets_is_covered_by_the_crc_and_otherwise_nobodys_business(
+def test_pad_octets_of_any_value_are_covered_by_the_crc_and_otherwise_ignored(
     target: Target,
 ) -> None:
     for n in (1, 2, 3, 5):
@@ -401,11 +439,11 @@ def test_a_pad_of_any_octets_is_covered_by_the_crc_and_otherwise_nobodys_busines
         session = target.open_session()
         session.peer.send(FPDU(ulpdu=segment, pad=pad))
         session.check_received(octet_pattern(n, 2))
-        session.check_alive(2)
+        session.check_connection_continues(2)
         session.close()
 
 
-def test_streams_cut_at_every_octet_of_an_fpdu(target: Target) -> None:
+def test_a_stream_that_ends_within_an_fpdu_ends_the_connection(target: Target) -> None:
     whole = bytes(FPDU(ulpdu=make_write_segment(target, 6)))
     for n in range(1, len(whole)):
         send_invalid_fpdu(target, target.open_session(), whole[:n], f"{n} of {len(whole)} octets")
@@ -415,24 +453,24 @@ def test_streams_cut_at_every_octet_of_an_fpdu(target: Target) -> None:
 
 
 @pytest.mark.parametrize(("layer", "name"), numeric_fields("Marker"))
-def test_marker(target: Target, layer: str, name: str) -> None:
-    """The siwarp end has requested Markers: only a wrong pointer is an error (RFC 5044
-    section 8).
-    """
-    for value in boundary_values(find_field(layer, name), 512 - 28):
+def test_a_marker_ends_the_connection_only_if_its_pointer_is_wrong(
+    target: Target, layer: str, name: str
+) -> None:
+    """The siwarp end requests Markers: only a wrong pointer is an error (RFC 5044 section 8)."""
+    for value in boundary_values(find_packet_field(layer, name), 512 - 28):
         session = target.open_session(markers=True)
         octets = bytearray(
             mark_stream([FPDU(ulpdu=make_write_segment(target, 700))], session.position)
         )
         place = 512 - session.position
         marker = Marker(bytes(octets[place : place + 4]))
-        assert marker.fpduptr == place, "it stands in this FPDU, whose first octet is the next"
+        assert marker.fpduptr == place, "the Marker does not point to the start of its FPDU"
         marker.setfieldval(name, value)
         octets[place : place + 4] = bytes(marker)
         octets[-4:] = crc32c(bytes(octets[:-4])).to_bytes(4, "little")
         session.peer.send(bytes(octets))
         try:
-            # The last two bits of a Marker's pointer are ignored.
+            # The receiver ignores the last two bits of a Marker's pointer.
             if int(marker.fpduptr) & ~3 == place:
                 target.expect_octets(WRITES, octet_pattern(700, 3))
                 session.peer.send(
@@ -469,7 +507,7 @@ def heap_octets_in_use() -> int:
 @pytest.mark.skipif(
     "SANITIZER" in os.environ, reason="a sanitizer's allocator does not count in mallinfo2"
 )
-def test_the_memory_of_hostile_connections_comes_back(target: Target) -> None:
+def test_the_memory_of_hostile_connections_is_freed(target: Target) -> None:
     def run_hostile_connections(count: int) -> None:
         for i in range(count):
             segment = (
@@ -483,7 +521,8 @@ def test_the_memory_of_hostile_connections_comes_back(target: Target) -> None:
             target.reset_memory()
             target.open_session().send_and_check(segment, i)
 
-    run_hostile_connections(40)  # first allocate objects that are created once and kept
+    # The first connections allocate objects that are created once and kept.
+    run_hostile_connections(40)
     before = heap_octets_in_use()
     run_hostile_connections(400)
     # The smallest object of a connection is larger than 64 octets; Python's own usage varies.

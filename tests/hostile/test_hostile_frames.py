@@ -1,4 +1,4 @@
-"""Every field of MPA's start-up frames, with boundary values, against siwarp in both roles."""
+"""Boundary values in every field of MPA's start-up frames, sent to siwarp in both roles."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from harness.rc_harness import End, plain_listener
 from harness.verbs_harness import wait_until
-from hostile.fields import boundary_values, find_field, numeric_fields, packet_layers
-from hostile.peer import RawPeer, connect_raw
-from hostile.target import Target, open_file_count
+from hostile.fields import boundary_values, find_packet_field, numeric_fields, packet_layers
+from hostile.peer import RawPeer, connect_raw_peer
+from hostile.target import Target, count_open_files
 from scapy.packet import Packet
 
 from siwarp.cm import CMID, CMEvent, CMEventType
@@ -28,7 +28,7 @@ def target() -> Iterator[Target]:
     made.close()
 
 
-def with_boundary_values(frame: Packet, name: str) -> Iterator[tuple[int, bytes]]:
+def frames_with_boundary_values(frame: Packet, name: str) -> Iterator[tuple[int, bytes]]:
     """Yield the frame with each boundary value in this field, as octets of the same length."""
     layer = type(frame).__name__
     sound = bytes(frame)
@@ -37,7 +37,7 @@ def with_boundary_values(frame: Packet, name: str) -> Iterator[tuple[int, bytes]
         zip(("m", "c", "r", "s", "res"), ((0, 1), (1, 1), (2, 1), (3, 1), (4, 4)), strict=True)
     )
     for value in boundary_values(
-        find_field(layer, name), int(type(frame)(sound).getfieldval(name))
+        find_packet_field(layer, name), int(type(frame)(sound).getfieldval(name))
     ):
         octets = bytearray(sound)
         if name in at:
@@ -51,21 +51,21 @@ def with_boundary_values(frame: Packet, name: str) -> Iterator[tuple[int, bytes]
         yield value, bytes(octets)
 
 
-def check_unharmed(target: Target, files: int) -> None:
-    wait_until(lambda: target.good.scq.poll(1) == [] and open_file_count() == files)
+def check_target_unharmed(target: Target, files: int) -> None:
+    wait_until(lambda: target.good.scq.poll(1) == [] and count_open_files() == files)
     target.check_unharmed()
 
 
 # ---- Requests
 
 
-def valid_request() -> MPARequest:
+def build_valid_request() -> MPARequest:
     return MPARequest(rev=2, c=1, s=1, ird=4, ord=4, private_data=PDATA)
 
 
 def expected_request_outcome(octets: bytes) -> str:
-    """Return ``request``, ``rejected``, ``closed`` or ``waits`` (RFC 5044 section 7.1.1,
-    RFC 6581).
+    """Return ``request``, ``rejected``, ``closed`` or ``waits``, as RFC 5044 section 7.1.1 and RFC
+    6581 require.
     """
     rev, length = octets[17], int.from_bytes(octets[18:20], "big")
     if octets[:16] != b"MPA ID Req Frame" or length > MAX_PDATA:
@@ -80,7 +80,7 @@ def expected_request_outcome(octets: bytes) -> str:
 
 
 def check_event_matches(event: CMEvent, octets: bytes) -> None:
-    """Assert that the event reports exactly what the frame contains."""
+    """Assert that the event reports exactly the contents of the frame."""
     length = int.from_bytes(octets[18:20], "big")
     frame = MPARequest(octets[: 20 + length])
     enhanced = bool(frame.rev == 2 and frame.s)
@@ -91,9 +91,9 @@ def check_event_matches(event: CMEvent, octets: bytes) -> None:
 
 
 def send_and_check_request(target: Target, octets: bytes, what: str) -> None:
-    files = open_file_count()
+    files = count_open_files()
     verdict = expected_request_outcome(octets)
-    peer = connect_raw(target.wire.address)
+    peer = connect_raw_peer(target.wire.address)
     try:
         peer.send(octets)
         if verdict == "request":
@@ -113,17 +113,21 @@ def send_and_check_request(target: Target, octets: bytes, what: str) -> None:
     except AssertionError as e:
         raise AssertionError(f"{what}: {verdict}, but {e}\n{octets.hex()}") from e
     peer.close()
-    check_unharmed(target, files)
+    check_target_unharmed(target, files)
 
 
 @pytest.mark.parametrize("name", [n for _, n in numeric_fields("MPARequest")])
-def test_request(target: Target, name: str) -> None:
-    for value, octets in with_boundary_values(valid_request(), name):
+def test_boundary_values_in_each_field_of_an_mpa_request_have_the_expected_outcome(
+    target: Target, name: str
+) -> None:
+    for value, octets in frames_with_boundary_values(build_valid_request(), name):
         send_and_check_request(target, octets, f"{name}={value:#x}")
 
 
-def test_request_keys_with_any_octet_wrong(target: Target) -> None:
-    sound = bytes(valid_request())
+def test_an_mpa_request_with_any_wrong_octet_in_its_key_closes_the_connection(
+    target: Target,
+) -> None:
+    sound = bytes(build_valid_request())
     for i in range(16):
         for value in (0, 1, 0xFF, 0xFE, sound[i] ^ 1):
             octets = bytearray(sound)
@@ -133,33 +137,35 @@ def test_request_keys_with_any_octet_wrong(target: Target) -> None:
 
 @pytest.mark.parametrize("rev", [1, 2])
 @pytest.mark.parametrize("n", [0, 1, 3, 4, 507, 508, 509, 511, 512, 513])
-def test_request_private_data_of_any_length(target: Target, rev: int, n: int) -> None:
+def test_mpa_requests_with_private_data_near_its_limits_have_the_expected_outcome(
+    target: Target, rev: int, n: int
+) -> None:
     frame = MPARequest(rev=rev, s=rev - 1, private_data=bytes(n))
     send_and_check_request(target, bytes(frame), f"{n} octets of private data in revision {rev}")
 
 
-def test_requests_cut_at_every_octet(target: Target) -> None:
-    sound = bytes(valid_request())
+def test_an_mpa_request_truncated_at_any_octet_is_not_answered(target: Target) -> None:
+    sound = bytes(build_valid_request())
     for n in range(len(sound)):
-        files = open_file_count()
-        peer = connect_raw(target.wire.address)
+        files = count_open_files()
+        peer = connect_raw_peer(target.wire.address)
         peer.send(sound[:n])
         peer.sock.shutdown(1)
         assert peer.read_until_end() == b"", n
         peer.close()
-        check_unharmed(target, files)
+        check_target_unharmed(target, files)
 
 
 # ---- Replies
 
 
-def valid_reply() -> MPAReply:
+def build_valid_reply() -> MPAReply:
     return MPAReply(rev=2, c=1, s=1, ird=4, ord=4, private_data=PDATA)
 
 
 def expected_reply_event(octets: bytes, max_ird: int) -> CMEventType | None:
-    """Return the event at an initiator of revision 2 without peer-to-peer mode; ``None`` if it
-    waits.
+    """Return the event at an initiator of revision 2 without peer-to-peer mode, or ``None`` if the
+    initiator waits for more octets.
     """
     if len(octets) < 20:
         return None
@@ -178,13 +184,14 @@ def expected_reply_event(octets: bytes, max_ird: int) -> CMEventType | None:
         return bad
     ird, ord_ = int.from_bytes(octets[20:22], "big"), int.from_bytes(octets[22:24], "big")
     if ird & 0x8000:
-        return bad  # peer-to-peer mode, which the initiator did not request
+        # The Reply requests peer-to-peer mode, which the initiator did not request.
+        return bad
     ord_ &= 0x3FFF
     return bad if ord_ != 0x3FFF and ord_ > max_ird else CMEventType.ESTABLISHED
 
 
 def send_and_check_reply(target: Target, octets: bytes, what: str) -> None:
-    files = open_file_count()
+    files = count_open_files()
     verdict = expected_reply_event(octets, target.rig.ctx.query_device().max_qp_rd_atom)
     listener = plain_listener()
     end = End(target.rig, CMID(target.wire.a_channel), target.wire.a_channel)
@@ -211,17 +218,19 @@ def send_and_check_reply(target: Target, octets: bytes, what: str) -> None:
     end.close()
     for q in (end.scq, end.rcq, end.events):
         q.close()
-    check_unharmed(target, files)
+    check_target_unharmed(target, files)
 
 
 @pytest.mark.parametrize("name", [n for _, n in numeric_fields("MPAReply")])
-def test_reply(target: Target, name: str) -> None:
-    for value, octets in with_boundary_values(valid_reply(), name):
+def test_boundary_values_in_each_field_of_an_mpa_reply_have_the_expected_outcome(
+    target: Target, name: str
+) -> None:
+    for value, octets in frames_with_boundary_values(build_valid_reply(), name):
         send_and_check_reply(target, octets, f"{name}={value:#x}")
 
 
-def test_reply_keys_with_any_octet_wrong(target: Target) -> None:
-    sound = bytes(valid_reply())
+def test_an_mpa_reply_with_any_wrong_octet_in_its_key_fails_the_connection(target: Target) -> None:
+    sound = bytes(build_valid_reply())
     for i in range(16):
         for value in (0, 0xFF, sound[i] ^ 1):
             octets = bytearray(sound)
@@ -229,13 +238,13 @@ def test_reply_keys_with_any_octet_wrong(target: Target) -> None:
             send_and_check_reply(target, bytes(octets), f"octet {i} of the key is {value:#x}")
 
 
-def test_replies_cut_at_every_octet(target: Target) -> None:
-    sound = bytes(valid_reply())
+def test_an_mpa_reply_truncated_at_any_octet_fails_the_connection(target: Target) -> None:
+    sound = bytes(build_valid_reply())
     for n in range(len(sound)):
         send_and_check_reply(target, sound[:n], f"{n} octets")
 
 
-def test_both_frames_have_the_fields_that_are_tried_here() -> None:
+def test_only_the_key_and_the_private_data_of_mpa_frames_are_not_numeric() -> None:
     for name in ("MPARequest", "MPAReply"):
         others = {f.name for f in packet_layers()[name].fields_desc} - {
             n for _, n in numeric_fields(name)

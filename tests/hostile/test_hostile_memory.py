@@ -1,4 +1,6 @@
-"""Registered memory that disappears: the affected queue pair ends in error, the process never."""
+"""Registered memory that is removed: the affected queue pair enters ERR, and the process
+survives.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from harness.rc_harness import READ, SEND, WRITE, End, Wire
 from harness.verbs_harness import ALL_ACCESS, Pair, Rig, octet_pattern, poll, wait_until
-from hostile.peer import accept_raw, check_others_served
+from hostile.peer import accept_raw, check_other_connections_served
 from hostile.vanishing import PAGE, Vanishing
 
 from siwarp._siwarp import ffi, lib
@@ -20,15 +22,16 @@ from siwarp.verbs import MR, QPAttr, QPState, RecvWR, SendFlag, SendWR, WCStatus
 
 PROT = WCStatus.LOC_PROT_ERR
 FLUSHED = WCStatus.WR_FLUSH_ERR
-DDP_LOCAL = 1 << 16  # layer, type and code of DDP's local catastrophic error
+DDP_LOCAL = 1 << 16  # layer, type and code of the local catastrophic error of DDP
 RDMAP_LOCAL = 0xFF
-#: Message sizes in octets: staged as a whole; read directly to its destination; many segments.
+#: Sizes in octets of a message that is staged as a whole, one that is read directly to its
+#: destination, and one of many segments.
 SIZES = (64, 12_000, 300_000)
 GONE = ("unmapped", "protected", "truncated")
 FRAMINGS = ("crc", "no crc", "markers")
 
 
-def framing_params(how: str) -> tuple[ConnParam, ConnParam]:
+def connection_params_for_framing(how: str) -> tuple[ConnParam, ConnParam]:
     """Return the connection parameters that both ends request."""
     crc, markers = how != "no crc", how == "markers"
     return ConnParam(crc=crc, markers=markers), ConnParam(crc=crc, markers=markers)
@@ -54,8 +57,8 @@ def crc_first_setting(request: pytest.FixtureRequest) -> Iterator[bool]:
     lib.siw_setting_set(b"crc_first", before)
 
 
-class Gone:
-    """A registered region of one end of which all but the first page has been removed."""
+class PartlyRemovedRegion:
+    """A registered region of one end, of which all but the first page has been removed."""
 
     def __init__(self, end: End, how: str) -> None:
         self.memory = Vanishing(1 << 19, how)
@@ -67,7 +70,7 @@ class Gone:
         self.memory.close()
 
 
-def check_ended_with(end: End, code: int) -> None:
+def check_receive_flushed_with(end: End, code: int) -> None:
     """Assert that an end is in ERR and that its receive 99 was flushed with this error code."""
     end.wait_for_error_state()
     last = poll(end.rcq)[0]
@@ -80,27 +83,27 @@ def check_ended_with(end: End, code: int) -> None:
 @pytest.mark.parametrize("how", [*GONE, "read-only"])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("framing", FRAMINGS)
-def test_a_write_into_memory_that_is_gone_ends_the_queue_pair_and_the_peer_hears_why(
+def test_a_write_to_removed_memory_ends_both_queue_pairs_with_the_same_error(
     crc_first_setting: bool, two_device_wire: Wire, how: str, size: int, framing: str
 ) -> None:
-    a, b = two_device_wire.connect(*framing_params(framing), size=1 << 19)
-    gone = Gone(b, how)
+    a, b = two_device_wire.connect(*connection_params_for_framing(framing), size=1 << 19)
+    gone = PartlyRemovedRegion(b, how)
     a.post_receive(99)
     b.post_receive(99)
     a.post(WRITE, 1, length=size, remote=gone.mr.remote(PAGE, size))
-    check_ended_with(b, DDP_LOCAL)
-    check_ended_with(a, DDP_LOCAL)
+    check_receive_flushed_with(b, DDP_LOCAL)
+    check_receive_flushed_with(a, DDP_LOCAL)
     gone.close()
-    check_others_served(two_device_wire, a, b)
+    check_other_connections_served(two_device_wire, a, b)
 
 
 @pytest.mark.parametrize("how", [*GONE, "read-only"])
 @pytest.mark.parametrize("size", SIZES)
-def test_a_receive_whose_memory_is_gone_is_a_protection_error(
+def test_a_receive_into_removed_memory_completes_with_a_protection_error(
     crc_first_setting: bool, two_device_wire: Wire, how: str, size: int
 ) -> None:
     a, b = two_device_wire.connect(size=1 << 19)
-    gone = Gone(b, how)
+    gone = PartlyRemovedRegion(b, how)
     a.post_receive(99)
     b.qp.post_recv(RecvWR(7, sg=[gone.mr.sge(0, 1 << 19)]))
     b.post_receive(99)
@@ -109,19 +112,19 @@ def test_a_receive_whose_memory_is_gone_is_a_protection_error(
     a_err, b_err = DDP_LOCAL, DDP_LOCAL
     (first,) = poll(b.rcq)
     assert (first.wr_id, first.status) == (7, PROT)
-    check_ended_with(b, b_err)
-    check_ended_with(a, a_err)
+    check_receive_flushed_with(b, b_err)
+    check_receive_flushed_with(a, a_err)
     gone.close()
-    check_others_served(two_device_wire, a, b)
+    check_other_connections_served(two_device_wire, a, b)
 
 
 @pytest.mark.parametrize("how", [*GONE, "read-only"])
 @pytest.mark.parametrize("size", SIZES)
-def test_a_read_into_memory_that_is_gone_is_a_protection_error(
+def test_a_read_into_removed_memory_completes_with_a_protection_error(
     crc_first_setting: bool, two_device_wire: Wire, how: str, size: int
 ) -> None:
     a, b = two_device_wire.connect(size=1 << 19)
-    gone = Gone(a, how)
+    gone = PartlyRemovedRegion(a, how)
     a.post_receive(99)
     b.post_receive(99)
     a.qp.post_send(
@@ -131,10 +134,10 @@ def test_a_read_into_memory_that_is_gone_is_a_protection_error(
         ]
     )
     assert [(w.wr_id, w.status) for w in poll(a.scq, 2)] == [(1, PROT), (2, FLUSHED)]
-    check_ended_with(a, DDP_LOCAL)
-    check_ended_with(b, DDP_LOCAL)
+    check_receive_flushed_with(a, DDP_LOCAL)
+    check_receive_flushed_with(b, DDP_LOCAL)
     gone.close()
-    check_others_served(two_device_wire, a, b)
+    check_other_connections_served(two_device_wire, a, b)
 
 
 # ---- sources of this end's messages
@@ -144,11 +147,11 @@ def test_a_read_into_memory_that_is_gone_is_a_protection_error(
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("opcode", [SEND, WRITE], ids=["send", "write"])
 @pytest.mark.parametrize("framing", FRAMINGS)
-def test_sending_memory_that_is_gone_is_a_protection_error(
+def test_a_send_or_write_of_removed_memory_completes_with_a_protection_error(
     two_device_wire: Wire, how: str, size: int, opcode: int, framing: str
 ) -> None:
-    a, b = two_device_wire.connect(*framing_params(framing), size=1 << 19)
-    gone = Gone(a, how)
+    a, b = two_device_wire.connect(*connection_params_for_framing(framing), size=1 << 19)
+    gone = PartlyRemovedRegion(a, how)
     b.mem.view[:] = b"\x33" * b.mem.length
     a.post_receive(99)
     b.post_receive(99, 1 << 18)
@@ -164,50 +167,53 @@ def test_sending_memory_that_is_gone_is_a_protection_error(
     b.wait_for_error_state()
     assert set(b.mem.read()) == {0x33}
     gone.close()
-    check_others_served(two_device_wire, a, b)
+    check_other_connections_served(two_device_wire, a, b)
 
 
 @pytest.mark.parametrize("how", GONE)
-def test_a_send_whose_memory_ends_in_its_middle_is_a_protection_error(
+def test_a_send_of_partly_removed_memory_completes_with_a_protection_error(
     two_device_wire: Wire, how: str
 ) -> None:
     a, b = two_device_wire.connect(size=1 << 20, max_send_sge=2)
-    gone = Gone(a, how)
+    gone = PartlyRemovedRegion(a, how)
     a.post_receive(99)
     b.post_receive(99)
     whole = 1 << 19
     a.qp.post_send(SendWR(1, SEND, sg=[a.mem.sge(0, whole), gone.mr.sge(0, whole)]))
     assert [(w.wr_id, w.status) for w in poll(a.scq)] == [(1, PROT)]
-    check_ended_with(a, RDMAP_LOCAL)
-    check_ended_with(b, RDMAP_LOCAL)
+    check_receive_flushed_with(a, RDMAP_LOCAL)
+    check_receive_flushed_with(b, RDMAP_LOCAL)
     gone.close()
-    check_others_served(two_device_wire, a, b)
+    check_other_connections_served(two_device_wire, a, b)
 
 
 @pytest.mark.parametrize("how", GONE)
 @pytest.mark.parametrize("size", SIZES)
-def test_a_peer_that_reads_memory_that_is_gone_is_told_of_this_ends_error(
+def test_a_peer_that_reads_removed_memory_receives_a_terminate_for_a_local_error(
     two_device_wire: Wire, how: str, size: int
 ) -> None:
     a, b = two_device_wire.connect(size=1 << 19)
-    gone = Gone(b, how)
+    gone = PartlyRemovedRegion(b, how)
     a.post_receive(99)
     b.post_receive(99)
     a.post(READ, 1, length=size, remote=gone.mr.remote(PAGE, size))
     (wc,) = poll(a.scq)
-    # The request itself is not in error, so the Terminate quotes none (RFC 5040 figure 10).
+    # The Read Request itself is not in error, so the Terminate quotes no request (RFC 5040 figure
+    # 10).
     assert (wc.wr_id, wc.status, wc.vendor_err) == (1, FLUSHED, RDMAP_LOCAL)
-    check_ended_with(b, RDMAP_LOCAL)
-    check_ended_with(a, RDMAP_LOCAL)
+    check_receive_flushed_with(b, RDMAP_LOCAL)
+    check_receive_flushed_with(a, RDMAP_LOCAL)
     gone.close()
-    check_others_served(two_device_wire, a, b)
+    check_other_connections_served(two_device_wire, a, b)
 
 
 @pytest.mark.parametrize("how", GONE)
-def test_memory_that_goes_while_tcp_is_full_fails_the_request_that_sends_it(
+def test_memory_removed_while_tcp_is_full_fails_the_request_that_sends_it(
     two_device_wire: Wire, how: str
 ) -> None:
-    """The segments are framed and their CRC is computed; only TCP reads the octets later."""
+    """The CRCs of the segments are computed before the memory is removed; only TCP reads the memory
+    later.
+    """
     peer, b = accept_raw(two_device_wire, size=4096)
     memory = Vanishing(32 << 20, how)
     mr = b.rig.reg_mr(memory.buffer, ALL_ACCESS)
@@ -222,7 +228,7 @@ def test_memory_that_goes_while_tcp_is_full_fails_the_request_that_sends_it(
     mr.close()
     memory.close()
     peer.close()
-    check_others_served(two_device_wire, b)
+    check_other_connections_served(two_device_wire, b)
 
 
 # ---- datagrams
@@ -231,7 +237,7 @@ def test_memory_that_goes_while_tcp_is_full_fails_the_request_that_sends_it(
 @pytest.mark.parametrize("how", [*GONE, "read-only"])
 @pytest.mark.parametrize("size", [1, 64, 5000, 60_000])
 @pytest.mark.parametrize("crc", [True, False], ids=["crc", "no crc"])
-def test_a_datagram_for_memory_that_is_gone_completes_its_receive_with_a_protection_error(
+def test_a_datagram_for_removed_memory_completes_its_receive_with_a_protection_error(
     how: str, size: int, crc: bool
 ) -> None:
     rig = Rig()
@@ -259,7 +265,7 @@ def test_a_datagram_for_memory_that_is_gone_completes_its_receive_with_a_protect
 @pytest.mark.parametrize("how", GONE)
 @pytest.mark.parametrize("size", [1, 64, 5000, 60_000])
 @pytest.mark.parametrize("crc", [True, False], ids=["crc", "no crc"])
-def test_a_datagram_from_memory_that_is_gone_is_a_protection_error_and_the_next_one_goes(
+def test_a_datagram_from_removed_memory_fails_and_later_datagrams_are_transmitted(
     how: str, size: int, crc: bool
 ) -> None:
     rig = Rig()
@@ -269,7 +275,8 @@ def test_a_datagram_from_memory_that_is_gone_is_a_protection_error_and_the_next_
     memory.remove_pages()
     gone = SendWR(1, sg=[mr.sge(0, size)], ah=pair.to_b)
     good = SendWR(2, sg=[pair.out.sge(0, 10)], ah=pair.to_b)
-    for requests in ([gone], [good, gone, good]):  # the failing request alone, and in a batch
+    # The failing request is posted alone, and in a batch.
+    for requests in ([gone], [good, gone, good]):
         pair.post_receive(5)
         pair.a.post_send(requests)
         done = [(w.wr_id, w.status) for w in poll(pair.scq, len(requests))]
@@ -289,7 +296,7 @@ def test_a_datagram_from_memory_that_is_gone_is_a_protection_error_and_the_next_
 PROGRAM = """
 import ctypes, faulthandler, os, signal, sys, threading
 sys.path[:0] = {path!r}
-from hostile.peer import accept_raw, check_others_served
+from hostile.peer import accept_raw, check_other_connections_served
 from hostile.vanishing import PAGE, Vanishing
 from harness.verbs_harness import ALL_ACCESS, Rig, poll
 from harness.rc_harness import WRITE, Wire
@@ -312,7 +319,7 @@ print("alive", flush=True)
 CRASH = "ctypes.string_at(8)"
 
 
-def run_program(
+def run_program_with_removed_memory(
     before: str = "", after: str = "", end: str = ""
 ) -> subprocess.CompletedProcess[str]:
     path = [p for p in sys.path if p.endswith("tests")]
@@ -323,15 +330,15 @@ def run_program(
 
 
 @pytest.mark.skipif("SANITIZER" in os.environ, reason="the sanitizer has a handler of its own")
-def test_a_fault_that_is_not_siwarps_still_kills_the_process() -> None:
-    done = run_program(end=CRASH)
+def test_a_segmentation_fault_outside_siwarp_still_kills_the_process() -> None:
+    done = run_program_with_removed_memory(end=CRASH)
     assert (done.stdout, done.returncode) == ("alive\n", -signal.SIGSEGV), done.stderr
 
 
 @pytest.mark.skipif("SANITIZER" in os.environ, reason="the sanitizer has a handler of its own")
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_pythons_faulthandler_still_tells_of_a_crash(when: str) -> None:
-    done = run_program(**{when: "faulthandler.enable()"}, end=CRASH)
+def test_pythons_faulthandler_still_reports_a_crash(when: str) -> None:
+    done = run_program_with_removed_memory(**{when: "faulthandler.enable()"}, end=CRASH)
     assert (done.stdout, done.returncode) == ("alive\n", -signal.SIGSEGV), done.stderr
     assert "Fatal Python error: Segmentation fault" in done.stderr
 
@@ -343,11 +350,13 @@ def handler(sig, frame):
     os._exit(7)
 signal.signal(signal.SIGSEGV, handler)
 """
-    done = run_program(before=handler, end="os.kill(os.getpid(), signal.SIGSEGV)\nwhile True: pass")
+    done = run_program_with_removed_memory(
+        before=handler, end="os.kill(os.getpid(), signal.SIGSEGV)\nwhile True: pass"
+    )
     assert (done.stdout, done.returncode) == ("alive\nhandled\n", 7), done.stderr
 
 
-def test_closing_the_last_device_gives_the_handlers_back() -> None:
+def test_closing_the_last_device_restores_the_signal_handlers() -> None:
     check = """
 libc = ctypes.CDLL(None)
 def installed(sig):
@@ -355,7 +364,7 @@ def installed(sig):
     assert libc.sigaction(sig, None, action) == 0
     return action.raw[:8]
 """
-    done = run_program(
+    done = run_program_with_removed_memory(
         before=check + "was = [installed(11), installed(7)]",
         after="assert [installed(11), installed(7)] != was",
         end="mr.close(); rig.close(); assert [installed(11), installed(7)] == was; print('same')",
@@ -364,9 +373,11 @@ def installed(sig):
     assert done.returncode == 0
 
 
-def test_the_good_pages_of_a_region_still_work_after_a_fault_in_it(two_device_wire: Wire) -> None:
+def test_the_remaining_pages_of_a_region_still_work_after_a_fault_in_the_region(
+    two_device_wire: Wire,
+) -> None:
     a, b = two_device_wire.connect()
-    gone = Gone(b, "protected")
+    gone = PartlyRemovedRegion(b, "protected")
     a.post(WRITE, 1, length=64, remote=gone.mr.remote(PAGE, 64))
     a.wait_for_error_state()
     b.wait_for_error_state()

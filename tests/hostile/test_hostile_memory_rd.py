@@ -1,4 +1,4 @@
-"""Registered memory that disappears, on RD: one request fails, and no peer is disconnected."""
+"""Registered memory that is removed, on RD: one request fails, and no peer is disconnected."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ ADD = WROpcode.ATOMIC_FETCH_AND_ADD
 SIZE = 1 << 21
 
 
-class Trio:
-    """Three connected queue pairs; of the first one's memory only one page remains."""
+class RdTrio:
+    """Three connected RD queue pairs; of the first queue pair's memory only one page remains."""
 
     def __init__(self, rig: Rig, how: str) -> None:
         self.a, self.b, self.c = (Peer(rig, SIZE) for _ in range(3))
@@ -55,9 +55,9 @@ class Trio:
 
 
 @pytest.fixture(params=GONE)
-def connected_trio(request: pytest.FixtureRequest) -> Iterator[Trio]:
+def connected_trio(request: pytest.FixtureRequest) -> Iterator[RdTrio]:
     rig = Rig()
-    made = Trio(rig, request.param)
+    made = RdTrio(rig, request.param)
     yield made
     rig.close()
     made.memory.close()
@@ -76,8 +76,8 @@ def return_to_rts(one: Peer) -> None:
 
 
 @pytest.mark.parametrize("opcode", [SEND, WRITE], ids=["send", "write"])
-def test_a_message_from_memory_that_is_gone_is_a_protection_error_and_none_of_it_is_sent(
-    connected_trio: Trio, opcode: WROpcode
+def test_an_rd_message_from_removed_memory_fails_and_is_not_transmitted(
+    connected_trio: RdTrio, opcode: WROpcode
 ) -> None:
     a, b = connected_trio.a, connected_trio.b
     b.post_receive(7, 64)
@@ -93,8 +93,8 @@ def test_a_message_from_memory_that_is_gone_is_a_protection_error_and_none_of_it
 
 
 @pytest.mark.parametrize("whole", [100_000, SIZE // 2], ids=["at once", "by and by"])
-def test_a_message_whose_memory_ends_in_its_middle_is_given_up_and_its_peer_is_not(
-    connected_trio: Trio, whole: int
+def test_an_rd_message_from_partly_removed_memory_is_aborted_and_its_peer_is_kept(
+    connected_trio: RdTrio, whole: int
 ) -> None:
     """Earlier messages complete; the partly filled receive is used for the next message."""
     a, b = connected_trio.a, connected_trio.b
@@ -118,8 +118,8 @@ def test_a_message_whose_memory_ends_in_its_middle_is_given_up_and_its_peer_is_n
 
 
 @pytest.mark.parametrize("opcode", [READ, ADD], ids=["read", "atomic"])
-def test_who_asks_for_memory_that_is_gone_is_told_so(
-    connected_trio: Trio, opcode: WROpcode
+def test_a_read_or_atomic_of_removed_memory_fails_with_a_remote_operation_error(
+    connected_trio: RdTrio, opcode: WROpcode
 ) -> None:
     a, b = connected_trio.a, connected_trio.b
     length = 8 if opcode == ADD else 100_000
@@ -135,8 +135,8 @@ def test_who_asks_for_memory_that_is_gone_is_told_so(
 
 
 @pytest.mark.clause("DGRAM-RDV-8")
-def test_the_error_message_about_a_read_of_memory_that_is_gone_quotes_the_request(
-    connected_trio: Trio,
+def test_the_error_message_about_a_read_of_removed_memory_quotes_the_request(
+    connected_trio: RdTrio,
 ) -> None:
     with scripted_peer(connected_trio.a) as s:
         there = connected_trio.gone.remote(PAGE, 8)
@@ -154,8 +154,8 @@ def test_the_error_message_about_a_read_of_memory_that_is_gone_quotes_the_reques
 
 
 @pytest.mark.parametrize("size", [1, 5000, 300_000])
-def test_a_receive_whose_memory_is_gone_is_a_protection_error_and_the_next_one_serves(
-    connected_trio: Trio, size: int
+def test_an_rd_receive_into_removed_memory_fails_and_the_next_receive_completes(
+    connected_trio: RdTrio, size: int
 ) -> None:
     a, b = connected_trio.a, connected_trio.b
     a.qp.post_recv(RecvWR(7, sg=[connected_trio.gone.sge(PAGE, SIZE // 2)]))
@@ -165,15 +165,15 @@ def test_a_receive_whose_memory_is_gone_is_a_protection_error_and_the_next_one_s
     got = [(w.wr_id, w.status) for w in a.poll_receives(2)]
     assert got == [(7, PROT), (8, WCStatus.SUCCESS)]
     first, second = b.poll_sends(2)
-    # The peer has acknowledged the message before the error, or reports the error; in either case
-    # the sender is informed.
+    # The receiver acknowledges the message before it finds the error, or it reports the error; in
+    # either case the sender is informed.
     assert first.status in (WCStatus.SUCCESS, WCStatus.REM_OP_ERR) and second.ok
     if first.ok:
         assert wait_until(b.qp.errors)[0].origin == ErrorOrigin.REPORTED
     connected_trio.check_all_messages_arrive()
 
 
-def test_a_write_to_memory_that_is_gone_is_told_to_who_wrote(connected_trio: Trio) -> None:
+def test_an_rd_write_to_removed_memory_is_reported_to_the_sender(connected_trio: RdTrio) -> None:
     a, b = connected_trio.a, connected_trio.b
     post_request(
         b, a, 1, WRITE, b.out.sge(0, 100_000), remote=connected_trio.gone.remote(PAGE, 100_000)
@@ -188,8 +188,8 @@ def test_a_write_to_memory_that_is_gone_is_told_to_who_wrote(connected_trio: Tri
 
 
 @pytest.mark.parametrize("opcode", [READ, ADD], ids=["read", "atomic"])
-def test_an_answer_whose_place_is_gone_is_a_protection_error_and_further_ones_come(
-    connected_trio: Trio, opcode: WROpcode
+def test_a_response_into_removed_memory_fails_and_later_responses_arrive(
+    connected_trio: RdTrio, opcode: WROpcode
 ) -> None:
     a, b = connected_trio.a, connected_trio.b
     b.into.view[:8] = bytes(8)

@@ -1,8 +1,8 @@
 """Seeded mutations of valid octets, sent to live queue pairs (RC and UD) and to a live listener.
 
-20,000 inputs under AddressSanitizer, otherwise a tenth of that. The environment variable
-HOSTILE_SEED selects another run. Each input is written to a file before it is sent, so that it
-survives a crash.
+There are 20,000 inputs under AddressSanitizer, otherwise a tenth of that number. The environment
+variable HOSTILE_SEED selects another run. Each input is written to a file before it is sent, so
+that it survives a crash.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 
 from harness.verbs_harness import LIMIT, Rig, counter_value, octet_pattern, wait_until
 from hostile.mutate import mutate_octets
-from hostile.peer import HELLO, RawPeer, request_frame
-from hostile.target import CANARY, END, PAGE, RECEIVES, SOURCE, WRITES, Target, open_file_count
+from hostile.peer import HELLO, RawPeer, build_request_frame
+from hostile.target import CANARY, END, PAGE, RECEIVES, SOURCE, WRITES, Target, count_open_files
 from hostile.test_hostile_datagrams import DROPS, QKEY, RECV, expected_datagram_outcome
 from hostile.test_hostile_frames import expected_request_outcome
 from scapy.packet import Raw
@@ -45,14 +45,14 @@ from siwarp.verbs import CQ, QP, ErrorPolicy, QPAttr, QPState, QPType, RecvWR
 
 SEED = int(os.environ.get("HOSTILE_SEED", "5042"))
 TOTAL = 20_000 if os.environ.get("SANITIZER") == "asan" else 2_000
-#: Numbers of inputs of each kind; each stream needs a new connection.
+#: The numbers of inputs of each kind; each RC stream and each start-up needs a new connection.
 RC, STARTUP = TOTAL // 8, TOTAL // 8
 UD = TOTAL - RC - STARTUP
 CORPUS = Path(__file__).parent / "corpus"
 
 
-class Input:
-    """The current input, in a file that outlives this process."""
+class SavedInput:
+    """The current input, in a file that survives a crash of the process."""
 
     def __init__(self, folder: Path, kind: str) -> None:
         self.folder, self.kind = folder, kind
@@ -89,11 +89,11 @@ class LiveRc:
         self.scq: CQ = rig.create_cq(256)
         self.rcq: CQ = rig.create_cq(256)
         self.qp: QP = rig.create_qp(scq=self.scq, rcq=self.rcq, qp_type=QPType.RC)
-        self.files = open_file_count()
+        self.files = count_open_files()
 
-    def valid_streams(self) -> list[list[bytes]]:
-        """Return valid streams as lists of segments, and recorded streams that are not
-        valid here.
+    def build_valid_streams(self) -> list[list[bytes]]:
+        """Return valid streams as lists of segments, and recorded streams, whose STags are not
+        valid for this target.
         """
         stag, base = self.target.mr.rkey, self.target.mr.addr
         write = DDPTagged(opcode=Opcode.RDMA_WRITE, stag=stag, to=base + WRITES)
@@ -113,15 +113,15 @@ class LiveRc:
             [read, write / Raw(octet_pattern(9)), first, rest, end],
             [first, rest, answer],
         ]
-        return [[bytes(s) for s in stream] for stream in ours] + recorded_streams()
+        return [[bytes(s) for s in stream] for stream in ours] + load_recorded_streams()
 
     def send_and_check(self, octets: bytes) -> None:
-        """Open a connection on which the peer sends these octets after a valid start-up, and then
-        leaves.
+        """Open a connection, send these octets after a valid start-up, and shut down the sending
+        side.
         """
         wire = self.target.wire
         peer = RawPeer(socket.create_connection(wire.address, timeout=LIMIT))
-        peer.send(request_frame(), HELLO, octets)
+        peer.send(build_request_frame(), HELLO, octets)
         event = wire.next_request()
         cm_id: CMID = event.id
         cm_id.bind_qp(self.qp)
@@ -135,19 +135,19 @@ class LiveRc:
         peer.close()
         while event.type != CMEventType.DISCONNECTED:
             found = wire.p_channel.get_event(LIMIT)
-            assert found is not None, "no end was told"
+            assert found is not None, "no DISCONNECTED event arrived"
             event = found
         cm_id.close()
         self.qp.modify(QPAttr(qp_state=QPState.RESET))
         self.rcq.poll(64)
 
     def check_replies(self, octets: bytes) -> None:
-        """Assert that siwarp sent a Reply and valid FPDUs, and as the last one at most one
-        Terminate with known numbers.
+        """Assert that siwarp sent a Reply and valid FPDUs, of which only the last may be a
+        Terminate, with known numbers.
         """
         frames = split_stream(octets)
         assert isinstance(frames.startup, MPAReply) and not frames.startup.r
-        assert frames.rest == b"", "half an FPDU of ours"
+        assert frames.rest == b"", "siwarp sent an incomplete FPDU"
         for i, fpdu in enumerate(frames.fpdus):
             assert fpdu.crc == fpdu.crc_expected()
             if fpdu.ulpdu.opcode == Opcode.TERMINATE:
@@ -163,11 +163,11 @@ class LiveRc:
         self.target.check_unharmed()
 
     def close(self) -> None:
-        wait_until(lambda: self.target.good.scq.poll(1) == [] and open_file_count() == self.files)
+        wait_until(lambda: self.target.good.scq.poll(1) == [] and count_open_files() == self.files)
         self.target.close()
 
 
-def recorded_streams() -> list[list[bytes]]:
+def load_recorded_streams() -> list[list[bytes]]:
     """Return the segments that Linux's own stack sent as an initiator, one list for each stream."""
     found = []
     for path in sorted((Path(__file__).parent.parent / "captures").glob("*.pcap")):
@@ -178,7 +178,7 @@ def recorded_streams() -> list[list[bytes]]:
     return found
 
 
-def mutated_stream(r: random.Random, segments: list[bytes]) -> bytes:
+def build_mutated_stream(r: random.Random, segments: list[bytes]) -> bytes:
     """Return a stream with one mutation: within a segment, with a correct CRC, or at any octet."""
     segments = list(segments)
     if r.random() < 0.6:
@@ -196,14 +196,14 @@ def mutated_stream(r: random.Random, segments: list[bytes]) -> bytes:
     )
 
 
-def test_mutated_streams(build_dir: Path) -> None:
+def test_mutated_rc_streams_do_no_harm(build_dir: Path) -> None:
     r = random.Random(f"rc {SEED}")
-    hand, live = Input(build_dir, "rc"), LiveRc()
-    sound = live.valid_streams()
-    assert len(sound) > 4, "the recorded ones are missing"
+    hand, live = SavedInput(build_dir, "rc"), LiveRc()
+    sound = live.build_valid_streams()
+    assert len(sound) > 4, "the recorded streams are missing"
     for i in range(RC):
         try:
-            live.send_and_check(hand.save_input(mutated_stream(r, r.choice(sound))))
+            live.send_and_check(hand.save_input(build_mutated_stream(r, r.choice(sound))))
             if i % 100 == 99:
                 live.check_canaries()
         except (AssertionError, OSError) as e:
@@ -221,7 +221,7 @@ class LiveListener:
 
     def __init__(self) -> None:
         self.target = Target()
-        self.files = open_file_count()
+        self.files = count_open_files()
 
     def send_and_check(self, octets: bytes) -> None:
         wire = self.target.wire
@@ -235,7 +235,7 @@ class LiveListener:
             assert peer.read_reply().r
             event.id.close()
         else:
-            with contextlib.suppress(OSError):  # the socket may be closed already
+            with contextlib.suppress(OSError):  # siwarp may have closed the connection already
                 peer.sock.shutdown(socket.SHUT_WR)
             said = peer.read_until_end()
             assert (MPAReply(said).r == 1) if want == "rejected" else said == b"", said
@@ -243,14 +243,14 @@ class LiveListener:
         peer.close()
 
     def close(self) -> None:
-        wait_until(lambda: self.target.good.scq.poll(1) == [] and open_file_count() == self.files)
+        wait_until(lambda: self.target.good.scq.poll(1) == [] and count_open_files() == self.files)
         self.target.check_unharmed()
         self.target.close()
 
 
-def test_mutated_requests(build_dir: Path) -> None:
+def test_mutated_mpa_requests_have_the_expected_outcome(build_dir: Path) -> None:
     r = random.Random(f"startup {SEED}")
-    hand, live = Input(build_dir, "startup"), LiveListener()
+    hand, live = SavedInput(build_dir, "startup"), LiveListener()
     sound = [
         bytes(MPARequest(rev=1, private_data=b"hello")),
         bytes(MPARequest(rev=2, s=1, ird=4, ord=4, private_data=b"private")),
@@ -278,8 +278,7 @@ class LiveUd:
         self.rig = Rig()
         self.memory = bytearray([CANARY]) * (3 * PAGE)
         self.mr = self.rig.reg_mr(memoryview(self.memory)[PAGE : 2 * PAGE])
-        # Some inputs have the correct Q_Key, which may end a queue pair with the other error
-        # policy.
+        # Some inputs have the correct Q_Key, which could end a queue pair with error policy ERROR.
         policy = ErrorPolicy.MESSAGE
         self.qp = self.rig.create_ud_qp(
             addr=("127.0.0.1", 0), qkey=QKEY, max_recv_wr=128, error_policy=policy
@@ -300,13 +299,13 @@ class LiveUd:
             self.sock.sendto(d, self.qp.addr)
         found: list[int] = []
 
-        def all_accounted_for() -> bool:
+        def is_every_datagram_counted() -> bool:
             found.extend(w.byte_len for w in self.qp.rcq.poll(64))
             grown = self.drop_counts() - self.before
             # A datagram that is too long increments the counter and also completes a receive.
             return len(found) + sum(grown.values()) - grown["drop_too_long"] == len(datagrams)
 
-        wait_until(all_accounted_for)
+        wait_until(is_every_datagram_counted)
         grown = self.drop_counts() - self.before
         self.before = self.drop_counts()
         self.posted = 100 - len(found)
@@ -324,9 +323,9 @@ def append_crc(octets: bytes) -> bytes:
     return octets + crc32c(octets).to_bytes(4, "little")
 
 
-def test_mutated_datagrams(build_dir: Path) -> None:
+def test_mutated_ud_datagrams_are_delivered_or_dropped_as_expected(build_dir: Path) -> None:
     r = random.Random(f"ud {SEED}")
-    hand, live = Input(build_dir, "ud"), LiveUd()
+    hand, live = SavedInput(build_dir, "ud"), LiveUd()
     sound = [
         bytes(UDDatagram(segment=DDPDatagram(q_key=QKEY, opcode=op) / Raw(octet_pattern(n))))
         for op in (Opcode.SEND, Opcode.SEND_SE)
@@ -342,7 +341,8 @@ def test_mutated_datagrams(build_dir: Path) -> None:
                 batch.append(mutate_octets(r, one))
         try:
             live.send_and_check([hand.save_input(d) for d in batch])
-        except (AssertionError, OSError):  # find the input that failed
+        except (AssertionError, OSError):
+            # Send the inputs of the batch one by one, to find the input that failed.
             for i, d in enumerate(batch):
                 live.before = live.drop_counts()
                 try:
@@ -357,7 +357,7 @@ def test_mutated_datagrams(build_dir: Path) -> None:
 # ---- inputs that caused failures in the past
 
 
-def test_inputs_that_once_did_harm_do_none() -> None:
+def test_inputs_that_caused_failures_in_the_past_do_no_harm() -> None:
     kinds = ((b"rc", LiveRc), (b"startup", LiveListener), (b"ud", LiveUd))
     kept = [path.read_bytes().partition(b"\n") for path in sorted(CORPUS.glob("*.bin"))]
     assert {to for to, _, _ in kept} <= {kind for kind, _ in kinds}
@@ -374,6 +374,6 @@ def test_inputs_that_once_did_harm_do_none() -> None:
         live.close()
 
 
-def test_the_shares_make_twenty_thousand_under_asan() -> None:
+def test_the_mutations_of_all_kinds_total_twenty_thousand_under_asan() -> None:
     assert RC + STARTUP + UD == TOTAL
     assert TOTAL == 20_000 or os.environ.get("SANITIZER") != "asan"

@@ -1,6 +1,6 @@
 """Peers that occupy resources: good clients are served meanwhile, from any address.
 
-The attackers are plain sockets, at the good client's own address and at another address. The
+The attackers are plain sockets, at the address of the good client and at another address. The
 targets are `siwarp ping --server`, a server of siwarp.aio, and a listener for UD queue pairs.
 """
 
@@ -31,19 +31,19 @@ from siwarp.inspect import Opcode
 from siwarp.inspect.rd import RDFlag, RDType, ack_body
 
 Address = tuple[str, int]
-#: Time limit in seconds for serving a good client.
+#: The time limit in seconds for serving a good client.
 SERVED = 1.0
 
 
 class Attacker(Stranger):
-    """An attacker at a given source address that has completed the handshake with the server."""
+    """An attacker at a given source address that has completed the RD handshake with the server."""
 
     def __init__(self, to: Address, source: str) -> None:
         super().__init__(SimpleNamespace(qp=SimpleNamespace(addr=to)), host=source)  # type: ignore[arg-type]
         self.connect()
 
     def send_segment(self, octets: bytes, **fields: Any) -> None:
-        """Send one segment of a message and ignore all replies."""
+        """Send one segment of a message, and ignore all replies."""
         body = self.build_untagged(Opcode.SEND, octets, **fields)
         self.send_datagram(RDType.DATA, psn=self.psn[0], body=body, credit=max(self.credit, 0))
         self.psn[0] += 1
@@ -65,7 +65,7 @@ class Attacker(Stranger):
 def connected_attackers(
     n: int, to: Address, source: str, credit: int = 4096
 ) -> Iterator[list[Attacker]]:
-    """Create this number of attackers."""
+    """Create this number of attackers, and close them at the end of the block."""
     with contextlib.ExitStack() as stack:
         made = []
         for i in range(n):
@@ -77,20 +77,20 @@ def connected_attackers(
 
 
 def send_without_acknowledging(attackers: list[Attacker]) -> None:
-    """Send requests, and acknowledge no answers."""
+    """Send requests from each attacker, which acknowledges no answers."""
     for one in attackers:
         for _ in range(max(1, 150 // len(attackers))):
             one.send_segment(b"Question")
 
 
 def send_partial_messages(attackers: list[Attacker]) -> None:
-    """Begin a message, and do not complete it."""
+    """Send the beginning of a message from each attacker."""
     for one in attackers:
         one.send_segment(b"Q" + bytes(500), l=0)
 
 
 def send_after_gap(attackers: list[Attacker]) -> None:
-    """Send segments after a segment that is never sent."""
+    """Send segments after a segment that is never sent, from each attacker."""
     for one in attackers:
         one.psn[0] += 1
         for _ in range(40):
@@ -108,13 +108,15 @@ ATTACKS: dict[str, tuple[Callable[[list[Attacker]], None], int, int]] = {
     "half a message": (send_partial_messages, 70, 4096),
     "a gap": (send_after_gap, 60, 4096),
 }
-everywhere = pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.9"])
-each_attack = pytest.mark.parametrize("attack", ATTACKS)
+for_each_source_address = pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.9"])
+for_each_attack = pytest.mark.parametrize("attack", ATTACKS)
 
 
 @contextlib.contextmanager
-def under_attack(attack: str, to: Address, source: str) -> Iterator[None]:
-    """Run the attack; the attackers send signs of life periodically, as live peers do."""
+def run_attack(attack: str, to: Address, source: str) -> Iterator[None]:
+    """Run an attack during the block; the attackers send signs of life periodically, as live peers
+    do.
+    """
     do, n, credit = ATTACKS[attack]
     with connected_attackers(n, to, source, credit) as attackers:
         do(attackers)
@@ -135,9 +137,9 @@ def under_attack(attack: str, to: Address, source: str) -> Iterator[None]:
 
 
 @pytest.mark.clause("DGRAM-FAIR-2")
-@everywhere
-@each_attack
-def test_a_ping_server_serves_a_good_client_meanwhile(attack: str, source: str) -> None:
+@for_each_source_address
+@for_each_attack
+def test_a_ping_server_serves_a_good_client_during_each_attack(attack: str, source: str) -> None:
     with (
         temporary_settings(qkey=QKEY),
         ping_server("--qp", "rd", "--addr", "127.0.0.1", env={"SIWARP_QKEY": str(QKEY)}) as (
@@ -146,7 +148,7 @@ def test_a_ping_server_serves_a_good_client_meanwhile(attack: str, source: str) 
         ),
     ):
         to = ("127.0.0.1", port)
-        with under_attack(attack, to, source):
+        with run_attack(attack, to, source):
             for _ in range(3):
                 began = time.monotonic()
                 with Pinger(to, "rd", "send", 64) as pinger:
@@ -155,10 +157,10 @@ def test_a_ping_server_serves_a_good_client_meanwhile(attack: str, source: str) 
 
 
 @pytest.mark.clause("DGRAM-FAIR-2")
-@everywhere
-@each_attack
-def test_a_server_of_aio_serves_a_good_client_meanwhile(attack: str, source: str) -> None:
-    async def echo_messages(end: aio.RDEndpoint) -> None:
+@for_each_source_address
+@for_each_attack
+def test_an_aio_server_serves_a_good_client_during_each_attack(attack: str, source: str) -> None:
+    async def serve_echo(end: aio.RDEndpoint) -> None:
         tasks = set()
         async for asked in end:
             task = asyncio.ensure_future(end.send(asked.data, asked.source))
@@ -167,8 +169,8 @@ def test_a_server_of_aio_serves_a_good_client_meanwhile(attack: str, source: str
 
     async def run_good_clients() -> None:
         async with aio.open_rd(qkey=QKEY) as end:
-            serving = asyncio.ensure_future(echo_messages(end))
-            block = under_attack(attack, end.address, source)
+            serving = asyncio.ensure_future(serve_echo(end))
+            block = run_attack(attack, end.address, source)
             await asyncio.to_thread(block.__enter__)
             try:
                 for i in range(3):
@@ -185,7 +187,7 @@ def test_a_server_of_aio_serves_a_good_client_meanwhile(attack: str, source: str
 
 
 @pytest.mark.clause("DGRAM-MEET-7")
-def test_clients_that_have_left_keep_no_newcomer_of_their_address_out() -> None:
+def test_closed_clients_do_not_prevent_new_clients_of_the_same_address() -> None:
     env = {"SIWARP_QKEY": str(QKEY), "SIWARP_RD_PEERS": "4"}
     with (
         temporary_settings(qkey=QKEY),
@@ -198,7 +200,7 @@ def test_clients_that_have_left_keep_no_newcomer_of_their_address_out() -> None:
             assert time.monotonic() - began < scale_limit(SERVED)
 
 
-def test_a_loan_in_use_outlasts_greedy_sources_and_a_good_client_is_lent_some() -> None:
+def test_lent_memory_in_use_survives_greedy_sources_and_a_new_client_is_lent_memory() -> None:
     asked = bytes([MEMORY]) + Hello("write", MAX_SIZE).pack()
     with (
         temporary_settings(qkey=QKEY),
@@ -222,7 +224,7 @@ def test_a_loan_in_use_outlasts_greedy_sources_and_a_good_client_is_lent_some() 
 
 
 @pytest.mark.parametrize("op", ["write", "read"])
-def test_who_asks_a_ping_server_for_much_memory_again_and_again_delays_nobody(op: str) -> None:
+def test_repeated_requests_for_much_memory_of_a_ping_server_delay_no_other_client(op: str) -> None:
     asked = bytes([MEMORY]) + Hello(op, MAX_SIZE).pack()
     with (
         temporary_settings(qkey=QKEY),
@@ -249,13 +251,13 @@ def test_who_asks_a_ping_server_for_much_memory_again_and_again_delays_nobody(op
 
 
 @pytest.mark.parametrize("rate", [100, 200])
-def test_spoofed_questions_to_a_slow_program_delay_no_honest_client(rate: int) -> None:
+def test_spoofed_ud_queries_to_a_slow_program_delay_no_honest_client(rate: int) -> None:
     rig = Rig()
     ends = Ends(rig)
     qp = ends.create_qp()
     over = threading.Event()
 
-    def answer_slowly() -> None:
+    def answer_queries_slowly() -> None:
         while not over.is_set():
             event = ends.answering.get_event(0.05)
             if event is not None:
@@ -263,14 +265,16 @@ def test_spoofed_questions_to_a_slow_program_delay_no_honest_client(rate: int) -
                 ends.accept(event, qp)
                 event.id.close()
 
-    def send_spoofed_questions() -> None:
+    def send_spoofed_queries() -> None:
         for number in range(1 << 32, 1 << 33):
             if over.wait(1 / rate):
                 return
             with plain_udp_socket(f"127.1.{number >> 8 & 127}.{1 + number % 250}") as sock:
                 sock.sendto(build_question(number), ends.door.local_addr)
 
-    threads = [threading.Thread(target=one) for one in (answer_slowly, send_spoofed_questions)]
+    threads = [
+        threading.Thread(target=one) for one in (answer_queries_slowly, send_spoofed_queries)
+    ]
     for thread in threads:
         thread.start()
     try:

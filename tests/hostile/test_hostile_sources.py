@@ -1,4 +1,4 @@
-"""Counters per source show which sender uses more than its share of a UD queue pair's receives."""
+"""Counters per source show which sender causes the drops of a UD queue pair without receives."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def verbs_device() -> Iterator[Rig]:
     made.close()
 
 
-def ud_datagram(octets: bytes = b"x", qkey: int = 0) -> bytes:
+def build_ud_datagram(octets: bytes = b"x", qkey: int = 0) -> bytes:
     return bytes(UDDatagram(segment=DDPDatagram(q_key=qkey) / Raw(octets)))
 
 
@@ -41,13 +41,13 @@ def flood_queue_pair(qp: QP, source: str, n: int, ports: int = 1) -> None:
         socks.append(s)
     before = counter_value("drop_no_buffer")
     for i in range(n):
-        socks[i % ports].sendto(ud_datagram(), qp.addr)
+        socks[i % ports].sendto(build_ud_datagram(), qp.addr)
     wait_until(lambda: qp.rcq.poll(1) == [] and counter_value("drop_no_buffer") == before + n)
     for s in socks:
         s.close()
 
 
-def test_each_source_has_its_own_count_whatever_port_it_sends_from(verbs_device: Rig) -> None:
+def test_dropped_datagrams_are_counted_by_source_address_and_not_by_port(verbs_device: Rig) -> None:
     qp = verbs_device.create_ud_qp(addr=("127.0.0.1", 0))
     assert qp.drops() == []
     flood_queue_pair(qp, "127.0.0.2", 3)
@@ -56,7 +56,7 @@ def test_each_source_has_its_own_count_whatever_port_it_sends_from(verbs_device:
     assert qp.drops() == [SourceDrops("127.0.0.3", 40, 0), SourceDrops("127.0.0.2", 5, 0)]
 
 
-def test_what_finds_a_receive_or_has_the_wrong_key_is_not_counted_against_its_source(
+def test_delivered_datagrams_and_wrong_q_keys_are_not_counted_against_the_source(
     verbs_device: Rig,
 ) -> None:
     qp = verbs_device.create_ud_qp(addr=("127.0.0.1", 0), qkey=7)
@@ -66,13 +66,15 @@ def test_what_finds_a_receive_or_has_the_wrong_key_is_not_counted_against_its_so
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s,
         assert_counter_grows("drop_qkey", 1),
     ):
-        s.sendto(ud_datagram(qkey=8), qp.addr)
-        s.sendto(ud_datagram(qkey=7), qp.addr)
+        s.sendto(build_ud_datagram(qkey=8), qp.addr)
+        s.sendto(build_ud_datagram(qkey=7), qp.addr)
         assert poll(qp.rcq)[0].ok
     assert qp.drops() == []
 
 
-def test_more_sources_than_are_kept_do_not_hide_the_one_that_floods(verbs_device: Rig) -> None:
+def test_more_sources_than_table_entries_do_not_hide_the_source_of_a_flood(
+    verbs_device: Rig,
+) -> None:
     qp = verbs_device.create_ud_qp(addr=("127.0.0.1", 0))
     flood_queue_pair(qp, "127.0.0.99", 100)
     for i in range(60):
@@ -80,22 +82,24 @@ def test_more_sources_than_are_kept_do_not_hide_the_one_that_floods(verbs_device
     found = qp.drops()
     assert len(found) == 32
     assert found[0] == SourceDrops("127.0.0.99", 100, 0)
-    assert sum(d.drops for d in found) == 160, "a place that changes hands takes its count along"
+    assert sum(d.drops for d in found) == 160, (
+        "an entry that is reused for another source keeps its count"
+    )
     assert all(d.over < d.drops for d in found)
 
 
-def test_ipv6_sources_are_told_too(verbs_device: Rig) -> None:
+def test_drops_of_ipv6_sources_are_counted(verbs_device: Rig) -> None:
     qp = verbs_device.create_ud_qp(addr=("::1", 0))
     with (
         socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as s,
         assert_counter_grows("drop_no_buffer", 1),
     ):
-        s.sendto(ud_datagram(), qp.addr)
+        s.sendto(build_ud_datagram(), qp.addr)
         wait_until(lambda: qp.rcq.poll(1) == [] and qp.drops())
     assert qp.drops() == [SourceDrops("::1", 1, 0)]
 
 
-def test_a_connected_queue_pair_has_no_such_table(verbs_device: Rig) -> None:
+def test_an_rc_queue_pair_has_no_counters_per_source(verbs_device: Rig) -> None:
     a, b = Wire(verbs_device).connect()
     assert a.qp.qp_type == QPType.RC
     assert errno_raised_by(a.qp.drops) == 22

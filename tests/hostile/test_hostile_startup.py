@@ -1,4 +1,4 @@
-"""Peers that are silent, slow or gone at each stage of a connection, and hundreds of peers."""
+"""Peers that are silent, slow or closed at each stage of a connection, and hundreds of peers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ from harness.verbs_harness import (
     poll,
     wait_until,
 )
-from hostile.peer import HELLO, RawPeer, accept_raw, check_others_served, connect_raw, request_frame
+from hostile.peer import (
+    HELLO,
+    RawPeer,
+    accept_raw,
+    build_request_frame,
+    check_other_connections_served,
+    connect_raw_peer,
+)
 from pace import scale_limit
 
 from siwarp._siwarp import ffi, lib
@@ -26,7 +33,7 @@ from siwarp.cm import CMID, CMEventType
 from siwarp.inspect import FPDU, DDPUntagged, MPAReply, Opcode, split_stream
 from siwarp.verbs import WCStatus
 
-REQUEST = bytes(request_frame())
+REQUEST = bytes(build_request_frame())
 
 
 @contextlib.contextmanager
@@ -52,7 +59,7 @@ def wire() -> Iterator[Wire]:
 
 @contextlib.contextmanager
 def listener_with_settings(**values: int) -> Iterator[Wire]:
-    """Provide a listener on a separate device, opened with these settings."""
+    """Yield a listener on a separate device that is opened with these settings."""
     with changed_settings(**values):
         rig = Rig()
         yield Wire(rig)
@@ -61,10 +68,10 @@ def listener_with_settings(**values: int) -> Iterator[Wire]:
 
 @contextlib.contextmanager
 def check_cpu_is_idle(seconds: float = 0.4, share: float = 0.35) -> Iterator[None]:
-    """Assert that this process uses little CPU time in the block and for some time after it.
+    """Assert that this process uses little CPU time for some time after the block.
 
-    A thread that spins uses all of the CPU time; the limit leaves room for a slow machine's timer
-    ticks.
+    A thread that spins uses all of the CPU time; the limit leaves a margin for timer ticks on a
+    slow machine.
     """
     yield
     time.sleep(0.05)
@@ -74,7 +81,9 @@ def check_cpu_is_idle(seconds: float = 0.4, share: float = 0.35) -> Iterator[Non
     assert used < share * seconds, f"{used:.2f} s of CPU in {seconds} s of doing nothing"
 
 
-def connect_many(address: tuple[str, int], n: int, source: str | None = None) -> list[RawPeer]:
+def connect_many_peers(
+    address: tuple[str, int], n: int, source: str | None = None
+) -> list[RawPeer]:
     """Return TCP connections to a listener, as many as its kernel queue permits."""
     made = []
     for _ in range(n):
@@ -82,14 +91,14 @@ def connect_many(address: tuple[str, int], n: int, source: str | None = None) ->
         if source:
             s.bind((source, 0))
         s.settimeout(5)
-        # The listener closed the connection before connect() returned.
+        # The listener may close the connection before connect() returns.
         with contextlib.suppress(ConnectionResetError):
             s.connect(address)
         made.append(RawPeer(s))
     return made
 
 
-def count_closed(peers: list[RawPeer]) -> int:
+def count_closed_peers(peers: list[RawPeer]) -> int:
     """Return how many of these peers were closed by the other end."""
     n = 0
     for p in peers:
@@ -108,25 +117,25 @@ def count_closed(peers: list[RawPeer]) -> int:
 
 
 def test_silent_connections_cost_no_cpu(wire: Wire) -> None:
-    peers = connect_many(wire.address, 50)
+    peers = connect_many_peers(wire.address, 50)
     with check_cpu_is_idle():
         pass
-    check_others_served(wire)
+    check_other_connections_served(wire)
     for p in peers:
         p.close()
 
 
-def test_requests_nobody_takes_cost_no_cpu_at_the_cap_and_beyond(wire: Wire) -> None:
+def test_unanswered_requests_at_and_beyond_the_limit_cost_no_cpu_time(wire: Wire) -> None:
     with changed_settings(max_requests=8, source_share=100):
         capped = Wire(wire.active)
     before = counter_value("startups_paused")
-    peers = connect_many(capped.address, 20)
+    peers = connect_many_peers(capped.address, 20)
     for p in peers:
         p.send(REQUEST)
     wait_until(lambda: counter_value("startups_paused") > before)
     with check_cpu_is_idle():
         pass
-    # All requests are served in the end: those beyond the limit wait.
+    # All requests are served in the end; requests beyond the limit wait.
     for _ in range(20):
         request = capped.next_request()
         request.id.reject()
@@ -134,14 +143,14 @@ def test_requests_nobody_takes_cost_no_cpu_at_the_cap_and_beyond(wire: Wire) -> 
     assert all(p.read_reply().r for p in peers)
     for p in peers:
         p.close()
-    check_others_served(capped)
+    check_other_connections_served(capped)
 
 
 @pytest.mark.parametrize("octets", [4096, 1 << 20])
-def test_a_peer_that_talks_before_our_reply_costs_no_cpu_and_is_heard_after_it(
+def test_octets_sent_before_the_mpa_reply_cost_no_cpu_time_and_are_delivered_later(
     wire: Wire, octets: int
 ) -> None:
-    peer = connect_raw(wire.address)
+    peer = connect_raw_peer(wire.address)
     peer.send(REQUEST, HELLO)
     send = FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / octet_pattern(1000))
     early = bytes(send)
@@ -167,8 +176,8 @@ def test_a_peer_that_talks_before_our_reply_costs_no_cpu_and_is_heard_after_it(
     end.close()
 
 
-def test_a_started_connection_whose_event_nobody_takes_costs_no_cpu(wire: Wire) -> None:
-    """The initiator has received the Reply and octets after it, but its program fetches no
+def test_an_established_connection_with_an_unread_event_costs_no_cpu_time(wire: Wire) -> None:
+    """The initiator has received the Reply and octets after the Reply, but its program fetches no
     event.
     """
     listener = plain_listener()
@@ -190,7 +199,7 @@ def test_a_started_connection_whose_event_nobody_takes_costs_no_cpu(wire: Wire) 
     listener.close()
 
 
-def test_a_connected_peer_that_is_silent_half_way_through_an_fpdu_costs_no_cpu(wire: Wire) -> None:
+def test_a_peer_that_is_silent_within_an_fpdu_costs_no_cpu_time(wire: Wire) -> None:
     peer, end = accept_raw(wire)
     fpdu = bytes(FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, msn=1) / octet_pattern(20_000)))
     end.post_receive(1, 0, 20_000)
@@ -211,12 +220,12 @@ def test_a_connected_peer_that_is_silent_half_way_through_an_fpdu_costs_no_cpu(w
 
 @pytest.mark.parametrize("reset", [True, False], ids=["reset", "closed"])
 @pytest.mark.parametrize("octets", [0, 1, 16, 19, 20, 21, "reply", "hello", "fpdu", "half"])
-def test_a_peer_that_leaves_at_any_stage_leaves_nothing_behind(
+def test_a_peer_that_closes_or_resets_at_any_stage_does_not_affect_other_connections(
     wire: Wire, octets: int | str, reset: bool
 ) -> None:
-    frame = bytes(request_frame(private_data=b"x" * 8))
+    frame = bytes(build_request_frame(private_data=b"x" * 8))
     if isinstance(octets, int):
-        peer = connect_raw(wire.address)
+        peer = connect_raw_peer(wire.address)
         peer.send(frame[:octets])
         peer.close(reset)
     else:
@@ -233,10 +242,10 @@ def test_a_peer_that_leaves_at_any_stage_leaves_nothing_behind(
         if octets != "fpdu":
             assert poll(end.rcq)[0].status == WCStatus.WR_FLUSH_ERR
         end.close()
-    check_others_served(wire)
+    check_other_connections_served(wire)
 
 
-def test_a_peer_that_shuts_its_sending_side_gets_what_is_on_its_way(wire: Wire) -> None:
+def test_a_peer_that_shuts_down_its_sending_side_receives_the_queued_octets(wire: Wire) -> None:
     peer, end = accept_raw(wire, size=1 << 16)
     end.mem.write(octet_pattern(1 << 16))
     end.post(SEND, 1, length=1 << 16)
@@ -247,61 +256,60 @@ def test_a_peer_that_shuts_its_sending_side_gets_what_is_on_its_way(wire: Wire) 
     assert end.next_cm_event().type == CMEventType.DISCONNECTED
     end.wait_for_error_state()
     end.close()
-    check_others_served(wire)
+    check_other_connections_served(wire)
 
 
 # ---- limits
 
 
-def test_beyond_the_cap_of_half_open_connections_others_wait_and_are_served_later() -> None:
+def test_connections_beyond_the_limit_of_half_open_connections_are_served_later() -> None:
     with listener_with_settings(max_startups=4, source_share=100, mpa_timeout_ms=400) as wire:
         with assert_counter_grows("startup_timeouts", 4):
             before = counter_value("startups_paused")
-            silent = connect_many(wire.address, 4)
-            good = connect_many(wire.address, 1)[0]
+            silent = connect_many_peers(wire.address, 4)
+            good = connect_many_peers(wire.address, 1)[0]
             good.send(REQUEST)
             wait_until(lambda: counter_value("startups_paused") > before)
-            request = wire.next_request(
-                5
-            )  # arrives after one of the silent connections has timed out
-            wait_until(lambda: count_closed(silent) == 4)
+            # The Request is delivered after one of the silent connections has timed out.
+            request = wire.next_request(5)
+            wait_until(lambda: count_closed_peers(silent) == 4)
         request.id.reject()
         assert good.read_reply().r
         for p in (*silent, good):
             p.close()
         request.id.close()
-        check_others_served(wire)
+        check_other_connections_served(wire)
 
 
-def test_one_source_cannot_take_all_half_open_places(wire: Wire) -> None:
+def test_one_source_cannot_use_all_half_open_connections(wire: Wire) -> None:
     with changed_settings(max_startups=40, source_share=50):
         fair = Wire(wire.active)
     with assert_counter_grows("startups_refused", 30):
-        bad = connect_many(fair.address, 50, "127.0.0.66")
-        wait_until(lambda: count_closed(bad) == 30)
-    good = connect_many(fair.address, 1, "127.0.0.5")[0]
+        bad = connect_many_peers(fair.address, 50, "127.0.0.66")
+        wait_until(lambda: count_closed_peers(bad) == 30)
+    good = connect_many_peers(fair.address, 1, "127.0.0.5")[0]
     good.send(REQUEST)
     request = fair.next_request()
     assert request.id.peer_addr[0] == "127.0.0.5"
     request.id.reject()
     assert good.read_reply().r
-    # Closed connections make room for this source again.
+    # After the connections of this source are closed, the source can connect again.
     for p in bad:
         p.close()
-    wait_until(lambda: _request_is_delivered(fair, "127.0.0.66"))
+    wait_until(lambda: _is_request_delivered(fair, "127.0.0.66"))
     request.id.close()
     good.close()
 
 
-def test_silent_connections_of_two_sources_keep_no_good_client_out(wire: Wire) -> None:
+def test_silent_connections_of_two_sources_do_not_delay_a_good_client(wire: Wire) -> None:
     with changed_settings(max_startups=64, source_share=75):
         fair = Wire(wire.active)
-    bad = connect_many(fair.address, 48, "127.0.0.66") + connect_many(
+    bad = connect_many_peers(fair.address, 48, "127.0.0.66") + connect_many_peers(
         fair.address, 48, "127.0.0.67"
     )
     for source in ("127.0.0.5", "127.0.0.66"):
         began = time.monotonic()
-        good = connect_many(fair.address, 1, source)[0]
+        good = connect_many_peers(fair.address, 1, source)[0]
         good.send(REQUEST)
         request = fair.next_request()
         assert request.id.peer_addr[0] == source
@@ -314,9 +322,9 @@ def test_silent_connections_of_two_sources_keep_no_good_client_out(wire: Wire) -
         p.close()
 
 
-def _request_is_delivered(wire: Wire, source: str) -> bool:
-    """Whether a Request from this source is delivered."""
-    peer = connect_many(wire.address, 1, source)[0]
+def _is_request_delivered(wire: Wire, source: str) -> bool:
+    """Return whether a Request from this source is delivered."""
+    peer = connect_many_peers(wire.address, 1, source)[0]
     try:
         peer.send(REQUEST)
         event = wire.p_channel.get_event(0.5)
@@ -331,18 +339,18 @@ def _request_is_delivered(wire: Wire, source: str) -> bool:
         peer.close()
 
 
-def test_one_source_cannot_take_all_places_for_unanswered_requests(wire: Wire) -> None:
+def test_one_source_cannot_use_all_slots_for_unanswered_requests(wire: Wire) -> None:
     with changed_settings(max_requests=10, source_share=50):
         fair = Wire(wire.active)
     with assert_counter_grows("startups_refused", 5):
         bad = []
         for _ in range(10):
-            bad += connect_many(fair.address, 1, "127.0.0.66")
+            bad += connect_many_peers(fair.address, 1, "127.0.0.66")
             with contextlib.suppress(OSError):
                 bad[-1].send(REQUEST)
             time.sleep(0.005)
-        wait_until(lambda: count_closed(bad) == 5)
-    good = connect_many(fair.address, 1, "127.0.0.5")[0]
+        wait_until(lambda: count_closed_peers(bad) == 5)
+    good = connect_many_peers(fair.address, 1, "127.0.0.5")[0]
     good.send(REQUEST)
     seen = [fair.next_request() for _ in range(6)]
     assert sorted(r.id.peer_addr[0] for r in seen) == ["127.0.0.5"] + ["127.0.0.66"] * 5
@@ -351,17 +359,17 @@ def test_one_source_cannot_take_all_places_for_unanswered_requests(wire: Wire) -
         r.id.close()
     for p in (*bad, good):
         p.close()
-    check_others_served(fair)
+    check_other_connections_served(fair)
 
 
-def test_a_listener_that_closes_at_its_cap_leaves_nothing_behind(wire: Wire) -> None:
+def test_a_listener_that_is_closed_at_its_limit_closes_all_pending_connections(wire: Wire) -> None:
     with changed_settings(max_startups=3, source_share=100):
         capped = Wire(wire.active)
     before = counter_value("startups_paused")
-    peers = connect_many(capped.address, 8)
+    peers = connect_many_peers(capped.address, 8)
     wait_until(lambda: counter_value("startups_paused") > before)
     capped.listener.close()
-    wait_until(lambda: count_closed(peers) == 8)
+    wait_until(lambda: count_closed_peers(peers) == 8)
     for p in peers:
         p.close()
-    check_others_served(wire)
+    check_other_connections_served(wire)

@@ -1,4 +1,4 @@
-"""Memory that can be removed while it is registered."""
+"""Mapped memory that can be removed while it is registered as a memory region."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 MAP_FIXED_NOREPLACE = 0x100000
 #: Addresses far below those that the kernel assigns, so that a hole remains unmapped. The shadow
-#: memory of the two sanitizers lies in different places.
+#: memory of AddressSanitizer and of ThreadSanitizer lies in different places.
 _places = itertools.count(
     0x40_0000_0000 if os.environ.get("SANITIZER") == "tsan" else 0x2000_0000_0000, 1 << 28
 )
 
-#: Ways in which memory is removed; the last one leaves it readable.
+#: The methods by which memory is removed; "read-only" leaves the memory readable.
 HOWS = ("unmapped", "protected", "truncated", "read-only")
 
 
@@ -59,7 +59,7 @@ class Vanishing:
             assert libc.mprotect(addr, size, right) == 0
 
     def close(self) -> None:
-        """Unmap the remaining memory, unless it was unmapped: its addresses may have been
+        """Unmap the remaining memory, unless it was unmapped before: its addresses may have been
         reused.
         """
         if self.how != "unmapped":

@@ -32,9 +32,9 @@ from siwarp.verbs import (
 )
 
 HOST = "127.0.0.1"
-#: Time limit in seconds of each call here: a guest without KVM is slow on a busy machine.
+#: The time limit in seconds of each call: a guest without KVM is slow on a busy machine.
 PATIENCE_S = 10.0
-#: Time limit in seconds from a flushed request to the event that reports the reason.
+#: The time limit in seconds from a flushed request to the event that reports the reason.
 REASON_S = 5.0
 RECV_SIZE, RECV_DEPTH = 128 * 1024, 4
 
@@ -49,14 +49,14 @@ _ACCESS = {
 
 @functools.cache
 def _shared_device() -> Context:
-    """Return the loopback device, which stays open until the process ends: all connections share
-    it.
+    """Return the loopback device, which stays open until the process ends; all connections share
+    the device.
     """
     return Context(HOST)
 
 
 def _terminate_from_numbers(numbers: int) -> Terminate | None:
-    """Convert a completion's vendor_err or an event's wire_error; None if there was no
+    """Convert a completion's vendor_err or an event's wire_error; return None if there was no
     Terminate.
     """
     if not numbers:
@@ -65,7 +65,7 @@ def _terminate_from_numbers(numbers: int) -> Terminate | None:
 
 
 @dataclass
-class _Region:
+class _RegisteredRegion:
     memory: bytearray
     mr: MR
 
@@ -113,21 +113,21 @@ class SiwarpConnection:
         self._qp.post_recv(self._recvs)
 
     def wait_until_established(self) -> None:
-        """Wait for the end of the start-up and store the negotiated terms."""
+        """Wait for the end of the start-up, and store the negotiated terms."""
         event = self._next_event(PATIENCE_S)
         if event is None:
             raise TimeoutError("no end of the start-up")
         event.check()
         assert event.type == CMEventType.ESTABLISHED
         self.agreed = Terms(event.crc, event.rev, _RTR_NAMES[event.peer_to_peer])
-        # siw copies the reserved bits of siwarp's Request into its Reply; this must not be taken
+        # siw copies the reserved bits of siwarp's Request into its Reply; siwarp must not take siw
         # for siwarp.
         assert not self._qp.query()[1].private_messages
 
     def _next_event(self, timeout: float) -> CMEvent | None:
-        """Return the next event of this connection.
+        """Return the next event of this connection, or None after the timeout.
 
-        A listener shares its channel with its connections.
+        A listener shares its event channel with its connections.
         """
         deadline = time.monotonic() + timeout
         while (left := deadline - time.monotonic()) > 0:
@@ -144,7 +144,7 @@ class SiwarpConnection:
         if wcs[0].ok:
             return wcs[0]
         numbers = wcs[0].vendor_err
-        if not numbers:  # a flushed request: an event reports the reason
+        if not numbers:  # for a flushed request, an event reports the reason
             event = self._next_event(REASON_S)
             if event is None or event.type != CMEventType.DISCONNECTED:
                 raise AssertionError(f"{what}: {wcs[0]}, but then {event}")
@@ -157,7 +157,9 @@ class SiwarpConnection:
 
     def register(self, size: int, access: Literal["", "read", "write"] = "") -> Region:
         memory = bytearray(size)
-        return _Region(memory, self._parts.enter_context(MR(self._pd, memory, _ACCESS[access])))
+        return _RegisteredRegion(
+            memory, self._parts.enter_context(MR(self._pd, memory, _ACCESS[access]))
+        )
 
     def send(self, message: bytes) -> None:
         with MR(self._pd, message, AccessFlag(0)) as mr:
@@ -170,15 +172,19 @@ class SiwarpConnection:
         return message
 
     def write(self, source: Region, length: int, address: int, key: int) -> None:
-        self._post_and_wait(self._tagged_request(WROpcode.RDMA_WRITE, source, length, address, key))
+        self._post_and_wait(
+            self._build_tagged_request(WROpcode.RDMA_WRITE, source, length, address, key)
+        )
 
     def read(self, sink: Region, length: int, address: int, key: int) -> None:
-        self._post_and_wait(self._tagged_request(WROpcode.RDMA_READ, sink, length, address, key))
+        self._post_and_wait(
+            self._build_tagged_request(WROpcode.RDMA_READ, sink, length, address, key)
+        )
 
-    def _tagged_request(
+    def _build_tagged_request(
         self, opcode: WROpcode, region: Region, length: int, address: int, key: int
     ) -> SendWR:
-        assert isinstance(region, _Region)
+        assert isinstance(region, _RegisteredRegion)
         remote = RemoteBuffer(address, length, key)
         return SendWR(opcode=opcode, sg=[region.mr.sge(0, length)], remote=remote)
 
@@ -190,7 +196,7 @@ class SiwarpConnection:
 
 
 class SiwarpListener:
-    """A listening id with a separate event channel."""
+    """A listening CM id with a separate event channel."""
 
     def __init__(self) -> None:
         self._parts = contextlib.ExitStack()
@@ -200,7 +206,7 @@ class SiwarpListener:
         self.port = self._id.local_addr[1]
 
     def accept(self) -> SiwarpConnection:
-        """Return the next connection, with CRC only if the peer requests it."""
+        """Return the next connection, with CRC only if the peer requests CRC."""
         event = self._channel.get_event(PATIENCE_S)
         if event is None:
             raise TimeoutError("nobody connects")
@@ -219,12 +225,12 @@ class SiwarpListener:
 
 
 class SiwarpStack:
-    """siwarp, through its Python API."""
+    """The Stack of siwarp, implemented with the Python API of siwarp."""
 
     def set_persona(self, name: str) -> None:
         assert lib.siw_setting_set_text(b"persona", name.encode()) == 0
 
-    def counter(self, name: str) -> int:
+    def read_counter(self, name: str) -> int:
         names = (lib.siw_counter_name(i) for i in range(lib.siw_counters_count()))
         return int(lib.siw_counter_get([ffi.string(n).decode() for n in names].index(name)))
 

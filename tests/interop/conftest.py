@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Fixtures: the guest and the stack under test; prints the matrix at the end."""
+"""Fixtures: the guest and the stack under test; prints the interoperability matrix at the end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Guests:
-    """The current guest, which is replaced after its kernel has failed."""
+    """The current guest VM, which is replaced after its kernel has failed."""
 
     def __init__(self, boot: Callable[[], vm.Guest]) -> None:
         self._boot = boot
@@ -37,7 +37,7 @@ class Guests:
         self.booted: list[str] = []
 
     def get_or_boot(self) -> vm.Guest:
-        """Return the running guest; boot one if there is none."""
+        """Return the running guest; boot a guest if none is running."""
         if self.running is None:
             self.running = self._boot()
             self.booted.append(f"{self.running.version} ({self.running.accelerator})")
@@ -45,7 +45,7 @@ class Guests:
 
     def end_if_faulty(self) -> str:
         """Return the fault that the running guest's kernel reported, and end that guest; otherwise
-        "".
+        return "".
         """
         line = self.running.kernel_fault() if self.running else ""
         if line:
@@ -53,7 +53,7 @@ class Guests:
         return line
 
     def close(self) -> None:
-        """End the running guest."""
+        """End the running guest VM."""
         if self.running is not None:
             self.running.close()
             self.running = None
@@ -64,7 +64,7 @@ GUESTS = pytest.StashKey[Guests]()
 
 @pytest.fixture(scope="session")
 def guests(pytestconfig: pytest.Config) -> Iterator[Guests]:
-    """Provide the guests of this session, of which only one runs at a time."""
+    """Yield the guests of this session, of which only one runs at a time."""
     image = vm.cached_image()
     made = Guests(lambda: vm.Guest(image, forward=(RPING_PORT, ECHO_PORT)))
     pytestconfig.stash[GUESTS] = made
@@ -74,7 +74,7 @@ def guests(pytestconfig: pytest.Config) -> Iterator[Guests]:
 
 @pytest.fixture
 def guest(guests: Guests) -> vm.Guest:
-    """Provide a running guest with Linux siw."""
+    """Return a running guest with Linux siw."""
     return guests.get_or_boot()
 
 
@@ -87,15 +87,13 @@ def _ensure_server(guest: vm.Guest, port: int, command: str) -> int:
 
 @pytest.fixture
 def rping_server(guest: vm.Guest) -> int:
-    """Provide the host port of a persistent ``rping -s`` with the largest buffer that it
-    accepts.
-    """
+    """Return the host port of a persistent ``rping -s`` with the largest buffer that it accepts."""
     return _ensure_server(guest, RPING_PORT, f"rping -s -P -S {RPING_LARGEST} -p {RPING_PORT}")
 
 
 @pytest.fixture
 def echo_server(guest: vm.Guest) -> int:
-    """Provide the host port of the server guest/echo.c."""
+    """Return the host port of the server guest/echo.c."""
     return _ensure_server(guest, ECHO_PORT, f"interop-echo {ECHO_PORT}")
 
 
@@ -104,7 +102,7 @@ def echo_server(guest: vm.Guest) -> int:
 
 @pytest.fixture(scope="session")
 def stack() -> Stack:
-    """Provide the stack under test: siwarp, unless INTEROP_BINDING names a module with a STACK."""
+    """Return the stack under test: siwarp, unless INTEROP_BINDING names a module with a STACK."""
     module = importlib.import_module(os.environ.get("INTEROP_BINDING", "interop.binding"))
     found: Stack = module.STACK
     return found
@@ -112,7 +110,7 @@ def stack() -> Stack:
 
 @pytest.fixture
 def close_after_test() -> Iterator[Callable[[Connection | Listener], None]]:
-    """Provide a function that registers an object to be closed when the test ends."""
+    """Yield a function that registers a connection or listener to be closed when the test ends."""
     opened: list[Connection | Listener] = []
     yield opened.append
     for one in reversed(opened):
@@ -123,17 +121,20 @@ def close_after_test() -> Iterator[Callable[[Connection | Listener], None]]:
 
 
 @dataclass
-class Matrix:
-    """Outcomes by row and column, in the order of their first appearance."""
+class InteropMatrix:
+    """The outcomes of the interoperability tests by row and column, in order of appearance."""
 
     cells: dict[str, dict[str, str]] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)  # text of a reason -> its letter
+    # The letter in the table for the text of each reason.
+    reasons: dict[str, str] = field(default_factory=dict)
 
     def add_outcome(self, row: str, column: str, outcome: str, reason: str) -> None:
         if reason and outcome == "ok":
             outcome = self.reasons.setdefault(reason, chr(ord("a") + len(self.reasons)))
         columns = self.cells.setdefault(row, {})
-        if columns.get(column) != "FAIL":  # one failure decides the cell of several tests
+        if (
+            columns.get(column) != "FAIL"
+        ):  # the cell of several tests shows FAIL if one of the tests fails
             columns[column] = outcome
 
     def table_lines(self) -> Iterator[str]:
@@ -158,7 +159,7 @@ class Matrix:
             yield f"{letter}: not possible, as the test shows: {reason}"
 
 
-MATRIX = pytest.StashKey[Matrix]()
+MATRIX = pytest.StashKey[InteropMatrix]()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -185,11 +186,11 @@ def _fail_on_guest_fault(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 def _record_cell(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Record the outcome of a cell; add the guest's kernel messages to a failure."""
+    """Record the outcome of a cell; add the kernel messages of the guest to a failure."""
     mark = item.get_closest_marker("cell")
     if mark is None or (report.when != "call" and report.passed):
         return
-    matrix = item.config.stash.setdefault(MATRIX, Matrix())
+    matrix = item.config.stash.setdefault(MATRIX, InteropMatrix())
     outcome = "ok" if report.passed else "FAIL"
     row, column = mark.args
     matrix.add_outcome(row, column, outcome, mark.kwargs.get("impossible", ""))
@@ -197,7 +198,8 @@ def _record_cell(item: pytest.Item, report: pytest.TestReport) -> None:
     if report.failed and isinstance(guest, vm.Guest) and guest.qemu is not None:
         try:
             messages = guest.new_kernel_messages()
-            # A server that still waits for its client would refuse all later cells.
+            # A server that still waits for its client would refuse the connections of all later
+            # cells.
             guest.run("kill $(cat /tmp/*.pid)")
         except vm.GuestError as error:
             messages = str(error)
@@ -208,7 +210,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     guests = terminalreporter.config.stash.get(GUESTS, None)
     if guests is not None:
         terminalreporter.section("guests")
-        terminalreporter.write_line(f"Linux {', '.join(guests.booted)}; {vm.host_versions()}")
+        terminalreporter.write_line(
+            f"Linux {', '.join(guests.booted)}; {vm.host_package_versions()}"
+        )
     matrix = terminalreporter.config.stash.get(MATRIX, None)
     if matrix is not None:
         terminalreporter.section("siwarp and Linux siw")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 """The interoperability matrix: siwarp and Linux siw in a VM, one test for each cell.
 
-Only tests/interop/run collects this file, because it needs a guest, which `make test` does not
-boot.
+Only tests/interop/run collects this file, because the tests need a guest, which `make test` does
+not boot.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import pytest
 from interop import vm
 from interop.conftest import ECHO_PORT, RPING_LARGEST
 from interop.rping import (
-    Client,
     Connection,
     ConnectionEnded,
     EchoClient,
     Listener,
-    Server,
+    RpingClient,
+    RpingServer,
     Stack,
     Terminate,
     Terms,
@@ -32,41 +32,43 @@ from interop.rping import (
     text_pattern,
 )
 
-Closing = Callable[[Connection | Listener], None]
+CloseAfterTest = Callable[[Connection | Listener], None]
 
 ROUNDS = 3
 
-TINY = list(range(1, 23))  # message sizes that rping itself refuses
+SIZES_REFUSED_BY_RPING = list(range(1, 23))  # message sizes that rping itself refuses
 SIZES = [23, 24, 64, 100, 1000, 1456, 1500, 4096, 16384, 65535]
 TOO_LARGE = 65536
-SOME = [64, 1456, 4096, 65535]  # sizes for modes that affect only the start-up
+START_UP_SIZES = [64, 1456, 4096, 65535]  # sizes for modes that affect only the start-up
 
-PLAIN = [Terms(crc=False), Terms(crc=True)]
-PEER_TO_PEER = [
+PLAIN_TERMS = [Terms(crc=False), Terms(crc=True)]
+PEER_TO_PEER_TERMS = [
     Terms(crc=crc, rtr=rtr) for rtr in ("write", "read") for crc in (False, True)
 ]  # fmt: skip
-OLD = [Terms(crc=False, revision=1), Terms(crc=True, revision=1)]
+REVISION_1_TERMS = [Terms(crc=False, revision=1), Terms(crc=True, revision=1)]
 
-FROM_US = "siwarp -> rping -s, {}"
-FROM_SIW = "rping -c -> siwarp, {}"
+ROW_FROM_SIWARP = "siwarp -> rping -s, {}"
+ROW_FROM_SIW = "rping -c -> siwarp, {}"
 RPING_RANGE = f"rping takes no sizes but 23 to {RPING_LARGEST} on its command line"
 
 
-def cell_params(
+def matrix_cell_params(
     row: str, terms: Sequence[Terms], sizes: Sequence[int], impossible: str = ""
 ) -> Iterator[Any]:
-    """Yield the parameters (terms, size) of a family of cells; `row` has a placeholder for the
+    """Yield the parameters (terms, size) of a family of cells; ``row`` has a placeholder for the
     terms.
     """
     for one in terms:
         for size in sizes:
-            column = f"1-{TINY[-1]}" if size in TINY else str(size)
+            column = (
+                f"1-{SIZES_REFUSED_BY_RPING[-1]}" if size in SIZES_REFUSED_BY_RPING else str(size)
+            )
             mark = pytest.mark.cell(row.format(one), column, impossible=impossible)
             yield pytest.param(one, size, marks=mark, id=f"{one}-{size}".replace(", ", "-"))
 
 
 def connect_to_guest(
-    stack: Stack, guest: vm.Guest, close_after_test: Closing, port: int, terms: Terms
+    stack: Stack, guest: vm.Guest, close_after_test: CloseAfterTest, port: int, terms: Terms
 ) -> Connection:
     """Connect to the guest with the requested terms, and wait until siw is ready for FPDUs."""
     connection = stack.connect(port, terms)
@@ -88,15 +90,15 @@ def configure_initiator(guest: vm.Guest, terms: Terms) -> None:
 
 
 class GuestClient:
-    """``rping -c`` in the guest, which runs while siwarp serves it."""
+    """The program ``rping -c``, which runs in the guest while siwarp serves its connection."""
 
     def __init__(self, guest: vm.Guest, port: int, size: int, rounds: int) -> None:
         self._pool = ThreadPoolExecutor(1)
         command = f"rping -c -a {vm.HOST_ADDRESS} -p {port} -S {size} -C {rounds} -V -v"
         self._result = self._pool.submit(guest.run, command, 20)
 
-    def result(self) -> tuple[int, str]:
-        """Return the exit status and the output of rping, after it has ended."""
+    def wait_for_result(self) -> tuple[int, str]:
+        """Return the exit status and the output of rping, after rping has ended."""
         status = self._result.result(40)
         self._pool.shutdown()
         return status
@@ -108,35 +110,37 @@ class GuestClient:
 @pytest.mark.parametrize(
     ("terms", "size"),
     [
-        *cell_params(FROM_US, PLAIN, [*TINY, *SIZES]),
-        *cell_params(FROM_US, PEER_TO_PEER, SOME),
+        *matrix_cell_params(ROW_FROM_SIWARP, PLAIN_TERMS, [*SIZES_REFUSED_BY_RPING, *SIZES]),
+        *matrix_cell_params(ROW_FROM_SIWARP, PEER_TO_PEER_TERMS, START_UP_SIZES),
     ],
 )
-def test_rping_server_of_siw_reads_and_writes_back_what_we_advertise(
+def test_rping_server_on_siw_reads_and_writes_back_the_advertised_memory_of_siwarp(
     stack: Stack,
     guest: vm.Guest,
     rping_server: int,
-    close_after_test: Closing,
+    close_after_test: CloseAfterTest,
     terms: Terms,
     size: int,
 ) -> None:
     guest.set_siw_parameters()
-    client = Client(connect_to_guest(stack, guest, close_after_test, rping_server, terms), size)
+    client = RpingClient(
+        connect_to_guest(stack, guest, close_after_test, rping_server, terms), size
+    )
     for turn in range(ROUNDS):
         data = text_pattern(size, turn)
-        assert client.exchange(data) == data
+        assert client.exchange_data(data) == data
 
 
 @pytest.mark.parametrize(
     ("terms", "size"),
     [
-        *cell_params(FROM_SIW, PLAIN, SIZES),
-        *cell_params(FROM_SIW, PEER_TO_PEER, SOME),
-        *cell_params(FROM_SIW, OLD, SIZES),
+        *matrix_cell_params(ROW_FROM_SIW, PLAIN_TERMS, SIZES),
+        *matrix_cell_params(ROW_FROM_SIW, PEER_TO_PEER_TERMS, START_UP_SIZES),
+        *matrix_cell_params(ROW_FROM_SIW, REVISION_1_TERMS, SIZES),
     ],
 )
-def test_rping_client_of_siw_gets_its_data_back_from_us(
-    stack: Stack, guest: vm.Guest, close_after_test: Closing, terms: Terms, size: int
+def test_rping_client_on_siw_receives_its_data_back_from_siwarp(
+    stack: Stack, guest: vm.Guest, close_after_test: CloseAfterTest, terms: Terms, size: int
 ) -> None:
     configure_initiator(guest, terms)
     listener = stack.listen()
@@ -145,24 +149,33 @@ def test_rping_client_of_siw_gets_its_data_back_from_us(
     connection = listener.accept()
     close_after_test(connection)
     assert connection.agreed == terms
-    server = Server(connection, RPING_LARGEST)
+    server = RpingServer(connection, RPING_LARGEST)
     for turn in range(ROUNDS):
-        data = server.serve()
+        data = server.serve_round()
         assert len(data) == size
         assert data.startswith(f"rdma-ping-{turn}: "[: size - 1].encode())
-    # rping prints the data of a round after comparing it. Its exit status is less reliable:
-    # occasionally one of its threads finds a channel that another thread has closed, and exits with
-    # 255.
-    _, output = client.result()
+    # rping prints the data of a round after it has compared the data. The exit status of rping is
+    # less reliable: occasionally one of its threads finds a channel that another thread has closed,
+    # and exits with 255.
+    _, output = client.wait_for_result()
     assert output.count("ping data:") == ROUNDS, output
     assert "mismatch" not in output
 
 
 @pytest.mark.parametrize(
     ("terms", "size"),
-    list(cell_params(FROM_SIW, [*PLAIN, *OLD], [1, TINY[-1], TOO_LARGE], RPING_RANGE)),
+    list(
+        matrix_cell_params(
+            ROW_FROM_SIW,
+            [*PLAIN_TERMS, *REVISION_1_TERMS],
+            [1, SIZES_REFUSED_BY_RPING[-1], TOO_LARGE],
+            RPING_RANGE,
+        )
+    ),
 )
-def test_rping_client_itself_refuses_this_size(guest: vm.Guest, terms: Terms, size: int) -> None:
+def test_rping_client_itself_refuses_sizes_outside_its_range(
+    guest: vm.Guest, terms: Terms, size: int
+) -> None:
     configure_initiator(guest, terms)
     status, output = guest.run(f"rping -c -a {vm.HOST_ADDRESS} -p 9 -S {size} -C 1", 10)
     assert status != 0
@@ -170,9 +183,12 @@ def test_rping_client_itself_refuses_this_size(guest: vm.Guest, terms: Terms, si
 
 
 @pytest.mark.parametrize(
-    ("terms", "size"), list(cell_params(FROM_US, PLAIN, [TOO_LARGE], RPING_RANGE))
+    ("terms", "size"),
+    list(matrix_cell_params(ROW_FROM_SIWARP, PLAIN_TERMS, [TOO_LARGE], RPING_RANGE)),
 )
-def test_rping_server_itself_refuses_this_size(guest: vm.Guest, terms: Terms, size: int) -> None:
+def test_rping_server_itself_refuses_sizes_outside_its_range(
+    guest: vm.Guest, terms: Terms, size: int
+) -> None:
     status, output = guest.run(f"rping -s -p 9 -S {size} -C 1", 10)
     assert status != 0
     assert f"Invalid size {size}" in output
@@ -180,17 +196,18 @@ def test_rping_server_itself_refuses_this_size(guest: vm.Guest, terms: Terms, si
 
 # ------------------------------------------- siwarp's operations on siw's memory
 
-ECHO_SIZES = [*TINY, *SIZES, TOO_LARGE]
+ECHO_SIZES = [*SIZES_REFUSED_BY_RPING, *SIZES, TOO_LARGE]
 
 
 @pytest.mark.parametrize(
-    ("terms", "size"), list(cell_params("our Send, {}", [*PLAIN, *OLD], ECHO_SIZES))
+    ("terms", "size"),
+    list(matrix_cell_params("our Send, {}", [*PLAIN_TERMS, *REVISION_1_TERMS], ECHO_SIZES)),
 )
-def test_siw_sends_back_what_we_send(
+def test_siw_sends_back_the_messages_that_siwarp_sends(
     stack: Stack,
     guest: vm.Guest,
     echo_server: int,
-    close_after_test: Closing,
+    close_after_test: CloseAfterTest,
     terms: Terms,
     size: int,
 ) -> None:
@@ -202,13 +219,14 @@ def test_siw_sends_back_what_we_send(
 
 
 @pytest.mark.parametrize(
-    ("terms", "size"), list(cell_params("our Write, {}", [*PLAIN, *OLD], ECHO_SIZES))
+    ("terms", "size"),
+    list(matrix_cell_params("our Write, {}", [*PLAIN_TERMS, *REVISION_1_TERMS], ECHO_SIZES)),
 )
-def test_siw_has_in_memory_what_we_write(
+def test_the_memory_of_siw_holds_the_data_that_siwarp_writes(
     stack: Stack,
     guest: vm.Guest,
     echo_server: int,
-    close_after_test: Closing,
+    close_after_test: CloseAfterTest,
     terms: Terms,
     size: int,
 ) -> None:
@@ -221,13 +239,14 @@ def test_siw_has_in_memory_what_we_write(
 
 
 @pytest.mark.parametrize(
-    ("terms", "size"), list(cell_params("our Read, {}", [*PLAIN, *OLD], ECHO_SIZES))
+    ("terms", "size"),
+    list(matrix_cell_params("our Read, {}", [*PLAIN_TERMS, *REVISION_1_TERMS], ECHO_SIZES)),
 )
-def test_we_read_what_siw_has_in_memory(
+def test_siwarp_reads_the_memory_of_siw(
     stack: Stack,
     guest: vm.Guest,
     echo_server: int,
-    close_after_test: Closing,
+    close_after_test: CloseAfterTest,
     terms: Terms,
     size: int,
 ) -> None:
@@ -248,63 +267,74 @@ def test_we_read_what_siw_has_in_memory(
 
 @pytest.fixture
 def roce_persona(stack: Stack) -> Iterator[None]:
-    """Siwarp's queue pairs confirm by Reads of length 0, some of which siw answers with data."""
+    """siwarp's queue pairs confirm by Reads of length 0, some of which siw answers with data."""
     stack.set_persona("roce")
-    asked = stack.counter("confirm_reads")
+    asked = stack.read_counter("confirm_reads")
     yield
     stack.set_persona("auto")
-    assert stack.counter("confirm_reads") > asked
+    assert stack.read_counter("confirm_reads") > asked
 
 
 @pytest.mark.usefixtures("roce_persona")
-@pytest.mark.parametrize(("terms", "size"), list(cell_params("roce: our Send, {}", PLAIN, SOME)))
-def test_siw_confirms_and_sends_back_what_we_send(
+@pytest.mark.parametrize(
+    ("terms", "size"), list(matrix_cell_params("roce: our Send, {}", PLAIN_TERMS, START_UP_SIZES))
+)
+def test_siw_answers_confirming_reads_and_sends_back_the_messages_of_siwarp(
     stack: Stack,
     guest: vm.Guest,
     echo_server: int,
-    close_after_test: Closing,
+    close_after_test: CloseAfterTest,
     terms: Terms,
     size: int,
 ) -> None:
-    test_siw_sends_back_what_we_send(stack, guest, echo_server, close_after_test, terms, size)
+    test_siw_sends_back_the_messages_that_siwarp_sends(
+        stack, guest, echo_server, close_after_test, terms, size
+    )
 
 
 @pytest.mark.usefixtures("roce_persona")
-@pytest.mark.parametrize(("terms", "size"), list(cell_params("roce: our Write, {}", PLAIN, SOME)))
-def test_siw_confirms_and_has_in_memory_what_we_write(
+@pytest.mark.parametrize(
+    ("terms", "size"), list(matrix_cell_params("roce: our Write, {}", PLAIN_TERMS, START_UP_SIZES))
+)
+def test_siw_answers_confirming_reads_and_its_memory_holds_the_data_of_siwarp(
     stack: Stack,
     guest: vm.Guest,
     echo_server: int,
-    close_after_test: Closing,
+    close_after_test: CloseAfterTest,
     terms: Terms,
     size: int,
 ) -> None:
-    test_siw_has_in_memory_what_we_write(stack, guest, echo_server, close_after_test, terms, size)
+    test_the_memory_of_siw_holds_the_data_that_siwarp_writes(
+        stack, guest, echo_server, close_after_test, terms, size
+    )
 
 
 @pytest.mark.usefixtures("roce_persona")
-@pytest.mark.parametrize(("terms", "size"), list(cell_params("roce: rping -s, {}", PLAIN, SOME)))
-def test_rping_server_of_siw_confirms_what_we_send(
+@pytest.mark.parametrize(
+    ("terms", "size"), list(matrix_cell_params("roce: rping -s, {}", PLAIN_TERMS, START_UP_SIZES))
+)
+def test_rping_server_on_siw_answers_confirming_reads_of_siwarp(
     stack: Stack,
     guest: vm.Guest,
     rping_server: int,
-    close_after_test: Closing,
+    close_after_test: CloseAfterTest,
     terms: Terms,
     size: int,
 ) -> None:
-    test_rping_server_of_siw_reads_and_writes_back_what_we_advertise(
+    test_rping_server_on_siw_reads_and_writes_back_the_advertised_memory_of_siwarp(
         stack, guest, rping_server, close_after_test, terms, size
     )
 
 
 # --------------------------------------------------------------- a wrong STag
 
-# Layer RDMAP, remote protection error, invalid STag.
-NO_STAG_READ = Terminate(layer=0, kind=1, code=0)
-NO_STAG_TAGGED = Terminate(layer=1, kind=1, code=0)  # layer DDP, tagged buffer error, invalid STag
+# The layer RDMAP, a remote protection error, an invalid STag.
+INVALID_STAG_IN_READ = Terminate(layer=0, kind=1, code=0)
+# Layer DDP, tagged buffer error, invalid STag.
+INVALID_STAG_IN_TAGGED = Terminate(layer=1, kind=1, code=0)
 WRONG_STAG = "wrong STag"
-#: siwarp's fast response may arrive while siw's Send is still in progress: once in 50 on a busy
-#: machine.
+#: The fast response of siwarp may arrive while siw's Send is still in progress, about once in 50
+#: runs on a busy machine.
 TRIES = 5
 
 
@@ -315,12 +345,12 @@ def swap_layer_and_kind(terminate: Terminate) -> Terminate:
     return Terminate(terminate.kind, terminate.layer, terminate.code)
 
 
-def logged_terminate(guest: vm.Guest, verb: str) -> Terminate | None:
+def find_logged_terminate(guest: vm.Guest, verb: str) -> Terminate | None:
     """Return the Terminate that siw "got" or "sent", from the part of its log that was not read
     yet.
 
-    None if siw logs that it could not send a Terminate, which happens while a Send of its own is in
-    progress.
+    Return None if siw logs that it could not send a Terminate, which happens while a Send of siw is
+    in progress.
     """
     said = {"got": r"got TERMINATE\.", "sent": r"sent TERM: success,"}[verb]
     deadline = time.monotonic() + 30  # the guest may be emulated and slow to write
@@ -338,56 +368,62 @@ def logged_terminate(guest: vm.Guest, verb: str) -> Terminate | None:
 
 
 @pytest.mark.cell(WRONG_STAG, "siw's Read")
-def test_we_refuse_a_read_by_siw_that_names_no_memory_of_ours(
-    stack: Stack, guest: vm.Guest, rping_server: int, close_after_test: Closing
+def test_siwarp_refuses_a_read_by_siw_with_an_invalid_stag(
+    stack: Stack, guest: vm.Guest, rping_server: int, close_after_test: CloseAfterTest
 ) -> None:
     guest.set_siw_parameters()
     guest.new_kernel_messages()
-    client = Client(
+    client = RpingClient(
         connect_to_guest(stack, guest, close_after_test, rping_server, Terms()), 64, spoil="source"
     )
     with pytest.raises(ConnectionEnded) as ended:
-        client.exchange(text_pattern(64))
-    assert ended.value.terminate == NO_STAG_READ
-    assert logged_terminate(guest, "got") == swap_layer_and_kind(NO_STAG_READ)
+        client.exchange_data(text_pattern(64))
+    assert ended.value.terminate == INVALID_STAG_IN_READ
+    assert find_logged_terminate(guest, "got") == swap_layer_and_kind(INVALID_STAG_IN_READ)
 
 
 @pytest.mark.cell(WRONG_STAG, "siw's Write")
-def test_we_refuse_a_write_by_siw_that_names_no_memory_of_ours(
-    stack: Stack, guest: vm.Guest, rping_server: int, close_after_test: Closing
+def test_siwarp_refuses_a_write_by_siw_with_an_invalid_stag(
+    stack: Stack, guest: vm.Guest, rping_server: int, close_after_test: CloseAfterTest
 ) -> None:
     guest.set_siw_parameters()
     guest.new_kernel_messages()
-    client = Client(
+    client = RpingClient(
         connect_to_guest(stack, guest, close_after_test, rping_server, Terms()), 64, spoil="sink"
     )
     with pytest.raises(ConnectionEnded) as ended:
-        client.exchange(text_pattern(64))
-    assert ended.value.terminate == NO_STAG_TAGGED
+        client.exchange_data(text_pattern(64))
+    assert ended.value.terminate == INVALID_STAG_IN_TAGGED
     assert bytes(client.sink.memory) == bytes(64)
-    assert logged_terminate(guest, "got") == swap_layer_and_kind(NO_STAG_TAGGED)
+    assert find_logged_terminate(guest, "got") == swap_layer_and_kind(INVALID_STAG_IN_TAGGED)
 
 
 @pytest.mark.parametrize(
     ("operation", "expected"),
     [
-        pytest.param("read", NO_STAG_READ, marks=pytest.mark.cell(WRONG_STAG, "our Read")),
-        pytest.param("write", NO_STAG_TAGGED, marks=pytest.mark.cell(WRONG_STAG, "our Write")),
+        pytest.param("read", INVALID_STAG_IN_READ, marks=pytest.mark.cell(WRONG_STAG, "our Read")),
+        pytest.param(
+            "write", INVALID_STAG_IN_TAGGED, marks=pytest.mark.cell(WRONG_STAG, "our Write")
+        ),
     ],
 )
-def test_siw_refuses_our_operation_on_a_wrong_stag_with_a_terminate(
-    stack: Stack, guest: vm.Guest, close_after_test: Closing, operation: Any, expected: Terminate
+def test_siw_refuses_an_operation_of_siwarp_on_a_wrong_stag_with_a_terminate(
+    stack: Stack,
+    guest: vm.Guest,
+    close_after_test: CloseAfterTest,
+    operation: Any,
+    expected: Terminate,
 ) -> None:
     for _ in range(TRIES):
-        sent, got = terminates_of_refusal(stack, guest, close_after_test, operation)
-        assert got == sent  # siw swaps the fields on the wire, and siwarp corrects this
+        sent, got = provoke_terminate_of_siw(stack, guest, close_after_test, operation)
+        assert got == sent  # siw swaps the fields on the wire, and siwarp corrects the order
         if sent is not None:
             break
     assert sent == expected
 
 
-def terminates_of_refusal(
-    stack: Stack, guest: vm.Guest, close_after_test: Closing, operation: Any
+def provoke_terminate_of_siw(
+    stack: Stack, guest: vm.Guest, close_after_test: CloseAfterTest, operation: Any
 ) -> tuple[Terminate | None, Terminate | None]:
     """Return the Terminate that siw sent for a wrong STag, and the Terminate that siwarp
     received.
@@ -399,12 +435,12 @@ def terminates_of_refusal(
     client = GuestClient(guest, listener.port, 64, 1)
     connection = listener.accept()
     close_after_test(connection)
-    server = Server(connection, 64, spoil=operation)
+    server = RpingServer(connection, 64, spoil=operation)
     with pytest.raises(ConnectionEnded) as ended:
-        server.serve()
+        server.serve_round()
         connection.recv()
-    sent = logged_terminate(guest, "sent")
-    assert "ping data:" not in client.result()[1]
+    sent = find_logged_terminate(guest, "sent")
+    assert "ping data:" not in client.wait_for_result()[1]
     return sent, ended.value.terminate
 
 
@@ -420,30 +456,30 @@ LIMITS = "siw's own limits"
     "rping -s cannot Read",
 )
 def test_a_passive_siw_cannot_read_on_a_connection_of_revision_1(
-    stack: Stack, guest: vm.Guest, rping_server: int, close_after_test: Closing
+    stack: Stack, guest: vm.Guest, rping_server: int, close_after_test: CloseAfterTest
 ) -> None:
     guest.set_siw_parameters()
-    client = Client(
+    client = RpingClient(
         connect_to_guest(stack, guest, close_after_test, rping_server, Terms(revision=1)), 64
     )
     with pytest.raises(ConnectionEnded):
-        client.exchange(text_pattern(64))
+        client.exchange_data(text_pattern(64))
     assert bytes(client.sink.memory) == bytes(64)
 
 
-#: The RTR that siw requests here: an FPDU without CRC with an RDMA Write of length 0 (RFC 6581
+#: The RTR message that siw requests: an FPDU without CRC with an RDMA Write of length 0 (RFC 6581
 #: section 9.1, RFC 5040 section 4.3): length, DDP and RDMAP control, STag, TO, CRC field.
 WRITE_AS_RTR = struct.pack(">HBBIQI", 14, 0xC1, 0x40, 0, 0, 0)
 
 
-def siw_mpa_reply(
+def exchange_mpa_frames_with_siw(
     guest: vm.Guest, port: int, flags: int, private: bytes, rtr: bytes = b""
 ) -> tuple[int, bytes]:
     """Return flags and private data of siw's Reply to an MPA Request that siwarp would not send.
 
-    With ``rtr``, that message is sent, and the function waits for siw's "established" before it
-    closes the connection. Linux stops (BUG at iwcm.c:969) if an accepted connection closes earlier:
-    README.md.
+    With ``rtr``, the function sends that message and waits for siw's log line "established" before
+    it closes the connection. Linux stops (BUG at iwcm.c:969) if an accepted connection closes
+    earlier, as README.md explains.
     """
     with socket.create_connection(("127.0.0.1", port), timeout=10) as stream:
         stream.sendall(b"MPA ID Req Frame" + struct.pack(">BBH", flags, 2, len(private)) + private)
@@ -460,8 +496,8 @@ def siw_mpa_reply(
 @pytest.mark.cell(LIMITS, "markers", impossible="siw rejects an MPA Request that asks for markers")
 def test_siw_rejects_a_request_for_markers(guest: vm.Guest, rping_server: int) -> None:
     guest.set_siw_parameters()
-    flags, _ = siw_mpa_reply(guest, rping_server, 0x80, b"")
-    assert flags & 0x20  # R
+    flags, _ = exchange_mpa_frames_with_siw(guest, rping_server, 0x80, b"")
+    assert flags & 0x20  # the R bit, for "rejected"
 
 
 @pytest.mark.cell(
@@ -475,7 +511,7 @@ def test_siw_does_not_agree_to_a_send_as_ready_to_receive_message(
     guest.set_siw_parameters()
     # RFC 6581 section 9.1: A (peer-to-peer) and B (Send) precede the IRD; C and D are clear.
     request = struct.pack(">HH", 0xC000 | 1, 1)
-    flags, private = siw_mpa_reply(guest, rping_server, 0x10, request, WRITE_AS_RTR)
+    flags, private = exchange_mpa_frames_with_siw(guest, rping_server, 0x10, request, WRITE_AS_RTR)
     assert flags & 0x30 == 0x10
     ird, ord_ = struct.unpack(">HH", private[:4])
     assert ird & 0x8000

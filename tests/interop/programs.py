@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""Debian's rping on siwarp's librdmacm, with rping on Linux siw in a VM as its peer: one test for
-each cell.
+"""Debian's rping on siwarp's librdmacm, with rping on Linux siw in a VM as its peer.
 
-Both ends compare the received data with the expected data (-V).
+Each cell of the matrix is one test. Both ends compare the received data with the expected data
+(-V).
 """
 
 from __future__ import annotations
@@ -24,10 +24,14 @@ from interop.conftest import RPING_PORT
 PERSONAS = ("roce", "iwarp")
 SIZES = (64, 4096, 65535)
 ROUNDS = 10
-FROM_US, FROM_SIW = "siwarp run rping -c ({}) -> rping -s", "rping -c -> siwarp run rping -s ({})"
-#: Time limit of each end in seconds: the guest may be emulated.
+ROW_FROM_SIWARP, ROW_FROM_SIW = (
+    "siwarp run rping -c ({}) -> rping -s",
+    "rping -c -> siwarp run rping -s ({})",
+)
+#: The time limit of each end in seconds: the guest may be emulated.
 LIMIT = 60
-# Length of a start-up frame before its private data; the last two octets are the data's length.
+# The length of a start-up frame before its private data; the last two octets of the frame header
+# hold the length of the private data.
 MPA_HEAD = 20
 
 
@@ -45,7 +49,7 @@ def read_mpa_frame(stream: socket.socket) -> bytes:
 
 
 def forward_octets(source: socket.socket, sink: socket.socket) -> None:
-    """Forward octets until either end is closed."""
+    """Forward octets from a socket to another until either end is closed."""
     with contextlib.suppress(OSError):
         while part := source.recv(65536):
             sink.sendall(part)
@@ -56,8 +60,8 @@ def forward_octets(source: socket.socket, sink: socket.socket) -> None:
 class DelayingForwarder:
     """A port of 127.0.0.1 that forwards one connection to the guest's rping.
 
-    It delays what the client sends after its MPA Request until siw is ready for FPDUs, like a path
-    with a long delay: README.md, siw's own defects.
+    The forwarder delays the octets that the client sends after its MPA Request until siw is ready
+    for FPDUs, like a path with a long delay; README.md lists the defects of siw.
     """
 
     def __init__(self, guest: vm.Guest) -> None:
@@ -89,7 +93,7 @@ class DelayingForwarder:
 
 @contextlib.contextmanager
 def delaying_forwarder(guest: vm.Guest) -> Iterator[DelayingForwarder]:
-    """Forward one connection to the guest's rping."""
+    """Forward one connection to the guest's rping during the block."""
     one = DelayingForwarder(guest)
     try:
         yield one
@@ -107,10 +111,11 @@ def wait_until_listening(port: int, server: subprocess.Popen[bytes]) -> None:
 
 
 def check_rping_output(output: str, size: int) -> None:
-    """Check that an end has printed the data of each round, which rping does after comparing it.
+    """Check that an end has printed the data of each round, which rping does after comparing the
+    data.
 
-    Its exit status is less reliable: occasionally one of its threads finds a channel that another
-    thread has closed.
+    The exit status of rping is less reliable: occasionally one of its threads finds a channel that
+    another thread has closed.
     """
     for turn in range(ROUNDS):
         start = f"ping data: rdma-ping-{turn}: "
@@ -118,8 +123,8 @@ def check_rping_output(output: str, size: int) -> None:
     assert "data mismatch" not in output
 
 
-def cell_params(row: str) -> list[object]:
-    """Return the parameters (persona, size) of one direction."""
+def matrix_cell_params(row: str) -> list[object]:
+    """Return the parameters (persona, size) of the tests of one direction."""
     return [
         pytest.param(
             persona,
@@ -132,8 +137,8 @@ def cell_params(row: str) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize(("persona", "size"), cell_params(FROM_US))
-def test_rping_on_siwarp_gets_its_data_back_from_siw(
+@pytest.mark.parametrize(("persona", "size"), matrix_cell_params(ROW_FROM_SIWARP))
+def test_rping_client_on_siwarp_receives_its_data_back_from_rping_on_siw(
     guest: vm.Guest, persona: str, size: int
 ) -> None:
     guest.set_siw_parameters()
@@ -147,13 +152,13 @@ def test_rping_on_siwarp_gets_its_data_back_from_siw(
     check_rping_output(guest.wait_for_server_end(RPING_PORT, LIMIT), size)
 
 
-@pytest.mark.parametrize(("persona", "size"), cell_params(FROM_SIW))
-def test_rping_of_siw_gets_its_data_back_from_rping_on_siwarp(
+@pytest.mark.parametrize(("persona", "size"), matrix_cell_params(ROW_FROM_SIW))
+def test_rping_client_on_siw_receives_its_data_back_from_rping_on_siwarp(
     guest: vm.Guest, tmp_path: Path, persona: str, size: int
 ) -> None:
     guest.set_siw_parameters()
     port = vm.free_ports(1)[0]
-    log = tmp_path / "log"  # its output does not fit in a pipe
+    log = tmp_path / "log"  # the output of rping does not fit in a pipe
     with (
         log.open("wb") as out,
         subprocess.Popen(

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""rping's protocol, and that of guest/echo.c, over any stack that provides the calls below.
+"""The protocols of rping and of guest/echo.c, over any stack that implements the class Stack.
 
-rping: the client Sends the location of its source buffer (address, STag, length), the server Reads
-it and Sends a go-ahead, the client Sends the location of its sink buffer, the server Writes the
-data to it and Sends again. Every message has 16 octets; the content of a go-ahead is ignored.
+The rping protocol: the client Sends the location of its source buffer (address, STag, length), the
+server Reads the buffer and Sends a go-ahead, the client Sends the location of its sink buffer, the
+server Writes the data to that buffer and Sends again. Every message has 16 octets; the content of a
+go-ahead is ignored.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class ConnectionEnded(Exception):
 
 
 class Region(Protocol):
-    """Memory that the peer may access:
+    """Memory that the peer may access.
 
     ``memory`` has the address ``address`` and the STag ``key``.
     """
@@ -58,7 +59,7 @@ class Region(Protocol):
 
 
 class Connection(Protocol):
-    """An RC connection. Every call blocks for at most a few seconds.
+    """An RC connection, each call of which blocks for at most a few seconds.
 
     All calls except register() and close() raise ConnectionEnded when the connection has ended.
     """
@@ -71,7 +72,7 @@ class Connection(Protocol):
         """
 
     def send(self, message: bytes) -> None:
-        """Send, and wait for the completion."""
+        """Send a message, and wait for the completion of the Send."""
 
     def recv(self) -> bytes:
         """Return the next message; receives of at least 128 KiB are posted before the start-up
@@ -82,7 +83,7 @@ class Connection(Protocol):
         """Write the first octets of a region to the peer's memory with an RDMA Write."""
 
     def read(self, sink: Region, length: int, address: int, key: int) -> None:
-        """Read from the peer's memory into the first octets of a region; wait for the data."""
+        """Read from the peer's memory into the first octets of a region, and wait for the data."""
 
     def close(self) -> None:
         """Disconnect the connection."""
@@ -94,54 +95,54 @@ class Listener(Protocol):
     port: int
 
     def accept(self) -> Connection:
-        """Return the next connection, within some seconds."""
+        """Return the next connection; wait at most a few seconds."""
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening on the port."""
 
 
 class Stack(Protocol):
-    """The stack under test; binding.py implements siwarp's as ``STACK``."""
+    """The RDMA stack under test; binding.py implements siwarp's stack as ``STACK``."""
 
     def connect(self, port: int, terms: Terms) -> Connection:
         """Connect to a port of 127.0.0.1 and request these terms."""
 
     def listen(self) -> Listener:
-        """Listen on a free port of 127.0.0.1 and accept any terms that a peer requests."""
+        """Listen on a free port of 127.0.0.1, and accept any terms that a peer requests."""
 
     def set_persona(self, name: str) -> None:
         """Set the persona of future connections: iwarp, roce or auto."""
 
-    def counter(self, name: str) -> int:
-        """Return one of the stack's counters."""
+    def read_counter(self, name: str) -> int:
+        """Return the value of one of the stack's counters."""
 
 
 ADVERTISEMENT = struct.Struct(">QII")  # fields: address, STag, length
 GO_AHEAD = bytes(ADVERTISEMENT.size)
-# Value combined with an STag to spoil it, so that neither its index nor its key stays valid.
-WRONG = 0x5A5A5A00
+# A value that is combined with an STag so that neither its index nor its key stays valid.
+STAG_SPOILER = 0x5A5A5A00
 
 
 def data_pattern(size: int, seed: int = 0) -> bytes:
-    """Return octets that reveal displacement: each depends on position and seed; the
-    period is 251.
+    """Return octets that reveal displacement: each octet depends on position and seed, with period
+    251.
     """
     period = bytes((i * 7 + seed) % 251 for i in range(251))
     return (period * (size // 251 + 1))[:size]
 
 
 def text_pattern(size: int, seed: int = 0) -> bytes:
-    """Like data_pattern(), but without a 0 octet before the end: rping's server writes back a C
-    string.
+    """Like data_pattern(), but without a 0 octet before the end, because rping's server writes back
+    a C string.
     """
     return bytes(octet + 1 for octet in data_pattern(size - 1, seed)) + b"\0"
 
 
-class Client:
-    """rping's client side.
+class RpingClient:
+    """The client side of rping's protocol.
 
-    ``spoil`` names the advertised buffer whose STag is made invalid: the peer's access must then be
-    refused.
+    ``spoil`` names the advertised buffer whose STag is made invalid, so that the peer's access must
+    be refused.
     """
 
     def __init__(
@@ -152,20 +153,22 @@ class Client:
         self.sink = connection.register(size, "write")
 
     def _advertise(self, region: Region, spoilt: bool) -> None:
-        key = region.key ^ WRONG if spoilt else region.key
+        key = region.key ^ STAG_SPOILER if spoilt else region.key
         self.connection.send(ADVERTISEMENT.pack(region.address, key, self.size))
         self.connection.recv()
 
-    def exchange(self, data: bytes) -> bytes:
-        """Let the peer read ``data``, a text_pattern(), and write it back; return what it wrote."""
+    def exchange_data(self, data: bytes) -> bytes:
+        """Let the peer read ``data``, a text_pattern(), and write it back; return the written
+        octets.
+        """
         self.source.memory[:] = data
         self._advertise(self.source, self.spoil == "source")
         self._advertise(self.sink, self.spoil == "sink")
         return bytes(self.sink.memory)
 
 
-class Server:
-    """rping's server side. ``spoil`` names the operation for which an invalid STag is used."""
+class RpingServer:
+    """The server side of rping; ``spoil`` names the operation for which it uses an invalid STag."""
 
     def __init__(
         self, connection: Connection, capacity: int, spoil: Literal["", "read", "write"] = ""
@@ -173,22 +176,22 @@ class Server:
         self.connection, self.spoil = connection, spoil
         self.buffer = connection.register(capacity)
 
-    def serve(self) -> bytes:
-        """Read the client's data once and write it back; return the data."""
+    def serve_round(self) -> bytes:
+        """Read the client's data once and write the data back; return the data."""
         address, key, length = ADVERTISEMENT.unpack(self.connection.recv())
-        key ^= WRONG if self.spoil == "read" else 0
+        key ^= STAG_SPOILER if self.spoil == "read" else 0
         self.connection.read(self.buffer, length, address, key)
         data = bytes(self.buffer.memory[:length])
         self.connection.send(GO_AHEAD)
         address, key, length = ADVERTISEMENT.unpack(self.connection.recv())
-        key ^= WRONG if self.spoil == "write" else 0
+        key ^= STAG_SPOILER if self.spoil == "write" else 0
         self.connection.write(self.buffer, length, address, key)
         self.connection.send(GO_AHEAD)
         return data
 
 
 class EchoClient:
-    """The client of guest/echo.c, which accesses the guest's memory itself."""
+    """The client of guest/echo.c, which itself accesses the memory of the guest."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -198,11 +201,13 @@ class EchoClient:
         return self.connection.recv()
 
     def echo(self, data: bytes) -> bytes:
-        """Have ``data`` sent back; its first octet must be the command "E"."""
+        """Return the reply to ``data``, an echo; the first octet of ``data`` must be the command
+        "E".
+        """
         return self._send_and_receive(data)
 
     def memory_address_and_key(self) -> tuple[int, int]:
-        """Return address and key of the guest's memory."""
+        """Return the address and the STag of the guest's memory."""
         address, key, _ = ADVERTISEMENT.unpack(self._send_and_receive(b"A"))
         return address, key
 

@@ -43,7 +43,7 @@ from typing import IO
 
 HERE = Path(__file__).resolve().parent
 
-#: What the host needs: file to look for -> package that contains it.
+#: The tools that the host needs: file to look for -> package that contains the file.
 HOST_TOOLS = {
     "qemu-system-x86_64": "qemu-system-x86",
     "rping": "rdmacm-utils",
@@ -54,9 +54,9 @@ HOST_TOOLS = {
     "/usr/lib/x86_64-linux-gnu/libelf.so.1": "libelf1",
     "/usr/lib/x86_64-linux-gnu/libcrypto.so.3": "libssl3",
 }
-#: The part of HOST_TOOLS that is needed once the image exists.
+#: The part of HOST_TOOLS that is needed after the image was built.
 RUN_TOOLS = {tool: HOST_TOOLS[tool] for tool in ("qemu-system-x86_64", "rping")}
-#: Packages installed in the guest; their development packages are used to build guest/echo.c.
+#: The packages installed in the guest; their development packages are used to build guest/echo.c.
 GUEST_PACKAGES = [
     *("busybox-static", "libc6", "libgcc-s1"),
     *("iproute2", "libmnl0", "libbsd0", "libmd0", "libcap2"),
@@ -80,26 +80,26 @@ SIW_PARAMETERS = {
     "siw_tcp_nagle": ("bool", "siw_main.c"),
     "rtr_type": ("ushort", "siw_cm.c"),
 }
-#: Values of rtr_type: RFC 6581's C and D bits, big endian in 16 bits of a little endian CPU.
+#: Values of rtr_type: the C and D bits of RFC 6581, big endian in 16 bits of a little endian CPU.
 RTR_WRITE, RTR_READ = 0x0080, 0x0040
 
 AGENT_PORT = 7171  # TCP port of the agent in the guest
 GUEST_ADDRESS, HOST_ADDRESS = "10.0.2.15", "10.0.2.2"
-LIFE_S = 1800  # the guest powers itself off after this long
+LIFE_S = 1800  # the guest powers itself off after this number of seconds
 BOOT_S, KVM_BOOT_S = 300.0, 8.0
 EXIT_MARK = b"\ninterop-exit "
 
 
 class Unavailable(Exception):
-    """This machine cannot run the guest; the text is the line of advice."""
+    """This machine cannot run the guest; the text of the exception advises the user."""
 
 
 class GuestError(Exception):
-    """The guest did not boot, or a command in it failed."""
+    """The guest did not boot, or a command in the guest failed."""
 
 
 def report_progress(text: str) -> None:
-    """Report progress on standard error."""
+    """Print a line about the progress of the build or boot on standard error."""
     print(f"interop: {text}", file=sys.stderr, flush=True)
 
 
@@ -112,8 +112,8 @@ def cache_directory() -> Path:
 # ----------------------------------------------------------------- packages
 
 
-def root_prefix() -> list[str] | None:
-    """Return the prefix of a command that needs root; None if root needs a password."""
+def root_command_prefix() -> list[str] | None:
+    """Return the prefix for a command that needs root; None if root needs a password."""
     if os.geteuid() == 0:
         return []
     if (
@@ -125,8 +125,8 @@ def root_prefix() -> list[str] | None:
 
 
 def run_apt(*args: str, cwd: Path | None = None) -> None:
-    """Run apt-get quietly; raises subprocess.CalledProcessError with its output."""
-    prefix = [] if args[0] == "download" else root_prefix() or []
+    """Run apt-get quietly; raise subprocess.CalledProcessError with its output on failure."""
+    prefix = [] if args[0] == "download" else root_command_prefix() or []
     subprocess.run(
         [*prefix, "apt-get", "-qq", "-o", "APT::Sandbox::User=root", *args],
         cwd=cwd, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -134,10 +134,10 @@ def run_apt(*args: str, cwd: Path | None = None) -> None:
     )  # fmt: skip
 
 
-def apt_with_retries(*args: str, advice: str, cwd: Path | None = None) -> None:
+def run_apt_with_retries(*args: str, advice: str, cwd: Path | None = None) -> None:
     """Run apt-get up to three times, refreshing the package lists in between.
 
-    Raises Unavailable with apt's own message on the package that failed, and the advice.
+    Raise Unavailable with the message of apt on the package that failed, and the advice.
     """
     output = ""
     for attempt in range(3):
@@ -154,26 +154,26 @@ def apt_with_retries(*args: str, advice: str, cwd: Path | None = None) -> None:
 
 
 def install_host_tools(tools: dict[str, str]) -> None:
-    """Install missing packages; raises Unavailable with a command to type if that is impossible."""
+    """Install missing packages; if impossible, raise Unavailable with a command to type."""
     missing = [p for t, p in tools.items() if not (shutil.which(t) or Path(t).is_file())]
     if not missing:
         return
     sudo = "" if os.geteuid() == 0 else "sudo "
     advice = f"{sudo}apt-get install --no-install-recommends {' '.join(missing)}"
-    if not shutil.which("apt-get") or root_prefix() is None:
+    if not shutil.which("apt-get") or root_command_prefix() is None:
         raise Unavailable(f"missing: {' '.join(missing)}; type: {advice}")
     report_progress(f"installing {' '.join(missing)}")
-    apt_with_retries("install", "-y", "--no-install-recommends", *missing, advice=advice)
+    run_apt_with_retries("install", "-y", "--no-install-recommends", *missing, advice=advice)
 
 
-def host_versions() -> str:
+def host_package_versions() -> str:
     """Return names and versions of the host packages whose programs the tests run."""
     show = ["dpkg-query", "-W", "-f", "${Package} ${Version}, ", *RUN_TOOLS.values()]
     done = subprocess.run(show, capture_output=True, text=True, check=False)
     return done.stdout.rstrip(", ")
 
 
-def candidate_versions(names: Sequence[str]) -> dict[str, str]:
+def apt_candidate_versions(names: Sequence[str]) -> dict[str, str]:
     """Return the versions that apt would download, by package; unknown packages are left out."""
     text = subprocess.run(
         ["apt-cache", "policy", *names], check=True, capture_output=True, text=True,
@@ -195,7 +195,7 @@ def kernel_release() -> str:
 
 
 def kernel_packages(release: str) -> dict[str, str]:
-    """Return the kernel's packages by role."""
+    """Return the names of the kernel's packages by their role in the build."""
     series = ".".join(release.split(".")[:2])
     return {
         "image": f"linux-image-{release}",
@@ -206,8 +206,10 @@ def kernel_packages(release: str) -> dict[str, str]:
     }
 
 
-def resolve_versions() -> tuple[str, dict[str, str]]:
-    """Return kernel release and the version of every package to download; raises Unavailable."""
+def resolve_package_versions() -> tuple[str, dict[str, str]]:
+    """Return the kernel release and the version of every package to download, or raise
+    Unavailable.
+    """
     if not shutil.which("apt-get"):
         raise Unavailable("the guest is made of Debian packages: run this on Debian 12 (apt-get)")
     missing = ["linux-image-amd64"]
@@ -221,7 +223,7 @@ def resolve_versions() -> tuple[str, dict[str, str]]:
         except LookupError:
             continue
         names = [*kernel_packages(release).values(), *GUEST_PACKAGES, *DEVELOPMENT_PACKAGES]
-        versions = candidate_versions(names)
+        versions = apt_candidate_versions(names)
         missing = [name for name in names if name not in versions]
         if not missing:
             return release, versions
@@ -231,7 +233,9 @@ def resolve_versions() -> tuple[str, dict[str, str]]:
 # -------------------------------------------------------------------- build
 
 
-def package_files(deb: Path, wanted: re.Pattern[str]) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+def matching_package_files(
+    deb: Path, wanted: re.Pattern[str]
+) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
     """Yield files and links of a package whose names (without ./) match, with their contents."""
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", deb], stdout=subprocess.PIPE) as unpacker:
         assert unpacker.stdout is not None
@@ -259,7 +263,7 @@ class Initramfs:
         self.out.write(b"\0" * (-self.out.tell() % 4) + data)
         self.out.write(b"\0" * (-self.out.tell() % 4))
 
-    def add(self, name: str, mode: int, data: bytes) -> None:
+    def add_entry(self, name: str, mode: int, data: bytes) -> None:
         """Add a file or link (mode with its type bits) and its parent folders, each only once."""
         parents = Path(name).parents
         for folder in [str(p) for p in reversed(parents)][1:]:
@@ -271,12 +275,12 @@ class Initramfs:
             self._write_entry(name, mode, data)
 
     def add_file(self, name: str, data: bytes, mode: int = 0o644) -> None:
-        """Add a regular file."""
-        self.add(name, 0o100000 | mode, data)
+        """Add a regular file to the archive."""
+        self.add_entry(name, 0o100000 | mode, data)
 
     def add_link(self, name: str, target: str) -> None:
-        """Add a symbolic link."""
-        self.add(name, 0o120777, target.encode())
+        """Add a symbolic link to the archive."""
+        self.add_entry(name, 0o120777, target.encode())
 
     def finish(self) -> bytes:
         """Return the finished archive."""
@@ -285,14 +289,14 @@ class Initramfs:
 
 
 def unpack_package(deb: Path, into: Path) -> None:
-    """Unpack a complete package."""
+    """Unpack a complete Debian package into a folder."""
     subprocess.run(["dpkg-deb", "-x", deb, into], check=True)
 
 
-def parameterized_siw(deb: Path, series: str, work: Path) -> Path:
+def extract_parameterized_siw(deb: Path, series: str, work: Path) -> Path:
     """Return siw's folder from linux-source, with its constants turned into module parameters."""
     folder = f"linux-source-{series}/drivers/infiniband/sw/siw"
-    # --occurrence stops reading early, so the earlier stages of the pipe end by SIGPIPE.
+    # The option --occurrence stops tar early, so the preceding commands of the pipe end by SIGPIPE.
     script = (
         'dpkg-deb --fsys-tarfile "$1" 2>/dev/null | tar -xO "./usr/src/linux-source-$2.tar.xz" '
         '2>/dev/null | xz -dcT2 2>/dev/null | tar -x --occurrence=1 "$3"'
@@ -314,10 +318,10 @@ def parameterized_siw(deb: Path, series: str, work: Path) -> Path:
 
 
 def build_siw(debs: dict[str, Path], release: str, work: Path) -> bytes:
-    """Compile siw.ko against the headers of this kernel."""
+    """Compile siw.ko against the headers of this kernel, and return its octets."""
     series = ".".join(release.split(".")[:2])
     with ThreadPoolExecutor(2) as pool:
-        source = pool.submit(parameterized_siw, debs["source"], series, work)
+        source = pool.submit(extract_parameterized_siw, debs["source"], series, work)
         for role in ("headers", "common", "kbuild"):
             unpack_package(debs[role], work / "headers")
         siw = source.result()
@@ -335,7 +339,7 @@ def build_siw(debs: dict[str, Path], release: str, work: Path) -> bytes:
 
 
 def build_echo(debs: Sequence[Path], work: Path) -> bytes:
-    """Compile guest/echo.c, the guest's verbs server."""
+    """Compile guest/echo.c, the verbs server of the guest, and return the program."""
     root, program = work / "development", work / "interop-echo"
     for deb in debs:
         unpack_package(deb, root)
@@ -349,14 +353,14 @@ def build_echo(debs: Sequence[Path], work: Path) -> bytes:
     return program.read_bytes()
 
 
-def kernel_and_modules(image: Path) -> tuple[bytes, list[tuple[str, bytes]]]:
+def extract_kernel_and_modules(image: Path) -> tuple[bytes, list[tuple[str, bytes]]]:
     """Return the kernel, and the modules that the guest loads, ordered by their dependencies."""
     wanted = re.compile(
         r"boot/vmlinuz-|lib/modules/[^/]+/(modules\.builtin$|kernel/(arch/x86/crypto|crypto|lib|fs"
         r"|net/core|drivers/(virtio|infiniband/core|net/virtio_net|net/net_failover))[./])"
     )
     kernel, files, builtin = b"", {}, set[str]()
-    for info, data in package_files(image, wanted):
+    for info, data in matching_package_files(image, wanted):
         name = Path(info.name).name
         if name.startswith("vmlinuz"):
             kernel = data
@@ -366,7 +370,7 @@ def kernel_and_modules(image: Path) -> tuple[bytes, list[tuple[str, bytes]]]:
             files[name.removesuffix(".ko").replace("-", "_")] = data
     order: list[str] = []
 
-    def add_module(module: str) -> None:
+    def add_module_with_dependencies(module: str) -> None:
         if module in order or module in builtin:
             return
         if module not in files:
@@ -374,18 +378,18 @@ def kernel_and_modules(image: Path) -> tuple[bytes, list[tuple[str, bytes]]]:
         depends = re.search(rb"\0depends=([^\0]*)\0", files[module])
         for need in (depends.group(1).decode() if depends else "").split(","):
             if need:
-                add_module(need.replace("-", "_"))
+                add_module_with_dependencies(need.replace("-", "_"))
         order.append(module)
 
     for module in [*GUEST_MODULES, "iw_cm"]:
-        add_module(module)
+        add_module_with_dependencies(module)
     return kernel, [(module, files[module]) for module in order]
 
 
-def guest_files(debs: Sequence[Path]) -> Iterator[tuple[str, int, bytes]]:
+def read_guest_files(debs: Sequence[Path]) -> Iterator[tuple[str, int, bytes]]:
     """Yield name, mode and content of the guest's programs and libraries, with a merged /usr."""
     for deb in debs:
-        for info, data in package_files(deb, GUEST_FILES):
+        for info, data in matching_package_files(deb, GUEST_FILES):
             name = info.name if info.name.startswith(("usr/", "etc/")) else f"usr/{info.name}"
             name = name.replace("usr/sbin/", "usr/bin/")
             if info.issym():
@@ -395,16 +399,17 @@ def guest_files(debs: Sequence[Path]) -> Iterator[tuple[str, int, bytes]]:
 
 
 def build_image(release: str, versions: dict[str, str], into: Path) -> None:
-    """Download, compile and pack: stores vmlinuz, initramfs and version in a folder."""
+    """Download and compile the guest, and store vmlinuz, initramfs and version in a folder."""
     started = time.monotonic()
-    # A short path without spaces, because the kernel's makefiles do not support spaces.
+    # The path is short and has no spaces, because the makefiles of the kernel do not support
+    # spaces.
     with tempfile.TemporaryDirectory(prefix="siwarp-interop-", dir="/tmp") as name:
         work = Path(name)
         store = work / "debs"
         store.mkdir()
         packages = [f"{package}={version}" for package, version in versions.items()]
         report_progress(f"downloading Debian's kernel {release} and {len(packages)} packages")
-        apt_with_retries("download", *packages, advice="sudo apt-get update", cwd=store)
+        run_apt_with_retries("download", *packages, advice="sudo apt-get update", cwd=store)
         by_name = {path.name.split("_")[0]: path for path in store.glob("*.deb")}
         debs = {role: by_name[package] for role, package in kernel_packages(release).items()}
         report_progress(
@@ -412,14 +417,14 @@ def build_image(release: str, versions: dict[str, str], into: Path) -> None:
         )
         with ThreadPoolExecutor(2) as pool:
             siw = pool.submit(build_siw, debs, release, work)
-            kernel, modules = kernel_and_modules(debs["image"])
+            kernel, modules = extract_kernel_and_modules(debs["image"])
             archive = Initramfs()
             for folder in ("bin", "sbin"):
                 archive.add_link(folder, "usr/bin")
             for folder in ("lib", "lib64"):
                 archive.add_link(folder, f"usr/{folder}")
-            for path, mode, data in guest_files([by_name[p] for p in GUEST_PACKAGES]):
-                archive.add(path, mode, data)
+            for path, mode, data in read_guest_files([by_name[p] for p in GUEST_PACKAGES]):
+                archive.add_entry(path, mode, data)
             libraries = [p for p in by_name if p.startswith(("libibverbs", "librdmacm"))]
             echo = build_echo([by_name[p] for p in libraries], work)
             archive.add_file("usr/bin/interop-echo", echo, 0o755)
@@ -454,12 +459,12 @@ def file_lock(path: Path) -> Iterator[IO[str]]:
 
 
 def cached_image() -> Path:
-    """Return the folder with vmlinuz, initramfs and version; build it if the cache lacks it.
+    """Return the folder with vmlinuz, initramfs and version; build the image if the cache lacks it.
 
-    Raises Unavailable if this machine lacks root or a package for the build, GuestError if
+    Raise Unavailable if this machine lacks root or a package for the build, GuestError if
     compilation fails.
     """
-    release, versions = resolve_versions()
+    release, versions = resolve_package_versions()
     cache = cache_directory()
     cache.mkdir(parents=True, exist_ok=True)
     image = cache / cache_key(versions)
@@ -483,9 +488,9 @@ def cached_image() -> Path:
 # ---------------------------------------------------------------------- run
 
 
-def die_with_parent() -> None:
-    """Before exec in a child process: have it killed when the parent's thread ends
-    (PR_SET_PDEATHSIG).
+def request_kill_with_parent() -> None:
+    """In a child process before exec, ask the kernel to kill the process when the parent's thread
+    ends (PR_SET_PDEATHSIG).
     """
     ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)
 
@@ -499,7 +504,7 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
-#: Messages on the console when the Linux kernel itself has failed.
+#: Messages that the Linux kernel prints on the console when it has failed.
 KERNEL_FAULT = re.compile(
     r"^.*(kernel BUG at|\bBUG: |Oops: |general protection fault|Kernel panic|stack segment:).*$",
     re.M,
@@ -513,10 +518,10 @@ def kernel_fault(console: str) -> str:
 
 
 class Guest:
-    """A running guest; a context manager.
+    """A running guest VM; a context manager.
 
-    ``forward`` names guest TCP ports; ``host_port(p)`` is the port of 127.0.0.1 that is forwarded
-    guest port p.
+    ``forward`` names TCP ports of the guest; ``host_port(p)`` is the port of 127.0.0.1 that is
+    forwarded to guest port p.
     """
 
     def __init__(self, image: Path, forward: Sequence[int] = (7174, 7175)) -> None:
@@ -527,7 +532,7 @@ class Guest:
         self.accelerator = ""
         self.qemu: subprocess.Popen[bytes] | None = None
         self.ports: dict[int, int] = {}
-        self._parameters: dict[str, int] = {}  # siw's module parameters, as last set
+        self._parameters: dict[str, int] = {}  # the module parameters of siw, as last set
         try:
             self._boot(image)
         except BaseException:
@@ -546,7 +551,7 @@ class Guest:
 
     def _boot(self, image: Path) -> None:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        # Holds the host's boot id, so that KVM is tried once per boot.
+        # The file holds the boot id of the host, so that KVM is tried once per boot.
         broken = image / "kvm-does-not-boot"
         wanted = os.environ.get("INTEROP_ACCEL")
         kvm = wanted != "tcg" and os.access("/dev/kvm", os.R_OK | os.W_OK)
@@ -587,7 +592,7 @@ class Guest:
         with (self.state / "qemu.log").open("wb") as log:
             self.qemu = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                preexec_fn=die_with_parent, start_new_session=True,
+                preexec_fn=request_kill_with_parent, start_new_session=True,
             )  # fmt: skip
         started = time.monotonic()
         while time.monotonic() - started < seconds and self.qemu.poll() is None:
@@ -617,7 +622,7 @@ class Guest:
         """Run a shell command in the guest; return its exit status (143 after a time-out) and
         output.
 
-        Raises GuestError if the guest does not answer within ``timeout`` seconds plus a margin.
+        Raise GuestError if the guest does not answer within ``timeout`` seconds plus a margin.
         """
         request = f"{int(timeout) or 1} {base64.b64encode(command.encode()).decode()}\n"
         reply = b""
@@ -635,7 +640,9 @@ class Guest:
         return int(status), output.decode(errors="replace")
 
     def run_checked(self, command: str, timeout: float = 30.0) -> str:
-        """Like run(), but a non-zero status raises GuestError with the output."""
+        """Run a command in the guest and return its output; raise GuestError if its status is not
+        zero.
+        """
         status, output = self.run(command, timeout)
         if status:
             raise GuestError(f"status {status} from {command!r} in the guest:\n{output}")
@@ -659,9 +666,9 @@ class Guest:
         )
 
     def start_server(self, port: int, command: str) -> None:
-        """Start a server in the guest's background and wait until siw listens on its port.
+        """Start a server in the guest's background, and wait until siw listens on its port.
 
-        An earlier server on that port is stopped first; output is written to /tmp/PORT.log.
+        An earlier server on that port is stopped first; the output is written to /tmp/PORT.log.
         """
         pid, log = f"/tmp/{port}.pid", f"/tmp/{port}.log"
         self.run_checked(
@@ -688,7 +695,7 @@ class Guest:
     def wait_until_siw_ready(self) -> None:
         """Wait until siw is ready for FPDUs on the connection that it accepted last.
 
-        siw logs "established" (reason 3) after its MPA Reply. Until then it may leave an FPDU
+        siw logs "established" (reason 3) after its MPA Reply. Before that, siw may leave an FPDU
         unread until more octets arrive. Without that log line, the function returns after 2 s.
         """
         said = "dmesg | grep -E 'send mpa reply|siw_cm_upcall.*reason=3' | tail -n 1"
@@ -701,7 +708,7 @@ class Guest:
         """Wait until the server on this port sleeps, and siw has returned from the server's last
         post.
 
-        A Read that arrives during that post may be answered wrongly: README.md, siw's own defects.
+        siw may answer a Read that arrives during that post with wrong data, as README.md explains.
         """
         state = f"/proc/$(cat /tmp/{port}.pid)/status"
         self.run_checked(
@@ -719,7 +726,7 @@ class Guest:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; see the module's docstring."""
+    """Run the command line, which the docstring of the module describes."""
     verb = arguments[0] if arguments else "help"
     if verb not in ("build", "boot", "exec") or (verb == "exec") != (len(arguments) > 1):
         print(__doc__)

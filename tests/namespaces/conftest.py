@@ -6,26 +6,26 @@ from collections.abc import Iterator
 
 import pytest
 from namespaces.ns_harness import Namespace, cabled
-from namespaces.path_harness import Path3
+from namespaces.path_harness import RoutedPath
 
 
 @pytest.fixture(scope="session")
-def cable() -> Iterator[tuple[Namespace, Namespace]]:
-    """Provide two network namespaces connected by a veth pair, for the complete test session."""
+def cabled_namespaces() -> Iterator[tuple[Namespace, Namespace]]:
+    """Yield two network namespaces connected by a veth pair, for the complete test session."""
     with cabled() as ends:
         yield ends
 
 
 @pytest.fixture(scope="session")
-def line() -> Iterator[Path3]:
-    """Provide two network namespaces connected by a router, for the complete test session."""
-    made = Path3()
+def session_routed_path() -> Iterator[RoutedPath]:
+    """Yield network namespaces connected by a router, for the complete test session."""
+    made = RoutedPath()
     yield made
     made.close()
 
 
 @pytest.fixture
-def path(line: Path3) -> Path3:
-    """Provide the namespaces of ``line``, reset to their initial state."""
-    line.reset()
-    return line
+def routed_path(session_routed_path: RoutedPath) -> RoutedPath:
+    """Return the namespaces of ``session_routed_path``, reset to their initial state."""
+    session_routed_path.reset()
+    return session_routed_path

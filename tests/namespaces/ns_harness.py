@@ -1,4 +1,4 @@
-"""Network namespaces as objects, and programs that run in them."""
+"""Network namespaces as objects, and programs that run in network namespaces."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
 
 class Namespace:
-    """A network namespace with one end of a veth pair and its addresses. ``close`` removes the
-    namespace.
+    """A network namespace with one end of a veth pair and its addresses.
 
-    For a user other than root, the namespace belongs to a user namespace: that of ``beside`` if
-    given, otherwise a new one.
+    ``close`` removes the namespace. For a user other than root, the namespace belongs to a user
+    namespace: that of ``beside`` if given, otherwise a new one.
     """
 
     def __init__(self, link: str, v4: str, v6: str, beside: Namespace | None = None) -> None:
@@ -80,7 +79,7 @@ class Namespace:
     def ip(self, *args: str) -> str:
         return self.run("ip", *args)
 
-    def set_up(self) -> None:
+    def configure_interfaces(self) -> None:
         self.ip("link", "set", "lo", "up")
         self.ip("link", "set", self.link, "up")
         self.ip("addr", "add", f"{self.v4}/24", "dev", self.link)
@@ -91,13 +90,13 @@ class Namespace:
         detection.
         """
         end = time.monotonic() + 10
-        while not self.link_local():
+        while not self.link_local_address():
             assert time.monotonic() < end, f"no link-local address on {self.link}"
             time.sleep(0.02)
 
-    def has_socket(self, port: int, state: str) -> bool:
-        """Whether a TCP socket of this namespace has this local or remote port and this Linux state
-        number.
+    def has_tcp_socket(self, port: int, state: str) -> bool:
+        """Return whether a TCP socket of this namespace has this local or remote port and this
+        Linux state number.
         """
         for table in ("tcp", "tcp6"):
             text = Path("/proc", self.pid, "net", table).read_text(encoding="ascii")
@@ -106,21 +105,21 @@ class Namespace:
         return False
 
     def listens(self, port: int) -> bool:
-        """Whether a socket of this namespace listens on this TCP port."""
-        return self.has_socket(port, "0A")
+        """Return whether a socket of this namespace listens on this TCP port."""
+        return self.has_tcp_socket(port, "0A")
 
     def connected(self, port: int) -> bool:
-        """Whether a TCP connection with this port exists in this namespace."""
-        return self.has_socket(port, "01")
+        """Return whether a TCP connection with this port exists in this namespace."""
+        return self.has_tcp_socket(port, "01")
 
-    def link_local(self) -> str | None:
+    def link_local_address(self) -> str | None:
         for found in json.loads(self.ip("-6", "-j", "addr", "show", "dev", self.link)):
             for a in found.get("addr_info", ()):
                 if a.get("scope") == "link" and not a.get("tentative"):
                     return f"{a['local']}%{self.link}"
         return None
 
-    def python(self, code: str, *args: str, **env: str) -> subprocess.Popen[str]:
+    def start_python(self, code: str, *args: str, **env: str) -> subprocess.Popen[str]:
         """Start a Python program in this namespace; ``env`` adds environment variables."""
         return subprocess.Popen(
             self.inside(sys.executable, "-c", code, *args),
@@ -132,8 +131,8 @@ class Namespace:
         )
 
 
-def finish(process: subprocess.Popen[str], seconds: float = 30) -> Any:
-    """Wait for a program to end and return the last line of its output, parsed as JSON."""
+def wait_for_json_output(process: subprocess.Popen[str], seconds: float = 30) -> Any:
+    """Wait for a program to end, and return the last line of its output, parsed as JSON."""
     try:
         out, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -146,7 +145,7 @@ def finish(process: subprocess.Popen[str], seconds: float = 30) -> Any:
 
 @contextlib.contextmanager
 def cabled() -> Iterator[tuple[Namespace, Namespace]]:
-    """Provide two network namespaces connected by a veth pair, each with its link-local address."""
+    """Yield two network namespaces connected by a veth pair, each with its link-local address."""
     with contextlib.ExitStack() as made:
         ends: list[Namespace] = []
         for i in range(2):
@@ -158,7 +157,7 @@ def cabled() -> Iterator[tuple[Namespace, Namespace]]:
         ends[0].ip("link", "add", ends[0].link, "type", "veth", *peer)
         for end in ends:
             end.ip("link", "set", end.link, "addrgenmode", "eui64")
-            end.set_up()
+            end.configure_interfaces()
         for end in ends:
             end.wait_for_link_local()
         yield ends[0], ends[1]

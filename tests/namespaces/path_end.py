@@ -44,8 +44,8 @@ ALL = (
 )
 
 
-class World:
-    """The verbs objects of this end.
+class VerbsObjects:
+    """The verbs objects of one end of a network path.
 
     ``out`` is the source of sends; ``into`` is exposed to the peer.
     """
@@ -67,7 +67,8 @@ class World:
             max_write_records=8 if kind == "UD" else 0,
         )
         self.qp = QP(self.pd, init)
-        if whole:  # a user-provided socket that forbids IP fragmentation
+        # With whole, the queue pair uses a socket of the program that forbids IP fragmentation.
+        if whole:
             self.own = socket.socket(
                 socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM
             )
@@ -86,21 +87,21 @@ class World:
         self.slots: list[int] = []
 
 
-world: World
+world: VerbsObjects
 
 
-def start(kind: str, host: str, *more: Any) -> list[Any]:
+def create_queue_pair(kind: str, host: str, *more: Any) -> list[Any]:
     """Create the queue pair; return its address and port, and the rkey and address of its
     buffer.
     """
     global world
-    world = World(kind, host, *more)
+    world = VerbsObjects(kind, host, *more)
     remote = world.into.remote()
     return [world.qp.addr[0], world.qp.addr[1], remote.rkey, remote.addr]
 
 
-def meet(host: str, port: int, rkey: int, addr: int, path_mtu: int = 0) -> None:
-    """Set the peer's address and remote memory, and connect the queue pair to the peer."""
+def connect_to_peer(host: str, port: int, rkey: int, addr: int, path_mtu: int = 0) -> None:
+    """Set the address and remote memory of the peer, and connect the queue pair to the peer."""
     world.there = RemoteBuffer(addr, SIZE, rkey)
     if world.kind == "UC":
         world.qp.to_rts(QPAttr(ah_attr=AHAttr(host, port), path_mtu=path_mtu or None))
@@ -109,7 +110,7 @@ def meet(host: str, port: int, rkey: int, addr: int, path_mtu: int = 0) -> None:
         world.ah = AH(world.pd, (host, port))
 
 
-def recv(sizes: list[int]) -> None:
+def post_receives(sizes: list[int]) -> None:
     """Post one receive for each of these message sizes; the buffers are adjacent in memory."""
     world.slots = []
     for i, size in enumerate(sizes):
@@ -118,7 +119,7 @@ def recv(sizes: list[int]) -> None:
         world.qp.post_recv(RecvWR(i, sg=[world.into.sge(at, size)]))
 
 
-def _wait(cq: CQ, n: int, seconds: float) -> list[WC]:
+def _poll_for_completions(cq: CQ, n: int, seconds: float) -> list[WC]:
     got: list[WC] = []
     end = time.monotonic() + seconds
     while len(got) < n and time.monotonic() < end:
@@ -129,8 +130,8 @@ def _wait(cq: CQ, n: int, seconds: float) -> list[WC]:
     return got
 
 
-def send(sizes: list[int], seconds: float = 20.0, opcode: str = "SEND") -> list[str]:
-    """Post messages from adjacent buffers and return the statuses of their completions."""
+def send_and_wait(sizes: list[int], seconds: float = 20.0, opcode: str = "SEND") -> list[str]:
+    """Post messages from adjacent buffers, and return the statuses of their completions."""
     for i, size in enumerate(sizes):
         at = sum(sizes[:i])
         world.out.view[at : at + size] = bytes([size % 251]) * size
@@ -140,12 +141,12 @@ def send(sizes: list[int], seconds: float = 20.0, opcode: str = "SEND") -> list[
         if opcode == "ATOMIC_FETCH_AND_ADD":
             more["compare_add"] = 1
         world.qp.post_send(SendWR(i, WROpcode[opcode], sg=[world.out.sge(at, size)], **more))
-    got = _wait(world.scq, len(sizes), seconds)
+    got = _poll_for_completions(world.scq, len(sizes), seconds)
     return [WCStatus(wc.status).name for wc in got]
 
 
-def received(n: int, seconds: float = 20.0) -> list[int]:
-    """Wait for n messages and return their lengths in octets, or -1 for a message with wrong
+def wait_for_messages(n: int, seconds: float = 20.0) -> list[int]:
+    """Wait for n messages, and return their lengths in octets, or -1 for a message with wrong
     content.
     """
     return [
@@ -154,45 +155,45 @@ def received(n: int, seconds: float = 20.0) -> list[int]:
         and world.into.read(wc.byte_len, world.slots[wc.wr_id])
         == bytes([wc.byte_len % 251]) * wc.byte_len
         else -1
-        for wc in _wait(world.rcq, n, seconds)
+        for wc in _poll_for_completions(world.rcq, n, seconds)
     ]
 
 
-def recorded(n: int, seconds: float = 20.0) -> list[list[int]]:
-    """Wait for n Write-Records and return [octets placed, message length] of each record."""
-    records = [world.qp.record(wc) for wc in _wait(world.rcq, n, seconds)]
+def wait_for_write_records(n: int, seconds: float = 20.0) -> list[list[int]]:
+    """Wait for n Write-Records, and return [octets placed, message length] of each record."""
+    records = [world.qp.record(wc) for wc in _poll_for_completions(world.rcq, n, seconds)]
     return [[record.valid, record.length] for record in records]
 
 
-def memory(first: int, n: int) -> list[int]:
+def read_exposed_memory(first: int, n: int) -> list[int]:
     """Return octets of the memory that is exposed to the peer."""
     return list(world.into.read(n, first))
 
 
-def sent(first: int, n: int) -> list[int]:
+def read_source_buffer(first: int, n: int) -> list[int]:
     """Return octets of the source buffer, which is also the destination of RDMA Reads."""
     return list(world.out.read(n, first))
 
 
-def address() -> list[Any]:
+def queue_pair_address() -> list[Any]:
     return list(world.qp.addr)
 
 
-def fill(octet: int, n: int) -> None:
-    """Set the first n octets of the exposed memory to one value."""
+def fill_exposed_memory(octet: int, n: int) -> None:
+    """Set the first n octets of the memory that is exposed to the peer to one value."""
     world.into.write(bytes([octet]) * n)
 
 
-def state() -> str:
+def queue_pair_state() -> str:
     return world.qp.qp_state.name
 
 
-def rts() -> None:
-    """Return the queue pair from SQE to RTS."""
+def return_to_rts() -> None:
+    """Move the queue pair from SQE to RTS."""
     world.qp.to_rts()
 
 
-def turn(seconds: float) -> None:
+def poll_receive_queue(seconds: float) -> None:
     """Poll the receive completion queue for some seconds, so that the queue pair makes progress."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -200,12 +201,12 @@ def turn(seconds: float) -> None:
         time.sleep(0.001)
 
 
-def count(*names: str) -> list[int]:
+def read_counters(*names: str) -> list[int]:
     values = read(os.getpid())
     return [values[name] for name in names]
 
 
-def connect_error(host: str) -> str:
+def connection_errno_name(host: str) -> str:
     """Return the name of the errno with which the transition to RTR for this peer fails."""
     try:
         world.qp.to_rtr(QPAttr(ah_attr=AHAttr(host, 9)))
@@ -216,7 +217,7 @@ def connect_error(host: str) -> str:
 
 def main() -> None:
     for line in sys.stdin:
-        # Abort after 90 s, longer than any function takes.
+        # The process aborts in a function that takes longer than 90 s, which no function should.
         faulthandler.dump_traceback_later(90, exit=True)
         function, *args = json.loads(line)
         print(json.dumps(globals()[function](*args)), flush=True)

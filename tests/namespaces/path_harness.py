@@ -1,6 +1,6 @@
 """Three network namespaces in a row (a - r - b), with a remote-controlled queue pair at either end.
 
-For a user other than root they belong to a new user namespace, as the namespaces of `siwarp wan`
+For a user other than root, the namespaces belong to a new user namespace, as those of `siwarp wan`
 do.
 """
 
@@ -41,10 +41,10 @@ ip route add default via {gateway4}; ip route add default via {gateway6}
 """
 
 
-class Path3:
-    """The three namespaces.
+class RoutedPath:
+    """Two network namespaces a and b, and a third namespace r that routes between a and b.
 
-    ``ip`` and ``sh`` run commands in a namespace; ``end`` starts a queue pair.
+    ``run_shell`` runs commands in a namespace; ``start_end`` starts a process with a queue pair.
     """
 
     def __init__(self) -> None:
@@ -70,27 +70,27 @@ class Path3:
         # Disable duplicate address detection: a router sends no neighbour solicitations while its
         # link-local address is tentative, which takes about 2 s.
         for me in "arb":
-            self.sh(
+            self.run_shell(
                 me, "for i in all default; do echo 0 >/proc/sys/net/ipv6/conf/$i/accept_dad; done"
             )
         for me in "ab":
             peer = ["peer", "name", f"r{me}", "netns", self.pids["r"]]
-            self.sh(me, f"ip link add {me}0 type veth {' '.join(peer)}")
+            self.run_shell(me, f"ip link add {me}0 type veth {' '.join(peer)}")
             # Disable segmentation offload on the veth pair, so that the router's counters count
             # packets on the wire.
-            self.sh(me, f"ip link set {me}0 gso_max_segs 1")
-        self.sh("r", ROUTER)
+            self.run_shell(me, f"ip link set {me}0 gso_max_segs 1")
+        self.run_shell("r", ROUTER)
         for me, other in (("a", "198.51.100"), ("b", "203.0.113")):
             gateways = {"gateway4": f"{other}.254", "gateway6": f"2001:db8:{me}::ff"}
-            self.sh(me, END.format(me=me, v4=V4[me], v6=V6[me], **gateways))
+            self.run_shell(me, END.format(me=me, v4=V4[me], v6=V6[me], **gateways))
 
-    def _in(self, where: str) -> list[str]:
+    def _command_prefix(self, where: str) -> list[str]:
         return ["nsenter", "-t", self.pids[where], *self._enter, "-n"]
 
-    def sh(self, where: str, script: str) -> str:
-        """Run a shell script in namespace a, r or b and return its output."""
+    def run_shell(self, where: str, script: str) -> str:
+        """Run a shell script in namespace a, r or b, and return its output."""
         done = subprocess.run(
-            [*self._in(where), "sh", "-c", script],
+            [*self._command_prefix(where), "sh", "-c", script],
             capture_output=True,
             text=True,
             timeout=30,
@@ -99,51 +99,57 @@ class Path3:
         assert done.returncode == 0, f"{script}: {done.stderr}"
         return done.stdout
 
-    def middle(self, mtu: int, *, routers_tell: bool = True) -> None:
-        """Set the MTU of the link from r to b; without ``routers_tell``, r drops long packets
+    def set_middle_mtu(self, mtu: int, *, routers_report: bool = True) -> None:
+        """Set the MTU of the link from r to b; without ``routers_report``, r drops long packets
         silently.
         """
-        self.sh("r", f"ip link set rb mtu {mtu}")
-        self.sh("b", f"ip link set b0 mtu {mtu}")
-        # Protocol numbers of ICMP and ICMPv6: a small system lacks /etc/protocols, which holds the
-        # names.
+        self.run_shell("r", f"ip link set rb mtu {mtu}")
+        self.run_shell("b", f"ip link set b0 mtu {mtu}")
+        # The rules use the protocol numbers of ICMP and ICMPv6, because a small system lacks
+        # /etc/protocols, which holds the names.
         for family, protocol in (("-4", 1), ("-6", 58)):
-            self.sh("r", f"ip {family} rule del prio 10 2>/dev/null || true")
-            if not routers_tell:
+            self.run_shell("r", f"ip {family} rule del prio 10 2>/dev/null || true")
+            if not routers_report:
                 rule = f"ip {family} rule add prio 10 iif lo ipproto {protocol} blackhole"
-                self.sh("r", rule)
+                self.run_shell("r", rule)
 
     def reset(self) -> None:
-        """Restore the initial MTUs and links, and flush the path MTUs that the kernels
-        have cached.
+        """Restore the initial MTUs and links, and flush the path MTUs that the kernels have
+        cached.
         """
-        self.middle(1500)
-        self.sh("a", "ip link set a0 mtu 1500")
-        self.up()
+        self.set_middle_mtu(1500)
+        self.run_shell("a", "ip link set a0 mtu 1500")
+        self.set_link_up()
         for where in "arb":
-            self.sh(where, "ip route flush cache; ip -6 route flush cache")
+            self.run_shell(where, "ip route flush cache; ip -6 route flush cache")
 
-    def down(self) -> None:
-        """Set a's interface down, which removes its routes and its IPv6 address."""
-        self.sh("a", "ip link set a0 down")
+    def set_link_down(self) -> None:
+        """Set the interface of namespace a down, which removes its routes and its IPv6 address."""
+        self.run_shell("a", "ip link set a0 down")
 
-    def up(self) -> None:
-        """Set a's interface up and restore its IPv6 address and its default routes."""
-        self.sh(
+    def set_link_up(self) -> None:
+        """Set the interface of namespace a up, and restore its IPv6 address and its default
+        routes.
+        """
+        self.run_shell(
             "a",
             "ip link set a0 up; ip -6 addr replace 2001:db8:a::1/64 dev a0 nodad;"
             "ip route replace default via 198.51.100.254;"
             "ip -6 route replace default via 2001:db8:a::ff",
         )
 
-    def crossed(self) -> tuple[int, int]:
-        """Return the number of packets, and of octets of IP, that r has forwarded to b."""
-        (link,) = json.loads(self.sh("r", "ip -j -s link show rb"))
+    def count_forwarded_packets(self) -> tuple[int, int]:
+        """Return the number of packets, and of octets of IP, that namespace r has forwarded to
+        b.
+        """
+        (link,) = json.loads(self.run_shell("r", "ip -j -s link show rb"))
         tx = link["stats64"]["tx"]
         return tx["packets"], tx["bytes"] - 14 * tx["packets"]
 
-    def forge(self, mtu: int, quoted: bytes) -> None:
-        """Send a a forged ICMP message of r: a packet with these first octets exceeded this MTU."""
+    def send_forged_icmp(self, mtu: int, quoted: bytes) -> None:
+        """Send a forged ICMP error from r to a: a packet with these first octets exceeded this
+        MTU.
+        """
         code = (
             "import socket, sys; s = socket.socket(socket.AF_INET, socket.SOCK_RAW, 1);"
             f"s.sendto(bytes.fromhex(sys.argv[1]), ('{V4['a']}', 0))"
@@ -152,11 +158,11 @@ class Path3:
         total = sum(struct.unpack(f"!{len(body) // 2}H", body))
         total = (total & 0xFFFF) + (total >> 16)
         total = ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
-        told = body[:2] + struct.pack("!H", total) + body[4:]
-        self.sh("r", shlex.join([sys.executable, "-c", code, told.hex()]))
+        message = body[:2] + struct.pack("!H", total) + body[4:]
+        self.run_shell("r", shlex.join([sys.executable, "-c", code, message.hex()]))
 
-    def end(self, where: str, **env: str) -> End:
-        return End(self._in(where), env)
+    def start_end(self, where: str, **env: str) -> RemoteEnd:
+        return RemoteEnd(self._command_prefix(where), env)
 
     def close(self) -> None:
         for pid in self.pids.values():
@@ -166,7 +172,7 @@ class Path3:
         self._holder.stdout.close()
 
 
-class End:
+class RemoteEnd:
     """A process in a namespace that executes functions of path_end.py by name."""
 
     def __init__(self, enter: list[str], env: dict[str, str]) -> None:
@@ -180,21 +186,21 @@ class End:
             env={**environment_without_sanitizer(), "KEPT_PRELOAD": preload, **env},
         )  # fmt: skip
 
-    def ask(self, function: str, *args: Any) -> None:
-        """Start a function in the process; ``answer`` returns its result."""
+    def start_call(self, function: str, *args: Any) -> None:
+        """Start a function in the process; ``wait_for_result`` returns its result."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([function, *args]) + "\n")
         self._process.stdin.flush()
 
-    def answer(self) -> Any:
+    def wait_for_result(self) -> Any:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, "the end is gone; its message is on standard error"
+        assert line, "the process has ended; its message is on standard error"
         return json.loads(line)
 
-    def do(self, function: str, *args: Any) -> Any:
-        self.ask(function, *args)
-        return self.answer()
+    def call(self, function: str, *args: Any) -> Any:
+        self.start_call(function, *args)
+        return self.wait_for_result()
 
     def kill(self) -> None:
         self._process.kill()

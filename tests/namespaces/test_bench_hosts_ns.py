@@ -13,10 +13,10 @@ from namespaces.ns_harness import Namespace
 
 @pytest.mark.parametrize("family", ["v4", "v6"])
 @pytest.mark.parametrize("kind", ["lat", "bw"])
-def test_every_kind_of_queue_pair_is_measured_between_hosts(
-    cable: tuple[Namespace, Namespace], kind: str, family: str
+def test_bench_measures_every_type_of_queue_pair_between_two_hosts(
+    cabled_namespaces: tuple[Namespace, Namespace], kind: str, family: str
 ) -> None:
-    here, there = cable
+    here, there = cabled_namespaces
     address = getattr(there, family)
     with bench_server("--addr", address, inside=tuple(there.inside())) as (port, _):
         done = pace.run_command(

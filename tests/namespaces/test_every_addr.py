@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from namespaces.ns_harness import Namespace, finish
+from namespaces.ns_harness import Namespace, wait_for_json_output
 
-#: Program: answers each message from the address at which the message arrived, and includes the
-#: addresses of the message's GRH and of its completion.
+#: Program: answers each message from the address at which the message arrived; the answer contains
+#: the addresses of the message's GRH and of its completion.
 ECHO = """
 import ipaddress, json, sys
 from siwarp._siwarp import ffi, lib
@@ -49,7 +49,7 @@ with Context(sys.argv[1]) as ctx, PD(ctx) as pd, CQ(ctx) as cq, CQ(ctx) as scq, 
 
 #: Program: sends a word to each destination from a given source ("" for none) until an answer
 #: arrives. Prints the answering address, the local address that received the answer, and the
-#: content.
+#: content of the answer.
 ASK = """
 import json, sys, time
 from siwarp.verbs import *
@@ -78,8 +78,8 @@ with Context(device) as ctx, PD(ctx) as pd, CQ(ctx) as cq, CQ(ctx) as scq, MR(pd
 
 
 @contextlib.contextmanager
-def echo(at: Namespace, *groups: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    process = at.python(ECHO, at.v4, *groups)
+def run_echo_program(at: Namespace, *groups: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    process = at.start_python(ECHO, at.v4, *groups)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -90,27 +90,27 @@ def echo(at: Namespace, *groups: str) -> Iterator[tuple[subprocess.Popen[str], i
         process.communicate()
 
 
-def ask(at: Namespace, qpn: int, *what: tuple[str, str, str]) -> Any:
-    return finish(at.python(ASK, at.v4, str(qpn), json.dumps(what)), 60)
+def ask_echo_program(at: Namespace, qpn: int, *what: tuple[str, str, str]) -> Any:
+    return wait_for_json_output(at.start_python(ASK, at.v4, str(qpn), json.dumps(what)), 60)
 
 
-def link_local(at: Namespace) -> str:
-    found = at.link_local()
+def link_local_without_scope(at: Namespace) -> str:
+    found = at.link_local_address()
     assert found
     return found.split("%")[0]
 
 
-def test_a_number_is_reached_at_each_address_and_answers_from_it(
-    cable: tuple[Namespace, Namespace],
+def test_a_queue_pair_number_is_reachable_at_each_address_and_answers_from_that_address(
+    cabled_namespaces: tuple[Namespace, Namespace],
 ) -> None:
-    a, b = cable
-    ends = [(a.v4, b.v4), (a.v6, b.v6), (link_local(a), link_local(b))]
-    with echo(b) as (_, qpn):
+    a, b = cabled_namespaces
+    ends = [(a.v4, b.v4), (a.v6, b.v6), (link_local_without_scope(a), link_local_without_scope(b))]
+    with run_echo_program(b) as (_, qpn):
         what = [("word", there, source) for here, there in ends for source in ("", here)]
-        # The scope of a link-local address names the link of the destination, too.
+        # The scope of a link-local address may also name the link of the destination.
         scoped = [(f"{here}%{a.link}" if "fe80" in here else here, t) for here, t in ends]
         what += [("word", there, here) for here, there in scoped]
-        found = ask(a, qpn, *what)
+        found = ask_echo_program(a, qpn, *what)
     expected = [(here, there) for here, there in ends for _ in range(2)] + ends
     for (here, there), (source, destination, told) in zip(expected, found, strict=True):
         assert (source.split("%")[0], destination.split("%")[0]) == (there, here)
@@ -119,16 +119,16 @@ def test_a_number_is_reached_at_each_address_and_answers_from_it(
         assert unbound == 0
 
 
-def test_a_second_address_of_a_family_is_one_to_send_from_and_to(
-    cable: tuple[Namespace, Namespace],
+def test_a_second_address_of_a_family_can_be_used_as_source_and_destination(
+    cabled_namespaces: tuple[Namespace, Namespace],
 ) -> None:
-    a, b = cable
+    a, b = cabled_namespaces
     for end, host in ((a, "192.0.2.101"), (b, "192.0.2.102")):
         end.ip("addr", "add", f"{host}/24", "dev", end.link)
     try:
-        with echo(b) as (_, qpn):
+        with run_echo_program(b) as (_, qpn):
             pairs = [(x, y) for x in (a.v4, "192.0.2.101") for y in (b.v4, "192.0.2.102")]
-            found = ask(a, qpn, *(("word", there, here) for here, there in pairs))
+            found = ask_echo_program(a, qpn, *(("word", there, here) for here, there in pairs))
     finally:
         for end, host in ((a, "192.0.2.101"), (b, "192.0.2.102")):
             end.ip("addr", "del", f"{host}/24", "dev", end.link)
@@ -136,7 +136,7 @@ def test_a_second_address_of_a_family_is_one_to_send_from_and_to(
 
 
 #: Program: posts a list of sends to one destination, alternating between several source addresses.
-LIST = """
+LIST_SENDER = """
 import json, sys, time
 from siwarp.verbs import *
 device, dest, port, sources = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:]
@@ -154,11 +154,13 @@ with Context(device) as ctx, PD(ctx) as pd, CQ(ctx) as cq, MR(pd, bytearray(rang
 """
 
 
-def test_sends_of_a_list_leave_each_by_its_own_source(cable: tuple[Namespace, Namespace]) -> None:
+def test_each_send_of_a_list_uses_the_source_address_of_its_own_address_handle(
+    cabled_namespaces: tuple[Namespace, Namespace],
+) -> None:
     """Sends to one destination form one batch only if they have the same source address."""
-    a, b = cable
+    a, b = cabled_namespaces
     a.ip("addr", "add", "192.0.2.105/24", "dev", a.link)
-    listener = b.python(
+    listener = b.start_python(
         "import json, socket, sys; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
         "s.bind((sys.argv[1], 0)); s.settimeout(20); print(s.getsockname()[1], flush=True)\n"
         "got = [s.recvfrom(100) for _ in range(60)]\n"
@@ -169,8 +171,10 @@ def test_sends_of_a_list_leave_each_by_its_own_source(cable: tuple[Namespace, Na
         assert listener.stdout is not None
         port = listener.stdout.readline().strip()
         sources = [a.v4, "192.0.2.105"]
-        assert finish(a.python(LIST, a.v4, b.v4, port, *sources)) == list(range(60))
-        assert finish(listener) == [[i, sources[i // 3 % 2]] for i in range(60)]
+        assert wait_for_json_output(
+            a.start_python(LIST_SENDER, a.v4, b.v4, port, *sources)
+        ) == list(range(60))
+        assert wait_for_json_output(listener) == [[i, sources[i // 3 % 2]] for i in range(60)]
     finally:
         listener.kill()
         listener.wait()
@@ -178,27 +182,27 @@ def test_sends_of_a_list_leave_each_by_its_own_source(cable: tuple[Namespace, Na
 
 
 @pytest.mark.parametrize("host", ["192.0.2.103", "2001:db8::103"])
-def test_an_address_that_comes_is_bound_and_one_that_goes_does_no_harm(
-    cable: tuple[Namespace, Namespace], host: str
+def test_an_added_address_is_bound_and_a_removed_address_does_not_affect_others(
+    cabled_namespaces: tuple[Namespace, Namespace], host: str
 ) -> None:
-    a, b = cable
+    a, b = cabled_namespaces
     length = "/64" if ":" in host else "/24"
     nodad = ["nodad"] if ":" in host else []
-    with echo(b) as (process, qpn):
+    with run_echo_program(b) as (process, qpn):
         for _ in range(2):  # the address is added, removed and added again
             b.ip("addr", "add", f"{host}{length}", "dev", b.link, *nodad)
-            ((source, _, _),) = ask(a, qpn, ("word", host, ""))
+            ((source, _, _),) = ask_echo_program(a, qpn, ("word", host, ""))
             assert source == host
             b.ip("addr", "del", f"{host}{length}", "dev", b.link)
-            ((source, _, _),) = ask(a, qpn, ("word", b.v4, ""))
+            ((source, _, _),) = ask_echo_program(a, qpn, ("word", b.v4, ""))
             assert source == b.v4
         assert process.poll() is None
-        ask(a, qpn, ("bye", b.v6, ""))
+        ask_echo_program(a, qpn, ("bye", b.v6, ""))
         assert process.wait(20) == 0
 
 
-#: Program: for each input line, sends a word from two source addresses and prints the statuses.
-LOSER = """
+#: Program: for each input line, sends a word from each source address and prints the statuses.
+SENDER_FROM_LOST_ADDRESS = """
 import sys, time
 from siwarp.verbs import *
 device, dest, sources = sys.argv[1], sys.argv[2], sys.argv[3:]
@@ -219,40 +223,42 @@ with Context(device) as ctx, PD(ctx) as pd, CQ(ctx) as cq, MR(pd, bytearray(64))
 
 
 @pytest.mark.parametrize("host", ["192.0.2.106", "2001:db8::106"])
-def test_what_is_sent_from_an_address_that_is_gone_disturbs_nothing_else(
-    cable: tuple[Namespace, Namespace], host: str
+def test_sends_from_a_removed_address_do_not_affect_sends_from_other_addresses(
+    cabled_namespaces: tuple[Namespace, Namespace], host: str
 ) -> None:
-    a, b = cable
+    a, b = cabled_namespaces
     six = ":" in host
     where = [f"{host}/64" if six else f"{host}/24", "dev", a.link]
     nodad = ["nodad"] if six else []
     a.ip("addr", "add", *where, *nodad)
-    loser = a.python(LOSER, a.v4, *((b.v6, host, a.v6) if six else (b.v4, host, a.v4)))
+    loser = a.start_python(
+        SENDER_FROM_LOST_ADDRESS, a.v4, *((b.v6, host, a.v6) if six else (b.v4, host, a.v4))
+    )
     try:
         assert loser.stdin is not None
         assert loser.stdout is not None
 
-        def told() -> str:
+        def send_and_read_statuses() -> str:
             loser.stdin.write("\n")
             loser.stdin.flush()
             return loser.stdout.readline()
 
         assert loser.stdout.readline() == "ready\n"
-        assert told() == "SUCCESS SUCCESS\n"
+        assert send_and_read_statuses() == "SUCCESS SUCCESS\n"
         a.ip("addr", "del", *where)
-        # Linux sends IPv6 from an address that was present when the socket was bound; IPv4 sends
-        # fail.
-        assert told() == ("SUCCESS SUCCESS\n" if six else "GENERAL_ERR SUCCESS\n")
+        # Linux transmits IPv6 from an address that was present when the socket was bound; IPv4
+        # sends fail.
+        assert send_and_read_statuses() == ("SUCCESS SUCCESS\n" if six else "GENERAL_ERR SUCCESS\n")
         a.ip("addr", "add", *where, *nodad)
-        assert told() == "SUCCESS SUCCESS\n"
+        assert send_and_read_statuses() == "SUCCESS SUCCESS\n"
     finally:
         loser.kill()
         loser.communicate()
         a.run("sh", "-c", f"ip addr del {where[0]} dev {a.link} || true")
 
 
-#: Program: for each input line, sends a word without a source address. A line is empty or names an
-#: address that the device must have lost before the send.
+#: Program: for each input line, sends a word without a source address to each destination. A line
+#: is empty or names an address that the device must have lost before the send.
 SENDER = """
 import sys, time
 from siwarp.verbs import *
@@ -274,8 +280,8 @@ with Context(device) as ctx, PD(ctx) as pd, CQ(ctx) as cq, MR(pd, bytearray(4)) 
                 assert done[0].ok, done
 """
 
-#: Program: prints its port, then the source address of each datagram.
-HEARER = """
+#: Program: prints its port, then the source address of each received datagram.
+RECEIVER = """
 import socket
 s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 s.bind(("::", 0))
@@ -286,15 +292,15 @@ while True:
 """
 
 
-def test_without_a_source_the_first_address_of_the_kind_that_is_still_there_is_taken(
-    cable: tuple[Namespace, Namespace],
+def test_a_send_without_a_source_uses_the_first_remaining_address_of_the_family(
+    cabled_namespaces: tuple[Namespace, Namespace],
 ) -> None:
-    a, b = cable
+    a, b = cabled_namespaces
     second = ["192.0.2.107/24", "dev", a.link]
     a.ip("addr", "add", *second)
-    hearer = b.python(HEARER)
+    hearer = b.start_python(RECEIVER)
     assert hearer.stdout is not None
-    sender = a.python(SENDER, a.v4, hearer.stdout.readline().strip(), b.v4, b.v6)
+    sender = a.start_python(SENDER, a.v4, hearer.stdout.readline().strip(), b.v4, b.v6)
     assert sender.stdin is not None
     assert sender.stdout is not None
     try:
@@ -314,11 +320,11 @@ def test_without_a_source_the_first_address_of_the_kind_that_is_still_there_is_t
         a.run("sh", "-c", f"ip addr del {second[0]} dev {a.link} 2>/dev/null || true")
 
 
-def test_where_another_program_has_the_port_an_address_that_comes_is_left_to_it(
-    cable: tuple[Namespace, Namespace],
+def test_an_added_address_whose_port_is_used_by_another_program_is_not_bound(
+    cabled_namespaces: tuple[Namespace, Namespace],
 ) -> None:
-    a, b = cable
-    held = b.python(
+    a, b = cabled_namespaces
+    held = b.start_python(
         "import socket, sys; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM);"
         "s.setsockopt(socket.IPPROTO_IP, 15, 1)\n"
         "print(flush=True)\nport = int(sys.stdin.readline())\n"
@@ -328,12 +334,12 @@ def test_where_another_program_has_the_port_an_address_that_comes_is_left_to_it(
     assert held.stdout is not None
     try:
         held.stdout.readline()
-        with echo(b) as (process, qpn):
+        with run_echo_program(b) as (process, qpn):
             held.stdin.write(f"{qpn}\n")
             held.stdin.flush()
             assert held.stdout.readline() == "bound\n"
             b.ip("addr", "add", "192.0.2.104/24", "dev", b.link)
-            ((source, _, told),) = ask(a, qpn, ("word", b.v4, ""))
+            ((source, _, told),) = ask_echo_program(a, qpn, ("word", b.v4, ""))
             assert (source, told[4]) == (b.v4, 1)
             assert process.poll() is None
     finally:
@@ -343,22 +349,23 @@ def test_where_another_program_has_the_port_an_address_that_comes_is_left_to_it(
 
 
 @pytest.mark.parametrize("group", ["239.192.7.94", "ff15::7:94", "ff02::7:94"])
-def test_groups_of_both_families_reach_one_queue_pair(
-    cable: tuple[Namespace, Namespace], group: str
+def test_multicast_groups_of_both_families_reach_one_queue_pair(
+    cabled_namespaces: tuple[Namespace, Namespace], group: str
 ) -> None:
-    a, b = cable
-    with echo(b, group) as (_, qpn):
-        ((source, destination, told),) = ask(a, qpn, ("group", group, ""))
+    a, b = cabled_namespaces
+    with run_echo_program(b, group) as (_, qpn):
+        ((source, destination, told),) = ask_echo_program(a, qpn, ("group", group, ""))
     v4 = "." in group
-    here = a.v4 if v4 else link_local(a) if group.startswith("ff02") else a.v6
+    here = a.v4 if v4 else link_local_without_scope(a) if group.startswith("ff02") else a.v6
     assert told[1:3] == [here, group]
     assert told[3].split("%")[0] == group
     assert destination.split("%")[0] == here
-    assert source.split("%")[0] in (b.v4, b.v6, link_local(b))
+    assert source.split("%")[0] in (b.v4, b.v6, link_local_without_scope(b))
 
 
-#: Program: a UC queue pair at one address of the device. Prints its number and reads the peer's.
-UC = """
+#: Program: a UC queue pair at one address of the device. Prints its number and reads the number of
+#: its peer.
+UC_PROGRAM = """
 import json, sys, time
 from siwarp.verbs import *
 device, there, here, first = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4] == "1"
@@ -391,11 +398,17 @@ with Context(device) as ctx, PD(ctx) as pd, CQ(ctx) as cq, MR(pd, 100000) as mr:
 
 
 @pytest.mark.parametrize("kind", ["v4", "v6", "link"])
-def test_uc_queue_pairs_talk_at_the_addresses_that_both_are_told(
-    cable: tuple[Namespace, Namespace], kind: str
+def test_uc_queue_pairs_exchange_messages_at_the_addresses_that_both_name(
+    cabled_namespaces: tuple[Namespace, Namespace], kind: str
 ) -> None:
-    addrs = [{"v4": n.v4, "v6": n.v6, "link": link_local(n)}[kind] for n in cable]
-    ends = [n.python(UC, n.v4, addrs[1 - i], addrs[i], str(1 - i)) for i, n in enumerate(cable)]
+    addrs = [
+        {"v4": n.v4, "v6": n.v6, "link": link_local_without_scope(n)}[kind]
+        for n in cabled_namespaces
+    ]
+    ends = [
+        n.start_python(UC_PROGRAM, n.v4, addrs[1 - i], addrs[i], str(1 - i))
+        for i, n in enumerate(cabled_namespaces)
+    ]
     try:
         numbers = []
         for p in ends:
@@ -406,7 +419,7 @@ def test_uc_queue_pairs_talk_at_the_addresses_that_both_are_told(
             p.stdin.write(number)
             p.stdin.flush()
         for i in (0, 1):
-            assert finish(ends[i])[1] == addrs[i]
+            assert wait_for_json_output(ends[i])[1] == addrs[i]
     finally:
         for p in ends:
             p.kill()

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from namespaces.ns_harness import Namespace, finish
+from namespaces.ns_harness import Namespace, wait_for_json_output
 
 GROUPS = {"v4": "239.192.7.91", "v6": "ff15::7:91", "link": "ff02::7:91"}
 
-#: Program: a group member. Reports when it has joined, then each message; an empty message ends it.
+#: Program: a group member. Prints a line when it has joined, then each message; an empty message
+#: ends the program.
 MEMBER = """
 import json, sys, time
 from siwarp.verbs import *
@@ -57,8 +58,10 @@ with Context(device) as ctx, PD(ctx) as pd, CQ(ctx) as cq, MR(pd, bytearray(64))
 
 
 @contextlib.contextmanager
-def member(at: Namespace, own: str, group: str, netdev: str) -> Iterator[subprocess.Popen[str]]:
-    process = at.python(MEMBER, own, group)
+def run_group_member(
+    at: Namespace, own: str, group: str, netdev: str
+) -> Iterator[subprocess.Popen[str]]:
+    process = at.start_python(MEMBER, own, group)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -70,33 +73,35 @@ def member(at: Namespace, own: str, group: str, netdev: str) -> Iterator[subproc
         process.wait()
 
 
-def send(at: Namespace, device: str, own: str, group: str, *words: str, **env: str) -> Any:
-    return finish(at.python(SENDER, device, own, group, json.dumps(words), **env))
+def send_to_group(at: Namespace, device: str, own: str, group: str, *words: str, **env: str) -> Any:
+    return wait_for_json_output(
+        at.start_python(SENDER, device, own, group, json.dumps(words), **env)
+    )
 
 
-def addresses(at: Namespace, kind: str) -> str:
-    found = {"v4": at.v4, "v6": at.v6, "link": at.link_local()}[kind]
+def address_of_kind(at: Namespace, kind: str) -> str:
+    found = {"v4": at.v4, "v6": at.v6, "link": at.link_local_address()}[kind]
     assert found
     return found
 
 
 @pytest.mark.clause("DGRAM-MCAST-1", "DGRAM-MCAST-5", "DGRAM-MCAST-7")
 @pytest.mark.parametrize("kind", ["v4", "link"])
-def test_members_on_both_ends_and_in_several_processes_get_a_copy_each(
-    cable: tuple[Namespace, Namespace], kind: str
+def test_group_members_on_both_ends_and_in_several_processes_each_receive_a_copy(
+    cabled_namespaces: tuple[Namespace, Namespace], kind: str
 ) -> None:
-    a, b = cable
-    at_a, at_b, group = addresses(a, kind), addresses(b, kind), GROUPS[kind]
+    a, b = cabled_namespaces
+    at_a, at_b, group = address_of_kind(a, kind), address_of_kind(b, kind), GROUPS[kind]
     with contextlib.ExitStack() as stack:
         members = [
-            stack.enter_context(member(b, at_b, group, b.link)),
-            stack.enter_context(member(b, at_b, group, b.link)),
-            # The sender's own machine has group members, too.
-            stack.enter_context(member(a, at_a, group, a.link)),
+            stack.enter_context(run_group_member(b, at_b, group, b.link)),
+            stack.enter_context(run_group_member(b, at_b, group, b.link)),
+            # The machine of the sender has a group member, too.
+            stack.enter_context(run_group_member(a, at_a, group, a.link)),
         ]
-        own, port, qpn = send(a, at_a, at_a, group, "one", "two", "")
+        own, port, qpn = send_to_group(a, at_a, at_a, group, "one", "two", "")
         for process in members:
-            got = finish(process)
+            got = wait_for_json_output(process)
             assert [g[0] for g in got] == ["one", "two", ""]
             for _, host, source_port, src_qp in got:
                 assert (host.partition("%")[0], source_port) == (own.partition("%")[0], port)
@@ -105,28 +110,28 @@ def test_members_on_both_ends_and_in_several_processes_get_a_copy_each(
 
 @pytest.mark.clause("DGRAM-MCAST-4")
 @pytest.mark.parametrize("kind", ["v4", "v6"])
-def test_messages_of_other_interfaces_are_another_group_s(
-    cable: tuple[Namespace, Namespace], kind: str
+def test_group_messages_on_one_interface_do_not_reach_members_on_another(
+    cabled_namespaces: tuple[Namespace, Namespace], kind: str
 ) -> None:
-    b = cable[1]
+    b = cabled_namespaces[1]
     loop, everywhere = ("127.0.0.1", "0.0.0.0") if kind == "v4" else ("::1", "::")
     group = GROUPS[kind]
     with contextlib.ExitStack() as stack:
         if kind == "v6":
             # Without this route, no IPv6 group is reachable over lo.
-            stack.enter_context(group_route(b, group))
-        inside = stack.enter_context(member(b, loop, group, "lo"))
-        outside = stack.enter_context(member(b, addresses(b, kind), group, b.link))
-        send(b, loop, loop, group, "inside", "")
+            stack.enter_context(add_loopback_group_route(b, group))
+        inside = stack.enter_context(run_group_member(b, loop, group, "lo"))
+        outside = stack.enter_context(run_group_member(b, address_of_kind(b, kind), group, b.link))
+        send_to_group(b, loop, loop, group, "inside", "")
         # The device selects the outgoing interface, even if the queue pair is not bound to an
         # address.
-        send(b, b.v4, everywhere, group, "outside", "")
-        assert [g[0] for g in finish(inside)] == ["inside", ""]
-        assert [g[0] for g in finish(outside)] == ["outside", ""]
+        send_to_group(b, b.v4, everywhere, group, "outside", "")
+        assert [g[0] for g in wait_for_json_output(inside)] == ["inside", ""]
+        assert [g[0] for g in wait_for_json_output(outside)] == ["outside", ""]
 
 
 @contextlib.contextmanager
-def group_route(at: Namespace, group: str) -> Iterator[None]:
+def add_loopback_group_route(at: Namespace, group: str) -> Iterator[None]:
     route = ["local", f"{group}/128", "dev", "lo", "table", "local"]
     at.ip("-6", "route", "add", *route)
     try:
@@ -138,17 +143,17 @@ def group_route(at: Namespace, group: str) -> Iterator[None]:
 @pytest.mark.clause("DGRAM-MCAST-6")
 @pytest.mark.parametrize("kind", ["v4", "v6"])
 @pytest.mark.parametrize("ttl", [None, 5])
-def test_a_message_passes_as_many_routers_as_is_said_and_none_by_default(
-    cable: tuple[Namespace, Namespace], kind: str, ttl: int | None
+def test_a_group_message_has_the_configured_hop_limit_which_is_one_by_default(
+    cabled_namespaces: tuple[Namespace, Namespace], kind: str, ttl: int | None
 ) -> None:
-    a, b = cable
-    at_a, group = addresses(a, kind), GROUPS[kind]
-    look = b.python(SNIFFER, b.link, group)
+    a, b = cabled_namespaces
+    at_a, group = address_of_kind(a, kind), GROUPS[kind]
+    look = b.start_python(SNIFFER, b.link, group)
     assert look.stdout is not None
     assert look.stdout.readline() == "ready\n"
     env = {} if ttl is None else {"SIWARP_MCAST_TTL": str(ttl)}
-    send(a, at_a, at_a, group, "how far", **env)
-    hops, mac = finish(look)
+    send_to_group(a, at_a, at_a, group, "how far", **env)
+    hops, mac = wait_for_json_output(look)
     assert hops == (1 if ttl is None else ttl)
     assert mac == ("01:00:5e:40:07:5b" if kind == "v4" else "33:33:00:07:00:91")
 
@@ -173,17 +178,19 @@ for _ in range(1000):
 
 
 @pytest.mark.clause("DGRAM-MCAST-1")
-def test_ipv6_groups_work_on_loopback_once_there_is_a_route() -> None:
+def test_ipv6_groups_work_on_loopback_after_a_route_is_added() -> None:
     alone = Namespace("lo", "127.0.0.1", "::1")
     try:
         alone.ip("link", "set", "lo", "up")
-        refused = alone.python(SENDER, "::1", "::1", GROUPS["v6"], '["x"]')
-        assert "GENERAL_ERR" in refused.communicate(timeout=30)[1], "no route"
+        refused = alone.start_python(SENDER, "::1", "::1", GROUPS["v6"], '["x"]')
+        assert "GENERAL_ERR" in refused.communicate(timeout=30)[1], (
+            "a send without a route must fail"
+        )
         # TROUBLESHOOTING.md recommends this command.
         alone.ip("-6", "route", "add", "local", "ff00::/8", "dev", "lo", "table", "local")
         for group in (GROUPS["v6"], GROUPS["link"]):
-            with member(alone, "::1", group, "lo") as got:
-                send(alone, "::1", "::1", group, "here", "")
-                assert [g[:2] for g in finish(got)] == [["here", "::1"], ["", "::1"]]
+            with run_group_member(alone, "::1", group, "lo") as got:
+                send_to_group(alone, "::1", "::1", group, "here", "")
+                assert [g[:2] for g in wait_for_json_output(got)] == [["here", "::1"], ["", "::1"]]
     finally:
         alone.close()

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from namespaces.ns_harness import Namespace, finish
+from namespaces.ns_harness import Namespace, wait_for_json_output
 
 UD_SERVER = """
 import json, sys, time
@@ -90,23 +90,25 @@ with cm.connect((sys.argv[1], int(sys.argv[2]))) as conn:
     print(json.dumps([list(conn.local), data[:8].hex()]))
 """
 
-KINDS = ["v4", "v6", "link-local"]
+ADDRESS_KINDS = ["v4", "v6", "link-local"]
 
 
-def addresses(cable: tuple[Namespace, Namespace], kind: str) -> tuple[str, str, str]:
+def addresses_of_kind(
+    cabled_namespaces: tuple[Namespace, Namespace], kind: str
+) -> tuple[str, str, str]:
     """Return the server's own address, the server's address as the client writes it, and the
-    client's.
+    client's address.
     """
-    a, b = cable
+    a, b = cabled_namespaces
     if kind == "link-local":
-        server, client = b.link_local(), a.link_local()
+        server, client = b.link_local_address(), a.link_local_address()
         assert server and client
         # The scope of a link-local address is the local interface.
         return server, f"{server.partition('%')[0]}%{a.link}", client
     return (b.v4, b.v4, a.v4) if kind == "v4" else (b.v6, b.v6, a.v6)
 
 
-def first_line(process: subprocess.Popen[str]) -> str:
+def read_first_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
@@ -115,40 +117,41 @@ def first_line(process: subprocess.Popen[str]) -> str:
     return line
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_ud_messages_of_every_size_cross_the_cable(
-    cable: tuple[Namespace, Namespace], kind: str
+@pytest.mark.parametrize("kind", ADDRESS_KINDS)
+def test_ud_messages_of_every_size_arrive_over_a_veth_pair(
+    cabled_namespaces: tuple[Namespace, Namespace], kind: str
 ) -> None:
-    a, b = cable
-    at_server, at_client, own = addresses(cable, kind)
-    # Sizes around one packet of the veth pair's MTU, and sizes that IP fragments.
+    a, b = cabled_namespaces
+    at_server, at_client, own = addresses_of_kind(cabled_namespaces, kind)
+    # The sizes are near one packet of the veth pair's MTU, or so large that IP fragments the
+    # datagram.
     sizes = [0, 1, 1449, 1450, 1451, 4096, 30000, 65485]
-    server = b.python(UD_SERVER, at_server, str(len(sizes)))
+    server = b.start_python(UD_SERVER, at_server, str(len(sizes)))
     try:
-        netdev, port = json.loads(first_line(server))
+        netdev, port = json.loads(read_first_line(server))
         assert netdev == b.link
-        client = a.python(UD_CLIENT, at_client, str(port), json.dumps(sizes), own)
-        netdev, addr = finish(client)
+        client = a.start_python(UD_CLIENT, at_client, str(port), json.dumps(sizes), own)
+        netdev, addr = wait_for_json_output(client)
         assert netdev == a.link
         # The receiver writes the scope of the sender's address with its own interface.
         host = addr[0].replace(f"%{a.link}", f"%{b.link}")
-        assert finish(server) == [[host, addr[1]]]
+        assert wait_for_json_output(server) == [[host, addr[1]]]
     finally:
         server.kill()
         server.wait()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_rc_sends_writes_and_reads_cross_the_cable(
-    cable: tuple[Namespace, Namespace], kind: str
+@pytest.mark.parametrize("kind", ADDRESS_KINDS)
+def test_rc_sends_writes_and_reads_complete_over_a_veth_pair(
+    cabled_namespaces: tuple[Namespace, Namespace], kind: str
 ) -> None:
-    a, b = cable
-    at_server, at_client, own = addresses(cable, kind)
-    server = b.python(RC_SERVER, at_server)
+    a, b = cabled_namespaces
+    at_server, at_client, own = addresses_of_kind(cabled_namespaces, kind)
+    server = b.start_python(RC_SERVER, at_server)
     try:
-        port = int(first_line(server))
-        local, begins = finish(a.python(RC_CLIENT, at_client, str(port)))
-        hello, peer, written = finish(server)
+        port = int(read_first_line(server))
+        local, begins = wait_for_json_output(a.start_python(RC_CLIENT, at_client, str(port)))
+        hello, peer, written = wait_for_json_output(server)
         assert hello == "hello"
         assert written == begins
         assert local[0] == own and peer[1] == local[1]
@@ -177,24 +180,27 @@ sys.stdin.read()  # the other one still asks for its address
 """
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_queue_pairs_by_qpn_meet_across_the_cable(
-    cable: tuple[Namespace, Namespace], kind: str
+@pytest.mark.parametrize("kind", ADDRESS_KINDS)
+def test_rc_queue_pairs_by_gid_and_qpn_connect_over_a_veth_pair(
+    cabled_namespaces: tuple[Namespace, Namespace], kind: str
 ) -> None:
-    """A link-local peer address needs no scope: the default is the local device's interface."""
+    """A link-local peer address needs no scope: the default is the interface of the local
+    device.
+    """
     tests = str(Path(__file__).parents[1])
-    server, _, client = addresses(cable, kind)
+    server, _, client = addresses_of_kind(cabled_namespaces, kind)
     ends = [
-        end.python(BY_QPN, own, tests) for end, own in zip(cable, (client, server), strict=True)
+        end.start_python(BY_QPN, own, tests)
+        for end, own in zip(cabled_namespaces, (client, server), strict=True)
     ]
     try:
-        ids = [json.loads(first_line(end)) for end in ends]
+        ids = [json.loads(read_first_line(end)) for end in ends]
         for end, (host, qpn) in zip(ends, reversed(ids), strict=True):
             assert end.stdin is not None
             end.stdin.write(json.dumps([host.partition("%")[0], qpn]) + "\n")
             end.stdin.flush()
-        for end, there, own in zip(ends, cable, (client, server), strict=True):
-            said, host, netdev = json.loads(first_line(end))
+        for end, there, own in zip(ends, cabled_namespaces, (client, server), strict=True):
+            said, host, netdev = json.loads(read_first_line(end))
             assert (said, netdev) == ("across", there.link)
             assert host.partition("%")[0] == own.partition("%")[0]
     finally:
@@ -203,7 +209,7 @@ def test_queue_pairs_by_qpn_meet_across_the_cable(
             end.wait()
 
 
-CUT = """
+CONNECT_WITH_TIMEOUT = """
 import json, sys, time
 from siwarp.cm import *
 from siwarp.verbs import *
@@ -221,15 +227,17 @@ with Context(sys.argv[3]) as ctx:
 
 
 @pytest.mark.parametrize("cut", ["cable", "route"])
-def test_who_cannot_be_reached_is_told_in_time(
-    cable: tuple[Namespace, Namespace], cut: str
+def test_connecting_to_an_unreachable_address_fails_within_the_timeout(
+    cabled_namespaces: tuple[Namespace, Namespace], cut: str
 ) -> None:
-    a, b = cable
+    a, b = cabled_namespaces
     if cut == "cable":
         b.ip("link", "set", b.link, "down")
     target = b.v4 if cut == "cable" else "192.0.2.99"
     try:
-        name, status, took = finish(a.python(CUT, target, "4791", a.v4))
+        name, status, took = wait_for_json_output(
+            a.start_python(CONNECT_WITH_TIMEOUT, target, "4791", a.v4)
+        )
     finally:
         if cut == "cable":
             b.ip("link", "set", b.link, "up")
@@ -239,15 +247,17 @@ def test_who_cannot_be_reached_is_told_in_time(
     assert took < 5
 
 
-def test_each_namespace_has_its_own_devices(cable: tuple[Namespace, Namespace]) -> None:
+def test_each_network_namespace_has_its_own_devices(
+    cabled_namespaces: tuple[Namespace, Namespace],
+) -> None:
     code = "import json; from siwarp.verbs import *; " + (
         "print(json.dumps([[d.netdev, list(d.addresses)] for d in get_device_list()]))"
     )
-    for end in cable:
-        found = dict(finish(end.python(code)))
+    for end in cabled_namespaces:
+        found = dict(wait_for_json_output(end.start_python(code)))
         assert set(found) == {"lo", end.link}
         assert found[end.link][:2] == [end.v4, end.v6] or set(found[end.link]) == {
             end.v4,
             end.v6,
-            end.link_local(),
+            end.link_local_address(),
         }

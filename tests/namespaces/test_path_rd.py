@@ -1,4 +1,4 @@
-"""RD across a router: the datagram length if the MTU in the middle differs from that of the ends.
+"""RD across a router: the datagram length if the middle link's MTU differs from that of the ends.
 
 tests/sim/test_sim_rd_paths.py covers paths that begin to drop long datagrams silently.
 """
@@ -12,137 +12,145 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from namespaces.path_harness import V4, V6, End, Path3
+from namespaces.path_harness import V4, V6, RemoteEnd, RoutedPath
 
 WAIT = 60.0 if "SANITIZER" in os.environ else 20.0
 TIMEOUT = 2.0
 
 
 @pytest.fixture
-def ends(path: Path3, request: pytest.FixtureRequest) -> Iterator[tuple[End, End]]:
+def connected_rd_ends(
+    routed_path: RoutedPath, request: pytest.FixtureRequest
+) -> Iterator[tuple[RemoteEnd, RemoteEnd]]:
     host = getattr(request, "param", V4)
-    a, b = path.end("a"), path.end("b")
-    there, here = b.do("start", "RD", host["b"], TIMEOUT), a.do("start", "RD", host["a"], TIMEOUT)
-    a.do("meet", *there)
-    b.do("meet", *here)
+    a, b = routed_path.start_end("a"), routed_path.start_end("b")
+    there, here = (
+        b.call("create_queue_pair", "RD", host["b"], TIMEOUT),
+        a.call("create_queue_pair", "RD", host["a"], TIMEOUT),
+    )
+    a.call("connect_to_peer", *there)
+    b.call("connect_to_peer", *here)
     yield a, b
     a.close()
     b.close()
 
 
-both = pytest.mark.parametrize("ends", [V4, V6], ids=["v4", "v6"], indirect=True)
+for_ipv4_and_ipv6 = pytest.mark.parametrize(
+    "connected_rd_ends", [V4, V6], ids=["v4", "v6"], indirect=True
+)
 
 
-def deliver(a: End, b: End, sizes: list[int]) -> None:
+def send_and_check_delivery(a: RemoteEnd, b: RemoteEnd, sizes: list[int]) -> None:
     """Send messages from a to b, all of which must arrive."""
-    b.do("recv", sizes)
-    a.ask("send", sizes, WAIT)
-    b.ask("received", len(sizes), WAIT)
-    assert b.answer() == sizes
-    assert a.answer() == ["SUCCESS"] * len(sizes)
+    b.call("post_receives", sizes)
+    a.start_call("send_and_wait", sizes, WAIT)
+    b.start_call("wait_for_messages", len(sizes), WAIT)
+    assert b.wait_for_result() == sizes
+    assert a.wait_for_result() == ["SUCCESS"] * len(sizes)
 
 
-def behind(a: End, b: End) -> None:
-    """Send an empty message, which orders memory accesses of both ends before and after it."""
-    deliver(a, b, [0])
+def send_empty_message(a: RemoteEnd, b: RemoteEnd) -> None:
+    """Send an empty message, which orders all preceding and following memory accesses of both
+    ends.
+    """
+    send_and_check_delivery(a, b, [0])
 
 
-def packets_of(path: Path3, a: End, b: End) -> float:
+def mean_packet_length(routed_path: RoutedPath, a: RemoteEnd, b: RemoteEnd) -> float:
     """Return the mean length in octets of the packets of a large message on the middle link."""
-    n, octets = path.crossed()
-    deliver(a, b, [400_000])
-    n_now, octets_now = path.crossed()
+    n, octets = routed_path.count_forwarded_packets()
+    send_and_check_delivery(a, b, [400_000])
+    n_now, octets_now = routed_path.count_forwarded_packets()
     return float(octets_now - octets) / (n_now - n)
 
 
-def wait_for_packet_size(path: Path3, a: End, b: End, mtu: int) -> None:
-    """Send until the packets reach this length: only long messages raise the path MTU."""
+def wait_for_packet_size(routed_path: RoutedPath, a: RemoteEnd, b: RemoteEnd, mtu: int) -> None:
+    """Send until the packets reach this length; only long messages raise the path MTU."""
     end = time.monotonic() + WAIT
-    while not mtu - 60 < (mean := packets_of(path, a, b)) <= mtu:
+    while not mtu - 60 < (mean := mean_packet_length(routed_path, a, b)) <= mtu:
         assert time.monotonic() < end, mean
         time.sleep(0.1)
 
 
-@both
+@for_ipv4_and_ipv6
 @pytest.mark.clause("DGRAM-PMTU-1")
-def test_everything_crosses_a_path_that_drops_long_datagrams_in_silence(
-    path: Path3, ends: tuple[End, End]
+def test_all_rd_operations_complete_over_a_path_that_silently_drops_long_datagrams(
+    routed_path: RoutedPath, connected_rd_ends: tuple[RemoteEnd, RemoteEnd]
 ) -> None:
-    a, b = ends
-    path.middle(1280, routers_tell=False)
-    deliver(a, b, [100_000, 64, 5000])
+    a, b = connected_rd_ends
+    routed_path.set_middle_mtu(1280, routers_report=False)
+    send_and_check_delivery(a, b, [100_000, 64, 5000])
     # The dropped path MTU probes contained no data segment.
-    assert a.do("count", "rd_mtu_lowered") == [0]
-    behind(a, b)
-    assert a.do("send", [300_000], WAIT, "RDMA_WRITE") == ["SUCCESS"]
-    behind(a, b)
-    assert b.do("memory", 299_999, 2) == [300_000 % 251, 0]
-    b.do("fill", 0x5A, 200_000)
-    behind(a, b)
-    assert a.do("send", [200_000], WAIT, "RDMA_READ") == ["SUCCESS"]
-    assert a.do("sent", 199_999, 1) == [0x5A]
-    behind(a, b)
-    b.do("fill", 0, 8)
-    behind(a, b)
-    assert a.do("send", [8], WAIT, "ATOMIC_FETCH_AND_ADD") == ["SUCCESS"]
-    behind(a, b)
-    assert b.do("memory", 0, 1) == [1]
+    assert a.call("read_counters", "rd_mtu_lowered") == [0]
+    send_empty_message(a, b)
+    assert a.call("send_and_wait", [300_000], WAIT, "RDMA_WRITE") == ["SUCCESS"]
+    send_empty_message(a, b)
+    assert b.call("read_exposed_memory", 299_999, 2) == [300_000 % 251, 0]
+    b.call("fill_exposed_memory", 0x5A, 200_000)
+    send_empty_message(a, b)
+    assert a.call("send_and_wait", [200_000], WAIT, "RDMA_READ") == ["SUCCESS"]
+    assert a.call("read_source_buffer", 199_999, 1) == [0x5A]
+    send_empty_message(a, b)
+    b.call("fill_exposed_memory", 0, 8)
+    send_empty_message(a, b)
+    assert a.call("send_and_wait", [8], WAIT, "ATOMIC_FETCH_AND_ADD") == ["SUCCESS"]
+    send_empty_message(a, b)
+    assert b.call("read_exposed_memory", 0, 1) == [1]
 
 
-@both
+@for_ipv4_and_ipv6
 @pytest.mark.clause("DGRAM-PMTU-2", "DGRAM-PMTU-3")
-def test_datagrams_follow_the_path_down_and_up_again_as_routers_tell(
-    path: Path3, ends: tuple[End, End]
+def test_the_datagram_length_follows_a_path_mtu_that_routers_report(
+    routed_path: RoutedPath, connected_rd_ends: tuple[RemoteEnd, RemoteEnd]
 ) -> None:
-    a, b = ends
-    wait_for_packet_size(path, a, b, 1500)
-    path.middle(1280)
-    deliver(a, b, [100_000])
-    assert a.do("count", "rd_mtu_lowered")[0] >= 1
-    wait_for_packet_size(path, a, b, 1280)
-    path.middle(1500)
-    wait_for_packet_size(
-        path, a, b, 1500
-    )  # although the kernel caches the lower path MTU for minutes
+    a, b = connected_rd_ends
+    wait_for_packet_size(routed_path, a, b, 1500)
+    routed_path.set_middle_mtu(1280)
+    send_and_check_delivery(a, b, [100_000])
+    assert a.call("read_counters", "rd_mtu_lowered")[0] >= 1
+    wait_for_packet_size(routed_path, a, b, 1280)
+    routed_path.set_middle_mtu(1500)
+    # The packet size rises again, although the kernel caches the lower path MTU for minutes.
+    wait_for_packet_size(routed_path, a, b, 1500)
 
 
 @pytest.mark.clause("DGRAM-PMTU-4")
-def test_what_a_router_is_said_to_tell_counts_only_when_something_is_missing(
-    path: Path3, ends: tuple[End, End]
+def test_a_forged_icmp_path_mtu_has_no_effect_while_no_datagram_is_lost(
+    routed_path: RoutedPath, connected_rd_ends: tuple[RemoteEnd, RemoteEnd]
 ) -> None:
-    a, b = ends
-    wait_for_packet_size(path, a, b, 1500)
-    here, there = a.do("address"), b.do("address")
+    a, b = connected_rd_ends
+    wait_for_packet_size(routed_path, a, b, 1500)
+    here, there = a.call("queue_pair_address"), b.call("queue_pair_address")
     addresses = socket.inet_aton(V4["a"]) + socket.inet_aton(V4["b"])
     quoted = struct.pack("!BBHHHBBH", 0x45, 0, 1500, 1, 0x4000, 64, 17, 0) + addresses
     quoted += struct.pack("!HHHH", here[1], there[1], 1480, 0)
-    path.forge(600, quoted)
+    routed_path.send_forged_icmp(600, quoted)
     # The kernel has accepted the forged path MTU.
-    assert "mtu 600" in path.sh("a", f"ip route get {V4['b']}")
-    assert packets_of(path, a, b) > 1440
-    assert a.do("count", "rd_mtu_lowered") == [0]
+    assert "mtu 600" in routed_path.run_shell("a", f"ip route get {V4['b']}")
+    assert mean_packet_length(routed_path, a, b) > 1440
+    assert a.call("read_counters", "rd_mtu_lowered") == [0]
 
 
-@both
+@for_ipv4_and_ipv6
 @pytest.mark.clause("DGRAM-RD-22", "DGRAM-RDV-10")
-def test_a_peer_behind_a_link_that_is_gone_is_found_and_met_again_when_it_is_back(
-    path: Path3, ends: tuple[End, End]
+def test_rd_reports_a_peer_behind_a_failed_link_and_reaches_it_again_after_repair(
+    routed_path: RoutedPath, connected_rd_ends: tuple[RemoteEnd, RemoteEnd]
 ) -> None:
-    a, b = ends
-    deliver(a, b, [64, 5000])
-    # Outage shorter than the peer time-out: no message is lost.
-    b.do("recv", [20_000])
-    path.down()
-    a.ask("send", [20_000], WAIT)
-    b.do("turn", TIMEOUT / 4)
-    path.up()
-    assert b.do("received", 1, WAIT) == [20_000]
-    assert a.answer() == ["SUCCESS"]
-    # Longer outage: each request fails, and the queue pair remains usable.
-    path.down()
+    a, b = connected_rd_ends
+    send_and_check_delivery(a, b, [64, 5000])
+    # The link fails for less than the peer time-out: no message is lost.
+    b.call("post_receives", [20_000])
+    routed_path.set_link_down()
+    a.start_call("send_and_wait", [20_000], WAIT)
+    b.call("poll_receive_queue", TIMEOUT / 4)
+    routed_path.set_link_up()
+    assert b.call("wait_for_messages", 1, WAIT) == [20_000]
+    assert a.wait_for_result() == ["SUCCESS"]
+    # The link fails for longer: each request fails, and the queue pair remains usable.
+    routed_path.set_link_down()
     began = time.monotonic()
-    assert a.do("send", [64, 64], WAIT) == ["RETRY_EXC_ERR", "WR_FLUSH_ERR"]
+    assert a.call("send_and_wait", [64, 64], WAIT) == ["RETRY_EXC_ERR", "WR_FLUSH_ERR"]
     assert 0.8 * TIMEOUT <= time.monotonic() - began < 1.2 * TIMEOUT + (WAIT - 20)
-    assert a.do("state") == "RTS"
-    path.up()
-    deliver(a, b, [64, 50_000])
+    assert a.call("queue_pair_state") == "RTS"
+    routed_path.set_link_up()
+    send_and_check_delivery(a, b, [64, 50_000])

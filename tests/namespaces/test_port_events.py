@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from namespaces.ns_harness import V4, V6, Namespace, finish
+from namespaces.ns_harness import V4, V6, Namespace, wait_for_json_output
 
-LIMIT = 20.0  # time limit in seconds for an event
+LIMIT = 20.0  # the time limit in seconds for an event
 
 # Program: opens the device as an ordinary user, even if the tests run as root, and prints each of
 # its asynchronous events with the port state and the addresses at that time.
@@ -30,117 +30,124 @@ with Context(sys.argv[1]) as ctx:
 """
 
 
-class Watcher:
+class EventWatcher:
     """A process in the namespace that reports the asynchronous events of its device."""
 
-    def __init__(self, ns: Namespace) -> None:
-        self.ns = ns
-        self.process = ns.python(WATCHER, ns.v4, str(os.geteuid()))
-        self._read = b""  # octets received after the last complete line
-        assert self.line() == "open"
+    def __init__(self, port_namespace: Namespace) -> None:
+        self.port_namespace = port_namespace
+        self.process = port_namespace.start_python(WATCHER, port_namespace.v4, str(os.geteuid()))
+        # The octets that were received after the last complete line.
+        self._read = b""
+        assert self.read_event() == "open"
 
-    def line(self) -> object:
+    def read_event(self) -> object:
         assert self.process.stdout is not None
         fd = self.process.stdout.fileno()
-        # Reads the descriptor, not the buffered file: two lines may arrive at once, and select()
-        # does not see the file's buffer.
+        # The loop reads the descriptor and not the buffered file: two lines may arrive at the same
+        # time, and select() does not see the buffer of the file.
         while b"\n" not in self._read:
             ready, _, _ = select.select([fd], [], [], LIMIT)
-            assert ready, f"nothing told within {LIMIT} s"
+            assert ready, f"no event arrived within {LIMIT} s"
             more = os.read(fd, 4096)
             assert more, self.process.communicate(timeout=LIMIT)[1]
             self._read += more
         text, _, self._read = self._read.partition(b"\n")
         return json.loads(text)
 
-    def until(self, kind: str) -> tuple[bool, list[str]]:
-        """Read up to the next event of this kind; return whether the port is up, and the
+    def wait_for_event(self, kind: str) -> tuple[bool, list[str]]:
+        """Read up to the next event of this type; return whether the port is up, and the
         addresses.
         """
         end = time.monotonic() + LIMIT
         while time.monotonic() < end:
-            told = self.line()
-            assert isinstance(told, list)
-            if told[:2] == [kind, 1]:
-                return told[2], told[3]
+            event = self.read_event()
+            assert isinstance(event, list)
+            if event[:2] == [kind, 1]:
+                return event[2], event[3]
         raise AssertionError(f"no {kind} within {LIMIT} s")
 
-    def address(self, address: str, there: bool) -> None:
+    def wait_for_address_event(self, address: str, present: bool) -> None:
         """Read events until one reports that the device has this address, or no longer has it."""
         end = time.monotonic() + LIMIT
-        while (address in self.until("GID_CHANGE")[1]) != there:
+        while (address in self.wait_for_event("GID_CHANGE")[1]) != present:
             assert time.monotonic() < end
 
-    def end(self) -> None:
+    def kill(self) -> None:
         self.process.kill()
         self.process.communicate(timeout=LIMIT)
 
 
 @pytest.fixture
-def ns() -> Iterator[Namespace]:
-    """Provide a namespace with both ends of a veth pair: "port", which has the addresses, and
+def port_namespace() -> Iterator[Namespace]:
+    """Yield a namespace with both ends of a veth pair: "port", which has the addresses, and
     "other".
     """
     made = Namespace("port", V4[0], V6[0])
     try:
         made.ip("link", "add", "port", "type", "veth", "peer", "name", "other")
         made.ip("link", "set", "other", "up")
-        made.set_up()
+        made.configure_interfaces()
         yield made
     finally:
         made.close()
 
 
 @pytest.fixture
-def watcher(ns: Namespace) -> Iterator[Watcher]:
-    made = Watcher(ns)
+def event_watcher(port_namespace: Namespace) -> Iterator[EventWatcher]:
+    made = EventWatcher(port_namespace)
     yield made
-    made.end()
+    made.kill()
 
 
-def test_a_link_that_goes_down_and_up_is_told_as_often_as_it_does(
-    ns: Namespace, watcher: Watcher
+def test_each_time_a_link_goes_down_or_up_a_port_event_is_raised(
+    port_namespace: Namespace, event_watcher: EventWatcher
 ) -> None:
     # The link is set down by the administrator, or loses its carrier.
     for link in ("port", "other"):
-        ns.ip("link", "set", link, "down")
-        assert watcher.until("PORT_ERR")[0] is False
-        ns.ip("link", "set", link, "up")
-        assert watcher.until("PORT_ACTIVE")[0] is True
+        port_namespace.ip("link", "set", link, "down")
+        assert event_watcher.wait_for_event("PORT_ERR")[0] is False
+        port_namespace.ip("link", "set", link, "up")
+        assert event_watcher.wait_for_event("PORT_ACTIVE")[0] is True
 
 
-def test_addresses_that_come_and_go_are_told_with_the_new_ones_there(
-    ns: Namespace, watcher: Watcher
+def test_an_added_or_removed_address_raises_an_event_and_updates_the_address_list(
+    port_namespace: Namespace, event_watcher: EventWatcher
 ) -> None:
     for address in ("192.0.2.77", "2001:db8::77"):
-        ns.ip("addr", "add", f"{address}/32", "dev", "port", *(["nodad"] if ":" in address else []))
-        watcher.address(address, True)
-        ns.ip("addr", "del", f"{address}/32", "dev", "port")
-        watcher.address(address, False)
+        port_namespace.ip(
+            "addr", "add", f"{address}/32", "dev", "port", *(["nodad"] if ":" in address else [])
+        )
+        event_watcher.wait_for_address_event(address, True)
+        port_namespace.ip("addr", "del", f"{address}/32", "dev", "port")
+        event_watcher.wait_for_address_event(address, False)
 
 
-def test_what_happens_to_another_interface_is_not_told(ns: Namespace, watcher: Watcher) -> None:
-    ns.ip("addr", "add", "198.51.100.1/24", "dev", "lo")
-    ns.ip("link", "set", "lo", "down")
-    ns.ip("link", "set", "lo", "up")
-    ns.ip("addr", "add", "192.0.2.78/32", "dev", "port")
+def test_changes_of_another_interface_raise_no_event(
+    port_namespace: Namespace, event_watcher: EventWatcher
+) -> None:
+    port_namespace.ip("addr", "add", "198.51.100.1/24", "dev", "lo")
+    port_namespace.ip("link", "set", "lo", "down")
+    port_namespace.ip("link", "set", "lo", "up")
+    port_namespace.ip("addr", "add", "192.0.2.78/32", "dev", "port")
     seen: list[object] = []
     while not seen or "192.0.2.78" not in str(seen[-1]):
-        seen.append(watcher.line())
+        seen.append(event_watcher.read_event())
     # The link-local address of the watched interface may be added at the same time.
-    assert all(isinstance(told, list) and told[0] == "GID_CHANGE" for told in seen), seen
+    assert all(isinstance(event, list) and event[0] == "GID_CHANGE" for event in seen), seen
     assert "198.51.100.1" not in str(seen)
 
 
-def test_an_interface_that_is_removed_is_an_error_of_the_port(
-    ns: Namespace, watcher: Watcher
+def test_removing_the_interface_raises_a_port_error_event(
+    port_namespace: Namespace, event_watcher: EventWatcher
 ) -> None:
-    ns.ip("link", "del", "port")
-    assert watcher.until("PORT_ERR")[0] is False
-    assert watcher.process.poll() is None
+    port_namespace.ip("link", "del", "port")
+    assert event_watcher.wait_for_event("PORT_ERR")[0] is False
+    assert event_watcher.process.poll() is None
 
 
-def test_news_that_the_kernel_had_no_room_for_are_made_up_by_looking(ns: Namespace) -> None:
+def test_changes_that_overflow_the_netlink_buffer_are_found_by_a_query(
+    port_namespace: Namespace,
+) -> None:
     code = """
 import json, subprocess, sys
 from siwarp.verbs import *
@@ -158,14 +165,14 @@ with Context(sys.argv[1]) as ctx:
     now = ctx.query_info()
     print(json.dumps([kinds, now.up]))
 """
-    process = ns.python(code, ns.v4, SIWARP_PROGRESS_THREAD="0")
-    told, up = finish(process)
+    process = port_namespace.start_python(code, port_namespace.v4, SIWARP_PROGRESS_THREAD="0")
+    told, up = wait_for_json_output(process)
     assert sorted(told) == ["GID_CHANGE", "PORT_ERR"]
     assert up is False
 
 
-def test_a_queue_pair_made_after_the_address_changed_is_bound_to_the_new_one(
-    ns: Namespace,
+def test_a_queue_pair_created_after_an_address_change_is_bound_to_the_new_address(
+    port_namespace: Namespace,
 ) -> None:
     code = """
 import json, subprocess, sys
@@ -178,5 +185,5 @@ with Context(sys.argv[1]) as ctx, PD(ctx) as pd, CQ(ctx) as cq:
             assert event.event_type == EventType.GID_CHANGE, event
     print(json.dumps(QP(pd, QPInitAttr(QPType.UD, scq=cq)).addr[0]))
 """
-    process = ns.python(code, ns.v4)
-    assert finish(process) == "192.0.2.9"
+    process = port_namespace.start_python(code, port_namespace.v4)
+    assert wait_for_json_output(process) == "192.0.2.9"

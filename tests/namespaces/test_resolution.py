@@ -1,5 +1,5 @@
 """UD queue pairs resolved by address and port (spec/cm-udp.md) over a veth pair: link-local
-addresses, killed processes, forged ICMP.
+addresses, killed processes, and forged ICMP.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pace import scale_limit
 
 from siwarp.inspect import SIDR
 
-#: Program: executes the commands on its input and answers each with one line.
-END = """
+#: Program: executes the commands on its input and answers each command with one line.
+CM_PROGRAM = """
 import json, sys
 from siwarp._siwarp import ffi, lib
 from siwarp.cm import *
@@ -73,13 +73,13 @@ with Context(sys.argv[1]) as ctx, PD(ctx) as pd, CQ(ctx) as cq, CMEventChannel(c
 """
 
 
-class End:
-    """A process in a namespace that runs the program END."""
+class CmProcess:
+    """A process in a namespace that runs the program CM_PROGRAM."""
 
     def __init__(self, at: Namespace, **env: str) -> None:
-        self.process = at.python(END, at.v4, **env)
+        self.process = at.start_python(CM_PROGRAM, at.v4, **env)
 
-    def do(self, *what: Any) -> Any:
+    def run_command(self, *what: Any) -> Any:
         pipes = self.process.stdin, self.process.stdout
         assert pipes[0] is not None and pipes[1] is not None
         pipes[0].write(json.dumps(what) + "\n")
@@ -93,115 +93,120 @@ class End:
         self.process.communicate()
 
 
-Make = Callable[..., End]
+StartCmProcess = Callable[..., CmProcess]
 
 
 @pytest.fixture
-def end() -> Iterator[Make]:
-    made: list[End] = []
+def start_cm_process() -> Iterator[StartCmProcess]:
+    made: list[CmProcess] = []
 
-    def begin(at: Namespace, **env: str) -> End:
-        made.append(End(at, **env))
+    def start_process_in(at: Namespace, **env: str) -> CmProcess:
+        made.append(CmProcess(at, **env))
         return made[-1]
 
-    yield begin
+    yield start_process_in
     for one in made:
         one.close()
 
 
-def on_link(at: Namespace, link: str) -> str:
+def link_local_with_scope(at: Namespace, link: str) -> str:
     """Return the link-local address of a namespace with the scope of the given link."""
-    found = at.link_local()
+    found = at.link_local_address()
     assert found
     return f"{found.split('%')[0]}%{link}"
 
 
-Cable = tuple[Namespace, Namespace]
+NamespacePair = tuple[Namespace, Namespace]
 
 
 @pytest.mark.parametrize("kind", ["IPv4", "IPv6", "fe80"])
 @pytest.mark.parametrize("wildcard", [False, True])
-def test_each_kind_of_address_finds_its_queue_pair_which_can_be_sent_to(
-    cable: Cable, end: Make, kind: str, wildcard: bool
+def test_each_kind_of_address_resolves_to_a_queue_pair_that_receives_messages(
+    cabled_namespaces: NamespacePair, start_cm_process: StartCmProcess, kind: str, wildcard: bool
 ) -> None:
-    a, b = cable
+    a, b = cabled_namespaces
     here, there = {
         "IPv4": (b.v4, b.v4),
         "IPv6": (b.v6, b.v6),
-        "fe80": (on_link(b, b.link), on_link(b, a.link)),
+        "fe80": (link_local_with_scope(b, b.link), link_local_with_scope(b, a.link)),
     }[kind]
-    asker, door = end(a), end(b)
-    port = door.do("listen", "" if wildcard else here, 0)[1]
-    asker.do("ask", there, port)
-    assert door.do("take", scale_limit(20))[0] == "CONNECT_REQUEST"
-    qpn = door.do("accept")
-    told = asker.do("take", scale_limit(20))
+    asker, door = start_cm_process(a), start_cm_process(b)
+    port = door.run_command("listen", "" if wildcard else here, 0)[1]
+    asker.run_command("ask", there, port)
+    assert door.run_command("take", scale_limit(20))[0] == "CONNECT_REQUEST"
+    qpn = door.run_command("accept")
+    told = asker.run_command("take", scale_limit(20))
     assert told == ["ESTABLISHED", 0, 0, qpn, there, "here"]
-    assert asker.do("send", "as it was told") == 2
-    assert door.do("recv") == "as it was told"
+    assert asker.run_command("send", "as it was told") == 2
+    assert door.run_command("recv") == "as it was told"
 
 
 @pytest.mark.parametrize("kind", ["IPv4", "IPv6", "fe80"])
-def test_a_port_that_nobody_has_is_known_at_each_kind_of_address(
-    cable: Cable, end: Make, kind: str
+def test_a_query_to_an_unused_port_is_rejected_at_each_kind_of_address(
+    cabled_namespaces: NamespacePair, start_cm_process: StartCmProcess, kind: str
 ) -> None:
-    a, b = cable
-    there = {"IPv4": b.v4, "IPv6": b.v6, "fe80": on_link(b, a.link)}[kind]
-    asker = end(a)
-    asker.do("ask", there, 7174)
-    assert asker.do("take", scale_limit(5))[:3] == ["REJECTED", 111, 1]
+    a, b = cabled_namespaces
+    there = {"IPv4": b.v4, "IPv6": b.v6, "fe80": link_local_with_scope(b, a.link)}[kind]
+    asker = start_cm_process(a)
+    asker.run_command("ask", there, 7174)
+    assert asker.run_command("take", scale_limit(5))[:3] == ["REJECTED", 111, 1]
 
 
-def test_a_peer_that_is_killed_while_it_thinks_is_known_soon(cable: Cable, end: Make) -> None:
-    a, b = cable
-    asker, door = end(a), end(b)
-    port = door.do("listen", b.v4, 0)[1]
-    asker.do("ask", b.v4, port)
-    assert door.do("take", scale_limit(20))[0] == "CONNECT_REQUEST"
+def test_a_query_is_rejected_soon_after_the_answering_process_is_killed(
+    cabled_namespaces: NamespacePair, start_cm_process: StartCmProcess
+) -> None:
+    a, b = cabled_namespaces
+    asker, door = start_cm_process(a), start_cm_process(b)
+    port = door.run_command("listen", b.v4, 0)[1]
+    asker.run_command("ask", b.v4, port)
+    assert door.run_command("take", scale_limit(20))[0] == "CONNECT_REQUEST"
     time.sleep(1)  # the peer has received the request and has not answered
     door.process.send_signal(signal.SIGKILL)
     door.process.wait(timeout=20)
     began = time.monotonic()
-    assert asker.do("take", 9)[:3] == ["REJECTED", 111, 1]
+    assert asker.run_command("take", 9)[:3] == ["REJECTED", 111, 1]
     assert time.monotonic() - began < scale_limit(3)
 
 
-def test_a_peer_that_is_killed_later_is_no_event_and_the_next_question_ends(
-    cable: Cable, end: Make
+def test_a_peer_killed_after_its_answer_raises_no_event_and_the_next_query_is_rejected(
+    cabled_namespaces: NamespacePair, start_cm_process: StartCmProcess
 ) -> None:
-    a, b = cable
-    asker, door = end(a), end(b)
-    port = door.do("listen", b.v4, 0)[1]
-    asker.do("ask", b.v4, port)
-    door.do("take", scale_limit(20))
-    door.do("accept")
-    assert asker.do("take", scale_limit(20))[0] == "ESTABLISHED"
+    a, b = cabled_namespaces
+    asker, door = start_cm_process(a), start_cm_process(b)
+    port = door.run_command("listen", b.v4, 0)[1]
+    asker.run_command("ask", b.v4, port)
+    door.run_command("take", scale_limit(20))
+    door.run_command("accept")
+    assert asker.run_command("take", scale_limit(20))[0] == "ESTABLISHED"
     door.close()
-    asker.do("ask", b.v4, port)
-    assert asker.do("take", scale_limit(5))[:3] == ["REJECTED", 111, 1]
+    asker.run_command("ask", b.v4, port)
+    assert asker.run_command("take", scale_limit(5))[:3] == ["REJECTED", 111, 1]
 
 
-def test_who_asks_may_be_killed_and_another_one_is_answered(cable: Cable, end: Make) -> None:
-    a, b = cable
-    asker, door = end(a), end(b)
-    port = door.do("listen", b.v4, 0)[1]
-    asker.do("ask", b.v4, port)
-    door.do("take", scale_limit(20))
+def test_after_an_asking_process_is_killed_the_listener_answers_another_process(
+    cabled_namespaces: NamespacePair, start_cm_process: StartCmProcess
+) -> None:
+    a, b = cabled_namespaces
+    asker, door = start_cm_process(a), start_cm_process(b)
+    port = door.run_command("listen", b.v4, 0)[1]
+    asker.run_command("ask", b.v4, port)
+    door.run_command("take", scale_limit(20))
     asker.close()
-    door.do("accept")
-    other = end(a)
-    other.do("ask", b.v4, port)
-    assert door.do("take", scale_limit(20))[0] == "CONNECT_REQUEST", (
-        "of the dead one nothing else comes"
+    door.run_command("accept")
+    other = start_cm_process(a)
+    other.run_command("ask", b.v4, port)
+    assert door.run_command("take", scale_limit(20))[0] == "CONNECT_REQUEST", (
+        "the killed process must cause no further event"
     )
-    qpn = door.do("accept")
-    assert other.do("take", scale_limit(20))[:4] == ["ESTABLISHED", 0, 0, qpn]
+    qpn = door.run_command("accept")
+    assert other.run_command("take", scale_limit(20))[:4] == ["ESTABLISHED", 0, 0, qpn]
 
 
 # ---- forged ICMP
 
-#: Program: a UDP socket that prints each datagram and its source, and sends ICMP as its input says.
-LIAR = """
+#: Program: a UDP socket that prints each datagram and its source, and sends the ICMP messages of
+#: its input.
+ICMP_FORGER = """
 import json, socket, sys
 host, to = sys.argv[1:]
 udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -217,14 +222,14 @@ for line in sys.stdin:
 """
 
 
-def checksum(octets: bytes) -> int:
+def internet_checksum(octets: bytes) -> int:
     octets += b"\0" * (len(octets) % 2)
     total = sum(struct.unpack(f"!{len(octets) // 2}H", octets))
     total = (total & 0xFFFF) + (total >> 16)
     return ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
 
 
-def unreachable(
+def build_icmp_unreachable(
     source: tuple[str, int], dest: tuple[str, int], quoted: bytes, code: int = 3
 ) -> str:
     """Return, in hex, an ICMP error: a datagram from source to dest with these first octets was
@@ -233,28 +238,28 @@ def unreachable(
     udp = struct.pack("!HHHH", source[1], dest[1], 8 + 232, 0) + quoted
     ends = socket.inet_aton(source[0]) + socket.inet_aton(dest[0])
     ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + 8 + 232, 1, 0, 64, 17, 0) + ends
-    ip = ip[:10] + struct.pack("!H", checksum(ip)) + ip[12:]
+    ip = ip[:10] + struct.pack("!H", internet_checksum(ip)) + ip[12:]
     message = struct.pack("!BBHI", 3, code, 0, 0) + ip + udp
-    return (message[:2] + struct.pack("!H", checksum(message)) + message[4:]).hex()
+    return (message[:2] + struct.pack("!H", internet_checksum(message)) + message[4:]).hex()
 
 
 def start_forger(at: Namespace, to: str) -> tuple[subprocess.Popen[str], tuple[str, int]]:
-    liar = at.python(LIAR, at.v4, to)
+    liar = at.start_python(ICMP_FORGER, at.v4, to)
     assert liar.stdout is not None
     host, port = json.loads(liar.stdout.readline())
     return liar, (host, port)
 
 
 @pytest.mark.parametrize("what", ["id", "short", "magic", "elsewhere", "host", "filter", "long"])
-def test_icmp_that_does_not_quote_the_question_ends_nothing(
-    cable: Cable, end: Make, what: str
+def test_an_icmp_error_that_does_not_quote_the_query_does_not_end_the_query(
+    cabled_namespaces: NamespacePair, start_cm_process: StartCmProcess, what: str
 ) -> None:
-    a, b = cable
-    asker = end(a)
+    a, b = cabled_namespaces
+    asker = start_cm_process(a)
     liar, where = start_forger(b, a.v4)
     assert liar.stdout is not None and liar.stdin is not None
     try:
-        asker.do("ask", *where, 2)
+        asker.run_command("ask", *where, 2)
         asked, port = json.loads(liar.stdout.readline())
         question = bytes.fromhex(asked)
         other = bytes(SIDR(id=SIDR(question).id ^ 1))
@@ -269,35 +274,40 @@ def test_icmp_that_does_not_quote_the_question_ends_nothing(
             dest = (b.v4, where[1] ^ 1)
         else:
             code = {"host": 1, "filter": 13, "long": 4}[what]
-        lies = [unreachable(source, dest, quoted, code)] * 20
+        lies = [build_icmp_unreachable(source, dest, quoted, code)] * 20
         began = time.monotonic()
         while time.monotonic() - began < 1.2:
             liar.stdin.write(json.dumps(lies) + "\n")
             liar.stdin.flush()
             assert liar.stdout.readline()
-            assert asker.do("take", 0) is None
-        # The last forged error concerns a datagram's length, as an error for one of the host's own
-        # sends may.
-        assert asker.do("counter", "icmp_errors") > 0 or what == "long", "they came"
-        assert (asker.do("counter", "drop_sidr_id") > 0) == (code == 3)
-        assert asker.do("take", scale_limit(10))[:2] == ["UNREACHABLE", 110]
+            assert asker.run_command("take", 0) is None
+        # The last forged error concerns the length of a datagram, as may an error for a send of the
+        # host itself.
+        assert asker.run_command("counter", "icmp_errors") > 0 or what == "long", (
+            "the forged errors must arrive"
+        )
+        assert (asker.run_command("counter", "drop_sidr_id") > 0) == (code == 3)
+        assert asker.run_command("take", scale_limit(10))[:2] == ["UNREACHABLE", 110]
     finally:
         liar.kill()
         liar.communicate()
 
 
-def test_icmp_that_quotes_the_question_counts_once_for_each(cable: Cable, end: Make) -> None:
-    a, b = cable
-    asker = end(a)
+def test_repeated_icmp_errors_that_quote_a_query_count_only_once(
+    cabled_namespaces: NamespacePair, start_cm_process: StartCmProcess
+) -> None:
+    a, b = cabled_namespaces
+    asker = start_cm_process(a)
     liar, where = start_forger(b, a.v4)
     assert liar.stdout is not None and liar.stdin is not None
     try:
-        asker.do("ask", *where, 0.09)  # the query times out after 90 ms, so it is sent only once
+        # The query times out after 90 ms, so it is sent only once.
+        asker.run_command("ask", *where, 0.09)
         asked, port = json.loads(liar.stdout.readline())
-        told = unreachable((a.v4, port), where, bytes.fromhex(asked)[:16])
+        told = build_icmp_unreachable((a.v4, port), where, bytes.fromhex(asked)[:16])
         liar.stdin.write(json.dumps([told] * 20) + "\n")
         liar.stdin.flush()
-        assert asker.do("take", scale_limit(10))[:2] == ["UNREACHABLE", 110]
+        assert asker.run_command("take", scale_limit(10))[:2] == ["UNREACHABLE", 110]
     finally:
         liar.kill()
         liar.communicate()

@@ -81,22 +81,22 @@ pytestmark = pytest.mark.scales
 
 
 @pytest.fixture(autouse=True)
-def tun() -> None:
+def skip_without_tun() -> None:
     """Skip the tests on a machine where the line cannot be created."""
     wan_harness.need_line()
 
 
-def python(code: str) -> str:
+def python_command(code: str) -> str:
     return "exec " + shlex.join([sys.executable, "-c", code])
 
 
-def wan(plan: str, *command: str, in_b: str | None = None) -> Any:
+def run_wan(plan: str, *command: str, in_b: str | None = None) -> Any:
     there = ["--in-b", in_b] if in_b else []
     return run_siwarp("wan", "--faults", plan, *there, "--", *command)
 
 
-def test_a_line_delays_each_way_and_its_statistics_count_packets() -> None:
-    done = wan("delay=20ms", sys.executable, "-c", PING, "5", "5", in_b=python(ECHO))
+def test_an_emulated_line_delays_both_directions_and_counts_packets() -> None:
+    done = run_wan("delay=20ms", sys.executable, "-c", PING, "5", "5", in_b=python_command(ECHO))
     assert done.returncode == 0, done.stderr
     times, lost = json.loads(done.stdout)
     assert lost == 0
@@ -105,31 +105,31 @@ def test_a_line_delays_each_way_and_its_statistics_count_packets() -> None:
     assert "siwarp wan: b to a: " in done.stderr
 
 
-def test_losses_of_one_direction_are_what_is_missing() -> None:
+def test_losses_of_one_direction_equal_the_missing_answers() -> None:
     plan = "tx:loss=10%,seed=3,peer=10.77.0.2:7"
-    done = wan(plan, sys.executable, "-c", PING, "200", "0.05", in_b=python(ECHO))
+    done = run_wan(plan, sys.executable, "-c", PING, "200", "0.05", in_b=python_command(ECHO))
     assert done.returncode == 0, done.stderr
     _, lost = json.loads(done.stdout)
     assert 2 <= lost <= 60
     said = [line for line in done.stderr.splitlines() if " a to b: " in line]
     counted = int(said[0].split(" octets, ")[1].split()[0])
-    # An answer that arrived too late counts as missing, too; a loss before the first answer does
-    # not.
+    # An answer that arrives too late counts as missing, too; a loss before the first answer does
+    # not count.
     assert counted - 3 <= lost <= counted + 10
     assert "lost" not in next(line for line in done.stderr.splitlines() if " b to a: " in line)
 
 
-def test_a_kernel_tcp_flow_fills_a_line_of_50_mbit() -> None:
+def test_a_kernel_tcp_flow_uses_an_emulated_line_of_50_mbit_fully() -> None:
     plan, before = "rate=50Mbit,delay=5ms", slowdown_factor()
-    done = wan(plan, sys.executable, "-c", FLOW_A, "2", in_b=python(FLOW_B))
+    done = run_wan(plan, sys.executable, "-c", FLOW_A, "2", in_b=python_command(FLOW_B))
     assert done.returncode == 0, done.stderr
     # Without other load the flow reaches 46 Mbit/s; on a busy machine the relay may be woken late.
     assert 25 / max(before, slowdown_factor()) <= json.loads(done.stdout) <= 50
 
 
 # While ARP resolves a neighbour, the kernel keeps only some of the packets for the neighbour, and
-# drops the others before the queue of the line. So the program first sends one packet; the ICMP
-# error that answers this packet shows that ARP has finished.
+# drops the others before they reach the queue of the line. Therefore the program first sends one
+# packet; the ICMP error that answers this packet shows that ARP has finished.
 BURST = """
 import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -147,17 +147,17 @@ for i in range(199):
 
 
 @pytest.mark.parametrize("limit", ["10", "10KB"])
-def test_the_queue_before_a_rate_is_bounded_as_a_routers_is(limit: str) -> None:
-    done = wan(f"rate=100kbit,limit={limit}", sys.executable, "-c", BURST)
+def test_the_queue_of_a_rate_limited_line_drops_packets_beyond_its_limit(limit: str) -> None:
+    done = run_wan(f"rate=100kbit,limit={limit}", sys.executable, "-c", BURST)
     assert done.returncode == 0, done.stderr
     said = next(line for line in done.stderr.splitlines() if " a to b: " in line)
     assert said.startswith("siwarp wan: a to b: 200 packets, 205600 octets, ")
-    # Ten packets are queued, and one leaves every 12th of a second.
+    # Ten packets are queued, and one packet is transmitted every twelfth of a second.
     full = int(said.split(" dropped, queue full")[0].split()[-1])
     assert 170 <= full <= 191
 
 
-def test_siwarp_speaks_across_the_line() -> None:
+def test_siwarp_ping_works_over_an_emulated_line() -> None:
     server = shlex.join([*COMMAND, "ping", "--server", "--addr", "10.77.0.2"])
     code = (
         "import subprocess, sys\n"
@@ -168,37 +168,37 @@ def test_siwarp_speaks_across_the_line() -> None:
         "        break\n"
         "print(done.stdout)\n"
     )
-    done = wan("delay=1ms", sys.executable, "-c", code, in_b=server)
+    done = run_wan("delay=1ms", sys.executable, "-c", code, in_b=server)
     result = json.loads(done.stdout[done.stdout.index("{") :])
-    # The first requests may be sent before the server has started.
+    # The client may send its first requests before the server has started.
     assert 0 < result["received"] <= 20
     assert result["rtt_us"]["min"] >= 2000
 
 
-def test_the_exit_status_is_the_commands_and_ends_leave_nothing() -> None:
+def test_wan_returns_the_exit_status_of_its_command_and_ends_the_other_command() -> None:
     before, limit = time.monotonic(), scale_limit(30)
-    done = wan("", "sh", "-c", "exit 7", in_b="sleep 1000")
+    done = run_wan("", "sh", "-c", "exit 7", in_b="sleep 1000")
     assert done.returncode == 7
     assert time.monotonic() - before < limit
-    assert wan("", "/nonexistent").returncode == 127
+    assert run_wan("", "/nonexistent").returncode == 127
 
 
-def test_a_plan_that_is_none_names_the_place() -> None:
-    done = wan("loss=1%; delay=x", "true")
+def test_the_error_for_an_invalid_fault_plan_names_the_position() -> None:
+    done = run_wan("loss=1%; delay=x", "true")
     assert done.returncode == 2
     # The message is printed in a box, which may break its lines.
     assert "clause 2, character 16" in " ".join(done.stderr.replace("│", " ").split())
 
 
 @pytest.mark.parametrize("plan", ["tx:delay=1ms; reset=5s", "reset=1MB", "rx:short=10%"])
-def test_faults_of_streams_are_refused_where_there_are_packets(plan: str) -> None:
-    done = wan(plan, "true")
+def test_fault_plans_for_streams_are_refused_on_a_line_of_packets(plan: str) -> None:
+    done = run_wan(plan, "true")
     assert done.returncode == 2
     said = " ".join(done.stderr.replace("│", " ").split())
     assert "reset= and short= apply only to siwarp's own streams" in said
 
 
-def test_the_help_has_the_language_of_plans() -> None:
+def test_the_help_of_wan_explains_the_syntax_of_fault_plans() -> None:
     done = run_siwarp("wan", "--help")
     assert done.returncode == 0, done.stderr
     for name in ("loss=", "burst=", "blackout=", "limit=", "peer=ADDR", "tx:", "reset="):
@@ -206,21 +206,21 @@ def test_the_help_has_the_language_of_plans() -> None:
 
 
 @pytest.mark.parametrize("plan", ["peer=[/x]", "[/b]", "[bold]=1"])
-def test_a_plan_with_brackets_is_refused_as_it_stands(plan: str) -> None:
-    done = wan(plan, "true")
+def test_a_fault_plan_with_brackets_is_refused_with_a_position(plan: str) -> None:
+    done = run_wan(plan, "true")
     assert done.returncode == 2
     assert "clause 1, character" in " ".join(done.stderr.replace("│", " ").split())
 
 
-def test_what_runs_at_one_end_can_run_something_at_the_other() -> None:
+def test_a_command_at_one_end_of_a_line_can_run_a_command_at_the_other_end() -> None:
     enter = shlex.join([*COMMAND, "wan", "--enter", "b", "--", "ip", "-br", "addr"])
-    done = wan("", "sh", "-c", enter)
+    done = run_wan("", "sh", "-c", enter)
     assert "10.77.0.2/24" in done.stdout, done.stderr
     assert run_siwarp("wan", "--enter", "b", "--", "true").returncode == 2
 
 
-def test_without_root_it_has_a_user_namespace_of_its_own(build_dir: Path, tmp_path: Path) -> None:
-    """If the tests run as root, the command runs as nobody, with a tun device that is open to all
+def test_without_root_wan_creates_its_own_user_namespace(build_dir: Path, tmp_path: Path) -> None:
+    """If the tests run as root, run the command as nobody, with a tun device that is open to all
     users, as is usual.
     """
     program = next(build_dir.rglob("siwarp-wan"))

@@ -1,6 +1,5 @@
-"""Explicit congestion notification:
-
-ECT(0) on outgoing datagrams, and CE set by a line on the path.
+"""Explicit congestion notification: ECT(0) on outgoing datagrams, and CE set by a line on the
+path.
 """
 
 from __future__ import annotations
@@ -60,25 +59,25 @@ FAMILIES = {
 
 
 @pytest.fixture(autouse=True)
-def tun() -> None:
+def skip_without_tun() -> None:
     """Skip the tests on a machine where the line cannot be created."""
     wan_harness.need_line()
 
 
-def python(code: str) -> str:
+def python_command(code: str) -> str:
     return shlex.join([sys.executable, "-c", code])
 
 
 @pytest.mark.parametrize("there", list(FAMILIES))
 @pytest.mark.parametrize(("plan", "expected"), [("", [0, 1, 2]), ("tx:mark=100%", [0, 3, 3])])
-def test_a_marking_line_sets_ce_on_what_understands_it_and_on_nothing_else(
+def test_a_marking_line_sets_ce_only_on_ecn_capable_packets(
     there: str, plan: str, expected: list[int]
 ) -> None:
     sink, source = FAMILIES[there]
     code = SOURCE.format(there=there, names=source)
     done = run_siwarp(
         *("wan", "--faults", plan or "delay=0.1ms", "--in-b"),
-        "exec " + python(SINK.format(there=there, names=sink)),
+        "exec " + python_command(SINK.format(there=there, names=sink)),
         *("--", sys.executable, "-c", code),
     )
     assert done.returncode == 0, done.stderr

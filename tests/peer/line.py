@@ -1,4 +1,6 @@
-"""A relay that loses, duplicates, reorders and damages some datagrams, controlled by a seed."""
+"""A UDP relay for tests that loses, duplicates, reorders and damages datagrams, controlled by a
+seed.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def udp_socket(address: Address = (net.HERE, 0)) -> socket.socket:
 
 
 def receive_waiting_datagrams(sock: socket.socket) -> list[tuple[bytes, Address]]:
-    """Return all waiting datagrams with their source addresses."""
+    """Return all datagrams that are queued at a socket, with their source addresses."""
     got = []
     while True:
         try:
@@ -36,18 +38,20 @@ def receive_waiting_datagrams(sock: socket.socket) -> list[tuple[bytes, Address]
         except BlockingIOError:
             return got
         except ConnectionRefusedError:
-            continue  # an ICMP error for a datagram that was sent earlier
+            # An ICMP error for an earlier datagram is ignored.
+            continue
 
 
 @dataclass(frozen=True)
 class Faults:
-    """The quality of a line: the fractions of datagrams that are affected."""
+    """The fractions of datagrams that a test line loses, duplicates, reorders and damages."""
 
     loss: float = 0.0
     double: float = 0.0
     reorder: float = 0.0
     damage: float = 0.0
-    # maximum delay in seconds of a reordered datagram, so that later ones overtake it
+    # The maximum delay of a reordered datagram in seconds; later datagrams overtake the datagram
+    # meanwhile.
     hold: float = 0.004
 
 
@@ -57,7 +61,7 @@ BAD = Faults(loss=0.08, double=0.05, reorder=0.1, damage=0.04)
 
 @dataclass
 class _Direction:
-    """One direction of the line: delayed datagrams, and those forwarded, in order."""
+    """One direction of a test line: the delayed datagrams, and the forwarded datagrams in order."""
 
     faults: Faults
     rng: random.Random
@@ -67,10 +71,11 @@ class _Direction:
 
 
 class Line:
-    """A line with two sockets: siwarp sends to ``far`` as its peer's address, the peer to ``near``.
+    """A test line with two sockets: siwarp sends to ``far`` as the address of its peer, the peer to
+    ``near``.
 
-    There is no background thread: ``forward_datagrams`` forwards waiting datagrams. So a given seed
-    has the same effect on the same datagrams.
+    The line has no background thread: ``forward_datagrams`` forwards the queued datagrams.
+    Therefore a seed always has the same effect on the same datagrams.
     """
 
     def __init__(self, seed: int, faults: Faults = CLEAN) -> None:
@@ -83,24 +88,24 @@ class Line:
         self.from_siwarp = _Direction(faults, random.Random(f"{seed}/from"))
 
     def close(self) -> None:
-        """Close both sockets of the line."""
+        """Close both sockets of the test line."""
         self._near.close()
         self._far.close()
 
     def remove_faults(self) -> None:
-        """Stop losing and changing datagrams from now on."""
+        """Forward all later datagrams without loss or change."""
         self.to_siwarp.faults = self.from_siwarp.faults = CLEAN
 
     def sockets(self) -> list[socket.socket]:
-        """Return the sockets of the line, to wait on."""
+        """Return the sockets of the test line, for select()."""
         return [self._near, self._far]
 
     def set_multicast_interface(self, host: str) -> None:
-        """Send multicast through the interface with this address."""
+        """Send multicast datagrams through the interface with this address."""
         self._far.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(host))
 
     def forward_datagrams(self) -> None:
-        """Forward new datagrams, and delayed ones whose time has come."""
+        """Forward received datagrams, and delayed datagrams whose delay has expired."""
         for sock, way in ((self._near, self.to_siwarp), (self._far, self.from_siwarp)):
             for datagram, source in receive_waiting_datagrams(sock):
                 if sock is self._near:
@@ -112,7 +117,7 @@ class Line:
         self._send_due_datagrams(self.from_siwarp, self._near, self.peer)
 
     def is_idle(self) -> bool:
-        """Whether no datagram is waiting at a socket or being delayed."""
+        """Return whether no datagram is queued at a socket of the line or delayed."""
         waits = select.select(self.sockets(), [], [], 0)[0]
         return not waits and not self.to_siwarp.held and not self.from_siwarp.held
 
@@ -124,12 +129,15 @@ class Line:
             try:
                 sock.sendto(datagram, to)
             except ConnectionRefusedError:
-                # the ICMP error was about an earlier datagram, so send again
+                # The ICMP error was caused by an earlier datagram, so the line sends the datagram
+                # again.
                 sock.sendto(datagram, to)
 
 
 def _apply_faults(way: _Direction, datagram: bytes) -> None:
-    """Decide the fate of a datagram, always with the same number of random values."""
+    """Lose, damage, duplicate or delay a datagram; draw the same number of random values for
+    each.
+    """
     faults, rng = way.faults, way.rng
     lost, doubled, late, damaged = (rng.random() for _ in range(4))
     bit, hold, second = rng.randrange(8 * len(datagram)), rng.random(), rng.random()
@@ -158,7 +166,9 @@ def run_until(
     while not until():
         for step in steps:
             step()
-        assert not limit_exceeded(began, limit), "what the test waits for did not happen"
+        assert not limit_exceeded(began, limit), (
+            "the condition did not become true within the limit"
+        )
         if net.SIMULATED:
             net.sleep(0.0005)
         else:

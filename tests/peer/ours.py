@@ -1,4 +1,4 @@
-"""The other end of these tests: siwarp through its public interface, in a few lines."""
+"""The siwarp end of the tests with the independent peer, through siwarp's public interface."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from siwarp.verbs import (
     WROpcode,
 )
 
-#: The wr_ids of requests start above those of receives.
+#: The wr_ids of send requests are larger than those of receives.
 FIRST_REQUEST = 1 << 16
 
-#: 0 in the normal test suite; `make stress` sets a million messages, and each test here sends a
-#: fraction.
+#: The number of messages of a stress run: 0 in the normal test suite, a million for `make stress`.
+#: Each test of tests/peer sends a fraction of that number.
 MESSAGES = int(os.environ.get("SIWARP_STRESS_MESSAGES", "0"))
 SEED = int(os.environ.get("SIWARP_STRESS_SEED", "1"))
 ALL = (
@@ -46,22 +46,24 @@ ALL = (
 )
 
 
-#: A stress run has longer time limits than the normal tests.
+#: The tests have longer time limits in a stress run.
 TIMEOUT_S, LIMIT_S = (1800, 900) if MESSAGES else (120, 20)
 
 
 def stress_rounds(short: int, part: int = 100) -> int:
-    """Return a test's number of rounds: a fraction of a stress run's messages, or ``short``."""
+    """Return a test's number of rounds: a fraction of the messages of a stress run, but at least
+    ``short``.
+    """
     return max(short, MESSAGES // part)
 
 
 def seeded_octets(seed: object, length: int) -> bytes:
-    """Return ``length`` octets determined by this seed."""
+    """Return ``length`` random octets that are determined by this seed."""
     return random.Random(f"{SEED}/{seed}").randbytes(length)
 
 
-class Siwarp:
-    """A siwarp queue pair, its completion queue, and a region with slots for receives."""
+class SiwarpEnd:
+    """A siwarp queue pair, its completion queue, and a memory region with slots for receives."""
 
     def __init__(self, stack: ExitStack, qp_type: QPType, *, slots: int, slot: int, **init: Any):
         self._stack = stack
@@ -75,26 +77,27 @@ class Siwarp:
             QP(self.pd, QPInitAttr(qp_type, scq=self.cq, cap=cap, **init))
         )
         self._requests = 0
-        self.held = False  # if true, completed receives are not posted again
+        # If held is true, completed receives are not posted again.
+        self.held = False
         self._free: list[int] = []
         self._lent: dict[int, MR] = {}
         self.sent: list[WC] = []
         self.got: list[tuple[WC, bytes]] = []
 
     def register_memory(self, length: int) -> MR:
-        """Return memory that the peer can access."""
+        """Register and return memory that the peer can access."""
         return self._stack.enter_context(MR(self.pd, length, ALL))
 
     def address_handle(self, address: Address) -> AH:
-        """Return an address handle for a peer."""
+        """Return an address handle for this address."""
         return self._stack.enter_context(AH(self.pd, address))
 
     def post_receive(self, slot: int) -> None:
-        """Post a receive into a slot of the memory."""
+        """Post a receive into a slot of the memory region."""
         self.qp.post_recv(RecvWR(slot, sg=[self.memory.sge(slot * self.slot, self.slot)]))
 
     def post_payload(self, payload: bytes, opcode: int = WROpcode.SEND, **wr: Any) -> None:
-        """Post a request whose payload is in a separate region."""
+        """Post a send request whose payload is in a memory region of its own."""
         self._requests += 1
         wr_id = FIRST_REQUEST + self._requests
         sg = []
@@ -104,18 +107,18 @@ class Siwarp:
         self.qp.post_send(SendWR(wr_id, opcode, sg=sg, **wr))
 
     def post_request(self, opcode: int, *sg: SGE, **wr: Any) -> None:
-        """Post a request with the given scatter/gather elements."""
+        """Post a send request with these scatter/gather elements."""
         self._requests += 1
         self.qp.post_send(SendWR(FIRST_REQUEST + self._requests, opcode, sg=sg, **wr))
 
     def post_held_receives(self) -> None:
-        """Post the receives that were held back."""
+        """Post the receives that were held back while ``held`` was true."""
         self.held = False
         while self._free:
             self.post_receive(self._free.pop(0))
 
     def poll_completions(self) -> None:
-        """Poll completions; store the data of receives and post them again."""
+        """Poll completions, store the data of completed receives, and post those receives again."""
         for wc in self.cq.poll(64):
             if wc.wr_id > FIRST_REQUEST:
                 self.sent.append(wc)
@@ -136,10 +139,12 @@ class Siwarp:
 @contextmanager
 def siwarp_queue_pair(
     qp_type: QPType, *, slots: int = 64, slot: int = 4096, attr: QPAttr | None = None, **init: Any
-) -> Iterator[Siwarp]:
-    """Yield a queue pair with all receives posted that, if given attributes, can send."""
+) -> Iterator[SiwarpEnd]:
+    """Yield a siwarp queue pair; with ``attr`` the queue pair is in RTS and all receives are
+    posted.
+    """
     with ExitStack() as stack:
-        ours = Siwarp(stack, qp_type, slots=slots, slot=slot, **init)
+        ours = SiwarpEnd(stack, qp_type, slots=slots, slot=slot, **init)
         if attr is not None:
             ours.qp.to_rts(attr)
             for i in range(slots):
@@ -148,8 +153,8 @@ def siwarp_queue_pair(
 
 
 @contextmanager
-def closed_after(line: Line) -> Iterator[Line]:
-    """Yield a line, and close it."""
+def close_line_at_exit(line: Line) -> Iterator[Line]:
+    """Yield a test line, and close the line at the end of the block."""
     try:
         yield line
     finally:

@@ -1,4 +1,7 @@
-"""An RD endpoint: section 9 of the page. rdmap.py has the messages, rd_wire.py the formats."""
+"""An RD endpoint, written from section 9 of the datagram-iWARP specification.
+
+rdmap.py implements the messages, and rd_wire.py the formats.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,8 @@ HELLO_FIRST_S, HELLO_MOST_S = 0.02, 0.5
 RTO_LEAST_S, RTO_MOST_S = 0.02, 1.0
 FARTHEST = 16_384
 LINGER_S = 5.0
-UNKNOWN_OPTION = 200  # an option type that is not defined; the other end must skip it
+# The type of an option that is not defined, which the other end must skip.
+UNKNOWN_OPTION = 200
 OPTIONS = {
     LONGEST_SEGMENT: (65_000).to_bytes(4, "big"),
     UNKNOWN_OPTION: b"odd",
@@ -67,8 +71,8 @@ FIRST_WINDOW, MOST_WINDOW = 10, 128
 
 
 @dataclass
-class Sent:
-    """A segment in flight."""
+class SegmentInFlight:
+    """An RD segment that was transmitted and is not yet acknowledged."""
 
     psn: int
     octets: bytes
@@ -79,20 +83,20 @@ class Sent:
 
 
 @dataclass
-class Outgoing:
-    """One of this end's sequence spaces: queued segments, segments in flight, the peer's credit."""
+class SendSpace:
+    """A sequence space of this end: queued segments, segments in flight, and the peer's credit."""
 
     psn: int
     credit: int = 0
     waiting: deque[tuple[bytes, Request]] = field(default_factory=deque)
-    outstanding: deque[Sent] = field(default_factory=deque)
+    outstanding: deque[SegmentInFlight] = field(default_factory=deque)
 
     def lowest_unacknowledged_psn(self) -> int:
-        """Return the lowest PSN that the peer has not accepted."""
+        """Return the lowest PSN that the peer has not acknowledged."""
         return self.outstanding[0].psn if self.outstanding else self.psn
 
     def has_credit(self) -> bool:
-        """Whether the credit covers the next segment."""
+        """Return whether the peer's credit covers the next queued segment."""
         if not self.waiting:
             return False
         taken = sum(credit_units(sent.octets) for sent in self.outstanding)
@@ -100,18 +104,18 @@ class Outgoing:
 
 
 @dataclass
-class Incoming:
-    """One of the peer's sequence spaces: accepted segments, and those stored out of order."""
+class ReceiveSpace:
+    """A sequence space of the peer: the next PSN, and the segments stored out of order."""
 
     psn: int
     stored: dict[int, bytes] = field(default_factory=dict)
     taken_units: int = 0
-    # the highest credit granted to the peer so far, relative to the first PSN
+    # The highest credit granted to the peer so far, relative to the first PSN.
     granted_units: int = 0
 
 
-class Pair:
-    """This end and one peer, during one incarnation."""
+class RdPair:
+    """The state of this end and one peer during one incarnation of an RD pair."""
 
     def __init__(self, end: RdPeer, address: Address, mine: int, theirs: int) -> None:
         self.end, self.address, self.mine, self.theirs = end, address, mine, theirs
@@ -119,8 +123,8 @@ class Pair:
         self.echo = b""
         self.greeting = Greeting(b"", 0)
         self.began_by = -1.0
-        self.out = [Outgoing(mine), Outgoing(mine)]
-        self.incoming = [Incoming(theirs), Incoming(theirs)]
+        self.out = [SendSpace(mine), SendSpace(mine)]
+        self.incoming = [ReceiveSpace(theirs), ReceiveSpace(theirs)]
         self.talk = Conversation(
             end.regions, self.queue_segment, end.consume_receive, end.arrivals, end.segment_octets
         )
@@ -137,7 +141,7 @@ class Pair:
         self.reason, self.give_up, self.answered = CLOSES, 0.0, False
 
     def queue_segment(self, segment: Segment, request: Request, response: bool) -> None:
-        """Queue a segment for sending."""
+        """Queue a segment for transmission in the space of requests or of responses."""
         space = RESPONSES if response else REQUESTS
         self.out[space].waiting.append((segment.octets(), request))
 
@@ -163,13 +167,13 @@ class Pair:
         return replace(made, **fields)  # type: ignore[arg-type]
 
     def send(self, datagram: Datagram) -> None:
-        """Send a datagram to the peer."""
+        """Send a datagram to the peer of this pair."""
         self.end.sock.sendto(datagram.octets(), self.address)
 
     # Processing of received datagrams.
 
     def process_datagram(self, datagram: Datagram) -> None:
-        """Process a datagram with both epochs of this pair."""
+        """Process a datagram whose epochs are those of this pair."""
         if datagram.type == BYE:
             self._process_bye(datagram)
             return
@@ -191,12 +195,14 @@ class Pair:
             for space in (REQUESTS, RESPONSES):
                 self._process_acknowledgement(space, datagram, body.ranges[space])
         if datagram.type == DATA:
-            self._process_data(datagram)
+            self._store_data_segment(datagram)
         elif datagram.type == PROBE:
             self._send_ack(PROBED, datagram.psn)
 
     def _process_bye(self, datagram: Datagram) -> None:
-        """End the incarnation; first process the acknowledgements in the BYE (DGRAM-BYE-1, -2)."""
+        """End the incarnation, after the acknowledgements in the BYE are processed (DGRAM-BYE-1,
+        -2).
+        """
         reason = datagram.ird_or_reason
         if reason != UNKNOWN_PAIR:
             for space in (REQUESTS, RESPONSES):
@@ -207,7 +213,7 @@ class Pair:
         self.end_incarnation(reason)
 
     def close(self) -> None:
-        """End the incarnation: repeat BYE until it is answered or its time limit expires."""
+        """End the incarnation: repeat the BYE until it is answered or its time limit expires."""
         if self.state not in ("open", "echo"):
             self.end_incarnation(CLOSES)
             return
@@ -224,7 +230,8 @@ class Pair:
         out, ack = self.out[space], datagram.acknowledged[space]
         first, after = out.lowest_unacknowledged_psn(), out.psn
         if ack != after and not psn_within(ack, first, after):
-            return  # the ACK is old, or acknowledges a segment that was never sent
+            # An old acknowledgement, or one of a segment that was never sent, is ignored.
+            return
         now = net.now()
         out.credit = datagram.credit[space]
         while out.outstanding and out.outstanding[0].psn != ack:
@@ -240,7 +247,7 @@ class Pair:
                 self._update_window_and_rto(sent, now, datagram.delay)
         self._retransmit_overtaken(out, now)
 
-    def _update_window_and_rto(self, sent: Sent, now: float, delay: int) -> None:
+    def _update_window_and_rto(self, sent: SegmentInFlight, now: float, delay: int) -> None:
         self.window = min(self.window + 1, MOST_WINDOW)
         self.repeated = 0
         if sent.again:
@@ -250,23 +257,23 @@ class Pair:
         self.rto = min(max(4 * self.srtt, RTO_LEAST_S), RTO_MOST_S)
         self.due = now + self.rto
 
-    def _retransmit_overtaken(self, out: Outgoing, now: float) -> None:
-        """Retransmit segments that three later ones have overtaken (DGRAM-RD-19)."""
+    def _retransmit_overtaken(self, out: SendSpace, now: float) -> None:
+        """Retransmit the segments that three later segments have overtaken (DGRAM-RD-19)."""
         later = 0
         for sent in reversed(out.outstanding):
             if sent.came:
                 later += 1
             elif later >= 3 and now - sent.when > max(self.srtt, 0.005):
-                self._retransmit(sent, now)
+                self._retransmit_segment(sent, now)
 
-    def _retransmit(self, sent: Sent, now: float) -> None:
+    def _retransmit_segment(self, sent: SegmentInFlight, now: float) -> None:
         if now - self.shrunk > self.srtt:
             self.window, self.shrunk = max(self.window * 0.7, 4.0), now
         sent.when, sent.again = now, True
         space = RESPONSES if sent in self.out[RESPONSES].outstanding else REQUESTS
-        self._send_data(space, sent)
+        self._send_data_segment(space, sent)
 
-    def _process_data(self, datagram: Datagram) -> None:
+    def _store_data_segment(self, datagram: Datagram) -> None:
         self.owes_ack = True
         space = RESPONSES if datagram.flags & RESPONSE else REQUESTS
         way = self.incoming[space]
@@ -278,7 +285,7 @@ class Pair:
         self.deliver_segments()
 
     def deliver_segments(self) -> None:
-        """Deliver the next segments of each space, as long as they can be accepted."""
+        """Deliver the next segments of each sequence space while the receiver can accept them."""
         for way in self.incoming:
             while way.psn in way.stored:
                 octets = way.stored[way.psn]
@@ -302,17 +309,19 @@ class Pair:
                 self.owes_ack = True
 
     def end_incarnation(self, reason: int) -> None:
-        """End the incarnation."""
+        """End the incarnation: fail all requests, and discard all segments of this end."""
         self.state, self.ended = "closed", reason
-        self.talk.fail_all()
+        self.talk.fail_all_requests()
         for out in self.out:
             out.waiting.clear()
             out.outstanding.clear()
 
     # Sending of datagrams.
 
-    def step(self, now: float) -> None:
-        """Send segments that may be sent, and retransmit those whose timer has expired."""
+    def transmit_and_run_timers(self, now: float) -> None:
+        """Transmit as credit and window allow, and retransmit the segments whose timer has
+        expired.
+        """
         if self.state == "closed":
             return
         if self.state == "closing":
@@ -323,24 +332,24 @@ class Pair:
                 self.due, self.wait = now + self.wait, min(2 * self.wait, HELLO_MOST_S)
             return
         if self.state in ("hello", "echo"):
-            if now >= self.due and (self.state == "echo" or self.has_unacknowledged()):
-                self._send_handshake(now)
+            if now >= self.due and (self.state == "echo" or self.has_unacknowledged_segments()):
+                self._send_hello_or_echo(now)
             return
         self.deliver_segments()
         self._send_waiting_segments(now)
         if self.owes_ack:
             self._send_ack(0, self.out[REQUESTS].psn)
         if self.due and now >= self.due:
-            self._process_timeout(now)
+            self._retransmit_or_probe_after_timeout(now)
 
-    def has_unacknowledged(self) -> bool:
-        """Whether the peer has not yet accepted some segment."""
+    def has_unacknowledged_segments(self) -> bool:
+        """Return whether any segment is queued or not yet acknowledged."""
         return any(out.waiting or out.outstanding for out in self.out)
 
-    def _send_handshake(self, now: float) -> None:
+    def _send_hello_or_echo(self, now: float) -> None:
         self.repeated += 1
         if self.state == "echo" and self.repeated > 3:
-            # three ECHOs got no answer, so request another CHALLENGE
+            # Three ECHOs were not answered, so this end requests another CHALLENGE.
             self.state, self.theirs = "hello", 0
         if self.state == "hello":
             body = self.end.own.ljust(GREETING_OCTETS, b"\0")
@@ -350,39 +359,44 @@ class Pair:
         self.due, self.wait = now + self.wait, min(2 * self.wait, HELLO_MOST_S)
 
     def process_challenge(self, datagram: Datagram) -> None:
-        """Answer the first CHALLENGE for this end's HELLO with an ECHO, and ignore others."""
+        """Answer the first CHALLENGE to this end's HELLO with an ECHO, and ignore other
+        CHALLENGEs.
+        """
         if self.state != "hello" or datagram.dest != self.mine or not datagram.source:
             return
         self.greeting, cookie = parse_greeting(datagram.body)
         self.echo = self.end.own + cookie
         self.state, self.theirs = "echo", datagram.source
-        self.incoming = [Incoming(self.theirs), Incoming(self.theirs)]
+        self.incoming = [ReceiveSpace(self.theirs), ReceiveSpace(self.theirs)]
         self.wait, self.due, self.repeated = HELLO_FIRST_S, 0.0, 0
 
     def _send_waiting_segments(self, now: float) -> None:
-        """Send responses first (DGRAM-RD-38); without credit request some (DGRAM-RD-20)."""
+        """Transmit responses, then requests (DGRAM-RD-38); the timer requests credit
+        (DGRAM-RD-20).
+        """
         for space in (RESPONSES, REQUESTS):
             out = self.out[space]
-            far = self.greeting.window  # how many datagrams may be outstanding (DGRAM-EXT-4)
+            # The number of datagrams that may be outstanding (DGRAM-EXT-4).
+            far = self.greeting.window
             while (
                 out.has_credit()
                 and len(out.outstanding) < far
-                and self._segments_in_flight() < self.window
+                and self._count_segments_in_flight() < self.window
             ):
                 octets, request = out.waiting.popleft()
-                sent = Sent(out.psn, octets, request, now)
+                sent = SegmentInFlight(out.psn, octets, request, now)
                 out.psn = (out.psn + 1) % NEXT
                 out.outstanding.append(sent)
-                self._send_data(space, sent)
-        if self.has_unacknowledged() and not self.due:
+                self._send_data_segment(space, sent)
+        if self.has_unacknowledged_segments() and not self.due:
             self.due = now + self.rto
-        elif not self.has_unacknowledged():
+        elif not self.has_unacknowledged_segments():
             self.due = 0.0
 
-    def _segments_in_flight(self) -> int:
+    def _count_segments_in_flight(self) -> int:
         return sum(not sent.came for out in self.out for sent in out.outstanding)
 
-    def _send_data(self, space: int, sent: Sent) -> None:
+    def _send_data_segment(self, space: int, sent: SegmentInFlight) -> None:
         flags = RESPONSE if space == RESPONSES else 0
         made = self.make_datagram(DATA, psn=sent.psn, flags=flags, body=sent.octets)
         self.send(made)
@@ -397,21 +411,23 @@ class Pair:
         self.send(self.make_datagram(ACK, psn=psn, flags=flags, body=body.octets()))
         self.owes_ack = False
 
-    def _process_timeout(self, now: float) -> None:
-        """Retransmit the first missing segment; if none is missing, request an acknowledgement."""
+    def _retransmit_or_probe_after_timeout(self, now: float) -> None:
+        """Retransmit the first missing segment; if no segment is missing, request an
+        acknowledgement.
+        """
         self.repeated += 1
         self.rto = min(2 * self.rto, RTO_MOST_S)
         self.due = now + self.rto
         missing = [sent for out in self.out for sent in out.outstanding if not sent.came]
         if missing:
-            self._retransmit(missing[0], now)
+            self._retransmit_segment(missing[0], now)
             return
         self.probe_psn += 1
         self.send(self.make_datagram(PROBE, psn=self.probe_psn))
 
 
 class RdPeer:
-    """One endpoint with any number of peers."""
+    """An RD endpoint, independent of siwarp, that exchanges messages with any number of peers."""
 
     def __init__(
         self,
@@ -427,12 +443,13 @@ class RdPeer:
     ) -> None:
         self.sock, self.qkey, self.credit, self.ird = sock, qkey, credit, ird
         self.segment_octets = segment_octets
-        self.receives = receives  # number of receives that are left; None: unlimited
+        # The number of posted receives; None means unlimited.
+        self.receives = receives
         self.rnr_timer = rnr_timer
         self.regions: dict[int, Region] = {}
         self.arrivals: list[Arrival] = []
-        self.pairs: dict[Address, Pair] = {}
-        self.past: list[Pair] = []
+        self.pairs: dict[Address, RdPair] = {}
+        self.past: list[RdPair] = []
         self.wrong: list[str] = []
         self.counts = {"CRC": 0, "Q_Key": 0, "late": 0, "cookie": 0, "unknown": 0}
         self._rng = random.Random(f"epochs {seed}")
@@ -442,7 +459,7 @@ class RdPeer:
         self._began = net.now()
 
     def consume_receive(self) -> bool:
-        """Consume a receive; return false if there is none."""
+        """Consume a posted receive; return False if there is none."""
         if self.receives is None:
             return True
         if self.receives == 0:
@@ -450,21 +467,21 @@ class RdPeer:
         self.receives -= 1
         return True
 
-    def pair_with(self, address: Address) -> Pair:
-        """Return the pair with a peer; the first segment to it starts the handshake."""
+    def pair_with(self, address: Address) -> RdPair:
+        """Return the pair with this peer; the first segment to the peer starts the handshake."""
         found = self.pairs.get(address)
         if found is None or found.state == "closed":
             if found is not None:
                 self.past.append(found)
-            found = self.pairs[address] = Pair(self, address, self._random_epoch(), 0)
+            found = self.pairs[address] = RdPair(self, address, self._draw_random_epoch(), 0)
         return found
 
     def conversation(self, address: Address) -> Conversation:
-        """Return the object that sends messages to a peer."""
+        """Return the Conversation that sends messages to this peer."""
         return self.pair_with(address).talk
 
     def step(self) -> None:
-        """Process waiting datagrams, and run the timers."""
+        """Process all queued datagrams, and run the timers of all pairs."""
         for octets, source in receive_waiting_datagrams(self.sock):
             try:
                 datagram = parse_datagram(octets)
@@ -482,18 +499,20 @@ class RdPeer:
                 self.wrong.append(str(wrong))
         now = net.now()
         for pair in list(self.pairs.values()):
-            pair.step(now)
+            pair.transmit_and_run_timers(now)
 
     def close(self) -> None:
-        """End all incarnations."""
+        """End the incarnations of all pairs."""
         for pair in self.pairs.values():
             pair.close()
 
     def is_idle(self) -> bool:
-        """Whether every peer has accepted everything that was sent to it."""
-        return not any(p.has_unacknowledged() for p in self.pairs.values() if p.state != "closed")
+        """Return whether every peer has acknowledged all segments that were sent to it."""
+        return not any(
+            p.has_unacknowledged_segments() for p in self.pairs.values() if p.state != "closed"
+        )
 
-    def _random_epoch(self) -> int:
+    def _draw_random_epoch(self) -> int:
         return self._rng.randrange(1, NEXT)
 
     def _process_datagram(self, datagram: Datagram, source: Address) -> None:
@@ -519,7 +538,9 @@ class RdPeer:
             self._answer_unknown_bye(datagram, source)
 
     def _answer_unknown_bye(self, bye: Datagram, source: Address) -> None:
-        """Answer a BYE of an unknown pair: an earlier answer may have been lost (DGRAM-BYE-2)."""
+        """Answer a BYE of an unknown pair, because an earlier answer may have been lost
+        (DGRAM-BYE-2).
+        """
         reason = bye.ird_or_reason
         if bye.flags & ANSWER or reason == UNKNOWN_PAIR:
             return
@@ -527,13 +548,15 @@ class RdPeer:
         self.sock.sendto(answer.octets(), source)
 
     @staticmethod
-    def _epochs_match(pair: Pair | None, datagram: Datagram) -> bool:
+    def _epochs_match(pair: RdPair | None, datagram: Datagram) -> bool:
         if pair is None or pair.state == "closed" or not pair.theirs:
             return False
         return (datagram.source, datagram.dest) == (pair.theirs, pair.mine)
 
-    def _send_challenge(self, hello: Datagram, source: Address, pair: Pair | None) -> None:
-        """Answer a HELLO without storing state; repeats get the same epoch (DGRAM-MEET-2)."""
+    def _send_challenge(self, hello: Datagram, source: Address, pair: RdPair | None) -> None:
+        """Answer a HELLO without storing state; a repeated HELLO receives the same epoch
+        (DGRAM-MEET-2).
+        """
         if len(hello.body) < GREETING_OCTETS or not hello.source:
             return
         said, _ = parse_greeting(hello.body)
@@ -550,7 +573,7 @@ class RdPeer:
         self.sock.sendto(answer.octets(), source)
 
     def _cookie_clock_ms(self) -> int:
-        """Return the time in milliseconds for cookies."""
+        """Return the current time as cookies contain it, in milliseconds."""
         return int((net.now() - self._began) * 1000) % NEXT
 
     def _keyed_hash(self, covered: bytes, size: int) -> bytes:
@@ -559,12 +582,16 @@ class RdPeer:
     def _make_cookie(
         self, source: Address, theirs: int, mine: int, when: int, said: Greeting
     ) -> bytes:
-        """Return a cookie; its hash covers the version and both ends' options (DGRAM-EXT-1)."""
+        """Return a cookie whose hash covers the version and the options of both ends
+        (DGRAM-EXT-1).
+        """
         covered = f"cookie {source} {theirs} {mine} {when} 1 ".encode()
         return COOKIE.pack(when, self._keyed_hash(covered + said.octets + self.own, 8))
 
-    def _process_echo(self, echo: Datagram, source: Address, pair: Pair | None) -> None:
-        """Create a record if this end made the cookie for that address and both epochs."""
+    def _process_echo(self, echo: Datagram, source: Address, pair: RdPair | None) -> None:
+        """Create a pair if this end made the ECHO's cookie for the source address and both
+        epochs.
+        """
         said, cookie = parse_greeting(echo.body)
         if len(cookie) != COOKIE.size:
             return
@@ -575,16 +602,17 @@ class RdPeer:
             return
         if pair is not None and pair.state == "hello":
             if echo.source < pair.mine or echo.dest != pair.mine:
-                return  # both ends started at the same time, and this end's handshake continues
+                # Both ends started a handshake, and the handshake of this end continues.
+                return
             pair.theirs, pair.state = echo.source, "open"
-            pair.incoming = [Incoming(pair.theirs), Incoming(pair.theirs)]
+            pair.incoming = [ReceiveSpace(pair.theirs), ReceiveSpace(pair.theirs)]
         else:
             if pair is not None and pair.began_by >= 0 and when <= pair.began_by:
                 return
             if pair is not None:
                 pair.end_incarnation(UNKNOWN_PAIR)
                 self.past.append(pair)
-            pair = self.pairs[source] = Pair(self, source, echo.dest, echo.source)
+            pair = self.pairs[source] = RdPair(self, source, echo.dest, echo.source)
         pair.greeting = said
         pair.began_by, pair.due, pair.owes_ack = when, 0.0, True
         pair.process_datagram(echo)

@@ -1,4 +1,6 @@
-"""Both ends of the RD tests: a siwarp queue pair, the peer, and the line between them."""
+"""The ends of the RD tests: a siwarp queue pair, the independent peer, and the line between
+them.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from peer.line import Faults, Line, run_until, udp_socket
 from peer.ours import (
     LIMIT_S,
     SEED,
-    Siwarp,
-    closed_after,
+    SiwarpEnd,
+    close_line_at_exit,
     seeded_octets,
     siwarp_queue_pair,
     stress_rounds,
@@ -28,9 +30,11 @@ STAG, BASE = 0x0A0B0C0D, 1 << 33
 
 
 class Ends:
-    """siwarp's queue pair with memory, the peer with memory, and the line."""
+    """A siwarp queue pair with memory, an independent RD peer with memory, and the line between
+    them.
+    """
 
-    def __init__(self, ours: Siwarp, line: Line, peer: RdPeer) -> None:
+    def __init__(self, ours: SiwarpEnd, line: Line, peer: RdPeer) -> None:
         self.ours, self.line, self.peer = ours, line, peer
         self.region: MR = ours.register_memory(MEMORY)
         self.theirs = peer.regions[STAG] = Region(BASE, bytearray(MEMORY))
@@ -38,30 +42,32 @@ class Ends:
         line.siwarp, line.peer = ours.qp.addr, peer.sock.getsockname()
 
     def run_until(self, until: Callable[[], bool], limit: float = LIMIT_S) -> None:
-        """Run all components until the condition is true."""
+        """Run the peer, the line and siwarp until the condition is true."""
         steps = [self.peer.step, self.line.forward_datagrams, self.ours.poll_completions]
         run_until(until, steps, [*self.line.sockets(), self.peer.sock], limit)
         assert self.peer.wrong == []
 
     def peer_buffer(self, at: int, length: int) -> RemoteBuffer:
-        """Return part of the peer's memory as a remote buffer for siwarp."""
+        """Return part of the peer's memory as a remote buffer for requests of siwarp."""
         return RemoteBuffer(BASE + at, length, STAG)
 
 
 @contextmanager
 def siwarp_and_peer(faults: Faults, attr: QPAttr | None = None, **peer: int) -> Iterator[Ends]:
-    """Yield both ends; ``attr`` is for siwarp, the other arguments are for the peer."""
+    """Yield a siwarp queue pair with attributes ``attr``, and a peer with the other arguments."""
     attr = attr or QPAttr(qkey=QKEY)
     with (
         siwarp_queue_pair(QPType.RD, attr=attr, slot=1 << 15) as ours,
         udp_socket() as sock,
-        closed_after(Line(SEED, faults)) as line,
+        close_line_at_exit(Line(SEED, faults)) as line,
     ):
         yield Ends(ours, line, RdPeer(sock, QKEY, SEED, **peer))
 
 
-def siwarp_arrivals(ours: Siwarp) -> list[Arrival]:
-    """Return the data of siwarp's receives as Arrival objects of the peer."""
+def siwarp_arrivals(ours: SiwarpEnd) -> list[Arrival]:
+    """Return the completed receives of siwarp as Arrival objects, for comparison with the
+    peer's.
+    """
     found = []
     for wc, data in ours.got:
         assert wc.ok, wc
@@ -72,7 +78,9 @@ def siwarp_arrivals(ours: Siwarp) -> list[Arrival]:
 
 
 def check_messages_both_ways(faults: Faults, first: str) -> None:
-    """Send messages of each kind and many lengths in both directions; `first` starts."""
+    """Send messages of each kind and of many lengths in both directions; ``first`` names the end
+    that sends first.
+    """
     count = stress_rounds(40, 200)
     rng = random.Random(f"{SEED}/{first}")
     with siwarp_and_peer(faults) as both:
@@ -93,7 +101,8 @@ def check_messages_both_ways(faults: Faults, first: str) -> None:
                 if first == "siwarp":
                     talk = both.peer.conversation(both.line.near)
                     talk.send(payload, immediate=value)
-            if i % 64 == 63:  # let some Sends complete, so that the send queue does not overflow
+            # Some Sends must complete first, so that the send queue does not overflow.
+            if i % 64 == 63:
                 both.run_until(lambda i=i: len(both.ours.sent) > i - 200)
         both.run_until(lambda: len(both.ours.got) == count and len(both.peer.arrivals) == count)
         both.run_until(both.peer.is_idle)

@@ -1,4 +1,4 @@
-"""RD's header and bodies: section 9 of the page."""
+"""The header and bodies of RD datagrams, from section 9 of the datagram-iWARP specification."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ REST = struct.Struct("!IIIIHHHBB")
 ACK_HEAD = struct.Struct("!IBBBB")
 RANGE = struct.Struct("!HH")
 HEADER_OCTETS = 36
-#: The longest segment: 1200 octets minus RD's header and CRC (DGRAM-RD-29).
+#: The longest segment: 1200 octets minus the RD header and the CRC (DGRAM-RD-29).
 SEGMENT_OCTETS = 1200 - HEADER_OCTETS - 4
 MOST_RANGES = 256
 
-# Section 9.1: head and options of HELLO, CHALLENGE, ECHO and VERSIONS.
+# The head and options of HELLO, CHALLENGE, ECHO and VERSIONS (section 9.1).
 HEAD = struct.Struct("!BBH")
 OPTION_HEAD = struct.Struct("!BB")
 OUR_VERSIONS = 1 << 1
@@ -33,13 +33,15 @@ NEXT = 1 << 32
 
 
 def credit_units(segment: bytes) -> int:
-    """Return how many credit units a segment uses."""
+    """Return how many credit units a segment of RD uses."""
     return max((len(segment) + 1023) // 1024, 1)
 
 
 @dataclass(frozen=True)
 class Datagram:
-    """An RD datagram; the pairs are for the request space and the response space."""
+    """An RD datagram; each tuple has a value for the request space and one for the response
+    space.
+    """
 
     type: int
     qkey: int
@@ -124,7 +126,7 @@ def parse_ack(body: bytes) -> AckBody:
 
 
 def ranges_of_psns(acknowledged: int, stored: list[int]) -> list[tuple[int, int]]:
-    """Return the ranges for the stored PSNs beyond the acknowledged one."""
+    """Return the ACK ranges for stored PSNs beyond the acknowledged PSN."""
     ranges: list[tuple[int, int]] = []
     at = 0
     for distance in sorted((psn - acknowledged) % NEXT for psn in stored):
@@ -138,7 +140,7 @@ def ranges_of_psns(acknowledged: int, stored: list[int]) -> list[tuple[int, int]
 
 
 def psns_of_ranges(acknowledged: int, ranges: list[tuple[int, int]]) -> list[int]:
-    """Return the PSNs that ranges acknowledge."""
+    """Return the PSNs that the ranges of an ACK acknowledge."""
     found, at = [], acknowledged
     for gap, length in ranges:
         at = (at + gap) % NEXT
@@ -148,19 +150,19 @@ def psns_of_ranges(acknowledged: int, ranges: list[tuple[int, int]]) -> list[int
 
 
 def psn_within(psn: int, first: int, after: int) -> bool:
-    """Whether a PSN is in the range from ``first`` up to but excluding ``after``."""
+    """Return whether a PSN is in the range from ``first`` up to but excluding ``after``."""
     return psn_at_or_after(psn, first) and (psn - first) % NEXT < (after - first) % NEXT
 
 
 def greeting_octets(options: dict[int, bytes], versions: int = OUR_VERSIONS) -> bytes:
-    """Return the head and options of a handshake datagram."""
+    """Return the head and options of a handshake datagram in wire format."""
     packed = b"".join(OPTION_HEAD.pack(t, len(value)) + value for t, value in options.items())
     return HEAD.pack(versions, 0, len(packed)) + packed
 
 
 @dataclass(frozen=True)
 class Greeting:
-    """The contents of a head and its options, and their wire format."""
+    """The parsed head and options of a handshake datagram, and their octets."""
 
     octets: bytes
     versions: int
@@ -170,7 +172,9 @@ class Greeting:
 
 
 def parse_greeting(body: bytes) -> tuple[Greeting, bytes]:
-    """Return the head and options at the beginning of a body, and the rest (DGRAM-EXT-2)."""
+    """Parse the head and options at the beginning of a body; return them and the rest
+    (DGRAM-EXT-2).
+    """
     if len(body) < HEAD.size:
         raise WireError("head: length")
     versions, _, length = HEAD.unpack_from(body)
@@ -199,7 +203,9 @@ def parse_greeting(body: bytes) -> tuple[Greeting, bytes]:
 
 
 def unused_fields_are_zero(datagram: Datagram) -> bool:
-    """Whether all fields that are unused in this type are zero (DGRAM-MEET-6)."""
+    """Return whether all fields that are unused in this type of datagram are zero
+    (DGRAM-MEET-6).
+    """
     rest = (datagram.psn, datagram.delay, datagram.flags, datagram.ird_or_reason)
     counts = (*datagram.acknowledged, *datagram.credit)
     if datagram.type == HELLO:

@@ -1,6 +1,6 @@
-"""RDMAP between two RD endpoints: RFC 5040 and 7306, and section 9's rules for queue pairs.
+"""RDMAP between two RD endpoints: RFC 5040, RFC 7306, and section 9 of the specification.
 
-rd.py delivers segments complete, once and in order.
+rd.py delivers each segment complete, exactly once and in order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from peer.record import HEADER as RECORD_HEADER
-from peer.record import RecordHeader, parse_record, segments_of_record
+from peer.record import RecordHeader, parse_record, segment_record
 from peer.wire import (
     ATOMIC_REQUEST,
     ATOMIC_RESPONSE,
@@ -48,7 +48,7 @@ ATOMIC_DONE = struct.Struct("!IQ")
 FETCH_ADD, CMP_SWAP = 0, 2
 ALL_ONES = (1 << 64) - 1
 
-# Codes of error messages: layer, type, code.
+# Layer, type and code of error messages.
 DDP_STAG, DDP_BOUNDS = (1, 1, 0), (1, 1, 1)
 RDMAP_STAG, RDMAP_BOUNDS, RDMAP_RIGHTS = (0, 1, 0), (0, 1, 1), (0, 1, 2)
 UNEXPECTED = (0, 2, 6)
@@ -56,7 +56,7 @@ UNEXPECTED = (0, 2, 6)
 
 @dataclass
 class Region:
-    """Memory that peers can access with an STag, starting at a tagged offset."""
+    """A memory region that peers can access with an STag, starting at a tagged offset."""
 
     base: int
     octets: bytearray
@@ -64,13 +64,13 @@ class Region:
     read: bool = True
 
     def contains(self, to: int, length: int) -> bool:
-        """Whether a range lies completely within the region."""
+        """Return whether a range lies completely within the region."""
         return self.base <= to and to + length <= self.base + len(self.octets)
 
 
 @dataclass
 class Request:
-    """A request to the peer; done when the peer has accepted it, or its response is placed."""
+    """A request of this end to its peer, with the state of its acknowledgement and its response."""
 
     kind: str
     queue: int | None = None
@@ -84,13 +84,13 @@ class Request:
     failed: bool = False
 
     def is_done(self) -> bool:
-        """Whether the request has finished or failed."""
+        """Return whether the request has completed or failed."""
         return self.failed or not (self.unacknowledged or self.response_due)
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A completion of a receive, or of a Write-Record."""
+    """A completed receive or Write-Record at this end of an RD pair."""
 
     payload: bytes
     immediate: bytes | None = None
@@ -103,22 +103,23 @@ Push = Callable[[Segment, Request, bool], None]
 
 
 class Conversation:
-    """All messages between this end and one peer, during one incarnation.
+    """All messages between this end and one peer during one incarnation.
 
     ``push(segment, request, response)`` sends a segment; ``response`` is true for segments of Read
-    and Atomic Responses and error messages. ``may_receive`` consumes a receive, if there is one.
+    and Atomic Responses and error messages. ``consume_receive`` consumes a posted receive and
+    returns whether there was one.
     """
 
     def __init__(
         self,
         regions: dict[int, Region],
         push: Push,
-        may_receive: Callable[[], bool],
+        consume_receive: Callable[[], bool],
         arrivals: list[Arrival],
         mulpdu: int,
     ) -> None:
         self._regions, self._push, self._arrivals = regions, push, arrivals
-        self._may_receive, self._mulpdu = may_receive, mulpdu
+        self._consume_receive, self._mulpdu = consume_receive, mulpdu
         self._msn_out = [0, 0, 0, 0]
         self._msn_in = [1, 1, 1, 1]
         self._partial: bytearray | None = None
@@ -134,7 +135,7 @@ class Conversation:
         self.peer_ird = 1
         self.refused: list[ErrorMessage] = []
 
-    # Requests that this end sends.
+    # Methods for requests that this end sends.
 
     def send(
         self,
@@ -144,7 +145,9 @@ class Conversation:
         immediate: bytes | None = None,
         invalidate: int | None = None,
     ) -> Request:
-        """Send a message of any length."""
+        """Send a message of any length, optionally with immediate data or with an STag to
+        invalidate.
+        """
         opcode = SEND_SE if solicited else SEND
         if invalidate is not None:
             opcode = SEND_SE_INVALIDATE if solicited else SEND_INVALIDATE
@@ -158,7 +161,9 @@ class Conversation:
     def write(
         self, stag: int, to: int, payload: bytes, *, immediate: bytes | None = None
     ) -> Request:
-        """Write; with immediate data, notify the peer. The returned request is the last message."""
+        """Write to the peer's memory, then send the immediate data, if any; return the last
+        request.
+        """
         request = Request("write", stag=stag, to=to)
         self._push_segments(
             segment_message(Tagged(WRITE, stag, to, payload), self._mulpdu - 14), request
@@ -168,15 +173,15 @@ class Conversation:
         return self._send_untagged("write", Q_SEND, IMMEDIATE, immediate_payload(immediate))
 
     def write_record(self, message_id: int, stag: int, to: int, payload: bytes) -> Request:
-        """Send a Write-Record, which the peer reports."""
+        """Send a Write-Record, which creates a completion at the peer."""
         request = Request("record", stag=stag, to=to)
         header = RecordHeader(message_id, to, len(payload))
         room = self._mulpdu - 14 - RECORD_HEADER.size
-        self._push_segments(segments_of_record(header, stag, payload, room), request)
+        self._push_segments(segment_record(header, stag, payload, room), request)
         return request
 
     def read(self, stag: int, to: int, length: int) -> Request:
-        """Read; the result is stored in the request."""
+        """Read the peer's memory; the returned request receives the result."""
         request = Request("read", stag=stag, to=to, response_due=True, result=bytearray(length))
         sink, self._next = self._next << 8, self._next + 1
 
@@ -200,7 +205,9 @@ class Conversation:
         compare: int = 0,
         compare_mask: int = ALL_ONES,
     ) -> Request:
-        """Add or swap; the request's result is the previous value, in the machine's byte order."""
+        """Send a FetchAdd or CmpSwap; the request's result is the previous value in native byte
+        order.
+        """
         request = Request("atomic", stag=stag, to=to, response_due=True)
         identifier, self._next = self._next, self._next + 1
 
@@ -221,8 +228,8 @@ class Conversation:
             self._outstanding.append(request)
             begin()
 
-    def fail_all(self) -> None:
-        """Fail all requests, because the incarnation has ended."""
+    def fail_all_requests(self) -> None:
+        """Fail all unfinished requests, because the incarnation has ended."""
         for request in [*self._sent, *(request for request, _ in self._waiting)]:
             request.failed = request.failed or not request.is_done()
 
@@ -251,11 +258,13 @@ class Conversation:
         for segment in segments:
             self._push(segment, request, response)
 
-    # Requests that the peer sends.
+    # Methods for requests that the peer sends.
 
     def process_segment(self, segment: Segment) -> bool:
-        """Process the next segment; return false if it has to wait because no receive is posted."""
-        if self._refusing is not None and self._is_being_refused(segment):
+        """Process the next received segment; return False if no receive is posted for the
+        segment.
+        """
+        if self._refusing is not None and self._belongs_to_refused_message(segment):
             if segment.last:
                 self._refusing = None
             return True
@@ -283,8 +292,8 @@ class Conversation:
             raise WireError(f"opcode {segment.opcode} on queue {segment.qn}")
         return True
 
-    def _is_being_refused(self, segment: Segment) -> bool:
-        """Whether a segment belongs to the message that is being refused."""
+    def _belongs_to_refused_message(self, segment: Segment) -> bool:
+        """Return whether a segment belongs to the message that this end is refusing."""
         if isinstance(segment, Tagged):
             return self._refusing == ("tagged", segment.opcode)
         return self._refusing == ("untagged", segment.qn, segment.msn)
@@ -293,7 +302,7 @@ class Conversation:
         if segment.mo == 0:
             if segment.opcode not in (*SENDS, IMMEDIATE, IMMEDIATE_SE):
                 raise WireError(f"opcode {segment.opcode} on queue 0")
-            if not self._may_receive():
+            if not self._consume_receive():
                 return False
             self._partial = bytearray()
         if self._partial is None or segment.mo != len(self._partial):
@@ -399,7 +408,7 @@ class Conversation:
         old = int.from_bytes(region.octets[at : at + 8], sys.byteorder)
         new = old
         if code & 0xF == FETCH_ADD:
-            new = add_fields(old, operand, mask)
+            new = add_masked_fields(old, operand, mask)
         elif not (compare ^ old) & compare_mask:
             new = old & ~mask | operand & mask
         region.octets[at : at + 8] = new.to_bytes(8, sys.byteorder)
@@ -409,7 +418,7 @@ class Conversation:
     def _report_error(
         self, segment: Segment, what: tuple[int, int, int], rdmap_header: bytes = b""
     ) -> None:
-        """Report an error once, and ignore the rest of the message (RDV-7, -8)."""
+        """Report an error once, and ignore the rest of the message (DGRAM-RDV-7, -8)."""
         error = ErrorMessage(*what, len(segment.octets()), segment.header(), rdmap_header)
         self.refused.append(error)
         if not segment.last:
@@ -420,7 +429,7 @@ class Conversation:
         self._send_untagged("error", Q_ERROR, TERMINATE, error.payload(), response=True)
 
     def _fail_request(self, error: ErrorMessage) -> None:
-        """The peer has refused a request: find it by queue and MSN, or by STag and TO."""
+        """Fail the request that an error message names by queue and MSN, or by STag and TO."""
         header = error.header
         if header[0] & 0x80:
             stag, to = struct.unpack_from("!IQ", header, 2)
@@ -437,8 +446,10 @@ class Conversation:
         self.start_requests()
 
 
-def add_fields(old: int, operand: int, mask: int) -> int:
-    """Add field by field (RFC 7306 section 5.1.1)."""
+def add_masked_fields(old: int, operand: int, mask: int) -> int:
+    """Return the sum of two words, added field by field as the mask says (RFC 7306 section
+    5.1.1).
+    """
     result = carry = 0
     for bit in range(64):
         total = (old >> bit & 1) + (operand >> bit & 1) + carry

@@ -1,4 +1,4 @@
-"""Write-Record on UD: section 8 of the page, both ends of it."""
+"""Both ends of Write-Record over UD, from section 8 of the datagram-iWARP specification."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from peer.wire import (
     strip_crc,
 )
 
-# subcode, flags, zero, message id, TO, length of the message in octets
+# Fields: subcode, flags, zero, message id, TO, and length of the message in octets.
 HEADER = struct.Struct("!BBHIQI")
 SOLICITED = 1
 
 
 @dataclass(frozen=True)
 class RecordHeader:
-    """The RDMAP header of figure 8.1."""
+    """The RDMAP header of a Write-Record segment (figure 8.1)."""
 
     message_id: int
     to: int
@@ -41,7 +41,7 @@ class RecordHeader:
 
 
 def parse_record(payload: bytes) -> tuple[RecordHeader, bytes]:
-    """Return the header, and the octets of the message behind it."""
+    """Return the header of a Write-Record segment, and the octets of the message that follow it."""
     if len(payload) < HEADER.size:
         raise WireError("Write-Record: length")
     subcode, flags, _, message_id, to, length = HEADER.unpack_from(payload)
@@ -51,8 +51,10 @@ def parse_record(payload: bytes) -> tuple[RecordHeader, bytes]:
     return header, payload[HEADER.size :]
 
 
-def segments_of_record(header: RecordHeader, stag: int, payload: bytes, size: int) -> list[Tagged]:
-    """Return the segments of a message, with at most ``size`` octets of its data each."""
+def segment_record(header: RecordHeader, stag: int, payload: bytes, size: int) -> list[Tagged]:
+    """Return the segments of a Write-Record message, each with at most ``size`` octets of its
+    data.
+    """
     head = header.octets()
     return [
         Tagged(
@@ -68,7 +70,7 @@ def segments_of_record(header: RecordHeader, stag: int, payload: bytes, size: in
 
 @dataclass
 class RecordSource:
-    """The writing end. Its PSN counts datagrams from 0."""
+    """The end that sends Write-Records; its PSN counts datagrams from 0."""
 
     sock: socket.socket
     to: Address
@@ -81,28 +83,28 @@ class RecordSource:
     def write(self, stag: int, to: int, payload: bytes, *, solicited: bool = False) -> int:
         """Send a Write-Record, and return its message id."""
         header = RecordHeader(self.message_id, to, len(payload), solicited)
-        for segment in segments_of_record(header, stag, payload, self.size):
+        for segment in segment_record(header, stag, payload, self.size):
             self.send_segment(segment)
         self.message_id = (self.message_id + 1) % (1 << 32)
         return header.message_id
 
     def send_segment(self, segment: Tagged) -> None:
-        """Send one segment."""
+        """Send one segment of a Write-Record message."""
         header = LlpHeader(RECORD, self.qkey, self.psn, source=self.index)
         self.sock.sendto(append_crc(header.octets() + segment.octets()), self.to)
         self.psn += 1
 
 
 @dataclass
-class Written:
-    """The received parts of one message."""
+class ReceivedParts:
+    """The received parts of one Write-Record message."""
 
     header: RecordHeader
     ranges: list[tuple[int, int]] = field(default_factory=list)
     last_seen: bool = False
 
     def add_range(self, start: int, end: int) -> None:
-        """Record that octets have arrived; adjacent ranges are merged."""
+        """Add a range of received octets; adjacent ranges are merged."""
         joined = []
         for a, b in sorted([*self.ranges, (start, end)]):
             if joined and a <= joined[-1][1]:
@@ -112,29 +114,29 @@ class Written:
         self.ranges = joined
 
     def is_complete(self) -> bool:
-        """Whether every octet has arrived."""
+        """Return whether every octet of the message has arrived."""
         return self.ranges == [(0, self.header.length)]
 
 
 @dataclass
 class RecordTarget:
-    """The end whose memory is written. It keeps all messages; incomplete ones have no time-out."""
+    """The end whose memory is written; it keeps all messages, and incomplete ones do not expire."""
 
     qkey: int
     stag: int
     base: int
     memory: bytearray
-    messages: dict[int, Written] = field(default_factory=dict)
+    messages: dict[int, ReceivedParts] = field(default_factory=dict)
     psns: list[int] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
 
     def process_datagrams(self, sock: socket.socket) -> None:
-        """Process all waiting datagrams."""
+        """Process all datagrams that are queued at the socket."""
         for datagram, _ in receive_waiting_datagrams(sock):
             self.process_datagram(datagram)
 
     def process_datagram(self, datagram: bytes) -> None:
-        """Check and place a segment according to table 8.2."""
+        """Check and place the segment of a datagram according to table 8.2."""
         try:
             header, rest = parse_llp_header(strip_crc(datagram))
             segment = parse_segment(rest)
@@ -159,7 +161,7 @@ class RecordTarget:
         elif segment.stag != self.stag or not self._contains(segment.to, len(octets)):
             self.dropped.append("STag")
         else:
-            message = self.messages.setdefault(record.message_id, Written(record))
+            message = self.messages.setdefault(record.message_id, ReceivedParts(record))
             message.add_range(start, end)
             message.last_seen |= segment.last
             at = segment.to - self.base

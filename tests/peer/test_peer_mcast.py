@@ -1,4 +1,6 @@
-"""Multicast groups (section 5 of the page) with siwarp and the independent peer as members."""
+"""Multicast groups with siwarp and the independent peer as members (section 5 of the
+specification).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from peer.line import BAD, Line, run_until, udp_socket
-from peer.ours import SEED, closed_after, seeded_octets, siwarp_queue_pair
+from peer.ours import SEED, close_line_at_exit, seeded_octets, siwarp_queue_pair
 from peer.ud import UdPeer
 from peer.wire import WireError, strip_crc
 
@@ -20,19 +22,21 @@ GROUP_PORT = 62607
 
 @pytest.fixture
 def group_address() -> str:
-    """Return a group for this process only; other processes may run the same tests."""
+    """Return a multicast group for this process only, because other processes may run the same
+    tests.
+    """
     return f"239.195.{os.getpid() >> 8 & 0xFF}.{os.getpid() & 0xFF}"
 
 
 @pytest.fixture
 def qkey() -> int:
-    """Return a random Q_Key for this test, in case two processes share a group."""
+    """Return a random Q_Key for this test, in case two processes use the same group."""
     return random.SystemRandom().randrange(1, 1 << 31)
 
 
 @pytest.fixture
 def member_socket(group_address: str) -> Iterator[socket.socket]:
-    """Yield a socket that is a member of the group on loopback."""
+    """Yield a socket that is a member of the multicast group on loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((group_address, GROUP_PORT))
@@ -43,13 +47,18 @@ def member_socket(group_address: str) -> Iterator[socket.socket]:
 
 
 @pytest.mark.clause("DGRAM-MCAST-2", "DGRAM-MCAST-8", "DGRAM-MCAST-10")
-def test_siwarp_gets_what_the_peer_sends_to_the_group(group_address: str, qkey: int) -> None:
-    """Messages over a bad line; an invalid message to a group is not answered (DGRAM-MCAST-8)."""
+def test_siwarp_receives_messages_that_the_peer_sends_to_a_multicast_group(
+    group_address: str, qkey: int
+) -> None:
+    """Send messages over a bad line; an invalid message to a group is not answered
+    (DGRAM-MCAST-8).
+    """
     with (
-        # One receive for each message: a delayed process gets many messages at once.
+        # The queue pair has a receive for each message, because a delayed process gets many
+        # messages in a row.
         siwarp_queue_pair(QPType.UD, slots=256, attr=QPAttr(qkey=qkey)) as ours,
         udp_socket() as sock,
-        closed_after(Line(SEED, BAD)) as line,
+        close_line_at_exit(Line(SEED, BAD)) as line,
     ):
         ours.qp.attach_mcast(group_address)
         line.set_multicast_interface("127.0.0.1")
@@ -62,7 +71,8 @@ def test_siwarp_gets_what_the_peer_sends_to_the_group(group_address: str, qkey: 
             ours.poll_completions()
         run_until(line.is_idle, [line.forward_datagrams, ours.poll_completions], line.sockets())
         line.remove_faults()
-        peer.send(line.near, bytes(5000))  # a message longer than a receive
+        # The message is longer than a receive.
+        peer.send(line.near, bytes(5000))
         peer.send(line.near, b"the end")
         until = [line.forward_datagrams, ours.poll_completions, peer.process_datagrams]
         run_until(lambda: any(d == b"the end" for _, d in ours.got), until, line.sockets())
@@ -82,7 +92,7 @@ def test_siwarp_gets_what_the_peer_sends_to_the_group(group_address: str, qkey: 
 
 
 @pytest.mark.clause("DGRAM-MCAST-1")
-def test_the_peer_gets_what_siwarp_sends_to_the_group(
+def test_the_peer_receives_messages_that_siwarp_sends_to_a_multicast_group(
     group_address: str, qkey: int, member_socket: socket.socket
 ) -> None:
     with siwarp_queue_pair(QPType.UD, attr=QPAttr(qkey=qkey)) as ours:

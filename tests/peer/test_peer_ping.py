@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 from peer.line import BAD, Address, Faults, Line, run_until, udp_socket
-from peer.ours import SEED, closed_after, seeded_octets
+from peer.ours import SEED, close_line_at_exit, seeded_octets
 from peer.rd import RdPeer
 from peer.ud import UdPeer
 
@@ -25,7 +25,7 @@ WRITE, READ = 1, 2
 
 @contextmanager
 def ping_server(kind: str) -> Iterator[Address]:
-    """Run a server, and yield its address."""
+    """Run a `siwarp ping` server, and yield its address."""
     command = [*PING, "--server", f"--qp={kind}", "--addr=127.0.0.1", "--port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -37,7 +37,7 @@ def ping_server(kind: str) -> Iterator[Address]:
             process.terminate()
 
 
-def test_a_ud_server_answers_questions_alone() -> None:
+def test_a_ud_ping_server_answers_only_questions() -> None:
     with ping_server("ud") as address, udp_socket() as sock:
         peer = UdPeer(sock, QKEY)
         peer.send(address, b"hello")
@@ -48,8 +48,12 @@ def test_a_ud_server_answers_questions_alone() -> None:
         assert [m.payload for m in peer.messages] == [b"A" + seeded_octets(i, i) for i in range(20)]
 
 
-def test_an_rd_server_answers_and_lends_memory() -> None:
-    with ping_server("rd") as address, udp_socket() as sock, closed_after(Line(SEED, BAD)) as line:
+def test_an_rd_ping_server_answers_questions_and_lends_memory() -> None:
+    with (
+        ping_server("rd") as address,
+        udp_socket() as sock,
+        close_line_at_exit(Line(SEED, BAD)) as line,
+    ):
         line.siwarp = address
         peer = RdPeer(sock, QKEY, SEED)
         steps = [peer.step, line.forward_datagrams]
@@ -83,8 +87,8 @@ def test_an_rd_server_answers_and_lends_memory() -> None:
 
 
 @pytest.mark.parametrize("faults", [Faults(), BAD], ids=["clean", "bad"])
-def test_an_rd_client_pings_the_peer(faults: Faults) -> None:
-    with udp_socket() as sock, closed_after(Line(SEED, faults)) as line:
+def test_an_rd_ping_client_receives_answers_of_the_independent_peer(faults: Faults) -> None:
+    with udp_socket() as sock, close_line_at_exit(Line(SEED, faults)) as line:
         line.peer = sock.getsockname()
         peer = RdPeer(sock, QKEY, SEED)
         answered = 0

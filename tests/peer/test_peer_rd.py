@@ -1,4 +1,4 @@
-"""RD with the independent peer on real sockets; tests/sim/peer has the other tests."""
+"""RD with the independent peer over real sockets; tests/sim/peer has the other tests of RD."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from peer.rd_ends import check_messages_both_ways
 
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.clause("DGRAM-RD-12", "DGRAM-RDV-1", "DGRAM-RDV-3")
-def test_messages_arrive_whole_once_and_in_order() -> None:
+def test_rd_messages_arrive_complete_exactly_once_and_in_order() -> None:
     check_messages_both_ways(CLEAN, "peer")

@@ -1,4 +1,6 @@
-"""siwarp's Write-Records over UD with the independent peer: section 8 of the page."""
+"""Write-Records over UD between siwarp and the independent peer (section 8 of the
+specification).
+"""
 
 from __future__ import annotations
 
@@ -12,19 +14,19 @@ from peer.line import BAD, CLEAN, Faults, Line, run_until, udp_socket
 from peer.ours import (
     SEED,
     TIMEOUT_S,
-    Siwarp,
-    closed_after,
+    SiwarpEnd,
+    close_line_at_exit,
     seeded_octets,
     siwarp_queue_pair,
     stress_rounds,
 )
 from peer.record import (
+    ReceivedParts,
     RecordHeader,
     RecordSource,
     RecordTarget,
-    Written,
     parse_record,
-    segments_of_record,
+    segment_record,
 )
 from peer.ud import UdPeer
 from peer.wire import PRIVATE, Tagged, WireError, parse_llp_header, parse_segment, strip_crc
@@ -38,9 +40,11 @@ STAG, BASE = 0x55667788, 0x1234_5678_9ABC_0000
 
 
 class Ends:
-    """siwarp's queue pair with memory to write to, the peer, and the line."""
+    """A siwarp queue pair with memory to write to, the independent peer, and the line between
+    them.
+    """
 
-    def __init__(self, ours: Siwarp, line: Line, peer: UdPeer) -> None:
+    def __init__(self, ours: SiwarpEnd, line: Line, peer: UdPeer) -> None:
         self.ours, self.line, self.peer = ours, line, peer
         self.source = RecordSource(peer.sock, line.near, QKEY, 0xFFFFFFF0, 700)
         self.target = RecordTarget(QKEY, STAG, BASE, bytearray(MEMORY))
@@ -50,7 +54,9 @@ class Ends:
         line.siwarp, line.peer = ours.qp.addr, peer.sock.getsockname()
 
     def step_and_collect_records(self) -> None:
-        """Run the line and siwarp; query new Write-Records while the queue pair still has them."""
+        """Run the line and siwarp, and query each new Write-Record before the queue pair discards
+        it.
+        """
         self.line.forward_datagrams()
         before = len(self.ours.got)
         self.ours.poll_completions()
@@ -59,28 +65,30 @@ class Ends:
             if wc.opcode == WCOpcode.RECV_WRITE_RECORD:
                 self.records.append(self.ours.qp.record(wc))
 
-    def run_until(self, until: Callable[[], bool], take: Callable[[], None] = lambda: None) -> None:
-        """Run all components until the condition is true."""
-        run_until(until, [self.step_and_collect_records, take], self.line.sockets())
+    def run_until(
+        self, until: Callable[[], bool], extra_step: Callable[[], None] = lambda: None
+    ) -> None:
+        """Run the line, siwarp and the extra step until the condition is true."""
+        run_until(until, [self.step_and_collect_records, extra_step], self.line.sockets())
 
 
 @contextmanager
 def siwarp_and_peer(faults: Faults) -> Iterator[Ends]:
-    """Yield siwarp's end, the peer and the line between them."""
+    """Yield the siwarp queue pair, the independent peer and the line between them."""
     attr = QPAttr(qkey=QKEY)
     with (
         siwarp_queue_pair(
             QPType.UD, attr=attr, max_write_records=512, error_policy="message"
         ) as ours,
         udp_socket() as sock,
-        closed_after(Line(SEED, faults)) as line,
+        close_line_at_exit(Line(SEED, faults)) as line,
     ):
         yield Ends(ours, line, UdPeer(sock, QKEY))
 
 
-def forwarded_parts(datagrams: list[bytes]) -> dict[int, Written]:
-    """Return the parts of each message that the line forwarded undamaged."""
-    found: dict[int, Written] = {}
+def collect_forwarded_parts(datagrams: list[bytes]) -> dict[int, ReceivedParts]:
+    """Return the parts of each message that the line forwarded without damage, by message id."""
+    found: dict[int, ReceivedParts] = {}
     for datagram in datagrams:
         try:
             segment = parse_segment(parse_llp_header(strip_crc(datagram))[1])
@@ -89,12 +97,14 @@ def forwarded_parts(datagrams: list[bytes]) -> dict[int, Written]:
         assert isinstance(segment, Tagged)
         header, data = parse_record(segment.payload)
         start = segment.to - header.to
-        found.setdefault(header.message_id, Written(header)).add_range(start, start + len(data))
+        found.setdefault(header.message_id, ReceivedParts(header)).add_range(
+            start, start + len(data)
+        )
     return found
 
 
 @pytest.mark.clause("DGRAM-REC-4", "DGRAM-REC-5")
-def test_ranges_that_siwarp_reports_are_those_that_came() -> None:
+def test_ranges_reported_for_write_records_are_those_of_the_received_segments() -> None:
     count = stress_rounds(60)
     rng = random.Random(SEED)
     with siwarp_and_peer(BAD) as both:
@@ -104,19 +114,23 @@ def test_ranges_that_siwarp_reports_are_those_that_came() -> None:
             payload = seeded_octets(i, rng.randrange(1, slot))
             to = both.region.iova + i % 16 * slot
             wrote[both.source.write(both.region.rkey, to, payload)] = (i, payload)
-            if i % 16 == 15:  # all messages must be reported before their memory is written again
-                check_records(both, wrote)
-                # this poll orders the reads above before the next writes of the device's thread
+            # A message must be reported before its memory is written again.
+            if i % 16 == 15:
+                check_reported_records(both, wrote)
+                # This poll orders the test's reads of the memory before the next writes of the
+                # device's thread.
                 both.step_and_collect_records()
                 wrote.clear()
                 both.records.clear()
                 both.line.to_siwarp.passed.clear()
 
 
-def check_records(both: Ends, wrote: dict[int, tuple[int, bytes]]) -> None:
-    """Wait for all messages of which any part was forwarded, and compare."""
+def check_reported_records(both: Ends, wrote: dict[int, tuple[int, bytes]]) -> None:
+    """Wait until all messages of which any part was forwarded are reported, and check the
+    reports.
+    """
     both.run_until(both.line.is_idle)
-    came = forwarded_parts(both.line.to_siwarp.passed)
+    came = collect_forwarded_parts(both.line.to_siwarp.passed)
     assert set(came) <= set(wrote)
     both.run_until(lambda: len(both.records) == len(came))
     whole = 0
@@ -135,7 +149,7 @@ def check_records(both: Ends, wrote: dict[int, tuple[int, bytes]]) -> None:
 
 
 @pytest.mark.clause("DGRAM-REC-3")
-def test_without_losses_every_message_is_reported_whole_and_in_order() -> None:
+def test_without_losses_every_write_record_is_reported_complete_and_in_order() -> None:
     with siwarp_and_peer(CLEAN) as both:
         lengths = [0, 1, 700, 701, 5000]
         for length in lengths:
@@ -150,11 +164,11 @@ def test_without_losses_every_message_is_reported_whole_and_in_order() -> None:
 
 
 @pytest.mark.clause("DGRAM-REC-1")
-def test_segments_in_any_order_make_the_same_message() -> None:
+def test_write_record_segments_in_any_order_form_the_same_message() -> None:
     with siwarp_and_peer(CLEAN) as both:
         payload = seeded_octets("shuffled", 9000)
         header = RecordHeader(77, both.region.iova + 10, len(payload))
-        segments = segments_of_record(header, both.region.rkey, payload, 500)
+        segments = segment_record(header, both.region.rkey, payload, 500)
         last = segments.pop()
         random.Random(SEED).shuffle(segments)
         for segment in [*segments, segments[0], last]:
@@ -165,7 +179,7 @@ def test_segments_in_any_order_make_the_same_message() -> None:
 
 
 @pytest.mark.clause("DGRAM-REC-1", "DGRAM-REC-2")
-def test_what_siwarp_writes_is_as_figure_8_1_has_it() -> None:
+def test_write_records_of_siwarp_have_the_format_of_figure_8_1() -> None:
     count = stress_rounds(60)
     rng = random.Random(SEED)
     with siwarp_and_peer(BAD) as both:
@@ -193,7 +207,7 @@ def test_what_siwarp_writes_is_as_figure_8_1_has_it() -> None:
 
 
 @pytest.mark.clause("DGRAM-REC-13", "DGRAM-REC-14")
-def test_a_segment_that_breaks_a_rule_is_reported_to_its_sender() -> None:
+def test_an_invalid_write_record_segment_is_reported_to_its_sender() -> None:
     """Check the error codes of table 8.2, and the quoted DDP and RDMAP headers."""
     with siwarp_and_peer(CLEAN) as both:
         header = RecordHeader(5, both.region.iova, 8)
@@ -202,7 +216,8 @@ def test_a_segment_that_breaks_a_rule_is_reported_to_its_sender() -> None:
         subcode = bytes([2]) + header.octets()[1:]
         both.source.send_segment(Tagged(PRIVATE, both.region.rkey, header.to, subcode, True))
         hidden = Tagged(PRIVATE, both.region.rkey ^ 1, header.to, header.octets() + bytes(8), True)
-        # siwarp does not answer, as the answer would reveal which memory exists
+        # siwarp does not answer an unknown STag, because the answer would reveal which memory
+        # exists.
         both.source.send_segment(hidden)
         both.run_until(lambda: len(both.peer.reports) == 2, both.peer.process_datagrams)
         both.source.write(both.region.rkey, both.region.iova, b"")

@@ -1,4 +1,4 @@
-"""siwarp's UC with the independent peer: section 7 of the page."""
+"""UC between siwarp and the independent peer (section 7 of the datagram-iWARP specification)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from peer.ours import (
     ALL,
     SEED,
     TIMEOUT_S,
-    Siwarp,
-    closed_after,
+    SiwarpEnd,
+    close_line_at_exit,
     seeded_octets,
     siwarp_queue_pair,
     stress_rounds,
@@ -27,23 +27,23 @@ pytestmark = pytest.mark.timeout(TIMEOUT_S)
 QKEY = 0x0BADCAFE
 MTU = 512
 MEMORY = 1 << 16
-#: A lost datagram loses its complete message, so the faults are rare enough that some long messages
-#: arrive.
+#: The loss of a datagram loses its complete message, so the faults are rare enough that some long
+#: messages arrive.
 POOR = Faults(loss=0.03, double=0.04, reorder=0.03, damage=0.02)
 STAG, BASE = 0x11223344, 1 << 40
 
 
 class Ends:
-    """siwarp's queue pair with memory to write to, the peer's two halves, and the line."""
+    """A siwarp queue pair with memory to write to, the two halves of the peer, and the line."""
 
-    def __init__(self, ours: Siwarp, sender: UcSender, receiver: UcReceiver, line: Line) -> None:
+    def __init__(self, ours: SiwarpEnd, sender: UcSender, receiver: UcReceiver, line: Line) -> None:
         self.ours, self.sender, self.receiver, self.line = ours, sender, receiver, line
         self.region: MR = ours.register_memory(MEMORY)
         line.siwarp = ours.qp.addr
         line.peer = sender.sock.getsockname()
 
     def run_until(self, until: Callable[[], bool]) -> None:
-        """Run all components until the condition is true."""
+        """Run the peer, the line and siwarp until the condition is true."""
         take = [
             lambda: self.receiver.process_datagrams(self.sender.sock),
             self.line.forward_datagrams,
@@ -52,7 +52,7 @@ class Ends:
         run_until(until, take, self.line.sockets())
 
     def drain_line(self) -> None:
-        """Send a last message in each direction after all others have been processed."""
+        """Wait until the line is idle, then exchange a last message in each direction."""
         self.run_until(self.line.is_idle)
         self.line.remove_faults()
         self.sender.send(b"the end")
@@ -63,8 +63,10 @@ class Ends:
 
 @contextmanager
 def siwarp_and_peer(faults: Faults, psn: tuple[int, int] = (0, 0)) -> Iterator[Ends]:
-    """Yield both ends; ``psn`` holds the first PSN to siwarp and the first from siwarp."""
-    with udp_socket() as sock, closed_after(Line(SEED, faults)) as line:
+    """Yield both ends; ``psn`` holds the first PSN sent to siwarp and the first PSN sent by
+    siwarp.
+    """
+    with udp_socket() as sock, close_line_at_exit(Line(SEED, faults)) as line:
         attr = QPAttr(
             qkey=QKEY,
             ah_attr=line.far,
@@ -73,7 +75,8 @@ def siwarp_and_peer(faults: Faults, psn: tuple[int, int] = (0, 0)) -> Iterator[E
             sq_psn=psn[1],
             path_mtu=MTU,
         )
-        # UC drops a message that finds no receive, so there is one for each message of a test.
+        # UC drops a message for which no receive is posted, so each message of a test has a
+        # receive.
         slots = 2 * stress_rounds(150)
         with siwarp_queue_pair(QPType.UC, slots=slots, attr=attr, slot=8192) as ours:
             sender = UcSender(sock, line.near, QKEY, psn[0], MTU)
@@ -81,8 +84,10 @@ def siwarp_and_peer(faults: Faults, psn: tuple[int, int] = (0, 0)) -> Iterator[E
             yield Ends(ours, sender, receiver, line)
 
 
-def siwarp_deliveries(ours: Siwarp) -> list[Delivery]:
-    """Return the data of siwarp's receives as Delivery objects of the model."""
+def collect_siwarp_deliveries(ours: SiwarpEnd) -> list[Delivery]:
+    """Return the completed receives of siwarp as Delivery objects, for comparison with the
+    model.
+    """
     found = []
     for wc, data in ours.got:
         assert wc.ok
@@ -95,8 +100,12 @@ def siwarp_deliveries(ours: Siwarp) -> list[Delivery]:
 # The second pair of PSNs wraps around within the first datagrams.
 @pytest.mark.parametrize("psn", [(0, 0), (0xFFFFFFF0, 0xFFFFFFFA)])
 @pytest.mark.clause("DGRAM-UC-7", "DGRAM-UC-8", "DGRAM-UC-10")
-def test_siwarp_delivers_what_the_page_says_of_what_came(psn: tuple[int, int]) -> None:
-    """A model receiver written from the page gets the forwarded datagrams, too: both must agree."""
+def test_siwarp_and_a_model_of_the_specification_deliver_the_same_uc_messages(
+    psn: tuple[int, int],
+) -> None:
+    """Pass the datagrams that the line forwarded to siwarp to a model receiver as well; siwarp and
+    the model must deliver the same messages.
+    """
     count = stress_rounds(150)
     rng = random.Random(SEED)
     with siwarp_and_peer(POOR, psn) as both:
@@ -114,15 +123,15 @@ def test_siwarp_delivers_what_the_page_says_of_what_came(psn: tuple[int, int]) -
         model = UcReceiver(QKEY, psn[0], both.region.rkey, both.region.iova, bytearray(MEMORY))
         for datagram in both.line.to_siwarp.passed:
             model.process_datagram(datagram)
-        assert siwarp_deliveries(both.ours) == model.delivered
+        assert collect_siwarp_deliveries(both.ours) == model.delivered
         assert both.region.read() == bytes(model.memory)
-        # most messages were complete, some were not
+        # More than a third of the messages were complete, but not all.
         assert count // 3 < len(model.delivered) < count
         assert model.missing and model.dropped["late"] and model.dropped["CRC"]
 
 
 @pytest.mark.clause("DGRAM-UC-3", "DGRAM-UC-19", "DGRAM-UC-20")
-def test_what_siwarp_sends_is_whole_or_not_delivered() -> None:
+def test_a_uc_message_of_siwarp_is_delivered_completely_or_not_at_all() -> None:
     count = stress_rounds(150)
     rng = random.Random(SEED)
     sends = []
@@ -154,15 +163,15 @@ def test_what_siwarp_sends_is_whole_or_not_delivered() -> None:
         rest = iter(wanted)
         assert both.receiver.delivered.pop().payload == b"the end"
         for delivery in both.receiver.delivered:
-            # messages are delivered in the order of sending, each at most once
+            # Messages are delivered in the order of sending, each at most once.
             assert delivery in rest
         assert len(wanted) // 3 < len(both.receiver.delivered) < len(wanted)
         assert both.receiver.dropped["CRC"] and both.receiver.missing
 
 
 @pytest.mark.clause("DGRAM-UC-2")
-def test_writes_land_where_they_belong() -> None:
-    """Without losses the peer's memory equals the data that siwarp wrote."""
+def test_uc_writes_place_their_data_at_the_requested_addresses() -> None:
+    """Without losses the peer's memory must equal the data that siwarp wrote."""
     with siwarp_and_peer(CLEAN) as both:
         wanted = bytearray(MEMORY)
         rng = random.Random(SEED)
@@ -178,7 +187,7 @@ def test_writes_land_where_they_belong() -> None:
 
 
 @pytest.mark.clause("DGRAM-UC-6", "DGRAM-UC-11", "DGRAM-UC-12")
-def test_what_is_not_credible_or_not_granted_changes_nothing() -> None:
+def test_uc_datagrams_that_are_not_credible_or_lack_access_rights_have_no_effect() -> None:
     with siwarp_and_peer(CLEAN) as both:
         honest = both.sender
         liar = UcSender(honest.sock, honest.to, QKEY + 1, 0, MTU)
@@ -190,5 +199,6 @@ def test_what_is_not_credible_or_not_granted_changes_nothing() -> None:
             both.drain_line()
         assert [data for _, data in both.ours.got] == [b"the end"]
         assert both.region.read() == bytes(MEMORY)
-        assert len(both.line.from_siwarp.passed) == 1  # the only datagram is siwarp's final message
+        # siwarp has transmitted only its final message.
+        assert len(both.line.from_siwarp.passed) == 1
         assert both.ours.got[0][0].opcode == WCOpcode.RECV

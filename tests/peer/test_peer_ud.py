@@ -1,4 +1,4 @@
-"""siwarp's UD with the independent peer: sections 3, 4 and 6 of the page."""
+"""UD between siwarp and the independent peer (sections 3, 4 and 6 of the specification)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from peer.line import BAD, CLEAN, Faults, Line, run_until, udp_socket
 from peer.ours import (
     SEED,
     TIMEOUT_S,
-    Siwarp,
-    closed_after,
+    SiwarpEnd,
+    close_line_at_exit,
     seeded_octets,
     siwarp_queue_pair,
     stress_rounds,
 )
-from peer.ud import UdPeer, queue_number
+from peer.ud import UdPeer, encode_queue_number
 from peer.wire import PRIVATE, SEND, Untagged, WireError, append_crc, parse_segment, strip_crc
 
 from siwarp.verbs import ErrorOrigin, QPAttr, QPState, QPType, WCFlag, WCStatus, WROpcode
@@ -27,15 +27,15 @@ QKEY = 0x5EED0001
 
 
 class Ends:
-    """siwarp's queue pair, the peer, and the line between them."""
+    """A siwarp queue pair, the independent peer, and the line between them."""
 
-    def __init__(self, ours: Siwarp, peer: UdPeer, line: Line) -> None:
+    def __init__(self, ours: SiwarpEnd, peer: UdPeer, line: Line) -> None:
         self.ours, self.peer, self.line = ours, peer, line
         line.siwarp, line.peer = ours.qp.addr, peer.sock.getsockname()
         self.ah = ours.address_handle(line.far)
 
     def run_until(self, until: Callable[[], bool]) -> None:
-        """Run all components until the condition is true."""
+        """Run the peer, the line and siwarp until the condition is true."""
         run_until(
             until,
             [self.peer.process_datagrams, self.line.forward_datagrams, self.ours.poll_completions],
@@ -43,7 +43,7 @@ class Ends:
         )
 
     def drain_line(self) -> None:
-        """Let everything in flight arrive; afterwards siwarp has received all of it."""
+        """Wait until all datagrams in flight have arrived and siwarp has received its messages."""
         self.run_until(self.line.is_idle)
         marker = len(self.ours.got)
         self.line.remove_faults()
@@ -54,11 +54,11 @@ class Ends:
 
 
 def siwarp_and_peer(faults: Faults) -> Iterator[Ends]:
-    """Yield siwarp's end, the peer and the line between them.
+    """Yield the siwarp queue pair, the independent peer and the line between them.
 
-    There is a receive for each message of a test, even if the line doubles it. UD drops messages
-    that find no receive, and while another process has the CPU, the device's thread may receive
-    more messages in a row than this test has posted receives for.
+    The queue pair has a receive for each message of a test, even if the line duplicates each. UD
+    drops a message for which no receive is posted, and while another process has the CPU, the
+    device's thread may receive many messages in a row.
     """
     slots = 2 * stress_rounds(300)
     with (
@@ -66,7 +66,7 @@ def siwarp_and_peer(faults: Faults) -> Iterator[Ends]:
             QPType.UD, slots=slots, attr=QPAttr(qkey=QKEY), error_policy="message"
         ) as ours,
         udp_socket() as sock,
-        closed_after(Line(SEED, faults)) as line,
+        close_line_at_exit(Line(SEED, faults)) as line,
     ):
         yield Ends(ours, UdPeer(sock, QKEY), line)
 
@@ -79,16 +79,16 @@ def clean_ends() -> Iterator[Ends]:
 
 @pytest.fixture
 def faulty_ends() -> Iterator[Ends]:
-    """Yield both ends and a bad line."""
+    """Yield both ends and a line with faults."""
     yield from siwarp_and_peer(BAD)
 
 
-def immediate_octets(value: int) -> bytes:
+def encode_immediate(value: int) -> bytes:
     """Return immediate data in its memory format (DGRAM-IMM-2)."""
     return value.to_bytes(4, sys.byteorder)
 
 
-def undamaged_segments(datagrams: list[bytes]) -> list[Untagged]:
+def parse_undamaged_segments(datagrams: list[bytes]) -> list[Untagged]:
     """Return the segments of the datagrams that the line did not damage."""
     found = []
     for datagram in datagrams:
@@ -102,7 +102,9 @@ def undamaged_segments(datagrams: list[bytes]) -> list[Untagged]:
 
 
 @pytest.mark.clause("DGRAM-LLP-4", "DGRAM-UD-11", "DGRAM-UD-19")
-def test_what_the_line_lets_through_arrives_as_it_was_and_nothing_else(faulty_ends: Ends) -> None:
+def test_forwarded_ud_messages_arrive_unchanged_and_no_other_message_arrives(
+    faulty_ends: Ends,
+) -> None:
     count = stress_rounds(300)
     rng = random.Random(SEED)
     answers = []
@@ -113,7 +115,7 @@ def test_what_the_line_lets_through_arrives_as_it_was_and_nothing_else(faulty_en
             faulty_ends.line.near,
             payload,
             solicited=i % 2 == 0,
-            immediate=None if value is None else immediate_octets(value),
+            immediate=None if value is None else encode_immediate(value),
         )
         answer = seeded_octets(f"from {i}", rng.randrange(1200))
         if value is None:
@@ -122,7 +124,7 @@ def test_what_the_line_lets_through_arrives_as_it_was_and_nothing_else(faulty_en
             faulty_ends.ours.post_payload(
                 answer, WROpcode.SEND_WITH_IMM, ah=faulty_ends.ah, imm_data=value
             )
-        answers.append((answer, None if value is None else immediate_octets(value)))
+        answers.append((answer, None if value is None else encode_immediate(value)))
         for step in (
             faulty_ends.line.forward_datagrams,
             faulty_ends.ours.poll_completions,
@@ -132,22 +134,22 @@ def test_what_the_line_lets_through_arrives_as_it_was_and_nothing_else(faulty_en
     faulty_ends.drain_line()
 
     wanted = []
-    for segment in undamaged_segments(faulty_ends.line.to_siwarp.passed):
+    for segment in parse_undamaged_segments(faulty_ends.line.to_siwarp.passed):
         if segment.opcode == PRIVATE:
             wanted.append((segment.payload[8:], segment.payload[4:8]))
         else:
             wanted.append((segment.payload, None))
     got = [
-        (data, immediate_octets(wc.imm_data) if wc.wc_flags & WCFlag.WITH_IMM else None)
+        (data, encode_immediate(wc.imm_data) if wc.wc_flags & WCFlag.WITH_IMM else None)
         for wc, data in faulty_ends.ours.got
     ]
     assert got == wanted
-    # more than 1% of the datagrams were damaged
+    # More than 1% of the datagrams were damaged.
     assert len(faulty_ends.line.to_siwarp.passed) - len(wanted) > count // 100
     assert {wc.source for wc, _ in faulty_ends.ours.got} == {faulty_ends.line.far}
     assert {wc.src_qp for wc, _ in faulty_ends.ours.got} == {faulty_ends.line.far[1]}
 
-    came = undamaged_segments(faulty_ends.line.from_siwarp.passed)
+    came = parse_undamaged_segments(faulty_ends.line.from_siwarp.passed)
     assert [m.msn for m in faulty_ends.peer.messages] == [segment.msn for segment in came]
     for message in faulty_ends.peer.messages[:-1]:
         assert (message.payload, message.immediate) == answers[message.msn - 1]
@@ -159,7 +161,9 @@ def test_what_the_line_lets_through_arrives_as_it_was_and_nothing_else(faulty_en
 
 @pytest.mark.parametrize("length", [0, 1, 1472, 65_485])
 @pytest.mark.clause("DGRAM-UD-9", "DGRAM-UD-12")
-def test_messages_of_each_length(clean_ends: Ends, length: int) -> None:
+def test_ud_messages_arrive_or_complete_a_too_short_receive_with_an_error(
+    clean_ends: Ends, length: int
+) -> None:
     payload = seeded_octets(length, length)
     clean_ends.ours.post_payload(payload, ah=clean_ends.ah)
     clean_ends.run_until(lambda: bool(clean_ends.peer.messages))
@@ -174,10 +178,14 @@ def test_messages_of_each_length(clean_ends: Ends, length: int) -> None:
 
 
 @pytest.mark.clause("DGRAM-ERR-1", "DGRAM-ERR-8")
-def test_an_error_of_ours_comes_back_as_figure_6_1_has_it(clean_ends: Ends) -> None:
-    """A message that breaks rule h of table 6.1 is answered by an error message that names it."""
+def test_siwarp_answers_an_invalid_ud_message_with_an_error_message_as_in_figure_6_1(
+    clean_ends: Ends,
+) -> None:
+    """A message that violates rule h of table 6.1 is answered by an error message that quotes the
+    header of the message.
+    """
     peer = clean_ends.peer
-    wrong = Untagged(SEND, queue_number(0, 0, 7), 41, mo=4, payload=b"beyond", word=QKEY)
+    wrong = Untagged(SEND, encode_queue_number(0, 0, 7), 41, mo=4, payload=b"beyond", word=QKEY)
     peer.index = 7
     peer.sock.sendto(append_crc(wrong.octets()), clean_ends.line.near)
     clean_ends.run_until(lambda: bool(peer.reports))
@@ -194,18 +202,18 @@ def test_an_error_of_ours_comes_back_as_figure_6_1_has_it(clean_ends: Ends) -> N
 
 
 @pytest.mark.clause("DGRAM-ERR-9")
-def test_an_error_of_the_peer_is_read_at_siwarp(clean_ends: Ends) -> None:
+def test_an_error_message_of_the_peer_appears_in_siwarps_error_queue(clean_ends: Ends) -> None:
     clean_ends.peer.receive_octets = 100
     clean_ends.ours.post_payload(bytes(100), ah=clean_ends.ah)
     clean_ends.ours.post_payload(bytes(101), ah=clean_ends.ah)
     clean_ends.run_until(lambda: clean_ends.peer.too_long == 1 and clean_ends.line.is_idle())
     reports = []
 
-    def error_reported() -> bool:
+    def has_reported_errors() -> bool:
         reports.extend(clean_ends.ours.qp.errors())
         return bool(reports)
 
-    clean_ends.run_until(error_reported)
+    clean_ends.run_until(has_reported_errors)
     (report,) = reports
     assert report.origin == ErrorOrigin.REPORTED
     assert (report.layer, report.type, report.code, report.msn) == (1, 2, 5, 2)
@@ -213,7 +221,9 @@ def test_an_error_of_the_peer_is_read_at_siwarp(clean_ends: Ends) -> None:
 
 
 @pytest.mark.clause("DGRAM-ERR-2", "DGRAM-UD-4")
-def test_strangers_get_no_answer_and_take_no_receive(clean_ends: Ends) -> None:
+def test_ud_messages_with_a_wrong_q_key_are_not_answered_and_consume_no_receive(
+    clean_ends: Ends,
+) -> None:
     peer = clean_ends.peer
     peer.send(clean_ends.line.near, b"who are you", qkey=QKEY + 1)
     for mo, opcode in ((4, SEND), (0, 1)):
@@ -221,14 +231,15 @@ def test_strangers_get_no_answer_and_take_no_receive(clean_ends: Ends) -> None:
         peer.sock.sendto(append_crc(wrong.octets()), clean_ends.line.near)
     clean_ends.drain_line()
     assert [data for _, data in clean_ends.ours.got] == [b"the end"]
-    assert (
-        len(clean_ends.line.from_siwarp.passed) == 1
-    )  # the only datagram is siwarp's final message
+    # siwarp has transmitted only its final message.
+    assert len(clean_ends.line.from_siwarp.passed) == 1
     assert clean_ends.ours.qp.errors() == []
 
 
 @pytest.mark.clause("DGRAM-UD-21")
-def test_unknown_opcodes_and_subcodes_are_unexpected(clean_ends: Ends) -> None:
+def test_ud_messages_with_unknown_opcodes_or_subcodes_are_reported_as_unexpected(
+    clean_ends: Ends,
+) -> None:
     wrongs = [
         Untagged(1, 0, 1, payload=bytes(28), word=QKEY),
         Untagged(PRIVATE, 0, 2, payload=bytes([9]) + bytes(7), word=QKEY),
@@ -246,11 +257,11 @@ def test_unknown_opcodes_and_subcodes_are_unexpected(clean_ends: Ends) -> None:
 
 
 @pytest.mark.clause("DGRAM-ERR-7")
-def test_under_policy_error_the_queue_pair_stops() -> None:
+def test_with_error_policy_error_an_invalid_message_moves_the_queue_pair_to_err() -> None:
     with (
         siwarp_queue_pair(QPType.UD, attr=QPAttr(qkey=QKEY), error_policy="error") as ours,
         udp_socket() as sock,
-        closed_after(Line(SEED)) as line,
+        close_line_at_exit(Line(SEED)) as line,
     ):
         both = Ends(ours, UdPeer(sock, QKEY), line)
         both.peer.sock.sendto(append_crc(Untagged(SEND, 0, 1, mo=1, word=QKEY).octets()), line.near)

@@ -1,4 +1,4 @@
-"""A UC queue pair: section 7 of the page."""
+"""Both halves of a UC queue pair, from section 7 of the datagram-iWARP specification."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FIRST = 0x01
 
 @dataclass
 class UcSender:
-    """The sending half: PSN and MSN continue from one operation to the next."""
+    """The sending half of a UC queue pair; PSN and MSN continue from operation to operation."""
 
     sock: socket.socket
     to: Address
@@ -49,23 +49,23 @@ class UcSender:
     def send(
         self, payload: bytes, *, solicited: bool = False, immediate: bytes | None = None
     ) -> None:
-        """Send a message of any length."""
+        """Send an untagged message of any length, optionally with immediate data."""
         opcode = SEND_SE if solicited else SEND
         if immediate is not None:
             opcode = PRIVATE
             payload = (
                 immediate_send_head(SEND_IMM_SE if solicited else SEND_IMM, immediate) + payload
             )
-        self._send_operation(segment_message(self._next_untagged(opcode, payload), self.mtu))
+        self._send_operation(segment_message(self._build_next_untagged(opcode, payload), self.mtu))
 
     def write(self, stag: int, to: int, payload: bytes, *, immediate: bytes | None = None) -> None:
-        """Write; with immediate data, notify the other end."""
+        """Write to the other end's memory, and then send the immediate data, if any."""
         segments = segment_message(Tagged(WRITE, stag, to, payload), self.mtu)
         if immediate is not None:
-            segments.append(self._next_untagged(IMMEDIATE, immediate_payload(immediate)))
+            segments.append(self._build_next_untagged(IMMEDIATE, immediate_payload(immediate)))
         self._send_operation(segments)
 
-    def _next_untagged(self, opcode: int, payload: bytes) -> Untagged:
+    def _build_next_untagged(self, opcode: int, payload: bytes) -> Untagged:
         self._msn += 1
         return Untagged(opcode, 0, self._msn, payload=payload)
 
@@ -80,7 +80,7 @@ class UcSender:
 
 @dataclass(frozen=True)
 class Delivery:
-    """A completion of a receive: ``octets`` is the length that it reports."""
+    """A completion of a receive; ``octets`` is the length that the completion reports."""
 
     payload: bytes
     immediate: bytes | None
@@ -89,7 +89,7 @@ class Delivery:
 
 @dataclass
 class UcReceiver:
-    """The receiving half, with receives that fit any message.
+    """The receiving half of a UC queue pair, with receives that fit any message.
 
     ``memory`` is the area that a Write with ``stag`` can access, starting at the tagged offset
     ``base``.
@@ -108,54 +108,54 @@ class UcReceiver:
     _written: int | None = None
 
     def process_datagrams(self, sock: socket.socket) -> None:
-        """Process all waiting datagrams."""
+        """Process all datagrams that are queued at the socket."""
         for datagram, _ in receive_waiting_datagrams(sock):
             self.process_datagram(datagram)
 
     def process_datagram(self, datagram: bytes) -> None:
-        """Process a datagram according to the table of section 7."""
+        """Process a datagram according to the table of section 7 of the specification."""
         try:
             header, rest = parse_llp_header(strip_crc(datagram))
             segment = parse_segment(rest)
         except WireError as error:
-            self._count_drop(str(error))
+            self._count_dropped_datagram(str(error))
             return
         if header.type != UC or header.dest or header.source or header.qkey != self.qkey:
-            self._count_drop("not credible")
+            self._count_dropped_datagram("not credible")
             return
         if isinstance(segment, Untagged) and segment.qn:
-            self._count_drop("queue")
+            self._count_dropped_datagram("queue")
             return
         if not psn_at_or_after(header.psn, self.psn):
-            self._count_drop("late")
+            self._count_dropped_datagram("late")
             return
         if header.psn != self.psn:
             self.missing += 1
-            self._forget_message()
+            self._discard_partial_message()
         self.psn = (header.psn + 1) % (1 << 32)
         if header.flags & FIRST:
-            self._forget_message()
+            self._discard_partial_message()
             self._whole = True
         if isinstance(segment, Tagged):
             self._place_tagged(segment)
         elif not self._whole:
-            self._count_drop("partial")
+            self._count_dropped_datagram("partial")
         elif segment.opcode in (IMMEDIATE, IMMEDIATE_SE):
             self._deliver_immediate(segment)
         elif segment.opcode in (SEND, SEND_SE, PRIVATE):
-            self._reassemble(segment)
+            self._reassemble_send(segment)
         else:
             self._drop_message("opcode")
 
-    def _forget_message(self) -> None:
+    def _discard_partial_message(self) -> None:
         self._whole, self._message, self._written = False, None, None
 
-    def _count_drop(self, why: str) -> None:
+    def _count_dropped_datagram(self, why: str) -> None:
         self.dropped[why] = self.dropped.get(why, 0) + 1
 
     def _drop_message(self, why: str) -> None:
-        self._count_drop(why)
-        self._forget_message()
+        self._count_dropped_datagram(why)
+        self._discard_partial_message()
 
     def _place_tagged(self, segment: Tagged) -> None:
         at = segment.to - self.base
@@ -174,9 +174,9 @@ class UcReceiver:
             self._drop_message("header")
             return
         self.delivered.append(Delivery(b"", segment.payload[:4], self._written or 0))
-        self._forget_message()
+        self._discard_partial_message()
 
-    def _reassemble(self, segment: Untagged) -> None:
+    def _reassemble_send(self, segment: Untagged) -> None:
         if self._message is None:
             self._message = bytearray()
         if segment.mo != len(self._message):
@@ -192,4 +192,4 @@ class UcReceiver:
                 return
             immediate, whole = whole[4:8], whole[8:]
         self.delivered.append(Delivery(whole, immediate, len(whole)))
-        self._forget_message()
+        self._discard_partial_message()

@@ -1,4 +1,4 @@
-"""A UD queue pair: sections 3 to 6 of the page."""
+"""A UD queue pair, from sections 3 to 6 of the datagram-iWARP specification."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUEUE_SENDS, QUEUE_ERRORS = 0, 2
 
 @dataclass(frozen=True)
 class Message:
-    """The message that one Send delivered."""
+    """A received UD message."""
 
     payload: bytes
     immediate: bytes | None
@@ -47,14 +47,18 @@ class Report:
     source_index: int
 
 
-def queue_number(queue: int, dest: int, source: int) -> int:
-    """Return the field QN of figure 3.1."""
+def encode_queue_number(queue: int, dest: int, source: int) -> int:
+    """Return the field QN of figure 3.1, which combines a queue and the indices of two queue
+    pairs.
+    """
     return source << 16 | dest << 8 | queue
 
 
 @dataclass
 class UdPeer:
-    """A queue pair with policy *message* and an unlimited supply of receives of one length."""
+    """A UD queue pair with error policy *message* and an unlimited number of receives of one
+    length.
+    """
 
     sock: socket.socket
     qkey: int
@@ -78,7 +82,7 @@ class UdPeer:
         immediate: bytes | None = None,
         qkey: int | None = None,
     ) -> Untagged:
-        """Send a message of one datagram, and return its segment."""
+        """Send a UD message, and return its segment."""
         opcode = SEND_SE if solicited else SEND
         if immediate is not None:
             opcode = PRIVATE
@@ -88,7 +92,7 @@ class UdPeer:
         self._msn += 1
         segment = Untagged(
             opcode,
-            queue_number(QUEUE_SENDS, dest, self.index),
+            encode_queue_number(QUEUE_SENDS, dest, self.index),
             self._msn,
             payload=payload,
             word=self.qkey if qkey is None else qkey,
@@ -97,33 +101,33 @@ class UdPeer:
         return segment
 
     def process_datagrams(self) -> None:
-        """Process all waiting datagrams."""
+        """Process all datagrams that are queued at the socket."""
         for datagram, source in receive_waiting_datagrams(self.sock):
             self.process_datagram(datagram, source)
 
     def process_datagram(self, datagram: bytes, source: Address) -> None:
-        """Make the checks of table 6.1 in order; the comments name the rows."""
+        """Apply the checks of table 6.1 in order; the comments name the rows of the table."""
         try:
-            segment = parse_segment(strip_crc(datagram))  # rows a and c of table 6.1
+            segment = parse_segment(strip_crc(datagram))  # table 6.1, rows a and c
         except WireError as error:
             self.dropped.append(str(error))
             return
         if not isinstance(segment, Untagged):
-            self.dropped.append("tagged")  # row a
+            self.dropped.append("tagged")  # table 6.1, row a
         elif segment.qn >> 8 & 0xFF != self.index:
-            self.dropped.append("destination")  # row b
+            self.dropped.append("destination")  # table 6.1, row b
         elif segment.qn & 3 == QUEUE_ERRORS and segment.opcode == TERMINATE:
-            self._process_error(segment, source)  # row e
+            self._process_error(segment, source)  # table 6.1, row e
         elif segment.qn & 3 != QUEUE_SENDS:
-            self.dropped.append("queue")  # row d
+            self.dropped.append("queue")  # table 6.1, row d
         elif segment.word != self.qkey:
-            self.dropped.append("Q_Key")  # row f
+            self.dropped.append("Q_Key")  # table 6.1, row f
         elif segment.opcode == TERMINATE:
-            self.dropped.append("Terminate")  # row g
+            self.dropped.append("Terminate")  # table 6.1, row g
         elif not segment.last or segment.mo:
-            self._send_error(segment, source, (1, 2, 4))  # row h
+            self._send_error(segment, source, (1, 2, 4))  # table 6.1, row h
         elif segment.opcode not in (SEND, SEND_SE, PRIVATE):
-            self._send_error(segment, source, (0, 2, 6))  # row i
+            self._send_error(segment, source, (0, 2, 6))  # table 6.1, row i
         else:
             self._deliver_message(segment, source)
 
@@ -132,13 +136,13 @@ class UdPeer:
         solicited = segment.opcode == SEND_SE
         if segment.opcode == PRIVATE:
             if len(payload) < 8 or payload[0] not in (SEND_IMM, SEND_IMM_SE):
-                self._send_error(segment, source, (0, 2, 6))  # row i
+                self._send_error(segment, source, (0, 2, 6))  # table 6.1, row i
                 return
             solicited = payload[0] == SEND_IMM_SE
             immediate, payload = payload[4:8], payload[8:]
         if len(payload) > self.receive_octets:
             self.too_long += 1
-            self._send_error(segment, source, (1, 2, 5))  # row k
+            self._send_error(segment, source, (1, 2, 5))  # table 6.1, row k
             return
         index = segment.qn >> 16 & 0xFF
         self.messages.append(Message(payload, immediate, solicited, source, index, segment.msn))
@@ -150,7 +154,7 @@ class UdPeer:
         seg_len = len(wrong.header()) + len(wrong.payload)
         segment = Untagged(
             TERMINATE,
-            queue_number(QUEUE_ERRORS, wrong.qn >> 16 & 0xFF, self.index),
+            encode_queue_number(QUEUE_ERRORS, wrong.qn >> 16 & 0xFF, self.index),
             self._error_msn,
             payload=ErrorMessage(*what, seg_len, wrong.header()).payload(),
             word=wrong.word,

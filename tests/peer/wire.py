@@ -1,7 +1,7 @@
 """The formats of datagram-iWARP, written only from spec/datagram-iwarp.md and its RFCs.
 
-This folder demonstrates that the page is complete: only the tests, and ours.py for siwarp's own
-end, import siwarp.
+The modules of tests/peer demonstrate that the specification is complete: only the tests, and
+ours.py for the siwarp end, import siwarp.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TAGGED_HEADER, UNTAGGED_HEADER, CRC_OCTETS = 14, 18, 4
 
 
 class WireError(Exception):
-    """The received octets are not a datagram or segment of this protocol."""
+    """Received octets that are not a datagram or segment of datagram-iWARP."""
 
 
 def append_crc(octets: bytes) -> bytes:
@@ -36,7 +36,7 @@ def append_crc(octets: bytes) -> bytes:
 
 
 def strip_crc(datagram: bytes) -> bytes:
-    """Return a datagram without its CRC, which must be correct."""
+    """Return a datagram without its CRC; raise WireError if the CRC is wrong."""
     body = datagram[:-CRC_OCTETS]
     if len(datagram) <= CRC_OCTETS or append_crc(body) != datagram:
         raise WireError("CRC")
@@ -91,7 +91,7 @@ Segment = Untagged | Tagged
 
 
 def parse_segment(octets: bytes, rdmap_versions: tuple[int, ...] = (1,)) -> Segment:
-    """Parse a segment; only the versions are checked."""
+    """Parse a DDP segment; of the values of the header only the versions are checked."""
     if len(octets) < TAGGED_HEADER:
         raise WireError("segment: length")
     ddp, rdmap = octets[0], octets[1]
@@ -116,7 +116,7 @@ LLP = struct.Struct("!BBBBII")
 
 @dataclass(frozen=True)
 class LlpHeader:
-    """The header of every datagram except plain segments."""
+    """The LLP header, which every datagram has except a plain DDP segment."""
 
     type: int
     qkey: int
@@ -132,7 +132,9 @@ class LlpHeader:
 
 
 def parse_llp_header(body: bytes) -> tuple[LlpHeader, bytes]:
-    """Return the LLP header of a datagram without its CRC, and the octets behind the header."""
+    """Return the LLP header of a datagram without its CRC, and the octets that follow the
+    header.
+    """
     if len(body) < LLP.size:
         raise WireError("LLP header: length")
     first, flags, dest, source, qkey, psn = LLP.unpack_from(body)
@@ -145,7 +147,7 @@ def parse_llp_header(body: bytes) -> tuple[LlpHeader, bytes]:
 
 @dataclass(frozen=True)
 class ErrorMessage:
-    """The contents of a Terminate Message (figure 6.1): M and D are always 1 in this protocol."""
+    """The contents of a Terminate Message (figure 6.1); M and D are always 1 in datagram-iWARP."""
 
     layer: int
     type: int
@@ -155,7 +157,7 @@ class ErrorMessage:
     rdmap_header: bytes = b""
 
     def payload(self) -> bytes:
-        """Return the Terminate header and the quoted headers."""
+        """Return the Terminate header and the quoted headers in wire format."""
         bits = 0xC0 | (0x20 if self.rdmap_header else 0)
         head = struct.pack("!BBBBH", self.layer << 4 | self.type, self.code, bits, 0, self.seg_len)
         return head + self.header + self.rdmap_header
@@ -175,12 +177,12 @@ def parse_error(payload: bytes) -> ErrorMessage:
 
 
 def immediate_payload(data: bytes) -> bytes:
-    """Return the payload of Immediate Data (figure 10.1)."""
+    """Return the payload of an Immediate Data message (figure 10.1)."""
     return data + bytes(4)
 
 
 def immediate_send_head(subcode: int, immediate: bytes) -> bytes:
-    """Return the head of a Send with Immediate (figure 10.2)."""
+    """Return the private head of a Send with Immediate (figure 10.2)."""
     return struct.pack("!Bxxx4s", subcode, immediate)
 
 
@@ -198,5 +200,5 @@ def segment_message(message: Untagged | Tagged, size: int) -> list[Segment]:
 
 
 def psn_at_or_after(psn: int, than: int) -> bool:
-    """Whether a 32-bit serial number is equal to or later than another one (RFC 1982)."""
+    """Return whether a 32-bit serial number is equal to or later than another one (RFC 1982)."""
     return (psn - than) % (1 << 32) < 1 << 31

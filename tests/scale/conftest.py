@@ -1,4 +1,4 @@
-"""Provides the programs of tests/abi, of which the tests of this folder run many processes."""
+"""Fixture with the programs of tests/abi, of which the tests of tests/scale run many processes."""
 
 from abi.conftest import compiled_programs
 

@@ -17,20 +17,21 @@ from abi.abi_harness import run_program
 from pace import scale_limit
 
 SANITIZED = "SANITIZER" in os.environ
-#: Factor for sanitized code, which takes more time and more memory.
+#: A factor for sanitized code, which takes more time and more memory.
 SLOWER = 10 if SANITIZED else 1
 PROCESSES = 16 if SANITIZED else 64
 CONNECTIONS = 200 if SANITIZED else 2000
-#: Memory of a connection at both ends together, in KiB: its queue pair, its stream and its memory.
+#: The memory of a connection at both ends together in KiB: its queue pair, its stream and its
+#: memory.
 KIB_EACH = 1000 if SANITIZED else 120
 
 pytestmark = [pytest.mark.scales, pytest.mark.timeout(200)]
 
 
 @dataclass(frozen=True)
-class Took:
-    """Cost of a run: seconds; resident memory in KiB and descriptors before and with the
-    connections.
+class RunCost:
+    """The cost of a run: seconds, and resident memory in KiB and descriptors, each before and with
+    the connections.
     """
 
     wall: float
@@ -40,7 +41,7 @@ class Took:
 
 
 @pytest.fixture(autouse=True)
-def _descriptors() -> Iterator[None]:
+def raised_open_file_limit() -> Iterator[None]:
     """Raise the soft limit of open files to the hard limit (at most 65536), as siwarp run does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))
@@ -48,27 +49,31 @@ def _descriptors() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def many(program: Path, *, processes: int, group: int, each: int, rounds: int, how: str) -> Took:
+def run_many(
+    program: Path, *, processes: int, group: int, each: int, rounds: int, how: str
+) -> RunCost:
     said = json.loads(run_program(program, *map(str, (processes, group, each, rounds)), how))
-    took = Took(said["wall"], said["cpu"], tuple(said["rss"]), tuple(said["fds"]))
+    took = RunCost(said["wall"], said["cpu"], tuple(said["rss"]), tuple(said["fds"]))
     print(f"{processes} processes in groups of {group}, {each} x {rounds}, {how}: {took}")
     return took
 
 
 @pytest.mark.parametrize(("how", "cpu"), [("event", 4), ("poll", 15)])
-def test_64_processes_that_talk_in_pairs_do_not_spin_each_other_to_death(
+def test_64_processes_that_exchange_messages_in_pairs_need_little_cpu_time(
     compiled_programs: dict[str, Path], how: str, cpu: float
 ) -> None:
-    """6,400 round trips. Processes that only poll take 25 s or 40 s of CPU time."""
-    took = many(
+    """Run 6,400 round trips, for which processes that only poll need 25 s or 40 s of CPU time."""
+    took = run_many(
         compiled_programs["many"], processes=PROCESSES, group=2, each=1, rounds=100, how=how
     )
     assert took.cpu < cpu * SLOWER
     assert took.wall < scale_limit(cpu * SLOWER)
 
 
-def test_64_processes_each_connected_to_every_other(compiled_programs: dict[str, Path]) -> None:
-    took = many(
+def test_64_processes_can_each_be_connected_to_every_other_process(
+    compiled_programs: dict[str, Path],
+) -> None:
+    took = run_many(
         compiled_programs["many"],
         processes=PROCESSES,
         group=PROCESSES,
@@ -77,12 +82,14 @@ def test_64_processes_each_connected_to_every_other(compiled_programs: dict[str,
         how="event",
     )
     assert took.cpu < 20 * SLOWER
-    # The socket of each connection, and a few descriptors of the queues.
+    # Each process has the socket of each connection and a few descriptors of the queues.
     assert took.fds[1] - took.fds[0] <= PROCESSES + 2
 
 
-def test_two_processes_with_thousands_of_connections(compiled_programs: dict[str, Path]) -> None:
-    took = many(
+def test_thousands_of_connections_between_two_processes_need_bounded_resources(
+    compiled_programs: dict[str, Path],
+) -> None:
+    took = run_many(
         compiled_programs["many"], processes=2, group=2, each=CONNECTIONS, rounds=1, how="event"
     )
     assert took.cpu < 15 * SLOWER

@@ -33,11 +33,13 @@ pytestmark = [pytest.mark.programs, pytest.mark.scales]
 
 @pytest.mark.parametrize("name", PRELOADS)
 @pytest.mark.parametrize("program", PROGRAMS, ids=" ".join)
-def test_a_program_runs_beside_it(
+def test_an_rdma_cm_program_runs_with_a_preloaded_third_party_library(
     compiled_programs: dict[str, Path], program: tuple[str, ...], name: str
 ) -> None:
     libraries, time = PRELOADS[name]
-    assert all(library.exists() for library in libraries), "tests/abi/run installs them"
+    assert all(library.exists() for library in libraries), (
+        "tests/abi/run installs the preloaded libraries"
+    )
     done = pace.run_command(
         [*COMMAND, "run", "--", compiled_programs[program[0]], *program[1:]],
         env=os.environ | {"LD_PRELOAD": " ".join(map(str, libraries)), "FAKETIME": time},

@@ -36,30 +36,30 @@ from siwarp.verbs import (
     SendWR,
 )
 
-#: Octets of a message, which is three datagrams or segments.
+#: The octets of a message, which is three datagrams or segments.
 SIZE = 4096
-#: Messages that a sender keeps posted to each peer.
+#: The number of messages that a sender keeps posted to each peer.
 DEPTH = 4
-#: Number of peers of each device in the mesh.
+#: The number of peers of each device in the mesh.
 PEERS = 16
 RECEIVE = 1 << 32
-#: Seconds for connections and windows to settle, and seconds of measurement after that.
+#: The seconds for connections and windows to settle, and the seconds of measurement after that.
 WARM_UP, MEASURED = 1.0, 4.0
 
 
 @dataclass(frozen=True)
-class Figures:
-    """Cost of a world, and the messages that each flow delivered during the measurement."""
+class WorldFigures:
+    """The cost of a world, and the messages that each flow delivered during the measurement."""
 
     world: str
     devices: int
     flows: int
-    #: Number of datagrams and segments sent.
+    #: The number of datagrams and segments sent.
     packets: int
-    #: CPU seconds to create the devices and queue pairs, and to run the world.
+    #: The CPU seconds to create the devices and queue pairs, and to run the world.
     made_s: float
     ran_s: float
-    #: Octets of resident memory per created device, and per flow while it runs.
+    #: The octets of resident memory per created device, and per flow while the flow runs.
     device_octets: int
     flow_octets: int
     #: The smallest and the largest share of a flow, relative to the mean.
@@ -69,15 +69,15 @@ class Figures:
     trace_hash: int
 
 
-def resident() -> int:
+def resident_octets() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def address(i: int) -> str:
+def node_address(i: int) -> str:
     return f"10.{i >> 16}.{i >> 8 & 255}.{i & 255}"
 
 
-class Node:
+class WorldNode:
     """A device with one or two queue pairs, and memory to send from and to receive into."""
 
     def __init__(self, device: Context, kind: QPType, peers: int) -> None:
@@ -108,8 +108,8 @@ class Node:
             SendWR(flow, sg=[self.mr.sge(0, SIZE)], ah=ah, send_flags=SendFlag.SIGNALED)
         )
 
-    def run(self, done: dict[int, int], flows: int) -> None:
-        """Keep the queues full; count the completed sends of each flow in ``done``."""
+    def keep_queues_full(self, done: dict[int, int], flows: int) -> None:
+        """Keep the queues full, and count the completed sends of each flow in ``done``."""
         for qp in self.qps:
             for _ in range(self.receives):
                 self.post_receive(qp)
@@ -127,24 +127,24 @@ class Node:
                     self.post_send(wc.wr_id)
 
 
-def bottleneck(world: World, n: int) -> Iterator[tuple[Node, int]]:
-    """All other devices send by RD to one device, whose interface is the bottleneck."""
+def create_bottleneck(world: World, n: int) -> Iterator[tuple[WorldNode, int]]:
+    """Let all other devices send by RD to one device, whose interface is the bottleneck."""
     rate = f"rx:rate={n}Mbit,limit={max(64, 4 * n)}"
-    receiver = Node(world.device(address(1), faults=rate), QPType.RD, n)
+    receiver = WorldNode(world.device(node_address(1), faults=rate), QPType.RD, n)
     receiver.qps[0].to_rts()
     yield receiver, 0
     for i in range(2, n + 1):
-        node = Node(world.device(address(i)), QPType.RD, 1)
+        node = WorldNode(world.device(node_address(i)), QPType.RD, 1)
         node.qps[0].to_rts()
         node.ahs = [AH(node.pd, receiver.qps[0].addr)]
         yield node, 1
 
 
-def mesh(world: World, n: int) -> Iterator[tuple[Node, int]]:
-    """Each device sends by RD to 16 others, or to all others in a small world."""
+def create_mesh(world: World, n: int) -> Iterator[tuple[WorldNode, int]]:
+    """Let each device send by RD to 16 others, or to all others in a small world."""
     peers = min(PEERS, n - 1)
     nodes = [
-        Node(world.device(address(i), faults="rate=2Mbit,limit=64"), QPType.RD, peers)
+        WorldNode(world.device(node_address(i), faults="rate=2Mbit,limit=64"), QPType.RD, peers)
         for i in range(1, n + 1)
     ]
     for node in nodes:
@@ -154,10 +154,10 @@ def mesh(world: World, n: int) -> Iterator[tuple[Node, int]]:
         yield node, peers
 
 
-def ring(world: World, n: int) -> Iterator[tuple[Node, int]]:
-    """Each device sends by RC to the next one."""
+def create_ring(world: World, n: int) -> Iterator[tuple[WorldNode, int]]:
+    """Let each device send by RC to the next device of the ring."""
     nodes = [
-        Node(world.device(address(i), faults="rate=1Mbit,limit=64"), QPType.RC, 1)
+        WorldNode(world.device(node_address(i), faults="rate=1Mbit,limit=64"), QPType.RC, 1)
         for i in range(1, n + 1)
     ]
     for node in nodes:
@@ -173,35 +173,35 @@ def ring(world: World, n: int) -> Iterator[tuple[Node, int]]:
         yield node, 1
 
 
-WORLDS: dict[str, Callable[[World, int], Iterator[tuple[Node, int]]]] = {
-    "bottleneck": bottleneck,
-    "mesh": mesh,
-    "ring": ring,
+WORLDS: dict[str, Callable[[World, int], Iterator[tuple[WorldNode, int]]]] = {
+    "bottleneck": create_bottleneck,
+    "mesh": create_mesh,
+    "ring": create_ring,
 }
 
 
 def measure(
     name: str, n: int, seed: int = 7, warm_up: float = WARM_UP, measured: float = MEASURED
-) -> Figures:
-    """Run a world of n devices and return its figures."""
+) -> WorldFigures:
+    """Run a world of n devices, and return its figures."""
     with World(seed, faults="delay=1ms") as world:
-        empty, begin = resident(), time.process_time()
+        empty, begin = resident_octets(), time.process_time()
         made = list(WORLDS[name](world, n))
-        after, made_s = resident(), time.process_time() - begin
+        after, made_s = resident_octets(), time.process_time() - begin
         counts: list[dict[int, int]] = [{} for _ in made]
         for (node, flows), done in zip(made, counts, strict=True):
-            world.spawn(node.run, done, flows)
+            world.spawn(node.keep_queues_full, done, flows)
         world.run_for(warm_up)
         before = [done.copy() for done in counts]
         world.run_for(measured)
-        ran_s, full = time.process_time() - begin - made_s, resident()
+        ran_s, full = time.process_time() - begin - made_s, resident_octets()
         shares = [
             done.get(flow, 0) - was.get(flow, 0)
             for (_, flows), was, done in zip(made, before, counts, strict=True)
             for flow in range(flows)
         ]
         mean = sum(shares) / len(shares)
-        return Figures(
+        return WorldFigures(
             world=name,
             devices=n,
             flows=len(shares),
@@ -217,8 +217,8 @@ def measure(
         )
 
 
-def row(f: Figures) -> str:
-    """Return the table row of a world."""
+def format_row(f: WorldFigures) -> str:
+    """Return the figures of a world as a row of a Markdown table."""
     return (
         f"| {f.world} | {f.devices} | {f.flows} | {f.packets:,} | {f.made_s:.1f} | {f.ran_s:.1f} | "
         f"{f.packets / f.ran_s:,.0f} | {f.device_octets / 1024:.0f} | {f.flow_octets / 1024:.1f} | "
@@ -242,7 +242,7 @@ def main() -> None:
             command = [sys.executable, __file__, str(n), "--world", name, "--json"]
             command += ["--measured", str(args.measured)]
             done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-            print(row(Figures(**json.loads(done.stdout))), flush=True)
+            print(format_row(WorldFigures(**json.loads(done.stdout))), flush=True)
 
 
 if __name__ == "__main__":

@@ -43,16 +43,16 @@ QKEY = 0xF100D
 DEPTH, OCTETS = 16, 64
 SOCKETS = 32
 BLOCK = 2000
-#: Counters for the outcome of each datagram of a stranger, except a HELLO that was answered.
+#: The counters for the outcome of each datagram of a stranger, except a HELLO that was answered.
 JUDGED = ("drop_rd_epoch", "drop_rd_hello", "drop_rd_cookie", "drop_rd_peers")
-IP_PKTINFO, IN_PKTINFO = 8, struct.Struct("=i4s4s")  # constant and struct of linux/in.h
+IP_PKTINFO, IN_PKTINFO = 8, struct.Struct("=i4s4s")  # a constant and a struct of linux/in.h
 
 
 # ---- the attacker
 
 
-def templates() -> list[tuple[bytearray, bool]]:
-    """Return a datagram of each type, and whether it has a cookie."""
+def build_datagram_templates() -> list[tuple[bytearray, bool]]:
+    """Return a datagram of each RD type, and whether it has a cookie."""
     cookie = handshake_offer() + bytes(COOKIE_LEN)
     bodies = {RDType.HELLO: handshake_offer().ljust(HELLO_LEAST, b"\0"), RDType.CHALLENGE: cookie,
               RDType.ECHO: cookie, RDType.DATA: bytes(20)}  # fmt: skip
@@ -66,8 +66,8 @@ def templates() -> list[tuple[bytearray, bool]]:
     return found
 
 
-class Flood:
-    """Datagrams from as many addresses as there are datagrams, and the answers to them."""
+class SpoofedFlood:
+    """The spoofed datagrams, each from a different address, and the answers to them."""
 
     def __init__(self, port: int) -> None:
         self.dest = ("127.0.0.1", port)
@@ -78,13 +78,13 @@ class Flood:
             s.bind(("", 0))
             s.setblocking(False)
             self.socks.append(s)
-        self.kinds = templates()
+        self.kinds = build_datagram_templates()
         self.rng = random.Random(1)
         self.sent = self.sent_octets = self.answers = self.answer_octets = 0
         self.challenges = self.longest = self.too_long = 0
 
-    def block(self) -> None:
-        """Send some datagrams, each from a different address."""
+    def send_block(self) -> None:
+        """Send a block of datagrams, each from a different source address."""
         for _ in range(BLOCK):
             octets, cookie = self.kinds[self.sent % len(self.kinds)]
             octets[12:16] = self.rng.randbytes(4)
@@ -100,8 +100,8 @@ class Flood:
             self.sent += 1
             self.sent_octets += len(octets)
 
-    def hear(self) -> None:
-        """Receive the answers that have arrived."""
+    def receive_answers(self) -> None:
+        """Receive and count the answers that have arrived."""
         for s in self.socks:
             for _ in range(10 * BLOCK):
                 try:
@@ -113,26 +113,26 @@ class Flood:
                 self.answers += 1
                 self.answer_octets += len(got)
                 self.longest = max(self.longest, len(got))
-                # A CHALLENGE may be as long as the HELLO that it answers; other answers as long as
-                # a header.
+                # A CHALLENGE may be as long as the HELLO that it answers; other answers may be as
+                # long as a header.
                 self.too_long += len(got) > (40 + HELLO_LEAST if challenge else 40)
 
 
-def flood(port: int, pid: int, goal: int, limit: float) -> dict[str, Any]:
-    """Send spoofed datagrams until this number of them has been handled."""
-    f = Flood(port)
+def run_attacker(port: int, pid: int, goal: int, limit: float) -> dict[str, Any]:
+    """Send spoofed datagrams until the queue pair has handled this number of them."""
+    f = SpoofedFlood(port)
 
-    def judged() -> int:
+    def count_handled() -> int:
         counters = read(pid)
         return sum(counters[name] for name in JUDGED)
 
-    before, stop = judged(), time.monotonic() + limit
-    while judged() - before + f.challenges < goal and time.monotonic() < stop:
-        f.block()
-        f.hear()
+    before, stop = count_handled(), time.monotonic() + limit
+    while count_handled() - before + f.challenges < goal and time.monotonic() < stop:
+        f.send_block()
+        f.receive_answers()
     return {
         "spoofed": f.sent,
-        "judged": judged() - before + f.challenges,
+        "judged": count_handled() - before + f.challenges,
         "answers": f.answers,
         "longest_answer": f.longest,
         "longer_than_asked": f.too_long,
@@ -144,7 +144,7 @@ def flood(port: int, pid: int, goal: int, limit: float) -> dict[str, Any]:
 # ---- the target
 
 
-class End:
+class RdEnd:
     """An RD queue pair with receives posted."""
 
     def __init__(self, ctx: Context, max_peers: int = 0) -> None:
@@ -158,12 +158,12 @@ class End:
         self.recvs = [RecvWR(i, sg=[self.mr.sge(OCTETS, OCTETS)]) for i in range(DEPTH)]
         self.qp.post_recv(self.recvs)
 
-    def to(self, other: End) -> None:
-        """Set the destination of its messages."""
+    def set_destination(self, other: RdEnd) -> None:
+        """Set the destination of the messages of this end."""
         self.wr = SendWR(1, sg=[self.mr.sge(0, OCTETS)], ah=AH(self.pd, other.qp.addr))
 
-    def take(self) -> int:
-        """Return the number of messages received."""
+    def poll_and_count_messages(self) -> int:
+        """Poll the completion queues, and return the number of received messages."""
         for wc in self.scq.poll(DEPTH):
             assert wc.ok, wc
         got = self.rcq.poll(DEPTH)
@@ -173,34 +173,35 @@ class End:
         return len(got)
 
 
-def ping(a: End, b: End, limit: float = 30.0) -> float:
+def measure_round_trip(a: RdEnd, b: RdEnd, limit: float = 30.0) -> float:
     """Send a message and have it sent back; return the round trip time in seconds."""
     began = time.monotonic()
     for end, other in ((a, b), (b, a)):
         end.qp.post_send(end.wr)
-        while not other.take():
-            end.take()
+        while not other.poll_and_count_messages():
+            end.poll_and_count_messages()
             if time.monotonic() - began > limit:
                 raise SystemExit(f"an honest message took more than {limit} s")
     return time.monotonic() - began
 
 
-def rss() -> int:
+def resident_octets() -> int:
     """Return the resident memory of this process in octets."""
     statm = Path("/proc/self/statm").read_text(encoding="ascii")
     return int(statm.split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
-def run(count: int, limit: float) -> dict[str, Any]:
-    """Serve an honest peer during the flood; return the results."""
+def run_target(count: int, limit: float) -> dict[str, Any]:
+    """Exchange messages with an honest peer during the flood, and return the results."""
     ctx = Context("siw_lo")
-    # Records for the honest peer and one more: a record taken by a stranger would use that one.
-    victim, honest, late = End(ctx, max_peers=2), End(ctx), End(ctx)
+    # The queue pair has records for the honest peer and one more peer; a record used by a stranger
+    # would use up the second record.
+    victim, honest, late = RdEnd(ctx, max_peers=2), RdEnd(ctx), RdEnd(ctx)
     for a, b in ((victim, honest), (honest, victim), (late, victim)):
-        a.to(b)
-    times = deque((ping(honest, victim) for _ in range(2000)), maxlen=2000)
+        a.set_destination(b)
+    times = deque((measure_round_trip(honest, victim) for _ in range(2000)), maxlen=2000)
     before = list(times)
-    memory = rss()
+    memory = resident_octets()
     code = [sys.executable, __file__, "--port", str(victim.qp.addr[1]), "--pid", str(os.getpid())]
     child = subprocess.Popen(
         [*code, f"--count={count}", f"--limit={limit}"], stdout=subprocess.PIPE, text=True
@@ -208,14 +209,14 @@ def run(count: int, limit: float) -> dict[str, Any]:
     messages, began = 0, time.monotonic()
     while child.poll() is None:
         for _ in range(20):
-            times.append(ping(honest, victim))
+            times.append(measure_round_trip(honest, victim))
             messages += 1
     took = time.monotonic() - began
-    grown = rss() - memory
+    grown = resident_octets() - memory
     late.qp.post_send(late.wr)
     stop = time.monotonic() + 30
-    while not victim.take() and time.monotonic() < stop:
-        late.take()
+    while not victim.poll_and_count_messages() and time.monotonic() < stop:
+        late.poll_and_count_messages()
     assert child.stdout is not None
     result: dict[str, Any] = json.loads(child.stdout.read())
     result |= {
@@ -238,9 +239,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--pid", type=int, help="of whoever has that port")
     args = parser.parse_args(argv)
     if args.port:
-        result = flood(args.port, args.pid, args.count, args.limit)
+        result = run_attacker(args.port, args.pid, args.count, args.limit)
     else:
-        result = run(args.count, args.limit)
+        result = run_target(args.count, args.limit)
     print(json.dumps(result))
     return 0
 

@@ -36,21 +36,22 @@ from siwarp.verbs import (
 )
 
 PLAN = "loss=10%,dup=5%,reorder=10%,corrupt=0.1%"
-DEPTH, ROOM = 256, 512
-#: Seconds without a message after which no further completion is expected.
+DEPTH, SLOT_OCTETS = 256, 512
+#: The seconds without a message after which no further completion is expected.
 LULL_S = 0.2
-HEAD = struct.Struct("<QII")  # number, length of the data that follows, CRC32 of that data
+# The number of the message, the length of the data that follows, and the CRC32 of the data.
+HEAD = struct.Struct("<QII")
 
 
-def body(number: int) -> bytes:
+def message_body(number: int) -> bytes:
     """Return the data of a message after its header: 0 to 400 octets that depend on its number."""
     seed = (number * 2654435761) & 0xFFFFFFFF
     return seed.to_bytes(4, "little") * (seed % 101)
 
 
 @dataclass
-class Found:
-    """Statistics of a receiver."""
+class ReceiverStatistics:
+    """The statistics of a receiver of numbered messages."""
 
     messages: int = 0
     lost: int = 0
@@ -60,11 +61,11 @@ class Found:
     next: int = 0
     missing: set[int] = field(default_factory=set)
 
-    def take(self, data: bytes) -> None:
-        """Check one message and count it."""
+    def check_and_count(self, data: bytes) -> None:
+        """Check and count one received message."""
         number, length, crc = HEAD.unpack_from(data)
         rest = data[HEAD.size :]
-        if len(rest) != length or zlib.crc32(rest) != crc or rest != body(number):
+        if len(rest) != length or zlib.crc32(rest) != crc or rest != message_body(number):
             self.corrupt += 1
             return
         self.messages += 1
@@ -80,7 +81,7 @@ class Found:
             self.doubled += 1
 
 
-class End:
+class StressEnd:
     """A queue pair that sends ``count`` messages to its peer and checks the peer's messages."""
 
     def __init__(self, ctx: Context, count: int) -> None:
@@ -90,18 +91,22 @@ class End:
         self.qp = QP(self.pd, QPInitAttr(QPType.RD, scq=self.scq, rcq=self.rcq, cap=cap))
         self.qp.to_rts(QPAttr(qkey=0x57E55))
         access = AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_ATOMIC
-        self.out, self.into = (MR(self.pd, DEPTH * ROOM, access) for _ in range(2))
+        self.out, self.into = (MR(self.pd, DEPTH * SLOT_OCTETS, access) for _ in range(2))
         self.sums, self.old = MR(self.pd, 8, access), MR(self.pd, 8, access)
         self.count = count
         self.begun = self.done = self.adds = 0
-        self.found = Found()
-        self.recvs = [RecvWR(i, sg=[self.into.sge(i * ROOM, ROOM)]) for i in range(DEPTH)]
+        self.found = ReceiverStatistics()
+        self.recvs = [
+            RecvWR(i, sg=[self.into.sge(i * SLOT_OCTETS, SLOT_OCTETS)]) for i in range(DEPTH)
+        ]
         self.qp.post_recv(self.recvs)
 
-    def meet(self, peer: End) -> None:
-        """Set the peer and prepare the work requests."""
+    def set_peer(self, peer: StressEnd) -> None:
+        """Set the peer, and prepare the work requests."""
         ah = AH(self.pd, peer.qp.addr)
-        self.sends = [SendWR(i, sg=[self.out.sge(i * ROOM, ROOM)], ah=ah) for i in range(DEPTH)]
+        self.sends = [
+            SendWR(i, sg=[self.out.sge(i * SLOT_OCTETS, SLOT_OCTETS)], ah=ah) for i in range(DEPTH)
+        ]
         self.add = SendWR(
             DEPTH,
             WROpcode.ATOMIC_FETCH_AND_ADD,
@@ -113,13 +118,13 @@ class End:
         self.free = list(range(DEPTH - 1))
         self.adding = False
 
-    def send(self) -> None:
-        """Post as many messages as there are free slots; with every 64th message an atomic."""
+    def post_messages(self) -> None:
+        """Post as many messages as there are free slots; with every 64th message post an atomic."""
         while self.free and self.begun < self.count:
             slot = self.free.pop()
-            rest = body(self.begun)
+            rest = message_body(self.begun)
             data = HEAD.pack(self.begun, len(rest), zlib.crc32(rest)) + rest
-            self.out.view[slot * ROOM : slot * ROOM + len(data)] = data
+            self.out.view[slot * SLOT_OCTETS : slot * SLOT_OCTETS + len(data)] = data
             self.sends[slot].sg[0].length = len(data)
             self.qp.post_send(self.sends[slot])
             self.begun += 1
@@ -127,8 +132,8 @@ class End:
                 self.adding = True
                 self.qp.post_send(self.add)
 
-    def poll(self) -> int:
-        """Handle completions; return the number of messages received."""
+    def poll_and_count(self) -> int:
+        """Process completions, and return the number of received messages."""
         for wc in self.scq.poll(64):
             assert wc.ok, wc
             if wc.opcode == WCOpcode.SEND:
@@ -140,13 +145,13 @@ class End:
         came = self.rcq.poll(64)
         for wc in came:
             assert wc.ok, wc
-            at = wc.wr_id * ROOM
-            self.found.take(bytes(self.into.view[at : at + wc.byte_len]))
+            at = wc.wr_id * SLOT_OCTETS
+            self.found.check_and_count(bytes(self.into.view[at : at + wc.byte_len]))
             self.qp.post_recv(self.recvs[wc.wr_id])
         return len(came)
 
-    def over(self) -> bool:
-        """Whether the peer has acknowledged all of this end's messages."""
+    def is_finished(self) -> bool:
+        """Return whether the peer has acknowledged all of this end's messages."""
         return self.done == self.count and not self.adding
 
 
@@ -162,21 +167,21 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     ctx = Context("siw_lo")
     half = args.messages // 2
-    ends = [End(ctx, args.messages - half), End(ctx, half)]
-    ends[0].meet(ends[1])
-    ends[1].meet(ends[0])
+    ends = [StressEnd(ctx, args.messages - half), StressEnd(ctx, half)]
+    ends[0].set_peer(ends[1])
+    ends[1].set_peer(ends[0])
     started = time.monotonic()
     with faults(f"{args.plan},seed={args.seed}"):
-        while not all(end.over() for end in ends):
+        while not all(end.is_finished() for end in ends):
             for end in ends:
-                end.send()
-                end.poll()
+                end.post_messages()
+                end.poll_and_count()
             if time.monotonic() - started > args.limit:
                 break
-        # The last messages have been acknowledged and may still be in the peer's completion queue.
+        # The last messages have been acknowledged, but may still be in the peer's completion queue.
         quiet = time.monotonic() + LULL_S
         while time.monotonic() < quiet:
-            if sum(end.poll() for end in ends):
+            if sum(end.poll_and_count() for end in ends):
                 quiet = time.monotonic() + LULL_S
     found = [end.found for end in ends]
     counts = [ends[1].count, ends[0].count]

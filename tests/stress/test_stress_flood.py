@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-#: 0 selects the smaller number of the regular suite; `make stress` sets a million.
+#: The value 0 selects the smaller number of the regular suite; `make stress` sets a million.
 COUNT = int(os.environ.get("SIWARP_STRESS_MESSAGES", "0"))
 SLOW = "SANITIZER" in os.environ
 
 
-# A long limit for `make stress`, otherwise the usual limit of a test.
+# The limit is long for `make stress`, otherwise the usual limit of a test.
 @pytest.mark.timeout(900 if COUNT else 120)
 @pytest.mark.clause("DGRAM-RD-5", "DGRAM-RD-4", "DGRAM-RD-9")
-def test_spoofed_first_datagrams_make_no_state_get_no_more_than_they_say_and_harm_nobody(
+def test_spoofed_first_datagrams_create_no_state_and_get_no_longer_answers(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     count = COUNT or (2000 if SLOW else 20_000)
@@ -41,13 +41,13 @@ def test_spoofed_first_datagrams_make_no_state_get_no_more_than_they_say_and_har
             print(", ".join(f"{name}: {value}" for name, value in found.items()))
     assert found["judged"] >= count, found
     # Some datagrams are answered, none with more octets than it has, and all together with far
-    # fewer.
+    # fewer octets.
     assert found["answers"] >= count // 20
     assert found["longer_than_asked"] == 0 and found["longest_answer"] <= 104
     assert found["octets_answered"] <= found["octets_spoofed"] // 2
-    # If a spoofed datagram had got a peer record, none would have been left for the new peer.
+    # If a spoofed datagram had used a peer record, no record would have been left for the new peer.
     assert found["newcomer_served"], found
-    if not SLOW:  # under a sanitizer, the process's memory grows
+    if not SLOW:  # under a sanitizer, the memory of the process grows
         assert found["memory_grew"] <= 1 << 20, found
     assert found["honest_messages"] >= 100
     # With `make stress`, each end has one of two cores; in the suite, other tests use these cores,

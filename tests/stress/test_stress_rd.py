@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-#: 0 selects the smaller number of the regular suite; `make stress` sets a million.
+#: The value 0 selects the smaller number of the regular suite; `make stress` sets a million.
 MESSAGES = int(os.environ.get("SIWARP_STRESS_MESSAGES", "0"))
 SEED = int(os.environ.get("SIWARP_STRESS_SEED", "1"))
 
 
-# A long limit for `make stress`, otherwise the usual limit of a test.
+# The limit is long for `make stress`, otherwise the usual limit of a test.
 @pytest.mark.timeout(900 if MESSAGES else 120)
-def test_every_message_arrives_once_in_order_and_atomics_add_up(
+def test_under_faults_every_rd_message_arrives_once_in_order_and_atomics_are_exact(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     messages = MESSAGES or (1000 if "SANITIZER" in os.environ else 10_000)

@@ -1,4 +1,4 @@
-"""The longest messages of RD: 1 GiB with `make stress`, and shorter ones in the suite."""
+"""The longest messages of RD: 1 GiB with `make stress`, and shorter messages in the suite."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ SIZE = (
     if "SANITIZER" in os.environ
     else (16 << 20)
 )
-LIMIT = 240.0  # time limit in seconds for one message
+LIMIT = 240.0  # the time limit in seconds for one message
 
 
-class Two:
+class RdQueuePairs:
     """Two queue pairs with ``SIZE`` octets of memory each; the memory of ``there`` is zeroed."""
 
     def __init__(self, ctx: Context) -> None:
@@ -55,15 +55,15 @@ class Two:
         self.maps = [mmap.mmap(-1, SIZE) for _ in range(2)]
         self.here, self.there = (MR(self.pd, one, ALL_ACCESS) for one in self.maps)
 
-    def octets(self, which: int) -> np.ndarray:
-        """Return a memory as an array of 64-bit numbers."""
+    def memory_as_array(self, which: int) -> np.ndarray:
+        """Return one of the two memories as an array of 64-bit numbers."""
         return np.frombuffer(self.maps[which], np.uint64)
 
-    def post(self, opcode: WROpcode) -> None:
+    def post_request(self, opcode: WROpcode) -> None:
         sg = [self.here.sge()]
         self.a.post_send(SendWR(1, opcode, sg=sg, ah=self.ah, remote=self.there.remote()))
 
-    def done(self, n: int) -> list[WC]:
+    def wait_for_completions(self, n: int) -> list[WC]:
         found: list[WC] = []
         deadline = time.monotonic() + LIMIT
         while len(found) < n:
@@ -73,12 +73,12 @@ class Two:
 
 
 @pytest.fixture
-def two() -> Iterator[Two]:
+def rd_queue_pairs() -> Iterator[RdQueuePairs]:
     with Context() as ctx:
-        yield Two(ctx)
+        yield RdQueuePairs(ctx)
 
 
-def fill(numbers: np.ndarray, seed: int) -> None:
+def fill_with_distinct_numbers(numbers: np.ndarray, seed: int) -> None:
     """Fill the array with numbers that are all different."""
     numbers[:] = np.arange(seed, seed + len(numbers), dtype=np.uint64)
     numbers *= np.uint64(0x9E3779B97F4A7C15)
@@ -86,21 +86,27 @@ def fill(numbers: np.ndarray, seed: int) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("opcode", [WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ])
-def test_a_message_of_the_greatest_length_arrives_whole(two: Two, opcode: WROpcode) -> None:
+def test_an_rd_message_of_the_maximum_length_arrives_completely(
+    rd_queue_pairs: RdQueuePairs, opcode: WROpcode
+) -> None:
     if opcode == WROpcode.SEND:
-        two.b.post_recv(RecvWR(2, sg=[two.there.sge()]))
-    fill(two.octets(int(opcode == WROpcode.RDMA_READ)), int(opcode))
-    two.post(opcode)
-    found = two.done(2 if opcode == WROpcode.SEND else 1)
+        rd_queue_pairs.b.post_recv(RecvWR(2, sg=[rd_queue_pairs.there.sge()]))
+    fill_with_distinct_numbers(
+        rd_queue_pairs.memory_as_array(int(opcode == WROpcode.RDMA_READ)), int(opcode)
+    )
+    rd_queue_pairs.post_request(opcode)
+    found = rd_queue_pairs.wait_for_completions(2 if opcode == WROpcode.SEND else 1)
     assert all(wc.ok and wc.byte_len == SIZE for wc in found), found
-    assert np.array_equal(two.octets(0), two.octets(1))
-    assert two.octets(0)[-1] != 0
+    assert np.array_equal(rd_queue_pairs.memory_as_array(0), rd_queue_pairs.memory_as_array(1))
+    assert rd_queue_pairs.memory_as_array(0)[-1] != 0
 
 
-def test_one_octet_more_than_a_gibibyte_is_refused(two: Two) -> None:
+def test_an_rd_message_of_one_octet_more_than_1_gib_is_refused(
+    rd_queue_pairs: RdQueuePairs,
+) -> None:
     for opcode in (WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ):
-        sg = [two.here.sge(0, 1), two.here.sge(0, 1)]
-        wr = SendWR(1, opcode, sg=sg, ah=two.ah, remote=two.there.remote())
+        sg = [rd_queue_pairs.here.sge(0, 1), rd_queue_pairs.here.sge(0, 1)]
+        wr = SendWR(1, opcode, sg=sg, ah=rd_queue_pairs.ah, remote=rd_queue_pairs.there.remote())
         wr.sg[0].length = GIB
-        assert errno_raised_by(two.a.post_send, wr) == errno.EINVAL
-    assert two.cq.poll(1) == []
+        assert errno_raised_by(rd_queue_pairs.a.post_send, wr) == errno.EINVAL
+    assert rd_queue_pairs.cq.poll(1) == []

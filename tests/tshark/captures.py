@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""How unmodified tshark displays siwarp's captures.
+"""How unmodified tshark displays the captures of siwarp.
 
 Only tests/tshark/run collects this file, because it needs tshark, which `make test` does not
-install. tests/unit/llp and tests/cli check the captures' content without tshark.
+install. tests/unit/llp and tests/cli check the content of the captures without tshark.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ from cli.cli_harness import (
     run_siwarp,
     run_siwarp_json,
 )
-from tshark.tshark_harness import check_fpdus, check_packets, packet_fields, tshark_output
+from tshark.tshark_harness import (
+    check_fpdus,
+    check_packet_checksums,
+    read_packet_fields,
+    run_tshark,
+)
 
 import siwarp as package
 from siwarp.verbs import CQ, PD, QP, Context, QPInitAttr, QPType
@@ -38,7 +43,7 @@ ROOT = Path(__file__).resolve().parents[2]
     ("host", "size"), [("127.0.0.1", 1), ("::1", 3000), ("127.0.0.1", 200_000)]
 )
 @pytest.mark.parametrize("op", ["send", "write", "read"])
-def test_every_fpdu_of_an_rc_capture_shows_a_good_crc(
+def test_tshark_shows_a_good_crc_for_every_fpdu_of_an_rc_capture(
     tmp_path: Path, op: str, size: int, host: str
 ) -> None:
     ours, theirs = tmp_path / "client.pcapng", tmp_path / "server.pcapng"
@@ -51,17 +56,17 @@ def test_every_fpdu_of_an_rc_capture_shows_a_good_crc(
             )  # fmt: skip
     assert done.returncode == 0, done.stderr
     for file in (ours, theirs):
-        fpdus = segment_count(run_siwarp_json("dissect", file))
+        fpdus = count_segments(run_siwarp_json("dissect", file))
         assert fpdus >= 100
         check_fpdus(file, fpdus)
 
 
-def segment_count(messages: list[dict[str, Any]]) -> int:
+def count_segments(messages: list[dict[str, Any]]) -> int:
     return sum(m["segments"] for m in messages if not m["kind"].startswith("MPA_"))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_thousands_of_mixed_messages_of_both_ends_have_good_crcs_up_to_the_terminate(
+def test_tshark_shows_good_crcs_for_thousands_of_mixed_messages_and_a_terminate(
     tmp_path: Path, host: str
 ) -> None:
     file = tmp_path / "mixed.pcapng"
@@ -85,16 +90,16 @@ def test_thousands_of_mixed_messages_of_both_ends_have_good_crcs_up_to_the_termi
     messages = run_siwarp_json("dissect", file)
     kinds = Counter(m["kind"] for m in messages)
     assert kinds["RDMA_READ_REQUEST"] == 802
-    # One Write more than requested: the initiator's empty "ready to receive" Write.
+    # There is one Write more than requested: the empty "ready to receive" Write of the initiator.
     assert [kinds[k] for k in ("SEND", "RDMA_WRITE", "RDMA_READ_RESPONSE")] == [800, 801, 801]
     assert kinds["TERMINATE"] == 1
-    check_fpdus(file, segment_count(messages))
-    rows = packet_fields(file, "iwarp_rdma.opcode", "iwarp_rdma.opcode")
+    check_fpdus(file, count_segments(messages))
+    rows = read_packet_fields(file, "iwarp_rdma.opcode", "iwarp_rdma.opcode")
     shown = Counter(int(opcode, 0) for row in rows for opcode in row[0].split(","))
     assert (shown[1], shown[7]) == (802, 1)
 
 
-def test_a_c_program_that_knows_nothing_of_captures_is_captured_by_a_variable(
+def test_the_environment_variable_captures_an_unmodified_c_program(
     tmp_path: Path,
 ) -> None:
     program, files = tmp_path / "rc_write", tmp_path / "of-%p.pcapng"
@@ -122,10 +127,10 @@ def test_a_c_program_that_knows_nothing_of_captures_is_captured_by_a_variable(
         messages = run_siwarp_json("dissect", file)
         assert [m["length"] for m in messages if m["kind"] == "RDMA_WRITE"]
         assert {m["error"] for m in messages} == {None}
-        check_fpdus(file, segment_count(messages))
+        check_fpdus(file, count_segments(messages))
 
 
-def test_a_ud_capture_has_good_checksums_and_drops_with_their_reasons(tmp_path: Path) -> None:
+def test_tshark_shows_good_checksums_and_the_drop_reasons_of_a_ud_capture(tmp_path: Path) -> None:
     file = tmp_path / "ud.pcapng"
     sent = [b"x" * n for n in (0, 21, 22, 1000, 65507)]
     with (
@@ -143,7 +148,7 @@ def test_a_ud_capture_has_good_checksums_and_drops_with_their_reasons(tmp_path: 
         while len(run_siwarp_json("dissect", file)) < len(sent):
             assert time.monotonic() < deadline
             cq.poll(8)
-    words = tshark_output(file)
-    check_packets(words)
+    words = run_tshark(file)
+    check_packet_checksums(words)
     comments = re.findall(r"Expert Info \(Comment/Comment\): (\w+):", words)
     assert comments == ["drop_short"] * 2 + ["drop_crc"] * 3

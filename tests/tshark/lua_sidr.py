@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-"""What tshark displays, with the script, of the resolution of UD queue pairs (spec/cm-udp.md)."""
+"""What tshark displays with the script for the resolution of UD queue pairs (spec/cm-udp.md)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 from harness.verbs_harness import Rig
-from tshark.tshark_harness import check_packets, lua_options, packet_fields, tshark_output
+from tshark.tshark_harness import (
+    check_packet_checksums,
+    lua_options,
+    read_packet_fields,
+    run_tshark,
+)
 from unit.cm.ud_harness import Ends
 from unit.inspect.inspect_harness import make_udp_packet, write_capture
 from unit.inspect.test_inspect_resolution import (
@@ -24,7 +29,7 @@ from unit.inspect.test_inspect_resolution import (
 import siwarp as package
 from siwarp.cm import CMEventType
 
-COMPLAINTS = "siwarp.bad_crc || siwarp.bad_sidr || siwarp.short || siwarp.bad_header"
+ERROR_FILTER = "siwarp.bad_crc || siwarp.bad_sidr || siwarp.short || siwarp.bad_header"
 
 
 @pytest.fixture
@@ -34,7 +39,7 @@ def verbs_device() -> Iterator[Rig]:
     made.close()
 
 
-def test_our_own_questions_and_answers_show_their_fields_and_good_crcs(
+def test_queries_and_answers_of_siwarp_are_shown_with_fields_and_good_crcs(
     tmp_path: Path, verbs_device: Rig
 ) -> None:
     file = tmp_path / "sidr.pcapng"
@@ -47,11 +52,11 @@ def test_our_own_questions_and_answers_show_their_fields_and_good_crcs(
         ends.send_request()
         ends.next_request().id.reject()
         assert ends.next_result().type == CMEventType.REJECTED
-    words = tshark_output(file, *lua_options(), "-V")
-    check_packets(words)
+    words = run_tshark(file, *lua_options(), "-V")
+    check_packet_checksums(words)
     assert words.count("(Good CRC32)") == words.count("UD resolution\n") == 8
-    assert packet_fields(file, COMPLAINTS, "frame.number", options=lua_options()) == []
-    shown = packet_fields(
+    assert read_packet_fields(file, ERROR_FILTER, "frame.number", options=lua_options()) == []
+    shown = read_packet_fields(
         file, "siwarp.sidr.type == 2", "siwarp.sidr.qpn", "siwarp.q_key", "siwarp.sidr.gid",
         "siwarp.sidr.data", "siwarp.sidr.asked", options=lua_options(),
     )  # fmt: skip
@@ -59,17 +64,17 @@ def test_our_own_questions_and_answers_show_their_fields_and_good_crcs(
     for qpn, q_key, gid, data, asked in shown:
         assert (int(qpn, 0), int(q_key, 0), gid) == (qp.qp_num, 0x01234567, "::ffff:127.0.0.1")
         assert (bytes.fromhex(data.replace(":", "")), asked) == (b"it is me", "1")
-    columns = tshark_output(file, *lua_options())
+    columns = run_tshark(file, *lua_options())
     assert "UD resolution: question" in columns
     assert "UD resolution: refusal: the program rejected" in columns
 
 
-def test_cookies_and_who_comes_back_with_one_are_shown(tmp_path: Path) -> None:
+def test_cookies_and_queries_that_return_a_cookie_are_shown(tmp_path: Path) -> None:
     sent = [(ASKER, DOOR, sidr_frame(id=7)), (DOOR, ASKER, sidr_frame(**COOKIE))]
     sent += [(ASKER, DOOR, sidr_frame(id=7, cookie=0x99)), (DOOR, ASKER, sidr_frame(**ANSWER))]
     file = write_capture([make_udp_packet(o, a, b) for a, b, o in sent], tmp_path / "x.pcapng")
-    assert "question with a cookie" in tshark_output(file, *lua_options())
-    shown = packet_fields(
+    assert "question with a cookie" in run_tshark(file, *lua_options())
+    shown = read_packet_fields(
         file,
         "siwarp",
         "siwarp.sidr.type",
@@ -80,7 +85,7 @@ def test_cookies_and_who_comes_back_with_one_are_shown(tmp_path: Path) -> None:
     assert [(kind, cookie and int(cookie, 0), asked) for kind, cookie, asked in shown] == [
         ("1", 0, ""), ("4", 0x99, "1"), ("1", 0x99, ""), ("2", "", "1")
     ]  # fmt: skip
-    assert packet_fields(file, COMPLAINTS, "frame.number", options=lua_options()) == []
+    assert read_packet_fields(file, ERROR_FILTER, "frame.number", options=lua_options()) == []
 
 
 @pytest.mark.parametrize(
@@ -99,24 +104,28 @@ def test_cookies_and_who_comes_back_with_one_are_shown(tmp_path: Path) -> None:
         sidr_frame(**(ANSWER | {"gid": "::ffff:224.0.0.1"})),
     ],
 )
-def test_a_frame_that_no_receiver_accepts_is_shown_as_such(tmp_path: Path, octets: bytes) -> None:
+def test_an_invalid_resolution_frame_is_shown_as_invalid(tmp_path: Path, octets: bytes) -> None:
     file = write_capture([make_udp_packet(octets, ASKER, DOOR)], tmp_path / "x.pcapng")
-    assert packet_fields(file, "siwarp.bad_sidr", "frame.number", options=lua_options()) == [["1"]]
+    assert read_packet_fields(file, "siwarp.bad_sidr", "frame.number", options=lua_options()) == [
+        ["1"]
+    ]
 
 
-def test_a_wrong_crc_is_shown_as_bad(tmp_path: Path) -> None:
+def test_a_wrong_crc_of_a_resolution_frame_is_shown_as_bad(tmp_path: Path) -> None:
     file = write_capture(
         [make_udp_packet(sidr_frame(id=7, crc=5), ASKER, DOOR)], tmp_path / "x.pcapng"
     )
-    assert packet_fields(
+    assert read_packet_fields(
         file, "siwarp.bad_crc", "siwarp.sidr.id", "siwarp.crc.status", options=lua_options()
     ) == [["0x0000000000000007", "Bad"]]
 
 
 @pytest.mark.parametrize("length", [0, 3, 4, 5, 47, 231, 233, 1000])
-def test_any_length_behind_the_magic_harms_nothing(tmp_path: Path, length: int) -> None:
+def test_resolution_frames_of_any_length_cause_no_error_in_the_script(
+    tmp_path: Path, length: int
+) -> None:
     octets = sidr_frame(**ANSWER).ljust(1000, b"\0")[:length]
     file = write_capture([make_udp_packet(octets, ASKER, DOOR)], tmp_path / "x.pcapng")
-    assert len(packet_fields(file, "siwarp.bad_sidr", "frame.number", options=lua_options())) == (
-        length >= 4
-    )
+    assert len(
+        read_packet_fields(file, "siwarp.bad_sidr", "frame.number", options=lua_options())
+    ) == (length >= 4)

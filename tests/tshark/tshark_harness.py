@@ -1,4 +1,4 @@
-"""Run unmodified tshark, with or without the script for what it lacks."""
+"""Helpers that run unmodified tshark, with or without the Lua script of siwarp."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 from cli.cli_harness import environment_without_sanitizer, run_siwarp
 
-# Each option works around a weakness of tshark: short Sends shown as malformed RPC/RDMA or SMB
-# Direct, heuristics that come after well-known ports, segments out of order. Checksum validation is
-# off by default.
+# Each option avoids a weakness of tshark: short Sends are shown as malformed RPC/RDMA or SMB
+# Direct, heuristics come after well-known ports, segments arrive out of order. Checksum validation
+# is off by default.
 TSHARK = [
     "tshark", "--disable-protocol", "rpcordma", "--disable-protocol", "smb_direct",
     "-o", "tcp.try_heuristic_first:TRUE", "-o", "tcp.reassemble_out_of_order:TRUE",
@@ -23,12 +23,14 @@ TSHARK = [
 
 @functools.cache
 def lua_options() -> tuple[str, ...]:
-    """Return the options that load the script."""
+    """Return the options with which tshark loads the Lua script of siwarp."""
     return ("-X", f"lua_script:{run_siwarp('dissect', '--lua-path').stdout.strip()}")
 
 
-def tshark_output(file: Path, *more: str) -> str:
-    """Return tshark's output for a file: all details as text, unless options select otherwise."""
+def run_tshark(file: Path, *more: str) -> str:
+    """Return the output of tshark for a file: all details as text, unless options select
+    otherwise.
+    """
     done = subprocess.run(
         [*TSHARK, "-r", str(file), *(more or ["-V"])],
         capture_output=True,
@@ -43,18 +45,18 @@ def tshark_output(file: Path, *more: str) -> str:
     return done.stdout
 
 
-def packet_fields(
+def read_packet_fields(
     file: Path, chosen: str, *names: str, options: tuple[str, ...] = ()
 ) -> list[list[str]]:
     """Return the named fields of the packets that a display filter selects, one list for each
     packet.
     """
     columns = [word for name in names for word in ("-e", name)]
-    text = tshark_output(file, *options, "-Y", chosen, "-T", "fields", *columns)
+    text = run_tshark(file, *options, "-Y", chosen, "-T", "fields", *columns)
     return [line.split("\t") for line in text.splitlines()]
 
 
-def check_packets(words: str) -> None:
+def check_packet_checksums(words: str) -> None:
     """Assert that the checksums of every packet are good, and that TCP analysis reports no
     anomaly.
     """
@@ -71,8 +73,8 @@ def check_fpdus(file: Path, fpdus: int) -> None:
     """Assert that unmodified tshark shows this number of FPDUs, all with good CRCs, and reports no
     error.
     """
-    words = tshark_output(file)
-    check_packets(words)
+    words = run_tshark(file)
+    check_packet_checksums(words)
     assert words.count("(Good CRC32)") == fpdus
     assert "Bad CRC32" not in words
     assert words.count("Expert Info (Warning") == words.count("Expert Info (Error") == 0

@@ -1,7 +1,7 @@
 """Every error of RFC 5040 figure 9, RFC 5041 section 7.2, RFC 5044 section 8, RFC 6581 section 8.
 
 A scapy peer provokes each error over TCP, and the test compares the octets of the resulting
-Terminate. Errors that cannot be provoked have a reason.
+Terminate. The tables give a reason for each error that cannot be provoked.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from siwarp.verbs import (
     WROpcode,
 )
 
-#: The errors that the RFCs list. RDMAP's local catastrophic error has no defined code.
+#: The errors that the RFCs list; the local catastrophic error of RDMAP has no defined code.
 FIGURE_9 = {(0, 0, 0)}
 FIGURE_9 |= {(0, 1, code) for code in (0, 1, 2, 3, 4, 9, 0xFF)}
 FIGURE_9 |= {(0, 2, code) for code in (5, 6, 7, 8, 9, 0xFF)}
@@ -62,44 +62,44 @@ MPA_8 = {(2, 0, code) for code in (1, 2, 3, 4)}
 ENHANCED_8 = {(2, 0, code) for code in (5, 6, 7)}
 ALL = FIGURE_9 | DDP_7_2 | MPA_8 | ENHANCED_8
 
-#: Function that sends the octets which provoke an error, and returns the segment that the Terminate
-#: must quote.
+#: A function that sends the octets which provoke an error, and returns the segment that the
+#: Terminate must quote.
 Provoke = Callable[[Peer, int], Packet | None]
 
 
 @dataclass(frozen=True)
-class Row:
-    """One error: its RFC, its numbers, how it is provoked, and what its Terminate quotes."""
+class ErrorCase:
+    """An error: its RFC, its numbers, how it is provoked, and what its Terminate quotes."""
 
     rfc: str
     error: tuple[int, int, int]
     provoke: Provoke
-    quotes: str  # what the Terminate quotes: "nothing", "segment" or "request"
+    quotes: str  # the quoted part: "nothing", "segment" or "request"
     small_only: bool = False
 
     def __str__(self) -> str:
         return "/".join(f"{n:x}" for n in self.error) + f"-{self.provoke.__name__.strip('_')}"
 
 
-def send_and_return(peer: Peer, segment: Packet) -> Packet:
+def send_and_return_segment(peer: Peer, segment: Packet) -> Packet:
     peer.send_segments(segment)
     return segment
 
 
-KEPT: list[MR] = []
+KEPT_REGIONS: list[MR] = []
 
 
 def keep_registered(mr: MR) -> RemoteBuffer:
     """Return what a peer needs to access a region, which stays registered until the end of the
     test.
     """
-    KEPT.append(mr)
+    KEPT_REGIONS.append(mr)
     return mr.remote()
 
 
 def register_memory(peer: Peer, access: int = ALL_ACCESS, *, foreign: bool = False) -> RemoteBuffer:
-    """Return registered memory of 40,000 octets, in the peer's protection domain or in
-    another one.
+    """Return registered memory of 40,000 octets, in the peer's protection domain or in another
+    one.
     """
     rig = peer.end.rig
     return keep_registered(MR(PD(rig.ctx) if foreign else rig.pd, bytearray(40_000), access))
@@ -110,68 +110,72 @@ def register_memory(peer: Peer, access: int = ALL_ACCESS, *, foreign: bool = Fal
 
 def _read_invalid_stag(peer: Peer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return(peer, build_read_request(size, there.rkey ^ 0x40, there.addr))
+    return send_and_return_segment(peer, build_read_request(size, there.rkey ^ 0x40, there.addr))
 
 
 def _read_out_of_bounds(peer: Peer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return(peer, build_read_request(size, there.rkey, there.addr + 40_001 - size))
+    return send_and_return_segment(
+        peer, build_read_request(size, there.rkey, there.addr + 40_001 - size)
+    )
 
 
 def _read_without_right(peer: Peer, size: int) -> Packet:
     there = register_memory(peer, AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE)
-    return send_and_return(peer, build_read_request(size, there.rkey, there.addr))
+    return send_and_return_segment(peer, build_read_request(size, there.rkey, there.addr))
 
 
 def _read_other_pd(peer: Peer, size: int) -> Packet:
     there = register_memory(peer, foreign=True)
-    return send_and_return(peer, build_read_request(size, there.rkey, there.addr))
+    return send_and_return_segment(peer, build_read_request(size, there.rkey, there.addr))
 
 
 def _read_that_wraps(peer: Peer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return(peer, build_read_request(size, there.rkey, 2**64 - size + 1))
+    return send_and_return_segment(peer, build_read_request(size, there.rkey, 2**64 - size + 1))
 
 
 def _invalidate_forbidden_stag(peer: Peer, size: int) -> Packet:
     segment = build_send(opcode=Opcode.SEND_INVALIDATE, inv_stag=register_memory(peer).rkey)
-    return send_and_return(peer, segment / Raw(octet_pattern(size)))
+    return send_and_return_segment(peer, segment / Raw(octet_pattern(size)))
 
 
 def _write_without_right(peer: Peer, size: int) -> Packet:
     there = register_memory(peer, AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ)
-    return send_and_return(peer, build_write(there.rkey, there.addr) / Raw(octet_pattern(size)))
+    return send_and_return_segment(
+        peer, build_write(there.rkey, there.addr) / Raw(octet_pattern(size))
+    )
 
 
 def _send_wrong_rdmap_version(peer: Peer, size: int) -> Packet:
-    return send_and_return(peer, build_send(rv=2) / Raw(octet_pattern(size)))
+    return send_and_return_segment(peer, build_send(rv=2) / Raw(octet_pattern(size)))
 
 
 def _write_wrong_rdmap_version(peer: Peer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return(
+    return send_and_return_segment(
         peer, build_write(there.rkey, there.addr, rv=3) / Raw(octet_pattern(size))
     )
 
 
 def _send_unknown_opcode(peer: Peer, size: int) -> Packet:
-    return send_and_return(peer, build_send(opcode=0xB) / Raw(octet_pattern(size)))
+    return send_and_return_segment(peer, build_send(opcode=0xB) / Raw(octet_pattern(size)))
 
 
 def _send_on_wrong_queue(peer: Peer, size: int) -> Packet:
-    return send_and_return(peer, build_send(qn=2) / Raw(octet_pattern(min(size, 100))))
+    return send_and_return_segment(peer, build_send(qn=2) / Raw(octet_pattern(min(size, 100))))
 
 
 def _send_unasked_read_response(peer: Peer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return(
+    return send_and_return_segment(
         peer, build_read_response(there.rkey, there.addr) / Raw(octet_pattern(size))
     )
 
 
 def _send_short_read_response(peer: Peer, size: int) -> Packet:
-    request = start_read(peer, size)
-    return send_and_return(
+    request = start_siwarp_read(peer, size)
+    return send_and_return_segment(
         peer, build_read_response(request.sink_stag, request.sink_to) / Raw(octet_pattern(size - 1))
     )
 
@@ -180,19 +184,21 @@ def _send_truncated_read_request(peer: Peer, size: int) -> Packet:
     there = register_memory(peer)
     segment = build_read_request(size, there.rkey, there.addr)
     segment = DDPUntagged(bytes(segment)[:-1])
-    return send_and_return(peer, segment)
+    return send_and_return_segment(peer, segment)
 
 
 def _send_misaligned_atomic(peer: Peer, size: int) -> Packet:
-    """A misaligned atomic: RFC 7306 uses an error code of RFC 5040 for it."""
+    """Send a misaligned atomic, for which RFC 7306 uses an error code of RFC 5040."""
     there = register_memory(peer)
     request = AtomicRequest(
         code=AtomicCode.FETCH_ADD, request=7, stag=there.rkey, to=there.addr | 1, data=1
     )
-    return send_and_return(peer, DDPUntagged(opcode=Opcode.ATOMIC_REQUEST, qn=1, msn=1) / request)
+    return send_and_return_segment(
+        peer, DDPUntagged(opcode=Opcode.ATOMIC_REQUEST, qn=1, msn=1) / request
+    )
 
 
-def start_read(peer: Peer, size: int) -> ReadRequest:
+def start_siwarp_read(peer: Peer, size: int) -> ReadRequest:
     """Have the siwarp end post an RDMA Read of this size, and return its Read Request."""
     end = peer.end
     there = RemoteBuffer(0x1000, 1 << 20, 0x77)
@@ -203,8 +209,8 @@ def start_read(peer: Peer, size: int) -> ReadRequest:
 
 
 def _invalidate_source_of_blocked_write(peer: Peer, size: int) -> None:
-    """A long Write of siwarp's blocks because the peer reads nothing; then the peer invalidates its
-    source.
+    """Have siwarp send a long Write, which blocks because the peer reads nothing, and invalidate
+    the source of the Write.
     """
     mr = register_invalidatable_memory(peer, 64 << 20)
     peer.end.qp.post_send(
@@ -214,10 +220,10 @@ def _invalidate_source_of_blocked_write(peer: Peer, size: int) -> None:
 
 
 def register_invalidatable_memory(peer: Peer, size: int) -> MR:
-    """Return memory that the peer may invalidate, even while this end uses it."""
+    """Return memory that the peer may invalidate, even while the siwarp end uses it."""
     access = ALL_ACCESS | AccessFlag.REMOTE_INVALIDATE
     mr = MR(peer.end.rig.pd, bytearray(size), access, qp=peer.end.qp)
-    KEPT.append(mr)
+    KEPT_REGIONS.append(mr)
     return mr
 
 
@@ -226,119 +232,125 @@ def register_invalidatable_memory(peer: Peer, size: int) -> MR:
 
 def _write_invalid_stag(peer: Peer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return(
+    return send_and_return_segment(
         peer, build_write(there.rkey ^ 0x40, there.addr) / Raw(octet_pattern(size))
     )
 
 
 def _write_out_of_bounds(peer: Peer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return(
+    return send_and_return_segment(
         peer, build_write(there.rkey, there.addr + 40_001 - size) / Raw(octet_pattern(size))
     )
 
 
 def _write_below_region(peer: Peer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return(peer, build_write(there.rkey, there.addr - 1) / Raw(octet_pattern(size)))
+    return send_and_return_segment(
+        peer, build_write(there.rkey, there.addr - 1) / Raw(octet_pattern(size))
+    )
 
 
 def _write_other_pd(peer: Peer, size: int) -> Packet:
     there = register_memory(peer, foreign=True)
-    return send_and_return(peer, build_write(there.rkey, there.addr) / Raw(octet_pattern(size)))
+    return send_and_return_segment(
+        peer, build_write(there.rkey, there.addr) / Raw(octet_pattern(size))
+    )
 
 
 def _write_other_qp(peer: Peer, size: int) -> Packet:
     end = peer.end
     other = end.rig.create_qp(qp_type=end.qp.qp_type)
     there = keep_registered(MR(end.rig.pd, bytearray(40_000), ALL_ACCESS, qp=other))
-    return send_and_return(peer, build_write(there.rkey, there.addr) / Raw(octet_pattern(size)))
+    return send_and_return_segment(
+        peer, build_write(there.rkey, there.addr) / Raw(octet_pattern(size))
+    )
 
 
 def _write_that_wraps(peer: Peer, size: int) -> Packet:
-    return send_and_return(
+    return send_and_return_segment(
         peer, build_write(register_memory(peer).rkey, 2**64 - size + 1) / Raw(octet_pattern(size))
     )
 
 
 def _write_wrong_ddp_version(peer: Peer, size: int) -> Packet:
     there = register_memory(peer)
-    return send_and_return(
+    return send_and_return_segment(
         peer, build_write(there.rkey, there.addr, dv=2) / Raw(octet_pattern(size))
     )
 
 
 def _send_read_response_out_of_order(peer: Peer, size: int) -> Packet:
-    """Send a response to the second Read while the first one is unanswered."""
-    start_read(peer, size)
-    second = start_read(peer, size)
-    return send_and_return(
+    """Send a response to the second Read while the first Read is unanswered."""
+    start_siwarp_read(peer, size)
+    second = start_siwarp_read(peer, size)
+    return send_and_return_segment(
         peer, build_read_response(second.sink_stag, second.sink_to) / Raw(octet_pattern(size))
     )
 
 
 def _send_read_response_with_gap(peer: Peer, size: int) -> Packet:
-    request = start_read(peer, size)
-    return send_and_return(
+    request = start_siwarp_read(peer, size)
+    return send_and_return_segment(
         peer, build_read_response(request.sink_stag, request.sink_to + 1) / Raw(octet_pattern(size))
     )
 
 
 def _send_long_read_response(peer: Peer, size: int) -> Packet:
-    request = start_read(peer, size)
-    return send_and_return(
+    request = start_siwarp_read(peer, size)
+    return send_and_return_segment(
         peer, build_read_response(request.sink_stag, request.sink_to) / Raw(octet_pattern(size + 1))
     )
 
 
 def _send_on_unknown_queue(peer: Peer, size: int) -> Packet:
-    return send_and_return(peer, build_send(qn=4) / Raw(octet_pattern(size)))
+    return send_and_return_segment(peer, build_send(qn=4) / Raw(octet_pattern(size)))
 
 
 def _send_without_receive(peer: Peer, size: int) -> Packet:
     peer.send_segments(build_send(1))
-    return send_and_return(peer, build_send(2) / Raw(octet_pattern(size)))
+    return send_and_return_segment(peer, build_send(2) / Raw(octet_pattern(size)))
 
 
 def _send_too_many_reads(peer: Peer, size: int) -> Packet:
-    """Four Reads may be outstanding: four responses of 64 MiB that the peer does not read keep them
-    so.
+    """Send a fifth Read Request while four Reads are outstanding, because the peer does not read
+    their responses of 64 MiB.
     """
     there = keep_registered(MR(peer.end.rig.pd, bytearray(64 << 20), ALL_ACCESS))
     for msn in (1, 2, 3, 4):
         peer.send_segments(build_read_request(64 << 20, there.rkey, there.addr, msn=msn))
-    return send_and_return(peer, build_read_request(size, there.rkey, there.addr, msn=5))
+    return send_and_return_segment(peer, build_read_request(size, there.rkey, there.addr, msn=5))
 
 
 def _send_wrong_msn(peer: Peer, size: int) -> Packet:
-    return send_and_return(peer, build_send(2) / Raw(octet_pattern(size)))
+    return send_and_return_segment(peer, build_send(2) / Raw(octet_pattern(size)))
 
 
 def _send_mo_with_gap(peer: Peer, size: int) -> Packet:
     peer.send_segments(build_send(l=0) / Raw(b"abc"))
-    return send_and_return(peer, build_send(mo=4) / Raw(octet_pattern(size)))
+    return send_and_return_segment(peer, build_send(mo=4) / Raw(octet_pattern(size)))
 
 
 def _send_mo_going_back(peer: Peer, size: int) -> Packet:
     peer.send_segments(build_send(l=0) / Raw(b"abc"))
-    return send_and_return(peer, build_send(mo=2) / Raw(octet_pattern(size)))
+    return send_and_return_segment(peer, build_send(mo=2) / Raw(octet_pattern(size)))
 
 
 def _send_first_mo_not_zero(peer: Peer, size: int) -> Packet:
-    return send_and_return(peer, build_send(mo=1) / Raw(octet_pattern(size)))
+    return send_and_return_segment(peer, build_send(mo=1) / Raw(octet_pattern(size)))
 
 
 def _send_too_long_message(peer: Peer, size: int) -> Packet:
     peer.send_segments(build_send(l=0) / Raw(bytes(30_000)))
-    return send_and_return(peer, build_send(mo=30_000) / Raw(bytes(1)))
+    return send_and_return_segment(peer, build_send(mo=30_000) / Raw(bytes(1)))
 
 
 def _send_wrong_ddp_version(peer: Peer, size: int) -> Packet:
-    return send_and_return(peer, build_send(dv=0) / Raw(octet_pattern(size)))
+    return send_and_return_segment(peer, build_send(dv=0) / Raw(octet_pattern(size)))
 
 
 def _send_to_invalidated_receive(peer: Peer, size: int) -> None:
-    """The receive that the peer's second Send consumes has an invalidated local key."""
+    """Send a message for which siwarp must use a receive whose local key is invalidated."""
     mr = register_invalidatable_memory(peer, 40_000)
     peer.end.qp.post_recv(RecvWR(2, sg=[mr.sge()]))
     peer.send_segments(build_send(1, opcode=Opcode.SEND_INVALIDATE, inv_stag=mr.rkey))
@@ -364,52 +376,52 @@ def _send_wrong_marker(peer: Peer, size: int) -> None:
 
 
 PROVOKED = [
-    Row("RFC 5040 4.8", (0, 0, 0), _invalidate_source_of_blocked_write, "nothing", True),
-    Row("RFC 5040 7.2", (0, 1, 0), _read_invalid_stag, "request"),
-    Row("RFC 5040 7.2", (0, 1, 1), _read_out_of_bounds, "request"),
-    Row("RFC 5040 4.8", (0, 1, 2), _read_without_right, "request"),
-    Row("RFC 5040 4.8", (0, 1, 2), _write_without_right, "segment"),
-    Row("RFC 5040 7.2", (0, 1, 3), _read_other_pd, "request"),
-    Row("RFC 5040 7.2", (0, 1, 4), _read_that_wraps, "request"),
-    Row("RFC 5040 5.3", (0, 1, 9), _invalidate_forbidden_stag, "segment"),
-    Row("RFC 5040 7.2", (0, 2, 5), _send_wrong_rdmap_version, "segment"),
-    Row("RFC 5040 7.2", (0, 2, 5), _write_wrong_rdmap_version, "segment"),
-    Row("RFC 5040 7.2", (0, 2, 6), _send_unknown_opcode, "segment"),
-    Row("RFC 5040 7.2", (0, 2, 6), _send_on_wrong_queue, "segment"),
-    Row("RFC 5040 7.2", (0, 2, 6), _send_unasked_read_response, "segment"),
-    Row("RFC 5040 4.8", (0, 2, 7), _send_misaligned_atomic, "segment"),
-    Row("RFC 5040 4.8", (0, 2, 0xFF), _send_short_read_response, "segment"),
-    Row("RFC 5040 4.8", (0, 2, 0xFF), _send_truncated_read_request, "segment"),
-    Row("RFC 5041 7.2", (1, 0, 0), _send_to_invalidated_receive, "nothing"),
-    Row("RFC 5041 7.2", (1, 0, 0), _send_truncated_ddp_header, "nothing", True),
-    Row("RFC 5041 7.1", (1, 1, 0), _write_invalid_stag, "segment"),
-    Row("RFC 5041 7.1", (1, 1, 0), _send_read_response_out_of_order, "segment"),
-    Row("RFC 5041 7.1", (1, 1, 1), _write_out_of_bounds, "segment"),
-    Row("RFC 5041 7.1", (1, 1, 1), _write_below_region, "segment"),
-    Row("RFC 5041 7.1", (1, 1, 1), _send_read_response_with_gap, "segment"),
-    Row("RFC 5041 7.1", (1, 1, 1), _send_long_read_response, "segment"),
-    Row("RFC 5041 7.2", (1, 1, 2), _write_other_pd, "segment"),
-    Row("RFC 5041 7.2", (1, 1, 2), _write_other_qp, "segment"),
-    Row("RFC 5041 7.1", (1, 1, 3), _write_that_wraps, "segment"),
-    Row("RFC 5041 7.2", (1, 1, 4), _write_wrong_ddp_version, "segment"),
-    Row("RFC 5041 7.1", (1, 2, 1), _send_on_unknown_queue, "segment"),
-    Row("RFC 5041 7.1", (1, 2, 2), _send_without_receive, "segment"),
-    Row("RFC 5041 7.1", (1, 2, 2), _send_too_many_reads, "segment", True),
-    Row("RFC 5041 7.1", (1, 2, 3), _send_wrong_msn, "segment"),
-    Row("RFC 5041 7.1", (1, 2, 4), _send_mo_with_gap, "segment"),
-    Row("RFC 5041 7.1", (1, 2, 4), _send_mo_going_back, "segment"),
-    Row("RFC 5041 7.1", (1, 2, 4), _send_first_mo_not_zero, "segment"),
-    Row("RFC 5041 7.1", (1, 2, 5), _send_too_long_message, "segment", True),
-    Row("RFC 5041 7.2", (1, 2, 6), _send_wrong_ddp_version, "segment"),
-    Row("RFC 5044 8", (2, 0, 2), _send_wrong_crc, "nothing"),
-    Row("RFC 5044 8", (2, 0, 3), _send_wrong_marker, "nothing"),
+    ErrorCase("RFC 5040 4.8", (0, 0, 0), _invalidate_source_of_blocked_write, "nothing", True),
+    ErrorCase("RFC 5040 7.2", (0, 1, 0), _read_invalid_stag, "request"),
+    ErrorCase("RFC 5040 7.2", (0, 1, 1), _read_out_of_bounds, "request"),
+    ErrorCase("RFC 5040 4.8", (0, 1, 2), _read_without_right, "request"),
+    ErrorCase("RFC 5040 4.8", (0, 1, 2), _write_without_right, "segment"),
+    ErrorCase("RFC 5040 7.2", (0, 1, 3), _read_other_pd, "request"),
+    ErrorCase("RFC 5040 7.2", (0, 1, 4), _read_that_wraps, "request"),
+    ErrorCase("RFC 5040 5.3", (0, 1, 9), _invalidate_forbidden_stag, "segment"),
+    ErrorCase("RFC 5040 7.2", (0, 2, 5), _send_wrong_rdmap_version, "segment"),
+    ErrorCase("RFC 5040 7.2", (0, 2, 5), _write_wrong_rdmap_version, "segment"),
+    ErrorCase("RFC 5040 7.2", (0, 2, 6), _send_unknown_opcode, "segment"),
+    ErrorCase("RFC 5040 7.2", (0, 2, 6), _send_on_wrong_queue, "segment"),
+    ErrorCase("RFC 5040 7.2", (0, 2, 6), _send_unasked_read_response, "segment"),
+    ErrorCase("RFC 5040 4.8", (0, 2, 7), _send_misaligned_atomic, "segment"),
+    ErrorCase("RFC 5040 4.8", (0, 2, 0xFF), _send_short_read_response, "segment"),
+    ErrorCase("RFC 5040 4.8", (0, 2, 0xFF), _send_truncated_read_request, "segment"),
+    ErrorCase("RFC 5041 7.2", (1, 0, 0), _send_to_invalidated_receive, "nothing"),
+    ErrorCase("RFC 5041 7.2", (1, 0, 0), _send_truncated_ddp_header, "nothing", True),
+    ErrorCase("RFC 5041 7.1", (1, 1, 0), _write_invalid_stag, "segment"),
+    ErrorCase("RFC 5041 7.1", (1, 1, 0), _send_read_response_out_of_order, "segment"),
+    ErrorCase("RFC 5041 7.1", (1, 1, 1), _write_out_of_bounds, "segment"),
+    ErrorCase("RFC 5041 7.1", (1, 1, 1), _write_below_region, "segment"),
+    ErrorCase("RFC 5041 7.1", (1, 1, 1), _send_read_response_with_gap, "segment"),
+    ErrorCase("RFC 5041 7.1", (1, 1, 1), _send_long_read_response, "segment"),
+    ErrorCase("RFC 5041 7.2", (1, 1, 2), _write_other_pd, "segment"),
+    ErrorCase("RFC 5041 7.2", (1, 1, 2), _write_other_qp, "segment"),
+    ErrorCase("RFC 5041 7.1", (1, 1, 3), _write_that_wraps, "segment"),
+    ErrorCase("RFC 5041 7.2", (1, 1, 4), _write_wrong_ddp_version, "segment"),
+    ErrorCase("RFC 5041 7.1", (1, 2, 1), _send_on_unknown_queue, "segment"),
+    ErrorCase("RFC 5041 7.1", (1, 2, 2), _send_without_receive, "segment"),
+    ErrorCase("RFC 5041 7.1", (1, 2, 2), _send_too_many_reads, "segment", True),
+    ErrorCase("RFC 5041 7.1", (1, 2, 3), _send_wrong_msn, "segment"),
+    ErrorCase("RFC 5041 7.1", (1, 2, 4), _send_mo_with_gap, "segment"),
+    ErrorCase("RFC 5041 7.1", (1, 2, 4), _send_mo_going_back, "segment"),
+    ErrorCase("RFC 5041 7.1", (1, 2, 4), _send_first_mo_not_zero, "segment"),
+    ErrorCase("RFC 5041 7.1", (1, 2, 5), _send_too_long_message, "segment", True),
+    ErrorCase("RFC 5041 7.2", (1, 2, 6), _send_wrong_ddp_version, "segment"),
+    ErrorCase("RFC 5044 8", (2, 0, 2), _send_wrong_crc, "nothing"),
+    ErrorCase("RFC 5044 8", (2, 0, 3), _send_wrong_marker, "nothing"),
 ]
 
-#: Errors during start-up: each has a separate test below.
-STARTUP = {(2, 0, 4), (2, 0, 5), (2, 0, 6), (2, 0, 7)}
+#: The errors during start-up, each of which has a test of its own.
+STARTUP_ERRORS = {(2, 0, 4), (2, 0, 5), (2, 0, 6), (2, 0, 7)}
 
-#: Why siwarp never sends a Terminate with these numbers.
-REASONED = {
+#: The reasons why siwarp never sends a Terminate with these numbers.
+NEVER_SENT = {
     (0, 1, 0xFF): "every protection error here is one of those that have a code of their own",
     (0, 2, 8): "nothing in a process of user space fails for all its streams and leaves them alive",
     (0, 2, 9): "figure 9 has the error twice; figure 10 gives Sends with Invalidate to type 1",
@@ -417,43 +429,43 @@ REASONED = {
 }
 
 
-def test_the_tables_have_every_error_once() -> None:
+def test_the_tables_list_every_error_of_the_rfcs_exactly_once() -> None:
     provoked = {row.error for row in PROVOKED}
-    assert provoked | STARTUP | REASONED.keys() == ALL
-    assert not provoked & STARTUP
-    assert not (provoked | STARTUP) & REASONED.keys()
+    assert provoked | STARTUP_ERRORS | NEVER_SENT.keys() == ALL
+    assert not provoked & STARTUP_ERRORS
+    assert not (provoked | STARTUP_ERRORS) & NEVER_SENT.keys()
     assert set(TERM_CODES) | {(0, 0, 0)} == ALL  # siwarp.inspect lists the same error codes
 
 
 @pytest.fixture
 def wire() -> Iterator[Wire]:
-    """Provide a listener on 127.0.0.1 and a way to connect to it."""
+    """Yield a listener on 127.0.0.1 and a way to connect to the listener."""
     rig = Rig()
     yield Wire(rig)
-    KEPT.clear()
+    KEPT_REGIONS.clear()
     rig.close()
 
 
-def expected_terminate(row: Row, segment: Packet | None) -> bytes:
+def expected_terminate(row: ErrorCase, segment: Packet | None) -> bytes:
     """Return the expected octets of the Terminate according to RFC 5040 section 4.8."""
     layer, etype, code = row.error
-    told = {"layer": layer, "etype": etype, "code": code}
+    fields = {"layer": layer, "etype": etype, "code": code}
     if row.quotes == "nothing":
-        return bytes(Terminate(**told))
+        return bytes(Terminate(**fields))
     assert segment is not None
     octets = bytes(segment)
-    told |= {"m": 1, "d": 1, "ddp_seg_len": len(octets)}
+    fields |= {"m": 1, "d": 1, "ddp_seg_len": len(octets)}
     if isinstance(segment, DDPTagged):
-        told["quoted_ddp"] = QuotedTagged(octets[:14])
+        fields["quoted_ddp"] = QuotedTagged(octets[:14])
     else:
-        told["quoted_ddp"] = QuotedUntagged(octets[:18])
+        fields["quoted_ddp"] = QuotedUntagged(octets[:18])
     if row.quotes == "request":
-        told |= {"r": 1, "quoted_rdma": QuotedReadRequest(octets[18:46])}
-    return bytes(Terminate(**told))
+        fields |= {"r": 1, "quoted_rdma": QuotedReadRequest(octets[18:46])}
+    return bytes(Terminate(**fields))
 
 
-def provoke_and_check(row: Row, peer: Peer, size: int) -> None:
-    """Provoke an error and check what is reported to the peer and to the program."""
+def provoke_and_check(row: ErrorCase, peer: Peer, size: int) -> None:
+    """Provoke an error, and check the reports to the peer and to the program."""
     end = peer.end
     canary = bytes(end.mem.view)
     end.post_receive(1, 0, 30_000)
@@ -474,15 +486,15 @@ def provoke_and_check(row: Row, peer: Peer, size: int) -> None:
 @pytest.mark.parametrize("size", [600, 20_000], ids=["small", "large"])
 @pytest.mark.parametrize("how", ["asking", "answering"])
 @pytest.mark.clause("RFC5040-4.8-03", "RFC5040-7.1-02#b", "RFC5040-7.1-02#c")
-def test_each_error_is_told_by_its_numbers_with_what_its_case_quotes(
-    wire: Wire, row: Row, size: int, how: str
+def test_each_error_causes_a_terminate_with_its_numbers_and_the_required_quotes(
+    wire: Wire, row: ErrorCase, size: int, how: str
 ) -> None:
     param = ConnParam(markers=row.error == (2, 0, 3), responder_resources=4)
     with CONNECT[how](wire, param=param) as peer:
         if how == "asking":
-            peer.send_segments(
-                None
-            )  # an empty FPDU: a responder may send only after it has received one
+            # The peer sends an empty FPDU, because a responder may send only after it has received
+            # an FPDU.
+            peer.send_segments(None)
         provoke_and_check(row, peer, size)
 
 
@@ -490,7 +502,9 @@ def test_each_error_is_told_by_its_numbers_with_what_its_case_quotes(
     "row", [row for row in PROVOKED if row.quotes != "nothing" and not row.small_only], ids=str
 )
 @pytest.mark.clause("RFC5040-4.8-04", "RFC5040-4.8-05", "RFC5040-4.8-06")
-def test_the_same_with_markers_both_ways(wire: Wire, row: Row) -> None:
+def test_each_quoted_error_causes_the_same_terminate_with_markers_in_both_directions(
+    wire: Wire, row: ErrorCase
+) -> None:
     reply = MPAReply(rev=2, m=1, s=1, ird=4, ord=4)
     with Peer.accept_from_siwarp(wire, reply, ConnParam(markers=True)) as peer:
         provoke_and_check(row, peer, 700)
@@ -510,7 +524,9 @@ def test_the_same_with_markers_both_ways(wire: Wire, row: Row) -> None:
     ids=["noise", "reply", "revision", "length"],
 )
 @pytest.mark.clause("RFC5044-8-05", "RFC5044-7.1.2-04")
-def test_a_bad_request_closes_tcp_at_once_with_nothing_said(wire: Wire, octets: bytes) -> None:
+def test_an_invalid_mpa_request_closes_tcp_immediately_without_an_answer(
+    wire: Wire, octets: bytes
+) -> None:
     with plain_connect(wire.address) as s:
         s.sendall(octets)
         assert read_to_end(s) == b""
@@ -522,20 +538,22 @@ def test_a_bad_request_closes_tcp_at_once_with_nothing_said(wire: Wire, octets: 
     ids=["noise", "request", "revision"],
 )
 @pytest.mark.clause("RFC5044-8-05", "RFC5044-7.1.2-08", "RFC5044-7.1.2-12")
-def test_a_bad_reply_is_code_4_and_closes_tcp_at_once(wire: Wire, octets: bytes) -> None:
+def test_an_invalid_mpa_reply_is_error_code_4_and_closes_tcp_immediately(
+    wire: Wire, octets: bytes
+) -> None:
     with Peer.accept_from_siwarp(wire, Raw(octets), established=False) as peer:
         event = peer.end.next_cm_event()
         assert (event.type, event.wire_error) == (CMEventType.CONNECT_ERROR, 0x020004)
         assert read_to_end(peer.sock) == b""
 
 
-def terminate_fields(peer: Peer) -> tuple[int, int, int, int, int, int]:
+def receive_terminate_fields(peer: Peer) -> tuple[int, int, int, int, int, int]:
     t = peer.receive_terminate()
     return (t.layer, t.etype, t.code, t.m, t.d, t.r)
 
 
 @pytest.mark.clause("RFC6581-9.3-01")
-def test_a_queue_pair_that_cannot_take_the_connection_any_more_is_local_catastrophic(
+def test_a_queue_pair_in_err_at_the_mpa_reply_causes_a_local_catastrophic_error(
     wire: Wire,
 ) -> None:
     with plain_listener() as listener:
@@ -551,34 +569,38 @@ def test_a_queue_pair_that_cannot_take_the_connection_any_more_is_local_catastro
         with Peer(sock, end, reply, request) as peer:
             event = end.next_cm_event()
             assert (event.type, event.wire_error) == (CMEventType.CONNECT_ERROR, 0x020005)
-            assert terminate_fields(peer) == (2, 0, 5, 0, 0, 0)
+            assert receive_terminate_fields(peer) == (2, 0, 5, 0, 0, 0)
 
 
 @pytest.mark.clause("RFC6581-9.1-09", "RFC6581-9.1-06")
-def test_a_responder_that_wants_more_reads_than_there_can_be_is_insufficient_ird(
+def test_a_responder_with_an_ord_above_the_maximum_ird_causes_insufficient_ird(
     wire: Wire,
 ) -> None:
     reply = MPAReply(rev=2, s=1, ird=4, ord=1000)
     with Peer.accept_from_siwarp(wire, reply, established=False) as peer:
         assert peer.end.next_cm_event().wire_error == 0x020006
-        assert terminate_fields(peer) == (2, 0, 6, 0, 0, 0)
+        assert receive_terminate_fields(peer) == (2, 0, 6, 0, 0, 0)
 
 
 @pytest.mark.parametrize("ours", [RTR.WRITE, RTR.READ, RTR.FPDU, RTR.WRITE | RTR.READ])
 @pytest.mark.clause("RFC6581-9.2-10", "RFC6581-9.2-11")
-def test_a_responder_that_knows_none_of_our_rtrs_is_no_matching_rtr(wire: Wire, ours: RTR) -> None:
+def test_a_responder_that_supports_no_offered_rtr_causes_the_error_no_matching_rtr(
+    wire: Wire, ours: RTR
+) -> None:
     bits = {"b": 1} if ours != RTR.FPDU else {"c_rtr": 1, "d_rtr": 1}
     reply = MPAReply(rev=2, s=1, a=1, ird=4, ord=4, **bits)
     with Peer.accept_from_siwarp(
         wire, reply, ConnParam(peer_to_peer=ours), established=False
     ) as peer:
         assert peer.end.next_cm_event().wire_error == 0x020007
-        assert terminate_fields(peer) == (2, 0, 7, 0, 0, 0)
+        assert receive_terminate_fields(peer) == (2, 0, 7, 0, 0, 0)
 
 
 @pytest.mark.parametrize("sent", ["nothing", "send", "long write"])
 @pytest.mark.clause("RFC6581-9.2-11")
-def test_an_initiator_that_opens_with_another_rtr_is_no_matching_rtr(wire: Wire, sent: str) -> None:
+def test_an_initiator_that_sends_another_rtr_causes_the_error_no_matching_rtr(
+    wire: Wire, sent: str
+) -> None:
     request = MPARequest(rev=2, s=1, a=1, c_rtr=1, ird=4, ord=4)
     with Peer.connect_to_siwarp(wire, request, established=False) as peer:
         there = register_memory(peer)
@@ -590,13 +612,13 @@ def test_an_initiator_that_opens_with_another_rtr_is_no_matching_rtr(wire: Wire,
                 "long write": build_write(there.rkey, there.addr) / Raw(b"abc"),
             }[sent]
         )
-        assert terminate_fields(peer) == (2, 0, 7, 0, 0, 0)
+        assert receive_terminate_fields(peer) == (2, 0, 7, 0, 0, 0)
         assert poll(peer.end.rcq)[0].vendor_err == 0x020007
 
 
 @pytest.mark.parametrize("after", [b"", b"\0", b"\0\x40" + bytes(20)])
 @pytest.mark.clause("RFC5044-8-01#a")
-def test_a_connection_that_the_peer_ends_brings_no_terminate(wire: Wire, after: bytes) -> None:
+def test_a_connection_that_the_peer_closes_causes_no_terminate(wire: Wire, after: bytes) -> None:
     """A connection that the peer closes (error 2/0/1) causes no Terminate, even within an FPDU."""
     with Peer.connect_to_siwarp(wire) as peer:
         peer.send_segments(None)

@@ -38,7 +38,7 @@ CASES = [(SEND, 0x43, 0), (SEND_SE, 0x45, 0), (READ, 0x41, 1), (WRITE, 0x40, Non
 
 
 def read_raw_segment(stream: Any) -> bytes:
-    """Read one transmitted FPDU and return the octets of its segment."""
+    """Read one transmitted FPDU, and return the octets of its segment."""
     length = int.from_bytes(recv_exactly(stream.sock, 2), "big")
     octets = recv_exactly(stream.sock, length + -(2 + length) % 4 + 4)
     return octets[:length]
@@ -49,7 +49,7 @@ def read_raw_segment(stream: Any) -> bytes:
 
 @pytest.mark.parametrize(("opcode", "octet", "qn"), CASES)
 @pytest.mark.clause("RFC5040-4.1-01", "RFC5040-4.1-02", "RFC5040-4.1-06")
-def test_the_control_field_is_the_first_octet_that_ddp_reserves(
+def test_the_rdmap_control_field_is_the_first_octet_that_ddp_reserves(
     world: RdmapWorld, opcode: int, octet: int, qn: int | None
 ) -> None:
     stream = world.initiator()
@@ -61,7 +61,7 @@ def test_the_control_field_is_the_first_octet_that_ddp_reserves(
 @pytest.mark.clause(
     "RFC5040-4.1-04", "RFC5040-4.1-05", "RFC5040-4.1-07#a", "RFC5040-4.1-07#b", "RFC5040-4.1-07#c"
 )
-def test_tagged_flag_and_queue_are_those_of_the_operation(
+def test_the_tagged_flag_and_the_queue_number_are_those_of_the_operation(
     world: RdmapWorld, opcode: int, octet: int, qn: int | None
 ) -> None:
     stream = world.initiator()
@@ -83,7 +83,7 @@ def test_tagged_flag_and_queue_are_those_of_the_operation(
     "RFC5040-4.1-09",
     "RFC5040-4.1-10",
 )
-def test_version_is_one_and_what_is_reserved_or_unused_zero(
+def test_the_rdmap_version_is_one_and_reserved_or_unused_fields_are_zero(
     world: RdmapWorld, opcode: int, octet: int, qn: int | None
 ) -> None:
     stream = world.initiator()
@@ -98,7 +98,7 @@ def test_version_is_one_and_what_is_reserved_or_unused_zero(
 @pytest.mark.clause(
     "RFC5040-4.1-08#a", "RFC5040-4.1-08#b", "RFC5040-4.1-08#e", "RFC5040-4.1-09", "RFC5040-4.1-10"
 )
-def test_both_versions_are_taken_and_what_is_reserved_not_looked_at(
+def test_rdmap_versions_0_and_1_are_accepted_and_reserved_fields_are_ignored(
     world: RdmapWorld, version: int, reserved: int
 ) -> None:
     stream = world.initiator()
@@ -113,7 +113,7 @@ def test_both_versions_are_taken_and_what_is_reserved_not_looked_at(
 
 @pytest.mark.parametrize("opcode", [SEND, SEND_SE, WRITE])
 @pytest.mark.clause("RFC5040-4.2-01#c")
-def test_what_is_sent_or_written_follows_the_ddp_header_at_once(
+def test_the_payload_of_a_send_or_write_follows_the_ddp_header_directly(
     world: RdmapWorld, opcode: int
 ) -> None:
     stream = world.initiator()
@@ -124,7 +124,7 @@ def test_what_is_sent_or_written_follows_the_ddp_header_at_once(
 
 
 @pytest.mark.clause("RFC5040-4.2-01#c")
-def test_what_is_read_follows_the_ddp_header_at_once(world: RdmapWorld) -> None:
+def test_the_payload_of_a_read_response_follows_the_ddp_header_directly(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(100, octet_pattern(100))
     stream.inject_segments(build_read_request(size=100, src_stag=m.stag, src_to=m.addr))
@@ -138,7 +138,7 @@ def test_what_is_read_follows_the_ddp_header_at_once(world: RdmapWorld) -> None:
 
 @pytest.mark.parametrize("role", ["initiator", "responder"])
 @pytest.mark.clause("RFC5040-3.1-01", "RFC5044-C.1-01")
-def test_all_that_either_end_sends_is_ddp_segments_of_version_one(
+def test_all_transmitted_octets_are_ddp_segments_of_version_one(
     world: RdmapWorld, role: str
 ) -> None:
     """Every octet after start-up belongs to an FPDU with a segment, whose two versions are 1.
@@ -193,7 +193,7 @@ def test_a_read_request_has_its_header_and_no_payload(world: RdmapWorld) -> None
 
 @pytest.mark.parametrize("sink", [(0, 0), (0xFFFFFFFF, 2**64 - 11), (0x12345678, 1)])
 @pytest.mark.clause("RFC5040-4.4-02", "RFC5040-4.4-03")
-def test_the_sink_is_copied_into_the_response_as_it_is(
+def test_the_sink_of_a_read_request_is_copied_unchanged_into_the_response(
     world: RdmapWorld, sink: tuple[int, int]
 ) -> None:
     stream = world.initiator()
@@ -211,7 +211,9 @@ def test_the_sink_is_copied_into_the_response_as_it_is(
 
 @pytest.mark.parametrize(("at", "size"), [(0, 100), (1, 99), (99, 1), (37, 20)])
 @pytest.mark.clause("RFC5040-4.4-04", "RFC5040-5.2.1-12")
-def test_a_source_may_start_anywhere_and_be_a_part(world: RdmapWorld, at: int, size: int) -> None:
+def test_the_source_of_a_read_may_be_any_part_of_a_region(
+    world: RdmapWorld, at: int, size: int
+) -> None:
     stream = world.initiator()
     m = world.registered_memory(100, octet_pattern(100))
     stream.inject_segments(build_read_request(size=size, src_stag=m.stag, src_to=m.addr + at))
@@ -231,7 +233,7 @@ def test_a_source_may_start_anywhere_and_be_a_part(world: RdmapWorld, at: int, s
     "RFC5040-4.8-02",
     "RFC5040-4.8-07",
 )
-def test_a_terminate_is_laid_out_as_the_figures_say(world: RdmapWorld) -> None:
+def test_a_terminate_has_the_layout_of_the_rfc_figures(world: RdmapWorld) -> None:
     stream = world.initiator()
     segment = build_write(b"abcde", stag=0x01020304, to=0x05060708090A0B0C)
     stream.inject_segments(segment)
@@ -239,12 +241,15 @@ def test_a_terminate_is_laid_out_as_the_figures_say(world: RdmapWorld) -> None:
     stream.send_terminate()
     got = read_raw_segment(stream)
     assert got[:18] == bytes.fromhex("4147 00000000 00000002 00000001 00000000")
-    # layer and type, code, M and D, reserved, the segment's length, the segment's header
+    # The fields are layer and type, code, M and D, reserved, the segment's length, the segment's
+    # header.
     assert got[18:] == bytes.fromhex("11 00 c0 00 0013") + segment[:14]
 
 
 @pytest.mark.clause("RFC5040-4.1-07#d", "RFC5040-4.2-01#b")
-def test_a_terminate_goes_to_queue_2_with_its_own_header_and_no_payload(world: RdmapWorld) -> None:
+def test_a_terminate_uses_queue_2_and_has_a_terminate_header_and_no_payload(
+    world: RdmapWorld,
+) -> None:
     stream = world.initiator()
     stream.inject_segments(build_write(b"abcde", stag=0x01020304))
     assert stream.receive_until_error().err == (1, 1, 0)
@@ -252,7 +257,9 @@ def test_a_terminate_goes_to_queue_2_with_its_own_header_and_no_payload(world: R
     head, octets = parse_segment(read_raw_segment(stream))
     assert (head.t, head.qn, head.opcode) == (0, 2, Opcode.TERMINATE)
     assert octets == bytes(Terminate(octets))
-    assert len(octets) == 4 + 2 + 14  # control field, length, DDP header of a tagged segment
+    # A Terminate has a control field, a length, and in this case the DDP header of a tagged
+    # segment.
+    assert len(octets) == 4 + 2 + 14
 
 
 def forbidden_sources(world: RdmapWorld, m: Memory) -> list[tuple[tuple[int, int], int]]:
@@ -274,7 +281,9 @@ def forbidden_sources(world: RdmapWorld, m: Memory) -> list[tuple[tuple[int, int
 
 @pytest.mark.parametrize("which", range(7))
 @pytest.mark.clause("RFC5040-4.8-09", "RFC5040-4.8-10", "RFC5040-4.8-11")
-def test_a_refused_read_request_is_quoted_whole(world: RdmapWorld, which: int) -> None:
+def test_the_terminate_for_a_refused_read_request_quotes_the_complete_request(
+    world: RdmapWorld, which: int
+) -> None:
     stream = world.initiator()
     m = world.registered_memory(100)
     (stag, to), code = forbidden_sources(world, m)[which]
@@ -298,7 +307,7 @@ def test_a_refused_read_request_is_quoted_whole(world: RdmapWorld, which: int) -
     ],
 )
 @pytest.mark.clause("RFC5040-4.8-04", "RFC5040-4.8-05", "RFC5040-4.8-08")
-def test_length_and_header_of_the_failing_segment_are_quoted(
+def test_a_terminate_quotes_length_and_header_of_the_failing_segment(
     world: RdmapWorld, segment: bytes, error: tuple[int, int, int]
 ) -> None:
     stream = world.initiator()
@@ -322,7 +331,7 @@ def test_only_a_protection_error_of_a_read_request_quotes_its_rdma_header(
 
 
 @pytest.mark.clause("RFC5040-4.8-04", "RFC5040-4.8-05")
-def test_an_llp_error_quotes_nothing(world: RdmapWorld) -> None:
+def test_the_terminate_for_an_llp_error_quotes_nothing(world: RdmapWorld) -> None:
     stream = world.initiator()
     stream.sock.sendall(b"\0\x12" + bytes(18) + b"\xff\xff\xff\xff")
     t = stream.assert_terminates_with((2, 0, lib.SIW_MPA_CRC))
@@ -332,7 +341,7 @@ def test_an_llp_error_quotes_nothing(world: RdmapWorld) -> None:
 
 @pytest.mark.parametrize("error", [(0, 1, 1), (1, 2, 5), (2, 0, 2)])
 @pytest.mark.clause("RFC5040-4.8-03")
-def test_the_values_of_figure_9_are_understood(
+def test_received_terminate_codes_of_figure_9_are_reported(
     world: RdmapWorld, error: tuple[int, int, int]
 ) -> None:
     stream = world.initiator()
@@ -343,7 +352,7 @@ def test_the_values_of_figure_9_are_understood(
 
 
 @pytest.mark.clause("RFC5040-4.8-07")
-def test_reserved_bits_of_a_terminate_are_not_looked_at(world: RdmapWorld) -> None:
+def test_reserved_bits_of_a_received_terminate_are_ignored(world: RdmapWorld) -> None:
     stream = world.initiator()
     stream.inject_segments(build_terminate(bytes.fromhex("1202 c0ff 0020") + build_send(msn=6)))
     e = stream.next_event()
@@ -354,7 +363,9 @@ def test_reserved_bits_of_a_terminate_are_not_looked_at(world: RdmapWorld) -> No
 
 
 @pytest.mark.clause("RFC5040-4.8-01#e", "RFC5040-4.8-11", "RFC5040-7.1-02#c")
-def test_a_response_that_breaks_off_quotes_what_is_left_of_its_request(world: RdmapWorld) -> None:
+def test_a_terminate_for_an_aborted_read_response_quotes_the_rest_of_the_request(
+    world: RdmapWorld,
+) -> None:
     size = 8 << 20
     with temporary_setting("mulpdu", 30_000):
         stream = world.initiator()
@@ -389,7 +400,7 @@ def test_a_response_that_breaks_off_quotes_what_is_left_of_its_request(world: Rd
 
 
 @pytest.mark.clause("RFC5040-4.2-01#a")
-def test_a_read_request_of_another_length_is_refused(world: RdmapWorld) -> None:
+def test_a_read_request_of_a_wrong_length_is_refused(world: RdmapWorld) -> None:
     for length, error in [(0, (0, 2, 255)), (27, (0, 2, 255)), (29, (1, 2, 5))]:
         stream = world.initiator()
         stream.inject_segments(untagged_segment(bytes(length), opcode=1, qn=1))
@@ -403,7 +414,9 @@ def test_a_read_request_of_another_length_is_refused(world: RdmapWorld) -> None:
         pytest.param(6, marks=pytest.mark.clause("RFC5040-4.1-03#b", "RFC5040-4.1-08#d")),
     ],
 )
-def test_a_send_with_invalidate_is_known_by_its_stag_field(world: RdmapWorld, opcode: int) -> None:
+def test_a_send_with_invalidate_is_recognized_by_its_opcode_and_stag_field(
+    world: RdmapWorld, opcode: int
+) -> None:
     stream = world.initiator()
     m = world.registered_memory(10, rights=ALL)
     stream.recvs.post(1, m.sge())
@@ -413,10 +426,10 @@ def test_a_send_with_invalidate_is_known_by_its_stag_field(world: RdmapWorld, op
     assert t.quoted_ddp.inv_stag == m.stag
     assert m.is_untouched()
     assert stream.recvs.take() == 1
-    assert world.free_stag(m.stag) == 0, "it lives on"
+    assert world.free_stag(m.stag) == 0, "the STag must remain valid"
 
 
-def test_a_response_nobody_asked_for_is_an_unexpected_opcode(world: RdmapWorld) -> None:
+def test_an_unrequested_read_response_is_an_unexpected_opcode(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(10)
     stream.inject_segments(build_read_response(b"abc", stag=m.stag, to=m.addr))

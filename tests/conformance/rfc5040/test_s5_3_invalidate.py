@@ -20,7 +20,7 @@ CANNOT = (0, 1, 9)
 
 @pytest.fixture
 def wire() -> Iterator[Wire]:
-    """Provide a listener on 127.0.0.1 and a way to connect to it."""
+    """Yield a listener on 127.0.0.1 and a way to connect to the listener."""
     rig = Rig()
     yield Wire(rig)
     rig.close()
@@ -34,7 +34,9 @@ def register_peer_memory(peer: Peer, access: int = INVALIDATE, size: int = 1000)
 def check_invalidate_refused(
     peer: Peer, stag: int, opcode: int = INV, size: int = 3, msn: int = 1
 ) -> None:
-    """Send a Send with Invalidate of this STag, and check the Terminate: cannot be invalidated."""
+    """Send a Send with Invalidate of this STag, and check that the Terminate reports that the STag
+    cannot be invalidated.
+    """
     peer.end.post_receive(9)
     segment = build_send(msn, opcode=opcode, inv_stag=stag)
     peer.send_segments(segment / Raw(bytes(size)))
@@ -55,7 +57,7 @@ def check_invalidate_refused(
     ids=["quiet", "solicited"],
 )
 @pytest.mark.clause("RFC5040-5.3-11", "RFC5040-5.3-12", "RFC5040-4.1-03#a", "RFC5040-4.1-03#b")
-def test_a_send_with_invalidate_names_its_stag_in_every_segment(
+def test_every_segment_of_a_send_with_invalidate_contains_the_stag(
     wire: Wire, flags: SendFlag, opcode: int, size: int
 ) -> None:
     with Peer.accept_from_siwarp(wire, size=1 << 17) as peer:
@@ -92,7 +94,7 @@ def test_a_send_with_invalidate_names_its_stag_in_every_segment(
 @pytest.mark.parametrize("opcode", [INV, SE_INV])
 @pytest.mark.parametrize("size", [0, 100, 20_000])
 @pytest.mark.clause("RFC5040-5.3-13#a", "RFC5040-7.2-04")
-def test_the_named_stag_is_dead_when_the_receive_completes(
+def test_the_stag_is_invalid_when_the_receive_of_a_send_with_invalidate_completes(
     wire: Wire, opcode: int, size: int
 ) -> None:
     with Peer.connect_to_siwarp(wire) as peer:
@@ -117,7 +119,7 @@ def test_the_named_stag_is_dead_when_the_receive_completes(
 
 
 @pytest.mark.clause("RFC5040-5.3-13#a")
-def test_it_is_dead_for_reads_and_as_a_local_key_too(wire: Wire) -> None:
+def test_an_invalidated_stag_is_also_invalid_for_reads_and_as_a_local_key(wire: Wire) -> None:
     with Peer.connect_to_siwarp(wire) as peer:
         mr = register_peer_memory(peer)
         peer.end.post_receive(1)
@@ -133,7 +135,7 @@ def test_it_is_dead_for_reads_and_as_a_local_key_too(wire: Wire) -> None:
 
 
 @pytest.mark.clause("RFC5040-5.3-06")
-def test_with_solicited_event_it_raises_one_and_without_none(wire: Wire) -> None:
+def test_only_a_send_with_invalidate_and_solicited_event_raises_an_event(wire: Wire) -> None:
     with Peer.connect_to_siwarp(wire) as peer:
         end = peer.end
         for msn, opcode in ((1, INV), (2, SE_INV)):
@@ -146,7 +148,7 @@ def test_with_solicited_event_it_raises_one_and_without_none(wire: Wire) -> None
             assert (event is end.rcq) == (opcode == SE_INV)
 
 
-def test_a_message_of_many_segments_invalidates_with_its_last_one(wire: Wire) -> None:
+def test_a_send_with_invalidate_invalidates_the_stag_only_with_its_last_segment(wire: Wire) -> None:
     with Peer.connect_to_siwarp(wire) as peer:
         mr = register_peer_memory(peer)
         end = peer.end
@@ -161,11 +163,11 @@ def test_a_message_of_many_segments_invalidates_with_its_last_one(wire: Wire) ->
 
 
 @pytest.mark.parametrize("size", [1000, 64 << 20])
-def test_nothing_of_a_region_is_sent_any_more_when_the_program_has_it_back(
+def test_no_octet_of_an_invalidated_region_is_transmitted_after_the_completion(
     wire: Wire, size: int
 ) -> None:
-    """A Read Request that the peer's own invalidation overtakes is answered, or the connection ends
-    first.
+    """A Read Request that is overtaken by an invalidation of the same peer is answered, or the
+    connection ends first.
     """
     with Peer.connect_to_siwarp(wire) as peer:
         end = peer.end
@@ -209,7 +211,7 @@ def _region_of_other_qp(peer: Peer, wire: Wire) -> MR:
 @pytest.mark.parametrize("size", [0, 3, 20_000])
 @pytest.mark.parametrize("make", [_region_without_right, _region_of_whole_pd, _region_of_other_qp])
 @pytest.mark.clause("RFC5040-5.3-13#b", "RFC5040-7.2-05", "RFC5040-8.1.1-08")
-def test_an_stag_without_the_right_here_is_refused_and_left_alive(
+def test_invalidation_of_an_stag_without_the_right_is_refused_and_has_no_effect(
     wire: Wire, make: Callable[[Peer, Wire], MR], opcode: int, size: int
 ) -> None:
     with Peer.connect_to_siwarp(wire) as peer:
@@ -224,7 +226,7 @@ def test_an_stag_without_the_right_here_is_refused_and_left_alive(
 
 @pytest.mark.parametrize("which", ["never", "closed", "invalidated", "zero"])
 @pytest.mark.clause("RFC5040-7.2-04")
-def test_an_stag_that_is_not_valid_is_refused(wire: Wire, which: str) -> None:
+def test_invalidation_of_an_invalid_stag_is_refused(wire: Wire, which: str) -> None:
     with Peer.connect_to_siwarp(wire) as peer:
         mr = register_peer_memory(peer)
         stag = {"never": mr.rkey ^ 0x4000, "zero": 0}.get(which, mr.rkey)
@@ -237,7 +239,7 @@ def test_an_stag_that_is_not_valid_is_refused(wire: Wire, which: str) -> None:
         check_invalidate_refused(peer, stag, msn=2 if which == "invalidated" else 1)
 
 
-def test_a_wrong_crc_invalidates_nothing(wire: Wire) -> None:
+def test_a_send_with_invalidate_with_a_wrong_crc_invalidates_nothing(wire: Wire) -> None:
     with Peer.accept_from_siwarp(wire) as peer:
         mr = register_peer_memory(peer)
         peer.end.post_receive(1)
@@ -254,7 +256,7 @@ def test_a_wrong_crc_invalidates_nothing(wire: Wire) -> None:
 # ---- access to bound regions
 
 
-def test_a_bound_region_is_of_no_use_to_another_queue_pairs_peer(wire: Wire) -> None:
+def test_a_region_bound_to_a_queue_pair_is_refused_to_the_peer_of_another(wire: Wire) -> None:
     with Peer.connect_to_siwarp(wire) as one, Peer.connect_to_siwarp(wire) as other:
         mr = register_peer_memory(one)
         one.send_segments(build_write(mr.rkey, mr.addr) / Raw(b"mine"))
@@ -267,7 +269,7 @@ def test_a_bound_region_is_of_no_use_to_another_queue_pairs_peer(wire: Wire) -> 
         assert mr.read(4) == b"mine"
 
 
-def test_our_own_two_ends_agree(wire: Wire) -> None:
+def test_a_send_with_invalidate_works_between_two_siwarp_ends(wire: Wire) -> None:
     a, b = wire.connect()
     mr = MR(b.rig.pd, bytearray(1000), INVALIDATE, qp=b.qp)
     a.mem.write(octet_pattern(600))

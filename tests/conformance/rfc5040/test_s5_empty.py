@@ -23,14 +23,14 @@ OFFSETS = [0, 1, 2**63, 2**64 - 1]
 
 @pytest.fixture
 def wire() -> Iterator[Wire]:
-    """Provide a listener on 127.0.0.1 and a way to connect to it."""
+    """Yield a listener on 127.0.0.1 and a way to connect to the listener."""
     rig = Rig()
     yield Wire(rig)
     rig.close()
 
 
 @pytest.mark.clause("RFC5040-5.2.1-14", "RFC5040-5.2.1-16", "RFC5040-5.2.1-17")
-def test_an_empty_read_is_answered_whatever_source_it_names(wire: Wire) -> None:
+def test_a_read_of_length_0_is_answered_for_any_source(wire: Wire) -> None:
     sources = [(stag, to) for stag in STAGS for to in OFFSETS]
     with Peer.connect_to_siwarp(wire, param=ConnParam(responder_resources=len(sources))) as peer:
         for msn, (stag, to) in enumerate(sources, 1):
@@ -47,7 +47,7 @@ def test_an_empty_read_is_answered_whatever_source_it_names(wire: Wire) -> None:
 
 
 @pytest.mark.clause("RFC5040-5.3-09", "RFC5040-5.3-10")
-def test_an_empty_send_takes_a_receive_and_any_receive_will_do(wire: Wire) -> None:
+def test_a_send_of_length_0_consumes_a_receive_of_any_size(wire: Wire) -> None:
     with Peer.connect_to_siwarp(wire) as peer:
         end = peer.end
         end.mem.write(b"\xa5" * 16)
@@ -60,7 +60,7 @@ def test_an_empty_send_takes_a_receive_and_any_receive_will_do(wire: Wire) -> No
 
 
 @pytest.mark.clause("RFC5041-3-05")
-def test_empty_segments_may_begin_and_end_a_longer_message(wire: Wire) -> None:
+def test_segments_of_length_0_may_begin_and_end_a_longer_message(wire: Wire) -> None:
     with Peer.connect_to_siwarp(wire) as peer:
         there = MR(peer.end.rig.pd, bytearray(100), ALL_ACCESS)
         peer.end.post_receive(1, 0, 100)
@@ -80,7 +80,7 @@ def test_empty_segments_may_begin_and_end_a_longer_message(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("sink", STAGS)
-def test_an_empty_response_is_taken_whatever_sink_it_names(wire: Wire, sink: int) -> None:
+def test_a_read_response_of_length_0_is_accepted_for_any_sink(wire: Wire, sink: int) -> None:
     with Peer.accept_from_siwarp(wire) as peer:
         peer.end.post(READ, 4, remote=RemoteBuffer(0x99, 0, 0x77))
         request = peer.receive_fpdu().ulpdu
@@ -95,7 +95,7 @@ def test_an_empty_response_is_taken_whatever_sink_it_names(wire: Wire, sink: int
 
 @pytest.mark.parametrize("rkey", STAGS)
 @pytest.mark.clause("RFC5041-5.2-08", "RFC5040-5.1-09")
-def test_what_we_send_of_no_octets_is_one_segment(wire: Wire, rkey: int) -> None:
+def test_a_transmitted_message_of_length_0_is_one_segment(wire: Wire, rkey: int) -> None:
     with Peer.accept_from_siwarp(wire) as peer:
         end = peer.end
         end.post(WRITE, 1, remote=RemoteBuffer(OFFSETS[-1], 0, rkey))
@@ -109,7 +109,7 @@ def test_what_we_send_of_no_octets_is_one_segment(wire: Wire, rkey: int) -> None
         assert bytes(head.payload) == b""
 
 
-def test_an_empty_send_is_no_more_than_a_send_once_the_connection_is_open(wire: Wire) -> None:
+def test_after_start_up_a_send_of_length_0_needs_a_receive_like_any_send(wire: Wire) -> None:
     request = MPARequest(rev=2, s=1, a=1, b=1, ird=4, ord=4)
     for opening in (None, build_send(1)):
         msn = 1 if opening is None else 2

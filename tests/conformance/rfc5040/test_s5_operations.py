@@ -28,7 +28,7 @@ READ = lib.SIW_RDMAP_READ_REQUEST
 
 
 @pytest.mark.clause("RFC5040-5.1-01", "RFC5040-5.1-02")
-def test_a_write_is_tagged(world: RdmapWorld) -> None:
+def test_a_write_is_a_tagged_message(world: RdmapWorld) -> None:
     stream = world.initiator()
     stream.send_operation(WRITE, rkey=4, remote_to=5)
     head, _ = stream.read_sent_segment()
@@ -36,7 +36,7 @@ def test_a_write_is_tagged(world: RdmapWorld) -> None:
 
 
 @pytest.mark.clause("RFC5040-5.1-03", "RFC5040-5.1-04", "RFC5040-5.1-05")
-def test_a_write_is_placed_into_a_part_of_the_buffer_and_not_delivered(world: RdmapWorld) -> None:
+def test_a_write_is_placed_into_part_of_the_buffer_and_is_not_delivered(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(100)
     stream.recvs.post(1, m.sge())
@@ -48,7 +48,7 @@ def test_a_write_is_placed_into_a_part_of_the_buffer_and_not_delivered(world: Rd
 
 
 @pytest.mark.clause("RFC5040-5.1-06", "RFC5040-5.3-08", "RFC5040-5.5-09")
-def test_operations_go_out_in_the_order_they_were_submitted(world: RdmapWorld) -> None:
+def test_operations_are_transmitted_in_the_order_of_submission(world: RdmapWorld) -> None:
     stream = world.initiator(ord=16)
     ops = [SEND, WRITE, READ, WRITE, SEND_SE, SEND, READ, WRITE, SEND]
     for i, op in enumerate(ops):
@@ -61,7 +61,7 @@ def test_operations_go_out_in_the_order_they_were_submitted(world: RdmapWorld) -
 
 
 @pytest.mark.clause("RFC5040-5.1-07", "RFC5040-5.5-12")
-def test_a_send_behind_a_write_says_that_the_write_is_there(world: RdmapWorld) -> None:
+def test_the_delivery_of_a_send_shows_that_the_preceding_write_is_placed(world: RdmapWorld) -> None:
     stream = world.initiator()
     m, n = world.registered_memory(20_000), world.registered_memory(10)
     stream.recvs.post(1, n.sge())
@@ -73,7 +73,7 @@ def test_a_send_behind_a_write_says_that_the_write_is_there(world: RdmapWorld) -
 
 
 @pytest.mark.clause("RFC5040-5.1-09")
-def test_a_write_of_nothing_goes_out_and_comes_in(world: RdmapWorld) -> None:
+def test_a_write_of_length_0_is_transmitted_and_received(world: RdmapWorld) -> None:
     stream = world.initiator()
     stream.send_operation(WRITE)
     head, octets = stream.read_sent_segment()
@@ -86,7 +86,9 @@ def test_a_write_of_nothing_goes_out_and_comes_in(world: RdmapWorld) -> None:
 
 
 @pytest.mark.clause("RFC5040-5.2-01", "RFC5040-5.2.1-03", "RFC5040-5.2.1-05")
-def test_one_request_has_one_response_and_the_user_hears_of_neither(world: RdmapWorld) -> None:
+def test_each_read_request_has_one_response_and_neither_is_delivered_to_the_user(
+    world: RdmapWorld,
+) -> None:
     stream = world.initiator(ird=1)
     m = world.registered_memory(10, octet_pattern(10))
     stream.recvs.post(1, m.sge())
@@ -101,7 +103,7 @@ def test_one_request_has_one_response_and_the_user_hears_of_neither(world: Rdmap
 
 
 @pytest.mark.clause("RFC5040-5.2.1-01", "RFC5040-5.2.1-02", "RFC5040-5.2.1-07")
-def test_a_request_is_untagged_on_queue_one(world: RdmapWorld) -> None:
+def test_a_read_request_is_untagged_on_queue_1(world: RdmapWorld) -> None:
     stream = world.initiator()
     stream.send_operation(READ, rkey=3)
     head, octets = stream.read_sent_segment()
@@ -109,7 +111,9 @@ def test_a_request_is_untagged_on_queue_one(world: RdmapWorld) -> None:
 
 
 @pytest.mark.clause("RFC5040-5.2.1-08", "RFC5040-5.2.1-11")
-def test_requests_go_out_in_order_each_naming_one_source(world: RdmapWorld) -> None:
+def test_read_requests_are_transmitted_in_order_and_each_names_one_source(
+    world: RdmapWorld,
+) -> None:
     stream = world.initiator(ord=8)
     m = world.registered_memory(80)
     for i in range(8):
@@ -122,7 +126,7 @@ def test_requests_go_out_in_order_each_naming_one_source(world: RdmapWorld) -> N
 
 
 @pytest.mark.clause("RFC5040-5.2.1-09", "RFC5040-5.2.2-06", "RFC5040-5.5-16")
-def test_responses_come_in_the_order_of_the_requests(world: RdmapWorld) -> None:
+def test_read_responses_are_transmitted_in_the_order_of_the_requests(world: RdmapWorld) -> None:
     stream = world.initiator(ird=8)
     m = world.registered_memory(100, octet_pattern(100))
     stream.inject_segments(
@@ -141,7 +145,7 @@ def test_responses_come_in_the_order_of_the_requests(world: RdmapWorld) -> None:
 
 
 @pytest.mark.clause("RFC5040-5.2.1-04", "RFC5040-5.2.1-13", "RFC5040-5.2.2-02")
-def test_a_valid_request_is_answered_with_a_tagged_response(world: RdmapWorld) -> None:
+def test_a_valid_read_request_is_answered_with_a_tagged_response(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(50_000, octet_pattern(50_000))
     stream.inject_segments(
@@ -154,7 +158,9 @@ def test_a_valid_request_is_answered_with_a_tagged_response(world: RdmapWorld) -
 
 
 @pytest.mark.clause("RFC5040-5.2.1-14")
-def test_a_read_of_nothing_goes_out_and_is_done_by_its_response(world: RdmapWorld) -> None:
+def test_a_read_of_length_0_is_transmitted_and_completes_with_its_response(
+    world: RdmapWorld,
+) -> None:
     stream = world.initiator()
     stream.send_operation(READ, user_data=5)
     _, request = stream.read_sent_read_request()
@@ -166,7 +172,7 @@ def test_a_read_of_nothing_goes_out_and_is_done_by_its_response(world: RdmapWorl
 
 @pytest.mark.parametrize(("stag", "to"), [(0, 0), (0xFFFF, 2**64 - 1)])
 @pytest.mark.clause("RFC5040-5.2.1-16", "RFC5040-5.2.1-17")
-def test_a_request_for_nothing_is_answered_without_a_look_at_its_source(
+def test_a_read_request_of_length_0_is_answered_without_a_check_of_its_source(
     world: RdmapWorld, stag: int, to: int
 ) -> None:
     stream = world.initiator()
@@ -180,7 +186,7 @@ def test_a_request_for_nothing_is_answered_without_a_look_at_its_source(
 
 
 @pytest.mark.clause("RFC5040-5.2.2-04", "RFC5040-5.5-15", "RFC5040-5.5-17")
-def test_a_read_is_complete_with_its_response_and_not_before(world: RdmapWorld) -> None:
+def test_a_read_completes_with_the_last_segment_of_its_response(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(10)
     stream.send_operation(READ, [m.sge()], user_data=8)
@@ -208,7 +214,7 @@ def test_a_read_is_complete_with_its_response_and_not_before(world: RdmapWorld) 
     ],
 )
 @pytest.mark.clause("RFC5040-5.2.2-07", "RFC5040-5.2.2-08")
-def test_a_response_that_does_not_match_its_request_writes_nothing(
+def test_a_read_response_that_does_not_match_its_request_writes_nothing(
     world: RdmapWorld, wrong: str, error: tuple[int, int, int], size: int
 ) -> None:
     stream, foreign = world.initiator(), world.registered_memory(size, pd=99)
@@ -239,7 +245,7 @@ def test_a_response_that_does_not_match_its_request_writes_nothing(
 
 @pytest.mark.parametrize("opcode", [SEND, SEND_SE])
 @pytest.mark.clause("RFC5040-5.3-01", "RFC5040-5.3-02", "RFC5040-5.3-07")
-def test_a_send_is_untagged_on_queue_zero(world: RdmapWorld, opcode: int) -> None:
+def test_a_send_is_untagged_on_queue_0(world: RdmapWorld, opcode: int) -> None:
     stream = world.initiator()
     stream.send_operation(opcode)
     head, _ = stream.read_sent_segment()
@@ -247,7 +253,7 @@ def test_a_send_is_untagged_on_queue_zero(world: RdmapWorld, opcode: int) -> Non
 
 
 @pytest.mark.clause("RFC5040-5.3-03", "RFC5040-5.3-05", "RFC5040-5.5-05")
-def test_each_send_uses_one_receive_and_they_come_in_order(world: RdmapWorld) -> None:
+def test_each_send_consumes_one_receive_in_order(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(10)
     for user_data in range(10):
@@ -261,7 +267,7 @@ def test_each_send_uses_one_receive_and_they_come_in_order(world: RdmapWorld) ->
 
 
 @pytest.mark.clause("RFC5040-5.3-04")
-def test_a_send_may_be_shorter_than_its_receive_and_not_longer(world: RdmapWorld) -> None:
+def test_a_send_may_be_shorter_than_its_receive_but_not_longer(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(10)
     stream.recvs.post(1, m.sge())
@@ -274,7 +280,7 @@ def test_a_send_may_be_shorter_than_its_receive_and_not_longer(world: RdmapWorld
 
 
 @pytest.mark.clause("RFC5040-5.3-06")
-def test_a_solicited_event_comes_with_the_delivery(world: RdmapWorld) -> None:
+def test_a_send_with_solicited_event_is_delivered_with_the_event(world: RdmapWorld) -> None:
     stream = world.initiator()
     stream.recvs.post(1)
     stream.recvs.post(2)
@@ -283,7 +289,7 @@ def test_a_solicited_event_comes_with_the_delivery(world: RdmapWorld) -> None:
 
 
 @pytest.mark.clause("RFC5040-5.3-09", "RFC5040-5.3-10")
-def test_a_send_of_nothing_uses_a_receive(world: RdmapWorld) -> None:
+def test_a_send_of_length_0_consumes_a_receive(world: RdmapWorld) -> None:
     stream = world.initiator()
     stream.send_operation(SEND)
     assert stream.read_sent_segment()[1] == b""
@@ -298,7 +304,7 @@ def test_a_send_of_nothing_uses_a_receive(world: RdmapWorld) -> None:
 
 
 @pytest.mark.clause("RFC5040-5.4-01", "RFC5040-5.4-02", "RFC5040-5.4-03")
-def test_a_terminate_is_untagged_on_queue_two(world: RdmapWorld) -> None:
+def test_a_terminate_is_untagged_on_queue_2(world: RdmapWorld) -> None:
     stream = world.initiator()
     stream.inject_segments(build_write(b"x", stag=1))
     stream.receive_until_error()
@@ -308,7 +314,7 @@ def test_a_terminate_is_untagged_on_queue_two(world: RdmapWorld) -> None:
 
 
 @pytest.mark.clause("RFC5040-5.4-04", "RFC5040-5.4-05", "RFC5040-5.4-07")
-def test_one_terminate_can_always_be_placed_and_comes_up(world: RdmapWorld) -> None:
+def test_one_terminate_can_always_be_received_and_is_reported(world: RdmapWorld) -> None:
     stream = world.initiator(ird=0, ord=0)
     stream.inject_segments(build_terminate(Terminate(layer=1, etype=2, code=1)))
     e = stream.next_event()
@@ -323,7 +329,7 @@ def test_nothing_is_sent_after_a_terminate(world: RdmapWorld) -> None:
         build_read_request(size=10, src_stag=m.stag, src_to=m.addr), build_write(b"x", stag=1)
     )
     assert stream.next_event().kind == "REQUESTED"
-    # `terminates` also checks that nothing follows the Terminate on the wire
+    # `assert_terminates_with` also checks that nothing follows the Terminate on the wire.
     stream.assert_terminates_with((1, 1, 0))
     with pytest.raises(StreamError, match="EPIPE"):
         stream.begin_operation(SEND)
@@ -346,7 +352,7 @@ def test_nothing_is_sent_after_the_peers_terminate(world: RdmapWorld) -> None:
 
 
 @pytest.mark.clause("RFC5040-6.2.1-01", "RFC5040-6.2.1-04")
-def test_after_a_terminate_the_stream_ends_gracefully(world: RdmapWorld) -> None:
+def test_after_a_terminate_the_tcp_stream_ends_gracefully(world: RdmapWorld) -> None:
     stream = world.initiator()
     stream.inject_segments(build_write(b"x", stag=1))
     stream.assert_terminates_with((1, 1, 0))
@@ -358,7 +364,9 @@ def test_after_a_terminate_the_stream_ends_gracefully(world: RdmapWorld) -> None
 
 
 @pytest.mark.clause("RFC5040-5.5-07", "RFC5040-5.5-13")
-def test_a_request_is_not_processed_before_all_of_it_is_delivered(world: RdmapWorld) -> None:
+def test_a_read_request_is_not_processed_before_it_is_completely_delivered(
+    world: RdmapWorld,
+) -> None:
     stream = world.initiator()
     m = world.registered_memory(10, octet_pattern(10))
     request = build_read_request(size=10, src_stag=m.stag, src_to=m.addr)
@@ -376,7 +384,7 @@ def test_a_request_is_not_processed_before_all_of_it_is_delivered(world: RdmapWo
 
 
 @pytest.mark.clause("RFC5040-5.5-10", "RFC5040-5.5-11")
-def test_an_operation_is_complete_when_tcp_took_it_and_in_order(world: RdmapWorld) -> None:
+def test_operations_complete_in_order_when_tcp_has_accepted_them(world: RdmapWorld) -> None:
     stream = world.initiator(rcvbuf=4096)
     m = world.registered_memory(8 << 20)
     stream.begin_operation(SEND, [m.sge(0, 10)])
@@ -394,7 +402,7 @@ def test_an_operation_is_complete_when_tcp_took_it_and_in_order(world: RdmapWorl
 
 
 @pytest.mark.clause("RFC5040-5.5-06")
-def test_reads_are_delivered_in_the_order_of_their_responses(world: RdmapWorld) -> None:
+def test_reads_complete_in_the_order_of_their_responses(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(40)
     for user_data in range(4):
@@ -406,7 +414,9 @@ def test_reads_are_delivered_in_the_order_of_their_responses(world: RdmapWorld) 
 
 
 @pytest.mark.clause("RFC5040-5.5-08", "RFC5040-5.5-14")
-def test_a_send_may_be_complete_before_an_earlier_read_is_answered(world: RdmapWorld) -> None:
+def test_a_send_may_be_delivered_before_an_earlier_read_request_is_answered(
+    world: RdmapWorld,
+) -> None:
     stream = world.initiator()
     m = world.registered_memory(10, octet_pattern(10))
     stream.recvs.post(1)
@@ -424,7 +434,9 @@ def test_a_send_may_be_complete_before_an_earlier_read_is_answered(world: RdmapW
 
 @pytest.mark.parametrize("ord_", [0, 1, 3, 128])
 @pytest.mark.clause("RFC5040-6.1-03", "RFC5040-6.1-04")
-def test_no_more_reads_are_outstanding_than_agreed(world: RdmapWorld, ord_: int) -> None:
+def test_no_more_reads_are_outstanding_than_the_negotiated_ord(
+    world: RdmapWorld, ord_: int
+) -> None:
     stream = world.initiator(ord=ord_)
     m = world.registered_memory(10)
     for _ in range(ord_):
@@ -439,7 +451,7 @@ def test_no_more_reads_are_outstanding_than_agreed(world: RdmapWorld, ord_: int)
 
 @pytest.mark.parametrize("ird", [0, 1, 3, 128])
 @pytest.mark.clause("RFC5040-6.1-02", "RFC5040-6.1-05", "RFC5040-5.2.2-03")
-def test_as_many_requests_are_taken_as_agreed_and_no_more(world: RdmapWorld, ird: int) -> None:
+def test_read_requests_are_accepted_up_to_the_negotiated_ird(world: RdmapWorld, ird: int) -> None:
     stream = world.initiator(ird=ird)
     m = world.registered_memory(10)
     for msn in range(1, ird + 2):
@@ -450,7 +462,7 @@ def test_as_many_requests_are_taken_as_agreed_and_no_more(world: RdmapWorld, ird
 
 
 @pytest.mark.clause("RFC5040-6.1-01")
-def test_only_rdma_messages_go_out(world: RdmapWorld) -> None:
+def test_only_rdma_messages_of_version_1_are_transmitted(world: RdmapWorld) -> None:
     with temporary_setting("mulpdu", 200):
         stream = world.initiator(ord=16)
         m = world.registered_memory(1000, octet_pattern(1000))

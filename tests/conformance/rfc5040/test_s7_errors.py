@@ -40,7 +40,7 @@ MISPLACED = [
 
 @pytest.mark.parametrize(("opcode", "where"), MISPLACED)
 @pytest.mark.clause("RFC5040-7.2-02", "RFC5040-7.2-07")
-def test_an_opcode_where_it_does_not_belong_is_unexpected(
+def test_an_opcode_on_a_wrong_queue_or_buffer_model_is_unexpected(
     world: RdmapWorld, opcode: int, where: str | int
 ) -> None:
     stream = world.initiator()
@@ -59,7 +59,9 @@ def test_an_opcode_where_it_does_not_belong_is_unexpected(
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("kind", ["send", "write", "read", "terminate"])
 @pytest.mark.clause("RFC5040-7.2-03", "RFC5040-7.2-08")
-def test_a_version_that_there_is_not_is_refused(world: RdmapWorld, kind: str, version: int) -> None:
+def test_a_segment_with_an_unknown_rdmap_version_is_refused(
+    world: RdmapWorld, kind: str, version: int
+) -> None:
     stream = world.initiator()
     m = world.registered_memory(100)
     stream.recvs.post(1, m.sge())
@@ -76,7 +78,9 @@ def test_a_version_that_there_is_not_is_refused(world: RdmapWorld, kind: str, ve
 
 
 @pytest.mark.clause("RFC5040-7.2-01", "RFC5040-7.2-06")
-def test_ddp_errors_come_first_and_by_ddps_numbers(world: RdmapWorld) -> None:
+def test_ddp_errors_are_detected_before_rdmap_errors_and_have_ddp_numbers(
+    world: RdmapWorld,
+) -> None:
     for segment, error in [
         (build_send(b"abc", msn=7, opcode=9, rv=3), (1, 2, lib.SIW_DDP_MSN_RANGE)),
         (build_send(b"abc", qn=4, opcode=9), (1, 2, lib.SIW_DDP_INVALID_QN)),
@@ -92,7 +96,7 @@ def test_ddp_errors_come_first_and_by_ddps_numbers(world: RdmapWorld) -> None:
 
 
 @pytest.mark.clause("RFC5040-7.1-01", "RFC5040-7.1-02#b")
-def test_a_send_without_a_receive_is_told_to_both_ends(world: RdmapWorld) -> None:
+def test_a_send_without_a_posted_receive_is_reported_at_both_ends(world: RdmapWorld) -> None:
     stream = world.initiator()
     stream.inject_segments(build_send(b"abc"))
     e = stream.receive_until_error()
@@ -105,7 +109,7 @@ def test_a_send_without_a_receive_is_told_to_both_ends(world: RdmapWorld) -> Non
 
 
 @pytest.mark.parametrize("rights", [0, 1, REMOTE_READ, REMOTE_READ | 1])
-def test_memory_without_the_right_to_be_written_is_not(world: RdmapWorld, rights: int) -> None:
+def test_memory_without_remote_write_access_is_not_written(world: RdmapWorld, rights: int) -> None:
     for size in (100, 20_000):
         stream = world.initiator()
         m = world.registered_memory(20_000, rights=rights)
@@ -116,7 +120,7 @@ def test_memory_without_the_right_to_be_written_is_not(world: RdmapWorld, rights
 
 
 @pytest.mark.parametrize("rights", [0, 1, REMOTE_WRITE | 1])
-def test_memory_without_the_right_to_be_read_is_not(world: RdmapWorld, rights: int) -> None:
+def test_memory_without_remote_read_access_is_not_read(world: RdmapWorld, rights: int) -> None:
     stream = world.initiator()
     m = world.registered_memory(100, b"a secret", rights=rights)
     stream.inject_segments(build_read_request(size=8, src_stag=m.stag, src_to=m.addr))
@@ -126,7 +130,7 @@ def test_memory_without_the_right_to_be_read_is_not(world: RdmapWorld, rights: i
 
 
 @pytest.mark.clause("RFC5040-7.2-09", "RFC5040-5.2.1-15")
-def test_a_source_stag_that_is_not_valid_is_refused(world: RdmapWorld) -> None:
+def test_a_read_from_an_invalid_source_stag_is_refused(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(10)
     world.free_stag(m.stag)
@@ -135,7 +139,7 @@ def test_a_source_stag_that_is_not_valid_is_refused(world: RdmapWorld) -> None:
 
 
 @pytest.mark.clause("RFC5040-7.2-10")
-def test_a_source_of_another_domain_is_refused(world: RdmapWorld) -> None:
+def test_a_read_from_a_source_in_another_protection_domain_is_refused(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(10, pd=PD + 1)
     stream.inject_segments(build_read_request(size=1, src_stag=m.stag, src_to=m.addr))
@@ -144,7 +148,9 @@ def test_a_source_of_another_domain_is_refused(world: RdmapWorld) -> None:
 
 @pytest.mark.parametrize(("at", "size"), [(-1, 1), (-1, 12), (0, 11), (9, 2), (10, 1), (11, 1)])
 @pytest.mark.clause("RFC5040-7.2-11", "RFC5040-7.2-12")
-def test_a_source_that_is_not_all_inside_is_refused(world: RdmapWorld, at: int, size: int) -> None:
+def test_a_read_from_a_source_that_exceeds_the_region_is_refused(
+    world: RdmapWorld, at: int, size: int
+) -> None:
     stream = world.initiator()
     m = world.registered_memory(10)
     stream.inject_segments(build_read_request(size=size, src_stag=m.stag, src_to=m.addr + at))
@@ -152,7 +158,7 @@ def test_a_source_that_is_not_all_inside_is_refused(world: RdmapWorld, at: int, 
 
 
 @pytest.mark.clause("RFC5040-7.2-13")
-def test_a_source_that_wraps_is_refused(world: RdmapWorld) -> None:
+def test_a_read_from_a_source_that_wraps_around_is_refused(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(10)
     stream.inject_segments(build_read_request(size=2**32 - 1, src_stag=m.stag, src_to=2**64 - 5))
@@ -160,7 +166,7 @@ def test_a_source_that_wraps_is_refused(world: RdmapWorld) -> None:
 
 
 @pytest.mark.clause("RFC5040-7.1-03", "RFC5040-7.1-02#d")
-def test_the_first_error_is_the_one_that_is_told(world: RdmapWorld) -> None:
+def test_only_the_first_error_is_reported(world: RdmapWorld) -> None:
     stream = world.initiator()
     first = build_write(b"abc", stag=0x77)
     stream.inject_segments(first, build_send(b"abc", msn=9), build_write(b"abc", dv=3))
@@ -169,7 +175,7 @@ def test_the_first_error_is_the_one_that_is_told(world: RdmapWorld) -> None:
 
 
 @pytest.mark.clause("RFC5040-7.1-02#a", "RFC5040-7.1-01")
-def test_an_error_of_ours_while_sending_is_told_without_a_header(world: RdmapWorld) -> None:
+def test_a_local_error_while_sending_is_reported_without_a_quoted_header(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(4 << 20)
     stream.begin_operation(lib.SIW_RDMAP_SEND, [m.sge()])
@@ -200,7 +206,7 @@ def test_an_stag_that_is_not_bound_to_the_stream_cannot_be_invalidated(
 @pytest.mark.parametrize("rights", [REMOTE_READ, REMOTE_WRITE | 1, REMOTE_READ | REMOTE_WRITE | 1])
 @pytest.mark.parametrize("way", [REMOTE_READ, REMOTE_WRITE])
 @pytest.mark.clause("RFC5040-8.1.1-06#a", "RFC5041-8.3.1-06#a")
-def test_memory_may_be_read_or_written_or_both_as_was_granted(
+def test_memory_can_be_read_or_written_only_as_its_access_rights_allow(
     world: RdmapWorld, rights: int, way: int
 ) -> None:
     stream = world.initiator()
@@ -222,7 +228,9 @@ def test_memory_may_be_read_or_written_or_both_as_was_granted(
 
 @pytest.mark.parametrize("way", [REMOTE_READ, REMOTE_WRITE])
 @pytest.mark.clause("RFC5040-8.1.1-06#b", "RFC5041-8.3.1-06#b")
-def test_what_was_granted_is_taken_back(world: RdmapWorld, way: int) -> None:
+def test_after_an_stag_is_freed_its_memory_can_be_neither_read_nor_written(
+    world: RdmapWorld, way: int
+) -> None:
     stream = world.initiator()
     m = world.registered_memory(8, b"a secret")
     assert world.free_stag(m.stag) == 0
@@ -233,7 +241,7 @@ def test_what_was_granted_is_taken_back(world: RdmapWorld, way: int) -> None:
 
 
 def access_memory(stream: Any, m: Any, way: int) -> None:
-    """Have the peer read or write the complete memory."""
+    """Have the peer read or write all of the memory."""
     if way == REMOTE_READ:
         stream.inject_segments(build_read_request(size=8, src_stag=m.stag, src_to=m.addr))
     else:

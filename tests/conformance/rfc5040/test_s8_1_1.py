@@ -19,28 +19,28 @@ from siwarp.verbs import MR, RemoteBuffer, SendWR, WROpcode
 
 @pytest.fixture
 def wire() -> Iterator[Wire]:
-    """Provide a listener on 127.0.0.1 and a way to connect to it."""
+    """Yield a listener on 127.0.0.1 and a way to connect to the listener."""
     rig = Rig()
     yield Wire(rig)
     rig.close()
 
 
-def terminate_numbers(peer: Peer) -> tuple[int, int, int]:
+def receive_terminate_numbers(peer: Peer) -> tuple[int, int, int]:
     t = peer.receive_terminate()
     return (t.layer, t.etype, t.code)
 
 
 @pytest.mark.parametrize("how", ["write", "read"])
 @pytest.mark.clause("RFC5040-8.1.1-03")
-def test_an_stag_of_one_stream_is_of_no_use_on_another(wire: Wire, how: str) -> None:
+def test_an_stag_bound_to_one_stream_is_refused_on_another(wire: Wire, how: str) -> None:
     with Peer.connect_to_siwarp(wire) as one, Peer.connect_to_siwarp(wire) as other:
         mr = MR(one.end.rig.pd, bytearray(b"mine" * 10), ALL_ACCESS, qp=one.end.qp)
         if how == "write":
             other.send_segments(build_write(mr.rkey, mr.addr) / Raw(b"not!"))
-            assert terminate_numbers(other) == (1, 1, 2)
+            assert receive_terminate_numbers(other) == (1, 1, 2)
         else:
             other.send_segments(build_read_request(4, mr.rkey, mr.addr))
-            assert terminate_numbers(other) == (0, 1, 3)
+            assert receive_terminate_numbers(other) == (0, 1, 3)
         assert mr.read(4) == b"mine"
         one.send_segments(build_read_request(4, mr.rkey, mr.addr))
         assert bytes(one.receive_fpdu().ulpdu.payload) == b"mine"
@@ -59,7 +59,7 @@ def test_an_stag_of_one_stream_is_of_no_use_on_another(wire: Wire, how: str) -> 
     ],
 )
 @pytest.mark.clause("RFC5040-8.1.1-05#a", "RFC5040-8.1.1-05#b")
-def test_a_buffer_is_given_a_range_and_only_that_until_it_is_taken_back(
+def test_a_peer_can_write_only_the_registered_range_and_only_until_deregistration(
     wire: Wire, at: int, size: int, good: bool
 ) -> None:
     memory = bytearray(b"\xa5" * 250)
@@ -67,7 +67,7 @@ def test_a_buffer_is_given_a_range_and_only_that_until_it_is_taken_back(
         mr = MR(peer.end.rig.pd, memoryview(memory)[100:150], ALL_ACCESS)
         peer.send_segments(build_write(mr.rkey, mr.addr - 100 + at) / Raw(octet_pattern(size)))
         if not good:
-            assert terminate_numbers(peer) == (1, 1, 1)
+            assert receive_terminate_numbers(peer) == (1, 1, 1)
             assert memory == b"\xa5" * 250
             return
         peer.end.post_receive(1)
@@ -76,13 +76,13 @@ def test_a_buffer_is_given_a_range_and_only_that_until_it_is_taken_back(
         rkey, there = mr.rkey, mr.addr
         mr.close()
         peer.send_segments(build_write(rkey, there) / Raw(b"late"))
-        assert terminate_numbers(peer) == (1, 1, 0)
+        assert receive_terminate_numbers(peer) == (1, 1, 0)
     assert memory == b"\xa5" * at + octet_pattern(size) + b"\xa5" * (250 - at - size)
 
 
 @pytest.mark.parametrize("size", [100, 20_000])
 @pytest.mark.clause("RFC5040-8.1.1-07")
-def test_nothing_changes_memory_whose_access_was_taken_back(wire: Wire, size: int) -> None:
+def test_writes_do_not_change_memory_after_its_deregistration(wire: Wire, size: int) -> None:
     memory = bytearray(size)
     with Peer.connect_to_siwarp(wire) as peer:
         mr = MR(peer.end.rig.pd, memory, ALL_ACCESS)
@@ -94,7 +94,7 @@ def test_nothing_changes_memory_whose_access_was_taken_back(wire: Wire, size: in
         over = threading.Event()
 
         def flood_writes() -> None:
-            # siwarp may close the connection before all octets are sent
+            # siwarp may close the connection before all octets are sent.
             with contextlib.suppress(OSError):
                 for i in range(1_000_000):
                     if over.is_set():
@@ -107,7 +107,7 @@ def test_nothing_changes_memory_whose_access_was_taken_back(wire: Wire, size: in
             peer.end.rcq.poll(1)
         mr.close()
         then = bytes(memory)
-        assert terminate_numbers(peer) == (1, 1, 0)
+        assert receive_terminate_numbers(peer) == (1, 1, 0)
         over.set()
         flooding.join(10)
         assert bytes(memory) == then
@@ -115,16 +115,18 @@ def test_nothing_changes_memory_whose_access_was_taken_back(wire: Wire, size: in
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
 @pytest.mark.clause("RFC5040-8.1.1-13")
-def test_the_reads_that_a_peer_may_have_outstanding_are_limited(wire: Wire, limit: int) -> None:
+def test_the_number_of_outstanding_reads_of_a_peer_is_limited(wire: Wire, limit: int) -> None:
     with Peer.connect_to_siwarp(wire, param=ConnParam(responder_resources=limit)) as peer:
         there = MR(peer.end.rig.pd, bytearray(64 << 20), ALL_ACCESS)
         for msn in range(1, limit + 2):
             peer.send_segments(build_read_request(64 << 20, there.rkey, there.addr, msn=msn))
-        assert terminate_numbers(peer) == (1, 2, 2)
+        assert receive_terminate_numbers(peer) == (1, 2, 2)
 
 
 @pytest.mark.clause("RFC5040-8.1.1-12")
-def test_a_completion_queue_that_overflows_harms_only_the_streams_that_use_it(wire: Wire) -> None:
+def test_a_completion_queue_overflow_affects_only_the_streams_that_use_the_queue(
+    wire: Wire,
+) -> None:
     a, b = wire.connect()
     c, d = wire.connect()
     b.rcq.resize(2)
@@ -144,7 +146,7 @@ def test_a_completion_queue_that_overflows_harms_only_the_streams_that_use_it(wi
 
 
 @pytest.mark.clause("RFC5040-5.2.2-01", "RFC5040-5.2.2-05")
-def test_a_response_goes_to_the_tagged_buffer_that_the_request_names(wire: Wire) -> None:
+def test_a_read_response_goes_to_the_tagged_buffer_that_the_request_names(wire: Wire) -> None:
     with Peer.connect_to_siwarp(wire) as peer:
         mr = MR(peer.end.rig.pd, bytearray(octet_pattern(200_000)), ALL_ACCESS)
         sink, to = 0xC0FFEE01, 2**40 + 5
@@ -165,7 +167,7 @@ def test_a_response_goes_to_the_tagged_buffer_that_the_request_names(wire: Wire)
 
 
 @pytest.mark.clause("RFC5040-5.1-08", "RFC5040-5.2.1-10", "RFC5040-5.2.1-06")
-def test_of_many_local_pieces_a_request_still_names_one_remote_buffer(wire: Wire) -> None:
+def test_a_request_with_many_local_buffers_names_one_remote_buffer(wire: Wire) -> None:
     with Peer.accept_from_siwarp(wire, max_send_sge=3) as peer:
         end = peer.end
         end.mem.write(octet_pattern(50_000))

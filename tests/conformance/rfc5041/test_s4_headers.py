@@ -18,8 +18,8 @@ TAGGED_VERSION = (lib.SIW_LAYER_DDP, lib.SIW_DDP_TAGGED_BUFFER, lib.SIW_DDP_TAGG
 UNTAGGED_VERSION = (lib.SIW_LAYER_DDP, lib.SIW_DDP_UNTAGGED_BUFFER, lib.SIW_DDP_UNTAGGED_VERSION)
 
 
-def sent_headers(world: DdpWorld, size: int = 1000, **fields: object) -> list[Any]:
-    """Send a message with a small MULPDU; return the headers of its segments."""
+def send_and_read_headers(world: DdpWorld, size: int = 1000, **fields: object) -> list[Any]:
+    """Send a message with a small MULPDU, and return the headers of its segments."""
     with temporary_setting("mulpdu", 128):
         stream = world.sender()
         m = world.registered_memory(size, octet_pattern(size))
@@ -33,7 +33,7 @@ def sent_headers(world: DdpWorld, size: int = 1000, **fields: object) -> list[An
 
 
 @pytest.mark.clause("RFC5041-4.1-01", "RFC5041-4.1-02")
-def test_the_t_bit_decides_which_buffer_is_written(world: DdpWorld) -> None:
+def test_the_t_bit_selects_the_tagged_or_the_untagged_buffer(world: DdpWorld) -> None:
     stream, q = world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     posted, region = world.registered_memory(3), world.registered_memory(3)
@@ -50,10 +50,10 @@ def test_the_t_bit_decides_which_buffer_is_written(world: DdpWorld) -> None:
 
 @pytest.mark.parametrize("is_tagged", [False, True])
 @pytest.mark.clause("RFC5041-4.1-03", "RFC5041-4.1-04", "RFC5041-4.1-05")
-def test_the_last_segment_and_no_other_has_l_and_it_comes_last(
+def test_only_the_last_transmitted_segment_of_a_message_has_the_l_bit(
     world: DdpWorld, is_tagged: bool
 ) -> None:
-    heads = sent_headers(world, tagged=is_tagged)
+    heads = send_and_read_headers(world, tagged=is_tagged)
     assert len(heads) > 5
     assert [h.l for h in heads] == [0] * (len(heads) - 1) + [1]
     offsets = [h.to if is_tagged else h.mo for h in heads]
@@ -61,14 +61,14 @@ def test_the_last_segment_and_no_other_has_l_and_it_comes_last(
 
 
 @pytest.mark.clause("RFC5041-4.1-06")
-def test_the_last_untagged_segment_has_the_highest_mo(world: DdpWorld) -> None:
-    heads = sent_headers(world)
+def test_the_last_untagged_segment_of_a_message_has_the_highest_mo(world: DdpWorld) -> None:
+    heads = send_and_read_headers(world)
     assert heads[-1].l == 1
     assert heads[-1].mo == max(h.mo for h in heads) > 0
 
 
 @pytest.mark.clause("RFC5041-4.1-07#a", "RFC5041-4.1-07#b")
-def test_a_message_is_delivered_with_its_last_segment_and_after_those_before(
+def test_messages_are_delivered_in_order_and_with_their_last_segment(
     world: DdpWorld,
 ) -> None:
     stream, q = world.receiver(), world.create_queue()
@@ -84,16 +84,16 @@ def test_a_message_is_delivered_with_its_last_segment_and_after_those_before(
 
 @pytest.mark.parametrize("is_tagged", [False, True])
 @pytest.mark.clause("RFC5041-4.1-08", "RFC5041-4.1-09", "RFC5041-4.1-10")
-def test_reserved_bits_go_out_as_zero_and_the_version_as_one(
+def test_reserved_ddp_bits_are_sent_as_zero_and_the_version_as_one(
     world: DdpWorld, is_tagged: bool
 ) -> None:
-    heads = sent_headers(world, tagged=is_tagged)
+    heads = send_and_read_headers(world, tagged=is_tagged)
     assert {(h.ddp_rsvd, h.dv) for h in heads} == {(0, 1)}
 
 
 @pytest.mark.parametrize("reserved", range(16))
 @pytest.mark.clause("RFC5041-4.1-08")
-def test_reserved_bits_that_come_in_are_not_checked(world: DdpWorld, reserved: int) -> None:
+def test_reserved_bits_of_received_ddp_segments_are_ignored(world: DdpWorld, reserved: int) -> None:
     stream = world.receiver()
     m = world.registered_memory(3)
     stream.inject_segments(tagged_segment(b"abc", stag=m.stag, ddp_rsvd=reserved))
@@ -102,7 +102,7 @@ def test_reserved_bits_that_come_in_are_not_checked(world: DdpWorld, reserved: i
 
 @pytest.mark.parametrize("version", [0, 2, 3])
 @pytest.mark.clause("RFC5041-4.1-10", "RFC5041-7.2-01#e", "RFC5041-7.2-01#k")
-def test_a_segment_of_another_version_is_refused(world: DdpWorld, version: int) -> None:
+def test_a_segment_of_another_ddp_version_is_refused(world: DdpWorld, version: int) -> None:
     one, other, q = world.receiver(), world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(other.handle, 0, q.handle)
     m = world.registered_memory(3)
@@ -118,7 +118,7 @@ def test_a_segment_of_another_version_is_refused(world: DdpWorld, version: int) 
 
 
 @pytest.mark.clause("RFC5041-4.2-01", "RFC5041-4.2-02", "RFC5041-4.2-07")
-def test_a_tagged_header_has_what_the_layer_above_said(world: DdpWorld) -> None:
+def test_a_tagged_header_contains_the_values_of_the_upper_layer(world: DdpWorld) -> None:
     stream = world.sender()
     m = world.registered_memory(3, b"abc")
     stream.transmit(
@@ -132,19 +132,21 @@ def test_a_tagged_header_has_what_the_layer_above_said(world: DdpWorld) -> None:
 
 
 @pytest.mark.clause("RFC5041-4.2-04", "RFC5041-4.2-05")
-def test_every_tagged_segment_has_the_same_rsvdulp(world: DdpWorld) -> None:
-    heads = sent_headers(world, tagged=True, ulp_octet=0xA7, stag=9)
+def test_all_tagged_segments_of_a_message_have_the_same_rsvdulp(world: DdpWorld) -> None:
+    heads = send_and_read_headers(world, tagged=True, ulp_octet=0xA7, stag=9)
     assert {(h.rv, h.rdmap_rsvd, h.opcode) for h in heads} == {(2, 2, 7)}
 
 
 @pytest.mark.clause("RFC5041-4.2-09", "RFC5041-4.2-10")
-def test_every_tagged_segment_has_the_same_stag(world: DdpWorld) -> None:
-    heads = sent_headers(world, tagged=True, stag=0xDEADBEEF)
+def test_all_tagged_segments_of_a_message_have_the_same_stag(world: DdpWorld) -> None:
+    heads = send_and_read_headers(world, tagged=True, stag=0xDEADBEEF)
     assert {h.stag for h in heads} == {0xDEADBEEF}
 
 
 @pytest.mark.clause("RFC5041-4.2-03", "RFC5041-4.2-08")
-def test_rsvdulp_and_stag_come_up_with_a_tagged_segment(world: DdpWorld) -> None:
+def test_rsvdulp_and_stag_of_a_tagged_segment_are_passed_to_the_upper_layer(
+    world: DdpWorld,
+) -> None:
     stream = world.receiver()
     m = world.registered_memory(3)
     stream.inject_segments(tagged_segment(b"abc", stag=m.stag, rv=2, rdmap_rsvd=2, opcode=7))
@@ -154,7 +156,7 @@ def test_rsvdulp_and_stag_come_up_with_a_tagged_segment(world: DdpWorld) -> None
 
 
 @pytest.mark.clause("RFC5041-4.2-06", "RFC5041-8.3-04")
-def test_an_stag_that_is_not_valid_is_refused(world: DdpWorld) -> None:
+def test_a_tagged_segment_with_an_invalid_stag_is_refused(world: DdpWorld) -> None:
     stream = world.receiver()
     m = world.registered_memory(3)
     world.free_stag(m.stag)
@@ -165,7 +167,7 @@ def test_an_stag_that_is_not_valid_is_refused(world: DdpWorld) -> None:
 
 @pytest.mark.parametrize("to", [0, 1, 500, 997])
 @pytest.mark.clause("RFC5041-4.2-11")
-def test_a_message_may_start_at_any_offset(world: DdpWorld, to: int) -> None:
+def test_a_tagged_message_may_start_at_any_offset(world: DdpWorld, to: int) -> None:
     stream = world.receiver()
     m = world.registered_memory(1000)
     stream.inject_segments(tagged_segment(b"abc", stag=m.stag, to=to))
@@ -178,7 +180,7 @@ def test_a_message_may_start_at_any_offset(world: DdpWorld, to: int) -> None:
 
 
 @pytest.mark.clause("RFC5041-4.3-01", "RFC5041-4.3-02", "RFC5041-4.3-13")
-def test_an_untagged_header_has_what_the_layer_above_said(world: DdpWorld) -> None:
+def test_an_untagged_header_contains_the_values_of_the_upper_layer(world: DdpWorld) -> None:
     stream = world.sender()
     m = world.registered_memory(3, b"abc")
     stream.transmit(stream.build_message([m.sge()], ulp_octet=0xA7, ulp_word=0x01020304, qn=2))
@@ -188,20 +190,20 @@ def test_an_untagged_header_has_what_the_layer_above_said(world: DdpWorld) -> No
 
 
 @pytest.mark.clause("RFC5041-4.3-04", "RFC5041-4.3-06", "RFC5041-4.3-07")
-def test_every_untagged_segment_has_the_same_rsvdulp_and_qn(world: DdpWorld) -> None:
-    heads = sent_headers(world, ulp_octet=0xA7, ulp_word=0xDEADBEEF, qn=3)
+def test_all_untagged_segments_of_a_message_have_the_same_rsvdulp_and_qn(world: DdpWorld) -> None:
+    heads = send_and_read_headers(world, ulp_octet=0xA7, ulp_word=0xDEADBEEF, qn=3)
     got = {(h.rv, h.rdmap_rsvd, h.opcode, h.inv_stag, h.qn) for h in heads}
     assert got == {(2, 2, 7, 0xDEADBEEF, 3)}
 
 
 @pytest.mark.clause("RFC5041-4.3-11", "RFC5041-4.3-12")
-def test_every_untagged_segment_has_the_same_msn(world: DdpWorld) -> None:
-    heads = sent_headers(world)
+def test_all_untagged_segments_of_a_message_have_the_same_msn(world: DdpWorld) -> None:
+    heads = send_and_read_headers(world)
     assert {h.msn for h in heads} == {1}
 
 
 @pytest.mark.clause("RFC5041-4.3-08", "RFC5041-4.3-09")
-def test_msns_start_at_one_and_count_per_queue(world: DdpWorld) -> None:
+def test_msns_start_at_one_and_are_counted_per_queue(world: DdpWorld) -> None:
     stream = world.sender()
     got = []
     for qn in (0, 0, 1, 2, 0, 1):
@@ -212,7 +214,7 @@ def test_msns_start_at_one_and_count_per_queue(world: DdpWorld) -> None:
 
 
 @pytest.mark.clause("RFC5041-4.3-10")
-def test_msns_wrap_to_zero_in_both_directions(world: DdpWorld) -> None:
+def test_msns_wrap_around_to_zero_in_both_directions(world: DdpWorld) -> None:
     out, in_, q = world.sender(), world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(in_.handle, 0, q.handle)
     for stream in (out, in_):
@@ -228,7 +230,7 @@ def test_msns_wrap_to_zero_in_both_directions(world: DdpWorld) -> None:
 
 
 @pytest.mark.clause("RFC5041-4.3-03", "RFC5041-4.3-05", "RFC5041-5.4-03")
-def test_rsvdulp_comes_up_though_it_may_differ_between_segments(world: DdpWorld) -> None:
+def test_rsvdulp_is_passed_up_even_if_it_differs_between_segments(world: DdpWorld) -> None:
     stream, q = world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = world.registered_memory(10)
@@ -247,7 +249,7 @@ def test_rsvdulp_comes_up_though_it_may_differ_between_segments(world: DdpWorld)
 
 
 @pytest.mark.clause("RFC5041-4.4-01")
-def test_a_message_of_no_octets_is_a_header_alone(world: DdpWorld) -> None:
+def test_a_message_of_length_0_consists_of_a_header_only(world: DdpWorld) -> None:
     stream = world.sender()
     stream.transmit(stream.build_message(tagged=True))
     stream.transmit(stream.build_message())

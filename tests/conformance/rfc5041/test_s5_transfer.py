@@ -27,7 +27,7 @@ from unit.ddp.ddp_harness import (
 
 @pytest.mark.clause("RFC5041-5.2-01", "RFC5041-5.2-03")
 @given(size=st.integers(0, 5000), mulpdu=st.integers(128, 3000), is_tagged=st.booleans())
-def test_all_of_a_message_goes_out_in_segments_no_larger_than_the_mulpdu(
+def test_a_message_is_transmitted_completely_in_segments_of_at_most_mulpdu_octets(
     size: int, mulpdu: int, is_tagged: bool
 ) -> None:
     with temporary_setting("mulpdu", mulpdu), open_ddp_world() as world:
@@ -40,14 +40,14 @@ def test_all_of_a_message_goes_out_in_segments_no_larger_than_the_mulpdu(
 
 
 @pytest.mark.clause("RFC5041-5.2-02")
-def test_a_message_of_two_to_the_32_octets_is_refused(world: DdpWorld) -> None:
+def test_a_message_of_2_to_the_power_of_32_octets_is_refused(world: DdpWorld) -> None:
     stream = world.sender()
     with pytest.raises(StreamError, match="EMSGSIZE"):
         stream.begin_message(stream.build_message(length=1 << 32))
 
 
 @pytest.mark.clause("RFC5041-5.2-05")
-def test_the_rfcs_untagged_example_is_cut_as_it_says(world: DdpWorld) -> None:
+def test_the_untagged_example_of_the_rfc_is_segmented_as_described(world: DdpWorld) -> None:
     with temporary_setting("mulpdu", 1500):
         stream = world.sender()
         m = world.registered_memory(2048, octet_pattern(2048))
@@ -57,7 +57,7 @@ def test_the_rfcs_untagged_example_is_cut_as_it_says(world: DdpWorld) -> None:
 
 
 @pytest.mark.clause("RFC5041-5.2-06", "RFC5041-5.2-07")
-def test_the_rfcs_tagged_example_is_cut_as_it_says(world: DdpWorld) -> None:
+def test_the_tagged_example_of_the_rfc_is_segmented_as_described(world: DdpWorld) -> None:
     with temporary_setting("mulpdu", 1500):
         stream = world.sender()
         m = world.registered_memory(2048, octet_pattern(2048))
@@ -68,7 +68,7 @@ def test_the_rfcs_tagged_example_is_cut_as_it_says(world: DdpWorld) -> None:
 
 @pytest.mark.clause("RFC5041-5.2-04")
 @given(cuts=st.sets(st.integers(1, 999), max_size=8))
-def test_payload_is_placed_into_the_buffer_however_it_was_cut(cuts: set[int]) -> None:
+def test_payload_is_placed_correctly_for_any_segmentation(cuts: set[int]) -> None:
     edges = [0, *sorted(cuts), 1000]
     with open_ddp_world() as world:
         stream, q = world.receiver(), world.create_queue()
@@ -86,7 +86,7 @@ def test_payload_is_placed_into_the_buffer_however_it_was_cut(cuts: set[int]) ->
 
 @pytest.mark.parametrize("is_tagged", [False, True])
 @pytest.mark.clause("RFC5041-5.2-08")
-def test_a_message_of_no_octets_is_one_segment(world: DdpWorld, is_tagged: bool) -> None:
+def test_a_message_of_length_0_is_one_segment(world: DdpWorld, is_tagged: bool) -> None:
     stream = world.sender()
     stream.transmit(stream.build_message(tagged=is_tagged))
     stream.transmit(stream.build_message(tagged=is_tagged))
@@ -108,7 +108,7 @@ def test_stag_and_offset_of_an_empty_tagged_message_are_not_checked(
 
 
 @pytest.mark.clause("RFC5041-5.3-02", "RFC5041-5.3-03")
-def test_messages_and_their_segments_go_out_in_order(world: DdpWorld) -> None:
+def test_messages_and_their_segments_are_transmitted_in_order(world: DdpWorld) -> None:
     with temporary_setting("mulpdu", 128):
         stream = world.sender()
         m = world.registered_memory(500, octet_pattern(500))
@@ -120,7 +120,7 @@ def test_messages_and_their_segments_go_out_in_order(world: DdpWorld) -> None:
 
 
 @pytest.mark.clause("RFC5041-5.3-06", "RFC5041-5.3-07", "RFC5041-5.4-01#d")
-def test_messages_are_delivered_once_and_in_order(world: DdpWorld) -> None:
+def test_ddp_messages_are_delivered_once_and_in_order(world: DdpWorld) -> None:
     stream, q = world.receiver(), world.create_queue(depth=64)
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = world.registered_memory(10)
@@ -133,7 +133,7 @@ def test_messages_are_delivered_once_and_in_order(world: DdpWorld) -> None:
 
 @pytest.mark.clause("RFC5041-3-13")
 @given(cuts=st.lists(st.integers(1, 2000), max_size=20))
-def test_each_segment_of_a_stream_comes_up_once_however_it_was_cut(cuts: list[int]) -> None:
+def test_each_segment_is_delivered_once_for_any_division_of_the_tcp_stream(cuts: list[int]) -> None:
     octets = b"".join(fpdu(untagged_segment(octet_pattern(40, n), msn=n)) for n in range(1, 31))
     with open_ddp_world() as world:
         stream, q = world.receiver(), world.create_queue(depth=64)
@@ -156,7 +156,7 @@ def test_each_segment_of_a_stream_comes_up_once_however_it_was_cut(cuts: list[in
 
 
 @pytest.mark.clause("RFC5041-5.4-01#a")
-def test_nothing_is_delivered_without_a_last_segment(world: DdpWorld) -> None:
+def test_a_message_is_not_delivered_without_its_last_segment(world: DdpWorld) -> None:
     stream, q = world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = world.registered_memory(10)
@@ -170,7 +170,7 @@ def test_nothing_is_delivered_without_a_last_segment(world: DdpWorld) -> None:
 
 @pytest.mark.parametrize("parts", [[0], [1], [300], [100, 200], [0, 0, 300], [300, 0]])
 @pytest.mark.clause("RFC5041-5.4-02")
-def test_the_length_of_a_message_comes_with_its_delivery(world: DdpWorld, parts: list[int]) -> None:
+def test_the_delivery_of_a_message_reports_its_length(world: DdpWorld, parts: list[int]) -> None:
     stream, q = world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = world.registered_memory(1000)
@@ -186,7 +186,7 @@ def test_the_length_of_a_message_comes_with_its_delivery(world: DdpWorld, parts:
 
 
 @pytest.mark.clause("RFC5041-6.2.1-03", "RFC5041-6.2.1-05")
-def test_the_other_half_goes_on_after_one_half_ended(world: DdpWorld) -> None:
+def test_one_direction_of_a_stream_continues_after_the_other_has_ended(world: DdpWorld) -> None:
     out, in_ = world.sender(), world.receiver()
     m = world.registered_memory(3, b"abc")
     out.sock.shutdown(1)
@@ -211,7 +211,7 @@ def test_the_other_half_goes_on_after_one_half_ended(world: DdpWorld) -> None:
     ids=["the message before is not whole", "an octet is missing", "only L is left"],
 )
 @pytest.mark.clause("RFC5041-5.4-01#b", "RFC5041-5.4-01#c")
-def test_l_alone_delivers_nothing_while_octets_before_it_are_missing(
+def test_a_segment_with_the_l_bit_delivers_nothing_while_preceding_octets_are_missing(
     world: DdpWorld, octets: bytes, fields: dict[str, int]
 ) -> None:
     stream, q = world.receiver(), world.create_queue()
@@ -229,7 +229,7 @@ def test_l_alone_delivers_nothing_while_octets_before_it_are_missing(
 
 
 @pytest.mark.clause("RFC5041-6.2.2-01#a")
-def test_a_lost_connection_comes_up(world: DdpWorld) -> None:
+def test_a_lost_connection_is_reported_to_the_upper_layer(world: DdpWorld) -> None:
     stream = world.receiver()
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     stream.sock.close()
@@ -250,7 +250,7 @@ BAD_HEADERS = [
 
 @pytest.mark.parametrize(("segment", "error"), BAD_HEADERS)
 @pytest.mark.clause("RFC5041-6.2.2-01#c", "RFC5041-6.2.2-04")
-def test_an_invalid_header_comes_up_and_the_stream_stays_until_its_user_ends_it(
+def test_an_invalid_header_is_reported_and_the_stream_stays_open_until_shutdown(
     world: DdpWorld, segment: bytes, error: tuple[int, int, int]
 ) -> None:
     stream, q = world.receiver(), world.create_queue()
@@ -258,10 +258,10 @@ def test_an_invalid_header_comes_up_and_the_stream_stays_until_its_user_ends_it(
     q.post(1, world.registered_memory(10).sge())
     stream.inject_segments(segment)
     assert stream.receive_until_error() == error
-    check_stays_until_ended(stream)
+    check_stream_stays_open_until_shutdown(stream)
 
 
-def check_stays_until_ended(stream: Stream) -> None:
+def check_stream_stays_open_until_shutdown(stream: Stream) -> None:
     stream.sock.settimeout(0.03)
     with pytest.raises(TimeoutError):  # the peer sees neither an end of stream nor a reset
         stream.sock.recv(1)
@@ -273,7 +273,7 @@ def check_stays_until_ended(stream: Stream) -> None:
 
 
 @pytest.mark.clause("RFC5041-6.2.2-01#b", "RFC5041-7-01", "RFC5041-6.2.2-04")
-def test_a_fatal_error_of_the_layer_below_comes_up_and_leaves_the_end_to_the_user(
+def test_a_fatal_error_of_the_lower_layer_is_reported_and_the_stream_stays_open(
     world: DdpWorld,
 ) -> None:
     stream = world.receiver()
@@ -281,11 +281,11 @@ def test_a_fatal_error_of_the_layer_below_comes_up_and_leaves_the_end_to_the_use
     with pytest.raises(StreamError, match="EBADMSG"):
         wait_until(stream.poll_header)
     assert stream.error == (lib.SIW_LAYER_LLP, 0, lib.SIW_MPA_CRC)
-    check_stays_until_ended(stream)
+    check_stream_stays_open_until_shutdown(stream)
 
 
 @pytest.mark.clause("RFC5041-6.2.2-03", "RFC5041-7.1-10", "RFC5041-6.2-01")
-def test_after_an_error_one_more_message_may_be_sent(world: DdpWorld) -> None:
+def test_after_an_error_one_more_message_can_be_sent(world: DdpWorld) -> None:
     stream = world.sender()
     m = world.registered_memory(5, b"cause")
     stream.inject_segments(tagged_segment(b"abc", stag=1))

@@ -23,13 +23,13 @@ from unit.ddp.ddp_harness import (
 UNTAGGED = (lib.SIW_LAYER_DDP, lib.SIW_DDP_UNTAGGED_BUFFER)
 TAGGED = (lib.SIW_LAYER_DDP, lib.SIW_DDP_TAGGED_BUFFER)
 #: Payload sizes in octets: one that MPA passes on completely after the CRC check, and one so large
-#: that MPA places it before the CRC has arrived.
+#: that MPA places the payload before the CRC has arrived.
 SIZES = [100, 20_000]
 
 
 @pytest.fixture
 def receiving_stream(world: DdpWorld) -> tuple[Stream, Queue, Memory]:
-    """Provide a stream whose queue 0 has two buffers of 30,000 octets, both at the start of one
+    """Return a stream whose queue 0 has two buffers of 30,000 octets, both at the start of one
     region.
     """
     stream, q = world.receiver(), world.create_queue()
@@ -46,7 +46,7 @@ def receiving_stream(world: DdpWorld) -> tuple[Stream, Queue, Memory]:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("qn", [1, 3, 4, 2**32 - 1])
 @pytest.mark.clause("RFC5041-7.1-01#a", "RFC5041-7.2-01#f")
-def test_a_queue_that_there_is_not_is_refused(
+def test_a_segment_for_an_unknown_queue_is_refused(
     receiving_stream: tuple[Stream, Queue, Memory], qn: int, size: int
 ) -> None:
     stream, _, m = receiving_stream
@@ -57,7 +57,7 @@ def test_a_queue_that_there_is_not_is_refused(
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.clause("RFC5041-7.1-01#b", "RFC5041-7.1-05", "RFC5041-7.2-01#g")
-def test_a_message_without_a_buffer_is_refused(world: DdpWorld, size: int) -> None:
+def test_an_untagged_message_without_a_posted_buffer_is_refused(world: DdpWorld, size: int) -> None:
     stream, q = world.receiver(), world.create_queue()
     lib.siw_ddp_stream_set_queue(stream.handle, 0, q.handle)
     m = world.registered_memory(10)
@@ -71,7 +71,7 @@ def test_a_message_without_a_buffer_is_refused(world: DdpWorld, size: int) -> No
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("msn", [0, 2, 3, 2**32 - 1])
 @pytest.mark.clause("RFC5041-7.1-01#e", "RFC5041-7.2-01#h")
-def test_an_msn_out_of_turn_is_refused(
+def test_an_msn_other_than_the_next_is_refused(
     receiving_stream: tuple[Stream, Queue, Memory], msn: int, size: int
 ) -> None:
     stream, _, m = receiving_stream
@@ -81,7 +81,7 @@ def test_an_msn_out_of_turn_is_refused(
 
 
 @pytest.mark.clause("RFC5041-7.1-01#e")
-def test_an_msn_that_was_delivered_is_refused(
+def test_an_msn_that_was_already_delivered_is_refused(
     receiving_stream: tuple[Stream, Queue, Memory],
 ) -> None:
     stream, q, m = receiving_stream
@@ -109,7 +109,7 @@ def test_an_mo_that_leaves_a_gap_or_goes_back_is_refused(
 
 @pytest.mark.parametrize("parts", [[30_001], [1, 30_000], [29_999, 2], [30_000, 1]])
 @pytest.mark.clause("RFC5041-7.1-01#d", "RFC5041-7.2-01#j")
-def test_a_message_too_long_for_its_buffer_is_refused(
+def test_an_untagged_message_too_long_for_its_buffer_is_refused(
     receiving_stream: tuple[Stream, Queue, Memory], parts: list[int]
 ) -> None:
     stream, _, m = receiving_stream
@@ -126,36 +126,36 @@ def test_a_message_too_long_for_its_buffer_is_refused(
 # ---- tagged segments
 
 
-def _invalid_stag(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _fields_with_invalid_stag(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": m.stag ^ 0x4000, "to": 0}
 
 
-def _freed_stag(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _fields_with_freed_stag(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
     world.free_stag(m.stag)
     return {"stag": m.stag, "to": 0}
 
 
-def _below_region(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _fields_below_region(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": world.assign_stag(m, to_base=1000), "to": 999}
 
 
-def _above_region(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _fields_above_region(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": m.stag, "to": 30_000}
 
 
-def _past_region_end(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _fields_past_region_end(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": m.stag, "to": 29_901}
 
 
-def _other_pd(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _fields_with_stag_of_other_pd(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": world.assign_stag(m, pd=PD + 1), "to": 0}
 
 
-def _other_stream(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _fields_with_stag_of_other_stream(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": world.assign_stag(m, stream=world.receiver()), "to": 0}
 
 
-def _wrapping_offset(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
+def _fields_with_wrapping_offset(world: DdpWorld, s: Stream, m: Memory) -> dict[str, int]:
     return {"stag": world.assign_stag(m, to_base=2**64 - 30_000), "to": 2**64 - 100}
 
 
@@ -167,49 +167,49 @@ Case = tuple[Callable[[DdpWorld, Stream, Memory], dict[str, int]], int]
     "case",
     [
         pytest.param(
-            (_invalid_stag, 0x00),
+            (_fields_with_invalid_stag, 0x00),
             marks=pytest.mark.clause("RFC5041-7.1-06#a", "RFC5041-7.2-01#a"),
             id="_invalid_stag",
         ),
         pytest.param(
-            (_freed_stag, 0x00),
+            (_fields_with_freed_stag, 0x00),
             marks=pytest.mark.clause("RFC5041-7.1-06#a", "RFC5041-7.2-01#a"),
             id="_freed_stag",
         ),
         pytest.param(
-            (_below_region, 0x01),
+            (_fields_below_region, 0x01),
             marks=pytest.mark.clause("RFC5041-7.1-06#c", "RFC5041-7.2-01#b"),
             id="_below_region",
         ),
         pytest.param(
-            (_above_region, 0x01),
+            (_fields_above_region, 0x01),
             marks=pytest.mark.clause("RFC5041-7.1-06#c", "RFC5041-7.2-01#b"),
             id="_above_region",
         ),
         pytest.param(
-            (_past_region_end, 0x01),
+            (_fields_past_region_end, 0x01),
             marks=pytest.mark.clause("RFC5041-7.1-06#d", "RFC5041-7.2-01#b"),
             id="_past_region_end",
         ),
         pytest.param(
-            (_other_pd, 0x02),
+            (_fields_with_stag_of_other_pd, 0x02),
             marks=pytest.mark.clause("RFC5041-7.1-06#a", "RFC5041-7.2-01#c"),
             id="_other_pd",
         ),
         pytest.param(
-            (_other_stream, 0x02),
+            (_fields_with_stag_of_other_stream, 0x02),
             marks=pytest.mark.clause("RFC5041-7.1-06#a", "RFC5041-7.2-01#c"),
             id="_other_stream",
         ),
         pytest.param(
-            (_wrapping_offset, 0x03),
+            (_fields_with_wrapping_offset, 0x03),
             marks=pytest.mark.clause("RFC5041-7.1-06#e", "RFC5041-7.2-01#d"),
             id="_wrapping_offset",
         ),
     ],
 )
 @pytest.mark.clause("RFC5041-7.1-07")
-def test_a_tagged_segment_that_may_not_be_placed_is_refused_and_writes_nothing(
+def test_a_tagged_segment_with_an_invalid_stag_or_offset_is_refused_and_not_placed(
     world: DdpWorld, case: Case, size: int
 ) -> None:
     stream = world.receiver()
@@ -222,18 +222,18 @@ def test_a_tagged_segment_that_may_not_be_placed_is_refused_and_writes_nothing(
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.clause("RFC5041-7.1-06#b")
-def test_memory_without_the_right_to_be_written_is_not(world: DdpWorld, size: int) -> None:
+def test_memory_without_remote_write_access_is_not_written(world: DdpWorld, size: int) -> None:
     for rights in (0, lib.SIW_MEM_REMOTE_READ, lib.SIW_MEM_LOCAL_WRITE, lib.SIW_MEM_READ_SINK):
         stream = world.receiver()
         m = world.registered_memory(30_000, rights=rights)
         stream.inject_segments(tagged_segment(octet_pattern(size), stag=m.stag))
-        # DDP has no code for this error; RDMAP has.
+        # DDP defines no code for this error, but RDMAP does.
         assert stream.receive_until_error() == (0, 1, lib.SIW_RDMAP_ACCESS)
         assert m.is_untouched()
 
 
 @pytest.mark.clause("RFC5041-7.1-08")
-def test_the_refused_segments_header_and_length_come_up(
+def test_header_and_length_of_a_refused_segment_are_passed_to_the_upper_layer(
     receiving_stream: tuple[Stream, Queue, Memory],
 ) -> None:
     stream, _, _ = receiving_stream
@@ -249,7 +249,7 @@ def test_the_refused_segments_header_and_length_come_up(
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.clause("RFC5041-7.1-09")
-def test_segments_behind_an_error_are_dropped(
+def test_segments_after_an_invalid_segment_are_dropped(
     receiving_stream: tuple[Stream, Queue, Memory], size: int
 ) -> None:
     stream, q, m = receiving_stream
@@ -269,7 +269,7 @@ def test_segments_behind_an_error_are_dropped(
 
 
 @pytest.mark.clause("RFC5041-8.2-01", "RFC5041-8.3.1-02")
-def test_a_stream_cannot_touch_another_domains_memory(world: DdpWorld) -> None:
+def test_a_stream_cannot_access_memory_of_another_protection_domain(world: DdpWorld) -> None:
     stream = world.receiver()
     m = world.registered_memory(100, pd=PD + 1)
     stream.inject_segments(tagged_segment(b"abc", stag=m.stag))
@@ -278,7 +278,7 @@ def test_a_stream_cannot_touch_another_domains_memory(world: DdpWorld) -> None:
 
 
 @pytest.mark.clause("RFC5041-8.2-02", "RFC5041-8.3.1-03", "RFC5041-8.3-03")
-def test_an_stag_of_one_stream_is_of_no_use_on_another(world: DdpWorld) -> None:
+def test_an_stag_bound_to_one_stream_is_refused_on_another(world: DdpWorld) -> None:
     one, other = world.receiver(), world.receiver()
     m = world.registered_memory(100, stream=one)
     one.inject_segments(tagged_segment(b"abc", stag=m.stag))
@@ -289,7 +289,7 @@ def test_an_stag_of_one_stream_is_of_no_use_on_another(world: DdpWorld) -> None:
 
 
 @pytest.mark.clause("RFC5041-8.2-04#a", "RFC5041-8.2-04#b")
-def test_domains_and_streams_both_bind_an_stag(world: DdpWorld) -> None:
+def test_an_stag_can_be_bound_to_a_protection_domain_or_to_a_stream(world: DdpWorld) -> None:
     one, other = world.receiver(), world.receiver()
     of_domain, of_stream = (
         world.registered_memory(10),
@@ -304,7 +304,7 @@ def test_domains_and_streams_both_bind_an_stag(world: DdpWorld) -> None:
 
 @pytest.mark.clause("RFC5041-8.3.1-04")
 @pytest.mark.parametrize("to", [0, 1, 9_999, 20_000, 39_999, 2**63, 2**64 - 10_000])
-def test_no_offset_reaches_outside_the_region(world: DdpWorld, to: int) -> None:
+def test_a_segment_at_any_offset_cannot_write_outside_the_region(world: DdpWorld, to: int) -> None:
     whole = Memory(40_000)
     inner = Memory(0)
     inner.size, inner._all = 10_000, whole._all
@@ -316,7 +316,7 @@ def test_no_offset_reaches_outside_the_region(world: DdpWorld, to: int) -> None:
 
 
 @pytest.mark.clause("RFC5041-8.3-01", "RFC5041-8.3-02", "RFC5041-8.3.1-05#a", "RFC5041-8.3.1-05#b")
-def test_validity_and_range_are_given_and_taken_back(world: DdpWorld) -> None:
+def test_an_stag_is_valid_for_its_range_and_until_it_is_freed(world: DdpWorld) -> None:
     m = world.registered_memory(100, to_base=500)
     stream = world.receiver()
     stream.inject_segments(tagged_segment(b"abc", stag=m.stag, to=597))
@@ -329,7 +329,7 @@ def test_validity_and_range_are_given_and_taken_back(world: DdpWorld) -> None:
 
 
 @pytest.mark.clause("RFC5041-8.3.1-07")
-def test_once_freed_an_stags_memory_changes_no_more(world: DdpWorld) -> None:
+def test_the_memory_of_a_freed_stag_is_not_changed(world: DdpWorld) -> None:
     stream = world.receiver()
     m = world.registered_memory(20_000)
     for i in range(5):

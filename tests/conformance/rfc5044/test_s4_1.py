@@ -1,4 +1,4 @@
-"""RFC 5044 section 4.1: the FPDU's format."""
+"""RFC 5044 section 4.1: the format of an FPDU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from siwarp.inspect import FPDU
 
 @pytest.mark.clause("RFC5044-4.1-01")
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 5, 18, 82, 257, 1442, 2049, 9000, 64_768])
-def test_an_fpdu_is_length_ulpdu_pad_and_crc(world: World, size: int) -> None:
+def test_an_fpdu_consists_of_length_ulpdu_pad_and_crc(world: World, size: int) -> None:
     stream = world.sender()
     ulpdu = octet_pattern(size)
     assert stream.frame_fpdu(ulpdu[:18], [ulpdu[18:]]) == 1
@@ -23,9 +23,10 @@ def test_an_fpdu_is_length_ulpdu_pad_and_crc(world: World, size: int) -> None:
 
 @pytest.mark.clause("RFC5044-4.1-02")
 @pytest.mark.parametrize("size", [3, 4, 5, 301, 303, 304])
-def test_pad_octets_leave_as_zero(world: World, size: int) -> None:
+def test_pad_octets_are_sent_as_zero(world: World, size: int) -> None:
     stream = world.sender()
-    for fill in (0xFF, 0xAA):  # the second time, the memory of the pad is not zero beforehand
+    # When the second FPDU is framed, the memory of the pad is not zero beforehand.
+    for fill in (0xFF, 0xAA):
         assert stream.frame_fpdu(bytes([fill]) * 3, [bytes([fill]) * (size - 3)]) == 1
         stream.flush()
         octets = recv_exactly(stream.sock, len(fpdu(bytes(size))))
@@ -34,7 +35,9 @@ def test_pad_octets_leave_as_zero(world: World, size: int) -> None:
 
 @pytest.mark.clause("RFC5044-4.1-02")
 @pytest.mark.parametrize("size", [3, 4, 5, 20_001])
-def test_pad_octets_that_are_not_zero_count_for_the_crc_alone(world: World, size: int) -> None:
+def test_received_pad_octets_other_than_zero_matter_only_for_the_crc(
+    world: World, size: int
+) -> None:
     pad = b"\xde\xad\xbe"[: -(2 + size) % 4]
     body = size.to_bytes(2, "big") + octet_pattern(size) + pad
     stream = world.receiver()
@@ -45,7 +48,9 @@ def test_pad_octets_that_are_not_zero_count_for_the_crc_alone(world: World, size
 @pytest.mark.clause("RFC5044-4.1-03")
 @pytest.mark.parametrize("size", [0, 50, 20_000])
 @pytest.mark.parametrize("crc", [0, 0xFFFFFFFF, 0x12345678])
-def test_without_crc_the_field_is_there_with_any_value(world: World, size: int, crc: int) -> None:
+def test_without_crc_the_crc_field_is_present_and_may_have_any_value(
+    world: World, size: int, crc: int
+) -> None:
     stream = world.receiver(crc=False)
     stream.sock.sendall(fpdu(octet_pattern(size), crc=crc) + fpdu(b"next", crc=crc))
     assert stream.receive_ulpdu() == octet_pattern(size)
@@ -54,7 +59,7 @@ def test_without_crc_the_field_is_there_with_any_value(world: World, size: int, 
 
 @pytest.mark.clause("RFC5044-4.4-09")
 @pytest.mark.parametrize("size", [0, 50, 20_000])
-def test_what_we_send_without_crc_has_the_field_too(world: World, size: int) -> None:
+def test_fpdus_sent_without_crc_also_have_the_crc_field(world: World, size: int) -> None:
     stream = world.sender(crc=False)
     for _ in range(2):
         assert stream.frame_fpdu(b"", [octet_pattern(size)]) == 1
@@ -63,7 +68,7 @@ def test_what_we_send_without_crc_has_the_field_too(world: World, size: int) -> 
     assert split_fpdus(octets, crc=False) == [octet_pattern(size)] * 2
 
 
-def test_scapy_reads_what_we_send(world: World) -> None:
+def test_scapy_parses_the_fpdus_that_siwarp_sends(world: World) -> None:
     stream = world.sender()
     assert stream.frame_fpdu(b"\x41\x43" + bytes(16), [b"payload"]) == 1
     stream.flush()

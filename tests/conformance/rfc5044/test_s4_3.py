@@ -19,7 +19,7 @@ from unit.mpa.mpa_harness import (
 from siwarp.inspect import FPDU, mark_stream, split_stream
 
 
-def marked_stream_octets(world: World, *sizes: int, at: int = 0) -> bytes:
+def read_marked_stream(world: World, *sizes: int, at: int = 0) -> bytes:
     """Return the octets that a stream with Markers sends for ULPDUs of these sizes."""
     stream = world.sender(markers=True)
     lib.siw_mpa_test_set_position(stream.handle, at)
@@ -31,8 +31,8 @@ def marked_stream_octets(world: World, *sizes: int, at: int = 0) -> bytes:
 
 
 @pytest.mark.clause("RFC5044-4.3-01", "RFC5044-4.3-02", "RFC5044-4.3-07")
-def test_markers_stand_before_the_first_fpdu_and_at_every_512th_octet(world: World) -> None:
-    octets = marked_stream_octets(world, 24, 2000, 700, 3)
+def test_markers_precede_the_first_fpdu_and_follow_at_every_512th_octet(world: World) -> None:
+    octets = read_marked_stream(world, 24, 2000, 700, 3)
     frames = split_stream(octets, markers=True)
     assert [m.position for m in frames.markers] == list(range(0, len(octets), 512))
     assert [bytes(f.ulpdu) for f in frames.fpdus] == [
@@ -44,7 +44,7 @@ def test_markers_stand_before_the_first_fpdu_and_at_every_512th_octet(world: Wor
 def test_a_marker_is_16_zero_bits_and_a_pointer_whose_two_lowest_bits_are_zero(
     world: World,
 ) -> None:
-    octets = marked_stream_octets(world, *range(200), 60_000)
+    octets = read_marked_stream(world, *range(200), 60_000)
     for at in range(0, len(octets), 512):
         assert octets[at : at + 2] == b"\0\0"
         assert octets[at + 3] & 3 == 0
@@ -53,24 +53,24 @@ def test_a_marker_is_16_zero_bits_and_a_pointer_whose_two_lowest_bits_are_zero(
 
 @pytest.mark.clause("RFC5044-4.3-03", "RFC5044-4.3-08")
 def test_all_markers_in_a_long_fpdu_point_to_its_first_octet(world: World) -> None:
-    octets = marked_stream_octets(world, 100, 5000)
-    first = 4 + 104 + 4  # a Marker, then the short FPDU: 2 + 100 + 2 + 4
+    octets = read_marked_stream(world, 100, 5000)
+    # The second FPDU follows a Marker and the short FPDU, which has 2 + 100 + 2 + 4 octets.
+    first = 4 + 104 + 4
     for at in range(512, len(octets), 512):
         assert int.from_bytes(octets[at + 2 : at + 4], "big") == at - first
 
 
 @pytest.mark.clause("RFC5044-4.3-04")
-def test_distances_are_right_across_a_wrap_of_positions(world: World) -> None:
-    assert marked_stream_octets(world, 3000, 40, at=2**32 - 1024) == marked_stream_octets(
+def test_marker_pointers_are_correct_when_stream_positions_wrap_around(world: World) -> None:
+    assert read_marked_stream(world, 3000, 40, at=2**32 - 1024) == read_marked_stream(
         world, 3000, 40
     )
 
 
 @pytest.mark.clause("RFC5044-4.3-05", "RFC5044-4.3-09", "RFC5044-4.4-11#b", "RFC5044-4.4-11#c")
-def test_a_marker_between_two_fpdus_is_zero_and_in_the_second_ones_crc(world: World) -> None:
-    octets = marked_stream_octets(
-        world, 502, 20
-    )  # 4 + 2 + 502 + 4: the second FPDU begins at the position of a Marker
+def test_a_marker_between_two_fpdus_is_zero_and_covered_by_the_second_crc(world: World) -> None:
+    # The first FPDU ends after 4 + 2 + 502 + 4 octets, at the position of a Marker.
+    octets = read_marked_stream(world, 502, 20)
     assert octets[512:516] == bytes(4)
     assert octets[516:518] == b"\0\x14"
     assert octets[508:512] == crc32c(octets[:508]).to_bytes(4, "little")
@@ -78,25 +78,30 @@ def test_a_marker_between_two_fpdus_is_zero_and_in_the_second_ones_crc(world: Wo
 
 
 @pytest.mark.clause("RFC5044-4.3-09")
-def test_among_short_fpdus_a_marker_points_to_the_one_it_stands_in(world: World) -> None:
-    octets = marked_stream_octets(world, *[18] * 60)  # FPDUs of 24 octets each
+def test_a_marker_points_to_the_start_of_the_short_fpdu_that_contains_the_marker(
+    world: World,
+) -> None:
+    octets = read_marked_stream(world, *[18] * 60)  # FPDUs of 24 octets each
     markers = split_stream(octets, markers=True).markers
     assert len(markers) == 3
     assert [m.fpduptr for m in markers] == [0, (512 - 4) % 24, (1024 - 8) % 24]
 
 
 @pytest.mark.clause("RFC5044-4.4-11#a", "RFC5044-4.4-11#c")
-def test_the_crc_covers_the_markers_inside_and_right_behind_the_pad(world: World) -> None:
-    inside = marked_stream_octets(world, 1000)
+def test_the_crc_covers_markers_within_the_fpdu_and_directly_after_the_pad(world: World) -> None:
+    inside = read_marked_stream(world, 1000)
     assert inside[-4:] == crc32c(inside[:-4]).to_bytes(4, "little")
-    behind = marked_stream_octets(world, 505)  # 4 + 2 + 505 + 1 of pad: a Marker, then the CRC
+    # The Marker after 4 + 2 + 505 octets and 1 octet of pad precedes the CRC.
+    behind = read_marked_stream(world, 505)
     assert behind[512:516] == (508).to_bytes(4, "big")
     assert behind[516:] == crc32c(behind[:516]).to_bytes(4, "little")
 
 
 @pytest.mark.clause("RFC5044-4.3-06")
 @pytest.mark.parametrize("low", [1, 2, 3])
-def test_the_two_lowest_bits_of_a_received_pointer_count_as_zero(world: World, low: int) -> None:
+def test_the_two_lowest_bits_of_a_received_marker_pointer_are_ignored(
+    world: World, low: int
+) -> None:
     octets = bytearray(mark_stream([FPDU(ulpdu=Raw(octet_pattern(700)))]))
     octets[3] |= low
     octets[515] |= low
@@ -107,7 +112,9 @@ def test_the_two_lowest_bits_of_a_received_pointer_count_as_zero(world: World, l
 
 
 @pytest.mark.clause("RFC5044-4.3-10", "RFC5044-4.3-11", "RFC5041-3-08")
-def test_ddp_gets_ulpdus_and_lengths_and_nothing_else(world: World) -> None:
+def test_ddp_receives_only_ulpdus_and_their_lengths_from_a_stream_with_markers(
+    world: World,
+) -> None:
     sizes = [0, 1, 40, 500, 512, 1016, 4000]
     stream = world.receiver(markers=True)
     stream.sock.sendall(mark_stream([FPDU(ulpdu=Raw(octet_pattern(n, n))) for n in sizes]))
@@ -120,7 +127,9 @@ def test_ddp_gets_ulpdus_and_lengths_and_nothing_else(world: World) -> None:
 
 @pytest.mark.clause("RFC5044-8-01#c", "RFC5044-8-02", "RFC5044-8-07")
 @pytest.mark.parametrize("pointer", [0, 504, 512, 0xFFFC])
-def test_a_marker_that_disagrees_with_the_length_is_code_3(world: World, pointer: int) -> None:
+def test_a_marker_that_contradicts_the_ulpdu_length_is_error_code_3(
+    world: World, pointer: int
+) -> None:
     octets = bytearray(mark_stream([FPDU(ulpdu=Raw(octet_pattern(700)))]))
     octets[514:516] = pointer.to_bytes(2, "big")
     octets[-4:] = crc32c(bytes(octets[:-4])).to_bytes(4, "little")
@@ -131,16 +140,17 @@ def test_a_marker_that_disagrees_with_the_length_is_code_3(world: World, pointer
         with pytest.raises(StreamError):
             wait_until(stream.peek_fpdu)
         assert stream.error == (LLP_LAYER, MPA_TYPE, 3)
-    assert stream.frame_fpdu(b"a diagnosis") == 1  # RFC5044-8-08: TCP stays open
+    # After the error TCP stays open (RFC5044-8-08).
+    assert stream.frame_fpdu(b"a diagnosis") == 1
     stream.flush()
 
 
 @pytest.mark.clause("RFC5044-4.5-01")
 @pytest.mark.parametrize("mss", [536, 1000, 1459, 1460, 1461, 1462, 8960, 8963])
-def test_mulpdu_leaves_room_for_the_most_markers_there_can_be(world: World, mss: int) -> None:
+def test_mulpdu_leaves_space_for_the_maximum_number_of_markers(world: World, mss: int) -> None:
     stream = world.sender(mss=mss, markers=True)
     emss = stream.emss()
     want = emss - (6 + 4 * -(-emss // 512) + emss % 4)
     assert lib.siw_mpa_mulpdu(stream.handle) == want
-    octets = marked_stream_octets(world, want)
+    octets = read_marked_stream(world, want)
     assert len(octets) <= emss

@@ -31,13 +31,15 @@ LARGE = fpdu(octet_pattern(20_000))
     ("payload", "digest"),
     [(bytes(32), "aa36918a"), (b"\xff" * 32, "43aba862"), (bytes(range(32)), "4e79dd46")],
 )
-def test_the_oracle_of_these_tests_gives_iscsi_s_digests(payload: bytes, digest: str) -> None:
+def test_the_crc32c_function_of_the_tests_computes_the_digests_of_iscsi(
+    payload: bytes, digest: str
+) -> None:
     assert crc32c(payload).to_bytes(4, "little").hex() == digest
 
 
 @pytest.mark.clause("RFC5044-4.4-10")
 @pytest.mark.parametrize("size", [*range(70), 255, 256, 300, 2048, 2049, 30_000])
-def test_the_crc_covers_length_ulpdu_and_pad_in_iscsi_s_octet_order(
+def test_the_crc_covers_length_ulpdu_and_pad_in_the_octet_order_of_iscsi(
     world: World, size: int
 ) -> None:
     stream = world.sender()
@@ -49,7 +51,7 @@ def test_the_crc_covers_length_ulpdu_and_pad_in_iscsi_s_octet_order(
 
 @pytest.mark.clause("RFC5044-4.4-12#b", "RFC5044-4.4-13", "RFC5044-8-01#b")
 @pytest.mark.parametrize("at", range(2, len(SMALL)))
-def test_a_small_fpdu_wrong_in_any_octet_is_not_passed_on(world: World, at: int) -> None:
+def test_a_small_fpdu_with_any_wrong_octet_is_not_passed_on(world: World, at: int) -> None:
     octets = bytearray(SMALL)
     octets[at] ^= 1 << at % 8
     stream = world.receiver()
@@ -61,7 +63,7 @@ def test_a_small_fpdu_wrong_in_any_octet_is_not_passed_on(world: World, at: int)
 @pytest.mark.clause("RFC5044-4.4-12#b", "RFC5044-4.4-13")
 @pytest.mark.parametrize("octets", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("bit", range(16))
-def test_a_wrong_length_is_found_by_the_crc(world: World, octets: bytes, bit: int) -> None:
+def test_a_wrong_ulpdu_length_is_detected_by_the_crc(world: World, octets: bytes, bit: int) -> None:
     wrong = bytearray(octets) + bytes(70_000)
     wrong[bit // 8] ^= 0x80 >> bit % 8
     stream = world.receiver()
@@ -74,11 +76,12 @@ def test_a_wrong_length_is_found_by_the_crc(world: World, octets: bytes, bit: in
     "at", [2, 15, 16, 65, 66, 4095, 8191, 8192, 19_999, 20_001, 20_004, 20_007]
 )
 @pytest.mark.fast_path
-def test_a_large_fpdu_wrong_in_any_octet_is_found(world: World, at: int) -> None:
+def test_a_wrong_octet_in_a_large_fpdu_is_detected(world: World, at: int) -> None:
     octets = bytearray(LARGE)
     octets[at] ^= 0x10
     stream = world.receiver()
-    stream.sock.sendall(octets[:66])  # so that the rest is read directly to its destination
+    # After the first 66 octets, the rest of the FPDU is read directly to its destination.
+    stream.sock.sendall(octets[:66])
     seen = None
     while seen is None:
         seen = stream.peek_fpdu()
@@ -89,7 +92,7 @@ def test_a_large_fpdu_wrong_in_any_octet_is_found(world: World, at: int) -> None
 
 @pytest.mark.clause("RFC5044-4.4-06", "RFC5044-7.1.1-11")
 @pytest.mark.parametrize(("ours", "theirs"), [(0, 1), (1, 0), (1, 1)])
-def test_a_wish_of_either_end_puts_crcs_on_for_both_and_for_good(
+def test_a_request_for_crcs_by_either_end_enables_crcs_for_both_ends(
     world: World, ours: int, theirs: int
 ) -> None:
     initiator = world.initiator_awaiting_reply(mpa_params(crc=ours))
@@ -114,7 +117,7 @@ def test_a_wish_of_either_end_puts_crcs_on_for_both_and_for_good(
 
 
 @pytest.mark.clause("RFC5044-4.4-07", "RFC5044-7.1.1-10", "RFC5044-7.1.1-12")
-def test_crcs_are_off_at_once_where_neither_end_wants_them(world: World) -> None:
+def test_crcs_are_disabled_from_the_first_fpdu_if_neither_end_requests_them(world: World) -> None:
     initiator, _ = world.initiator_with_reply(
         mpa_params(crc=0), bytes(MPAReply(rev=2, c=0)) + fpdu(b"any", crc=5)
     )
@@ -128,7 +131,7 @@ def test_crcs_are_off_at_once_where_neither_end_wants_them(world: World) -> None
 
 @pytest.mark.parametrize("sizes", [[0], [1, 20, 3], [20_000], [64_768]], ids=str)
 @pytest.mark.clause("RFC5044-4.4-12#a")
-def test_a_crc_over_the_octets_that_the_rfc_names_and_over_no_others_is_right(
+def test_only_a_crc_over_the_octets_that_the_rfc_names_is_accepted(
     world: World, sizes: list[int]
 ) -> None:
     """The test computes octets and CRCs itself, over the range from the length field to the pad."""

@@ -20,9 +20,7 @@ from unit.mpa.mpa_harness import (
 
 @pytest.mark.clause("RFC5044-6-01", "RFC5044-6-02#b", "RFC5044-6-04")
 @pytest.mark.parametrize(("strict", "size"), [(0, 1), (0, 100), (0, 8000), (1, 100), (1, 60_000)])
-def test_an_fpdu_is_passed_on_when_its_last_octet_came_and_not_before(
-    strict: int, size: int
-) -> None:
+def test_an_fpdu_is_passed_on_only_after_its_last_octet_has_arrived(strict: int, size: int) -> None:
     octets = fpdu(octet_pattern(size))
     assert strict or len(octets) <= WHOLE_OCTETS
     with temporary_setting("crc_first", strict), open_mpa_world() as world:
@@ -36,7 +34,7 @@ def test_an_fpdu_is_passed_on_when_its_last_octet_came_and_not_before(
 
 
 @pytest.mark.clause("RFC5044-6-02#a", "RFC5044-6-03")
-def test_the_length_of_one_fpdu_is_where_the_next_one_starts(world: World) -> None:
+def test_the_length_of_an_fpdu_determines_where_the_next_fpdu_starts(world: World) -> None:
     """Payload that resembles FPDUs is treated as payload."""
     inner = fpdu(b"inner") * 3
     stream = world.receiver()
@@ -47,7 +45,7 @@ def test_the_length_of_one_fpdu_is_where_the_next_one_starts(world: World) -> No
 
 @pytest.mark.clause("RFC5044-8-07")
 @pytest.mark.parametrize("size", [50, 20_000])
-def test_after_a_wrong_crc_no_fpdu_is_passed_on(world: World, size: int) -> None:
+def test_after_a_wrong_crc_no_further_fpdu_is_passed_on(world: World, size: int) -> None:
     stream = world.receiver()
     stream.sock.sendall(fpdu(b"good") + fpdu(octet_pattern(size), crc=0) + fpdu(b"good again"))
     assert stream.receive_ulpdu() == b"good"

@@ -1,4 +1,4 @@
-"""RFC 5044 section 7.1.1: Request and Reply Frame, field by field."""
+"""RFC 5044 section 7.1.1: the fields of the MPA Request and Reply Frames."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ REQUEST, REPLY = bytes(MPARequest(rev=1)), bytes(MPAReply(rev=1))
 
 
 def startup_errno(stream: Any) -> int:
-    """Return the errno with which start-up fails."""
+    """Return the errno with which the MPA start-up of a stream fails."""
     return errno_of_failing_step(lambda: stream.startup_once()[0])
 
 
 @pytest.mark.clause("RFC5044-7.1.1-01", "RFC5044-7.1.1-14", "RFC5044-7.1.1-17")
 @pytest.mark.parametrize("pdata", [b"", b"x", bytes(512)])
-def test_our_request_is_key_flags_revision_length_and_private_data(
+def test_an_mpa_request_of_siwarp_has_the_octets_that_the_rfc_requires(
     world: World, pdata: bytes
 ) -> None:
     stream = world.initiator_awaiting_reply(mpa_params(rev=1, pdata=pdata))
@@ -48,7 +48,7 @@ def test_our_request_is_key_flags_revision_length_and_private_data(
 
 @pytest.mark.clause("RFC5044-7.1.1-03", "RFC5044-7.1.1-17")
 @pytest.mark.parametrize("pdata", [b"", b"x", bytes(512)])
-def test_our_reply_is_key_flags_revision_length_and_private_data(
+def test_an_mpa_reply_of_siwarp_has_the_octets_that_the_rfc_requires(
     world: World, pdata: bytes
 ) -> None:
     stream, _ = world.responder_with_request(MPARequest(rev=1))
@@ -60,7 +60,7 @@ def test_our_reply_is_key_flags_revision_length_and_private_data(
 
 @pytest.mark.clause("RFC5044-7.1.1-02", "RFC5044-8-01#d")
 @pytest.mark.parametrize("at", range(16))
-def test_a_request_whose_key_is_wrong_in_any_octet_is_an_error(world: World, at: int) -> None:
+def test_an_mpa_request_with_any_wrong_octet_in_its_key_is_an_error(world: World, at: int) -> None:
     frame = bytearray(REQUEST)
     frame[at] ^= 0x20
     stream = world.responder()
@@ -71,7 +71,7 @@ def test_a_request_whose_key_is_wrong_in_any_octet_is_an_error(world: World, at:
 
 @pytest.mark.clause("RFC5044-7.1.1-04", "RFC5044-8-01#d")
 @pytest.mark.parametrize("at", range(16))
-def test_a_reply_whose_key_is_wrong_in_any_octet_is_an_error(world: World, at: int) -> None:
+def test_an_mpa_reply_with_any_wrong_octet_in_its_key_is_an_error(world: World, at: int) -> None:
     frame = bytearray(REPLY)
     frame[at] ^= 0x20
     stream = world.initiator_awaiting_reply(mpa_params(rev=1))
@@ -82,7 +82,9 @@ def test_a_reply_whose_key_is_wrong_in_any_octet_is_an_error(world: World, at: i
 
 @pytest.mark.clause("RFC5044-7.1.1-02")
 @pytest.mark.parametrize("octets", [b"G", b"GET / HTTP/1.1\r\n", b"MPA ID Rex", b"\0"])
-def test_a_peer_that_speaks_something_else_is_not_waited_for(world: World, octets: bytes) -> None:
+def test_octets_of_another_protocol_fail_the_mpa_start_up_immediately(
+    world: World, octets: bytes
+) -> None:
     stream = world.responder()
     stream.sock.sendall(octets)
     assert startup_errno(stream) == errno.EPROTO
@@ -90,7 +92,7 @@ def test_a_peer_that_speaks_something_else_is_not_waited_for(world: World, octet
 
 @pytest.mark.clause("RFC5044-7.1.1-13")
 @pytest.mark.parametrize("bits", range(16))
-def test_reserved_bits_are_not_looked_at(world: World, bits: int) -> None:
+def test_reserved_bits_of_mpa_frames_are_ignored(world: World, bits: int) -> None:
     request = bytearray(bytes(MPARequest(rev=1, private_data=b"\xff\xff\xff\xffmine")))
     request[16] |= bits  # S is a reserved bit in revision 1, and R has no meaning in a Request
     request[16] |= 0x30 if bits & 1 else 0
@@ -107,7 +109,7 @@ def test_reserved_bits_are_not_looked_at(world: World, bits: int) -> None:
 
 @pytest.mark.clause("RFC5044-7.1.1-15", "RFC5044-7.1.1-16")
 @pytest.mark.parametrize("rev", [3, 4, 127, 255])
-def test_a_request_of_a_revision_that_we_do_not_speak_is_an_error(world: World, rev: int) -> None:
+def test_an_mpa_request_of_an_unknown_revision_is_an_error(world: World, rev: int) -> None:
     stream = world.responder()
     stream.sock.sendall(bytes(MPARequest(rev=rev)))
     assert startup_errno(stream) == errno.EPROTO
@@ -116,7 +118,7 @@ def test_a_request_of_a_revision_that_we_do_not_speak_is_an_error(world: World, 
 
 @pytest.mark.clause("RFC5044-7.1.1-15", "RFC5044-7.1.1-16")
 @pytest.mark.parametrize(("ours", "theirs"), [(1, 0), (1, 2), (1, 3), (2, 0), (2, 1), (2, 255)])
-def test_a_reply_of_another_revision_than_the_request_s_is_an_error(
+def test_an_mpa_reply_of_another_revision_than_the_request_is_an_error(
     world: World, ours: int, theirs: int
 ) -> None:
     stream = world.initiator_awaiting_reply(mpa_params(rev=ours))
@@ -125,7 +127,7 @@ def test_a_reply_of_another_revision_than_the_request_s_is_an_error(
     assert stream.error == BAD_FRAME
 
 
-def test_a_request_of_revision_0_is_rejected_in_revision_1(world: World) -> None:
+def test_an_mpa_request_of_revision_0_is_rejected_in_revision_1(world: World) -> None:
     """RFC 5044 annex C.2.1: an RDMAC RNIC receives a Reply, not only an end of stream."""
     stream = world.responder()
     stream.sock.sendall(bytes(MPARequest(rev=0, m=1, c=1)))
@@ -138,7 +140,7 @@ def test_a_request_of_revision_0_is_rejected_in_revision_1(world: World) -> None
 
 @pytest.mark.parametrize("role", ["request", "reply"])
 @pytest.mark.clause("RFC5044-7.1.1-18#a")
-def test_private_data_that_ends_before_its_length_is_a_local_error(world: World, role: str) -> None:
+def test_an_end_of_stream_within_the_private_data_is_a_local_error(world: World, role: str) -> None:
     if role == "request":
         stream = world.responder()
         stream.sock.sendall(bytes(MPARequest(rev=1, pd_length=8, private_data=b"1234567")))
@@ -152,7 +154,7 @@ def test_private_data_that_ends_before_its_length_is_a_local_error(world: World,
 
 @pytest.mark.clause("RFC5044-7.1.1-18#b", "RFC5044-7.1.2-17", "RFC5044-7.1.2-19")
 @pytest.mark.parametrize("length", [513, 514, 1024, 0x7FFF, 0x8000, 0xFFFF])
-def test_a_private_data_length_beyond_512_is_an_error(world: World, length: int) -> None:
+def test_a_private_data_length_above_512_is_an_error(world: World, length: int) -> None:
     stream = world.responder()
     stream.sock.sendall(bytes(MPARequest(rev=2, pd_length=length)))
     assert startup_errno(stream) == errno.EPROTO
@@ -164,8 +166,8 @@ def test_a_private_data_length_beyond_512_is_an_error(world: World, length: int)
 
 
 @pytest.mark.clause("RFC5044-7.1.1-08")
-def test_no_marker_is_sent_to_a_peer_that_asks_for_none(world: World) -> None:
-    """The stream of 64 FPDUs contains no Marker."""
+def test_no_markers_are_sent_to_a_peer_that_does_not_request_markers(world: World) -> None:
+    """A stream of 64 FPDUs must contain no Marker."""
     stream = world.sender()
     for _ in range(64):
         assert stream.frame_fpdu(bytes(18), [bytes(40)]) == 1
@@ -174,7 +176,7 @@ def test_no_marker_is_sent_to_a_peer_that_asks_for_none(world: World) -> None:
 
 
 @pytest.mark.clause("RFC5044-7.1.1-05")
-def test_markers_are_asked_for_only_when_told(world: World) -> None:
+def test_mpa_frames_request_markers_only_if_the_parameters_say_so(world: World) -> None:
     for markers in (0, 1):
         assert (
             recv_startup_frame(world.initiator_awaiting_reply(mpa_params(markers=markers)).sock).m
@@ -187,7 +189,7 @@ def test_markers_are_asked_for_only_when_told(world: World) -> None:
 
 @pytest.mark.clause("RFC5044-7.1.1-06", "RFC5044-7.1.1-09")
 @pytest.mark.parametrize("rev", [1, 2])
-def test_m_in_a_request_brings_markers_from_the_responder(world: World, rev: int) -> None:
+def test_the_responder_sends_markers_if_the_request_has_the_m_bit(world: World, rev: int) -> None:
     stream, peer = world.responder_with_request(MPARequest(rev=rev, m=1))
     assert peer.markers == 1
     stream.send_reply(mpa_params(rev=rev))
@@ -203,7 +205,7 @@ def test_m_in_a_request_brings_markers_from_the_responder(world: World, rev: int
 
 
 @pytest.mark.clause("RFC5044-7.1.1-07", "RFC5044-7.1.1-09")
-def test_m_in_a_reply_brings_markers_from_the_initiator(world: World) -> None:
+def test_the_initiator_sends_markers_if_the_reply_has_the_m_bit(world: World) -> None:
     stream, peer = world.initiator_with_reply(mpa_params(), MPAReply(rev=2, m=1))
     assert peer.markers == 1
     assert stream.frame_fpdu(b"hello") == 1
@@ -215,7 +217,9 @@ def test_m_in_a_reply_brings_markers_from_the_initiator(world: World) -> None:
 
 @pytest.mark.clause("RFC5044-7.1.1-19")
 @pytest.mark.parametrize("length", [0, 1, 511, 512])
-def test_private_data_may_hold_anything_up_to_512_octets(world: World, length: int) -> None:
+def test_private_data_of_any_content_up_to_512_octets_is_passed_on(
+    world: World, length: int
+) -> None:
     pdata = (REQUEST + REPLY + fpdu(b"x") * 60)[:length]
     assert (
         private_data_of(world.responder_with_request(MPARequest(rev=1, private_data=pdata))[1])
@@ -232,7 +236,7 @@ def test_private_data_may_hold_anything_up_to_512_octets(world: World, length: i
 @pytest.mark.parametrize("role", ["request", "reply"])
 @pytest.mark.parametrize("length", [0, 1, 511, 512])
 @pytest.mark.clause("RFC5044-7.1.2-18#a", "RFC5044-7.1.2-18#b")
-def test_private_data_is_given_up_whole_and_not_an_octet_more(
+def test_exactly_the_octets_of_the_private_data_are_passed_on(
     world: World, role: str, length: int
 ) -> None:
     """Octets of the next FPDU follow immediately, and the caller's memory ends after the buffer."""
@@ -258,7 +262,7 @@ def test_private_data_is_given_up_whole_and_not_an_octet_more(
     assert stream.receive_ulpdu() == b"not private data"
 
 
-def test_private_data_shorter_than_its_length_is_waited_for(world: World) -> None:
+def test_the_start_up_waits_for_the_rest_of_the_private_data(world: World) -> None:
     stream = world.responder()
     stream.sock.sendall(bytes(MPARequest(rev=1, pd_length=8, private_data=b"1234")))
     for _ in range(20):

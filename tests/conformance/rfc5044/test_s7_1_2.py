@@ -27,7 +27,7 @@ from siwarp.inspect import MPAReply, MPARequest
 CRC = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_CRC)
 
 
-def receives_nothing(stream) -> bool:  # type: ignore[no-untyped-def]
+def has_peer_received_nothing(stream) -> bool:  # type: ignore[no-untyped-def]
     stream.sock.settimeout(0.03)
     try:
         return not stream.sock.recv(1)
@@ -36,7 +36,7 @@ def receives_nothing(stream) -> bool:  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.clause("RFC5044-7.1.2-01", "RFC5044-7.1.2-02", "RFC5044-7.1-02")
-def test_an_initiator_sends_its_request_first(world: World) -> None:
+def test_an_initiator_sends_an_mpa_request_first(world: World) -> None:
     stream = world.initiator(mpa_params(rev=1, pdata=b"ask"))
     wait_until(lambda: stream.startup_once() and stream.state == lib.SIW_MPA_ST_AWAIT_REPLY)
     request = recv_startup_frame(stream.sock)
@@ -45,18 +45,18 @@ def test_an_initiator_sends_its_request_first(world: World) -> None:
 
 
 @pytest.mark.clause("RFC5044-7.1.2-03")
-def test_a_responder_sends_and_receives_nothing_before_the_request(world: World) -> None:
+def test_a_responder_sends_and_accepts_no_fpdu_before_the_mpa_request(world: World) -> None:
     stream = world.responder()
     for _ in range(10):
         assert stream.startup_once()[0] == lib.SIW_MPA_STARTING
     assert errno_of_failing_step(lambda: stream.send_reply(mpa_params())) == errno.EINVAL
     assert errno_of_failing_step(lambda: stream.frame_fpdu(b"x")) == errno.ENOTCONN
     assert errno_of_failing_step(stream.peek_fpdu) == errno.EINVAL
-    assert receives_nothing(stream)
+    assert has_peer_received_nothing(stream)
 
 
 @pytest.mark.clause("RFC5044-7.1.2-05#a", "RFC5044-7.1.2-05#b")
-def test_a_rejection_is_a_reply_with_r_and_private_data(world: World) -> None:
+def test_a_rejection_is_an_mpa_reply_with_the_r_bit_and_private_data(world: World) -> None:
     stream, _ = world.responder_with_request(MPARequest(rev=1, private_data=b"please"))
     stream.send_reply(mpa_params(rejected=1, pdata=b"no"))
     reply = recv_startup_frame(stream.sock)
@@ -66,7 +66,7 @@ def test_a_rejection_is_a_reply_with_r_and_private_data(world: World) -> None:
 
 
 @pytest.mark.clause("RFC5044-7.1.2-05#c")
-def test_who_rejects_leaves_tcp_open_until_the_stream_is_closed(world: World) -> None:
+def test_after_a_rejection_tcp_stays_open_until_the_stream_is_closed(world: World) -> None:
     stream, _ = world.responder_with_request(MPARequest(rev=1, private_data=b"please"))
     stream.send_reply(mpa_params(rejected=1))
     recv_startup_frame(stream.sock)
@@ -80,7 +80,9 @@ def test_who_rejects_leaves_tcp_open_until_the_stream_is_closed(world: World) ->
 
 
 @pytest.mark.clause("RFC5044-7.1.2-06#a", "RFC5044-7.1.2-06#b", "RFC5044-7.1.2-06#c")
-def test_an_acceptance_is_a_reply_without_r_after_which_fpdus_are_received(world: World) -> None:
+def test_an_mpa_reply_without_the_r_bit_accepts_and_fpdus_are_received_after_it(
+    world: World,
+) -> None:
     stream, _ = world.responder_with_request(MPARequest(rev=1))
     stream.send_reply(mpa_params(pdata=b"yes"))
     reply = recv_startup_frame(stream.sock)
@@ -90,16 +92,16 @@ def test_an_acceptance_is_a_reply_without_r_after_which_fpdus_are_received(world
 
 
 @pytest.mark.clause("RFC5044-7.1.2-07")
-def test_an_initiator_sends_and_receives_no_fpdu_before_the_reply(world: World) -> None:
+def test_an_initiator_sends_and_accepts_no_fpdu_before_the_mpa_reply(world: World) -> None:
     stream = world.initiator_awaiting_reply(mpa_params())
     recv_startup_frame(stream.sock)
     assert errno_of_failing_step(lambda: stream.frame_fpdu(b"x")) == errno.ENOTCONN
     assert errno_of_failing_step(stream.peek_fpdu) == errno.EINVAL
-    assert receives_nothing(stream)
+    assert has_peer_received_nothing(stream)
 
 
 @pytest.mark.clause("RFC5044-7.1.2-09")
-def test_a_rejected_initiator_leaves_mpa_with_tcp_still_open(world: World) -> None:
+def test_tcp_stays_open_after_an_initiator_was_rejected(world: World) -> None:
     stream = world.initiator_awaiting_reply(mpa_params())
     recv_startup_frame(stream.sock)
     stream.sock.sendall(bytes(MPAReply(rev=2, r=1)))
@@ -123,7 +125,7 @@ def test_an_accepted_initiator_sends_and_receives_fpdus(world: World) -> None:
 @pytest.mark.clause("RFC5044-7.1.2-11")
 @pytest.mark.parametrize("size", [0, 20, 20_000])
 @pytest.mark.fast_path
-def test_a_responder_sends_no_fpdu_before_the_peer_s_first_was_validated(
+def test_a_responder_sends_no_fpdu_before_the_first_fpdu_of_its_peer_is_validated(
     world: World, size: int
 ) -> None:
     stream = world.receiver()
@@ -136,7 +138,7 @@ def test_a_responder_sends_no_fpdu_before_the_peer_s_first_was_validated(
         seen = seen or wait_until(stream.peek_fpdu)
         assert stream.place_once(0, None) == 0
     assert stream.flush_once() == 0
-    assert receives_nothing(stream)
+    assert has_peer_received_nothing(stream)
     stream.sock.sendall(octets[-1:])
     if size > 8192:
         stream.place(0)
@@ -149,18 +151,18 @@ def test_a_responder_sends_no_fpdu_before_the_peer_s_first_was_validated(
 
 @pytest.mark.clause("RFC5044-7.1.2-11")
 @pytest.mark.parametrize("size", [0, 20_000])
-def test_a_first_fpdu_that_is_wrong_does_not_let_a_responder_send(world: World, size: int) -> None:
+def test_a_responder_sends_nothing_after_an_invalid_first_fpdu(world: World, size: int) -> None:
     stream = world.receiver()
     assert stream.frame_fpdu(b"eager") == 1
     stream.sock.sendall(fpdu(octet_pattern(size), crc=1))
     assert errno_of_failing_step(lambda: stream.receive_ulpdu() and None) == errno.EBADMSG
     assert stream.error == CRC
     assert stream.flush_once() == 0
-    assert receives_nothing(stream)
+    assert has_peer_received_nothing(stream)
 
 
 @pytest.mark.clause("RFC5044-7.1.2-15")
-def test_two_initiators_find_that_each_other_s_request_is_no_reply(world: World) -> None:
+def test_an_initiator_that_receives_a_request_instead_of_a_reply_fails(world: World) -> None:
     stream = world.initiator_awaiting_reply(mpa_params())
     stream.sock.sendall(bytes(recv_startup_frame(stream.sock)))
     assert errno_of_failing_step(lambda: stream.startup_once()[0]) == errno.EPROTO
@@ -168,7 +170,7 @@ def test_two_initiators_find_that_each_other_s_request_is_no_reply(world: World)
 
 
 @pytest.mark.clause("RFC5044-7.1.2-15")
-def test_a_reply_that_nobody_asked_for_is_an_error(world: World) -> None:
+def test_a_responder_that_receives_a_reply_instead_of_a_request_fails(world: World) -> None:
     stream = world.responder()
     stream.sock.sendall(bytes(MPAReply(rev=2)))
     assert errno_of_failing_step(lambda: stream.startup_once()[0]) == errno.EPROTO

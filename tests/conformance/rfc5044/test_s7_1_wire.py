@@ -1,4 +1,6 @@
-"""RFC 5044 sections 1.2 to 7.1, RFC 6581 section 9.1, RFC 5041 section 6.2: the peer's view."""
+"""MPA start-up and end of connection on the wire: RFC 5044 sections 1.2 to 7.1, RFC 6581, RFC
+5041.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ from siwarp.verbs import RemoteBuffer, WCStatus
 
 @pytest.fixture
 def wire() -> Iterator[Wire]:
-    """Provide a listener on 127.0.0.1 and a way to connect to it."""
+    """Yield a listener on 127.0.0.1 and a way to connect to the listener."""
     rig = Rig()
     yield Wire(rig)
     rig.close()
@@ -41,7 +43,7 @@ def wire() -> Iterator[Wire]:
 
 
 @pytest.mark.clause("RFC5044-4.4-03", "RFC5044-4.4-01#a")
-def test_unless_told_otherwise_we_ask_for_crc_and_check_it(wire: Wire) -> None:
+def test_by_default_siwarp_requests_and_checks_crcs(wire: Wire) -> None:
     """By default siwarp requests and checks CRCs, even if the peer requests none."""
     with Peer.accept_from_siwarp(wire, MPAReply(rev=2, c=0, s=1, ird=4, ord=4)) as peer:
         assert peer.ours.c == 1
@@ -55,8 +57,8 @@ def test_unless_told_otherwise_we_ask_for_crc_and_check_it(wire: Wire) -> None:
 
 
 @pytest.mark.clause("RFC5044-4.4-05")
-def test_a_program_sees_nothing_of_how_crc_was_agreed_on(wire: Wire) -> None:
-    """Whichever end requested CRCs, the events, completions, data and segments are the same."""
+def test_the_negotiation_of_crcs_is_not_visible_to_a_program(wire: Wire) -> None:
+    """Whichever end requests CRCs, the events, completions, data and segments are the same."""
     seen = []
     for ours, theirs in itertools.product([False, True], repeat=2):
         reply = MPAReply(rev=2, c=int(theirs), s=1, ird=4, ord=4)
@@ -86,7 +88,9 @@ def test_a_program_sees_nothing_of_how_crc_was_agreed_on(wire: Wire) -> None:
 @pytest.mark.parametrize("ours", [False, True])
 @pytest.mark.parametrize("theirs", [False, True])
 @pytest.mark.clause("RFC5044-4.4-01#b", "RFC5044-1.2-02", "RFC5041-3-07")
-def test_crc_is_off_only_where_both_ends_were_told_so(wire: Wire, ours: bool, theirs: bool) -> None:
+def test_crcs_are_disabled_only_if_neither_end_requests_crcs(
+    wire: Wire, ours: bool, theirs: bool
+) -> None:
     reply = MPAReply(rev=2, c=int(theirs), s=1, ird=4, ord=4)
     with Peer.accept_from_siwarp(wire, reply, ConnParam(crc=ours)) as peer:
         peer.end.post_receive(1)
@@ -111,9 +115,7 @@ def mulpdu_limit(request: pytest.FixtureRequest) -> Iterator[int]:
 
 @pytest.mark.parametrize("mulpdu_limit", [128, 1000, 3000, 64768], indirect=True)
 @pytest.mark.clause("RFC5044-3-03", "RFC5044-3-05", "RFC5044-4.5-05")
-def test_segments_are_as_large_as_mulpdu_allows_and_no_larger(
-    wire: Wire, mulpdu_limit: int
-) -> None:
+def test_segments_have_the_size_of_mulpdu_except_the_last(wire: Wire, mulpdu_limit: int) -> None:
     size = min(mulpdu_limit * 40, 1 << 20)
     with Peer.accept_from_siwarp(wire, size=1 << 20) as peer:
         end = peer.end
@@ -126,9 +128,8 @@ def test_segments_are_as_large_as_mulpdu_allows_and_no_larger(
             lengths.append(fpdu.ulpdu_length)
             ends += fpdu.ulpdu.l
             assert fpdu.ulpdu_length <= mulpdu_limit
-        if (
-            mulpdu_limit <= 3000
-        ):  # smaller than every TCP segment of loopback, so mulpdu is the limit
+        # A mulpdu of at most 3000 is smaller than every TCP segment of loopback.
+        if mulpdu_limit <= 3000:
             assert sum(n != mulpdu_limit for n in lengths) <= 2
 
 
@@ -137,7 +138,9 @@ def test_segments_are_as_large_as_mulpdu_allows_and_no_larger(
 
 @pytest.mark.clause("RFC5044-7.1.2-14")
 @pytest.mark.parametrize("rev", [1, 2])
-def test_what_the_program_refuses_is_answered_with_r_set(wire: Wire, rev: int) -> None:
+def test_a_request_that_the_program_rejects_is_answered_with_the_r_bit(
+    wire: Wire, rev: int
+) -> None:
     with plain_connect(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=rev, private_data=b"let me in")))
         request = wire.next_request()
@@ -159,10 +162,10 @@ def test_what_the_program_refuses_is_answered_with_r_set(wire: Wire, rev: int) -
     ],
     ids=["other", "513", "65535"],
 )
-def test_private_data_that_cannot_be_closes_the_connection_with_an_error_here(
+def test_invalid_private_data_length_closes_the_connection_with_a_local_error(
     wire: Wire, role: str, length: int | None, frame: str
 ) -> None:
-    """PD_Length exceeds the octets before the end of the stream, or the maximum of 512."""
+    """The length exceeds the octets before the end of the stream, or the maximum of 512."""
     pdata = b"four" if frame == "short" else bytes(600)
     if length is None:
         length, pdata = 8, b"four" if frame == "short" else b""
@@ -191,7 +194,9 @@ def test_private_data_that_cannot_be_closes_the_connection_with_an_error_here(
 
 @pytest.mark.parametrize("ird", [0, 1, 7, 127, 128, 200])
 @pytest.mark.clause("RFC6581-9.1-02", "RFC6581-9.1-04")
-def test_a_responders_ord_stays_within_the_initiators_ird(wire: Wire, ird: int) -> None:
+def test_the_ord_of_a_responder_does_not_exceed_the_ird_of_the_initiator(
+    wire: Wire, ird: int
+) -> None:
     with Peer.connect_to_siwarp(wire, MPARequest(rev=2, s=1, ird=ird, ord=3)) as peer:
         assert peer.ours.s == 1
         assert peer.ours.ord <= ird
@@ -201,7 +206,9 @@ def test_a_responders_ord_stays_within_the_initiators_ird(wire: Wire, ird: int) 
 
 
 @pytest.mark.clause("RFC5041-6.2.1-01")
-def test_a_graceful_end_lets_out_what_was_accepted_and_takes_nothing_more(wire: Wire) -> None:
+def test_a_disconnect_transmits_the_accepted_requests_and_flushes_later_requests(
+    wire: Wire,
+) -> None:
     with Peer.accept_from_siwarp(wire, size=1 << 20) as peer:
         end = peer.end
         end.mem.write(octet_pattern(300_000))
@@ -215,7 +222,7 @@ def test_a_graceful_end_lets_out_what_was_accepted_and_takes_nothing_more(wire: 
 
 
 @pytest.mark.clause("RFC5041-3-10", "RFC5041-3-11", "RFC5041-6.2.1-04")
-def test_the_peers_graceful_end_is_told_and_answered_with_ours(wire: Wire) -> None:
+def test_a_graceful_end_of_the_peer_is_reported_and_answered(wire: Wire) -> None:
     with Peer.connect_to_siwarp(wire) as peer:
         peer.end.post_receive(1)
         peer.end.post_receive(2)
@@ -229,7 +236,7 @@ def test_the_peers_graceful_end_is_told_and_answered_with_ours(wire: Wire) -> No
 
 
 @pytest.mark.clause("RFC5041-6.2.2-02", "RFC5041-3-04")
-def test_a_lost_connection_is_told_and_what_is_outstanding_ends_in_error(wire: Wire) -> None:
+def test_a_lost_connection_is_reported_and_outstanding_requests_are_flushed(wire: Wire) -> None:
     with Peer.accept_from_siwarp(wire) as peer:
         end = peer.end
         end.post_receive(1)

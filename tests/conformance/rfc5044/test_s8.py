@@ -20,7 +20,7 @@ from unit.mpa.mpa_harness import (
 
 
 @pytest.mark.clause("RFC5044-7.2-01", "RFC5044-8-01#a")
-def test_the_peer_s_end_of_stream_is_told_and_sending_goes_on(world: World) -> None:
+def test_the_peers_end_of_stream_is_reported_and_sending_remains_possible(world: World) -> None:
     stream = world.receiver()
     stream.sock.sendall(fpdu(b"last"))
     stream.sock.shutdown(socket.SHUT_WR)
@@ -33,7 +33,7 @@ def test_the_peer_s_end_of_stream_is_told_and_sending_goes_on(world: World) -> N
 
 
 @pytest.mark.clause("RFC5044-8-01#a")
-def test_a_reset_is_told_as_a_lost_connection(world: World) -> None:
+def test_a_tcp_reset_is_reported_as_a_lost_connection(world: World) -> None:
     stream = world.receiver()
     stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     stream.sock.close()

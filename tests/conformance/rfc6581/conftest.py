@@ -1,4 +1,4 @@
-"""Fixtures shared by the MPA tests of this RFC."""
+"""Fixtures shared by the MPA tests of RFC 6581."""
 
 from unit.mpa.mpa_harness import World, world_fixture
 

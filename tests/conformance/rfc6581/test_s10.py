@@ -47,7 +47,9 @@ def test_an_unenhanced_request_gets_an_unenhanced_reply(
 
 @pytest.mark.clause("RFC6581-6-03")
 @pytest.mark.parametrize("rev", [1, 2])
-def test_a_request_without_enhanced_wishes_is_in_the_old_format(world: World, rev: int) -> None:
+def test_an_mpa_request_without_enhanced_parameters_has_the_unenhanced_format(
+    world: World, rev: int
+) -> None:
     request = recv_startup_frame(
         world.initiator_awaiting_reply(mpa_params(rev=rev, pdata=b"plain")).sock
     )
@@ -71,7 +73,9 @@ def test_an_enhanced_acceptance_of_an_unenhanced_request_is_a_bad_frame(world: W
 
 
 @pytest.mark.parametrize("rev", [1, 2])
-def test_a_rejection_is_understood_in_either_format(world: World, rev: int) -> None:
+def test_an_enhanced_initiator_accepts_an_unenhanced_rejection_of_either_revision(
+    world: World, rev: int
+) -> None:
     stream = world.initiator_awaiting_reply(enhanced_params())
     stream.sock.sendall(bytes(MPAReply(rev=rev, r=1, private_data=b"why")))
     code, peer = stream.startup()

@@ -25,7 +25,7 @@ BAD_FRAME = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_BAD_FRAME)
 
 @pytest.mark.clause("RFC6581-6-01")
 @pytest.mark.parametrize("bits", range(16))
-def test_the_four_reserved_bits_that_are_left_are_sent_as_zero_and_not_looked_at(
+def test_the_four_reserved_bits_of_enhanced_frames_are_sent_as_zero_and_ignored(
     world: World, bits: int
 ) -> None:
     request = bytearray(bytes(MPARequest(rev=2, s=1, ird=3, ord=4)))
@@ -38,7 +38,7 @@ def test_the_four_reserved_bits_that_are_left_are_sent_as_zero_and_not_looked_at
 
 
 @pytest.mark.clause("RFC6581-6-02")
-def test_our_enhanced_frames_are_of_revision_2(world: World) -> None:
+def test_enhanced_frames_of_siwarp_have_revision_2(world: World) -> None:
     request = recv_startup_frame(world.initiator_awaiting_reply(enhanced_params()).sock)
     assert (request.rev, request.s) == (2, 1)
     stream, _ = world.responder_with_request(MPARequest(rev=2, s=1))
@@ -52,7 +52,7 @@ def test_our_enhanced_frames_are_of_revision_2(world: World) -> None:
 
 
 @pytest.mark.clause("RFC6581-6-04", "RFC6581-10-04")
-def test_requests_of_revision_1_are_accepted(world: World) -> None:
+def test_mpa_requests_of_revision_1_are_accepted(world: World) -> None:
     stream, peer = world.responder_with_request(MPARequest(rev=1, private_data=b"old"))
     assert (peer.rev, peer.enhanced, private_data_of(peer)) == (1, 0, b"old")
     stream.send_reply(mpa_params())
@@ -62,7 +62,7 @@ def test_requests_of_revision_1_are_accepted(world: World) -> None:
 
 @pytest.mark.clause("RFC6581-6-05")
 @pytest.mark.parametrize("pdata", [b"", b"x", bytes(508)])
-def test_private_data_starts_with_the_enhanced_data_where_s_is_set(
+def test_enhanced_data_precede_the_private_data_if_the_s_bit_is_set(
     world: World, pdata: bytes
 ) -> None:
     stream = world.initiator_awaiting_reply(enhanced_params(ird=0x1234, ord=0x0567, pdata=pdata))
@@ -74,7 +74,9 @@ def test_private_data_starts_with_the_enhanced_data_where_s_is_set(
 
 @pytest.mark.clause("RFC6581-6-05")
 @pytest.mark.parametrize("length", [0, 1, 2, 3])
-def test_s_without_room_for_the_enhanced_data_is_a_bad_frame(world: World, length: int) -> None:
+def test_the_s_bit_without_space_for_the_enhanced_data_is_a_bad_frame(
+    world: World, length: int
+) -> None:
     stream = world.responder()
     stream.sock.sendall(bytes(MPARequest(rev=2, s=1, pd_length=length))[:20] + bytes(length))
     assert errno_of_failing_step(lambda: stream.startup_once()[0]) == errno.EPROTO

@@ -1,4 +1,4 @@
-"""RFC 6581 sections 9 and 9.1: the enhanced data's bits, IRD and ORD."""
+"""RFC 6581 sections 9 and 9.1: the bits, IRD and ORD of the enhanced data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ depths = st.integers(0, NONE) | st.sampled_from([0, 1, 0xFF, 0x100, 0x1FFF, 0x20
 
 @pytest.mark.clause("RFC6581-9-01")
 @given(depths, depths, st.booleans(), st.integers(1, 7))
-def test_our_request_has_ird_ord_and_flags_where_the_figure_has_them(
+def test_a_request_of_siwarp_has_ird_ord_and_flags_at_the_positions_of_the_figure(
     ird: int, ord_: int, p2p: bool, rtr: int
 ) -> None:
     rtr = rtr if p2p else 0
@@ -42,7 +42,7 @@ def test_our_request_has_ird_ord_and_flags_where_the_figure_has_them(
 
 @pytest.mark.clause("RFC6581-9-01", "RFC6581-9.1-01")
 @given(depths, depths, st.integers(1, 7))
-def test_the_request_s_ird_ord_and_rtrs_are_passed_on(ird: int, ord_: int, rtr: int) -> None:
+def test_ird_ord_and_rtrs_of_a_request_are_passed_on(ird: int, ord_: int, rtr: int) -> None:
     with open_mpa_world() as world:
         _, peer = world.responder_with_request(
             MPARequest(
@@ -56,7 +56,7 @@ def test_the_request_s_ird_ord_and_rtrs_are_passed_on(ird: int, ord_: int, rtr: 
 @pytest.mark.clause("RFC6581-9.1-01", "RFC6581-9.1-10")
 @pytest.mark.parametrize("rejected", [0, 1])
 @pytest.mark.parametrize(("ird", "ord_"), [(0, 0), (1, 0x2000), (0x3FFE, 5), (NONE, NONE)])
-def test_the_reply_s_ird_and_ord_are_passed_on_accepted_or_not(
+def test_ird_and_ord_of_an_accepting_or_rejecting_reply_are_passed_on(
     world: World, rejected: int, ird: int, ord_: int
 ) -> None:
     stream = world.initiator_awaiting_reply(enhanced_params())
@@ -68,7 +68,7 @@ def test_the_reply_s_ird_and_ord_are_passed_on_accepted_or_not(
 
 @pytest.mark.clause("RFC6581-9.1-11", "RFC6581-9.1-13")
 @pytest.mark.parametrize(("ird", "ord_"), [(NONE, NONE), (NONE, 3), (3, NONE), (3, 3)])
-def test_what_a_request_leaves_to_the_ulp_the_reply_leaves_to_it_too(
+def test_a_reply_leaves_to_the_ulp_the_depths_that_the_request_leaves_to_it(
     world: World, ird: int, ord_: int
 ) -> None:
     stream, _ = world.responder_with_request(MPARequest(rev=2, s=1, ird=ird, ord=ord_))

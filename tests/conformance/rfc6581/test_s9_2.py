@@ -24,12 +24,12 @@ from unit.mpa.mpa_harness import (
 from siwarp.inspect import MPAReply, MPARequest
 
 FPDU, WRITE, READ = lib.SIW_MPA_RTR_FPDU, lib.SIW_MPA_RTR_WRITE, lib.SIW_MPA_RTR_READ
-SETS = range(1, 8)
+RTR_SETS = range(1, 8)
 NO_MATCH = (LLP_LAYER, MPA_TYPE, lib.SIW_MPA_NO_RTR_MATCH)
 
 
-def rtr_fields(rtr: int) -> dict[str, int]:
-    """Return the bits B, C and D as fields of a scapy packet."""
+def rtr_bit_fields(rtr: int) -> dict[str, int]:
+    """Return the bits B, C and D of a set of RTRs as fields of a scapy packet."""
     return {"b": bool(rtr & FPDU), "c_rtr": bool(rtr & WRITE), "d_rtr": bool(rtr & READ)}
 
 
@@ -39,19 +39,21 @@ def p2p_flag_and_rtrs(frame: Any) -> tuple[int, int]:
 
 
 @pytest.mark.clause("RFC6581-9.2-01", "RFC6581-9.2-02#a", "RFC6581-9.2-02#b", "RFC6581-9.2-02#c")
-@pytest.mark.parametrize("rtr", SETS)
-def test_a_peer_to_peer_request_has_a_and_each_rtr_that_we_support(world: World, rtr: int) -> None:
+@pytest.mark.parametrize("rtr", RTR_SETS)
+def test_a_peer_to_peer_request_has_the_a_bit_and_the_bit_of_each_supported_rtr(
+    world: World, rtr: int
+) -> None:
     assert p2p_flag_and_rtrs(
         recv_startup_frame(world.initiator_awaiting_reply(enhanced_params(p2p=1, rtr=rtr)).sock)
     ) == (1, rtr)
 
 
 @pytest.mark.clause("RFC6581-9.2-12", "RFC6581-9.2-14")
-def test_a_client_server_request_has_none_of_the_flags(world: World) -> None:
+def test_a_client_server_request_has_no_rtr_bits(world: World) -> None:
     assert p2p_flag_and_rtrs(
         recv_startup_frame(world.initiator_awaiting_reply(enhanced_params()).sock)
     ) == (0, 0)
-    for rtr in SETS:
+    for rtr in RTR_SETS:
         assert (
             errno_of_failing_step(
                 lambda r=rtr: world.initiator_awaiting_reply(enhanced_params(rtr=r))
@@ -62,27 +64,29 @@ def test_a_client_server_request_has_none_of_the_flags(world: World) -> None:
 
 @pytest.mark.clause("RFC6581-9.2-04")
 @pytest.mark.parametrize("rejected", [0, 1])
-@pytest.mark.parametrize(("offered", "chosen"), list(itertools.product(SETS, [FPDU, WRITE, READ])))
-def test_a_reply_of_ours_says_a_where_the_request_did(
+@pytest.mark.parametrize(
+    ("offered", "chosen"), list(itertools.product(RTR_SETS, [FPDU, WRITE, READ]))
+)
+def test_a_reply_of_siwarp_copies_the_a_bit_of_the_request(
     world: World, offered: int, chosen: int, rejected: int
 ) -> None:
-    stream, peer = world.responder_with_request(MPARequest(rev=2, s=1, a=1, **rtr_fields(offered)))
+    stream, peer = world.responder_with_request(
+        MPARequest(rev=2, s=1, a=1, **rtr_bit_fields(offered))
+    )
     assert (peer.p2p, peer.rtr) == (1, offered)
-    # The caller does not set p2p: the Reply copies it from the Request.
+    # The caller does not set p2p, because the Reply copies the flag from the Request.
     stream.send_reply(mpa_params(rtr=chosen, rejected=rejected))
     assert p2p_flag_and_rtrs(recv_startup_frame(stream.sock)) == (1, chosen)
 
 
 @pytest.mark.clause("RFC6581-9.2-06", "RFC6581-9.2-08")
 @pytest.mark.parametrize("offered", range(8))
-def test_a_reply_of_ours_to_a_peer_to_peer_request_names_an_rtr_whatever_is_offered(
-    world: World, offered: int
-) -> None:
-    stream, _ = world.responder_with_request(MPARequest(rev=2, s=1, a=1, **rtr_fields(offered)))
+def test_a_reply_to_any_peer_to_peer_request_must_name_an_rtr(world: World, offered: int) -> None:
+    stream, _ = world.responder_with_request(MPARequest(rev=2, s=1, a=1, **rtr_bit_fields(offered)))
     assert errno_of_failing_step(lambda: stream.send_reply(mpa_params())) == errno.EINVAL
     stream.send_reply(mpa_params(rtr=READ))
     assert p2p_flag_and_rtrs(recv_startup_frame(stream.sock)) == (1, READ)
-    stream, _ = world.responder_with_request(MPARequest(rev=2, s=1, a=1, **rtr_fields(offered)))
+    stream, _ = world.responder_with_request(MPARequest(rev=2, s=1, a=1, **rtr_bit_fields(offered)))
     stream.send_reply(mpa_params(rejected=1))
     a, rtr = p2p_flag_and_rtrs(recv_startup_frame(stream.sock))
     assert a == 1
@@ -91,26 +95,26 @@ def test_a_reply_of_ours_to_a_peer_to_peer_request_names_an_rtr_whatever_is_offe
 
 @pytest.mark.clause("RFC6581-9.2-13", "RFC6581-9.2-14", "RFC6581-9.2-15")
 @pytest.mark.parametrize("stray", range(8))
-def test_without_a_the_other_flags_say_nothing_and_are_not_sent(world: World, stray: int) -> None:
+def test_without_the_a_bit_the_rtr_bits_are_ignored_and_not_sent(world: World, stray: int) -> None:
     stream, peer = world.responder_with_request(
-        MPARequest(rev=2, s=1, a=0, ird=1, ord=1, **rtr_fields(stray))
+        MPARequest(rev=2, s=1, a=0, ird=1, ord=1, **rtr_bit_fields(stray))
     )
     assert (peer.p2p, peer.rtr) == (0, 0)
     stream.send_reply(mpa_params(p2p=1, rtr=WRITE))
     assert p2p_flag_and_rtrs(recv_startup_frame(stream.sock)) == (0, 0)
     _, peer = world.initiator_with_reply(
-        enhanced_params(), MPAReply(rev=2, s=1, a=0, **rtr_fields(stray))
+        enhanced_params(), MPAReply(rev=2, s=1, a=0, **rtr_bit_fields(stray))
     )
     assert (peer.p2p, peer.rtr) == (0, 0)
 
 
 @pytest.mark.clause("RFC6581-9.2-09")
-@pytest.mark.parametrize(("offered", "named"), list(itertools.product(SETS, SETS)))
-def test_one_rtr_that_both_ends_support_is_chosen_if_there_is_one(
+@pytest.mark.parametrize(("offered", "named"), list(itertools.product(RTR_SETS, RTR_SETS)))
+def test_an_rtr_that_both_ends_support_is_chosen_if_there_is_one(
     world: World, offered: int, named: int
 ) -> None:
     stream = world.initiator_awaiting_reply(enhanced_params(p2p=1, rtr=offered))
-    stream.sock.sendall(bytes(MPAReply(rev=2, s=1, a=1, **rtr_fields(named))))
+    stream.sock.sendall(bytes(MPAReply(rev=2, s=1, a=1, **rtr_bit_fields(named))))
     if offered & named:
         code, peer = stream.startup()
         assert code == lib.SIW_MPA_REPLY
@@ -140,7 +144,7 @@ def test_without_a_common_rtr_the_error_is_7_and_a_terminate_can_still_be_sent(
     assert errno_of_failing_step(lambda: stream.startup_once()[0]) == errno.EPROTO
     assert stream.error == (2, 0, 7)
     assert errno_of_failing_step(lambda: stream.startup_once()[0]) == errno.EPROTO, (
-        "it is over, by the same"
+        "the start-up must fail again with the same error"
     )
     assert errno_of_failing_step(stream.peek_fpdu) == errno.EPROTO
     assert stream.frame_fpdu(b"terminate") == 1
@@ -149,7 +153,7 @@ def test_without_a_common_rtr_the_error_is_7_and_a_terminate_can_still_be_sent(
 
 
 @pytest.mark.clause("RFC6581-9.2-13")
-def test_a_reply_with_a_that_we_did_not_ask_for_is_no_match(world: World) -> None:
+def test_a_peer_to_peer_reply_to_a_client_server_request_is_no_matching_rtr(world: World) -> None:
     stream = world.initiator_awaiting_reply(enhanced_params())
     stream.sock.sendall(bytes(MPAReply(rev=2, s=1, a=1, c_rtr=1)))
     assert errno_of_failing_step(lambda: stream.startup_once()[0]) == errno.EPROTO

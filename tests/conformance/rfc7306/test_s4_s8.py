@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from _siwarp_layers import ffi, lib
-from conformance.rfc7306.test_s6_immediate import immediate_segment, post_write_with_imm
+from conformance.rfc7306.test_s6_immediate import build_immediate, post_write_with_imm
 from hostile.vanishing import PAGE, Vanishing
 from unit.rdmap.rdmap_harness import (
     ALL,
@@ -23,8 +23,8 @@ from unit.rdmap.rdmap_harness import (
 from siwarp.inspect import AtomicRequest, ImmediateData, Opcode, Queue
 
 ADD = 0
-#: The messages that `send_and_read_header` can have siwarp send on a stream.
-SENT = ["request", "response", "immediate", "immediate with event"]
+#: The kinds of message that `send_and_read_header` can have siwarp send on a stream.
+MESSAGE_KINDS = ["request", "response", "immediate", "immediate with event"]
 
 
 def send_and_read_header(world: RdmapWorld, stream: Stream, which: str) -> Any:
@@ -47,16 +47,16 @@ def send_and_read_header(world: RdmapWorld, stream: Stream, which: str) -> Any:
 
 OPCODE_OF = dict(
     zip(
-        SENT,
+        MESSAGE_KINDS,
         (Opcode.ATOMIC_REQUEST, Opcode.ATOMIC_RESPONSE, Opcode.IMMEDIATE, Opcode.IMMEDIATE_SE),
         strict=True,
     )
 )
 
 
-@pytest.mark.parametrize("which", SENT)
+@pytest.mark.parametrize("which", MESSAGE_KINDS)
 @pytest.mark.clause("RFC7306-4.1-01")
-def test_each_message_is_sent_with_its_opcode_version_one_and_no_stag(
+def test_each_rfc_7306_message_is_sent_with_its_opcode_version_one_and_no_stag(
     world: RdmapWorld, which: str
 ) -> None:
     head = send_and_read_header(world, world.initiator(), which)
@@ -65,12 +65,12 @@ def test_each_message_is_sent_with_its_opcode_version_one_and_no_stag(
 
 
 @pytest.mark.clause("RFC7306-4.1-01")
-def test_the_word_of_the_stag_is_not_looked_at(world: RdmapWorld) -> None:
+def test_the_invalidate_stag_field_of_rfc_7306_messages_is_ignored(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(8, bytes(8))
     stream.recvs.post(1)
     stream.inject_segments(
-        immediate_segment(inv_stag=0xFFFFFFFF),
+        build_immediate(inv_stag=0xFFFFFFFF),
         build_atomic_request(stag=m.stag, to=m.addr, data=1, inv_stag=m.stag),
     )
     assert stream.next_event().kind == "RECV"
@@ -86,7 +86,7 @@ def test_the_word_of_the_stag_is_not_looked_at(world: RdmapWorld) -> None:
 # ---- section 8: errors
 
 
-def valid_bodies(world: RdmapWorld, stream: Stream) -> dict[str, bytes]:
+def build_valid_bodies(world: RdmapWorld, stream: Stream) -> dict[str, bytes]:
     """Return, for each message, the valid octets after its DDP header."""
     m = world.registered_memory(8, bytes(8))
     stream.recvs.post(1, world.registered_memory(100).sge())
@@ -101,7 +101,11 @@ def valid_bodies(world: RdmapWorld, stream: Stream) -> dict[str, bytes]:
 
 
 QUEUE_OF = dict(
-    zip(SENT, (Queue.READ_REQUEST, Queue.ATOMIC_RESPONSE, Queue.SEND, Queue.SEND), strict=True)
+    zip(
+        MESSAGE_KINDS,
+        (Queue.READ_REQUEST, Queue.ATOMIC_RESPONSE, Queue.SEND, Queue.SEND),
+        strict=True,
+    )
 )
 DDP_FIELDS: list[tuple[dict[str, int], int]] = [
     ({"dv": 2}, lib.SIW_DDP_UNTAGGED_VERSION),
@@ -111,29 +115,29 @@ DDP_FIELDS: list[tuple[dict[str, int], int]] = [
 ]
 
 
-@pytest.mark.parametrize("which", SENT)
+@pytest.mark.parametrize("which", MESSAGE_KINDS)
 @pytest.mark.parametrize(("fields", "code"), DDP_FIELDS, ids=["dv", "qn", "msn", "mo"])
 @pytest.mark.clause("RFC7306-8.2-01#a", "RFC7306-8.2-02")
-def test_each_field_of_the_segment_is_checked(
+def test_the_ddp_header_fields_of_rfc_7306_messages_are_checked(
     world: RdmapWorld, which: str, fields: dict[str, int], code: int
 ) -> None:
     stream = world.initiator()
-    body = valid_bodies(world, stream)[which]
+    body = build_valid_bodies(world, stream)[which]
     good = {"opcode": OPCODE_OF[which], "qn": QUEUE_OF[which]}
     stream.inject_segments(untagged_segment(body, **{**good, **fields}))
     stream.assert_terminates_with((1, 2, code))
 
 
-@pytest.mark.parametrize("which", SENT)
+@pytest.mark.parametrize("which", MESSAGE_KINDS)
 @pytest.mark.parametrize("where", ["tagged", 0, 1, 2, 3])
 @pytest.mark.clause("RFC7306-8.1-01#b", "RFC7306-8.2-01#b", "RFC7306-8.2-03")
-def test_an_opcode_where_it_is_not_due_is_unexpected_and_told_with_the_ddp_header_alone(
+def test_an_rfc_7306_opcode_on_a_wrong_queue_is_unexpected_and_quotes_the_ddp_header(
     world: RdmapWorld, which: str, where: str | int
 ) -> None:
     if where == QUEUE_OF[which]:
         where = "tagged"
     stream = world.initiator()
-    body = valid_bodies(world, stream)[which][: 12 if where == 3 else 52]
+    body = build_valid_bodies(world, stream)[which][: 12 if where == 3 else 52]
     if where == "tagged":
         segment = tagged_segment(body, stag=1, opcode=OPCODE_OF[which])
     else:
@@ -144,14 +148,14 @@ def test_an_opcode_where_it_is_not_due_is_unexpected_and_told_with_the_ddp_heade
     assert bytes(t.quoted_ddp) == segment[: 14 if where == "tagged" else 18]
 
 
-@pytest.mark.parametrize("which", SENT)
+@pytest.mark.parametrize("which", MESSAGE_KINDS)
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.clause("RFC7306-8.2-01#c", "RFC7306-8.2-04")
-def test_a_version_that_there_is_not_is_refused(
+def test_rfc_7306_messages_with_an_unknown_rdmap_version_are_refused(
     world: RdmapWorld, which: str, version: int
 ) -> None:
     stream = world.initiator()
-    body = valid_bodies(world, stream)[which]
+    body = build_valid_bodies(world, stream)[which]
     stream.inject_segments(
         untagged_segment(body, opcode=OPCODE_OF[which], qn=QUEUE_OF[which], rv=version)
     )
@@ -159,7 +163,9 @@ def test_a_version_that_there_is_not_is_refused(
 
 
 @pytest.mark.clause("RFC7306-8.1-01#a")
-def test_an_error_found_while_making_a_response_is_told_alone(world: RdmapWorld) -> None:
+def test_an_error_while_making_an_atomic_response_is_reported_without_a_quote(
+    world: RdmapWorld,
+) -> None:
     gone = Vanishing(PAGE, "unmapped")
     stag = ffi.new("uint32_t *")
     where = {"addr": ffi.cast("uint8_t *", gone.addr), "to_base": gone.addr, "length": PAGE}

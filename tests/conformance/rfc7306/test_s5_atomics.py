@@ -38,7 +38,7 @@ def read_word(m: Memory, at: int = 0) -> int:
     return int.from_bytes(m.octets()[at : at + 8], sys.byteorder)
 
 
-def memory_of_words(world: RdmapWorld, *values: int, **how: Any) -> Memory:
+def register_words(world: RdmapWorld, *values: int, **how: Any) -> Memory:
     m = world.registered_memory(8 * len(values), **how)
     assert m.addr % 8 == 0
     for i, value in enumerate(values):
@@ -46,14 +46,14 @@ def memory_of_words(world: RdmapWorld, *values: int, **how: Any) -> Memory:
     return m
 
 
-def answer_request(stream: Stream) -> tuple[Any, Any]:
+def answer_atomic_request(stream: Stream) -> tuple[Any, Any]:
     """Receive one request, send its response, and return the two headers of the response."""
     assert stream.next_event().kind == "REQUESTED"
     stream.flush()
     return stream.read_sent_atomic_response()
 
 
-def compare_and_swap_request(m: Memory, compare: int, data: int, **fields: Any) -> bytes:
+def build_compare_and_swap(m: Memory, compare: int, data: int, **fields: Any) -> bytes:
     masks = {"mask": ONES, "compare_mask": ONES}
     asked = {"code": SWAP, "compare": compare, "data": data, **masks, **fields}
     return build_atomic_request(stag=m.stag, to=m.addr, **asked)
@@ -63,7 +63,7 @@ def compare_and_swap_request(m: Memory, compare: int, data: int, **fields: Any) 
 
 
 @pytest.mark.clause("RFC7306-5.2-01", "RFC7306-5.2.1-04", "RFC7306-5.2.1-10")
-def test_a_request_is_untagged_on_the_queue_of_read_requests(world: RdmapWorld) -> None:
+def test_an_atomic_request_is_untagged_on_the_queue_of_read_requests(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(16)
     stream.send_operation(Opcode.RDMA_READ_REQUEST, [m.sge(0, 8)], rkey=3, remote_to=4)
@@ -75,7 +75,7 @@ def test_a_request_is_untagged_on_the_queue_of_read_requests(world: RdmapWorld) 
 
 
 @pytest.mark.clause("RFC7306-5.2.1-03", "RFC7306-5.2.1-09", "RFC7306-5.2.1-11")
-def test_requests_leave_in_the_order_in_which_they_were_posted(world: RdmapWorld) -> None:
+def test_atomic_requests_are_transmitted_in_the_order_of_posting(world: RdmapWorld) -> None:
     stream = world.initiator(ord=8)
     m = world.registered_memory(64)
     for i in range(8):
@@ -88,7 +88,9 @@ def test_requests_leave_in_the_order_in_which_they_were_posted(world: RdmapWorld
     assert len({r.request for _, r in seen}) == 8
 
 
-def test_what_fetch_add_does_not_use_is_as_the_rfc_says(world: RdmapWorld) -> None:
+def test_the_fields_that_fetch_add_does_not_use_have_the_values_of_the_rfc(
+    world: RdmapWorld,
+) -> None:
     stream = world.initiator()
     m = world.registered_memory(8)
     stream.request_atomic(m.sge(), kind=ADD, data=5, mask=9, compare=6, compare_mask=7)
@@ -98,7 +100,7 @@ def test_what_fetch_add_does_not_use_is_as_the_rfc_says(world: RdmapWorld) -> No
 
 
 @pytest.mark.clause("RFC7306-5.2.2-07", "RFC7306-5.4-01", "RFC7306-5.4-08")
-def test_an_operation_is_complete_when_its_response_came_and_not_before(world: RdmapWorld) -> None:
+def test_an_atomic_operation_completes_only_with_its_response(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(8)
     stream.request_atomic(m.sge(), user_data=77, kind=ADD, data=1)
@@ -115,7 +117,7 @@ def test_an_operation_is_complete_when_its_response_came_and_not_before(world: R
 
 
 @pytest.mark.clause("RFC7306-5.2.2-06")
-def test_there_are_buffers_for_all_responses_that_may_come(world: RdmapWorld) -> None:
+def test_there_are_buffers_for_the_responses_of_all_outstanding_atomics(world: RdmapWorld) -> None:
     stream = world.initiator(ord=6)
     m = world.registered_memory(48)
     for i in range(6):
@@ -129,7 +131,7 @@ def test_there_are_buffers_for_all_responses_that_may_come(world: RdmapWorld) ->
 
 
 @pytest.mark.clause("RFC7306-5.2.2-01")
-def test_a_response_takes_a_buffer_so_the_next_has_the_next_number(world: RdmapWorld) -> None:
+def test_an_atomic_response_that_repeats_an_msn_is_refused(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(16)
     stream.request_atomic(m.sge(0, 8), kind=ADD)
@@ -143,7 +145,7 @@ def test_a_response_takes_a_buffer_so_the_next_has_the_next_number(world: RdmapW
     assert m.octets()[8:] == bytes([m.octets()[8]]) * 8
 
 
-WRONG = {
+WRONG_RESPONSES = {
     "nobody asked": (None, b"", OPCODE),
     "a Read was asked": (Opcode.RDMA_READ_REQUEST, b"", OPCODE),
     "another identifier": (Opcode.ATOMIC_REQUEST, b"id", (0, 2, 0xFF)),
@@ -152,11 +154,11 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("why", WRONG)
-def test_a_response_that_cannot_be_is_an_error_and_places_nothing(
+@pytest.mark.parametrize("why", WRONG_RESPONSES)
+def test_an_invalid_atomic_response_is_an_error_and_places_nothing(
     world: RdmapWorld, why: str
 ) -> None:
-    asked, how, error = WRONG[why]
+    asked, how, error = WRONG_RESPONSES[why]
     stream = world.initiator()
     m = world.registered_memory(8)
     number = 1
@@ -188,60 +190,60 @@ def test_a_read_response_does_not_answer_an_atomic(world: RdmapWorld) -> None:
 
 
 @pytest.mark.clause("RFC7306-5-03", "RFC7306-5.2.1-01", "RFC7306-5.2.1-13")
-def test_both_operations_are_done_and_answered(world: RdmapWorld) -> None:
+def test_fetch_add_and_cmp_swap_are_executed_and_answered(world: RdmapWorld) -> None:
     stream = world.initiator()
-    m = memory_of_words(world, 40)
+    m = register_words(world, 40)
     stream.inject_segments(
         build_atomic_request(stag=m.stag, to=m.addr, code=ADD, data=2, request=0xABCD)
     )
-    _, response = answer_request(stream)
+    _, response = answer_atomic_request(stream)
     assert (response.request, response.old, read_word(m)) == (0xABCD, 40, 42)
-    stream.inject_segments(compare_and_swap_request(m, 42, 7, msn=2, request=0xCAFE))
-    _, response = answer_request(stream)
+    stream.inject_segments(build_compare_and_swap(m, 42, 7, msn=2, request=0xCAFE))
+    _, response = answer_atomic_request(stream)
     assert (response.request, response.old, read_word(m)) == (0xCAFE, 42, 7)
 
 
 @pytest.mark.clause("RFC7306-5-05", "RFC7306-5.2-02", "RFC7306-5.2.2-02")
-def test_a_response_is_untagged_on_queue_three(world: RdmapWorld) -> None:
+def test_an_atomic_response_is_untagged_on_queue_3(world: RdmapWorld) -> None:
     stream = world.initiator()
-    m = memory_of_words(world, 40)
+    m = register_words(world, 40)
     for msn in (1, 2, 3):
         stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=2, msn=msn))
-        head, _ = answer_request(stream)
+        head, _ = answer_atomic_request(stream)
         assert (head.t, head.l, head.qn, head.msn, head.mo) == (0, 1, 3, msn, 0)
 
 
 @pytest.mark.clause("RFC7306-5.2.2-03", "RFC7306-5.2.2-04")
-def test_responses_count_on_a_queue_of_their_own(world: RdmapWorld) -> None:
+def test_atomic_responses_have_msns_of_their_own_queue(world: RdmapWorld) -> None:
     stream = world.initiator()
-    m = memory_of_words(world, 40)
+    m = register_words(world, 40)
     stream.inject_segments(build_read_request(size=8, src_stag=m.stag, src_to=m.addr))
     assert stream.next_event().kind == "REQUESTED"
     stream.flush()
     assert stream.read_sent_segment()[0].opcode == Opcode.RDMA_READ_RESPONSE
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, msn=2))
-    head, _ = answer_request(stream)
+    head, _ = answer_atomic_request(stream)
     assert (head.qn, head.msn) == (Queue.ATOMIC_RESPONSE, 1)
 
 
 @pytest.mark.clause("RFC7306-5.1.2-01")
 @pytest.mark.parametrize("compare", [999, 1000])
-def test_after_cmp_swap_the_place_has_the_old_value_or_the_masked_new_one(
+def test_cmp_swap_leaves_the_old_value_or_writes_the_masked_new_value(
     world: RdmapWorld, compare: int
 ) -> None:
     stream = world.initiator()
-    m = memory_of_words(world, 1000, 5)
-    stream.inject_segments(compare_and_swap_request(m, compare, 0xFFFF, mask=0x0F0F))
-    _, response = answer_request(stream)
+    m = register_words(world, 1000, 5)
+    stream.inject_segments(build_compare_and_swap(m, compare, 0xFFFF, mask=0x0F0F))
+    _, response = answer_atomic_request(stream)
     assert response.old == 1000
     assert read_word(m) == (1000 if compare == 999 else 1000 & ~0x0F0F | 0x0F0F)
     assert read_word(m, 8) == 5
 
 
 @pytest.mark.clause("RFC7306-5.2.1-06", "RFC7306-5.2.1-07")
-def test_the_program_hears_nothing_of_a_request(world: RdmapWorld) -> None:
+def test_an_atomic_request_is_not_delivered_to_the_program(world: RdmapWorld) -> None:
     stream = world.initiator()
-    m = memory_of_words(world, 1)
+    m = register_words(world, 1)
     stream.recvs.post(9, world.registered_memory(100).sge())
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=1))
     e = stream.next_event()
@@ -254,31 +256,31 @@ def test_the_program_hears_nothing_of_a_request(world: RdmapWorld) -> None:
 
 @pytest.mark.clause("RFC7306-5.2.1-08")
 @pytest.mark.parametrize("code", [1, *range(3, 16)])
-def test_an_operation_that_there_is_not_is_an_error(world: RdmapWorld, code: int) -> None:
+def test_an_unknown_atomic_operation_is_an_error(world: RdmapWorld, code: int) -> None:
     stream = world.initiator()
-    m = memory_of_words(world, 1)
+    m = register_words(world, 1)
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, code=code, data=ONES))
     t = stream.assert_terminates_with(OPCODE)
     assert (t.d, t.r, t.quoted_ddp.opcode) == (1, 0, Opcode.ATOMIC_REQUEST)
     assert read_word(m) == 1
 
 
-def test_the_reserved_bits_beside_the_code_are_not_looked_at(world: RdmapWorld) -> None:
+def test_the_reserved_bits_of_an_atomic_request_are_ignored(world: RdmapWorld) -> None:
     stream = world.initiator()
-    m = memory_of_words(world, 1)
+    m = register_words(world, 1)
     stream.inject_segments(
         build_atomic_request(stag=m.stag, to=m.addr, reserved=0xFFFFFFF, code=ADD, data=1)
     )
-    answer_request(stream)
+    answer_atomic_request(stream)
     assert read_word(m) == 2
 
 
 @pytest.mark.clause("RFC7306-5.2.1-12", "RFC7306-5.4-09", "RFC7306-5.4-10")
-def test_requests_are_done_and_answered_in_the_order_in_which_they_came(world: RdmapWorld) -> None:
+def test_atomic_requests_are_executed_and_answered_in_order(world: RdmapWorld) -> None:
     stream = world.initiator(ird=6)
-    m = memory_of_words(world, 0)
+    m = register_words(world, 0)
     stream.inject_segments(
-        *(compare_and_swap_request(m, i, i + 1, msn=i + 1, request=100 + i) for i in range(6)),
+        *(build_compare_and_swap(m, i, i + 1, msn=i + 1, request=100 + i) for i in range(6)),
     )
     for _ in range(6):
         assert stream.next_event().kind == "REQUESTED"
@@ -291,11 +293,11 @@ def test_requests_are_done_and_answered_in_the_order_in_which_they_came(world: R
 
 
 @pytest.mark.clause("RFC7306-5.2.2-05", "RFC7306-5.2.2-08")
-def test_reads_and_atomics_together_are_as_many_as_was_agreed_on_and_in_order(
+def test_reads_and_atomics_share_the_negotiated_ird_and_are_answered_in_order(
     world: RdmapWorld,
 ) -> None:
     stream = world.initiator(ird=4)
-    m = memory_of_words(world, 10)
+    m = register_words(world, 10)
     for i in range(4):
         if i % 2:
             stream.inject_segments(
@@ -318,9 +320,9 @@ def test_reads_and_atomics_together_are_as_many_as_was_agreed_on_and_in_order(
 
 
 @pytest.mark.clause("RFC7306-5.2.1-05")
-def test_a_request_more_than_was_agreed_on_finds_no_buffer(world: RdmapWorld) -> None:
+def test_an_atomic_request_beyond_the_negotiated_ird_finds_no_buffer(world: RdmapWorld) -> None:
     stream = world.initiator(ird=2)
-    m = memory_of_words(world, 0)
+    m = register_words(world, 0)
     stream.inject_segments(
         *(build_atomic_request(stag=m.stag, to=m.addr, data=1, msn=i + 1) for i in range(3))
     )
@@ -329,9 +331,9 @@ def test_a_request_more_than_was_agreed_on_finds_no_buffer(world: RdmapWorld) ->
 
 
 @pytest.mark.clause("RFC7306-5.4-04")
-def test_half_a_request_does_nothing(world: RdmapWorld) -> None:
+def test_an_incomplete_atomic_request_has_no_effect(world: RdmapWorld) -> None:
     stream = world.initiator()
-    m = memory_of_words(world, 1)
+    m = register_words(world, 1)
     whole = build_atomic_request(stag=m.stag, to=m.addr, data=1)
     first = bytes([whole[0] & ~0x40]) + whole[1 : 18 + 30]
     stream.inject_segments(first)
@@ -339,14 +341,16 @@ def test_half_a_request_does_nothing(world: RdmapWorld) -> None:
     stream.flush()
     assert stream.poll_event() is None and read_word(m) == 1
     stream.inject_segments(whole[:14] + (30).to_bytes(4, "big") + whole[18 + 30 :])
-    answer_request(stream)
+    answer_atomic_request(stream)
     assert read_word(m) == 2
 
 
 @pytest.mark.clause("RFC7306-5.4-06")
-def test_what_came_before_is_delivered_before_a_request_is_answered(world: RdmapWorld) -> None:
+def test_preceding_messages_are_delivered_before_an_atomic_request_is_answered(
+    world: RdmapWorld,
+) -> None:
     stream = world.initiator(unexpected_octets=1 << 20)
-    m = memory_of_words(world, 1, 0)
+    m = register_words(world, 1, 0)
     stream.inject_segments(
         build_send(b"abc"),
         build_write((9).to_bytes(8, sys.byteorder), stag=m.stag, to=m.addr),
@@ -359,14 +363,14 @@ def test_what_came_before_is_delivered_before_a_request_is_answered(world: Rdmap
     assert not stream.owes_responses and read_word(m) == 9
     stream.recvs.post(4, world.registered_memory(10).sge())
     assert stream.next_event().kind == "RECV"
-    _, response = answer_request(stream)
+    _, response = answer_atomic_request(stream)
     assert (response.old, read_word(m)) == (9, 10)
 
 
 @pytest.mark.clause("RFC7306-5.4-05", "RFC7306-5.4-07")
-def test_what_comes_behind_a_request_need_not_wait_for_its_answer(world: RdmapWorld) -> None:
+def test_messages_after_an_atomic_request_need_not_wait_for_its_response(world: RdmapWorld) -> None:
     stream = world.initiator()
-    m = memory_of_words(world, 1, 0)
+    m = register_words(world, 1, 0)
     stream.recvs.post(4, world.registered_memory(10).sge())
     stream.inject_segments(
         build_atomic_request(stag=m.stag, to=m.addr, data=1),
@@ -385,11 +389,11 @@ def test_what_comes_behind_a_request_need_not_wait_for_its_answer(world: RdmapWo
 
 @pytest.mark.parametrize("offset", range(1, 8))
 @pytest.mark.clause("RFC7306-5.1.1-02", "RFC7306-5.1.1-03", "RFC7306-8.2-07")
-def test_fetch_add_beside_a_boundary_is_terminated_and_changes_nothing(
+def test_a_misaligned_fetch_add_causes_a_terminate_and_changes_nothing(
     world: RdmapWorld, offset: int
 ) -> None:
     stream = world.initiator()
-    m = memory_of_words(world, 0, 0)
+    m = register_words(world, 0, 0)
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr + offset, data=ONES))
     t = stream.assert_terminates_with(STREAM)
     assert (t.m, t.d, t.r, t.ddp_seg_len) == (1, 1, 0, 18 + 52)
@@ -398,11 +402,11 @@ def test_fetch_add_beside_a_boundary_is_terminated_and_changes_nothing(
 
 @pytest.mark.parametrize("offset", range(1, 8))
 @pytest.mark.clause("RFC7306-5.1.2-03", "RFC7306-5.1.2-04", "RFC7306-5.1.2-06")
-def test_cmp_swap_beside_a_boundary_is_terminated_and_changes_nothing(
+def test_a_misaligned_cmp_swap_causes_a_terminate_and_changes_nothing(
     world: RdmapWorld, offset: int
 ) -> None:
     stream = world.initiator()
-    m = memory_of_words(world, 0, 0)
+    m = register_words(world, 0, 0)
     stream.inject_segments(
         build_atomic_request(stag=m.stag, to=m.addr + offset, code=SWAP, data=ONES, mask=ONES)
     )
@@ -411,9 +415,11 @@ def test_cmp_swap_beside_a_boundary_is_terminated_and_changes_nothing(
 
 
 @pytest.mark.clause("RFC7306-5.1.2-05", "RFC7306-8.2-05", "RFC7306-8.2-06")
-def test_the_end_that_finds_it_is_told_too(world: RdmapWorld) -> None:
+def test_a_misaligned_atomic_is_also_reported_at_the_end_that_detects_the_error(
+    world: RdmapWorld,
+) -> None:
     stream = world.initiator()
-    m = memory_of_words(world, 0, 0)
+    m = register_words(world, 0, 0)
     stream.inject_segments(
         build_atomic_request(stag=m.stag, to=m.addr + 4, code=SWAP, data=1, mask=ONES)
     )
@@ -423,20 +429,22 @@ def test_the_end_that_finds_it_is_told_too(world: RdmapWorld) -> None:
 
 
 @pytest.mark.clause("RFC7306-5.2.1-02")
-def test_the_address_counts_and_not_the_tagged_offset(world: RdmapWorld) -> None:
-    """The virtual address must be aligned, not the tagged offset: this region's base is
+def test_an_atomic_requires_alignment_of_the_address_and_not_of_the_tagged_offset(
+    world: RdmapWorld,
+) -> None:
+    """The virtual address must be aligned, not the tagged offset: the base of the region is
     misaligned.
     """
     m = Memory(20)
     stag = ffi.new("uint32_t *")
     where = {"addr": ffi.cast("uint8_t *", m.addr + 4), "length": 16, "rights": ALL, "pd": PD}
-    # Tagged offsets of the region begin at 0 (to_base).
+    # The tagged offsets of the region begin at 0 (to_base).
     region = ffi.new("struct siw_mem_region *", where)
     check_result(lib.siw_mem_stag_alloc(world.mem, region, stag))
     m[0:20] = bytes(20)
     stream = world.initiator()
     stream.inject_segments(build_atomic_request(stag=stag[0], to=4, data=3))
-    answer_request(stream)
+    answer_atomic_request(stream)
     assert read_word(m, 8) == 3
     stream.inject_segments(build_atomic_request(stag=stag[0], to=8, data=3, msn=2))
     stream.assert_terminates_with(STREAM)
@@ -444,18 +452,18 @@ def test_the_address_counts_and_not_the_tagged_offset(world: RdmapWorld) -> None
 
 
 @pytest.mark.parametrize("rights", [0, 1, 1 | 2 | 4], ids=["none", "local", "read and write"])
-def test_rights_come_before_alignment(world: RdmapWorld, rights: int) -> None:
+def test_an_atomic_checks_access_rights_before_alignment(world: RdmapWorld, rights: int) -> None:
     stream = world.initiator()
-    m = memory_of_words(world, 0, 0, rights=rights)
+    m = register_words(world, 0, 0, rights=rights)
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr + 3, data=1))
     t = stream.assert_terminates_with((0, 1, lib.SIW_RDMAP_ACCESS))
     assert (t.d, t.r) == (1, 0)
     assert m.octets() == bytes(16)
 
 
-def test_a_region_that_died_before_its_answer_is_refused_then(world: RdmapWorld) -> None:
+def test_an_atomic_fails_if_its_region_is_freed_before_the_response(world: RdmapWorld) -> None:
     stream = world.initiator()
-    m = memory_of_words(world, 1)
+    m = register_words(world, 1)
     stream.inject_segments(build_atomic_request(stag=m.stag, to=m.addr, data=1))
     assert stream.next_event().kind == "REQUESTED"
     assert world.free_stag(m.stag) == 0

@@ -22,7 +22,7 @@ OPCODES = [Opcode.IMMEDIATE, Opcode.IMMEDIATE_SE]
 UNSPECIFIED = (0, 2, 0xFF)
 
 
-def immediate_segment(data: int = 0, **fields: Any) -> bytes:
+def build_immediate(data: int = 0, **fields: Any) -> bytes:
     body = fields.pop("body", bytes(ImmediateData(data=data)))
     return untagged_segment(body, **{"opcode": Opcode.IMMEDIATE, **fields})
 
@@ -43,7 +43,9 @@ def post_write_with_imm(
 
 @pytest.mark.parametrize("opcode", OPCODES)
 @pytest.mark.clause("RFC7306-6.3-02", "RFC7306-6.3-05", "RFC7306-6.3-06")
-def test_it_is_eight_octets_untagged_on_queue_zero(world: RdmapWorld, opcode: Opcode) -> None:
+def test_immediate_data_are_eight_untagged_octets_on_queue_0(
+    world: RdmapWorld, opcode: Opcode
+) -> None:
     stream = world.initiator()
     post_write_with_imm(stream, 0xC0FFEE, opcode)
     assert stream.read_sent_segment()[0].opcode == Opcode.RDMA_WRITE
@@ -53,7 +55,7 @@ def test_it_is_eight_octets_untagged_on_queue_zero(world: RdmapWorld, opcode: Op
 
 
 @pytest.mark.clause("RFC7306-6.3-01", "RFC7306-6.3-07")
-def test_it_leaves_in_order_with_its_write_and_counts_with_sends(world: RdmapWorld) -> None:
+def test_immediate_data_follow_their_write_and_use_the_msns_of_sends(world: RdmapWorld) -> None:
     stream = world.initiator()
     stream.begin_operation(Opcode.SEND)
     for i in range(3):
@@ -70,16 +72,18 @@ def test_it_leaves_in_order_with_its_write_and_counts_with_sends(world: RdmapWor
 
 @pytest.mark.parametrize("opcode", OPCODES)
 @pytest.mark.clause("RFC7306-6.3-03", "RFC7306-6.3-04")
-def test_each_takes_a_receive_and_is_delivered_in_order(world: RdmapWorld, opcode: Opcode) -> None:
+def test_each_immediate_data_message_consumes_a_receive_and_is_delivered_in_order(
+    world: RdmapWorld, opcode: Opcode
+) -> None:
     stream = world.initiator()
     m = world.registered_memory(100)
     for user_data in (1, 2, 3):
         stream.recvs.post(user_data, m.sge())
     event = ffi.new("struct siw_rdmap_event *")
     stream.inject_segments(
-        immediate_segment(5, opcode=opcode),
+        build_immediate(5, opcode=opcode),
         build_send(b"abc", msn=2),
-        immediate_segment(6, opcode=opcode, msn=3),
+        build_immediate(6, opcode=opcode, msn=3),
     )
     seen = []
     while len(seen) < 3:
@@ -93,22 +97,24 @@ def test_each_takes_a_receive_and_is_delivered_in_order(world: RdmapWorld, opcod
 
 @pytest.mark.parametrize("size", [0, 1, 7, 9, 12, 100])
 @pytest.mark.clause("RFC7306-6.3-08")
-def test_another_size_than_eight_octets_is_an_error(world: RdmapWorld, size: int) -> None:
+def test_immediate_data_of_a_size_other_than_eight_octets_are_an_error(
+    world: RdmapWorld, size: int
+) -> None:
     stream = world.initiator()
     m = world.registered_memory(200)
     stream.recvs.post(1, m.sge())
-    stream.inject_segments(immediate_segment(body=bytes(size)))
+    stream.inject_segments(build_immediate(body=bytes(size)))
     t = stream.assert_terminates_with(UNSPECIFIED)
     assert (t.m, t.d, t.r, t.quoted_ddp.opcode) == (1, 1, 0, Opcode.IMMEDIATE)
     assert m.is_untouched()
     assert stream.recvs.take() == 1
 
 
-def test_eight_octets_may_come_in_two_segments(world: RdmapWorld) -> None:
+def test_immediate_data_may_arrive_in_two_segments(world: RdmapWorld) -> None:
     stream = world.initiator()
     stream.recvs.post(1)
     stream.inject_segments(
-        immediate_segment(body=b"\1\2\3", l=0), immediate_segment(body=b"\4\0\0\0\0", mo=3)
+        build_immediate(body=b"\1\2\3", l=0), build_immediate(body=b"\4\0\0\0\0", mo=3)
     )
     event = ffi.new("struct siw_rdmap_event *")
     while not (lib.siw_rdmap_recv(stream.handle, event) == 1 and event.kind == lib.SIW_RDMAP_RECV):
@@ -116,26 +122,28 @@ def test_eight_octets_may_come_in_two_segments(world: RdmapWorld) -> None:
     assert bytes(ffi.buffer(ffi.addressof(event, "imm"))) == b"\1\2\3\4"
 
 
-def test_nine_octets_in_two_segments_are_an_error(world: RdmapWorld) -> None:
+def test_nine_octets_of_immediate_data_in_two_segments_are_an_error(world: RdmapWorld) -> None:
     stream = world.initiator()
     m = world.registered_memory(100)
     stream.recvs.post(1, m.sge())
     stream.inject_segments(
-        immediate_segment(body=b"\1\2\3", l=0), immediate_segment(body=bytes(6), mo=3)
+        build_immediate(body=b"\1\2\3", l=0), build_immediate(body=bytes(6), mo=3)
     )
     stream.assert_terminates_with(UNSPECIFIED)
     assert m.is_untouched()
     assert stream.take_receive() == 1
 
 
-def test_it_needs_no_room_in_the_receive_but_it_needs_one(world: RdmapWorld) -> None:
+def test_immediate_data_without_a_posted_receive_are_refused(world: RdmapWorld) -> None:
     stream = world.initiator()
-    stream.inject_segments(immediate_segment())
+    stream.inject_segments(build_immediate())
     t = stream.assert_terminates_with((1, 2, lib.SIW_DDP_NO_BUFFER))
     assert (t.d, t.r) == (1, 0)
 
 
-def test_a_write_that_is_cut_by_a_terminate_has_none_behind_it(world: RdmapWorld) -> None:
+def test_a_begun_write_with_immediate_data_is_completed_before_a_terminate(
+    world: RdmapWorld,
+) -> None:
     stream = world.initiator()
     m = world.registered_memory(8)
     post_write_with_imm(stream, 1)

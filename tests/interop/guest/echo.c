@@ -2,8 +2,8 @@
 /*
  * A small verbs program for the guest, on the guest's own libibverbs and librdmacm. A client can
  * access siw's memory through it even if siw cannot issue Reads itself (the passive side of MPA
- * revision 1, whose ORD is 0), which is not possible with "rping -s". Serves one connection after
- * another.
+ * revision 1, whose ORD is 0), which is not possible with "rping -s". The program serves one
+ * connection after another.
  *
  * Each Send from the client is a command, answered by exactly one Send:
  *   'A'                 -> addr u64, rkey u32, size u32 of the memory, big endian
@@ -99,7 +99,7 @@ static void echo_serve_connection(struct rdma_cm_id *id)
 		perror("rdma_accept");
 		goto out;
 	}
-	/* The loop ends with the connection: its receives are then flushed with an error status. */
+	/* The loop ends with the connection, whose receives are then flushed with an error status. */
 	while (rdma_get_recv_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS) {
 		slot = (char *)(uintptr_t)wc.wr_id;
 		length = echo_build_reply(memory_mr, slot, wc.byte_len, &reply);
