@@ -31,12 +31,9 @@ def post_write_with_imm(
     stream: Stream, imm: int, opcode: int = Opcode.IMMEDIATE, size: int = 0
 ) -> None:
     """Post an RDMA Write with immediate data."""
-    room = ffi.new("uint8_t[]", 8)
-    m = stream._kept
-    m.append(room)
-    how = {"imm_opcode": opcode, "imm": imm, "imm_room": room, "internal": True}
+    how = {"imm_opcode": opcode, "imm": imm, "internal": True}
     data = ffi.new("uint8_t[]", octet_pattern(size) or b"\0")
-    m.append(data)
+    stream._kept.append(data)
     source = [(int(ffi.cast("uintptr_t", data)), size, 0)] if size else []
     stream.send_operation(Opcode.RDMA_WRITE, source, rkey=7, remote_to=0x100, **how)
 
