@@ -1,4 +1,4 @@
-"""Helpers shared by the tests of aio/."""
+"""Functions shared by the tests of siwarp.aio."""
 
 from __future__ import annotations
 
@@ -15,37 +15,38 @@ from typing import Any, TypeVar
 from siwarp import aio
 
 LOOPBACK = ("127.0.0.1", 0)
-LIMIT = 60.0  # seconds; a wait that succeeds ends long before
+LIMIT = 60.0  # seconds
 SANITIZED = "SANITIZER" in os.environ
 
 T = TypeVar("T")
 
 
-def run(main: Callable[[], Awaitable[T]], limit: float = LIMIT) -> T:
-    """Run a test's coroutine; fail if it leaves errors or tasks in the event loop."""
+def run_in_event_loop(main: Callable[[], Awaitable[T]], limit: float = LIMIT) -> T:
+    """Run the coroutine of a test; fail if errors or tasks remain in the event loop."""
     troubles: list[dict[str, Any]] = []
 
-    async def guarded() -> T:
+    async def run_and_check_tasks() -> T:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _loop, context: troubles.append(context))
         result = await asyncio.wait_for(main(), limit)
         left = asyncio.all_tasks() - {asyncio.current_task()}
         assert not left, f"tasks left: {left}"
-        gc.collect()  # makes futures report exceptions that were never retrieved
+        # Garbage collection reports exceptions of futures that were not retrieved.
+        gc.collect()
         await asyncio.sleep(0)
         return result
 
-    result = asyncio.run(guarded())
+    result = asyncio.run(run_and_check_tasks())
     assert not troubles, troubles
     return result
 
 
-def fds() -> int:
+def open_descriptor_count() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def threads() -> int:
-    """Return the number of threads, without those that are about to end."""
+def settled_thread_count() -> int:
+    """Return the number of threads of the process, without threads that are about to end."""
     for thread in threading.enumerate():
         if thread.name == "siwarp-aio-close":
             thread.join(LIMIT)
@@ -57,32 +58,37 @@ def threads() -> int:
     return before
 
 
-def no_more_threads_than(count: int) -> bool:
-    """Return whether the thread count falls to `count`; joined threads may be listed a while."""
+def thread_count_falls_to(count: int) -> bool:
+    """Return whether the number of threads falls to `count` within the limit.
+
+    The kernel may still list a thread shortly after the thread has been joined.
+    """
     deadline = time.monotonic() + LIMIT
-    while threads() > count:
+    while settled_thread_count() > count:
         if time.monotonic() > deadline:
             return False
     return True
 
 
-async def until(ready: Callable[[], Any], limit: float = LIMIT) -> None:
+async def wait_until_async(ready: Callable[[], Any], limit: float = LIMIT) -> None:
     deadline = time.monotonic() + limit
     while not ready():
-        assert time.monotonic() < deadline, f"nothing within {limit} s"
+        assert time.monotonic() < deadline, f"the condition was false for {limit} s"
         await asyncio.sleep(0.002)
 
 
 @contextlib.asynccontextmanager
-async def connected(**options: Any) -> AsyncIterator[tuple[aio.Connection, aio.Connection]]:
-    """Provide two connected endpoints in this event loop, the initiator first."""
+async def connected_endpoints(
+    **options: Any,
+) -> AsyncIterator[tuple[aio.Connection, aio.Connection]]:
+    """Provide two connected endpoints in the running event loop, the initiator first."""
     async with aio.listen(LOOPBACK, **options) as listener:
         accepting = asyncio.create_task(listener.accept())
         async with aio.connect(listener.address, **options) as ours, await accepting as theirs:
             yield ours, theirs
 
 
-async def gone(task: asyncio.Task[Any]) -> None:
-    """Cancel a task and wait for its end; its outcome is ignored."""
+async def cancel_and_wait(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and wait for its end, and ignore its result."""
     task.cancel()
     await asyncio.wait([task])

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of aio/."""
+"""A fixture for the tests of siwarp.aio."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from siwarp.verbs import Context
 
 @pytest.fixture(scope="session", autouse=True)
 def open_device_once() -> None:
-    """Open and close a device: the first one creates the page of counters, which stays open."""
+    """Open and close a device, because the first device creates the counter page, which stays."""
     Context().close()

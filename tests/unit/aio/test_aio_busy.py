@@ -1,4 +1,4 @@
-"""RC in asyncio with peers that are busy, that do not read, or that die."""
+"""RC in asyncio with peers that are busy, that do not read, or that are killed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator
 
 import pytest
-from unit.aio.aio_harness import LOOPBACK, connected, run
+from unit.aio.aio_harness import LOOPBACK, connected_endpoints, run_in_event_loop
 
 from siwarp import PeerGone, ProtocolError, RemoteBuffer, aio
 
@@ -25,36 +25,37 @@ from siwarp import PeerGone, ProtocolError, RemoteBuffer, aio
         (8, 1 << 20, 0.3),
     ],
 )
-def test_what_is_sent_to_a_busy_server_arrives_whole_and_in_order(
+def test_messages_to_a_busy_server_arrive_completely_and_in_order(
     count: int, size: int, busy: float
 ) -> None:
     async def main() -> None:
-        async with connected(recv_size=max(size, 65536)) as (a, b):
+        async with connected_endpoints(recv_size=max(size, 65536)) as (a, b):
 
-            async def send() -> None:
+            async def send_messages() -> None:
                 for i in range(count):
                     await a.send(bytes([i & 0xFF]) * size)
-                await a.close()  # does not wait; data already sent still arrives
+                # close() does not wait, but data already sent arrives.
+                await a.close()
 
-            sending = asyncio.create_task(send())
+            sending = asyncio.create_task(send_messages())
             await asyncio.sleep(busy)
             got = [message async for message in b]
             await sending
             assert len(got) == count
             assert all(message == bytes([i & 0xFF]) * size for i, message in enumerate(got))
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_a_server_that_is_slow_with_each_message_gets_them_all() -> None:
+def test_a_server_that_handles_messages_slowly_receives_all_messages() -> None:
     async def main() -> None:
-        async with connected(recv_depth=2) as (a, b):
+        async with connected_endpoints(recv_depth=2) as (a, b):
 
-            async def send() -> None:
+            async def send_messages() -> None:
                 await asyncio.gather(*(a.send(b"%d" % i) for i in range(100)))
                 await a.close()
 
-            sending = asyncio.create_task(send())
+            sending = asyncio.create_task(send_messages())
             got = []
             async for message in b:
                 got.append(int(message))
@@ -62,29 +63,29 @@ def test_a_server_that_is_slow_with_each_message_gets_them_all() -> None:
             await sending
             assert sorted(got) == list(range(100))
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_send_to_a_peer_that_does_not_read_blocks_until_the_deadline() -> None:
+def test_a_send_to_a_peer_that_does_not_read_blocks_until_its_time_out() -> None:
     async def main() -> None:
-        async with connected() as (a, b):
+        async with connected_endpoints() as (a, b):
             sent = 0
             with pytest.raises(asyncio.TimeoutError):
                 while True:
                     await asyncio.wait_for(a.send(bytes(65536)), 0.5)
                     sent += 1
-            # as many messages as fit into the receives and the staging and socket buffers
+            # The receives, the staging buffer and the socket buffers hold this many messages.
             assert 16 <= sent < 2000
-            # The connection still works, and the queued data is not lost.
+            # After the time-out, the connection still works and queued data is not lost.
             for _ in range(sent + 1):
                 assert await b.recv() == bytes(65536)
             await a.send(b"and on")
             assert await b.recv() == b"and on"
 
-    run(main)
+    run_in_event_loop(main)
 
 
-PEER = """
+PEER_PROGRAM = """
 import asyncio, sys
 from siwarp import aio
 
@@ -95,7 +96,7 @@ async def main():
             await conn.send(bytes(60_000))
     await asyncio.sleep(600)
 
-asyncio.run(main())
+asyncio.run_in_event_loop(main())
 """
 
 
@@ -103,10 +104,15 @@ asyncio.run(main())
 async def connected_peer_process(
     what: str,
 ) -> AsyncIterator[tuple[aio.Connection, asyncio.subprocess.Process]]:
-    """Provide a connection to a process that ``sends`` without end, or ``takes nothing``."""
+    """Provide a connection to a process that sends without end or does not read.
+
+    The process sends if ``what`` is "sends".
+    """
     async with aio.listen(LOOPBACK) as listener:
         port = str(listener.address[1])
-        process = await asyncio.create_subprocess_exec(sys.executable, "-c", PEER, port, what)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", PEER_PROGRAM, port, what
+        )
         try:
             async with await listener.accept() as conn:
                 yield conn, process
@@ -124,13 +130,13 @@ def test_a_blocked_send_fails_when_the_peer_is_killed() -> None:
                 while True:
                     await conn.send(bytes(65536))
 
-    run(main)
+    run_in_event_loop(main)
 
 
 def test_messages_of_a_killed_peer_are_received_before_the_disconnect() -> None:
     async def main() -> None:
         async with connected_peer_process("sends") as (conn, peer):
-            # by now the peer has stopped sending and waits for this process to read
+            # After the sleep, the peer has filled all buffers and waits for this process to read.
             await asyncio.sleep(0.5)
             peer.kill()
             await peer.wait()
@@ -141,19 +147,19 @@ def test_messages_of_a_killed_peer_are_received_before_the_disconnect() -> None:
                     got += 1
             assert got >= 16
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_iterating_raises_what_recv_raises_when_the_connection_did_not_end_in_order() -> None:
+def test_iterating_over_messages_raises_the_error_of_a_failed_connection() -> None:
     async def main() -> None:
-        async with connected() as (a, b):
+        async with connected_endpoints() as (a, b):
             there = b.register(100).remote()
 
-            async def iterate(conn: aio.Connection) -> None:
+            async def receive_all(conn: aio.Connection) -> None:
                 async for _ in conn:
                     pass
 
-            both = [asyncio.create_task(iterate(conn)) for conn in (a, b)]
+            both = [asyncio.create_task(receive_all(conn)) for conn in (a, b)]
             with pytest.raises(ProtocolError):
                 await a.write(RemoteBuffer(there.addr, 100, there.rkey ^ 0x100), b"x" * 100)
                 await asyncio.gather(*both)
@@ -161,12 +167,12 @@ def test_iterating_raises_what_recv_raises_when_the_connection_did_not_end_in_or
                 with pytest.raises(ProtocolError):
                     await task
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_a_message_longer_than_a_receive_is_no_orderly_end() -> None:
+def test_a_message_longer_than_a_receive_raises_an_error_when_iterating() -> None:
     async def main() -> None:
-        async with connected(recv_size=100) as (a, b):
+        async with connected_endpoints(recv_size=100) as (a, b):
             await a.send(b"short")
             with contextlib.suppress(PeerGone, ProtocolError):
                 await a.send(bytes(101))
@@ -176,4 +182,4 @@ def test_a_message_longer_than_a_receive_is_no_orderly_end() -> None:
                     got.append(message)
             assert got == [b"short"] and not isinstance(caught.value, asyncio.TimeoutError)
 
-    run(main)
+    run_in_event_loop(main)

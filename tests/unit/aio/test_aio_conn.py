@@ -1,4 +1,4 @@
-"""RC in asyncio: messages, access to the peer's memory, errors, and cancellation."""
+"""RC in asyncio: messages, access to memory of the peer, errors, and cancellation."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import socket
 import pytest
 from unit.aio.aio_harness import (
     LOOPBACK,
-    connected,
-    fds,
-    gone,
-    no_more_threads_than,
-    run,
-    threads,
-    until,
+    cancel_and_wait,
+    connected_endpoints,
+    open_descriptor_count,
+    run_in_event_loop,
+    settled_thread_count,
+    thread_count_falls_to,
+    wait_until_async,
 )
 
 from siwarp import Error, LimitError, PeerGone, ProtocolError, RemoteBuffer, StateError, aio
 
 
-def test_messages_of_each_size_arrive_whole_both_ways() -> None:
+def test_messages_of_any_size_arrive_completely_in_both_directions() -> None:
     async def main() -> None:
-        async with connected(recv_size=1 << 20) as (a, b):
+        async with connected_endpoints(recv_size=1 << 20) as (a, b):
             for size in (0, 1, 256, 257, 5000, 65536, 65537, 1 << 20):
                 data = bytes(i * 7 & 0xFF for i in range(size))
                 await a.send(data)
@@ -32,10 +32,10 @@ def test_messages_of_each_size_arrive_whole_both_ways() -> None:
                 await b.send(bytearray(data))
                 assert await a.recv() == data
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_private_data_travels_with_request_and_reply() -> None:
+def test_private_data_is_exchanged_when_connecting_in_asyncio() -> None:
     async def main() -> None:
         async with aio.listen(LOOPBACK) as listener:
             accepting = asyncio.create_task(listener.accept(b"welcome"))
@@ -45,15 +45,15 @@ def test_private_data_travels_with_request_and_reply() -> None:
                 assert ours.peer == theirs.local == listener.address
                 assert ours.local == theirs.peer
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_requests_are_decided_one_by_one() -> None:
+def test_each_connection_request_can_be_accepted_or_rejected() -> None:
     async def main() -> None:
         async with aio.listen(LOOPBACK) as listener:
             met: list[aio.Connection] = []
 
-            async def decide() -> None:
+            async def accept_or_reject() -> None:
                 async for request in listener.requests():
                     assert request.peer[0] == "127.0.0.1"
                     if request.private_data == b"friend":
@@ -61,7 +61,7 @@ def test_requests_are_decided_one_by_one() -> None:
                     else:
                         request.reject(b"not you")
 
-            deciding = asyncio.create_task(decide())
+            deciding = asyncio.create_task(accept_or_reject())
             async with aio.connect(listener.address, private_data=b"friend") as ours:
                 assert ours.private_data == b"come in"
             with pytest.raises(PeerGone, match="not you"):
@@ -70,12 +70,12 @@ def test_requests_are_decided_one_by_one() -> None:
             await deciding
             await met[0].close()
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_iterating_gives_messages_until_the_peer_leaves() -> None:
+def test_iterating_over_a_connection_yields_messages_until_the_peer_closes() -> None:
     async def main() -> None:
-        async with connected() as (a, b):
+        async with connected_endpoints() as (a, b):
             for i in range(10):
                 await a.send(b"%d" % i)
             await a.close()
@@ -87,12 +87,12 @@ def test_iterating_gives_messages_until_the_peer_leaves() -> None:
             with pytest.raises(StateError, match="closed"):
                 await a.send(b"closed here")
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_the_peer_s_memory_is_written_and_read() -> None:
+def test_memory_of_the_peer_is_written_and_read() -> None:
     async def main() -> None:
-        async with connected() as (a, b):
+        async with connected_endpoints() as (a, b):
             memory = b.register(300_000)
             there = RemoteBuffer.unpack(memory.remote().pack())
             big = random.Random(1).randbytes(200_000)
@@ -109,12 +109,12 @@ def test_the_peer_s_memory_is_written_and_read() -> None:
             assert await b.recv() == b"done"
             assert memory.read(200_000, 100_000) == big
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_what_lies_beyond_the_peers_memory_is_refused_here_and_the_connection_goes_on() -> None:
+def test_access_beyond_the_remote_buffer_is_refused_locally_without_a_disconnect() -> None:
     async def main() -> None:
-        async with connected() as (a, b):
+        async with connected_endpoints() as (a, b):
             there = b.register(100).remote()
             for offset, length in ((60, 50), (0, 101), (-1, 4), (101, 0), (0, 70_000)):
                 for attempt in (
@@ -130,32 +130,32 @@ def test_what_lies_beyond_the_peers_memory_is_refused_here_and_the_connection_go
             await a.write(there, b"x" * 50, 50)
             assert await a.read(there, 1, 99) == b"x"
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_an_access_error_names_its_clause() -> None:
+def test_the_error_of_a_refused_read_names_its_rfc_clause() -> None:
     async def main() -> None:
-        async with connected() as (a, b):
+        async with connected_endpoints() as (a, b):
             there = b.register(100).remote()
             with pytest.raises(ProtocolError, match="bounds") as caught:
                 await a.read(RemoteBuffer(there.addr, 200, there.rkey))
             assert caught.value.clause.startswith("RFC504")
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_many_tasks_share_a_connection_and_each_message_is_whole() -> None:
+def test_messages_that_many_tasks_send_on_a_connection_arrive_completely() -> None:
     async def main() -> None:
-        async with connected(recv_size=70_000, recv_depth=64) as (a, b):
+        async with connected_endpoints(recv_size=70_000, recv_depth=64) as (a, b):
             messages = [bytes([i]) * (1 + i * 997) for i in range(60)]
             await asyncio.gather(*(a.send(m) for m in messages))
             got = [await b.recv() for _ in messages]
             assert sorted(got) == sorted(messages)
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_connect_errors_name_their_cause() -> None:
+def test_errors_of_asyncio_connect_and_listen_name_their_cause() -> None:
     async def main() -> None:
         with socket.socket() as s:
             s.bind(LOOPBACK)
@@ -167,26 +167,26 @@ def test_connect_errors_name_their_cause() -> None:
         with pytest.raises(Error):
             await aio.listen(("192.0.2.1", 0))
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_a_loop_has_one_device_and_a_connection_only_its_socket() -> None:
+def test_an_event_loop_opens_one_device_and_one_socket_for_each_connection() -> None:
     async def main() -> None:
         async with aio.listen(LOOPBACK) as listener:
-            before, working = fds(), threads()
+            before, working = open_descriptor_count(), settled_thread_count()
             ends: list[aio.Connection] = []
             for _ in range(20):
                 accepting = asyncio.create_task(listener.accept())
                 ends += [await aio.connect(listener.address), await accepting]
-            assert fds() - before == 40
-            assert no_more_threads_than(working)
+            assert open_descriptor_count() - before == 40
+            assert thread_count_falls_to(working)
             for end in ends:
                 await end.close()
-            await until(lambda: fds() == before)
+            await wait_until_async(lambda: open_descriptor_count() == before)
 
-    fds_before, threads_before = fds(), threads()
-    run(main)
-    assert fds() == fds_before and no_more_threads_than(threads_before)
+    fds_before, threads_before = open_descriptor_count(), settled_thread_count()
+    run_in_event_loop(main)
+    assert open_descriptor_count() == fds_before and thread_count_falls_to(threads_before)
 
 
 # ---- cancellation
@@ -195,16 +195,17 @@ def test_a_loop_has_one_device_and_a_connection_only_its_socket() -> None:
 def test_a_cancelled_recv_loses_no_message() -> None:
     async def main() -> None:
         rng = random.Random(7)
-        async with connected() as (a, b):
+        async with connected_endpoints() as (a, b):
             got: list[bytes] = []
 
-            async def send() -> None:
+            async def send_messages() -> None:
                 for i in range(300):
                     await a.send(b"%d" % i)
-                    if i % 8 == 7:  # at most as many messages in flight as there are receives
-                        await until(lambda i=i: len(got) > i - 4)
+                    # The pause limits the messages in flight to the number of receives.
+                    if i % 8 == 7:
+                        await wait_until_async(lambda i=i: len(got) > i - 4)
 
-            sending = asyncio.create_task(send())
+            sending = asyncio.create_task(send_messages())
             cancelled = 0
             while len(got) < 300:
                 receiving = asyncio.create_task(b.recv())
@@ -218,7 +219,7 @@ def test_a_cancelled_recv_loses_no_message() -> None:
             assert got == [b"%d" % i for i in range(300)]
             assert cancelled > 20
 
-    run(main)
+    run_in_event_loop(main)
 
 
 def test_a_cancelled_accept_loses_no_connection() -> None:
@@ -228,7 +229,7 @@ def test_a_cancelled_accept_loses_no_connection() -> None:
             theirs: list[aio.Connection] = []
             for i in range(10):
                 accepting = asyncio.create_task(listener.accept())
-                connecting = asyncio.create_task(_connect(listener.address))
+                connecting = asyncio.create_task(connect_to_address(listener.address))
                 await asyncio.wait([accepting, connecting], timeout=0.0003 * i)
                 accepting.cancel()
                 await asyncio.wait([accepting])
@@ -244,46 +245,48 @@ def test_a_cancelled_accept_loses_no_connection() -> None:
             for end in ours + theirs:
                 await end.close()
 
-    run(main)
+    run_in_event_loop(main)
 
 
-async def _connect(address: tuple[str, int]) -> aio.Connection:
+async def connect_to_address(address: tuple[str, int]) -> aio.Connection:
     return await aio.connect(address)
 
 
-def test_a_cancelled_connect_closes_what_it_began() -> None:
+def test_a_cancelled_connect_closes_its_socket() -> None:
     async def main() -> None:
         async with aio.open_ud() as keeps_the_device_open:
             with socket.socket() as silent:
                 silent.bind(LOOPBACK)
                 silent.listen(64)
-                before = fds()
-                begun = [asyncio.create_task(_connect(silent.getsockname())) for _ in range(30)]
-                await until(lambda: fds() - before == 30)
+                before = open_descriptor_count()
+                begun = [
+                    asyncio.create_task(connect_to_address(silent.getsockname())) for _ in range(30)
+                ]
+                await wait_until_async(lambda: open_descriptor_count() - before == 30)
                 for task in begun:
-                    await gone(task)
+                    await cancel_and_wait(task)
                     assert task.cancelled()
-                await until(lambda: fds() == before)
+                await wait_until_async(lambda: open_descriptor_count() == before)
             assert keeps_the_device_open.address
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_a_deadline_is_asyncio_s_and_the_connection_goes_on() -> None:
+def test_a_time_out_of_asyncio_wait_for_does_not_affect_the_connection() -> None:
     async def main() -> None:
-        async with connected() as (a, b):
+        async with connected_endpoints() as (a, b):
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(b.recv(), 0.01)
             await a.send(b"later")
             assert await b.recv() == b"later"
 
-    run(main)
+    run_in_event_loop(main)
 
 
 @pytest.mark.parametrize("size", [8, 30_000])
-def test_a_cancelled_send_leaves_whole_messages_and_the_connection(size: int) -> None:
+def test_a_cancelled_send_transmits_a_complete_message_or_none(size: int) -> None:
     async def main() -> None:
-        async with connected(recv_depth=64) as (a, b):
+        async with connected_endpoints(recv_depth=64) as (a, b):
             tasks = [asyncio.create_task(a.send(bytes([i]) * size)) for i in range(50)]
             await asyncio.sleep(0)
             for task in tasks[::3]:
@@ -298,28 +301,28 @@ def test_a_cancelled_send_leaves_whole_messages_and_the_connection(size: int) ->
             assert len(sent) == len(got)
             assert sent >= {i for i in range(50) if not tasks[i].cancelled()}
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_cancelling_a_read_or_write_closes_and_releases_the_memory() -> None:
+def test_cancelling_a_write_closes_the_connection_and_releases_the_memory() -> None:
     async def main() -> None:
-        async with connected() as (a, b):
+        async with connected_endpoints() as (a, b):
             there = b.register(32 << 20).remote()
             memory = bytearray(32 << 20)
             writing = asyncio.create_task(a.write(there, memory))
             await asyncio.sleep(0)
             with pytest.raises(BufferError):
                 memory.append(0)
-            await gone(writing)
+            await cancel_and_wait(writing)
             if writing.cancelled():
                 with pytest.raises(StateError):
                     await a.send(b"x")
             memory.append(0)
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_closing_wakes_those_who_wait_in_other_tasks() -> None:
+def test_closing_a_connection_or_listener_wakes_tasks_that_wait_on_it() -> None:
     async def main() -> None:
         async with aio.listen(LOOPBACK) as listener:
             accepting = asyncio.create_task(listener.accept())
@@ -328,7 +331,7 @@ def test_closing_wakes_those_who_wait_in_other_tasks() -> None:
             waiting = [
                 asyncio.create_task(conn.recv()),
                 asyncio.create_task(listener.accept()),
-                asyncio.create_task(_first_request(listener)),
+                asyncio.create_task(receive_first_request(listener)),
             ]
             await asyncio.sleep(0.01)
             await conn.close()
@@ -340,16 +343,16 @@ def test_closing_wakes_those_who_wait_in_other_tasks() -> None:
                 await other.recv()
             await other.close()
 
-    run(main)
+    run_in_event_loop(main)
 
 
-async def _first_request(listener: aio.Listener) -> aio.Request | None:
+async def receive_first_request(listener: aio.Listener) -> aio.Request | None:
     async for request in listener.requests():
         return request
     return None
 
 
-def test_without_an_event_loop_the_error_names_the_remedy() -> None:
+def test_connecting_without_an_event_loop_raises_an_error_that_names_asyncio_run() -> None:
     opening = aio.connect(("127.0.0.1", 1)).__await__()
     with pytest.raises(RuntimeError, match=r"asyncio\.run"):
         next(opening)

@@ -1,4 +1,4 @@
-"""Closing an object that loops and threads wait on: the close ends once they stopped waiting."""
+"""Closes of objects on which event loops and threads wait, which end after the waits have ended."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from siwarp.verbs import CompChannel, _ffi
 
 LOOPS = 3
 DEVICES = 3
-#: Seconds that a loop is busy with other work while an object that it waits on is closed.
+#: The seconds for which a loop is busy with other work while its objects are closed.
 BUSY = 0.05
 
 
-class Device:
-    """A device with a completion queue on a channel, and a channel of connection events."""
+class DeviceWithChannels:
+    """A device with completion queues on a channel, and a channel of connection events."""
 
     def __init__(self) -> None:
         self.rig = Rig()
@@ -33,16 +33,16 @@ class Device:
         self.watched_after: list[object] = []
 
     def close(self) -> None:
-        """Close the device, and record whether a loop still watches one of its descriptors."""
+        """Close the device and record which of its descriptors a loop still watches."""
         self.rig.ctx.close(force=True)
         for here in list(_watched.values()):
             self.watched_after += [one for one in (self.ids, self.channel) if one in here]
 
 
-class Loop(threading.Thread):
-    """A thread with an event loop, in which tasks wait on each device."""
+class EventLoopThread(threading.Thread):
+    """A thread with an event loop in which tasks wait on each device."""
 
-    def __init__(self, which: int, devices: list[Device]) -> None:
+    def __init__(self, which: int, devices: list[DeviceWithChannels]) -> None:
         super().__init__()
         self.which, self.devices = which, devices
         self.waits, self.busy = threading.Event(), threading.Event()
@@ -63,13 +63,13 @@ class Loop(threading.Thread):
         self.waits.set()
         self.told += await asyncio.gather(*waiting, return_exceptions=True)
 
-    def be_busy(self) -> None:
+    def block_loop(self) -> None:
         self.busy.set()
         time.sleep(BUSY)
 
 
-class Waiter(threading.Thread):
-    """A thread that waits in a blocking call."""
+class BlockingCallThread(threading.Thread):
+    """A thread that repeats a blocking call until the call raises an exception."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         super().__init__()
@@ -84,21 +84,22 @@ class Waiter(threading.Thread):
             self.told.append(e)
 
 
-def joined(threads: list[threading.Thread]) -> None:
+def join_threads(threads: list[threading.Thread]) -> None:
     for thread in threads:
         thread.join(LIMIT)
         assert not thread.is_alive(), thread
 
 
 @pytest.mark.parametrize("round_", range(5))
-def test_threads_close_devices_that_loops_and_threads_wait_on(
+def test_threads_close_devices_on_which_event_loops_and_threads_wait(
     monkeypatch: pytest.MonkeyPatch, round_: int
 ) -> None:
-    monkeypatch.setattr(_ffi, "_LEAVING_S", LIMIT)  # a limit long enough for a slow machine
-    devices = [Device() for _ in range(DEVICES)]
-    loops = [Loop(n, devices) for n in range(LOOPS)]
+    # The limit is long enough for a slow machine.
+    monkeypatch.setattr(_ffi, "_LEAVING_S", LIMIT)
+    devices = [DeviceWithChannels() for _ in range(DEVICES)]
+    loops = [EventLoopThread(n, devices) for n in range(LOOPS)]
     waiters = [
-        Waiter(call)
+        BlockingCallThread(call)
         for device in devices
         for call in (device.rig.ctx.get_async_event, device.channel.get_cq_event)
     ]
@@ -106,18 +107,18 @@ def test_threads_close_devices_that_loops_and_threads_wait_on(
         thread.start()
     for loop in loops:
         assert loop.waits.wait(LIMIT)
-        loop.loop.call_soon_threadsafe(loop.be_busy)
+        loop.loop.call_soon_threadsafe(loop.block_loop)
     for loop in loops:
         assert loop.busy.wait(LIMIT)
     closers: list[threading.Thread] = [threading.Thread(target=d.close) for d in devices]
     for thread in closers:
         thread.start()
-    joined([*closers, *loops, *waiters])
+    join_threads([*closers, *loops, *waiters])
     assert [d.watched_after for d in devices] == [[]] * DEVICES
     for told in (t.told for t in (*loops, *waiters)):
         assert told
         assert {type(e) for e in told} == {StateError}
-    # Descriptors of new objects that reuse the numbers of closed ones are watched.
+    # Descriptors of new objects are watched, even if they have the numbers of closed descriptors.
     rig = Rig()
     pair = Pair(rig)
     pair.rcq = rig.create_cq(64, rig.create_channel())

@@ -1,17 +1,17 @@
-"""Persona roce in asyncio: when an await returns, the data is at the peer."""
+"""Persona roce in asyncio, with which a send returns after the peer has received the data."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
-from unit.aio.aio_harness import LOOPBACK, connected, run, until
+from unit.aio.aio_harness import LOOPBACK, connected_endpoints, run_in_event_loop, wait_until_async
 
 from siwarp import ProtocolError, RemoteBuffer, aio
 from siwarp.verbs import Persona
 
 
-def test_each_endpoint_has_its_configured_persona() -> None:
+def test_each_asyncio_endpoint_has_its_configured_persona() -> None:
     async def main() -> None:
         async with aio.listen(LOOPBACK, persona=Persona.ROCE) as listener:
             accepting = asyncio.create_task(listener.accept())
@@ -21,38 +21,38 @@ def test_each_endpoint_has_its_configured_persona() -> None:
                 await a.send(b"to roce")
                 assert await b.recv() == b"to roce"
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_a_sender_of_roce_waits_until_its_peer_receives() -> None:
+def test_with_persona_roce_a_send_in_asyncio_waits_until_the_peer_receives() -> None:
     async def main() -> None:
-        async with connected(recv_depth=4, persona=Persona.ROCE) as (a, b):
+        async with connected_endpoints(recv_depth=4, persona=Persona.ROCE) as (a, b):
             sent: list[int] = []
 
-            async def send() -> None:
+            async def send_messages() -> None:
                 for i in range(20):
                     await a.send(bytes([i]) * 1000)
                     sent.append(i)
 
-            task = asyncio.create_task(send())
-            await until(lambda: len(sent) == 4)
-            # with persona iwarp, the send would have completed within this time
+            task = asyncio.create_task(send_messages())
+            await wait_until_async(lambda: len(sent) == 4)
+            # With persona iwarp, the fifth send would complete during the sleep.
             await asyncio.sleep(0.1)
             assert len(sent) == 4
             for i in range(20):
                 assert await b.recv() == bytes([i]) * 1000
             await task
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_with_persona_roce_a_refused_write_raises() -> None:
+def test_with_persona_roce_a_refused_write_in_asyncio_raises_an_error() -> None:
     async def main() -> None:
-        async with connected(persona=Persona.ROCE) as (a, b):
+        async with connected_endpoints(persona=Persona.ROCE) as (a, b):
             there = b.register(bytearray(100)).remote()
             await a.write(there, b"fits")
             wrong = RemoteBuffer(there.addr, 100, there.rkey ^ 0x100)
             with pytest.raises(ProtocolError):
                 await a.write(wrong, b"does not")
 
-    run(main)
+    run_in_event_loop(main)

@@ -1,46 +1,46 @@
-"""RD in asyncio: messages with their source, without loss."""
+"""RD in asyncio: messages arrive with their source and without loss."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
-from unit.aio.aio_harness import gone, run
+from unit.aio.aio_harness import cancel_and_wait, run_in_event_loop
 
 from siwarp import LimitError, PeerGone, StateError, aio, faults
 
 OCTETS = (bytes(range(256)) * 256)[:65_535]
 
 
-def test_messages_of_several_peers_arrive_in_their_order_and_are_answered() -> None:
+def test_an_rd_endpoint_receives_messages_of_several_peers_in_order_and_answers() -> None:
     async def main() -> None:
         async with aio.open_rd() as server, aio.open_rd() as a, aio.open_rd() as b:
 
-            async def serve() -> None:
+            async def echo_reversed() -> None:
                 async for data, source in server:
                     await server.send(data[::-1], source)
 
-            serving = asyncio.create_task(serve())
+            serving = asyncio.create_task(echo_reversed())
             for end in (a, b):
                 for size in (0, 1, 1000, 65_535):
                     await end.send(OCTETS[:size], server.address)
                 for size in (0, 1, 1000, 65_535):
                     assert await end.recv() == (OCTETS[:size][::-1], server.address)
-            await gone(serving)
+            await cancel_and_wait(serving)
 
-    run(main)
+    run_in_event_loop(main)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_more_than_there_are_receives_wait_at_their_senders_and_none_is_lost(host: str) -> None:
+def test_no_rd_message_is_lost_if_more_are_sent_than_receives_are_posted(host: str) -> None:
     async def main() -> None:
         async with aio.open_rd((host, 0), recv_depth=4) as end, aio.open_rd((host, 0)) as other:
 
-            async def talk() -> None:
+            async def send_messages() -> None:
                 for i in range(200):
                     await other.send(b"%d" % i, end.address)
 
-            talking = asyncio.create_task(talk())
+            talking = asyncio.create_task(send_messages())
             got = []
             with faults("loss=5%,reorder=5%,seed=3"):
                 for _ in range(200):
@@ -49,10 +49,10 @@ def test_more_than_there_are_receives_wait_at_their_senders_and_none_is_lost(hos
             assert [int(d.data) for d in got] == list(range(200))
             assert {d.source for d in got} == {other.address}
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_a_send_returns_when_the_peer_has_it_and_not_before() -> None:
+def test_an_rd_send_in_asyncio_returns_only_after_the_peer_has_received_the_message() -> None:
     async def main() -> None:
         async with aio.open_rd(recv_depth=1) as end, aio.open_rd() as other:
             await other.send(b"has the only receive", end.address)
@@ -63,10 +63,10 @@ def test_a_send_returns_when_the_peer_has_it_and_not_before() -> None:
             await sending
             assert (await end.recv()).data == b"waits"
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_a_peer_that_is_gone_fails_its_own_messages_and_others_go_on() -> None:
+def test_rd_sends_to_a_closed_peer_fail_and_sends_to_other_peers_succeed() -> None:
     async def main() -> None:
         async with aio.open_rd(peer_timeout=0.3) as end, aio.open_rd() as other:
             with pytest.raises(PeerGone, match="port 9 is gone"):
@@ -81,10 +81,10 @@ def test_a_peer_that_is_gone_fails_its_own_messages_and_others_go_on() -> None:
             await end.send(b"on", other.address)
             assert (await other.recv()).data == b"on"
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_cancelling_loses_no_message_and_invalid_sends_raise() -> None:
+def test_a_cancelled_rd_receive_loses_no_message_and_invalid_sends_raise_errors() -> None:
     async def main() -> None:
         async with aio.open_rd(recv_size=100) as end, aio.open_rd() as other:
             with pytest.raises(LimitError, match="split it"):
@@ -93,7 +93,7 @@ def test_cancelling_loses_no_message_and_invalid_sends_raise() -> None:
                 receiving = asyncio.create_task(end.recv())
                 await asyncio.sleep(0)
                 await other.send(b"%d" % i, end.address)
-                await gone(receiving)
+                await cancel_and_wait(receiving)
                 got = await end.recv() if receiving.cancelled() else receiving.result()
                 assert got.data == b"%d" % i
             assert "RDEndpoint at 127.0.0.1" in repr(end)
@@ -103,4 +103,4 @@ def test_cancelling_loses_no_message_and_invalid_sends_raise() -> None:
             await end.send(b"x", ("127.0.0.1", 1))
         assert "closed" in repr(end)
 
-    run(main)
+    run_in_event_loop(main)

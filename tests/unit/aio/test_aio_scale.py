@@ -1,4 +1,4 @@
-"""Many connections in one loop: one socket each and no thread; tests/sim has thousands."""
+"""Many connections in one event loop, each with one socket; tests/sim tests thousands."""
 
 from __future__ import annotations
 
@@ -7,62 +7,62 @@ import contextlib
 
 from unit.aio.aio_harness import (
     LOOPBACK,
-    fds,
-    gone,
-    no_more_threads_than,
-    run,
-    threads,
-    until,
+    cancel_and_wait,
+    open_descriptor_count,
+    run_in_event_loop,
+    settled_thread_count,
+    thread_count_falls_to,
+    wait_until_async,
 )
 
 from siwarp import PeerGone, aio
 
 CONNECTIONS = 100
-AT_ONCE = 10
+CONCURRENT_CONNECTS = 10
 
 
-async def serve(conn: aio.Connection) -> None:
+async def echo_reversed(conn: aio.Connection) -> None:
     with contextlib.suppress(PeerGone):
         async with conn:
             async for message in conn:
                 await conn.send(message[::-1])
 
 
-class Server:
+class EchoServer:
     """An echo server that reverses messages, with a task for each connection."""
 
     def __init__(self, listener: aio.Listener) -> None:
         self.serving: set[asyncio.Task[None]] = set()
-        self.accepting = asyncio.create_task(self._accept(listener))
+        self.accepting = asyncio.create_task(self._accept_connections(listener))
 
-    async def _accept(self, listener: aio.Listener) -> None:
+    async def _accept_connections(self, listener: aio.Listener) -> None:
         async for conn in listener:
-            task = asyncio.create_task(serve(conn))
+            task = asyncio.create_task(echo_reversed(conn))
             self.serving.add(task)
             task.add_done_callback(self.serving.discard)
 
     async def close(self) -> None:
-        await gone(self.accepting)
-        await until(lambda: not self.serving)
+        await cancel_and_wait(self.accepting)
+        await wait_until_async(lambda: not self.serving)
 
 
-def test_many_connections_talk_in_one_loop() -> None:
+def test_many_connections_exchange_messages_in_one_event_loop() -> None:
     async def main() -> None:
         small = {"recv_size": 64, "recv_depth": 2}
         async with aio.listen(LOOPBACK, **small) as listener:
-            server = Server(listener)
-            gate = asyncio.Semaphore(AT_ONCE)
-            before, working = fds(), threads()
+            server = EchoServer(listener)
+            gate = asyncio.Semaphore(CONCURRENT_CONNECTS)
+            before, working = open_descriptor_count(), settled_thread_count()
 
-            async def dial(n: int) -> aio.Connection:
+            async def connect_client(n: int) -> aio.Connection:
                 async with gate:
                     return await aio.connect(
                         listener.address, private_data=b"%d" % n, recv_size=64, recv_depth=2
                     )
 
-            clients = await asyncio.gather(*(dial(n) for n in range(CONNECTIONS)))
-            assert fds() - before == 2 * CONNECTIONS
-            assert no_more_threads_than(working)
+            clients = await asyncio.gather(*(connect_client(n) for n in range(CONNECTIONS)))
+            assert open_descriptor_count() - before == 2 * CONNECTIONS
+            assert thread_count_falls_to(working)
             for text in (b"abc", b"defg"):
                 await asyncio.gather(*(client.send(text) for client in clients))
                 got = await asyncio.gather(*(client.recv() for client in clients))
@@ -70,8 +70,8 @@ def test_many_connections_talk_in_one_loop() -> None:
             for client in clients:
                 await client.close()
             await server.close()
-            await until(lambda: fds() == before)
+            await wait_until_async(lambda: open_descriptor_count() == before)
 
-    fds_before, threads_before = fds(), threads()
-    run(main)
-    assert fds() == fds_before and no_more_threads_than(threads_before)
+    fds_before, threads_before = open_descriptor_count(), settled_thread_count()
+    run_in_event_loop(main)
+    assert open_descriptor_count() == fds_before and thread_count_falls_to(threads_before)

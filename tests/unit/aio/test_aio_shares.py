@@ -1,4 +1,4 @@
-"""The share of a bounded resource that each peer may use up, and rations."""
+"""Shares of a limited resource that each peer may use, and rates that each source may use."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ A, B, C = ("10.0.0.1", 1), ("10.0.0.1", 2), ("10.0.0.2", 1)
         (("fe80::1%eth0", 5), "fe80::"),
     ],
 )
-def test_a_source_is_an_ipv4_address_or_an_ipv6_network(
+def test_the_source_of_an_address_is_an_ipv4_address_or_an_ipv6_network(
     address: tuple[str, int], source: str
 ) -> None:
     assert source_of(address) == source
 
 
-def taken(shares: Shares, *peers: tuple[str, int], most: int = 1000) -> int:
-    """Take places for these peers in turn; return how many were granted."""
+def take_shares(shares: Shares, *peers: tuple[str, int], most: int = 1000) -> int:
+    """Take slots for ``peers`` in turn and return how many slots were granted."""
     before = shares.used
     for _ in range(most):
         for peer in peers:
@@ -36,15 +36,15 @@ def taken(shares: Shares, *peers: tuple[str, int], most: int = 1000) -> int:
     return shares.used - before
 
 
-def test_shares_bind_from_a_quarter_on_and_the_last_quarter_is_for_other_sources() -> None:
+def test_a_peer_gets_a_quarter_and_a_source_three_quarters_of_a_limited_resource() -> None:
     shares = Shares(64)
-    assert taken(shares, A) == 16
-    assert taken(shares, B) == 1, "at the same address a peer that has none gets one"
-    assert taken(shares, *[("10.0.0.1", port) for port in range(3, 100)]) == 31
+    assert take_shares(shares, A) == 16
+    assert take_shares(shares, B) == 1, "a peer without a slot did not get one slot"
+    assert take_shares(shares, *[("10.0.0.1", port) for port in range(3, 100)]) == 31
     assert shares.used == 48
     assert not shares.may_take(("10.0.0.1", 200))
-    assert taken(shares, C) == 1
-    assert taken(shares, *[(f"10.1.0.{i}", 1) for i in range(100)]) == 15
+    assert take_shares(shares, C) == 1
+    assert take_shares(shares, *[(f"10.1.0.{i}", 1) for i in range(100)]) == 15
     assert shares.used == 64
     shares.give(A)
     assert not shares.may_take(A)
@@ -54,8 +54,8 @@ def test_shares_bind_from_a_quarter_on_and_the_last_quarter_is_for_other_sources
     assert shares.may_take(("10.0.0.1", 200))
 
 
-def test_a_peer_beyond_its_share_waits_and_delays_no_other() -> None:
-    async def run() -> None:
+def test_a_peer_beyond_its_share_waits_and_does_not_delay_other_peers() -> None:
+    async def main() -> None:
         admission = Admission(16)
         for _ in range(4):
             await asyncio.wait_for(admission.enter(A), 1)
@@ -73,10 +73,10 @@ def test_a_peer_beyond_its_share_waits_and_delays_no_other() -> None:
         admission.leave(A)
         await asyncio.wait_for(late[2], 1)
 
-    asyncio.run(run())
+    asyncio.run(main())
 
 
-def test_a_ration_is_of_each_source() -> None:
+def test_each_source_has_a_separate_ration() -> None:
     ration = Ration(0.001, 3)
     assert [ration.take(A), ration.take(B), ration.take(A), ration.take(B)] == [True] * 3 + [False]
     assert [ration.take(C) for _ in range(4)] == [True] * 3 + [False]

@@ -1,4 +1,4 @@
-"""UD in asyncio: messages with their source."""
+"""UD in asyncio: messages arrive with their source."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ import socket
 
 import pytest
 from scapy.packet import Raw
-from unit.aio.aio_harness import gone, run, until
+from unit.aio.aio_harness import cancel_and_wait, run_in_event_loop, wait_until_async
 
 from siwarp import Error, LimitError, StateError, aio
 from siwarp.inspect import DDPDatagram, UDDatagram
 from siwarp.verbs import AH, CQ, MR, QP, WC, QPInitAttr, QPType, RecvWR, SendWR
 
 
-def test_received_messages_have_their_source() -> None:
+def test_messages_received_by_a_ud_endpoint_have_their_source() -> None:
     async def main() -> None:
         async with aio.open_ud() as server, aio.open_ud() as a, aio.open_ud() as b:
 
-            async def serve() -> None:
+            async def echo_reversed() -> None:
                 async for data, source in server:
                     await server.send(data[::-1], source)
 
-            serving = asyncio.create_task(serve())
+            serving = asyncio.create_task(echo_reversed())
             for end, text in ((a, b"abc"), (b, b"xyz"), (a, b""), (b, bytes(range(200)) * 10)):
                 await end.send(text, server.address)
                 assert await end.recv() == (text[::-1], server.address)
-            await gone(serving)
+            await cancel_and_wait(serving)
 
-    run(main)
+    run_in_event_loop(main)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_many_messages_from_many_tasks_arrive_once_each(host: str) -> None:
+def test_each_ud_message_of_many_tasks_arrives_once(host: str) -> None:
     async def main() -> None:
         async with aio.open_ud((host, 0), recv_depth=256) as a, aio.open_ud((host, 0)) as b:
             await asyncio.gather(*(b.send(b"%d" % i, a.address) for i in range(200)))
@@ -40,10 +40,10 @@ def test_many_messages_from_many_tasks_arrive_once_each(host: str) -> None:
             assert sorted(int(d.data) for d in got) == list(range(200))
             assert {d.source for d in got} == {b.address}
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_a_cancelled_recv_loses_no_message_and_one_too_long_is_dropped() -> None:
+def test_a_cancelled_ud_receive_loses_no_message_and_a_message_too_long_is_dropped() -> None:
     async def main() -> None:
         async with aio.open_ud(recv_size=100, recv_depth=4) as a, aio.open_ud() as b:
             for i in range(20):
@@ -51,14 +51,14 @@ def test_a_cancelled_recv_loses_no_message_and_one_too_long_is_dropped() -> None
                 await asyncio.sleep(0)
                 await b.send(bytes(101), a.address)
                 await b.send(b"%d" % i, a.address)
-                await gone(receiving)
+                await cancel_and_wait(receiving)
                 got = await a.recv() if receiving.cancelled() else receiving.result()
                 assert got.data == b"%d" % i
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_an_answer_goes_to_the_queue_pair_that_asked_of_several_on_a_socket() -> None:
+def test_a_ud_answer_reaches_the_queue_pair_that_sent_the_query_on_a_shared_socket() -> None:
     async def main() -> None:
         async with aio.open_ud() as server, aio.open_ud() as first:
             cq = CQ(first.pd.context, 16)
@@ -73,19 +73,19 @@ def test_an_answer_goes_to_the_queue_pair_that_asked_of_several_on_a_socket() ->
             assert asked.qpn >> 16 == 1
             await server.send(b"for whom it is", asked.source, qpn=asked.qpn)
             got: list[WC] = []
-            await until(lambda: got.extend(cq.poll(2)) or len(got) == 2)
+            await wait_until_async(lambda: got.extend(cq.poll(2)) or len(got) == 2)
             (wc,) = (wc for wc in got if wc.wr_id == 7)
             assert memory.read(wc.byte_len) == b"for whom it is"
-            # Without a queue pair number, the message goes to the first queue pair of the socket.
+            # Without a queue pair number, the first queue pair of the socket gets the message.
             await server.send(b"for the first", asked.source)
             assert (await first.recv()).data == b"for the first"
             second.close()
 
-    run(main)
+    run_in_event_loop(main)
 
 
 @pytest.mark.clause("DGRAM-ERR-15")
-def test_protocol_errors_of_a_peer_with_the_q_key_leave_the_endpoint_usable() -> None:
+def test_protocol_errors_of_a_peer_with_the_q_key_leave_a_ud_endpoint_usable() -> None:
     async def main() -> None:
         async with aio.open_ud() as end, aio.open_ud() as good:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bad:
@@ -95,10 +95,10 @@ def test_protocol_errors_of_a_peer_with_the_q_key_leave_the_endpoint_usable() ->
             await good.send(b"good", end.address)
             assert (await end.recv()).data == b"good"
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_invalid_sends_raise_and_leave_the_endpoint_usable() -> None:
+def test_invalid_sends_raise_errors_and_leave_a_ud_endpoint_usable() -> None:
     async def main() -> None:
         async with aio.open_ud() as end:
             with pytest.raises(LimitError):
@@ -114,4 +114,4 @@ def test_invalid_sends_raise_and_leave_the_endpoint_usable() -> None:
         with pytest.raises(StateError):
             await end.send(b"x", ("127.0.0.1", 1))
 
-    run(main)
+    run_in_event_loop(main)

@@ -1,4 +1,4 @@
-"""Awaiting the verbs' own objects in asyncio."""
+"""Waits in asyncio for events of completion queues and CM channels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from harness.verbs_harness import Pair, Rig, wait_until
-from unit.aio.aio_harness import LOOPBACK, gone, run
+from unit.aio.aio_harness import LOOPBACK, cancel_and_wait, run_in_event_loop
 
 from siwarp import StateError, aio
 from siwarp.base.system import readable_now
@@ -17,7 +17,7 @@ from siwarp.cm import CMID, CMEventChannel, CMEventType
 from siwarp.verbs import CQ, CompChannel, SendWR
 
 
-def ud(rig: Rig, channel: object = None) -> Pair:
+def create_ud_pair(rig: Rig, channel: object = None) -> Pair:
     pair = Pair(rig)
     pair.rcq = rig.create_cq(64, channel or rig.create_channel())
     pair.b = rig.create_ud_qp(scq=pair.idle, rcq=pair.rcq)
@@ -27,7 +27,7 @@ def ud(rig: Rig, channel: object = None) -> Pair:
 
 def test_completions_are_awaited_in_batches() -> None:
     rig = Rig()
-    pair = ud(rig)
+    pair = create_ud_pair(rig)
 
     async def main() -> None:
         waiting = asyncio.create_task(aio.wait(pair.rcq))
@@ -46,20 +46,20 @@ def test_completions_are_awaited_in_batches() -> None:
                 break
         assert [wc.wr_id for wc in found] == [0, 1, 2, 3, 4, 5]
 
-    run(main)
+    run_in_event_loop(main)
     rig.close()
 
 
-def test_tasks_that_wait_on_one_channel_each_get_their_own() -> None:
+def test_each_task_that_waits_on_a_shared_channel_gets_the_completions_of_its_cq() -> None:
     rig = Rig()
     channel = rig.create_channel()
-    pairs = [ud(rig, channel) for _ in range(4)]
+    pairs = [create_ud_pair(rig, channel) for _ in range(4)]
 
     async def main() -> None:
         for round_ in range(20):
             waiting = [asyncio.create_task(aio.wait(pair.rcq)) for pair in pairs]
             await asyncio.sleep(0)
-            await gone(waiting[round_ % 4])
+            await cancel_and_wait(waiting[round_ % 4])
             for n, pair in enumerate(pairs):
                 pair.post_receive(n)
                 pair.send(b"x")
@@ -68,12 +68,12 @@ def test_tasks_that_wait_on_one_channel_each_get_their_own() -> None:
                 wcs = await aio.wait(pair.rcq) if task.cancelled() else await task
                 assert [wc.wr_id for wc in wcs] == [n]
 
-    run(main)
+    run_in_event_loop(main)
     rig.close()
 
 
-class Late(CQ):
-    """A CQ whose next message arrives right after the check for completions that follows arming."""
+class LateMessageCQ(CQ):
+    """A CQ whose next message arrives right after it has been armed and found empty."""
 
     __slots__ = ("armed", "message")
 
@@ -93,11 +93,11 @@ class Late(CQ):
         return found
 
 
-def test_an_event_that_another_task_takes_wakes_the_task_that_it_is_for() -> None:
+def test_a_cq_event_that_another_task_reads_wakes_the_task_that_waits_on_the_cq() -> None:
     rig = Rig()
     channel = rig.create_channel()
-    idle = ud(rig, channel)
-    queues = [Late(rig.ctx, 64, channel=channel) for _ in range(2)]
+    idle = create_ud_pair(rig, channel)
+    queues = [LateMessageCQ(rig.ctx, 64, channel=channel) for _ in range(2)]
     pairs = []
     for cq in queues:
         cq.armed, cq.message = 0, None
@@ -108,8 +108,8 @@ def test_an_event_that_another_task_takes_wakes_the_task_that_it_is_for() -> Non
 
     sent: list[int] = []
 
-    def send(n: int) -> None:
-        """Send to one of the queue pairs, once; called by the first empty check after arming."""
+    def send_message(n: int) -> None:
+        """Send to one of the queue pairs when its CQ has been armed and found empty."""
         for cq in queues:
             cq.message = None
         sent.append(n)
@@ -119,10 +119,10 @@ def test_an_event_that_another_task_takes_wakes_the_task_that_it_is_for() -> Non
 
     async def main() -> None:
         for n, cq in enumerate(queues):
-            cq.message = functools.partial(send, n)
+            cq.message = functools.partial(send_message, n)
         waiting = [asyncio.create_task(aio.wait(cq)) for cq in queues]
         await asyncio.sleep(0)
-        # No task awaits this CQ, so its event would wake only tasks that it is not meant for.
+        # No task waits on the idle CQ, so its event wakes only tasks that wait on other CQs.
         idle.rcq.req_notify()
         idle.post_receive(9)
         idle.send(b"x")
@@ -130,24 +130,24 @@ def test_an_event_that_another_task_takes_wakes_the_task_that_it_is_for() -> Non
         for _ in range(20):
             await asyncio.sleep(0)
         if not sent:
-            send(0)
+            send_message(0)
         for _ in range(2):
             n = sent[-1]
             assert [wc.wr_id for wc in await waiting[n]] == [n]
             if len(sent) == 1:
-                send(1 - n)
+                send_message(1 - n)
 
-    run(main, 10)
+    run_in_event_loop(main, 10)
     rig.close()
 
 
-def test_an_event_that_a_thread_takes_wakes_the_task_that_it_is_for() -> None:
+def test_a_cq_event_that_a_thread_reads_wakes_the_task_that_waits_on_the_cq() -> None:
     rig = Rig()
     channel = rig.create_channel()
-    pair = ud(rig, channel)
+    pair = create_ud_pair(rig, channel)
     pair.post_receive(1)
 
-    def take(channel: CompChannel) -> None:
+    def read_and_ack_event(channel: CompChannel) -> None:
         cq = channel.get_cq_event(10)
         assert cq is pair.rcq
         cq.ack_events(1)
@@ -156,19 +156,19 @@ def test_an_event_that_a_thread_takes_wakes_the_task_that_it_is_for() -> None:
         waiting = asyncio.create_task(aio.wait(pair.rcq))
         await asyncio.sleep(0)
         pair.send(b"x")
-        # The event loop is blocked meanwhile, so this thread reads the event.
-        thread = threading.Thread(target=take, args=(channel,))
+        # join() blocks the event loop, so the thread reads the event.
+        thread = threading.Thread(target=read_and_ack_event, args=(channel,))
         thread.start()
         thread.join()
         assert [wc.wr_id for wc in await waiting] == [1]
 
-    run(main, 10)
+    run_in_event_loop(main, 10)
     rig.close()
 
 
-def test_closing_what_a_task_waits_on_ends_the_wait() -> None:
+def test_closing_an_object_on_which_a_task_waits_ends_the_wait() -> None:
     rig = Rig()
-    pair = ud(rig)
+    pair = create_ud_pair(rig)
     events = CMEventChannel(rig.ctx)
     channel = pair.rcq.channel
     assert channel is not None
@@ -184,19 +184,19 @@ def test_closing_what_a_task_waits_on_ends_the_wait() -> None:
         for task in waiting:
             with pytest.raises(StateError, match="closed"):
                 await task
-        # The loop keeps nothing of the task: new objects with the same descriptors are watched.
-        other = ud(rig)
+        # The loop watches new objects, even if they have the numbers of closed descriptors.
+        other = create_ud_pair(rig)
         other.post_receive(7)
         again = asyncio.create_task(aio.wait(other.rcq))
         await asyncio.sleep(0.01)
         other.send(b"x")
         assert [wc.wr_id for wc in await again] == [7]
 
-    run(main, 10)
+    run_in_event_loop(main, 10)
     rig.close()
 
 
-def test_connections_are_awaited_as_events() -> None:
+def test_cm_events_can_be_awaited() -> None:
     rig = Rig()
 
     async def main() -> None:
@@ -204,7 +204,7 @@ def test_connections_are_awaited_as_events() -> None:
         listener = CMID(channel)
         listener.listen(LOOPBACK)
         waiting = asyncio.create_task(aio.cm_event(channel))
-        await gone(waiting)
+        await cancel_and_wait(waiting)
         ours = CMID(other)
         ours.bind_qp(rig.create_qp(qp_type=2))
         ours.connect(listener.local_addr)
@@ -215,7 +215,7 @@ def test_connections_are_awaited_as_events() -> None:
         events = await asyncio.gather(aio.cm_event(other), aio.cm_event(channel))
         assert [e.type for e in events] == [CMEventType.ESTABLISHED] * 2
 
-    run(main)
+    run_in_event_loop(main)
     rig.close()
 
 
@@ -226,11 +226,11 @@ def test_waiting_on_a_cq_without_a_channel_raises() -> None:
         with pytest.raises(StateError, match="channel"):
             await aio.wait(rig.create_cq())
 
-    run(main)
+    run_in_event_loop(main)
     rig.close()
 
 
-def test_pending_neither_polls_nor_makes_progress() -> None:
+def test_the_pending_count_of_a_cq_neither_polls_nor_makes_progress() -> None:
     rig = Rig()
     pair = Pair(rig)
     assert pair.scq.pending == 0
@@ -241,9 +241,9 @@ def test_pending_neither_polls_nor_makes_progress() -> None:
     rig.close()
 
 
-def test_tasks_find_their_device_closed_by_force() -> None:
+def test_a_forced_close_of_the_device_raises_an_error_in_waiting_tasks() -> None:
     rig = Rig()
-    pair = ud(rig)
+    pair = create_ud_pair(rig)
     ids = CMEventChannel(rig.ctx)
 
     async def main() -> None:
@@ -252,20 +252,21 @@ def test_tasks_find_their_device_closed_by_force() -> None:
         rig.ctx.close(force=True)
         told = await asyncio.gather(*waiting, return_exceptions=True)
         assert [type(e) for e in told] == [StateError, StateError]
-        other = Rig()  # descriptors of the new device may reuse the numbers of closed ones
-        pair2 = ud(other)
+        # The new device may reuse the numbers of the closed descriptors.
+        other = Rig()
+        pair2 = create_ud_pair(other)
         wcs = asyncio.create_task(aio.wait(pair2.rcq))
         pair2.post_receive(1)
         pair2.send(b"x")
         assert (await wcs)[0].ok
         other.close()
 
-    run(main)
+    run_in_event_loop(main)
 
 
-def test_a_thread_closes_the_device_of_tasks_by_force() -> None:
+def test_a_thread_closes_the_device_of_waiting_tasks_by_force() -> None:
     rig = Rig()
-    pair = ud(rig)
+    pair = create_ud_pair(rig)
 
     async def main() -> None:
         waiting = asyncio.create_task(aio.wait(pair.rcq))
@@ -274,4 +275,4 @@ def test_a_thread_closes_the_device_of_tasks_by_force() -> None:
         with pytest.raises(StateError):
             await waiting
 
-    run(main)
+    run_in_event_loop(main)

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of base/: the layer functions in a new process."""
+"""A fixture for the tests of base/ that runs code with the C functions in a new process."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ PRELUDE = "from _siwarp_layers import ffi, lib\n"
 
 @pytest.fixture
 def run_in_child() -> Child:
-    """Run Python code with ffi and lib imported; keywords are added to its environment.
+    """A function that runs Python code with ffi and lib imported in a child process.
 
-    SIWARP_ variables of the caller are not inherited, so a test sees only those that it sets.
+    Keyword arguments are added to the environment of the child, which inherits no SIWARP_
+    variables.
     """
 
     def run_code(code: str, **env: str) -> subprocess.CompletedProcess[str]:

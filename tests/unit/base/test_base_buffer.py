@@ -1,4 +1,4 @@
-"""siwarp.base.buffer.octets accepts contiguous buffers of any type, and nothing else."""
+"""Tests that siwarp.base.buffer.octets accepts exactly the contiguous buffers of any type."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from siwarp.base.buffer import octets
         np.array([[97], [98]], "u1"),
     ],
 )
-def test_a_buffer_of_any_shape_is_seen_as_octets(data: siwarp.verbs.Buffer) -> None:
+def test_a_buffer_of_any_shape_is_viewed_as_octets(data: siwarp.verbs.Buffer) -> None:
     with octets(data) as view:
         assert (view.format, view.ndim, bytes(view)) == ("B", 1, b"ab")
 
@@ -39,7 +39,7 @@ def test_the_buffer_can_be_resized_after_the_view_is_released() -> None:
 
 
 @pytest.mark.parametrize("data", ["text", 5, None, [1]])
-def test_what_is_no_buffer_is_a_type_error_that_says_what_to_give(data: object) -> None:
+def test_an_object_without_a_buffer_is_a_type_error_that_names_valid_types(data: object) -> None:
     with pytest.raises(TypeError, match=r"expected bytes, a bytearray, .*, not ") as raised:
         octets(data)  # type: ignore[arg-type]
     assert ("encode()" in str(raised.value)) == isinstance(data, str)

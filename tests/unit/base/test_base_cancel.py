@@ -1,4 +1,4 @@
-"""Cancellation points in the C sources occur only where base/cancel.h allows them."""
+"""Tests that C sources have cancellation points only where base/cancel.h allows them."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ POINTS = [
 ]
 CALL = re.compile(r"(?<![\w>.*])(" + "|".join(POINTS) + r")\(")
 
-#: Functions that need not disable cancellation, because their only callers do.
-UNDER_ANOTHER = {
+#: Source files that disable cancellation only in one entry function, with that function.
+ENTRY_FUNCTIONS = {
     "siwarp/base/counters.c": "siw_counters_init",
     "siwarp/base/capture.c": "capture_take_lock",
 }
-#: The sleeping calls of waits, which are meant to be cancellation points.
+#: The functions that sleep in waits, and are intentionally cancellation points.
 WAITS = {
     ("siwarp/llp/llp_wait.c", "sleep_on"),
     ("siwarp/device/device_wait.c", "begin_wait"),
@@ -111,7 +111,7 @@ WAITS = {
     ("siwarp/connect/connect_events.c", "evq_wait_no_device"),
     ("siwarp/abi/rdmacm/rdmacm_event.c", "channel_wait"),
     ("siwarp/abi/rdmacm/rdmacm_event.c", "rdma_get_cm_event"),
-    # Runs in a thread of the device, which the program does not cancel.
+    # watchdog_thread runs in a thread of the device, which the program does not cancel.
     ("siwarp/device/device_watchdog.c", "watchdog_thread"),
 }
 COMMENT = re.compile(r"/\*.*?\*/|\"(?:[^\"\\\n]|\\.)*\"", re.DOTALL)
@@ -119,7 +119,7 @@ FUNCTION = re.compile(r"^[a-z][^\n;={}]*?(\w+)\([^;{}]*\)\n\{\n(.*?)^\}", re.DOT
 
 
 def cancellation_points(root: Path) -> set[tuple[str, str, str]]:
-    """Return (file, function, call) of each cancellation point with cancellation left enabled."""
+    """Return the file, function and call of each cancellation point with cancellation enabled."""
     found = set()
     for layer in LAYERS:
         for source in sorted((root / "siwarp" / layer).rglob("*.[ch]")):
@@ -128,18 +128,20 @@ def cancellation_points(root: Path) -> set[tuple[str, str, str]]:
             for function in FUNCTION.finditer(text):
                 if (
                     re.search(r"\b(siw|abi)_cancel_disable\(\)", function[2])
-                    or name in UNDER_ANOTHER
+                    or name in ENTRY_FUNCTIONS
                 ):
                     continue
                 found |= {(name, function[1], call) for call in CALL.findall(function[2])}
     return found
 
 
-def test_only_the_sleeps_of_waits_are_cancellation_points(root: Path) -> None:
+def test_only_functions_that_sleep_in_waits_are_cancellation_points(root: Path) -> None:
     assert {(name, function) for name, function, _ in cancellation_points(root)} == WAITS
 
 
-def test_whole_files_put_cancellation_off_where_they_are_entered(root: Path) -> None:
-    for name, function in UNDER_ANOTHER.items():
+def test_the_entry_functions_of_files_without_cancellation_points_disable_cancellation(
+    root: Path,
+) -> None:
+    for name, function in ENTRY_FUNCTIONS.items():
         bodies = dict(FUNCTION.findall(COMMENT.sub("", (root / name).read_text())))
         assert "siw_cancel_disable()" in bodies[function]

@@ -1,4 +1,4 @@
-"""The counters, and the page through which another process reads them."""
+"""The counters, and the counter page, a file from which other processes read the counters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from siwarp.base import counters
 Child = Callable[..., CompletedProcess[str]]
 
 NAMES = [ffi.string(lib.siw_counter_name(i)).decode() for i in range(lib.siw_counters_count())]
-WORDS = """
+EXPECTED_NAMES_TEXT = """
     tx_msgs rx_msgs tx_octets rx_octets drop_short drop_crc drop_version drop_header drop_qn
     drop_opcode
     drop_qkey drop_no_buffer drop_too_long drop_rxq_overflow drop_source
@@ -44,7 +44,7 @@ WORDS = """
     fault_loss fault_blackout fault_limit fault_dup fault_reorder fault_corrupt fault_delay
     fault_reset fault_short fault_closed
 """
-PROMISED = WORDS.split()
+EXPECTED_NAMES = EXPECTED_NAMES_TEXT.split()
 
 INIT = """
 import os
@@ -57,13 +57,13 @@ def path():
 
 @pytest.fixture
 def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Set XDG_RUNTIME_DIR to a new directory, in this process and its children."""
+    """A new directory that is XDG_RUNTIME_DIR of the test process and of its children."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     return tmp_path
 
 
-class Living:
-    """A process that has its counters open and executes commands sent line by line."""
+class CountingProcess:
+    """A process with a counter page that executes Python statements sent line by line."""
 
     def __init__(self) -> None:
         folder = str(Path(sys.modules["_siwarp_layers"].__file__ or "").parent)
@@ -82,7 +82,7 @@ class Living:
         )
         assert self.process.stdout is not None
         self.path = Path(self.process.stdout.readline().strip())
-        assert self.path.is_absolute(), "the child has no page"
+        assert self.path.is_absolute(), "the child has no counter page"
 
     def execute(self, line: str) -> None:
         assert self.process.stdin is not None and self.process.stdout is not None
@@ -90,15 +90,15 @@ class Living:
         self.process.stdin.flush()
         assert self.process.stdout.readline() == "done\n"
 
-    def __enter__(self) -> Living:
+    def __enter__(self) -> CountingProcess:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.process.communicate(timeout=30)
 
 
-def test_the_table_has_each_counter_with_a_line_of_help() -> None:
-    assert NAMES == PROMISED
+def test_the_counter_table_has_each_counter_with_a_help_text() -> None:
+    assert NAMES == EXPECTED_NAMES
     for i in range(len(NAMES)):
         assert len(ffi.string(lib.siw_counter_help(i))) > 10
     for i in (-1, len(NAMES)):
@@ -106,11 +106,13 @@ def test_the_table_has_each_counter_with_a_line_of_help() -> None:
         assert lib.siw_counter_get(i) == 0
 
 
-def test_every_name_fits_into_the_page() -> None:
+def test_every_counter_name_fits_into_the_counter_page() -> None:
     assert max(map(len, NAMES)) < counters.NAME_SIZE
 
 
-def test_counts_made_before_the_page_are_in_the_page(run_in_child: Child, run_dir: Path) -> None:
+def test_counts_from_before_the_creation_of_the_counter_page_are_in_the_page(
+    run_in_child: Child, run_dir: Path
+) -> None:
     code = f"""
 lib.siw_counters_test_count(4, 3)
 assert lib.siw_counters_path() == ffi.NULL
@@ -123,10 +125,10 @@ print(lib.siw_counter_get(4), int.from_bytes(data[64 + 32:64 + 40], 'little'))
     assert run_in_child(code).stdout.split() == [str(wanted), str(wanted)]
 
 
-def test_folder_and_file_are_the_users_alone(run_dir: Path) -> None:
+def test_the_counter_page_and_its_directory_are_accessible_only_to_the_user(run_dir: Path) -> None:
     old = os.umask(0)
     try:
-        with Living() as p:
+        with CountingProcess() as p:
             assert p.path == run_dir / "siwarp" / str(p.process.pid)
             assert stat.S_IMODE(p.path.stat().st_mode) == 0o600
             assert stat.S_IMODE(p.path.parent.stat().st_mode) == 0o700
@@ -134,26 +136,28 @@ def test_folder_and_file_are_the_users_alone(run_dir: Path) -> None:
         os.umask(old)
 
 
-def test_another_process_reads_the_counters_while_they_run(run_dir: Path) -> None:
-    with Living() as p:
-        assert counters.read(p.process.pid) == dict.fromkeys(PROMISED, 0)
+def test_another_process_reads_the_counters_of_a_running_process(run_dir: Path) -> None:
+    with CountingProcess() as p:
+        assert counters.read(p.process.pid) == dict.fromkeys(EXPECTED_NAMES, 0)
         p.execute(
             "[lib.siw_counters_test_count(i, i + 1) for i in range(lib.siw_counters_count())]"
         )
-        assert counters.read(p.process.pid) == {n: i + 1 for i, n in enumerate(PROMISED)}
+        assert counters.read(p.process.pid) == {n: i + 1 for i, n in enumerate(EXPECTED_NAMES)}
         assert p.process.pid in counters.pids()
     assert p.process.pid not in counters.pids()
 
 
-def test_the_page_is_deleted_at_process_exit(run_dir: Path) -> None:
-    with Living() as p:
+def test_the_counter_page_is_deleted_at_process_exit(run_dir: Path) -> None:
+    with CountingProcess() as p:
         assert p.path.exists()
     assert not p.path.exists()
     with pytest.raises(counters.CountersError, match="no counters"):
         counters.read(p.process.pid)
 
 
-def test_opening_a_second_time_changes_nothing(run_in_child: Child, run_dir: Path) -> None:
+def test_initializing_the_counters_a_second_time_changes_nothing(
+    run_in_child: Child, run_dir: Path
+) -> None:
     code = f"""{INIT}
 lib.siw_counters_test_count(0, 9)
 before = path()
@@ -163,13 +167,15 @@ print(before == path(), lib.siw_counter_get(0), len(os.listdir(os.path.dirname(b
     assert run_in_child(code).stdout.split() == ["True", "9", "1"]
 
 
-def test_many_threads_lose_no_count(run_in_child: Child, run_dir: Path) -> None:
+def test_concurrent_counts_of_several_threads_are_not_lost(
+    run_in_child: Child, run_dir: Path
+) -> None:
     code = """
 import threading
-def work():
+def count_repeatedly():
     for _ in range(20000):
         lib.siw_counters_test_count(1, 1)
-threads = [threading.Thread(target=work) for _ in range(4)]
+threads = [threading.Thread(target=count_repeatedly) for _ in range(4)]
 [t.start() for t in threads]
 [t.join() for t in threads]
 print(lib.siw_counter_get(1))
@@ -198,7 +204,7 @@ print(repr((told, pid, parent, os.path.exists(parent), lib.siw_counter_get(0),
 """
 
 
-def test_a_forked_child_counts_for_itself_and_leaves_the_parents_page(
+def test_a_forked_child_has_its_own_counters_and_does_not_change_the_parents_page(
     run_in_child: Child, run_dir: Path
 ) -> None:
     told, _, parent, kept, count, files = eval(run_in_child(INIT + FORK % "pass").stdout)
@@ -208,7 +214,7 @@ def test_a_forked_child_counts_for_itself_and_leaves_the_parents_page(
     assert not Path(parent).exists()
 
 
-def test_a_forked_child_that_opens_a_device_gets_a_page_of_its_own(
+def test_a_forked_child_that_initializes_its_counters_gets_its_own_counter_page(
     run_in_child: Child, run_dir: Path
 ) -> None:
     out = run_in_child(INIT + FORK % "lib.siw_counters_init()").stdout
@@ -218,10 +224,12 @@ def test_a_forked_child_that_opens_a_device_gets_a_page_of_its_own(
     assert list((run_dir / "siwarp").iterdir()) == []
 
 
-def test_a_forked_child_does_not_keep_the_parents_page_alive(run_dir: Path) -> None:
-    with Living() as p:
-        # The command returns only once the grandchild runs; before that, the grandchild still holds
-        # the page that it inherited.
+def test_a_forked_child_does_not_keep_the_counter_page_of_its_killed_parent_locked(
+    run_dir: Path,
+) -> None:
+    with CountingProcess() as p:
+        # The statement returns only after the grandchild runs Python code, because fork handlers
+        # release the inherited page before.
         p.execute(
             "r, w = os.pipe(); pid = os.fork(); "
             "os.read(r, 1) if pid else "
@@ -234,48 +242,48 @@ def test_a_forked_child_does_not_keep_the_parents_page_alive(run_dir: Path) -> N
             p.process.kill()
             p.process.wait(30)
             assert p.path.exists()
-            with Living():
+            with CountingProcess():
                 assert not p.path.exists()
         finally:
             os.kill(grandchild, 9)
 
 
-def test_the_page_of_a_killed_process_is_named_dead_and_swept_by_the_next(run_dir: Path) -> None:
-    with Living() as p:
+def test_the_counter_page_of_a_killed_process_is_deleted_by_the_next_process(run_dir: Path) -> None:
+    with CountingProcess() as p:
         p.process.kill()
         p.process.wait(30)
         assert p.path.exists()
         with pytest.raises(counters.CountersError, match="not running"):
             counters.read(p.process.pid)
-        # Other processes of this user may run on this machine, with their pages in /tmp.
+        # The test asks for this process only, because others may have counter pages in /tmp.
         assert p.process.pid not in counters.pids()
-        with Living() as q:
+        with CountingProcess() as q:
             assert not p.path.exists()
             assert q.process.pid in counters.pids()
             assert p.process.pid not in counters.pids()
 
 
-def test_sweeping_keeps_live_pages_and_foreign_files(run_dir: Path) -> None:
-    with Living() as p:
+def test_cleanup_of_stale_counter_pages_keeps_live_pages_and_other_files(run_dir: Path) -> None:
+    with CountingProcess() as p:
         folder = p.path.parent
         (folder / "notes").write_text("x")
         (folder / "12x").write_text("x")
         (folder / "13").symlink_to(folder / "notes")
         (folder / "14").mkdir()
-        # The lock is held by a process that is not visible in this PID namespace.
+        # A page can be locked by a process that is not visible in this PID namespace.
         held = folder / "999999999"
         held.write_bytes(b"x")
         with held.open("rb") as f:
             fcntl.flock(f, fcntl.LOCK_EX)
-            with Living():
+            with CountingProcess():
                 left = {x.name for x in folder.iterdir()}
         assert left >= {"notes", "12x", "13", "14", "999999999", p.path.name}
-        with Living():
+        with CountingProcess():
             assert not held.exists()
 
 
 @pytest.mark.parametrize("what", ["symlink", "mode", "file", "relative", "missing"])
-def test_a_folder_that_is_not_to_be_trusted_is_not_used(
+def test_an_untrusted_directory_is_not_used_for_counter_pages(
     run_in_child: Child, tmp_path: Path, what: str
 ) -> None:
     run = tmp_path / "run"
@@ -303,7 +311,7 @@ def test_a_folder_that_is_not_to_be_trusted_is_not_used(
     assert not (tmp_path / "elsewhere").exists() or not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_a_folder_lock_that_is_never_released_delays_but_does_not_hang(
+def test_a_directory_lock_that_is_never_released_does_not_block_the_counters(
     run_in_child: Child, run_dir: Path
 ) -> None:
     folder = run_dir / "siwarp"
@@ -321,7 +329,7 @@ def test_a_folder_lock_that_is_never_released_delays_but_does_not_hang(
 
 
 def build_page(**changes: int | bytes) -> bytes:
-    """Return this process's page with two counters, in the documented format, some fields set."""
+    """Return a counter page of this process with two counters, with the given header fields."""
     fields: dict[str, int | bytes] = {
         "magic": b"siwcntrs",
         "version": 1,
@@ -348,7 +356,9 @@ def own_page_path(run_dir: Path) -> Path:
     return run_dir / "siwarp" / str(os.getpid())
 
 
-def test_the_reader_shows_counters_that_only_the_writer_knows(own_page_path: Path) -> None:
+def test_the_reader_of_a_counter_page_returns_counters_of_a_newer_version(
+    own_page_path: Path,
+) -> None:
     own_page_path.write_bytes(build_page())
     assert counters.read(os.getpid()) == {"a_new_counter": 11, "tx_msgs": 22}
 
@@ -363,7 +373,7 @@ def test_the_reader_shows_counters_that_only_the_writer_knows(own_page_path: Pat
         ({"start": 1}, "not running"),
     ],
 )
-def test_the_reader_refuses_a_page_that_is_not_the_living_processs(
+def test_the_reader_refuses_a_counter_page_that_is_invalid_or_of_another_process(
     own_page_path: Path, changes: dict[str, int | bytes], why: str
 ) -> None:
     own_page_path.write_bytes(build_page(**changes))
@@ -372,7 +382,9 @@ def test_the_reader_refuses_a_page_that_is_not_the_living_processs(
     assert os.getpid() not in counters.pids()
 
 
-def test_the_reader_refuses_links_pipes_and_truncated_files(own_page_path: Path) -> None:
+def test_the_reader_refuses_links_pipes_and_truncated_files_as_counter_pages(
+    own_page_path: Path,
+) -> None:
     other = own_page_path.with_name("real")
     other.write_bytes(build_page())
     own_page_path.symlink_to(other)
@@ -388,7 +400,9 @@ def test_the_reader_refuses_links_pipes_and_truncated_files(own_page_path: Path)
         counters.read(os.getpid())
 
 
-def test_the_reader_uses_no_folder_that_others_can_write(own_page_path: Path) -> None:
+def test_the_reader_of_counter_pages_ignores_directories_that_others_can_write(
+    own_page_path: Path,
+) -> None:
     own_page_path.write_bytes(build_page())
     own_page_path.parent.chmod(0o770)
     assert own_page_path.parent not in counters.folders()

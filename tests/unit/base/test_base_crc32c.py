@@ -1,4 +1,4 @@
-"""CRC32C: every implementation that this CPU can run, compared with crcmod."""
+"""CRC32C implementations that the CPU can run, compared with crcmod."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from _siwarp_layers import ffi, lib
 ENOENT, ENOSYS = 2, 38
 POLY = 0x11EDC6F41
 
-oracle = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
+reference_crc32c = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 NAMES = [
     ffi.string(p).decode()
@@ -37,22 +37,23 @@ def crc32c_implementation(request: pytest.FixtureRequest) -> Iterator[str]:
     assert lib.siw_crc32c_test_impl(BEST.encode()) == 0
 
 
-def test_the_implementation_in_use_is_the_first_that_the_cpu_can_run() -> None:
+def test_the_crc32c_implementation_in_use_is_the_first_that_the_cpu_can_run() -> None:
     usable = [name for name in NAMES if lib.siw_crc32c_test_impl(name.encode()) == 0]
     assert lib.siw_crc32c_test_impl(BEST.encode()) == 0
     assert usable[0] == BEST
     assert usable[-1] == "table"
 
 
-def test_an_unknown_implementation_is_refused_and_changes_nothing() -> None:
+def test_selecting_an_unknown_crc32c_implementation_is_refused() -> None:
     assert lib.siw_crc32c_test_impl(b"abacus") == -ENOENT
     assert ffi.string(lib.siw_crc32c_impl()).decode() == BEST
     assert lib.siw_crc32c_test_name(len(NAMES)) == ffi.NULL
     assert lib.siw_crc32c_test_name(-1) == ffi.NULL
 
 
-def test_known_test_vectors(crc32c_implementation: str) -> None:
-    # The check value in CRC catalogues, and the iSCSI test vectors of RFC 3720 appendix B.4.
+def test_crc32c_of_published_test_vectors_is_correct(crc32c_implementation: str) -> None:
+    # The values are the check value of CRC catalogues and the iSCSI test vectors of RFC 3720
+    # appendix B.4.
     assert lib.siw_crc32c(0, b"123456789", 9) == 0xE3069283
     assert lib.siw_crc32c(0, bytes(32), 32) == 0x8A9136AA
     assert lib.siw_crc32c(0, b"\xff" * 32, 32) == 0x62A8AB43
@@ -60,43 +61,45 @@ def test_known_test_vectors(crc32c_implementation: str) -> None:
     assert lib.siw_crc32c(0, bytes(reversed(range(32))), 32) == 0x113FDB5C
 
 
-def test_every_length_to_600_agrees_with_crcmod(crc32c_implementation: str) -> None:
+def test_crc32c_of_every_length_up_to_600_octets_agrees_with_crcmod(
+    crc32c_implementation: str,
+) -> None:
     buf = ffi.from_buffer(OCTETS)
     for n in range(601):
-        assert lib.siw_crc32c(0, buf, n) == oracle(OCTETS[:n]), n
+        assert lib.siw_crc32c(0, buf, n) == reference_crc32c(OCTETS[:n]), n
 
 
-def test_every_alignment_agrees_with_crcmod(crc32c_implementation: str) -> None:
+def test_crc32c_at_every_alignment_agrees_with_crcmod(crc32c_implementation: str) -> None:
     raw = ffi.new("uint8_t[]", 4096 + 64)
     base = raw + -int(ffi.cast("uintptr_t", raw)) % 64
     for off in range(64):
         for n in (1, 7, 18, 64, 82, 127, 128, 191, 192, 255, 256, 257, 511, 600, 1008, 1040, 2000):
             ffi.memmove(base + off, OCTETS, n)
-            assert lib.siw_crc32c(0, base + off, n) == oracle(OCTETS[:n]), (off, n)
+            assert lib.siw_crc32c(0, base + off, n) == reference_crc32c(OCTETS[:n]), (off, n)
 
 
-def test_large_random_pieces_agree_with_crcmod(crc32c_implementation: str) -> None:
+def test_crc32c_of_large_random_data_agrees_with_crcmod(crc32c_implementation: str) -> None:
     rng = random.Random(1)
     buf = ffi.from_buffer(OCTETS)
     for _ in range(200):
         n = rng.randrange(600, 1 << rng.randrange(10, 20))
         off = rng.randrange(len(OCTETS) - n)
         seed = rng.getrandbits(32)
-        assert lib.siw_crc32c(seed, buf + off, n) == oracle(OCTETS[off : off + n], seed)
+        assert lib.siw_crc32c(seed, buf + off, n) == reference_crc32c(OCTETS[off : off + n], seed)
 
 
-def test_a_running_value_goes_on_where_it_stopped_at_every_split(
+def test_crc32c_can_be_continued_after_any_split_of_the_data(
     crc32c_implementation: str,
 ) -> None:
     data = OCTETS[:700]
-    whole = oracle(data)
+    whole = reference_crc32c(data)
     for cut in range(len(data) + 1):
         first = lib.siw_crc32c(0, data[:cut], cut)
-        assert first == oracle(data[:cut])
+        assert first == reference_crc32c(data[:cut])
         assert lib.siw_crc32c(first, data[cut:], len(data) - cut) == whole, cut
 
 
-def test_copying_gives_the_same_sum_and_the_octets_and_touches_nothing_else(
+def test_crc32c_copy_returns_the_crc_and_copies_exactly_the_octets(
     crc32c_implementation: str,
 ) -> None:
     src = ffi.from_buffer(OCTETS)
@@ -108,29 +111,31 @@ def test_copying_gives_the_same_sum_and_the_octets_and_touches_nothing_else(
         off, to, seed = rng.randrange(64), 64 + rng.randrange(64), rng.getrandbits(32)
         view[: n + 256] = b"\xa5" * (n + 256)
         got = lib.siw_crc32c_copy(seed, dst + to, src + off, n)
-        assert got == oracle(OCTETS[off : off + n], seed), n
+        assert got == reference_crc32c(OCTETS[off : off + n], seed), n
         assert view[to : to + n] == OCTETS[off : off + n], n
         assert view[:to] == b"\xa5" * to, n
         assert view[to + n : n + 256] == b"\xa5" * (256 - to), n
 
 
-def test_a_list_of_pieces_sums_like_the_pieces_joined(crc32c_implementation: str) -> None:
+def test_crc32c_of_an_iovec_equals_the_crc_of_the_joined_pieces(crc32c_implementation: str) -> None:
     rng = random.Random(3)
     for _ in range(100):
         pieces = [rng.randbytes(rng.choice((0, 1, 18, 64, 200, 1500))) for _ in range(7)]
         kept = [ffi.from_buffer(p) for p in pieces]
         iov = ffi.new("struct iovec[]", [(k, len(p)) for k, p in zip(kept, pieces, strict=True)])
-        assert lib.siw_crc32c_iov(0, iov, len(pieces)) == oracle(b"".join(pieces))
-        assert lib.siw_crc32c_iov(oracle(b"x"), iov, 1) == oracle(b"x" + pieces[0])
+        assert lib.siw_crc32c_iov(0, iov, len(pieces)) == reference_crc32c(b"".join(pieces))
+        assert lib.siw_crc32c_iov(reference_crc32c(b"x"), iov, 1) == reference_crc32c(
+            b"x" + pieces[0]
+        )
     assert lib.siw_crc32c_iov(0x1234, ffi.NULL, 0) == 0x1234
 
 
-def test_zero_octets_may_have_a_null_pointer(crc32c_implementation: str) -> None:
+def test_crc32c_of_zero_octets_accepts_a_null_pointer(crc32c_implementation: str) -> None:
     assert lib.siw_crc32c(0x1234, ffi.NULL, 0) == 0x1234
     assert lib.siw_crc32c_copy(0x1234, ffi.NULL, ffi.NULL, 0) == 0x1234
 
 
-def test_the_folding_constants_are_the_powers_that_their_names_say() -> None:
+def test_the_crc32c_folding_constants_have_the_values_that_their_names_denote() -> None:
     source = Path(__file__).parents[3] / "siwarp" / "base" / "crc32c_x86.c"
     text = source.read_text(encoding="utf-8")
     found = re.findall(r"^#define RX(32|64)_(\d+) +0x([0-9a-f]+)ull$", text, re.MULTILINE)

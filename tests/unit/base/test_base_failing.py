@@ -1,4 +1,4 @@
-"""base/ when system calls fail: the page of counters, and random keys."""
+"""Counter pages, captures and random keys when system calls fail."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from failing import run_with_failing_calls
 
-OPEN = """
+OPEN_PAGE = """
 def path():
     p = lib.siw_counters_path()
     return None if p == ffi.NULL else ffi.string(p).decode()
@@ -17,52 +17,52 @@ lib.siw_counters_test_count(4, 3)
 assert lib.siw_counter_get(4) == 3
 print(path())
 """
-REFUSED = [("flock", 37), ("posix_fallocate", 28), ("mmap", 12)]  # ENOLCK, ENOSPC, ENOMEM
+FAILING_CALLS = [("flock", 37), ("posix_fallocate", 28), ("mmap", 12)]  # ENOLCK, ENOSPC, ENOMEM
 IDS = ["flock", "posix_fallocate", "mmap"]
 
 
 def remaining_pages(run_dir: Path) -> list[str]:
-    """Return the names of the pages in the user's run directory."""
+    """Return the names of the counter pages in the run directory of the user."""
     return [path.name for path in (run_dir / "siwarp").iterdir()]
 
 
-@pytest.mark.parametrize("call", REFUSED, ids=IDS)
-def test_the_page_falls_back_to_the_other_directory(
+@pytest.mark.parametrize("call", FAILING_CALLS, ids=IDS)
+def test_a_counter_page_that_cannot_be_created_in_xdg_runtime_dir_is_created_in_tmp(
     build_dir: Path, tmp_path: Path, call: tuple[str, int]
 ) -> None:
-    code = OPEN.format(call=call, times=1)
+    code = OPEN_PAGE.format(call=call, times=1)
     told = run_with_failing_calls(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path)).strip()
     assert told.startswith("/tmp/siwarp-")
     assert not Path(told).exists() and remaining_pages(tmp_path) == []
 
 
-@pytest.mark.parametrize("call", REFUSED, ids=IDS)
-def test_where_no_folder_can_have_a_page_counting_goes_on_without(
+@pytest.mark.parametrize("call", FAILING_CALLS, ids=IDS)
+def test_counters_work_without_a_counter_page(
     build_dir: Path, tmp_path: Path, call: tuple[str, int]
 ) -> None:
-    code = OPEN.format(call=call, times=2)
+    code = OPEN_PAGE.format(call=call, times=2)
     assert run_with_failing_calls(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path)).strip() == "None"
     assert remaining_pages(tmp_path) == []
 
 
-def test_a_page_file_locked_by_another_process_is_not_opened(
+def test_a_counter_page_that_another_process_has_locked_is_not_used(
     build_dir: Path, tmp_path: Path
 ) -> None:
-    """The second flock call is on the new page file itself."""
-    code = OPEN.format(call=("flock", 11), times=1).replace("times=1", "nth=2")
+    """The second flock call locks the new counter page."""
+    code = OPEN_PAGE.format(call=("flock", 11), times=1).replace("times=1", "nth=2")
     told = run_with_failing_calls(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path)).strip()
     assert told.startswith("/tmp/siwarp-") and remaining_pages(tmp_path) == []
 
 
-def test_a_lock_that_a_signal_interrupts_is_asked_for_again(
+def test_a_lock_call_of_a_counter_page_that_a_signal_interrupts_is_repeated(
     build_dir: Path, tmp_path: Path
 ) -> None:
-    code = OPEN.format(call=("flock", 4), times=3)
+    code = OPEN_PAGE.format(call=("flock", 4), times=3)
     told = run_with_failing_calls(build_dir, code, XDG_RUNTIME_DIR=str(tmp_path)).strip()
     assert Path(told).parent == tmp_path / "siwarp"
 
 
-def test_keys_differ_when_getrandom_fails(build_dir: Path) -> None:
+def test_random_keys_differ_even_if_getrandom_fails(build_dir: Path) -> None:
     run_with_failing_calls(
         build_dir,
         """
@@ -77,7 +77,7 @@ assert first[:8] != second[:8] and first[8:] != second[8:] and bytes(8) not in (
 
 
 def test_without_pthread_atfork_there_is_no_counter_page(build_dir: Path, tmp_path: Path) -> None:
-    """A child created by such a fork would count in its parent's page."""
+    """Without a fork handler, a forked child would count in the page of its parent."""
     code = """
 with failing("__register_atfork", errno.ENOMEM):
     lib.siw_counters_init()
@@ -99,7 +99,7 @@ with failing("__register_atfork", errno.ENOMEM):
     except OSError as e:
         assert e.errno == errno.ENOMEM
     else:
-        raise AssertionError("a port")
+        raise AssertionError("a port was opened")
 assert open_fds() == before
 p = Port()
 p.open_udp()
@@ -108,7 +108,7 @@ p.close()
     )
 
 
-def test_a_capture_that_a_child_would_write_into_ends_the_process(
+def test_opening_a_capture_without_pthread_atfork_aborts_the_process(
     build_dir: Path, tmp_path: Path
 ) -> None:
     run_with_failing_calls(

@@ -1,4 +1,4 @@
-"""Plans of faults in text form, and the fate that they give each packet."""
+"""Fault plans parsed from text, and the faults that a plan applies to each packet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 TX, RX = 0, 1
-N = 20000
+PACKET_COUNT = 20000
 
 
 def parse_plan(text: str, place: int = lib.SIW_FAULTS_PROCESS) -> tuple[int, Any, str]:
@@ -38,8 +38,8 @@ def siw_addr(text: str, port: int = 4791) -> Any:
     return out
 
 
-class Path:
-    """One direction of one flow."""
+class FaultPath:
+    """The packets of one flow in one direction, under a fault plan."""
 
     def __init__(self, text: str, way: int = TX, flow: int = 0, peer: Any = None) -> None:
         self.plan, self.c = valid_plan(text), ffi.new("struct siw_fault_path *")
@@ -53,17 +53,17 @@ class Path:
         lib.siw_fault_decide(self.plan, self.c, self.peer, length, now, packets, octets, fate)
         return fate
 
-    def decide_drops(self, n: int = N) -> list[bool]:
+    def decide_drops(self, n: int = PACKET_COUNT) -> list[bool]:
         return [self.decide_fate().drop >= 0 for _ in range(n)]
 
 
-def expected_range(share: float, n: int = N) -> tuple[float, float]:
-    """Return the range of five standard deviations; with fixed seeds a failure is not by chance."""
+def expected_range(share: float, n: int = PACKET_COUNT) -> tuple[float, float]:
+    """Return the range of five standard deviations around the expected number of faults."""
     wide = 5 * math.sqrt(n * share * (1 - share))
     return n * share - wide, n * share + wide
 
 
-def test_every_fault_of_a_plan_is_read_with_its_unit() -> None:
+def test_every_fault_of_a_fault_plan_is_parsed_with_its_unit() -> None:
     plan = valid_plan(
         "tx:loss=1%,burst=5,dup=0.5%,reorder=2%,corrupt=0.1%,delay=0.1ms,jitter=50us,rate=50Mbit,"
         "limit=256KB,blackout=2s@10s,seed=7,peer=10.1.0.0/16:4791; rx:reset=1MB,short=10%;"
@@ -114,7 +114,7 @@ def test_every_fault_of_a_plan_is_read_with_its_unit() -> None:
         ("delay=" + "9" * 90, 1, 7, "too long"),
     ],
 )
-def test_an_invalid_plan_is_refused_naming_clause_and_character(
+def test_an_invalid_fault_plan_is_refused_with_clause_and_character(
     text: str, clause: int, character: int, words: str
 ) -> None:
     rv, _, why = parse_plan(text)
@@ -144,7 +144,7 @@ VALUES = {
 
 @pytest.mark.parametrize("place", list(RULES))
 @pytest.mark.parametrize("rule", list(VALUES))
-def test_a_rule_is_refused_by_name_where_it_cannot_be_carried_out(place: str, rule: str) -> None:
+def test_a_fault_that_a_place_does_not_support_is_refused_by_name(place: str, rule: str) -> None:
     rv, _, why = parse_plan(f"delay=1ms; {rule}={VALUES[rule]}", getattr(lib, place))
     if rule in RULES[place]:
         assert (rv, why) == (0, "")
@@ -154,7 +154,7 @@ def test_a_rule_is_refused_by_name_where_it_cannot_be_carried_out(place: str, ru
         assert f"{rule}= " in why
 
 
-def test_the_empty_text_is_a_plan_without_a_clause() -> None:
+def test_an_empty_text_is_a_fault_plan_without_clauses() -> None:
     assert valid_plan("  ").n == 0
     assert format_plan(valid_plan("")) == ""
 
@@ -205,7 +205,7 @@ CLAUSES = st.builds(
 
 
 @given(st.lists(CLAUSES, max_size=8).map("; ".join))
-def test_a_plan_written_down_and_read_again_has_the_same_values(text: str) -> None:
+def test_a_formatted_fault_plan_is_parsed_to_the_same_values(text: str) -> None:
     plan = valid_plan(text)
     again = valid_plan(format_plan(plan))
     assert bytes(ffi.buffer(plan)) == bytes(ffi.buffer(again))
@@ -213,17 +213,17 @@ def test_a_plan_written_down_and_read_again_has_the_same_values(text: str) -> No
 
 
 @given(st.text(max_size=60) | st.text("=%;,:@[]/.0123456789lostxrdeayMbi ", max_size=60))
-def test_any_text_is_a_plan_or_refused_with_a_reason(text: str) -> None:
+def test_any_text_is_a_valid_fault_plan_or_refused_with_a_reason(text: str) -> None:
     rv, _, why = parse_plan(text.replace("\0", ""))
     assert (rv == 0) == (why == "")
     assert rv == 0 or why.startswith("clause ")
 
 
-def test_the_same_seed_has_the_same_fates_and_another_seed_others() -> None:
+def test_a_fault_plan_applies_the_same_faults_exactly_for_the_same_seed() -> None:
     text = "loss=5%,dup=5%,reorder=5%,corrupt=5%,jitter=1ms,seed="
 
     def fates_with_seed(seed: int, **kind: int) -> list[tuple[Any, ...]]:
-        path = Path(text + str(seed), **kind)
+        path = FaultPath(text + str(seed), **kind)
         fates = [path.decide_fate() for _ in range(2000)]
         return [(f.drop, f.dup, f.passes, f.corrupt, f.flip, f.release_ns) for f in fates]
 
@@ -234,9 +234,9 @@ def test_the_same_seed_has_the_same_fates_and_another_seed_others() -> None:
     assert fates_with_seed(7, flow=1) != first
 
 
-def test_fates_of_a_seed_are_stable_across_versions() -> None:
-    """A plan and its seed give the same fates with every later version."""
-    path = Path("loss=5%,dup=5%,reorder=5%,corrupt=5%,jitter=1ms,seed=7")
+def test_the_faults_of_a_seed_are_the_same_in_all_versions() -> None:
+    """A fault plan applies the same faults to the same packets in every later version."""
+    path = FaultPath("loss=5%,dup=5%,reorder=5%,corrupt=5%,jitter=1ms,seed=7")
     fates = [path.decide_fate() for _ in range(100)]
     assert [i for i, f in enumerate(fates) if f.drop >= 0] == [26, 35, 61, 72, 98]
     assert [i for i, f in enumerate(fates) if f.dup] == [21, 28, 33, 52]
@@ -257,20 +257,20 @@ def test_fates_of_a_seed_are_stable_across_versions() -> None:
     ]
 
 
-def test_one_fault_does_not_shift_another_ones_choice() -> None:
+def test_adding_a_fault_to_a_plan_does_not_change_which_packets_are_lost() -> None:
     assert (
-        Path("loss=5%").decide_drops()
-        == Path("loss=5%,jitter=1ms,dup=10%,corrupt=3%").decide_drops()
+        FaultPath("loss=5%").decide_drops()
+        == FaultPath("loss=5%,jitter=1ms,dup=10%,corrupt=3%").decide_drops()
     )
 
 
 @pytest.mark.parametrize("share", [0.001, 0.01, 0.1, 0.5])
-def test_losses_duplicates_reorderings_and_corruptions_have_their_share(share: float) -> None:
+def test_losses_duplicates_reorderings_and_corruptions_have_their_percentage(share: float) -> None:
     p = f"{share * 100:g}%"
     least, most = expected_range(share)
-    assert least <= sum(Path(f"loss={p}").decide_drops()) <= most
-    path = Path(f"dup={p},reorder={p},corrupt={p}")
-    fates = [path.decide_fate() for _ in range(N)]
+    assert least <= sum(FaultPath(f"loss={p}").decide_drops()) <= most
+    path = FaultPath(f"dup={p},reorder={p},corrupt={p}")
+    fates = [path.decide_fate() for _ in range(PACKET_COUNT)]
     for count in (
         sum(f.dup for f in fates),
         sum(f.passes > 0 for f in fates),
@@ -280,31 +280,33 @@ def test_losses_duplicates_reorderings_and_corruptions_have_their_share(share: f
     assert {f.passes for f in fates} <= {0, 1, 2, 3}
 
 
-def test_shares_of_none_and_of_all_are_exact() -> None:
-    assert not any(Path("loss=0%").decide_drops(1000))
-    assert all(Path("loss=100%").decide_drops(1000))
-    assert all(Path("loss=100%,burst=7").decide_drops(1000))
+def test_losses_of_0_and_100_percent_are_exact() -> None:
+    assert not any(FaultPath("loss=0%").decide_drops(1000))
+    assert all(FaultPath("loss=100%").decide_drops(1000))
+    assert all(FaultPath("loss=100%,burst=7").decide_drops(1000))
 
 
 @pytest.mark.parametrize(("share", "burst"), [(0.01, 5), (0.1, 10), (0.3, 3)])
-def test_bursts_have_their_length_and_losses_keep_their_share(share: float, burst: int) -> None:
-    drops = Path(f"loss={share * 100:g}%,burst={burst}").decide_drops(5 * N)
+def test_bursts_have_their_length_and_losses_keep_their_percentage(
+    share: float, burst: int
+) -> None:
+    drops = FaultPath(f"loss={share * 100:g}%,burst={burst}").decide_drops(5 * PACKET_COUNT)
     runs = [
         len(run) for run in "".join("x" if d else "." for d in drops).strip("x").split(".") if run
     ]
     assert runs
     # Two bursts may follow each other directly.
     assert all(run % burst == 0 for run in runs)
-    # Bursts are drawn, so their number has the binomial standard deviation.
-    n = 5 * N / burst
+    # The bursts are drawn at random, so their number has the binomial standard deviation.
+    n = 5 * PACKET_COUNT / burst
     wide = 5 * math.sqrt(n * share) * burst
-    assert abs(sum(drops) - 5 * N * share) <= wide
+    assert abs(sum(drops) - 5 * PACKET_COUNT * share) <= wide
 
 
-def test_a_clause_acts_in_its_direction_alone() -> None:
-    assert all(Path("tx:loss=100%", TX).decide_drops(10))
-    assert not any(Path("tx:loss=100%", RX).decide_drops(10))
-    assert all(Path("rx:loss=100%", RX).decide_drops(10))
+def test_a_fault_clause_applies_only_to_its_direction() -> None:
+    assert all(FaultPath("tx:loss=100%", TX).decide_drops(10))
+    assert not any(FaultPath("tx:loss=100%", RX).decide_drops(10))
+    assert all(FaultPath("rx:loss=100%", RX).decide_drops(10))
 
 
 @pytest.mark.parametrize(
@@ -323,31 +325,33 @@ def test_a_clause_acts_in_its_direction_alone() -> None:
         ("::/0", "10.1.2.3", 5, False),
     ],
 )
-def test_a_clause_acts_on_its_peer_alone(peer: str, host: str, port: int, fits: bool) -> None:
-    path = Path(f"loss=100%,peer={peer}", peer=siw_addr(host, port))
+def test_a_fault_clause_applies_only_to_its_peer(
+    peer: str, host: str, port: int, fits: bool
+) -> None:
+    path = FaultPath(f"loss=100%,peer={peer}", peer=siw_addr(host, port))
     assert path.decide_drops(3) == [fits] * 3
 
 
-def test_delays_of_all_clauses_add_up_and_jitter_does_not_reorder() -> None:
-    path = Path("delay=3ms,jitter=1ms;delay=2ms")
+def test_delays_of_all_fault_clauses_add_up_and_jitter_does_not_reorder_packets() -> None:
+    path = FaultPath("delay=3ms,jitter=1ms;delay=2ms")
     releases = [path.decide_fate(now=i * 1000).release_ns - i * 1000 for i in range(1000)]
     assert min(releases) >= 5_000_000
-    path = Path("delay=3ms,jitter=1ms")
+    path = FaultPath("delay=3ms,jitter=1ms")
     times = [path.decide_fate(now=i * 1000).release_ns for i in range(1000)]
     assert times == sorted(times)
     assert all(t - i * 1000 >= 3_000_000 for i, t in enumerate(times))
     assert max(t - i * 1000 for i, t in enumerate(times)) <= 4_000_000
 
 
-def test_a_rate_spaces_datagrams_and_a_limit_bounds_what_waits_for_it() -> None:
-    path = Path("rate=8Mbit,delay=1ms,limit=3")
+def test_a_rate_spaces_datagrams_and_a_limit_drops_excess_datagrams() -> None:
+    path = FaultPath("rate=8Mbit,delay=1ms,limit=3")
     fates = [path.decide_fate(1000, now=0, packets=i) for i in range(5)]
     # 1000 octets at 8 Mbit/s take a millisecond.
     assert [f.depart_ns for f in fates[:3]] == [10**6, 2 * 10**6, 3 * 10**6]
     assert [f.release_ns for f in fates[:3]] == [2 * 10**6, 3 * 10**6, 4 * 10**6]
     assert [f.drop for f in fates[3:]] == [counter_index("fault_limit")] * 2
     assert path.decide_fate(1000, now=10**9).release_ns == 10**9 + 2 * 10**6
-    octets = Path("rate=8Mbit,limit=2KB")
+    octets = FaultPath("rate=8Mbit,limit=2KB")
     assert octets.decide_fate(1000, octets=0).drop == -1
     assert octets.decide_fate(1000, octets=1000).drop == -1
     assert octets.decide_fate(1000, octets=1001).drop == counter_index("fault_limit")
@@ -360,8 +364,8 @@ def counter_index(name: str) -> int:
     raise AssertionError(name)
 
 
-def test_a_blackout_begins_and_ends_in_time() -> None:
-    path = Path("blackout=2s@10s")
+def test_a_blackout_drops_packets_exactly_in_its_period() -> None:
+    path = FaultPath("blackout=2s@10s")
     times = [0, 9_999_999_999, 10**10, 11_999_999_999, 12 * 10**9]
     assert [path.decide_fate(now=t).drop for t in times] == [-1, -1] + [
         counter_index("fault_blackout")
@@ -369,7 +373,7 @@ def test_a_blackout_begins_and_ends_in_time() -> None:
 
 
 def corrupted_stream(text: str, cuts: list[int]) -> bytes:
-    path = Path(text)
+    path = FaultPath(text)
     out = b""
     for n in cuts:
         octets = ffi.new("uint8_t[]", n)
@@ -379,11 +383,11 @@ def corrupted_stream(text: str, cuts: list[int]) -> bytes:
 
 
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=40))
-def test_stream_corruption_is_independent_of_call_sizes(cuts: list[int]) -> None:
+def test_corruption_of_a_tcp_stream_is_independent_of_call_sizes(cuts: list[int]) -> None:
     assert corrupted_stream("corrupt=30%", cuts) == corrupted_stream("corrupt=30%", [sum(cuts)])
 
 
-def test_a_corrupted_stream_has_one_bit_changed_in_its_share_of_pieces() -> None:
+def test_a_corrupted_tcp_stream_has_one_changed_bit_in_its_percentage_of_pieces() -> None:
     octets = corrupted_stream("corrupt=10%", [1460 * 5000])
     pieces = [octets[i : i + 1460] for i in range(0, len(octets), 1460)]
     bits = [sum(o.bit_count() for o in piece) for piece in pieces]
@@ -392,13 +396,16 @@ def test_a_corrupted_stream_has_one_bit_changed_in_its_share_of_pieces() -> None
     assert least <= sum(bits) <= most
 
 
-def test_short_calls_have_their_share_and_a_reset_comes_after_its_octets() -> None:
-    path = Path("short=20%")
-    shares = [lib.siw_fault_stream_allowed(path.plan, path.c, path.peer, 1000, 0) for _ in range(N)]
+def test_short_tcp_calls_have_their_percentage_and_a_reset_follows_its_octets() -> None:
+    path = FaultPath("short=20%")
+    shares = [
+        lib.siw_fault_stream_allowed(path.plan, path.c, path.peer, 1000, 0)
+        for _ in range(PACKET_COUNT)
+    ]
     least, most = expected_range(0.2)
     assert least <= sum(n < 1000 for n in shares) <= most
     assert min(shares) >= 1
-    path = Path("reset=1500B")
+    path = FaultPath("reset=1500B")
     assert lib.siw_fault_stream_allowed(path.plan, path.c, path.peer, 1000, 0) == 1000
     path.c.octets = 1000
     assert lib.siw_fault_stream_allowed(path.plan, path.c, path.peer, 1000, 0) == 500

@@ -1,4 +1,4 @@
-"""A program with more rights than its caller ignores siwarp's environment variables."""
+"""Tests that a program with more privileges than its caller ignores the variables SIWARP_*."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from unit.base.conftest import Child
 
-#: Two users; the second runs a program that the first one owns.
+#: The user that owns a setuid program, and the user that runs the program.
 OWNER, CALLER = 65534, 65533
 
 
 @pytest.fixture
 def public_folder() -> Iterator[Path]:
-    """A directory that everybody may enter and write to."""
+    """A directory that every user may enter and write to."""
     path = Path(tempfile.mkdtemp(prefix="siw-secure-"))
     path.chmod(0o777)
     yield path
@@ -28,7 +28,7 @@ def public_folder() -> Iterator[Path]:
 
 
 def run_with_all_variables(program: Path, folder: Path, **how: Any) -> dict[str, str]:
-    """Run the program with all variables set; return its report."""
+    """Run ``program`` with several SIWARP_ variables set and return the values that it prints."""
     env = {
         "SIWARP_CAPTURE": str(folder / "capture.pcapng"),
         "SIWARP_CRC": "0",
@@ -44,8 +44,11 @@ def run_with_all_variables(program: Path, folder: Path, **how: Any) -> dict[str,
     return said | {"stderr": done.stderr}
 
 
-def setuid_copy(program: Path, folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Return a setuid copy (setgid unless root runs this), and the parameters to run it with."""
+def make_setuid_copy(program: Path, folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Return a setuid copy of ``program`` and the parameters with which to run the copy.
+
+    Without root, the copy is setgid.
+    """
     copy = folder / "program"
     shutil.copy(program, copy)
     if os.geteuid() == 0:
@@ -54,16 +57,16 @@ def setuid_copy(program: Path, folder: Path) -> tuple[Path, dict[str, Any]]:
         return copy, {"user": CALLER, "group": CALLER, "extra_groups": []}
     others = sorted(set(os.getgroups()) - {os.getegid()})
     if not others:
-        pytest.skip("a setuid program of another user needs root, a setgid one a second group")
+        pytest.skip("a setuid program needs root, and a setgid program needs a second group")
     os.chown(copy, -1, others[0])
     copy.chmod(0o2755)
     return copy, {}
 
 
-def test_a_setuid_program_takes_nothing_from_its_callers_environment(
+def test_a_setuid_program_ignores_the_siwarp_variables_of_its_caller(
     build_dir: Path, public_folder: Path
 ) -> None:
-    program, how = setuid_copy(build_dir / "tests/c/siw-test-secure", public_folder)
+    program, how = make_setuid_copy(build_dir / "tests/c/siw-test-secure", public_folder)
     said = run_with_all_variables(program, public_folder, **how)
     assert said["secure"] == "1", f"{public_folder} is on a file system without setuid programs"
     assert (said["crc"], said["capture"], said["faults"]) == ("1", "none 0", "none")
@@ -72,7 +75,7 @@ def test_a_setuid_program_takes_nothing_from_its_callers_environment(
     assert sorted(p.name for p in public_folder.iterdir()) == ["program"]
 
 
-def test_the_same_program_without_more_rights_takes_all_of_it(
+def test_a_program_without_additional_privileges_uses_the_siwarp_variables(
     build_dir: Path, public_folder: Path
 ) -> None:
     said = run_with_all_variables(build_dir / "tests/c/siw-test-secure", public_folder)
@@ -83,7 +86,7 @@ def test_the_same_program_without_more_rights_takes_all_of_it(
     assert (public_folder / "capture.pcapng").stat().st_size > 0
 
 
-def test_settings_alone_read_the_environment_and_what_libibverbs_has_of_it() -> None:
+def test_only_settings_and_the_libibverbs_replacement_read_the_environment() -> None:
     root = Path(__file__).resolve().parents[3] / "siwarp"
     reads = re.compile(r"\b(?:secure_)?getenv\s*\([^)]*\)|\benviron\b\s*[;,)[&]")
     found = {str(p.relative_to(root)): reads.findall(p.read_text()) for p in root.rglob("*.c")}
@@ -91,7 +94,7 @@ def test_settings_alone_read_the_environment_and_what_libibverbs_has_of_it() -> 
     assert {file for file, calls in found.items() if calls} == {"base/settings.c"}
 
 
-OPEN = """
+OPEN_SECOND_CAPTURE = """
 import os, sys
 file, how = sys.argv[1:]
 own = f"{file[:-7]}-{os.getpid()}.pcapng"
@@ -107,12 +110,12 @@ print(own)
 
 
 @pytest.mark.parametrize("there", ["a file", "a link"])
-def test_a_second_capture_overwrites_no_file_and_follows_no_link(
+def test_a_capture_to_an_existing_file_name_overwrites_no_file_and_follows_no_link(
     run_in_child: Child, tmp_path: Path, there: str
 ) -> None:
-    """The second capture of a variable is named FILE-PID, which an attacker can predict."""
+    """A capture whose file exists is written to FILE-PID, a name that an attacker can predict."""
     file, victim = tmp_path / "run.pcapng", tmp_path / "run"
-    code = f"import sys; sys.argv[1:] = [{str(file)!r}, {there!r}]\n" + OPEN
+    code = f"import sys; sys.argv[1:] = [{str(file)!r}, {there!r}]\n" + OPEN_SECOND_CAPTURE
     done = run_in_child(code, SIWARP_CAPTURE=str(file))
     own = Path(done.stdout.split()[0])
     assert file.read_text() == "another process's"

@@ -1,4 +1,4 @@
-"""Helpers shared by the tests of connections."""
+"""Functions shared by the tests of the connection manager."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.verbs_harness import octet_pattern, poll
 
 
 def exchange_data(a: End, b: End, size: int = 300) -> None:
-    """Assert that data passes both ways, first from the initiator, by Send, Write and Read."""
+    """Assert that Sends, Writes and Reads work in both directions, first those of ``a``."""
     for one, other in ((a, b), (b, a)):
         one.mem.write(octet_pattern(size, 9))
         other.mem.view[:size] = bytes(size)

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of cm/: the devices and endpoints of the tests of verbs/."""
+"""Fixtures of the tests of the connection manager: devices and connected endpoints."""
 
 from harness.fixtures import rig, two_device_wire, wire
 

@@ -1,4 +1,4 @@
-"""Connects that are reset, as by a listener with too many from one source, are retried."""
+"""Connects that a listener resets, for example for lack of a source share, are retried."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from harness.rc_harness import End, Wire, plain_listener
 from siwarp.cm import CMID, CMEventType, ConnParam
 from siwarp.inspect import MPAReply
 
-#: SO_LINGER with a time of zero: closing resets the connection.
-AT_ONCE = struct.pack("ii", 1, 0)
+#: The value of SO_LINGER with which closing resets the connection.
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 def accept_and_reset(s: socket.socket) -> None:
     peer, _ = s.accept()
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
     peer.close()
 
 
-def test_a_connect_that_is_reset_is_tried_again_and_succeeds(wire: Wire) -> None:
+def test_a_connect_that_the_listener_resets_is_retried_and_succeeds(wire: Wire) -> None:
     with plain_listener() as s:
         a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
         a.id.connect(s.getsockname(), ConnParam(refused=0.001))
@@ -35,7 +35,7 @@ def test_a_connect_that_is_reset_is_tried_again_and_succeeds(wire: Wire) -> None
 
 
 @pytest.mark.parametrize("refused", [0, 0.001])
-def test_a_reset_connect_fails_after_its_time_out_or_at_once_without_retries(
+def test_a_reset_connect_fails_after_its_time_out_or_immediately_without_retries(
     wire: Wire, refused: float
 ) -> None:
     with plain_listener() as s:

@@ -1,4 +1,4 @@
-"""Connections that are made, refused, rejected or abandoned, and the events on each side."""
+"""Connections that are established, refused, rejected or abandoned, and the events of both ends."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ from siwarp.verbs import (
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_a_listener_at_port_zero_tells_its_port_and_addresses_agree(rig: Rig, host: str) -> None:
+def test_a_listener_at_port_zero_reports_its_port_and_both_ends_agree_on_addresses(
+    rig: Rig, host: str
+) -> None:
     wire = Wire(rig, host=host)
     assert wire.address[0] == host and wire.address[1] > 0
     a, b = wire.connect()
@@ -58,7 +60,7 @@ def test_a_listener_at_port_zero_tells_its_port_and_addresses_agree(rig: Rig, ho
 @pytest.mark.parametrize("rev", [1, 2])
 @pytest.mark.parametrize("ask_crc", [True, False])
 @pytest.mark.parametrize("answer_crc", [True, False])
-def test_every_revision_and_crc_agreement_carries_data(
+def test_connections_of_each_mpa_revision_and_crc_choice_transfer_data(
     two_device_wire: Wire, rev: int, ask_crc: bool, answer_crc: bool
 ) -> None:
     a = two_device_wire.begin_connect(ConnParam(rev=rev, crc=ask_crc), size=1 << 16)
@@ -74,7 +76,7 @@ def test_every_revision_and_crc_agreement_carries_data(
 
 
 @pytest.mark.parametrize("rtr", [RTR.FPDU, RTR.WRITE, RTR.READ])
-def test_a_peer_to_peer_connection_opens_by_its_rtr_and_the_responder_may_send_first(
+def test_after_the_rtr_of_a_peer_to_peer_connection_the_responder_may_send_first(
     two_device_wire: Wire, rtr: RTR
 ) -> None:
     def post_receive(b: End) -> None:
@@ -87,7 +89,7 @@ def test_a_peer_to_peer_connection_opens_by_its_rtr_and_the_responder_may_send_f
     assert poll(b.scq)[0].ok
     (got,) = poll(a.rcq)
     assert (got.wr_id, got.byte_len, a.mem.read(7)) == (6, 7, b"I first")
-    # the RTR consumed no receive of the responder and completed no request of the initiator
+    # The RTR consumes no receive of the responder and completes no request of the initiator.
     assert b.rcq.poll(4) == [] and a.scq.poll(4) == []
     a.post(SEND, 2, length=3)
     assert poll(b.rcq)[0].wr_id == 5
@@ -99,7 +101,9 @@ def test_a_peer_to_peer_connection_opens_by_its_rtr_and_the_responder_may_send_f
     "offered",
     [RTR.FPDU | RTR.WRITE, RTR.FPDU | RTR.READ, RTR.WRITE | RTR.READ, RTR(7)],
 )
-def test_of_several_rtrs_both_ends_settle_on_one(two_device_wire: Wire, offered: RTR) -> None:
+def test_both_ends_choose_the_same_one_of_several_offered_rtrs(
+    two_device_wire: Wire, offered: RTR
+) -> None:
     a = two_device_wire.begin_connect(ConnParam(peer_to_peer=offered), size=1 << 16)
     request = two_device_wire.next_request()
     assert request.peer_to_peer == offered
@@ -114,7 +118,7 @@ def test_of_several_rtrs_both_ends_settle_on_one(two_device_wire: Wire, offered:
 
 @pytest.mark.parametrize("rev", [1, 2])
 @pytest.mark.parametrize("size", [0, 1, 3, 507, 508])
-def test_private_data_goes_both_ways(wire: Wire, rev: int, size: int) -> None:
+def test_private_data_is_exchanged_in_both_directions(wire: Wire, rev: int, size: int) -> None:
     hello, answer = octet_pattern(size, 1), octet_pattern(size, 2)
     a = wire.begin_connect(ConnParam(rev=rev, private_data=hello))
     request = wire.next_request()
@@ -126,7 +130,9 @@ def test_private_data_goes_both_ways(wire: Wire, rev: int, size: int) -> None:
 
 
 @pytest.mark.parametrize(("rev", "most"), [(1, 512), (2, 508)])
-def test_private_data_above_the_limit_is_refused(wire: Wire, rev: int, most: int) -> None:
+def test_private_data_of_a_connect_above_the_limit_is_refused(
+    wire: Wire, rev: int, most: int
+) -> None:
     a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
     too_much = ConnParam(rev=rev, private_data=bytes(most + 1))
     assert errno_raised_by(a.id.connect, wire.address, too_much) == errno.EINVAL
@@ -140,10 +146,11 @@ def test_private_data_above_the_limit_is_refused(wire: Wire, rev: int, most: int
     assert len(a.next_cm_event().private_data) == most
 
 
-def test_reject_brings_its_private_data_and_leaves_the_queue_pair_usable(
+def test_a_rejection_carries_private_data_and_the_queue_pair_can_connect_again(
     two_device_wire: Wire,
 ) -> None:
-    with assert_counter_grows("rejects", 2):  # the rejection is counted on both sides
+    # Both ends count the rejection.
+    with assert_counter_grows("rejects", 2):
         a = two_device_wire.begin_connect(ConnParam(private_data=b"please"), size=1 << 16)
         request = two_device_wire.next_request()
         request.id.reject(b"no, thanks")
@@ -172,7 +179,7 @@ def test_reject_brings_its_private_data_and_leaves_the_queue_pair_usable(
 
 
 @pytest.mark.clause("RFC5044-7.1.2-05#a", "RFC5044-7.1.2-05#b")
-def test_a_client_that_is_rejected_reads_why_and_then_the_end(wire: Wire) -> None:
+def test_a_rejected_client_reads_the_mpa_reply_and_then_the_end_of_the_stream(wire: Wire) -> None:
     with plain_connect(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
         request = wire.next_request()
@@ -182,7 +189,7 @@ def test_a_client_that_is_rejected_reads_why_and_then_the_end(wire: Wire) -> Non
         request.id.close()
 
 
-def test_one_listener_serves_many_connections_each_its_own(two_device_wire: Wire) -> None:
+def test_one_listener_accepts_many_connections_with_separate_data(two_device_wire: Wire) -> None:
     n = 12
     dialled = [
         two_device_wire.begin_connect(
@@ -218,7 +225,7 @@ def test_one_listener_serves_many_connections_each_its_own(two_device_wire: Wire
         assert b.mem.read(8) == bytes([i]) * 8
 
 
-def test_two_queue_pairs_of_one_process_connect_on_one_channel(rig: Rig) -> None:
+def test_two_queue_pairs_of_one_process_connect_with_one_cm_channel(rig: Rig) -> None:
     channel = CMEventChannel(rig.ctx)
     listener = CMID(channel)
     listener.listen(("127.0.0.1", 0))
@@ -237,7 +244,9 @@ def test_two_queue_pairs_of_one_process_connect_on_one_channel(rig: Rig) -> None
     exchange_data(a, b)
 
 
-def test_the_channels_descriptor_is_readable_while_an_event_waits(two_device_wire: Wire) -> None:
+def test_the_cm_channel_descriptor_is_readable_while_an_event_is_unread(
+    two_device_wire: Wire,
+) -> None:
     p = select.poll()
     p.register(two_device_wire.p_channel, select.POLLIN)
     assert p.poll(20) == []
@@ -247,7 +256,7 @@ def test_the_channels_descriptor_is_readable_while_an_event_waits(two_device_wir
     assert p.poll(20) == [] and a.qp.qp_state == QPState.INIT
 
 
-def test_the_source_address_can_be_chosen(wire: Wire) -> None:
+def test_the_source_address_of_a_connect_can_be_chosen(wire: Wire) -> None:
     a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
     a.id.connect(wire.address, source=("127.0.0.9", 0))
     assert wire.next_request().id.peer_addr[0] == "127.0.0.9"
@@ -260,30 +269,33 @@ def test_the_source_address_can_be_chosen(wire: Wire) -> None:
     ("a_ord", "a_ird", "b_ord", "b_ird"),
     [(None,) * 4, (4, 8, 16, 2), (1, 1, 1, 1), (0, 0, 0, 0), (128, 3, 128, 3), (2, 0, 7, 9)],
 )
-def test_ird_and_ord_are_negotiated_and_told_to_both(
+def test_ird_and_ord_are_negotiated_and_reported_to_both_ends(
     wire: Wire, a_ord: int | None, a_ird: int | None, b_ord: int | None, b_ird: int | None
 ) -> None:
-    def or_maximum(x: int | None) -> int:
+    def default_to_maximum(x: int | None) -> int:
         return 128 if x is None else x
 
     a = wire.begin_connect(ConnParam(initiator_depth=a_ord, responder_resources=a_ird))
     request = wire.next_request()
     assert (request.initiator_depth, request.responder_resources) == (
-        or_maximum(a_ird),
-        or_maximum(a_ord),
+        default_to_maximum(a_ird),
+        default_to_maximum(a_ord),
     )
-    assert (request.peer_ird, request.peer_ord) == (or_maximum(a_ird), or_maximum(a_ord))
+    assert (request.peer_ird, request.peer_ord) == (
+        default_to_maximum(a_ird),
+        default_to_maximum(a_ord),
+    )
     b = End(wire.passive, request.id, wire.p_channel)
     b.id.accept(ConnParam(initiator_depth=b_ord, responder_resources=b_ird))
     at_a, at_b = a.next_cm_event(), b.next_cm_event()
-    assert at_a.initiator_depth == min(or_maximum(a_ord), or_maximum(b_ird))
-    assert at_a.responder_resources == or_maximum(a_ird)
-    assert at_b.initiator_depth == min(or_maximum(b_ord), or_maximum(a_ird))
-    assert at_b.responder_resources == or_maximum(b_ird)
-    assert (at_a.peer_ird, at_a.peer_ord) == (or_maximum(b_ird), at_b.initiator_depth)
+    assert at_a.initiator_depth == min(default_to_maximum(a_ord), default_to_maximum(b_ird))
+    assert at_a.responder_resources == default_to_maximum(a_ird)
+    assert at_b.initiator_depth == min(default_to_maximum(b_ord), default_to_maximum(a_ird))
+    assert at_b.responder_resources == default_to_maximum(b_ird)
+    assert (at_a.peer_ird, at_a.peer_ord) == (default_to_maximum(b_ird), at_b.initiator_depth)
 
 
-def test_without_reads_agreed_a_read_is_refused(wire: Wire) -> None:
+def test_a_read_on_a_connection_with_a_negotiated_ord_of_zero_is_refused(wire: Wire) -> None:
     a, b = wire.connect(ConnParam(initiator_depth=0))
     wr = SendWR(1, READ, sg=[a.mem.sge(0, 8)], remote=b.mem.remote(0, 8))
     assert errno_raised_by(a.qp.post_send, wr) == errno.EINVAL
@@ -296,7 +308,7 @@ def send_one_message(a: End, b: End) -> None:
     assert poll(b.rcq)[0].ok
 
 
-def test_depths_set_on_the_queue_pair_bound_those_of_the_connection(wire: Wire) -> None:
+def test_max_rd_atomic_of_the_queue_pair_limits_the_depths_of_the_connection(wire: Wire) -> None:
     a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
     a.qp.modify(QPAttr(max_rd_atomic=3, max_dest_rd_atomic=5))
     assert errno_raised_by(a.id.connect, wire.address, ConnParam(initiator_depth=4)) == errno.EINVAL
@@ -308,7 +320,7 @@ def test_depths_set_on_the_queue_pair_bound_those_of_the_connection(wire: Wire) 
 # ---- invalid use
 
 
-def test_invalid_calls_are_refused(wire: Wire) -> None:
+def test_invalid_connection_manager_calls_are_refused(wire: Wire) -> None:
     a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
     where = wire.address
     for wrong in (
@@ -322,20 +334,22 @@ def test_invalid_calls_are_refused(wire: Wire) -> None:
     ):
         assert errno_raised_by(a.id.connect, where, wrong) == errno.EINVAL, wrong
     empty = CMID(wire.a_channel)
-    assert errno_raised_by(empty.connect, where) == errno.EINVAL  # the id has no queue pair
-    assert (
-        errno_raised_by(a.id.accept) == errno.EINVAL
-    )  # the id has no connection request to accept
+    # The id cannot connect, because it has no queue pair.
+    assert errno_raised_by(empty.connect, where) == errno.EINVAL
+    # The id has no connection request to accept or reject.
+    assert errno_raised_by(a.id.accept) == errno.EINVAL
     assert errno_raised_by(a.id.reject) == errno.EINVAL
     assert errno_raised_by(a.id.disconnect) == errno.ENOTCONN
     assert errno_raised_by(wire.listener.disconnect) == errno.ENOTCONN
     assert errno_raised_by(wire.listener.listen, ("127.0.0.1", 0)) == errno.EINVAL
     assert errno_raised_by(lambda: empty.local_addr) == errno.ENOTCONN
     a.id.connect(where)
-    assert errno_raised_by(a.id.connect, where) == errno.EINVAL  # the id is already connecting
+    # The id cannot connect again while it is connecting.
+    assert errno_raised_by(a.id.connect, where) == errno.EINVAL
     request = wire.next_request()
-    assert errno_raised_by(request.id.accept) == errno.EINVAL  # the request's id has no queue pair
-    # The listener still works.
+    # The id of the request cannot accept, because it has no queue pair.
+    assert errno_raised_by(request.id.accept) == errno.EINVAL
+    # After the invalid calls, the listener still works.
     b = End(wire.passive, request.id, wire.p_channel)
     b.id.accept()
     assert a.next_cm_event().type == CMEventType.ESTABLISHED
@@ -343,7 +357,7 @@ def test_invalid_calls_are_refused(wire: Wire) -> None:
     assert errno_raised_by(b.id.reject) == errno.EINVAL
 
 
-def test_an_id_takes_one_queue_pair_of_its_own_device_and_type(wire: Wire) -> None:
+def test_a_cm_id_accepts_only_one_rc_queue_pair_of_its_own_device(wire: Wire) -> None:
     cm_id = CMID(wire.a_channel)
     other = Rig()
     assert errno_raised_by(cm_id.bind_qp, other.create_qp(qp_type=QPType.RC)) == errno.EINVAL
@@ -356,14 +370,14 @@ def test_an_id_takes_one_queue_pair_of_its_own_device_and_type(wire: Wire) -> No
     other.close()
 
 
-def test_a_port_in_use_and_addresses_of_others_are_refused(wire: Wire) -> None:
+def test_listening_at_a_port_in_use_or_a_foreign_address_is_refused(wire: Wire) -> None:
     again = CMID(wire.p_channel)
     assert errno_raised_by(again.listen, wire.address) == errno.EADDRINUSE
     assert errno_raised_by(again.listen, ("198.51.100.77", 0)) == errno.EADDRNOTAVAIL
     again.listen(("127.0.0.1", 0))
 
 
-def test_a_channel_with_ids_and_a_device_with_a_channel_are_busy(rig: Rig) -> None:
+def test_a_cm_channel_with_an_id_is_busy(rig: Rig) -> None:
     ch = lib.siw_cm_create_channel(rig.ctx._c_object())
     cm_id = lib.siw_cm_create_id(ch, ffi.NULL)
     assert lib.siw_cm_destroy_channel(ch) == -errno.EBUSY
@@ -375,7 +389,7 @@ def test_a_channel_with_ids_and_a_device_with_a_channel_are_busy(rig: Rig) -> No
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_connect_without_a_listener_is_refused(rig: Rig, host: str) -> None:
+def test_a_connect_to_a_port_without_a_listener_is_rejected(rig: Rig, host: str) -> None:
     wire = Wire(rig, host=host)
     with plain_listener(host) as s:
         gone = s.getsockname()[:2]
@@ -383,12 +397,13 @@ def test_connect_without_a_listener_is_refused(rig: Rig, host: str) -> None:
     a.id.connect(gone)
     event = a.next_cm_event()
     assert (event.type, event.status) == (CMEventType.REJECTED, errno.ECONNREFUSED)
-    assert event.rev == 0  # 0: no frame of a peer has been received
+    # The revision is 0, because no MPA frame of the peer has been received.
+    assert event.rev == 0
     assert a.qp.qp_state == QPState.INIT
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=["http", "zeros", "a request", "x"])
-def test_a_listener_that_answers_garbage_is_a_connect_error(wire: Wire, garbage: bytes) -> None:
+def test_an_invalid_mpa_reply_causes_a_connect_error(wire: Wire, garbage: bytes) -> None:
     with plain_listener() as s:
         a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
         a.id.connect(s.getsockname(), ConnParam(timeout=2))
@@ -400,7 +415,9 @@ def test_a_listener_that_answers_garbage_is_a_connect_error(wire: Wire, garbage:
 
 
 @pytest.mark.parametrize("said", [b"", b"MPA ID Re", bytes(MPAReply(rev=2))[:19]])
-def test_a_listener_that_hangs_up_is_a_connect_error(wire: Wire, said: bytes) -> None:
+def test_a_listener_that_closes_the_tcp_connection_causes_a_connect_error(
+    wire: Wire, said: bytes
+) -> None:
     with plain_listener() as s:
         a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
         a.id.connect(s.getsockname(), ConnParam(timeout=2))
@@ -413,9 +430,12 @@ def test_a_listener_that_hangs_up_is_a_connect_error(wire: Wire, said: bytes) ->
     assert event.status in (errno.ECONNRESET, errno.EPROTO)
 
 
-def test_a_listener_that_closes_leaves_its_connections_alone(two_device_wire: Wire) -> None:
+def test_closing_a_listener_does_not_affect_its_established_connections(
+    two_device_wire: Wire,
+) -> None:
     a, b = two_device_wire.connect()
-    waiting = two_device_wire.begin_connect()  # no thread accepts this connection request
+    # No thread accepts the second connection request.
+    waiting = two_device_wire.begin_connect()
     address = two_device_wire.address
     wait_until(lambda: select.select([two_device_wire.p_channel], [], [], 0)[0])
     two_device_wire.listener.close()
@@ -426,7 +446,9 @@ def test_a_listener_that_closes_leaves_its_connections_alone(two_device_wire: Wi
     assert late.next_cm_event().status == errno.ECONNREFUSED
 
 
-def test_ids_close_in_one_thread_while_another_waits_for_events(two_device_wire: Wire) -> None:
+def test_cm_ids_are_closed_in_one_thread_while_another_waits_for_events(
+    two_device_wire: Wire,
+) -> None:
     stop = threading.Event()
     seen: list[CMEvent] = []
 
@@ -468,7 +490,7 @@ def test_ids_close_in_one_thread_while_another_waits_for_events(two_device_wire:
 # ---- siwarp.connect and siwarp.listen
 
 
-def test_siwarp_connect_and_listen_send_write_and_read() -> None:
+def test_connections_of_siwarp_connect_and_listen_send_write_and_read() -> None:
     done: list[bytes] = []
 
     def serve_one_connection(listener: cm.Listener) -> None:
@@ -482,7 +504,7 @@ def test_siwarp_connect_and_listen_send_write_and_read() -> None:
         thread = threading.Thread(target=serve_one_connection, args=(listener,))
         thread.start()
         with cm.connect(listener.address) as conn:
-            # The initiator must send first, so an empty Write precedes recv.
+            # The initiator must transmit first, so an empty Write precedes recv.
             from siwarp.verbs import RemoteBuffer
 
             conn.qp.post_send(SendWR(9, WRITE, send_flags=0))
@@ -494,7 +516,7 @@ def test_siwarp_connect_and_listen_send_write_and_read() -> None:
     assert done == [b"bye", b"REMOTE memory"]
 
 
-def test_a_client_that_has_left_may_be_rejected_and_not_accepted(wire: Wire) -> None:
+def test_the_request_of_a_client_that_has_disconnected_can_only_be_rejected(wire: Wire) -> None:
     for left in (True, False):
         with plain_connect(wire.address) as s:
             s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))

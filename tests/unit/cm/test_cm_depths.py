@@ -1,4 +1,4 @@
-"""Depths and RTRs in MPA Request and Reply on the wire, and how each side uses them."""
+"""Depths (IRD, ORD) and RTRs in MPA Requests and Replies, and how each end uses the values."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from siwarp.cm import CMID, RTR, CMEventType, ConnParam
 from siwarp.inspect import FPDU, DDPTagged, MPAReply, MPARequest, Opcode
 from siwarp.verbs import Persona
 
-NONE = ConnParam(initiator_depth=0, responder_resources=0)
-RTRS = {RTR.FPDU: "b", RTR.WRITE: "c_rtr", RTR.READ: "d_rtr"}
+ZERO_DEPTHS = ConnParam(initiator_depth=0, responder_resources=0)
+RTR_FLAGS = {RTR.FPDU: "b", RTR.WRITE: "c_rtr", RTR.READ: "d_rtr"}
 
 
-def request_offering_rtrs(*kinds: RTR) -> bytes:
-    flags = {RTRS[kind]: 1 for kind in kinds}
+def build_request_offering_rtrs(*kinds: RTR) -> bytes:
+    flags = {RTR_FLAGS[kind]: 1 for kind in kinds}
     return bytes(MPARequest(rev=2, s=1, a=1, ird=4, ord=4, **flags))
 
 
-def request_sent_by_siwarp(
+def receive_request_of_siwarp(
     wire: Wire, param: ConnParam, persona: Persona = Persona.IWARP
 ) -> MPARequest:
-    """Return the MPA Request that siwarp sends."""
+    """Connect with siwarp to a plain socket and return the MPA Request that siwarp sends."""
     with plain_listener() as s:
         a = End(wire.active, CMID(wire.a_channel), wire.a_channel, persona=persona)
         a.id.connect(s.getsockname(), param)
@@ -35,38 +35,38 @@ def request_sent_by_siwarp(
 
 @pytest.mark.clause("RFC6581-9.1-03")
 @pytest.mark.parametrize(("persona", "depth"), [(Persona.ROCE, 1), (Persona.IWARP, 0)])
-def test_a_roce_request_has_room_for_the_one_read_that_tells_of_arrival(
+def test_an_mpa_request_of_persona_roce_allows_one_read_as_confirming_read(
     wire: Wire, persona: Persona, depth: int
 ) -> None:
-    request = request_sent_by_siwarp(wire, NONE, persona)
+    request = receive_request_of_siwarp(wire, ZERO_DEPTHS, persona)
     assert (request.ird, request.ord) == (depth, depth)
 
 
 @pytest.mark.clause("RFC6581-9.1-03")
 @pytest.mark.parametrize(("persona", "depth"), [(Persona.ROCE, 1), (Persona.IWARP, 0)])
-def test_a_roce_reply_has_room_for_the_one_read_that_tells_of_arrival(
+def test_an_mpa_reply_of_persona_roce_allows_one_read_as_confirming_read(
     wire: Wire, persona: Persona, depth: int
 ) -> None:
     with plain_connect(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)))
         end = End(wire.passive, wire.next_request().id, wire.p_channel, persona=persona)
-        end.id.accept(NONE)
+        end.id.accept(ZERO_DEPTHS)
         reply = MPAReply(recv_startup_frame(s))
         assert (reply.ird, reply.ord) == (depth, depth)
 
 
 @pytest.mark.clause("RFC5044-4.4-01#a")
 @pytest.mark.parametrize(("setting", "no_crc"), [(1, False), (1, True), (0, False), (0, True)])
-def test_a_request_asks_for_crc_unless_the_setting_or_the_call_says_no(
+def test_an_mpa_request_requests_crc_unless_the_setting_or_the_call_disables_crc(
     wire: Wire, setting: int, no_crc: bool
 ) -> None:
     with temporary_settings(crc=setting):
-        request = request_sent_by_siwarp(wire, ConnParam(crc=not no_crc))
+        request = receive_request_of_siwarp(wire, ConnParam(crc=not no_crc))
     assert request.c == int(setting and not no_crc)
 
 
 @pytest.mark.clause("RFC5040-5.4-07")
-def test_the_end_by_a_terminate_tells_its_layer_type_and_code(wire: Wire) -> None:
+def test_the_event_after_a_terminate_reports_its_layer_type_and_code(wire: Wire) -> None:
     with plain_connect(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=4, ord=4)))
         end = End(wire.passive, wire.next_request().id, wire.p_channel)
@@ -79,7 +79,7 @@ def test_the_end_by_a_terminate_tells_its_layer_type_and_code(wire: Wire) -> Non
 
 
 @pytest.mark.clause("RFC6581-9.1-07")
-def test_an_initiator_takes_as_many_reads_as_its_device_can(wire: Wire) -> None:
+def test_an_initiator_accepts_an_ord_in_the_mpa_reply_up_to_the_device_limit(wire: Wire) -> None:
     most = wire.active.ctx.query_device().max_qp_rd_atom
     with plain_listener() as s:
         a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
@@ -103,11 +103,11 @@ def test_an_initiator_takes_as_many_reads_as_its_device_can(wire: Wire) -> None:
     ],
 )
 @pytest.mark.parametrize("accepts", [True, False])
-def test_of_several_rtrs_offered_the_reply_names_all_and_the_event_ours(
+def test_the_reply_accepts_all_offered_rtrs_and_the_event_reports_the_chosen_one(
     wire: Wire, kinds: tuple[RTR, ...], chosen: RTR, accepts: bool
 ) -> None:
     with plain_connect(wire.address) as s:
-        s.sendall(request_offering_rtrs(*kinds))
+        s.sendall(build_request_offering_rtrs(*kinds))
         request = wire.next_request()
         assert request.peer_to_peer == sum(kinds)
         end = End(wire.passive, request.id, wire.p_channel)
@@ -117,7 +117,7 @@ def test_of_several_rtrs_offered_the_reply_names_all_and_the_event_ours(
             end.id.reject()
         reply = MPAReply(recv_startup_frame(s))
         assert (reply.r, reply.a) == (int(not accepts), 1)
-        assert {k for k, flag in RTRS.items() if getattr(reply, flag)} == {*kinds}
+        assert {k for k, flag in RTR_FLAGS.items() if getattr(reply, flag)} == {*kinds}
         if accepts and chosen == RTR.WRITE:
             s.sendall(bytes(FPDU(ulpdu=DDPTagged(opcode=Opcode.RDMA_WRITE))))
             event = end.next_cm_event()
@@ -129,7 +129,7 @@ def test_of_several_rtrs_offered_the_reply_names_all_and_the_event_ours(
     ("agreed", "opcode"),
     [((RTR.FPDU, RTR.READ), Opcode.RDMA_READ_REQUEST), ((RTR.READ, RTR.WRITE), Opcode.RDMA_WRITE)],
 )
-def test_of_several_rtrs_agreed_the_initiator_sends_one(
+def test_the_initiator_sends_one_of_several_agreed_rtrs(
     wire: Wire, agreed: tuple[RTR, ...], opcode: Opcode
 ) -> None:
     with plain_listener() as s:
@@ -139,14 +139,14 @@ def test_of_several_rtrs_agreed_the_initiator_sends_one(
         with peer:
             peer.settimeout(5)
             recv_startup_frame(peer)
-            flags = {RTRS[kind]: 1 for kind in agreed}
+            flags = {RTR_FLAGS[kind]: 1 for kind in agreed}
             peer.sendall(bytes(MPAReply(rev=2, s=1, a=1, ird=4, ord=4, **flags)))
             assert a.next_cm_event().type == CMEventType.ESTABLISHED
             assert peer.recv(1000)[3] & 0xF == opcode
 
 
 @pytest.mark.parametrize("rtr", [RTR.FPDU, RTR.WRITE, RTR.READ])
-def test_both_ends_are_told_which_rtr_opened_the_connection(
+def test_the_events_of_both_ends_report_the_rtr_of_the_connection(
     two_device_wire: Wire, rtr: RTR
 ) -> None:
     a = two_device_wire.begin_connect(ConnParam(peer_to_peer=rtr))

@@ -14,12 +14,14 @@ from siwarp.cm import CMEventType
 
 
 def destroy_qp_in_c(end: End) -> None:
-    """Destroy the id's queue pair with the C call, as a C program may."""
+    """Destroy the queue pair of a connection id through the C API, as a C program may."""
     assert lib.siw_destroy_qp(end.qp._c_object()) == 0
     end.qp._c = None
 
 
-def test_a_connection_that_starts_up_fails_when_its_queue_pair_goes(two_device_wire: Wire) -> None:
+def test_a_connect_fails_when_its_queue_pair_is_destroyed_during_start_up(
+    two_device_wire: Wire,
+) -> None:
     a = two_device_wire.begin_connect(size=64)
     request = two_device_wire.next_request()
     b = End(two_device_wire.passive, request.id, two_device_wire.p_channel, size=64)
@@ -32,7 +34,7 @@ def test_a_connection_that_starts_up_fails_when_its_queue_pair_goes(two_device_w
     a.id.close()
 
 
-def test_a_request_whose_queue_pair_went_cannot_be_accepted_until_it_has_another(
+def test_a_request_whose_queue_pair_was_destroyed_needs_another_to_be_accepted(
     two_device_wire: Wire,
 ) -> None:
     a = two_device_wire.begin_connect(size=64)
@@ -49,7 +51,9 @@ def test_a_request_whose_queue_pair_went_cannot_be_accepted_until_it_has_another
     other.close()
 
 
-def test_a_new_queue_pair_in_the_same_memory_is_not_the_ids(two_device_wire: Wire) -> None:
+def test_a_cm_id_does_not_mistake_a_new_queue_pair_for_its_destroyed_queue_pair(
+    two_device_wire: Wire,
+) -> None:
     a, _b = two_device_wire.connect(size=64)
     destroy_qp_in_c(a)
     assert a.next_cm_event().type == CMEventType.DISCONNECTED
@@ -60,7 +64,9 @@ def test_a_new_queue_pair_in_the_same_memory_is_not_the_ids(two_device_wire: Wir
     fresh.close()
 
 
-def test_destroying_races_with_the_steps_of_start_up(two_device_wire: Wire) -> None:
+def test_queue_pairs_are_destroyed_concurrently_with_connection_start_up(
+    two_device_wire: Wire,
+) -> None:
     for n in range(60):
         a = two_device_wire.begin_connect(size=64)
         request = two_device_wire.next_request()
@@ -88,6 +94,7 @@ def try_to_accept(end: End) -> bool:
 
 
 def has_disconnected(a: End, b: End) -> bool:
-    a.channel.get_event(0)  # reading the event processes the MPA Reply
+    # Reading events of the initiator makes it process the MPA Reply.
+    a.channel.get_event(0)
     event = b.channel.get_event(0.01)
     return event is not None and event.type == CMEventType.DISCONNECTED

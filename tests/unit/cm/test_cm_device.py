@@ -1,4 +1,4 @@
-"""Channels without a device: ids get a device later, change it, keep addresses, and listen."""
+"""CM channels without a device, whose ids get a device, an address or another channel later."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ from siwarp.verbs import QP, Error, QPAttr, QPInitAttr, QPState, QPType
 
 @pytest.fixture
 def two_devices(two_device_wire: Wire) -> tuple[Rig, Rig]:
-    """Return two devices."""
+    """Two open devices."""
     return two_device_wire.active, two_device_wire.passive
 
 
 def next_cm_event(channel: CMEventChannel) -> CMEvent:
     event = channel.get_event(LIMIT)
-    assert event is not None, "no event came"
+    assert event is not None, "no CM event was received"
     return event
 
 
-def connect_to(rig: Rig, channel: CMEventChannel, where: tuple[str, int], **param: float) -> End:
+def create_end_and_connect(
+    rig: Rig, channel: CMEventChannel, where: tuple[str, int], **param: float
+) -> End:
     id = CMID(channel)
     id.set_device(rig.ctx)
     a = End(rig, id, channel, size=4096)
@@ -38,7 +40,9 @@ def connect_to(rig: Rig, channel: CMEventChannel, where: tuple[str, int], **para
     return a
 
 
-def test_one_channel_has_the_events_of_ids_of_two_devices(two_devices: tuple[Rig, Rig]) -> None:
+def test_one_cm_channel_delivers_the_events_of_ids_of_two_devices(
+    two_devices: tuple[Rig, Rig],
+) -> None:
     channel = CMEventChannel()
     doors: list[CMID] = []
     ends: list[End] = []
@@ -48,7 +52,7 @@ def test_one_channel_has_the_events_of_ids_of_two_devices(two_devices: tuple[Rig
         door.listen(("127.0.0.1", 0))
         doors.append(door)
     for rig, door in zip(two_devices, doors, strict=True):
-        a = connect_to(rig, channel, door.local_addr)
+        a = create_end_and_connect(rig, channel, door.local_addr)
         request = next_cm_event(channel)
         assert request.type == CMEventType.CONNECT_REQUEST and request.listen_id is door
         b = End(rig, request.id, channel, size=4096)
@@ -61,7 +65,7 @@ def test_one_channel_has_the_events_of_ids_of_two_devices(two_devices: tuple[Rig
         assert poll(b.rcq)[0].byte_len == 100
 
 
-def test_injected_events_are_ordered_with_others(rig: Rig) -> None:
+def test_injected_cm_events_are_delivered_in_order(rig: Rig) -> None:
     channel = CMEventChannel()
     id = CMID(channel)
     id.tell(CMEventType.ADDR_RESOLVED)
@@ -71,11 +75,12 @@ def test_injected_events_are_ordered_with_others(rig: Rig) -> None:
     assert (second.type, second.status) == (CMEventType.ROUTE_ERROR, errno.ENETUNREACH)
     assert channel.get_event(0) is None
     id.tell(CMEventType.ADDR_RESOLVED)
-    id.close()  # closing the id also removes its pending event
+    # Closing an id also removes its pending events.
+    id.close()
     assert channel.get_event(0) is None
 
 
-def test_an_id_without_a_device_can_do_nothing_that_needs_one(rig: Rig) -> None:
+def test_calls_that_need_a_device_are_refused_on_a_cm_id_without_a_device(rig: Rig) -> None:
     id = CMID(CMEventChannel())
     qp = Wire(rig).begin_connect().qp
     for call in (
@@ -89,7 +94,7 @@ def test_an_id_without_a_device_can_do_nothing_that_needs_one(rig: Rig) -> None:
         assert errno_raised_by(call) in (errno.EINVAL, errno.ENOTCONN)
 
 
-def test_a_device_is_given_once_and_stays_while_the_id_does(two_devices: tuple[Rig, Rig]) -> None:
+def test_the_device_of_a_cm_id_cannot_be_changed_or_closed(two_devices: tuple[Rig, Rig]) -> None:
     id = CMID(CMEventChannel())
     id.set_device(two_devices[0].ctx)
     id.set_device(two_devices[0].ctx)
@@ -97,7 +102,7 @@ def test_a_device_is_given_once_and_stays_while_the_id_does(two_devices: tuple[R
     assert lib.siw_close_device(two_devices[0].ctx._c_object()) == -errno.EBUSY
 
 
-def test_migrating_an_id_moves_its_unread_events(rig: Rig) -> None:
+def test_migrating_a_cm_id_moves_its_unread_events_to_the_new_channel(rig: Rig) -> None:
     first = CMEventChannel()
     door = CMID(first)
     door.set_device(rig.ctx)
@@ -105,7 +110,7 @@ def test_migrating_an_id_moves_its_unread_events(rig: Rig) -> None:
     door.tell(CMEventType.ADDR_RESOLVED)
     other = CMID(first)
     other.tell(CMEventType.ROUTE_RESOLVED)
-    a = connect_to(rig, CMEventChannel(), door.local_addr)
+    a = create_end_and_connect(rig, CMEventChannel(), door.local_addr)
     door.migrate(CMEventChannel())
     assert next_cm_event(first).id is other
     assert first.get_event(0) is None
@@ -122,7 +127,9 @@ def test_migrating_an_id_moves_its_unread_events(rig: Rig) -> None:
     assert next_cm_event(third).type == CMEventType.DISCONNECTED
 
 
-def test_an_id_cannot_migrate_to_a_channel_of_another_device(two_devices: tuple[Rig, Rig]) -> None:
+def test_a_cm_id_cannot_migrate_to_a_channel_of_another_device(
+    two_devices: tuple[Rig, Rig],
+) -> None:
     id = CMID(CMEventChannel(two_devices[0].ctx))
     assert errno_raised_by(id.migrate, CMEventChannel(two_devices[1].ctx)) == errno.EINVAL
     id.migrate(CMEventChannel())
@@ -132,7 +139,7 @@ def test_an_id_cannot_migrate_to_a_channel_of_another_device(two_devices: tuple[
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0", "::"])
-def test_a_port_is_known_before_it_is_listened_on(rig: Rig, host: str) -> None:
+def test_bind_addr_reserves_a_tcp_port_before_the_id_listens(rig: Rig, host: str) -> None:
     id = CMID(CMEventChannel())
     id.bind_addr((host, 0))
     at, port = id.local_addr
@@ -143,26 +150,26 @@ def test_a_port_is_known_before_it_is_listened_on(rig: Rig, host: str) -> None:
     assert errno_raised_by(id.bind_addr, (host, 0)) == errno.EINVAL
     own = ("::1" if family == socket.AF_INET6 else "127.0.0.1", port)
     id.listen_also(rig.ctx, own)
-    a = connect_to(rig, CMEventChannel(), own)
+    a = create_end_and_connect(rig, CMEventChannel(), own)
     assert next_cm_event(id.channel).listen_id is id
     a.id.close()
 
 
-def test_an_id_listens_at_its_bound_address(rig: Rig) -> None:
+def test_a_cm_id_without_an_address_argument_listens_at_its_bound_address(rig: Rig) -> None:
     id = CMID(CMEventChannel())
     id.bind_addr(("127.0.0.1", 0))
     bound = id.local_addr
     id.set_device(rig.ctx)
     id.listen()
     assert id.local_addr == bound
-    a = connect_to(rig, CMEventChannel(), bound)
+    a = create_end_and_connect(rig, CMEventChannel(), bound)
     assert next_cm_event(id.channel).listen_id is id
     a.id.close()
-    # the id has no bound address
+    # An id without a bound address cannot listen without an argument.
     assert errno_raised_by(CMID(CMEventChannel(rig.ctx)).listen) == errno.EINVAL
 
 
-def test_a_port_conflict_is_reported_at_listen_at_the_latest(rig: Rig) -> None:
+def test_a_port_conflict_is_reported_by_bind_addr_or_listen(rig: Rig) -> None:
     first, second = CMID(CMEventChannel(rig.ctx)), CMID(CMEventChannel(rig.ctx))
     first.bind_addr(("127.0.0.1", 0))
     second.bind_addr(first.local_addr)
@@ -172,7 +179,7 @@ def test_a_port_conflict_is_reported_at_listen_at_the_latest(rig: Rig) -> None:
     assert errno_raised_by(third.bind_addr, first.local_addr) == errno.EADDRINUSE
 
 
-def test_requests_of_one_listener_have_the_device_that_they_came_in_on(
+def test_a_connection_request_belongs_to_the_device_on_which_it_arrived(
     two_devices: tuple[Rig, Rig],
 ) -> None:
     door = CMID(CMEventChannel())
@@ -182,10 +189,10 @@ def test_requests_of_one_listener_have_the_device_that_they_came_in_on(
         door.listen_also(rig.ctx, (host, port))
     ends: list[End] = []
     for rig, host in zip(two_devices, ("127.0.0.1", "::1"), strict=True):
-        a = connect_to(rig, CMEventChannel(), (host, port))
+        a = create_end_and_connect(rig, CMEventChannel(), (host, port))
         request = next_cm_event(door.channel)
         assert request.listen_id is door
-        # an id of another device refuses the queue pair
+        # End binds a queue pair of the device, which an id of another device would refuse.
         b = End(rig, request.id, door.channel, size=4096)
         b.id.accept()
         ends += [a, b]
@@ -196,7 +203,7 @@ def test_requests_of_one_listener_have_the_device_that_they_came_in_on(
             socket.create_connection((host, port))
 
 
-def test_a_thread_waits_for_events_of_no_device_until_one_comes(rig: Rig) -> None:
+def test_a_thread_waits_for_events_on_a_cm_channel_without_a_device(rig: Rig) -> None:
     channel = CMEventChannel()
     assert channel.get_event(0) is None
     found: list[CMEvent | None] = []
@@ -212,7 +219,7 @@ def test_a_thread_waits_for_events_of_no_device_until_one_comes(rig: Rig) -> Non
     assert lib.siw_cm_get_event(channel._c_object(), event, -1) == -errno.EAGAIN
 
 
-def test_a_child_of_fork_is_refused(rig: Rig) -> None:
+def test_cm_calls_of_a_forked_child_return_estale(rig: Rig) -> None:
     channel = CMEventChannel()
     id = CMID(channel)
     c_channel, c_id = channel._c_object(), id._c_object()
@@ -230,7 +237,7 @@ def test_a_child_of_fork_is_refused(rig: Rig) -> None:
     assert next_cm_event(channel).id is id
 
 
-def test_a_device_closed_by_force_takes_its_ids_and_leaves_the_channel(rig: Rig) -> None:
+def test_a_forced_close_of_a_device_destroys_its_cm_ids_but_not_their_channel(rig: Rig) -> None:
     other = Rig()
     channel = CMEventChannel()
     id = CMID(channel)
@@ -274,7 +281,7 @@ def test_a_held_connect_is_completed_with_a_queue_pair_connected_by_qpn(rig: Rig
     id.disconnect()
 
 
-def test_a_peer_that_disconnects_before_a_held_connect_completes_is_reported(rig: Rig) -> None:
+def test_a_disconnect_of_the_peer_before_a_held_connect_completes_is_reported(rig: Rig) -> None:
     wire = Wire(rig)
     a = wire.begin_connect(ConnParam(hold=True))
     b = End(rig, wire.next_request().id, wire.p_channel, size=4096)
@@ -290,14 +297,14 @@ def test_a_peer_that_disconnects_before_a_held_connect_completes_is_reported(rig
     assert a.qp.qp_state != QPState.RTS
 
 
-def test_a_queue_pair_that_connects_by_number_already_is_no_ids(rig: Rig) -> None:
+def test_a_cm_id_refuses_a_queue_pair_that_already_connects_by_qpn(rig: Rig) -> None:
     qp = create_rc_qp_by_qpn(rig)
     qp.modify(QPAttr(qp_state=QPState.INIT))
     qp.modify(QPAttr(qp_state=QPState.RTR, ah_attr=("127.0.0.1", 0), dest_qp_num=qp.qp_num))
     assert errno_raised_by(CMID(CMEventChannel(rig.ctx)).bind_qp, qp) == errno.EINVAL
 
 
-def test_a_call_that_lacks_an_argument_names_it(rig: Rig) -> None:
+def test_the_reason_of_a_cm_call_with_a_null_pointer_names_the_argument(rig: Rig) -> None:
     channel = CMEventChannel()
     id = CMID(channel)
     c_id, c_channel, context = id._c_object(), channel._c_object(), rig.ctx._c_object()
@@ -342,7 +349,7 @@ def test_a_call_that_lacks_an_argument_names_it(rig: Rig) -> None:
             assert last_error_text() == f"{argument} is NULL: pass a valid pointer", call
 
 
-def test_an_id_is_bound_once_and_to_an_address_of_a_known_family(rig: Rig) -> None:
+def test_binding_a_cm_id_twice_or_to_an_unknown_address_family_is_refused(rig: Rig) -> None:
     id = CMID(CMEventChannel())
     address = ffi.new("struct siw_addr *")
     address.family = 99
@@ -350,7 +357,7 @@ def test_an_id_is_bound_once_and_to_an_address_of_a_known_family(rig: Rig) -> No
     id.bind_addr(("127.0.0.1", 0))
     assert errno_raised_by(id.bind_addr, ("127.0.0.1", 0)) == errno.EINVAL
     assert lib.siw_cm_set_v6only(id._c_object(), 1) == -errno.EINVAL
-    # The ids of a channel that belongs to a device listen on that device only.
+    # An id on a channel that belongs to a device cannot listen on another device.
     other = Rig()
     of_device = CMID(CMEventChannel(rig.ctx))
     address.family = 0

@@ -1,4 +1,4 @@
-"""Listening at every local address of the device, on one port."""
+"""Listeners at every local address of a device with the same port."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from siwarp.verbs._ffi import addr_to_c
 HOSTS = ["127.0.0.1", "::1"]
 
 
-class Everywhere(Wire):
-    """Like Wire; the listener is bound to every address."""
+class WildcardWire(Wire):
+    """A Wire whose listener is bound to every address of the device."""
 
     def __init__(self, rig: Rig, port: int = 0) -> None:
         self.active = self.passive = rig
@@ -42,8 +42,10 @@ def open_descriptor_count() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_requests_come_to_each_address_and_tell_which(rig: Rig) -> None:
-    wire = Everywhere(rig)
+def test_a_wildcard_listener_accepts_at_each_address_and_the_id_reports_the_address(
+    rig: Rig,
+) -> None:
+    wire = WildcardWire(rig)
     assert wire.listener.local_addr == ("127.0.0.1", wire.port)
     for host in (*HOSTS, *HOSTS):
         a, b = wire.connect_to_host(host)
@@ -55,8 +57,8 @@ def test_requests_come_to_each_address_and_tell_which(rig: Rig) -> None:
         assert poll(b.rcq)[0].byte_len == 100
 
 
-def test_closing_closes_each_listener_and_its_pending_requests(rig: Rig) -> None:
-    wire = Everywhere(rig)
+def test_closing_a_wildcard_listener_closes_all_its_sockets_and_pending_requests(rig: Rig) -> None:
+    wire = WildcardWire(rig)
     before = open_descriptor_count()
     clients = [plain_connect((host, wire.port)) for host in HOSTS]
     wire.listener.close()
@@ -65,22 +67,23 @@ def test_closing_closes_each_listener_and_its_pending_requests(rig: Rig) -> None
         with pytest.raises(ConnectionRefusedError):
             plain_connect((host, wire.port))
     assert open_descriptor_count() == before - 2
-    Everywhere(rig, wire.port).listener.close()  # the port is free again at every address
+    # The second listener raises OSError if the port is still in use.
+    WildcardWire(rig, wire.port).listener.close()
 
 
-def test_the_port_must_be_free_at_each_address(rig: Rig) -> None:
+def test_the_port_of_a_wildcard_listener_must_be_free_at_each_address(rig: Rig) -> None:
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
         port = other.getsockname()[1]
         id = CMID(CMEventChannel(rig.ctx))
         before = open_descriptor_count()
         assert errno_raised_by(id.listen, ("", port), every_addr=True) == errno.EADDRINUSE
         assert open_descriptor_count() == before
-        # Nothing is left over: the id may listen on another port.
+        # After the failure, the id may listen on another port.
         id.listen(("", 0), every_addr=True)
         assert id.local_addr[1] != port
 
 
-def test_the_interface_in_c_takes_an_address_without_a_family(rig: Rig) -> None:
+def test_siw_cm_listen_accepts_an_address_without_a_family_as_wildcard(rig: Rig) -> None:
     id = CMID(CMEventChannel(rig.ctx))
     assert lib.siw_cm_listen(id._c_object(), addr_to_c(None), 8) == 0
     assert id.local_addr[0] == "127.0.0.1"
@@ -89,8 +92,8 @@ def test_the_interface_in_c_takes_an_address_without_a_family(rig: Rig) -> None:
     assert lib.siw_cm_listen(CMID(CMEventChannel(rig.ctx))._c_object(), bad, 8) == -errno.EINVAL
 
 
-def test_an_invalid_request_at_one_address_does_not_disturb_other_addresses(rig: Rig) -> None:
-    wire = Everywhere(rig)
+def test_invalid_requests_to_a_wildcard_listener_do_not_affect_valid_requests(rig: Rig) -> None:
+    wire = WildcardWire(rig)
     liars = [plain_connect((host, wire.port)) for host in HOSTS for _ in range(5)]
     for liar in liars:
         liar.sendall(b"GET / HTTP/1.1\r\n\r\nand more than twenty octets")
@@ -99,5 +102,6 @@ def test_an_invalid_request_at_one_address_does_not_disturb_other_addresses(rig:
             wire.connect_to_host(host)
     for liar in liars:
         with contextlib.suppress(ConnectionResetError):
-            assert liar.recv(100) == b""  # the connection is closed, with or without a reset
+            # The listener closes the connection of a client that sends no MPA Request.
+            assert liar.recv(100) == b""
         liar.close()

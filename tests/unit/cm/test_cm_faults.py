@@ -1,4 +1,4 @@
-"""Fault plans end to end: the data is right, or both sides learn that the connection is over."""
+"""Connections under fault plans: the data is correct, or both ends get an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import siwarp
 from siwarp.verbs import Error, RecvWR, SendWR
 
 SIZE = 300_000
-#: Seconds after which an operation counts as hanging; the fixture below scales them.
+#: Seconds after which an operation counts as hanging, scaled by the fixture scaled_patience.
 PATIENCE = 30.0
 
 pytestmark = pytest.mark.scales
@@ -31,8 +31,8 @@ def scaled_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "PATIENCE", scale_limit(PATIENCE))
 
 
-class Echo(threading.Thread):
-    """The peer: offers memory, echoes messages until an empty one or the end of the connection."""
+class EchoServer(threading.Thread):
+    """A peer that offers memory and echoes messages until an empty message or an error."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -53,10 +53,10 @@ class Echo(threading.Thread):
 
 
 @contextlib.contextmanager
-def echo_server(plan: str) -> Iterator[Echo]:
+def echo_server(plan: str) -> Iterator[EchoServer]:
     before = threading.active_count()
     with siwarp.faults(plan):
-        echo = Echo()
+        echo = EchoServer()
         try:
             yield echo
         finally:
@@ -76,7 +76,7 @@ def echo_server(plan: str) -> Iterator[Echo]:
         "rx:rate=300Mbit,delay=1ms,short=20%",
     ],
 )
-def test_data_is_correct_under_every_stream_fault(plan: str) -> None:
+def test_data_is_correct_under_every_fault_of_a_tcp_stream(plan: str) -> None:
     data = octet_pattern(SIZE, 3)
     with (
         echo_server(plan) as echo,
@@ -92,7 +92,7 @@ def test_data_is_correct_under_every_stream_fault(plan: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_corruption_is_found_by_the_crc_and_ends_the_connection_with_a_terminate(way: str) -> None:
+def test_corruption_is_detected_by_crc_and_ends_the_connection_with_a_terminate(way: str) -> None:
     errors, terminates = counter_value("crc_errors"), counter_value("terminate_tx")
     data = octet_pattern(SIZE, 3)
     # Start-up frames have no CRC, so the fault plan is set only after start-up.
@@ -113,7 +113,7 @@ def test_corruption_is_found_by_the_crc_and_ends_the_connection_with_a_terminate
 
 
 @pytest.mark.parametrize("plan", ["tx:reset=250KB", "rx:reset=250KB", "reset=30ms"])
-def test_a_reset_ends_the_connection_with_a_clear_error_at_both_ends(plan: str) -> None:
+def test_a_tcp_reset_ends_the_connection_with_peer_gone_at_both_ends(plan: str) -> None:
     before = counter_value("fault_reset")
     data = octet_pattern(SIZE, 3)
     with (
@@ -133,7 +133,9 @@ def test_a_reset_ends_the_connection_with_a_clear_error_at_both_ends(plan: str) 
 
 
 @pytest.mark.parametrize("sleeping", [False, True])
-def test_a_delayed_ud_message_comes_no_earlier(rig: Rig, sleeping: bool) -> None:
+def test_a_ud_message_delayed_by_a_fault_plan_arrives_after_its_delay(
+    rig: Rig, sleeping: bool
+) -> None:
     pair = Pair(rig)
     channel = rig.create_channel()
     cq = rig.create_cq(channel=channel)
@@ -146,7 +148,7 @@ def test_a_delayed_ud_message_comes_no_earlier(rig: Rig, sleeping: bool) -> None
         assert time.monotonic() - began >= 0.04
 
 
-CHILD = """
+CHILD_PROGRAM = """
 import sys
 from siwarp.verbs import Context
 try:
@@ -161,7 +163,7 @@ else:
 
 def run_child_with_faults(plan: str) -> subprocess.CompletedProcess[str]:
     return pace.run_command(
-        [sys.executable, "-c", CHILD],
+        [sys.executable, "-c", CHILD_PROGRAM],
         capture_output=True,
         text=True,
         seconds=60,
@@ -170,14 +172,14 @@ def run_child_with_faults(plan: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_environment_sets_a_plan_and_a_malformed_one_lets_no_device_open() -> None:
+def test_siwarp_faults_sets_a_plan_and_with_an_invalid_plan_no_device_opens() -> None:
     assert run_child_with_faults("loss=1%; rx:dup=2%").stdout == "plan loss=1%;rx:dup=2%\n"
     done = run_child_with_faults("loss=1%;delay=x")
     assert done.stdout.startswith("22 ")
     assert 'SIWARP_FAULTS is not a valid fault plan: clause 2, character 15: "x"' in done.stderr
 
 
-def test_an_invalid_plan_names_the_position_and_plans_nest() -> None:
+def test_the_error_of_an_invalid_fault_plan_has_the_position_and_plans_can_nest() -> None:
     with siwarp.faults("loss=1%") as outer:
         assert outer == "loss=1%"
         with pytest.raises(Error, match="clause 1, character 7"), siwarp.faults("delay=1"):

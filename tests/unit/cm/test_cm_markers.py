@@ -1,4 +1,4 @@
-"""Markers over complete connections: negotiated for each direction; the data is unchanged."""
+"""Markers on connections: the negotiation for each direction, and the transferred data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from siwarp.inspect import MPAReply, MPARequest, Opcode, crc32c
 @pytest.mark.parametrize("ask", [False, True])
 @pytest.mark.parametrize("answer", [False, True])
 @pytest.mark.parametrize("crc", [False, True])
-def test_each_end_asks_for_itself_and_data_goes_both_ways(
+def test_each_end_requests_markers_separately_and_data_is_correct_in_both_directions(
     two_device_wire: Wire, ask: bool, answer: bool, crc: bool
 ) -> None:
     a, b = two_device_wire.begin_connect(ConnParam(markers=ask, crc=crc), size=1 << 16), None
@@ -33,7 +33,9 @@ def test_each_end_asks_for_itself_and_data_goes_both_ways(
     exchange_data(a, b, 20_000)
 
 
-def test_bulk_goes_both_ways_at_once_with_markers(two_device_wire: Wire) -> None:
+def test_large_transfers_in_both_directions_at_the_same_time_with_markers(
+    two_device_wire: Wire,
+) -> None:
     size = 4 << 20
     a, b = two_device_wire.connect(ConnParam(markers=True), ConnParam(markers=True), size=2 * size)
     for one, other in ((a, b), (b, a)):
@@ -48,7 +50,7 @@ def test_bulk_goes_both_ways_at_once_with_markers(two_device_wire: Wire) -> None
     assert b.mem.read(size, size) == a.mem.read(size)
 
 
-def test_the_setting_markers_is_the_default_for_programs(wire: Wire) -> None:
+def test_the_setting_markers_is_the_default_of_a_connection(wire: Wire) -> None:
     with Peer.connect_to_siwarp(wire) as peer:
         assert peer.ours.m == 0
     assert peer.end.next_cm_event().type == CMEventType.DISCONNECTED
@@ -95,7 +97,7 @@ def test_markers_interoperate_with_a_scapy_peer(wire: Wire, how: str, size: int)
             assert b"".join(octets for op, octets in heads if op == opcode) == data
 
 
-def test_a_wrong_marker_is_told_by_a_terminate(wire: Wire) -> None:
+def test_a_wrong_marker_is_reported_by_a_terminate(wire: Wire) -> None:
     with Peer.connect_to_siwarp(wire, param=ConnParam(markers=True)) as peer:
         octets = bytearray(peer.frame_segment(build_send(1) / Raw(bytes(600))))
         octets[515] -= 4

@@ -1,4 +1,4 @@
-"""Connections with scripted peers: start-up frames, Markers and RTRs of every kind."""
+"""Connections with scripted peers that send various start-up frames."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read_fpdus(s: socket.socket) -> list[FPDU]:
 
 
 def terminate_codes(fpdus: list[FPDU]) -> list[tuple[int, int, int]]:
-    """Return (layer, type, code) of each Terminate among the FPDUs."""
+    """Return the tuple (layer, type, code) of each Terminate among the FPDUs."""
     found = []
     for fpdu in fpdus:
         ulpdu = bytes(fpdu.ulpdu)
@@ -37,7 +37,7 @@ def terminate_codes(fpdus: list[FPDU]) -> list[tuple[int, int, int]]:
     return found
 
 
-def connect_and_reply(
+def connect_to_plain_socket_and_reply(
     wire: Wire, s: socket.socket, reply: MPAReply, param: ConnParam
 ) -> tuple[End, socket.socket]:
     a = End(wire.active, CMID(wire.a_channel), wire.a_channel, size=1 << 12)
@@ -50,11 +50,11 @@ def connect_and_reply(
 
 
 @pytest.mark.clause("RFC6581-9.1-08", "RFC6581-9.1-09")
-def test_a_responder_that_wants_more_reads_than_there_is_room_for_is_terminated(
+def test_an_mpa_reply_with_an_ord_above_the_device_limit_is_terminated(
     wire: Wire,
 ) -> None:
     with plain_listener() as s:
-        a, peer = connect_and_reply(
+        a, peer = connect_to_plain_socket_and_reply(
             wire, s, MPAReply(rev=2, s=1, ird=1, ord=129), ConnParam(responder_resources=2)
         )
         event = a.next_cm_event()
@@ -66,11 +66,11 @@ def test_a_responder_that_wants_more_reads_than_there_is_room_for_is_terminated(
 
 
 @pytest.mark.clause("RFC6581-9.1-07", "RFC6581-9.1-10")
-def test_the_initiators_ird_grows_to_the_responders_ord_and_its_ord_shrinks_to_the_ird(
+def test_the_initiator_raises_its_ird_and_lowers_its_ord_to_those_of_the_reply(
     wire: Wire,
 ) -> None:
     with plain_listener() as s:
-        a, peer = connect_and_reply(
+        a, peer = connect_to_plain_socket_and_reply(
             wire,
             s,
             MPAReply(rev=2, s=1, ird=3, ord=40),
@@ -84,9 +84,9 @@ def test_the_initiators_ird_grows_to_the_responders_ord_and_its_ord_shrinks_to_t
 
 
 @pytest.mark.clause("RFC6581-9.1-12", "RFC6581-9.1-14")
-def test_a_responder_that_leaves_depths_to_the_users_changes_none(wire: Wire) -> None:
+def test_an_mpa_reply_without_negotiated_depths_does_not_change_the_depths(wire: Wire) -> None:
     with plain_listener() as s:
-        a, peer = connect_and_reply(
+        a, peer = connect_to_plain_socket_and_reply(
             wire,
             s,
             MPAReply(rev=2, s=1, ird=0x3FFF, ord=0x3FFF),
@@ -98,9 +98,9 @@ def test_a_responder_that_leaves_depths_to_the_users_changes_none(wire: Wire) ->
 
 
 @pytest.mark.clause("RFC6581-9.1-10")
-def test_a_rejecting_responders_depths_are_told(wire: Wire) -> None:
+def test_the_depths_of_a_rejecting_mpa_reply_are_reported(wire: Wire) -> None:
     with plain_listener() as s:
-        a, peer = connect_and_reply(
+        a, peer = connect_to_plain_socket_and_reply(
             wire, s, MPAReply(rev=2, s=1, r=1, ird=7, ord=200, private_data=b"why"), ConnParam()
         )
         event = a.next_cm_event()
@@ -110,9 +110,9 @@ def test_a_rejecting_responders_depths_are_told(wire: Wire) -> None:
 
 
 @pytest.mark.clause("RFC6581-9.2-10", "RFC6581-9.2-11")
-def test_a_responder_that_knows_none_of_our_rtrs_is_terminated(wire: Wire) -> None:
+def test_an_mpa_reply_that_accepts_none_of_the_offered_rtrs_is_terminated(wire: Wire) -> None:
     with plain_listener() as s:
-        a, peer = connect_and_reply(
+        a, peer = connect_to_plain_socket_and_reply(
             wire,
             s,
             MPAReply(rev=2, s=1, a=1, ird=1, ord=1, d_rtr=1),
@@ -126,7 +126,7 @@ def test_a_responder_that_knows_none_of_our_rtrs_is_terminated(wire: Wire) -> No
 
 
 @pytest.mark.clause("RFC6581-9.1-11", "RFC6581-9.1-13")
-def test_depths_that_a_request_leaves_to_the_users_are_left_in_the_reply(wire: Wire) -> None:
+def test_the_reply_to_a_request_without_negotiated_depths_negotiates_none(wire: Wire) -> None:
     with plain_connect(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=0x3FFF, ord=0x3FFF)))
         request = wire.next_request()
@@ -138,7 +138,7 @@ def test_depths_that_a_request_leaves_to_the_users_are_left_in_the_reply(wire: W
         assert (event.initiator_depth, event.responder_resources) == (6, 8)
 
 
-def test_garbage_in_place_of_fpdus_ends_the_connection_with_a_terminate(wire: Wire) -> None:
+def test_an_invalid_fpdu_ends_the_connection_with_a_terminate(wire: Wire) -> None:
     with plain_connect(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, ird=1, ord=1)))
         b = End(wire.passive, wire.next_request().id, wire.p_channel, size=64)

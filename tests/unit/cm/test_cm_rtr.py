@@ -1,4 +1,4 @@
-"""Unusual MPA Requests are accepted; an accept fails only because of the program's parameters."""
+"""MPA Requests with and without RTRs, and unusual MPA Requests, which are accepted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEPTHS = [(0, 0), (1, 1000), (0x3FFF, 0), (0x3FFF, 0x3FFF)]
 
 
 @pytest.mark.clause("RFC6581-9.2-08")
-def test_a_request_that_offers_no_rtr_is_answered_with_one_that_then_opens(wire: Wire) -> None:
+def test_the_reply_to_a_peer_to_peer_request_without_rtr_chooses_an_empty_write(wire: Wire) -> None:
     with plain_connect(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, a=1, ird=4, ord=4)))
         end = End(wire.passive, wire.next_request().id, wire.p_channel)
@@ -38,7 +38,7 @@ def test_a_request_that_offers_no_rtr_is_answered_with_one_that_then_opens(wire:
         assert (event.type, event.peer_to_peer) == (CMEventType.ESTABLISHED, RTR.WRITE)
 
 
-PLAIN = [
+REVISION_1_PARAMS = [
     ConnParam(rev=1),
     ConnParam(rev=1, initiator_depth=5, responder_resources=7),
     ConnParam(rev=1, private_data=b"plain"),
@@ -47,15 +47,15 @@ PLAIN = [
 ]
 
 
-@pytest.mark.parametrize("param", PLAIN, ids=range(len(PLAIN)))
+@pytest.mark.parametrize("param", REVISION_1_PARAMS, ids=range(len(REVISION_1_PARAMS)))
 @pytest.mark.parametrize("roce", [False, True])
 @pytest.mark.clause("RFC6581-10-03")
-def test_a_request_without_enhanced_parameters_has_rfc_5044_format(
+def test_an_mpa_request_of_revision_1_has_the_format_of_rfc_5044(
     wire: Wire, param: ConnParam, roce: bool
 ) -> None:
-    """Without enhanced parameters the Request is plain RFC 5044, whatever the program sets.
+    """A Request of revision 1 is a plain RFC 5044 Request, whatever the program sets.
 
-    No S bit, no IRD and ORD words, no RTR.
+    The Request has no S bit and no words for IRD and ORD, and no RTR follows.
     """
     persona = {"persona": Persona.ROCE} if roce else {}
     with temporary_settings(mpa_announce=0), plain_listener() as listener:
@@ -71,12 +71,13 @@ def test_a_request_without_enhanced_parameters_has_rfc_5044_format(
             sock.sendall(bytes(MPAReply(rev=1, m=0, c=0)))
             assert end.next_cm_event().type == CMEventType.ESTABLISHED
             sock.settimeout(0.03)
-            with pytest.raises(TimeoutError):  # no RTR is sent after the Request and Reply
+            # siwarp sends no RTR after a Request and Reply of revision 1.
+            with pytest.raises(TimeoutError):
                 sock.recv(1)
 
 
 @pytest.mark.clause("RFC6581-10-03")
-def test_a_client_server_request_of_revision_2_has_no_function_code(wire: Wire) -> None:
+def test_a_client_server_mpa_request_of_revision_2_offers_no_rtr(wire: Wire) -> None:
     with plain_listener() as listener:
         end = End(wire.active, CMID(wire.a_channel), wire.a_channel)
         end.id.connect(listener.getsockname()[:2], ConnParam())
@@ -86,7 +87,7 @@ def test_a_client_server_request_of_revision_2_has_no_function_code(wire: Wire) 
     assert (request.s, request.a, request.b, request.c_rtr, request.d_rtr) == (1, 0, 0, 0, 0)
 
 
-FIRSTS = {
+RTR_FPDUS = {
     1: FPDU(ulpdu=None),
     2: FPDU(ulpdu=DDPTagged(opcode=Opcode.RDMA_WRITE)),
     4: FPDU(
@@ -96,10 +97,10 @@ FIRSTS = {
 }
 
 
-@pytest.mark.parametrize("sent", FIRSTS)
+@pytest.mark.parametrize("sent", RTR_FPDUS)
 @pytest.mark.parametrize("offered", range(1, 8))
 @pytest.mark.clause("RFC6581-9.2-05")
-def test_a_reply_names_all_kinds_that_were_offered_and_each_of_them_opens(
+def test_an_mpa_reply_accepts_all_offered_rtrs_and_each_opens_the_connection(
     wire: Wire, offered: int, sent: int
 ) -> None:
     with plain_connect(wire.address) as s:
@@ -109,7 +110,7 @@ def test_a_reply_names_all_kinds_that_were_offered_and_each_of_them_opens(
         end.id.accept()
         reply = MPAReply(recv_startup_frame(s))
         assert (reply.a, {name: getattr(reply, name) for name in flags}) == (1, flags)
-        s.sendall(bytes(FIRSTS[sent]))
+        s.sendall(bytes(RTR_FPDUS[sent]))
         event = end.next_cm_event()
         if offered & sent:
             assert event.type == CMEventType.ESTABLISHED
@@ -118,7 +119,7 @@ def test_a_reply_names_all_kinds_that_were_offered_and_each_of_them_opens(
             assert event.wire_error == 0x020007  # RFC6581-9.2-11
 
 
-def test_a_read_is_named_only_where_the_responder_takes_any(wire: Wire) -> None:
+def test_an_mpa_reply_accepts_a_read_as_rtr_only_if_the_responder_accepts_reads(wire: Wire) -> None:
     with plain_connect(wire.address) as s:
         s.sendall(bytes(MPARequest(rev=2, s=1, a=1, c_rtr=1, d_rtr=1, ird=4, ord=0)))
         end = End(wire.passive, wire.next_request().id, wire.p_channel)
@@ -129,7 +130,7 @@ def test_a_read_is_named_only_where_the_responder_takes_any(wire: Wire) -> None:
 
 @pytest.mark.parametrize("a", [0, 1])
 @pytest.mark.parametrize(("ird", "ord_"), DEPTHS)
-def test_every_combination_of_flags_and_depths_is_accepted(
+def test_mpa_requests_with_any_combination_of_flags_and_depths_are_accepted(
     wire: Wire, a: int, ird: int, ord_: int
 ) -> None:
     for m, c, b, write, read in itertools.product((0, 1), repeat=5):

@@ -1,4 +1,4 @@
-"""The share of a listener's pending connections per source; loopback may use all by default."""
+"""The source share: the part of the pending connections that one source address may hold."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pace import scale_limit
 from siwarp.cm import RTR, CMEvent, CMEventType
 from siwarp.verbs import PeerGone
 
-# Nine connections from one address that the program does not accept, with a limit of eight pending
-# ones. Ends when three were refused, or when the listener has paused and left the ninth in the
-# kernel's queue.
+#: A program that opens nine connections from one address to its listener and accepts none, with a
+#: limit of eight pending connections. The program ends when siwarp has refused three connections,
+#: or when the listener has paused and the ninth connection stays in the queue of the kernel.
 PROGRAM = """
 import os, socket, sys, time
 from siwarp.base import counters
@@ -38,10 +38,10 @@ with Context(sys.argv[1]) as context:
 
 
 def refused_and_paused_counts(host: str, **settings: str) -> str:
-    """Run PROGRAM in a network namespace that has a non-loopback address.
+    """Run PROGRAM in a network namespace with an additional address and return its output.
 
-    The sanitizer's library is preloaded into the program only: a shell with it crashes when it
-    forks.
+    The library of a sanitizer is preloaded into the program only, because a shell with the library
+    crashes when it forks.
     """
     net = 'ip link set lo up; ip addr add 192.0.2.9 dev lo; LD_PRELOAD="$PRELOAD" exec "$@"'
     limit = scale_limit(30)
@@ -64,21 +64,21 @@ def refused_and_paused_counts(host: str, **settings: str) -> str:
 
 
 @pytest.mark.scales
-def test_by_default_loopback_may_have_all_that_is_pending() -> None:
+def test_by_default_loopback_may_hold_all_pending_connections() -> None:
     assert refused_and_paused_counts("127.0.0.1") == "0 1"
 
 
 @pytest.mark.scales
-def test_by_default_another_address_has_three_quarters() -> None:
+def test_by_default_a_non_loopback_address_may_hold_three_quarters_of_the_connections() -> None:
     assert refused_and_paused_counts("192.0.2.9") == "3 0"
 
 
 @pytest.mark.scales
-def test_a_share_that_is_set_is_loopbacks_too() -> None:
+def test_a_source_share_that_is_set_also_applies_to_loopback() -> None:
     assert refused_and_paused_counts("127.0.0.1", SIWARP_SOURCE_SHARE="75") == "3 0"
 
 
-def test_the_error_of_a_reset_connect_mentions_the_share() -> None:
+def test_the_error_of_a_reset_connect_mentions_the_source_share() -> None:
     which = mock.Mock(_dest=("192.0.2.9", 7))
     event = CMEvent(
         type=CMEventType.CONNECT_ERROR, id=which, listen_id=None, status=errno.ECONNRESET, rev=2,

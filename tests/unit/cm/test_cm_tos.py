@@ -1,4 +1,4 @@
-"""The type of service that both sides of a connection set on its sockets."""
+"""The type of service that the ends of a connection set on their sockets."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from siwarp.verbs import Error
 
 
 def count_sockets_with_tos(tos: int) -> int:
-    """Return how many of this process's connected TCP sockets have that type of service."""
+    """Return how many connected TCP sockets of the process have the type of service ``tos``."""
     found = 0
     for path in Path("/proc/self/fd").iterdir():
         try:
             s = socket.socket(fileno=os.dup(int(path.name)))
-        except OSError:  # the descriptor is not a socket, or has been closed
+        except OSError:
+            # The descriptor is not a socket or has been closed.
             continue
         with s:
             try:
@@ -31,7 +32,7 @@ def count_sockets_with_tos(tos: int) -> int:
     return found
 
 
-def test_each_end_chooses_the_type_of_service_of_what_it_sends(wire: Wire) -> None:
+def test_each_end_sets_the_type_of_service_of_its_own_socket(wire: Wire) -> None:
     a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
     a.id.connect(wire.address, ConnParam(tos=0x28))
     request = wire.next_request()
@@ -43,7 +44,7 @@ def test_each_end_chooses_the_type_of_service_of_what_it_sends(wire: Wire) -> No
 
 
 @pytest.mark.parametrize("tos", [-1, 256])
-def test_a_type_of_service_has_eight_bits(wire: Wire, tos: int) -> None:
+def test_a_type_of_service_outside_of_eight_bits_is_refused(wire: Wire, tos: int) -> None:
     a = End(wire.active, CMID(wire.a_channel), wire.a_channel)
     with pytest.raises(Error, match="tos"):
         a.id.connect(wire.address, ConnParam(tos=tos))

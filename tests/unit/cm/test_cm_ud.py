@@ -1,4 +1,4 @@
-"""UD queue pairs found by address and port: spec/cm-udp.md as seen by two programs."""
+"""UD queue pairs found by address and port (spec/cm-udp.md), from the view of two programs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sidr_ends(rig: Rig) -> Ends:
     return Ends(rig)
 
 
-def test_a_question_is_answered_and_the_queue_pair_can_be_sent_to(sidr_ends: Ends) -> None:
+def test_a_sidr_query_is_answered_with_a_queue_pair_that_receives_messages(sidr_ends: Ends) -> None:
     qp, mr = sidr_ends.create_qp(), sidr_ends.rig.reg_mr(1024)
     id = sidr_ends.send_request(b"who is there")
     asked = sidr_ends.next_request()
@@ -54,7 +54,9 @@ def test_a_question_is_answered_and_the_queue_pair_can_be_sent_to(sidr_ends: End
     assert {wc.wr_id for wc in poll(sidr_ends.cq, 2)} == {1, 2}
 
 
-def test_a_queue_pair_that_its_user_moved_keeps_its_key(sidr_ends: Ends) -> None:
+def test_a_queue_pair_moved_to_rts_by_the_program_keeps_its_qkey_in_the_sidr_answer(
+    sidr_ends: Ends,
+) -> None:
     qp = sidr_ends.create_qp()
     qp.to_rts(QPAttr(qkey=0x77))
     sidr_ends.send_request()
@@ -63,7 +65,7 @@ def test_a_queue_pair_that_its_user_moved_keeps_its_key(sidr_ends: Ends) -> None
     assert (told.qpn, told.qkey) == (qp.qp_num, 0x77)
 
 
-def test_one_queue_pair_answers_many(sidr_ends: Ends) -> None:
+def test_one_queue_pair_is_the_answer_to_many_sidr_queries(sidr_ends: Ends) -> None:
     qp = sidr_ends.create_qp()
     ids = {sidr_ends.send_request(bytes([i])) for i in range(20)}
     found = set()
@@ -77,7 +79,7 @@ def test_one_queue_pair_answers_many(sidr_ends: Ends) -> None:
 
 
 @pytest.mark.parametrize("how", ["reject", "destroy", "close", "owe"])
-def test_a_refused_query_reports_the_reason(sidr_ends: Ends, how: str) -> None:
+def test_a_refused_sidr_query_reports_the_reason(sidr_ends: Ends, how: str) -> None:
     sidr_ends.send_request()
     if how == "close":
         assert select.select([sidr_ends.answering], [], [], LIMIT)[0]
@@ -87,7 +89,7 @@ def test_a_refused_query_reports_the_reason(sidr_ends: Ends, how: str) -> None:
     elif asked and how == "destroy":
         asked.id.close()
     else:
-        # closes the listener while the query is pending, or after the program has received it
+        # The listener closes while the query is pending or after the program has received it.
         sidr_ends.door.close()
         if asked:
             asked.id.reject()
@@ -99,7 +101,7 @@ def test_a_refused_query_reports_the_reason(sidr_ends: Ends, how: str) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("time_limit", [{}, {"timeout": 0.25}], ids=["patient", "hasty"])
-def test_a_query_to_a_port_without_listener_fails_soon(
+def test_a_sidr_query_to_a_port_without_listener_is_rejected_soon(
     sidr_ends: Ends, host: str, time_limit: dict[str, float]
 ) -> None:
     with plain_udp_socket(host) as gone:
@@ -107,19 +109,19 @@ def test_a_query_to_a_port_without_listener_fails_soon(
     id = sidr_ends.send_request(to=where, **time_limit)
     told = sidr_ends.next_result(scale_limit(3))
     assert told.id is id and (told.type, told.status) == (CMEventType.REJECTED, errno.ECONNREFUSED)
-    assert told.wire_error == 1, "as of a listener that is closed"
+    assert told.wire_error == 1, "the wire error is not that of a closed listener"
     assert sidr_ends.asking.get_event(0) is None
 
 
-def test_a_lost_answer_is_asked_for_again_and_the_program_is_asked_once(sidr_ends: Ends) -> None:
+def test_a_repeated_sidr_query_gets_the_same_answer_without_a_second_event(sidr_ends: Ends) -> None:
     qp = sidr_ends.create_qp()
     with plain_udp_socket() as s:
         s.sendto(build_question(7, b"x"), sidr_ends.door.local_addr)
         asked = sidr_ends.next_request()
         before = counter_value("drop_sidr_length")
-        # a repeated query, while the first one is pending
+        # The query is repeated while the first query is pending.
         s.sendto(build_question(7, b"x"), sidr_ends.door.local_addr)
-        # an invalid datagram, which is processed and counted after the repeated query
+        # An invalid datagram is processed and counted after the repeated query.
         s.sendto(b"", sidr_ends.door.local_addr)
         wait_until(lambda: counter_value("drop_sidr_length") > before)
         sidr_ends.accept(asked, qp, b"yes")
@@ -139,7 +141,7 @@ def test_a_lost_answer_is_asked_for_again_and_the_program_is_asked_once(sidr_end
     assert sidr_ends.answering.get_event(0) is None
 
 
-def test_a_closed_listener_still_retransmits_its_last_answers(sidr_ends: Ends) -> None:
+def test_a_closed_listener_still_retransmits_its_last_sidr_answers(sidr_ends: Ends) -> None:
     with plain_udp_socket() as s:
         s.sendto(build_question(7), sidr_ends.door.local_addr)
         sidr_ends.accept(sidr_ends.next_request(), sidr_ends.create_qp())
@@ -147,13 +149,13 @@ def test_a_closed_listener_still_retransmits_its_last_answers(sidr_ends: Ends) -
         assert len({s.recv(2048) for _ in range(3)}) == 1
 
 
-def test_a_wildcard_listener_answers_at_each_address_and_a_socket_may_have_the_port(
+def test_a_wildcard_sidr_listener_answers_at_each_address(
     rig: Rig,
 ) -> None:
     channel = CMEventChannel()
     with plain_udp_socket("127.0.0.3") as taken:
         id = CMID(channel, ud=True)
-        # binds an id to an address at which the program already has a socket
+        # An id can be bound to an address at which the program already has a socket.
         id.bind_addr(("127.0.0.3", taken.getsockname()[1]))
         assert id.local_addr == taken.getsockname()
         id.set_device(rig.ctx)
@@ -172,7 +174,7 @@ def test_a_wildcard_listener_answers_at_each_address_and_a_socket_may_have_the_p
     assert event.id.local_addr == ("127.0.0.2", port)
 
 
-def test_a_device_that_is_closed_by_force_ends_what_is_under_way(rig: Rig) -> None:
+def test_a_forced_close_of_the_device_ends_pending_sidr_queries(rig: Rig) -> None:
     ends = Ends(rig)
     with plain_udp_socket() as mute:
         ends.send_request(to=mute.getsockname())
@@ -183,7 +185,7 @@ def test_a_device_that_is_closed_by_force_ends_what_is_under_way(rig: Rig) -> No
     assert errno_raised_by(taken.id.accept) == errno.EBADF
 
 
-def test_calls_that_make_no_sense_are_refused(sidr_ends: Ends) -> None:
+def test_invalid_calls_on_ids_of_sidr_queries_are_refused(sidr_ends: Ends) -> None:
     id = CMID(sidr_ends.asking, ud=True)
     with pytest.raises(StateError):
         id.bind_qp(sidr_ends.rig.create_qp(sidr_ends.cq, qp_type=QPType.RC))
@@ -196,10 +198,10 @@ def test_calls_that_make_no_sense_are_refused(sidr_ends: Ends) -> None:
     assert errno_raised_by(id.connect, sidr_ends.door.local_addr) == errno.EINVAL
     asked = sidr_ends.next_request()
     assert len(asked.private_data) == 180
-    assert errno_raised_by(asked.id.accept) == errno.EINVAL, "without a queue pair"
+    assert errno_raised_by(asked.id.accept) == errno.EINVAL, "accept succeeded without a queue pair"
     qp = sidr_ends.create_qp()
     asked.id.bind_qp(qp)
     assert errno_raised_by(asked.id.accept, ConnParam(private_data=bytes(137))) == errno.EINVAL
     asked.id.accept(ConnParam(private_data=bytes(136)))
-    assert errno_raised_by(asked.id.accept) == errno.EINVAL, "twice"
+    assert errno_raised_by(asked.id.accept) == errno.EINVAL, "accept succeeded twice"
     assert len(sidr_ends.next_result().private_data) == 136

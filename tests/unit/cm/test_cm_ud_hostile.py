@@ -1,4 +1,4 @@
-"""A flood of UD resolution queries; other tests are in tests/sim/verbs/test_cm_ud_hostile.py."""
+"""A flood of SIDR queries; tests/sim/verbs/test_cm_ud_hostile.py has more tests of queries."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ def sidr_ends(rig: Rig) -> Ends:
 
 
 def build_question_fast(id: int, template: bytes = build_question()) -> bytes:
-    """Return question(id), without the milliseconds that scapy needs."""
+    """Return the octets of ``build_question(id)`` without the milliseconds that scapy takes."""
     head = template[:8] + id.to_bytes(8, "big") + template[16:-4]
     return head + crc32c(head).to_bytes(4, "little")
 
 
-def test_a_flood_of_forged_queries_occupies_half_of_the_pending_limit(rig: Rig) -> None:
+def test_a_flood_of_forged_sidr_queries_occupies_at_most_half_of_the_pending_limit(
+    rig: Rig,
+) -> None:
     ends = Ends(rig)
     before = counter_value("sidr_cookies") + counter_value("drop_rxq_overflow")
     with plain_udp_socket() as s:

@@ -1,4 +1,4 @@
-"""Helpers shared by the tests of UD resolution (spec/cm-udp.md): a listener and plain sockets."""
+"""A listener, plain sockets and frames for the tests of UD resolution (spec/cm-udp.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FRAME = 232
 
 
 class Ends:
-    """A listener with its queue pair, and the event channel of the active side, on one device."""
+    """A UD listener and the event channels of the asking and the answering side, on one device."""
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
@@ -37,7 +37,8 @@ class Ends:
         id = CMID(self.asking, ud=True)
         param = ConnParam(private_data=data, **more)  # type: ignore[arg-type]
         id.connect(to or self.door.local_addr, param)
-        self.ids.append(id)  # an id without a reference would be closed
+        # The reference keeps Python from closing the id.
+        self.ids.append(id)
         return id
 
     def next_request(self, limit: float = LIMIT) -> CMEvent:
@@ -48,7 +49,7 @@ class Ends:
 
     def next_result(self, limit: float = LIMIT) -> CMEvent:
         event = self.asking.get_event(limit)
-        assert event is not None, "nothing came of it"
+        assert event is not None, "the query has no result"
         return event
 
     def accept(self, event: CMEvent, qp: QP, data: bytes = b"") -> None:
@@ -58,7 +59,7 @@ class Ends:
 
 @contextlib.contextmanager
 def plain_udp_socket(host: str = HOST) -> Iterator[Any]:
-    """Return a plain UDP socket with a receive time-out."""
+    """Provide a plain UDP socket with a receive time-out."""
     with net.open_udp_socket(host) as s:
         s.settimeout(LIMIT)
         yield s
@@ -69,7 +70,7 @@ def build_question(id: int = 1, data: bytes = b"", **fields: object) -> bytes:
 
 
 def parse_frame(octets: bytes) -> SIDR:
-    """Parse a frame sent by siwarp; fields its type lacks must be zero, its CRC must be right."""
+    """Parse a frame sent by siwarp and assert that its CRC is valid and its unused fields are 0."""
     assert len(octets) == FRAME
     frame = SIDR(octets)
     built = frame.copy()
@@ -79,8 +80,8 @@ def parse_frame(octets: bytes) -> SIDR:
 
 
 def assert_silent(s: Any, seconds: float = 0.2) -> None:
-    """Assert that no datagram arrives at the socket for this many seconds."""
+    """Assert that no datagram arrives at the socket ``s`` for ``seconds`` seconds."""
     s.settimeout(seconds)
     with contextlib.suppress(TimeoutError):
-        raise AssertionError(f"{len(s.recv(2048))} octets came")
+        raise AssertionError(f"{len(s.recv(2048))} octets were received")
     s.settimeout(LIMIT)

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of this folder: devices, queue pairs and connections on loopback."""
+"""Fixtures of the tests of connecting by QPN: devices, queue pairs and connections on loopback."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""RC queue pairs that connect by GID and QPN: spec/rc-pairing.md.
+"""RC queue pairs that connect by GID and QPN (spec/rc-pairing.md).
 
-Tests in which time passes are in tests/sim/test_sim_rc_pairing.py.
+Tests of time-outs are in tests/sim/test_sim_rc_pairing.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def other_process() -> Iterator[Process]:
     made.close()
 
 
-def test_two_processes_in_both_orders_of_numbers(rig: Rig, other_process: Process) -> None:
+def test_queue_pairs_of_two_processes_connect_by_qpn_in_both_orders_of_qpns(
+    rig: Rig, other_process: Process
+) -> None:
     for _ in range(2):
         (theirs,) = other_process.run_command("ids")
         mine = End(rig)
@@ -53,8 +55,10 @@ def test_two_processes_in_both_orders_of_numbers(rig: Rig, other_process: Proces
 # ---- connected and disconnected peers
 
 
-def test_a_peer_that_is_killed(rig: Rig, other_process: Process) -> None:
-    """The time until a killed peer is noticed is tested in test_sim_rc_pairing.py."""
+def test_sends_to_a_killed_peer_complete_with_retry_exceeded(
+    rig: Rig, other_process: Process
+) -> None:
+    """tests/sim/test_sim_rc_pairing.py tests the time until a killed peer is detected."""
     mine = End(rig, persona=Persona.ROCE)
     (theirs,) = other_process.run_command("ids")
     mine.init_with_receives()
@@ -71,7 +75,7 @@ def test_a_peer_that_is_killed(rig: Rig, other_process: Process) -> None:
     wait_until(lambda: is_in_state(mine, QPState.ERR))
 
 
-def test_a_number_is_an_index_and_a_port_that_255_share(rig: Rig) -> None:
+def test_a_qpn_holds_a_tcp_port_that_255_queue_pairs_share_and_an_index(rig: Rig) -> None:
     cq = rig.create_cq()
     init = QPInitAttr(QPType.RC, scq=cq, rcq=cq, by_qpn=True)
     before = open_descriptor_count()
@@ -92,7 +96,7 @@ def test_a_number_is_an_index_and_a_port_that_255_share(rig: Rig) -> None:
     assert open_descriptor_count() == before
 
 
-def test_a_queue_pair_is_destroyed_at_every_stage_of_connecting(rig: Rig) -> None:
+def test_destroying_a_queue_pair_at_any_stage_of_connecting_by_qpn_leaks_nothing(rig: Rig) -> None:
     fds = open_descriptor_count()
     for stage in ("RESET", "INIT", "connecting", "kept", "paired", "posted", "lost", "ERR"):
         a, b = sorted((End(rig), End(rig)), key=lambda end: end.qp.qp_num)
@@ -103,7 +107,8 @@ def test_a_queue_pair_is_destroyed_at_every_stage_of_connecting(rig: Rig) -> Non
             a.to_rts(b.host_and_qpn)
         if stage == "kept":
             wait_until(lambda before=before: open_descriptor_count() >= before + 2)
-            b.close()  # closes the queue pair together with the MPA Request that it holds
+            # Closing the queue pair also closes the MPA Request that it holds.
+            b.close()
         if stage in ("paired", "lost", "ERR"):
             b.init_with_receives()
             b.to_rts(a.host_and_qpn)

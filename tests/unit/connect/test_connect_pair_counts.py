@@ -1,4 +1,4 @@
-"""Delivery counts of queue pairs connected by QPN: which side offers them, and stopped peers."""
+"""Delivery counts of queue pairs connected by QPN: which end offers counts, and stopped peers."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ from siwarp.verbs import (
     WROpcode,
 )
 
-US = gid_of_host(HOST)
-#: A QPN below all others here, so that the plain socket connects.
-LOW = 1 << 16 | 1
+LOCAL_GID = gid_of_host(HOST)
+#: A QPN below all other QPNs of these tests, so that the plain socket connects.
+LOWEST_QPN = 1 << 16 | 1
 ROCE = Persona.ROCE
 
 
@@ -60,27 +60,33 @@ def rig() -> Iterator[Rig]:
 
 @contextlib.contextmanager
 def connected_initiator(end: End, features: int) -> Iterator[PlainPeer]:
-    """Provide a plain socket that connects as the lower id and has sent its features."""
-    end.to_rts((HOST, LOW))
+    """Provide a plain socket that has connected as the lower QPN and announced ``features``."""
+    end.to_rts((HOST, LOWEST_QPN))
     address = (HOST, end.qp.qp_num & 0xFFFF)
     with socket.create_connection(address, LIMIT, source_address=(HOST, 0)) as s:
         peer = PlainPeer(s)
         s.sendall(
-            build_mpa_request(build_private_data((US, LOW), (US, end.qp.qp_num), features=features))
+            build_mpa_request(
+                build_private_data(
+                    (LOCAL_GID, LOWEST_QPN), (LOCAL_GID, end.qp.qp_num), features=features
+                )
+            )
         )
         reply = MPAReply(recv_startup_frame(s))
         assert reply.r == 0
-        assert reply.private_data[6:8] == b"\0\1", "ours offers counts"
-        # the first FPDU, which serves as RTR
+        assert reply.private_data[6:8] == b"\0\1", "the reply does not offer delivery counts"
+        # The first FPDU serves as RTR.
         peer.send_segments(bytes(DDPTagged(opcode=Opcode.RDMA_WRITE, stag=1)))
         yield peer
 
 
-# ---- which side offers delivery counts
+# ---- offers of delivery counts
 
 
 @pytest.mark.parametrize("features", [0, 1, 2, 3, 0xFE, 0xFF])
-def test_counts_are_used_if_both_ends_offer_them_and_reads_if_not(rig: Rig, features: int) -> None:
+def test_delivery_counts_are_used_if_both_ends_offer_them_else_confirming_reads(
+    rig: Rig, features: int
+) -> None:
     end = End(rig, persona=ROCE)
     end.init_with_receives()
     with (
@@ -98,7 +104,7 @@ def test_counts_are_used_if_both_ends_offer_them_and_reads_if_not(rig: Rig, feat
         assert [(w.wr_id, w.status) for w in poll(end.cq)] == [(1, WCStatus.SUCCESS)]
 
 
-def test_the_rtr_does_not_count_as_a_write(rig: Rig) -> None:
+def test_the_rtr_is_not_counted_as_a_write_in_the_delivery_counts(rig: Rig) -> None:
     end = End(rig, persona=ROCE)
     end.init_with_receives()
     with connected_initiator(end, 1) as peer:
@@ -108,7 +114,9 @@ def test_the_rtr_does_not_count_as_a_write(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("personas", [("iwarp", "roce"), ("roce", "iwarp"), ("roce", "roce")])
-def test_ends_of_any_persona_exchange_messages(rig: Rig, personas: tuple[str, str]) -> None:
+def test_queue_pairs_of_any_personas_connect_by_qpn_and_exchange_messages(
+    rig: Rig, personas: tuple[str, str]
+) -> None:
     a, b = (End(rig, persona=Persona[name.upper()]) for name in personas)
     a.init_with_receives()
     b.init_with_receives()
@@ -118,7 +126,7 @@ def test_ends_of_any_persona_exchange_messages(rig: Rig, personas: tuple[str, st
 
 
 @pytest.mark.parametrize("offers", [(0, 0), (0, 1), (1, 0), (1, 1)])
-def test_an_end_that_offers_them_and_one_that_does_not_meet(
+def test_delivery_counts_are_used_only_if_both_processes_enable_them(
     rig: Rig, offers: tuple[int, int]
 ) -> None:
     other = Process(HOST, "1", env={**os.environ, "SIWARP_DELIVERY_COUNTS": str(offers[1])})
@@ -147,7 +155,7 @@ def test_an_end_that_offers_them_and_one_that_does_not_meet(
         other.close()
 
 
-def test_a_queue_pair_that_is_its_own_peer_counts_too(rig: Rig) -> None:
+def test_a_queue_pair_connected_to_itself_uses_delivery_counts(rig: Rig) -> None:
     end = End(rig, persona=ROCE)
     end.init_with_receives()
     with assert_counter_grows("confirm_reads", 0):
@@ -164,7 +172,7 @@ def test_a_queue_pair_that_is_its_own_peer_counts_too(rig: Rig) -> None:
 # ---- order within one send queue
 
 
-def test_a_sends_completion_is_ahead_of_the_answer_in_the_queue_of_both(rig: Rig) -> None:
+def test_a_send_completes_before_the_receive_of_its_answer_in_a_shared_cq(rig: Rig) -> None:
     other_rig = Rig()
     a, b = End(rig, persona=ROCE), End(other_rig, persona=ROCE)
     a.init_with_receives()
@@ -183,7 +191,7 @@ def test_a_sends_completion_is_ahead_of_the_answer_in_the_queue_of_both(rig: Rig
     other_rig.close()
 
 
-def test_reads_atomics_fences_and_writes_complete_in_order(rig: Rig) -> None:
+def test_reads_atomics_fenced_requests_and_writes_complete_in_order(rig: Rig) -> None:
     a, b = End(rig, persona=ROCE), End(rig, persona=ROCE)
     a.init_with_receives()
     b.init_with_receives(32)
@@ -211,11 +219,11 @@ def test_reads_atomics_fences_and_writes_complete_in_order(rig: Rig) -> None:
     assert [(wc.wr_id, wc.status) for wc in done] == [(i, 0) for i in range(20)]
 
 
-# ---- a peer that is stopped, and one that dies
+# ---- peers that are stopped or killed
 
 
 def stop_process(other: Process) -> None:
-    """Stop all threads of the process, its progress thread included."""
+    """Stop all threads of a process and wait until all of them have stopped."""
     pid = other.process.pid
     os.kill(pid, signal.SIGSTOP)
     stats = Path(f"/proc/{pid}/task").glob("*/stat")
@@ -223,7 +231,7 @@ def stop_process(other: Process) -> None:
         wait_until(lambda stat=stat: stat.read_text().rpartition(")")[2].split()[0] == "T")
 
 
-def test_a_peer_that_is_stopped_completes_nothing_until_it_runs_again(rig: Rig) -> None:
+def test_sends_to_a_stopped_peer_complete_after_the_peer_continues(rig: Rig) -> None:
     other = Process(HOST, "1")
     try:
         end = End(rig, persona=ROCE)
@@ -250,8 +258,8 @@ def test_a_peer_that_is_stopped_completes_nothing_until_it_runs_again(rig: Rig) 
         other.close()
 
 
-def test_a_requester_tells_what_the_step_to_rts_has_set(rig: Rig) -> None:
-    """The MPA start-up is mostly over before RTS, so another message carries the new rnr_retry."""
+def test_the_rnr_retry_count_set_at_rts_takes_effect_at_the_peer(rig: Rig) -> None:
+    """The MPA start-up usually ends before RTS, so a later message carries the new rnr_retry."""
     a, b = End(rig, persona=ROCE), End(rig, persona=ROCE)
     a.init_with_receives()
     b.init_with_receives(0)

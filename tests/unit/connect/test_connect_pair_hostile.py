@@ -1,4 +1,4 @@
-"""MPA Requests that a queue pair holds, and their descriptors; tests/sim/verbs has more tests."""
+"""Descriptors of the MPA Requests that a queue pair holds; tests/sim/verbs has more tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pace import scale_limit
 
 
 @pytest.mark.parametrize("who", ["the peer", "time", "the queue pair"])
-def test_a_held_request_is_released(rig: Rig, who: str) -> None:
+def test_a_held_mpa_request_is_released_by_the_peer_a_time_out_or_its_queue_pair(
+    rig: Rig, who: str
+) -> None:
     fds = len(list(Path("/proc/self/fd").iterdir()))
     with temporary_settings(mpa_timeout_ms=round(1000 * scale_limit(0.15))):
         end = End(rig)

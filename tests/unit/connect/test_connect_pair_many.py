@@ -1,4 +1,4 @@
-"""Many RC queue pairs by GID and QPN: a thousand at once, and hundreds of processes."""
+"""Many RC queue pairs that connect by GID and QPN: in one process and in hundreds of processes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from harness.verbs_harness import Rig, poll
 
 from siwarp.verbs import QP, AHAttr, Persona, QPAttr, QPInitAttr, QPType, RecvWR, SendWR
 
-#: Processes under a sanitizer are several times as large and as slow.
+#: Whether a sanitizer makes the processes several times as large and as slow.
 SANITIZED = "SANITIZER" in os.environ
 
 
 @pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE])
-def test_a_thousand_pairs_at_once(rig: Rig, persona: Persona) -> None:
+def test_a_thousand_pairs_of_queue_pairs_connect_by_qpn_at_the_same_time(
+    rig: Rig, persona: Persona
+) -> None:
     n = 100 if SANITIZED else 1000
     cq = rig.create_cq(8 * n)
     mr = rig.reg_mr(4096)
@@ -34,7 +36,7 @@ def test_a_thousand_pairs_at_once(rig: Rig, persona: Persona) -> None:
     assert all(wc.ok for wc in poll(cq, 4 * n, 60.0))
 
 
-RING = """
+RING_PROGRAM = """
 import os, select, sys
 sys.path.insert(0, sys.argv[2])
 n = int(sys.argv[1])
@@ -44,7 +46,7 @@ from siwarp.verbs import AHAttr
 up = [os.pipe() for _ in range(n)]
 down = [os.pipe() for _ in range(n)]
 
-def run(i):
+def connect_to_neighbours(i):
     context = Context("127.0.0.1")
     pd = PD(context)
     cq = CQ(context, 64, channel=CompChannel(context))
@@ -55,7 +57,8 @@ def run(i):
         qp.to_init()
         qp.post_recv(RecvWR(1, sg=[mr.sge(0, 100)]))
     os.write(up[i][1], b"%08d%08d" % (left.qp_num, right.qp_num))
-    peers = os.read(down[i][0], 16)  # the left one's right, and the right one's left
+    # The right QPN of the left neighbour, and the left QPN of the right neighbour.
+    peers = os.read(down[i][0], 16)
     for qp, peer in ((left, peers[:8]), (right, peers[8:])):
         qp.to_rts(QPAttr(ah_attr=AHAttr("127.0.0.1"), dest_qp_num=int(peer), timeout=21))
         qp.post_send(SendWR(2, sg=[mr.sge(200, 8)]))
@@ -74,7 +77,7 @@ for i in range(n):
     if pid == 0:
         status = 1
         try:
-            run(i)
+            connect_to_neighbours(i)
             status = 0
         finally:
             os._exit(status)
@@ -91,10 +94,10 @@ print("all")
 """
 
 
-def test_a_ring_of_processes(tmp_path: Path) -> None:
+def test_two_hundred_processes_in_a_ring_connect_to_their_neighbours_by_qpn(tmp_path: Path) -> None:
     n = 16 if SANITIZED else 200
     script = tmp_path / "ring.py"
-    script.write_text(RING)
+    script.write_text(RING_PROGRAM)
     tests = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-W", "ignore", script, str(n), tests],

@@ -30,17 +30,19 @@ from siwarp.verbs._ffi import Handle
 
 
 @pytest.fixture
-def pair(two_device_wire: Wire) -> tuple[End, End]:
-    """Two connected endpoints, each on its own device, so that each gets only its own events."""
+def connected_endpoints(two_device_wire: Wire) -> tuple[End, End]:
+    """Two connected endpoints on different devices, so that each gets only its own events."""
     return two_device_wire.connect()
 
 
-def readable(rig: Rig) -> bool:
+def has_async_event(rig: Rig) -> bool:
     return bool(select.select([rig.ctx.async_fd()], [], [], 0)[0])
 
 
-def test_a_write_to_memory_that_is_not_the_peers_tells_both_ends(pair: tuple[End, End]) -> None:
-    a, b = pair
+def test_an_rdma_write_with_an_invalid_stag_raises_an_event_at_both_ends(
+    connected_endpoints: tuple[End, End],
+) -> None:
+    a, b = connected_endpoints
     a.post(WRITE, length=8, remote=RemoteBuffer(b.mem.addr, 8, b.mem.rkey ^ 1))
     with b.rig.next_async_event() as told:
         assert (told.event_type, told.element) == (EventType.QP_ACCESS_ERR, b.qp)
@@ -51,7 +53,7 @@ def test_a_write_to_memory_that_is_not_the_peers_tells_both_ends(pair: tuple[End
 
 
 @pytest.mark.parametrize("what", ["write", "read", "long"])
-def test_with_persona_roce_a_requester_hears_of_a_refusal_by_its_completion_alone(
+def test_with_persona_roce_a_refused_request_is_reported_only_by_its_completion(
     two_device_wire: Wire, what: str
 ) -> None:
     a, b = two_device_wire.connect(persona=Persona.ROCE)
@@ -68,57 +70,59 @@ def test_with_persona_roce_a_requester_hears_of_a_refusal_by_its_completion_alon
         assert end.rig.ctx.get_async_event(0) is None
 
 
-def test_a_send_that_no_receive_fits_is_an_invalid_request(pair: tuple[End, End]) -> None:
-    a, b = pair
+def test_a_send_longer_than_its_receive_raises_qp_req_err(
+    connected_endpoints: tuple[End, End],
+) -> None:
+    a, b = connected_endpoints
     b.post_receive(length=4)
     a.post(SEND, length=8)
     with b.rig.next_async_event() as told:
         assert (told.event_type, told.element) == (EventType.QP_REQ_ERR, b.qp)
 
 
-def hello() -> bytes:
+def zero_length_write() -> bytes:
     """Return a zero-length Write: the first FPDU, after which siwarp may send to the peer."""
     return bytes(FPDU(ulpdu=DDPTagged(opcode=Opcode.RDMA_WRITE)))
 
 
-def wrong_crc(s: socket.socket) -> None:
-    s.sendall(hello()[:-1] + b"!")
+def send_wrong_crc(s: socket.socket) -> None:
+    s.sendall(zero_length_write()[:-1] + b"!")
 
 
-def wrong_opcode(s: socket.socket) -> None:
+def send_wrong_opcode(s: socket.socket) -> None:
     s.sendall(bytes(FPDU(ulpdu=DDPUntagged(opcode=15))))
 
 
-def wrong_queue(s: socket.socket) -> None:
+def send_wrong_queue_number(s: socket.socket) -> None:
     s.sendall(bytes(FPDU(ulpdu=DDPUntagged(opcode=Opcode.SEND, qn=9))))
 
 
-def wrong_stag(s: socket.socket) -> None:
+def send_wrong_stag(s: socket.socket) -> None:
     s.sendall(bytes(FPDU(ulpdu=DDPTagged(opcode=Opcode.RDMA_WRITE, stag=7) / b"x")))
 
 
-def reset(s: socket.socket) -> None:
+def reset_connection(s: socket.socket) -> None:
     s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     s.close()
 
 
-def leave(s: socket.socket) -> None:
+def shut_down_sending(s: socket.socket) -> None:
     s.shutdown(socket.SHUT_WR)
 
 
 @pytest.mark.parametrize(
     ("what", "kind"),
     [
-        (wrong_crc, EventType.QP_FATAL),
-        (reset, EventType.QP_FATAL),
-        (wrong_opcode, EventType.QP_REQ_ERR),
-        (wrong_queue, EventType.QP_REQ_ERR),
-        (wrong_stag, EventType.QP_ACCESS_ERR),
-        (leave, None),
+        (send_wrong_crc, EventType.QP_FATAL),
+        (reset_connection, EventType.QP_FATAL),
+        (send_wrong_opcode, EventType.QP_REQ_ERR),
+        (send_wrong_queue_number, EventType.QP_REQ_ERR),
+        (send_wrong_stag, EventType.QP_ACCESS_ERR),
+        (shut_down_sending, None),
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )
-def test_how_a_peer_ends_a_connection_says_which_event_comes_of_it(
+def test_the_way_a_peer_ends_a_connection_determines_the_asynchronous_event(
     two_device_wire: Wire, what: Callable[[socket.socket], None], kind: EventType | None
 ) -> None:
     with plain_connect(two_device_wire.address) as s:
@@ -128,7 +132,7 @@ def test_how_a_peer_ends_a_connection_says_which_event_comes_of_it(
         )
         b.id.accept()
         b.next_cm_event()
-        s.sendall(hello())
+        s.sendall(zero_length_write())
         what(s)
         b.wait_for_error_state()
         told = b.rig.ctx.get_async_event(0 if kind is None else LIMIT)
@@ -136,15 +140,17 @@ def test_how_a_peer_ends_a_connection_says_which_event_comes_of_it(
         assert b.rig.ctx.get_async_event(0) is None
 
 
-def test_a_disconnect_and_a_modify_to_err_raise_nothing(pair: tuple[End, End]) -> None:
-    a, b = pair
+def test_a_disconnect_and_a_modify_to_err_raise_no_asynchronous_event(
+    connected_endpoints: tuple[End, End],
+) -> None:
+    a, b = connected_endpoints
     a.qp.modify(QPAttr(qp_state=QPState.ERR))
     b.wait_for_error_state()
     assert a.rig.ctx.get_async_event(0) is None
     assert b.rig.ctx.get_async_event(0) is None
 
 
-def test_the_first_message_in_rtr_is_told_once(rig: Rig) -> None:
+def test_only_the_first_message_in_rtr_raises_comm_est(rig: Rig) -> None:
     cq = rig.create_cq()
     mr = rig.reg_mr(256)
     sender, receiver = rig.create_ud_qp(cq), rig.create_qp(cq)
@@ -154,27 +160,29 @@ def test_the_first_message_in_rtr_is_told_once(rig: Rig) -> None:
         receiver.post_recv(RecvWR(1, sg=[mr.sge(0, 64)]))
         sender.post_send(SendWR(2, sg=[mr.sge(64, 8)], ah=ah))
         poll(cq, 2)
-    assert readable(rig)
+    assert has_async_event(rig)
     with rig.next_async_event() as told:
         assert (told.event_type, told.element) == (EventType.COMM_EST, receiver)
-    assert not readable(rig)
+    assert not has_async_event(rig)
     assert rig.ctx.get_async_event(0) is None
 
 
-def test_waiting_for_an_event_moves_the_traffic(pair: tuple[End, End]) -> None:
-    a, b = pair
+def test_waiting_for_an_asynchronous_event_makes_progress(
+    connected_endpoints: tuple[End, End],
+) -> None:
+    a, b = connected_endpoints
     a.post(WRITE, length=8, remote=RemoteBuffer(b.mem.addr, 8, b.mem.rkey ^ 1))
-    # No thread polls: the wait for the event itself receives the Write and sends the Terminate.
+    # No thread polls, so the wait for the event receives the Write and sends the Terminate.
     assert b.rig.next_async_event().event_type == EventType.QP_ACCESS_ERR
 
 
-def of_a_qp(rig: Rig) -> Handle:
+def raise_qp_event(rig: Rig) -> Handle:
     qp = rig.create_qp(srq=rig.create_srq())
     qp.modify(QPAttr(qp_state=QPState.ERR))
     return qp
 
 
-def of_a_cq(rig: Rig) -> Handle:
+def raise_cq_event(rig: Rig) -> Handle:
     cq = rig.create_cq(1)
     qp = rig.create_qp(scq=rig.create_cq(), rcq=cq)
     qp.to_init()
@@ -184,26 +192,26 @@ def of_a_cq(rig: Rig) -> Handle:
     return cq
 
 
-def of_an_srq(rig: Rig) -> Handle:
+def raise_srq_event(rig: Rig) -> Handle:
     srq = rig.create_srq()
     srq.modify(SrqAttr(srq_limit=1))
     return srq
 
 
-KINDS = pytest.mark.parametrize(
+EACH_KIND_OF_EVENT = pytest.mark.parametrize(
     ("make", "kind"),
     [
-        (of_a_qp, EventType.QP_LAST_WQE_REACHED),
-        (of_a_cq, EventType.CQ_ERR),
-        (of_an_srq, EventType.SRQ_LIMIT_REACHED),
+        (raise_qp_event, EventType.QP_LAST_WQE_REACHED),
+        (raise_cq_event, EventType.CQ_ERR),
+        (raise_srq_event, EventType.SRQ_LIMIT_REACHED),
     ],
     ids=["QP", "CQ", "SRQ"],
 )
 
 
-@KINDS
+@EACH_KIND_OF_EVENT
 @pytest.mark.parametrize("how", ["python", "c"])
-def test_destroying_waits_until_another_thread_acknowledges(
+def test_destroying_an_object_waits_until_another_thread_acknowledges_its_event(
     rig: Rig, make: Callable[[Rig], Handle], kind: EventType, how: str
 ) -> None:
     one = make(rig)
@@ -218,25 +226,25 @@ def test_destroying_waits_until_another_thread_acknowledges(
     closer = threading.Thread(target=end)
     closer.start()
     closer.join(0.05)
-    assert closer.is_alive(), "it was destroyed before its event was acknowledged"
+    assert closer.is_alive(), "the object was destroyed before its event was acknowledged"
     told.ack()
     closer.join(LIMIT)
     assert not closer.is_alive()
     assert one.closed and results in ([], [0])
 
 
-@KINDS
-def test_destroying_an_object_discards_its_unread_events(
+@EACH_KIND_OF_EVENT
+def test_destroying_an_object_discards_its_unread_asynchronous_events(
     rig: Rig, make: Callable[[Rig], Handle], kind: EventType
 ) -> None:
     one = make(rig)
-    assert readable(rig)
+    assert has_async_event(rig)
     one.close()
-    assert not readable(rig)
+    assert not has_async_event(rig)
     assert rig.ctx.get_async_event(0) is None, kind
 
 
-def test_ctrl_c_ends_the_wait_for_an_acknowledgement_that_does_not_come() -> None:
+def test_ctrl_c_ends_the_wait_of_a_close_for_an_event_that_is_not_acknowledged() -> None:
     code = """
 import os, signal, threading
 from siwarp.verbs import *
@@ -257,18 +265,22 @@ except KeyboardInterrupt:
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted False\n", "")
 
 
-def test_an_event_that_nobody_took_goes_with_its_object(pair: tuple[End, End]) -> None:
-    a, b = pair
+def test_an_unread_asynchronous_event_is_discarded_with_its_queue_pair(
+    connected_endpoints: tuple[End, End],
+) -> None:
+    a, b = connected_endpoints
     a.post(WRITE, length=8, remote=RemoteBuffer(b.mem.addr, 8, b.mem.rkey ^ 1))
-    wait_until(lambda: readable(b.rig))
+    wait_until(lambda: has_async_event(b.rig))
     b.id.close()
     b.qp.close()
-    assert not readable(b.rig)
+    assert not has_async_event(b.rig)
     assert b.rig.ctx.get_async_event(0) is None
 
 
-def test_a_dropped_event_counts_as_acknowledged(pair: tuple[End, End]) -> None:
-    a, b = pair
+def test_an_event_object_that_python_has_deleted_counts_as_acknowledged(
+    connected_endpoints: tuple[End, End],
+) -> None:
+    a, b = connected_endpoints
     a.post(WRITE, length=8, remote=RemoteBuffer(b.mem.addr, 8, b.mem.rkey ^ 1))
     b.rig.next_async_event()
     b.id.close()
@@ -276,7 +288,7 @@ def test_a_dropped_event_counts_as_acknowledged(pair: tuple[End, End]) -> None:
     assert b.qp.closed
 
 
-#: The names that libibverbs uses (ibv_event_type_str), and one of siwarp's own.
+#: The names that ibv_event_type_str of libibverbs returns, and those of the events of siwarp.
 NAMES = {
     EventType.CQ_ERR: "CQ error",
     EventType.QP_FATAL: "local work queue catastrophic error",
@@ -303,10 +315,10 @@ NAMES = {
 }
 
 
-def test_each_event_has_its_name_and_no_other_number_has_one() -> None:
-    def name(number: int) -> str:
+def test_each_event_type_has_a_name_and_other_numbers_are_unknown_events() -> None:
+    def event_name(number: int) -> str:
         return ffi.string(lib.siw_event_type_str(number)).decode()
 
-    assert {event: name(event) for event in EventType} == NAMES
+    assert {event: event_name(event) for event in EventType} == NAMES
     for number in (-1, -(1 << 31), EventType.GID_CHANGE + 1, 999, 1003, 1 << 30):
-        assert name(number) == "unknown event"
+        assert event_name(number) == "unknown event"

@@ -35,8 +35,8 @@ from siwarp.verbs import (
 BIG = 32 << 20
 
 
-def busy(close: Callable[[], None], *named: object) -> None:
-    """Assert that closing fails with EBUSY and that the message names these objects."""
+def assert_busy(close: Callable[[], None], *named: object) -> None:
+    """Assert that ``close`` fails with EBUSY and that the message names the objects ``named``."""
     with pytest.raises(StateError) as caught:
         close()
     assert caught.value.errno == errno.EBUSY
@@ -44,25 +44,25 @@ def busy(close: Callable[[], None], *named: object) -> None:
         assert repr(one) in str(caught.value)
 
 
-def test_each_object_is_busy_until_the_last_that_stands_on_it_is_closed() -> None:
+def test_an_object_is_busy_until_the_last_object_that_depends_on_it_is_closed() -> None:
     ctx = Context()
     channel = CompChannel(ctx)
     pd, cq = PD(ctx), CQ(ctx, channel=channel)
     srq, mr, ah = SRQ(pd, SrqAttr(4)), MR(pd, bytearray(64)), AH(pd, ("127.0.0.1", 9))
     qp = QP(pd, QPInitAttr(QPType.UD, scq=cq, srq=srq))
-    busy(pd.close, qp, srq, mr, ah)
-    busy(cq.close, qp)
-    busy(srq.close, qp)
-    busy(channel.close, cq)
-    busy(ctx.close, channel, pd, cq)
+    assert_busy(pd.close, qp, srq, mr, ah)
+    assert_busy(cq.close, qp)
+    assert_busy(srq.close, qp)
+    assert_busy(channel.close, cq)
+    assert_busy(ctx.close, channel, pd, cq)
     qp.close()
     for last in (srq, mr, ah):
-        busy(pd.close, last)
+        assert_busy(pd.close, last)
         last.close()
     pd.close()
-    busy(ctx.close, channel, cq)
+    assert_busy(ctx.close, channel, cq)
     cq.close()
-    busy(ctx.close, channel)
+    assert_busy(ctx.close, channel)
     channel.close()
     ctx.close()
 
@@ -70,7 +70,7 @@ def test_each_object_is_busy_until_the_last_that_stands_on_it_is_closed() -> Non
 # ---- memory
 
 
-class Silent:
+class SilentPeer:
     """A peer that connects, sends a first message, and then neither reads nor answers."""
 
     def __init__(self, wire: Wire) -> None:
@@ -90,57 +90,60 @@ class Silent:
 
 
 @pytest.fixture
-def silent(two_device_wire: Wire) -> Iterator[Silent]:
-    made = Silent(two_device_wire)
+def silent_peer(two_device_wire: Wire) -> Iterator[SilentPeer]:
+    made = SilentPeer(two_device_wire)
     with made.socket:
         yield made
 
 
 @pytest.mark.parametrize("opcode", [SEND, WRITE, READ], ids=["send", "write", "read"])
-def test_memory_is_busy_while_a_request_of_ours_is_on_its_way_there_or_from_there(
-    silent: Silent, opcode: int
+def test_a_memory_region_is_busy_while_a_posted_request_reads_or_writes_it(
+    silent_peer: SilentPeer, opcode: int
 ) -> None:
-    rig, qp = silent.end.rig, silent.end.qp
+    rig, qp = silent_peer.end.rig, silent_peer.end.qp
     memory = bytearray(BIG)
     mr = rig.reg_mr(memory, ALL_ACCESS)
-    silent.post(mr, opcode)
-    busy(mr.close, qp)
+    silent_peer.post(mr, opcode)
+    assert_busy(mr.close, qp)
     assert not mr.closed
     with pytest.raises(BufferError):
         memory.append(0)
     qp.modify(QPAttr(qp_state=QPState.ERR))
-    silent.socket.close()  # closes with unread input, so the connection is reset
-    (wc,) = poll(silent.end.scq)
+    # Closing the socket with unread input resets the connection.
+    silent_peer.socket.close()
+    (wc,) = poll(silent_peer.end.scq)
     assert (wc.wr_id, wc.status) == (5, WCStatus.WR_FLUSH_ERR)
     mr.close()
     memory.append(0)
 
 
-def test_memory_is_free_as_soon_as_tcp_has_what_was_sent_from_it(silent: Silent) -> None:
-    mr = silent.end.rig.reg_mr(4096)
-    silent.post(mr, SEND)
-    # the Send has been passed to TCP, but the peer has not acknowledged it
-    assert poll(silent.end.scq)[0].ok
-    silent.post(mr, SEND)
+def test_a_memory_region_can_be_closed_once_tcp_has_accepted_the_data(
+    silent_peer: SilentPeer,
+) -> None:
+    mr = silent_peer.end.rig.reg_mr(4096)
+    silent_peer.post(mr, SEND)
+    # TCP has accepted the Send, but the peer has not acknowledged the Send.
+    assert poll(silent_peer.end.scq)[0].ok
+    silent_peer.post(mr, SEND)
     mr.close()
-    assert silent.end.qp.qp_state == QPState.RTS
+    assert silent_peer.end.qp.qp_state == QPState.RTS
 
 
-def test_an_idle_queue_pair_is_checked_again_after_a_post(silent: Silent) -> None:
-    rig, qp = silent.end.rig, silent.end.qp
+def test_closing_a_region_checks_a_queue_pair_again_after_a_post(silent_peer: SilentPeer) -> None:
+    rig, qp = silent_peer.end.rig, silent_peer.end.qp
     mr = rig.reg_mr(BIG)
     for _ in range(3):
-        silent.post(rig.reg_mr(64), SEND)
-        assert poll(silent.end.scq)[0].ok
-        rig.reg_mr(
-            64
-        ).close()  # closing a region checks the queue pair, which has nothing in flight
-    silent.post(mr, SEND)
-    busy(mr.close, qp)
-    busy(mr.close, qp)  # closing checks a queue pair with work in flight each time
+        silent_peer.post(rig.reg_mr(64), SEND)
+        assert poll(silent_peer.end.scq)[0].ok
+        # Closing a region checks the queue pair, which has nothing in flight.
+        rig.reg_mr(64).close()
+    silent_peer.post(mr, SEND)
+    assert_busy(mr.close, qp)
+    # Each close of a region checks the queue pair, which has work in flight.
+    assert_busy(mr.close, qp)
 
 
-def fastest(rig: Rig) -> float:
+def shortest_deregistration(rig: Rig) -> float:
     """Return the shortest time that deregistering a region takes, in seconds."""
     found = []
     for _ in range(100):
@@ -152,13 +155,14 @@ def fastest(rig: Rig) -> float:
 
 
 def test_deregistering_does_not_check_idle_queue_pairs(rig: Rig) -> None:
-    alone = fastest(rig)
+    alone = shortest_deregistration(rig)
     idle = [rig.create_qp(qp_type=QPType.RC) for _ in range(2000)]
-    assert fastest(rig) <= 3 * alone + 5e-6  # would take 0.1 ms if each queue pair were checked
+    # A check of each of the 2000 queue pairs would take 0.1 ms.
+    assert shortest_deregistration(rig) <= 3 * alone + 5e-6
     assert not any(qp.closed for qp in idle)
 
 
-def test_a_posted_receive_does_not_keep_its_memory(rig: Rig) -> None:
+def test_a_posted_receive_does_not_make_its_memory_region_busy(rig: Rig) -> None:
     qp = rig.create_ud_qp()
     mr, out = rig.reg_mr(64), rig.reg_mr(64)
     qp.post_recv(RecvWR(1, sg=[mr.sge()]))
@@ -168,31 +172,33 @@ def test_a_posted_receive_does_not_keep_its_memory(rig: Rig) -> None:
     assert (wc.wr_id, wc.status) == (1, WCStatus.LOC_PROT_ERR)
 
 
-def test_a_with_block_closes_memory_that_a_stream_still_sends_from(two_device_wire: Wire) -> None:
-    silent = Silent(two_device_wire)
-    pd = silent.end.rig.pd
-    # the region is created after the queue pair, so it is destroyed first
+def test_leaving_a_with_block_closes_a_region_that_a_connection_still_sends_from(
+    two_device_wire: Wire,
+) -> None:
+    silent_peer = SilentPeer(two_device_wire)
+    pd = silent_peer.end.rig.pd
+    # The region was created after the queue pair, so the region is destroyed first.
     mr = MR(pd, BIG, ALL_ACCESS)
-    silent.post(mr, WRITE)
-    busy(mr.close, silent.end.qp)
-    silent.end.id.close()
-    silent.socket.close()
+    silent_peer.post(mr, WRITE)
+    assert_busy(mr.close, silent_peer.end.qp)
+    silent_peer.end.id.close()
+    silent_peer.socket.close()
     pd._close_with_children()
-    assert mr.closed and silent.end.qp.closed and pd.closed
+    assert mr.closed and silent_peer.end.qp.closed and pd.closed
 
 
 # ---- address handles
 
 
-def test_an_address_handle_is_busy_while_a_send_to_it_is_held(rig: Rig) -> None:
+def test_an_address_handle_is_busy_while_a_queue_pair_in_sqd_holds_a_send_to_it(rig: Rig) -> None:
     qp, to = rig.create_ud_qp(), rig.create_ud_qp()
     mr = rig.reg_mr(64)
     to.post_recv(RecvWR(1, sg=[mr.sge(32)]))
     ah, other = rig.create_ah(to), rig.create_ah(to)
     qp.modify(QPAttr(qp_state=QPState.SQD))
     qp.post_send(SendWR(2, sg=[mr.sge(0, 4)], ah=ah))
-    busy(ah.close, qp)
-    busy(mr.close, qp)
+    assert_busy(ah.close, qp)
+    assert_busy(mr.close, qp)
     other.close()
     qp.modify(QPAttr(qp_state=QPState.RTS))
     assert poll(qp.scq)[0].wr_id == 2
@@ -201,13 +207,12 @@ def test_an_address_handle_is_busy_while_a_send_to_it_is_held(rig: Rig) -> None:
     mr.close()
 
 
-def test_an_address_handle_may_go_right_behind_the_posts_that_use_it(rig: Rig) -> None:
+def test_an_address_handle_may_be_closed_right_after_the_posts_that_use_it(rig: Rig) -> None:
     qp, to = rig.create_ud_qp(), rig.create_ud_qp()
     mr = rig.reg_mr(64)
     to.post_recv([RecvWR(i, sg=[mr.sge(32)]) for i in range(64)])
     for i in range(64):
-        # Posts without a poll between them are held back to be batched unless something flushes
-        # them.
+        # siwarp holds back posts without a poll between them in order to batch them.
         with rig.create_ah(to) as ah:
             qp.post_send(SendWR(i, sg=[mr.sge(0, 4)], ah=ah))
     assert [wc.wr_id for wc in poll(to.rcq, 64)] == list(range(64))

@@ -10,7 +10,7 @@ import pytest
 
 
 @pytest.mark.parametrize("recording", [False, True], ids=["plain", "with log and capture"])
-def test_a_cancelled_thread_leaves_nothing_behind(
+def test_a_thread_cancelled_inside_a_call_leaves_no_lock_and_no_leak(
     build_dir: Path, tmp_path: Path, recording: bool
 ) -> None:
     """With a log and a capture, the cancelled calls write files as well."""

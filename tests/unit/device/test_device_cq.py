@@ -17,12 +17,12 @@ from pace import scale_limit
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs import CQ, SGE, CompChannel, Context, QPAttr, QPState, RecvWR, SendFlag, SendWR
 
-#: How many seconds later than its time-out a wait may end.
+#: The number of seconds by which a wait may exceed its time-out.
 SLACK = 1.0 if "SANITIZER" in os.environ else 0.2
 
 
 @pytest.fixture
-def told(rig: Rig) -> Told:
+def qp_with_channel(rig: Rig) -> Told:
     return Told(rig)
 
 
@@ -30,9 +30,7 @@ def told(rig: Rig) -> Told:
 
 
 @pytest.mark.parametrize("cqe", [1, 2, 3, 4, 100, 4096])
-def test_a_queue_holds_at_least_what_was_asked_for_and_that_many_are_kept(
-    rig: Rig, cqe: int
-) -> None:
+def test_a_cq_holds_as_many_completions_as_its_capacity_says(rig: Rig, cqe: int) -> None:
     cq = rig.create_cq(cqe)
     room = cq.capacity
     assert room >= cqe
@@ -51,30 +49,32 @@ def test_a_queue_holds_at_least_what_was_asked_for_and_that_many_are_kept(
 
 
 @pytest.mark.parametrize("cqe", [0, -1, (1 << 20) + 1])
-def test_sizes_beyond_the_limits_are_refused(rig: Rig, cqe: int) -> None:
+def test_cq_sizes_beyond_the_limits_are_refused(rig: Rig, cqe: int) -> None:
     assert errno_raised_by(rig.create_cq, cqe) == errno.EINVAL
 
 
-def test_a_completion_vector_is_refused(rig: Rig) -> None:
+def test_a_nonzero_completion_vector_is_refused(rig: Rig) -> None:
     assert errno_raised_by(CQ, rig.ctx, 4, comp_vector=1) == errno.EINVAL
 
 
-def test_poll_takes_as_many_as_are_asked_for_and_there_are(told: Told) -> None:
-    told.post_receives(5)
-    told.post_sends(n=5)
-    first = poll(told.cq, 2)
-    got = poll(told.cq, 3)
+def test_poll_returns_as_many_completions_as_requested_and_available(qp_with_channel: Told) -> None:
+    qp_with_channel.post_receives(5)
+    qp_with_channel.post_sends(n=5)
+    first = poll(qp_with_channel.cq, 2)
+    got = poll(qp_with_channel.cq, 3)
     assert [w.wr_id for w in first + got] == [0, 1, 2, 3, 4]
-    assert told.cq.poll(16) == []
+    assert qp_with_channel.cq.poll(16) == []
 
 
-def test_polling_for_none_or_less_is_nothing_or_refused(told: Told) -> None:
+def test_polling_for_zero_completions_returns_zero_and_for_fewer_is_refused(
+    qp_with_channel: Told,
+) -> None:
     wc = ffi.new("struct siw_wc[1]")
-    assert lib.siw_poll_cq(told.cq._c_object(), 0, wc) == 0
-    assert lib.siw_poll_cq(told.cq._c_object(), -1, wc) == -errno.EINVAL
+    assert lib.siw_poll_cq(qp_with_channel.cq._c_object(), 0, wc) == 0
+    assert lib.siw_poll_cq(qp_with_channel.cq._c_object(), -1, wc) == -errno.EINVAL
 
 
-def test_a_queue_wraps_around_many_times_in_order(rig: Rig) -> None:
+def test_a_cq_that_wraps_around_many_times_keeps_the_order(rig: Rig) -> None:
     cq = rig.create_cq(4)
     qp = rig.create_qp(cq)
     qp.to_init()
@@ -87,7 +87,7 @@ def test_a_queue_wraps_around_many_times_in_order(rig: Rig) -> None:
 # ---- objects still in use
 
 
-def test_what_is_still_in_use_is_busy(rig: Rig) -> None:
+def test_destroying_an_object_in_use_returns_ebusy(rig: Rig) -> None:
     ctx = Context()
     pd = lib.siw_alloc_pd(ctx._c_object())
     channel = lib.siw_create_comp_channel(ctx._c_object())
@@ -119,7 +119,7 @@ def test_what_is_still_in_use_is_busy(rig: Rig) -> None:
     ctx.close()
 
 
-def test_objects_of_two_devices_do_not_mix(rig: Rig) -> None:
+def test_an_object_of_another_device_is_refused(rig: Rig) -> None:
     with Context() as other:
         channel = CompChannel(other)
         assert errno_raised_by(rig.create_cq, 4, channel) == errno.EINVAL
@@ -130,51 +130,55 @@ def test_objects_of_two_devices_do_not_mix(rig: Rig) -> None:
 # ---- events
 
 
-def test_a_queue_without_a_channel_cannot_be_armed(rig: Rig) -> None:
+def test_a_cq_without_a_completion_channel_cannot_be_armed(rig: Rig) -> None:
     assert errno_raised_by(rig.create_cq().req_notify) == errno.EINVAL
 
 
-def test_an_armed_queue_raises_one_event_for_its_next_completion(told: Told) -> None:
-    told.post_receives(3)
-    told.post_sends()
-    poll(told.cq)
-    assert told.channel.get_cq_event(0) is None  # no event, because the CQ was never armed
-    told.cq.req_notify()
-    told.post_sends(n=2)
-    assert told.channel.get_cq_event(5) is told.cq
-    assert len(poll(told.cq, 2)) == 2
-    assert told.channel.get_cq_event(0) is None  # only one event, however many requests completed
+def test_an_armed_cq_raises_one_event_for_its_next_completion(qp_with_channel: Told) -> None:
+    qp_with_channel.post_receives(3)
+    qp_with_channel.post_sends()
+    poll(qp_with_channel.cq)
+    # A CQ that was never armed raises no event.
+    assert qp_with_channel.channel.get_cq_event(0) is None
+    qp_with_channel.cq.req_notify()
+    qp_with_channel.post_sends(n=2)
+    assert qp_with_channel.channel.get_cq_event(5) is qp_with_channel.cq
+    assert len(poll(qp_with_channel.cq, 2)) == 2
+    # An armed CQ raises only one event, however many requests complete.
+    assert qp_with_channel.channel.get_cq_event(0) is None
 
 
-def test_arming_twice_is_arming_once(told: Told) -> None:
-    told.post_receives(2)
-    told.cq.req_notify()
-    told.cq.req_notify()
-    told.post_sends(n=2)
-    poll(told.cq, 2)
-    assert told.channel.get_cq_event(5) is told.cq
-    assert told.channel.get_cq_event(0) is None
+def test_a_cq_armed_twice_raises_one_event(qp_with_channel: Told) -> None:
+    qp_with_channel.post_receives(2)
+    qp_with_channel.cq.req_notify()
+    qp_with_channel.cq.req_notify()
+    qp_with_channel.post_sends(n=2)
+    poll(qp_with_channel.cq, 2)
+    assert qp_with_channel.channel.get_cq_event(5) is qp_with_channel.cq
+    assert qp_with_channel.channel.get_cq_event(0) is None
 
 
-def test_solicited_only_waits_for_a_solicited_message(told: Told) -> None:
-    told.post_receives(3)
-    told.cq.req_notify(solicited_only=True)
-    told.post_sends()
-    poll(told.cq)
-    assert told.channel.get_cq_event(0) is None
-    told.post_sends(SendFlag.SOLICITED)
-    assert told.channel.get_cq_event(5) is told.cq
-    poll(told.cq)
+def test_a_cq_armed_solicited_only_raises_an_event_for_a_solicited_message_only(
+    qp_with_channel: Told,
+) -> None:
+    qp_with_channel.post_receives(3)
+    qp_with_channel.cq.req_notify(solicited_only=True)
+    qp_with_channel.post_sends()
+    poll(qp_with_channel.cq)
+    assert qp_with_channel.channel.get_cq_event(0) is None
+    qp_with_channel.post_sends(SendFlag.SOLICITED)
+    assert qp_with_channel.channel.get_cq_event(5) is qp_with_channel.cq
+    poll(qp_with_channel.cq)
 
 
-def test_solicited_only_is_told_of_errors_too(told: Told) -> None:
-    told.post_receives()
-    told.cq.req_notify(solicited_only=True)
-    told.qp.modify(QPAttr(qp_state=QPState.ERR))
-    assert told.channel.get_cq_event(5) is told.cq
+def test_a_cq_armed_solicited_only_raises_an_event_for_an_error(qp_with_channel: Told) -> None:
+    qp_with_channel.post_receives()
+    qp_with_channel.cq.req_notify(solicited_only=True)
+    qp_with_channel.qp.modify(QPAttr(qp_state=QPState.ERR))
+    assert qp_with_channel.channel.get_cq_event(5) is qp_with_channel.cq
 
 
-def test_a_successful_send_is_never_solicited_and_a_failed_one_is(rig: Rig) -> None:
+def test_only_a_failed_send_completion_counts_as_solicited(rig: Rig) -> None:
     channel = rig.create_channel()
     cq = rig.create_cq(16, channel)
     qp = rig.create_ud_qp(scq=cq, rcq=rig.create_cq())
@@ -188,7 +192,9 @@ def test_a_successful_send_is_never_solicited_and_a_failed_one_is(rig: Rig) -> N
     assert not poll(cq)[0].ok
 
 
-def test_a_solicited_message_on_a_stream_is_told_and_another_is_not(two_device_wire: Wire) -> None:
+def test_over_rc_only_a_solicited_message_raises_an_event_when_armed_solicited_only(
+    two_device_wire: Wire,
+) -> None:
     a, b = two_device_wire.connect()
     b.post_receive()
     b.post_receive()
@@ -200,49 +206,62 @@ def test_a_solicited_message_on_a_stream_is_told_and_another_is_not(two_device_w
     assert b.events.get_cq_event(5) is b.rcq
 
 
-def test_a_wish_for_any_completion_is_not_narrowed_by_one_for_solicited(told: Told) -> None:
-    told.post_receives()
-    told.cq.req_notify()
-    told.cq.req_notify(solicited_only=True)
-    told.post_sends()
-    assert told.channel.get_cq_event(5) is told.cq
+def test_arming_solicited_only_does_not_narrow_an_earlier_arming_for_any_completion(
+    qp_with_channel: Told,
+) -> None:
+    qp_with_channel.post_receives()
+    qp_with_channel.cq.req_notify()
+    qp_with_channel.cq.req_notify(solicited_only=True)
+    qp_with_channel.post_sends()
+    assert qp_with_channel.channel.get_cq_event(5) is qp_with_channel.cq
 
 
-def test_the_time_of_a_wait_is_kept(told: Told) -> None:
+def test_a_wait_for_a_cq_event_ends_at_its_time_out(qp_with_channel: Told) -> None:
     for seconds in (0.0, 0.01, 0.12):
         start = time.monotonic()
-        assert told.channel.get_cq_event(seconds) is None
+        assert qp_with_channel.channel.get_cq_event(seconds) is None
         took = time.monotonic() - start
         assert seconds <= took < seconds + scale_limit(SLACK)
     which = ffi.new("struct siw_cq **")
-    assert lib.siw_get_cq_event(told.channel._c_object(), which, ffi.NULL, 0) == -errno.EAGAIN
+    assert (
+        lib.siw_get_cq_event(qp_with_channel.channel._c_object(), which, ffi.NULL, 0)
+        == -errno.EAGAIN
+    )
     start = time.monotonic()
-    assert lib.siw_get_cq_event(told.channel._c_object(), which, ffi.NULL, 30) == -errno.EAGAIN
+    assert (
+        lib.siw_get_cq_event(qp_with_channel.channel._c_object(), which, ffi.NULL, 30)
+        == -errno.EAGAIN
+    )
     assert 0.03 <= time.monotonic() - start < scale_limit(SLACK)
 
 
-def test_the_descriptor_is_readable_exactly_while_an_event_waits(told: Told) -> None:
-    told.post_receives(2)
-    assert not told.becomes_readable(0)
-    told.cq.req_notify()
-    told.post_sends()
-    assert told.becomes_readable(5)
-    assert told.becomes_readable(0)  # the descriptor stays readable until the event is read
-    assert told.channel.get_cq_event(0) is told.cq
-    assert not told.becomes_readable(0)
-    assert len(poll(told.cq)) == 1
+def test_the_channel_descriptor_is_readable_exactly_while_an_event_is_unread(
+    qp_with_channel: Told,
+) -> None:
+    qp_with_channel.post_receives(2)
+    assert not qp_with_channel.becomes_readable(0)
+    qp_with_channel.cq.req_notify()
+    qp_with_channel.post_sends()
+    assert qp_with_channel.becomes_readable(5)
+    assert qp_with_channel.becomes_readable(
+        0
+        # The descriptor of a channel stays readable until the event is read.
+    )
+    assert qp_with_channel.channel.get_cq_event(0) is qp_with_channel.cq
+    assert not qp_with_channel.becomes_readable(0)
+    assert len(poll(qp_with_channel.cq)) == 1
 
 
-def test_the_descriptor_works_with_selectors(told: Told) -> None:
-    told.post_receives()
-    told.cq.req_notify()
+def test_a_completion_channel_works_with_selectors(qp_with_channel: Told) -> None:
+    qp_with_channel.post_receives()
+    qp_with_channel.cq.req_notify()
     with selectors.DefaultSelector() as s:
-        s.register(told.channel, selectors.EVENT_READ, "mine")
-        told.post_sends()
+        s.register(qp_with_channel.channel, selectors.EVENT_READ, "mine")
+        qp_with_channel.post_sends()
         assert [key.data for key, _ in s.select(5)] == ["mine"]
 
 
-def test_one_channel_serves_several_queues_each_with_its_events(rig: Rig) -> None:
+def test_one_completion_channel_delivers_the_events_of_several_cqs(rig: Rig) -> None:
     channel = rig.create_channel()
     cqs = [rig.create_cq(8, channel) for _ in range(5)]
     qps = [rig.create_ud_qp(scq=rig.create_cq(), rcq=cq) for cq in cqs]
@@ -259,45 +278,47 @@ def test_one_channel_serves_several_queues_each_with_its_events(rig: Rig) -> Non
         assert len(poll(cq)) == 1
 
 
-def test_wait_never_misses_what_comes_between_arming_and_polling(told: Told) -> None:
+def test_cq_wait_misses_no_completion_between_arming_and_polling(qp_with_channel: Told) -> None:
     rounds, window = 300, 4
-    # as many slots as there are posted receives that no message has been sent for
+    # The semaphore counts the posted receives for which no message has been sent.
     room = threading.Semaphore(window)
 
-    def sender() -> None:
+    def send_messages() -> None:
         for _ in range(rounds):
             room.acquire()
-            told.post_sends()
+            qp_with_channel.post_sends()
 
-    told.post_receives(window)
-    thread = threading.Thread(target=sender)
+    qp_with_channel.post_receives(window)
+    thread = threading.Thread(target=send_messages)
     thread.start()
     got = 0
     while got < rounds:
-        wcs = told.cq.wait(5)
-        assert wcs, f"nothing for 5 s after {got}"
+        wcs = qp_with_channel.cq.wait(5)
+        assert wcs, f"no completion for 5 s after {got}"
         got += len(wcs)
-        told.post_receives(len(wcs))
+        qp_with_channel.post_receives(len(wcs))
         room.release(len(wcs))
     thread.join()
     assert got == rounds
 
 
-def test_a_wait_in_another_thread_wakes_when_this_one_completes_something(told: Told) -> None:
+def test_a_thread_that_waits_for_a_cq_event_wakes_when_another_thread_causes_it(
+    qp_with_channel: Told,
+) -> None:
     found: list[object] = []
-    told.cq.req_notify()
-    waiter = threading.Thread(target=lambda: found.append(told.channel.get_cq_event(10)))
+    qp_with_channel.cq.req_notify()
+    waiter = threading.Thread(target=lambda: found.append(qp_with_channel.channel.get_cq_event(10)))
     waiter.start()
     time.sleep(0.05)
     start = time.monotonic()
-    told.post_receives()
-    # the flushed receives complete during this call, in this thread
-    told.qp.modify(QPAttr(qp_state=QPState.ERR))
+    qp_with_channel.post_receives()
+    # modify() completes the flushed receives before it returns.
+    qp_with_channel.qp.modify(QPAttr(qp_state=QPState.ERR))
     waiter.join()
-    assert found == [told.cq] and time.monotonic() - start < 2
+    assert found == [qp_with_channel.cq] and time.monotonic() - start < 2
 
 
-def test_destroying_a_queue_waits_for_the_events_that_were_taken(rig: Rig) -> None:
+def test_destroying_a_cq_waits_until_its_read_events_are_acknowledged(rig: Rig) -> None:
     channel = rig.create_channel()
     cq = lib.siw_create_cq(rig.ctx._c_object(), 4, ffi.NULL, channel._c_object(), 0)
     init = ffi.new("struct siw_qp_init_attr *", {"send_cq": cq, "recv_cq": cq, "qp_type": 4})
@@ -316,11 +337,11 @@ def test_destroying_a_queue_waits_for_the_events_that_were_taken(rig: Rig) -> No
     assert lib.siw_destroy_qp(qp) == 0
     done = threading.Event()
 
-    def destroy() -> None:
+    def destroy_cq() -> None:
         assert lib.siw_destroy_cq(cq) == 0
         done.set()
 
-    thread = threading.Thread(target=destroy)
+    thread = threading.Thread(target=destroy_cq)
     thread.start()
     lib.siw_ack_cq_events(cq, 1)
     assert not done.wait(0.05)
@@ -329,18 +350,18 @@ def test_destroying_a_queue_waits_for_the_events_that_were_taken(rig: Rig) -> No
     thread.join()
 
 
-def test_an_event_that_nobody_took_goes_with_its_queue(told: Told) -> None:
-    told.post_receives()
-    told.cq.req_notify()
-    told.post_sends()
-    assert told.becomes_readable(5)
-    told.qp.close()
-    told.cq.close()
-    assert not told.becomes_readable(0)
-    assert told.channel.get_cq_event(0) is None
+def test_an_unread_cq_event_is_discarded_with_its_cq(qp_with_channel: Told) -> None:
+    qp_with_channel.post_receives()
+    qp_with_channel.cq.req_notify()
+    qp_with_channel.post_sends()
+    assert qp_with_channel.becomes_readable(5)
+    qp_with_channel.qp.close()
+    qp_with_channel.cq.close()
+    assert not qp_with_channel.becomes_readable(0)
+    assert qp_with_channel.channel.get_cq_event(0) is None
 
 
-def test_the_users_pointer_comes_back_with_the_event(rig: Rig) -> None:
+def test_a_cq_event_returns_the_context_pointer_of_the_cq(rig: Rig) -> None:
     channel = rig.create_channel()
     cq = lib.siw_create_cq(
         rig.ctx._c_object(), 4, ffi.cast("void *", 0x1234), channel._c_object(), 0
@@ -354,12 +375,13 @@ def test_the_users_pointer_comes_back_with_the_event(rig: Rig) -> None:
     which, user = ffi.new("struct siw_cq **"), ffi.new("void **")
     assert lib.siw_get_cq_event(channel._c_object(), which, user, 1000) == 0
     assert (which[0], user[0]) == (cq, ffi.cast("void *", 0x1234))
-    lib.siw_ack_cq_events(cq, 5)  # acknowledges more events than were read
+    # The program may acknowledge more events than it has read.
+    lib.siw_ack_cq_events(cq, 5)
     assert lib.siw_destroy_qp(qp) == 0
     assert lib.siw_destroy_cq(cq) == 0
 
 
-def test_every_status_has_words(rig: Rig) -> None:
+def test_every_completion_status_has_a_text(rig: Rig) -> None:
     from siwarp.verbs import WCStatus
 
     words = {ffi.string(lib.siw_wc_status_str(s)) for s in WCStatus}

@@ -22,44 +22,44 @@ from siwarp.verbs import (
 )
 
 
-def filler(rig: Rig, cq: CQ, state: QPState = QPState.ERR) -> QP:
-    """Return a queue pair whose receives complete on ``cq`` as soon as they are posted."""
+def create_qp_with_flushed_receives(rig: Rig, cq: CQ, state: QPState = QPState.ERR) -> QP:
+    """Create a queue pair whose receives complete on ``cq`` as soon as they are posted."""
     qp = rig.create_qp(scq=rig.create_cq(), rcq=cq)
     qp.to_init()
     qp.modify(QPAttr(qp_state=state))
     return qp
 
 
-def ids(cq: CQ, n: int) -> list[int]:
+def poll_wr_ids(cq: CQ, n: int) -> list[int]:
     return [wc.wr_id for wc in poll(cq, n)]
 
 
-def test_a_queue_cannot_be_smaller_than_what_is_in_it(rig: Rig) -> None:
+def test_a_cq_cannot_be_resized_below_the_number_of_its_completions(rig: Rig) -> None:
     cq = rig.create_cq(16)
-    qp = filler(rig, cq)
+    qp = create_qp_with_flushed_receives(rig, cq)
     qp.post_recv([RecvWR(i) for i in range(5)])
     with pytest.raises(OSError, match="poll the CQ first") as caught:
         cq.resize(4)
     assert caught.value.errno == errno.EINVAL
     assert cq.capacity == 16
-    assert ids(cq, 1) == [0]
+    assert poll_wr_ids(cq, 1) == [0]
     cq.resize(4)
     assert cq.capacity == 4
-    assert ids(cq, 4) == [1, 2, 3, 4]
+    assert poll_wr_ids(cq, 4) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("cqe", [0, -1, (1 << 20) + 1])
-def test_sizes_that_no_queue_has_are_refused(rig: Rig, cqe: int) -> None:
+def test_resizing_a_cq_beyond_the_limits_is_refused(rig: Rig, cqe: int) -> None:
     assert errno_raised_by(rig.create_cq(8).resize, cqe) == errno.EINVAL
 
 
-def test_a_queue_is_resized_while_others_fill_and_empty_it(rig: Rig) -> None:
+def test_a_cq_is_resized_while_another_thread_fills_and_polls_it(rig: Rig) -> None:
     cq = rig.create_cq(64)
-    qp = filler(rig, cq)
+    qp = create_qp_with_flushed_receives(rig, cq)
     total, got = 3000, []
     stop = threading.Event()
 
-    def resize() -> None:
+    def resize_repeatedly() -> None:
         while not stop.is_set():
             for cqe in (64, 256, 128, 512):
                 try:
@@ -67,19 +67,19 @@ def test_a_queue_is_resized_while_others_fill_and_empty_it(rig: Rig) -> None:
                 except OSError as e:
                     assert e.errno == errno.EINVAL
 
-    thread = threading.Thread(target=resize)
+    thread = threading.Thread(target=resize_repeatedly)
     thread.start()
     try:
         for i in range(0, total, 20):
             qp.post_recv([RecvWR(i + k) for k in range(20)])
-            got += ids(cq, 20)
+            got += poll_wr_ids(cq, 20)
     finally:
         stop.set()
         thread.join()
     assert got == list(range(total))
 
 
-def test_a_destroyed_queue_refuses_to_be_resized_and_destroyed_again(rig: Rig) -> None:
+def test_resizing_or_destroying_a_destroyed_cq_is_refused(rig: Rig) -> None:
     cq = lib.siw_create_cq(rig.ctx._c_object(), 4, ffi.NULL, ffi.NULL, 0)
     assert lib.siw_destroy_cq(cq) == 0
     assert lib.siw_resize_cq(cq, 8) == -errno.EINVAL
@@ -90,7 +90,9 @@ def test_a_destroyed_queue_refuses_to_be_resized_and_destroyed_again(rig: Rig) -
 # ---- overflow
 
 
-def test_an_overflow_is_told_fails_the_queue_pairs_and_keeps_what_was_there(rig: Rig) -> None:
+def test_a_cq_overflow_raises_cq_err_and_fails_its_queue_pairs_but_keeps_completions(
+    rig: Rig,
+) -> None:
     small = rig.create_cq(4)
     qp = rig.create_ud_qp(scq=rig.create_cq(), rcq=small)
     other = rig.create_ud_qp(scq=small, rcq=rig.create_cq())
@@ -107,7 +109,7 @@ def test_an_overflow_is_told_fails_the_queue_pairs_and_keeps_what_was_there(rig:
     fatal = EventType.QP_FATAL
     assert {(t.event_type, t.element) for t in told[1:]} == {(fatal, qp), (fatal, other)}
     assert other.qp_state == QPState.ERR and apart.qp_state == QPState.RTS
-    assert ids(small, 4) == [0, 1, 2, 3]
+    assert poll_wr_ids(small, 4) == [0, 1, 2, 3]
     for use in (
         small.poll,
         lambda: small.poll(8),
@@ -124,7 +126,7 @@ def test_an_overflow_is_told_fails_the_queue_pairs_and_keeps_what_was_there(rig:
     small.close()
 
 
-def test_a_stream_whose_queue_overflows_ends_and_the_other_end_hears_of_it(
+def test_a_cq_overflow_moves_both_ends_of_an_rc_connection_to_err(
     two_device_wire: Wire,
 ) -> None:
     a, b = two_device_wire.connect()
@@ -137,19 +139,19 @@ def test_a_stream_whose_queue_overflows_ends_and_the_other_end_hears_of_it(
     kinds = {two_device_wire.passive.next_async_event().event_type for _ in range(2)}
     assert kinds == {EventType.CQ_ERR, EventType.QP_FATAL}
     a.wait_for_error_state()
-    assert ids(b.rcq, 2) == [0, 1]
+    assert poll_wr_ids(b.rcq, 2) == [0, 1]
     assert errno_raised_by(b.rcq.poll) == errno.EOVERFLOW
 
 
-def test_who_waits_for_a_completion_of_a_queue_that_overflowed_is_told(rig: Rig) -> None:
+def test_a_cq_overflow_wakes_a_waiter_and_later_calls_are_refused(rig: Rig) -> None:
     channel = rig.create_channel()
     cq = rig.create_cq(1, channel)
-    qp = filler(rig, cq)
+    qp = create_qp_with_flushed_receives(rig, cq)
     qp.post_recv(RecvWR(1))
     cq.req_notify(solicited_only=True)
     qp.post_recv(RecvWR(2))
     assert channel.get_cq_event(5) is cq
-    assert ids(cq, 1) == [1]
+    assert poll_wr_ids(cq, 1) == [1]
     with pytest.raises(StateError, match="with a CQ that has room for all"):
         cq.wait(5)
     assert errno_raised_by(cq.req_notify) == errno.EOVERFLOW

@@ -1,4 +1,4 @@
-"""Each system call that the library makes fails once: no crash, no open descriptor left."""
+"""Tests that no single failed system call makes the library crash or leak a descriptor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TESTS = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize("scenario", ["ud", "rc", "rd", "uc"])
 @pytest.mark.parametrize("how", ["plain", "faults", "capture"])
 @pytest.mark.timeout(300)
-def test_any_failing_call_of_the_system_is_told_and_survived(
+def test_any_single_failed_system_call_is_reported_and_leaks_no_descriptor(
     build_dir: Path, tmp_path: Path, scenario: str, how: str
 ) -> None:
     settings = {
@@ -28,7 +28,7 @@ def test_any_failing_call_of_the_system_is_told_and_survived(
         env={
             **os.environ,
             **settings[how],
-            # Named without a path, because a path with a blank would be parsed as two libraries.
+            # The name has no path, because LD_PRELOAD takes a blank in a path as a separator.
             "LD_PRELOAD": "libsiw-test-failing.so",
             "LD_LIBRARY_PATH": str(build_dir / "tests/c"),
             "PYTHONPATH": str(TESTS),

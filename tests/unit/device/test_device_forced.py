@@ -37,7 +37,7 @@ from siwarp.verbs import (
 from siwarp.verbs._ffi import Handle
 
 
-def test_threads_leave_their_waits_and_every_handle_is_stale(build_dir: Path) -> None:
+def test_a_forced_close_wakes_waiting_threads_and_makes_every_handle_stale(build_dir: Path) -> None:
     done = pace.run_command(
         [build_dir / "tests/c/siw-test-forced"],
         capture_output=True,
@@ -48,7 +48,7 @@ def test_threads_leave_their_waits_and_every_handle_is_stale(build_dir: Path) ->
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_post_that_stalls_is_waited_for(build_dir: Path) -> None:
+def test_a_forced_close_waits_for_a_post_that_stalls(build_dir: Path) -> None:
     done = pace.run_command(
         [build_dir / "tests/c/siw-test-stalled"],
         env={**os.environ, "SIWARP_PERSONA": "roce", "SIWARP_BATCHING": "always"},
@@ -61,7 +61,7 @@ def test_a_post_that_stalls_is_waited_for(build_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [10, 1 << 20])
-def test_completed_data_reaches_the_peer(size: int) -> None:
+def test_data_of_completed_sends_reaches_the_peer_after_a_forced_close(size: int) -> None:
     active, passive = Rig("siw_lo"), Rig("siw_lo")
     a, b = Wire(active, passive).connect(size=size)
     data = os.urandom(size)
@@ -79,8 +79,8 @@ def test_completed_data_reaches_the_peer(size: int) -> None:
 # ---- Context.close(force=True)
 
 
-def everything(rig: Rig) -> list[Handle]:
-    """Return one of each kind of object that can be created on a device."""
+def create_one_of_each_object(rig: Rig) -> list[Handle]:
+    """Create one of each kind of object that a device can have."""
     a, b = Wire(rig, rig).connect()
     channel = CompChannel(rig.ctx)
     pd = PD(rig.ctx)
@@ -102,9 +102,9 @@ def everything(rig: Rig) -> list[Handle]:
     ]
 
 
-def test_a_forced_close_takes_all_handles_along() -> None:
+def test_a_forced_close_closes_all_handles_of_the_device_only() -> None:
     rig, other = Rig("siw_lo"), Rig("siw_lo")
-    made = everything(rig)
+    made = create_one_of_each_object(rig)
     send = SendWR(1, ah=made[6], remote_qpn=7)
     with pytest.raises(StateError, match="still open"):
         rig.ctx.close()
@@ -122,7 +122,7 @@ def test_a_forced_close_takes_all_handles_along() -> None:
     # A request that refers to a handle destroyed by the forced close is refused.
     with pytest.raises(Error):
         other.create_ud_qp().post_send(send)
-    # Another device is not affected.
+    # The forced close does not affect another device.
     a, b = Wire(other, other).connect()
     b.post_receive(7)
     a.post(SEND, length=8)
@@ -130,7 +130,7 @@ def test_a_forced_close_takes_all_handles_along() -> None:
     other.close()
 
 
-def test_with_blocks_end_after_a_forced_close() -> None:
+def test_with_blocks_can_be_left_after_a_forced_close() -> None:
     with Context("siw_lo") as ctx, PD(ctx) as pd, MR(pd, 64) as mr:
         view = mr.view
         ctx.close(force=True)
@@ -139,23 +139,23 @@ def test_with_blocks_end_after_a_forced_close() -> None:
         view[0]
 
 
-def test_threads_that_wait_poll_and_post_get_an_error() -> None:
+def test_threads_that_wait_poll_or_post_get_an_error_from_a_forced_close() -> None:
     rig = Rig("siw_lo")
     channel, ids = CompChannel(rig.ctx), CMEventChannel(rig.ctx)
     a, b = Wire(rig, rig).connect()
     told: dict[str, BaseException] = {}
 
-    def post() -> None:
+    def post_send() -> None:
         with contextlib.suppress(LimitError):
             a.post(SEND, length=8)
 
-    def forever(call: Callable[[], object]) -> None:
+    def repeat_call(call: Callable[[], object]) -> None:
         while True:
             call()
 
-    def run(name: str, call: Callable[[], object]) -> None:
+    def record_error(name: str, call: Callable[[], object]) -> None:
         try:
-            forever(call)
+            repeat_call(call)
         except BaseException as e:
             told[name] = e
 
@@ -165,19 +165,22 @@ def test_threads_that_wait_poll_and_post_get_an_error() -> None:
         "asynchronous event": rig.ctx.get_async_event,
         "connection event": ids.get_event,
         "poll": lambda: b.rcq.poll(4),
-        "post": post,
+        "post": post_send,
     }
-    threads = [threading.Thread(target=run, args=item, daemon=True) for item in calls.items()]
+    threads = [
+        threading.Thread(target=record_error, args=item, daemon=True) for item in calls.items()
+    ]
     for thread in threads:
         thread.start()
-    time.sleep(0.2)  # longer than a waiting call stays in the library at a time
+    # The pause is longer than one wait inside the library lasts.
+    time.sleep(0.2)
     rig.ctx.close(force=True)
     for thread in threads:
         thread.join(scale_limit(10))
     assert {name: type(e) for name, e in told.items()} == dict.fromkeys(calls, StateError)
 
 
-def test_a_forked_child_closes_nothing_of_its_parents() -> None:
+def test_a_forced_close_in_a_forked_child_does_not_close_the_parents_device() -> None:
     rig = Rig("siw_lo")
     a, b = Wire(rig, rig).connect()
     pid = os.fork()

@@ -1,4 +1,4 @@
-"""fork: the parent is not disturbed, and objects that the child inherited fail with ESTALE."""
+"""Tests that fork does not disturb the parent, and that inherited objects fail with ESTALE."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from siwarp.verbs import SRQ, StateError
 SANITIZED = "SANITIZER" in os.environ
 
 
-def no_threads() -> None:
-    """Turn progress threads off under ThreadSanitizer; its forked children cannot start them."""
+def disable_progress_thread_under_tsan() -> None:
+    """Disable progress threads under ThreadSanitizer, where a forked child cannot start threads."""
     if os.environ.get("SANITIZER") == "tsan":
         lib.siw_setting_set(b"progress_thread", 0)
 
 
-def settle() -> None:
+def wait_for_sleeping_threads_under_asan() -> None:
     """Under AddressSanitizer, wait until no other thread runs.
 
-    Its allocator is not safe across fork: a lock that another thread holds at the fork stays
-    locked.
+    The allocator of AddressSanitizer is not safe across fork: a lock that another thread holds at
+    the fork stays locked in the child.
     """
     if os.environ.get("SANITIZER") != "asan":
         return
@@ -51,15 +51,17 @@ def settle() -> None:
         time.sleep(0.01)
 
 
-def forked(work: Callable[[], Any], meanwhile: Callable[[], None] = lambda: None) -> Any:
-    """Return the result of ``work`` in a forked child, which may take a minute at most."""
+def run_in_forked_child(
+    work: Callable[[], Any], meanwhile: Callable[[], None] = lambda: None
+) -> Any:
+    """Return the result of ``work``, run in a forked child for at most 60 seconds."""
     r, w = os.pipe()
-    settle()
+    wait_for_sleeping_threads_under_asan()
     pid = os.fork()
     if pid == 0:
         try:
             signal.alarm(60)
-            no_threads()
+            disable_progress_thread_under_tsan()
             with os.fdopen(w, "w") as out:
                 json.dump(work(), out)
             os._exit(0)
@@ -78,8 +80,8 @@ def forked(work: Callable[[], Any], meanwhile: Callable[[], None] = lambda: None
     return json.loads(said)
 
 
-def an_argument(kind: Any, inherited: dict[str, Any]) -> Any:
-    """Return an argument of this C type: an object that the child inherited, or zeros."""
+def make_argument(kind: Any, inherited: dict[str, Any]) -> Any:
+    """Return an argument of the C type ``kind``: an object that the child inherited, or zeros."""
     if kind.kind != "pointer":
         return 0 if kind.kind == "primitive" else ffi.new(f"{kind.cname} *")[0]
     if kind.item.cname in inherited:
@@ -89,7 +91,7 @@ def an_argument(kind: Any, inherited: dict[str, Any]) -> Any:
     return ffi.new(f"{kind.item.cname}[1]")
 
 
-#: These functions cannot report an error, and only read memory.
+#: Functions that cannot report an error and only read memory.
 CANNOT_FAIL = {
     "siw_qp_num",
     "siw_ah_room",
@@ -101,7 +103,9 @@ CANNOT_FAIL = {
 }
 
 
-def test_every_call_on_what_a_forked_child_inherited_says_estale(two_device_wire: Wire) -> None:
+def test_every_call_on_an_inherited_object_in_a_forked_child_returns_estale(
+    two_device_wire: Wire,
+) -> None:
     a, _ = two_device_wire.connect(size=64)
     ud = Pair(two_device_wire.active)
     inherited = {
@@ -117,7 +121,7 @@ def test_every_call_on_what_a_forked_child_inherited_says_estale(two_device_wire
         "struct siw_cm_id": a.id._c_object(),
     }
 
-    def wrong() -> list[str]:
+    def calls_without_estale() -> list[str]:
         found, tried = [], 0
         for name in dir(lib):
             call = getattr(lib, name)
@@ -128,22 +132,22 @@ def test_every_call_on_what_a_forked_child_inherited_says_estale(two_device_wire
                 continue
             tried += 1
             ffi.errno = 0
-            said = call(*[an_argument(arg, inherited) for arg in kind.args])
+            said = call(*[make_argument(arg, inherited) for arg in kind.args])
             # siw_rereg_mr returns -1 and sets errno, as ibv_rereg_mr does.
             number = ffi.errno if said in (ffi.NULL, -1) else said
             if name not in CANNOT_FAIL and abs(number) != errno.ESTALE:
                 found.append(f"{name}: {said}, errno {ffi.errno}")
-        return found if tried > 35 else [f"only {tried} calls tried"]
+        return found if tried > 35 else [f"tried only {tried} calls"]
 
-    assert forked(wrong) == []
+    assert run_in_forked_child(calls_without_estale) == []
     a.post(SEND, length=0)
     assert poll(a.scq)[0].ok
 
 
-def test_python_says_in_a_forked_child_what_to_do_and_closes_handles_silently(rig: Rig) -> None:
+def test_in_a_forked_child_python_errors_give_advice_and_close_succeeds(rig: Rig) -> None:
     pair = Pair(rig)
 
-    def use() -> list[str]:
+    def error_messages() -> list[str]:
         said = []
         for call in (lambda: pair.scq.poll(), lambda: pair.send(b"x"), lambda: rig.reg_mr(8)):
             try:
@@ -155,7 +159,7 @@ def test_python_says_in_a_forked_child_what_to_do_and_closes_handles_silently(ri
         assert rig.ctx.closed and pair.a.closed
         return said
 
-    said = forked(use)
+    said = run_in_forked_child(error_messages)
     assert len(said) == 3
     assert all("before fork" in text and "open the device in this process" in text for text in said)
     pair.post_receive()
@@ -163,62 +167,65 @@ def test_python_says_in_a_forked_child_what_to_do_and_closes_handles_silently(ri
     assert poll(pair.rcq)[0].byte_len == 10
 
 
-def test_a_forked_child_has_none_of_the_descriptors_while_it_lives(two_device_wire: Wire) -> None:
+def test_a_forked_child_does_not_inherit_the_descriptors_of_siwarp(two_device_wire: Wire) -> None:
     a, b = two_device_wire.connect()
     ud = Rig()
-    host = "127.3.3.3"  # an address at which no other program takes the port meanwhile
+    # No other program uses the port at this loopback address.
+    host = "127.3.3.3"
     qp = ud.create_ud_qp(addr=(host, 0))
     port = qp.qp_num
 
-    def ours() -> list[str]:
+    def open_sockets_and_anon_inodes() -> list[str]:
         names = []
         for fd in Path("/proc/self/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):  # the descriptor of the directory listing
+            # The descriptor of the directory listing is closed before it can be read.
+            with contextlib.suppress(FileNotFoundError):
                 names.append(str(fd.readlink()))
         return [name for name in names if name.startswith(("socket:", "anon_inode:"))]
 
     pipes = [*os.pipe(), *os.pipe()]
     go_r, go_w, here_r, here_w = pipes
-    before = len(ours())
+    before = len(open_sockets_and_anon_inodes())
 
-    def look_and_wait() -> int:
-        left = len(ours())
+    def count_inherited_descriptors() -> int:
+        left = len(open_sockets_and_anon_inodes())
         os.write(here_w, b"x")
         os.read(go_r, 1)
         return left
 
-    def parent_takes_its_port_again() -> None:
+    def reuse_port_in_parent() -> None:
         try:
             os.read(here_r, 1)
             qp.close()
             ud.create_ud_qp(addr=(host, port)).close()
-            # The peer receives the end of the stream although the child still runs.
+            # The peer receives the end of the TCP stream although the child still runs.
             a.close()
             b.wait_for_error_state()
         finally:
             os.write(go_w, b"x")
 
-    left = forked(look_and_wait, parent_takes_its_port_again)
-    assert before - left >= 8  # the epoll and wake-up descriptors of three devices alone are six
+    left = run_in_forked_child(count_inherited_descriptors, reuse_port_in_parent)
+    # The epoll and wake-up descriptors of three devices alone are six.
+    assert before - left >= 8
     for fd in pipes:
         os.close(fd)
     b.close()
     ud.close()
 
 
-def test_a_forked_child_opens_a_device_itself_and_talks_to_its_parent(
+def test_a_forked_child_can_open_a_device_and_exchange_messages_with_its_parent(
     two_device_wire: Wire,
 ) -> None:
     a, b = two_device_wire.connect()
     listener = cm.listen(("127.0.0.1", 0))
     address = listener.address
 
-    def child() -> str:
+    def connect_to_parent() -> str:
         with cm.connect(address) as conn:
             conn.send(b"from the child")
             return conn.recv(20).decode()
 
-    def parent() -> None:
+    def accept_child() -> None:
         with listener.accept(20) as conn:
             assert conn.recv(20) == b"from the child"
             b.post_receive()
@@ -226,13 +233,16 @@ def test_a_forked_child_opens_a_device_itself_and_talks_to_its_parent(
             assert poll(b.rcq)[0].ok
             conn.send(b"from the parent", 20)
             with contextlib.suppress(OSError):
-                conn.recv(20)  # waits until the child exits
+                # The receive fails when the child exits.
+                conn.recv(20)
 
-    assert forked(child, parent) == "from the parent"
+    assert run_in_forked_child(connect_to_parent, accept_child) == "from the parent"
     listener.close()
 
 
-def test_children_that_fork_again_and_exec_leave_threads_and_streams_alone(build_dir: Path) -> None:
+def test_children_that_fork_again_or_exec_do_not_disturb_the_parents_connections(
+    build_dir: Path,
+) -> None:
     done = subprocess.run(
         [build_dir / "tests/c/siw-test-fork", "9" if SANITIZED else "24"],
         capture_output=True,
@@ -247,24 +257,24 @@ MULTIPROCESSING = """
 import multiprocessing as mp, os, sys, threading
 import siwarp, siwarp._siwarp
 
-def square(address, n):
+def request_square(address, n):
     if sys.argv[1] == "fork" and os.environ.get("SANITIZER") == "tsan":
-        # It cannot start a thread in the child of a process that has some.
+        # ThreadSanitizer cannot start a thread in a forked child of a process with threads.
         siwarp._siwarp.lib.siw_setting_set(b"progress_thread", 0)
     with siwarp.connect(address) as conn:
         conn.send(str(n).encode(), 30)
         return int(conn.recv(30))
 
-def serve(listener, n):
+def serve_squares(listener, n):
     for _ in range(n):
         with listener.accept(60) as conn:
             conn.send(str(int(conn.recv(30)) ** 2).encode(), 30)
             try:
                 conn.recv(30)
             except OSError:
-                pass  # it left
+                pass  # the peer has closed the connection
 
-def echo(conn):
+def echo_messages(conn):
     try:
         while True:
             conn.send(conn.recv(60), 60)
@@ -278,13 +288,13 @@ if __name__ == "__main__":
         waiter.start()
         live = siwarp.connect(for_live.address)
         waiter.join()
-        other = threading.Thread(target=echo, args=accepted)
+        other = threading.Thread(target=echo_messages, args=accepted)
         other.start()
-        server = threading.Thread(target=serve, args=(listener, 4))
+        server = threading.Thread(target=serve_squares, args=(listener, 4))
         server.start()
         over, rounds = threading.Event(), 0
 
-        def talk():
+        def exchange_messages():
             global rounds
             while not over.is_set():
                 text = b"%d" % rounds
@@ -292,10 +302,11 @@ if __name__ == "__main__":
                 assert live.recv(60) == text
                 rounds += 1
 
-        talker = threading.Thread(target=talk)
+        talker = threading.Thread(target=exchange_messages)
         talker.start()
         with mp.get_context(sys.argv[1]).Pool(2) as pool:
-            print(pool.starmap(square, [(listener.address, n) for n in range(4)], chunksize=1))
+            calls = [(listener.address, n) for n in range(4)]
+            print(pool.starmap(request_square, calls, chunksize=1))
         over.set()
         talker.join(60)
         assert rounds > 0 and not talker.is_alive()
@@ -310,9 +321,9 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_a_live_stream_goes_on_across_multiprocessing(method: str, tmp_path: Path) -> None:
+def test_a_connection_survives_a_multiprocessing_pool(method: str, tmp_path: Path) -> None:
     if method == "fork" and os.environ.get("SANITIZER") == "asan":
-        pytest.skip("AddressSanitizer's allocator is not kept whole over fork beside busy threads")
+        pytest.skip("the allocator of AddressSanitizer is not safe across fork beside busy threads")
     script = tmp_path / "pool.py"
     script.write_text(MULTIPROCESSING)
     done = subprocess.run(
@@ -327,38 +338,39 @@ def test_a_live_stream_goes_on_across_multiprocessing(method: str, tmp_path: Pat
     assert done.stdout == "[0, 1, 4, 9]\nundisturbed\n"
 
 
-def test_capture_and_counters_of_parent_and_child_are_apart(tmp_path: Path) -> None:
+def test_parent_and_forked_child_have_separate_captures_and_counters(tmp_path: Path) -> None:
     script = f"""
 import os
-from unit.device.test_device_fork import no_threads, settle
+from unit.device.test_device_fork import disable_progress_thread_under_tsan
+from unit.device.test_device_fork import wait_for_sleeping_threads_under_asan
 from harness.verbs_harness import Pair, Rig, counter_value, poll, wait_until
 from siwarp.verbs import capture
 
-def talk(pair, n, seen):
+def send_and_count(pair, n, seen):
     for i in range(n):
         pair.post_receive()
         pair.send(b"x" * 100)
         poll(pair.rcq), poll(pair.scq)
-    # Counted when a receive finds nothing.
+    # A message is counted when the next receive from the socket finds none.
     wait_until(lambda: pair.rcq.poll(1) or counter_value("rx_msgs") >= seen)
     assert counter_value("rx_msgs") == seen, counter_value("rx_msgs")
 
 rig = Rig()
 pair = Pair(rig)
 with capture("{tmp_path}/it.pcapng"):
-    talk(pair, 3, 3)
-    settle()
+    send_and_count(pair, 3, 3)
+    wait_for_sleeping_threads_under_asan()
     pid = os.fork()
     if pid == 0:
-        no_threads()
+        disable_progress_thread_under_tsan()
         assert counter_value("rx_msgs") == 0
         own = Rig()
-        talk(Pair(own), 2, 2)
+        send_and_count(Pair(own), 2, 2)
         own.close()
         os._exit(0)
-    talk(pair, 5, 8)
+    send_and_count(pair, 5, 8)
     assert os.waitpid(pid, 0)[1] == 0
-    talk(pair, 1, 9)
+    send_and_count(pair, 1, 9)
 print(pid)
 rig.close()
 """
@@ -372,17 +384,18 @@ rig.close()
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
     assert (done.returncode, done.stderr) == (0, "")
-    # A datagram that one process sends and receives is captured twice.
+    # A datagram that one process both sends and receives is captured twice.
     assert len(rdpcap(str(tmp_path / "it.pcapng"))) == 2 * 9
     assert len(rdpcap(str(tmp_path / f"it-{done.stdout.strip()}.pcapng"))) == 2 * 2
 
 
-def test_a_child_made_while_a_thread_waits_and_the_lock_is_held_gets_an_answer(rig: Rig) -> None:
+def test_a_child_forked_while_the_device_lock_is_held_gets_estale_without_delay(rig: Rig) -> None:
     pair = Pair(rig)
-    # The lock word as left by a thread that does not exist in the child: locked for ever.
+    # The first word of a context is its lock. The child sets the lock as if a thread that does not
+    # exist in the child held the lock.
     progress = ffi.cast("uint32_t *", rig.ctx._c_object())
 
-    def child() -> bool:
+    def calls_return_estale_soon() -> bool:
         progress[0] = 1
         start = time.monotonic()
         assert lib.siw_poll_cq(pair.rcq._c_object(), 1, ffi.new("struct siw_wc *")) == -errno.ESTALE
@@ -390,21 +403,23 @@ def test_a_child_made_while_a_thread_waits_and_the_lock_is_held_gets_an_answer(r
         assert lib.siw_close_device(rig.ctx._c_object()) == -errno.ESTALE
         return time.monotonic() - start < 5
 
-    assert forked(child)
+    assert run_in_forked_child(calls_return_estale_soon)
 
 
-def test_the_posts_of_a_child_do_not_reach_the_wire(two_device_wire: Wire) -> None:
+def test_a_send_posted_by_a_forked_child_is_refused_and_not_transmitted(
+    two_device_wire: Wire,
+) -> None:
     a, b = two_device_wire.connect()
     b.post_receive()
 
-    def child() -> int:
+    def errno_of_post() -> int:
         try:
             a.post(SEND, length=8)
         except StateError as e:
             return e.errno or 0
         return 0
 
-    assert forked(child) == errno.ESTALE
+    assert run_in_forked_child(errno_of_post) == errno.ESTALE
     assert b.rcq.poll(1) == []
     a.post(SEND, length=16)
     assert poll(b.rcq)[0].byte_len == 16

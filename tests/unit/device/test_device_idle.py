@@ -1,4 +1,4 @@
-"""Open devices without traffic sleep, whatever state their objects are in."""
+"""Tests that an open device without traffic sleeps, whatever state its objects are in."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from siwarp.cm import CMID, CMEventChannel, ConnParam
 from siwarp.verbs import RecvWR, RemoteBuffer, SendWR
 
 
-def tasks() -> set[int]:
+def thread_ids() -> set[int]:
     return {int(t.name) for t in Path("/proc/self/task").iterdir()}
 
 
-def switches(task: int) -> int:
-    """Return how often a thread has gone to sleep (voluntary context switches)."""
+def voluntary_context_switches(task: int) -> int:
+    """Return how often the thread with the number ``task`` has gone to sleep."""
     for line in Path(f"/proc/self/task/{task}/status").read_text().splitlines():
         if line.startswith("voluntary_ctxt_switches:"):
             return int(line.split()[1])
     raise AssertionError("no such line")
 
 
-def just_open(rig: Rig) -> Any:
+def create_no_objects(rig: Rig) -> Any:
     return None
 
 
-def listening(rig: Rig) -> Any:
+def create_listener(rig: Rig) -> Any:
     return Wire(rig)
 
 
-def with_idle_connections(rig: Rig) -> Any:
+def create_idle_connections(rig: Rig) -> Any:
     wire = Wire(rig)
     return wire, [wire.connect() for _ in range(10)]
 
 
-def with_a_hundred_ud_queue_pairs(rig: Rig) -> Any:
+def create_a_hundred_ud_queue_pairs(rig: Rig) -> Any:
     return [rig.create_ud_qp() for _ in range(100)]
 
 
-def with_armed_queues(rig: Rig) -> Any:
+def create_armed_cqs(rig: Rig) -> Any:
     channel = rig.create_channel()
     queues = [rig.create_cq(16, channel) for _ in range(10)]
     for cq in queues:
@@ -56,7 +56,7 @@ def with_armed_queues(rig: Rig) -> Any:
     return rig.create_ud_qp(queues[0])
 
 
-def after_traffic(rig: Rig) -> Any:
+def exchange_traffic(rig: Rig) -> Any:
     wire = Wire(rig)
     a, b = wire.connect()
     cq = rig.create_cq(256, rig.create_channel())
@@ -72,7 +72,7 @@ def after_traffic(rig: Rig) -> Any:
     return wire
 
 
-def starting_up_with_a_silent_peer(rig: Rig) -> Any:
+def connect_to_silent_peers(rig: Rig) -> Any:
     silent = plain_listener()
     channel = CMEventChannel(rig.ctx)
     ids = [CMID(channel) for _ in range(10)]
@@ -82,21 +82,21 @@ def starting_up_with_a_silent_peer(rig: Rig) -> Any:
     return silent, ids
 
 
-def closing_to_a_silent_peer(rig: Rig) -> Any:
+def disconnect_from_silent_peers(rig: Rig) -> Any:
     peers = [Peer.connect_to_siwarp(Wire(rig)) for _ in range(10)]
     for peer in peers:
         peer.end.id.disconnect()
     return peers
 
 
-def lingering_after_the_queue_pair(rig: Rig) -> Any:
+def close_queue_pairs_of_silent_peers(rig: Rig) -> Any:
     peers = [Peer.connect_to_siwarp(Wire(rig)) for _ in range(10)]
     for peer in peers:
         peer.end.close()
     return peers
 
 
-def blocked_by_a_peer_that_does_not_read(rig: Rig) -> Any:
+def fill_send_queue_to_a_peer_that_does_not_read(rig: Rig) -> Any:
     peer = Peer.connect_to_siwarp(Wire(rig), size=1 << 20, max_send_wr=64)
     for _ in range(64):
         peer.end.post(WRITE, length=1 << 20, remote=RemoteBuffer(0, 1 << 20, 1))
@@ -105,47 +105,47 @@ def blocked_by_a_peer_that_does_not_read(rig: Rig) -> Any:
 
 
 STATES: list[Callable[[Rig], Any]] = [
-    just_open,
-    listening,
-    with_idle_connections,
-    with_a_hundred_ud_queue_pairs,
-    with_armed_queues,
-    after_traffic,
-    starting_up_with_a_silent_peer,
-    closing_to_a_silent_peer,
-    lingering_after_the_queue_pair,
-    blocked_by_a_peer_that_does_not_read,
+    create_no_objects,
+    create_listener,
+    create_idle_connections,
+    create_a_hundred_ud_queue_pairs,
+    create_armed_cqs,
+    exchange_traffic,
+    connect_to_silent_peers,
+    disconnect_from_silent_peers,
+    close_queue_pairs_of_silent_peers,
+    fill_send_queue_to_a_peer_that_does_not_read,
 ]
 
 
 @pytest.fixture(scope="module")
-def slept() -> Iterator[dict[str, int]]:
-    """Measure how often each device's thread wakes in one second, for all states at once."""
+def wakeups_per_second() -> Iterator[dict[str, int]]:
+    """The number of times that the progress thread of each idle device wakes in one second."""
     rigs, kept, threads = [], [], {}
     for state in STATES:
-        others = tasks()
+        others = thread_ids()
         rigs.append(Rig())
-        (threads[state.__name__],) = tasks() - others
+        (threads[state.__name__],) = thread_ids() - others
         kept.append(state(rigs[-1]))
     time.sleep(0.4)
-    before = {name: switches(task) for name, task in threads.items()}
+    before = {name: voluntary_context_switches(task) for name, task in threads.items()}
     time.sleep(1.0)
-    after = {name: switches(task) for name, task in threads.items()}
+    after = {name: voluntary_context_switches(task) for name, task in threads.items()}
     yield {name: after[name] - before[name] for name in threads}
     del kept
     for rig in rigs:
         rig.close()
-    assert not set(threads.values()) & tasks()
+    assert not set(threads.values()) & thread_ids()
 
 
 @pytest.mark.parametrize("state", [state.__name__ for state in STATES])
 def test_an_idle_open_device_wakes_at_most_five_times_a_second(
-    slept: dict[str, int], state: str
+    wakeups_per_second: dict[str, int], state: str
 ) -> None:
-    assert slept[state] <= 5
+    assert wakeups_per_second[state] <= 5
 
 
-def test_a_start_up_that_waits_ends_in_time_though_the_device_sleeps() -> None:
+def test_a_connection_attempt_times_out_although_the_device_sleeps() -> None:
     rig = Rig()
     with plain_listener() as silent:
         channel = CMEventChannel(rig.ctx)
@@ -159,8 +159,8 @@ def test_a_start_up_that_waits_ends_in_time_though_the_device_sleeps() -> None:
     rig.close()
 
 
-def test_under_a_real_time_policy_the_progress_thread_goes_above_whoever_polls() -> None:
-    """Otherwise a polling thread could keep the progress thread off the CPU, holding a lock."""
+def test_under_a_real_time_policy_the_progress_thread_has_priority_over_the_program() -> None:
+    """The program must not keep the progress thread, which may hold a lock, off the CPU."""
     code = """
 import os
 from siwarp.verbs import Context
@@ -171,7 +171,7 @@ except PermissionError:
     print("not allowed")
     raise SystemExit
 with Context():
-    # A sanitizer may have a thread of its own.
+    # A sanitizer may have a thread of its own, at the priority of the program.
     threads = [int(name) for name in set(os.listdir("/proc/self/task")) - before]
     print(max((os.sched_getparam(t).sched_priority, os.sched_getscheduler(t)) for t in threads))
 """
@@ -179,5 +179,5 @@ with Context():
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     if done.stdout == "not allowed\n":
-        pytest.skip("a real-time policy needs a privilege here")
+        pytest.skip("a real-time policy needs a privilege")
     assert done.stdout == f"{(4, os.SCHED_FIFO)}\n"

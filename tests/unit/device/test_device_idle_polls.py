@@ -1,8 +1,9 @@
-"""Idle polls: sockets that have just been examined are not examined again.
+"""Tests that idle polls do not examine sockets again that have just been examined.
 
-Only sockets on which messages arrived are hot here, so every other progress round calls epoll_wait,
-which is counted. The devices have no progress thread, which would make rounds, too; and the tests
-run in a process without devices of other tests, which would count as busy.
+Only sockets on which messages arrived are hot in these tests, so every other progress round calls
+epoll_wait, and the calls are counted. The devices have no progress thread, because a progress
+thread would make rounds, too. The tests run in a process without devices of other tests, because
+those devices would count as busy.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def cq(rig: Rig) -> CQ:
     return rig.create_cq()
 
 
-def rounds(*cqs: CQ) -> int:
-    """Poll each CQ in turn; return how many of the polls examined the sockets."""
+def count_epoll_waits_of_polls(*cqs: CQ) -> int:
+    """Poll the CQs in turn and return how many of the polls examined the sockets."""
     before = counter_value("epoll_waits")
     for _ in range(POLLS):
         for cq in cqs:
@@ -48,39 +49,47 @@ def rounds(*cqs: CQ) -> int:
     return counter_value("epoll_waits") - before
 
 
-def about(polls: int) -> range:
-    """Return this number or up to 10 less: the first polls may find a new device's own events."""
+def approximate_range(polls: int) -> range:
+    """Return the numbers from ``polls - 10`` to ``polls``.
+
+    The first polls of a new device may find events of the device.
+    """
     return range(polls - 10, polls + 1)
 
 
-def be_idle(cq: CQ) -> None:
+def poll_idle_cq(cq: CQ) -> None:
     end = time.monotonic() + 0.01
     while time.monotonic() < end:
         cq.poll(1)
 
 
 def test_every_poll_of_a_single_cq_examines_the_sockets(cq: CQ) -> None:
-    assert rounds(cq) in about(POLLS)
-    be_idle(cq)
-    assert rounds(cq) in about(POLLS)
+    assert count_epoll_waits_of_polls(cq) in approximate_range(POLLS)
+    poll_idle_cq(cq)
+    assert count_epoll_waits_of_polls(cq) in approximate_range(POLLS)
 
 
 @pytest.mark.parametrize("n", [2, 4, 8])
-def test_polls_of_several_cqs_in_turn_share_one_examination(rig: Rig, cq: CQ, n: int) -> None:
-    assert rounds(cq, *(rig.create_cq() for _ in range(n - 1))) in about(POLLS)
+def test_polls_of_several_cqs_in_turn_examine_the_sockets_once_per_turn(
+    rig: Rig, cq: CQ, n: int
+) -> None:
+    assert count_epoll_waits_of_polls(
+        cq, *(rig.create_cq() for _ in range(n - 1))
+    ) in approximate_range(POLLS)
 
 
-def test_a_cq_polled_by_itself_soon_examines_the_sockets_again(rig: Rig, cq: CQ) -> None:
+def test_a_cq_that_is_polled_alone_soon_examines_the_sockets_at_each_poll(rig: Rig, cq: CQ) -> None:
     other = rig.create_cq()
-    for _ in range(10):  # the first polls may find a new device's own events
+    # The first polls of a new device may find events of the device.
+    for _ in range(10):
         other.poll(1)
-    assert rounds(cq) in about(POLLS - 7)
+    assert count_epoll_waits_of_polls(cq) in approximate_range(POLLS - 7)
 
 
-def test_an_idle_device_is_examined_less_often_than_a_busy_one(cq: CQ) -> None:
+def test_sockets_of_an_idle_device_are_examined_less_often_than_those_of_a_busy_one(cq: CQ) -> None:
     busy = device_without_progress_thread()
     a, b = Wire(busy).connect()
-    be_idle(cq)
+    poll_idle_cq(cq)
     looked = polls = 0
     for _ in range(100):
         b.post_receive()
@@ -95,25 +104,27 @@ def test_an_idle_device_is_examined_less_often_than_a_busy_one(cq: CQ) -> None:
     busy.close()
     for _ in range(64):
         cq.poll(1)
-    assert rounds(cq) in about(POLLS), "nothing is busy any more"
+    assert count_epoll_waits_of_polls(cq) in approximate_range(POLLS), (
+        "polls of the last device did not examine the sockets"
+    )
 
 
-def test_a_message_for_an_idle_device_is_found_beside_a_busy_one() -> None:
+def test_a_message_to_an_idle_device_is_received_beside_a_busy_device() -> None:
     idle, busy, peer = Rig(), device_without_progress_thread(), Rig()
     a, b = Wire(busy).connect()
     c, d = Wire(peer, idle).connect()
-    be_idle(d.rcq)
+    poll_idle_cq(d.rcq)
     for _ in range(100):
         d.post_receive()
         c.post(SEND, length=8)
 
-        def answered() -> object:
+        def exchange_and_poll_idle() -> object:
             b.post_receive()
             a.post(SEND, length=8)
             poll(b.rcq), poll(a.scq)
             return d.rcq.poll(1)
 
-        assert wait_until(answered)[0].ok
+        assert wait_until(exchange_and_poll_idle)[0].ok
         poll(c.scq)
     for rig in (idle, busy, peer):
         rig.close()

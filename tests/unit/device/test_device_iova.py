@@ -29,24 +29,26 @@ SIZE = 8192
 BASES = [0, 1, 0x1000, 1 << 63, (1 << 64) - SIZE - 1, None]
 
 
-def region(rig: Rig, base: int | None, size: int = SIZE, access: int = ALL_ACCESS) -> MR:
+def register_region(rig: Rig, base: int | None, size: int = SIZE, access: int = ALL_ACCESS) -> MR:
     if base is None:
         return MR(rig.pd, size, access | AccessFlag.ZERO_BASED)
     return MR(rig.pd, size, access, iova=base)
 
 
 @pytest.fixture(params=BASES, ids=lambda b: "zero-based" if b is None else hex(b))
-def pair(two_device_wire: Wire, request: pytest.FixtureRequest) -> tuple[End, End]:
-    """Two connected endpoints whose regions start at this base."""
+def connected_endpoints(two_device_wire: Wire, request: pytest.FixtureRequest) -> tuple[End, End]:
+    """Two connected endpoints whose memory regions start at the base of the parameter."""
     a, b = two_device_wire.connect(max_inline_data=64)
     for end in (a, b):
-        end.mr = region(end.rig, request.param)
+        end.mr = register_region(end.rig, request.param)
         assert end.mem.iova == (request.param or 0) != end.mem.addr
     return a, b
 
 
-def test_every_operation_counts_from_the_base(pair: tuple[End, End]) -> None:
-    a, b = pair
+def test_offsets_of_every_operation_count_from_the_base_of_the_region(
+    connected_endpoints: tuple[End, End],
+) -> None:
+    a, b = connected_endpoints
     last = SIZE - 8
     for n, (here, there, length) in enumerate([(0, 0, SIZE), (9, 100, 1), (SIZE - 1, last, 1)]):
         data = octet_pattern(length, n)
@@ -64,9 +66,12 @@ def test_every_operation_counts_from_the_base(pair: tuple[End, End]) -> None:
         assert b.mem.read(length, there) == data[::-1]
 
 
-def test_an_atomic_counts_from_the_base_at_both_ends(pair: tuple[End, End]) -> None:
-    a, b = pair
-    at = 16  # the address must be a multiple of 8; the offset need not be
+def test_offsets_of_an_atomic_count_from_the_base_at_both_ends(
+    connected_endpoints: tuple[End, End],
+) -> None:
+    a, b = connected_endpoints
+    # The address of an atomic must be a multiple of 8, but not its tagged offset.
+    at = 16
     b.mem.write(struct.pack("=Q", 40), offset=at)
     a.qp.post_send(
         SendWR(
@@ -82,8 +87,10 @@ def test_an_atomic_counts_from_the_base_at_both_ends(pair: tuple[End, End]) -> N
     assert struct.unpack("=Q", b.mem.read(8, at)) == (42,)
 
 
-def test_what_is_sent_inline_is_read_where_it_lies(pair: tuple[End, End]) -> None:
-    a, b = pair
+def test_an_inline_send_reads_the_address_without_regard_to_the_base(
+    connected_endpoints: tuple[End, End],
+) -> None:
+    a, b = connected_endpoints
     a.mem.write(b"inline", offset=3)
     b.post_receive(offset=50, length=10)
     a.post(SEND, offset=3, length=6, flags=SendFlag.SIGNALED | SendFlag.INLINE)
@@ -91,20 +98,22 @@ def test_what_is_sent_inline_is_read_where_it_lies(pair: tuple[End, End]) -> Non
     assert b.mem.read(6, 50) == b"inline"
 
 
-def test_the_address_itself_is_no_offset_of_the_region(pair: tuple[End, End]) -> None:
-    a, b = pair
+def test_a_write_to_the_address_of_a_region_with_another_base_is_refused(
+    connected_endpoints: tuple[End, End],
+) -> None:
+    a, b = connected_endpoints
     a.post(WRITE, length=8, remote=RemoteBuffer(b.mem.addr, 8, b.mem.rkey))
     b.wait_for_error_state()
     assert b.mem.read() == bytes(SIZE)
 
 
 @pytest.mark.parametrize("shift", [-1, SIZE - 7])
-def test_octets_outside_of_the_base_and_length_are_refused_at_both_ends(
+def test_offsets_outside_the_region_are_refused_at_both_ends(
     two_device_wire: Wire, shift: int
 ) -> None:
     a, b = two_device_wire.connect(size=64)
-    mr = region(b.rig, 0x10000)
-    into = region(a.rig, 0x10000)
+    mr = register_region(b.rig, 0x10000)
+    into = register_region(a.rig, 0x10000)
     a.post(WRITE, length=8, remote=RemoteBuffer(mr.iova + shift, 8, mr.rkey))
     b.wait_for_error_state()
     assert mr.read() == bytes(SIZE)
@@ -116,11 +125,11 @@ def test_octets_outside_of_the_base_and_length_are_refused_at_both_ends(
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("zero", [False, True], ids=["offsets", "zero-based window"])
 @pytest.mark.parametrize("base", [0, 0x5000, None])
-def test_a_window_is_bound_by_the_offsets_of_its_region(
+def test_a_memory_window_is_bound_by_the_offsets_of_its_region(
     two_device_wire: Wire, kind: MWType, zero: bool, base: int | None
 ) -> None:
     a, b = two_device_wire.connect(size=64)
-    mr = region(b.rig, base, access=AccessFlag.LOCAL_WRITE | AccessFlag.MW_BIND)
+    mr = register_region(b.rig, base, access=AccessFlag.LOCAL_WRITE | AccessFlag.MW_BIND)
     access = RW | (AccessFlag.ZERO_BASED if zero else 0)
     _mw, remote = bind_new_window(b, mr, kind, offset=100, length=50, access=access)
     assert remote.addr == (0 if zero else (base or 0) + 100)
@@ -131,10 +140,10 @@ def test_a_window_is_bound_by_the_offsets_of_its_region(
     assert mr.read(100) == bytes(100) and mr.read(20, 120) == bytes(20)
 
 
-def test_ud_and_write_records_count_from_the_base(rig: Rig) -> None:
+def test_offsets_of_ud_and_write_record_count_from_the_base_of_the_region(rig: Rig) -> None:
     cq = rig.create_cq()
     a, b = rig.create_ud_qp(cq), rig.create_ud_qp(cq, max_write_records=4)
-    out, into = region(rig, 0x100), region(rig, 1 << 40)
+    out, into = register_region(rig, 0x100), register_region(rig, 1 << 40)
     out.write(octet_pattern(SIZE))
     b.post_recv(RecvWR(1, sg=[into.sge(0, 100)]))
     to = rig.create_ah(b)
@@ -155,37 +164,37 @@ def test_ud_and_write_records_count_from_the_base(rig: Rig) -> None:
     assert b.record(record).addr == into.iova + 4000
 
 
-def test_rereg_keeps_the_base_until_the_memory_changes(two_device_wire: Wire) -> None:
+def test_reregistration_keeps_the_base_until_the_memory_changes(two_device_wire: Wire) -> None:
     a, b = two_device_wire.connect(size=64)
-    mr = region(b.rig, 0x7000)
+    mr = register_region(b.rig, 0x7000)
     mr.rereg(access=AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_WRITE)
     assert mr.iova == 0x7000
     write_and_complete(a, RemoteBuffer(0x7000, 3, mr.rkey), b"one")
-    assert poll_behind(a, b) and mr.read(3) == b"one"
+    assert send_message_after_write(a, b) and mr.read(3) == b"one"
     mr.rereg(buffer=bytearray(100))
     assert mr.iova == mr.addr
     write_and_complete(a, RemoteBuffer(mr.addr, 3, mr.rkey), b"two")
-    assert poll_behind(a, b) and mr.read(3) == b"two"
+    assert send_message_after_write(a, b) and mr.read(3) == b"two"
     mr.rereg(access=mr.access | AccessFlag.ZERO_BASED)
     assert mr.iova == 0
     write_and_complete(a, RemoteBuffer(50, 3, mr.rkey), b"six")
-    assert poll_behind(a, b) and mr.read(3, 50) == b"six"
+    assert send_message_after_write(a, b) and mr.read(3, 50) == b"six"
     mr.rereg(access=mr.access & ~AccessFlag.ZERO_BASED)
     write_and_complete(a, RemoteBuffer(mr.addr + 60, 3, mr.rkey), b"ten")
-    assert poll_behind(a, b) and mr.read(3, 60) == b"ten"
+    assert send_message_after_write(a, b) and mr.read(3, 60) == b"ten"
 
 
-def poll_behind(a: End, b: End) -> bool:
-    """Send a message after a Write; once it has been received, the Write has been placed."""
+def send_message_after_write(a: End, b: End) -> bool:
+    """Send a message after a Write; when ``b`` has received the message, the Write is placed."""
     b.post_receive(9, 0, 1)
     a.post(SEND, length=1)
     return poll(b.rcq)[0].ok and poll(a.scq)[0].ok
 
 
-def test_a_base_that_wraps_or_contradicts_itself_is_refused(rig: Rig) -> None:
+def test_a_base_that_overflows_or_contradicts_the_zero_based_flag_is_refused(rig: Rig) -> None:
     for base in ((1 << 64) - SIZE, (1 << 64) - 1):
-        assert errno_raised_by(region, rig, base) == errno.EINVAL
+        assert errno_raised_by(register_region, rig, base) == errno.EINVAL
     zero = ALL_ACCESS | AccessFlag.ZERO_BASED
-    assert errno_raised_by(region, rig, 1, access=zero) == errno.EINVAL
-    with region(rig, 0, access=zero) as mr:
+    assert errno_raised_by(register_region, rig, 1, access=zero) == errno.EINVAL
+    with register_region(rig, 0, access=zero) as mr:
         assert mr.iova == 0

@@ -1,4 +1,4 @@
-"""Devices over time: opening and closing, leaks, threads, and the progress thread."""
+"""Devices that are opened and closed repeatedly: leaks, threads, and the progress thread."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ from siwarp.verbs import (
 SANITIZED = "SANITIZER" in os.environ
 
 
-def fds() -> int:
+def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def tasks() -> set[int]:
+def thread_ids() -> set[int]:
     return {int(t.name) for t in Path("/proc/self/task").iterdir()}
 
 
@@ -62,19 +62,19 @@ def memory_kib() -> int:
 # ---- devices
 
 
-def test_loopback_is_a_device_with_its_addresses() -> None:
+def test_the_loopback_interface_is_a_device_with_its_addresses() -> None:
     (lo,) = [d for d in get_device_list() if d.netdev == "lo"]
     assert lo.name == "siw_lo" and lo.up and lo.mtu >= 1500
     assert lo.addresses[0] == "127.0.0.1"
 
 
 @pytest.mark.parametrize("name", [None, "lo", "siw_lo", "127.0.0.1", "127.1.2.3", "0.0.0.0"])
-def test_loopback_opens_by_each_of_its_names(name: str | None) -> None:
+def test_the_loopback_device_can_be_opened_by_each_of_its_names(name: str | None) -> None:
     with Context(name) as ctx:
         assert ctx.device.netdev == "lo"
 
 
-def test_two_devices_are_apart_and_talk_over_the_wire() -> None:
+def test_two_open_devices_are_independent_and_exchange_a_ud_message() -> None:
     a, b = Rig(), Rig()
     cq = b.create_cq()
     receiver = b.create_ud_qp(cq)
@@ -89,8 +89,8 @@ def test_two_devices_are_apart_and_talk_over_the_wire() -> None:
     b.close()
 
 
-def one_life() -> None:
-    """Open a device, use each kind of object, close it."""
+def open_use_and_close_device() -> None:
+    """Open a device, use each kind of object and close the device."""
     with Context() as ctx, PD(ctx) as pd, CompChannel(ctx) as channel:
         cq = CQ(ctx, 16, channel=channel)
         mr = MR(pd, bytearray(72))
@@ -102,23 +102,23 @@ def one_life() -> None:
         assert len(poll(cq, 2)) == 2
 
 
-def test_opening_and_closing_two_hundred_times_leaks_nothing() -> None:
+def test_opening_and_closing_a_device_two_hundred_times_leaks_nothing() -> None:
     for _ in range(20):
-        one_life()
+        open_use_and_close_device()
     gc.collect()
-    before_fds, before_tasks, before = fds(), tasks(), memory_kib()
+    before_fds, before_tasks, before = open_descriptors(), thread_ids(), memory_kib()
     for _ in range(200):
-        one_life()
+        open_use_and_close_device()
     gc.collect()
-    assert fds() == before_fds
-    assert tasks() == before_tasks
+    assert open_descriptors() == before_fds
+    assert thread_ids() == before_tasks
     grown = memory_kib() - before
     # A sanitizer intentionally keeps freed memory for a while.
-    assert SANITIZED or grown < 2048, f"{grown} KiB more after 200 rounds"
+    assert SANITIZED or grown < 2048, f"{grown} KiB leaked in 200 rounds"
 
 
-def test_connecting_and_leaving_a_hundred_times_leaks_nothing(two_device_wire: Wire) -> None:
-    def once() -> None:
+def test_connecting_and_disconnecting_a_hundred_times_leaks_nothing(two_device_wire: Wire) -> None:
+    def connect_and_close() -> None:
         a, b = two_device_wire.connect(size=4096, max_send_wr=8, max_recv_wr=8)
         b.post_receive()
         a.post(SEND, length=100)
@@ -130,33 +130,34 @@ def test_connecting_and_leaving_a_hundred_times_leaks_nothing(two_device_wire: W
             end.events.close()
             end.mem.close()
 
-    def settle() -> None:  # sockets linger until the peer's end of stream arrives
-        wait_until(lambda: fds() == count)
+    # Closed sockets linger until the end of the peer's stream arrives.
+    def wait_for_closed_sockets() -> None:
+        wait_until(lambda: open_descriptors() == count)
 
     for _ in range(10):
-        once()
+        connect_and_close()
     time.sleep(0.05)
     gc.collect()
-    count, before = fds(), memory_kib()
+    count, before = open_descriptors(), memory_kib()
     for _ in range(100):
-        once()
+        connect_and_close()
     gc.collect()
-    settle()
+    wait_for_closed_sockets()
     grown = memory_kib() - before
-    assert SANITIZED or grown < 4096, f"{grown} KiB more after 100 connections"
+    assert SANITIZED or grown < 4096, f"{grown} KiB leaked in 100 connections"
 
 
-def test_many_registrations_leak_nothing(rig: Rig) -> None:
+def test_many_memory_registrations_leak_nothing(rig: Rig) -> None:
     memory = bytearray(4096)
 
-    def many() -> None:
+    def register_many() -> None:
         for _ in range(5000):
             rig.reg_mr(memory).close()
 
-    many()
+    register_many()
     gc.collect()
     before = memory_kib()
-    many()
+    register_many()
     gc.collect()
     assert SANITIZED or memory_kib() - before < 1024
 
@@ -164,7 +165,7 @@ def test_many_registrations_leak_nothing(rig: Rig) -> None:
 # ---- threads
 
 
-def run_all(workers: list[threading.Thread], errors: list[BaseException]) -> None:
+def run_threads(workers: list[threading.Thread], errors: list[BaseException]) -> None:
     for w in workers:
         w.start()
     for w in workers:
@@ -173,8 +174,8 @@ def run_all(workers: list[threading.Thread], errors: list[BaseException]) -> Non
     assert not errors, errors
 
 
-class Workers:
-    """Threads that run a function for some time; their exceptions are kept."""
+class TimedThreads:
+    """Threads that each run a function repeatedly for some time and keep its exception."""
 
     def __init__(self, seconds: float) -> None:
         self.end = time.monotonic() + seconds
@@ -182,17 +183,17 @@ class Workers:
         self.threads: list[threading.Thread] = []
 
     def add(self, work: Callable[..., None], *args: object) -> None:
-        def loop() -> None:
+        def work_until_end() -> None:
             try:
                 while time.monotonic() < self.end:
                     work(*args)
             except BaseException as e:
                 self.errors.append(e)
 
-        self.threads.append(threading.Thread(target=loop))
+        self.threads.append(threading.Thread(target=work_until_end))
 
     def run(self) -> None:
-        run_all(self.threads, self.errors)
+        run_threads(self.threads, self.errors)
 
 
 def test_four_threads_send_and_receive_on_shared_queue_pairs(rig: Rig) -> None:
@@ -204,7 +205,7 @@ def test_four_threads_send_and_receive_on_shared_queue_pairs(rig: Rig) -> None:
     received = [0] * 4
     posted = [0] * 4
 
-    def work(me: int) -> None:
+    def exchange_messages(me: int) -> None:
         rng = random.Random(me)
         for _ in range(20):
             try:
@@ -221,19 +222,19 @@ def test_four_threads_send_and_receive_on_shared_queue_pairs(rig: Rig) -> None:
             received[me] += sum(1 for w in rcq.poll(8) if w.ok)
         assert all(w.ok for w in scq.poll(64))
 
-    workers = Workers(1.0)
+    workers = TimedThreads(1.0)
     for i in range(4):
-        workers.add(work, i)
+        workers.add(exchange_messages, i)
     workers.run()
     assert sum(received) > 100
     assert sum(received) <= sum(posted)
 
 
-def test_threads_make_use_and_destroy_their_own_queue_pairs_on_shared_queues(rig: Rig) -> None:
+def test_threads_create_use_and_destroy_queue_pairs_on_a_shared_cq(rig: Rig) -> None:
     cq = rig.create_cq(1 << 14)
     mr, into = rig.reg_mr(4096), rig.reg_mr(4096)
 
-    def work() -> None:
+    def use_queue_pair() -> None:
         qp = rig.create_ud_qp(cq, max_send_wr=16, max_recv_wr=16)
         ah = rig.create_ah(qp)
         for i in range(5):
@@ -246,29 +247,29 @@ def test_threads_make_use_and_destroy_their_own_queue_pairs_on_shared_queues(rig
         ah.close()
         qp.close()
 
-    def watch() -> None:
+    def poll_shared_cq() -> None:
         cq.poll(16)
 
-    def register() -> None:
+    def register_region() -> None:
         rig.reg_mr(bytearray(100)).close()
 
-    workers = Workers(1.0)
+    workers = TimedThreads(1.0)
     for _ in range(2):
-        workers.add(work)
-    workers.add(watch)
-    workers.add(register)
+        workers.add(use_queue_pair)
+    workers.add(poll_shared_cq)
+    workers.add(register_region)
     workers.run()
     wait_until(lambda: not cq.poll(64))
 
 
-def test_posting_modifying_and_resetting_from_different_threads(rig: Rig) -> None:
+def test_different_threads_post_to_modify_and_reset_the_same_queue_pairs(rig: Rig) -> None:
     cq = rig.create_cq(1 << 14)
     mr, into = rig.reg_mr(4096), rig.reg_mr(4096)
     a = rig.create_ud_qp(cq, max_send_wr=64)
     b = rig.create_ud_qp(cq, max_recv_wr=64)
     to_b = rig.create_ah(b)
 
-    def post() -> None:
+    def post_send_and_receive() -> None:
         for _ in range(10):
             send, recv = SendWR(1, sg=[mr.sge(0, 100)], ah=to_b), RecvWR(2, sg=[into.sge()])
             for call in (lambda s=send: a.post_send(s), lambda r=recv: b.post_recv(r)):
@@ -277,25 +278,25 @@ def test_posting_modifying_and_resetting_from_different_threads(rig: Rig) -> Non
                 except OSError as e:
                     assert e.errno in (12, 22), e
 
-    def poll_some() -> None:
+    def poll_completions() -> None:
         for w in cq.poll(64):
             assert w.status in (0, 5), w
 
-    def change() -> None:
+    def modify_states() -> None:
         for qp in (a, b):
             qp.modify(QPAttr(qp_state=QPState.ERR))
             qp.modify(QPAttr(qp_state=QPState.RESET))
             qp.to_rts(QPAttr(qkey=random.randrange(2)))
 
-    workers = Workers(1.0)
-    workers.add(post)
-    workers.add(post)
-    workers.add(poll_some)
-    workers.add(change)
+    workers = TimedThreads(1.0)
+    workers.add(post_send_and_receive)
+    workers.add(post_send_and_receive)
+    workers.add(poll_completions)
+    workers.add(modify_states)
     workers.run()
 
 
-def test_every_send_posted_while_the_queue_pair_fails_completes_once(rig: Rig) -> None:
+def test_every_send_posted_while_the_queue_pair_moves_to_err_completes_once(rig: Rig) -> None:
     for _ in range(30):
         cq = rig.create_cq(8192)
         qp = rig.create_ud_qp(cq, max_send_wr=4096)
@@ -303,13 +304,13 @@ def test_every_send_posted_while_the_queue_pair_fails_completes_once(rig: Rig) -
         posted: list[int] = []
         go = threading.Barrier(2)
 
-        def post(qp: QP = qp, ah: AH = ah, posted: list[int] = posted, go: Any = go) -> None:
+        def post_sends(qp: QP = qp, ah: AH = ah, posted: list[int] = posted, go: Any = go) -> None:
             go.wait()
             for i in range(300):
                 qp.post_send(SendWR(i, ah=ah))
                 posted.append(i)
 
-        thread = threading.Thread(target=post)
+        thread = threading.Thread(target=post_sends)
         thread.start()
         go.wait()
         time.sleep(random.random() * 0.0004)
@@ -320,19 +321,19 @@ def test_every_send_posted_while_the_queue_pair_fails_completes_once(rig: Rig) -
         qp.close()
 
 
-def test_every_send_posted_while_a_connection_ends_completes_once(two_device_wire: Wire) -> None:
+def test_every_write_posted_while_the_connection_ends_completes_once(two_device_wire: Wire) -> None:
     for _ in range(30):
         a, b = two_device_wire.connect(size=4096, max_send_wr=512)
         posted: list[int] = []
         go = threading.Barrier(2)
 
-        def post(a: End = a, b: End = b, posted: list[int] = posted, go: Any = go) -> None:
+        def post_writes(a: End = a, b: End = b, posted: list[int] = posted, go: Any = go) -> None:
             go.wait()
             for i in range(200):
                 a.post(WRITE, i, length=10, remote=b.mem.remote(0, 10))
                 posted.append(i)
 
-        thread = threading.Thread(target=post)
+        thread = threading.Thread(target=post_writes)
         thread.start()
         go.wait()
         time.sleep(random.random() * 0.0004)
@@ -344,8 +345,8 @@ def test_every_send_posted_while_a_connection_ends_completes_once(two_device_wir
         b.close()
 
 
-def test_connections_from_four_threads_at_once() -> None:
-    def work() -> None:
+def test_four_threads_connect_and_exchange_messages_at_the_same_time() -> None:
+    def connect_and_exchange_messages() -> None:
         rig = Rig()
         wire = Wire(rig)
         a, b = wire.connect(size=1 << 16)
@@ -358,16 +359,16 @@ def test_connections_from_four_threads_at_once() -> None:
         b.close()
         rig.close()
 
-    workers = Workers(0.7)
+    workers = TimedThreads(0.7)
     for _ in range(4):
-        workers.add(work)
+        workers.add(connect_and_exchange_messages)
     workers.run()
 
 
 # ---- progress
 
 
-def test_a_program_that_never_polls_gets_its_event(rig: Rig) -> None:
+def test_a_program_that_never_polls_receives_its_cq_event(rig: Rig) -> None:
     channel = rig.create_channel()
     cq = rig.create_cq(16, channel)
     qp = rig.create_ud_qp(scq=rig.create_cq(), rcq=cq)
@@ -385,19 +386,22 @@ def test_a_program_that_never_polls_gets_its_event(rig: Rig) -> None:
     sender.close()
 
 
-def test_one_sided_traffic_moves_into_a_program_that_does_nothing(two_device_wire: Wire) -> None:
+def test_an_rdma_write_is_placed_in_a_program_that_makes_no_calls(two_device_wire: Wire) -> None:
     a, b = two_device_wire.connect(size=1 << 20)
     view = b.mem.view
     a.mem.view[:] = b"\x77" * (1 << 20)
     time.sleep(0.01)
     a.post(WRITE, length=1 << 20, remote=b.mem.remote())
     deadline = time.monotonic() + 5
-    while view[-1] != 0x77:  # no thread polls b's CQs
+    # No thread polls the CQs of the receiver b.
+    while view[-1] != 0x77:
         assert time.monotonic() < deadline
         time.sleep(0.001)
 
 
-def test_a_broken_request_is_found_by_a_program_that_waits_in_poll(two_device_wire: Wire) -> None:
+def test_an_invalid_request_raises_an_event_for_a_program_that_waits_in_poll(
+    two_device_wire: Wire,
+) -> None:
     for _ in range(40):
         a, b = two_device_wire.connect(size=64)
         a.scq.req_notify()
@@ -409,31 +413,31 @@ def test_a_broken_request_is_found_by_a_program_that_waits_in_poll(two_device_wi
         b.close()
 
 
-def voluntary_switches(task: int) -> int:
+def voluntary_context_switches(task: int) -> int:
     for line in Path(f"/proc/self/task/{task}/status").read_text().splitlines():
         if line.startswith("voluntary_ctxt_switches:"):
             return int(line.split()[1])
     raise AssertionError("no such line")
 
 
-def test_the_progress_thread_takes_no_signals_from_the_program() -> None:
-    others = tasks()
+def test_the_progress_thread_blocks_the_signals_of_the_program() -> None:
+    others = thread_ids()
     rig = Rig()
-    (thread,) = tasks() - others
+    (thread,) = thread_ids() - others
     status = Path(f"/proc/self/task/{thread}/status").read_text()
     (blocked,) = [line.split()[1] for line in status.splitlines() if line.startswith("SigBlk:")]
-    # Blocked are all signals except those that cannot be blocked (9, 19), the two that the C
-    # library reserves (32, 33), and SIGBUS and SIGSEGV: a thread that blocks these two is killed by
-    # a fault in memory that the program has unmapped.
+    # The thread blocks all signals except those that cannot be blocked (9, 19), the two that the C
+    # library reserves (32, 33), and SIGBUS and SIGSEGV, because a fault in memory that the program
+    # has unmapped kills a thread that blocks SIGBUS or SIGSEGV.
     exempt = {9, 19, 32, 33, 7, 11}
     assert all(int(blocked, 16) >> (n - 1) & 1 for n in range(1, 65) if n not in exempt)
     rig.close()
 
 
-def test_beside_a_thread_that_waits_the_progress_thread_sleeps() -> None:
-    others = tasks()
+def test_the_progress_thread_sleeps_while_a_thread_waits_for_an_event() -> None:
+    others = thread_ids()
     mine = Rig()
-    (thread,) = tasks() - others
+    (thread,) = thread_ids() - others
     channel = mine.create_channel()
     mine.create_cq(16, channel)
     waiter = threading.Thread(
@@ -443,9 +447,9 @@ def test_beside_a_thread_that_waits_the_progress_thread_sleeps() -> None:
     )
     waiter.start()
     time.sleep(0.4)
-    before = voluntary_switches(thread)
+    before = voluntary_context_switches(thread)
     time.sleep(1.0)
-    woke = voluntary_switches(thread) - before
+    woke = voluntary_context_switches(thread) - before
     waiter.join()
     assert woke <= 5
     mine.close()
@@ -457,7 +461,7 @@ from siwarp.verbs import *
 with Context() as ctx, PD(ctx) as pd, CQ(ctx) as cq, MR(pd, 4 * 70000) as mr:
     with QP(pd, QPInitAttr(QPType.UD, scq=cq, addr=("127.0.0.1", 0), qkey=4711)) as qp:
         qp.to_rts()
-        # The next message may be here before this one's receive is posted again.
+        # The next message may arrive before the receive of the last message is posted again.
         recvs = [RecvWR(i, sg=[mr.sge(70000 * i, 70000)]) for i in range(4)]
         qp.post_recv(recvs)
         print(qp.qp_num, flush=True)
@@ -485,7 +489,7 @@ with cm.listen(("127.0.0.1", 0)) as listener:
 """
 
 
-def test_two_processes_talk_over_ud(rig: Rig) -> None:
+def test_two_processes_exchange_messages_over_ud(rig: Rig) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True
     ) as server:
@@ -506,7 +510,7 @@ def test_two_processes_talk_over_ud(rig: Rig) -> None:
         assert server.wait(20) == 0
 
 
-def test_two_processes_talk_over_rc() -> None:
+def test_two_processes_exchange_messages_over_rc() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", RC_SERVER], stdout=subprocess.PIPE, text=True
     ) as server:

@@ -1,4 +1,4 @@
-"""The limits that a device reports: each can be reached, and none exceeded."""
+"""Tests that each limit that a device reports can be reached and not exceeded."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from siwarp.verbs import Context, QPType, RecvWR, SendWR
 
 
 @contextlib.contextmanager
-def until_full(make: Any, destroy: Any, limit: int) -> Iterator[list[Any]]:
-    """Create objects up to the limit, assert that one more is refused, and destroy all."""
+def create_up_to_limit(make: Any, destroy: Any, limit: int) -> Iterator[list[Any]]:
+    """Create ``limit`` objects, assert that one more is refused, and destroy all objects."""
     made: list[Any] = []
     try:
         for _ in range(limit):
@@ -29,7 +29,7 @@ def until_full(make: Any, destroy: Any, limit: int) -> Iterator[list[Any]]:
         assert not make()
         assert ffi.errno == errno.ENOMEM
         yield made
-        # Destroying one object makes room for another one.
+        # After one object has been destroyed, another one can be created.
         assert destroy(made.pop()) == 0
         made.append(make())
         assert made[-1]
@@ -38,76 +38,79 @@ def until_full(make: Any, destroy: Any, limit: int) -> Iterator[list[Any]]:
             assert destroy(c) == 0
 
 
-def test_the_limit_of_protection_domains(rig: Rig) -> None:
-    limit = rig.ctx.query_device().max_pd - 1  # minus the PD that the fixture `rig` has
-    with until_full(lambda: lib.siw_alloc_pd(rig.ctx._c_object()), lib.siw_dealloc_pd, limit):
+def test_as_many_protection_domains_can_be_created_as_max_pd_says(rig: Rig) -> None:
+    # The fixture `rig` already has one PD.
+    limit = rig.ctx.query_device().max_pd - 1
+    with create_up_to_limit(
+        lambda: lib.siw_alloc_pd(rig.ctx._c_object()), lib.siw_dealloc_pd, limit
+    ):
         pass
 
 
-def test_completion_queues(rig: Rig) -> None:
+def test_as_many_completion_queues_can_be_created_as_max_cq_says(rig: Rig) -> None:
     c = rig.ctx._c_object()
     limit = rig.ctx.query_device().max_cq
 
-    def make() -> Any:
+    def create_cq() -> Any:
         return lib.siw_create_cq(c, 1, ffi.NULL, ffi.NULL, 0)
 
-    with until_full(make, lib.siw_destroy_cq, limit):
+    with create_up_to_limit(create_cq, lib.siw_destroy_cq, limit):
         pass
 
 
-def test_the_largest_completion_queue(rig: Rig) -> None:
+def test_a_completion_queue_can_have_max_cqe_entries_and_not_more(rig: Rig) -> None:
     most = rig.ctx.query_device().max_cqe
     assert rig.create_cq(most).capacity >= most
     assert errno_raised_by(rig.create_cq, most + 1) == errno.EINVAL
 
 
-def test_queue_pairs(rig: Rig) -> None:
+def test_as_many_queue_pairs_can_be_created_as_max_qp_says(rig: Rig) -> None:
     cq = rig.create_cq()
     init = ffi.new(
         "struct siw_qp_init_attr *",
         {"send_cq": cq._c_object(), "recv_cq": cq._c_object(), "qp_type": 2},
     )
 
-    def make() -> Any:
+    def create_qp() -> Any:
         init.cap = {"max_send_wr": 1, "max_recv_wr": 1}
         return lib.siw_create_qp(rig.pd._c_object(), init)
 
     limit = rig.ctx.query_device().max_qp
-    with until_full(make, lib.siw_destroy_qp, limit) as made:
+    with create_up_to_limit(create_qp, lib.siw_destroy_qp, limit) as made:
         assert len({lib.siw_qp_num(qp) for qp in made}) == limit
 
 
-def test_shared_receive_queues(rig: Rig) -> None:
+def test_as_many_shared_receive_queues_can_be_created_as_max_srq_says(rig: Rig) -> None:
     pd, destroy = rig.pd._c_object(), lib.siw_destroy_srq
     init = ffi.new("struct siw_srq_init_attr *")
 
-    def make() -> Any:
+    def create_srq() -> Any:
         init.attr = {"max_wr": 1, "max_sge": 1}
         return lib.siw_create_srq(pd, init)
 
-    with until_full(make, destroy, rig.ctx.query_device().max_srq):
+    with create_up_to_limit(create_srq, destroy, rig.ctx.query_device().max_srq):
         pass
 
 
 @pytest.mark.scales
-def test_address_handles(rig: Rig) -> None:
+def test_as_many_address_handles_can_be_created_as_max_ah_says(rig: Rig) -> None:
     addr = ffi.new("struct siw_addr *")
     assert lib.siw_addr_parse(b"127.0.0.1", 5, addr) == 0
     pd, make, destroy = rig.pd._c_object(), lib.siw_create_ah, lib.siw_destroy_ah
-    with until_full(lambda: make(pd, addr), destroy, rig.ctx.query_device().max_ah):
+    with create_up_to_limit(lambda: make(pd, addr), destroy, rig.ctx.query_device().max_ah):
         pass
 
 
 # The test makes a million registrations, each of which takes microseconds under a sanitizer.
 @pytest.mark.scales
-def test_memory_regions(rig: Rig) -> None:
+def test_as_many_memory_regions_can_be_registered_as_max_mr_says(rig: Rig) -> None:
     pd, reg, limit = rig.pd._c_object(), lib.siw_reg_mr, rig.ctx.query_device().max_mr
-    with until_full(lambda: reg(pd, ffi.NULL, 0, 0), lib.siw_dereg_mr, limit) as made:
+    with create_up_to_limit(lambda: reg(pd, ffi.NULL, 0, 0), lib.siw_dereg_mr, limit) as made:
         assert len({mr.lkey for mr in made}) == limit
 
 
 @pytest.mark.parametrize("kind", [QPType.RC, QPType.UD], ids=lambda k: k.name)
-def test_queue_pairs_hold_as_many_requests_as_the_device_says_and_no_more(
+def test_a_queue_pair_can_have_the_capacities_that_the_device_reports_and_not_more(
     rig: Rig, kind: QPType
 ) -> None:
     most = rig.ctx.query_device()
@@ -124,7 +127,7 @@ def test_queue_pairs_hold_as_many_requests_as_the_device_says_and_no_more(
         assert errno_raised_by(rig.create_qp, qp_type=kind, **{name: limit + 1}) == errno.EINVAL
 
 
-def test_everything_at_its_largest_works_together(rig: Rig) -> None:
+def test_a_connection_with_all_capacities_at_their_limits_works(rig: Rig) -> None:
     most = rig.ctx.query_device()
     a, b = Wire(rig).connect(
         size=1 << 16,
@@ -143,12 +146,14 @@ def test_everything_at_its_largest_works_together(rig: Rig) -> None:
     assert errno_raised_by(b.qp.post_recv, [RecvWR(0), RecvWR(1)]) == errno.ENOMEM
     inline = SendWR(3, sg=[a.mem.sge(0, most.max_inline_data)], send_flags=8 | 2)
     a.qp.post_send(inline)
-    # These receives hold 16 octets, so the message is too long for them.
+    # Each receive holds 16 octets, so the message is too long for its receive.
     assert poll(b.rcq)[0].status in (1, 5)
 
 
 @pytest.mark.parametrize("size", [0, 1])
-def test_a_message_of_the_largest_size_is_taken_by_rc(rig: Rig, size: int) -> None:
+def test_rc_accepts_a_message_of_max_rc_msg_octets_and_refuses_a_longer_one(
+    rig: Rig, size: int
+) -> None:
     a, b = Wire(rig).connect(max_send_sge=16)
     most = rig.ctx.query_device().max_rc_msg
     wr = SendWR(1, WRITE, sg=[a.mem.sge(0, 1)] * 16, remote=b.mem.remote())
@@ -159,12 +164,14 @@ def test_a_message_of_the_largest_size_is_taken_by_rc(rig: Rig, size: int) -> No
         assert errno_raised_by(a.qp.post_send, wr) == errno.EINVAL
         assert a.scq.poll(1) == []
     else:
-        # the post was accepted; that its memory is not mapped is a different error
+        # The post is accepted, and the request fails only because its memory is not mapped.
         a.qp.post_send(wr)
         assert poll(a.scq)[0].status == 4
 
 
-def test_two_thousand_ud_queue_pairs_on_one_device_each_hear_their_own(rig: Rig) -> None:
+def test_each_of_two_thousand_ud_queue_pairs_of_a_device_receives_its_own_messages(
+    rig: Rig,
+) -> None:
     n = 2000
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     want = n + 200
@@ -193,7 +200,7 @@ def test_two_thousand_ud_queue_pairs_on_one_device_each_hear_their_own(rig: Rig)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_running_out_of_descriptors_is_told_and_forgotten(rig: Rig) -> None:
+def test_exhausted_descriptors_are_reported_as_emfile_and_have_no_later_effect(rig: Rig) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     cq = rig.create_cq()
     qps = []

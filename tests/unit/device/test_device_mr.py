@@ -26,11 +26,11 @@ libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 MAP_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # 0x4000 is MAP_NORESERVE
 
 
-class Pages:
-    """Four consecutive pages: inaccessible, two with the protection that a test sets, inaccessible.
+class GuardedPages:
+    """Four consecutive pages, of which the outer two are inaccessible.
 
-    The outer pages are mapped, because another thread's mapping could otherwise be placed there
-    meanwhile.
+    The test sets the protection of the two inner pages. The outer pages are mapped, so that no
+    other mapping can be placed at their addresses.
     """
 
     def __init__(self, prot: int) -> None:
@@ -45,14 +45,14 @@ class Pages:
 
 
 @pytest.fixture
-def pages(request: pytest.FixtureRequest) -> Iterator[Pages]:
-    made = Pages(request.param)
+def pages(request: pytest.FixtureRequest) -> Iterator[GuardedPages]:
+    made = GuardedPages(request.param)
     yield made
     made.close()
 
 
-def reg(rig: Rig, address: int, length: int, access: int) -> int:
-    """Register and deregister; return 0 or the errno."""
+def errno_of_registration(rig: Rig, address: int, length: int, access: int) -> int:
+    """Register and deregister a memory region; return 0 or the errno of the registration."""
     mr = lib.siw_reg_mr(rig.pd._c_object(), ffi.cast("void *", address), length, access)
     if not mr:
         return int(ffi.errno)
@@ -64,49 +64,56 @@ def reg(rig: Rig, address: int, length: int, access: int) -> int:
 
 @pytest.mark.parametrize("pages", [PROT_RW], indirect=True)
 @pytest.mark.parametrize("access", [0, LOCAL, REMOTE_R, LOCAL | REMOTE_W, ALL_ACCESS])
-def test_the_first_and_the_last_page_must_be_there(rig: Rig, pages: Pages, access: int) -> None:
-    assert reg(rig, pages.first, 2 * PAGE, access) == 0
-    assert reg(rig, pages.first, 1, access) == 0
-    assert reg(rig, pages.end - 1, 1, access) == 0
-    assert reg(rig, pages.first - 1, 1, access) == errno.EFAULT
-    assert reg(rig, pages.first - 1, 2, access) == errno.EFAULT
-    assert reg(rig, pages.end, 1, access) == errno.EFAULT
-    assert reg(rig, PAGE, 1, access) == errno.EFAULT  # nothing is ever mapped at such a low address
-    assert reg(rig, pages.end - 1, 2, access) == errno.EFAULT
-    assert reg(rig, pages.first, 2 * PAGE + 1, access) == errno.EFAULT
-    assert reg(rig, 0, 1, access) == errno.EFAULT
-    assert reg(rig, 8, 100, access) == errno.EFAULT
+def test_a_region_whose_first_or_last_page_is_not_mapped_is_refused(
+    rig: Rig, pages: GuardedPages, access: int
+) -> None:
+    assert errno_of_registration(rig, pages.first, 2 * PAGE, access) == 0
+    assert errno_of_registration(rig, pages.first, 1, access) == 0
+    assert errno_of_registration(rig, pages.end - 1, 1, access) == 0
+    assert errno_of_registration(rig, pages.first - 1, 1, access) == errno.EFAULT
+    assert errno_of_registration(rig, pages.first - 1, 2, access) == errno.EFAULT
+    assert errno_of_registration(rig, pages.end, 1, access) == errno.EFAULT
+    # Nothing is ever mapped at the address PAGE.
+    assert errno_of_registration(rig, PAGE, 1, access) == errno.EFAULT
+    assert errno_of_registration(rig, pages.end - 1, 2, access) == errno.EFAULT
+    assert errno_of_registration(rig, pages.first, 2 * PAGE + 1, access) == errno.EFAULT
+    assert errno_of_registration(rig, 0, 1, access) == errno.EFAULT
+    assert errno_of_registration(rig, 8, 100, access) == errno.EFAULT
 
 
 @pytest.mark.parametrize("pages", [PROT_READ], indirect=True)
-def test_memory_that_cannot_be_written_is_refused_only_for_writing(rig: Rig, pages: Pages) -> None:
-    assert reg(rig, pages.first, 2 * PAGE, 0) == 0
-    assert reg(rig, pages.first, 2 * PAGE, REMOTE_R) == 0
+def test_read_only_memory_is_refused_only_with_local_write_access(
+    rig: Rig, pages: GuardedPages
+) -> None:
+    assert errno_of_registration(rig, pages.first, 2 * PAGE, 0) == 0
+    assert errno_of_registration(rig, pages.first, 2 * PAGE, REMOTE_R) == 0
     for access in (LOCAL, LOCAL | REMOTE_W, LOCAL | REMOTE_R, ALL_ACCESS):
-        assert reg(rig, pages.first, 2 * PAGE, access) == errno.EFAULT
-        assert reg(rig, pages.first + 5, 1, access) == errno.EFAULT
+        assert errno_of_registration(rig, pages.first, 2 * PAGE, access) == errno.EFAULT
+        assert errno_of_registration(rig, pages.first + 5, 1, access) == errno.EFAULT
 
 
 @pytest.mark.parametrize("pages", [PROT_NONE], indirect=True)
-def test_memory_that_cannot_be_read_is_refused(rig: Rig, pages: Pages) -> None:
+def test_registration_of_unreadable_memory_is_refused(rig: Rig, pages: GuardedPages) -> None:
     for access in (0, LOCAL, REMOTE_R, ALL_ACCESS):
-        assert reg(rig, pages.first, PAGE, access) == errno.EFAULT
+        assert errno_of_registration(rig, pages.first, PAGE, access) == errno.EFAULT
 
 
 @pytest.mark.parametrize("pages", [PROT_RW], indirect=True)
-def test_one_page_that_cannot_be_written_at_either_end_is_found(rig: Rig, pages: Pages) -> None:
+def test_a_read_only_page_at_either_end_of_a_region_is_detected(
+    rig: Rig, pages: GuardedPages
+) -> None:
     for page in (pages.first, pages.first + PAGE):
         assert libc.mprotect(page, PAGE, PROT_READ) == 0
-        assert reg(rig, pages.first, 2 * PAGE, LOCAL) == errno.EFAULT
-        assert reg(rig, pages.first, 2 * PAGE, 0) == 0
+        assert errno_of_registration(rig, pages.first, 2 * PAGE, LOCAL) == errno.EFAULT
+        assert errno_of_registration(rig, pages.first, 2 * PAGE, 0) == 0
         assert libc.mprotect(page, PAGE, PROT_RW) == 0
-    assert reg(rig, pages.first, 2 * PAGE, LOCAL) == 0
+    assert errno_of_registration(rig, pages.first, 2 * PAGE, LOCAL) == 0
 
 
 def test_an_access_to_unmapped_pages_inside_a_region_fails(rig: Rig, ud_pair: Pair) -> None:
-    """Registering pins nothing and probes only the first and the last page."""
+    """A registration pins no pages and probes only the first and the last page."""
     hole = libc.mmap(None, 5 * PAGE, PROT_RW, MAP_FLAGS, -1, 0)
-    # an unmapped page could be filled by another mapping
+    # PROT_NONE, because another mapping could be placed at an unmapped page.
     assert libc.mprotect(hole + 2 * PAGE, PAGE, PROT_NONE) == 0
     mr = lib.siw_reg_mr(rig.pd._c_object(), ffi.cast("void *", hole), 5 * PAGE, LOCAL)
     assert mr
@@ -135,39 +142,41 @@ def test_an_access_to_unmapped_pages_inside_a_region_fails(rig: Rig, ud_pair: Pa
 
 
 @pytest.mark.parametrize("offset", range(9))
-def test_probing_changes_no_octet(rig: Rig, offset: int) -> None:
+def test_registration_changes_no_octet_of_the_memory(rig: Rig, offset: int) -> None:
     memory = mmap.mmap(-1, 2 * PAGE)
     memory[:] = bytes(i & 0xFF for i in range(2 * PAGE))
     address = int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
     for access in (0, LOCAL, ALL_ACCESS):
         for length in (1, 7, PAGE, 2 * PAGE - offset):
-            assert reg(rig, address + offset, length, access) == 0
+            assert errno_of_registration(rig, address + offset, length, access) == 0
     assert memory[:] == bytes(i & 0xFF for i in range(2 * PAGE))
 
 
-def test_a_region_of_no_octets_needs_no_memory(rig: Rig) -> None:
-    assert reg(rig, 0, 0, ALL_ACCESS) == 0
-    assert reg(rig, 12345, 0, 0) == 0
+def test_a_region_of_zero_octets_needs_no_mapped_memory(rig: Rig) -> None:
+    assert errno_of_registration(rig, 0, 0, ALL_ACCESS) == 0
+    assert errno_of_registration(rig, 12345, 0, 0) == 0
 
 
 @pytest.mark.parametrize(
     "access", [REMOTE_W, REMOTE_W | REMOTE_R, 8, 64, 1 << 30, REMOTE_W | 32, -1]
 )
-def test_invalid_access_flags_are_refused(rig: Rig, access: int) -> None:
+def test_registration_of_memory_with_invalid_access_flags_is_refused(rig: Rig, access: int) -> None:
     memory = ffi.new("char[64]")
-    assert reg(rig, int(ffi.cast("uintptr_t", memory)), 64, access) == errno.EINVAL
+    assert (
+        errno_of_registration(rig, int(ffi.cast("uintptr_t", memory)), 64, access) == errno.EINVAL
+    )
 
 
-def test_lengths_that_wrap_or_exceed_the_largest_are_refused(rig: Rig) -> None:
+def test_region_lengths_that_overflow_or_exceed_max_mr_size_are_refused(rig: Rig) -> None:
     memory = ffi.new("char[64]")
     here = int(ffi.cast("uintptr_t", memory))
     most = rig.ctx.query_device().max_mr_size
-    assert reg(rig, here, most + 1, 0) == errno.EINVAL
-    assert reg(rig, here, 2**64 - 1, 0) == errno.EINVAL
-    assert reg(rig, here, most, 0) in (errno.EFAULT, errno.EINVAL)
+    assert errno_of_registration(rig, here, most + 1, 0) == errno.EINVAL
+    assert errno_of_registration(rig, here, 2**64 - 1, 0) == errno.EINVAL
+    assert errno_of_registration(rig, here, most, 0) in (errno.EFAULT, errno.EINVAL)
 
 
-def test_a_tebibyte_is_registered_and_its_last_octet_sent(rig: Rig, ud_pair: Pair) -> None:
+def test_the_last_octet_of_a_region_of_one_tebibyte_can_be_sent(rig: Rig, ud_pair: Pair) -> None:
     size = 1 << 40
     base = libc.mmap(None, size, PROT_RW, MAP_FLAGS, -1, 0)
     assert base not in (None, ctypes.c_void_p(-1).value)
@@ -184,7 +193,7 @@ def test_a_tebibyte_is_registered_and_its_last_octet_sent(rig: Rig, ud_pair: Pai
 
 
 @pytest.mark.clause("RFC5040-8.1.1-09", "RFC5040-8.1.1-10")
-def test_keys_differ_follow_no_simple_order_and_are_not_used_again_soon(rig: Rig) -> None:
+def test_region_keys_are_unpredictable_and_are_not_reused_soon(rig: Rig) -> None:
     memory = bytearray(16)
     mrs = [rig.reg_mr(memory) for _ in range(500)]
     keys = [mr.lkey for mr in mrs]
@@ -202,7 +211,9 @@ def test_keys_differ_follow_no_simple_order_and_are_not_used_again_soon(rig: Rig
     assert not set(again) & set(keys)
 
 
-def test_a_stale_key_stays_dead_while_others_come_and_go(rig: Rig, ud_pair: Pair) -> None:
+def test_the_key_of_a_closed_region_stays_invalid_while_other_regions_are_registered(
+    rig: Rig, ud_pair: Pair
+) -> None:
     memory = bytearray(b"secret")
     mr = rig.reg_mr(memory)
     stale = SGE(mr.addr, 6, mr.lkey)
@@ -211,11 +222,14 @@ def test_a_stale_key_stays_dead_while_others_come_and_go(rig: Rig, ud_pair: Pair
         fresh = rig.reg_mr(memory)
         ud_pair.a.post_send(SendWR(i, sg=[stale], ah=ud_pair.to_b))
         assert poll(ud_pair.scq)[0].status == WCStatus.LOC_PROT_ERR
-        ud_pair.a.to_rts()  # leaves the state SQE
+        # The failed send has moved the queue pair to SQE.
+        ud_pair.a.to_rts()
         fresh.close()
 
 
-def test_a_receive_whose_memory_was_deregistered_is_not_written(rig: Rig, ud_pair: Pair) -> None:
+def test_a_receive_whose_region_was_deregistered_fails_and_writes_nothing(
+    rig: Rig, ud_pair: Pair
+) -> None:
     memory = bytearray(b"untouched")
     mr = rig.reg_mr(memory)
     ud_pair.b.post_recv(RecvWR(1, sg=[mr.sge()]))
@@ -225,7 +239,9 @@ def test_a_receive_whose_memory_was_deregistered_is_not_written(rig: Rig, ud_pai
     assert memory == b"untouched"
 
 
-def test_two_regions_over_one_memory_have_their_own_rights(rig: Rig, ud_pair: Pair) -> None:
+def test_two_regions_over_the_same_memory_have_separate_access_rights(
+    rig: Rig, ud_pair: Pair
+) -> None:
     memory = bytearray(8)
     ro, rw = rig.reg_mr(memory, 0), rig.reg_mr(memory)
     ud_pair.b.post_recv([RecvWR(1, sg=[ro.sge()]), RecvWR(2, sg=[rw.sge()])])
@@ -236,7 +252,7 @@ def test_two_regions_over_one_memory_have_their_own_rights(rig: Rig, ud_pair: Pa
     assert memory[:3] == b"two"
 
 
-def test_a_region_of_another_device_is_unknown(ud_pair: Pair) -> None:
+def test_the_key_of_a_region_of_another_device_is_invalid(ud_pair: Pair) -> None:
     other = Rig()
     mr = MR(PD(other.ctx), bytearray(8))
     ud_pair.post_receive()
@@ -245,6 +261,6 @@ def test_a_region_of_another_device_is_unknown(ud_pair: Pair) -> None:
     other.close()
 
 
-def test_read_only_buffers_are_for_reading(rig: Rig) -> None:
+def test_read_only_buffers_can_be_registered_only_for_reading(rig: Rig) -> None:
     assert errno_raised_by(rig.reg_mr, b"constant") == errno.EFAULT
     assert rig.reg_mr(b"constant", REMOTE_R).length == 8

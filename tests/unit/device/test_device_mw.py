@@ -1,4 +1,4 @@
-"""Memory windows: which peers may use them, from when and until when."""
+"""Memory windows: which peers may use a window, and from when until when."""
 
 from __future__ import annotations
 
@@ -52,17 +52,19 @@ from siwarp.verbs import (
 
 
 @pytest.fixture
-def ends(two_device_wire: Wire) -> Iterator[tuple[End, End]]:
+def connected_endpoints(two_device_wire: Wire) -> Iterator[tuple[End, End]]:
     """Two connected endpoints on two devices, of which both may send."""
     yield connect_both_senders(two_device_wire)
 
 
-# ---- what a window grants
+# ---- access that a window grants
 
 
 @pytest.mark.parametrize("kind", BOTH)
-def test_a_window_grants_its_part_of_the_region(ends: tuple[End, End], kind: MWType) -> None:
-    a, b = ends
+def test_a_memory_window_grants_access_to_its_part_of_the_region(
+    connected_endpoints: tuple[End, End], kind: MWType
+) -> None:
+    a, b = connected_endpoints
     mr = register_region(b)
     mr.write(b"before" * 100)
     mw, remote = bind_new_window(b, mr, kind, offset=100, length=50)
@@ -76,7 +78,7 @@ def test_a_window_grants_its_part_of_the_region(ends: tuple[End, End], kind: MWT
 
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("offset", [99, 141, 150])
-def test_beside_its_window_the_region_is_closed(
+def test_octets_of_the_region_outside_its_memory_window_are_refused(
     two_device_wire: Wire, kind: MWType, offset: int
 ) -> None:
     a, b = connect_both_senders(two_device_wire)
@@ -89,10 +91,10 @@ def test_beside_its_window_the_region_is_closed(
 
 
 @pytest.mark.parametrize("kind", BOTH)
-def test_of_a_window_with_offsets_from_zero_the_peer_counts_from_zero(
-    ends: tuple[End, End], kind: MWType
+def test_tagged_offsets_of_a_zero_based_memory_window_start_at_zero(
+    connected_endpoints: tuple[End, End], kind: MWType
 ) -> None:
-    a, b = ends
+    a, b = connected_endpoints
     mr = register_region(b)
     mw, remote = bind_new_window(
         b, mr, kind, offset=64, length=32, access=RW | AccessFlag.ZERO_BASED
@@ -108,7 +110,7 @@ def test_of_a_window_with_offsets_from_zero_the_peer_counts_from_zero(
 
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("reads", [True, False])
-def test_a_window_grants_the_right_that_it_was_bound_with_alone(
+def test_a_memory_window_grants_only_the_access_rights_of_its_bind(
     two_device_wire: Wire, kind: MWType, reads: bool
 ) -> None:
     a, b = connect_both_senders(two_device_wire)
@@ -120,8 +122,8 @@ def test_a_window_grants_the_right_that_it_was_bound_with_alone(
     mw.close()
 
 
-def test_a_window_is_no_local_key(ends: tuple[End, End]) -> None:
-    a, b = ends
+def test_the_key_of_a_memory_window_is_no_local_key(connected_endpoints: tuple[End, End]) -> None:
+    a, b = connected_endpoints
     mr = register_region(b)
     mw, remote = bind_new_window(b, mr)
     wr = RecvWR(1, sg=[mr.sge(0, 8)])
@@ -132,7 +134,7 @@ def test_a_window_is_no_local_key(ends: tuple[End, End]) -> None:
     mw.close()
 
 
-def test_a_window_of_type_2_is_of_one_queue_pair_and_of_type_1_of_the_domain(
+def test_a_type_2_window_is_valid_for_one_queue_pair_and_a_type_1_window_for_its_pd(
     two_device_wire: Wire,
 ) -> None:
     a, b = connect_both_senders(two_device_wire)
@@ -150,8 +152,10 @@ def test_a_window_of_type_2_is_of_one_queue_pair_and_of_type_1_of_the_domain(
         mw.close()
 
 
-def test_a_bind_posted_before_a_send_is_made_when_the_send_arrives(ends: tuple[End, End]) -> None:
-    a, b = ends
+def test_a_bind_posted_before_a_send_is_effective_when_the_send_arrives(
+    connected_endpoints: tuple[End, End],
+) -> None:
+    a, b = connected_endpoints
     mr = register_region(b)
     mw = MW(b.rig.pd)
     for turn in range(20):
@@ -163,7 +167,7 @@ def test_a_bind_posted_before_a_send_is_made_when_the_send_arrives(ends: tuple[E
         b.qp.post_send([bind, SendWR(2, sg=[b.mem.sge(0, 20)])])
         assert poll(a.rcq)[0].ok
         write_and_complete(a, RemoteBuffer.unpack(a.mem.read(20)), bytes([turn]) * 8)
-        # the bind was unsignaled, so it created no completion
+        # The bind was unsignaled and therefore created no completion.
         assert [w.wr_id for w in poll(b.scq)] == [2]
         wait_until_writes_placed(a, b)
         assert mr.read(8, turn) == bytes([turn]) * 8
@@ -171,8 +175,10 @@ def test_a_bind_posted_before_a_send_is_made_when_the_send_arrives(ends: tuple[E
     mw.close()
 
 
-def test_requests_around_a_bind_complete_in_their_order(ends: tuple[End, End]) -> None:
-    a, b = ends
+def test_requests_before_and_after_a_bind_complete_in_order(
+    connected_endpoints: tuple[End, End],
+) -> None:
+    a, b = connected_endpoints
     far = MR(a.rig.pd, bytearray(1 << 20), LOCAL | RW)
     mr = register_region(b, 1 << 20)
     mw = MW(b.rig.pd)
@@ -193,7 +199,9 @@ def test_requests_around_a_bind_complete_in_their_order(ends: tuple[End, End]) -
     mw.close()
 
 
-def test_under_persona_roce_a_bind_completes_behind_silent_sends(two_device_wire: Wire) -> None:
+def test_under_persona_roce_a_bind_completes_after_earlier_unsignaled_sends(
+    two_device_wire: Wire,
+) -> None:
     a, b = connect_both_senders(two_device_wire, persona=Persona.ROCE)
     mr = register_region(b)
     mw = MW(b.rig.pd)
@@ -206,13 +214,13 @@ def test_under_persona_roce_a_bind_completes_behind_silent_sends(two_device_wire
     mw.close()
 
 
-# ---- how a binding ends
+# ---- the end of a binding
 
 
 @pytest.mark.parametrize("op", [READ, WRITE])
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("how", ["invalidate", "close"])
-def test_an_ended_window_grants_nothing(
+def test_an_invalidated_or_closed_memory_window_grants_no_access(
     two_device_wire: Wire, kind: MWType, how: str, op: WROpcode
 ) -> None:
     a, b = connect_both_senders(two_device_wire)
@@ -230,8 +238,10 @@ def test_an_ended_window_grants_nothing(
     mr.close()
 
 
-def test_the_peer_of_a_window_of_type_2_may_end_it(ends: tuple[End, End]) -> None:
-    a, b = ends
+def test_the_peer_may_invalidate_a_type_2_memory_window(
+    connected_endpoints: tuple[End, End],
+) -> None:
+    a, b = connected_endpoints
     mr = register_region(b)
     mw, remote = bind_new_window(b, mr)
     assert errno_raised_by(mr.close) == errno.EBUSY
@@ -250,7 +260,7 @@ def test_the_peer_of_a_window_of_type_2_may_end_it(ends: tuple[End, End]) -> Non
     mr.close()
 
 
-def test_a_window_of_type_1_is_not_for_the_peer_to_end(two_device_wire: Wire) -> None:
+def test_the_peer_may_not_invalidate_a_type_1_memory_window(two_device_wire: Wire) -> None:
     a, b = connect_both_senders(two_device_wire)
     mr = register_region(b)
     mw, remote = bind_new_window(b, mr, MWType.TYPE_1)
@@ -262,7 +272,7 @@ def test_a_window_of_type_1_is_not_for_the_peer_to_end(two_device_wire: Wire) ->
     mr.close()
 
 
-def test_a_new_bind_of_type_1_ends_the_one_before(two_device_wire: Wire) -> None:
+def test_a_new_bind_of_a_type_1_memory_window_ends_the_previous_bind(two_device_wire: Wire) -> None:
     a, b = connect_both_senders(two_device_wire)
     first, second = register_region(b), register_region(b)
     mw, old = bind_new_window(b, first, MWType.TYPE_1)
@@ -279,7 +289,9 @@ def test_a_new_bind_of_type_1_ends_the_one_before(two_device_wire: Wire) -> None
     second.close()
 
 
-def test_local_invalidation_ends_a_region_of_one_queue_pair(two_device_wire: Wire) -> None:
+def test_local_invalidate_ends_remote_access_to_a_region_of_one_queue_pair(
+    two_device_wire: Wire,
+) -> None:
     a, b = connect_both_senders(two_device_wire)
     mr = MR(b.rig.pd, bytearray(100), LOCAL | RW | AccessFlag.REMOTE_INVALIDATE, qp=b.qp)
     write_and_complete(a, mr.remote(), b"hello")
@@ -295,11 +307,12 @@ def test_local_invalidation_ends_a_region_of_one_queue_pair(two_device_wire: Wir
     ("kind", "how"),
     [(2, "request"), (2, "close"), (1, "request"), (1, "elsewhere"), (1, "close")],
 )
-def test_a_peer_that_stops_reading_an_answer_is_reset_when_the_window_ends(
+def test_the_connection_of_a_peer_amid_a_read_is_reset_when_its_memory_window_ends(
     two_device_wire: Wire, kind: MWType, how: str
 ) -> None:
-    """Data that the program writes to that memory afterwards is not sent."""
-    size = 16 << 20  # more than TCP accepts while the peer does not read
+    """Data that the program writes to the memory after the end of the window is not sent."""
+    # The size exceeds what TCP accepts while the peer does not read.
+    size = 16 << 20
     peer, end = accept_raw(two_device_wire)
     _, other = connect_both_senders(two_device_wire)
     mr = register_region(end, size)
@@ -320,7 +333,8 @@ def test_a_peer_that_stops_reading_an_answer_is_reset_when_the_window_ends(
         mw.invalidate(other.qp)
         assert poll(other.scq)[0].ok
     mr.close()
-    memory[:] = b"\x22" * size  # memory that the program owns again
+    # After the region is closed, the program owns the memory again.
+    memory[:] = b"\x22" * size
     got = peer.read_until_end()
     assert b"\x11" * 1000 in got
     assert b"\x22" * 16 not in got
@@ -331,10 +345,10 @@ def test_a_peer_that_stops_reading_an_answer_is_reset_when_the_window_ends(
         mw.close()
 
 
-def test_a_region_goes_once_its_windows_are_invalid_though_a_peer_still_reads(
+def test_a_region_can_be_closed_after_its_window_is_invalidated_amid_a_peers_read(
     two_device_wire: Wire,
 ) -> None:
-    """The thread that posted the invalidation did not wait for its completion."""
+    """The program closes the region without waiting for the completion of the invalidation."""
     size = 16 << 20
     peer, end = accept_raw(two_device_wire)
     mr = register_region(end, size)
@@ -359,7 +373,7 @@ def test_a_region_goes_once_its_windows_are_invalid_though_a_peer_still_reads(
 
 
 @pytest.mark.parametrize("kind", BOTH)
-def test_windows_serve_the_writes_of_a_uc_peer(rig: Rig, kind: MWType) -> None:
+def test_memory_windows_grant_access_to_the_writes_of_a_uc_peer(rig: Rig, kind: MWType) -> None:
     ends = Ends(rig, size=64)
     mr = MR(rig.pd, bytearray(64), LOCAL | BIND)
     mw = MW(rig.pd, kind)
@@ -369,7 +383,7 @@ def test_windows_serve_the_writes_of_a_uc_peer(rig: Rig, kind: MWType) -> None:
     ends.send(b"through", opcode=WROpcode.RDMA_WRITE, remote=remote)
     ends.send(b"behind")
     assert [wc.ok for wc in ends.poll_sends(2)] == [True, True]
-    # the receive completes after the Write, which has been placed by then
+    # The receive completes only after the earlier Write has been placed.
     assert ends.poll_receives()[0].ok
     assert mr.read(7, 8) == b"through"
     mw.invalidate(ends.b)
@@ -378,14 +392,14 @@ def test_windows_serve_the_writes_of_a_uc_peer(rig: Rig, kind: MWType) -> None:
     ends.send(b"no more", opcode=WROpcode.RDMA_WRITE, remote=remote)
     ends.send(b"behind")
     assert [wc.ok for wc in ends.poll_sends(2)] == [True, True]
-    # the receive completes after the Write, which found no valid window
+    # The receive completes after the earlier Write has been dropped for lack of a valid window.
     assert ends.poll_receives()[0].ok
     assert mr.read() == bytes(8) + b"through" + bytes(49)
     mw.close()
     mr.close()
 
 
-def test_a_bind_that_fails_takes_a_uc_queue_pair_to_sqe_and_the_rest_flush(rig: Rig) -> None:
+def test_a_failed_bind_moves_a_uc_queue_pair_to_sqe_and_flushes_later_requests(rig: Rig) -> None:
     ends = Ends(rig, size=64)
     mr, mw = MR(rig.pd, bytearray(64), LOCAL), MW(rig.pd)
     ends.a.modify(QPAttr(qp_state=QPState.SQD))

@@ -1,4 +1,4 @@
-"""Windows compared with a model: which accesses are allowed after any binds and unbinds."""
+"""Memory windows compared with a model of the accesses that are allowed after random binds."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ SIZE = 64
 LOCAL, BIND = AccessFlag.LOCAL_WRITE, AccessFlag.MW_BIND
 WRITES, READS, ZERO = AccessFlag.REMOTE_WRITE, AccessFlag.REMOTE_READ, AccessFlag.ZERO_BASED
 
-#: The errors of a Write and of a Read that are not allowed: layer, type and code.
-NAMES = {
+#: The layer, type and code of the error of a refused Write and of a refused Read.
+EXPECTED_ERRORS = {
     "invalid": (0x010100, 0x000100),
     "bounds": (0x010101, 0x000101),
     "right": (0x000102, 0x000102),
@@ -42,7 +42,7 @@ CANNOT_INVALIDATE = 0x000109
 
 @dataclass(eq=False)
 class Region:
-    """A region and its expected content."""
+    """A memory region and its expected content."""
 
     mr: MR
     access: AccessFlag
@@ -51,19 +51,20 @@ class Region:
 
 @dataclass(eq=False)
 class Binding:
-    """The region that a window is bound to, the range, and the rights."""
+    """The region, the range and the access rights with which a memory window is bound."""
 
     region: Region
     offset: int
     length: int
     access: AccessFlag
     rkey: int
-    end: End | None  # for type 2, the endpoint whose peer may use the window
+    # The endpoint whose peer may use a type 2 window, or None for type 1.
+    end: End | None
 
 
 @dataclass(eq=False)
 class Window:
-    """A window and its state in the model."""
+    """A memory window and its state in the model."""
 
     mw: MW
     binding: Binding | None = None
@@ -73,11 +74,11 @@ INDEX = st.integers(0, 99)
 RIGHTS = st.sampled_from([WRITES, READS, WRITES | READS, WRITES | READS | ZERO])
 
 
-class Windows(RuleBasedStateMachine):
-    """Two connections in one protection domain, with regions and windows."""
+class WindowModelMachine(RuleBasedStateMachine):
+    """Two connections in one protection domain, with memory regions and windows."""
 
     @initialize()
-    def start(self) -> None:
+    def open_devices(self) -> None:
         self.rigs = Rig(), Rig()
         self.wire = Wire(*self.rigs)
         self.pd = self.rigs[1].pd
@@ -93,14 +94,14 @@ class Windows(RuleBasedStateMachine):
         assert poll(a.scq)[0].ok
         return a, b
 
-    def replace(self, which: int, why: int | None) -> None:
-        """Replace a connection that ended for this reason, together with its queue pairs."""
+    def replace_failed_connection(self, which: int, why: int | None) -> None:
+        """Replace a connection that ended with the wire error ``why``, and its queue pairs."""
         a, b = self.ends[which]
         for end in (a, b):
             end.wait_for_error_state()
         a.next_cm_event()
         told = b.next_cm_event().wire_error
-        assert why is None or told == why, f"{told:#08x} in place of {why:#08x}"
+        assert why is None or told == why, f"wire error {told:#08x} instead of {why:#08x}"
         a.close()
         b.close()
         for end in (a, b):
@@ -111,17 +112,17 @@ class Windows(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.regions) < 4)
     @rule(access=st.sampled_from([LOCAL | BIND, LOCAL | BIND, BIND, LOCAL]))
-    def register(self, access: AccessFlag) -> None:
+    def register_region(self, access: AccessFlag) -> None:
         self.regions.append(Region(MR(self.pd, bytearray(SIZE), access), access))
 
     @precondition(lambda self: len(self.windows) < 5)
     @rule(kind=st.sampled_from(list(MWType)))
-    def make(self, kind: MWType) -> None:
+    def allocate_window(self, kind: MWType) -> None:
         self.windows.append(Window(MW(self.pd, kind)))
 
     @precondition(lambda self: self.regions)
     @rule(i=INDEX)
-    def deregister(self, i: int) -> None:
+    def deregister_region(self, i: int) -> None:
         region = self.regions[i % len(self.regions)]
         held = any(w.binding and w.binding.region is region for w in self.windows)
         try:
@@ -134,7 +135,7 @@ class Windows(RuleBasedStateMachine):
 
     @precondition(lambda self: self.windows)
     @rule(i=INDEX)
-    def deallocate(self, i: int) -> None:
+    def deallocate_window(self, i: int) -> None:
         self.windows.pop(i % len(self.windows)).mw.close()
 
     # ---- requests
@@ -148,7 +149,7 @@ class Windows(RuleBasedStateMachine):
         length=st.integers(0, SIZE),
         access=RIGHTS,
     )
-    def bind(
+    def bind_window(
         self, i: int, j: int, which: int, offset: int, length: int, access: AccessFlag
     ) -> None:
         window, region = self.windows[i % len(self.windows)], self.regions[j % len(self.regions)]
@@ -172,7 +173,7 @@ class Windows(RuleBasedStateMachine):
         wc = poll(b.scq)[0]
         assert wc.status == (WCStatus.SUCCESS if may else WCStatus.MW_BIND_ERR)
         if not may:
-            self.replace(which, None)
+            self.replace_failed_connection(which, None)
             return
         mw.rkey = rkey
         window.binding = None
@@ -182,7 +183,7 @@ class Windows(RuleBasedStateMachine):
 
     @precondition(lambda self: self.windows)
     @rule(i=INDEX, which=st.integers(0, 1))
-    def invalidate(self, i: int, which: int) -> None:
+    def invalidate_window(self, i: int, which: int) -> None:
         window = self.windows[i % len(self.windows)]
         b = self.ends[which][1]
         one = window.mw.type == MWType.TYPE_1
@@ -192,11 +193,11 @@ class Windows(RuleBasedStateMachine):
         if may:
             window.binding = None
         else:
-            self.replace(which, None)
+            self.replace_failed_connection(which, None)
 
     @precondition(lambda self: self.keys)
     @rule(i=INDEX, which=st.integers(0, 1))
-    def peer_invalidates(self, i: int, which: int) -> None:
+    def invalidate_window_from_peer(self, i: int, which: int) -> None:
         rkey = self.keys[-1 - i % min(len(self.keys), 8)][0]
         a, b = self.ends[which]
         bound = [w for w in self.windows if w.binding and w.binding.rkey == rkey]
@@ -208,10 +209,10 @@ class Windows(RuleBasedStateMachine):
             assert poll(a.scq)[0].ok
             bound[0].binding = None
         else:
-            self.replace(which, CANNOT_INVALIDATE)
+            self.replace_failed_connection(which, CANNOT_INVALIDATE)
 
     @rule(which=st.integers(0, 1))
-    def another_queue_pair(self, which: int) -> None:
+    def close_and_replace_connection(self, which: int) -> None:
         a, b = self.ends[which]
         a.close()
         b.wait_for_error_state()
@@ -223,7 +224,9 @@ class Windows(RuleBasedStateMachine):
 
     # ---- the peers
 
-    def verdict(self, rkey: int, b: End, to: int, length: int, right: AccessFlag) -> str | Binding:
+    def find_binding_or_error(
+        self, rkey: int, b: End, to: int, length: int, right: AccessFlag
+    ) -> str | Binding:
         for window in self.windows:
             bound = window.binding
             if bound is None or bound.rkey != rkey:
@@ -246,20 +249,22 @@ class Windows(RuleBasedStateMachine):
         op=st.sampled_from([READ, WRITE]),
         octet=st.integers(1, 255),
     )
-    def touch(self, i: int, which: int, skip: int, length: int, op: WROpcode, octet: int) -> None:
+    def access_memory_from_peer(
+        self, i: int, which: int, skip: int, length: int, op: WROpcode, octet: int
+    ) -> None:
         rkey, start = self.keys[-1 - i % min(len(self.keys), 6)]
         a, b = self.ends[which]
         to = max(0, start + skip)
-        found = self.verdict(rkey, b, to, length, READS if op == READ else WRITES)
+        found = self.find_binding_or_error(rkey, b, to, length, READS if op == READ else WRITES)
         a.mem.write(bytes([octet]) * length)
         a.post(op, 7, length=length, remote=RemoteBuffer(to, length, rkey))
         if isinstance(found, str):
-            self.replace(which, NAMES[found][op == READ])
+            self.replace_failed_connection(which, EXPECTED_ERRORS[found][op == READ])
         else:
             base = 0 if ZERO in found.access else found.region.mr.addr + found.offset
             at = found.offset + to - base
             if op == WRITE:
-                # the Read of zero octets completes after earlier Writes have been placed
+                # A Read of zero octets completes only after earlier Writes have been placed.
                 a.post(READ, 8, remote=RemoteBuffer(0, 0, 1))
                 assert [w.ok for w in poll(a.scq, 2)] == [True, True]
                 found.region.content[at : at + length] = bytes([octet]) * length
@@ -275,10 +280,10 @@ class Windows(RuleBasedStateMachine):
                 rig.close()
 
 
-Windows.TestCase.settings = settings(
+WindowModelMachine.TestCase.settings = settings(
     max_examples=6 if "SANITIZER" in os.environ else 20,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-TestWindows = Windows.TestCase
+TestWindows = WindowModelMachine.TestCase

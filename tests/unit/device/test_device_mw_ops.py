@@ -1,4 +1,4 @@
-"""Atomics and immediate data through memory windows: granted rights, and errors otherwise."""
+"""Atomics and immediate data through memory windows: granted access and refused access."""
 
 from __future__ import annotations
 
@@ -37,43 +37,45 @@ LOCAL, BIND = AccessFlag.LOCAL_WRITE, AccessFlag.MW_BIND
 WRITES, READS, ATOMIC = AccessFlag.REMOTE_WRITE, AccessFlag.REMOTE_READ, AccessFlag.REMOTE_ATOMIC
 BOTH = [MWType.TYPE_1, MWType.TYPE_2]
 IMM = 0x01020304
-#: Layer, type and code of errors of Read and Atomic Requests (RFC 5040 section 4.8, RFC 7306
-#: section 8.2) ...
+#: The layer, type and code of errors of Read and Atomic Requests (RFC 5040 section 4.8, RFC 7306
+#: section 8.2).
 NO_STAG, BEYOND, NO_RIGHT, NOT_OF_STREAM = 0x000100, 0x000101, 0x000102, 0x000103
 MISALIGNED = 0x000207
-#: ... and of errors of Writes (RFC 5041 section 7.2).
+#: The layer, type and code of errors of Writes (RFC 5041 section 7.2).
 W_NO_STAG, W_BEYOND, W_NOT_OF_STREAM = 0x010100, 0x010101, 0x010102
 
 
-def word(mr: MR, offset: int = 0) -> int:
+def read_uint64(mr: MR, offset: int = 0) -> int:
     return int.from_bytes(mr.read(8, offset), sys.byteorder)
 
 
-def put(mr: MR, value: int, offset: int = 0) -> None:
+def write_uint64(mr: MR, value: int, offset: int = 0) -> None:
     mr.write(value.to_bytes(8, sys.byteorder), offset=offset)
 
 
-def bound(b: End, mr: MR, kind: MWType, **kw: int) -> tuple[MW, RemoteBuffer]:
-    """Bind a new window and wait for the completion."""
+def bind_new_window(b: End, mr: MR, kind: MWType, **kw: int) -> tuple[MW, RemoteBuffer]:
+    """Bind a new memory window and wait for the completion."""
     mw = MW(b.rig.pd, kind)
     remote = mw.bind(b.qp, mr, **kw)
     assert poll(b.scq)[0].check().opcode == WCOpcode.BIND_MW
     return mw, remote
 
 
-def ask(a: End, opcode: WROpcode, remote: RemoteBuffer, wr_id: int = 5, **operands: int) -> None:
+def post_to_remote(
+    a: End, opcode: WROpcode, remote: RemoteBuffer, wr_id: int = 5, **operands: int
+) -> None:
     wr = SendWR(wr_id, opcode, sg=[a.mem.sge(0, 8)], remote=remote, **operands)  # type: ignore[arg-type]
     a.qp.post_send(wr)
 
 
-def write_imm(a: End, remote: RemoteBuffer, data: bytes) -> None:
+def post_write_with_immediate(a: End, remote: RemoteBuffer, data: bytes) -> None:
     a.mem.write(data)
     sg = [a.mem.sge(0, len(data))]
     a.qp.post_send(SendWR(6, WRITE_IMM, sg=sg, remote=remote, imm_data=IMM))
 
 
-def terminated(a: End, b: End, vendor_err: int) -> None:
-    """Assert that both endpoints are in error, with this vendor_err."""
+def assert_terminated(a: End, b: End, vendor_err: int) -> None:
+    """Assert that both endpoints are in error and report ``vendor_err`` as the wire error."""
     for end in (a, b):
         end.wait_for_error_state()
     assert b.next_cm_event().wire_error == vendor_err
@@ -85,11 +87,13 @@ def terminated(a: End, b: End, vendor_err: int) -> None:
 
 @pytest.mark.parametrize("based", [0, AccessFlag.ZERO_BASED], ids=["by address", "from zero"])
 @pytest.mark.parametrize("kind", BOTH)
-def test_atomics_are_done_through_a_window(two_device_wire: Wire, kind: MWType, based: int) -> None:
+def test_atomics_through_a_memory_window_change_the_region(
+    two_device_wire: Wire, kind: MWType, based: int
+) -> None:
     a, b = two_device_wire.connect()
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
-    put(mr, 40, 16)
-    mw, remote = bound(b, mr, kind, offset=16, length=8, access=ATOMIC | based)
+    write_uint64(mr, 40, 16)
+    mw, remote = bind_new_window(b, mr, kind, offset=16, length=8, access=ATOMIC | based)
     assert remote.addr == (0 if based else mr.addr + 16)
     for opcode, operands, after in (
         (ADD, {"compare_add": 2}, 42),
@@ -98,19 +102,20 @@ def test_atomics_are_done_through_a_window(two_device_wire: Wire, kind: MWType, 
         (MASKED_ADD, {"compare_add": 1, "compare_add_mask": 0x80}, 0),
         (MASKED_SWAP, {"swap": 0xABCD, "swap_mask": 0xFF00, "compare_add_mask": 1}, 0xAB00),
     ):
-        before = word(mr, 16)
-        ask(a, opcode, remote, **operands)
+        before = read_uint64(mr, 16)
+        post_to_remote(a, opcode, remote, **operands)
         (done,) = poll(a.scq)
-        assert (done.status, done.byte_len, word(a.mem)) == (WCStatus.SUCCESS, 8, before)
-        assert word(mr, 16) == after
+        assert (done.status, done.byte_len, read_uint64(a.mem)) == (WCStatus.SUCCESS, 8, before)
+        assert read_uint64(mr, 16) == after
     assert mr.read(16) == bytes(16) and mr.read(40, 24) == bytes(40)
-    assert errno_raised_by(mr.close) == errno.EBUSY  # the window is bound to the region
+    # The region is busy, because a window is bound to it.
+    assert errno_raised_by(mr.close) == errno.EBUSY
     mw.close()
     mr.close()
 
 
-def at(mr: MR, remote: RemoteBuffer, offset: int) -> RemoteBuffer:
-    """Return the 8 octets at an offset of the region, with the window's key."""
+def remote_word(mr: MR, remote: RemoteBuffer, offset: int) -> RemoteBuffer:
+    """Return the 8 octets at an offset of the region as a remote buffer with the window's key."""
     return RemoteBuffer(mr.addr + offset, 8, remote.rkey)
 
 
@@ -128,22 +133,24 @@ def at(mr: MR, remote: RemoteBuffer, offset: int) -> RemoteBuffer:
         ("closed", NO_STAG),
     ],
 )
-def test_an_atomic_that_a_window_does_not_grant_is_refused_and_changes_nothing(
+def test_an_atomic_that_a_memory_window_does_not_grant_is_refused(
     two_device_wire: Wire, kind: MWType, why: str, code: int, opcode: WROpcode
 ) -> None:
     a, b = two_device_wire.connect()
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
     mr.write(b"\x11" * 64)
     access = WRITES | READS if why == "right" else ATOMIC
-    mw, remote = bound(b, mr, kind, offset=16, length=20, access=access)
+    mw, remote = bind_new_window(b, mr, kind, offset=16, length=20, access=access)
     if why == "ended":
         mw.invalidate(b.qp)
         assert poll(b.scq)[0].ok
     if why == "closed":
         mw.close()
     where = {"behind": 40, "before": 8, "half": 32, "misaligned": 20}.get(why, 16)
-    ask(a, opcode, at(mr, remote, where), compare_add=int.from_bytes(b"\x11" * 8, "little"))
-    terminated(a, b, code)
+    post_to_remote(
+        a, opcode, remote_word(mr, remote, where), compare_add=int.from_bytes(b"\x11" * 8, "little")
+    )
+    assert_terminated(a, b, code)
     (done,) = poll(a.scq)
     refusal = WCStatus.REM_OP_ERR if why == "misaligned" else WCStatus.REM_ACCESS_ERR
     assert (done.status, done.vendor_err) == (refusal, code)
@@ -153,47 +160,51 @@ def test_an_atomic_that_a_window_does_not_grant_is_refused_and_changes_nothing(
 
 
 @pytest.mark.parametrize("kind", BOTH)
-def test_alignment_is_that_of_the_address_and_not_of_the_offset_in_a_window(
+def test_an_atomic_must_be_aligned_by_address_and_not_by_offset_in_a_memory_window(
     two_device_wire: Wire, kind: MWType
 ) -> None:
     a, b = two_device_wire.connect()
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
-    mw, remote = bound(b, mr, kind, offset=4, length=32, access=ATOMIC | AccessFlag.ZERO_BASED)
-    ask(a, ADD, RemoteBuffer(4, 8, remote.rkey), compare_add=1)
-    assert poll(a.scq)[0].ok and word(mr, 8) == 1
-    ask(a, ADD, RemoteBuffer(8, 8, remote.rkey), compare_add=1)
-    terminated(a, b, MISALIGNED)
+    mw, remote = bind_new_window(
+        b, mr, kind, offset=4, length=32, access=ATOMIC | AccessFlag.ZERO_BASED
+    )
+    post_to_remote(a, ADD, RemoteBuffer(4, 8, remote.rkey), compare_add=1)
+    assert poll(a.scq)[0].ok and read_uint64(mr, 8) == 1
+    post_to_remote(a, ADD, RemoteBuffer(8, 8, remote.rkey), compare_add=1)
+    assert_terminated(a, b, MISALIGNED)
     assert mr.read() == bytes(8) + (1).to_bytes(8, sys.byteorder) + bytes(48)
     mw.close()
 
 
-def test_a_window_of_type_2_is_for_the_atomics_of_its_own_queue_pair(two_device_wire: Wire) -> None:
+def test_a_type_2_memory_window_grants_atomics_only_to_its_queue_pair(
+    two_device_wire: Wire,
+) -> None:
     (a, b), (c, d) = two_device_wire.connect(), two_device_wire.connect()
     mr = MR(b.rig.pd, 16, LOCAL | BIND)
-    shared, by_all = bound(b, mr, MWType.TYPE_1, access=ATOMIC)
-    own, by_one = bound(b, mr, MWType.TYPE_2, access=ATOMIC)
+    shared, by_all = bind_new_window(b, mr, MWType.TYPE_1, access=ATOMIC)
+    own, by_one = bind_new_window(b, mr, MWType.TYPE_2, access=ATOMIC)
     for end, remote in ((a, by_all), (c, by_all), (a, by_one)):
-        ask(end, ADD, remote.part(0, 8), compare_add=1)
+        post_to_remote(end, ADD, remote.part(0, 8), compare_add=1)
         assert poll(end.scq)[0].ok
-    ask(c, ADD, by_one.part(0, 8), compare_add=1)
-    terminated(c, d, NOT_OF_STREAM)
-    ask(a, ADD, by_one.part(8, 8), compare_add=1)
+    post_to_remote(c, ADD, by_one.part(0, 8), compare_add=1)
+    assert_terminated(c, d, NOT_OF_STREAM)
+    post_to_remote(a, ADD, by_one.part(8, 8), compare_add=1)
     assert poll(a.scq)[0].ok
-    assert (word(mr), word(mr, 8)) == (3, 1)
+    assert (read_uint64(mr), read_uint64(mr, 8)) == (3, 1)
     for mw in (shared, own):
         mw.close()
 
 
 @pytest.mark.parametrize("kind", BOTH)
-def test_a_write_with_immediate_through_a_window_tells_its_octets(
+def test_a_write_with_immediate_through_a_memory_window_reports_its_length(
     two_device_wire: Wire, kind: MWType
 ) -> None:
     a, b = two_device_wire.connect()
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
-    mw, remote = bound(b, mr, kind, offset=8, length=16, access=WRITES)
+    mw, remote = bind_new_window(b, mr, kind, offset=8, length=16, access=WRITES)
     for data in (b"through a window", b"", b"again"):
         b.post_receive(7)
-        write_imm(a, remote, data)
+        post_write_with_immediate(a, remote, data)
         assert poll(a.scq)[0].ok
         (wc,) = poll(b.rcq)
         assert (wc.wr_id, wc.opcode, wc.byte_len) == (7, WCOpcode.RECV_RDMA_WITH_IMM, len(data))
@@ -208,24 +219,28 @@ def test_a_write_with_immediate_through_a_window_tells_its_octets(
     ("why", "code"),
     [("right", NO_RIGHT), ("beyond", W_BEYOND), ("ended", W_NO_STAG), ("another", W_NOT_OF_STREAM)],
 )
-def test_a_write_with_immediate_that_is_refused_brings_no_immediate_data(
+def test_a_refused_write_with_immediate_delivers_no_immediate_data(
     two_device_wire: Wire, kind: MWType, why: str, code: int
 ) -> None:
     if (kind, why) == (MWType.TYPE_1, "another"):
-        # the key is that of an invalidated window, since type 1 windows are valid for the complete
-        # domain
+        # A type 1 window is valid for all queue pairs of its protection domain, so the test
+        # invalidates the window.
         code = W_NO_STAG
     a, b = two_device_wire.connect()
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
     others = two_device_wire.connect() if why == "another" else (a, b)
     binder = others[1]
-    mw, remote = bound(binder, mr, kind, access=READS | ATOMIC if why == "right" else WRITES)
+    mw, remote = bind_new_window(
+        binder, mr, kind, access=READS | ATOMIC if why == "right" else WRITES
+    )
     if why == "ended" or (kind, why) == (MWType.TYPE_1, "another"):
         mw.invalidate(binder.qp)
         assert poll(binder.scq)[0].ok
     b.post_receive(7)
-    write_imm(a, RemoteBuffer(remote.addr + 57 * (why == "beyond"), 8, remote.rkey), b"no more!")
-    terminated(a, b, code)
+    post_write_with_immediate(
+        a, RemoteBuffer(remote.addr + 57 * (why == "beyond"), 8, remote.rkey), b"no more!"
+    )
+    assert_terminated(a, b, code)
     (wc,) = poll(b.rcq)
     assert (wc.wr_id, wc.status, wc.wc_flags) == (7, WCStatus.WR_FLUSH_ERR, 0)
     assert mr.read() == bytes(64)
@@ -233,11 +248,12 @@ def test_a_write_with_immediate_that_is_refused_brings_no_immediate_data(
 
 
 @pytest.mark.parametrize("inline", [False, True])
-def test_a_send_with_immediate_brings_the_key_of_the_window_bound_before_it(
+def test_a_send_with_immediate_carries_the_key_of_a_window_bound_just_before(
     two_device_wire: Wire, inline: bool
 ) -> None:
     a, b = two_device_wire.connect(max_inline_data=64)
-    b.post_receive(1)  # the accepting side may send only after it has received a message
+    # The responder may send only after it has received a message.
+    b.post_receive(1)
     a.post(WROpcode.SEND)
     assert poll(b.rcq)[0].ok and poll(a.scq)[0].ok
     mr = MR(b.rig.pd, 64, LOCAL | BIND)
@@ -254,9 +270,9 @@ def test_a_send_with_immediate_brings_the_key_of_the_window_bound_before_it(
         (wc,) = poll(a.rcq)
         assert (wc.byte_len, wc.wc_flags, wc.imm_data) == (20, WCFlag.WITH_IMM, mw.rkey)
         where = RemoteBuffer.unpack(a.mem.read(20, 64))
-        ask(a, ADD, RemoteBuffer(where.addr, 8, wc.imm_data), compare_add=1)
+        post_to_remote(a, ADD, RemoteBuffer(where.addr, 8, wc.imm_data), compare_add=1)
         assert poll(a.scq)[0].ok and poll(b.scq)[0].wr_id == 2
-        assert word(mr) == turn + 1
+        assert read_uint64(mr) == turn + 1
         mw.invalidate(b.qp)
         assert poll(b.scq)[0].ok
     mw.close()
@@ -264,12 +280,12 @@ def test_a_send_with_immediate_brings_the_key_of_the_window_bound_before_it(
 
 @pytest.mark.parametrize("opcode", [SEND_IMM, WRITE_IMM, ADD])
 @pytest.mark.parametrize("kind", BOTH)
-def test_a_window_is_no_local_key_for_immediate_data_or_atomics(
+def test_a_memory_window_key_is_no_local_key_for_immediate_data_or_atomics(
     two_device_wire: Wire, kind: MWType, opcode: WROpcode
 ) -> None:
     a, b = two_device_wire.connect()
     mr = MR(a.rig.pd, 64, LOCAL | BIND)
-    mw, _ = bound(a, mr, kind, access=WRITES | READS | ATOMIC)
+    mw, _ = bind_new_window(a, mr, kind, access=WRITES | READS | ATOMIC)
     wr = SendWR(3, opcode, sg=[mr.sge(0, 8)], remote=b.mem.remote(0, 8), imm_data=IMM)
     wr.sg[0].lkey = mw.rkey
     a.qp.post_send(wr)
@@ -280,11 +296,11 @@ def test_a_window_is_no_local_key_for_immediate_data_or_atomics(
     mw.close()
 
 
-# ---- RD: windows of type 1, which a queue pair of the same domain binds
+# ---- RD: type 1 windows, bound through another queue pair of the protection domain
 
 
-class Window:
-    """A window of type 1 on a region of the RD target, bound through a UC queue pair."""
+class BoundWindow:
+    """A memory window on a region of the RD target, bound through a UC queue pair."""
 
     def __init__(self, rig: Rig, access: int, kind: MWType = MWType.TYPE_1) -> None:
         self.binder = Ends(rig, size=8)
@@ -293,41 +309,41 @@ class Window:
         self.remote = self.mw.bind(self.binder.a, self.mr, 16, 16, access=access)
         assert self.binder.poll_sends()[0].check().opcode == WCOpcode.BIND_MW
 
-    def end(self) -> None:
+    def invalidate(self) -> None:
         self.mw.invalidate(self.binder.a)
         assert self.binder.poll_sends()[0].ok
 
 
-def test_rd_writes_reads_and_does_atomics_through_a_window(rig: Rig) -> None:
+def test_rd_writes_reads_and_atomics_work_through_a_memory_window(rig: Rig) -> None:
     a, b = Peer(rig), Peer(rig)
-    w = Window(rig, WRITES | READS | ATOMIC)
+    w = BoundWindow(rig, WRITES | READS | ATOMIC)
     a.out.view[:16] = b"sixteen octets.."
     a.post_rdma(b, WROpcode.RDMA_WRITE, 16, remote=w.remote)
     assert a.poll_sends()[0].ok and w.mr.read(16, 16) == b"sixteen octets.."
     a.post_rdma(b, READ, 16, offset=100, remote=w.remote)
     assert a.poll_sends()[0].ok and a.out.read(16, 100) == b"sixteen octets.."
-    put(w.mr, 5, 16)
+    write_uint64(w.mr, 5, 16)
     a.post_rdma(b, ADD, 8, remote=w.remote, compare_add=2)
-    assert a.poll_sends()[0].ok and (word(a.out), word(w.mr, 16)) == (5, 7)
+    assert a.poll_sends()[0].ok and (read_uint64(a.out), read_uint64(w.mr, 16)) == (5, 7)
     a.post_rdma(b, SWAP, 8, remote=w.remote, compare_add=7, swap=1)
-    assert a.poll_sends()[0].ok and (word(a.out), word(w.mr, 16)) == (7, 1)
+    assert a.poll_sends()[0].ok and (read_uint64(a.out), read_uint64(w.mr, 16)) == (7, 1)
     assert w.mr.read(16) == bytes(16) and w.mr.read(32, 32) == bytes(32)
-    w.end()
+    w.invalidate()
     w.mw.close()
     w.mr.close()
 
 
 @pytest.mark.parametrize("opcode", [READ, ADD, SWAP, WROpcode.RDMA_WRITE])
 @pytest.mark.parametrize("why", ["right", "beyond", "ended", "type 2"])
-def test_what_a_window_does_not_grant_to_rd_is_refused_alone(
+def test_an_rd_request_that_a_memory_window_does_not_grant_fails_alone(
     rig: Rig, opcode: WROpcode, why: str
 ) -> None:
     a, b = Peer(rig), Peer(rig)
     given = {READ: WRITES, WROpcode.RDMA_WRITE: READS}.get(opcode, WRITES | READS)
     kind = MWType.TYPE_2 if why == "type 2" else MWType.TYPE_1
-    w = Window(rig, given if why == "right" else WRITES | READS | ATOMIC, kind)
+    w = BoundWindow(rig, given if why == "right" else WRITES | READS | ATOMIC, kind)
     if why == "ended":
-        w.end()
+        w.invalidate()
     remote = RemoteBuffer(w.remote.addr + 16 * (why == "beyond"), 8, w.remote.rkey)
     wrote = opcode == WROpcode.RDMA_WRITE
     code = {
@@ -355,7 +371,7 @@ def test_what_a_window_does_not_grant_to_rd_is_refused_alone(
     w.mr.close()
 
 
-def test_an_rd_queue_pair_itself_binds_nothing(rig: Rig) -> None:
+def test_an_rd_queue_pair_refuses_binds_and_invalidations(rig: Rig) -> None:
     a = Peer(rig)
     mr = MR(rig.pd, 64, LOCAL | BIND)
     for kind in BOTH:

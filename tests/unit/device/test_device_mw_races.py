@@ -1,4 +1,4 @@
-"""Windows that end while the peer uses them, and while threads bind, invalidate and free them."""
+"""Memory windows that end while the peer uses them or other threads bind and free them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REGION = AccessFlag.LOCAL_WRITE | AccessFlag.MW_BIND
 RW = AccessFlag.REMOTE_WRITE | AccessFlag.REMOTE_READ
 
 
-def test_no_octet_changes_after_a_windows_end_and_calls_that_come_too_late_do_no_harm(
+def test_no_octet_changes_after_a_memory_window_ends_and_late_calls_are_harmless(
     build_dir: Path,
 ) -> None:
     done = subprocess.run(
@@ -40,22 +40,24 @@ def test_no_octet_changes_after_a_windows_end_and_calls_that_come_too_late_do_no
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    # The program prints: rounds of each type and way to end; peers that were terminated; binds
-    # posted and done, windows and regions replaced, connections; and resets, of which there may be
-    # none.
+    # The program prints counts: rounds for each window type and way to end a window, terminated
+    # peers, posted binds, completed binds, replaced windows and regions, connections, and last the
+    # resets, which may be 0.
     assert all(int(n) > 0 for n in done.stdout.split()[:-1]), done.stdout
 
 
-def opened(two: Wire) -> tuple[End, End]:
+def connect_and_write(two: Wire) -> tuple[End, End]:
     a, b = two.connect(size=4096)
     a.post(WRITE, 1)
     assert poll(a.scq)[0].ok
     return a, b
 
 
-def test_requests_that_outlive_their_window_or_region_are_refused(two_device_wire: Wire) -> None:
-    """Python refuses to post a request that refers to a closed object; C code is tested here."""
-    _, b = opened(two_device_wire)
+def test_a_bind_whose_memory_window_or_region_has_been_closed_is_refused(
+    two_device_wire: Wire,
+) -> None:
+    """Posting a prepared bind of a closed window or region is refused with EINVAL."""
+    _, b = connect_and_write(two_device_wire)
     mr, mw, other = MR(b.rig.pd, bytearray(64), REGION), MW(b.rig.pd), MW(b.rig.pd)
     requests = []
     for window in (mw, other):
@@ -70,45 +72,46 @@ def test_requests_that_outlive_their_window_or_region_are_refused(two_device_wir
         except Error as e:
             assert e.errno == errno.EINVAL and e.bad_wr is wr
         else:
-            raise AssertionError("a bind to what is closed was taken")
+            raise AssertionError("a bind of a closed window or region was accepted")
     other.close()
 
 
-def test_a_window_and_its_region_are_closed_while_another_thread_binds_them(
+def test_a_memory_window_and_its_region_are_closed_while_another_thread_binds_them(
     two_device_wire: Wire,
 ) -> None:
-    _, b = opened(two_device_wire)
+    _, b = connect_and_write(two_device_wire)
     stop = threading.Event()
     current = [(MW(b.rig.pd, MWType.TYPE_1), MR(b.rig.pd, bytearray(64), REGION))]
     odd: list[BaseException] = []
 
-    def bind() -> None:
+    def bind_repeatedly() -> None:
         while not stop.is_set():
             mw, mr = current[0]
             try:
                 mw.bind(b.qp, mr)
             except (StateError, Error):
-                pass  # the object has been closed meanwhile
+                # The other thread may have closed the window or the region.
+                pass
             except BaseException as e:
                 odd.append(e)
                 return
             b.scq.poll(16)
 
-    thread = threading.Thread(target=bind)
+    thread = threading.Thread(target=bind_repeatedly)
     thread.start()
     try:
         for _ in range(30 if SANITIZED else 150):
             mw, mr = current[0]
             current[0] = (MW(b.rig.pd, MWType.TYPE_1), MR(b.rig.pd, bytearray(64), REGION))
             for handle in (mw, mr):
-                wait_until(lambda h=handle: closed(h))
+                wait_until(lambda h=handle: close_unless_busy(h))
     finally:
         stop.set()
         thread.join(20)
     assert not odd
 
 
-def closed(handle: MW | MR) -> bool:
+def close_unless_busy(handle: MW | MR) -> bool:
     try:
         handle.close()
     except StateError as e:
@@ -117,9 +120,9 @@ def closed(handle: MW | MR) -> bool:
     return True
 
 
-def test_the_peer_ends_a_window_while_this_end_does(two_device_wire: Wire) -> None:
-    """Either side may be first, and each completion shows which was; the window is invalid."""
-    a, b = opened(two_device_wire)
+def test_both_ends_invalidate_a_memory_window_at_the_same_time(two_device_wire: Wire) -> None:
+    """Exactly one end invalidates the window, and the completions show which one."""
+    a, b = connect_and_write(two_device_wire)
     mr, mw = MR(b.rig.pd, bytearray(64), REGION), MW(b.rig.pd)
     for _ in range(10 if SANITIZED else 40):
         b.post_receive(1)
@@ -132,10 +135,11 @@ def test_the_peer_ends_a_window_while_this_end_does(two_device_wire: Wire) -> No
         here = poll(b.scq)[0]
         thread.join(10)
         there = poll(b.rcq)[0]
-        mw_dead = MR(b.rig.pd, bytearray(8))  # must neither hang nor affect the next round
+        # Closing a region must not hang while the queue pair moves to ERR.
+        mw_dead = MR(b.rig.pd, bytearray(8))
         mw_dead.close()
         if here.ok and there.ok:
-            raise AssertionError("both ended one window")
+            raise AssertionError("both ends invalidated the same window")
         assert here.ok or here.status in (WCStatus.LOC_PROT_ERR, WCStatus.WR_FLUSH_ERR)
         b.wait_for_error_state()
         a.wait_for_error_state()
@@ -143,6 +147,6 @@ def test_the_peer_ends_a_window_while_this_end_does(two_device_wire: Wire) -> No
         b.next_cm_event()
         a.close()
         b.close()
-        a, b = opened(two_device_wire)
+        a, b = connect_and_write(two_device_wire)
     mw.close()
     mr.close()

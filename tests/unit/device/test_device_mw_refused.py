@@ -1,4 +1,4 @@
-"""Memory windows: refused binds, which object keeps which in use, and posting binds."""
+"""Memory windows: refused binds, objects that are busy because of a window, and posted binds."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ from siwarp.verbs import (
 
 
 @pytest.fixture
-def ends(two_device_wire: Wire) -> Iterator[tuple[End, End]]:
+def connected_endpoints(two_device_wire: Wire) -> Iterator[tuple[End, End]]:
     """Two connected endpoints on two devices, of which both may send."""
     yield connect_both_senders(two_device_wire)
 
 
-def bad_bind(b: End, mw: MW, info: MWBindInfo, rkey: int | None = None) -> WCStatus:
-    """Bind, and return the completion status of the error; the queue pair is in ERR."""
+def post_invalid_bind(b: End, mw: MW, info: MWBindInfo, rkey: int | None = None) -> WCStatus:
+    """Post a bind that fails, wait for the state ERR and return the status of the completion."""
     if mw.type == MWType.TYPE_1:
         b.qp.bind_mw(mw, MWBind(info))
     else:
@@ -68,7 +68,9 @@ def bad_bind(b: End, mw: MW, info: MWBindInfo, rkey: int | None = None) -> WCSta
 @pytest.mark.parametrize(
     "why", ["no right", "before", "behind", "wraps", "read-only", "mr's domain", "mw's domain"]
 )
-def test_an_out_of_range_bind_fails_in_order(two_device_wire: Wire, kind: MWType, why: str) -> None:
+def test_an_invalid_bind_completes_with_mw_bind_err(
+    two_device_wire: Wire, kind: MWType, why: str
+) -> None:
     _, b = connect_both_senders(two_device_wire)
     mr = register_region(
         b, 4096, LOCAL if why == "no right" else BIND if why == "read-only" else LOCAL | BIND
@@ -82,12 +84,12 @@ def test_an_out_of_range_bind_fails_in_order(two_device_wire: Wire, kind: MWType
         "behind": (mr.addr + 1, 4096),
         "wraps": (mr.addr, 2**64 - 1),
     }.get(why, (mr.addr, 4096))
-    assert bad_bind(b, mw, MWBindInfo(mr, addr, length, RW)) == WCStatus.MW_BIND_ERR
+    assert post_invalid_bind(b, mw, MWBindInfo(mr, addr, length, RW)) == WCStatus.MW_BIND_ERR
     mw.close()
     mr.close()
 
 
-def test_under_persona_roce_what_came_before_a_bad_bind_is_confirmed_first(
+def test_under_persona_roce_sends_before_an_invalid_bind_complete_first(
     two_device_wire: Wire,
 ) -> None:
     a, b = connect_both_senders(two_device_wire, persona=Persona.ROCE)
@@ -104,8 +106,10 @@ def test_under_persona_roce_what_came_before_a_bad_bind_is_confirmed_first(
     mr.close()
 
 
-def test_remote_reading_needs_no_local_writing(ends: tuple[End, End]) -> None:
-    a, b = ends
+def test_a_memory_window_for_remote_read_needs_no_local_write_right(
+    connected_endpoints: tuple[End, End],
+) -> None:
+    a, b = connected_endpoints
     mr = MR(b.rig.pd, b"for reading", BIND)
     mw, remote = bind_new_window(b, mr, access=AccessFlag.REMOTE_READ)
     assert read_remote(a, remote, 11) == b"for reading"
@@ -114,7 +118,7 @@ def test_remote_reading_needs_no_local_writing(ends: tuple[End, End]) -> None:
 
 
 @pytest.mark.parametrize("why", ["bound", "key", "nothing"])
-def test_a_window_of_type_2_is_bound_when_it_is_invalid_and_under_its_own_key(
+def test_a_bind_of_a_bound_type_2_window_or_with_a_foreign_key_fails(
     two_device_wire: Wire, why: str
 ) -> None:
     _, b = connect_both_senders(two_device_wire)
@@ -128,12 +132,14 @@ def test_a_window_of_type_2_is_bound_when_it_is_invalid_and_under_its_own_key(
     if why == "key":
         rkey ^= 0x100
     info = MWBindInfo(mr, mr.addr, 0 if why == "nothing" else 8, RW)
-    assert bad_bind(b, mw, info, rkey) == WCStatus.MW_BIND_ERR
+    assert post_invalid_bind(b, mw, info, rkey) == WCStatus.MW_BIND_ERR
     mw.close()
 
 
-def test_any_low_octet_makes_a_key_of_type_2(ends: tuple[End, End]) -> None:
-    a, b = ends
+def test_a_type_2_bind_accepts_any_low_octet_of_the_key(
+    connected_endpoints: tuple[End, End],
+) -> None:
+    a, b = connected_endpoints
     mr = register_region(b)
     mw = MW(b.rig.pd)
     base = mw.rkey & ~0xFF
@@ -150,7 +156,7 @@ def test_any_low_octet_makes_a_key_of_type_2(ends: tuple[End, End]) -> None:
 
 
 @pytest.mark.parametrize("why", ["never", "type 1", "region", "other queue pair", "twice"])
-def test_what_is_not_of_this_queue_pair_cannot_be_invalidated(
+def test_a_key_that_is_not_of_the_queue_pair_cannot_be_invalidated(
     two_device_wire: Wire, why: str
 ) -> None:
     _a, b = connect_both_senders(two_device_wire)
@@ -161,7 +167,7 @@ def test_what_is_not_of_this_queue_pair_cannot_be_invalidated(
         mw, remote = bind_new_window(b, mr, MWType.TYPE_1)
         mws, rkey = [mw], remote.rkey
     elif why == "other queue pair":
-        # a second connection; the first one must not be garbage-collected
+        # _c keeps the other end of the second connection from being garbage-collected.
         _c, d = connect_both_senders(two_device_wire)
         mw, remote = bind_new_window(d, mr)
         mws, rkey = [mw], remote.rkey
@@ -180,10 +186,10 @@ def test_what_is_not_of_this_queue_pair_cannot_be_invalidated(
 
 
 @pytest.mark.parametrize("kind", BOTH)
-def test_a_region_and_a_domain_stay_while_a_window_is_bound(
-    ends: tuple[End, End], kind: MWType
+def test_a_region_and_a_protection_domain_are_busy_because_of_their_memory_window(
+    connected_endpoints: tuple[End, End], kind: MWType
 ) -> None:
-    _, b = ends
+    _, b = connected_endpoints
     mr = register_region(b)
     mw, _ = bind_new_window(b, mr, kind)
     assert errno_raised_by(mr.close) == errno_raised_by(mr.rereg, access=LOCAL) == errno.EBUSY
@@ -203,7 +209,7 @@ def test_a_region_and_a_domain_stay_while_a_window_is_bound(
 
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("end", ["reset", "error", "close"])
-def test_a_bind_that_is_posted_holds_window_and_region_until_it_is_flushed(
+def test_a_posted_bind_keeps_its_window_and_region_busy_until_the_bind_is_flushed(
     two_device_wire: Wire, kind: MWType, end: str
 ) -> None:
     _, b = connect_both_senders(two_device_wire)
@@ -224,8 +230,10 @@ def test_a_bind_that_is_posted_holds_window_and_region_until_it_is_flushed(
     mw.close()
 
 
-def test_a_bind_waits_in_sqd_for_its_turn(ends: tuple[End, End]) -> None:
-    a, b = ends
+def test_a_bind_posted_in_sqd_executes_after_the_return_to_rts(
+    connected_endpoints: tuple[End, End],
+) -> None:
+    a, b = connected_endpoints
     mr, mw = register_region(b), MW(b.rig.pd)
     b.qp.modify(QPAttr(qp_state=QPState.SQD))
     remote = mw.bind(b.qp, mr)
@@ -236,10 +244,10 @@ def test_a_bind_waits_in_sqd_for_its_turn(ends: tuple[End, End]) -> None:
     mw.close()
 
 
-# ---- creating windows and posting binds
+# ---- creation of windows and posting of binds
 
 
-def test_windows_have_a_limit_that_can_be_reached(rig: Rig) -> None:
+def test_as_many_memory_windows_can_be_allocated_as_max_mw_says(rig: Rig) -> None:
     most = rig.ctx.query_device().max_mw
     made = [lib.siw_alloc_mw(rig.pd._c_object(), 1 + i % 2) for i in range(most)]
     assert all(made)
@@ -250,7 +258,7 @@ def test_windows_have_a_limit_that_can_be_reached(rig: Rig) -> None:
     MW(rig.pd).close()
 
 
-def test_windows_are_of_two_types_and_end_once(rig: Rig) -> None:
+def test_an_invalid_window_type_and_a_second_deallocation_are_refused(rig: Rig) -> None:
     for kind in (0, 3, -1):
         assert errno_raised_by(MW, rig.pd, kind) == errno.EINVAL
     assert lib.siw_alloc_mw(ffi.NULL, 1) == ffi.NULL
@@ -261,14 +269,16 @@ def test_windows_are_of_two_types_and_end_once(rig: Rig) -> None:
     assert lib.siw_dealloc_mw(c) == -errno.EINVAL
 
 
-def test_a_region_that_the_peer_may_end_takes_no_windows(rig: Rig) -> None:
+def test_a_region_with_remote_invalidate_access_cannot_allow_memory_windows(rig: Rig) -> None:
     qp = rig.create_qp(qp_type=QPType.RC)
     access = LOCAL | BIND | AccessFlag.REMOTE_INVALIDATE
     assert errno_raised_by(MR, rig.pd, bytearray(10), access, qp=qp) == errno.EINVAL
     MR(rig.pd, bytearray(10), LOCAL | BIND, qp=qp).close()
 
 
-def test_a_window_does_not_open_a_region_of_one_queue_pair_to_others(two_device_wire: Wire) -> None:
+def test_a_window_does_not_open_a_region_of_one_queue_pair_to_other_queue_pairs(
+    two_device_wire: Wire,
+) -> None:
     a, b = connect_both_senders(two_device_wire)
     c, d = connect_both_senders(two_device_wire)
     mr = MR(b.rig.pd, bytearray(100), LOCAL | BIND, qp=b.qp)
@@ -278,14 +288,16 @@ def test_a_window_does_not_open_a_region_of_one_queue_pair_to_others(two_device_
     assert_terminated(c, d, NOT_OF_STREAM)
     other = MW(b.rig.pd)
     e, f = connect_both_senders(two_device_wire)
-    assert bad_bind(f, other, MWBindInfo(mr, mr.addr, 8, RW)) == WCStatus.MW_BIND_ERR
+    assert post_invalid_bind(f, other, MWBindInfo(mr, mr.addr, 8, RW)) == WCStatus.MW_BIND_ERR
     assert e.qp.qp_state is not None
     for window in (mw, other):
         window.close()
     mr.close()
 
 
-def test_the_last_queue_pair_of_a_window_may_go_first(two_device_wire: Wire) -> None:
+def test_the_queue_pair_of_a_memory_window_may_be_destroyed_before_the_window(
+    two_device_wire: Wire,
+) -> None:
     _, b = connect_both_senders(two_device_wire)
     mr = register_region(b)
     mw, _ = bind_new_window(b, mr)
@@ -295,7 +307,7 @@ def test_the_last_queue_pair_of_a_window_may_go_first(two_device_wire: Wire) -> 
     mr.close()
 
 
-def test_the_layout_of_requests_is_that_of_ibv() -> None:
+def test_bind_requests_have_the_layout_of_libibverbs() -> None:
     assert ffi.sizeof("struct siw_send_wr") == 128
     assert ffi.offsetof("struct siw_send_wr", "bind_mw") == 80
     assert ffi.sizeof("struct siw_mw_bind_info") == 32
@@ -309,28 +321,31 @@ def test_the_layout_of_requests_is_that_of_ibv() -> None:
     assert ffi.offsetof("struct siw_mw_bind", "bind_info") == 16
 
 
-def test_the_next_key_differs_in_the_low_octet_alone() -> None:
+def test_inc_rkey_changes_only_the_low_octet() -> None:
     assert [inc_rkey(k) for k in (0, 0x1FF, 0xFFFFFFFF)] == [1, 0x100, 0xFFFFFF00]
 
 
-def test_a_fence_lets_reads_end_before_the_invalidation(ends: tuple[End, End]) -> None:
-    a, b = ends
+def test_a_fenced_invalidation_completes_after_an_earlier_read(
+    connected_endpoints: tuple[End, End],
+) -> None:
+    a, b = connected_endpoints
     far = MR(a.rig.pd, bytearray(1 << 20), LOCAL | RW)
     mr = register_region(b, 1 << 20)
     mw, remote = bind_new_window(b, mr)
     b.qp.post_send(SendWR(1, READ, send_flags=0, sg=[mr.sge()], remote=far.remote()))
     mw.invalidate(b.qp, wr_id=2)
     b.post_receive(1)
-    write_and_complete(
-        a, remote, b"still"
-    )  # the error message has not been received, because no thread polled
+    # The Write succeeds, because no thread has polled and received the error message.
+    write_and_complete(a, remote, b"still")
     assert poll(b.scq)[0].wr_id == 2
     assert mr.read(5) in (b"still", bytes(5))
     mw.close()
 
 
-def test_bind_requests_honour_their_flags(ends: tuple[End, End]) -> None:
-    _, b = ends
+def test_a_bind_or_local_invalidate_with_the_inline_flag_is_refused(
+    connected_endpoints: tuple[End, End],
+) -> None:
+    _, b = connected_endpoints
     mr, mw = register_region(b), MW(b.rig.pd)
     wr = SendWR(1, WROpcode.BIND_MW, send_flags=SendFlag.INLINE)
     wr.set_bind_wr(mw, MWBindInfo(mr, mr.addr, 8, RW))

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 
-def test_threads_post_poll_resize_wait_and_destroy_round_one_cq_and_one_srq(
+def test_threads_use_and_destroy_objects_that_share_one_cq_and_one_srq(
     build_dir: Path,
 ) -> None:
     done = subprocess.run(
@@ -18,6 +18,6 @@ def test_threads_post_poll_resize_wait_and_destroy_round_one_cq_and_one_srq(
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    # The program prints: messages, queue pairs, resizes, asynchronous events, completion events,
-    # memory regions.
+    # The program prints the numbers of messages, queue pairs, resizes, asynchronous events,
+    # completion events and memory regions.
     assert all(int(n) > 0 for n in done.stdout.split()), done.stdout

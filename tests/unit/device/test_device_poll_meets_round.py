@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 
-def test_a_poll_flushes_batched_posts_during_another_threads_round(
+def test_a_poll_flushes_batched_posts_during_a_progress_round_of_another_thread(
     build_dir: Path,
 ) -> None:
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Re-registered regions: new keys work and old ones fail at once; a failure changes nothing."""
+"""Re-registered memory regions: new keys, invalid old keys, and failed re-registrations."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ TRANSLATION, NEW_PD, ACCESS = 1, 2, 4
 INPUT, CMD = -1, -4
 
 
-def works(pair: Pair, key: int, address: int) -> bool:
-    """Return whether a send from this address with this key succeeds."""
+def send_succeeds(pair: Pair, key: int, address: int) -> bool:
+    """Return whether a send from ``address`` with the local key ``key`` succeeds."""
     pair.a.post_send(SendWR(1, sg=[SGE(address, 4, key)], ah=pair.to_b))
     status = poll(pair.scq)[0].status
     pair.a.to_rts()
@@ -40,23 +40,26 @@ def works(pair: Pair, key: int, address: int) -> bool:
     return bool(status == WCStatus.SUCCESS)
 
 
-def test_new_memory_has_a_new_key_and_the_old_key_is_dead(rig: Rig, ud_pair: Pair) -> None:
+def test_reregistration_of_new_memory_changes_the_key_and_invalidates_the_old_key(
+    rig: Rig, ud_pair: Pair
+) -> None:
     first, second = bytearray(b"first..."), bytearray(b"second..")
     mr = rig.reg_mr(first)
     old = mr.lkey, mr.addr
     mr.rereg(buffer=second)
     assert mr.lkey == mr.rkey != old[0] and mr.addr != old[1] and mr.length == 8
     assert mr.read() == b"second.."
-    assert works(ud_pair, mr.lkey, mr.addr)
-    assert not works(ud_pair, *old)
-    assert not works(ud_pair, old[0], mr.addr)
-    assert not works(ud_pair, mr.lkey, old[1])
-    first.append(0)  # the program owns the old memory again
+    assert send_succeeds(ud_pair, mr.lkey, mr.addr)
+    assert not send_succeeds(ud_pair, *old)
+    assert not send_succeeds(ud_pair, old[0], mr.addr)
+    assert not send_succeeds(ud_pair, mr.lkey, old[1])
+    # After the re-registration, the program owns the old memory again.
+    first.append(0)
     with pytest.raises(BufferError):
         second.append(0)
 
 
-def test_the_new_keys_follow_no_simple_order(rig: Rig) -> None:
+def test_keys_of_repeated_reregistrations_are_unpredictable(rig: Rig) -> None:
     mr = rig.reg_mr(bytearray(8))
     keys = [mr.lkey]
     for _ in range(300):
@@ -66,20 +69,22 @@ def test_the_new_keys_follow_no_simple_order(rig: Rig) -> None:
     assert len(set(keys)) == 301 and len(steps) > 290
 
 
-def test_another_pd_makes_it_of_use_there_and_nowhere_else(rig: Rig, ud_pair: Pair) -> None:
+def test_a_region_moved_to_another_protection_domain_is_valid_only_there(
+    rig: Rig, ud_pair: Pair
+) -> None:
     mr = rig.reg_mr(bytearray(8))
     other = PD(rig.ctx)
     mr.rereg(pd=other)
     assert mr.pd is other
-    assert not works(ud_pair, mr.lkey, mr.addr)
+    assert not send_succeeds(ud_pair, mr.lkey, mr.addr)
     assert errno_raised_by(other.close) == errno.EBUSY
     assert lib.siw_dealloc_pd(other._c_object()) == -errno.EBUSY
     mr.rereg(pd=rig.pd)
-    assert works(ud_pair, mr.lkey, mr.addr)
+    assert send_succeeds(ud_pair, mr.lkey, mr.addr)
     other.close()
 
 
-def test_for_access_alone_the_keys_stay_and_the_peer_uses_those_it_has(
+def test_reregistration_of_access_alone_keeps_the_keys_of_the_region(
     two_device_wire: Wire,
 ) -> None:
     a, b = two_device_wire.connect()
@@ -99,7 +104,7 @@ def test_for_access_alone_the_keys_stay_and_the_peer_uses_those_it_has(
     assert b.mem.rkey == known.rkey
 
 
-def test_a_receive_posted_before_takes_nothing_into_memory_that_may_no_more_be_written(
+def test_a_posted_receive_fails_after_the_region_has_lost_local_write_access(
     two_device_wire: Wire,
 ) -> None:
     a, b = two_device_wire.connect()
@@ -112,27 +117,31 @@ def test_a_receive_posted_before_takes_nothing_into_memory_that_may_no_more_be_w
 
 
 @pytest.mark.parametrize("start", [0, 1 << 22])
-def test_nothing_is_placed_once_the_right_to_was_taken_away(
+def test_no_octet_of_a_write_is_placed_after_remote_write_access_is_removed(
     two_device_wire: Wire, start: int
 ) -> None:
     size = 1 << 25
     a, b = two_device_wire.connect(size=size)
     place = b.mem.view
     a.mem.view[:] = b"\xa5" * size
-    # makes the transfer slow enough to re-register the region meanwhile
+    # The limited rate makes the transfer last until the region has been re-registered.
     with faults("tx:rate=400Mbit"):
         a.post(WRITE, 1, length=size, remote=b.mem.remote())
         wait_until(lambda: b.rcq.poll(1) or place[start] or place[start + 7])
         b.mem.rereg(access=AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ)
     still = bytes(place)
-    assert not any(still[-8:]), "all of it came: nothing is shown"
+    assert not any(still[-8:]), (
+        "the whole Write was placed before the re-registration, so nothing is tested"
+    )
     a.wait_for_error_state()
     b.wait_for_error_state()
     assert bytes(place) == still
 
 
-def test_of_memory_that_may_no_more_be_read_no_more_leaves(two_device_wire: Wire) -> None:
-    """A Read larger than both socket buffers is being answered when the right is withdrawn."""
+def test_no_octet_of_a_read_is_sent_after_remote_read_access_is_removed(
+    two_device_wire: Wire,
+) -> None:
+    """A Read larger than both socket buffers is being answered when the access is removed."""
     size = 1 << 25
     a, b = two_device_wire.connect(size=size)
     b.mem.view[:] = b"\xa5" * size
@@ -145,7 +154,9 @@ def test_of_memory_that_may_no_more_be_read_no_more_leaves(two_device_wire: Wire
     assert b"\x5a" not in bytes(a.mem.view)
 
 
-def test_access_taken_away_is_gone_for_the_peer_at_once(two_device_wire: Wire) -> None:
+def test_a_write_of_the_peer_is_refused_as_soon_as_write_access_is_removed(
+    two_device_wire: Wire,
+) -> None:
     a, b = two_device_wire.connect()
     b.mem.rereg(access=AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ)
     a.post(READ, 1, length=8, remote=b.mem.remote(0, 8))
@@ -155,7 +166,7 @@ def test_access_taken_away_is_gone_for_the_peer_at_once(two_device_wire: Wire) -
     assert b.mem.read(8) == bytes(8)
 
 
-def test_a_peer_that_writes_under_the_old_key_is_terminated_and_writes_nothing(
+def test_a_write_with_the_key_before_a_reregistration_is_refused(
     two_device_wire: Wire,
 ) -> None:
     a, b = two_device_wire.connect()
@@ -171,7 +182,7 @@ def test_a_peer_that_writes_under_the_old_key_is_terminated_and_writes_nothing(
 
 
 @pytest.mark.parametrize("start", [0, 1 << 22])
-def test_nothing_is_placed_into_the_old_memory_once_it_was_changed(
+def test_no_octet_of_a_write_is_placed_in_the_old_memory_after_a_reregistration(
     two_device_wire: Wire, start: int
 ) -> None:
     """A Write larger than both socket buffers is in progress when its target is replaced."""
@@ -180,24 +191,26 @@ def test_nothing_is_placed_into_the_old_memory_once_it_was_changed(
     old = bytearray(size)
     b.mem.rereg(buffer=old, access=ALL_ACCESS)
     a.mem.view[:] = b"\xa5" * size
-    # makes the transfer slow enough to re-register the region meanwhile
+    # The limited rate makes the transfer last until the region has been re-registered.
     with faults("tx:rate=400Mbit"):
         a.post(WRITE, 1, length=size, remote=b.mem.remote())
-        # The test reads memory while the device writes to it: single octets, not a copy.
+        # The test reads single octets, because the device writes to the memory concurrently.
         wait_until(lambda: b.rcq.poll(1) or old[start] or old[start + 7])
         b.mem.rereg(buffer=bytearray(16))
     still = bytes(old)
-    assert not any(still[-8:]), "all of it came: nothing is shown"
+    assert not any(still[-8:]), (
+        "the whole Write was placed before the re-registration, so nothing is tested"
+    )
     a.wait_for_error_state()
     b.wait_for_error_state()
     assert old == still
 
 
-def c_rereg(mr: Any, flags: int, pd: Any, address: int, length: int, access: int) -> int:
+def call_siw_rereg_mr(mr: Any, flags: int, pd: Any, address: int, length: int, access: int) -> int:
     return int(lib.siw_rereg_mr(mr, flags, pd, ffi.cast("void *", address), length, access))
 
 
-def test_an_invalid_rereg_leaves_the_region_unchanged(rig: Rig, ud_pair: Pair) -> None:
+def test_an_invalid_reregistration_leaves_the_region_unchanged(rig: Rig, ud_pair: Pair) -> None:
     memory = ffi.new("char[64]")
     here = int(ffi.cast("uintptr_t", memory))
     pd = rig.pd._c_object()
@@ -218,18 +231,21 @@ def test_an_invalid_rereg_leaves_the_region_unchanged(rig: Rig, ud_pair: Pair) -
         (ACCESS, pd, here, 64, AccessFlag.REMOTE_WRITE, errno.EINVAL),
         (ACCESS, pd, here, 64, 64, errno.EINVAL),
     ]:
-        assert c_rereg(mr, flags, new_pd, address, length, access) == INPUT, (flags, number)
+        assert call_siw_rereg_mr(mr, flags, new_pd, address, length, access) == INPUT, (
+            flags,
+            number,
+        )
         assert ffi.errno == number, flags
         assert (mr.lkey, mr.rkey, mr.length, mr.pd) == (key, key, 64, pd)
-        assert works(ud_pair, key, here)
+        assert send_succeeds(ud_pair, key, here)
     # Parameters that no flag selects are not examined.
-    assert c_rereg(mr, ACCESS, ffi.NULL, gone, 2**64 - 1, 0) == 0
+    assert call_siw_rereg_mr(mr, ACCESS, ffi.NULL, gone, 2**64 - 1, 0) == 0
     assert mr.lkey == key and mr.length == 64
     assert lib.siw_dereg_mr(mr) == 0
     elsewhere.close()
 
 
-def test_memory_that_cannot_be_written_is_refused_when_writing_is_asked_for_later(
+def test_adding_write_access_to_a_region_of_read_only_memory_is_refused(
     rig: Rig,
 ) -> None:
     mr = rig.reg_mr(b"constant", 0)
@@ -242,14 +258,14 @@ def test_memory_that_cannot_be_written_is_refused_when_writing_is_asked_for_late
     assert mr.access == AccessFlag.LOCAL_WRITE
 
 
-def test_rereg_without_flags_is_refused(rig: Rig) -> None:
+def test_reregistration_without_a_change_is_refused(rig: Rig) -> None:
     mr = rig.reg_mr(8)
     with pytest.raises(Error, match="use pd=, buffer= or access=") as caught:
         mr.rereg()
     assert caught.value.errno == errno.EINVAL
 
 
-def test_changing_a_hundred_times_leaks_no_region(rig: Rig) -> None:
+def test_a_hundred_reregistrations_leak_no_region(rig: Rig) -> None:
     mr: MR = rig.reg_mr(bytearray(64))
     for i in range(100):
         mr.rereg(buffer=bytearray(64 + i), access=ALL_ACCESS if i % 2 else 1)
@@ -260,7 +276,9 @@ def test_changing_a_hundred_times_leaks_no_region(rig: Rig) -> None:
     rig.pd.close()
 
 
-def test_a_region_of_one_queue_pair_stays_bound_to_it(two_device_wire: Wire) -> None:
+def test_a_reregistered_region_of_one_queue_pair_stays_restricted_to_it(
+    two_device_wire: Wire,
+) -> None:
     a, b = two_device_wire.connect()
     c, d = two_device_wire.connect()
     mr = MR(b.rig.pd, bytearray(64), ALL_ACCESS, qp=b.qp)
@@ -274,7 +292,7 @@ def test_a_region_of_one_queue_pair_stays_bound_to_it(two_device_wire: Wire) -> 
     d.wait_for_error_state()
 
 
-def test_memory_that_a_request_is_to_be_sent_from_stays_as_it_is(ud_pair: Pair) -> None:
+def test_reregistration_of_a_region_that_a_queued_send_uses_is_refused(ud_pair: Pair) -> None:
     key = ud_pair.out.lkey
     ud_pair.a.modify(QPAttr(qp_state=QPState.SQD))
     ud_pair.send(b"held")

@@ -38,7 +38,7 @@ from siwarp.verbs import (
 )
 
 
-def test_query_returns_the_granted_size(rig: Rig) -> None:
+def test_query_of_an_srq_returns_the_granted_size(rig: Rig) -> None:
     srq = SRQ(rig.pd, SrqInitAttr(SrqAttr(max_wr=100, max_sge=3)))
     assert srq.attr.max_wr >= 100 and srq.attr.max_sge >= 3
     assert srq.query() == srq.attr
@@ -49,7 +49,7 @@ def test_query_returns_the_granted_size(rig: Rig) -> None:
     assert caught.value.errno == errno.ENOMEM
 
 
-def test_what_it_cannot_hold_is_refused_from_the_first_such_receive_on(rig: Rig) -> None:
+def test_a_receive_with_too_many_elements_is_refused_and_reported_as_bad_wr(rig: Rig) -> None:
     shared = Shared(rig)
     good = RecvWR(1, sg=[shared.mr.sge(0, 1)])
     bad = RecvWR(2, sg=[shared.mr.sge(0, 1)] * 2)
@@ -64,11 +64,11 @@ def test_what_it_cannot_hold_is_refused_from_the_first_such_receive_on(rig: Rig)
     [SrqAttr(0), SrqAttr(1 << 30), SrqAttr(4, max_sge=1000), SrqAttr(4, srq_limit=5)],
     ids=["no receives", "too many", "too many elements", "limit above size"],
 )
-def test_attributes_out_of_bounds_are_einval(rig: Rig, attr: SrqAttr) -> None:
+def test_srq_attributes_out_of_bounds_are_refused(rig: Rig, attr: SrqAttr) -> None:
     assert errno_raised_by(SRQ, rig.pd, attr) == errno.EINVAL
 
 
-def test_each_limit_that_the_device_tells_can_be_reached_and_not_passed(rig: Rig) -> None:
+def test_an_srq_can_have_the_sizes_that_the_device_reports_and_not_more(rig: Rig) -> None:
     most = rig.ctx.query_device()
     assert SRQ(rig.pd, SrqAttr(most.max_srq_wr)).attr.max_wr >= most.max_srq_wr
     assert SRQ(rig.pd, SrqAttr(1, most.max_srq_sge)).attr.max_sge >= most.max_srq_sge
@@ -76,7 +76,7 @@ def test_each_limit_that_the_device_tells_can_be_reached_and_not_passed(rig: Rig
     assert errno_raised_by(SRQ, rig.pd, SrqAttr(1, most.max_srq_sge + 1)) == errno.EINVAL
 
 
-def test_a_receive_cannot_be_posted_to_a_queue_pair_that_has_one(rig: Rig) -> None:
+def test_posting_a_receive_to_a_queue_pair_with_an_srq_is_refused(rig: Rig) -> None:
     shared = Shared(rig)
     qp = rig.create_ud_qp(shared.cq, srq=shared.srq)
     assert (qp.cap.max_recv_wr, qp.cap.max_recv_sge) == (0, 0)
@@ -86,7 +86,9 @@ def test_a_receive_cannot_be_posted_to_a_queue_pair_that_has_one(rig: Rig) -> No
     assert qp.query()[1].srq is shared.srq
 
 
-def test_streams_and_datagrams_take_the_oldest_receive_whoever_comes(two_device_wire: Wire) -> None:
+def test_messages_of_rc_and_ud_queue_pairs_use_the_oldest_receive_of_the_srq(
+    two_device_wire: Wire,
+) -> None:
     shared = Shared(two_device_wire.passive)
     ends = [connect_with_srq(two_device_wire, shared) for _ in range(3)]
     ud = two_device_wire.passive.create_ud_qp(shared.cq, srq=shared.srq)
@@ -110,7 +112,7 @@ def test_streams_and_datagrams_take_the_oldest_receive_whoever_comes(two_device_
         assert shared.received_octets(wr_id, wc.byte_len) == message
 
 
-def test_queue_pairs_that_all_have_messages_are_all_served(two_device_wire: Wire) -> None:
+def test_all_queue_pairs_that_share_an_srq_receive_their_messages(two_device_wire: Wire) -> None:
     shared = Shared(two_device_wire.passive, 512)
     ends = [connect_with_srq(two_device_wire, shared) for _ in range(4)]
     each = 64
@@ -122,7 +124,7 @@ def test_queue_pairs_that_all_have_messages_are_all_served(two_device_wire: Wire
         assert all(wc.ok for wc in poll(b.rcq, each))
 
 
-def test_a_receive_keeps_the_pd_of_its_srq(rig: Rig) -> None:
+def test_a_receive_uses_the_protection_domain_of_its_srq(rig: Rig) -> None:
     shared = Shared(rig)
     other = PD(rig.ctx)
     mine, rig.pd = rig.pd, other
@@ -135,13 +137,14 @@ def test_a_receive_keeps_the_pd_of_its_srq(rig: Rig) -> None:
     assert (wc.wr_id, wc.ok, wc.byte_len) == (1, True, 5)
 
 
-def test_the_limit_is_told_once_when_fewer_are_left_and_then_is_off(rig: Rig) -> None:
+def test_the_srq_limit_event_is_raised_once_and_the_limit_is_then_disarmed(rig: Rig) -> None:
     shared = Shared(rig)
     shared.post_receives(*range(6))
     shared.srq.modify(SrqAttr(srq_limit=4))
     assert shared.srq.query().srq_limit == 4
     consume_receives(rig, shared, 2)
-    assert rig.ctx.get_async_event(0) is None  # 4 receives are left, which is not below the limit
+    # The 4 receives that are left are not fewer than the limit.
+    assert rig.ctx.get_async_event(0) is None
     consume_receives(rig, shared, 1)
     with rig.next_async_event() as told:
         assert (told.event_type, told.element) == (LIMIT_REACHED, shared.srq)
@@ -154,7 +157,7 @@ def test_the_limit_is_told_once_when_fewer_are_left_and_then_is_off(rig: Rig) ->
     assert rig.next_async_event().event_type == LIMIT_REACHED
 
 
-def test_a_limit_that_is_passed_already_is_told_at_once(rig: Rig) -> None:
+def test_an_srq_limit_above_the_posted_receives_raises_its_event_immediately(rig: Rig) -> None:
     shared = Shared(rig)
     shared.post_receives(1)
     shared.srq.modify(SrqAttr(srq_limit=2))
@@ -167,8 +170,10 @@ def test_a_limit_that_is_passed_already_is_told_at_once(rig: Rig) -> None:
 
 
 @pytest.mark.clause("RFC5040-8.1.2-08", "RFC5041-8.3.2-07")
-def test_a_greedy_queue_pair_is_identified_and_stopped(two_device_wire: Wire) -> None:
-    """The limit event comes while receives are left; completions name the queue pair to stop."""
+def test_a_queue_pair_that_uses_most_receives_of_an_srq_is_identified_and_stopped(
+    two_device_wire: Wire,
+) -> None:
+    """The limit event is raised while receives are left, and completions name the queue pair."""
     shared = Shared(two_device_wire.passive)
     ends = [connect_with_srq(two_device_wire, shared, persona=Persona.IWARP) for _ in range(3)]
     cqs = {b.qp.qp_num: b.rcq for _, b in ends}
@@ -177,7 +182,7 @@ def test_a_greedy_queue_pair_is_identified_and_stopped(two_device_wire: Wire) ->
     shared.srq.modify(SrqAttr(srq_limit=8))
     used = dict.fromkeys(cqs, 0)
 
-    def send(a: End, n: int) -> None:
+    def send_messages(a: End, n: int) -> None:
         for _ in range(n):
             a.post(SEND, length=4)
             (wc,) = wait_until(lambda: [w for cq in cqs.values() for w in cq.poll(1)])
@@ -185,21 +190,22 @@ def test_a_greedy_queue_pair_is_identified_and_stopped(two_device_wire: Wire) ->
             used[wc.qp_num] += 1
 
     for a, _ in ends:
-        send(a, 1)
-    send(hog, 5)
-    assert two_device_wire.passive.ctx.get_async_event(0) is None  # 8 receives are left
-    send(hog, 1)
+        send_messages(a, 1)
+    send_messages(hog, 5)
+    # The 8 receives that are left are not fewer than the limit.
+    assert two_device_wire.passive.ctx.get_async_event(0) is None
+    send_messages(hog, 1)
     assert two_device_wire.passive.next_async_event().event_type == LIMIT_REACHED
     assert used == {b.qp.qp_num: 7 if b is hog_end else 1 for _, b in ends}
     ends[1][1].qp.modify(QPAttr(qp_state=QPState.ERR))
     hog.post(SEND, 9, length=4)
     hog.wait_for_error_state()
     for a, _ in (ends[0], ends[2]):
-        send(a, 3)  # the two remaining queue pairs use 6 of the 7 receives left
+        send_messages(a, 3)  # the two remaining queue pairs use 6 of the 7 receives left
     assert sum(used.values()) == 15
 
 
-def test_a_stream_reaches_the_limit_too(two_device_wire: Wire) -> None:
+def test_messages_of_an_rc_queue_pair_raise_the_srq_limit_event(two_device_wire: Wire) -> None:
     shared = Shared(two_device_wire.passive)
     a, b = connect_with_srq(two_device_wire, shared)
     shared.post_receives(1, 2)
@@ -212,7 +218,7 @@ def test_a_stream_reaches_the_limit_too(two_device_wire: Wire) -> None:
 BOTH = SrqAttrMask.MAX_WR | SrqAttrMask.LIMIT
 
 
-def test_a_size_or_limit_that_does_not_fit_changes_nothing(rig: Rig) -> None:
+def test_an_invalid_srq_size_or_limit_is_refused_and_changes_nothing(rig: Rig) -> None:
     shared = Shared(rig, max_wr=16)
     most = rig.ctx.query_device().max_srq_wr
     shared.post_receives(*range(10))
@@ -232,22 +238,23 @@ def test_a_size_or_limit_that_does_not_fit_changes_nothing(rig: Rig) -> None:
         assert shared.srq.query() == SrqAttr(16, 1, 10)
 
 
-def test_a_size_below_the_limit_that_is_armed_is_refused(rig: Rig) -> None:
+def test_an_srq_can_shrink_to_its_receives_after_its_limit_event(rig: Rig) -> None:
     shared = Shared(rig, max_wr=16)
     shared.post_receives(*range(9))
     shared.srq.modify(SrqAttr(srq_limit=9))
     shared.consume_receive(rig)
     assert rig.next_async_event().event_type == LIMIT_REACHED
-    # 8 receives are posted, and no limit is armed
+    # 8 receives are posted, and no limit is armed.
     shared.srq.modify(SrqAttr(max_wr=8), SrqAttrMask.MAX_WR)
     assert shared.srq.query().max_wr == 8
 
 
 @pytest.mark.parametrize("size", [5, 16, 64, 1000])
-def test_what_is_posted_stays_in_its_order_when_the_size_changes(rig: Rig, size: int) -> None:
+def test_posted_receives_keep_their_order_when_the_srq_is_resized(rig: Rig, size: int) -> None:
     shared = Shared(rig, max_wr=8)
     shared.post_receives(*range(8))
-    for n in range(3):  # uses up some receives, so that the ring does not start at index 0
+    # Three receives are consumed, so that the ring does not start at index 0.
+    for n in range(3):
         assert shared.consume_receive(rig) == n
     shared.srq.modify(SrqAttr(max_wr=size), SrqAttrMask.MAX_WR)
     room = shared.srq.query().max_wr
@@ -258,15 +265,16 @@ def test_what_is_posted_stays_in_its_order_when_the_size_changes(rig: Rig, size:
         assert shared.consume_receive(rig) == n
 
 
-def test_every_srq_has_a_number_of_its_own(rig: Rig) -> None:
+def test_every_srq_has_a_unique_number(rig: Rig) -> None:
     numbers = [rig.create_srq().srq_num for _ in range(3)]
     with rig.create_srq() as gone:
         numbers.append(gone.srq_num)
-    numbers.append(rig.create_srq().srq_num)  # the new SRQ may use the memory of the destroyed one
+    # The new SRQ may use the memory of the destroyed SRQ.
+    numbers.append(rig.create_srq().srq_num)
     assert 0 not in numbers and len(set(numbers)) == 5
 
 
-def test_the_size_changes_while_others_post_and_messages_take(rig: Rig) -> None:
+def test_an_srq_is_resized_while_receives_are_posted_and_consumed(rig: Rig) -> None:
     shared = Shared(rig, max_wr=64)
     pair = Pair(rig)
     receiver = rig.create_ud_qp(shared.cq, srq=shared.srq)
@@ -274,14 +282,15 @@ def test_the_size_changes_while_others_post_and_messages_take(rig: Rig) -> None:
     messages, posted, done = 3000, 0, threading.Event()
     changes = []
 
-    def change() -> None:
+    def resize_repeatedly() -> None:
         sizes = itertools.cycle((64, 4096, 128, 1000))
         while not done.is_set():
             shared.srq.modify(SrqAttr(max_wr=next(sizes)), SrqAttrMask.MAX_WR)
             changes.append(1)
-            done.wait(0.0005)  # pauses, because polls make no progress during a resize
+            # The pause lets other polls make progress, which they cannot during a resize.
+            done.wait(0.0005)
 
-    changer = threading.Thread(target=change)
+    changer = threading.Thread(target=resize_repeatedly)
     changer.start()
     try:
         taken: list[int] = []
@@ -301,10 +310,10 @@ def test_the_size_changes_while_others_post_and_messages_take(rig: Rig) -> None:
     assert len(changes) > 3
 
 
-# ---- in use
+# ---- objects in use
 
 
-def test_it_cannot_be_closed_while_a_queue_pair_uses_it(rig: Rig) -> None:
+def test_an_srq_cannot_be_closed_while_a_queue_pair_uses_it(rig: Rig) -> None:
     shared = Shared(rig)
     qp = rig.create_ud_qp(shared.cq, srq=shared.srq)
     with pytest.raises(StateError) as caught:
@@ -315,7 +324,7 @@ def test_it_cannot_be_closed_while_a_queue_pair_uses_it(rig: Rig) -> None:
     shared.srq.close()
 
 
-def test_a_pd_cannot_be_closed_while_an_srq_stands_on_it(rig: Rig) -> None:
+def test_a_protection_domain_cannot_be_closed_while_it_has_an_srq(rig: Rig) -> None:
     pd = PD(rig.ctx)
     srq = SRQ(pd, SrqAttr(4))
     with pytest.raises(StateError) as caught:
@@ -326,7 +335,7 @@ def test_a_pd_cannot_be_closed_while_an_srq_stands_on_it(rig: Rig) -> None:
     pd.close()
 
 
-def test_one_that_was_destroyed_refuses_all_that_comes_too_late(rig: Rig) -> None:
+def test_calls_on_a_destroyed_srq_are_refused(rig: Rig) -> None:
     init = ffi.new("struct siw_srq_init_attr *", {"attr": {"max_wr": 4, "max_sge": 1}})
     srq = lib.siw_create_srq(rig.pd._c_object(), init)
     wr, bad = ffi.new("struct siw_recv_wr *"), ffi.new("struct siw_recv_wr **")
@@ -337,7 +346,7 @@ def test_one_that_was_destroyed_refuses_all_that_comes_too_late(rig: Rig) -> Non
     assert bad[0] == wr
     assert lib.siw_modify_srq(srq, attr, SrqAttrMask.LIMIT) == -errno.EINVAL
     assert lib.siw_destroy_srq(srq) == -errno.EINVAL
-    # The next SRQ may use the same memory and must inherit nothing from the destroyed one.
+    # The next SRQ may use the memory of the destroyed SRQ and must inherit no state.
     again = rig.create_srq(4)
     again.modify(SrqAttr(srq_limit=1))
     assert rig.next_async_event().event_type == LIMIT_REACHED
@@ -346,7 +355,9 @@ def test_one_that_was_destroyed_refuses_all_that_comes_too_late(rig: Rig) -> Non
 # ---- persona roce
 
 
-def test_a_send_that_finds_it_empty_is_received_once_somebody_posts(two_device_wire: Wire) -> None:
+def test_under_persona_roce_a_send_to_an_empty_srq_completes_after_a_receive_is_posted(
+    two_device_wire: Wire,
+) -> None:
     shared = Shared(two_device_wire.passive)
     a, b = connect_with_srq(two_device_wire, shared, persona=Persona.ROCE)
     a.mem.write(b"early")
@@ -358,18 +369,20 @@ def test_a_send_that_finds_it_empty_is_received_once_somebody_posts(two_device_w
     assert poll(a.scq)[0].ok
 
 
-def test_which_receive_was_refused_is_told_to_who_asks_and_to_nobody_else(rig: Rig) -> None:
+def test_bad_wr_is_set_only_for_a_refused_receive_and_may_be_null(rig: Rig) -> None:
     srq = rig.create_srq(2)._c_object()
     wrs = ffi.new("struct siw_recv_wr[3]")
     wrs[0].next, wrs[1].next = wrs + 1, wrs + 2
     bad = ffi.new("struct siw_recv_wr **", wrs)
-    assert lib.siw_post_srq_recv(srq, wrs + 2, bad) == 0 and bad[0] == wrs, "not written"
+    assert lib.siw_post_srq_recv(srq, wrs + 2, bad) == 0 and bad[0] == wrs, "bad_wr was written"
     assert lib.siw_post_srq_recv(srq, wrs, bad) == -errno.ENOMEM and bad[0] == wrs + 1
     assert lib.siw_post_srq_recv(srq, wrs, ffi.NULL) == -errno.ENOMEM
     assert lib.siw_post_srq_recv(ffi.NULL, wrs, ffi.NULL) == -errno.EINVAL
 
 
-def test_streams_that_wait_for_it_are_served_as_receives_come(two_device_wire: Wire) -> None:
+def test_waiting_rc_queue_pairs_receive_as_receives_are_posted_to_their_srq(
+    two_device_wire: Wire,
+) -> None:
     shared = Shared(two_device_wire.passive)
     ends = [connect_with_srq(two_device_wire, shared, persona=Persona.ROCE) for _ in range(3)]
     unexpected = counter_value("rnr_unexpected")

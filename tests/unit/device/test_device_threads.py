@@ -1,4 +1,4 @@
-"""Polling, posting and destroying from different threads: at worst an error, never a crash."""
+"""Threads that poll, post and destroy concurrently get at worst an error and never crash."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from harness.rc_harness import SEND, WRITE, End, Wire
 from harness.verbs_harness import LIMIT, Rig, poll, wait_until
-from unit.device.test_device_idle import tasks
+from unit.device.test_device_idle import thread_ids
 
 from siwarp._siwarp import ffi, lib
 from siwarp.cm import CMID, CMEventChannel
@@ -43,11 +43,11 @@ from siwarp.verbs import (
 from siwarp.verbs._ffi import Handle
 
 #: Errors that a call may return for an object that another thread is destroying.
-LATE = {errno.EINVAL, errno.EBADF, errno.ENOMEM}
+EXPECTED_ERRORS = {errno.EINVAL, errno.EBADF, errno.ENOMEM}
 
 
-class Team:
-    """Threads that call a function again and again until they are stopped."""
+class RepeatingThreads:
+    """Threads that each call a function repeatedly until they are stopped."""
 
     def __init__(self) -> None:
         self.stop = threading.Event()
@@ -55,22 +55,23 @@ class Team:
         self.failures: list[BaseException] = []
 
     def add(self, call: Callable[[], object]) -> None:
-        def run() -> None:
+        def call_until_stopped() -> None:
             try:
                 while not self.stop.is_set():
                     try:
                         call()
                     except OSError as e:
-                        assert e.errno in LATE, e
+                        assert e.errno in EXPECTED_ERRORS, e
             except BaseException as e:
                 self.failures.append(e)
 
-        self.threads.append(threading.Thread(target=run))
+        self.threads.append(threading.Thread(target=call_until_stopped))
 
-    def during(self, seconds: float, least: int, call: Callable[[], object]) -> None:
-        """Start all threads; call `call` here for `seconds`, and at least `least` times.
+    def run_during_calls(self, seconds: float, least: int, call: Callable[[], object]) -> None:
+        """Run all threads while the calling thread calls `call` at least `least` times.
 
-        Without a sanitizer, which also reports races that do no harm yet, half as long.
+        The calling thread repeats the calls for `seconds` under a sanitizer, which also reports
+        races without a visible effect, and for half as long otherwise.
         """
         n = 0
         seconds /= 1 if "SANITIZER" in os.environ else 2
@@ -79,7 +80,7 @@ class Team:
         try:
             start = time.monotonic()
             while not self.failures and (n < least or time.monotonic() < start + seconds):
-                assert time.monotonic() < start + 60, f"{n} of {least} times in a minute"
+                assert time.monotonic() < start + 60, f"only {n} of {least} calls in a minute"
                 call()
                 n += 1
         finally:
@@ -97,48 +98,48 @@ def test_a_ud_queue_pair_is_destroyed_while_two_threads_post_to_it_and_two_poll(
     mr = rig.reg_mr(4096)
     target = rig.create_ah(("127.0.0.1", 9))
     current = [rig.create_ud_qp(cq)]
-    team = Team()
+    team = RepeatingThreads()
     team.add(lambda: current[0].post_send(SendWR(1, sg=[mr.sge(0, 64)], ah=target)))
     team.add(lambda: current[0].post_recv([RecvWR(2, sg=[mr.sge(64, 64)])] * 3))
     team.add(lambda: cq.poll(64))
     team.add(lambda: cq.poll(1))
 
-    def replace() -> None:
+    def replace_queue_pair() -> None:
         old, current[0] = current[0], rig.create_ud_qp(cq)
         if len(old._parents) and old.qp_num % 2:
             old.modify(QPAttr(qp_state=QPState.ERR))
         old.close()
 
-    team.during(1.0, 20, replace)
+    team.run_during_calls(1.0, 20, replace_queue_pair)
 
 
-def test_a_connected_queue_pair_is_destroyed_while_others_post_and_poll(
+def test_a_connected_queue_pair_is_destroyed_while_other_threads_post_and_poll(
     two_device_wire: Wire,
 ) -> None:
     a, b = two_device_wire.connect(size=4096)
     ends = [a, b]
-    team = Team()
+    team = RepeatingThreads()
 
-    def post(i: int) -> None:
+    def post_write(i: int) -> None:
         me, other = ends[i], ends[1 - i]
         remote = other.mem.remote(0, 64)
         me.qp.post_send(SendWR(1, WRITE, sg=[me.mem.sge(0, 64)], remote=remote))
 
-    team.add(lambda: post(0))
+    team.add(lambda: post_write(0))
     team.add(lambda: ends[0].qp.post_recv(RecvWR(1)))
     team.add(lambda: ends[0].scq.poll(16))
     team.add(lambda: ends[1].scq.poll(16))
 
-    def replace() -> None:
+    def replace_connection() -> None:
         old = tuple(ends)
         ends[:] = two_device_wire.connect(size=4096)
         for end in old:
             end.close()
 
-    team.during(1.0, 2, replace)
+    team.run_during_calls(1.0, 2, replace_connection)
 
 
-def test_every_request_completes_once_while_others_drain_break_and_mend_the_queue(
+def test_every_send_completes_once_while_other_threads_change_the_queue_pair_state(
     rig: Rig,
 ) -> None:
     cq, rcq = rig.create_cq(4096), rig.create_cq(16)
@@ -148,10 +149,10 @@ def test_every_request_completes_once_while_others_drain_break_and_mend_the_queu
     taken: list[list[int]] = [[], []]
     found: list[int] = []
 
-    def poster(me: int) -> Callable[[], object]:
+    def make_poster(me: int) -> Callable[[], object]:
         count = 0
 
-        def post() -> None:
+        def post_numbered_send() -> None:
             nonlocal count
             count += 1
             number = count * 2 + me
@@ -160,59 +161,64 @@ def test_every_request_completes_once_while_others_drain_break_and_mend_the_queu
             qp.post_send([wr] if count % 3 else wr)
             taken[me].append(number)
 
-        return post
+        return post_numbered_send
 
-    team = Team()
-    team.add(poster(0))
-    team.add(poster(1))
+    team = RepeatingThreads()
+    team.add(make_poster(0))
+    team.add(make_poster(1))
     team.add(lambda: found.extend(w.wr_id for w in cq.poll(16)))
     states = itertools.cycle([QPState.SQD, QPState.RTS, QPState.RTS])
 
-    def change() -> None:
+    def change_state() -> None:
         with contextlib.suppress(StateError):  # SQE has no transition to SQD
             qp.modify(QPAttr(qp_state=next(states)))
 
-    team.during(1.0, 100, change)
+    team.run_during_calls(1.0, 100, change_state)
     qp.modify(QPAttr(qp_state=QPState.ERR))
     wait_until(
         lambda: found.extend(w.wr_id for w in cq.poll(64)) or len(found) >= sum(map(len, taken))
     )
     for me in (0, 1):
-        assert [n for n in found if n % 2 == me] == taken[me], "each once, and in its order"
+        assert [n for n in found if n % 2 == me] == taken[me], (
+            "requests of a thread did not each complete once and in order"
+        )
 
 
 @contextlib.contextmanager
-def on_one_cpu() -> Iterator[None]:
+def restrict_process_to_one_cpu() -> Iterator[None]:
     cpus = os.sched_getaffinity(0)
 
-    def let_run(on: set[int]) -> None:
-        for task in tasks():
-            with contextlib.suppress(ProcessLookupError):  # the process has just ended
+    def set_affinity_of_all_threads(on: set[int]) -> None:
+        for task in thread_ids():
+            with contextlib.suppress(ProcessLookupError):  # the thread has just ended
                 os.sched_setaffinity(task, on)
 
-    let_run({min(cpus)})
+    set_affinity_of_all_threads({min(cpus)})
     yield
-    let_run(cpus)
+    set_affinity_of_all_threads(cpus)
 
 
-def answer(end: End, rounds: int) -> None:
-    """Answer each message from a thread that sleeps meanwhile; the first receive is posted."""
+def answer_messages(end: End, rounds: int) -> None:
+    """Wait for each of ``rounds`` messages and answer it.
+
+    The caller has posted the first receive.
+    """
     for _ in range(rounds):
         end.rcq.req_notify()
         while not end.rcq.poll(1):
-            assert end.events.get_cq_event(LIMIT), "no message came"
+            assert end.events.get_cq_event(LIMIT), "no message was received"
             end.rcq.req_notify()
-        # posted before the answer, because the next message may arrive directly after the answer
+        # The receive is posted first, because the next message may arrive right after the answer.
         end.post_receive(1, 8)
         end.post(SEND, length=8)
         poll(end.scq)
 
 
 @pytest.mark.parametrize("persona", [Persona.IWARP, Persona.ROCE])
-def test_a_send_completes_before_the_answer_comes_also_if_its_thread_has_lost_the_cpu(
+def test_a_send_completes_before_its_answer_even_if_the_sending_thread_is_preempted(
     two_device_wire: Wire, persona: Persona
 ) -> None:
-    """The answering thread preempts a nice sender before the sender's system call returns."""
+    """The answering thread preempts the nice sender before the send system call returns."""
     one = two_device_wire.begin_connect(size=64, one_cq=True, persona=persona)
     other = End(
         two_device_wire.passive,
@@ -226,7 +232,7 @@ def test_a_send_completes_before_the_answer_comes_also_if_its_thread_has_lost_th
     other.post_receive(1, 8)
     rounds = 30
 
-    def post() -> None:
+    def send_messages() -> None:
         os.nice(19)
         for _ in range(rounds):
             one.post_receive(1, 8)
@@ -234,26 +240,26 @@ def test_a_send_completes_before_the_answer_comes_also_if_its_thread_has_lost_th
             wait_until(lambda: one.scq.pending == 2)
             assert [(wc.wr_id, wc.status) for wc in one.scq.poll(2)] == [(2, 0), (1, 0)]
 
-    with on_one_cpu(), ThreadPoolExecutor() as pool:
-        for done in [pool.submit(answer, other, rounds), pool.submit(post)]:
+    with restrict_process_to_one_cpu(), ThreadPoolExecutor() as pool:
+        for done in [pool.submit(answer_messages, other, rounds), pool.submit(send_messages)]:
             done.result()
 
 
-def test_a_completion_queue_is_destroyed_while_others_poll_it(rig: Rig) -> None:
+def test_a_completion_queue_is_destroyed_while_other_threads_poll_it(rig: Rig) -> None:
     current = [rig.create_cq(16)]
-    team = Team()
+    team = RepeatingThreads()
     for _ in range(3):
         team.add(lambda: current[0].poll(4))
 
-    def replace() -> None:
+    def replace_cq() -> None:
         old, current[0] = current[0], rig.create_cq(16)
         old.close()
 
-    team.during(0.5, 20, replace)
+    team.run_during_calls(0.5, 20, replace_cq)
 
 
-def test_a_device_is_closed_while_others_post_to_it_and_poll_it() -> None:
-    class World:
+def test_a_device_is_closed_while_other_threads_post_and_poll() -> None:
+    class DeviceObjects:
         def __init__(self) -> None:
             self.ctx = Context()
             self.pd = PD(self.ctx)
@@ -263,25 +269,25 @@ def test_a_device_is_closed_while_others_post_to_it_and_poll_it() -> None:
             self.qp.to_rts()
             self.wr = SendWR(1, sg=[self.mr.sge()], ah=AH(self.pd, ("127.0.0.1", 9)))
 
-    current = [World()]
-    team = Team()
-    # A request belongs to one thread at a time, so only one thread posts.
+    current = [DeviceObjects()]
+    team = RepeatingThreads()
+    # Only one thread may use a request object at a time, so only one thread posts.
     team.add(lambda: current[0].qp.post_send(current[0].wr))
     team.add(lambda: current[0].cq.poll(16))
     team.add(lambda: current[0].cq.poll(1))
 
-    def replace() -> None:
-        old, current[0] = current[0], World()
+    def replace_device() -> None:
+        old, current[0] = current[0], DeviceObjects()
         old.ctx.__exit__(None, None, None)
 
-    team.during(1.0, 5, replace)
+    team.run_during_calls(1.0, 5, replace_device)
 
 
-def test_handles_of_every_kind_close_in_any_order_while_others_use_and_wait_for_them() -> None:
-    """A thread that waits for an event of a closing object neither blocks the close nor crashes."""
+def test_handles_can_be_closed_in_any_order_while_other_threads_use_them() -> None:
+    """A thread that waits for events of a closing object neither blocks the close nor crashes."""
     rng = random.Random(7)
 
-    class World:
+    class DeviceObjects:
         def __init__(self) -> None:
             self.ctx = Context()
             self.pd = PD(self.ctx)
@@ -295,13 +301,13 @@ def test_handles_of_every_kind_close_in_any_order_while_others_use_and_wait_for_
             self.id = CMID(self.events)
             self.id.listen(("127.0.0.1", 0))
 
-        def parts(self) -> list[Handle]:
+        def handles(self) -> list[Handle]:
             return [self.pd, self.channel, self.cq, self.out, self.into, self.qp, self.ah,
                     self.events, self.id]  # fmt: skip
 
-    current = [World()]
+    current = [DeviceObjects()]
 
-    def look() -> None:
+    def query_objects() -> None:
         w = current[0]
         w.qp.query()
         assert w.id.local_addr[0] == "127.0.0.1" and w.cq.capacity >= 256
@@ -310,33 +316,35 @@ def test_handles_of_every_kind_close_in_any_order_while_others_use_and_wait_for_
         current[0].ctx.get_async_event(0.002)
         current[0].events.get_event(0.002)
 
-    team = Team()
-    for call in (look, await_events, lambda: current[0].cq.wait(0.01)):
+    team = RepeatingThreads()
+    for call in (query_objects, await_events, lambda: current[0].cq.wait(0.01)):
         team.add(call)
 
-    def replace() -> None:
+    def replace_device() -> None:
         w = current[0]
-        for _ in range(5):  # objects whose events threads wait for
+        for _ in range(5):  # causes events for which other threads wait
             w.qp.post_recv(RecvWR(1, sg=[w.into.sge()]))
             w.qp.post_send(SendWR(2, sg=[w.out.sge(0, 8)], ah=w.ah))
-        old, current[0] = w, World()
-        parts = old.parts()
+        old, current[0] = w, DeviceObjects()
+        parts = old.handles()
         rng.shuffle(parts)
         for part in parts:
-            # the object is in use, or a thread waits for its events
+            # close() fails while the object is in use or a thread waits for its events.
             with contextlib.suppress(StateError):
                 part.close()
-        wait_until(lambda: closed(old.ctx))
+        wait_until(lambda: try_to_close(old.ctx))
 
-    def closed(ctx: Context) -> bool:
+    def try_to_close(ctx: Context) -> bool:
         with contextlib.suppress(StateError):
             ctx.__exit__(None, None, None)
         return ctx.closed
 
-    team.during(1.0, 5, replace)
+    team.run_during_calls(1.0, 5, replace_device)
 
 
-def test_a_wait_whose_time_is_over_before_the_thread_sleeps_ends_at_once(build_dir: Path) -> None:
+def test_a_wait_whose_time_out_ends_before_the_thread_sleeps_returns_immediately(
+    build_dir: Path,
+) -> None:
     done = subprocess.run(
         [build_dir / "tests/c/siw-test-late"], capture_output=True, text=True, timeout=60
     )
@@ -344,7 +352,7 @@ def test_a_wait_whose_time_is_over_before_the_thread_sleeps_ends_at_once(build_d
 
 
 @pytest.mark.parametrize("kind", [QPType.RC, QPType.UD], ids=lambda k: k.name)
-def test_a_destroyed_queue_pair_is_dead_to_c_programs_too(rig: Rig, kind: QPType) -> None:
+def test_calls_of_the_c_api_on_a_destroyed_queue_pair_are_refused(rig: Rig, kind: QPType) -> None:
     cq = rig.create_cq()
     init = ffi.new("struct siw_qp_init_attr *", {"qp_type": kind})
     init.send_cq = init.recv_cq = cq._c_object()
@@ -361,7 +369,7 @@ def test_a_destroyed_queue_pair_is_dead_to_c_programs_too(rig: Rig, kind: QPType
     assert lib.siw_modify_qp(qp, attr, 1) == -errno.EINVAL
     assert lib.siw_query_qp(qp, attr, ffi.NULL) == -errno.EINVAL
     assert lib.siw_destroy_qp(qp) == -errno.EINVAL
-    # The next queue pair may use the same memory and must inherit nothing from the destroyed one.
+    # The next queue pair may use the memory of the destroyed one and must inherit no state.
     again = lib.siw_create_qp(rig.pd._c_object(), init)
     got = ffi.new("struct siw_qp_attr *")
     assert lib.siw_query_qp(again, got, ffi.NULL) == 0
@@ -375,15 +383,15 @@ def test_a_destroyed_queue_pair_is_dead_to_c_programs_too(rig: Rig, kind: QPType
     assert lib.siw_destroy_qp(again) == 0
 
 
-def test_a_closed_handle_says_so_to_a_thread_that_still_posts(rig: Rig) -> None:
+def test_posting_to_a_closed_queue_pair_handle_raises_an_error(rig: Rig) -> None:
     qp = rig.create_ud_qp()
     qp.close()
     with pytest.raises(StateError, match="closed"):
         qp.post_recv(RecvWR(1))
 
 
-def test_four_threads_on_shared_and_own_queue_pairs_lose_nothing(build_dir: Path) -> None:
-    """RC and UD; posting, polling, sleeping on channels. Runs 30 s under ThreadSanitizer."""
+def test_four_threads_on_shared_and_own_queue_pairs_lose_no_message(build_dir: Path) -> None:
+    """The threads post, poll and wait on channels over RC and UD, 30 s under ThreadSanitizer."""
     seconds = {"tsan": 30, "asan": 2}.get(os.environ.get("SANITIZER", ""), 1)
     done = subprocess.run(
         [build_dir / "tests/c/siw-test-threads", str(seconds)],
@@ -393,6 +401,7 @@ def test_four_threads_on_shared_and_own_queue_pairs_lose_nothing(build_dir: Path
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    # Requests and messages on the shared connection, datagrams, operations of each thread, waits.
+    # The program prints six counts: requests and messages on the shared connection, datagrams,
+    # operations of each thread, and waits.
     counts = [int(n) for n in re.findall(r"\d+", done.stdout)]
     assert len(counts) == 6 and min(counts) > 10, done.stdout

@@ -1,4 +1,4 @@
-"""Waiting for events: non-blocking descriptors, and which thread makes progress meanwhile."""
+"""Waits for events: non-blocking descriptors, and which thread makes progress during a wait."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from siwarp.cm import CMID, CMEventChannel
 from siwarp.verbs import SendWR, SrqAttr
 
 
-def switch(fd: int, on: bool) -> None:
+def set_nonblocking(fd: int, on: bool) -> None:
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_NONBLOCK if on else flags & ~os.O_NONBLOCK)
 
 
-class Waits:
-    """One kind of wait: its descriptor, its call, and an action that causes an event."""
+class EventWait:
+    """A kind of wait for events: its descriptor, its call, and an action that causes an event."""
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
 
     fd: int
 
-    def get(self, ms: int) -> int:
+    def wait_for_event(self, ms: int) -> int:
         raise NotImplementedError
 
-    def cause(self) -> None:
+    def cause_event(self) -> None:
         raise NotImplementedError
 
 
-class WaitsForCompletions(Waits):
+class CompletionEventWait(EventWait):
     def __init__(self, rig: Rig) -> None:
         super().__init__(rig)
         self.channel = rig.create_channel()
@@ -50,37 +50,37 @@ class WaitsForCompletions(Waits):
         self.to = rig.create_ah(self.qp)
         self.fd = self.channel.fileno()
 
-    def get(self, ms: int) -> int:
+    def wait_for_event(self, ms: int) -> int:
         cq = ffi.new("struct siw_cq **")
         r = int(lib.siw_get_cq_event(self.channel._c_object(), cq, ffi.NULL, ms))
         if not r:
             lib.siw_ack_cq_events(cq[0], 1)
         return r
 
-    def cause(self) -> None:
+    def cause_event(self) -> None:
         self.cq.req_notify()
         self.qp.post_send(SendWR(1, ah=self.to))
 
 
-class WaitsForAsync(Waits):
+class AsyncEventWait(EventWait):
     def __init__(self, rig: Rig) -> None:
         super().__init__(rig)
         self.srq = rig.create_srq()
         self.fd = rig.ctx.async_fd()
 
-    def get(self, ms: int) -> int:
+    def wait_for_event(self, ms: int) -> int:
         event = ffi.new("struct siw_async_event *")
         r = int(lib.siw_get_async_event(self.rig.ctx._c_object(), event, ms))
         if not r:
             lib.siw_ack_async_event(event)
         return r
 
-    def cause(self) -> None:
-        # no receive is posted, so the limit event is raised at once
+    def cause_event(self) -> None:
+        # No receive is posted, so the limit event is raised immediately.
         self.srq.modify(SrqAttr(srq_limit=4))
 
 
-class WaitsForConnections(Waits):
+class ConnectionEventWait(EventWait):
     def __init__(self, rig: Rig) -> None:
         super().__init__(rig)
         self.channel = CMEventChannel(rig.ctx)
@@ -88,68 +88,73 @@ class WaitsForConnections(Waits):
         self.nobody = plain_listener()
         self.ids: list[CMID] = []
 
-    def get(self, ms: int) -> int:
+    def wait_for_event(self, ms: int) -> int:
         return int(
             lib.siw_cm_get_event(self.channel._c_object(), ffi.new("struct siw_cm_event *"), ms)
         )
 
-    def cause(self) -> None:
+    def cause_event(self) -> None:
         self.nobody.close()
         self.ids.append(CMID(self.channel))
         self.ids[-1].bind_qp(self.rig.create_qp(qp_type=2))
         self.ids[-1].connect(("127.0.0.1", 1))
 
 
-KINDS: list[Callable[[Rig], Waits]] = [WaitsForCompletions, WaitsForAsync, WaitsForConnections]
+KINDS_OF_WAIT: list[Callable[[Rig], EventWait]] = [
+    CompletionEventWait,
+    AsyncEventWait,
+    ConnectionEventWait,
+]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_wait_without_limit_blocks_unless_the_descriptor_has_o_nonblock(
-    rig: Rig, kind: Callable[[Rig], Waits]
+@pytest.mark.parametrize("kind", KINDS_OF_WAIT)
+def test_a_wait_without_time_out_blocks_unless_the_descriptor_has_o_nonblock(
+    rig: Rig, kind: Callable[[Rig], EventWait]
 ) -> None:
     wait = kind(rig)
     assert not fcntl.fcntl(wait.fd, fcntl.F_GETFL) & os.O_NONBLOCK
-    switch(wait.fd, True)
-    assert wait.get(-1) == -errno.EAGAIN
+    set_nonblocking(wait.fd, True)
+    assert wait.wait_for_event(-1) == -errno.EAGAIN
     start = time.monotonic()
-    # a time-out applies even if the descriptor is non-blocking
-    assert wait.get(50) == -errno.EAGAIN
+    # A time-out applies even if the descriptor is non-blocking.
+    assert wait.wait_for_event(50) == -errno.EAGAIN
     assert time.monotonic() - start >= 0.05
-    switch(wait.fd, False)
+    set_nonblocking(wait.fd, False)
     got: list[int] = []
-    waiter = threading.Thread(target=lambda: got.append(wait.get(-1)))
+    waiter = threading.Thread(target=lambda: got.append(wait.wait_for_event(-1)))
     waiter.start()
     waiter.join(0.1)
     assert waiter.is_alive()
-    wait.cause()
+    wait.cause_event()
     waiter.join(LIMIT)
     assert got == [0]
-    switch(wait.fd, True)
-    assert wait.get(-1) == -errno.EAGAIN
-    wait.cause()
-    wait_until(lambda: wait.get(-1) == 0)
-    assert wait.get(-1) == -errno.EAGAIN
+    set_nonblocking(wait.fd, True)
+    assert wait.wait_for_event(-1) == -errno.EAGAIN
+    wait.cause_event()
+    wait_until(lambda: wait.wait_for_event(-1) == 0)
+    assert wait.wait_for_event(-1) == -errno.EAGAIN
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_reading_the_descriptor_directly_does_not_block_others(
-    rig: Rig, kind: Callable[[Rig], Waits]
+@pytest.mark.parametrize("kind", KINDS_OF_WAIT)
+def test_reading_the_event_descriptor_directly_does_not_lose_the_event(
+    rig: Rig, kind: Callable[[Rig], EventWait]
 ) -> None:
     wait = kind(rig)
-    wait.cause()
+    wait.cause_event()
     os.read(wait.fd, 8)
-    wait_until(lambda: wait.get(0) == 0)
-    assert wait.get(0) == -errno.EAGAIN
+    wait_until(lambda: wait.wait_for_event(0) == 0)
+    assert wait.wait_for_event(0) == -errno.EAGAIN
 
 
-def test_an_async_event_has_the_users_pointer_of_its_object(rig: Rig) -> None:
+def test_an_asynchronous_event_has_the_context_pointer_of_its_object(rig: Rig) -> None:
     cq = lib.siw_create_cq(rig.ctx._c_object(), 1, ffi.cast("void *", 0x11), ffi.NULL, 0)
     init = ffi.new("struct siw_srq_init_attr *")
     init.srq_context = ffi.cast("void *", 0x22)
     init.attr.max_wr = 4
     srq = lib.siw_create_srq(rig.pd._c_object(), init)
     qps = []
-    for user in (0x33, 0x44):  # the second object may use the memory of the destroyed one
+    # The second queue pair may use the memory of the destroyed queue pair.
+    for user in (0x33, 0x44):
         qp_init = ffi.new("struct siw_qp_init_attr *")
         qp_init.qp_context = ffi.cast("void *", user)
         qp_init.send_cq = qp_init.recv_cq = cq
@@ -173,48 +178,49 @@ def test_an_async_event_has_the_users_pointer_of_its_object(rig: Rig) -> None:
     assert lib.siw_destroy_qp(qps[0]) == lib.siw_destroy_srq(srq) == lib.siw_destroy_cq(cq) == 0
 
 
-def sleeps_of(task: int) -> int:
+def voluntary_context_switches(task: int) -> int:
     text = Path(f"/proc/self/task/{task}/status").read_text()
     (line,) = [x for x in text.splitlines() if x.startswith("voluntary_ctxt_switches:")]
     return int(line.split()[1])
 
 
 @pytest.fixture
-def asleep(rig: Rig, request: Any) -> Iterator[int]:
-    """A thread that waits for rare events without a time-out; yields its task id."""
-    wait: Waits = request.param(rig)
+def waiting_thread(rig: Rig, request: Any) -> Iterator[int]:
+    """The thread id of a thread that waits for rare events without a time-out."""
+    wait: EventWait = request.param(rig)
     task: list[int] = []
 
-    def sleep() -> None:
+    def wait_without_time_out() -> None:
         task.append(threading.get_native_id())
-        assert wait.get(-1) == 0
+        assert wait.wait_for_event(-1) == 0
 
-    waiter = threading.Thread(target=sleep)
+    waiter = threading.Thread(target=wait_without_time_out)
     waiter.start()
     wait_until(lambda: task)
     time.sleep(0.05)
     yield task[0]
-    wait.cause()
+    wait.cause_event()
     waiter.join(LIMIT)
     assert not waiter.is_alive()
 
 
-@pytest.mark.parametrize("asleep", KINDS[1:], indirect=True)
+@pytest.mark.parametrize("waiting_thread", KINDS_OF_WAIT[1:], indirect=True)
 def test_a_thread_that_waits_for_rare_events_is_not_woken_by_messages(
-    rig: Rig, asleep: int
+    rig: Rig, waiting_thread: int
 ) -> None:
     a, b = Wire(rig).connect(size=64)
-    before = sleeps_of(asleep)
+    before = voluntary_context_switches(waiting_thread)
     for _ in range(200):
         b.post_receive(length=8)
         a.post(SEND, length=8)
         assert poll(b.rcq)[0].ok and poll(a.scq)[0].ok
-        time.sleep(0.001)  # long enough for a thread that waits on the sockets to go to sleep again
-    assert sleeps_of(asleep) - before <= 2
+        # In the pause, a thread that waits on the sockets would go to sleep again.
+        time.sleep(0.001)
+    assert voluntary_context_switches(waiting_thread) - before <= 2
 
 
 @pytest.mark.parametrize("program", ["leaving", "left"])
-def test_a_sleeping_thread_finishes_the_work_of_the_last_call(
+def test_the_progress_thread_completes_the_work_of_the_last_call_of_a_program(
     build_dir: Path, program: str
 ) -> None:
     done = pace.run_command(
@@ -227,15 +233,16 @@ def test_a_sleeping_thread_finishes_the_work_of_the_last_call(
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def spent(waits: Waits, times: int) -> float:
-    """Return the CPU seconds of this many waits of 20 ms that time out."""
+def cpu_seconds_of_waits(waits: EventWait, times: int) -> float:
+    """Return the CPU seconds of ``times`` waits of 20 ms that all time out."""
     began = time.thread_time()
     for _ in range(times):
-        assert waits.get(20) == -errno.EAGAIN
+        assert waits.wait_for_event(20) == -errno.EAGAIN
     return time.thread_time() - began
 
 
-def test_after_spins_in_vain_most_waits_sleep_at_once(rig: Rig) -> None:
-    waits = WaitsForCompletions(rig)
+def test_after_some_unsuccessful_spins_most_waits_sleep_without_spinning(rig: Rig) -> None:
+    waits = CompletionEventWait(rig)
     with temporary_settings(spin_us=10_000):
-        assert spent(waits, 50) < 0.25  # only six of the waits spin, for 10 ms each
+        # Only six of the 50 waits spin, for 10 ms each.
+        assert cpu_seconds_of_waits(waits, 50) < 0.25

@@ -1,4 +1,4 @@
-"""A device's watchdog threads serve one-sided traffic when its progress thread gets no CPU."""
+"""Watchdog threads handle one-sided traffic when the progress thread of a device gets no CPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.rc_harness import READ, SEND, WRITE, End, Wire
 from harness.uc_harness import Ends
 from harness.verbs_harness import Rig, long_pauses, poll, wait_until
 from pace import scale_limit
-from unit.device.test_device_idle import switches, tasks
+from unit.device.test_device_idle import thread_ids, voluntary_context_switches
 
 from siwarp.verbs import WROpcode
 
@@ -23,24 +23,24 @@ WATCHDOGS = 2  # SIW_WATCHDOGS
 LONGEST_SINGLE = 1 << 16  # SIW_LONGEST_SINGLE
 
 
-class Watched:
-    """A connected pair whose receiver does nothing but look at its memory."""
+class WatchedConnection:
+    """A connected pair whose receiver makes no calls and only reads its memory."""
 
     def __init__(self) -> None:
-        others = tasks()
+        others = thread_ids()
         self.rig = Rig()
-        (self.thread,) = tasks() - others
+        (self.thread,) = thread_ids() - others
         self.others = others | {self.thread}
         self.a, self.b = Wire(self.rig).connect()
         self.count = 0
-        # Another thread writes to this memory while it is read, so the kernel reads it.
+        # The test reads the memory through the kernel, because another thread writes to it.
         self.memory = os.open("/proc/self/mem", os.O_RDONLY)
 
     def watchdogs(self) -> list[int]:
-        return sorted(tasks() - self.others)
+        return sorted(thread_ids() - self.others)
 
-    def write(self) -> float:
-        """Write a new value; return after how many seconds it is in the peer's memory."""
+    def write_and_measure_delay(self) -> float:
+        """Write a new value and return the seconds until the value is in the peer's memory."""
         self.count += 1
         value = self.count.to_bytes(8, "little")
         self.a.mem.write(value)
@@ -51,34 +51,37 @@ class Watched:
         poll(self.a.scq)
         return took
 
-    def begin(self) -> list[int]:
-        """Write until the watchdog threads exist."""
-        wait_until(lambda: self.write() and len(self.watchdogs()) == WATCHDOGS)
+    def start_watchdogs(self) -> list[int]:
+        """Write until the watchdog threads exist, and return their thread ids."""
+        wait_until(lambda: self.write_and_measure_delay() and len(self.watchdogs()) == WATCHDOGS)
         return self.watchdogs()
 
-    def on_duty(self, watchdogs: list[int]) -> None:
+    def write_until_watchdogs_wake(self, watchdogs: list[int]) -> None:
         """Write until all watchdog threads have woken."""
-        before = [switches(task) for task in watchdogs]
+        before = [voluntary_context_switches(task) for task in watchdogs]
 
-        def all_woke() -> bool:
-            self.write()
-            return all(switches(task) > n for task, n in zip(watchdogs, before, strict=True))
+        def have_all_woken() -> bool:
+            self.write_and_measure_delay()
+            return all(
+                voluntary_context_switches(task) > n
+                for task, n in zip(watchdogs, before, strict=True)
+            )
 
-        wait_until(all_woke)
+        wait_until(have_all_woken)
 
 
 @pytest.fixture
-def watched() -> Iterator[Watched]:
-    w = Watched()
-    with long_pauses():  # the messages of a slow machine are far apart
+def watched_connection() -> Iterator[WatchedConnection]:
+    w = WatchedConnection()
+    with long_pauses():  # on a slow machine the pauses between messages are long
         yield w
     os.close(w.memory)
     w.rig.close()
-    assert not tasks() - w.others
+    assert not thread_ids() - w.others
 
 
 @contextmanager
-def a_busy_cpu(cpu: int) -> Iterator[None]:
+def keep_cpu_busy(cpu: int) -> Iterator[None]:
     with ExitStack() as stack:
         for _ in range(8):
             spins = stack.enter_context(
@@ -100,100 +103,119 @@ def restrict_to_cpu(task: int, cpu: int) -> Iterator[None]:
     os.sched_setaffinity(task, cpus)
 
 
-def test_a_device_without_one_sided_traffic_has_no_deputies(watched: Watched) -> None:
+def test_a_device_without_one_sided_traffic_starts_no_watchdog_threads(
+    watched_connection: WatchedConnection,
+) -> None:
     for _ in range(100):
-        watched.b.post_receive()
-        watched.a.post(SEND, length=8)
-        poll(watched.b.rcq), poll(watched.a.scq)
-    assert watched.watchdogs() == []
+        watched_connection.b.post_receive()
+        watched_connection.a.post(SEND, length=8)
+        poll(watched_connection.b.rcq), poll(watched_connection.a.scq)
+    assert watched_connection.watchdogs() == []
 
 
-def test_single_writes_now_and_then_have_no_deputies(watched: Watched) -> None:
+def test_writes_separated_by_pauses_start_no_watchdog_threads(
+    watched_connection: WatchedConnection,
+) -> None:
     with long_pauses(1):
         for _ in range(30):
-            watched.write()
+            watched_connection.write_and_measure_delay()
             time.sleep(0.003)
-    assert watched.watchdogs() == []
+    assert watched_connection.watchdogs() == []
 
 
-def on_rc(watched: Watched, size: int, opcode: WROpcode) -> Iterator[bool]:
-    """Write or Read a new value each time, and look at the memory until it has arrived."""
-    a, b = Wire(watched.rig).connect(size=size)
+def transfer_over_rc(
+    watched_connection: WatchedConnection, size: int, opcode: WROpcode
+) -> Iterator[bool]:
+    """Write or Read a new value for each item, and read the memory until the value has arrived."""
+    a, b = Wire(watched_connection.rig).connect(size=size)
     source, sink = (a.mem, b.mem) if opcode == WRITE else (b.mem, a.mem)
     for i in itertools.cycle(range(1, 256)):
         source.write(bytes([i]) * size)
         a.post(opcode, length=size, remote=b.mem.remote())
-        wait_until(lambda i=i: os.pread(watched.memory, 1, sink.addr + size - 1) == bytes([i]))
+        wait_until(
+            lambda i=i: os.pread(watched_connection.memory, 1, sink.addr + size - 1) == bytes([i])
+        )
         poll(a.scq)
         yield True
 
 
-def on_uc(watched: Watched, size: int, opcode: WROpcode) -> Iterator[bool]:
-    """Write over UC, without a TCP connection; UC has no Reads."""
-    ends = Ends(watched.rig, size)
+def write_over_uc(
+    watched_connection: WatchedConnection, size: int, opcode: WROpcode
+) -> Iterator[bool]:
+    """Write a new value over UC for each item; UC has no Reads."""
+    ends = Ends(watched_connection.rig, size)
     for i in itertools.cycle(range(1, 256)):
         ends.send(bytes([i]) * size, opcode=opcode, remote=ends.into.remote())
-        wait_until(lambda i=i: os.pread(watched.memory, 1, ends.into.addr + size - 1) == bytes([i]))
+        wait_until(
+            lambda i=i: (
+                os.pread(watched_connection.memory, 1, ends.into.addr + size - 1) == bytes([i])
+            )
+        )
         ends.poll_sends()
         yield True
 
 
-Messages = Callable[[Watched, int, WROpcode], Iterator[bool]]
-KINDS = [(on_rc, WRITE), (on_rc, READ), (on_uc, WRITE)]
+Messages = Callable[[WatchedConnection, int, WROpcode], Iterator[bool]]
+KINDS = [(transfer_over_rc, WRITE), (transfer_over_rc, READ), (write_over_uc, WRITE)]
 
 
 @pytest.mark.parametrize(("messages", "opcode"), KINDS)
-def test_short_writes_and_reads_have_deputies(
-    watched: Watched, messages: Messages, opcode: WROpcode
+def test_short_writes_and_reads_start_the_watchdog_threads(
+    watched_connection: WatchedConnection, messages: Messages, opcode: WROpcode
 ) -> None:
-    sent = messages(watched, LONGEST_SINGLE // 2, opcode)
-    wait_until(lambda: next(sent) and len(watched.watchdogs()) == WATCHDOGS)
+    sent = messages(watched_connection, LONGEST_SINGLE // 2, opcode)
+    wait_until(lambda: next(sent) and len(watched_connection.watchdogs()) == WATCHDOGS)
 
 
 @pytest.mark.parametrize(("messages", "opcode"), KINDS)
-def test_longer_writes_and_reads_start_no_watchdogs(
-    watched: Watched, messages: Messages, opcode: WROpcode
+def test_long_writes_and_reads_start_no_watchdog_threads(
+    watched_connection: WatchedConnection, messages: Messages, opcode: WROpcode
 ) -> None:
-    sent = messages(watched, LONGEST_SINGLE + 1, opcode)
+    sent = messages(watched_connection, LONGEST_SINGLE + 1, opcode)
     for _ in range(100):
         next(sent)
-    assert watched.watchdogs() == []
+    assert watched_connection.watchdogs() == []
 
 
-def test_deputies_sleep_when_no_more_writes_come(watched: Watched) -> None:
-    for _ in range(2):  # in the second round, the watchdog threads of the first round wake again
-        watchdogs = watched.begin()
-        watched.on_duty(watchdogs)
+def test_watchdog_threads_sleep_after_the_last_write(watched_connection: WatchedConnection) -> None:
+    # The watchdog threads of the first round wake again in the second round.
+    for _ in range(2):
+        watchdogs = watched_connection.start_watchdogs()
+        watched_connection.write_until_watchdogs_wake(watchdogs)
         time.sleep(scale_limit(0.3))
-        before = [switches(task) for task in watchdogs]
+        before = [voluntary_context_switches(task) for task in watchdogs]
         time.sleep(0.5)
-        assert [switches(task) for task in watchdogs] == before
+        assert [voluntary_context_switches(task) for task in watchdogs] == before
 
 
-def test_deputies_are_not_woken_while_the_program_polls(watched: Watched) -> None:
-    watchdogs = watched.begin()
-    end: End = watched.b
+def test_watchdog_threads_are_not_woken_while_the_program_polls(
+    watched_connection: WatchedConnection,
+) -> None:
+    watchdogs = watched_connection.start_watchdogs()
+    end: End = watched_connection.b
     time.sleep(scale_limit(0.3))
-    before = [switches(task) for task in watchdogs]
+    before = [voluntary_context_switches(task) for task in watchdogs]
     until = time.monotonic() + 0.3
     while time.monotonic() < until:
         end.post_receive()
-        watched.a.post(SEND, length=8)
-        poll(end.rcq), poll(watched.a.scq)
-    assert [switches(task) for task in watchdogs] == before
+        watched_connection.a.post(SEND, length=8)
+        poll(end.rcq), poll(watched_connection.a.scq)
+    assert [voluntary_context_switches(task) for task in watchdogs] == before
 
 
-def test_deputies_serve_while_the_devices_thread_does_not_get_its_cpu(watched: Watched) -> None:
-    """Without watchdog threads the messages here take 36 to 65 ms, with them 0.4 ms.
+def test_watchdog_threads_handle_writes_while_the_progress_thread_gets_no_cpu(
+    watched_connection: WatchedConnection,
+) -> None:
+    """Without watchdog threads the messages of this test take 36 to 65 ms, with them 0.4 ms.
 
-    The watchdog threads sleep when this process gets no CPU for 0.1 s; the progress thread would
-    have to wake them.
+    The watchdog threads sleep after the process has had no CPU for 0.1 s, and only the progress
+    thread wakes them, so the test starts them again in each round.
     """
     cpu = max(os.sched_getaffinity(0))
     took: list[float] = []
-    with a_busy_cpu(cpu):
+    with keep_cpu_busy(cpu):
         for _ in range(10):
-            watched.on_duty(watched.begin())
-            with restrict_to_cpu(watched.thread, cpu):
-                took += [watched.write() for _ in range(10)]
+            watched_connection.write_until_watchdogs_wake(watched_connection.start_watchdogs())
+            with restrict_to_cpu(watched_connection.thread, cpu):
+                took += [watched_connection.write_and_measure_delay() for _ in range(10)]
     assert sorted(took)[50] < scale_limit(0.003)

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of llp/."""
+"""Fixtures of the tests of the llp layer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unit.llp.llp_harness import (
     address_text,
     open_fds,
     port_of,
-    run_child,
+    run_code_in_child,
     siw_addr,
     temporary_setting,
     wait_until,
@@ -27,7 +27,7 @@ from unit.llp.llp_harness import (
 
 @pytest.fixture
 def helpers() -> SimpleNamespace:
-    """Provide the helper functions by name."""
+    """The helper functions and classes of ``llp_harness`` as attributes."""
     return SimpleNamespace(
         siw_addr=siw_addr,
         port_of=port_of,
@@ -51,16 +51,16 @@ def port() -> Iterator[Port]:
     p = Port()
     yield p
     p.close()
-    # Every test of this layer also checks for leaked descriptors.
+    # Every test with a port also checks for leaked descriptors.
     assert open_fds() == before
 
 
 @pytest.fixture
 def run_in_child() -> Callable[[str], None]:
-    """Run Python code with the helpers in a child process; its assertions are checked."""
+    """A function that runs Python code in a child process and asserts that the code succeeds."""
 
     def run_code(code: str) -> None:
-        done = run_child(code)
+        done = run_code_in_child(code)
         assert done.returncode == 0, done.stderr
 
     return run_code
@@ -68,15 +68,15 @@ def run_in_child() -> Callable[[str], None]:
 
 @pytest.fixture
 def run_in_namespace() -> Callable[[str, str], None]:
-    """Run shell commands and then Python code in a new network namespace."""
+    """A function that runs shell commands and then Python code in a new network namespace."""
     unshare = ["unshare", "-n"] if os.geteuid() == 0 else ["unshare", "-r", "-n"]
     if shutil.which("unshare") is None or shutil.which("ip") is None:
         pytest.skip("needs unshare and ip: apt-get install util-linux iproute2")
     if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("needs root, or user namespaces that everybody may make")
+        pytest.skip("needs root, or user namespaces for unprivileged users")
 
     def run_code(shell: str, code: str) -> None:
-        done = run_child(
+        done = run_code_in_child(
             code, *unshare, "sh", "-ec", f'{shell}\nLD_PRELOAD="$KEPT_PRELOAD" exec "$0" "$@"'
         )
         assert done.returncode == 0, done.stderr

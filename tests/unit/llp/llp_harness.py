@@ -1,7 +1,7 @@
 """Ports and sockets of the llp layer as Python objects, and Python code run in a child process.
 
-A child process imports this module but not pytest: importing pytest takes five times as long as
-everything else here.
+A child process imports this module but not pytest, because importing pytest takes five times as
+long as importing this module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOOPBACK = {"v4": "127.0.0.1", "v6": "::1"}
 
 
 def siw_addr(text: str, port: int = 0) -> Any:
-    """Return a struct siw_addr."""
+    """Return a struct siw_addr with the address ``text`` and the port ``port``."""
     a = ffi.new("struct siw_addr *")
     assert lib.siw_addr_parse(text.encode(), port, a) == 0
     return a
@@ -42,19 +42,20 @@ def address_text(a: Any) -> str:
 
 
 def open_fds() -> list[int]:
-    """Return the open file descriptors of this process."""
+    """Return the open file descriptors of the process."""
     fds = []
     for entry in Path("/proc/self/fd").iterdir():
         try:
             os.fstat(int(entry.name))
         except OSError:
-            continue  # the descriptor of the directory listing itself, closed by now
+            # The descriptor of the directory listing is already closed.
+            continue
         fds.append(int(entry.name))
     return sorted(fds)
 
 
 class Sock:
-    """A socket of the layer; its handler pointer is its number in the port."""
+    """A socket of the llp layer, with its number in the port as its handler pointer."""
 
     def __init__(self, port: Port, make: Callable[[Any, Any], int]) -> None:
         self.port = port
@@ -125,8 +126,8 @@ class Sock:
     def connect_result(self) -> int:
         return lib.siw_llp_tcp_connected(self.c)
 
-    def drain(self) -> int:
-        """Receive until EAGAIN or the end of the stream; return the number of octets."""
+    def receive_all(self) -> int:
+        """Receive until EAGAIN or the end of the stream, and return the number of octets."""
         total = 0
         for _ in range(10000):
             rv = self.recv()[0] if lib.siw_llp_tcp_emss(self.c) > 0 else self.recvfrom()[0]
@@ -134,11 +135,11 @@ class Sock:
                 assert rv in (0, -11), os.strerror(-rv)
                 return total
             total += rv
-        raise AssertionError("a socket that never runs dry")
+        raise AssertionError("the socket still has data after 10000 receives")
 
     @property
     def fd(self) -> int:
-        """Return the socket's descriptor: it has its local name and is not one of the test's."""
+        """The descriptor of the socket, found by the local address of the socket."""
         name, ours = address_text(self.local_addr()), []
         for fd in open_fds():
             if not stat.S_ISSOCK(os.fstat(fd).st_mode):
@@ -207,7 +208,7 @@ class Port:
         handlers = ffi.new("struct siw_io_handler *[]", n)
         rv = lib.siw_llp_port_poll(self.c, handlers, n)
         assert 0 <= rv <= n
-        # The handler of a closed socket would raise KeyError here.
+        # The lookup raises KeyError for the handler of a closed socket.
         return [self.socks[int(ffi.cast("intptr_t", handlers[i]))] for i in range(rv)]
 
     def poll_until_ready(self, sock: Sock, limit: int = 100, n: int = 64) -> int:
@@ -215,7 +216,7 @@ class Port:
         for i in range(1, limit + 1):
             if sock in self.poll(n):
                 return i
-        raise AssertionError(f"not handed out in {limit} polls")
+        raise AssertionError(f"the socket was not reported in {limit} polls")
 
     def arm(self) -> None:
         assert lib.siw_llp_port_arm(self.c) == 0
@@ -238,13 +239,13 @@ class Port:
         lib.siw_llp_port_leave(self.c, more)
 
     def hot_fds(self) -> list[int]:
-        """Return the hot sockets' descriptors, which precede epoll's in an unarmed wait set."""
+        """Return the descriptors of the hot sockets, which precede epoll in an unarmed wait set."""
         assert not lib.siw_llp_port_armed(self.c)
         s = self.fill_waitset()
         return [s.fds[i] for i in range(s.n - 1)]
 
     def connected_pair(self, where: str = "127.0.0.1") -> tuple[Sock, Sock]:
-        """Return both ends of a TCP connection within this port; the listener is closed."""
+        """Return both ends of a new TCP connection within the port."""
         listener = self.listen(where)
         a = self.connect(listener.local_addr())
         b = wait_until(lambda: self.accept_once(listener))
@@ -262,21 +263,21 @@ class Port:
         """Poll, and drain the ready sockets, until only hot sockets are reported."""
         for _ in range(200):
             for s in self.poll():
-                s.drain()
+                s.receive_all()
 
 
 def wait_until(what: Callable[[], Any], seconds: float = 10.0) -> Any:
-    """Return what() as soon as it is true; fail if that takes longer than `seconds`."""
+    """Return the result of ``what()`` once it is true; fail if it is false for `seconds`."""
     began = net.now()
     while not limit_exceeded(began, seconds):
         if got := what():
             return got
         net.sleep(0.0005)
-    raise AssertionError("did not come true in time")
+    raise AssertionError("the condition did not become true in time")
 
 
 class Counters:
-    """The changes of counters since this object was created."""
+    """The changes of the counters since the creation of the object."""
 
     def __init__(self) -> None:
         n = lib.siw_counters_count()
@@ -309,7 +310,7 @@ from unit.llp.llp_harness import *
 """
 
 
-def run_child(code: str, *before: str) -> subprocess.CompletedProcess[str]:
+def run_code_in_child(code: str, *before: str) -> subprocess.CompletedProcess[str]:
     folder = str(Path(_siwarp_layers.__file__).parent)
     tests = str(Path(__file__).resolve().parents[2])
     paths = [folder, tests, os.environ.get("PYTHONPATH", "")]

@@ -1,4 +1,4 @@
-"""Captures: the file's content, checked by scapy, which recomputes each checksum."""
+"""Captures, whose content is checked by scapy, which recomputes each checksum."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 from scapy.utils import PcapReader
-from unit.llp.llp_harness import LOOPBACK, Port, Sock, port_of, run_child, siw_addr, wait_until
+from unit.llp.llp_harness import (
+    LOOPBACK,
+    Port,
+    Sock,
+    port_of,
+    run_code_in_child,
+    siw_addr,
+    wait_until,
+)
 
 from siwarp.inspect import tcp_streams
 
@@ -29,7 +37,7 @@ OCTETS = random.Random(3).randbytes(200_000)
 
 
 @contextmanager
-def capturing(path: Path) -> Iterator[Path]:
+def open_capture(path: Path) -> Iterator[Path]:
     assert lib.siw_capture_open(str(path).encode()) == 0
     try:
         yield path
@@ -38,7 +46,7 @@ def capturing(path: Path) -> Iterator[Path]:
 
 
 def read_packets(path: Path) -> list[Packet]:
-    """Return the file's packets, each of which must equal what scapy itself would build."""
+    """Return the packets of the file, and assert that scapy builds each packet identically."""
     packets = []
     with PcapReader(str(path)) as reader:
         while True:
@@ -47,11 +55,11 @@ def read_packets(path: Path) -> list[Packet]:
             except EOFError:
                 break
     for packet in packets:
-        check_packet(packet)
+        assert_scapy_rebuilds_packet(packet)
     return packets
 
 
-def check_packet(packet: Packet) -> None:
+def assert_scapy_rebuilds_packet(packet: Packet) -> None:
     assert isinstance(packet, Ether)
     anew = packet.copy()
     for layer, fields in (
@@ -92,14 +100,14 @@ def receive_datagram(port: Port, sock: Sock) -> bytes:
 
 
 @pytest.mark.parametrize("family", ["v4", "v6"])
-def test_datagrams_are_written_as_sent_and_as_received(
+def test_a_capture_contains_each_datagram_as_sent_and_as_received(
     port: Port, tmp_path: Path, family: str
 ) -> None:
     host = LOOPBACK[family]
     a, b = port.open_udp(host), port.open_udp(host)
     longest = 65507 if family == "v4" else 65527
     sent = [OCTETS[:n] for n in (0, 1, 2, 3, 1000, 1001, longest)]
-    with capturing(tmp_path / "x.pcapng") as path:
+    with open_capture(tmp_path / "x.pcapng") as path:
         for octets in sent:
             half = len(octets) // 3
             assert a.sendto(b.local_addr(), octets[:half], octets[half:]) == 0
@@ -113,9 +121,9 @@ def test_datagrams_are_written_as_sent_and_as_received(
     assert [packet_comment(p) for p in packets] == [None] * len(packets)
 
 
-def test_a_batch_is_written_as_its_datagrams(port: Port, tmp_path: Path) -> None:
+def test_a_capture_contains_the_datagrams_of_a_batch(port: Port, tmp_path: Path) -> None:
     a, b = port.open_udp(), port.open_udp()
-    with capturing(tmp_path / "x.pcapng") as path:
+    with open_capture(tmp_path / "x.pcapng") as path:
         buf = ffi.from_buffer(OCTETS)
         rv = lib.siw_llp_udp_send_batch(a.c, b.local_addr(), buf, 2500, 1000)
         assert rv == 0
@@ -126,11 +134,11 @@ def test_a_batch_is_written_as_its_datagrams(port: Port, tmp_path: Path) -> None
     ]
 
 
-def test_a_socket_bound_to_every_address_gets_the_one_that_faces_the_peer(
+def test_a_capture_has_the_local_address_towards_the_peer_for_a_wildcard_socket(
     port: Port, tmp_path: Path
 ) -> None:
     a, b = port.open_udp("0.0.0.0"), port.open_udp("127.0.0.1")
-    with capturing(tmp_path / "x.pcapng") as path:
+    with open_capture(tmp_path / "x.pcapng") as path:
         assert a.sendto(b.local_addr(), b"x") == 0
     assert packet_flow(read_packets(path)[0]) == (
         "127.0.0.1",
@@ -140,18 +148,18 @@ def test_a_socket_bound_to_every_address_gets_the_one_that_faces_the_peer(
     )
 
 
-def test_why_a_datagram_was_dropped_is_its_comment_and_no_other_ones(
+def test_a_captured_dropped_datagram_has_the_reason_as_its_comment(
     port: Port, tmp_path: Path
 ) -> None:
     names = [ffi.string(lib.siw_counter_name(i)).decode() for i in range(lib.siw_counters_count())]
     drops = [i for i, name in enumerate(names) if name.startswith("drop_")]
     a, b = port.open_udp(), port.open_udp()
-    with capturing(tmp_path / "x.pcapng") as path:
+    with open_capture(tmp_path / "x.pcapng") as path:
         for i in drops:
             a.sendto(b.local_addr(), OCTETS[:i])
             receive_datagram(port, b)
             lib.siw_capture_note(i)
-            # a second note is ignored, because every dropped datagram already has its note
+            # The second note is ignored, because the dropped datagram already has a note.
             lib.siw_capture_note(i)
         a.sendto(b.local_addr(), b"good")
         receive_datagram(port, b)
@@ -168,7 +176,7 @@ def test_why_a_datagram_was_dropped_is_its_comment_and_no_other_ones(
         )
 
 
-def test_threads_each_note_their_own_datagram(tmp_path: Path) -> None:
+def test_a_capture_note_of_a_thread_is_added_to_the_datagram_of_that_thread(tmp_path: Path) -> None:
     ports = [Port() for _ in range(4)]
     names = {
         name: i
@@ -184,7 +192,7 @@ def test_threads_each_note_their_own_datagram(tmp_path: Path) -> None:
             assert receive_datagram(port, b) == name.encode()
             lib.siw_capture_note(names[name])
 
-    with capturing(tmp_path / "x.pcapng") as path:
+    with open_capture(tmp_path / "x.pcapng") as path:
         threads = [
             threading.Thread(target=send_with_notes, args=(port, name))
             for port, name in zip(ports, which, strict=True)
@@ -205,7 +213,7 @@ def test_threads_each_note_their_own_datagram(tmp_path: Path) -> None:
 
 
 def transfer_stream(port: Port, a: Sock, b: Sock, octets: bytes) -> None:
-    """Send all octets from a to b, however the sockets split them."""
+    """Send all octets from ``a`` to ``b`` and assert that ``b`` receives them."""
     sent, got = 0, b""
     for _ in range(100000):
         if sent < len(octets):
@@ -219,8 +227,8 @@ def transfer_stream(port: Port, a: Sock, b: Sock, octets: bytes) -> None:
     assert got == octets
 
 
-def check_stream(packets: list[Packet]) -> None:
-    """Assert that each direction's sequence numbers continue and acknowledge what was received."""
+def assert_sequence_numbers_continue(packets: list[Packet]) -> None:
+    """Assert that the sequence and acknowledgement numbers of each TCP direction continue."""
     following: dict[tuple[Any, ...], int] = {}
     for packet in packets:
         tcp = packet[TCP]
@@ -238,10 +246,10 @@ def check_stream(packets: list[Packet]) -> None:
 
 
 @pytest.mark.parametrize("family", ["v4", "v6"])
-def test_a_stream_with_both_ends_here_is_written_once_from_syn_to_fin(
+def test_a_tcp_stream_within_one_process_is_captured_once_from_syn_to_fin(
     port: Port, tmp_path: Path, family: str
 ) -> None:
-    with capturing(tmp_path / "x.pcapng") as path:
+    with open_capture(tmp_path / "x.pcapng") as path:
         a, b = port.connected_pair(LOOPBACK[family])
         transfer_stream(port, a, b, OCTETS)
         transfer_stream(port, b, a, OCTETS[:1000])
@@ -250,7 +258,7 @@ def test_a_stream_with_both_ends_here_is_written_once_from_syn_to_fin(
         wait_until(lambda: b.recv()[0] == 0)
         b.close()
     packets = read_packets(path)
-    check_stream(packets)
+    assert_sequence_numbers_continue(packets)
     flags = [str(p[TCP].flags) for p in packets]
     assert flags[:3] == ["S", "SA", "A"]
     assert flags.count("FA") == 2
@@ -258,16 +266,16 @@ def test_a_stream_with_both_ends_here_is_written_once_from_syn_to_fin(
     streams = {d.source_port: octets for d, octets in tcp_streams(packets).items()}
     assert streams.pop(name) == OCTETS
     assert list(streams.values()) == [OCTETS[:1000]]
-    # Written once: no octet occurs a second time.
+    # No octet of the stream occurs a second time.
     assert sum(len(transport_payload(p)) for p in packets) == len(OCTETS) + 1000
     assert max(len(p.original) for p in packets) <= 65535
 
 
 @pytest.mark.parametrize("who", ["accepted", "connected"])
-def test_a_stream_to_another_program_is_written_with_both_directions(
+def test_a_tcp_stream_to_another_program_is_captured_in_both_directions(
     port: Port, tmp_path: Path, who: str
 ) -> None:
-    with capturing(tmp_path / "x.pcapng") as path:
+    with open_capture(tmp_path / "x.pcapng") as path:
         if who == "accepted":
             listener = port.listen()
             peer = socket.create_connection(("127.0.0.1", port_of(listener.local_addr())))
@@ -286,7 +294,7 @@ def test_a_stream_to_another_program_is_written_with_both_directions(
         wait_until(lambda: ours.recv()[0] == 0)
         ours.close()
     packets = read_packets(path)
-    check_stream(packets)
+    assert_sequence_numbers_continue(packets)
     assert (packet_flow(packets[0])[3] == there) == (who == "connected")
     assert sorted(tcp_streams(packets).values()) == [b"answer", b"question"]
     assert [transport_payload(p) for p in packets if transport_payload(p)] == [
@@ -296,10 +304,10 @@ def test_a_stream_to_another_program_is_written_with_both_directions(
     assert " ".join(str(p[TCP].flags) for p in packets) == "S SA A PA PA FA A FA A"
 
 
-def test_each_direction_of_each_stream_has_a_first_number_of_its_own(
+def test_each_direction_of_a_captured_tcp_stream_has_its_own_initial_sequence_number(
     port: Port, tmp_path: Path
 ) -> None:
-    with capturing(tmp_path / "x.pcapng") as path:
+    with open_capture(tmp_path / "x.pcapng") as path:
         listener = port.listen()
         for _ in range(2):
             a = port.connect(listener.local_addr())
@@ -309,8 +317,8 @@ def test_each_direction_of_each_stream_has_a_first_number_of_its_own(
     assert len(firsts) == 4 == len(set(firsts.values()))
 
 
-def test_an_aborted_stream_ends_with_a_reset(port: Port, tmp_path: Path) -> None:
-    with capturing(tmp_path / "x.pcapng") as path:
+def test_the_capture_of_an_aborted_tcp_stream_ends_with_a_reset(port: Port, tmp_path: Path) -> None:
+    with open_capture(tmp_path / "x.pcapng") as path:
         a, b = port.connected_pair()
         lib.siw_llp_tcp_abort(a.c)
         a.close()
@@ -320,12 +328,12 @@ def test_an_aborted_stream_ends_with_a_reset(port: Port, tmp_path: Path) -> None
     assert flags == ["S", "SA", "A", "RA"]
 
 
-def test_a_capture_begun_late_has_what_comes_then_and_no_handshake(
+def test_a_capture_started_amid_a_connection_has_no_handshake_and_only_later_data(
     port: Port, tmp_path: Path
 ) -> None:
     a, b = port.connected_pair()
     transfer_stream(port, a, b, b"before")
-    with capturing(tmp_path / "x.pcapng") as path:
+    with open_capture(tmp_path / "x.pcapng") as path:
         transfer_stream(port, a, b, b"after")
     transfer_stream(port, a, b, b"past")
     packets = read_packets(path)
@@ -333,30 +341,32 @@ def test_a_capture_begun_late_has_what_comes_then_and_no_handshake(
     assert all(not p[TCP].flags.S for p in packets)
 
 
-def test_each_device_is_an_interface_of_the_file_by_its_name(port: Port, tmp_path: Path) -> None:
+def test_a_capture_names_the_network_interface_of_each_packet(port: Port, tmp_path: Path) -> None:
     a, b = port.open_udp("127.0.0.1"), port.open_udp("::1")
-    with capturing(tmp_path / "x.pcapng") as path:
+    with open_capture(tmp_path / "x.pcapng") as path:
         a.sendto(a.local_addr(), b"4")
         b.sendto(b.local_addr(), b"6")
     names = {p.sniffed_on for p in read_packets(path)}
     assert names == {"lo"}
 
 
-def test_one_capture_at_a_time_and_a_new_one_overwrites(port: Port, tmp_path: Path) -> None:
+def test_a_second_capture_is_refused_and_a_new_one_overwrites_its_file(
+    port: Port, tmp_path: Path
+) -> None:
     a = port.open_udp()
     path = tmp_path / "x.pcapng"
-    with capturing(path):
+    with open_capture(path):
         assert lib.siw_capture_open(str(tmp_path / "y.pcapng").encode()) == -EBUSY
         a.sendto(a.local_addr(), b"first")
     a.sendto(a.local_addr(), b"between")
-    with capturing(path):
+    with open_capture(path):
         a.sendto(a.local_addr(), b"second")
     assert [transport_payload(p) for p in read_packets(path)] == [b"second"]
     assert not (tmp_path / "y.pcapng").exists()
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_what_cannot_be_a_capture_is_refused(tmp_path: Path) -> None:
+def test_a_capture_to_an_unusable_path_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     try:
@@ -368,24 +378,25 @@ def test_what_cannot_be_a_capture_is_refused(tmp_path: Path) -> None:
     lib.siw_capture_close()
 
 
-def test_percent_p_is_the_pid(tmp_path: Path) -> None:
-    with capturing(tmp_path / "a-%p-b-%p.pcapng"):
+def test_percent_p_in_a_capture_path_is_replaced_by_the_process_id(tmp_path: Path) -> None:
+    with open_capture(tmp_path / "a-%p-b-%p.pcapng"):
         pass
     assert [p.name for p in tmp_path.iterdir()] == [f"a-{os.getpid()}-b-{os.getpid()}.pcapng"]
 
 
 @pytest.mark.parametrize("name", ["x.pcapng", "x-%p.pcapng", "bare"])
-def test_a_forked_child_writes_a_file_of_its_own(tmp_path: Path, name: str) -> None:
+def test_a_forked_child_writes_its_own_capture_file(tmp_path: Path, name: str) -> None:
     port = Port()
     a = port.open_udp()
-    with capturing(tmp_path / name):
+    with open_capture(tmp_path / name):
         where = a.local_addr()
         a.sendto(where, b"parent 1")
         pid = os.fork()
         if pid == 0:
             status = 1
             try:
-                own = Port().open_udp()  # the child has closed the sockets that it inherited
+                # siwarp has closed the inherited sockets in the child.
+                own = Port().open_udp()
                 status = 0 if own.sendto(where, b"child") == 0 else 2
             finally:
                 os._exit(status)
@@ -398,9 +409,9 @@ def test_a_forked_child_writes_a_file_of_its_own(tmp_path: Path, name: str) -> N
     assert [transport_payload(p) for p in read_packets(tmp_path / child[name])] == [b"child"]
 
 
-def test_a_write_that_fails_ends_the_capture_and_another_can_be_begun(tmp_path: Path) -> None:
-    # A memory file that is sealed against growing fails in mid-capture, as a full disk does.
-    done = run_child(f"""
+def test_a_failed_write_ends_the_capture_and_a_new_capture_can_be_opened(tmp_path: Path) -> None:
+    # Sealing a memory file against growth makes the capture fail midway, like a full disk.
+    done = run_code_in_child(f"""
 import fcntl
 fd = os.memfd_create("x", os.MFD_ALLOW_SEALING)
 port = Port()
@@ -427,8 +438,8 @@ port.close()
     assert [transport_payload(p) for p in read_packets(tmp_path / "y.pcapng")] == [b"again"]
 
 
-def test_a_capture_ends_at_the_size_that_was_asked_for(tmp_path: Path) -> None:
-    done = run_child(f"""
+def test_a_capture_ends_at_the_size_of_siwarp_capture_mb(tmp_path: Path) -> None:
+    done = run_code_in_child(f"""
 os.environ["SIWARP_CAPTURE_MB"] = "1"
 port = Port()
 a = port.open_udp()
@@ -444,8 +455,8 @@ port.close()
     assert {len(transport_payload(p)) for p in read_packets(tmp_path / "x.pcapng")} == {60000}
 
 
-def test_a_file_that_cannot_grow_ends_the_capture_and_nothing_else(tmp_path: Path) -> None:
-    done = run_child(f"""
+def test_a_file_size_limit_ends_the_capture_but_not_the_traffic(tmp_path: Path) -> None:
+    done = run_code_in_child(f"""
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 port = Port()
 a = port.open_udp()

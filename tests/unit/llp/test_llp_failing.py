@@ -1,4 +1,4 @@
-"""llp when system calls fail: the error is returned, and no descriptor is left open."""
+"""Tests that calls of the llp layer return the errors of system calls and leak no descriptor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ SO_RCVBUFFORCE = 33
 
 
 def count_buffer_calls() -> int:
-    """Return the number of calls that set a new UDP socket's buffers: double without privilege."""
+    """Return the number of setsockopt calls for the buffers of a new UDP socket.
+
+    A process without privilege makes twice as many calls.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         try:
             s.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 16)
@@ -23,9 +26,8 @@ def count_buffer_calls() -> int:
 
 
 #: Code in which `call` must return -`error` when a call of `name` fails, and leave no descriptor
-#: open. `name#2` stands for the second call of that name, `name+2` for the second after those that
-#: set a new socket's buffers.
-TOLD = """
+#: open.
+ERROR_CHECK = """
 p = Port()
 u4, u6 = p.open_udp("127.0.0.1"), p.open_udp("::1")
 group, group6 = siw_addr("239.192.7.11", 40000), siw_addr("ff02::1:2", 40001)
@@ -37,6 +39,8 @@ assert rv == -{error}, rv
 assert open_fds() == before
 p.close()
 """
+#: Calls of the layer, each with system calls that fail: `name#2` is the second call of `name`, and
+#: `name+2` is the second call of `name` after the calls that set the buffers of a new socket.
 CALLS = [
     ("lib.siw_llp_udp_open(p.c, siw_addr('127.0.0.1'), ffi.NULL, out)", "socket bind epoll_ctl"),
     ("lib.siw_llp_udp_open(p.c, siw_addr('::1'), ffi.NULL, out)", "setsockopt+1"),
@@ -80,16 +84,16 @@ CALLS = [
 @pytest.mark.parametrize(
     ("call", "name"), [(call, name) for call, names in CALLS for name in names.split()]
 )
-def test_a_call_that_the_system_refuses_is_told_and_leaves_nothing_open(
+def test_an_llp_call_returns_the_error_of_a_failed_system_call_without_a_leak(
     build_dir: Path, call: str, name: str
 ) -> None:
     name, behind, nth = name.partition("+") if "+" in name else name.partition("#")
     n = int(nth or 1) + (count_buffer_calls() if behind == "+" else 0)
     error = 12 if name == "calloc" else 105  # ENOMEM, ENOBUFS
-    run_with_failing_calls(build_dir, TOLD.format(name=name, error=error, nth=n, call=call))
+    run_with_failing_calls(build_dir, ERROR_CHECK.format(name=name, error=error, nth=n, call=call))
 
 
-def test_a_refused_batch_is_retried_as_single_datagrams(
+def test_errors_of_sending_a_batch_are_mapped_to_the_documented_errors(
     build_dir: Path,
 ) -> None:
     run_with_failing_calls(
@@ -99,27 +103,27 @@ p = Port()
 a, b = p.open_udp(), p.open_udp()
 octets = ffi.from_buffer(bytes(2500))
 
-def batch(error, times=1):
+def send_failing_batch(error, times=1):
     with failing("sendmsg", error, times=times):
         return lib.siw_llp_udp_send_batch(a.c, b.local_addr(), octets, 2500, 1000)
 
 for error in (errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.EOPNOTSUPP, errno.ENOPROTOOPT):
-    assert batch(error) == -errno.EOPNOTSUPP, error
+    assert send_failing_batch(error) == -errno.EOPNOTSUPP, error
 c = Counters()
 for error in (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN,
               errno.ENONET, errno.EPROTO):
-    assert batch(error) == -errno.ECONNREFUSED, error
+    assert send_failing_batch(error) == -errno.ECONNREFUSED, error
 assert c["icmp_errors"] == 6 and c["send_errors"] == 0
-assert batch(errno.EACCES) == -errno.EPERM and c["send_errors"] == 1
-assert batch(errno.ENOBUFS) == -errno.EAGAIN and c["tx_eagain"] == 1
-assert batch(errno.EINTR, times=3) == 0
+assert send_failing_batch(errno.EACCES) == -errno.EPERM and c["send_errors"] == 1
+assert send_failing_batch(errno.ENOBUFS) == -errno.EAGAIN and c["tx_eagain"] == 1
+assert send_failing_batch(errno.EINTR, times=3) == 0
 assert [len(b.recvfrom()[1]) for _ in range(3)] == [1000, 1000, 500]
 p.close()
 """,
     )
 
 
-def test_a_datagram_meets_an_earlier_ones_error_and_goes(build_dir: Path) -> None:
+def test_a_datagram_is_sent_despite_the_icmp_error_of_an_earlier_datagram(build_dir: Path) -> None:
     run_with_failing_calls(
         build_dir,
         """
@@ -132,10 +136,10 @@ for error in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENON
     with failing("sendto", error):
         assert a.sendto(dest, b"x") == 0, error
 assert c["icmp_errors"] == 6
-with failing("sendto", errno.EHOSTUNREACH, times=2):  # its own: no route
+with failing("sendto", errno.EHOSTUNREACH, times=2):  # an error of this datagram: no route
     assert a.sendto(dest, b"x") == -errno.EHOSTUNREACH
 assert (c["icmp_errors"], c["send_errors"]) == (6, 1)
-with failing("sendto", errno.ECONNREFUSED, times=2):  # that only ICMP brings
+with failing("sendto", errno.ECONNREFUSED, times=2):  # an error that only ICMP causes
     assert a.sendto(dest, b"x") == -errno.ECONNREFUSED
 assert (c["icmp_errors"], c["send_errors"]) == (7, 2)
 with failing("recvfrom", errno.ECONNREFUSED, times=2):
@@ -150,7 +154,7 @@ p.close()
     )
 
 
-def test_a_group_of_ipv6_is_joined_without_the_right_to_bind_to_an_interface(
+def test_an_ipv6_group_is_joined_without_the_privilege_to_bind_to_an_interface(
     build_dir: Path,
 ) -> None:
     run_with_failing_calls(
@@ -168,7 +172,7 @@ p.close()
     )
 
 
-def test_an_interface_that_went_away_while_it_was_looked_at_is_down(build_dir: Path) -> None:
+def test_an_interface_that_disappears_during_the_query_is_reported_as_down(build_dir: Path) -> None:
     run_with_failing_calls(
         build_dir,
         """
@@ -178,7 +182,7 @@ assert n >= 1 and found[0].up and found[0].mtu
 with failing("ioctl", errno.ENODEV):
     assert lib.siw_llp_interfaces(found, 8) == n
 assert not found[0].up and not found[0].mtu
-# A machine without IPv4 is asked by IPv6.
+# On a machine without IPv4 the layer queries interfaces through an IPv6 socket.
 with failing("socket", errno.EAFNOSUPPORT):
     assert lib.siw_llp_interfaces(found, 8) == n
 assert found[0].up and found[0].mtu
@@ -186,7 +190,7 @@ assert found[0].up and found[0].mtu
     )
 
 
-def test_unknown_path_mtu_and_buffer_size_are_0(build_dir: Path) -> None:
+def test_a_path_mtu_or_buffer_size_that_cannot_be_determined_is_0(build_dir: Path) -> None:
     run_with_failing_calls(
         build_dir,
         """
@@ -205,7 +209,7 @@ p.close()
     )
 
 
-def test_a_watch_that_is_interrupted_goes_on_and_one_that_lost_news_says_so(
+def test_an_interface_watch_retries_after_eintr_and_reports_lost_notifications(
     build_dir: Path,
 ) -> None:
     run_with_failing_calls(
@@ -216,7 +220,7 @@ out = ffi.new("struct siw_llp_watch **")
 assert lib.siw_llp_watch_open(p.c, b"lo", ffi.NULL, out) == 0
 with failing("recvfrom", errno.EINTR, times=5):
     assert lib.siw_llp_watch_read(out[0]) == 0
-with failing("recvfrom", errno.ENOBUFS, times=3):  # twice while it forgets
+with failing("recvfrom", errno.ENOBUFS, times=3):  # two of them while the watch discards its queue
     assert lib.siw_llp_watch_read(out[0]) == lib.SIW_LLP_WATCH_LOST
 assert lib.siw_llp_watch_read(out[0]) == 0
 lib.siw_llp_watch_close(out[0])
@@ -225,7 +229,7 @@ p.close()
     )
 
 
-CAPTURED = """
+SEND_CAPTURED_DATAGRAM = """
 p = Port()
 a, b = p.open_udp("0.0.0.0"), p.open_udp()
 dest = b.local_addr()
@@ -238,23 +242,27 @@ p.close()
 
 
 @pytest.mark.parametrize("name", ["socket", "connect", "getsockname#3"])
-def test_without_a_socket_to_ask_by_a_capture_has_the_address_that_was_bound(
+def test_a_capture_has_the_bound_address_if_the_source_address_cannot_be_queried(
     build_dir: Path, tmp_path: Path, name: str
 ) -> None:
     file = tmp_path / "x.pcapng"
     name, _, nth = name.partition("#")
     how = f'with failing("{name}", errno.EMFILE, nth={nth or 1}):'
-    run_with_failing_calls(build_dir, CAPTURED.format(file=file, how=how))
+    run_with_failing_calls(build_dir, SEND_CAPTURED_DATAGRAM.format(file=file, how=how))
     assert [packet_flow(packet)[0] for packet in read_packets(file)] == ["0.0.0.0"]
 
 
-def test_descriptor_0_is_valid(build_dir: Path, tmp_path: Path) -> None:
+def test_a_capture_can_query_the_source_address_with_descriptor_0(
+    build_dir: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "x.pcapng"
-    run_with_failing_calls(build_dir, CAPTURED.format(file=file, how="os.close(0)\nif True:"))
+    run_with_failing_calls(
+        build_dir, SEND_CAPTURED_DATAGRAM.format(file=file, how="os.close(0)\nif True:")
+    )
     assert [packet_flow(packet)[0] for packet in read_packets(file)] == ["127.0.0.1"]
 
 
-ADOPT = """
+ADOPT_FAILS = """
 p = Port()
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.bind(("127.0.0.1", 0))
@@ -270,7 +278,7 @@ for name, error, number in (
             assert e.errno == error
         else:
             raise AssertionError(name)
-    os.fstat(number)  # it stays the caller's
+    os.fstat(number)  # the caller still owns the descriptor
     s.sendto(b"x", s.getsockname())
     assert s.recv(9) == b"x"
 p.socks.clear()
@@ -281,11 +289,11 @@ p.close()
 """
 
 
-def test_a_socket_that_cannot_be_taken_over_stays_the_callers(build_dir: Path) -> None:
-    run_with_failing_calls(build_dir, "import fcntl\n" + ADOPT)
+def test_a_socket_that_cannot_be_adopted_stays_open_for_the_caller(build_dir: Path) -> None:
+    run_with_failing_calls(build_dir, "import fcntl\n" + ADOPT_FAILS)
 
 
-def test_a_batch_that_comes_meets_errors_as_a_datagram_does(
+def test_receiving_a_batch_handles_errors_like_receiving_a_datagram(
     build_dir: Path, tmp_path: Path
 ) -> None:
     run_with_failing_calls(
@@ -296,22 +304,22 @@ a, b = p.open_udp(), p.open_udp()
 dest, c = b.local_addr(), Counters()
 source, seg = ffi.new("struct siw_addr *"), ffi.new("uint32_t *")
 buf = ffi.new("char[65536]")
-assert lib.siw_llp_udp_ecn(b.c) == 0  # so it is recvmsg
-def batch():
+assert lib.siw_llp_udp_ecn(b.c) == 0  # with ECN, the layer receives with recvmsg
+def receive_batch():
     return lib.siw_llp_udp_recv_dense(b.c, source, buf, 65536, seg)
 for turn in range(2):  # the second time with a capture
     c = Counters()
     with failing("recvmsg", errno.ECONNREFUSED, times=2):
-        assert batch() == -errno.ECONNREFUSED
+        assert receive_batch() == -errno.ECONNREFUSED
     with failing("recvmsg", errno.ECONNREFUSED):
-        assert batch() == -errno.EAGAIN
+        assert receive_batch() == -errno.EAGAIN
     assert c["icmp_errors"] == 3
     with failing("recvmsg", errno.ENOMEM):
-        assert batch() == -errno.ENOMEM
+        assert receive_batch() == -errno.ENOMEM
     with failing("recvmsg", errno.EINTR, times=3):
-        assert batch() == -errno.EAGAIN
+        assert receive_batch() == -errno.EAGAIN
     assert a.sendto(dest, b"one") == 0
-    assert (batch(), seg[0]) == (3, 3)
+    assert (receive_batch(), seg[0]) == (3, 3)
     with failing("recvfrom", errno.ECONNREFUSED, times=2):
         assert b.recvfrom()[0] == -errno.ECONNREFUSED
     with failing("recvfrom", errno.EINTR, times=2):
@@ -325,14 +333,14 @@ for turn in range(2):  # the second time with a capture
     assert [b.recvfrom()[1] for _ in range(3)] == [b"two", b"three", b"four"]
     lib.siw_capture_open(b"{tmp_path}/x.pcapng")
 lib.siw_capture_close()
-# And under a plan that leaves them alone.
+# The errors are the same under a fault plan that affects no packet of the test.
 lib.siw_faults_install(b"peer=192.0.2.1,loss=100%")
 with failing("recvmsg", errno.ECONNREFUSED, times=2):
-    assert batch() == -errno.ECONNREFUSED
+    assert receive_batch() == -errno.ECONNREFUSED
 with failing("recvmsg", errno.EINTR):
-    assert batch() == -errno.EAGAIN
+    assert receive_batch() == -errno.EAGAIN
 with failing("recvmsg", errno.ENOMEM):
-    assert batch() == -errno.ENOMEM
+    assert receive_batch() == -errno.ENOMEM
 for error in (errno.EHOSTUNREACH, errno.EINTR):
     with failing("sendto", error):
         assert a.sendto(dest, b"x") == 0
@@ -344,7 +352,9 @@ p.close()
 
 
 @pytest.mark.parametrize("name", ["aligned_alloc", "malloc"])
-def test_without_memory_there_is_no_port(build_dir: Path, name: str) -> None:
+def test_opening_a_port_or_socket_without_memory_fails_without_a_leak(
+    build_dir: Path, name: str
+) -> None:
     run_with_failing_calls(
         build_dir,
         f"""
@@ -355,7 +365,7 @@ with failing({name!r}, errno.ENOMEM):
     except OSError as e:
         assert e.errno == errno.ENOMEM
     else:
-        raise AssertionError("a port")
+        raise AssertionError("a port was opened")
 assert open_fds() == before
 p = Port()
 with failing("aligned_alloc", errno.ENOMEM):
@@ -364,7 +374,7 @@ with failing("aligned_alloc", errno.ENOMEM):
     except OSError as e:
         assert e.errno == errno.ENOMEM
     else:
-        raise AssertionError("a socket")
+        raise AssertionError("a socket was opened")
 batch = lib.siw_llp_batch_take(p.c)
 with failing("malloc", errno.ENOMEM):
     assert lib.siw_llp_batch_take(p.c) == ffi.NULL

@@ -1,4 +1,4 @@
-"""TCP streams when system calls fail: connections that end before accept, interrupted calls."""
+"""TCP sockets of the llp layer when system calls fail or are interrupted."""
 
 from __future__ import annotations
 
@@ -7,88 +7,90 @@ from pathlib import Path
 import pytest
 from failing import run_with_failing_calls
 
-OF_THE_CONNECTION = (
+ERRORS_OF_A_PENDING_CONNECTION = (
     "EINTR ECONNABORTED EPROTO ENOPROTOOPT EHOSTDOWN ENONET EHOSTUNREACH EOPNOTSUPP "
     "ENETUNREACH ENETDOWN"
 )
-LISTENER = """
+LISTENER_SETUP = """
 p = Port()
 listener = p.listen()
 out = ffi.new("struct siw_llp_sock **")
-def accept():
+def accept_connection():
     return lib.siw_llp_tcp_accept(listener.c, ffi.NULL, out)
 client = socket.create_connection(("127.0.0.1", port_of(listener.local_addr())))
 p.poll_until_ready(listener)
 """
-END = """
+LISTENER_CLEANUP = """
 lib.siw_llp_close(out[0])
 client.close()
 p.close()
 """
 
 
-def test_accept_skips_connections_that_have_ended(build_dir: Path) -> None:
+def test_accept_skips_pending_connections_that_have_ended(build_dir: Path) -> None:
     run_with_failing_calls(
         build_dir,
-        LISTENER
+        LISTENER_SETUP
         + f"""
-for name in {OF_THE_CONNECTION.split()}:
-    # One that ended, and behind it there is another.
+for name in {ERRORS_OF_A_PENDING_CONNECTION.split()}:
+    # The first pending connection has ended, and another one follows.
     with failing("accept4", getattr(errno, name)):
-        assert accept() == 0, name
+        assert accept_connection() == 0, name
     lib.siw_llp_close(out[0])
-    # More of them than one call looks at: the listener is not left alone.
+    # With more ended connections than one call examines, the listener stays ready.
     client = socket.create_connection(("127.0.0.1", port_of(listener.local_addr())))
     p.poll_until_ready(listener)
     with failing("accept4", getattr(errno, name), times=1000):
-        assert accept() == -errno.EAGAIN, name
+        assert accept_connection() == -errno.EAGAIN, name
     assert listener in p.poll()
-assert accept() == 0
+assert accept_connection() == 0
 """
-        + END,
+        + LISTENER_CLEANUP,
     )
 
 
 @pytest.mark.parametrize("error", ["EMFILE", "ENFILE", "ENOBUFS", "ENOMEM"])
-def test_without_room_for_a_connection_it_waits_a_while(build_dir: Path, error: str) -> None:
+def test_accept_without_resources_is_retried_after_a_pause(build_dir: Path, error: str) -> None:
     run_with_failing_calls(
         build_dir,
-        LISTENER
+        LISTENER_SETUP
         + f"""
 began = time.monotonic()
 with failing("accept4", errno.{error}, times=2):
-    assert accept() == -errno.{error}
-    assert accept() == -errno.{error}, "asked once more meanwhile"
+    assert accept_connection() == -errno.{error}
+    assert accept_connection() == -errno.{error}, "accept was not called again"
 assert listener not in p.poll()
 assert p.wait(10_000_000) == 1
 wait_until(lambda: listener in p.poll())
-assert 0.09 < time.monotonic() - began, "handed out again after 100 ms"
-assert accept() == 0
+assert 0.09 < time.monotonic() - began, "the listener was reported again before 100 ms"
+assert accept_connection() == 0
 """
-        + END,
+        + LISTENER_CLEANUP,
     )
 
 
-def test_a_listener_that_cannot_be_asked_tells_why(build_dir: Path) -> None:
+def test_accept_returns_the_error_of_a_failed_system_call_without_a_leak(build_dir: Path) -> None:
     run_with_failing_calls(
         build_dir,
-        LISTENER
+        LISTENER_SETUP
         + """
 with failing("accept4", errno.EBADF):
-    assert accept() == -errno.EBADF
+    assert accept_connection() == -errno.EBADF
 for name, error in (("setsockopt", errno.EINVAL), ("epoll_ctl", errno.ENOSPC)):
     before = open_fds()
     with failing(name, error):
-        assert accept() == -error
+        assert accept_connection() == -error
     assert open_fds() == before
     client = socket.create_connection(("127.0.0.1", port_of(listener.local_addr())))
-assert accept() == 0
+assert accept_connection() == 0
 """
-        + END,
+        + LISTENER_CLEANUP,
     )
 
 
-def test_a_connect_that_is_interrupted_goes_on(build_dir: Path) -> None:
+def test_an_interrupted_connect_continues_and_an_error_is_returned_each_time(
+    build_dir: Path,
+) -> None:
     run_with_failing_calls(
         build_dir,
         """
@@ -96,13 +98,13 @@ p = Port()
 listener = p.listen()
 dest = listener.local_addr()
 with failing("connect", errno.EINPROGRESS):
-    a = p.connect(dest)  # the call did not come through: nobody is there
+    a = p.connect(dest)  # no connection attempt is made
 assert a.connect_result() == -errno.EAGAIN
 a.close()
 b = p.connect(dest)
 with failing("getsockopt", errno.ENOTSOCK):
     assert b.connect_result() == -errno.ENOTSOCK
-assert b.connect_result() == -errno.ENOTSOCK, "the same each time"
+assert b.connect_result() == -errno.ENOTSOCK, "a second call returned another error"
 with failing("connect", errno.EINTR):
     c = p.connect(dest)
 c.close()
@@ -112,7 +114,7 @@ p.close()
 
 
 @pytest.mark.parametrize("captured", [False, True])
-def test_interrupted_calls_of_a_stream_are_made_again(
+def test_interrupted_tcp_calls_are_repeated_and_other_errors_are_returned(
     build_dir: Path, tmp_path: Path, captured: bool
 ) -> None:
     run_with_failing_calls(
@@ -148,7 +150,7 @@ p.close()
     )
 
 
-def test_an_event_is_set_and_cleared_through_interruptions(build_dir: Path) -> None:
+def test_an_event_descriptor_is_set_and_cleared_despite_interrupted_calls(build_dir: Path) -> None:
     run_with_failing_calls(
         build_dir,
         """
@@ -165,9 +167,9 @@ assert not is_set()
 lib.siw_llp_event_set(fd)
 with failing("preadv2", errno.EOPNOTSUPP, times=2):
     lib.siw_llp_event_clear(fd)  # as on kernels before 5.8
-    lib.siw_llp_event_clear(fd)  # it does not block
+    lib.siw_llp_event_clear(fd)  # clearing a clear event does not block
 assert not is_set()
-with failing("write", errno.EAGAIN):  # full, hence set by others
+with failing("write", errno.EAGAIN):  # a full eventfd counts as set
     lib.siw_llp_event_set(fd)
 assert not is_set()
 lib.siw_llp_event_close(fd)

@@ -1,4 +1,4 @@
-"""A fault plan between the upper layers and real sockets on loopback."""
+"""Fault plans applied to real sockets on loopback."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import time
 
 import pytest
 from pace import limit_exceeded
-from unit.llp.test_llp_capture import capturing, packet_comment, read_packets, transport_payload
+from unit.llp.test_llp_capture import open_capture, packet_comment, read_packets, transport_payload
 
-#: Additional seconds for a sanitizer or a loaded machine.
-LATE = 5.0
+#: Additional seconds that an event may take under a sanitizer or on a loaded machine.
+EXTRA_SECONDS = 5.0
 
 
 @contextlib.contextmanager
@@ -28,9 +28,10 @@ def installed_plan(helpers, text):
 
 
 def receive_until_quiet(port, sock, quiet=0.15, most=10**6):
-    """Return what arrives, by polling and waiting, until nothing has arrived for ``quiet`` seconds.
+    """Return the datagrams that arrive until none has arrived for ``quiet`` seconds.
 
-    Loopback delivers a datagram within sendto, so 0 is enough to see that none was sent.
+    Loopback delivers a datagram within sendto, so with ``quiet=0`` an empty result shows that no
+    datagram was sent.
     """
     got, end = [], time.monotonic() + quiet
     while len(got) < most:
@@ -61,7 +62,7 @@ def send_all(sock, dest, datagrams):
         assert sock.sendto(dest, data) == 0
 
 
-def test_an_invalid_plan_changes_nothing_and_is_explained(helpers):
+def test_an_invalid_fault_plan_is_refused_with_a_reason_and_changes_nothing(helpers):
     with installed_plan(helpers, "loss=1%"):
         assert helpers.lib.siw_faults_install(b"loss=1%;delay=2") == -errno.EINVAL
         why = helpers.ffi.string(helpers.lib.siw_faults_reason()).decode()
@@ -73,7 +74,7 @@ def test_an_invalid_plan_changes_nothing_and_is_explained(helpers):
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_losses_are_the_same_for_the_same_seed_and_equal_the_counter(port, helpers, way):
+def test_a_fault_plan_loses_the_same_datagrams_for_the_same_seed(port, helpers, way):
     runs = []
     for seed in (7, 7, 8):
         a, b = port.open_udp(), port.open_udp()
@@ -82,7 +83,7 @@ def test_losses_are_the_same_for_the_same_seed_and_equal_the_counter(port, helpe
             send_all(a, b.local_addr(), numbered_datagrams(1000))
             runs.append(receive_until_quiet(port, b))
         assert 1000 - len(runs[-1]) == counters["fault_loss"]
-        # Five standard deviations of the binomial distribution.
+        # The number of losses lies within five standard deviations of the binomial distribution.
         assert abs(counters["fault_loss"] - 100) <= 5 * math.sqrt(1000 * 0.1 * 0.9)
         assert runs[-1] == sorted(runs[-1])
         a.close()
@@ -91,7 +92,7 @@ def test_losses_are_the_same_for_the_same_seed_and_equal_the_counter(port, helpe
     assert runs[0] != runs[2]
 
 
-def test_a_plan_is_over_when_it_ends(port, helpers):
+def test_a_fault_plan_has_no_effect_after_its_removal(port, helpers):
     a, b = port.open_udp(), port.open_udp()
     with installed_plan(helpers, "loss=100%"):
         send_all(a, b.local_addr(), numbered_datagrams(10))
@@ -99,7 +100,7 @@ def test_a_plan_is_over_when_it_ends(port, helpers):
     assert receive_until_quiet(port, b, most=10) == numbered_datagrams(10)
 
 
-def test_bursts_take_datagrams_in_a_row(port, helpers):
+def test_a_burst_of_losses_drops_consecutive_datagrams(port, helpers):
     a, b = port.open_udp(), port.open_udp()
     with installed_plan(helpers, "tx:loss=5%,burst=4"):
         send_all(a, b.local_addr(), numbered_datagrams(1000))
@@ -111,7 +112,7 @@ def test_bursts_take_datagrams_in_a_row(port, helpers):
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_duplicates_come_one_behind_the_other(port, helpers, way):
+def test_duplicates_arrive_directly_after_their_originals(port, helpers, way):
     a, b = port.open_udp(), port.open_udp()
     counters = helpers.Counters()
     with installed_plan(helpers, f"{way}:dup=20%"):
@@ -124,7 +125,7 @@ def test_duplicates_come_one_behind_the_other(port, helpers, way):
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_reordered_datagrams_are_overtaken_by_up_to_three_and_none_is_lost(port, helpers, way):
+def test_a_reordered_datagram_is_overtaken_by_at_most_three_datagrams(port, helpers, way):
     a, b = port.open_udp(), port.open_udp()
     counters = helpers.Counters()
     with installed_plan(helpers, f"{way}:reorder=10%"):
@@ -132,35 +133,35 @@ def test_reordered_datagrams_are_overtaken_by_up_to_three_and_none_is_lost(port,
         got = [int.from_bytes(d, "big") for d in receive_until_quiet(port, b, quiet=0.5)]
     assert sorted(got) == list(range(500))
     late = [n for at, n in enumerate(got) if any(m > n for m in got[:at])]
-    # A held datagram next to another held one may not be late itself.
+    # A held datagram next to another held datagram may still arrive in order.
     assert 0 < len(late) <= counters["fault_reorder"]
     assert counters["fault_reorder"] <= 50 + 5 * math.sqrt(45)
     assert max(sum(m > n for m in got[:at]) for at, n in enumerate(got)) <= 3
 
 
-def test_a_reordered_datagram_that_nothing_overtakes_comes_nevertheless(port, helpers):
+def test_a_reordered_datagram_without_successors_is_sent_after_a_time_out(port, helpers):
     a, b = port.open_udp(), port.open_udp()
     with installed_plan(helpers, "tx:reorder=100%"):
         began = time.monotonic()
         send_all(a, b.local_addr(), [b"alone"])
-        assert receive_until_quiet(port, b, quiet=LATE, most=1) == [b"alone"]
+        assert receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=1) == [b"alone"]
     assert time.monotonic() - began >= 0.05
 
 
 @pytest.mark.parametrize("fault", ["dup=100%", "reorder=100%"])
-def test_a_limit_counts_what_the_rate_takes_a_duplicate_not(port, helpers, fault):
+def test_the_limit_of_a_fault_plan_counts_datagrams_without_their_duplicates(port, helpers, fault):
     a, b = port.open_udp(), port.open_udp()
     counters = helpers.Counters()
     with installed_plan(helpers, f"tx:rate=8kbit,limit=3,{fault}"):
         send_all(a, b.local_addr(), [bytes(1000)] * 10)
         assert counters["fault_limit"] == 7
-    # When the plan ends, what it has held back is sent at once.
+    # When the plan is removed, the datagrams that the plan holds are sent immediately.
     assert len(receive_until_quiet(port, b)) == (6 if fault.startswith("dup") else 3)
 
 
 @pytest.mark.parametrize("delay", ["", ",delay=1us"])
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_only_ecn_capable_datagrams_are_marked(port, helpers, way, delay):
+def test_a_fault_plan_marks_only_ecn_capable_datagrams(port, helpers, way, delay):
     capable, plain, b = port.open_udp(), port.open_udp(), port.open_udp()
     seg, source = helpers.ffi.new("uint32_t *"), helpers.ffi.new("struct siw_addr *")
     room = helpers.ffi.new("char[]", 100)
@@ -181,7 +182,7 @@ def test_only_ecn_capable_datagrams_are_marked(port, helpers, way, delay):
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_a_corrupted_datagram_has_one_bit_changed(port, helpers, way):
+def test_a_fault_plan_changes_one_bit_of_a_corrupted_datagram(port, helpers, way):
     a, b = port.open_udp(), port.open_udp()
     counters = helpers.Counters()
     with installed_plan(helpers, f"{way}:corrupt=20%"):
@@ -194,21 +195,21 @@ def test_a_corrupted_datagram_has_one_bit_changed(port, helpers, way):
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_a_delayed_datagram_comes_no_earlier_and_wakes_a_sleeper(port, helpers, way):
+def test_a_delayed_datagram_arrives_after_its_delay_and_wakes_a_waiting_thread(port, helpers, way):
     a, b = port.open_udp(), port.open_udp()
     counters = helpers.Counters()
     with installed_plan(helpers, f"{way}:delay=60ms"):
         began = time.monotonic()
         send_all(a, b.local_addr(), numbered_datagrams(5))
-        assert receive_until_quiet(port, b, quiet=LATE, most=5) == numbered_datagrams(5)
+        assert receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=5) == numbered_datagrams(5)
         took = time.monotonic() - began
-    assert 0.06 <= took < LATE
+    assert 0.06 <= took < EXTRA_SECONDS
     assert counters["fault_delay"] == 5
     port.drain_ready_sockets()
-    assert port.wait(1000) == 0, "nothing is due any more"
+    assert port.wait(1000) == 0, "the wait ended although no datagram was due"
 
 
-def test_a_wait_without_an_end_is_over_when_a_datagram_is_due(port, helpers):
+def test_a_wait_without_time_out_ends_when_a_delayed_datagram_is_due(port, helpers):
     a, b = port.open_udp(), port.open_udp()
     port.drain_ready_sockets()
     with installed_plan(helpers, "tx:delay=30ms"):
@@ -217,22 +218,22 @@ def test_a_wait_without_an_end_is_over_when_a_datagram_is_due(port, helpers):
         send_all(a, b.local_addr(), [b"x"])
         while b not in port.poll():
             assert port.wait(-1) == 1
-            assert time.monotonic() - began < LATE
+            assert time.monotonic() - began < EXTRA_SECONDS
         assert time.monotonic() - began >= 0.03
         port.disarm()
 
 
-def test_a_rate_spaces_datagrams(port, helpers):
+def test_the_rate_of_a_fault_plan_spaces_datagrams(port, helpers):
     a, b = port.open_udp(), port.open_udp()
     with installed_plan(helpers, "tx:rate=4Mbit"):
         began = time.monotonic()
         send_all(a, b.local_addr(), [bytes(1000)] * 50)
-        assert len(receive_until_quiet(port, b, quiet=LATE, most=50)) == 50
+        assert len(receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=50)) == 50
         # 50 datagrams of 1000 octets at 4 Mbit/s take 100 ms.
-        assert 0.1 <= time.monotonic() - began < LATE
+        assert 0.1 <= time.monotonic() - began < EXTRA_SECONDS
 
 
-def test_more_than_the_limit_waiting_for_a_rate_is_dropped(port, helpers):
+def test_datagrams_beyond_the_limit_of_a_rate_limited_fault_plan_are_dropped(port, helpers):
     a, b = port.open_udp(), port.open_udp()
     counters = helpers.Counters()
     with installed_plan(helpers, "tx:rate=800kbit,limit=10"):
@@ -242,7 +243,7 @@ def test_more_than_the_limit_waiting_for_a_rate_is_dropped(port, helpers):
     assert 10 <= len(got) <= 20
 
 
-def test_a_blackout_takes_what_comes_in_its_time(port, helpers):
+def test_a_blackout_drops_the_datagrams_in_its_period(port, helpers):
     a, b = port.open_udp(), port.open_udp()
     counters = helpers.Counters()
     with installed_plan(helpers, "tx:blackout=100s@0s"):
@@ -254,7 +255,7 @@ def test_a_blackout_takes_what_comes_in_its_time(port, helpers):
         assert receive_until_quiet(port, b, most=5) == numbered_datagrams(5)
 
 
-def test_a_clause_is_for_its_peer_alone(port, helpers):
+def test_a_clause_of_a_fault_plan_applies_only_to_its_peer(port, helpers):
     a, b, c = port.open_udp(), port.open_udp(), port.open_udp()
     with installed_plan(helpers, f"tx:loss=100%,peer=127.0.0.1:{helpers.port_of(b.local_addr())}"):
         for dest in (b, c):
@@ -263,15 +264,15 @@ def test_a_clause_is_for_its_peer_alone(port, helpers):
         assert receive_until_quiet(port, b, quiet=0) == []
 
 
-def test_what_is_held_when_a_plan_ends_comes_at_once(port, helpers):
+def test_removal_of_a_fault_plan_delivers_delayed_datagrams_immediately(port, helpers):
     a, b = port.open_udp(), port.open_udp()
     with installed_plan(helpers, "delay=1000s"):
         send_all(a, b.local_addr(), numbered_datagrams(5))
         assert receive_until_quiet(port, b, quiet=0) == []
-    assert receive_until_quiet(port, b, quiet=LATE, most=5) == numbered_datagrams(5)
+    assert receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=5) == numbered_datagrams(5)
 
 
-def test_what_is_held_when_a_socket_closes_is_counted_and_freed(port, helpers):
+def test_datagrams_delayed_by_a_fault_plan_are_dropped_when_their_socket_closes(port, helpers):
     a, b = port.open_udp(), port.open_udp()
     counters = helpers.Counters()
     with installed_plan(helpers, "tx:delay=1000s"):
@@ -281,7 +282,7 @@ def test_what_is_held_when_a_socket_closes_is_counted_and_freed(port, helpers):
         assert receive_until_quiet(port, b, quiet=0) == []
 
 
-def test_a_batch_is_split_while_a_plan_is_on(port, helpers):
+def test_a_batch_is_refused_while_a_fault_plan_is_installed(port, helpers):
     a, b = port.open_udp(), port.open_udp()
     buf = helpers.ffi.from_buffer(bytes(3000))
 
@@ -297,7 +298,7 @@ def test_a_batch_is_split_while_a_plan_is_on(port, helpers):
 
 
 def timed_transfer(port, a, b, data, piece=50000, seconds=30.0):
-    """Send data from a to b and check what arrives; return the seconds it took."""
+    """Send ``data`` from ``a`` to ``b``, check the received octets and return the seconds taken."""
     sent, got = 0, bytearray()
     began = time.monotonic()
     while len(got) < len(data):
@@ -322,9 +323,9 @@ def timed_transfer(port, a, b, data, piece=50000, seconds=30.0):
                 idle = False
         if idle:
             assert port.wait(int(seconds * 1e6)) == 1
-    # Compared in a loop, because pytest's explanation of two long differing values takes minutes.
+    # A loop compares the octets, because pytest takes minutes to explain a long difference.
     wrong = next((i for i, (x, y) in enumerate(zip(got, data, strict=True)) if x != y), None)
-    assert wrong is None, f"octet {wrong} came wrong"
+    assert wrong is None, f"received octet {wrong} is wrong"
     return time.monotonic() - began
 
 
@@ -332,7 +333,9 @@ def timed_transfer(port, a, b, data, piece=50000, seconds=30.0):
 @pytest.mark.parametrize(
     "text", ["short=40%", "delay=20ms", "jitter=5ms,delay=1ms", "delay=5ms,limit=20KB,short=50%"]
 )
-def test_a_streams_octets_come_whole_and_in_order(port, helpers, way, text):
+def test_under_a_fault_plan_the_octets_of_a_tcp_stream_arrive_complete_and_in_order(
+    port, helpers, way, text
+):
     a, b = port.connected_pair()
     data = os.urandom(400_000)
     with installed_plan(helpers, f"{way}:{text}"):
@@ -342,22 +345,22 @@ def test_a_streams_octets_come_whole_and_in_order(port, helpers, way, text):
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_a_streams_rate_is_kept(port, helpers, way):
+def test_a_fault_plan_limits_the_rate_of_a_tcp_stream(port, helpers, way):
     a, b = port.connected_pair()
     with installed_plan(helpers, f"{way}:rate=40Mbit"):
         # A megabyte at 40 Mbit/s takes 200 ms.
-        assert 0.2 <= timed_transfer(port, a, b, os.urandom(1_000_000)) < 0.2 + LATE
+        assert 0.2 <= timed_transfer(port, a, b, os.urandom(1_000_000)) < 0.2 + EXTRA_SECONDS
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_a_streams_blackout_holds_octets_until_it_is_over(port, helpers, way):
+def test_a_blackout_delays_the_octets_of_a_tcp_stream_until_its_end(port, helpers, way):
     a, b = port.connected_pair()
     with installed_plan(helpers, f"{way}:blackout=100ms@0s"):
-        assert 0.09 <= timed_transfer(port, a, b, os.urandom(100_000)) < 0.1 + LATE
+        assert 0.09 <= timed_transfer(port, a, b, os.urandom(100_000)) < 0.1 + EXTRA_SECONDS
 
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
-def test_a_stream_changes_the_bits_that_are_counted(port, helpers, way):
+def test_a_fault_plan_corrupts_octets_of_a_tcp_stream_and_counts_them(port, helpers, way):
     a, b = port.connected_pair()
     counters = helpers.Counters()
     data = bytes(500_000)
@@ -371,18 +374,18 @@ def test_a_stream_changes_the_bits_that_are_counted(port, helpers, way):
 
 @pytest.mark.parametrize("way", ["tx", "rx"])
 @pytest.mark.parametrize("text", ["reset=100KB", "reset=50ms"])
-def test_a_reset_ends_the_stream_at_both_ends(port, helpers, way, text):
+def test_a_reset_by_a_fault_plan_ends_the_tcp_stream_at_both_ends(port, helpers, way, text):
     a, b = port.connected_pair()
     counters = helpers.Counters()
     ended = set()
-    # The plan applies to one side of the connection.
+    # The fault plan applies to one end of the connection.
     where = f"peer=127.0.0.1:{helpers.port_of(b.local_addr())}"
     if way == "rx":
         where = f"peer=127.0.0.1:{helpers.port_of(a.local_addr())}"
     with installed_plan(helpers, f"{way}:{text},{where}"):
-        end = time.monotonic() + 2 * LATE
+        end = time.monotonic() + 2 * EXTRA_SECONDS
         data = bytes(10000)
-        # The plan applies to an existing connection from its next transfer on.
+        # The plan starts to apply to an existing connection at the next send or receive.
         assert a.send(b"x") == 1
         helpers.wait_until(lambda: b.recv()[0] == 1)
         while len(ended) < 2:
@@ -392,7 +395,7 @@ def test_a_reset_ends_the_stream_at_both_ends(port, helpers, way, text):
                 if rv < 0 and rv != -errno.EAGAIN:
                     assert rv == -errno.ECONNRESET
                     ended.add(s)
-            # The last octets before the reset are part of one call's data.
+            # The reset may fall within the data of one call, so the call may succeed in part.
             if "KB" in text and a not in ended and -errno.EAGAIN != a.send(data) < 0:
                 ended.add(a)
             if "ms" in text:
@@ -401,13 +404,13 @@ def test_a_reset_ends_the_stream_at_both_ends(port, helpers, way, text):
     assert counters["fault_reset"] == 1
 
 
-def test_a_stream_ends_behind_what_is_held(port, helpers):
+def test_the_end_of_a_tcp_stream_arrives_after_the_delayed_octets(port, helpers):
     a, b = port.connected_pair()
     data = os.urandom(30_000)
     with installed_plan(helpers, "delay=30ms"):
         assert a.send(data) == len(data)
         assert helpers.lib.siw_llp_tcp_shutdown(a.c) == 0
-        got, end = b"", time.monotonic() + 2 * LATE
+        got, end = b"", time.monotonic() + 2 * EXTRA_SECONDS
         while True:
             assert time.monotonic() < end
             rv = -errno.EAGAIN
@@ -421,23 +424,23 @@ def test_a_stream_ends_behind_what_is_held(port, helpers):
         assert got == data
 
 
-def test_nobody_spins_while_a_streams_octets_wait(port, helpers):
+def test_waiting_for_delayed_octets_of_a_tcp_stream_uses_no_cpu_time(port, helpers):
     a, b = port.connected_pair()
     port.drain_ready_sockets()
     data = os.urandom(200_000)
     with installed_plan(helpers, "rx:rate=4Mbit,limit=20KB"):
         before = time.process_time()
         timed_transfer(port, a, b, data)
-        # 200 KB at 4 Mbit/s take 400 ms, nearly all of it asleep.
+        # 200 KB at 4 Mbit/s take 400 ms, and the thread sleeps most of the time.
         assert time.process_time() - before < 0.4 or "SANITIZER" in os.environ
 
 
-def test_a_capture_has_what_the_socket_gave_and_took_and_why_it_was_dropped(
+def test_a_capture_under_a_fault_plan_has_the_packets_at_the_socket_and_their_drops(
     port, helpers, tmp_path
 ):
     a, b = port.open_udp(), port.open_udp()
     path = tmp_path / "faults.pcapng"
-    with capturing(path):
+    with open_capture(path):
         with installed_plan(helpers, "tx:loss=100%"):
             send_all(a, b.local_addr(), [b"never sent"])
         with installed_plan(helpers, "rx:loss=100%"):
@@ -446,32 +449,32 @@ def test_a_capture_has_what_the_socket_gave_and_took_and_why_it_was_dropped(
         with installed_plan(helpers, "tx:delay=1000s"):
             send_all(a, b.local_addr(), [b"late"])
             assert receive_until_quiet(port, b, quiet=0) == []
-        assert receive_until_quiet(port, b, quiet=LATE, most=1) == [b"late"]
+        assert receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=1) == [b"late"]
     told = [(transport_payload(p), packet_comment(p)) for p in read_packets(path)]
     assert [octets for octets, _ in told] == [b"dropped here"] * 2 + [b"late"] * 2
     assert "fault_loss" in told[1][1]
     assert [told[i][1] for i in (0, 2, 3)] == [None] * 3
 
 
-def test_a_corrupted_datagram_is_captured_as_it_left(port, helpers, tmp_path):
+def test_a_datagram_that_a_fault_plan_corrupts_is_captured_as_transmitted(port, helpers, tmp_path):
     a, b = port.open_udp(), port.open_udp()
     path = tmp_path / "corrupt.pcapng"
-    with capturing(path), installed_plan(helpers, "tx:corrupt=100%"):
+    with open_capture(path), installed_plan(helpers, "tx:corrupt=100%"):
         send_all(a, b.local_addr(), [bytes(50)])
-        got = receive_until_quiet(port, b, quiet=LATE, most=1)
+        got = receive_until_quiet(port, b, quiet=EXTRA_SECONDS, most=1)
     assert [transport_payload(p) for p in read_packets(path)] == got * 2
     assert got != [bytes(50)]
 
 
-def test_both_ends_of_two_threads_keep_a_streams_order_under_a_plan(helpers):
-    """Sending and receiving on one socket may run concurrently, together with the poller."""
+def test_two_threads_send_and_receive_on_a_tcp_stream_in_order_under_a_fault_plan(helpers):
+    """A thread may send on a socket while another thread polls and receives."""
     port = helpers.Port()
     a, b = port.connected_pair()
     data = os.urandom(300_000)
     done = threading.Event()
 
     def send_data():
-        at, end = 0, time.monotonic() + 6 * LATE
+        at, end = 0, time.monotonic() + 6 * EXTRA_SECONDS
         while at < len(data) and time.monotonic() < end:
             rv = a.send(data[at : at + 3000])
             if rv > 0:
@@ -481,7 +484,7 @@ def test_both_ends_of_two_threads_keep_a_streams_order_under_a_plan(helpers):
     with installed_plan(helpers, "tx:delay=1ms,limit=30KB; short=30%"):
         thread = threading.Thread(target=send_data)
         thread.start()
-        got, end = b"", time.monotonic() + 6 * LATE
+        got, end = b"", time.monotonic() + 6 * EXTRA_SECONDS
         while len(got) < len(data) and time.monotonic() < end:
             for s in port.poll():
                 rv, more = s.recv()

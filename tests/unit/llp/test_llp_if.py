@@ -15,7 +15,7 @@ def interfaces_by_name(most=64):
     return {ffi.string(out[i].name).decode(): out[i] for i in range(n)}, out
 
 
-def test_loopback_is_listed_with_its_addresses_ipv4_first(helpers):
+def test_the_loopback_interface_is_listed_with_its_ipv4_addresses_first(helpers):
     found, keep = interfaces_by_name()
     lo = found["lo"]
     texts = [helpers.address_text(ffi.addressof(lo.addrs, i)) for i in range(lo.n_addrs)]
@@ -27,7 +27,7 @@ def test_loopback_is_listed_with_its_addresses_ipv4_first(helpers):
     del keep
 
 
-def test_mtus_equal_the_systems(helpers):
+def test_the_listed_mtu_of_each_interface_equals_that_in_sysfs(helpers):
     found, keep = interfaces_by_name()
     assert found
     for name, i in found.items():
@@ -36,11 +36,13 @@ def test_mtus_equal_the_systems(helpers):
     del keep
 
 
-def test_no_more_are_returned_than_there_is_room_for():
+def test_no_more_interfaces_are_returned_than_the_array_can_hold():
     assert list(interfaces_by_name(1)[0]) == list(interfaces_by_name()[0])[:1]
 
 
-def test_an_interface_without_addresses_is_left_out_and_one_that_is_down_says_so(run_in_namespace):
+def test_interfaces_without_addresses_are_omitted_and_interfaces_that_are_down_listed(
+    run_in_namespace,
+):
     run_in_namespace(
         """
 ip link set lo up; ip link add v0 type veth peer name v1
@@ -63,7 +65,7 @@ assert "[fe80::2%lo]:0" in texts, texts
     )
 
 
-def test_more_addresses_than_an_entry_holds_are_left_out(run_in_namespace):
+def test_addresses_beyond_the_capacity_of_an_interface_entry_are_omitted(run_in_namespace):
     run_in_namespace(
         "ip link set lo up; for i in $(seq 2 30); do ip addr add 127.0.1.$i/8 dev lo; done",
         """
@@ -76,7 +78,7 @@ assert all(out[0].addrs[i].family == 2 for i in range(16))
 
 
 @pytest.mark.parametrize("most", [0])
-def test_a_capacity_of_zero_returns_no_interface(most):
+def test_listing_interfaces_with_a_capacity_of_zero_returns_none(most):
     assert lib.siw_llp_interfaces(ffi.NULL, most) == 0
 
 

@@ -1,4 +1,4 @@
-"""The poller: when each socket is reported as ready, and at what cost."""
+"""The poller: when each socket is reported as ready, and how many system calls the poller makes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ ASK_EVERY, STALE, COOL = 32, 256, 1024
 
 
 def make_hot(port, sender, sock):
-    """Make a socket hot and drain it."""
+    """Make a socket hot by a datagram, and receive the datagram."""
     assert sender.sendto(sock.local_addr(), b"x") == 0
     port.poll_until_ready(sock)
-    assert sock.drain() == 1
+    assert sock.receive_all() == 1
 
 
 @pytest.fixture
 def plain_sender():
-    """A plain socket that belongs to no port."""
+    """A sender with a plain UDP socket that belongs to no port."""
 
     class Sender:
         def __init__(self):
@@ -40,14 +40,14 @@ def plain_sender():
 # ---- cost
 
 
-def test_while_nothing_is_hot_each_poll_asks_epoll(port, helpers):
+def test_without_hot_sockets_each_poll_calls_epoll_wait(port, helpers):
     port.open_udp()
     c = helpers.Counters()
     assert all(port.poll() == [] for _ in range(100))
     assert c["epoll_waits"] == 100
 
 
-def test_a_hot_socket_is_handed_out_unasked_and_epoll_asked_every_32nd_time(
+def test_a_hot_socket_is_reported_by_each_poll_and_epoll_called_by_every_32nd_poll(
     port, helpers, plain_sender
 ):
     a = port.open_udp()
@@ -57,7 +57,9 @@ def test_a_hot_socket_is_handed_out_unasked_and_epoll_asked_every_32nd_time(
     assert c["epoll_waits"] == 10
 
 
-def test_a_cold_socket_waits_for_microseconds_and_not_for_32_long_polls(helpers, plain_sender):
+def test_a_cold_socket_is_reported_within_microseconds_even_if_polls_are_rare(
+    helpers, plain_sender
+):
     with helpers.temporary_setting("hot_sockets", 1):
         port = helpers.Port()
     flooded, quiet = port.open_udp(), port.open_udp()
@@ -65,15 +67,16 @@ def test_a_cold_socket_waits_for_microseconds_and_not_for_32_long_polls(helpers,
     for _ in range(20):
         plain_sender.sendto(flooded.local_addr(), b"x")
         plain_sender.sendto(quiet.local_addr(), b"x")
-        time.sleep(0.0001)  # stands for the time that a program spends between two polls
+        # The sleep represents the time that a program spends between two polls.
+        time.sleep(0.0001)
         assert port.poll() == [flooded, quiet]
         for s in (flooded, quiet):
-            s.drain()
+            s.receive_all()
         assert port.poll() == [flooded]
     port.close()
 
 
-def test_a_hot_socket_is_out_of_the_epoll_set(port, plain_sender):
+def test_a_hot_socket_is_removed_from_the_epoll_set(port, plain_sender):
     a = port.open_udp()
     make_hot(port, plain_sender, a)
     s = port.fill_waitset()
@@ -81,10 +84,10 @@ def test_a_hot_socket_is_out_of_the_epoll_set(port, plain_sender):
     info = Path(f"/proc/self/fdinfo/{s.fds[s.n - 1]}").read_text()
     watched = [int(line.split()[1]) for line in info.splitlines() if line.startswith("tfd:")]
     assert a.fd not in watched
-    assert len(watched) == 1, "the wake descriptor"
+    assert len(watched) == 1, "the epoll set has more than the wake-up descriptor"
 
 
-def test_a_ping_pong_of_two_sockets_hardly_ever_asks_epoll(port, helpers):
+def test_a_ping_pong_between_two_hot_sockets_rarely_calls_epoll_wait(port, helpers):
     a, b = port.open_udp(), port.open_udp()
     a.sendto(b.local_addr(), b"x")
     make_hot(port, b, a)
@@ -99,7 +102,7 @@ def test_a_ping_pong_of_two_sockets_hardly_ever_asks_epoll(port, helpers):
     assert c["epoll_waits"] <= polls // ASK_EVERY + 1
 
 
-def test_idle_cold_sockets_are_checked_less_and_less_often(port, helpers, plain_sender):
+def test_the_interval_between_checks_of_idle_cold_sockets_grows(port, helpers, plain_sender):
     """The interval between checks of an idle cold socket grows from 10 us to 20, 40 and 80 us."""
     hot, _cold = port.open_udp(), port.open_udp()
     make_hot(port, plain_sender, hot)
@@ -127,13 +130,15 @@ def test_no_more_sockets_are_hot_than_the_setting_says(helpers, plain_sender, mo
             plain_sender.sendto(s.local_addr(), b"x")
         for _ in range(ASK_EVERY + 1):
             for s in port.poll():
-                s.drain()
-        # The first sockets had data within fewer than 256 polls, so they stay hot.
+                s.receive_all()
+        # Each of the first sockets had data less than 256 polls ago and therefore stays hot.
         assert sorted(port.hot_fds()) == sorted(s.fd for s in socks[:most])
     port.close()
 
 
-def test_a_hot_socket_that_had_nothing_for_256_polls_gives_up_its_place(helpers, plain_sender):
+def test_a_hot_socket_without_data_for_256_polls_gives_its_hot_slot_to_another_socket(
+    helpers, plain_sender
+):
     with helpers.temporary_setting("hot_sockets", 2):
         port = helpers.Port()
     a, b, c = (port.open_udp() for _ in range(3))
@@ -150,7 +155,7 @@ def test_a_hot_socket_that_had_nothing_for_256_polls_gives_up_its_place(helpers,
     port.close()
 
 
-def test_a_hot_socket_that_is_idle_while_another_works_turns_cold(port, plain_sender):
+def test_a_hot_socket_that_is_idle_while_another_is_busy_becomes_cold(port, plain_sender):
     a, b = port.open_udp(), port.open_udp()
     make_hot(port, plain_sender, a)
     make_hot(port, plain_sender, b)
@@ -158,20 +163,20 @@ def test_a_hot_socket_that_is_idle_while_another_works_turns_cold(port, plain_se
         plain_sender.sendto(b.local_addr(), b"x")
         for _ in range(10):
             for s in port.poll():
-                s.drain()
+                s.receive_all()
     assert port.hot_fds() == [b.fd]
     make_hot(port, plain_sender, a)
     assert sorted(port.hot_fds()) == sorted([a.fd, b.fd])
 
 
-def test_a_hot_socket_stays_hot_while_nobody_has_anything(port, plain_sender):
+def test_a_hot_socket_stays_hot_while_no_socket_has_data(port, plain_sender):
     a = port.open_udp()
     make_hot(port, plain_sender, a)
     for _ in range(COOL * 5):
         assert port.poll() == [a]
 
 
-def test_a_socket_that_wants_to_write_stays_hot(port, plain_sender):
+def test_a_hot_socket_that_waits_for_buffer_space_stays_hot(port, plain_sender):
     a, b = port.open_udp(), port.open_udp()
     make_hot(port, plain_sender, a)
     make_hot(port, plain_sender, b)
@@ -180,12 +185,12 @@ def test_a_socket_that_wants_to_write_stays_hot(port, plain_sender):
         plain_sender.sendto(b.local_addr(), b"x")
         for _ in range(10):
             for s in port.poll():
-                s.drain()
+                s.receive_all()
     assert sorted(port.hot_fds()) == sorted([a.fd, b.fd])
     a.want_write(False)
 
 
-def test_a_datagram_that_comes_while_its_socket_turns_cold_is_handed_out(helpers, plain_sender):
+def test_a_socket_with_an_unread_datagram_that_becomes_cold_is_reported(helpers, plain_sender):
     with helpers.temporary_setting("hot_sockets", 1):
         port = helpers.Port()
     a, b = port.open_udp(), port.open_udp()
@@ -200,7 +205,7 @@ def test_a_datagram_that_comes_while_its_socket_turns_cold_is_handed_out(helpers
     port.close()
 
 
-# ---- the ring
+# ---- the ring of ready sockets
 
 
 @pytest.fixture
@@ -214,7 +219,7 @@ def busy_port(helpers, plain_sender):
     port.close()
 
 
-def test_a_cold_socket_is_handed_out_until_a_receive_said_eagain(busy_port, plain_sender):
+def test_a_cold_socket_is_reported_until_a_receive_returns_eagain(busy_port, plain_sender):
     port, a = busy_port, busy_port.open_udp()
     for _ in range(3):
         plain_sender.sendto(a.local_addr(), b"x")
@@ -227,7 +232,7 @@ def test_a_cold_socket_is_handed_out_until_a_receive_said_eagain(busy_port, plai
     assert all(a not in port.poll() for _ in range(100))
 
 
-def test_a_cold_socket_is_handed_out_again_when_asked_for(busy_port, plain_sender):
+def test_a_resumed_cold_socket_is_reported_again(busy_port, plain_sender):
     port, a = busy_port, busy_port.open_udp()
     assert all(a not in port.poll() for _ in range(50))
     a.resume()
@@ -236,7 +241,7 @@ def test_a_cold_socket_is_handed_out_again_when_asked_for(busy_port, plain_sende
     assert a not in port.poll()
 
 
-def test_the_ready_ring_is_fair(busy_port, plain_sender):
+def test_polls_report_ready_cold_sockets_in_turn(busy_port, plain_sender):
     port = busy_port
     socks = [port.open_udp() for _ in range(5)]
     for s in socks:
@@ -244,15 +249,15 @@ def test_the_ready_ring_is_fair(busy_port, plain_sender):
     port.poll_until_ready(socks[0])
     for _ in range(40):
         port.poll()
-    # Each poll returns one cold socket besides the hot one; with nothing received, all cold ones
-    # take equal turns.
+    # Each poll returns one cold socket besides the hot socket; if no datagram is received, the
+    # polls return all cold sockets equally often.
     seen = [next(s for s in port.poll(2) if s is not port.hot) for _ in range(50)]
     assert all(seen.count(s) == 10 for s in socks)
     assert seen[:5] == seen[5:10]
 
 
 @pytest.mark.parametrize("room", [1, 2, 3, 64])
-def test_hot_sockets_and_the_ring_both_get_their_share_of_any_room(helpers, plain_sender, room):
+def test_hot_and_cold_sockets_both_get_a_share_of_each_poll(helpers, plain_sender, room):
     with helpers.temporary_setting("hot_sockets", 4):
         port = helpers.Port()
     hot, cold = [port.open_udp() for _ in range(4)], [port.open_udp() for _ in range(4)]
@@ -268,7 +273,9 @@ def test_hot_sockets_and_the_ring_both_get_their_share_of_any_room(helpers, plai
 
 @pytest.mark.parametrize("room", [4, 16, 64])
 @pytest.mark.parametrize("hot", [1, 4])
-def test_200_quiet_sockets_are_served_beside_one_that_floods(helpers, plain_sender, room, hot):
+def test_200_quiet_sockets_are_reported_beside_a_socket_with_constant_traffic(
+    helpers, plain_sender, room, hot
+):
     with helpers.temporary_setting("hot_sockets", hot):
         port = helpers.Port()
     flooding, quiet = port.open_udp(), [port.open_udp() for _ in range(200)]
@@ -276,8 +283,8 @@ def test_200_quiet_sockets_are_served_beside_one_that_floods(helpers, plain_send
     waiting, polls, served = set(quiet), 0, 0
     for s in quiet:
         plain_sender.sendto(s.local_addr(), b"hello")
-    # The check comes within 32 polls and finds 64 sockets at a time; then the ring gets half of the
-    # room.
+    # epoll is called within 32 polls and reports 64 sockets at a time; then half of each poll's
+    # results are sockets of the ring.
     bound = ASK_EVERY + 200 // 64 + 1 + -(-200 // (room // 2)) * 2
     while waiting and polls <= bound:
         for _ in range(8):
@@ -292,15 +299,15 @@ def test_200_quiet_sockets_are_served_beside_one_that_floods(helpers, plain_send
                     assert s.recvfrom()[1] == b"hello"
                     waiting.remove(s)
                 assert s.recvfrom()[0] == -errno.EAGAIN
-    assert not waiting, f"{len(waiting)} not served in {polls} polls"
-    assert served >= polls, "the flooding one was served too"
+    assert not waiting, f"{len(waiting)} sockets were not reported in {polls} polls"
+    assert served >= polls, "the socket with constant traffic was not received from"
     port.close()
 
 
-# ---- handlers, closing
+# ---- handlers and closing
 
 
-def test_the_handler_can_be_changed(port, helpers, plain_sender):
+def test_the_handler_of_a_socket_can_be_changed(port, helpers, plain_sender):
     a = port.open_udp()
     make_hot(port, plain_sender, a)
     port.socks[777] = a
@@ -312,7 +319,7 @@ def test_the_handler_can_be_changed(port, helpers, plain_sender):
 
 
 @pytest.mark.parametrize("hot", [1, 16])
-def test_sockets_may_be_closed_while_the_tokens_of_a_poll_are_served(helpers, plain_sender, hot):
+def test_sockets_may_be_closed_while_the_results_of_a_poll_are_handled(helpers, plain_sender, hot):
     with helpers.temporary_setting("hot_sockets", hot):
         port = helpers.Port()
     for turn in range(20):
@@ -323,10 +330,11 @@ def test_sockets_may_be_closed_while_the_tokens_of_a_poll_are_served(helpers, pl
         for _ in range(40):
             for s in port.poll(8):
                 if s in closed:
-                    continue  # skips a socket that a handler has closed during this pass
+                    # The socket has been closed earlier in this pass over the poll's results.
+                    continue
                 handed.append(s)
-                # Close the socket itself and another one that this pass has or has not yet
-                # reported.
+                # The test closes the reported socket and another socket of this poll or a later
+                # poll.
                 for victim in (s, socks[(socks.index(s) + turn) % 30]):
                     if victim not in closed:
                         victim.close()
@@ -339,11 +347,11 @@ def test_sockets_may_be_closed_while_the_tokens_of_a_poll_are_served(helpers, pl
     port.close()
 
 
-def test_a_port_without_sockets_hands_out_nothing(port):
+def test_a_poll_of_a_port_without_sockets_reports_nothing(port):
     assert [port.poll() for _ in range(5)] == [[]] * 5
 
 
-def test_no_descriptor_is_left_after_a_thousand_sockets_and_a_hundred_ports(helpers, plain_sender):
+def test_opening_a_thousand_sockets_and_a_hundred_ports_leaks_no_descriptor(helpers, plain_sender):
     before = helpers.open_fds()
     for _ in range(100):
         port = helpers.Port()
@@ -355,7 +363,7 @@ def test_no_descriptor_is_left_after_a_thousand_sockets_and_a_hundred_ports(help
     assert helpers.open_fds() == before
 
 
-def test_a_port_that_finds_no_descriptor_says_so_and_leaves_none(run_in_child):
+def test_opening_a_port_without_free_descriptors_fails_with_emfile_without_a_leak(run_in_child):
     run_in_child("""
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 used = len(open_fds())
@@ -379,7 +387,7 @@ assert len(open_fds()) == used
 """)
 
 
-def test_a_forked_child_that_closes_its_copies_leaves_the_parent_s_epoll_set_alone(run_in_child):
+def test_closing_a_port_in_a_forked_child_does_not_change_the_parents_epoll_set(run_in_child):
     run_in_child("""
 p = Port()
 a, b = p.open_udp(), p.open_udp()

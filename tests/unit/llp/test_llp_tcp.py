@@ -1,4 +1,4 @@
-"""TCP sockets: connecting, segmentation, and all kinds of stream ends."""
+"""TCP sockets: connection setup, segmentation, and all ways in which a stream ends."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import threading
 
 import pytest
 
-BOTH = pytest.mark.parametrize("family", ["v4", "v6"])
+BOTH_FAMILIES = pytest.mark.parametrize("family", ["v4", "v6"])
 
 
 # ---- connecting
 
 
-@BOTH
-def test_a_connection_is_made_and_carries_octets_both_ways(port, helpers, family):
+@BOTH_FAMILIES
+def test_a_tcp_connection_carries_octets_in_both_directions(port, helpers, family):
     listener = port.listen(helpers.loopback[family])
     a = port.connect(listener.local_addr())
     port.poll_until_ready(listener)
@@ -33,7 +33,7 @@ def test_a_connection_is_made_and_carries_octets_both_ways(port, helpers, family
         assert y.recv() == (-errno.EAGAIN, b"")
 
 
-def test_a_failed_connect_returns_the_same_error_each_time(port, helpers):
+def test_a_failed_tcp_connect_returns_the_same_error_each_time(port, helpers):
     with socket.create_server(("127.0.0.1", 0)) as s:
         dest = helpers.siw_addr(*s.getsockname())
     a = port.connect(dest)
@@ -41,10 +41,10 @@ def test_a_failed_connect_returns_the_same_error_each_time(port, helpers):
     assert [a.connect_result() for _ in range(3)] == [-errno.ECONNREFUSED] * 3
     for _ in range(5):
         port.poll()
-    assert port.wait(1000) == 0, "it is told once"
+    assert port.wait(1000) == 0, "the failed connect was reported twice"
 
 
-def test_a_connection_comes_from_the_source_that_is_asked_for(port, helpers):
+def test_a_tcp_connection_has_the_requested_source_address(port, helpers):
     listener = port.listen("127.0.0.1")
     a = port.connect(listener.local_addr(), helpers.siw_addr("127.0.0.2"))
     b = helpers.wait_until(lambda: port.accept_once(listener))
@@ -52,7 +52,7 @@ def test_a_connection_comes_from_the_source_that_is_asked_for(port, helpers):
     assert helpers.address_text(a.local_addr()) == helpers.address_text(b.peer_addr())
 
 
-def test_a_source_that_is_not_ours_is_refused(port, helpers):
+def test_connecting_from_an_address_of_another_host_is_refused(port, helpers):
     with pytest.raises(OSError) as e:
         port.connect(helpers.siw_addr("127.0.0.1", 9), helpers.siw_addr("192.0.2.1"))
     assert e.value.errno == errno.EADDRNOTAVAIL
@@ -60,7 +60,7 @@ def test_a_source_that_is_not_ours_is_refused(port, helpers):
 
 @pytest.fixture
 def full_listener_address():
-    """Yield the address of a listener with a full queue: a further connect stays pending."""
+    """The address of a listener with a full queue, to which a further connect stays pending."""
     s = socket.socket()
     s.bind(("127.0.0.1", 0))
     s.listen(0)
@@ -70,11 +70,13 @@ def full_listener_address():
     s.close()
 
 
-def test_a_pending_connect_stays_cold_and_is_not_handed_out(port, helpers, full_listener_address):
+def test_a_socket_with_a_pending_connect_stays_cold_and_is_not_reported(
+    port, helpers, full_listener_address
+):
     a = port.connect(helpers.siw_addr(*full_listener_address))
     c = helpers.Counters()
     assert all(port.poll() == [] for _ in range(300))
-    assert c["epoll_waits"] == 300, "something was hot"
+    assert c["epoll_waits"] == 300, "a socket was hot"
     assert a.connect_result() == -errno.EAGAIN
     assert port.wait(1000) == 0
 
@@ -85,25 +87,26 @@ def test_a_socket_can_be_closed_while_its_connect_is_pending(port, helpers, full
         assert port.poll() == []
 
 
-def test_octets_that_came_before_the_connect_was_noticed_are_handed_out(port, helpers):
+def test_octets_received_before_the_end_of_the_connect_was_noticed_are_reported(port, helpers):
     with socket.create_server(("127.0.0.1", 0)) as server:
         a = port.connect(helpers.siw_addr(*server.getsockname()))
         peer, _ = server.accept()
         with peer:
             peer.sendall(b"first words")
-            port.poll_until_ready(a)  # one event reports both
+            # One event reports both the end of the connect and the octets.
+            port.poll_until_ready(a)
             assert a.connect_result() == 0
             port.poll_until_ready(a, 2)
             assert a.recv() == (11, b"first words")
 
 
-def test_accept_without_a_connection_says_eagain(port):
+def test_accept_without_a_pending_connection_returns_eagain(port):
     listener = port.listen()
     with pytest.raises(BlockingIOError):
         port.accept(listener)
 
 
-def test_a_listener_is_handed_out_until_its_last_connection_was_accepted(port):
+def test_a_listener_is_reported_until_its_last_connection_is_accepted(port):
     listener = port.listen()
     clients = [port.connect(listener.local_addr()) for _ in range(5)]
     got = []
@@ -117,7 +120,7 @@ def test_a_listener_is_handed_out_until_its_last_connection_was_accepted(port):
         assert listener not in port.poll()
 
 
-def test_a_listener_is_never_hot(port, helpers):
+def test_a_tcp_listener_never_becomes_hot(port, helpers):
     listener = port.listen()
     for _ in range(3):
         a = port.connect(listener.local_addr())
@@ -128,25 +131,26 @@ def test_a_listener_is_never_hot(port, helpers):
         assert port.hot_fds() == []
 
 
-def test_a_second_listener_on_the_port_is_refused(port, helpers):
+def test_a_second_tcp_listener_on_the_same_port_is_refused(port, helpers):
     listener = port.listen()
     with pytest.raises(OSError) as e:
         port.listen(port=helpers.port_of(listener.local_addr()))
     assert e.value.errno == errno.EADDRINUSE
 
 
-def test_a_listener_comes_back_while_old_connections_linger(port, helpers):
+def test_a_tcp_port_can_be_listened_on_again_while_an_old_connection_is_in_time_wait(port, helpers):
     listener = port.listen()
     number = helpers.port_of(listener.local_addr())
     a = port.connect(listener.local_addr())
     b = helpers.wait_until(lambda: port.accept_once(listener))
-    b.close()  # the side that closes first keeps the port in TIME-WAIT
+    # The end of a TCP connection that closes first keeps the port in TIME-WAIT.
+    b.close()
     a.close()
     listener.close()
     assert helpers.port_of(port.listen(port=number).local_addr()) == number
 
 
-#: A connection is pending, and no descriptor is left to accept it.
+#: Code after which a connection is pending at a listener and no descriptor is free to accept it.
 WITHOUT_DESCRIPTORS = """
 p = Port()
 listener = p.listen()
@@ -162,11 +166,11 @@ except OSError as e:
 """
 
 
-def test_a_connection_outlasts_the_want_of_descriptors(run_in_child):
+def test_a_pending_connection_is_accepted_once_descriptors_are_free_again(run_in_child):
     run_in_child(
         WITHOUT_DESCRIPTORS
         + """
-# It neither spins meanwhile nor forgets: the sleep ends when it is time to try again.
+# The polls do not report the listener until the wait ends at the time of the next attempt.
 assert all(listener not in p.poll() for _ in range(100))
 start = time.monotonic()
 assert p.wait(5_000_000) == 1
@@ -182,19 +186,19 @@ p.close()
     )
 
 
-def test_a_listener_without_descriptors_can_be_closed(run_in_child):
+def test_a_listener_whose_accept_failed_for_lack_of_descriptors_can_be_closed(run_in_child):
     run_in_child(
         WITHOUT_DESCRIPTORS
         + """
 listener.close()
-assert p.wait(200_000) == 0, "nothing is left to try again"
+assert p.wait(200_000) == 0, "the wait ended although the listener was closed"
 assert p.poll() == []
 p.close()
 """
     )
 
 
-def test_all_descriptors_are_non_blocking_closed_on_exec_and_without_delay(port):
+def test_tcp_sockets_are_nonblocking_close_on_exec_and_have_tcp_nodelay(port):
     a, b = port.connected_pair()
     for s in (a, b):
         flags = fcntl.fcntl(s.fd, fcntl.F_GETFL), fcntl.fcntl(s.fd, fcntl.F_GETFD)
@@ -207,17 +211,17 @@ def test_all_descriptors_are_non_blocking_closed_on_exec_and_without_delay(port)
     assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
 
 
-# ---- the stream
+# ---- the TCP stream
 
 
-def test_a_stream_arrives_in_order_however_it_is_cut(port, helpers):
+def test_a_tcp_stream_arrives_in_order_with_any_lengths_of_sends_and_receives(port, helpers):
     a, b = port.connected_pair()
     data = os.urandom(1_000_003) * 20
     c = helpers.Counters()
     sent, got = 0, bytearray()
     while len(got) < len(data):
         while sent < len(data):
-            # Each call sends three pieces, whose lengths are not aligned to anything.
+            # Each call sends three pieces of unaligned lengths.
             part = data[sent : sent + 700_001]
             rv = a.send(part[:13], part[13:99_991], part[99_991:])
             if rv < 0:
@@ -242,8 +246,8 @@ def fill_send_buffer(a):
 
 
 @pytest.mark.parametrize("state", ["cold", "hot", "armed"])
-def test_a_full_stream_wakes_the_sleeper_when_it_has_room(port, helpers, state):
-    # The reader has its own port, so only room in the writer's socket may end the sleep.
+def test_buffer_space_in_a_full_tcp_socket_wakes_a_waiting_thread(port, helpers, state):
+    # The reader has its own port, so only buffer space in the writer's socket can end the wait.
     other = helpers.Port()
     listener = other.listen()
     a = port.connect(listener.local_addr())
@@ -251,14 +255,14 @@ def test_a_full_stream_wakes_the_sleeper_when_it_has_room(port, helpers, state):
     helpers.wait_until(lambda: a in port.poll() and a.connect_result() == 0)
     if state != "cold":
         b.send(b"x")
-        helpers.wait_until(lambda: a in port.poll() and a.drain())
+        helpers.wait_until(lambda: a in port.poll() and a.receive_all())
         assert len(port.hot_fds()) == 1
     port.drain_ready_sockets()
     total = fill_send_buffer(a)
     if state == "armed":
         port.arm()
-    assert port.wait(20_000) == 0, "there is no room yet"
-    reader = threading.Timer(0.05, b.drain)
+    assert port.wait(20_000) == 0, "the wait ended without buffer space"
+    reader = threading.Timer(0.05, b.receive_all)
     reader.start()
     assert port.wait(5_000_000) == 1
     reader.join()
@@ -266,11 +270,11 @@ def test_a_full_stream_wakes_the_sleeper_when_it_has_room(port, helpers, state):
     a.want_write(False)
     assert helpers.wait_until(lambda: (rv := a.send(b"y")) > 0 and rv) == 1
     assert total > 100_000
-    helpers.wait_until(lambda: not b.drain())
+    helpers.wait_until(lambda: not b.receive_all())
     other.close()
 
 
-def test_a_paused_stream_that_waits_for_room_is_not_handed_out_for_what_comes(port, helpers):
+def test_a_paused_tcp_socket_that_waits_for_buffer_space_ignores_received_octets(port, helpers):
     other = helpers.Port()
     listener = other.listen()
     a = port.connect(listener.local_addr())
@@ -283,15 +287,15 @@ def test_a_paused_stream_that_waits_for_room_is_not_handed_out_for_what_comes(po
         assert b.send(b"x") == 1
         assert not any(port.poll() for _ in range(100))
         assert port.wait(2000) == 0 or not port.poll()
-    # the reader has drained the stream, so the writer's socket has room
-    helpers.wait_until(lambda: b.drain() is not None and a in port.poll())
+    # After the reader has received everything, the writer's socket has buffer space.
+    helpers.wait_until(lambda: b.receive_all() is not None and a in port.poll())
     a.want_write(False)
     other.close()
 
 
 @pytest.mark.parametrize("armed", [False, True])
 @pytest.mark.parametrize("hot", [False, True])
-def test_a_wish_to_write_that_comes_after_the_room_is_served(port, helpers, hot, armed):
+def test_want_write_on_a_tcp_socket_with_buffer_space_reports_the_socket(port, helpers, hot, armed):
     a, b = port.connected_pair()
     if hot:
         b.send(b"x")
@@ -302,49 +306,50 @@ def test_a_wish_to_write_that_comes_after_the_room_is_served(port, helpers, hot,
         port.drain_ready_sockets()
     assert port.wait(1000) == 0
     asleep = port.fill_waitset()
-    a.want_write(True)  # the socket has had room all the time, so there will be no new event
-    assert helpers.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1, "who sleeps already hears of it"
+    # The socket always had buffer space, so epoll reports no new event.
+    a.want_write(True)
+    assert helpers.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1, (
+        "a thread that waits already was not woken"
+    )
     assert port.wait(5_000_000) == 1
     port.poll_until_ready(a)
     a.want_write(False)
 
 
-def test_room_that_nobody_asked_for_is_not_handed_out(port, helpers):
+def test_buffer_space_without_want_write_is_not_reported(port, helpers):
     a, b = port.connected_pair()
     b.send(b"x")
     port.drain_ready_sockets()
     fill_send_buffer(a)
     a.want_write(False)
-    b.drain()
-    helpers.wait_until(lambda: b.drain() == 0)
+    b.receive_all()
+    helpers.wait_until(lambda: b.receive_all() == 0)
     port.drain_ready_sockets()
     assert a.fd in port.hot_fds() or all(a not in port.poll() for _ in range(50))
 
 
-def test_more_iovecs_than_the_system_takes_are_a_partial_write(port):
+def test_more_iovecs_than_iov_max_result_in_a_partial_send_and_receive(port):
     a, b = port.connected_pair()
     assert a.send(*[b"x"] * 1500) == 1024
     assert b.recv(*[1] * 1500)[0] == 1024
 
 
-def test_the_segment_size_is_what_the_kernel_says(port):
+def test_the_segment_size_of_a_tcp_socket_is_that_of_the_kernel(port):
     a, _ = port.connected_pair()
     with socket.socket(fileno=os.dup(a.fd)) as raw:
         want = raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
     assert port.lib.siw_llp_tcp_emss(a.c) == want > 536
 
 
-def test_the_segment_size_of_a_non_stream_socket_is_an_error(port):
+def test_the_segment_size_of_a_udp_socket_is_an_error(port):
     assert port.lib.siw_llp_tcp_emss(port.open_udp().c) == -errno.EOPNOTSUPP
 
 
-# ---- ends
+# ---- ends of streams
 
 
 @pytest.mark.parametrize("hot", [False, True])
-def test_the_end_of_a_stream_is_read_as_0_each_time_and_does_not_keep_anyone_awake(
-    port, helpers, hot
-):
+def test_receives_at_the_end_of_a_tcp_stream_return_0_and_waits_do_not_return(port, helpers, hot):
     a, b = port.connected_pair()
     a.send(b"last words")
     if hot:
@@ -356,23 +361,22 @@ def test_the_end_of_a_stream_is_read_as_0_each_time_and_does_not_keep_anyone_awa
     assert [b.recv() for _ in range(3)] == [(0, b"")] * 3
     for _ in range(40):
         for s in port.poll():
-            assert s.drain() == 0
-    # On a busy machine the acknowledgement of its FIN comes late, and is an event. If the end of
-    # the stream woke the reader again and again, there would never be three waits in a row without
-    # an event.
+            assert s.receive_all() == 0
+    # On a busy machine the acknowledgement of the FIN may arrive late and raise an event. If the
+    # end of the stream woke the reader repeatedly, three consecutive waits would never time out.
     helpers.wait_until(
         lambda: (
-            all(s.drain() == 0 for s in port.poll())
+            all(s.receive_all() == 0 for s in port.poll())
             and [port.wait(1000) for _ in range(3)] == [0, 0, 0]
         )
     )
-    # The other direction still works.
+    # The other direction of the stream still works.
     assert b.send(b"answer") == 6
     port.poll_until_ready(a)
     assert a.recv() == (6, b"answer")
 
 
-def test_an_aborted_stream_ends_with_a_reset(port, helpers):
+def test_an_aborted_tcp_stream_resets_the_peer(port, helpers):
     a, b = port.connected_pair()
     port.lib.siw_llp_tcp_abort(a.c)
     a.close()
@@ -385,7 +389,7 @@ def test_an_aborted_stream_ends_with_a_reset(port, helpers):
     assert port.wait(1000) == 0
 
 
-def test_a_stream_that_is_closed_in_order_delivers_what_was_sent(port):
+def test_a_closed_tcp_socket_delivers_the_octets_sent_before(port):
     a, b = port.connected_pair()
     a.send(b"x" * 50_000)
     a.close()
@@ -396,7 +400,7 @@ def test_a_stream_that_is_closed_in_order_delivers_what_was_sent(port):
     assert (rv, got) == (0, 50_000)
 
 
-def test_writing_to_a_closed_stream_is_an_error_and_no_signal(run_in_child):
+def test_sending_on_a_reset_tcp_stream_returns_an_error_and_raises_no_signal(run_in_child):
     run_in_child("""
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 p, c = Port(), Counters()
@@ -411,14 +415,14 @@ p.close()
 """)
 
 
-def test_the_peer_of_a_socket_without_one_is_an_error(port):
+def test_the_peer_address_of_a_listener_is_an_error(port):
     with pytest.raises(OSError) as e:
         port.listen().peer_addr()
     assert e.value.errno == errno.ENOTCONN
 
 
-@BOTH
-def test_no_descriptor_is_left_after_a_thousand_connections(port, helpers, family):
+@BOTH_FAMILIES
+def test_a_thousand_tcp_connections_leak_no_descriptor(port, helpers, family):
     listener = port.listen(helpers.loopback[family])
     before = helpers.open_fds()
     for _ in range(1000):

@@ -1,4 +1,4 @@
-"""UDP sockets: datagrams and all errors that a UDP socket can have."""
+"""UDP sockets: datagrams and all errors that a UDP socket can report."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import socket
 
 import pytest
 
-BOTH = pytest.mark.parametrize("family", ["v4", "v6"])
+BOTH_FAMILIES = pytest.mark.parametrize("family", ["v4", "v6"])
 
 
-@BOTH
+@BOTH_FAMILIES
 @pytest.mark.parametrize("size", [0, 1, 64, 1473, 65507])
-def test_a_datagram_arrives_whole_and_names_its_source(port, helpers, family, size):
+def test_a_datagram_arrives_complete_with_its_source_address(port, helpers, family, size):
     a, b = port.open_udp(helpers.loopback[family]), port.open_udp(helpers.loopback[family])
     data = os.urandom(size)
     assert a.sendto(b.local_addr(), data) == 0
@@ -22,12 +22,13 @@ def test_a_datagram_arrives_whole_and_names_its_source(port, helpers, family, si
     rv, got, source = b.recvfrom()
     assert (rv, got) == (size, data)
     assert helpers.address_text(source) == helpers.address_text(a.local_addr())
-    # All octets of the address, including those that a sockaddr_in does not have.
+    # The comparison covers all octets of the address, also those without a counterpart in a
+    # sockaddr_in.
     assert bytes(helpers.buffer(source)) == bytes(helpers.buffer(a.local_addr()))
 
 
 @pytest.mark.parametrize("size", [0, 1, 10, 63])
-def test_a_datagram_that_is_cut_tells_its_true_length(port, size):
+def test_a_truncated_datagram_reports_its_full_length(port, size):
     a, b = port.open_udp(), port.open_udp()
     assert a.sendto(b.local_addr(), b"x" * 64) == 0
     rv, got, _ = b.recvfrom(size)
@@ -36,27 +37,27 @@ def test_a_datagram_that_is_cut_tells_its_true_length(port, size):
     assert b.recvfrom()[0] == -errno.EAGAIN
 
 
-def test_several_iovecs_make_one_datagram(port):
+def test_several_iovecs_are_sent_as_one_datagram(port):
     a, b = port.open_udp(), port.open_udp()
     assert a.sendto(b.local_addr(), b"head", b"", b"payload", b"crc!") == 0
     assert b.recvfrom()[1] == b"headpayloadcrc!"
     assert b.recvfrom()[0] == -errno.EAGAIN
 
 
-def test_a_datagram_that_is_too_long_is_refused_and_counted(port, helpers):
+def test_a_datagram_longer_than_udp_allows_is_refused_and_counted(port, helpers):
     a = port.open_udp()
     c = helpers.Counters()
     assert a.sendto(a.local_addr(), b"x" * 65508) == -errno.EMSGSIZE
     assert c["send_errors"] == 1
 
 
-def test_a_destination_of_the_other_family_is_refused(port, helpers):
+def test_a_destination_of_another_address_family_is_refused(port, helpers):
     assert (
         port.open_udp("127.0.0.1").sendto(helpers.siw_addr("::1", 9), b"x") == -errno.EAFNOSUPPORT
     )
 
 
-def test_a_port_is_bound_once(port, helpers):
+def test_a_udp_port_cannot_be_bound_twice(port, helpers):
     a = port.open_udp()
     with pytest.raises(OSError) as e:
         port.open_udp(port=helpers.port_of(a.local_addr()))
@@ -64,7 +65,7 @@ def test_a_port_is_bound_once(port, helpers):
 
 
 @pytest.mark.clause("DGRAM-UD-17")
-def test_no_other_socket_can_take_the_port_by_asking_for_reuse(port, helpers):
+def test_another_socket_cannot_bind_a_bound_udp_port_with_so_reuseaddr(port, helpers):
     a = port.open_udp()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as thief:
         thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -73,13 +74,13 @@ def test_no_other_socket_can_take_the_port_by_asking_for_reuse(port, helpers):
         assert e.value.errno == errno.EADDRINUSE
 
 
-def test_an_ipv6_socket_leaves_the_port_to_ipv4(port, helpers):
+def test_an_ipv6_socket_does_not_occupy_the_udp_port_for_ipv4(port, helpers):
     six = port.open_udp("::")
     four = port.open_udp("0.0.0.0", helpers.port_of(six.local_addr()))
     assert helpers.port_of(four.local_addr()) == helpers.port_of(six.local_addr())
 
 
-def test_an_address_of_no_family_is_refused(port, helpers):
+def test_binding_an_address_without_a_family_is_refused(port, helpers):
     nowhere = helpers.siw_addr("127.0.0.1")
     nowhere.family = 0
     with pytest.raises(OSError) as e:
@@ -87,19 +88,19 @@ def test_an_address_of_no_family_is_refused(port, helpers):
     assert e.value.errno == errno.EAFNOSUPPORT
 
 
-def test_a_foreign_address_cannot_be_bound(port):
+def test_binding_an_address_of_another_host_is_refused(port):
     with pytest.raises(OSError) as e:
         port.open_udp("192.0.2.1")
     assert e.value.errno == errno.EADDRNOTAVAIL
 
 
-def test_the_descriptor_is_non_blocking_and_closed_on_exec(port):
+def test_a_udp_socket_is_nonblocking_and_close_on_exec(port):
     fd = port.open_udp().fd
     assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK
     assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
 
 
-def test_buffers_are_as_large_as_the_settings_ask(port, helpers):
+def test_udp_socket_buffers_have_the_sizes_of_the_settings(port, helpers):
     with helpers.temporary_setting("rcvbuf", 20000), helpers.temporary_setting("sndbuf", 30000):
         fd = port.open_udp().fd
     with socket.socket(fileno=os.dup(fd)) as s:
@@ -108,11 +109,11 @@ def test_buffers_are_as_large_as_the_settings_ask(port, helpers):
         assert s.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 60000
 
 
-# ---- sockets adopted from the user
+# ---- sockets adopted from the program
 
 
-@BOTH
-def test_a_user_s_bound_socket_is_taken_over(port, helpers, family):
+@BOTH_FAMILIES
+def test_a_bound_udp_socket_of_the_program_can_be_adopted(port, helpers, family):
     s = socket.socket({"v4": socket.AF_INET, "v6": socket.AF_INET6}[family], socket.SOCK_DGRAM)
     s.bind((helpers.loopback[family], 0))
     os.set_inheritable(s.fileno(), True)
@@ -129,7 +130,7 @@ def test_a_user_s_bound_socket_is_taken_over(port, helpers, family):
         os.fstat(fd)
 
 
-def test_what_came_before_a_socket_was_taken_over_is_handed_out(port, helpers):
+def test_a_datagram_received_before_its_socket_was_adopted_is_reported(port, helpers):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
         s.sendto(b"early", s.getsockname())
@@ -148,7 +149,7 @@ def test_what_came_before_a_socket_was_taken_over_is_handed_out(port, helpers):
         ("a closed descriptor", errno.EBADF),
     ],
 )
-def test_what_is_no_bound_udp_socket_is_refused_and_stays_the_caller_s(port, what, error):
+def test_adopting_a_descriptor_other_than_a_bound_udp_socket_is_refused(port, what, error):
     make = {
         "a file": lambda: os.open("/dev/null", os.O_RDONLY),
         "a stream": lambda: socket.create_server(("127.0.0.1", 0)).detach(),
@@ -161,10 +162,11 @@ def test_what_is_no_bound_udp_socket_is_refused_and_stays_the_caller_s(port, wha
         port.adopt_udp(fd)
     assert e.value.errno == error
     if fd != 99999:
-        os.close(fd)  # raises OSError if siwarp had closed the descriptor
+        # os.close() raises OSError if siwarp has closed the descriptor.
+        os.close(fd)
 
 
-def test_segments_are_not_merged_on_a_socket_whose_user_had_asked_for_that(port):
+def test_an_adopted_socket_does_not_coalesce_segments_even_with_udp_gro_set(port):
     udp_segment, udp_gro = 103, 104
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
@@ -182,7 +184,7 @@ def test_segments_are_not_merged_on_a_socket_whose_user_had_asked_for_that(port)
 
 @pytest.fixture
 def socket_to_closed_port(port):
-    """Return a socket connected to a port on which no socket listens, and that address."""
+    """A UDP socket connected to a port that no socket is bound to, and the address of the port."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as gone:
         gone.bind(("127.0.0.1", 0))
         dest = gone.getsockname()
@@ -191,17 +193,17 @@ def socket_to_closed_port(port):
     return port.adopt_udp(s.detach()), dest
 
 
-def test_sending_goes_on_after_an_icmp_error(socket_to_closed_port, helpers):
+def test_sends_after_an_icmp_error_succeed(socket_to_closed_port, helpers):
     mine, dest = socket_to_closed_port
     c = helpers.Counters()
-    # The ICMP error of each send arrives before the next one: every send except the first meets an
-    # error.
+    # The ICMP error of each send arrives before the next send, so every send except the first
+    # finds an error.
     assert [mine.sendto(helpers.siw_addr(*dest), b"x") for _ in range(5)] == [0] * 5
     assert c["icmp_errors"] == 4
     assert c["send_errors"] == 0
 
 
-def test_receiving_goes_on_after_an_icmp_error(socket_to_closed_port, helpers, port):
+def test_a_receive_after_an_icmp_error_returns_eagain(socket_to_closed_port, helpers, port):
     mine, dest = socket_to_closed_port
     c = helpers.Counters()
     assert mine.sendto(helpers.siw_addr(*dest), b"x") == 0
@@ -219,7 +221,7 @@ def test_icmp_errors_are_not_reported_on_unconnected_sockets(port, helpers, sock
     assert c["icmp_errors"] == 0
 
 
-def test_an_error_queue_that_nobody_reads_does_not_keep_a_socket_ready(
+def test_an_unread_socket_error_queue_does_not_keep_a_udp_socket_ready(
     port, helpers, socket_to_closed_port
 ):
     dest = socket_to_closed_port[1]
@@ -235,7 +237,7 @@ def test_an_error_queue_that_nobody_reads_does_not_keep_a_socket_ready(
     assert port.wait(1000) == 0
 
 
-def test_a_destination_without_a_route_is_an_error_of_that_send(run_in_namespace):
+def test_a_send_to_a_destination_without_a_route_fails_and_later_sends_succeed(run_in_namespace):
     run_in_namespace(
         "ip link set lo up",
         """
@@ -253,7 +255,7 @@ p.close()
 # ---- the MTU of a route
 
 
-def test_the_mtu_of_a_route_is_that_of_the_socket_s_address_and_loopback_s_only_within_the_host(
+def test_the_route_mtu_depends_on_the_local_address_of_the_socket(
     run_in_namespace,
 ):
     run_in_namespace(
@@ -290,7 +292,7 @@ p.close()
 
 
 @pytest.mark.clause("DGRAM-UD-13")
-def test_what_the_kernel_drops_is_counted_when_the_socket_is_closed(port, helpers):
+def test_datagrams_that_the_kernel_dropped_are_counted_when_the_socket_is_closed(port, helpers):
     c = helpers.Counters()
     a = port.open_udp()
     with helpers.temporary_setting("rcvbuf", 4096):
@@ -305,14 +307,14 @@ def test_what_the_kernel_drops_is_counted_when_the_socket_is_closed(port, helper
     assert c["drop_rxq_overflow"] == 100 - got
 
 
-def test_what_the_kernel_drops_is_counted_now_and_then_while_the_socket_is_open(port, helpers):
+def test_datagrams_that_the_kernel_dropped_are_counted_by_occasional_polls(port, helpers):
     c = helpers.Counters()
     a = port.open_udp()
     with helpers.temporary_setting("rcvbuf", 4096):
         b = port.open_udp()
     for _ in range(100):
         a.sendto(b.local_addr(), b"x" * 1000)
-    got = b.drain() // 1000
+    got = b.receive_all() // 1000
     for _ in range(4096 * 33):
         if c["drop_rxq_overflow"]:
             break
@@ -322,7 +324,7 @@ def test_what_the_kernel_drops_is_counted_now_and_then_while_the_socket_is_open(
     assert c["drop_rxq_overflow"] == 100 - got
 
 
-def test_drops_before_a_socket_was_taken_over_are_not_ours(port, helpers):
+def test_datagrams_dropped_before_a_socket_was_adopted_are_not_counted(port, helpers):
     c = helpers.Counters()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.bind(("127.0.0.1", 0))
@@ -333,13 +335,15 @@ def test_drops_before_a_socket_was_taken_over_are_not_ours(port, helpers):
     assert c["drop_rxq_overflow"] == 0
 
 
-SLOW = "ip link set lo up; tc qdisc add dev lo root tbf rate 800kbit burst 3000 limit 1000000"
+SLOW_LOOPBACK = (
+    "ip link set lo up; tc qdisc add dev lo root tbf rate 800kbit burst 3000 limit 1000000"
+)
 
 
 @pytest.mark.parametrize("state", ["cold", "hot", "armed"])
-def test_a_full_send_buffer_wakes_the_sleeper_when_it_has_room(run_in_namespace, state):
+def test_space_in_a_full_udp_send_buffer_wakes_a_waiting_thread(run_in_namespace, state):
     run_in_namespace(
-        SLOW,
+        SLOW_LOOPBACK,
         f"""
 p, other, c = Port(), Port(), Counters()
 with temporary_setting("sndbuf", 4096):
@@ -348,7 +352,7 @@ b = other.open_udp()
 if {state!r} != "cold":
     b.sendto(a.local_addr(), b"x")
     wait_until(lambda: a in p.poll())
-    a.drain()
+    a.receive_all()
     assert a.fd in p.hot_fds()
 for _ in range(100):
     rv = a.sendto(b.local_addr(), b"y" * 1000)
@@ -359,11 +363,11 @@ if {state!r} == "armed":
     p.arm()
 start = time.monotonic()
 assert p.wait(5_000_000) == 1
-assert 0.002 < time.monotonic() - start < 2.0, "it slept until there was room"
+assert 0.002 < time.monotonic() - start < 2.0, "the wait did not last until there was buffer space"
 wait_until(lambda: a in p.poll())
 assert wait_until(lambda: a.sendto(b.local_addr(), b"y" * 1000) == 0)
 p.drain_ready_sockets()
-assert p.wait(1000) == 0, "it wants to write no more"
+assert p.wait(1000) == 0, "the socket still waits for buffer space"
 p.close()
 other.close()
 """,
@@ -372,9 +376,9 @@ other.close()
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_send_that_succeeds_on_a_shared_socket_wakes_blocked_senders(run_in_namespace, shared):
-    # Another thread may have asked for writability first; nothing else would wake that thread.
+    # Another thread may wait for buffer space, and no other event would wake this thread.
     run_in_namespace(
-        SLOW,
+        SLOW_LOOPBACK,
         f"""
 p, other = Port(), Port()
 with temporary_setting("sndbuf", 4096):
@@ -389,15 +393,15 @@ for _ in range(100):
 assert wait_until(lambda: a.sendto(b.local_addr(), b"y") == 0)
 assert p.wait(1000) == {int(shared)}
 p.drain_ready_sockets()
-assert p.wait(1000) == 0, "and once is enough"
+assert p.wait(1000) == 0, "the socket was reported twice"
 p.close()
 other.close()
 """,
     )
 
 
-def test_enobufs_is_taken_for_eagain_and_the_socket_handed_out_again_and_again(run_in_namespace):
-    # Many fragments exceed twice the buffer: no event will report that there is room.
+def test_enobufs_is_handled_as_eagain_and_the_udp_socket_is_reported_repeatedly(run_in_namespace):
+    # The fragments exceed twice the buffer, so no event reports buffer space.
     run_in_namespace(
         "ip link set lo up mtu 1500",
         """
@@ -420,7 +424,7 @@ other.close()
     )
 
 
-def test_datagrams_travel_between_link_local_addresses_with_a_scope(run_in_namespace):
+def test_datagrams_are_exchanged_between_link_local_addresses_with_a_scope(run_in_namespace):
     run_in_namespace(
         "ip link set lo up; ip addr add fe80::1/64 dev lo nodad",
         """
@@ -437,9 +441,9 @@ p.close()
     )
 
 
-@BOTH
+@BOTH_FAMILIES
 @pytest.mark.parametrize(("bits", "marked"), [(0, False), (1, False), (2, False), (3, True)])
-def test_ecn_is_sent_and_a_mark_is_told_with_the_datagram_that_has_it(
+def test_datagrams_are_sent_with_ect_and_a_ce_mark_is_reported_with_its_datagram(
     port, helpers, family, bits, marked
 ):
     mine = port.open_udp(helpers.loopback[family])

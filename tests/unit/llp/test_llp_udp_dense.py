@@ -1,4 +1,4 @@
-"""UDP sockets that receive many short datagrams: batches are requested and split."""
+"""UDP sockets that receive many short datagrams, which the kernel coalesces (UDP_GRO)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ DENSE, SPARSE = 32, 64
 ROOM = 65536
 
 
-class Watched:
-    """A socket of the layer whose descriptor the test has, too, and a socket that sends to it."""
+class WatchedSocket:
+    """A socket of the llp layer with a second descriptor for the test, and a sending socket."""
 
     def __init__(self, port: Any, helpers: SimpleNamespace) -> None:
         self.helpers, self.port = helpers, port
@@ -48,7 +48,7 @@ class Watched:
         assert self.sender.sendmsg([octets], control) == len(octets)
 
     def next_datagram(self) -> bytes | int:
-        """Return the next datagram, which must be from the sender's address; or -errno."""
+        """Return the next datagram, which must be from the address of the sender, or -errno."""
         n = self.helpers.lib.siw_llp_udp_next(self.sock.c, self.source, self.at)
         if n < 0:
             return int(n)
@@ -70,14 +70,14 @@ class Watched:
 
 
 @pytest.fixture
-def watched_socket(port: Any, helpers: SimpleNamespace) -> Iterator[Watched]:
-    w = Watched(port, helpers)
+def watched_socket(port: Any, helpers: SimpleNamespace) -> Iterator[WatchedSocket]:
+    w = WatchedSocket(port, helpers)
     yield w
     w.close()
 
 
-def test_while_many_short_ones_come_batches_are_asked_for_and_taken_apart(
-    watched_socket: Watched,
+def test_under_dense_traffic_coalesced_datagrams_are_split(
+    watched_socket: WatchedSocket,
 ) -> None:
     watched_socket.make_dense()
     sent = [bytes([i]) * 50 for i in range(40)] + [b"a shorter last"]
@@ -90,7 +90,7 @@ def test_while_many_short_ones_come_batches_are_asked_for_and_taken_apart(
     assert watched_socket.next_datagram() == -errno.EAGAIN
 
 
-def test_a_batch_of_the_largest_is_taken_apart(watched_socket: Watched) -> None:
+def test_a_batch_of_the_largest_datagrams_is_split(watched_socket: WatchedSocket) -> None:
     watched_socket.make_dense()
     sent = [os.urandom(32_753), os.urandom(32_753)]
     watched_socket.send_batch(*sent)
@@ -98,15 +98,15 @@ def test_a_batch_of_the_largest_is_taken_apart(watched_socket: Watched) -> None:
     assert not watched_socket.has_more
 
 
-def test_long_ones_ask_for_no_batches(watched_socket: Watched) -> None:
+def test_long_datagrams_do_not_enable_coalescing(watched_socket: WatchedSocket) -> None:
     for _ in range(DENSE + 1):
         watched_socket.sender.send(bytes(33_000))
         assert watched_socket.next_datagram() == bytes(33_000)
     assert not watched_socket.requests_coalescing
 
 
-def test_when_hardly_anything_comes_batches_are_not_asked_for_any_more(
-    watched_socket: Watched,
+def test_sparse_traffic_disables_coalescing(
+    watched_socket: WatchedSocket,
 ) -> None:
     watched_socket.make_dense()
     assert watched_socket.next_datagram() == -errno.EAGAIN
@@ -118,7 +118,7 @@ def test_when_hardly_anything_comes_batches_are_not_asked_for_any_more(
     watched_socket.make_dense()
 
 
-def test_bursts_between_pauses_keep_batching_on(watched_socket: Watched) -> None:
+def test_bursts_between_pauses_keep_coalescing_enabled(watched_socket: WatchedSocket) -> None:
     watched_socket.make_dense()
     for i in range(3 * SPARSE):
         if i % (SPARSE // 2) == 0:
@@ -134,7 +134,7 @@ def test_bursts_between_pauses_keep_batching_on(watched_socket: Watched) -> None
 def disable_coalescing(
     request: pytest.FixtureRequest, helpers: SimpleNamespace, tmp_path: Any
 ) -> Iterator[Callable[[], None]]:
-    """Yield a function that starts a fault plan or a capture; both process datagrams one by one."""
+    """A function that disables coalescing by starting a fault plan or a capture."""
 
     def start_plan_or_capture() -> None:
         if request.param == "faults":
@@ -147,8 +147,8 @@ def disable_coalescing(
     helpers.lib.siw_capture_close()
 
 
-def test_batches_end_where_each_datagram_is_handled_alone(
-    watched_socket: Watched, disable_coalescing: Callable[[], None]
+def test_a_fault_plan_or_a_capture_disables_coalescing(
+    watched_socket: WatchedSocket, disable_coalescing: Callable[[], None]
 ) -> None:
     watched_socket.make_dense()
     disable_coalescing()
@@ -160,8 +160,8 @@ def test_batches_end_where_each_datagram_is_handled_alone(
     assert not watched_socket.requests_coalescing
 
 
-def test_a_batch_that_had_come_before_that_is_not_lost(
-    watched_socket: Watched, disable_coalescing: Callable[[], None]
+def test_a_batch_received_before_coalescing_is_disabled_is_not_lost(
+    watched_socket: WatchedSocket, disable_coalescing: Callable[[], None]
 ) -> None:
     watched_socket.make_dense()
     sent = [b"%03d" % i for i in range(20)]
@@ -172,7 +172,7 @@ def test_a_batch_that_had_come_before_that_is_not_lost(
     assert not watched_socket.requests_coalescing
 
 
-def test_the_user_gets_the_socket_back_as_it_was(watched_socket: Watched) -> None:
+def test_closing_an_adopted_socket_disables_coalescing_on_it(watched_socket: WatchedSocket) -> None:
     watched_socket.make_dense()
     watched_socket.sock.close()
     assert not watched_socket.requests_coalescing

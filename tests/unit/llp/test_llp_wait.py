@@ -1,4 +1,4 @@
-"""Sleeping: a wait ends when a socket is ready, and does not end otherwise."""
+"""Waits for sockets, which must end if and only if a socket is ready."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pace import scale_limit
 
-STATES = pytest.mark.parametrize("state", ["cold", "hot", "armed"])
+EACH_SOCKET_STATE = pytest.mark.parametrize("state", ["cold", "hot", "armed"])
 
 
 def bring_to_state(port, sender, sock, state):
-    """Bring a socket into one of the three states in which a sleeping thread may find it."""
+    """Make a socket cold, hot, or hot while the port is armed."""
     if state != "cold":
         sender.sendto(sock.local_addr(), b"x")
         port.poll_until_ready(sock)
-        sock.drain()
+        sock.receive_all()
         assert port.hot_fds() == [sock.fd]
     port.drain_ready_sockets()
     if state == "armed":
@@ -35,17 +35,17 @@ def other_port(helpers):
     p.close()
 
 
-@STATES
+@EACH_SOCKET_STATE
 @pytest.mark.parametrize("ms", [0, 5, 50])
-def test_a_wait_ends_when_its_time_is_over(port, other_port, state, ms):
+def test_a_wait_for_sockets_ends_at_its_time_out(port, other_port, state, ms):
     bring_to_state(port, other_port.open_udp(), port.open_udp(), state)
     start = time.monotonic()
     assert port.wait(ms * 1000) == 0
     assert ms / 1000 <= time.monotonic() - start < ms / 1000 + scale_limit(1)
 
 
-@STATES
-def test_a_wait_ends_when_a_datagram_comes(port, other_port, state):
+@EACH_SOCKET_STATE
+def test_a_wait_for_sockets_ends_when_a_datagram_arrives(port, other_port, state):
     sender, a = other_port.open_udp(), port.open_udp()
     bring_to_state(port, sender, a, state)
     t = threading.Timer(0.05, lambda: sender.sendto(a.local_addr(), b"wake up"))
@@ -58,16 +58,16 @@ def test_a_wait_ends_when_a_datagram_comes(port, other_port, state):
     assert a.recvfrom()[1] == b"wake up"
 
 
-@STATES
-def test_a_wait_ends_at_once_if_a_datagram_is_there(port, other_port, state):
+@EACH_SOCKET_STATE
+def test_a_wait_for_sockets_ends_immediately_if_a_datagram_is_queued(port, other_port, state):
     sender, a = other_port.open_udp(), port.open_udp()
     bring_to_state(port, sender, a, state)
     sender.sendto(a.local_addr(), b"x")
     assert port.wait(-1) == 1
 
 
-@STATES
-def test_a_wait_ends_when_a_connection_comes(port, other_port, state):
+@EACH_SOCKET_STATE
+def test_a_wait_for_sockets_ends_when_a_connection_request_arrives(port, other_port, state):
     bring_to_state(port, other_port.open_udp(), port.open_udp(), state)
     listener = port.listen()
     asleep = port.fill_waitset()
@@ -78,7 +78,7 @@ def test_a_wait_ends_when_a_connection_comes(port, other_port, state):
     client.close()
 
 
-def test_a_wake_from_another_thread_ends_a_wait(port):
+def test_a_wake_call_of_another_thread_ends_a_wait_for_sockets(port):
     waker = threading.Timer(0.05, port.wake)
     waker.start()
     start = time.monotonic()
@@ -87,16 +87,16 @@ def test_a_wake_from_another_thread_ends_a_wait(port):
     assert 0.03 < time.monotonic() - start < 5
 
 
-def test_a_wake_ends_the_next_wait_and_a_poll_clears_it(port):
+def test_a_wake_call_ends_the_next_waits_until_a_poll_clears_the_wake_up(port):
     port.wake()
     port.wake()
     assert port.wait(10_000_000) == 1
-    assert port.wait(10_000_000) == 1, "nobody has polled yet"
+    assert port.wait(10_000_000) == 1, "the wake-up was cleared without a poll"
     port.poll()
     assert port.wait(1000) == 0
 
 
-def test_a_wake_ends_every_wait_in_progress(port):
+def test_a_wake_call_ends_every_wait_in_progress(port):
     got, begun = [], threading.Barrier(5)
 
     def wait_in_thread(asleep):
@@ -112,7 +112,8 @@ def test_a_wake_ends_every_wait_in_progress(port):
     time.sleep(0.05)
     port.wake()
     for _ in range(50):
-        port.poll()  # this poll must not consume the wake-up of threads that have not seen it yet
+        # A poll must not consume the wake-up of threads that still wait.
+        port.poll()
     for t in threads:
         t.join()
     assert got == [1] * 4
@@ -120,16 +121,15 @@ def test_a_wake_ends_every_wait_in_progress(port):
     assert port.wait(1000) == 0
 
 
-def test_a_further_descriptor_ends_a_wait(port, helpers):
+def test_an_event_on_an_additional_descriptor_ends_a_wait_for_sockets(port, helpers):
     fd = helpers.lib.siw_llp_event_open()
     assert port.wait(1000, fd) == 0
     helpers.lib.siw_llp_event_set(fd)
     helpers.lib.siw_llp_event_set(fd)
     assert port.wait(-1, fd) == 1
     helpers.lib.siw_llp_event_clear(fd)
-    helpers.lib.siw_llp_event_clear(
-        fd
-    )  # clearing the event does not block when it is already clear
+    # Clearing an event that is already clear does not block.
+    helpers.lib.siw_llp_event_clear(fd)
     assert port.wait(1000, fd) == 0
     assert not os.get_inheritable(fd)
     helpers.lib.siw_llp_event_close(fd)
@@ -137,7 +137,7 @@ def test_a_further_descriptor_ends_a_wait(port, helpers):
         os.fstat(fd)
 
 
-def test_a_set_of_zeros_waits_for_the_time_and_the_further_descriptor_alone(port, helpers):
+def test_a_wait_with_an_empty_wait_set_ends_by_time_out_or_additional_descriptor(port, helpers):
     nothing, fd = helpers.ffi.new("struct siw_llp_waitset *"), helpers.lib.siw_llp_event_open()
     start = time.monotonic()
     assert helpers.lib.siw_llp_wait(nothing, fd, 20_000) == 0
@@ -147,7 +147,7 @@ def test_a_set_of_zeros_waits_for_the_time_and_the_further_descriptor_alone(port
     helpers.lib.siw_llp_event_close(fd)
 
 
-def test_a_signal_ends_a_wait(run_in_child):
+def test_a_signal_ends_a_wait_for_sockets_with_eintr(run_in_child):
     run_in_child("""
 p = Port()
 signal.signal(signal.SIGALRM, lambda *_: None)
@@ -157,44 +157,48 @@ p.close()
 """)
 
 
-def test_sleeping_costs_no_system_call_more_than_the_hot_socket_itself(port, helpers, other_port):
+def test_a_poll_after_a_wait_that_a_hot_socket_ended_does_not_call_epoll_wait(
+    port, helpers, other_port
+):
     sender, a = other_port.open_udp(), port.open_udp()
     bring_to_state(port, sender, a, "hot")
     for turn in range(321):
         if turn == 1:
-            # the first turn is not counted, because no sleep that a socket ended precedes it
+            # The first turn is not counted, because no wait that a socket ended precedes the turn.
             c = helpers.Counters()
         sender.sendto(a.local_addr(), b"x")
         assert port.wait(-1) == 1
         assert port.poll() == [a]
-        assert a.drain() == 1
-    assert c["epoll_waits"] == 10, "epoll was asked though the hot socket had what ended the sleep"
+        assert a.receive_all() == 1
+    assert c["epoll_waits"] == 10, (
+        "epoll_wait was called although the hot socket had ended the wait"
+    )
 
 
-def test_a_handled_cold_event_does_not_prevent_sleeping(port, other_port):
+def test_a_cold_socket_is_reported_soon_after_a_wait_that_the_socket_ended(port, other_port):
     sender, a, b = other_port.open_udp(), port.open_udp(), port.open_udp()
     bring_to_state(port, sender, a, "hot")
     sender.sendto(b.local_addr(), b"x")
     turns = 0
     while b not in (port.poll() if port.wait(-1) == 1 else []):
-        assert a.drain() == 0
+        assert a.receive_all() == 0
         turns += 1
     assert turns <= 2
-    assert b.drain() == 1
+    assert b.receive_all() == 1
 
 
-# ---- activity of other threads during a sleep
+# ---- activity of other threads during a wait
 
 
-@STATES
-def test_arming_and_disarming_while_somebody_sleeps_hides_nothing(port, other_port, state):
+@EACH_SOCKET_STATE
+def test_arming_or_disarming_a_port_during_a_wait_hides_no_datagram(port, other_port, state):
     sender, a = other_port.open_udp(), port.open_udp()
     bring_to_state(port, sender, a, state)
     asleep = port.fill_waitset()
     port.disarm()
     sender.sendto(a.local_addr(), b"x")
     assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
-    a.drain()
+    a.receive_all()
     port.drain_ready_sockets()
     asleep = port.fill_waitset()
     port.arm()
@@ -202,20 +206,20 @@ def test_arming_and_disarming_while_somebody_sleeps_hides_nothing(port, other_po
     assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
 
 
-def test_a_socket_that_turns_hot_still_wakes_a_sleeping_thread(port, other_port):
+def test_a_socket_that_becomes_hot_during_a_wait_still_ends_the_wait(port, other_port):
     sender, a = other_port.open_udp(), port.open_udp()
-    asleep = port.fill_waitset()  # the socket is cold, so it is watched through epoll
+    # A cold socket is watched through epoll.
+    asleep = port.fill_waitset()
     sender.sendto(a.local_addr(), b"x")
-    port.poll_until_ready(
-        a
-    )  # another thread's poll consumes the event, and the socket's epoll edge
-    a.drain()
+    # A poll of another thread consumes the event and the epoll edge of the socket.
+    port.poll_until_ready(a)
+    a.receive_all()
     sender.sendto(a.local_addr(), b"y")
     assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
 
 
 @pytest.mark.parametrize("armed", [False, True])
-def test_a_socket_that_is_left_half_read_lets_nobody_sleep(helpers, other_port, armed):
+def test_a_cold_socket_with_an_unread_datagram_ends_all_waits(helpers, other_port, armed):
     with helpers.temporary_setting("hot_sockets", 1):
         port = helpers.Port()
     sender, hot, a = other_port.open_udp(), port.open_udp(), port.open_udp()
@@ -224,19 +228,19 @@ def test_a_socket_that_is_left_half_read_lets_nobody_sleep(helpers, other_port, 
     for _ in range(2):
         sender.sendto(a.local_addr(), b"x")
     port.poll_until_ready(a)
-    # one datagram is left unread, and the socket's epoll edge is consumed
+    # One datagram is left unread, and the epoll edge of the socket is consumed.
     assert a.recvfrom()[0] == 1
-    assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1, "who slept before is woken"
+    assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1, "the earlier wait did not end"
     for _ in range(3):
         port.poll()
-        assert port.wait(5_000_000) == 1, "who wants to sleep now does not"
-    assert a.drain() == 1
+        assert port.wait(5_000_000) == 1, "the new wait did not end"
+    assert a.receive_all() == 1
     port.drain_ready_sockets()
     assert port.wait(1000) == 0
     port.close()
 
 
-def test_a_hot_socket_that_is_left_half_read_while_armed_lets_nobody_sleep(port, other_port):
+def test_a_hot_socket_with_an_unread_datagram_ends_waits_on_an_armed_port(port, other_port):
     sender, a = other_port.open_udp(), port.open_udp()
     bring_to_state(port, sender, a, "armed")
     for _ in range(2):
@@ -246,24 +250,24 @@ def test_a_hot_socket_that_is_left_half_read_while_armed_lets_nobody_sleep(port,
     for _ in range(3):
         port.poll()
         assert port.wait(5_000_000) == 1
-    a.drain()
+    a.receive_all()
     port.drain_ready_sockets()
     assert port.wait(1000) == 0
 
 
 @pytest.mark.parametrize("state", ["hot", "armed"])
-def test_a_socket_that_was_not_found_empty_lets_nobody_sleep(port, other_port, state):
+def test_a_hot_socket_that_was_not_read_until_eagain_ends_all_waits(port, other_port, state):
     sender, a = other_port.open_udp(), port.open_udp()
     bring_to_state(port, sender, a, state)
     asleep = port.fill_waitset()
     sender.sendto(a.local_addr(), b"x")
     port.poll_until_ready(a)
-    # reads the socket's last datagram; the thread that reads it may not have processed it yet
+    # The test reads the last datagram without a further receive that returns EAGAIN.
     assert a.recvfrom()[0] == 1
     port.leave()
-    assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1, "who slept before is woken"
+    assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1, "the earlier wait did not end"
     port.arm()
-    assert port.wait(5_000_000) == 1, "who wants to sleep now does not"
+    assert port.wait(5_000_000) == 1, "the new wait did not end"
     port.drain_ready_sockets()
     asleep = port.fill_waitset()
     port.leave()
@@ -272,7 +276,7 @@ def test_a_socket_that_was_not_found_empty_lets_nobody_sleep(port, other_port, s
     assert port.lib.siw_llp_wait(asleep, -1, 5_000_000) == 1
 
 
-def test_a_wish_to_write_reaches_who_sleeps_on_the_hot_sockets_themselves(port, other_port):
+def test_want_write_wakes_a_thread_that_waits_on_the_hot_sockets(port, other_port):
     sender, a = other_port.open_udp(), port.open_udp()
     bring_to_state(port, sender, a, "hot")
     asleep = port.fill_waitset()
@@ -302,10 +306,10 @@ OPS = st.lists(
 )
 
 
-# the fixture `helpers` holds no state, so all examples may share it
+# The fixture `helpers` has no state, so all examples may share the fixture.
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ops=OPS, hot=st.integers(1, 4))
-def test_no_order_of_polling_arming_and_sleeping_loses_a_datagram(helpers, ops, hot):
+def test_no_order_of_polls_arming_and_waits_loses_a_datagram(helpers, ops, hot):
     with helpers.temporary_setting("hot_sockets", hot):
         port = helpers.Port()
     other = helpers.Port()
@@ -316,7 +320,7 @@ def test_no_order_of_polling_arming_and_sleeping_loses_a_datagram(helpers, ops, 
         asleep = port.fill_waitset()
 
         def receive_from_ready(room, most):
-            """Receive at most `most` datagrams from each ready socket; 0: until EAGAIN."""
+            """Receive at most `most` datagrams from each ready socket, or all if `most` is 0."""
             for s in port.poll(room):
                 for _ in range(most or 1000):
                     rv = s.recvfrom()[0]
@@ -343,21 +347,20 @@ def test_no_order_of_polling_arming_and_sleeping_loses_a_datagram(helpers, ops, 
             else:
                 getattr(port, what)()
             if any(unread.values()):
-                # Neither a thread that goes to sleep now nor one that already sleeps may continue
-                # to sleep.
+                # A new wait and the wait with the earlier wait set must both end.
                 assert port.wait(2_000_000) == 1
                 assert port.lib.siw_llp_wait(asleep, -1, 2_000_000) == 1
         for _ in range(400):
             receive_from_ready(64, 0)
-        assert not any(unread.values()), "a datagram that nobody was told of"
-        assert port.wait(0) == 0, "nothing is left, and still nobody can sleep"
+        assert not any(unread.values()), "the socket of an unread datagram was not reported"
+        assert port.wait(0) == 0, "the wait ended although no datagram is unread"
     finally:
         port.close()
         other.close()
 
 
-class Crowd:
-    """Threads on one port's sockets: some poll and sleep, others wake or ask for writability."""
+class PortThreads:
+    """Threads that poll, wait, wake or request writability on the sockets of one port."""
 
     def __init__(self, port, sockets):
         self.port = port
@@ -387,14 +390,14 @@ class Crowd:
                     break
                 self.got[self.socks.index(s)] += 1
 
-    def sleep_until_done(self, armed):
+    def wait_until_done(self, armed):
         while not self.done.is_set():
             with self.lock:
                 (self.port.arm if armed else self.port.disarm)()
                 self.receive_from_ready(3)
                 asleep = self.port.fill_waitset()
             rv = self.port.lib.siw_llp_wait(asleep, -1, 5_000_000)
-            assert rv == 1, "a sleep of 5 s while datagrams were under way"
+            assert rv == 1, "a wait lasted 5 s although datagrams arrived"
 
     def poll_until_done(self):
         while not self.done.is_set():
@@ -404,7 +407,7 @@ class Crowd:
             time.sleep(0.002)
 
     def send_round_robin(self, first, own, total, senders):
-        # Never more datagrams in flight than a socket's buffer holds.
+        # At most 100 datagrams are in flight, so that no socket buffer overflows.
         for i in range(total):
             assert own.sendto(self.addrs[(i + first) % len(self.addrs)], b"x") == 0
             while i * senders - sum(self.got) > 100:
@@ -427,17 +430,17 @@ class Crowd:
                 t.join(0.01)
 
 
-def test_threads_that_send_poll_sleep_and_wake_lose_nothing(helpers):
-    """Two sleepers, a poller that sometimes pauses, senders, requests for writability, arming."""
+def test_threads_that_send_poll_wait_and_wake_on_one_port_lose_no_datagram(helpers):
+    """Two threads wait, one polls with pauses, three send, and one requests writability."""
     with helpers.temporary_setting("hot_sockets", 2):
         port = helpers.Port()
     outside = helpers.Port()
     total, n = 1500, 3
-    crowd = Crowd(port, 8)
+    crowd = PortThreads(port, 8)
     senders = [
         crowd.make_thread(crowd.send_round_robin, k, outside.open_udp(), total, n) for k in range(n)
     ]
-    others = [crowd.make_thread(crowd.sleep_until_done, armed) for armed in (True, False)]
+    others = [crowd.make_thread(crowd.wait_until_done, armed) for armed in (True, False)]
     others += [crowd.make_thread(crowd.poll_until_done), crowd.make_thread(crowd.toggle_want_write)]
     for t in senders + others:
         t.start()

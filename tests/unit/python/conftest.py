@@ -1,4 +1,4 @@
-"""Objects that most tests of the Python verbs need."""
+"""Fixtures with the objects that most tests of the Python verbs need."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Pair = tuple[Connection, Connection]
 
 @pytest.fixture
 def connect_pair() -> Iterator[Callable[..., Pair]]:
-    """Provide a function that connects two endpoints in this process: (initiator, responder)."""
+    """A function that connects two endpoints in one process and returns (initiator, responder)."""
     with contextlib.ExitStack() as stack:
 
         def make_connected_pair(host: str = "127.0.0.1", **options: object) -> Pair:

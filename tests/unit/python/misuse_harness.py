@@ -1,4 +1,4 @@
-"""Shared by the tests of misuse: a few objects of every kind."""
+"""Objects and constants shared by the tests of misuse."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ State, Limit, Plain = siwarp.StateError, siwarp.LimitError, siwarp.Error
 
 
 class VerbsObjects:
-    """Two devices; on the first, queue pairs of both types in several states."""
+    """Two devices, the first with objects of each kind and functions that create queue pairs."""
 
     def __init__(self) -> None:
         self.rig, self.other = Rig(), Rig()

@@ -1,4 +1,4 @@
-"""Shared by the tests of the Python verbs."""
+"""A UD queue pair with its resources, for the tests of the Python verbs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from siwarp.verbs import CQ, MR, PD, QP, CompChannel, Context, QPCap, QPInitAttr
 
 
 class UDResources:
-    """A UD queue pair in RTS with a completion channel and memory; it sends to itself."""
+    """A UD queue pair in RTS with a completion channel and memory, which can send to itself."""
 
     SIZE = 4096
 

@@ -1,4 +1,4 @@
-"""Calls that the library refuses: one for each reason code that a call can return."""
+"""Calls that the library refuses, one for each reason code that a call can return."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def parse_addr(host: str = "127.0.0.1", port: int = 9) -> Any:
 
 
 def make_send_wr_struct(w: VerbsObjects, **members: Any) -> Any:
-    """Return a work request as the C struct, not wrapped in a Python object."""
+    """Return a send work request as a C struct that is not wrapped in a Python object."""
     wr = ffi.new("struct siw_send_wr *", {"opcode": WROpcode.SEND, **members})
     wr.wr.ud.ah = w.ah._c_object()
     return wr
@@ -65,7 +65,7 @@ def post_send_struct(qp: QP, wr: Any) -> int:
 
 
 def wait_interrupted_by_signal(w: VerbsObjects) -> object:
-    """Interrupt a waiting C call with a signal whose Python handler does nothing."""
+    """Interrupt a waiting C call with signals whose Python handler does nothing."""
     channel = CompChannel(w.ctx)
     out, context = ffi.new("struct siw_cq **"), ffi.new("void **")
     main = threading.get_ident()
@@ -142,13 +142,13 @@ def overfill_shared_socket(w: VerbsObjects) -> None:
         qps.append(QP(w.pd, QPInitAttr(scq=w.cq, rcq=w.cq, shared_socket_qp=qps[0])))
 
 
-def qp_in_multicast_group(w: VerbsObjects) -> Any:
+def create_qp_in_multicast_group(w: VerbsObjects) -> Any:
     qp = w.make_ud_qp(QPState.RESET)
     qp.attach_mcast("239.192.7.77")
     return qp
 
 
-def overflowed_cq(w: VerbsObjects) -> CQ:
+def create_overflowed_cq(w: VerbsObjects) -> CQ:
     cq = CQ(w.ctx, 1)
     qp = w.rig.create_qp(cq)
     qp.to_init()
@@ -182,7 +182,7 @@ def exceed_read_depth_in_sqd(w: VerbsObjects) -> None:
     qp.modify(QPAttr(max_rd_atomic=1000))
 
 
-def connected_pair_in_sqd(w: VerbsObjects) -> tuple[Any, MR]:
+def connect_pair_in_sqd(w: VerbsObjects) -> tuple[Any, MR]:
     both = Wire(w.rig, w.other).connect()
     both[0].qp.modify(QPAttr(qp_state=QPState.SQD))
     mr = w.rig.reg_mr(64, PLAIN | AccessFlag.MW_BIND)
@@ -190,13 +190,13 @@ def connected_pair_in_sqd(w: VerbsObjects) -> tuple[Any, MR]:
 
 
 def deregister_mr_of_posted_send(w: VerbsObjects) -> object:
-    both, mr = connected_pair_in_sqd(w)
+    both, mr = connect_pair_in_sqd(w)
     both[0].qp.post_send(SendWR(sg=[mr.sge()]))
     return lib.siw_dereg_mr(mr._c_object())
 
 
 def deregister_bound_mr(w: VerbsObjects) -> object:
-    both, mr = connected_pair_in_sqd(w)
+    both, mr = connect_pair_in_sqd(w)
     MW(w.pd).bind(both[0].qp, mr)
     return lib.siw_dereg_mr(mr._c_object())
 
@@ -214,13 +214,13 @@ def shrink_full_srq(w: VerbsObjects) -> None:
     srq.modify(SrqAttr(max_wr=4), 1)
 
 
-def cm_id_with_qp(w: VerbsObjects) -> CMID:
+def create_cm_id_with_qp(w: VerbsObjects) -> CMID:
     cm_id = w.make_cm_id()
     cm_id.bind_qp(w.make_rc_qp())
     return cm_id
 
 
-def listening_cm_id(w: VerbsObjects) -> CMID:
+def create_listening_cm_id(w: VerbsObjects) -> CMID:
     cm_id = w.make_cm_id()
     cm_id.listen(("127.0.0.1", 0))
     return cm_id
@@ -246,8 +246,8 @@ def accept_with_qp_in_err(w: VerbsObjects) -> None:
     event.id.accept()
 
 
-def connect_call(**param: Any) -> Call:
-    return lambda w: cm_id_with_qp(w).connect(("127.0.0.1", 9), ConnParam(**param))
+def make_connect_call(**param: Any) -> Call:
+    return lambda w: create_cm_id_with_qp(w).connect(("127.0.0.1", 9), ConnParam(**param))
 
 
 def modify_qp_struct(qp: QP, mask: int, **members: Any) -> int:
@@ -255,14 +255,14 @@ def modify_qp_struct(qp: QP, mask: int, **members: Any) -> int:
     return int(lib.siw_modify_qp(qp._c_object(), attr, mask))
 
 
-def uc_qp_in_init(w: VerbsObjects) -> QP:
+def create_uc_qp_in_init(w: VerbsObjects) -> QP:
     qp = w.rig.create_qp(w.cq, qp_type=QPType.UC)
     qp.to_init()
     return qp
 
 
-def uc_qp_in_rts(w: VerbsObjects) -> QP:
-    qp = uc_qp_in_init(w)
+def create_uc_qp_in_rts(w: VerbsObjects) -> QP:
+    qp = create_uc_qp_in_init(w)
     qp.to_rts(QPAttr(ah_attr=("127.0.0.1", 9)))
     return qp
 
@@ -278,13 +278,13 @@ def pass_bound_socket(w: VerbsObjects, qp: QP) -> None:
         qp.modify(QPAttr(qp_state=QPState.INIT, fd=s))
 
 
-def qp_with_shared_socket(w: VerbsObjects) -> QP:
+def create_qp_with_shared_socket(w: VerbsObjects) -> QP:
     first = w.make_ud_qp(QPState.RESET)
     QP(w.pd, QPInitAttr(scq=w.cq, rcq=w.cq, shared_socket_qp=first))._keep = (first,)
     return first
 
 
-def second_capture_call(tmp: Path) -> Call:
+def make_second_capture_call(tmp: Path) -> Call:
     def start_two_captures(_: VerbsObjects) -> object:
         assert lib.siw_capture_start(str(tmp / "one.pcapng").encode()) == 0
         rc = lib.siw_capture_start(str(tmp / "two.pcapng").encode())
@@ -305,8 +305,8 @@ def setting_index(name: str) -> int:
     return names.index(name.encode())
 
 
-def device_calls(tmp: Path) -> list[Call]:
-    """Devices, protection domains, captures, addresses."""
+def refused_device_calls(tmp: Path) -> list[Call]:
+    """Return refused calls that concern devices, protection domains, captures and addresses."""
     return [
         lambda _: lib.siw_alloc_pd(NULL),
         destroy_srq_twice,
@@ -319,7 +319,7 @@ def device_calls(tmp: Path) -> list[Call]:
         lambda _: lib.siw_open_device_by_addr(parse_addr("192.0.2.1")),
         lambda w: lib.siw_close_device(w.ctx._c_object()),
         lambda _: lib.siw_faults_set(b"loss=banana"),
-        second_capture_call(tmp),
+        make_second_capture_call(tmp),
         lambda _: lib.siw_capture_start(b"/dev/null"),
         lambda _: lib.siw_addr_parse(b"no address", 1, ffi.new("struct siw_addr *")),
         lambda w: lib.siw_create_ah(w.pd._c_object(), ffi.new("struct siw_addr *")),
@@ -328,8 +328,8 @@ def device_calls(tmp: Path) -> list[Call]:
     ]
 
 
-def memory_calls() -> list[Call]:
-    """Regions and windows."""
+def refused_memory_calls() -> list[Call]:
+    """Return refused calls that concern memory regions and windows."""
     return [
         lambda w: lib.siw_reg_mr(w.pd._c_object(), ffi.cast("void *", 4096), (1 << 63) + 4096, 0),
         lambda w: lib.siw_reg_mr(w.pd._c_object(), ffi.cast("void *", (1 << 64) - 4096), 8192, 0),
@@ -350,8 +350,8 @@ def memory_calls() -> list[Call]:
     ]
 
 
-def queue_calls() -> list[Call]:
-    """Completion queues and shared receive queues."""
+def refused_queue_calls() -> list[Call]:
+    """Return refused calls that concern completion queues and shared receive queues."""
     return [
         lambda w: (
             lambda ch: (CQ(w.ctx, channel=ch), lib.siw_destroy_comp_channel(ch._c_object()))
@@ -359,7 +359,7 @@ def queue_calls() -> list[Call]:
         lambda w: CQ(w.ctx, comp_vector=1),
         lambda w: (w.make_ud_qp(), lib.siw_destroy_cq(w.cq._c_object())),
         lambda w: (lambda cq: (fill_cq(w, cq), cq.resize(1)))(CQ(w.ctx, 8)),
-        lambda w: (lambda cq: QP(w.pd, QPInitAttr(scq=cq)))(overflowed_cq(w)),
+        lambda w: (lambda cq: QP(w.pd, QPInitAttr(scq=cq)))(create_overflowed_cq(w)),
         lambda w: SRQ(w.pd).modify(SrqAttr(srq_limit=1000)),
         lambda w: SRQ(w.pd).modify(SrqAttr(max_wr=5), 4),
         shrink_full_srq,
@@ -374,8 +374,8 @@ def queue_calls() -> list[Call]:
     ]
 
 
-def queue_pair_calls() -> list[Call]:
-    """Creating queue pairs, and choosing their sockets."""
+def refused_queue_pair_calls() -> list[Call]:
+    """Return refused calls that create queue pairs or choose their sockets."""
     return [
         lambda w: QP(w.pd, QPInitAttr(QPType.RC, scq=w.cq, max_write_records=8)),
         lambda w: QP(w.pd, QPInitAttr(scq=w.cq, error_policy=9)),
@@ -397,26 +397,30 @@ def queue_pair_calls() -> list[Call]:
     ]
 
 
-def state_calls() -> list[Call]:
-    """State transitions of queue pairs."""
+def refused_state_calls() -> list[Call]:
+    """Return refused calls that change the state of queue pairs."""
     return [
-        lambda w: (lambda qp: lib.siw_destroy_qp(qp._c_object()))(qp_in_multicast_group(w)),
+        lambda w: (lambda qp: lib.siw_destroy_qp(qp._c_object()))(create_qp_in_multicast_group(w)),
         lambda w: (lambda qp: qp.modify(QPAttr(qp_state=QPState.INIT)))(
             (lambda q: (q.modify(QPAttr(qp_state=QPState.ERR)), q)[1])(w.make_ud_qp())
         ),
         exceed_read_depth_in_sqd,
-        lambda w: modify_qp_struct(uc_qp_in_init(w), 1 | 128 | 256, qp_state=2, path_mtu=255),
+        lambda w: modify_qp_struct(
+            create_uc_qp_in_init(w), 1 | 128 | 256, qp_state=2, path_mtu=255
+        ),
         pass_unbound_socket,
-        lambda w: pass_bound_socket(w, qp_with_shared_socket(w)),
-        lambda w: pass_bound_socket(w, qp_in_multicast_group(w)),
-        lambda w: uc_qp_in_init(w).modify(QPAttr(qp_state=QPState.RTR)),
-        lambda w: uc_qp_in_init(w).modify(QPAttr(qp_state=QPState.RTR, ah_attr=("127.0.0.1", 0))),
-        lambda w: uc_qp_in_init(w).modify(QPAttr(qp_state=QPState.RTR, ah_attr=("::1", 9))),
+        lambda w: pass_bound_socket(w, create_qp_with_shared_socket(w)),
+        lambda w: pass_bound_socket(w, create_qp_in_multicast_group(w)),
+        lambda w: create_uc_qp_in_init(w).modify(QPAttr(qp_state=QPState.RTR)),
+        lambda w: create_uc_qp_in_init(w).modify(
+            QPAttr(qp_state=QPState.RTR, ah_attr=("127.0.0.1", 0))
+        ),
+        lambda w: create_uc_qp_in_init(w).modify(QPAttr(qp_state=QPState.RTR, ah_attr=("::1", 9))),
     ]
 
 
-def group_and_record_calls() -> list[Call]:
-    """Multicast groups, Write-Records, and queries of lost peers."""
+def refused_group_and_record_calls() -> list[Call]:
+    """Return refused calls that concern multicast groups, Write-Records and queries of peers."""
     return [
         lambda w: w.make_rc_qp().attach_mcast("239.192.7.77"),
         lambda w: w.make_ud_qp().attach_mcast("127.0.0.1"),
@@ -430,14 +434,14 @@ def group_and_record_calls() -> list[Call]:
     ]
 
 
-def request_calls() -> list[Call]:
-    """Work requests."""
+def refused_request_calls() -> list[Call]:
+    """Return refused calls that post work requests."""
     return [
         lambda w: post_send_struct(w.make_ud_qp(), make_send_wr_struct(w, num_sge=1)),
-        lambda w: uc_qp_in_rts(w).post_send(SendWR(opcode=WROpcode.RDMA_READ, remote=THERE)),
-        lambda w: rd_qp_in_rts(w).post_send(w.make_send_wr(opcode=WROpcode.LOCAL_INV)),
+        lambda w: create_uc_qp_in_rts(w).post_send(SendWR(opcode=WROpcode.RDMA_READ, remote=THERE)),
+        lambda w: create_rd_qp_in_rts(w).post_send(w.make_send_wr(opcode=WROpcode.LOCAL_INV)),
         lambda w: w.connect_endpoint().qp.post_send(SendWR(opcode=WROpcode.RDMA_WRITE_RECORD)),
-        lambda w: rd_qp_in_rts(w).post_send(SendWR(sg=[w.sge])),
+        lambda w: create_rd_qp_in_rts(w).post_send(SendWR(sg=[w.sge])),
         lambda w: w.make_ud_qp().post_send(SendWR(opcode=WROpcode.RDMA_WRITE_RECORD, remote=THERE)),
         lambda w: w.make_ud_qp().post_send(
             SendWR(
@@ -457,38 +461,43 @@ def request_calls() -> list[Call]:
     ]
 
 
-def connection_calls() -> list[Call]:
-    """Connection identifiers."""
+def refused_connection_calls() -> list[Call]:
+    """Return refused calls on connection identifiers."""
     return [
         lambda w: (lambda e: (CMID(e), lib.siw_cm_destroy_channel(e._c_object())))(
             CMEventChannel(w.ctx)
         ),
-        lambda w: cm_id_with_qp(w).bind_qp(w.make_rc_qp()),
-        lambda w: listening_cm_id(w).bind_qp(w.make_rc_qp()),
-        lambda w: cm_id_with_qp(w).listen(("127.0.0.1", 0)),
+        lambda w: create_cm_id_with_qp(w).bind_qp(w.make_rc_qp()),
+        lambda w: create_listening_cm_id(w).bind_qp(w.make_rc_qp()),
+        lambda w: create_cm_id_with_qp(w).listen(("127.0.0.1", 0)),
         accept_with_qp_in_err,
-        connect_call(private_data=b"x" * 509),
-        connect_call(rev=1, peer_to_peer=1),
-        connect_call(peer_to_peer=64),
-        connect_call(initiator_depth=1000),
-        lambda w: listening_cm_id(w).listen(("127.0.0.1", 0)),
+        make_connect_call(private_data=b"x" * 509),
+        make_connect_call(rev=1, peer_to_peer=1),
+        make_connect_call(peer_to_peer=64),
+        make_connect_call(initiator_depth=1000),
+        lambda w: create_listening_cm_id(w).listen(("127.0.0.1", 0)),
         lambda w: w.make_cm_id().establish(),
         connect_with_long_private_data,
         lambda w: CMID(CMEventChannel()).listen(("127.0.0.1", 0)),
-        lambda w: listening_cm_id(w).set_device(w.other.ctx),
+        lambda w: create_listening_cm_id(w).set_device(w.other.ctx),
         lambda w: w.make_cm_id().migrate(CMEventChannel(w.other.ctx)),
     ]
 
 
 def all_refused_calls(tmp: Path) -> list[Call]:
-    """Return calls that are refused, in addition to those of test_misuse and test_misuse_mw."""
-    of_objects = memory_calls() + queue_calls() + queue_pair_calls() + state_calls()
+    """Return refused calls other than those in test_misuse and test_misuse_mw."""
+    of_objects = (
+        refused_memory_calls()
+        + refused_queue_calls()
+        + refused_queue_pair_calls()
+        + refused_state_calls()
+    )
     return (
-        device_calls(tmp)
+        refused_device_calls(tmp)
         + of_objects
-        + group_and_record_calls()
-        + request_calls()
-        + connection_calls()
+        + refused_group_and_record_calls()
+        + refused_request_calls()
+        + refused_connection_calls()
     )
 
 
@@ -499,7 +508,7 @@ def fill_cq(w: VerbsObjects, cq: CQ) -> None:
     qp.modify(QPAttr(qp_state=QPState.ERR))
 
 
-def rd_qp_in_rts(w: VerbsObjects) -> QP:
+def create_rd_qp_in_rts(w: VerbsObjects) -> QP:
     qp = w.rig.create_qp(w.cq, qp_type=QPType.RD)
     qp.to_rts()
     return qp

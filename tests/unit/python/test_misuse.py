@@ -1,4 +1,4 @@
-"""Misuse of the verbs, once per kind: errno, exception, and a message that names the remedy."""
+"""Each kind of misuse of the verbs: the errno, the exception, and the remedy in the message."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def set_send_flags(wr: SendWR, flags: int) -> SendWR:
     return wr
 
 
-def qp_in_sqe(w: VerbsObjects) -> QP:
+def create_qp_in_sqe(w: VerbsObjects) -> QP:
     qp = w.make_ud_qp()
     qp.post_send(SendWR(sg=[SGE(8, 8, 1)], ah=w.ah))
     assert poll(w.cq)[0].status == WCStatus.LOC_PROT_ERR
@@ -73,7 +73,7 @@ def qp_in_sqe(w: VerbsObjects) -> QP:
 
 Row = tuple[str, Callable[[VerbsObjects], object], type[Exception], int, str]
 
-POSTING: list[Row] = [
+POSTING_MISUSE: list[Row] = [
     (
         "a send in RESET",
         lambda w: w.make_ud_qp(QPState.RESET).post_send(w.make_send_wr()),
@@ -276,7 +276,7 @@ POSTING: list[Row] = [
     ),
 ]
 
-STATES: list[Row] = [
+STATE_MISUSE: list[Row] = [
     (
         "RESET to RTS",
         lambda w: w.make_ud_qp(QPState.RESET).modify(QPAttr(qp_state=QPState.RTS)),
@@ -342,7 +342,7 @@ STATES: list[Row] = [
     ),
     (
         "SQE to SQD",
-        lambda w: qp_in_sqe(w).modify(QPAttr(qp_state=QPState.SQD)),
+        lambda w: create_qp_in_sqe(w).modify(QPAttr(qp_state=QPState.SQD)),
         State,
         EINVAL,
         "from SQE to SQD: move the QP to RTS",
@@ -442,7 +442,7 @@ STATES: list[Row] = [
 ]
 
 
-def qp_waiting_for_pairing(w: VerbsObjects) -> QP:
+def create_qp_waiting_for_pairing(w: VerbsObjects) -> QP:
     qp = w.make_rc_qp(by_qpn=True)
     qp.modify(QPAttr(qp_state=QPState.INIT))
     qp.modify(
@@ -462,7 +462,7 @@ def close_pd_in_use(w: VerbsObjects) -> None:
     w.rig.pd.close()
 
 
-MAKING: list[Row] = [
+CREATION_MISUSE: list[Row] = [
     (
         "a UD QP by QPN",
         lambda w: QP(w.pd, QPInitAttr(scq=w.cq, by_qpn=True)),
@@ -626,7 +626,7 @@ MAKING: list[Row] = [
     ("waiting without a channel", lambda w: w.cq.wait(0), State, EINVAL, "CompChannel"),
 ]
 
-CONNECTING: list[Row] = [
+CONNECTION_MISUSE: list[Row] = [
     (
         "binding a UD QP",
         lambda w: w.make_cm_id().bind_qp(w.make_ud_qp(QPState.RESET)),
@@ -636,7 +636,7 @@ CONNECTING: list[Row] = [
     ),
     (
         "binding a QP by QPN that is in RTR",
-        lambda w: w.make_cm_id().bind_qp(qp_waiting_for_pairing(w)),
+        lambda w: w.make_cm_id().bind_qp(create_qp_waiting_for_pairing(w)),
         State,
         EINVAL,
         "in RESET or INIT",
@@ -688,9 +688,12 @@ CONNECTING: list[Row] = [
 
 @pytest.mark.parametrize(
     ("call", "kind", "number", "hint"),
-    [pytest.param(*row[1:], id=row[0]) for row in POSTING + STATES + MAKING + CONNECTING],
+    [
+        pytest.param(*row[1:], id=row[0])
+        for row in POSTING_MISUSE + STATE_MISUSE + CREATION_MISUSE + CONNECTION_MISUSE
+    ],
 )
-def test_misuse_is_told_by_errno_and_class_and_with_what_to_do(
+def test_misuse_raises_an_exception_with_errno_and_a_remedy(
     verbs_objects: VerbsObjects,
     call: Callable[[VerbsObjects], object],
     kind: type[Exception],
@@ -704,13 +707,13 @@ def test_misuse_is_told_by_errno_and_class_and_with_what_to_do(
         assert isinstance(caught.value, OSError) and caught.value.errno == number
 
 
-# ---- memory that a request may not use is reported by its completion
+# ---- invalid memory, which the completion of a request reports
 
 
 @pytest.mark.parametrize(
     "which", ["a freed key", "another PD's", "another device's", "out of bounds"]
 )
-def test_a_key_that_is_not_good_here_is_told_by_the_completion(
+def test_an_invalid_local_key_is_reported_by_the_completion_of_the_send(
     verbs_objects: VerbsObjects, which: str
 ) -> None:
     w = verbs_objects
@@ -730,8 +733,10 @@ def test_a_key_that_is_not_good_here_is_told_by_the_completion(
     assert caught.value.errno == errno.EIO
 
 
-def test_what_comes_after_a_failure_says_how_to_go_on(verbs_objects: VerbsObjects) -> None:
-    qp = qp_in_sqe(verbs_objects)
+def test_the_error_of_a_send_flushed_in_sqe_names_to_rts_as_the_remedy(
+    verbs_objects: VerbsObjects,
+) -> None:
+    qp = create_qp_in_sqe(verbs_objects)
     qp.post_send(verbs_objects.make_send_wr())
     with pytest.raises(State, match=r"SQE continues after to_rts") as caught:
         poll(verbs_objects.cq)[0].check()

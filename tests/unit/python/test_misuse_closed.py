@@ -1,4 +1,4 @@
-"""Calls on closed objects, and calls that C itself refuses: errors, never a crash."""
+"""Calls on closed objects and calls with invalid C arguments, which return errors."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ SEND, WRITE, READ = WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.RDMA_READ
 State, Limit, Plain = siwarp.StateError, siwarp.LimitError, siwarp.Error
 
 
-# ---- every method of every closed object
+# ---- all methods of closed objects
 
 
 Handles = dict[str, tuple[Any, list[Callable[[Any], object]]]]
 
 
-def queue_handles(w: VerbsObjects) -> Handles:
-    """Return queue pairs, completion queues and shared receive queues."""
+def create_queue_handles(w: VerbsObjects) -> Handles:
+    """Return queue pairs, CQs and SRQs, each with all calls that can be made on it."""
     return {
         "QP": (
             w.make_ud_qp(),
@@ -108,8 +108,8 @@ def queue_handles(w: VerbsObjects) -> Handles:
     }
 
 
-def memory_handles(w: VerbsObjects, end: End) -> Handles:
-    """Return memory objects, protection domains and address handles."""
+def create_memory_handles(w: VerbsObjects, end: End) -> Handles:
+    """Return memory objects, PDs and AHs, each with all calls that can be made on it."""
     return {
         "MR": (
             w.rig.reg_mr(8),
@@ -148,8 +148,8 @@ def memory_handles(w: VerbsObjects, end: End) -> Handles:
     }
 
 
-def connection_handles(w: VerbsObjects, end: End) -> Handles:
-    """Return devices and connection objects."""
+def create_connection_handles(w: VerbsObjects, end: End) -> Handles:
+    """Return devices and connection objects, each with all calls that can be made on it."""
     return {
         "Context": (
             Context(),
@@ -182,20 +182,22 @@ def connection_handles(w: VerbsObjects, end: End) -> Handles:
     }
 
 
-def all_handles(w: VerbsObjects) -> Handles:
-    """Return each kind of object, with every call that can be made on it."""
+def create_all_handles(w: VerbsObjects) -> Handles:
+    """Return an object of each kind, each with all calls that can be made on it."""
     end = w.connect_endpoint()
-    return queue_handles(w) | memory_handles(w, end) | connection_handles(w, end)
+    return (
+        create_queue_handles(w) | create_memory_handles(w, end) | create_connection_handles(w, end)
+    )
 
 
 @pytest.mark.parametrize(
     "name",
     ["QP", "CQ", "MR", "MW", "PD", "AH", "SRQ", "CompChannel", "Context", "CMEventChannel", "CMID"],
 )
-def test_every_call_on_a_closed_handle_says_that_it_is_closed(
+def test_every_call_on_a_closed_handle_raises_an_error_with_ebadf(
     verbs_objects: VerbsObjects, name: str
 ) -> None:
-    handle, calls = all_handles(verbs_objects)[name]
+    handle, calls = create_all_handles(verbs_objects)[name]
     handle.close()
     handle.close()
     assert "closed" in repr(handle)
@@ -205,10 +207,10 @@ def test_every_call_on_a_closed_handle_says_that_it_is_closed(
         assert caught.value.errno == EBADF, i
 
 
-# ---- C: detectable misuse is refused
+# ---- misuse of the C API
 
 
-def test_null_pointers_are_refused_by_c(verbs_objects: VerbsObjects) -> None:
+def test_null_pointers_are_refused_by_functions_of_the_c_api(verbs_objects: VerbsObjects) -> None:
     null, w = ffi.NULL, verbs_objects
     pd, qp = w.pd._c_object(), w.make_ud_qp()._c_object()
     addr = ffi.new("struct siw_addr *")
@@ -219,10 +221,12 @@ def test_null_pointers_are_refused_by_c(verbs_objects: VerbsObjects) -> None:
         lambda: lib.siw_reg_mr_qp(null, null, 0, 0),
         lambda: lib.siw_create_ah(null, addr),
         lambda: lib.siw_create_ah(pd, null),
-        lambda: lib.siw_create_ah(pd, addr),  # the address has no family
+        # The address has no address family.
+        lambda: lib.siw_create_ah(pd, addr),
         lambda: lib.siw_create_qp(null, init),
         lambda: lib.siw_create_qp(pd, null),
-        lambda: lib.siw_create_qp(pd, init),  # the attributes name no CQ
+        # The attributes of the queue pair name no CQ.
+        lambda: lib.siw_create_qp(pd, init),
     ):
         assert not made() and ffi.errno == EINVAL
     for rc in (
@@ -242,7 +246,7 @@ def test_null_pointers_are_refused_by_c(verbs_objects: VerbsObjects) -> None:
     assert lib.siw_query_qp(qp, null, null) == 0
 
 
-NULLS = """
+CALL_WITH_NULL_PROGRAM = """
 from siwarp._siwarp import ffi, lib
 for name in dir(lib):
     call = getattr(lib, name)
@@ -260,8 +264,8 @@ for name in dir(lib):
         print(got)
 """
 
-#: Functions that accept NULL, or cannot report an error.
-NOTHING_IS_FINE = {
+#: The results, for NULL arguments, of functions that accept NULL or cannot report an error.
+RESULTS_WITH_NULL = {
     "siw_free_device_list": "None",
     "siw_get_device_list": "something 0",
     "siw_device_info": "NULL 0",
@@ -270,7 +274,8 @@ NOTHING_IS_FINE = {
     "siw_ack_async_event": "None",
     "siw_ack_cq_events": "None",
     "siw_cm_set_context": "None",
-    "siw_cm_create_channel": "something 0",  # a channel without a device is allowed
+    # A CM channel without a device is allowed.
+    "siw_cm_create_channel": "something 0",
     "siw_faults_get": "0",
     "siw_qp_num": "0",
     "siw_srq_num": "0",
@@ -282,19 +287,23 @@ NOTHING_IS_FINE = {
 
 
 def test_every_c_function_refuses_null_arguments() -> None:
-    """Every function with pointers is called with NULL for each pointer and 0 for every number."""
+    """Each function with pointers is called with NULL for each pointer and 0 for each number."""
     found = subprocess.run(
-        [sys.executable, "-c", NULLS], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", CALL_WITH_NULL_PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert found.returncode == 0, found.stdout.splitlines()[-1:]
     said = dict(line.split(" ", 1) for line in found.stdout.splitlines())
     assert len(said) > 60
     for name, answer in said.items():
         refusal = {str(-EINVAL), f"NULL {EINVAL}"}
-        assert answer in ({NOTHING_IS_FINE[name]} if name in NOTHING_IS_FINE else refusal), name
+        assert answer in ({RESULTS_WITH_NULL[name]} if name in RESULTS_WITH_NULL else refusal), name
 
 
-def test_an_empty_list_is_posted_and_null_elements_are_refused(
+def test_posting_an_empty_list_succeeds_and_null_scatter_gather_lists_are_refused(
     verbs_objects: VerbsObjects,
 ) -> None:
     qp = verbs_objects.make_ud_qp()._c_object()
@@ -311,7 +320,7 @@ def test_an_empty_list_is_posted_and_null_elements_are_refused(
     assert verbs_objects.cq.poll(1) == []
 
 
-def test_transitions_and_their_attributes_can_be_queried() -> None:
+def test_the_attributes_of_queue_pair_state_transitions_can_be_queried() -> None:
     ask = lib.siw_qp_step_attrs
     assert ask(QPType.UD, QPState.RESET, QPState.INIT) == QPAttrMask.QKEY | QPAttrMask.FD
     assert ask(QPType.UD, QPState.RESET, QPState.RTS) == -EINVAL
@@ -322,7 +331,7 @@ def test_transitions_and_their_attributes_can_be_queried() -> None:
 
 
 def test_sending_from_unmapped_memory_fails_without_a_crash(verbs_objects: VerbsObjects) -> None:
-    """Sending from registered memory that the program has unmapped fails; the process continues."""
+    """A send from registered memory that the program has unmapped fails with LOC_PROT_ERR."""
     memory = Vanishing(PAGE, "unmapped")
     mr = lib.siw_reg_mr(verbs_objects.pd._c_object(), ffi.cast("void *", memory.addr), PAGE, 0)
     memory.remove_pages()

@@ -1,4 +1,4 @@
-"""Misuse of memory windows: errno, exception class, and the remedy."""
+"""Misuse of memory windows: the errno, the exception, and the remedy in the message."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def make_bind_info(w: VerbsObjects, mr: MR | None = None, access: int = RW) -> M
     return MWBindInfo(mr, mr.addr, 8, access)
 
 
-def bind_info_of_closed_mr(w: VerbsObjects) -> MWBindInfo:
-    """Return bind information for a region that is closed when the bind is posted."""
+def make_bind_info_of_closed_mr(w: VerbsObjects) -> MWBindInfo:
+    """Return bind information without a region, as after the region has been closed."""
     return MWBindInfo(None, 0, 8, RW)
 
 
@@ -70,7 +70,7 @@ def post_bind_with_closed_object(w: VerbsObjects, mw: bool) -> None:
     qp.post_send(wr)
 
 
-ROWS: list[Row] = [
+WINDOW_MISUSE: list[Row] = [
     ("no such type", lambda w: MW(w.pd, 3), Plain, EINVAL, "use a value of MWType"),
     (
         "type 1 by a request",
@@ -112,7 +112,7 @@ ROWS: list[Row] = [
     (
         "a bind to no region",
         lambda w: post_type_1_bind(
-            w.connect_endpoint().qp, make_type_1_window(w), bind_info_of_closed_mr(w)
+            w.connect_endpoint().qp, make_type_1_window(w), make_bind_info_of_closed_mr(w)
         ),
         Plain,
         EINVAL,
@@ -218,7 +218,7 @@ ROWS: list[Row] = [
 
 
 def connect_endpoints(w: VerbsObjects, **kw: int) -> tuple[End, End]:
-    """Return both endpoints of a connection; an unreferenced endpoint would be closed."""
+    """Return both endpoints of a connection, because Python closes an unreferenced endpoint."""
     return Wire(w.rig, w.other).connect(**kw)
 
 
@@ -237,9 +237,9 @@ def post_bind_in_sqd(w: VerbsObjects) -> tuple[MW, object]:
 
 
 @pytest.mark.parametrize(
-    ("call", "kind", "number", "hint"), [pytest.param(*row[1:], id=row[0]) for row in ROWS]
+    ("call", "kind", "number", "hint"), [pytest.param(*row[1:], id=row[0]) for row in WINDOW_MISUSE]
 )
-def test_misuse_of_windows_is_told_by_errno_and_class_and_with_what_to_do(
+def test_misuse_of_memory_windows_raises_an_exception_with_errno_and_a_remedy(
     verbs_objects: VerbsObjects,
     call: Callable[[VerbsObjects], object],
     kind: type[Exception],
@@ -253,7 +253,7 @@ def test_misuse_of_windows_is_told_by_errno_and_class_and_with_what_to_do(
         assert caught.value.errno == number
 
 
-def test_a_bind_that_fails_in_its_turn_says_how_to_make_it_right(
+def test_the_completion_error_of_a_failed_bind_names_the_remedy(
     verbs_objects: VerbsObjects,
 ) -> None:
     both = connect_endpoints(verbs_objects)
@@ -265,7 +265,7 @@ def test_a_bind_that_fails_in_its_turn_says_how_to_make_it_right(
     assert caught.value.errno == errno.EIO
 
 
-def test_the_send_queue_has_room_for_binds_as_for_any_request(verbs_objects: VerbsObjects) -> None:
+def test_binds_fill_the_send_queue_like_other_requests(verbs_objects: VerbsObjects) -> None:
     both = connect_endpoints(verbs_objects, max_send_wr=4)
     end, mw, mr = both[0], make_type_1_window(verbs_objects), make_bindable_mr(verbs_objects)
     end.qp.modify(QPAttr(qp_state=QPState.SQD))

@@ -1,4 +1,4 @@
-"""Contradictory requests, numbers out of the range of C types, and concurrent closes."""
+"""Contradictory work requests, numbers outside of the range of C types, and concurrent closes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from siwarp.verbs import (
 
 SEND, WRITE, BIND = WROpcode.SEND, WROpcode.RDMA_WRITE, WROpcode.BIND_MW
 MASKED = WROpcode.MASKED_ATOMIC_CMP_AND_SWP
-#: An address in the peer's memory that is not mapped in this process.
+#: A remote address that is not mapped in the process.
 THERE = RemoteBuffer(0x1000, 8, 7)
 
 
@@ -53,8 +53,8 @@ def apply_setter(wr: SendWR, how: str, *what: Any) -> SendWR:
     return wr
 
 
-#: Each request has a location that its opcode does not use.
-SENDS: dict[str, Callable[[VerbsObjects], SendWR]] = {
+#: Send requests with a remote address that their opcode does not use.
+SENDS_WITH_REMOTE_ADDRESS: dict[str, Callable[[VerbsObjects], SendWR]] = {
     "a remote buffer": lambda w: SendWR(sg=[w.sge], remote=THERE),
     "set_wr_rdma": lambda w: apply_setter(SendWR(sg=[w.sge]), "set_wr_rdma", 7, 0x1000),
     "set_wr_atomic": lambda w: apply_setter(SendWR(sg=[w.sge]), "set_wr_atomic", 7, 0x1000, 5, 6),
@@ -66,22 +66,22 @@ SENDS: dict[str, Callable[[VerbsObjects], SendWR]] = {
 
 
 @pytest.mark.parametrize("kind", [QPType.UD, QPType.RD], ids=lambda k: k.name)
-@pytest.mark.parametrize("what", SENDS)
-def test_an_address_in_the_peers_memory_is_never_taken_for_an_address_handle(
+@pytest.mark.parametrize("what", SENDS_WITH_REMOTE_ADDRESS)
+def test_a_remote_address_of_a_request_is_never_used_as_an_address_handle(
     verbs_objects: VerbsObjects, what: str, kind: QPType
 ) -> None:
     qp = verbs_objects.make_ud_qp(qp_type=kind)
     with pytest.raises(siwarp.Error, match="valid address handle") as caught:
-        qp.post_send(SENDS[what](verbs_objects))
+        qp.post_send(SENDS_WITH_REMOTE_ADDRESS[what](verbs_objects))
     assert caught.value.errno == errno.EINVAL
-    # With an address handle it is a normal request.
-    wr = SENDS[what](verbs_objects)
+    # With an address handle the request is valid.
+    wr = SENDS_WITH_REMOTE_ADDRESS[what](verbs_objects)
     wr.set_wr_ud(AH(verbs_objects.pd, ("127.0.0.1", 9)))
     verbs_objects.make_ud_qp().post_send(wr)
     assert poll(verbs_objects.cq)[0].ok
 
 
-def test_masks_are_never_taken_for_a_window_nor_an_address_handle_for_a_region(
+def test_atomic_masks_are_never_used_as_a_window_nor_an_address_handle_as_a_region(
     verbs_objects: VerbsObjects,
 ) -> None:
     qp = verbs_objects.connect_endpoint().qp
@@ -96,7 +96,7 @@ def test_masks_are_never_taken_for_a_window_nor_an_address_handle_for_a_region(
         qp.post_send(wr)
 
 
-def test_a_bind_does_not_spoil_the_address_handle_of_the_same_request(
+def test_set_bind_wr_does_not_change_the_address_handle_of_the_request(
     verbs_objects: VerbsObjects,
 ) -> None:
     wr = verbs_objects.make_send_wr()
@@ -108,7 +108,7 @@ def test_a_bind_does_not_spoil_the_address_handle_of_the_same_request(
         verbs_objects.make_ud_qp().post_send(wr)
 
 
-def test_an_address_handle_that_could_not_close_is_still_that_of_its_requests(
+def test_requests_can_use_an_address_handle_after_its_close_failed_with_ebusy(
     verbs_objects: VerbsObjects,
 ) -> None:
     qp = verbs_objects.make_ud_qp()
@@ -125,7 +125,7 @@ def test_an_address_handle_that_could_not_close_is_still_that_of_its_requests(
 # ---- numbers
 
 
-NUMBERS: dict[str, Callable[[VerbsObjects], object]] = {
+CALLS_WITH_INVALID_NUMBERS: dict[str, Callable[[VerbsObjects], object]] = {
     "a CQ": lambda w: CQ(w.ctx, 1 << 40),
     "a CQ below zero": lambda w: CQ(w.ctx, -(1 << 40)),
     "a CQ resized": lambda w: w.cq.resize(1 << 40),
@@ -136,16 +136,16 @@ NUMBERS: dict[str, Callable[[VerbsObjects], object]] = {
 }
 
 
-@pytest.mark.parametrize("what", NUMBERS)
-def test_a_number_beyond_cs_types_is_refused_as_one_beyond_the_limits_is(
+@pytest.mark.parametrize("what", CALLS_WITH_INVALID_NUMBERS)
+def test_a_number_outside_of_the_c_type_is_refused_like_one_outside_of_the_limits(
     verbs_objects: VerbsObjects, what: str
 ) -> None:
     with pytest.raises(siwarp.Error, match=r"range [01] to|from 1 to") as caught:
-        NUMBERS[what](verbs_objects)
+        CALLS_WITH_INVALID_NUMBERS[what](verbs_objects)
     assert caught.value.errno == errno.EINVAL
 
 
-def test_polling_for_more_than_there_can_be_takes_what_there_is(
+def test_polling_a_cq_for_more_completions_than_it_can_hold_returns_all(
     verbs_objects: VerbsObjects,
 ) -> None:
     qp = verbs_objects.make_ud_qp()
@@ -158,7 +158,7 @@ def test_polling_for_more_than_there_can_be_takes_what_there_is(
 
 
 @pytest.mark.parametrize("length", [-1, -4, 6, 1 << 40])
-def test_no_more_and_no_less_of_the_data_is_written_into_a_region_than_there_is(
+def test_mr_write_refuses_a_length_beyond_the_data(
     verbs_objects: VerbsObjects, length: int
 ) -> None:
     with pytest.raises(ValueError, match="the data has 5"):
@@ -166,7 +166,7 @@ def test_no_more_and_no_less_of_the_data_is_written_into_a_region_than_there_is(
     assert verbs_objects.mr.read(8) == bytes(8)
 
 
-def test_a_wait_may_be_infinite(verbs_objects: VerbsObjects) -> None:
+def test_a_wait_for_a_cq_event_accepts_an_infinite_time_out(verbs_objects: VerbsObjects) -> None:
     channel = CompChannel(verbs_objects.ctx)
     cq = CQ(verbs_objects.ctx, channel=channel)
     qp = QP(verbs_objects.pd, QPInitAttr(QPType.UD, scq=cq))
@@ -178,11 +178,11 @@ def test_a_wait_may_be_infinite(verbs_objects: VerbsObjects) -> None:
     assert [wc.wr_id for wc in cq.wait(math.inf)] == [1]
 
 
-# ---- closing
+# ---- concurrent closes
 
 
 Maker = Callable[[VerbsObjects, CompChannel, CMEventChannel], Any]
-MAKERS: dict[str, Maker] = {
+HANDLE_FACTORIES: dict[str, Maker] = {
     "QP": lambda w, _c, _e: w.make_ud_qp(),
     "CQ": lambda w, channel, _e: CQ(w.ctx, channel=channel),
     "MR": lambda w, _c, _e: MR(w.pd, 8),
@@ -194,14 +194,14 @@ MAKERS: dict[str, Maker] = {
 }
 
 
-@pytest.mark.parametrize("what", MAKERS)
-def test_of_two_threads_that_close_the_same_handle_neither_fails(
+@pytest.mark.parametrize("what", HANDLE_FACTORIES)
+def test_two_threads_can_close_the_same_handle_at_the_same_time(
     verbs_objects: VerbsObjects, what: str
 ) -> None:
     channel, events = CompChannel(verbs_objects.ctx), CMEventChannel(verbs_objects.ctx)
     with ThreadPoolExecutor(2) as pool:
         for _ in range(50):
-            handle = MAKERS[what](verbs_objects, channel, events)
+            handle = HANDLE_FACTORIES[what](verbs_objects, channel, events)
             both = threading.Barrier(2)
 
             def close_at_barrier(handle: Any = handle, both: threading.Barrier = both) -> None:

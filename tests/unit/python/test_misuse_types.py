@@ -1,4 +1,4 @@
-"""Values of a wrong type: a TypeError that names the right one."""
+"""Arguments of a wrong type, which raise a TypeError that names the right type."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ ADDRESS = r"an address is \(host, port\), for example \('127\.0\.0\.1', 4791\), 
 SG = r"sg is a list of elements, for example \[mr\.sge\(0, 64\)\], not "
 HANDLE = r"ah is an address handle, for example AH\(pd, \(host, port\)\), not "
 
-#: Wrong values that users pass as an address.
-NO_ADDRESSES = (
+#: Invalid values that users pass as an address.
+INVALID_ADDRESSES = (
     "127.0.0.1",
     "127.0.0.1:4791",
     ["127.0.0.1", 4791],
@@ -49,7 +49,7 @@ async def send_one_octet(to: object, opening: Callable[[], aio.conn.Opening]) ->
         await endpoint.send(b"x", to)
 
 
-TAKE_ADDRESSES: dict[str, Callable[[End, object], object]] = {
+CALLS_WITH_ADDRESS: dict[str, Callable[[End, object], object]] = {
     "connect": lambda end, wrong: siwarp.connect(wrong),
     "listen": lambda end, wrong: siwarp.listen(wrong),
     "aio.connect": lambda end, wrong: aio.connect(wrong),
@@ -67,7 +67,7 @@ TAKE_ADDRESSES: dict[str, Callable[[End, object], object]] = {
     ),
 }
 
-OTHERS: dict[str, tuple[Callable[[End], object], str]] = {
+CALLS_WITH_WRONG_TYPE: dict[str, tuple[Callable[[End], object], str]] = {
     "no device by number": (lambda end: Context(5), "a device name is a string"),
     "no PD on a name": (lambda end: PD("siw_lo"), r"for example PD\(Context\(\)\), not 'siw_lo'"),
     "no CQ on a PD": (lambda end: CQ(end.pd), "a CQ is created on an open device"),
@@ -114,24 +114,26 @@ def ud_endpoint():
         yield a
 
 
-@pytest.mark.parametrize("wrong", NO_ADDRESSES, ids=repr)
-@pytest.mark.parametrize("call", TAKE_ADDRESSES.values(), ids=TAKE_ADDRESSES)
-def test_what_is_no_address_is_told_with_one_as_an_example(
+@pytest.mark.parametrize("wrong", INVALID_ADDRESSES, ids=repr)
+@pytest.mark.parametrize("call", CALLS_WITH_ADDRESS.values(), ids=CALLS_WITH_ADDRESS)
+def test_an_invalid_address_raises_a_type_error_with_an_example_address(
     ud_endpoint: End, call: Callable[[End, object], object], wrong: object
 ) -> None:
     with pytest.raises(TypeError, match=ADDRESS):
         call(ud_endpoint, wrong)
 
 
-@pytest.mark.parametrize(("call", "hint"), OTHERS.values(), ids=OTHERS)
-def test_what_is_of_the_wrong_kind_is_told_with_what_to_give(
+@pytest.mark.parametrize(
+    ("call", "hint"), CALLS_WITH_WRONG_TYPE.values(), ids=CALLS_WITH_WRONG_TYPE
+)
+def test_an_argument_of_a_wrong_type_raises_a_type_error_that_names_the_right_type(
     ud_endpoint: End, call: Callable[[End], object], hint: str
 ) -> None:
     with pytest.raises(TypeError, match=hint):
         call(ud_endpoint)
 
 
-def test_long_values_are_shortened_in_messages() -> None:
+def test_long_values_are_shortened_in_error_messages() -> None:
     with pytest.raises(TypeError) as raised:
         SendWR(sg=bytes(10_000))
     assert len(str(raised.value)) < 200

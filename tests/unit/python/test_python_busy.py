@@ -1,4 +1,4 @@
-"""Connections of ``siwarp.connect`` with peers that are busy, that do not read, or that die."""
+"""Connections of ``siwarp.connect`` with peers that are busy, do not read, or are killed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Connect = Callable[..., tuple[Connection, Connection]]
     ("count", "size", "busy"),
     [(40, 10, 0.3), (2000, 1, 0.3), (200, 65536, 0.3), (100, 65536, 3.0), (8, 1 << 20, 0.3)],
 )
-def test_what_is_sent_to_a_busy_server_arrives_whole_and_in_order(
+def test_messages_to_a_busy_peer_of_siwarp_connect_arrive_completely_and_in_order(
     connect_pair: Connect, count: int, size: int, busy: float, persona: int
 ) -> None:
     a, b = connect_pair(recv_size=max(size, 65536), persona=persona)
@@ -33,7 +33,8 @@ def test_what_is_sent_to_a_busy_server_arrives_whole_and_in_order(
     def send_all_messages() -> None:
         for i in range(count):
             a.send(bytes([i & 0xFF]) * size, 30)
-        a.close()  # does not wait; data already sent still arrives
+        # close() does not wait, but data already sent arrives.
+        a.close()
 
     with ThreadPoolExecutor(1) as pool:
         sending = pool.submit(send_all_messages)
@@ -45,7 +46,7 @@ def test_what_is_sent_to_a_busy_server_arrives_whole_and_in_order(
         sending.result()
 
 
-SENDER = """
+SENDER_PROGRAM = """
 import sys, time, siwarp
 conn = siwarp.connect(("127.0.0.1", int(sys.argv[1])))
 for i in range(int(sys.argv[2])):
@@ -55,16 +56,20 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("count", [3, 30])  # fewer messages than receives, and more
-def test_what_a_peer_sent_before_it_was_killed_arrives_first(count: int) -> None:
+# The numbers of messages are below and above the number of receives.
+@pytest.mark.parametrize("count", [3, 30])
+def test_messages_that_a_killed_peer_had_sent_are_received_before_the_disconnect(
+    count: int,
+) -> None:
     with siwarp.listen(("127.0.0.1", 0)) as listener:
-        arguments = [sys.executable, "-c", SENDER, str(listener.address[1]), str(count)]
+        arguments = [sys.executable, "-c", SENDER_PROGRAM, str(listener.address[1]), str(count)]
         with (
             subprocess.Popen(arguments, stdout=subprocess.PIPE) as peer,
             listener.accept(30) as conn,
         ):
             assert peer.stdout is not None
-            peer.stdout.readline()  # the peer prints a line when everything has completed there
+            # The peer prints a line when its sends have completed.
+            peer.stdout.readline()
             peer.kill()
             peer.wait()
             for i in range(count):
@@ -73,7 +78,7 @@ def test_what_a_peer_sent_before_it_was_killed_arrives_first(count: int) -> None
                 conn.recv(30)
 
 
-PEER = """
+PEER_PROGRAM = """
 import sys, time, siwarp
 conn = siwarp.connect(("127.0.0.1", int(sys.argv[1])))
 while sys.argv[2] == "sends":
@@ -83,15 +88,16 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("what", ["takes nothing", "sends"])
-def test_a_peer_that_is_killed_meanwhile_is_noticed(what: str) -> None:
+def test_a_blocking_send_or_receive_raises_peer_gone_when_the_peer_is_killed(what: str) -> None:
     with siwarp.listen(("127.0.0.1", 0)) as listener:
-        arguments = [sys.executable, "-c", PEER, str(listener.address[1]), what]
+        arguments = [sys.executable, "-c", PEER_PROGRAM, str(listener.address[1]), what]
         with subprocess.Popen(arguments) as peer, listener.accept(30) as conn:
             killer = threading.Timer(0.5, peer.send_signal, (signal.SIGKILL,))
             killer.start()
             got = 0
             if what == "sends":
-                killer.join()  # until it is killed, the peer waits for this side to read
+                # The peer waits for this process to read until the peer is killed.
+                killer.join()
             with pytest.raises(PeerGone):
                 while what == "sends":
                     assert conn.recv(30) == bytes(60_000)

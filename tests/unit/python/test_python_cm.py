@@ -14,7 +14,7 @@ from siwarp.verbs import CQ, MR, PD, QP, Context, QPInitAttr, QPState, QPType, R
 
 
 class CMEndpoint:
-    """A device with a CM channel, one RC queue pair and memory."""
+    """A device with a CM channel, a CQ and memory, for RC queue pairs."""
 
     def __init__(self) -> None:
         self.ctx = Context()
@@ -22,7 +22,7 @@ class CMEndpoint:
         self.pd = PD(self.ctx)
         self.cq = CQ(self.ctx)
         self.mr = MR(self.pd, 1024)
-        # keeps the ids, because an id without a reference would be closed
+        # The list keeps references to ids, because Python closes an id without a reference.
         self.ids: list[CMID] = []
 
     def make_rc_qp(self) -> QP:
@@ -69,7 +69,7 @@ def start_connect(end: CMEndpoint, to: CMID, param: ConnParam | None = None) -> 
     return cm_id
 
 
-def test_two_ends_connect_with_private_data_both_ways_and_disconnect(
+def test_two_endpoints_connect_with_private_data_exchange_data_and_disconnect(
     initiator: CMEndpoint, responder: CMEndpoint
 ) -> None:
     listener = start_listener(responder)
@@ -108,7 +108,9 @@ def test_two_ends_connect_with_private_data_both_ways_and_disconnect(
     assert qp.qp_state == QPState.ERR
 
 
-def test_a_rejection_brings_its_private_data(initiator: CMEndpoint, responder: CMEndpoint) -> None:
+def test_the_rejected_event_has_the_private_data_of_the_rejection(
+    initiator: CMEndpoint, responder: CMEndpoint
+) -> None:
     start_connect(initiator, start_listener(responder))
     responder.wait_for_event(CMEventType.CONNECT_REQUEST).id.reject(b"not today")
     event = initiator.wait_for_event(CMEventType.REJECTED)
@@ -118,7 +120,9 @@ def test_a_rejection_brings_its_private_data(initiator: CMEndpoint, responder: C
     assert caught.value.errno == errno.ECONNREFUSED
 
 
-def test_connecting_where_nobody_listens_is_an_event_that_says_so(initiator: CMEndpoint) -> None:
+def test_the_event_of_a_connect_without_a_listener_advises_to_start_the_peer(
+    initiator: CMEndpoint,
+) -> None:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
@@ -131,7 +135,7 @@ def test_connecting_where_nobody_listens_is_an_event_that_says_so(initiator: CME
         event.check()
 
 
-def test_revision_1_and_the_peer_to_peer_choice_reach_the_other_end(
+def test_the_connection_request_reports_the_mpa_revision_and_the_offered_rtrs(
     initiator: CMEndpoint, responder: CMEndpoint
 ) -> None:
     listener = start_listener(responder)
@@ -143,7 +147,7 @@ def test_revision_1_and_the_peer_to_peer_choice_reach_the_other_end(
     assert request.peer_to_peer == RTR.WRITE | RTR.READ
 
 
-def test_an_id_takes_one_rc_queue_pair_in_reset(initiator: CMEndpoint) -> None:
+def test_a_cm_id_accepts_only_one_queue_pair_and_only_rc(initiator: CMEndpoint) -> None:
     cm_id = CMID(initiator.channel)
     ud = QP(initiator.pd, QPInitAttr(QPType.UD, scq=initiator.cq))
     with pytest.raises(siwarp.StateError, match="RC"):
@@ -155,7 +159,9 @@ def test_an_id_takes_one_rc_queue_pair_in_reset(initiator: CMEndpoint) -> None:
         cm_id.bind_qp(initiator.make_rc_qp())
 
 
-def test_a_bound_queue_pair_closes_after_its_id(initiator: CMEndpoint) -> None:
+def test_a_queue_pair_bound_to_a_cm_id_is_busy_until_the_id_is_closed(
+    initiator: CMEndpoint,
+) -> None:
     cm_id = CMID(initiator.channel)
     qp = initiator.make_rc_qp()
     cm_id.bind_qp(qp)
@@ -166,12 +172,12 @@ def test_a_bound_queue_pair_closes_after_its_id(initiator: CMEndpoint) -> None:
     qp.close()
 
 
-def test_connecting_without_a_queue_pair_says_what_to_do(initiator: CMEndpoint) -> None:
+def test_the_error_of_a_connect_without_a_queue_pair_names_bind_qp(initiator: CMEndpoint) -> None:
     with pytest.raises(siwarp.Error, match="bind_qp"):
         CMID(initiator.channel).connect(("127.0.0.1", 1))
 
 
-def test_closing_a_listener_drops_its_requests_and_the_clients_are_refused(
+def test_closing_a_listener_discards_its_pending_requests_and_refuses_the_clients(
     initiator: CMEndpoint, responder: CMEndpoint
 ) -> None:
     listener = start_listener(responder)
@@ -185,7 +191,7 @@ def test_closing_a_listener_drops_its_requests_and_the_clients_are_refused(
         event.check()
 
 
-def test_listening_twice_on_one_port_is_eaddrinuse(
+def test_listening_twice_on_one_port_fails_with_eaddrinuse(
     initiator: CMEndpoint, responder: CMEndpoint
 ) -> None:
     listener = start_listener(initiator)

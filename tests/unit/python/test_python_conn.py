@@ -22,7 +22,7 @@ Connect = Callable[..., tuple[Connection, Connection]]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_messages_go_both_ways_and_either_end_may_speak_first(
+def test_messages_pass_in_both_directions_and_either_end_may_send_first(
     connect_pair: Connect, host: str
 ) -> None:
     a, b = connect_pair(host)
@@ -36,7 +36,7 @@ def test_messages_go_both_ways_and_either_end_may_speak_first(
     assert b.peer == a.local
 
 
-def test_private_data_of_connect_reaches_the_other_end() -> None:
+def test_private_data_of_connect_and_accept_reaches_the_other_end() -> None:
     with siwarp.listen(("127.0.0.1", 0)) as listener:
         got: list[bytes] = []
 
@@ -52,7 +52,7 @@ def test_private_data_of_connect_reaches_the_other_end() -> None:
     assert got == [b"hello"]
 
 
-def test_the_peers_memory_is_written_and_read_in_place(connect_pair: Connect) -> None:
+def test_memory_of_the_peer_is_written_and_read_without_a_copy(connect_pair: Connect) -> None:
     a, b = connect_pair()
     memory = bytearray(200_000)
     there = b.register(memory).remote()
@@ -66,7 +66,7 @@ def test_the_peers_memory_is_written_and_read_in_place(connect_pair: Connect) ->
     assert memory[151_000:] == bytes(49_000)
 
 
-def test_arrays_and_regions_are_memory_as_they_are(connect_pair: Connect) -> None:
+def test_connections_accept_numpy_arrays_and_memory_regions(connect_pair: Connect) -> None:
     a, b = connect_pair()
     matrix = np.arange(12.0).reshape(3, 4)
     there = b.register(matrix).remote()
@@ -80,7 +80,7 @@ def test_arrays_and_regions_are_memory_as_they_are(connect_pair: Connect) -> Non
     assert matrix[0].tolist() == [9.0] * 4
 
 
-def test_a_key_that_the_peer_never_gave_is_a_protocol_error_at_both_ends(
+def test_a_read_with_an_invalid_key_is_a_protocol_error_at_both_ends(
     connect_pair: Connect,
 ) -> None:
     a, b = connect_pair()
@@ -92,10 +92,12 @@ def test_a_key_that_the_peer_never_gave_is_a_protocol_error_at_both_ends(
         b.recv(10)
 
 
-def test_a_write_past_the_end_is_refused_and_writes_nothing(connect_pair: Connect) -> None:
+def test_a_write_beyond_the_region_of_the_peer_is_refused_and_writes_nothing(
+    connect_pair: Connect,
+) -> None:
     a, b = connect_pair()
     mr = b.register(100)
-    # a remote buffer longer than the registered memory
+    # The remote buffer is longer than the registered memory.
     a.write(mr.remote()._replace(length=200), b"x" * 50, offset=60)
     with pytest.raises(siwarp.ProtocolError, match="bounds") as caught:
         a.recv(10)
@@ -104,7 +106,7 @@ def test_a_write_past_the_end_is_refused_and_writes_nothing(connect_pair: Connec
 
 
 @pytest.mark.parametrize(("offset", "length"), [(60, 50), (0, 101), (-1, 4), (101, 0), (200, 1)])
-def test_what_lies_beyond_the_peers_memory_is_refused_here_and_the_connection_goes_on(
+def test_access_beyond_a_remote_buffer_is_refused_locally_without_a_disconnect(
     connect_pair: Connect, offset: int, length: int
 ) -> None:
     a, b = connect_pair()
@@ -124,7 +126,7 @@ def test_what_lies_beyond_the_peers_memory_is_refused_here_and_the_connection_go
     assert a.read(there, 0, 100) == b""
 
 
-def test_memory_that_is_not_for_writing_is_not_written(connect_pair: Connect) -> None:
+def test_a_write_to_a_region_without_remote_write_access_is_refused(connect_pair: Connect) -> None:
     a, b = connect_pair()
     mr = b.register(100, AccessFlag.LOCAL_WRITE | AccessFlag.REMOTE_READ)
     assert a.read(mr.remote(), 10) == bytes(10)
@@ -134,7 +136,7 @@ def test_memory_that_is_not_for_writing_is_not_written(connect_pair: Connect) ->
     assert mr.read() == bytes(100)
 
 
-def test_what_was_sent_before_closing_still_arrives(connect_pair: Connect) -> None:
+def test_messages_sent_before_closing_a_connection_are_received(connect_pair: Connect) -> None:
     a, b = connect_pair()
     a.send(b"one")
     a.send(b"two")
@@ -144,7 +146,7 @@ def test_what_was_sent_before_closing_still_arrives(connect_pair: Connect) -> No
         b.recv(10)
 
 
-def test_waiting_for_a_message_ends_when_the_time_is_over(connect_pair: Connect) -> None:
+def test_waiting_for_a_message_ends_at_its_time_out(connect_pair: Connect) -> None:
     a, b = connect_pair()
     with pytest.raises(siwarp.Timeout):
         a.recv(0.1)
@@ -152,7 +154,7 @@ def test_waiting_for_a_message_ends_when_the_time_is_over(connect_pair: Connect)
     assert a.recv(10) == b"later"
 
 
-def test_a_closed_connection_says_so(connect_pair: Connect) -> None:
+def test_calls_on_a_closed_connection_raise_state_error(connect_pair: Connect) -> None:
     a, _ = connect_pair()
     a.close()
     a.close()
@@ -162,7 +164,7 @@ def test_a_closed_connection_says_so(connect_pair: Connect) -> None:
     assert "closed" in repr(a)
 
 
-def test_connecting_where_nobody_listens_is_peer_gone() -> None:
+def test_connecting_to_a_port_without_a_listener_raises_peer_gone() -> None:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         where = f"connecting to 127.0.0.1 port {s.getsockname()[1]}: .*start the peer"
@@ -170,14 +172,14 @@ def test_connecting_where_nobody_listens_is_peer_gone() -> None:
             siwarp.connect(s.getsockname())
 
 
-def test_accepting_ends_when_the_time_is_over_and_a_closed_listener_says_so() -> None:
+def test_accept_ends_at_its_time_out_and_raises_state_error_on_a_closed_listener() -> None:
     with siwarp.listen(("127.0.0.1", 0)) as listener, pytest.raises(siwarp.Timeout):
         listener.accept(0.1)
     with pytest.raises(siwarp.StateError, match="closed"):
         listener.accept(0.1)
 
 
-def test_connections_outlive_their_listener_and_one_listener_has_many() -> None:
+def test_several_connections_of_a_listener_outlive_the_listener() -> None:
     accepted: list[Connection] = []
     with siwarp.listen(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(
@@ -194,7 +196,7 @@ def test_connections_outlive_their_listener_and_one_listener_has_many() -> None:
         conn.close()
 
 
-def test_something_that_speaks_no_mpa_does_not_disturb_a_listener() -> None:
+def test_a_client_that_sends_no_mpa_request_does_not_disturb_a_listener() -> None:
     with (
         siwarp.listen(("127.0.0.1", 0)) as listener,
         socket.create_connection(listener.address) as s,
@@ -207,10 +209,10 @@ def test_something_that_speaks_no_mpa_does_not_disturb_a_listener() -> None:
         assert not thread.is_alive()
 
 
-def test_clients_that_stop_in_their_start_up_hold_up_no_other(
+def test_clients_that_stop_during_start_up_do_not_delay_other_clients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """These clients do not send the first message of a peer-to-peer connection for 5 s each."""
+    """The stopped clients never send the first message of their peer-to-peer connections."""
     monkeypatch.setattr(conn_module, "MOST_STARTING", 4)
     with (
         siwarp.listen(("127.0.0.1", 0)) as listener,
@@ -240,7 +242,7 @@ def connect_roce_pair(recv_size: int = 1 << 16) -> tuple[Connection, Connection]
     return a, ends[0]
 
 
-def test_with_persona_roce_a_sender_waits_until_its_peer_receives() -> None:
+def test_with_persona_roce_a_send_blocks_until_the_peer_receives() -> None:
     a, b = connect_roce_pair()
     sent: list[int] = []
 
@@ -260,7 +262,7 @@ def test_with_persona_roce_a_sender_waits_until_its_peer_receives() -> None:
         assert sent == list(range(20))
 
 
-def test_with_persona_roce_a_write_that_is_refused_says_so_itself() -> None:
+def test_with_persona_roce_a_refused_write_raises_protocol_error() -> None:
     a, b = connect_roce_pair()
     with a, b:
         there = b.register(bytearray(100)).remote()
@@ -270,18 +272,18 @@ def test_with_persona_roce_a_write_that_is_refused_says_so_itself() -> None:
             a.write(wrong, b"does not")
 
 
-# ---- closing objects that other threads wait on
+# ---- closing objects on which other threads wait
 
 
-def check_ended_by_close(thread: threading.Thread, found: list[BaseException]) -> None:
+def assert_ended_by_close(thread: threading.Thread, found: list[BaseException]) -> None:
     thread.join(20)
-    assert not thread.is_alive(), "it still waits"
+    assert not thread.is_alive(), "the thread still waits"
     (error,) = found
     assert isinstance(error, siwarp.StateError) and "closed" in str(error)
 
 
 def start_blocking_call(call: Callable[[], object]) -> tuple[threading.Thread, list[BaseException]]:
-    """Start a thread that makes a blocking call; its exceptions are added to the list."""
+    """Start a thread that makes a blocking call; return the thread and a list for its exception."""
     found: list[BaseException] = []
 
     def call_and_record_exception() -> None:
@@ -302,7 +304,7 @@ def test_closing_a_connection_ends_the_wait_of_a_thread_that_receives(
     thread, found = start_blocking_call(a.recv)
     wait_until(lambda: a.rcq.channel is not None and a.rcq.channel._waiters)
     a.close()
-    check_ended_by_close(thread, found)
+    assert_ended_by_close(thread, found)
     assert a.qp.closed and a.pd.closed and a.rcq.channel is not None and a.rcq.channel.closed
     with pytest.raises(siwarp.PeerGone):
         b.recv(10)
@@ -315,16 +317,18 @@ def test_closing_a_connection_ends_the_wait_of_a_thread_that_sends(size: int) ->
     with b:
 
         def send_until_blocked() -> None:
-            for _ in range(100):  # the peer receives none of these messages
+            # The peer receives no message, so a send blocks eventually.
+            for _ in range(100):
                 a.send(data)
 
         thread, found = start_blocking_call(send_until_blocked)
         wait_until(lambda: a.scq.channel is not None and a.scq.channel._waiters)
         a.close()
-        check_ended_by_close(thread, found)
+        assert_ended_by_close(thread, found)
         assert a.qp.closed and a.pd.closed
     found.clear()
-    data.append(0)  # resizing succeeds, because the memory is not registered any more
+    # Resizing succeeds only if the memory is no longer registered.
+    data.append(0)
 
 
 def test_closing_a_listener_ends_the_wait_of_a_thread_that_accepts() -> None:
@@ -333,7 +337,7 @@ def test_closing_a_listener_ends_the_wait_of_a_thread_that_accepts() -> None:
     thread, found = start_blocking_call(listener.accept)
     wait_until(lambda: listener._home.channel._waiters)
     listener.close()
-    check_ended_by_close(thread, found)
+    assert_ended_by_close(thread, found)
     assert listener._home.context.closed
     with pytest.raises(siwarp.PeerGone):
         siwarp.connect(address)

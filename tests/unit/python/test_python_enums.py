@@ -7,7 +7,7 @@ import pytest
 from siwarp._siwarp import ffi, lib
 from siwarp.verbs import enums
 
-PREFIX = {
+C_PREFIXES = {
     "AccessFlag": "ACCESS_",
     "MWType": "MW_",
     "WCStatus": "WC_",
@@ -24,7 +24,7 @@ PREFIX = {
     "EventType": "EVENT_",
     "SrqAttrMask": "SRQ_",
 }
-C_ENUM = {
+C_ENUM_NAMES = {
     "AccessFlag": "siw_access_flags",
     "MWType": "siw_mw_type",
     "WCStatus": "siw_wc_status",
@@ -43,11 +43,11 @@ C_ENUM = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(C_ENUM))
+@pytest.mark.parametrize("name", sorted(C_ENUM_NAMES))
 def test_python_has_each_member_of_the_c_enum_with_its_value(name: str) -> None:
-    in_c = ffi.typeof(f"enum {C_ENUM[name]}").relements
+    in_c = ffi.typeof(f"enum {C_ENUM_NAMES[name]}").relements
     in_python = {
-        f"SIW_{PREFIX[name]}{key}": int(value)
+        f"SIW_{C_PREFIXES[name]}{key}": int(value)
         for key, value in getattr(enums, name).__members__.items()
     }
     assert in_python == dict(in_c)
@@ -55,20 +55,21 @@ def test_python_has_each_member_of_the_c_enum_with_its_value(name: str) -> None:
         assert getattr(lib, key) == value
 
 
-def test_each_ibv_name_is_the_member_that_it_names() -> None:
-    prefixes = {f"IBV_{prefix}" for prefix in PREFIX.values()}
+def test_each_ibv_alias_has_the_name_of_its_enum_member() -> None:
+    prefixes = {f"IBV_{prefix}" for prefix in C_PREFIXES.values()}
     aliases = {key: value for key, value in vars(enums).items() if key.startswith("IBV_")}
     for key, value in aliases.items():
         assert isinstance(value, enum.IntEnum | enum.IntFlag)
         assert any(key == f"{prefix}{value.name}" for prefix in prefixes)
     own = {"Persona", "ErrorPolicy", "ErrorOrigin"}
-    members = sum(len(getattr(enums, name).__members__) for name in C_ENUM if name not in own)
-    # Members without an IBV_ name: QPAttrMask.FD, AccessFlag.REMOTE_INVALIDATE, QP_ERR_QUEUED,
-    # PEER_RESTARTED, CONGESTED, the masked atomics, two of Write-Record, and QPType.RD.
+    members = sum(len(getattr(enums, name).__members__) for name in C_ENUM_NAMES if name not in own)
+    # The members without an IBV_ name are QPAttrMask.FD, AccessFlag.REMOTE_INVALIDATE,
+    # QP_ERR_QUEUED, PEER_RESTARTED, CONGESTED, the masked atomics, two of Write-Record, and
+    # QPType.RD.
     assert len(aliases) == members - 10
 
 
-def test_the_cm_enums_have_the_values_of_the_c_ones() -> None:
+def test_the_cm_enums_have_the_values_of_the_c_enums() -> None:
     from siwarp.cm import RTR, CMEventType
 
     events = ffi.typeof("enum siw_cm_event_type").relements

@@ -34,11 +34,13 @@ CODES = [
 
 
 @pytest.mark.parametrize(("layer", "type", "code", "words"), CODES)
-def test_a_terminate_is_told_in_words(layer: int, type: int, code: int, words: str) -> None:
+def test_the_reason_of_a_terminate_is_described_in_words(
+    layer: int, type: int, code: int, words: str
+) -> None:
     assert words in terminate_reason(layer, type, code)
 
 
-def test_an_unknown_terminate_keeps_its_numbers() -> None:
+def test_the_reason_of_an_unknown_terminate_contains_its_numbers() -> None:
     assert "0x77" in terminate_reason(1, 1, 0x77)
     assert "9" in terminate_reason(9, 0, 0)
 
@@ -46,13 +48,13 @@ def test_an_unknown_terminate_keeps_its_numbers() -> None:
 @pytest.mark.parametrize(
     ("layer", "code", "document"), [(0, 0, 5040), (1, 0, 5041), (2, 2, 5044), (2, 6, 6581)]
 )
-def test_the_clause_of_a_terminate_is_of_the_document_that_defines_its_code(
+def test_the_clause_of_a_terminate_is_of_the_rfc_that_defines_its_code(
     layer: int, code: int, document: int
 ) -> None:
     assert terminate_clause(layer, 0, code).startswith(f"RFC{document}-")
 
 
-def test_a_protocol_error_carries_the_three_numbers_of_vendor_err() -> None:
+def test_a_protocol_error_has_the_layer_type_and_code_of_vendor_err() -> None:
     e = ProtocolError.from_vendor_err(1 << 16 | 2 << 8 | 5, "receiving")
     assert (e.layer, e.type, e.code) == (1, 2, 5)
     assert e.errno == errno.EPROTO
@@ -72,7 +74,9 @@ def test_a_protocol_error_carries_the_three_numbers_of_vendor_err() -> None:
         (errno.EINVAL, siwarp.Error),
     ],
 )
-def test_an_errno_becomes_the_exception_of_its_cause(number: int, kind: type[siwarp.Error]) -> None:
+def test_each_errno_is_converted_to_its_exception_class(
+    number: int, kind: type[siwarp.Error]
+) -> None:
     e = error_from_errno(number, "trying", "do this instead")
     assert type(e) is kind
     assert isinstance(e, OSError)
@@ -80,12 +84,12 @@ def test_an_errno_becomes_the_exception_of_its_cause(number: int, kind: type[siw
     assert "do this instead" in str(e)
 
 
-def test_a_timeout_is_a_siwarp_error_and_pythons_own() -> None:
+def test_siwarp_timeout_is_a_siwarp_error_and_a_python_timeout_error() -> None:
     assert issubclass(siwarp.Timeout, siwarp.Error)
     assert issubclass(siwarp.Timeout, TimeoutError)
 
 
-def test_a_refusal_has_its_name_and_a_traceback_says_where_the_pages_have_it() -> None:
+def test_an_error_has_a_reason_name_and_a_traceback_note_with_its_documentation() -> None:
     with Context() as ctx, pytest.raises(siwarp.Error) as caught:
         CQ(ctx, 0)
     assert caught.value.reason == "CQ_SIZE"

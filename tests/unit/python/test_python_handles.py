@@ -9,7 +9,7 @@ import sys
 import threading
 
 import pytest
-from unit.device.test_device_fork import settle
+from unit.device.test_device_fork import wait_for_sleeping_threads_under_asan
 from unit.python.python_harness import UDResources
 
 import siwarp
@@ -30,7 +30,7 @@ from siwarp.verbs import (
 )
 
 
-def run_python(code: str, tmp_path: object) -> subprocess.CompletedProcess[str]:
+def run_python_code(code: str, tmp_path: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -41,7 +41,7 @@ def run_python(code: str, tmp_path: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_close_closes_once_and_says_so(ud_resources: UDResources) -> None:
+def test_a_handle_can_be_closed_twice_and_its_repr_says_closed(ud_resources: UDResources) -> None:
     mr = MR(ud_resources.pd, 100)
     mr.close()
     mr.close()
@@ -49,7 +49,7 @@ def test_close_closes_once_and_says_so(ud_resources: UDResources) -> None:
     assert "closed" in repr(mr)
 
 
-def test_a_closed_handle_refuses_to_be_used(ud_resources: UDResources) -> None:
+def test_calls_on_closed_queue_pairs_and_cqs_raise_state_error(ud_resources: UDResources) -> None:
     wr = SendWR(sg=[ud_resources.mr.sge(0, 1)], ah=AH(ud_resources.pd, ud_resources.qp.addr))
     qp = QP(ud_resources.pd, QPInitAttr(QPType.UD, scq=ud_resources.cq))
     qp.close()
@@ -67,7 +67,9 @@ def test_a_closed_handle_refuses_to_be_used(ud_resources: UDResources) -> None:
             use()
 
 
-def test_close_with_children_is_ebusy_and_names_them(ud_resources: UDResources) -> None:
+def test_closing_an_object_with_children_fails_with_ebusy_and_names_the_children(
+    ud_resources: UDResources,
+) -> None:
     with pytest.raises(siwarp.StateError) as caught:
         ud_resources.pd.close()
     assert caught.value.errno == errno.EBUSY
@@ -76,17 +78,17 @@ def test_close_with_children_is_ebusy_and_names_them(ud_resources: UDResources) 
     assert not ud_resources.pd.closed
 
 
-def test_a_with_block_closes_what_was_made_in_it_newest_first(
+def test_leaving_a_with_block_closes_the_objects_of_a_device_newest_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     order: list[str] = []
     shut = _ffi.Handle._destroy_c_object
 
-    def shut_and_record(self: _ffi.Handle) -> None:
+    def record_and_destroy(self: _ffi.Handle) -> None:
         order.append(self._what)
         shut(self)
 
-    monkeypatch.setattr(_ffi.Handle, "_destroy_c_object", shut_and_record)
+    monkeypatch.setattr(_ffi.Handle, "_destroy_c_object", record_and_destroy)
     with Context() as ctx:
         pd = PD(ctx)
         cq = CQ(ctx, channel=CompChannel(ctx))
@@ -96,7 +98,9 @@ def test_a_with_block_closes_what_was_made_in_it_newest_first(
     assert order == ["QP", "CQ", "completion channel", "MR", "PD", "context"]
 
 
-def test_memory_under_an_mr_cannot_be_resized_until_it_closes(ud_resources: UDResources) -> None:
+def test_registered_memory_cannot_be_resized_until_its_region_is_closed(
+    ud_resources: UDResources,
+) -> None:
     memory = bytearray(100)
     mr = MR(ud_resources.pd, memory)
     with pytest.raises(BufferError):
@@ -106,7 +110,7 @@ def test_memory_under_an_mr_cannot_be_resized_until_it_closes(ud_resources: UDRe
     assert len(memory) == 101
 
 
-def test_a_handle_keeps_what_it_stands_on_alive() -> None:
+def test_a_handle_keeps_its_parent_objects_alive() -> None:
     cq = CQ(Context())
     gc.collect()
     assert cq.poll() == []
@@ -115,7 +119,7 @@ def test_a_handle_keeps_what_it_stands_on_alive() -> None:
         pass
 
 
-def test_a_dropped_handle_is_only_queued_and_ends_at_the_next_call(
+def test_a_garbage_collected_handle_is_destroyed_by_the_next_call(
     ud_resources: UDResources,
 ) -> None:
     before = len(_ffi._dropped)
@@ -129,15 +133,17 @@ def test_a_dropped_handle_is_only_queued_and_ends_at_the_next_call(
     thread = threading.Thread(target=drop_region)
     thread.start()
     thread.join()
-    assert in_c == [before + 1]  # the thread that dropped the object made no C call
+    # Garbage collection of the region made no C call.
+    assert in_c == [before + 1]
     with pytest.raises(BufferError):
-        memory.append(0)  # resizing fails, because the memory is still registered
+        # Resizing fails, because the memory is still registered.
+        memory.append(0)
     _ffi.reap_dropped_handles()
     memory.append(0)
     assert not _ffi._dropped
 
 
-def test_a_cycle_of_dropped_handles_is_ended_children_first() -> None:
+def test_garbage_collected_handles_in_a_cycle_are_destroyed_children_first() -> None:
     class Holder:
         pass
 
@@ -152,12 +158,12 @@ def test_a_cycle_of_dropped_handles_is_ended_children_first() -> None:
     gc.collect()
     _ffi.reap_dropped_handles()
     assert not _ffi._dropped
-    # The port is free again, so the queue pair has been destroyed.
+    # The UDP port of the queue pair is free, so the queue pair has been destroyed.
     with Context() as ctx, PD(ctx) as pd, CQ(ctx) as cq:
         QP(pd, QPInitAttr(QPType.UD, scq=cq, addr=("127.0.0.1", port))).close()
 
 
-def test_a_dropped_cq_with_unacknowledged_events_does_not_hang() -> None:
+def test_destroying_a_garbage_collected_cq_with_unacknowledged_events_does_not_hang() -> None:
     with Context() as ctx, PD(ctx) as pd, CompChannel(ctx) as channel:
         cq = CQ(ctx, channel=channel)
         qp = QP(pd, QPInitAttr(QPType.UD, scq=cq))
@@ -172,8 +178,8 @@ def test_a_dropped_cq_with_unacknowledged_events_does_not_hang() -> None:
         assert not _ffi._dropped
 
 
-def test_handles_left_open_end_cleanly_with_the_process(tmp_path: object) -> None:
-    done = run_python(
+def test_a_process_with_open_handles_exits_without_an_error(tmp_path: object) -> None:
+    done = run_python_code(
         "from siwarp.verbs import *\n"
         "import threading, time\n"
         "ctx = Context(); pd = PD(ctx); cq = CQ(ctx, channel=CompChannel(ctx))\n"
@@ -190,12 +196,12 @@ def test_handles_left_open_end_cleanly_with_the_process(tmp_path: object) -> Non
 def test_a_forked_child_that_exits_leaves_the_parents_handles_working(
     ud_resources: UDResources,
 ) -> None:
-    settle()
+    wait_for_sleeping_threads_under_asan()
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
-            # The object is unusable in the child; closing it must not disturb the parent.
+            # Closing the inherited queue pair in the child must not disturb the parent.
             ud_resources.qp.close()
             status = 0
         finally:
@@ -213,25 +219,27 @@ def wait_for_completions(ud: UDResources, count: int) -> list[siwarp.verbs.WC]:
     found: list[siwarp.verbs.WC] = []
     while len(found) < count:
         wcs = ud.cq.wait(5)
-        assert wcs, f"{len(found)} of {count} completions came"
+        assert wcs, f"{len(found)} of {count} completions arrived"
         found += wcs
     return found
 
 
-def test_a_context_of_an_unknown_name_is_enodev_and_tells_the_known_ones() -> None:
+def test_opening_an_unknown_device_fails_with_enodev_and_names_the_known_devices() -> None:
     with pytest.raises(siwarp.Error, match="siw_lo") as caught:
         Context("siw_nowhere")
     assert caught.value.errno == errno.ENODEV
 
 
-def test_a_context_opens_by_device_name_interface_name_and_address() -> None:
+def test_a_device_can_be_opened_by_its_name_its_interface_or_its_address() -> None:
     for name in ("siw_lo", "lo", "127.0.0.1", "::1", None):
         with Context(name) as ctx:
             assert ctx.name == "siw_lo"
             assert "127.0.0.1" in ctx.device.addresses
 
 
-def test_the_way_to_a_link_local_peer_keeps_its_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_toward_a_link_local_address_includes_the_interface(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     index = socket.if_nametoindex("lo")
     for bound, told in (
         (("fe80::1", 9, 0, index), "fe80::1%lo"),

@@ -23,9 +23,7 @@ BUFFERS = {
 
 
 @pytest.mark.parametrize("kind", sorted(BUFFERS))
-def test_a_buffer_is_registered_where_it_lies_without_a_copy(
-    ud_resources: UDResources, kind: str
-) -> None:
+def test_a_buffer_is_registered_without_a_copy(ud_resources: UDResources, kind: str) -> None:
     memory = BUFFERS[kind]()
     with MR(ud_resources.pd, memory) as mr:
         assert mr.length == 64
@@ -35,18 +33,18 @@ def test_a_buffer_is_registered_where_it_lies_without_a_copy(
             assert mr.addr == memory.ctypes.data
 
 
-def test_a_length_makes_zeroed_memory(ud_resources: UDResources) -> None:
+def test_a_region_created_from_a_length_has_zeroed_memory(ud_resources: UDResources) -> None:
     with MR(ud_resources.pd, 5000) as mr:
         assert mr.read() == bytes(5000)
 
 
-def test_an_empty_buffer_can_be_registered(ud_resources: UDResources) -> None:
+def test_an_empty_buffer_can_be_registered_as_a_memory_region(ud_resources: UDResources) -> None:
     with MR(ud_resources.pd, bytearray()) as mr:
         assert mr.length == 0
         assert mr.read() == b""
 
 
-def test_bytes_can_be_registered_for_reading_only(ud_resources: UDResources) -> None:
+def test_a_bytes_object_can_be_registered_only_for_reading(ud_resources: UDResources) -> None:
     with MR(ud_resources.pd, b"fixed", AccessFlag.REMOTE_READ) as mr:
         assert mr.read() == b"fixed"
     with pytest.raises(siwarp.Error, match="bytearray") as caught:
@@ -54,7 +52,7 @@ def test_bytes_can_be_registered_for_reading_only(ud_resources: UDResources) -> 
     assert caught.value.errno == errno.EFAULT
 
 
-def test_remote_writing_without_local_writing_is_refused_with_the_reason(
+def test_remote_write_access_without_local_write_access_is_refused(
     ud_resources: UDResources,
 ) -> None:
     with pytest.raises(siwarp.Error, match="LOCAL_WRITE") as caught:
@@ -62,13 +60,13 @@ def test_remote_writing_without_local_writing_is_refused_with_the_reason(
     assert caught.value.errno == errno.EINVAL
 
 
-def test_memory_that_is_not_contiguous_is_refused(ud_resources: UDResources) -> None:
+def test_registering_memory_that_is_not_contiguous_is_refused(ud_resources: UDResources) -> None:
     with pytest.raises((TypeError, BufferError)):
         MR(ud_resources.pd, np.zeros((4, 4))[:, ::2])
 
 
 @pytest.mark.parametrize(("offset", "length"), [(-1, 1), (0, 65), (64, 1), (60, 5), (0, -1)])
-def test_no_element_reaches_outside_of_its_region(
+def test_a_scatter_gather_element_outside_of_its_region_is_refused(
     ud_resources: UDResources, offset: int, length: int
 ) -> None:
     with MR(ud_resources.pd, 64) as mr:
@@ -79,7 +77,7 @@ def test_no_element_reaches_outside_of_its_region(
             mr.read(length, offset)
 
 
-def test_a_closed_region_gives_out_no_elements(ud_resources: UDResources) -> None:
+def test_a_closed_region_refuses_to_create_elements(ud_resources: UDResources) -> None:
     mr = MR(ud_resources.pd, 64)
     mr.close()
     with pytest.raises(siwarp.StateError):
@@ -88,7 +86,9 @@ def test_a_closed_region_gives_out_no_elements(ud_resources: UDResources) -> Non
         mr.remote()
 
 
-def test_a_view_taken_of_a_region_outlives_it(ud_resources: UDResources) -> None:
+def test_a_view_of_a_region_stays_valid_after_the_region_is_closed(
+    ud_resources: UDResources,
+) -> None:
     mr = MR(ud_resources.pd, 64)
     part = mr.view[10:20]
     mr.close()
@@ -96,7 +96,7 @@ def test_a_view_taken_of_a_region_outlives_it(ud_resources: UDResources) -> None
     assert bytes(part) == b"\x07" + bytes(9)
 
 
-def test_the_key_of_a_region_is_new_each_time(ud_resources: UDResources) -> None:
+def test_each_registered_region_has_a_new_key(ud_resources: UDResources) -> None:
     keys = set()
     for _ in range(100):
         with MR(ud_resources.pd, 64) as mr:
@@ -105,14 +105,16 @@ def test_the_key_of_a_region_is_new_each_time(ud_resources: UDResources) -> None
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1))
-def test_a_remote_buffer_survives_packing(addr: int, length: int, rkey: int) -> None:
+def test_a_packed_remote_buffer_is_unpacked_to_the_same_values(
+    addr: int, length: int, rkey: int
+) -> None:
     there = RemoteBuffer(addr, length, rkey)
     packed = there.pack()
     assert len(packed) == 20
     assert RemoteBuffer.unpack(packed + b"more") == there
 
 
-def test_a_part_of_a_remote_buffer_stays_inside_it() -> None:
+def test_a_part_outside_of_a_remote_buffer_is_refused() -> None:
     there = RemoteBuffer(1000, 100, 7)
     assert there.part(10, 20) == RemoteBuffer(1010, 20, 7)
     with pytest.raises(ValueError, match="100"):

@@ -1,4 +1,4 @@
-"""An editable install (tools/editable.py) rebuilds when it is imported, and imports little."""
+"""Editable installs (tools/editable.py), which rebuild the library when the package is imported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ shared_library('mini', 'mini.c', install: true)
 import('python').find_installation().install_sources('__init__.py', subdir: 'mini')
 """
 
-# Starts like a linker by removing the old output, and then blocks until it is released.
+#: A linker that removes the old output, waits until a file named go exists, and then runs ld.
 SLOW_LD = """#!/bin/sh
 out=
 for word; do
@@ -39,7 +39,7 @@ exec ld "$@"
 
 
 class EditablePackage:
-    """A package with one library, installed like siwarp: with its loader and its tools."""
+    """A package with one library that has the loader and the build tools of siwarp."""
 
     def __init__(self, folder: Path, root: Path) -> None:
         self.source, self.build, self.slow = folder / "source", folder / "build", folder / "slow"
@@ -68,7 +68,7 @@ class EditablePackage:
         (self.source / "mini.c").write_text(f"int value(void) {{ return {value}; }}\n")
 
     def start_import(self, *, slow: bool = False, rebuild: bool = True) -> subprocess.Popen[str]:
-        """Import the package in a new process; with `slow`, the linker blocks."""
+        """Import the package in a new process; if `slow` is set, the linker of a rebuild blocks."""
         code = (
             "import sys, _siwarp_editable_loader as loader\n"
             f"ninja = {str(self.scripts / 'siwarp-ninja')!r}\n"
@@ -94,12 +94,12 @@ class EditablePackage:
         return out.strip() or err
 
     def slow_link_count(self) -> int:
-        """Return how often the slow linker has started."""
+        """Return how many times the slow linker has started."""
         log = self.slow / "links"
         return log.read_text().count("begun") if log.exists() else 0
 
     def is_waiting_for_build(self) -> bool:
-        """Return whether a build waits for another one to finish."""
+        """Return whether a build waits for another build to end."""
         lock = self.build / ".ninja-runs"
         if not lock.exists():
             return False
@@ -108,7 +108,7 @@ class EditablePackage:
 
 
 def kill_session_of(process: subprocess.Popen[str]) -> None:
-    """Kill the process and everything it started; ninja gives each child a process group."""
+    """Kill all processes in the session of ``process``; ninja gives each child a process group."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             session = int(stat.read_text().rpartition(")")[2].split()[3])
@@ -132,7 +132,7 @@ def editable_package(tmp_path: Path, root: Path) -> EditablePackage:
     return made
 
 
-def test_a_rebuild_that_is_killed_midway_leaves_the_library_that_was_there(
+def test_a_rebuild_that_is_killed_midway_does_not_remove_the_old_library(
     editable_package: EditablePackage,
 ) -> None:
     killed = editable_package.start_import(slow=True)
@@ -145,14 +145,14 @@ def test_a_rebuild_that_is_killed_midway_leaves_the_library_that_was_there(
     assert editable_package.imported_value() == "2"
 
 
-def test_an_import_waits_for_the_rebuild_of_one_that_was_killed(
+def test_an_import_waits_for_the_running_rebuild_of_a_killed_import(
     editable_package: EditablePackage,
 ) -> None:
     killed = editable_package.start_import(slow=True)
     wait_until(lambda: editable_package.slow_link_count() == 1)
     killed.kill()
     next_one = editable_package.start_import(slow=True)
-    # Otherwise it would link as well, and both would write the same files.
+    # Without the wait, the second import would link as well, and both would write the same files.
     wait_until(
         lambda: editable_package.is_waiting_for_build() or editable_package.slow_link_count() == 2
     )
@@ -163,7 +163,7 @@ def test_an_import_waits_for_the_rebuild_of_one_that_was_killed(
     killed.communicate(timeout=LIMIT)
 
 
-def test_a_link_that_fails_leaves_the_library_that_was_there(
+def test_a_failed_link_does_not_remove_the_old_library(
     editable_package: EditablePackage,
 ) -> None:
     (editable_package.source / "mini.c").write_text(
@@ -177,7 +177,9 @@ def test_a_link_that_fails_leaves_the_library_that_was_there(
     assert editable_package.imported_value() == "3"
 
 
-def test_this_tree_is_built_so(build_dir: Path, root: Path) -> None:
+def test_the_installed_siwarp_uses_the_loader_and_linker_wrapper_of_this_tree(
+    build_dir: Path, root: Path
+) -> None:
     finders = [f for f in sys.meta_path if getattr(f, "name", None) == "siwarp"]
     assert finders
     for finder in finders:
@@ -189,7 +191,7 @@ def test_this_tree_is_built_so(build_dir: Path, root: Path) -> None:
     assert f"-B{root}/siwarp/_build/beside" in words.replace("$ ", " ")
 
 
-def test_the_tool_that_builds_one_at_a_time_does_not_call_itself(root: Path) -> None:
+def test_tools_ninja_refuses_to_run_outside_of_a_venv_instead_of_calling_itself(root: Path) -> None:
     done = subprocess.run(
         [root / "tools/ninja", "-C", "build"], capture_output=True, text=True, timeout=LIMIT
     )
@@ -197,13 +199,13 @@ def test_the_tool_that_builds_one_at_a_time_does_not_call_itself(root: Path) -> 
     assert "in a venv alone, as siwarp-ninja: make build" in done.stderr
 
 
-def test_a_process_of_the_venv_that_does_not_import_it_imports_nothing_for_its_sake() -> None:
+def test_the_editable_install_adds_no_imports_to_processes_that_do_not_use_siwarp() -> None:
     code = "import sys; print({'ast', 'inspect', 'json', 'subprocess'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
 
-def test_a_process_that_is_told_so_does_not_look_for_changes(
+def test_an_import_with_editable_no_rebuild_set_does_not_rebuild(
     editable_package: EditablePackage,
 ) -> None:
     with editable_package.start_import(rebuild=False) as stale:

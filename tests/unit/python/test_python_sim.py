@@ -1,4 +1,4 @@
-"""siwarp.sim in a real (not simulated) process, and durations."""
+"""siwarp.sim in a process that is not simulated, and texts of durations."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-import siwarp.verbs  # noqa: F401  this process is a real one
+import siwarp.verbs  # noqa: F401  makes the process real, not simulated
 from siwarp.sim import World, nanoseconds
 
 
-def test_a_world_in_a_real_process_says_what_to_do() -> None:
+def test_creating_a_world_in_a_real_process_raises_an_error_with_the_remedy() -> None:
     with pytest.raises(RuntimeError, match=r"import siwarp\.sim first, or set SIWARP_SIM=1"):
         World(seed=7)
 
@@ -31,18 +31,20 @@ def test_a_world_in_a_real_process_says_what_to_do() -> None:
         ("2h", 7_200_000_000_000),
     ],
 )
-def test_durations_are_seconds_or_have_a_unit(duration: float | str, ns: int) -> None:
+def test_a_duration_is_a_number_of_seconds_or_a_text_with_a_unit(
+    duration: float | str, ns: int
+) -> None:
     assert nanoseconds(duration) == ns
 
 
 @pytest.mark.parametrize("duration", ["", "10", "5 minutes", "-1s", -1, float("inf"), float("nan")])
-def test_what_is_no_duration_is_refused(duration: float | str) -> None:
+def test_an_invalid_duration_is_refused(duration: float | str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         nanoseconds(duration)
 
 
 @pytest.mark.parametrize("setting", [None, "", "0"])
-def test_a_process_is_real_unless_it_is_told_otherwise(setting: str | None) -> None:
+def test_a_process_is_not_simulated_unless_siwarp_sim_is_set(setting: str | None) -> None:
     env = {name: value for name, value in os.environ.items() if name != "SIWARP_SIM"}
     if setting is not None:
         env["SIWARP_SIM"] = setting

@@ -1,4 +1,4 @@
-"""siwarp's captures of its own connections, as read by scapy's sniff."""
+"""Captures that siwarp writes of its connections, read with sniff() of scapy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import siwarp
 from siwarp.inspect import FPDUSession
 
 
-def test_our_own_capture_of_both_ends_is_sniffed_whole(tmp_path: Path) -> None:
+def test_sniff_of_a_siwarp_capture_yields_all_fpdus_of_both_directions(tmp_path: Path) -> None:
     file = tmp_path / "x.pcapng"
     with (
         siwarp.capture(file),

@@ -40,11 +40,11 @@ def poll_completions(ud: UDResources, count: int) -> list[siwarp.verbs.WC]:
     deadline = time.monotonic() + 10
     while len(found) < count:
         found += ud.cq.poll(16)
-        assert time.monotonic() < deadline, f"{len(found)} of {count} completions came: {found}"
+        assert time.monotonic() < deadline, f"{len(found)} of {count} completions arrived: {found}"
     return found
 
 
-def test_a_message_arrives_with_its_octets_and_its_source(
+def test_a_ud_message_arrives_with_its_octets_and_its_source(
     ud_resources_each_family: UDResources,
 ) -> None:
     ud = ud_resources_each_family
@@ -61,12 +61,12 @@ def test_a_message_arrives_with_its_octets_and_its_source(
     assert ud.mr.read(5, 100) == b"hello"
 
 
-def test_an_empty_queue_polls_to_an_empty_list(ud_resources: UDResources) -> None:
+def test_polling_an_empty_cq_returns_an_empty_list(ud_resources: UDResources) -> None:
     assert ud_resources.cq.poll() == []
     assert ud_resources.cq.poll(16) == []
 
 
-def test_completions_are_values_that_later_polls_leave_alone(ud_resources: UDResources) -> None:
+def test_later_polls_do_not_change_earlier_completions(ud_resources: UDResources) -> None:
     ah = AH(ud_resources.pd, ud_resources.qp.addr)
     ud_resources.qp.post_send(SendWR(1, sg=[ud_resources.mr.sge(0, 1)], ah=ah))
     first = poll_completions(ud_resources, 1)[0]
@@ -75,7 +75,7 @@ def test_completions_are_values_that_later_polls_leave_alone(ud_resources: UDRes
     assert (first.wr_id, second.wr_id) == (1, 2)
 
 
-def test_a_list_is_posted_in_its_order(ud_resources: UDResources) -> None:
+def test_a_list_of_requests_is_posted_in_its_order(ud_resources: UDResources) -> None:
     ah = AH(ud_resources.pd, ud_resources.qp.addr)
     ud_resources.qp.post_recv(
         [RecvWR(100 + i, sg=[ud_resources.mr.sge(64 * i, 64)]) for i in range(20)]
@@ -92,7 +92,7 @@ def test_a_list_is_posted_in_its_order(ud_resources: UDResources) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(lists=st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=6))
-def test_the_same_requests_can_be_posted_in_any_lists_again_and_again(
+def test_the_same_requests_can_be_posted_repeatedly_in_any_lists(
     ud_resources: UDResources, lists: list[list[int]]
 ) -> None:
     requests = [RecvWR(i, sg=[ud_resources.mr.sge(0, 1)]) for i in range(4)]
@@ -112,7 +112,7 @@ def test_the_same_requests_can_be_posted_in_any_lists_again_and_again(
     ud_resources.qp.to_rts()
 
 
-def test_the_first_request_that_is_not_taken_is_told_and_those_before_it_are_posted(
+def test_the_first_refused_request_of_a_list_is_bad_wr_and_earlier_ones_are_posted(
     ud_resources: UDResources,
 ) -> None:
     ah = AH(ud_resources.pd, ud_resources.qp.addr)
@@ -124,7 +124,7 @@ def test_the_first_request_that_is_not_taken_is_told_and_those_before_it_are_pos
     assert [wc.wr_id for wc in poll_completions(ud_resources, 2)] == [0, 1]
 
 
-def test_a_full_receive_queue_is_a_limit_error(ud_resources: UDResources) -> None:
+def test_posting_to_a_full_receive_queue_raises_limit_error(ud_resources: UDResources) -> None:
     wr = RecvWR(sg=[ud_resources.mr.sge(0, 1)])
     with pytest.raises(siwarp.LimitError, match=str(ud_resources.qp.cap.max_recv_wr)) as caught:
         ud_resources.qp.post_recv([wr] * (ud_resources.qp.cap.max_recv_wr + 1))
@@ -132,7 +132,7 @@ def test_a_full_receive_queue_is_a_limit_error(ud_resources: UDResources) -> Non
     assert caught.value.bad_wr is wr
 
 
-def test_a_message_longer_than_a_datagram_completes_with_an_error_that_names_the_limit(
+def test_a_ud_message_longer_than_max_ud_msg_completes_with_limit_error(
     ud_resources: UDResources,
 ) -> None:
     most = ud_resources.ctx.query_device().max_ud_msg
@@ -157,7 +157,7 @@ def test_a_message_longer_than_a_datagram_completes_with_an_error_that_names_the
         (lambda ud, ah: SendWR(opcode=0, sg=[ud.mr.sge(0, 1)], ah=ah), "only SEND"),
     ],
 )
-def test_a_request_that_cannot_be_is_refused_with_the_reason(
+def test_an_invalid_ud_send_request_is_refused_with_the_reason(
     ud_resources: UDResources, make: object, words: str
 ) -> None:
     with pytest.raises(siwarp.Error, match=words) as caught:
@@ -166,13 +166,15 @@ def test_a_request_that_cannot_be_is_refused_with_the_reason(
     assert caught.value.errno == errno.EINVAL
 
 
-def test_only_requests_can_be_posted(ud_resources: UDResources) -> None:
+def test_posting_an_object_other_than_a_request_raises_type_error(
+    ud_resources: UDResources,
+) -> None:
     for wrong in ("x", RecvWR(), 5, [RecvWR()]):
         with pytest.raises(TypeError):
             ud_resources.qp.post_send(wrong)  # type: ignore[arg-type]
 
 
-def test_posting_before_the_state_allows_it_says_what_to_do(ud_resources: UDResources) -> None:
+def test_the_error_of_posting_in_a_wrong_state_names_the_remedy(ud_resources: UDResources) -> None:
     qp = QP(ud_resources.pd, QPInitAttr(QPType.UD, scq=ud_resources.cq))
     with pytest.raises(siwarp.StateError, match="INIT first"):
         qp.post_recv(RecvWR())
@@ -186,7 +188,7 @@ def test_posting_before_the_state_allows_it_says_what_to_do(ud_resources: UDReso
     assert qp.qp_state == QPState.RTS
 
 
-def test_scattered_elements_are_gathered_in_their_order(ud_resources: UDResources) -> None:
+def test_scatter_gather_elements_are_used_in_order(ud_resources: UDResources) -> None:
     ud_resources.mr.write(b"abcdefghij")
     parts = [
         ud_resources.mr.sge(8, 2),
@@ -204,7 +206,9 @@ def test_scattered_elements_are_gathered_in_their_order(ud_resources: UDResource
     assert ud_resources.mr.read(4, 100) + ud_resources.mr.read(6, 200) == b"ijabcdefgh"
 
 
-def test_an_element_can_be_changed_between_two_posts(ud_resources: UDResources) -> None:
+def test_a_scatter_gather_element_can_be_changed_between_two_posts(
+    ud_resources: UDResources,
+) -> None:
     wr = SendWR(
         sg=[ud_resources.mr.sge(0, 1)], ah=AH(ud_resources.pd, ud_resources.qp.addr), send_flags=0
     )
@@ -215,7 +219,7 @@ def test_an_element_can_be_changed_between_two_posts(ud_resources: UDResources) 
         assert poll_completions(ud_resources, 1)[0].byte_len == length
 
 
-def test_inline_octets_are_taken_when_posted(ud_resources: UDResources) -> None:
+def test_the_octets_of_an_inline_send_are_copied_when_posted(ud_resources: UDResources) -> None:
     ud_resources.mr.write(b"first")
     ud_resources.qp.post_recv(RecvWR(sg=[ud_resources.mr.sge(100, 100)]))
     flags = SendFlag.INLINE
@@ -231,7 +235,7 @@ def test_inline_octets_are_taken_when_posted(ud_resources: UDResources) -> None:
     assert ud_resources.mr.read(5, 100) == b"first"
 
 
-def test_a_wrong_key_is_a_completion_with_an_error_and_check_raises_it(
+def test_a_send_with_a_wrong_key_completes_with_an_error_that_check_raises(
     ud_resources: UDResources,
 ) -> None:
     wrong = SGE(ud_resources.mr.addr, 8, ud_resources.mr.lkey ^ 1)
@@ -243,7 +247,7 @@ def test_a_wrong_key_is_a_completion_with_an_error_and_check_raises_it(
         wc.check()
 
 
-def test_a_request_whose_address_handle_was_closed_is_refused(ud_resources: UDResources) -> None:
+def test_a_request_with_a_closed_address_handle_is_refused(ud_resources: UDResources) -> None:
     ah = AH(ud_resources.pd, ud_resources.qp.addr)
     wr = SendWR(sg=[ud_resources.mr.sge(0, 1)], ah=ah)
     ud_resources.qp.post_send(wr)
@@ -256,7 +260,7 @@ def test_a_request_whose_address_handle_was_closed_is_refused(ud_resources: UDRe
     assert poll_completions(ud_resources, 1)[0].ok
 
 
-def test_an_address_handle_of_a_completion_leads_back_to_the_sender(
+def test_an_address_handle_from_a_completion_has_the_sender_as_destination(
     ud_resources: UDResources,
 ) -> None:
     other = QP(ud_resources.pd, QPInitAttr(QPType.UD, scq=ud_resources.cq))
@@ -274,13 +278,14 @@ def test_an_address_handle_of_a_completion_leads_back_to_the_sender(
         AH(ud_resources.pd)
 
 
-def test_a_users_own_socket_becomes_the_queue_pairs(ud_resources: UDResources) -> None:
+def test_a_queue_pair_takes_over_a_socket_of_the_program(ud_resources: UDResources) -> None:
     own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     own.bind(("127.0.0.1", 0))
     port = own.getsockname()[1]
     qp = QP(ud_resources.pd, QPInitAttr(QPType.UD, scq=ud_resources.cq))
     qp.to_rts(QPAttr(fd=own))
-    assert own.fileno() == -1  # the queue pair has taken over the descriptor
+    # The queue pair has taken over the descriptor.
+    assert own.fileno() == -1
     assert qp.qp_num == port
     qp.post_recv(RecvWR(5, sg=[ud_resources.mr.sge(0, 9)]))
     ud_resources.qp.post_send(
@@ -293,14 +298,16 @@ def test_a_users_own_socket_becomes_the_queue_pairs(ud_resources: UDResources) -
     assert poll_completions(ud_resources, 1)[0].wr_id == 5
 
 
-def test_a_port_in_use_is_eaddrinuse(ud_resources: UDResources) -> None:
+def test_creating_a_queue_pair_at_a_port_in_use_fails_with_eaddrinuse(
+    ud_resources: UDResources,
+) -> None:
     with pytest.raises(siwarp.Error, match="another") as caught:
         QP(ud_resources.pd, QPInitAttr(QPType.UD, scq=ud_resources.cq, addr=ud_resources.qp.addr))
     assert caught.value.errno == errno.EADDRINUSE
 
 
 @pytest.mark.parametrize("crc", [True, False])
-def test_query_tells_what_the_queue_pair_was_made_with(
+def test_query_returns_the_attributes_with_which_a_queue_pair_was_created(
     ud_resources: UDResources, crc: bool
 ) -> None:
     cap = QPCap(3, 5, 2, 2, 16)
@@ -317,14 +324,18 @@ def test_query_tells_what_the_queue_pair_was_made_with(
     assert init.addr == qp.addr == ("127.0.0.1", qp.qp_num)
 
 
-def test_capabilities_above_the_devices_are_refused(ud_resources: UDResources) -> None:
+def test_queue_pair_capabilities_above_the_device_limits_are_refused(
+    ud_resources: UDResources,
+) -> None:
     most = ud_resources.ctx.query_device().max_sge
     with pytest.raises(siwarp.Error, match="device limit") as caught:
         QP(ud_resources.pd, QPInitAttr(scq=ud_resources.cq, cap=QPCap(max_send_sge=most + 1)))
     assert caught.value.errno == errno.EINVAL
 
 
-def test_an_address_is_a_host_and_a_port(ud_resources: UDResources) -> None:
+def test_the_address_of_an_address_handle_must_be_a_host_and_a_port(
+    ud_resources: UDResources,
+) -> None:
     with pytest.raises(TypeError, match="host, port"):
         AH(ud_resources.pd, "127.0.0.1:4")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="65535"):
@@ -334,7 +345,7 @@ def test_an_address_is_a_host_and_a_port(ud_resources: UDResources) -> None:
         AH(ud_resources.pd, ("name.invalid", 9))
 
 
-def test_an_event_comes_for_a_completion_and_is_counted_until_acknowledged(
+def test_a_completion_raises_one_cq_event_that_is_acknowledged(
     ud_resources: UDResources,
 ) -> None:
     ud_resources.cq.req_notify()
@@ -345,12 +356,12 @@ def test_an_event_comes_for_a_completion_and_is_counted_until_acknowledged(
     assert ud_resources.channel.get_cq_event(0) is None
 
 
-def test_a_queue_without_a_channel_cannot_be_waited_for(ud_resources: UDResources) -> None:
+def test_waiting_on_a_cq_without_a_channel_raises_state_error(ud_resources: UDResources) -> None:
     with CQ(ud_resources.ctx) as cq, pytest.raises(siwarp.StateError, match="channel"):
         cq.wait(1)
 
 
-def test_other_threads_run_while_one_waits_and_a_waiting_channel_does_not_close(
+def test_closing_a_channel_on_which_a_thread_waits_fails_with_ebusy(
     ud_resources: UDResources,
 ) -> None:
     answers: list[object] = []
@@ -364,8 +375,7 @@ def test_other_threads_run_while_one_waits_and_a_waiting_channel_does_not_close(
         ud_resources.cq.close()
         ud_resources.channel.close()
     assert caught.value.errno == errno.EBUSY
-    # The CQ has been destroyed, so no event will come for it: the wait ends by a completion of
-    # another CQ.
+    # The CQ has been destroyed and raises no event, so the wait ends by a completion of another CQ.
     cq = CQ(ud_resources.ctx, channel=ud_resources.channel)
     qp = QP(ud_resources.pd, QPInitAttr(QPType.UD, scq=cq))
     qp.to_rts()
@@ -375,7 +385,7 @@ def test_other_threads_run_while_one_waits_and_a_waiting_channel_does_not_close(
     assert answers == [cq]
 
 
-INTERRUPTED = """
+INTERRUPTED_PROGRAM = """
 import os, sys, time
 from siwarp.verbs import *
 ctx = Context(); channel = CompChannel(ctx); cq = CQ(ctx, channel=channel)
@@ -387,11 +397,13 @@ except KeyboardInterrupt:
 """
 
 
-def test_ctrl_c_interrupts_a_wait_within_a_tenth_of_a_second(tmp_path: object) -> None:
+def test_ctrl_c_interrupts_a_wait_for_a_cq_event_within_a_tenth_of_a_second(
+    tmp_path: object,
+) -> None:
     delays = []
     for _ in range(3):
         with subprocess.Popen(
-            [sys.executable, "-c", INTERRUPTED],
+            [sys.executable, "-c", INTERRUPTED_PROGRAM],
             stdout=subprocess.PIPE,
             text=True,
             cwd=str(tmp_path),
@@ -410,7 +422,7 @@ def test_ctrl_c_interrupts_a_wait_within_a_tenth_of_a_second(tmp_path: object) -
     assert min(delays) < 0.1
 
 
-def test_threads_that_poll_one_queue_get_each_completion_once(ud_resources: UDResources) -> None:
+def test_threads_that_poll_one_cq_get_each_completion_once(ud_resources: UDResources) -> None:
     count = 2000
     ah = AH(ud_resources.pd, ud_resources.qp.addr)
     seen: list[int] = []

@@ -1,4 +1,4 @@
-"""A waiting thread sleeps, and is woken only by its own events."""
+"""Threads that wait for events, which sleep and are woken only by their own events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIMIT = 20.0
 
 
 class SelfSendingQP:
-    """A CQ with a queue pair that sends to itself, on a channel shared with others."""
+    """A CQ on a shared channel, with a queue pair that sends to itself."""
 
     def __init__(self, ud: UDResources, channel: CompChannel) -> None:
         self.cq, idle = CQ(ud.ctx, channel=channel), CQ(ud.ctx)
@@ -40,7 +40,7 @@ class SelfSendingQP:
         self.qp.post_send(SendWR(ah=self.to, send_flags=0))
 
 
-def test_threads_that_share_a_channel_each_get_what_completes_on_their_queue(
+def test_each_thread_that_waits_on_a_shared_channel_gets_the_completions_of_its_cq(
     ud_resources: UDResources,
 ) -> None:
     rounds, count = 40, 4
@@ -50,7 +50,7 @@ def test_threads_that_share_a_channel_each_get_what_completes_on_their_queue(
     def wait_for_messages(n: int) -> None:
         while len(got[n]) < rounds:
             wcs = ours[n].cq.wait(LIMIT)
-            assert wcs, f"thread {n} sleeps on beside message {len(got[n])}"
+            assert wcs, f"thread {n} was not woken by message {len(got[n])}"
             got[n] += [wc.wr_id for wc in wcs]
 
     with ThreadPoolExecutor(count) as pool:
@@ -66,11 +66,11 @@ def test_threads_that_share_a_channel_each_get_what_completes_on_their_queue(
     assert got == [list(range(rounds))] * count
 
 
-# ---- sleeping
+# ---- sleeps during a wait
 
 
 def voluntary_switches_by_thread() -> dict[str, int]:
-    """Return how often each thread of this process has gone to sleep."""
+    """Return how many times each thread of the process has gone to sleep."""
     found = {}
     for task in Path("/proc/self/task").iterdir():
         for line in (task / "status").read_text().splitlines():
@@ -79,20 +79,20 @@ def voluntary_switches_by_thread() -> dict[str, int]:
     return found
 
 
-def cq_wait_call(ud: UDResources) -> Callable[[], Any]:
+def make_cq_wait_call(ud: UDResources) -> Callable[[], Any]:
     return lambda: ud.cq.wait(4)
 
 
-def cq_event_wait_call(ud: UDResources) -> Callable[[], Any]:
+def make_cq_event_wait_call(ud: UDResources) -> Callable[[], Any]:
     return lambda: ud.channel.get_cq_event(4)
 
 
-def cm_event_wait_call(ud: UDResources) -> Callable[[], Any]:
+def make_cm_event_wait_call(ud: UDResources) -> Callable[[], Any]:
     channel = CMEventChannel(ud.ctx)
     return lambda: channel.get_event(4)
 
 
-def async_event_wait_call(ud: UDResources) -> Callable[[], Any]:
+def make_async_event_wait_call(ud: UDResources) -> Callable[[], Any]:
     return lambda: ud.ctx.get_async_event(4)
 
 
@@ -100,7 +100,13 @@ def async_event_wait_call(ud: UDResources) -> Callable[[], Any]:
     os.environ.get("SANITIZER") == "tsan", reason="ThreadSanitizer's own thread wakes by itself"
 )
 @pytest.mark.parametrize(
-    "what", [cq_wait_call, cq_event_wait_call, cm_event_wait_call, async_event_wait_call]
+    "what",
+    [
+        make_cq_wait_call,
+        make_cq_event_wait_call,
+        make_cm_event_wait_call,
+        make_async_event_wait_call,
+    ],
 )
 def test_a_wait_without_events_uses_no_cpu(
     ud_resources: UDResources, what: Callable[[UDResources], Callable[[], Any]]
@@ -110,7 +116,8 @@ def test_a_wait_without_events_uses_no_cpu(
         waiting = pool.submit(wait)
         time.sleep(0.5)
         before = voluntary_switches_by_thread()
-        time.sleep(2)  # one of the counted context switches is this thread's own sleep
+        # The sleep of the test itself counts as one context switch.
+        time.sleep(2)
         woken = {
             task: n - before.get(task, 0) for task, n in voluntary_switches_by_thread().items()
         }
@@ -118,14 +125,14 @@ def test_a_wait_without_events_uses_no_cpu(
     assert sum(woken.values()) <= 4, woken
 
 
-WAITS = {
+WAIT_CALLS = {
     "queue": "CQ(ctx, channel=CompChannel(ctx)).wait()",
     "connections": "siwarp.cm.CMEventChannel(ctx).get_event()",
     "device": "ctx.get_async_event()",
     "listener": "siwarp.listen(('127.0.0.1', 0)).accept()",
 }
 
-INTERRUPTED = """
+INTERRUPTED_PROGRAM = """
 import time
 import siwarp, siwarp.cm
 from siwarp.verbs import *
@@ -139,8 +146,8 @@ except KeyboardInterrupt:
 
 
 @contextlib.contextmanager
-def waiting_process(wait: str) -> Iterator[subprocess.Popen[str]]:
-    code = INTERRUPTED.format(wait=wait)
+def start_waiting_process(wait: str) -> Iterator[subprocess.Popen[str]]:
+    code = INTERRUPTED_PROGRAM.format(wait=wait)
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as it:
         try:
             assert it.stdout is not None and it.stdout.readline() == "waiting\n"
@@ -150,12 +157,12 @@ def waiting_process(wait: str) -> Iterator[subprocess.Popen[str]]:
             raise
 
 
-@pytest.mark.parametrize("wait", WAITS)
-def test_ctrl_c_interrupts_whatever_sleeps_within_a_tenth_of_a_second(wait: str) -> None:
+@pytest.mark.parametrize("wait", WAIT_CALLS)
+def test_ctrl_c_interrupts_every_kind_of_wait_within_a_tenth_of_a_second(wait: str) -> None:
     delays = []
-    # after 0.3 s the process sleeps; after 0.01 and 0.05 s the library still polls
+    # After 0.3 s the process sleeps; after 0.01 and 0.05 s the library still polls.
     for slept in (0.3, 0.01, 0.05):
-        with waiting_process(WAITS[wait]) as process:
+        with start_waiting_process(WAIT_CALLS[wait]) as process:
             time.sleep(slept)
             sent = time.monotonic()
             os.kill(process.pid, signal.SIGINT)
@@ -166,10 +173,10 @@ def test_ctrl_c_interrupts_whatever_sleeps_within_a_tenth_of_a_second(wait: str)
 
 
 @pytest.mark.parametrize("loop", [False, True], ids=["alone", "in an event loop's thread"])
-def test_a_signal_right_before_the_sleep_ends_it_and_a_loop_keeps_its_descriptor(
+def test_a_signal_right_before_the_sleep_ends_a_wait_and_keeps_the_wakeup_descriptor(
     ud_resources: UDResources, monkeypatch: pytest.MonkeyPatch, loop: bool
 ) -> None:
-    """Python checks for signals before the system call, not during it."""
+    """Python runs signal handlers before the system call of a wait, but not during the call."""
     real, events, seen = select.poll, [], []
 
     class InterruptedPoll:
@@ -199,11 +206,12 @@ def test_a_signal_right_before_the_sleep_ends_it_and_a_loop_keeps_its_descriptor
     assert seen and len(events) == (0 if loop else 1)
 
 
-@pytest.mark.timeout(20)  # if the event were not acknowledged, closing the CQ would wait for ever
-def test_an_event_interrupted_by_a_signal_does_not_block_close(
+# Closing a CQ with an unacknowledged event would hang.
+@pytest.mark.timeout(20)
+def test_a_cq_event_whose_wait_was_interrupted_by_a_signal_does_not_block_close(
     ud_resources: UDResources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with Ctrl-C after the library has returned the event and before it is acknowledged."""
+    """The interrupt occurs after the library has returned the event, before it is acknowledged."""
     own = SelfSendingQP(ud_resources, ud_resources.channel)
     own.cq.req_notify()
     own.send_to_self(1)

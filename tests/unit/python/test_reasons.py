@@ -1,4 +1,4 @@
-"""Every reason of C's table is provoked here, and reads well in C and in Python."""
+"""Tests that cause a refusal with each reason of the C table and check the text of the reason."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ NULL = ffi.NULL
 
 
 def reason_table() -> dict[str, int]:
-    """Return every reason's name and errno value."""
+    """Return the name and the errno value of every reason."""
     found = re.findall(r"\bX\((\w+), (E\w+),", TABLE.read_text("utf-8"))
     return {name: getattr(errno, number) for name, number in found}
 
 
 def last_reason() -> tuple[str, str]:
-    """Return the name and the text of the reason for this thread's last refused call."""
+    """Return the name and the text of the reason of the last call of the thread."""
     return (
         bytes(ffi.string(lib.siw_reason_name())).decode(),
         bytes(ffi.string(lib.siw_reason())).decode(),
     )
 
 
-# ---- provoked in a separate process
+# ---- reasons caused in a separate process
 
 
 def allocation_failure_options() -> dict[str, str]:
-    """Return options that make a sanitizer's allocator return NULL, and use less memory."""
+    """Return options with which the allocator of a sanitizer returns NULL and uses less memory."""
     more = {
         "TSAN_OPTIONS": ":allocator_may_return_null=1",
         "ASAN_OPTIONS": ":detect_stack_use_after_return=0",
@@ -57,7 +57,7 @@ def allocation_failure_options() -> dict[str, str]:
 
 
 def reason_in_subprocess(program: str, **environment: str) -> tuple[str, str]:
-    """Run a program that ends in a refused call; return its reason."""
+    """Run a program that ends with a refused call and return the name and text of the reason."""
     text = (
         "import resource\nfrom siwarp._siwarp import ffi, lib\nfrom siwarp.verbs import *\n"
         + program
@@ -77,21 +77,24 @@ def reason_in_subprocess(program: str, **environment: str) -> tuple[str, str]:
     return name, words_of_c
 
 
-DESCRIPTORS = """
+EXHAUST_DESCRIPTORS = """
 context = Context()
 pd, cq = PD(context), CQ(context, 8)
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
 """
-ALONE: dict[str, tuple[str, dict[str, str]]] = {
+PROGRAMS_BY_REASON: dict[str, tuple[str, dict[str, str]]] = {
     "DEVICE_FULL": ("c = Context()\nwhile lib.siw_alloc_pd(c._c):\n    pass", {}),
     "FAULTS_SETTING": (
         "lib.siw_open_device_by_addr(a) if (a := ffi.new('struct siw_addr *', {'family': 2, 'v4':"
         " b'\\x7f\\0\\0\\1'})) else 0",
         {"SIWARP_FAULTS": "banana"},
     ),
-    "NO_DESCRIPTORS": (DESCRIPTORS + "lib.siw_create_comp_channel(context._c_object())", {}),
+    "NO_DESCRIPTORS": (
+        EXHAUST_DESCRIPTORS + "lib.siw_create_comp_channel(context._c_object())",
+        {},
+    ),
     "QP_NO_DESCRIPTORS": (
-        DESCRIPTORS + "try:\n    QP(pd, QPInitAttr(scq=cq))\nexcept OSError:\n    pass",
+        EXHAUST_DESCRIPTORS + "try:\n    QP(pd, QPInitAttr(scq=cq))\nexcept OSError:\n    pass",
         {},
     ),
     "NO_MEMORY": (
@@ -102,8 +105,8 @@ ALONE: dict[str, tuple[str, dict[str, str]]] = {
         {},
     ),
     "STALE": (
-        "import os\nfrom unit.device.test_device_fork import settle\n"
-        "context = Context()\nsettle()\n"
+        "import os\nfrom unit.device.test_device_fork import wait_for_sleeping_threads_under_asan\n"
+        "context = Context()\nwait_for_sleeping_threads_under_asan()\n"
         "if os.fork():\n    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
         "lib.siw_alloc_pd(context._c)",
         {},
@@ -111,7 +114,7 @@ ALONE: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-def check_wording(name: str, text: str) -> None:
+def assert_reason_text_is_readable(name: str, text: str) -> None:
     assert len(text.split()) > 4, (name, text)
     assert not re.search(r"[{}]|\(null\)|  ", text), (name, text)
     assert "\n" not in text
@@ -119,21 +122,21 @@ def check_wording(name: str, text: str) -> None:
     assert not re.search(r"\b(siw_(?!lo\b)|SIW_|ibv_)\w*", said), (name, said)
 
 
-@pytest.mark.parametrize("expected", ALONE)
-def test_reasons_provoked_in_a_separate_process_read_well(expected: str) -> None:
-    program, environment = ALONE[expected]
+@pytest.mark.parametrize("expected", PROGRAMS_BY_REASON)
+def test_reasons_of_refusals_in_a_separate_process_have_readable_texts(expected: str) -> None:
+    program, environment = PROGRAMS_BY_REASON[expected]
     name, text = reason_in_subprocess(program, **environment)
     assert name == expected
-    check_wording(name, text)
+    assert_reason_text_is_readable(name, text)
 
 
-def provoked_reasons(world: VerbsObjects, tmp: Path) -> dict[str, str]:
-    """Return every reason that was provoked, with one of its texts."""
+def collect_reasons_of_refused_calls(world: VerbsObjects, tmp: Path) -> dict[str, str]:
+    """Make all refused calls and return the reasons that they had, each with one of its texts."""
     found: dict[str, str] = {}
-    misuse = [row[1] for row in test_misuse.POSTING + test_misuse.STATES]
-    misuse += [row[1] for row in test_misuse.CONNECTING + test_misuse_mw.ROWS]
-    # Calls that close some of the objects come last.
-    misuse += [row[1] for row in test_misuse.MAKING]
+    misuse = [row[1] for row in test_misuse.POSTING_MISUSE + test_misuse.STATE_MISUSE]
+    misuse += [row[1] for row in test_misuse.CONNECTION_MISUSE + test_misuse_mw.WINDOW_MISUSE]
+    # The last calls may close some of the objects.
+    misuse += [row[1] for row in test_misuse.CREATION_MISUSE]
     for call in [*all_refused_calls(tmp), *misuse]:
         with contextlib.suppress(Exception):
             call(world)
@@ -146,17 +149,17 @@ def provoked_reasons(world: VerbsObjects, tmp: Path) -> dict[str, str]:
     return found
 
 
-def test_every_reason_is_provoked_and_reads_well(
+def test_every_reason_is_caused_by_a_refused_call_and_has_a_readable_text(
     verbs_objects: VerbsObjects, tmp_path: Path
 ) -> None:
-    found = provoked_reasons(verbs_objects, tmp_path)
+    found = collect_reasons_of_refused_calls(verbs_objects, tmp_path)
     known = reason_table()
     assert len(known) > 100
     assert set(found) - set(known) == set()
-    missing = set(known) - set(found) - set(ALONE)
-    assert missing == set(), "no call of this file provokes these reasons"
+    missing = set(known) - set(found) - set(PROGRAMS_BY_REASON)
+    assert missing == set(), "no refused call has these reasons"
     for name, text in found.items():
-        check_wording(name, text)
+        assert_reason_text_is_readable(name, text)
 
 
 @pytest.fixture
@@ -164,14 +167,15 @@ def cq_pointer(verbs_objects: VerbsObjects) -> Any:
     return verbs_objects.cq._c_object()
 
 
-def test_the_reason_describes_the_last_call_only(
+def test_the_reason_describes_only_the_last_call(
     verbs_objects: VerbsObjects, cq_pointer: Any
 ) -> None:
     assert lib.siw_resize_cq(cq_pointer, 0) == -errno.EINVAL
     name, text = last_reason()
     assert name == "CQ_SIZE"
     assert text == "cqe is 0: use a value from 1 to 1048576 (max_cqe)"
-    assert last_reason() == (name, text)  # asking does not change it
+    # Reading the reason does not change the reason.
+    assert last_reason() == (name, text)
     assert (
         lib.siw_query_device(verbs_objects.ctx._c_object(), ffi.new("struct siw_device_attr *"))
         == 0
@@ -179,7 +183,7 @@ def test_the_reason_describes_the_last_call_only(
     assert last_reason() == ("", "")
 
 
-def test_what_posts_polls_or_only_asks_for_a_number_leaves_the_reason(
+def test_posts_polls_and_queries_of_numbers_do_not_change_the_reason(
     verbs_objects: VerbsObjects, cq_pointer: Any
 ) -> None:
     qp = verbs_objects.make_ud_qp()
@@ -203,7 +207,7 @@ def test_what_posts_polls_or_only_asks_for_a_number_leaves_the_reason(
         assert last_reason()[0] == "CQ_SIZE"
 
 
-def test_each_thread_has_a_reason_of_its_own(cq_pointer: Any) -> None:
+def test_each_thread_has_its_own_reason(cq_pointer: Any) -> None:
     assert lib.siw_resize_cq(cq_pointer, 0) == -errno.EINVAL
     seen = []
 
@@ -219,7 +223,7 @@ def test_each_thread_has_a_reason_of_its_own(cq_pointer: Any) -> None:
     assert last_reason()[0] == "CQ_SIZE"
 
 
-def test_the_errno_of_a_refusal_is_that_of_its_reason(verbs_objects: VerbsObjects) -> None:
+def test_the_errno_of_a_refusal_equals_the_errno_of_its_reason(verbs_objects: VerbsObjects) -> None:
     known = reason_table()
     cm_id, ud, rc_qp = (
         verbs_objects.make_cm_id(),
@@ -236,7 +240,7 @@ def test_the_errno_of_a_refusal_is_that_of_its_reason(verbs_objects: VerbsObject
         assert rc == -known[last_reason()[0]]
 
 
-def test_a_full_queue_says_how_many_it_holds(verbs_objects: VerbsObjects) -> None:
+def test_the_reason_of_a_full_send_queue_has_its_capacity(verbs_objects: VerbsObjects) -> None:
     qp = verbs_objects.make_ud_qp(max_send_wr=2)
     wr = make_send_wr_struct(verbs_objects)
     while (rc := post_send_struct(qp, wr)) == 0:
@@ -246,14 +250,14 @@ def test_a_full_queue_says_how_many_it_holds(verbs_objects: VerbsObjects) -> Non
     assert "send queue of 2 requests is full" in last_reason()[1]
 
 
-def test_a_refused_call_of_python_shows_pythons_names(verbs_objects: VerbsObjects) -> None:
+def test_the_error_of_a_refused_python_call_has_python_names(verbs_objects: VerbsObjects) -> None:
     with pytest.raises(siwarp.Error) as caught:
         verbs_objects.make_ud_qp().post_send(SendWR(sg=[verbs_objects.sge]))
     assert "SendWR(ah=AH(pd, (host, port)))" in str(caught.value)
     assert "siw_" not in str(caught.value)
 
 
-def test_names_in_a_reason_are_replaced_whole() -> None:
+def test_c_names_in_a_reason_are_replaced_by_complete_python_names() -> None:
     assert with_python_names("siw_cm_bind_qp first") == "CMID.bind_qp() first"
     assert with_python_names("add SIW_ACCESS_LOCAL_WRITE") == "add AccessFlag.LOCAL_WRITE"
     assert with_python_names("see siw_something_else") == "see siw_something_else"
