@@ -96,7 +96,7 @@ async def main():
             await conn.send(bytes(60_000))
     await asyncio.sleep(600)
 
-asyncio.run_in_event_loop(main())
+asyncio.run(main())
 """
 
 
